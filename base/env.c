@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/env.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+
+_Noreturn void tern_assert_failed(const char *expr, const char *file, int line)
+{
+	fprintf(stderr, "tern: internal error: %s:%d: %s\n", file, line, expr);
+	abort();
+}
+
+void tern_log(struct tern_env *env, enum tern_log_level level, const char *fmt, ...)
+{
+	char line[512];
+	va_list ap;
+
+	if (level > env->log_level)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	env->ops->log(env, level, line);
+}
+
+static uint64_t system_now_ns(struct tern_env *env)
+{
+	(void)env;
+	return tern_clock_ns();
+}
+
+static uint64_t system_random(struct tern_env *env)
+{
+	uint64_t r;
+
+	(void)env;
+	if (getrandom(&r, sizeof(r), 0) != sizeof(r))
+		abort(); /* cannot happen for 8 bytes on Linux >= 3.17 */
+	return r;
+}
+
+static void system_log(struct tern_env *env, enum tern_log_level level, const char *line)
+{
+	static const char *const names[] = { "error", "warning", "info", "debug" };
+
+	(void)env;
+	fprintf(stderr, "tern: %s: %s\n", names[level], line);
+}
+
+static int system_submit(struct tern_env *env, struct tern_job *job)
+{
+	(void)env;
+	(void)job;
+	return -ENOTSUP;
+}
+
+static int system_file(struct tern_env *env, struct tern_file_op *op)
+{
+	(void)env;
+	(void)op;
+	return -ENOTSUP;
+}
+
+struct tern_env *tern_env_system(void)
+{
+	static const struct tern_env_ops ops = {
+		.now_ns = system_now_ns,
+		.random = system_random,
+		.log = system_log,
+		.submit = system_submit,
+		.file = system_file,
+	};
+	static struct tern_env env = { .ops = &ops, .log_level = TERN_LOG_WARN };
+
+	return &env;
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Peers, channels and requests: the rendezvous.
+ *
+ * A receiver posts where a key should land, a sender posts what the key holds, in either
+ * order. The k-th send of a (channel, key, step) pairs with the k-th receive of the same;
+ * among different triples there is no order. dtype and shape travel with the bytes.
+ *
+ * Requests are the caller's: they must stay in place until done() ran (or tern_test says
+ * something else than -EINPROGRESS). Each ends with exactly one status. Everything here is
+ * called on the context's thread.
+ */
+#ifndef TERN_CHANNEL_H
+#define TERN_CHANNEL_H
+
+#include <tern/context.h>
+#include <tern/memory.h>
+#include <tern/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct tern_peer;
+struct tern_channel;
+struct tern_listener;
+struct tern_route;
+
+/* ---- peers ------------------------------------------------------------------------ */
+
+enum tern_peer_event {
+	TERN_PEER_UP,        /* connected; requests posted before now start to move */
+	TERN_PEER_SUSPECT,   /* silent, or its connection was lost and is being restored */
+	TERN_PEER_RECOVERED, /* heard from again; nothing was lost */
+	TERN_PEER_DOWN,      /* gone for good: every request has ended with `status` */
+};
+
+struct tern_peer_opts {
+	/* `status`: why, for SUSPECT and DOWN (0: the peer said goodbye). May be NULL. After
+	 * DOWN the only call allowed on the peer is tern_peer_free. */
+	void (*event)(struct tern_peer *peer, enum tern_peer_event event, int status, void *arg);
+	void *arg;
+	const char *name; /* how this end is to be called in the peer's messages; copied */
+	struct tern_pool *pool; /* where TERN_RECV_ALLOC receives come from; may be NULL */
+};
+
+/*
+ * Listens at `address`: "FABRIC://REST", FABRIC one of auto, tcp, shm, sim. For auto and tcp
+ * REST is HOST:PORT (port 0: the system picks one; see tern_listener_address), for shm any
+ * name, for sim a number. auto listens on tcp and, for peers on this host, shm.
+ * accept() is called for each peer that completed the handshake; it may call
+ * tern_peer_set_opts and must not block. -EINVAL: address; -EADDRINUSE, -EADDRNOTAVAIL,
+ * -EACCES: from the system.
+ */
+TERN_API int tern_listen(struct tern_context *ctx, const char *address,
+		const struct tern_peer_opts *opts,
+		void (*accept)(struct tern_peer *peer, void *arg), void *arg,
+		struct tern_listener **out);
+
+/* The address that peers connect to, with the port that was picked. */
+TERN_API const char *tern_listener_address(const struct tern_listener *listener);
+
+/* Accepted peers stay. NULL is allowed. */
+TERN_API void tern_listener_free(struct tern_listener *listener);
+
+/*
+ * Starts to connect and returns at once; requests may be posted straight away. Retries
+ * until the context's connect_ns has passed, then the peer goes DOWN with the last cause:
+ * -ECONNREFUSED, -ETIMEDOUT, -EPROTO (not a Tern peer), -EPROTONOSUPPORT (another
+ * version), -EACCES (the secret does not match). -EINVAL at once: malformed address.
+ */
+TERN_API int tern_connect(struct tern_context *ctx, const char *address,
+		const struct tern_peer_opts *opts, struct tern_peer **out);
+
+TERN_API void tern_peer_set_opts(struct tern_peer *peer, const struct tern_peer_opts *opts);
+
+/* What the other end calls itself, and where it is: "worker 3 (tcp 10.0.0.7:41234)". */
+TERN_API const char *tern_peer_name(const struct tern_peer *peer);
+/* "tcp", "shm", ...; "" until it is connected. */
+TERN_API const char *tern_peer_fabric(const struct tern_peer *peer);
+
+/*
+ * Orderly end: requests already posted by this side that the other can still complete are
+ * waited for, then goodbye is said and the event DOWN comes with status 0.
+ */
+TERN_API void tern_peer_close(struct tern_peer *peer);
+
+/* Cuts the connection now if it is still there: requests end with -ECANCELED before this
+ * returns or, where memory is still in use by a device, in a later tern_progress. No event
+ * is reported after this call. */
+TERN_API void tern_peer_free(struct tern_peer *peer);
+
+/* ---- channels --------------------------------------------------------------------- */
+
+/* Channel `number` of this peer: a name space of keys with its own window of
+ * TERN_CHANNEL_INFLIGHT moving requests; more may be posted, they wait their turn. Both ends
+ * open the same number. Lives until the peer is freed. -EEXIST, -ENOMEM. */
+#define TERN_CHANNEL_INFLIGHT 256
+TERN_API int tern_channel_open(struct tern_peer *peer, uint32_t number,
+		struct tern_channel **out);
+
+/* ---- requests --------------------------------------------------------------------- */
+
+/* Where a tensor is and what it is. */
+struct tern_tensor {
+	struct tern_buf buf; /* send: the data. receive: the room (bytes = capacity) */
+	struct tern_shape shape;
+};
+
+enum tern_req_flags {
+	TERN_RECV_ALLOC = 1 << 0, /* receive into a buffer of the peer's pool */
+	TERN_RECV_PEEK = 1 << 1,  /* receive in place, read-only, where the fabric can; else as
+	                             TERN_RECV_ALLOC. Which of them: `peeked` */
+	TERN_URGENT = 1 << 2,     /* send: ahead of other large transfers to this peer */
+};
+
+struct tern_req {
+	/* Set by the caller before it posts. done may be NULL. */
+	void (*done)(struct tern_req *req);
+	void *arg;
+
+	/* Set when the request has ended. */
+	int status; /* -EINPROGRESS until then */
+	struct tern_shape shape; /* receive: what was sent, also with -EMSGSIZE */
+	uint64_t bytes;          /* of the tensor sent, also with -EMSGSIZE */
+	const void *data; /* receive: its first byte for the CPU (ALLOC and PEEK too) */
+	struct tern_buf buf; /* receive with ALLOC: the buffer, the caller's until release */
+	bool peeked;         /* `data` is the sender's memory: release soon */
+
+	/* Private. */
+	uint64_t priv[46];
+};
+
+/* 64-bit key of a name (xxh3). Collisions of names in use are found: see tern_send. */
+TERN_API uint64_t tern_key(const char *name);
+
+/*
+ * Sends `tensor` under (key, step). Its buffer must stay unchanged until the request ended:
+ * for small tensors that is when they left, for larger ones when the peer has them.
+ *
+ * `name` may be NULL; with it the peer checks on first use that both mean the same by
+ * `key`: -EEXIST and a log line naming both if not.
+ *
+ * Ends with 0; -EMSGSIZE: the receiver's buffer is too small (both ends get this);
+ * -ECANCELED; or the peer's status when it goes down (-ECONNRESET, -ETIMEDOUT, ...).
+ * Returns 0 when the request was taken, and then done() will run, even if it fails.
+ * -EINVAL: shape and bytes differ, or the buffer is outside its memory.
+ */
+TERN_API int tern_send(struct tern_channel *channel, struct tern_req *req, uint64_t key,
+		uint64_t step, const struct tern_tensor *tensor, const char *name,
+		unsigned flags);
+
+/*
+ * Receives into `room` (ignored, may be NULL, with ALLOC or PEEK). Returns and ends as
+ * tern_send does; also -ENOBUFS: ALLOC and the pool cannot ever hold it.
+ */
+TERN_API int tern_recv(struct tern_channel *channel, struct tern_req *req, uint64_t key,
+		uint64_t step, const struct tern_buf *room, const char *name, unsigned flags);
+
+/* -EINPROGRESS, or the status it ended with. */
+static inline int tern_test(const struct tern_req *req)
+{
+	return req->status;
+}
+
+/*
+ * Asks for an early end. The request still ends once, through done(), with -ECANCELED or
+ * with what it came to first. A receive that was not matched leaves as if never posted; a
+ * transfer under way ends with -ECANCELED at both ends.
+ */
+TERN_API void tern_cancel(struct tern_req *req);
+
+/* Gives back what a receive with ALLOC or PEEK holds. Once per such request that ended
+ * with 0. */
+TERN_API void tern_release(struct tern_req *req);
+
+/* ---- bound routes ----------------------------------------------------------------- */
+
+/*
+ * A key bound on both ends keeps its place from step to step: no matching by hash, the
+ * receiver's room stays exposed, and a step costs one put and one small message.
+ * Steps on a route are implied: the n-th send meets the n-th receive.
+ * One end binds with tern_route_send's tensor, the other with room for it.
+ */
+TERN_API int tern_route_bind_send(struct tern_channel *channel, uint64_t key,
+		const struct tern_tensor *tensor, struct tern_route **out);
+TERN_API int tern_route_bind_recv(struct tern_channel *channel, uint64_t key,
+		const struct tern_buf *room, struct tern_route **out);
+/* Starts the route's next transfer. -EBUSY: the last one has not ended. */
+TERN_API int tern_route_start(struct tern_route *route, struct tern_req *req);
+/* Idle routes only: -EBUSY otherwise. */
+TERN_API int tern_route_free(struct tern_route *route);
+
+/* ---- statistics ------------------------------------------------------------------- */
+
+struct tern_peer_stats {
+	uint64_t messages_sent, messages_received;
+	uint64_t bytes_sent, bytes_received; /* tensor bytes */
+	uint64_t eager_count, put_count, get_count, peek_count; /* transfers, by path */
+	uint64_t reconnect_count;
+	uint64_t credit_stall_count; /* sends that had to wait for a credit */
+};
+TERN_API void tern_peer_stats(const struct tern_peer *peer, struct tern_peer_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

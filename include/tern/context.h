@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Domain and context.
+ *
+ * A domain is what a process has once: fabrics, memory registrations, pools. It is
+ * thread-safe. A context is a set of connections, queues and timers, used by one thread at
+ * a time; nothing in it locks. Only tern_context_wake() may be called from anywhere.
+ */
+#ifndef TERN_CONTEXT_H
+#define TERN_CONTEXT_H
+
+#include <tern/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct tern_domain;
+struct tern_context;
+struct tern_env; /* time, randomness, logging, jobs: base/env.h; NULL takes the system's */
+struct tern_req;
+
+enum tern_tcp_engine {
+	TERN_TCP_AUTO = 0, /* io_uring where the kernel lets us, else epoll */
+	TERN_TCP_URING = 1,
+	TERN_TCP_EPOLL = 2,
+};
+
+struct tern_domain_opts {
+	enum tern_tcp_engine tcp_engine;
+	const char *tcp_congestion; /* NULL: "cubic" if the kernel has it */
+	bool no_cma;                /* shm: behave as if process_vm_readv were refused */
+	bool no_hugepages;          /* do not try reserved 2 MiB pages */
+	void *sim; /* tests: a world of transport/sim.h; then it is the only fabric */
+};
+
+/* opts may be NULL. -ENOMEM; TERN_TCP_URING asked for and refused: -ENOSYS or -EPERM. */
+TERN_API int tern_domain_new(const struct tern_domain_opts *opts, struct tern_domain **out);
+
+/* Contexts, pools and wrapped memory must be gone: asserts it. NULL is allowed. */
+TERN_API void tern_domain_free(struct tern_domain *domain);
+
+struct tern_domain_stats {
+	uint64_t registration_count; /* memory registrations ever made, over all fabrics */
+	uint64_t registered_bytes;   /* registered now */
+};
+TERN_API void tern_domain_stats(struct tern_domain *domain, struct tern_domain_stats *out);
+
+struct tern_context_opts {
+	struct tern_env *env;    /* NULL: the system's. Must outlive the context */
+	uint64_t suspect_ns;     /* silence after which a peer is suspect; 0: 1 s */
+	uint64_t dead_ns;        /* silence after which it is dead; 0: 10 s */
+	uint64_t reconnect_ns;   /* how long a lost connection may take to return; 0: 500 ms */
+	uint64_t connect_ns;     /* how long tern_connect tries; 0: 5 s */
+	uint32_t eager_bytes;    /* eager threshold; 0: the fabric's measured default */
+	uint32_t record_count;   /* unmatched messages held for all peers; 0: 4096 */
+	uint32_t rail_count;     /* connections (sockets) per peer, 1..4; 0: 1 */
+	uint32_t spin_us;        /* tern_wait: most it spins before it sleeps; see wait.c */
+	bool no_spin;            /* never spin: more processes than cores, or power matters */
+	uint32_t first_seq;      /* tests: where sequence and credit counters start */
+	const char *secret;      /* cluster secret both ends must know; NULL: none */
+};
+
+/* opts may be NULL. -ENOMEM, -EMFILE. */
+TERN_API int tern_context_new(struct tern_domain *domain,
+		const struct tern_context_opts *opts, struct tern_context **out);
+
+/*
+ * Cuts every connection, ends every request with -ECANCELED, and returns when no peer and
+ * no device can touch the memory of any of them. NULL is allowed.
+ */
+TERN_API void tern_context_free(struct tern_context *ctx);
+
+/*
+ * Moves everything that can move now, without blocking: sends what was queued, receives,
+ * runs the done() of requests that ended and timers that are due. How many events it
+ * handled (0: nothing to do), or a negative status when the context itself is broken.
+ * Callbacks run only in here. Not to be called from a callback.
+ */
+TERN_API int tern_progress(struct tern_context *ctx);
+
+/*
+ * Prepares for sleep: after 0, tern_context_fd() becomes readable when tern_progress() has
+ * something to do, timers included. -EAGAIN: there is something to do already.
+ */
+TERN_API int tern_arm(struct tern_context *ctx);
+
+/* For poll(2) or epoll. Valid as long as the context. -1 in the simulator. */
+TERN_API int tern_context_fd(struct tern_context *ctx);
+
+/* From any thread: makes the context's fd readable, so that its owner calls progress. */
+TERN_API void tern_context_wake(struct tern_context *ctx);
+
+TERN_API struct tern_domain *tern_context_domain(struct tern_context *ctx);
+TERN_API struct tern_env *tern_context_env(struct tern_context *ctx);
+
+/*
+ * Blocking helpers for callers with nothing else to do: spin, then sleep, until the
+ * request has ended or timeout_ns has passed (UINT64_MAX: never).
+ * The request's status; -ETIMEDOUT: it is still going on.
+ */
+TERN_API int tern_wait(struct tern_context *ctx, struct tern_req *req, uint64_t timeout_ns);
+
+/* The same until at least one event was handled. 0, or -ETIMEDOUT. */
+TERN_API int tern_wait_any(struct tern_context *ctx, uint64_t timeout_ns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that tensors live in.
+ *
+ * A tern_mem is a range that every fabric in use has been told about once ("registered").
+ * Interfaces take (tern_mem, offset), never a bare pointer, so that memory of another kind
+ * (a GPU's) goes through the same calls. A pool is a set of large registered slabs carved
+ * into tensors in O(1), so nothing is registered after warm-up.
+ *
+ * Threads: everything here may be called from any thread.
+ */
+#ifndef TERN_MEMORY_H
+#define TERN_MEMORY_H
+
+#include <tern/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct tern_domain; /* see context.h */
+struct tern_mem;
+struct tern_pool;
+
+enum tern_mem_kind {
+	TERN_MEM_HOST = 0,
+};
+
+/*
+ * Wraps memory that the caller owns and registers the whole range once. The caller keeps
+ * it mapped until tern_mem_put() of the last reference and until every request on it has
+ * ended. -EINVAL: NULL or empty range; -ENOMEM: a device refused it (RLIMIT_MEMLOCK).
+ */
+TERN_API int tern_mem_wrap(struct tern_domain *domain, void *base, uint64_t bytes,
+		struct tern_mem **out);
+
+/* Drops the reference got from tern_mem_wrap. NULL is allowed. */
+TERN_API void tern_mem_put(struct tern_mem *mem);
+
+/* First byte for the CPU; NULL if the CPU cannot address this kind of memory. */
+TERN_API void *tern_mem_base(const struct tern_mem *mem);
+TERN_API uint64_t tern_mem_bytes(const struct tern_mem *mem);
+TERN_API enum tern_mem_kind tern_mem_kind(const struct tern_mem *mem);
+
+/* A piece of registered memory: what a request sends from or receives into. */
+struct tern_buf {
+	struct tern_mem *mem;
+	uint64_t offset; /* bytes from the start of mem */
+	uint64_t bytes;
+};
+
+/* CPU address of the first byte; NULL where tern_mem_base is. */
+TERN_API void *tern_buf_ptr(const struct tern_buf *buf);
+
+struct tern_pool_opts {
+	uint64_t slab_bytes; /* size of a slab; 0: 64 MiB. Largest possible allocation */
+	uint64_t max_bytes;  /* the pool never holds more; 0: one slab */
+	bool prefault;       /* touch every page now, not at first use */
+};
+
+/*
+ * A new pool with its first slab allocated and registered (2 MiB pages where the system
+ * has them, else ordinary pages advised to be huge). Slabs are added up to max_bytes when
+ * an allocation needs one, and kept until the pool goes: they are never given back.
+ * -ENOMEM; -EINVAL: max_bytes < slab_bytes.
+ */
+TERN_API int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
+		struct tern_pool **out);
+
+/* Every buffer must have been freed: asserts it. NULL is allowed. */
+TERN_API void tern_pool_free(struct tern_pool *pool);
+
+/*
+ * Takes `bytes` (0 is allowed and gives an empty, valid buffer), 64-byte aligned, in
+ * constant time. -EAGAIN: the pool is full now; -EMSGSIZE: larger than a slab.
+ */
+TERN_API int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out);
+
+/* Gives a buffer back; `buf` is cleared. */
+TERN_API void tern_pool_put(struct tern_pool *pool, struct tern_buf *buf);
+
+struct tern_pool_stats {
+	uint64_t slab_count, slab_bytes; /* held now, in all */
+	uint64_t used_count, used_bytes; /* handed out now */
+	uint64_t peak_bytes;             /* most ever handed out */
+	uint64_t exhausted_count;        /* allocations that ended in -EAGAIN */
+	bool huge;                       /* slabs are on reserved 2 MiB pages */
+};
+TERN_API void tern_pool_stats(struct tern_pool *pool, struct tern_pool_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything: #include <tern/tern.h> */
+#ifndef TERN_H
+#define TERN_H
+
+#include <tern/types.h>
+#include <tern/memory.h>
+#include <tern/context.h>
+#include <tern/channel.h>
+
+#endif

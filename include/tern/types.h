@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Types shared by every interface: element types, shapes, statuses.
+ *
+ * Statuses: every function that can fail returns an int, 0 or a positive outcome on
+ * success, a negative errno on failure. tern_status_text() says it in words.
+ */
+#ifndef TERN_TYPES_H
+#define TERN_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TERN_API __attribute__((visibility("default")))
+
+/* Element types. The values travel on the wire and never change. */
+enum tern_dtype {
+	TERN_DTYPE_NONE = 0,
+	TERN_U8 = 1,
+	TERN_I8 = 2,
+	TERN_U16 = 3,
+	TERN_I16 = 4,
+	TERN_U32 = 5,
+	TERN_I32 = 6,
+	TERN_U64 = 7,
+	TERN_I64 = 8,
+	TERN_F16 = 9,
+	TERN_BF16 = 10,
+	TERN_F32 = 11,
+	TERN_F64 = 12,
+	TERN_DTYPE_COUNT
+};
+
+#define TERN_RANK_MAX 8
+
+/* Element type and dimensions, outermost first. Rank 0 is a scalar: one element. */
+struct tern_shape {
+	enum tern_dtype dtype;
+	uint32_t rank;
+	uint64_t dims[TERN_RANK_MAX];
+};
+
+/* Bytes of one element; 0 if `dtype` is not a known type. */
+TERN_API size_t tern_dtype_bytes(enum tern_dtype dtype);
+
+/* "f32", "u8", ...; "?" if unknown. */
+TERN_API const char *tern_dtype_name(enum tern_dtype dtype);
+
+/*
+ * Bytes that a tensor of this shape takes, into *bytes.
+ * -EINVAL: unknown dtype or rank > TERN_RANK_MAX; -EOVERFLOW: the product does not fit
+ * 64 bits (also when a later dimension is 0: a shape must be sane in every prefix).
+ */
+TERN_API int tern_shape_bytes(const struct tern_shape *shape, uint64_t *bytes);
+
+/* A vector of `count` elements: the shape most transfers have. */
+TERN_API struct tern_shape tern_shape_1d(enum tern_dtype dtype, uint64_t count);
+
+TERN_API bool tern_shape_equal(const struct tern_shape *a, const struct tern_shape *b);
+
+/* What a status means, as a sentence fragment for messages. Static storage. */
+TERN_API const char *tern_status_text(int status);
+
+/* "0.1.0" */
+TERN_API const char *tern_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

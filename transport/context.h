@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of struct tern_context: ports, timers, deferred calls, the event fd. The
+ * rendezvous layer hangs its sessions on it; server and client use its timers.
+ */
+#ifndef TERN_TRANSPORT_CONTEXT_H
+#define TERN_TRANSPORT_CONTEXT_H
+
+#include <tern/context.h>
+
+#include "base/env.h"
+#include "base/list.h"
+#include "transport/domain.h"
+#include "transport/fabric.h"
+
+/*
+ * Timers: a pairing-free binary heap, since a context has a handful per peer. The owner
+ * keeps the timer in place while it is set.
+ */
+struct tern_timer {
+	void (*fire)(struct tern_timer *timer); /* in tern_progress; it is no longer set */
+	uint64_t due_ns;
+	uint32_t slot; /* index in the heap + 1; 0: not set */
+};
+
+/* Sets or moves it. -ENOMEM. */
+int tern_timer_set(struct tern_context *ctx, struct tern_timer *timer, uint64_t due_ns);
+void tern_timer_clear(struct tern_context *ctx, struct tern_timer *timer);
+
+/* A call to be made once, at the end of this or at the start of the next tern_progress. */
+struct tern_deferred {
+	void (*call)(struct tern_deferred *deferred);
+	struct tern_list link;
+};
+void tern_defer(struct tern_context *ctx, struct tern_deferred *deferred);
+
+/* The port of a fabric, opened at first use. -ENODEV and the like: see fabric open. */
+int tern_context_port(struct tern_context *ctx, struct tern_fabric *fabric,
+		struct tern_port **out);
+
+/* Next instant a timer is due; UINT64_MAX: none. (The simulator schedules by it.) */
+uint64_t tern_context_next_ns(struct tern_context *ctx);
+
+/* What sits above and handles the ports' events: set once by the rendezvous layer. */
+struct tern_context_user {
+	const struct tern_port_handler *handler;
+	void *arg;
+	uint32_t message_bytes;
+	void (*free)(void *arg); /* cuts everything; ports are drained until conn_count is 0 */
+	bool (*drained)(void *arg);
+};
+
+struct tern_context {
+	struct tern_domain *domain;
+	struct tern_env *env;
+	struct tern_env own_env; /* used when the caller gave none */
+	struct tern_context_opts opts;
+	struct tern_port *ports[TERN_FABRICS_MAX]; /* by tern_fabric.index; NULL: not in use */
+	struct tern_timer **heap;
+	uint32_t timer_count, heap_capacity;
+	struct tern_list deferred;
+	bool in_progress;
+	bool armed;
+	int epoll_fd, wake_fd, timer_fd; /* -1 with the simulator's environment */
+	struct tern_context_user user;
+};
+
+/* Implemented by the rendezvous layer: fills ctx->user. -ENOMEM. */
+int tern_rendezvous_init(struct tern_context *ctx);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of struct tern_mem, for this layer only: what fabrics need to know of a range.
+ * See include/tern/memory.h for the interface.
+ */
+#ifndef TERN_TRANSPORT_MEM_H
+#define TERN_TRANSPORT_MEM_H
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include <tern/memory.h>
+
+#define TERN_FABRICS_MAX 4
+
+struct tern_mem {
+	struct tern_domain *domain;
+	enum tern_mem_kind kind;
+	char *base;
+	uint64_t bytes;
+	int fd;          /* memfd that holds it from offset 0 (slabs), sealed against shrinking;
+	                    -1: memory of the user's */
+	uint32_t id;     /* unique in the domain for its whole life, never reused */
+	atomic_uint refs; /* requests and exposures hold none: their owners do */
+	void *regs[TERN_FABRICS_MAX]; /* by tern_fabric.index */
+};
+
+static inline void *tern_mem_reg(const struct tern_mem *mem, unsigned fabric_index)
+{
+	return mem->regs[fabric_index];
+}
+
+static inline char *tern_mem_at(const struct tern_mem *mem, uint64_t offset)
+{
+	return mem->base + offset;
+}
+
+/* Does (offset, bytes) lie inside? */
+static inline bool tern_mem_holds(const struct tern_mem *mem, uint64_t offset, uint64_t bytes)
+{
+	return offset <= mem->bytes && bytes <= mem->bytes - offset;
+}
+
+/*
+ * A new slab: memfd (sealed F_SEAL_SHRINK | F_SEAL_SEAL), mapped, registered with every
+ * fabric of the domain; on reserved huge pages if `huge` and there are any. References: 1.
+ * bytes is rounded up to the page size. -ENOMEM.
+ */
+int tern_mem_new_slab(struct tern_domain *domain, uint64_t bytes, bool huge,
+		struct tern_mem **out);
+
+/*
+ * Copies into `dst` what is faster to write around the cache when it is large
+ * (non-temporal stores from TERN_COPY_STREAM_BYTES on). Ranges must not overlap. */
+#define TERN_COPY_STREAM_BYTES (4u << 20)
+void tern_copy(void *dst, const void *src, size_t bytes);
+
+#endif
