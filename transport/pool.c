@@ -18,6 +18,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include "base/util.h"
 #include "transport/domain.h"
@@ -26,7 +27,6 @@
 #define UNIT_BYTES      64ull
 #define POOL_BYTES_MAX  (64ull << 30)
 #define SLAB_BYTES      (64ull << 20)
-#define HUGE_BYTES      (2ull << 20)
 #define CLASS_BITS      5
 #define CLASSES         (1u << CLASS_BITS)
 #define LEVELS          (32 - CLASS_BITS)
@@ -214,21 +214,36 @@ static void free_block(struct tern_pool *pool, uint32_t id)
 
 /* ---- slabs ------------------------------------------------------------------------- */
 
+static uint64_t blocks_bytes(const struct tern_pool *pool)
+{
+	return pool->slab_units * sizeof(struct block);
+}
+
+/* The books of a slab, zero. On small pages: most of them are never touched. */
+static struct block *new_blocks(struct tern_pool *pool)
+{
+	void *blocks = mmap(NULL, blocks_bytes(pool), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (blocks == MAP_FAILED)
+		return NULL;
+	madvise(blocks, blocks_bytes(pool), MADV_NOHUGEPAGE);
+	return blocks;
+}
+
 static int add_slab(struct tern_pool *pool)
 {
 	bool huge = !pool->domain->opts.no_hugepages;
-	struct slab slab = { 0 };
+	struct slab slab = { .blocks = new_blocks(pool) };
 	uint32_t id;
 	int status;
 
-	/* calloc takes fresh zero pages for this: what is not touched costs nothing. */
-	slab.blocks = calloc(pool->slab_units, sizeof(*slab.blocks));
 	if (!slab.blocks)
 		return -ENOMEM;
 	status = tern_mem_new_slab(
 		pool->domain, pool->slab_units * UNIT_BYTES, huge, &slab.mem);
 	if (status) {
-		free(slab.blocks);
+		munmap(slab.blocks, blocks_bytes(pool));
 		return status;
 	}
 	if (pool->opts.prefault)
@@ -250,7 +265,7 @@ static void destroy(struct tern_pool *pool)
 {
 	for (uint32_t i = 0; i < pool->slab_count; i++) {
 		tern_mem_put(pool->slabs[i].mem);
-		free(pool->slabs[i].blocks);
+		munmap(pool->slabs[i].blocks, blocks_bytes(pool));
 	}
 	pthread_mutex_destroy(&pool->grow_lock);
 	pthread_mutex_destroy(&pool->lock);
