@@ -27,7 +27,9 @@ struct tern_timer {
 int tern_timer_set(struct tern_context *ctx, struct tern_timer *timer, uint64_t due_ns);
 void tern_timer_clear(struct tern_context *ctx, struct tern_timer *timer);
 
-/* A call to be made once, at the end of this or at the start of the next tern_progress. */
+/* A call to be made once, at the end of this or at the start of the next tern_progress.
+ * `link` starts zeroed or as tern_list_init() leaves it; taking it out of its list takes the
+ * call back. Deferring what is deferred already changes nothing. */
 struct tern_deferred {
 	void (*call)(struct tern_deferred *deferred);
 	struct tern_list link;
@@ -62,6 +64,10 @@ struct tern_context {
 	bool in_progress;
 	bool armed;
 	int epoll_fd, wake_fd, timer_fd; /* -1 with the simulator's environment */
+	uint64_t timer_fd_ns;            /* what timer_fd is set to; UINT64_MAX: nothing */
+	/* Both between the owner and tern_context_wake(): see context.c. */
+	atomic_bool sleeping, woken;
+	uint64_t spin_ns, spin_max_ns; /* tern_wait's budget now, and its bound: see wait.c */
 	struct tern_context_user user;
 };
 

@@ -21,6 +21,8 @@ struct tern_mem {
 	int fd;          /* memfd that holds it from offset 0 (slabs), sealed against shrinking;
 	                    -1: memory of the user's */
 	uint32_t id;     /* unique in the domain for its whole life, never reused */
+	uint32_t slab;   /* the pool's number for it (slabs) */
+	bool huge;       /* on reserved huge pages */
 	atomic_uint refs; /* requests and exposures hold none: their owners do */
 	void *regs[TERN_FABRICS_MAX]; /* by tern_fabric.index */
 };
@@ -43,11 +45,15 @@ static inline bool tern_mem_holds(const struct tern_mem *mem, uint64_t offset, u
 
 /*
  * A new slab: memfd (sealed F_SEAL_SHRINK | F_SEAL_SEAL), mapped, registered with every
- * fabric of the domain; on reserved huge pages if `huge` and there are any. References: 1.
+ * fabric of the domain; on reserved huge pages if `huge`, bytes is a multiple
+ * of 2 MiB and there are enough. References: 1.
  * bytes is rounded up to the page size. -ENOMEM.
  */
 int tern_mem_new_slab(struct tern_domain *domain, uint64_t bytes, bool huge,
 		struct tern_mem **out);
+
+/* Touches every page of it now. */
+void tern_mem_prefault(struct tern_mem *mem);
 
 /*
  * Copies into `dst` what is faster to write around the cache when it is large

@@ -66,7 +66,7 @@ static int choose_congestion(
 		fd = tcp_socket_open(AF_INET6, "");
 	if (fd < 0) {
 		*why = "the system gives no TCP sockets";
-		return fd;
+		return -ENODEV;
 	}
 	rc = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name));
 	if (rc == 0 && strlen(name) < sizeof(fabric->congestion))
@@ -76,7 +76,7 @@ static int choose_congestion(
 		return 0;
 	*why = "the kernel has not, or does not allow, the TCP congestion control asked "
 	       "for";
-	return -ENODEV;
+	return -ENOENT;
 }
 
 static int tcp_open(struct tern_domain *domain, const struct tern_domain_opts *opts,
@@ -103,23 +103,6 @@ static int tcp_open(struct tern_domain *domain, const struct tern_domain_opts *o
 static void tcp_close(struct tern_fabric *fabric)
 {
 	free(tern_container_of(fabric, struct tcp_fabric, base));
-}
-
-/* The kernel reads and writes all memory of the process: there is nothing to register. */
-static int tcp_mem_register(struct tern_fabric *fabric, struct tern_mem *mem, void **reg)
-{
-	(void)fabric;
-	(void)mem;
-	*reg = NULL;
-	return 0;
-}
-
-static void tcp_mem_unregister(
-	struct tern_fabric *fabric, struct tern_mem *mem, void *reg)
-{
-	(void)fabric;
-	(void)mem;
-	(void)reg;
 }
 
 /* ---- port ------------------------------------------------------------------------- */
@@ -583,8 +566,6 @@ const struct tern_fabric_ops tern_tcp_fabric_ops = {
 	.name = "tcp",
 	.open = tcp_open,
 	.close = tcp_close,
-	.mem_register = tcp_mem_register,
-	.mem_unregister = tcp_mem_unregister,
 	.port_new = tcp_port_new,
 	.port_free = tcp_port_free,
 	.listen = tcp_listen,

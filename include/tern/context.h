@@ -34,7 +34,8 @@ struct tern_domain_opts {
 	void *sim; /* tests: a world of transport/sim.h; then it is the only fabric */
 };
 
-/* opts may be NULL. -ENOMEM; TERN_TCP_URING asked for and refused: -ENOSYS or -EPERM. */
+/* opts may be NULL. -ENOMEM; TERN_TCP_URING asked for and refused: -ENOSYS or -EPERM;
+ * tcp_congestion asked for and not there: -ENOENT. */
 TERN_API int tern_domain_new(const struct tern_domain_opts *opts, struct tern_domain **out);
 
 /* Contexts, pools and wrapped memory must be gone: asserts it. NULL is allowed. */
@@ -55,13 +56,13 @@ struct tern_context_opts {
 	uint32_t eager_bytes;    /* eager threshold; 0: the fabric's measured default */
 	uint32_t record_count;   /* unmatched messages held for all peers; 0: 4096 */
 	uint32_t rail_count;     /* connections (sockets) per peer, 1..4; 0: 1 */
-	uint32_t spin_us;        /* tern_wait: most it spins before it sleeps; see wait.c */
+	uint32_t spin_us;        /* tern_wait: most it spins before it sleeps; 0: 20 */
 	bool no_spin;            /* never spin: more processes than cores, or power matters */
 	uint32_t first_seq;      /* tests: where sequence and credit counters start */
 	const char *secret;      /* cluster secret both ends must know; NULL: none */
 };
 
-/* opts may be NULL. -ENOMEM, -EMFILE. */
+/* opts may be NULL. -ENOMEM, -EMFILE; -EINVAL: more than 4 rails. */
 TERN_API int tern_context_new(struct tern_domain *domain,
 		const struct tern_context_opts *opts, struct tern_context **out);
 
@@ -97,11 +98,12 @@ TERN_API struct tern_env *tern_context_env(struct tern_context *ctx);
 /*
  * Blocking helpers for callers with nothing else to do: spin, then sleep, until the
  * request has ended or timeout_ns has passed (UINT64_MAX: never).
- * The request's status; -ETIMEDOUT: it is still going on.
+ * The request's status; -ETIMEDOUT: it is still going on; -ENOTSUP: in the simulator, where
+ * nobody can wait; or what tern_progress failed with.
  */
 TERN_API int tern_wait(struct tern_context *ctx, struct tern_req *req, uint64_t timeout_ns);
 
-/* The same until at least one event was handled. 0, or -ETIMEDOUT. */
+/* The same until at least one event was handled: 0 then. */
 TERN_API int tern_wait_any(struct tern_context *ctx, uint64_t timeout_ns);
 
 #ifdef __cplusplus

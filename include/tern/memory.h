@@ -62,7 +62,7 @@ struct tern_pool_opts {
  * A new pool with its first slab allocated and registered (2 MiB pages where the system
  * has them, else ordinary pages advised to be huge). Slabs are added up to max_bytes when
  * an allocation needs one, and kept until the pool goes: they are never given back.
- * -ENOMEM; -EINVAL: max_bytes < slab_bytes.
+ * -ENOMEM; -EINVAL: max_bytes < slab_bytes, or above 64 GiB.
  */
 TERN_API int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
 		struct tern_pool **out);
@@ -81,7 +81,7 @@ TERN_API void tern_pool_put(struct tern_pool *pool, struct tern_buf *buf);
 
 struct tern_pool_stats {
 	uint64_t slab_count, slab_bytes; /* held now, in all */
-	uint64_t used_count, used_bytes; /* handed out now */
+	uint64_t used_count, used_bytes; /* handed out now; bytes in whole units of 64 */
 	uint64_t peak_bytes;             /* most ever handed out */
 	uint64_t exhausted_count;        /* allocations that ended in -EAGAIN */
 	bool huge;                       /* slabs are on reserved 2 MiB pages */

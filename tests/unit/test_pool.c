@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pools, against a model that knows of every byte who has it. */
+#include "tests/cmocka.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include <tern/context.h>
+#include <tern/memory.h>
+
+#include "base/rng.h"
+#include "base/util.h"
+
+#define MIB (1ull << 20)
+
+static struct tern_domain *domain;
+
+static int open_domain(void **state)
+{
+	(void)state;
+	return tern_domain_new(NULL, &domain);
+}
+
+static int close_domain(void **state)
+{
+	(void)state;
+	tern_domain_free(domain);
+	return 0;
+}
+
+static struct tern_pool *new_pool(uint64_t slab_bytes, uint64_t max_bytes)
+{
+	struct tern_pool_opts opts = { .slab_bytes = slab_bytes, .max_bytes = max_bytes };
+	struct tern_pool *pool;
+
+	assert_int_equal(tern_pool_new(domain, &opts, &pool), 0);
+	return pool;
+}
+
+static struct tern_pool_stats stats_of(struct tern_pool *pool)
+{
+	struct tern_pool_stats stats;
+
+	tern_pool_stats(pool, &stats);
+	return stats;
+}
+
+/* Every slab is one free block again: each can be handed out whole. */
+static void check_merged(struct tern_pool *pool, uint64_t slab_bytes)
+{
+	uint64_t slabs = stats_of(pool).slab_count;
+	struct tern_buf bufs[16];
+
+	assert_true(slabs <= TERN_ARRAY_SIZE(bufs));
+	for (uint64_t i = 0; i < slabs; i++)
+		assert_int_equal(tern_pool_get(pool, slab_bytes, &bufs[i]), 0);
+	assert_int_equal(stats_of(pool).slab_count, slabs);
+	for (uint64_t i = 0; i < slabs; i++)
+		tern_pool_put(pool, &bufs[i]);
+}
+
+/* Sizes of all magnitudes up to `most`. */
+static uint64_t random_size(struct tern_rng *rng, uint64_t most)
+{
+	uint64_t bound = 1 + tern_rng_below(rng, 64 - (uint64_t)__builtin_clzll(most));
+
+	return 1 + tern_rng_below(rng, TERN_MIN(1ull << bound, most));
+}
+
+struct held {
+	struct tern_buf buf;
+	unsigned char mark;
+};
+
+/* The owner's mark stands in every byte: a buffer that overlaps another destroys it. */
+static void take(
+	struct tern_pool *pool, struct held *held, uint64_t bytes, unsigned char mark)
+{
+	if (tern_pool_get(pool, bytes, &held->buf)) {
+		held->buf.bytes = 0;
+		return;
+	}
+	assert_int_equal(held->buf.bytes, bytes);
+	assert_int_equal(held->buf.offset % 64, 0);
+	assert_true(held->buf.offset + bytes <= tern_mem_bytes(held->buf.mem));
+	held->mark = mark;
+	memset(tern_buf_ptr(&held->buf), mark, bytes);
+}
+
+static void give(struct tern_pool *pool, struct held *held)
+{
+	const unsigned char *p = tern_buf_ptr(&held->buf);
+
+	for (uint64_t i = 0; i < held->buf.bytes; i++) {
+		if (p[i] != held->mark)
+			fail_msg("byte %zu of a buffer was overwritten", (size_t)i);
+	}
+	tern_pool_put(pool, &held->buf);
+	assert_null(held->buf.mem);
+}
+
+static void churn(struct tern_pool *pool, uint64_t seed, int rounds, uint64_t most)
+{
+	struct tern_rng rng = { .seed = seed };
+	struct held held[64] = { 0 };
+
+	for (int i = 0; i < rounds; i++) {
+		struct held *h = &held[tern_rng_below(&rng, TERN_ARRAY_SIZE(held))];
+
+		if (h->buf.bytes)
+			give(pool, h);
+		else
+			take(pool, h, random_size(&rng, most), (unsigned char)(seed + i));
+	}
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(held); i++) {
+		if (held[i].buf.bytes)
+			give(pool, &held[i]);
+	}
+}
+
+static void test_buffers_never_overlap_and_merge_back(void **state)
+{
+	static const uint64_t slab_sizes[] = {4096, 61440, 256 << 10, 1 << 20};
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		uint64_t slab_bytes = slab_sizes[seed % TERN_ARRAY_SIZE(slab_sizes)];
+		struct tern_pool *pool = new_pool(slab_bytes, seed * slab_bytes);
+
+		churn(pool, seed, 4000, slab_bytes);
+		assert_int_equal(stats_of(pool).used_count, 0);
+		assert_int_equal(stats_of(pool).used_bytes, 0);
+		assert_true(stats_of(pool).slab_bytes <= seed * slab_bytes);
+		check_merged(pool, slab_bytes);
+		tern_pool_free(pool);
+	}
+}
+
+struct churner {
+	pthread_t thread;
+	struct tern_pool *pool;
+	uint64_t seed;
+};
+
+static void *churn_thread(void *arg)
+{
+	struct churner *c = arg;
+
+	churn(c->pool, c->seed, 2000, 16 << 10);
+	return NULL;
+}
+
+static void test_threads_share_a_pool(void **state)
+{
+	struct tern_pool *pool = new_pool(256 << 10, 1 * MIB);
+	struct churner c[4];
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(c); i++) {
+		c[i] = (struct churner){ .pool = pool, .seed = 100 + i };
+		assert_int_equal(
+			pthread_create(&c[i].thread, NULL, churn_thread, &c[i]), 0);
+	}
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(c); i++)
+		assert_int_equal(pthread_join(c[i].thread, NULL), 0);
+	assert_int_equal(stats_of(pool).used_count, 0);
+	check_merged(pool, 256 << 10);
+	tern_pool_free(pool);
+}
+
+static void test_exhaustion_is_a_status_and_passes(void **state)
+{
+	struct tern_pool *pool = new_pool(4096, 0);
+	struct tern_buf bufs[65];
+
+	(void)state;
+	for (int i = 0; i < 64; i++) {
+		assert_int_equal(tern_pool_get(pool, 33, &bufs[i]), 0);
+		for (int j = 0; j < i; j++)
+			assert_int_not_equal(bufs[i].offset, bufs[j].offset);
+	}
+	assert_int_equal(stats_of(pool).used_bytes, 4096);
+	assert_int_equal(tern_pool_get(pool, 1, &bufs[64]), -EAGAIN);
+	assert_int_equal(stats_of(pool).exhausted_count, 1);
+	tern_pool_put(pool, &bufs[31]);
+	assert_int_equal(tern_pool_get(pool, 65, &bufs[64]), -EAGAIN);
+	assert_int_equal(tern_pool_get(pool, 64, &bufs[31]), 0);
+	for (int i = 0; i < 64; i++)
+		tern_pool_put(pool, &bufs[i]);
+	assert_int_equal(stats_of(pool).peak_bytes, 4096);
+	check_merged(pool, 4096);
+	tern_pool_free(pool);
+}
+
+static void test_slabs_are_added_up_to_the_limit(void **state)
+{
+	struct tern_pool *pool = new_pool(64 << 10, 200 << 10);
+	struct tern_domain_stats before, after;
+	struct tern_buf bufs[4];
+
+	(void)state;
+	assert_int_equal(stats_of(pool).slab_count, 1);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(tern_pool_get(pool, 40 << 10, &bufs[i]), 0);
+	assert_int_equal(stats_of(pool).slab_count, 3);
+	assert_ptr_not_equal(bufs[0].mem, bufs[1].mem);
+	assert_int_equal(tern_pool_get(pool, 40 << 10, &bufs[3]), -EAGAIN);
+	tern_domain_stats(domain, &before);
+	for (int i = 0; i < 3; i++)
+		tern_pool_put(pool, &bufs[i]);
+	assert_int_equal(stats_of(pool).slab_count, 3);
+	check_merged(pool, 64 << 10);
+	tern_domain_stats(domain, &after);
+	assert_int_equal(after.registration_count, before.registration_count);
+	assert_int_equal(after.registered_bytes, 3 * (64 << 10));
+	tern_pool_free(pool);
+	tern_domain_stats(domain, &after);
+	assert_int_equal(after.registered_bytes, 0);
+}
+
+static void test_sizes_at_the_edges(void **state)
+{
+	struct tern_pool *pool = new_pool(100 << 10, 0);
+	struct tern_buf buf;
+
+	(void)state;
+	assert_int_equal(tern_pool_get(pool, (100 << 10) + 1, &buf), -EMSGSIZE);
+	assert_int_equal(tern_pool_get(pool, UINT64_MAX, &buf), -EMSGSIZE);
+	for (uint64_t bytes = 99 << 10; bytes <= 100 << 10; bytes++) {
+		assert_int_equal(tern_pool_get(pool, bytes, &buf), 0);
+		tern_pool_put(pool, &buf);
+	}
+	assert_int_equal(tern_pool_get(pool, 0, &buf), 0);
+	assert_non_null(tern_buf_ptr(&buf));
+	assert_int_equal(stats_of(pool).used_count, 0);
+	tern_pool_put(pool, &buf);
+	tern_pool_put(pool, &buf);
+	tern_pool_free(pool);
+	tern_pool_free(NULL);
+}
+
+static void test_impossible_options_are_refused(void **state)
+{
+	struct tern_pool_opts opts = { .slab_bytes = 8192, .max_bytes = 4096 };
+	struct tern_pool *pool;
+
+	(void)state;
+	assert_int_equal(tern_pool_new(domain, &opts, &pool), -EINVAL);
+	opts.max_bytes = (64ull << 30) + 1;
+	assert_int_equal(tern_pool_new(domain, &opts, &pool), -EINVAL);
+	opts = (struct tern_pool_opts){ .max_bytes = 1 << 20 };
+	assert_int_equal(tern_pool_new(domain, &opts, &pool), -EINVAL);
+}
+
+static void test_the_largest_pool_can_be_made(void **state)
+{
+	struct tern_pool *pool = new_pool(64ull << 30, 64ull << 30);
+	struct tern_buf a, b;
+
+	(void)state;
+	assert_int_equal(tern_pool_get(pool, 1, &a), 0);
+	assert_int_equal(tern_pool_get(pool, (64ull << 30) - 64, &b), 0);
+	assert_int_equal(tern_pool_get(pool, 1, &(struct tern_buf){ 0 }), -EAGAIN);
+	tern_pool_put(pool, &a);
+	tern_pool_put(pool, &b);
+	check_merged(pool, 64ull << 30);
+	tern_pool_free(pool);
+}
+
+static void test_a_prefaulted_pool_is_zero(void **state)
+{
+	struct tern_pool_opts opts = { .slab_bytes = 1 << 20, .prefault = true };
+	struct tern_pool *pool;
+	struct tern_buf buf;
+	const char *p;
+
+	(void)state;
+	assert_int_equal(tern_pool_new(domain, &opts, &pool), 0);
+	assert_int_equal(tern_pool_get(pool, 1 << 20, &buf), 0);
+	p = tern_buf_ptr(&buf);
+	for (size_t i = 0; i < 1 << 20; i++)
+		assert_int_equal(p[i], 0);
+	tern_pool_put(pool, &buf);
+	tern_pool_free(pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_buffers_never_overlap_and_merge_back),
+		cmocka_unit_test(test_threads_share_a_pool),
+		cmocka_unit_test(test_exhaustion_is_a_status_and_passes),
+		cmocka_unit_test(test_slabs_are_added_up_to_the_limit),
+		cmocka_unit_test(test_sizes_at_the_edges),
+		cmocka_unit_test(test_impossible_options_are_refused),
+		cmocka_unit_test(test_the_largest_pool_can_be_made),
+		cmocka_unit_test(test_a_prefaulted_pool_is_zero),
+	};
+
+	return cmocka_run_group_tests(tests, open_domain, close_domain);
+}

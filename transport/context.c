@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A context: ports, timers, deferred calls, and one fd that stands for all of them.
+ *
+ * While its thread polls, tern_progress makes no system call of its own. Sleeping is
+ * announced: tern_arm() prepares the ports, sets the timer fd and raises `sleeping`; the
+ * next tern_progress undoes that and empties the fds.
+ *
+ * tern_context_wake() from other threads raises `woken` and then looks at `sleeping`;
+ * tern_arm() raises `sleeping` and then looks at `woken`. Both use sequentially
+ * consistent order, so at least one of them sees the other: either the owner does not go
+ * to sleep, or the waker writes the eventfd. Many wakes of a thread that is awake
+ * therefore cost no system call.
+ *
+ * In the simulator's domain there are no fds: whoever drives it asks
+ * tern_context_next_ns().
+ */
+#include "transport/context.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+
+#include "base/clock.h"
+
+#define PORT_BUDGET   64
+#define SPIN_US       20u
+#define RAILS_MAX     4
+#define DRAIN_WAIT_MS 10
+
+static uint64_t or_default(uint64_t value, uint64_t otherwise)
+{
+	return value ? value : otherwise;
+}
+
+static unsigned cpu_count(void)
+{
+	cpu_set_t set;
+
+	/* Fails on machines of more than 1024 processors: those have more than one. */
+	if (sched_getaffinity(0, sizeof(set), &set))
+		return 2;
+	return (unsigned)CPU_COUNT(&set);
+}
+
+static int set_opts(struct tern_context *ctx, const struct tern_context_opts *opts)
+{
+	struct tern_context_opts *o = &ctx->opts;
+
+	if (opts)
+		*o = *opts;
+	o->suspect_ns = or_default(o->suspect_ns, TERN_NS_PER_S);
+	o->dead_ns = or_default(o->dead_ns, 10 * TERN_NS_PER_S);
+	o->reconnect_ns = or_default(o->reconnect_ns, 500 * TERN_NS_PER_MS);
+	o->connect_ns = or_default(o->connect_ns, 5 * TERN_NS_PER_S);
+	o->record_count = (uint32_t)or_default(o->record_count, 4096);
+	o->rail_count = (uint32_t)or_default(o->rail_count, 1);
+	if (!o->spin_us)
+		o->spin_us = SPIN_US;
+	if (o->no_spin || cpu_count() == 1)
+		o->spin_us = 0;
+	ctx->spin_ns = ctx->spin_max_ns = o->spin_us * TERN_NS_PER_US;
+	if (o->secret) {
+		o->secret = strdup(o->secret);
+		if (!o->secret)
+			return -ENOMEM;
+	}
+	return o->rail_count > RAILS_MAX ? -EINVAL : 0;
+}
+
+static int watch(struct tern_context *ctx, int fd)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+
+	return epoll_ctl(ctx->epoll_fd, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
+}
+
+static int open_fds(struct tern_context *ctx)
+{
+	ctx->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (ctx->epoll_fd < 0)
+		return -errno;
+	ctx->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (ctx->wake_fd < 0)
+		return -errno;
+	ctx->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+	if (ctx->timer_fd < 0)
+		return -errno;
+	return watch(ctx, ctx->wake_fd) ?: watch(ctx, ctx->timer_fd);
+}
+
+static void wake_context(void *arg)
+{
+	tern_context_wake(arg);
+}
+
+static void destroy(struct tern_context *ctx)
+{
+	for (unsigned i = 0; i < TERN_FABRICS_MAX; i++) {
+		if (ctx->ports[i])
+			ctx->ports[i]->ops->port_free(ctx->ports[i]);
+	}
+	if (ctx->env && ctx->env->wake_arg == ctx) {
+		ctx->env->wake = NULL;
+		ctx->env->wake_arg = NULL;
+	}
+	tern_cleanup_close(&ctx->timer_fd);
+	tern_cleanup_close(&ctx->wake_fd);
+	tern_cleanup_close(&ctx->epoll_fd);
+	free((char *)(uintptr_t)ctx->opts.secret);
+	free(ctx->heap);
+	free(ctx);
+}
+
+int tern_context_new(struct tern_domain *domain, const struct tern_context_opts *opts,
+	struct tern_context **out)
+{
+	struct tern_context *ctx = calloc(1, sizeof(*ctx));
+	int status;
+
+	if (!ctx)
+		return -ENOMEM;
+	ctx->domain = domain;
+	ctx->epoll_fd = ctx->wake_fd = ctx->timer_fd = -1;
+	ctx->timer_fd_ns = UINT64_MAX;
+	tern_list_init(&ctx->deferred);
+	status = set_opts(ctx, opts);
+	if (!status && !domain->opts.sim)
+		status = open_fds(ctx);
+	if (!status) {
+		ctx->own_env = *tern_env_system();
+		ctx->env = ctx->opts.env ? ctx->opts.env : &ctx->own_env;
+		ctx->env->wake = wake_context;
+		ctx->env->wake_arg = ctx;
+		status = tern_rendezvous_init(ctx);
+	}
+	if (status) {
+		destroy(ctx);
+		return status;
+	}
+	atomic_fetch_add(&domain->live_count, 1);
+	*out = ctx;
+	return 0;
+}
+
+int tern_context_port(
+	struct tern_context *ctx, struct tern_fabric *fabric, struct tern_port **out)
+{
+	struct tern_port **slot = &ctx->ports[fabric->index];
+	struct tern_port_opts opts = {
+		.env = ctx->env,
+		.handler = ctx->user.handler,
+		.arg = ctx->user.arg,
+		.message_bytes = ctx->user.message_bytes,
+	};
+	struct tern_port *port;
+	int status, fd;
+
+	if (!*slot) {
+		status = fabric->ops->port_new(fabric, &opts, &port);
+		if (status)
+			return status;
+		fd = fabric->ops->fd(port);
+		if (fd >= 0 && ctx->epoll_fd >= 0) {
+			status = watch(ctx, fd);
+			if (status) {
+				fabric->ops->port_free(port);
+				return status;
+			}
+		}
+		*slot = port;
+	}
+	*out = *slot;
+	return 0;
+}
+
+/* ---- progress ---------------------------------------------------------------------- */
+
+static int set_timer_fd(struct tern_context *ctx, uint64_t next_ns, uint64_t now_ns)
+{
+	struct itimerspec spec = { 0 };
+
+	if (ctx->timer_fd < 0 || next_ns == ctx->timer_fd_ns)
+		return 0;
+	/* Relative, since the environment's clock may have another origin; zero turns it
+	 * off. */
+	if (next_ns != UINT64_MAX) {
+		spec.it_value.tv_sec = (time_t)((next_ns - now_ns) / TERN_NS_PER_S);
+		spec.it_value.tv_nsec = (long)((next_ns - now_ns) % TERN_NS_PER_S);
+	}
+	if (timerfd_settime(ctx->timer_fd, 0, &spec, NULL))
+		return -errno;
+	ctx->timer_fd_ns = next_ns;
+	return 0;
+}
+
+static void disarm(struct tern_context *ctx)
+{
+	uint64_t count;
+
+	ctx->armed = false;
+	atomic_store(&ctx->sleeping, false);
+	if (ctx->wake_fd < 0)
+		return;
+	/* Nothing to read is no error: the fd is non-blocking. */
+	while (read(ctx->wake_fd, &count, sizeof(count)) < 0 && errno == EINTR)
+		;
+	/* Turned off and not read: by its own clock it may be about to expire only now.
+	 */
+	if (ctx->timer_fd_ns <= tern_now_ns(ctx->env))
+		set_timer_fd(ctx, UINT64_MAX, 0);
+}
+
+void tern_defer(struct tern_context *ctx, struct tern_deferred *deferred)
+{
+	if (!deferred->link.next || !tern_list_linked(&deferred->link)) {
+		tern_list_init(&deferred->link);
+		tern_list_push(&ctx->deferred, &deferred->link);
+	}
+}
+
+/* Those that are deferred by the calls themselves wait for the next round. */
+static int run_deferred(struct tern_context *ctx)
+{
+	struct tern_list round, *link;
+	int count = 0;
+
+	if (tern_list_empty(&ctx->deferred))
+		return 0;
+	tern_list_init(&round);
+	tern_list_splice(&round, &ctx->deferred);
+	while ((link = tern_list_pop(&round))) {
+		struct tern_deferred *deferred =
+			tern_list_entry(link, struct tern_deferred, link);
+
+		deferred->call(deferred);
+		count++;
+	}
+	return count;
+}
+
+static int run_timers(struct tern_context *ctx)
+{
+	uint32_t left = ctx->timer_count; /* one that sets itself anew waits its turn */
+	uint64_t now_ns;
+	int count = 0;
+
+	if (!left)
+		return 0;
+	now_ns = tern_now_ns(ctx->env);
+	while (left-- > 0 && tern_context_next_ns(ctx) <= now_ns) {
+		struct tern_timer *timer = ctx->heap[0];
+
+		tern_timer_clear(ctx, timer);
+		timer->fire(timer);
+		count++;
+	}
+	return count;
+}
+
+static int progress(struct tern_context *ctx)
+{
+	int count = 0;
+
+	if (ctx->armed)
+		disarm(ctx);
+	/* Before the environment is polled: what is queued after this wakes again. */
+	if (tern_unlikely(atomic_load_explicit(&ctx->woken, memory_order_relaxed)))
+		count += atomic_exchange(&ctx->woken, false);
+	count += run_deferred(ctx);
+	for (unsigned i = 0; i < TERN_FABRICS_MAX; i++) {
+		struct tern_port *port = ctx->ports[i];
+		int events = port ? port->ops->poll(port, PORT_BUDGET) : 0;
+
+		if (events < 0)
+			return events;
+		count += events;
+	}
+	count += tern_env_poll(ctx->env);
+	count += run_timers(ctx);
+	return count + run_deferred(ctx);
+}
+
+int tern_progress(struct tern_context *ctx)
+{
+	int count;
+
+	tern_assert(!ctx->in_progress);
+	ctx->in_progress = true;
+	count = progress(ctx);
+	ctx->in_progress = false;
+	return count;
+}
+
+/* ---- sleeping ---------------------------------------------------------------------- */
+
+int tern_arm(struct tern_context *ctx)
+{
+	uint64_t next_ns = tern_context_next_ns(ctx), now_ns = 0;
+	int status;
+
+	tern_assert(!ctx->in_progress);
+	if (!tern_list_empty(&ctx->deferred))
+		return -EAGAIN;
+	if (next_ns != UINT64_MAX) {
+		now_ns = tern_now_ns(ctx->env);
+		if (next_ns <= now_ns)
+			return -EAGAIN;
+	}
+	for (unsigned i = 0; i < TERN_FABRICS_MAX; i++) {
+		status = ctx->ports[i] ? ctx->ports[i]->ops->arm(ctx->ports[i]) : 0;
+		if (status)
+			return status;
+	}
+	status = set_timer_fd(ctx, next_ns, now_ns);
+	if (status)
+		return status;
+	ctx->armed = true;
+	/* Pairs with tern_context_wake: see the head of this file. */
+	atomic_store(&ctx->sleeping, true);
+	return atomic_load(&ctx->woken) ? -EAGAIN : 0;
+}
+
+void tern_context_wake(struct tern_context *ctx)
+{
+	uint64_t one = 1;
+
+	atomic_store(&ctx->woken, true);
+	if (!atomic_exchange(&ctx->sleeping, false) || ctx->wake_fd < 0)
+		return;
+	/* Fails only when the counter is full, and then the fd is readable. */
+	while (write(ctx->wake_fd, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
+/* ---- the end ----------------------------------------------------------------------- */
+
+void tern_context_free(struct tern_context *ctx)
+{
+	struct pollfd pfd;
+
+	if (!ctx)
+		return;
+	pfd = (struct pollfd){ .fd = ctx->epoll_fd, .events = POLLIN };
+	if (ctx->user.free)
+		ctx->user.free(ctx->user.arg);
+	/* Waits for devices and peers to let go of memory, which no status can replace.
+	 */
+	while (ctx->user.drained && !ctx->user.drained(ctx->user.arg)) {
+		if (tern_progress(ctx) == 0 && pfd.fd >= 0 && tern_arm(ctx) == 0)
+			poll(&pfd, 1, DRAIN_WAIT_MS);
+	}
+	atomic_fetch_sub(&ctx->domain->live_count, 1);
+	destroy(ctx);
+}
+
+int tern_context_fd(struct tern_context *ctx)
+{
+	return ctx->epoll_fd;
+}
+
+struct tern_domain *tern_context_domain(struct tern_context *ctx)
+{
+	return ctx->domain;
+}
+
+struct tern_env *tern_context_env(struct tern_context *ctx)
+{
+	return ctx->env;
+}

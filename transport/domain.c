@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The domain: opens the fabrics of this process once and tells each of them about every
+ * memory. A fabric that does not work on this machine leaves a sentence in why[] and the
+ * rest goes on without it; only a fabric that was asked for by name (an engine of tcp,
+ * the simulator) fails the domain.
+ *
+ * Threads: the fabrics are fixed when tern_domain_new returns, so they are read without a
+ * lock; everything that changes later is a counter.
+ */
+#include "transport/domain.h"
+
+#include <errno.h>
+#include <string.h>
+
+static bool is_wanted(
+	const struct tern_fabric_ops *ops, const struct tern_domain_opts *opts)
+{
+	bool sim = strcmp(ops->name, "sim") == 0;
+
+	return sim == (opts->sim != NULL);
+}
+
+static bool may_be_missing(const struct tern_fabric_ops *ops, int status,
+	const struct tern_domain_opts *opts)
+{
+	if (opts->sim)
+		return false;
+	if (opts->tcp_engine == TERN_TCP_URING && strcmp(ops->name, "tcp") == 0)
+		return false;
+	return status == -ENODEV || status == -ENOSYS;
+}
+
+static int open_fabric(struct tern_domain *domain, unsigned index)
+{
+	const struct tern_fabric_ops *ops = tern_fabric_table[index];
+	struct tern_fabric *fabric = NULL;
+	int status;
+
+	if (!is_wanted(ops, &domain->opts)) {
+		domain->why[index] =
+			domain->opts.sim ? "this domain is simulated" : "only in tests";
+		return 0;
+	}
+	domain->why[index] = "it does not work on this machine";
+	status = ops->open(domain, &domain->opts, &fabric, &domain->why[index]);
+	if (status)
+		return may_be_missing(ops, status, &domain->opts) ? 0 : status;
+	domain->why[index] = NULL;
+	fabric->ops = ops;
+	fabric->domain = domain;
+	fabric->index = index;
+	domain->fabrics[domain->fabric_count++] = fabric;
+	return 0;
+}
+
+static void close_domain(struct tern_domain *domain)
+{
+	while (domain->fabric_count > 0) {
+		struct tern_fabric *fabric = domain->fabrics[--domain->fabric_count];
+
+		fabric->ops->close(fabric);
+	}
+	free((char *)(uintptr_t)domain->opts.tcp_congestion);
+	free(domain);
+}
+
+int tern_domain_new(const struct tern_domain_opts *opts, struct tern_domain **out)
+{
+	struct tern_domain *domain = calloc(1, sizeof(*domain));
+	int status = 0;
+
+	if (!domain)
+		return -ENOMEM;
+	if (opts)
+		domain->opts = *opts;
+	if (domain->opts.tcp_congestion) {
+		domain->opts.tcp_congestion = strdup(domain->opts.tcp_congestion);
+		if (!domain->opts.tcp_congestion)
+			status = -ENOMEM;
+	}
+	atomic_init(&domain->next_mem_id, 1);
+	for (unsigned i = 0; tern_fabric_table[i] && !status; i++) {
+		tern_assert(i < TERN_FABRICS_MAX);
+		status = open_fabric(domain, i);
+	}
+	if (status) {
+		close_domain(domain);
+		return status;
+	}
+	*out = domain;
+	return 0;
+}
+
+void tern_domain_free(struct tern_domain *domain)
+{
+	if (!domain)
+		return;
+	tern_assert(atomic_load(&domain->live_count) == 0);
+	close_domain(domain);
+}
+
+void tern_domain_stats(struct tern_domain *domain, struct tern_domain_stats *out)
+{
+	*out = (struct tern_domain_stats){
+		.registration_count = atomic_load(&domain->registration_count),
+		.registered_bytes = atomic_load(&domain->registered_bytes),
+	};
+}
+
+struct tern_fabric *tern_domain_fabric(
+	struct tern_domain *domain, const char *name, size_t name_bytes)
+{
+	for (unsigned i = 0; i < domain->fabric_count; i++) {
+		const char *own = domain->fabrics[i]->ops->name;
+
+		if (strlen(own) == name_bytes && memcmp(own, name, name_bytes) == 0)
+			return domain->fabrics[i];
+	}
+	return NULL;
+}
+
+static void unregister_first(
+	struct tern_domain *domain, struct tern_mem *mem, unsigned count)
+{
+	while (count-- > 0) {
+		struct tern_fabric *fabric = domain->fabrics[count];
+
+		if (fabric->ops->mem_unregister)
+			fabric->ops->mem_unregister(
+				fabric, mem, mem->regs[fabric->index]);
+		mem->regs[fabric->index] = NULL;
+	}
+}
+
+int tern_domain_register(struct tern_domain *domain, struct tern_mem *mem)
+{
+	for (unsigned i = 0; i < domain->fabric_count; i++) {
+		struct tern_fabric *fabric = domain->fabrics[i];
+		int status;
+
+		if (!fabric->ops->mem_register)
+			continue;
+		status =
+			fabric->ops->mem_register(fabric, mem, &mem->regs[fabric->index]);
+		if (status) {
+			unregister_first(domain, mem, i);
+			return status;
+		}
+		atomic_fetch_add(&domain->registration_count, 1);
+	}
+	atomic_fetch_add(&domain->registered_bytes, mem->bytes);
+	atomic_fetch_add(&domain->live_count, 1);
+	return 0;
+}
+
+void tern_domain_unregister(struct tern_domain *domain, struct tern_mem *mem)
+{
+	unregister_first(domain, mem, domain->fabric_count);
+	atomic_fetch_sub(&domain->registered_bytes, mem->bytes);
+	atomic_fetch_sub(&domain->live_count, 1);
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Registered ranges: memory of the user's, and slabs that this library maps itself.
+ *
+ * A slab is a memfd, because the shm fabric hands it to a peer, who maps it: it is sealed
+ * against shrinking before anyone can see it, so that neither side can take pages away
+ * from under the other. Nothing of ours is ever stored inside (the pool's books lie
+ * beside it): the peer sees tensors and nothing else, and a slab may be memory that the
+ * CPU cannot read.
+ *
+ * An id is given once and never again, so a message that arrives late can name a memory
+ * that is gone but never one that took its place.
+ */
+#include "transport/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/util.h"
+#include "transport/domain.h"
+
+#define HUGE_BYTES (2ull << 20)
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static void unmap_slab(struct tern_mem *mem)
+{
+	if (mem->fd < 0)
+		return;
+	if (mem->base)
+		munmap(mem->base, mem->bytes);
+	close(mem->fd);
+}
+
+/* 0 when they are used up, which takes 2^32 registrations. */
+static uint32_t next_id(struct tern_domain *domain)
+{
+	unsigned id = atomic_load(&domain->next_mem_id);
+
+	while (id && !atomic_compare_exchange_weak(&domain->next_mem_id, &id, id + 1))
+		;
+	return id;
+}
+
+/* Takes the mapping that `mem` describes over, also when it fails. */
+static int finish_new(
+	struct tern_domain *domain, struct tern_mem *mem, struct tern_mem **out)
+{
+	int status = -ENOMEM;
+
+	mem->domain = domain;
+	mem->kind = TERN_MEM_HOST;
+	mem->id = next_id(domain);
+	atomic_init(&mem->refs, 1);
+	if (mem->id)
+		status = tern_domain_register(domain, mem);
+	if (status) {
+		unmap_slab(mem);
+		free(mem);
+		return status;
+	}
+	*out = mem;
+	return 0;
+}
+
+int tern_mem_wrap(
+	struct tern_domain *domain, void *base, uint64_t bytes, struct tern_mem **out)
+{
+	struct tern_mem *mem;
+
+	if (!base || !bytes || bytes > UINTPTR_MAX - (uintptr_t)base)
+		return -EINVAL;
+	mem = calloc(1, sizeof(*mem));
+	if (!mem)
+		return -ENOMEM;
+	mem->base = base;
+	mem->bytes = bytes;
+	mem->fd = -1;
+	return finish_new(domain, mem, out);
+}
+
+void tern_mem_put(struct tern_mem *mem)
+{
+	if (!mem)
+		return;
+	/* Acquire and release: the last one out sees what the others did with it. */
+	if (atomic_fetch_sub_explicit(&mem->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	tern_domain_unregister(mem->domain, mem);
+	unmap_slab(mem);
+	free(mem);
+}
+
+void *tern_mem_base(const struct tern_mem *mem)
+{
+	return mem->base;
+}
+
+uint64_t tern_mem_bytes(const struct tern_mem *mem)
+{
+	return mem->bytes;
+}
+
+enum tern_mem_kind tern_mem_kind(const struct tern_mem *mem)
+{
+	return mem->kind;
+}
+
+void *tern_buf_ptr(const struct tern_buf *buf)
+{
+	return buf->mem && buf->mem->base ? buf->mem->base + buf->offset : NULL;
+}
+
+/* A mapped, sealed memfd into mem->{fd,base,bytes}; none of them is set when it fails. */
+static int map_slab(struct tern_mem *mem, uint64_t bytes, bool huge)
+{
+	unsigned flags =
+		MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
+	int TERN_CLEANUP(tern_cleanup_close) fd = memfd_create("tern-slab", flags);
+	void *base;
+
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) ||
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL))
+		return -errno;
+	/* Reserves the huge pages, or says here and not by SIGBUS that there are too few.
+	 */
+	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	mem->fd = fd;
+	fd = -1;
+	mem->base = base;
+	mem->bytes = bytes;
+	mem->huge = huge;
+	return 0;
+}
+
+int tern_mem_new_slab(
+	struct tern_domain *domain, uint64_t bytes, bool huge, struct tern_mem **out)
+{
+	struct tern_mem *mem;
+	uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	if (!bytes || bytes > INT64_MAX - page_bytes)
+		return -ENOMEM;
+	bytes = tern_align_up(bytes, page_bytes);
+	mem = calloc(1, sizeof(*mem));
+	if (!mem)
+		return -ENOMEM;
+	mem->fd = -1;
+	if (!huge || bytes % HUGE_BYTES || map_slab(mem, bytes, true)) {
+		if (map_slab(mem, bytes, false)) {
+			free(mem);
+			return -ENOMEM;
+		}
+		/* A wish: where the kernel does not grant it, pages are small. */
+		madvise(mem->base, bytes, MADV_HUGEPAGE);
+	}
+	return finish_new(domain, mem, out);
+}
+
+void tern_mem_prefault(struct tern_mem *mem)
+{
+	uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	if (madvise(mem->base, mem->bytes, MADV_POPULATE_WRITE) == 0)
+		return;
+	/* Before Linux 5.14. A slab is zero until its first use, so writing zero is
+	 * nothing. */
+	for (uint64_t at = 0; at < mem->bytes; at += page_bytes)
+		*(volatile char *)(mem->base + at) = 0;
+}

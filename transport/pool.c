@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pools: slabs carved by a two-level segregated fit (Masmano, Ripoll, Crespo, Real: TLSF:
+ * a new dynamic memory allocator for real-time systems, 2004): free blocks hang in lists
+ * by size class, two bitmaps find the first class that surely fits, neighbours are merged
+ * at once, and so every operation takes constant time.
+ *
+ * Where TLSF writes a header in front of each block, this one has an array beside the
+ * slab with one entry per unit of 64 bytes, of which only those at block starts are in
+ * use (and only those touched take memory): slabs are mapped by peers and may be memory
+ * that the CPU does not reach.
+ *
+ * Invariant: the blocks of a slab follow each other without a gap, no two free ones are
+ * neighbours, and an entry has units == 0 unless a block starts there. So an offset that
+ * was never handed out, or was given back already, is noticed.
+ *
+ * A block is named by slab number and unit in 32 bits, which limits a pool to 64 GiB.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include "base/util.h"
+#include "transport/domain.h"
+#include "transport/mem.h"
+
+#define UNIT_BYTES      64ull
+#define POOL_BYTES_MAX  (64ull << 30)
+#define SLAB_BYTES      (64ull << 20)
+#define CLASS_BITS      5
+#define CLASSES         (1u << CLASS_BITS)
+#define LEVELS          (32 - CLASS_BITS)
+#define NO_BLOCK        UINT32_MAX
+#define IN_USE          (UINT32_MAX - 1) /* as `next`: the block is in no list */
+#define OWN_CLASS_TRIES 8
+
+struct block {
+	uint32_t units;      /* its size; 0: no block starts here */
+	uint32_t prev_units; /* size of the block before it; 0: it is the slab's first */
+	uint32_t next, prev; /* in its free list */
+};
+
+struct slab {
+	struct tern_mem *mem;
+	struct block *blocks;
+};
+
+struct tern_pool {
+	struct tern_domain *domain;
+	struct tern_pool_opts opts;
+	uint32_t slab_units, slab_shift, slab_max;
+
+	/* Held while a slab is made, which takes long; taken before `lock`. */
+	pthread_mutex_t grow_lock;
+	pthread_mutex_t lock; /* protects all below */
+	uint32_t slab_count;
+	struct slab *slabs; /* [slab_max] */
+	uint32_t level_map;
+	uint32_t class_map[LEVELS];
+	uint32_t heads[LEVELS][CLASSES];
+	struct tern_pool_stats stats;
+};
+
+static struct block *block_at(struct tern_pool *pool, uint32_t id)
+{
+	uint32_t unit = id & ((1u << pool->slab_shift) - 1);
+
+	return &pool->slabs[id >> pool->slab_shift].blocks[unit];
+}
+
+/* ---- size classes ------------------------------------------------------------------ */
+
+struct class
+{
+	uint32_t level, index;
+};
+
+/* The class whose sizes include `units`. Sizes below CLASSES have a class each. */
+static struct class class_of(uint32_t units)
+{
+	uint32_t log;
+
+	if (units < CLASSES)
+		return (struct class){0, units};
+	log = 31 - (uint32_t)__builtin_clz(units);
+	return (struct class){
+		log - CLASS_BITS + 1, (units >> (log - CLASS_BITS)) & (CLASSES - 1)};
+}
+
+/* The first class all of whose blocks have `units`. */
+static struct class class_above(uint32_t units)
+{
+	if (units >= CLASSES)
+		units += (1u << (31 - (uint32_t)__builtin_clz(units) - CLASS_BITS)) - 1;
+	return class_of(units);
+}
+
+static void list_insert(struct tern_pool *pool, uint32_t id)
+{
+	struct block *block = block_at(pool, id);
+	struct class c = class_of(block->units);
+	uint32_t *head = &pool->heads[c.level][c.index];
+
+	block->prev = NO_BLOCK;
+	block->next = *head;
+	if (*head != NO_BLOCK)
+		block_at(pool, *head)->prev = id;
+	*head = id;
+	pool->class_map[c.level] |= 1u << c.index;
+	pool->level_map |= 1u << c.level;
+}
+
+static void list_remove(struct tern_pool *pool, uint32_t id)
+{
+	struct block *block = block_at(pool, id);
+	struct class c = class_of(block->units);
+
+	if (block->next != NO_BLOCK)
+		block_at(pool, block->next)->prev = block->prev;
+	if (block->prev != NO_BLOCK) {
+		block_at(pool, block->prev)->next = block->next;
+	} else {
+		pool->heads[c.level][c.index] = block->next;
+		if (block->next == NO_BLOCK) {
+			pool->class_map[c.level] &= ~(1u << c.index);
+			if (!pool->class_map[c.level])
+				pool->level_map &= ~(1u << c.level);
+		}
+	}
+	block->next = IN_USE;
+}
+
+/* ---- blocks ------------------------------------------------------------------------ */
+
+/* Tells the block behind (slab, unit, units), if there is one, what now stands before it.
+ */
+static void set_prev_units(struct tern_pool *pool, uint32_t id, uint32_t units)
+{
+	uint32_t end = (id & ((1u << pool->slab_shift) - 1)) + units;
+
+	if (end < pool->slab_units)
+		block_at(pool, id + units)->prev_units = units;
+}
+
+static uint32_t find_free(struct tern_pool *pool, uint32_t units)
+{
+	struct class c = class_above(units);
+	uint32_t map = c.level < LEVELS ? pool->class_map[c.level] & (~0u << c.index) : 0;
+	uint32_t id, tries;
+
+	if (!map && c.level + 1 < LEVELS) {
+		uint32_t levels = pool->level_map & (~0u << (c.level + 1));
+
+		if (levels) {
+			c.level = (uint32_t)__builtin_ctz(levels);
+			map = pool->class_map[c.level];
+		}
+	}
+	if (map)
+		return pool->heads[c.level][__builtin_ctz(map)];
+	/*
+	 * Blocks of the size's own class may fit too. For sizes near a whole slab this is
+	 * the only class there is, and it has at most one block per slab.
+	 */
+	c = class_of(units);
+	id = pool->heads[c.level][c.index];
+	tries = OWN_CLASS_TRIES + pool->slab_count;
+	while (id != NO_BLOCK && block_at(pool, id)->units < units)
+		id = --tries ? block_at(pool, id)->next : NO_BLOCK;
+	return id;
+}
+
+/* Cuts what is more than `units` off a block that is in no list. */
+static void split(struct tern_pool *pool, uint32_t id, uint32_t units)
+{
+	struct block *block = block_at(pool, id);
+	uint32_t rest = block->units - units;
+
+	if (!rest)
+		return;
+	block->units = units;
+	*block_at(pool, id + units) = (struct block){ .units = rest, .prev_units = units };
+	set_prev_units(pool, id + units, rest);
+	list_insert(pool, id + units);
+}
+
+/* Makes one block of `id` and the one behind it. Neither is in a list. */
+static void merge(struct tern_pool *pool, uint32_t id)
+{
+	struct block *block = block_at(pool, id);
+	struct block *behind = block_at(pool, id + block->units);
+
+	block->units += behind->units;
+	behind->units = 0;
+	set_prev_units(pool, id, block->units);
+}
+
+static void free_block(struct tern_pool *pool, uint32_t id)
+{
+	struct block *block = block_at(pool, id);
+	uint32_t end = (id & ((1u << pool->slab_shift) - 1)) + block->units;
+
+	if (end < pool->slab_units && block_at(pool, id + block->units)->next != IN_USE) {
+		list_remove(pool, id + block->units);
+		merge(pool, id);
+	}
+	if (block->prev_units && block_at(pool, id - block->prev_units)->next != IN_USE) {
+		id -= block->prev_units;
+		list_remove(pool, id);
+		merge(pool, id);
+	}
+	list_insert(pool, id);
+}
+
+/* ---- slabs ------------------------------------------------------------------------- */
+
+static uint64_t blocks_bytes(const struct tern_pool *pool)
+{
+	return pool->slab_units * sizeof(struct block);
+}
+
+/* The books of a slab, zero. On small pages: most of them are never touched. */
+static struct block *new_blocks(struct tern_pool *pool)
+{
+	void *blocks = mmap(NULL, blocks_bytes(pool), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (blocks == MAP_FAILED)
+		return NULL;
+	madvise(blocks, blocks_bytes(pool), MADV_NOHUGEPAGE);
+	return blocks;
+}
+
+static int add_slab(struct tern_pool *pool)
+{
+	bool huge = !pool->domain->opts.no_hugepages;
+	struct slab slab = { .blocks = new_blocks(pool) };
+	uint32_t id;
+	int status;
+
+	if (!slab.blocks)
+		return -ENOMEM;
+	status = tern_mem_new_slab(
+		pool->domain, pool->slab_units * UNIT_BYTES, huge, &slab.mem);
+	if (status) {
+		munmap(slab.blocks, blocks_bytes(pool));
+		return status;
+	}
+	if (pool->opts.prefault)
+		tern_mem_prefault(slab.mem);
+	pthread_mutex_lock(&pool->lock);
+	slab.mem->slab = pool->slab_count;
+	slab.blocks[0].units = pool->slab_units;
+	id = pool->slab_count << pool->slab_shift;
+	pool->slabs[pool->slab_count++] = slab;
+	list_insert(pool, id);
+	pool->stats.slab_count++;
+	pool->stats.slab_bytes += slab.mem->bytes;
+	pool->stats.huge = slab.mem->huge && (pool->stats.huge || pool->slab_count == 1);
+	pthread_mutex_unlock(&pool->lock);
+	return 0;
+}
+
+static void destroy(struct tern_pool *pool)
+{
+	for (uint32_t i = 0; i < pool->slab_count; i++) {
+		tern_mem_put(pool->slabs[i].mem);
+		munmap(pool->slabs[i].blocks, blocks_bytes(pool));
+	}
+	pthread_mutex_destroy(&pool->grow_lock);
+	pthread_mutex_destroy(&pool->lock);
+	free(pool->slabs);
+	free(pool);
+}
+
+static int check_opts(struct tern_pool_opts *opts)
+{
+	uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	if (!opts->slab_bytes)
+		opts->slab_bytes = SLAB_BYTES;
+	if (!opts->max_bytes)
+		opts->max_bytes = opts->slab_bytes;
+	if (opts->max_bytes < opts->slab_bytes || opts->max_bytes > POOL_BYTES_MAX)
+		return -EINVAL;
+	opts->slab_bytes = tern_align_up(opts->slab_bytes, page_bytes);
+	opts->max_bytes = TERN_MAX(opts->max_bytes, opts->slab_bytes);
+	return 0;
+}
+
+int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
+	struct tern_pool **out)
+{
+	struct tern_pool_opts checked = opts ? *opts : (struct tern_pool_opts){ 0 };
+	struct tern_pool *pool;
+	int status = check_opts(&checked);
+
+	if (status)
+		return status;
+	pool = calloc(1, sizeof(*pool));
+	if (!pool)
+		return -ENOMEM;
+	pool->domain = domain;
+	pool->opts = checked;
+	pool->slab_units = (uint32_t)(checked.slab_bytes / UNIT_BYTES);
+	pool->slab_shift = 32 - (uint32_t)__builtin_clz(pool->slab_units - 1);
+	pool->slab_max = (uint32_t)(checked.max_bytes / checked.slab_bytes);
+	pthread_mutex_init(&pool->grow_lock, NULL);
+	pthread_mutex_init(&pool->lock, NULL);
+	for (unsigned i = 0; i < LEVELS; i++) {
+		for (unsigned j = 0; j < CLASSES; j++)
+			pool->heads[i][j] = NO_BLOCK;
+	}
+	pool->slabs = calloc(pool->slab_max, sizeof(*pool->slabs));
+	status = pool->slabs ? add_slab(pool) : -ENOMEM;
+	if (status) {
+		destroy(pool);
+		return status;
+	}
+	atomic_fetch_add(&domain->live_count, 1);
+	*out = pool;
+	return 0;
+}
+
+void tern_pool_free(struct tern_pool *pool)
+{
+	if (!pool)
+		return;
+	tern_assert(pool->stats.used_count == 0);
+	atomic_fetch_sub(&pool->domain->live_count, 1);
+	destroy(pool);
+}
+
+/* ---- get and put ------------------------------------------------------------------- */
+
+static int try_get(struct tern_pool *pool, uint32_t units, struct tern_buf *out)
+{
+	struct tern_pool_stats *stats = &pool->stats;
+	uint32_t id;
+
+	pthread_mutex_lock(&pool->lock);
+	id = find_free(pool, units);
+	if (id != NO_BLOCK) {
+		list_remove(pool, id);
+		split(pool, id, units);
+		out->mem = pool->slabs[id >> pool->slab_shift].mem;
+		stats->used_count++;
+		stats->used_bytes += units * UNIT_BYTES;
+		stats->peak_bytes = TERN_MAX(stats->peak_bytes, stats->used_bytes);
+	}
+	pthread_mutex_unlock(&pool->lock);
+	if (id == NO_BLOCK)
+		return -EAGAIN;
+	out->offset = (id & ((1u << pool->slab_shift) - 1)) * UNIT_BYTES;
+	return 0;
+}
+
+/* Only one thread makes a slab; those that waited for it may find that it is enough. */
+static int get_from_new_slab(struct tern_pool *pool, uint32_t units, struct tern_buf *out)
+{
+	int status;
+
+	pthread_mutex_lock(&pool->grow_lock);
+	status = try_get(pool, units, out);
+	/* slab_count only changes under grow_lock. */
+	if (status && pool->slab_count < pool->slab_max && add_slab(pool) == 0)
+		status = try_get(pool, units, out);
+	pthread_mutex_unlock(&pool->grow_lock);
+	if (status) {
+		pthread_mutex_lock(&pool->lock);
+		pool->stats.exhausted_count++;
+		pthread_mutex_unlock(&pool->lock);
+	}
+	return status;
+}
+
+int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out)
+{
+	uint32_t units;
+
+	if (bytes > pool->slab_units * UNIT_BYTES)
+		return -EMSGSIZE;
+	out->bytes = bytes;
+	if (!bytes) {
+		out->mem = pool->slabs[0].mem;
+		out->offset = 0;
+		return 0;
+	}
+	units = (uint32_t)((bytes + UNIT_BYTES - 1) / UNIT_BYTES);
+	if (tern_likely(try_get(pool, units, out) == 0))
+		return 0;
+	return get_from_new_slab(pool, units, out);
+}
+
+static void put_block(struct tern_pool *pool, const struct tern_buf *buf)
+{
+	uint32_t slab = buf->mem->slab;
+	uint32_t id = (slab << pool->slab_shift) + (uint32_t)(buf->offset / UNIT_BYTES);
+	struct block *block;
+
+	tern_assert(buf->offset < pool->slab_units * UNIT_BYTES);
+	tern_assert(slab < pool->slab_count && pool->slabs[slab].mem == buf->mem);
+	block = block_at(pool, id);
+	/* Not from this pool, or given back before. */
+	tern_assert(block->units && block->next == IN_USE);
+	pool->stats.used_count--;
+	pool->stats.used_bytes -= block->units * UNIT_BYTES;
+	free_block(pool, id);
+}
+
+void tern_pool_put(struct tern_pool *pool, struct tern_buf *buf)
+{
+	if (buf->bytes) {
+		pthread_mutex_lock(&pool->lock);
+		put_block(pool, buf);
+		pthread_mutex_unlock(&pool->lock);
+	}
+	*buf = (struct tern_buf){ 0 };
+}
+
+void tern_pool_stats(struct tern_pool *pool, struct tern_pool_stats *out)
+{
+	pthread_mutex_lock(&pool->lock);
+	*out = pool->stats;
+	pthread_mutex_unlock(&pool->lock);
+}
