@@ -38,7 +38,7 @@ static void log_env_log(struct tern_env *env, enum tern_log_level level, const c
 	snprintf(slot, sizeof(log->lines[0]), "%s", line);
 }
 
-static void log_env_init(struct log_env *log)
+void log_env_init(struct log_env *log)
 {
 	static const struct tern_env_ops ops = {
 		.now_ns = log_env_now,
@@ -48,6 +48,14 @@ static void log_env_init(struct log_env *log)
 
 	log->env.ops = &ops;
 	log->env.log_level = TERN_LOG_WARN;
+}
+
+bool log_env_has(const struct log_env *log, const char *text)
+{
+	for (unsigned i = 0; i < TERN_MIN(log->count, TERN_ARRAY_SIZE(log->lines)); i++)
+		if (strstr(log->lines[i], text))
+			return true;
+	return false;
 }
 
 /* ---- handlers ---------------------------------------------------------------------- */
@@ -216,10 +224,10 @@ static void side_init(struct side *side, struct bed *bed, unsigned number, uint3
 
 	side->bed = bed;
 	tern_list_init(&side->links);
-	tern_list_init(&side->wraps);
 	log_env_init(&side->log);
 	opts.sim = bed->world;
 	assert_int_equal(tern_domain_new(&opts, &side->domain), 0);
+	box_init(&side->box, side->domain);
 	side->fabric = tern_domain_fabric(
 		side->domain, instance->fabric, strlen(instance->fabric));
 	assert_non_null(side->fabric);
@@ -285,7 +293,7 @@ static void side_fini(struct side *side)
 	struct tern_list *node;
 
 	side->fabric->ops->port_free(side->port);
-	side_memory_free(side);
+	box_free(&side->box);
 	tern_domain_free(side->domain);
 	while ((node = tern_list_pop(&side->links)))
 		free(tern_list_entry(node, struct link, node));

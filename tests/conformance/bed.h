@@ -58,14 +58,20 @@ struct log_env {
 	unsigned count;
 };
 
+/* Memory of one domain, freed all at once. */
+struct memory_box {
+	struct tern_domain *domain;
+	struct tern_pool *pool; /* made at first use */
+	struct tern_list wraps;
+};
+
 struct side {
 	struct bed *bed;
 	struct tern_domain *domain;
 	struct tern_fabric *fabric;
 	struct tern_port *port;
-	struct tern_pool *pool; /* at first use */
+	struct memory_box box;
 	struct tern_list links; /* every link there ever was */
-	struct tern_list wraps;
 	struct log_env log;
 	bool polling;
 	bool asleep; /* the pump leaves it alone */
@@ -113,7 +119,9 @@ struct work {
 	void *arg;
 };
 
-enum memory { SLAB, USER };
+void log_env_init(struct log_env *log);
+/* Is `text` in one of the last lines? */
+bool log_env_has(const struct log_env *log, const char *text);
 
 /* NULL if the instance can be opened here, else why not. */
 const char *bed_unavailable(const struct instance *instance);
@@ -131,17 +139,17 @@ void bed_turn(struct bed *bed);
 /* What one side's poll() returned. */
 int side_poll(struct side *side, int budget);
 
-/* Turns until `cond` holds; fails the test if it never does. */
-#define PUMP(bed_, cond)                                                                 \
+/* Repeats `turn` until `cond` holds; fails the test if it never does. */
+#define PUMP_WITH(turn, name, cond)                                                      \
 	do {                                                                             \
 		struct patience patience_ = patience_new();                              \
 		while (!(cond)) {                                                        \
-			bed_turn(bed_);                                                  \
+			turn;                                                            \
 			if (!patience_left(&patience_))                                  \
-				fail_msg("%s: never happened: %s",                       \
-					(bed_)->instance->name, #cond);                  \
+				fail_msg("%s: never happened: %s", name, #cond);         \
 		}                                                                        \
 	} while (0)
+#define PUMP(bed_, cond) PUMP_WITH(bed_turn(bed_), (bed_)->instance->name, cond)
 
 struct patience {
 	uint64_t until_ns;
@@ -168,9 +176,17 @@ static inline uint32_t link_caps(const struct link *link)
 	return link->conn->caps;
 }
 
+enum memory { SLAB, USER };
+
+void box_init(struct memory_box *box, struct tern_domain *domain);
+struct tern_buf box_take(struct memory_box *box, enum memory kind, uint64_t bytes);
+void box_free(struct memory_box *box);
 /* Memory of one side, freed with the bed. */
-struct tern_buf side_memory(struct side *side, enum memory kind, uint64_t bytes);
-void side_memory_free(struct side *side);
+static inline struct tern_buf side_memory(
+	struct side *side, enum memory kind, uint64_t bytes)
+{
+	return box_take(&side->box, kind, bytes);
+}
 
 int link_put(struct link *link, struct work *work, const struct tern_buf *from,
 	const struct tern_region *region, uint64_t remote_offset);
@@ -214,7 +230,7 @@ struct tern_buf buf_part(const struct tern_buf *buf, uint64_t offset, uint64_t b
 		skip();                                                                  \
 	} while (0)
 
-/* ---- the list ---------------------------------------------------------------------- */
+/* ---- the lists --------------------------------------------------------------------- */
 
 enum needs {
 	NEEDS_NOTHING = 0,
@@ -222,6 +238,7 @@ enum needs {
 	NEEDS_GET = 1 << 1,
 	NEEDS_PEEK = 1 << 2,
 	NEEDS_SLEEP = 1 << 3, /* can_sleep */
+	NEEDS_TCP = 1 << 4,   /* sockets that a test can cut, rails */
 };
 
 struct conformance_test {
@@ -235,7 +252,16 @@ struct conformance_test {
 #test, test, needs_                                                      \
 	}
 
-/* Each ends with a NULL name. */
+/*
+ * Runs lists (each ends with a NULL name) on the instance that the arguments name, with
+ * cmocka: PROGRAM INSTANCE [FILTER]. 77 if this machine or this build does not have the
+ * fabric; tests for which missing() has a reason are skipped, each with a line that says
+ * so.
+ */
+int conformance_main(int argc, char **argv, const struct conformance_test *const lists[],
+	size_t list_count,
+	const char *(*missing)(const struct instance *instance, unsigned needs));
+
 extern const struct conformance_test conformance_messages[];
 extern const struct conformance_test conformance_ends[];
 extern const struct conformance_test conformance_memory[];

@@ -63,7 +63,13 @@ struct wrap {
 	struct tern_buf buf; /* of the pool, if mem is NULL */
 };
 
-struct tern_buf side_memory(struct side *side, enum memory kind, uint64_t bytes)
+void box_init(struct memory_box *box, struct tern_domain *domain)
+{
+	box->domain = domain;
+	tern_list_init(&box->wraps);
+}
+
+struct tern_buf box_take(struct memory_box *box, enum memory kind, uint64_t bytes)
 {
 	struct wrap *wrap = calloc(1, sizeof(*wrap));
 
@@ -74,7 +80,7 @@ struct tern_buf side_memory(struct side *side, enum memory kind, uint64_t bytes)
 		wrap->base = malloc(room);
 		assert_non_null(wrap->base);
 		assert_int_equal(
-			tern_mem_wrap(side->domain, wrap->base, room, &wrap->mem), 0);
+			tern_mem_wrap(box->domain, wrap->base, room, &wrap->mem), 0);
 		wrap->buf = (struct tern_buf){.mem = wrap->mem, .bytes = bytes};
 	} else {
 		static const struct tern_pool_opts opts = {
@@ -82,31 +88,31 @@ struct tern_buf side_memory(struct side *side, enum memory kind, uint64_t bytes)
 			.max_bytes = 240u << 20,
 		};
 
-		if (!side->pool)
+		if (!box->pool)
 			assert_int_equal(
-				tern_pool_new(side->domain, &opts, &side->pool), 0);
-		assert_int_equal(tern_pool_get(side->pool, bytes, &wrap->buf), 0);
+				tern_pool_new(box->domain, &opts, &box->pool), 0);
+		assert_int_equal(tern_pool_get(box->pool, bytes, &wrap->buf), 0);
 	}
-	tern_list_push(&side->wraps, &wrap->node);
+	tern_list_push(&box->wraps, &wrap->node);
 	return wrap->buf;
 }
 
-void side_memory_free(struct side *side)
+void box_free(struct memory_box *box)
 {
 	struct tern_list *node;
 
-	while ((node = tern_list_pop(&side->wraps))) {
+	while ((node = tern_list_pop(&box->wraps))) {
 		struct wrap *wrap = tern_list_entry(node, struct wrap, node);
 
 		if (wrap->mem)
 			tern_mem_put(wrap->mem);
 		else
-			tern_pool_put(side->pool, &wrap->buf);
+			tern_pool_put(box->pool, &wrap->buf);
 		free(wrap->base);
 		free(wrap);
 	}
-	tern_pool_free(side->pool);
-	side->pool = NULL;
+	tern_pool_free(box->pool);
+	box->pool = NULL;
 }
 
 static void work_done(struct tern_op *op, int status)
