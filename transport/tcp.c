@@ -22,7 +22,7 @@
 #include "transport/tcp.h"
 
 #define EAGER_BYTES 16384u
-#define CHUNK_BYTES (512ull << 10)
+#define CHUNK_BYTES (1ull << 20)
 
 static struct tcp_fabric *fabric_of(struct tcp_port *port)
 {
