@@ -25,6 +25,19 @@ static uint32_t bit(unsigned rail)
 /* ---- up and down
  * ------------------------------------------------------------------------- */
 
+static bool exists(const struct tern_peer *peer, unsigned rail)
+{
+	tern_list_for_each (n, &peer->rdv->links) {
+		const struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+
+		if (link->peer == peer && link->rail == rail)
+			return true;
+	}
+	return false;
+}
+
+/* Called when the main link is up and with every tick: a rail may come too early for the
+ * acceptor, which refuses it then. */
 void tern_rails_dial(struct tern_peer *peer)
 {
 	struct tern_rdv *rdv = peer->rdv;
@@ -37,6 +50,8 @@ void tern_rails_dial(struct tern_peer *peer)
 		struct tern_conn *conn;
 		struct tern_link *link;
 
+		if (exists(peer, i))
+			continue;
 		if (peer->port->ops->connect(peer->port, address, &conn) < 0)
 			return;
 		link = tern_link_new(rdv, conn, TERN_LINK_DIALLING);

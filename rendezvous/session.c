@@ -396,6 +396,8 @@ static void tick(struct tern_timer *timer)
 
 	set_timer(peer, timer, interval);
 	tern_credit_idle(&peer->credit_rx);
+	if (peer->dialler)
+		tern_rails_dial(peer);
 	if (peer->heard) {
 		peer->heard = false;
 		peer->silent_ns = 0;
