@@ -6,5 +6,6 @@
 #include "transport/domain.h"
 
 const struct tern_fabric_ops *const tern_fabric_table[] = {
+	&tern_shm_fabric_ops,
 	NULL,
 };
