@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See conformance_main in bed.h. */
+#include "tests/conformance/bed.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+
+#define TESTS_MAX 128
+
+struct row {
+	const struct conformance_test *test;
+	const struct instance *instance;
+	const char *(*missing)(const struct instance *instance, unsigned needs);
+};
+
+static void row_run(void **state)
+{
+	const struct row *row = *state;
+	const char *why = row->missing(row->instance, row->test->needs);
+
+	if (why) {
+		print_message("skipped: %s: %s\n", row->instance->name, why);
+		skip();
+	}
+	row->test->run(row->instance);
+}
+
+static int usage(const char *program)
+{
+	fprintf(stderr, "usage: %s INSTANCE [FILTER]\ninstances:", program);
+	for (unsigned i = 0; conformance_instances[i]; i++)
+		fprintf(stderr, " %s", conformance_instances[i]->name);
+	fprintf(stderr, "\n");
+	return 2;
+}
+
+int conformance_main(int argc, char **argv, const struct conformance_test *const lists[],
+	size_t list_count,
+	const char *(*missing)(const struct instance *instance, unsigned needs))
+{
+	static struct CMUnitTest tests[TESTS_MAX];
+	static struct row rows[TESTS_MAX];
+	const struct instance *instance = NULL;
+	const char *why;
+	size_t count = 0;
+
+	for (unsigned i = 0; argc > 1 && conformance_instances[i]; i++)
+		if (strcmp(conformance_instances[i]->name, argv[1]) == 0)
+			instance = conformance_instances[i];
+	if (!instance)
+		return usage(argv[0]);
+	why = bed_unavailable(instance);
+	if (why) {
+		printf("skipped: all of %s: %s\n", instance->name, why);
+		return 77;
+	}
+	if (argc > 2)
+		cmocka_set_test_filter(argv[2]);
+	for (size_t l = 0; l < list_count; l++) {
+		for (const struct conformance_test *test = lists[l]; test->name; test++) {
+			tern_assert(count < TESTS_MAX);
+			rows[count] = (struct row){test, instance, missing};
+			tests[count] = (struct CMUnitTest){.name = test->name,
+				.test_func = row_run,
+				.initial_state = &rows[count]};
+			count++;
+		}
+	}
+	/* The macro around it wants an array whose length it can see. */
+	return _cmocka_run_group_tests(instance->name, tests, count, NULL, NULL);
+}
