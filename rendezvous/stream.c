@@ -60,6 +60,15 @@ static int give(struct tern_peer *peer, const void *head, size_t head_bytes,
 	return 0;
 }
 
+/* A kept message is a head and perhaps a payload in one piece: what is left behind the last
+ * multiple of 8 goes as payload, because a fabric's heads are such multiples. */
+static int give_kept(struct tern_peer *peer, const unsigned char *copy, size_t bytes)
+{
+	size_t tail = bytes % 8;
+
+	return give(peer, copy, bytes - tail, copy + bytes - tail, tail);
+}
+
 int tern_stream_flush(struct tern_peer *peer)
 {
 	struct tern_retain *retain = &peer->retain;
@@ -69,7 +78,7 @@ int tern_stream_flush(struct tern_peer *peer)
 
 		if (e->xfer && tern_send_write(e->xfer) < 0)
 			return -EAGAIN;
-		if (give(peer, tern_retain_data(retain, e), e->bytes, NULL, 0) < 0)
+		if (give_kept(peer, tern_retain_data(retain, e), e->bytes) < 0)
 			return -EAGAIN;
 		retain->sent_count++;
 	}
@@ -94,7 +103,7 @@ static int send_kept(struct tern_peer *peer, const void *head, size_t head_bytes
 	e->xfer = xfer;
 	stamp(peer, copy, e->seq);
 	if (peer->retain.sent_count + 1 == peer->retain.count &&
-		give(peer, copy, e->bytes, NULL, 0) == 0)
+		give_kept(peer, copy, e->bytes) == 0)
 		peer->retain.sent_count++;
 	return 0;
 }
