@@ -159,6 +159,13 @@ static int parse_bytes(const struct option *o, const char *text, struct byte_lis
 	return 0;
 }
 
+int options_parse_bytes(const char *text, struct byte_list *out)
+{
+	struct message error;
+
+	return parse_bytes(&(struct option){.name = "size"}, text, out, &error);
+}
+
 static int parse_choice(
 	const struct option *o, const char *text, int *out, struct message *error)
 {

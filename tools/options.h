@@ -79,6 +79,9 @@ int options_parse(const struct option *table, int argc, char **argv, void *setti
 /* One line per option, aligned. */
 void options_help(const struct option *table, FILE *out);
 
+/* Reads sizes as an option of type BYTES does. -EINVAL. */
+int options_parse_bytes(const char *text, struct byte_list *out);
+
 /* The nearest of a NULL-terminated list to what was typed; NULL if none is near. */
 const char *options_nearest(const char *typed, const char *const *names);
 
