@@ -375,7 +375,7 @@ int tern_recv_advance(struct tern_xfer *x)
 	case TERN_XFER_STATE_COUNT:
 		break;
 	}
-	tern_assert(!"a receive in this state has nothing to say");
+	tern_assert(0 && "a receive in this state has nothing to say");
 	return 0;
 }
 
@@ -528,6 +528,6 @@ void tern_recv_cancel(struct tern_xfer *x)
 	case TERN_XFER_FINISHING:
 	case TERN_XFER_UNACKED:
 	case TERN_XFER_STATE_COUNT:
-		tern_assert(!"not a receive");
+		tern_assert(0 && "not a receive");
 	}
 }

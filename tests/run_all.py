@@ -44,18 +44,28 @@ class Count:
     def __init__(self):
         self.passed = 0
         self.failed = []
-        self.skipped = []
+        self.skipped = []  # (program, case, reason, configuration)
+
+    def skipped_lines(self):
+        """One line for all cases of a program with one reason."""
+        grouped = {}
+        for program, case, reason, where in self.skipped:
+            cases, builds = grouped.setdefault((program, reason), (set(), set()))
+            cases.add(case)
+            builds.add(where)
+        return [f"{program}: {reason} ({', '.join(sorted(builds))}): {', '.join(sorted(cases))}"
+                for (program, reason), (cases, builds) in grouped.items()]
 
 
 def cases_of(output):
     """(verdict, name, reason) of each TAP line. A skipped cmocka case has its reason in the
-    line "skip: ..." before it."""
+    line "skip: ..." or "skipped: ..." before it."""
     cases, plan, reason = [], None, ""
     for line in output.splitlines():
         if re.fullmatch(r"1\.\.\d+", line):
             plan = int(line[3:])
-        elif line.startswith("skip: "):
-            reason = line[6:]
+        elif line.startswith(("skip: ", "skipped: ")):
+            reason = line.partition(": ")[2]
         m = CASE.match(line)
         if not m or plan is None:
             continue
@@ -71,20 +81,21 @@ def cases_of(output):
 
 def add_program(count, where, test):
     """One program's cases. Whatever its cases say, a program that ends wrongly has failed."""
-    name = f"[{where}] {test['name'].split(':')[-1].strip()}"
+    program = test["name"].split(":")[-1].split("/")[-1].strip()
+    name = f"[{where}] {program}"
     plan, cases = cases_of(test.get("stdout", ""))
     for verdict, case, reason in cases:
         if verdict == "pass":
             count.passed += 1
         elif verdict == "skip":
-            count.skipped.append(f"{name}: {case}: {reason or 'no reason given'}")
+            count.skipped.append((program, case, reason or "no reason given", where))
         else:
             count.failed.append(f"{name}: {case}")
     failed_cases = any(c[0] == "fail" for c in cases)
     result = test["result"]
     if result == "SKIP":
         lines = (test.get("stdout", "") + test.get("stderr", "")).strip().splitlines()
-        count.skipped.append(f"{name}: {lines[-1] if lines else 'no reason given'}")
+        count.skipped.append((program, "all", lines[-1] if lines else "no reason given", where))
     elif result == "OK":
         if not cases:
             count.passed += 1
@@ -178,7 +189,7 @@ def main():
     for configuration in CONFIGURATIONS:
         if not asked or configuration[0] in asked:
             run(count, configuration)
-    for line in count.skipped:
+    for line in count.skipped_lines():
         print(f"skipped: {line}")
     for line in count.failed:
         print(f"FAILED: {line}")
