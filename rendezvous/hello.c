@@ -146,6 +146,7 @@ static void say_hello(struct tern_link *link, uint8_t step, int status)
 	struct tern_peer *peer = link->peer;
 	struct tern_hello hello = {
 		.step = step,
+		.rail = link->rail,
 		.status = (int16_t)status,
 		.epoch = link->epoch,
 		.incarnation = link->rdv->incarnation,
@@ -178,7 +179,7 @@ void tern_link_hello(struct tern_link *link)
 {
 	struct tern_rdv *rdv = link->rdv;
 
-	link->epoch = link->peer->epoch + 1;
+	link->epoch = link->peer->epoch + (link->rail ? 0 : 1);
 	link->state = TERN_LINK_WAIT_ANSWER;
 	tern_timer_set(rdv->ctx, &link->timer, tern_now_ns(rdv->ctx->env) + HANDSHAKE_NS);
 	say_hello(link, 1, 0);
@@ -230,13 +231,14 @@ static void old_session(struct tern_link *link)
 	struct tern_peer *peer = tern_peer_by_token(
 		link->rdv, link->theirs.token, link->theirs.incarnation);
 
-	if (!peer || tern_seq_before(link->epoch, peer->epoch + 1)) {
+	if (!peer || !(link->rail ? tern_rail_welcome(peer, link)
+				  : tern_seq_before(peer->epoch, link->epoch))) {
 		refuse(link, -ECONNRESET);
 		return;
 	}
 	link->peer = peer;
 	peer->link_count++;
-	if (peer->link) {
+	if (!link->rail && peer->link) {
 		link->state = TERN_LINK_WAIT_OLD;
 		tern_link_close(peer->link, -ECONNRESET, false);
 	} else {
@@ -249,11 +251,20 @@ static int on_step_1(struct tern_link *link)
 	if (link->theirs.step != 1)
 		return -EPROTO;
 	link->epoch = link->theirs.epoch;
+	link->rail = link->theirs.rail;
 	if (link->theirs.token)
 		old_session(link);
 	else
 		new_session(link);
 	return 0;
+}
+
+static void up(struct tern_link *link)
+{
+	if (link->rail)
+		tern_rail_up(link);
+	else
+		tern_peer_link_up(link->peer, link);
 }
 
 static int on_step_2(struct tern_link *link)
@@ -280,7 +291,7 @@ static int on_step_2(struct tern_link *link)
 	say_hello(link, 3, 0);
 	leave_half_open(link);
 	if (link->state != TERN_LINK_CLOSING)
-		tern_peer_link_up(peer, link);
+		up(link);
 	return 0;
 }
 
@@ -298,7 +309,7 @@ static int on_step_3(struct tern_link *link, const struct tern_hello *proof)
 		return -EACCES;
 	}
 	leave_half_open(link);
-	tern_peer_link_up(link->peer, link);
+	up(link);
 	return 0;
 }
 

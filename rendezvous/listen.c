@@ -44,6 +44,8 @@ static int on_message(void *arg, struct tern_conn *conn, const void *data, size_
 		return 0;
 	if (link->state != TERN_LINK_UP)
 		return tern_link_handshake(link, data, bytes);
+	if (link->rail)
+		return tern_rail_message(link, data, bytes);
 	if (link->peer->link != link)
 		return 0;
 	return tern_stream_receive(link->peer, data, bytes);
@@ -54,7 +56,11 @@ static void on_writable(void *arg, struct tern_conn *conn)
 	struct tern_link *link = conn->user;
 
 	(void)arg;
-	if (link && link->state == TERN_LINK_UP)
+	if (!link || link->state != TERN_LINK_UP)
+		return;
+	if (link->rail)
+		tern_rail_writable(link);
+	else
 		tern_peer_pump(link->peer);
 }
 

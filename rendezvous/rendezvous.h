@@ -27,7 +27,8 @@
 #include "rendezvous/wire.h"
 #include "transport/context.h"
 
-#define TERN_RAILS_MAX 4u
+#define TERN_RAILS_MAX   4u
+#define TERN_RAIL_ECHOES 512u
 
 /* ---- the layer, one per context ---------------------------------------------------- */
 
@@ -78,12 +79,15 @@ struct tern_link {
 	enum tern_link_state state;
 	struct tern_peer *peer; /* acceptor: NULL until step 1 told whose it is */
 	struct tern_listener *listener;
+	uint8_t rail;   /* 0: the main one */
 	bool counted;   /* in half_open_count */
 	int verdict;    /* a status that outranks the one of `closed`; 0: none */
 	uint32_t epoch; /* proposed in step 1 */
 	struct tern_hello theirs;
 	uint8_t nonce[16];
-	struct tern_timer timer; /* the handshake's limit */
+	struct tern_timer timer;           /* the handshake's limit */
+	uint32_t echoes[TERN_RAIL_ECHOES]; /* rail.c */
+	uint32_t echo_first, echo_count;
 };
 
 /* hello.c */
@@ -109,7 +113,7 @@ enum tern_peer_state {
 	TERN_PEER_STATE_DOWN,
 };
 
-#define TERN_PUT_OPS 4u
+#define TERN_PUT_OPS 16u /* of which 4 for each connection are used */
 
 struct tern_put_op {
 	struct tern_op op;
@@ -155,8 +159,9 @@ struct tern_peer {
 
 	uint64_t token, their_incarnation;
 	uint32_t epoch;
-	struct tern_link *link; /* the one in use: NULL unless UP */
-	uint32_t link_count;    /* of it, in any state */
+	struct tern_link *link;                  /* the one in use: NULL unless UP */
+	struct tern_link *rails[TERN_RAILS_MAX]; /* [0] is not used; NULL: not up */
+	uint32_t link_count;                     /* of it, in any state */
 	const char *fabric_name;
 
 	/* The stream: stream.c */
@@ -284,6 +289,8 @@ struct tern_xfer {
 	int result;               /* what it ends with, when that is already known */
 	uint8_t state;            /* enum tern_xfer_state */
 	uint8_t flags;            /* enum tern_req_flags */
+	uint8_t rail;             /* whose turn it is; and sets of rails: */
+	uint8_t rails_used, rails_asked, rails_confirmed;
 	bool is_send, exposed, cancelled, cancel_told, acked;
 	bool counted; /* in channel->moving */
 };
@@ -375,6 +382,19 @@ void tern_rdv_feed(struct tern_rdv *rdv); /* tries the hungry again */
 int tern_on_cancel(struct tern_peer *peer, const struct tern_header *header);
 int tern_on_cancel_ack(struct tern_peer *peer, const struct tern_header *header);
 int tern_cancel_say(struct tern_xfer *x);
+
+void tern_send_settled(struct tern_xfer *x); /* a rail has confirmed */
+
+/* rail.c */
+void tern_rails_dial(struct tern_peer *peer);
+bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link);
+void tern_rail_up(struct tern_link *link);
+bool tern_rails_closed(const struct tern_peer *peer);
+void tern_rails_close(struct tern_peer *peer);
+struct tern_conn *tern_rail_next(struct tern_xfer *x);
+int tern_rails_settle(struct tern_xfer *x);
+int tern_rail_message(struct tern_link *link, const void *message, size_t bytes);
+void tern_rail_writable(struct tern_link *link);
 
 /* route.c */
 struct tern_route {

@@ -299,8 +299,7 @@ int tern_send_advance(struct tern_xfer *x)
 	case TERN_XFER_STATE_COUNT:
 		break;
 	}
-	tern_assert(!"a send in this state has nothing to say");
-	return 0;
+	tern_never("a send in this state has nothing to say");
 }
 
 /* ---- writing ------------------------------------------------------------------------
@@ -321,9 +320,14 @@ static void put_done(struct tern_op *op, int status)
 	tern_peer_pump(peer);
 }
 
+/* Few chunks ahead of everything else: a small message waits behind them. */
 static struct tern_put_op *free_put_op(struct tern_peer *peer)
 {
-	for (unsigned i = 0; i < TERN_PUT_OPS; i++)
+	unsigned limit = 4;
+
+	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
+		limit += peer->rails[i] ? 4 : 0;
+	for (unsigned i = 0; i < limit; i++)
 		if (!peer->put_ops[i].xfer)
 			return &peer->put_ops[i];
 	return NULL;
@@ -333,7 +337,9 @@ static struct tern_put_op *free_put_op(struct tern_peer *peer)
 static int put_chunk(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
-	struct tern_conn *conn = tern_peer_conn(peer);
+	/* What is sent again goes over the main link: it is ordered with its DONE. */
+	struct tern_conn *conn =
+		x->state == TERN_XFER_WRITING ? tern_rail_next(x) : tern_peer_conn(peer);
 	struct tern_put_op *put = free_put_op(peer);
 	uint64_t n = TERN_MIN(conn->chunk_bytes, x->buf.bytes - x->issued);
 	int r;
@@ -353,6 +359,23 @@ static int put_chunk(struct tern_xfer *x)
 	return 0;
 }
 
+/* Puts and messages are ordered: DONE may follow before the puts complete. */
+static void finish_writing(struct tern_xfer *x)
+{
+	tern_list_remove(&x->queue);
+	if (x->cancelled)
+		x->result = -ECANCELED;
+	tern_xfer_enter(x, TERN_XFER_FINISHING);
+	tern_list_push(&x->peer->pending, &x->queue);
+}
+
+void tern_send_settled(struct tern_xfer *x)
+{
+	if (tern_rails_settle(x) == 0)
+		finish_writing(x);
+	tern_peer_pump(x->peer);
+}
+
 int tern_send_write(struct tern_xfer *x)
 {
 	int r = 0;
@@ -362,19 +385,16 @@ int tern_send_write(struct tern_xfer *x)
 			r = put_chunk(x);
 		return r;
 	}
-	if (x->cancelled)
-		x->result = -ECANCELED;
-	else if (x->issued < x->buf.bytes)
+	if (!x->cancelled && x->issued < x->buf.bytes)
 		r = put_chunk(x);
 	if (r < 0)
 		return r;
-	if (x->result < 0 || x->issued == x->buf.bytes) {
-		/* Puts and messages are ordered: DONE may follow before the puts
-		 * complete. */
-		tern_xfer_enter(x, TERN_XFER_FINISHING);
-		tern_list_push(&x->peer->pending, &x->queue);
+	if (x->cancelled || x->issued == x->buf.bytes) {
+		r = tern_rails_settle(x);
+		if (r == 0)
+			finish_writing(x);
 	}
-	return 0;
+	return r;
 }
 
 void tern_send_acked(struct tern_peer *peer)
@@ -396,9 +416,12 @@ void tern_send_lost(struct tern_xfer *x)
 {
 	tern_assert(x->puts_out == 0);
 	x->cancel_told = false;
+	x->rails_used = x->rails_asked = x->rails_confirmed = 0;
 	if (x->issued == 0)
 		return;
 	x->issued = 0;
+	if (x->state == TERN_XFER_WRITING && !tern_list_linked(&x->queue))
+		tern_list_push(&x->peer->writing, &x->queue);
 	if (x->state == TERN_XFER_FINISHING && x->result == 0) {
 		tern_list_remove(&x->queue);
 		tern_xfer_enter(x, TERN_XFER_WRITING);
@@ -519,7 +542,7 @@ void tern_send_cancel(struct tern_xfer *x)
 	case TERN_XFER_FILLING:
 	case TERN_XFER_HELD:
 	case TERN_XFER_STATE_COUNT:
-		tern_assert(!"not a send");
+		tern_never("not a send");
 	}
 }
 

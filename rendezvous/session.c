@@ -288,6 +288,8 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	tern_timer_clear(peer->rdv->ctx, &peer->retry);
 	set_timer(peer, &peer->tick, peer->rdv->ctx->opts.suspect_ns / 4);
 	tern_stream_up(peer, first ? tern_peer_first_seq(peer) : link->theirs.rx_seq);
+	if (peer->dialler)
+		tern_rails_dial(peer);
 	if (!first) {
 		peer->stats.reconnect_count++;
 		peer->suspect = false;
@@ -304,20 +306,15 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 /* The link that was in use has ended, and nobody meant it to. */
 static void lost(struct tern_peer *peer, int status)
 {
-	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
-
 	peer->state = TERN_PEER_STATE_LOST;
 	peer->cause = status;
+	peer->give_up_ns = now_of(peer) + peer->rdv->ctx->opts.reconnect_ns;
 	tern_timer_clear(peer->rdv->ctx, &peer->tick);
-	tern_stream_lost(peer);
-	peer->give_up_ns = now_of(peer) + opts->reconnect_ns;
+	tern_rails_close(peer);
 	if (!peer->suspect) {
 		peer->suspect = true;
 		report(peer, TERN_PEER_SUSPECT, status);
 	}
-	if (peer->state != TERN_PEER_STATE_LOST)
-		return;
-	set_timer(peer, &peer->retry, peer->dialler ? 0 : opts->reconnect_ns);
 }
 
 static void answer_waiting(struct tern_peer *peer)
@@ -330,6 +327,16 @@ static void answer_waiting(struct tern_peer *peer)
 			return;
 		}
 	}
+}
+
+/* Nothing of the old epoch is left: what it carried starts over, and so may the link. */
+static void ready_for_next(struct tern_peer *peer)
+{
+	uint64_t reconnect_ns = peer->rdv->ctx->opts.reconnect_ns;
+
+	tern_stream_lost(peer);
+	set_timer(peer, &peer->retry, peer->dialler ? 0 : reconnect_ns);
+	answer_waiting(peer);
 }
 
 static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
@@ -347,16 +354,22 @@ static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
 
 void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int status)
 {
-	bool current = peer->link == link;
-	uint32_t caps = link->conn->caps;
+	bool main = peer->link == link;
+	bool rail = link->rail && peer->rails[link->rail] == link;
 
 	peer->link_count--;
 	if (link->verdict)
 		status = link->verdict;
-	if (current) {
-		current_closed(peer, status, caps);
-		answer_waiting(peer);
-	} else if (peer->state != TERN_PEER_STATE_DOWN) {
+	if (main)
+		current_closed(peer, status, link->conn->caps);
+	if (rail) {
+		peer->rails[link->rail] = NULL;
+		tern_peer_cut(peer, -ECONNRESET); /* what it carried may be lost */
+	}
+	if ((main || rail) && peer->state == TERN_PEER_STATE_LOST &&
+		tern_rails_closed(peer))
+		ready_for_next(peer);
+	if (!main && !link->rail && peer->state != TERN_PEER_STATE_DOWN) {
 		if (peer->dialler)
 			dial_failed(peer, status ? status : -ECONNRESET);
 		else if (!peer->accepted)
@@ -383,6 +396,8 @@ static void tick(struct tern_timer *timer)
 
 	set_timer(peer, timer, interval);
 	tern_credit_idle(&peer->credit_rx);
+	if (peer->dialler)
+		tern_rails_dial(peer);
 	if (peer->heard) {
 		peer->heard = false;
 		peer->silent_ns = 0;

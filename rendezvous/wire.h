@@ -71,12 +71,11 @@ enum tern_message_type {
 enum tern_message_flags {
 	TERN_FLAG_REGION = 1 << 0,
 	TERN_FLAG_NAME = 1 << 1,
-	TERN_FLAG_REPLY = 1 << 2,   /* PING: an answer */
+	TERN_FLAG_REPLY = 1 << 2,   /* PING, DONE of a rail: an answer */
 	TERN_FLAG_RECV = 1 << 3,    /* CANCEL, CANCEL_ACK: of a receive, not a send */
 	TERN_FLAG_STARVED = 1 << 4, /* sends are waiting for credit: grant more */
-	TERN_FLAG_RAIL = 1 << 5,  /* DONE of one rail only: `bytes` of it came this way */
-	TERN_FLAG_ROUTE = 1 << 6, /* POST, DONE: of a bound route; the region stays */
-	TERN_FLAGS_KNOWN = (1 << 7) - 1,
+	TERN_FLAG_RAIL = 1 << 5,    /* DONE: of one rail only, see rail.c */
+	TERN_FLAGS_KNOWN = (1 << 6) - 1,
 };
 
 struct tern_header {

@@ -393,8 +393,8 @@ static int pump_writing(struct tern_peer *peer)
 		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
 		int r = tern_send_write(x);
 
-		if (x->state != TERN_XFER_WRITING)
-			continue;
+		if (x->state != TERN_XFER_WRITING || r == -EINPROGRESS)
+			continue; /* it waits for the stream, or for its rails */
 		if (r < 0 || (x->flags & TERN_URGENT))
 			tern_list_push_front(&peer->writing, n);
 		else
