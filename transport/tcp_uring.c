@@ -15,8 +15,9 @@
  * ends.
  *
  * The ring is not tied to one thread (no SINGLE_ISSUER), because a context may be used by
- * one thread after the other. Polls of a thread that ended complete with -ECANCELED and
- * are submitted again.
+ * one thread after the other. A poll completes on the thread that submitted it: if that
+ * is alive but computing, at its next interrupt (a tick at most); if it has ended, the
+ * poll completes with -ECANCELED and is submitted again.
  */
 #include <errno.h>
 #include <poll.h>
@@ -44,8 +45,8 @@ struct tcp_uring {
  * Completions run on our thread when it next enters the kernel, or at once if it sleeps
  * there: without COOP_TASKRUN, each one that comes while we spin interrupts the processor
  * for that, which on a virtual machine costs more (20 us) than all the rest. TASKRUN_FLAG
- * lets liburing see that there is something to enter the kernel for. Linux before 5.19 has
- * neither.
+ * lets liburing see that there is something to enter the kernel for. Linux before 5.19
+ * has neither.
  */
 static int ring_init(unsigned entries, struct io_uring *ring)
 {
