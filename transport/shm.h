@@ -151,7 +151,8 @@ struct shm_port {
 	struct tern_list dead_lsns; /* closed in a handler: freed at the end of poll() */
 	uint32_t conn_count;        /* in `conns` */
 	uint32_t unsettled_count;   /* conns that need the socket looked at soon */
-	uint32_t lull;              /* polls since the sockets were looked at */
+	uint32_t lull;            /* polls without a look at the sockets */
+	uint64_t looked_ns;       /* when the last look was */
 	uint64_t timer_ns;          /* when timer_fd fires; 0: it does not */
 	bool asleep;                /* the conns' areas say so */
 	bool in_poll;
