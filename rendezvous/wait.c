@@ -51,11 +51,11 @@ static int spin(struct tern_context *ctx, const struct tern_req *req, uint64_t u
 /* 0 also when it was for nothing; -ETIMEDOUT when `deadline_ns` has passed. */
 static int sleep_until(struct tern_context *ctx, uint64_t deadline_ns)
 {
-	struct pollfd pfd = { .fd = tern_context_fd(ctx), .events = POLLIN };
+	struct pollfd pfd = {.fd = tern_context_fd(ctx), .events = POLLIN};
 	uint64_t now_ns = deadline_ns == UINT64_MAX ? 0 : tern_now_ns(ctx->env);
 	uint64_t left_ns = deadline_ns - now_ns;
-	struct timespec timeout = { .tv_sec = (time_t)(left_ns / TERN_NS_PER_S),
-		.tv_nsec = (long)(left_ns % TERN_NS_PER_S) };
+	struct timespec timeout = {.tv_sec = (time_t)(left_ns / TERN_NS_PER_S),
+		.tv_nsec = (long)(left_ns % TERN_NS_PER_S)};
 	int status;
 
 	if (now_ns >= deadline_ns)

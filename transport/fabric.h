@@ -169,13 +169,16 @@ struct tern_fabric_ops {
 			uint64_t remote_offset);
 
 	/*
-	 * Where `bytes` at `remote` + remote_offset can be read in place. Valid until the peer
-	 * withdraws the region (by agreement: above this layer) or the conn is gone. -EAGAIN:
-	 * not yet; op->done() tells when to try again. -ENOTSUP: not this region (memory outside
-	 * slabs): use get. NULL without TERN_CAP_PEEK.
+	 * Where `bytes` at `remote` + remote_offset can be read in place, until unpeek(). The
+	 * mapping outlives the conn, so that a peer's death takes no memory from under a reader;
+	 * that the bytes stay what they are is an agreement above this layer. -EAGAIN: not yet;
+	 * op->done() tells when to try again. -ENOTSUP: not this region (memory outside slabs):
+	 * use get. NULL without TERN_CAP_PEEK.
 	 */
 	int (*peek)(struct tern_conn *conn, struct tern_op *op, const struct tern_region *remote,
 			uint64_t remote_offset, uint64_t bytes, const void **out);
+	/* Ends one successful peek() of this port; `data` is what it gave. */
+	void (*unpeek)(struct tern_port *port, const void *data);
 
 	/*
 	 * Lets the peer of `conn` reach (mem, offset, bytes), and any later conn of this port

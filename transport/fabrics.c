@@ -6,5 +6,7 @@
 #include "transport/domain.h"
 
 const struct tern_fabric_ops *const tern_fabric_table[] = {
+	&tern_shm_fabric_ops,
+	&tern_tcp_fabric_ops,
 	NULL,
 };

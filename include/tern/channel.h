@@ -177,16 +177,17 @@ TERN_API void tern_release(struct tern_req *req);
 /* ---- bound routes ----------------------------------------------------------------- */
 
 /*
- * A key bound on both ends keeps its place from step to step: no matching by hash, the
- * receiver's room stays exposed, and a step costs one put and one small message.
- * Steps on a route are implied: the n-th send meets the n-th receive.
- * One end binds with tern_route_send's tensor, the other with room for it.
+ * A key bound to one place on both ends: the receiver's room stays exposed from step to step
+ * (the peer may write into it until the route is freed), and steps count themselves: the
+ * n-th start at one end meets the n-th at the other. Start a receive when the room may be
+ * overwritten. A bound key must not be used with tern_send and tern_recv. Freed with the
+ * peer at the latest. -EINVAL: shape and bytes differ; -ENOMEM.
  */
 TERN_API int tern_route_bind_send(struct tern_channel *channel, uint64_t key,
 		const struct tern_tensor *tensor, struct tern_route **out);
 TERN_API int tern_route_bind_recv(struct tern_channel *channel, uint64_t key,
 		const struct tern_buf *room, struct tern_route **out);
-/* Starts the route's next transfer. -EBUSY: the last one has not ended. */
+/* Starts the route's next transfer; `req` ends like any other. -EBUSY: the last one has not. */
 TERN_API int tern_route_start(struct tern_route *route, struct tern_req *req);
 /* Idle routes only: -EBUSY otherwise. */
 TERN_API int tern_route_free(struct tern_route *route);

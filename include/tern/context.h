@@ -34,7 +34,8 @@ struct tern_domain_opts {
 	void *sim; /* tests: a world of transport/sim.h; then it is the only fabric */
 };
 
-/* opts may be NULL. -ENOMEM; TERN_TCP_URING asked for and refused: -ENOSYS or -EPERM. */
+/* opts may be NULL. -ENOMEM; TERN_TCP_URING asked for and refused: -ENOSYS or -EPERM;
+ * tcp_congestion asked for and not there: -ENOENT. */
 TERN_API int tern_domain_new(const struct tern_domain_opts *opts, struct tern_domain **out);
 
 /* Contexts, pools and wrapped memory must be gone: asserts it. NULL is allowed. */

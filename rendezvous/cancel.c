@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Cancelling what the other end knows of. The end that wants out says CANCEL; then either
+ * the other end had not started: it forgets its half and says CANCEL_ACK; or it had, and
+ * what it says anyway (ATS, CTS, DONE, an EAGER that crossed) ends the request. A sender
+ * that is writing stops and says DONE with -ECANCELED, so both halves end the same.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+
+int tern_cancel_say(struct tern_xfer *x)
+{
+	struct tern_header h = {
+		.type = TERN_MSG_CANCEL,
+		.flags = x->is_send ? 0 : TERN_FLAG_RECV,
+		.src = x->id,
+	};
+	int r;
+
+	if (!x->cancelled || x->cancel_told)
+		return 0;
+	r = tern_stream_send(x->peer, &h, NULL, NULL);
+	if (r == 0)
+		x->cancel_told = true;
+	return r;
+}
+
+static struct tern_record *waiting_record(
+	struct tern_peer *peer, uint8_t type, uint32_t src)
+{
+	tern_list_for_each (n, &peer->records) {
+		struct tern_record *record = tern_list_entry(n, struct tern_record, all);
+
+		if (record->type == type && record->src == src &&
+			tern_list_linked(&record->node.link))
+			return record;
+	}
+	return NULL;
+}
+
+/* The receive `id` of the peer is being written by us: stop. */
+static void stop_writing(struct tern_peer *peer, uint32_t id)
+{
+	tern_list_for_each (n, &peer->xfers) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		if (x->is_send && x->remote_id == id &&
+			(x->state == TERN_XFER_WRITING ||
+				x->state == TERN_XFER_FINISHING)) {
+			tern_send_cancel(x);
+			return;
+		}
+	}
+}
+
+int tern_on_cancel(struct tern_peer *peer, const struct tern_header *h)
+{
+	bool of_recv = h->flags & TERN_FLAG_RECV;
+	struct tern_record *record =
+		waiting_record(peer, of_recv ? TERN_MSG_POST : TERN_MSG_RTS, h->src);
+
+	if (record) {
+		tern_match_remove(&peer->match, &record->node);
+		if (!of_recv)
+			peer->arrival_count--;
+		tern_record_answer(record, TERN_MSG_CANCEL_ACK, -ECANCELED);
+	} else if (of_recv) {
+		stop_writing(peer, h->src);
+	}
+	return 0;
+}
+
+int tern_on_cancel_ack(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_xfer *x = tern_xfer_by_id(peer, h->dst);
+	bool of_recv = h->flags & TERN_FLAG_RECV;
+
+	if (!x || x->is_send == of_recv || !x->cancelled)
+		return 0;
+	if (x->state == TERN_XFER_ADVERTISED || x->state == TERN_XFER_ANNOUNCED)
+		tern_xfer_end(x, -ECANCELED);
+	return 0;
+}

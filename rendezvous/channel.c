@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The interface of requests: checks what the caller gives, then hands over to send.c and
+ * recv.c. A request that fails once it was taken ends through done(), like any other. */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "transport/mem.h"
+
+int tern_channel_open(struct tern_peer *peer, uint32_t number, struct tern_channel **out)
+{
+	struct tern_channel *channel;
+
+	tern_list_for_each (n, &peer->channels)
+		if (tern_list_entry(n, struct tern_channel, node)->number == number)
+			return -EEXIST;
+	channel = calloc(1, sizeof(*channel));
+	if (!channel)
+		return -ENOMEM;
+	channel->peer = peer;
+	channel->number = number;
+	tern_list_init(&channel->queued);
+	tern_list_push(&peer->channels, &channel->node);
+	*out = channel;
+	return 0;
+}
+
+/* Empty buffers need no memory. */
+static bool holds(const struct tern_buf *buf)
+{
+	if (buf->bytes == 0)
+		return true;
+	return buf->mem && tern_mem_holds(buf->mem, buf->offset, buf->bytes);
+}
+
+/* What sends and receives have in common. 1: it has ended already. */
+static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64_t step,
+	const char *name)
+{
+	struct tern_peer *peer = x->peer;
+	size_t name_bytes = name ? strlen(name) : 0;
+	struct tern_key *interned;
+	int r = 0;
+
+	req->status = -EINPROGRESS;
+	req->bytes = 0;
+	req->data = NULL;
+	req->peeked = false;
+	req->buf = (struct tern_buf){0};
+	x->node.triple = (struct tern_triple){
+		.key = key, .step = step, .channel = x->channel->number};
+	if (name) {
+		r = tern_keys_intern(
+			&peer->keys, key, name, (uint8_t)name_bytes, &interned);
+		x->key = interned;
+	}
+	if (peer->state == TERN_PEER_STATE_DOWN)
+		r = peer->cause ? peer->cause : -ESHUTDOWN;
+	if (r == 0)
+		return 0;
+	tern_xfer_complete(x, r);
+	return 1;
+}
+
+static bool good_name(const char *name)
+{
+	return !name || (*name && strlen(name) <= TERN_NAME_MAX);
+}
+
+int tern_send(struct tern_channel *channel, struct tern_req *req, uint64_t key,
+	uint64_t step, const struct tern_tensor *tensor, const char *name, unsigned flags)
+{
+	struct tern_xfer *x = tern_xfer_of(req);
+	uint64_t bytes;
+	int r = tern_shape_bytes(&tensor->shape, &bytes);
+
+	if (r < 0 || bytes != tensor->buf.bytes || !holds(&tensor->buf) ||
+		!good_name(name) || (flags & ~(unsigned)TERN_URGENT))
+		return -EINVAL;
+	tern_xfer_init(x, channel, true, flags);
+	x->buf = tensor->buf;
+	req->shape = tensor->shape;
+	if (begin(x, req, key, step, name))
+		return 0;
+	req->bytes = bytes;
+	tern_send_begin(x);
+	return 0;
+}
+
+static int recv_on(struct tern_channel *channel, struct tern_req *req, uint64_t key,
+	uint64_t step, const struct tern_buf *room, const char *name, unsigned flags,
+	struct tern_route *route)
+{
+	struct tern_xfer *x = tern_xfer_of(req);
+	bool own_room = !(flags & (TERN_RECV_ALLOC | TERN_RECV_PEEK));
+
+	if ((own_room && (!room || !holds(room))) || !good_name(name) ||
+		(flags & ~(unsigned)(TERN_RECV_ALLOC | TERN_RECV_PEEK)))
+		return -EINVAL;
+	tern_xfer_init(x, channel, false, flags);
+	if (own_room)
+		x->buf = *room;
+	x->route = route;
+	memset(&req->shape, 0, sizeof(req->shape));
+	if (begin(x, req, key, step, name))
+		return 0;
+	tern_recv_begin(x);
+	return 0;
+}
+
+int tern_recv(struct tern_channel *channel, struct tern_req *req, uint64_t key,
+	uint64_t step, const struct tern_buf *room, const char *name, unsigned flags)
+{
+	return recv_on(channel, req, key, step, room, name, flags, NULL);
+}
+
+int tern_channel_start(struct tern_route *route, struct tern_req *req)
+{
+	if (route->is_send)
+		return tern_send(route->channel, req, route->key, route->next_step,
+			&route->tensor, NULL, 0);
+	return recv_on(route->channel, req, route->key, route->next_step, &route->room,
+		NULL, 0, route);
+}
+
+void tern_cancel(struct tern_req *req)
+{
+	struct tern_xfer *x = tern_xfer_of(req);
+
+	if (req->status != -EINPROGRESS)
+		return;
+	if (x->is_send)
+		tern_send_cancel(x);
+	else
+		tern_recv_cancel(x);
+}
+
+void tern_release(struct tern_req *req)
+{
+	struct tern_xfer *x = tern_xfer_of(req);
+	struct tern_record *record = TERN_TAKE(x->record);
+
+	if (x->state == TERN_XFER_HELD) {
+		tern_assert(req->status == 0);
+		tern_xfer_enter(x, TERN_XFER_ENDED);
+		tern_list_remove(&x->all);
+		x->port->ops->unpeek(x->port, req->data);
+		if (record)
+			tern_record_answer(record, TERN_MSG_ATS, 0);
+	} else if (x->pool) {
+		tern_pool_put(x->pool, &x->buf);
+		tern_rdv_feed(x->rdv);
+	}
+	req->data = NULL;
+	req->buf = (struct tern_buf){0};
+}

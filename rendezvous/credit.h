@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Credits: the right to send a message that may have to wait at the receiver for its
+ * other half (EAGER, RTS, POST). Each such message may occupy one record there, so a peer
+ * holds never more credits than there are records for it: memory is bounded whatever the
+ * peers do.
+ *
+ * Counters are cumulative and wrap: `granted` travels in every header, so a lost or
+ * repeated one does no harm. Invariants: used is never past granted; both only grow; the
+ * sum over all peers of (granted - received + held) is at most the number of records.
+ *
+ * Windows grow when a peer says that it is starved and shrink, by not being granted
+ * again, when it has not been for a while.
+ */
+#ifndef TERN_RENDEZVOUS_CREDIT_H
+#define TERN_RENDEZVOUS_CREDIT_H
+
+#include "base/util.h"
+
+#define TERN_CREDIT_MIN   8u
+#define TERN_CREDIT_FIRST 64u
+#define TERN_CREDIT_MAX   1024u
+
+/* As a sender: what the peer lets us send. */
+struct tern_credit_tx {
+	uint32_t granted, used;
+};
+
+static inline bool tern_credit_take(struct tern_credit_tx *tx)
+{
+	if (tx->used == tx->granted)
+		return false;
+	tx->used++;
+	return true;
+}
+
+/* A header arrived; an older one, sent again, says nothing new. False: the absurd. */
+static inline bool tern_credit_update(struct tern_credit_tx *tx, uint32_t granted)
+{
+	if (tern_seq_before(granted, tx->granted))
+		return true;
+	if (granted - tx->used > TERN_CREDIT_MAX)
+		return false;
+	tx->granted = granted;
+	return true;
+}
+
+/* Records of a context, shared by all its peers. */
+struct tern_credit_pool {
+	uint32_t total, promised;
+};
+
+/* As a receiver: what we let the peer send. */
+struct tern_credit_rx {
+	struct tern_credit_pool *pool;
+	uint32_t granted;  /* cumulative; what headers carry */
+	uint32_t received; /* cumulative; messages that took one */
+	uint32_t held;     /* records in use now */
+	uint32_t window;   /* what the peer should be able to have outstanding */
+	uint32_t told;     /* `granted` as the peer last heard it */
+	bool starved;      /* the peer said so since the last idle tick */
+};
+
+static inline uint32_t tern_credit_promised(const struct tern_credit_rx *rx)
+{
+	return rx->granted - rx->received + rx->held;
+}
+
+/* Grants up to the window, as far as the pool goes. */
+static inline void tern_credit_fill(struct tern_credit_rx *rx)
+{
+	uint32_t promised = tern_credit_promised(rx);
+	uint32_t want = rx->window > promised ? rx->window - promised : 0;
+	uint32_t room = rx->pool->total - rx->pool->promised;
+	uint32_t n = TERN_MIN(want, room);
+
+	rx->granted += n;
+	rx->pool->promised += n;
+}
+
+/* A new peer. False: the records do not suffice for its minimum. */
+static inline bool tern_credit_open(
+	struct tern_credit_rx *rx, struct tern_credit_pool *pool, uint32_t first)
+{
+	*rx = (struct tern_credit_rx){.pool = pool,
+		.granted = first,
+		.received = first,
+		.told = first,
+		.window = TERN_CREDIT_FIRST};
+	tern_credit_fill(rx);
+	return rx->granted - rx->received >= TERN_CREDIT_MIN;
+}
+
+static inline void tern_credit_close(struct tern_credit_rx *rx)
+{
+	if (!rx->pool)
+		return;
+	tern_assert(rx->held == 0);
+	rx->pool->promised -= tern_credit_promised(rx);
+	rx->pool = NULL;
+}
+
+/* A message that takes a credit arrived. False: the peer had none left. */
+static inline bool tern_credit_receive(struct tern_credit_rx *rx)
+{
+	if (rx->received == rx->granted)
+		return false;
+	rx->received++;
+	rx->held++;
+	return true;
+}
+
+/* Its record is free again. */
+static inline void tern_credit_release(struct tern_credit_rx *rx)
+{
+	tern_assert(rx->held > 0 && rx->pool->promised > 0);
+	rx->held--;
+	rx->pool->promised--;
+	tern_credit_fill(rx);
+}
+
+/* The peer is starved: a larger window, if nothing granted is still on its way to it. */
+static inline void tern_credit_grow(struct tern_credit_rx *rx)
+{
+	rx->starved = true;
+	if (rx->granted == rx->received)
+		rx->window = TERN_MIN(rx->window * 2, TERN_CREDIT_MAX);
+	tern_credit_fill(rx);
+}
+
+/* Called now and then: shrinks what was not needed. */
+static inline void tern_credit_idle(struct tern_credit_rx *rx)
+{
+	if (!rx->starved && rx->window > TERN_CREDIT_FIRST)
+		rx->window /= 2;
+	rx->starved = false;
+}
+
+/* Worth a message of its own: half a window that the peer has not heard of. */
+static inline bool tern_credit_worth_telling(const struct tern_credit_rx *rx)
+{
+	return rx->granted - rx->told >= TERN_MAX(rx->window / 2, 1u);
+}
+
+#endif

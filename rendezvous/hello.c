@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Links and their handshake: three messages, see struct tern_hello. Until it is done a
+ * link may take no memory, no session and little time from us: it has five seconds, and
+ * there may be 256 such links at once.
+ *
+ * Proof of the cluster secret: each end sends HMAC-SHA256(secret, its role, both nonces,
+ * both incarnations, token, epoch), so neither can replay or reflect the other's.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/endian.h"
+#include "tern-config.h"
+
+#if TERN_HAVE_OPENSSL
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#endif
+
+#define HANDSHAKE_NS  (5 * TERN_NS_PER_S)
+#define HALF_OPEN_MAX 256u
+
+/* ---- proof
+ * ------------------------------------------------------------------------------- */
+
+bool tern_hello_has_crypto(void)
+{
+	return TERN_HAVE_OPENSSL;
+}
+
+enum side {
+	SIDE_DIALLER = 'd',
+	SIDE_ACCEPTOR = 'a',
+};
+
+static void prove(const struct tern_link *link, enum side prover,
+	const uint8_t *dialler_nonce, const uint8_t *acceptor_nonce, uint8_t mac[32])
+{
+	const char *secret = link->rdv->ctx->opts.secret;
+
+	memset(mac, 0, 32);
+	if (!secret)
+		return;
+#if TERN_HAVE_OPENSSL
+	unsigned char text[1 + 16 + 16 + 8 + 4] = {(unsigned char)prover};
+
+	memcpy(text + 1, dialler_nonce, 16);
+	memcpy(text + 17, acceptor_nonce, 16);
+	tern_put_le64(text + 33, link->peer->token);
+	tern_put_le32(text + 41, link->epoch);
+	HMAC(EVP_sha256(), secret, (int)strlen(secret), text, sizeof(text), mac, NULL);
+#else
+	(void)prover;
+	(void)dialler_nonce;
+	(void)acceptor_nonce;
+#endif
+}
+
+/* In constant time. */
+static bool same_mac(const uint8_t *a, const uint8_t *b)
+{
+	uint8_t difference = 0;
+
+	for (int i = 0; i < 32; i++)
+		difference |= a[i] ^ b[i];
+	return difference == 0;
+}
+
+/* ---- links
+ * ------------------------------------------------------------------------------- */
+
+static void too_slow(struct tern_timer *timer)
+{
+	tern_link_close(
+		tern_container_of(timer, struct tern_link, timer), -ETIMEDOUT, false);
+}
+
+struct tern_link *tern_link_new(
+	struct tern_rdv *rdv, struct tern_conn *conn, enum tern_link_state state)
+{
+	struct tern_link *link = calloc(1, sizeof(*link));
+
+	if (!link)
+		return NULL;
+	link->rdv = rdv;
+	link->conn = conn;
+	link->state = state;
+	link->timer.fire = too_slow;
+	conn->user = link;
+	tern_list_push(&rdv->links, &link->node);
+	for (int i = 0; i < 16; i += 8)
+		tern_put_le64(link->nonce + i, tern_random(rdv->ctx->env));
+	if (state == TERN_LINK_WAIT_HELLO) {
+		link->counted = true;
+		rdv->half_open_count++;
+		tern_timer_set(rdv->ctx, &link->timer,
+			tern_now_ns(rdv->ctx->env) + HANDSHAKE_NS);
+		if (rdv->half_open_count > HALF_OPEN_MAX)
+			tern_link_close(link, -EMFILE, false);
+	}
+	return link;
+}
+
+static void leave_half_open(struct tern_link *link)
+{
+	tern_timer_clear(link->rdv->ctx, &link->timer);
+	if (link->counted)
+		link->rdv->half_open_count--;
+	link->counted = false;
+}
+
+void tern_link_free(struct tern_link *link)
+{
+	leave_half_open(link);
+	tern_list_remove(&link->node);
+	free(link);
+}
+
+void tern_link_close(struct tern_link *link, int verdict, bool flush)
+{
+	if (link->state == TERN_LINK_CLOSING)
+		return;
+	link->state = TERN_LINK_CLOSING;
+	if (verdict && !link->verdict)
+		link->verdict = verdict;
+	link->conn->port->ops->conn_close(link->conn, flush);
+}
+
+/* ---- saying hello
+ * ------------------------------------------------------------------------ */
+
+static uint32_t own_eager_bytes(const struct tern_link *link)
+{
+	uint32_t asked = link->rdv->ctx->opts.eager_bytes;
+
+	return TERN_MIN(asked ? asked : link->conn->eager_bytes, TERN_EAGER_MAX);
+}
+
+static void say_hello(struct tern_link *link, uint8_t step, int status)
+{
+	struct tern_peer *peer = link->peer;
+	struct tern_hello hello = {
+		.step = step,
+		.rail = link->rail,
+		.status = (int16_t)status,
+		.epoch = link->epoch,
+		.incarnation = link->rdv->incarnation,
+		.eager_bytes = own_eager_bytes(link),
+	};
+	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+	int r;
+
+	memcpy(hello.nonce, link->nonce, sizeof(hello.nonce));
+	if (peer && status == 0) {
+		hello.token = peer->token;
+		hello.rx_seq = peer->rx_seq;
+		hello.first_seq = tern_peer_first_seq(peer);
+		hello.credit = peer->credit_rx.granted;
+		snprintf(hello.name, sizeof(hello.name), "%s", peer->own_name);
+		if (step == 2)
+			prove(link, SIDE_ACCEPTOR, link->theirs.nonce, link->nonce,
+				hello.mac);
+		else if (step == 3)
+			prove(link, SIDE_DIALLER, link->nonce, link->theirs.nonce,
+				hello.mac);
+	}
+	tern_hello_encode(&hello, message);
+	r = link->conn->port->ops->send(link->conn, message, sizeof(message), NULL, 0);
+	if (r < 0) /* a fresh connection has room for one message, or has failed */
+		tern_link_close(link, r == -EAGAIN ? -EPROTO : r, false);
+}
+
+void tern_link_hello(struct tern_link *link)
+{
+	struct tern_rdv *rdv = link->rdv;
+
+	link->epoch = link->peer->epoch + (link->rail ? 0 : 1);
+	link->state = TERN_LINK_WAIT_ANSWER;
+	tern_timer_set(rdv->ctx, &link->timer, tern_now_ns(rdv->ctx->env) + HANDSHAKE_NS);
+	say_hello(link, 1, 0);
+}
+
+void tern_link_answer(struct tern_link *link)
+{
+	link->state = TERN_LINK_WAIT_PROOF;
+	say_hello(link, 2, 0);
+}
+
+static void refuse(struct tern_link *link, int status)
+{
+	link->verdict = status;
+	say_hello(link, 2, status);
+	tern_link_close(link, status, true);
+}
+
+/* ---- hearing hello
+ * ----------------------------------------------------------------------- */
+
+static void new_session(struct tern_link *link)
+{
+	struct tern_rdv *rdv = link->rdv;
+	struct tern_peer *peer;
+
+	if (!link->listener) {
+		refuse(link, -ECONNREFUSED);
+		return;
+	}
+	peer = tern_peer_new(rdv, &link->listener->opts);
+	if (!peer) {
+		refuse(link, -ENOBUFS);
+		return;
+	}
+	do
+		peer->token = tern_random(rdv->ctx->env);
+	while (peer->token == 0);
+	link->peer = peer;
+	peer->link_count++;
+	peer->their_incarnation = link->theirs.incarnation;
+	tern_link_answer(link);
+}
+
+/* An old session on a new connection. The old one must be gone first: only then is it
+ * certain what arrived on it. */
+static void old_session(struct tern_link *link)
+{
+	struct tern_peer *peer = tern_peer_by_token(
+		link->rdv, link->theirs.token, link->theirs.incarnation);
+
+	if (!peer || !(link->rail ? tern_rail_welcome(peer, link)
+				  : tern_seq_before(peer->epoch, link->epoch))) {
+		refuse(link, -ECONNRESET);
+		return;
+	}
+	link->peer = peer;
+	peer->link_count++;
+	if (!link->rail && peer->link) {
+		link->state = TERN_LINK_WAIT_OLD;
+		tern_link_close(peer->link, -ECONNRESET, false);
+	} else {
+		tern_link_answer(link);
+	}
+}
+
+static int on_step_1(struct tern_link *link)
+{
+	if (link->theirs.step != 1)
+		return -EPROTO;
+	link->epoch = link->theirs.epoch;
+	link->rail = link->theirs.rail;
+	if (link->theirs.token)
+		old_session(link);
+	else
+		new_session(link);
+	return 0;
+}
+
+static void up(struct tern_link *link)
+{
+	if (link->rail)
+		tern_rail_up(link);
+	else
+		tern_peer_link_up(link->peer, link);
+}
+
+static int on_step_2(struct tern_link *link)
+{
+	struct tern_peer *peer = link->peer;
+	uint8_t expected[32];
+
+	if (link->theirs.step != 2)
+		return -EPROTO;
+	if (link->theirs.status < 0) {
+		tern_link_close(link, link->theirs.status, false);
+		return 0;
+	}
+	if (link->theirs.token == 0 || link->theirs.epoch != link->epoch ||
+		(peer->token && peer->token != link->theirs.token))
+		return -EPROTO;
+	peer->token = link->theirs.token;
+	peer->their_incarnation = link->theirs.incarnation;
+	prove(link, SIDE_ACCEPTOR, link->nonce, link->theirs.nonce, expected);
+	if (!same_mac(expected, link->theirs.mac)) {
+		tern_link_close(link, -EACCES, false);
+		return 0;
+	}
+	say_hello(link, 3, 0);
+	leave_half_open(link);
+	if (link->state != TERN_LINK_CLOSING)
+		up(link);
+	return 0;
+}
+
+static int on_step_3(struct tern_link *link, const struct tern_hello *proof)
+{
+	uint8_t expected[32];
+
+	if (proof->step != 3)
+		return -EPROTO;
+	prove(link, SIDE_DIALLER, link->theirs.nonce, link->nonce, expected);
+	if (!same_mac(expected, proof->mac)) {
+		tern_log(link->rdv->ctx->env, TERN_LOG_WARN,
+			"%s: refused: it does not know the cluster secret",
+			link->conn->name);
+		return -EACCES;
+	}
+	leave_half_open(link);
+	up(link);
+	return 0;
+}
+
+static int check_limits(struct tern_link *link)
+{
+	const struct tern_hello *h = &link->theirs;
+
+	if (h->status == 0 &&
+		(h->eager_bytes == 0 || h->credit - h->first_seq > UINT32_MAX / 2))
+		return -EPROTO;
+	return 0;
+}
+
+int tern_link_handshake(struct tern_link *link, const void *message, size_t bytes)
+{
+	struct tern_hello hello;
+	int r = tern_hello_decode(message, bytes, &hello);
+
+	if (r == -EPROTONOSUPPORT && link->state == TERN_LINK_WAIT_HELLO) {
+		refuse(link, r);
+		return 0;
+	}
+	if (r == 0 && link->state == TERN_LINK_WAIT_PROOF)
+		r = on_step_3(link, &hello);
+	else if (r == 0) {
+		link->theirs = hello;
+		r = check_limits(link);
+		if (r == 0 && link->state == TERN_LINK_WAIT_HELLO)
+			r = on_step_1(link);
+		else if (r == 0 && link->state == TERN_LINK_WAIT_ANSWER)
+			r = on_step_2(link);
+		else if (r == 0)
+			r = -EPROTO;
+	}
+	if (r < 0) {
+		tern_log(link->rdv->ctx->env, TERN_LOG_WARN, "%s: handshake refused: %s",
+			link->conn->name, tern_status_text(r));
+		tern_link_close(link, r, false);
+	}
+	return 0;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Listening, and the events of the ports: the layer's outer edge towards the fabrics. An
+ * `auto` listener is two: tcp, and shm under a name that follows from the tcp port.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* ---- events of the ports
+ * ------------------------------------------------------------------ */
+
+static void on_accepted(void *arg, struct tern_lsn *lsn, struct tern_conn *conn)
+{
+	struct tern_rdv *rdv = arg;
+	struct tern_link *link = tern_link_new(rdv, conn, TERN_LINK_WAIT_HELLO);
+
+	if (!link) {
+		conn->user = NULL;
+		conn->port->ops->conn_close(conn, false);
+		return;
+	}
+	link->listener = lsn->user;
+}
+
+static void on_up(void *arg, struct tern_conn *conn)
+{
+	struct tern_link *link = conn->user;
+
+	(void)arg;
+	if (link && link->state == TERN_LINK_DIALLING)
+		tern_link_hello(link);
+}
+
+static int on_message(void *arg, struct tern_conn *conn, const void *data, size_t bytes)
+{
+	struct tern_link *link = conn->user;
+
+	(void)arg;
+	if (!link || link->state == TERN_LINK_CLOSING)
+		return 0;
+	if (link->state != TERN_LINK_UP)
+		return tern_link_handshake(link, data, bytes);
+	if (link->rail)
+		return tern_rail_message(link, data, bytes);
+	if (link->peer->link != link)
+		return 0;
+	return tern_stream_receive(link->peer, data, bytes);
+}
+
+static void on_writable(void *arg, struct tern_conn *conn)
+{
+	struct tern_link *link = conn->user;
+
+	(void)arg;
+	if (!link || link->state != TERN_LINK_UP)
+		return;
+	if (link->rail)
+		tern_rail_writable(link);
+	else
+		tern_peer_pump(link->peer);
+}
+
+static void on_closed(void *arg, struct tern_conn *conn, int status)
+{
+	struct tern_link *link = conn->user;
+
+	(void)arg;
+	if (!link)
+		return;
+	if (link->peer)
+		tern_peer_link_closed(link->peer, link, status);
+	tern_link_free(link);
+}
+
+static const struct tern_port_handler port_handler = {
+	.accepted = on_accepted,
+	.up = on_up,
+	.message = on_message,
+	.writable = on_writable,
+	.closed = on_closed,
+};
+
+/* ---- the layer
+ * ------------------------------------------------------------------------------ */
+
+static void rdv_free(void *arg)
+{
+	struct tern_rdv *rdv = arg;
+
+	tern_list_for_each_safe (n, &rdv->listeners)
+		tern_listener_free(tern_list_entry(n, struct tern_listener, node));
+	tern_list_for_each_safe (n, &rdv->peers)
+		tern_peer_free(tern_list_entry(n, struct tern_peer, node));
+	tern_list_for_each_safe (n, &rdv->links)
+		tern_link_close(
+			tern_list_entry(n, struct tern_link, node), -ECANCELED, false);
+}
+
+static void destroy(struct tern_rdv *rdv)
+{
+	tern_timer_clear(rdv->ctx, &rdv->feed_timer);
+	if (rdv->payloads)
+		munmap(rdv->payloads, rdv->credits.total * rdv->payload_bytes);
+	free(rdv->records);
+	free(rdv);
+}
+
+static bool rdv_drained(void *arg)
+{
+	struct tern_rdv *rdv = arg;
+
+	if (!tern_list_empty(&rdv->peers) || !tern_list_empty(&rdv->links))
+		return false;
+	tern_rdv_run_completed(rdv);
+	destroy(rdv);
+	return true;
+}
+
+/* One EAGER per record, in address space; pages are taken when a message first needs
+ * them. */
+static int make_records(struct tern_rdv *rdv)
+{
+	uint32_t count = rdv->ctx->opts.record_count;
+
+	rdv->payload_bytes = TERN_EAGER_MAX;
+	rdv->records = calloc(count, sizeof(*rdv->records));
+	rdv->payloads = mmap(NULL, count * rdv->payload_bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (rdv->payloads == MAP_FAILED)
+		rdv->payloads = NULL;
+	rdv->credits.total = count;
+	if (!rdv->records || !rdv->payloads)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < count; i++) {
+		tern_list_init(&rdv->records[i].queue);
+		tern_match_node_init(&rdv->records[i].node);
+		tern_list_push(&rdv->free_records, &rdv->records[i].all);
+	}
+	return 0;
+}
+
+static void set_defaults(struct tern_context_opts *opts)
+{
+	if (!opts->suspect_ns)
+		opts->suspect_ns = TERN_NS_PER_S;
+	if (!opts->dead_ns)
+		opts->dead_ns = 10 * TERN_NS_PER_S;
+	if (!opts->reconnect_ns)
+		opts->reconnect_ns = 500 * TERN_NS_PER_MS;
+	if (!opts->connect_ns)
+		opts->connect_ns = 5 * TERN_NS_PER_S;
+	if (!opts->record_count)
+		opts->record_count = 4096;
+	if (!opts->rail_count)
+		opts->rail_count = 1;
+}
+
+int tern_rendezvous_init(struct tern_context *ctx)
+{
+	struct tern_rdv *rdv;
+	int r;
+
+	set_defaults(&ctx->opts);
+	if (ctx->opts.secret && !tern_hello_has_crypto())
+		return -ENOTSUP;
+	rdv = calloc(1, sizeof(*rdv));
+	if (!rdv)
+		return -ENOMEM;
+	rdv->ctx = ctx;
+	rdv->incarnation = tern_random(ctx->env);
+	tern_list_init(&rdv->peers);
+	tern_list_init(&rdv->links);
+	tern_list_init(&rdv->listeners);
+	tern_list_init(&rdv->completed);
+	tern_list_init(&rdv->complete_call.link);
+	tern_list_init(&rdv->hungry);
+	tern_list_init(&rdv->free_records);
+	r = make_records(rdv);
+	if (r < 0) {
+		destroy(rdv);
+		return r;
+	}
+	ctx->user = (struct tern_context_user){
+		.handler = &port_handler,
+		.arg = rdv,
+		.message_bytes = TERN_MESSAGE_MAX,
+		.free = rdv_free,
+		.drained = rdv_drained,
+	};
+	return 0;
+}
+
+/* ---- listeners
+ * ------------------------------------------------------------------------------ */
+
+static int add_lsn(
+	struct tern_listener *l, struct tern_fabric *fabric, const char *address)
+{
+	struct tern_port *port;
+	struct tern_lsn *lsn;
+	int r = tern_context_port(l->rdv->ctx, fabric, &port);
+
+	if (r == 0)
+		r = port->ops->listen(port, address, &lsn);
+	if (r < 0)
+		return r;
+	lsn->user = l;
+	l->lsns[l->lsn_count++] = lsn;
+	return 0;
+}
+
+/* The shm name beside an auto listener's port; without it peers on this host use tcp. */
+static void add_beside(struct tern_listener *l, const char *tcp_address)
+{
+	struct tern_context *ctx = l->rdv->ctx;
+	struct tern_fabric *shm = tern_domain_fabric(ctx->domain, "shm", 3);
+	char name[128];
+	int r;
+
+	if (!shm || tern_address_beside(tcp_address, name, sizeof(name)) < 0)
+		return;
+	r = add_lsn(l, shm, name);
+	if (r < 0)
+		tern_log(ctx->env, TERN_LOG_WARN,
+			"shared memory is off for %s: %s: peers on this host use tcp",
+			l->address, tern_status_text(r));
+}
+
+int tern_listen(struct tern_context *ctx, const char *address,
+	const struct tern_peer_opts *opts,
+	void (*accept)(struct tern_peer *peer, void *arg), void *arg,
+	struct tern_listener **out)
+{
+	struct tern_candidates where;
+	struct tern_listener *l;
+	const char *got, *fabric;
+	bool is_auto;
+	int r = tern_address_listen(ctx->domain, address, &where, &is_auto);
+
+	if (r < 0)
+		return r;
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return -ENOMEM;
+	l->rdv = tern_rdv_of(ctx);
+	l->accept = accept;
+	l->accept_arg = arg;
+	if (opts)
+		l->opts = *opts;
+	if (opts && opts->name)
+		snprintf(l->own_name, sizeof(l->own_name), "%s", opts->name);
+	l->opts.name = l->own_name;
+	r = add_lsn(l, where.at[0].fabric, where.at[0].address);
+	if (r < 0) {
+		free(l);
+		return r;
+	}
+	got = l->lsns[0]->port->ops->lsn_address(l->lsns[0]);
+	fabric = is_auto ? "auto" : where.at[0].fabric->ops->name;
+	snprintf(l->address, sizeof(l->address), "%s://%s", fabric, got);
+	if (is_auto)
+		add_beside(l, got);
+	tern_list_push(&l->rdv->listeners, &l->node);
+	*out = l;
+	return 0;
+}
+
+const char *tern_listener_address(const struct tern_listener *l)
+{
+	return l->address;
+}
+
+void tern_listener_free(struct tern_listener *l)
+{
+	if (!l)
+		return;
+	tern_list_for_each (n, &l->rdv->links) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+
+		if (link->listener == l)
+			link->listener = NULL;
+	}
+	for (unsigned i = 0; i < l->lsn_count; i++)
+		l->lsns[i]->port->ops->lsn_close(l->lsns[i]);
+	tern_list_remove(&l->node);
+	free(l);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rendezvous/match.h"
+
+#include <errno.h>
+
+#include "base/rng.h"
+
+#define BUCKETS_FIRST 64u
+
+static struct tern_list *bucket_of(
+	const struct tern_match *match, const struct tern_triple *t)
+{
+	/* Keys are hashes already; steps and channels are small and must be spread. */
+	uint64_t h = t->key ^ tern_mix64(t->step + ((uint64_t)t->channel << 40));
+
+	return &match->buckets[(h ^ (h >> 32)) & match->mask];
+}
+
+static struct tern_list *new_buckets(uint32_t count)
+{
+	struct tern_list *buckets = malloc(count * sizeof(*buckets));
+
+	for (uint32_t i = 0; buckets && i < count; i++)
+		tern_list_init(&buckets[i]);
+	return buckets;
+}
+
+int tern_match_init(struct tern_match *match)
+{
+	match->buckets = new_buckets(BUCKETS_FIRST);
+	match->mask = BUCKETS_FIRST - 1;
+	match->count = 0;
+	return match->buckets ? 0 : -ENOMEM;
+}
+
+void tern_match_fini(struct tern_match *match)
+{
+	tern_assert(match->count == 0);
+	free(match->buckets);
+	match->buckets = NULL;
+}
+
+/* Twice the buckets; without memory for them the chains are longer, no more. */
+static void grow(struct tern_match *match)
+{
+	struct tern_list *old = match->buckets;
+	uint32_t old_count = match->mask + 1;
+	struct tern_list *buckets = new_buckets(old_count * 2);
+
+	if (!buckets)
+		return;
+	match->buckets = buckets;
+	match->mask = old_count * 2 - 1;
+	for (uint32_t i = 0; i < old_count; i++) {
+		struct tern_list *n;
+
+		while ((n = tern_list_pop(&old[i]))) {
+			struct tern_match_node *node =
+				tern_list_entry(n, struct tern_match_node, link);
+
+			tern_list_push(bucket_of(match, &node->triple), n);
+		}
+	}
+	free(old);
+}
+
+void tern_match_add(struct tern_match *match, struct tern_match_node *node,
+	const struct tern_triple *triple, enum tern_match_kind kind)
+{
+	tern_assert(!tern_list_linked(&node->link));
+	if (match->count > match->mask)
+		grow(match);
+	node->triple = *triple;
+	node->kind = kind;
+	tern_list_push(bucket_of(match, triple), &node->link);
+	match->count++;
+}
+
+void tern_match_remove(struct tern_match *match, struct tern_match_node *node)
+{
+	if (!tern_list_linked(&node->link))
+		return;
+	tern_list_remove(&node->link);
+	match->count--;
+}
+
+static bool same(const struct tern_match_node *node, const struct tern_triple *t,
+	enum tern_match_kind kind)
+{
+	return node->triple.key == t->key && node->triple.step == t->step &&
+	       node->triple.channel == t->channel && node->kind == kind;
+}
+
+static struct tern_match_node *find_from(struct tern_list *bucket, struct tern_list *from,
+	const struct tern_triple *triple, enum tern_match_kind kind)
+{
+	for (struct tern_list *n = from; n != bucket; n = n->next) {
+		struct tern_match_node *node =
+			tern_list_entry(n, struct tern_match_node, link);
+
+		if (same(node, triple, kind))
+			return node;
+	}
+	return NULL;
+}
+
+struct tern_match_node *tern_match_find(const struct tern_match *match,
+	const struct tern_triple *triple, enum tern_match_kind kind)
+{
+	struct tern_list *bucket = bucket_of(match, triple);
+
+	return find_from(bucket, bucket->next, triple, kind);
+}
+
+struct tern_match_node *tern_match_next(
+	const struct tern_match *match, const struct tern_match_node *node)
+{
+	return find_from(bucket_of(match, &node->triple), node->link.next, &node->triple,
+		node->kind);
+}

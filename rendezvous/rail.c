@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rails: more connections to the same peer, over which the puts of large tensors are
+ * spread.
+ *
+ * A rail carries puts and nothing else but this: when a sender has issued all its puts,
+ * it says DONE with the flag RAIL on each rail that it used; the receiver, whose fabric
+ * delivers it behind the puts, says it back; and when all have come back the sender says
+ * the real DONE on the main link. So the receiver keeps no account of stripes, and the
+ * acknowledgement of DONE means what it always means. It costs large striped transfers
+ * half a round trip.
+ *
+ * Rails live and die with the main link: when one breaks, what it carried may be lost,
+ * and the peer starts over with a new epoch.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+
+static uint32_t bit(unsigned rail)
+{
+	return 1u << rail;
+}
+
+/* ---- up and down
+ * ------------------------------------------------------------------------- */
+
+static bool exists(const struct tern_peer *peer, unsigned rail)
+{
+	tern_list_for_each (n, &peer->rdv->links) {
+		const struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+
+		if (link->peer == peer && link->rail == rail)
+			return true;
+	}
+	return false;
+}
+
+/* Called when the main link is up and with every tick: a rail may come too early for the
+ * acceptor, which refuses it then. */
+void tern_rails_dial(struct tern_peer *peer)
+{
+	struct tern_rdv *rdv = peer->rdv;
+	const char *address = peer->candidates.at[peer->candidate].address;
+	uint32_t count = TERN_MIN(rdv->ctx->opts.rail_count, TERN_RAILS_MAX);
+
+	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
+		return;
+	for (uint32_t i = 1; i < count; i++) {
+		struct tern_conn *conn;
+		struct tern_link *link;
+
+		if (exists(peer, i))
+			continue;
+		if (peer->port->ops->connect(peer->port, address, &conn) < 0)
+			return;
+		link = tern_link_new(rdv, conn, TERN_LINK_DIALLING);
+		if (!link) {
+			conn->user = NULL;
+			peer->port->ops->conn_close(conn, false);
+			return;
+		}
+		link->peer = peer;
+		link->rail = (uint8_t)i;
+		peer->link_count++;
+	}
+}
+
+/* An acceptor's check of step 1. */
+bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link)
+{
+	return peer->state == TERN_PEER_STATE_UP && link->epoch == peer->epoch &&
+	       link->rail < TERN_RAILS_MAX && !peer->rails[link->rail];
+}
+
+void tern_rail_up(struct tern_link *link)
+{
+	struct tern_peer *peer = link->peer;
+
+	if (!tern_rail_welcome(peer, link)) {
+		tern_link_close(link, -ECONNRESET, false);
+		return;
+	}
+	link->state = TERN_LINK_UP;
+	link->conn->owner = peer;
+	peer->rails[link->rail] = link;
+}
+
+bool tern_rails_closed(const struct tern_peer *peer)
+{
+	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
+		if (peer->rails[i])
+			return false;
+	return true;
+}
+
+void tern_rails_close(struct tern_peer *peer)
+{
+	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
+		if (peer->rails[i])
+			tern_link_close(peer->rails[i], -ECONNRESET, false);
+}
+
+/* ---- sending
+ * ------------------------------------------------------------------------------ */
+
+/* The connection for the next chunk, in turn. */
+struct tern_conn *tern_rail_next(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+
+	for (unsigned i = 0; i < TERN_RAILS_MAX; i++) {
+		unsigned rail = x->rail++ % TERN_RAILS_MAX;
+
+		if (rail == 0)
+			return tern_peer_conn(peer);
+		if (peer->rails[rail] && peer->rails[rail]->state == TERN_LINK_UP) {
+			x->rails_used |= (uint8_t)bit(rail);
+			return peer->rails[rail]->conn;
+		}
+	}
+	return tern_peer_conn(peer);
+}
+
+static int say(struct tern_link *link, uint16_t flags, uint32_t src, uint32_t dst)
+{
+	struct tern_header h = {
+		.type = TERN_MSG_DONE,
+		.flags = TERN_FLAG_RAIL | flags,
+		.epoch = link->epoch,
+		.src = src,
+		.dst = dst,
+	};
+	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
+	size_t bytes = tern_header_encode(&h, head);
+
+	return link->conn->port->ops->send(link->conn, head, bytes, NULL, 0);
+}
+
+/* All puts are issued. 0: every rail has confirmed its share; -EINPROGRESS: they will;
+ * -EAGAIN: no room to ask. */
+int tern_rails_settle(struct tern_xfer *x)
+{
+	for (unsigned i = 1; i < TERN_RAILS_MAX; i++) {
+		struct tern_link *link = x->peer->rails[i];
+
+		if (!(x->rails_used & ~x->rails_asked & bit(i)))
+			continue;
+		if (!link || tern_xfer_id(x) < 0 || say(link, 0, x->id, 0) < 0)
+			return -EAGAIN;
+		x->rails_asked |= (uint8_t)bit(i);
+	}
+	return x->rails_asked == x->rails_confirmed ? 0 : -EINPROGRESS;
+}
+
+/* ---- receiving
+ * ----------------------------------------------------------------------------- */
+
+/* What could not be said back yet, oldest first. */
+static int flush_echoes(struct tern_link *link)
+{
+	while (link->echo_count) {
+		if (say(link, TERN_FLAG_REPLY, 0, link->echoes[link->echo_first]) < 0)
+			return -EAGAIN;
+		link->echo_first = (link->echo_first + 1) % TERN_RAIL_ECHOES;
+		link->echo_count--;
+	}
+	return 0;
+}
+
+static int echo(struct tern_link *link, uint32_t id)
+{
+	if (link->echo_count == TERN_RAIL_ECHOES)
+		return -EPROTO; /* more than it can have in flight */
+	link->echoes[(link->echo_first + link->echo_count++) % TERN_RAIL_ECHOES] = id;
+	flush_echoes(link);
+	return 0;
+}
+
+static void confirmed(struct tern_link *link, uint32_t id)
+{
+	struct tern_xfer *x = tern_xfer_by_id(link->peer, id);
+
+	if (!x || !x->is_send || x->state != TERN_XFER_WRITING ||
+		!(x->rails_asked & bit(link->rail)))
+		return;
+	x->rails_confirmed |= (uint8_t)bit(link->rail);
+	tern_send_settled(x);
+}
+
+int tern_rail_message(struct tern_link *link, const void *message, size_t bytes)
+{
+	struct tern_header h;
+	const char *why = "not what a rail carries";
+	int r = tern_header_decode(message, bytes, &h, &why);
+
+	if (r == 0 && (h.type != TERN_MSG_DONE || !(h.flags & TERN_FLAG_RAIL) ||
+			      h.epoch != link->epoch))
+		r = -EPROTO;
+	if (r < 0) {
+		tern_log(link->rdv->ctx->env, TERN_LOG_WARN, "%s: protocol error: %s",
+			link->peer->name, why);
+		return r;
+	}
+	link->peer->heard = true;
+	if (!(h.flags & TERN_FLAG_REPLY))
+		return echo(link, h.src);
+	confirmed(link, h.dst);
+	return 0;
+}
+
+void tern_rail_writable(struct tern_link *link)
+{
+	flush_echoes(link);
+	tern_peer_pump(link->peer);
+}

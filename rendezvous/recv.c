@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The receiving half.
+ *
+ *     tern_recv --- an arrival waits ---> pair
+ *         +-- POSTED --(room is large, the peer can put)--> ADVERTISED --DONE--> end
+ *               |  EAGER or RTS arrives                          |
+ *               +--> pair <--------------------------------------+
+ *
+ *     pair: EAGER: copy -> end
+ *           RTS:   [ALLOCATING: until the pool has room]
+ *                  PEEKING -> HELD, the caller reads in place until it releases
+ *                  READING: get -> ATS -> end
+ *                  ANSWERING: CTS -> FILLING --DONE--> end
+ *
+ * A receive is advertised only if all older ones of its triple are: the peer gives the
+ * oldest POST to its oldest send, and that must be our oldest receive. A POST that
+ * crossed an arrival is dropped by the peer (see send.c), so pairing an advertised
+ * receive is safe.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+#include <string.h>
+
+static void pair(struct tern_xfer *x, struct tern_record *record);
+
+static bool wants_pool(const struct tern_xfer *x)
+{
+	return x->flags & (TERN_RECV_ALLOC | TERN_RECV_PEEK);
+}
+
+static struct tern_xfer *oldest_recv(
+	struct tern_peer *peer, const struct tern_triple *triple)
+{
+	struct tern_match_node *n =
+		tern_match_find(&peer->match, triple, TERN_MATCH_RECV);
+
+	return n ? tern_container_of(n, struct tern_xfer, node) : NULL;
+}
+
+void tern_recv_begin(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	const struct tern_triple triple = x->node.triple;
+	struct tern_match_node *n =
+		tern_match_find(&peer->match, &triple, TERN_MATCH_ARRIVAL);
+
+	if (n) {
+		struct tern_record *record =
+			tern_container_of(n, struct tern_record, node);
+
+		tern_match_remove(&peer->match, n);
+		peer->arrival_count--;
+		pair(x, record);
+		return;
+	}
+	if (peer->fin_received) {
+		tern_xfer_end(x, -ESHUTDOWN);
+		return;
+	}
+	tern_match_add(&peer->match, &x->node, &triple, TERN_MATCH_RECV);
+	if (!wants_pool(x) && x->buf.bytes > 0)
+		tern_xfer_pend(x);
+}
+
+/* ---- advertising
+ * ----------------------------------------------------------------------- */
+
+static bool older_ones_are_advertised(const struct tern_xfer *x)
+{
+	struct tern_match_node *n =
+		tern_match_find(&x->peer->match, &x->node.triple, TERN_MATCH_RECV);
+
+	for (; n != &x->node; n = tern_match_next(&x->peer->match, n))
+		if (tern_container_of(n, struct tern_xfer, node)->state !=
+			TERN_XFER_ADVERTISED)
+			return false;
+	return true;
+}
+
+static int make_writable(struct tern_xfer *x)
+{
+	int r;
+
+	if (!x->route)
+		return tern_xfer_expose(x, TERN_ACCESS_WRITE);
+	r = tern_route_expose(x->route);
+	if (r == 0)
+		x->region = x->route->region;
+	return r;
+}
+
+/*
+ * A POST is a help, not a need: without one the sender announces itself. So whatever it
+ * lacks (a credit, an entry for the region) only means that there is none; and it leaves
+ * the last credits to those who cannot do without.
+ */
+static int advertise(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	struct tern_header h = {
+		.type = TERN_MSG_POST,
+		.flags = TERN_FLAG_REGION,
+		.channel = x->channel->number,
+		.key = x->node.triple.key,
+		.step = x->node.triple.step,
+		.bytes = x->buf.bytes,
+	};
+	int r;
+
+	if (!(tern_peer_caps(peer) & TERN_CAP_PUT) || x->buf.bytes <= peer->eager_bytes ||
+		!older_ones_are_advertised(x))
+		return 0;
+	if (tern_xfer_id(x) < 0 || make_writable(x) < 0)
+		return 0;
+	if (!tern_peer_credit(peer, TERN_CREDIT_MIN))
+		return 0;
+	h.src = x->id;
+	h.region = x->region;
+	if (x->key && !x->key->told) {
+		h.flags |= TERN_FLAG_NAME;
+		h.name = x->key->name;
+		h.name_bytes = x->key->bytes;
+	}
+	r = tern_stream_send(peer, &h, NULL, NULL);
+	if (r < 0) {
+		peer->credit_tx.used--;
+		return r;
+	}
+	tern_xfer_enter(x, TERN_XFER_ADVERTISED);
+	return 0;
+}
+
+/* ---- pairing
+ * --------------------------------------------------------------------------- */
+
+/* The end of a transfer that answered an RTS. */
+static void answer_and_end(struct tern_xfer *x, int status)
+{
+	struct tern_record *record = TERN_TAKE(x->record);
+
+	tern_record_answer(record, TERN_MSG_ATS, status);
+	tern_xfer_end(x, status);
+}
+
+static void get_done(struct tern_op *op, int status)
+{
+	struct tern_xfer *x = tern_container_of(op, struct tern_xfer, op);
+
+	if (status == 0) {
+		x->peer->stats.get_count++;
+		x->peer->stats.bytes_received += tern_req_of(x)->bytes;
+		answer_and_end(x, 0);
+	} else if (status == -EACCES) {
+		answer_and_end(x, status);
+	} else {
+		x->issued = 0; /* the link is gone; tern_recv_lost starts it again */
+	}
+}
+
+static int start_get(struct tern_xfer *x)
+{
+	struct tern_conn *conn = tern_peer_conn(x->peer);
+	uint64_t bytes = tern_req_of(x)->bytes;
+	int r;
+
+	x->op.done = get_done;
+	r = conn->port->ops->get(
+		conn, &x->op, x->buf.mem, x->buf.offset, bytes, &x->record->region, 0);
+	if (r < 0)
+		return -EAGAIN;
+	x->issued = bytes;
+	return 0;
+}
+
+static int say_cts(struct tern_xfer *x)
+{
+	struct tern_header h = {.type = TERN_MSG_CTS, .flags = TERN_FLAG_REGION};
+	int r = tern_xfer_id(x);
+
+	if (r == 0)
+		r = make_writable(x);
+	if (r < 0)
+		return -EAGAIN;
+	h.src = x->id;
+	h.dst = x->record->src;
+	h.bytes = x->buf.bytes;
+	h.region = x->region;
+	r = tern_stream_send(x->peer, &h, NULL, NULL);
+	if (r < 0)
+		return r;
+	tern_xfer_enter(x, TERN_XFER_FILLING);
+	tern_record_free(TERN_TAKE(x->record));
+	return 0;
+}
+
+/* The room is known and large enough: fetch, or have it filled. */
+static void fetch(struct tern_xfer *x)
+{
+	const struct tern_record *record = x->record;
+	struct tern_req *req = tern_req_of(x);
+
+	if (record->type == TERN_MSG_EAGER) {
+		if (req->bytes)
+			memcpy(tern_buf_ptr(&x->buf), tern_record_payload(record),
+				req->bytes);
+		tern_record_free(TERN_TAKE(x->record));
+		x->peer->stats.eager_count++;
+		x->peer->stats.bytes_received += req->bytes;
+		tern_xfer_end(x, 0);
+	} else if (req->bytes == 0) {
+		answer_and_end(x, 0);
+	} else if (record->has_region) {
+		tern_xfer_enter(x, TERN_XFER_READING);
+		tern_xfer_pend(x);
+	} else {
+		tern_xfer_enter(x, TERN_XFER_ANSWERING);
+		tern_xfer_pend(x);
+	}
+}
+
+static void refuse(struct tern_xfer *x, int status)
+{
+	if (x->record->type == TERN_MSG_RTS) {
+		answer_and_end(x, status);
+		return;
+	}
+	tern_record_free(TERN_TAKE(x->record));
+	tern_xfer_end(x, status);
+}
+
+static void feed(struct tern_timer *timer)
+{
+	struct tern_rdv *rdv = tern_container_of(timer, struct tern_rdv, feed_timer);
+
+	tern_rdv_feed(rdv);
+}
+
+void tern_rdv_feed(struct tern_rdv *rdv)
+{
+	struct tern_list waiting, *n;
+
+	tern_list_init(&waiting);
+	tern_list_splice(&waiting, &rdv->hungry);
+	while ((n = tern_list_pop(&waiting)))
+		tern_recv_advance(tern_list_entry(n, struct tern_xfer, queue));
+}
+
+/* A release of this context's feeds the hungry at once; the pool may be shared with
+ * others, who do not tell, so a timer looks as well. */
+static void wait_for_pool(struct tern_xfer *x)
+{
+	struct tern_rdv *rdv = x->peer->rdv;
+
+	if (x->state != TERN_XFER_ALLOCATING)
+		tern_xfer_enter(x, TERN_XFER_ALLOCATING);
+	tern_list_push(&rdv->hungry, &x->queue);
+	rdv->feed_timer.fire = feed;
+	if (!rdv->feed_timer.slot)
+		tern_timer_set(rdv->ctx, &rdv->feed_timer,
+			tern_now_ns(rdv->ctx->env) + TERN_NS_PER_MS);
+}
+
+static void allocate(struct tern_xfer *x)
+{
+	uint64_t bytes = tern_req_of(x)->bytes;
+	int r = -ENOBUFS;
+
+	if (x->peer->opts.pool)
+		r = tern_pool_get(x->peer->opts.pool, bytes, &x->buf);
+	if (r == -EAGAIN) {
+		wait_for_pool(x);
+	} else if (r < 0) {
+		refuse(x, -ENOBUFS);
+	} else {
+		x->pool = x->peer->opts.pool;
+		fetch(x);
+	}
+}
+
+static void peek_ready(struct tern_op *op, int status)
+{
+	struct tern_xfer *x = tern_container_of(op, struct tern_xfer, op);
+
+	if (status == 0)
+		tern_xfer_pend(x);
+	else
+		x->issued = 0;
+}
+
+/* 0: it went on, one way or the other. */
+static int peek(struct tern_xfer *x)
+{
+	struct tern_req *req = tern_req_of(x);
+	struct tern_conn *conn = tern_peer_conn(x->peer);
+	const void *data = NULL;
+	int r = -ENOTSUP;
+
+	if (conn->caps & TERN_CAP_PEEK) {
+		x->op.done = peek_ready;
+		r = conn->port->ops->peek(
+			conn, &x->op, &x->record->region, 0, req->bytes, &data);
+	}
+	if (r == 0) {
+		req->data = data;
+		x->port = conn->port;
+		x->peer->stats.peek_count++;
+		x->peer->stats.bytes_received += req->bytes;
+		tern_xfer_enter(x, TERN_XFER_HELD);
+		tern_xfer_complete(x, 0);
+	} else if (r == -EAGAIN) {
+		x->issued = 1; /* peek_ready comes */
+	} else if (r == -ENOTSUP) {
+		allocate(x);
+	}
+	return 0;
+}
+
+static void pair(struct tern_xfer *x, struct tern_record *record)
+{
+	struct tern_req *req = tern_req_of(x);
+
+	tern_list_remove(&x->queue);
+	tern_match_remove(&x->peer->match, &x->node);
+	tern_xfer_forget_id(x);
+	if (tern_xfer_withdraw(x, -EPROTO) < 0) {
+		/* The peer writes into room that it knows to be taken. */
+		tern_record_free(record);
+		tern_peer_cut(x->peer, -EPROTO);
+		return;
+	}
+	if (x->state == TERN_XFER_ADVERTISED)
+		tern_xfer_enter(x, TERN_XFER_POSTED);
+	x->record = record;
+	req->shape = record->shape;
+	req->bytes = record->bytes;
+	if ((x->flags & TERN_RECV_PEEK) && record->has_region && req->bytes) {
+		tern_xfer_enter(x, TERN_XFER_PEEKING);
+		tern_xfer_pend(x);
+	} else if (wants_pool(x)) {
+		allocate(x);
+	} else if (req->bytes > x->buf.bytes) {
+		refuse(x, -EMSGSIZE);
+	} else {
+		fetch(x);
+	}
+}
+
+int tern_recv_advance(struct tern_xfer *x)
+{
+	switch ((enum tern_xfer_state)x->state) {
+	case TERN_XFER_POSTED:
+		return advertise(x);
+	case TERN_XFER_ADVERTISED: /* it waits to say that it is cancelled */
+	case TERN_XFER_FILLING:
+		return tern_cancel_say(x);
+	case TERN_XFER_ALLOCATING:
+		allocate(x);
+		return 0;
+	case TERN_XFER_PEEKING:
+		return peek(x);
+	case TERN_XFER_READING:
+		return start_get(x);
+	case TERN_XFER_ANSWERING:
+		return say_cts(x);
+	case TERN_XFER_QUEUED:
+	case TERN_XFER_ANNOUNCED:
+	case TERN_XFER_WRITING:
+	case TERN_XFER_FINISHING:
+	case TERN_XFER_UNACKED:
+	case TERN_XFER_FLUSHING:
+	case TERN_XFER_HELD:
+	case TERN_XFER_ENDED:
+	case TERN_XFER_STATE_COUNT:
+		break;
+	}
+	tern_assert(!"a receive in this state has nothing to say");
+	return 0;
+}
+
+/* The link is gone: gets and peeks start again on the next one. */
+void tern_recv_lost(struct tern_xfer *x)
+{
+	x->cancel_told = false;
+	if ((x->state == TERN_XFER_READING || x->state == TERN_XFER_PEEKING) &&
+		!tern_list_linked(&x->queue))
+		tern_list_push(&x->peer->pending, &x->queue);
+	x->issued = 0;
+}
+
+/* ---- what the peer says ---------------------------------------------------------------
+ */
+
+/* Straight into the caller's room: the one copy of an eager tensor. */
+static void deliver(struct tern_xfer *x, const struct tern_header *h)
+{
+	struct tern_req *req = tern_req_of(x);
+
+	req->shape = h->shape;
+	req->bytes = h->bytes;
+	if (h->bytes > x->buf.bytes) {
+		tern_xfer_end(x, -EMSGSIZE);
+		return;
+	}
+	if (h->bytes)
+		memcpy(tern_buf_ptr(&x->buf), h->payload, h->bytes);
+	x->peer->stats.eager_count++;
+	x->peer->stats.bytes_received += h->bytes;
+	tern_xfer_end(x, 0);
+}
+
+static struct tern_xfer *advertised(struct tern_peer *peer, uint32_t id)
+{
+	struct tern_xfer *x = tern_xfer_by_id(peer, id);
+
+	if (!x || x->is_send)
+		return NULL;
+	return x->state == TERN_XFER_ADVERTISED || x->state == TERN_XFER_FILLING ? x
+										 : NULL;
+}
+
+int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
+{
+	const struct tern_triple triple = {
+		.key = h->key, .step = h->step, .channel = h->channel};
+	struct tern_record *record;
+	struct tern_xfer *x;
+
+	if (h->bytes > peer->eager_bytes)
+		return -EPROTO;
+	if (h->dst) {
+		x = advertised(peer, h->dst);
+		if (x)
+			deliver(x, h);
+		return 0;
+	}
+	x = oldest_recv(peer, &triple);
+	if (x && !wants_pool(x)) {
+		deliver(x, h);
+		tern_credit_release(&peer->credit_rx);
+		if (tern_credit_worth_telling(&peer->credit_rx))
+			tern_stream_tell(peer);
+		return 0;
+	}
+	record = tern_record_new(peer, h);
+	if (h->bytes)
+		memcpy(tern_record_payload(record), h->payload, h->bytes);
+	if (x) {
+		pair(x, record);
+	} else {
+		tern_match_add(&peer->match, &record->node, &triple, TERN_MATCH_ARRIVAL);
+		peer->arrival_count++;
+	}
+	return 0;
+}
+
+int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
+{
+	const struct tern_triple triple = {
+		.key = h->key, .step = h->step, .channel = h->channel};
+	bool readable = tern_peer_caps(peer) & TERN_CAP_GET;
+	struct tern_record *record;
+	struct tern_xfer *x;
+
+	if (!h->src || readable != !!(h->flags & TERN_FLAG_REGION))
+		return -EPROTO;
+	record = tern_record_new(peer, h);
+	x = oldest_recv(peer, &triple);
+	if (x) {
+		pair(x, record);
+	} else {
+		tern_match_add(&peer->match, &record->node, &triple, TERN_MATCH_ARRIVAL);
+		peer->arrival_count++;
+	}
+	return 0;
+}
+
+int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_xfer *x = advertised(peer, h->dst);
+	struct tern_req *req;
+
+	peer->ack_due = true; /* the sender's buffer is in use until it hears of this */
+	tern_stream_tell(peer);
+	if (!x)
+		return 0;
+	if (h->status == 0 && h->bytes > x->buf.bytes)
+		return -EPROTO;
+	req = tern_req_of(x);
+	req->shape = h->shape;
+	req->bytes = h->bytes;
+	if (h->status == 0) {
+		peer->stats.put_count++;
+		peer->stats.bytes_received += h->bytes;
+	}
+	tern_xfer_end(x, h->status);
+	return 0;
+}
+
+void tern_recv_cancel(struct tern_xfer *x)
+{
+	switch ((enum tern_xfer_state)x->state) {
+	case TERN_XFER_POSTED:
+		tern_xfer_end(x, -ECANCELED);
+		break;
+	case TERN_XFER_ADVERTISED:
+	case TERN_XFER_FILLING:
+		x->cancelled = true;
+		tern_xfer_pend(x);
+		break;
+	case TERN_XFER_ALLOCATING:
+		refuse(x, -ECANCELED);
+		break;
+	case TERN_XFER_ANSWERING:
+		tern_list_remove(&x->queue);
+		answer_and_end(x, -ECANCELED);
+		break;
+	case TERN_XFER_PEEKING: /* nearly there: they end with what they come to */
+	case TERN_XFER_READING:
+	case TERN_XFER_FLUSHING:
+	case TERN_XFER_HELD:
+	case TERN_XFER_ENDED:
+		break;
+	case TERN_XFER_QUEUED:
+	case TERN_XFER_ANNOUNCED:
+	case TERN_XFER_WRITING:
+	case TERN_XFER_FINISHING:
+	case TERN_XFER_UNACKED:
+	case TERN_XFER_STATE_COUNT:
+		tern_assert(!"not a receive");
+	}
+}

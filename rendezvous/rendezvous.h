@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of the rendezvous layer: what its files share.
+ *
+ *     link     one fabric connection and its handshake                        hello.c
+ *     peer     a session: survives its links; numbers messages, keeps what the other
+ *              has not acknowledged, comes back with a new epoch     session.c stream.c
+ *     channel  a name space of keys on a peer                                channel.c
+ *     xfer     one half of a rendezvous, inside the caller's tern_req
+ *                                                             xfer.c send.c recv.c
+ *     record   a message of the peer's that waits for our half, or our answer to it
+ *
+ * Everything runs on the context's thread. docs/protocol.md tells how the halves pair.
+ */
+#ifndef TERN_RENDEZVOUS_RENDEZVOUS_H
+#define TERN_RENDEZVOUS_RENDEZVOUS_H
+
+#include <tern/channel.h>
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "rendezvous/address.h"
+#include "rendezvous/credit.h"
+#include "rendezvous/key.h"
+#include "rendezvous/match.h"
+#include "rendezvous/retain.h"
+#include "rendezvous/wire.h"
+#include "transport/context.h"
+
+#define TERN_RAILS_MAX   4u
+#define TERN_RAIL_ECHOES 512u
+
+/* ---- the layer, one per context ---------------------------------------------------- */
+
+struct tern_rdv {
+	struct tern_context *ctx;
+	uint64_t incarnation;
+	struct tern_list peers, links, listeners;
+	uint32_t half_open_count; /* accepted links that have not proved themselves */
+
+	struct tern_list completed; /* xfers whose done() is to run */
+	struct tern_deferred complete_call;
+	struct tern_list hungry; /* receives that wait for room in their pool */
+	struct tern_timer feed_timer;
+
+	struct tern_record *records;
+	struct tern_list free_records;
+	struct tern_credit_pool credits;
+	unsigned char *payloads; /* one EAGER per record; mapped, touched when used */
+	size_t payload_bytes;    /* of one */
+};
+
+static inline struct tern_rdv *tern_rdv_of(struct tern_context *ctx)
+{
+	return ctx->user.arg;
+}
+
+/* ---- links ------------------------------------------------------------------------- */
+
+/*
+ *     dialler:   DIALLING -up-> WAIT_ANSWER -step 2-> UP
+ *     acceptor:  WAIT_HELLO -step 1-> (WAIT_OLD ->) WAIT_PROOF -step 3-> UP
+ *     any:       -> CLOSING -closed-> gone
+ */
+enum tern_link_state {
+	TERN_LINK_DIALLING,
+	TERN_LINK_WAIT_ANSWER,
+	TERN_LINK_WAIT_HELLO,
+	TERN_LINK_WAIT_OLD, /* the session's old link must be gone before the answer */
+	TERN_LINK_WAIT_PROOF,
+	TERN_LINK_UP,
+	TERN_LINK_CLOSING,
+};
+
+struct tern_link {
+	struct tern_list node;
+	struct tern_rdv *rdv;
+	struct tern_conn *conn;
+	enum tern_link_state state;
+	struct tern_peer *peer; /* acceptor: NULL until step 1 told whose it is */
+	struct tern_listener *listener;
+	uint8_t rail;   /* 0: the main one */
+	bool counted;   /* in half_open_count */
+	int verdict;    /* a status that outranks the one of `closed`; 0: none */
+	uint32_t epoch; /* proposed in step 1 */
+	struct tern_hello theirs;
+	uint8_t nonce[16];
+	struct tern_timer timer;           /* the handshake's limit */
+	uint32_t echoes[TERN_RAIL_ECHOES]; /* rail.c */
+	uint32_t echo_first, echo_count;
+};
+
+/* hello.c */
+struct tern_link *tern_link_new(
+	struct tern_rdv *rdv, struct tern_conn *conn, enum tern_link_state state);
+void tern_link_hello(struct tern_link *link); /* sends step 1: a dialled link is up */
+int tern_link_handshake(struct tern_link *link, const void *message, size_t bytes);
+void tern_link_answer(struct tern_link *link); /* sends step 2 */
+void tern_link_close(struct tern_link *link, int verdict, bool flush);
+void tern_link_free(struct tern_link *link);
+bool tern_hello_has_crypto(void);
+
+/* ---- peers ------------------------------------------------------------------------- */
+
+/*
+ *     START -handshake done-> UP <-> LOST -time is up, refused, or the process is gone->
+ *     DOWN; from any state DOWN when freed. FIN is a detail of UP.
+ */
+enum tern_peer_state {
+	TERN_PEER_STATE_START,
+	TERN_PEER_STATE_UP,
+	TERN_PEER_STATE_LOST,
+	TERN_PEER_STATE_DOWN,
+};
+
+#define TERN_PUT_OPS 16u /* of which 4 for each connection are used */
+
+struct tern_put_op {
+	struct tern_op op;
+	struct tern_xfer *xfer; /* NULL: free */
+	uint64_t bytes;
+};
+
+/* An announced send that the peer may not have seen when it posted. */
+struct tern_sent {
+	struct tern_match_node node;
+	uint32_t seq;
+};
+#define TERN_SENT_MAX TERN_CREDIT_MAX
+
+/* A request id on the wire is generation << 16 | slot; generations start at 1. */
+struct tern_slot {
+	struct tern_xfer *xfer; /* NULL: free */
+	uint32_t next;          /* of the free ones */
+	uint16_t generation;
+};
+
+struct tern_peer {
+	struct tern_list node;
+	struct tern_rdv *rdv;
+	struct tern_port *port; /* of the fabric that it was reached by */
+	bool pumping, serving_starved;
+	struct tern_peer_opts opts;
+	char own_name[64], name[160];
+	enum tern_peer_state state;
+	bool dialler;
+	bool accepted; /* acceptor: the user has been told of it */
+	bool freed;    /* the user is done with it: no more events */
+	bool finished; /* DOWN, and nothing of it is left */
+	bool suspect;
+	bool fin_wanted, fin_sent, fin_received;
+	int cause; /* why it is lost or down */
+
+	struct tern_candidates candidates; /* dialler: addresses to try, in order */
+	unsigned candidate;
+	uint64_t give_up_ns;
+	uint64_t backoff_ns;
+	struct tern_timer retry;
+
+	uint64_t token, their_incarnation;
+	uint32_t epoch;
+	struct tern_link *link;                  /* the one in use: NULL unless UP */
+	struct tern_link *rails[TERN_RAILS_MAX]; /* [0] is not used; NULL: not up */
+	uint32_t link_count;                     /* of it, in any state */
+	const char *fabric_name;
+
+	/* The stream: stream.c */
+	uint32_t tx_seq, acked;    /* last given out; last acknowledged */
+	uint32_t rx_seq, told_ack; /* last handled; last that the peer was told */
+	uint64_t untold_bytes;
+	struct tern_retain retain;
+	struct tern_list wait_ack; /* sends in order of their DONE's seq */
+	struct tern_credit_tx credit_tx;
+	struct tern_credit_rx credit_rx;
+	bool ack_due, starved_told;
+	struct tern_deferred tell_call;
+	struct tern_timer tick;
+	bool heard;
+	uint64_t silent_ns;
+	struct tern_deferred end_call; /* FIN, or the last things of DOWN */
+
+	/* Halves that wait, move, or are answered. */
+	struct tern_match match;
+	struct tern_list xfers;   /* all of them */
+	struct tern_list pending; /* something to say, no room to say it */
+	struct tern_list starved; /* something to say that takes a credit */
+	struct tern_list writing; /* puts to be issued */
+	struct tern_list answers; /* records with an answer to be sent */
+	struct tern_list records; /* all of this peer's */
+	struct tern_put_op put_ops[TERN_PUT_OPS];
+	unsigned put_op_count;  /* in use */
+	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
+	uint32_t sent_first, sent_count;
+	uint32_t arrival_count; /* records that wait for a receive */
+
+	struct tern_list channels, routes;
+	struct tern_slot *slots; /* requests that the peer knows by id */
+	uint32_t slot_count, free_slot;
+	struct tern_keys keys;
+	uint32_t eager_bytes; /* negotiated */
+	struct tern_peer_stats stats;
+};
+
+/* session.c */
+struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts);
+void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link);
+void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int status);
+/* The end: every request ends with `status`, the links are cut. */
+void tern_peer_down(struct tern_peer *peer, int status);
+/* Cuts the link because the peer broke the protocol or a rule of ours. */
+void tern_peer_cut(struct tern_peer *peer, int status);
+/* Something ended: perhaps it was the last before a FIN. */
+void tern_peer_maybe_finish(struct tern_peer *peer);
+struct tern_peer *tern_peer_by_token(
+	struct tern_rdv *rdv, uint64_t token, uint64_t incarnation);
+void tern_peer_destroy(struct tern_peer *peer);
+uint32_t tern_peer_first_seq(const struct tern_peer *peer);
+
+/* stream.c */
+/*
+ * Says something: numbers it, keeps it until it is acknowledged, gives it to the fabric.
+ * -EAGAIN: no room now, or no link; tern_peer_pump will be called when there is.
+ * `xfer`: of a DONE, so that its puts can be repeated; else NULL.
+ */
+int tern_stream_send(struct tern_peer *peer, const struct tern_header *header,
+	const void *payload, struct tern_xfer *xfer);
+int tern_stream_receive(struct tern_peer *peer, const void *message, size_t bytes);
+void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq);
+void tern_stream_lost(struct tern_peer *peer);
+int tern_stream_flush(struct tern_peer *peer);       /* -EAGAIN: something still waits */
+bool tern_stream_busy(const struct tern_peer *peer); /* unacknowledged or waiting */
+void tern_stream_tell(struct tern_peer *peer);       /* ack and credit, soon */
+void tern_stream_ping(struct tern_peer *peer, bool reply);
+
+/* ---- channels and transfers ----------------------------------------------------------
+ */
+
+struct tern_channel {
+	struct tern_list node;
+	struct tern_peer *peer;
+	uint32_t number;
+	uint32_t moving;         /* announced sends that have not ended */
+	struct tern_list queued; /* sends beyond TERN_CHANNEL_INFLIGHT */
+};
+
+/*
+ *     send:     QUEUED -> { (eager) | ANNOUNCED -> (read by the peer) | [POST, CTS]
+ * WRITING -> FINISHING -> UNACKED } -> ENDED receive:  POSTED -> { (eager) | ADVERTISED |
+ * ALLOCATING | PEEKING | READING | ANSWERING -> FILLING } -> ENDED both:     -> FLUSHING
+ * (bytes may still land) -> ENDED; a peeked receive is HELD after its end until it is
+ * released
+ */
+enum tern_xfer_state {
+	TERN_XFER_QUEUED,     /* send: not announced yet */
+	TERN_XFER_ANNOUNCED,  /* send: RTS is out */
+	TERN_XFER_WRITING,    /* send: puts are being issued */
+	TERN_XFER_FINISHING,  /* send: DONE is to be said */
+	TERN_XFER_UNACKED,    /* send: DONE is out */
+	TERN_XFER_POSTED,     /* receive: waits in the table */
+	TERN_XFER_ADVERTISED, /* receive: POST is out */
+	TERN_XFER_ALLOCATING, /* receive: matched, its pool is empty */
+	TERN_XFER_PEEKING,    /* receive: the fabric makes the peer's memory readable */
+	TERN_XFER_READING,    /* receive: get */
+	TERN_XFER_ANSWERING,  /* receive: CTS is to be said */
+	TERN_XFER_FILLING,    /* receive: CTS is out */
+	TERN_XFER_FLUSHING,
+	TERN_XFER_HELD,
+	TERN_XFER_ENDED,
+	TERN_XFER_STATE_COUNT
+};
+
+struct tern_xfer {
+	struct tern_list all;   /* peer->xfers */
+	struct tern_list queue; /* the one list that its state waits in */
+	struct tern_match_node node;
+	struct tern_channel *channel;
+	struct tern_peer *peer; /* NULL: HELD, and the peer is gone */
+	struct tern_rdv *rdv;
+	struct tern_port *port;     /* HELD: whose memory is being read */
+	struct tern_buf buf;        /* send: data; receive: room */
+	struct tern_region region;  /* own while `exposed`, else the peer's */
+	struct tern_op op;          /* get, peek, withdraw: one at a time */
+	struct tern_record *record; /* receive: the RTS (or EAGER) that it met */
+	const struct tern_key *key; /* with a name; else NULL */
+	uint64_t issued;            /* bytes given to put or get in this epoch */
+	uint32_t id, remote_id, done_seq, puts_out;
+	struct tern_route *route; /* bound: its room is exposed already, and stays so */
+	struct tern_pool *pool;   /* receive with ALLOC: where buf is from */
+	int result;               /* what it ends with, when that is already known */
+	uint8_t state;            /* enum tern_xfer_state */
+	uint8_t flags;            /* enum tern_req_flags */
+	uint8_t rail;             /* whose turn it is; and sets of rails: */
+	uint8_t rails_used, rails_asked, rails_confirmed;
+	bool is_send, exposed, cancelled, cancel_told, acked;
+	bool counted; /* in channel->moving */
+};
+
+_Static_assert(sizeof(struct tern_xfer) <= sizeof(((struct tern_req *)0)->priv),
+	"struct tern_xfer outgrew tern_req");
+
+static inline struct tern_xfer *tern_xfer_of(struct tern_req *req)
+{
+	return (struct tern_xfer *)(void *)req->priv;
+}
+
+static inline struct tern_req *tern_req_of(struct tern_xfer *xfer)
+{
+	return (struct tern_req *)(void *)((char *)xfer -
+					   offsetof(struct tern_req, priv));
+}
+
+struct tern_record {
+	struct tern_match_node node; /* ARRIVAL or POST, while it waits */
+	struct tern_list all;        /* peer->records; free: rdv->free_records */
+	struct tern_list queue;      /* peer->answers */
+	struct tern_peer *peer;
+	struct tern_shape shape;
+	struct tern_region region;
+	uint64_t bytes;
+	uint32_t src;
+	uint8_t type;   /* EAGER, RTS, POST */
+	uint8_t answer; /* ATS, NACK, CANCEL_ACK: what is to be said */
+	bool has_region;
+	int16_t status; /* of the answer */
+};
+
+/* xfer.c */
+void tern_xfer_init(
+	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags);
+void tern_xfer_enter(struct tern_xfer *x, enum tern_xfer_state next);
+/* Waits for its turn to say something: behind all others of the peer. */
+void tern_xfer_pend(struct tern_xfer *x);
+/* Takes back what it exposed. -EINPROGRESS: it is FLUSHING now and ends with `status`. */
+int tern_xfer_withdraw(struct tern_xfer *x, int status);
+/* Withdraws, then ends it. */
+void tern_xfer_end(struct tern_xfer *x, int status);
+int tern_xfer_id(struct tern_xfer *x); /* gives it an id. -EAGAIN: 65535 are in use */
+struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id);
+int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
+void tern_peer_pump(struct tern_peer *peer); /* lets move what can */
+void tern_xfer_complete(
+	struct tern_xfer *x, int status); /* nothing touches it any more */
+void tern_rdv_run_completed(struct tern_rdv *rdv);
+void tern_xfer_forget_id(struct tern_xfer *x);
+bool tern_peer_credit(
+	struct tern_peer *peer, uint32_t keep); /* takes one if > keep are left */
+uint32_t tern_peer_caps(const struct tern_peer *peer);
+struct tern_conn *tern_peer_conn(const struct tern_peer *peer);
+
+struct tern_record *tern_record_new(
+	struct tern_peer *peer, const struct tern_header *header);
+void tern_record_free(struct tern_record *record);
+void tern_record_answer(struct tern_record *record, uint8_t type, int status);
+unsigned char *tern_record_payload(const struct tern_record *record);
+
+/* send.c */
+void tern_send_begin(struct tern_xfer *x);
+int tern_send_advance(struct tern_xfer *x); /* -EAGAIN: later; -ENOBUFS: wants a credit */
+int tern_send_write(struct tern_xfer *x);   /* issues puts; -EAGAIN */
+void tern_send_cancel(struct tern_xfer *x);
+void tern_send_acked(struct tern_peer *peer);
+void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack);
+void tern_send_lost(struct tern_xfer *x);
+void tern_send_next(
+	struct tern_channel *channel); /* one of the channel's sends has ended */
+int tern_send_on_post(struct tern_peer *peer, const struct tern_header *header);
+int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *header);
+int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *header);
+
+/* recv.c */
+void tern_recv_begin(struct tern_xfer *x);
+int tern_recv_advance(struct tern_xfer *x);
+void tern_recv_cancel(struct tern_xfer *x);
+void tern_recv_lost(struct tern_xfer *x);
+int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *header);
+int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *header);
+int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *header);
+
+void tern_rdv_feed(struct tern_rdv *rdv); /* tries the hungry again */
+
+/* cancel.c */
+int tern_on_cancel(struct tern_peer *peer, const struct tern_header *header);
+int tern_on_cancel_ack(struct tern_peer *peer, const struct tern_header *header);
+int tern_cancel_say(struct tern_xfer *x);
+
+void tern_send_settled(struct tern_xfer *x); /* a rail has confirmed */
+
+/* rail.c */
+void tern_rails_dial(struct tern_peer *peer);
+bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link);
+void tern_rail_up(struct tern_link *link);
+bool tern_rails_closed(const struct tern_peer *peer);
+void tern_rails_close(struct tern_peer *peer);
+struct tern_conn *tern_rail_next(struct tern_xfer *x);
+int tern_rails_settle(struct tern_xfer *x);
+int tern_rail_message(struct tern_link *link, const void *message, size_t bytes);
+void tern_rail_writable(struct tern_link *link);
+
+/* route.c */
+struct tern_route {
+	struct tern_list node; /* peer->routes */
+	struct tern_channel *channel;
+	uint64_t key, next_step;
+	struct tern_tensor tensor; /* send */
+	struct tern_buf room;      /* receive */
+	struct tern_region region; /* receive, while exposed */
+	struct tern_op op;
+	struct tern_req *req; /* the last one started */
+	bool is_send, exposed;
+};
+int tern_route_expose(struct tern_route *route);
+void tern_route_withdraw(struct tern_route *route);
+/* What tern_send and tern_recv do, for a request of a route. */
+int tern_channel_start(struct tern_route *route, struct tern_req *req);
+
+struct tern_listener {
+	struct tern_list node;
+	struct tern_rdv *rdv;
+	struct tern_lsn *lsns[2];
+	unsigned lsn_count;
+	struct tern_peer_opts opts;
+	char own_name[64];
+	void (*accept)(struct tern_peer *peer, void *arg);
+	void *accept_arg;
+	char address[128];
+};
+
+#endif

@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sending half.
+ *
+ *     tern_send --- a POST is held ---> claim: WRITING -> FINISHING -> UNACKED -> end
+ *         |   (small data answers a POST with an EAGER addressed to it: FINISHING -> end)
+ *         +-- small: EAGER -> end
+ *         +-- RTS: ANNOUNCED --ATS--> end                  (the peer read it)
+ *                       +------CTS--> WRITING -> ...       (the peer cannot read)
+ *
+ * Which POST is whose. The receiver pairs our EAGERs and RTSs, as they arrive, with its
+ * oldest receive of the triple. So a POST that crossed an EAGER or RTS of the same triple
+ * on the wire is for a receive that will be taken by that: it must be dropped. A POST's
+ * header says what the receiver had seen when it posted (`ack`); what we sent after that
+ * is in the table as SENT. And while a claimed POST is being written (CLAIM in the
+ * table), nothing else of its triple may be announced, for it would arrive first and take
+ * its place.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+
+static const struct tern_triple *triple_of(const struct tern_xfer *x)
+{
+	return &x->node.triple;
+}
+
+static struct tern_xfer *find_send(
+	struct tern_peer *peer, const struct tern_triple *triple)
+{
+	struct tern_match_node *n =
+		tern_match_find(&peer->match, triple, TERN_MATCH_SEND);
+
+	return n ? tern_container_of(n, struct tern_xfer, node) : NULL;
+}
+
+static bool is_small(const struct tern_xfer *x)
+{
+	return x->buf.bytes <= x->peer->eager_bytes;
+}
+
+static const void *data_of(const struct tern_xfer *x)
+{
+	return tern_buf_ptr(&x->buf);
+}
+
+/* ---- pairing ------------------------------------------------------------------------
+ */
+
+/* The POST's room is ours: `record` says where and how much. */
+static void claim(struct tern_xfer *x, struct tern_record *record)
+{
+	struct tern_peer *peer = x->peer;
+	const struct tern_triple triple = *triple_of(x);
+
+	tern_match_remove(&peer->match, &x->node);
+	tern_match_add(&peer->match, &x->node, &triple, TERN_MATCH_CLAIM);
+	tern_list_remove(&x->queue);
+	x->remote_id = record->src;
+	x->region = record->region;
+	if (x->buf.bytes > record->bytes)
+		x->result = -EMSGSIZE;
+	tern_record_free(record);
+	if (x->result < 0 || is_small(x)) {
+		tern_xfer_enter(x, TERN_XFER_FINISHING);
+		tern_xfer_pend(x);
+	} else {
+		tern_xfer_enter(x, TERN_XFER_WRITING);
+		tern_list_push(&peer->writing, &x->queue);
+		tern_peer_pump(peer);
+	}
+}
+
+void tern_send_begin(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	const struct tern_triple triple = *triple_of(x);
+	struct tern_match_node *post;
+	bool first = !find_send(peer, &triple);
+
+	post = first ? tern_match_find(&peer->match, &triple, TERN_MATCH_POST) : NULL;
+	tern_match_add(&peer->match, &x->node, &triple, TERN_MATCH_SEND);
+	if (post)
+		claim(x, tern_container_of(post, struct tern_record, node));
+	else if (first && !tern_match_find(&peer->match, &triple, TERN_MATCH_CLAIM))
+		tern_xfer_pend(x);
+}
+
+/* The triple's next send may go on, now that the one before it is out. */
+static void promote(struct tern_peer *peer, const struct tern_triple *triple)
+{
+	struct tern_xfer *next = find_send(peer, triple);
+	struct tern_match_node *post;
+
+	if (!next)
+		return;
+	post = tern_match_find(&peer->match, triple, TERN_MATCH_POST);
+	if (post)
+		claim(next, tern_container_of(post, struct tern_record, node));
+	else if (!tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM))
+		tern_xfer_pend(next);
+}
+
+/* Its message is out: the table forgets it. */
+static void leave_table(struct tern_xfer *x)
+{
+	const struct tern_triple triple = *triple_of(x);
+
+	tern_match_remove(&x->peer->match, &x->node);
+	promote(x->peer, &triple);
+}
+
+/* ---- what the peer may not have seen -------------------------------------------------
+ */
+
+static int remember_sent(struct tern_peer *peer, const struct tern_triple *triple)
+{
+	struct tern_sent *s;
+
+	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
+		return 0; /* the peer never posts */
+	if (!peer->sent)
+		peer->sent = calloc(TERN_SENT_MAX, sizeof(*peer->sent));
+	if (!peer->sent || peer->sent_count == TERN_SENT_MAX)
+		return -EAGAIN;
+	s = &peer->sent[(peer->sent_first + peer->sent_count++) % TERN_SENT_MAX];
+	tern_match_node_init(&s->node);
+	tern_match_add(&peer->match, &s->node, triple, TERN_MATCH_SENT);
+	s->seq = peer->tx_seq + 1; /* what the message is about to get */
+	return 0;
+}
+
+static void unremember_sent(struct tern_peer *peer)
+{
+	struct tern_sent *s;
+
+	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
+		return;
+	s = &peer->sent[(peer->sent_first + --peer->sent_count) % TERN_SENT_MAX];
+	tern_match_remove(&peer->match, &s->node);
+}
+
+void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack)
+{
+	while (peer->sent_count) {
+		struct tern_sent *s = &peer->sent[peer->sent_first];
+
+		if (tern_seq_before(ack, s->seq))
+			return;
+		tern_match_remove(&peer->match, &s->node);
+		peer->sent_first = (peer->sent_first + 1) % TERN_SENT_MAX;
+		peer->sent_count--;
+	}
+}
+
+/* ---- saying things ------------------------------------------------------------------
+ */
+
+static struct tern_header header_of(const struct tern_xfer *x, uint8_t type)
+{
+	struct tern_header h = {
+		.type = type,
+		.channel = x->channel->number,
+		.key = triple_of(x)->key,
+		.step = triple_of(x)->step,
+		.bytes = x->buf.bytes,
+		.src = x->id,
+		.dst = x->remote_id,
+		.shape = tern_req_of((struct tern_xfer *)(uintptr_t)x)->shape,
+	};
+
+	if (x->key && !x->key->told && !x->remote_id) {
+		h.flags |= TERN_FLAG_NAME;
+		h.name = x->key->name;
+		h.name_bytes = x->key->bytes;
+	}
+	return h;
+}
+
+static int say_eager(struct tern_xfer *x)
+{
+	struct tern_header h = header_of(x, TERN_MSG_EAGER);
+	int r = tern_stream_send(x->peer, &h, data_of(x), NULL);
+
+	if (r == 0) {
+		x->peer->stats.eager_count++;
+		x->peer->stats.bytes_sent += x->buf.bytes;
+	}
+	return r;
+}
+
+static int say_rts(struct tern_xfer *x)
+{
+	struct tern_header h;
+	int r = tern_xfer_id(x);
+
+	if (r == 0 && (tern_peer_caps(x->peer) & TERN_CAP_GET))
+		r = tern_xfer_expose(x, TERN_ACCESS_READ);
+	if (r < 0)
+		return r;
+	h = header_of(x, TERN_MSG_RTS);
+	if (x->exposed) {
+		h.flags |= TERN_FLAG_REGION;
+		h.region = x->region;
+	}
+	return tern_stream_send(x->peer, &h, NULL, NULL);
+}
+
+static int announce(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	bool small = is_small(x);
+	int r;
+
+	if (!small && x->channel->moving >= TERN_CHANNEL_INFLIGHT) {
+		tern_list_push(&x->channel->queued, &x->queue);
+		return 0;
+	}
+	if (!tern_peer_credit(peer, 0))
+		return -ENOBUFS;
+	r = remember_sent(peer, triple_of(x));
+	if (r == 0) {
+		r = small ? say_eager(x) : say_rts(x);
+		if (r < 0)
+			unremember_sent(peer);
+	}
+	if (r < 0) {
+		peer->credit_tx.used--; /* it was not spent */
+		return -EAGAIN;
+	}
+	if (small) {
+		const struct tern_triple triple = *triple_of(x);
+
+		tern_xfer_complete(x, 0);
+		promote(peer, &triple);
+		return 0;
+	}
+	tern_xfer_enter(x, TERN_XFER_ANNOUNCED);
+	x->counted = true;
+	x->channel->moving++;
+	leave_table(x);
+	return 0;
+}
+
+/* DONE behind the puts; or the data itself, addressed to the POST, when it is small. */
+static int finish(struct tern_xfer *x)
+{
+	bool small = x->result == 0 && is_small(x);
+	struct tern_header h = header_of(x, TERN_MSG_DONE);
+	int r;
+
+	if (small) {
+		const struct tern_triple triple = *triple_of(x);
+		struct tern_peer *peer = x->peer;
+
+		r = say_eager(x);
+		if (r < 0)
+			return r;
+		tern_xfer_complete(x, 0);
+		promote(peer, &triple);
+		return 0;
+	}
+	h.status = (int16_t)x->result;
+	r = tern_stream_send(x->peer, &h, NULL, x->result == 0 ? x : NULL);
+	if (r < 0)
+		return r;
+	x->done_seq = x->peer->tx_seq;
+	if (x->result == 0) {
+		x->peer->stats.put_count++;
+		x->peer->stats.bytes_sent += x->buf.bytes;
+	}
+	tern_xfer_enter(x, TERN_XFER_UNACKED);
+	tern_list_push(&x->peer->wait_ack, &x->queue);
+	leave_table(x);
+	return 0;
+}
+
+int tern_send_advance(struct tern_xfer *x)
+{
+	switch ((enum tern_xfer_state)x->state) {
+	case TERN_XFER_QUEUED:
+		return announce(x);
+	case TERN_XFER_FINISHING:
+		return finish(x);
+	case TERN_XFER_ANNOUNCED: /* it waits to say that it is cancelled */
+		return tern_cancel_say(x);
+	case TERN_XFER_WRITING:
+	case TERN_XFER_UNACKED:
+	case TERN_XFER_POSTED:
+	case TERN_XFER_ADVERTISED:
+	case TERN_XFER_ALLOCATING:
+	case TERN_XFER_PEEKING:
+	case TERN_XFER_READING:
+	case TERN_XFER_ANSWERING:
+	case TERN_XFER_FILLING:
+	case TERN_XFER_FLUSHING:
+	case TERN_XFER_HELD:
+	case TERN_XFER_ENDED:
+	case TERN_XFER_STATE_COUNT:
+		break;
+	}
+	tern_assert(!"a send in this state has nothing to say");
+	return 0;
+}
+
+/* ---- writing ------------------------------------------------------------------------
+ */
+
+static void put_done(struct tern_op *op, int status)
+{
+	struct tern_put_op *put = tern_container_of(op, struct tern_put_op, op);
+	struct tern_xfer *x = put->xfer;
+	struct tern_peer *peer = x->peer;
+
+	(void)status; /* a failure is the link's, whose end is on its way */
+	put->xfer = NULL;
+	peer->put_op_count--;
+	x->puts_out--;
+	if (x->acked && x->puts_out == 0)
+		tern_xfer_end(x, x->result);
+	tern_peer_pump(peer);
+}
+
+/* Few chunks ahead of everything else: a small message waits behind them. */
+static struct tern_put_op *free_put_op(struct tern_peer *peer)
+{
+	unsigned limit = 4;
+
+	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
+		limit += peer->rails[i] ? 4 : 0;
+	for (unsigned i = 0; i < limit; i++)
+		if (!peer->put_ops[i].xfer)
+			return &peer->put_ops[i];
+	return NULL;
+}
+
+/* One chunk. */
+static int put_chunk(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	/* What is sent again goes over the main link: it is ordered with its DONE. */
+	struct tern_conn *conn =
+		x->state == TERN_XFER_WRITING ? tern_rail_next(x) : tern_peer_conn(peer);
+	struct tern_put_op *put = free_put_op(peer);
+	uint64_t n = TERN_MIN(conn->chunk_bytes, x->buf.bytes - x->issued);
+	int r;
+
+	if (!put)
+		return -EAGAIN;
+	put->op.done = put_done;
+	r = conn->port->ops->put(conn, &put->op, x->buf.mem, x->buf.offset + x->issued, n,
+		&x->region, x->issued);
+	if (r < 0)
+		return -EAGAIN;
+	put->xfer = x;
+	put->bytes = n;
+	peer->put_op_count++;
+	x->puts_out++;
+	x->issued += n;
+	return 0;
+}
+
+/* Puts and messages are ordered: DONE may follow before the puts complete. */
+static void finish_writing(struct tern_xfer *x)
+{
+	tern_list_remove(&x->queue);
+	if (x->cancelled)
+		x->result = -ECANCELED;
+	tern_xfer_enter(x, TERN_XFER_FINISHING);
+	tern_list_push(&x->peer->pending, &x->queue);
+}
+
+void tern_send_settled(struct tern_xfer *x)
+{
+	if (tern_rails_settle(x) == 0)
+		finish_writing(x);
+	tern_peer_pump(x->peer);
+}
+
+int tern_send_write(struct tern_xfer *x)
+{
+	int r = 0;
+
+	if (x->state != TERN_XFER_WRITING) { /* sent again by the stream: all of it */
+		while (r == 0 && x->issued < x->buf.bytes)
+			r = put_chunk(x);
+		return r;
+	}
+	if (!x->cancelled && x->issued < x->buf.bytes)
+		r = put_chunk(x);
+	if (r < 0)
+		return r;
+	if (x->cancelled || x->issued == x->buf.bytes) {
+		r = tern_rails_settle(x);
+		if (r == 0)
+			finish_writing(x);
+	}
+	return r;
+}
+
+void tern_send_acked(struct tern_peer *peer)
+{
+	struct tern_xfer *x;
+
+	while ((x = tern_list_first(&peer->wait_ack, struct tern_xfer, queue)) &&
+		!tern_seq_before(peer->acked, x->done_seq)) {
+		tern_list_remove(&x->queue);
+		x->acked = true;
+		if (x->puts_out == 0)
+			tern_xfer_end(x, x->result);
+	}
+}
+
+/* The link is gone, and with it, perhaps, what was put: all of it again on the next one.
+ */
+void tern_send_lost(struct tern_xfer *x)
+{
+	tern_assert(x->puts_out == 0);
+	x->cancel_told = false;
+	x->rails_used = x->rails_asked = x->rails_confirmed = 0;
+	if (x->issued == 0)
+		return;
+	x->issued = 0;
+	if (x->state == TERN_XFER_WRITING && !tern_list_linked(&x->queue))
+		tern_list_push(&x->peer->writing, &x->queue);
+	if (x->state == TERN_XFER_FINISHING && x->result == 0) {
+		tern_list_remove(&x->queue);
+		tern_xfer_enter(x, TERN_XFER_WRITING);
+		tern_list_push(&x->peer->writing, &x->queue);
+	}
+}
+
+/* ---- what the peer says ---------------------------------------------------------------
+ */
+
+int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
+{
+	const struct tern_triple triple = {
+		.key = h->key, .step = h->step, .channel = h->channel};
+	struct tern_match_node *crossed;
+	struct tern_record *record;
+	struct tern_xfer *x;
+
+	if (!(h->flags & TERN_FLAG_REGION) || !h->src)
+		return -EPROTO;
+	record = tern_record_new(peer, h);
+	crossed = tern_match_find(&peer->match, &triple, TERN_MATCH_SENT);
+	if (crossed) {
+		tern_match_remove(&peer->match, crossed); /* it accounts for one POST */
+		tern_record_free(record);
+		return 0;
+	}
+	x = find_send(peer, &triple);
+	if (x)
+		claim(x, record);
+	else
+		tern_match_add(&peer->match, &record->node, &triple, TERN_MATCH_POST);
+	return 0;
+}
+
+static struct tern_xfer *announced(struct tern_peer *peer, uint32_t id)
+{
+	struct tern_xfer *x = tern_xfer_by_id(peer, id);
+
+	return x && x->is_send && x->state == TERN_XFER_ANNOUNCED ? x : NULL;
+}
+
+/* Takes back what an RTS exposed; READ exposures end at once. */
+static void unexpose(struct tern_xfer *x)
+{
+	if (!x->exposed)
+		return;
+	x->exposed = false;
+	x->peer->port->ops->withdraw(x->peer->port, &x->op, &x->region);
+}
+
+int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_xfer *x = announced(peer, h->dst);
+
+	if (!x)
+		return 0; /* a stale id changes nothing */
+	if (!(h->flags & TERN_FLAG_REGION) || !h->src || h->bytes < x->buf.bytes)
+		return -EPROTO;
+	unexpose(x);
+	tern_list_remove(&x->queue);
+	x->remote_id = h->src;
+	x->region = h->region;
+	tern_xfer_enter(x, TERN_XFER_WRITING);
+	tern_list_push(&peer->writing, &x->queue);
+	tern_peer_pump(peer);
+	return 0;
+}
+
+int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_xfer *x = announced(peer, h->dst);
+
+	if (!x)
+		return 0;
+	if (h->status == 0) {
+		peer->stats.get_count++;
+		peer->stats.bytes_sent += x->buf.bytes;
+	}
+	tern_xfer_end(x, h->status);
+	return 0;
+}
+
+/* ---- cancel, and turns ----------------------------------------------------------------
+ */
+
+void tern_send_cancel(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	const struct tern_triple triple = *triple_of(x);
+
+	switch ((enum tern_xfer_state)x->state) {
+	case TERN_XFER_QUEUED:
+		tern_xfer_end(x, -ECANCELED);
+		promote(peer, &triple);
+		break;
+	case TERN_XFER_ANNOUNCED:
+		x->cancelled = true;
+		tern_xfer_pend(x);
+		break;
+	case TERN_XFER_WRITING: /* the next turn stops it */
+		x->cancelled = true;
+		tern_peer_pump(peer);
+		break;
+	case TERN_XFER_FINISHING:
+		x->result = -ECANCELED;
+		break;
+	case TERN_XFER_UNACKED: /* too late: it will end with what it came to */
+	case TERN_XFER_FLUSHING:
+	case TERN_XFER_ENDED:
+		break;
+	case TERN_XFER_POSTED:
+	case TERN_XFER_ADVERTISED:
+	case TERN_XFER_ALLOCATING:
+	case TERN_XFER_PEEKING:
+	case TERN_XFER_READING:
+	case TERN_XFER_ANSWERING:
+	case TERN_XFER_FILLING:
+	case TERN_XFER_HELD:
+	case TERN_XFER_STATE_COUNT:
+		tern_assert(!"not a send");
+	}
+}
+
+void tern_send_next(struct tern_channel *channel)
+{
+	struct tern_list *n;
+
+	if (channel->moving >= TERN_CHANNEL_INFLIGHT)
+		return;
+	n = tern_list_pop(&channel->queued);
+	if (n)
+		tern_xfer_pend(tern_list_entry(n, struct tern_xfer, queue));
+}

@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Peers: how they come up, are lost, come back, and end.
+ *
+ * Timers. `retry`: the dialler's next attempt, and for both ends the moment to give up.
+ * `tick`: four times per suspect_ns while UP; says PING when the other end was silent
+ * since the last one, counts silence, makes the peer suspect and then dead. A tick that
+ * comes late counts as one: our own standstill is no silence of theirs.
+ *
+ * The end is in two steps: tern_peer_down() stops everything and closes the links; when
+ * the last of them is gone, and with it all access to memory, end_call ends the requests.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
+#define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
+
+static void end_call(struct tern_deferred *deferred);
+static void retry(struct tern_timer *timer);
+static void tick(struct tern_timer *timer);
+
+static uint64_t now_of(const struct tern_peer *peer)
+{
+	return tern_now_ns(peer->rdv->ctx->env);
+}
+
+static void set_timer(struct tern_peer *peer, struct tern_timer *timer, uint64_t in_ns)
+{
+	tern_timer_set(peer->rdv->ctx, timer, now_of(peer) + in_ns);
+}
+
+static void defer_end(struct tern_peer *peer)
+{
+	tern_defer(peer->rdv->ctx, &peer->end_call);
+}
+
+static void report(struct tern_peer *peer, enum tern_peer_event event, int status)
+{
+	if (!peer->freed && peer->opts.event && (peer->dialler || peer->accepted))
+		peer->opts.event(peer, event, status, peer->opts.arg);
+}
+
+uint32_t tern_peer_first_seq(const struct tern_peer *peer)
+{
+	return peer->rdv->ctx->opts.first_seq;
+}
+
+/* ---- birth
+ * ------------------------------------------------------------------------------- */
+
+static void init_lists(struct tern_peer *peer)
+{
+	struct tern_list *lists[] = {&peer->wait_ack, &peer->xfers, &peer->pending,
+		&peer->starved, &peer->writing, &peer->answers, &peer->records,
+		&peer->channels, &peer->routes, &peer->end_call.link,
+		&peer->tell_call.link};
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
+		tern_list_init(lists[i]);
+}
+
+void tern_peer_set_opts(struct tern_peer *peer, const struct tern_peer_opts *opts)
+{
+	peer->opts = *opts;
+	if (opts->name)
+		snprintf(peer->own_name, sizeof(peer->own_name), "%s", opts->name);
+	peer->opts.name = peer->own_name;
+}
+
+struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts)
+{
+	struct tern_peer *peer = calloc(1, sizeof(*peer));
+	uint32_t first = rdv->ctx->opts.first_seq;
+
+	if (!peer)
+		return NULL;
+	peer->rdv = rdv;
+	init_lists(peer);
+	peer->end_call.call = end_call;
+	peer->retry.fire = retry;
+	peer->tick.fire = tick;
+	peer->tx_seq = peer->acked = first;
+	if (tern_match_init(&peer->match) < 0) {
+		free(peer);
+		return NULL;
+	}
+	if (!tern_credit_open(&peer->credit_rx, &rdv->credits, first)) {
+		tern_credit_close(&peer->credit_rx);
+		tern_match_fini(&peer->match);
+		free(peer);
+		return NULL;
+	}
+	if (opts)
+		tern_peer_set_opts(peer, opts);
+	tern_list_push(&rdv->peers, &peer->node);
+	return peer;
+}
+
+struct tern_peer *tern_peer_by_token(
+	struct tern_rdv *rdv, uint64_t token, uint64_t incarnation)
+{
+	tern_list_for_each (n, &rdv->peers) {
+		struct tern_peer *peer = tern_list_entry(n, struct tern_peer, node);
+
+		if (peer->token == token && peer->their_incarnation == incarnation &&
+			!peer->dialler && peer->accepted &&
+			peer->state != TERN_PEER_STATE_DOWN)
+			return peer;
+	}
+	return NULL;
+}
+
+/* ---- dialling
+ * ---------------------------------------------------------------------------- */
+
+static void dial_failed(struct tern_peer *peer, int status);
+
+static void dial(struct tern_peer *peer)
+{
+	const struct tern_candidate *to = &peer->candidates.at[peer->candidate];
+	struct tern_port *port;
+	struct tern_conn *conn = NULL;
+	struct tern_link *link = NULL;
+	int r = tern_context_port(peer->rdv->ctx, to->fabric, &port);
+
+	if (r == 0)
+		r = port->ops->connect(port, to->address, &conn);
+	if (r == 0) {
+		link = tern_link_new(peer->rdv, conn, TERN_LINK_DIALLING);
+		if (!link) {
+			conn->user = NULL;
+			port->ops->conn_close(conn, false);
+			r = -ENOMEM;
+		}
+	}
+	if (r < 0) {
+		dial_failed(peer, r);
+		return;
+	}
+	link->peer = peer;
+	peer->link_count++;
+	/* A host that never answers must not cost more than the whole time there is. */
+	tern_timer_set(peer->rdv->ctx, &link->timer, peer->give_up_ns);
+}
+
+static bool is_final(int status)
+{
+	return status == -EPROTONOSUPPORT || status == -EACCES || status == -EPROTO ||
+	       status == -EINVAL || status == -ENOBUFS;
+}
+
+static void dial_failed(struct tern_peer *peer, int status)
+{
+	uint64_t jitter;
+
+	if (peer->state == TERN_PEER_STATE_LOST)
+		status = status == -EPIPE ? status
+					  : peer->cause; /* why it was lost says more */
+	peer->cause = status;
+	if (is_final(status) ||
+		(peer->state == TERN_PEER_STATE_LOST && status == -EPIPE)) {
+		tern_peer_down(peer, status);
+		return;
+	}
+	if (peer->state == TERN_PEER_STATE_START &&
+		++peer->candidate < peer->candidates.count) {
+		set_timer(peer, &peer->retry, 0);
+		return;
+	}
+	if (peer->state == TERN_PEER_STATE_START)
+		peer->candidate = 0;
+	if (now_of(peer) >= peer->give_up_ns) {
+		tern_peer_down(peer, status);
+		return;
+	}
+	jitter = tern_random(peer->rdv->ctx->env) % (peer->backoff_ns / 2 + 1);
+	set_timer(peer, &peer->retry, peer->backoff_ns / 2 + jitter);
+	peer->backoff_ns = TERN_MIN(peer->backoff_ns * 2, BACKOFF_MAX_NS);
+}
+
+static void retry(struct tern_timer *timer)
+{
+	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, retry);
+
+	if (peer->fin_sent)
+		tern_peer_down(
+			peer, 0); /* it never said goodbye; everything was acknowledged */
+	else if (peer->dialler && (now_of(peer) < peer->give_up_ns || !peer->cause))
+		dial(peer);
+	else
+		tern_peer_down(peer, peer->cause);
+}
+
+int tern_connect(struct tern_context *ctx, const char *address,
+	const struct tern_peer_opts *opts, struct tern_peer **out)
+{
+	struct tern_candidates candidates;
+	struct tern_peer *peer;
+	int r = tern_address_dial(ctx->domain, address, &candidates);
+
+	if (r < 0)
+		return r;
+	peer = tern_peer_new(tern_rdv_of(ctx), opts);
+	if (!peer)
+		return -ENOMEM;
+	peer->dialler = true;
+	peer->candidates = candidates;
+	peer->give_up_ns = now_of(peer) + ctx->opts.connect_ns;
+	peer->backoff_ns = BACKOFF_FIRST_NS;
+	snprintf(peer->name, sizeof(peer->name), "%s", address);
+	set_timer(peer, &peer->retry, 0);
+	*out = peer;
+	return 0;
+}
+
+/* ---- links come and go
+ * ------------------------------------------------------------------- */
+
+static void name_it(struct tern_peer *peer, const struct tern_link *link)
+{
+	const char *said = link->theirs.name;
+	char clean[64];
+	size_t n = 0;
+
+	/* What a peer calls itself ends up on terminals: printable only. */
+	for (; *said && n + 1 < sizeof(clean); said++)
+		clean[n++] = *said >= ' ' && *said <= '~' ? *said : '?';
+	clean[n] = 0;
+	if (n)
+		snprintf(peer->name, sizeof(peer->name), "%s (%s)", clean,
+			link->conn->name);
+	else
+		snprintf(peer->name, sizeof(peer->name), "%s", link->conn->name);
+}
+
+static void first_up(struct tern_peer *peer, const struct tern_link *link)
+{
+	const struct tern_hello *theirs = &link->theirs;
+	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
+	uint32_t own = opts->eager_bytes ? opts->eager_bytes : link->conn->eager_bytes;
+
+	peer->rx_seq = peer->told_ack = theirs->first_seq;
+	peer->credit_tx.used = theirs->first_seq;
+	peer->credit_tx.granted = theirs->first_seq;
+	own = TERN_MIN(own, TERN_EAGER_MAX);
+	peer->eager_bytes = TERN_MIN(own, theirs->eager_bytes);
+	peer->port = link->conn->port;
+	peer->fabric_name = peer->port->ops->name;
+	name_it(peer, link);
+}
+
+/* Counters that can follow from what we know. */
+static bool plausible(struct tern_peer *peer, const struct tern_hello *theirs, bool first)
+{
+	if (!tern_credit_update(&peer->credit_tx, theirs->credit))
+		return false;
+	return first || (!tern_seq_before(peer->tx_seq, theirs->rx_seq) &&
+				!tern_seq_before(theirs->rx_seq, peer->acked));
+}
+
+void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
+{
+	bool first = peer->state == TERN_PEER_STATE_START;
+
+	if (peer->state == TERN_PEER_STATE_DOWN ||
+		(first && !peer->dialler && !link->listener)) {
+		tern_link_close(link, -ECONNRESET, false);
+		return;
+	}
+	if (first)
+		first_up(peer, link);
+	if (!plausible(peer, &link->theirs, first)) {
+		tern_link_close(link, -EPROTO, false);
+		return;
+	}
+	link->state = TERN_LINK_UP;
+	link->conn->owner = peer;
+	peer->link = link;
+	peer->epoch = link->epoch;
+	peer->state = TERN_PEER_STATE_UP;
+	peer->heard = true;
+	peer->silent_ns = 0;
+	peer->backoff_ns = BACKOFF_FIRST_NS;
+	tern_timer_clear(peer->rdv->ctx, &peer->retry);
+	set_timer(peer, &peer->tick, peer->rdv->ctx->opts.suspect_ns / 4);
+	tern_stream_up(peer, first ? tern_peer_first_seq(peer) : link->theirs.rx_seq);
+	if (peer->dialler)
+		tern_rails_dial(peer);
+	if (!first) {
+		peer->stats.reconnect_count++;
+		peer->suspect = false;
+		report(peer, TERN_PEER_RECOVERED, 0);
+	} else if (peer->dialler) {
+		report(peer, TERN_PEER_UP, 0);
+	} else {
+		peer->accepted = true;
+		link->listener->accept(peer, link->listener->accept_arg);
+	}
+	tern_peer_pump(peer);
+}
+
+/* The link that was in use has ended, and nobody meant it to. */
+static void lost(struct tern_peer *peer, int status)
+{
+	peer->state = TERN_PEER_STATE_LOST;
+	peer->cause = status;
+	peer->give_up_ns = now_of(peer) + peer->rdv->ctx->opts.reconnect_ns;
+	tern_timer_clear(peer->rdv->ctx, &peer->tick);
+	tern_rails_close(peer);
+	if (!peer->suspect) {
+		peer->suspect = true;
+		report(peer, TERN_PEER_SUSPECT, status);
+	}
+}
+
+static void answer_waiting(struct tern_peer *peer)
+{
+	tern_list_for_each (n, &peer->rdv->links) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+
+		if (link->peer == peer && link->state == TERN_LINK_WAIT_OLD) {
+			tern_link_answer(link);
+			return;
+		}
+	}
+}
+
+/* Nothing of the old epoch is left: what it carried starts over, and so may the link. */
+static void ready_for_next(struct tern_peer *peer)
+{
+	uint64_t reconnect_ns = peer->rdv->ctx->opts.reconnect_ns;
+
+	tern_stream_lost(peer);
+	set_timer(peer, &peer->retry, peer->dialler ? 0 : reconnect_ns);
+	answer_waiting(peer);
+}
+
+static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
+{
+	peer->link = NULL;
+	if (peer->state == TERN_PEER_STATE_DOWN)
+		return;
+	if (peer->fin_sent || peer->fin_received)
+		tern_peer_down(peer, 0);
+	else if ((caps & TERN_CAP_BOUND) || status == -EPIPE || status == -EPROTO)
+		tern_peer_down(peer, status ? status : -ECONNRESET);
+	else
+		lost(peer, status ? status : -ECONNRESET);
+}
+
+void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int status)
+{
+	bool main = peer->link == link;
+	bool rail = link->rail && peer->rails[link->rail] == link;
+
+	peer->link_count--;
+	if (link->verdict)
+		status = link->verdict;
+	if (main)
+		current_closed(peer, status, link->conn->caps);
+	if (rail) {
+		peer->rails[link->rail] = NULL;
+		tern_peer_cut(peer, -ECONNRESET); /* what it carried may be lost */
+	}
+	if ((main || rail) && peer->state == TERN_PEER_STATE_LOST &&
+		tern_rails_closed(peer))
+		ready_for_next(peer);
+	if (!main && !link->rail && peer->state != TERN_PEER_STATE_DOWN) {
+		if (peer->dialler)
+			dial_failed(peer, status ? status : -ECONNRESET);
+		else if (!peer->accepted)
+			tern_peer_down(peer, status);
+	}
+	if (peer->state == TERN_PEER_STATE_DOWN && peer->link_count == 0)
+		defer_end(peer);
+}
+
+void tern_peer_cut(struct tern_peer *peer, int status)
+{
+	if (peer->link)
+		tern_link_close(peer->link, status, false);
+}
+
+/* ---- keeping alive
+ * ------------------------------------------------------------------------ */
+
+static void tick(struct tern_timer *timer)
+{
+	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, tick);
+	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
+	uint64_t interval = opts->suspect_ns / 4;
+
+	set_timer(peer, timer, interval);
+	tern_credit_idle(&peer->credit_rx);
+	if (peer->dialler)
+		tern_rails_dial(peer);
+	if (peer->heard) {
+		peer->heard = false;
+		peer->silent_ns = 0;
+		if (peer->suspect) {
+			peer->suspect = false;
+			report(peer, TERN_PEER_RECOVERED, 0);
+		}
+		return;
+	}
+	peer->silent_ns += interval;
+	if (peer->silent_ns >= opts->dead_ns) {
+		tern_peer_down(peer, -ETIMEDOUT);
+		return;
+	}
+	if (peer->silent_ns >= opts->suspect_ns && !peer->suspect) {
+		peer->suspect = true;
+		report(peer, TERN_PEER_SUSPECT, -ETIMEDOUT);
+	}
+	tern_stream_ping(peer, false);
+}
+
+/* ---- the end
+ * ------------------------------------------------------------------------------- */
+
+void tern_peer_down(struct tern_peer *peer, int status)
+{
+	struct tern_context *ctx = peer->rdv->ctx;
+
+	if (peer->state == TERN_PEER_STATE_DOWN)
+		return;
+	peer->state = TERN_PEER_STATE_DOWN;
+	peer->cause = status;
+	tern_timer_clear(ctx, &peer->retry);
+	tern_timer_clear(ctx, &peer->tick);
+	tern_list_for_each_safe (n, &peer->rdv->links) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+
+		if (link->peer == peer)
+			tern_link_close(link, status, status == 0);
+	}
+	if (peer->link_count == 0)
+		defer_end(peer);
+}
+
+/* No link is left: nothing can touch memory any more. */
+static void end_requests(struct tern_peer *peer)
+{
+	int status = peer->cause ? peer->cause : -ESHUTDOWN;
+	struct tern_list *n;
+
+	tern_list_for_each_safe (i, &peer->xfers) {
+		struct tern_xfer *x = tern_list_entry(i, struct tern_xfer, all);
+
+		x->record = NULL;
+		if (x->state == TERN_XFER_HELD) {
+			tern_list_remove(&x->all);
+			x->peer = NULL;
+			continue;
+		}
+		tern_assert(x->puts_out == 0);
+		tern_xfer_end(x, status);
+	}
+	tern_list_for_each (i, &peer->routes)
+		tern_route_withdraw(tern_list_entry(i, struct tern_route, node));
+	while ((n = peer->records.next) != &peer->records)
+		tern_record_free(tern_list_entry(n, struct tern_record, all));
+	tern_send_forget_sent(peer, peer->tx_seq);
+	tern_retain_fini(&peer->retain);
+	peer->arrival_count = 0;
+}
+
+static void say_fin(struct tern_peer *peer)
+{
+	struct tern_header h = {.type = TERN_MSG_FIN};
+
+	if (tern_stream_send(peer, &h, NULL, NULL) == 0) {
+		peer->fin_sent = true;
+		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.dead_ns);
+	}
+}
+
+static bool sends_left(const struct tern_peer *peer)
+{
+	tern_list_for_each (n, &peer->xfers)
+		if (tern_list_entry(n, struct tern_xfer, all)->is_send)
+			return true;
+	return !tern_list_empty(&peer->answers);
+}
+
+/* Receives that nobody will ever serve, once the peer has said its last word. */
+static void end_receives(struct tern_peer *peer)
+{
+	tern_list_for_each_safe (n, &peer->xfers) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		if (!x->is_send && (x->state == TERN_XFER_POSTED ||
+					   x->state == TERN_XFER_ADVERTISED))
+			tern_xfer_end(x, -ESHUTDOWN);
+	}
+}
+
+static void goodbye(struct tern_peer *peer)
+{
+	if (peer->state != TERN_PEER_STATE_UP)
+		return;
+	if (peer->fin_received)
+		end_receives(peer);
+	if (!peer->fin_sent && ((peer->fin_wanted && !sends_left(peer)) ||
+				       (peer->fin_received && peer->arrival_count == 0)))
+		say_fin(peer);
+	if (peer->fin_sent && peer->fin_received && peer->arrival_count == 0)
+		tern_peer_down(peer, 0);
+}
+
+static void end_call(struct tern_deferred *deferred)
+{
+	struct tern_peer *peer = tern_container_of(deferred, struct tern_peer, end_call);
+
+	if (peer->state != TERN_PEER_STATE_DOWN) {
+		goodbye(peer);
+		return;
+	}
+	if (peer->link_count > 0)
+		return;
+	if (!peer->finished) {
+		end_requests(peer);
+		peer->finished = true;
+		tern_rdv_run_completed(peer->rdv);
+		if (!peer->accepted && !peer->dialler)
+			peer->freed = true; /* nobody was ever told of it */
+		report(peer, TERN_PEER_DOWN, peer->cause);
+	}
+	if (peer->freed)
+		tern_peer_destroy(peer);
+}
+
+void tern_peer_maybe_finish(struct tern_peer *peer)
+{
+	if (peer->state == TERN_PEER_STATE_UP && (peer->fin_wanted || peer->fin_received))
+		defer_end(peer);
+}
+
+void tern_peer_close(struct tern_peer *peer)
+{
+	peer->fin_wanted = true;
+	if (peer->state == TERN_PEER_STATE_START && tern_list_empty(&peer->xfers))
+		tern_peer_down(peer, 0);
+	else
+		tern_peer_maybe_finish(peer);
+}
+
+void tern_peer_free(struct tern_peer *peer)
+{
+	if (!peer || peer->freed)
+		return;
+	peer->freed = true;
+	tern_peer_down(peer, -ECANCELED);
+	if (peer->finished)
+		defer_end(peer);
+}
+
+void tern_peer_destroy(struct tern_peer *peer)
+{
+	struct tern_list *n;
+
+	while ((n = tern_list_pop(&peer->channels)))
+		free(tern_list_entry(n, struct tern_channel, node));
+	while ((n = tern_list_pop(&peer->routes)))
+		free(tern_list_entry(n, struct tern_route, node));
+	tern_list_remove(&peer->end_call.link);
+	tern_list_remove(&peer->tell_call.link);
+	tern_credit_close(&peer->credit_rx);
+	tern_keys_fini(&peer->keys);
+	tern_match_fini(&peer->match);
+	free(peer->sent);
+	free(peer->slots);
+	tern_list_remove(&peer->node);
+	free(peer);
+}
+
+/* ---- looking at it
+ * -------------------------------------------------------------------------- */
+
+const char *tern_peer_name(const struct tern_peer *peer)
+{
+	return peer->name;
+}
+
+const char *tern_peer_fabric(const struct tern_peer *peer)
+{
+	return peer->fabric_name ? peer->fabric_name : "";
+}
+
+void tern_peer_stats(const struct tern_peer *peer, struct tern_peer_stats *out)
+{
+	*out = peer->stats;
+}

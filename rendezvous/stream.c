@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A peer's messages as a stream that survives its links: numbered, kept until the other
+ * end has handled them, sent again on the next link from the first one that it had not.
+ *
+ * A header's `ack` and `credit` are those of the moment the message was made, also when
+ * it is sent again: what they say is part of the order (see send.c on POSTs). Messages
+ * without a number (CREDIT, PING) are sent only when nothing numbered waits, so that
+ * order holds for their counters too.
+ *
+ * On a fabric whose connection cannot come back (TERN_CAP_BOUND) nothing is kept.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define TELL_MESSAGES 64u
+#define TELL_BYTES    (128u << 10)
+
+static bool keeps(const struct tern_peer *peer)
+{
+	return !(tern_peer_caps(peer) & TERN_CAP_BOUND);
+}
+
+bool tern_stream_busy(const struct tern_peer *peer)
+{
+	return peer->retain.count > 0;
+}
+
+static uint16_t stamp_flags(const struct tern_peer *peer)
+{
+	return tern_list_empty(&peer->starved) ? 0 : TERN_FLAG_STARVED;
+}
+
+static void stamp(struct tern_peer *peer, void *head, uint32_t seq)
+{
+	tern_header_stamp(head, peer->epoch, seq, peer->rx_seq, peer->credit_rx.granted,
+		stamp_flags(peer));
+}
+
+/* The peer has been told of our counters. */
+static void told(struct tern_peer *peer)
+{
+	peer->told_ack = peer->rx_seq;
+	peer->untold_bytes = 0;
+	peer->credit_rx.told = peer->credit_rx.granted;
+	peer->ack_due = false;
+	peer->starved_told = !tern_list_empty(&peer->starved);
+}
+
+static int give(struct tern_peer *peer, const void *head, size_t head_bytes,
+	const void *payload, size_t payload_bytes)
+{
+	struct tern_conn *conn = tern_peer_conn(peer);
+
+	if (conn->port->ops->send(conn, head, head_bytes, payload, payload_bytes) < 0)
+		return -EAGAIN; /* also when the conn has failed: its end is on its way */
+	peer->stats.messages_sent++;
+	return 0;
+}
+
+int tern_stream_flush(struct tern_peer *peer)
+{
+	struct tern_retain *retain = &peer->retain;
+
+	while (retain->sent_count < retain->count) {
+		struct tern_retained *e = tern_retain_at(retain, retain->sent_count);
+
+		if (e->xfer && tern_send_write(e->xfer) < 0)
+			return -EAGAIN;
+		if (give(peer, tern_retain_data(retain, e), e->bytes, NULL, 0) < 0)
+			return -EAGAIN;
+		retain->sent_count++;
+	}
+	return 0;
+}
+
+/* Keeps a copy first; the copy is what is sent, now or when there is room. */
+static int send_kept(struct tern_peer *peer, const void *head, size_t head_bytes,
+	const void *payload, size_t payload_bytes, struct tern_xfer *xfer)
+{
+	struct tern_retained *e =
+		tern_retain_add(&peer->retain, head_bytes + payload_bytes);
+	unsigned char *copy;
+
+	if (!e)
+		return -EAGAIN;
+	copy = tern_retain_data(&peer->retain, e);
+	memcpy(copy, head, head_bytes);
+	if (payload_bytes)
+		memcpy(copy + head_bytes, payload, payload_bytes);
+	e->seq = peer->tx_seq + 1;
+	e->xfer = xfer;
+	stamp(peer, copy, e->seq);
+	if (peer->retain.sent_count + 1 == peer->retain.count &&
+		give(peer, copy, e->bytes, NULL, 0) == 0)
+		peer->retain.sent_count++;
+	return 0;
+}
+
+int tern_stream_send(struct tern_peer *peer, const struct tern_header *header,
+	const void *payload, struct tern_xfer *xfer)
+{
+	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
+	size_t payload_bytes = header->type == TERN_MSG_EAGER ? header->bytes : 0;
+	size_t head_bytes;
+	int r;
+
+	if (peer->state != TERN_PEER_STATE_UP)
+		return -EAGAIN;
+	head_bytes = tern_header_encode(header, head);
+	if (keeps(peer)) {
+		r = send_kept(peer, head, head_bytes, payload, payload_bytes, xfer);
+	} else {
+		stamp(peer, head, peer->tx_seq + 1);
+		r = give(peer, head, head_bytes, payload, payload_bytes);
+	}
+	if (r < 0)
+		return r;
+	peer->tx_seq++;
+	told(peer);
+	if (header->flags & TERN_FLAG_NAME)
+		tern_key_told(&peer->keys, header->key);
+	return 0;
+}
+
+/* Unnumbered, and only if nothing numbered waits. */
+static int say_bare(struct tern_peer *peer, uint8_t type, uint16_t flags)
+{
+	struct tern_header h = {.type = type, .flags = flags};
+	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
+	size_t bytes;
+
+	if (peer->state != TERN_PEER_STATE_UP || tern_stream_flush(peer) < 0)
+		return -EAGAIN;
+	bytes = tern_header_encode(&h, head);
+	stamp(peer, head, peer->tx_seq);
+	if (give(peer, head, bytes, NULL, 0) < 0)
+		return -EAGAIN;
+	told(peer);
+	return 0;
+}
+
+void tern_stream_ping(struct tern_peer *peer, bool reply)
+{
+	say_bare(peer, TERN_MSG_PING, reply ? TERN_FLAG_REPLY : 0);
+}
+
+static bool worth_telling(const struct tern_peer *peer)
+{
+	return peer->ack_due || peer->rx_seq - peer->told_ack >= TELL_MESSAGES ||
+	       peer->untold_bytes >= TELL_BYTES ||
+	       tern_credit_worth_telling(&peer->credit_rx) ||
+	       (!peer->starved_told && !tern_list_empty(&peer->starved));
+}
+
+/* If what there is to tell has not gone out with another message meanwhile. */
+static void tell_now(struct tern_deferred *deferred)
+{
+	struct tern_peer *peer = tern_container_of(deferred, struct tern_peer, tell_call);
+
+	if (peer->state == TERN_PEER_STATE_UP && worth_telling(peer))
+		say_bare(peer, TERN_MSG_CREDIT, 0);
+}
+
+void tern_stream_tell(struct tern_peer *peer)
+{
+	peer->tell_call.call = tell_now;
+	tern_defer(peer->rdv->ctx, &peer->tell_call);
+}
+
+/* ---- receiving
+ * --------------------------------------------------------------------------- */
+
+static int on_fin(struct tern_peer *peer, const struct tern_header *h)
+{
+	(void)h;
+	peer->fin_received = true;
+	peer->ack_due = true;
+	tern_stream_tell(peer);
+	tern_peer_maybe_finish(peer);
+	return 0;
+}
+
+static int on_ping(struct tern_peer *peer, const struct tern_header *h)
+{
+	if (!(h->flags & TERN_FLAG_REPLY))
+		tern_stream_ping(peer, true);
+	return 0;
+}
+
+static int on_credit(struct tern_peer *peer, const struct tern_header *h)
+{
+	(void)peer;
+	(void)h;
+	return 0; /* its header said it all */
+}
+
+static int (*const handlers[TERN_MSG_TYPE_COUNT])(
+	struct tern_peer *peer, const struct tern_header *h) = {
+	[TERN_MSG_EAGER] = tern_recv_on_eager,
+	[TERN_MSG_POST] = tern_send_on_post,
+	[TERN_MSG_RTS] = tern_recv_on_rts,
+	[TERN_MSG_CTS] = tern_send_on_cts,
+	[TERN_MSG_DONE] = tern_recv_on_done,
+	[TERN_MSG_ATS] = tern_send_on_ats,
+	[TERN_MSG_CREDIT] = on_credit,
+	[TERN_MSG_CANCEL] = tern_on_cancel,
+	[TERN_MSG_CANCEL_ACK] = tern_on_cancel_ack,
+	[TERN_MSG_NACK] = tern_send_on_ats,
+	[TERN_MSG_PING] = on_ping,
+	[TERN_MSG_FIN] = on_fin,
+};
+
+static int check_counters(
+	struct tern_peer *peer, const struct tern_header *h, const char **why)
+{
+	if (h->epoch != peer->epoch) {
+		*why = "an epoch that is not this connection's";
+		return -EPROTO;
+	}
+	if (tern_type_is_sequenced(h->type) && h->seq != peer->rx_seq + 1) {
+		*why = "a sequence number out of order";
+		return -EPROTO;
+	}
+	if (tern_seq_before(peer->tx_seq, h->ack)) {
+		*why = "an acknowledgement of what was never sent";
+		return -EPROTO;
+	}
+	if (!tern_credit_update(&peer->credit_tx, h->credit)) {
+		*why = "an impossible credit";
+		return -EPROTO;
+	}
+	if (tern_type_takes_credit(h->type, h->dst) &&
+		!tern_credit_receive(&peer->credit_rx)) {
+		*why = "a message without a credit for it";
+		return -EPROTO;
+	}
+	return 0;
+}
+
+static void take_counters(struct tern_peer *peer, const struct tern_header *h)
+{
+	peer->heard = true;
+	peer->stats.messages_received++;
+	if (tern_type_is_sequenced(h->type)) {
+		peer->rx_seq = h->seq;
+		peer->untold_bytes += h->type == TERN_MSG_EAGER ? h->bytes : 0;
+		if (worth_telling(peer))
+			tern_stream_tell(peer);
+	}
+	if (h->flags & TERN_FLAG_STARVED) {
+		tern_credit_grow(&peer->credit_rx);
+		if (tern_credit_worth_telling(&peer->credit_rx))
+			tern_stream_tell(peer);
+	}
+	tern_send_forget_sent(peer, h->ack);
+	if (tern_seq_before(peer->acked, h->ack)) {
+		peer->acked = h->ack;
+		tern_retain_ack(&peer->retain, h->ack);
+		tern_send_acked(peer);
+	}
+}
+
+/* The two names of a key that collided: what waits under it here ends. */
+static void collide(
+	struct tern_peer *peer, const struct tern_header *h, const struct tern_key *ours)
+{
+	struct tern_rdv *rdv = peer->rdv;
+
+	tern_log(rdv->ctx->env, TERN_LOG_ERROR,
+		"%s: \"%.*s\" and \"%s\" have the same key %016llx: rename one",
+		peer->name, h->name_bytes, h->name, ours->name,
+		(unsigned long long)h->key);
+	if (h->type == TERN_MSG_RTS)
+		tern_record_answer(tern_record_new(peer, h), TERN_MSG_NACK, -EEXIST);
+	else if (tern_type_takes_credit(h->type, h->dst))
+		tern_credit_release(&peer->credit_rx);
+	tern_list_for_each_safe (n, &peer->xfers) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		if (!x->is_send && x->node.triple.key == h->key &&
+			x->state == TERN_XFER_POSTED)
+			tern_xfer_end(x, -EEXIST);
+	}
+}
+
+static int dispatch(struct tern_peer *peer, const struct tern_header *h)
+{
+	if (h->flags & TERN_FLAG_NAME) {
+		struct tern_key *key;
+		int r = tern_keys_intern(
+			&peer->keys, h->key, h->name, h->name_bytes, &key);
+
+		if (r == -EEXIST) {
+			collide(peer, h, key);
+			return 0;
+		}
+		if (r == 0)
+			key->told = true;
+	}
+	return handlers[h->type](peer, h);
+}
+
+int tern_stream_receive(struct tern_peer *peer, const void *message, size_t bytes)
+{
+	struct tern_header h;
+	const char *why = "a field that its type does not allow";
+	int r = tern_header_decode(message, bytes, &h, &why);
+
+	if (r == 0)
+		r = check_counters(peer, &h, &why);
+	if (r == 0) {
+		take_counters(peer, &h);
+		if (peer->state != TERN_PEER_STATE_UP)
+			return 0; /* a handler cut it meanwhile */
+		r = dispatch(peer, &h);
+	}
+	if (r < 0) {
+		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN, "%s: protocol error: %s: %s",
+			peer->name,
+			bytes >= TERN_HEADER_BYTES
+				? tern_message_name(tern_header_type(message))
+				: "message",
+			why);
+		return r;
+	}
+	tern_peer_pump(peer);
+	return 0;
+}
+
+/* ---- links come and go
+ * ------------------------------------------------------------------- */
+
+void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
+{
+	struct tern_retain *retain = &peer->retain;
+
+	if (tern_seq_before(peer->acked, their_rx_seq)) {
+		peer->acked = their_rx_seq;
+		tern_retain_ack(retain, their_rx_seq);
+		tern_send_acked(peer);
+	}
+	retain->sent_count = 0;
+	for (uint32_t i = 0; i < retain->count; i++)
+		tern_header_restamp(
+			tern_retain_data(retain, tern_retain_at(retain, i)), peer->epoch);
+	peer->ack_due = true; /* counters may have been lost with the last link */
+	tern_stream_tell(peer);
+}
+
+void tern_stream_lost(struct tern_peer *peer)
+{
+	tern_list_for_each_safe (n, &peer->xfers) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		if (x->is_send)
+			tern_send_lost(x);
+		else
+			tern_recv_lost(x);
+	}
+}

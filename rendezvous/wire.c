@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Encoding and checked decoding of messages: see wire.h for the layout. */
+#include "rendezvous/wire.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/endian.h"
+#include "base/util.h"
+
+enum {
+	OFF_MAGIC = 0,
+	OFF_VERSION = 2,
+	OFF_TYPE = 3,
+	OFF_FLAGS = 4,
+	OFF_DTYPE = 6,
+	OFF_RANK = 7,
+	OFF_EPOCH = 8,
+	OFF_SEQ = 12,
+	OFF_ACK = 16,
+	OFF_CREDIT = 20,
+	OFF_CHANNEL = 24,
+	OFF_EXT_BYTES = 28,
+	OFF_STATUS = 30,
+	OFF_KEY = 32,
+	OFF_STEP = 40,
+	OFF_BYTES = 48,
+	OFF_SRC = 56,
+	OFF_DST = 60,
+};
+
+#define REGION_BYTES 32u
+_Static_assert(
+	sizeof(struct tern_region) == REGION_BYTES, "the region is part of the wire");
+
+static size_t encode_ext(const struct tern_header *h, unsigned char *out)
+{
+	unsigned char *p = out;
+
+	for (uint32_t i = 0; i < h->shape.rank; i++, p += 8)
+		tern_put_le64(p, h->shape.dims[i]);
+	if (h->flags & TERN_FLAG_REGION)
+		for (int i = 0; i < 4; i++, p += 8)
+			tern_put_le64(p, h->region.word[i]);
+	if (h->flags & TERN_FLAG_NAME) {
+		size_t padded = tern_align_up(1u + h->name_bytes, 8);
+
+		memset(p + padded - 8, 0, 8);
+		p[0] = h->name_bytes;
+		memcpy(p + 1, h->name, h->name_bytes);
+		p += padded;
+	}
+	return (size_t)(p - out);
+}
+
+size_t tern_header_encode(const struct tern_header *h, void *out)
+{
+	unsigned char *p = out;
+	size_t ext_bytes = encode_ext(h, p + TERN_HEADER_BYTES);
+
+	tern_put_le16(p + OFF_MAGIC, TERN_WIRE_MAGIC);
+	p[OFF_VERSION] = TERN_WIRE_VERSION;
+	p[OFF_TYPE] = h->type;
+	tern_put_le16(p + OFF_FLAGS, h->flags);
+	p[OFF_DTYPE] = (uint8_t)h->shape.dtype;
+	p[OFF_RANK] = (uint8_t)h->shape.rank;
+	tern_put_le32(p + OFF_EPOCH, h->epoch);
+	tern_put_le32(p + OFF_SEQ, h->seq);
+	tern_put_le32(p + OFF_ACK, h->ack);
+	tern_put_le32(p + OFF_CREDIT, h->credit);
+	tern_put_le32(p + OFF_CHANNEL, h->channel);
+	tern_put_le16(p + OFF_EXT_BYTES, (uint16_t)ext_bytes);
+	tern_put_le16(p + OFF_STATUS, (uint16_t)h->status);
+	tern_put_le64(p + OFF_KEY, h->key);
+	tern_put_le64(p + OFF_STEP, h->step);
+	tern_put_le64(p + OFF_BYTES, h->bytes);
+	tern_put_le32(p + OFF_SRC, h->src);
+	tern_put_le32(p + OFF_DST, h->dst);
+	return TERN_HEADER_BYTES + ext_bytes;
+}
+
+void tern_header_stamp(void *encoded, uint32_t epoch, uint32_t seq, uint32_t ack,
+	uint32_t credit, uint16_t extra_flags)
+{
+	unsigned char *p = encoded;
+
+	tern_put_le32(p + OFF_EPOCH, epoch);
+	tern_put_le32(p + OFF_SEQ, seq);
+	tern_put_le32(p + OFF_ACK, ack);
+	tern_put_le32(p + OFF_CREDIT, credit);
+	tern_put_le16(p + OFF_FLAGS, tern_get_le16(p + OFF_FLAGS) | extra_flags);
+}
+
+void tern_header_restamp(void *encoded, uint32_t epoch)
+{
+	tern_put_le32((unsigned char *)encoded + OFF_EPOCH, epoch);
+}
+
+uint8_t tern_header_type(const void *encoded)
+{
+	return ((const unsigned char *)encoded)[OFF_TYPE];
+}
+
+static int refuse(const char **why, const char *text)
+{
+	*why = text;
+	return -EPROTO;
+}
+
+static int check_start(const unsigned char *p, size_t bytes, const char **why)
+{
+	if (bytes < TERN_HEADER_BYTES)
+		return refuse(why, "shorter than a header");
+	if (tern_get_le16(p + OFF_MAGIC) != TERN_WIRE_MAGIC)
+		return refuse(why, "wrong magic");
+	if (p[OFF_VERSION] != TERN_WIRE_VERSION)
+		return refuse(why, "wrong version");
+	if (p[OFF_TYPE] == TERN_MSG_HELLO || p[OFF_TYPE] == 0 ||
+		p[OFF_TYPE] >= TERN_MSG_TYPE_COUNT)
+		return refuse(why, "unexpected type");
+	if (tern_get_le16(p + OFF_FLAGS) & ~TERN_FLAGS_KNOWN)
+		return refuse(why, "unknown flags");
+	if (tern_get_le16(p + OFF_EXT_BYTES) > bytes - TERN_HEADER_BYTES)
+		return refuse(why, "extension longer than the message");
+	if (p[OFF_RANK] > TERN_RANK_MAX)
+		return refuse(why, "rank above 8");
+	return 0;
+}
+
+static int decode_name(
+	struct tern_header *h, const unsigned char **p, size_t *left, const char **why)
+{
+	size_t padded;
+
+	if (*left < 8)
+		return refuse(why, "extension too short for a name");
+	h->name_bytes = (*p)[0];
+	h->name = (const char *)*p + 1;
+	padded = tern_align_up(1u + h->name_bytes, 8);
+	if (h->name_bytes == 0 || padded > *left || memchr(h->name, 0, h->name_bytes))
+		return refuse(why, "malformed name");
+	*p += padded;
+	*left -= padded;
+	return 0;
+}
+
+static int decode_ext(
+	struct tern_header *h, const unsigned char *p, size_t left, const char **why)
+{
+	if (left < h->shape.rank * 8u)
+		return refuse(why, "extension too short for its dims");
+	for (uint32_t i = 0; i < h->shape.rank; i++, p += 8, left -= 8)
+		h->shape.dims[i] = tern_get_le64(p);
+	if (h->flags & TERN_FLAG_REGION) {
+		if (left < REGION_BYTES)
+			return refuse(why, "extension too short for a region");
+		for (int i = 0; i < 4; i++, p += 8, left -= 8)
+			h->region.word[i] = tern_get_le64(p);
+	}
+	if (h->flags & TERN_FLAG_NAME) {
+		int r = decode_name(h, &p, &left, why);
+
+		if (r < 0)
+			return r;
+	}
+	return left ? refuse(why, "extension longer than its parts") : 0;
+}
+
+/* A type that describes a tensor must describe a possible one, of `bytes` bytes. */
+static int check_shape(const struct tern_header *h, const char **why)
+{
+	bool described = h->type == TERN_MSG_EAGER || h->type == TERN_MSG_RTS ||
+			 (h->type == TERN_MSG_DONE && !(h->flags & TERN_FLAG_RAIL));
+	uint64_t bytes;
+
+	if (!described)
+		return h->shape.rank ? refuse(why, "dims on a message without a shape")
+				     : 0;
+	if (tern_shape_bytes(&h->shape, &bytes) < 0)
+		return refuse(why, "impossible dtype or shape");
+	if (bytes != h->bytes)
+		return refuse(why, "shape and bytes differ");
+	return 0;
+}
+
+int tern_header_decode(
+	const void *message, size_t bytes, struct tern_header *h, const char **why)
+{
+	const unsigned char *p = message;
+	size_t ext_bytes, rest;
+	int r = check_start(p, bytes, why);
+
+	if (r < 0)
+		return r;
+	*h = (struct tern_header){
+		.type = p[OFF_TYPE],
+		.flags = tern_get_le16(p + OFF_FLAGS),
+		.status = (int16_t)tern_get_le16(p + OFF_STATUS),
+		.epoch = tern_get_le32(p + OFF_EPOCH),
+		.seq = tern_get_le32(p + OFF_SEQ),
+		.ack = tern_get_le32(p + OFF_ACK),
+		.credit = tern_get_le32(p + OFF_CREDIT),
+		.channel = tern_get_le32(p + OFF_CHANNEL),
+		.key = tern_get_le64(p + OFF_KEY),
+		.step = tern_get_le64(p + OFF_STEP),
+		.bytes = tern_get_le64(p + OFF_BYTES),
+		.src = tern_get_le32(p + OFF_SRC),
+		.dst = tern_get_le32(p + OFF_DST),
+		.shape = {.dtype = (enum tern_dtype)p[OFF_DTYPE], .rank = p[OFF_RANK]},
+	};
+	if (h->status > 0)
+		return refuse(why, "positive status");
+	ext_bytes = tern_get_le16(p + OFF_EXT_BYTES);
+	r = decode_ext(h, p + TERN_HEADER_BYTES, ext_bytes, why);
+	if (r == 0)
+		r = check_shape(h, why);
+	if (r < 0)
+		return r;
+	rest = bytes - TERN_HEADER_BYTES - ext_bytes;
+	if (rest != (h->type == TERN_MSG_EAGER ? h->bytes : 0))
+		return refuse(why, "length does not fit the type");
+	h->payload = p + TERN_HEADER_BYTES + ext_bytes;
+	return 0;
+}
+
+const char *tern_message_name(uint8_t type)
+{
+	static const char *const names[TERN_MSG_TYPE_COUNT] = {"?", "HELLO", "EAGER",
+		"POST", "RTS", "CTS", "DONE", "ATS", "CREDIT", "CANCEL", "CANCEL_ACK",
+		"NACK", "PING", "FIN"};
+
+	return names[type < TERN_MSG_TYPE_COUNT ? type : 0];
+}
+
+/* HELLO: the ordinary header with its type, then the fields one after the other. */
+
+void tern_hello_encode(const struct tern_hello *hello, void *message)
+{
+	struct tern_header header = {.type = TERN_MSG_HELLO};
+	unsigned char *p = message;
+
+	memset(p, 0, TERN_HELLO_MESSAGE_BYTES);
+	tern_header_encode(&header, p);
+	tern_put_le16(p + OFF_EXT_BYTES, TERN_HELLO_BYTES);
+	p += TERN_HEADER_BYTES;
+	p[0] = hello->step;
+	p[1] = hello->rail;
+	tern_put_le16(p + 2, (uint16_t)hello->status);
+	tern_put_le32(p + 4, hello->epoch);
+	tern_put_le64(p + 8, hello->incarnation);
+	tern_put_le64(p + 16, hello->token);
+	tern_put_le32(p + 24, hello->rx_seq);
+	tern_put_le32(p + 28, hello->first_seq);
+	tern_put_le32(p + 32, hello->credit);
+	tern_put_le32(p + 36, hello->eager_bytes);
+	memcpy(p + 40, hello->nonce, 16);
+	memcpy(p + 56, hello->mac, 32);
+	memcpy(p + 88, hello->name, 64);
+}
+
+int tern_hello_decode(const void *message, size_t bytes, struct tern_hello *out)
+{
+	const unsigned char *p = message;
+
+	if (bytes < TERN_HEADER_BYTES ||
+		tern_get_le16(p + OFF_MAGIC) != TERN_WIRE_MAGIC ||
+		p[OFF_TYPE] != TERN_MSG_HELLO)
+		return -EPROTO;
+	if (p[OFF_VERSION] != TERN_WIRE_VERSION)
+		return -EPROTONOSUPPORT;
+	if (bytes != TERN_HELLO_MESSAGE_BYTES ||
+		tern_get_le16(p + OFF_EXT_BYTES) != TERN_HELLO_BYTES)
+		return -EPROTO;
+	p += TERN_HEADER_BYTES;
+	*out = (struct tern_hello){
+		.step = p[0],
+		.rail = p[1],
+		.status = (int16_t)tern_get_le16(p + 2),
+		.epoch = tern_get_le32(p + 4),
+		.incarnation = tern_get_le64(p + 8),
+		.token = tern_get_le64(p + 16),
+		.rx_seq = tern_get_le32(p + 24),
+		.first_seq = tern_get_le32(p + 28),
+		.credit = tern_get_le32(p + 32),
+		.eager_bytes = tern_get_le32(p + 36),
+	};
+	memcpy(out->nonce, p + 40, 16);
+	memcpy(out->mac, p + 56, 32);
+	memcpy(out->name, p + 88, 64);
+	if (out->step < 1 || out->step > 3 || out->status > 0 ||
+		out->name[sizeof(out->name) - 1])
+		return -EPROTO;
+	return 0;
+}

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ring by itself. Two threads work on one mapping, so that a race detector sees both
+ * sides; guard pages stand behind each area, so that a step outside of it is a crash.
+ */
+#include "tests/cmocka.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include "base/rng.h"
+#include "base/util.h"
+#include "transport/shm_ring.h"
+
+#define MESSAGE_BYTES 5000u
+
+struct pair {
+	struct shm_area *areas[2];
+	struct shm_ring a, b;
+	uint64_t ring_bytes;
+};
+
+static struct shm_area *guarded_area(uint64_t bytes)
+{
+	char *base = mmap(NULL, bytes + 4096, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(base, MAP_FAILED);
+	assert_int_equal(mprotect(base + bytes, 4096, PROT_NONE), 0);
+	return (void *)base;
+}
+
+static void pair_init(struct pair *pair)
+{
+	uint64_t bytes = shm_ring_bytes(MESSAGE_BYTES);
+
+	pair->ring_bytes = bytes;
+	/* No chunks: the guard stands right behind the ring. */
+	for (int i = 0; i < 2; i++)
+		pair->areas[i] = guarded_area(SHM_RING_OFFSET + bytes);
+	shm_ring_init(&pair->a, pair->areas[0], pair->areas[1], bytes);
+	shm_ring_init(&pair->b, pair->areas[1], pair->areas[0], bytes);
+}
+
+static void pair_fini(struct pair *pair)
+{
+	for (int i = 0; i < 2; i++)
+		munmap(pair->areas[i], SHM_RING_OFFSET + pair->ring_bytes + 4096);
+}
+
+/* What message i must be: its length and bytes follow from i alone. */
+static size_t message_bytes(uint64_t i)
+{
+	uint64_t r = tern_rng_at(7, 0, 0, i);
+
+	return i % 50 == 0 ? r % (MESSAGE_BYTES + 1) : r % 200;
+}
+
+static void message_fill(uint64_t i, unsigned char *out, size_t bytes)
+{
+	for (size_t j = 0; j < bytes; j++)
+		out[j] = (unsigned char)(i * 31 + j * 7 + 1);
+}
+
+static int send_message(struct shm_ring *ring, uint64_t i)
+{
+	unsigned char data[MESSAGE_BYTES];
+	size_t bytes = message_bytes(i), head = bytes / 3 & ~(size_t)7;
+
+	message_fill(i, data, bytes);
+	return shm_ring_send(ring, data, head, data + head, bytes - head);
+}
+
+/* 1: message i came, whole. */
+static int receive_message(struct shm_ring *ring, uint64_t i)
+{
+	unsigned char got[MESSAGE_BYTES], want[MESSAGE_BYTES];
+	size_t bytes = 0;
+	int status = shm_ring_receive(ring, got, sizeof(got), &bytes);
+
+	if (status != 1)
+		return status;
+	message_fill(i, want, message_bytes(i));
+	return bytes == message_bytes(i) && memcmp(got, want, bytes) == 0 ? 1 : -EBADMSG;
+}
+
+static void test_messages_of_all_lengths_arrive_whole_and_in_order(void **state)
+{
+	struct pair pair;
+	uint64_t sent = 0, received = 0;
+
+	(void)state;
+	pair_init(&pair);
+	while (received < 20000) {
+		while (sent < received + 1 + received % 37 && send_message(&pair.a, sent) == 0)
+			sent++;
+		assert_int_equal(receive_message(&pair.b, received), 1);
+		received++;
+	}
+	assert_true(pair.a.tail > 3 * pair.ring_bytes); /* it did wrap */
+	pair_fini(&pair);
+}
+
+static void test_full_ring_takes_nothing_and_has_room_when_it_was_drained(void **state)
+{
+	struct pair pair;
+	uint64_t sent = 0, received = 0;
+
+	(void)state;
+	pair_init(&pair);
+	for (int lap = 0; lap < 20; lap++) {
+		int status;
+
+		while ((status = send_message(&pair.a, sent)) == 0)
+			sent++;
+		assert_int_equal(status, -EAGAIN);
+		assert_int_equal(send_message(&pair.a, sent), -EAGAIN);
+		assert_int_equal(shm_ring_roomy(&pair.a), 0);
+		while (received < sent)
+			assert_int_equal(receive_message(&pair.b, received++), 1);
+		assert_int_equal(receive_message(&pair.b, received), 0);
+		assert_int_equal(shm_ring_roomy(&pair.a), 1);
+	}
+	pair_fini(&pair);
+}
+
+static void test_largest_message_fits_at_every_place_of_a_drained_ring(void **state)
+{
+	struct pair pair;
+	unsigned char data[MESSAGE_BYTES] = { 0 }, got[MESSAGE_BYTES];
+	size_t bytes;
+
+	(void)state;
+	pair_init(&pair);
+	for (int i = 0; i < 5000; i++) {
+		assert_int_equal(shm_ring_send(&pair.a, data, MESSAGE_BYTES, NULL, 0), 0);
+		assert_int_equal(shm_ring_receive(&pair.b, got, sizeof(got), &bytes), 1);
+		assert_int_equal(shm_ring_send(&pair.a, NULL, 0, NULL, 0), 0);
+		assert_int_equal(shm_ring_receive(&pair.b, got, sizeof(got), &bytes), 1);
+		assert_int_equal(bytes, 0);
+	}
+	pair_fini(&pair);
+}
+
+struct stream {
+	struct shm_ring *ring;
+	uint64_t count;
+	int status;
+};
+
+static void *produce(void *arg)
+{
+	struct stream *stream = arg;
+
+	for (uint64_t i = 0; i < stream->count && !stream->status;) {
+		int status = send_message(stream->ring, i);
+
+		if (status == 0)
+			i++;
+		else if (status == -EAGAIN)
+			tern_cpu_relax();
+		else
+			stream->status = status;
+	}
+	return NULL;
+}
+
+static void *consume(void *arg)
+{
+	struct stream *stream = arg;
+
+	for (uint64_t i = 0; i < stream->count && !stream->status;) {
+		int status = receive_message(stream->ring, i);
+
+		if (status == 1)
+			i++;
+		else if (status == 0)
+			tern_cpu_relax();
+		else
+			stream->status = status;
+	}
+	return NULL;
+}
+
+static void test_two_threads_see_every_message_once(void **state)
+{
+	struct pair pair;
+	struct stream out = { .count = 60000 }, in = { .count = 60000 };
+	pthread_t thread;
+
+	(void)state;
+	pair_init(&pair);
+	out.ring = &pair.a;
+	in.ring = &pair.b;
+	assert_int_equal(pthread_create(&thread, NULL, produce, &out), 0);
+	consume(&in);
+	pthread_join(thread, NULL);
+	assert_int_equal(out.status, 0);
+	assert_int_equal(in.status, 0);
+	pair_fini(&pair);
+}
+
+/* A thread that sleeps whenever it has nothing to do, and says what it answered. */
+struct sleeper {
+	struct shm_ring *ring;
+	int own_fd, peer_fd; /* to be woken, to wake */
+	uint64_t rounds;
+	bool first;
+	int status;
+};
+
+static int sleeper_wait(struct sleeper *s)
+{
+	struct pollfd entry = { .fd = s->own_fd, .events = POLLIN };
+	uint64_t count;
+	int ready;
+
+	shm_sleep(s->ring, false);
+	if (shm_ring_readable(s->ring)) {
+		shm_awake(s->ring);
+		return 0;
+	}
+	/* Long enough that only a wake that was lost gets here. */
+	ready = poll(&entry, 1, 20000);
+	shm_awake(s->ring);
+	if (ready != 1)
+		return -ETIMEDOUT;
+	return read(s->own_fd, &count, sizeof(count)) == sizeof(count) ? 0 : -errno;
+}
+
+static void *take_turns(void *arg)
+{
+	struct sleeper *s = arg;
+	const uint64_t one = 1;
+
+	for (uint64_t i = 0; i < s->rounds && !s->status; i++) {
+		if (s->first || i > 0)
+			s->status = send_message(s->ring, i - !s->first);
+		if (shm_bell(s->ring) && write(s->peer_fd, &one, sizeof(one)) != sizeof(one))
+			s->status = -errno;
+		while (!s->status) {
+			int got = receive_message(s->ring, i);
+
+			if (got == 1)
+				break;
+			s->status = got < 0 ? got : sleeper_wait(s);
+		}
+	}
+	if (!s->first && !s->status) {
+		s->status = send_message(s->ring, s->rounds - 1);
+		if (shm_bell(s->ring) && write(s->peer_fd, &one, sizeof(one)) != sizeof(one))
+			s->status = -errno;
+	}
+	return NULL;
+}
+
+static void test_no_wake_is_lost(void **state)
+{
+	struct pair pair;
+	struct sleeper a = { .rounds = 5000, .first = true }, b = { .rounds = 5000 };
+	pthread_t thread;
+
+	(void)state;
+	pair_init(&pair);
+	a.ring = &pair.a;
+	b.ring = &pair.b;
+	a.own_fd = b.peer_fd = eventfd(0, EFD_CLOEXEC);
+	b.own_fd = a.peer_fd = eventfd(0, EFD_CLOEXEC);
+	assert_int_equal(pthread_create(&thread, NULL, take_turns, &b), 0);
+	take_turns(&a);
+	pthread_join(thread, NULL);
+	assert_int_equal(a.status, 0);
+	assert_int_equal(b.status, 0);
+	close(a.own_fd);
+	close(b.own_fd);
+	pair_fini(&pair);
+}
+
+static void test_a_sleeper_is_woken_once_and_nobody_who_is_awake(void **state)
+{
+	struct pair pair;
+
+	(void)state;
+	pair_init(&pair);
+	assert_false(shm_bell(&pair.a));
+	assert_int_equal(send_message(&pair.a, 1), 0);
+	assert_false(shm_bell(&pair.a));
+	for (int i = 0; i < 3; i++) {
+		shm_sleep(&pair.b, false);
+		assert_false(shm_bell(&pair.a)); /* there is nothing new */
+		assert_int_equal(send_message(&pair.a, 2), 0);
+		assert_true(shm_bell(&pair.a));
+		assert_int_equal(send_message(&pair.a, 3), 0);
+		assert_false(shm_bell(&pair.a));
+		shm_awake(&pair.b);
+	}
+	pair_fini(&pair);
+}
+
+static void test_room_wakes_only_who_wants_it(void **state)
+{
+	struct pair pair;
+
+	(void)state;
+	for (int wanted = 0; wanted < 2; wanted++) {
+		uint64_t sent = 0, received = 0;
+
+		pair_init(&pair);
+		while (send_message(&pair.a, sent) == 0)
+			sent++;
+		(void)shm_bell(&pair.a);
+		shm_sleep(&pair.a, wanted);
+		while (received < sent)
+			assert_int_equal(receive_message(&pair.b, received++), 1);
+		assert_int_equal(shm_bell(&pair.b), wanted);
+		pair_fini(&pair);
+	}
+}
+
+static void test_what_stands_in_the_ring_is_received_after_the_end_and_no_more(void **state)
+{
+	struct pair pair;
+
+	(void)state;
+	pair_init(&pair);
+	for (uint64_t i = 0; i < 10; i++)
+		assert_int_equal(send_message(&pair.a, i), 0);
+	assert_int_equal(receive_message(&pair.b, 0), 1);
+	shm_ring_end(&pair.b);
+	for (uint64_t i = 10; i < 20; i++)
+		assert_int_equal(send_message(&pair.a, i), 0);
+	for (uint64_t i = 1; i < 10; i++)
+		assert_int_equal(receive_message(&pair.b, i), 1);
+	assert_int_equal(receive_message(&pair.b, 10), 0);
+	assert_false(shm_ring_readable(&pair.b));
+	pair_fini(&pair);
+}
+
+static int receive_any(struct shm_ring *ring)
+{
+	unsigned char got[MESSAGE_BYTES];
+	size_t bytes;
+
+	return shm_ring_receive(ring, got, sizeof(got), &bytes);
+}
+
+static void test_impossible_tail_is_a_protocol_error(void **state)
+{
+	const uint64_t tails[] = { 1, 8, 63, UINT64_MAX, UINT64_MAX - 63, 1ull << 63,
+		shm_ring_bytes(MESSAGE_BYTES) + 64 };
+	struct pair pair;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(tails); i++) {
+		pair_init(&pair);
+		atomic_store(&pair.areas[0]->tail, tails[i]);
+		assert_true(shm_ring_readable(&pair.b));
+		assert_int_equal(receive_any(&pair.b), -EPROTO);
+		shm_ring_end(&pair.b);
+		assert_int_equal(receive_any(&pair.b), 0);
+		pair_fini(&pair);
+	}
+}
+
+static void test_impossible_length_is_a_protocol_error(void **state)
+{
+	const uint32_t lengths[] = { 57, 121, MESSAGE_BYTES + 1, 1u << 31, UINT32_MAX - 1,
+		UINT32_MAX /* a filler longer than what was produced */ };
+	struct pair pair;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(lengths); i++) {
+		pair_init(&pair);
+		memcpy((char *)pair.areas[0] + SHM_RING_OFFSET, &lengths[i], 4);
+		atomic_store(&pair.areas[0]->tail, 64);
+		assert_int_equal(receive_any(&pair.b), -EPROTO);
+		pair_fini(&pair);
+	}
+}
+
+static void test_record_over_the_end_of_the_ring_is_a_protocol_error(void **state)
+{
+	const uint32_t length = 100, filler = UINT32_MAX;
+	struct pair pair;
+	char *ring;
+
+	(void)state;
+	pair_init(&pair);
+	ring = (char *)pair.areas[0] + SHM_RING_OFFSET;
+	/* A whole lap of empty records; the next one starts at the last line. */
+	atomic_store(&pair.areas[0]->tail, pair.ring_bytes - 64);
+	while (shm_ring_readable(&pair.b))
+		assert_int_equal(receive_any(&pair.b), 1);
+	memcpy(ring + pair.ring_bytes - 64, &length, 4);
+	atomic_store(&pair.areas[0]->tail, pair.ring_bytes + 64);
+	assert_int_equal(receive_any(&pair.b), -EPROTO);
+	memcpy(ring + pair.ring_bytes - 64, &filler, 4);
+	assert_int_equal(receive_any(&pair.b), 1);
+	pair_fini(&pair);
+}
+
+static void test_impossible_head_is_a_protocol_error(void **state)
+{
+	const uint64_t heads[] = { 8, UINT64_MAX, 1ull << 63,
+		shm_ring_bytes(MESSAGE_BYTES) + 64, UINT64_MAX - 63 };
+	struct pair pair;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(heads); i++) {
+		int status;
+
+		pair_init(&pair);
+		atomic_store(&pair.areas[1]->head, heads[i]);
+		while ((status = send_message(&pair.a, 1)) == 0)
+			;
+		assert_int_equal(status, -EPROTO);
+		assert_int_equal(shm_ring_roomy(&pair.a), -EPROTO);
+		pair_fini(&pair);
+	}
+}
+
+static void test_random_areas_do_no_harm(void **state)
+{
+	struct tern_rng rng = { .seed = 20240611 };
+	struct pair pair;
+	uint64_t good = 0, bad = 0;
+
+	(void)state;
+	pair_init(&pair);
+	for (int round = 0; round < 300; round++) {
+		char *ring = (char *)pair.areas[0] + SHM_RING_OFFSET;
+		int status;
+
+		shm_ring_init(&pair.b, pair.areas[1], pair.areas[0], pair.ring_bytes);
+		pair.b.head = pair.b.peer_tail = tern_rng_below(&rng, 1u << 20) * 64;
+		for (uint64_t at = 0; at < pair.ring_bytes; at += 64) {
+			uint32_t length = (uint32_t)tern_rng_below(&rng, 400);
+
+			if (tern_rng_below(&rng, 200) == 0)
+				length = (uint32_t)tern_rng_next(&rng);
+			if (tern_rng_below(&rng, 200) == 0)
+				length = UINT32_MAX;
+			memcpy(ring + at, &length, 4);
+		}
+		atomic_store(&pair.areas[0]->tail,
+				pair.b.head + tern_rng_below(&rng, pair.ring_bytes / 64 + 3) * 64);
+		while ((status = receive_any(&pair.b)) == 1)
+			good++;
+		bad += status < 0;
+	}
+	assert_true(good > 1000 && bad > 10);
+	pair_fini(&pair);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_messages_of_all_lengths_arrive_whole_and_in_order),
+		cmocka_unit_test(test_full_ring_takes_nothing_and_has_room_when_it_was_drained),
+		cmocka_unit_test(test_largest_message_fits_at_every_place_of_a_drained_ring),
+		cmocka_unit_test(test_two_threads_see_every_message_once),
+		cmocka_unit_test(test_no_wake_is_lost),
+		cmocka_unit_test(test_a_sleeper_is_woken_once_and_nobody_who_is_awake),
+		cmocka_unit_test(test_room_wakes_only_who_wants_it),
+		cmocka_unit_test(test_what_stands_in_the_ring_is_received_after_the_end_and_no_more),
+		cmocka_unit_test(test_impossible_tail_is_a_protocol_error),
+		cmocka_unit_test(test_impossible_length_is_a_protocol_error),
+		cmocka_unit_test(test_record_over_the_end_of_the_ring_is_a_protocol_error),
+		cmocka_unit_test(test_impossible_head_is_a_protocol_error),
+		cmocka_unit_test(test_random_areas_do_no_harm),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

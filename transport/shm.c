@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The shm fabric: processes of one host, through memory that both have mapped.
+ *
+ *     shm_ring     the lock-free ring of messages, and going to sleep and waking
+ *     shm_fd       sealed memory, and packets that carry descriptors
+ *     shm_conn     handshake, end of the peer, failure
+ *     shm_region   exposures; how a get or a peek begins
+ *     shm_copy     moving the bytes of gets: slabs, process_vm_readv, chunks
+ *     shm          this file: fabric, port, listener, poll, arm
+ *
+ * Addresses are names: 1 to 80 printable characters other than a space and '/'; "*"
+ * listens at a name of its own. They live in the network namespace's abstract Unix
+ * sockets.
+ *
+ * While it spins, poll() makes no system call: it reads one cache line of each peer.
+ * Sockets are looked at after a sleep, while a conn is being set up or taken down, and
+ * else every LULL_MAX polls. A sleeper says so in its areas, and whoever publishes
+ * something for it then sends a WAKE over the socket, once per sleep.
+ *
+ * Costs of a conn: a poll and an arm scan all conns (one line each: some 5 ns when
+ * nothing happened, so 64 idle peers cost about 0.3 us per poll); two descriptors; two
+ * areas of shm_area_bytes() (1.3 MiB for messages of up to 64 KiB) of address space, of
+ * which an idle conn has touched one page each, a used one its ring, and the chunks only
+ * when memory outside slabs is read without permission for process_vm_readv.
+ */
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+
+#include "base/clock.h"
+#include "transport/domain.h"
+
+#define LULL_MAX    1024u
+#define EVENT_COUNT 32
+#define TURN_COUNT  32 /* messages of one conn before the others have their turn */
+
+static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts *opts,
+	struct tern_fabric **out, const char **why)
+{
+	struct shm_fabric *fabric;
+	void *base;
+	int fd, status = shm_memory_new(SHM_RING_OFFSET, &fd, &base);
+
+	if (status) {
+		*why = "the system gives no sealed shared memory (memfd_create)";
+		return status == -ENOMEM ? status : -ENOSYS;
+	}
+	munmap(base, SHM_RING_OFFSET);
+	close(fd);
+	fabric = calloc(1, sizeof(*fabric));
+	if (!fabric)
+		return -ENOMEM;
+	fabric->base.ops = &tern_shm_fabric_ops;
+	fabric->base.domain = domain;
+	fabric->no_cma = opts && opts->no_cma;
+	*out = &fabric->base;
+	return 0;
+}
+
+static void fabric_close(struct tern_fabric *fabric)
+{
+	free(tern_container_of(fabric, struct shm_fabric, base));
+}
+
+static void port_release(struct shm_port *port)
+{
+	if (port->timer_fd >= 0)
+		close(port->timer_fd);
+	if (port->epoll_fd >= 0)
+		close(port->epoll_fd);
+	free(port->exposures);
+	free(port->message);
+	free(port);
+}
+
+static int port_new(struct tern_fabric *fabric, const struct tern_port_opts *opts,
+	struct tern_port **out)
+{
+	struct shm_port *port = calloc(1, sizeof(*port));
+
+	tern_assert(opts->message_bytes <= SHM_MESSAGE_MAX);
+	if (!port)
+		return -ENOMEM;
+	port->base = (struct tern_port){
+		.ops = &tern_shm_fabric_ops,
+		.fabric = fabric,
+		.env = opts->env,
+		.handler = opts->handler,
+		.handler_arg = opts->arg,
+		.message_bytes = opts->message_bytes,
+	};
+	tern_list_init(&port->conns);
+	tern_list_init(&port->closed);
+	tern_list_init(&port->lsns);
+	tern_list_init(&port->dead_lsns);
+	port->ring_bytes = shm_ring_bytes(opts->message_bytes);
+	port->area_bytes = shm_area_bytes(opts->message_bytes);
+	port->message = aligned_alloc(
+		SHM_LINE, tern_align_up(opts->message_bytes + 1u, SHM_LINE));
+	port->exposures = calloc(SHM_EXPOSURE_COUNT, sizeof(*port->exposures));
+	port->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	port->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+	if (!port->message || !port->exposures || port->epoll_fd < 0 ||
+		port->timer_fd < 0 ||
+		shm_watch_add(
+			port, port->timer_fd, &port->timer_watch, SHM_WATCH_TIMER)) {
+		int status = port->message && port->exposures ? -errno : -ENOMEM;
+
+		port_release(port);
+		return status;
+	}
+	*out = &port->base;
+	return 0;
+}
+
+/* Those that were there at the start: a handler may make more that fail at once. */
+static int reap(struct shm_port *port)
+{
+	struct tern_list now;
+	int count = 0;
+
+	if (tern_list_empty(&port->closed))
+		return 0;
+	tern_list_init(&now);
+	tern_list_splice(&now, &port->closed);
+	while (!tern_list_empty(&now)) {
+		shm_conn_reap(tern_list_first(&now, struct shm_conn, link));
+		count++;
+	}
+	return count;
+}
+
+static void port_free(struct tern_port *base)
+{
+	struct shm_port *port = shm_port_of(base);
+
+	/* Conns that the caller never heard of may be left from a closed listener. */
+	reap(port);
+	tern_assert(!port->in_poll && tern_list_empty(&port->conns));
+	tern_assert(tern_list_empty(&port->closed) && tern_list_empty(&port->lsns));
+	port_release(port);
+}
+
+static int bind_and_listen(struct shm_lsn *lsn)
+{
+	struct shm_port *port = shm_port_of(lsn->base.port);
+	struct sockaddr_un address;
+	int bytes = shm_address(lsn->address, &address);
+
+	if (bytes < 0)
+		return bytes;
+	lsn->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (lsn->fd < 0 || bind(lsn->fd, (struct sockaddr *)&address, (socklen_t)bytes) ||
+		listen(lsn->fd, 1024))
+		return -errno;
+	return shm_watch_add(port, lsn->fd, &lsn->watch, SHM_WATCH_LISTENER);
+}
+
+static int shm_listen(struct tern_port *base, const char *address, struct tern_lsn **out)
+{
+	struct shm_lsn *lsn = calloc(1, sizeof(*lsn));
+	int status;
+
+	if (!lsn)
+		return -ENOMEM;
+	lsn->base.port = base;
+	lsn->fd = -1;
+	if (strcmp(address, "*") == 0)
+		snprintf(lsn->address, sizeof(lsn->address), "%d-%016llx", (int)getpid(),
+			(unsigned long long)tern_random(base->env));
+	else if (strlen(address) <= SHM_ADDRESS_MAX)
+		snprintf(lsn->address, sizeof(lsn->address), "%s", address);
+	status = bind_and_listen(lsn);
+	if (status) {
+		if (lsn->fd >= 0)
+			close(lsn->fd);
+		free(lsn);
+		return status;
+	}
+	tern_list_push(&shm_port_of(base)->lsns, &lsn->link);
+	*out = &lsn->base;
+	return 0;
+}
+
+static const char *lsn_address(struct tern_lsn *lsn)
+{
+	return shm_lsn_of(lsn)->address;
+}
+
+static void lsn_close(struct tern_lsn *base)
+{
+	struct shm_lsn *lsn = shm_lsn_of(base);
+	struct shm_port *port = shm_port_of(base->port);
+
+	tern_list_for_each_safe (node, &port->conns) {
+		struct shm_conn *conn = tern_list_entry(node, struct shm_conn, link);
+
+		if (conn->lsn == lsn)
+			shm_conn_fail(conn, -ECANCELED);
+	}
+	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, lsn->fd, NULL);
+	close(lsn->fd);
+	lsn->fd = -1;
+	tern_list_remove(&lsn->link);
+	if (port->in_poll)
+		tern_list_push(&port->dead_lsns, &lsn->link);
+	else
+		free(lsn);
+}
+
+static int shm_send(struct tern_conn *base, const void *head, size_t head_bytes,
+	const void *payload, size_t payload_bytes)
+{
+	struct shm_conn *conn = shm_conn_of(base);
+	int status;
+
+	tern_assert(payload_bytes <= base->port->message_bytes &&
+		    head_bytes <= base->port->message_bytes - payload_bytes);
+	if (conn->state != SHM_UP)
+		return -ENOTCONN;
+	status = shm_ring_send(&conn->ring, head, head_bytes, payload, payload_bytes);
+	if (status == -EPROTO) {
+		shm_conn_blame(conn, "the indices of its ring cannot be");
+		return -ENOTCONN;
+	}
+	conn->blocked |= status == -EAGAIN;
+	return status;
+}
+
+/* Messages of one conn, UP or PARTING. */
+static int receive(struct shm_conn *conn, int budget)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	const struct tern_port_handler *handler = port->base.handler;
+	const enum shm_state state = conn->state;
+	int count = 0;
+
+	while (count < budget && conn->state == state) {
+		size_t bytes;
+		int status = shm_ring_receive(
+			&conn->ring, port->message, port->base.message_bytes, &bytes);
+
+		if (status == 0)
+			break;
+		count++;
+		if (status < 0) {
+			shm_conn_blame(conn, "a record of its ring cannot be");
+			break;
+		}
+		status = handler->message(
+			port->base.handler_arg, &conn->base, port->message, bytes);
+		if (status)
+			shm_conn_fail(conn, status);
+	}
+	return count;
+}
+
+static int unblock(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	int roomy = shm_ring_roomy(&conn->ring);
+
+	if (roomy < 0)
+		shm_conn_blame(conn, "the indices of its ring cannot be");
+	if (roomy <= 0)
+		return 0;
+	conn->blocked = false;
+	port->base.handler->writable(port->base.handler_arg, &conn->base);
+	return 1;
+}
+
+/* True: some could not be asked for, the socket being full. */
+static bool ask_for_slabs(struct shm_conn *conn)
+{
+	bool left = false;
+
+	if (!conn->asking_count)
+		return false;
+	tern_list_for_each(node, &conn->slabs)
+	{
+		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, link);
+
+		if (slab->state == SHM_SLAB_WANTED)
+			shm_slab_ask(conn, slab);
+		left |= slab->state == SHM_SLAB_WANTED;
+	}
+	return left;
+}
+
+static void ring_bell(struct shm_conn *conn)
+{
+	if (shm_bell(&conn->ring))
+		shm_conn_wake(conn);
+}
+
+static int step_up(struct shm_conn *conn, int budget)
+{
+	int count;
+
+	ring_bell(conn);
+	count = receive(conn, budget);
+	if (conn->state == SHM_UP && shm_copy_ready(conn))
+		count += shm_copy_step(conn);
+	if (conn->state == SHM_UP && conn->blocked)
+		count += unblock(conn);
+	if (conn->state == SHM_UP)
+		(void)ask_for_slabs(conn);
+	if (conn->state == SHM_UP)
+		ring_bell(conn);
+	return count;
+}
+
+static int step(struct shm_conn *conn, int budget, uint64_t now_ns)
+{
+	int count = 0;
+
+	switch (conn->state) {
+	case SHM_UP:
+		return step_up(conn, budget);
+	case SHM_PARTING:
+		count = receive(conn, budget) + shm_conn_due(conn, now_ns);
+		if (conn->state == SHM_PARTING && !shm_ring_readable(&conn->ring))
+			shm_conn_parted(conn);
+		return count;
+	case SHM_DIALLING:
+	case SHM_ACCEPTING:
+		return shm_conn_due(conn, now_ns);
+	case SHM_GREETING:
+	case SHM_CLOSED:
+		break;
+	}
+	return 0;
+}
+
+static int on_process(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
+	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->pidfd, NULL);
+	if (conn->state == SHM_UP)
+		shm_conn_part(conn, false);
+	else if (conn->state != SHM_PARTING)
+		shm_conn_fail(conn, -ECONNRESET);
+	return 1;
+}
+
+static int on_event(struct shm_port *port, struct shm_watch *watch)
+{
+	struct shm_lsn *lsn;
+	uint64_t count;
+
+	switch (watch->kind) {
+	case SHM_WATCH_TIMER:
+		port->timer_ns = 0;
+		return read(port->timer_fd, &count, sizeof(count)) > 0;
+	case SHM_WATCH_LISTENER:
+		lsn = tern_container_of(watch, struct shm_lsn, watch);
+		return lsn->fd >= 0 ? shm_accept(lsn) : 0;
+	case SHM_WATCH_SOCKET:
+		return shm_conn_socket(
+			tern_container_of(watch, struct shm_conn, socket_watch));
+	case SHM_WATCH_PROCESS:
+		return on_process(
+			tern_container_of(watch, struct shm_conn, process_watch));
+	}
+	return 0;
+}
+
+static void resume_listeners(struct shm_port *port)
+{
+	tern_list_for_each (node, &port->lsns) {
+		struct shm_lsn *lsn = tern_list_entry(node, struct shm_lsn, link);
+
+		if (lsn->resume_ns && tern_now_ns(port->base.env) >= lsn->resume_ns &&
+			shm_watch_add(port, lsn->fd, &lsn->watch, SHM_WATCH_LISTENER) ==
+				0)
+			lsn->resume_ns = 0;
+	}
+}
+
+static int look_at_sockets(struct shm_port *port)
+{
+	struct epoll_event events[EVENT_COUNT];
+	int count = 0, n;
+
+	port->lull = 0;
+	n = epoll_wait(port->epoll_fd, events, EVENT_COUNT, 0);
+	for (int i = 0; i < n; i++)
+		count += on_event(port, events[i].data.ptr);
+	resume_listeners(port);
+	return count;
+}
+
+static void wake_up(struct shm_port *port)
+{
+	tern_list_for_each (node, &port->conns) {
+		struct shm_conn *conn = tern_list_entry(node, struct shm_conn, link);
+
+		if (conn->state == SHM_UP)
+			shm_awake(&conn->ring);
+	}
+	port->asleep = false;
+}
+
+static void free_dead_lsns(struct shm_port *port)
+{
+	struct tern_list *node;
+
+	while ((node = tern_list_pop(&port->dead_lsns)))
+		free(tern_list_entry(node, struct shm_lsn, link));
+}
+
+static int shm_poll(struct tern_port *base, int budget)
+{
+	struct shm_port *port = shm_port_of(base);
+	bool look = port->asleep || port->unsettled_count || ++port->lull >= LULL_MAX;
+	uint64_t now_ns;
+	int count = 0;
+
+	tern_assert(!port->in_poll);
+	port->in_poll = true;
+	if (port->asleep)
+		wake_up(port);
+	if (look)
+		count = look_at_sockets(port);
+	now_ns = port->unsettled_count ? tern_now_ns(base->env) : 0;
+	for (uint32_t i = port->conn_count; i > 0 && port->conn_count; i--) {
+		struct shm_conn *conn =
+			tern_list_first(&port->conns, struct shm_conn, link);
+
+		if (count >= budget)
+			break;
+		tern_list_remove(&conn->link);
+		tern_list_push(&port->conns, &conn->link);
+		count += step(conn, TERN_MIN(budget - count, TURN_COUNT), now_ns);
+	}
+	count += reap(port);
+	free_dead_lsns(port);
+	port->in_poll = false;
+	return count;
+}
+
+/* Has this conn something for poll() that no descriptor will tell of? */
+static bool has_work(struct shm_conn *conn)
+{
+	if (conn->state == SHM_PARTING)
+		return !conn->due_ns || shm_ring_readable(&conn->ring);
+	if (conn->state != SHM_UP)
+		return false;
+	return shm_ring_readable(&conn->ring) || shm_copy_ready(conn) ||
+	       (conn->blocked && shm_ring_roomy(&conn->ring) != 0);
+}
+
+static void set_timer(struct shm_port *port, uint64_t due_ns)
+{
+	struct itimerspec spec = {.it_value = {0}};
+	uint64_t now_ns;
+
+	if (due_ns == port->timer_ns)
+		return;
+	port->timer_ns = due_ns;
+	if (due_ns) {
+		now_ns = tern_now_ns(port->base.env);
+		due_ns = due_ns > now_ns ? due_ns - now_ns : 1;
+		spec.it_value.tv_sec = (time_t)(due_ns / TERN_NS_PER_S);
+		spec.it_value.tv_nsec = (long)(due_ns % TERN_NS_PER_S);
+	}
+	timerfd_settime(port->timer_fd, 0, &spec, NULL);
+}
+
+static void earlier(uint64_t *due_ns, uint64_t other_ns)
+{
+	if (other_ns && (!*due_ns || other_ns < *due_ns))
+		*due_ns = other_ns;
+}
+
+static int shm_arm(struct tern_port *base)
+{
+	struct shm_port *port = shm_port_of(base);
+	uint64_t due_ns = 0;
+	bool work = !tern_list_empty(&port->closed);
+
+	tern_list_for_each (node, &port->conns) {
+		struct shm_conn *conn = tern_list_entry(node, struct shm_conn, link);
+
+		if (conn->state == SHM_UP) {
+			ring_bell(conn);
+			shm_sleep(&conn->ring, conn->blocked);
+			if (ask_for_slabs(conn))
+				earlier(&due_ns, tern_now_ns(base->env) + TERN_NS_PER_MS);
+		}
+		work |= has_work(conn);
+		earlier(&due_ns, conn->due_ns);
+	}
+	if (work) {
+		wake_up(port);
+		return -EAGAIN;
+	}
+	tern_list_for_each (node, &port->lsns)
+		earlier(&due_ns, tern_list_entry(node, struct shm_lsn, link)->resume_ns);
+	set_timer(port, due_ns);
+	port->asleep = true;
+	return 0;
+}
+
+static int shm_fd(struct tern_port *port)
+{
+	return shm_port_of(port)->epoll_fd;
+}
+
+const struct tern_fabric_ops tern_shm_fabric_ops = {
+	.name = "shm",
+	.open = fabric_open,
+	.close = fabric_close,
+	.port_new = port_new,
+	.port_free = port_free,
+	.listen = shm_listen,
+	.lsn_address = lsn_address,
+	.lsn_close = lsn_close,
+	.connect = shm_connect,
+	.conn_close = shm_conn_close,
+	.send = shm_send,
+	.get = shm_get,
+	.peek = shm_peek,
+	.expose = shm_expose,
+	.withdraw = shm_withdraw,
+	.poll = shm_poll,
+	.arm = shm_arm,
+	.fd = shm_fd,
+};

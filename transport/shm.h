@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of the shm fabric. See shm.c for how its files fit together.
+ *
+ * Who may free what, when: conns are freed by shm_conn_reap() at the end of poll() and
+ * nowhere else, listeners' memory likewise, so whatever a handler does, pointers held by
+ * poll() stay good until its end.
+ */
+#ifndef TERN_TRANSPORT_SHM_H
+#define TERN_TRANSPORT_SHM_H
+
+#include <sys/types.h>
+
+#include "base/list.h"
+#include "transport/fabric.h"
+#include "transport/mem.h"
+#include "transport/shm_ring.h"
+
+#define SHM_EXPOSURE_COUNT 16384u /* of a port, at one time */
+#define SHM_SLAB_COUNT     1024u  /* mapped of one peer */
+#define SHM_EAGER_BYTES    8192u
+#define SHM_GET_BYTES      (1u << 20)
+#define SHM_PIECE_BYTES    (256u << 10) /* copied by one poll for one op */
+#define SHM_ADDRESS_MAX    80u
+#define SHM_GREETING_COUNT 64u /* accepted conns of a listener that have not said hello  \
+				*/
+
+/*
+ * What travels over the socket, each a packet of its own. A WAKE is sent to a peer whose
+ * `asleep` says so; a peer that does not read them fills its own socket and is awake
+ * then.
+ */
+enum shm_note_type {
+	SHM_HELLO = 1,    /* connector: with its area */
+	SHM_WELCOME = 2,  /* acceptor: with its area */
+	SHM_REFUSE = 3,   /* acceptor: `status` */
+	SHM_WAKE = 4,     /* look at the area */
+	SHM_BYE = 5,      /* the conn ends, the process lives */
+	SHM_SLAB_ASK = 6, /* for the slab of `mem_id` */
+	SHM_SLAB = 7,     /* with that slab, or `status` and no slab */
+};
+
+#define SHM_NOTE_MAGIC   0x6d687374u /* "tshm" */
+#define SHM_NOTE_VERSION 1u
+
+struct shm_note {
+	uint32_t magic;
+	uint16_t version;
+	uint16_t type;
+	uint32_t message_bytes; /* HELLO, WELCOME: must be the same */
+	uint32_t mem_id;
+	int32_t status;
+	uint32_t reserved;
+	uint64_t probe_address; /* HELLO, WELCOME: can you read here by process_vm_readv
+				   ... */
+	uint64_t probe_word;    /* ... this? */
+};
+_Static_assert(sizeof(struct shm_note) == 40, "no padding");
+
+enum shm_region_kind {
+	SHM_REGION_SLAB = 1, /* start: offset in the slab */
+	SHM_REGION_USER = 2, /* start: address in the exposing process */
+};
+
+/* What is in a tern_region. */
+struct shm_region {
+	uint16_t kind;
+	uint16_t slot;
+	uint32_t generation;
+	uint32_t mem_id;
+	uint32_t reserved;
+	uint64_t start;
+	uint64_t bytes;
+};
+_Static_assert(sizeof(struct shm_region) == sizeof(struct tern_region), "32 bytes");
+
+struct shm_exposure {
+	struct tern_mem *mem; /* NULL: free */
+	void *owner;
+	uint64_t start; /* address */
+	uint64_t bytes;
+	uint32_t generation;
+	uint32_t next_free; /* slot + 1; 0: none */
+	bool readable;
+};
+
+enum shm_op_kind {
+	SHM_OP_SLAB, /* get: copy from the mapping */
+	SHM_OP_USER, /* get: process_vm_readv, or chunks */
+	SHM_OP_PEEK, /* waits for a slab */
+};
+
+/* In tern_op.priv. */
+struct shm_op {
+	struct tern_list link; /* in a list of its conn's or of a slab's */
+	char *target;
+	uint64_t remote; /* offset in the slab, or address in the peer */
+	uint64_t bytes;
+	uint64_t asked; /* USER by chunks: so far */
+	uint64_t copied;
+	uint32_t id; /* mem_id, or generation */
+	uint16_t slot;
+	uint16_t kind;
+};
+_Static_assert(sizeof(struct shm_op) <= sizeof(((struct tern_op *)NULL)->priv), "fits");
+
+enum shm_slab_state {
+	SHM_SLAB_WANTED, /* not asked for yet: the socket was full */
+	SHM_SLAB_ASKED,
+	SHM_SLAB_MAPPED,
+};
+
+/* A slab of the peer. Lives as long as the conn once it is mapped. */
+struct shm_slab {
+	struct tern_list link;    /* conn->slabs, last used first */
+	struct tern_list waiting; /* ops */
+	const char *base;
+	uint64_t bytes;
+	uint32_t mem_id;
+	enum shm_slab_state state;
+};
+
+enum shm_watch_kind {
+	SHM_WATCH_TIMER,
+	SHM_WATCH_LISTENER,
+	SHM_WATCH_SOCKET,
+	SHM_WATCH_PROCESS,
+};
+
+/* What epoll points at. */
+struct shm_watch {
+	enum shm_watch_kind kind;
+};
+
+struct shm_fabric {
+	struct tern_fabric base;
+	bool no_cma;
+};
+
+struct shm_port {
+	struct tern_port base;
+	int epoll_fd, timer_fd;
+	struct shm_watch timer_watch;
+	struct tern_list conns;  /* all but those in `closed` */
+	struct tern_list closed; /* to be reaped */
+	struct tern_list lsns;
+	struct tern_list dead_lsns; /* closed in a handler: freed at the end of poll() */
+	uint32_t conn_count;        /* in `conns` */
+	uint32_t unsettled_count;   /* conns that need the socket looked at soon */
+	uint32_t lull;              /* polls since the sockets were looked at */
+	uint64_t timer_ns;          /* when timer_fd fires; 0: it does not */
+	bool asleep;                /* the conns' areas say so */
+	bool in_poll;
+	char *message; /* where a message is while its handler runs */
+	uint64_t ring_bytes, area_bytes;
+	struct shm_exposure *exposures;
+	uint32_t exposure_top;  /* no slot from here on was ever used */
+	uint32_t exposure_free; /* slot + 1; 0: none below the top */
+};
+
+struct shm_lsn {
+	struct tern_lsn base;
+	struct tern_list link;
+	struct shm_watch watch;
+	int fd;
+	uint32_t greeting_count;
+	uint64_t resume_ns; /* no descriptors were left: try again then; 0: it listens */
+	char address[SHM_ADDRESS_MAX + 1];
+};
+
+/*
+ *     DIALLING ---> GREETING ---+
+ *     (backlog full)            +--> UP --> PARTING --> CLOSED      any --> CLOSED
+ *                   ACCEPTING --+
+ *
+ * UP -> PARTING: the peer has said BYE, or is cut off: what stands in its ring is
+ * delivered first. CLOSED: reap() is all that is left to be done. An ACCEPTING conn is
+ * not known to the caller.
+ */
+enum shm_state {
+	SHM_DIALLING,
+	SHM_GREETING,
+	SHM_ACCEPTING,
+	SHM_UP,
+	SHM_PARTING,
+	SHM_CLOSED,
+};
+
+/* Which op an outstanding ask is for. */
+struct shm_desk {
+	struct tern_op *op; /* NULL: it failed meanwhile */
+	char *target;
+	uint64_t bytes;
+};
+
+struct shm_conn {
+	struct tern_conn base;
+	struct tern_list link;
+	enum shm_state state;
+	int status;          /* CLOSED: what `closed` is called with */
+	struct shm_lsn *lsn; /* ACCEPTING */
+	int fd, pidfd;
+	struct shm_watch socket_watch, process_watch;
+	pid_t pid;       /* as we see it; 0: of a namespace that we do not see */
+	bool known;      /* to the caller: `closed` is due */
+	bool unsettled;  /* counted in port->unsettled_count */
+	bool blocked;    /* `writable` is due */
+	bool bye;        /* the peer has said so */
+	bool cma;        /* process_vm_readv works */
+	uint64_t due_ns; /* DIALLING, ACCEPTING, PARTING: when to act without an event */
+	uint64_t probe_word;               /* for the peer to read */
+	char address[SHM_ADDRESS_MAX + 1]; /* DIALLING */
+
+	struct shm_area *own, *peer; /* NULL: not there yet */
+	struct shm_ring ring;
+	struct tern_list slabs;
+	uint32_t slab_count;
+	uint32_t asking_count; /* slabs not mapped yet */
+
+	struct tern_list copying;   /* ops whose next piece can be copied now */
+	struct tern_list bouncing;  /* ops with chunks left to be asked for */
+	struct tern_list answering; /* ops that have asked for all */
+	struct shm_desk desks[SHM_CHUNK_COUNT];
+	uint32_t asked, taken; /* own->asked; answers used */
+	uint32_t answered;     /* own->answered */
+};
+
+#define shm_conn_of(ptr) tern_container_of(ptr, struct shm_conn, base)
+#define shm_port_of(ptr) tern_container_of(ptr, struct shm_port, base)
+#define shm_lsn_of(ptr)  tern_container_of(ptr, struct shm_lsn, base)
+
+static inline struct shm_port *shm_conn_port(const struct shm_conn *conn)
+{
+	return shm_port_of(conn->base.port);
+}
+
+/* shm_fd.c: sealed memory and packets with descriptors. */
+
+/* A new memory of `bytes` zeroes, mapped writable here and, once sealed, nowhere else. */
+int shm_memory_new(uint64_t bytes, int *fd, void **base);
+/* Maps what a peer passed, read-only and whole, if it can never become smaller than
+ * min_bytes: -EPROTO if it can, or is. */
+int shm_memory_map(int fd, uint64_t min_bytes, void **base, uint64_t *bytes);
+/* fd -1: none. -EAGAIN; -ECONNRESET: the other end is closed. */
+int shm_note_send(int socket, const struct shm_note *note, int fd);
+/* 1: a note, and *fd (-1: none), which the caller closes. 0: the end. -EAGAIN; -EPROTO;
+ * -EMFILE: it had a descriptor and this process has no room. */
+int shm_note_receive(int socket, struct shm_note *note, int *fd);
+
+/* shm_conn.c: from connect to closed. */
+
+int shm_connect(struct tern_port *port, const char *address, struct tern_conn **out);
+void shm_conn_close(struct tern_conn *conn, bool flush);
+/* Takes what the kernel has for us from the listener. How many events. */
+int shm_accept(struct shm_lsn *lsn);
+/* The same for the socket of a conn. */
+int shm_conn_socket(struct shm_conn *conn);
+/* Something is due by the clock. How many events. */
+int shm_conn_due(struct shm_conn *conn, uint64_t now_ns);
+/* The peer has ended the conn or its process: UP -> PARTING. Harmless else. */
+void shm_conn_part(struct shm_conn *conn, bool bye);
+/* PARTING, and nothing is left in the ring: -> CLOSED as soon as it is known with what.
+ */
+void shm_conn_parted(struct shm_conn *conn);
+void shm_conn_fail(struct shm_conn *conn, int status);
+/* -EPROTO, with a line that says why. */
+void shm_conn_blame(struct shm_conn *conn, const char *what);
+void shm_conn_wake(struct shm_conn *conn); /* the peer sleeps */
+void shm_conn_settle(struct shm_conn *conn);
+void shm_conn_reap(struct shm_conn *conn);
+int shm_watch_add(
+	struct shm_port *port, int fd, struct shm_watch *watch, enum shm_watch_kind kind);
+/* Fills `address` from what the caller gave. Bytes of it, or -EINVAL. */
+struct sockaddr_un;
+int shm_address(const char *name, struct sockaddr_un *address);
+
+/* shm_region.c: memory that peers reach. */
+
+int shm_get(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset);
+int shm_peek(struct tern_conn *conn, struct tern_op *op, const struct tern_region *remote,
+	uint64_t remote_offset, uint64_t bytes, const void **out);
+int shm_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
+	uint64_t bytes, enum tern_access access, struct tern_region *out);
+int shm_withdraw(
+	struct tern_port *port, struct tern_op *op, const struct tern_region *region);
+/* Finds an exposure for the peer of `conn`; NULL: there is none. */
+struct shm_exposure *shm_exposure_find(
+	struct shm_conn *conn, uint32_t slot, uint32_t generation);
+
+struct shm_slab *shm_slab_find(struct shm_conn *conn, uint32_t mem_id);
+static inline bool shm_slab_holds(
+	const struct shm_slab *slab, uint64_t offset, uint64_t bytes)
+{
+	return offset <= slab->bytes && bytes <= slab->bytes - offset;
+}
+
+/* shm_copy.c: moving the bytes of gets. */
+
+/* Is there a piece to copy, an ask to answer, an answer to take? */
+bool shm_copy_ready(const struct shm_conn *conn);
+/* Moves one piece of each kind of work. How many events. */
+int shm_copy_step(struct shm_conn *conn);
+void shm_op_start(struct shm_conn *conn, struct tern_op *op);
+/* Ends every op of a conn. */
+void shm_op_fail_all(struct shm_conn *conn, int status);
+/* A slab arrived, was refused, or is asked for (again). */
+void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd);
+int shm_slab_serve(struct shm_conn *conn, uint32_t mem_id);
+void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab);
+void shm_slab_free_all(struct shm_conn *conn);
+
+static inline struct shm_op *shm_op_of(struct tern_op *op)
+{
+	return (struct shm_op *)(void *)op->priv;
+}
+
+static inline struct tern_op *shm_op_outer(struct shm_op *op)
+{
+	return (struct tern_op *)(void *)((char *)op - offsetof(struct tern_op, priv));
+}
+
+#endif

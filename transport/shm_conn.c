@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One connection from connect() to closed.
+ *
+ * Two processes meet at an abstract Unix socket (SOCK_SEQPACKET): it ends with the
+ * process, leaves no file behind, keeps packets apart and tells who the other end is.
+ * HELLO carries the connector's area, WELCOME the acceptor's; from then on the bytes go
+ * through the areas, and the socket is for wakes, for slabs asked for, and for the news
+ * that the peer is gone.
+ *
+ * Both ends must have the same user id, or the other end must be root: who shares memory
+ * and may be read by process_vm_readv must be somebody who could do worse anyway. The
+ * connector checks it too, since anyone can take an abstract name.
+ *
+ * The end of a process is seen twice: its sockets close first, its pidfd tells later. So
+ * after an end of file without a BYE the conn waits a moment for the pidfd, to be able to
+ * say -EPIPE (the process is gone, and whatever it could touch is safe) or -ECONNRESET.
+ *
+ * Taking down: fail() stops everything at once: no piece is copied and no message
+ * delivered after it. reap(), in poll(), then sets `gone` in our area (a peer that was
+ * copying from us sees that its bytes may be torn and drops them), says BYE, ends the
+ * ops, calls `closed`, unmaps and frees.
+ */
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+#include "base/clock.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5: without the race of looking up a number */
+#endif
+
+#define DIAL_NS  (2 * TERN_NS_PER_MS)
+#define HELLO_NS (5 * TERN_NS_PER_S)
+#define EXIT_NS  (200 * TERN_NS_PER_MS)
+
+int shm_address(const char *name, struct sockaddr_un *address)
+{
+	size_t bytes = strlen(name);
+
+	if (bytes == 0 || bytes > SHM_ADDRESS_MAX)
+		return -EINVAL;
+	for (size_t i = 0; i < bytes; i++)
+		if (name[i] <= ' ' || name[i] == '/' || name[i] > '~')
+			return -EINVAL;
+	*address = (struct sockaddr_un){.sun_family = AF_UNIX};
+	memcpy(address->sun_path, "\0tern/", 6);
+	memcpy(address->sun_path + 6, name, bytes);
+	return (int)(offsetof(struct sockaddr_un, sun_path) + 6 + bytes);
+}
+
+int shm_watch_add(
+	struct shm_port *port, int fd, struct shm_watch *watch, enum shm_watch_kind kind)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = watch};
+
+	watch->kind = kind;
+	return epoll_ctl(port->epoll_fd, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
+}
+
+static void close_watched(struct shm_port *port, int *fd)
+{
+	if (*fd < 0)
+		return;
+	/* Not left to close(): a fork of this process may hold a copy of it. */
+	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, *fd, NULL);
+	close(*fd);
+	*fd = -1;
+}
+
+void shm_conn_settle(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	bool unsettled = conn->state < SHM_UP || conn->state == SHM_PARTING ||
+			 (conn->state == SHM_UP && conn->asking_count);
+
+	if (unsettled == conn->unsettled)
+		return;
+	conn->unsettled = unsettled;
+	port->unsettled_count += unsettled ? 1 : -1u;
+}
+
+static void enter(struct shm_conn *conn, enum shm_state next)
+{
+	static const uint8_t edges[] = {
+		[SHM_DIALLING] = 1 << SHM_GREETING | 1 << SHM_CLOSED,
+		[SHM_GREETING] = 1 << SHM_UP | 1 << SHM_CLOSED,
+		[SHM_ACCEPTING] = 1 << SHM_UP | 1 << SHM_CLOSED,
+		[SHM_UP] = 1 << SHM_PARTING | 1 << SHM_CLOSED,
+		[SHM_PARTING] = 1 << SHM_CLOSED,
+		[SHM_CLOSED] = 0,
+	};
+
+	tern_assert(edges[conn->state] >> next & 1);
+	conn->state = next;
+	conn->due_ns = 0;
+	shm_conn_settle(conn);
+}
+
+void shm_conn_fail(struct shm_conn *conn, int status)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
+	if (conn->state == SHM_CLOSED)
+		return;
+	if (conn->lsn) {
+		conn->lsn->greeting_count--;
+		conn->lsn = NULL;
+	}
+	conn->status = status;
+	enter(conn, SHM_CLOSED);
+	tern_list_remove(&conn->link);
+	tern_list_push(&port->closed, &conn->link);
+	port->conn_count--;
+}
+
+void shm_conn_blame(struct shm_conn *conn, const char *what)
+{
+	tern_log(conn->base.port->env, TERN_LOG_WARN, "%s: cut: %s", conn->base.name,
+		what);
+	shm_conn_fail(conn, -EPROTO);
+}
+
+static struct shm_conn *conn_new(struct shm_port *port, enum shm_state state)
+{
+	struct shm_conn *conn = calloc(1, sizeof(*conn));
+
+	if (!conn)
+		return NULL;
+	conn->base.port = &port->base;
+	conn->base.caps = TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND;
+	conn->base.eager_bytes = SHM_EAGER_BYTES;
+	conn->base.chunk_bytes = SHM_GET_BYTES;
+	conn->state = state;
+	conn->fd = conn->pidfd = -1;
+	conn->probe_word = tern_random(port->base.env);
+	tern_list_init(&conn->slabs);
+	tern_list_init(&conn->copying);
+	tern_list_init(&conn->bouncing);
+	tern_list_init(&conn->answering);
+	tern_list_init(&conn->link);
+	return conn;
+}
+
+static void conn_free(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
+	shm_slab_free_all(conn);
+	if (conn->peer)
+		munmap(conn->peer, port->area_bytes);
+	if (conn->own)
+		munmap(conn->own, port->area_bytes);
+	close_watched(port, &conn->fd);
+	close_watched(port, &conn->pidfd);
+	free(conn);
+}
+
+/* Who is at the other end, and may it be? */
+static int identify(struct shm_conn *conn)
+{
+	struct ucred peer;
+	socklen_t bytes = sizeof(peer), fd_bytes = sizeof(conn->pidfd);
+
+	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
+		return -errno;
+	conn->pid = peer.pid;
+	snprintf(conn->base.name, sizeof(conn->base.name), "shm pid %d", (int)peer.pid);
+	if (peer.uid != geteuid() && peer.uid != 0) {
+		tern_log(conn->base.port->env, TERN_LOG_WARN,
+			"%s: refused: user id %u is not %u", conn->base.name, peer.uid,
+			geteuid());
+		return -EACCES;
+	}
+	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERPIDFD, &conn->pidfd, &fd_bytes))
+		conn->pidfd = peer.pid > 0 ? pidfd_open(peer.pid, 0) : -1;
+	return 0;
+}
+
+static int send_area(struct shm_conn *conn, enum shm_note_type type)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	struct shm_note note = {
+		.magic = SHM_NOTE_MAGIC,
+		.version = SHM_NOTE_VERSION,
+		.type = (uint16_t)type,
+		.message_bytes = port->base.message_bytes,
+		.probe_address = (uintptr_t)&conn->probe_word,
+		.probe_word = conn->probe_word,
+	};
+	TERN_CLEANUP(tern_cleanup_close) int fd = -1;
+	void *base;
+	int status;
+
+	status = shm_memory_new(port->area_bytes, &fd, &base);
+	if (status)
+		return status;
+	conn->own = base;
+	return shm_note_send(conn->fd, &note, fd);
+}
+
+/* After connect(2) came through. */
+static int greet(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	int status = identify(conn);
+
+	if (!status)
+		status = send_area(conn, SHM_HELLO);
+	if (!status)
+		status = shm_watch_add(
+			port, conn->fd, &conn->socket_watch, SHM_WATCH_SOCKET);
+	if (!status && conn->pidfd >= 0)
+		status = shm_watch_add(
+			port, conn->pidfd, &conn->process_watch, SHM_WATCH_PROCESS);
+	return status;
+}
+
+static void dial(struct shm_conn *conn)
+{
+	struct sockaddr_un address;
+	int bytes = shm_address(conn->address, &address), status;
+
+	if (connect(conn->fd, (struct sockaddr *)&address, (socklen_t)bytes) == 0) {
+		enter(conn, SHM_GREETING);
+		status = greet(conn);
+		if (status)
+			shm_conn_fail(conn, status);
+	} else if (errno == EAGAIN || errno == EINTR) {
+		/* The listener's queue is full, which no event reports the end of. */
+		conn->due_ns = tern_now_ns(conn->base.port->env) + DIAL_NS;
+	} else {
+		shm_conn_fail(conn, -errno);
+	}
+}
+
+static void add_conn(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
+	tern_list_push(&port->conns, &conn->link);
+	port->conn_count++;
+	shm_conn_settle(conn);
+}
+
+int shm_connect(struct tern_port *port, const char *address, struct tern_conn **out)
+{
+	struct sockaddr_un checked;
+	struct shm_conn *conn;
+
+	if (shm_address(address, &checked) < 0)
+		return -EINVAL;
+	conn = conn_new(shm_port_of(port), SHM_DIALLING);
+	if (!conn)
+		return -ENOMEM;
+	snprintf(conn->base.name, sizeof(conn->base.name), "shm %.70s", address);
+	snprintf(conn->address, sizeof(conn->address), "%s", address);
+	conn->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (conn->fd < 0) {
+		int status = -errno;
+
+		conn_free(conn);
+		return status;
+	}
+	conn->known = true;
+	add_conn(conn);
+	dial(conn);
+	*out = &conn->base;
+	return 0;
+}
+
+static void refuse(struct shm_conn *conn, int status)
+{
+	const struct shm_note note = {
+		.magic = SHM_NOTE_MAGIC,
+		.version = SHM_NOTE_VERSION,
+		.type = SHM_REFUSE,
+		.status = status,
+	};
+
+	(void)shm_note_send(conn->fd, &note, -1);
+	shm_conn_fail(conn, status);
+}
+
+/* One that is waiting in the queue of the listener. 1; 0: none. */
+static int accept_one(struct shm_lsn *lsn)
+{
+	struct shm_port *port = shm_port_of(lsn->base.port);
+	struct shm_conn *conn;
+	int fd = accept4(lsn->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC), status;
+
+	if (fd < 0)
+		return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -errno : 0;
+	conn = lsn->greeting_count < SHM_GREETING_COUNT ? conn_new(port, SHM_ACCEPTING)
+							: NULL;
+	if (!conn) {
+		close(fd);
+		return 1;
+	}
+	conn->fd = fd;
+	conn->lsn = lsn;
+	lsn->greeting_count++;
+	add_conn(conn);
+	conn->due_ns = tern_now_ns(port->base.env) + HELLO_NS;
+	status = identify(conn);
+	if (!status)
+		status = shm_watch_add(port, fd, &conn->socket_watch, SHM_WATCH_SOCKET);
+	if (!status && conn->pidfd >= 0)
+		status = shm_watch_add(
+			port, conn->pidfd, &conn->process_watch, SHM_WATCH_PROCESS);
+	if (status)
+		refuse(conn, status);
+	return 1;
+}
+
+int shm_accept(struct shm_lsn *lsn)
+{
+	struct shm_port *port = shm_port_of(lsn->base.port);
+
+	for (int i = 0; i < 16; i++) {
+		int status = accept_one(lsn);
+
+		if (status == 0)
+			return i;
+		if (status < 0) {
+			/* Level-triggered, it would keep the thread from ever sleeping.
+			 */
+			epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, lsn->fd, NULL);
+			lsn->resume_ns =
+				tern_now_ns(port->base.env) + 50 * TERN_NS_PER_MS;
+			tern_log(port->base.env, TERN_LOG_WARN,
+				"shm %s: cannot accept: %s", lsn->address,
+				tern_status_text(status));
+			return i;
+		}
+	}
+	return 16;
+}
+
+/* Can its memory be read? Asked of a word that only the right process has at that place.
+ */
+static bool probe(struct shm_conn *conn, const struct shm_note *note)
+{
+	const struct shm_fabric *fabric =
+		tern_container_of(conn->base.port->fabric, struct shm_fabric, base);
+	uint64_t word = ~note->probe_word;
+	struct iovec here = {.iov_base = &word, .iov_len = sizeof(word)};
+	struct iovec there = {.iov_base = (void *)(uintptr_t)note->probe_address,
+		.iov_len = sizeof(word)};
+
+	if (fabric->no_cma || conn->pid <= 0)
+		return false;
+	return process_vm_readv(conn->pid, &here, 1, &there, 1, 0) == sizeof(word) &&
+	       word == note->probe_word;
+}
+
+/* The peer's HELLO or WELCOME is there: takes its area. */
+static int take_area(struct shm_conn *conn, const struct shm_note *note, int fd)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	uint64_t bytes;
+	void *base;
+	int status;
+
+	if (note->message_bytes != port->base.message_bytes) {
+		tern_log(port->base.env, TERN_LOG_WARN,
+			"%s: messages of %u bytes, not %u", conn->base.name,
+			note->message_bytes, port->base.message_bytes);
+		return -EPROTO;
+	}
+	status = shm_memory_map(fd, port->area_bytes, &base, &bytes);
+	if (status)
+		return status;
+	if (bytes > port->area_bytes)
+		munmap((char *)base + port->area_bytes, bytes - port->area_bytes);
+	conn->peer = base;
+	conn->cma = probe(conn, note);
+	return 0;
+}
+
+static void go_up(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	const struct tern_port_handler *handler = port->base.handler;
+	struct shm_lsn *lsn = conn->lsn;
+
+	shm_ring_init(&conn->ring, conn->own, conn->peer, port->ring_bytes);
+	conn->lsn = NULL;
+	enter(conn, SHM_UP);
+	if (!lsn) {
+		handler->up(port->base.handler_arg, &conn->base);
+		return;
+	}
+	lsn->greeting_count--;
+	conn->known = true;
+	handler->accepted(port->base.handler_arg, &lsn->base, &conn->base);
+}
+
+static void on_hello(struct shm_conn *conn, const struct shm_note *note, int fd)
+{
+	int status = note->version == SHM_NOTE_VERSION ? 0 : -EPROTONOSUPPORT;
+
+	if (!status && note->type != SHM_HELLO)
+		status = -EPROTO;
+	if (!status)
+		status = take_area(conn, note, fd);
+	if (!status)
+		status = send_area(conn, SHM_WELCOME);
+	if (!status) {
+		go_up(conn);
+		return;
+	}
+	tern_log(conn->base.port->env, TERN_LOG_WARN, "%s: refused: %s", conn->base.name,
+		tern_status_text(status));
+	refuse(conn, status);
+}
+
+static void on_welcome(struct shm_conn *conn, const struct shm_note *note, int fd)
+{
+	int status = -EPROTO;
+
+	if (note->type == SHM_REFUSE && note->status < 0 && note->status > -4096)
+		status = note->status;
+	else if (note->type == SHM_WELCOME && note->version == SHM_NOTE_VERSION)
+		status = take_area(conn, note, fd);
+	if (!status)
+		go_up(conn);
+	else
+		shm_conn_fail(conn, status);
+}
+
+static void on_note(struct shm_conn *conn, const struct shm_note *note, int fd)
+{
+	switch ((enum shm_note_type)note->type) {
+	case SHM_WAKE:
+		return;
+	case SHM_BYE:
+		shm_conn_part(conn, true);
+		return;
+	case SHM_SLAB_ASK:
+		if (shm_slab_serve(conn, note->mem_id))
+			shm_conn_blame(
+				conn, "it asks for slabs and does not read the answers");
+		return;
+	case SHM_SLAB:
+		shm_slab_arrived(conn, note, fd);
+		return;
+	case SHM_HELLO:
+	case SHM_WELCOME:
+	case SHM_REFUSE:
+		break;
+	}
+	shm_conn_blame(conn, "unexpected packet on its socket");
+}
+
+static void on_end(struct shm_conn *conn)
+{
+	if (conn->state == SHM_UP)
+		shm_conn_part(conn, false);
+	else
+		shm_conn_fail(conn, -ECONNRESET);
+}
+
+int shm_conn_socket(struct shm_conn *conn)
+{
+	int count = 0;
+
+	/* A peer that writes faster than this keeps others waiting for no longer. */
+	while (count < 16) {
+		struct shm_note note;
+		TERN_CLEANUP(tern_cleanup_close) int fd = -1;
+		int status;
+
+		if (conn->state == SHM_PARTING || conn->state == SHM_CLOSED)
+			break;
+		status = shm_note_receive(conn->fd, &note, &fd);
+		if (status == -EAGAIN)
+			break;
+		count++;
+		if (status == -EPROTO)
+			shm_conn_blame(conn, "a packet on its socket is not ours");
+		else if (status == -EMFILE)
+			shm_conn_fail(conn, status);
+		else if (status <= 0)
+			on_end(conn);
+		else if (conn->state == SHM_ACCEPTING)
+			on_hello(conn, &note, fd);
+		else if (conn->state == SHM_GREETING)
+			on_welcome(conn, &note, fd);
+		else
+			on_note(conn, &note, fd);
+	}
+	return count;
+}
+
+static bool has_exited(const struct shm_conn *conn)
+{
+	struct pollfd entry = {.fd = conn->pidfd, .events = POLLIN};
+
+	return conn->pidfd >= 0 && poll(&entry, 1, 0) > 0;
+}
+
+void shm_conn_part(struct shm_conn *conn, bool bye)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
+	if (conn->state != SHM_UP)
+		return;
+	shm_ring_end(&conn->ring);
+	enter(conn, SHM_PARTING);
+	conn->bye = bye;
+	/* Level-triggered, its end of file would be reported for ever. */
+	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+	if (!bye && conn->pidfd >= 0)
+		conn->due_ns = tern_now_ns(port->base.env) + EXIT_NS;
+}
+
+void shm_conn_parted(struct shm_conn *conn)
+{
+	if (has_exited(conn))
+		shm_conn_fail(conn, -EPIPE);
+	else if (conn->bye || !conn->due_ns)
+		shm_conn_fail(conn, -ECONNRESET);
+}
+
+int shm_conn_due(struct shm_conn *conn, uint64_t now_ns)
+{
+	if (!conn->due_ns || now_ns < conn->due_ns)
+		return 0;
+	conn->due_ns = 0;
+	if (conn->state == SHM_DIALLING)
+		dial(conn);
+	else if (conn->state == SHM_ACCEPTING)
+		refuse(conn, -ETIMEDOUT);
+	return 1;
+}
+
+void shm_conn_close(struct tern_conn *base, bool flush)
+{
+	struct shm_conn *conn = shm_conn_of(base);
+
+	/* What was sent stands in memory that the peer has mapped: it can take it whether
+	 * we live or not, so there is nothing to flush. */
+	(void)flush;
+	if (conn->state == SHM_UP)
+		shm_conn_fail(conn, 0);
+	else if (conn->state == SHM_PARTING)
+		shm_conn_fail(conn, has_exited(conn) ? -EPIPE : -ECONNRESET);
+	else
+		shm_conn_fail(conn, -ECANCELED);
+}
+
+void shm_conn_wake(struct shm_conn *conn)
+{
+	const struct shm_note note = {
+		.magic = SHM_NOTE_MAGIC,
+		.version = SHM_NOTE_VERSION,
+		.type = SHM_WAKE,
+	};
+
+	/* -EAGAIN: it has packets to read, and will not sleep before it has read them.
+	 * The other failures are the socket's end, which epoll reports. */
+	(void)shm_note_send(conn->fd, &note, -1);
+}
+
+void shm_conn_reap(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	const struct shm_note bye = {
+		.magic = SHM_NOTE_MAGIC,
+		.version = SHM_NOTE_VERSION,
+		.type = SHM_BYE,
+	};
+
+	if (conn->own) {
+		/* Release is enough: whoever reads it late reads what was still in place.
+		 */
+		atomic_store_explicit(&conn->own->gone, 1, memory_order_release);
+		(void)shm_note_send(conn->fd, &bye, -1);
+	}
+	shm_op_fail_all(conn, conn->status ? conn->status : -ECANCELED);
+	tern_list_remove(&conn->link);
+	if (conn->known)
+		port->base.handler->closed(
+			port->base.handler_arg, &conn->base, conn->status);
+	conn_free(conn);
+}

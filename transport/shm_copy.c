@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bytes of gets. An op is in exactly one list, which says what it waits for:
+ *
+ *     slab->waiting    the peer to pass the slab
+ *     conn->copying    its turn: a piece is copied from the mapping or by
+ * process_vm_readv conn->bouncing   a free chunk: a piece can be asked for
+ *     conn->answering  answers to the pieces asked for
+ *
+ * One poll copies one piece per conn and kind of work, taking ops in turn, so a message
+ * or a small get behind a large one waits for the copy of a piece and not of the whole.
+ *
+ * Chunks are the way without permission to read the peer: the asker writes what it wants
+ * into asks[n % COUNT] of its area; the other copies that into its chunk n % COUNT in its
+ * poll(); the asker copies it out, which frees the chunk: ask n + COUNT may be made from
+ * then on. Asks are answered in order, so two counters say it all, and nothing can
+ * overflow. A copy into a chunk happens whole between the check of the exposure and the
+ * return of poll(): after withdraw() nothing of it is touched.
+ */
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+static struct tern_op *first_op(struct tern_list *list)
+{
+	return shm_op_outer(tern_list_first(list, struct shm_op, link));
+}
+
+static void op_end(struct tern_op *op, int status)
+{
+	tern_list_remove(&shm_op_of(op)->link);
+	op->done(op, status);
+}
+
+void shm_op_start(struct shm_conn *conn, struct tern_op *op)
+{
+	struct shm_op *inner = shm_op_of(op);
+	bool direct = inner->kind == SHM_OP_SLAB || conn->cma;
+	struct shm_slab *slab;
+
+	if (inner->kind == SHM_OP_SLAB) {
+		slab = shm_slab_find(conn, inner->id);
+		if (!shm_slab_holds(slab, inner->remote, inner->bytes)) {
+			/* Ended with the conn, like all others of it. */
+			tern_list_push(&conn->answering, &inner->link);
+			shm_conn_blame(
+				conn, "it sent a region that is not inside its slab");
+			return;
+		}
+	}
+	inner->asked = inner->copied;
+	tern_list_push(
+		direct || !inner->bytes ? &conn->copying : &conn->bouncing, &inner->link);
+}
+
+/* Loads before it come before loads after it. An acquire fence, in a form that race detectors
+ * do not stumble over: what it orders is a race on purpose. */
+static inline void order_loads(void)
+{
+#if defined(__x86_64__)
+	__asm__ __volatile__("" ::: "memory");
+#elif defined(__aarch64__)
+	__asm__ __volatile__("dmb ishld" ::: "memory");
+#else
+	__sync_synchronize();
+#endif
+}
+
+/*
+ * Has the peer closed? It sets `gone` before its memory may change; we have read the bytes
+ * before we read `gone`: so bytes that had changed come with `gone` set, and are dropped.
+ */
+static bool peer_gone(const struct shm_conn *conn)
+{
+	order_loads();
+	return atomic_load_explicit(&conn->peer->gone, memory_order_relaxed);
+}
+
+/* How much, or a negative status. */
+static int64_t read_process(
+	struct shm_conn *conn, const struct shm_op *op, uint64_t bytes)
+{
+	struct iovec here = {.iov_base = op->target + op->copied, .iov_len = bytes};
+	struct iovec there = {.iov_base = (void *)(uintptr_t)(op->remote + op->copied),
+		.iov_len = bytes};
+	ssize_t n = process_vm_readv(conn->pid, &here, 1, &there, 1, 0);
+
+	return n < 0 ? -errno : n;
+}
+
+static void copy_piece(struct shm_conn *conn)
+{
+	struct tern_op *outer = first_op(&conn->copying);
+	struct shm_op *op = shm_op_of(outer);
+	uint64_t bytes = TERN_MIN(op->bytes - op->copied, (uint64_t)SHM_PIECE_BYTES);
+
+	if (bytes && op->kind == SHM_OP_SLAB) {
+		const struct shm_slab *slab = shm_slab_find(conn, op->id);
+
+		tern_copy(op->target + op->copied, slab->base + op->remote + op->copied,
+			bytes);
+	} else if (bytes) {
+		int64_t n = read_process(conn, op, bytes);
+
+		if (n <= 0) {
+			/* -EFAULT is said of this memory (a device's, say), all else of
+			 * the peer: no permission any more, or it is ending. It can still
+			 * copy for us, if it lives. */
+			conn->cma = conn->cma && n == -EFAULT;
+			op->asked = op->copied;
+			tern_list_remove(&op->link);
+			tern_list_push(&conn->bouncing, &op->link);
+			return;
+		}
+		bytes = (uint64_t)n;
+	}
+	op->copied += bytes;
+	if (op->copied < op->bytes) {
+		tern_list_remove(&op->link);
+		tern_list_push(&conn->copying, &op->link);
+	} else if (peer_gone(conn)) {
+		shm_conn_part(conn, true);
+	} else {
+		op_end(outer, 0);
+	}
+}
+
+/* Asks for one more piece of the first op. */
+static void ask_piece(struct shm_conn *conn)
+{
+	struct tern_op *outer = first_op(&conn->bouncing);
+	struct shm_op *op = shm_op_of(outer);
+	uint64_t bytes = TERN_MIN(op->bytes - op->asked, (uint64_t)SHM_CHUNK_BYTES);
+	struct shm_ask *ask = &conn->own->asks[conn->asked % SHM_CHUNK_COUNT];
+
+	conn->desks[conn->asked % SHM_CHUNK_COUNT] = (struct shm_desk){
+		.op = outer,
+		.target = op->target + op->asked,
+		.bytes = bytes,
+	};
+	atomic_store_explicit(&ask->slot, op->slot, memory_order_relaxed);
+	atomic_store_explicit(&ask->generation, op->id, memory_order_relaxed);
+	atomic_store_explicit(
+		&ask->address, op->remote + op->asked, memory_order_relaxed);
+	atomic_store_explicit(&ask->bytes, bytes, memory_order_relaxed);
+	/* Release: the ask is written before the peer can see that there is one. */
+	atomic_store_explicit(&conn->own->asked, ++conn->asked, memory_order_release);
+	conn->ring.published = true;
+	op->asked += bytes;
+	tern_list_remove(&op->link);
+	tern_list_push(
+		op->asked < op->bytes ? &conn->bouncing : &conn->answering, &op->link);
+}
+
+static void forget_desks(struct shm_conn *conn, const struct tern_op *op)
+{
+	for (unsigned i = 0; i < SHM_CHUNK_COUNT; i++)
+		if (conn->desks[i].op == op)
+			conn->desks[i].op = NULL;
+}
+
+static uint32_t answers_waiting(const struct shm_conn *conn)
+{
+	/* Acquire: the chunk was filled before it was counted. */
+	return atomic_load_explicit(&conn->peer->answered, memory_order_acquire) -
+	       conn->taken;
+}
+
+static uint32_t asks_waiting(const struct shm_conn *conn)
+{
+	/* Acquire: the ask was written before it was counted. */
+	return atomic_load_explicit(&conn->peer->asked, memory_order_acquire) -
+	       conn->answered;
+}
+
+static void take_answer(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	uint32_t n = conn->taken;
+	struct shm_desk desk = conn->desks[n % SHM_CHUNK_COUNT];
+	int refused = atomic_load_explicit(
+		&conn->peer->statuses[n % SHM_CHUNK_COUNT], memory_order_relaxed);
+	struct shm_op *op;
+
+	if (desk.op && !refused)
+		tern_copy(desk.target, shm_chunk(conn->peer, port->ring_bytes, n),
+			desk.bytes);
+	/* Only the next ask with this chunk, which comes after, lets the peer write to
+	 * it. */
+	conn->taken = n + 1;
+	if (!desk.op)
+		return;
+	op = shm_op_of(desk.op);
+	op->copied += desk.bytes;
+	if (refused) {
+		forget_desks(conn, desk.op);
+		op_end(desk.op, -EACCES);
+	} else if (op->copied == op->bytes) {
+		op_end(desk.op, 0);
+	}
+}
+
+/* -EPROTO: what is asked for cannot be. */
+static int answer(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	uint32_t n = conn->answered, index = n % SHM_CHUNK_COUNT;
+	const struct shm_ask *ask = &conn->peer->asks[index];
+	uint32_t slot = atomic_load_explicit(&ask->slot, memory_order_relaxed);
+	uint32_t generation =
+		atomic_load_explicit(&ask->generation, memory_order_relaxed);
+	uint64_t address = atomic_load_explicit(&ask->address, memory_order_relaxed);
+	uint64_t bytes = atomic_load_explicit(&ask->bytes, memory_order_relaxed);
+	const struct shm_exposure *exposure = shm_exposure_find(conn, slot, generation);
+
+	if (bytes > SHM_CHUNK_BYTES)
+		return -EPROTO;
+	if (exposure) {
+		uint64_t offset = address - exposure->start;
+
+		if (exposure->mem->fd >= 0 || offset > exposure->bytes ||
+			bytes > exposure->bytes - offset)
+			return -EPROTO;
+		tern_copy(shm_chunk(conn->own, port->ring_bytes, n),
+			(const void *)(uintptr_t)address, bytes);
+	}
+	atomic_store_explicit(&conn->own->statuses[index], exposure ? 0 : -EACCES,
+		memory_order_relaxed);
+	/* Release: the chunk is filled before the peer can see that it is. */
+	atomic_store_explicit(
+		&conn->own->answered, ++conn->answered, memory_order_release);
+	conn->ring.published = true;
+	return 0;
+}
+
+static bool can_ask(const struct shm_conn *conn)
+{
+	return !tern_list_empty(&conn->bouncing) &&
+	       conn->asked - conn->taken < SHM_CHUNK_COUNT;
+}
+
+bool shm_copy_ready(const struct shm_conn *conn)
+{
+	return !tern_list_empty(&conn->copying) || can_ask(conn) || asks_waiting(conn) ||
+	       (conn->asked != conn->taken && answers_waiting(conn));
+}
+
+int shm_copy_step(struct shm_conn *conn)
+{
+	uint32_t waiting = asks_waiting(conn);
+	int count = 0;
+
+	if (waiting) {
+		if (waiting > SHM_CHUNK_COUNT || answer(conn)) {
+			shm_conn_blame(
+				conn, "it asks for a copy of what it was not shown");
+			return 1;
+		}
+		count++;
+	}
+	while (can_ask(conn))
+		ask_piece(conn);
+	if (conn->asked != conn->taken && (waiting = answers_waiting(conn))) {
+		if (waiting > conn->asked - conn->taken) {
+			shm_conn_blame(conn, "it answers what was not asked");
+			return count + 1;
+		}
+		take_answer(conn);
+		count++;
+	}
+	if (conn->state == SHM_UP && !tern_list_empty(&conn->copying)) {
+		copy_piece(conn);
+		count++;
+	}
+	return count;
+}
+
+static void fail_list(struct tern_list *list, int status)
+{
+	while (!tern_list_empty(list))
+		op_end(first_op(list), status);
+}
+
+void shm_op_fail_all(struct shm_conn *conn, int status)
+{
+	tern_list_for_each (node, &conn->slabs)
+		fail_list(&tern_list_entry(node, struct shm_slab, link)->waiting, status);
+	fail_list(&conn->copying, status);
+	fail_list(&conn->bouncing, status);
+	fail_list(&conn->answering, status);
+}
+
+void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab)
+{
+	const struct shm_note note = {
+		.magic = SHM_NOTE_MAGIC,
+		.version = SHM_NOTE_VERSION,
+		.type = SHM_SLAB_ASK,
+		.mem_id = slab->mem_id,
+	};
+	int status = shm_note_send(conn->fd, &note, -1);
+
+	/* A full socket is tried again by the next poll(); its end is reported by epoll.
+	 */
+	slab->state = status == -EAGAIN ? SHM_SLAB_WANTED : SHM_SLAB_ASKED;
+}
+
+/* The memory of `mem_id`, if any of it is exposed to the peer of `conn`. */
+static int exposed_fd(struct shm_conn *conn, uint32_t mem_id)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
+	for (uint32_t slot = 0; slot < port->exposure_top; slot++) {
+		const struct shm_exposure *exposure = &port->exposures[slot];
+
+		if (exposure->mem && exposure->mem->id == mem_id && exposure->readable &&
+			exposure->owner == conn->base.owner)
+			return exposure->mem->fd;
+	}
+	return -1;
+}
+
+int shm_slab_serve(struct shm_conn *conn, uint32_t mem_id)
+{
+	int fd = exposed_fd(conn, mem_id);
+	const struct shm_note note = {
+		.magic = SHM_NOTE_MAGIC,
+		.version = SHM_NOTE_VERSION,
+		.type = SHM_SLAB,
+		.mem_id = mem_id,
+		.status = fd < 0 ? -EACCES : 0,
+	};
+	int status = shm_note_send(conn->fd, &note, fd);
+
+	return status == -ECONNRESET ? 0 : status;
+}
+
+static void slab_free(struct shm_conn *conn, struct shm_slab *slab)
+{
+	tern_list_remove(&slab->link);
+	if (slab->base)
+		munmap((void *)(uintptr_t)slab->base, slab->bytes);
+	free(slab);
+	conn->slab_count--;
+}
+
+/* Ends or starts what waited for it. */
+static void release_waiting(struct shm_conn *conn, struct tern_list *waiting, int status)
+{
+	while (!tern_list_empty(waiting)) {
+		struct tern_op *op = first_op(waiting);
+
+		if (status || shm_op_of(op)->kind == SHM_OP_PEEK) {
+			op_end(op, status);
+		} else {
+			tern_list_remove(&shm_op_of(op)->link);
+			shm_op_start(conn, op);
+		}
+	}
+}
+
+void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd)
+{
+	struct shm_slab *slab = shm_slab_find(conn, note->mem_id);
+	struct tern_list waiting;
+	void *base = NULL;
+	int status = 0;
+
+	if (!slab || slab->state != SHM_SLAB_ASKED) {
+		shm_conn_blame(conn, "it passed a slab that was not asked for");
+		return;
+	}
+	if (!note->status) {
+		status = shm_memory_map(fd, 1, &base, &slab->bytes);
+		if (status) {
+			tern_log(conn->base.port->env, TERN_LOG_WARN, "%s: slab %u: %s",
+				conn->base.name, slab->mem_id, tern_status_text(status));
+			shm_conn_fail(conn, status);
+			return;
+		}
+	}
+	conn->asking_count--;
+	tern_list_init(&waiting);
+	tern_list_splice(&waiting, &slab->waiting);
+	if (base) {
+		slab->base = base;
+		slab->state = SHM_SLAB_MAPPED;
+	} else {
+		/* Forgotten, so that it is asked for again when it is exposed again. */
+		slab_free(conn, slab);
+	}
+	shm_conn_settle(conn);
+	release_waiting(conn, &waiting, base ? 0 : -EACCES);
+}
+
+void shm_slab_free_all(struct shm_conn *conn)
+{
+	tern_list_for_each_safe (node, &conn->slabs)
+		slab_free(conn, tern_list_entry(node, struct shm_slab, link));
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that two processes share, and the packets that carry it. What a peer passes is
+ * used only if the kernel vouches that it cannot shrink (F_SEAL_SHRINK), since reading
+ * behind the end of a file is a SIGBUS. What we pass is sealed so that the peer cannot
+ * map it writable where the kernel knows that seal (5.1 and later). Peers have our user
+ * id (see shm_conn.c): the seals guard against mistakes and make the checks of the ring
+ * sufficient; they are no wall against a process that could attach a debugger to us.
+ */
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+static int seal(int fd)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+	if (fcntl(fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) == 0)
+		return 0;
+	return fcntl(fd, F_ADD_SEALS, seals) ? -errno : 0;
+}
+
+int shm_memory_new(uint64_t bytes, int *fd, void **base)
+{
+	TERN_CLEANUP(tern_cleanup_close) int memfd = -1;
+	void *map;
+	int status;
+
+	memfd = memfd_create("tern-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (memfd < 0 || ftruncate(memfd, (off_t)bytes))
+		return -errno;
+	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	status = seal(memfd);
+	if (status) {
+		munmap(map, bytes);
+		return status;
+	}
+	*base = map;
+	*fd = memfd;
+	memfd = -1;
+	return 0;
+}
+
+int shm_memory_map(int fd, uint64_t min_bytes, void **base, uint64_t *bytes)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+	struct stat st;
+	void *map;
+
+	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st))
+		return -EPROTO;
+	if (st.st_size <= 0 || (uint64_t)st.st_size < min_bytes)
+		return -EPROTO;
+	map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	*base = map;
+	*bytes = (uint64_t)st.st_size;
+	return 0;
+}
+
+/* Room for more descriptors than any note has, so that surplus ones can be closed. */
+union control {
+	char bytes[CMSG_SPACE(4 * sizeof(int))];
+	struct cmsghdr align;
+};
+
+int shm_note_send(int socket, const struct shm_note *note, int fd)
+{
+	struct iovec part = {
+		.iov_base = (void *)(uintptr_t)note, .iov_len = sizeof(*note)};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	union control control = {.bytes = {0}};
+
+	if (fd >= 0) {
+		struct cmsghdr *head;
+
+		message.msg_control = &control;
+		message.msg_controllen = CMSG_SPACE(sizeof(int));
+		head = CMSG_FIRSTHDR(&message);
+		head->cmsg_level = SOL_SOCKET;
+		head->cmsg_type = SCM_RIGHTS;
+		head->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(head), &fd, sizeof(int));
+	}
+	if (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+		return 0;
+	return errno == EPIPE || errno == ENOTCONN ? -ECONNRESET : -errno;
+}
+
+/* Keeps the first descriptor and closes all others. */
+static int take_fds(struct msghdr *message)
+{
+	int kept = -1;
+
+	for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head;
+		head = CMSG_NXTHDR(message, head)) {
+		size_t count;
+
+		if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+			continue;
+		count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < count; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
+			if (kept < 0)
+				kept = fd;
+			else
+				close(fd);
+		}
+	}
+	return kept;
+}
+
+int shm_note_receive(int socket, struct shm_note *note, int *fd)
+{
+	struct iovec part = {.iov_base = note, .iov_len = sizeof(*note)};
+	union control control;
+	struct msghdr message = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	const int flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC;
+	ssize_t bytes = recvmsg(socket, &message, flags);
+
+	*fd = -1;
+	/* A peer that closed before it read all we sent leaves this error in front of its
+	 * last packets, which say why. It is reported once. */
+	if (bytes < 0 && errno == ECONNRESET)
+		bytes = recvmsg(socket, &message, flags);
+	if (bytes < 0)
+		return errno == EAGAIN || errno == EINTR ? -EAGAIN : -ECONNRESET;
+	*fd = take_fds(&message);
+	if (*fd < 0 && (message.msg_flags & MSG_CTRUNC))
+		return -EMFILE;
+	if (bytes == sizeof(*note) && !(message.msg_flags & MSG_TRUNC) &&
+		note->magic == SHM_NOTE_MAGIC)
+		return 1;
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+	return bytes == 0 ? 0 : -EPROTO;
+}

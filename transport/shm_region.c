@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What memory peers may reach, and how a get or a peek of theirs begins.
+ *
+ * A region names either a place in a slab, which the peer maps whole and read-only at its
+ * first use and then reads without asking, or an address in this process, which it reads
+ * by process_vm_readv or asks us to copy out. Nothing that reads a slab can be stopped:
+ * the table of exposures decides which slabs a peer may map and what is copied out for
+ * it, and the rest is by agreement, as fabric.h says of withdraw().
+ *
+ * A region comes over the wire: it is checked against itself here, and against the size
+ * of the mapping (not what the peer said that was) before a byte is read.
+ */
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <string.h>
+
+int shm_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
+	uint64_t bytes, enum tern_access access, struct tern_region *out)
+{
+	struct shm_port *port = shm_port_of(conn->port);
+	bool slab = mem->fd >= 0;
+	struct shm_exposure *exposure;
+	struct shm_region region;
+	uint32_t slot;
+
+	tern_assert(tern_mem_holds(mem, offset, bytes));
+	if (port->exposure_free) {
+		slot = port->exposure_free - 1;
+		port->exposure_free = port->exposures[slot].next_free;
+	} else if (port->exposure_top < SHM_EXPOSURE_COUNT) {
+		slot = port->exposure_top++;
+	} else {
+		return -EAGAIN;
+	}
+	exposure = &port->exposures[slot];
+	exposure->mem = mem;
+	exposure->owner = conn->owner;
+	exposure->start = (uintptr_t)tern_mem_at(mem, offset);
+	exposure->bytes = bytes;
+	exposure->readable = access & TERN_ACCESS_READ;
+	region = (struct shm_region){
+		.kind = slab ? SHM_REGION_SLAB : SHM_REGION_USER,
+		.slot = (uint16_t)slot,
+		.generation = ++exposure->generation,
+		.mem_id = mem->id,
+		.start = slab ? offset : exposure->start,
+		.bytes = bytes,
+	};
+	memcpy(out, &region, sizeof(region));
+	return 0;
+}
+
+static struct shm_exposure *find(
+	struct shm_port *port, uint32_t slot, uint32_t generation)
+{
+	struct shm_exposure *exposure;
+
+	if (slot >= port->exposure_top)
+		return NULL;
+	exposure = &port->exposures[slot];
+	return exposure->mem && exposure->generation == generation ? exposure : NULL;
+}
+
+int shm_withdraw(
+	struct tern_port *base, struct tern_op *op, const struct tern_region *region)
+{
+	struct shm_port *port = shm_port_of(base);
+	struct shm_exposure *exposure;
+	struct shm_region ours;
+
+	/* Never -EINPROGRESS: what is copied out for a peer is copied within one poll().
+	 */
+	(void)op;
+	memcpy(&ours, region, sizeof(ours));
+	exposure = find(port, ours.slot, ours.generation);
+	if (!exposure)
+		return 0;
+	exposure->mem = NULL;
+	exposure->next_free = port->exposure_free;
+	port->exposure_free = ours.slot + 1u;
+	return 0;
+}
+
+struct shm_exposure *shm_exposure_find(
+	struct shm_conn *conn, uint32_t slot, uint32_t generation)
+{
+	struct shm_exposure *exposure = find(shm_conn_port(conn), slot, generation);
+
+	if (!exposure || exposure->owner != conn->base.owner || !exposure->readable)
+		return NULL;
+	return exposure;
+}
+
+/* Copies a region from the wire and checks (offset, bytes) in it. -ENOTCONN: it is wrong,
+ * and the conn was cut for it. */
+static int take_region(struct shm_conn *conn, const struct tern_region *wire,
+	uint64_t offset, uint64_t bytes, struct shm_region *region)
+{
+	uint64_t end;
+
+	memcpy(region, wire, sizeof(*region));
+	if (region->kind != SHM_REGION_SLAB && region->kind != SHM_REGION_USER)
+		shm_conn_blame(conn, "it sent a region of no kind that there is");
+	else if (offset > region->bytes || bytes > region->bytes - offset)
+		shm_conn_blame(conn, "it sent a region smaller than what it announced");
+	else if (__builtin_add_overflow(region->start, region->bytes, &end))
+		shm_conn_blame(conn, "it sent a region that ends behind all memory");
+	else
+		return 0;
+	return -ENOTCONN;
+}
+
+static struct shm_slab *slab_new(struct shm_conn *conn, uint32_t mem_id)
+{
+	struct shm_slab *slab;
+
+	if (conn->slab_count == SHM_SLAB_COUNT)
+		return NULL;
+	slab = calloc(1, sizeof(*slab));
+	if (!slab)
+		return NULL;
+	slab->mem_id = mem_id;
+	tern_list_init(&slab->waiting);
+	tern_list_push_front(&conn->slabs, &slab->link);
+	conn->slab_count++;
+	conn->asking_count++;
+	shm_conn_settle(conn);
+	shm_slab_ask(conn, slab);
+	return slab;
+}
+
+struct shm_slab *shm_slab_find(struct shm_conn *conn, uint32_t mem_id)
+{
+	tern_list_for_each (node, &conn->slabs) {
+		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, link);
+
+		if (slab->mem_id != mem_id)
+			continue;
+		if (node != conn->slabs.next) {
+			tern_list_remove(node);
+			tern_list_push_front(&conn->slabs, node);
+		}
+		return slab;
+	}
+	return NULL;
+}
+
+/* The slab of a region, asked for if it is new. NULL: there is no room for it now. */
+static struct shm_slab *slab_of(struct shm_conn *conn, const struct shm_region *region)
+{
+	struct shm_slab *slab = shm_slab_find(conn, region->mem_id);
+
+	return slab ? slab : slab_new(conn, region->mem_id);
+}
+
+static struct shm_op *op_init(struct shm_conn *conn, struct tern_op *op,
+	enum shm_op_kind kind, const struct shm_region *region)
+{
+	struct shm_op *inner = shm_op_of(op);
+
+	op->conn = &conn->base;
+	*inner = (struct shm_op){
+		.id = kind == SHM_OP_USER ? region->generation : region->mem_id,
+		.slot = region->slot,
+		.kind = (uint16_t)kind,
+	};
+	tern_list_init(&inner->link);
+	return inner;
+}
+
+int shm_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
+{
+	struct shm_conn *conn = shm_conn_of(base);
+	struct shm_slab *slab = NULL;
+	struct shm_region region;
+	struct shm_op *inner;
+	int status;
+
+	if (conn->state != SHM_UP)
+		return -ENOTCONN;
+	tern_assert(tern_mem_holds(mem, offset, bytes));
+	status = take_region(conn, remote, remote_offset, bytes, &region);
+	if (status)
+		return status;
+	if (region.kind == SHM_REGION_SLAB) {
+		slab = slab_of(conn, &region);
+		if (!slab) {
+			conn->blocked = true;
+			return -EAGAIN;
+		}
+	}
+	inner = op_init(conn, op, slab ? SHM_OP_SLAB : SHM_OP_USER, &region);
+	inner->target = tern_mem_at(mem, offset);
+	inner->remote = region.start + remote_offset;
+	inner->bytes = bytes;
+	if (slab && slab->state != SHM_SLAB_MAPPED)
+		tern_list_push(&slab->waiting, &inner->link);
+	else
+		shm_op_start(conn, op);
+	return 0;
+}
+
+int shm_peek(struct tern_conn *base, struct tern_op *op, const struct tern_region *remote,
+	uint64_t remote_offset, uint64_t bytes, const void **out)
+{
+	struct shm_conn *conn = shm_conn_of(base);
+	struct shm_region region;
+	struct shm_slab *slab;
+	int status;
+
+	if (conn->state != SHM_UP)
+		return -ENOTCONN;
+	status = take_region(conn, remote, remote_offset, bytes, &region);
+	if (status)
+		return status;
+	if (region.kind == SHM_REGION_USER)
+		return -ENOTSUP;
+	slab = slab_of(conn, &region);
+	if (!slab)
+		return -ENOTSUP;
+	if (slab->state != SHM_SLAB_MAPPED) {
+		tern_list_push(
+			&slab->waiting, &op_init(conn, op, SHM_OP_PEEK, &region)->link);
+		return -EAGAIN;
+	}
+	if (!shm_slab_holds(slab, region.start + remote_offset, bytes)) {
+		shm_conn_blame(conn, "it sent a region that is not inside its slab");
+		return -ENOTCONN;
+	}
+	*out = slab->base + region.start + remote_offset;
+	return 0;
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The shared memory of one connection: two areas, one made by each end, each written by
+ * its maker only and mapped read-only by the other. An area holds, in this order,
+ *
+ *     the line     every index and flag of its maker, on one cache line
+ *     asks         what the maker asks the peer to copy out for it (memory outside slabs)
+ *     the ring     messages of the maker to the peer
+ *     chunks       where the maker puts bytes that the peer asked for
+ *
+ * The ring has one producer (its maker) and one consumer (the peer). `tail` counts the
+ * bytes ever produced; it stands in the producer's line. `head` counts those ever
+ * consumed; it stands in the consumer's line, because nobody writes into another's
+ * memory. Records start on a cache line: a word with the length, then the bytes; none
+ * wraps: a filler record leads to the start of the ring.
+ *
+ * All words of a maker share a line on purpose: they have one writer, and whoever spins
+ * on one of them gets the others with it. A peer is not trusted: each of its words is
+ * read once, into a variable, and that is checked: indices that cannot be are -EPROTO,
+ * and no access goes outside the ring, whatever the words say.
+ *
+ * The pairs of accesses:
+ *     tail     producer's release after the record's bytes | consumer's acquire before
+ * them head     consumer's release after reading the bytes  | producer's acquire before
+ * reuse asked    asker's release after the ask               | the other's acquire before
+ * it answered release after the chunk's bytes             | asker's acquire before them
+ *     bell, asleep   see shm_bell(): a store-load pair, sequentially consistent
+ *
+ * The ring knows nothing of sockets or ports: it works on memory given to it, so that two
+ * threads over one mapping can test it under a race detector.
+ */
+#ifndef TERN_TRANSPORT_SHM_RING_H
+#define TERN_TRANSPORT_SHM_RING_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SHM_LINE        64u
+#define SHM_CHUNK_COUNT 4u
+#define SHM_CHUNK_BYTES (256u << 10)
+#define SHM_RING_MIN    (256u << 10)
+#define SHM_MESSAGE_MAX (16u << 20)
+
+/* Bits of shm_area.asleep; the rest counts, so that each sleep has its own value. */
+#define SHM_ASLEEP    1u /* wake me */
+#define SHM_WANT_ROOM 2u /* ... also when there is room for what I could not send */
+#define SHM_NAP       4u /* one sleep */
+
+/* "Copy (address, bytes) of exposure (slot, generation) into your chunk for me." */
+struct shm_ask {
+	_Atomic uint32_t slot, generation;
+	_Atomic uint64_t address, bytes;
+};
+
+struct shm_area {
+	/* The line. */
+	_Alignas(
+		64) _Atomic uint64_t tail; /* bytes produced into the ring of this area */
+	_Atomic uint64_t head;     /* bytes consumed from the ring of the peer's */
+	_Atomic uint64_t asleep;   /* 0: awake */
+	_Atomic uint32_t bell;     /* changes after anything else did */
+	_Atomic uint32_t asked;    /* asks ever made; ask n is in asks[n % COUNT] */
+	_Atomic uint32_t answered; /* asks of the peer ever answered */
+	_Atomic uint32_t gone;     /* the maker has closed: its memory may change */
+
+	_Alignas(64) struct shm_ask asks[SHM_CHUNK_COUNT];
+	_Atomic int32_t statuses[SHM_CHUNK_COUNT]; /* of the answers */
+};
+
+/* Where the ring starts. The chunks follow it. */
+#define SHM_RING_OFFSET 4096u
+_Static_assert(sizeof(struct shm_area) <= SHM_RING_OFFSET, "the area's head is one page");
+_Static_assert(offsetof(struct shm_area, asks) == SHM_LINE, "one line of indices");
+
+/* One end. The peer's area is only ever read. */
+struct shm_ring {
+	struct shm_area *own;
+	struct shm_area *peer;
+	uint64_t bytes;      /* of each ring, a power of two */
+	uint64_t tail;       /* own->tail */
+	uint64_t peer_head;  /* peer->head as last seen */
+	uint64_t head;       /* consumed from the peer's ring */
+	uint64_t head_shown; /* own->head */
+	uint64_t peer_tail;  /* peer->tail as last seen */
+	uint64_t nap;        /* own->asleep without its flags, of the last sleep */
+	uint64_t woken;      /* peer->asleep for which a wake was last sent */
+	uint32_t bell;       /* own->bell */
+	bool published;      /* something, since shm_bell() */
+	bool showed_room;    /* head was shown since shm_bell() */
+	bool ended;          /* the peer produces no more: peer_tail is final */
+};
+
+/* Size of the ring that carries messages of up to message_bytes. */
+uint64_t shm_ring_bytes(uint32_t message_bytes);
+
+/* Size of the whole area. */
+uint64_t shm_area_bytes(uint32_t message_bytes);
+
+/* Both areas are zero (fresh memfds). */
+void shm_ring_init(struct shm_ring *ring, struct shm_area *own, struct shm_area *peer,
+	uint64_t ring_bytes);
+
+/* One record from two parts, at most a quarter of the ring with its length word.
+ * -EAGAIN: no room now. -EPROTO: the peer's head cannot be. */
+int shm_ring_send(struct shm_ring *ring, const void *head, size_t head_bytes,
+	const void *payload, size_t payload_bytes);
+
+/* Copies the next record into `out`. 1: *bytes of it; 0: there is none. -EPROTO: it
+ * cannot be, or is larger than `room`. */
+int shm_ring_receive(struct shm_ring *ring, void *out, size_t room, size_t *bytes);
+
+/* Is there a record (or nonsense, which receive reports)? */
+bool shm_ring_readable(struct shm_ring *ring);
+
+/* Is half of the ring free, which is enough for any message? -EPROTO as send. */
+int shm_ring_roomy(struct shm_ring *ring);
+
+/* Takes the peer's tail for the last time: it may not write on once it is gone. */
+void shm_ring_end(struct shm_ring *ring);
+
+/*
+ * To be called after anything was published and before this thread stops looking at the
+ * connection. True: the peer sleeps, and must be woken by other means.
+ */
+bool shm_bell(struct shm_ring *ring);
+
+/* Announces sleep. The caller then looks at everything once more, and only then sleeps.
+ */
+void shm_sleep(struct shm_ring *ring, bool want_room);
+void shm_awake(struct shm_ring *ring);
+
+/* Chunk of ask n in an area. */
+static inline char *shm_chunk(struct shm_area *area, uint64_t ring_bytes, uint32_t n)
+{
+	return (char *)area + SHM_RING_OFFSET + ring_bytes +
+	       (size_t)(n % SHM_CHUNK_COUNT) * SHM_CHUNK_BYTES;
+}
+
+#endif

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of the tcp fabric. Who does what:
+ *
+ *     tcp.c         fabric, listening, connecting, ending; the vtable
+ *     tcp_port.c    poll and arm: whose turn it is
+ *     tcp_addr.c    HOST:PORT, names of peers, socket options
+ *     tcp_window.c  memory that peers may write into
+ *     tcp_tx.c      what leaves a conn
+ *     tcp_rx.c      what arrives at one
+ *     tcp_epoll.c, tcp_uring.c   how the kernel says which sockets are ready
+ *
+ * Data always moves with plain non-blocking socket calls: spinning, they are what
+ * measures fastest. The engine is only asked which of many sockets are ready, and for a
+ * descriptor to sleep on.
+ */
+#ifndef TERN_TRANSPORT_TCP_H
+#define TERN_TRANSPORT_TCP_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "base/list.h"
+#include "transport/fabric.h"
+#include "transport/mem.h"
+#include "transport/tcp_wire.h"
+
+/* Bytes read at once when it is not known what will come, and when it is likely that a
+ * put's data comes, which would have to be copied out of the stage. */
+#define TCP_STAGE_BYTES     (64u << 10)
+#define TCP_STAGE_PUT_BYTES 4096u
+/* One system call moves at most this, and a turn of one conn at most twice as much. */
+#define TCP_CALL_BYTES (1u << 20)
+/* Up to this many conns are simply read, one after the other, without asking the engine.
+ */
+#define TCP_DIRECT_MAX 4
+/* In that mode the engine is asked for new conns and the like every so many polls. */
+#define TCP_ASK_POLLS 32
+/* How long a closed conn may take to get rid of what it has. */
+#define TCP_LINGER_NS TERN_NS_PER_S
+/* Largest message of a peer that is not known yet (conn->owner not set). */
+#define TCP_STRANGER_BYTES 4096u
+#define TCP_WINDOWS_MAX    65536u
+#define TCP_TARGETS_MAX    8
+
+struct tcp_port;
+struct tcp_engine_ops;
+
+/* ---- addresses: tcp_addr.c -------------------------------------------------------- */
+
+struct tcp_addr {
+	struct sockaddr_storage sa;
+	socklen_t len;
+};
+
+struct tcp_targets {
+	struct tcp_addr addr[TCP_TARGETS_MAX];
+	unsigned count, next;
+};
+
+/*
+ * HOST:PORT in all its forms: "10.0.0.7:7000", "[::1]:7000", "localhost:0", ":7000". An
+ * empty host means every address of this machine when listening, this machine when
+ * connecting. Other names than those of /etc/hosts are looked up in the DNS, which
+ * blocks: callers that must not block give numbers. -EINVAL: malformed; -EHOSTUNREACH: no
+ * such name (now).
+ */
+int tcp_resolve(const char *address, bool listening, struct tcp_targets *out);
+
+/* "10.0.0.7:7000", "[::1]:7000". */
+void tcp_addr_print(const struct tcp_addr *addr, char *out, size_t bytes);
+
+/* Non-blocking, close-on-exec, without delay, with the fabric's congestion control. The
+ * descriptor or a negative errno. `congestion` may be empty. */
+int tcp_socket_open(int family, const char *congestion);
+void tcp_socket_options(int fd, const char *congestion);
+
+/* ---- windows: tcp_window.c -------------------------------------------------------- */
+
+struct tcp_window {
+	uint32_t generation; /* of its present or last use; 0: never used */
+	bool in_use;
+	enum tern_access access;
+	uint32_t next_free; /* slot + 1; 0: none */
+	void *owner;
+	char *base;
+	uint64_t bytes;
+	struct tern_list landing; /* conns in the middle of a put into it */
+};
+
+struct tcp_windows {
+	struct tcp_window *table;
+	uint32_t used_count; /* slots below were used at least once */
+	uint32_t free;       /* slot + 1; 0: none */
+};
+
+int tcp_windows_init(struct tcp_windows *windows);
+void tcp_windows_fini(struct tcp_windows *windows);
+
+/* -EAGAIN: all in use. */
+int tcp_window_expose(struct tcp_windows *windows, void *owner, char *base,
+	uint64_t bytes, enum tern_access access, struct tern_region *out);
+
+/* Ends the use. The window, for its `landing` list, which the caller empties at once. */
+struct tcp_window *tcp_window_withdraw(
+	struct tcp_windows *windows, const struct tern_region *region);
+
+/* The window that a PUT of `owner`'s conn may write. -ESTALE: it was withdrawn; -EPROTO.
+ */
+int tcp_window_find(struct tcp_windows *windows, void *owner,
+	const struct tcp_frame *frame, struct tcp_window **out);
+
+/* ---- the engine seam: tcp_epoll.c, tcp_uring.c ------------------------------------ */
+
+enum tcp_watch_kind {
+	TCP_WATCH_CONN,
+	TCP_WATCH_LSN,
+	TCP_WATCH_TIMER,
+};
+
+/* A descriptor in whose readiness we take an interest. Events are EPOLLIN and so on,
+ * which have the values of POLLIN and so on. */
+struct tcp_watch {
+	enum tcp_watch_kind kind;
+	int fd;
+	uint32_t want;             /* events we wait for */
+	uint32_t set;              /* events that the kernel was told to wait for */
+	uint32_t got;              /* events that happened and were not handled */
+	struct tern_list ready;    /* in port->ready while got != 0 */
+	struct tern_list unsynced; /* in port->unsynced while want != set */
+	uint32_t slot;             /* io_uring: slot + 1 of its name; 0: none */
+};
+
+struct tcp_engine_ops {
+	const char *name;
+	/* 0, or why the kernel refuses: -ENOSYS, -EPERM, -ENOMEM, -EMFILE. */
+	int (*probe)(void);
+	int (*init)(struct tcp_port *port);
+	void (*fini)(struct tcp_port *port);
+	/* Tells the kernel watch->want; sets watch->set. -EAGAIN: not just now;
+	 * -ENOMEM, -ENOSPC: never. */
+	int (*sync)(struct tcp_port *port, struct tcp_watch *watch);
+	/* Before its descriptor is closed. Nothing is reported for it afterwards. */
+	void (*remove)(struct tcp_port *port, struct tcp_watch *watch);
+	/* Reports what is ready with tcp_watch_got(), without waiting. */
+	void (*collect)(struct tcp_port *port);
+	/* After 0 the descriptor is readable when there is something to collect, now too.
+	 */
+	int (*arm)(struct tcp_port *port);
+	int (*fd)(struct tcp_port *port);
+};
+
+extern const struct tcp_engine_ops tcp_epoll_engine;
+extern const struct tcp_engine_ops tcp_uring_engine; /* with TERN_HAVE_URING */
+
+void tcp_watch_init(struct tcp_watch *watch, enum tcp_watch_kind kind, int fd);
+void tcp_watch_want(struct tcp_port *port, struct tcp_watch *watch, uint32_t want);
+/* What the kernel is told has changed without us (a one-shot wait fired). */
+void tcp_watch_spent(struct tcp_port *port, struct tcp_watch *watch);
+void tcp_watch_got(struct tcp_port *port, struct tcp_watch *watch, uint32_t events);
+void tcp_watch_remove(struct tcp_port *port, struct tcp_watch *watch);
+
+/* ---- objects ---------------------------------------------------------------------- */
+
+struct tcp_fabric {
+	struct tern_fabric base;
+	const struct tcp_engine_ops *engine;
+	bool engine_forced;
+	char congestion[16]; /* "": the system's default */
+};
+
+struct tcp_port {
+	struct tern_port base;
+	const struct tcp_engine_ops *engine;
+	int epoll_fd;            /* epoll engine */
+	struct tcp_uring *uring; /* io_uring engine */
+
+	struct tern_list conns; /* all, until `closed` was called */
+	uint32_t conn_count, lsn_count, connecting_count;
+
+	struct tern_list ready;    /* watches with events to handle */
+	struct tern_list unsynced; /* watches the kernel must be told about */
+	struct tern_list dirty; /* conns with something to send, and room in the socket */
+	struct tern_list blocked;  /* conns whose socket is full */
+	struct tern_list writable; /* conns that have room again after a -EAGAIN */
+	struct tern_list
+		lingering; /* conns that are closing, in the order of their deadlines */
+	struct tern_list ended;                 /* conns whose `closed` must be called */
+	struct tern_op *done_first, *done_last; /* whose done() must be called */
+
+	struct tcp_watch
+		timer; /* wakes a sleeper for the first deadline of `lingering` */
+	struct tcp_windows windows;
+	char *stage;  /* what arrives passes through here, unless it is a put's bulk */
+	int spare_fd; /* given up to accept and refuse a peer when descriptors are out */
+	bool armed; /* the caller may be coming from sleep: the engine was not asked since
+		     */
+	uint32_t poll_count;
+};
+
+struct tcp_lsn {
+	struct tern_lsn base;
+	struct tcp_watch watch;
+	char address[80];
+};
+
+/*
+ *     CONNECTING -> UP -> FLUSHING -> LINGERING -> ENDED
+ *
+ * UP straight away for accepted ones. FLUSHING: close was asked for, what was taken is
+ * still being sent. LINGERING: all is sent and a FIN behind it; waiting for the peer's.
+ * Any state goes to ENDED on failure: the socket is closed and memory is out of reach
+ * then, and only the callbacks are still to be called.
+ */
+enum tcp_state {
+	TCP_CONNECTING,
+	TCP_UP,
+	TCP_FLUSHING,
+	TCP_LINGERING,
+	TCP_ENDED,
+};
+
+/* What tern_op.priv holds. May alias: it lies in an array of uint64_t. */
+struct tcp_put {
+	struct tern_op *next;
+	const char *data; /* what is left of it */
+	uint64_t bytes;
+	uint64_t at; /* position in the tx stream of headers and messages it is sent at */
+	int status;
+} __attribute__((may_alias));
+
+static inline struct tcp_put *tcp_put_of(struct tern_op *op)
+{
+	_Static_assert(
+		sizeof(struct tcp_put) <= sizeof(op->priv), "tern_op is too small");
+	return (struct tcp_put *)op->priv;
+}
+
+/* Headers and messages wait in a ring; puts wait in a list, each knowing the position in
+ * the ring's stream at which its data belongs. */
+struct tcp_tx {
+	char *ring;
+	uint32_t ring_bytes; /* a power of two */
+	uint64_t head, tail; /* positions in the stream of what is in the ring */
+	struct tern_op *first, *last;
+	bool starved; /* a -EAGAIN was returned */
+	bool dead; /* the socket takes no more; what arrived before is still to be read */
+};
+
+enum tcp_rx_state {
+	TCP_RX_HEADER,
+	TCP_RX_MESSAGE,
+	TCP_RX_PUT,
+};
+
+struct tcp_rx {
+	enum tcp_rx_state state;
+	uint8_t header[TCP_FRAME_BYTES];
+	uint32_t have;          /* bytes of the header or of the message that are here */
+	struct tcp_frame frame; /* MESSAGE, PUT */
+	uint32_t crc;           /* of the header */
+	char *body;             /* a message that came in pieces; 64-byte aligned */
+	char *target;           /* PUT: where the next byte goes; NULL: nowhere */
+	uint64_t left;          /* PUT: bytes still to come */
+	struct tern_list landing; /* in the window's list while target != NULL */
+	uint8_t put_likely;       /* the last frames were puts, or one among them */
+	bool eof;
+};
+
+struct tcp_conn {
+	struct tern_conn base;
+	struct tcp_watch watch;
+	enum tcp_state state;
+	int status;                 /* ENDED */
+	struct tern_list link;      /* port->conns */
+	struct tern_list send_link; /* port->dirty or port->blocked */
+	struct tern_list writable_link;
+	struct tern_list end_link; /* port->lingering or port->ended */
+	uint64_t deadline_ns;      /* FLUSHING, LINGERING */
+	struct tcp_tx tx;
+	struct tcp_rx rx;
+	struct tcp_targets *targets; /* CONNECTING */
+};
+
+static inline struct tcp_port *tcp_port_of(struct tern_port *port)
+{
+	return tern_container_of(port, struct tcp_port, base);
+}
+
+static inline struct tcp_conn *tcp_conn_of(struct tern_conn *conn)
+{
+	return tern_container_of(conn, struct tcp_conn, base);
+}
+
+static inline struct tcp_port *tcp_conn_port(struct tcp_conn *conn)
+{
+	return tcp_port_of(conn->base.port);
+}
+
+/* ---- tcp.c ------------------------------------------------------------------------ */
+
+/* Goes to ENDED: closes the socket and lets go of all memory. The callbacks follow. */
+void tcp_conn_end(struct tcp_conn *conn, int status);
+/* After `closed` was called. */
+void tcp_conn_free(struct tcp_conn *conn);
+/* FLUSHING, and nothing left to send: sends the FIN. */
+void tcp_conn_flushed(struct tcp_conn *conn);
+/* CONNECTING, and the socket has news. How many events. */
+int tcp_conn_connected(struct tcp_conn *conn);
+/* A peer that connected. How many events. */
+int tcp_lsn_accept(struct tcp_lsn *lsn);
+
+/* ---- tcp_port.c ------------------------------------------------------------------- */
+
+int tcp_port_poll(struct tern_port *port, int budget);
+int tcp_port_arm(struct tern_port *port);
+/* done() will be called. */
+void tcp_port_done(struct tcp_port *port, struct tern_op *op, int status);
+
+/* ---- tcp_tx.c --------------------------------------------------------------------- */
+
+int tcp_tx_init(struct tcp_tx *tx, uint32_t message_bytes);
+void tcp_tx_fini(struct tcp_tx *tx);
+int tcp_conn_send(struct tern_conn *conn, const void *head, size_t head_bytes,
+	const void *payload, size_t payload_bytes);
+int tcp_conn_put(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset);
+bool tcp_tx_empty(const struct tcp_tx *tx);
+/* One turn: sends until the socket is full or others should have theirs. How many events.
+ */
+int tcp_tx_turn(struct tcp_conn *conn);
+/* The socket may have room again. */
+void tcp_tx_unblock(struct tcp_conn *conn);
+/* Ends every put that waits. */
+void tcp_tx_abort(struct tcp_conn *conn, int status);
+
+/* ---- tcp_rx.c --------------------------------------------------------------------- */
+
+int tcp_rx_init(struct tcp_rx *rx, uint32_t message_bytes);
+void tcp_rx_fini(struct tcp_rx *rx);
+/* One turn: reads until the socket is empty or others should have theirs. How many
+ * events. */
+int tcp_rx_turn(struct tcp_conn *conn);
+/* What is left of a put under way goes nowhere. */
+void tcp_rx_discard(struct tcp_conn *conn);
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Addresses and socket options. HOST:PORT is taken apart by hand, because the system's
+ * functions want the two halves and forgive too much; names are resolved by getaddrinfo,
+ * which blocks for those that only the DNS knows.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "transport/tcp.h"
+
+/* Characters of names and of numeric addresses, with %scope. */
+static bool host_valid(const char *host)
+{
+	for (; *host; host++) {
+		if (!isalnum((unsigned char)*host) && !strchr("._-:%", *host))
+			return false;
+	}
+	return true;
+}
+
+static bool port_valid(const char *port, bool listening)
+{
+	unsigned long value = 0;
+
+	if (!*port || strlen(port) > 5)
+		return false;
+	for (; *port; port++) {
+		if (*port < '0' || *port > '9')
+			return false;
+		value = value * 10 + (unsigned long)(*port - '0');
+	}
+	return value <= 65535 && (listening || value > 0);
+}
+
+/* Splits into host (256 bytes) and *port, which points into `address`. */
+static int address_split(const char *address, char *host, const char **port)
+{
+	const char *end = strrchr(address, ':');
+	const char *start = address;
+	size_t bytes;
+
+	if (!end)
+		return -EINVAL;
+	*port = end + 1;
+	if (*start == '[') {
+		start++;
+		if (end == address || *--end != ']')
+			return -EINVAL;
+	} else if (memchr(start, ':', (size_t)(end - start))) {
+		return -EINVAL; /* an IPv6 address without brackets: where does it end? */
+	}
+	bytes = (size_t)(end - start);
+	if (bytes >= 256 || (*address == '[' && !bytes))
+		return -EINVAL;
+	memcpy(host, start, bytes);
+	host[bytes] = '\0';
+	return host_valid(host) ? 0 : -EINVAL;
+}
+
+/* Every address of this machine: a socket of both families, or where there is no IPv6 one
+ * of IPv4. */
+static void targets_any(struct tcp_targets *out, uint16_t port)
+{
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&out->addr[0].sa;
+	struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)&out->addr[1].sa;
+
+	*v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port)};
+	*v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+	out->addr[0].len = sizeof(*v6);
+	out->addr[1].len = sizeof(*v4);
+	out->count = 2;
+}
+
+int tcp_resolve(const char *address, bool listening, struct tcp_targets *out)
+{
+	struct addrinfo hints = {
+		.ai_flags = AI_NUMERICSERV,
+		.ai_family = AF_UNSPEC,
+		.ai_socktype = SOCK_STREAM,
+	};
+	struct addrinfo *found;
+	char host[256];
+	const char *port;
+	int rc;
+
+	*out = (struct tcp_targets){0};
+	if (address_split(address, host, &port) || !port_valid(port, listening))
+		return -EINVAL;
+	if (listening && !*host) {
+		targets_any(out, (uint16_t)strtoul(port, NULL, 10));
+		return 0;
+	}
+	rc = getaddrinfo(*host ? host : NULL, port, &hints, &found);
+	if (rc == EAI_MEMORY)
+		return -ENOMEM;
+	if (rc)
+		return -EHOSTUNREACH;
+	for (struct addrinfo *ai = found; ai && out->count < TCP_TARGETS_MAX;
+		ai = ai->ai_next) {
+		struct tcp_addr *addr = &out->addr[out->count];
+
+		if (ai->ai_family != AF_INET && ai->ai_family != AF_INET6)
+			continue;
+		memcpy(&addr->sa, ai->ai_addr, ai->ai_addrlen);
+		addr->len = ai->ai_addrlen;
+		out->count++;
+	}
+	freeaddrinfo(found);
+	return out->count ? 0 : -EHOSTUNREACH;
+}
+
+void tcp_addr_print(const struct tcp_addr *addr, char *out, size_t bytes)
+{
+	char host[64], port[8];
+
+	if (getnameinfo((const struct sockaddr *)&addr->sa, addr->len, host, sizeof(host),
+		    port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV))
+		snprintf(out, bytes, "?");
+	else if (addr->sa.ss_family == AF_INET6)
+		snprintf(out, bytes, "[%s]:%s", host, port);
+	else
+		snprintf(out, bytes, "%s:%s", host, port);
+}
+
+void tcp_socket_options(int fd, const char *congestion)
+{
+	int one = 1;
+
+	/* Neither is needed to be right, so a kernel that refuses is left alone. An
+	 * explicit wish for a congestion control was checked when the fabric was opened.
+	 */
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	if (*congestion)
+		setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion,
+			(socklen_t)strlen(congestion));
+}
+
+int tcp_socket_open(int family, const char *congestion)
+{
+	int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+
+	if (fd < 0)
+		return -errno;
+	tcp_socket_options(fd, congestion);
+	return fd;
+}

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * poll and arm of the tcp fabric: whose turn it is.
+ *
+ * A port with a few conns tries each of them in every poll and leaves the engine alone
+ * but for every 32nd: recv on an empty socket costs less than asking about it first, and
+ * sockets the kernel was never asked to watch are cheaper on its side too. With more
+ * conns, or when others than conns may have news, the engine tells which are ready. The
+ * kernel is told what to watch at the last moment: before sleep, or before it is asked.
+ *
+ * Nothing here keeps received bytes back: what was not read is in the socket, where the
+ * engine sees it. So after arm() the descriptor is readable exactly when there is work.
+ *
+ * Callbacks run only from poll. Lists are taken over whole before they are walked:
+ * callbacks may change the port's as they like, and what they add is handled in the next
+ * poll, so that no poll goes on for ever.
+ */
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include "base/clock.h"
+#include "transport/tcp.h"
+
+/* ---- watches ---------------------------------------------------------------------- */
+
+void tcp_watch_init(struct tcp_watch *watch, enum tcp_watch_kind kind, int fd)
+{
+	*watch = (struct tcp_watch){.kind = kind, .fd = fd};
+	tern_list_init(&watch->ready);
+	tern_list_init(&watch->unsynced);
+}
+
+static void note(struct tcp_port *port, struct tcp_watch *watch)
+{
+	tern_list_remove(&watch->unsynced);
+	if (watch->want != watch->set)
+		tern_list_push(&port->unsynced, &watch->unsynced);
+}
+
+void tcp_watch_want(struct tcp_port *port, struct tcp_watch *watch, uint32_t want)
+{
+	if (watch->want == want)
+		return;
+	watch->want = want;
+	note(port, watch);
+}
+
+void tcp_watch_spent(struct tcp_port *port, struct tcp_watch *watch)
+{
+	watch->set = 0;
+	note(port, watch);
+}
+
+void tcp_watch_got(struct tcp_port *port, struct tcp_watch *watch, uint32_t events)
+{
+	watch->got |= events;
+	if (!tern_list_linked(&watch->ready))
+		tern_list_push(&port->ready, &watch->ready);
+}
+
+void tcp_watch_remove(struct tcp_port *port, struct tcp_watch *watch)
+{
+	port->engine->remove(port, watch);
+	tern_list_remove(&watch->ready);
+	tern_list_remove(&watch->unsynced);
+	watch->want = watch->set = watch->got = 0;
+}
+
+static struct tcp_conn *conn_of_watch(struct tcp_watch *watch)
+{
+	return tern_container_of(watch, struct tcp_conn, watch);
+}
+
+/* Tells the kernel what we want; but for conns that are read without being asked for. */
+static void sync_watches(struct tcp_port *port, bool direct)
+{
+	struct tern_list todo;
+
+	tern_list_init(&todo);
+	tern_list_splice(&todo, &port->unsynced);
+	tern_list_for_each_safe (node, &todo) {
+		struct tcp_watch *watch =
+			tern_list_entry(node, struct tcp_watch, unsynced);
+		bool conn = watch->kind == TCP_WATCH_CONN;
+		int rc;
+
+		tern_list_remove(node);
+		if (direct && conn && conn_of_watch(watch)->state != TCP_CONNECTING) {
+			tern_list_push(&port->unsynced, node);
+			continue;
+		}
+		rc = port->engine->sync(port, watch);
+		if (rc == -EAGAIN)
+			tern_list_push(&port->unsynced, node);
+		else if (rc && conn)
+			tcp_conn_end(conn_of_watch(watch), rc);
+		else if (rc)
+			tern_log(port->base.env, TERN_LOG_ERROR,
+				"tcp: the kernel cannot watch a listening socket: %s",
+				tern_status_text(rc));
+	}
+}
+
+/* ---- callbacks -------------------------------------------------------------------- */
+
+void tcp_port_done(struct tcp_port *port, struct tern_op *op, int status)
+{
+	tcp_put_of(op)->status = status;
+	tcp_put_of(op)->next = NULL;
+	if (port->done_first)
+		tcp_put_of(port->done_last)->next = op;
+	else
+		port->done_first = op;
+	port->done_last = op;
+}
+
+static int call_done(struct tcp_port *port)
+{
+	struct tern_op *op = port->done_first;
+	int events = 0;
+
+	for (port->done_first = NULL; op; events++) {
+		struct tern_op *next =
+			tcp_put_of(op)->next; /* op may be reused by done() */
+
+		op->done(op, tcp_put_of(op)->status);
+		op = next;
+	}
+	return events;
+}
+
+static int call_writable(struct tcp_port *port)
+{
+	struct tern_list todo, *node;
+	int events = 0;
+
+	tern_list_init(&todo);
+	tern_list_splice(&todo, &port->writable);
+	for (; (node = tern_list_pop(&todo)); events++) {
+		struct tcp_conn *conn =
+			tern_list_entry(node, struct tcp_conn, writable_link);
+
+		port->base.handler->writable(port->base.handler_arg, &conn->base);
+	}
+	return events;
+}
+
+static int call_closed(struct tcp_port *port)
+{
+	struct tern_list todo, *node;
+	int events = 0;
+
+	tern_list_init(&todo);
+	tern_list_splice(&todo, &port->ended);
+	for (; (node = tern_list_pop(&todo)); events++) {
+		struct tcp_conn *conn = tern_list_entry(node, struct tcp_conn, end_link);
+
+		tcp_tx_abort(conn, conn->status ? conn->status : -ECANCELED);
+		events += call_done(port);
+		port->base.handler->closed(
+			port->base.handler_arg, &conn->base, conn->status);
+		tcp_conn_free(conn);
+	}
+	return events;
+}
+
+static int call_back(struct tcp_port *port)
+{
+	int events = 0;
+
+	if (port->done_first)
+		events += call_done(port);
+	if (!tern_list_empty(&port->writable))
+		events += call_writable(port);
+	if (!tern_list_empty(&port->ended))
+		events += call_closed(port);
+	return events;
+}
+
+static bool calls_wait(const struct tcp_port *port)
+{
+	return port->done_first || !tern_list_empty(&port->writable) ||
+	       !tern_list_empty(&port->ended);
+}
+
+/* ---- turns ------------------------------------------------------------------------ */
+
+static int transmit_all(struct tcp_port *port)
+{
+	struct tern_list todo;
+	int events = 0;
+
+	tern_list_init(&todo);
+	tern_list_splice(&todo, &port->dirty);
+	tern_list_for_each_safe (node, &todo) {
+		events += tcp_tx_turn(tern_list_entry(node, struct tcp_conn, send_link));
+	}
+	tern_list_splice(
+		&port->dirty, &todo); /* those whose turn was over before they were */
+	return events;
+}
+
+static int receive_all(struct tcp_port *port)
+{
+	int events = 0;
+
+	/* Only tcp_conn_free() takes conns off this list, and nothing in here calls it.
+	 */
+	tern_list_for_each (node, &port->conns) {
+		struct tcp_conn *conn = tern_list_entry(node, struct tcp_conn, link);
+
+		if (conn->state != TCP_CONNECTING && conn->state != TCP_ENDED)
+			events += tcp_rx_turn(conn);
+	}
+	return events;
+}
+
+static int conn_ready(struct tcp_conn *conn, uint32_t got)
+{
+	if (conn->state == TCP_CONNECTING)
+		return tcp_conn_connected(conn);
+	if (got & (EPOLLOUT | EPOLLERR | EPOLLHUP))
+		tcp_tx_unblock(conn);
+	if (got & (EPOLLIN | EPOLLERR | EPOLLHUP))
+		return tcp_rx_turn(conn);
+	return 0;
+}
+
+static int ready(struct tcp_watch *watch)
+{
+	uint32_t got = watch->got;
+	uint64_t expirations;
+
+	watch->got = 0;
+	switch (watch->kind) {
+	case TCP_WATCH_CONN:
+		return conn_ready(conn_of_watch(watch), got);
+	case TCP_WATCH_LSN:
+		return tcp_lsn_accept(tern_container_of(watch, struct tcp_lsn, watch));
+	case TCP_WATCH_TIMER:
+		/* What it is for is looked at in every poll: it only had to wake us. */
+		if (read(watch->fd, &expirations, sizeof(expirations)) < 0)
+			return 0;
+		return 0;
+	}
+	return 0;
+}
+
+static int ask_engine(struct tcp_port *port, bool direct, int budget)
+{
+	struct tern_list todo, *node;
+	int events = 0;
+
+	port->armed = false;
+	sync_watches(port, direct);
+	port->engine->collect(port);
+	tern_list_init(&todo);
+	tern_list_splice(&todo, &port->ready);
+	while (events < budget && (node = tern_list_pop(&todo)))
+		events += ready(tern_list_entry(node, struct tcp_watch, ready));
+	tern_list_splice(&todo, &port->ready);
+	tern_list_splice(&port->ready, &todo); /* unhandled ones before new ones */
+	return events;
+}
+
+static void end_overdue(struct tcp_port *port)
+{
+	uint64_t now_ns = tern_now_ns(port->base.env);
+
+	tern_list_for_each_safe (node, &port->lingering) {
+		struct tcp_conn *conn = tern_list_entry(node, struct tcp_conn, end_link);
+
+		if (conn->deadline_ns > now_ns)
+			break;
+		tcp_conn_end(conn, 0);
+	}
+}
+
+int tcp_port_poll(struct tern_port *base, int budget)
+{
+	struct tcp_port *port = tcp_port_of(base);
+	bool direct = port->conn_count <= TCP_DIRECT_MAX;
+	int events;
+
+	/* A full socket is simply tried again. */
+	if (direct)
+		tern_list_splice(&port->dirty, &port->blocked);
+	events = transmit_all(port);
+	if (calls_wait(port))
+		events += call_back(port);
+	if (direct)
+		events += receive_all(port);
+	if (!direct || port->connecting_count ||
+		++port->poll_count % TCP_ASK_POLLS == 0 || (port->armed && !events))
+		events += ask_engine(port, direct, TERN_MAX(budget, 1));
+	if (!tern_list_empty(&port->lingering))
+		end_overdue(port);
+	if (!tern_list_empty(&port->dirty))
+		events += transmit_all(port);
+	if (calls_wait(port))
+		events += call_back(port);
+	return events;
+}
+
+/* The timer runs for the first deadline, if there is one. */
+static void set_timer(struct tcp_port *port)
+{
+	struct tcp_conn *conn =
+		tern_list_first(&port->lingering, struct tcp_conn, end_link);
+	struct itimerspec when = {0};
+	uint64_t now_ns;
+
+	if (!conn)
+		return;
+	now_ns = tern_now_ns(port->base.env);
+	if (conn->deadline_ns > now_ns) {
+		when.it_value.tv_sec =
+			(time_t)((conn->deadline_ns - now_ns) / TERN_NS_PER_S);
+		when.it_value.tv_nsec =
+			(long)((conn->deadline_ns - now_ns) % TERN_NS_PER_S);
+	} else {
+		when.it_value.tv_nsec = 1;
+	}
+	timerfd_settime(port->timer.fd, 0, &when, NULL);
+}
+
+int tcp_port_arm(struct tern_port *base)
+{
+	struct tcp_port *port = tcp_port_of(base);
+
+	if (!tern_list_empty(&port->dirty))
+		transmit_all(port);
+	if (calls_wait(port) || !tern_list_empty(&port->dirty) ||
+		!tern_list_empty(&port->ready))
+		return -EAGAIN;
+	sync_watches(port, false);
+	if (calls_wait(port) || !tern_list_empty(&port->unsynced))
+		return -EAGAIN;
+	set_timer(port);
+	port->armed = true;
+	return port->engine->arm(port);
+}
