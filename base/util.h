@@ -35,6 +35,9 @@ _Noreturn void tern_assert_failed(const char *expr, const char *file, int line);
 #define tern_assert(expr)                                                                  \
 	(tern_likely(expr) ? (void)0 : tern_assert_failed(#expr, __FILE__, __LINE__))
 
+/* A place that a correct program does not reach: says why. */
+#define tern_never(why) tern_assert_failed(why, __FILE__, __LINE__)
+
 /* n must be a power of two. */
 static inline uint64_t tern_align_up(uint64_t x, uint64_t n)
 {

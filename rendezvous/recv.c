@@ -375,8 +375,7 @@ int tern_recv_advance(struct tern_xfer *x)
 	case TERN_XFER_STATE_COUNT:
 		break;
 	}
-	tern_assert(!"a receive in this state has nothing to say");
-	return 0;
+	tern_never("a receive in this state has nothing to say");
 }
 
 /* The link is gone: gets and peeks start again on the next one. */
@@ -528,6 +527,6 @@ void tern_recv_cancel(struct tern_xfer *x)
 	case TERN_XFER_FINISHING:
 	case TERN_XFER_UNACKED:
 	case TERN_XFER_STATE_COUNT:
-		tern_assert(!"not a receive");
+		tern_never("not a receive");
 	}
 }

@@ -20,7 +20,7 @@
 struct tern_xfer;
 
 struct tern_retained {
-	uint32_t offset, bytes;
+	uint32_t offset, bytes, head_bytes;
 	uint32_t seq;
 	struct tern_xfer *xfer; /* DONE: whose puts go before it; NULL if it has none */
 };

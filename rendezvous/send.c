@@ -299,8 +299,7 @@ int tern_send_advance(struct tern_xfer *x)
 	case TERN_XFER_STATE_COUNT:
 		break;
 	}
-	tern_assert(!"a send in this state has nothing to say");
-	return 0;
+	tern_never("a send in this state has nothing to say");
 }
 
 /* ---- writing ------------------------------------------------------------------------
@@ -543,7 +542,7 @@ void tern_send_cancel(struct tern_xfer *x)
 	case TERN_XFER_FILLING:
 	case TERN_XFER_HELD:
 	case TERN_XFER_STATE_COUNT:
-		tern_assert(!"not a send");
+		tern_never("not a send");
 	}
 }
 

@@ -60,6 +60,13 @@ static int give(struct tern_peer *peer, const void *head, size_t head_bytes,
 	return 0;
 }
 
+static int give_kept(struct tern_peer *peer, const struct tern_retained *e)
+{
+	const unsigned char *copy = tern_retain_data(&peer->retain, e);
+
+	return give(peer, copy, e->head_bytes, copy + e->head_bytes, e->bytes - e->head_bytes);
+}
+
 int tern_stream_flush(struct tern_peer *peer)
 {
 	struct tern_retain *retain = &peer->retain;
@@ -69,7 +76,7 @@ int tern_stream_flush(struct tern_peer *peer)
 
 		if (e->xfer && tern_send_write(e->xfer) < 0)
 			return -EAGAIN;
-		if (give(peer, tern_retain_data(retain, e), e->bytes, NULL, 0) < 0)
+		if (give_kept(peer, e) < 0)
 			return -EAGAIN;
 		retain->sent_count++;
 	}
@@ -91,10 +98,11 @@ static int send_kept(struct tern_peer *peer, const void *head, size_t head_bytes
 	if (payload_bytes)
 		memcpy(copy + head_bytes, payload, payload_bytes);
 	e->seq = peer->tx_seq + 1;
+	e->head_bytes = (uint32_t)head_bytes;
 	e->xfer = xfer;
 	stamp(peer, copy, e->seq);
 	if (peer->retain.sent_count + 1 == peer->retain.count &&
-		give(peer, copy, e->bytes, NULL, 0) == 0)
+		give_kept(peer, e) == 0)
 		peer->retain.sent_count++;
 	return 0;
 }

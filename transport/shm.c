@@ -99,6 +99,7 @@ static int port_new(struct tern_fabric *fabric, const struct tern_port_opts *opt
 	};
 	tern_list_init(&port->conns);
 	tern_list_init(&port->closed);
+	tern_list_init(&port->peeked);
 	tern_list_init(&port->lsns);
 	tern_list_init(&port->dead_lsns);
 	port->ring_bytes = shm_ring_bytes(opts->message_bytes);
@@ -145,7 +146,7 @@ static void port_free(struct tern_port *base)
 	/* Conns that the caller never heard of may be left from a closed listener. */
 	reap(port);
 	tern_assert(!port->in_poll && tern_list_empty(&port->conns));
-	tern_assert(tern_list_empty(&port->closed) && tern_list_empty(&port->lsns));
+	tern_assert(tern_list_empty(&port->peeked) && tern_list_empty(&port->closed) && tern_list_empty(&port->lsns));
 	port_release(port);
 }
 
@@ -530,6 +531,7 @@ const struct tern_fabric_ops tern_shm_fabric_ops = {
 	.send = shm_send,
 	.get = shm_get,
 	.peek = shm_peek,
+	.unpeek = shm_unpeek,
 	.expose = shm_expose,
 	.withdraw = shm_withdraw,
 	.poll = shm_poll,

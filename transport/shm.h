@@ -110,9 +110,12 @@ enum shm_slab_state {
 	SHM_SLAB_MAPPED,
 };
 
-/* A slab of the peer. Lives as long as the conn once it is mapped. */
+/* A slab of the peer. Lives as long as the conn once it is mapped, and as its readers. */
 struct shm_slab {
 	struct tern_list link;    /* conn->slabs, last used first */
+	struct tern_list peeked;  /* port->peeked, while peek_count > 0 */
+	uint64_t peek_count;
+	bool orphan;              /* the conn is gone, readers are not */
 	struct tern_list waiting; /* ops */
 	const char *base;
 	uint64_t bytes;
@@ -143,6 +146,7 @@ struct shm_port {
 	struct shm_watch timer_watch;
 	struct tern_list conns;  /* all but those in `closed` */
 	struct tern_list closed; /* to be reaped */
+	struct tern_list peeked; /* slabs that are read in place, of all conns, past ones too */
 	struct tern_list lsns;
 	struct tern_list dead_lsns; /* closed in a handler: freed at the end of poll() */
 	uint32_t conn_count;        /* in `conns` */
@@ -310,6 +314,7 @@ void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd
 int shm_slab_serve(struct shm_conn *conn, uint32_t mem_id);
 void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab);
 void shm_slab_free_all(struct shm_conn *conn);
+void shm_unpeek(struct tern_port *port, const void *data);
 
 static inline struct shm_op *shm_op_of(struct tern_op *op)
 {

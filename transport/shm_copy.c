@@ -338,13 +338,39 @@ int shm_slab_serve(struct shm_conn *conn, uint32_t mem_id)
 	return status == -ECONNRESET ? 0 : status;
 }
 
-static void slab_free(struct shm_conn *conn, struct shm_slab *slab)
+static void slab_unmap(struct shm_slab *slab)
 {
-	tern_list_remove(&slab->link);
 	if (slab->base)
 		munmap((void *)(uintptr_t)slab->base, slab->bytes);
 	free(slab);
+}
+
+static void slab_free(struct shm_conn *conn, struct shm_slab *slab)
+{
+	tern_list_remove(&slab->link);
 	conn->slab_count--;
+	slab->orphan = true;
+	if (slab->peek_count == 0)
+		slab_unmap(slab);
+}
+
+/* A port reads from few slabs at a time, one or two for each peer. */
+void shm_unpeek(struct tern_port *port, const void *data)
+{
+	tern_list_for_each (node, &shm_port_of(port)->peeked) {
+		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, peeked);
+		const char *byte = data;
+
+		if (byte < slab->base || byte >= slab->base + slab->bytes)
+			continue;
+		if (--slab->peek_count == 0) {
+			tern_list_remove(&slab->peeked);
+			if (slab->orphan)
+				slab_unmap(slab);
+		}
+		return;
+	}
+	tern_never("unpeek of what was never peeked");
 }
 
 /* Ends or starts what waited for it. */

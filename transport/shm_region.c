@@ -123,6 +123,7 @@ static struct shm_slab *slab_new(struct shm_conn *conn, uint32_t mem_id)
 		return NULL;
 	slab->mem_id = mem_id;
 	tern_list_init(&slab->waiting);
+	tern_list_init(&slab->peeked);
 	tern_list_push_front(&conn->slabs, &slab->link);
 	conn->slab_count++;
 	conn->asking_count++;
@@ -231,6 +232,8 @@ int shm_peek(struct tern_conn *base, struct tern_op *op, const struct tern_regio
 		shm_conn_blame(conn, "it sent a region that is not inside its slab");
 		return -ENOTCONN;
 	}
+	if (slab->peek_count++ == 0)
+		tern_list_push(&shm_conn_port(conn)->peeked, &slab->peeked);
 	*out = slab->base + region.start + remote_offset;
 	return 0;
 }

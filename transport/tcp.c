@@ -22,7 +22,7 @@
 #include "transport/tcp.h"
 
 #define EAGER_BYTES 16384u
-#define CHUNK_BYTES (512ull << 10)
+#define CHUNK_BYTES (1ull << 20)
 
 static struct tcp_fabric *fabric_of(struct tcp_port *port)
 {
@@ -273,6 +273,8 @@ void tcp_conn_end(struct tcp_conn *conn, int status)
 	conn->status = status;
 	conn_hang_up(conn);
 	tcp_rx_discard(conn);
+	if (port->rest.conn == conn)
+		port->rest.conn = NULL;
 	tern_list_remove(&conn->send_link);
 	tern_list_remove(&conn->writable_link);
 	tern_list_remove(&conn->end_link);

@@ -191,7 +191,14 @@ struct tcp_port {
 	struct tcp_watch
 		timer; /* wakes a sleeper for the first deadline of `lingering` */
 	struct tcp_windows windows;
-	char *stage;  /* what arrives passes through here, unless it is a put's bulk */
+	char *stage; /* what arrives passes through here, unless it is a put's bulk */
+	/* What is left in the stage because a poll had done enough: it goes first in the
+	 * next. */
+	struct {
+		struct tcp_conn *conn; /* NULL: nothing is left */
+		const char *data;
+		size_t bytes;
+	} rest;
 	int spare_fd; /* given up to accept and refuse a peer when descriptors are out */
 	bool armed; /* the caller may be coming from sleep: the engine was not asked since
 		     */
@@ -339,9 +346,11 @@ void tcp_tx_abort(struct tcp_conn *conn, int status);
 
 int tcp_rx_init(struct tcp_rx *rx, uint32_t message_bytes);
 void tcp_rx_fini(struct tcp_rx *rx);
-/* One turn: reads until the socket is empty or others should have theirs. How many
- * events. */
-int tcp_rx_turn(struct tcp_conn *conn);
+/* One turn: reads until the socket is empty, others should have theirs, or about `budget`
+ * events have happened. How many did. Not while the port has a rest. */
+int tcp_rx_turn(struct tcp_conn *conn, int budget);
+/* Goes on with the port's rest, if it has one. */
+int tcp_rx_rest(struct tcp_port *port, int budget);
 /* What is left of a put under way goes nowhere. */
 void tcp_rx_discard(struct tcp_conn *conn);
 

@@ -8,8 +8,9 @@
  * conns, or when others than conns may have news, the engine tells which are ready. The
  * kernel is told what to watch at the last moment: before sleep, or before it is asked.
  *
- * Nothing here keeps received bytes back: what was not read is in the socket, where the
- * engine sees it. So after arm() the descriptor is readable exactly when there is work.
+ * Received bytes are kept back only when a poll had done enough, and then arm() says so.
+ * Whatever else was not read is in the socket, where the engine sees it. So after arm()
+ * the descriptor is readable exactly when there is work.
  *
  * Callbacks run only from poll. Lists are taken over whole before they are walked:
  * callbacks may change the port's as they like, and what they add is handled in the next
@@ -201,7 +202,7 @@ static int transmit_all(struct tcp_port *port)
 	return events;
 }
 
-static int receive_all(struct tcp_port *port)
+static int receive_all(struct tcp_port *port, int budget)
 {
 	int events = 0;
 
@@ -210,24 +211,31 @@ static int receive_all(struct tcp_port *port)
 	tern_list_for_each (node, &port->conns) {
 		struct tcp_conn *conn = tern_list_entry(node, struct tcp_conn, link);
 
-		if (conn->state != TCP_CONNECTING && conn->state != TCP_ENDED)
-			events += tcp_rx_turn(conn);
+		if (conn->state == TCP_CONNECTING || conn->state == TCP_ENDED)
+			continue;
+		events += tcp_rx_turn(conn, budget - events);
+		if (events >= budget) {
+			/* The others first, the next time. */
+			tern_list_remove(node);
+			tern_list_push(&port->conns, node);
+			break;
+		}
 	}
 	return events;
 }
 
-static int conn_ready(struct tcp_conn *conn, uint32_t got)
+static int conn_ready(struct tcp_conn *conn, uint32_t got, int budget)
 {
 	if (conn->state == TCP_CONNECTING)
 		return tcp_conn_connected(conn);
 	if (got & (EPOLLOUT | EPOLLERR | EPOLLHUP))
 		tcp_tx_unblock(conn);
 	if (got & (EPOLLIN | EPOLLERR | EPOLLHUP))
-		return tcp_rx_turn(conn);
+		return tcp_rx_turn(conn, budget);
 	return 0;
 }
 
-static int ready(struct tcp_watch *watch)
+static int ready(struct tcp_watch *watch, int budget)
 {
 	uint32_t got = watch->got;
 	uint64_t expirations;
@@ -235,7 +243,7 @@ static int ready(struct tcp_watch *watch)
 	watch->got = 0;
 	switch (watch->kind) {
 	case TCP_WATCH_CONN:
-		return conn_ready(conn_of_watch(watch), got);
+		return conn_ready(conn_of_watch(watch), got, budget);
 	case TCP_WATCH_LSN:
 		return tcp_lsn_accept(tern_container_of(watch, struct tcp_lsn, watch));
 	case TCP_WATCH_TIMER:
@@ -258,7 +266,8 @@ static int ask_engine(struct tcp_port *port, bool direct, int budget)
 	tern_list_init(&todo);
 	tern_list_splice(&todo, &port->ready);
 	while (events < budget && (node = tern_list_pop(&todo)))
-		events += ready(tern_list_entry(node, struct tcp_watch, ready));
+		events += ready(
+			tern_list_entry(node, struct tcp_watch, ready), budget - events);
 	tern_list_splice(&todo, &port->ready);
 	tern_list_splice(&port->ready, &todo); /* unhandled ones before new ones */
 	return events;
@@ -277,30 +286,38 @@ static void end_overdue(struct tcp_port *port)
 	}
 }
 
+/* Whether the engine has to be asked in this poll, in which `events` happened so far. */
+static bool must_ask(struct tcp_port *port, bool direct, int events)
+{
+	return !direct || port->connecting_count || (port->armed && !events) ||
+	       ++port->poll_count % TCP_ASK_POLLS == 0;
+}
+
 int tcp_port_poll(struct tern_port *base, int budget)
 {
 	struct tcp_port *port = tcp_port_of(base);
 	bool direct = port->conn_count <= TCP_DIRECT_MAX;
-	int events;
+	int events, received;
 
+	budget = TERN_MAX(budget, 1);
 	/* A full socket is simply tried again. */
 	if (direct)
 		tern_list_splice(&port->dirty, &port->blocked);
 	events = transmit_all(port);
 	if (calls_wait(port))
 		events += call_back(port);
-	if (direct)
-		events += receive_all(port);
-	if (!direct || port->connecting_count ||
-		++port->poll_count % TCP_ASK_POLLS == 0 || (port->armed && !events))
-		events += ask_engine(port, direct, TERN_MAX(budget, 1));
+	received = tcp_rx_rest(port, budget);
+	if (direct && received < budget)
+		received += receive_all(port, budget - received);
+	if (received < budget && must_ask(port, direct, events + received))
+		received += ask_engine(port, direct, budget - received);
 	if (!tern_list_empty(&port->lingering))
 		end_overdue(port);
 	if (!tern_list_empty(&port->dirty))
 		events += transmit_all(port);
 	if (calls_wait(port))
 		events += call_back(port);
-	return events;
+	return events + received;
 }
 
 /* The timer runs for the first deadline, if there is one. */
@@ -331,7 +348,7 @@ int tcp_port_arm(struct tern_port *base)
 
 	if (!tern_list_empty(&port->dirty))
 		transmit_all(port);
-	if (calls_wait(port) || !tern_list_empty(&port->dirty) ||
+	if (calls_wait(port) || port->rest.conn || !tern_list_empty(&port->dirty) ||
 		!tern_list_empty(&port->ready))
 		return -EAGAIN;
 	sync_watches(port, false);

@@ -7,7 +7,8 @@
  *
  * Bytes pass through the port's stage, which all conns share, and are taken from there
  * entirely: what is incomplete at its end is kept in the conn (32 bytes of a header, or a
- * message's body). So an idle conn holds nothing of the stage. The bulk of a put is
+ * message's body). So an idle conn holds nothing of the stage. (Only when a poll had done
+ * enough does one conn's rest stay there until the next.) The bulk of a put is
  * received into its target directly, and one call takes the next header along with its
  * end.
  *
@@ -27,8 +28,7 @@
 
 #define MESSAGE_ALIGN 64
 /* After a put, so many messages do not make another one unlikely. */
-#define PUT_LIKELY  8
-#define TURN_EVENTS 64
+#define PUT_LIKELY 8
 
 int tcp_rx_init(struct tcp_rx *rx, uint32_t message_bytes)
 {
@@ -189,9 +189,11 @@ static size_t take_put(struct tcp_rx *rx, const char *data, size_t bytes)
 	return n;
 }
 
-/* Takes all of it, or what there is until the conn is UP no more. How many messages. */
-static int take(struct tcp_conn *conn, const char *data, size_t bytes)
+/* Takes all of it, or what there is until the conn is UP no more; after `budget` messages
+ * the port keeps the rest. How many messages. */
+static int take(struct tcp_conn *conn, const char *data, size_t bytes, int budget)
 {
+	struct tcp_port *port = tcp_conn_port(conn);
 	struct tcp_rx *rx = &conn->rx;
 	int events = 0;
 	size_t n = 0;
@@ -199,6 +201,12 @@ static int take(struct tcp_conn *conn, const char *data, size_t bytes)
 	/* An empty message needs no byte to be whole. */
 	while (conn->state == TCP_UP &&
 		(bytes || (rx->state == TCP_RX_MESSAGE && rx->frame.bytes == 0))) {
+		if (events >= budget) {
+			port->rest.conn = conn;
+			port->rest.data = data;
+			port->rest.bytes = bytes;
+			break;
+		}
 		switch (rx->state) {
 		case TCP_RX_HEADER:
 			n = take_header(conn, data, bytes);
@@ -214,6 +222,16 @@ static int take(struct tcp_conn *conn, const char *data, size_t bytes)
 		bytes -= n;
 	}
 	return events;
+}
+
+int tcp_rx_rest(struct tcp_port *port, int budget)
+{
+	struct tcp_conn *conn = port->rest.conn;
+
+	if (!conn)
+		return 0;
+	port->rest.conn = NULL;
+	return take(conn, port->rest.data, port->rest.bytes, budget);
 }
 
 /*
@@ -278,7 +296,7 @@ static void ended(struct tcp_conn *conn, int status)
 	}
 }
 
-int tcp_rx_turn(struct tcp_conn *conn)
+int tcp_rx_turn(struct tcp_conn *conn, int budget)
 {
 	/* Behind the 32 bytes of a header, a message is aligned. */
 	char *stage = tcp_conn_port(conn)->stage + MESSAGE_ALIGN - TCP_FRAME_BYTES;
@@ -291,7 +309,7 @@ int tcp_rx_turn(struct tcp_conn *conn)
 	if (conn->rx.eof)
 		return 0;
 	do {
-		if (total >= 2 * TCP_CALL_BYTES || events >= TURN_EVENTS)
+		if (total >= 2 * TCP_CALL_BYTES || events >= budget)
 			return events;
 		count = places(conn, stage, pieces, &direct);
 		asked = pieces[0].iov_len + (count > 1 ? pieces[1].iov_len : 0);
@@ -307,7 +325,8 @@ int tcp_rx_turn(struct tcp_conn *conn)
 			put_landed(&conn->rx, direct_bytes);
 			events++;
 		}
-		events += take(conn, stage, (size_t)n - direct_bytes);
+		events += take(conn, stage, (size_t)n - direct_bytes,
+			TERN_MAX(budget - events, 1));
 		total += (size_t)n;
 	} while ((size_t)n == asked && conn->state != TCP_ENDED);
 	return events;

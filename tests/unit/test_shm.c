@@ -824,8 +824,8 @@ static void test_handlers_may_close(void **state)
 static void test_addresses_are_checked(void **state)
 {
 	const char *const bad[] = { "", "a b", "a/b", "a\nb", "\xc3\xa9",
-		"0123456789012345678901234567890123456789012345678901234567890123456789"
-		"01234567890" };
+		("0123456789012345678901234567890123456789012345678901234567890123456789"
+		 "01234567890") };
 	struct end end;
 	struct tern_lsn *lsn, *again;
 	struct tern_conn *conn;

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`tern bench`: what scripts read from it. No figure is judged here.
+
+usage: bench.py TERN
+"""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import tap  # noqa: E402
+import job  # noqa: E402
+
+job.use(sys.argv[1])
+PAIR = {"bench": str, "fabric": str, "wait": str, "size": int, "inflight": int, "rounds": int,
+        "gb_per_s": float, "msgs_per_s": float, "cpu_s_per_gb": float, "registrations": int}
+TRIPS = {"p50_us": float, "p99_us": float, "p999_us": float}
+
+
+def measure(*args, fields):
+    done = job.finish("bench", *args, "--json")
+    for event in done.events:
+        for name, kind in fields.items():
+            assert isinstance(event.get(name), kind), f"{args}: {name} in {event}"
+            assert event[name] or name in ("registrations", "cpu_s_per_gb"), event
+        assert event["registrations"] == 0, f"{args}: memory was registered: {event}"
+        if "p50_us" in event:
+            assert 0 < event["p50_us"] <= event["p99_us"] <= event["p999_us"], event
+    return done.events
+
+
+def latency_over(fabric, wait):
+    events = measure("lat", "--fabric", fabric, "--size", "1,64,4097,1M", "--rounds", 30,
+                     "--wait", wait, fields={**PAIR, **TRIPS})
+    assert [e["size"] for e in events] == [1, 64, 4097, 1 << 20]
+    assert all(e["fabric"] == fabric and e["wait"] == wait and e["inflight"] == 1
+               for e in events), events
+
+
+def latency_is_measured_over_tcp():
+    latency_over("tcp", "poll")
+    latency_over("tcp", "sleep")
+
+
+def latency_is_measured_over_shm():
+    latency_over("shm", "poll")
+    latency_over("shm", "sleep")
+
+
+def bandwidth_is_measured_on_both():
+    for fabric in ("tcp", "shm"):
+        events = measure("bw", "--fabric", fabric, "--size", "67108864,100000", "--rounds", 20,
+                         "--inflight", 4, fields={**PAIR, **TRIPS})
+        assert len(events) == 2 and events[0]["inflight"] == 4, events
+
+
+def rate_is_measured_on_both():
+    for fabric in ("tcp", "shm"):
+        measure("rate", "--fabric", fabric, "--rounds", 2000, "--wait", "sleep", fields=PAIR)
+
+
+def same_host_means_shm_for_auto():
+    events = measure("lat", "--size", 64, "--rounds", 20, fields=PAIR)
+    assert events[0]["fabric"] == "shm", events
+
+
+def pool_is_measured():
+    events = measure("pool", "--size", "64,4K", "--rounds", 10000,
+                     fields={"bench": str, "size": int, "alloc_ns": float,
+                             "registrations": int})
+    assert len(events) == 2, events
+
+
+def plain_output_is_one_line_per_size():
+    done = job.finish("bench", "lat", "--fabric", "tcp", "--size", "8,64", "--rounds", 10)
+    assert len(done.lines) == 2 and all("p50" in line for line in done.lines), done.lines
+
+
+def wrong_options_are_refused():
+    job.refused("bench", says=["lat, bw, rate, pool"])
+    job.refused("bench", "latency", says=["latency", "lat, bw, rate, pool"])
+    job.refused("bench", "lat", "--fabric", "verbs", says=["verbs", "auto, tcp, shm"])
+    job.refused("bench", "lat", "--size", "big", says=["--size big"])
+    job.refused("bench", "lat", "--round", "9", says=["--rounds"])
+
+
+tap.run([
+    latency_is_measured_over_tcp,
+    latency_is_measured_over_shm,
+    bandwidth_is_measured_on_both,
+    rate_is_measured_on_both,
+    same_host_means_shm_for_auto,
+    pool_is_measured,
+    plain_output_is_one_line_per_size,
+    wrong_options_are_refused,
+])

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The storm over real fabrics: two contexts in one process, `storm FABRIC [SEEDS [FIRST]]`. */
+#include "tests/storm/storm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+
+struct end {
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+	struct tern_pool *pool;
+	struct tern_peer *peer;
+	struct tern_listener *listener;
+};
+
+static void on_accept(struct tern_peer *peer, void *arg)
+{
+	((struct end *)arg)->peer = peer;
+}
+
+static void make_end(struct end *e, const struct tern_domain_opts *domain_opts,
+		const struct tern_context_opts *opts)
+{
+	struct tern_pool_opts pool = { .slab_bytes = 4u << 20, .max_bytes = 64u << 20 };
+
+	if (tern_domain_new(domain_opts, &e->domain) < 0 ||
+			tern_pool_new(e->domain, &pool, &e->pool) < 0 ||
+			tern_context_new(e->domain, opts, &e->ctx) < 0) {
+		fprintf(stderr, "storm: cannot make an end\n");
+		exit(1);
+	}
+}
+
+static void free_end(struct end *e)
+{
+	tern_context_free(e->ctx);
+	tern_pool_free(e->pool);
+	tern_domain_free(e->domain);
+}
+
+static void both(struct end e[2])
+{
+	tern_progress(e[0].ctx);
+	tern_progress(e[1].ctx);
+}
+
+static void join(struct end e[2], const char *where)
+{
+	struct tern_peer_opts opts[2] = { { .pool = e[0].pool, .name = "zero" },
+		{ .pool = e[1].pool, .name = "one" } };
+
+	if (tern_listen(e[0].ctx, where, &opts[0], on_accept, &e[0], &e[0].listener) < 0 ||
+			tern_connect(e[1].ctx, tern_listener_address(e[0].listener), &opts[1],
+					&e[1].peer) < 0) {
+		fprintf(stderr, "storm: cannot connect over %s\n", where);
+		exit(1);
+	}
+	while (!e[0].peer)
+		both(e);
+}
+
+static int run(const char *where, const struct tern_domain_opts *domain_opts, uint64_t seed)
+{
+	struct tern_context_opts opts = { .eager_bytes = 1024, .first_seq = UINT32_MAX - 1,
+		.rail_count = seed % 3 == 2 ? 3 : 1, .record_count = 64 };
+	struct storm_opts storm_opts = { .seed = seed, .pair_count = 400, .triple_count = 12,
+		.bytes_max = 60000, .eager_bytes = 1024,
+		.cancel_permille = seed % 2 ? 100 : 0,
+		.small_room_permille = seed % 4 == 3 ? 100 : 0 };
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+	struct end e[2] = { 0 };
+	struct storm_end ends[2];
+	struct storm *storm;
+	int r = 0;
+
+	for (int i = 0; i < 2; i++)
+		make_end(&e[i], domain_opts, &opts);
+	join(e, where);
+	for (int i = 0; i < 2; i++) {
+		ends[i].pool = e[i].pool;
+		tern_channel_open(e[i].peer, 7, &ends[i].channel);
+	}
+	storm = storm_new(&storm_opts, ends);
+	while (!storm_is_over(storm) && tern_clock_ns() < limit) {
+		storm_step(storm);
+		both(e);
+	}
+	if (!storm_is_over(storm)) {
+		fprintf(stderr, "storm: seed %llu hangs\n", (unsigned long long)seed);
+		exit(1);
+	}
+	if (storm_error(storm))
+		exit(storm_free(storm) ? 1 : 1);
+	r = storm_free(storm);
+	free_end(&e[1]);
+	free_end(&e[0]);
+	return r;
+}
+
+static const struct {
+	const char *name, *address;
+	struct tern_domain_opts opts;
+} beds[] = {
+	{ "tcp-uring", "tcp://127.0.0.1:0", { .tcp_engine = TERN_TCP_URING } },
+	{ "tcp-epoll", "tcp://127.0.0.1:0", { .tcp_engine = TERN_TCP_EPOLL } },
+	{ "shm", "shm://storm-%d", { 0 } },
+	{ "shm-no-cma", "shm://storm-%d", { .no_cma = true } },
+};
+
+int main(int argc, char **argv)
+{
+	uint64_t count = argc > 2 ? strtoull(argv[2], NULL, 10) : 20;
+	uint64_t first = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
+
+	for (size_t i = 0; argc > 1 && i < sizeof(beds) / sizeof(beds[0]); i++) {
+		char where[64];
+
+		if (strcmp(argv[1], beds[i].name) != 0)
+			continue;
+		if (strncmp(beds[i].address, "shm", 3) == 0)
+			snprintf(where, sizeof(where), "shm://storm-%d", (int)getpid());
+		else
+			snprintf(where, sizeof(where), "%s", beds[i].address);
+		for (uint64_t seed = first; seed < first + count; seed++)
+			if (run(where, &beds[i].opts, seed) < 0)
+				return 1;
+		printf("storm: %s: %llu seeds passed\n", argv[1], (unsigned long long)count);
+		return 0;
+	}
+	fprintf(stderr, "usage: storm tcp-uring|tcp-epoll|shm|shm-no-cma [SEEDS [FIRST]]\n");
+	return 2;
+}

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about the sources that a compiler does not check: who may include whom, what code
+below the tools may call, that no file is dead, sizes, heads.
+
+usage: tidy.py BUILD_DIRECTORY (for compile_commands.json)
+"""
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "tests"))
+import tap  # noqa: E402
+
+BUILD = Path(sys.argv[1])
+LINES_MAX = 900
+COLUMNS_MAX = 90
+
+# A folder includes from these, from itself and from include/tern. See docs/design.md.
+MAY_INCLUDE = {
+    "include": set(),
+    "base": set(),
+    "kernels": {"base"},
+    "transport": {"base"},
+    "rendezvous": {"base", "transport"},
+    "ps": {"base", "kernels", "transport", "rendezvous"},
+    "server": {"base", "kernels", "transport", "rendezvous", "ps"},
+    "client": {"base", "kernels", "transport", "rendezvous", "ps"},
+    "tools": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client"},
+    "docs": set(),
+    "tests": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "tools"},
+}
+GENERATED = {"tern-config.h"}
+
+# What nothing below the tools calls: the environment provides it (base/env.h).
+NOT_BELOW_TOOLS = {
+    "reads a clock": r"\b(clock_gettime|gettimeofday|time\(NULL)",
+    "sleeps": r"\b(u|nano)?sleep\(|\bclock_nanosleep\(",
+    "starts a thread": r"\b(pthread_create|thrd_create)\(",
+    "prints": r"\b(printf|fprintf|vprintf|vfprintf|puts|putchar|perror)\(",
+    "ends the process": r"\b(exit|_exit|abort)\(",
+    "opens a file": r"\bfopen\(",
+}
+# The places that are there to do it: the clock's only caller, assertions, the system's
+# environment.
+EXCEPT = {("base/clock.c", "reads a clock"), ("base/env.c", "prints"),
+          ("base/env.c", "ends the process")}
+
+MARKS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+URL = re.compile(r"https?://([A-Za-z0-9.-]+)")
+URLS_ALLOWED = {"www.apache.org"}  # in the licence's own text
+MACHINE_PATH = re.compile(r"(^|[\s\"'=(])/(work|home|root)/")
+
+
+def listed():
+    """Paths of the sources, relative to the top."""
+    done = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+                          cwd=TOP, capture_output=True, text=True)
+    if done.returncode == 0:
+        paths = [Path(p) for p in done.stdout.splitlines()]
+    else:  # an unpacked archive
+        paths = [p.relative_to(TOP) for p in TOP.rglob("*")]
+        paths = [p for p in paths if not p.parts[0].startswith("build")]
+    return [p for p in paths if (TOP / p).is_file()]
+
+
+ALL = listed()
+TEXT = {p: (TOP / p).read_text(errors="replace") for p in ALL}
+CODE = [p for p in ALL if p.suffix in (".c", ".h")]
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.M)
+
+
+def without_comments(text):
+    text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.S)
+    return re.sub(r'"(\\.|[^"\\\n])*"', '""', text)
+
+
+def none(found):
+    assert not found, "\n" + "\n".join(found)
+
+
+def includes_go_down_only():
+    found = []
+    for p in CODE:
+        folder = p.parts[0]
+        if folder not in MAY_INCLUDE:
+            found.append(f"{p}: {folder}/ is not a layer that tidy.py knows")
+            continue
+        for quote, name in INCLUDE.findall(TEXT[p]):
+            target = name.split("/")[0]
+            if quote == "<":
+                if target == "tern" and not (TOP / "include" / name).is_file():
+                    found.append(f"{p}: <{name}> is not an installed header")
+                if folder == "kernels" and target == "tern" and name != "tern/types.h":
+                    found.append(f"{p}: kernels know <tern/types.h> only, not <{name}>")
+            elif name in GENERATED:
+                continue
+            elif "/" not in name:
+                found.append(f'{p}: "{name}" needs its path from the top')
+            elif target != folder and target not in MAY_INCLUDE[folder]:
+                found.append(f'{p}: {folder}/ may not include "{name}"')
+    none(found)
+
+
+def code_below_the_tools_leaves_the_system_alone():
+    found = []
+    for p in CODE:
+        if p.parts[0] in ("tools", "tests", "docs"):
+            continue
+        for number, line in enumerate(without_comments(TEXT[p]).splitlines(), 1):
+            for what, pattern in NOT_BELOW_TOOLS.items():
+                if re.search(pattern, line) and (str(p), what) not in EXCEPT:
+                    found.append(f"{p}:{number}: {what}: {line.strip()}")
+    none(found)
+
+
+def every_source_is_compiled():
+    commands = json.loads((BUILD / "compile_commands.json").read_text())
+    built = {(BUILD / c["file"]).resolve() for c in commands}
+    none([str(p) for p in CODE if p.suffix == ".c" and (TOP / p).resolve() not in built])
+
+
+def every_header_is_included():
+    names = set()
+    for p in CODE:
+        names.update(name for _, name in INCLUDE.findall(TEXT[p]))
+    none([str(p) for p in CODE if p.suffix == ".h" and str(p) not in names and
+          str(p).removeprefix("include/") not in names])
+
+
+def every_script_is_run():
+    """By the build, by ./run or by another script."""
+    found = []
+    for p in ALL:
+        if p.suffix not in (".py", ".sh"):
+            continue
+        users = [q for q in ALL if q != p and (q.name in ("meson.build", "run") or
+                                               q.suffix in (".py", ".sh"))]
+        name = re.compile(rf"\b{re.escape(p.stem)}\b")
+        if not any(name.search(TEXT[q]) for q in users):
+            found.append(str(p))
+    none(found)
+
+
+def files_are_not_too_long():
+    none([f"{p}: {TEXT[p].count(chr(10))} lines" for p in CODE
+          if TEXT[p].count("\n") > LINES_MAX])
+
+
+def lines_are_not_too_wide():
+    found = []
+    for p in CODE:
+        for number, line in enumerate(TEXT[p].splitlines(), 1):
+            line = line.removesuffix("\\")  # of a macro: stands where it likes
+            if len(line.rstrip().expandtabs(8)) > COLUMNS_MAX:
+                found.append(f"{p}:{number}: {len(line.expandtabs(8))} columns")
+    none(found)
+
+
+def files_open_with_their_licence():
+    none([str(p) for p in ALL if (p.suffix in (".c", ".h", ".py", ".sh") or
+                                  str(p) in ("run", ".ci/run")) and
+          "SPDX-License-Identifier: Apache-2.0" not in "\n".join(TEXT[p].splitlines()[:3])])
+
+
+def no_marks_of_unfinished_work():
+    none([f"{p}:{n}: {line.strip()}" for p in ALL
+          for n, line in enumerate(TEXT[p].splitlines(), 1) if MARKS.search(line)])
+
+
+def nothing_points_outside():
+    """No addresses on the network and no paths of one developer's machine."""
+    found = []
+    for p in ALL:
+        for number, line in enumerate(TEXT[p].splitlines(), 1):
+            hosts = [h for h in URL.findall(line) if h not in URLS_ALLOWED]
+            if hosts:
+                found.append(f"{p}:{number}: {hosts[0]}")
+            if MACHINE_PATH.search(line):
+                found.append(f"{p}:{number}: {line.strip()}")
+    none(found)
+
+
+def no_trailing_blanks():
+    none([f"{p}:{n}" for p in ALL if p.name != "LICENSE"
+          for n, line in enumerate(TEXT[p].splitlines(), 1) if line != line.rstrip()])
+
+
+tap.run([
+    includes_go_down_only,
+    code_below_the_tools_leaves_the_system_alone,
+    every_source_is_compiled,
+    every_header_is_included,
+    every_script_is_run,
+    files_are_not_too_long,
+    files_open_with_their_licence,
+    no_marks_of_unfinished_work,
+    nothing_points_outside,
+    no_trailing_blanks,
+])

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The environment of a real process: jobs and files run elsewhere, their ends arrive
+ * here. */
+#include "tests/cmocka.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+
+#include "tools/host_env.h"
+
+#define JOBS 500
+
+/* Waits for wake() as a context would: on a file descriptor. */
+struct loop {
+	struct tern_env *env;
+	int fd;
+	unsigned done_count, progress_count, run_count;
+	char dir[64];
+};
+
+static void loop_wake(void *arg)
+{
+	struct loop *loop = arg;
+	uint64_t one = 1;
+
+	assert_int_equal(write(loop->fd, &one, sizeof(one)), sizeof(one));
+}
+
+static void loop_turn(struct loop *loop)
+{
+	struct pollfd p = {.fd = loop->fd, .events = POLLIN};
+	uint64_t n;
+
+	assert_true(poll(&p, 1, -1) == 1);
+	assert_int_equal(read(loop->fd, &n, sizeof(n)), sizeof(n));
+	tern_env_poll(loop->env);
+}
+
+static int setup(void **state)
+{
+	struct host_env_opts opts = {.job_thread_count = 2};
+	struct loop *loop = calloc(1, sizeof(*loop));
+
+	assert_non_null(loop);
+	assert_int_equal(host_env_new(&opts, &loop->env), 0);
+	loop->fd = eventfd(0, EFD_CLOEXEC);
+	loop->env->wake = loop_wake;
+	loop->env->wake_arg = loop;
+	strcpy(loop->dir, "/tmp/tern-host-env-XXXXXX");
+	assert_non_null(mkdtemp(loop->dir));
+	*state = loop;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct loop *loop = *state;
+	char command[128];
+
+	host_env_free(loop->env);
+	close(loop->fd);
+	snprintf(command, sizeof(command), "rm -r %s", loop->dir);
+	assert_int_equal(system(command), 0);
+	free(loop);
+	return 0;
+}
+
+/* ---- jobs ------------------------------------------------------------------------- */
+
+struct sum_job {
+	struct tern_job job;
+	struct loop *loop;
+	unsigned n, rounds;
+	uint64_t sum, seen; /* sum: the job's until done() */
+	atomic_uint step;
+};
+
+static void sum_run(struct tern_job *job)
+{
+	struct sum_job *s = tern_container_of(job, struct sum_job, job);
+
+	for (unsigned i = 1; i <= s->n; i++) {
+		s->sum += i;
+		atomic_store(&s->step, i);
+		tern_job_signal(job);
+	}
+}
+
+static void sum_progress(struct tern_job *job)
+{
+	struct sum_job *s = tern_container_of(job, struct sum_job, job);
+
+	s->seen = atomic_load(&s->step);
+	s->loop->progress_count++;
+}
+
+static void sum_done(struct tern_job *job)
+{
+	struct sum_job *s = tern_container_of(job, struct sum_job, job);
+
+	s->loop->done_count++;
+	if (s->rounds-- > 1)
+		assert_int_equal(tern_env_submit(s->loop->env, job), 0);
+}
+
+static void test_every_job_runs_and_ends_once(void **state)
+{
+	static struct sum_job jobs[JOBS];
+	struct loop *loop = *state;
+
+	memset(jobs, 0, sizeof(jobs));
+	for (unsigned i = 0; i < JOBS; i++) {
+		jobs[i] = (struct sum_job){
+			.job = {.run = sum_run,
+				.done = sum_done,
+				.progress = sum_progress},
+			.loop = loop,
+			.n = i % 7,
+			.rounds = 2,
+		};
+		assert_int_equal(tern_env_submit(loop->env, &jobs[i].job), 0);
+	}
+	while (loop->done_count < 2 * JOBS)
+		loop_turn(loop);
+	for (unsigned i = 0; i < JOBS; i++) {
+		assert_int_equal(jobs[i].sum, 2 * (i % 7) * (i % 7 + 1) / 2);
+		/* The last signal is never lost: progress came after it. */
+		assert_int_equal(jobs[i].seen, i % 7);
+	}
+	assert_int_equal(tern_env_poll(loop->env), 0);
+	assert_int_equal(loop->done_count, 2 * JOBS);
+}
+
+static void test_job_without_progress_may_signal(void **state)
+{
+	struct loop *loop = *state;
+	struct sum_job s = {.job = {.run = sum_run, .done = sum_done},
+		.loop = loop,
+		.n = 50,
+		.rounds = 1};
+
+	assert_int_equal(tern_env_submit(loop->env, &s.job), 0);
+	while (!loop->done_count)
+		loop_turn(loop);
+	assert_int_equal(s.sum, 1275);
+	assert_int_equal(loop->progress_count, 0);
+}
+
+static void test_stop_drops_jobs_that_wait(void **state)
+{
+	static struct sum_job jobs[JOBS];
+	struct loop *loop = *state;
+
+	memset(jobs, 0, sizeof(jobs));
+	for (unsigned i = 0; i < JOBS; i++) {
+		jobs[i] = (struct sum_job){.job = {.run = sum_run, .done = sum_done},
+			.loop = loop,
+			.n = 100,
+			.rounds = 1};
+		assert_int_equal(tern_env_submit(loop->env, &jobs[i].job), 0);
+	}
+	host_env_stop(loop->env);
+	for (unsigned i = 0; i < JOBS; i++)
+		assert_true(jobs[i].sum == 0 || jobs[i].sum == 5050);
+	assert_int_equal(tern_env_poll(loop->env), 0);
+	assert_int_equal(loop->done_count, 0);
+	assert_int_equal(tern_env_submit(loop->env, &jobs[0].job), -ECANCELED);
+}
+
+/* ---- files ------------------------------------------------------------------------ */
+
+struct file {
+	struct tern_file_op op;
+	struct loop *loop;
+};
+
+static void file_done(struct tern_file_op *op)
+{
+	tern_container_of(op, struct file, op)->loop->done_count++;
+}
+
+static struct file file_do(struct loop *loop, enum tern_file_kind kind, const char *name,
+	const struct iovec *parts, int part_count)
+{
+	char path[256];
+	struct file f = {.op = {.kind = kind,
+				 .path = path,
+				 .parts = parts,
+				 .part_count = part_count,
+				 .done = file_done,
+				 .status = 1},
+		.loop = loop};
+
+	snprintf(path, sizeof(path), "%s/%s", loop->dir, name);
+	loop->done_count = 0;
+	assert_int_equal(tern_env_file(loop->env, &f.op), 0);
+	while (!loop->done_count)
+		loop_turn(loop);
+	return f;
+}
+
+static unsigned entries(const char *dir)
+{
+	DIR *d = opendir(dir);
+	unsigned n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n - 2; /* . and .. */
+}
+
+static void test_file_is_written_and_read_whole(void **state)
+{
+	struct loop *loop = *state;
+	char big[100000];
+	struct iovec parts[] = {{(void *)"head", 4}, {NULL, 0}, {big, sizeof(big)}};
+	struct file f;
+
+	memset(big, 'x', sizeof(big));
+	assert_int_equal(file_do(loop, TERN_FILE_WRITE, "a", parts, 3).op.status, 0);
+	f = file_do(loop, TERN_FILE_READ, "a", NULL, 0);
+	assert_int_equal(f.op.status, 0);
+	assert_int_equal(f.op.bytes, 4 + sizeof(big));
+	assert_memory_equal(f.op.data, "headxxx", 7);
+	assert_int_equal(((char *)f.op.data)[f.op.bytes], 0);
+	free(f.op.data);
+	assert_int_equal(file_do(loop, TERN_FILE_WRITE, "a", parts, 1).op.status, 0);
+	f = file_do(loop, TERN_FILE_READ, "a", NULL, 0);
+	assert_int_equal(f.op.bytes, 4);
+	free(f.op.data);
+	assert_int_equal(entries(loop->dir), 1);
+}
+
+static void test_empty_file_is_no_error(void **state)
+{
+	struct loop *loop = *state;
+	struct file f;
+
+	assert_int_equal(file_do(loop, TERN_FILE_WRITE, "e", NULL, 0).op.status, 0);
+	f = file_do(loop, TERN_FILE_READ, "e", NULL, 0);
+	assert_int_equal(f.op.status, 0);
+	assert_int_equal(f.op.bytes, 0);
+	free(f.op.data);
+}
+
+static void test_file_errors_are_the_systems(void **state)
+{
+	struct loop *loop = *state;
+
+	assert_int_equal(
+		file_do(loop, TERN_FILE_READ, "none", NULL, 0).op.status, -ENOENT);
+	assert_int_equal(file_do(loop, TERN_FILE_READ, "", NULL, 0).op.status, -EISDIR);
+	assert_int_equal(
+		file_do(loop, TERN_FILE_WRITE, "no/dir", NULL, 0).op.status, -ENOENT);
+}
+
+static void test_failed_write_leaves_nothing_behind(void **state)
+{
+	struct loop *loop = *state;
+	struct iovec part = {(void *)"new", 3};
+	char path[256];
+
+	/* A directory cannot be renamed over by a file: the last step fails. */
+	snprintf(path, sizeof(path), "%s/taken", loop->dir);
+	assert_int_equal(mkdir(path, 0755), 0);
+	assert_int_equal(
+		file_do(loop, TERN_FILE_WRITE, "taken", &part, 1).op.status, -EISDIR);
+	assert_int_equal(entries(loop->dir), 1);
+}
+
+static void test_stop_carries_out_waiting_writes(void **state)
+{
+	struct loop *loop = *state;
+	struct iovec part = {(void *)"saved", 5};
+	struct tern_file_op ops[8];
+	char paths[8][128];
+
+	for (int i = 0; i < 8; i++) {
+		snprintf(paths[i], sizeof(paths[i]), "%s/%d", loop->dir, i);
+		ops[i] = (struct tern_file_op){.kind = TERN_FILE_WRITE,
+			.path = paths[i],
+			.parts = &part,
+			.part_count = 1,
+			.done = file_done};
+		assert_int_equal(tern_env_file(loop->env, &ops[i]), 0);
+	}
+	host_env_stop(loop->env);
+	assert_int_equal(entries(loop->dir), 8);
+	assert_int_equal(loop->done_count, 0);
+}
+
+/* ---- logging ---------------------------------------------------------------------- */
+
+static void keep_line(void *arg, enum tern_log_level level, const char *line)
+{
+	snprintf(arg, 64, "%d %s", (int)level, line);
+}
+
+static void test_log_lines_go_where_they_were_asked_to(void **state)
+{
+	char line[64] = "";
+	struct host_env_opts opts = {.log = keep_line, .log_arg = line};
+	struct tern_env *env;
+
+	(void)state;
+	assert_int_equal(host_env_new(&opts, &env), 0);
+	tern_log(env, TERN_LOG_WARN, "peer %d", 3);
+	assert_string_equal(line, "1 peer 3");
+	tern_log(env, TERN_LOG_DEBUG, "chatter");
+	assert_string_equal(line, "1 peer 3");
+	host_env_free(env);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			test_every_job_runs_and_ends_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_job_without_progress_may_signal, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_stop_drops_jobs_that_wait, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_file_is_written_and_read_whole, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_empty_file_is_no_error, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_file_errors_are_the_systems, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_failed_write_leaves_nothing_behind, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_stop_carries_out_waiting_writes, setup, teardown),
+		cmocka_unit_test(test_log_lines_go_where_they_were_asked_to),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

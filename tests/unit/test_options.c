@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command line's parser: what it takes, and what its one-line refusals say. */
+#include "tests/cmocka.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "tools/options.h"
+
+struct settings {
+	bool json;
+	uint64_t steps;
+	double lr;
+	struct byte_list sizes;
+	int fabric, custom;
+	const char *data, *listen;
+	struct count_pair split;
+};
+
+static int parse_even(const char *text, void *at, struct message *why)
+{
+	if (strlen(text) % 2 == 0) {
+		*(int *)at = (int)strlen(text);
+		return 0;
+	}
+	snprintf(why->text, sizeof(why->text), "must have an even length");
+	return -EINVAL;
+}
+
+static const char *const fabrics[] = {"auto", "tcp", "shm", NULL};
+static const struct option table[] = {
+	OPTION(FLAG, "json", NULL, "", struct settings, json),
+	OPTION(COUNT, "steps", "N", "", struct settings, steps, .initial = "100",
+		.min = 1, .max = 1e9),
+	OPTION(REAL, "lr", "X", "", struct settings, lr, .initial = "0.5", .max = 100),
+	OPTION(BYTES, "size", "N", "", struct settings, sizes, .initial = "64,4K",
+		.max = 1e12),
+	OPTION(CHOICE, "fabric", "F", "", struct settings, fabric, .initial = "auto",
+		.choices = fabrics),
+	OPTION(TEXT, "data", "PATH", "", struct settings, data),
+	OPTION(ADDRESS, "listen", "HOST:PORT", "", struct settings, listen),
+	OPTION(PAIR, "split", "A:B", "", struct settings, split),
+	OPTION(CUSTOM, "custom", "X", "", struct settings, custom, .parse = parse_even),
+	OPTION_END,
+};
+
+static int parse(struct settings *s, struct message *error, const char *a, const char *b)
+{
+	char *argv[] = {(char *)a, (char *)b};
+
+	memset(s, 0, sizeof(*s));
+	return options_parse(table, b ? 2 : 1, argv, s, error);
+}
+
+static void refused(const char *a, const char *b, const char *text)
+{
+	struct settings s;
+	struct message error;
+
+	assert_int_equal(parse(&s, &error, a, b), -EINVAL);
+	assert_string_equal(error.text, text);
+}
+
+static void test_defaults_are_as_if_typed(void **state)
+{
+	struct settings s;
+	struct message error;
+
+	(void)state;
+	assert_int_equal(parse(&s, &error, "--json", NULL), 0);
+	assert_true(s.json);
+	assert_int_equal(s.steps, 100);
+	assert_true(s.lr == 0.5);
+	assert_int_equal(s.sizes.count, 2);
+	assert_int_equal(s.sizes.bytes[1], 4096);
+	assert_int_equal(s.fabric, 0);
+	assert_null(s.data);
+	assert_false(s.split.given);
+}
+
+static void test_values_of_every_type_are_taken(void **state)
+{
+	struct settings s;
+	struct message error;
+
+	(void)state;
+	assert_int_equal(parse(&s, &error, "--steps", "7"), 0);
+	assert_int_equal(s.steps, 7);
+	assert_int_equal(parse(&s, &error, "--lr=1e-3", NULL), 0);
+	assert_true(s.lr == 1e-3);
+	assert_int_equal(parse(&s, &error, "--size", "1,2k,3M,64G"), 0);
+	assert_int_equal(s.sizes.count, 4);
+	assert_int_equal(s.sizes.bytes[3], 64ull << 30);
+	assert_int_equal(parse(&s, &error, "--fabric", "shm"), 0);
+	assert_int_equal(s.fabric, 2);
+	assert_int_equal(parse(&s, &error, "--data", "--odd name"), 0);
+	assert_string_equal(s.data, "--odd name");
+	assert_int_equal(parse(&s, &error, "--listen", "[::1]:0"), 0);
+	assert_string_equal(s.listen, "[::1]:0");
+	assert_int_equal(parse(&s, &error, "--split", "8000:2000"), 0);
+	assert_true(s.split.given);
+	assert_int_equal(s.split.b, 2000);
+	assert_int_equal(parse(&s, &error, "--custom", "four"), 0);
+	assert_int_equal(s.custom, 4);
+}
+
+static void test_unknown_option_names_the_nearest(void **state)
+{
+	(void)state;
+	refused("--stepps", "7", "--stepps: no such option; did you mean --steps?");
+	refused("--fab", "tcp", "--fab: no such option; did you mean --fabric?");
+	refused("--zzzzzz", "7", "--zzzzzz: no such option; see --help");
+	refused("steps", NULL, "steps: not an option; see --help");
+	refused("--", NULL, "--: not an option; see --help");
+}
+
+static void test_wrong_value_says_what_is_right(void **state)
+{
+	(void)state;
+	refused("--steps", "many", "--steps many: not a whole number");
+	refused("--steps", "-1", "--steps -1: not a whole number");
+	refused("--steps", "0", "--steps 0: must be 1 to 1000000000");
+	refused("--steps", "99999999999999999999",
+		"--steps 99999999999999999999: not a whole "
+		"number");
+	refused("--steps", NULL, "--steps needs a value: N");
+	refused("--lr", "1e-3x", "--lr 1e-3x: not a number");
+	refused("--lr", "nan", "--lr nan: not a number");
+	refused("--lr", "-1", "--lr -1: must be 0 to 100");
+	refused("--fabric", "ibverbs", "--fabric ibverbs: must be one of auto, tcp, shm");
+	refused("--split", "8000", "--split 8000: must be A:B, two whole numbers from 1");
+	refused("--split", "0:5", "--split 0:5: must be A:B, two whole numbers from 1");
+	refused("--listen", "here",
+		"--listen here: must be HOST:PORT, the port 0 to 65535");
+	refused("--listen", "h:70000",
+		"--listen h:70000: must be HOST:PORT, the port 0 to 65535");
+	refused("--json=1", NULL, "--json takes no value");
+	refused("--data", "", "--data: its value is empty");
+	refused("--custom", "odd", "--custom odd: must have an even length");
+}
+
+static void test_wrong_size_is_refused(void **state)
+{
+	(void)state;
+	refused("--size", "4X", "--size 4X: a size is a number, perhaps with K, M or G");
+	refused("--size", "", "--size : a size is a number, perhaps with K, M or G");
+	refused("--size", "4,", "--size 4,: ends with a comma");
+	refused("--size", "99999999999G", "--size 99999999999G: too large");
+	refused("--size", "2000G", "--size 2000G: must be 0 to 1000000000000 bytes");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_defaults_are_as_if_typed),
+		cmocka_unit_test(test_values_of_every_type_are_taken),
+		cmocka_unit_test(test_unknown_option_names_the_nearest),
+		cmocka_unit_test(test_wrong_value_says_what_is_right),
+		cmocka_unit_test(test_wrong_size_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

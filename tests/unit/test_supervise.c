@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Supervision of processes. The children are this program itself, told by its arguments
+ * what to be. */
+#include "tests/cmocka.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/supervise.h"
+
+#define CHILDREN 8
+
+struct seen {
+	unsigned line_count, exit_count;
+	size_t longest;
+	char last[64];  /* line */
+	char ended[96]; /* description */
+};
+
+static void on_line(void *arg, struct child *child, const char *line)
+{
+	struct seen *seen = arg;
+
+	assert_true(child->fd >= 0 || !child->running);
+	seen->line_count++;
+	if (strlen(line) > seen->longest)
+		seen->longest = strlen(line);
+	snprintf(seen->last, sizeof(seen->last), "%s", line);
+}
+
+static void on_exit_(void *arg, struct child *child)
+{
+	struct seen *seen = arg;
+
+	assert_false(child->running);
+	seen->exit_count++;
+	supervise_describe(child, seen->ended, sizeof(seen->ended));
+}
+
+static struct supervisor sup;
+static struct seen seen;
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&seen, 0, sizeof(seen));
+	sup.on_line = on_line;
+	sup.on_exit = on_exit_;
+	sup.arg = &seen;
+	return supervise_init(&sup);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	supervise_fini(&sup);
+	return 0;
+}
+
+static void start(const char *name, const char *what)
+{
+	const char *args[] = {what, NULL};
+
+	assert_int_equal(supervise_start(&sup, name, args), 0);
+}
+
+static void expect_description(unsigned child, const char *rest)
+{
+	char text[128];
+
+	snprintf(text, sizeof(text), "worker %u (pid %d) %s", child,
+		(int)sup.children[child].pid, rest);
+	assert_string_equal(seen.ended, text);
+}
+
+static void test_lines_come_before_the_end(void **state)
+{
+	(void)state;
+	start("worker 0", "lines");
+	while (!seen.exit_count)
+		supervise_turn(&sup, -1);
+	assert_int_equal(seen.line_count, 1001);
+	assert_string_equal(seen.last, "line 999");
+	assert_int_equal(seen.longest, 100000);
+	expect_description(0, "exited with status 3");
+}
+
+static void test_killed_child_is_described(void **state)
+{
+	(void)state;
+	start("worker 0", "wait");
+	while (!seen.line_count)
+		supervise_turn(&sup, -1);
+	kill(sup.children[0].pid, SIGKILL);
+	while (!seen.exit_count)
+		supervise_turn(&sup, -1);
+	expect_description(0, "was killed by signal 9 (Killed)");
+}
+
+static void test_end_leaves_nobody(void **state)
+{
+	(void)state;
+	/* Some obey SIGTERM, some ignore it, one is stopped. */
+	for (unsigned i = 0; i < CHILDREN; i++)
+		start("worker", i % 2 ? "wait" : "ignore");
+	while (seen.line_count < CHILDREN)
+		supervise_turn(&sup, -1);
+	kill(sup.children[1].pid, SIGSTOP);
+	supervise_end(&sup, 50);
+	assert_int_equal(seen.exit_count, CHILDREN);
+	assert_int_equal(supervise_running(&sup), 0);
+	for (unsigned i = 0; i < CHILDREN; i++) {
+		assert_int_equal(
+			WTERMSIG(sup.children[i].status), i % 2 ? SIGTERM : SIGKILL);
+		assert_true(kill(sup.children[i].pid, 0) < 0 && errno == ESRCH);
+	}
+}
+
+static void test_signals_to_the_supervisor_are_reported(void **state)
+{
+	(void)state;
+	start("worker 0", "wait");
+	while (!seen.line_count)
+		supervise_turn(&sup, -1);
+	raise(SIGINT);
+	supervise_turn(&sup, -1);
+	assert_int_equal(sup.signal, SIGINT);
+	supervise_end(&sup, 5000);
+	expect_description(0, "was killed by signal 15 (Terminated)");
+}
+
+/* A supervisor that is killed takes its children with it: seen as the end of a pipe that
+ * only they hold. */
+static void test_children_die_with_a_killed_supervisor(void **state)
+{
+	int fds[2];
+	char byte;
+	pid_t middle;
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	middle = fork();
+	if (middle == 0) {
+		close(fds[0]);
+		start("worker 0", "ignore");
+		while (!seen.line_count)
+			supervise_turn(&sup, -1);
+		raise(SIGKILL);
+	}
+	close(fds[1]);
+	assert_int_equal(waitpid(middle, NULL, 0), middle);
+	assert_int_equal(read(fds[0], &byte, 1), 0);
+	close(fds[0]);
+}
+
+/* ---- what the children are --------------------------------------------------------- */
+
+static int be(const char *what)
+{
+	if (strcmp(what, "lines") == 0) {
+		for (int i = 0; i < 100000; i++)
+			putchar('x');
+		putchar('\n');
+		for (int i = 0; i < 1000; i++)
+			printf("line %d\n", i);
+		printf("no newline: not a line");
+		return 3;
+	}
+	if (strcmp(what, "ignore") == 0)
+		signal(SIGTERM, SIG_IGN);
+	printf("here\n");
+	fflush(stdout);
+	for (;;)
+		pause();
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			test_lines_come_before_the_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_killed_child_is_described, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_end_leaves_nobody, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_signals_to_the_supervisor_are_reported, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_children_die_with_a_killed_supervisor, setup, teardown),
+	};
+
+	if (argc > 1)
+		return be(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

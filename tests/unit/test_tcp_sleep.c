@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sleep: a port of the tcp fabric that was armed wakes its owner for everything, and for
+ * nothing else; with few conns and with many. */
+#include "tests/unit/tcp_world.h"
+
+#include <pthread.h>
+
+static const struct tern_fabric_ops *const ops = &tern_tcp_fabric_ops;
+
+static char window_memory[1 << 20], window_source[1 << 20];
+
+/* Sleeps until one of the ports has something to do, then polls it: a lost wake-up hangs.
+ */
+static void sleep_and_poll(struct world *w)
+{
+	struct tern_port *ports[2] = {w->client.port, w->server.port};
+	struct pollfd fds[2];
+	bool ready = false;
+
+	for (int i = 0; i < 2; i++) {
+		int rc = ops->arm(ports[i]);
+
+		assert_true(rc == 0 || rc == -EAGAIN);
+		ready |= rc != 0;
+		fds[i] = (struct pollfd){ops->fd(ports[i]), POLLIN, 0};
+	}
+	if (poll(fds, 2, ready ? 0 : 20000) == 0 && !ready)
+		fail_msg("slept through an event");
+	world_poll(w);
+}
+
+static int echo(struct seen *seen, const char *data, size_t bytes)
+{
+	assert_int_equal(ops->send(seen->conn, data, bytes, NULL, 0), 0);
+	return 0;
+}
+
+static void test_a_sleeper_is_woken_for_everything(void **state)
+{
+	struct tern_mem from = mem_of(window_source, sizeof(window_source));
+	struct tern_mem to = mem_of(window_memory, sizeof(window_memory));
+	struct tern_region region;
+	struct tern_conn *conn;
+	struct seen *client, *server;
+	struct world w;
+
+	world_start_or_skip(&w, state);
+	w.server.on_message = echo;
+	while (ops->arm(w.server.port) != 0)
+		ops->poll(w.server.port, 64);
+	assert_int_equal(
+		ops->connect(w.client.port, ops->lsn_address(w.server.lsn), &conn), 0);
+	client = side_adopt(&w.client, conn);
+	while (!client->up_count || !w.server.seen_count)
+		sleep_and_poll(&w);
+	server = &w.server.seen[0];
+	assert_int_equal(
+		ops->expose(server->conn, &to, 0, to.bytes, TERN_ACCESS_WRITE, &region),
+		0);
+	for (unsigned i = 1; i <= 200; i++) {
+		struct test_op op = {.op.done = test_op_done};
+
+		if (i % 20 == 0)
+			assert_int_equal(
+				ops->put(conn, &op.op, &from, 0, from.bytes, &region, 0),
+				0);
+		assert_int_equal(ops->send(conn, "12345678", 8, NULL, 0), 0);
+		while (client->message_count < i || (i % 20 == 0 && !op.done_count))
+			sleep_and_poll(&w);
+	}
+	assert_int_equal(ops->withdraw(w.server.port, NULL, &region), 0);
+	ops->conn_close(conn, true);
+	while (!client->closed_count || !server->closed_count)
+		sleep_and_poll(&w);
+	world_stop(&w);
+}
+
+static void test_an_idle_port_stays_asleep(void **state)
+{
+	struct seen *client[6], *server[6];
+	struct world w;
+
+	world_start_or_skip(&w, state);
+	for (int i = 0; i < 6; i++)
+		world_connect(&w, &client[i], &server[i]);
+	for (int i = 0; i < 2; i++) {
+		struct tern_port *port = i ? w.server.port : w.client.port;
+		struct pollfd pollfd = {ops->fd(port), POLLIN, 0};
+		int tries = 0;
+
+		for (; ops->arm(port) && tries < 100; tries++)
+			ops->poll(port, 64);
+		assert_true(tries < 100);
+		assert_int_equal(poll(&pollfd, 1, 20), 0);
+	}
+	world_stop(&w);
+}
+
+static void test_many_conns_are_all_served(void **state)
+{
+	struct seen *client[12], *server[12];
+	struct world w;
+
+	world_start_or_skip(&w, state);
+	w.server.on_message = echo;
+	for (unsigned i = 0; i < 12; i++) {
+		world_connect(&w, &client[i], &server[i]);
+		/* Few conns and many are served in different ways: mix them. */
+		for (unsigned k = 0; k <= i; k++)
+			assert_int_equal(
+				ops->send(client[k]->conn, "12345678", 8, NULL, 0), 0);
+		for (unsigned k = 0; k <= i; k++)
+			world_until(&w, client[k]->message_count == i - k + 1);
+	}
+	for (unsigned i = 0; i < 12; i++) {
+		ops->conn_close(client[i]->conn, i % 2);
+		world_until(&w, server[i]->closed_count && client[i]->closed_count);
+		for (unsigned k = i + 1; k < 12; k++) {
+			unsigned before = client[k]->message_count;
+
+			assert_int_equal(
+				ops->send(client[k]->conn, "12345678", 8, NULL, 0), 0);
+			world_until(&w, client[k]->message_count == before + 1);
+		}
+	}
+	world_stop(&w);
+}
+
+/* ---- threads ---------------------------------------------------------------------- */
+
+static void *arm_both(void *arg)
+{
+	struct world *w = arg;
+
+	while (ops->arm(w->client.port) || ops->arm(w->server.port))
+		world_poll(w);
+	return NULL;
+}
+
+/* A context belongs to one thread at a time: the one that armed it may be gone when
+ * another sleeps on it. */
+static void test_a_port_outlives_the_thread_that_armed_it(void **state)
+{
+	struct seen *client, *server;
+	pthread_t thread;
+	struct world w;
+
+	world_start_or_skip(&w, state);
+	world_connect(&w, &client, &server);
+	w.server.on_message = echo;
+	assert_int_equal(pthread_create(&thread, NULL, arm_both, &w), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	for (unsigned i = 1; i <= 10; i++) {
+		assert_int_equal(ops->send(client->conn, "12345678", 8, NULL, 0), 0);
+		while (client->message_count < i)
+			sleep_and_poll(&w);
+	}
+	world_stop(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		both_engines(test_a_sleeper_is_woken_for_everything),
+		both_engines(test_an_idle_port_stays_asleep),
+		both_engines(test_many_conns_are_all_served),
+		both_engines(test_a_port_outlives_the_thread_that_armed_it),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

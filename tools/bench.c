@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern bench`: what one command can measure on this machine. lat, bw and rate are one
+ * engine (bench_pair.c) with different windows; pool takes and gives back memory in this
+ * process. One line or one JSON object per size.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <tern/tern.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "base/util.h"
+#include "tools/bench_pair.h"
+#include "tools/command.h"
+#include "tools/output.h"
+
+struct bench_settings {
+	int fabric, wait;
+	struct byte_list size;
+	uint64_t inflight, rounds;
+	bool json;
+};
+
+static const char *const fabrics[] = {"auto", "tcp", "shm", NULL};
+static const char *const waits[] = {"poll", "sleep", NULL};
+
+static const struct option options[] = {
+	OPTION(CHOICE, "fabric", "F", "what carries the bytes", struct bench_settings,
+		fabric, .initial = "auto", .choices = fabrics),
+	OPTION(BYTES, "size", "N,...",
+		"bytes of a tensor; default: a range that suits the test",
+		struct bench_settings, size, .min = 1, .max = 1ull << 36),
+	OPTION(COUNT, "inflight", "K",
+		"tensors on their way at once; default 1 (lat), 16 (bw), "
+		"256 (rate)",
+		struct bench_settings, inflight, .min = 1, .max = 4096),
+	OPTION(CHOICE, "wait", "HOW", "between events", struct bench_settings, wait,
+		.initial = "poll", .choices = waits),
+	OPTION(COUNT, "rounds", "M", "measured tensors; default: by size",
+		struct bench_settings, rounds, .min = 1, .max = 1e9),
+	OPTION(FLAG, "json", NULL, "one JSON object per size", struct bench_settings,
+		json),
+	OPTION_END,
+};
+
+/* What a test is when nothing is said. */
+struct kind {
+	const char *name, *sizes;
+	uint64_t inflight;
+	uint64_t bytes, rounds_min,
+		rounds_max; /* rounds: about `bytes` in all, within these */
+	bool reply_each;
+};
+
+static const struct kind kinds[] = {
+	{"lat", "8,64,512,4K,64K,1M", 1, 1ull << 30, 200, 20000, true},
+	{"bw", "64K,1M,16M,64M", 16, 8ull << 30, 64, 20000, true},
+	{"rate", "8,64,512", 256, 1ull << 30, 10000, 500000, false},
+	{"pool", "64,4K,1M", 256, 1ull << 40, 1000000, 1000000, false},
+};
+
+static const struct kind *find_kind(const char *name)
+{
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(kinds); i++) {
+		if (strcmp(kinds[i].name, name) == 0)
+			return &kinds[i];
+	}
+	return NULL;
+}
+
+static uint64_t rounds_of(
+	const struct kind *kind, const struct bench_settings *s, uint64_t size)
+{
+	uint64_t rounds = kind->bytes / size;
+
+	if (s->rounds)
+		return s->rounds;
+	return TERN_MAX(kind->rounds_min, TERN_MIN(rounds, kind->rounds_max));
+}
+
+/* ---- two processes ---------------------------------------------------------------- */
+
+static void print_pair(const struct kind *kind, const struct bench_settings *s,
+	const struct bench_config *c, const struct bench_result *r, struct output *out)
+{
+	double seconds = (double)r->elapsed_ns / 1e9;
+	double gb = (double)c->size * (double)c->rounds / 1e9;
+	double p50_us = (double)r->p50_ns / 1e3, p99_us = (double)r->p99_ns / 1e3;
+	double p999_us = (double)r->p999_ns / 1e3, cpu_s = (double)r->cpu_ns / 1e9;
+	json_t *o;
+
+	if (!s->json) {
+		char trip[96] = "";
+
+		if (kind->reply_each)
+			snprintf(trip, sizeof(trip),
+				"  p50 %.2f us  p99 %.2f us  p99.9 %.2f us", p50_us,
+				p99_us, p999_us);
+		output_line(out,
+			"%-4s %-4s %10llu B%s  %.3f GB/s  %.0f msgs/s  %.3f cpu-s/GB  "
+			"%llu registrations",
+			kind->name, r->fabric, (unsigned long long)c->size, trip,
+			gb / seconds, (double)c->rounds / seconds, cpu_s / gb,
+			(unsigned long long)r->registrations);
+		return;
+	}
+	o = json_pack("{ss ss ss sI sI sI sb}", "bench", kind->name, "fabric", r->fabric,
+		"wait", waits[s->wait], "size", (json_int_t)c->size, "inflight",
+		(json_int_t)c->inflight, "rounds", (json_int_t)c->rounds, "pinned",
+		r->pinned);
+	if (kind->reply_each) {
+		json_object_set_new(o, "p50_us", json_real(p50_us));
+		json_object_set_new(o, "p99_us", json_real(p99_us));
+		json_object_set_new(o, "p999_us", json_real(p999_us));
+	}
+	json_object_set_new(o, "gb_per_s", json_real(gb / seconds));
+	json_object_set_new(o, "msgs_per_s", json_real((double)c->rounds / seconds));
+	json_object_set_new(o, "cpu_s_per_gb", json_real(cpu_s / gb));
+	json_object_set_new(
+		o, "registrations", json_integer((json_int_t)r->registrations));
+	output_json(o);
+}
+
+static int run_pair(const struct command *command, const struct kind *kind,
+	const struct bench_settings *s, uint64_t size, struct output *out)
+{
+	struct bench_config config = {
+		.fabric = fabrics[s->fabric],
+		.size = size,
+		.inflight = (uint32_t)(s->inflight ? s->inflight : kind->inflight),
+		.rounds = rounds_of(kind, s, size),
+		.sleep = s->wait == 1,
+		.reply_each = kind->reply_each,
+	};
+	struct bench_result result;
+	struct bench_error error;
+
+	config.warmup = TERN_MAX((uint64_t)config.inflight * 2, config.rounds / 20);
+	if (bench_pair_run(&config, &result, &error)) {
+		command_refuse(command, "%s %s %llu: %s", kind->name, config.fabric,
+			(unsigned long long)size, error.text);
+		return EXIT_JOB;
+	}
+	print_pair(kind, s, &config, &result, out);
+	return EXIT_OK;
+}
+
+/* ---- pool ------------------------------------------------------------------------- */
+
+/*
+ * Takes and gives back in a shuffled order with `window` buffers out at any time, so that
+ * free lists are neither always empty nor in the order of addresses. ns of one pair.
+ */
+static int time_pool(struct tern_pool *pool, uint64_t size, uint64_t window,
+	uint64_t rounds, double *alloc_ns)
+{
+	struct tern_rng rng = {.seed = 1};
+	struct tern_buf *bufs = calloc(window, sizeof(*bufs));
+	uint64_t start_ns, filled = 0;
+	int r = 0;
+
+	if (!bufs)
+		return -ENOMEM;
+	for (; filled < window && r == 0; filled += r == 0)
+		r = tern_pool_get(pool, size, &bufs[filled]);
+	start_ns = tern_clock_ns();
+	for (uint64_t i = 0; i < rounds && r == 0; i++) {
+		struct tern_buf *buf = &bufs[tern_rng_below(&rng, window)];
+
+		tern_pool_put(pool, buf);
+		r = tern_pool_get(pool, size, buf);
+		if (r)
+			*buf = bufs[--filled];
+	}
+	*alloc_ns = (double)(tern_clock_ns() - start_ns) / (double)rounds;
+	while (filled)
+		tern_pool_put(pool, &bufs[--filled]);
+	free(bufs);
+	return r;
+}
+
+static int run_pool(const struct command *command, const struct kind *kind,
+	const struct bench_settings *s, uint64_t size, struct output *out)
+{
+	uint64_t window = s->inflight ? s->inflight : kind->inflight;
+	uint64_t rounds = rounds_of(kind, s, size);
+	struct tern_pool_opts opts = {
+		.slab_bytes = tern_align_up(size + 64, 64) * window * 2};
+	struct tern_domain *domain = NULL;
+	struct tern_pool *pool = NULL;
+	struct tern_domain_stats before = {0}, after = {0};
+	double alloc_ns = 0;
+	int r = tern_domain_new(NULL, &domain);
+
+	if (r == 0)
+		r = tern_pool_new(domain, &opts, &pool);
+	if (r == 0) {
+		tern_domain_stats(domain, &before);
+		r = time_pool(pool, size, window, rounds, &alloc_ns);
+		tern_domain_stats(domain, &after);
+	}
+	tern_pool_free(pool);
+	tern_domain_free(domain);
+	if (r) {
+		command_refuse(command, "pool %llu: %s", (unsigned long long)size,
+			tern_status_text(r));
+		return EXIT_JOB;
+	}
+	after.registration_count -= before.registration_count;
+	if (s->json)
+		output_json(json_pack("{ss sI sI sI sf sI}", "bench", kind->name, "size",
+			(json_int_t)size, "inflight", (json_int_t)window, "rounds",
+			(json_int_t)rounds, "alloc_ns", alloc_ns, "registrations",
+			(json_int_t)after.registration_count));
+	else
+		output_line(out,
+			"%-4s      %10llu B  %.1f ns to give back and take  "
+			"%llu registrations",
+			kind->name, (unsigned long long)size, alloc_ns,
+			(unsigned long long)after.registration_count);
+	return EXIT_OK;
+}
+
+/* ---- the command ------------------------------------------------------------------ */
+
+static int bench_run(int argc, char **argv)
+{
+	const struct command *self = &bench_command;
+	struct bench_settings s = {0};
+	const struct kind *kind = argc ? find_kind(argv[0]) : NULL;
+	struct output out;
+	struct message error;
+
+	if (!kind)
+		return command_refuse(self,
+			"%s%sthe test must be one of lat, bw, rate, pool",
+			argc ? argv[0] : "", argc ? ": " : "");
+	if (options_parse(options, argc - 1, argv + 1, &s, &error))
+		return command_refuse(self, "%s", error.text);
+	if (!s.size.count)
+		tern_assert(options_parse_bytes(kind->sizes, &s.size) == 0);
+	output_init(&out, s.json);
+	for (size_t i = 0; i < s.size.count; i++) {
+		int (*run)(const struct command *, const struct kind *,
+			const struct bench_settings *, uint64_t, struct output *) =
+			strcmp(kind->name, "pool") == 0 ? run_pool : run_pair;
+		int code = run(self, kind, &s, s.size.bytes[i], &out);
+
+		if (code != EXIT_OK)
+			return code;
+	}
+	return EXIT_OK;
+}
+
+const struct command bench_command = {
+	.name = "bench",
+	.usage = "lat|bw|rate|pool [options]",
+	.summary = "measure round trips, bandwidth, message rate or the memory pool here",
+	.options = options,
+	.run = bench_run,
+};

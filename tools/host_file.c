@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading a file whole, and writing one so that whoever looks, at any time and after any
+ * crash, finds the old contents or the new ones: written under another name in the same
+ * directory, synced, renamed over, and the directory synced, because the rename itself is
+ * durable only then.
+ */
+#include "tools/host_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define READ_STEP (1u << 20)
+
+static int read_open(int fd, void **data, size_t *bytes)
+{
+	TERN_CLEANUP(tern_cleanup_free) char *buf = NULL;
+	struct stat st;
+	size_t have = 0, room;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (S_ISDIR(st.st_mode))
+		return -EISDIR;
+	/* The size is a hint: pipes have none, and a file may grow under us. */
+	room = st.st_size > 0 ? (size_t)st.st_size + 1 : READ_STEP;
+	buf = malloc(room + 1);
+	if (!buf)
+		return -ENOMEM;
+	for (;;) {
+		ssize_t n = read(fd, buf + have, room - have);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			break;
+		have += (size_t)n;
+		if (have == room) {
+			char *more = realloc(buf, room * 2 + 1);
+
+			if (!more)
+				return -ENOMEM;
+			buf = more;
+			room *= 2;
+		}
+	}
+	buf[have] = '\0';
+	*data = TERN_TAKE(buf);
+	*bytes = have;
+	return 0;
+}
+
+static int read_whole(struct tern_file_op *op)
+{
+	TERN_CLEANUP(tern_cleanup_close) int fd = open(op->path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	return read_open(fd, &op->data, &op->bytes);
+}
+
+/* All parts, whatever writev() does with them. Zero-length parts are allowed. */
+static int write_parts(int fd, const struct iovec *parts, int count)
+{
+	for (int i = 0; i < count; i++) {
+		const char *p = parts[i].iov_base;
+		size_t left = parts[i].iov_len;
+
+		while (left) {
+			ssize_t n = write(fd, p, left);
+
+			if (n < 0 && errno == EINTR)
+				continue;
+			if (n < 0)
+				return -errno;
+			p += n;
+			left -= (size_t)n;
+		}
+	}
+	return 0;
+}
+
+static int sync_directory(const char *path, size_t dir_bytes)
+{
+	char dir[PATH_MAX];
+	TERN_CLEANUP(tern_cleanup_close) int fd = -1;
+
+	snprintf(dir, sizeof(dir), "%.*s", (int)dir_bytes, path);
+	fd = open(dir_bytes ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 || fsync(fd) < 0)
+		return -errno;
+	return 0;
+}
+
+static int write_aside(const struct tern_file_op *op, const char *aside)
+{
+	TERN_CLEANUP(tern_cleanup_close) int fd = -1;
+	int r;
+
+	fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+	if (fd < 0)
+		return -errno;
+	r = write_parts(fd, op->parts, op->part_count);
+	if (r)
+		return r;
+	return fsync(fd) < 0 ? -errno : 0;
+}
+
+static int write_whole(const struct tern_file_op *op)
+{
+	const char *slash = strrchr(op->path, '/');
+	size_t dir_bytes = slash ? (size_t)(slash + 1 - op->path) : 0;
+	char aside[PATH_MAX];
+	int r;
+
+	/* The process is in the name: two of them saving the same file do not mix. */
+	if (snprintf(aside, sizeof(aside), "%.*s.%s.%d.new", (int)dir_bytes, op->path,
+		    op->path + dir_bytes, (int)getpid()) >= (int)sizeof(aside))
+		return -ENAMETOOLONG;
+	r = write_aside(op, aside);
+	if (r == 0 && rename(aside, op->path) < 0)
+		r = -errno;
+	if (r) {
+		unlink(aside);
+		return r;
+	}
+	return sync_directory(op->path, dir_bytes);
+}
+
+void host_file_run(struct tern_file_op *op)
+{
+	switch (op->kind) {
+	case TERN_FILE_READ:
+		op->status = read_whole(op);
+		break;
+	case TERN_FILE_WRITE:
+		op->status = write_whole(op);
+		break;
+	}
+}

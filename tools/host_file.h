@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The two file operations of struct tern_env, carried out with blocking system calls on
+ * the environment's file thread. Any thread may call them. */
+#ifndef TERN_TOOLS_HOST_FILE_H
+#define TERN_TOOLS_HOST_FILE_H
+
+#include "base/env.h"
+
+/*
+ * Carries out `op` and sets its status, and for READ data and bytes. Does not call
+ * done(). READ: the open's or the read's errno, -EISDIR, -ENOMEM. WRITE: whatever went
+ * wrong; then `path` is as it was before and nothing is left beside it (or, if the
+ * directory could not be synced, it is new and whole but might not survive a loss of
+ * power).
+ */
+void host_file_run(struct tern_file_op *op);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The `tern` program: finds the subcommand, answers help and --version, and no more. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <tern/types.h>
+
+#include "base/util.h"
+#include "tools/command.h"
+
+static const struct command *const commands[] = {
+	&bench_command,
+};
+
+int command_refuse(const struct command *command, const char *fmt, ...)
+{
+	char line[700];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "tern %s: %s\n", command->name, line);
+	return EXIT_INPUT;
+}
+
+static const struct command *find(const char *name)
+{
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(commands); i++) {
+		if (strcmp(commands[i]->name, name) == 0)
+			return commands[i];
+	}
+	return NULL;
+}
+
+static int unknown(const char *name)
+{
+	const char *names[TERN_ARRAY_SIZE(commands) + 2];
+	const char *near;
+	size_t n = 0;
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(commands); i++)
+		names[n++] = commands[i]->name;
+	names[n++] = "help";
+	names[n] = NULL;
+	near = options_nearest(name, names);
+	if (near)
+		fprintf(stderr, "tern: %s: no such command; did you mean %s?\n", name,
+			near);
+	else
+		fprintf(stderr, "tern: %s: no such command; see tern help\n", name);
+	return EXIT_INPUT;
+}
+
+static int help_all(FILE *out)
+{
+	fprintf(out,
+		"tern %s: moves tensors, and trains models with a parameter server\n\n"
+		"usage: tern COMMAND [options]\n\n",
+		tern_version());
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(commands); i++)
+		fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+	fputs("  help       tern help COMMAND: its options\n\n"
+	      "exit codes: 0 success, 1 the job failed, 2 the command or its input was "
+	      "wrong,\n"
+	      "130 interrupted\n",
+		out);
+	return out == stdout ? EXIT_OK : EXIT_INPUT;
+}
+
+static int help_one(const struct command *command)
+{
+	printf("usage: tern %s %s\n\n%s\n\n", command->name, command->usage,
+		command->summary);
+	options_help(command->options, stdout);
+	return EXIT_OK;
+}
+
+static bool asks_help(int argc, char **argv)
+{
+	for (int i = 0; i < argc; i++) {
+		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+			return true;
+	}
+	return false;
+}
+
+int main(int argc, char **argv)
+{
+	const struct command *command;
+
+	if (argc < 2)
+		return help_all(stderr);
+	if (strcmp(argv[1], "--version") == 0) {
+		printf("tern %s\n", tern_version());
+		return EXIT_OK;
+	}
+	if (strcmp(argv[1], "help") == 0 && argc > 2) {
+		command = find(argv[2]);
+		return command ? help_one(command) : unknown(argv[2]);
+	}
+	if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 ||
+		strcmp(argv[1], "-h") == 0)
+		return help_all(stdout);
+	command = find(argv[1]);
+	if (!command)
+		return unknown(argv[1]);
+	if (asks_help(argc - 2, argv + 2))
+		return help_one(command);
+	return command->run(argc - 2, argv + 2);
+}

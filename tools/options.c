@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parsing by table: see options.h. The defaults go through the same parser as what the
+ * user types, so a default is always a value that could have been typed.
+ */
+#include "tools/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+
+#define NAMES_MAX 64
+
+static int refuse(struct message *error, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int refuse(struct message *error, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(error->text, sizeof(error->text), fmt, ap);
+	va_end(ap);
+	return -EINVAL;
+}
+
+/* Levenshtein's distance, for names of at most 31 characters; 99 for longer ones. */
+static unsigned distance(const char *a, const char *b)
+{
+	size_t na = strlen(a), nb = strlen(b);
+	unsigned row[32];
+
+	if (na >= TERN_ARRAY_SIZE(row) || nb >= TERN_ARRAY_SIZE(row))
+		return 99;
+	for (size_t j = 0; j <= nb; j++)
+		row[j] = (unsigned)j;
+	for (size_t i = 1; i <= na; i++) {
+		unsigned diagonal = row[0];
+
+		row[0] = (unsigned)i;
+		for (size_t j = 1; j <= nb; j++) {
+			unsigned change = diagonal + (a[i - 1] != b[j - 1]);
+			unsigned skip = TERN_MIN(row[j], row[j - 1]) + 1;
+
+			diagonal = row[j];
+			row[j] = TERN_MIN(change, skip);
+		}
+	}
+	return row[nb];
+}
+
+const char *options_nearest(const char *typed, const char *const *names)
+{
+	const char *best = NULL;
+	unsigned best_distance = 3; /* more than two slips are another word */
+
+	for (; *names; names++) {
+		unsigned d = distance(typed, *names);
+
+		if (strlen(typed) >= 2 && strncmp(typed, *names, strlen(typed)) == 0)
+			d = 1; /* the beginning of it */
+		if (d < best_distance && d < strlen(*names)) {
+			best = *names;
+			best_distance = d;
+		}
+	}
+	return best;
+}
+
+/* ---- values ----------------------------------------------------------------------- */
+
+static bool in_range(const struct option *o, double v)
+{
+	return (o->min == 0 && o->max == 0) || (v >= o->min && v <= o->max);
+}
+
+/* Decimal digits only: strtoull alone would take signs and spaces. */
+static bool read_count(const char *text, char **end, uint64_t *out)
+{
+	if (!isdigit((unsigned char)*text))
+		return false;
+	errno = 0;
+	*out = strtoull(text, end, 10);
+	return errno == 0;
+}
+
+static int parse_count(
+	const struct option *o, const char *text, uint64_t *out, struct message *error)
+{
+	char *end;
+
+	if (!read_count(text, &end, out) || *end)
+		return refuse(error, "--%s %s: not a whole number", o->name, text);
+	if (!in_range(o, (double)*out))
+		return refuse(error, "--%s %s: must be %.0f to %.0f", o->name, text,
+			o->min, o->max);
+	return 0;
+}
+
+static int parse_real(
+	const struct option *o, const char *text, double *out, struct message *error)
+{
+	char *end;
+
+	*out = strtod(text, &end);
+	if (end == text || *end || !isfinite(*out))
+		return refuse(error, "--%s %s: not a number", o->name, text);
+	if (!in_range(o, *out))
+		return refuse(error, "--%s %s: must be %g to %g", o->name, text, o->min,
+			o->max);
+	return 0;
+}
+
+static int parse_bytes(const struct option *o, const char *text, struct byte_list *out,
+	struct message *error)
+{
+	static const char units[] = "KMG";
+	const char *p = text;
+
+	out->count = 0;
+	do {
+		uint64_t v = 0;
+		char *end;
+		const char *unit;
+
+		if (out->count == TERN_ARRAY_SIZE(out->bytes))
+			return refuse(error, "--%s %s: more than %zu sizes", o->name,
+				text, TERN_ARRAY_SIZE(out->bytes));
+		if (!read_count(p, &end, &v))
+			return refuse(error,
+				"--%s %s: a size is a number, perhaps with K, M or G",
+				o->name, text);
+		unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+		if (unit) {
+			unsigned shift = 10 * (unsigned)(unit - units + 1);
+
+			if (v > UINT64_MAX >> shift)
+				return refuse(error, "--%s %s: too large", o->name, text);
+			v <<= shift;
+			end++;
+		}
+		if (*end && *end != ',')
+			return refuse(error,
+				"--%s %s: a size is a number, perhaps with K, M or G",
+				o->name, text);
+		if (!in_range(o, (double)v))
+			return refuse(error, "--%s %s: must be %.0f to %.0f bytes",
+				o->name, text, o->min, o->max);
+		out->bytes[out->count++] = v;
+		p = *end ? end + 1 : end;
+		if (*end && !*p)
+			return refuse(error, "--%s %s: ends with a comma", o->name, text);
+	} while (*p);
+	return 0;
+}
+
+int options_parse_bytes(const char *text, struct byte_list *out)
+{
+	struct message error;
+
+	return parse_bytes(&(struct option){.name = "size"}, text, out, &error);
+}
+
+static int parse_choice(
+	const struct option *o, const char *text, int *out, struct message *error)
+{
+	char all[256] = "";
+
+	for (int i = 0; o->choices[i]; i++) {
+		if (strcmp(text, o->choices[i]) == 0) {
+			*out = i;
+			return 0;
+		}
+		snprintf(all + strlen(all), sizeof(all) - strlen(all), "%s%s",
+			i ? ", " : "", o->choices[i]);
+	}
+	return refuse(error, "--%s %s: must be one of %s", o->name, text, all);
+}
+
+static int check_address(const struct option *o, const char *text, struct message *error)
+{
+	const char *colon = strrchr(text, ':');
+	char *end;
+	uint64_t port;
+
+	if (!colon || colon == text || !read_count(colon + 1, &end, &port) || *end ||
+		port > 65535)
+		return refuse(error, "--%s %s: must be HOST:PORT, the port 0 to 65535",
+			o->name, text);
+	return 0;
+}
+
+static int parse_pair(const struct option *o, const char *text, struct count_pair *out,
+	struct message *error)
+{
+	char *end;
+
+	if (!read_count(text, &end, &out->a) || *end != ':' ||
+		!read_count(end + 1, &end, &out->b) || *end || !out->a || !out->b)
+		return refuse(error, "--%s %s: must be A:B, two whole numbers from 1",
+			o->name, text);
+	out->given = true;
+	return 0;
+}
+
+static int parse_value(
+	const struct option *o, const char *text, void *settings, struct message *error)
+{
+	void *at = (char *)settings + o->at;
+	struct message why;
+
+	switch (o->type) {
+	case OPTION_FLAG:
+		*(bool *)at = true;
+		return 0;
+	case OPTION_COUNT:
+		return parse_count(o, text, at, error);
+	case OPTION_REAL:
+		return parse_real(o, text, at, error);
+	case OPTION_BYTES:
+		return parse_bytes(o, text, at, error);
+	case OPTION_CHOICE:
+		return parse_choice(o, text, at, error);
+	case OPTION_TEXT:
+	case OPTION_ADDRESS:
+		if (!*text)
+			return refuse(error, "--%s: its value is empty", o->name);
+		*(const char **)at = text;
+		return o->type == OPTION_ADDRESS ? check_address(o, text, error) : 0;
+	case OPTION_PAIR:
+		return parse_pair(o, text, at, error);
+	case OPTION_CUSTOM:
+		if (o->parse(text, at, &why) == 0)
+			return 0;
+		return refuse(error, "--%s %s: %.400s", o->name, text, why.text);
+	}
+	return -EINVAL;
+}
+
+/* ---- the line --------------------------------------------------------------------- */
+
+static const struct option *find(
+	const struct option *table, const char *name, size_t bytes)
+{
+	for (; table->name; table++) {
+		if (strncmp(table->name, name, bytes) == 0 && !table->name[bytes])
+			return table;
+	}
+	return NULL;
+}
+
+static int unknown(
+	const struct option *table, const char *name, size_t bytes, struct message *error)
+{
+	const char *names[NAMES_MAX];
+	char typed[64];
+	const char *near;
+	size_t n = 0;
+
+	snprintf(typed, sizeof(typed), "%.*s", (int)TERN_MIN(bytes, sizeof(typed) - 1),
+		name);
+	for (; table->name; table++) {
+		tern_assert(n + 1 < NAMES_MAX);
+		names[n++] = table->name;
+	}
+	names[n] = NULL;
+	near = options_nearest(typed, names);
+	if (near)
+		return refuse(
+			error, "--%s: no such option; did you mean --%s?", typed, near);
+	return refuse(error, "--%s: no such option; see --help", typed);
+}
+
+int options_parse(const struct option *table, int argc, char **argv, void *settings,
+	struct message *error)
+{
+	for (const struct option *o = table; o->name; o++) {
+		if (o->initial)
+			tern_assert(parse_value(o, o->initial, settings, error) == 0);
+	}
+	for (int i = 0; i < argc; i++) {
+		const struct option *o;
+		const char *name = argv[i] + 2, *value;
+		size_t bytes;
+		int r;
+
+		if (strncmp(argv[i], "--", 2) != 0 || !*name)
+			return refuse(error, "%s: not an option; see --help", argv[i]);
+		bytes = strcspn(name, "=");
+		value = name[bytes] ? name + bytes + 1 : NULL;
+		o = find(table, name, bytes);
+		if (!o)
+			return unknown(table, name, bytes, error);
+		if (o->type == OPTION_FLAG && value)
+			return refuse(error, "--%s takes no value", o->name);
+		if (o->type != OPTION_FLAG && !value) {
+			if (++i == argc)
+				return refuse(error, "--%s needs a value: %s", o->name,
+					o->value);
+			value = argv[i];
+		}
+		r = parse_value(o, value, settings, error);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+void options_help(const struct option *table, FILE *out)
+{
+	for (; table->name; table++) {
+		char left[64];
+
+		snprintf(left, sizeof(left), "--%s%s%s", table->name,
+			table->value ? " " : "", table->value ? table->value : "");
+		fprintf(out, "  %-24s %s", left, table->help);
+		if (table->type == OPTION_CHOICE) {
+			fputs(" (", out);
+			for (int i = 0; table->choices[i]; i++)
+				fprintf(out, "%s%s", i ? "|" : "", table->choices[i]);
+			fputs(")", out);
+		}
+		if (table->initial)
+			fprintf(out, "; default %s", table->initial);
+		fputc('\n', out);
+	}
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See supervise.h. Signals arrive through a signalfd, so everything happens in one loop
+ * and no handler interrupts anything. */
+#include "tools/supervise.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+
+#define LINE_MAX_BYTES (16u << 20)
+
+int supervise_init(struct supervisor *s)
+{
+	sigset_t mask;
+
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGINT);
+	sigaddset(&mask, SIGTERM);
+	sigaddset(&mask, SIGCHLD);
+	s->signal_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
+	if (s->signal_fd < 0)
+		return -errno;
+	sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
+	s->signal = 0;
+	s->child_count = 0;
+	return 0;
+}
+
+/* ---- start ------------------------------------------------------------------------ */
+
+/* In the child, between fork and exec: async-signal-safe calls only. */
+static _Noreturn void become(
+	const struct supervisor *s, char *const *argv, int out, pid_t parent)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	/* The parent may have died before the line above took effect. */
+	if (getppid() != parent)
+		_exit(127);
+	setpgid(0, 0);
+	sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+	if (dup2(out, STDOUT_FILENO) < 0)
+		_exit(127);
+	execv("/proc/self/exe", argv);
+	_exit(127);
+}
+
+int supervise_start(struct supervisor *s, const char *name, const char *const *args)
+{
+	char *argv[SUPERVISE_ARGS_MAX + 2] = {(char *)"tern"};
+	struct child *c = &s->children[s->child_count];
+	pid_t parent = getpid();
+	int fds[2], n = 1;
+
+	tern_assert(s->child_count < SUPERVISE_CHILDREN_MAX);
+	for (; *args; args++) {
+		tern_assert(n <= SUPERVISE_ARGS_MAX);
+		argv[n++] = (char *)*args;
+	}
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return -errno;
+	*c = (struct child){.fd = fds[0]};
+	snprintf(c->name, sizeof(c->name), "%s", name);
+	c->pid = fork();
+	if (c->pid == 0)
+		become(s, argv, fds[1], parent);
+	close(fds[1]);
+	if (c->pid < 0) {
+		int error = errno;
+
+		close(fds[0]);
+		return -error;
+	}
+	/* Not shared with the child: its end of the pipe has flags of its own. */
+	fcntl(fds[0], F_SETFL, O_NONBLOCK);
+	c->running = true;
+	s->child_count++;
+	return 0;
+}
+
+/* ---- lines ------------------------------------------------------------------------ */
+
+/* Hands over the whole lines in c->line, keeps the rest. */
+static void split_lines(struct supervisor *s, struct child *c)
+{
+	size_t from = 0;
+
+	for (;;) {
+		char *start = c->line + from;
+		char *end = memchr(start, '\n', c->line_bytes - from);
+
+		if (!end)
+			break;
+		*end = '\0';
+		from = (size_t)(end + 1 - c->line);
+		s->on_line(s->arg, c, start);
+	}
+	memmove(c->line, c->line + from, c->line_bytes - from);
+	c->line_bytes -= from;
+}
+
+static bool make_room(struct child *c)
+{
+	size_t room = c->line_room ? c->line_room * 2 : 4096;
+	char *line;
+
+	if (c->line_bytes < c->line_room)
+		return true;
+	line = room <= LINE_MAX_BYTES ? realloc(c->line, room) : NULL;
+	if (!line)
+		return false;
+	c->line = line;
+	c->line_room = room;
+	return true;
+}
+
+/* Reads what there is; at the end of the stream, or if a line is absurdly long, closes
+ * it. */
+static void read_lines(struct supervisor *s, struct child *c)
+{
+	while (c->fd >= 0) {
+		ssize_t n = -1;
+
+		if (make_room(c))
+			n = read(c->fd, c->line + c->line_bytes,
+				c->line_room - c->line_bytes);
+		else
+			errno = EFBIG;
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno == EAGAIN)
+			return;
+		if (n <= 0) {
+			close(c->fd);
+			c->fd = -1;
+			return;
+		}
+		c->line_bytes += (size_t)n;
+		split_lines(s, c);
+	}
+}
+
+/* ---- ends ------------------------------------------------------------------------- */
+
+static void reap(struct supervisor *s)
+{
+	for (unsigned i = 0; i < s->child_count; i++) {
+		struct child *c = &s->children[i];
+
+		if (!c->running || waitpid(c->pid, &c->status, WNOHANG) != c->pid)
+			continue;
+		c->running = false;
+		read_lines(s, c);
+		if (c->fd >= 0)
+			close(c->fd);
+		c->fd = -1;
+		free(c->line);
+		c->line = NULL;
+		s->on_exit(s->arg, c);
+	}
+}
+
+static void take_signals(struct supervisor *s)
+{
+	struct signalfd_siginfo info;
+
+	while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+		if (info.ssi_signo != SIGCHLD)
+			s->signal = (int)info.ssi_signo;
+	}
+}
+
+void supervise_turn(struct supervisor *s, int timeout_ms)
+{
+	struct pollfd fds[SUPERVISE_CHILDREN_MAX + 1];
+	struct child *of[SUPERVISE_CHILDREN_MAX + 1];
+	nfds_t n = 0;
+
+	fds[n++] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
+	for (unsigned i = 0; i < s->child_count; i++) {
+		if (s->children[i].fd < 0)
+			continue;
+		of[n] = &s->children[i];
+		fds[n++] = (struct pollfd){.fd = s->children[i].fd, .events = POLLIN};
+	}
+	if (poll(fds, n, timeout_ms) <= 0)
+		return;
+	for (nfds_t i = 1; i < n; i++) {
+		if (fds[i].revents)
+			read_lines(s, of[i]);
+	}
+	if (fds[0].revents) {
+		take_signals(s);
+		reap(s);
+	}
+}
+
+unsigned supervise_running(const struct supervisor *s)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < s->child_count; i++)
+		n += s->children[i].running;
+	return n;
+}
+
+static void signal_all(struct supervisor *s, int signal)
+{
+	for (unsigned i = 0; i < s->child_count; i++) {
+		if (s->children[i].running)
+			kill(s->children[i].pid, signal);
+	}
+}
+
+void supervise_end(struct supervisor *s, unsigned grace_ms)
+{
+	uint64_t limit_ns = tern_clock_ns() + grace_ms * TERN_NS_PER_MS;
+
+	signal_all(s, SIGTERM);
+	/* A stopped child gets the SIGTERM only when it goes on. */
+	signal_all(s, SIGCONT);
+	while (supervise_running(s)) {
+		uint64_t now_ns = tern_clock_ns();
+
+		if (now_ns >= limit_ns) {
+			signal_all(s, SIGKILL);
+			supervise_turn(s, -1);
+		} else {
+			supervise_turn(
+				s, (int)((limit_ns - now_ns) / TERN_NS_PER_MS) + 1);
+		}
+	}
+}
+
+void supervise_fini(struct supervisor *s)
+{
+	tern_assert(!supervise_running(s));
+	close(s->signal_fd);
+	sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+}
+
+void supervise_describe(const struct child *c, char *text, size_t bytes)
+{
+	if (WIFSIGNALED(c->status))
+		snprintf(text, bytes, "%s (pid %d) was killed by signal %d (%s)", c->name,
+			(int)c->pid, WTERMSIG(c->status), strsignal(WTERMSIG(c->status)));
+	else
+		snprintf(text, bytes, "%s (pid %d) exited with status %d", c->name,
+			(int)c->pid, WEXITSTATUS(c->status));
+}

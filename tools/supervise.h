@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The processes of a job: started from this program's own file, heard through one pipe
+ * each, and never left behind.
+ *
+ * A child cannot outlive its supervisor: it asks the kernel for SIGKILL at the parent's
+ * death. The supervisor learns of a child's end by SIGCHLD, so within a moment, whatever
+ * the cause. Children are in process groups of their own: a Ctrl-C at the terminal
+ * reaches the supervisor alone, which then ends them in order.
+ *
+ * One thread; nothing else in the process may wait for children or handle these signals.
+ */
+#ifndef TERN_TOOLS_SUPERVISE_H
+#define TERN_TOOLS_SUPERVISE_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define SUPERVISE_CHILDREN_MAX 256
+#define SUPERVISE_ARGS_MAX     64
+
+struct child {
+	char name[32]; /* "worker 1" */
+	pid_t pid;
+	bool running; /* not yet waited for */
+	int status;   /* as from waitpid, once it is not running */
+	int fd;       /* its stdout; -1 at its end */
+	char *line;   /* what came of a line so far */
+	size_t line_bytes, line_room;
+};
+
+struct supervisor {
+	/* One line that a child printed, without its newline. */
+	void (*on_line)(void *arg, struct child *child, const char *line);
+	/* It has ended, all its lines have been handed over; child->status says how. */
+	void (*on_exit)(void *arg, struct child *child);
+	void *arg;
+	int signal_fd;
+	int signal; /* SIGINT or SIGTERM once one came; else 0 */
+	sigset_t old_mask;
+	unsigned child_count;
+	struct child children[SUPERVISE_CHILDREN_MAX];
+};
+
+/* Blocks SIGINT, SIGTERM and SIGCHLD and takes them from now on. -EMFILE. */
+int supervise_init(struct supervisor *s);
+
+/* Starts "tern ARGS..." (at most SUPERVISE_ARGS_MAX, NULL-terminated). -EAGAIN, -ENOMEM,
+ * -EMFILE; a program that cannot be executed is seen as one that exits with 127. */
+int supervise_start(struct supervisor *s, const char *name, const char *const *args);
+
+/*
+ * Waits at most timeout_ms (-1: for ever) for something to happen and calls the handlers.
+ * A signal that came is in `signal` afterwards.
+ */
+void supervise_turn(struct supervisor *s, int timeout_ms);
+
+unsigned supervise_running(const struct supervisor *s);
+
+/* SIGTERM to all that still run, SIGKILL to those left after grace_ms; returns when every
+ * one has been waited for. The handlers are called as ever. */
+void supervise_end(struct supervisor *s, unsigned grace_ms);
+
+/* All children have ended. Gives the signals back. */
+void supervise_fini(struct supervisor *s);
+
+/* "worker 1 (pid 4242) was killed by signal 9 (Killed)", "... exited with status 1". */
+void supervise_describe(const struct child *child, char *text, size_t bytes);
+
+#endif
