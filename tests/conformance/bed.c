@@ -84,6 +84,7 @@ static void check_up(const struct tern_conn *conn)
 	assert_int_equal(!!(conn->caps & TERN_CAP_PUT), ops->put != NULL);
 	assert_int_equal(!!(conn->caps & TERN_CAP_GET), ops->get != NULL);
 	assert_int_equal(!!(conn->caps & TERN_CAP_PEEK), ops->peek != NULL);
+	assert_int_equal(!!(conn->caps & TERN_CAP_PEEK), ops->unpeek != NULL);
 	assert_true(conn->chunk_bytes > 0);
 	assert_non_null(memchr(conn->name, 0, sizeof(conn->name)));
 	assert_true(conn->name[0] != 0);
