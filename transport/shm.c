@@ -13,10 +13,10 @@
  * listens at a name of its own. They live in the network namespace's abstract Unix
  * sockets.
  *
- * While it spins, poll() reads one cache line of each peer and hardly makes a system call:
- * sockets are looked at after a sleep, while a conn is being set up or taken down, and else
- * every LULL_NS. A sleeper says so in its areas, and whoever publishes
- * something for it then sends a WAKE over the socket, once per sleep.
+ * While it spins, poll() reads one cache line of each peer and hardly makes a system
+ * call: sockets are looked at after a sleep, while a conn is being set up or taken down,
+ * and else every LULL_NS. A sleeper says so in its areas, and whoever publishes something
+ * for it then sends a WAKE over the socket, once per sleep.
  *
  * Costs of a conn: a poll and an arm scan all conns (one line each: some 5 ns when
  * nothing happened, so 64 idle peers cost about 0.3 us per poll); two descriptors; two
@@ -287,8 +287,7 @@ static bool ask_for_slabs(struct shm_conn *conn)
 
 	if (!conn->asking_count)
 		return false;
-	tern_list_for_each(node, &conn->slabs)
-	{
+	tern_list_for_each (node, &conn->slabs) {
 		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, link);
 
 		if (slab->state == SHM_SLAB_WANTED)

@@ -28,7 +28,7 @@ uint64_t shm_ring_bytes(uint32_t message_bytes)
 uint64_t shm_area_bytes(uint32_t message_bytes)
 {
 	uint64_t bytes = SHM_RING_OFFSET + shm_ring_bytes(message_bytes) +
-			(uint64_t)SHM_CHUNK_COUNT * SHM_CHUNK_BYTES;
+			 (uint64_t)SHM_CHUNK_COUNT * SHM_CHUNK_BYTES;
 
 	/* Whole pages, however large they are here. */
 	return tern_align_up(bytes, 64u << 10);
