@@ -33,7 +33,7 @@ struct child {
 	struct tern_context *ctx;
 	struct tern_channel *channel;
 	struct tern_req echo_in, echo_out, offered, taken[4];
-	struct tern_buf room, data;
+	struct tern_buf room, data, larder;
 	uint64_t step;
 };
 
@@ -75,7 +75,7 @@ static void child_accept(struct tern_peer *peer, void *arg)
 			0) == 0);
 	for (unsigned i = 0; i < 4; i++)
 		require(tern_recv(child->channel, &child->taken[i], TAKEN, i,
-				&child->data, NULL, 0) == 0);
+				&child->larder, NULL, 0) == 0);
 }
 
 _Noreturn static void child_run(const struct instance *instance, int out)
@@ -92,6 +92,7 @@ _Noreturn static void child_run(const struct instance *instance, int out)
 	box_init(&box, domain);
 	child.room = box_take(&box, SLAB, 1u << 20);
 	child.data = box_take(&box, SLAB, CHILD_BYTES);
+	child.larder = box_take(&box, SLAB, CHILD_BYTES);
 	buf_fill(&child.data, CHILD_SEED);
 	instance->address(rest, 0);
 	meet_url(instance, rest, url);

@@ -70,8 +70,8 @@ static void test_requests_may_be_posted_before_it_is_up(const struct instance *i
 static void test_malformed_addresses_are_einval_at_once(const struct instance *instance)
 {
 	static const char *const wrong[] = {"", "://", "tcp", "tcp:", "tcp:/",
-		"127.0.0.1:5000", "nosuch://127.0.0.1:0", "tcp://", "tcp://127.0.0.1",
-		"tcp://127.0.0.1:99999", NULL};
+		"127.0.0.1:5000", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:99999",
+		NULL};
 	struct tern_context_opts opts = meet_opts();
 	struct meet *meet = meet_new_apart(instance, &opts, &opts);
 	struct tern_context *ctx = meet->ends[A].ctx;

@@ -319,7 +319,7 @@ static void *echo_run(void *arg)
 		if (r == 0)
 			echo_fail(echo, tern_wait(ctx, &recv, 10 * TERN_NS_PER_S) == 0,
 				"waiting for what comes");
-		if (echo->error || recv.bytes == 0)
+		if (echo->error)
 			break;
 		tensor.buf.bytes = recv.bytes;
 		tensor.shape = recv.shape;
@@ -328,8 +328,12 @@ static void *echo_run(void *arg)
 		if (r == 0)
 			echo_fail(echo, tern_wait(ctx, &send, 10 * TERN_NS_PER_S) == 0,
 				"waiting for what goes");
+		if (recv.bytes == 0)
+			break;
 		echo->rounds++;
 	}
+	while (tern_wait_any(ctx, 50 * TERN_NS_PER_MS) == 0)
+		; /* the last one leaves, and is acknowledged */
 	return NULL;
 }
 
@@ -351,27 +355,79 @@ static void sleepers(
 	room = end_memory(a, SLAB, bytes);
 	echo.end = &meet->ends[B];
 	echo.room = end_memory(&meet->ends[B], SLAB, bytes);
-	assert_int_equal(pthread_create(&thread, NULL, echo_run, &echo), 0);
+	echo.end->working = true;
 	a->working = true;
+	assert_int_equal(pthread_create(&thread, NULL, echo_run, &echo), 0);
 	for (unsigned i = 0; i <= rounds; i++) {
 		struct tern_buf part = buf_part(&data, 0, i == rounds ? 0 : bytes);
 		struct call send = {0}, recv = {0};
 
-		if (i < rounds)
-			assert_int_equal(call_recv(&recv, a, 2, i, &room, 0), 0);
+		assert_int_equal(call_recv(&recv, a, 2, i, &room, 0), 0);
 		assert_int_equal(call_send(&send, a, 1, i, &part, 0), 0);
 		assert_int_equal(tern_wait(a->ctx, &send.req, 10 * TERN_NS_PER_S), 0);
-		if (i == rounds)
-			break;
 		assert_int_equal(tern_wait(a->ctx, &recv.req, 10 * TERN_NS_PER_S), 0);
-		call_check(&recv, bytes, 1);
+		assert_true(call_over(&send) && call_over(&recv));
+		call_check(&recv, part.bytes, 1);
 	}
-	a->working = false;
 	pthread_join(thread, NULL);
+	echo.end->working = false;
+	a->working = false;
 	if (echo.error)
 		fail_msg("the echo failed after %u rounds: %s", (unsigned)echo.rounds,
 			echo.error);
 	assert_int_equal(echo.rounds, rounds);
+	meet_free(meet);
+}
+
+/* What ended with 0 has left: it does not wait for this end's next call. */
+static void test_what_was_waited_for_has_left(const struct instance *instance)
+{
+	struct meet *meet = meet_new(instance);
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+	struct tern_buf data = end_data(a, SLAB, 100, 1);
+	struct tern_buf room = end_memory(b, SLAB, 100);
+
+	for (unsigned i = 0; i < 20; i++) {
+		struct call send = {0}, recv = {0};
+
+		assert_int_equal(call_recv(&recv, b, 1, i, &room, 0), 0);
+		meet_settle(meet);
+		a->asleep = true;
+		assert_int_equal(call_send(&send, a, 1, i, &data, 0), 0);
+		a->working = true;
+		assert_int_equal(tern_wait(a->ctx, &send.req, UINT64_MAX), 0);
+		a->working = false;
+		assert_int_equal(send.done_count, 1); /* it has ended, so done() ran */
+		MEET_PUMP(meet, call_over(&recv));
+		a->asleep = false;
+	}
+	meet_free(meet);
+}
+
+/* The caller may reuse a request as soon as it says that it ended. */
+static void test_no_request_says_that_it_ended_before_done(
+	const struct instance *instance)
+{
+	struct meet *meet = meet_new(instance);
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+	struct tern_buf data = end_data(a, SLAB, 50000, 1);
+	struct tern_buf room = end_memory(b, SLAB, 50000);
+
+	for (unsigned i = 0; i < 20; i++) {
+		struct tern_buf part = buf_part(&data, 0, i % 2 ? 100 : 50000);
+		struct call send = {0}, recv = {0};
+
+		assert_int_equal(call_send(&send, a, 1, i, &part, 0), 0);
+		assert_int_equal(tern_test(&send.req), -EINPROGRESS);
+		meet_settle(meet);
+		assert_int_equal(call_recv(&recv, b, 1, i, &room, 0), 0);
+		assert_int_equal(tern_test(&recv.req), -EINPROGRESS);
+		if (i % 5 == 4) {
+			tern_cancel(&recv.req);
+			assert_int_equal(tern_test(&recv.req), -EINPROGRESS);
+		}
+		MEET_PUMP(meet, call_over(&send) && call_over(&recv));
+	}
 	meet_free(meet);
 }
 
@@ -443,6 +499,8 @@ const struct conformance_test meet_flow[] = {
 	CONFORMANCE(test_rails_carry_everything, NEEDS_TCP),
 	CONFORMANCE(test_statistics_add_up, NEEDS_NOTHING),
 	CONFORMANCE(test_nothing_is_registered_after_warm_up, NEEDS_NOTHING),
+	CONFORMANCE(test_what_was_waited_for_has_left, NEEDS_SLEEP),
+	CONFORMANCE(test_no_request_says_that_it_ended_before_done, NEEDS_NOTHING),
 	CONFORMANCE(test_two_threads_wait_asleep, NEEDS_SLEEP),
 	CONFORMANCE(test_two_threads_spin_and_sleep, NEEDS_SLEEP),
 	CONFORMANCE(test_a_wait_has_an_end, NEEDS_SLEEP),
