@@ -533,8 +533,10 @@ int tern_sim_run(struct tern_sim *sim, bool (*until)(void *arg), void *arg, uint
 		uint64_t event_ns = sim->event_count ? sim->heap[0]->at_ns : UINT64_MAX;
 		uint64_t next = TERN_MIN(timer_ns, event_ns);
 
-		if (next > limit)
+		if (next > limit) {
+			sim->now_ns = limit;
 			return -ETIMEDOUT;
+		}
 		sim->now_ns = TERN_MAX(sim->now_ns, next);
 		if (event_ns <= timer_ns) {
 			struct tern_sim_event *event = next_event(sim);

@@ -45,8 +45,7 @@ void tern_sim_forget(struct tern_sim_process *process, struct tern_context *ctx)
 /* Contexts, pools and whatever else lives in it must be gone. */
 void tern_sim_process_free(struct tern_sim_process *process);
 
-/* Until `until` holds: 0; -ETIMEDOUT after limit_ns of virtual time, or if nothing is left
- * that could ever happen. */
+/* Until `until` holds: 0; or until limit_ns of virtual time have passed: -ETIMEDOUT. */
 int tern_sim_run(struct tern_sim *sim, bool (*until)(void *arg), void *arg,
 		uint64_t limit_ns);
 
