@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator's world: time, processes, computation, files. The network is sim_fabric.c. */
+/* The simulator's world: time, processes, computation, files. The network is
+ * sim_fabric.c. */
 #include "transport/sim.h"
 
 #include <errno.h>
@@ -40,7 +41,7 @@ struct notice {
 	struct tern_list node;
 	struct tern_sim_event event;
 	struct tern_sim_process *process;
-	struct tern_job *job;     /* either */
+	struct tern_job *job;      /* either */
 	struct tern_file_op *file; /* or */
 	bool progress, running;
 };
@@ -52,7 +53,8 @@ struct file {
 	size_t bytes;
 };
 
-/* ---- events ------------------------------------------------------------------------------ */
+/* ---- events
+ * ------------------------------------------------------------------------------ */
 
 static bool sooner(const struct tern_sim_event *a, const struct tern_sim_event *b)
 {
@@ -72,7 +74,8 @@ void tern_sim_at(struct tern_sim *sim, struct tern_sim_event *event, uint64_t at
 	tern_assert(event->slot == 0);
 	if (sim->event_count > sim->capacity) {
 		sim->capacity = TERN_MAX(sim->capacity * 2, 64u);
-		sim->heap = realloc(sim->heap, sim->capacity * sizeof(struct tern_sim_event *));
+		sim->heap = realloc(
+			sim->heap, sim->capacity * sizeof(struct tern_sim_event *));
 		tern_assert(sim->heap);
 	}
 	event->at_ns = TERN_MAX(at_ns, sim->now_ns);
@@ -84,11 +87,13 @@ void tern_sim_at(struct tern_sim *sim, struct tern_sim_event *event, uint64_t at
 
 static struct tern_sim_event *next_event(struct tern_sim *sim)
 {
-	struct tern_sim_event *first = sim->heap[0], *last = sim->heap[--sim->event_count];
+	struct tern_sim_event *first = sim->heap[0],
+			      *last = sim->heap[--sim->event_count];
 	uint32_t i = 0, child;
 
 	for (; (child = 2 * i + 1) < sim->event_count; i = child) {
-		if (child + 1 < sim->event_count && sooner(sim->heap[child + 1], sim->heap[child]))
+		if (child + 1 < sim->event_count &&
+			sooner(sim->heap[child + 1], sim->heap[child]))
 			child++;
 		if (!sooner(sim->heap[child], last))
 			break;
@@ -117,7 +122,8 @@ void tern_sim_trace(struct tern_sim *sim, uint64_t what)
 	sim->hash = tern_mix64(sim->hash ^ tern_mix64(sim->now_ns) ^ what);
 }
 
-/* ---- the environment ----------------------------------------------------------------------- */
+/* ---- the environment
+ * ----------------------------------------------------------------------- */
 
 static struct tern_sim_process *process_of(struct tern_env *env)
 {
@@ -139,12 +145,12 @@ static void sim_log(struct tern_env *env, enum tern_log_level level, const char 
 	struct tern_sim_process *p = process_of(env);
 
 	if (p->sim->opts.verbose)
-		fprintf(stderr, "%12.3f us  %-10s %d %s\n", (double)p->sim->now_ns / 1e3, p->name,
-				(int)level, line);
+		fprintf(stderr, "%12.3f us  %-10s %d %s\n", (double)p->sim->now_ns / 1e3,
+			p->name, (int)level, line);
 }
 
-static struct notice *new_notice(struct tern_sim_process *p,
-		void (*happen)(struct tern_sim_event *))
+static struct notice *new_notice(
+	struct tern_sim_process *p, void (*happen)(struct tern_sim_event *))
 {
 	struct notice *n = calloc(1, sizeof(*n));
 
@@ -200,7 +206,8 @@ static void sim_signal(struct tern_env *env, struct tern_job *job)
 
 	n->job = job;
 	n->progress = true;
-	tern_sim_at(p->sim, &n->event, p->sim->now_ns + tern_rng_below(&p->sim->rng, 500));
+	tern_sim_at(
+		p->sim, &n->event, p->sim->now_ns + tern_rng_below(&p->sim->rng, 500));
 }
 
 static void do_file(struct tern_sim_event *event)
@@ -229,7 +236,8 @@ static void do_file(struct tern_sim_event *event)
 		tern_assert(whole);
 		bytes = 0;
 		for (int i = 0; i < op->part_count; i++) {
-			memcpy(whole + bytes, op->parts[i].iov_base, op->parts[i].iov_len);
+			memcpy(whole + bytes, op->parts[i].iov_base,
+				op->parts[i].iov_len);
 			bytes += op->parts[i].iov_len;
 		}
 		op->status = tern_sim_file_put(sim, op->path, whole, bytes);
@@ -279,7 +287,8 @@ static const struct tern_env_ops env_ops = {
 	.poll = sim_poll,
 };
 
-/* ---- files ----------------------------------------------------------------------------------- */
+/* ---- files
+ * ----------------------------------------------------------------------------------- */
 
 static struct file *find_file(struct tern_sim *sim, const char *path)
 {
@@ -292,7 +301,8 @@ static struct file *find_file(struct tern_sim *sim, const char *path)
 	return NULL;
 }
 
-int tern_sim_file_put(struct tern_sim *sim, const char *path, const void *data, size_t bytes)
+int tern_sim_file_put(
+	struct tern_sim *sim, const char *path, const void *data, size_t bytes)
 {
 	struct file *f = find_file(sim, path);
 
@@ -320,7 +330,8 @@ const void *tern_sim_file_get(struct tern_sim *sim, const char *path, size_t *by
 	return f->data;
 }
 
-/* ---- processes --------------------------------------------------------------------------------- */
+/* ---- processes
+ * --------------------------------------------------------------------------------- */
 
 static void woken(struct tern_sim_event *event)
 {
@@ -330,7 +341,7 @@ static void woken(struct tern_sim_event *event)
 struct tern_sim_process *tern_sim_process_new(struct tern_sim *sim, const char *name)
 {
 	struct tern_sim_process *p = calloc(1, sizeof(*p));
-	struct tern_domain_opts opts = { .sim = p };
+	struct tern_domain_opts opts = {.sim = p};
 
 	tern_assert(p);
 	p->sim = sim;
@@ -420,7 +431,8 @@ bool tern_sim_crashed(const struct tern_sim_process *p)
 	return p->crashed;
 }
 
-/* ---- the world ---------------------------------------------------------------------------------- */
+/* ---- the world
+ * ---------------------------------------------------------------------------------- */
 
 struct tern_sim *tern_sim_new(const struct tern_sim_opts *opts)
 {
@@ -477,8 +489,10 @@ static bool stands_still(const struct tern_sim_process *p)
 static void turn(struct tern_sim_process *p)
 {
 	for (unsigned i = 0; i < p->context_count; i++) {
-		/* A bound, so that a context that is never idle is found, not followed. */
-		for (int n = 0; p->context_count && tern_progress(p->contexts[i]) > 0; n++)
+		/* A bound, so that a context that is never idle is found, not followed.
+		 */
+		for (int n = 0; p->context_count && tern_progress(p->contexts[i]) > 0;
+			n++)
 			tern_assert(n < 100000);
 	}
 }
@@ -491,7 +505,7 @@ static void turns(struct tern_sim *sim)
 		again = false;
 		tern_list_for_each (n, &sim->processes) {
 			struct tern_sim_process *p =
-					tern_list_entry(n, struct tern_sim_process, node);
+				tern_list_entry(n, struct tern_sim_process, node);
 
 			if (!p->roused || stands_still(p))
 				continue;
@@ -508,7 +522,8 @@ static uint64_t next_timer_ns(struct tern_sim *sim, struct tern_sim_process **wh
 	uint64_t next = UINT64_MAX;
 
 	tern_list_for_each (n, &sim->processes) {
-		struct tern_sim_process *p = tern_list_entry(n, struct tern_sim_process, node);
+		struct tern_sim_process *p =
+			tern_list_entry(n, struct tern_sim_process, node);
 
 		for (unsigned i = 0; !stands_still(p) && i < p->context_count; i++) {
 			uint64_t at = tern_context_next_ns(p->contexts[i]);
@@ -522,7 +537,8 @@ static uint64_t next_timer_ns(struct tern_sim *sim, struct tern_sim_process **wh
 	return next;
 }
 
-int tern_sim_run(struct tern_sim *sim, bool (*until)(void *arg), void *arg, uint64_t limit_ns)
+int tern_sim_run(
+	struct tern_sim *sim, bool (*until)(void *arg), void *arg, uint64_t limit_ns)
 {
 	uint64_t limit = sim->now_ns + limit_ns;
 

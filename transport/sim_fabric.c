@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulator's network behind fabric.h: two sides of a conn in one address space, and events
- * that carry things between them. It does all that fabric.h allows and a real fabric does
- * rarely, and asserts that its callers keep to fabric.h.
+ * The simulator's network behind fabric.h: two sides of a conn in one address space, and
+ * events that carry things between them. It does all that fabric.h allows and a real
+ * fabric does rarely, and asserts that its callers keep to fabric.h.
  *
  *     side: DIALLING -> UP -> ENDING (its end is on its way) -> ENDED (the inbox has it)
  *
- * A side lives until its `closed` was reported and no event is about it any more. Pieces of a
- * put land in the other side's memory until that side is ENDED, not longer.
+ * A side lives until its `closed` was reported and no event is about it any more. Pieces
+ * of a put land in the other side's memory until that side is ENDED, not longer.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -104,7 +104,8 @@ struct piece {
 };
 
 struct work { /* a put, get or peek under way */
-	struct tern_list node; /* side->works; not linked: its op is done */
+	struct tern_list
+		node; /* side->works, with a reference; not linked: its op is done */
 	struct side *side;
 	struct tern_op *op;
 	struct tern_mem *mem;
@@ -141,7 +142,8 @@ static uint64_t later(struct tern_sim *sim)
 	return tern_sim_now_ns(sim) + tern_sim_delay(sim);
 }
 
-/* ---- sides and what is about them -------------------------------------------------------- */
+/* ---- sides and what is about them
+ * -------------------------------------------------------- */
 
 static void side_put(struct side *s)
 {
@@ -196,7 +198,7 @@ static void post_event(struct tern_sim_event *event)
 {
 	struct item *i = tern_container_of(event, struct item, event);
 	bool alive = i->side->state == SIDE_UP ||
-			(i->side->state == SIDE_ENDING && i->side->status < 0);
+		     (i->side->state == SIDE_ENDING && i->side->status < 0);
 
 	if (alive)
 		post(i);
@@ -221,7 +223,8 @@ static struct side *new_side(struct sim_port *port)
 	return s;
 }
 
-/* ---- windows ------------------------------------------------------------------------------- */
+/* ---- windows
+ * ------------------------------------------------------------------------------- */
 
 static struct window *window_at(struct sim_port *port, uint32_t slot, uint32_t generation)
 {
@@ -258,7 +261,7 @@ static void window_landed(struct sim_port *port, uint32_t slot, uint32_t generat
 static bool has_no_room(struct side *s);
 
 static int sim_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
-		uint64_t bytes, enum tern_access access, struct tern_region *out)
+	uint64_t bytes, enum tern_access access, struct tern_region *out)
 {
 	struct sim_port *port = side_port(side_of(conn));
 
@@ -270,20 +273,25 @@ static int sim_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t off
 
 		if (w->used)
 			continue;
-		*w = (struct window){ .generation = w->generation, .used = true,
-			.owner = conn->owner, .mem = mem, .offset = offset, .bytes = bytes,
-			.access = access };
-		*out = (struct tern_region){ .word = { i, w->generation, bytes } };
+		*w = (struct window){.generation = w->generation,
+			.used = true,
+			.owner = conn->owner,
+			.mem = mem,
+			.offset = offset,
+			.bytes = bytes,
+			.access = access};
+		*out = (struct tern_region){.word = {i, w->generation, bytes}};
 		return 0;
 	}
 	return -EAGAIN;
 }
 
-static int sim_withdraw(struct tern_port *base, struct tern_op *op,
-		const struct tern_region *region)
+static int sim_withdraw(
+	struct tern_port *base, struct tern_op *op, const struct tern_region *region)
 {
 	struct sim_port *port = port_of(base);
-	struct window *w = window_at(port, (uint32_t)region->word[0], (uint32_t)region->word[1]);
+	struct window *w =
+		window_at(port, (uint32_t)region->word[0], (uint32_t)region->word[1]);
 
 	tern_assert(w && !w->withdrawn);
 	if (w->landing > 0 && tern_sim_dice(sim_of(port), 500)) {
@@ -295,10 +303,11 @@ static int sim_withdraw(struct tern_port *base, struct tern_op *op,
 	return 0;
 }
 
-/* ---- the end of a side ------------------------------------------------------------------------ */
+/* ---- the end of a side
+ * ------------------------------------------------------------------------ */
 
-/* Nothing lands in its memory from now on: pieces on their way look at the side's state. Who
- * waits for them need not wait any longer. */
+/* Nothing lands in its memory from now on: pieces on their way look at the side's state.
+ * Who waits for them need not wait any longer. */
 static void stop_landing(struct side *s)
 {
 	struct sim_port *port = side_port(s);
@@ -345,8 +354,9 @@ static void sim_conn_close(struct tern_conn *conn, bool flush)
 {
 	struct side *s = side_of(conn);
 	struct tern_sim *sim = sim_of(side_port(s));
-	uint64_t there = flush ? TERN_MAX(s->last_ns, tern_sim_now_ns(sim)) + tern_sim_delay(sim)
-				: later(sim);
+	uint64_t there =
+		flush ? TERN_MAX(s->last_ns, tern_sim_now_ns(sim)) + tern_sim_delay(sim)
+		      : later(sim);
 
 	if (s->other)
 		end_at(s->other, -ECONNRESET, there);
@@ -395,15 +405,17 @@ void tern_sim_fabric_crash(struct tern_sim_process *process)
 		if (side_port(s)->process != process)
 			continue;
 		if (s->other)
-			end_at(s->other, s->base.caps & TERN_CAP_BOUND ? -EPIPE : -ECONNRESET,
-					later(sim));
+			end_at(s->other,
+				s->base.caps & TERN_CAP_BOUND ? -EPIPE : -ECONNRESET,
+				later(sim));
 		if (s->state != SIDE_ENDING && s->state != SIDE_ENDED)
 			s->status = -ECONNRESET;
 		ended(s);
 	}
 }
 
-/* ---- sending ------------------------------------------------------------------------------------ */
+/* ---- sending
+ * ------------------------------------------------------------------------------------ */
 
 static void writable_event(struct tern_sim_event *event)
 {
@@ -432,18 +444,20 @@ static bool has_no_room(struct side *s)
 
 static bool is_up(const struct side *s)
 {
-	return s->state == SIDE_UP || (s->state == SIDE_ENDING && s->status < 0 && s->other);
+	return s->state == SIDE_UP ||
+	       (s->state == SIDE_ENDING && s->status < 0 && s->other);
 }
 
 static int sim_send(struct tern_conn *conn, const void *head, size_t head_bytes,
-		const void *payload, size_t payload_bytes)
+	const void *payload, size_t payload_bytes)
 {
 	struct side *s = side_of(conn);
 	struct sim_port *port = side_port(s);
 	struct tern_sim *sim = sim_of(port);
 	struct item *i;
 
-	tern_assert(head_bytes % 8 == 0 && head_bytes + payload_bytes <= port->base.message_bytes);
+	tern_assert(head_bytes % 8 == 0 &&
+		    head_bytes + payload_bytes <= port->base.message_bytes);
 	if (!is_up(s) || !s->other)
 		return -ENOTCONN;
 	if (has_no_room(s))
@@ -462,15 +476,21 @@ static int sim_send(struct tern_conn *conn, const void *head, size_t head_bytes,
 }
 
 static struct work *new_work(struct side *s, struct tern_op *op, struct tern_mem *mem,
-		uint64_t offset, uint64_t bytes, const struct tern_region *remote,
-		uint64_t remote_offset)
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
 {
 	struct work *w = calloc(1, sizeof(*w));
 
 	tern_assert(w);
-	*w = (struct work){ .side = s, .op = op, .mem = mem, .offset = offset, .bytes = bytes,
-		.remote_offset = remote_offset, .slot = (uint32_t)remote->word[0],
-		.generation = (uint32_t)remote->word[1], .refs = 1 };
+	*w = (struct work){.side = s,
+		.op = op,
+		.mem = mem,
+		.offset = offset,
+		.bytes = bytes,
+		.remote_offset = remote_offset,
+		.slot = (uint32_t)remote->word[0],
+		.generation = (uint32_t)remote->word[1],
+		.refs = 1};
 	s->refs++;
 	op->conn = &s->base;
 	tern_list_push(&s->works, &w->node);
@@ -488,6 +508,7 @@ static void work_done_event(struct tern_sim_event *event)
 		tern_list_remove(&w->node);
 		i->op = w->op;
 		post(i);
+		work_put(w);
 	}
 	work_put(w);
 }
@@ -508,10 +529,11 @@ static struct window *target(struct work *w)
 	if (!other || other->state == SIDE_ENDED)
 		return NULL;
 	window = window_at(side_port(other), w->slot, w->generation);
-	/* Before the other end knows whose the conn is, a put may be ahead of its messages. */
+	/* Before the other end knows whose the conn is, a put may be ahead of its
+	 * messages. */
 	if (window)
 		tern_assert((!other->base.owner || window->owner == other->base.owner) &&
-				w->remote_offset + w->bytes <= window->bytes);
+			    w->remote_offset + w->bytes <= window->bytes);
 	return window;
 }
 
@@ -520,13 +542,14 @@ static void land(struct tern_sim_event *event)
 	struct piece *p = tern_container_of(event, struct piece, event);
 	struct work *w = p->work;
 	struct window *window = target(w);
-	const char *from = w->snapshot ? (char *)w->snapshot
-				       : tern_mem_at(w->mem, w->offset);
+	const char *from =
+		w->snapshot ? (char *)w->snapshot : tern_mem_at(w->mem, w->offset);
 
 	if (window) {
 		tern_assert(window->access & TERN_ACCESS_WRITE);
-		memcpy(tern_mem_at(window->mem, window->offset + w->remote_offset + p->from),
-				from + p->from, p->bytes);
+		memcpy(tern_mem_at(
+			       window->mem, window->offset + w->remote_offset + p->from),
+			from + p->from, p->bytes);
 		window_landed(side_port(w->side->other), w->slot, w->generation);
 	}
 	p->landed = true;
@@ -544,13 +567,13 @@ static void schedule_pieces(struct work *w, uint64_t *end_ns)
 		struct piece *p = &w->pieces[i];
 		uint64_t left = w->bytes - from;
 		uint64_t at = TERN_MAX(w->side->last_ns, tern_sim_now_ns(sim)) +
-				tern_sim_delay(sim);
+			      tern_sim_delay(sim);
 
 		p->work = w;
 		p->from = from;
 		p->bytes = i + 1 == w->piece_count
-				? left
-				: tern_rng_below(tern_sim_rng(sim), left + 1);
+				   ? left
+				   : tern_rng_below(tern_sim_rng(sim), left + 1);
 		from += p->bytes;
 		p->event.happen = land;
 		w->refs++;
@@ -562,8 +585,8 @@ static void schedule_pieces(struct work *w, uint64_t *end_ns)
 }
 
 static int sim_put(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
-		uint64_t offset, uint64_t bytes, const struct tern_region *remote,
-		uint64_t remote_offset)
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
 {
 	struct side *s = side_of(conn);
 	struct tern_sim *sim = sim_of(side_port(s));
@@ -584,7 +607,6 @@ static int sim_put(struct tern_conn *conn, struct tern_op *op, struct tern_mem *
 	schedule_pieces(w, &end_ns);
 	s->last_ns = TERN_MAX(s->last_ns, end_ns);
 	finish_at(w, w->snapshot ? later(sim) : end_ns);
-	work_put(w);
 	return 0;
 }
 
@@ -596,8 +618,8 @@ static void read_now(struct tern_sim_event *event)
 	if (window) {
 		tern_assert(window->access & TERN_ACCESS_READ);
 		memcpy(tern_mem_at(w->mem, w->offset),
-				tern_mem_at(window->mem, window->offset + w->remote_offset),
-				w->bytes);
+			tern_mem_at(window->mem, window->offset + w->remote_offset),
+			w->bytes);
 		work_done_event(event);
 		return;
 	}
@@ -606,8 +628,8 @@ static void read_now(struct tern_sim_event *event)
 }
 
 static int sim_get(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
-		uint64_t offset, uint64_t bytes, const struct tern_region *remote,
-		uint64_t remote_offset)
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
 {
 	struct side *s = side_of(conn);
 	struct work *w;
@@ -620,13 +642,12 @@ static int sim_get(struct tern_conn *conn, struct tern_op *op, struct tern_mem *
 	w = new_work(s, op, mem, offset, bytes, remote, remote_offset);
 	finish_at(w, later(sim_of(side_port(s))));
 	w->done.happen = read_now;
-	work_put(w);
 	return 0;
 }
 
 static int sim_peek(struct tern_conn *conn, struct tern_op *op,
-		const struct tern_region *remote, uint64_t remote_offset, uint64_t bytes,
-		const void **out)
+	const struct tern_region *remote, uint64_t remote_offset, uint64_t bytes,
+	const void **out)
 {
 	struct side *s = side_of(conn);
 	struct tern_sim *sim = sim_of(side_port(s));
@@ -640,11 +661,10 @@ static int sim_peek(struct tern_conn *conn, struct tern_op *op,
 		struct work *w = new_work(s, op, NULL, 0, 0, remote, 0);
 
 		finish_at(w, later(sim));
-		work_put(w);
 		return -EAGAIN;
 	}
 	window = window_at(side_port(s->other), (uint32_t)remote->word[0],
-			(uint32_t)remote->word[1]);
+		(uint32_t)remote->word[1]);
 	tern_assert(window && remote_offset + bytes <= window->bytes);
 	*out = tern_mem_at(window->mem, window->offset + remote_offset);
 	return 0;
@@ -656,7 +676,8 @@ static void sim_unpeek(struct tern_port *port, const void *data)
 	(void)data;
 }
 
-/* ---- connecting ------------------------------------------------------------------------------------ */
+/* ---- connecting
+ * ------------------------------------------------------------------------------------ */
 
 static struct sim_lsn *find_lsn(struct tern_sim *sim, const char *address)
 {
@@ -728,7 +749,7 @@ static void arrive(struct tern_sim *sim, struct side *s, struct sim_lsn *l)
 	other->other = s;
 	s->other = other;
 	snprintf(other->base.name, sizeof(other->base.name), "sim %s",
-			tern_sim_process_name(side_port(s)->process));
+		tern_sim_process_name(side_port(s)->process));
 	i->lsn = l;
 	post(i);
 	other->last_ns = up_ns; /* nothing arrives before `up` does */
@@ -740,10 +761,11 @@ static void arrive(struct tern_sim *sim, struct side *s, struct sim_lsn *l)
 static void connect_event(struct tern_sim_event *event)
 {
 	struct side *s = tern_container_of(event, struct side, connect);
-	struct tern_sim *sim = sim_of(side_port(s));
-	struct sim_lsn *l = find_lsn(sim, s->address);
 
-	if (s->state == SIDE_DIALLING) {
+	if (s->state == SIDE_DIALLING) { /* else its port may be gone */
+		struct tern_sim *sim = sim_of(side_port(s));
+		struct sim_lsn *l = find_lsn(sim, s->address);
+
 		if (l && !tern_sim_dice(sim, tern_sim_opts(sim)->refuse_permille))
 			arrive(sim, s, l);
 		else
@@ -752,7 +774,8 @@ static void connect_event(struct tern_sim_event *event)
 	side_put(s);
 }
 
-static int sim_connect(struct tern_port *base, const char *address, struct tern_conn **out)
+static int sim_connect(
+	struct tern_port *base, const char *address, struct tern_conn **out)
 {
 	struct sim_port *port = port_of(base);
 	struct side *s;
@@ -769,7 +792,9 @@ static int sim_connect(struct tern_port *base, const char *address, struct tern_
 	return 0;
 }
 
-/* ---- poll --------------------------------------------------------------------------------------------- */
+/* ---- poll
+ * ---------------------------------------------------------------------------------------------
+ */
 
 static void report_closed(struct side *s)
 {
@@ -777,9 +802,10 @@ static void report_closed(struct side *s)
 	struct tern_list *n;
 
 	while ((n = tern_list_pop(&s->works))) {
-		struct tern_op *op = tern_list_entry(n, struct work, node)->op;
+		struct work *w = tern_list_entry(n, struct work, node);
 
-		op->done(op, -ECONNRESET);
+		w->op->done(w->op, -ECONNRESET);
+		work_put(w);
 	}
 	tern_list_remove(&s->node);
 	tern_list_remove(&s->of_sim);
@@ -878,10 +904,12 @@ static int sim_fd(struct tern_port *base)
 	return -1;
 }
 
-/* ---- fabric and port ------------------------------------------------------------------------------------- */
+/* ---- fabric and port
+ * -------------------------------------------------------------------------------------
+ */
 
 static int sim_open(struct tern_domain *domain, const struct tern_domain_opts *opts,
-		struct tern_fabric **out, const char **why)
+	struct tern_fabric **out, const char **why)
 {
 	struct sim_fabric *f;
 
@@ -913,7 +941,8 @@ static int sim_mem_register(struct tern_fabric *fabric, struct tern_mem *mem, vo
 }
 
 /* Memory that peers may still reach must not go. */
-static void sim_mem_unregister(struct tern_fabric *fabric, struct tern_mem *mem, void *reg)
+static void sim_mem_unregister(
+	struct tern_fabric *fabric, struct tern_mem *mem, void *reg)
 {
 	struct sim_fabric *f = tern_container_of(fabric, struct sim_fabric, base);
 
@@ -922,21 +951,25 @@ static void sim_mem_unregister(struct tern_fabric *fabric, struct tern_mem *mem,
 		struct sim_port *port = tern_list_entry(n, struct sim_port, node);
 
 		for (uint32_t i = 0; i < WINDOWS_MAX; i++)
-			tern_assert(!port->windows[i].used || port->windows[i].mem != mem);
+			tern_assert(
+				!port->windows[i].used || port->windows[i].mem != mem);
 	}
 }
 
 static int sim_port_new(struct tern_fabric *fabric, const struct tern_port_opts *opts,
-		struct tern_port **out)
+	struct tern_port **out)
 {
 	struct sim_fabric *f = tern_container_of(fabric, struct sim_fabric, base);
 	struct sim_port *port = calloc(1, sizeof(*port));
 
 	if (!port)
 		return -ENOMEM;
-	port->base = (struct tern_port){ .ops = fabric->ops, .fabric = fabric, .env = opts->env,
-		.handler = opts->handler, .handler_arg = opts->arg,
-		.message_bytes = opts->message_bytes };
+	port->base = (struct tern_port){.ops = fabric->ops,
+		.fabric = fabric,
+		.env = opts->env,
+		.handler = opts->handler,
+		.handler_arg = opts->arg,
+		.message_bytes = opts->message_bytes};
 	port->process = f->process;
 	tern_list_init(&port->sides);
 	tern_list_init(&port->inbox);

@@ -17,8 +17,8 @@ static const struct {
 	bool (*run)(uint64_t seed, bool verbose, uint64_t *hash);
 	uint64_t repeat; /* every so many seeds: twice, to see that it does the same */
 } scenarios[] = {
-	{ "storm", scenario_storm, 50 },
-	{ "train", scenario_train, 50 },
+	{"storm", scenario_storm, 50},
+	{"train", scenario_train, 50},
 };
 
 #define SCENARIO_COUNT (sizeof(scenarios) / sizeof(scenarios[0]))
@@ -35,7 +35,7 @@ static bool run_seed(const char *program, size_t i, uint64_t seed, bool verbose)
 	}
 	if (!good)
 		printf("FAILED: %s --scenario %s --seeds %llu:1 --verbose\n", program,
-				scenarios[i].name, (unsigned long long)seed);
+			scenarios[i].name, (unsigned long long)seed);
 	return good;
 }
 
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
 		else if (strcmp(argv[i], "--scenario") == 0 && i + 1 < argc)
 			only = argv[++i];
 		else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc &&
-				sscanf(argv[i + 1], "%llu:%llu", &first, &count) == 2)
+			 sscanf(argv[i + 1], "%llu:%llu", &first, &count) == 2)
 			i++;
 		else
 			return usage();
@@ -68,10 +68,11 @@ int main(int argc, char **argv)
 
 		if (only && strcmp(only, scenarios[i].name) != 0)
 			continue;
-		for (unsigned long long seed = first; seed < first + count && failed < 5; seed++)
+		for (unsigned long long seed = first; seed < first + count && failed < 5;
+			seed++)
 			failed += !run_seed(argv[0], i, seed, verbose);
-		printf("sim: %s: seeds %llu to %llu: %llu failed\n", scenarios[i].name, first,
-				first + count - 1, failed);
+		printf("sim: %s: seeds %llu to %llu: %llu failed\n", scenarios[i].name,
+			first, first + count - 1, failed);
 		good = good && failed == 0;
 	}
 	return good ? 0 : 1;

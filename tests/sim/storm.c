@@ -29,7 +29,8 @@ struct world {
 	bool crashed;
 };
 
-static void on_event(struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+static void on_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
 {
 	struct end *e = arg;
 
@@ -47,22 +48,27 @@ static void on_accept(struct tern_peer *peer, void *arg)
 	struct end *e = arg;
 
 	e->peer = peer;
-	tern_peer_set_opts(peer, &(struct tern_peer_opts){ .event = on_event, .arg = e,
-					 .pool = e->pool, .name = "listener" });
+	tern_peer_set_opts(peer, &(struct tern_peer_opts){.event = on_event,
+					 .arg = e,
+					 .pool = e->pool,
+					 .name = "listener"});
 }
 
 static void make_end(struct world *w, struct end *e, const char *name, uint64_t seed)
 {
-	struct tern_pool_opts pool = { .slab_bytes = 1u << 20, .max_bytes = 8u << 20 };
-	struct tern_context_opts opts = { .eager_bytes = 512, .record_count = 24 + seed % 64,
-		.first_seq = UINT32_MAX - 1, .reconnect_ns = 50 * TERN_NS_PER_MS,
-		.suspect_ns = 20 * TERN_NS_PER_MS, .dead_ns = 200 * TERN_NS_PER_MS };
+	struct tern_pool_opts pool = {.slab_bytes = 1u << 20, .max_bytes = 8u << 20};
+	struct tern_context_opts opts = {.eager_bytes = 512,
+		.record_count = 24 + seed % 64,
+		.first_seq = UINT32_MAX - 1,
+		.reconnect_ns = 50 * TERN_NS_PER_MS,
+		.suspect_ns = 20 * TERN_NS_PER_MS,
+		.dead_ns = 200 * TERN_NS_PER_MS};
 
 	e->world = w;
 	e->process = tern_sim_process_new(w->sim, name);
 	opts.env = tern_sim_env(e->process);
 	if (tern_pool_new(tern_sim_domain(e->process), &pool, &e->pool) < 0 ||
-			tern_context_new(tern_sim_domain(e->process), &opts, &e->ctx) < 0)
+		tern_context_new(tern_sim_domain(e->process), &opts, &e->ctx) < 0)
 		tern_never("an end of the storm");
 	tern_sim_drive(e->process, e->ctx);
 }
@@ -90,7 +96,7 @@ static void disturb(struct world *w)
 		tern_sim_cut(w->sim);
 	if (tern_sim_dice(w->sim, w->stall_permille))
 		tern_sim_stall(w->ends[tern_rng_below(rng, 2)].process,
-				tern_rng_below(rng, 30 * TERN_NS_PER_MS));
+			tern_rng_below(rng, 30 * TERN_NS_PER_MS));
 	if (!w->crashed && tern_sim_dice(w->sim, w->crash_permille)) {
 		w->crashed = true;
 		storm_peer_down(w->storm);
@@ -108,7 +114,7 @@ static bool is_over(void *arg)
 		w->last_ns = tern_sim_now_ns(w->sim);
 	if (gone)
 		return (w->ends[0].down || tern_sim_crashed(w->ends[0].process)) &&
-				(w->ends[1].down || tern_sim_crashed(w->ends[1].process));
+		       (w->ends[1].down || tern_sim_crashed(w->ends[1].process));
 	if (tern_sim_now_ns(w->sim) >= w->next_step_ns) {
 		w->next_step_ns = tern_sim_now_ns(w->sim) + 20 * TERN_NS_PER_US;
 		storm_step(w->storm);
@@ -132,15 +138,23 @@ static bool blow(struct world *w)
 
 bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 {
-	struct tern_sim_opts opts = { .seed = seed, .caps = kinds[seed % 4],
-		.eagain_permille = seed % 3 ? 100 : 0, .refuse_permille = 100,
-		.chunk_bytes = 1500, .eager_bytes = 512, .verbose = verbose };
-	struct storm_opts storm_opts = { .seed = seed, .pair_count = 60, .triple_count = 8,
-		.bytes_max = 6000, .eager_bytes = 512, .cancel_permille = seed % 5 == 1 ? 200 : 0,
-		.small_room_permille = seed % 7 == 2 ? 100 : 0 };
-	struct world w = { .cut_permille = seed % 2 ? 15 : 0,
+	struct tern_sim_opts opts = {.seed = seed,
+		.caps = kinds[seed % 4],
+		.eagain_permille = seed % 3 ? 100 : 0,
+		.refuse_permille = 100,
+		.chunk_bytes = 1500,
+		.eager_bytes = 512,
+		.verbose = verbose};
+	struct storm_opts storm_opts = {.seed = seed,
+		.pair_count = 60,
+		.triple_count = 8,
+		.bytes_max = 6000,
+		.eager_bytes = 512,
+		.cancel_permille = seed % 5 == 1 ? 200 : 0,
+		.small_room_permille = seed % 7 == 2 ? 100 : 0};
+	struct world w = {.cut_permille = seed % 2 ? 15 : 0,
 		.stall_permille = seed % 11 == 3 ? 20 : 0,
-		.crash_permille = seed % 13 == 4 ? 10 : 0 };
+		.crash_permille = seed % 13 == 4 ? 10 : 0};
 	struct storm_end ends[2];
 	bool good = true;
 
@@ -148,12 +162,15 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 	make_end(&w, &w.ends[0], "zero", seed);
 	make_end(&w, &w.ends[1], "one", seed);
 	tern_listen(w.ends[0].ctx, "sim://storm", NULL, on_accept, &w.ends[0],
-			&w.ends[0].listener);
+		&w.ends[0].listener);
 	tern_connect(w.ends[1].ctx, "sim://storm",
-			&(struct tern_peer_opts){ .event = on_event, .arg = &w.ends[1],
-					.pool = w.ends[1].pool, .name = "dialler" },
-			&w.ends[1].peer);
-	good = tern_sim_run(w.sim, have_met, &w, 10 * TERN_NS_PER_S) == 0 && !w.ends[1].down;
+		&(struct tern_peer_opts){.event = on_event,
+			.arg = &w.ends[1],
+			.pool = w.ends[1].pool,
+			.name = "dialler"},
+		&w.ends[1].peer);
+	good = tern_sim_run(w.sim, have_met, &w, 10 * TERN_NS_PER_S) == 0 &&
+	       !w.ends[1].down;
 	if (!good)
 		fprintf(stderr, "storm: the peers did not meet\n");
 	for (int i = 0; good && i < 2; i++) {
@@ -170,7 +187,8 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 		if (storm_error(w.storm))
 			good = false;
 	}
-	if (good && !w.crashed && !w.stall_permille && (w.ends[0].down || w.ends[1].down)) {
+	if (good && !w.crashed && !w.stall_permille &&
+		(w.ends[0].down || w.ends[1].down)) {
 		fprintf(stderr, "storm: a peer went down though links were only cut\n");
 		good = false;
 	}

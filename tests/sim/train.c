@@ -37,7 +37,7 @@ static struct tern_dataset *data;
 
 static void make_data(void)
 {
-	struct tern_rng rng = { .seed = 11 };
+	struct tern_rng rng = {.seed = 11};
 	struct tern_data_error error;
 	char *text = malloc(1u << 20);
 	size_t at = 0;
@@ -46,11 +46,11 @@ static void make_data(void)
 		at += (size_t)sprintf(text + at, "%d", tern_rng_next(&rng) % 2 ? 1 : -1);
 		for (int j = 0; j < 10; j++)
 			at += (size_t)sprintf(text + at, " %d:%.4f", j,
-					(double)tern_unit_f32(tern_rng_next(&rng)));
+				(double)tern_unit_f32(tern_rng_next(&rng)));
 		at += (size_t)sprintf(text + at, "\n");
 	}
-	if (tern_dataset_read(&(struct tern_data_file){ "made up", text, at }, NULL, 0, 0, &data,
-			    &error) < 0)
+	if (tern_dataset_read(&(struct tern_data_file){"made up", text, at}, NULL, 0, 0,
+		    &data, &error) < 0)
 		tern_never("the data that this file makes");
 	free(text);
 }
@@ -65,7 +65,7 @@ static void server_ended(void *arg, int status, const char *text)
 }
 
 static void worker_ended(void *arg, int status, const char *text,
-		const struct tern_worker_results *results)
+	const struct tern_worker_results *results)
 {
 	(void)results;
 	server_ended(arg, status, text);
@@ -73,8 +73,9 @@ static void worker_ended(void *arg, int status, const char *text,
 
 static void open_member(struct job *j, struct member *m, const char *role, unsigned i)
 {
-	struct tern_context_opts opts = { .eager_bytes = 512, .record_count = 512,
-		.reconnect_ns = 100 * TERN_NS_PER_MS };
+	struct tern_context_opts opts = {.eager_bytes = 512,
+		.record_count = 512,
+		.reconnect_ns = 100 * TERN_NS_PER_MS};
 	char name[32];
 
 	snprintf(name, sizeof(name), "%s %u", role, i);
@@ -88,9 +89,14 @@ static void open_member(struct job *j, struct member *m, const char *role, unsig
 static void start(struct job *j, const struct tern_model *model, double clip_norm)
 {
 	char addresses[MEMBERS_MAX][128];
-	struct tern_ps_job job = { .steps = 4, .seed = 5, .slots = 4, .workers = j->workers,
-		.batch = 4, .clip_norm = clip_norm, .servers = addresses,
-		.server_count = j->servers };
+	struct tern_ps_job job = {.steps = 4,
+		.seed = 5,
+		.slots = 4,
+		.workers = j->workers,
+		.batch = 4,
+		.clip_norm = clip_norm,
+		.servers = addresses,
+		.server_count = j->servers};
 	struct tern_ps_text why;
 
 	tern_optimizer_parse("adam", &job.optimizer);
@@ -100,33 +106,33 @@ static void start(struct job *j, const struct tern_model *model, double clip_nor
 
 		open_member(j, m, "server", i);
 		snprintf(addresses[i], sizeof(addresses[i]), "sim://server-%u", i);
-		if (tern_server_new(&(struct tern_server_opts){
-					  .domain = tern_sim_domain(m->process),
-					  .ctx = m->ctx,
-					  .kernels = tern_kernels_cpu(),
-					  .listen = addresses[i],
-					  .staging_bytes = 1u << 20,
-					  .ended = server_ended,
-					  .arg = m },
-				    &m->server) < 0)
+		if (tern_server_new(&(struct tern_server_opts){.domain = tern_sim_domain(
+								       m->process),
+					    .ctx = m->ctx,
+					    .kernels = tern_kernels_cpu(),
+					    .listen = addresses[i],
+					    .staging_bytes = 1u << 20,
+					    .ended = server_ended,
+					    .arg = m},
+			    &m->server) < 0)
 			tern_never("a server");
 	}
 	for (unsigned i = 0; i < j->workers; i++) {
 		struct member *m = &j->members[j->servers + i];
 
 		open_member(j, m, "worker", i);
-		if (tern_worker_new(&(struct tern_worker_opts){
-					  .domain = tern_sim_domain(m->process),
-					  .ctx = m->ctx,
-					  .kernels = tern_kernels_cpu(),
-					  .job = &job,
-					  .index = i,
-					  .model = model,
-					  .train = data,
-					  .save_path = "result",
-					  .ended = worker_ended,
-					  .arg = m },
-				    &m->worker, &why) < 0)
+		if (tern_worker_new(&(struct tern_worker_opts){.domain = tern_sim_domain(
+								       m->process),
+					    .ctx = m->ctx,
+					    .kernels = tern_kernels_cpu(),
+					    .job = &job,
+					    .index = i,
+					    .model = model,
+					    .train = data,
+					    .save_path = "result",
+					    .ended = worker_ended,
+					    .arg = m},
+			    &m->worker, &why) < 0)
 			tern_never("a worker");
 	}
 }
@@ -151,8 +157,9 @@ static bool disturbed(void *arg)
 			tern_sim_cut(j->sim);
 		if (!j->crashed && tern_sim_dice(j->sim, j->crash_permille)) {
 			j->crashed = true;
-			tern_sim_crash(j->members[tern_rng_below(tern_sim_rng(j->sim), j->count)]
-							.process);
+			tern_sim_crash(
+				j->members[tern_rng_below(tern_sim_rng(j->sim), j->count)]
+					.process);
 		}
 	}
 	return all_ended(arg);
@@ -166,9 +173,10 @@ static bool judge(const struct job *j)
 	for (unsigned i = 0; i < j->count; i++) {
 		const struct member *m = &j->members[i];
 
-		if (!m->ended ? !tern_sim_crashed(m->process) : m->status && !j->crashed) {
+		if (!m->ended ? !tern_sim_crashed(m->process)
+			      : m->status && !j->crashed) {
 			fprintf(stderr, "train: member %u: %s %d %s\n", i,
-					m->ended ? "ended" : "hangs", m->status, m->text);
+				m->ended ? "ended" : "hangs", m->status, m->text);
 			good = false;
 		}
 		if (m->ended && m->status && !m->text[0]) {
@@ -211,14 +219,15 @@ static bool compare(struct tern_sim *sim, unsigned clipped)
 		memcpy(expected[clipped], result, bytes);
 		expected_bytes[clipped] = bytes;
 	}
-	if (bytes == expected_bytes[clipped] && memcmp(result, expected[clipped], bytes) == 0)
+	if (bytes == expected_bytes[clipped] &&
+		memcmp(result, expected[clipped], bytes) == 0)
 		return true;
 	fprintf(stderr, "train: other bytes than undisturbed\n");
 	return false;
 }
 
-static bool run(const struct tern_sim_opts *opts, struct job *j, unsigned clipped,
-		uint64_t *hash)
+static bool run(
+	const struct tern_sim_opts *opts, struct job *j, unsigned clipped, uint64_t *hash)
 {
 	struct tern_data_error error;
 	struct tern_model *model;
@@ -243,22 +252,26 @@ static bool run(const struct tern_sim_opts *opts, struct job *j, unsigned clippe
 
 bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash)
 {
-	static const uint32_t kinds[] = { TERN_CAP_PUT, TERN_CAP_PUT | TERN_CAP_GET,
+	static const uint32_t kinds[] = {TERN_CAP_PUT, TERN_CAP_PUT | TERN_CAP_GET,
 		TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND,
-		TERN_CAP_PUT | TERN_CAP_GET | TERN_CAP_PEEK };
-	struct tern_sim_opts opts = { .seed = seed, .caps = kinds[seed % 4],
-		.eagain_permille = seed % 3 ? 50 : 0, .refuse_permille = 50,
-		.chunk_bytes = 4000, .eager_bytes = 512, .verbose = verbose };
-	struct job job = { .servers = 1 + seed % 2, .workers = 1 + seed / 2 % 4,
+		TERN_CAP_PUT | TERN_CAP_GET | TERN_CAP_PEEK};
+	struct tern_sim_opts opts = {.seed = seed,
+		.caps = kinds[seed % 4],
+		.eagain_permille = seed % 3 ? 50 : 0,
+		.refuse_permille = 50,
+		.chunk_bytes = 4000,
+		.eager_bytes = 512,
+		.verbose = verbose};
+	struct job job = {.servers = 1 + seed % 2,
+		.workers = 1 + seed / 2 % 4,
 		.cut_permille = seed % 4 != 2 && seed % 3 ? 100 : 0,
-		.crash_permille = seed % 10 == 7 ? 20 : 0 };
+		.crash_permille = seed % 10 == 7 ? 20 : 0};
 	unsigned clipped = seed / 8 % 2;
-	struct job plain = { .servers = 1, .workers = 1 };
+	struct job plain = {.servers = 1, .workers = 1};
 	uint64_t ignored;
 
-	if (!expected[clipped] &&
-			!run(&(struct tern_sim_opts){ .caps = TERN_CAP_PUT }, &plain, clipped,
-					&ignored))
+	if (!expected[clipped] && !run(&(struct tern_sim_opts){.caps = TERN_CAP_PUT},
+					  &plain, clipped, &ignored))
 		return false;
 	return run(&opts, &job, clipped, hash);
 }
