@@ -7,12 +7,11 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/util.h"
 #include "tools/host_env.h"
+#include "tools/signals.h"
 
 #define SIGNAL_TURNS 1024
 #define STOPPING_NS  TERN_NS_PER_S
@@ -21,19 +20,6 @@ static void log_line(void *arg, enum tern_log_level level, const char *line)
 {
 	role_report(arg, json_pack("{ss ss so}", "event", "log", "level",
 				 report_level_name(level), "text", report_text(line)));
-}
-
-/* Before any thread is started, so that all of them inherit the mask. */
-static int take_signals(struct role *role)
-{
-	sigset_t mask;
-
-	sigemptyset(&mask);
-	sigaddset(&mask, SIGINT);
-	sigaddset(&mask, SIGTERM);
-	sigprocmask(SIG_BLOCK, &mask, NULL);
-	role->signal_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
-	return role->signal_fd < 0 ? -errno : 0;
 }
 
 int role_open(
@@ -46,8 +32,8 @@ int role_open(
 	*role = (struct role){.command = command, .signal_fd = -1};
 	output_init(&role->out, json);
 	role->spin_ns = spin_us * TERN_NS_PER_US;
-	r = take_signals(role);
-	if (r == 0)
+	role->signal_fd = r = signals_open();
+	if (r >= 0)
 		r = host_env_new(&env_opts, &role->env);
 	if (r == 0)
 		r = tern_domain_new(NULL, &role->domain);
@@ -63,9 +49,9 @@ int role_open(
 
 static void look_for_signal(struct role *role)
 {
-	struct signalfd_siginfo info;
+	int number = signals_take(role->signal_fd);
 
-	if (read(role->signal_fd, &info, sizeof(info)) != sizeof(info))
+	if (number != SIGINT && number != SIGTERM)
 		return;
 	role->interrupted = true;
 	if (role->stop)
@@ -136,7 +122,7 @@ int role_close(struct role *role)
 	tern_domain_free(role->domain);
 	host_env_free(role->env);
 	if (role->signal_fd >= 0)
-		close(role->signal_fd);
+		signals_close(role->signal_fd);
 	return role->interrupted ? EXIT_INTERRUPTED : role->code;
 }
 

@@ -222,7 +222,7 @@ static void run(struct train *t)
 	while (supervise_running(&t->sup) && !t->sup.signal) {
 		int ms = turn_ms(t);
 
-		if (ms == 0 || t->killed)
+		if (ms == 0 || t->killed || t->input_error)
 			return;
 		supervise_turn(&t->sup, ms);
 		if (!t->failed_ns && !t->workers_started &&

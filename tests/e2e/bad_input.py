@@ -99,16 +99,15 @@ def save_over_a_file_is_refused():
 
 # ---- roles on their own ------------------------------------------------------------------
 
-def listening_server(*more):
-    server = job.Job("server", *job.small(*more), "--listen", "127.0.0.1:0", "--fabric", "tcp",
-                     "--json")
+def listening_server():
+    server = job.Job("server", "--listen", "127.0.0.1:0", "--fabric", "tcp", "--json")
     return server, server.wait_event(lambda e: e["event"] == "listening")["address"]
 
 
 def port_in_use_is_told():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        job.refused("server", *job.small(), "--fabric", "tcp", "--listen", f"127.0.0.1:{port}",
+        job.refused("server", "--fabric", "tcp", "--listen", f"127.0.0.1:{port}",
                     says=[f"127.0.0.1:{port}", "in use"], code=1)
 
 
@@ -129,22 +128,43 @@ def stranger_is_not_taken_for_a_server():
 
         threading.Thread(target=talk, daemon=True).start()
         address = f"127.0.0.1:{stranger.getsockname()[1]}"
-        job.refused("worker", *job.small(), "--fabric", "tcp", "--join", address,
-                    says=[address], code=1)
+        worker = job.finish("worker", *job.small(), "--fabric", "tcp", "--join", address, code=1)
+        # Before it there is a line on what the stranger sent.
+        assert f"{address}: cannot be reached" in worker.error.splitlines()[-1], worker.error
 
 
 def worker_of_another_model_is_refused():
     server, address = listening_server()
+    first = job.Job("worker", *job.small("--workers", 2), "--join", address, "--json")
     try:
-        job.refused("worker", *job.small(model="mlp:8"), "--join", address,
-                    says=["parameters"], code=1)
+        server.wait_event(lambda e: e["event"] == "note" and "joined" in e["text"])
+        job.refused("worker", *job.small("--workers", 2, "--index", 1, model="mlp:8"), "--join",
+                    address, says=["server 0 refused", "parameter"], code=1)
+        first.process.terminate()
+        assert first.end(20) == 130, first.lines
+        assert server.end(20) == 1, server.lines
+        assert "worker 0" in server.events[-1]["text"], server.events[-1]
     finally:
+        first.kill()
+        server.kill()
+
+
+def interrupted_server_tells_its_worker():
+    server, address = listening_server()
+    worker = job.Job("worker", *job.small("--workers", 2), "--join", address, "--json")
+    try:
+        server.wait_event(lambda e: e["event"] == "note" and "joined" in e["text"])
         server.process.terminate()
+        assert server.end(20) == 130, server.lines
+        assert worker.end(20) == 1, worker.lines
+        assert "interrupted" in worker.events[-1]["text"], worker.events[-1]
+    finally:
+        worker.kill()
         server.kill()
 
 
 def noise_at_a_server_does_not_disturb_a_job():
-    server, address = listening_server("--workers", 1)
+    server, address = listening_server()
     host, port = address.removeprefix("tcp://").rsplit(":", 1)
     try:
         for noise in (b"", b"GET / HTTP/1.0\r\n\r\n", bytes(200), b"\xff" * 5000):
@@ -171,5 +191,6 @@ tap.run([
     unreachable_server_is_told_after_some_tries,
     stranger_is_not_taken_for_a_server,
     worker_of_another_model_is_refused,
+    interrupted_server_tells_its_worker,
     noise_at_a_server_does_not_disturb_a_job,
 ])
