@@ -84,6 +84,7 @@ static void check_up(const struct tern_conn *conn)
 	assert_int_equal(!!(conn->caps & TERN_CAP_PUT), ops->put != NULL);
 	assert_int_equal(!!(conn->caps & TERN_CAP_GET), ops->get != NULL);
 	assert_int_equal(!!(conn->caps & TERN_CAP_PEEK), ops->peek != NULL);
+	assert_int_equal(!!(conn->caps & TERN_CAP_PEEK), ops->unpeek != NULL);
 	assert_true(conn->chunk_bytes > 0);
 	assert_non_null(memchr(conn->name, 0, sizeof(conn->name)));
 	assert_true(conn->name[0] != 0);
@@ -327,20 +328,31 @@ int side_poll(struct side *side, int budget)
 	return events;
 }
 
-void bed_turn(struct bed *bed)
+static void pause_a_little(void)
+{
+	struct timespec pause = {.tv_nsec = 20000};
+
+	nanosleep(&pause, NULL);
+}
+
+static int turn(struct bed *bed)
 {
 	int events = 0;
 
 	for (unsigned i = 0; i < 2; i++)
 		if (!bed->sides[i].asleep)
 			events += side_poll(&bed->sides[i], 64);
-	if (bed->world) {
+	if (bed->world)
 		bed->instance->world_step(bed->world);
-	} else if (events == 0) {
-		struct timespec pause = {.tv_nsec = 20000};
+	return events;
+}
 
-		nanosleep(&pause, NULL); /* the kernel wants a turn too */
-	}
+void bed_turn(struct bed *bed)
+{
+	if (turn(bed) > 0 || bed->world)
+		bed->idle_turns = 0;
+	else if (++bed->idle_turns % 64 == 0)
+		pause_a_little(); /* the kernel wants a turn too */
 }
 
 struct patience patience_new(void)
@@ -355,8 +367,11 @@ bool patience_left(struct patience *patience)
 
 void bed_settle(struct bed *bed)
 {
-	for (int i = 0; i < SETTLE_TURNS; i++)
-		bed_turn(bed);
+	for (int i = 0; i < SETTLE_TURNS; i++) {
+		turn(bed);
+		if (!bed->world)
+			pause_a_little();
+	}
 }
 
 /* ---- links ------------------------------------------------------------------------- */

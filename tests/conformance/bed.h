@@ -84,6 +84,7 @@ struct bed {
 	void *world;
 	struct side sides[2];
 	struct tern_lsn *lsn; /* B's, at address 0 */
+	unsigned idle_turns;
 };
 
 /* One end of a conn, kept until the bed goes. */

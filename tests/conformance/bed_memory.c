@@ -66,6 +66,7 @@ struct wrap {
 void box_init(struct memory_box *box, struct tern_domain *domain)
 {
 	box->domain = domain;
+	box->pool = NULL;
 	tern_list_init(&box->wraps);
 }
 

@@ -283,6 +283,8 @@ static void test_peek_reads_in_place(const struct instance *instance)
 	struct tern_buf source = side_memory(&bed->sides[B], SLAB, 3000000);
 	struct tern_region region;
 	struct link *a, *b;
+	const void *kept[8];
+	unsigned count = 0;
 
 	bed_pair(bed, &a, &b);
 	buf_fill(&source, 4);
@@ -292,8 +294,37 @@ static void test_peek_reads_in_place(const struct instance *instance)
 
 		assert_int_equal(link_peek(a, &region, at, 1000000, &data), 0);
 		assert_true(pattern_holds(data, 1000000, 4, at));
+		kept[count++] = data;
 	}
+	/* All of them are good until they are given back, one by one. */
+	for (unsigned i = 0; i < count; i++)
+		assert_true(pattern_holds(kept[i], 1000000, 4, i * 333333));
+	while (count > 0)
+		a->side->fabric->ops->unpeek(a->side->port, kept[--count]);
 	side_withdraw(&bed->sides[B], &region);
+	bed_free(bed);
+}
+
+static void test_what_is_peeked_outlives_the_conn(const struct instance *instance)
+{
+	struct bed *bed = bed_new(instance);
+	struct tern_buf source = side_memory(&bed->sides[B], SLAB, 3000000);
+	struct side *side = &bed->sides[A];
+	const void *data = NULL;
+	struct tern_region region;
+	struct link *a, *b;
+
+	buf_fill(&source, 4);
+	for (int i = 0; i < 4; i++) {
+		bed_pair(bed, &a, &b);
+		region = link_expose(b, &source, TERN_ACCESS_READ);
+		assert_int_equal(link_peek(a, &region, 0, source.bytes, &data), 0);
+		link_close(i % 2 ? a : b, false);
+		PUMP(bed, a->closed_count && b->closed_count);
+		side_withdraw(&bed->sides[B], &region);
+		assert_true(pattern_holds(data, source.bytes, 4, 0));
+		side->fabric->ops->unpeek(side->port, data);
+	}
 	bed_free(bed);
 }
 
@@ -315,6 +346,7 @@ static void test_peek_sees_what_was_written_before_the_message(
 		PUMP(bed, a->heard == i);
 		assert_true(pattern_holds(data, source.bytes, i, 0));
 	}
+	a->side->fabric->ops->unpeek(a->side->port, data);
 	bed_free(bed);
 }
 
@@ -332,8 +364,10 @@ static void test_peek_outside_slabs_is_enotsup_or_right(const struct instance *i
 	region = link_expose(b, &source, TERN_ACCESS_READ);
 	r = link_peek(a, &region, 0, source.bytes, &data);
 	assert_true(r == 0 || r == -ENOTSUP);
-	if (r == 0)
+	if (r == 0) {
 		assert_true(pattern_holds(data, source.bytes, 4, 0));
+		a->side->fabric->ops->unpeek(a->side->port, data);
+	}
 	link_say_surely(a, 0);
 	PUMP(bed, b->heard == 1);
 	bed_free(bed);
@@ -455,6 +489,7 @@ const struct conformance_test conformance_memory[] = {
 	CONFORMANCE(test_get_from_user_memory, NEEDS_GET),
 	CONFORMANCE(test_many_gets_run_at_once, NEEDS_GET),
 	CONFORMANCE(test_peek_reads_in_place, NEEDS_PEEK),
+	CONFORMANCE(test_what_is_peeked_outlives_the_conn, NEEDS_PEEK),
 	CONFORMANCE(test_peek_sees_what_was_written_before_the_message, NEEDS_PEEK),
 	CONFORMANCE(test_peek_outside_slabs_is_enotsup_or_right, NEEDS_PEEK),
 	CONFORMANCE(test_bulk_between_slabs, NEEDS_NOTHING),

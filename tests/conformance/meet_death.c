@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Peers in another process that die or fall silent. The child is forked before the parent
+ * opens anything, listens, and serves: under key k and step s it sends what it received
+ * under key k and step s - 1, and some things that the parent leaves half done.
+ */
+#include "tests/conformance/meet.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+
+#define CHILD_SEED  3u
+#define CHILD_BYTES (4u << 20)
+
+enum key { ECHO_IN = 1, ECHO_OUT = 2, OFFERED = 3, TAKEN = 4, NEVER = 5 };
+
+/* ---- the child --------------------------------------------------------------------- */
+
+static void require(bool ok)
+{
+	if (!ok)
+		_exit(3);
+}
+
+struct child {
+	struct tern_context *ctx;
+	struct tern_channel *channel;
+	struct tern_req echo_in, echo_out, offered, taken[4];
+	struct tern_buf room, data, larder;
+	uint64_t step;
+};
+
+static void child_listen_again(struct child *child)
+{
+	require(tern_recv(child->channel, &child->echo_in, ECHO_IN, ++child->step,
+			&child->room, NULL, 0) == 0);
+}
+
+static void child_echo(struct tern_req *req)
+{
+	struct child *child = req->arg;
+	struct tern_tensor tensor = {child->room, req->shape};
+
+	if (req->status < 0)
+		return;
+	tensor.buf.bytes = req->bytes;
+	require(tern_send(child->channel, &child->echo_out, ECHO_OUT, child->step,
+			&tensor, NULL, 0) == 0);
+}
+
+static void child_echoed(struct tern_req *req)
+{
+	if (req->status == 0)
+		child_listen_again(req->arg);
+}
+
+static void child_accept(struct tern_peer *peer, void *arg)
+{
+	struct child *child = arg;
+	struct tern_tensor tensor = {child->data, tern_shape_1d(TERN_U8, CHILD_BYTES)};
+
+	require(tern_channel_open(peer, MEET_CHANNEL, &child->channel) == 0);
+	child->echo_in.done = child_echo;
+	child->echo_out.done = child_echoed;
+	child->echo_in.arg = child->echo_out.arg = child;
+	child_listen_again(child);
+	require(tern_send(child->channel, &child->offered, OFFERED, 0, &tensor, NULL,
+			0) == 0);
+	for (unsigned i = 0; i < 4; i++)
+		require(tern_recv(child->channel, &child->taken[i], TAKEN, i,
+				&child->larder, NULL, 0) == 0);
+}
+
+_Noreturn static void child_run(const struct instance *instance, int out)
+{
+	static struct child child;
+	struct tern_context_opts opts = meet_opts();
+	char rest[BED_ADDRESS_MAX], url[BED_ADDRESS_MAX] = "";
+	struct tern_listener *listener;
+	struct tern_domain *domain;
+	struct memory_box box;
+
+	require(tern_domain_new(&instance->opts, &domain) == 0);
+	require(tern_context_new(domain, &opts, &child.ctx) == 0);
+	box_init(&box, domain);
+	child.room = box_take(&box, SLAB, 1u << 20);
+	child.data = box_take(&box, SLAB, CHILD_BYTES);
+	child.larder = box_take(&box, SLAB, CHILD_BYTES);
+	buf_fill(&child.data, CHILD_SEED);
+	instance->address(rest, 0);
+	meet_url(instance, rest, url);
+	require(tern_listen(child.ctx, url, NULL, child_accept, &child, &listener) == 0);
+	memset(url, 0, sizeof(url));
+	snprintf(url, sizeof(url), "%s", tern_listener_address(listener));
+	require(write(out, url, sizeof(url)) == sizeof(url));
+	for (;;)
+		tern_wait_any(child.ctx, TERN_NS_PER_S);
+}
+
+/* ---- the parent -------------------------------------------------------------------- */
+
+struct family {
+	pid_t pid;
+	int pipe[2];
+	struct meet *meet; /* only A is used */
+	struct end *end;
+	uint64_t step;
+};
+
+static void family_init(struct family *family, const struct instance *instance,
+	const struct tern_context_opts *opts)
+{
+	char url[BED_ADDRESS_MAX];
+
+	memset(family, 0, sizeof(*family));
+	assert_int_equal(pipe(family->pipe), 0);
+	family->pid = fork();
+	assert_true(family->pid >= 0);
+	if (family->pid == 0)
+		child_run(instance, family->pipe[1]);
+	assert_int_equal(read(family->pipe[0], url, sizeof(url)), sizeof(url));
+	family->meet = meet_new_apart(instance, opts, opts);
+	family->end = &family->meet->ends[A];
+	meet_dial_at(family->meet, url);
+	MEET_PUMP(family->meet, family->end->up_count);
+}
+
+static void family_kill(struct family *family)
+{
+	int status;
+
+	assert_int_equal(kill(family->pid, SIGKILL), 0);
+	assert_int_equal(waitpid(family->pid, &status, 0), family->pid);
+	assert_true(WIFSIGNALED(status)); /* it did not fall by itself */
+}
+
+static void family_fini(struct family *family)
+{
+	meet_free(family->meet);
+	close(family->pipe[0]);
+	close(family->pipe[1]);
+}
+
+static void family_echo(struct family *family, uint64_t bytes)
+{
+	struct tern_buf data = end_data(family->end, SLAB, bytes, 7);
+	struct tern_buf room = end_memory(family->end, SLAB, bytes);
+	struct call send = {0}, recv = {0};
+
+	family->step++;
+	assert_int_equal(
+		call_recv(&recv, family->end, ECHO_OUT, family->step, &room, 0), 0);
+	assert_int_equal(
+		call_send(&send, family->end, ECHO_IN, family->step, &data, 0), 0);
+	MEET_PUMP(family->meet, call_over(&send) && call_over(&recv));
+	assert_int_equal(send.req.status, 0);
+	call_check(&recv, bytes, 7);
+}
+
+enum { UNMATCHED_RECV, UNMATCHED_SEND, UNMATCHED_ALLOC, PULL, PUSH, CALLS };
+
+static void test_a_peer_that_is_killed_ends_every_request(const struct instance *instance)
+{
+	static const unsigned turns[] = {0, 1, 2, 4, 8, 16, 64};
+	struct tern_context_opts opts = meet_opts();
+
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(turns); i++) {
+		struct call calls[CALLS] = {0};
+		struct family family;
+		struct tern_buf data, room;
+		struct end *end;
+
+		family_init(&family, instance, &opts);
+		end = family.end;
+		family_echo(&family, 100);
+		family_echo(&family, 500000);
+		data = end_data(end, SLAB, CHILD_BYTES, 1);
+		room = end_memory(end, SLAB, CHILD_BYTES);
+		assert_int_equal(
+			call_recv(&calls[UNMATCHED_RECV], end, NEVER, 0, &room, 0), 0);
+		assert_int_equal(
+			call_send(&calls[UNMATCHED_SEND], end, NEVER, 1, &data, 0), 0);
+		assert_int_equal(call_recv(&calls[UNMATCHED_ALLOC], end, NEVER, 2, NULL,
+					 TERN_RECV_ALLOC),
+			0);
+		assert_int_equal(
+			call_recv(&calls[PULL], end, OFFERED, 0, i % 2 ? &room : NULL,
+				i % 2 ? 0 : TERN_RECV_ALLOC),
+			0);
+		assert_int_equal(call_send(&calls[PUSH], end, TAKEN, i % 4, &data, 0), 0);
+		for (unsigned t = 0; t < turns[i]; t++)
+			meet_turn(family.meet);
+		family_kill(&family);
+		MEET_PUMP(family.meet, end->down_count);
+		assert_true(end->down_status < 0);
+		assert_true(calls_over(calls, CALLS)); /* before DOWN was told */
+		for (unsigned c = 0; c <= UNMATCHED_ALLOC; c++)
+			assert_int_equal(calls[c].req.status, end->down_status);
+		if (calls[PULL].req.status == 0) {
+			call_check(&calls[PULL], CHILD_BYTES, CHILD_SEED);
+			if (i % 2 == 0)
+				tern_release(&calls[PULL].req);
+		}
+		buf_fill(&room, 9);
+		meet_settle(family.meet);
+		assert_true(buf_holds(&room, 9));
+		family_fini(&family);
+	}
+}
+
+static void test_what_is_peeked_outlives_the_one_who_sent_it(
+	const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct call recv = {0};
+	struct family family;
+
+	family_init(&family, instance, &opts);
+	assert_int_equal(
+		call_recv(&recv, family.end, OFFERED, 0, NULL, TERN_RECV_PEEK), 0);
+	MEET_PUMP(family.meet, call_over(&recv));
+	call_check(&recv, CHILD_BYTES, CHILD_SEED);
+	family_kill(&family);
+	call_check(&recv, CHILD_BYTES, CHILD_SEED);
+	MEET_PUMP(family.meet, family.end->down_count);
+	call_check(&recv, CHILD_BYTES, CHILD_SEED);
+	tern_release(&recv.req);
+	family_fini(&family);
+}
+
+static void test_a_stopped_peer_is_suspect_and_recovers(const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct family family;
+
+	opts.suspect_ns = 150 * TERN_NS_PER_MS;
+	opts.dead_ns = 60 * TERN_NS_PER_S;
+	family_init(&family, instance, &opts);
+	for (unsigned i = 0; i < 2; i++) {
+		family_echo(&family, 1000);
+		assert_int_equal(kill(family.pid, SIGSTOP), 0);
+		MEET_PUMP(family.meet, family.end->suspect_count == i + 1);
+		assert_int_equal(kill(family.pid, SIGCONT), 0);
+		MEET_PUMP(family.meet, family.end->recovered_count == i + 1);
+	}
+	family_echo(&family, 300000);
+	assert_int_equal(family.end->down_count, 0);
+	family_kill(&family);
+	family_fini(&family);
+}
+
+static void test_a_silent_peer_is_dead_in_the_end(const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct call send = {0}, recv = {0};
+	struct family family;
+	struct tern_buf data, room;
+
+	opts.suspect_ns = 100 * TERN_NS_PER_MS;
+	opts.dead_ns = 400 * TERN_NS_PER_MS;
+	opts.reconnect_ns = 200 * TERN_NS_PER_MS;
+	family_init(&family, instance, &opts);
+	data = end_data(family.end, SLAB, CHILD_BYTES, 1);
+	room = end_memory(family.end, SLAB, CHILD_BYTES);
+	assert_int_equal(kill(family.pid, SIGSTOP), 0);
+	assert_int_equal(call_send(&send, family.end, TAKEN, 0, &data, 0), 0);
+	assert_int_equal(call_recv(&recv, family.end, OFFERED, 0, &room, 0), 0);
+	MEET_PUMP(family.meet, family.end->down_count);
+	assert_int_equal(family.end->suspect_count, 1);
+	assert_int_equal(family.end->down_status, -ETIMEDOUT);
+	assert_true(call_over(&send) && call_over(&recv));
+	family_kill(&family);
+	family_fini(&family);
+}
+
+const struct conformance_test meet_death[] = {
+	CONFORMANCE(test_a_peer_that_is_killed_ends_every_request, NEEDS_SLEEP),
+	CONFORMANCE(test_what_is_peeked_outlives_the_one_who_sent_it, NEEDS_SLEEP),
+	CONFORMANCE(test_a_stopped_peer_is_suspect_and_recovers, NEEDS_SLEEP),
+	CONFORMANCE(test_a_silent_peer_is_dead_in_the_end, NEEDS_SLEEP),
+	{0},
+};

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The conformance list of the rendezvous: what include/tern/channel.h promises, through
+ * two real contexts, on each fabric and set of options that instances.c names.
+ */
+#include "tests/conformance/meet.h"
+
+#include <string.h>
+
+#include "base/util.h"
+
+static const char *missing(const struct instance *instance, unsigned needs)
+{
+	if ((needs & NEEDS_TCP) && strcmp(instance->fabric, "tcp") != 0)
+		return "not made of sockets";
+	if ((needs & NEEDS_SLEEP) && !instance->can_sleep)
+		return "nothing to sleep on, no second process";
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct conformance_test *const lists[] = {
+		meet_paths, meet_pairing, meet_cancel, meet_ends, meet_flow, meet_death};
+
+	return conformance_main(argc, argv, lists, TERN_ARRAY_SIZE(lists), missing);
+}
