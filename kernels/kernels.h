@@ -5,9 +5,9 @@
  * need the alignment of their type only and outputs overlap inputs only where it says so.
  *
  * Results are a pure function of the inputs, bit for bit, for one table on one processor:
- * sums have a fixed order, nothing is contracted (-ffp-contract=off) unless written so, and
- * no function starts a thread. tern_kernels_fingerprint() names everything that the bits
- * depend on.
+ * sums have a fixed order, nothing is contracted (-ffp-contract=off) unless written so,
+ * and no function starts a thread. tern_kernels_fingerprint() names everything that the
+ * bits depend on.
  */
 #ifndef TERN_KERNELS_H
 #define TERN_KERNELS_H
@@ -57,22 +57,24 @@ struct tern_kernels {
 
 	/*
 	 * dst[j] = scale * tree(src[0..n)[j]), 1 <= n <= TERN_SUM_MAX, with
-	 * tree(lo, hi) = tree(lo, mid) + tree(mid, hi), mid = lo + the largest power of two
-	 * below hi - lo. One pass over memory. dst may be one of src. scale 1 is exact.
+	 * tree(lo, hi) = tree(lo, mid) + tree(mid, hi), mid = lo + the largest power of
+	 * two below hi - lo. One pass over memory. dst may be one of src. scale 1 is
+	 * exact.
 	 */
-	void (*sum)(float *dst, const float *const *src, unsigned n, float scale, size_t count);
+	void (*sum)(float *dst, const float *const *src, unsigned n, float scale,
+		size_t count);
 
 	/* Sum of squares in float64, in a fixed order: the partial of a norm. */
 	double (*sum_squares)(const float *x, size_t count);
 
 	/*
-	 * One fused pass: g = scale * tree(grads[0..n)), then the optimizer: reads w_in, m, v,
-	 * writes w_out (may be w_in), m, v (NULL where the kind has none). step from 1.
-	 * `clip` multiplies g once more (1: no clipping).
+	 * One fused pass: g = scale * tree(grads[0..n)), then the optimizer: reads w_in,
+	 * m, v, writes w_out (may be w_in), m, v (NULL where the kind has none). step
+	 * from 1. `clip` multiplies g once more (1: no clipping).
 	 */
 	void (*update)(const struct tern_optimizer *opt, uint64_t step, float *w_out,
-			const float *w_in, float *m, float *v, const float *const *grads,
-			unsigned n, float scale, float clip, size_t count);
+		const float *w_in, float *m, float *v, const float *const *grads,
+		unsigned n, float scale, float clip, size_t count);
 
 	/* Casts, round to nearest even; NaN stays NaN, overflow becomes infinity. */
 	void (*f32_to_f16)(uint16_t *dst, const float *src, size_t count);
@@ -82,27 +84,29 @@ struct tern_kernels {
 
 	/* y[rows][out] = x[rows][in] w[in][out] + b[out], then max(0, .) if relu. */
 	void (*dense_forward)(float *y, const float *x, const float *w, const float *b,
-			size_t rows, size_t in, size_t out, int relu);
+		size_t rows, size_t in, size_t out, int relu);
 	/*
-	 * Gradients of it. dy[rows][out] is of y; if relu, it is first zeroed in place where
-	 * y == 0. dw[in][out], db[out] are written, dx[rows][in] too unless NULL.
+	 * Gradients of it. dy[rows][out] is of y; if relu, it is first zeroed in place
+	 * where y == 0. dw[in][out], db[out] are written, dx[rows][in] too unless NULL.
 	 */
 	void (*dense_backward)(float *dx, float *dw, float *db, float *dy, const float *y,
-			const float *x, const float *w, size_t rows, size_t in, size_t out,
-			int relu);
+		const float *x, const float *w, size_t rows, size_t in, size_t out,
+		int relu);
 	/*
-	 * logits[rows][classes], labels[rows] in [0, classes). Returns the summed cross-entropy
-	 * in float64; dlogits (may be logits, or NULL) = (softmax - onehot) / rows; *correct
-	 * (may be NULL) counts rows whose largest logit (the first of equals) is the label's.
+	 * logits[rows][classes], labels[rows] in [0, classes). Returns the summed
+	 * cross-entropy in float64; dlogits (may be logits, or NULL) = (softmax - onehot)
+	 * / rows; *correct (may be NULL) counts rows whose largest logit (the first of
+	 * equals) is the label's.
 	 */
 	double (*softmax_xent)(float *dlogits, const float *logits, const int32_t *labels,
-			size_t rows, size_t classes, size_t *correct);
+		size_t rows, size_t classes, size_t *correct);
 	/* y[rows][width] = table[ids[rows]][width]; ids in [0, table rows). */
-	void (*embed_forward)(float *y, const float *table, const int32_t *ids, size_t rows,
-			size_t width);
-	/* dtable[table_rows][width] = 0, then dtable[ids[i]] += dy[i] in the order of i. */
-	void (*embed_backward)(float *dtable, const float *dy, const int32_t *ids, size_t rows,
-			size_t width, size_t table_rows);
+	void (*embed_forward)(float *y, const float *table, const int32_t *ids,
+		size_t rows, size_t width);
+	/* dtable[table_rows][width] = 0, then dtable[ids[i]] += dy[i] in the order of i.
+	 */
+	void (*embed_backward)(float *dtable, const float *dy, const int32_t *ids,
+		size_t rows, size_t width, size_t table_rows);
 };
 
 /* The widest table this processor runs; TERN_KERNELS=avx512|avx2|portable in the

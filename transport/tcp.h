@@ -31,9 +31,9 @@
 #define TCP_STAGE_PUT_BYTES 4096u
 /* One system call moves at most this, and a turn of one conn at most twice as much. */
 #define TCP_CALL_BYTES (1u << 20)
-/* Up to this many conns are simply read, one after the other, without asking the engine.
- */
-#define TCP_DIRECT_MAX 4
+/* Up to this many conns are simply read, one after the other, without asking the engine:
+ * each that has nothing adds about 0.5 us to a round trip, asking adds 1 us. */
+#define TCP_DIRECT_MAX 2
 /* In that mode the engine is asked for new conns and the like every so many polls. */
 #define TCP_ASK_POLLS 32
 /* How long a closed conn may take to get rid of what it has. */
@@ -274,6 +274,8 @@ struct tcp_rx {
 	bool eof;
 };
 
+/* An idle conn costs this (below 1 KiB), and of tx.ring (64 KiB, or 4 messages) and
+ * rx.body (one message) the pages that were ever touched. Nothing of it grows. */
 struct tcp_conn {
 	struct tern_conn base;
 	struct tcp_watch watch;

@@ -11,42 +11,25 @@
 
 #include "client/data/dataset.h"
 #include "kernels/kernels.h"
-
-/* How a parameter starts: value i is a function of (seed, parameter's index, i) alone. */
-enum tern_init_kind {
-	TERN_INIT_ZERO,
-	TERN_INIT_UNIFORM, /* in [-scale, scale) */
-};
-
-struct tern_param {
-	char name[48]; /* "fc1.weight" */
-	struct tern_shape shape; /* f32 */
-	uint64_t first, count;   /* its elements in the flat vector */
-	enum tern_init_kind init;
-	float scale;
-};
+#include "ps/param.h"
 
 struct tern_model;
 
 /*
  * spec: "softmax", "mlp:256,128" (hidden widths), "logreg" (two classes), "charlm:C,E,H"
- * (context, embedding width, hidden width). -EINVAL with error->text naming what is wrong in
- * the spec, or that the data does not suit it.
+ * (context, embedding width, hidden width). -EINVAL with error->text naming what is wrong
+ * in the spec, or that the data does not suit it.
  */
-int tern_model_new(const char *spec, const struct tern_dataset *data, struct tern_model **out,
-		struct tern_data_error *error);
+int tern_model_new(const char *spec, const struct tern_dataset *data,
+	struct tern_model **out, struct tern_data_error *error);
 void tern_model_free(struct tern_model *model);
 
-/* Symbols of context that the spec asks for (what tern_dataset_read needs): 0 unless charlm.
- * -EINVAL with error->text: not a spec. */
+/* Symbols of context that the spec asks for (what tern_dataset_read needs): 0 unless
+ * charlm. -EINVAL with error->text: not a spec. */
 int tern_model_context(const char *spec, struct tern_data_error *error);
 
 const struct tern_param *tern_model_params(const struct tern_model *model, size_t *count);
 uint64_t tern_model_size(const struct tern_model *model); /* elements in all */
-
-/* Fills values first..first+count of parameter `index` as every server and worker would. */
-void tern_param_init(const struct tern_param *param, uint64_t seed, uint32_t index,
-		uint64_t first, uint64_t count, float *out);
 
 /* Room for activations of a batch of `rows`. NULL: no memory. */
 struct tern_workspace;
@@ -59,22 +42,23 @@ struct tern_result {
 };
 
 /*
- * Mean gradient over the batch into grads[size], every element of it. Each time more of it
- * is final, ready(arg, first) says that grads[first..size) will not change any more (first
- * falls to 0; back-propagation goes from the last layer to the first). ready may be NULL.
+ * Mean gradient over the batch into grads[size], every element of it. Each time more of
+ * it is final, ready(arg, first) says that grads[first..size) will not change any more
+ * (first falls to 0; back-propagation goes from the last layer to the first). ready may
+ * be NULL.
  */
 struct tern_result tern_model_gradient(const struct tern_model *model,
-		const struct tern_kernels *kernels, const float *params, float *grads,
-		const struct tern_batch *batch, struct tern_workspace *workspace,
-		void (*ready)(void *arg, uint64_t first), void *arg);
+	const struct tern_kernels *kernels, const float *params, float *grads,
+	const struct tern_batch *batch, struct tern_workspace *workspace,
+	void (*ready)(void *arg, uint64_t first), void *arg);
 
 /*
  * Forward only. scores may be NULL; else [rows] of the second class's log-odds (two-class
  * models), for the AUC.
  */
 struct tern_result tern_model_evaluate(const struct tern_model *model,
-		const struct tern_kernels *kernels, const float *params,
-		const struct tern_batch *batch, struct tern_workspace *workspace, float *scores);
+	const struct tern_kernels *kernels, const float *params,
+	const struct tern_batch *batch, struct tern_workspace *workspace, float *scores);
 
 /* Area under the ROC curve; ties count half. labels 0 or 1. NAN if a class is missing. */
 double tern_auc(const float *scores, const int32_t *labels, size_t count);
@@ -82,8 +66,8 @@ double tern_auc(const float *scores, const int32_t *labels, size_t count);
 /*
  * charlm: the next symbol after context ids[width], drawn with `temperature` from u in
  * [0, 1). */
-int32_t tern_model_sample(const struct tern_model *model, const struct tern_kernels *kernels,
-		const float *params, const int32_t *ids, float temperature, float u,
-		struct tern_workspace *workspace);
+int32_t tern_model_sample(const struct tern_model *model,
+	const struct tern_kernels *kernels, const float *params, const int32_t *ids,
+	float temperature, float u, struct tern_workspace *workspace);
 
 #endif

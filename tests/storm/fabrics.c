@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The storm over real fabrics: two contexts in one process, `storm FABRIC [SEEDS [FIRST]]`. */
+/* The storm over real fabrics: two contexts in one process, `storm FABRIC [SEEDS
+ * [FIRST]]`. */
 #include "tests/storm/storm.h"
 
 #include <stdio.h>
@@ -23,13 +24,13 @@ static void on_accept(struct tern_peer *peer, void *arg)
 }
 
 static void make_end(struct end *e, const struct tern_domain_opts *domain_opts,
-		const struct tern_context_opts *opts)
+	const struct tern_context_opts *opts)
 {
-	struct tern_pool_opts pool = { .slab_bytes = 4u << 20, .max_bytes = 64u << 20 };
+	struct tern_pool_opts pool = {.slab_bytes = 4u << 20, .max_bytes = 64u << 20};
 
 	if (tern_domain_new(domain_opts, &e->domain) < 0 ||
-			tern_pool_new(e->domain, &pool, &e->pool) < 0 ||
-			tern_context_new(e->domain, opts, &e->ctx) < 0) {
+		tern_pool_new(e->domain, &pool, &e->pool) < 0 ||
+		tern_context_new(e->domain, opts, &e->ctx) < 0) {
 		fprintf(stderr, "storm: cannot make an end\n");
 		exit(1);
 	}
@@ -50,12 +51,13 @@ static void both(struct end e[2])
 
 static void join(struct end e[2], const char *where)
 {
-	struct tern_peer_opts opts[2] = { { .pool = e[0].pool, .name = "zero" },
-		{ .pool = e[1].pool, .name = "one" } };
+	struct tern_peer_opts opts[2] = {
+		{.pool = e[0].pool, .name = "zero"}, {.pool = e[1].pool, .name = "one"}};
 
-	if (tern_listen(e[0].ctx, where, &opts[0], on_accept, &e[0], &e[0].listener) < 0 ||
-			tern_connect(e[1].ctx, tern_listener_address(e[0].listener), &opts[1],
-					&e[1].peer) < 0) {
+	if (tern_listen(e[0].ctx, where, &opts[0], on_accept, &e[0], &e[0].listener) <
+			0 ||
+		tern_connect(e[1].ctx, tern_listener_address(e[0].listener), &opts[1],
+			&e[1].peer) < 0) {
 		fprintf(stderr, "storm: cannot connect over %s\n", where);
 		exit(1);
 	}
@@ -63,16 +65,22 @@ static void join(struct end e[2], const char *where)
 		both(e);
 }
 
-static int run(const char *where, const struct tern_domain_opts *domain_opts, uint64_t seed)
+static int run(
+	const char *where, const struct tern_domain_opts *domain_opts, uint64_t seed)
 {
-	struct tern_context_opts opts = { .eager_bytes = 1024, .first_seq = UINT32_MAX - 1,
-		.rail_count = seed % 3 == 2 ? 3 : 1, .record_count = 64 };
-	struct storm_opts storm_opts = { .seed = seed, .pair_count = 400, .triple_count = 12,
-		.bytes_max = 60000, .eager_bytes = 1024,
+	struct tern_context_opts opts = {.eager_bytes = 1024,
+		.first_seq = UINT32_MAX - 1,
+		.rail_count = seed % 3 == 2 ? 3 : 1,
+		.record_count = 64};
+	struct storm_opts storm_opts = {.seed = seed,
+		.pair_count = 400,
+		.triple_count = 12,
+		.bytes_max = 60000,
+		.eager_bytes = 1024,
 		.cancel_permille = seed % 2 ? 100 : 0,
-		.small_room_permille = seed % 4 == 3 ? 100 : 0 };
+		.small_room_permille = seed % 4 == 3 ? 100 : 0};
 	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
-	struct end e[2] = { 0 };
+	struct end e[2] = {0};
 	struct storm_end ends[2];
 	struct storm *storm;
 	int r = 0;
@@ -105,10 +113,10 @@ static const struct {
 	const char *name, *address;
 	struct tern_domain_opts opts;
 } beds[] = {
-	{ "tcp-uring", "tcp://127.0.0.1:0", { .tcp_engine = TERN_TCP_URING } },
-	{ "tcp-epoll", "tcp://127.0.0.1:0", { .tcp_engine = TERN_TCP_EPOLL } },
-	{ "shm", "shm://storm-%d", { 0 } },
-	{ "shm-no-cma", "shm://storm-%d", { .no_cma = true } },
+	{"tcp-uring", "tcp://127.0.0.1:0", {.tcp_engine = TERN_TCP_URING}},
+	{"tcp-epoll", "tcp://127.0.0.1:0", {.tcp_engine = TERN_TCP_EPOLL}},
+	{"shm", "shm://storm-%d", {0}},
+	{"shm-no-cma", "shm://storm-%d", {.no_cma = true}},
 };
 
 int main(int argc, char **argv)
@@ -128,9 +136,11 @@ int main(int argc, char **argv)
 		for (uint64_t seed = first; seed < first + count; seed++)
 			if (run(where, &beds[i].opts, seed) < 0)
 				return 1;
-		printf("storm: %s: %llu seeds passed\n", argv[1], (unsigned long long)count);
+		printf("storm: %s: %llu seeds passed\n", argv[1],
+			(unsigned long long)count);
 		return 0;
 	}
-	fprintf(stderr, "usage: storm tcp-uring|tcp-epoll|shm|shm-no-cma [SEEDS [FIRST]]\n");
+	fprintf(stderr,
+		"usage: storm tcp-uring|tcp-epoll|shm|shm-no-cma [SEEDS [FIRST]]\n");
 	return 2;
 }

@@ -26,9 +26,9 @@ struct half {
 /* One direction: sends of one end, receives of the other. */
 struct way {
 	struct half *sends, *recvs;
-	unsigned sent, received; /* posted so far */
+	unsigned sent, received;               /* posted so far */
 	unsigned *send_triples, *recv_triples; /* the same ones, in different orders */
-	unsigned *send_counts, *recv_counts; /* per triple */
+	unsigned *send_counts, *recv_counts;   /* per triple */
 	struct storm_end from, to;
 };
 
@@ -41,7 +41,8 @@ struct storm {
 	char error[300];
 };
 
-static void fail(struct storm *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void fail(struct storm *s, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 static void fail(struct storm *s, const char *fmt, ...)
 {
 	va_list ap;
@@ -57,7 +58,7 @@ static void fail(struct storm *s, const char *fmt, ...)
 static uint8_t pattern(const struct half *h, unsigned number, uint64_t i)
 {
 	return (uint8_t)(tern_mix64(((uint64_t)h->triple << 32 | number) + i / 8 * 977) >>
-			(i % 8 * 8));
+			 (i % 8 * 8));
 }
 
 static void fill(const struct half *h)
@@ -76,7 +77,8 @@ static bool matches(const struct half *h, const unsigned char *p, unsigned numbe
 	return true;
 }
 
-/* ---- what ended ---------------------------------------------------------------------------- */
+/* ---- what ended
+ * ---------------------------------------------------------------------------- */
 
 static struct way *way_of(struct half *h)
 {
@@ -87,17 +89,18 @@ static struct way *way_of(struct half *h)
 	return h >= all && h < all + s->opts.pair_count ? w : &s->ways[1];
 }
 
-static const struct half *send_with(const struct way *w, unsigned count, unsigned triple,
-		unsigned number)
+static const struct half *send_with(
+	const struct way *w, unsigned count, unsigned triple, unsigned number)
 {
 	for (unsigned i = 0; i < count; i++)
 		if (w->sends[i].posted && w->sends[i].triple == triple &&
-				w->sends[i].number == number)
+			w->sends[i].number == number)
 			return &w->sends[i];
 	return NULL;
 }
 
-/* Which send came? Without losses it is exactly the receive's own; see check_order else. */
+/* Which send came? Without losses it is exactly the receive's own; see check_order else.
+ */
 static void check_delivered(struct half *h)
 {
 	struct storm *s = h->storm;
@@ -109,7 +112,7 @@ static void check_delivered(struct half *h)
 		const struct half *sent = send_with(w, s->opts.pair_count, h->triple, n);
 
 		if (!sent || sent->buf.bytes != h->req.bytes ||
-				!tern_shape_equal(&sent->shape, &h->req.shape))
+			!tern_shape_equal(&sent->shape, &h->req.shape))
 			continue;
 		if (h->req.status == 0 && !matches(h, h->req.data, n))
 			continue;
@@ -117,9 +120,11 @@ static void check_delivered(struct half *h)
 			h->got = n + 1;
 		return;
 	}
-	fail(s, "receive %u of triple %u (%llu bytes, flags %u, status %d): not what was sent",
-			h->number, h->triple, (unsigned long long)h->req.bytes, h->flags,
-			h->req.status);
+	fail(s,
+		"receive %u of triple %u (%llu bytes, flags %u, status %d): not what was "
+		"sent",
+		h->number, h->triple, (unsigned long long)h->req.bytes, h->flags,
+		h->req.status);
 }
 
 static void check_end(struct half *h)
@@ -138,8 +143,9 @@ static void check_end(struct half *h)
 	else if (status == -ECANCELED && s->opts.cancel_permille)
 		return;
 	else if (status != 0)
-		fail(s, "%s %u of triple %u ended with %d (%s)", h->is_send ? "send" : "receive",
-				h->number, h->triple, status, tern_status_text(status));
+		fail(s, "%s %u of triple %u ended with %d (%s)",
+			h->is_send ? "send" : "receive", h->number, h->triple, status,
+			tern_status_text(status));
 }
 
 static void on_done(struct tern_req *req)
@@ -166,7 +172,8 @@ static void on_done(struct tern_req *req)
 	}
 }
 
-/* ---- posting ---------------------------------------------------------------------------------- */
+/* ---- posting
+ * ---------------------------------------------------------------------------------- */
 
 static uint64_t random_bytes(struct storm *s)
 {
@@ -200,8 +207,8 @@ static struct tern_shape random_shape(struct storm *s, uint64_t bytes)
 	return shape;
 }
 
-static void start(struct storm *s, struct half *h, bool is_send, unsigned triple,
-		unsigned *counts)
+static void start(
+	struct storm *s, struct half *h, bool is_send, unsigned triple, unsigned *counts)
 {
 	h->storm = s;
 	h->is_send = is_send;
@@ -219,10 +226,11 @@ static uint64_t key_of(const struct half *h)
 
 static const char *name_of(struct storm *s, const struct half *h)
 {
-	static const char *const names[] = { "zero", "one", "two", "three" };
+	static const char *const names[] = {"zero", "one", "two", "three"};
 	unsigned key = h->triple / 4;
 
-	return key < TERN_ARRAY_SIZE(names) && tern_rng_below(&s->rng, 2) ? names[key] : NULL;
+	return key < TERN_ARRAY_SIZE(names) && tern_rng_below(&s->rng, 2) ? names[key]
+									  : NULL;
 }
 
 static bool permille(struct storm *s, unsigned rate)
@@ -242,18 +250,18 @@ static int post_send(struct storm *s, struct way *w)
 	start(s, h, true, w->send_triples[w->sent], w->send_counts);
 	h->shape = random_shape(s, bytes);
 	fill(h);
-	tensor = (struct tern_tensor){ .buf = h->buf, .shape = h->shape };
+	tensor = (struct tern_tensor){.buf = h->buf, .shape = h->shape};
 	h->posted = true;
 	w->sent++;
 	s->posted++;
 	return tern_send(w->from.channel, &h->req, key_of(h), h->triple % 4, &tensor,
-			name_of(s, h), permille(s, 100) ? TERN_URGENT : 0);
+		name_of(s, h), permille(s, 100) ? TERN_URGENT : 0);
 }
 
 static int post_recv(struct storm *s, struct way *w)
 {
 	struct half *h = &w->recvs[w->received];
-	static const unsigned kinds[] = { 0, 0, TERN_RECV_ALLOC, TERN_RECV_PEEK };
+	static const unsigned kinds[] = {0, 0, TERN_RECV_ALLOC, TERN_RECV_PEEK};
 	uint64_t room = s->opts.bytes_max + s->opts.eager_bytes + 1;
 	unsigned flags = kinds[tern_rng_below(&s->rng, TERN_ARRAY_SIZE(kinds))];
 	int r = 0;
@@ -270,7 +278,7 @@ static int post_recv(struct storm *s, struct way *w)
 	w->received++;
 	s->posted++;
 	return tern_recv(w->to.channel, &h->req, key_of(h), h->triple % 4, &h->buf,
-			name_of(s, h), flags);
+		name_of(s, h), flags);
 }
 
 static void cancel_one(struct storm *s, struct way *w)
@@ -332,7 +340,8 @@ void storm_step(struct storm *s)
 		if (permille(s, s->opts.cancel_permille))
 			cancel_one(s, w);
 		release_one(s, w);
-		all = all && w->sent == s->opts.pair_count && w->received == s->opts.pair_count;
+		all = all && w->sent == s->opts.pair_count &&
+		      w->received == s->opts.pair_count;
 	}
 	if (all && s->lossy && tern_rng_below(&s->rng, 32) == 0)
 		end_leftovers(s);
@@ -340,7 +349,8 @@ void storm_step(struct storm *s)
 
 bool storm_is_over(const struct storm *s)
 {
-	return s->error[0] || (s->ended == s->opts.pair_count * 4 && s->posted == s->ended);
+	return s->error[0] ||
+	       (s->ended == s->opts.pair_count * 4 && s->posted == s->ended);
 }
 
 void storm_peer_down(struct storm *s)
@@ -358,17 +368,18 @@ unsigned storm_delivered(const struct storm *s)
 	return s->delivered;
 }
 
-/* ---- birth and end ------------------------------------------------------------------------------ */
+/* ---- birth and end
+ * ------------------------------------------------------------------------------ */
 
-/* Random triples for the sends; the same for the receives, each near its own place, so that
- * neither half is always first and credits suffice. */
+/* Random triples for the sends; the same for the receives, each near its own place, so
+ * that neither half is always first and credits suffice. */
 static void deal(struct storm *s, struct way *w)
 {
 	unsigned n = s->opts.pair_count;
 
 	for (unsigned i = 0; i < n; i++)
 		w->send_triples[i] = w->recv_triples[i] =
-				(unsigned)tern_rng_below(&s->rng, s->opts.triple_count);
+			(unsigned)tern_rng_below(&s->rng, s->opts.triple_count);
 	for (unsigned i = 0; i < n; i++) {
 		unsigned j = i + (unsigned)tern_rng_below(&s->rng, TERN_MIN(16u, n - i));
 		unsigned swap = w->recv_triples[i];
@@ -417,7 +428,8 @@ static void end_half(struct storm *s, struct half *h, struct tern_pool *pool)
 		tern_pool_put(pool, &h->buf);
 }
 
-/* Receives of a triple, in the order they were posted, got sends in the order they were. */
+/* Receives of a triple, in the order they were posted, got sends in the order they were.
+ */
 static void check_order(struct storm *s, const struct way *w)
 {
 	unsigned *last = calloc(s->opts.triple_count, sizeof(*last));
@@ -429,7 +441,7 @@ static void check_order(struct storm *s, const struct way *w)
 			continue;
 		if (h->got <= last[h->triple])
 			fail(s, "triple %u: send %u came to a later receive than send %u",
-					h->triple, h->got - 1, last[h->triple] - 1);
+				h->triple, h->got - 1, last[h->triple] - 1);
 		last[h->triple] = h->got;
 	}
 	free(last);
@@ -453,8 +465,8 @@ int storm_free(struct storm *s)
 		free(w->send_triples);
 	}
 	if (s->error[0])
-		fprintf(stderr, "storm: seed %llu: %s\n", (unsigned long long)s->opts.seed,
-				s->error);
+		fprintf(stderr, "storm: seed %llu: %s\n",
+			(unsigned long long)s->opts.seed, s->error);
 	r = s->error[0] ? -EIO : 0;
 	free(s);
 	return r;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A storm of sends and receives between two peers, the same on every fabric and in the
- * simulator: random sizes around every threshold, random order of the two halves, the same
- * triple many times, receives of all three kinds, cancels. It checks what the rendezvous
- * promises: each request ends once; what is delivered is what was sent, dtype and shape
- * included; the k-th send of a triple meets the k-th receive (cancelled ones aside: order is
- * kept); no buffer is touched once its request has ended.
+ * simulator: random sizes around every threshold, random order of the two halves, the
+ * same triple many times, receives of all three kinds, cancels. It checks what the
+ * rendezvous promises: each request ends once; what is delivered is what was sent, dtype
+ * and shape included; the k-th send of a triple meets the k-th receive (cancelled ones
+ * aside: order is kept); no buffer is touched once its request has ended.
  */
 #ifndef TERN_TESTS_STORM_H
 #define TERN_TESTS_STORM_H
@@ -16,10 +16,10 @@
 
 struct storm_opts {
 	uint64_t seed;
-	unsigned pair_count;    /* sends, and receives, in each direction */
-	unsigned triple_count;  /* how many different triples they share */
-	uint64_t bytes_max;     /* of a large tensor */
-	uint32_t eager_bytes;   /* sizes crowd around it */
+	unsigned pair_count;   /* sends, and receives, in each direction */
+	unsigned triple_count; /* how many different triples they share */
+	uint64_t bytes_max;    /* of a large tensor */
+	uint32_t eager_bytes;  /* sizes crowd around it */
 	unsigned cancel_permille;
 	unsigned small_room_permille; /* receives whose room is too small */
 };
@@ -49,8 +49,8 @@ const char *storm_error(const struct storm *storm);
 /* How many requests ended with 0. */
 unsigned storm_delivered(const struct storm *storm);
 
-/* The last checks; all requests must have ended. 0, or -EIO: something went wrong, and was
- * printed with the seed. */
+/* The last checks; all requests must have ended. 0, or -EIO: something went wrong, and
+ * was printed with the seed. */
 int storm_free(struct storm *storm);
 
 #endif

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What worker 0 does with the last version: evaluates it on the test set, lets a
+ * character model write a few lines, saves it. The other workers leave at once.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "client/safetensors.h"
+
+#define TEST_ROWS         256u
+#define TEST_COST_NS      1000000u
+#define WRITE_STREAM      0x7772697465ull /* "write" */
+#define WRITE_TEMPERATURE 0.6f
+
+/* ---- computing
+ * ---------------------------------------------------------------------------- */
+
+static void evaluate(struct tern_worker *w)
+{
+	const struct tern_dataset *test = w->opts.test;
+	struct tern_result sum = {0};
+
+	for (uint64_t at = 0; at < test->count; at += TEST_ROWS) {
+		size_t rows = TERN_MIN((uint64_t)TEST_ROWS, test->count - at);
+		uint64_t records[TEST_ROWS];
+		struct tern_result r;
+
+		for (size_t i = 0; i < rows; i++)
+			records[i] = at + i;
+		w->test_batch.rows = rows;
+		tern_dataset_batch(test, records, rows, &w->test_batch);
+		r = tern_model_evaluate(w->opts.model, w->opts.kernels,
+			versions_current(w), &w->test_batch, w->test_workspace,
+			w->scores ? w->scores + at : NULL);
+		if (w->scores)
+			memcpy(w->score_labels + at, w->test_batch.labels,
+				rows * sizeof(*w->score_labels));
+		sum.loss += r.loss;
+		sum.correct += r.correct;
+	}
+	w->results.test_loss = sum.loss / (double)test->count;
+	w->results.test_accuracy = (double)sum.correct / (double)test->count;
+	if (w->scores)
+		w->results.test_auc = tern_auc(w->scores, w->score_labels, test->count);
+}
+
+/* Starts from the first record's symbols and goes on from what it wrote. */
+static void write_text(struct tern_worker *w)
+{
+	const struct tern_dataset *data = w->opts.train;
+	uint64_t first = 0;
+	int32_t *ids = w->batch.ids;
+
+	tern_dataset_batch(data, &first, 1, &w->batch);
+	for (uint32_t i = 0; i < w->opts.write_count; i++) {
+		float u = tern_unit_f32(tern_rng_at(w->job.seed, WRITE_STREAM, 0, i));
+		int32_t next = tern_model_sample(w->opts.model, w->opts.kernels,
+			versions_current(w), ids, WRITE_TEMPERATURE, u, w->workspace);
+
+		w->written[i] = (char)data->symbol_bytes[next];
+		memmove(ids, ids + 1, (data->width - 1) * sizeof(*ids));
+		ids[data->width - 1] = next;
+	}
+}
+
+static void run(struct tern_job *job)
+{
+	struct tern_worker *w = tern_container_of(job, struct tern_worker, finish_job);
+
+	if (w->test_workspace)
+		evaluate(w);
+	if (w->written)
+		write_text(w);
+}
+
+/* ---- saving
+ * ------------------------------------------------------------------------------- */
+
+static void saved(struct tern_file_op *op)
+{
+	struct tern_worker *w = tern_container_of(op, struct tern_worker, file);
+
+	if (op->status < 0)
+		worker_fail(w, op->status, "cannot save to %s: %s", op->path,
+			tern_status_text(op->status));
+	else
+		worker_leave(w);
+}
+
+static int build_file(struct tern_worker *w)
+{
+	const float *flat = versions_current(w);
+	struct tern_safetensor *tensors = calloc(w->job.param_count, sizeof(*tensors));
+	int r = -ENOMEM;
+
+	w->file_parts = calloc(w->job.param_count + 1u, sizeof(*w->file_parts));
+	if (tensors && w->file_parts) {
+		for (uint32_t i = 0; i < w->job.param_count; i++) {
+			const struct tern_param *p = &w->job.params[i];
+
+			tensors[i] = (struct tern_safetensor){.name = p->name,
+				.shape = p->shape,
+				.data = flat + p->first};
+		}
+		r = tern_safetensors_build(
+			tensors, w->job.param_count, NULL, 0, w->file_parts);
+	}
+	free(tensors);
+	return r;
+}
+
+static void save(struct tern_worker *w)
+{
+	int r = build_file(w);
+
+	w->file = (struct tern_file_op){
+		.kind = TERN_FILE_WRITE,
+		.path = w->opts.save_path,
+		.parts = w->file_parts,
+		.part_count = (int)w->job.param_count + 1,
+		.done = saved,
+	};
+	if (r == 0)
+		r = tern_env_file(w->env, &w->file);
+	if (r < 0)
+		worker_fail(w, r, "cannot save to %s: %s", w->opts.save_path,
+			tern_status_text(r));
+}
+
+/* ---- in order
+ * -------------------------------------------------------------------------------- */
+
+static void ran(struct tern_job *job)
+{
+	struct tern_worker *w = tern_container_of(job, struct tern_worker, finish_job);
+
+	w->results.written = w->written;
+	if (w->over)
+		return;
+	if (w->opts.save_path)
+		save(w);
+	else
+		worker_leave(w);
+}
+
+static int make_room(struct tern_worker *w)
+{
+	const struct tern_dataset *test = w->opts.test;
+	int r = 0;
+
+	if (w->opts.write_count && w->opts.train->kind == TERN_DATA_TEXT) {
+		w->written = calloc(w->opts.write_count + 1u, 1);
+		r = w->written ? 0 : -ENOMEM;
+	}
+	if (!test || r < 0)
+		return r;
+	w->test_workspace = tern_workspace_new(w->opts.model, TEST_ROWS);
+	r = w->test_workspace ? batch_new(test, TEST_ROWS, &w->test_batch) : -ENOMEM;
+	if (r == 0 && test->kind == TERN_DATA_DENSE && test->class_count == 2) {
+		w->scores = calloc(test->count, sizeof(*w->scores));
+		w->score_labels = calloc(test->count, sizeof(*w->score_labels));
+		r = w->scores && w->score_labels ? 0 : -ENOMEM;
+	}
+	return r;
+}
+
+static double mean_loss(const struct tern_worker *w)
+{
+	uint64_t n = TERN_MIN(w->loss_count, (uint64_t)WORKER_LOSS_WINDOW);
+	double sum = 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		sum += w->losses[i];
+	return n ? sum / (double)n : (double)NAN;
+}
+
+void finish_start(struct tern_worker *w)
+{
+	w->state = WORKER_FINISHING;
+	w->results.steps = w->version;
+	w->results.loss = mean_loss(w);
+	w->results.bytes = w->byte_count;
+	if (w->opts.index != 0) {
+		worker_leave(w);
+		return;
+	}
+	if (make_room(w) < 0) {
+		worker_fail(w, -ENOMEM, "no memory to evaluate");
+		return;
+	}
+	w->finish_job.run = run;
+	w->finish_job.done = ran;
+	worker_submit(w, &w->finish_job, TEST_COST_NS);
+}
+
+void finish_fini(struct tern_worker *w)
+{
+	batch_free(&w->test_batch);
+	tern_workspace_free(w->test_workspace);
+	if (w->file_parts)
+		free(w->file_parts[0].iov_base);
+	free(w->file_parts);
+	free(w->written);
+	free(w->scores);
+	free(w->score_labels);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parameters come chunk by chunk, straight into one of two flat buffers: version v into
+ * buffer v mod 2. The receives of v+1 are posted when v is complete; by then nobody reads
+ * v-1.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+
+int versions_init(struct tern_worker *w)
+{
+	int r = 0;
+
+	for (int i = 0; i < 2 && r == 0; i++) {
+		r = tern_pool_get(
+			w->pool, w->job.element_count * sizeof(float), &w->w[i]);
+		w->parts[i] = calloc(w->plan.chunk_count, sizeof(*w->parts[i]));
+		if (!w->parts[i])
+			r = -ENOMEM;
+	}
+	return r;
+}
+
+void versions_fini(struct tern_worker *w)
+{
+	for (int i = 0; i < 2; i++) {
+		if (w->pool)
+			tern_pool_put(w->pool, &w->w[i]);
+		free(w->parts[i]);
+	}
+}
+
+const float *versions_current(const struct tern_worker *w)
+{
+	return tern_buf_ptr(&w->w[w->version & 1]);
+}
+
+static void complete(struct tern_worker *w, uint64_t version)
+{
+	w->version = version;
+	if (version > 0 && w->opts.progress)
+		w->opts.progress(
+			w->opts.arg, &(struct tern_worker_progress){.step = version,
+					     .loss = w->step_loss,
+					     .records = w->record_count,
+					     .bytes = w->byte_count});
+	if (version == w->my_steps) {
+		finish_start(w);
+		return;
+	}
+	versions_receive(w, version + 1);
+	w->slot_at = 0;
+	slots_run(w);
+}
+
+static void arrived(struct tern_req *req)
+{
+	struct version_part *part = req->arg;
+	struct tern_worker *w = part->worker;
+
+	if (w->over || req->status < 0) {
+		if (!w->over && req->status == -EMSGSIZE)
+			worker_fail(w, -EPROTO,
+				"a chunk of %llu bytes came: more than it has",
+				(unsigned long long)req->bytes);
+		return; /* else the server is down: reported there */
+	}
+	if (req->bytes != req->buf.bytes || req->shape.dtype != TERN_F32) {
+		worker_fail(w, -EPROTO, "a chunk of another shape came");
+		return;
+	}
+	w->byte_count += req->bytes;
+	if (--w->missing[part->parity] == 0)
+		complete(w, part->version);
+}
+
+void versions_receive(struct tern_worker *w, uint64_t version)
+{
+	unsigned parity = version & 1;
+
+	w->missing[parity] = w->plan.chunk_count;
+	for (uint32_t i = 0; i < w->plan.chunk_count; i++) {
+		const struct tern_chunk *c = &w->plan.chunks[i];
+		struct version_part *part = &w->parts[parity][i];
+		struct tern_buf room = w->w[parity];
+
+		part->worker = w;
+		part->parity = parity;
+		part->version = version;
+		part->req.done = arrived;
+		part->req.arg = part;
+		room.offset += c->first * sizeof(float);
+		room.bytes = c->count * sizeof(float);
+		tern_recv(w->servers[c->server].data, &part->req, c->parameter_key,
+			version, &room, NULL, 0);
+	}
+}

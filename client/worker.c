@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Joining the servers, and the end. Every way a job can fail comes through worker_fail(),
+ * once, with a sentence that names who and why; the servers are told, connections are
+ * closed in order, and ended() is called when they are or after two seconds.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define LEAVING_NS (2 * TERN_NS_PER_S)
+
+/* ---- the end
+ * --------------------------------------------------------------------------- */
+
+static void tell_end(struct tern_worker *w)
+{
+	if (w->told)
+		return;
+	w->told = true;
+	tern_timer_clear(w->opts.ctx, &w->end_timer);
+	w->opts.ended(w->opts.arg, w->status, w->text, &w->results);
+}
+
+static void end_call(struct tern_deferred *deferred)
+{
+	struct tern_worker *w = tern_container_of(deferred, struct tern_worker, end_call);
+
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		if (w->servers[i].peer && !w->servers[i].gone)
+			return;
+	tell_end(w);
+}
+
+static void end_timer(struct tern_timer *timer)
+{
+	tell_end(tern_container_of(timer, struct tern_worker, end_timer));
+}
+
+static void close_all(struct tern_worker *w, const char *type)
+{
+	w->over = true;
+	w->state = WORKER_LEAVING;
+	for (uint32_t i = 0; i < w->job.server_count; i++) {
+		struct worker_server *s = &w->servers[i];
+
+		if (!s->peer || s->gone)
+			continue;
+		tern_talk_say(
+			&s->talk, json_pack("{s:s, s:s}", "type", type, "text", w->text));
+		tern_peer_close(s->peer);
+	}
+	w->end_timer.fire = end_timer;
+	tern_timer_set(w->opts.ctx, &w->end_timer, tern_now_ns(w->env) + LEAVING_NS);
+	tern_defer(w->opts.ctx, &w->end_call);
+}
+
+void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (w->over)
+		return;
+	w->status = status;
+	va_start(ap, fmt);
+	vsnprintf(w->text, sizeof(w->text), fmt, ap);
+	va_end(ap);
+	close_all(w, "abort");
+}
+
+void worker_leave(struct tern_worker *w)
+{
+	if (!w->over)
+		close_all(w, "bye");
+}
+
+void tern_worker_stop(struct tern_worker *w, const char *why)
+{
+	worker_fail(w, -ECANCELED, "%s", why);
+}
+
+int worker_submit(struct tern_worker *w, struct tern_job *job, uint64_t cost_ns)
+{
+	int r;
+
+	job->cost_ns = cost_ns;
+	r = tern_env_submit(w->env, job);
+	if (r < 0)
+		worker_fail(w, r, "no thread for computation: %s", tern_status_text(r));
+	return r;
+}
+
+/* ---- joining
+ * ----------------------------------------------------------------------------- */
+
+static void maybe_run(struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		if (!w->servers[i].welcome)
+			return;
+	w->state = WORKER_RUNNING;
+}
+
+static void heard(struct tern_talk *talk, const json_t *message)
+{
+	struct worker_server *s = tern_container_of(talk, struct worker_server, talk);
+	struct tern_worker *w = s->worker;
+	const char *type = tern_talk_type(message);
+	const char *text = json_string_value(json_object_get(message, "text"));
+
+	if (w->over)
+		return;
+	if (strcmp(type, "welcome") == 0 && !s->welcome) {
+		s->welcome = true;
+		maybe_run(w);
+	} else if (strcmp(type, "refused") == 0) {
+		worker_fail(w, -EINVAL, "server %u refused this worker: %s", s->index,
+			text ? text : "no reason given");
+	} else if (strcmp(type, "abort") == 0) {
+		worker_fail(w, -ECANCELED, "server %u ended the job: %s", s->index,
+			text ? text : "no reason given");
+	} else {
+		worker_fail(w, -EPROTO,
+			"server %u sent a message that this worker does not know",
+			s->index);
+	}
+}
+
+static void server_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct worker_server *s = arg;
+	struct tern_worker *w = s->worker;
+
+	(void)peer;
+	if (event != TERN_PEER_DOWN)
+		return;
+	s->gone = true;
+	s->talk.closed = true;
+	if (!s->welcome && status)
+		worker_fail(w, status, "server %u at %s: cannot be reached: %s", s->index,
+			w->job.servers[s->index], tern_status_text(status));
+	else
+		worker_fail(w, status ? status : -EPIPE, "server %u at %s is gone: %s",
+			s->index, w->job.servers[s->index],
+			status ? tern_status_text(status) : "it left too early");
+	tern_defer(w->opts.ctx, &w->end_call);
+}
+
+static int join(struct tern_worker *w, uint32_t index, const char *job_text)
+{
+	struct worker_server *s = &w->servers[index];
+	json_t *job = json_loads(job_text, 0, NULL);
+	char name[32];
+	int r;
+
+	snprintf(name, sizeof(name), "worker %u", w->opts.index);
+	s->worker = w;
+	s->index = index;
+	s->talk.pool = w->talk_pool;
+	s->talk.heard = heard;
+	r = tern_connect(w->opts.ctx, w->job.servers[index],
+		&(struct tern_peer_opts){.event = server_event,
+			.arg = s,
+			.name = name,
+			.pool = w->talk_pool},
+		&s->peer);
+	if (r == 0)
+		r = tern_channel_open(s->peer, TERN_PS_CHANNEL_DATA, &s->data);
+	if (r == 0)
+		r = tern_talk_open(&s->talk, s->peer);
+	if (r < 0) {
+		json_decref(job);
+		return r;
+	}
+	tern_talk_say(&s->talk, json_pack("{s:s, s:I, s:I, s:o}", "type", "join",
+					"worker", (json_int_t)w->opts.index, "server",
+					(json_int_t)index, "job", job));
+	return 0;
+}
+
+static int join_all(struct tern_worker *w, struct tern_ps_text *why)
+{
+	char *text = tern_ps_job_encode(&w->job);
+	int r = text ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; r == 0 && i < w->job.server_count; i++) {
+		r = join(w, i, text);
+		if (r < 0)
+			snprintf(why->text, sizeof(why->text), "server %u at %s: %s", i,
+				w->job.servers[i],
+				r == -EINVAL ? "not an address: expected "
+					       "auto://HOST:PORT, tcp://HOST:PORT or "
+					       "shm://NAME"
+					     : tern_status_text(r));
+	}
+	free(text);
+	return r;
+}
+
+/* ---- birth and death
+ * ------------------------------------------------------------------------ */
+
+static int make_job(struct tern_worker *w)
+{
+	struct tern_ps_job job = *w->opts.job;
+	size_t count;
+
+	job.params =
+		(struct tern_param *)(uintptr_t)tern_model_params(w->opts.model, &count);
+	job.param_count = (uint32_t)count;
+	job.element_count = tern_model_size(w->opts.model);
+	snprintf(job.arithmetic, sizeof(job.arithmetic), "%s",
+		tern_kernels_fingerprint(w->opts.kernels));
+	return tern_ps_job_copy(&w->job, &job);
+}
+
+static int make_memory(struct tern_worker *w)
+{
+	struct tern_pool_opts talk = {
+		.slab_bytes = TERN_PS_TEXT_MAX, .max_bytes = 4ull * TERN_PS_TEXT_MAX};
+	uint64_t bytes = w->job.element_count * sizeof(float);
+	struct tern_pool_opts pool = {.slab_bytes = bytes + 4096};
+	int r = tern_pool_new(w->opts.domain, &talk, &w->talk_pool);
+
+	pool.max_bytes = pool.slab_bytes * (3 + w->job.slots);
+	if (r == 0)
+		r = tern_pool_new(w->opts.domain, &pool, &w->pool);
+	if (r == 0)
+		r = versions_init(w);
+	if (r == 0)
+		r = slots_init(w);
+	return r;
+}
+
+int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **out,
+	struct tern_ps_text *why)
+{
+	struct tern_worker *w = calloc(1, sizeof(*w));
+	int r;
+
+	snprintf(why->text, sizeof(why->text), "no memory for the model");
+	if (!w)
+		return -ENOMEM;
+	w->opts = *opts;
+	w->env = tern_context_env(opts->ctx);
+	w->end_call.call = end_call;
+	tern_list_init(&w->end_call.link);
+	w->results.test_loss = w->results.test_accuracy = w->results.test_auc =
+		(double)NAN;
+	r = make_job(w);
+	if (r == 0)
+		r = tern_plan_init(&w->plan, w->job.element_count, w->job.server_count);
+	if (r == 0) {
+		w->my_steps = tern_ps_job_steps_of(&w->job, opts->index);
+		w->servers = calloc(w->job.server_count, sizeof(*w->servers));
+		r = w->servers ? make_memory(w) : -ENOMEM;
+	}
+	if (r == 0)
+		r = join_all(w, why);
+	if (r < 0) {
+		for (uint32_t i = 0; w->servers && i < w->job.server_count; i++)
+			tern_peer_free(w->servers[i].peer);
+		w->over = true;
+		*out = w; /* to be freed as any other, after the context */
+		return r;
+	}
+	versions_receive(w, 0);
+	*out = w;
+	return 0;
+}
+
+void tern_worker_free(struct tern_worker *w)
+{
+	if (!w)
+		return;
+	finish_fini(w);
+	slots_fini(w);
+	versions_fini(w);
+	tern_pool_free(w->pool);
+	tern_pool_free(w->talk_pool);
+	tern_plan_fini(&w->plan);
+	tern_ps_job_fini(&w->job);
+	free(w->servers);
+	free(w);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The worker: joins the servers of a job, follows the versions of the parameters,
+ * computes the gradients of its slots, and at the end evaluates and saves if it is worker
+ * 0.
+ *
+ * Everything happens on the context's thread, except arithmetic, which is submitted to
+ * the context's environment.
+ */
+#ifndef TERN_CLIENT_WORKER_H
+#define TERN_CLIENT_WORKER_H
+
+#include <tern/context.h>
+
+#include "client/data/dataset.h"
+#include "client/models/model.h"
+#include "ps/job.h"
+
+struct tern_worker;
+
+struct tern_worker_progress {
+	uint64_t step;    /* steps done */
+	double loss;      /* mean over the records of this worker's slots of that step */
+	uint64_t records; /* that this worker has computed */
+	uint64_t bytes;   /* of gradients and parameters that it has moved */
+};
+
+struct tern_worker_results {
+	uint64_t steps;
+	double loss;      /* mean of `loss` over the last steps, at most 100 */
+	double test_loss; /* mean over the records; NAN: no test set, or not worker 0 */
+	double test_accuracy; /* NAN as well */
+	double test_auc;      /* two classes only; else NAN */
+	uint64_t bytes;
+	const char
+		*written; /* what the model wrote, terminated; NULL: nothing was asked */
+};
+
+struct tern_worker_opts {
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+	const struct tern_kernels *kernels;
+	/* Of `job`: everything but params and arithmetic, which follow from the model and
+	 * the kernels. Copied. */
+	const struct tern_ps_job *job;
+	uint32_t index;
+	const struct tern_model *model;
+	const struct tern_dataset *train;
+	const struct tern_dataset *test; /* NULL: none. Used by worker 0 */
+	const char *save_path; /* worker 0 writes the parameters there; NULL: nowhere */
+	uint32_t write_count;  /* worker 0, charlm: symbols that the model is to write */
+	void (*progress)(void *arg, const struct tern_worker_progress *progress);
+	/* The end, once: 0 and results, or a status and a sentence. The worker is to be
+	 * freed afterwards, not in here. */
+	void (*ended)(void *arg, int status, const char *text,
+		const struct tern_worker_results *results);
+	void *arg;
+};
+
+/* Starts to connect. -EINVAL with why->text; -ENOMEM. */
+int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **out,
+	struct tern_ps_text *why);
+
+/* Ends the job from outside: the servers are told `why`, then ended() comes with
+ * -ECANCELED. */
+void tern_worker_stop(struct tern_worker *worker, const char *why);
+
+/* Jobs must have ended (host_env_stop) and the context must be freed first. */
+void tern_worker_free(struct tern_worker *worker);
+
+#endif

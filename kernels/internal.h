@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the CPU's table share. */
+#ifndef TERN_KERNELS_INTERNAL_H
+#define TERN_KERNELS_INTERNAL_H
+
+#include "kernels/kernels.h"
+
+/* elementwise.c, once for each width: fill in their part of a table. */
+void tern_elementwise_portable(struct tern_kernels *k);
+void tern_elementwise_avx2(struct tern_kernels *k);
+void tern_elementwise_avx512(struct tern_kernels *k);
+
+/* layers.c: the layers, for any width. */
+void tern_layers_fill(struct tern_kernels *k);
+
+/* matmul.c: c[m][n] = a b (+ c if `add`), a as a[m][k], or a[k][m] if transposed; b as
+ * b[k][n], or b[n][k]. One thread. */
+void tern_matmul(float *c, const float *a, bool a_transposed, const float *b,
+	bool b_transposed, size_t m, size_t n, size_t k, bool add);
+void tern_matmul_init(void); /* pins the library to one thread */
+/* "openblas 0.3.21 SkylakeX", or "portable matmul". Static storage. */
+const char *tern_matmul_name(void);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matrix products: OpenBLAS on one thread (one, two and three threads give three
+ * different results), or plain C with a fixed order of additions where it is not built
+ * in.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "kernels/internal.h"
+#include "tern-config.h"
+
+#if TERN_HAVE_OPENBLAS
+#include <cblas.h>
+
+void tern_matmul(float *c, const float *a, bool a_transposed, const float *b,
+	bool b_transposed, size_t m, size_t n, size_t k, bool add)
+{
+	cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans,
+		b_transposed ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n,
+		(blasint)k, 1.0f, a, (blasint)(a_transposed ? m : k), b,
+		(blasint)(b_transposed ? k : n), add ? 1.0f : 0.0f, c, (blasint)n);
+}
+
+void tern_matmul_init(void)
+{
+	openblas_set_num_threads(1);
+}
+
+const char *tern_matmul_name(void)
+{
+	static char name[64];
+	char version[24] = "?";
+
+	sscanf(openblas_get_config(), "OpenBLAS %23s", version);
+	snprintf(name, sizeof(name), "openblas %s %s", version, openblas_get_corename());
+	return name;
+}
+#else
+/* Row by row, so that the inner loop runs along rows of b and c. */
+void tern_matmul(float *c, const float *a, bool a_transposed, const float *b,
+	bool b_transposed, size_t m, size_t n, size_t k, bool add)
+{
+	for (size_t i = 0; i < m; i++) {
+		float *row = c + i * n;
+
+		if (!add)
+			memset(row, 0, n * sizeof(*row));
+		for (size_t l = 0; l < k; l++) {
+			float x = a_transposed ? a[l * m + i] : a[i * k + l];
+
+			for (size_t j = 0; j < n; j++)
+				row[j] +=
+					x * (b_transposed ? b[j * k + l] : b[l * n + j]);
+		}
+	}
+}
+
+void tern_matmul_init(void)
+{
+}
+
+const char *tern_matmul_name(void)
+{
+	return "portable matmul";
+}
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizers by name, their defaults, and what state they keep. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "kernels/kernels.h"
+
+static const struct {
+	const char *name;
+	struct tern_optimizer defaults;
+	unsigned state_count;
+	const char *states[2];
+} table[] = {
+	[TERN_OPT_SGD] = {"sgd", {.kind = TERN_OPT_SGD, .lr = 0.01f}, 0, {NULL}},
+	[TERN_OPT_MOMENTUM] = {"momentum",
+		{.kind = TERN_OPT_MOMENTUM, .lr = 0.01f, .momentum = 0.9f}, 1, {"m"}},
+	[TERN_OPT_ADAGRAD] = {"adagrad",
+		{.kind = TERN_OPT_ADAGRAD,
+			.lr = 0.1f,
+			.epsilon = 1e-10f,
+			.initial_accumulator = 0.1f},
+		1, {"v"}},
+	[TERN_OPT_ADAM] = {"adam",
+		{.kind = TERN_OPT_ADAM,
+			.lr = 1e-3f,
+			.beta1 = 0.9f,
+			.beta2 = 0.999f,
+			.epsilon = 1e-8f},
+		2, {"m", "v"}},
+};
+
+int tern_optimizer_parse(const char *name, struct tern_optimizer *out)
+{
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(table); i++)
+		if (strcmp(name, table[i].name) == 0) {
+			*out = table[i].defaults;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+const char *tern_optimizer_name(enum tern_optimizer_kind kind)
+{
+	return table[kind].name;
+}
+
+const char *tern_optimizer_names(void)
+{
+	return "sgd, momentum, adagrad or adam";
+}
+
+unsigned tern_optimizer_state_count(enum tern_optimizer_kind kind)
+{
+	return table[kind].state_count;
+}
+
+const char *tern_optimizer_state_name(enum tern_optimizer_kind kind, unsigned index)
+{
+	return index < table[kind].state_count ? table[kind].states[index] : NULL;
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ps/job.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+
+const char *tern_mode_name(enum tern_mode mode)
+{
+	return mode == TERN_MODE_ASYNC ? "async" : "sync";
+}
+
+uint64_t tern_ps_job_steps_of(const struct tern_ps_job *job, uint32_t index)
+{
+	if (job->mode == TERN_MODE_SYNC)
+		return job->steps;
+	return job->steps / job->workers + (index < job->steps % job->workers);
+}
+
+void tern_ps_job_fini(struct tern_ps_job *job)
+{
+	free(job->params);
+	free(job->servers);
+	*job = (struct tern_ps_job){0};
+}
+
+int tern_ps_job_copy(struct tern_ps_job *to, const struct tern_ps_job *from)
+{
+	*to = *from;
+	to->params = calloc(from->param_count, sizeof(*to->params));
+	to->servers = calloc(from->server_count, sizeof(*to->servers));
+	if (!to->params || !to->servers) {
+		tern_ps_job_fini(to);
+		return -ENOMEM;
+	}
+	memcpy(to->params, from->params, from->param_count * sizeof(*to->params));
+	memcpy(to->servers, from->servers, from->server_count * sizeof(*to->servers));
+	return 0;
+}
+
+/* ---- encoding -------------------------------------------------------------------------
+ */
+
+static json_t *encode_param(const struct tern_param *p)
+{
+	json_t *dims = json_array();
+
+	for (uint32_t i = 0; i < p->shape.rank; i++)
+		json_array_append_new(dims, json_integer((json_int_t)p->shape.dims[i]));
+	return json_pack("{s:s, s:o, s:b, s:f}", "name", p->name, "dims", dims, "uniform",
+		p->init == TERN_INIT_UNIFORM, "scale", (double)p->scale);
+}
+
+static json_t *encode_optimizer(const struct tern_optimizer *o)
+{
+	return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "name",
+		tern_optimizer_name(o->kind), "lr", (double)o->lr, "momentum",
+		(double)o->momentum, "beta1", (double)o->beta1, "beta2", (double)o->beta2,
+		"epsilon", (double)o->epsilon, "weight_decay", (double)o->weight_decay,
+		"initial_accumulator", (double)o->initial_accumulator);
+}
+
+char *tern_ps_job_encode(const struct tern_ps_job *job)
+{
+	json_t *params = json_array(), *servers = json_array(), *root;
+	char *text;
+
+	for (uint32_t i = 0; i < job->param_count; i++)
+		json_array_append_new(params, encode_param(&job->params[i]));
+	for (uint32_t i = 0; i < job->server_count; i++)
+		json_array_append_new(servers, json_string(job->servers[i]));
+	root = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o, s:o, s:o}",
+		"mode", tern_mode_name(job->mode), "steps", (json_int_t)job->steps,
+		"seed", (json_int_t)job->seed, "slots", (json_int_t)job->slots, "workers",
+		(json_int_t)job->workers, "batch", (json_int_t)job->batch, "clip_norm",
+		job->clip_norm, "arithmetic", job->arithmetic, "optimizer",
+		encode_optimizer(&job->optimizer), "params", params, "servers", servers);
+	text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+	json_decref(root);
+	return text;
+}
+
+/* ---- decoding -------------------------------------------------------------------------
+ */
+
+static int bad(struct tern_ps_text *why, const char *field, const char *expected)
+{
+	snprintf(why->text, sizeof(why->text), "%s: expected %s", field, expected);
+	return -EINVAL;
+}
+
+static int get_int(const json_t *root, const char *field, uint64_t low, uint64_t high,
+	uint64_t *out, struct tern_ps_text *why)
+{
+	const json_t *value = json_object_get(root, field);
+	char expected[80];
+
+	if (json_is_integer(value)) {
+		*out = (uint64_t)json_integer_value(value);
+		if (*out >= low && *out <= high)
+			return 0;
+	}
+	snprintf(expected, sizeof(expected), "an integer from %llu to %llu",
+		(unsigned long long)low, (unsigned long long)high);
+	return bad(why, field, expected);
+}
+
+static int get_float(
+	const json_t *root, const char *field, float *out, struct tern_ps_text *why)
+{
+	const json_t *value = json_object_get(root, field);
+	double d = json_number_value(value);
+
+	if (!json_is_number(value) || !isfinite((float)d))
+		return bad(why, field, "a finite number");
+	*out = (float)d;
+	return 0;
+}
+
+static int decode_optimizer(
+	const json_t *root, struct tern_optimizer *o, struct tern_ps_text *why)
+{
+	const char *name = json_string_value(json_object_get(root, "name"));
+	const struct {
+		const char *field;
+		float *value;
+	} fields[] = {{"lr", &o->lr}, {"momentum", &o->momentum}, {"beta1", &o->beta1},
+		{"beta2", &o->beta2}, {"epsilon", &o->epsilon},
+		{"weight_decay", &o->weight_decay},
+		{"initial_accumulator", &o->initial_accumulator}};
+
+	if (!name || tern_optimizer_parse(name, o) < 0)
+		return bad(why, "optimizer", tern_optimizer_names());
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(fields); i++)
+		if (get_float(root, fields[i].field, fields[i].value, why) < 0)
+			return -EINVAL;
+	return 0;
+}
+
+static int decode_param(const json_t *root, struct tern_param *p, uint64_t *elements,
+	struct tern_ps_text *why)
+{
+	const char *name = json_string_value(json_object_get(root, "name"));
+	const json_t *dims = json_object_get(root, "dims");
+	uint64_t bytes;
+
+	if (!name || !*name || strlen(name) >= sizeof(p->name))
+		return bad(why, "params: name", "1 to 47 characters");
+	strcpy(p->name, name);
+	p->shape = (struct tern_shape){
+		.dtype = TERN_F32, .rank = (uint32_t)json_array_size(dims)};
+	if (!json_is_array(dims) || json_array_size(dims) > TERN_RANK_MAX)
+		return bad(why, p->name, "at most 8 dims");
+	for (uint32_t i = 0; i < p->shape.rank; i++) {
+		const json_t *dim = json_array_get(dims, i);
+
+		if (!json_is_integer(dim) || json_integer_value(dim) <= 0)
+			return bad(why, p->name, "positive dims");
+		p->shape.dims[i] = (uint64_t)json_integer_value(dim);
+	}
+	if (tern_shape_bytes(&p->shape, &bytes) < 0 || bytes > (1ull << 40))
+		return bad(why, p->name, "at most 1 TiB");
+	p->init = json_is_true(json_object_get(root, "uniform")) ? TERN_INIT_UNIFORM
+								 : TERN_INIT_ZERO;
+	p->first = *elements;
+	p->count = bytes / sizeof(float);
+	*elements += p->count;
+	return get_float(root, "scale", &p->scale, why);
+}
+
+static int decode_lists(
+	const json_t *root, struct tern_ps_job *job, struct tern_ps_text *why)
+{
+	const json_t *params = json_object_get(root, "params");
+	const json_t *servers = json_object_get(root, "servers");
+	size_t param_count = json_array_size(params),
+	       server_count = json_array_size(servers);
+
+	if (param_count < 1 || param_count > TERN_PARAMS_MAX)
+		return bad(why, "params", "1 to 65536 parameters");
+	if (server_count < 1 || server_count > TERN_SERVERS_MAX)
+		return bad(why, "servers", "1 to 256 addresses");
+	job->params = calloc(param_count, sizeof(*job->params));
+	job->servers = calloc(server_count, sizeof(*job->servers));
+	if (!job->params || !job->servers)
+		return -ENOMEM;
+	job->param_count = (uint32_t)param_count;
+	job->server_count = (uint32_t)server_count;
+	for (uint32_t i = 0; i < job->param_count; i++) {
+		int r = decode_param(json_array_get(params, i), &job->params[i],
+			&job->element_count, why);
+
+		if (r < 0)
+			return r;
+	}
+	for (uint32_t i = 0; i < job->server_count; i++) {
+		const char *address = json_string_value(json_array_get(servers, i));
+
+		if (!address || !*address || strlen(address) >= sizeof(job->servers[i]))
+			return bad(why, "servers", "addresses of 1 to 127 characters");
+		strcpy(job->servers[i], address);
+	}
+	return 0;
+}
+
+static int decode_numbers(
+	const json_t *root, struct tern_ps_job *job, struct tern_ps_text *why)
+{
+	const char *mode = json_string_value(json_object_get(root, "mode"));
+	const char *arithmetic = json_string_value(json_object_get(root, "arithmetic"));
+	const json_t *clip = json_object_get(root, "clip_norm");
+	uint64_t slots, workers, batch;
+
+	if (!mode || (strcmp(mode, "sync") != 0 && strcmp(mode, "async") != 0))
+		return bad(why, "mode", "sync or async");
+	job->mode = strcmp(mode, "async") == 0 ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
+	if (get_int(root, "steps", 0, 1ull << 40, &job->steps, why) < 0 ||
+		get_int(root, "seed", 0, UINT64_MAX, &job->seed, why) < 0 ||
+		get_int(root, "slots", 1, TERN_SLOTS_MAX, &slots, why) < 0 ||
+		get_int(root, "workers", 1, TERN_WORKERS_MAX, &workers, why) < 0 ||
+		get_int(root, "batch", 1, 1u << 24, &batch, why) < 0)
+		return -EINVAL;
+	job->slots = (uint32_t)slots;
+	job->workers = (uint32_t)workers;
+	job->batch = (uint32_t)batch;
+	job->clip_norm = json_number_value(clip);
+	if (!json_is_number(clip) || !(job->clip_norm >= 0) || !isfinite(job->clip_norm))
+		return bad(why, "clip_norm", "a finite number, 0 or more");
+	if (job->clip_norm > 0 && job->mode == TERN_MODE_ASYNC)
+		return bad(
+			why, "clip_norm", "0 in async mode: a norm needs a whole step");
+	if (!arithmetic || strlen(arithmetic) >= sizeof(job->arithmetic))
+		return bad(why, "arithmetic", "a string below 128 characters");
+	strcpy(job->arithmetic, arithmetic);
+	return decode_optimizer(json_object_get(root, "optimizer"), &job->optimizer, why);
+}
+
+int tern_ps_job_decode(
+	const char *json, size_t bytes, struct tern_ps_job *out, struct tern_ps_text *why)
+{
+	json_t *root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, NULL);
+	int r;
+
+	*out = (struct tern_ps_job){0};
+	why->text[0] = 0;
+	if (!json_is_object(root)) {
+		json_decref(root);
+		return bad(why, "job", "a JSON object");
+	}
+	r = decode_numbers(root, out, why);
+	if (r == 0)
+		r = decode_lists(root, out, why);
+	if (r < 0)
+		tern_ps_job_fini(out);
+	json_decref(root);
+	return r;
+}
+
+/* ---- comparing ------------------------------------------------------------------------
+ */
+
+static void print_shape(const struct tern_shape *shape, char *out, size_t size)
+{
+	size_t n = (size_t)snprintf(out, size, "%s[", tern_dtype_name(shape->dtype));
+
+	for (uint32_t i = 0; i < shape->rank && n < size; i++)
+		n += (size_t)snprintf(out + n, size - n, "%s%llu", i ? "," : "",
+			(unsigned long long)shape->dims[i]);
+	if (n < size)
+		snprintf(out + n, size - n, "]");
+}
+
+static bool differ(struct tern_ps_text *why, const char *who, const char *what,
+	double ours, double theirs)
+{
+	if (ours == theirs)
+		return false;
+	snprintf(why->text, sizeof(why->text), "%s: %s has %.17g, the job %.17g", what,
+		who, theirs, ours);
+	return true;
+}
+
+static bool params_differ(const struct tern_ps_job *a, const struct tern_ps_job *b,
+	const char *who, struct tern_ps_text *why)
+{
+	char ours[100], theirs[100];
+
+	if (differ(why, who, "number of parameters", a->param_count, b->param_count))
+		return true;
+	for (uint32_t i = 0; i < a->param_count; i++) {
+		const struct tern_param *p = &a->params[i], *q = &b->params[i];
+
+		if (strcmp(p->name, q->name) != 0) {
+			snprintf(why->text, sizeof(why->text),
+				"parameter %u: %s calls it %s, the job %s", i, who,
+				q->name, p->name);
+			return true;
+		}
+		if (!tern_shape_equal(&p->shape, &q->shape)) {
+			print_shape(&p->shape, ours, sizeof(ours));
+			print_shape(&q->shape, theirs, sizeof(theirs));
+			snprintf(why->text, sizeof(why->text),
+				"parameter %s: %s has %s, the job %s", p->name, who,
+				theirs, ours);
+			return true;
+		}
+		if (differ(why, who, p->name, p->scale, q->scale))
+			return true;
+	}
+	return false;
+}
+
+bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *b,
+	const char *who, struct tern_ps_text *why)
+{
+	const struct tern_optimizer *p = &a->optimizer, *q = &b->optimizer;
+
+	if (a->mode != b->mode) {
+		snprintf(why->text, sizeof(why->text), "mode: %s has %s, the job %s", who,
+			tern_mode_name(b->mode), tern_mode_name(a->mode));
+		return true;
+	}
+	if (p->kind != q->kind) {
+		snprintf(why->text, sizeof(why->text), "optimizer: %s has %s, the job %s",
+			who, tern_optimizer_name(q->kind), tern_optimizer_name(p->kind));
+		return true;
+	}
+	if (a->mode == TERN_MODE_SYNC && strcmp(a->arithmetic, b->arithmetic) != 0) {
+		snprintf(why->text, sizeof(why->text),
+			"arithmetic: %s has \"%s\", the job \"%s\": the same bits "
+			"need the same",
+			who, b->arithmetic, a->arithmetic);
+		return true;
+	}
+	return differ(why, who, "steps", (double)a->steps, (double)b->steps) ||
+	       differ(why, who, "seed", (double)a->seed, (double)b->seed) ||
+	       differ(why, who, "slots", a->slots, b->slots) ||
+	       differ(why, who, "workers", a->workers, b->workers) ||
+	       differ(why, who, "batch", a->batch, b->batch) ||
+	       differ(why, who, "number of servers", a->server_count, b->server_count) ||
+	       differ(why, who, "clip norm", a->clip_norm, b->clip_norm) ||
+	       differ(why, who, "learning rate", p->lr, q->lr) ||
+	       differ(why, who, "momentum", p->momentum, q->momentum) ||
+	       differ(why, who, "beta1", p->beta1, q->beta1) ||
+	       differ(why, who, "beta2", p->beta2, q->beta2) ||
+	       differ(why, who, "epsilon", p->epsilon, q->epsilon) ||
+	       differ(why, who, "weight decay", p->weight_decay, q->weight_decay) ||
+	       differ(why, who, "initial accumulator", p->initial_accumulator,
+		       q->initial_accumulator) ||
+	       params_differ(a, b, who, why);
+}

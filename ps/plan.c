@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ps/plan.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <tern/channel.h>
+
+#include "base/util.h"
+
+#define CHUNK_BYTES_MIN (16u << 10)
+#define CHUNK_BYTES_MAX (1u << 20)
+
+static uint64_t chunk_elements(uint64_t element_count)
+{
+	uint64_t bytes = element_count * sizeof(float) / 64;
+
+	bytes = TERN_MAX(bytes, (uint64_t)CHUNK_BYTES_MIN);
+	bytes = TERN_MIN(bytes, (uint64_t)CHUNK_BYTES_MAX);
+	return tern_align_up(bytes, 64) / sizeof(float);
+}
+
+static uint64_t key_of(const char *what, uint32_t chunk)
+{
+	char name[48];
+
+	snprintf(name, sizeof(name), "%s/%u", what, chunk);
+	return tern_key(name);
+}
+
+int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t server_count)
+{
+	uint64_t *load;
+
+	if (element_count == 0 || element_count > UINT64_MAX / 64 || server_count == 0)
+		return -EINVAL;
+	*plan = (struct tern_plan){.element_count = element_count,
+		.server_count = server_count,
+		.chunk_elements = chunk_elements(element_count)};
+	plan->chunk_count = (uint32_t)((element_count + plan->chunk_elements - 1) /
+				       plan->chunk_elements);
+	plan->chunks = calloc(plan->chunk_count, sizeof(*plan->chunks));
+	load = calloc(server_count, sizeof(*load));
+	for (uint32_t i = 0; plan->chunks && load && i < plan->chunk_count; i++) {
+		struct tern_chunk *c = &plan->chunks[i];
+
+		c->first = i * plan->chunk_elements;
+		c->count = TERN_MIN(plan->chunk_elements, element_count - c->first);
+		for (uint32_t s = 1; s < server_count; s++)
+			if (load[s] < load[c->server])
+				c->server = s;
+		load[c->server] += c->count;
+		c->gradient_key = key_of("gradient", i);
+		c->parameter_key = key_of("parameter", i);
+	}
+	free(load);
+	if (plan->chunks && load)
+		return 0;
+	tern_plan_fini(plan);
+	return -ENOMEM;
+}
+
+void tern_plan_fini(struct tern_plan *plan)
+{
+	free(plan->chunks);
+	*plan = (struct tern_plan){0};
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plan: how the flat vector of parameters is cut into chunks and where they live. It
+ * is a pure function of the number of elements and of servers, so both ends compute it
+ * alone. The cut does not depend on the number of servers, hence neither do the results.
+ */
+#ifndef TERN_PS_PLAN_H
+#define TERN_PS_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct tern_chunk {
+	uint64_t first, count; /* elements of the flat vector */
+	uint32_t server;
+	uint64_t gradient_key, parameter_key;
+};
+
+struct tern_plan {
+	uint64_t element_count;
+	uint32_t chunk_count, server_count;
+	uint64_t chunk_elements; /* of every chunk but the last */
+	struct tern_chunk *chunks;
+};
+
+/*
+ * Chunks of 1/64 of the whole, at least 16 KiB and at most 1 MiB of float32, a multiple
+ * of 64 bytes; each goes to the server with the fewest bytes so far (max/min <= 1.05 from
+ * 32 chunks per server). -ENOMEM; -EINVAL: no elements or no servers.
+ */
+int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t server_count);
+void tern_plan_fini(struct tern_plan *plan);
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ps/talk.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/util.h"
+
+/* One message on its way out. */
+struct saying {
+	struct tern_req req;
+	struct tern_pool *pool;
+	struct tern_buf buf;
+};
+
+static uint64_t talk_key(void)
+{
+	return tern_key("talk");
+}
+
+static void said(struct tern_req *req)
+{
+	struct saying *s = req->arg;
+
+	tern_pool_put(s->pool, &s->buf);
+	free(s);
+}
+
+void tern_talk_say(struct tern_talk *talk, json_t *message)
+{
+	char *text = message ? json_dumps(message, JSON_COMPACT | JSON_REAL_PRECISION(17))
+			     : NULL;
+	struct saying *s = calloc(1, sizeof(*s));
+	struct tern_tensor tensor;
+	size_t bytes = text ? strlen(text) : 0;
+
+	json_decref(message);
+	if (!text || !s || talk->closed ||
+		tern_pool_get(talk->pool, bytes, &s->buf) < 0) {
+		free(text);
+		free(s);
+		return;
+	}
+	memcpy(tern_buf_ptr(&s->buf), text, bytes);
+	free(text);
+	s->pool = talk->pool;
+	s->req.done = said;
+	s->req.arg = s;
+	tensor = (struct tern_tensor){
+		.buf = s->buf, .shape = tern_shape_1d(TERN_U8, bytes)};
+	tern_send(talk->channel, &s->req, talk_key(), talk->said_count++, &tensor, NULL,
+		TERN_URGENT);
+}
+
+static void listen(struct tern_talk *talk)
+{
+	tern_recv(talk->channel, &talk->req, talk_key(), talk->heard_count++, NULL, NULL,
+		TERN_RECV_ALLOC);
+}
+
+static void heard(struct tern_req *req)
+{
+	struct tern_talk *talk = req->arg;
+	json_t *message = NULL;
+
+	if (req->status < 0)
+		return; /* the peer is down, and reported as that */
+	if (req->bytes <= TERN_PS_TEXT_MAX)
+		message = json_loadb(req->data, req->bytes, JSON_REJECT_DUPLICATES, NULL);
+	tern_release(req);
+	if (!json_is_object(message)) {
+		json_decref(message);
+		message = NULL;
+	}
+	if (!talk->closed)
+		listen(talk);
+	talk->heard(talk, message);
+	json_decref(message);
+}
+
+int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer)
+{
+	int r = tern_channel_open(peer, TERN_PS_CHANNEL_TALK, &talk->channel);
+
+	if (r < 0)
+		return r;
+	talk->req.done = heard;
+	talk->req.arg = talk;
+	listen(talk);
+	return 0;
+}
+
+const char *tern_talk_type(const json_t *message)
+{
+	const char *type = json_string_value(json_object_get(message, "type"));
+
+	return type ? type : "";
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The talk between the processes of a job: small JSON messages in order, on a channel of
+ * their own. The tensors go over another one.
+ *
+ *     worker -> server   {"type":"join", "worker":i, "server":j, "job":{...}}
+ *     server -> server 0 {"type":"peer", "server":j}
+ *     server -> worker   {"type":"welcome"}, {"type":"refused", "text":...}
+ *     worker -> server   {"type":"bye"}: it has all it needs
+ *     either             {"type":"abort", "text":...}: the job has failed, and why
+ */
+#ifndef TERN_PS_TALK_H
+#define TERN_PS_TALK_H
+
+#include <jansson.h>
+
+#include <tern/channel.h>
+
+/* Channels, and the keys on them that are not a chunk's. */
+enum {
+	TERN_PS_CHANNEL_TALK = 1,
+	TERN_PS_CHANNEL_DATA = 2,
+};
+
+#define TERN_PS_TEXT_MAX (16u << 20) /* a job with many parameters */
+
+struct tern_talk {
+	struct tern_pool *pool; /* also the peer's opts.pool */
+	struct tern_channel *channel;
+	/* A message, valid during the call; NULL: it was not JSON. The talk may be closed
+	 * in here. Not called again after the peer went down. */
+	void (*heard)(struct tern_talk *talk, const json_t *message);
+	uint64_t said_count, heard_count;
+	struct tern_req req;
+	bool closed;
+};
+
+/* Opens the channel and starts to listen. heard and pool are set by the caller. */
+int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer);
+
+/* Says `message` and drops it. What cannot be said any more is dropped too: the peer's
+ * end is reported elsewhere. */
+void tern_talk_say(struct tern_talk *talk, json_t *message);
+
+/* What a message's "type" is; "" if it has none. */
+const char *tern_talk_type(const json_t *message);
+
+#endif

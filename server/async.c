@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Async mode: each worker has its own stream with each chunk. Its gradient is applied
+ * when it comes, one at a time, and the worker gets a copy of the chunk as it is then: a
+ * copy, because the next gradient may be applied while it is still on its way.
+ *
+ * A stream's steps are the worker's own, one receive for each: no gradient counts twice.
+ * How many versions the chunk has moved on since the worker was sent it is its staleness.
+ */
+#include "server/internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+int async_init(struct chunk *c)
+{
+	struct tern_server *s = c->server;
+	uint64_t bytes = c->plan->count * sizeof(float);
+
+	c->streams = calloc(s->job.workers, sizeof(*c->streams));
+	if (!c->streams)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		struct stream *t = &c->streams[i];
+		int r;
+
+		t->chunk = c;
+		t->worker = i;
+		tern_list_init(&t->node);
+		r = tern_pool_get(s->store, bytes, &t->gradient);
+		if (r == 0)
+			r = tern_pool_get(s->store, bytes, &t->copy);
+		if (r < 0)
+			return r == -EAGAIN ? -ENOMEM : r;
+	}
+	return 0;
+}
+
+void async_fini(struct chunk *c)
+{
+	for (uint32_t i = 0; c->streams && i < c->server->job.workers; i++) {
+		tern_pool_put(c->server->store, &c->streams[i].gradient);
+		tern_pool_put(c->server->store, &c->streams[i].copy);
+	}
+	free(c->streams);
+}
+
+static void receive(struct stream *t);
+static void run_next(struct chunk *c);
+
+static void copy_sent(struct tern_req *req)
+{
+	struct stream *t = req->arg;
+
+	if (req->status == 0 && !t->chunk->server->over)
+		receive(t);
+}
+
+static void send_copy(struct stream *t)
+{
+	struct chunk *c = t->chunk;
+	struct tern_tensor tensor = {
+		.buf = t->copy, .shape = tern_shape_1d(TERN_F32, c->plan->count)};
+
+	t->seen = c->version;
+	t->parameter_req.done = copy_sent;
+	t->parameter_req.arg = t;
+	tern_send(c->server->workers[t->worker]->data, &t->parameter_req,
+		c->plan->parameter_key, t->step, &tensor, NULL, 0);
+}
+
+/* Applies the first ready gradient in place and copies the result for its worker. */
+static void apply_one(struct tern_job *job)
+{
+	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct stream *t = tern_list_first(&c->ready, struct stream, node);
+	const float *gradient = tern_buf_ptr(&t->gradient);
+	struct tern_update u = chunk_update(c, c->version + 1, &gradient, 1, 1.0f, 1.0f);
+
+	u.w_in = u.w_out = chunk_w(c, 0);
+	tern_update_run(&u);
+	memcpy(tern_buf_ptr(&t->copy), u.w_out, c->plan->count * sizeof(float));
+}
+
+static void one_applied(struct tern_job *job)
+{
+	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct tern_server *s = c->server;
+	struct stream *t = tern_list_entry(tern_list_pop(&c->ready), struct stream, node);
+	uint64_t staleness = c->version - t->seen;
+
+	c->busy = false;
+	c->version++;
+	s->stats.gradients_added++;
+	s->stats.staleness[TERN_MIN(staleness, (uint64_t)TERN_STALENESS_BINS - 1)]++;
+	if (s->over)
+		return;
+	t->step++;
+	send_copy(t);
+	run_next(c);
+}
+
+static void run_next(struct chunk *c)
+{
+	if (c->busy || tern_list_empty(&c->ready))
+		return;
+	c->busy = true;
+	chunk_submit(c, apply_one, one_applied);
+}
+
+static void gradient_arrived(struct tern_req *req)
+{
+	struct stream *t = req->arg;
+	struct chunk *c = t->chunk;
+
+	if (req->status == -EMSGSIZE ||
+		(req->status == 0 && req->bytes != t->gradient.bytes))
+		server_fail(c->server, -EPROTO,
+			"chunk %u: a gradient of another size came", c->number);
+	if (req->status < 0 || c->server->over)
+		return;
+	/* What the job reads of the list does not change while it runs: only its tail
+	 * does. */
+	tern_list_push(&c->ready, &t->node);
+	run_next(c);
+}
+
+static void receive(struct stream *t)
+{
+	struct chunk *c = t->chunk;
+	struct tern_server *s = c->server;
+
+	if (t->step >= tern_ps_job_steps_of(&s->job, t->worker))
+		return;
+	t->gradient_req.done = gradient_arrived;
+	t->gradient_req.arg = t;
+	tern_recv(s->workers[t->worker]->data, &t->gradient_req, c->plan->gradient_key,
+		t->step, &t->gradient, NULL, 0);
+}
+
+void async_start(struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		for (uint32_t j = 0; j < s->job.workers; j++) {
+			struct stream *t = &s->chunks[i].streams[j];
+
+			memcpy(tern_buf_ptr(&t->copy), chunk_w(t->chunk, 0),
+				t->copy.bytes);
+			send_copy(t);
+		}
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The second phase of a step that needs a number over all chunks: the norm of the mean
+ * gradient, to clip by it. Every server sends the sums of squares of its chunks to server
+ * 0, which adds them in the order of the chunks, whoever had them, and sends the total to
+ * all. Nothing of w, m or v has changed by then, and the same number reaches every chunk.
+ */
+#include "server/internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+
+static uint64_t partials_key(void)
+{
+	return tern_key("norm/partials");
+}
+
+static uint64_t total_key(void)
+{
+	return tern_key("norm/total");
+}
+
+static uint32_t chunks_of(const struct tern_server *s, uint32_t server)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < s->plan.chunk_count; i++)
+		count += s->plan.chunks[i].server == server;
+	return count;
+}
+
+int norm_init(struct tern_server *s)
+{
+	int r = tern_pool_get(
+		s->staging, (s->chunk_count + 1u) * sizeof(double), &s->partials);
+
+	if (r == 0)
+		r = tern_pool_get(s->staging, sizeof(double), &s->total);
+	if (r < 0 || s->index != 0)
+		return r;
+	s->shares = calloc(s->job.server_count, sizeof(*s->shares));
+	s->total_reqs = calloc(s->job.server_count, sizeof(*s->total_reqs));
+	if (!s->shares || !s->total_reqs)
+		return -ENOMEM;
+	for (uint32_t i = 1; i < s->job.server_count && r == 0; i++)
+		r = tern_pool_get(s->staging, (chunks_of(s, i) + 1u) * sizeof(double),
+			&s->shares[i].buf);
+	return r;
+}
+
+void norm_fini(struct tern_server *s)
+{
+	for (uint32_t i = 1; s->shares && i < s->job.server_count; i++)
+		tern_pool_put(s->staging, &s->shares[i].buf);
+	tern_pool_put(s->staging, &s->partials);
+	tern_pool_put(s->staging, &s->total);
+	free(s->shares);
+	free(s->total_reqs);
+}
+
+/* ---- connections
+ * ------------------------------------------------------------------------- */
+
+static void nothing_heard(struct tern_talk *talk, const json_t *message)
+{
+	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
+	const char *text = json_string_value(json_object_get(message, "text"));
+
+	server_fail(
+		p->server, -ECANCELED, "server 0: %s", text ? text : "it sent nonsense");
+}
+
+static void zero_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct server_peer *p = arg;
+	struct tern_server *s = p->server;
+
+	(void)peer;
+	if (event == TERN_PEER_UP) {
+		server_maybe_start(s);
+	} else if (event == TERN_PEER_DOWN) {
+		p->gone = true;
+		p->talk.closed = true;
+		server_fail(s, status ? status : -EPIPE, "server 0 at %s is gone: %s",
+			s->job.servers[0],
+			status ? tern_status_text(status) : "it left too early");
+		tern_defer(s->opts.ctx, &s->end_call);
+	}
+}
+
+/* Once the job is known: every server but 0 connects to 0. */
+int norm_connect(struct tern_server *s)
+{
+	struct server_peer *p;
+	char name[32];
+	int r;
+
+	if (s->index == 0 || s->to_zero)
+		return 0;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	snprintf(name, sizeof(name), "server %u", s->index);
+	p->server = s;
+	p->talk.pool = s->staging;
+	p->talk.heard = nothing_heard;
+	r = tern_connect(s->opts.ctx, s->job.servers[0],
+		&(struct tern_peer_opts){
+			.event = zero_event, .arg = p, .name = name, .pool = s->staging},
+		&p->peer);
+	if (r < 0) {
+		free(p);
+		return r;
+	}
+	tern_list_push(&s->peers, &p->node);
+	s->to_zero = p;
+	r = tern_channel_open(p->peer, TERN_PS_CHANNEL_DATA, &p->data);
+	if (r == 0)
+		r = tern_talk_open(&p->talk, p->peer);
+	if (r == 0)
+		tern_talk_say(&p->talk, json_pack("{s:s, s:I}", "type", "peer", "server",
+						(json_int_t)s->index));
+	return r;
+}
+
+static struct server_peer *server_peer_of(const struct tern_server *s, uint32_t index)
+{
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (p->is_server && p->index == index && !p->gone)
+			return p;
+	}
+	return NULL;
+}
+
+bool norm_is_connected(const struct tern_server *s)
+{
+	if (s->index != 0)
+		return s->to_zero != NULL;
+	for (uint32_t i = 1; i < s->job.server_count; i++)
+		if (chunks_of(s, i) && !server_peer_of(s, i))
+			return false;
+	return true;
+}
+
+/* ---- the exchange
+ * --------------------------------------------------------------------------- */
+
+static void apply_all(struct tern_server *s, double norm)
+{
+	double clip = norm > s->job.clip_norm ? s->job.clip_norm / norm : 1.0;
+
+	s->norm_step++;
+	s->summed_count = 0;
+	for (uint32_t i = s->chunk_count; i-- > 0 && !s->over;)
+		sync_apply(&s->chunks[i], clip);
+}
+
+/* Server 0: everybody's share is here. Each server's partials are in the order of its
+ * chunks. */
+static void add_up(struct tern_server *s)
+{
+	uint32_t *next = calloc(s->job.server_count, sizeof(*next));
+	double sum = 0, norm;
+
+	if (!next) {
+		server_fail(s, -ENOMEM, "no memory for a norm");
+		return;
+	}
+	for (uint32_t i = 0; i < s->plan.chunk_count; i++) {
+		uint32_t owner = s->plan.chunks[i].server;
+		const struct tern_buf *buf = owner ? &s->shares[owner].buf : &s->partials;
+		const double *values = tern_buf_ptr(buf);
+
+		sum += values[next[owner]++];
+	}
+	free(next);
+	norm = sqrt(sum);
+	*(double *)tern_buf_ptr(&s->total) = norm;
+	for (uint32_t i = 1; i < s->job.server_count; i++) {
+		struct tern_tensor tensor = {
+			.buf = s->total, .shape = tern_shape_1d(TERN_F64, 1)};
+
+		s->shares[i].arrived = false;
+		if (chunks_of(s, i) && server_peer_of(s, i))
+			tern_send(server_peer_of(s, i)->data, &s->total_reqs[i],
+				total_key(), s->norm_step, &tensor, NULL, TERN_URGENT);
+	}
+	apply_all(s, norm);
+}
+
+static void maybe_add_up(struct tern_server *s)
+{
+	if (s->summed_count < s->chunk_count || s->over)
+		return;
+	for (uint32_t i = 1; i < s->job.server_count; i++)
+		if (chunks_of(s, i) && !s->shares[i].arrived)
+			return;
+	add_up(s);
+}
+
+static void share_arrived(struct tern_req *req)
+{
+	struct norm_share *share = req->arg;
+	struct tern_server *s = share->server;
+
+	if (req->status < 0 || s->over)
+		return; /* the peer is down: reported there */
+	if (req->bytes != chunks_of(s, share->index) * sizeof(double)) {
+		server_fail(s, -EPROTO, "server %u sent a norm of other chunks",
+			share->index);
+		return;
+	}
+	share->arrived = true;
+	maybe_add_up(s);
+}
+
+static void total_arrived(struct tern_req *req)
+{
+	struct tern_server *s = req->arg;
+
+	if (req->status < 0 || s->over)
+		return;
+	if (req->bytes != sizeof(double)) {
+		server_fail(s, -EPROTO, "server 0 sent a norm that is not one number");
+		return;
+	}
+	apply_all(s, *(const double *)req->data);
+}
+
+/* The first chunk of a step: the exchange of this step begins. */
+static void open_exchange(struct tern_server *s)
+{
+	if (s->index != 0) {
+		s->total_req.done = total_arrived;
+		s->total_req.arg = s;
+		tern_recv(s->to_zero->data, &s->total_req, total_key(), s->norm_step,
+			&s->total, NULL, 0);
+		return;
+	}
+	for (uint32_t i = 1; i < s->job.server_count; i++) {
+		struct norm_share *share = &s->shares[i];
+
+		if (!chunks_of(s, i))
+			continue;
+		share->server = s;
+		share->index = i;
+		share->req.done = share_arrived;
+		share->req.arg = share;
+		tern_recv(server_peer_of(s, i)->data, &share->req, partials_key(),
+			s->norm_step, &share->buf, NULL, 0);
+	}
+}
+
+void norm_chunk_summed(struct chunk *c)
+{
+	struct tern_server *s = c->server;
+	double *partials = tern_buf_ptr(&s->partials);
+	struct tern_tensor tensor = {.buf = s->partials};
+
+	if (s->summed_count++ == 0)
+		open_exchange(s);
+	partials[c - s->chunks] = c->squares;
+	if (s->summed_count < s->chunk_count)
+		return;
+	if (s->index == 0) {
+		maybe_add_up(s);
+		return;
+	}
+	tensor.buf.bytes = s->chunk_count * sizeof(double);
+	tensor.shape = tern_shape_1d(TERN_F64, s->chunk_count);
+	tern_send(s->to_zero->data, &s->partials_req, partials_key(), s->norm_step,
+		&tensor, NULL, TERN_URGENT);
+}

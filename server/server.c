@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who is here. A process says what it is in its first message; the first worker's message
+ * is the job, and later ones are compared with it. The steps start when all workers and,
+ * if a norm over all servers is needed, all servers are here.
+ *
+ * The end: `over` is set once, with its status and sentence; workers that need to know
+ * are told, connections are closed in order, and ended() is called when they are or after
+ * two seconds.
+ */
+#include "server/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define LEAVING_NS    (2 * TERN_NS_PER_S)
+#define STAGING_BYTES (256ull << 20)
+#define STAGING_SLAB  (64ull << 20)
+#define TALK_BYTES    (64ull << 20)
+
+void server_note(struct tern_server *s, const char *fmt, ...)
+{
+	char text[400];
+	va_list ap;
+
+	if (!s->opts.note)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	s->opts.note(s->opts.arg, text);
+}
+
+/* ---- the end
+ * --------------------------------------------------------------------------- */
+
+static bool all_gone(const struct tern_server *s)
+{
+	tern_list_for_each (n, &s->peers)
+		if (!tern_list_entry(n, struct server_peer, node)->gone)
+			return false;
+	return true;
+}
+
+static void tell_end(struct tern_server *s)
+{
+	if (s->told)
+		return;
+	s->told = true;
+	tern_timer_clear(s->opts.ctx, &s->end_timer);
+	s->opts.ended(s->opts.arg, s->status, s->text);
+}
+
+static void end_call(struct tern_deferred *deferred)
+{
+	struct tern_server *s = tern_container_of(deferred, struct tern_server, end_call);
+
+	if (all_gone(s))
+		tell_end(s);
+}
+
+static void end_timer(struct tern_timer *timer)
+{
+	tell_end(tern_container_of(timer, struct tern_server, end_timer));
+}
+
+static void leave(struct tern_server *s)
+{
+	tern_listener_free(s->listener);
+	s->listener = NULL;
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (p->gone)
+			continue;
+		if (s->status < 0)
+			tern_talk_say(&p->talk, json_pack("{s:s, s:s}", "type", "abort",
+							"text", s->text));
+		tern_peer_close(p->peer);
+	}
+	s->end_timer.fire = end_timer;
+	tern_timer_set(s->opts.ctx, &s->end_timer, tern_now_ns(s->env) + LEAVING_NS);
+	tern_defer(s->opts.ctx, &s->end_call);
+}
+
+void server_fail(struct tern_server *s, int status, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (s->over)
+		return;
+	s->over = true;
+	s->status = status;
+	va_start(ap, fmt);
+	vsnprintf(s->text, sizeof(s->text), fmt, ap);
+	va_end(ap);
+	leave(s);
+}
+
+void tern_server_stop(struct tern_server *s, const char *why)
+{
+	server_fail(s, -ECANCELED, "%s", why);
+}
+
+/* ---- joining
+ * ------------------------------------------------------------------------------ */
+
+static void refuse(struct server_peer *p, const char *text)
+{
+	server_note(p->server, "%s was refused: %s", tern_peer_name(p->peer), text);
+	tern_talk_say(&p->talk, json_pack("{s:s, s:s}", "type", "refused", "text", text));
+	tern_peer_close(p->peer);
+}
+
+/* A job's first mention: everything that depends on it is made. */
+static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t index,
+	struct tern_ps_text *why)
+{
+	int r = tern_ps_job_copy(&s->job, job);
+
+	if (r < 0)
+		return r;
+	s->has_job = true;
+	s->index = index;
+	s->workers = calloc(job->workers, sizeof(struct server_peer *));
+	r = s->workers ? tern_plan_init(&s->plan, job->element_count, job->server_count)
+		       : -ENOMEM;
+	if (r == 0)
+		r = shard_init(s);
+	if (r == 0 && job->clip_norm > 0)
+		r = norm_init(s);
+	if (r < 0)
+		snprintf(why->text, sizeof(why->text), "no room for the parameters: %s",
+			tern_status_text(r));
+	return r;
+}
+
+static bool take_job(struct server_peer *p, const json_t *message, uint32_t *index,
+	struct tern_ps_text *why)
+{
+	struct tern_server *s = p->server;
+	const json_t *worker = json_object_get(message, "worker");
+	const json_t *server = json_object_get(message, "server");
+	char *text = json_dumps(json_object_get(message, "job"), JSON_COMPACT);
+	struct tern_ps_job job = {0};
+	bool good = false;
+	json_int_t i = json_integer_value(worker), j = json_integer_value(server);
+
+	if (!text || tern_ps_job_decode(text, strlen(text), &job, why) < 0) {
+		if (!text)
+			snprintf(why->text, sizeof(why->text), "join: no job in it");
+	} else if (!json_is_integer(worker) || i < 0 || i >= job.workers) {
+		snprintf(why->text, sizeof(why->text), "worker: expected 0 to %u",
+			job.workers - 1);
+	} else if (!json_is_integer(server) || j < 0 || j >= job.server_count) {
+		snprintf(why->text, sizeof(why->text), "server: expected 0 to %u",
+			job.server_count - 1);
+	} else if (!s->has_job) {
+		good = adopt(s, &job, (uint32_t)j, why) == 0;
+		if (!good)
+			server_fail(s, -ENOMEM, "%s", why->text);
+	} else if (s->index != j) {
+		snprintf(why->text, sizeof(why->text),
+			"it lists this server as number %d, the job as number %u", (int)j,
+			s->index);
+	} else {
+		good = !tern_ps_job_differs(&s->job, &job, tern_peer_name(p->peer), why);
+	}
+	*index = (uint32_t)i;
+	tern_ps_job_fini(&job);
+	free(text);
+	return good;
+}
+
+static void on_join(struct server_peer *p, const json_t *message)
+{
+	struct tern_server *s = p->server;
+	struct tern_ps_text why = {""};
+	uint32_t index;
+
+	if (s->over || p->is_worker || p->is_server)
+		return;
+	if (!take_job(p, message, &index, &why)) {
+		refuse(p, why.text);
+		return;
+	}
+	if (s->workers[index]) {
+		refuse(p, "a worker of that number is here already");
+		return;
+	}
+	p->is_worker = true;
+	p->index = index;
+	s->workers[index] = p;
+	s->joined_count++;
+	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "welcome"));
+	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
+		s->job.workers);
+	if (s->job.clip_norm > 0 && norm_connect(s) < 0)
+		server_fail(
+			s, -EINVAL, "server 0 at %s: not an address", s->job.servers[0]);
+	server_maybe_start(s);
+}
+
+static void on_peer(struct server_peer *p, const json_t *message)
+{
+	const json_t *server = json_object_get(message, "server");
+
+	if (p->is_worker || p->is_server || !json_is_integer(server) ||
+		json_integer_value(server) < 1 ||
+		json_integer_value(server) >= TERN_SERVERS_MAX) {
+		refuse(p, "a server says its number, from 1");
+		return;
+	}
+	p->is_server = true;
+	p->index = (uint32_t)json_integer_value(server);
+	server_maybe_start(p->server);
+}
+
+void server_maybe_start(struct tern_server *s)
+{
+	if (s->running || s->over || !s->has_job || s->joined_count < s->job.workers)
+		return;
+	if (s->job.clip_norm > 0 && !norm_is_connected(s))
+		return;
+	s->running = true;
+	if (s->job.mode == TERN_MODE_SYNC)
+		sync_start(s);
+	else
+		async_start(s);
+}
+
+static void on_bye(struct server_peer *p)
+{
+	struct tern_server *s = p->server;
+
+	if (!p->is_worker || p->said_bye)
+		return;
+	p->said_bye = true;
+	if (++s->bye_count == s->job.workers && !s->over) {
+		s->over = true;
+		leave(s);
+	}
+}
+
+static void heard(struct tern_talk *talk, const json_t *message)
+{
+	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
+	const char *type = tern_talk_type(message);
+	const char *text;
+
+	if (strcmp(type, "join") == 0) {
+		on_join(p, message);
+	} else if (strcmp(type, "peer") == 0) {
+		on_peer(p, message);
+	} else if (strcmp(type, "bye") == 0) {
+		on_bye(p);
+	} else if (strcmp(type, "abort") == 0 && (p->is_worker || p->is_server)) {
+		text = json_string_value(json_object_get(message, "text"));
+		server_fail(p->server, -ECANCELED, "%s: %s", tern_peer_name(p->peer),
+			text ? text : "it gave up");
+	} else {
+		refuse(p, "a message that this server does not know");
+	}
+}
+
+static void on_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct server_peer *p = arg;
+	struct tern_server *s = p->server;
+
+	(void)peer;
+	switch (event) {
+	case TERN_PEER_UP:
+		break;
+	case TERN_PEER_SUSPECT:
+		server_note(s, "%s is silent: %s", tern_peer_name(peer),
+			tern_status_text(status));
+		break;
+	case TERN_PEER_RECOVERED:
+		server_note(s, "%s is back", tern_peer_name(peer));
+		break;
+	case TERN_PEER_DOWN:
+		p->gone = true;
+		p->talk.closed = true;
+		if ((p->is_worker && !p->said_bye) || p->is_server)
+			server_fail(s, status ? status : -EPIPE, "%s is gone: %s",
+				tern_peer_name(peer),
+				status ? tern_status_text(status) : "it left too early");
+		tern_defer(s->opts.ctx, &s->end_call);
+		break;
+	}
+}
+
+static void on_accept(struct tern_peer *peer, void *arg)
+{
+	struct tern_server *s = arg;
+	struct server_peer *p = calloc(1, sizeof(*p));
+	char name[32];
+
+	if (!p) {
+		tern_peer_free(peer);
+		return;
+	}
+	p->server = s;
+	p->peer = peer;
+	p->talk.pool = s->staging;
+	p->talk.heard = heard;
+	snprintf(name, sizeof(name), "server");
+	tern_peer_set_opts(peer,
+		&(struct tern_peer_opts){
+			.event = on_event, .arg = p, .name = name, .pool = s->staging});
+	tern_list_push(&s->peers, &p->node);
+	if (tern_channel_open(peer, TERN_PS_CHANNEL_DATA, &p->data) < 0 ||
+		tern_talk_open(&p->talk, peer) < 0)
+		tern_peer_free(peer);
+}
+
+/* ---- birth and death
+ * ------------------------------------------------------------------------ */
+
+int tern_server_new(const struct tern_server_opts *opts, struct tern_server **out)
+{
+	struct tern_server *s = calloc(1, sizeof(*s));
+	struct tern_pool_opts pool = {.slab_bytes = STAGING_SLAB};
+	struct tern_peer_opts peer = {.name = "server"};
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	s->opts = *opts;
+	s->env = tern_context_env(opts->ctx);
+	tern_list_init(&s->peers);
+	tern_list_init(&s->holding);
+	tern_list_init(&s->end_call.link);
+	s->end_call.call = end_call;
+	if (!s->opts.staging_bytes)
+		s->opts.staging_bytes = STAGING_BYTES;
+	s->staging_left = s->opts.staging_bytes;
+	pool.max_bytes = tern_align_up(s->opts.staging_bytes + TALK_BYTES, STAGING_SLAB);
+	r = tern_pool_new(opts->domain, &pool, &s->staging);
+	if (r == 0)
+		r = tern_listen(
+			opts->ctx, opts->listen, &peer, on_accept, s, &s->listener);
+	if (r < 0) {
+		tern_pool_free(s->staging);
+		free(s);
+		return r;
+	}
+	*out = s;
+	return 0;
+}
+
+const char *tern_server_address(const struct tern_server *s)
+{
+	return s->listener ? tern_listener_address(s->listener) : "";
+}
+
+void tern_server_stats(const struct tern_server *s, struct tern_server_stats *out)
+{
+	*out = s->stats;
+	out->steps = s->chunk_count ? UINT64_MAX : 0;
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		out->steps = TERN_MIN(out->steps, s->chunks[i].version);
+}
+
+void tern_server_free(struct tern_server *s)
+{
+	struct tern_list *n;
+
+	if (!s)
+		return;
+	shard_fini(s);
+	norm_fini(s);
+	while ((n = tern_list_pop(&s->peers)))
+		free(tern_list_entry(n, struct server_peer, node));
+	tern_plan_fini(&s->plan);
+	tern_ps_job_fini(&s->job);
+	tern_pool_free(s->staging);
+	free(s->workers);
+	free(s);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parameter server: one process's share of the parameters. It knows nothing of the
+ * job until the first worker brings it; then it waits for all workers, runs the steps,
+ * and ends when all have said goodbye. See training.md's "A step on the wire".
+ *
+ * Everything happens on the context's thread, except arithmetic, which is submitted to
+ * the context's environment.
+ */
+#ifndef TERN_SERVER_SERVER_H
+#define TERN_SERVER_SERVER_H
+
+#include <tern/context.h>
+
+#include "kernels/kernels.h"
+
+struct tern_server;
+
+#define TERN_STALENESS_BINS 32u
+
+struct tern_server_stats {
+	uint64_t steps; /* the oldest version that any chunk is at */
+	uint64_t gradients_added, gradients_refused;
+	uint64_t staleness[TERN_STALENESS_BINS]; /* async: updates that were k versions
+						    old; the last bin holds all beyond */
+};
+
+struct tern_server_opts {
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+	const struct tern_kernels *kernels;
+	const char *listen;     /* "auto://127.0.0.1:0" */
+	uint64_t staging_bytes; /* room for gradients that arrive; 0: 256 MiB */
+	/* Something worth a line happened: "worker 1 (shm pid 812) joined". */
+	void (*note)(void *arg, const char *text);
+	/*
+	 * The end, once: 0 and all workers have what they need, or a status and a
+	 * sentence that names who and why. The server is to be freed afterwards, not in
+	 * here.
+	 */
+	void (*ended)(void *arg, int status, const char *text);
+	void *arg;
+};
+
+/* Listens. Errors as tern_listen; -ENOMEM. */
+int tern_server_new(const struct tern_server_opts *opts, struct tern_server **out);
+const char *tern_server_address(const struct tern_server *server);
+void tern_server_stats(const struct tern_server *server, struct tern_server_stats *out);
+
+/* Ends the job from outside: workers are told `why`, then ended() comes with -ECANCELED.
+ */
+void tern_server_stop(struct tern_server *server, const char *why);
+
+/* Jobs must have ended (host_env_stop) and the context must be freed first. */
+void tern_server_free(struct tern_server *server);
+
+#endif

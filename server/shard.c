@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The chunks held here: two versions of their parameters each, in registered memory, so
+ * that one can be sent while the next is made; the optimizer's state beside them.
+ */
+#include "server/internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define STORE_SLAB (64ull << 20)
+
+float *chunk_w(const struct chunk *c, uint64_t version)
+{
+	return tern_buf_ptr(&c->w[version & 1]);
+}
+
+/* Initial values: those parts of parameters that lie in the chunk. */
+static void fill(struct chunk *c)
+{
+	const struct tern_ps_job *job = &c->server->job;
+	uint64_t end = c->plan->first + c->plan->count;
+	float *w = chunk_w(c, 0);
+
+	for (uint32_t i = 0; i < job->param_count; i++) {
+		const struct tern_param *p = &job->params[i];
+		uint64_t from = TERN_MAX(p->first, c->plan->first);
+		uint64_t to = TERN_MIN(p->first + p->count, end);
+
+		if (from < to)
+			tern_param_init(p, job->seed, i, from - p->first, to - from,
+				w + (from - c->plan->first));
+	}
+}
+
+static float *state_vector(uint64_t count, float value)
+{
+	float *v = aligned_alloc(64, tern_align_up(count * sizeof(*v), 64));
+
+	for (uint64_t i = 0; v && i < count; i++)
+		v[i] = value;
+	return v;
+}
+
+static int make_state(struct chunk *c)
+{
+	const struct tern_optimizer *o = &c->server->job.optimizer;
+	bool has_m = o->kind == TERN_OPT_MOMENTUM || o->kind == TERN_OPT_ADAM;
+	bool has_v = o->kind == TERN_OPT_ADAGRAD || o->kind == TERN_OPT_ADAM;
+
+	if (has_m && !(c->m = state_vector(c->plan->count, 0)))
+		return -ENOMEM;
+	if (has_v && !(c->v = state_vector(c->plan->count, o->initial_accumulator)))
+		return -ENOMEM;
+	if (c->server->job.clip_norm > 0 && !(c->mean = state_vector(c->plan->count, 0)))
+		return -ENOMEM;
+	return 0;
+}
+
+static int make_lists(struct chunk *c)
+{
+	const struct tern_ps_job *job = &c->server->job;
+
+	c->publications = calloc(2ull * job->workers, sizeof(*c->publications));
+	if (job->mode == TERN_MODE_ASYNC)
+		return c->publications ? async_init(c) : -ENOMEM;
+	c->gradients = calloc(job->slots, sizeof(*c->gradients));
+	c->sources = calloc(job->slots, sizeof(*c->sources));
+	return c->publications && c->gradients && c->sources ? 0 : -ENOMEM;
+}
+
+static int init_chunk(struct tern_server *s, struct chunk *c, uint32_t number)
+{
+	int r;
+
+	c->server = s;
+	c->number = number;
+	c->plan = &s->plan.chunks[number];
+	tern_list_init(&c->node);
+	tern_list_init(&c->ready);
+	for (int i = 0; i < 2; i++) {
+		r = tern_pool_get(s->store, c->plan->count * sizeof(float), &c->w[i]);
+		if (r < 0)
+			return r == -EAGAIN ? -ENOMEM : r;
+	}
+	r = make_state(c);
+	if (r == 0)
+		r = make_lists(c);
+	if (r == 0)
+		fill(c);
+	return r;
+}
+
+static int make_store(struct tern_server *s, uint64_t bytes)
+{
+	struct tern_pool_opts opts = {
+		.slab_bytes = TERN_MIN(bytes + bytes / 16, STORE_SLAB)};
+
+	/* A slab's last bytes may be too few for a chunk. */
+	opts.max_bytes = bytes + bytes / 16 + opts.slab_bytes;
+	return tern_pool_new(s->opts.domain, &opts, &s->store);
+}
+
+int shard_init(struct tern_server *s)
+{
+	uint64_t elements = 0, copies;
+	uint32_t count = 0;
+	int r;
+
+	for (uint32_t i = 0; i < s->plan.chunk_count; i++)
+		if (s->plan.chunks[i].server == s->index) {
+			elements += s->plan.chunks[i].count;
+			count++;
+		}
+	/* One chunk's gradients must fit, however many slots there are. */
+	s->staging_left = TERN_MAX(
+		s->staging_left, s->job.slots * s->plan.chunk_elements * sizeof(float));
+	s->chunks = calloc(count + 1u, sizeof(*s->chunks));
+	if (!s->chunks)
+		return -ENOMEM;
+	if (count == 0)
+		return 0; /* more servers than chunks: this one only keeps company */
+	/* Two versions; in async mode also a gradient and a copy for each worker. */
+	copies = 2 + (s->job.mode == TERN_MODE_ASYNC ? 2ull * s->job.workers : 0);
+	r = make_store(s, copies * (elements * sizeof(float) + count * 64ull));
+	for (uint32_t i = 0; r == 0 && i < s->plan.chunk_count; i++)
+		if (s->plan.chunks[i].server == s->index)
+			r = init_chunk(s, &s->chunks[s->chunk_count++], i);
+	return r;
+}
+
+static void fini_chunk(struct chunk *c)
+{
+	struct tern_server *s = c->server;
+
+	for (uint32_t i = 0; c->gradients && i < s->job.slots; i++) {
+		struct gradient *g = &c->gradients[i];
+
+		if (g->arrived && g->req.status == 0 && !g->room.mem)
+			tern_release(&g->req);
+		tern_pool_put(s->staging, &g->room);
+	}
+	async_fini(c);
+	for (int i = 0; i < 2; i++)
+		tern_pool_put(s->store, &c->w[i]);
+	free(c->m);
+	free(c->v);
+	free(c->mean);
+	free(c->gradients);
+	free(c->sources);
+	free(c->publications);
+}
+
+void shard_fini(struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		fini_chunk(&s->chunks[i]);
+	free(s->chunks);
+	tern_pool_free(s->store);
+}
+
+/* ---- work and versions
+ * ------------------------------------------------------------------- */
+
+struct tern_update chunk_update(const struct chunk *c, uint64_t step,
+	const float *const *g, unsigned n, float scale, float clip)
+{
+	return (struct tern_update){
+		.kernels = c->server->opts.kernels,
+		.optimizer = &c->server->job.optimizer,
+		.step = step,
+		.m = c->m,
+		.v = c->v,
+		.gradients = g,
+		.gradient_count = n,
+		.scale = scale,
+		.clip = clip,
+		.count = c->plan->count,
+	};
+}
+
+void chunk_submit(
+	struct chunk *c, void (*run)(struct tern_job *), void (*done)(struct tern_job *))
+{
+	struct tern_server *s = c->server;
+	int r;
+
+	c->job.run = run;
+	c->job.done = done;
+	/* About 4 bytes a ns: what the simulator charges for it. */
+	c->job.cost_ns = 1000 + c->plan->count;
+	r = tern_env_submit(s->env, &c->job);
+	if (r < 0)
+		server_fail(s, r, "no thread for computation: %s", tern_status_text(r));
+}
+
+static void published(struct tern_req *req)
+{
+	struct publication *p = req->arg;
+	struct chunk *c = p->chunk;
+
+	c->sends_out[p->parity]--;
+	if (c->server->job.mode == TERN_MODE_SYNC && c->sends_out[p->parity] == 0)
+		sync_sends_ended(c);
+}
+
+void chunk_publish(struct chunk *c)
+{
+	struct tern_server *s = c->server;
+	unsigned parity = c->version & 1;
+	struct tern_tensor tensor = {
+		.buf = c->w[parity], .shape = tern_shape_1d(TERN_F32, c->plan->count)};
+
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		struct publication *p = &c->publications[parity * s->job.workers + i];
+
+		if (s->over || s->workers[i]->gone)
+			return;
+		p->chunk = c;
+		p->parity = parity;
+		p->req.done = published;
+		p->req.arg = p;
+		c->sends_out[parity]++;
+		tern_send(s->workers[i]->data, &p->req, c->plan->parameter_key,
+			c->version, &tensor, NULL, 0);
+	}
+}
