@@ -346,10 +346,12 @@ static bool raw_read(int fd, void *to, size_t bytes)
 	return recv(fd, to, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
-static void raw_hello(int fd, uint8_t step, const struct tern_hello *answer)
+static void raw_hello_of(
+	int fd, uint8_t step, uint8_t rail, const struct tern_hello *answer)
 {
 	struct tern_hello hello = {
 		.step = step,
+		.rail = rail,
 		.epoch = 1,
 		.incarnation = 77,
 		.first_seq = 0,
@@ -363,6 +365,11 @@ static void raw_hello(int fd, uint8_t step, const struct tern_hello *answer)
 	snprintf(hello.name, sizeof(hello.name), "a stranger");
 	tern_hello_encode(&hello, message);
 	hostile_send_message(fd, message, sizeof(message), 0);
+}
+
+static void raw_hello(int fd, uint8_t step, const struct tern_hello *answer)
+{
+	raw_hello_of(fd, step, 0, answer);
 }
 
 static int raw_ask(const struct host *host, struct tern_hello *answer)
@@ -761,6 +768,26 @@ static void test_half_open_connections_do_not_lock_others_out(void **state)
 	host_fini(&host);
 }
 
+/* A rail without a session, by the hundred: nothing of them may stay. */
+static void test_rails_of_nobody_leave_nothing_behind(void **state)
+{
+	static const uint8_t rails[] = {1, 3, 4, 5, 255};
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	for (unsigned i = 0; i < 300; i++) {
+		int fd = raw_dial(&host);
+
+		raw_hello_of(fd, 1, rails[i % TERN_ARRAY_SIZE(rails)], NULL);
+		shutdown(fd, SHUT_WR);
+		assert_true(raw_hung_up(fd));
+		close(fd);
+	}
+	check_served_soon(&host);
+	host_fini(&host);
+}
+
 static void test_without_the_secret_nobody_gets_in(void **state)
 {
 	struct tern_hello answer;
@@ -792,6 +819,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_a_flood_behind_a_good_handshake_is_survived),
 		cmocka_unit_test(test_a_slow_handshake_is_cut),
 		cmocka_unit_test(test_half_open_connections_do_not_lock_others_out),
+		cmocka_unit_test(test_rails_of_nobody_leave_nothing_behind),
 		cmocka_unit_test(test_without_the_secret_nobody_gets_in),
 	};
 
