@@ -136,10 +136,11 @@ static void test_a_route_forgets_requests_that_ended(const struct instance *inst
 	struct tern_buf data = end_data(a, SLAB, 20000, 1);
 	struct tern_buf room = end_memory(b, SLAB, 20000);
 	struct tern_route *out, *in;
+	static struct call all[3][2];
 
 	route_bind(meet, 1, &data, &room, &out, &in);
 	for (unsigned i = 0; i < 3; i++) {
-		struct call calls[2] = {0};
+		struct call *calls = all[i];
 
 		call_init(&calls[0], a);
 		call_init(&calls[1], b);
