@@ -124,13 +124,25 @@ static void end_both(struct meet *meet, struct call *send, struct call *recv)
 	MEET_PUMP(meet, call_over(send) && call_over(recv));
 }
 
+/* Of a receive with ALLOC or PEEK that was not cancelled in time. */
+static void check_and_release(struct call *call)
+{
+	const struct mess *mess = call->arg;
+
+	if (call->req.status < 0 || !mess->flags)
+		return;
+	call_check(call, mess->bytes, 3);
+	tern_release(&call->req);
+}
+
 /* One transfer that is cancelled after `turns` turns. */
 static void cancel_after(struct meet *meet, const struct mess *mess, unsigned turns)
 {
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
 	struct tern_buf data = end_data(a, mess->memory, mess->bytes, 3);
 	struct tern_buf room = end_memory(b, mess->memory, mess->bytes);
-	struct call send = {0}, recv = {0};
+	struct call send = {0};
+	struct call recv = {.then = check_and_release, .arg = (void *)(uintptr_t)mess};
 	static uint64_t key;
 	bool spoilt = false;
 
@@ -160,16 +172,12 @@ static void cancel_after(struct meet *meet, const struct mess *mess, unsigned tu
 		MEET_PUMP(meet, call_over(&send) && call_over(&recv));
 	else
 		end_both(meet, &send, &recv);
-	if (recv.req.status == 0) {
+	if (recv.req.status == 0 && !mess->flags) {
 		call_check(&recv, mess->bytes, 3);
-		if (mess->flags)
-			tern_release(&recv.req);
-	} else {
+	} else if (recv.req.status != 0) {
 		assert_int_equal(recv.req.status, -ECANCELED);
-		if (!mess->flags) {
-			buf_fill(&room, 9);
-			spoilt = true;
-		}
+		buf_fill(&room, 9);
+		spoilt = true;
 	}
 	assert_true(send.req.status == 0 || send.req.status == -ECANCELED);
 	/* The bytes have arrived when a send says so. */

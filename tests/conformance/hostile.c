@@ -1,0 +1,829 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hostile bytes at a listening tcp port. A child process serves; this one speaks to it
+ * over raw sockets: noise, truncated frames, every field of the frame's and of the
+ * rendezvous' headers wrong one at a time behind a good handshake, handshakes that never
+ * end, and more connections than anybody needs. After each of them the server serves a
+ * decent client, and in the end it leaves as it should. Under the address sanitiser it
+ * dies of what it should not have read.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "tests/cmocka.h"
+
+#include <tern/tern.h>
+
+#include "base/clock.h"
+#include "base/endian.h"
+#include "base/rng.h"
+#include "base/util.h"
+#include "rendezvous/wire.h"
+#include "tests/conformance/hostile_frame.h"
+
+#define CHANNEL     1u
+#define KEY_IN      1u
+#define KEY_OUT     2u
+#define ECHO_BYTES  100000u
+#define PATIENCE_NS (20 * TERN_NS_PER_S)
+
+/* ---- the server, in a process of its own ----------------------------------------------
+ */
+
+struct guest {
+	struct tern_peer *peer;
+	struct tern_channel *channel;
+	struct tern_req in, out;
+	bool gone;
+};
+
+struct server {
+	struct tern_context *ctx;
+	struct tern_pool *pool;
+	struct guest guests[256];
+};
+
+static void require(bool ok, const char *what)
+{
+	if (!ok) {
+		fprintf(stderr, "server: %s\n", what);
+		_exit(3);
+	}
+}
+
+static void guest_left(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct guest *guest = arg;
+
+	(void)peer;
+	(void)status;
+	if (event == TERN_PEER_DOWN)
+		guest->gone = true;
+}
+
+static void guest_spoke(struct tern_req *req)
+{
+	struct guest *guest = req->arg;
+	struct tern_tensor tensor = {req->buf, req->shape};
+
+	if (req->status < 0)
+		return;
+	require(tern_send(guest->channel, &guest->out, KEY_OUT, 0, &tensor, NULL, 0) == 0,
+		"tern_send");
+}
+
+static void guest_answered(struct tern_req *req)
+{
+	struct guest *guest = req->arg;
+
+	tern_release(&guest->in);
+}
+
+static void guest_came(struct tern_peer *peer, void *arg)
+{
+	struct server *server = arg;
+	struct guest *guest = NULL;
+	struct tern_peer_opts opts = {.event = guest_left, .pool = server->pool};
+
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(server->guests) && !guest; i++)
+		if (!server->guests[i].peer)
+			guest = &server->guests[i];
+	require(guest, "no room for a guest");
+	*guest = (struct guest){.peer = peer};
+	opts.arg = guest;
+	tern_peer_set_opts(peer, &opts);
+	require(tern_channel_open(peer, CHANNEL, &guest->channel) == 0,
+		"tern_channel_open");
+	guest->in.done = guest_spoke;
+	guest->in.arg = guest;
+	guest->out.done = guest_answered;
+	guest->out.arg = guest;
+	require(tern_recv(guest->channel, &guest->in, KEY_IN, 0, NULL, NULL,
+			TERN_RECV_ALLOC) == 0,
+		"tern_recv");
+}
+
+static void quiet(struct tern_env *env, enum tern_log_level level, const char *line)
+{
+	(void)env;
+	require(level != TERN_LOG_ERROR || !strstr(line, "internal"), line);
+}
+
+static uint64_t quiet_now(struct tern_env *env)
+{
+	(void)env;
+	return tern_clock_ns();
+}
+
+static uint64_t quiet_random(struct tern_env *env)
+{
+	(void)env;
+	return tern_random(tern_env_system());
+}
+
+static const struct tern_env_ops quiet_ops = {
+	.now_ns = quiet_now, .random = quiet_random, .log = quiet};
+
+/* Serves until `orders` is closed at the other end. */
+static int serve(int orders, int out, const char *secret)
+{
+	static struct server server;
+	static struct tern_env env = {.ops = &quiet_ops, .log_level = TERN_LOG_WARN};
+	struct tern_pool_opts pool_opts = {
+		.slab_bytes = 8u << 20, .max_bytes = 32u << 20};
+	struct tern_context_opts opts = {.env = &env, .no_spin = true, .secret = secret};
+	struct tern_pool_stats stats;
+	struct tern_listener *listener;
+	struct tern_domain *domain;
+	char address[128] = "";
+
+	require(tern_domain_new(NULL, &domain) == 0, "tern_domain_new");
+	require(tern_pool_new(domain, &pool_opts, &server.pool) == 0, "tern_pool_new");
+	require(tern_context_new(domain, &opts, &server.ctx) == 0, "tern_context_new");
+	require(tern_listen(server.ctx, "tcp://127.0.0.1:0", NULL, guest_came, &server,
+			&listener) == 0,
+		"tern_listen");
+	snprintf(address, sizeof(address), "%s", tern_listener_address(listener));
+	require(write(out, address, sizeof(address)) == sizeof(address), "write");
+	for (;;) {
+		struct pollfd p[2] = {
+			{tern_context_fd(server.ctx), POLLIN, 0}, {orders, POLLIN, 0}};
+
+		if (tern_arm(server.ctx) == 0)
+			poll(p, 2, -1);
+		require(tern_progress(server.ctx) >= 0, "tern_progress");
+		for (unsigned i = 0; i < TERN_ARRAY_SIZE(server.guests); i++) {
+			struct guest *guest = &server.guests[i];
+
+			if (!guest->gone)
+				continue;
+			if (guest->in.status == 0 && guest->in.buf.mem &&
+				guest->out.status != 0)
+				tern_release(&guest->in);
+			tern_peer_free(guest->peer);
+			*guest = (struct guest){0};
+		}
+		if (p[1].revents)
+			break;
+	}
+	tern_listener_free(listener);
+	tern_context_free(server.ctx);
+	tern_pool_stats(server.pool, &stats);
+	require(stats.used_count == 0, "a buffer was lost");
+	tern_pool_free(server.pool);
+	tern_domain_free(domain);
+	return 0;
+}
+
+struct host {
+	pid_t pid;
+	int orders;
+	char address[128];
+	struct sockaddr_in at;
+	const char *secret;
+};
+
+static void host_init(struct host *host, const char *secret)
+{
+	int orders[2], out[2];
+	unsigned port = 0;
+
+	assert_int_equal(pipe(orders), 0);
+	assert_int_equal(pipe(out), 0);
+	host->secret = secret;
+	host->pid = fork();
+	assert_true(host->pid >= 0);
+	if (host->pid == 0) {
+		close(orders[1]);
+		close(out[0]);
+		exit(serve(orders[0], out[1], secret));
+	}
+	close(orders[0]);
+	close(out[1]);
+	host->orders = orders[1];
+	assert_int_equal(read(out[0], host->address, sizeof(host->address)),
+		sizeof(host->address));
+	close(out[0]);
+	assert_int_equal(sscanf(host->address, "tcp://127.0.0.1:%u", &port), 1);
+	host->at = (struct sockaddr_in){.sin_family = AF_INET,
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+		.sin_port = htons((uint16_t)port)};
+}
+
+/* It must leave by itself, and well. */
+static void host_fini(struct host *host)
+{
+	int status;
+
+	close(host->orders);
+	assert_int_equal(waitpid(host->pid, &status, 0), host->pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* ---- a decent client ------------------------------------------------------------------
+ */
+
+/* What the echo ended with. */
+static int ask_echo(const struct host *host)
+{
+	static struct tern_env env = {.ops = &quiet_ops, .log_level = TERN_LOG_WARN};
+	struct tern_context_opts opts = {
+		.env = &env, .no_spin = true, .secret = host->secret};
+	struct tern_req send = {0}, recv = {0};
+	static unsigned char data[ECHO_BYTES], back[ECHO_BYTES];
+	static unsigned calls;
+	uint64_t bytes = ++calls % 2 ? ECHO_BYTES : 100;
+	struct tern_tensor tensor = {.shape = tern_shape_1d(TERN_U8, bytes)};
+	struct tern_buf room;
+	struct tern_context *ctx;
+	struct tern_channel *channel;
+	struct tern_domain *domain;
+	struct tern_mem *mem[2];
+	struct tern_peer *peer;
+	int status;
+
+	for (unsigned i = 0; i < sizeof(data); i++)
+		data[i] = (unsigned char)(i * 7 + calls);
+	memset(back, 0, sizeof(back));
+	assert_int_equal(tern_domain_new(NULL, &domain), 0);
+	assert_int_equal(tern_mem_wrap(domain, data, sizeof(data), &mem[0]), 0);
+	assert_int_equal(tern_mem_wrap(domain, back, sizeof(back), &mem[1]), 0);
+	assert_int_equal(tern_context_new(domain, &opts, &ctx), 0);
+	assert_int_equal(tern_connect(ctx, host->address, NULL, &peer), 0);
+	assert_int_equal(tern_channel_open(peer, CHANNEL, &channel), 0);
+	tensor.buf = (struct tern_buf){mem[0], 0, bytes};
+	room = (struct tern_buf){mem[1], 0, sizeof(back)};
+	assert_int_equal(tern_recv(channel, &recv, KEY_OUT, 0, &room, NULL, 0), 0);
+	assert_int_equal(tern_send(channel, &send, KEY_IN, 0, &tensor, NULL, 0), 0);
+	status = tern_wait(ctx, &recv, PATIENCE_NS);
+	if (status == 0) {
+		assert_int_equal(tern_wait(ctx, &send, PATIENCE_NS), 0);
+		assert_memory_equal(data, back, bytes);
+	}
+	tern_peer_free(peer);
+	tern_context_free(ctx);
+	tern_mem_put(mem[0]);
+	tern_mem_put(mem[1]);
+	tern_domain_free(domain);
+	return status;
+}
+
+static void check_served(const struct host *host)
+{
+	assert_int_equal(ask_echo(host), 0);
+}
+
+/* The same behind guests that were turned away: their sessions are kept for a while. */
+static void check_served_soon(const struct host *host)
+{
+	uint64_t until_ns = tern_clock_ns() + PATIENCE_NS;
+	int status = ask_echo(host);
+
+	while (status == -ENOBUFS && tern_clock_ns() < until_ns) {
+		poll(NULL, 0, 20);
+		status = ask_echo(host);
+	}
+	assert_int_equal(status, 0);
+}
+
+/* ---- raw ends -------------------------------------------------------------------------
+ */
+
+static int raw_dial(const struct host *host)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_true(fd >= 0);
+	assert_int_equal(
+		connect(fd, (const struct sockaddr *)&host->at, sizeof(host->at)), 0);
+	return fd;
+}
+
+/* As much as the server takes: it may hang up meanwhile. */
+static void raw_send(int fd, const void *data, size_t bytes)
+{
+	const char *p = data;
+
+	while (bytes > 0) {
+		ssize_t n = send(fd, p, bytes, MSG_NOSIGNAL);
+
+		if (n < 0)
+			return;
+		p += n;
+		bytes -= (size_t)n;
+	}
+}
+
+/* Reads away what comes until the server hangs up; false if it does not. */
+static bool raw_hung_up(int fd)
+{
+	uint64_t until_ns = tern_clock_ns() + PATIENCE_NS;
+	char sink[4096];
+
+	while (tern_clock_ns() < until_ns) {
+		struct pollfd p = {fd, POLLIN, 0};
+
+		if (poll(&p, 1, 1000) == 1 && recv(fd, sink, sizeof(sink), 0) <= 0)
+			return true;
+	}
+	return false;
+}
+
+/* A frame's worth, exactly. */
+static bool raw_read(int fd, void *to, size_t bytes)
+{
+	return recv(fd, to, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+static void raw_hello_of(
+	int fd, uint8_t step, uint8_t rail, const struct tern_hello *answer)
+{
+	struct tern_hello hello = {
+		.step = step,
+		.rail = rail,
+		.epoch = 1,
+		.incarnation = 77,
+		.first_seq = 0,
+		.credit = 64,
+		.eager_bytes = 16384,
+	};
+	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+
+	if (answer)
+		hello.token = answer->token;
+	snprintf(hello.name, sizeof(hello.name), "a stranger");
+	tern_hello_encode(&hello, message);
+	hostile_send_message(fd, message, sizeof(message), 0);
+}
+
+static void raw_hello(int fd, uint8_t step, const struct tern_hello *answer)
+{
+	raw_hello_of(fd, step, 0, answer);
+}
+
+static int raw_ask(const struct host *host, struct tern_hello *answer)
+{
+	int fd = raw_dial(host);
+	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+
+	raw_hello(fd, 1, NULL);
+	assert_true(hostile_read_start(fd, sizeof(message)));
+	assert_true(raw_read(fd, message, sizeof(message)));
+	assert_int_equal(tern_hello_decode(message, sizeof(message), answer), 0);
+	assert_int_equal(answer->step, 2);
+	return fd;
+}
+
+/* A socket behind a good handshake: the server believes that we are Tern. Sessions that
+ * were left without a goodbye are kept for a while, so there may be no room for one more
+ * until they are given up. */
+static int raw_guest(const struct host *host, struct tern_hello *answer)
+{
+	uint64_t until_ns = tern_clock_ns() + PATIENCE_NS;
+	int fd = raw_ask(host, answer);
+
+	while (answer->status == -ENOBUFS && tern_clock_ns() < until_ns) {
+		close(fd);
+		poll(NULL, 0, 20);
+		fd = raw_ask(host, answer);
+	}
+	assert_int_equal(answer->status, 0);
+	raw_hello(fd, 3, answer);
+	return fd;
+}
+
+/* The start of what a guest says first: numbers and counters are right. */
+static size_t first_message(uint8_t type, const struct tern_hello *answer, void *out)
+{
+	struct tern_header h = {.type = type, .channel = CHANNEL, .key = 99, .step = 3};
+	size_t bytes;
+
+	if (type == TERN_MSG_EAGER || type == TERN_MSG_RTS || type == TERN_MSG_DONE) {
+		h.shape = (struct tern_shape){TERN_F32, 2, {3, 5}};
+		h.bytes = 60;
+	}
+	if (type == TERN_MSG_POST || type == TERN_MSG_CTS) {
+		h.flags = TERN_FLAG_REGION;
+		h.bytes = 100000;
+	}
+	if (type != TERN_MSG_EAGER)
+		h.src = 0x10001;
+	bytes = tern_header_encode(&h, out);
+	tern_header_stamp(
+		out, 1, tern_type_is_sequenced(type) ? 1 : 0, answer->first_seq, 64, 0);
+	return bytes;
+}
+
+/* ---- the attacks ----------------------------------------------------------------------
+ */
+
+static void test_noise_is_hung_up_on(void **state)
+{
+	static unsigned char noise[100000];
+	struct tern_rng rng = {.seed = 2};
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	check_served(&host);
+	for (unsigned i = 0; i < 60; i++) {
+		size_t bytes = i < 40 ? 40 + i * 11 : sizeof(noise);
+		int fd = raw_dial(&host);
+
+		for (size_t j = 0; j < bytes; j++)
+			noise[j] = i == 0   ? 0
+				   : i == 1 ? 255
+					    : (unsigned char)tern_rng_next(&rng);
+		raw_send(fd, noise, bytes);
+		assert_true(raw_hung_up(fd));
+		close(fd);
+		if (i % 10 == 0)
+			check_served(&host);
+	}
+	check_served(&host);
+	host_fini(&host);
+}
+
+static void test_truncated_frames_are_survived(void **state)
+{
+	_Alignas(8) unsigned char message[TERN_HEAD_MAX];
+	unsigned char frame[HOSTILE_FRAME_MAX];
+	struct tern_hello answer;
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	/* Of a handshake... */
+	for (size_t cut = 1; cut < 200; cut += 7) {
+		struct tern_hello hello = {.step = 1, .epoch = 1, .eager_bytes = 4096};
+		int fd = raw_dial(&host);
+		size_t bytes;
+
+		tern_hello_encode(&hello, message);
+		bytes = hostile_frame(frame, message, TERN_HELLO_MESSAGE_BYTES, 0);
+		assert_true(cut < bytes);
+		raw_send(fd, frame, cut);
+		close(fd);
+	}
+	/* ... and of what comes behind it. */
+	for (size_t cut = 1; cut < 64; cut += 3) {
+		int fd = raw_guest(&host, &answer);
+		size_t bytes = first_message(TERN_MSG_RTS, &answer, message);
+
+		hostile_frame(frame, message, bytes, 0);
+		raw_send(fd, frame, cut);
+		close(fd);
+	}
+	check_served_soon(&host);
+	host_fini(&host);
+}
+
+/* Each byte of a good frame inverted; its checksum right or not. */
+static void test_every_field_of_the_frame_may_be_wrong(void **state)
+{
+	_Alignas(8) unsigned char message[TERN_HEAD_MAX];
+	unsigned char frame[HOSTILE_FRAME_MAX];
+	struct tern_hello answer;
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	for (unsigned mend = 0; mend < 2; mend++) {
+		for (size_t at = 0; at < HOSTILE_HEADER_BYTES; at++) {
+			int fd = raw_guest(&host, &answer);
+			size_t bytes = first_message(TERN_MSG_RTS, &answer, message);
+
+			bytes = hostile_frame(frame, message, bytes, 0);
+			frame[at] ^= 0xff;
+			if (mend)
+				hostile_mend(frame, bytes);
+			raw_send(fd, frame, bytes);
+			/* Or it waits for the rest of what it was told would come. */
+			shutdown(fd, SHUT_WR);
+			assert_true(raw_hung_up(fd));
+			close(fd);
+			if (at % 8 == 0)
+				check_served_soon(&host);
+		}
+	}
+	for (unsigned i = 0; i < HOSTILE_PUT_COUNT; i++) {
+		int fd = raw_guest(&host, &answer);
+		size_t bytes = hostile_put(frame, i);
+
+		raw_send(fd, frame, bytes);
+		shutdown(fd, SHUT_WR);
+		assert_true(raw_hung_up(fd));
+		close(fd);
+	}
+	check_served_soon(&host);
+	host_fini(&host);
+}
+
+/* Every byte of every type's header, three ways wrong. */
+static void test_every_field_of_the_header_may_be_wrong(void **state)
+{
+	_Alignas(8) unsigned char message[TERN_HEAD_MAX + 64];
+	struct tern_hello answer;
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	for (uint8_t type = 1; type < TERN_MSG_TYPE_COUNT; type++) {
+		for (size_t at = 0; at < TERN_HEADER_BYTES; at++) {
+			static const unsigned char wrong[] = {0xff, 0x80, 0x01};
+			int fd = raw_guest(&host, &answer);
+			size_t bytes = first_message(type, &answer, message);
+
+			if (type == TERN_MSG_EAGER) {
+				memset(message + bytes, 1, 60);
+				bytes += 60;
+			}
+			message[at] ^= wrong[(at + type) % 3];
+			hostile_send_message(
+				fd, message, bytes, type == TERN_MSG_EAGER ? 60 : 0);
+			/* Harmless ones (a key, a step) are allowed to be. */
+			shutdown(fd, SHUT_WR);
+			assert_true(raw_hung_up(fd));
+			close(fd);
+		}
+		check_served_soon(&host);
+	}
+	host_fini(&host);
+}
+
+/* These cannot be right, whatever the state: the server must say so by hanging up. */
+static void test_what_cannot_be_right_is_hung_up_on(void **state)
+{
+	static const struct {
+		uint8_t type;
+		size_t at;
+		unsigned char value;
+	} wrong[] = {
+		{TERN_MSG_RTS, 0, 0},    /* magic */
+		{TERN_MSG_RTS, 2, 9},    /* version */
+		{TERN_MSG_RTS, 3, 0},    /* type */
+		{TERN_MSG_RTS, 3, 14},   /* type */
+		{TERN_MSG_RTS, 3, 1},    /* a second HELLO */
+		{TERN_MSG_RTS, 5, 0x80}, /* flags */
+		{TERN_MSG_RTS, 6, 13},   /* dtype */
+		{TERN_MSG_RTS, 6, 0},
+		{TERN_MSG_RTS, 7, 9}, /* rank */
+		{TERN_MSG_RTS, 7, 255},
+		{TERN_MSG_RTS, 8, 7},    /* epoch */
+		{TERN_MSG_RTS, 12, 9},   /* seq */
+		{TERN_MSG_RTS, 15, 9},   /* ack */
+		{TERN_MSG_RTS, 18, 99},  /* ack */
+		{TERN_MSG_RTS, 28, 255}, /* ext_bytes */
+		{TERN_MSG_RTS, 28, 1},
+		{TERN_MSG_RTS, 31, 1}, /* a positive status */
+		{TERN_MSG_RTS, 48, 1}, /* bytes that are not the shape's */
+		{TERN_MSG_RTS, 55, 255},
+		{TERN_MSG_EAGER, 49, 1},
+		{TERN_MSG_DONE, 48, 9},
+	};
+	_Alignas(8) unsigned char message[TERN_HEAD_MAX + 64];
+	struct tern_hello answer;
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(wrong); i++) {
+		int fd = raw_guest(&host, &answer);
+		size_t bytes = first_message(wrong[i].type, &answer, message);
+
+		message[wrong[i].at] = wrong[i].value;
+		hostile_send_message(fd, message, bytes, 0);
+		if (!raw_hung_up(fd))
+			fail_msg("case %u is let pass", i);
+		close(fd);
+	}
+	check_served_soon(&host);
+	host_fini(&host);
+}
+
+/* Sizes and shapes that multiply out to more than there is. */
+static void test_shapes_that_overflow_are_hung_up_on(void **state)
+{
+	static const struct tern_shape shapes[] = {
+		{TERN_F64, 8,
+			{1u << 31, 1u << 31, 1u << 31, 1u << 31, 1u << 31, 1u << 31,
+				1u << 31, 1u << 31}},
+		{TERN_F64, 1, {UINT64_MAX}},
+		{TERN_F32, 1, {UINT64_MAX / 4 + 1}},
+		{TERN_F32, 2, {1ull << 63, 2}},
+		{TERN_F32, 3, {1ull << 40, 1ull << 40, 0}},
+	};
+	_Alignas(8) unsigned char message[TERN_HEAD_MAX];
+	struct tern_hello answer;
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(shapes); i++) {
+		struct tern_header h = {.type = TERN_MSG_RTS,
+			.channel = CHANNEL,
+			.key = 4,
+			.shape = shapes[i],
+			.src = 0x10001};
+		int fd = raw_guest(&host, &answer);
+		size_t bytes = tern_header_encode(&h, message);
+
+		tern_header_stamp(message, 1, 1, answer.first_seq, 64, 0);
+		hostile_send_message(fd, message, bytes, 0);
+		assert_true(raw_hung_up(fd));
+		close(fd);
+	}
+	check_served(&host);
+	host_fini(&host);
+}
+
+static void test_every_byte_of_a_hello_may_be_wrong(void **state)
+{
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	for (size_t at = 0; at < TERN_HELLO_MESSAGE_BYTES; at++) {
+		struct tern_hello hello = {.step = 1,
+			.epoch = 1,
+			.incarnation = 5,
+			.credit = 64,
+			.eager_bytes = 4096,
+			.name = "x"};
+		_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+		int fd = raw_dial(&host);
+
+		tern_hello_encode(&hello, message);
+		message[at] ^= at % 2 ? 0xff : 0x01;
+		hostile_send_message(fd, message, sizeof(message), 0);
+		shutdown(fd, SHUT_WR);
+		assert_true(raw_hung_up(fd));
+		close(fd);
+	}
+	check_served_soon(&host);
+	host_fini(&host);
+}
+
+static void test_a_flood_behind_a_good_handshake_is_survived(void **state)
+{
+	struct tern_rng rng = {.seed = 3};
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	for (unsigned i = 0; i < 60; i++) {
+		struct tern_hello answer;
+		int fd = raw_guest(&host, &answer);
+
+		/* Numbers right, everything else made up, until it hangs up. */
+		for (uint32_t seq = 1; seq < 40; seq++) {
+			_Alignas(8) unsigned char message[TERN_HEAD_MAX];
+			uint8_t type = (uint8_t)(2 + tern_rng_below(&rng,
+							     TERN_MSG_TYPE_COUNT - 2));
+			size_t bytes = first_message(type, &answer, message);
+
+			for (size_t at = 32; at < bytes; at++)
+				if (tern_rng_below(&rng, 3) == 0 && (at < 48 || at >= 56))
+					message[at] =
+						(unsigned char)tern_rng_below(&rng, 4);
+			tern_header_stamp(message, 1, seq, answer.first_seq, 64, 0);
+			hostile_send_message(fd, message, bytes, 0);
+		}
+		shutdown(fd, SHUT_WR);
+		assert_true(raw_hung_up(fd));
+		close(fd);
+	}
+	check_served_soon(&host);
+	host_fini(&host);
+}
+
+/* One byte each tenth of a second: it would take half a minute. */
+static void test_a_slow_handshake_is_cut(void **state)
+{
+	struct tern_hello hello = {.step = 1, .epoch = 1, .eager_bytes = 4096};
+	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+	unsigned char frame[HOSTILE_FRAME_MAX];
+	struct host host;
+	bool cut = false;
+	size_t bytes;
+	int fd[2];
+
+	(void)state;
+	host_init(&host, NULL);
+	tern_hello_encode(&hello, message);
+	bytes = hostile_frame(frame, message, sizeof(message), 0);
+	fd[0] = raw_dial(&host);
+	fd[1] = raw_dial(&host); /* says nothing at all */
+	for (size_t at = 0; at < bytes && !cut; at++) {
+		struct pollfd p = {fd[0], POLLIN, 0};
+		char byte;
+
+		raw_send(fd[0], frame + at, 1);
+		if (poll(&p, 1, 100) == 1)
+			cut = recv(fd[0], &byte, 1, 0) <= 0;
+		if (at % 20 == 0)
+			check_served(&host);
+	}
+	assert_true(cut);
+	assert_true(raw_hung_up(fd[1]));
+	close(fd[0]);
+	close(fd[1]);
+	host_fini(&host);
+}
+
+static void test_half_open_connections_do_not_lock_others_out(void **state)
+{
+	enum { COUNT = 200 };
+	struct tern_hello answer;
+	struct host host;
+	int fd[COUNT];
+
+	(void)state;
+	host_init(&host, NULL);
+	for (unsigned i = 0; i < COUNT; i++) {
+		fd[i] = raw_dial(&host);
+		if (i % 2)
+			raw_hello(fd[i], 1, NULL);
+	}
+	check_served(&host);
+	for (unsigned i = 0; i < COUNT; i++)
+		close(fd[i]);
+	for (unsigned i = 0; i < 40; i++)
+		fd[i] = raw_guest(&host, &answer);
+	check_served_soon(&host);
+	for (unsigned i = 0; i < 40; i++)
+		close(fd[i]);
+	check_served_soon(&host);
+	host_fini(&host);
+}
+
+/* A rail without a session, by the hundred: nothing of them may stay. */
+static void test_rails_of_nobody_leave_nothing_behind(void **state)
+{
+	static const uint8_t rails[] = {1, 3, 4, 5, 255};
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	for (unsigned i = 0; i < 300; i++) {
+		int fd = raw_dial(&host);
+
+		raw_hello_of(fd, 1, rails[i % TERN_ARRAY_SIZE(rails)], NULL);
+		shutdown(fd, SHUT_WR);
+		assert_true(raw_hung_up(fd));
+		close(fd);
+	}
+	check_served_soon(&host);
+	host_fini(&host);
+}
+
+static void test_without_the_secret_nobody_gets_in(void **state)
+{
+	struct tern_hello answer;
+	struct host host;
+
+	(void)state;
+	host_init(&host, "the secret");
+	check_served(&host);
+	for (unsigned i = 0; i < 10; i++) {
+		int fd = raw_guest(&host, &answer); /* its proof is all zeros */
+
+		assert_true(raw_hung_up(fd));
+		close(fd);
+	}
+	check_served(&host);
+	host_fini(&host);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_noise_is_hung_up_on),
+		cmocka_unit_test(test_truncated_frames_are_survived),
+		cmocka_unit_test(test_every_field_of_the_frame_may_be_wrong),
+		cmocka_unit_test(test_every_field_of_the_header_may_be_wrong),
+		cmocka_unit_test(test_what_cannot_be_right_is_hung_up_on),
+		cmocka_unit_test(test_shapes_that_overflow_are_hung_up_on),
+		cmocka_unit_test(test_every_byte_of_a_hello_may_be_wrong),
+		cmocka_unit_test(test_a_flood_behind_a_good_handshake_is_survived),
+		cmocka_unit_test(test_a_slow_handshake_is_cut),
+		cmocka_unit_test(test_half_open_connections_do_not_lock_others_out),
+		cmocka_unit_test(test_rails_of_nobody_leave_nothing_behind),
+		cmocka_unit_test(test_without_the_secret_nobody_gets_in),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
