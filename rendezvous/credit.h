@@ -78,7 +78,8 @@ static inline void tern_credit_fill(struct tern_credit_rx *rx)
 	rx->pool->promised += n;
 }
 
-/* A new peer. False: the records do not suffice for its minimum. */
+/* A new peer, with the least window until it is widened: it may be nobody. False: the records
+ * do not suffice for that. */
 static inline bool tern_credit_open(
 	struct tern_credit_rx *rx, struct tern_credit_pool *pool, uint32_t first)
 {
@@ -86,9 +87,16 @@ static inline bool tern_credit_open(
 		.granted = first,
 		.received = first,
 		.told = first,
-		.window = TERN_CREDIT_FIRST};
+		.window = TERN_CREDIT_MIN};
 	tern_credit_fill(rx);
 	return rx->granted - rx->received >= TERN_CREDIT_MIN;
+}
+
+/* It has proved who it is. */
+static inline void tern_credit_widen(struct tern_credit_rx *rx)
+{
+	rx->window = TERN_CREDIT_FIRST;
+	tern_credit_fill(rx);
 }
 
 static inline void tern_credit_close(struct tern_credit_rx *rx)

@@ -224,6 +224,7 @@ static void new_session(struct tern_link *link)
 	link->peer = peer;
 	peer->link_count++;
 	peer->their_incarnation = link->theirs.incarnation;
+	peer->rx_seq = link->theirs.first_seq;
 	tern_link_answer(link);
 }
 

@@ -36,6 +36,7 @@ struct tern_rdv {
 	struct tern_context *ctx;
 	uint64_t incarnation;
 	struct tern_list peers, links, listeners;
+	uint32_t limbo_count;     /* see session.c */
 	uint32_t half_open_count; /* accepted links that have not proved themselves */
 
 	struct tern_list completed; /* xfers whose done() is to run */
@@ -149,6 +150,7 @@ struct tern_peer {
 	bool dialler;
 	bool accepted; /* acceptor: the user has been told of it */
 	bool freed;    /* the user is done with it: no more events */
+	bool in_limbo;
 	bool finished; /* DOWN, and nothing of it is left */
 	bool suspect;
 	bool fin_wanted, fin_sent, fin_received;

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LIMBO_MAX        64u
 #define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
 #define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
 
@@ -40,6 +41,12 @@ static void defer_end(struct tern_peer *peer)
 
 static void report(struct tern_peer *peer, enum tern_peer_event event, int status)
 {
+	static const char *const names[] = { [TERN_PEER_UP] = "up",
+		[TERN_PEER_SUSPECT] = "suspect", [TERN_PEER_RECOVERED] = "recovered",
+		[TERN_PEER_DOWN] = "down" };
+
+	tern_log(peer->rdv->ctx->env, TERN_LOG_DEBUG, "%s: %s: %s", peer->name, names[event],
+		status ? tern_status_text(status) : "well");
 	if (!peer->freed && peer->opts.event && (peer->dialler || peer->accepted))
 		peer->opts.event(peer, event, status, peer->opts.arg);
 }
@@ -107,7 +114,7 @@ struct tern_peer *tern_peer_by_token(
 		struct tern_peer *peer = tern_list_entry(n, struct tern_peer, node);
 
 		if (peer->token == token && peer->their_incarnation == incarnation &&
-			!peer->dialler && peer->accepted &&
+			!peer->dialler &&
 			peer->state != TERN_PEER_STATE_DOWN)
 			return peer;
 	}
@@ -186,7 +193,7 @@ static void retry(struct tern_timer *timer)
 {
 	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, retry);
 
-	if (peer->fin_sent)
+	if (peer->fin_sent && peer->state == TERN_PEER_STATE_UP)
 		tern_peer_down(
 			peer, 0); /* it never said goodbye; everything was acknowledged */
 	else if (peer->dialler && (now_of(peer) < peer->give_up_ns || !peer->cause))
@@ -208,6 +215,7 @@ int tern_connect(struct tern_context *ctx, const char *address,
 	if (!peer)
 		return -ENOMEM;
 	peer->dialler = true;
+	tern_credit_widen(&peer->credit_rx);
 	peer->candidates = candidates;
 	peer->give_up_ns = now_of(peer) + ctx->opts.connect_ns;
 	peer->backoff_ns = BACKOFF_FIRST_NS;
@@ -219,6 +227,31 @@ int tern_connect(struct tern_context *ctx, const char *address,
 
 /* ---- links come and go
  * ------------------------------------------------------------------- */
+
+/*
+ * An acceptor's first link ended before its last word came. The dialler may have said it, and
+ * then it will be back with the token; so the session is kept for that long, if it is one of
+ * few.
+ */
+static void limbo(struct tern_peer *peer, int status)
+{
+	if (is_final(status) || peer->rdv->limbo_count >= LIMBO_MAX) {
+		tern_peer_down(peer, status);
+		return;
+	}
+	if (!peer->in_limbo)
+		peer->rdv->limbo_count++;
+	peer->in_limbo = true;
+	peer->cause = status ? status : -ECONNRESET;
+	set_timer(peer, &peer->retry, peer->rdv->ctx->opts.reconnect_ns);
+}
+
+static void leave_limbo(struct tern_peer *peer)
+{
+	if (peer->in_limbo)
+		peer->rdv->limbo_count--;
+	peer->in_limbo = false;
+}
 
 static void name_it(struct tern_peer *peer, const struct tern_link *link)
 {
@@ -286,6 +319,8 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	peer->silent_ns = 0;
 	peer->backoff_ns = BACKOFF_FIRST_NS;
 	tern_timer_clear(peer->rdv->ctx, &peer->retry);
+	if (peer->fin_sent)
+		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.dead_ns);
 	set_timer(peer, &peer->tick, peer->rdv->ctx->opts.suspect_ns / 4);
 	tern_stream_up(peer, first ? tern_peer_first_seq(peer) : link->theirs.rx_seq);
 	if (peer->dialler)
@@ -298,6 +333,8 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 		report(peer, TERN_PEER_UP, 0);
 	} else {
 		peer->accepted = true;
+		leave_limbo(peer);
+		tern_credit_widen(&peer->credit_rx);
 		link->listener->accept(peer, link->listener->accept_arg);
 	}
 	tern_peer_pump(peer);
@@ -344,7 +381,8 @@ static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
 	peer->link = NULL;
 	if (peer->state == TERN_PEER_STATE_DOWN)
 		return;
-	if (peer->fin_sent || peer->fin_received)
+	/* Goodbye is complete when each has heard the other's. */
+	if (peer->fin_sent && (peer->fin_received || peer->acked == peer->tx_seq))
 		tern_peer_down(peer, 0);
 	else if ((caps & TERN_CAP_BOUND) || status == -EPIPE || status == -EPROTO)
 		tern_peer_down(peer, status ? status : -ECONNRESET);
@@ -373,7 +411,7 @@ void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int s
 		if (peer->dialler)
 			dial_failed(peer, status ? status : -ECONNRESET);
 		else if (!peer->accepted)
-			tern_peer_down(peer, status);
+			limbo(peer, status);
 	}
 	if (peer->state == TERN_PEER_STATE_DOWN && peer->link_count == 0)
 		defer_end(peer);
@@ -572,6 +610,7 @@ void tern_peer_destroy(struct tern_peer *peer)
 		free(tern_list_entry(n, struct tern_route, node));
 	tern_list_remove(&peer->end_call.link);
 	tern_list_remove(&peer->tell_call.link);
+	leave_limbo(peer);
 	tern_credit_close(&peer->credit_rx);
 	tern_keys_fini(&peer->keys);
 	tern_match_fini(&peer->match);

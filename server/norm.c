@@ -85,9 +85,9 @@ static void zero_event(
 	} else if (event == TERN_PEER_DOWN) {
 		p->gone = true;
 		p->talk.closed = true;
-		server_fail(s, status ? status : -EPIPE, "server 0 at %s is gone: %s",
-			s->job.servers[0],
-			status ? tern_status_text(status) : "it left too early");
+		if (status) /* a goodbye: it has served all its workers */
+			server_fail(s, status, "server 0 at %s is gone: %s",
+				s->job.servers[0], tern_status_text(status));
 		tern_defer(s->opts.ctx, &s->end_call);
 	}
 }

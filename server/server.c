@@ -286,7 +286,8 @@ static void on_event(
 	case TERN_PEER_DOWN:
 		p->gone = true;
 		p->talk.closed = true;
-		if ((p->is_worker && !p->said_bye) || p->is_server)
+		/* A server that says goodbye has served all its workers. */
+		if ((p->is_worker && !p->said_bye) || (p->is_server && status))
 			server_fail(s, status ? status : -EPIPE, "%s is gone: %s",
 				tern_peer_name(peer),
 				status ? tern_status_text(status) : "it left too early");

@@ -42,6 +42,7 @@ static void make_data(void)
 	char *text = malloc(1u << 20);
 	size_t at = 0;
 
+	tern_assert(text);
 	for (int i = 0; i < 200; i++) {
 		at += (size_t)sprintf(text + at, "%d", tern_rng_next(&rng) % 2 ? 1 : -1);
 		for (int j = 0; j < 10; j++)
@@ -147,6 +148,15 @@ static bool all_ended(void *arg)
 	return true;
 }
 
+/* Before that, servers wait for their workers, however long they take. */
+static bool has_begun(const struct job *j)
+{
+	struct tern_server_stats stats;
+
+	tern_server_stats(j->members[0].server, &stats);
+	return stats.steps > 0;
+}
+
 static bool disturbed(void *arg)
 {
 	struct job *j = arg;
@@ -155,7 +165,8 @@ static bool disturbed(void *arg)
 		j->next_ns = tern_sim_now_ns(j->sim) + 50 * TERN_NS_PER_US;
 		if (tern_sim_dice(j->sim, j->cut_permille))
 			tern_sim_cut(j->sim);
-		if (!j->crashed && tern_sim_dice(j->sim, j->crash_permille)) {
+		if (!j->crashed && has_begun(j) &&
+			tern_sim_dice(j->sim, j->crash_permille)) {
 			j->crashed = true;
 			tern_sim_crash(
 				j->members[tern_rng_below(tern_sim_rng(j->sim), j->count)]
