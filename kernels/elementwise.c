@@ -14,6 +14,13 @@
 #define PASTE(a, b)  PASTE_(a, b)
 #define NAME(name)   PASTE(name##_, TERN_WIDTH)
 
+/* Before a loop whose iterations do not depend on each other through memory. */
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 /* ---- sums
  * ------------------------------------------------------------------------------- */
 
@@ -58,7 +65,7 @@ static inline __attribute__((always_inline)) float tree(
  * dst may be one of src, element j of which is read before it is written. */
 #define SUM_CASE(N)                                                                      \
 	case N:                                                                          \
-		_Pragma("GCC ivdep") for (size_t j = 0; j < count; j++) dst[j] =         \
+		INDEPENDENT for (size_t j = 0; j < count; j++) dst[j] =         \
 			scale * tree(in, N, j);                                          \
 		break;
 
@@ -121,13 +128,13 @@ static struct constants constants_of(const struct tern_optimizer *o, uint64_t st
 
 #define SGD_CASE(N)                                                                      \
 	case N:                                                                          \
-		_Pragma("GCC ivdep") for (size_t j = 0; j < count; j++) w_out[j] =       \
+		INDEPENDENT for (size_t j = 0; j < count; j++) w_out[j] =       \
 			w_in[j] - c.lr * GRADIENT(N);                                    \
 		break;
 
 #define MOMENTUM_CASE(N)                                                                 \
 	case N:                                                                          \
-		_Pragma("GCC ivdep") for (size_t j = 0; j < count; j++)                  \
+		INDEPENDENT for (size_t j = 0; j < count; j++)                  \
 		{                                                                        \
 			float mj = c.momentum * m[j] + GRADIENT(N);                      \
 			m[j] = mj;                                                       \
@@ -137,7 +144,7 @@ static struct constants constants_of(const struct tern_optimizer *o, uint64_t st
 
 #define ADAGRAD_CASE(N)                                                                  \
 	case N:                                                                          \
-		_Pragma("GCC ivdep") for (size_t j = 0; j < count; j++)                  \
+		INDEPENDENT for (size_t j = 0; j < count; j++)                  \
 		{                                                                        \
 			float g = GRADIENT(N);                                           \
 			float vj = v[j] + g * g;                                         \
@@ -148,7 +155,7 @@ static struct constants constants_of(const struct tern_optimizer *o, uint64_t st
 
 #define ADAM_CASE(N)                                                                     \
 	case N:                                                                          \
-		_Pragma("GCC ivdep") for (size_t j = 0; j < count; j++)                  \
+		INDEPENDENT for (size_t j = 0; j < count; j++)                  \
 		{                                                                        \
 			float g = GRADIENT(N);                                           \
 			float mj = c.beta1 * m[j] + c.rest1 * g;                         \
