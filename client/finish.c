@@ -49,11 +49,12 @@ static void evaluate(struct tern_worker *w)
 		w->results.test_auc = tern_auc(w->scores, w->score_labels, test->count);
 }
 
-/* Starts from the first record's symbols and goes on from what it wrote. */
+/* Goes on from a place of the text that the seed picks (its beginning may be a page of
+ * blanks), then from what it wrote. */
 static void write_text(struct tern_worker *w)
 {
 	const struct tern_dataset *data = w->opts.train;
-	uint64_t first = 0;
+	uint64_t first = tern_rng_at(w->job.seed, WRITE_STREAM, 1, 0) % data->count;
 	int32_t *ids = w->batch.ids;
 
 	tern_dataset_batch(data, &first, 1, &w->batch);

@@ -121,6 +121,7 @@ int worker_submit(struct tern_worker *w, struct tern_job *job, uint64_t cost_ns)
 /* versions.c */
 int versions_init(struct tern_worker *w);
 void versions_fini(struct tern_worker *w);
+void versions_complete(struct tern_worker *w, uint64_t version);
 void versions_receive(struct tern_worker *w, uint64_t version);
 const float *versions_current(const struct tern_worker *w);
 

@@ -150,7 +150,10 @@ static void computed(struct tern_job *job)
 		w->step_loss /= w->slot_count;
 		w->losses[w->loss_count++ % WORKER_LOSS_WINDOW] = w->step_loss;
 	}
-	slots_run(w);
+	if (w->missing[(w->version + 1) & 1] == 0)
+		versions_complete(w, w->version + 1);
+	else
+		slots_run(w);
 }
 
 void slots_run(struct tern_worker *w)

@@ -36,7 +36,7 @@ const float *versions_current(const struct tern_worker *w)
 	return tern_buf_ptr(&w->w[w->version & 1]);
 }
 
-static void complete(struct tern_worker *w, uint64_t version)
+void versions_complete(struct tern_worker *w, uint64_t version)
 {
 	w->version = version;
 	if (version > 0 && w->opts.progress)
@@ -71,8 +71,10 @@ static void arrived(struct tern_req *req)
 		return;
 	}
 	w->byte_count += req->bytes;
-	if (--w->missing[part->parity] == 0)
-		complete(w, part->version);
+	/* The answer to a gradient may be here before the end of the job that computed it:
+	 * computed() goes on then. */
+	if (--w->missing[part->parity] == 0 && !w->computing)
+		versions_complete(w, part->version);
 }
 
 void versions_receive(struct tern_worker *w, uint64_t version)

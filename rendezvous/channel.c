@@ -136,22 +136,34 @@ void tern_cancel(struct tern_req *req)
 		tern_recv_cancel(x);
 }
 
-void tern_release(struct tern_req *req)
+/* What holds on to memory lets go: also called for those that outlive their context. */
+void tern_xfer_release(struct tern_xfer *x)
 {
-	struct tern_xfer *x = tern_xfer_of(req);
+	struct tern_req *req = tern_req_of(x);
 	struct tern_record *record = TERN_TAKE(x->record);
 
+	tern_list_remove(&x->all);
 	if (x->state == TERN_XFER_HELD) {
 		tern_assert(req->status == 0);
 		tern_xfer_enter(x, TERN_XFER_ENDED);
-		tern_list_remove(&x->all);
 		x->port->ops->unpeek(x->port, req->data);
 		if (record)
 			tern_record_answer(record, TERN_MSG_ATS, 0);
-	} else if (x->pool) {
+		req->data = NULL;
+	}
+}
+
+void tern_release(struct tern_req *req)
+{
+	struct tern_xfer *x = tern_xfer_of(req);
+
+	tern_xfer_release(x);
+	if (x->pool) {
 		tern_pool_put(x->pool, &x->buf);
-		tern_rdv_feed(x->rdv);
+		x->pool = NULL;
+		if (x->rdv)
+			tern_rdv_feed(x->rdv);
 	}
 	req->data = NULL;
-	req->buf = (struct tern_buf){0};
+	req->buf = (struct tern_buf){ 0 };
 }

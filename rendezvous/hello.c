@@ -141,7 +141,8 @@ static uint32_t own_eager_bytes(const struct tern_link *link)
 	return TERN_MIN(asked ? asked : link->conn->eager_bytes, TERN_EAGER_MAX);
 }
 
-static void say_hello(struct tern_link *link, uint8_t step, int status)
+/* -EAGAIN: no room for it yet; tern_link_writable says it again. */
+static int say_hello(struct tern_link *link, uint8_t step, int status)
 {
 	struct tern_peer *peer = link->peer;
 	struct tern_hello hello = {
@@ -171,8 +172,10 @@ static void say_hello(struct tern_link *link, uint8_t step, int status)
 	}
 	tern_hello_encode(&hello, message);
 	r = link->conn->port->ops->send(link->conn, message, sizeof(message), NULL, 0);
-	if (r < 0) /* a fresh connection has room for one message, or has failed */
-		tern_link_close(link, r == -EAGAIN ? -EPROTO : r, false);
+	link->unsaid = r == -EAGAIN ? step : 0;
+	if (r < 0 && r != -EAGAIN)
+		tern_link_close(link, r, false);
+	return r;
 }
 
 void tern_link_hello(struct tern_link *link)
@@ -267,6 +270,23 @@ static void up(struct tern_link *link)
 		tern_peer_link_up(link->peer, link);
 }
 
+/* The last word of the dialler; from then on the link is up. */
+static void introduce(struct tern_link *link)
+{
+	if (say_hello(link, 3, 0) < 0)
+		return;
+	leave_half_open(link);
+	up(link);
+}
+
+void tern_link_writable(struct tern_link *link)
+{
+	if (link->unsaid == 3)
+		introduce(link);
+	else if (link->unsaid)
+		say_hello(link, link->unsaid, 0);
+}
+
 static int on_step_2(struct tern_link *link)
 {
 	struct tern_peer *peer = link->peer;
@@ -288,10 +308,7 @@ static int on_step_2(struct tern_link *link)
 		tern_link_close(link, -EACCES, false);
 		return 0;
 	}
-	say_hello(link, 3, 0);
-	leave_half_open(link);
-	if (link->state != TERN_LINK_CLOSING)
-		up(link);
+	introduce(link);
 	return 0;
 }
 

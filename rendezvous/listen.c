@@ -56,9 +56,11 @@ static void on_writable(void *arg, struct tern_conn *conn)
 	struct tern_link *link = conn->user;
 
 	(void)arg;
-	if (!link || link->state != TERN_LINK_UP)
+	if (!link || link->state == TERN_LINK_CLOSING)
 		return;
-	if (link->rail)
+	if (link->state != TERN_LINK_UP)
+		tern_link_writable(link);
+	else if (link->rail)
 		tern_rail_writable(link);
 	else
 		tern_peer_pump(link->peer);
@@ -100,6 +102,19 @@ static void rdv_free(void *arg)
 			tern_list_entry(n, struct tern_link, node), -ECANCELED, false);
 }
 
+/* What is read in place can be read no longer; buffers stay their holders'. */
+static void let_go(struct tern_rdv *rdv)
+{
+	struct tern_list *n;
+
+	while ((n = tern_list_pop(&rdv->held))) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		tern_xfer_release(x);
+		x->rdv = NULL;
+	}
+}
+
 static void destroy(struct tern_rdv *rdv)
 {
 	tern_timer_clear(rdv->ctx, &rdv->feed_timer);
@@ -116,6 +131,7 @@ static bool rdv_drained(void *arg)
 	if (!tern_list_empty(&rdv->peers) || !tern_list_empty(&rdv->links))
 		return false;
 	tern_rdv_run_completed(rdv);
+	let_go(rdv);
 	destroy(rdv);
 	return true;
 }
@@ -177,6 +193,7 @@ int tern_rendezvous_init(struct tern_context *ctx)
 	tern_list_init(&rdv->listeners);
 	tern_list_init(&rdv->completed);
 	tern_list_init(&rdv->complete_call.link);
+	tern_list_init(&rdv->held);
 	tern_list_init(&rdv->hungry);
 	tern_list_init(&rdv->free_records);
 	r = make_records(rdv);

@@ -40,6 +40,7 @@ struct tern_rdv {
 
 	struct tern_list completed; /* xfers whose done() is to run */
 	struct tern_deferred complete_call;
+	struct tern_list held;   /* receives that ended and were not released */
 	struct tern_list hungry; /* receives that wait for room in their pool */
 	struct tern_timer feed_timer;
 
@@ -80,6 +81,7 @@ struct tern_link {
 	struct tern_peer *peer; /* acceptor: NULL until step 1 told whose it is */
 	struct tern_listener *listener;
 	uint8_t rail;   /* 0: the main one */
+	uint8_t unsaid;         /* the step of a HELLO that found no room; 0: none */
 	bool counted;   /* in half_open_count */
 	int verdict;    /* a status that outranks the one of `closed`; 0: none */
 	uint32_t epoch; /* proposed in step 1 */
@@ -98,6 +100,7 @@ int tern_link_handshake(struct tern_link *link, const void *message, size_t byte
 void tern_link_answer(struct tern_link *link); /* sends step 2 */
 void tern_link_close(struct tern_link *link, int verdict, bool flush);
 void tern_link_free(struct tern_link *link);
+void tern_link_writable(struct tern_link *link); /* during the handshake */
 bool tern_hello_has_crypto(void);
 
 /* ---- peers ------------------------------------------------------------------------- */
@@ -270,7 +273,7 @@ enum tern_xfer_state {
 };
 
 struct tern_xfer {
-	struct tern_list all;   /* peer->xfers */
+	struct tern_list all;   /* peer->xfers, then rdv->held */
 	struct tern_list queue; /* the one list that its state waits in */
 	struct tern_match_node node;
 	struct tern_channel *channel;
@@ -376,6 +379,7 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *header)
 int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *header);
 int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *header);
 
+void tern_xfer_release(struct tern_xfer *x);
 void tern_rdv_feed(struct tern_rdv *rdv); /* tries the hungry again */
 
 /* cancel.c */

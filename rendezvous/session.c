@@ -448,15 +448,18 @@ static void end_requests(struct tern_peer *peer)
 	int status = peer->cause ? peer->cause : -ESHUTDOWN;
 	struct tern_list *n;
 
+	tern_list_for_each (i, &peer->rdv->held) {
+		struct tern_xfer *x = tern_list_entry(i, struct tern_xfer, all);
+
+		if (x->peer != peer)
+			continue;
+		x->record = NULL;
+		x->peer = NULL;
+	}
 	tern_list_for_each_safe (i, &peer->xfers) {
 		struct tern_xfer *x = tern_list_entry(i, struct tern_xfer, all);
 
 		x->record = NULL;
-		if (x->state == TERN_XFER_HELD) {
-			tern_list_remove(&x->all);
-			x->peer = NULL;
-			continue;
-		}
 		tern_assert(x->puts_out == 0);
 		tern_xfer_end(x, status);
 	}

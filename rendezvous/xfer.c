@@ -186,8 +186,10 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 	tern_list_remove(&x->queue);
 	tern_match_remove(&x->peer->match, &x->node);
 	tern_xfer_forget_id(x);
+	tern_list_remove(&x->all);
+	if (held || (status == 0 && x->pool))
+		tern_list_push(&rdv->held, &x->all);
 	if (!held) {
-		tern_list_remove(&x->all);
 		tern_xfer_enter(x, TERN_XFER_ENDED);
 		if (status < 0 && x->pool)
 			tern_pool_put(x->pool, &x->buf);

@@ -20,7 +20,8 @@ struct command {
 	int (*run)(int argc, char **argv); /* arguments behind the name; an exit code */
 };
 
-extern const struct command bench_command;
+extern const struct command train_command, server_command, worker_command, bench_command,
+	info_command;
 
 /* One line on stderr, "tern NAME: ..."; returns EXIT_INPUT. */
 int command_refuse(const struct command *command, const char *fmt, ...)

@@ -11,7 +11,11 @@
 #include "tools/command.h"
 
 static const struct command *const commands[] = {
+	&train_command,
+	&server_command,
+	&worker_command,
 	&bench_command,
+	&info_command,
 };
 
 int command_refuse(const struct command *command, const char *fmt, ...)

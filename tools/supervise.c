@@ -6,31 +6,25 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "tools/signals.h"
 
 #define LINE_MAX_BYTES (16u << 20)
 
 int supervise_init(struct supervisor *s)
 {
-	sigset_t mask;
-
-	sigemptyset(&mask);
-	sigaddset(&mask, SIGINT);
-	sigaddset(&mask, SIGTERM);
-	sigaddset(&mask, SIGCHLD);
-	s->signal_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC);
+	s->signal_fd = signals_open();
 	if (s->signal_fd < 0)
-		return -errno;
-	sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
+		return s->signal_fd;
 	s->signal = 0;
 	s->child_count = 0;
 	return 0;
@@ -40,14 +34,15 @@ int supervise_init(struct supervisor *s)
 
 /* In the child, between fork and exec: async-signal-safe calls only. */
 static _Noreturn void become(
-	const struct supervisor *s, char *const *argv, int out, pid_t parent)
+	char *const *argv, int out, pid_t parent, const sigset_t *mask)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	/* The parent may have died before the line above took effect. */
 	if (getppid() != parent)
 		_exit(127);
 	setpgid(0, 0);
-	sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+	signals_reset();
+	sigprocmask(SIG_SETMASK, mask, NULL);
 	if (dup2(out, STDOUT_FILENO) < 0)
 		_exit(127);
 	execv("/proc/self/exe", argv);
@@ -59,6 +54,7 @@ int supervise_start(struct supervisor *s, const char *name, const char *const *a
 	char *argv[SUPERVISE_ARGS_MAX + 2] = {(char *)"tern"};
 	struct child *c = &s->children[s->child_count];
 	pid_t parent = getpid();
+	sigset_t all, mask;
 	int fds[2], n = 1;
 
 	tern_assert(s->child_count < SUPERVISE_CHILDREN_MAX);
@@ -70,9 +66,14 @@ int supervise_start(struct supervisor *s, const char *name, const char *const *a
 		return -errno;
 	*c = (struct child){.fd = fds[0]};
 	snprintf(c->name, sizeof(c->name), "%s", name);
+	/* What the child gets before it has handlers of its own must not be taken for
+	 * ours. */
+	sigfillset(&all);
+	sigprocmask(SIG_BLOCK, &all, &mask);
 	c->pid = fork();
 	if (c->pid == 0)
-		become(s, argv, fds[1], parent);
+		become(argv, fds[1], parent, &mask);
+	sigprocmask(SIG_SETMASK, &mask, NULL);
 	close(fds[1]);
 	if (c->pid < 0) {
 		int error = errno;
@@ -171,11 +172,11 @@ static void reap(struct supervisor *s)
 
 static void take_signals(struct supervisor *s)
 {
-	struct signalfd_siginfo info;
+	int number;
 
-	while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
-		if (info.ssi_signo != SIGCHLD)
-			s->signal = (int)info.ssi_signo;
+	while ((number = signals_take(s->signal_fd))) {
+		if (number != SIGCHLD)
+			s->signal = number;
 	}
 }
 
@@ -244,8 +245,7 @@ void supervise_end(struct supervisor *s, unsigned grace_ms)
 void supervise_fini(struct supervisor *s)
 {
 	tern_assert(!supervise_running(s));
-	close(s->signal_fd);
-	sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+	signals_close(s->signal_fd);
 }
 
 void supervise_describe(const struct child *c, char *text, size_t bytes)

@@ -13,7 +13,6 @@
 #ifndef TERN_TOOLS_SUPERVISE_H
 #define TERN_TOOLS_SUPERVISE_H
 
-#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
@@ -39,12 +38,11 @@ struct supervisor {
 	void *arg;
 	int signal_fd;
 	int signal; /* SIGINT or SIGTERM once one came; else 0 */
-	sigset_t old_mask;
 	unsigned child_count;
 	struct child children[SUPERVISE_CHILDREN_MAX];
 };
 
-/* Blocks SIGINT, SIGTERM and SIGCHLD and takes them from now on. -EMFILE. */
+/* Catches SIGINT, SIGTERM and SIGCHLD from now on. -EMFILE. */
 int supervise_init(struct supervisor *s);
 
 /* Starts "tern ARGS..." (at most SUPERVISE_ARGS_MAX, NULL-terminated). -EAGAIN, -ENOMEM,

@@ -13,10 +13,10 @@
  * listens at a name of its own. They live in the network namespace's abstract Unix
  * sockets.
  *
- * While it spins, poll() makes no system call: it reads one cache line of each peer.
- * Sockets are looked at after a sleep, while a conn is being set up or taken down, and
- * else every LULL_MAX polls. A sleeper says so in its areas, and whoever publishes
- * something for it then sends a WAKE over the socket, once per sleep.
+ * While it spins, poll() reads one cache line of each peer and hardly makes a system
+ * call: sockets are looked at after a sleep, while a conn is being set up or taken down,
+ * and else every LULL_NS. A sleeper says so in its areas, and whoever publishes something
+ * for it then sends a WAKE over the socket, once per sleep.
  *
  * Costs of a conn: a poll and an arm scan all conns (one line each: some 5 ns when
  * nothing happened, so 64 idle peers cost about 0.3 us per poll); two descriptors; two
@@ -38,7 +38,8 @@
 #include "base/clock.h"
 #include "transport/domain.h"
 
-#define LULL_MAX    1024u
+#define LULL_POLLS  8u /* between two looks at the clock */
+#define LULL_NS     (50 * TERN_NS_PER_US)
 #define EVENT_COUNT 32
 #define TURN_COUNT  32 /* messages of one conn before the others have their turn */
 
@@ -146,7 +147,8 @@ static void port_free(struct tern_port *base)
 	/* Conns that the caller never heard of may be left from a closed listener. */
 	reap(port);
 	tern_assert(!port->in_poll && tern_list_empty(&port->conns));
-	tern_assert(tern_list_empty(&port->peeked) && tern_list_empty(&port->closed) && tern_list_empty(&port->lsns));
+	tern_assert(tern_list_empty(&port->closed) && tern_list_empty(&port->lsns));
+	tern_assert(tern_list_empty(&port->peeked));
 	port_release(port);
 }
 
@@ -285,8 +287,7 @@ static bool ask_for_slabs(struct shm_conn *conn)
 
 	if (!conn->asking_count)
 		return false;
-	tern_list_for_each(node, &conn->slabs)
-	{
+	tern_list_for_each (node, &conn->slabs) {
 		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, link);
 
 		if (slab->state == SHM_SLAB_WANTED)
@@ -380,7 +381,7 @@ static void resume_listeners(struct shm_port *port)
 	tern_list_for_each (node, &port->lsns) {
 		struct shm_lsn *lsn = tern_list_entry(node, struct shm_lsn, link);
 
-		if (lsn->resume_ns && tern_now_ns(port->base.env) >= lsn->resume_ns &&
+		if (lsn->resume_ns && port->looked_ns >= lsn->resume_ns &&
 			shm_watch_add(port, lsn->fd, &lsn->watch, SHM_WATCH_LISTENER) ==
 				0)
 			lsn->resume_ns = 0;
@@ -392,7 +393,7 @@ static int look_at_sockets(struct shm_port *port)
 	struct epoll_event events[EVENT_COUNT];
 	int count = 0, n;
 
-	port->lull = 0;
+	port->looked_ns = tern_now_ns(port->base.env);
 	n = epoll_wait(port->epoll_fd, events, EVENT_COUNT, 0);
 	for (int i = 0; i < n; i++)
 		count += on_event(port, events[i].data.ptr);
@@ -419,10 +420,19 @@ static void free_dead_lsns(struct shm_port *port)
 		free(tern_list_entry(node, struct shm_lsn, link));
 }
 
+static bool must_look(struct shm_port *port)
+{
+	if (port->asleep || port->unsettled_count)
+		return true;
+	if (++port->lull % LULL_POLLS)
+		return false;
+	return tern_now_ns(port->base.env) - port->looked_ns >= LULL_NS;
+}
+
 static int shm_poll(struct tern_port *base, int budget)
 {
 	struct shm_port *port = shm_port_of(base);
-	bool look = port->asleep || port->unsettled_count || ++port->lull >= LULL_MAX;
+	bool look = must_look(port);
 	uint64_t now_ns;
 	int count = 0;
 

@@ -22,8 +22,9 @@
 #define SHM_GET_BYTES      (1u << 20)
 #define SHM_PIECE_BYTES    (256u << 10) /* copied by one poll for one op */
 #define SHM_ADDRESS_MAX    80u
-#define SHM_GREETING_COUNT 64u /* accepted conns of a listener that have not said hello  \
-				*/
+#define SHM_GREETING_COUNT                                                               \
+	64u /* accepted conns of a listener that have not said hello                     \
+	     */
 
 /*
  * What travels over the socket, each a packet of its own. A WAKE is sent to a peer whose
@@ -112,8 +113,8 @@ enum shm_slab_state {
 
 /* A slab of the peer. Lives as long as the conn once it is mapped, and as its readers. */
 struct shm_slab {
-	struct tern_list link;    /* conn->slabs, last used first */
-	struct tern_list peeked;  /* port->peeked, while peek_count > 0 */
+	struct tern_list link;   /* conn->slabs, last used first */
+	struct tern_list peeked; /* port->peeked, while peek_count > 0 */
 	uint64_t peek_count;
 	bool orphan;              /* the conn is gone, readers are not */
 	struct tern_list waiting; /* ops */
@@ -146,12 +147,14 @@ struct shm_port {
 	struct shm_watch timer_watch;
 	struct tern_list conns;  /* all but those in `closed` */
 	struct tern_list closed; /* to be reaped */
-	struct tern_list peeked; /* slabs that are read in place, of all conns, past ones too */
+	struct tern_list
+		peeked; /* slabs that are read in place, of all conns, past ones too */
 	struct tern_list lsns;
 	struct tern_list dead_lsns; /* closed in a handler: freed at the end of poll() */
 	uint32_t conn_count;        /* in `conns` */
 	uint32_t unsettled_count;   /* conns that need the socket looked at soon */
-	uint32_t lull;              /* polls since the sockets were looked at */
+	uint32_t lull;              /* polls without a look at the sockets */
+	uint64_t looked_ns;         /* when the last look was */
 	uint64_t timer_ns;          /* when timer_fd fires; 0: it does not */
 	bool asleep;                /* the conns' areas say so */
 	bool in_poll;

@@ -10,7 +10,8 @@
  *
  * Both ends must have the same user id, or the other end must be root: who shares memory
  * and may be read by process_vm_readv must be somebody who could do worse anyway. The
- * connector checks it too, since anyone can take an abstract name.
+ * connector checks it too, since anyone can take an abstract name. What the kernel
+ * tells is the process that called listen(): it must be the one that goes on to poll.
  *
  * The end of a process is seen twice: its sockets close first, its pidfd tells later. So
  * after an end of file without a BYE the conn waits a moment for the pidfd, to be able to
@@ -42,7 +43,7 @@
 
 #define DIAL_NS  (2 * TERN_NS_PER_MS)
 #define HELLO_NS (5 * TERN_NS_PER_S)
-#define EXIT_NS  (200 * TERN_NS_PER_MS)
+#define EXIT_NS  (800 * TERN_NS_PER_MS) /* freeing much memory takes its time */
 
 int shm_address(const char *name, struct sockaddr_un *address)
 {

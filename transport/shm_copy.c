@@ -56,8 +56,8 @@ void shm_op_start(struct shm_conn *conn, struct tern_op *op)
 		direct || !inner->bytes ? &conn->copying : &conn->bouncing, &inner->link);
 }
 
-/* Loads before it come before loads after it. An acquire fence, in a form that race detectors
- * do not stumble over: what it orders is a race on purpose. */
+/* Loads before it come before loads after it. An acquire fence, in a form that race
+ * detectors do not stumble over: what it orders is a race on purpose. */
 static inline void order_loads(void)
 {
 #if defined(__x86_64__)
@@ -70,8 +70,9 @@ static inline void order_loads(void)
 }
 
 /*
- * Has the peer closed? It sets `gone` before its memory may change; we have read the bytes
- * before we read `gone`: so bytes that had changed come with `gone` set, and are dropped.
+ * Has the peer closed? It sets `gone` before its memory may change; we have read the
+ * bytes before we read `gone`: so bytes that had changed come with `gone` set, and are
+ * dropped.
  */
 static bool peer_gone(const struct shm_conn *conn)
 {

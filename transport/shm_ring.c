@@ -27,8 +27,11 @@ uint64_t shm_ring_bytes(uint32_t message_bytes)
 
 uint64_t shm_area_bytes(uint32_t message_bytes)
 {
-	return SHM_RING_OFFSET + shm_ring_bytes(message_bytes) +
-	       (uint64_t)SHM_CHUNK_COUNT * SHM_CHUNK_BYTES;
+	uint64_t bytes = SHM_RING_OFFSET + shm_ring_bytes(message_bytes) +
+			 (uint64_t)SHM_CHUNK_COUNT * SHM_CHUNK_BYTES;
+
+	/* Whole pages, however large they are here. */
+	return tern_align_up(bytes, 64u << 10);
 }
 
 void shm_ring_init(struct shm_ring *ring, struct shm_area *own, struct shm_area *peer,

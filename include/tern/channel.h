@@ -170,8 +170,11 @@ static inline int tern_test(const struct tern_req *req)
  */
 TERN_API void tern_cancel(struct tern_req *req);
 
-/* Gives back what a receive with ALLOC or PEEK holds. Once per such request that ended
- * with 0. */
+/*
+ * Gives back what a receive with ALLOC or PEEK holds. Once per such request that ended with
+ * 0. What is read in place can be read until then or until the context is freed, also
+ * when the peer is gone; a buffer lives as long as its pool.
+ */
 TERN_API void tern_release(struct tern_req *req);
 
 /* ---- bound routes ----------------------------------------------------------------- */

@@ -31,7 +31,7 @@ struct tern_domain_opts {
 	const char *tcp_congestion; /* NULL: "cubic" if the kernel has it */
 	bool no_cma;                /* shm: behave as if process_vm_readv were refused */
 	bool no_hugepages;          /* do not try reserved 2 MiB pages */
-	void *sim; /* tests: a world of transport/sim.h; then it is the only fabric */
+	void *sim; /* tests: a process of transport/sim.h; then sim is the only fabric */
 };
 
 /* opts may be NULL. -ENOMEM; TERN_TCP_URING asked for and refused: -ENOSYS or -EPERM;

@@ -37,8 +37,8 @@ struct storm {
 	struct tern_rng rng;
 	struct way ways[2];
 	unsigned posted, ended, delivered;
-	bool down, lossy; /* lossy: cancels or small rooms may break the numbering */
-	char error[300];
+	bool down, lossy; /* lossy: cancels may break the numbering */
+	char error[300], suspicion[300];
 };
 
 static void fail(struct storm *s, const char *fmt, ...)
@@ -142,8 +142,10 @@ static void check_end(struct half *h)
 		return;
 	else if (status == -ECANCELED && s->opts.cancel_permille)
 		return;
-	else if (status != 0)
-		fail(s, "%s %u of triple %u ended with %d (%s)",
+	else if (status != 0 &&
+		 !s->suspicion[0]) /* unless the peer turns out to be down */
+		snprintf(s->suspicion, sizeof(s->suspicion),
+			"%s %u of triple %u ended with %d (%s)",
 			h->is_send ? "send" : "receive", h->number, h->triple, status,
 			tern_status_text(status));
 }
@@ -363,6 +365,28 @@ const char *storm_error(const struct storm *s)
 	return s->error[0] ? s->error : NULL;
 }
 
+void storm_print_left(const struct storm *s)
+{
+	for (int i = 0; i < 2; i++)
+		for (unsigned j = 0; j < s->opts.pair_count; j++) {
+			const struct way *w = &s->ways[i];
+			const struct half *both[] = {&w->sends[j], &w->recvs[j]};
+
+			for (int k = 0; k < 2; k++)
+				if (both[k]->posted && !both[k]->ended)
+					fprintf(stderr,
+						"storm: way %d: %s %u of triple %u, %llu "
+						"bytes, "
+						"flags %u%s has not ended\n",
+						i, k ? "receive" : "send",
+						both[k]->number, both[k]->triple,
+						(unsigned long long)both[k]->buf.bytes,
+						both[k]->flags,
+						both[k]->cancelled ? ", cancelled," : "");
+		}
+	fprintf(stderr, "storm: %u posted, %u ended\n", s->posted, s->ended);
+}
+
 unsigned storm_delivered(const struct storm *s)
 {
 	return s->delivered;
@@ -395,7 +419,7 @@ struct storm *storm_new(const struct storm_opts *opts, const struct storm_end en
 
 	s->opts = *opts;
 	s->rng.seed = opts->seed;
-	s->lossy = opts->cancel_permille || opts->small_room_permille;
+	s->lossy = opts->cancel_permille;
 	for (int i = 0; i < 2; i++) {
 		struct way *w = &s->ways[i];
 		unsigned *counts = calloc(opts->triple_count * 2, sizeof(*counts));
@@ -450,6 +474,9 @@ static void check_order(struct storm *s, const struct way *w)
 int storm_free(struct storm *s)
 {
 	int r;
+
+	if (s->suspicion[0] && !s->down)
+		fail(s, "%s", s->suspicion);
 
 	for (int i = 0; i < 2; i++) {
 		struct way *w = &s->ways[i];

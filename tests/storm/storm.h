@@ -46,6 +46,9 @@ void storm_peer_down(struct storm *storm);
 /* What went wrong, in a sentence; NULL: nothing so far. */
 const char *storm_error(const struct storm *storm);
 
+/* What has not ended, for a message. */
+void storm_print_left(const struct storm *storm);
+
 /* How many requests ended with 0. */
 unsigned storm_delivered(const struct storm *storm);
 

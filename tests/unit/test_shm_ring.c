@@ -27,7 +27,7 @@ struct pair {
 static struct shm_area *guarded_area(uint64_t bytes)
 {
 	char *base = mmap(NULL, bytes + 4096, PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	assert_ptr_not_equal(base, MAP_FAILED);
 	assert_int_equal(mprotect(base + bytes, 4096, PROT_NONE), 0);
@@ -96,7 +96,8 @@ static void test_messages_of_all_lengths_arrive_whole_and_in_order(void **state)
 	(void)state;
 	pair_init(&pair);
 	while (received < 20000) {
-		while (sent < received + 1 + received % 37 && send_message(&pair.a, sent) == 0)
+		while (sent < received + 1 + received % 37 &&
+			send_message(&pair.a, sent) == 0)
 			sent++;
 		assert_int_equal(receive_message(&pair.b, received), 1);
 		received++;
@@ -131,7 +132,7 @@ static void test_full_ring_takes_nothing_and_has_room_when_it_was_drained(void *
 static void test_largest_message_fits_at_every_place_of_a_drained_ring(void **state)
 {
 	struct pair pair;
-	unsigned char data[MESSAGE_BYTES] = { 0 }, got[MESSAGE_BYTES];
+	unsigned char data[MESSAGE_BYTES] = {0}, got[MESSAGE_BYTES];
 	size_t bytes;
 
 	(void)state;
@@ -189,7 +190,7 @@ static void *consume(void *arg)
 static void test_two_threads_see_every_message_once(void **state)
 {
 	struct pair pair;
-	struct stream out = { .count = 60000 }, in = { .count = 60000 };
+	struct stream out = {.count = 60000}, in = {.count = 60000};
 	pthread_t thread;
 
 	(void)state;
@@ -215,7 +216,7 @@ struct sleeper {
 
 static int sleeper_wait(struct sleeper *s)
 {
-	struct pollfd entry = { .fd = s->own_fd, .events = POLLIN };
+	struct pollfd entry = {.fd = s->own_fd, .events = POLLIN};
 	uint64_t count;
 	int ready;
 
@@ -240,7 +241,8 @@ static void *take_turns(void *arg)
 	for (uint64_t i = 0; i < s->rounds && !s->status; i++) {
 		if (s->first || i > 0)
 			s->status = send_message(s->ring, i - !s->first);
-		if (shm_bell(s->ring) && write(s->peer_fd, &one, sizeof(one)) != sizeof(one))
+		if (shm_bell(s->ring) &&
+			write(s->peer_fd, &one, sizeof(one)) != sizeof(one))
 			s->status = -errno;
 		while (!s->status) {
 			int got = receive_message(s->ring, i);
@@ -252,7 +254,8 @@ static void *take_turns(void *arg)
 	}
 	if (!s->first && !s->status) {
 		s->status = send_message(s->ring, s->rounds - 1);
-		if (shm_bell(s->ring) && write(s->peer_fd, &one, sizeof(one)) != sizeof(one))
+		if (shm_bell(s->ring) &&
+			write(s->peer_fd, &one, sizeof(one)) != sizeof(one))
 			s->status = -errno;
 	}
 	return NULL;
@@ -261,7 +264,7 @@ static void *take_turns(void *arg)
 static void test_no_wake_is_lost(void **state)
 {
 	struct pair pair;
-	struct sleeper a = { .rounds = 5000, .first = true }, b = { .rounds = 5000 };
+	struct sleeper a = {.rounds = 5000, .first = true}, b = {.rounds = 5000};
 	pthread_t thread;
 
 	(void)state;
@@ -321,7 +324,8 @@ static void test_room_wakes_only_who_wants_it(void **state)
 	}
 }
 
-static void test_what_stands_in_the_ring_is_received_after_the_end_and_no_more(void **state)
+static void test_what_stands_in_the_ring_is_received_after_the_end_and_no_more(
+	void **state)
 {
 	struct pair pair;
 
@@ -350,8 +354,8 @@ static int receive_any(struct shm_ring *ring)
 
 static void test_impossible_tail_is_a_protocol_error(void **state)
 {
-	const uint64_t tails[] = { 1, 8, 63, UINT64_MAX, UINT64_MAX - 63, 1ull << 63,
-		shm_ring_bytes(MESSAGE_BYTES) + 64 };
+	const uint64_t tails[] = {1, 8, 63, UINT64_MAX, UINT64_MAX - 63, 1ull << 63,
+		shm_ring_bytes(MESSAGE_BYTES) + 64};
 	struct pair pair;
 
 	(void)state;
@@ -368,8 +372,8 @@ static void test_impossible_tail_is_a_protocol_error(void **state)
 
 static void test_impossible_length_is_a_protocol_error(void **state)
 {
-	const uint32_t lengths[] = { 57, 121, MESSAGE_BYTES + 1, 1u << 31, UINT32_MAX - 1,
-		UINT32_MAX /* a filler longer than what was produced */ };
+	const uint32_t lengths[] = {57, 121, MESSAGE_BYTES + 1, 1u << 31, UINT32_MAX - 1,
+		UINT32_MAX /* a filler longer than what was produced */};
 	struct pair pair;
 
 	(void)state;
@@ -405,8 +409,8 @@ static void test_record_over_the_end_of_the_ring_is_a_protocol_error(void **stat
 
 static void test_impossible_head_is_a_protocol_error(void **state)
 {
-	const uint64_t heads[] = { 8, UINT64_MAX, 1ull << 63,
-		shm_ring_bytes(MESSAGE_BYTES) + 64, UINT64_MAX - 63 };
+	const uint64_t heads[] = {8, UINT64_MAX, 1ull << 63,
+		shm_ring_bytes(MESSAGE_BYTES) + 64, UINT64_MAX - 63};
 	struct pair pair;
 
 	(void)state;
@@ -425,7 +429,7 @@ static void test_impossible_head_is_a_protocol_error(void **state)
 
 static void test_random_areas_do_no_harm(void **state)
 {
-	struct tern_rng rng = { .seed = 20240611 };
+	struct tern_rng rng = {.seed = 20240611};
 	struct pair pair;
 	uint64_t good = 0, bad = 0;
 
@@ -447,7 +451,8 @@ static void test_random_areas_do_no_harm(void **state)
 			memcpy(ring + at, &length, 4);
 		}
 		atomic_store(&pair.areas[0]->tail,
-				pair.b.head + tern_rng_below(&rng, pair.ring_bytes / 64 + 3) * 64);
+			pair.b.head +
+				tern_rng_below(&rng, pair.ring_bytes / 64 + 3) * 64);
 		while ((status = receive_any(&pair.b)) == 1)
 			good++;
 		bad += status < 0;
@@ -460,16 +465,20 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_messages_of_all_lengths_arrive_whole_and_in_order),
-		cmocka_unit_test(test_full_ring_takes_nothing_and_has_room_when_it_was_drained),
-		cmocka_unit_test(test_largest_message_fits_at_every_place_of_a_drained_ring),
+		cmocka_unit_test(
+			test_full_ring_takes_nothing_and_has_room_when_it_was_drained),
+		cmocka_unit_test(
+			test_largest_message_fits_at_every_place_of_a_drained_ring),
 		cmocka_unit_test(test_two_threads_see_every_message_once),
 		cmocka_unit_test(test_no_wake_is_lost),
 		cmocka_unit_test(test_a_sleeper_is_woken_once_and_nobody_who_is_awake),
 		cmocka_unit_test(test_room_wakes_only_who_wants_it),
-		cmocka_unit_test(test_what_stands_in_the_ring_is_received_after_the_end_and_no_more),
+		cmocka_unit_test(
+			test_what_stands_in_the_ring_is_received_after_the_end_and_no_more),
 		cmocka_unit_test(test_impossible_tail_is_a_protocol_error),
 		cmocka_unit_test(test_impossible_length_is_a_protocol_error),
-		cmocka_unit_test(test_record_over_the_end_of_the_ring_is_a_protocol_error),
+		cmocka_unit_test(
+			test_record_over_the_end_of_the_ring_is_a_protocol_error),
 		cmocka_unit_test(test_impossible_head_is_a_protocol_error),
 		cmocka_unit_test(test_random_areas_do_no_harm),
 	};

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a user gets wrong is told in one line, with what would be right; nobody is left.
+
+usage: bad_input.py TERN
+"""
+import gzip
+import socket
+import struct
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import tap  # noqa: E402
+import job  # noqa: E402
+
+job.use(sys.argv[1])
+
+
+def refused(*more, says, **kw):
+    job.refused("train", *job.small(*more, **kw), says=says)
+
+
+def made(name, content):
+    path = job.SCRATCH / name
+    path.write_bytes(content)
+    return path
+
+
+def options_are_checked():
+    refused("--stepps", 3, says=["--stepps", "--steps"])
+    refused("--steps", "many", says=["--steps many"])
+    refused("--steps", 0, says=["--steps 0", "1 to"])
+    refused("--optimizer", "adem", says=["adem", "adam"])
+    refused("--fabric", "verbs", says=["verbs", "auto, tcp, shm"])
+    refused("--mode", "ssp:3", says=["ssp:3", "not there yet", "sync and async"])
+    refused("--mode", "fast", says=["fast", "sync or async"])
+    refused("--generate", 10, says=["--generate", "charlm"])
+    refused("--test", "x", says=["--test", "--split"])
+    job.refused("train", "--model", "softmax", says=["--data"])
+    job.refused("train", "--data", "x", says=["--model"])
+
+
+def model_specs_are_checked():
+    for spec in ("mlp", "mlp:", "mlp:0", "mlp:12,", "mlp:x", "charlm:1,2", "cnn:3", "softmax:3"):
+        refused(model=spec, says=[spec])
+
+
+def missing_files_are_named():
+    for option in ("--data", "--labels", "--save"):
+        refused(option, "/nonexistent/file", says=[option, "/nonexistent/file",
+                                                   "No such file"])
+
+
+def split_beyond_the_data_is_refused():
+    refused("--split", "9000:2000", says=["--split 9000:2000", "1200"])
+
+
+def cut(path, keep):
+    raw = gzip.decompress(path.read_bytes())
+    return made(f"cut-{path.name}", gzip.compress(raw[:keep]))
+
+
+def corrupt_images_are_refused():
+    images, _ = job.write_idx("corrupt")
+    refused("--data", cut(images, 1000), says=["cut-corrupt-images.gz", "1000"])
+    refused("--data", made("half.gz", images.read_bytes()[:2000]), says=["half.gz"])
+    refused("--data", made("noise", b"\x00\x00\x0d\x03 not what it says"), says=["noise"])
+    refused("--data", made("empty", b""), says=["empty"])
+
+
+def labels_are_checked():
+    images, labels = job.write_idx("labels")
+    fewer = struct.pack(">II", 0x801, 1000) + bytes(1000)
+    refused("--labels", made("fewer", fewer), says=["1000", "1200"])
+    refused("--labels", images, says=["labels-images.gz"])
+    # Two classes are all that logreg knows.
+    refused("--data", images, "--labels", labels, model="logreg", says=["logreg"])
+
+
+def svmlight_errors_name_the_line():
+    good = b"+1 1:0.5 3:1\n-1 2:1\n" * 20
+    for name, bad, says in (("label", b"7 1:1\n", ["line 41", "7"]),
+                            ("index", b"+1 x:1\n", ["line 41"]),
+                            ("value", b"+1 1:y\n", ["line 41"])):
+        job.refused("train", "--model", "logreg", "--data", made(f"svm-{name}", good + bad),
+                    "--steps", 3, says=[f"svm-{name}", *says])
+
+
+def text_that_is_too_short_is_refused():
+    job.refused("train", "--model", "charlm:8,4,8", "--data", made("short.txt", b"abc"),
+                "--steps", 3, says=["short.txt"])
+
+
+def save_over_a_file_is_refused():
+    refused("--save", made("file", b""), says=["--save", "not a directory"])
+
+
+# ---- roles on their own ------------------------------------------------------------------
+
+def listening_server():
+    server = job.Job("server", "--listen", "127.0.0.1:0", "--fabric", "tcp", "--json")
+    return server, server.wait_event(lambda e: e["event"] == "listening")["address"]
+
+
+def port_in_use_is_told():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        job.refused("server", "--fabric", "tcp", "--listen", f"127.0.0.1:{port}",
+                    says=[f"127.0.0.1:{port}", "in use"], code=1)
+
+
+def unreachable_server_is_told_after_some_tries():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    job.refused("worker", *job.small(), "--fabric", "tcp", "--join", address,
+                says=[address, "refused"], code=1)
+
+
+def stranger_is_not_taken_for_a_server():
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        def talk():
+            conn, _ = stranger.accept()
+            with conn:
+                conn.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 8)
+                conn.recv(65536)
+
+        threading.Thread(target=talk, daemon=True).start()
+        address = f"127.0.0.1:{stranger.getsockname()[1]}"
+        worker = job.finish("worker", *job.small(), "--fabric", "tcp", "--join", address, code=1)
+        # Before it there is a line on what the stranger sent.
+        assert f"{address}: cannot be reached" in worker.error.splitlines()[-1], worker.error
+
+
+def worker_of_another_model_is_refused():
+    server, address = listening_server()
+    first = job.Job("worker", *job.small("--workers", 2), "--join", address, "--json")
+    try:
+        server.wait_event(lambda e: e["event"] == "note" and "joined" in e["text"])
+        job.refused("worker", *job.small("--workers", 2, "--index", 1, model="mlp:8"), "--join",
+                    address, says=["server 0 refused", "parameter"], code=1)
+        first.process.terminate()
+        assert first.end(20) == 130, first.lines
+        assert server.end(20) == 1, server.lines
+        assert "worker 0" in server.events[-1]["text"], server.events[-1]
+    finally:
+        first.kill()
+        server.kill()
+
+
+def interrupted_server_tells_its_worker():
+    server, address = listening_server()
+    worker = job.Job("worker", *job.small("--workers", 2), "--join", address, "--json")
+    try:
+        server.wait_event(lambda e: e["event"] == "note" and "joined" in e["text"])
+        server.process.terminate()
+        assert server.end(20) == 130, server.lines
+        assert worker.end(20) == 1, worker.lines
+        assert "interrupted" in worker.events[-1]["text"], worker.events[-1]
+    finally:
+        worker.kill()
+        server.kill()
+
+
+def noise_at_a_server_does_not_disturb_a_job():
+    server, address = listening_server()
+    host, port = address.removeprefix("tcp://").rsplit(":", 1)
+    try:
+        for noise in (b"", b"GET / HTTP/1.0\r\n\r\n", bytes(200), b"\xff" * 5000):
+            with socket.create_connection((host, int(port))) as conn:
+                conn.sendall(noise)
+        worker = job.finish("worker", *job.small("--workers", 1), "--join", address, "--json")
+        assert worker.events[-1]["event"] == "done", worker.events[-1]
+        assert server.end(20) == 0, server.error
+    finally:
+        server.kill()
+
+
+tap.run([
+    options_are_checked,
+    model_specs_are_checked,
+    missing_files_are_named,
+    split_beyond_the_data_is_refused,
+    corrupt_images_are_refused,
+    labels_are_checked,
+    svmlight_errors_name_the_line,
+    text_that_is_too_short_is_refused,
+    save_over_a_file_is_refused,
+    port_in_use_is_told,
+    unreachable_server_is_told_after_some_tries,
+    stranger_is_not_taken_for_a_server,
+    worker_of_another_model_is_refused,
+    interrupted_server_tells_its_worker,
+    noise_at_a_server_does_not_disturb_a_job,
+])

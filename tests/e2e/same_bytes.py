@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""In sync mode the result depends on the slots and on nothing else: the same bytes for any
+number of workers and servers, over any fabric.
+
+usage: same_bytes.py TERN
+"""
+import json
+import struct
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import tap  # noqa: E402
+import job  # noqa: E402
+
+job.use(sys.argv[1])
+
+
+def saved(name, *more, **kw):
+    """Bytes of the one safetensors file that the job saves."""
+    directory = job.SCRATCH / name
+    job.train(*job.small("--slots", 4, "--save", directory, *more, **kw))
+    files = sorted(directory.iterdir())
+    tensors = [f for f in files if f.suffix == ".safetensors"]
+    assert len(tensors) == 1 and not [f for f in files if f.name.startswith(".")], files
+    return tensors[0].read_bytes()
+
+
+def same(name, *common, **kw):
+    reference = saved(f"{name}-reference", *common, "--workers", 1, "--servers", 1, "--fabric",
+                      "shm", **kw)
+    for workers, servers, fabric in ((2, 1, "shm"), (4, 1, "tcp"), (1, 2, "tcp"), (2, 2, "auto"),
+                                     (4, 2, "shm")):
+        other = saved(f"{name}-{workers}-{servers}-{fabric}", *common, "--workers", workers,
+                      "--servers", servers, "--fabric", fabric, **kw)
+        assert other == reference, (f"{workers} workers, {servers} servers over {fabric} give "
+                                    f"other bytes")
+    return reference
+
+
+def any_workers_servers_and_fabric_give_the_same_bytes():
+    same("plain")
+
+
+def so_they_do_with_clipping_by_global_norm():
+    clipped = same("clip", "--clip-norm", "0.1", steps=20)
+    assert clipped != saved("unclipped", steps=20), "clipping changed nothing"
+
+
+def so_they_do_with_a_model_of_many_chunks():
+    same("wide", model="mlp:300,200", steps=12)
+
+
+def other_seeds_give_other_bytes():
+    assert saved("seed-7") != saved("seed-8", "--seed", 8)
+
+
+def file_is_safetensors():
+    data = saved("format")
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    end = 0
+    for name, tensor in header.items():
+        assert tensor["dtype"] == "F32", tensor
+        count = 1
+        for dim in tensor["shape"]:
+            count *= dim
+        first, last = tensor["data_offsets"]
+        assert first == end and last - first == 4 * count, (name, tensor)
+        end = last
+    assert 8 + size + end == len(data), "bytes behind the last tensor"
+    shapes = [t["shape"] for t in header.values()]
+    assert shapes == [[36, 24], [24], [24, 16], [16], [16, 4], [4]], header
+
+
+tap.run([
+    any_workers_servers_and_fabric_give_the_same_bytes,
+    so_they_do_with_clipping_by_global_norm,
+    so_they_do_with_a_model_of_many_chunks,
+    other_seeds_give_other_bytes,
+    file_is_safetensors,
+])

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scenarios of sim_run. Each is a function of the seed: true if all was well; *hash
+ * of all that happened. */
+#ifndef TERN_TESTS_SIM_SCENARIO_H
+#define TERN_TESTS_SIM_SCENARIO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Two peers in a storm of requests, while connections are cut, peers stand still or die.
+ */
+bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash);
+
+/* A whole training job, while connections are cut; the same bytes as undisturbed. */
+bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash);
+
+#endif

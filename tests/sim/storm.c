@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/sim/scenario.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "tests/storm/storm.h"
+#include "transport/sim.h"
+
+struct end {
+	struct tern_sim_process *process;
+	struct tern_context *ctx;
+	struct tern_pool *pool;
+	struct tern_peer *peer;
+	struct tern_listener *listener;
+	struct world *world;
+	bool down;
+};
+
+struct world {
+	struct tern_sim *sim;
+	struct end ends[2];
+	struct storm *storm;
+	uint64_t next_step_ns, last_ns;
+	unsigned cut_permille, stall_permille, crash_permille;
+	bool crashed;
+};
+
+static void on_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct end *e = arg;
+
+	(void)peer;
+	(void)status;
+	if (event != TERN_PEER_DOWN)
+		return;
+	e->down = true;
+	if (e->world->storm)
+		storm_peer_down(e->world->storm);
+}
+
+static void on_accept(struct tern_peer *peer, void *arg)
+{
+	struct end *e = arg;
+
+	e->peer = peer;
+	tern_peer_set_opts(peer, &(struct tern_peer_opts){.event = on_event,
+					 .arg = e,
+					 .pool = e->pool,
+					 .name = "listener"});
+}
+
+static void make_end(struct world *w, struct end *e, const char *name, uint64_t seed)
+{
+	struct tern_pool_opts pool = {.slab_bytes = 1u << 20, .max_bytes = 8u << 20};
+	struct tern_context_opts opts = {.eager_bytes = 512,
+		.record_count = 24 + seed % 64,
+		.first_seq = UINT32_MAX - 1,
+		.reconnect_ns = 50 * TERN_NS_PER_MS,
+		.suspect_ns = 20 * TERN_NS_PER_MS,
+		.dead_ns = 200 * TERN_NS_PER_MS};
+
+	e->world = w;
+	e->process = tern_sim_process_new(w->sim, name);
+	opts.env = tern_sim_env(e->process);
+	if (tern_pool_new(tern_sim_domain(e->process), &pool, &e->pool) < 0 ||
+		tern_context_new(tern_sim_domain(e->process), &opts, &e->ctx) < 0)
+		tern_never("an end of the storm");
+	tern_sim_drive(e->process, e->ctx);
+}
+
+/* Four kinds of fabric, so that every path is walked. */
+static const uint32_t kinds[] = {
+	TERN_CAP_PUT,
+	TERN_CAP_PUT | TERN_CAP_GET,
+	TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND,
+	TERN_CAP_PUT | TERN_CAP_GET | TERN_CAP_PEEK,
+};
+
+static bool have_met(void *arg)
+{
+	struct world *w = arg;
+
+	return w->ends[0].peer || w->ends[1].down;
+}
+
+static void disturb(struct world *w)
+{
+	struct tern_rng *rng = tern_sim_rng(w->sim);
+
+	if (tern_sim_dice(w->sim, w->cut_permille))
+		tern_sim_cut(w->sim);
+	if (tern_sim_dice(w->sim, w->stall_permille))
+		tern_sim_stall(w->ends[tern_rng_below(rng, 2)].process,
+			tern_rng_below(rng, 30 * TERN_NS_PER_MS));
+	if (!w->crashed && tern_sim_dice(w->sim, w->crash_permille)) {
+		w->crashed = true;
+		storm_peer_down(w->storm);
+		tern_sim_crash(w->ends[tern_rng_below(rng, 2)].process);
+	}
+}
+
+/* The storm goes on every few microseconds, as long as both ends are there. */
+static bool is_over(void *arg)
+{
+	struct world *w = arg;
+	bool gone = w->crashed || w->ends[0].down || w->ends[1].down;
+
+	if (gone && w->last_ns == 0)
+		w->last_ns = tern_sim_now_ns(w->sim);
+	if (gone)
+		return (w->ends[0].down || tern_sim_crashed(w->ends[0].process)) &&
+		       (w->ends[1].down || tern_sim_crashed(w->ends[1].process));
+	if (tern_sim_now_ns(w->sim) >= w->next_step_ns) {
+		w->next_step_ns = tern_sim_now_ns(w->sim) + 20 * TERN_NS_PER_US;
+		storm_step(w->storm);
+		disturb(w);
+		tern_sim_rouse(w->ends[0].process);
+		tern_sim_rouse(w->ends[1].process);
+	}
+	return storm_is_over(w->storm);
+}
+
+static bool blow(struct world *w)
+{
+	uint64_t limit = tern_sim_now_ns(w->sim) + TERN_NS_PER_S;
+	int r;
+
+	do /* the storm goes on also when all else waits for it */
+		r = tern_sim_run(w->sim, is_over, w, 40 * TERN_NS_PER_US);
+	while (r == -ETIMEDOUT && tern_sim_now_ns(w->sim) < limit);
+	return r == 0;
+}
+
+bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = {.seed = seed,
+		.caps = kinds[seed % 4],
+		.eagain_permille = seed % 3 ? 100 : 0,
+		.refuse_permille = 100,
+		.chunk_bytes = 1500,
+		.eager_bytes = 512,
+		.verbose = verbose};
+	struct storm_opts storm_opts = {.seed = seed,
+		.pair_count = 60,
+		.triple_count = 8,
+		.bytes_max = 6000,
+		.eager_bytes = 512,
+		.cancel_permille = seed % 5 == 1 ? 200 : 0,
+		.small_room_permille = seed % 7 == 2 ? 100 : 0};
+	struct world w = {.cut_permille = seed % 2 ? 15 : 0,
+		.stall_permille = seed % 11 == 3 ? 20 : 0,
+		.crash_permille = seed % 13 == 4 ? 10 : 0};
+	struct storm_end ends[2];
+	bool good = true;
+
+	w.sim = tern_sim_new(&opts);
+	make_end(&w, &w.ends[0], "zero", seed);
+	make_end(&w, &w.ends[1], "one", seed);
+	tern_listen(w.ends[0].ctx, "sim://storm", NULL, on_accept, &w.ends[0],
+		&w.ends[0].listener);
+	tern_connect(w.ends[1].ctx, "sim://storm",
+		&(struct tern_peer_opts){.event = on_event,
+			.arg = &w.ends[1],
+			.pool = w.ends[1].pool,
+			.name = "dialler"},
+		&w.ends[1].peer);
+	good = tern_sim_run(w.sim, have_met, &w, 10 * TERN_NS_PER_S) == 0 &&
+	       !w.ends[1].down;
+	if (!good)
+		fprintf(stderr, "storm: the peers did not meet\n");
+	for (int i = 0; good && i < 2; i++) {
+		ends[i].pool = w.ends[i].pool;
+		tern_channel_open(w.ends[i].peer, 7, &ends[i].channel);
+	}
+	if (good) {
+		w.storm = storm_new(&storm_opts, ends);
+		good = blow(&w);
+		if (!good) {
+			fprintf(stderr, "storm: it hangs\n");
+			storm_print_left(w.storm);
+		}
+		if (storm_error(w.storm))
+			good = false;
+	}
+	if (good && !w.crashed && !w.stall_permille &&
+		(w.ends[0].down || w.ends[1].down)) {
+		fprintf(stderr, "storm: a peer went down though links were only cut\n");
+		good = false;
+	}
+	for (int i = 1; i >= 0; i--) {
+		tern_sim_forget(w.ends[i].process, w.ends[i].ctx);
+		tern_context_free(w.ends[i].ctx);
+	}
+	if (w.storm && storm_free(w.storm) < 0)
+		good = false;
+	for (int i = 1; i >= 0; i--) {
+		tern_pool_free(w.ends[i].pool);
+		tern_sim_process_free(w.ends[i].process);
+	}
+	*hash = tern_sim_hash(w.sim);
+	tern_sim_free(w.sim);
+	return good;
+}

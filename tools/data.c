@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From paths to data sets. A directory stands for the texts in it, one after the other in
+ * the order of their names; links are left out, since what they point to is there already
+ * or is somebody else's.
+ */
+#include "tools/data.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/util.h"
+#include "client/models/model.h"
+#include "tools/host_file.h"
+
+static int refuse(struct message *error, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int refuse(struct message *error, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(error->text, sizeof(error->text), fmt, ap);
+	va_end(ap);
+	return -EINVAL;
+}
+
+static void free_file(struct tern_data_file *file)
+{
+	free((void *)file->data);
+}
+
+/* ---- bytes ------------------------------------------------------------------------ */
+
+static int read_one(const char *path, struct tern_data_file *file, struct message *error)
+{
+	struct tern_file_op op = {.kind = TERN_FILE_READ, .path = path};
+
+	host_file_run(&op);
+	if (op.status)
+		return refuse(error, "%.400s: %s", path, strerror(-op.status));
+	file->data = op.data;
+	file->bytes = op.bytes;
+	return 0;
+}
+
+static int append_one(const char *path, struct tern_data_file *all, struct message *error)
+{
+	TERN_CLEANUP(free_file) struct tern_data_file one = {0};
+	char *more;
+	int r = read_one(path, &one, error);
+
+	if (r)
+		return r;
+	more = realloc((void *)all->data, all->bytes + one.bytes + 1);
+	if (!more)
+		return refuse(error, "%.400s: no memory for it", path);
+	memcpy(more + all->bytes, one.data, one.bytes);
+	all->data = more;
+	all->bytes += one.bytes;
+	return 0;
+}
+
+static int plain_files(const struct dirent *entry)
+{
+	return entry->d_name[0] != '.' &&
+	       (entry->d_type == DT_REG || entry->d_type == DT_UNKNOWN);
+}
+
+/* By bytes, not by the locale: every machine must read the same text. */
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+	return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int append_all(const char *directory, struct dirent **entries, int count,
+	struct tern_data_file *all, struct message *error)
+{
+	for (int i = 0; i < count; i++) {
+		char path[4096];
+		struct stat st;
+		int r;
+
+		if (snprintf(path, sizeof(path), "%s/%s", directory,
+			    entries[i]->d_name) >= (int)sizeof(path))
+			return refuse(
+				error, "%.400s: a path in it is too long", directory);
+		/* Some file systems do not tell the type with the name. */
+		if (lstat(path, &st) < 0 || !S_ISREG(st.st_mode))
+			continue;
+		r = append_one(path, all, error);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+static int read_directory(
+	const char *directory, struct tern_data_file *all, struct message *error)
+{
+	struct dirent **entries;
+	int count = scandir(directory, &entries, plain_files, by_name);
+	int r;
+
+	if (count < 0)
+		return refuse(error, "%.400s: %s", directory, strerror(errno));
+	r = append_all(directory, entries, count, all, error);
+	for (int i = 0; i < count; i++)
+		free(entries[i]);
+	free(entries);
+	if (r == 0 && !all->data)
+		return refuse(error, "%.400s: there are no files in it", directory);
+	return r;
+}
+
+static int read_path(const char *path, struct tern_data_file *file, struct message *error)
+{
+	struct stat st;
+
+	*file = (struct tern_data_file){.path = path};
+	if (!path)
+		return 0;
+	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+		return read_directory(path, file, error);
+	return read_one(path, file, error);
+}
+
+/* ---- data sets -------------------------------------------------------------------- */
+
+static int read_set(const char *path, const char *labels_path, uint32_t context,
+	uint32_t min_width, struct tern_dataset **out, struct message *error)
+{
+	TERN_CLEANUP(free_file) struct tern_data_file data = {0};
+	TERN_CLEANUP(free_file) struct tern_data_file labels = {0};
+	struct tern_data_error why;
+	int r = read_path(path, &data, error);
+
+	if (r == 0)
+		r = read_path(labels_path, &labels, error);
+	if (r)
+		return r;
+	r = tern_dataset_read(
+		&data, labels_path ? &labels : NULL, context, min_width, out, &why);
+	switch (r) {
+	case 0:
+		return 0;
+	case -ENOTSUP:
+		return refuse(error, "%.400s: this tern was built without bzip2", path);
+	case -ENOMEM:
+		return refuse(error, "%.400s: no memory for it", path);
+	default:
+		return refuse(error, "%s", why.text);
+	}
+}
+
+/* The first A records and the last B of one set. */
+static int split(
+	const struct job_settings *job, struct job_data *data, struct message *error)
+{
+	struct tern_dataset *whole = data->train;
+	uint64_t a = job->split.a, b = job->split.b;
+	int r;
+
+	data->train = NULL;
+	if (a > whole->count || b > whole->count - a)
+		r = refuse(error, "--split %llu:%llu: the data has %llu records",
+			(unsigned long long)a, (unsigned long long)b,
+			(unsigned long long)whole->count);
+	else if (tern_dataset_range(whole, 0, a, &data->train) ||
+		 tern_dataset_range(whole, whole->count - b, b, &data->test))
+		r = refuse(error, "--split: no memory for it");
+	else
+		r = 0;
+	tern_dataset_free(whole);
+	return r;
+}
+
+static int read_test(
+	const struct job_settings *job, struct job_data *data, struct message *error)
+{
+	const struct tern_dataset *train = data->train;
+	int r = read_set(job->test, NULL, 0, train->width, &data->test, error);
+
+	if (r)
+		return r;
+	if (data->test->width > train->width)
+		return refuse(error, "%.300s: has %u features, the training data has %u",
+			job->test, data->test->width, train->width);
+	if (data->test->class_count > train->class_count)
+		return refuse(error, "%.300s: has %u classes, the training data has %u",
+			job->test, data->test->class_count, train->class_count);
+	return 0;
+}
+
+int job_data_read(
+	const struct job_settings *job, struct job_data *data, struct message *error)
+{
+	struct tern_data_error why;
+	int context = tern_model_context(job->model, &why);
+	int r;
+
+	*data = (struct job_data){0};
+	if (context < 0)
+		return refuse(error, "--model %.100s: %.380s", job->model, why.text);
+	r = read_set(job->data, job->labels, (uint32_t)context, 0, &data->train, error);
+	if (r == 0 && job->split.given)
+		r = split(job, data, error);
+	else if (r == 0 && job->test)
+		r = read_test(job, data, error);
+	return r;
+}
+
+void job_data_free(struct job_data *data)
+{
+	if (data->train)
+		tern_dataset_free(data->train);
+	if (data->test)
+		tern_dataset_free(data->test);
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern info`: what was built in, what works on this machine, and what of the machine
+ * matters to it. Everything is gathered into one JSON object; the text for people is
+ * printed from that object, so the two cannot differ.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <tern/tern.h>
+
+#include "base/util.h"
+#include "kernels/kernels.h"
+#include "tern-config.h"
+#include "tools/command.h"
+#include "tools/output.h"
+#include "transport/domain.h"
+
+struct info_settings {
+	bool json;
+};
+
+static const struct option options[] = {
+	OPTION(FLAG, "json", NULL, "one JSON object", struct info_settings, json),
+	OPTION_END,
+};
+
+/* First line of a small file of /proc or /sys; "" if there is none. */
+static const char *first_line(const char *path, char *line, int bytes)
+{
+	FILE *f = fopen(path, "re");
+
+	*line = '\0';
+	if (f) {
+		if (!fgets(line, bytes, f))
+			*line = '\0';
+		fclose(f);
+	}
+	line[strcspn(line, "\n")] = '\0';
+	return line;
+}
+
+static json_int_t number_in(const char *path)
+{
+	char line[64];
+
+	return atoll(first_line(path, line, sizeof(line)));
+}
+
+/* "always [madvise] never" -> "madvise"; a file without brackets as it is. */
+static json_t *chosen_in(const char *path)
+{
+	char line[128];
+	char *open, *close;
+
+	first_line(path, line, sizeof(line));
+	open = strchr(line, '[');
+	close = open ? strchr(open, ']') : NULL;
+	return close ? json_stringn(open + 1, (size_t)(close - open - 1))
+		     : json_string(line);
+}
+
+static json_t *built_in(void)
+{
+	return json_pack("{sb sb sb sb}", "io_uring", TERN_HAVE_URING, "openblas",
+		TERN_HAVE_OPENBLAS, "openssl", TERN_HAVE_OPENSSL, "bzip2",
+		TERN_HAVE_BZIP2);
+}
+
+/* How the tcp fabric would run: asking for io_uring alone tells whether it may. */
+static json_t *tcp_engine(void)
+{
+	struct tern_domain_opts opts = {.tcp_engine = TERN_TCP_URING};
+	struct tern_domain *domain;
+	int r = tern_domain_new(&opts, &domain);
+
+	if (r)
+		return json_sprintf("epoll (io_uring: %s)", tern_status_text(r));
+	tern_domain_free(domain);
+	return json_string("io_uring");
+}
+
+static json_t *fabrics(void)
+{
+	json_t *all = json_array();
+	struct tern_domain *domain;
+
+	if (tern_domain_new(NULL, &domain))
+		return all;
+	for (size_t i = 0; tern_fabric_table[i]; i++) {
+		const char *why = domain->why[i];
+		json_t *one = json_pack(
+			"{ss sb}", "name", tern_fabric_table[i]->name, "available", !why);
+
+		if (why)
+			json_object_set_new(one, "why", json_string(why));
+		else if (strcmp(tern_fabric_table[i]->name, "tcp") == 0)
+			json_object_set_new(one, "engine", tcp_engine());
+		json_array_append_new(all, one);
+	}
+	tern_domain_free(domain);
+	return all;
+}
+
+static json_t *kernels(void)
+{
+	static const char *const names[] = {"avx512", "avx2", "portable"};
+	const struct tern_kernels *used = tern_kernels_cpu();
+	json_t *usable = json_array();
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+		if (tern_kernels_named(names[i]))
+			json_array_append_new(usable, json_string(names[i]));
+	}
+	return json_pack("{ss so ss}", "used", used->name, "usable", usable,
+		"fingerprint", tern_kernels_fingerprint(used));
+}
+
+static json_t *machine(void)
+{
+	struct rlimit memlock = {0};
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	sched_getaffinity(0, sizeof(cpus), &cpus);
+	getrlimit(RLIMIT_MEMLOCK, &memlock);
+	return json_pack("{sI sI sI sI sI so so so}", "cores",
+		(json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "cores_usable",
+		(json_int_t)CPU_COUNT(&cpus), "hugepages_2m",
+		number_in("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"),
+		"hugepages_2m_free",
+		number_in("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
+		"memlock_bytes",
+		memlock.rlim_cur == RLIM_INFINITY ? -1 : (json_int_t)memlock.rlim_cur,
+		"transparent_hugepages",
+		chosen_in("/sys/kernel/mm/transparent_hugepage/enabled"),
+		"shmem_hugepages",
+		chosen_in("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+		"tcp_congestion", chosen_in("/proc/sys/net/ipv4/tcp_congestion_control"));
+}
+
+/* ---- for people ------------------------------------------------------------------- */
+
+static void print_value(const json_t *value)
+{
+	size_t i;
+	json_t *one;
+
+	switch (json_typeof(value)) {
+	case JSON_STRING:
+		fputs(json_string_value(value), stdout);
+		break;
+	case JSON_INTEGER:
+		printf("%lld", (long long)json_integer_value(value));
+		break;
+	case JSON_TRUE:
+	case JSON_FALSE:
+		fputs(json_is_true(value) ? "yes" : "no", stdout);
+		break;
+	case JSON_ARRAY:
+		json_array_foreach(value, i, one)
+		{
+			if (i)
+				fputs(", ", stdout);
+			print_value(one);
+		}
+		break;
+	case JSON_OBJECT:
+	case JSON_REAL:
+	case JSON_NULL:
+		break; /* nothing above makes one here */
+	}
+}
+
+static void print_section(const char *title, json_t *section)
+{
+	const char *key;
+	json_t *value;
+
+	printf("%s\n", title);
+	json_object_foreach(section, key, value)
+	{
+		printf("  %-22s ", key);
+		print_value(value);
+		putchar('\n');
+	}
+}
+
+static void print_fabrics(const json_t *all)
+{
+	size_t i;
+	json_t *one;
+
+	puts("fabrics");
+	json_array_foreach(all, i, one)
+	{
+		const char *why = json_string_value(json_object_get(one, "why"));
+		const char *engine = json_string_value(json_object_get(one, "engine"));
+
+		printf("  %-22s %s%s%s\n",
+			json_string_value(json_object_get(one, "name")),
+			why ? "not here: " : "available",
+			why      ? why
+			: engine ? ": "
+				 : "",
+			why || !engine ? "" : engine);
+	}
+}
+
+static int info_run(int argc, char **argv)
+{
+	struct info_settings s = {0};
+	struct message error;
+	json_t *all;
+
+	if (options_parse(options, argc, argv, &s, &error))
+		return command_refuse(&info_command, "%s", error.text);
+	all = json_pack("{ss so so so so}", "version", tern_version(), "built_in",
+		built_in(), "fabrics", fabrics(), "kernels", kernels(), "machine",
+		machine());
+	if (s.json) {
+		output_json(all);
+		return EXIT_OK;
+	}
+	printf("tern %s\n", tern_version());
+	print_section("built in", json_object_get(all, "built_in"));
+	print_fabrics(json_object_get(all, "fabrics"));
+	print_section("kernels", json_object_get(all, "kernels"));
+	print_section("machine", json_object_get(all, "machine"));
+	json_decref(all);
+	return EXIT_OK;
+}
+
+const struct command info_command = {
+	.name = "info",
+	.usage = "[options]",
+	.summary = "show what was built in and what works on this machine",
+	.options = options,
+	.run = info_run,
+};

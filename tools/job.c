@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See job.h. Only what can be told without reading data is checked here; the rest is
+ * found by the worker that reads it. */
+#include "tools/job.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/util.h"
+#include "client/models/model.h"
+
+const char *const job_fabrics[] = {"auto", "tcp", [JOB_FABRIC_SHM] = "shm", NULL};
+
+static int refuse(struct message *error, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int refuse(struct message *error, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(error->text, sizeof(error->text), fmt, ap);
+	va_end(ap);
+	return -EINVAL;
+}
+
+int job_parse_mode(const char *text, void *at, struct message *why)
+{
+	static const char *const modes[] = {"sync", "async"};
+	static const char *const later[] = {"ssp", "ssp:", "tf", "allreduce"};
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(modes); i++) {
+		if (strcmp(text, modes[i]) == 0) {
+			*(enum tern_mode *)at = (enum tern_mode)i;
+			return 0;
+		}
+	}
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(later); i++) {
+		size_t n = strlen(later[i]);
+
+		if (strncmp(text, later[i], n) == 0 &&
+			(later[i][n - 1] == ':' || !text[n]))
+			return refuse(why, "not there yet; there is sync and async");
+	}
+	return refuse(why, "must be sync or async");
+}
+
+int job_parse_optimizer(const char *text, void *at, struct message *why)
+{
+	if (tern_optimizer_parse(text, at) == 0)
+		return 0;
+	return refuse(why, "must be one of %s", tern_optimizer_names());
+}
+
+/* A file, or a directory if that is allowed, that can be read. */
+static int check_path(
+	const char *option, const char *path, bool directory, struct message *error)
+{
+	struct stat st;
+
+	if (!path)
+		return 0;
+	if (stat(path, &st) < 0 || access(path, R_OK) < 0)
+		return refuse(error, "--%s %.300s: %s", option, path, strerror(errno));
+	if (S_ISDIR(st.st_mode) && !directory)
+		return refuse(error, "--%s %.300s: is a directory, must be a file",
+			option, path);
+	return 0;
+}
+
+/* The directory, or what it would be made in, must take files. */
+static int check_save(const char *path, struct message *error)
+{
+	struct stat st;
+	char parent[4096];
+	char *slash;
+
+	if (!path)
+		return 0;
+	if (snprintf(parent, sizeof(parent), "%s", path) >= (int)sizeof(parent))
+		return refuse(error, "--save: the path is too long");
+	if (stat(path, &st) < 0 && errno == ENOENT) {
+		/* "a/b/" and "b" are in "a" and in "." */
+		while (strlen(parent) > 1 && parent[strlen(parent) - 1] == '/')
+			parent[strlen(parent) - 1] = '\0';
+		slash = strrchr(parent, '/');
+		if (slash)
+			slash[slash == parent] = '\0';
+		else
+			strcpy(parent, ".");
+		if (stat(parent, &st) < 0)
+			return refuse(error, "--save %.300s: %s", path, strerror(errno));
+	}
+	if (!S_ISDIR(st.st_mode))
+		return refuse(error, "--save %.300s: not a directory", path);
+	if (access(parent, W_OK | X_OK) < 0)
+		return refuse(error, "--save %.300s: %s", path, strerror(errno));
+	return 0;
+}
+
+int job_check(struct job_settings *job, struct message *error)
+{
+	struct tern_data_error why;
+	int context, r;
+
+	if (!job->model)
+		return refuse(error,
+			"--model is missing: softmax, logreg, mlp:WIDTH,... or "
+			"charlm:CONTEXT,EMBED,HIDDEN");
+	context = tern_model_context(job->model, &why);
+	if (context < 0)
+		return refuse(error, "--model %.100s: %.380s", job->model, why.text);
+	if (!job->data)
+		return refuse(error, "--data is missing: a file of records or text");
+	if (job->test && job->split.given)
+		return refuse(error, "--test and --split exclude each other");
+	if (job->test && context)
+		return refuse(error,
+			"--test: for charlm use --split: both parts need the same "
+			"characters");
+	if (job->test && job->labels)
+		return refuse(
+			error, "--test has no labels file: use --split with --labels");
+	if (job->generate && !context)
+		return refuse(error,
+			"--generate %llu: only charlm writes text, the model is %.100s",
+			(unsigned long long)job->generate, job->model);
+	if (job->clip_norm > 0 && job->mode != TERN_MODE_SYNC)
+		return refuse(error, "--clip-norm needs --mode sync");
+	if (!job->slots)
+		job->slots = job->workers;
+	if (job->lr > 0)
+		job->optimizer.lr = (float)job->lr;
+	r = check_path("data", job->data, context > 0, error);
+	if (r == 0)
+		r = check_path("labels", job->labels, false, error);
+	if (r == 0)
+		r = check_path("test", job->test, false, error);
+	if (r == 0)
+		r = check_save(job->save, error);
+	return r;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a training job is, as the command line says it. `tern train`, `tern server` and
+ * `tern worker` take the same options for it, so that the launcher hands its own
+ * arguments on and every process of a job, here or on another machine, is told the same.
+ */
+#ifndef TERN_TOOLS_JOB_H
+#define TERN_TOOLS_JOB_H
+
+#include "kernels/kernels.h"
+#include "ps/job.h"
+#include "tools/command.h"
+
+struct job_settings {
+	const char *model, *data, *labels, *test;
+	struct count_pair split;
+	uint64_t servers, workers, slots; /* slots 0: as many as workers, see job_check */
+	enum tern_mode mode;
+	struct tern_optimizer optimizer; /* lr included, after job_check */
+	double lr;                       /* 0: the optimizer's default */
+	double clip_norm;                /* 0: none */
+	uint64_t batch, steps, seed;
+	int fabric; /* index into job_fabrics */
+	const char *save;
+	uint64_t generate; /* charlm: characters to write at the end */
+	bool json;
+};
+
+#define JOB_FABRIC_SHM 2
+extern const char *const job_fabrics[]; /* NULL-terminated */
+
+int job_parse_mode(const char *text, void *at, struct message *why);
+int job_parse_optimizer(const char *text, void *at, struct message *why);
+
+/* The rows of a command's table; its settings must begin with a struct job_settings. */
+#define JOB_OPTION(kind, name, value, field, help, ...)                                  \
+	OPTION(kind, name, value, help, struct job_settings, field, __VA_ARGS__)
+#define JOB_OPTIONS                                                                      \
+	JOB_OPTION(TEXT, "model", "SPEC", model,                                         \
+		"softmax, logreg, mlp:WIDTH,... or charlm:CONTEXT,EMBED,HIDDEN"),        \
+		JOB_OPTION(TEXT, "data", "PATH", data,                                   \
+			"IDX, svmlight or text, plain, .gz or .bz2; a directory of "     \
+			"texts"),                                                        \
+		JOB_OPTION(TEXT, "labels", "PATH", labels, "labels of IDX images"),      \
+		JOB_OPTION(TEXT, "test", "PATH", test, "data to test on"),               \
+		JOB_OPTION(PAIR, "split", "A:B", split,                                  \
+			"train on the first A records, test on the last B"),             \
+		JOB_OPTION(COUNT, "servers", "S", servers, "servers of the job",         \
+			.initial = "1", .min = 1, .max = 64),                            \
+		JOB_OPTION(COUNT, "workers", "N", workers, "workers of the job",         \
+			.initial = "1", .min = 1, .max = 128),                           \
+		JOB_OPTION(COUNT, "slots", "R", slots,                                   \
+			"gradients per step; default: one per worker", .min = 1,         \
+			.max = 1024),                                                    \
+		JOB_OPTION(CUSTOM, "mode", "sync|async", mode,                           \
+			"sync: a step sums R gradients; async: each is applied as it "   \
+			"comes",                                                         \
+			.initial = "sync", .parse = job_parse_mode),                     \
+		JOB_OPTION(CUSTOM, "optimizer", "NAME", optimizer,                       \
+			"sgd, momentum, adagrad or adam", .initial = "sgd",              \
+			.parse = job_parse_optimizer),                                   \
+		JOB_OPTION(REAL, "lr", "X", lr,                                          \
+			"learning rate; default: the optimizer's", .min = 1e-12,         \
+			.max = 1e6),                                                     \
+		JOB_OPTION(REAL, "clip-norm", "X", clip_norm,                            \
+			"scale gradients down to this global norm (sync)", .min = 1e-12, \
+			.max = 1e12),                                                    \
+		JOB_OPTION(COUNT, "batch", "B", batch, "records per slot",               \
+			.initial = "128", .min = 1, .max = 1 << 20),                     \
+		JOB_OPTION(COUNT, "steps", "T", steps, "steps to train",                 \
+			.initial = "1000", .min = 1, .max = 1e12),                       \
+		JOB_OPTION(COUNT, "seed", "X", seed,                                     \
+			"of initial values and of the order of records",                 \
+			.initial = "1"),                                                 \
+		JOB_OPTION(CHOICE, "fabric", "F", fabric, "what carries the bytes",      \
+			.initial = "auto", .choices = job_fabrics),                      \
+		JOB_OPTION(TEXT, "save", "DIR", save,                                    \
+			"write the parameters there as safetensors"),                    \
+		JOB_OPTION(COUNT, "generate", "N", generate,                             \
+			"charlm: write so many characters at the end", .max = 1e6),      \
+		JOB_OPTION(FLAG, "json", NULL, json, "one JSON object per line")
+
+/*
+ * What the table cannot check: what must be there, what excludes what, and whether the
+ * files named exist. Fills in the defaults that depend on others. -EINVAL with one line.
+ */
+int job_check(struct job_settings *job, struct message *error);
+
+#endif

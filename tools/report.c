@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See report.h. An event of an unknown name, or one that lacks a member, is shown as far
+ * as it goes: it may come from a child of another version. */
+#include "tools/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+static const char *text_of(const json_t *event, const char *name)
+{
+	const char *text = json_string_value(json_object_get(event, name));
+
+	return text ? text : "";
+}
+
+static double number_of(const json_t *event, const char *name)
+{
+	return json_number_value(json_object_get(event, name));
+}
+
+static void show_progress(struct output *out, const json_t *event)
+{
+	struct progress p = {
+		.step = (uint64_t)number_of(event, "step"),
+		.steps = (uint64_t)number_of(event, "steps"),
+		.loss = number_of(event, "loss"),
+		.samples_per_s = number_of(event, "samples_per_s"),
+		.mb_per_s = number_of(event, "mb_per_s"),
+		.left_s = -1,
+	};
+	double steps_per_s = number_of(event, "steps_per_s");
+
+	if (steps_per_s > 0)
+		p.left_s = (double)(p.steps - p.step) / steps_per_s;
+	output_progress(out, &p, tern_clock_ns());
+}
+
+static void show_done(struct output *out, const json_t *event)
+{
+	char tested[160] = "";
+	size_t n = 0;
+
+	if (json_object_get(event, "test_accuracy"))
+		n += (size_t)snprintf(tested, sizeof(tested), ", test accuracy %.4f",
+			number_of(event, "test_accuracy"));
+	if (json_object_get(event, "test_auc"))
+		snprintf(tested + n, sizeof(tested) - n, ", AUC %.4f",
+			number_of(event, "test_auc"));
+	output_line(out, "done: %.0f steps, loss %.4f%s; %.1f steps/s, %.0f samples/s",
+		number_of(event, "steps"), number_of(event, "loss"), tested,
+		number_of(event, "steps_per_s"), number_of(event, "samples_per_s"));
+}
+
+static void show_start(struct output *out, const json_t *event)
+{
+	output_line(out, "%s over %s: %.0f server%s, %.0f worker%s, %.0f slot%s a step",
+		text_of(event, "model"), text_of(event, "fabric"),
+		number_of(event, "servers"), number_of(event, "servers") == 1 ? "" : "s",
+		number_of(event, "workers"), number_of(event, "workers") == 1 ? "" : "s",
+		number_of(event, "slots"), number_of(event, "slots") == 1 ? "" : "s");
+}
+
+static void show(struct output *out, const char *who, const json_t *event)
+{
+	const char *name = text_of(event, "event");
+
+	if (strcmp(name, "progress") == 0)
+		show_progress(out, event);
+	else if (strcmp(name, "done") == 0)
+		show_done(out, event);
+	else if (strcmp(name, "start") == 0)
+		show_start(out, event);
+	else if (strcmp(name, "listening") == 0)
+		output_line(out, "listening at %s", text_of(event, "address"));
+	else if (strcmp(name, "note") == 0)
+		output_line(out, "%s", text_of(event, "text"));
+	else if (strcmp(name, "saved") == 0)
+		output_line(out, "saved %s", text_of(event, "path"));
+	else if (strcmp(name, "generated") == 0)
+		output_line(out, "%s", text_of(event, "text"));
+	else if (strcmp(name, "log") == 0)
+		output_error(out, who, "%s: %s", text_of(event, "level"),
+			text_of(event, "text"));
+	else if (strcmp(name, "error") == 0)
+		output_error(out, who, "%s", text_of(event, "text"));
+}
+
+void report(struct output *out, const char *who, json_t *event)
+{
+	if (out->json) {
+		output_json(event);
+		return;
+	}
+	show(out, who, event);
+	json_decref(event);
+}
+
+json_t *report_text(const char *text)
+{
+	json_t *string = json_string(text);
+	char *plain = string ? NULL : strdup(text);
+
+	for (char *p = plain; p && *p; p++) {
+		if (*p & 0x80)
+			*p = '?';
+	}
+	if (plain)
+		string = json_string(plain);
+	free(plain);
+	return string ? string : json_string("");
+}
+
+const char *report_level_name(enum tern_log_level level)
+{
+	switch (level) {
+	case TERN_LOG_ERROR:
+		return "error";
+	case TERN_LOG_WARN:
+		return "warning";
+	case TERN_LOG_INFO:
+		return "info";
+	case TERN_LOG_DEBUG:
+		return "debug";
+	}
+	return "?";
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the processes of a job say: events, each a JSON object with a member "event". A
+ * role makes them; the launcher reads them from its children and passes them on. Whoever
+ * ends up before the user shows them through here: as they are with --json, else in
+ * words.
+ *
+ *     listening  address                                     a server can be joined
+ *     start      servers, workers, slots, model, parameters  the launcher: the job begins
+ *     progress   step, steps, loss, samples_per_s, mb_per_s
+ *     saved      path
+ *     generated  text
+ *     note       text: something worth a line, such as who joined and how
+ *     log        level, text, who
+ *     error      text, input (the user's, not the job's, fault)
+ *     done       steps, loss, test_accuracy, ..., steps_per_s, samples_per_s
+ */
+#ifndef TERN_TOOLS_REPORT_H
+#define TERN_TOOLS_REPORT_H
+
+#include "base/env.h"
+#include "tools/output.h"
+
+/* Takes the reference. `who`: what errors and log lines begin with: "tern WHO: ". */
+void report(struct output *out, const char *who, json_t *event);
+
+/* A string for an event of text that may not be UTF-8 (paths, what a model wrote): bytes
+ * that JSON cannot hold become '?'. */
+json_t *report_text(const char *text);
+
+const char *report_level_name(enum tern_log_level level);
+
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See role.h. */
+#include "tools/role.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "tools/host_env.h"
+#include "tools/signals.h"
+
+#define SIGNAL_TURNS 1024
+#define STOPPING_NS  TERN_NS_PER_S
+
+static void log_line(void *arg, enum tern_log_level level, const char *line)
+{
+	role_report(arg, json_pack("{ss ss so}", "event", "log", "level",
+				 report_level_name(level), "text", report_text(line)));
+}
+
+int role_open(
+	struct role *role, const struct command *command, uint64_t spin_us, bool json)
+{
+	struct host_env_opts env_opts = {.log = log_line, .log_arg = role};
+	struct tern_context_opts ctx_opts = {0};
+	int r;
+
+	*role = (struct role){.command = command, .signal_fd = -1};
+	output_init(&role->out, json);
+	role->spin_ns = spin_us * TERN_NS_PER_US;
+	role->signal_fd = r = signals_open();
+	if (r >= 0)
+		r = host_env_new(&env_opts, &role->env);
+	if (r == 0)
+		r = tern_domain_new(NULL, &role->domain);
+	ctx_opts.env = role->env;
+	if (r == 0)
+		r = tern_context_new(role->domain, &ctx_opts, &role->ctx);
+	if (r)
+		role_fail(role, false, "starting: %s", tern_status_text(r));
+	return r;
+}
+
+/* ---- the loop --------------------------------------------------------------------- */
+
+static void look_for_signal(struct role *role)
+{
+	int number = signals_take(role->signal_fd);
+
+	if (number != SIGINT && number != SIGTERM)
+		return;
+	role->interrupted = true;
+	if (role->stop)
+		role->stop(role);
+}
+
+/* At most until `limit_ns`. */
+static void sleep_until_event(struct role *role, uint64_t limit_ns)
+{
+	struct pollfd fds[] = {
+		{.fd = tern_context_fd(role->ctx), .events = POLLIN},
+		{.fd = role->signal_fd, .events = POLLIN},
+	};
+	uint64_t now_ns = tern_clock_ns();
+	int ms = -1, r = tern_arm(role->ctx);
+
+	if (r == -EAGAIN)
+		return;
+	if (r < 0) {
+		role_fail(role, false, "waiting: %s", tern_status_text(r));
+		return;
+	}
+	if (limit_ns != UINT64_MAX)
+		ms = now_ns < limit_ns ? (int)((limit_ns - now_ns) / TERN_NS_PER_MS) + 1
+				       : 0;
+	poll(fds, 2, ms);
+	look_for_signal(role);
+}
+
+void role_loop(struct role *role)
+{
+	uint64_t busy_ns = 0, limit_ns = UINT64_MAX;
+
+	for (unsigned turn = 1; !role->over; turn++) {
+		int n = tern_progress(role->ctx);
+
+		/* A context that is never idle never sleeps, where signals are seen else.
+		 */
+		if (turn % SIGNAL_TURNS == 0)
+			look_for_signal(role);
+		if (role->interrupted && limit_ns == UINT64_MAX)
+			limit_ns = tern_clock_ns() + STOPPING_NS;
+		if (limit_ns != UINT64_MAX && tern_clock_ns() >= limit_ns)
+			role->over = true;
+		else if (n < 0)
+			role_fail(role, false, "%s", tern_status_text(n));
+		else if (n > 0)
+			busy_ns = role->spin_ns ? tern_clock_ns() : 0;
+		else if (role->spin_ns && tern_clock_ns() - busy_ns < role->spin_ns)
+			tern_cpu_relax();
+		else if (!role->over)
+			sleep_until_event(role, limit_ns);
+	}
+}
+
+/* ---- the end ---------------------------------------------------------------------- */
+
+void role_cut(struct role *role)
+{
+	if (role->env)
+		host_env_stop(role->env);
+	tern_context_free(TERN_TAKE(role->ctx));
+}
+
+int role_close(struct role *role)
+{
+	role_cut(role);
+	tern_domain_free(role->domain);
+	host_env_free(role->env);
+	if (role->signal_fd >= 0)
+		signals_close(role->signal_fd);
+	return role->interrupted ? EXIT_INTERRUPTED : role->code;
+}
+
+void role_fail(struct role *role, bool input, const char *fmt, ...)
+{
+	char text[600];
+	va_list ap;
+
+	role->over = true;
+	if (role->code || role->interrupted)
+		return;
+	role->code = input ? EXIT_INPUT : EXIT_JOB;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	role_report(role, json_pack("{ss so sb}", "event", "error", "text",
+				  report_text(text), "input", input));
+}
+
+void role_report(struct role *role, json_t *event)
+{
+	report(&role->out, role->command->name, event);
+}
+
+void role_note(struct role *role, const char *text)
+{
+	role_report(
+		role, json_pack("{ss so}", "event", "note", "text", report_text(text)));
+}

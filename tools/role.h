@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a server and a worker have in common as processes: the environment with its
+ * threads, a domain and a context, the loop that drives the context until the role is
+ * over or a signal asks it to end, and what it tells the world.
+ *
+ *     role_open, (the role's own new), role_loop, role_cut, (its own free), role_close
+ */
+#ifndef TERN_TOOLS_ROLE_H
+#define TERN_TOOLS_ROLE_H
+
+#include <tern/context.h>
+
+#include "tools/command.h"
+#include "tools/report.h"
+
+struct role {
+	const struct command *command;
+	struct output out;
+	struct tern_env *env;
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+	uint64_t spin_ns;
+	int signal_fd;
+	/* A signal came: the role is to tell its peers and set `over`; it has a second.
+	 */
+	void (*stop)(struct role *role);
+	bool interrupted;
+	bool over; /* the loop returns */
+	int code;  /* enum exit_code */
+};
+
+/* Everything up to the context. Negative: it failed and was reported; role_cut and
+ * role_close in any case. `stop` is set by the caller afterwards. */
+int role_open(
+	struct role *role, const struct command *command, uint64_t spin_us, bool json);
+
+/* Until `over`. */
+void role_loop(struct role *role);
+
+/* Ends the threads, then the context: nothing calls back any more. */
+void role_cut(struct role *role);
+
+/* Frees the rest; the exit code. */
+int role_close(struct role *role);
+
+/* Over. The first failure counts and is reported, unless a signal is behind it. `input`:
+ * the user's fault, exit code 2. */
+void role_fail(struct role *role, bool input, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Shows an event; takes the reference. */
+void role_report(struct role *role, json_t *event);
+
+/* Shows an event "note": something worth a line happened. */
+void role_note(struct role *role, const char *text);
+
+#endif

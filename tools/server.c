@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tern server`: one parameter server. It learns the job from the first worker. */
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "kernels/kernels.h"
+#include "server/server.h"
+#include "tools/job.h"
+#include "tools/role.h"
+
+struct server_settings {
+	const char *listen;
+	int fabric;
+	uint64_t index, spin_us;
+	bool json;
+};
+
+static const struct option options[] = {
+	OPTION(ADDRESS, "listen", "HOST:PORT",
+		"where workers join; port 0: the system picks one",
+		struct server_settings, listen, .initial = "127.0.0.1:0"),
+	OPTION(CHOICE, "fabric", "F",
+		"what carries the bytes; shm: this host only, any port",
+		struct server_settings, fabric, .initial = "auto",
+		.choices = job_fabrics),
+	OPTION(COUNT, "index", "I", "which server this is, from 0; for messages only",
+		struct server_settings, index, .initial = "0", .max = 255),
+	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
+		struct server_settings, spin_us, .initial = "0", .max = 1000000),
+	OPTION(FLAG, "json", NULL, "one JSON object per line", struct server_settings,
+		json),
+	OPTION_END,
+};
+
+struct server_role {
+	struct role role;
+	struct tern_server *server;
+};
+
+static void stop(struct role *role)
+{
+	tern_server_stop(
+		((struct server_role *)role)->server, "the server was interrupted");
+}
+
+static void note(void *arg, const char *text)
+{
+	role_note(arg, text);
+}
+
+static void ended(void *arg, int status, const char *text)
+{
+	struct role *role = arg;
+
+	if (status)
+		role_fail(role, false, "%s", text);
+	role->over = true;
+}
+
+static int start(struct server_role *s, const struct server_settings *settings)
+{
+	struct tern_server_opts opts = {
+		.domain = s->role.domain,
+		.ctx = s->role.ctx,
+		.kernels = tern_kernels_cpu(),
+		.note = note,
+		.ended = ended,
+		.arg = &s->role,
+	};
+	char address[300];
+	int r;
+
+	/* A name in shm needs no host and no port. */
+	if (settings->fabric == JOB_FABRIC_SHM)
+		snprintf(address, sizeof(address), "shm://tern-server-%d", (int)getpid());
+	else
+		snprintf(address, sizeof(address), "%s://%s",
+			job_fabrics[settings->fabric], settings->listen);
+	opts.listen = address;
+	r = tern_server_new(&opts, &s->server);
+	if (r) {
+		role_fail(&s->role, r == -EINVAL, "--listen %s: %s", settings->listen,
+			r == -EINVAL ? "not an address of this host"
+				     : tern_status_text(r));
+		return r;
+	}
+	s->role.stop = stop;
+	role_report(&s->role, json_pack("{ss ss}", "event", "listening", "address",
+				      tern_server_address(s->server)));
+	return 0;
+}
+
+static int server_run(int argc, char **argv)
+{
+	struct server_settings settings = {0};
+	struct server_role s = {0};
+	struct message error;
+	int r;
+
+	if (options_parse(options, argc, argv, &settings, &error))
+		return command_refuse(&server_command, "%s", error.text);
+	r = role_open(&s.role, &server_command, settings.spin_us, settings.json);
+	if (r == 0)
+		r = start(&s, &settings);
+	if (r == 0)
+		role_loop(&s.role);
+	role_cut(&s.role);
+	tern_server_free(s.server);
+	return role_close(&s.role);
+}
+
+const struct command server_command = {
+	.name = "server",
+	.usage = "--listen HOST:PORT [options]",
+	.summary = "run one parameter server",
+	.options = options,
+	.run = server_run,
+};

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern train`: a whole job on this machine.
+ *
+ *     SERVERS --all of them listen--> WORKERS --all have ended well--> finished
+ *        \________________________________/
+ *             something went wrong -> FAILED -> everybody is ended
+ *
+ * Servers and workers are this program again, `tern server` and `tern worker`, with the
+ * arguments that this process was given; they are heard through their JSON lines. When
+ * one dies, others complain about it too, and not in the order of cause and effect: so a
+ * process that was killed is named before one that reported an error, and there is a
+ * moment's patience for that to show.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "tools/job.h"
+#include "tools/report.h"
+#include "tools/supervise.h"
+
+#define PATIENCE_NS (300 * TERN_NS_PER_MS)
+#define GRACE_MS    2000
+
+struct train_settings {
+	struct job_settings job;
+};
+
+static const struct option options[] = {JOB_OPTIONS, OPTION_END};
+
+struct train {
+	struct job_settings *job;
+	int argc; /* the user's options, handed on */
+	char **argv;
+	const char *spin_us; /* for the roles */
+	struct output out;
+	struct supervisor sup;
+	unsigned listening_count;
+	char *addresses[64];
+	bool workers_started;
+	/* The first error event, and the first process that did not end as it should. */
+	uint64_t failed_ns; /* 0: nothing failed */
+	char error[512];
+	bool input_error;
+	char dead[160];
+	bool killed; /* `dead` was killed by a signal */
+	bool ending; /* what children do from now on is our doing and says nothing */
+	json_t *done;
+};
+
+static void failed(struct train *t)
+{
+	if (!t->failed_ns)
+		t->failed_ns = tern_clock_ns();
+}
+
+/* ---- starting --------------------------------------------------------------------- */
+
+static int start_role(
+	struct train *t, const char *role, unsigned index, const char **args)
+{
+	char name[32];
+	int r;
+
+	snprintf(name, sizeof(name), "%s %u", role, index);
+	r = supervise_start(&t->sup, name, args);
+	if (r) {
+		snprintf(t->error, sizeof(t->error), "%s could not be started: %s", name,
+			strerror(-r));
+		failed(t);
+	}
+	return r;
+}
+
+static int start_server(struct train *t, unsigned index)
+{
+	char number[16];
+	const char *args[] = {"server", "--fabric", job_fabrics[t->job->fabric],
+		"--listen", "127.0.0.1:0", "--spin-us", t->spin_us, "--index", number,
+		"--json", NULL};
+
+	snprintf(number, sizeof(number), "%u", index);
+	return start_role(t, "server", index, args);
+}
+
+/* With the options that the user gave to the job. */
+static int start_worker(struct train *t, unsigned index, const char *join)
+{
+	const char *args[SUPERVISE_ARGS_MAX + 1];
+	char number[16];
+	size_t n = 0;
+
+	snprintf(number, sizeof(number), "%u", index);
+	args[n++] = "worker";
+	for (int i = 0; i < t->argc; i++)
+		args[n++] = t->argv[i];
+	if (!t->job->json)
+		args[n++] = "--json";
+	args[n++] = "--index";
+	args[n++] = number;
+	args[n++] = "--join";
+	args[n++] = join;
+	args[n++] = "--spin-us";
+	args[n++] = t->spin_us;
+	args[n] = NULL;
+	return start_role(t, "worker", index, args);
+}
+
+static void start_workers(struct train *t)
+{
+	char join[8192] = "";
+	size_t n = 0;
+
+	for (uint64_t i = 0; i < t->job->servers; i++)
+		n += (size_t)snprintf(join + n, sizeof(join) - n, "%s%.120s",
+			i ? "," : "", t->addresses[i]);
+	t->workers_started = true;
+	report(&t->out, "train",
+		json_pack("{ss ss ss sI sI sI}", "event", "start", "model", t->job->model,
+			"fabric", job_fabrics[t->job->fabric], "servers",
+			(json_int_t)t->job->servers, "workers",
+			(json_int_t)t->job->workers, "slots", (json_int_t)t->job->slots));
+	for (unsigned i = 0; i < t->job->workers; i++) {
+		if (start_worker(t, i, join))
+			return;
+	}
+}
+
+/* ---- what the children say -------------------------------------------------------- */
+
+static void take_error(struct train *t, const struct child *c, const json_t *event)
+{
+	const char *text = json_string_value(json_object_get(event, "text"));
+
+	if (!*t->error) {
+		t->input_error = json_is_true(json_object_get(event, "input"));
+		/* What the user typed wrong has nothing to do with who found it. */
+		snprintf(t->error, sizeof(t->error), "%s%s%s",
+			t->input_error ? "" : c->name, t->input_error ? "" : ": ",
+			text ? text : "failed");
+	}
+	failed(t);
+}
+
+static void take_listening(struct train *t, const struct child *c, const json_t *event)
+{
+	const char *address = json_string_value(json_object_get(event, "address"));
+	size_t i = (size_t)(c - t->sup.children); /* servers are started first */
+
+	if (!address || i >= t->job->servers || t->addresses[i])
+		return;
+	t->addresses[i] = strdup(address);
+	t->listening_count++;
+}
+
+static void on_line(void *arg, struct child *c, const char *line)
+{
+	struct train *t = arg;
+	json_t *event = t->ending ? NULL : json_loads(line, 0, NULL);
+	const char *name = json_string_value(json_object_get(event, "event"));
+	bool first = strcmp(c->name, "worker 0") == 0; /* speaks for all workers */
+
+	if (t->ending)
+		return;
+	if (!name) {
+		output_error(&t->out, c->name, "%s", line);
+	} else if (strcmp(name, "error") == 0) {
+		take_error(t, c, event);
+	} else if (strcmp(name, "listening") == 0) {
+		take_listening(t, c, event);
+	} else if (strcmp(name, "done") == 0 && first) {
+		/* It has tested; what it found is shown when everybody has ended. */
+		json_decref(t->done);
+		t->done = json_incref(event);
+	} else if (first || strcmp(name, "log") == 0 ||
+		   (strcmp(name, "note") == 0 && strcmp(c->name, "server 0") == 0)) {
+		json_object_set_new(event, "who", json_string(c->name));
+		report(&t->out, c->name, json_incref(event));
+	}
+	json_decref(event);
+}
+
+static void on_exit_of(void *arg, struct child *c)
+{
+	struct train *t = arg;
+
+	if (t->ending || (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0))
+		return;
+	if (!*t->dead || (WIFSIGNALED(c->status) && !t->killed)) {
+		supervise_describe(c, t->dead, sizeof(t->dead));
+		t->killed = WIFSIGNALED(c->status);
+	}
+	failed(t);
+}
+
+/* ---- the job ---------------------------------------------------------------------- */
+
+/* How long to wait for more: the cause of a failure may still be on its way. */
+static int turn_ms(const struct train *t)
+{
+	uint64_t waited_ns;
+
+	if (!t->failed_ns)
+		return -1;
+	waited_ns = tern_clock_ns() - t->failed_ns;
+	return waited_ns >= PATIENCE_NS
+		       ? 0
+		       : (int)((PATIENCE_NS - waited_ns) / TERN_NS_PER_MS) + 1;
+}
+
+static void run(struct train *t)
+{
+	for (unsigned i = 0; i < t->job->servers; i++) {
+		if (start_server(t, i))
+			return;
+	}
+	while (supervise_running(&t->sup) && !t->sup.signal) {
+		int ms = turn_ms(t);
+
+		if (ms == 0 || t->killed || t->input_error)
+			return;
+		supervise_turn(&t->sup, ms);
+		if (!t->failed_ns && !t->workers_started &&
+			t->listening_count == t->job->servers)
+			start_workers(t);
+	}
+}
+
+static int conclude(struct train *t)
+{
+	t->ending = true;
+	supervise_end(&t->sup, GRACE_MS);
+	if (t->sup.signal) {
+		output_error(&t->out, "train", "interrupted");
+		return EXIT_INTERRUPTED;
+	}
+	if (!t->failed_ns && t->done) {
+		report(&t->out, "train", json_incref(t->done));
+		return EXIT_OK;
+	}
+	if (t->killed || !*t->error)
+		output_error(&t->out, "train", "%s",
+			*t->dead ? t->dead : "the workers ended early");
+	else
+		output_error(&t->out, "train", "%s", t->error);
+	return t->input_error && !t->killed ? EXIT_INPUT : EXIT_JOB;
+}
+
+/* Each process has a thread that moves bytes and one that computes; if the first ones
+ * poll where there are not cores for all, they take them from the second ones. */
+static bool cores_to_spare(const struct job_settings *job)
+{
+	cpu_set_t cpus;
+
+	return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&
+	       (uint64_t)CPU_COUNT(&cpus) >= 2 * (job->servers + job->workers);
+}
+
+static int train_run(int argc, char **argv)
+{
+	struct train_settings s = {0};
+	struct train *t;
+	struct message error;
+	int r;
+
+	if (options_parse(options, argc, argv, &s, &error) || job_check(&s.job, &error))
+		return command_refuse(&train_command, "%s", error.text);
+	if (argc + 10 > SUPERVISE_ARGS_MAX)
+		return command_refuse(&train_command, "too many arguments");
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return EXIT_JOB;
+	t->job = &s.job;
+	t->argc = argc;
+	t->argv = argv;
+	t->spin_us = cores_to_spare(&s.job) ? "20" : "0";
+	t->sup.on_line = on_line;
+	t->sup.on_exit = on_exit_of;
+	t->sup.arg = t;
+	output_init(&t->out, s.job.json);
+	r = supervise_init(&t->sup);
+	if (r) {
+		command_refuse(&train_command, "%s", strerror(-r));
+		free(t);
+		return EXIT_JOB;
+	}
+	run(t);
+	r = conclude(t);
+	supervise_fini(&t->sup);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(t->addresses); i++)
+		free(t->addresses[i]);
+	json_decref(t->done);
+	free(t);
+	return r;
+}
+
+const struct command train_command = {
+	.name = "train",
+	.usage = "--model SPEC --data PATH [options]",
+	.summary = "run a whole training job on this machine",
+	.options = options,
+	.run = train_run,
+};

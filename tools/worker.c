@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tern worker`: one worker. It reads its data, joins the servers, and does its share;
+ * number 0 also tests, writes and saves. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "client/worker.h"
+#include "tools/data.h"
+#include "tools/job.h"
+#include "tools/role.h"
+
+#define REPORT_NS (200 * TERN_NS_PER_MS)
+
+struct worker_settings {
+	struct job_settings job; /* first: JOB_OPTIONS */
+	const char *join;
+	uint64_t index, spin_us;
+};
+
+static const struct option options[] = {
+	OPTION(TEXT, "join", "ADDRESS,...", "all servers of the job, in order",
+		struct worker_settings, join),
+	OPTION(COUNT, "index", "I", "which worker this is, from 0",
+		struct worker_settings, index, .initial = "0", .max = 4095),
+	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
+		struct worker_settings, spin_us, .initial = "0", .max = 1000000),
+	JOB_OPTIONS,
+	OPTION_END,
+};
+
+struct worker_role {
+	struct role role;
+	const struct worker_settings *settings;
+	struct job_data data;
+	struct tern_model *model;
+	struct tern_worker *worker;
+	uint64_t my_steps;
+	char save_path[4096];
+	bool made_directory;
+	/* For the rates: the first step that was seen done, the last one, and what
+	 * between. */
+	uint64_t first_step, last_step, start_ns, first_ns, last_ns;
+	uint64_t first_bytes, last_bytes, report_ns;
+};
+
+/* ---- what it says ----------------------------------------------------------------- */
+
+/* JSON has no NaN. */
+static void set_number(json_t *event, const char *name, double value)
+{
+	json_object_set_new(
+		event, name, isfinite(value) ? json_real(value) : json_null());
+}
+
+/* Steps of this worker per second, without the wait for the others at the start. */
+static double own_steps_per_s(const struct worker_role *w)
+{
+	uint64_t steps = w->last_step - w->first_step;
+	uint64_t ns = w->last_ns - w->first_ns;
+
+	if (!steps) {
+		steps = w->last_step;
+		ns = w->last_ns - w->start_ns;
+	}
+	return ns ? (double)steps / ((double)ns / 1e9) : 0;
+}
+
+/* In sync mode all workers take the same steps; in async mode each takes its own. */
+static void set_rates(const struct worker_role *w, json_t *event)
+{
+	const struct job_settings *job = &w->settings->job;
+	bool sync = job->mode == TERN_MODE_SYNC;
+	double own = own_steps_per_s(w),
+	       seconds = (double)(w->last_ns - w->first_ns) / 1e9;
+
+	set_number(event, "steps_per_s", sync ? own : own * (double)job->workers);
+	set_number(event, "samples_per_s",
+		own * (double)(sync ? job->slots : job->workers) * (double)job->batch);
+	set_number(event, "mb_per_s",
+		seconds > 0 ? (double)(w->last_bytes - w->first_bytes) / 1e6 / seconds
+			    : 0);
+}
+
+static void progress(void *arg, const struct tern_worker_progress *p)
+{
+	struct worker_role *w = arg;
+	uint64_t now_ns = tern_clock_ns();
+	json_t *event;
+
+	if (!w->last_step) {
+		w->first_step = p->step;
+		w->first_ns = now_ns;
+		w->first_bytes = p->bytes;
+	}
+	w->last_step = p->step;
+	w->last_ns = now_ns;
+	w->last_bytes = p->bytes;
+	if (now_ns < w->report_ns && p->step != w->my_steps)
+		return;
+	w->report_ns = now_ns + REPORT_NS;
+	event = json_pack("{ss sI sI}", "event", "progress", "step", (json_int_t)p->step,
+		"steps", (json_int_t)w->my_steps);
+	set_number(event, "loss", p->loss);
+	set_rates(w, event);
+	role_report(&w->role, event);
+}
+
+static void report_end(struct worker_role *w, const struct tern_worker_results *results)
+{
+	const struct job_settings *job = &w->settings->job;
+	json_t *event;
+
+	if (job->save && w->settings->index == 0)
+		role_report(&w->role, json_pack("{ss so}", "event", "saved", "path",
+					      report_text(w->save_path)));
+	if (results->written)
+		role_report(&w->role, json_pack("{ss so}", "event", "generated", "text",
+					      report_text(results->written)));
+	event = json_pack("{ss sI}", "event", "done", "steps", (json_int_t)job->steps);
+	set_number(event, "loss", results->loss);
+	if (w->data.test && w->settings->index == 0) {
+		set_number(event, "test_loss", results->test_loss);
+		set_number(event, "test_accuracy", results->test_accuracy);
+	}
+	if (isfinite(results->test_auc))
+		set_number(event, "test_auc", results->test_auc);
+	set_rates(w, event);
+	role_report(&w->role, event);
+}
+
+static void ended(void *arg, int status, const char *text,
+	const struct tern_worker_results *results)
+{
+	struct worker_role *w = arg;
+
+	if (status)
+		role_fail(&w->role, false, "%s", text);
+	else
+		report_end(w, results);
+	w->role.over = true;
+}
+
+static void stop(struct role *role)
+{
+	tern_worker_stop(
+		((struct worker_role *)role)->worker, "the worker was interrupted");
+}
+
+/* ---- starting --------------------------------------------------------------------- */
+
+/* Splits --join into `job->servers`; an address without a fabric gets the job's. */
+static int read_servers(struct worker_role *w, struct tern_ps_job *job)
+{
+	const char *p = w->settings->join;
+	const char *fabric = job_fabrics[w->settings->job.fabric];
+
+	for (;;) {
+		size_t n = strcspn(p, ",");
+		bool whole = memmem(p, n, "://", 3) != NULL;
+		size_t room = sizeof(job->servers[0]);
+
+		if (job->server_count == w->settings->job.servers || n == 0 ||
+			snprintf(job->servers[job->server_count], room, "%s%s%.*s",
+				whole ? "" : fabric, whole ? "" : "://", (int)n,
+				p) >= (int)room) {
+			role_fail(&w->role, true,
+				"--join %.300s: must be %llu addresses (--servers), "
+				"separated by "
+				"commas",
+				w->settings->join,
+				(unsigned long long)w->settings->job.servers);
+			return -EINVAL;
+		}
+		job->server_count++;
+		if (!p[n])
+			break;
+		p += n + 1;
+	}
+	if (job->server_count == w->settings->job.servers)
+		return 0;
+	role_fail(&w->role, true, "--join %.300s: has %u addresses, --servers says %llu",
+		w->settings->join, job->server_count,
+		(unsigned long long)w->settings->job.servers);
+	return -EINVAL;
+}
+
+/* The directory is made before the work, so that a failure to make it costs nothing; it
+ * goes again if nothing was saved. */
+static int make_directory(struct worker_role *w)
+{
+	const char *save = w->settings->job.save;
+
+	if (!save || w->settings->index != 0)
+		return 0;
+	if (mkdir(save, 0777) == 0) {
+		w->made_directory = true;
+	} else if (errno != EEXIST) {
+		role_fail(&w->role, true, "--save %.300s: %s", save, strerror(errno));
+		return -EINVAL;
+	}
+	snprintf(w->save_path, sizeof(w->save_path), "%.4000s/model.safetensors", save);
+	return 0;
+}
+
+static int read_data(struct worker_role *w)
+{
+	struct message error;
+	struct tern_data_error why;
+
+	if (job_data_read(&w->settings->job, &w->data, &error)) {
+		role_fail(&w->role, true, "%s", error.text);
+		return -EINVAL;
+	}
+	if (tern_model_new(w->settings->job.model, w->data.train, &w->model, &why)) {
+		role_fail(&w->role, true, "--model %.100s: %s", w->settings->job.model,
+			why.text);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int start(struct worker_role *w)
+{
+	const struct job_settings *j = &w->settings->job;
+	char servers[TERN_SERVERS_MAX][128];
+	struct tern_ps_job job = {
+		.mode = j->mode,
+		.steps = j->steps,
+		.seed = j->seed,
+		.slots = (uint32_t)j->slots,
+		.workers = (uint32_t)j->workers,
+		.batch = (uint32_t)j->batch,
+		.optimizer = j->optimizer,
+		.clip_norm = j->clip_norm,
+		.servers = servers,
+	};
+	struct tern_worker_opts opts = {
+		.domain = w->role.domain,
+		.ctx = w->role.ctx,
+		.kernels = tern_kernels_cpu(),
+		.job = &job,
+		.index = (uint32_t)w->settings->index,
+		.write_count = w->settings->index == 0 ? (uint32_t)j->generate : 0,
+		.progress = progress,
+		.ended = ended,
+		.arg = w,
+	};
+	struct tern_ps_text why;
+	int r = read_servers(w, &job);
+
+	if (r == 0)
+		r = read_data(w);
+	if (r == 0)
+		r = make_directory(w);
+	if (r)
+		return r;
+	opts.model = w->model;
+	opts.train = w->data.train;
+	opts.test = w->data.test;
+	opts.save_path = *w->save_path ? w->save_path : NULL;
+	w->my_steps = tern_ps_job_steps_of(&job, opts.index);
+	w->start_ns = tern_clock_ns();
+	r = tern_worker_new(&opts, &w->worker, &why);
+	if (r)
+		role_fail(&w->role, r == -EINVAL, "%s", why.text);
+	else
+		w->role.stop = stop;
+	return r;
+}
+
+static int check(struct worker_settings *s, struct message *error)
+{
+	if (job_check(&s->job, error))
+		return -EINVAL;
+	if (!s->join)
+		snprintf(error->text, sizeof(error->text),
+			"--join is missing: the addresses of the servers");
+	else if (s->index >= s->job.workers)
+		snprintf(error->text, sizeof(error->text),
+			"--index %llu: there are %llu workers (--workers), counted from "
+			"0",
+			(unsigned long long)s->index, (unsigned long long)s->job.workers);
+	else
+		return 0;
+	return -EINVAL;
+}
+
+static int worker_run(int argc, char **argv)
+{
+	struct worker_settings settings = {0};
+	struct worker_role w = {.settings = &settings};
+	struct message error;
+	int code;
+
+	if (options_parse(options, argc, argv, &settings, &error) ||
+		check(&settings, &error))
+		return command_refuse(&worker_command, "%s", error.text);
+	if (role_open(&w.role, &worker_command, settings.spin_us, settings.job.json) ==
+			0 &&
+		start(&w) == 0)
+		role_loop(&w.role);
+	role_cut(&w.role);
+	tern_worker_free(w.worker);
+	tern_model_free(w.model);
+	job_data_free(&w.data);
+	code = role_close(&w.role);
+	if (code && w.made_directory)
+		rmdir(settings.job.save);
+	return code;
+}
+
+const struct command worker_command = {
+	.name = "worker",
+	.usage = "--join HOST:PORT,... --model SPEC --data PATH [options]",
+	.summary = "run one worker of a job",
+	.options = options,
+	.run = worker_run,
+};

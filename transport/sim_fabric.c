@@ -1,0 +1,1018 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulator's network behind fabric.h: two sides of a conn in one address space, and
+ * events that carry things between them. It does all that fabric.h allows and a real
+ * fabric does rarely, and asserts that its callers keep to fabric.h.
+ *
+ *     side: DIALLING -> UP -> ENDING (its end is on its way) -> ENDED (the inbox has it)
+ *
+ * A side lives until its `closed` was reported and no event is about it any more. Pieces
+ * of a put land in the other side's memory until that side is ENDED, not longer.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <tern/context.h>
+
+#include "transport/mem.h"
+#include "transport/sim.h"
+
+#define WINDOWS_MAX 4096u
+#define PIECES_MAX  4u
+#define PATIENCE    50u
+
+enum side_state {
+	SIDE_DIALLING,
+	SIDE_UP,
+	SIDE_ENDING,
+	SIDE_ENDED,
+};
+
+struct window {
+	uint32_t generation, landing; /* landing: pieces on their way here */
+	bool used, withdrawn;         /* withdrawn: waits for the pieces */
+	void *owner;
+	struct tern_mem *mem;
+	uint64_t offset, bytes;
+	enum tern_access access;
+	struct tern_op *op;
+};
+
+struct sim_fabric {
+	struct tern_fabric base;
+	struct tern_sim_process *process;
+	struct tern_list ports;
+};
+
+struct sim_port {
+	struct tern_port base;
+	struct tern_list node, sides, inbox;
+	struct tern_sim_process *process;
+	struct window windows[WINDOWS_MAX];
+	uint64_t idle_ns;
+	unsigned idle_polls;
+};
+
+struct sim_lsn {
+	struct tern_lsn base;
+	struct tern_list node;
+	char address[64];
+};
+
+struct side {
+	struct tern_conn base;
+	struct tern_list node, of_sim; /* port->sides; the world's conns */
+	struct side *other;            /* NULL: not yet, or freed */
+	enum side_state state;
+	unsigned refs; /* events that are about it */
+	bool wants_room, reported;
+	int status;
+	uint64_t last_ns; /* when the last thing we sent takes effect there */
+	struct tern_list works;
+	struct tern_sim_event end, connect, up;
+	char address[64];
+};
+
+enum item_kind {
+	ITEM_ACCEPTED,
+	ITEM_UP,
+	ITEM_MESSAGE,
+	ITEM_WRITABLE,
+	ITEM_DONE,
+	ITEM_CLOSED,
+};
+
+struct item { /* what a port's next poll will report */
+	struct tern_sim_event event;
+	struct tern_list node;
+	enum item_kind kind;
+	struct side *side;
+	struct sim_lsn *lsn;
+	struct work *work;
+	struct tern_op *op;
+	int status;
+	size_t bytes;
+	void *data;
+};
+
+struct piece {
+	struct tern_sim_event event;
+	struct work *work;
+	uint64_t from, bytes;
+	bool landed;
+};
+
+struct work { /* a put, get or peek under way */
+	struct tern_list
+		node; /* side->works, with a reference; not linked: its op is done */
+	struct side *side;
+	struct tern_op *op;
+	struct tern_mem *mem;
+	uint64_t offset, bytes, remote_offset;
+	uint32_t slot, generation;
+	unsigned char *snapshot; /* put: as it was; NULL: read when it lands */
+	struct piece pieces[PIECES_MAX];
+	unsigned piece_count, refs;
+	struct tern_sim_event done;
+};
+
+static struct sim_port *port_of(struct tern_port *p)
+{
+	return tern_container_of(p, struct sim_port, base);
+}
+
+static struct side *side_of(struct tern_conn *c)
+{
+	return tern_container_of(c, struct side, base);
+}
+
+static struct sim_port *side_port(const struct side *s)
+{
+	return port_of(s->base.port);
+}
+
+static struct tern_sim *sim_of(const struct sim_port *p)
+{
+	return tern_sim_of(p->process);
+}
+
+static uint64_t later(struct tern_sim *sim)
+{
+	return tern_sim_now_ns(sim) + tern_sim_delay(sim);
+}
+
+/* ---- sides and what is about them
+ * -------------------------------------------------------- */
+
+static void side_put(struct side *s)
+{
+	tern_assert(s->refs > 0);
+	if (--s->refs > 0 || !s->reported)
+		return;
+	if (s->other)
+		s->other->other = NULL;
+	free(s);
+}
+
+static void work_put(struct work *w)
+{
+	if (--w->refs > 0)
+		return;
+	side_put(w->side);
+	free(w->snapshot);
+	free(w);
+}
+
+static void free_item(struct item *i)
+{
+	if (i->side)
+		side_put(i->side);
+	free(i->data);
+	free(i);
+}
+
+static struct item *new_item(enum item_kind kind, struct side *side)
+{
+	struct item *i = calloc(1, sizeof(*i));
+
+	tern_assert(i);
+	i->kind = kind;
+	i->side = side;
+	if (side)
+		side->refs++;
+	tern_list_init(&i->node);
+	return i;
+}
+
+/* Into the inbox of the side's port: reported in its next poll. */
+static void post(struct item *i)
+{
+	struct sim_port *port = side_port(i->side);
+
+	tern_list_push(&port->inbox, &i->node);
+	tern_sim_rouse(port->process);
+}
+
+static void post_event(struct tern_sim_event *event)
+{
+	struct item *i = tern_container_of(event, struct item, event);
+	bool alive = i->side->state == SIDE_UP ||
+		     (i->side->state == SIDE_ENDING && i->side->status < 0);
+
+	if (alive)
+		post(i);
+	else
+		free_item(i);
+}
+
+static struct side *new_side(struct sim_port *port)
+{
+	const struct tern_sim_opts *opts = tern_sim_opts(sim_of(port));
+	struct side *s = calloc(1, sizeof(*s));
+
+	tern_assert(s);
+	s->base.port = &port->base;
+	s->base.caps = opts->caps;
+	s->base.eager_bytes = opts->eager_bytes;
+	s->base.chunk_bytes = opts->chunk_bytes;
+	s->refs = 1; /* until `closed` was reported */
+	tern_list_init(&s->works);
+	tern_list_push(&port->sides, &s->node);
+	tern_list_push(tern_sim_conns(sim_of(port)), &s->of_sim);
+	return s;
+}
+
+/* ---- windows
+ * ------------------------------------------------------------------------------- */
+
+static struct window *window_at(struct sim_port *port, uint32_t slot, uint32_t generation)
+{
+	struct window *w = slot < WINDOWS_MAX ? &port->windows[slot] : NULL;
+
+	return w && w->generation == generation && w->used ? w : NULL;
+}
+
+static void window_free(struct window *w)
+{
+	w->used = w->withdrawn = false;
+	w->generation++;
+	w->landing = 0;
+}
+
+/* A piece has landed, or never will. */
+static void window_landed(struct sim_port *port, uint32_t slot, uint32_t generation)
+{
+	struct window *w = window_at(port, slot, generation);
+	struct item *i;
+
+	if (!w)
+		return;
+	tern_assert(w->landing > 0);
+	if (--w->landing > 0 || !w->withdrawn)
+		return;
+	i = new_item(ITEM_DONE, NULL);
+	i->op = w->op;
+	window_free(w);
+	tern_list_push(&port->inbox, &i->node);
+	tern_sim_rouse(port->process);
+}
+
+static bool has_no_room(struct side *s);
+
+static int sim_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
+	uint64_t bytes, enum tern_access access, struct tern_region *out)
+{
+	struct sim_port *port = side_port(side_of(conn));
+
+	tern_assert(conn->owner && (bytes == 0 || tern_mem_holds(mem, offset, bytes)));
+	if (has_no_room(side_of(conn)))
+		return -EAGAIN;
+	for (uint32_t i = 0; i < WINDOWS_MAX; i++) {
+		struct window *w = &port->windows[i];
+
+		if (w->used)
+			continue;
+		*w = (struct window){.generation = w->generation,
+			.used = true,
+			.owner = conn->owner,
+			.mem = mem,
+			.offset = offset,
+			.bytes = bytes,
+			.access = access};
+		*out = (struct tern_region){.word = {i, w->generation, bytes}};
+		return 0;
+	}
+	return -EAGAIN;
+}
+
+static int sim_withdraw(
+	struct tern_port *base, struct tern_op *op, const struct tern_region *region)
+{
+	struct sim_port *port = port_of(base);
+	struct window *w =
+		window_at(port, (uint32_t)region->word[0], (uint32_t)region->word[1]);
+
+	tern_assert(w && !w->withdrawn);
+	if (w->landing > 0 && tern_sim_dice(sim_of(port), 500)) {
+		w->withdrawn = true;
+		w->op = op;
+		return -EINPROGRESS;
+	}
+	window_free(w);
+	return 0;
+}
+
+/* ---- the end of a side
+ * ------------------------------------------------------------------------ */
+
+/* Nothing lands in its memory from now on: pieces on their way look at the side's state.
+ * Who waits for them need not wait any longer. */
+static void stop_landing(struct side *s)
+{
+	struct sim_port *port = side_port(s);
+
+	for (uint32_t i = 0; s->base.owner && i < WINDOWS_MAX; i++) {
+		struct window *w = &port->windows[i];
+
+		if (!w->used || w->owner != s->base.owner || w->landing == 0)
+			continue;
+		w->landing = 1;
+		window_landed(port, i, w->generation);
+	}
+}
+
+static void ended(struct side *s)
+{
+	if (s->state == SIDE_ENDED)
+		return;
+	s->state = SIDE_ENDED;
+	stop_landing(s);
+	post(new_item(ITEM_CLOSED, s));
+}
+
+static void end_event(struct tern_sim_event *event)
+{
+	struct side *s = tern_container_of(event, struct side, end);
+
+	ended(s);
+	side_put(s);
+}
+
+static void end_at(struct side *s, int status, uint64_t at_ns)
+{
+	if (s->state == SIDE_ENDING || s->state == SIDE_ENDED)
+		return;
+	s->state = SIDE_ENDING;
+	s->status = status;
+	s->end.happen = end_event;
+	s->refs++;
+	tern_sim_at(sim_of(side_port(s)), &s->end, at_ns);
+}
+
+static void sim_conn_close(struct tern_conn *conn, bool flush)
+{
+	struct side *s = side_of(conn);
+	struct tern_sim *sim = sim_of(side_port(s));
+	uint64_t there =
+		flush ? TERN_MAX(s->last_ns, tern_sim_now_ns(sim)) + tern_sim_delay(sim)
+		      : later(sim);
+
+	if (s->other)
+		end_at(s->other, -ECONNRESET, there);
+	if (s->state == SIDE_ENDING && s->status < 0)
+		s->status = 0; /* it was about to be told; now it wants it itself */
+	else
+		end_at(s, s->state == SIDE_UP ? 0 : -ECANCELED, later(sim));
+}
+
+bool tern_sim_cut(struct tern_sim *sim)
+{
+	struct tern_list *conns = tern_sim_conns(sim);
+	uint64_t count = 0, chosen;
+
+	tern_list_for_each (n, conns)
+		count++;
+	chosen = count ? tern_rng_below(tern_sim_rng(sim), count) : 0;
+	tern_list_for_each (n, conns) {
+		struct side *s = tern_list_entry(n, struct side, of_sim);
+
+		if (chosen-- > 0)
+			continue;
+		if (s->state != SIDE_UP)
+			return false;
+		if (s->other)
+			end_at(s->other, -ECONNRESET, later(sim) + tern_sim_delay(sim));
+		end_at(s, -ECONNRESET, later(sim) + tern_sim_delay(sim));
+		return true;
+	}
+	return false;
+}
+
+void tern_sim_fabric_crash(struct tern_sim_process *process)
+{
+	struct tern_sim *sim = tern_sim_of(process);
+
+	tern_list_for_each_safe (n, tern_sim_lsns(sim)) {
+		struct sim_lsn *l = tern_list_entry(n, struct sim_lsn, node);
+
+		if (port_of(l->base.port)->process == process)
+			tern_list_remove(&l->node);
+	}
+	tern_list_for_each (n, tern_sim_conns(sim)) {
+		struct side *s = tern_list_entry(n, struct side, of_sim);
+
+		if (side_port(s)->process != process)
+			continue;
+		if (s->other)
+			end_at(s->other,
+				s->base.caps & TERN_CAP_BOUND ? -EPIPE : -ECONNRESET,
+				later(sim));
+		if (s->state != SIDE_ENDING && s->state != SIDE_ENDED)
+			s->status = -ECONNRESET;
+		ended(s);
+	}
+}
+
+/* ---- sending
+ * ------------------------------------------------------------------------------------ */
+
+static void writable_event(struct tern_sim_event *event)
+{
+	struct item *i = tern_container_of(event, struct item, event);
+
+	i->side->wants_room = false;
+	post_event(event);
+}
+
+/* A whim, now and then; `writable` follows. */
+static bool has_no_room(struct side *s)
+{
+	struct tern_sim *sim = sim_of(side_port(s));
+	struct item *i;
+
+	if (!s->wants_room && !tern_sim_dice(sim, tern_sim_opts(sim)->eagain_permille))
+		return false;
+	if (!s->wants_room) {
+		s->wants_room = true;
+		i = new_item(ITEM_WRITABLE, s);
+		i->event.happen = writable_event;
+		tern_sim_at(sim, &i->event, later(sim));
+	}
+	return true;
+}
+
+static bool is_up(const struct side *s)
+{
+	return s->state == SIDE_UP ||
+	       (s->state == SIDE_ENDING && s->status < 0 && s->other);
+}
+
+static int sim_send(struct tern_conn *conn, const void *head, size_t head_bytes,
+	const void *payload, size_t payload_bytes)
+{
+	struct side *s = side_of(conn);
+	struct sim_port *port = side_port(s);
+	struct tern_sim *sim = sim_of(port);
+	struct item *i;
+
+	tern_assert(head_bytes % 8 == 0 &&
+		    head_bytes + payload_bytes <= port->base.message_bytes);
+	if (!is_up(s) || !s->other)
+		return -ENOTCONN;
+	if (has_no_room(s))
+		return -EAGAIN;
+	i = new_item(ITEM_MESSAGE, s->other);
+	i->bytes = head_bytes + payload_bytes;
+	i->data = aligned_alloc(64, tern_align_up(i->bytes + 1, 64));
+	tern_assert(i->data);
+	memcpy(i->data, head, head_bytes);
+	if (payload_bytes)
+		memcpy((char *)i->data + head_bytes, payload, payload_bytes);
+	i->event.happen = post_event;
+	s->last_ns = TERN_MAX(s->last_ns, later(sim));
+	tern_sim_at(sim, &i->event, s->last_ns);
+	return 0;
+}
+
+static struct work *new_work(struct side *s, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
+{
+	struct work *w = calloc(1, sizeof(*w));
+
+	tern_assert(w);
+	*w = (struct work){.side = s,
+		.op = op,
+		.mem = mem,
+		.offset = offset,
+		.bytes = bytes,
+		.remote_offset = remote_offset,
+		.slot = (uint32_t)remote->word[0],
+		.generation = (uint32_t)remote->word[1],
+		.refs = 1};
+	s->refs++;
+	op->conn = &s->base;
+	tern_list_push(&s->works, &w->node);
+	return w;
+}
+
+/* Its op is done: reported in the next poll. */
+static void work_done_event(struct tern_sim_event *event)
+{
+	struct work *w = tern_container_of(event, struct work, done);
+
+	if (tern_list_linked(&w->node) && w->side->state != SIDE_ENDED) {
+		struct item *i = new_item(ITEM_DONE, w->side);
+
+		tern_list_remove(&w->node);
+		i->op = w->op;
+		post(i);
+		work_put(w);
+	}
+	work_put(w);
+}
+
+static void finish_at(struct work *w, uint64_t at_ns)
+{
+	w->refs++;
+	w->done.happen = work_done_event;
+	tern_sim_at(sim_of(side_port(w->side)), &w->done, at_ns);
+}
+
+/* The window a work is about, if it may touch it now. */
+static struct window *target(struct work *w)
+{
+	struct side *other = w->side->other;
+	struct window *window;
+
+	if (!other || other->state == SIDE_ENDED)
+		return NULL;
+	window = window_at(side_port(other), w->slot, w->generation);
+	/* Before the other end knows whose the conn is, a put may be ahead of its
+	 * messages. */
+	if (window)
+		tern_assert((!other->base.owner || window->owner == other->base.owner) &&
+			    w->remote_offset + w->bytes <= window->bytes);
+	return window;
+}
+
+static void land(struct tern_sim_event *event)
+{
+	struct piece *p = tern_container_of(event, struct piece, event);
+	struct work *w = p->work;
+	struct window *window = target(w);
+	const char *from =
+		w->snapshot ? (char *)w->snapshot : tern_mem_at(w->mem, w->offset);
+
+	if (window) {
+		tern_assert(window->access & TERN_ACCESS_WRITE);
+		memcpy(tern_mem_at(
+			       window->mem, window->offset + w->remote_offset + p->from),
+			from + p->from, p->bytes);
+		window_landed(side_port(w->side->other), w->slot, w->generation);
+	}
+	p->landed = true;
+	work_put(w);
+}
+
+static void schedule_pieces(struct work *w, uint64_t *end_ns)
+{
+	struct tern_sim *sim = sim_of(side_port(w->side));
+	struct window *window = target(w);
+	uint64_t from = 0;
+
+	w->piece_count = 1 + (unsigned)tern_rng_below(tern_sim_rng(sim), PIECES_MAX);
+	for (unsigned i = 0; i < w->piece_count; i++) {
+		struct piece *p = &w->pieces[i];
+		uint64_t left = w->bytes - from;
+		uint64_t at = TERN_MAX(w->side->last_ns, tern_sim_now_ns(sim)) +
+			      tern_sim_delay(sim);
+
+		p->work = w;
+		p->from = from;
+		p->bytes = i + 1 == w->piece_count
+				   ? left
+				   : tern_rng_below(tern_sim_rng(sim), left + 1);
+		from += p->bytes;
+		p->event.happen = land;
+		w->refs++;
+		if (window)
+			window->landing++;
+		tern_sim_at(sim, &p->event, at);
+		*end_ns = TERN_MAX(*end_ns, at);
+	}
+}
+
+static int sim_put(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
+{
+	struct side *s = side_of(conn);
+	struct tern_sim *sim = sim_of(side_port(s));
+	uint64_t end_ns = tern_sim_now_ns(sim);
+	struct work *w;
+
+	tern_assert(bytes > 0 && tern_mem_holds(mem, offset, bytes));
+	if (!is_up(s))
+		return -ENOTCONN;
+	if (has_no_room(s))
+		return -EAGAIN;
+	w = new_work(s, op, mem, offset, bytes, remote, remote_offset);
+	if (tern_sim_dice(sim, 500)) {
+		w->snapshot = malloc(bytes);
+		tern_assert(w->snapshot);
+		memcpy(w->snapshot, tern_mem_at(mem, offset), bytes);
+	}
+	schedule_pieces(w, &end_ns);
+	s->last_ns = TERN_MAX(s->last_ns, end_ns);
+	finish_at(w, w->snapshot ? later(sim) : end_ns);
+	return 0;
+}
+
+static void read_now(struct tern_sim_event *event)
+{
+	struct work *w = tern_container_of(event, struct work, done);
+	struct window *window = target(w);
+
+	if (window) {
+		tern_assert(window->access & TERN_ACCESS_READ);
+		memcpy(tern_mem_at(w->mem, w->offset),
+			tern_mem_at(window->mem, window->offset + w->remote_offset),
+			w->bytes);
+		work_done_event(event);
+		return;
+	}
+	/* The peer is gone: the end of this side ends the op, too. */
+	work_put(w);
+}
+
+static int sim_get(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
+{
+	struct side *s = side_of(conn);
+	struct work *w;
+
+	tern_assert(bytes > 0 && tern_mem_holds(mem, offset, bytes));
+	if (!is_up(s))
+		return -ENOTCONN;
+	if (has_no_room(s))
+		return -EAGAIN;
+	w = new_work(s, op, mem, offset, bytes, remote, remote_offset);
+	finish_at(w, later(sim_of(side_port(s))));
+	w->done.happen = read_now;
+	return 0;
+}
+
+static int sim_peek(struct tern_conn *conn, struct tern_op *op,
+	const struct tern_region *remote, uint64_t remote_offset, uint64_t bytes,
+	const void **out)
+{
+	struct side *s = side_of(conn);
+	struct tern_sim *sim = sim_of(side_port(s));
+	struct window *window;
+
+	if (!is_up(s) || s->other->state == SIDE_ENDED)
+		return -ENOTCONN;
+	if (tern_sim_dice(sim, 100))
+		return -ENOTSUP;
+	if (tern_sim_dice(sim, 300)) {
+		struct work *w = new_work(s, op, NULL, 0, 0, remote, 0);
+
+		finish_at(w, later(sim));
+		return -EAGAIN;
+	}
+	window = window_at(side_port(s->other), (uint32_t)remote->word[0],
+		(uint32_t)remote->word[1]);
+	tern_assert(window && remote_offset + bytes <= window->bytes);
+	*out = tern_mem_at(window->mem, window->offset + remote_offset);
+	return 0;
+}
+
+static void sim_unpeek(struct tern_port *port, const void *data)
+{
+	(void)port;
+	(void)data;
+}
+
+/* ---- connecting
+ * ------------------------------------------------------------------------------------ */
+
+static struct sim_lsn *find_lsn(struct tern_sim *sim, const char *address)
+{
+	tern_list_for_each (n, tern_sim_lsns(sim)) {
+		struct sim_lsn *l = tern_list_entry(n, struct sim_lsn, node);
+
+		if (strcmp(l->address, address) == 0)
+			return l;
+	}
+	return NULL;
+}
+
+static int sim_listen(struct tern_port *base, const char *address, struct tern_lsn **out)
+{
+	struct tern_sim *sim = sim_of(port_of(base));
+	struct sim_lsn *l;
+
+	if (!*address || strlen(address) >= sizeof(l->address))
+		return -EINVAL;
+	if (find_lsn(sim, address))
+		return -EADDRINUSE;
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return -ENOMEM;
+	l->base.port = base;
+	strcpy(l->address, address);
+	tern_list_push(tern_sim_lsns(sim), &l->node);
+	*out = &l->base;
+	return 0;
+}
+
+static const char *sim_lsn_address(struct tern_lsn *lsn)
+{
+	return tern_container_of(lsn, struct sim_lsn, base)->address;
+}
+
+static void sim_lsn_close(struct tern_lsn *lsn)
+{
+	struct sim_lsn *l = tern_container_of(lsn, struct sim_lsn, base);
+
+	tern_list_remove(&l->node);
+	tern_list_for_each (n, &port_of(lsn->port)->inbox) {
+		struct item *i = tern_list_entry(n, struct item, node);
+
+		if (i->lsn == l)
+			i->lsn = NULL;
+	}
+	free(l);
+}
+
+static void up_event(struct tern_sim_event *event)
+{
+	struct side *s = tern_container_of(event, struct side, up);
+
+	if (s->state == SIDE_DIALLING) {
+		s->state = SIDE_UP;
+		post(new_item(ITEM_UP, s));
+	}
+	side_put(s);
+}
+
+static void arrive(struct tern_sim *sim, struct side *s, struct sim_lsn *l)
+{
+	struct side *other = new_side(port_of(l->base.port));
+	struct item *i = new_item(ITEM_ACCEPTED, other);
+	uint64_t up_ns = later(sim);
+
+	other->state = SIDE_UP;
+	other->other = s;
+	s->other = other;
+	snprintf(other->base.name, sizeof(other->base.name), "sim %s",
+		tern_sim_process_name(side_port(s)->process));
+	i->lsn = l;
+	post(i);
+	other->last_ns = up_ns; /* nothing arrives before `up` does */
+	s->up.happen = up_event;
+	s->refs++;
+	tern_sim_at(sim, &s->up, up_ns);
+}
+
+static void connect_event(struct tern_sim_event *event)
+{
+	struct side *s = tern_container_of(event, struct side, connect);
+
+	if (s->state == SIDE_DIALLING) { /* else its port may be gone */
+		struct tern_sim *sim = sim_of(side_port(s));
+		struct sim_lsn *l = find_lsn(sim, s->address);
+
+		if (l && !tern_sim_dice(sim, tern_sim_opts(sim)->refuse_permille))
+			arrive(sim, s, l);
+		else
+			end_at(s, -ECONNREFUSED, later(sim));
+	}
+	side_put(s);
+}
+
+static int sim_connect(
+	struct tern_port *base, const char *address, struct tern_conn **out)
+{
+	struct sim_port *port = port_of(base);
+	struct side *s;
+
+	if (!*address || strlen(address) >= sizeof(s->address))
+		return -EINVAL;
+	s = new_side(port);
+	strcpy(s->address, address);
+	snprintf(s->base.name, sizeof(s->base.name), "sim %s", address);
+	s->connect.happen = connect_event;
+	s->refs++;
+	tern_sim_at(sim_of(port), &s->connect, later(sim_of(port)));
+	*out = &s->base;
+	return 0;
+}
+
+/* ---- poll
+ * ---------------------------------------------------------------------------------------------
+ */
+
+static void report_closed(struct side *s)
+{
+	struct sim_port *port = side_port(s);
+	struct tern_list *n;
+
+	while ((n = tern_list_pop(&s->works))) {
+		struct work *w = tern_list_entry(n, struct work, node);
+
+		w->op->done(w->op, -ECONNRESET);
+		work_put(w);
+	}
+	tern_list_remove(&s->node);
+	tern_list_remove(&s->of_sim);
+	port->base.handler->closed(port->base.handler_arg, &s->base, s->status);
+	s->reported = true;
+	side_put(s);
+}
+
+static void report(struct sim_port *port, struct item *i)
+{
+	const struct tern_port_handler *handler = port->base.handler;
+	void *arg = port->base.handler_arg;
+	struct side *s = i->side;
+	int r;
+
+	if (i->kind == ITEM_DONE) {
+		i->op->done(i->op, i->status);
+		return;
+	}
+	if (i->kind == ITEM_CLOSED) {
+		report_closed(s);
+		return;
+	}
+	if (s->reported || (s->state == SIDE_ENDING && s->status == 0))
+		return;
+	switch (i->kind) {
+	case ITEM_ACCEPTED:
+		if (i->lsn)
+			handler->accepted(arg, &i->lsn->base, &s->base);
+		else
+			sim_conn_close(&s->base, false);
+		break;
+	case ITEM_UP:
+		handler->up(arg, &s->base);
+		break;
+	case ITEM_MESSAGE:
+		r = handler->message(arg, &s->base, i->data, i->bytes);
+		if (r && s->state == SIDE_UP) {
+			if (s->other)
+				end_at(s->other, -ECONNRESET, later(sim_of(port)));
+			end_at(s, r, later(sim_of(port)));
+		}
+		break;
+	case ITEM_WRITABLE:
+		handler->writable(arg, &s->base);
+		break;
+	case ITEM_DONE:
+	case ITEM_CLOSED:
+		break;
+	}
+}
+
+/* A context that is being freed polls on and time stands still: its conns end at once. */
+static void end_all(struct sim_port *port)
+{
+	tern_list_for_each (n, &port->sides) {
+		struct side *s = tern_list_entry(n, struct side, node);
+
+		if (s->state == SIDE_ENDING)
+			ended(s);
+	}
+}
+
+static int sim_poll(struct tern_port *base, int budget)
+{
+	struct sim_port *port = port_of(base);
+	struct tern_sim *sim = sim_of(port);
+	struct tern_list *n;
+	int count = 0;
+
+	while (count < budget && (n = tern_list_pop(&port->inbox))) {
+		struct item *i = tern_list_entry(n, struct item, node);
+
+		tern_sim_trace(sim, (uint64_t)i->kind << 32 | i->bytes);
+		report(port, i);
+		free_item(i);
+		count++;
+	}
+	if (count || port->idle_ns != tern_sim_now_ns(sim)) {
+		port->idle_ns = tern_sim_now_ns(sim);
+		port->idle_polls = 0;
+	} else if (++port->idle_polls > PATIENCE) {
+		end_all(port);
+	}
+	return count;
+}
+
+static int sim_arm(struct tern_port *base)
+{
+	return tern_list_empty(&port_of(base)->inbox) ? 0 : -EAGAIN;
+}
+
+static int sim_fd(struct tern_port *base)
+{
+	(void)base;
+	return -1;
+}
+
+/* ---- fabric and port
+ * -------------------------------------------------------------------------------------
+ */
+
+static int sim_open(struct tern_domain *domain, const struct tern_domain_opts *opts,
+	struct tern_fabric **out, const char **why)
+{
+	struct sim_fabric *f;
+
+	(void)domain;
+	if (!opts->sim) {
+		*why = "only in the simulator";
+		return -ENODEV;
+	}
+	f = calloc(1, sizeof(*f));
+	if (!f)
+		return -ENOMEM;
+	f->process = opts->sim;
+	tern_list_init(&f->ports);
+	*out = &f->base;
+	return 0;
+}
+
+static void sim_close(struct tern_fabric *fabric)
+{
+	free(tern_container_of(fabric, struct sim_fabric, base));
+}
+
+static int sim_mem_register(struct tern_fabric *fabric, struct tern_mem *mem, void **reg)
+{
+	(void)fabric;
+	(void)mem;
+	*reg = NULL;
+	return 0;
+}
+
+/* Memory that peers may still reach must not go. */
+static void sim_mem_unregister(
+	struct tern_fabric *fabric, struct tern_mem *mem, void *reg)
+{
+	struct sim_fabric *f = tern_container_of(fabric, struct sim_fabric, base);
+
+	(void)reg;
+	tern_list_for_each (n, &f->ports) {
+		struct sim_port *port = tern_list_entry(n, struct sim_port, node);
+
+		for (uint32_t i = 0; i < WINDOWS_MAX; i++)
+			tern_assert(
+				!port->windows[i].used || port->windows[i].mem != mem);
+	}
+}
+
+static int sim_port_new(struct tern_fabric *fabric, const struct tern_port_opts *opts,
+	struct tern_port **out)
+{
+	struct sim_fabric *f = tern_container_of(fabric, struct sim_fabric, base);
+	struct sim_port *port = calloc(1, sizeof(*port));
+
+	if (!port)
+		return -ENOMEM;
+	port->base = (struct tern_port){.ops = fabric->ops,
+		.fabric = fabric,
+		.env = opts->env,
+		.handler = opts->handler,
+		.handler_arg = opts->arg,
+		.message_bytes = opts->message_bytes};
+	port->process = f->process;
+	tern_list_init(&port->sides);
+	tern_list_init(&port->inbox);
+	tern_list_push(&f->ports, &port->node);
+	*out = &port->base;
+	return 0;
+}
+
+static void sim_port_free(struct tern_port *base)
+{
+	struct sim_port *port = port_of(base);
+	struct tern_list *n;
+
+	tern_assert(tern_list_empty(&port->sides));
+	for (uint32_t i = 0; i < WINDOWS_MAX; i++)
+		tern_assert(!port->windows[i].used);
+	while ((n = tern_list_pop(&port->inbox)))
+		free_item(tern_list_entry(n, struct item, node));
+	tern_list_remove(&port->node);
+	free(port);
+}
+
+const struct tern_fabric_ops tern_sim_fabric_ops = {
+	.name = "sim",
+	.open = sim_open,
+	.close = sim_close,
+	.mem_register = sim_mem_register,
+	.mem_unregister = sim_mem_unregister,
+	.port_new = sim_port_new,
+	.port_free = sim_port_free,
+	.listen = sim_listen,
+	.lsn_address = sim_lsn_address,
+	.lsn_close = sim_lsn_close,
+	.connect = sim_connect,
+	.conn_close = sim_conn_close,
+	.send = sim_send,
+	.put = sim_put,
+	.get = sim_get,
+	.peek = sim_peek,
+	.unpeek = sim_unpeek,
+	.expose = sim_expose,
+	.withdraw = sim_withdraw,
+	.poll = sim_poll,
+	.arm = sim_arm,
+	.fd = sim_fd,
+};
