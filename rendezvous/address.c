@@ -38,7 +38,7 @@ static int add_named(
 {
 	const char *colon = strstr(address, "://");
 
-	if (!colon)
+	if (!colon || colon == address)
 		return -EINVAL;
 	return add(out, tern_domain_fabric(domain, address, (size_t)(colon - address)),
 		colon + 3);

@@ -34,13 +34,41 @@ static bool holds(const struct tern_buf *buf)
 	return buf->mem && tern_mem_holds(buf->mem, buf->offset, buf->bytes);
 }
 
-/* What sends and receives have in common. 1: it has ended already. */
+/* The key stands for another name here: nobody may pair with this half. Its other half, if it
+ * is here, ends the same way. */
+static void collide(struct tern_xfer *x, const char *name, const struct tern_key *other)
+{
+	struct tern_peer *peer = x->peer;
+	const struct tern_triple triple = x->node.triple;
+	struct tern_match_node *n = tern_match_find(&peer->match, &triple,
+		x->is_send ? TERN_MATCH_POST : TERN_MATCH_ARRIVAL);
+	struct tern_record *record = n ? tern_container_of(n, struct tern_record, node) : NULL;
+
+	tern_log(x->rdv->ctx->env, TERN_LOG_ERROR,
+		"%s: \"%s\" and \"%s\" have the same key %016llx: rename one", peer->name,
+		name, other->name, (unsigned long long)triple.key);
+	if (record && x->is_send) {
+		x->result = -EEXIST;
+		tern_send_begin(x);
+		return;
+	}
+	if (record) {
+		tern_match_remove(&peer->match, n);
+		peer->arrival_count--;
+		if (record->type == TERN_MSG_RTS)
+			tern_record_answer(record, TERN_MSG_NACK, -EEXIST);
+		else
+			tern_record_free(record);
+	}
+	tern_xfer_complete(x, -EEXIST);
+}
+
+/* What sends and receives have in common. 1: it has ended, or is about to. */
 static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64_t step,
 	const char *name)
 {
 	struct tern_peer *peer = x->peer;
-	size_t name_bytes = name ? strlen(name) : 0;
-	struct tern_key *interned;
+	struct tern_key *interned = NULL;
 	int r = 0;
 
 	req->status = -EINPROGRESS;
@@ -50,16 +78,19 @@ static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64
 	req->buf = (struct tern_buf){0};
 	x->node.triple = (struct tern_triple){
 		.key = key, .step = step, .channel = x->channel->number};
-	if (name) {
-		r = tern_keys_intern(
-			&peer->keys, key, name, (uint8_t)name_bytes, &interned);
-		x->key = interned;
-	}
 	if (peer->state == TERN_PEER_STATE_DOWN)
 		r = peer->cause ? peer->cause : -ESHUTDOWN;
-	if (r == 0)
+	if (r == 0 && name)
+		r = tern_keys_intern(
+			&peer->keys, key, name, (uint8_t)strlen(name), &interned);
+	if (r == 0) {
+		x->key = interned;
 		return 0;
-	tern_xfer_complete(x, r);
+	}
+	if (r == -EEXIST && interned)
+		collide(x, name, interned);
+	else
+		tern_xfer_complete(x, r);
 	return 1;
 }
 
@@ -68,8 +99,9 @@ static bool good_name(const char *name)
 	return !name || (*name && strlen(name) <= TERN_NAME_MAX);
 }
 
-int tern_send(struct tern_channel *channel, struct tern_req *req, uint64_t key,
-	uint64_t step, const struct tern_tensor *tensor, const char *name, unsigned flags)
+static int send_on(struct tern_channel *channel, struct tern_req *req, uint64_t key,
+	uint64_t step, const struct tern_tensor *tensor, const char *name, unsigned flags,
+	struct tern_route *route)
 {
 	struct tern_xfer *x = tern_xfer_of(req);
 	uint64_t bytes;
@@ -80,6 +112,7 @@ int tern_send(struct tern_channel *channel, struct tern_req *req, uint64_t key,
 		return -EINVAL;
 	tern_xfer_init(x, channel, true, flags);
 	x->buf = tensor->buf;
+	x->route = route;
 	req->shape = tensor->shape;
 	if (begin(x, req, key, step, name))
 		return 0;
@@ -109,6 +142,12 @@ static int recv_on(struct tern_channel *channel, struct tern_req *req, uint64_t 
 	return 0;
 }
 
+int tern_send(struct tern_channel *channel, struct tern_req *req, uint64_t key,
+	uint64_t step, const struct tern_tensor *tensor, const char *name, unsigned flags)
+{
+	return send_on(channel, req, key, step, tensor, name, flags, NULL);
+}
+
 int tern_recv(struct tern_channel *channel, struct tern_req *req, uint64_t key,
 	uint64_t step, const struct tern_buf *room, const char *name, unsigned flags)
 {
@@ -118,8 +157,8 @@ int tern_recv(struct tern_channel *channel, struct tern_req *req, uint64_t key,
 int tern_channel_start(struct tern_route *route, struct tern_req *req)
 {
 	if (route->is_send)
-		return tern_send(route->channel, req, route->key, route->next_step,
-			&route->tensor, NULL, 0);
+		return send_on(route->channel, req, route->key, route->next_step,
+			&route->tensor, NULL, 0, route);
 	return recv_on(route->channel, req, route->key, route->next_step, &route->room,
 		NULL, 0, route);
 }

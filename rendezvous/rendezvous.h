@@ -411,8 +411,8 @@ struct tern_route {
 	struct tern_buf room;      /* receive */
 	struct tern_region region; /* receive, while exposed */
 	struct tern_op op;
-	struct tern_req *req; /* the last one started */
 	bool is_send, exposed;
+	bool busy; /* a request has started and not ended */
 };
 int tern_route_expose(struct tern_route *route);
 void tern_route_withdraw(struct tern_route *route);

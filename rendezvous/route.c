@@ -84,28 +84,24 @@ void tern_route_withdraw(struct tern_route *route)
 	port->ops->withdraw(port, &route->op, &route->region);
 }
 
-static bool is_busy(const struct tern_route *route)
-{
-	return route->req && route->req->status == -EINPROGRESS;
-}
-
 int tern_route_start(struct tern_route *route, struct tern_req *req)
 {
 	int r;
 
-	if (is_busy(route))
+	if (route->busy)
 		return -EBUSY;
+	route->busy = true;
 	r = tern_channel_start(route, req);
 	if (r < 0)
-		return r;
-	route->req = req;
-	route->next_step++;
-	return 0;
+		route->busy = false;
+	else
+		route->next_step++;
+	return r;
 }
 
 int tern_route_free(struct tern_route *route)
 {
-	if (is_busy(route))
+	if (route->busy)
 		return -EBUSY;
 	tern_route_withdraw(route);
 	tern_list_remove(&route->node);

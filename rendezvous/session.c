@@ -126,7 +126,7 @@ struct tern_peer *tern_peer_by_token(
 
 static void dial_failed(struct tern_peer *peer, int status);
 
-static void dial(struct tern_peer *peer)
+static int start_link(struct tern_peer *peer)
 {
 	const struct tern_candidate *to = &peer->candidates.at[peer->candidate];
 	struct tern_port *port;
@@ -144,14 +144,21 @@ static void dial(struct tern_peer *peer)
 			r = -ENOMEM;
 		}
 	}
-	if (r < 0) {
-		dial_failed(peer, r);
-		return;
-	}
+	if (r < 0)
+		return r;
 	link->peer = peer;
 	peer->link_count++;
 	/* A host that never answers must not cost more than the whole time there is. */
 	tern_timer_set(peer->rdv->ctx, &link->timer, peer->give_up_ns);
+	return 0;
+}
+
+static void dial(struct tern_peer *peer)
+{
+	int r = start_link(peer);
+
+	if (r < 0)
+		dial_failed(peer, r);
 }
 
 static bool is_final(int status)
@@ -220,7 +227,13 @@ int tern_connect(struct tern_context *ctx, const char *address,
 	peer->give_up_ns = now_of(peer) + ctx->opts.connect_ns;
 	peer->backoff_ns = BACKOFF_FIRST_NS;
 	snprintf(peer->name, sizeof(peer->name), "%s", address);
-	set_timer(peer, &peer->retry, 0);
+	r = start_link(peer);
+	if (r == -EINVAL) { /* the address: no time will heal it */
+		tern_peer_destroy(peer);
+		return r;
+	}
+	if (r < 0)
+		set_timer(peer, &peer->retry, 0);
 	*out = peer;
 	return 0;
 }

@@ -283,6 +283,8 @@ static void collide(
 		(unsigned long long)h->key);
 	if (h->type == TERN_MSG_RTS)
 		tern_record_answer(tern_record_new(peer, h), TERN_MSG_NACK, -EEXIST);
+	else if (h->type == TERN_MSG_POST)
+		tern_record_answer(tern_record_new(peer, h), TERN_MSG_DONE, -EEXIST);
 	else if (tern_type_takes_credit(h->type, h->dst))
 		tern_credit_release(&peer->credit_rx);
 	tern_list_for_each_safe (n, &peer->xfers) {

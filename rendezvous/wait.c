@@ -90,8 +90,12 @@ static int wait_for(
 
 int tern_wait(struct tern_context *ctx, struct tern_req *req, uint64_t timeout_ns)
 {
-	int status = tern_test(req) == -EINPROGRESS ? wait_for(ctx, req, timeout_ns) : 0;
+	int status = 0;
 
+	if (tern_test(req) == -EINPROGRESS)
+		status = wait_for(ctx, req, timeout_ns);
+	else /* a small send ends at once: now it leaves, too */
+		status = TERN_MIN(tern_progress(ctx), 0);
 	return status ? status : tern_test(req);
 }
 

@@ -154,9 +154,10 @@ void tern_rdv_run_completed(struct tern_rdv *rdv)
 	struct tern_list *n;
 
 	while ((n = tern_list_pop(&rdv->completed))) {
-		struct tern_req *req =
-			tern_req_of(tern_list_entry(n, struct tern_xfer, queue));
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
+		struct tern_req *req = tern_req_of(x);
 
+		req->status = x->result;
 		req->done(req);
 	}
 }
@@ -202,9 +203,14 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 			req->data = tern_buf_ptr(&x->buf);
 	}
 	tern_peer_maybe_finish(x->peer);
-	req->status = status;
-	if (!req->done)
+	if (x->route)
+		x->route->busy = false;
+	/* Whoever sees that it ended may use it again: not before done() is about to run. */
+	x->result = status;
+	if (!req->done) {
+		req->status = status;
 		return;
+	}
 	tern_list_push(&rdv->completed, &x->queue);
 	rdv->complete_call.call = run_completed;
 	tern_defer(rdv->ctx, &rdv->complete_call);
@@ -303,7 +309,6 @@ static int say_answer(struct tern_record *record)
 					 record->type == TERN_MSG_POST
 				 ? TERN_FLAG_RECV
 				 : 0,
-		.bytes = record->bytes,
 	};
 	int r = tern_stream_send(record->peer, &h, NULL, NULL);
 

@@ -66,7 +66,7 @@ struct side {
 	struct side *other;            /* NULL: not yet, or freed */
 	enum side_state state;
 	unsigned refs; /* events that are about it */
-	bool wants_room, reported;
+	bool wants_room, reported, refused;
 	int status;
 	uint64_t last_ns; /* when the last thing we sent takes effect there */
 	struct tern_list works, incoming;
@@ -833,7 +833,7 @@ static void report(struct sim_port *port, struct item *i)
 		report_closed(s);
 		return;
 	}
-	if (s->reported || (s->state == SIDE_ENDING && s->status == 0))
+	if (s->reported || s->refused || (s->state == SIDE_ENDING && s->status == 0))
 		return;
 	switch (i->kind) {
 	case ITEM_ACCEPTED:
@@ -847,6 +847,7 @@ static void report(struct sim_port *port, struct item *i)
 		break;
 	case ITEM_MESSAGE:
 		r = handler->message(arg, &s->base, i->data, i->bytes);
+		s->refused = r != 0;
 		if (r && s->state == SIDE_UP) {
 			if (s->other)
 				end_at(s->other, -ECONNRESET, later(sim_of(port)));
