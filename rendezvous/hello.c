@@ -254,6 +254,10 @@ static int on_step_1(struct tern_link *link)
 {
 	if (link->theirs.step != 1)
 		return -EPROTO;
+	/* A rail is one of a session that there is: nothing else would ever end it. */
+	if (link->theirs.rail >= TERN_RAILS_MAX ||
+		(link->theirs.rail && !link->theirs.token))
+		return -EPROTO;
 	link->epoch = link->theirs.epoch;
 	link->rail = link->theirs.rail;
 	if (link->theirs.token)
