@@ -23,9 +23,10 @@ BUILDS = TOP / "build-test"
 CONFIGURATIONS = [
     ("gcc", "gcc", ["-Dwerror=true"], [], 900, 1),
     ("asan", "clang", ["-Dwerror=true", "-Db_sanitize=address,undefined", "-Db_lundef=false"],
-     ["e2e", "tidy"], 600, 4),
-    # One context is one thread: what has threads is in unit and conformance.
-    ("tsan", "gcc", ["-Db_sanitize=thread", "-Db_lundef=false"], ["sim", "e2e", "tidy"], 600, 6),
+     ["install", "tidy"], 900, 4),
+    # One context is one thread; the simulator has one in all.
+    ("tsan", "gcc", ["-Db_sanitize=thread", "-Db_lundef=false"],
+     ["sim", "e2e", "install", "tidy"], 900, 6),
 ]
 
 ENVIRONMENT = {
