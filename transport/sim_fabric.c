@@ -69,7 +69,7 @@ struct side {
 	bool wants_room, reported;
 	int status;
 	uint64_t last_ns; /* when the last thing we sent takes effect there */
-	struct tern_list works;
+	struct tern_list works, incoming;
 	struct tern_sim_event end, connect, up;
 	char address[64];
 };
@@ -98,9 +98,10 @@ struct item { /* what a port's next poll will report */
 
 struct piece {
 	struct tern_sim_event event;
+	struct tern_list
+		node; /* the target side's incoming; not linked: it comes to nothing */
 	struct work *work;
 	uint64_t from, bytes;
-	bool landed;
 };
 
 struct work { /* a put, get or peek under way */
@@ -218,6 +219,7 @@ static struct side *new_side(struct sim_port *port)
 	s->base.chunk_bytes = opts->chunk_bytes;
 	s->refs = 1; /* until `closed` was reported */
 	tern_list_init(&s->works);
+	tern_list_init(&s->incoming);
 	tern_list_push(&port->sides, &s->node);
 	tern_list_push(tern_sim_conns(sim_of(port)), &s->of_sim);
 	return s;
@@ -306,19 +308,16 @@ static int sim_withdraw(
 /* ---- the end of a side
  * ------------------------------------------------------------------------ */
 
-/* Nothing lands in its memory from now on: pieces on their way look at the side's state.
- * Who waits for them need not wait any longer. */
+/* Nothing lands in its memory from now on, and who waits for that need not wait longer.
+ */
 static void stop_landing(struct side *s)
 {
-	struct sim_port *port = side_port(s);
+	struct tern_list *n;
 
-	for (uint32_t i = 0; s->base.owner && i < WINDOWS_MAX; i++) {
-		struct window *w = &port->windows[i];
+	while ((n = tern_list_pop(&s->incoming))) {
+		const struct work *w = tern_list_entry(n, struct piece, node)->work;
 
-		if (!w->used || w->owner != s->base.owner || w->landing == 0)
-			continue;
-		w->landing = 1;
-		window_landed(port, i, w->generation);
+		window_landed(side_port(s), w->slot, w->generation);
 	}
 }
 
@@ -545,14 +544,16 @@ static void land(struct tern_sim_event *event)
 	const char *from =
 		w->snapshot ? (char *)w->snapshot : tern_mem_at(w->mem, w->offset);
 
-	if (window) {
-		tern_assert(window->access & TERN_ACCESS_WRITE);
-		memcpy(tern_mem_at(
-			       window->mem, window->offset + w->remote_offset + p->from),
-			from + p->from, p->bytes);
+	if (tern_list_linked(&p->node)) {
+		tern_list_remove(&p->node);
+		if (window) {
+			tern_assert(window->access & TERN_ACCESS_WRITE);
+			memcpy(tern_mem_at(window->mem,
+				       window->offset + w->remote_offset + p->from),
+				from + p->from, p->bytes);
+		}
 		window_landed(side_port(w->side->other), w->slot, w->generation);
 	}
-	p->landed = true;
 	work_put(w);
 }
 
@@ -577,8 +578,11 @@ static void schedule_pieces(struct work *w, uint64_t *end_ns)
 		from += p->bytes;
 		p->event.happen = land;
 		w->refs++;
-		if (window)
+		tern_list_init(&p->node);
+		if (window) {
 			window->landing++;
+			tern_list_push(&w->side->other->incoming, &p->node);
+		}
 		tern_sim_at(sim, &p->event, at);
 		*end_ns = TERN_MAX(*end_ns, at);
 	}

@@ -42,9 +42,11 @@ struct instance {
 	void *(*world_new)(void);
 	void (*world_free)(void *world);
 	struct tern_env *(*world_env)(void *world, unsigned side);
+	struct tern_domain *(*world_domain)(void *world, unsigned side); /* the world's */
 	void (*world_step)(void *world); /* lets virtual time pass */
 };
 
+extern const struct instance conformance_sim, conformance_sim_get;
 extern const struct instance *const conformance_instances[]; /* NULL-terminated */
 
 enum side_name { A, B };
@@ -71,6 +73,8 @@ struct side {
 	struct tern_fabric *fabric;
 	struct tern_port *port;
 	struct memory_box box;
+	struct tern_region regions[64]; /* exposed by link_expose, not withdrawn yet */
+	unsigned region_count;
 	struct tern_list links; /* every link there ever was */
 	struct log_env log;
 	bool polling;
@@ -126,6 +130,10 @@ bool log_env_has(const struct log_env *log, const char *text);
 
 /* NULL if the instance can be opened here, else why not. */
 const char *bed_unavailable(const struct instance *instance);
+
+/* The domain of one side: a new one, or the world's. */
+struct tern_domain *instance_domain(
+	const struct instance *instance, void *world, unsigned side);
 
 /* Fails the test when it cannot. B listens. */
 struct bed *bed_new(const struct instance *instance);
@@ -239,6 +247,7 @@ enum needs {
 	NEEDS_GET = 1 << 1,
 	NEEDS_PEEK = 1 << 2,
 	NEEDS_SLEEP = 1 << 3, /* can_sleep */
+	NEEDS_LIES = 1 << 5,  /* a peer that breaks the rules */
 	NEEDS_TCP = 1 << 4,   /* sockets that a test can cut, rails */
 };
 

@@ -194,12 +194,25 @@ void link_get_surely(struct link *link, struct work *work, const struct tern_buf
 struct tern_region link_expose(
 	struct link *link, const struct tern_buf *buf, enum tern_access access)
 {
+	struct side *side = link->side;
 	struct tern_region region;
 
 	assert_int_equal(link->side->fabric->ops->expose(link->conn, buf->mem,
 				 buf->offset, buf->bytes, access, &region),
 		0);
+	assert_true(side->region_count < TERN_ARRAY_SIZE(side->regions));
+	side->regions[side->region_count++] = region;
 	return region;
+}
+
+static void forget_region(struct side *side, const struct tern_region *region)
+{
+	for (unsigned i = 0; i < side->region_count; i++) {
+		if (memcmp(&side->regions[i], region, sizeof(*region)) == 0) {
+			side->regions[i] = side->regions[--side->region_count];
+			return;
+		}
+	}
 }
 
 bool side_withdraw_start(
@@ -207,6 +220,7 @@ bool side_withdraw_start(
 {
 	int r;
 
+	forget_region(side, region);
 	work_init(work, side, NULL);
 	r = side->fabric->ops->withdraw(side->port, &work->op, region);
 	assert_true(r == 0 || r == -EINPROGRESS);
@@ -232,6 +246,8 @@ int link_peek(struct link *link, const struct tern_region *region, uint64_t remo
 	for (;;) {
 		work_init(&work, link->side, link);
 		r = ops->peek(link->conn, &work.op, region, remote_offset, bytes, out);
+		if (r == -ENOTSUP && link->side->bed->world)
+			continue; /* the simulator says so now and then */
 		if (r != -EAGAIN)
 			return r;
 		link->ops_out++;

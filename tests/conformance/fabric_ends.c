@@ -239,9 +239,11 @@ static void test_close_with_flush_waits_for_a_deaf_peer_only_so_long(
 	struct bed *bed = bed_new(instance);
 	struct link *a, *b;
 
+	if (bed->world)
+		SKIP(bed, "there is always room");
 	bed_pair(bed, &a, &b);
 	bed->sides[B].asleep = true;
-	while (link_say(a, SAY_MOST_BYTES) == 0)
+	for (int i = 0; i < 32768 && link_say(a, SAY_MOST_BYTES) == 0; i++)
 		;
 	link_close(a, true);
 	PUMP(bed, a->closed_count);

@@ -22,6 +22,8 @@ static const char *missing(const struct instance *instance, unsigned needs)
 		return "no get";
 	if ((needs & NEEDS_PEEK) && !(caps & TERN_CAP_PEEK))
 		return "no peek";
+	if ((needs & NEEDS_LIES) && instance->world_new)
+		return "nobody lies in the simulator";
 	if ((needs & NEEDS_SLEEP) && !instance->can_sleep)
 		return "nothing to sleep on, no second process";
 	return NULL;

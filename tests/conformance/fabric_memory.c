@@ -160,7 +160,7 @@ static void test_a_message_comes_behind_the_puts_before_it(
 static void test_a_put_that_is_refused_with_eagain_took_nothing(
 	const struct instance *instance)
 {
-	enum { PUTS = 200000, BYTES = 65536 };
+	enum { PUTS = 20000, BYTES = 65536 };
 	struct bed *bed = bed_new(instance);
 	struct tern_buf source = side_memory(&bed->sides[A], SLAB, BYTES);
 	struct tern_buf room = side_memory(&bed->sides[B], SLAB, BYTES);
@@ -171,6 +171,10 @@ static void test_a_put_that_is_refused_with_eagain_took_nothing(
 	int r = 0;
 
 	assert_non_null(work);
+	if (bed->world) {
+		free(work);
+		SKIP(bed, "there is always room");
+	}
 	bed_pair(bed, &a, &b);
 	region = link_expose(b, &room, TERN_ACCESS_WRITE);
 	bed->sides[B].asleep = true;

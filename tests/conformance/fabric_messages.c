@@ -102,6 +102,8 @@ static void test_eagain_takes_nothing_and_writable_follows(
 	struct bed *bed = bed_new(instance);
 	struct link *a, *b;
 
+	if (bed->world)
+		SKIP(bed, "there is always room");
 	bed_pair(bed, &a, &b);
 	for (unsigned round = 0; round < 3; round++) {
 		unsigned writable = a->writable_count;
@@ -376,6 +378,6 @@ const struct conformance_test conformance_messages[] = {
 	CONFORMANCE(test_a_handler_may_close_another_conn, NEEDS_NOTHING),
 	CONFORMANCE(test_a_handler_may_listen_connect_and_stop_listening, NEEDS_NOTHING),
 	CONFORMANCE(test_one_poll_is_bounded, NEEDS_NOTHING),
-	CONFORMANCE(test_a_message_over_the_limit_is_not_delivered, NEEDS_NOTHING),
+	CONFORMANCE(test_a_message_over_the_limit_is_not_delivered, NEEDS_LIES),
 	{0},
 };

@@ -93,5 +93,5 @@ static const struct instance shm_no_cma = {
 	.malformed = shm_malformed,
 };
 
-const struct instance *const conformance_instances[] = {
-	&tcp_uring, &tcp_epoll, &shm, &shm_no_cma, NULL};
+const struct instance *const conformance_instances[] = {&tcp_uring, &tcp_epoll, &shm,
+	&shm_no_cma, &conformance_sim, &conformance_sim_get, NULL};

@@ -85,16 +85,14 @@ static void end_init(struct end *end, struct meet *meet, unsigned number,
 		.slab_bytes = 16u << 20,
 		.max_bytes = 64u << 20,
 	};
-	struct tern_domain_opts domain_opts = meet->instance->opts;
 	struct tern_context_opts opts = *like;
 
 	end->meet = meet;
 	end->number = number;
 	log_env_init(&end->log);
-	domain_opts.sim = meet->world;
 	opts.env = meet->world ? meet->instance->world_env(meet->world, number)
 			       : &end->log.env;
-	assert_int_equal(tern_domain_new(&domain_opts, &end->domain), 0);
+	end->domain = instance_domain(meet->instance, meet->world, number);
 	assert_int_equal(tern_pool_new(end->domain, &pool_opts, &end->pool), 0);
 	assert_int_equal(tern_context_new(end->domain, &opts, &end->ctx), 0);
 	assert_ptr_equal(tern_context_domain(end->ctx), end->domain);
@@ -177,7 +175,8 @@ static void end_fini(struct end *end)
 	end->working = false;
 	box_free(&end->box);
 	tern_pool_free(end->pool);
-	tern_domain_free(end->domain);
+	if (!end->meet->world)
+		tern_domain_free(end->domain);
 }
 
 void meet_free(struct meet *meet)
