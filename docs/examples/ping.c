@@ -66,7 +66,8 @@ int main(int argc, char **argv)
 	if (sends) {
 		must(argv[2], tern_connect(ctx, argv[2], &opts, &peer));
 	} else {
-		must(argv[2], tern_listen(ctx, argv[2], NULL, accepted, NULL, &listener));
+		must(argv[2],
+			tern_listen(ctx, argv[2], &opts, accepted, NULL, &listener));
 		puts(tern_listener_address(listener));
 		fflush(stdout);
 	}
@@ -74,8 +75,7 @@ int main(int argc, char **argv)
 		tern_wait_any(ctx, SECOND);
 	must("channel", tern_channel_open(peer, 1, &channel));
 
-	/* Both ends name the same key and step; neither waits for the other before it
-	 * posts. */
+	/* Both name the same key and step; neither waits for the other. */
 	for (int i = 0; sends && i < 12; i++)
 		x[i] = (float)i;
 	must("post",
@@ -87,9 +87,9 @@ int main(int argc, char **argv)
 			tern_dtype_name(req.shape.dtype), (int)req.shape.dims[0],
 			(int)req.shape.dims[1], (double)x[0], (double)x[11]);
 
-	if (sends)
-		tern_peer_close(peer); /* waits for what is still on its way */
-	while (sends && !gone)
+	/* Both say goodbye: what is still on its way is waited for. */
+	tern_peer_close(peer);
+	while (!gone)
 		tern_wait_any(ctx, SECOND);
 	tern_listener_free(listener);
 	tern_context_free(ctx);

@@ -17,7 +17,6 @@ import tap  # noqa: E402
 
 BUILD = Path(sys.argv[1])
 LINES_MAX = 900
-COLUMNS_MAX = 90
 
 # A folder includes from these, from itself and from include/tern. See docs/design.md.
 MAY_INCLUDE = {
@@ -148,16 +147,6 @@ def every_script_is_run():
 def files_are_not_too_long():
     none([f"{p}: {TEXT[p].count(chr(10))} lines" for p in CODE
           if TEXT[p].count("\n") > LINES_MAX])
-
-
-def lines_are_not_too_wide():
-    found = []
-    for p in CODE:
-        for number, line in enumerate(TEXT[p].splitlines(), 1):
-            line = line.removesuffix("\\")  # of a macro: stands where it likes
-            if len(line.rstrip().expandtabs(8)) > COLUMNS_MAX:
-                found.append(f"{p}:{number}: {len(line.expandtabs(8))} columns")
-    none(found)
 
 
 def files_open_with_their_licence():
