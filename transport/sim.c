@@ -143,10 +143,13 @@ static uint64_t sim_random(struct tern_env *env)
 static void sim_log(struct tern_env *env, enum tern_log_level level, const char *line)
 {
 	struct tern_sim_process *p = process_of(env);
+	char text[640];
 
-	if (p->sim->opts.verbose)
-		fprintf(stderr, "%12.3f us  %-10s %d %s\n", (double)p->sim->now_ns / 1e3,
-			p->name, (int)level, line);
+	if (!p->sim->opts.log)
+		return;
+	snprintf(text, sizeof(text), "%12.3f us  %-10s %d %s",
+		(double)p->sim->now_ns / 1e3, p->name, (int)level, line);
+	p->sim->opts.log(text);
 }
 
 static struct notice *new_notice(

@@ -30,7 +30,8 @@ struct tern_sim_opts {
 	unsigned eagain_permille; /* of sends, puts, gets, exposures */
 	unsigned refuse_permille; /* of connects */
 	unsigned file_fail_permille;
-	bool verbose; /* logs to stderr, with time and process */
+	/* Where log lines go, with time and process; NULL: nowhere. */
+	void (*log)(const char *line);
 };
 
 struct tern_sim *tern_sim_new(const struct tern_sim_opts *opts);

@@ -16,137 +16,12 @@
 #include <tern/context.h>
 
 #include "transport/mem.h"
-#include "transport/sim.h"
-
-#define WINDOWS_MAX 4096u
-#define PIECES_MAX  4u
-#define PATIENCE    50u
-
-enum side_state {
-	SIDE_DIALLING,
-	SIDE_UP,
-	SIDE_ENDING,
-	SIDE_ENDED,
-};
-
-struct window {
-	uint32_t generation, landing; /* landing: pieces on their way here */
-	bool used, withdrawn;         /* withdrawn: waits for the pieces */
-	void *owner;
-	struct tern_mem *mem;
-	uint64_t offset, bytes;
-	enum tern_access access;
-	struct tern_op *op;
-};
-
-struct sim_fabric {
-	struct tern_fabric base;
-	struct tern_sim_process *process;
-	struct tern_list ports;
-};
-
-struct sim_port {
-	struct tern_port base;
-	struct tern_list node, sides, inbox;
-	struct tern_sim_process *process;
-	struct window windows[WINDOWS_MAX];
-	uint64_t idle_ns;
-	unsigned idle_polls;
-};
-
-struct sim_lsn {
-	struct tern_lsn base;
-	struct tern_list node;
-	char address[64];
-};
-
-struct side {
-	struct tern_conn base;
-	struct tern_list node, of_sim; /* port->sides; the world's conns */
-	struct side *other;            /* NULL: not yet, or freed */
-	enum side_state state;
-	unsigned refs; /* events that are about it */
-	bool wants_room, reported, refused;
-	int status;
-	uint64_t last_ns; /* when the last thing we sent takes effect there */
-	struct tern_list works, incoming;
-	struct tern_sim_event end, connect, up;
-	char address[64];
-};
-
-enum item_kind {
-	ITEM_ACCEPTED,
-	ITEM_UP,
-	ITEM_MESSAGE,
-	ITEM_WRITABLE,
-	ITEM_DONE,
-	ITEM_CLOSED,
-};
-
-struct item { /* what a port's next poll will report */
-	struct tern_sim_event event;
-	struct tern_list node;
-	enum item_kind kind;
-	struct side *side;
-	struct sim_lsn *lsn;
-	struct work *work;
-	struct tern_op *op;
-	int status;
-	size_t bytes;
-	void *data;
-};
-
-struct piece {
-	struct tern_sim_event event;
-	struct tern_list
-		node; /* the target side's incoming; not linked: it comes to nothing */
-	struct work *work;
-	uint64_t from, bytes;
-};
-
-struct work { /* a put, get or peek under way */
-	struct tern_list
-		node; /* side->works, with a reference; not linked: its op is done */
-	struct side *side;
-	struct tern_op *op;
-	struct tern_mem *mem;
-	uint64_t offset, bytes, remote_offset;
-	uint32_t slot, generation;
-	unsigned char *snapshot; /* put: as it was; NULL: read when it lands */
-	struct piece pieces[PIECES_MAX];
-	unsigned piece_count, refs;
-	struct tern_sim_event done;
-};
-
-static struct sim_port *port_of(struct tern_port *p)
-{
-	return tern_container_of(p, struct sim_port, base);
-}
-
-static struct side *side_of(struct tern_conn *c)
-{
-	return tern_container_of(c, struct side, base);
-}
-
-static struct sim_port *side_port(const struct side *s)
-{
-	return port_of(s->base.port);
-}
-
-static struct tern_sim *sim_of(const struct sim_port *p)
-{
-	return tern_sim_of(p->process);
-}
-
-static uint64_t later(struct tern_sim *sim)
-{
-	return tern_sim_now_ns(sim) + tern_sim_delay(sim);
-}
+#include "transport/sim_fabric.h"
 
 /* ---- sides and what is about them
  * -------------------------------------------------------- */
 
-static void side_put(struct side *s)
+void sim_side_put(struct side *s)
 {
 	tern_assert(s->refs > 0);
 	if (--s->refs > 0 || !s->reported)
@@ -156,24 +31,15 @@ static void side_put(struct side *s)
 	free(s);
 }
 
-static void work_put(struct work *w)
-{
-	if (--w->refs > 0)
-		return;
-	side_put(w->side);
-	free(w->snapshot);
-	free(w);
-}
-
 static void free_item(struct item *i)
 {
 	if (i->side)
-		side_put(i->side);
+		sim_side_put(i->side);
 	free(i->data);
 	free(i);
 }
 
-static struct item *new_item(enum item_kind kind, struct side *side)
+struct item *sim_item_new(enum item_kind kind, struct side *side)
 {
 	struct item *i = calloc(1, sizeof(*i));
 
@@ -187,7 +53,7 @@ static struct item *new_item(enum item_kind kind, struct side *side)
 }
 
 /* Into the inbox of the side's port: reported in its next poll. */
-static void post(struct item *i)
+void sim_post(struct item *i)
 {
 	struct sim_port *port = side_port(i->side);
 
@@ -195,14 +61,14 @@ static void post(struct item *i)
 	tern_sim_rouse(port->process);
 }
 
-static void post_event(struct tern_sim_event *event)
+void sim_post_event(struct tern_sim_event *event)
 {
 	struct item *i = tern_container_of(event, struct item, event);
 	bool alive = i->side->state == SIDE_UP ||
 		     (i->side->state == SIDE_ENDING && i->side->status < 0);
 
 	if (alive)
-		post(i);
+		sim_post(i);
 	else
 		free_item(i);
 }
@@ -225,84 +91,10 @@ static struct side *new_side(struct sim_port *port)
 	return s;
 }
 
-/* ---- windows
- * ------------------------------------------------------------------------------- */
-
-static struct window *window_at(struct sim_port *port, uint32_t slot, uint32_t generation)
+bool sim_is_up(const struct side *s)
 {
-	struct window *w = slot < WINDOWS_MAX ? &port->windows[slot] : NULL;
-
-	return w && w->generation == generation && w->used ? w : NULL;
-}
-
-static void window_free(struct window *w)
-{
-	w->used = w->withdrawn = false;
-	w->generation++;
-	w->landing = 0;
-}
-
-/* A piece has landed, or never will. */
-static void window_landed(struct sim_port *port, uint32_t slot, uint32_t generation)
-{
-	struct window *w = window_at(port, slot, generation);
-	struct item *i;
-
-	if (!w)
-		return;
-	tern_assert(w->landing > 0);
-	if (--w->landing > 0 || !w->withdrawn)
-		return;
-	i = new_item(ITEM_DONE, NULL);
-	i->op = w->op;
-	window_free(w);
-	tern_list_push(&port->inbox, &i->node);
-	tern_sim_rouse(port->process);
-}
-
-static bool has_no_room(struct side *s);
-
-static int sim_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
-	uint64_t bytes, enum tern_access access, struct tern_region *out)
-{
-	struct sim_port *port = side_port(side_of(conn));
-
-	tern_assert(conn->owner && (bytes == 0 || tern_mem_holds(mem, offset, bytes)));
-	if (has_no_room(side_of(conn)))
-		return -EAGAIN;
-	for (uint32_t i = 0; i < WINDOWS_MAX; i++) {
-		struct window *w = &port->windows[i];
-
-		if (w->used)
-			continue;
-		*w = (struct window){.generation = w->generation,
-			.used = true,
-			.owner = conn->owner,
-			.mem = mem,
-			.offset = offset,
-			.bytes = bytes,
-			.access = access};
-		*out = (struct tern_region){.word = {i, w->generation, bytes}};
-		return 0;
-	}
-	return -EAGAIN;
-}
-
-static int sim_withdraw(
-	struct tern_port *base, struct tern_op *op, const struct tern_region *region)
-{
-	struct sim_port *port = port_of(base);
-	struct window *w =
-		window_at(port, (uint32_t)region->word[0], (uint32_t)region->word[1]);
-
-	tern_assert(w && !w->withdrawn);
-	if (w->landing > 0 && tern_sim_dice(sim_of(port), 500)) {
-		w->withdrawn = true;
-		w->op = op;
-		return -EINPROGRESS;
-	}
-	window_free(w);
-	return 0;
+	return s->state == SIDE_UP ||
+	       (s->state == SIDE_ENDING && s->status < 0 && s->other);
 }
 
 /* ---- the end of a side
@@ -317,7 +109,7 @@ static void stop_landing(struct side *s)
 	while ((n = tern_list_pop(&s->incoming))) {
 		const struct work *w = tern_list_entry(n, struct piece, node)->work;
 
-		window_landed(side_port(s), w->slot, w->generation);
+		sim_window_landed(side_port(s), w->slot, w->generation);
 	}
 }
 
@@ -327,7 +119,7 @@ static void ended(struct side *s)
 		return;
 	s->state = SIDE_ENDED;
 	stop_landing(s);
-	post(new_item(ITEM_CLOSED, s));
+	sim_post(sim_item_new(ITEM_CLOSED, s));
 }
 
 static void end_event(struct tern_sim_event *event)
@@ -335,7 +127,7 @@ static void end_event(struct tern_sim_event *event)
 	struct side *s = tern_container_of(event, struct side, end);
 
 	ended(s);
-	side_put(s);
+	sim_side_put(s);
 }
 
 static void end_at(struct side *s, int status, uint64_t at_ns)
@@ -413,273 +205,6 @@ void tern_sim_fabric_crash(struct tern_sim_process *process)
 	}
 }
 
-/* ---- sending
- * ------------------------------------------------------------------------------------ */
-
-static void writable_event(struct tern_sim_event *event)
-{
-	struct item *i = tern_container_of(event, struct item, event);
-
-	i->side->wants_room = false;
-	post_event(event);
-}
-
-/* A whim, now and then; `writable` follows. */
-static bool has_no_room(struct side *s)
-{
-	struct tern_sim *sim = sim_of(side_port(s));
-	struct item *i;
-
-	if (!s->wants_room && !tern_sim_dice(sim, tern_sim_opts(sim)->eagain_permille))
-		return false;
-	if (!s->wants_room) {
-		s->wants_room = true;
-		i = new_item(ITEM_WRITABLE, s);
-		i->event.happen = writable_event;
-		tern_sim_at(sim, &i->event, later(sim));
-	}
-	return true;
-}
-
-static bool is_up(const struct side *s)
-{
-	return s->state == SIDE_UP ||
-	       (s->state == SIDE_ENDING && s->status < 0 && s->other);
-}
-
-static int sim_send(struct tern_conn *conn, const void *head, size_t head_bytes,
-	const void *payload, size_t payload_bytes)
-{
-	struct side *s = side_of(conn);
-	struct sim_port *port = side_port(s);
-	struct tern_sim *sim = sim_of(port);
-	struct item *i;
-
-	tern_assert(head_bytes % 8 == 0 &&
-		    head_bytes + payload_bytes <= port->base.message_bytes);
-	if (!is_up(s) || !s->other)
-		return -ENOTCONN;
-	if (has_no_room(s))
-		return -EAGAIN;
-	i = new_item(ITEM_MESSAGE, s->other);
-	i->bytes = head_bytes + payload_bytes;
-	i->data = aligned_alloc(64, tern_align_up(i->bytes + 1, 64));
-	tern_assert(i->data);
-	memcpy(i->data, head, head_bytes);
-	if (payload_bytes)
-		memcpy((char *)i->data + head_bytes, payload, payload_bytes);
-	i->event.happen = post_event;
-	s->last_ns = TERN_MAX(s->last_ns, later(sim));
-	tern_sim_at(sim, &i->event, s->last_ns);
-	return 0;
-}
-
-static struct work *new_work(struct side *s, struct tern_op *op, struct tern_mem *mem,
-	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
-	uint64_t remote_offset)
-{
-	struct work *w = calloc(1, sizeof(*w));
-
-	tern_assert(w);
-	*w = (struct work){.side = s,
-		.op = op,
-		.mem = mem,
-		.offset = offset,
-		.bytes = bytes,
-		.remote_offset = remote_offset,
-		.slot = (uint32_t)remote->word[0],
-		.generation = (uint32_t)remote->word[1],
-		.refs = 1};
-	s->refs++;
-	op->conn = &s->base;
-	tern_list_push(&s->works, &w->node);
-	return w;
-}
-
-/* Its op is done: reported in the next poll. */
-static void work_done_event(struct tern_sim_event *event)
-{
-	struct work *w = tern_container_of(event, struct work, done);
-
-	if (tern_list_linked(&w->node) && w->side->state != SIDE_ENDED) {
-		struct item *i = new_item(ITEM_DONE, w->side);
-
-		tern_list_remove(&w->node);
-		i->op = w->op;
-		post(i);
-		work_put(w);
-	}
-	work_put(w);
-}
-
-static void finish_at(struct work *w, uint64_t at_ns)
-{
-	w->refs++;
-	w->done.happen = work_done_event;
-	tern_sim_at(sim_of(side_port(w->side)), &w->done, at_ns);
-}
-
-/* The window a work is about, if it may touch it now. */
-static struct window *target(struct work *w)
-{
-	struct side *other = w->side->other;
-	struct window *window;
-
-	if (!other || other->state == SIDE_ENDED)
-		return NULL;
-	window = window_at(side_port(other), w->slot, w->generation);
-	/* Before the other end knows whose the conn is, a put may be ahead of its
-	 * messages. */
-	if (window)
-		tern_assert((!other->base.owner || window->owner == other->base.owner) &&
-			    w->remote_offset + w->bytes <= window->bytes);
-	return window;
-}
-
-static void land(struct tern_sim_event *event)
-{
-	struct piece *p = tern_container_of(event, struct piece, event);
-	struct work *w = p->work;
-	struct window *window = target(w);
-	const char *from =
-		w->snapshot ? (char *)w->snapshot : tern_mem_at(w->mem, w->offset);
-
-	if (tern_list_linked(&p->node)) {
-		tern_list_remove(&p->node);
-		if (window) {
-			tern_assert(window->access & TERN_ACCESS_WRITE);
-			memcpy(tern_mem_at(window->mem,
-				       window->offset + w->remote_offset + p->from),
-				from + p->from, p->bytes);
-		}
-		window_landed(side_port(w->side->other), w->slot, w->generation);
-	}
-	work_put(w);
-}
-
-static void schedule_pieces(struct work *w, uint64_t *end_ns)
-{
-	struct tern_sim *sim = sim_of(side_port(w->side));
-	struct window *window = target(w);
-	uint64_t from = 0;
-
-	w->piece_count = 1 + (unsigned)tern_rng_below(tern_sim_rng(sim), PIECES_MAX);
-	for (unsigned i = 0; i < w->piece_count; i++) {
-		struct piece *p = &w->pieces[i];
-		uint64_t left = w->bytes - from;
-		uint64_t at = TERN_MAX(w->side->last_ns, tern_sim_now_ns(sim)) +
-			      tern_sim_delay(sim);
-
-		p->work = w;
-		p->from = from;
-		p->bytes = i + 1 == w->piece_count
-				   ? left
-				   : tern_rng_below(tern_sim_rng(sim), left + 1);
-		from += p->bytes;
-		p->event.happen = land;
-		w->refs++;
-		tern_list_init(&p->node);
-		if (window) {
-			window->landing++;
-			tern_list_push(&w->side->other->incoming, &p->node);
-		}
-		tern_sim_at(sim, &p->event, at);
-		*end_ns = TERN_MAX(*end_ns, at);
-	}
-}
-
-static int sim_put(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
-	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
-	uint64_t remote_offset)
-{
-	struct side *s = side_of(conn);
-	struct tern_sim *sim = sim_of(side_port(s));
-	uint64_t end_ns = tern_sim_now_ns(sim);
-	struct work *w;
-
-	tern_assert(bytes > 0 && tern_mem_holds(mem, offset, bytes));
-	if (!is_up(s))
-		return -ENOTCONN;
-	if (has_no_room(s))
-		return -EAGAIN;
-	w = new_work(s, op, mem, offset, bytes, remote, remote_offset);
-	if (tern_sim_dice(sim, 500)) {
-		w->snapshot = malloc(bytes);
-		tern_assert(w->snapshot);
-		memcpy(w->snapshot, tern_mem_at(mem, offset), bytes);
-	}
-	schedule_pieces(w, &end_ns);
-	s->last_ns = TERN_MAX(s->last_ns, end_ns);
-	finish_at(w, w->snapshot ? later(sim) : end_ns);
-	return 0;
-}
-
-static void read_now(struct tern_sim_event *event)
-{
-	struct work *w = tern_container_of(event, struct work, done);
-	struct window *window = target(w);
-
-	if (window) {
-		tern_assert(window->access & TERN_ACCESS_READ);
-		memcpy(tern_mem_at(w->mem, w->offset),
-			tern_mem_at(window->mem, window->offset + w->remote_offset),
-			w->bytes);
-		work_done_event(event);
-		return;
-	}
-	/* The peer is gone: the end of this side ends the op, too. */
-	work_put(w);
-}
-
-static int sim_get(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
-	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
-	uint64_t remote_offset)
-{
-	struct side *s = side_of(conn);
-	struct work *w;
-
-	tern_assert(bytes > 0 && tern_mem_holds(mem, offset, bytes));
-	if (!is_up(s))
-		return -ENOTCONN;
-	if (has_no_room(s))
-		return -EAGAIN;
-	w = new_work(s, op, mem, offset, bytes, remote, remote_offset);
-	finish_at(w, later(sim_of(side_port(s))));
-	w->done.happen = read_now;
-	return 0;
-}
-
-static int sim_peek(struct tern_conn *conn, struct tern_op *op,
-	const struct tern_region *remote, uint64_t remote_offset, uint64_t bytes,
-	const void **out)
-{
-	struct side *s = side_of(conn);
-	struct tern_sim *sim = sim_of(side_port(s));
-	struct window *window;
-
-	if (!is_up(s) || s->other->state == SIDE_ENDED)
-		return -ENOTCONN;
-	if (tern_sim_dice(sim, 100))
-		return -ENOTSUP;
-	if (tern_sim_dice(sim, 300)) {
-		struct work *w = new_work(s, op, NULL, 0, 0, remote, 0);
-
-		finish_at(w, later(sim));
-		return -EAGAIN;
-	}
-	window = window_at(side_port(s->other), (uint32_t)remote->word[0],
-		(uint32_t)remote->word[1]);
-	tern_assert(window && remote_offset + bytes <= window->bytes);
-	*out = tern_mem_at(window->mem, window->offset + remote_offset);
-	return 0;
-}
-
-static void sim_unpeek(struct tern_port *port, const void *data)
-{
-	(void)port;
-	(void)data;
-}
-
 /* ---- connecting
  * ------------------------------------------------------------------------------------ */
 
@@ -738,15 +263,15 @@ static void up_event(struct tern_sim_event *event)
 
 	if (s->state == SIDE_DIALLING) {
 		s->state = SIDE_UP;
-		post(new_item(ITEM_UP, s));
+		sim_post(sim_item_new(ITEM_UP, s));
 	}
-	side_put(s);
+	sim_side_put(s);
 }
 
 static void arrive(struct tern_sim *sim, struct side *s, struct sim_lsn *l)
 {
 	struct side *other = new_side(port_of(l->base.port));
-	struct item *i = new_item(ITEM_ACCEPTED, other);
+	struct item *i = sim_item_new(ITEM_ACCEPTED, other);
 	uint64_t up_ns = later(sim);
 
 	other->state = SIDE_UP;
@@ -755,7 +280,7 @@ static void arrive(struct tern_sim *sim, struct side *s, struct sim_lsn *l)
 	snprintf(other->base.name, sizeof(other->base.name), "sim %s",
 		tern_sim_process_name(side_port(s)->process));
 	i->lsn = l;
-	post(i);
+	sim_post(i);
 	other->last_ns = up_ns; /* nothing arrives before `up` does */
 	s->up.happen = up_event;
 	s->refs++;
@@ -775,7 +300,7 @@ static void connect_event(struct tern_sim_event *event)
 		else
 			end_at(s, -ECONNREFUSED, later(sim));
 	}
-	side_put(s);
+	sim_side_put(s);
 }
 
 static int sim_connect(
@@ -809,13 +334,13 @@ static void report_closed(struct side *s)
 		struct work *w = tern_list_entry(n, struct work, node);
 
 		w->op->done(w->op, -ECONNRESET);
-		work_put(w);
+		sim_work_put(w);
 	}
 	tern_list_remove(&s->node);
 	tern_list_remove(&s->of_sim);
 	port->base.handler->closed(port->base.handler_arg, &s->base, s->status);
 	s->reported = true;
-	side_put(s);
+	sim_side_put(s);
 }
 
 static void report(struct sim_port *port, struct item *i)

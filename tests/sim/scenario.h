@@ -7,6 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* For tern_sim_opts.log: to stderr. */
+void print_line(const char *line);
+
 /* Two peers in a storm of requests, while connections are cut, peers stand still or die.
  */
 bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash);

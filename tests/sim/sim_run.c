@@ -12,6 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+void print_line(const char *line)
+{
+	fprintf(stderr, "%s\n", line);
+}
+
 static const struct {
 	const char *name;
 	bool (*run)(uint64_t seed, bool verbose, uint64_t *hash);

@@ -144,7 +144,7 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 		.refuse_permille = 100,
 		.chunk_bytes = 1500,
 		.eager_bytes = 512,
-		.verbose = verbose};
+		.log = verbose ? print_line : NULL};
 	struct storm_opts storm_opts = {.seed = seed,
 		.pair_count = 60,
 		.triple_count = 8,

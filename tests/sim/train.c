@@ -272,7 +272,7 @@ bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash)
 		.refuse_permille = 50,
 		.chunk_bytes = 4000,
 		.eager_bytes = 512,
-		.verbose = verbose};
+		.log = verbose ? print_line : NULL};
 	struct job job = {.servers = 1 + seed % 2,
 		.workers = 1 + seed / 2 % 4,
 		.cut_permille = seed % 4 != 2 && seed % 3 ? 100 : 0,
