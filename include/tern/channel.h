@@ -80,14 +80,16 @@ TERN_API const char *tern_peer_name(const struct tern_peer *peer);
 TERN_API const char *tern_peer_fabric(const struct tern_peer *peer);
 
 /*
- * Orderly end: requests already posted by this side that the other can still complete are
- * waited for, then goodbye is said and the event DOWN comes with status 0.
+ * Orderly end: sends already posted are waited for, then goodbye is said, and when the peer
+ * has said it too the event DOWN comes with status 0. Receives that nobody served end with
+ * -ESHUTDOWN. A peer that is told goodbye may still receive what had arrived; it goes down when
+ * it has.
  */
 TERN_API void tern_peer_close(struct tern_peer *peer);
 
-/* Cuts the connection now if it is still there: requests end with -ECANCELED before this
- * returns or, where memory is still in use by a device, in a later tern_progress. No event
- * is reported after this call. */
+/* Cuts the connection if it is still there: requests end with -ECANCELED in a later
+ * tern_progress, when nothing can touch their memory any more. No event is reported after
+ * this call. */
 TERN_API void tern_peer_free(struct tern_peer *peer);
 
 /* ---- channels --------------------------------------------------------------------- */
@@ -111,7 +113,8 @@ enum tern_req_flags {
 	TERN_RECV_ALLOC = 1 << 0, /* receive into a buffer of the peer's pool */
 	TERN_RECV_PEEK = 1 << 1,  /* receive in place, read-only, where the fabric can; else as
 	                             TERN_RECV_ALLOC. Which of them: `peeked` */
-	TERN_URGENT = 1 << 2,     /* send: ahead of other large transfers to this peer */
+	TERN_URGENT = 1 << 2,     /* send: ahead of other large transfers to this peer, where the
+	                             fabric puts (tcp, verbs); no effect on shm */
 };
 
 struct tern_req {
@@ -141,8 +144,8 @@ TERN_API uint64_t tern_key(const char *name);
  * `name` may be NULL; with it the peer checks on first use that both mean the same by
  * `key`: -EEXIST and a log line naming both if not.
  *
- * Ends with 0; -EMSGSIZE: the receiver's buffer is too small (both ends get this);
- * -ECANCELED; or the peer's status when it goes down (-ECONNRESET, -ETIMEDOUT, ...).
+ * Ends with 0; -EMSGSIZE: the receiver's buffer is too small (both ends get this, but of a
+ * small tensor that had left already only the receiver does); -EEXIST; -ECANCELED; or the peer's status when it goes down (-ECONNRESET, -ETIMEDOUT, ...).
  * Returns 0 when the request was taken, and then done() will run, even if it fails.
  * -EINVAL: shape and bytes differ, or the buffer is outside its memory.
  */
