@@ -221,12 +221,13 @@ static void land(struct tern_sim_event *event)
 	struct piece *p = tern_container_of(event, struct piece, event);
 	struct work *w = p->work;
 	struct window *window = target(w);
-	const char *from =
-		w->snapshot ? (char *)w->snapshot : tern_mem_at(w->mem, w->offset);
 
 	if (tern_list_linked(&p->node)) {
 		tern_list_remove(&p->node);
 		if (window) {
+			const char *from = w->snapshot ? (char *)w->snapshot
+						       : tern_mem_at(w->mem, w->offset);
+
 			tern_assert(window->access & TERN_ACCESS_WRITE);
 			memcpy(tern_mem_at(window->mem,
 				       window->offset + w->remote_offset + p->from),
