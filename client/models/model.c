@@ -11,6 +11,7 @@
  */
 #include "client/models/model.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -75,7 +76,7 @@ static int parse_widths(const char *spec, const char *name, size_t *widths, unsi
 		char *end;
 		unsigned long v = strtoul(p + 1, &end, 10);
 
-		if (end == p + 1 || v < 1 || v > WIDTH_MAX || p[1] == '-' || p[1] == '+')
+		if (!isdigit((unsigned char)p[1]) || v < 1 || v > WIDTH_MAX)
 			return fail(error,
 				"model %s: expected a width from 1 to %u at \"%s\"", spec,
 				WIDTH_MAX, p + 1);
