@@ -11,6 +11,7 @@
  */
 #include "client/models/model.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -75,7 +76,7 @@ static int parse_widths(const char *spec, const char *name, size_t *widths, unsi
 		char *end;
 		unsigned long v = strtoul(p + 1, &end, 10);
 
-		if (end == p + 1 || v < 1 || v > WIDTH_MAX || p[1] == '-' || p[1] == '+')
+		if (!isdigit((unsigned char)p[1]) || v < 1 || v > WIDTH_MAX)
 			return fail(error,
 				"model %s: expected a width from 1 to %u at \"%s\"", spec,
 				WIDTH_MAX, p + 1);
@@ -304,6 +305,7 @@ void tern_workspace_free(struct tern_workspace *ws)
 static const float *input_of(const struct tern_model *m, const struct tern_kernels *k,
 	const float *params, const struct tern_batch *batch, struct tern_workspace *ws)
 {
+	tern_assert(batch->rows <= ws->rows);
 	if (!m->text)
 		return batch->x;
 	k->embed_forward(ws->input, params + m->params[0].first, batch->ids,
@@ -335,7 +337,6 @@ struct tern_result tern_model_gradient(const struct tern_model *m,
 	unsigned top = m->layer_count - 1;
 	struct tern_result r;
 
-	tern_assert(batch->rows <= ws->rows);
 	r.loss = k->softmax_xent(
 		ws->dy[top], logits, batch->labels, batch->rows, m->classes, &r.correct);
 	for (unsigned i = top + 1; i-- > 0;) {

@@ -1,231 +1,457 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Models on small data made in memory: gradients against differences of the loss, what
+ * `ready` promises, the sentence for every spec that is refused, initial values, the AUC.
+ */
 #include "tests/cmocka.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/rng.h"
+#include "base/util.h"
 #include "client/models/model.h"
 
-#define ROWS 7
+#define ROWS  12u
+#define SMALL 1e-3f /* the step of a difference */
 
-static struct tern_dataset *dense, *two, *text;
+static struct tern_data_error error;
 
-static struct tern_dataset *read_text(const char *data, uint32_t context)
+/* ---- data ---- */
+
+static struct tern_dataset *read_data(const char *text, size_t bytes, const char *labels,
+	size_t labels_bytes, uint32_t context)
 {
-	struct tern_data_file file = {"made up", data, strlen(data)};
-	struct tern_data_error error = {""};
-	struct tern_dataset *out = NULL;
+	const struct tern_data_file data_file = {"data", text, bytes};
+	const struct tern_data_file labels_file = {"labels", labels, labels_bytes};
+	struct tern_dataset *out;
 
-	if (tern_dataset_read(&file, NULL, context, 0, &out, &error) < 0)
+	if (tern_dataset_read(&data_file, labels ? &labels_file : NULL, context, 0, &out,
+		    &error) < 0)
 		fail_msg("%s", error.text);
 	return out;
 }
 
-static int make_data(void **state)
+/* Two classes, five features. */
+static struct tern_dataset *two_classes(void)
 {
-	static char rows[4000];
-	struct tern_rng rng = {.seed = 3};
-	size_t at = 0;
+	static const char text[] = "+1 1:0.5 3:-1.25\n-1 2:1 4:0.75 5:0.1\n"
+				   "-1 1:-0.6 2:0.4\n+1 3:0.9 5:-1\n"
+				   "+1 1:1.1 2:-0.7 4:0.3\n-1 4:-0.8 5:0.6\n";
 
-	(void)state;
-	for (int i = 0; i < 40; i++) {
-		at += (size_t)snprintf(
-			rows + at, sizeof(rows) - at, "%d", i % 2 ? 1 : -1);
-		for (int j = 0; j < 5; j++)
-			at += (size_t)snprintf(rows + at, sizeof(rows) - at, " %d:%.3f",
-				j, (double)tern_unit_f32(tern_rng_next(&rng)) - 0.5);
-		at += (size_t)snprintf(rows + at, sizeof(rows) - at, "\n");
-	}
-	two = read_text(rows, 0);
-	text = read_text("the quick brown fox jumps over the lazy dog, and again", 3);
-	/* Three classes: the same rows with other labels, as IDX would have them. */
-	dense = calloc(1, sizeof(*dense));
-	*dense = *two;
-	dense->class_count = 3;
-	return 0;
+	return read_data(text, sizeof(text) - 1, NULL, 0, 0);
 }
 
-static int free_data(void **state)
+/* Three classes, images of 2 x 2. */
+static struct tern_dataset *three_classes(void)
 {
-	(void)state;
-	free(dense);
-	tern_dataset_free(two);
-	tern_dataset_free(text);
-	return 0;
+	static const char images[] = "\0\0\x08\x03\0\0\0\x04\0\0\0\x02\0\0\0\x02"
+				     "\x10\x80\xff\x01\x70\x20\x05\xc0"
+				     "\xe0\x44\x33\x90\x02\xf1\x61\x18";
+	static const char labels[] = "\0\0\x08\x01\0\0\0\x04\0\x02\x01\x02";
+
+	return read_data(images, sizeof(images) - 1, labels, sizeof(labels) - 1, 0);
 }
 
-static struct tern_batch make_batch(const struct tern_dataset *data)
+static struct tern_dataset *text_of_context(uint32_t context)
 {
-	struct tern_batch batch = {.rows = ROWS};
-	uint64_t records[ROWS];
+	static const char text[] = "a tern returns to the same shore each year";
 
-	for (unsigned i = 0; i < ROWS; i++)
-		records[i] = i * 3;
-	batch.x = calloc(ROWS * data->width, sizeof(float));
-	batch.ids = calloc(ROWS * data->width, sizeof(int32_t));
-	batch.labels = calloc(ROWS, sizeof(int32_t));
-	tern_dataset_batch(data, records, ROWS, &batch);
-	if (data == dense)
-		batch.labels[1] = batch.labels[4] = 2;
-	return batch;
+	return read_data(text, sizeof(text) - 1, NULL, 0, context);
 }
 
-static void free_batch(struct tern_batch *batch)
-{
-	free(batch->x);
-	free(batch->ids);
-	free(batch->labels);
-}
+/* ---- a model at work ---- */
 
-struct watch {
-	const float *grads;
-	float *copy;
-	uint64_t first, size;
+struct world {
+	struct tern_dataset *data;
+	struct tern_model *model;
+	struct tern_workspace *ws;
+	struct tern_batch batch;
+	float *params, *grads, *seen;
+	uint64_t size, last; /* last: what ready said */
 	unsigned calls;
 };
 
+static void world_init(struct world *w, const char *spec, struct tern_dataset *data)
+{
+	struct tern_rng rng = {.seed = 22};
+	uint64_t records[ROWS];
+
+	*w = (struct world){.data = data};
+	if (tern_model_new(spec, data, &w->model, &error) < 0)
+		fail_msg("%s", error.text);
+	w->ws = tern_workspace_new(w->model, ROWS);
+	w->size = tern_model_size(w->model);
+	w->last = w->size;
+	w->params = malloc(w->size * sizeof(float));
+	w->grads = malloc(w->size * sizeof(float));
+	w->seen = malloc(w->size * sizeof(float));
+	w->batch.x = malloc(ROWS * data->width * sizeof(float));
+	w->batch.ids = malloc(ROWS * data->width * sizeof(int32_t));
+	w->batch.labels = malloc(ROWS * sizeof(int32_t));
+	w->batch.rows = ROWS;
+	for (uint64_t i = 0; i < w->size; i++)
+		w->params[i] = 1.4f * tern_unit_f32(tern_rng_next(&rng)) - 0.7f;
+	for (unsigned i = 0; i < ROWS; i++)
+		records[i] = (3 * i + 1) % data->count;
+	tern_dataset_batch(data, records, ROWS, &w->batch);
+}
+
+static void world_fini(struct world *w)
+{
+	tern_workspace_free(w->ws);
+	tern_model_free(w->model);
+	tern_dataset_free(w->data);
+	free(w->params);
+	free(w->grads);
+	free(w->seen);
+	free(w->batch.x);
+	free(w->batch.ids);
+	free(w->batch.labels);
+}
+
+static double loss_at(struct world *w, uint64_t i, float value)
+{
+	float was = w->params[i];
+	struct tern_result r;
+
+	w->params[i] = value;
+	r = tern_model_evaluate(
+		w->model, tern_kernels_cpu(), w->params, &w->batch, w->ws, NULL);
+	w->params[i] = was;
+	return r.loss / ROWS;
+}
+
+static void check_gradient(const char *spec, struct tern_dataset *data)
+{
+	struct world w;
+	struct tern_result r, plain;
+	double largest = 0;
+
+	world_init(&w, spec, data);
+	memset(w.grads, 0xff, w.size * sizeof(float)); /* NaN: every element is written */
+	r = tern_model_gradient(w.model, tern_kernels_cpu(), w.params, w.grads, &w.batch,
+		w.ws, NULL, NULL);
+	plain = tern_model_evaluate(
+		w.model, tern_kernels_cpu(), w.params, &w.batch, w.ws, NULL);
+	assert_true(r.loss == plain.loss);
+	assert_int_equal(r.correct, plain.correct);
+	for (uint64_t i = 0; i < w.size; i++) {
+		float up = w.params[i] + SMALL, down = w.params[i] - SMALL;
+		double wanted = (loss_at(&w, i, up) - loss_at(&w, i, down)) /
+				((double)up - (double)down);
+
+		largest = fmax(largest, fabs(wanted));
+		if (!(fabs((double)w.grads[i] - wanted) <= 1e-3))
+			fail_msg("%s: element %llu: gradient %g, difference %g", spec,
+				(unsigned long long)i, (double)w.grads[i], wanted);
+	}
+	assert_true(largest > 0.02);
+	world_fini(&w);
+}
+
+static void test_gradients_are_slopes_of_the_loss(void **state)
+{
+	(void)state;
+	check_gradient("softmax", two_classes());
+	check_gradient("softmax", three_classes());
+	check_gradient("logreg", two_classes());
+	check_gradient("mlp:8,6", two_classes());
+	check_gradient("mlp:8,6", three_classes());
+	check_gradient("charlm:3,4,8", text_of_context(3));
+}
+
 static void on_ready(void *arg, uint64_t first)
 {
-	struct watch *w = arg;
+	struct world *w = arg;
 
-	assert_true(first < w->first);
-	memcpy(w->copy + first, w->grads + first, (w->first - first) * sizeof(float));
-	w->first = first;
+	assert_true(first < w->last);
+	memcpy(w->seen + first, w->grads + first, (w->last - first) * sizeof(float));
+	w->last = first;
 	w->calls++;
 }
 
-/* The mean gradient against differences of the loss, and what ready() said against the
- * end. */
-static void check(const char *spec, const struct tern_dataset *data)
+static void check_ready(const char *spec, struct tern_dataset *data, unsigned calls)
 {
-	const struct tern_kernels *k = tern_kernels_cpu();
-	struct tern_batch batch = make_batch(data);
-	struct tern_data_error error = {""};
-	struct tern_workspace *ws;
-	struct tern_model *m;
-	const struct tern_param *params;
-	float *w, *g;
-	struct watch watch;
-	size_t count;
-	double scale = 0;
-	uint64_t off = 0;
+	struct world w;
 
-	assert_int_equal(tern_model_new(spec, data, &m, &error), 0);
-	ws = tern_workspace_new(m, ROWS);
-	watch = (struct watch){.size = tern_model_size(m), .first = tern_model_size(m)};
-	w = calloc(watch.size, sizeof(float));
-	g = calloc(watch.size, sizeof(float));
-	watch.copy = calloc(watch.size, sizeof(float));
-	watch.grads = g;
-	params = tern_model_params(m, &count);
-	for (uint32_t i = 0; i < count; i++) {
-		tern_param_init(
-			&params[i], 9, i, 0, params[i].count, w + params[i].first);
-		for (uint64_t j = 0;
-			params[i].init == TERN_INIT_ZERO && j < params[i].count; j++)
-			w[params[i].first + j] =
-				0.05f * (float)(j % 3); /* biases of use */
-	}
-	tern_model_gradient(m, k, w, g, &batch, ws, on_ready, &watch);
-	assert_int_equal(watch.first, 0);
-	assert_true(watch.calls >= 1);
-	assert_memory_equal(watch.copy, g, watch.size * sizeof(float));
-	for (uint64_t i = 0; i < watch.size; i++)
-		scale = fmax(scale, fabs((double)g[i]));
-	assert_true(scale > 0);
-	for (uint64_t i = 0; i < watch.size; i++) {
-		float kept = w[i], step = 1e-3f;
-		double up, down;
-
-		w[i] = kept + step;
-		up = tern_model_evaluate(m, k, w, &batch, ws, NULL).loss;
-		w[i] = kept - step;
-		down = tern_model_evaluate(m, k, w, &batch, ws, NULL).loss;
-		w[i] = kept;
-		off += fabs((up - down) / (2 * (double)step) / ROWS - (double)g[i]) >
-		       0.01 * scale + 1e-3;
-	}
-	/* Where a ReLU switches within the step, the difference is of two functions. */
-	assert_true(off <= watch.size / 100);
-	free(w);
-	free(g);
-	free(watch.copy);
-	tern_workspace_free(ws);
-	tern_model_free(m);
-	free_batch(&batch);
+	world_init(&w, spec, data);
+	tern_model_gradient(w.model, tern_kernels_cpu(), w.params, w.grads, &w.batch,
+		w.ws, on_ready, &w);
+	assert_int_equal(w.last, 0);
+	assert_int_equal(w.calls, calls);
+	assert_memory_equal(w.seen, w.grads, w.size * sizeof(float));
+	/* Nobody listening, on dirty gradients: the same bits. */
+	memset(w.grads, 0xff, w.size * sizeof(float));
+	tern_model_gradient(w.model, tern_kernels_cpu(), w.params, w.grads, &w.batch,
+		w.ws, NULL, NULL);
+	assert_memory_equal(w.seen, w.grads, w.size * sizeof(float));
+	world_fini(&w);
 }
 
-static void test_gradients_are_those_of_the_loss(void **state)
+static void test_what_is_said_to_be_ready_does_not_change(void **state)
 {
 	(void)state;
-	check("softmax", dense);
-	check("softmax", two);
-	check("logreg", two);
-	check("mlp:8", dense);
-	check("mlp:8,6", two);
-	check("charlm:3,4,8", text);
+	check_ready("softmax", three_classes(), 1);
+	check_ready("logreg", two_classes(), 1);
+	check_ready("mlp:8,6", two_classes(), 3);
+	check_ready("charlm:3,4,8", text_of_context(3), 3);
 }
 
-static void test_wrong_specs_are_refused_in_words(void **state)
+static void test_a_workspace_serves_smaller_batches_too(void **state)
 {
-	static const char *const wrong[] = {"", "foo", "mlp", "mlp:", "mlp:0", "mlp:8,",
-		"mlp:8,x", "mlp:-3", "softmax:3", "charlm", "charlm:3,4",
-		"charlm:1,2,3,4", "charlm:0,4,8", "mlp:99999999"};
-	struct tern_data_error error;
-	struct tern_model *m;
+	struct world w;
+	float *whole;
+	double loss;
 
 	(void)state;
-	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+	world_init(&w, "mlp:8,6", two_classes());
+	loss = tern_model_evaluate(
+		w.model, tern_kernels_cpu(), w.params, &w.batch, w.ws, NULL)
+		       .loss;
+	whole = w.batch.x;
+	for (unsigned half = 0; half < 2; half++) {
+		struct tern_batch part = w.batch;
+
+		part.rows = ROWS / 2;
+		part.x = whole + half * part.rows * w.data->width;
+		part.labels += half * part.rows;
+		loss -= tern_model_evaluate(
+			w.model, tern_kernels_cpu(), w.params, &part, w.ws, NULL)
+				.loss;
+	}
+	assert_true(fabs(loss) < 1e-4);
+	world_fini(&w);
+}
+
+static void test_scores_are_log_odds_of_the_second_class(void **state)
+{
+	struct world w;
+	float scores[ROWS];
+	size_t right = 0;
+	struct tern_result r;
+
+	(void)state;
+	world_init(&w, "logreg", two_classes());
+	r = tern_model_evaluate(
+		w.model, tern_kernels_cpu(), w.params, &w.batch, w.ws, scores);
+	for (unsigned i = 0; i < ROWS; i++) {
+		double z = (double)scores[i];
+
+		right += (z > 0) == w.batch.labels[i];
+		r.loss -= log1p(exp(w.batch.labels[i] ? -z : z));
+	}
+	assert_int_equal(right, r.correct);
+	assert_true(fabs(r.loss) < 1e-4);
+	world_fini(&w);
+}
+
+static void test_samples_follow_the_probabilities(void **state)
+{
+	enum { DRAWS = 2000 };
+	struct world w;
+	unsigned drawn[256] = {0};
+	struct tern_batch one;
+	int32_t last = 0;
+
+	(void)state;
+	world_init(&w, "charlm:3,4,8", text_of_context(3));
+	for (unsigned i = 0; i < DRAWS; i++) {
+		int32_t s = tern_model_sample(w.model, tern_kernels_cpu(), w.params,
+			w.batch.ids, 1.0f, (float)i / DRAWS, w.ws);
+
+		assert_true(s >= last && (uint32_t)s < w.data->class_count);
+		last = s;
+		drawn[s]++;
+	}
+	one = w.batch;
+	one.rows = 1;
+	for (uint32_t c = 0; c < w.data->class_count; c++) {
+		double p;
+
+		one.labels[0] = (int32_t)c;
+		p = exp(-tern_model_evaluate(
+			w.model, tern_kernels_cpu(), w.params, &one, w.ws, NULL)
+				 .loss);
+		assert_true(fabs(drawn[c] - p * DRAWS) <= 2);
+	}
+	world_fini(&w);
+}
+
+/* ---- specs ---- */
+
+static void refused(const char *spec, struct tern_dataset *data, const char *word)
+{
+	struct tern_model *m = NULL;
+
+	error.text[0] = 0;
+	assert_int_equal(tern_model_new(spec, data, &m, &error), -EINVAL);
+	assert_null(m);
+	if (!strstr(error.text, word))
+		fail_msg("%s: \"%s\" does not say \"%s\"", spec, error.text, word);
+}
+
+static void test_specs_that_are_none_are_refused_with_a_sentence(void **state)
+{
+	static const char *const specs[] = {"", "foo", "mlp", "mlp:", "mlp:0", "mlp:8,x",
+		"mlp:8,", "mlp:-8", "mlp:+8", "mlp: 8", "mlp: -8", "mlp:8,,8", "mlp:8;8",
+		"mlp:0x10", "mlp:1048577", "mlp:99999999999999999999999", "mlpx:8",
+		"softmax:3", "softmaxx", "logreg:2", "charlm", "charlm:1,2",
+		"charlm:1,2,3,4", "charlm:0,2,3", "charlm:3,4,", "charlm: 3,4,8",
+		"mlp:1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"};
+	struct tern_dataset *dense = two_classes(), *text = text_of_context(3);
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(specs); i++) {
 		error.text[0] = 0;
-		assert_int_equal(tern_model_new(wrong[i], two, &m, &error), -EINVAL);
-		assert_true(strlen(error.text) > 10);
+		if (tern_model_context(specs[i], &error) != -EINVAL)
+			fail_msg("\"%s\" is taken for a spec", specs[i]);
+		assert_non_null(strstr(error.text, "model"));
+		refused(specs[i], dense, specs[i]);
+		refused(specs[i], text, specs[i]);
 	}
-	assert_int_equal(tern_model_new("logreg", dense, &m, &error), -EINVAL);
-	assert_int_equal(tern_model_new("mlp:8", text, &m, &error), -EINVAL);
-	assert_int_equal(tern_model_new("charlm:2,4,8", text, &m, &error), -EINVAL);
-	assert_int_equal(tern_model_new("charlm:3,4,8", two, &m, &error), -EINVAL);
+	tern_dataset_free(dense);
+	tern_dataset_free(text);
 }
 
-static void test_initial_values_do_not_depend_on_the_cut(void **state)
+static void test_specs_that_do_not_suit_the_data_are_refused(void **state)
 {
-	const struct tern_param p = {
-		.init = TERN_INIT_UNIFORM, .scale = 0.5f, .count = 100};
-	float whole[100], cut[100];
+	struct tern_dataset *two = two_classes(), *three = three_classes();
+	struct tern_dataset *text = text_of_context(3);
 
 	(void)state;
-	tern_param_init(&p, 1, 2, 0, 100, whole);
-	for (uint64_t at = 0; at < 100; at += 7)
-		tern_param_init(&p, 1, 2, at, at + 7 > 100 ? 100 - at : 7, cut + at);
-	assert_memory_equal(whole, cut, sizeof(whole));
-	tern_param_init(&p, 1, 3, 0, 100, cut);
-	assert_memory_not_equal(whole, cut, sizeof(whole));
-	for (int i = 0; i < 100; i++)
-		assert_true(whole[i] >= -0.5f && whole[i] < 0.5f);
+	refused("logreg", three, "3");
+	refused("charlm:3,4,8", two, "text");
+	refused("charlm:2,4,8", text, "context of 3");
+	refused("softmax", text, "text");
+	refused("mlp:8", text, "text");
+	tern_dataset_free(two);
+	tern_dataset_free(three);
+	tern_dataset_free(text);
 }
 
-static void test_area_under_the_curve(void **state)
+static void test_context_is_what_charlm_asks_for(void **state)
 {
-	const float scores[6] = {0.1f, 0.4f, 0.4f, 0.8f, 0.9f, 0.2f};
-	const int32_t labels[6] = {0, 0, 1, 1, 1, 0}, ones[2] = {1, 1};
+	(void)state;
+	assert_int_equal(tern_model_context("charlm:16,4,8", &error), 16);
+	assert_int_equal(tern_model_context("softmax", &error), 0);
+	assert_int_equal(tern_model_context("logreg", &error), 0);
+	assert_int_equal(tern_model_context("mlp:8,6", &error), 0);
+}
+
+/* ---- parameters ---- */
+
+static void check_params(const char *spec, struct tern_dataset *data)
+{
+	struct world w;
+	size_t count;
+	const struct tern_param *p;
+	uint64_t next = 0;
+
+	world_init(&w, spec, data);
+	p = tern_model_params(w.model, &count);
+	for (uint32_t i = 0; i < count; i++) {
+		float *whole = malloc(p[i].count * sizeof(float));
+		float *part = malloc(p[i].count * sizeof(float));
+		uint64_t third = p[i].count / 3, bytes;
+		bool some = false;
+
+		assert_int_equal(p[i].first, next);
+		next += p[i].count;
+		assert_int_equal(tern_shape_bytes(&p[i].shape, &bytes), 0);
+		assert_int_equal(bytes, p[i].count * sizeof(float));
+		tern_param_init(&p[i], 7, i, 0, p[i].count, whole);
+		tern_param_init(&p[i], 7, i, third, p[i].count - third, part + third);
+		tern_param_init(&p[i], 7, i, 0, third, part);
+		assert_memory_equal(whole, part, bytes);
+		for (uint64_t j = 0; j < p[i].count; j++) {
+			assert_true(fabsf(whole[j]) <= p[i].scale);
+			some |= whole[j] != 0;
+		}
+		assert_int_equal(some, p[i].init == TERN_INIT_UNIFORM);
+		tern_param_init(&p[i], 8, i, 0, p[i].count, part);
+		assert_int_equal(memcmp(whole, part, bytes) != 0, some);
+		tern_param_init(&p[i], 7, i + 1, 0, p[i].count, part);
+		assert_int_equal(memcmp(whole, part, bytes) != 0, some);
+		free(whole);
+		free(part);
+	}
+	assert_int_equal(next, w.size);
+	world_fini(&w);
+}
+
+static void test_initial_values_do_not_depend_on_who_computes_which(void **state)
+{
+	(void)state;
+	check_params("softmax", three_classes());
+	check_params("mlp:8,6", two_classes());
+	check_params("charlm:3,4,8", text_of_context(3));
+}
+
+/* ---- the area under the curve ---- */
+
+static void test_auc_counts_ties_half(void **state)
+{
+	static const float rising[] = {-2, 1, 3, 4}, tied[] = {5, 5, 5, 5};
+	static const float mixed[] = {1, 2, 2, 3, 2};
+	static const int32_t low_high[] = {0, 0, 1, 1}, high_low[] = {1, 1, 0, 0};
+	static const int32_t of_mixed[] = {0, 0, 1, 1, 1};
+	static const int32_t ones[] = {1, 1, 1, 1}, zeros[] = {0, 0, 0, 0};
 
 	(void)state;
-	/* Nine pairs: eight right, one tie. */
-	assert_true(fabs(tern_auc(scores, labels, 6) - 8.5 / 9) < 1e-12);
-	assert_true(isnan(tern_auc(scores, ones, 2)));
+	assert_true(tern_auc(rising, low_high, 4) == 1);
+	assert_true(tern_auc(rising, high_low, 4) == 0);
+	assert_true(tern_auc(tied, low_high, 4) == 0.5);
+	/* Six pairs: four won and two tied. */
+	assert_true(fabs(tern_auc(mixed, of_mixed, 5) - 5.0 / 6) < 1e-12);
+	assert_true(isnan(tern_auc(rising, ones, 4)));
+	assert_true(isnan(tern_auc(rising, zeros, 4)));
+	assert_true(isnan(tern_auc(rising, zeros, 0)));
+}
+
+static void test_auc_is_the_share_of_pairs_in_order(void **state)
+{
+	enum { COUNT = 300 };
+	struct tern_rng rng = {.seed = 23};
+	float scores[COUNT];
+	int32_t labels[COUNT];
+	double won = 0, pairs = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT; i++) {
+		scores[i] = (float)tern_rng_below(&rng, 40);
+		labels[i] = (int32_t)tern_rng_below(&rng, 2);
+	}
+	for (unsigned i = 0; i < COUNT; i++)
+		for (unsigned j = 0; j < COUNT; j++)
+			if (labels[i] > labels[j]) {
+				won += scores[i] > scores[j]    ? 1
+				       : scores[i] == scores[j] ? 0.5
+								: 0;
+				pairs++;
+			}
+	assert_true(fabs(tern_auc(scores, labels, COUNT) - won / pairs) < 1e-12);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_gradients_are_those_of_the_loss),
-		cmocka_unit_test(test_wrong_specs_are_refused_in_words),
-		cmocka_unit_test(test_initial_values_do_not_depend_on_the_cut),
-		cmocka_unit_test(test_area_under_the_curve),
+		cmocka_unit_test(test_gradients_are_slopes_of_the_loss),
+		cmocka_unit_test(test_what_is_said_to_be_ready_does_not_change),
+		cmocka_unit_test(test_a_workspace_serves_smaller_batches_too),
+		cmocka_unit_test(test_scores_are_log_odds_of_the_second_class),
+		cmocka_unit_test(test_samples_follow_the_probabilities),
+		cmocka_unit_test(test_specs_that_are_none_are_refused_with_a_sentence),
+		cmocka_unit_test(test_specs_that_do_not_suit_the_data_are_refused),
+		cmocka_unit_test(test_context_is_what_charlm_asks_for),
+		cmocka_unit_test(test_initial_values_do_not_depend_on_who_computes_which),
+		cmocka_unit_test(test_auc_counts_ties_half),
+		cmocka_unit_test(test_auc_is_the_share_of_pairs_in_order),
 	};
 
-	return cmocka_run_group_tests(tests, make_data, free_data);
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }
