@@ -7,17 +7,17 @@
 #include <stdint.h>
 #include <string.h>
 
-#define TERN_ENDIAN_PAIR(bits)                                                             \
-	static inline uint##bits##_t tern_get_le##bits(const void *p)                      \
-	{                                                                                  \
-		uint##bits##_t v;                                                          \
-		memcpy(&v, p, sizeof(v));                                                  \
-		return le##bits##toh(v);                                                   \
-	}                                                                                  \
-	static inline void tern_put_le##bits(void *p, uint##bits##_t v)                    \
-	{                                                                                  \
-		v = htole##bits(v);                                                        \
-		memcpy(p, &v, sizeof(v));                                                  \
+#define TERN_ENDIAN_PAIR(bits)                                                           \
+	static inline uint##bits##_t tern_get_le##bits(const void *p)                    \
+	{                                                                                \
+		uint##bits##_t v;                                                        \
+		memcpy(&v, p, sizeof(v));                                                \
+		return le##bits##toh(v);                                                 \
+	}                                                                                \
+	static inline void tern_put_le##bits(void *p, uint##bits##_t v)                  \
+	{                                                                                \
+		v = htole##bits(v);                                                      \
+		memcpy(p, &v, sizeof(v));                                                \
 	}
 
 TERN_ENDIAN_PAIR(16)

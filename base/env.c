@@ -44,7 +44,7 @@ static uint64_t system_random(struct tern_env *env)
 
 static void system_log(struct tern_env *env, enum tern_log_level level, const char *line)
 {
-	static const char *const names[] = { "error", "warning", "info", "debug" };
+	static const char *const names[] = {"error", "warning", "info", "debug"};
 
 	(void)env;
 	fprintf(stderr, "tern: %s: %s\n", names[level], line);
@@ -73,7 +73,7 @@ struct tern_env *tern_env_system(void)
 		.submit = system_submit,
 		.file = system_file,
 	};
-	static struct tern_env env = { .ops = &ops, .log_level = TERN_LOG_WARN };
+	static struct tern_env env = {.ops = &ops, .log_level = TERN_LOG_WARN};
 
 	return &env;
 }

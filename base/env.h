@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The environment: everything below the tools gets time, randomness, logging, files and
- * computation from here and from nowhere else. That is what lets the simulator run the real
- * protocol, server and client in virtual time, from a seed.
+ * computation from here and from nowhere else. That is what lets the simulator run the
+ * real protocol, server and client in virtual time, from a seed.
  *
  * One tern_env belongs to one context and is used on its thread. Jobs run elsewhere: on
  * threads that the tools own (tools/host_env.c), or inline at a virtual cost in the
@@ -29,12 +29,13 @@ enum tern_log_level {
 
 /* Computation. The caller owns it and keeps it in place until done() has run. */
 struct tern_job {
-	void (*run)(struct tern_job *job);      /* on a job thread; never blocks on I/O */
-	void (*done)(struct tern_job *job);     /* on the context's thread, after run() */
-	void (*progress)(struct tern_job *job); /* on the context's thread, some time after
-	                                           run() called tern_job_signal; may be NULL */
-	struct tern_env *env; /* set by tern_env_submit */
-	uint64_t cost_ns;     /* what run() costs in the simulator's virtual time */
+	void (*run)(struct tern_job *job);  /* on a job thread; never blocks on I/O */
+	void (*done)(struct tern_job *job); /* on the context's thread, after run() */
+	void (*progress)(
+		struct tern_job *job); /* on the context's thread, some time after
+					  run() called tern_job_signal; may be NULL */
+	struct tern_env *env;          /* set by tern_env_submit */
+	uint64_t cost_ns; /* what run() costs in the simulator's virtual time */
 	/* The environment's. */
 	struct tern_list link;
 	atomic_uint signals;
@@ -42,7 +43,8 @@ struct tern_job {
 
 enum tern_file_kind {
 	TERN_FILE_READ,  /* the whole file into memory */
-	TERN_FILE_WRITE, /* a new file whole: written aside, synced, renamed over `path` */
+	TERN_FILE_WRITE, /* a new file whole: written aside, synced, renamed over `path`
+			  */
 };
 
 /* A file operation. The caller owns it and what it points to until done() has run. */
@@ -52,17 +54,19 @@ struct tern_file_op {
 	const struct iovec *parts; /* WRITE: what to write, in order */
 	int part_count;
 	void (*done)(struct tern_file_op *op); /* on the context's thread */
-	int status;                            /* 0 or a negative errno; nothing half written */
-	void *data;    /* READ: the bytes, malloc'd, NUL-terminated; the caller frees them */
-	size_t bytes;  /* READ: how many, without the NUL */
+	int status; /* 0 or a negative errno; nothing half written */
+	void *data; /* READ: the bytes, malloc'd, NUL-terminated; the caller frees them */
+	size_t bytes;          /* READ: how many, without the NUL */
 	struct tern_list link; /* the environment's */
 };
 
 struct tern_env_ops {
 	uint64_t (*now_ns)(struct tern_env *env); /* monotonic */
-	uint64_t (*random)(struct tern_env *env); /* unpredictable to peers; seeded in sim */
+	uint64_t (*random)(
+		struct tern_env *env); /* unpredictable to peers; seeded in sim */
 	void (*log)(struct tern_env *env, enum tern_log_level level, const char *line);
-	/* -ENOTSUP: this environment has no job threads. Never blocks, never fails else. */
+	/* -ENOTSUP: this environment has no job threads. Never blocks, never fails else.
+	 */
 	int (*submit)(struct tern_env *env, struct tern_job *job);
 	void (*signal)(struct tern_env *env, struct tern_job *job); /* from run() only */
 	int (*file)(struct tern_env *env, struct tern_file_op *op); /* as submit */
@@ -114,6 +118,6 @@ static inline int tern_env_poll(struct tern_env *env)
 }
 
 void tern_log(struct tern_env *env, enum tern_log_level level, const char *fmt, ...)
-		__attribute__((format(printf, 3, 4)));
+	__attribute__((format(printf, 3, 4)));
 
 #endif

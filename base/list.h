@@ -25,8 +25,8 @@ static inline bool tern_list_linked(const struct tern_list *n)
 	return n->next != n;
 }
 
-static inline void tern_list_insert_(struct tern_list *n, struct tern_list *prev,
-		struct tern_list *next)
+static inline void tern_list_insert_(
+	struct tern_list *n, struct tern_list *prev, struct tern_list *next)
 {
 	n->prev = prev;
 	n->next = next;
@@ -79,15 +79,15 @@ static inline void tern_list_splice(struct tern_list *to, struct tern_list *from
 #define tern_list_entry(node, type, member) tern_container_of(node, type, member)
 
 /* NULL if empty. */
-#define tern_list_first(l, type, member)                                                   \
+#define tern_list_first(l, type, member)                                                 \
 	(tern_list_empty(l) ? NULL : tern_list_entry((l)->next, type, member))
 
-#define tern_list_for_each(pos, l)                                                         \
+#define tern_list_for_each(pos, l)                                                       \
 	for (struct tern_list *pos = (l)->next; pos != (l); pos = pos->next)
 
 /* `pos` may be removed in the body; other nodes may not. */
-#define tern_list_for_each_safe(pos, l)                                                    \
-	for (struct tern_list *pos = (l)->next, *pos##_next_ = pos->next; pos != (l);      \
-			pos = pos##_next_, pos##_next_ = pos->next)
+#define tern_list_for_each_safe(pos, l)                                                  \
+	for (struct tern_list *pos = (l)->next, *pos##_next_ = pos->next; pos != (l);    \
+		pos = pos##_next_, pos##_next_ = pos->next)
 
 #endif

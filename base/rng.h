@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random numbers that are a pure function of their counter: the i-th number of a stream can
- * be computed by anyone, alone, in any order. So a parameter's initial value depends on
- * (seed, parameter, element) and a slot's numbers on (seed, step, slot), never on who
+ * Random numbers that are a pure function of their counter: the i-th number of a stream
+ * can be computed by anyone, alone, in any order. So a parameter's initial value depends
+ * on (seed, parameter, element) and a slot's numbers on (seed, step, slot), never on who
  * computes them. The mixer is splitmix64's finaliser (Steele, Lea, Flood: Fast splittable
  * pseudorandom number generators, 2014), which passes BigCrush on counters.
  */

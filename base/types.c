@@ -8,10 +8,18 @@ static const struct {
 	const char *name;
 	size_t bytes;
 } dtypes[TERN_DTYPE_COUNT] = {
-	[TERN_U8] = { "u8", 1 },     [TERN_I8] = { "i8", 1 },   [TERN_U16] = { "u16", 2 },
-	[TERN_I16] = { "i16", 2 },   [TERN_U32] = { "u32", 4 }, [TERN_I32] = { "i32", 4 },
-	[TERN_U64] = { "u64", 8 },   [TERN_I64] = { "i64", 8 }, [TERN_F16] = { "f16", 2 },
-	[TERN_BF16] = { "bf16", 2 }, [TERN_F32] = { "f32", 4 }, [TERN_F64] = { "f64", 8 },
+	[TERN_U8] = {"u8", 1},
+	[TERN_I8] = {"i8", 1},
+	[TERN_U16] = {"u16", 2},
+	[TERN_I16] = {"i16", 2},
+	[TERN_U32] = {"u32", 4},
+	[TERN_I32] = {"i32", 4},
+	[TERN_U64] = {"u64", 8},
+	[TERN_I64] = {"i64", 8},
+	[TERN_F16] = {"f16", 2},
+	[TERN_BF16] = {"bf16", 2},
+	[TERN_F32] = {"f32", 4},
+	[TERN_F64] = {"f64", 8},
 };
 
 size_t tern_dtype_bytes(enum tern_dtype dtype)
@@ -32,7 +40,8 @@ int tern_shape_bytes(const struct tern_shape *shape, uint64_t *bytes)
 	if (!product || shape->rank > TERN_RANK_MAX)
 		return -EINVAL;
 	for (uint32_t i = 0; i < shape->rank; i++) {
-		/* A zero is remembered, not multiplied in: it must not hide an overflow. */
+		/* A zero is remembered, not multiplied in: it must not hide an overflow.
+		 */
 		if (shape->dims[i] == 0)
 			empty = true;
 		else if (__builtin_mul_overflow(product, shape->dims[i], &product))
@@ -44,13 +53,13 @@ int tern_shape_bytes(const struct tern_shape *shape, uint64_t *bytes)
 
 struct tern_shape tern_shape_1d(enum tern_dtype dtype, uint64_t count)
 {
-	return (struct tern_shape){ .dtype = dtype, .rank = 1, .dims = { count } };
+	return (struct tern_shape){.dtype = dtype, .rank = 1, .dims = {count}};
 }
 
 bool tern_shape_equal(const struct tern_shape *a, const struct tern_shape *b)
 {
 	return a->dtype == b->dtype && a->rank == b->rank &&
-			memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
+	       memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
 }
 
 const char *tern_status_text(int status)

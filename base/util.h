@@ -11,20 +11,20 @@
 
 #define TERN_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
-#define tern_container_of(ptr, type, member)                                               \
-	((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+#define tern_container_of(ptr, type, member)                                             \
+	((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
-#define TERN_MIN(a, b)                                                                     \
-	({                                                                                 \
-		__typeof__(a) min_a_ = (a);                                                \
-		__typeof__(b) min_b_ = (b);                                                \
-		min_a_ < min_b_ ? min_a_ : min_b_;                                         \
+#define TERN_MIN(a, b)                                                                   \
+	({                                                                               \
+		__typeof__(a) min_a_ = (a);                                              \
+		__typeof__(b) min_b_ = (b);                                              \
+		min_a_ < min_b_ ? min_a_ : min_b_;                                       \
 	})
-#define TERN_MAX(a, b)                                                                     \
-	({                                                                                 \
-		__typeof__(a) max_a_ = (a);                                                \
-		__typeof__(b) max_b_ = (b);                                                \
-		max_a_ > max_b_ ? max_a_ : max_b_;                                         \
+#define TERN_MAX(a, b)                                                                   \
+	({                                                                               \
+		__typeof__(a) max_a_ = (a);                                              \
+		__typeof__(b) max_b_ = (b);                                              \
+		max_a_ > max_b_ ? max_a_ : max_b_;                                       \
 	})
 
 #define tern_likely(x)   __builtin_expect(!!(x), 1)
@@ -32,7 +32,7 @@
 
 /* Stays on in release builds: preconditions and conserved sums, never input. */
 _Noreturn void tern_assert_failed(const char *expr, const char *file, int line);
-#define tern_assert(expr)                                                                  \
+#define tern_assert(expr)                                                                \
 	(tern_likely(expr) ? (void)0 : tern_assert_failed(#expr, __FILE__, __LINE__))
 
 /* A place that a correct program does not reach: says why. */
@@ -53,11 +53,11 @@ static inline bool tern_seq_before(uint32_t a, uint32_t b)
 /* Constructors: a variable marked TERN_CLEANUP(f) is undone on every exit until TERN_TAKE
  * moves it out. */
 #define TERN_CLEANUP(f) __attribute__((cleanup(f)))
-#define TERN_TAKE(ptr)                                                                     \
-	({                                                                                 \
-		__typeof__(ptr) take_ = (ptr);                                             \
-		(ptr) = NULL;                                                              \
-		take_;                                                                     \
+#define TERN_TAKE(ptr)                                                                   \
+	({                                                                               \
+		__typeof__(ptr) take_ = (ptr);                                           \
+		(ptr) = NULL;                                                            \
+		take_;                                                                   \
 	})
 static inline void tern_cleanup_free(void *p)
 {

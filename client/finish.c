@@ -17,8 +17,7 @@
 #define WRITE_STREAM      0x7772697465ull /* "write" */
 #define WRITE_TEMPERATURE 0.6f
 
-/* ---- computing
- * ---------------------------------------------------------------------------- */
+/* ---- computing ---- */
 
 static void evaluate(struct tern_worker *w)
 {
@@ -79,8 +78,7 @@ static void run(struct tern_job *job)
 		write_text(w);
 }
 
-/* ---- saving
- * ------------------------------------------------------------------------------- */
+/* ---- saving ---- */
 
 static void saved(struct tern_file_op *op)
 {
@@ -133,8 +131,7 @@ static void save(struct tern_worker *w)
 			tern_status_text(r));
 }
 
-/* ---- in order
- * -------------------------------------------------------------------------------- */
+/* ---- in order ---- */
 
 static void ran(struct tern_job *job)
 {

@@ -39,7 +39,7 @@ static void decref(json_t **json)
 	json_decref(*json);
 }
 
-/* ---- writing ----------------------------------------------------------------------- */
+/* ---- writing ---- */
 
 /* The entry of a tensor whose data begins at *offset, which moves behind it. */
 static int add_tensor(
@@ -135,7 +135,7 @@ int tern_safetensors_build(const struct tern_safetensor *tensors, size_t count,
 	return status ? status : print_header(header, &parts[0]);
 }
 
-/* ---- reading ----------------------------------------------------------------------- */
+/* ---- reading ---- */
 
 static int fail_tensor(struct tern_safetensors *file, const char *name, const char *what)
 {

@@ -15,8 +15,7 @@
 /* What the simulator charges for a slot. */
 #define SLOT_COST_NS 200000u
 
-/* ---- batches
- * ------------------------------------------------------------------------------ */
+/* ---- batches ---- */
 
 int batch_new(const struct tern_dataset *data, size_t rows, struct tern_batch *out)
 {
@@ -42,8 +41,7 @@ void batch_free(struct tern_batch *batch)
 	*batch = (struct tern_batch){0};
 }
 
-/* ---- sending
- * ------------------------------------------------------------------------------ */
+/* ---- sending ---- */
 
 /* In async mode every step of every worker is a slot of its own. */
 static uint64_t slot_id(const struct tern_worker *w, const struct slot *slot)
@@ -90,8 +88,7 @@ static void send_ready(struct tern_worker *w, uint64_t first)
 		send_chunk(w, slot, --w->unsent);
 }
 
-/* ---- computing
- * ----------------------------------------------------------------------------- */
+/* ---- computing ---- */
 
 static void say_ready(void *arg, uint64_t first)
 {
@@ -174,8 +171,7 @@ void slots_run(struct tern_worker *w)
 	worker_submit(w, &w->job_item, SLOT_COST_NS);
 }
 
-/* ---- birth and death
- * ------------------------------------------------------------------------ */
+/* ---- birth and death ---- */
 
 static int init_slot(struct tern_worker *w, uint32_t number)
 {

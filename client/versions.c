@@ -71,8 +71,8 @@ static void arrived(struct tern_req *req)
 		return;
 	}
 	w->byte_count += req->bytes;
-	/* The answer to a gradient may be here before the end of the job that computed it:
-	 * computed() goes on then. */
+	/* The answer to a gradient may be here before the end of the job that computed
+	 * it: computed() goes on then. */
 	if (--w->missing[part->parity] == 0 && !w->computing)
 		versions_complete(w, part->version);
 }

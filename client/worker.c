@@ -15,8 +15,7 @@
 
 #define LEAVING_NS (2 * TERN_NS_PER_S)
 
-/* ---- the end
- * --------------------------------------------------------------------------- */
+/* ---- the end ---- */
 
 static void tell_end(struct tern_worker *w)
 {
@@ -95,8 +94,7 @@ int worker_submit(struct tern_worker *w, struct tern_job *job, uint64_t cost_ns)
 	return r;
 }
 
-/* ---- joining
- * ----------------------------------------------------------------------------- */
+/* ---- joining ---- */
 
 static void maybe_run(struct tern_worker *w)
 {
@@ -203,8 +201,7 @@ static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 	return r;
 }
 
-/* ---- birth and death
- * ------------------------------------------------------------------------ */
+/* ---- birth and death ---- */
 
 static int make_job(struct tern_worker *w)
 {

@@ -21,8 +21,7 @@
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* ---- sums
- * ------------------------------------------------------------------------------- */
+/* ---- sums ---- */
 
 /*
  * tree(lo, hi) of training.md for up to eight inputs, written out: s[k] is input k's
@@ -65,7 +64,7 @@ static inline __attribute__((always_inline)) float tree(
  * dst may be one of src, element j of which is read before it is written. */
 #define SUM_CASE(N)                                                                      \
 	case N:                                                                          \
-		INDEPENDENT for (size_t j = 0; j < count; j++) dst[j] =         \
+		INDEPENDENT for (size_t j = 0; j < count; j++) dst[j] =                  \
 			scale * tree(in, N, j);                                          \
 		break;
 
@@ -99,8 +98,7 @@ static double sum_squares(const float *x, size_t count)
 	return part[0];
 }
 
-/* ---- optimizers
- * --------------------------------------------------------------------------- */
+/* ---- optimizers ---- */
 
 /* One element each; o, and what follows from o and the step, are loop constants. */
 struct constants {
@@ -128,13 +126,13 @@ static struct constants constants_of(const struct tern_optimizer *o, uint64_t st
 
 #define SGD_CASE(N)                                                                      \
 	case N:                                                                          \
-		INDEPENDENT for (size_t j = 0; j < count; j++) w_out[j] =       \
+		INDEPENDENT for (size_t j = 0; j < count; j++) w_out[j] =                \
 			w_in[j] - c.lr * GRADIENT(N);                                    \
 		break;
 
 #define MOMENTUM_CASE(N)                                                                 \
 	case N:                                                                          \
-		INDEPENDENT for (size_t j = 0; j < count; j++)                  \
+		INDEPENDENT for (size_t j = 0; j < count; j++)                           \
 		{                                                                        \
 			float mj = c.momentum * m[j] + GRADIENT(N);                      \
 			m[j] = mj;                                                       \
@@ -144,7 +142,7 @@ static struct constants constants_of(const struct tern_optimizer *o, uint64_t st
 
 #define ADAGRAD_CASE(N)                                                                  \
 	case N:                                                                          \
-		INDEPENDENT for (size_t j = 0; j < count; j++)                  \
+		INDEPENDENT for (size_t j = 0; j < count; j++)                           \
 		{                                                                        \
 			float g = GRADIENT(N);                                           \
 			float vj = v[j] + g * g;                                         \
@@ -155,7 +153,7 @@ static struct constants constants_of(const struct tern_optimizer *o, uint64_t st
 
 #define ADAM_CASE(N)                                                                     \
 	case N:                                                                          \
-		INDEPENDENT for (size_t j = 0; j < count; j++)                  \
+		INDEPENDENT for (size_t j = 0; j < count; j++)                           \
 		{                                                                        \
 			float g = GRADIENT(N);                                           \
 			float mj = c.beta1 * m[j] + c.rest1 * g;                         \
@@ -208,8 +206,7 @@ static void update(const struct tern_optimizer *o, uint64_t step, float *w_out,
 	}
 }
 
-/* ---- casts
- * -------------------------------------------------------------------------------- */
+/* ---- casts ---- */
 
 static inline uint32_t bits_of(float f)
 {

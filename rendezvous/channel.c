@@ -34,15 +34,16 @@ static bool holds(const struct tern_buf *buf)
 	return buf->mem && tern_mem_holds(buf->mem, buf->offset, buf->bytes);
 }
 
-/* The key stands for another name here: nobody may pair with this half. Its other half, if it
- * is here, ends the same way. */
+/* The key stands for another name here: nobody may pair with this half. Its other half,
+ * if it is here, ends the same way. */
 static void collide(struct tern_xfer *x, const char *name, const struct tern_key *other)
 {
 	struct tern_peer *peer = x->peer;
 	const struct tern_triple triple = x->node.triple;
-	struct tern_match_node *n = tern_match_find(&peer->match, &triple,
-		x->is_send ? TERN_MATCH_POST : TERN_MATCH_ARRIVAL);
-	struct tern_record *record = n ? tern_container_of(n, struct tern_record, node) : NULL;
+	struct tern_match_node *n = tern_match_find(
+		&peer->match, &triple, x->is_send ? TERN_MATCH_POST : TERN_MATCH_ARRIVAL);
+	struct tern_record *record =
+		n ? tern_container_of(n, struct tern_record, node) : NULL;
 
 	tern_log(x->rdv->ctx->env, TERN_LOG_ERROR,
 		"%s: \"%s\" and \"%s\" have the same key %016llx: rename one", peer->name,
@@ -204,5 +205,5 @@ void tern_release(struct tern_req *req)
 			tern_rdv_feed(x->rdv);
 	}
 	req->data = NULL;
-	req->buf = (struct tern_buf){ 0 };
+	req->buf = (struct tern_buf){0};
 }

@@ -78,8 +78,8 @@ static inline void tern_credit_fill(struct tern_credit_rx *rx)
 	rx->pool->promised += n;
 }
 
-/* A new peer, with the least window until it is widened: it may be nobody. False: the records
- * do not suffice for that. */
+/* A new peer, with the least window until it is widened: it may be nobody. False: the
+ * records do not suffice for that. */
 static inline bool tern_credit_open(
 	struct tern_credit_rx *rx, struct tern_credit_pool *pool, uint32_t first)
 {

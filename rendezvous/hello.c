@@ -25,8 +25,7 @@
 #define HANDSHAKE_NS  (5 * TERN_NS_PER_S)
 #define HALF_OPEN_MAX 256u
 
-/* ---- proof
- * ------------------------------------------------------------------------------- */
+/* ---- proof ---- */
 
 bool tern_hello_has_crypto(void)
 {
@@ -71,8 +70,7 @@ static bool same_mac(const uint8_t *a, const uint8_t *b)
 	return difference == 0;
 }
 
-/* ---- links
- * ------------------------------------------------------------------------------- */
+/* ---- links ---- */
 
 static void too_slow(struct tern_timer *timer)
 {
@@ -131,8 +129,7 @@ void tern_link_close(struct tern_link *link, int verdict, bool flush)
 	link->conn->port->ops->conn_close(link->conn, flush);
 }
 
-/* ---- saying hello
- * ------------------------------------------------------------------------ */
+/* ---- saying hello ---- */
 
 static uint32_t own_eager_bytes(const struct tern_link *link)
 {
@@ -201,8 +198,7 @@ static void refuse(struct tern_link *link, int status)
 	tern_link_close(link, status, true);
 }
 
-/* ---- hearing hello
- * ----------------------------------------------------------------------- */
+/* ---- hearing hello ---- */
 
 static void new_session(struct tern_link *link)
 {

@@ -10,8 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* ---- events of the ports
- * ------------------------------------------------------------------ */
+/* ---- events of the ports ---- */
 
 static void on_accepted(void *arg, struct tern_lsn *lsn, struct tern_conn *conn)
 {
@@ -86,8 +85,7 @@ static const struct tern_port_handler port_handler = {
 	.closed = on_closed,
 };
 
-/* ---- the layer
- * ------------------------------------------------------------------------------ */
+/* ---- the layer ---- */
 
 static void rdv_free(void *arg)
 {
@@ -211,8 +209,7 @@ int tern_rendezvous_init(struct tern_context *ctx)
 	return 0;
 }
 
-/* ---- listeners
- * ------------------------------------------------------------------------------ */
+/* ---- listeners ---- */
 
 static int add_lsn(
 	struct tern_listener *l, struct tern_fabric *fabric, const char *address)

@@ -22,8 +22,7 @@ static uint32_t bit(unsigned rail)
 	return 1u << rail;
 }
 
-/* ---- up and down
- * ------------------------------------------------------------------------- */
+/* ---- up and down ---- */
 
 static bool exists(const struct tern_peer *peer, unsigned rail)
 {
@@ -101,8 +100,7 @@ void tern_rails_close(struct tern_peer *peer)
 			tern_link_close(peer->rails[i], -ECONNRESET, false);
 }
 
-/* ---- sending
- * ------------------------------------------------------------------------------ */
+/* ---- sending ---- */
 
 /* The connection for the next chunk, in turn. */
 struct tern_conn *tern_rail_next(struct tern_xfer *x)
@@ -153,8 +151,7 @@ int tern_rails_settle(struct tern_xfer *x)
 	return x->rails_asked == x->rails_confirmed ? 0 : -EINPROGRESS;
 }
 
-/* ---- receiving
- * ----------------------------------------------------------------------------- */
+/* ---- receiving ---- */
 
 /* What could not be said back yet, oldest first. */
 static int flush_echoes(struct tern_link *link)

@@ -64,8 +64,7 @@ void tern_recv_begin(struct tern_xfer *x)
 		tern_xfer_pend(x);
 }
 
-/* ---- advertising
- * ----------------------------------------------------------------------- */
+/* ---- advertising ---- */
 
 static bool older_ones_are_advertised(const struct tern_xfer *x)
 {
@@ -132,8 +131,7 @@ static int advertise(struct tern_xfer *x)
 	return 0;
 }
 
-/* ---- pairing
- * --------------------------------------------------------------------------- */
+/* ---- pairing ---- */
 
 /* The end of a transfer that answered an RTS. */
 static void answer_and_end(struct tern_xfer *x, int status)

@@ -30,7 +30,7 @@
 #define TERN_RAILS_MAX   4u
 #define TERN_RAIL_ECHOES 512u
 
-/* ---- the layer, one per context ---------------------------------------------------- */
+/* ---- the layer, one per context ---- */
 
 struct tern_rdv {
 	struct tern_context *ctx;
@@ -57,7 +57,7 @@ static inline struct tern_rdv *tern_rdv_of(struct tern_context *ctx)
 	return ctx->user.arg;
 }
 
-/* ---- links ------------------------------------------------------------------------- */
+/* ---- links ---- */
 
 /*
  *     dialler:   DIALLING -up-> WAIT_ANSWER -step 2-> UP
@@ -82,7 +82,7 @@ struct tern_link {
 	struct tern_peer *peer; /* acceptor: NULL until step 1 told whose it is */
 	struct tern_listener *listener;
 	uint8_t rail;   /* 0: the main one */
-	uint8_t unsaid;         /* the step of a HELLO that found no room; 0: none */
+	uint8_t unsaid; /* the step of a HELLO that found no room; 0: none */
 	bool counted;   /* in half_open_count */
 	int verdict;    /* a status that outranks the one of `closed`; 0: none */
 	uint32_t epoch; /* proposed in step 1 */
@@ -104,7 +104,7 @@ void tern_link_free(struct tern_link *link);
 void tern_link_writable(struct tern_link *link); /* during the handshake */
 bool tern_hello_has_crypto(void);
 
-/* ---- peers ------------------------------------------------------------------------- */
+/* ---- peers ---- */
 
 /*
  *     START -handshake done-> UP <-> LOST -time is up, refused, or the process is gone->

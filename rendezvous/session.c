@@ -41,12 +41,13 @@ static void defer_end(struct tern_peer *peer)
 
 static void report(struct tern_peer *peer, enum tern_peer_event event, int status)
 {
-	static const char *const names[] = { [TERN_PEER_UP] = "up",
-		[TERN_PEER_SUSPECT] = "suspect", [TERN_PEER_RECOVERED] = "recovered",
-		[TERN_PEER_DOWN] = "down" };
+	static const char *const names[] = {[TERN_PEER_UP] = "up",
+		[TERN_PEER_SUSPECT] = "suspect",
+		[TERN_PEER_RECOVERED] = "recovered",
+		[TERN_PEER_DOWN] = "down"};
 
-	tern_log(peer->rdv->ctx->env, TERN_LOG_DEBUG, "%s: %s: %s", peer->name, names[event],
-		status ? tern_status_text(status) : "well");
+	tern_log(peer->rdv->ctx->env, TERN_LOG_DEBUG, "%s: %s: %s", peer->name,
+		names[event], status ? tern_status_text(status) : "well");
 	if (!peer->freed && peer->opts.event && (peer->dialler || peer->accepted))
 		peer->opts.event(peer, event, status, peer->opts.arg);
 }
@@ -56,8 +57,7 @@ uint32_t tern_peer_first_seq(const struct tern_peer *peer)
 	return peer->rdv->ctx->opts.first_seq;
 }
 
-/* ---- birth
- * ------------------------------------------------------------------------------- */
+/* ---- birth ---- */
 
 static void init_lists(struct tern_peer *peer)
 {
@@ -114,15 +114,13 @@ struct tern_peer *tern_peer_by_token(
 		struct tern_peer *peer = tern_list_entry(n, struct tern_peer, node);
 
 		if (peer->token == token && peer->their_incarnation == incarnation &&
-			!peer->dialler &&
-			peer->state != TERN_PEER_STATE_DOWN)
+			!peer->dialler && peer->state != TERN_PEER_STATE_DOWN)
 			return peer;
 	}
 	return NULL;
 }
 
-/* ---- dialling
- * ---------------------------------------------------------------------------- */
+/* ---- dialling ---- */
 
 static void dial_failed(struct tern_peer *peer, int status);
 
@@ -238,13 +236,12 @@ int tern_connect(struct tern_context *ctx, const char *address,
 	return 0;
 }
 
-/* ---- links come and go
- * ------------------------------------------------------------------- */
+/* ---- links come and go ---- */
 
 /*
- * An acceptor's first link ended before its last word came. The dialler may have said it, and
- * then it will be back with the token; so the session is kept for that long, if it is one of
- * few.
+ * An acceptor's first link ended before its last word came. The dialler may have said it,
+ * and then it will be back with the token; so the session is kept for that long, if it is
+ * one of few.
  */
 static void limbo(struct tern_peer *peer, int status)
 {
@@ -436,8 +433,7 @@ void tern_peer_cut(struct tern_peer *peer, int status)
 		tern_link_close(peer->link, status, false);
 }
 
-/* ---- keeping alive
- * ------------------------------------------------------------------------ */
+/* ---- keeping alive ---- */
 
 static void tick(struct tern_timer *timer)
 {
@@ -470,8 +466,7 @@ static void tick(struct tern_timer *timer)
 	tern_stream_ping(peer, false);
 }
 
-/* ---- the end
- * ------------------------------------------------------------------------------- */
+/* ---- the end ---- */
 
 void tern_peer_down(struct tern_peer *peer, int status)
 {
@@ -633,8 +628,7 @@ void tern_peer_destroy(struct tern_peer *peer)
 	free(peer);
 }
 
-/* ---- looking at it
- * -------------------------------------------------------------------------- */
+/* ---- looking at it ---- */
 
 const char *tern_peer_name(const struct tern_peer *peer)
 {

@@ -64,7 +64,8 @@ static int give_kept(struct tern_peer *peer, const struct tern_retained *e)
 {
 	const unsigned char *copy = tern_retain_data(&peer->retain, e);
 
-	return give(peer, copy, e->head_bytes, copy + e->head_bytes, e->bytes - e->head_bytes);
+	return give(peer, copy, e->head_bytes, copy + e->head_bytes,
+		e->bytes - e->head_bytes);
 }
 
 int tern_stream_flush(struct tern_peer *peer)
@@ -101,8 +102,7 @@ static int send_kept(struct tern_peer *peer, const void *head, size_t head_bytes
 	e->head_bytes = (uint32_t)head_bytes;
 	e->xfer = xfer;
 	stamp(peer, copy, e->seq);
-	if (peer->retain.sent_count + 1 == peer->retain.count &&
-		give_kept(peer, e) == 0)
+	if (peer->retain.sent_count + 1 == peer->retain.count && give_kept(peer, e) == 0)
 		peer->retain.sent_count++;
 	return 0;
 }
@@ -178,8 +178,7 @@ void tern_stream_tell(struct tern_peer *peer)
 	tern_defer(peer->rdv->ctx, &peer->tell_call);
 }
 
-/* ---- receiving
- * --------------------------------------------------------------------------- */
+/* ---- receiving ---- */
 
 static int on_fin(struct tern_peer *peer, const struct tern_header *h)
 {
@@ -340,8 +339,7 @@ int tern_stream_receive(struct tern_peer *peer, const void *message, size_t byte
 	return 0;
 }
 
-/* ---- links come and go
- * ------------------------------------------------------------------- */
+/* ---- links come and go ---- */
 
 void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 {

@@ -173,7 +173,8 @@ static int check_shape(const struct tern_header *h, const char **why)
 			 (h->type == TERN_MSG_DONE && !(h->flags & TERN_FLAG_RAIL));
 	uint64_t bytes;
 
-	if (h->type == TERN_MSG_DONE && h->status < 0 && h->shape.dtype == TERN_DTYPE_NONE)
+	if (h->type == TERN_MSG_DONE && h->status < 0 &&
+		h->shape.dtype == TERN_DTYPE_NONE)
 		described = false; /* it failed before there was a tensor */
 	if (!described)
 		return h->shape.rank ? refuse(why, "dims on a message without a shape")

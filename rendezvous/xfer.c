@@ -205,7 +205,8 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 	tern_peer_maybe_finish(x->peer);
 	if (x->route)
 		x->route->busy = false;
-	/* Whoever sees that it ended may use it again: not before done() is about to run. */
+	/* Whoever sees that it ended may use it again: not before done() is about to run.
+	 */
 	x->result = status;
 	if (!req->done) {
 		req->status = status;

@@ -61,8 +61,7 @@ void norm_fini(struct tern_server *s)
 	free(s->total_reqs);
 }
 
-/* ---- connections
- * ------------------------------------------------------------------------- */
+/* ---- connections ---- */
 
 static void nothing_heard(struct tern_talk *talk, const json_t *message)
 {
@@ -148,8 +147,7 @@ bool norm_is_connected(const struct tern_server *s)
 	return true;
 }
 
-/* ---- the exchange
- * --------------------------------------------------------------------------- */
+/* ---- the exchange ---- */
 
 static void apply_all(struct tern_server *s, double norm)
 {

@@ -34,8 +34,7 @@ void server_note(struct tern_server *s, const char *fmt, ...)
 	s->opts.note(s->opts.arg, text);
 }
 
-/* ---- the end
- * --------------------------------------------------------------------------- */
+/* ---- the end ---- */
 
 static bool all_gone(const struct tern_server *s)
 {
@@ -105,8 +104,7 @@ void tern_server_stop(struct tern_server *s, const char *why)
 	server_fail(s, -ECANCELED, "%s", why);
 }
 
-/* ---- joining
- * ------------------------------------------------------------------------------ */
+/* ---- joining ---- */
 
 static void refuse(struct server_peer *p, const char *text)
 {
@@ -320,8 +318,7 @@ static void on_accept(struct tern_peer *peer, void *arg)
 		tern_peer_free(peer);
 }
 
-/* ---- birth and death
- * ------------------------------------------------------------------------ */
+/* ---- birth and death ---- */
 
 int tern_server_new(const struct tern_server_opts *opts, struct tern_server **out)
 {

@@ -159,8 +159,7 @@ void shard_fini(struct tern_server *s)
 	tern_pool_free(s->store);
 }
 
-/* ---- work and versions
- * ------------------------------------------------------------------- */
+/* ---- work and versions ---- */
 
 struct tern_update chunk_update(const struct chunk *c, uint64_t step,
 	const float *const *g, unsigned n, float scale, float clip)

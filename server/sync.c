@@ -24,8 +24,7 @@ static uint64_t staging_of(const struct chunk *c)
 	return c->server->job.slots * c->plan->count * sizeof(float);
 }
 
-/* ---- applying
- * ----------------------------------------------------------------------------- */
+/* ---- applying ---- */
 
 /* The gradients have been used: back to whom they belong. */
 static void release(struct chunk *c)
@@ -120,8 +119,7 @@ void sync_sends_ended(struct chunk *c)
 	chunk_submit(c, c->mean ? apply_mean : apply_sum, applied);
 }
 
-/* ---- two phases
- * ---------------------------------------------------------------------------- */
+/* ---- two phases ---- */
 
 static void sum(struct tern_job *job)
 {
@@ -144,8 +142,7 @@ static void summed(struct tern_job *job)
 	sync_next(c->server);
 }
 
-/* ---- gathering
- * ------------------------------------------------------------------------------ */
+/* ---- gathering ---- */
 
 static void all_here(struct chunk *c)
 {

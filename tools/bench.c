@@ -81,7 +81,7 @@ static uint64_t rounds_of(
 	return TERN_MAX(kind->rounds_min, TERN_MIN(rounds, kind->rounds_max));
 }
 
-/* ---- two processes ---------------------------------------------------------------- */
+/* ---- two processes ---- */
 
 static void print_pair(const struct kind *kind, const struct bench_settings *s,
 	const struct bench_config *c, const struct bench_result *r, struct output *out)
@@ -148,7 +148,7 @@ static int run_pair(const struct command *command, const struct kind *kind,
 	return EXIT_OK;
 }
 
-/* ---- pool ------------------------------------------------------------------------- */
+/* ---- pool ---- */
 
 /*
  * Takes and gives back in a shuffled order with `window` buffers out at any time, so that
@@ -224,7 +224,7 @@ static int run_pool(const struct command *command, const struct kind *kind,
 	return EXIT_OK;
 }
 
-/* ---- the command ------------------------------------------------------------------ */
+/* ---- the command ---- */
 
 static int bench_run(int argc, char **argv)
 {

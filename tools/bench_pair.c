@@ -84,7 +84,7 @@ static int fail(struct pair_end *e, int status, const char *fmt, ...)
 	return status;
 }
 
-/* ---- contents --------------------------------------------------------------------- */
+/* ---- contents ---- */
 
 static void fill(const struct tern_buf *buf, uint64_t n)
 {
@@ -110,7 +110,7 @@ static bool holds(const struct tern_buf *buf, uint64_t n)
 	return true;
 }
 
-/* ---- messages --------------------------------------------------------------------- */
+/* ---- messages ---- */
 
 static bool answered(const struct pair_end *e, uint64_t n)
 {
@@ -158,7 +158,7 @@ static int post(struct slot *s, bool send, bool reply, uint64_t n)
 	return r ? fail(s->end, r, "posting a request: %s", tern_status_text(r)) : 0;
 }
 
-/* ---- the sender ------------------------------------------------------------------- */
+/* ---- the sender ---- */
 
 /*
  * Whether message `n` may go out. A rate's measured part starts when the warm-up has been
@@ -207,7 +207,7 @@ static void sender_done(struct slot *s, bool reply)
 	start_messages(e);
 }
 
-/* ---- the receiver ----------------------------------------------------------------- */
+/* ---- the receiver ---- */
 
 static void check_message(struct slot *s)
 {
@@ -248,7 +248,7 @@ static void receiver_done(struct slot *s, bool reply)
 		send_reply(s);
 }
 
-/* ---- both ------------------------------------------------------------------------- */
+/* ---- both ---- */
 
 static void request_done(struct slot *s, bool reply, int status)
 {
@@ -426,7 +426,7 @@ static int say_goodbye(struct pair_end *e)
 	return drive(e, is_down, "closing");
 }
 
-/* ---- the two processes ------------------------------------------------------------ */
+/* ---- the two processes ---- */
 
 static int run_receiver(struct pair_end *e, int fd)
 {

@@ -34,7 +34,7 @@ static void free_file(struct tern_data_file *file)
 	free((void *)file->data);
 }
 
-/* ---- bytes ------------------------------------------------------------------------ */
+/* ---- bytes ---- */
 
 static int read_one(const char *path, struct tern_data_file *file, struct message *error)
 {
@@ -129,7 +129,7 @@ static int read_path(const char *path, struct tern_data_file *file, struct messa
 	return read_one(path, file, error);
 }
 
-/* ---- data sets -------------------------------------------------------------------- */
+/* ---- data sets ---- */
 
 static int read_set(const char *path, const char *labels_path, uint32_t context,
 	uint32_t min_width, struct tern_dataset **out, struct message *error)

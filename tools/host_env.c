@@ -62,7 +62,7 @@ static void wake(struct host_env *host)
 		host->env.wake(host->env.wake_arg);
 }
 
-/* ---- threads ---------------------------------------------------------------------- */
+/* ---- threads ---- */
 
 static void *job_thread(void *arg)
 {
@@ -118,7 +118,7 @@ static void *file_thread(void *arg)
 	return NULL;
 }
 
-/* ---- operations ------------------------------------------------------------------- */
+/* ---- operations ---- */
 
 static uint64_t host_now_ns(struct tern_env *env)
 {
@@ -248,7 +248,7 @@ static int host_poll(struct tern_env *env)
 	return n + poll_files(host);
 }
 
-/* ---- life ------------------------------------------------------------------------- */
+/* ---- life ---- */
 
 static int start_threads(struct host_env *host)
 {

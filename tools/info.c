@@ -148,7 +148,7 @@ static json_t *machine(void)
 		"tcp_congestion", chosen_in("/proc/sys/net/ipv4/tcp_congestion_control"));
 }
 
-/* ---- for people ------------------------------------------------------------------- */
+/* ---- for people ---- */
 
 static void print_value(const json_t *value)
 {

@@ -72,7 +72,7 @@ const char *options_nearest(const char *typed, const char *const *names)
 	return best;
 }
 
-/* ---- values ----------------------------------------------------------------------- */
+/* ---- values ---- */
 
 static bool in_range(const struct option *o, double v)
 {
@@ -242,7 +242,7 @@ static int parse_value(
 	return -EINVAL;
 }
 
-/* ---- the line --------------------------------------------------------------------- */
+/* ---- the line ---- */
 
 static const struct option *find(
 	const struct option *table, const char *name, size_t bytes)

@@ -45,7 +45,7 @@ int role_open(
 	return r;
 }
 
-/* ---- the loop --------------------------------------------------------------------- */
+/* ---- the loop ---- */
 
 static void look_for_signal(struct role *role)
 {
@@ -107,7 +107,7 @@ void role_loop(struct role *role)
 	}
 }
 
-/* ---- the end ---------------------------------------------------------------------- */
+/* ---- the end ---- */
 
 void role_cut(struct role *role)
 {

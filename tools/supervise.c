@@ -30,7 +30,7 @@ int supervise_init(struct supervisor *s)
 	return 0;
 }
 
-/* ---- start ------------------------------------------------------------------------ */
+/* ---- start ---- */
 
 /* In the child, between fork and exec: async-signal-safe calls only. */
 static _Noreturn void become(
@@ -88,7 +88,7 @@ int supervise_start(struct supervisor *s, const char *name, const char *const *a
 	return 0;
 }
 
-/* ---- lines ------------------------------------------------------------------------ */
+/* ---- lines ---- */
 
 /* Hands over the whole lines in c->line, keeps the rest. */
 static void split_lines(struct supervisor *s, struct child *c)
@@ -150,7 +150,7 @@ static void read_lines(struct supervisor *s, struct child *c)
 	}
 }
 
-/* ---- ends ------------------------------------------------------------------------- */
+/* ---- ends ---- */
 
 static void reap(struct supervisor *s)
 {

@@ -59,7 +59,7 @@ static void failed(struct train *t)
 		t->failed_ns = tern_clock_ns();
 }
 
-/* ---- starting --------------------------------------------------------------------- */
+/* ---- starting ---- */
 
 static int start_role(
 	struct train *t, const char *role, unsigned index, const char **args)
@@ -131,7 +131,7 @@ static void start_workers(struct train *t)
 	}
 }
 
-/* ---- what the children say -------------------------------------------------------- */
+/* ---- what the children say ---- */
 
 static void take_error(struct train *t, const struct child *c, const json_t *event)
 {
@@ -198,7 +198,7 @@ static void on_exit_of(void *arg, struct child *c)
 	failed(t);
 }
 
-/* ---- the job ---------------------------------------------------------------------- */
+/* ---- the job ---- */
 
 /* How long to wait for more: the cause of a failure may still be on its way. */
 static int turn_ms(const struct train *t)

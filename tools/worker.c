@@ -49,7 +49,7 @@ struct worker_role {
 	uint64_t first_bytes, last_bytes, report_ns;
 };
 
-/* ---- what it says ----------------------------------------------------------------- */
+/* ---- what it says ---- */
 
 /* JSON has no NaN. */
 static void set_number(json_t *event, const char *name, double value)
@@ -152,7 +152,7 @@ static void stop(struct role *role)
 		((struct worker_role *)role)->worker, "the worker was interrupted");
 }
 
-/* ---- starting --------------------------------------------------------------------- */
+/* ---- starting ---- */
 
 /* Splits --join into `job->servers`; an address without a fabric gets the job's. */
 static int read_servers(struct worker_role *w, struct tern_ps_job *job)

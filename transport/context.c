@@ -74,7 +74,7 @@ static int set_opts(struct tern_context *ctx, const struct tern_context_opts *op
 
 static int watch(struct tern_context *ctx, int fd)
 {
-	struct epoll_event event = { .events = EPOLLIN };
+	struct epoll_event event = {.events = EPOLLIN};
 
 	return epoll_ctl(ctx->epoll_fd, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
@@ -178,11 +178,11 @@ int tern_context_port(
 	return 0;
 }
 
-/* ---- progress ---------------------------------------------------------------------- */
+/* ---- progress ---- */
 
 static int set_timer_fd(struct tern_context *ctx, uint64_t next_ns, uint64_t now_ns)
 {
-	struct itimerspec spec = { 0 };
+	struct itimerspec spec = {0};
 
 	if (ctx->timer_fd < 0 || next_ns == ctx->timer_fd_ns)
 		return 0;
@@ -296,7 +296,7 @@ int tern_progress(struct tern_context *ctx)
 	return count;
 }
 
-/* ---- sleeping ---------------------------------------------------------------------- */
+/* ---- sleeping ---- */
 
 int tern_arm(struct tern_context *ctx)
 {
@@ -337,7 +337,7 @@ void tern_context_wake(struct tern_context *ctx)
 		;
 }
 
-/* ---- the end ----------------------------------------------------------------------- */
+/* ---- the end ---- */
 
 void tern_context_free(struct tern_context *ctx)
 {
@@ -345,7 +345,7 @@ void tern_context_free(struct tern_context *ctx)
 
 	if (!ctx)
 		return;
-	pfd = (struct pollfd){ .fd = ctx->epoll_fd, .events = POLLIN };
+	pfd = (struct pollfd){.fd = ctx->epoll_fd, .events = POLLIN};
 	if (ctx->user.free)
 		ctx->user.free(ctx->user.arg);
 	/* Waits for devices and peers to let go of memory, which no status can replace.

@@ -18,7 +18,8 @@
  * keeps the timer in place while it is set.
  */
 struct tern_timer {
-	void (*fire)(struct tern_timer *timer); /* in tern_progress; it is no longer set */
+	void (*fire)(
+		struct tern_timer *timer); /* in tern_progress; it is no longer set */
 	uint64_t due_ns;
 	uint32_t slot; /* index in the heap + 1; 0: not set */
 };
@@ -28,8 +29,8 @@ int tern_timer_set(struct tern_context *ctx, struct tern_timer *timer, uint64_t 
 void tern_timer_clear(struct tern_context *ctx, struct tern_timer *timer);
 
 /* A call to be made once, at the end of this or at the start of the next tern_progress.
- * `link` starts zeroed or as tern_list_init() leaves it; taking it out of its list takes the
- * call back. Deferring what is deferred already changes nothing. */
+ * `link` starts zeroed or as tern_list_init() leaves it; taking it out of its list takes
+ * the call back. Deferring what is deferred already changes nothing. */
 struct tern_deferred {
 	void (*call)(struct tern_deferred *deferred);
 	struct tern_list link;
@@ -37,8 +38,8 @@ struct tern_deferred {
 void tern_defer(struct tern_context *ctx, struct tern_deferred *deferred);
 
 /* The port of a fabric, opened at first use. -ENODEV and the like: see fabric open. */
-int tern_context_port(struct tern_context *ctx, struct tern_fabric *fabric,
-		struct tern_port **out);
+int tern_context_port(
+	struct tern_context *ctx, struct tern_fabric *fabric, struct tern_port **out);
 
 /* Next instant a timer is due; UINT64_MAX: none. (The simulator schedules by it.) */
 uint64_t tern_context_next_ns(struct tern_context *ctx);
@@ -48,7 +49,8 @@ struct tern_context_user {
 	const struct tern_port_handler *handler;
 	void *arg;
 	uint32_t message_bytes;
-	void (*free)(void *arg); /* cuts everything; ports are drained until conn_count is 0 */
+	void (*free)(
+		void *arg); /* cuts everything; ports are drained until conn_count is 0 */
 	bool (*drained)(void *arg);
 };
 
@@ -57,17 +59,19 @@ struct tern_context {
 	struct tern_env *env;
 	struct tern_env own_env; /* used when the caller gave none */
 	struct tern_context_opts opts;
-	struct tern_port *ports[TERN_FABRICS_MAX]; /* by tern_fabric.index; NULL: not in use */
+	struct tern_port
+		*ports[TERN_FABRICS_MAX]; /* by tern_fabric.index; NULL: not in use */
 	struct tern_timer **heap;
 	uint32_t timer_count, heap_capacity;
 	struct tern_list deferred;
 	bool in_progress;
 	bool armed;
 	int epoll_fd, wake_fd, timer_fd; /* -1 with the simulator's environment */
-	uint64_t timer_fd_ns;            /* what timer_fd is set to; UINT64_MAX: nothing */
+	uint64_t timer_fd_ns; /* what timer_fd is set to; UINT64_MAX: nothing */
 	/* Both between the owner and tern_context_wake(): see context.c. */
 	atomic_bool sleeping, woken;
-	uint64_t spin_ns, spin_max_ns; /* tern_wait's budget now, and its bound: see wait.c */
+	uint64_t spin_ns,
+		spin_max_ns; /* tern_wait's budget now, and its bound: see wait.c */
 	struct tern_context_user user;
 };
 

@@ -19,12 +19,12 @@
  *
  * Failure. A conn fails once: every op on it is completed with the status, then the
  * `closed` handler is called as the last thing, and then the conn is gone: nothing of the
- * fabric and no peer can touch memory through it any more. Bytes of a failed conn may or may
- * not have arrived. What a peer sends wrong (frame, length, region) is -EPROTO on its own
- * conn, with a log line that names the peer, and touches no other.
+ * fabric and no peer can touch memory through it any more. Bytes of a failed conn may or
+ * may not have arrived. What a peer sends wrong (frame, length, region) is -EPROTO on its
+ * own conn, with a log line that names the peer, and touches no other.
  *
- * Memory is (mem, offset), never a bare pointer, except for message bytes, which are short
- * and copied.
+ * Memory is (mem, offset), never a bare pointer, except for message bytes, which are
+ * short and copied.
  */
 #ifndef TERN_TRANSPORT_FABRIC_H
 #define TERN_TRANSPORT_FABRIC_H
@@ -45,15 +45,16 @@ enum tern_caps {
 	TERN_CAP_PUT = 1 << 0,  /* put() into a region of the peer */
 	TERN_CAP_GET = 1 << 1,  /* get() from a region of the peer */
 	TERN_CAP_PEEK = 1 << 2, /* peek(): the peer's memory can be read in place */
-	TERN_CAP_IMM = 1 << 3,  /* put can carry 32 bits to the peer (verbs; not used yet) */
+	TERN_CAP_IMM =
+		1 << 3, /* put can carry 32 bits to the peer (verbs; not used yet) */
 	TERN_CAP_DEVICE = 1 << 4, /* regions may be of another kind than host (verbs) */
-	TERN_CAP_BOUND = 1 << 5,  /* the end of the conn is the end of the peer's process: a
-	                             reconnect is pointless (shm) */
+	TERN_CAP_BOUND = 1 << 5,  /* the end of the conn is the end of the peer's process:
+				     a  reconnect is pointless (shm) */
 };
 
 /*
- * The right to reach a range of memory, as it travels on the wire: 32 bytes, opaque to all
- * but the fabric that made it. The holder addresses it by offsets from its start.
+ * The right to reach a range of memory, as it travels on the wire: 32 bytes, opaque to
+ * all but the fabric that made it. The holder addresses it by offsets from its start.
  */
 struct tern_region {
 	uint64_t word[4];
@@ -64,7 +65,8 @@ enum tern_access {
 	TERN_ACCESS_WRITE = 2,
 };
 
-/* A piece of work of the fabric. The caller owns it until done() runs, once, in poll(). */
+/* A piece of work of the fabric. The caller owns it until done() runs, once, in poll().
+ */
 struct tern_op {
 	void (*done)(struct tern_op *op, int status);
 	struct tern_conn *conn; /* set by put() and get() */
@@ -77,21 +79,21 @@ struct tern_port_handler {
 	void (*accepted)(void *arg, struct tern_lsn *lsn, struct tern_conn *conn);
 	/* A conn made with connect() is up. */
 	void (*up)(void *arg, struct tern_conn *conn);
-	/* One message, whole. The bytes (64-byte aligned) are the callee's to read until it
-	 * returns. A non-zero return cuts the conn with that status. */
+	/* One message, whole. The bytes (64-byte aligned) are the callee's to read until
+	 * it returns. A non-zero return cuts the conn with that status. */
 	int (*message)(void *arg, struct tern_conn *conn, const void *data, size_t bytes);
 	/* After a -EAGAIN of send() or put(): worth trying again. */
 	void (*writable)(void *arg, struct tern_conn *conn);
-	/* The end, see above. status: 0 after close(); -ECONNREFUSED, -ETIMEDOUT, ... if it never
-	 * came up; -ECONNRESET: cut or EOF; -EPIPE: the peer's process is known to be gone;
-	 * -EPROTO. The conn must not be used when this returns. */
+	/* The end, see above. status: 0 after close(); -ECONNREFUSED, -ETIMEDOUT, ... if
+	 * it never came up; -ECONNRESET: cut or EOF; -EPIPE: the peer's process is known
+	 * to be gone; -EPROTO. The conn must not be used when this returns. */
 	void (*closed)(void *arg, struct tern_conn *conn, int status);
 };
 
 struct tern_port_opts {
 	struct tern_env *env;
 	const struct tern_port_handler *handler;
-	void *arg; /* first argument of the handlers */
+	void *arg;              /* first argument of the handlers */
 	uint32_t message_bytes; /* largest message either way (both ends use the same) */
 };
 
@@ -99,29 +101,31 @@ struct tern_fabric_ops {
 	const char *name; /* as in "tcp://" */
 
 	/*
-	 * Opens the devices of this process. -ENODEV, -ENOSYS: not on this machine, and *why
-	 * points to a sentence (static storage) for `tern info`. -ENOMEM.
+	 * Opens the devices of this process. -ENODEV, -ENOSYS: not on this machine, and
+	 * *why points to a sentence (static storage) for `tern info`. -ENOMEM.
 	 */
 	int (*open)(struct tern_domain *domain, const struct tern_domain_opts *opts,
-			struct tern_fabric **out, const char **why);
+		struct tern_fabric **out, const char **why);
 	void (*close)(struct tern_fabric *fabric);
 
 	/*
-	 * Makes `mem` known to the devices; called once per mem and fabric, before any other
-	 * call that names it. *reg is kept by the caller and can be read with tern_mem_reg().
-	 * NULL if the fabric needs no registration. -ENOMEM.
+	 * Makes `mem` known to the devices; called once per mem and fabric, before any
+	 * other call that names it. *reg is kept by the caller and can be read with
+	 * tern_mem_reg(). NULL if the fabric needs no registration. -ENOMEM.
 	 */
 	int (*mem_register)(struct tern_fabric *fabric, struct tern_mem *mem, void **reg);
-	void (*mem_unregister)(struct tern_fabric *fabric, struct tern_mem *mem, void *reg);
+	void (*mem_unregister)(
+		struct tern_fabric *fabric, struct tern_mem *mem, void *reg);
 
 	int (*port_new)(struct tern_fabric *fabric, const struct tern_port_opts *opts,
-			struct tern_port **out);
+		struct tern_port **out);
 	/* All conns and lsns must be gone. */
 	void (*port_free)(struct tern_port *port);
 
 	/*
 	 * Listens at `address` (without "NAME://"). -EINVAL: malformed; -EADDRINUSE,
-	 * -EADDRNOTAVAIL, -EACCES. lsn_address() gives what to connect to, valid as long as lsn.
+	 * -EADDRNOTAVAIL, -EACCES. lsn_address() gives what to connect to, valid as long
+	 * as lsn.
 	 */
 	int (*listen)(struct tern_port *port, const char *address, struct tern_lsn **out);
 	const char *(*lsn_address)(struct tern_lsn *lsn);
@@ -129,83 +133,88 @@ struct tern_fabric_ops {
 
 	/*
 	 * Starts to connect; `up` or `closed` follows. Nothing may be sent before `up`.
-	 * -EINVAL: malformed; -EMFILE, -ENOMEM. There is no time limit in here: the caller
-	 * has one, and close()s.
+	 * -EINVAL: malformed; -EMFILE, -ENOMEM. There is no time limit in here: the
+	 * caller has one, and close()s.
 	 */
-	int (*connect)(struct tern_port *port, const char *address, struct tern_conn **out);
+	int (*connect)(
+		struct tern_port *port, const char *address, struct tern_conn **out);
 
 	/*
-	 * Ends the conn: `closed` follows, with status 0 if it was up and healthy. Messages and
-	 * puts already taken are still sent when `flush` is set and the peer takes them within a
-	 * second; without it they may be lost. Calling it again is harmless.
+	 * Ends the conn: `closed` follows, with status 0 if it was up and healthy.
+	 * Messages and puts already taken are still sent when `flush` is set and the peer
+	 * takes them within a second; without it they may be lost. Calling it again is
+	 * harmless.
 	 */
 	void (*conn_close)(struct tern_conn *conn, bool flush);
 
 	/*
-	 * One message: `head` (a multiple of 8 bytes), then `payload` of `payload_bytes` from
-	 * memory; together at most message_bytes. Both are copied or gone when it returns 0.
-	 * -EAGAIN: no room, nothing was taken, `writable` will come. -ENOTCONN: it failed,
-	 * `closed` is on its way.
+	 * One message: `head` (a multiple of 8 bytes), then `payload` of `payload_bytes`
+	 * from memory; together at most message_bytes. Both are copied or gone when it
+	 * returns 0. -EAGAIN: no room, nothing was taken, `writable` will come.
+	 * -ENOTCONN: it failed, `closed` is on its way.
 	 */
 	int (*send)(struct tern_conn *conn, const void *head, size_t head_bytes,
-			const void *payload, size_t payload_bytes);
+		const void *payload, size_t payload_bytes);
 
 	/*
-	 * Writes `bytes` from (mem, offset) to `remote` + remote_offset. done(0): the source may
-	 * be reused; says nothing of the peer (a message behind it does). Errors as send(). NULL
-	 * without TERN_CAP_PUT. bytes > 0.
+	 * Writes `bytes` from (mem, offset) to `remote` + remote_offset. done(0): the
+	 * source may be reused; says nothing of the peer (a message behind it does).
+	 * Errors as send(). NULL without TERN_CAP_PUT. bytes > 0.
 	 */
 	int (*put)(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
-			uint64_t offset, uint64_t bytes, const struct tern_region *remote,
-			uint64_t remote_offset);
+		uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+		uint64_t remote_offset);
 
 	/*
-	 * Reads `bytes` at `remote` + remote_offset into (mem, offset). done(0): they are there.
-	 * done(-EACCES): the peer does not let us (permission outside our control); the bytes
-	 * are not there and the conn lives. Errors as send(). NULL without TERN_CAP_GET.
+	 * Reads `bytes` at `remote` + remote_offset into (mem, offset). done(0): they are
+	 * there. done(-EACCES): the peer does not let us (permission outside our
+	 * control); the bytes are not there and the conn lives. Errors as send(). NULL
+	 * without TERN_CAP_GET.
 	 */
 	int (*get)(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
-			uint64_t offset, uint64_t bytes, const struct tern_region *remote,
-			uint64_t remote_offset);
+		uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+		uint64_t remote_offset);
 
 	/*
-	 * Where `bytes` at `remote` + remote_offset can be read in place, until unpeek(). The
-	 * mapping outlives the conn, so that a peer's death takes no memory from under a reader;
-	 * that the bytes stay what they are is an agreement above this layer. -EAGAIN: not yet;
-	 * op->done() tells when to try again. -ENOTSUP: not this region (memory outside slabs):
-	 * use get. NULL without TERN_CAP_PEEK.
+	 * Where `bytes` at `remote` + remote_offset can be read in place, until unpeek().
+	 * The mapping outlives the conn, so that a peer's death takes no memory from
+	 * under a reader; that the bytes stay what they are is an agreement above this
+	 * layer. -EAGAIN: not yet; op->done() tells when to try again. -ENOTSUP: not this
+	 * region (memory outside slabs): use get. NULL without TERN_CAP_PEEK.
 	 */
-	int (*peek)(struct tern_conn *conn, struct tern_op *op, const struct tern_region *remote,
-			uint64_t remote_offset, uint64_t bytes, const void **out);
+	int (*peek)(struct tern_conn *conn, struct tern_op *op,
+		const struct tern_region *remote, uint64_t remote_offset, uint64_t bytes,
+		const void **out);
 	/* Ends one successful peek() of this port; `data` is what it gave. */
 	void (*unpeek)(struct tern_port *port, const void *data);
 
 	/*
-	 * Lets the peer of `conn` reach (mem, offset, bytes), and any later conn of this port
-	 * with the same conn->owner (a reconnect, another rail). Constant time, no system call.
-	 * -EAGAIN: all entries are in use. bytes may be 0.
+	 * Lets the peer of `conn` reach (mem, offset, bytes), and any later conn of this
+	 * port with the same conn->owner (a reconnect, another rail). Constant time, no
+	 * system call. -EAGAIN: all entries are in use. bytes may be 0.
 	 */
 	int (*expose)(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
-			uint64_t bytes, enum tern_access access, struct tern_region *out);
+		uint64_t bytes, enum tern_access access, struct tern_region *out);
 
 	/*
 	 * Ends it. 0: from now on the fabric does not touch the memory for the peer.
-	 * -EINPROGRESS: bytes are landing right now; op->done() tells when they no longer do.
-	 * A peer that uses the region later gets its conn cut or its bytes dropped (a put that
-	 * crossed the withdrawal is no crime). Regions that the peer reads in place are not
-	 * protected by this: withdraw when the peer has said that it is done, or is gone.
-	 * Needs no live conn.
+	 * -EINPROGRESS: bytes are landing right now; op->done() tells when they no longer
+	 * do. A peer that uses the region later gets its conn cut or its bytes dropped (a
+	 * put that crossed the withdrawal is no crime). Regions that the peer reads in
+	 * place are not protected by this: withdraw when the peer has said that it is
+	 * done, or is gone. Needs no live conn.
 	 */
 	int (*withdraw)(struct tern_port *port, struct tern_op *op,
-			const struct tern_region *region);
+		const struct tern_region *region);
 
 	/*
-	 * Sends what waits, receives, completes, calls handlers; at most about `budget` events,
-	 * so that one busy conn does not keep the others and the timers waiting. How many events.
+	 * Sends what waits, receives, completes, calls handlers; at most about `budget`
+	 * events, so that one busy conn does not keep the others and the timers waiting.
+	 * How many events.
 	 */
 	int (*poll)(struct tern_port *port, int budget);
-	/* Sends what waits and prepares for sleep: after 0, fd() becomes readable on the next
-	 * event. -EAGAIN: there is one already: poll. */
+	/* Sends what waits and prepares for sleep: after 0, fd() becomes readable on the
+	 * next event. -EAGAIN: there is one already: poll. */
 	int (*arm)(struct tern_port *port);
 	int (*fd)(struct tern_port *port); /* -1 if the fabric has none (sim) */
 };
@@ -236,9 +245,9 @@ struct tern_conn {
 	uint32_t caps;        /* enum tern_caps */
 	uint32_t eager_bytes; /* this fabric's default eager threshold */
 	uint64_t chunk_bytes; /* best size of one put or get of a large transfer */
-	void *user;  /* the caller's */
-	void *owner; /* set by the caller before it exposes or accepts anything: whom regions
-	                belong to. Compared, never followed */
+	void *user;           /* the caller's */
+	void *owner;   /* set by the caller before it exposes or accepts anything: whom
+			  regions   belong to. Compared, never followed */
 	char name[80]; /* for messages: "tcp 10.0.0.7:41234", "shm pid 812" */
 };
 

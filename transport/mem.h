@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of struct tern_mem, for this layer only: what fabrics need to know of a range.
- * See include/tern/memory.h for the interface.
+ * The inside of struct tern_mem, for this layer only: what fabrics need to know of a
+ * range. See include/tern/memory.h for the interface.
  */
 #ifndef TERN_TRANSPORT_MEM_H
 #define TERN_TRANSPORT_MEM_H
@@ -18,11 +18,11 @@ struct tern_mem {
 	enum tern_mem_kind kind;
 	char *base;
 	uint64_t bytes;
-	int fd;          /* memfd that holds it from offset 0 (slabs), sealed against shrinking;
-	                    -1: memory of the user's */
-	uint32_t id;     /* unique in the domain for its whole life, never reused */
-	uint32_t slab;   /* the pool's number for it (slabs) */
-	bool huge;       /* on reserved huge pages */
+	int fd; /* memfd that holds it from offset 0 (slabs), sealed against shrinking;
+		   -1: memory of the user's */
+	uint32_t id;      /* unique in the domain for its whole life, never reused */
+	uint32_t slab;    /* the pool's number for it (slabs) */
+	bool huge;        /* on reserved huge pages */
 	atomic_uint refs; /* requests and exposures hold none: their owners do */
 	void *regs[TERN_FABRICS_MAX]; /* by tern_fabric.index */
 };
@@ -38,7 +38,8 @@ static inline char *tern_mem_at(const struct tern_mem *mem, uint64_t offset)
 }
 
 /* Does (offset, bytes) lie inside? */
-static inline bool tern_mem_holds(const struct tern_mem *mem, uint64_t offset, uint64_t bytes)
+static inline bool tern_mem_holds(
+	const struct tern_mem *mem, uint64_t offset, uint64_t bytes)
 {
 	return offset <= mem->bytes && bytes <= mem->bytes - offset;
 }
@@ -49,8 +50,8 @@ static inline bool tern_mem_holds(const struct tern_mem *mem, uint64_t offset, u
  * of 2 MiB and there are enough. References: 1.
  * bytes is rounded up to the page size. -ENOMEM.
  */
-int tern_mem_new_slab(struct tern_domain *domain, uint64_t bytes, bool huge,
-		struct tern_mem **out);
+int tern_mem_new_slab(
+	struct tern_domain *domain, uint64_t bytes, bool huge, struct tern_mem **out);
 
 /* Touches every page of it now. */
 void tern_mem_prefault(struct tern_mem *mem);

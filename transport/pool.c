@@ -68,7 +68,7 @@ static struct block *block_at(struct tern_pool *pool, uint32_t id)
 	return &pool->slabs[id >> pool->slab_shift].blocks[unit];
 }
 
-/* ---- size classes ------------------------------------------------------------------ */
+/* ---- size classes ---- */
 
 struct class
 {
@@ -130,7 +130,7 @@ static void list_remove(struct tern_pool *pool, uint32_t id)
 	block->next = IN_USE;
 }
 
-/* ---- blocks ------------------------------------------------------------------------ */
+/* ---- blocks ---- */
 
 /* Tells the block behind (slab, unit, units), if there is one, what now stands before it.
  */
@@ -179,7 +179,7 @@ static void split(struct tern_pool *pool, uint32_t id, uint32_t units)
 	if (!rest)
 		return;
 	block->units = units;
-	*block_at(pool, id + units) = (struct block){ .units = rest, .prev_units = units };
+	*block_at(pool, id + units) = (struct block){.units = rest, .prev_units = units};
 	set_prev_units(pool, id + units, rest);
 	list_insert(pool, id + units);
 }
@@ -212,7 +212,7 @@ static void free_block(struct tern_pool *pool, uint32_t id)
 	list_insert(pool, id);
 }
 
-/* ---- slabs ------------------------------------------------------------------------- */
+/* ---- slabs ---- */
 
 static uint64_t blocks_bytes(const struct tern_pool *pool)
 {
@@ -234,7 +234,7 @@ static struct block *new_blocks(struct tern_pool *pool)
 static int add_slab(struct tern_pool *pool)
 {
 	bool huge = !pool->domain->opts.no_hugepages;
-	struct slab slab = { .blocks = new_blocks(pool) };
+	struct slab slab = {.blocks = new_blocks(pool)};
 	uint32_t id;
 	int status;
 
@@ -291,7 +291,7 @@ static int check_opts(struct tern_pool_opts *opts)
 int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
 	struct tern_pool **out)
 {
-	struct tern_pool_opts checked = opts ? *opts : (struct tern_pool_opts){ 0 };
+	struct tern_pool_opts checked = opts ? *opts : (struct tern_pool_opts){0};
 	struct tern_pool *pool;
 	int status = check_opts(&checked);
 
@@ -331,7 +331,7 @@ void tern_pool_free(struct tern_pool *pool)
 	destroy(pool);
 }
 
-/* ---- get and put ------------------------------------------------------------------- */
+/* ---- get and put ---- */
 
 static int try_get(struct tern_pool *pool, uint32_t units, struct tern_buf *out)
 {
@@ -415,7 +415,7 @@ void tern_pool_put(struct tern_pool *pool, struct tern_buf *buf)
 		put_block(pool, buf);
 		pthread_mutex_unlock(&pool->lock);
 	}
-	*buf = (struct tern_buf){ 0 };
+	*buf = (struct tern_buf){0};
 }
 
 void tern_pool_stats(struct tern_pool *pool, struct tern_pool_stats *out)

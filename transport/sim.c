@@ -53,8 +53,7 @@ struct file {
 	size_t bytes;
 };
 
-/* ---- events
- * ------------------------------------------------------------------------------ */
+/* ---- events ---- */
 
 static bool sooner(const struct tern_sim_event *a, const struct tern_sim_event *b)
 {
@@ -122,8 +121,7 @@ void tern_sim_trace(struct tern_sim *sim, uint64_t what)
 	sim->hash = tern_mix64(sim->hash ^ tern_mix64(sim->now_ns) ^ what);
 }
 
-/* ---- the environment
- * ----------------------------------------------------------------------- */
+/* ---- the environment ---- */
 
 static struct tern_sim_process *process_of(struct tern_env *env)
 {
@@ -290,8 +288,7 @@ static const struct tern_env_ops env_ops = {
 	.poll = sim_poll,
 };
 
-/* ---- files
- * ----------------------------------------------------------------------------------- */
+/* ---- files ---- */
 
 static struct file *find_file(struct tern_sim *sim, const char *path)
 {
@@ -333,8 +330,7 @@ const void *tern_sim_file_get(struct tern_sim *sim, const char *path, size_t *by
 	return f->data;
 }
 
-/* ---- processes
- * --------------------------------------------------------------------------------- */
+/* ---- processes ---- */
 
 static void woken(struct tern_sim_event *event)
 {
@@ -434,8 +430,7 @@ bool tern_sim_crashed(const struct tern_sim_process *p)
 	return p->crashed;
 }
 
-/* ---- the world
- * ---------------------------------------------------------------------------------- */
+/* ---- the world ---- */
 
 struct tern_sim *tern_sim_new(const struct tern_sim_opts *opts)
 {

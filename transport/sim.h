@@ -72,8 +72,7 @@ int tern_sim_file_put(
 /* NULL: there is none. Valid until the file is written again. */
 const void *tern_sim_file_get(struct tern_sim *sim, const char *path, size_t *bytes);
 
-/* ---- between sim.c and sim_fabric.c
- * -------------------------------------------------------- */
+/* ---- between sim.c and sim_fabric.c ---- */
 
 /* Something that will happen. The callback runs between turns of the processes. */
 struct tern_sim_event {

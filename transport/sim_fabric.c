@@ -18,8 +18,7 @@
 #include "transport/mem.h"
 #include "transport/sim_fabric.h"
 
-/* ---- sides and what is about them
- * -------------------------------------------------------- */
+/* ---- sides and what is about them ---- */
 
 void sim_side_put(struct side *s)
 {
@@ -97,8 +96,7 @@ bool sim_is_up(const struct side *s)
 	       (s->state == SIDE_ENDING && s->status < 0 && s->other);
 }
 
-/* ---- the end of a side
- * ------------------------------------------------------------------------ */
+/* ---- the end of a side ---- */
 
 /* Nothing lands in its memory from now on, and who waits for that need not wait longer.
  */
@@ -205,8 +203,7 @@ void tern_sim_fabric_crash(struct tern_sim_process *process)
 	}
 }
 
-/* ---- connecting
- * ------------------------------------------------------------------------------------ */
+/* ---- connecting ---- */
 
 static struct sim_lsn *find_lsn(struct tern_sim *sim, const char *address)
 {

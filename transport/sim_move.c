@@ -19,8 +19,7 @@ void sim_work_put(struct work *w)
 	free(w);
 }
 
-/* ---- windows
- * ------------------------------------------------------------------------------- */
+/* ---- windows ---- */
 
 static struct window *window_at(struct sim_port *port, uint32_t slot, uint32_t generation)
 {
@@ -99,8 +98,7 @@ int sim_withdraw(
 	return 0;
 }
 
-/* ---- sending
- * ------------------------------------------------------------------------------------ */
+/* ---- sending ---- */
 
 static void writable_event(struct tern_sim_event *event)
 {

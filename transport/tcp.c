@@ -29,7 +29,7 @@ static struct tcp_fabric *fabric_of(struct tcp_port *port)
 	return tern_container_of(port->base.fabric, struct tcp_fabric, base);
 }
 
-/* ---- fabric ----------------------------------------------------------------------- */
+/* ---- fabric ---- */
 
 static int choose_engine(
 	struct tcp_fabric *fabric, enum tern_tcp_engine asked, const char **why)
@@ -105,7 +105,7 @@ static void tcp_close(struct tern_fabric *fabric)
 	free(tern_container_of(fabric, struct tcp_fabric, base));
 }
 
-/* ---- port ------------------------------------------------------------------------- */
+/* ---- port ---- */
 
 static int engine_start(struct tcp_port *port)
 {
@@ -201,7 +201,7 @@ static int tcp_fd(struct tern_port *base)
 	return port->engine->fd(port);
 }
 
-/* ---- conn ------------------------------------------------------------------------- */
+/* ---- conn ---- */
 
 static void conn_discard(struct tcp_conn *conn)
 {
@@ -328,7 +328,7 @@ static void tcp_conn_close(struct tern_conn *base, bool flush)
 	}
 }
 
-/* ---- connect ---------------------------------------------------------------------- */
+/* ---- connect ---- */
 
 /* Starts on the next address that can be started on. 0, or the last failure. */
 static int connect_next(struct tcp_conn *conn, int rc)
@@ -419,7 +419,7 @@ int tcp_conn_connected(struct tcp_conn *conn)
 	return 1;
 }
 
-/* ---- listen ----------------------------------------------------------------------- */
+/* ---- listen ---- */
 
 /* A listening socket on this address, or a negative errno. */
 static int listen_at(const struct tcp_addr *addr, const char *congestion)
@@ -536,7 +536,7 @@ int tcp_lsn_accept(struct tcp_lsn *lsn)
 	return 1;
 }
 
-/* ---- windows ---------------------------------------------------------------------- */
+/* ---- windows ---- */
 
 static int tcp_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 	uint64_t bytes, enum tern_access access, struct tern_region *out)

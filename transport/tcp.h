@@ -46,7 +46,7 @@
 struct tcp_port;
 struct tcp_engine_ops;
 
-/* ---- addresses: tcp_addr.c -------------------------------------------------------- */
+/* ---- addresses: tcp_addr.c ---- */
 
 struct tcp_addr {
 	struct sockaddr_storage sa;
@@ -75,7 +75,7 @@ void tcp_addr_print(const struct tcp_addr *addr, char *out, size_t bytes);
 int tcp_socket_open(int family, const char *congestion);
 void tcp_socket_options(int fd, const char *congestion);
 
-/* ---- windows: tcp_window.c -------------------------------------------------------- */
+/* ---- windows: tcp_window.c ---- */
 
 struct tcp_window {
 	uint32_t generation; /* of its present or last use; 0: never used */
@@ -110,7 +110,7 @@ struct tcp_window *tcp_window_withdraw(
 int tcp_window_find(struct tcp_windows *windows, void *owner,
 	const struct tcp_frame *frame, struct tcp_window **out);
 
-/* ---- the engine seam: tcp_epoll.c, tcp_uring.c ------------------------------------ */
+/* ---- the engine seam: tcp_epoll.c, tcp_uring.c ---- */
 
 enum tcp_watch_kind {
 	TCP_WATCH_CONN,
@@ -160,7 +160,7 @@ void tcp_watch_spent(struct tcp_port *port, struct tcp_watch *watch);
 void tcp_watch_got(struct tcp_port *port, struct tcp_watch *watch, uint32_t events);
 void tcp_watch_remove(struct tcp_port *port, struct tcp_watch *watch);
 
-/* ---- objects ---------------------------------------------------------------------- */
+/* ---- objects ---- */
 
 struct tcp_fabric {
 	struct tern_fabric base;
@@ -306,7 +306,7 @@ static inline struct tcp_port *tcp_conn_port(struct tcp_conn *conn)
 	return tcp_port_of(conn->base.port);
 }
 
-/* ---- tcp.c ------------------------------------------------------------------------ */
+/* ---- tcp.c ---- */
 
 /* Goes to ENDED: closes the socket and lets go of all memory. The callbacks follow. */
 void tcp_conn_end(struct tcp_conn *conn, int status);
@@ -319,14 +319,14 @@ int tcp_conn_connected(struct tcp_conn *conn);
 /* A peer that connected. How many events. */
 int tcp_lsn_accept(struct tcp_lsn *lsn);
 
-/* ---- tcp_port.c ------------------------------------------------------------------- */
+/* ---- tcp_port.c ---- */
 
 int tcp_port_poll(struct tern_port *port, int budget);
 int tcp_port_arm(struct tern_port *port);
 /* done() will be called. */
 void tcp_port_done(struct tcp_port *port, struct tern_op *op, int status);
 
-/* ---- tcp_tx.c --------------------------------------------------------------------- */
+/* ---- tcp_tx.c ---- */
 
 int tcp_tx_init(struct tcp_tx *tx, uint32_t message_bytes);
 void tcp_tx_fini(struct tcp_tx *tx);
@@ -344,7 +344,7 @@ void tcp_tx_unblock(struct tcp_conn *conn);
 /* Ends every put that waits. */
 void tcp_tx_abort(struct tcp_conn *conn, int status);
 
-/* ---- tcp_rx.c --------------------------------------------------------------------- */
+/* ---- tcp_rx.c ---- */
 
 int tcp_rx_init(struct tcp_rx *rx, uint32_t message_bytes);
 void tcp_rx_fini(struct tcp_rx *rx);

@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "transport/tcp.h"
 
-/* ---- watches ---------------------------------------------------------------------- */
+/* ---- watches ---- */
 
 void tcp_watch_init(struct tcp_watch *watch, enum tcp_watch_kind kind, int fd)
 {
@@ -103,7 +103,7 @@ static void sync_watches(struct tcp_port *port, bool direct)
 	}
 }
 
-/* ---- callbacks -------------------------------------------------------------------- */
+/* ---- callbacks ---- */
 
 void tcp_port_done(struct tcp_port *port, struct tern_op *op, int status)
 {
@@ -185,7 +185,7 @@ static bool calls_wait(const struct tcp_port *port)
 	       !tern_list_empty(&port->ended);
 }
 
-/* ---- turns ------------------------------------------------------------------------ */
+/* ---- turns ---- */
 
 static int transmit_all(struct tcp_port *port)
 {

@@ -89,7 +89,7 @@ static void uring_fini(struct tcp_port *port)
 	free(port->uring);
 }
 
-/* ---- names ------------------------------------------------------------------------ */
+/* ---- names ---- */
 
 static int names_grow(struct tcp_uring *uring)
 {
@@ -143,7 +143,7 @@ static struct tcp_watch *watch_of(const struct tcp_uring *uring, uint64_t name)
 	return uring->names[slot - 1].watch;
 }
 
-/* ---- polls ------------------------------------------------------------------------ */
+/* ---- polls ---- */
 
 /* NULL: the kernel takes no more just now. */
 static struct io_uring_sqe *entry(struct tcp_uring *uring)

@@ -111,7 +111,7 @@ static bool is_gzip(const struct tern_data_file *file, size_t at)
 
 static int unpack_gzip(struct unpacker *u)
 {
-	z_stream z = { 0 };
+	z_stream z = {0};
 	int status;
 
 	if (inflateInit2(&z, 15 + 16) != Z_OK)
@@ -167,7 +167,7 @@ static int unpack_bzip2(struct unpacker *u)
 	int status;
 
 	do {
-		bz_stream z = { 0 };
+		bz_stream z = {0};
 
 		if (BZ2_bzDecompressInit(&z, 0, 0) != BZ_OK)
 			return -ENOMEM;
@@ -206,7 +206,7 @@ static int check_rest(struct unpacker *u)
 int tern_data_unpack(const struct tern_data_file *file, struct tern_data_file *plain,
 	void **owned, struct tern_data_error *error)
 {
-	struct unpacker u = { .file = file, .error = error };
+	struct unpacker u = {.file = file, .error = error};
 	bool gzip = is_gzip(file, 0);
 	int status;
 

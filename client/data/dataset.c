@@ -104,7 +104,7 @@ int tern_dataset_read(const struct tern_data_file *data,
 }
 
 int tern_dataset_range(const struct tern_dataset *whole, uint64_t first, uint64_t count,
-		struct tern_dataset **out)
+	struct tern_dataset **out)
 {
 	struct tern_dataset_storage *storage = whole->storage;
 	struct tern_dataset *dataset;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Data sets: what the readers make and the models eat. A data set is read whole into memory
- * and never changes afterwards, so jobs on any thread may read it. Readers work on bytes that
- * are in memory already (the environment read the file): pure functions, easy to test and
- * to fuzz.
+ * Data sets: what the readers make and the models eat. A data set is read whole into
+ * memory and never changes afterwards, so jobs on any thread may read it. Readers work on
+ * bytes that are in memory already (the environment read the file): pure functions, easy
+ * to test and to fuzz.
  */
 #ifndef TERN_CLIENT_DATASET_H
 #define TERN_CLIENT_DATASET_H
@@ -12,16 +12,20 @@
 #include <stdint.h>
 
 enum tern_data_kind {
-	TERN_DATA_DENSE, /* width floats and a label: IDX images (scaled to 0..1), svmlight */
-	TERN_DATA_TEXT,  /* a sequence of symbols: a record is `width` of them, the label the next */
+	TERN_DATA_DENSE, /* width floats and a label: IDX images (scaled to 0..1),
+			    svmlight */
+	TERN_DATA_TEXT,  /* a sequence of symbols: a record is `width` of them, the label
+			    the next */
 };
 
 struct tern_dataset {
 	enum tern_data_kind kind;
-	uint64_t count;       /* records */
-	uint32_t width;       /* DENSE: features; TEXT: symbols of context */
-	uint32_t class_count; /* labels are 0..class_count-1. svmlight -1/+1 becomes 0/1 */
-	/* DENSE: rows in compressed form; IDX keeps bytes, svmlight (index, value) pairs. */
+	uint64_t count; /* records */
+	uint32_t width; /* DENSE: features; TEXT: symbols of context */
+	uint32_t
+		class_count; /* labels are 0..class_count-1. svmlight -1/+1 becomes 0/1 */
+	/* DENSE: rows in compressed form; IDX keeps bytes, svmlight (index, value) pairs.
+	 */
 	const struct tern_dataset_rows *rows;
 	/* TEXT: symbols, and what byte each stands for. class_count of them. */
 	const uint8_t *symbols;
@@ -47,19 +51,19 @@ struct tern_data_error {
  * Reads a data set; the format is told from the contents: IDX (labels given), svmlight
  * (labels NULL), text (text_context > 0), each plain, gzip or bzip2. `min_width` widens
  * svmlight rows (a test file may lack the last features). The files' bytes may be freed
- * afterwards. -EINVAL with error->text: file, place, what stands there, what was expected;
- * -ENOTSUP: bzip2 not built in; -ENOMEM.
+ * afterwards. -EINVAL with error->text: file, place, what stands there, what was
+ * expected; -ENOTSUP: bzip2 not built in; -ENOMEM.
  */
-int tern_dataset_read(const struct tern_data_file *data, const struct tern_data_file *labels,
-		uint32_t text_context, uint32_t min_width, struct tern_dataset **out,
-		struct tern_data_error *error);
+int tern_dataset_read(const struct tern_data_file *data,
+	const struct tern_data_file *labels, uint32_t text_context, uint32_t min_width,
+	struct tern_dataset **out, struct tern_data_error *error);
 
 /*
- * Records first..first+count of `whole` as a data set of its own; frees independently, in any
- * order. -EINVAL: out of range; -ENOMEM.
+ * Records first..first+count of `whole` as a data set of its own; frees independently, in
+ * any order. -EINVAL: out of range; -ENOMEM.
  */
 int tern_dataset_range(const struct tern_dataset *whole, uint64_t first, uint64_t count,
-		struct tern_dataset **out);
+	struct tern_dataset **out);
 
 void tern_dataset_free(struct tern_dataset *dataset);
 
@@ -71,15 +75,15 @@ struct tern_batch {
 	int32_t *labels; /* [rows] */
 };
 
-/* Fills `batch` (its arrays have room for `rows`) with the records named; indices are below
- * count. */
+/* Fills `batch` (its arrays have room for `rows`) with the records named; indices are
+ * below count. */
 void tern_dataset_batch(const struct tern_dataset *dataset, const uint64_t *records,
-		size_t rows, struct tern_batch *batch);
+	size_t rows, struct tern_batch *batch);
 
 /*
  * Record number n of the endless sequence of seeded permutations, one per epoch, of
- * 0..count-1: a keyed bijection (a Feistel network with cycle walking), so any place of it is
- * computed alone and nothing is stored.
+ * 0..count-1: a keyed bijection (a Feistel network with cycle walking), so any place of
+ * it is computed alone and nothing is stored.
  */
 uint64_t tern_permutation_at(uint64_t seed, uint64_t count, uint64_t n);
 

@@ -14,8 +14,8 @@ int tern_data_read_text(const struct tern_data_file *data, uint32_t context,
 {
 	struct tern_dataset_storage *storage = dataset->storage;
 	const uint8_t *bytes = data->data;
-	uint8_t symbol_of[256] = { 0 };
-	bool seen[256] = { false };
+	uint8_t symbol_of[256] = {0};
+	bool seen[256] = {false};
 
 	if (data->bytes <= context)
 		return tern_data_fail(error, data->path,

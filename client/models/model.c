@@ -48,8 +48,7 @@ struct tern_workspace {
 	float *dy[LAYERS_MAX]; /* their gradients */
 };
 
-/* ---- specs
- * --------------------------------------------------------------------------------- */
+/* ---- specs ---- */
 
 static int fail(struct tern_data_error *error, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
@@ -129,8 +128,7 @@ int tern_model_context(const char *spec, struct tern_data_error *error)
 		       : unknown(spec, error);
 }
 
-/* ---- building
- * ------------------------------------------------------------------------------ */
+/* ---- building ---- */
 
 static uint64_t add_param(struct tern_model *m, const char *layer, const char *what,
 	uint64_t rows, uint64_t columns, float scale)
@@ -254,8 +252,7 @@ uint64_t tern_model_size(const struct tern_model *model)
 	return model->size;
 }
 
-/* ---- room
- * ------------------------------------------------------------------------------------ */
+/* ---- room ---- */
 
 static float *room(size_t rows, size_t width)
 {
@@ -299,8 +296,7 @@ void tern_workspace_free(struct tern_workspace *ws)
 	free(ws);
 }
 
-/* ---- forward and backward
- * ------------------------------------------------------------------ */
+/* ---- forward and backward ---- */
 
 static const float *input_of(const struct tern_model *m, const struct tern_kernels *k,
 	const float *params, const struct tern_batch *batch, struct tern_workspace *ws)
@@ -396,8 +392,7 @@ int32_t tern_model_sample(const struct tern_model *m, const struct tern_kernels 
 	return (int32_t)m->classes - 1;
 }
 
-/* ---- the area under the curve
- * ------------------------------------------------------------- */
+/* ---- the area under the curve ---- */
 
 struct scored {
 	float score;

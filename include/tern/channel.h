@@ -7,8 +7,8 @@
  * among different triples there is no order. dtype and shape travel with the bytes.
  *
  * Requests are the caller's: they must stay in place until done() ran (or tern_test says
- * something else than -EINPROGRESS). Each ends with exactly one status. Everything here is
- * called on the context's thread.
+ * something else than -EINPROGRESS). Each ends with exactly one status. Everything here
+ * is called on the context's thread.
  */
 #ifndef TERN_CHANNEL_H
 #define TERN_CHANNEL_H
@@ -26,36 +26,39 @@ struct tern_channel;
 struct tern_listener;
 struct tern_route;
 
-/* ---- peers ------------------------------------------------------------------------ */
+/* ---- peers ---- */
 
 enum tern_peer_event {
-	TERN_PEER_UP,        /* connected; requests posted before now start to move */
-	TERN_PEER_SUSPECT,   /* silent, or its connection was lost and is being restored */
+	TERN_PEER_UP,      /* connected; requests posted before now start to move */
+	TERN_PEER_SUSPECT, /* silent, or its connection was lost and is being restored */
 	TERN_PEER_RECOVERED, /* heard from again; nothing was lost */
 	TERN_PEER_DOWN,      /* gone for good: every request has ended with `status` */
 };
 
 struct tern_peer_opts {
-	/* `status`: why, for SUSPECT and DOWN (0: the peer said goodbye). May be NULL. After
-	 * DOWN the only call allowed on the peer is tern_peer_free. */
-	void (*event)(struct tern_peer *peer, enum tern_peer_event event, int status, void *arg);
+	/* `status`: why, for SUSPECT and DOWN (0: the peer said goodbye). May be NULL.
+	 * After DOWN the only call allowed on the peer is tern_peer_free. */
+	void (*event)(struct tern_peer *peer, enum tern_peer_event event, int status,
+		void *arg);
 	void *arg;
-	const char *name; /* how this end is to be called in the peer's messages; copied */
-	struct tern_pool *pool; /* where TERN_RECV_ALLOC receives come from; may be NULL */
+	const char
+		*name; /* how this end is to be called in the peer's messages; copied */
+	struct tern_pool
+		*pool; /* where TERN_RECV_ALLOC receives come from; may be NULL */
 };
 
 /*
- * Listens at `address`: "FABRIC://REST", FABRIC one of auto, tcp, shm, sim. For auto and tcp
- * REST is HOST:PORT (port 0: the system picks one; see tern_listener_address), for shm any
- * name, for sim a number. auto listens on tcp and, for peers on this host, shm.
+ * Listens at `address`: "FABRIC://REST", FABRIC one of auto, tcp, shm, sim. For auto and
+ * tcp REST is HOST:PORT (port 0: the system picks one; see tern_listener_address), for
+ * shm any name, for sim a number. auto listens on tcp and, for peers on this host, shm.
  * accept() is called for each peer that completed the handshake; it may call
  * tern_peer_set_opts and must not block. -EINVAL: address; -EADDRINUSE, -EADDRNOTAVAIL,
  * -EACCES: from the system.
  */
 TERN_API int tern_listen(struct tern_context *ctx, const char *address,
-		const struct tern_peer_opts *opts,
-		void (*accept)(struct tern_peer *peer, void *arg), void *arg,
-		struct tern_listener **out);
+	const struct tern_peer_opts *opts,
+	void (*accept)(struct tern_peer *peer, void *arg), void *arg,
+	struct tern_listener **out);
 
 /* The address that peers connect to, with the port that was picked. */
 TERN_API const char *tern_listener_address(const struct tern_listener *listener);
@@ -70,9 +73,10 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * version), -EACCES (the secret does not match). -EINVAL at once: malformed address.
  */
 TERN_API int tern_connect(struct tern_context *ctx, const char *address,
-		const struct tern_peer_opts *opts, struct tern_peer **out);
+	const struct tern_peer_opts *opts, struct tern_peer **out);
 
-TERN_API void tern_peer_set_opts(struct tern_peer *peer, const struct tern_peer_opts *opts);
+TERN_API void tern_peer_set_opts(
+	struct tern_peer *peer, const struct tern_peer_opts *opts);
 
 /* What the other end calls itself, and where it is: "worker 3 (tcp 10.0.0.7:41234)". */
 TERN_API const char *tern_peer_name(const struct tern_peer *peer);
@@ -80,10 +84,10 @@ TERN_API const char *tern_peer_name(const struct tern_peer *peer);
 TERN_API const char *tern_peer_fabric(const struct tern_peer *peer);
 
 /*
- * Orderly end: sends already posted are waited for, then goodbye is said, and when the peer
- * has said it too the event DOWN comes with status 0. Receives that nobody served end with
- * -ESHUTDOWN. A peer that is told goodbye may still receive what had arrived; it goes down when
- * it has.
+ * Orderly end: sends already posted are waited for, then goodbye is said, and when the
+ * peer has said it too the event DOWN comes with status 0. Receives that nobody served
+ * end with -ESHUTDOWN. A peer that is told goodbye may still receive what had arrived; it
+ * goes down when it has.
  */
 TERN_API void tern_peer_close(struct tern_peer *peer);
 
@@ -92,16 +96,16 @@ TERN_API void tern_peer_close(struct tern_peer *peer);
  * this call. */
 TERN_API void tern_peer_free(struct tern_peer *peer);
 
-/* ---- channels --------------------------------------------------------------------- */
+/* ---- channels ---- */
 
 /* Channel `number` of this peer: a name space of keys with its own window of
- * TERN_CHANNEL_INFLIGHT moving requests; more may be posted, they wait their turn. Both ends
- * open the same number. Lives until the peer is freed. -EEXIST, -ENOMEM. */
+ * TERN_CHANNEL_INFLIGHT moving requests; more may be posted, they wait their turn. Both
+ * ends open the same number. Lives until the peer is freed. -EEXIST, -ENOMEM. */
 #define TERN_CHANNEL_INFLIGHT 256
-TERN_API int tern_channel_open(struct tern_peer *peer, uint32_t number,
-		struct tern_channel **out);
+TERN_API int tern_channel_open(
+	struct tern_peer *peer, uint32_t number, struct tern_channel **out);
 
-/* ---- requests --------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 /* Where a tensor is and what it is. */
 struct tern_tensor {
@@ -111,10 +115,10 @@ struct tern_tensor {
 
 enum tern_req_flags {
 	TERN_RECV_ALLOC = 1 << 0, /* receive into a buffer of the peer's pool */
-	TERN_RECV_PEEK = 1 << 1,  /* receive in place, read-only, where the fabric can; else as
-	                             TERN_RECV_ALLOC. Which of them: `peeked` */
-	TERN_URGENT = 1 << 2,     /* send: ahead of other large transfers to this peer, where the
-	                             fabric puts (tcp, verbs); no effect on shm */
+	TERN_RECV_PEEK = 1 << 1,  /* receive in place, read-only, where the fabric can;
+				     else as  TERN_RECV_ALLOC. Which of them: `peeked` */
+	TERN_URGENT = 1 << 2, /* send: ahead of other large transfers to this peer, where
+				 the fabric puts (tcp, verbs); no effect on shm */
 };
 
 struct tern_req {
@@ -123,12 +127,13 @@ struct tern_req {
 	void *arg;
 
 	/* Set when the request has ended. */
-	int status; /* -EINPROGRESS until then */
+	int status;              /* -EINPROGRESS until then */
 	struct tern_shape shape; /* receive: what was sent, also with -EMSGSIZE */
 	uint64_t bytes;          /* of the tensor sent, also with -EMSGSIZE */
 	const void *data; /* receive: its first byte for the CPU (ALLOC and PEEK too) */
-	struct tern_buf buf; /* receive with ALLOC: the buffer, the caller's until release */
-	bool peeked;         /* `data` is the sender's memory: release soon */
+	struct tern_buf
+		buf; /* receive with ALLOC: the buffer, the caller's until release */
+	bool peeked; /* `data` is the sender's memory: release soon */
 
 	/* Private. */
 	uint64_t priv[46];
@@ -138,27 +143,29 @@ struct tern_req {
 TERN_API uint64_t tern_key(const char *name);
 
 /*
- * Sends `tensor` under (key, step). Its buffer must stay unchanged until the request ended:
- * for small tensors that is when they left, for larger ones when the peer has them.
+ * Sends `tensor` under (key, step). Its buffer must stay unchanged until the request
+ * ended: for small tensors that is when they left, for larger ones when the peer has
+ * them.
  *
  * `name` may be NULL; with it the peer checks on first use that both mean the same by
  * `key`: -EEXIST and a log line naming both if not.
  *
- * Ends with 0; -EMSGSIZE: the receiver's buffer is too small (both ends get this, but of a
- * small tensor that had left already only the receiver does); -EEXIST; -ECANCELED; or the peer's status when it goes down (-ECONNRESET, -ETIMEDOUT, ...).
- * Returns 0 when the request was taken, and then done() will run, even if it fails.
- * -EINVAL: shape and bytes differ, or the buffer is outside its memory.
+ * Ends with 0; -EMSGSIZE: the receiver's buffer is too small (both ends get this, but of
+ * a small tensor that had left already only the receiver does); -EEXIST; -ECANCELED; or
+ * the peer's status when it goes down (-ECONNRESET, -ETIMEDOUT, ...). Returns 0 when the
+ * request was taken, and then done() will run, even if it fails. -EINVAL: shape and bytes
+ * differ, or the buffer is outside its memory.
  */
 TERN_API int tern_send(struct tern_channel *channel, struct tern_req *req, uint64_t key,
-		uint64_t step, const struct tern_tensor *tensor, const char *name,
-		unsigned flags);
+	uint64_t step, const struct tern_tensor *tensor, const char *name,
+	unsigned flags);
 
 /*
  * Receives into `room` (ignored, may be NULL, with ALLOC or PEEK). Returns and ends as
  * tern_send does; also -ENOBUFS: ALLOC and the pool cannot ever hold it.
  */
 TERN_API int tern_recv(struct tern_channel *channel, struct tern_req *req, uint64_t key,
-		uint64_t step, const struct tern_buf *room, const char *name, unsigned flags);
+	uint64_t step, const struct tern_buf *room, const char *name, unsigned flags);
 
 /* -EINPROGRESS, or the status it ended with. */
 static inline int tern_test(const struct tern_req *req)
@@ -174,35 +181,36 @@ static inline int tern_test(const struct tern_req *req)
 TERN_API void tern_cancel(struct tern_req *req);
 
 /*
- * Gives back what a receive with ALLOC or PEEK holds. Once per such request that ended with
- * 0. What is read in place can be read until then or until the context is freed, also
- * when the peer is gone; a buffer lives as long as its pool.
+ * Gives back what a receive with ALLOC or PEEK holds. Once per such request that ended
+ * with 0. What is read in place can be read until then or until the context is freed,
+ * also when the peer is gone; a buffer lives as long as its pool.
  */
 TERN_API void tern_release(struct tern_req *req);
 
-/* ---- bound routes ----------------------------------------------------------------- */
+/* ---- bound routes ---- */
 
 /*
- * A key bound to one place on both ends: the receiver's room stays exposed from step to step
- * (the peer may write into it until the route is freed), and steps count themselves: the
- * n-th start at one end meets the n-th at the other. Start a receive when the room may be
- * overwritten. A bound key must not be used with tern_send and tern_recv. Freed with the
- * peer at the latest. -EINVAL: shape and bytes differ; -ENOMEM.
+ * A key bound to one place on both ends: the receiver's room stays exposed from step to
+ * step (the peer may write into it until the route is freed), and steps count themselves:
+ * the n-th start at one end meets the n-th at the other. Start a receive when the room
+ * may be overwritten. A bound key must not be used with tern_send and tern_recv. Freed
+ * with the peer at the latest. -EINVAL: shape and bytes differ; -ENOMEM.
  */
 TERN_API int tern_route_bind_send(struct tern_channel *channel, uint64_t key,
-		const struct tern_tensor *tensor, struct tern_route **out);
+	const struct tern_tensor *tensor, struct tern_route **out);
 TERN_API int tern_route_bind_recv(struct tern_channel *channel, uint64_t key,
-		const struct tern_buf *room, struct tern_route **out);
-/* Starts the route's next transfer; `req` ends like any other. -EBUSY: the last one has not. */
+	const struct tern_buf *room, struct tern_route **out);
+/* Starts the route's next transfer; `req` ends like any other. -EBUSY: the last one has
+ * not. */
 TERN_API int tern_route_start(struct tern_route *route, struct tern_req *req);
 /* Idle routes only: -EBUSY otherwise. */
 TERN_API int tern_route_free(struct tern_route *route);
 
-/* ---- statistics ------------------------------------------------------------------- */
+/* ---- statistics ---- */
 
 struct tern_peer_stats {
 	uint64_t messages_sent, messages_received;
-	uint64_t bytes_sent, bytes_received; /* tensor bytes */
+	uint64_t bytes_sent, bytes_received;                    /* tensor bytes */
 	uint64_t eager_count, put_count, get_count, peek_count; /* transfers, by path */
 	uint64_t reconnect_count;
 	uint64_t credit_stall_count; /* sends that had to wait for a credit */

@@ -3,8 +3,8 @@
  * Domain and context.
  *
  * A domain is what a process has once: fabrics, memory registrations, pools. It is
- * thread-safe. A context is a set of connections, queues and timers, used by one thread at
- * a time; nothing in it locks. Only tern_context_wake() may be called from anywhere.
+ * thread-safe. A context is a set of connections, queues and timers, used by one thread
+ * at a time; nothing in it locks. Only tern_context_wake() may be called from anywhere.
  */
 #ifndef TERN_CONTEXT_H
 #define TERN_CONTEXT_H
@@ -17,7 +17,8 @@ extern "C" {
 
 struct tern_domain;
 struct tern_context;
-struct tern_env; /* time, randomness, logging, jobs: base/env.h; NULL takes the system's */
+struct tern_env; /* time, randomness, logging, jobs: base/env.h; NULL takes the system's
+		  */
 struct tern_req;
 
 enum tern_tcp_engine {
@@ -36,35 +37,39 @@ struct tern_domain_opts {
 
 /* opts may be NULL. -ENOMEM; TERN_TCP_URING asked for and refused: -ENOSYS or -EPERM;
  * tcp_congestion asked for and not there: -ENOENT. */
-TERN_API int tern_domain_new(const struct tern_domain_opts *opts, struct tern_domain **out);
+TERN_API int tern_domain_new(
+	const struct tern_domain_opts *opts, struct tern_domain **out);
 
 /* Contexts, pools and wrapped memory must be gone: asserts it. NULL is allowed. */
 TERN_API void tern_domain_free(struct tern_domain *domain);
 
 struct tern_domain_stats {
-	uint64_t registration_count; /* memory registrations ever made, over all fabrics */
-	uint64_t registered_bytes;   /* registered now */
+	uint64_t
+		registration_count; /* memory registrations ever made, over all fabrics */
+	uint64_t registered_bytes;  /* registered now */
 };
-TERN_API void tern_domain_stats(struct tern_domain *domain, struct tern_domain_stats *out);
+TERN_API void tern_domain_stats(
+	struct tern_domain *domain, struct tern_domain_stats *out);
 
 struct tern_context_opts {
-	struct tern_env *env;    /* NULL: the system's. Must outlive the context */
-	uint64_t suspect_ns;     /* silence after which a peer is suspect; 0: 1 s */
-	uint64_t dead_ns;        /* silence after which it is dead; 0: 10 s */
-	uint64_t reconnect_ns;   /* how long a lost connection may take to return; 0: 500 ms */
-	uint64_t connect_ns;     /* how long tern_connect tries; 0: 5 s */
-	uint32_t eager_bytes;    /* eager threshold; 0: the fabric's measured default */
-	uint32_t record_count;   /* unmatched messages held for all peers; 0: 4096 */
-	uint32_t rail_count;     /* connections (sockets) per peer, 1..4; 0: 1 */
-	uint32_t spin_us;        /* tern_wait: most it spins before it sleeps; 0: 20 */
-	bool no_spin;            /* never spin: more processes than cores, or power matters */
-	uint32_t first_seq;      /* tests: where sequence and credit counters start */
-	const char *secret;      /* cluster secret both ends must know; NULL: none */
+	struct tern_env *env;  /* NULL: the system's. Must outlive the context */
+	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s */
+	uint64_t dead_ns;      /* silence after which it is dead; 0: 10 s */
+	uint64_t reconnect_ns; /* how long a lost connection may take to return; 0: 500 ms
+				*/
+	uint64_t connect_ns;   /* how long tern_connect tries; 0: 5 s */
+	uint32_t eager_bytes;  /* eager threshold; 0: the fabric's measured default */
+	uint32_t record_count; /* unmatched messages held for all peers; 0: 4096 */
+	uint32_t rail_count;   /* connections (sockets) per peer, 1..4; 0: 1 */
+	uint32_t spin_us;      /* tern_wait: most it spins before it sleeps; 0: 20 */
+	bool no_spin;       /* never spin: more processes than cores, or power matters */
+	uint32_t first_seq; /* tests: where sequence and credit counters start */
+	const char *secret; /* cluster secret both ends must know; NULL: none */
 };
 
 /* opts may be NULL. -ENOMEM, -EMFILE; -EINVAL: more than 4 rails. */
 TERN_API int tern_context_new(struct tern_domain *domain,
-		const struct tern_context_opts *opts, struct tern_context **out);
+	const struct tern_context_opts *opts, struct tern_context **out);
 
 /*
  * Cuts every connection, ends every request with -ECANCELED, and returns when no peer and
@@ -81,8 +86,8 @@ TERN_API void tern_context_free(struct tern_context *ctx);
 TERN_API int tern_progress(struct tern_context *ctx);
 
 /*
- * Prepares for sleep: after 0, tern_context_fd() becomes readable when tern_progress() has
- * something to do, timers included. -EAGAIN: there is something to do already.
+ * Prepares for sleep: after 0, tern_context_fd() becomes readable when tern_progress()
+ * has something to do, timers included. -EAGAIN: there is something to do already.
  */
 TERN_API int tern_arm(struct tern_context *ctx);
 
@@ -98,10 +103,11 @@ TERN_API struct tern_env *tern_context_env(struct tern_context *ctx);
 /*
  * Blocking helpers for callers with nothing else to do: spin, then sleep, until the
  * request has ended or timeout_ns has passed (UINT64_MAX: never).
- * The request's status; -ETIMEDOUT: it is still going on; -ENOTSUP: in the simulator, where
- * nobody can wait; or what tern_progress failed with.
+ * The request's status; -ETIMEDOUT: it is still going on; -ENOTSUP: in the simulator,
+ * where nobody can wait; or what tern_progress failed with.
  */
-TERN_API int tern_wait(struct tern_context *ctx, struct tern_req *req, uint64_t timeout_ns);
+TERN_API int tern_wait(
+	struct tern_context *ctx, struct tern_req *req, uint64_t timeout_ns);
 
 /* The same until at least one event was handled: 0 then. */
 TERN_API int tern_wait_any(struct tern_context *ctx, uint64_t timeout_ns);

@@ -3,9 +3,9 @@
  * Memory that tensors live in.
  *
  * A tern_mem is a range that every fabric in use has been told about once ("registered").
- * Interfaces take (tern_mem, offset), never a bare pointer, so that memory of another kind
- * (a GPU's) goes through the same calls. A pool is a set of large registered slabs carved
- * into tensors in O(1), so nothing is registered after warm-up.
+ * Interfaces take (tern_mem, offset), never a bare pointer, so that memory of another
+ * kind (a GPU's) goes through the same calls. A pool is a set of large registered slabs
+ * carved into tensors in O(1), so nothing is registered after warm-up.
  *
  * Threads: everything here may be called from any thread.
  */
@@ -31,8 +31,8 @@ enum tern_mem_kind {
  * it mapped until tern_mem_put() of the last reference and until every request on it has
  * ended. -EINVAL: NULL or empty range; -ENOMEM: a device refused it (RLIMIT_MEMLOCK).
  */
-TERN_API int tern_mem_wrap(struct tern_domain *domain, void *base, uint64_t bytes,
-		struct tern_mem **out);
+TERN_API int tern_mem_wrap(
+	struct tern_domain *domain, void *base, uint64_t bytes, struct tern_mem **out);
 
 /* Drops the reference got from tern_mem_wrap. NULL is allowed. */
 TERN_API void tern_mem_put(struct tern_mem *mem);
@@ -65,7 +65,7 @@ struct tern_pool_opts {
  * -ENOMEM; -EINVAL: max_bytes < slab_bytes, or above 64 GiB.
  */
 TERN_API int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
-		struct tern_pool **out);
+	struct tern_pool **out);
 
 /* Every buffer must have been freed: asserts it. NULL is allowed. */
 TERN_API void tern_pool_free(struct tern_pool *pool);

@@ -15,7 +15,7 @@
 #define PATIENCE_TURNS 20000000u
 #define SETTLE_TURNS   80
 
-/* ---- environment ------------------------------------------------------------------- */
+/* ---- environment ---- */
 
 static uint64_t log_env_now(struct tern_env *env)
 {
@@ -58,7 +58,7 @@ bool log_env_has(const struct log_env *log, const char *text)
 	return false;
 }
 
-/* ---- handlers ---------------------------------------------------------------------- */
+/* ---- handlers ---- */
 
 static struct link *link_new(
 	struct side *side, struct tern_conn *conn, struct tern_lsn *lsn)
@@ -188,7 +188,7 @@ static void on_closed(void *arg, struct tern_conn *conn, int status)
 		link->on_closed(link);
 }
 
-/* ---- sides ------------------------------------------------------------------------- */
+/* ---- sides ---- */
 
 static const struct tern_port_handler handler = {
 	.accepted = on_accepted,
@@ -337,7 +337,7 @@ void bed_free(struct bed *bed)
 	free(bed);
 }
 
-/* ---- turning ----------------------------------------------------------------------- */
+/* ---- turning ---- */
 
 int side_poll(struct side *side, int budget)
 {
@@ -396,7 +396,7 @@ void bed_settle(struct bed *bed)
 	}
 }
 
-/* ---- links ------------------------------------------------------------------------- */
+/* ---- links ---- */
 
 struct link *bed_dial_at(struct bed *bed, enum side_name name, const char *address)
 {

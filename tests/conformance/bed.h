@@ -239,7 +239,7 @@ struct tern_buf buf_part(const struct tern_buf *buf, uint64_t offset, uint64_t b
 		skip();                                                                  \
 	} while (0)
 
-/* ---- the lists --------------------------------------------------------------------- */
+/* ---- the lists ---- */
 
 enum needs {
 	NEEDS_NOTHING = 0,

@@ -8,7 +8,7 @@
 #include "base/rng.h"
 #include "base/util.h"
 
-/* ---- patterns ---------------------------------------------------------------------- */
+/* ---- patterns ---- */
 
 static uint8_t pattern_byte(uint64_t seed, uint64_t i)
 {
@@ -54,7 +54,7 @@ struct tern_buf buf_part(const struct tern_buf *buf, uint64_t offset, uint64_t b
 		.mem = buf->mem, .offset = buf->offset + offset, .bytes = bytes};
 }
 
-/* ---- memory ------------------------------------------------------------------------ */
+/* ---- memory ---- */
 
 struct wrap {
 	struct tern_list node;

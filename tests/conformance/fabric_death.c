@@ -21,7 +21,7 @@
 #define CHILD_BYTES (8u << 20)
 #define CHILD_SEED  3u
 
-/* ---- the child --------------------------------------------------------------------- */
+/* ---- the child ---- */
 
 struct child {
 	struct tern_fabric *fabric;
@@ -189,7 +189,7 @@ static void family_fini(struct family *family)
 	close(family->pipe[1]);
 }
 
-/* ---- the parent -------------------------------------------------------------------- */
+/* ---- the parent ---- */
 
 static int keep_region(struct link *link, const void *data, size_t bytes)
 {

@@ -19,7 +19,7 @@
 
 #define PATIENCE_MS 10000
 
-/* ---- one thread -------------------------------------------------------------------- */
+/* ---- one thread ---- */
 
 static bool side_readable(struct side *side, int timeout_ms)
 {
@@ -156,7 +156,7 @@ static void test_a_conn_that_is_up_wakes_its_maker(const struct instance *instan
 	bed_free(bed);
 }
 
-/* ---- two threads ------------------------------------------------------------------- */
+/* ---- two threads ---- */
 
 /* A thread's end. Errors are kept for the main thread to fail with. */
 struct sleeper {

@@ -12,7 +12,7 @@
 
 static unsigned ended_count;
 
-/* ---- events ------------------------------------------------------------------------ */
+/* ---- events ---- */
 
 static void on_event(
 	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
@@ -71,7 +71,7 @@ static void on_accept(struct tern_peer *peer, void *arg)
 	assert_int_equal(tern_channel_open(peer, MEET_CHANNEL, &end->channel), 0);
 }
 
-/* ---- setup ------------------------------------------------------------------------- */
+/* ---- setup ---- */
 
 struct tern_context_opts meet_opts(void)
 {
@@ -190,7 +190,7 @@ void meet_free(struct meet *meet)
 	free(meet);
 }
 
-/* ---- turning ----------------------------------------------------------------------- */
+/* ---- turning ---- */
 
 static void pause_a_little(void)
 {
@@ -237,7 +237,7 @@ void meet_settle(struct meet *meet)
 	}
 }
 
-/* ---- calls ------------------------------------------------------------------------- */
+/* ---- calls ---- */
 
 static void on_done(struct tern_req *req)
 {

@@ -21,7 +21,7 @@
 
 enum key { ECHO_IN = 1, ECHO_OUT = 2, OFFERED = 3, TAKEN = 4, NEVER = 5 };
 
-/* ---- the child --------------------------------------------------------------------- */
+/* ---- the child ---- */
 
 static void require(bool ok)
 {
@@ -104,7 +104,7 @@ _Noreturn static void child_run(const struct instance *instance, int out)
 		tern_wait_any(child.ctx, TERN_NS_PER_S);
 }
 
-/* ---- the parent -------------------------------------------------------------------- */
+/* ---- the parent ---- */
 
 struct family {
 	pid_t pid;

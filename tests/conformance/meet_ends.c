@@ -316,7 +316,7 @@ static void test_a_stranger_does_not_disturb_a_listener(const struct instance *i
 	meet_free(meet);
 }
 
-/* ---- goodbyes ---------------------------------------------------------------------- */
+/* ---- goodbyes ---- */
 
 static void test_close_comes_after_all_is_delivered(const struct instance *instance)
 {

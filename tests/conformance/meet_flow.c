@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 
-/* ---- routes ------------------------------------------------------------------------ */
+/* ---- routes ---- */
 
 static void route_bind(struct meet *meet, uint64_t key, const struct tern_buf *data,
 	const struct tern_buf *room, struct tern_route **out, struct tern_route **in)
@@ -184,7 +184,7 @@ static void test_a_route_does_not_overtake_its_receiver(const struct instance *i
 	meet_free(meet);
 }
 
-/* ---- rails ------------------------------------------------------------------------- */
+/* ---- rails ---- */
 
 static void test_rails_carry_everything(const struct instance *instance)
 {
@@ -230,7 +230,7 @@ static void test_rails_carry_everything(const struct instance *instance)
 	}
 }
 
-/* ---- numbers ----------------------------------------------------------------------- */
+/* ---- numbers ---- */
 
 static uint64_t by_path(const struct tern_peer_stats *stats)
 {
@@ -317,7 +317,7 @@ static void test_nothing_is_registered_after_warm_up(const struct instance *inst
 	meet_free(meet);
 }
 
-/* ---- sleeping ---------------------------------------------------------------------- */
+/* ---- sleeping ---- */
 
 /* B on a thread of its own: sends back what it gets, until an empty tensor comes. */
 struct echo {

@@ -77,8 +77,7 @@ static bool matches(const struct half *h, const unsigned char *p, unsigned numbe
 	return true;
 }
 
-/* ---- what ended
- * ---------------------------------------------------------------------------- */
+/* ---- what ended ---- */
 
 static struct way *way_of(struct half *h)
 {
@@ -174,8 +173,7 @@ static void on_done(struct tern_req *req)
 	}
 }
 
-/* ---- posting
- * ---------------------------------------------------------------------------------- */
+/* ---- posting ---- */
 
 static uint64_t random_bytes(struct storm *s)
 {
@@ -392,8 +390,7 @@ unsigned storm_delivered(const struct storm *s)
 	return s->delivered;
 }
 
-/* ---- birth and end
- * ------------------------------------------------------------------------------ */
+/* ---- birth and end ---- */
 
 /* Random triples for the sends; the same for the receives, each near its own place, so
  * that neither half is always first and credits suffice. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two ports of the tcp fabric in one process, and raw sockets that talk to them: what the
- * tests of this fabric share. Each test runs once per engine; the engine is the test's state.
+ * tests of this fabric share. Each test runs once per engine; the engine is the test's
+ * state.
  */
 #ifndef TERN_TESTS_UNIT_TCP_WORLD_H
 #define TERN_TESTS_UNIT_TCP_WORLD_H
@@ -84,7 +85,8 @@ static inline void on_up(void *arg, struct tern_conn *conn)
 	seen->up_count++;
 }
 
-static inline int on_message(void *arg, struct tern_conn *conn, const void *data, size_t bytes)
+static inline int on_message(
+	void *arg, struct tern_conn *conn, const void *data, size_t bytes)
 {
 	struct seen *seen = conn->user;
 
@@ -117,7 +119,8 @@ static inline void on_closed(void *arg, struct tern_conn *conn, int status)
 	seen->conn = NULL;
 }
 
-static inline void quiet_log(struct tern_env *env, enum tern_log_level level, const char *line)
+static inline void quiet_log(
+	struct tern_env *env, enum tern_log_level level, const char *line)
 {
 	(void)env;
 	(void)level;
@@ -133,22 +136,23 @@ static inline void world_start(struct world *w, enum tern_tcp_engine engine)
 		.writable = on_writable,
 		.closed = on_closed,
 	};
-	struct tern_domain_opts opts = { .tcp_engine = engine };
+	struct tern_domain_opts opts = {.tcp_engine = engine};
 	const char *why = NULL;
 
 	memset(w, 0, sizeof(*w));
 	w->env_ops = *tern_env_system()->ops;
 	w->env_ops.log = quiet_log;
-	w->env = (struct tern_env){ .ops = &w->env_ops, .log_level = TERN_LOG_DEBUG };
+	w->env = (struct tern_env){.ops = &w->env_ops, .log_level = TERN_LOG_DEBUG};
 	assert_int_equal(tern_tcp_fabric_ops.open(NULL, &opts, &w->fabric, &why), 0);
 	for (int i = 0; i < 2; i++) {
 		struct side *side = i ? &w->server : &w->client;
-		struct tern_port_opts port = { &w->env, &handler, side, MESSAGE_BYTES };
+		struct tern_port_opts port = {&w->env, &handler, side, MESSAGE_BYTES};
 
-		assert_int_equal(w->fabric->ops->port_new(w->fabric, &port, &side->port), 0);
+		assert_int_equal(
+			w->fabric->ops->port_new(w->fabric, &port, &side->port), 0);
 	}
-	assert_int_equal(w->fabric->ops->listen(w->server.port, "127.0.0.1:0", &w->server.lsn),
-			0);
+	assert_int_equal(
+		w->fabric->ops->listen(w->server.port, "127.0.0.1:0", &w->server.lsn), 0);
 }
 
 static inline int world_poll(struct world *w)
@@ -159,14 +163,14 @@ static inline int world_poll(struct world *w)
 }
 
 /* Polls both until `condition`; a test that hangs is one that fails. */
-#define world_until(w, condition)                                                          \
-	do {                                                                               \
-		uint64_t end_ns_ = tern_clock_ns() + 20 * TERN_NS_PER_S;                   \
-		while (!(condition)) {                                                     \
-			world_poll(w);                                                     \
-			if (tern_clock_ns() > end_ns_)                                     \
-				fail_msg("never came true: %s", #condition);               \
-		}                                                                          \
+#define world_until(w, condition)                                                        \
+	do {                                                                             \
+		uint64_t end_ns_ = tern_clock_ns() + 20 * TERN_NS_PER_S;                 \
+		while (!(condition)) {                                                   \
+			world_poll(w);                                                   \
+			if (tern_clock_ns() > end_ns_)                                   \
+				fail_msg("never came true: %s", #condition);             \
+		}                                                                        \
 	} while (0)
 
 static inline bool side_closed(const struct side *side)
@@ -197,14 +201,15 @@ static inline void world_stop(struct world *w)
 }
 
 /* A conn from client to server, up at both ends: the last of `seen` of each. */
-static inline void world_connect(struct world *w, struct seen **client, struct seen **server)
+static inline void world_connect(
+	struct world *w, struct seen **client, struct seen **server)
 {
 	struct tern_conn *conn;
 	unsigned before = w->server.seen_count;
 
 	assert_int_equal(w->fabric->ops->connect(w->client.port,
-					 w->fabric->ops->lsn_address(w->server.lsn), &conn),
-			0);
+				 w->fabric->ops->lsn_address(w->server.lsn), &conn),
+		0);
 	*client = side_adopt(&w->client, conn);
 	world_until(w, (*client)->up_count && w->server.seen_count > before);
 	*server = &w->server.seen[before];
@@ -239,7 +244,7 @@ static inline int world_raw(struct world *w, struct seen **server)
 /* Memory without a domain, of which this fabric needs nothing. */
 static inline struct tern_mem mem_of(void *base, size_t bytes)
 {
-	return (struct tern_mem){ .base = base, .bytes = bytes, .fd = -1 };
+	return (struct tern_mem){.base = base, .bytes = bytes, .fd = -1};
 }
 
 struct test_op {
@@ -264,7 +269,7 @@ static inline int engine_of(void **state)
 /* The two engines, for cmocka's `state`. */
 static inline void **engine_state(int engine)
 {
-	static int engines[] = { TERN_TCP_URING, TERN_TCP_EPOLL };
+	static int engines[] = {TERN_TCP_URING, TERN_TCP_EPOLL};
 	static void *states[2];
 
 	states[0] = &engines[0];
@@ -274,7 +279,7 @@ static inline void **engine_state(int engine)
 
 static inline bool engine_refused(int engine)
 {
-	struct tern_domain_opts opts = { .tcp_engine = (enum tern_tcp_engine)engine };
+	struct tern_domain_opts opts = {.tcp_engine = (enum tern_tcp_engine)engine};
 	struct tern_fabric *fabric;
 	const char *why;
 
@@ -285,19 +290,19 @@ static inline bool engine_refused(int engine)
 }
 
 /* Starts a world for a test, or skips it and says why. */
-#define world_start_or_skip(w, state)                                                      \
-	do {                                                                               \
-		if (engine_refused(engine_of(state))) {                                    \
-			print_message("skipped: the kernel refuses io_uring\n");           \
-			skip();                                                            \
-		}                                                                          \
-		world_start(w, (enum tern_tcp_engine)engine_of(state));                    \
+#define world_start_or_skip(w, state)                                                    \
+	do {                                                                             \
+		if (engine_refused(engine_of(state))) {                                  \
+			print_message("skipped: the kernel refuses io_uring\n");         \
+			skip();                                                          \
+		}                                                                        \
+		world_start(w, (enum tern_tcp_engine)engine_of(state));                  \
 	} while (0)
 
-#define both_engines(f)                                                                    \
-	{ #f " (io_uring)", f, NULL, NULL, *engine_state(TERN_TCP_URING) },                \
-	{                                                                                  \
-		#f " (epoll)", f, NULL, NULL, *engine_state(TERN_TCP_EPOLL)                \
+#define both_engines(f)                                                                  \
+	{#f " (io_uring)", f, NULL, NULL, *engine_state(TERN_TCP_URING)},                \
+	{                                                                                \
+#f " (epoll)", f, NULL, NULL, *engine_state(TERN_TCP_EPOLL)              \
 	}
 
 #endif

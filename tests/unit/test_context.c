@@ -85,22 +85,22 @@ static int fake_fd(struct tern_port *port)
 	return fake.fd;
 }
 
-static const struct tern_fabric_ops fake_tcp = { .name = "tcp",
+static const struct tern_fabric_ops fake_tcp = {.name = "tcp",
 	.open = fake_open,
 	.close = fake_close,
 	.port_new = fake_port_new,
 	.port_free = fake_port_free,
 	.poll = fake_poll,
 	.arm = fake_arm,
-	.fd = fake_fd };
-static const struct tern_fabric_ops fake_sim = { .name = "sim",
+	.fd = fake_fd};
+static const struct tern_fabric_ops fake_sim = {.name = "sim",
 	.open = fake_open,
 	.close = fake_close,
 	.port_new = fake_port_new,
 	.port_free = fake_port_free,
 	.poll = fake_poll,
 	.arm = fake_arm,
-	.fd = fake_fd };
+	.fd = fake_fd};
 
 const struct tern_fabric_ops *const tern_fabric_table[] = {&fake_tcp, &fake_sim, NULL};
 
@@ -120,10 +120,10 @@ static bool user_drained(void *arg)
 
 int tern_rendezvous_init(struct tern_context *ctx)
 {
-	ctx->user = (struct tern_context_user){ .arg = ctx,
+	ctx->user = (struct tern_context_user){.arg = ctx,
 		.message_bytes = 4096,
 		.free = user_free,
-		.drained = user_drained };
+		.drained = user_drained};
 	return 0;
 }
 
@@ -135,8 +135,8 @@ static uint64_t now_ns(struct tern_env *env)
 	return fake_now_ns;
 }
 
-static const struct tern_env_ops env_ops = { .now_ns = now_ns };
-static struct tern_env fake_env = { .ops = &env_ops };
+static const struct tern_env_ops env_ops = {.now_ns = now_ns};
+static struct tern_env fake_env = {.ops = &env_ops};
 
 static struct tern_domain *domain;
 static struct tern_context *ctx;
@@ -166,7 +166,7 @@ static void close_context(void)
 
 static bool is_readable(int timeout_ms)
 {
-	struct pollfd pfd = { .fd = tern_context_fd(ctx), .events = POLLIN };
+	struct pollfd pfd = {.fd = tern_context_fd(ctx), .events = POLLIN};
 
 	return poll(&pfd, 1, timeout_ms) == 1;
 }
@@ -191,8 +191,8 @@ static void fire(struct tern_timer *timer)
 
 static void test_timers_fire_in_order_after_any_changes(void **state)
 {
-	struct tern_context_opts opts = { .env = &fake_env };
-	struct tern_rng rng = { .seed = 7 };
+	struct tern_context_opts opts = {.env = &fake_env};
+	struct tern_rng rng = {.seed = 7};
 	int set = 0, events;
 
 	(void)state;
@@ -241,8 +241,8 @@ static void fire_and_set_again(struct tern_timer *timer)
 
 static void test_a_timer_that_sets_itself_does_not_hold_progress(void **state)
 {
-	struct tern_context_opts opts = { .env = &fake_env };
-	struct tern_timer timer = { .fire = fire_and_set_again };
+	struct tern_context_opts opts = {.env = &fake_env};
+	struct tern_timer timer = {.fire = fire_and_set_again};
 
 	(void)state;
 	open_context(NULL, &opts);
@@ -266,7 +266,7 @@ static void count_fire(struct tern_timer *timer)
 
 static void test_a_timer_makes_the_fd_readable(void **state)
 {
-	struct tern_timer timer = { .fire = count_fire };
+	struct tern_timer timer = {.fire = count_fire};
 
 	(void)state;
 	open_context(NULL, NULL);
@@ -303,7 +303,7 @@ static void test_deferred_calls_run_once_each(void **state)
 {
 	(void)state;
 	open_context(NULL, NULL);
-	again = (struct tern_deferred){ .call = call_and_defer };
+	again = (struct tern_deferred){.call = call_and_defer};
 	calls = 0;
 	tern_defer(ctx, &again);
 	tern_defer(ctx, &again);
@@ -318,8 +318,7 @@ static void test_deferred_calls_run_once_each(void **state)
 	close_context();
 }
 
-/* ---- sleeping and waking
- * --------------------------------------------------------------- */
+/* ---- sleeping and waking ---- */
 
 static void *wake_thread(void *arg)
 {
@@ -412,7 +411,7 @@ static int poll_without_system_calls(void)
 
 static void test_polling_makes_no_system_call(void **state)
 {
-	struct tern_timer timer = { .fire = count_fire };
+	struct tern_timer timer = {.fire = count_fire};
 	pid_t child;
 	int status;
 
@@ -435,10 +434,10 @@ static void test_polling_makes_no_system_call(void **state)
 
 static void test_the_simulated_context_has_no_fd(void **state)
 {
-	struct tern_domain_opts domain_opts = { .sim = &fake };
-	struct tern_context_opts opts = { .env = &fake_env };
-	struct tern_req req = { .status = -EINPROGRESS };
-	struct tern_timer timer = { .fire = count_fire };
+	struct tern_domain_opts domain_opts = {.sim = &fake};
+	struct tern_context_opts opts = {.env = &fake_env};
+	struct tern_req req = {.status = -EINPROGRESS};
+	struct tern_timer timer = {.fire = count_fire};
 
 	(void)state;
 	open_context(&domain_opts, &opts);
@@ -481,7 +480,7 @@ static void end_request(struct tern_timer *timer)
 
 static void test_wait_returns_the_requests_status(void **state)
 {
-	struct ending ending = { .timer.fire = end_request, .req.status = -EINPROGRESS };
+	struct ending ending = {.timer.fire = end_request, .req.status = -EINPROGRESS};
 
 	(void)state;
 	open_context(NULL, NULL);
@@ -494,8 +493,8 @@ static void test_wait_returns_the_requests_status(void **state)
 
 static void test_spinning_stops_where_it_does_not_pay(void **state)
 {
-	struct tern_context_opts opts = { .spin_us = 100 };
-	struct tern_context_opts no_spin = { .spin_us = 100, .no_spin = true };
+	struct tern_context_opts opts = {.spin_us = 100};
+	struct tern_context_opts no_spin = {.spin_us = 100, .no_spin = true};
 
 	(void)state;
 	open_context(NULL, &opts);
@@ -520,8 +519,7 @@ static void test_spinning_stops_where_it_does_not_pay(void **state)
 	close_context();
 }
 
-/* ---- birth and death
- * ------------------------------------------------------------------- */
+/* ---- birth and death ---- */
 
 static void test_free_waits_until_nothing_is_in_use(void **state)
 {
@@ -538,9 +536,9 @@ static void test_free_waits_until_nothing_is_in_use(void **state)
 
 static void test_options_have_defaults_and_limits(void **state)
 {
-	struct tern_context_opts bad = { .rail_count = 5, .secret = "s" };
+	struct tern_context_opts bad = {.rail_count = 5, .secret = "s"};
 	char secret[] = "s3cret";
-	struct tern_context_opts opts = { .secret = secret, .dead_ns = 5 };
+	struct tern_context_opts opts = {.secret = secret, .dead_ns = 5};
 	struct tern_context *refused;
 
 	(void)state;

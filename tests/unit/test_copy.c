@@ -12,7 +12,7 @@
 
 static void fill(unsigned char *p, size_t bytes, uint64_t seed)
 {
-	struct tern_rng rng = { .seed = seed };
+	struct tern_rng rng = {.seed = seed};
 
 	for (size_t i = 0; i < bytes; i++)
 		p[i] = (unsigned char)tern_rng_next(&rng);

@@ -46,10 +46,10 @@ static struct bytes join(struct bytes a, struct bytes b)
 static struct bytes gzip(const void *data, size_t bytes)
 {
 	struct bytes b = {0, malloc(bytes + 100)};
-	z_stream z = { .next_in = (Bytef *)(uintptr_t)data,
+	z_stream z = {.next_in = (Bytef *)(uintptr_t)data,
 		.avail_in = (unsigned)bytes,
 		.next_out = b.data,
-		.avail_out = (unsigned)bytes + 100 };
+		.avail_out = (unsigned)bytes + 100};
 
 	assert_int_equal(
 		deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
@@ -119,7 +119,7 @@ static void test_idx_images_become_floats_from_0_to_1(void **state)
 	struct tern_dataset *dataset;
 	float x[6];
 	int32_t y[3];
-	struct tern_batch batch = { .x = x, .labels = y };
+	struct tern_batch batch = {.x = x, .labels = y};
 
 	(void)state;
 	assert_int_equal(read_bytes(data, &labels, 0, &dataset), 0);
@@ -211,7 +211,7 @@ static void test_svmlight_rows_become_dense(void **state)
 		0);
 	float x[15];
 	int32_t y[3];
-	struct tern_batch batch = { .x = x, .labels = y };
+	struct tern_batch batch = {.x = x, .labels = y};
 	static const float expected[15] = {
 		1, 0, -25, 0, 0, 0, 0, 0, 0, 0, 0, 0.5f, 0, 0, 7};
 
@@ -301,7 +301,7 @@ static void test_text_records_are_overlapping_windows(void **state)
 {
 	struct tern_dataset *dataset = read_text("banana", 2);
 	int32_t ids[8], y[4];
-	struct tern_batch batch = { .ids = ids, .labels = y };
+	struct tern_batch batch = {.ids = ids, .labels = y};
 
 	(void)state;
 	assert_int_equal(dataset->kind, TERN_DATA_TEXT);
@@ -324,7 +324,7 @@ static void test_ranges_share_and_outlive_the_whole(void **state)
 	struct tern_dataset *tail, *last, *none;
 	float x[1];
 	int32_t y[1];
-	struct tern_batch batch = { .x = x, .labels = y };
+	struct tern_batch batch = {.x = x, .labels = y};
 
 	(void)state;
 	assert_int_equal(tern_dataset_range(whole, 5, 0, &tail), -EINVAL);
@@ -335,7 +335,7 @@ static void test_ranges_share_and_outlive_the_whole(void **state)
 	tern_dataset_free(whole);
 	assert_int_equal(tern_dataset_range(tail, 2, 1, &last), 0);
 	tern_dataset_free(tail);
-	tern_dataset_batch(last, (uint64_t[]){ 0 }, 1, &batch);
+	tern_dataset_batch(last, (uint64_t[]){0}, 1, &batch);
 	assert_true(x[0] == 3);
 	assert_int_equal(y[0], 1);
 	tern_dataset_free(none);
@@ -469,8 +469,7 @@ static void test_bzip2_says_that_it_is_not_built_in(void **state)
 }
 #endif
 
-/* ---- permutation
- * ----------------------------------------------------------------------- */
+/* ---- permutation ---- */
 
 static void test_every_epoch_is_a_permutation_of_its_own(void **state)
 {

@@ -34,7 +34,7 @@ static int skipped;
 static struct tern_data_file load(const char *name)
 {
 	const char *folder = getenv("TERN_DATA_DIR");
-	struct tern_data_file file = { .path = name };
+	struct tern_data_file file = {.path = name};
 	char path[4096];
 	FILE *stream;
 	void *data;
@@ -67,7 +67,7 @@ static void test_mnist_is_read(void **state)
 	struct tern_dataset *dataset;
 	int32_t label[4];
 	float x[4 * 784];
-	struct tern_batch batch = { .x = x, .labels = label };
+	struct tern_batch batch = {.x = x, .labels = label};
 	double sum = 0;
 
 	(void)state;
@@ -96,7 +96,7 @@ static void check_adult(const char *name, uint64_t count, uint64_t positive_coun
 	struct tern_dataset *dataset;
 	float x[123];
 	int32_t label;
-	struct tern_batch batch = { .x = x, .labels = &label };
+	struct tern_batch batch = {.x = x, .labels = &label};
 	uint64_t positives = 0;
 
 	if (tern_dataset_read(&file, NULL, 0, 123, &dataset, &error))
@@ -149,10 +149,10 @@ static const char rows[] =
 
 static size_t gzip(void *out, size_t room, const void *data, size_t bytes)
 {
-	z_stream z = { .next_in = (Bytef *)(uintptr_t)data,
+	z_stream z = {.next_in = (Bytef *)(uintptr_t)data,
 		.avail_in = (unsigned)bytes,
 		.next_out = out,
-		.avail_out = (unsigned)room };
+		.avail_out = (unsigned)room};
 
 	assert_int_equal(
 		deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
@@ -167,19 +167,19 @@ static size_t make_samples(struct sample *samples)
 	struct sample *s;
 
 	s = &samples[count++];
-	*s = (struct sample){ .bytes = sizeof(images) - 1, .has_labels = true };
+	*s = (struct sample){.bytes = sizeof(images) - 1, .has_labels = true};
 	memcpy(s->data, images, s->bytes);
 	s = &samples[count++];
-	*s = (struct sample){ .bytes = sizeof(rows) - 1 };
+	*s = (struct sample){.bytes = sizeof(rows) - 1};
 	memcpy(s->data, rows, s->bytes);
 	s = &samples[count++];
-	*s = (struct sample){ .bytes = sizeof(rows) - 1, .context = 3 };
+	*s = (struct sample){.bytes = sizeof(rows) - 1, .context = 3};
 	memcpy(s->data, rows, s->bytes);
 	s = &samples[count++];
-	*s = (struct sample){ .has_labels = true };
+	*s = (struct sample){.has_labels = true};
 	s->bytes = gzip(s->data, sizeof(s->data), images, sizeof(images) - 1);
 	s = &samples[count++];
-	*s = (struct sample){ 0 };
+	*s = (struct sample){0};
 	s->bytes = gzip(s->data, sizeof(s->data), rows, 30);
 	s->bytes += gzip(s->data + s->bytes, sizeof(s->data) - s->bytes, rows + 30,
 		sizeof(rows) - 31);
@@ -187,7 +187,7 @@ static size_t make_samples(struct sample *samples)
 	unsigned room = sizeof(s->data);
 
 	s = &samples[count++];
-	*s = (struct sample){ 0 };
+	*s = (struct sample){0};
 	assert_int_equal(BZ2_bzBuffToBuffCompress((char *)s->data, &room,
 				 (char *)(uintptr_t)rows, sizeof(rows) - 1, 1, 0, 0),
 		BZ_OK);
@@ -237,7 +237,7 @@ static void use(struct tern_dataset *dataset)
 	float *x = malloc(dataset->width * sizeof(*x));
 	int32_t *ids = malloc(dataset->width * sizeof(*ids));
 	int32_t label;
-	struct tern_batch batch = { .x = x, .ids = ids, .labels = &label };
+	struct tern_batch batch = {.x = x, .ids = ids, .labels = &label};
 
 	assert_true(dataset->count > 0);
 	assert_true(dataset->width > 0 && dataset->class_count > 0);
@@ -251,7 +251,7 @@ static void use(struct tern_dataset *dataset)
 
 static void try_sample(const struct sample *sample, uint64_t seed, int *accepted)
 {
-	struct tern_rng rng = { .seed = seed };
+	struct tern_rng rng = {.seed = seed};
 	unsigned char changed[600];
 	size_t bytes = sample->bytes;
 	struct tern_data_file file = {"sample", NULL, 0};

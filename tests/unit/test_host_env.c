@@ -71,7 +71,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* ---- jobs ------------------------------------------------------------------------- */
+/* ---- jobs ---- */
 
 struct sum_job {
 	struct tern_job job;
@@ -173,7 +173,7 @@ static void test_stop_drops_jobs_that_wait(void **state)
 	assert_int_equal(tern_env_submit(loop->env, &jobs[0].job), -ECANCELED);
 }
 
-/* ---- files ------------------------------------------------------------------------ */
+/* ---- files ---- */
 
 struct file {
 	struct tern_file_op op;
@@ -297,7 +297,7 @@ static void test_stop_carries_out_waiting_writes(void **state)
 	assert_int_equal(loop->done_count, 0);
 }
 
-/* ---- logging ---------------------------------------------------------------------- */
+/* ---- logging ---- */
 
 static void keep_line(void *arg, enum tern_log_level level, const char *line)
 {

@@ -31,7 +31,7 @@ static int fake_open(int n, struct tern_fabric **out, const char **why)
 		return fakes[n].fail_open;
 	}
 	fakes[n].opened++;
-	fabrics[n] = (struct tern_fabric){ 0 };
+	fabrics[n] = (struct tern_fabric){0};
 	*out = &fabrics[n];
 	return 0;
 }
@@ -76,17 +76,17 @@ static void fake_unregister(struct tern_fabric *fabric, struct tern_mem *mem, vo
 	__atomic_fetch_add(&fakes[n].unregistered, 1, __ATOMIC_RELAXED);
 }
 
-static const struct tern_fabric_ops fake_shm = { .name = "shm",
+static const struct tern_fabric_ops fake_shm = {.name = "shm",
 	.open = open_shm,
 	.close = fake_close,
 	.mem_register = fake_register,
-	.mem_unregister = fake_unregister };
-static const struct tern_fabric_ops fake_tcp = { .name = "tcp",
+	.mem_unregister = fake_unregister};
+static const struct tern_fabric_ops fake_tcp = {.name = "tcp",
 	.open = open_tcp,
 	.close = fake_close,
 	.mem_register = fake_register,
-	.mem_unregister = fake_unregister };
-static const struct tern_fabric_ops fake_sim = { .name = "sim" };
+	.mem_unregister = fake_unregister};
+static const struct tern_fabric_ops fake_sim = {.name = "sim"};
 
 const struct tern_fabric_ops *const tern_fabric_table[] = {
 	&fake_shm, &fake_tcp, &fake_sim, NULL};
@@ -242,7 +242,7 @@ static void test_a_slab_cannot_be_shrunk_under_its_readers(void **state)
 
 static void test_offsets_are_checked_without_overflow(void **state)
 {
-	struct tern_mem mem = { .bytes = 100 };
+	struct tern_mem mem = {.bytes = 100};
 
 	(void)state;
 	assert_true(tern_mem_holds(&mem, 0, 100));
@@ -276,7 +276,7 @@ static void test_a_missing_fabric_is_named_and_done_without(void **state)
 
 static void test_an_engine_that_was_asked_for_must_work(void **state)
 {
-	struct tern_domain_opts opts = { .tcp_engine = TERN_TCP_URING };
+	struct tern_domain_opts opts = {.tcp_engine = TERN_TCP_URING};
 	struct tern_domain *domain;
 
 	(void)state;

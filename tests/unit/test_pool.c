@@ -31,7 +31,7 @@ static int close_domain(void **state)
 
 static struct tern_pool *new_pool(uint64_t slab_bytes, uint64_t max_bytes)
 {
-	struct tern_pool_opts opts = { .slab_bytes = slab_bytes, .max_bytes = max_bytes };
+	struct tern_pool_opts opts = {.slab_bytes = slab_bytes, .max_bytes = max_bytes};
 	struct tern_pool *pool;
 
 	assert_int_equal(tern_pool_new(domain, &opts, &pool), 0);
@@ -94,15 +94,16 @@ static void give(struct tern_pool *pool, struct held *held)
 
 	/* All bytes are the mark if the first is, and each is as the one before it. */
 	if (p[0] != held->mark || memcmp(p, p + 1, held->buf.bytes - 1) != 0)
-		fail_msg("a buffer of %zu bytes was overwritten", (size_t)held->buf.bytes);
+		fail_msg(
+			"a buffer of %zu bytes was overwritten", (size_t)held->buf.bytes);
 	tern_pool_put(pool, &held->buf);
 	assert_null(held->buf.mem);
 }
 
 static void churn(struct tern_pool *pool, uint64_t seed, int rounds, uint64_t most)
 {
-	struct tern_rng rng = { .seed = seed };
-	struct held held[64] = { 0 };
+	struct tern_rng rng = {.seed = seed};
+	struct held held[64] = {0};
 
 	for (int i = 0; i < rounds; i++) {
 		struct held *h = &held[tern_rng_below(&rng, TERN_ARRAY_SIZE(held))];
@@ -157,7 +158,7 @@ static void test_threads_share_a_pool(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(c); i++) {
-		c[i] = (struct churner){ .pool = pool, .seed = 100 + i };
+		c[i] = (struct churner){.pool = pool, .seed = 100 + i};
 		assert_int_equal(
 			pthread_create(&c[i].thread, NULL, churn_thread, &c[i]), 0);
 	}
@@ -241,14 +242,14 @@ static void test_sizes_at_the_edges(void **state)
 
 static void test_impossible_options_are_refused(void **state)
 {
-	struct tern_pool_opts opts = { .slab_bytes = 8192, .max_bytes = 4096 };
+	struct tern_pool_opts opts = {.slab_bytes = 8192, .max_bytes = 4096};
 	struct tern_pool *pool;
 
 	(void)state;
 	assert_int_equal(tern_pool_new(domain, &opts, &pool), -EINVAL);
 	opts.max_bytes = (64ull << 30) + 1;
 	assert_int_equal(tern_pool_new(domain, &opts, &pool), -EINVAL);
-	opts = (struct tern_pool_opts){ .max_bytes = 1 << 20 };
+	opts = (struct tern_pool_opts){.max_bytes = 1 << 20};
 	assert_int_equal(tern_pool_new(domain, &opts, &pool), -EINVAL);
 }
 
@@ -260,7 +261,7 @@ static void test_the_largest_pool_can_be_made(void **state)
 	(void)state;
 	assert_int_equal(tern_pool_get(pool, 1, &a), 0);
 	assert_int_equal(tern_pool_get(pool, (64ull << 30) - 64, &b), 0);
-	assert_int_equal(tern_pool_get(pool, 1, &(struct tern_buf){ 0 }), -EAGAIN);
+	assert_int_equal(tern_pool_get(pool, 1, &(struct tern_buf){0}), -EAGAIN);
 	tern_pool_put(pool, &a);
 	tern_pool_put(pool, &b);
 	check_merged(pool, 64ull << 30);
@@ -269,7 +270,7 @@ static void test_the_largest_pool_can_be_made(void **state)
 
 static void test_a_prefaulted_pool_is_zero(void **state)
 {
-	struct tern_pool_opts opts = { .slab_bytes = 1 << 20, .prefault = true };
+	struct tern_pool_opts opts = {.slab_bytes = 1 << 20, .prefault = true};
 	struct tern_pool *pool;
 	struct tern_buf buf;
 	const char *p;

@@ -45,8 +45,8 @@ static const float bias[1] = {-1};
 
 static const struct tern_safetensor tensors[] = {
 	{.name = "fc1.weight", .shape = {TERN_F32, 2, {2, 3}}, .data = weights},
-	{.name = "none", .shape = {TERN_F32, 1, { 0 }}},
-	{.name = "a \"b\"", .shape = {TERN_F32, 0, { 0 }}, .data = bias},
+	{.name = "none", .shape = {TERN_F32, 1, {0}}},
+	{.name = "a \"b\"", .shape = {TERN_F32, 0, {0}}, .data = bias},
 };
 
 static const struct tern_safetensors_metadata metadata[] = {
@@ -214,8 +214,7 @@ static void test_corrupt_files_are_refused_with_a_sentence(void **state)
 		"f: 8 bytes of data: the tensors have 2 of them");
 	refuse("{\"a\":" ENTRY("U8", "[0]", "[0,0]") ",\"a\":" ENTRY(
 		       "U8", "[0]", "[0,0]") "}",
-		0,
-		"f: byte 64: the header is not JSON: ...");
+		0, "f: byte 64: the header is not JSON: ...");
 	refuse("{\"__metadata__\":3}", 0, "f: __metadata__: expected an object");
 	refuse("{\"__metadata__\":{\"a\":3}}", 0,
 		"f: __metadata__: 'a': expected a string");
@@ -224,7 +223,7 @@ static void test_corrupt_files_are_refused_with_a_sentence(void **state)
 static void test_a_wrong_length_is_told(void **state)
 {
 	struct tern_safetensors *parsed;
-	char file[12] = { 0 };
+	char file[12] = {0};
 
 	(void)state;
 	assert_int_equal(tern_safetensors_parse("f", file, 7, &parsed, &error), -EINVAL);
@@ -267,7 +266,7 @@ static void test_every_truncation_is_noticed(void **state)
 
 static void test_changed_files_are_read_or_refused(void **state)
 {
-	struct tern_rng rng = { .seed = 3 };
+	struct tern_rng rng = {.seed = 3};
 	struct iovec parts[4];
 	size_t bytes, header_bytes;
 	int accepted = 0;

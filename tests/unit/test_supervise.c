@@ -158,7 +158,7 @@ static void test_children_die_with_a_killed_supervisor(void **state)
 	close(fds[0]);
 }
 
-/* ---- what the children are --------------------------------------------------------- */
+/* ---- what the children are ---- */
 
 static int be(const char *what)
 {

@@ -5,7 +5,7 @@
 
 static const struct tern_fabric_ops *const ops = &tern_tcp_fabric_ops;
 
-/* ---- coming up -------------------------------------------------------------------- */
+/* ---- coming up ---- */
 
 static void test_both_ends_come_up_and_name_each_other(void **state)
 {
@@ -136,7 +136,7 @@ static void test_close_while_connecting_ends_the_conn(void **state)
 	world_stop(&w);
 }
 
-/* ---- order ------------------------------------------------------------------------ */
+/* ---- order ---- */
 
 #define TARGET_BYTES (3u << 20)
 
@@ -354,7 +354,7 @@ static void test_a_full_conn_says_so_and_later_that_it_has_room(void **state)
 	world_stop(&w);
 }
 
-/* ---- windows ---------------------------------------------------------------------- */
+/* ---- windows ---- */
 
 static char window_memory[1 << 20], window_source[1 << 20];
 

@@ -10,7 +10,7 @@ static const struct tern_fabric_ops *const ops = &tern_tcp_fabric_ops;
 
 static char window_memory[1 << 20], window_source[1 << 20];
 
-/* ---- the end ---------------------------------------------------------------------- */
+/* ---- the end ---- */
 
 static void test_close_with_flush_delivers_all_that_was_taken(void **state)
 {
@@ -149,7 +149,7 @@ static void test_last_words_of_a_peer_are_heard_though_sending_fails(void **stat
 	world_stop(&w);
 }
 
-/* ---- callbacks -------------------------------------------------------------------- */
+/* ---- callbacks ---- */
 
 static int close_on_message(struct seen *seen, const char *data, size_t bytes)
 {
@@ -223,7 +223,7 @@ static void test_a_listener_can_be_closed_when_it_accepts(void **state)
 	world_stop(&w);
 }
 
-/* ---- limits ----------------------------------------------------------------------- */
+/* ---- limits ---- */
 
 static void test_a_peer_is_refused_when_descriptors_are_out(void **state)
 {

@@ -126,7 +126,7 @@ static void test_many_conns_are_all_served(void **state)
 	world_stop(&w);
 }
 
-/* ---- threads ---------------------------------------------------------------------- */
+/* ---- threads ---- */
 
 static void *arm_both(void *arg)
 {

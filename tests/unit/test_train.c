@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole jobs in one process: servers and workers with contexts and job threads of their own,
- * driven in turn. What is trained must not depend on how many they are or what connects them.
+ * Whole jobs in one process: servers and workers with contexts and job threads of their
+ * own, driven in turn. What is trained must not depend on how many they are or what
+ * connects them.
  */
 #include "tests/cmocka.h"
 
@@ -49,13 +50,13 @@ struct outcome {
 
 static struct tern_dataset *data, *test;
 
-/* ---- data: two classes apart by a plane, some noise -------------------------------------- */
+/* ---- data: two classes apart by a plane, some noise ---- */
 
 static int make_data(void **state)
 {
 	size_t room = 4u << 20, at = 0;
 	char *text = malloc(room);
-	struct tern_rng rng = { .seed = 7 };
+	struct tern_rng rng = {.seed = 7};
 	struct tern_dataset *all;
 	struct tern_data_error error;
 
@@ -69,11 +70,12 @@ static int make_data(void **state)
 		}
 		at += (size_t)snprintf(text + at, room - at, "%s", sum > 0 ? "+1" : "-1");
 		for (int j = 0; j < 20; j++)
-			at += (size_t)snprintf(text + at, room - at, " %d:%.5f", j, (double)x[j]);
+			at += (size_t)snprintf(
+				text + at, room - at, " %d:%.5f", j, (double)x[j]);
 		at += (size_t)snprintf(text + at, room - at, "\n");
 	}
-	if (tern_dataset_read(&(struct tern_data_file){ "made up", text, at }, NULL, 0, 0, &all,
-			    &error) < 0) {
+	if (tern_dataset_read(&(struct tern_data_file){"made up", text, at}, NULL, 0, 0,
+		    &all, &error) < 0) {
 		fprintf(stderr, "%s\n", error.text);
 		return -1;
 	}
@@ -92,7 +94,7 @@ static int free_data(void **state)
 	return 0;
 }
 
-/* ---- members ------------------------------------------------------------------------------- */
+/* ---- members ---- */
 
 static void server_ended(void *arg, int status, const char *text)
 {
@@ -104,7 +106,7 @@ static void server_ended(void *arg, int status, const char *text)
 }
 
 static void worker_ended(void *arg, int status, const char *text,
-		const struct tern_worker_results *results)
+	const struct tern_worker_results *results)
 {
 	struct member *m = arg;
 
@@ -114,7 +116,7 @@ static void worker_ended(void *arg, int status, const char *text,
 
 static void open_member(struct member *m)
 {
-	struct tern_context_opts opts = { 0 };
+	struct tern_context_opts opts = {0};
 
 	assert_int_equal(host_env_new(NULL, &m->env), 0);
 	assert_int_equal(tern_domain_new(NULL, &m->domain), 0);
@@ -150,26 +152,28 @@ static bool all_ended(const struct member *members, unsigned count)
 	return true;
 }
 
-static void start_servers(struct member *m, const struct setup *setup,
-		char addresses[][128])
+static void start_servers(
+	struct member *m, const struct setup *setup, char addresses[][128])
 {
 	for (unsigned i = 0; i < setup->servers; i++) {
 		char listen[64];
 
 		if (strcmp(setup->fabric, "shm") == 0)
-			snprintf(listen, sizeof(listen), "shm://train-%d-%u", (int)getpid(), i);
+			snprintf(listen, sizeof(listen), "shm://train-%d-%u",
+				(int)getpid(), i);
 		else
-			snprintf(listen, sizeof(listen), "%s://127.0.0.1:0", setup->fabric);
+			snprintf(listen, sizeof(listen), "%s://127.0.0.1:0",
+				setup->fabric);
 		open_member(&m[i]);
-		assert_int_equal(tern_server_new(&(struct tern_server_opts){
-						  .domain = m[i].domain,
-						  .ctx = m[i].ctx,
-						  .kernels = tern_kernels_cpu(),
-						  .listen = listen,
-						  .ended = server_ended,
-						  .arg = &m[i] },
-						 &m[i].server),
-				0);
+		assert_int_equal(
+			tern_server_new(&(struct tern_server_opts){.domain = m[i].domain,
+						.ctx = m[i].ctx,
+						.kernels = tern_kernels_cpu(),
+						.listen = listen,
+						.ended = server_ended,
+						.arg = &m[i]},
+				&m[i].server),
+			0);
 		snprintf(addresses[i], 128, "%s", tern_server_address(m[i].server));
 	}
 }
@@ -184,43 +188,48 @@ static struct tern_model *make_model(const struct setup *setup)
 }
 
 static void start_workers(struct member *m, const struct setup *setup,
-		const struct tern_model *model, char addresses[][128], const char *save)
+	const struct tern_model *model, char addresses[][128], const char *save)
 {
-	struct tern_ps_job job = { .mode = setup->mode, .steps = setup->steps, .seed = 3,
-		.slots = setup->slots, .workers = setup->workers, .batch = 16,
-		.clip_norm = setup->clip_norm, .servers = addresses,
-		.server_count = setup->servers };
+	struct tern_ps_job job = {.mode = setup->mode,
+		.steps = setup->steps,
+		.seed = 3,
+		.slots = setup->slots,
+		.workers = setup->workers,
+		.batch = 16,
+		.clip_norm = setup->clip_norm,
+		.servers = addresses,
+		.server_count = setup->servers};
 
 	tern_optimizer_parse(setup->optimizer, &job.optimizer);
 	for (unsigned i = 0; i < setup->workers; i++) {
 		struct tern_ps_text why;
 
 		open_member(&m[i]);
-		assert_int_equal(tern_worker_new(&(struct tern_worker_opts){
-						  .domain = m[i].domain,
-						  .ctx = m[i].ctx,
-						  .kernels = tern_kernels_cpu(),
-						  .job = &job,
-						  .index = i,
-						  .model = model,
-						  .train = data,
-						  .test = test,
-						  .save_path = save,
-						  .ended = worker_ended,
-						  .arg = &m[i] },
-						 &m[i].worker, &why),
-				0);
+		assert_int_equal(
+			tern_worker_new(&(struct tern_worker_opts){.domain = m[i].domain,
+						.ctx = m[i].ctx,
+						.kernels = tern_kernels_cpu(),
+						.job = &job,
+						.index = i,
+						.model = model,
+						.train = data,
+						.test = test,
+						.save_path = save,
+						.ended = worker_ended,
+						.arg = &m[i]},
+				&m[i].worker, &why),
+			0);
 	}
 }
 
 static struct outcome train(const struct setup *setup)
 {
-	struct member members[MEMBERS_MAX] = { 0 };
+	struct member members[MEMBERS_MAX] = {0};
 	unsigned count = setup->servers + setup->workers;
 	char addresses[MEMBERS_MAX][128], save[64];
 	struct tern_model *model = make_model(setup);
 	uint64_t limit = tern_clock_ns() + 30 * TERN_NS_PER_S;
-	struct outcome out = { 0 };
+	struct outcome out = {0};
 	FILE *f;
 
 	snprintf(save, sizeof(save), "/tmp/tern-train-%d.safetensors", (int)getpid());
@@ -231,7 +240,7 @@ static struct outcome train(const struct setup *setup)
 	for (unsigned i = 0; i < count; i++) {
 		if (!members[i].ended || members[i].status)
 			fprintf(stderr, "member %u: %d %s\n", i, members[i].status,
-					members[i].text);
+				members[i].text);
 		assert_true(members[i].ended);
 		assert_int_equal(members[i].status, 0);
 	}
@@ -258,19 +267,19 @@ static void expect_same(const struct outcome *a, const struct setup *setup)
 	free(b.bytes);
 }
 
-/* ---- tests --------------------------------------------------------------------------------- */
+/* ---- tests ---- */
 
 static void test_the_same_bytes_whoever_computes(void **state)
 {
 	static const struct setup others[] = {
-		{ "shm", "mlp:300,40", "adam", 1, 2, 4, 30, TERN_MODE_SYNC, 0 },
-		{ "tcp", "mlp:300,40", "adam", 1, 4, 4, 30, TERN_MODE_SYNC, 0 },
-		{ "shm", "mlp:300,40", "adam", 2, 4, 4, 30, TERN_MODE_SYNC, 0 },
-		{ "tcp", "mlp:300,40", "adam", 2, 3, 4, 30, TERN_MODE_SYNC, 0 },
-		{ "auto", "mlp:300,40", "adam", 3, 1, 4, 30, TERN_MODE_SYNC, 0 },
+		{"shm", "mlp:300,40", "adam", 1, 2, 4, 30, TERN_MODE_SYNC, 0},
+		{"tcp", "mlp:300,40", "adam", 1, 4, 4, 30, TERN_MODE_SYNC, 0},
+		{"shm", "mlp:300,40", "adam", 2, 4, 4, 30, TERN_MODE_SYNC, 0},
+		{"tcp", "mlp:300,40", "adam", 2, 3, 4, 30, TERN_MODE_SYNC, 0},
+		{"auto", "mlp:300,40", "adam", 3, 1, 4, 30, TERN_MODE_SYNC, 0},
 	};
 	struct outcome one = train(&(struct setup){
-			"tcp", "mlp:300,40", "adam", 1, 1, 4, 30, TERN_MODE_SYNC, 0 });
+		"tcp", "mlp:300,40", "adam", 1, 1, 4, 30, TERN_MODE_SYNC, 0});
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
@@ -281,59 +290,59 @@ static void test_the_same_bytes_whoever_computes(void **state)
 static void test_clipping_gives_the_same_bytes_on_any_servers(void **state)
 {
 	struct outcome one = train(&(struct setup){
-			"shm", "mlp:300", "momentum", 1, 1, 3, 20, TERN_MODE_SYNC, 0.05 });
+		"shm", "mlp:300", "momentum", 1, 1, 3, 20, TERN_MODE_SYNC, 0.05});
 	struct outcome unclipped = train(&(struct setup){
-			"shm", "mlp:300", "momentum", 1, 1, 3, 20, TERN_MODE_SYNC, 1e9 });
+		"shm", "mlp:300", "momentum", 1, 1, 3, 20, TERN_MODE_SYNC, 1e9});
 
 	(void)state;
 	assert_memory_not_equal(one.bytes, unclipped.bytes, one.size);
-	expect_same(&one, &(struct setup){ "tcp", "mlp:300", "momentum", 2, 2, 3, 20,
-						 TERN_MODE_SYNC, 0.05 });
-	expect_same(&one, &(struct setup){ "shm", "mlp:300", "momentum", 3, 3, 3, 20,
-						 TERN_MODE_SYNC, 0.05 });
+	expect_same(&one, &(struct setup){"tcp", "mlp:300", "momentum", 2, 2, 3, 20,
+				  TERN_MODE_SYNC, 0.05});
+	expect_same(&one, &(struct setup){"shm", "mlp:300", "momentum", 3, 3, 3, 20,
+				  TERN_MODE_SYNC, 0.05});
 	free(one.bytes);
 	free(unclipped.bytes);
 }
 
 static void test_a_clip_that_never_clips_changes_nothing(void **state)
 {
-	struct outcome plain = train(&(struct setup){
-			"tcp", "softmax", "sgd", 1, 2, 2, 20, TERN_MODE_SYNC, 0 });
+	struct outcome plain = train(
+		&(struct setup){"tcp", "softmax", "sgd", 1, 2, 2, 20, TERN_MODE_SYNC, 0});
 
 	(void)state;
-	expect_same(&plain, &(struct setup){ "tcp", "softmax", "sgd", 1, 2, 2, 20,
-						   TERN_MODE_SYNC, 1e9 });
+	expect_same(&plain, &(struct setup){"tcp", "softmax", "sgd", 1, 2, 2, 20,
+				    TERN_MODE_SYNC, 1e9});
 	free(plain.bytes);
 }
 
 static void test_more_slots_than_one_sum_takes(void **state)
 {
 	struct outcome one = train(&(struct setup){
-			"shm", "softmax", "adagrad", 1, 1, 21, 5, TERN_MODE_SYNC, 0 });
+		"shm", "softmax", "adagrad", 1, 1, 21, 5, TERN_MODE_SYNC, 0});
 
 	(void)state;
-	expect_same(&one, &(struct setup){ "tcp", "softmax", "adagrad", 1, 4, 21, 5,
-						 TERN_MODE_SYNC, 0 });
+	expect_same(&one, &(struct setup){"tcp", "softmax", "adagrad", 1, 4, 21, 5,
+				  TERN_MODE_SYNC, 0});
 	free(one.bytes);
 }
 
 static void test_a_spare_worker_follows(void **state)
 {
-	struct outcome one = train(&(struct setup){
-			"shm", "softmax", "sgd", 1, 1, 1, 10, TERN_MODE_SYNC, 0 });
+	struct outcome one = train(
+		&(struct setup){"shm", "softmax", "sgd", 1, 1, 1, 10, TERN_MODE_SYNC, 0});
 
 	(void)state;
-	expect_same(&one, &(struct setup){ "shm", "softmax", "sgd", 1, 3, 1, 10,
-						 TERN_MODE_SYNC, 0 });
+	expect_same(&one,
+		&(struct setup){"shm", "softmax", "sgd", 1, 3, 1, 10, TERN_MODE_SYNC, 0});
 	free(one.bytes);
 }
 
 static void test_it_learns(void **state)
 {
 	struct outcome sync = train(&(struct setup){
-			"shm", "logreg", "adagrad", 1, 2, 2, 400, TERN_MODE_SYNC, 0 });
+		"shm", "logreg", "adagrad", 1, 2, 2, 400, TERN_MODE_SYNC, 0});
 	struct outcome async = train(&(struct setup){
-			"tcp", "mlp:32", "adam", 2, 3, 3, 1500, TERN_MODE_ASYNC, 0 });
+		"tcp", "mlp:32", "adam", 2, 3, 3, 1500, TERN_MODE_ASYNC, 0});
 	uint64_t updates = 0;
 
 	(void)state;
@@ -350,34 +359,39 @@ static void test_it_learns(void **state)
 
 static void test_another_shape_is_refused_in_words(void **state)
 {
-	const struct setup small = { "shm", "mlp:8", "sgd", 1, 2, 2, 5, TERN_MODE_SYNC, 0 };
-	const struct setup large = { "shm", "mlp:9", "sgd", 1, 2, 2, 5, TERN_MODE_SYNC, 0 };
-	struct member m[4] = { 0 };
+	const struct setup small = {"shm", "mlp:8", "sgd", 1, 2, 2, 5, TERN_MODE_SYNC, 0};
+	const struct setup large = {"shm", "mlp:9", "sgd", 1, 2, 2, 5, TERN_MODE_SYNC, 0};
+	struct member m[4] = {0};
 	char addresses[MEMBERS_MAX][128];
-	struct tern_model *models[2] = { make_model(&small), make_model(&large) };
+	struct tern_model *models[2] = {make_model(&small), make_model(&large)};
 	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
 
 	(void)state;
 	start_servers(m, &small, addresses);
 	for (int i = 0; i < 2; i++) {
-		struct tern_ps_job job = { .steps = 5, .slots = 2, .workers = 2, .batch = 16,
-			.servers = addresses, .server_count = 1 };
+		struct tern_ps_job job = {.steps = 5,
+			.slots = 2,
+			.workers = 2,
+			.batch = 16,
+			.servers = addresses,
+			.server_count = 1};
 		struct tern_ps_text why;
 
 		tern_optimizer_parse("sgd", &job.optimizer);
 		open_member(&m[1 + i]);
-		assert_int_equal(tern_worker_new(&(struct tern_worker_opts){
-						  .domain = m[1 + i].domain,
-						  .ctx = m[1 + i].ctx,
-						  .kernels = tern_kernels_cpu(),
-						  .job = &job,
-						  .index = (uint32_t)i,
-						  .model = models[i],
-						  .train = data,
-						  .ended = worker_ended,
-						  .arg = &m[1 + i] },
-						 &m[1 + i].worker, &why),
-				0);
+		assert_int_equal(
+			tern_worker_new(
+				&(struct tern_worker_opts){.domain = m[1 + i].domain,
+					.ctx = m[1 + i].ctx,
+					.kernels = tern_kernels_cpu(),
+					.job = &job,
+					.index = (uint32_t)i,
+					.model = models[i],
+					.train = data,
+					.ended = worker_ended,
+					.arg = &m[1 + i]},
+				&m[1 + i].worker, &why),
+			0);
 		for (int turn = 0; turn < 300; turn++)
 			step_all(m, 2 + (unsigned)i);
 	}

@@ -7,7 +7,7 @@
 
 static void test_scalar_is_one_element(void **state)
 {
-	struct tern_shape s = { .dtype = TERN_F32, .rank = 0 };
+	struct tern_shape s = {.dtype = TERN_F32, .rank = 0};
 	uint64_t bytes = 0;
 
 	(void)state;
@@ -17,8 +17,7 @@ static void test_scalar_is_one_element(void **state)
 
 static void test_zero_dimension_does_not_hide_an_overflow(void **state)
 {
-	struct tern_shape s = { .dtype = TERN_F64, .rank = 3,
-		.dims = { 0, UINT64_MAX, 16 } };
+	struct tern_shape s = {.dtype = TERN_F64, .rank = 3, .dims = {0, UINT64_MAX, 16}};
 	uint64_t bytes;
 
 	(void)state;
@@ -30,7 +29,7 @@ static void test_zero_dimension_does_not_hide_an_overflow(void **state)
 
 static void test_unknown_dtype_and_rank_are_refused(void **state)
 {
-	struct tern_shape s = { .dtype = TERN_DTYPE_COUNT, .rank = 0 };
+	struct tern_shape s = {.dtype = TERN_DTYPE_COUNT, .rank = 0};
 	uint64_t bytes;
 
 	(void)state;
