@@ -33,7 +33,9 @@ int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t serv
 {
 	uint64_t *load;
 
-	if (element_count == 0 || element_count > UINT64_MAX / 64 || server_count == 0)
+	/* Chunks are numbered in 32 bits. */
+	if (element_count == 0 || server_count == 0 ||
+		element_count / (CHUNK_BYTES_MAX / sizeof(float)) >= UINT32_MAX)
 		return -EINVAL;
 	*plan = (struct tern_plan){.element_count = element_count,
 		.server_count = server_count,
