@@ -1,90 +1,161 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The plan: every element in one chunk, the cut the same for any number of servers, and
+ * the servers' shares nearly equal. */
 #include "tests/cmocka.h"
 
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/util.h"
 #include "ps/plan.h"
 
-static void test_chunks_cover_everything_once(void **state)
+static const uint64_t counts[] = {1, 15, 16, 17, 4095, 4096, 4097, 8192, 100001, 262144,
+	262145, 1000003, 16777216, 16777217, 25000000, 268435457};
+static const uint32_t servers[] = {1, 2, 3, 4, 7, 8, 16, 100, 256};
+
+static void check_cut(const struct tern_plan *plan, uint64_t count)
 {
-	static const uint64_t sizes[] = {1, 15, 4096, 4097, 100000, 235146, 30000000};
+	uint64_t next = 0, bytes = plan->chunk_elements * sizeof(float);
 
+	assert_int_equal(plan->element_count, count);
+	assert_int_equal(bytes % 64, 0);
+	assert_true(bytes >= 16384 && bytes <= 1048576);
+	/* A 64th of the whole, but for the two bounds. */
+	if (bytes > 16384 && bytes < 1048576) {
+		assert_true(bytes * 64 >= count * sizeof(float));
+		assert_true((bytes - 64) * 64 < count * sizeof(float));
+	}
+	for (uint32_t i = 0; i < plan->chunk_count; i++) {
+		const struct tern_chunk *c = &plan->chunks[i];
+
+		assert_int_equal(c->first, next);
+		assert_true(c->count > 0);
+		if (i + 1 < plan->chunk_count)
+			assert_int_equal(c->count, plan->chunk_elements);
+		assert_true(c->count <= plan->chunk_elements);
+		assert_true(c->server < plan->server_count);
+		next += c->count;
+	}
+	assert_int_equal(next, count);
+}
+
+static void test_chunks_cover_every_element_once(void **state)
+{
 	(void)state;
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(sizes); i++) {
-		struct tern_plan plan;
-		uint64_t next = 0;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(counts); i++)
+		for (size_t s = 0; s < TERN_ARRAY_SIZE(servers); s++) {
+			struct tern_plan plan;
 
-		assert_int_equal(tern_plan_init(&plan, sizes[i], 3), 0);
-		for (uint32_t c = 0; c < plan.chunk_count; c++) {
-			assert_int_equal(plan.chunks[c].first, next);
-			assert_true(
-				plan.chunks[c].count > 0 && plan.chunks[c].server < 3);
-			assert_int_equal(plan.chunks[c].first % 16, 0); /* 64 bytes */
-			next += plan.chunks[c].count;
+			assert_int_equal(tern_plan_init(&plan, counts[i], servers[s]), 0);
+			check_cut(&plan, counts[i]);
+			tern_plan_fini(&plan);
+			assert_null(plan.chunks);
 		}
-		assert_int_equal(next, sizes[i]);
-		assert_true(plan.chunk_elements >= 4096 && plan.chunk_elements <= 262144);
-		tern_plan_fini(&plan);
-	}
 }
 
-static void test_the_cut_does_not_depend_on_servers(void **state)
-{
-	struct tern_plan one, many;
-
-	(void)state;
-	assert_int_equal(tern_plan_init(&one, 1000000, 1), 0);
-	assert_int_equal(tern_plan_init(&many, 1000000, 7), 0);
-	assert_int_equal(one.chunk_count, many.chunk_count);
-	for (uint32_t c = 0; c < one.chunk_count; c++) {
-		assert_int_equal(one.chunks[c].first, many.chunks[c].first);
-		assert_int_equal(one.chunks[c].count, many.chunks[c].count);
-		assert_int_equal(one.chunks[c].gradient_key, many.chunks[c].gradient_key);
-	}
-	tern_plan_fini(&one);
-	tern_plan_fini(&many);
-}
-
-static void test_servers_share_bytes_evenly(void **state)
+static void test_cut_does_not_depend_on_the_servers(void **state)
 {
 	(void)state;
-	for (uint32_t servers = 1; servers <= 32; servers++) {
-		/* From 32 full chunks for each server, the last chunk ragged. */
-		uint64_t elements = 262144ull * 33 * servers + 77 * servers,
-			 load[32] = {0};
-		uint64_t most = 0, least = UINT64_MAX;
-		struct tern_plan plan;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(counts); i++) {
+		struct tern_plan one;
 
-		assert_int_equal(tern_plan_init(&plan, elements, servers), 0);
-		for (uint32_t c = 0; c < plan.chunk_count; c++)
-			load[plan.chunks[c].server] += plan.chunks[c].count;
-		for (uint32_t i = 0; i < servers; i++) {
-			most = TERN_MAX(most, load[i]);
-			least = TERN_MIN(least, load[i]);
+		assert_int_equal(tern_plan_init(&one, counts[i], 1), 0);
+		for (size_t s = 0; s < TERN_ARRAY_SIZE(servers); s++) {
+			struct tern_plan plan;
+
+			assert_int_equal(tern_plan_init(&plan, counts[i], servers[s]), 0);
+			assert_int_equal(plan.chunk_count, one.chunk_count);
+			for (uint32_t c = 0; c < one.chunk_count; c++) {
+				const struct tern_chunk *a = &one.chunks[c];
+				const struct tern_chunk *b = &plan.chunks[c];
+
+				assert_int_equal(a->first, b->first);
+				assert_int_equal(a->count, b->count);
+				assert_true(a->gradient_key == b->gradient_key);
+				assert_true(a->parameter_key == b->parameter_key);
+			}
+			tern_plan_fini(&plan);
 		}
-		if (plan.chunk_count >= 32 * servers)
-			assert_true((double)most <= 1.05 * (double)least);
-		tern_plan_fini(&plan);
+		tern_plan_fini(&one);
 	}
 }
 
-static void test_nothing_to_plan_is_refused(void **state)
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void test_keys_are_all_different(void **state)
+{
+	struct tern_plan plan;
+	uint64_t *keys;
+
+	(void)state;
+	assert_int_equal(tern_plan_init(&plan, 268435457, 4), 0);
+	keys = malloc(2 * plan.chunk_count * sizeof(*keys));
+	for (uint32_t i = 0; i < plan.chunk_count; i++) {
+		keys[2 * i] = plan.chunks[i].gradient_key;
+		keys[2 * i + 1] = plan.chunks[i].parameter_key;
+	}
+	qsort(keys, 2 * plan.chunk_count, sizeof(*keys), by_value);
+	for (uint32_t i = 1; i < 2 * plan.chunk_count; i++)
+		assert_true(keys[i] != keys[i - 1]);
+	free(keys);
+	tern_plan_fini(&plan);
+}
+
+static void test_servers_have_nearly_equal_shares(void **state)
+{
+	unsigned checked = 0;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(counts); i++)
+		for (size_t s = 0; s < TERN_ARRAY_SIZE(servers); s++) {
+			struct tern_plan plan;
+			uint64_t load[256] = {0}, low = UINT64_MAX, high = 0;
+
+			assert_int_equal(tern_plan_init(&plan, counts[i], servers[s]), 0);
+			for (uint32_t c = 0; c < plan.chunk_count; c++)
+				load[plan.chunks[c].server] += plan.chunks[c].count;
+			for (uint32_t j = 0; j < servers[s]; j++) {
+				low = TERN_MIN(low, load[j]);
+				high = TERN_MAX(high, load[j]);
+			}
+			if (plan.chunk_count >= 32 * servers[s]) {
+				assert_true((double)high <= 1.05 * (double)low);
+				checked += servers[s] > 1;
+			} else {
+				assert_true(high - low <= plan.chunk_elements);
+			}
+			tern_plan_fini(&plan);
+		}
+	assert_true(checked >= 8);
+}
+
+static void test_nothing_to_plan_and_far_too_much_are_refused(void **state)
 {
 	struct tern_plan plan;
 
 	(void)state;
 	assert_int_equal(tern_plan_init(&plan, 0, 1), -EINVAL);
-	assert_int_equal(tern_plan_init(&plan, 10, 0), -EINVAL);
+	assert_int_equal(tern_plan_init(&plan, 1, 0), -EINVAL);
+	/* More chunks than can be numbered. */
+	assert_int_equal(tern_plan_init(&plan, 1ull << 50, 1), -EINVAL);
+	assert_int_equal(tern_plan_init(&plan, (1ull << 50) + 1, 1), -EINVAL);
+	assert_int_equal(tern_plan_init(&plan, UINT64_MAX, 1), -EINVAL);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_chunks_cover_everything_once),
-		cmocka_unit_test(test_the_cut_does_not_depend_on_servers),
-		cmocka_unit_test(test_servers_share_bytes_evenly),
-		cmocka_unit_test(test_nothing_to_plan_is_refused),
+		cmocka_unit_test(test_chunks_cover_every_element_once),
+		cmocka_unit_test(test_cut_does_not_depend_on_the_servers),
+		cmocka_unit_test(test_keys_are_all_different),
+		cmocka_unit_test(test_servers_have_nearly_equal_shares),
+		cmocka_unit_test(test_nothing_to_plan_and_far_too_much_are_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

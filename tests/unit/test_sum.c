@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Sums of more gradients than one kernel takes, and over more elements than one piece:
+ * still the tree of training.md, bit for bit, in every table. */
 #include "tests/cmocka.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,102 +11,199 @@
 #include "base/util.h"
 #include "ps/sum.h"
 
-#define SLOTS_MAX 100
-#define COUNT     4500 /* more than two pieces */
+#define MOST  600u  /* gradients: two levels above the kernel's eight */
+#define COUNT 4133u /* elements: two pieces and a part of one */
 
-static float *gradients[SLOTS_MAX];
+static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
+static const struct tern_kernels *tables[3];
+static size_t table_count;
+static float *storage;
+static const float *gradients[MOST];
 
-static int make_gradients(void **state)
+/* Gradient i starts i elements on, over many magnitudes: distinct, and the order shows.
+ */
+static int prepare(void **state)
 {
-	struct tern_rng rng = {.seed = 1};
+	static const char *const names[] = {"avx512", "avx2", "portable"};
+	struct tern_rng rng = {.seed = 24};
 
 	(void)state;
-	for (unsigned i = 0; i < SLOTS_MAX; i++) {
-		gradients[i] = malloc(COUNT * sizeof(float));
-		for (unsigned j = 0; j < COUNT; j++)
-			gradients[i][j] = tern_unit_f32(tern_rng_next(&rng)) - 0.4f;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+		const struct tern_kernels *k = tern_kernels_named(names[i]);
+
+		if (k)
+			tables[table_count++] = k;
 	}
+	storage = malloc((COUNT + MOST) * sizeof(*storage));
+	for (size_t j = 0; j < COUNT + MOST; j++)
+		storage[j] = ldexpf(2.0f * tern_unit_f32(tern_rng_next(&rng)) - 1.0f,
+			-(int)tern_rng_below(&rng, 12));
+	for (size_t i = 0; i < MOST; i++)
+		gradients[i] = storage + i;
 	return 0;
 }
 
-static int free_gradients(void **state)
+static int clean_up(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i < SLOTS_MAX; i++)
-		free(gradients[i]);
+	free(storage);
 	return 0;
 }
 
-/* sum(lo, hi) of training.md, as it stands there. */
-static float tree(unsigned lo, unsigned hi, unsigned j)
+/* mid = lo + the largest power of two below hi - lo. */
+static float tree(unsigned lo, unsigned hi, size_t j)
 {
-	unsigned power = 1;
+	unsigned half = 1;
 
 	if (hi - lo == 1)
 		return gradients[lo][j];
-	while (power * 2 < hi - lo)
-		power *= 2;
-	return tree(lo, lo + power, j) + tree(lo + power, hi, j);
+	while (2 * half < hi - lo)
+		half *= 2;
+	return tree(lo, lo + half, j) + tree(lo + half, hi, j);
 }
 
-static void test_sum_is_the_tree_for_any_number_of_slots(void **state)
+static void assert_same(const float *got, const float *wanted, size_t count, unsigned n)
 {
-	static float got[COUNT];
+	for (size_t j = 0; j < count; j++)
+		if (memcmp(&got[j], &wanted[j], sizeof(*got)) != 0)
+			fail_msg("%u gradients, element %zu: %a is not %a", n, j,
+				(double)got[j], (double)wanted[j]);
+}
+
+static float *room(size_t count)
+{
+	float *x = malloc(count * sizeof(*x));
+
+	assert_non_null(x);
+	return x;
+}
+
+static void check_sum(unsigned n, size_t count)
+{
+	float *wanted = room(count), *got = room(count), scale = 1.0f / (float)n;
+	double squares = 0;
+
+	for (size_t j = 0; j < count; j++) {
+		wanted[j] = scale * tree(0, n, j);
+		squares += (double)wanted[j] * (double)wanted[j];
+	}
+	for (size_t t = 0; t < table_count; t++) {
+		double r = tern_sum_run(tables[t], got, gradients, n, scale, count);
+
+		assert_same(got, wanted, count, n);
+		assert_true(fabs(r - squares) <= 1e-12 * squares);
+	}
+	free(wanted);
+	free(got);
+}
+
+static void test_sum_run_is_the_tree_for_any_number(void **state)
+{
+	(void)state;
+	for (unsigned n = 1; n <= 100; n++)
+		check_sum(n, 37);
+	check_sum(511, 37);
+	check_sum(512, 37);
+	check_sum(513, 37);
+	check_sum(MOST, 37);
+}
+
+static void test_sum_run_is_the_tree_across_pieces(void **state)
+{
+	static const unsigned some[] = {1, 2, 8, 9, 64, 65, 73, 100};
+	static const size_t lengths[] = {2047, 2048, 2049, COUNT};
 
 	(void)state;
-	for (unsigned n = 1; n <= SLOTS_MAX; n++) {
-		float scale = 1.0f / (float)n;
-		double squares = tern_sum_run(tern_kernels_cpu(), got,
-			(const float *const *)gradients, n, scale, COUNT);
-		double want = 0;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(some); i++)
+		for (size_t l = 0; l < TERN_ARRAY_SIZE(lengths); l++)
+			check_sum(some[i], lengths[l]);
+}
 
-		for (unsigned j = 0; j < COUNT; j++) {
-			float expected = scale * tree(0, n, j);
+static void test_sum_run_of_nothing_writes_nothing(void **state)
+{
+	float x = 3;
 
-			assert_memory_equal(&got[j], &expected, sizeof(expected));
-			want += (double)expected * (double)expected;
-		}
-		assert_true(squares > 0.999999 * want && squares < 1.000001 * want);
+	(void)state;
+	assert_true(tern_sum_run(tables[0], &x, gradients, 9, 1.0f, 0) == 0);
+	assert_true(x == 3);
+}
+
+/* w, m and v before a step: any values, the same each time. */
+static void fill(float *w, float *m, float *v, size_t count)
+{
+	for (size_t j = 0; j < count; j++) {
+		w[j] = storage[count - j];
+		m[j] = 0.1f * storage[j];
+		v[j] = fabsf(storage[j]);
 	}
 }
 
-static void test_update_uses_the_same_sum(void **state)
+/* Against one kernel call on the sum that the tree gives. */
+static void check_update(const char *name, unsigned n, size_t count)
 {
-	static float sum[COUNT], two_steps[COUNT], fused[COUNT];
-	struct tern_optimizer sgd;
+	float *w = room(count), *m = room(count), *v = room(count), *out = room(count);
+	float *w1 = room(count), *m1 = room(count), *v1 = room(count), *g = room(count);
+	const float *in[] = {g};
+	struct tern_optimizer opt;
+	struct tern_update u = {.optimizer = &opt,
+		.step = 3,
+		.w_out = out,
+		.w_in = w,
+		.gradients = gradients,
+		.gradient_count = n,
+		.scale = 1.0f / (float)n,
+		.clip = 0.5f,
+		.count = count};
+	float *all[] = {w, m, v, out, w1, m1, v1, g};
 
+	assert_int_equal(tern_optimizer_parse(name, &opt), 0);
+	opt.weight_decay = 0.01f;
+	if (opt.kind == TERN_OPT_MOMENTUM || opt.kind == TERN_OPT_ADAM)
+		u.m = m;
+	if (opt.kind == TERN_OPT_ADAGRAD || opt.kind == TERN_OPT_ADAM)
+		u.v = v;
+	fill(w1, m1, v1, count);
+	for (size_t j = 0; j < count; j++)
+		g[j] = tree(0, n, j);
+	tables[0]->update(&opt, u.step, w1, w1, u.m ? m1 : NULL, u.v ? v1 : NULL, in, 1,
+		u.scale, u.clip, count);
+	for (size_t t = 0; t < table_count; t++) {
+		u.kernels = tables[t];
+		fill(w, m, v, count);
+		tern_update_run(&u);
+		assert_same(out, w1, count, n);
+		assert_same(m, m1, count, n);
+		assert_same(v, v1, count, n);
+		/* In place. */
+		fill(w, m, v, count);
+		u.w_out = w;
+		tern_update_run(&u);
+		assert_same(w, w1, count, n);
+		u.w_out = out;
+	}
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(all); i++)
+		free(all[i]);
+}
+
+static void test_update_run_is_the_step_on_the_tree(void **state)
+{
 	(void)state;
-	tern_optimizer_parse("sgd", &sgd);
-	for (unsigned n = 1; n <= SLOTS_MAX; n++) {
-		const float *mean = sum;
-		struct tern_update u = {.kernels = tern_kernels_cpu(),
-			.optimizer = &sgd,
-			.step = 1,
-			.w_in = fused,
-			.w_out = fused,
-			.gradients = (const float *const *)gradients,
-			.gradient_count = n,
-			.scale = 1.0f / (float)n,
-			.clip = 1,
-			.count = COUNT};
-
-		tern_sum_run(u.kernels, sum, u.gradients, n, u.scale, COUNT);
-		tern_update_run(&u);
-		u.w_in = u.w_out = two_steps;
-		u.gradients = &mean;
-		u.gradient_count = 1;
-		u.scale = 1;
-		tern_update_run(&u);
-		assert_memory_equal(fused, two_steps, sizeof(fused));
+	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++) {
+		for (unsigned n = 1; n <= 100; n++)
+			check_update(optimizers[o], n, 37);
+		check_update(optimizers[o], 7, COUNT);
+		check_update(optimizers[o], 100, COUNT);
 	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_sum_is_the_tree_for_any_number_of_slots),
-		cmocka_unit_test(test_update_uses_the_same_sum),
+		cmocka_unit_test(test_sum_run_is_the_tree_for_any_number),
+		cmocka_unit_test(test_sum_run_is_the_tree_across_pieces),
+		cmocka_unit_test(test_sum_run_of_nothing_writes_nothing),
+		cmocka_unit_test(test_update_run_is_the_step_on_the_tree),
 	};
 
-	return cmocka_run_group_tests(tests, make_gradients, free_gradients);
+	return cmocka_run_group_tests(tests, prepare, clean_up);
 }
