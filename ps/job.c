@@ -146,6 +146,7 @@ static int decode_param(const json_t *root, struct tern_param *p, uint64_t *elem
 {
 	const char *name = json_string_value(json_object_get(root, "name"));
 	const json_t *dims = json_object_get(root, "dims");
+	const json_t *uniform = json_object_get(root, "uniform");
 	uint64_t bytes;
 
 	if (!name || !*name || strlen(name) >= sizeof(p->name))
@@ -164,8 +165,9 @@ static int decode_param(const json_t *root, struct tern_param *p, uint64_t *elem
 	}
 	if (tern_shape_bytes(&p->shape, &bytes) < 0 || bytes > (1ull << 40))
 		return bad(why, p->name, "at most 1 TiB");
-	p->init = json_is_true(json_object_get(root, "uniform")) ? TERN_INIT_UNIFORM
-								 : TERN_INIT_ZERO;
+	if (!json_is_boolean(uniform))
+		return bad(why, "params: uniform", "true or false");
+	p->init = json_is_true(uniform) ? TERN_INIT_UNIFORM : TERN_INIT_ZERO;
 	p->first = *elements;
 	p->count = bytes / sizeof(float);
 	*elements += p->count;
