@@ -286,12 +286,27 @@ static bool differ(struct tern_ps_text *why, const char *who, const char *what,
 	return true;
 }
 
+static bool differ_int(struct tern_ps_text *why, const char *who, const char *what,
+	uint64_t ours, uint64_t theirs)
+{
+	if (ours == theirs)
+		return false;
+	snprintf(why->text, sizeof(why->text), "%s: %s has %llu, the job %llu", what, who,
+		(unsigned long long)theirs, (unsigned long long)ours);
+	return true;
+}
+
+static const char *init_name(enum tern_init_kind init)
+{
+	return init == TERN_INIT_UNIFORM ? "random" : "zero";
+}
+
 static bool params_differ(const struct tern_ps_job *a, const struct tern_ps_job *b,
 	const char *who, struct tern_ps_text *why)
 {
 	char ours[100], theirs[100];
 
-	if (differ(why, who, "number of parameters", a->param_count, b->param_count))
+	if (differ_int(why, who, "number of parameters", a->param_count, b->param_count))
 		return true;
 	for (uint32_t i = 0; i < a->param_count; i++) {
 		const struct tern_param *p = &a->params[i], *q = &b->params[i];
@@ -308,6 +323,12 @@ static bool params_differ(const struct tern_ps_job *a, const struct tern_ps_job 
 			snprintf(why->text, sizeof(why->text),
 				"parameter %s: %s has %s, the job %s", p->name, who,
 				theirs, ours);
+			return true;
+		}
+		if (p->init != q->init) {
+			snprintf(why->text, sizeof(why->text),
+				"parameter %s: %s starts it %s, the job %s", p->name, who,
+				init_name(q->init), init_name(p->init));
 			return true;
 		}
 		if (differ(why, who, p->name, p->scale, q->scale))
@@ -338,12 +359,13 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 			who, b->arithmetic, a->arithmetic);
 		return true;
 	}
-	return differ(why, who, "steps", (double)a->steps, (double)b->steps) ||
-	       differ(why, who, "seed", (double)a->seed, (double)b->seed) ||
-	       differ(why, who, "slots", a->slots, b->slots) ||
-	       differ(why, who, "workers", a->workers, b->workers) ||
-	       differ(why, who, "batch", a->batch, b->batch) ||
-	       differ(why, who, "number of servers", a->server_count, b->server_count) ||
+	return differ_int(why, who, "steps", a->steps, b->steps) ||
+	       differ_int(why, who, "seed", a->seed, b->seed) ||
+	       differ_int(why, who, "slots", a->slots, b->slots) ||
+	       differ_int(why, who, "workers", a->workers, b->workers) ||
+	       differ_int(why, who, "batch", a->batch, b->batch) ||
+	       differ_int(
+		       why, who, "number of servers", a->server_count, b->server_count) ||
 	       differ(why, who, "clip norm", a->clip_norm, b->clip_norm) ||
 	       differ(why, who, "learning rate", p->lr, q->lr) ||
 	       differ(why, who, "momentum", p->momentum, q->momentum) ||
