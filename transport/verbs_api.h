@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the verbs fabric calls of libibverbs and librdmacm, as a table.
+ *
+ * The fabric itself is part of the core and needs the headers of rdma-core only. The
+ * functions come from a module of ours (verbs_module.c) that is linked with the libraries
+ * and loaded when the fabric is opened, so the same program starts on a machine without
+ * them. A test puts a provider of its own in the module's place (tests/fake_verbs).
+ *
+ * Every function returns 0 or a negative errno. What librdmacm and libibverbs do in line
+ * (ibv_post_send, ibv_post_recv, ibv_post_srq_recv, ibv_poll_cq, ibv_req_notify_cq) goes
+ * through ibv_context.ops, which each provider fills, and is not in the table.
+ */
+#ifndef TERN_TRANSPORT_VERBS_API_H
+#define TERN_TRANSPORT_VERBS_API_H
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#define TERN_VERBS_API_VERSION 1
+#define TERN_VERBS_MODULE      "tern-verbs.so"
+#define TERN_VERBS_SYMBOL      "tern_verbs_api"
+
+struct tern_verbs_api {
+	int version; /* TERN_VERBS_API_VERSION: module and program are of one build */
+
+	/* Connections: rdma_NAME(3). */
+	int (*create_event_channel)(struct rdma_event_channel **out);
+	void (*destroy_event_channel)(struct rdma_event_channel *channel);
+	int (*get_cm_event)(
+		struct rdma_event_channel *channel, struct rdma_cm_event **out);
+	int (*ack_cm_event)(struct rdma_cm_event *event);
+	int (*create_id)(struct rdma_event_channel *channel, struct rdma_cm_id **out,
+		void *context); /* RDMA_PS_TCP */
+	int (*destroy_id)(struct rdma_cm_id *id);
+	int (*set_option)(struct rdma_cm_id *id, int level, int name, void *value,
+		size_t bytes);
+	int (*bind_addr)(struct rdma_cm_id *id, struct sockaddr *addr);
+	int (*listen)(struct rdma_cm_id *id, int backlog);
+	int (*resolve_addr)(struct rdma_cm_id *id, struct sockaddr *from,
+		struct sockaddr *to, int timeout_ms); /* from may be NULL */
+	int (*resolve_route)(struct rdma_cm_id *id, int timeout_ms);
+	int (*create_qp)(struct rdma_cm_id *id, struct ibv_pd *pd,
+		struct ibv_qp_init_attr *attr); /* attr->cap: what was granted */
+	void (*destroy_qp)(struct rdma_cm_id *id);
+	int (*connect)(struct rdma_cm_id *id, struct rdma_conn_param *param);
+	int (*accept)(struct rdma_cm_id *id, struct rdma_conn_param *param);
+	int (*reject)(struct rdma_cm_id *id, const void *data, uint8_t bytes);
+	int (*disconnect)(struct rdma_cm_id *id);
+	int (*notify)(struct rdma_cm_id *id, enum ibv_event_type event);
+
+	/* Devices: every device of this machine that librdmacm knows, opened. *out is
+	 * freed with free_devices; the devices stay open. -ENODEV: there is none. */
+	int (*get_devices)(struct ibv_context ***out, int *count);
+	void (*free_devices)(struct ibv_context **devices);
+	int (*query_device)(struct ibv_context *device, struct ibv_device_attr *out);
+	int (*query_port)(
+		struct ibv_context *device, uint8_t port, struct ibv_port_attr *out);
+	int (*query_gid)(struct ibv_context *device, uint8_t port, int index,
+		union ibv_gid *out);
+	/* RoCE v1 or v2, or plain InfiniBand: as in sysfs, "RoCE v2". */
+	int (*query_gid_type)(struct ibv_context *device, uint8_t port, int index,
+		char *out, size_t bytes);
+	const char *(*device_name)(struct ibv_context *device);
+
+	/* Resources: ibv_NAME(3). */
+	int (*alloc_pd)(struct ibv_context *device, struct ibv_pd **out);
+	int (*dealloc_pd)(struct ibv_pd *pd);
+	int (*reg_mr)(struct ibv_pd *pd, void *base, size_t bytes, int access,
+		struct ibv_mr **out);
+	int (*dereg_mr)(struct ibv_mr *mr);
+	int (*create_comp_channel)(
+		struct ibv_context *device, struct ibv_comp_channel **out);
+	int (*destroy_comp_channel)(struct ibv_comp_channel *channel);
+	int (*create_cq)(struct ibv_context *device, int entries,
+		struct ibv_comp_channel *channel, struct ibv_cq **out);
+	int (*resize_cq)(struct ibv_cq *cq, int entries);
+	int (*destroy_cq)(struct ibv_cq *cq);
+	int (*get_cq_event)(struct ibv_comp_channel *channel, struct ibv_cq **out);
+	void (*ack_cq_events)(struct ibv_cq *cq, unsigned count);
+	int (*create_srq)(struct ibv_pd *pd, struct ibv_srq_init_attr *attr,
+		struct ibv_srq **out);
+	int (*destroy_srq)(struct ibv_srq *srq);
+	int (*modify_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
+	int (*get_async_event)(struct ibv_context *device, struct ibv_async_event *out);
+	void (*ack_async_event)(struct ibv_async_event *event);
+	const char *(*wc_status_str)(enum ibv_wc_status status);
+};
+
+/* Loads the module. -ENOSYS with *why (static storage): it or a library that it needs is
+ * not there, or not of this build. It stays loaded. */
+int tern_verbs_load(const struct tern_verbs_api **out, const char **why);
+
+#endif
