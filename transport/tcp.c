@@ -130,7 +130,7 @@ static int port_start(struct tcp_port *port)
 	int rc;
 
 	port->stage = aligned_alloc(64, TCP_STAGE_BYTES + 64);
-	if (!port->stage || tcp_windows_init(&port->windows))
+	if (!port->stage || tern_windows_init(&port->windows))
 		return -ENOMEM;
 	port->spare_fd = eventfd(0, EFD_CLOEXEC);
 	port->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -153,7 +153,7 @@ static void tcp_port_free(struct tern_port *base)
 	}
 	tern_cleanup_close(&port->timer.fd);
 	tern_cleanup_close(&port->spare_fd);
-	tcp_windows_fini(&port->windows);
+	tern_windows_fini(&port->windows);
 	free(port->stage);
 	free(port);
 }
@@ -543,7 +543,7 @@ static int tcp_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t off
 {
 	tern_assert(conn->owner && mem->kind == TERN_MEM_HOST &&
 		    tern_mem_holds(mem, offset, bytes));
-	return tcp_window_expose(&tcp_port_of(conn->port)->windows, conn->owner,
+	return tern_window_expose(&tcp_port_of(conn->port)->windows, conn->owner,
 		tern_mem_at(mem, offset), bytes, access, out);
 }
 
@@ -552,8 +552,8 @@ static int tcp_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t off
 static int tcp_withdraw(
 	struct tern_port *base, struct tern_op *op, const struct tern_region *region)
 {
-	struct tcp_window *window =
-		tcp_window_withdraw(&tcp_port_of(base)->windows, region);
+	struct tern_window *window =
+		tern_window_withdraw(&tcp_port_of(base)->windows, region);
 
 	(void)op;
 	tern_list_for_each_safe (node, &window->landing) {

@@ -5,7 +5,6 @@
  *     tcp.c         fabric, listening, connecting, ending; the vtable
  *     tcp_port.c    poll and arm: whose turn it is
  *     tcp_addr.c    HOST:PORT, names of peers, socket options
- *     tcp_window.c  memory that peers may write into
  *     tcp_tx.c      what leaves a conn
  *     tcp_rx.c      what arrives at one
  *     tcp_epoll.c, tcp_uring.c   how the kernel says which sockets are ready
@@ -22,6 +21,7 @@
 
 #include "base/list.h"
 #include "transport/fabric.h"
+#include "transport/window.h"
 #include "transport/mem.h"
 #include "transport/tcp_wire.h"
 
@@ -40,7 +40,6 @@
 #define TCP_LINGER_NS TERN_NS_PER_S
 /* Largest message of a peer that is not known yet (conn->owner not set). */
 #define TCP_STRANGER_BYTES 4096u
-#define TCP_WINDOWS_MAX    65536u
 #define TCP_TARGETS_MAX    8
 
 struct tcp_port;
@@ -74,41 +73,6 @@ void tcp_addr_print(const struct tcp_addr *addr, char *out, size_t bytes);
  * descriptor or a negative errno. `congestion` may be empty. */
 int tcp_socket_open(int family, const char *congestion);
 void tcp_socket_options(int fd, const char *congestion);
-
-/* ---- windows: tcp_window.c ---- */
-
-struct tcp_window {
-	uint32_t generation; /* of its present or last use; 0: never used */
-	bool in_use;
-	enum tern_access access;
-	uint32_t next_free; /* slot + 1; 0: none */
-	void *owner;
-	char *base;
-	uint64_t bytes;
-	struct tern_list landing; /* conns in the middle of a put into it */
-};
-
-struct tcp_windows {
-	struct tcp_window *table;
-	uint32_t used_count; /* slots below were used at least once */
-	uint32_t free;       /* slot + 1; 0: none */
-};
-
-int tcp_windows_init(struct tcp_windows *windows);
-void tcp_windows_fini(struct tcp_windows *windows);
-
-/* -EAGAIN: all in use. */
-int tcp_window_expose(struct tcp_windows *windows, void *owner, char *base,
-	uint64_t bytes, enum tern_access access, struct tern_region *out);
-
-/* Ends the use. The window, for its `landing` list, which the caller empties at once. */
-struct tcp_window *tcp_window_withdraw(
-	struct tcp_windows *windows, const struct tern_region *region);
-
-/* The window that a PUT of `owner`'s conn may write. -ESTALE: it was withdrawn; -EPROTO.
- */
-int tcp_window_find(struct tcp_windows *windows, void *owner,
-	const struct tcp_frame *frame, struct tcp_window **out);
 
 /* ---- the engine seam: tcp_epoll.c, tcp_uring.c ---- */
 
@@ -190,7 +154,7 @@ struct tcp_port {
 
 	struct tcp_watch
 		timer; /* wakes a sleeper for the first deadline of `lingering` */
-	struct tcp_windows windows;
+	struct tern_windows windows;
 	char *stage; /* what arrives passes through here, unless it is a put's bulk */
 	/* What is left in the stage because a poll had done enough: it goes first in the
 	 * next. */

@@ -63,7 +63,7 @@ static void put_arrives(struct tcp_conn *conn)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
 	struct tcp_rx *rx = &conn->rx;
-	struct tcp_window *window;
+	struct tern_window *window;
 	int rc;
 
 	if (rx->crc != rx->frame.crc) {
@@ -74,7 +74,8 @@ static void put_arrives(struct tcp_conn *conn)
 		complain(conn, "unexpected put");
 		return;
 	}
-	rc = tcp_window_find(&port->windows, conn->base.owner, &rx->frame, &window);
+	rc = tern_window_find(&port->windows, conn->base.owner, rx->frame.slot,
+		rx->frame.generation, rx->frame.offset, rx->frame.bytes, &window);
 	if (rc == -EPROTO) {
 		complain(conn, "put to where it may not");
 		return;

@@ -14,31 +14,31 @@
  */
 #include <errno.h>
 
-#include "transport/tcp.h"
+#include "transport/window.h"
 
-int tcp_windows_init(struct tcp_windows *windows)
+int tern_windows_init(struct tern_windows *windows)
 {
-	*windows = (struct tcp_windows){0};
-	windows->table = calloc(TCP_WINDOWS_MAX, sizeof(*windows->table));
+	*windows = (struct tern_windows){0};
+	windows->table = calloc(TERN_WINDOWS_MAX, sizeof(*windows->table));
 	return windows->table ? 0 : -ENOMEM;
 }
 
-void tcp_windows_fini(struct tcp_windows *windows)
+void tern_windows_fini(struct tern_windows *windows)
 {
 	free(windows->table);
 }
 
-int tcp_window_expose(struct tcp_windows *windows, void *owner, char *base,
+int tern_window_expose(struct tern_windows *windows, void *owner, char *base,
 	uint64_t bytes, enum tern_access access, struct tern_region *out)
 {
-	struct tcp_window *window;
+	struct tern_window *window;
 	uint32_t slot;
 
 	if (windows->free) {
 		slot = windows->free - 1;
 		window = &windows->table[slot];
 		windows->free = window->next_free;
-	} else if (windows->used_count < TCP_WINDOWS_MAX) {
+	} else if (windows->used_count < TERN_WINDOWS_MAX) {
 		slot = windows->used_count++;
 		window = &windows->table[slot];
 		tern_list_init(&window->landing);
@@ -55,11 +55,11 @@ int tcp_window_expose(struct tcp_windows *windows, void *owner, char *base,
 	return 0;
 }
 
-struct tcp_window *tcp_window_withdraw(
-	struct tcp_windows *windows, const struct tern_region *region)
+struct tern_window *tern_window_withdraw(
+	struct tern_windows *windows, const struct tern_region *region)
 {
 	uint32_t slot = (uint32_t)region->word[0];
-	struct tcp_window *window;
+	struct tern_window *window;
 
 	/* The region is our own, from expose: anything else is a mistake of this process.
 	 */
@@ -72,21 +72,20 @@ struct tcp_window *tcp_window_withdraw(
 	return window;
 }
 
-int tcp_window_find(struct tcp_windows *windows, void *owner,
-	const struct tcp_frame *frame, struct tcp_window **out)
+int tern_window_find(struct tern_windows *windows, void *owner, uint32_t slot,
+	uint32_t generation, uint64_t offset, uint64_t bytes, struct tern_window **out)
 {
-	struct tcp_window *window;
+	struct tern_window *window;
 
-	if (frame->slot >= windows->used_count)
+	if (slot >= windows->used_count)
 		return -EPROTO;
-	window = &windows->table[frame->slot];
-	if (tern_seq_before(window->generation, frame->generation))
+	window = &windows->table[slot];
+	if (tern_seq_before(window->generation, generation))
 		return -EPROTO;
-	if (frame->generation != window->generation || !window->in_use)
+	if (generation != window->generation || !window->in_use)
 		return -ESTALE;
 	if (window->owner != owner || !(window->access & TERN_ACCESS_WRITE) ||
-		frame->offset > window->bytes ||
-		frame->bytes > window->bytes - frame->offset)
+		offset > window->bytes || bytes > window->bytes - offset)
 		return -EPROTO;
 	*out = window;
 	return 0;
