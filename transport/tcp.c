@@ -242,11 +242,11 @@ static struct tcp_conn *conn_new(struct tcp_port *port, int fd, enum tcp_state s
 	return conn;
 }
 
-static void conn_name(struct tcp_conn *conn, const struct tcp_addr *addr)
+static void conn_name(struct tcp_conn *conn, const struct tern_addr *addr)
 {
 	char text[76];
 
-	tcp_addr_print(addr, text, sizeof(text));
+	tern_addr_print(addr, text, sizeof(text));
 	snprintf(conn->base.name, sizeof(conn->base.name), "tcp %s", text);
 }
 
@@ -334,10 +334,10 @@ static void tcp_conn_close(struct tern_conn *base, bool flush)
 static int connect_next(struct tcp_conn *conn, int rc)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
-	struct tcp_targets *targets = conn->targets;
+	struct tern_addrs *targets = conn->targets;
 
 	while (targets->next < targets->count) {
-		struct tcp_addr *addr = &targets->addr[targets->next++];
+		struct tern_addr *addr = &targets->addr[targets->next++];
 		int fd = tcp_socket_open(addr->sa.ss_family, fabric_of(port)->congestion);
 
 		if (fd < 0) {
@@ -362,13 +362,13 @@ static int tcp_connect(
 {
 	struct tcp_port *port = tcp_port_of(base);
 	TERN_CLEANUP(tern_cleanup_free)
-	struct tcp_targets *targets = malloc(sizeof(*targets));
+	struct tern_addrs *targets = malloc(sizeof(*targets));
 	struct tcp_conn *conn;
 	int rc;
 
 	if (!targets)
 		return -ENOMEM;
-	rc = tcp_resolve(address, false, targets);
+	rc = tern_addr_resolve(address, false, targets);
 	if (rc == -EINVAL || rc == -ENOMEM)
 		return rc;
 	conn = conn_new(port, -1, TCP_CONNECTING);
@@ -387,7 +387,7 @@ static int tcp_connect(
  * itself: TCP calls that a simultaneous open. */
 static bool is_itself(int fd)
 {
-	struct tcp_addr a = {.len = sizeof(a.sa)}, b = {.len = sizeof(b.sa)};
+	struct tern_addr a = {.len = sizeof(a.sa)}, b = {.len = sizeof(b.sa)};
 
 	return getsockname(fd, (struct sockaddr *)&a.sa, &a.len) == 0 &&
 	       getpeername(fd, (struct sockaddr *)&b.sa, &b.len) == 0 && a.len == b.len &&
@@ -422,7 +422,7 @@ int tcp_conn_connected(struct tcp_conn *conn)
 /* ---- listen ---- */
 
 /* A listening socket on this address, or a negative errno. */
-static int listen_at(const struct tcp_addr *addr, const char *congestion)
+static int listen_at(const struct tern_addr *addr, const char *congestion)
 {
 	int fd = tcp_socket_open(addr->sa.ss_family, congestion);
 	int one = 1, zero = 0;
@@ -446,13 +446,13 @@ static int tcp_listen(struct tern_port *base, const char *address, struct tern_l
 {
 	struct tcp_port *port = tcp_port_of(base);
 	TERN_CLEANUP(tern_cleanup_free) struct tcp_lsn *lsn = calloc(1, sizeof(*lsn));
-	struct tcp_addr bound = {.len = sizeof(bound.sa)};
-	struct tcp_targets targets;
+	struct tern_addr bound = {.len = sizeof(bound.sa)};
+	struct tern_addrs targets;
 	int fd = -EADDRNOTAVAIL, rc;
 
 	if (!lsn)
 		return -ENOMEM;
-	rc = tcp_resolve(address, true, &targets);
+	rc = tern_addr_resolve(address, true, &targets);
 	if (rc)
 		return rc == -EHOSTUNREACH ? -EADDRNOTAVAIL : rc;
 	/* The next address only if this family or address does not exist here. */
@@ -468,7 +468,7 @@ static int tcp_listen(struct tern_port *base, const char *address, struct tern_l
 		close(fd);
 		return rc;
 	}
-	tcp_addr_print(&bound, lsn->address, sizeof(lsn->address));
+	tern_addr_print(&bound, lsn->address, sizeof(lsn->address));
 	tcp_watch_init(&lsn->watch, TCP_WATCH_LSN, fd);
 	lsn->base.port = base;
 	tcp_watch_want(port, &lsn->watch, EPOLLIN);
@@ -515,7 +515,7 @@ static void refuse(struct tcp_port *port, struct tcp_lsn *lsn)
 int tcp_lsn_accept(struct tcp_lsn *lsn)
 {
 	struct tcp_port *port = tcp_port_of(lsn->base.port);
-	struct tcp_addr addr = {.len = sizeof(addr.sa)};
+	struct tern_addr addr = {.len = sizeof(addr.sa)};
 	struct tcp_conn *conn;
 	int fd;
 

@@ -4,7 +4,7 @@
  *
  *     tcp.c         fabric, listening, connecting, ending; the vtable
  *     tcp_port.c    poll and arm: whose turn it is
- *     tcp_addr.c    HOST:PORT, names of peers, socket options
+ *     tcp_socket.c  how sockets are made
  *     tcp_tx.c      what leaves a conn
  *     tcp_rx.c      what arrives at one
  *     tcp_epoll.c, tcp_uring.c   how the kernel says which sockets are ready
@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 
 #include "base/list.h"
+#include "transport/addr.h"
 #include "transport/fabric.h"
 #include "transport/window.h"
 #include "transport/mem.h"
@@ -40,34 +41,11 @@
 #define TCP_LINGER_NS TERN_NS_PER_S
 /* Largest message of a peer that is not known yet (conn->owner not set). */
 #define TCP_STRANGER_BYTES 4096u
-#define TCP_TARGETS_MAX    8
 
 struct tcp_port;
 struct tcp_engine_ops;
 
-/* ---- addresses: tcp_addr.c ---- */
-
-struct tcp_addr {
-	struct sockaddr_storage sa;
-	socklen_t len;
-};
-
-struct tcp_targets {
-	struct tcp_addr addr[TCP_TARGETS_MAX];
-	unsigned count, next;
-};
-
-/*
- * HOST:PORT in all its forms: "10.0.0.7:7000", "[::1]:7000", "localhost:0", ":7000". An
- * empty host means every address of this machine when listening, this machine when
- * connecting. Other names than those of /etc/hosts are looked up in the DNS, which
- * blocks: callers that must not block give numbers. -EINVAL: malformed; -EHOSTUNREACH: no
- * such name (now).
- */
-int tcp_resolve(const char *address, bool listening, struct tcp_targets *out);
-
-/* "10.0.0.7:7000", "[::1]:7000". */
-void tcp_addr_print(const struct tcp_addr *addr, char *out, size_t bytes);
+/* ---- sockets: tcp_socket.c ---- */
 
 /* Non-blocking, close-on-exec, without delay, with the fabric's congestion control. The
  * descriptor or a negative errno. `congestion` may be empty. */
@@ -252,7 +230,7 @@ struct tcp_conn {
 	uint64_t deadline_ns;      /* FLUSHING, LINGERING */
 	struct tcp_tx tx;
 	struct tcp_rx rx;
-	struct tcp_targets *targets; /* CONNECTING */
+	struct tern_addrs *targets; /* CONNECTING */
 };
 
 static inline struct tcp_port *tcp_port_of(struct tern_port *port)

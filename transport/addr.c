@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses and socket options. HOST:PORT is taken apart by hand, because the system's
+ * Addresses. HOST:PORT is taken apart by hand, because the system's
  * functions want the two halves and forgive too much; names are resolved by getaddrinfo,
  * which blocks for those that only the DNS knows.
  */
 #include <ctype.h>
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
+#include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "transport/tcp.h"
+#include "transport/addr.h"
 
 /* Characters of names and of numeric addresses, with %scope. */
 static bool host_valid(const char *host)
@@ -64,7 +65,7 @@ static int address_split(const char *address, char *host, const char **port)
 
 /* Every address of this machine: a socket of both families, or where there is no IPv6 one
  * of IPv4. */
-static void targets_any(struct tcp_targets *out, uint16_t port)
+static void targets_any(struct tern_addrs *out, uint16_t port)
 {
 	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&out->addr[0].sa;
 	struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)&out->addr[1].sa;
@@ -76,7 +77,7 @@ static void targets_any(struct tcp_targets *out, uint16_t port)
 	out->count = 2;
 }
 
-int tcp_resolve(const char *address, bool listening, struct tcp_targets *out)
+int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *out)
 {
 	struct addrinfo hints = {
 		.ai_flags = AI_NUMERICSERV,
@@ -88,7 +89,7 @@ int tcp_resolve(const char *address, bool listening, struct tcp_targets *out)
 	const char *port;
 	int rc;
 
-	*out = (struct tcp_targets){0};
+	*out = (struct tern_addrs){0};
 	if (address_split(address, host, &port) || !port_valid(port, listening))
 		return -EINVAL;
 	if (listening && !*host) {
@@ -100,9 +101,9 @@ int tcp_resolve(const char *address, bool listening, struct tcp_targets *out)
 		return -ENOMEM;
 	if (rc)
 		return -EHOSTUNREACH;
-	for (struct addrinfo *ai = found; ai && out->count < TCP_TARGETS_MAX;
+	for (struct addrinfo *ai = found; ai && out->count < TERN_ADDRS_MAX;
 		ai = ai->ai_next) {
-		struct tcp_addr *addr = &out->addr[out->count];
+		struct tern_addr *addr = &out->addr[out->count];
 
 		if (ai->ai_family != AF_INET && ai->ai_family != AF_INET6)
 			continue;
@@ -114,7 +115,7 @@ int tcp_resolve(const char *address, bool listening, struct tcp_targets *out)
 	return out->count ? 0 : -EHOSTUNREACH;
 }
 
-void tcp_addr_print(const struct tcp_addr *addr, char *out, size_t bytes)
+void tern_addr_print(const struct tern_addr *addr, char *out, size_t bytes)
 {
 	char host[64], port[8];
 
@@ -125,27 +126,4 @@ void tcp_addr_print(const struct tcp_addr *addr, char *out, size_t bytes)
 		snprintf(out, bytes, "[%s]:%s", host, port);
 	else
 		snprintf(out, bytes, "%s:%s", host, port);
-}
-
-void tcp_socket_options(int fd, const char *congestion)
-{
-	int one = 1;
-
-	/* Neither is needed to be right, so a kernel that refuses is left alone. An
-	 * explicit wish for a congestion control was checked when the fabric was opened.
-	 */
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	if (*congestion)
-		setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion,
-			(socklen_t)strlen(congestion));
-}
-
-int tcp_socket_open(int family, const char *congestion)
-{
-	int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
-
-	if (fd < 0)
-		return -errno;
-	tcp_socket_options(fd, congestion);
-	return fd;
 }
