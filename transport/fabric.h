@@ -50,6 +50,9 @@ enum tern_caps {
 	TERN_CAP_DEVICE = 1 << 4, /* regions may be of another kind than host (verbs) */
 	TERN_CAP_BOUND = 1 << 5,  /* the end of the conn is the end of the peer's process:
 				     a  reconnect is pointless (shm) */
+	TERN_CAP_UNGUARDED = 1 << 6, /* what a region lets the peer reach is an agreement:
+					the fabric does not enforce its bounds, its owner
+					or its withdrawal (verbs with keys) */
 };
 
 /*
@@ -201,8 +204,9 @@ struct tern_fabric_ops {
 	 * -EINPROGRESS: bytes are landing right now; op->done() tells when they no longer
 	 * do. A peer that uses the region later gets its conn cut or its bytes dropped (a
 	 * put that crossed the withdrawal is no crime). Regions that the peer reads in
-	 * place are not protected by this: withdraw when the peer has said that it is
-	 * done, or is gone. Needs no live conn.
+	 * place, and those of a conn with TERN_CAP_UNGUARDED, are not protected by this:
+	 * withdraw when the peer has said that it is done, or is gone. Needs no live
+	 * conn.
 	 */
 	int (*withdraw)(struct tern_port *port, struct tern_op *op,
 		const struct tern_region *region);
@@ -254,5 +258,6 @@ struct tern_conn {
 extern const struct tern_fabric_ops tern_tcp_fabric_ops;
 extern const struct tern_fabric_ops tern_shm_fabric_ops;
 extern const struct tern_fabric_ops tern_sim_fabric_ops;
+extern const struct tern_fabric_ops tern_verbs_fabric_ops;
 
 #endif

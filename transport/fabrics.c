@@ -7,6 +7,7 @@
 
 const struct tern_fabric_ops *const tern_fabric_table[] = {
 	&tern_shm_fabric_ops,
+	&tern_verbs_fabric_ops,
 	&tern_tcp_fabric_ops,
 	&tern_sim_fabric_ops,
 	NULL,

@@ -33,8 +33,8 @@ struct tern_verbs_api {
 	int (*create_id)(struct rdma_event_channel *channel, struct rdma_cm_id **out,
 		void *context); /* RDMA_PS_TCP */
 	int (*destroy_id)(struct rdma_cm_id *id);
-	int (*set_option)(struct rdma_cm_id *id, int level, int name, void *value,
-		size_t bytes);
+	int (*set_option)(
+		struct rdma_cm_id *id, int level, int name, void *value, size_t bytes);
 	int (*bind_addr)(struct rdma_cm_id *id, struct sockaddr *addr);
 	int (*listen)(struct rdma_cm_id *id, int backlog);
 	int (*resolve_addr)(struct rdma_cm_id *id, struct sockaddr *from,
@@ -56,8 +56,8 @@ struct tern_verbs_api {
 	int (*query_device)(struct ibv_context *device, struct ibv_device_attr *out);
 	int (*query_port)(
 		struct ibv_context *device, uint8_t port, struct ibv_port_attr *out);
-	int (*query_gid)(struct ibv_context *device, uint8_t port, int index,
-		union ibv_gid *out);
+	int (*query_gid)(
+		struct ibv_context *device, uint8_t port, int index, union ibv_gid *out);
 	/* RoCE v1 or v2, or plain InfiniBand: as in sysfs, "RoCE v2". */
 	int (*query_gid_type)(struct ibv_context *device, uint8_t port, int index,
 		char *out, size_t bytes);
@@ -78,8 +78,8 @@ struct tern_verbs_api {
 	int (*destroy_cq)(struct ibv_cq *cq);
 	int (*get_cq_event)(struct ibv_comp_channel *channel, struct ibv_cq **out);
 	void (*ack_cq_events)(struct ibv_cq *cq, unsigned count);
-	int (*create_srq)(struct ibv_pd *pd, struct ibv_srq_init_attr *attr,
-		struct ibv_srq **out);
+	int (*create_srq)(
+		struct ibv_pd *pd, struct ibv_srq_init_attr *attr, struct ibv_srq **out);
 	int (*destroy_srq)(struct ibv_srq *srq);
 	int (*modify_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 	int (*get_async_event)(struct ibv_context *device, struct ibv_async_event *out);

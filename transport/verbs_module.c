@@ -81,8 +81,8 @@ static int listen_id(struct rdma_cm_id *id, int backlog)
 	return from_rdma(rdma_listen(id, backlog));
 }
 
-static int resolve_addr(struct rdma_cm_id *id, struct sockaddr *from, struct sockaddr *to,
-	int timeout_ms)
+static int resolve_addr(
+	struct rdma_cm_id *id, struct sockaddr *from, struct sockaddr *to, int timeout_ms)
 {
 	return from_rdma(rdma_resolve_addr(id, from, to, timeout_ms));
 }
@@ -153,8 +153,7 @@ static int query_device(struct ibv_context *device, struct ibv_device_attr *out)
 	return from_ibv(ibv_query_device(device, out));
 }
 
-static int query_port(
-	struct ibv_context *device, uint8_t port, struct ibv_port_attr *out)
+static int query_port(struct ibv_context *device, uint8_t port, struct ibv_port_attr *out)
 {
 	return from_ibv(ibv_query_port(device, port, out));
 }
@@ -165,8 +164,8 @@ static int query_gid(
 	return from_ibv(ibv_query_gid(device, port, index, out));
 }
 
-static int query_gid_type(struct ibv_context *device, uint8_t port, int index, char *out,
-	size_t bytes)
+static int query_gid_type(
+	struct ibv_context *device, uint8_t port, int index, char *out, size_t bytes)
 {
 	struct ibv_gid_entry entry;
 	static const char *const names[] = {
@@ -284,8 +283,7 @@ static const char *wc_status_str(enum ibv_wc_status status)
 	return ibv_wc_status_str(status);
 }
 
-__attribute__((
-	visibility("default"))) extern const struct tern_verbs_api tern_verbs_api;
+__attribute__((visibility("default"))) extern const struct tern_verbs_api tern_verbs_api;
 const struct tern_verbs_api tern_verbs_api = {
 	.version = TERN_VERBS_API_VERSION,
 	.create_event_channel = create_event_channel,

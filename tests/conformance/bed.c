@@ -205,8 +205,10 @@ const char *bed_unavailable(const struct instance *instance)
 	struct tern_domain *domain;
 	int r;
 
-	if (instance->world_new)
-		return NULL; /* needs nothing of the machine */
+	if (instance->unavailable)
+		why = instance->unavailable();
+	if (why || instance->world_new)
+		return why; /* a world needs nothing of the machine */
 	r = tern_domain_new(&instance->opts, &domain);
 	if (r < 0)
 		return tern_status_text(r);

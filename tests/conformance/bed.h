@@ -32,6 +32,8 @@ struct instance {
 	const char *name;   /* "tcp-epoll" */
 	const char *fabric; /* "tcp" */
 	struct tern_domain_opts opts;
+	/* Called first: why it cannot run here, or NULL. May be NULL itself. */
+	const char *(*unavailable)(void);
 	bool can_sleep; /* fd() and arm() are of use; ends may be two processes */
 	/* The number-th address to listen at; one at which nobody listens. */
 	void (*address)(char *out, unsigned number);
@@ -47,6 +49,8 @@ struct instance {
 };
 
 extern const struct instance conformance_sim, conformance_sim_get;
+extern const struct instance conformance_verbs, conformance_verbs_own_queue,
+	conformance_verbs_guard, conformance_verbs_least;
 extern const struct instance *const conformance_instances[]; /* NULL-terminated */
 
 enum side_name { A, B };
@@ -249,6 +253,7 @@ enum needs {
 	NEEDS_SLEEP = 1 << 3, /* can_sleep */
 	NEEDS_LIES = 1 << 5,  /* a peer that breaks the rules */
 	NEEDS_TCP = 1 << 4,   /* sockets that a test can cut, rails */
+	NEEDS_GUARD = 1 << 6, /* the fabric enforces regions: no TERN_CAP_UNGUARDED */
 };
 
 struct conformance_test {

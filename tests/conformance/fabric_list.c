@@ -24,6 +24,8 @@ static const char *missing(const struct instance *instance, unsigned needs)
 		return "no peek";
 	if ((needs & NEEDS_LIES) && instance->world_new)
 		return "nobody lies in the simulator";
+	if ((needs & (NEEDS_LIES | NEEDS_GUARD)) && (caps & TERN_CAP_UNGUARDED))
+		return "regions are kept by agreement, not by the fabric";
 	if ((needs & NEEDS_SLEEP) && !instance->can_sleep)
 		return "nothing to sleep on, no second process";
 	return NULL;

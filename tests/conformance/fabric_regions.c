@@ -574,8 +574,10 @@ const struct conformance_test conformance_regions[] = {
 	CONFORMANCE(test_a_get_out_of_bounds_fails, NEEDS_GET | NEEDS_LIES),
 	CONFORMANCE(test_a_region_for_reading_cannot_be_written, NEEDS_PUT | NEEDS_LIES),
 	CONFORMANCE(test_a_region_for_writing_cannot_be_read, NEEDS_GET | NEEDS_LIES),
-	CONFORMANCE(test_a_put_into_a_stale_region_touches_nothing, NEEDS_PUT),
-	CONFORMANCE(test_a_put_that_crossed_its_withdrawal_is_no_crime, NEEDS_PUT),
+	CONFORMANCE(
+		test_a_put_into_a_stale_region_touches_nothing, NEEDS_PUT | NEEDS_GUARD),
+	CONFORMANCE(test_a_put_that_crossed_its_withdrawal_is_no_crime,
+		NEEDS_PUT | NEEDS_GUARD),
 	CONFORMANCE(test_another_owners_region_cannot_be_used, NEEDS_LIES),
 	CONFORMANCE(test_a_later_conn_of_the_same_owner_may_use_a_region, NEEDS_NOTHING),
 	CONFORMANCE(test_withdraw_needs_no_conn, NEEDS_NOTHING),

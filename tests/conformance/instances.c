@@ -94,4 +94,6 @@ static const struct instance shm_no_cma = {
 };
 
 const struct instance *const conformance_instances[] = {&tcp_uring, &tcp_epoll, &shm,
-	&shm_no_cma, &conformance_sim, &conformance_sim_get, NULL};
+	&shm_no_cma, &conformance_sim, &conformance_sim_get, &conformance_verbs,
+	&conformance_verbs_own_queue, &conformance_verbs_guard, &conformance_verbs_least,
+	NULL};

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verbs fabric on real devices. They are there in the virtual machine of tests/rdma,
+ * which says where in the environment:
+ *
+ *     TERN_RDMA_ADDRESS   of a device, to listen at
+ *     TERN_RDMA_FROM      of a device, where conns start
+ *
+ * The same four times: as it comes; with a receive queue for each queue pair instead of a
+ * shared one; without giving out keys; and with the least of everything.
+ */
+#include "tests/conformance/bed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *set_options(char *out, size_t bytes, const char *more)
+{
+	const char *from = getenv("TERN_RDMA_FROM");
+
+	if (!getenv("TERN_RDMA_ADDRESS") || !from)
+		return "no network of RDMA devices: TERN_RDMA_ADDRESS is not set";
+	snprintf(out, bytes, "from=%s%s", from, more);
+	return NULL;
+}
+
+static void verbs_address(char *out, unsigned number)
+{
+	(void)number;
+	snprintf(out, BED_ADDRESS_MAX, "%s:0", getenv("TERN_RDMA_ADDRESS"));
+}
+
+/* Below the ports that the system gives out by itself. */
+static void verbs_nobody(char *out)
+{
+	snprintf(out, BED_ADDRESS_MAX, "%s:1027", getenv("TERN_RDMA_ADDRESS"));
+}
+
+static const char *const verbs_malformed[] = {"", ":", "127.0.0.1",
+	"127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:12x", "127.0.0.1: 12",
+	"127.0.0.1:99999999999999999999", NULL};
+
+#define VERBS_INSTANCE(symbol, text, more)                                               \
+	static char symbol##_options[128];                                               \
+	static const char *symbol##_unavailable(void)                                    \
+	{                                                                                \
+		return set_options(symbol##_options, sizeof(symbol##_options), more);    \
+	}                                                                                \
+	const struct instance conformance_##symbol = {                                   \
+		.name = text,                                                            \
+		.fabric = "verbs",                                                       \
+		.opts = {.verbs = symbol##_options},                                     \
+		.unavailable = symbol##_unavailable,                                     \
+		.can_sleep = true,                                                       \
+		.address = verbs_address,                                                \
+		.nobody = verbs_nobody,                                                  \
+		.malformed = verbs_malformed,                                            \
+		.elsewhere = "192.0.2.1:0",                                              \
+	}
+
+VERBS_INSTANCE(verbs, "verbs", "");
+VERBS_INSTANCE(verbs_own_queue, "verbs-own-queue", ",srq=off");
+VERBS_INSTANCE(verbs_guard, "verbs-guard", ",guard=on");
+VERBS_INSTANCE(verbs_least, "verbs-least", ",srq=off,inline=0,depth=16,reads=1");

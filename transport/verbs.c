@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verbs fabric: its devices and what is registered with them.
+ *
+ * A device comes into use with the first conn over it: only then is memory registered
+ * with it, all that there is, and from then on each new memory when it is made. So a
+ * program that talks over shared memory alone pins nothing.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "transport/verbs.h"
+
+#define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+/* ---- registrations ---- */
+
+static void explain_refusal(struct verbs_fabric *fabric,
+	const struct verbs_device *device, const struct tern_mem *mem, int status,
+	struct tern_env *env)
+{
+	const char *name = fabric->api->device_name(device->context);
+	struct rlimit limit = {0};
+
+	getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (status == -ENOMEM && limit.rlim_cur != RLIM_INFINITY)
+		tern_log(env, TERN_LOG_ERROR,
+			"verbs: %s cannot register %llu MiB: at most %llu MiB may be "
+			"locked "
+			"(RLIMIT_MEMLOCK): ulimit -l unlimited, or LimitMEMLOCK=infinity "
+			"in "
+			"the service",
+			name, (unsigned long long)(mem->bytes >> 20),
+			(unsigned long long)(limit.rlim_cur >> 20));
+	else
+		tern_log(env, TERN_LOG_ERROR, "verbs: %s cannot register %llu MiB: %s",
+			name, (unsigned long long)(mem->bytes >> 20),
+			tern_status_text(status));
+}
+
+/* With the lock held. */
+static int register_with(struct verbs_fabric *fabric, struct verbs_device *device,
+	struct verbs_reg *reg, struct tern_env *env)
+{
+	/* With guard=on nobody else needs to reach it, and nobody can. */
+	int access = fabric->opts.guard ? IBV_ACCESS_LOCAL_WRITE : ACCESS;
+	struct ibv_mr *mr;
+	int r = fabric->api->reg_mr(
+		device->pd, reg->mem->base, reg->mem->bytes, access, &mr);
+
+	if (r) {
+		explain_refusal(fabric, device, reg->mem, r, env);
+		return r;
+	}
+	/* Pairs with verbs_key: a port of another thread may use it at once. */
+	atomic_store_explicit(&reg->keys[device->index], mr, memory_order_release);
+	return 0;
+}
+
+static void unregister(struct verbs_fabric *fabric, struct verbs_reg *reg, unsigned index)
+{
+	struct ibv_mr *mr = atomic_exchange(&reg->keys[index], NULL);
+
+	if (mr)
+		fabric->api->dereg_mr(mr);
+}
+
+static int mem_register(struct tern_fabric *base, struct tern_mem *mem, void **out)
+{
+	struct verbs_fabric *fabric = verbs_fabric_of(base);
+	struct verbs_reg *reg = calloc(1, sizeof(*reg));
+	int r = 0;
+
+	if (!reg)
+		return -ENOMEM;
+	reg->mem = mem;
+	tern_list_init(&reg->link);
+	pthread_mutex_lock(&fabric->lock);
+	for (unsigned i = 0; i < fabric->device_count && r == 0; i++) {
+		struct verbs_device *device = &fabric->devices[i];
+
+		if (device->pd && !atomic_load(&device->dead))
+			r = register_with(fabric, device, reg, tern_env_system());
+	}
+	if (r) {
+		for (unsigned i = 0; i < fabric->device_count; i++)
+			unregister(fabric, reg, i);
+		free(reg);
+	} else {
+		tern_list_push(&fabric->regs, &reg->link);
+		*out = reg;
+	}
+	pthread_mutex_unlock(&fabric->lock);
+	return r;
+}
+
+static void mem_unregister(struct tern_fabric *base, struct tern_mem *mem, void *arg)
+{
+	struct verbs_fabric *fabric = verbs_fabric_of(base);
+	struct verbs_reg *reg = arg;
+
+	(void)mem;
+	pthread_mutex_lock(&fabric->lock);
+	for (unsigned i = 0; i < fabric->device_count; i++)
+		unregister(fabric, reg, i);
+	tern_list_remove(&reg->link);
+	pthread_mutex_unlock(&fabric->lock);
+	free(reg);
+}
+
+/* ---- devices ---- */
+
+static bool wanted(const struct verbs_fabric *fabric, struct ibv_context *context)
+{
+	const struct verbs_opts *opts = &fabric->opts;
+
+	for (unsigned i = 0; i < opts->device_count; i++)
+		if (strcmp(opts->devices[i], fabric->api->device_name(context)) == 0)
+			return true;
+	return opts->device_count == 0;
+}
+
+static struct verbs_device *find(struct verbs_fabric *fabric, struct ibv_context *context)
+{
+	for (unsigned i = 0; i < fabric->device_count; i++)
+		if (fabric->devices[i].context == context)
+			return &fabric->devices[i];
+	return NULL;
+}
+
+/* A device that was removed and is used by nobody leaves its place to another. */
+static struct verbs_device *add_device(
+	struct verbs_fabric *fabric, struct ibv_context *context)
+{
+	struct verbs_device *device = NULL;
+
+	for (unsigned i = 0; i < fabric->device_count && !device; i++)
+		if (atomic_load(&fabric->devices[i].dead) && !fabric->devices[i].pd)
+			device = &fabric->devices[i];
+	if (!device && fabric->device_count < VERBS_DEVICES_MAX)
+		device = &fabric->devices[fabric->device_count++];
+	if (!device)
+		return NULL;
+	device->context = context;
+	device->index = (unsigned)(device - fabric->devices);
+	atomic_store(&device->dead, false);
+	if (fabric->api->query_device(context, &device->attr)) {
+		atomic_store(&device->dead, true);
+		return NULL;
+	}
+	return device;
+}
+
+static int start_device(
+	struct verbs_fabric *fabric, struct verbs_device *device, struct tern_env *env)
+{
+	int r = fabric->api->alloc_pd(device->context, &device->pd);
+
+	if (r) {
+		device->pd = NULL;
+		return r;
+	}
+	tern_list_for_each (node, &fabric->regs) {
+		struct verbs_reg *reg = tern_list_entry(node, struct verbs_reg, link);
+
+		r = register_with(fabric, device, reg, env);
+		if (r)
+			break;
+		atomic_fetch_add(&fabric->base.domain->registration_count, 1);
+	}
+	if (r) {
+		tern_list_for_each (node, &fabric->regs)
+			unregister(fabric, tern_list_entry(node, struct verbs_reg, link),
+				device->index);
+		fabric->api->dealloc_pd(device->pd);
+		device->pd = NULL;
+	}
+	return r;
+}
+
+int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,
+	struct tern_env *env, struct verbs_device **out)
+{
+	struct verbs_device *device;
+	int r = 0;
+
+	pthread_mutex_lock(&fabric->lock);
+	device = find(fabric, context);
+	if (!device && wanted(fabric, context))
+		device = add_device(fabric, context); /* plugged in since */
+	if (!device || atomic_load(&device->dead))
+		r = -ENODEV;
+	else if (!device->pd)
+		r = start_device(fabric, device, env);
+	if (r == 0)
+		device->user_count++;
+	pthread_mutex_unlock(&fabric->lock);
+	*out = device;
+	return r;
+}
+
+void verbs_device_put(struct verbs_fabric *fabric, struct verbs_device *device)
+{
+	pthread_mutex_lock(&fabric->lock);
+	device->user_count--;
+	if (device->user_count == 0 && atomic_load(&device->dead)) {
+		tern_list_for_each (node, &fabric->regs)
+			unregister(fabric, tern_list_entry(node, struct verbs_reg, link),
+				device->index);
+		fabric->api->dealloc_pd(device->pd);
+		device->pd = NULL;
+	}
+	pthread_mutex_unlock(&fabric->lock);
+}
+
+/* ---- open and close ---- */
+
+/* The address behind a GID: RoCE derives the one from the other. */
+static int use_gid(struct verbs_fabric *fabric)
+{
+	struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)&fabric->opts.from.sa;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&fabric->opts.from.sa;
+	union ibv_gid gid;
+	struct in6_addr address;
+	int r = fabric->api->query_gid(
+		fabric->devices[0].context, 1, fabric->opts.gid_index, &gid);
+
+	if (r)
+		return r;
+	memcpy(&address, gid.raw, sizeof(address));
+	if (IN6_IS_ADDR_UNSPECIFIED(&address) || IN6_IS_ADDR_LINKLOCAL(&address))
+		return -EADDRNOTAVAIL;
+	if (IN6_IS_ADDR_V4MAPPED(&address)) {
+		*v4 = (struct sockaddr_in){.sin_family = AF_INET};
+		memcpy(&v4->sin_addr, gid.raw + 12, sizeof(v4->sin_addr));
+		fabric->opts.from.len = sizeof(*v4);
+	} else {
+		*v6 = (struct sockaddr_in6){
+			.sin6_family = AF_INET6, .sin6_addr = address};
+		fabric->opts.from.len = sizeof(*v6);
+	}
+	return 0;
+}
+
+static int find_devices(struct verbs_fabric *fabric, const char **why)
+{
+	struct ibv_context **contexts;
+	int count, r = fabric->api->get_devices(&contexts, &count);
+
+	if (r) {
+		*why = r == -ENODEV ? "no RDMA device, or the kernel module rdma_ucm is "
+				      "not loaded"
+				    : "librdmacm cannot list the devices";
+		return -ENODEV;
+	}
+	for (int i = 0; i < count; i++)
+		if (wanted(fabric, contexts[i]))
+			add_device(fabric, contexts[i]);
+	fabric->api->free_devices(contexts);
+	if (fabric->device_count == 0) {
+		*why = "none of the RDMA devices is one that device= names";
+		return -ENODEV;
+	}
+	if (fabric->opts.gid_index >= 0 && use_gid(fabric)) {
+		*why = "gid= names no entry with an address of the first device's table";
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts *opts,
+	struct tern_fabric **out, const char **why)
+{
+	struct verbs_fabric *fabric = calloc(1, sizeof(*fabric));
+	struct rdma_event_channel *channel;
+	char error[200];
+	int r;
+
+	(void)domain;
+	if (!fabric)
+		return -ENOMEM;
+	tern_list_init(&fabric->regs);
+	pthread_mutex_init(&fabric->lock, NULL);
+	r = verbs_opts_parse(opts->verbs, &fabric->opts, error, sizeof(error));
+	if (r) {
+		tern_log(tern_env_system(), TERN_LOG_ERROR, "verbs options: %s", error);
+		*why = "its options are wrong";
+	}
+	fabric->api = opts->verbs_api;
+	if (!r && !fabric->api)
+		r = tern_verbs_load(&fabric->api, why);
+	if (!r) {
+		r = fabric->api->create_event_channel(&channel);
+		if (r) {
+			*why = "/dev/infiniband/rdma_cm cannot be opened: no RDMA "
+			       "device, or "
+			       "the kernel module rdma_ucm is not loaded";
+			r = -ENODEV;
+		} else {
+			fabric->api->destroy_event_channel(channel);
+		}
+	}
+	if (!r)
+		r = find_devices(fabric, why);
+	if (r) {
+		pthread_mutex_destroy(&fabric->lock);
+		free(fabric);
+		return r;
+	}
+	*out = &fabric->base;
+	return 0;
+}
+
+static void fabric_close(struct tern_fabric *base)
+{
+	struct verbs_fabric *fabric = verbs_fabric_of(base);
+
+	tern_assert(tern_list_empty(&fabric->regs));
+	for (unsigned i = 0; i < fabric->device_count; i++)
+		if (fabric->devices[i].pd)
+			fabric->api->dealloc_pd(fabric->devices[i].pd);
+	pthread_mutex_destroy(&fabric->lock);
+	free(fabric);
+}
+
+/* ---- regions ---- */
+
+static int expose(struct tern_conn *base, struct tern_mem *mem, uint64_t offset,
+	uint64_t bytes, enum tern_access access, struct tern_region *out)
+{
+	struct verbs_port *port = verbs_port_of(base->port);
+	struct verbs_fabric *fabric = verbs_port_fabric(port);
+	struct verbs_region region = {
+		.bytes = bytes & VERBS_BYTES_MAX, .access = access & UINT8_MAX};
+	struct tern_region window;
+	struct verbs_reg *reg;
+	int r;
+
+	tern_assert(tern_mem_holds(mem, offset, bytes) && bytes <= VERBS_BYTES_MAX);
+	if (fabric->opts.guard) {
+		r = tern_window_expose(&port->windows, base->owner,
+			tern_mem_at(mem, offset), bytes, access, &window);
+		if (r)
+			return r;
+		region.guarded = 1;
+		region.start = window.word[0];
+	} else {
+		reg = tern_mem_reg(mem, fabric->base.index);
+		region.start = (uintptr_t)tern_mem_at(mem, offset);
+		for (unsigned i = 0; i < fabric->device_count; i++) {
+			struct ibv_mr *mr =
+				atomic_load_explicit(&reg->keys[i], memory_order_acquire);
+
+			region.keys[i] = mr ? mr->rkey : 0;
+		}
+	}
+	memcpy(out, &region, sizeof(region));
+	return 0;
+}
+
+static int withdraw(
+	struct tern_port *base, struct tern_op *op, const struct tern_region *region)
+{
+	struct verbs_port *port = verbs_port_of(base);
+	struct verbs_region ours;
+
+	/* Never -EINPROGRESS: what is copied for a peer is copied within one poll(), and
+	 * what it writes by itself it has agreed to have written. */
+	(void)op;
+	memcpy(&ours, region, sizeof(ours));
+	if (ours.guarded)
+		tern_window_withdraw(&port->windows,
+			&(struct tern_region){.word = {ours.start, ours.bytes}});
+	return 0;
+}
+
+const struct tern_fabric_ops tern_verbs_fabric_ops = {
+	.name = "verbs",
+	.open = fabric_open,
+	.close = fabric_close,
+	.mem_register = mem_register,
+	.mem_unregister = mem_unregister,
+	.port_new = verbs_port_new,
+	.port_free = verbs_port_free,
+	.listen = verbs_listen,
+	.lsn_address = verbs_lsn_address,
+	.lsn_close = verbs_lsn_close,
+	.connect = verbs_connect,
+	.conn_close = verbs_conn_close,
+	.send = verbs_send,
+	.put = verbs_put,
+	.get = verbs_get,
+	.expose = expose,
+	.withdraw = withdraw,
+	.poll = verbs_poll,
+	.arm = verbs_arm,
+	.fd = verbs_fd,
+};

@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Listening and connecting through librdmacm, which finds the device and the path for an
+ * IP address and carries a greeting each way.
+ *
+ * Every event is copied and acknowledged before it is acted upon: destroying an id waits
+ * for its events. An id whose conn is gone has no context, and what is still said about
+ * it is ignored but for the end that its zombie waits for.
+ */
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "transport/verbs.h"
+
+#define RESOLVE_MS       2000
+#define BACKLOG          512
+#define REJECTED_NOBODY  8  /* IB_CM_REJ_INVALID_SERVICE_ID */
+#define REJECTED_BY_USER 28 /* IB_CM_REJ_CONSUMER_DEFINED */
+#define RETRY_FOR_EVER   7  /* receiver not ready: credits say that it will be */
+
+/* ---- greetings ---- */
+
+static struct verbs_greeting greeting(const struct verbs_conn *conn, int status)
+{
+	const struct verbs_port *port = verbs_conn_port(conn);
+
+	return (struct verbs_greeting){
+		.magic = htole32(VERBS_MAGIC),
+		.version = htole16(VERBS_VERSION),
+		.flags = htole16(verbs_port_fabric(port)->opts.guard ? VERBS_GUARDED : 0),
+		.status = (int32_t)htole32((uint32_t)status),
+		.message_bytes = htole32(port->base.message_bytes),
+		.window = htole32(conn->granted),
+		.device = htole32(conn->queue ? conn->queue->device->index : 0),
+	};
+}
+
+/* 0, or why not. Private data arrives padded, so only too few bytes are wrong. */
+static int read_greeting(const struct rdma_conn_param *param, struct verbs_greeting *out)
+{
+	if (!param->private_data || param->private_data_len < sizeof(*out))
+		return -EPROTO;
+	memcpy(out, param->private_data, sizeof(*out));
+	out->flags = le16toh(out->flags);
+	out->status = (int32_t)le32toh((uint32_t)out->status);
+	out->message_bytes = le32toh(out->message_bytes);
+	out->window = le32toh(out->window);
+	out->device = le32toh(out->device);
+	if (le32toh(out->magic) != VERBS_MAGIC)
+		return -EPROTO;
+	return le16toh(out->version) == VERBS_VERSION ? 0 : -EPROTONOSUPPORT;
+}
+
+static int take_greeting(struct verbs_conn *conn, const struct rdma_conn_param *param)
+{
+	struct verbs_greeting theirs;
+	int r = read_greeting(param, &theirs);
+
+	if (r)
+		return r;
+	if (theirs.message_bytes != conn->base.port->message_bytes ||
+		theirs.window < VERBS_WINDOW_MANY || theirs.window > UINT16_MAX ||
+		theirs.device >= VERBS_DEVICES_MAX)
+		return -EPROTO;
+	conn->window = theirs.window;
+	conn->peer_device = theirs.device;
+	conn->peer_guarded = theirs.flags & VERBS_GUARDED;
+	return 0;
+}
+
+static struct rdma_conn_param conn_param(
+	const struct verbs_conn *conn, const struct verbs_greeting *mine)
+{
+	const struct verbs_opts *opts = &verbs_port_fabric(verbs_conn_port(conn))->opts;
+	const struct ibv_device_attr *attr = &conn->queue->device->attr;
+
+	return (struct rdma_conn_param){
+		.private_data = mine,
+		.private_data_len = sizeof(*mine),
+		.responder_resources = (uint8_t)TERN_MIN(attr->max_qp_rd_atom, 255),
+		.initiator_depth = (uint8_t)conn->read_max,
+		.flow_control = 1,
+		.retry_count = (uint8_t)opts->retry_count,
+		.rnr_retry_count = RETRY_FOR_EVER,
+		.srq = conn->queue->srq != NULL,
+	};
+}
+
+/* ---- names and options ---- */
+
+static void name_conn(struct verbs_conn *conn)
+{
+	char text[VERBS_NAME_MAX];
+	struct tern_addr peer = {.len = sizeof(struct sockaddr_in)};
+
+	if (conn->id->route.addr.dst_addr.sa_family == AF_INET6)
+		peer.len = sizeof(struct sockaddr_in6);
+	memcpy(&peer.sa, &conn->id->route.addr.dst_storage, peer.len);
+	tern_addr_print(&peer, text, sizeof(text));
+	snprintf(conn->base.name, sizeof(conn->base.name), "verbs %s", text);
+}
+
+static void set_options(struct verbs_port *port, struct rdma_cm_id *id)
+{
+	const struct verbs_opts *opts = &verbs_port_fabric(port)->opts;
+	uint8_t value = (uint8_t)opts->traffic_class;
+
+	/* Hints: a device or a kernel that does not have them goes without. */
+	if (opts->traffic_class >= 0)
+		verbs_api_of(port)->set_option(
+			id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &value, sizeof(value));
+	value = (uint8_t)opts->timeout_exponent;
+	verbs_api_of(port)->set_option(
+		id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &value, sizeof(value));
+}
+
+/* ---- up ---- */
+
+static void come_up(struct verbs_conn *conn)
+{
+	struct verbs_port *port = verbs_conn_port(conn);
+	bool guard = verbs_port_fabric(port)->opts.guard;
+
+	conn->state = VERBS_UP;
+	conn->base.caps = TERN_CAP_PUT;
+	if (!guard && !conn->peer_guarded)
+		conn->base.caps |= TERN_CAP_GET;
+	if (!guard || !conn->peer_guarded)
+		conn->base.caps |= TERN_CAP_UNGUARDED;
+}
+
+static void accepted(struct verbs_conn *conn)
+{
+	struct verbs_port *port = verbs_conn_port(conn);
+
+	come_up(conn);
+	conn->announced = true;
+	port->base.handler->accepted(
+		port->base.handler_arg, &conn->lsn->base, &conn->base);
+}
+
+void verbs_cm_heard(struct verbs_conn *conn)
+{
+	/* Tells the kernel, which otherwise waits for a message that may have been lost.
+	 */
+	verbs_api_of(verbs_conn_port(conn))->notify(conn->id, IBV_EVENT_COMM_EST);
+	accepted(conn);
+}
+
+static void on_established(struct verbs_conn *conn, const struct rdma_conn_param *param)
+{
+	struct verbs_port *port = verbs_conn_port(conn);
+	int r;
+
+	if (conn->state == VERBS_ACCEPTING) {
+		accepted(conn);
+		return;
+	}
+	if (conn->state != VERBS_CONNECTING)
+		return;
+	conn->connected = true;
+	r = take_greeting(conn, param);
+	if (r) {
+		tern_log(port->base.env, TERN_LOG_WARN,
+			"%s: it does not speak this "
+			"version of Tern's verbs fabric",
+			conn->base.name);
+		verbs_conn_end(conn, r);
+		return;
+	}
+	conn->read_max =
+		TERN_MAX(TERN_MIN(conn->read_max, (uint32_t)param->initiator_depth), 1u);
+	come_up(conn);
+	port->base.handler->up(port->base.handler_arg, &conn->base);
+}
+
+/* ---- accepting ---- */
+
+static int accept_request(struct verbs_conn *conn, const struct rdma_conn_param *param)
+{
+	struct verbs_port *port = verbs_conn_port(conn);
+	struct verbs_greeting mine;
+	struct rdma_conn_param answer;
+	int r = take_greeting(conn, param);
+
+	if (!r)
+		r = verbs_conn_open(conn);
+	if (r)
+		return r;
+	conn->read_max =
+		TERN_MAX(TERN_MIN(conn->read_max, (uint32_t)param->initiator_depth), 1u);
+	mine = greeting(conn, 0);
+	answer = conn_param(conn, &mine);
+	if (answer.responder_resources > param->responder_resources)
+		answer.responder_resources = param->responder_resources;
+	answer.initiator_depth = (uint8_t)conn->read_max;
+	conn->state = VERBS_ACCEPTING;
+	r = verbs_api_of(port)->accept(conn->id, &answer);
+	if (r == 0)
+		conn->connected = true;
+	return r;
+}
+
+static void on_request(struct verbs_port *port, struct verbs_lsn *lsn,
+	struct rdma_cm_id *id, const struct rdma_conn_param *param)
+{
+	struct verbs_conn *conn = lsn ? verbs_conn_new(port) : NULL;
+	struct verbs_greeting mine;
+	int r;
+
+	if (!conn) {
+		verbs_api_of(port)->reject(id, NULL, 0);
+		verbs_api_of(port)->destroy_id(id);
+		return;
+	}
+	conn->id = id;
+	conn->lsn = lsn;
+	id->context = conn;
+	name_conn(conn);
+	set_options(port, id);
+	r = accept_request(conn, param);
+	if (r == 0)
+		return;
+	tern_log(port->base.env, TERN_LOG_WARN, "%s: refused: %s", conn->base.name,
+		tern_status_text(r));
+	mine = greeting(conn, r);
+	verbs_api_of(port)->reject(id, &mine, sizeof(mine));
+	verbs_conn_end(conn, r);
+}
+
+/* ---- connecting ---- */
+
+static int resolve_route(struct verbs_conn *conn)
+{
+	conn->state = VERBS_ROUTING;
+	return verbs_api_of(verbs_conn_port(conn))->resolve_route(conn->id, RESOLVE_MS);
+}
+
+static int request(struct verbs_conn *conn)
+{
+	struct rdma_conn_param param;
+	struct verbs_greeting mine;
+	int r = verbs_conn_open(conn);
+
+	if (r)
+		return r;
+	mine = greeting(conn, 0);
+	param = conn_param(conn, &mine);
+	conn->state = VERBS_CONNECTING;
+	return verbs_api_of(verbs_conn_port(conn))->connect(conn->id, &param);
+}
+
+static void fail(struct verbs_conn *conn, const char *what, int status)
+{
+	if (conn->state == VERBS_ENDING)
+		return;
+	tern_log(conn->base.port->env, TERN_LOG_INFO, "%s: %s: %s", conn->base.name, what,
+		tern_status_text(status));
+	verbs_conn_end(conn, status);
+}
+
+static void on_rejected(
+	struct verbs_conn *conn, int reason, const struct rdma_conn_param *param)
+{
+	struct verbs_greeting theirs;
+
+	if (reason == REJECTED_BY_USER && read_greeting(param, &theirs) == 0 &&
+		theirs.status < 0 && theirs.status > -4096)
+		fail(conn, "refused by the other end", theirs.status);
+	else if (reason == REJECTED_NOBODY)
+		verbs_conn_end(conn, -ECONNREFUSED);
+	else
+		fail(conn, "rejected", -ECONNREFUSED);
+}
+
+/* ---- events ---- */
+
+static void on_disconnected(struct verbs_conn *conn)
+{
+	conn->peer_gone = true;
+	/* What the peer said before it went is in the completion queue. */
+	if (conn->queue && conn->state != VERBS_ENDING)
+		verbs_queue_drain(conn->queue);
+	verbs_conn_end(conn, -ECONNRESET);
+}
+
+static void on_removal(struct verbs_conn *conn)
+{
+	conn->peer_gone = true; /* nobody will hear a disconnect */
+	fail(conn, "its device was removed", -ECONNRESET);
+}
+
+static void conn_event(struct verbs_conn *conn, const struct rdma_cm_event *event)
+{
+	int status = event->status < 0 ? event->status : -EHOSTUNREACH;
+	int r = 0;
+
+	switch (event->event) {
+	case RDMA_CM_EVENT_ADDR_RESOLVED:
+		r = resolve_route(conn);
+		break;
+	case RDMA_CM_EVENT_ROUTE_RESOLVED:
+		r = request(conn);
+		break;
+	case RDMA_CM_EVENT_ADDR_ERROR:
+		fail(conn, "no RDMA device of this machine reaches it", -EHOSTUNREACH);
+		break;
+	case RDMA_CM_EVENT_ROUTE_ERROR:
+		fail(conn, "no route", -EHOSTUNREACH);
+		break;
+	case RDMA_CM_EVENT_UNREACHABLE:
+		fail(conn, "no answer", status == -EHOSTUNREACH ? status : -ETIMEDOUT);
+		break;
+	case RDMA_CM_EVENT_CONNECT_ERROR:
+		fail(conn, "it did not come up", -ECONNRESET);
+		break;
+	case RDMA_CM_EVENT_REJECTED:
+		on_rejected(conn, event->status, &event->param.conn);
+		break;
+	case RDMA_CM_EVENT_ESTABLISHED:
+		on_established(conn, &event->param.conn);
+		break;
+	case RDMA_CM_EVENT_DISCONNECTED:
+		on_disconnected(conn);
+		break;
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		on_removal(conn);
+		break;
+	case RDMA_CM_EVENT_CONNECT_REQUEST:
+	case RDMA_CM_EVENT_CONNECT_RESPONSE:
+	case RDMA_CM_EVENT_MULTICAST_JOIN:
+	case RDMA_CM_EVENT_MULTICAST_ERROR:
+	case RDMA_CM_EVENT_ADDR_CHANGE:
+	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+		break;
+	}
+	if (r)
+		fail(conn, "cannot connect", r);
+}
+
+static void zombie_event(struct verbs_port *port, const struct rdma_cm_event *event)
+{
+	if (event->event != RDMA_CM_EVENT_DISCONNECTED &&
+		event->event != RDMA_CM_EVENT_TIMEWAIT_EXIT &&
+		event->event != RDMA_CM_EVENT_DEVICE_REMOVAL)
+		return;
+	tern_list_for_each (node, &port->zombies) {
+		struct verbs_zombie *zombie =
+			tern_list_entry(node, struct verbs_zombie, link);
+
+		if (zombie->id == event->id) {
+			verbs_zombie_free(port, zombie);
+			return;
+		}
+	}
+}
+
+static struct verbs_lsn *find_lsn(struct verbs_port *port, const struct rdma_cm_id *id)
+{
+	tern_list_for_each (node, &port->lsns) {
+		struct verbs_lsn *lsn = tern_list_entry(node, struct verbs_lsn, link);
+
+		if (lsn->id == id)
+			return lsn;
+	}
+	return NULL;
+}
+
+static void handle(struct verbs_port *port, const struct rdma_cm_event *event)
+{
+	struct verbs_lsn *lsn;
+
+	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+		on_request(port, find_lsn(port, event->listen_id), event->id,
+			&event->param.conn);
+		return;
+	}
+	lsn = find_lsn(port, event->id);
+	if (lsn)
+		tern_log(port->base.env, TERN_LOG_WARN,
+			"verbs: listening at %s: the device was removed", lsn->address);
+	else if (event->id->context)
+		conn_event(event->id->context, event);
+	else
+		zombie_event(port, event);
+}
+
+int verbs_cm_poll(struct verbs_port *port)
+{
+	struct rdma_cm_event *event;
+	int events = 0;
+
+	while (verbs_api_of(port)->get_cm_event(port->channel, &event) == 0) {
+		struct rdma_cm_event copy = *event;
+		char data[UINT8_MAX + 1];
+
+		if (copy.param.conn.private_data &&
+			(copy.event == RDMA_CM_EVENT_CONNECT_REQUEST ||
+				copy.event == RDMA_CM_EVENT_ESTABLISHED ||
+				copy.event == RDMA_CM_EVENT_REJECTED)) {
+			memcpy(data, copy.param.conn.private_data,
+				copy.param.conn.private_data_len);
+			copy.param.conn.private_data = data;
+		} else {
+			memset(&copy.param, 0, sizeof(copy.param));
+		}
+		verbs_api_of(port)->ack_cm_event(event);
+		handle(port, &copy);
+		events++;
+	}
+	return events;
+}
+
+/* ---- the vtable's ---- */
+
+static struct verbs_conn *conn_new(
+	struct verbs_port *port, const struct tern_addrs *addrs, int *status)
+{
+	struct verbs_conn *conn = verbs_conn_new(port);
+	struct tern_addr from = verbs_port_fabric(port)->opts.from;
+	struct tern_addr to = addrs->addr[0];
+	char text[VERBS_NAME_MAX];
+
+	*status = -ENOMEM;
+	if (!conn)
+		return NULL;
+	tern_addr_print(&to, text, sizeof(text));
+	snprintf(conn->base.name, sizeof(conn->base.name), "verbs %s", text);
+	*status = verbs_api_of(port)->create_id(port->channel, &conn->id, conn);
+	if (*status == 0) {
+		set_options(port, conn->id);
+		*status = verbs_api_of(port)->resolve_addr(conn->id,
+			from.len ? (struct sockaddr *)&from.sa : NULL,
+			(struct sockaddr *)&to.sa, RESOLVE_MS);
+	} else {
+		conn->id = NULL;
+	}
+	return conn;
+}
+
+int verbs_connect(struct tern_port *base, const char *address, struct tern_conn **out)
+{
+	struct verbs_port *port = verbs_port_of(base);
+	struct tern_addrs addrs;
+	struct verbs_conn *conn;
+	int r = tern_addr_resolve(address, false, &addrs);
+
+	if (r)
+		return r;
+	conn = conn_new(port, &addrs, &r);
+	if (!conn)
+		return r;
+	conn->state = VERBS_RESOLVING;
+	conn->announced = true;
+	if (r)
+		fail(conn, "no RDMA device of this machine reaches it", -EHOSTUNREACH);
+	*out = &conn->base;
+	return 0;
+}
+
+static int bind_id(
+	struct verbs_port *port, struct rdma_cm_id *id, const struct tern_addrs *addrs)
+{
+	int r = -EADDRNOTAVAIL;
+
+	for (unsigned i = 0; i < addrs->count; i++) {
+		struct tern_addr addr = addrs->addr[i];
+
+		r = verbs_api_of(port)->bind_addr(id, (struct sockaddr *)&addr.sa);
+		if (r == 0)
+			return verbs_api_of(port)->listen(id, BACKLOG);
+	}
+	/* An address of this machine, but of no RDMA device. */
+	return r == -ENODEV ? -EADDRNOTAVAIL : r;
+}
+
+static void name_lsn(struct verbs_lsn *lsn)
+{
+	struct tern_addr own = {.len = sizeof(struct sockaddr_in)};
+
+	if (lsn->id->route.addr.src_addr.sa_family == AF_INET6)
+		own.len = sizeof(struct sockaddr_in6);
+	memcpy(&own.sa, &lsn->id->route.addr.src_storage, own.len);
+	tern_addr_print(&own, lsn->address, sizeof(lsn->address));
+}
+
+int verbs_listen(struct tern_port *base, const char *address, struct tern_lsn **out)
+{
+	struct verbs_port *port = verbs_port_of(base);
+	struct tern_addrs addrs;
+	struct verbs_lsn *lsn;
+	int r = tern_addr_resolve(address, true, &addrs);
+
+	if (r)
+		return r;
+	lsn = calloc(1, sizeof(*lsn));
+	if (!lsn)
+		return -ENOMEM;
+	r = verbs_api_of(port)->create_id(port->channel, &lsn->id, lsn);
+	if (r) {
+		free(lsn);
+		return r;
+	}
+	r = bind_id(port, lsn->id, &addrs);
+	if (r) {
+		verbs_api_of(port)->destroy_id(lsn->id);
+		free(lsn);
+		return r;
+	}
+	lsn->base.port = base;
+	name_lsn(lsn);
+	tern_list_push(&port->lsns, &lsn->link);
+	*out = &lsn->base;
+	return 0;
+}
+
+const char *verbs_lsn_address(struct tern_lsn *base)
+{
+	return tern_container_of(base, struct verbs_lsn, base)->address;
+}
+
+void verbs_lsn_close(struct tern_lsn *base)
+{
+	struct verbs_lsn *lsn = tern_container_of(base, struct verbs_lsn, base);
+	struct verbs_port *port = verbs_port_of(base->port);
+
+	tern_list_for_each (node, &port->conns) {
+		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, link);
+
+		if (conn->lsn != lsn)
+			continue;
+		conn->lsn = NULL;
+		if (conn->state == VERBS_ACCEPTING)
+			verbs_conn_end(conn, -ECANCELED);
+	}
+	tern_list_remove(&lsn->link);
+	verbs_api_of(port)->destroy_id(lsn->id);
+	free(lsn);
+}

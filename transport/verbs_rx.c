@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What arrives at a conn: frames, each in a slot. Nothing in a frame is believed before
+ * it was checked; what is wrong ends the conn.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "transport/verbs.h"
+
+static void deliver(struct verbs_conn *conn, const void *data, uint32_t bytes)
+{
+	struct tern_port *port = conn->base.port;
+	int r;
+
+	/* What is said to a conn that is closing is read for its credits only. */
+	if (conn->state != VERBS_UP)
+		return;
+	r = port->handler->message(port->handler_arg, &conn->base, data, bytes);
+	if (r)
+		verbs_conn_end(conn, r);
+}
+
+/* A part of a message that is longer than a slot, or its end. */
+static void assemble(struct verbs_conn *conn, const char *data, uint32_t bytes, bool end)
+{
+	uint32_t most = conn->base.port->message_bytes;
+
+	if (bytes > most - conn->assembly_bytes) {
+		verbs_conn_blame(conn, "a message is longer than agreed");
+		return;
+	}
+	if (!conn->assembly)
+		conn->assembly = aligned_alloc(64, tern_align_up(most, 64));
+	if (!conn->assembly) {
+		verbs_conn_end(conn, -ENOMEM);
+		return;
+	}
+	memcpy(conn->assembly + conn->assembly_bytes, data, bytes);
+	conn->assembly_bytes += bytes;
+	if (!end)
+		return;
+	bytes = conn->assembly_bytes;
+	conn->assembly_bytes = 0;
+	deliver(conn, conn->assembly, bytes);
+}
+
+static void receive_put(struct verbs_conn *conn, const char *data, uint32_t bytes)
+{
+	struct verbs_port *port = verbs_conn_port(conn);
+	struct tern_window *window;
+	struct verbs_put put;
+	int r;
+
+	if (!port->windows.table || bytes <= sizeof(put)) {
+		verbs_conn_blame(conn, "a put that nobody asked for");
+		return;
+	}
+	memcpy(&put, data, sizeof(put));
+	bytes -= (uint32_t)sizeof(put);
+	r = tern_window_find(&port->windows, conn->base.owner, put.slot, put.generation,
+		put.offset, bytes, &window);
+	if (r == -EPROTO)
+		verbs_conn_blame(conn, "a put into memory that is not for it");
+	else if (r == 0)
+		memcpy(window->base + put.offset, data + sizeof(put), bytes);
+}
+
+/* Counts a frame that took one of the peer's credits. */
+static bool take_credit(struct verbs_conn *conn)
+{
+	if (conn->received - conn->told >= conn->granted) {
+		verbs_conn_blame(conn, "it sends more than it has credits for");
+		return false;
+	}
+	conn->received++;
+	return true;
+}
+
+static void frame(struct verbs_conn *conn, enum verbs_frame_type type, const char *data,
+	uint32_t bytes)
+{
+	switch (type) {
+	case VERBS_MESSAGE:
+		if (!take_credit(conn))
+			return;
+		if (conn->assembly_bytes)
+			assemble(conn, data, bytes, true);
+		else if (bytes == 0 || bytes > conn->base.port->message_bytes)
+			verbs_conn_blame(
+				conn, "a message is longer than agreed, or empty");
+		else
+			deliver(conn, data, bytes);
+		return;
+	case VERBS_MORE:
+		if (take_credit(conn))
+			assemble(conn, data, bytes, false);
+		return;
+	case VERBS_PUT:
+		if (take_credit(conn))
+			receive_put(conn, data, bytes);
+		return;
+	case VERBS_CREDIT:
+		return;
+	case VERBS_BYE:
+		conn->eof = true;
+		/* Closing ourselves, we still wait for what we said to arrive. */
+		if (conn->state == VERBS_UP)
+			verbs_conn_end(conn, -ECONNRESET);
+		return;
+	}
+	verbs_conn_blame(conn, "a frame of no type that there is");
+}
+
+void verbs_rx(struct verbs_conn *conn, uint32_t slot, uint32_t bytes)
+{
+	const char *at = verbs_slot_at(verbs_conn_port(conn), slot);
+	struct verbs_frame head;
+
+	if (conn->state == VERBS_ACCEPTING)
+		verbs_cm_heard(conn);
+	if (conn->state != VERBS_UP && conn->state != VERBS_FLUSHING)
+		return;
+	if (bytes < sizeof(head)) {
+		verbs_conn_blame(conn, "a frame without a head");
+		return;
+	}
+	memcpy(&head, at, sizeof(head));
+	verbs_tx_credit(conn, head.credit);
+	if (conn->state == VERBS_ENDING)
+		return;
+	frame(conn, head.type, at + sizeof(head), bytes - (uint32_t)sizeof(head));
+	verbs_rx_settle(conn);
+}
+
+void verbs_rx_settle(struct verbs_conn *conn)
+{
+	if (conn->state == VERBS_UP && conn->received - conn->told >= conn->granted / 2)
+		verbs_tx_control(
+			conn, VERBS_CREDIT); /* -EAGAIN: with the next completion */
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Slots: pieces of registered memory of one size, into which frames are received and from
+ * which those are sent that are too long to go inline.
+ *
+ * Their number follows the conns: each brings what it may have posted and what it can
+ * always have for sending, so no conn can take another's; a common part lets a busy one
+ * have more. Slabs are added when a conn is made and never given back.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "transport/verbs.h"
+
+static uint32_t total(const struct verbs_slots *slots)
+{
+	return slots->slab_count * VERBS_SLAB_SLOTS;
+}
+
+void verbs_slots_fini(struct verbs_port *port)
+{
+	struct verbs_slots *slots = &port->slots;
+
+	for (uint32_t i = 0; i < slots->slab_count; i++)
+		tern_mem_put(slots->slabs[i]);
+	free(slots->table);
+}
+
+static int add_slab(struct verbs_port *port)
+{
+	struct verbs_slots *slots = &port->slots;
+	uint32_t first = total(slots);
+	struct verbs_slot *table;
+	int r;
+
+	if (slots->slab_count == VERBS_SLABS_MAX)
+		return -ENOMEM;
+	table = realloc(slots->table, (first + VERBS_SLAB_SLOTS) * sizeof(*table));
+	if (!table)
+		return -ENOMEM;
+	slots->table = table;
+	r = tern_mem_new_slab(port->base.fabric->domain,
+		(uint64_t)VERBS_SLAB_SLOTS * VERBS_SLOT_BYTES, false,
+		&slots->slabs[slots->slab_count]);
+	if (r)
+		return r;
+	slots->slab_count++;
+	/* The last one in is the first one out: in the order of the memory. */
+	for (uint32_t i = VERBS_SLAB_SLOTS; i-- > 0;) {
+		table[first + i] = (struct verbs_slot){.next_free = slots->free};
+		slots->free = first + i + 1;
+	}
+	slots->free_count += VERBS_SLAB_SLOTS;
+	return 0;
+}
+
+int verbs_slots_grow(struct verbs_port *port, uint32_t count)
+{
+	struct verbs_slots *slots = &port->slots;
+	int r = 0;
+
+	while (r == 0 && slots->free_count < slots->reserved + count + VERBS_SEND_COMMON)
+		r = add_slab(port);
+	return r;
+}
+
+static uint32_t pop(struct verbs_slots *slots, enum verbs_slot_place place, void *owner)
+{
+	uint32_t slot = slots->free - 1;
+	struct verbs_slot *s = &slots->table[slot];
+
+	slots->free = s->next_free;
+	slots->free_count--;
+	s->place = place;
+	s->owner = owner;
+	return slot;
+}
+
+static void push(struct verbs_slots *slots, uint32_t slot)
+{
+	struct verbs_slot *s = &slots->table[slot];
+
+	s->place = VERBS_SLOT_FREE;
+	s->owner = NULL;
+	s->next_free = slots->free;
+	slots->free = slot + 1;
+	slots->free_count++;
+}
+
+/* ---- sending ---- */
+
+uint32_t verbs_slot_count(const struct verbs_conn *conn)
+{
+	const struct verbs_slots *slots = &verbs_conn_port(conn)->slots;
+	uint32_t common =
+		slots->free_count - TERN_MIN(slots->free_count, slots->reserved);
+
+	return common + (conn->slots_held < VERBS_SEND_SLOTS
+					? VERBS_SEND_SLOTS - conn->slots_held
+					: 0);
+}
+
+int verbs_slot_take(struct verbs_conn *conn)
+{
+	struct verbs_slots *slots = &verbs_conn_port(conn)->slots;
+
+	if (verbs_slot_count(conn) == 0)
+		return -EAGAIN;
+	tern_assert(slots->free_count > 0);
+	if (conn->slots_held++ < VERBS_SEND_SLOTS)
+		slots->reserved--;
+	return (int)pop(slots, VERBS_SLOT_SENDING, conn);
+}
+
+void verbs_slot_give(struct verbs_port *port, uint32_t slot)
+{
+	struct verbs_slots *slots = &port->slots;
+	struct verbs_conn *conn = slots->table[slot].owner;
+
+	tern_assert(slots->table[slot].place == VERBS_SLOT_SENDING);
+	if (--conn->slots_held < VERBS_SEND_SLOTS)
+		slots->reserved++;
+	push(slots, slot);
+}
+
+/* ---- where they are ---- */
+
+static uint64_t offset_of(uint32_t slot)
+{
+	return (uint64_t)(slot % VERBS_SLAB_SLOTS) * VERBS_SLOT_BYTES + VERBS_SLOT_PAD;
+}
+
+char *verbs_slot_at(const struct verbs_port *port, uint32_t slot)
+{
+	return tern_mem_at(port->slots.slabs[slot / VERBS_SLAB_SLOTS], offset_of(slot));
+}
+
+struct ibv_sge verbs_slot_sge(const struct verbs_port *port,
+	const struct verbs_device *device, uint32_t slot, uint32_t bytes)
+{
+	const struct tern_mem *mem = port->slots.slabs[slot / VERBS_SLAB_SLOTS];
+
+	return (struct ibv_sge){
+		.addr = (uintptr_t)verbs_slot_at(port, slot),
+		.length = bytes,
+		.lkey = verbs_key(mem, device, port->base.fabric)->lkey,
+	};
+}
+
+/* ---- receiving ---- */
+
+/* A list of receives, built from free slots. */
+struct batch {
+	struct ibv_recv_wr wr[VERBS_BATCH];
+	struct ibv_sge sge[VERBS_BATCH];
+};
+
+static uint32_t fill(
+	struct batch *batch, struct verbs_queue *queue, void *owner, uint32_t count)
+{
+	struct verbs_port *port = queue->port;
+	uint32_t n = TERN_MIN(count, VERBS_BATCH);
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t slot = pop(&port->slots, VERBS_SLOT_POSTED, owner);
+
+		batch->sge[i] = verbs_slot_sge(
+			port, queue->device, slot, VERBS_SLOT_BYTES - VERBS_SLOT_PAD);
+		batch->wr[i] = (struct ibv_recv_wr){
+			.wr_id = VERBS_ID_RECV | slot,
+			.sg_list = &batch->sge[i],
+			.num_sge = 1,
+			.next = i + 1 < n ? &batch->wr[i + 1] : NULL,
+		};
+	}
+	return n;
+}
+
+/* After a refusal: those from `bad` on were not taken. */
+static void unfill(struct verbs_port *port, const struct ibv_recv_wr *bad)
+{
+	for (; bad; bad = bad->next)
+		push(&port->slots, (uint32_t)bad->wr_id);
+}
+
+int verbs_slots_post(struct verbs_conn *conn, uint32_t count)
+{
+	struct ibv_recv_wr *bad;
+	struct batch batch;
+
+	while (count > 0) {
+		uint32_t n = fill(&batch, conn->queue, conn, count);
+		int r = ibv_post_recv(conn->id->qp, batch.wr, &bad);
+
+		if (r) {
+			unfill(conn->queue->port, bad);
+			return r > 0 ? -r : -EIO;
+		}
+		count -= n;
+	}
+	return 0;
+}
+
+int verbs_slots_refill(struct verbs_queue *queue)
+{
+	struct ibv_recv_wr *bad;
+	struct batch batch;
+
+	while (queue->posted < queue->wanted) {
+		uint32_t n = fill(&batch, queue, queue, queue->wanted - queue->posted);
+		int r = ibv_post_srq_recv(queue->srq, batch.wr, &bad);
+
+		if (r) {
+			unfill(queue->port, bad);
+			return r > 0 ? -r : -EIO;
+		}
+		queue->posted += n;
+	}
+	return 0;
+}
+
+void verbs_slot_arrived(struct verbs_port *port, uint32_t slot)
+{
+	tern_assert(slot < total(&port->slots) &&
+		    port->slots.table[slot].place == VERBS_SLOT_POSTED);
+	push(&port->slots, slot);
+}
+
+void verbs_slots_reclaim(struct verbs_port *port, const void *owner)
+{
+	for (uint32_t i = 0; i < total(&port->slots); i++) {
+		struct verbs_slot *s = &port->slots.table[i];
+
+		if (s->owner != owner)
+			continue;
+		if (s->place == VERBS_SLOT_SENDING)
+			verbs_slot_give(port, i);
+		else
+			push(&port->slots, i);
+	}
+}

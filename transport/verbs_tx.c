@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What leaves a conn.
+ *
+ * The ring holds what is in the send queue, in its order. Completions come in that order
+ * too, and one of them stands for all before it, so only some are asked for: of the last
+ * piece of every put, every read, and of messages every now and then; those that hold a
+ * slot count for more.
+ *
+ * Work requests are gathered and posted with one doorbell: when the batch is full, and at
+ * the beginning and the end of every poll.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "transport/verbs.h"
+
+#define PUT_BYTES  (VERBS_PAYLOAD - (uint32_t)sizeof(struct verbs_put))
+#define FRAME      ((uint32_t)sizeof(struct verbs_frame))
+#define READ_BYTES (1u << 20)
+
+static uint32_t room(const struct verbs_conn *conn)
+{
+	return conn->depth - (conn->tail - conn->head);
+}
+
+/* Work requests that may be used for anything but control frames. */
+static uint32_t free_room(const struct verbs_conn *conn)
+{
+	return room(conn) - TERN_MIN(room(conn), VERBS_CONTROL);
+}
+
+static uint32_t credits(const struct verbs_conn *conn)
+{
+	return conn->window - (conn->sent - conn->heard_credit);
+}
+
+static int block(struct verbs_conn *conn, uint32_t need)
+{
+	struct verbs_port *port = verbs_conn_port(conn);
+
+	conn->need = need;
+	if (!tern_list_linked(&conn->blocked))
+		tern_list_push(&port->blocked, &conn->blocked);
+	return -EAGAIN;
+}
+
+static bool fits(const struct verbs_conn *conn, uint32_t frames)
+{
+	return !conn->posting && free_room(conn) >= TERN_MAX(frames, 1u) &&
+	       credits(conn) >= frames && verbs_slot_count(conn) >= frames;
+}
+
+bool verbs_tx_open(const struct verbs_conn *conn)
+{
+	return conn->state == VERBS_UP && fits(conn, conn->need);
+}
+
+/* ---- work requests ---- */
+
+void verbs_tx_flush(struct verbs_conn *conn)
+{
+	struct ibv_send_wr *bad;
+	int r;
+
+	tern_list_remove(&conn->dirty);
+	if (conn->wait_count == 0 || conn->state == VERBS_ENDING)
+		return;
+	conn->wr[conn->wait_count - 1].next = NULL;
+	conn->wait_count = 0;
+	r = ibv_post_send(conn->id->qp, conn->wr, &bad);
+	if (r) {
+		tern_log(conn->base.port->env, TERN_LOG_WARN,
+			"%s: the device refuses work: %s", conn->base.name,
+			tern_status_text(r > 0 ? -r : -EIO));
+		verbs_conn_end(conn, -ECONNRESET);
+	}
+}
+
+/* The work request at the tail of the ring, to be filled before the next one is asked
+ * for. Its two pieces of data are conn->sge[index]. */
+static struct ibv_send_wr *next(struct verbs_conn *conn, const struct verbs_wr *entry)
+{
+	struct verbs_port *port = verbs_conn_port(conn);
+	struct ibv_send_wr *wr;
+	uint32_t i;
+
+	if (conn->wait_count == VERBS_BATCH)
+		verbs_tx_flush(conn);
+	i = conn->wait_count++;
+	wr = &conn->wr[i];
+	*wr = (struct ibv_send_wr){
+		.wr_id = verbs_id_send(conn, conn->tail),
+		.next = i + 1 < VERBS_BATCH ? &conn->wr[i + 1] : NULL,
+		.sg_list = conn->sge[i],
+		.num_sge = 1,
+	};
+	conn->ring[conn->tail++ & (conn->ring_size - 1)] = *entry;
+	if (!tern_list_linked(&conn->dirty))
+		tern_list_push(&port->dirty, &conn->dirty);
+	return wr;
+}
+
+/* How many unsignalled messages may be in the queue. */
+static uint32_t signal_limit(const struct verbs_conn *conn)
+{
+	return TERN_MIN(conn->depth / 4, 64u);
+}
+
+static void maybe_signal(
+	struct verbs_conn *conn, struct ibv_send_wr *wr, bool slot, bool last)
+{
+	uint32_t limit = signal_limit(conn);
+
+	conn->unsignalled += slot ? TERN_MAX(limit / 8, 1u) : 1;
+	if (!last && conn->unsignalled < limit)
+		return;
+	conn->unsignalled = 0;
+	wr->send_flags |= IBV_SEND_SIGNALED;
+}
+
+/* ---- frames ---- */
+
+static struct verbs_frame frame(struct verbs_conn *conn, enum verbs_frame_type type)
+{
+	conn->told = conn->received;
+	return (struct verbs_frame){.credit = conn->received, .type = (uint8_t)type};
+}
+
+/* A frame with room for `bytes` behind its head: where they go. There must be a slot if
+ * it does not fit inline. */
+static char *begin(struct verbs_conn *conn, enum verbs_frame_type type, uint32_t bytes)
+{
+	const struct verbs_frame head = frame(conn, type);
+	bool in_line = FRAME + bytes <= conn->inline_max;
+	struct verbs_wr entry = {.work = VERBS_WORK_SEND};
+	struct ibv_send_wr *wr;
+	char *at;
+
+	if (!in_line)
+		entry.slot = (uint32_t)verbs_slot_take(conn) + 1;
+	wr = next(conn, &entry);
+	wr->opcode = IBV_WR_SEND;
+	if (in_line) {
+		at = conn->stage[wr - conn->wr];
+		wr->sg_list[0] =
+			(struct ibv_sge){.addr = (uintptr_t)at, .length = FRAME + bytes};
+		wr->send_flags = IBV_SEND_INLINE;
+	} else {
+		wr->sg_list[0] = verbs_slot_sge(verbs_conn_port(conn),
+			conn->queue->device, entry.slot - 1, FRAME + bytes);
+		at = verbs_slot_at(verbs_conn_port(conn), entry.slot - 1);
+	}
+	maybe_signal(conn, wr, !in_line, type == VERBS_BYE);
+	memcpy(at, &head, sizeof(head));
+	return at + FRAME;
+}
+
+int verbs_tx_control(struct verbs_conn *conn, enum verbs_frame_type type)
+{
+	if (room(conn) == 0 || (conn->inline_max < FRAME && !verbs_slot_count(conn)))
+		return -EAGAIN;
+	begin(conn, type, 0);
+	return 0;
+}
+
+/* A message of several frames: the two parts are one stream of bytes. */
+static void send_parts(struct verbs_conn *conn, const char *head, size_t head_bytes,
+	const char *payload, size_t payload_bytes)
+{
+	while (head_bytes + payload_bytes > 0) {
+		size_t total = TERN_MIN(head_bytes + payload_bytes, VERBS_PAYLOAD);
+		size_t first = TERN_MIN(head_bytes, total);
+		bool last = total == head_bytes + payload_bytes;
+		char *to =
+			begin(conn, last ? VERBS_MESSAGE : VERBS_MORE, (uint32_t)total);
+
+		memcpy(to, head, first);
+		if (total > first)
+			memcpy(to + first, payload, total - first);
+		head += first;
+		head_bytes -= first;
+		payload += total - first;
+		payload_bytes -= total - first;
+		conn->sent++;
+	}
+}
+
+int verbs_send(struct tern_conn *base, const void *head, size_t head_bytes,
+	const void *payload, size_t payload_bytes)
+{
+	struct verbs_conn *conn = verbs_conn_of(base);
+	size_t bytes = head_bytes + payload_bytes;
+	uint32_t frames = (uint32_t)((bytes + VERBS_PAYLOAD - 1) / VERBS_PAYLOAD);
+
+	if (conn->state != VERBS_UP)
+		return -ENOTCONN;
+	tern_assert(bytes > 0 && bytes <= base->port->message_bytes);
+	if (!fits(conn, frames))
+		return block(conn, frames);
+	send_parts(conn, head, head_bytes, payload_bytes ? payload : "", payload_bytes);
+	return 0;
+}
+
+/* ---- puts ---- */
+
+static struct ibv_sge sge_of(
+	const struct verbs_conn *conn, const struct verbs_op *v, uint64_t bytes)
+{
+	return (struct ibv_sge){
+		.addr = (uintptr_t)tern_mem_at(v->mem, v->offset),
+		.length = (uint32_t)bytes,
+		.lkey = verbs_key(v->mem, conn->queue->device, conn->base.port->fabric)
+				->lkey,
+	};
+}
+
+static void advance(struct verbs_op *v, uint64_t bytes)
+{
+	v->offset += bytes;
+	v->remote += bytes;
+	v->left -= bytes;
+}
+
+/* The next `bytes` of an op on keys, read or written. */
+static struct ibv_send_wr *post_rdma(
+	struct verbs_conn *conn, struct tern_op *op, enum verbs_work work, uint64_t bytes)
+{
+	struct verbs_op *v = verbs_op_of(op);
+	const struct verbs_wr entry = {.work = work, .last = bytes == v->left, .op = op};
+	struct ibv_send_wr *wr = next(conn, &entry);
+
+	wr->opcode = work == VERBS_WORK_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+	wr->wr.rdma.remote_addr = v->remote;
+	wr->wr.rdma.rkey = v->key;
+	wr->sg_list[0] = sge_of(conn, v, bytes);
+	advance(v, bytes);
+	return wr;
+}
+
+static void post_write(struct verbs_conn *conn, struct tern_op *op)
+{
+	struct verbs_op *v = verbs_op_of(op);
+	uint64_t bytes = TERN_MIN(v->left, conn->piece_bytes);
+	struct ibv_send_wr *wr = post_rdma(conn, op, VERBS_WORK_WRITE, bytes);
+
+	maybe_signal(conn, wr, false, v->left == 0);
+}
+
+/* The same to a peer that gives out no keys: a frame, and the bytes from where they are.
+ */
+static void post_guarded(struct verbs_conn *conn, struct tern_op *op)
+{
+	struct verbs_op *v = verbs_op_of(op);
+	uint64_t bytes = TERN_MIN(v->left, PUT_BYTES);
+	bool last = bytes == v->left;
+	struct verbs_put put = {
+		.slot = v->key, .generation = v->generation, .offset = v->remote};
+	const struct verbs_frame head = frame(conn, VERBS_PUT);
+	struct verbs_port *port = verbs_conn_port(conn);
+	uint32_t slot = (uint32_t)verbs_slot_take(conn);
+	struct ibv_send_wr *wr = next(conn, &(struct verbs_wr){.work = VERBS_WORK_WRITE,
+						    .last = last,
+						    .slot = slot + 1,
+						    .op = op});
+	char *at = verbs_slot_at(port, slot);
+
+	memcpy(at, &head, sizeof(head));
+	memcpy(at + FRAME, &put, sizeof(put));
+	wr->opcode = IBV_WR_SEND;
+	wr->num_sge = 2;
+	wr->sg_list[0] =
+		verbs_slot_sge(port, conn->queue->device, slot, FRAME + sizeof(put));
+	wr->sg_list[1] = sge_of(conn, v, bytes);
+	maybe_signal(conn, wr, true, last);
+	conn->sent++;
+	advance(v, bytes);
+}
+
+/* As much of the put at hand as there is room for. */
+static void pump_put(struct verbs_conn *conn)
+{
+	struct tern_op *op = conn->posting;
+	struct verbs_op *v;
+
+	if (!op)
+		return;
+	v = verbs_op_of(op);
+	while (v->left > 0 && free_room(conn) > 0) {
+		if (v->generation == 0) {
+			post_write(conn, op);
+			continue;
+		}
+		if (credits(conn) == 0 || verbs_slot_count(conn) == 0)
+			return;
+		post_guarded(conn, op);
+	}
+	if (v->left == 0)
+		conn->posting = NULL;
+}
+
+/* Checks (offset, bytes) in a region that came from the peer. -ENOTCONN: it is wrong, and
+ * the conn ends for it. */
+static int take_region(struct verbs_conn *conn, const struct tern_region *wire,
+	uint64_t offset, uint64_t bytes, enum tern_access access,
+	struct verbs_region *region)
+{
+	uint64_t end;
+
+	memcpy(region, wire, sizeof(*region));
+	if (region->guarded > 1 || (region->guarded && !conn->peer_guarded))
+		verbs_conn_blame(conn, "it sent a region of no kind that there is");
+	else if (!(region->access & access))
+		verbs_conn_blame(conn, "it sent a region for something else");
+	else if (offset > region->bytes || bytes > region->bytes - offset)
+		verbs_conn_blame(conn, "it sent a region smaller than what it announced");
+	else if (!region->guarded &&
+		 __builtin_add_overflow(region->start, region->bytes, &end))
+		verbs_conn_blame(conn, "it sent a region that ends behind all memory");
+	else
+		return 0;
+	return -ENOTCONN;
+}
+
+static void op_init(struct verbs_conn *conn, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct verbs_region *region,
+	uint64_t remote_offset)
+{
+	struct verbs_op *v = verbs_op_of(op);
+
+	op->conn = &conn->base;
+	*v = (struct verbs_op){.mem = mem, .offset = offset, .left = bytes};
+	tern_list_init(&v->link);
+	if (region->guarded) {
+		v->key = (uint32_t)region->start;
+		v->generation = (uint32_t)(region->start >> 32);
+		v->remote = remote_offset;
+	} else {
+		v->key = region->keys[conn->peer_device];
+		v->remote = region->start + remote_offset;
+	}
+}
+
+int verbs_put(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
+{
+	struct verbs_conn *conn = verbs_conn_of(base);
+	struct verbs_region region;
+	int r;
+
+	if (conn->state != VERBS_UP)
+		return -ENOTCONN;
+	tern_assert(bytes > 0 && tern_mem_holds(mem, offset, bytes));
+	r = take_region(conn, remote, remote_offset, bytes, TERN_ACCESS_WRITE, &region);
+	if (r)
+		return r;
+	if (!fits(conn, region.guarded))
+		return block(conn, region.guarded);
+	op_init(conn, op, mem, offset, bytes, &region, remote_offset);
+	conn->posting = op;
+	pump_put(conn);
+	return 0;
+}
+
+/* ---- gets ---- */
+
+/* In turns, so that a large one does not keep the others waiting. */
+static void pump_gets(struct verbs_conn *conn)
+{
+	while (!tern_list_empty(&conn->gets) && conn->reads < conn->read_max &&
+		free_room(conn) > 0) {
+		struct verbs_op *v = tern_list_entry(
+			tern_list_pop(&conn->gets), struct verbs_op, link);
+		struct tern_op *op = tern_container_of(v, struct tern_op, priv);
+		uint64_t most = TERN_MIN(conn->piece_bytes, READ_BYTES);
+		struct ibv_send_wr *wr =
+			post_rdma(conn, op, VERBS_WORK_READ, TERN_MIN(v->left, most));
+
+		wr->send_flags = IBV_SEND_SIGNALED;
+		conn->unsignalled = 0;
+		conn->reads++;
+		if (v->left > 0)
+			tern_list_push(&conn->gets, &v->link);
+	}
+}
+
+int verbs_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
+{
+	struct verbs_conn *conn = verbs_conn_of(base);
+	struct verbs_region region;
+	int r;
+
+	if (conn->state != VERBS_UP)
+		return -ENOTCONN;
+	tern_assert(bytes > 0 && tern_mem_holds(mem, offset, bytes));
+	r = take_region(conn, remote, remote_offset, bytes, TERN_ACCESS_READ, &region);
+	if (r)
+		return r;
+	if (region.guarded) {
+		verbs_conn_blame(conn, "it sent a guarded region for reading");
+		return -ENOTCONN;
+	}
+	op_init(conn, op, mem, offset, bytes, &region, remote_offset);
+	tern_list_push(&conn->gets, &verbs_op_of(op)->link);
+	pump_gets(conn);
+	return 0;
+}
+
+/* ---- progress ---- */
+
+void verbs_tx_farewell(struct verbs_conn *conn)
+{
+	if (conn->posting)
+		pump_put(conn);
+	if (!conn->posting && !conn->bye_sent)
+		conn->bye_sent = verbs_tx_control(conn, VERBS_BYE) == 0;
+	if (conn->bye_sent && conn->head == conn->tail)
+		verbs_conn_end(conn, 0);
+}
+
+static void pump(struct verbs_conn *conn)
+{
+	if (conn->state == VERBS_FLUSHING) {
+		verbs_tx_farewell(conn);
+	} else if (conn->state == VERBS_UP) {
+		pump_put(conn);
+		pump_gets(conn);
+		verbs_rx_settle(conn);
+	}
+}
+
+void verbs_tx_credit(struct verbs_conn *conn, uint32_t credit)
+{
+	if (tern_seq_before(conn->sent, credit)) {
+		verbs_conn_blame(conn, "it has handled more than was sent");
+		return;
+	}
+	if (!tern_seq_before(conn->heard_credit, credit))
+		return;
+	conn->heard_credit = credit;
+	if (conn->posting)
+		pump(conn);
+}
+
+void verbs_tx_done(struct verbs_conn *conn, uint32_t at)
+{
+	struct verbs_port *port = verbs_conn_port(conn);
+
+	if (at - conn->head >= conn->tail - conn->head)
+		return;
+	while (conn->head != at + 1) {
+		struct verbs_wr wr = conn->ring[conn->head++ & (conn->ring_size - 1)];
+
+		if (wr.slot)
+			verbs_slot_give(port, wr.slot - 1);
+		if (wr.work == VERBS_WORK_READ)
+			conn->reads--;
+		if (wr.last)
+			wr.op->done(wr.op, 0);
+	}
+	pump(conn);
+}
+
+void verbs_tx_abort(struct verbs_conn *conn, int status)
+{
+	struct tern_op *op = conn->posting;
+	struct tern_list *node;
+
+	while (conn->head != conn->tail) {
+		struct verbs_wr wr = conn->ring[conn->head++ & (conn->ring_size - 1)];
+
+		if (wr.last)
+			wr.op->done(wr.op, status);
+	}
+	conn->posting = NULL;
+	if (op)
+		op->done(op, status);
+	while ((node = tern_list_pop(&conn->gets))) {
+		struct verbs_op *v = tern_list_entry(node, struct verbs_op, link);
+
+		op = tern_container_of(v, struct tern_op, priv);
+		op->done(op, status);
+	}
+}
