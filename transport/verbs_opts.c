@@ -39,7 +39,7 @@ static const struct verbs_opts defaults = {
 	.traffic_class = -1,
 	.timeout_exponent = 14, /* 67 ms: longer than a busy receiver is silent */
 	.retry_count = 7,
-	.depth = 128,
+	.depth = 256,
 	.inline_max = 220,
 	.read_max = 16,
 };

@@ -277,6 +277,15 @@ int conformance_main(int argc, char **argv, const struct conformance_test *const
 	size_t list_count,
 	const char *(*missing)(const struct instance *instance, unsigned needs));
 
+/*
+ * A second process: the program anew, which calls conformance_child() with these two
+ * descriptors. Not just a fork: devices that this process has opened are of no use in
+ * another. The child's id.
+ */
+pid_t conformance_spawn(const struct instance *instance, int in, int out);
+/* Each program's own. */
+_Noreturn void conformance_child(const struct instance *instance, int in, int out);
+
 extern const struct conformance_test conformance_messages[];
 extern const struct conformance_test conformance_ends[];
 extern const struct conformance_test conformance_memory[];

@@ -4,7 +4,7 @@
  * exposes memory and is killed at some moment; the parent's bed must find every op ended,
  * `closed` once, and its memory out of reach.
  *
- * The child inherits nothing of the fabric: it is forked before the parent opens any.
+ * The child inherits nothing of the fabric: it is the program started anew.
  */
 #include "tests/conformance/bed.h"
 
@@ -103,7 +103,7 @@ static void child_push(struct child *child)
 				child->buf.offset, CHILD_BYTES, &child->region, 0) == 0;
 }
 
-_Noreturn static void child_run(const struct instance *instance, int in, int out)
+void conformance_child(const struct instance *instance, int in, int out)
 {
 	static const struct tern_port_handler handler = {
 		child_accepted, child_up, child_message, child_writable, child_closed};
@@ -159,13 +159,8 @@ static void family_init(
 {
 	memset(family, 0, sizeof(*family));
 	assert_int_equal(pipe(family->pipe), 0);
-	family->pid = fork();
-	assert_true(family->pid >= 0);
-	if (family->pid == 0) {
-		if (!listens)
-			close(family->pipe[1]);
-		child_run(instance, listens ? -1 : family->pipe[0], family->pipe[1]);
-	}
+	family->pid = conformance_spawn(
+		instance, listens ? -1 : family->pipe[0], family->pipe[1]);
 	if (listens)
 		assert_int_equal(
 			read(family->pipe[0], family->address, sizeof(family->address)),

@@ -461,7 +461,8 @@ static void test_empty_exposures_are_allowed(const struct instance *instance)
 	scene_init(&scene, instance);
 	empty = buf_part(&scene.room, ROOM_BYTES, 0);
 	region = link_expose(scene.b, &empty, TERN_ACCESS_WRITE | TERN_ACCESS_READ);
-	if ((link_caps(scene.a) & TERN_CAP_PUT) && !scene.bed->world)
+	if ((link_caps(scene.a) & TERN_CAP_PUT) &&
+		!(link_caps(scene.a) & TERN_CAP_UNGUARDED) && !scene.bed->world)
 		put_in_vain(&scene, scene.a, scene.b, &region, 0, 1);
 	side_withdraw(&scene.bed->sides[B], &region);
 	empty = buf_part(&scene.room, scene.room.bytes, 0); /* at the very end */

@@ -78,7 +78,7 @@ static void child_accept(struct tern_peer *peer, void *arg)
 				&child->larder, NULL, 0) == 0);
 }
 
-_Noreturn static void child_run(const struct instance *instance, int out)
+void conformance_child(const struct instance *instance, int in, int out)
 {
 	static struct child child;
 	struct tern_context_opts opts = meet_opts();
@@ -87,6 +87,7 @@ _Noreturn static void child_run(const struct instance *instance, int out)
 	struct tern_domain *domain;
 	struct memory_box box;
 
+	(void)in;
 	require(tern_domain_new(&instance->opts, &domain) == 0);
 	require(tern_context_new(domain, &opts, &child.ctx) == 0);
 	box_init(&box, domain);
@@ -121,10 +122,7 @@ static void family_init(struct family *family, const struct instance *instance,
 
 	memset(family, 0, sizeof(*family));
 	assert_int_equal(pipe(family->pipe), 0);
-	family->pid = fork();
-	assert_true(family->pid >= 0);
-	if (family->pid == 0)
-		child_run(instance, family->pipe[1]);
+	family->pid = conformance_spawn(instance, -1, family->pipe[1]);
 	assert_int_equal(read(family->pipe[0], url, sizeof(url)), sizeof(url));
 	family->meet = meet_new_apart(instance, opts, opts);
 	family->end = &family->meet->ends[A];

@@ -3,6 +3,7 @@
 #include "tests/conformance/bed.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/util.h"
@@ -25,6 +26,23 @@ static void row_run(void **state)
 		skip();
 	}
 	row->test->run(row->instance);
+}
+
+pid_t conformance_spawn(const struct instance *instance, int in, int out)
+{
+	char in_text[16], out_text[16];
+	pid_t pid;
+
+	snprintf(in_text, sizeof(in_text), "%d", in);
+	snprintf(out_text, sizeof(out_text), "%d", out);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		execl("/proc/self/exe", "conformance", instance->name, "--child", in_text,
+			out_text, (char *)NULL);
+		_exit(4);
+	}
+	return pid;
 }
 
 static int usage(const char *program)
@@ -56,6 +74,8 @@ int conformance_main(int argc, char **argv, const struct conformance_test *const
 		printf("skipped: all of %s: %s\n", instance->name, why);
 		return 77;
 	}
+	if (argc == 5 && strcmp(argv[2], "--child") == 0)
+		conformance_child(instance, atoi(argv[3]), atoi(argv[4]));
 	if (argc > 2)
 		cmocka_set_test_filter(argv[2]);
 	for (size_t l = 0; l < list_count; l++) {
