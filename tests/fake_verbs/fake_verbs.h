@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A simulated RDMA machine: libibverbs and librdmacm behind `struct tern_verbs_api`, in
+ * this process, with no library and no device. All devices hang on one network, and all
+ * that is opened through the table in this process can reach each other; nothing else
+ * can.
+ *
+ * Time is counted in steps: a step happens in each call that posts, polls, arms or
+ * fetches an event, whoever makes it. With one thread a seed therefore reproduces a run.
+ * A sleeper in poll(2) misses nothing: while a completion queue is armed, data moves at
+ * once and that queue's completions come at once; a connection event that is delayed
+ * keeps its channel's fd readable (get_cm_event then says -EAGAIN until it is due).
+ *
+ * Addresses: 127.0.0.1 and ::1 are device 0, 10.7.0.N is device (N - 1) % device_count.
+ * As a destination, 192.0.2.N does not resolve (ADDR_ERROR), 198.51.100.N has no route
+ * (-ENETUNREACH) and 203.0.113.N does not answer a connect (UNREACHABLE).
+ *
+ * Thread-safe, except for fake_verbs_reset().
+ */
+#ifndef TERN_TESTS_FAKE_VERBS_H
+#define TERN_TESTS_FAKE_VERBS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "transport/verbs_api.h"
+
+#define FAKE_VERBS_MAX_DEVICES 8
+
+struct fake_verbs_opts {
+	unsigned device_count; /* 0: get_devices says -ENODEV */
+	int max_qp;
+	int max_qp_wr;
+	int max_sge;
+	int max_srq; /* 0: no SRQ */
+	int max_srq_wr;
+	int max_cqe;
+	int max_inline;
+	int max_rd_atomic;        /* as initiator and as responder */
+	uint64_t max_msg_bytes;   /* of one work request */
+	uint64_t reg_limit_bytes; /* per device; 0: none. reg_mr above it: -ENOMEM */
+	bool no_imm;              /* SEND_WITH_IMM and WRITE_WITH_IMM: EINVAL */
+	bool grant_more;          /* rounds queue sizes and inline up, as hardware does */
+	bool grant_less_inline;   /* too much inline asked: grants max_inline, no error */
+	bool keep_stale_cqes;     /* completions of a destroyed QP stay in the queue */
+
+	uint64_t seed;
+	unsigned stall_percent;   /* of the steps, each QP rests */
+	unsigned delay_steps;     /* a completion comes up to so much later */
+	unsigned cm_delay_steps;  /* a connection event comes up to so much later */
+	uint32_t piece_bytes;     /* a transfer is cut into pieces of this size */
+	unsigned pieces_per_step; /* of each QP and direction */
+	unsigned retry_steps;     /* an unreachable peer: RETRY_EXC_ERR then; 0: never */
+};
+
+/* Two devices, an SRQ, 64 KiB pieces, no delay: change what the test is about. */
+struct fake_verbs_opts fake_verbs_defaults(void);
+
+const struct tern_verbs_api *fake_verbs_api(void);
+
+/* A new machine. Asserts that nothing of the old one is open (and prints what is) and
+ * withdraws all faults. NULL: the defaults, which also hold before the first call. */
+void fake_verbs_reset(const struct fake_verbs_opts *opts);
+
+/* What is open now. */
+struct fake_verbs_live {
+	unsigned channels, ids, unacked_cm_events;
+	unsigned pds, mrs, cqs, comp_channels, srqs, qps;
+	unsigned unacked_cq_events, unacked_async_events;
+};
+struct fake_verbs_live fake_verbs_live(void);
+
+/* How often the table's function was called since the reset; also "post_send",
+ * "post_recv", "post_srq_recv", "poll_cq" and "req_notify_cq". */
+unsigned fake_verbs_calls(const char *function);
+
+#endif
