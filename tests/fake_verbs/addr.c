@@ -193,6 +193,7 @@ int fake_listen(struct rdma_cm_id *base, int backlog)
 	if (in_use(id, &base->route.addr.src_addr, true))
 		return -EADDRINUSE;
 	id->state = FAKE_ID_LISTEN;
+	id->passive = true;
 	return 0;
 }
 

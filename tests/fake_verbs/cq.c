@@ -174,12 +174,10 @@ int fake_poll_cq(struct ibv_cq *base, int count, struct ibv_wc *wcs)
 int fake_req_notify_cq(struct ibv_cq *base, int solicited_only)
 {
 	struct fake_cq *cq = FAKE_CQ(base);
-	TERN_CLEANUP(fake_leave) struct fake_world *entered = fake_enter();
-	int fault = fake_fault("req_notify_cq");
 
-	(void)entered;
-	if (fault)
-		return fault;
+	FAKE_CALL("req_notify_cq");
+	if (fault_)
+		return fault_;
 	tern_assert(base->channel);
 	if (cq->armed == FAKE_NOT_ARMED)
 		fake.armed_count++;

@@ -116,7 +116,8 @@ int fake_query_port(struct ibv_context *device, uint8_t port, struct ibv_port_at
 	if (port != 1)
 		return -EINVAL;
 	memset(out, 0, sizeof(*out));
-	out->state = FAKE_DEVICE(device)->removed ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
+	out->state =
+		fake_port_is_down(FAKE_DEVICE(device)) ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
 	out->max_mtu = out->active_mtu = IBV_MTU_4096;
 	out->gid_tbl_len = 2;
 	out->max_msg_sz =

@@ -150,7 +150,7 @@ static struct fake_verbs_live count_live(void)
 
 struct fake_verbs_live fake_verbs_live(void)
 {
-	FAKE_ENTER_ALWAYS("");
+	FAKE_LOCK();
 	return count_live();
 }
 
@@ -177,7 +177,7 @@ void fake_verbs_reset(const struct fake_verbs_opts *opts)
 {
 	struct fake_verbs_opts defaults = fake_verbs_defaults();
 
-	FAKE_ENTER_ALWAYS("");
+	FAKE_LOCK();
 	world_close();
 	world_open(opts ? opts : &defaults);
 }

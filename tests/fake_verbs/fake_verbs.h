@@ -71,6 +71,56 @@ struct fake_verbs_live {
 };
 struct fake_verbs_live fake_verbs_live(void);
 
+/*
+ * What goes wrong. All of it ends with the next reset, too. Device numbers are those of
+ * get_devices before any removal. What names a QP that is gone does nothing.
+ */
+
+/* The nth call from now on (1: the next) of the table's `function` fails with the errno
+ * `err`; also of "post_send" and the others below. Up to 16 at a time. */
+void fake_verbs_fail(const char *function, unsigned nth, int err);
+
+struct fake_verbs_qp {
+	uint32_t qp_num, peer_qp_num; /* 0: not connected, or the peer's is destroyed */
+	unsigned device;
+	bool passive; /* accepted by a listener */
+	enum ibv_qp_state state;
+	unsigned send_count; /* WRs that are not completed */
+	unsigned recv_count; /* receives posted, of all that share them */
+};
+/* Those that there are, oldest first: how many (all of them, `max` are written). */
+unsigned fake_verbs_qps(struct fake_verbs_qp *out, unsigned max);
+
+/* ERR, with IBV_EVENT_QP_FATAL. */
+void fake_verbs_qp_fatal(uint32_t qp_num);
+/* The oldest WR, or the next one, ends in IBV_WC_RETRY_EXC_ERR; no event. */
+void fake_verbs_qp_break(uint32_t qp_num);
+
+/* RDMA_CM_EVENT_DEVICE_REMOVAL to each id on it, IBV_EVENT_DEVICE_FATAL, its QPs in ERR.
+ * From then on it refuses all but destroying, and its peers hear nothing of it. */
+void fake_verbs_remove_device(unsigned device);
+/* Nothing passes between the two (which may be one), or does again: WRs wait, and end in
+ * RETRY_EXC_ERR after opts.retry_steps; connects end as UNREACHABLE. */
+void fake_verbs_cut(unsigned device, unsigned other, bool cut);
+/* The same towards all, with IBV_EVENT_PORT_ERR or IBV_EVENT_PORT_ACTIVE. */
+void fake_verbs_port(unsigned device, bool up);
+/* Data stands still everywhere, and nobody counts retries. */
+void fake_verbs_hold_wire(bool hold);
+
+enum fake_verbs_side { FAKE_VERBS_SENDS, FAKE_VERBS_RECEIVES };
+/* Completions of this side reach no completion queue while held, flushed ones neither;
+ * they come in their order when released. */
+void fake_verbs_hold_completions(enum fake_verbs_side side, bool hold);
+
+enum fake_verbs_end { FAKE_VERBS_ACTIVE, FAKE_VERBS_PASSIVE };
+/* Events of this type, of ids of this kind, are not delivered while held. Behind them
+ * wait later events of the same id. */
+void fake_verbs_hold_cm(enum rdma_cm_event_type type, enum fake_verbs_end end, bool hold);
+/* The next `count` of them are lost. (A lost CONNECT_REQUEST is never answered; the one
+ * who asked for it waits for ever. A lost passive ESTABLISHED comes with notify().) */
+void fake_verbs_lose_cm(
+	enum rdma_cm_event_type type, enum fake_verbs_end end, unsigned count);
+
 /* How often the table's function was called since the reset; also "post_send",
  * "post_recv", "post_srq_recv", "poll_cq" and "req_notify_cq". */
 unsigned fake_verbs_calls(const char *function);

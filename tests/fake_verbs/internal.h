@@ -252,21 +252,23 @@ extern struct fake_world fake;
 #define FAKE_CHANNEL(c)      tern_container_of(c, struct fake_channel, base)
 #define FAKE_COMP_CHANNEL(c) tern_container_of(c, struct fake_comp_channel, base)
 
-/* Takes the lock until the end of the scope, counts the call, and returns the negative
- * errno that a test wants of it. */
+/* Takes the lock until the end of the scope. */
+#define FAKE_LOCK()                                                                      \
+	TERN_CLEANUP(fake_leave) struct fake_world *entered_ = fake_enter();             \
+	(void)entered_
+/* And counts the call of the table's function; the errno that a test wants of it. */
+#define FAKE_CALL(name)                                                                  \
+	FAKE_LOCK();                                                                     \
+	int fault_ = fake_fault(name)
+/* And returns that, as most functions of the table do. */
 #define FAKE_ENTER(name)                                                                 \
-	TERN_CLEANUP(fake_leave) struct fake_world *entered_ = fake_enter();             \
-	{                                                                                \
-		int fault_ = fake_fault(name);                                           \
-		if (fault_)                                                              \
-			return -fault_;                                                  \
-	}                                                                                \
-	(void)entered_
-/* For functions that return nothing or cannot fail. */
+	FAKE_CALL(name);                                                                 \
+	if (fault_)                                                                      \
+	return -fault_
+/* For functions that cannot fail. */
 #define FAKE_ENTER_ALWAYS(name)                                                          \
-	TERN_CLEANUP(fake_leave) struct fake_world *entered_ = fake_enter();             \
-	fake_fault(name);                                                                \
-	(void)entered_
+	FAKE_CALL(name);                                                                 \
+	(void)fault_
 
 /* fake.c */
 struct fake_world *fake_enter(void);
@@ -281,6 +283,8 @@ int fake_fault(const char *function); /* 0 or an errno */
 void fake_faults_reset(void);
 bool fake_wire_is_cut(const struct fake_device *a, const struct fake_device *b);
 bool fake_completions_held(enum fake_side side);
+bool fake_wire_is_held(void);
+bool fake_port_is_down(const struct fake_device *device);
 bool fake_event_held(const struct fake_event *event);
 bool fake_event_lost(struct fake_event *event); /* asked once per event */
 

@@ -398,6 +398,8 @@ static bool work(struct fake_qp *qp, bool rush)
 		return false;
 	if (qp->fail_next)
 		return fail(qp, wr_at(qp, qp->sq_next), IBV_WC_RETRY_EXC_ERR);
+	if (fake_wire_is_held())
+		return false;
 	if (!reachable(qp))
 		return stall(qp);
 	qp->stall_since_step = 0;

@@ -346,10 +346,10 @@ int fake_post_send(
 	struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
 	struct fake_qp *qp = FAKE_QP(base);
-	TERN_CLEANUP(fake_leave) struct fake_world *entered = fake_enter();
-	int err = fake_fault("post_send");
+	int err;
 
-	(void)entered;
+	FAKE_CALL("post_send");
+	err = fault_;
 	if (err || (base->state != IBV_QPS_RTS && base->state != IBV_QPS_ERR)) {
 		*bad_wr = wr;
 		return err ? err : EINVAL;

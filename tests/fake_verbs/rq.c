@@ -91,10 +91,10 @@ int fake_post_recv(
 	struct ibv_qp *base, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
 	struct fake_qp *qp = FAKE_QP(base);
-	TERN_CLEANUP(fake_leave) struct fake_world *entered = fake_enter();
-	int err = fake_fault("post_recv");
+	int err;
 
-	(void)entered;
+	FAKE_CALL("post_recv");
+	err = fault_;
 	if (err || base->srq || base->state == IBV_QPS_RESET) {
 		*bad_wr = wr;
 		return err ? err : EINVAL;
@@ -109,10 +109,10 @@ int fake_post_recv(
 int fake_post_srq_recv(
 	struct ibv_srq *base, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-	TERN_CLEANUP(fake_leave) struct fake_world *entered = fake_enter();
-	int err = fake_fault("post_srq_recv");
+	int err;
 
-	(void)entered;
+	FAKE_CALL("post_srq_recv");
+	err = fault_;
 	if (err) {
 		*bad_wr = wr;
 		return err;
