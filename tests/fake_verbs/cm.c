@@ -73,6 +73,11 @@ void fake_event_post(struct fake_event *event)
 	struct fake_id *id = FAKE_ID(event->base.id);
 
 	if (fake_event_lost(event)) {
+		if (event->base.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			/* Never answered. */
+			id->peer->peer = NULL;
+			id->peer = NULL;
+		}
 		event_drop(event);
 		return;
 	}
