@@ -49,6 +49,8 @@ static void tell_disconnected(struct fake_id *id)
 {
 	id->state = FAKE_ID_DISCONNECTED;
 	fake_id_tell(id, RDMA_CM_EVENT_DISCONNECTED, 0);
+	if (fake.opts.timewait_exit)
+		fake_id_tell(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
 }
 
 /* Nobody answers: after all retries, which is never if there is no end to them. */

@@ -34,6 +34,7 @@ static void world_open(const struct fake_verbs_opts *opts)
 {
 	tern_assert(opts->device_count <= FAKE_VERBS_MAX_DEVICES);
 	tern_assert(opts->piece_bytes > 0 && opts->pieces_per_step > 0);
+	tern_assert(opts->stall_percent < 100);
 	fake.opts = *opts;
 	fake.rng = (struct tern_rng){.seed = opts->seed};
 	fake.step = 0;

@@ -44,9 +44,10 @@ struct fake_verbs_opts {
 	bool grant_more;          /* rounds queue sizes and inline up, as hardware does */
 	bool grant_less_inline;   /* too much inline asked: grants max_inline, no error */
 	bool keep_stale_cqes;     /* completions of a destroyed QP stay in the queue */
+	bool timewait_exit; /* an id that lives on gets that event after DISCONNECTED */
 
 	uint64_t seed;
-	unsigned stall_percent;   /* of the steps, each QP rests */
+	unsigned stall_percent;   /* of the steps, each QP rests; below 100 */
 	unsigned delay_steps;     /* a completion comes up to so much later */
 	unsigned cm_delay_steps;  /* a connection event comes up to so much later */
 	uint32_t piece_bytes;     /* a transfer is cut into pieces of this size */

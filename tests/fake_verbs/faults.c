@@ -5,15 +5,17 @@
  */
 #include "tests/fake_verbs/internal.h"
 
-static const char *const functions[] = {"create_event_channel", "destroy_event_channel",
-	"get_cm_event", "ack_cm_event", "create_id", "destroy_id", "set_option",
+/* Those that are called most first: they are looked for by name. */
+static const char *const functions[] = {"poll_cq", "post_send", "post_recv",
+	"post_srq_recv", "get_cm_event", "get_cq_event", "ack_cq_events",
+	"get_async_event", "req_notify_cq", "create_event_channel",
+	"destroy_event_channel", "ack_cm_event", "create_id", "destroy_id", "set_option",
 	"bind_addr", "listen", "resolve_addr", "resolve_route", "create_qp", "destroy_qp",
 	"connect", "accept", "reject", "disconnect", "notify", "get_devices",
 	"query_device", "query_port", "query_gid", "query_gid_type", "alloc_pd",
 	"dealloc_pd", "reg_mr", "dereg_mr", "create_comp_channel", "destroy_comp_channel",
-	"create_cq", "resize_cq", "destroy_cq", "get_cq_event", "ack_cq_events",
-	"create_srq", "destroy_srq", "modify_qp", "get_async_event", "ack_async_event",
-	"post_send", "post_recv", "post_srq_recv", "poll_cq", "req_notify_cq"};
+	"create_cq", "resize_cq", "destroy_cq", "create_srq", "destroy_srq", "modify_qp",
+	"ack_async_event"};
 
 #define FAULTS_MAX  16
 #define EVENT_TYPES (RDMA_CM_EVENT_TIMEWAIT_EXIT + 1)

@@ -173,6 +173,101 @@ static void test_send_queue_is_full_until_a_completion_is_polled(void **state)
 	pair_close(&pair);
 }
 
+/* Whether a message that was posted behind a READ arrives before the READ is done. */
+static bool message_passes_read(unsigned flags, unsigned read_count)
+{
+	struct fake_verbs_opts opts = fake_verbs_defaults();
+	struct pair pair;
+	bool passed;
+
+	opts.piece_bytes = 1000;
+	opts.pieces_per_step = 1;
+	fake_verbs_reset(&opts);
+	pair_open(&pair, true);
+	pair_connect(&pair);
+	assert_int_equal(post_recv(&pair.b, 1, 900000, 64), 0);
+	for (unsigned i = 0; i < read_count; i++)
+		assert_int_equal(post_rdma(&pair.a, 10 + i, IBV_WR_RDMA_READ, 1000, 90000,
+					 &pair.b, 0),
+			0);
+	assert_int_equal(post(&pair.a,
+				 (struct ibv_send_wr){.wr_id = 99,
+					 .opcode = IBV_WR_SEND,
+					 .send_flags = flags | IBV_SEND_SIGNALED},
+				 0, 64),
+		0);
+	passed = polled(&pair.b) == 1;
+	assert_int_equal(polled(&pair.a), 0);
+	for (unsigned i = 0; i < read_count; i++)
+		complete(&pair.a, 10 + i, IBV_WC_SUCCESS);
+	assert_memory_equal(pair.a.memory + 1000, pair.b.memory, 90000);
+	complete(&pair.a, 99, IBV_WC_SUCCESS);
+	if (!passed)
+		complete(&pair.b, 1, IBV_WC_SUCCESS);
+	pair_close(&pair);
+	return passed;
+}
+
+static void test_messages_pass_as_many_reads_as_are_in_flight(void **state)
+{
+	(void)state;
+	assert_true(message_passes_read(0, 1));
+	assert_true(message_passes_read(0, 4)); /* initiator_depth */
+	assert_false(message_passes_read(0, 5));
+	assert_false(message_passes_read(IBV_SEND_FENCE, 1));
+}
+
+static void test_completions_of_a_destroyed_queue_pair(void **state)
+{
+	struct fake_verbs_opts opts = fake_verbs_defaults();
+	struct pair pair;
+
+	(void)state;
+	for (unsigned keep = 0; keep < 2; keep++) {
+		opts.keep_stale_cqes = keep;
+		fake_verbs_reset(&opts);
+		pair_open(&pair, true);
+		pair_connect(&pair);
+		assert_int_equal(post_recv(&pair.b, 1, 0, 64), 0);
+		assert_int_equal(post_send(&pair.a, 1, 0, 64), 0);
+		fake_verbs_api()->destroy_qp(pair.b.id);
+		assert_int_equal(polled(&pair.b), keep);
+		/* The slot of the shared queue is free again. */
+		for (unsigned i = 0; i < END_WR; i++)
+			assert_int_equal(post_recv(&pair.b, i, 0, 64), 0);
+		pair_close(&pair);
+	}
+}
+
+static void test_grants_are_told(void **state)
+{
+	struct fake_verbs_opts opts = fake_verbs_defaults();
+	struct ibv_qp_init_attr attr = {.cap = {.max_send_wr = 33,
+						.max_recv_wr = 3,
+						.max_send_sge = 1,
+						.max_recv_sge = 1,
+						.max_inline_data = 300},
+		.qp_type = IBV_QPT_RC};
+	struct pair pair;
+
+	(void)state;
+	opts.grant_more = opts.grant_less_inline = true;
+	fake_verbs_reset(&opts);
+	pair_open(&pair, false);
+	fake_verbs_api()->destroy_qp(pair.a.id);
+	attr.send_cq = attr.recv_cq = pair.a.cq;
+	assert_int_equal(fake_verbs_api()->create_qp(pair.a.id, pair.a.pd, &attr), 0);
+	assert_int_equal(attr.cap.max_send_wr, 64);
+	assert_int_equal(attr.cap.max_recv_wr, 4);
+	assert_int_equal(attr.cap.max_inline_data, 256);
+	assert_true(pair.a.cq->cqe > END_CQE);
+	fake_verbs_api()->destroy_qp(pair.a.id);
+	attr.cap.max_send_wr = 8193;
+	assert_int_equal(
+		fake_verbs_api()->create_qp(pair.a.id, pair.a.pd, &attr), -EINVAL);
+	pair_close(&pair);
+}
+
 static void test_armed_queue_makes_its_fd_readable_once(void **state)
 {
 	const struct tern_verbs_api *api = fake_verbs_api();
@@ -236,6 +331,9 @@ int main(void)
 		cmocka_unit_test(test_inline_bytes_are_taken_when_posted),
 		cmocka_unit_test(test_write_and_read_move_memory),
 		cmocka_unit_test(test_send_queue_is_full_until_a_completion_is_polled),
+		cmocka_unit_test(test_messages_pass_as_many_reads_as_are_in_flight),
+		cmocka_unit_test(test_completions_of_a_destroyed_queue_pair),
+		cmocka_unit_test(test_grants_are_told),
 		cmocka_unit_test(test_armed_queue_makes_its_fd_readable_once),
 		cmocka_unit_test(test_disconnect_flushes_both_ends),
 	};
