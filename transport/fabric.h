@@ -162,7 +162,7 @@ struct tern_fabric_ops {
 	/*
 	 * Writes `bytes` from (mem, offset) to `remote` + remote_offset. done(0): the
 	 * source may be reused; says nothing of the peer (a message behind it does).
-	 * Errors as send(). NULL without TERN_CAP_PUT. bytes > 0.
+	 * Errors as send(). Only with TERN_CAP_PUT. bytes > 0.
 	 */
 	int (*put)(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 		uint64_t offset, uint64_t bytes, const struct tern_region *remote,
@@ -171,8 +171,8 @@ struct tern_fabric_ops {
 	/*
 	 * Reads `bytes` at `remote` + remote_offset into (mem, offset). done(0): they are
 	 * there. done(-EACCES): the peer does not let us (permission outside our
-	 * control); the bytes are not there and the conn lives. Errors as send(). NULL
-	 * without TERN_CAP_GET.
+	 * control); the bytes are not there and the conn lives. Errors as send(). Only
+	 * with TERN_CAP_GET.
 	 */
 	int (*get)(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 		uint64_t offset, uint64_t bytes, const struct tern_region *remote,
@@ -183,7 +183,7 @@ struct tern_fabric_ops {
 	 * The mapping outlives the conn, so that a peer's death takes no memory from
 	 * under a reader; that the bytes stay what they are is an agreement above this
 	 * layer. -EAGAIN: not yet; op->done() tells when to try again. -ENOTSUP: not this
-	 * region (memory outside slabs): use get. NULL without TERN_CAP_PEEK.
+	 * region (memory outside slabs): use get. Only with TERN_CAP_PEEK.
 	 */
 	int (*peek)(struct tern_conn *conn, struct tern_op *op,
 		const struct tern_region *remote, uint64_t remote_offset, uint64_t bytes,

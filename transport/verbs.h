@@ -197,14 +197,15 @@ struct verbs_slots {
 
 /* ---- ports ---- */
 
-#define VERBS_WINDOW      128u/* messages that a peer may have under way */
-#define VERBS_WINDOW_MANY 16u /* the same for conns beyond VERBS_FEW */
+#define VERBS_WINDOW      128u /* messages that a peer may have under way */
+#define VERBS_WINDOW_MANY 16u  /* the same for conns beyond VERBS_FEW */
 #define VERBS_FEW         16u
 #define VERBS_CONTROL     4u
 #define VERBS_SEND_SLOTS  16u /* that a conn can always have */
 #define VERBS_SEND_COMMON 128u
 #define VERBS_BATCH       16u /* work requests for one doorbell, completions of one poll */
 #define VERBS_INLINE      256u
+#define VERBS_PUTS_MAX    16u /* that wait for room */
 #define VERBS_EAGER_BYTES 8192u
 #define VERBS_CHUNK_BYTES (1u << 20)
 /* How long a closing conn may take to send what it has, and a disconnect to be heard. */
@@ -286,7 +287,7 @@ enum verbs_state {
 
 /* What the fabric keeps in a tern_op. */
 struct verbs_op {
-	struct tern_list link; /* verbs_conn.gets, or nowhere */
+	struct tern_list link; /* verbs_conn.puts or gets, or nowhere */
 	struct tern_mem *mem;
 	uint64_t offset;
 	uint64_t left; /* bytes without a work request */
@@ -348,8 +349,9 @@ struct verbs_conn {
 	uint64_t piece_bytes;        /* most of one WRITE or READ */
 	uint32_t peer_device;
 	bool peer_guarded;
-	uint32_t need;            /* blocked: frames that the refused call takes */
-	struct tern_op *posting;  /* a put with bytes left */
+	uint32_t need;         /* blocked: frames that the refused call takes */
+	struct tern_list puts; /* with bytes left, in their order */
+	uint32_t put_count;
 	struct tern_list gets;    /* with bytes left */
 	uint32_t reads, read_max; /* under way */
 

@@ -69,6 +69,7 @@ struct verbs_conn *verbs_conn_new(struct verbs_port *port)
 	tern_list_init(&conn->dirty);
 	tern_list_init(&conn->blocked);
 	tern_list_init(&conn->ending);
+	tern_list_init(&conn->puts);
 	tern_list_init(&conn->gets);
 	conn->deadline_ns = UINT64_MAX;
 	if (table_add(port, conn)) {

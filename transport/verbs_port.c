@@ -270,13 +270,13 @@ static void device_failed(struct verbs_queue *queue, const char *what)
 }
 
 /* The queue pair may be another port's: its thread learns of it by its wake_fd. */
-static void qp_failed(struct ibv_qp *qp)
+static void qp_failed(struct ibv_qp *qp, int status)
 {
 	struct verbs_conn *conn = qp->qp_context;
 	struct verbs_port *port = verbs_conn_port(conn);
 	uint64_t one = 1;
 
-	atomic_store(&conn->async_status, -ECONNRESET);
+	atomic_store(&conn->async_status, status);
 	atomic_store(&port->events, true);
 	/* Fails only when it is readable anyway. */
 	if (write(port->wake_fd, &one, sizeof(one)) < 0)
@@ -295,9 +295,11 @@ static int read_device(struct verbs_queue *queue)
 			atomic_store(&queue->device->dead, true);
 			break;
 		case IBV_EVENT_QP_FATAL:
+			qp_failed(event.element.qp, -ECONNRESET);
+			break;
 		case IBV_EVENT_QP_REQ_ERR:
 		case IBV_EVENT_QP_ACCESS_ERR:
-			qp_failed(event.element.qp);
+			qp_failed(event.element.qp, -EPROTO);
 			break;
 		case IBV_EVENT_PORT_ERR:
 		case IBV_EVENT_PORT_ACTIVE:
@@ -341,10 +343,11 @@ static int conns_failed(struct verbs_port *port)
 		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, link);
 		int status = atomic_exchange(&conn->async_status, 0);
 
-		if (status) {
+		if (status == -EPROTO)
+			verbs_conn_blame(conn, "it reached for what is not for it");
+		else if (status)
 			verbs_conn_end(conn, status);
-			events++;
-		}
+		events += status != 0;
 	}
 	return events;
 }
@@ -542,7 +545,15 @@ void verbs_port_free(struct tern_port *base)
 {
 	struct verbs_port *port = verbs_port_of(base);
 
-	tern_assert(tern_list_empty(&port->conns) && tern_list_empty(&port->lsns));
+	tern_assert(tern_list_empty(&port->lsns));
+	/* Those that nobody was told of may still be there. */
+	tern_list_for_each (node, &port->conns) {
+		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, link);
+
+		tern_assert(!conn->announced);
+		verbs_conn_end(conn, -ECANCELED);
+	}
+	verbs_end_all(port);
 	tern_list_for_each_safe (node, &port->zombies)
 		verbs_zombie_free(port, tern_list_entry(node, struct verbs_zombie, link));
 	tern_list_for_each_safe (node, &port->queues)

@@ -45,15 +45,18 @@ static int block(struct verbs_conn *conn, uint32_t need)
 	return -EAGAIN;
 }
 
+/* Is there room for a message of so many frames? It may not overtake a put. */
 static bool fits(const struct verbs_conn *conn, uint32_t frames)
 {
-	return !conn->posting && free_room(conn) >= TERN_MAX(frames, 1u) &&
+	return conn->put_count == 0 && free_room(conn) >= frames &&
 	       credits(conn) >= frames && verbs_slot_count(conn) >= frames;
 }
 
 bool verbs_tx_open(const struct verbs_conn *conn)
 {
-	return conn->state == VERBS_UP && fits(conn, conn->need);
+	if (conn->state != VERBS_UP)
+		return false;
+	return conn->need ? fits(conn, conn->need) : conn->put_count < VERBS_PUTS_MAX;
 }
 
 /* ---- work requests ---- */
@@ -277,30 +280,38 @@ static void post_guarded(struct verbs_conn *conn, struct tern_op *op)
 	advance(v, bytes);
 }
 
-/* As much of the put at hand as there is room for. */
-static void pump_put(struct verbs_conn *conn)
+/* Posts pieces of a put while there is room; is it whole? */
+static bool pump_put(struct verbs_conn *conn, struct verbs_op *v)
 {
-	struct tern_op *op = conn->posting;
-	struct verbs_op *v;
+	struct tern_op *op = tern_container_of(v, struct tern_op, priv);
 
-	if (!op)
-		return;
-	v = verbs_op_of(op);
 	while (v->left > 0 && free_room(conn) > 0) {
-		if (v->generation == 0) {
+		if (!conn->peer_guarded) {
 			post_write(conn, op);
 			continue;
 		}
 		if (credits(conn) == 0 || verbs_slot_count(conn) == 0)
-			return;
+			return false;
 		post_guarded(conn, op);
 	}
-	if (v->left == 0)
-		conn->posting = NULL;
+	return v->left == 0;
+}
+
+static void pump_puts(struct verbs_conn *conn)
+{
+	while (!tern_list_empty(&conn->puts)) {
+		struct verbs_op *v =
+			tern_list_entry(conn->puts.next, struct verbs_op, link);
+
+		if (!pump_put(conn, v))
+			return;
+		tern_list_remove(&v->link);
+		conn->put_count--;
+	}
 }
 
 /* Checks (offset, bytes) in a region that came from the peer. -ENOTCONN: it is wrong, and
- * the conn ends for it. */
+ * the conn ends for it. What is guarded is checked by its owner. */
 static int take_region(struct verbs_conn *conn, const struct tern_region *wire,
 	uint64_t offset, uint64_t bytes, enum tern_access access,
 	struct verbs_region *region)
@@ -308,14 +319,16 @@ static int take_region(struct verbs_conn *conn, const struct tern_region *wire,
 	uint64_t end;
 
 	memcpy(region, wire, sizeof(*region));
-	if (region->guarded > 1 || (region->guarded && !conn->peer_guarded))
-		verbs_conn_blame(conn, "it sent a region of no kind that there is");
+	if (conn->peer_guarded)
+		return 0;
+	if (region->guarded)
+		verbs_conn_blame(
+			conn, "it sent a guarded region, but has said it has none");
 	else if (!(region->access & access))
 		verbs_conn_blame(conn, "it sent a region for something else");
 	else if (offset > region->bytes || bytes > region->bytes - offset)
 		verbs_conn_blame(conn, "it sent a region smaller than what it announced");
-	else if (!region->guarded &&
-		 __builtin_add_overflow(region->start, region->bytes, &end))
+	else if (__builtin_add_overflow(region->start, region->bytes, &end))
 		verbs_conn_blame(conn, "it sent a region that ends behind all memory");
 	else
 		return 0;
@@ -331,7 +344,7 @@ static void op_init(struct verbs_conn *conn, struct tern_op *op, struct tern_mem
 	op->conn = &conn->base;
 	*v = (struct verbs_op){.mem = mem, .offset = offset, .left = bytes};
 	tern_list_init(&v->link);
-	if (region->guarded) {
+	if (conn->peer_guarded) {
 		v->key = (uint32_t)region->start;
 		v->generation = (uint32_t)(region->start >> 32);
 		v->remote = remote_offset;
@@ -355,11 +368,12 @@ int verbs_put(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 	r = take_region(conn, remote, remote_offset, bytes, TERN_ACCESS_WRITE, &region);
 	if (r)
 		return r;
-	if (!fits(conn, region.guarded))
-		return block(conn, region.guarded);
+	if (conn->put_count == VERBS_PUTS_MAX)
+		return block(conn, 0);
 	op_init(conn, op, mem, offset, bytes, &region, remote_offset);
-	conn->posting = op;
-	pump_put(conn);
+	tern_list_push(&conn->puts, &verbs_op_of(op)->link);
+	conn->put_count++;
+	pump_puts(conn);
 	return 0;
 }
 
@@ -395,14 +409,11 @@ int verbs_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 
 	if (conn->state != VERBS_UP)
 		return -ENOTCONN;
-	tern_assert(bytes > 0 && tern_mem_holds(mem, offset, bytes));
+	tern_assert(bytes > 0 && tern_mem_holds(mem, offset, bytes) &&
+		    (base->caps & TERN_CAP_GET));
 	r = take_region(conn, remote, remote_offset, bytes, TERN_ACCESS_READ, &region);
 	if (r)
 		return r;
-	if (region.guarded) {
-		verbs_conn_blame(conn, "it sent a guarded region for reading");
-		return -ENOTCONN;
-	}
 	op_init(conn, op, mem, offset, bytes, &region, remote_offset);
 	tern_list_push(&conn->gets, &verbs_op_of(op)->link);
 	pump_gets(conn);
@@ -413,9 +424,8 @@ int verbs_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 
 void verbs_tx_farewell(struct verbs_conn *conn)
 {
-	if (conn->posting)
-		pump_put(conn);
-	if (!conn->posting && !conn->bye_sent)
+	pump_puts(conn);
+	if (conn->put_count == 0 && !conn->bye_sent)
 		conn->bye_sent = verbs_tx_control(conn, VERBS_BYE) == 0;
 	if (conn->bye_sent && conn->head == conn->tail)
 		verbs_conn_end(conn, 0);
@@ -426,7 +436,7 @@ static void pump(struct verbs_conn *conn)
 	if (conn->state == VERBS_FLUSHING) {
 		verbs_tx_farewell(conn);
 	} else if (conn->state == VERBS_UP) {
-		pump_put(conn);
+		pump_puts(conn);
 		pump_gets(conn);
 		verbs_rx_settle(conn);
 	}
@@ -441,7 +451,7 @@ void verbs_tx_credit(struct verbs_conn *conn, uint32_t credit)
 	if (!tern_seq_before(conn->heard_credit, credit))
 		return;
 	conn->heard_credit = credit;
-	if (conn->posting)
+	if (conn->put_count)
 		pump(conn);
 }
 
@@ -464,24 +474,26 @@ void verbs_tx_done(struct verbs_conn *conn, uint32_t at)
 	pump(conn);
 }
 
-void verbs_tx_abort(struct verbs_conn *conn, int status)
+static void abort_list(struct tern_list *list, int status)
 {
-	struct tern_op *op = conn->posting;
 	struct tern_list *node;
 
+	while ((node = tern_list_pop(list))) {
+		struct verbs_op *v = tern_list_entry(node, struct verbs_op, link);
+		struct tern_op *op = tern_container_of(v, struct tern_op, priv);
+
+		op->done(op, status);
+	}
+}
+
+void verbs_tx_abort(struct verbs_conn *conn, int status)
+{
 	while (conn->head != conn->tail) {
 		struct verbs_wr wr = conn->ring[conn->head++ & (conn->ring_size - 1)];
 
 		if (wr.last)
 			wr.op->done(wr.op, status);
 	}
-	conn->posting = NULL;
-	if (op)
-		op->done(op, status);
-	while ((node = tern_list_pop(&conn->gets))) {
-		struct verbs_op *v = tern_list_entry(node, struct verbs_op, link);
-
-		op = tern_container_of(v, struct tern_op, priv);
-		op->done(op, status);
-	}
+	abort_list(&conn->puts, status);
+	abort_list(&conn->gets, status);
 }

@@ -34,7 +34,8 @@ struct instance {
 	struct tern_domain_opts opts;
 	/* Called first: why it cannot run here, or NULL. May be NULL itself. */
 	const char *(*unavailable)(void);
-	bool can_sleep; /* fd() and arm() are of use; ends may be two processes */
+	bool can_sleep; /* fd() and arm() are of use */
+	bool alone;     /* both ends must be in one process */
 	/* The number-th address to listen at; one at which nobody listens. */
 	void (*address)(char *out, unsigned number);
 	void (*nobody)(char *out);
@@ -51,6 +52,8 @@ struct instance {
 extern const struct instance conformance_sim, conformance_sim_get;
 extern const struct instance conformance_verbs, conformance_verbs_own_queue,
 	conformance_verbs_guard, conformance_verbs_least;
+/* NULL-terminated; empty where the headers of rdma-core are missing */
+extern const struct instance *const conformance_fakes[];
 extern const struct instance *const conformance_instances[]; /* NULL-terminated */
 
 enum side_name { A, B };
@@ -250,10 +253,11 @@ enum needs {
 	NEEDS_PUT = 1 << 0,
 	NEEDS_GET = 1 << 1,
 	NEEDS_PEEK = 1 << 2,
-	NEEDS_SLEEP = 1 << 3, /* can_sleep */
-	NEEDS_LIES = 1 << 5,  /* a peer that breaks the rules */
-	NEEDS_TCP = 1 << 4,   /* sockets that a test can cut, rails */
-	NEEDS_GUARD = 1 << 6, /* the fabric enforces regions: no TERN_CAP_UNGUARDED */
+	NEEDS_SLEEP = 1 << 3,   /* can_sleep */
+	NEEDS_LIES = 1 << 5,    /* a peer that breaks the rules */
+	NEEDS_TCP = 1 << 4,     /* sockets that a test can cut, rails */
+	NEEDS_PROCESS = 1 << 7, /* a second process */
+	NEEDS_GUARD = 1 << 6,   /* the fabric enforces regions: no TERN_CAP_UNGUARDED */
 };
 
 struct conformance_test {

@@ -345,10 +345,10 @@ static void test_a_stopped_peer_does_not_hold_up_close(const struct instance *in
 }
 
 const struct conformance_test conformance_death[] = {
-	CONFORMANCE(test_an_idle_peer_that_dies_is_noticed, NEEDS_SLEEP),
-	CONFORMANCE(test_a_peer_that_dies_ends_every_op, NEEDS_SLEEP),
-	CONFORMANCE(test_what_is_peeked_outlives_its_process, NEEDS_SLEEP | NEEDS_PEEK),
-	CONFORMANCE(test_a_dead_peer_reaches_no_memory, NEEDS_SLEEP),
-	CONFORMANCE(test_a_stopped_peer_does_not_hold_up_close, NEEDS_SLEEP),
+	CONFORMANCE(test_an_idle_peer_that_dies_is_noticed, NEEDS_PROCESS),
+	CONFORMANCE(test_a_peer_that_dies_ends_every_op, NEEDS_PROCESS),
+	CONFORMANCE(test_what_is_peeked_outlives_its_process, NEEDS_PROCESS | NEEDS_PEEK),
+	CONFORMANCE(test_a_dead_peer_reaches_no_memory, NEEDS_PROCESS),
+	CONFORMANCE(test_a_stopped_peer_does_not_hold_up_close, NEEDS_PROCESS),
 	{0},
 };

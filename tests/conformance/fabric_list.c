@@ -27,7 +27,9 @@ static const char *missing(const struct instance *instance, unsigned needs)
 	if ((needs & (NEEDS_LIES | NEEDS_GUARD)) && (caps & TERN_CAP_UNGUARDED))
 		return "regions are kept by agreement, not by the fabric";
 	if ((needs & NEEDS_SLEEP) && !instance->can_sleep)
-		return "nothing to sleep on, no second process";
+		return "nothing to sleep on";
+	if ((needs & NEEDS_PROCESS) && (instance->alone || instance->world_new))
+		return "no second process";
 	return NULL;
 }
 

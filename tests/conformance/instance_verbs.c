@@ -61,4 +61,4 @@ static const char *const verbs_malformed[] = {"", ":", "127.0.0.1",
 VERBS_INSTANCE(verbs, "verbs", "");
 VERBS_INSTANCE(verbs_own_queue, "verbs-own-queue", ",srq=off");
 VERBS_INSTANCE(verbs_guard, "verbs-guard", ",guard=on");
-VERBS_INSTANCE(verbs_least, "verbs-least", ",srq=off,inline=0,depth=16,reads=1");
+VERBS_INSTANCE(verbs_least, "verbs-least", ",srq=off,inline=0,depth=128,reads=1");

@@ -279,9 +279,9 @@ static void test_a_silent_peer_is_dead_in_the_end(const struct instance *instanc
 }
 
 const struct conformance_test meet_death[] = {
-	CONFORMANCE(test_a_peer_that_is_killed_ends_every_request, NEEDS_SLEEP),
-	CONFORMANCE(test_what_is_peeked_outlives_the_one_who_sent_it, NEEDS_SLEEP),
-	CONFORMANCE(test_a_stopped_peer_is_suspect_and_recovers, NEEDS_SLEEP),
-	CONFORMANCE(test_a_silent_peer_is_dead_in_the_end, NEEDS_SLEEP),
+	CONFORMANCE(test_a_peer_that_is_killed_ends_every_request, NEEDS_PROCESS),
+	CONFORMANCE(test_what_is_peeked_outlives_the_one_who_sent_it, NEEDS_PROCESS),
+	CONFORMANCE(test_a_stopped_peer_is_suspect_and_recovers, NEEDS_PROCESS),
+	CONFORMANCE(test_a_silent_peer_is_dead_in_the_end, NEEDS_PROCESS),
 	{0},
 };

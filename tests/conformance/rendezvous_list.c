@@ -14,7 +14,9 @@ static const char *missing(const struct instance *instance, unsigned needs)
 	if ((needs & NEEDS_TCP) && strcmp(instance->fabric, "tcp") != 0)
 		return "not made of sockets";
 	if ((needs & NEEDS_SLEEP) && !instance->can_sleep)
-		return "nothing to sleep on, no second process";
+		return "nothing to sleep on";
+	if ((needs & NEEDS_PROCESS) && (instance->alone || instance->world_new))
+		return "no second process";
 	return NULL;
 }
 

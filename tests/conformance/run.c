@@ -67,6 +67,9 @@ int conformance_main(int argc, char **argv, const struct conformance_test *const
 	for (unsigned i = 0; argc > 1 && conformance_instances[i]; i++)
 		if (strcmp(conformance_instances[i]->name, argv[1]) == 0)
 			instance = conformance_instances[i];
+	for (unsigned i = 0; argc > 1 && conformance_fakes[i]; i++)
+		if (strcmp(conformance_fakes[i]->name, argv[1]) == 0)
+			instance = conformance_fakes[i];
 	if (!instance)
 		return usage(argv[0]);
 	why = bed_unavailable(instance);
