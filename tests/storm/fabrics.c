@@ -3,6 +3,11 @@
  * [FIRST]]`. */
 #include "tests/storm/storm.h"
 
+#include "tern-config.h"
+#if TERN_HAVE_VERBS
+#include "tests/fake_verbs/fake_verbs.h"
+#endif
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,15 +114,51 @@ static int run(
 	return r;
 }
 
-static const struct {
+/* On real devices, where tests/rdma says: see tests/conformance/instance_verbs.c. */
+static char verbs_address[80], verbs_options[80];
+
+static struct {
 	const char *name, *address;
 	struct tern_domain_opts opts;
 } beds[] = {
+	{"verbs", verbs_address, {.verbs = verbs_options}},
+#if TERN_HAVE_VERBS
+	{"fake", "verbs://10.7.0.2:0", {.verbs = "from=10.7.0.1"}},
+	{"fake-guard", "verbs://10.7.0.2:0", {.verbs = "from=10.7.0.1,guard=on"}},
+#endif
 	{"tcp-uring", "tcp://127.0.0.1:0", {.tcp_engine = TERN_TCP_URING}},
 	{"tcp-epoll", "tcp://127.0.0.1:0", {.tcp_engine = TERN_TCP_EPOLL}},
 	{"shm", "shm://storm-%d", {0}},
 	{"shm-no-cma", "shm://storm-%d", {.no_cma = true}},
 };
+
+static void prepare(const char *name, struct tern_domain_opts *opts)
+{
+	const char *address = getenv("TERN_RDMA_ADDRESS"),
+		   *from = getenv("TERN_RDMA_FROM");
+
+	if (strcmp(name, "verbs") == 0) {
+		if (!address || !from) {
+			printf("no network of RDMA devices: TERN_RDMA_ADDRESS is not "
+			       "set\n");
+			exit(77);
+		}
+		snprintf(verbs_address, sizeof(verbs_address), "verbs://%s:0", address);
+		snprintf(verbs_options, sizeof(verbs_options), "from=%s", from);
+	}
+#if TERN_HAVE_VERBS
+	if (strncmp(name, "fake", 4) == 0) {
+		struct fake_verbs_opts fake = fake_verbs_defaults();
+
+		fake.delay_steps = 20;
+		fake.cm_delay_steps = 20;
+		fake.stall_percent = 30;
+		fake_verbs_reset(&fake);
+		opts->verbs_api = fake_verbs_api();
+	}
+#endif
+	(void)opts;
+}
 
 int main(int argc, char **argv)
 {
@@ -125,10 +166,11 @@ int main(int argc, char **argv)
 	uint64_t first = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
 
 	for (size_t i = 0; argc > 1 && i < sizeof(beds) / sizeof(beds[0]); i++) {
-		char where[64];
+		char where[100];
 
 		if (strcmp(argv[1], beds[i].name) != 0)
 			continue;
+		prepare(argv[1], &beds[i].opts);
 		if (strncmp(beds[i].address, "shm", 3) == 0)
 			snprintf(where, sizeof(where), "shm://storm-%d", (int)getpid());
 		else
@@ -141,6 +183,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	fprintf(stderr,
-		"usage: storm tcp-uring|tcp-epoll|shm|shm-no-cma [SEEDS [FIRST]]\n");
+		"usage: storm tcp-uring|tcp-epoll|shm|shm-no-cma|verbs|fake|fake-guard "
+		"[SEEDS [FIRST]]\n");
 	return 2;
 }
