@@ -141,6 +141,22 @@ static void add_shm(
 	}
 }
 
+bool tern_address_is_loopback(const char *tcp_address)
+{
+	unsigned char address[sizeof(struct in6_addr)];
+	const char *port;
+	char host[100];
+
+	if (split(tcp_address, host, sizeof(host), &port) < 0)
+		return false;
+	if (strcmp(host, "localhost") == 0)
+		return true;
+	if (inet_pton(AF_INET, host, address) == 1)
+		return address[0] == 127;
+	return inet_pton(AF_INET6, host, address) == 1 &&
+	       memcmp(address, &in6addr_loopback, sizeof(in6addr_loopback)) == 0;
+}
+
 int tern_address_dial(
 	struct tern_domain *domain, const char *address, struct tern_candidates *out)
 {
@@ -150,6 +166,8 @@ int tern_address_dial(
 	if (!scheme_is(address, "auto", &rest))
 		return add_named(domain, address, out);
 	add_shm(domain, rest, out);
+	if (tern_domain_fabric(domain, "verbs", 5) && !tern_address_is_loopback(rest))
+		add(out, tern_domain_fabric(domain, "verbs", 5), rest);
 	return add(out, tern_domain_fabric(domain, "tcp", 3), rest);
 }
 

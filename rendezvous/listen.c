@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Listening, and the events of the ports: the layer's outer edge towards the fabrics. An
- * `auto` listener is two: tcp, and shm under a name that follows from the tcp port.
+ * `auto` listener is up to three: tcp, shm under a name that follows from the tcp port,
+ * and verbs at the same address if an RDMA device has it.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -227,8 +228,25 @@ static int add_lsn(
 	return 0;
 }
 
+/* The same host and port on verbs; without it peers use tcp. */
+static void add_verbs(struct tern_listener *l, const char *tcp_address)
+{
+	struct tern_context *ctx = l->rdv->ctx;
+	struct tern_fabric *verbs = tern_domain_fabric(ctx->domain, "verbs", 5);
+	int r;
+
+	if (!verbs || tern_address_is_loopback(tcp_address))
+		return;
+	r = add_lsn(l, verbs, tcp_address);
+	/* Not every network of a machine with RDMA devices is one of theirs. */
+	if (r < 0)
+		tern_log(ctx->env, r == -EADDRNOTAVAIL ? TERN_LOG_DEBUG : TERN_LOG_WARN,
+			"verbs is off for %s: %s: peers use tcp", l->address,
+			tern_status_text(r));
+}
+
 /* The shm name beside an auto listener's port; without it peers on this host use tcp. */
-static void add_beside(struct tern_listener *l, const char *tcp_address)
+static void add_shm(struct tern_listener *l, const char *tcp_address)
 {
 	struct tern_context *ctx = l->rdv->ctx;
 	struct tern_fabric *shm = tern_domain_fabric(ctx->domain, "shm", 3);
@@ -276,8 +294,10 @@ int tern_listen(struct tern_context *ctx, const char *address,
 	got = l->lsns[0]->port->ops->lsn_address(l->lsns[0]);
 	fabric = is_auto ? "auto" : where.at[0].fabric->ops->name;
 	snprintf(l->address, sizeof(l->address), "%s://%s", fabric, got);
-	if (is_auto)
-		add_beside(l, got);
+	if (is_auto) {
+		add_shm(l, got);
+		add_verbs(l, got);
+	}
 	tern_list_push(&l->rdv->listeners, &l->node);
 	*out = l;
 	return 0;

@@ -422,7 +422,7 @@ int tern_channel_start(struct tern_route *route, struct tern_req *req);
 struct tern_listener {
 	struct tern_list node;
 	struct tern_rdv *rdv;
-	struct tern_lsn *lsns[2];
+	struct tern_lsn *lsns[3];
 	unsigned lsn_count;
 	struct tern_peer_opts opts;
 	char own_name[64];

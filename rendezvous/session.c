@@ -17,6 +17,7 @@
 #include <string.h>
 
 #define LIMBO_MAX        64u
+#define CANDIDATE_NS     TERN_NS_PER_S
 #define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
 #define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
 
@@ -146,8 +147,13 @@ static int start_link(struct tern_peer *peer)
 		return r;
 	link->peer = peer;
 	peer->link_count++;
-	/* A host that never answers must not cost more than the whole time there is. */
-	tern_timer_set(peer->rdv->ctx, &link->timer, peer->give_up_ns);
+	/* A host that never answers must not cost more than the whole time there is, nor
+	 * a fabric that it does not have the time of those that it has. */
+	tern_timer_set(peer->rdv->ctx, &link->timer,
+		peer->state == TERN_PEER_STATE_START &&
+				peer->candidate + 1 < peer->candidates.count
+			? TERN_MIN(peer->give_up_ns, now_of(peer) + CANDIDATE_NS)
+			: peer->give_up_ns);
 	return 0;
 }
 

@@ -220,14 +220,14 @@ void verbs_device_put(struct verbs_fabric *fabric, struct verbs_device *device)
 /* ---- open and close ---- */
 
 /* The address behind a GID: RoCE derives the one from the other. */
-static int use_gid(struct verbs_fabric *fabric)
+static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device *device,
+	uint8_t port, int index, struct tern_addr *out)
 {
-	struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)&fabric->opts.from.sa;
-	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&fabric->opts.from.sa;
+	struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)&out->sa;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&out->sa;
 	union ibv_gid gid;
 	struct in6_addr address;
-	int r = fabric->api->query_gid(
-		fabric->devices[0].context, 1, fabric->opts.gid_index, &gid);
+	int r = fabric->api->query_gid(device->context, port, index, &gid);
 
 	if (r)
 		return r;
@@ -237,13 +237,34 @@ static int use_gid(struct verbs_fabric *fabric)
 	if (IN6_IS_ADDR_V4MAPPED(&address)) {
 		*v4 = (struct sockaddr_in){.sin_family = AF_INET};
 		memcpy(&v4->sin_addr, gid.raw + 12, sizeof(v4->sin_addr));
-		fabric->opts.from.len = sizeof(*v4);
+		out->len = sizeof(*v4);
 	} else {
 		*v6 = (struct sockaddr_in6){
 			.sin6_family = AF_INET6, .sin6_addr = address};
-		fabric->opts.from.len = sizeof(*v6);
+		out->len = sizeof(*v6);
 	}
 	return 0;
+}
+
+/* Where others can connect to, for listeners at every address. */
+static void find_own_address(struct verbs_fabric *fabric)
+{
+	for (unsigned i = 0; i < fabric->device_count; i++) {
+		const struct verbs_device *device = &fabric->devices[i];
+
+		for (uint8_t port = 1; port <= device->attr.phys_port_cnt; port++) {
+			struct ibv_port_attr attr;
+
+			if (fabric->api->query_port(device->context, port, &attr) ||
+				attr.state != IBV_PORT_ACTIVE)
+				continue;
+			for (int index = 0; index < attr.gid_tbl_len && index < 16;
+				index++)
+				if (address_of_gid(fabric, device, port, index,
+					    &fabric->own) == 0)
+					return;
+		}
+	}
 }
 
 static int find_devices(struct verbs_fabric *fabric, const char **why)
@@ -265,10 +286,13 @@ static int find_devices(struct verbs_fabric *fabric, const char **why)
 		*why = "none of the RDMA devices is one that device= names";
 		return -ENODEV;
 	}
-	if (fabric->opts.gid_index >= 0 && use_gid(fabric)) {
+	if (fabric->opts.gid_index >= 0 &&
+		address_of_gid(fabric, &fabric->devices[0], 1, fabric->opts.gid_index,
+			&fabric->opts.from)) {
 		*why = "gid= names no entry with an address of the first device's table";
 		return -EINVAL;
 	}
+	find_own_address(fabric);
 	return 0;
 }
 

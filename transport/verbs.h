@@ -147,6 +147,7 @@ struct verbs_fabric {
 	pthread_mutex_t lock;
 	struct verbs_device devices[VERBS_DEVICES_MAX];
 	unsigned device_count;
+	struct tern_addr own; /* of the first active port that has one; else len 0 */
 	struct tern_list regs;
 };
 

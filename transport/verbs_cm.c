@@ -267,14 +267,18 @@ static void on_rejected(
 	struct verbs_conn *conn, int reason, const struct rdma_conn_param *param)
 {
 	struct verbs_greeting theirs;
+	char what[40];
 
 	if (reason == REJECTED_BY_USER && read_greeting(param, &theirs) == 0 &&
 		theirs.status < 0 && theirs.status > -4096)
 		fail(conn, "refused by the other end", theirs.status);
 	else if (reason == REJECTED_NOBODY)
 		verbs_conn_end(conn, -ECONNREFUSED);
-	else
-		fail(conn, "rejected", -ECONNREFUSED);
+	else {
+		/* As numbered by the InfiniBand specification, 12.6.7.2. */
+		snprintf(what, sizeof(what), "rejected for reason %d", reason);
+		fail(conn, what, -ECONNREFUSED);
+	}
 }
 
 /* ---- events ---- */
@@ -478,13 +482,41 @@ static int bind_id(
 	return r == -ENODEV ? -EADDRNOTAVAIL : r;
 }
 
+static bool is_any(const struct tern_addr *addr)
+{
+	if (addr->sa.ss_family == AF_INET6)
+		return IN6_IS_ADDR_UNSPECIFIED(
+			&((const struct sockaddr_in6 *)(const void *)&addr->sa)
+				 ->sin6_addr);
+	return ((const struct sockaddr_in *)(const void *)&addr->sa)->sin_addr.s_addr ==
+	       htonl(INADDR_ANY);
+}
+
+static void set_port(struct tern_addr *addr, in_port_t port)
+{
+	if (addr->sa.ss_family == AF_INET6)
+		((struct sockaddr_in6 *)(void *)&addr->sa)->sin6_port = port;
+	else
+		((struct sockaddr_in *)(void *)&addr->sa)->sin_port = port;
+}
+
+/* What to connect to: at every address means at that of a device. */
 static void name_lsn(struct verbs_lsn *lsn)
 {
+	struct tern_addr any = verbs_port_fabric(verbs_port_of(lsn->base.port))->own;
 	struct tern_addr own = {.len = sizeof(struct sockaddr_in)};
+	in_port_t port;
 
 	if (lsn->id->route.addr.src_addr.sa_family == AF_INET6)
 		own.len = sizeof(struct sockaddr_in6);
 	memcpy(&own.sa, &lsn->id->route.addr.src_storage, own.len);
+	port = own.sa.ss_family == AF_INET6
+		       ? ((struct sockaddr_in6 *)(void *)&own.sa)->sin6_port
+		       : ((struct sockaddr_in *)(void *)&own.sa)->sin_port;
+	if (is_any(&own) && any.len) {
+		own = any;
+		set_port(&own, port);
+	}
 	tern_addr_print(&own, lsn->address, sizeof(lsn->address));
 }
 
