@@ -2,11 +2,12 @@
 /*
  * The verbs fabric: its devices and what is registered with them.
  *
- * A device comes into use with the first conn over it: only then is memory registered
- * with it, all that there is, and from then on each new memory when it is made. So a
- * program that talks over shared memory alone pins nothing.
+ * Devices come into use with the first conn: only then is memory registered with them,
+ * all that there is, and from then on each new memory when it is made. So a program that
+ * talks over shared memory alone pins nothing.
  */
 #include <arpa/inet.h>
+#include <endian.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -56,17 +57,20 @@ static int register_with(struct verbs_fabric *fabric, struct verbs_device *devic
 		explain_refusal(fabric, device, reg->mem, r, env);
 		return r;
 	}
-	/* Pairs with verbs_key: a port of another thread may use it at once. */
-	atomic_store_explicit(&reg->keys[device->index], mr, memory_order_release);
+	reg->mr[device->index] = mr;
+	/* Pairs with verbs_lkey: a port of another thread may use it at once. */
+	atomic_store_explicit(&reg->rkeys[device->index], mr->rkey, memory_order_release);
+	atomic_store_explicit(&reg->lkeys[device->index], mr->lkey, memory_order_release);
 	return 0;
 }
 
 static void unregister(struct verbs_fabric *fabric, struct verbs_reg *reg, unsigned index)
 {
-	struct ibv_mr *mr = atomic_exchange(&reg->keys[index], NULL);
-
-	if (mr)
-		fabric->api->dereg_mr(mr);
+	atomic_store(&reg->rkeys[index], 0);
+	atomic_store(&reg->lkeys[index], 0);
+	if (reg->mr[index])
+		fabric->api->dereg_mr(reg->mr[index]);
+	reg->mr[index] = NULL;
 }
 
 static int mem_register(struct tern_fabric *base, struct tern_mem *mem, void **out)
@@ -142,12 +146,13 @@ static struct verbs_device *add_device(
 		if (atomic_load(&fabric->devices[i].dead) && !fabric->devices[i].pd)
 			device = &fabric->devices[i];
 	if (!device && fabric->device_count < VERBS_DEVICES_MAX)
-		device = &fabric->devices[fabric->device_count++];
+		device = &fabric->devices[atomic_fetch_add(&fabric->device_count, 1)];
 	if (!device)
 		return NULL;
 	device->context = context;
 	device->index = (unsigned)(device - fabric->devices);
 	atomic_store(&device->dead, false);
+	atomic_store(&device->told, false);
 	if (fabric->api->query_device(context, &device->attr)) {
 		atomic_store(&device->dead, true);
 		return NULL;
@@ -196,6 +201,11 @@ int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,
 		r = -ENODEV;
 	else if (!device->pd)
 		r = start_device(fabric, device, env);
+	/* The others too: a region has the keys of all, for rails and for a conn that
+	 * comes back over another one. Without them it just cannot. */
+	for (unsigned i = 0; r == 0 && i < fabric->device_count; i++)
+		if (!fabric->devices[i].pd && !atomic_load(&fabric->devices[i].dead))
+			start_device(fabric, &fabric->devices[i], env);
 	if (r == 0)
 		device->user_count++;
 	pthread_mutex_unlock(&fabric->lock);
@@ -308,6 +318,8 @@ static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts
 	if (!fabric)
 		return -ENOMEM;
 	tern_list_init(&fabric->regs);
+	tern_list_init(&fabric->ports);
+	tern_list_init(&fabric->conns);
 	pthread_mutex_init(&fabric->lock, NULL);
 	r = verbs_opts_parse(opts->verbs, &fabric->opts, error, sizeof(error));
 	if (r) {
@@ -343,7 +355,8 @@ static void fabric_close(struct tern_fabric *base)
 {
 	struct verbs_fabric *fabric = verbs_fabric_of(base);
 
-	tern_assert(tern_list_empty(&fabric->regs));
+	tern_assert(tern_list_empty(&fabric->regs) && tern_list_empty(&fabric->ports) &&
+		    tern_list_empty(&fabric->conns));
 	for (unsigned i = 0; i < fabric->device_count; i++)
 		if (fabric->devices[i].pd)
 			fabric->api->dealloc_pd(fabric->devices[i].pd);
@@ -353,13 +366,37 @@ static void fabric_close(struct tern_fabric *base)
 
 /* ---- regions ---- */
 
+void verbs_region_encode(const struct verbs_region *region, struct tern_region *out)
+{
+	out->word[0] = htole64(region->start);
+	out->word[1] = htole64(region->bytes | (uint64_t)region->access << 48 |
+			       (uint64_t)region->guarded << 56);
+	out->word[2] = htole64(region->keys[0] | (uint64_t)region->keys[1] << 32);
+	out->word[3] = htole64(region->keys[2] | (uint64_t)region->keys[3] << 32);
+}
+
+void verbs_region_decode(const struct tern_region *wire, struct verbs_region *out)
+{
+	uint64_t word[4];
+
+	for (unsigned i = 0; i < 4; i++)
+		word[i] = le64toh(wire->word[i]);
+	*out = (struct verbs_region){
+		.start = word[0],
+		.bytes = word[1] & VERBS_BYTES_MAX,
+		.access = (uint8_t)(word[1] >> 48),
+		.guarded = (uint8_t)(word[1] >> 56),
+		.keys = {(uint32_t)word[2], (uint32_t)(word[2] >> 32), (uint32_t)word[3],
+			(uint32_t)(word[3] >> 32)},
+	};
+}
+
 static int expose(struct tern_conn *base, struct tern_mem *mem, uint64_t offset,
 	uint64_t bytes, enum tern_access access, struct tern_region *out)
 {
 	struct verbs_port *port = verbs_port_of(base->port);
 	struct verbs_fabric *fabric = verbs_port_fabric(port);
-	struct verbs_region region = {
-		.bytes = bytes & VERBS_BYTES_MAX, .access = access & UINT8_MAX};
+	struct verbs_region region = {.bytes = bytes, .access = (uint8_t)access};
 	struct tern_region window;
 	struct verbs_reg *reg;
 	int r;
@@ -375,14 +412,11 @@ static int expose(struct tern_conn *base, struct tern_mem *mem, uint64_t offset,
 	} else {
 		reg = tern_mem_reg(mem, fabric->base.index);
 		region.start = (uintptr_t)tern_mem_at(mem, offset);
-		for (unsigned i = 0; i < fabric->device_count; i++) {
-			struct ibv_mr *mr =
-				atomic_load_explicit(&reg->keys[i], memory_order_acquire);
-
-			region.keys[i] = mr ? mr->rkey : 0;
-		}
+		for (unsigned i = 0; i < VERBS_DEVICES_MAX; i++)
+			region.keys[i] = atomic_load_explicit(
+				&reg->rkeys[i], memory_order_acquire);
 	}
-	memcpy(out, &region, sizeof(region));
+	verbs_region_encode(&region, out);
 	return 0;
 }
 
@@ -395,7 +429,7 @@ static int withdraw(
 	/* Never -EINPROGRESS: what is copied for a peer is copied within one poll(), and
 	 * what it writes by itself it has agreed to have written. */
 	(void)op;
-	memcpy(&ours, region, sizeof(ours));
+	verbs_region_decode(region, &ours);
 	if (ours.guarded)
 		tern_window_withdraw(&port->windows,
 			&(struct tern_region){.word = {ours.start, ours.bytes}});

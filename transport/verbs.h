@@ -77,7 +77,7 @@ enum verbs_frame_type {
 	VERBS_BYE = 5,     /* the end: nothing follows */
 };
 
-/* Before everything that is sent. */
+/* Before everything that is sent. Little-endian, as all of this. */
 struct verbs_frame {
 	uint32_t credit; /* how many messages, MOREs and PUTs the sender has handled */
 	uint8_t type;
@@ -90,16 +90,18 @@ struct verbs_put {
 };
 _Static_assert(sizeof(struct verbs_frame) == 8 && sizeof(struct verbs_put) == 16, "wire");
 
-/* What a tern_region is here. */
+/* What a tern_region is here, taken apart. On the wire: start; bytes, access << 48 and
+ * guarded << 56; four keys, little-endian. */
 #define VERBS_BYTES_MAX ((1ull << 48) - 1)
 struct verbs_region {
 	uint64_t start; /* address; slot | generation << 32 if guarded */
-	uint64_t bytes : 48;
-	uint64_t access : 8; /* enum tern_access */
-	uint64_t guarded : 8;
+	uint64_t bytes;
+	uint8_t access; /* enum tern_access */
+	uint8_t guarded;
 	uint32_t keys[VERBS_DEVICES_MAX];
 };
-_Static_assert(sizeof(struct verbs_region) == sizeof(struct tern_region), "fits");
+void verbs_region_encode(const struct verbs_region *region, struct tern_region *out);
+void verbs_region_decode(const struct tern_region *wire, struct verbs_region *out);
 
 /* ---- options: verbs_opts.c ---- */
 
@@ -129,13 +131,16 @@ struct verbs_device {
 	unsigned index;
 	unsigned user_count; /* ports that have a queue on it */
 	atomic_bool dead;    /* removed, or broken for good */
+	atomic_bool told;    /* that it is dead has been logged */
 };
 
 /* A memory's registrations. */
 struct verbs_reg {
 	struct tern_list link; /* verbs_fabric.regs */
 	struct tern_mem *mem;
-	struct ibv_mr *_Atomic keys[VERBS_DEVICES_MAX]; /* by device index */
+	struct ibv_mr *mr[VERBS_DEVICES_MAX]; /* by device index; under the lock */
+	/* Read without the lock; 0: not registered. */
+	_Atomic uint32_t lkeys[VERBS_DEVICES_MAX], rkeys[VERBS_DEVICES_MAX];
 };
 
 struct verbs_fabric {
@@ -146,9 +151,9 @@ struct verbs_fabric {
 	 * memories come and go. */
 	pthread_mutex_t lock;
 	struct verbs_device devices[VERBS_DEVICES_MAX];
-	unsigned device_count;
+	atomic_uint device_count;
 	struct tern_addr own; /* of the first active port that has one; else len 0 */
-	struct tern_list regs;
+	struct tern_list regs, ports, conns; /* conns: those with a queue pair */
 };
 
 /* The device with this context, made ready: every memory that there is is registered with
@@ -159,13 +164,14 @@ int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,
 /* Takes the user back. A dead device's registrations go with the last one. */
 void verbs_device_put(struct verbs_fabric *fabric, struct verbs_device *device);
 
-/* The lock is not needed: a device that a port uses keeps its registrations. */
-static inline struct ibv_mr *verbs_key(const struct tern_mem *mem,
+/* The key of `mem` for work requests on `device`; 0: the device is dead or was added
+ * later, and the conn that asks must end. */
+static inline uint32_t verbs_lkey(const struct tern_mem *mem,
 	const struct verbs_device *device, const struct tern_fabric *fabric)
 {
 	struct verbs_reg *reg = tern_mem_reg(mem, fabric->index);
 
-	return atomic_load_explicit(&reg->keys[device->index], memory_order_acquire);
+	return atomic_load_explicit(&reg->lkeys[device->index], memory_order_acquire);
 }
 
 /* ---- slots: verbs_slot.c ---- */
@@ -194,6 +200,7 @@ struct verbs_slots {
 	uint32_t slab_count;
 	uint32_t free, free_count;
 	uint32_t reserved; /* free ones that conns are entitled to */
+	uint32_t owed;     /* free ones that are to be posted again: see queue_books */
 };
 
 /* ---- ports ---- */
@@ -210,8 +217,11 @@ struct verbs_slots {
 #define VERBS_EAGER_BYTES 8192u
 #define VERBS_CHUNK_BYTES (1u << 20)
 /* How long a closing conn may take to send what it has, and a disconnect to be heard. */
-#define VERBS_FLUSH_NS  TERN_NS_PER_S
-#define VERBS_LINGER_NS (200 * TERN_NS_PER_MS)
+#define VERBS_ACCEPT_NS (5 * TERN_NS_PER_S)
+/* Conns that have been accepted and not heard of. */
+#define VERBS_ACCEPTING_MAX 256u
+#define VERBS_FLUSH_NS      TERN_NS_PER_S
+#define VERBS_LINGER_NS     (200 * TERN_NS_PER_MS)
 /* Polls of a busy port between two looks at what is not a completion queue. */
 #define VERBS_ASK_POLLS 64u
 
@@ -237,6 +247,7 @@ struct verbs_queue {
 
 struct verbs_port {
 	struct tern_port base;
+	struct tern_list link; /* verbs_fabric.ports */
 	struct rdma_event_channel *channel;
 	int epoll_fd, timer_fd, wake_fd;
 	struct tern_list queues, lsns, conns, zombies;
@@ -251,8 +262,11 @@ struct verbs_port {
 	uint64_t deadline_ns; /* the next of conns and zombies; UINT64_MAX: none */
 	uint64_t timer_fd_ns; /* what timer_fd is set to */
 	unsigned turn;
-	bool armed;
-	atomic_bool events; /* a conn's async_status was set by another thread */
+	bool armed, polling;
+	bool bereft; /* a device is dead: its queue is to be freed when it is idle */
+	unsigned accepting_count;
+	/* Another thread has set a conn's async_status, or found a device dead. */
+	atomic_bool events;
 };
 
 struct verbs_lsn {
@@ -311,6 +325,7 @@ struct verbs_wr {
 struct verbs_conn {
 	struct tern_conn base;
 	struct tern_list link;    /* verbs_port.conns */
+	struct tern_list all;     /* verbs_fabric.conns */
 	struct tern_list dirty;   /* verbs_port.dirty */
 	struct tern_list blocked; /* verbs_port.blocked */
 	struct tern_list ending;  /* verbs_port.ending */
@@ -328,8 +343,10 @@ struct verbs_conn {
 	struct verbs_lsn *lsn;
 	struct rdma_cm_id *id;
 	struct verbs_queue *queue; /* NULL: no queue pair */
+	struct ibv_qp *qp;
 	uint32_t qp_num;
-	int cq_entries; /* reserved in the queue's CQ */
+	struct tern_addrs *addrs; /* while it is resolved: those to try */
+	int cq_entries;           /* reserved in the queue's CQ */
 	struct verbs_conn *hash_next;
 	uint64_t deadline_ns;
 
@@ -417,6 +434,8 @@ struct ibv_sge verbs_slot_sge(const struct verbs_port *port,
  * `wanted` to the queue's SRQ. A negative errno: the device refused. */
 int verbs_slots_post(struct verbs_conn *conn, uint32_t count);
 int verbs_slots_refill(struct verbs_queue *queue);
+/* How many slots the SRQ has, and should have. */
+void verbs_queue_books(struct verbs_queue *queue, int posted, int wanted);
 /* One that was received into: not posted any more. */
 void verbs_slot_arrived(struct verbs_port *port, uint32_t slot);
 /* All that `owner` has, after its queue was destroyed. */
@@ -431,6 +450,10 @@ int verbs_queue_get(
 int verbs_queue_reserve(struct verbs_queue *queue, int entries);
 /* Handles what there is, all of it. */
 void verbs_queue_drain(struct verbs_queue *queue);
+/* Ends the queue's conns, and the queue when they are gone. */
+void verbs_device_failed(struct verbs_queue *queue, const char *what);
+/* Makes every port of the fabric look at its devices and conns. */
+void verbs_wake_all(struct verbs_fabric *fabric);
 void verbs_port_deadline(struct verbs_port *port, uint64_t at_ns);
 int verbs_poll(struct tern_port *base, int budget);
 int verbs_arm(struct tern_port *base);

@@ -20,6 +20,7 @@
 #define BACKLOG          512
 #define REJECTED_NOBODY  8  /* IB_CM_REJ_INVALID_SERVICE_ID */
 #define REJECTED_BY_USER 28 /* IB_CM_REJ_CONSUMER_DEFINED */
+#define RNR_40_US        4  /* as InfiniBand encodes it */
 #define RETRY_FOR_EVER   7  /* receiver not ready: credits say that it will be */
 
 /* ---- greetings ---- */
@@ -125,9 +126,15 @@ static void come_up(struct verbs_conn *conn)
 	struct verbs_port *port = verbs_conn_port(conn);
 	bool guard = verbs_port_fabric(port)->opts.guard;
 
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .min_rnr_timer = RNR_40_US};
+
+	/* A hint for a case that credits rule out: librdmacm's default is 0.65 s. */
+	verbs_api_of(port)->modify_qp(
+		conn->qp, &attr, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER);
+	conn->deadline_ns = UINT64_MAX;
 	conn->state = VERBS_UP;
 	conn->base.caps = TERN_CAP_PUT;
-	if (!guard && !conn->peer_guarded)
+	if (!guard && !conn->peer_guarded && conn->read_max > 0)
 		conn->base.caps |= TERN_CAP_GET;
 	if (!guard || !conn->peer_guarded)
 		conn->base.caps |= TERN_CAP_UNGUARDED;
@@ -137,6 +144,7 @@ static void accepted(struct verbs_conn *conn)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
 
+	port->accepting_count--;
 	come_up(conn);
 	conn->announced = true;
 	port->base.handler->accepted(
@@ -172,8 +180,7 @@ static void on_established(struct verbs_conn *conn, const struct rdma_conn_param
 		verbs_conn_end(conn, r);
 		return;
 	}
-	conn->read_max =
-		TERN_MAX(TERN_MIN(conn->read_max, (uint32_t)param->initiator_depth), 1u);
+	conn->read_max = TERN_MIN(conn->read_max, (uint32_t)param->initiator_depth);
 	come_up(conn);
 	port->base.handler->up(port->base.handler_arg, &conn->base);
 }
@@ -187,18 +194,22 @@ static int accept_request(struct verbs_conn *conn, const struct rdma_conn_param 
 	struct rdma_conn_param answer;
 	int r = take_greeting(conn, param);
 
+	if (!r && port->accepting_count == VERBS_ACCEPTING_MAX)
+		r = -EAGAIN;
 	if (!r)
 		r = verbs_conn_open(conn);
 	if (r)
 		return r;
-	conn->read_max =
-		TERN_MAX(TERN_MIN(conn->read_max, (uint32_t)param->initiator_depth), 1u);
+	conn->read_max = TERN_MIN(conn->read_max, (uint32_t)param->initiator_depth);
 	mine = greeting(conn, 0);
 	answer = conn_param(conn, &mine);
 	if (answer.responder_resources > param->responder_resources)
 		answer.responder_resources = param->responder_resources;
 	answer.initiator_depth = (uint8_t)conn->read_max;
 	conn->state = VERBS_ACCEPTING;
+	port->accepting_count++;
+	conn->deadline_ns = tern_now_ns(port->base.env) + VERBS_ACCEPT_NS;
+	verbs_port_deadline(port, conn->deadline_ns);
 	r = verbs_api_of(port)->accept(conn->id, &answer);
 	if (r == 0)
 		conn->connected = true;
@@ -234,6 +245,41 @@ static void on_request(struct verbs_port *port, struct verbs_lsn *lsn,
 
 /* ---- connecting ---- */
 
+static void fail(struct verbs_conn *conn, const char *what, int status)
+{
+	if (conn->state == VERBS_ENDING)
+		return;
+	tern_log(conn->base.port->env, TERN_LOG_INFO, "%s: %s: %s", conn->base.name, what,
+		tern_status_text(status));
+	verbs_conn_end(conn, status);
+}
+
+/* Starts with the next address that the name stands for. -EHOSTUNREACH: there is none. */
+static int resolve_next(struct verbs_conn *conn)
+{
+	struct verbs_port *port = verbs_conn_port(conn);
+	struct tern_addr from = verbs_port_fabric(port)->opts.from;
+	char text[VERBS_NAME_MAX];
+
+	while (conn->addrs && conn->addrs->next < conn->addrs->count) {
+		struct tern_addr to = conn->addrs->addr[conn->addrs->next++];
+
+		tern_addr_print(&to, text, sizeof(text));
+		snprintf(conn->base.name, sizeof(conn->base.name), "verbs %s", text);
+		if (verbs_api_of(port)->resolve_addr(conn->id,
+			    from.len ? (struct sockaddr *)&from.sa : NULL,
+			    (struct sockaddr *)&to.sa, RESOLVE_MS) == 0)
+			return 0;
+	}
+	return -EHOSTUNREACH;
+}
+
+static void resolve_or_fail(struct verbs_conn *conn)
+{
+	if (conn->state == VERBS_RESOLVING && resolve_next(conn))
+		fail(conn, "no RDMA device of this machine reaches it", -EHOSTUNREACH);
+}
+
 static int resolve_route(struct verbs_conn *conn)
 {
 	conn->state = VERBS_ROUTING;
@@ -252,15 +298,6 @@ static int request(struct verbs_conn *conn)
 	param = conn_param(conn, &mine);
 	conn->state = VERBS_CONNECTING;
 	return verbs_api_of(verbs_conn_port(conn))->connect(conn->id, &param);
-}
-
-static void fail(struct verbs_conn *conn, const char *what, int status)
-{
-	if (conn->state == VERBS_ENDING)
-		return;
-	tern_log(conn->base.port->env, TERN_LOG_INFO, "%s: %s: %s", conn->base.name, what,
-		tern_status_text(status));
-	verbs_conn_end(conn, status);
 }
 
 static void on_rejected(
@@ -287,7 +324,7 @@ static void on_disconnected(struct verbs_conn *conn)
 {
 	conn->peer_gone = true;
 	/* What the peer said before it went is in the completion queue. */
-	if (conn->queue && conn->state != VERBS_ENDING)
+	if (conn->queue)
 		verbs_queue_drain(conn->queue);
 	verbs_conn_end(conn, -ECONNRESET);
 }
@@ -296,6 +333,10 @@ static void on_removal(struct verbs_conn *conn)
 {
 	conn->peer_gone = true; /* nobody will hear a disconnect */
 	fail(conn, "its device was removed", -ECONNRESET);
+	if (conn->queue) {
+		verbs_device_failed(conn->queue, "was removed");
+		verbs_wake_all(verbs_port_fabric(verbs_conn_port(conn)));
+	}
 }
 
 static void conn_event(struct verbs_conn *conn, const struct rdma_cm_event *event)
@@ -303,6 +344,11 @@ static void conn_event(struct verbs_conn *conn, const struct rdma_cm_event *even
 	int status = event->status < 0 ? event->status : -EHOSTUNREACH;
 	int r = 0;
 
+	if (conn->state == VERBS_ENDING) {
+		conn->peer_gone |= event->event == RDMA_CM_EVENT_DISCONNECTED ||
+				   event->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
+		return;
+	}
 	switch (event->event) {
 	case RDMA_CM_EVENT_ADDR_RESOLVED:
 		r = resolve_route(conn);
@@ -311,7 +357,7 @@ static void conn_event(struct verbs_conn *conn, const struct rdma_cm_event *even
 		r = request(conn);
 		break;
 	case RDMA_CM_EVENT_ADDR_ERROR:
-		fail(conn, "no RDMA device of this machine reaches it", -EHOSTUNREACH);
+		resolve_or_fail(conn);
 		break;
 	case RDMA_CM_EVENT_ROUTE_ERROR:
 		fail(conn, "no route", -EHOSTUNREACH);
@@ -421,31 +467,6 @@ int verbs_cm_poll(struct verbs_port *port)
 
 /* ---- the vtable's ---- */
 
-static struct verbs_conn *conn_new(
-	struct verbs_port *port, const struct tern_addrs *addrs, int *status)
-{
-	struct verbs_conn *conn = verbs_conn_new(port);
-	struct tern_addr from = verbs_port_fabric(port)->opts.from;
-	struct tern_addr to = addrs->addr[0];
-	char text[VERBS_NAME_MAX];
-
-	*status = -ENOMEM;
-	if (!conn)
-		return NULL;
-	tern_addr_print(&to, text, sizeof(text));
-	snprintf(conn->base.name, sizeof(conn->base.name), "verbs %s", text);
-	*status = verbs_api_of(port)->create_id(port->channel, &conn->id, conn);
-	if (*status == 0) {
-		set_options(port, conn->id);
-		*status = verbs_api_of(port)->resolve_addr(conn->id,
-			from.len ? (struct sockaddr *)&from.sa : NULL,
-			(struct sockaddr *)&to.sa, RESOLVE_MS);
-	} else {
-		conn->id = NULL;
-	}
-	return conn;
-}
-
 int verbs_connect(struct tern_port *base, const char *address, struct tern_conn **out)
 {
 	struct verbs_port *port = verbs_port_of(base);
@@ -455,13 +476,21 @@ int verbs_connect(struct tern_port *base, const char *address, struct tern_conn 
 
 	if (r)
 		return r;
-	conn = conn_new(port, &addrs, &r);
+	conn = verbs_conn_new(port);
 	if (!conn)
-		return r;
-	conn->state = VERBS_RESOLVING;
+		return -ENOMEM;
 	conn->announced = true;
-	if (r)
-		fail(conn, "no RDMA device of this machine reaches it", -EHOSTUNREACH);
+	conn->addrs = malloc(sizeof(addrs));
+	if (conn->addrs)
+		*conn->addrs = addrs;
+	r = verbs_api_of(port)->create_id(port->channel, &conn->id, conn);
+	if (r) {
+		conn->id = NULL;
+		verbs_conn_end(conn, r);
+	} else {
+		set_options(port, conn->id);
+		resolve_or_fail(conn);
+	}
 	*out = &conn->base;
 	return 0;
 }

@@ -8,7 +8,8 @@
  * queue is handled next, so nothing in there names the conn; then the work that is left
  * ends with the status, and `closed` is last.
  *
- * The id lives on for a moment as a zombie: its disconnect is sent again if it was lost.
+ * The id lives on for a moment as a zombie: its disconnect is sent again if it was lost,
+ * and librdmacm keeps the device open for it.
  */
 #include <errno.h>
 #include <string.h>
@@ -66,6 +67,7 @@ struct verbs_conn *verbs_conn_new(struct verbs_port *port)
 	conn->base.eager_bytes = VERBS_EAGER_BYTES;
 	conn->base.chunk_bytes = VERBS_CHUNK_BYTES;
 	tern_list_init(&conn->link);
+	tern_list_init(&conn->all);
 	tern_list_init(&conn->dirty);
 	tern_list_init(&conn->blocked);
 	tern_list_init(&conn->ending);
@@ -118,7 +120,11 @@ static int make_qp(struct verbs_conn *conn)
 		return r;
 	conn->depth = TERN_MIN(wanted.max_send_wr, attr.cap.max_send_wr);
 	conn->inline_max = TERN_MIN(attr.cap.max_inline_data, VERBS_INLINE);
-	conn->qp_num = conn->id->qp->qp_num;
+	conn->qp = conn->id->qp;
+	conn->qp_num = conn->qp->qp_num;
+	pthread_mutex_lock(&verbs_port_fabric(port)->lock);
+	tern_list_push(&verbs_port_fabric(port)->conns, &conn->all);
+	pthread_mutex_unlock(&verbs_port_fabric(port)->lock);
 	conn->hash_next = *bucket(conn);
 	*bucket(conn) = conn;
 	return conn->depth > VERBS_CONTROL ? 0 : -ENOSPC;
@@ -142,7 +148,7 @@ static int post_receives(struct verbs_conn *conn)
 		return verbs_slots_post(conn, receive_count(conn));
 	if (queue->wanted + receive_count(conn) > queue->srq_max)
 		return -ENOSPC;
-	queue->wanted += receive_count(conn);
+	verbs_queue_books(queue, 0, (int)receive_count(conn));
 	conn->in_srq = true;
 	return verbs_slots_refill(queue);
 }
@@ -197,6 +203,8 @@ void verbs_conn_end(struct verbs_conn *conn, int status)
 		return;
 	if (conn->by_user)
 		status = conn->connected ? 0 : -ECANCELED;
+	if (conn->state == VERBS_ACCEPTING)
+		port->accepting_count--;
 	conn->state = VERBS_ENDING;
 	conn->status = status;
 	tern_list_remove(&conn->dirty);
@@ -240,18 +248,21 @@ void verbs_zombie_free(struct verbs_port *port, struct verbs_zombie *zombie)
 static void let_id_go(struct verbs_conn *conn)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
-	struct verbs_zombie *zombie =
-		conn->connected && !conn->peer_gone ? calloc(1, sizeof(*zombie)) : NULL;
+	bool dead = conn->queue && atomic_load(&conn->queue->device->dead);
+	bool wait = dead || (conn->connected && !conn->peer_gone);
+	struct verbs_zombie *zombie;
 
 	if (!conn->id)
 		return;
 	conn->id->context = NULL;
+	zombie = wait ? calloc(1, sizeof(*zombie)) : NULL;
 	if (!zombie) {
 		verbs_api_of(port)->destroy_id(conn->id);
 		return;
 	}
 	zombie->id = conn->id;
-	zombie->deadline_ns = tern_now_ns(port->base.env) + VERBS_LINGER_NS;
+	/* Of a dead device: until its queue has been freed, which this poll does. */
+	zombie->deadline_ns = tern_now_ns(port->base.env) + (dead ? 0 : VERBS_LINGER_NS);
 	verbs_port_deadline(port, zombie->deadline_ns);
 	tern_list_push(&port->zombies, &zombie->link);
 }
@@ -265,7 +276,7 @@ static void release(struct verbs_conn *conn)
 	verbs_slots_reclaim(port, conn);
 	port->slots.reserved -= VERBS_SEND_SLOTS;
 	if (conn->in_srq)
-		queue->wanted -= receive_count(conn);
+		verbs_queue_books(queue, 0, -(int)receive_count(conn));
 	queue->cq_used -= conn->cq_entries;
 	queue->conn_count--;
 }
@@ -274,12 +285,21 @@ static void destroy_qp(struct verbs_conn *conn)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
 
-	if (!conn->id || !conn->id->qp)
+	struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
+
+	if (!conn->qp)
 		return;
-	/* Says goodbye and stops the queue pair; nothing to say if the peer was first. */
-	if (conn->connected)
-		verbs_api_of(port)->disconnect(conn->id);
+	/* Says goodbye and stops the queue pair. */
+	if (!conn->connected || verbs_api_of(port)->disconnect(conn->id))
+		verbs_api_of(port)->modify_qp(conn->qp, &error, IBV_QP_STATE);
+	/* Some devices take a queue pair's completions out of the queue with it: those of
+	 * shared receives would be lost, and their slots. */
+	verbs_queue_drain(conn->queue);
+	pthread_mutex_lock(&verbs_port_fabric(port)->lock);
+	tern_list_remove(&conn->all);
+	pthread_mutex_unlock(&verbs_port_fabric(port)->lock);
 	verbs_api_of(port)->destroy_qp(conn->id);
+	conn->qp = NULL;
 	hash_remove(conn);
 	verbs_queue_drain(conn->queue);
 }
@@ -289,16 +309,19 @@ static void end_one(struct verbs_conn *conn)
 	struct verbs_port *port = verbs_conn_port(conn);
 
 	destroy_qp(conn);
+	tern_list_remove(&conn->dirty);
+	tern_list_remove(&conn->blocked);
 	verbs_tx_abort(conn, conn->status ? conn->status : -ECANCELED);
 	port->table[conn->index] = NULL;
+	let_id_go(conn);
 	if (conn->queue)
 		release(conn);
-	let_id_go(conn);
 	if (conn->announced)
 		port->base.handler->closed(
 			port->base.handler_arg, &conn->base, conn->status);
 	tern_list_remove(&conn->link);
 	port->conn_count--;
+	free(conn->addrs);
 	free(conn->assembly);
 	free(conn->ring);
 	free(conn->stage);
@@ -321,6 +344,8 @@ void verbs_conn_expire(struct verbs_port *port, uint64_t now_ns)
 	tern_list_for_each (node, &port->conns) {
 		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, link);
 
+		if (conn->state == VERBS_ENDING)
+			continue;
 		if (conn->deadline_ns <= now_ns)
 			verbs_conn_end(conn, -ETIMEDOUT);
 		else

@@ -19,7 +19,7 @@
 
 /* ---- queues ---- */
 
-#define CQ_FIRST 1024
+#define CQ_FIRST 4096
 
 static int watch(struct verbs_port *port, int fd)
 {
@@ -35,6 +35,7 @@ static void queue_free(struct verbs_queue *queue)
 	if (queue->srq) {
 		api->destroy_srq(queue->srq);
 		verbs_slots_reclaim(queue->port, queue);
+		verbs_queue_books(queue, -(int)queue->posted, -(int)queue->wanted);
 	}
 	if (queue->cq)
 		api->destroy_cq(queue->cq);
@@ -91,8 +92,10 @@ static int queue_new(
 	struct verbs_queue *queue = calloc(1, sizeof(*queue));
 	int r;
 
-	if (!queue)
+	if (!queue) {
+		verbs_device_put(verbs_port_fabric(port), device);
 		return -ENOMEM;
+	}
 	queue->port = port;
 	queue->device = device;
 	tern_list_push(&port->queues, &queue->link);
@@ -152,8 +155,6 @@ static void receive(struct verbs_queue *queue, const struct ibv_wc *wc)
 	struct verbs_conn *conn = verbs_conn_by_qp(queue, wc->qp_num);
 	uint32_t slot = (uint32_t)wc->wr_id;
 
-	if (queue->srq)
-		queue->posted--;
 	if (conn && wc->status == IBV_WC_SUCCESS)
 		verbs_rx(conn, slot, wc->byte_len);
 	else if (conn && wc->status == IBV_WC_LOC_LEN_ERR)
@@ -161,6 +162,8 @@ static void receive(struct verbs_queue *queue, const struct ibv_wc *wc)
 	else if (conn)
 		verbs_conn_end(conn, -ECONNRESET);
 	verbs_slot_arrived(queue->port, slot);
+	if (queue->srq)
+		verbs_queue_books(queue, -1, 0);
 	if (conn && conn->state != VERBS_ENDING && !queue->srq &&
 		verbs_slots_post(conn, 1))
 		verbs_conn_end(conn, -EIO);
@@ -254,13 +257,15 @@ struct verbs_conn *verbs_conn_by_qp(struct verbs_queue *queue, uint32_t number)
 
 /* ---- what else there is to hear ---- */
 
-static void device_failed(struct verbs_queue *queue, const char *what)
+void verbs_device_failed(struct verbs_queue *queue, const char *what)
 {
 	struct verbs_port *port = queue->port;
 
-	if (!atomic_exchange(&queue->device->dead, true))
-		tern_log(port->base.env, TERN_LOG_WARN, "verbs: device %s: %s",
+	atomic_store(&queue->device->dead, true);
+	if (!atomic_exchange(&queue->device->told, true))
+		tern_log(port->base.env, TERN_LOG_WARN, "verbs: device %s %s",
 			verbs_api_of(port)->device_name(queue->device->context), what);
+	port->bereft = true;
 	tern_list_for_each (node, &port->conns) {
 		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, link);
 
@@ -269,18 +274,71 @@ static void device_failed(struct verbs_queue *queue, const char *what)
 	}
 }
 
-/* The queue pair may be another port's: its thread learns of it by its wake_fd. */
-static void qp_failed(struct ibv_qp *qp, int status)
+/* With the fabric's lock held: the port may be another thread's. */
+static void wake(struct verbs_port *port)
 {
-	struct verbs_conn *conn = qp->qp_context;
-	struct verbs_port *port = verbs_conn_port(conn);
 	uint64_t one = 1;
 
-	atomic_store(&conn->async_status, status);
 	atomic_store(&port->events, true);
 	/* Fails only when it is readable anyway. */
 	if (write(port->wake_fd, &one, sizeof(one)) < 0)
 		return;
+}
+
+void verbs_wake_all(struct verbs_fabric *fabric)
+{
+	pthread_mutex_lock(&fabric->lock);
+	tern_list_for_each (node, &fabric->ports)
+		wake(tern_list_entry(node, struct verbs_port, link));
+	pthread_mutex_unlock(&fabric->lock);
+}
+
+/* The queue pair may be another port's, or of somebody else who uses librdmacm in this
+ * process: only those on our list are ours. */
+static void qp_failed(struct verbs_fabric *fabric, const struct ibv_qp *qp, int status)
+{
+	pthread_mutex_lock(&fabric->lock);
+	tern_list_for_each (node, &fabric->conns) {
+		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, all);
+
+		if (conn->qp != qp)
+			continue;
+		atomic_store(&conn->async_status, status);
+		wake(verbs_conn_port(conn));
+		break;
+	}
+	pthread_mutex_unlock(&fabric->lock);
+}
+
+static void device_event(struct verbs_queue *queue, const struct ibv_async_event *event)
+{
+	struct verbs_port *port = queue->port;
+	struct verbs_fabric *fabric = verbs_port_fabric(port);
+
+	switch ((int)event->event_type) {
+	case IBV_EVENT_DEVICE_FATAL:
+	case IBV_EVENT_CQ_ERR:
+	case IBV_EVENT_SRQ_ERR:
+		atomic_store(&queue->device->dead, true);
+		verbs_wake_all(fabric);
+		break;
+	case IBV_EVENT_QP_FATAL:
+		qp_failed(fabric, event->element.qp, -ECONNRESET);
+		break;
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+		qp_failed(fabric, event->element.qp, -EPROTO);
+		break;
+	case IBV_EVENT_PORT_ERR:
+	case IBV_EVENT_PORT_ACTIVE:
+		tern_log(port->base.env, TERN_LOG_INFO, "verbs: %s port %d is %s",
+			fabric->api->device_name(queue->device->context),
+			event->element.port_num,
+			event->event_type == IBV_EVENT_PORT_ACTIVE ? "up" : "down");
+		break;
+	default:
+		break;
+	}
 }
 
 static int read_device(struct verbs_queue *queue)
@@ -290,35 +348,10 @@ static int read_device(struct verbs_queue *queue)
 	int events = 0;
 
 	while (api->get_async_event(queue->device->context, &event) == 0) {
-		switch ((int)event.event_type) {
-		case IBV_EVENT_DEVICE_FATAL:
-			atomic_store(&queue->device->dead, true);
-			break;
-		case IBV_EVENT_QP_FATAL:
-			qp_failed(event.element.qp, -ECONNRESET);
-			break;
-		case IBV_EVENT_QP_REQ_ERR:
-		case IBV_EVENT_QP_ACCESS_ERR:
-			qp_failed(event.element.qp, -EPROTO);
-			break;
-		case IBV_EVENT_PORT_ERR:
-		case IBV_EVENT_PORT_ACTIVE:
-			tern_log(queue->port->base.env, TERN_LOG_INFO,
-				"verbs: %s port %d is %s",
-				api->device_name(queue->device->context),
-				event.element.port_num,
-				event.event_type == IBV_EVENT_PORT_ACTIVE ? "up"
-									  : "down");
-			break;
-		default:
-			break;
-		}
-		/* The queue pair cannot be destroyed before this, so conn was alive. */
+		device_event(queue, &event);
 		api->ack_async_event(&event);
 		events++;
 	}
-	if (atomic_load(&queue->device->dead))
-		device_failed(queue, "failed");
 	return events;
 }
 
@@ -339,6 +372,13 @@ static int conns_failed(struct verbs_port *port)
 
 	if (!atomic_exchange(&port->events, false))
 		return 0;
+	tern_list_for_each (node, &port->queues) {
+		struct verbs_queue *queue =
+			tern_list_entry(node, struct verbs_queue, link);
+
+		if (atomic_load(&queue->device->dead))
+			verbs_device_failed(queue, "failed");
+	}
 	tern_list_for_each (node, &port->conns) {
 		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, link);
 		int status = atomic_exchange(&conn->async_status, 0);
@@ -361,8 +401,6 @@ static int others(struct verbs_port *port)
 	port->turn = 0;
 	if (epoll_wait(port->epoll_fd, &ready, 1, 0) <= 0)
 		return 0;
-	if (read(port->wake_fd, &count, sizeof(count)) > 0)
-		events += conns_failed(port);
 	if (read(port->timer_fd, &count, sizeof(count)) > 0)
 		port->timer_fd_ns = UINT64_MAX;
 	tern_list_for_each (node, &port->queues) {
@@ -372,6 +410,10 @@ static int others(struct verbs_port *port)
 		read_channel(queue);
 		events += read_device(queue);
 	}
+	/* After the devices: what they said may be about this port. */
+	while (read(port->wake_fd, &count, sizeof(count)) > 0)
+		;
+	events += conns_failed(port);
 	return events + verbs_cm_poll(port);
 }
 
@@ -414,7 +456,7 @@ static void flush_all(struct verbs_port *port)
 
 		if (queue->srq && queue->posted < queue->wanted &&
 			verbs_slots_refill(queue))
-			device_failed(queue, "does not take receives any more");
+			verbs_device_failed(queue, "does not take receives any more");
 	}
 	while ((node = tern_list_pop(&port->dirty)))
 		verbs_tx_flush(tern_list_entry(node, struct verbs_conn, dirty));
@@ -422,18 +464,22 @@ static void flush_all(struct verbs_port *port)
 
 static void free_idle_queues(struct verbs_port *port)
 {
+	port->bereft = false;
 	tern_list_for_each_safe (node, &port->queues) {
 		struct verbs_queue *queue =
 			tern_list_entry(node, struct verbs_queue, link);
 
-		if (atomic_load(&queue->device->dead) && queue->conn_count == 0)
+		if (!atomic_load(&queue->device->dead))
+			continue;
+		if (queue->conn_count == 0)
 			queue_free(queue);
+		else
+			port->bereft = true;
 	}
 }
 
-int verbs_poll(struct tern_port *base, int budget)
+static int poll_all(struct verbs_port *port, int budget)
 {
-	struct verbs_port *port = verbs_port_of(base);
 	int events = 0;
 
 	flush_all(port);
@@ -450,13 +496,24 @@ int verbs_poll(struct tern_port *base, int budget)
 		if (now_ns >= port->deadline_ns)
 			verbs_conn_expire(port, now_ns);
 	}
-	if (!tern_list_empty(&port->ending)) {
+	if (!tern_list_empty(&port->ending))
 		events += verbs_end_all(port);
+	if (port->bereft)
 		free_idle_queues(port);
-	}
 	if (!tern_list_empty(&port->blocked))
 		events += call_writable(port);
 	flush_all(port);
+	return events;
+}
+
+int verbs_poll(struct tern_port *base, int budget)
+{
+	struct verbs_port *port = verbs_port_of(base);
+	int events;
+
+	port->polling = true;
+	events = poll_all(port, budget);
+	port->polling = false;
 	return events;
 }
 
@@ -507,8 +564,11 @@ int verbs_arm(struct tern_port *base)
 	struct verbs_port *port = verbs_port_of(base);
 	int r = 0;
 
+	/* From a handler: poll() is in the middle of what it found. */
+	if (port->polling)
+		return -EAGAIN;
 	flush_all(port);
-	if (!tern_list_empty(&port->ending) || blocked_open(port))
+	if (!tern_list_empty(&port->ending) || port->bereft || blocked_open(port))
 		return -EAGAIN;
 	tern_list_for_each (node, &port->queues) {
 		r = arm_queue(tern_list_entry(node, struct verbs_queue, link));
@@ -554,14 +614,18 @@ void verbs_port_free(struct tern_port *base)
 		verbs_conn_end(conn, -ECANCELED);
 	}
 	verbs_end_all(port);
-	tern_list_for_each_safe (node, &port->zombies)
-		verbs_zombie_free(port, tern_list_entry(node, struct verbs_zombie, link));
+	/* Ids last: librdmacm may close a device that is gone with the last of them. */
 	tern_list_for_each_safe (node, &port->queues)
 		queue_free(tern_list_entry(node, struct verbs_queue, link));
+	tern_list_for_each_safe (node, &port->zombies)
+		verbs_zombie_free(port, tern_list_entry(node, struct verbs_zombie, link));
 	if (port->channel)
 		verbs_api_of(port)->destroy_event_channel(port->channel);
 	verbs_slots_fini(port);
 	tern_windows_fini(&port->windows);
+	pthread_mutex_lock(&verbs_port_fabric(port)->lock);
+	tern_list_remove(&port->link);
+	pthread_mutex_unlock(&verbs_port_fabric(port)->lock);
 	tern_cleanup_close(&port->wake_fd);
 	tern_cleanup_close(&port->timer_fd);
 	tern_cleanup_close(&port->epoll_fd);
@@ -590,6 +654,7 @@ int verbs_port_new(struct tern_fabric *base, const struct tern_port_opts *opts,
 	};
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
 		tern_list_init(lists[i]);
+	tern_list_init(&port->link);
 	port->epoll_fd = port->timer_fd = port->wake_fd = -1;
 	port->deadline_ns = port->timer_fd_ns = UINT64_MAX;
 	r = open_fds(port);
@@ -603,6 +668,9 @@ int verbs_port_new(struct tern_fabric *base, const struct tern_port_opts *opts,
 		verbs_port_free(&port->base);
 		return r;
 	}
+	pthread_mutex_lock(&fabric->lock);
+	tern_list_push(&fabric->ports, &port->link);
+	pthread_mutex_unlock(&fabric->lock);
 	*out = &port->base;
 	return 0;
 }

@@ -3,6 +3,7 @@
  * What arrives at a conn: frames, each in a slot. Nothing in a frame is believed before
  * it was checked; what is wrong ends the conn.
  */
+#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
@@ -57,6 +58,9 @@ static void receive_put(struct verbs_conn *conn, const char *data, uint32_t byte
 		return;
 	}
 	memcpy(&put, data, sizeof(put));
+	put.slot = le32toh(put.slot);
+	put.generation = le32toh(put.generation);
+	put.offset = le64toh(put.offset);
 	bytes -= (uint32_t)sizeof(put);
 	r = tern_window_find(&port->windows, conn->base.owner, put.slot, put.generation,
 		put.offset, bytes, &window);
@@ -126,7 +130,7 @@ void verbs_rx(struct verbs_conn *conn, uint32_t slot, uint32_t bytes)
 		return;
 	}
 	memcpy(&head, at, sizeof(head));
-	verbs_tx_credit(conn, head.credit);
+	verbs_tx_credit(conn, le32toh(head.credit));
 	if (conn->state == VERBS_ENDING)
 		return;
 	frame(conn, head.type, at + sizeof(head), bytes - (uint32_t)sizeof(head));
@@ -135,7 +139,11 @@ void verbs_rx(struct verbs_conn *conn, uint32_t slot, uint32_t bytes)
 
 void verbs_rx_settle(struct verbs_conn *conn)
 {
-	if (conn->state == VERBS_UP && conn->received - conn->told >= conn->granted / 2)
-		verbs_tx_control(
-			conn, VERBS_CREDIT); /* -EAGAIN: with the next completion */
+	/* A closing end may still be owed the credits for its last puts. */
+	bool talks = conn->state == VERBS_UP ||
+		     (conn->state == VERBS_FLUSHING && !conn->bye_sent);
+
+	/* -EAGAIN: with the next completion. */
+	if (talks && conn->received - conn->told >= conn->granted / 2)
+		verbs_tx_control(conn, VERBS_CREDIT);
 }

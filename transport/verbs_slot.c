@@ -59,7 +59,8 @@ int verbs_slots_grow(struct verbs_port *port, uint32_t count)
 	struct verbs_slots *slots = &port->slots;
 	int r = 0;
 
-	while (r == 0 && slots->free_count < slots->reserved + count + VERBS_SEND_COMMON)
+	while (r == 0 && slots->free_count < slots->reserved + slots->owed + count +
+						     VERBS_SEND_COMMON)
 		r = add_slab(port);
 	return r;
 }
@@ -69,6 +70,7 @@ static uint32_t pop(struct verbs_slots *slots, enum verbs_slot_place place, void
 	uint32_t slot = slots->free - 1;
 	struct verbs_slot *s = &slots->table[slot];
 
+	tern_assert(slots->free_count > 0);
 	slots->free = s->next_free;
 	slots->free_count--;
 	s->place = place;
@@ -92,8 +94,8 @@ static void push(struct verbs_slots *slots, uint32_t slot)
 uint32_t verbs_slot_count(const struct verbs_conn *conn)
 {
 	const struct verbs_slots *slots = &verbs_conn_port(conn)->slots;
-	uint32_t common =
-		slots->free_count - TERN_MIN(slots->free_count, slots->reserved);
+	uint32_t kept = slots->reserved + slots->owed;
+	uint32_t common = slots->free_count - TERN_MIN(slots->free_count, kept);
 
 	return common + (conn->slots_held < VERBS_SEND_SLOTS
 					? VERBS_SEND_SLOTS - conn->slots_held
@@ -106,7 +108,6 @@ int verbs_slot_take(struct verbs_conn *conn)
 
 	if (verbs_slot_count(conn) == 0)
 		return -EAGAIN;
-	tern_assert(slots->free_count > 0);
 	if (conn->slots_held++ < VERBS_SEND_SLOTS)
 		slots->reserved--;
 	return (int)pop(slots, VERBS_SLOT_SENDING, conn);
@@ -143,7 +144,7 @@ struct ibv_sge verbs_slot_sge(const struct verbs_port *port,
 	return (struct ibv_sge){
 		.addr = (uintptr_t)verbs_slot_at(port, slot),
 		.length = bytes,
-		.lkey = verbs_key(mem, device, port->base.fabric)->lkey,
+		.lkey = verbs_lkey(mem, device, port->base.fabric),
 	};
 }
 
@@ -201,6 +202,23 @@ int verbs_slots_post(struct verbs_conn *conn, uint32_t count)
 	return 0;
 }
 
+static uint32_t deficit(const struct verbs_queue *queue)
+{
+	return queue->wanted - TERN_MIN(queue->wanted, queue->posted);
+}
+
+/* What the SRQ lacks is free and not for sending: it is posted again before anything else
+ * leaves. */
+void verbs_queue_books(struct verbs_queue *queue, int posted, int wanted)
+{
+	struct verbs_slots *slots = &queue->port->slots;
+
+	slots->owed -= deficit(queue);
+	queue->posted += (uint32_t)posted;
+	queue->wanted += (uint32_t)wanted;
+	slots->owed += deficit(queue);
+}
+
 int verbs_slots_refill(struct verbs_queue *queue)
 {
 	struct ibv_recv_wr *bad;
@@ -214,7 +232,7 @@ int verbs_slots_refill(struct verbs_queue *queue)
 			unfill(queue->port, bad);
 			return r > 0 ? -r : -EIO;
 		}
-		queue->posted += n;
+		verbs_queue_books(queue, (int)n, 0);
 	}
 	return 0;
 }

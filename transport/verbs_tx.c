@@ -10,6 +10,7 @@
  * Work requests are gathered and posted with one doorbell: when the batch is full, and at
  * the beginning and the end of every poll.
  */
+#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
@@ -66,11 +67,19 @@ void verbs_tx_flush(struct verbs_conn *conn)
 	struct ibv_send_wr *bad;
 	int r;
 
+	struct verbs_queue *queue = conn->queue;
+	uint32_t count = conn->wait_count;
+
 	tern_list_remove(&conn->dirty);
-	if (conn->wait_count == 0 || conn->state == VERBS_ENDING)
-		return;
-	conn->wr[conn->wait_count - 1].next = NULL;
 	conn->wait_count = 0;
+	if (count == 0 || conn->state == VERBS_ENDING)
+		return;
+	/* The credits in these frames are for slots that must be there. */
+	if (queue->srq && queue->posted < queue->wanted && verbs_slots_refill(queue)) {
+		verbs_device_failed(queue, "does not take receives any more");
+		return;
+	}
+	conn->wr[count - 1].next = NULL;
 	r = ibv_post_send(conn->id->qp, conn->wr, &bad);
 	if (r) {
 		tern_log(conn->base.port->env, TERN_LOG_WARN,
@@ -99,7 +108,7 @@ static struct ibv_send_wr *next(struct verbs_conn *conn, const struct verbs_wr *
 		.num_sge = 1,
 	};
 	conn->ring[conn->tail++ & (conn->ring_size - 1)] = *entry;
-	if (!tern_list_linked(&conn->dirty))
+	if (!tern_list_linked(&conn->dirty) && conn->state != VERBS_ENDING)
 		tern_list_push(&port->dirty, &conn->dirty);
 	return wr;
 }
@@ -127,7 +136,8 @@ static void maybe_signal(
 static struct verbs_frame frame(struct verbs_conn *conn, enum verbs_frame_type type)
 {
 	conn->told = conn->received;
-	return (struct verbs_frame){.credit = conn->received, .type = (uint8_t)type};
+	return (struct verbs_frame){
+		.credit = htole32(conn->received), .type = (uint8_t)type};
 }
 
 /* A frame with room for `bytes` behind its head: where they go. There must be a slot if
@@ -171,7 +181,7 @@ int verbs_tx_control(struct verbs_conn *conn, enum verbs_frame_type type)
 static void send_parts(struct verbs_conn *conn, const char *head, size_t head_bytes,
 	const char *payload, size_t payload_bytes)
 {
-	while (head_bytes + payload_bytes > 0) {
+	while (head_bytes + payload_bytes > 0 && conn->state != VERBS_ENDING) {
 		size_t total = TERN_MIN(head_bytes + payload_bytes, VERBS_PAYLOAD);
 		size_t first = TERN_MIN(head_bytes, total);
 		bool last = total == head_bytes + payload_bytes;
@@ -207,14 +217,18 @@ int verbs_send(struct tern_conn *base, const void *head, size_t head_bytes,
 
 /* ---- puts ---- */
 
+/* Of memory that the conn's device does not have (it is dead) nothing can be sent. */
 static struct ibv_sge sge_of(
-	const struct verbs_conn *conn, const struct verbs_op *v, uint64_t bytes)
+	struct verbs_conn *conn, const struct verbs_op *v, uint64_t bytes)
 {
+	uint32_t key = verbs_lkey(v->mem, conn->queue->device, conn->base.port->fabric);
+
+	if (key == 0)
+		verbs_conn_end(conn, -ECONNRESET);
 	return (struct ibv_sge){
 		.addr = (uintptr_t)tern_mem_at(v->mem, v->offset),
 		.length = (uint32_t)bytes,
-		.lkey = verbs_key(v->mem, conn->queue->device, conn->base.port->fabric)
-				->lkey,
+		.lkey = key,
 	};
 }
 
@@ -257,8 +271,9 @@ static void post_guarded(struct verbs_conn *conn, struct tern_op *op)
 	struct verbs_op *v = verbs_op_of(op);
 	uint64_t bytes = TERN_MIN(v->left, PUT_BYTES);
 	bool last = bytes == v->left;
-	struct verbs_put put = {
-		.slot = v->key, .generation = v->generation, .offset = v->remote};
+	struct verbs_put put = {.slot = htole32(v->key),
+		.generation = htole32(v->generation),
+		.offset = htole64(v->remote)};
 	const struct verbs_frame head = frame(conn, VERBS_PUT);
 	struct verbs_port *port = verbs_conn_port(conn);
 	uint32_t slot = (uint32_t)verbs_slot_take(conn);
@@ -285,7 +300,7 @@ static bool pump_put(struct verbs_conn *conn, struct verbs_op *v)
 {
 	struct tern_op *op = tern_container_of(v, struct tern_op, priv);
 
-	while (v->left > 0 && free_room(conn) > 0) {
+	while (v->left > 0 && free_room(conn) > 0 && conn->state != VERBS_ENDING) {
 		if (!conn->peer_guarded) {
 			post_write(conn, op);
 			continue;
@@ -318,7 +333,7 @@ static int take_region(struct verbs_conn *conn, const struct tern_region *wire,
 {
 	uint64_t end;
 
-	memcpy(region, wire, sizeof(*region));
+	verbs_region_decode(wire, region);
 	if (conn->peer_guarded)
 		return 0;
 	if (region->guarded)
@@ -330,6 +345,8 @@ static int take_region(struct verbs_conn *conn, const struct tern_region *wire,
 		verbs_conn_blame(conn, "it sent a region smaller than what it announced");
 	else if (__builtin_add_overflow(region->start, region->bytes, &end))
 		verbs_conn_blame(conn, "it sent a region that ends behind all memory");
+	else if (region->keys[conn->peer_device] == 0)
+		verbs_conn_end(conn, -ECONNRESET); /* its device was not in use then */
 	else
 		return 0;
 	return -ENOTCONN;
@@ -383,7 +400,7 @@ int verbs_put(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 static void pump_gets(struct verbs_conn *conn)
 {
 	while (!tern_list_empty(&conn->gets) && conn->reads < conn->read_max &&
-		free_room(conn) > 0) {
+		free_room(conn) > 0 && conn->state != VERBS_ENDING) {
 		struct verbs_op *v = tern_list_entry(
 			tern_list_pop(&conn->gets), struct verbs_op, link);
 		struct tern_op *op = tern_container_of(v, struct tern_op, priv);
@@ -434,6 +451,7 @@ void verbs_tx_farewell(struct verbs_conn *conn)
 static void pump(struct verbs_conn *conn)
 {
 	if (conn->state == VERBS_FLUSHING) {
+		verbs_rx_settle(conn);
 		verbs_tx_farewell(conn);
 	} else if (conn->state == VERBS_UP) {
 		pump_puts(conn);
