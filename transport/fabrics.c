@@ -5,6 +5,24 @@
  */
 #include "transport/domain.h"
 
+#include <errno.h>
+
+#include "tern-config.h"
+
+#if !TERN_HAVE_VERBS
+static int no_verbs(struct tern_domain *domain, const struct tern_domain_opts *opts,
+	struct tern_fabric **out, const char **why)
+{
+	(void)domain;
+	(void)opts;
+	(void)out;
+	*why = "built without rdma-core (libibverbs-dev, librdmacm-dev)";
+	return -ENOSYS;
+}
+
+const struct tern_fabric_ops tern_verbs_fabric_ops = {.name = "verbs", .open = no_verbs};
+#endif
+
 const struct tern_fabric_ops *const tern_fabric_table[] = {
 	&tern_shm_fabric_ops,
 	&tern_verbs_fabric_ops,

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
+#include "tern-config.h"
+
 /* The port is the system's choice, so numbers make no difference. */
 static void tcp_address(char *out, unsigned number)
 {
@@ -97,3 +99,7 @@ const struct instance *const conformance_instances[] = {&tcp_uring, &tcp_epoll, 
 	&shm_no_cma, &conformance_sim, &conformance_sim_get, &conformance_verbs,
 	&conformance_verbs_own_queue, &conformance_verbs_guard, &conformance_verbs_least,
 	NULL};
+
+#if !TERN_HAVE_VERBS
+const struct instance *const conformance_fakes[] = {NULL};
+#endif
