@@ -1,10 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds each configuration, runs its suites, and counts single cases.
-
-The programs of the suites print TAP (cmocka does when it is asked to, the scripts always do),
-so a case is a line "ok N - name"; a program that prints none of it is one case, and exit code
-77 means that it was skipped. The last line is always "N passed, N failed, N skipped".
+"""Builds each configuration, runs its suites, and counts single cases (see tap_count.py).
+The last line is always "N passed, N failed, N skipped".
 """
 import json
 import os
@@ -14,6 +11,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+
+import tap_count
 
 TOP = Path(__file__).resolve().parent.parent
 BUILDS = TOP / "build-test"
@@ -33,82 +32,8 @@ ENVIRONMENT = {
     "ASAN_OPTIONS": "abort_on_error=0:detect_leaks=1:strict_string_checks=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1",
-    "CMOCKA_MESSAGE_OUTPUT": "TAP",
-    "PYTHONUNBUFFERED": "1",
+    **tap_count.ENVIRONMENT,
 }
-
-CASE = re.compile(r"^(ok|not ok)\b(?:\s+(\d+))?\s*(?:-\s*)?(.*)$")
-SKIP = re.compile(r"#\s*SKIP\b\s*(.*)$", re.IGNORECASE)
-
-
-class Count:
-    def __init__(self):
-        self.passed = 0
-        self.failed = []
-        self.skipped = []  # (program, case, reason, configuration)
-
-    def skipped_lines(self):
-        """One line for all cases of a program with one reason."""
-        grouped = {}
-        for program, case, reason, where in self.skipped:
-            cases, builds = grouped.setdefault((program, reason), (set(), set()))
-            cases.add(case)
-            builds.add(where)
-        return [f"{program}: {reason} ({', '.join(sorted(builds))}): {', '.join(sorted(cases))}"
-                for (program, reason), (cases, builds) in grouped.items()]
-
-
-def cases_of(output):
-    """(verdict, name, reason) of each TAP line. A skipped cmocka case has its reason in the
-    line "skip: ..." or "skipped: ..." before it."""
-    cases, plan, reason = [], None, ""
-    for line in output.splitlines():
-        if re.fullmatch(r"1\.\.\d+", line):
-            plan = int(line[3:])
-        elif line.lower().startswith(("skip: ", "skipped: ")):
-            reason = line.partition(": ")[2]
-        m = CASE.match(line)
-        if not m or plan is None:
-            continue
-        skip = SKIP.search(m.group(3))
-        if skip:
-            name = m.group(3)[: skip.start()].strip(" -")
-            cases.append(("skip", name or skip.group(1), (skip.group(1) if name else reason)))
-            reason = ""
-        else:
-            cases.append(("pass" if m.group(1) == "ok" else "fail", m.group(3), ""))
-    return plan, cases
-
-
-def add_program(count, where, test):
-    """One program's cases. Whatever its cases say, a program that ends wrongly has failed."""
-    program = test["name"].split(":")[-1].split("/")[-1].strip()
-    name = f"[{where}] {program}"
-    plan, cases = cases_of(test.get("stdout", ""))
-    for verdict, case, reason in cases:
-        if verdict == "pass":
-            count.passed += 1
-        elif verdict == "skip":
-            count.skipped.append((program, case, reason or "no reason given", where))
-        else:
-            count.failed.append(f"{name}: {case}")
-    failed_cases = any(c[0] == "fail" for c in cases)
-    result = test["result"]
-    if result == "SKIP" and not cases:
-        lines = (test.get("stdout", "") + test.get("stderr", "")).strip().splitlines()
-        count.skipped.append((program, "all", lines[-1] if lines else "no reason given", where))
-    elif result in ("OK", "SKIP"):
-        if not cases:
-            count.passed += 1
-        elif plan != len(cases):
-            count.failed.append(f"{name}: {len(cases)} of its {plan} cases were reported")
-    elif not failed_cases:
-        count.failed.append(f"{name}: {result.lower()}, exit status {test.get('returncode')}")
-    if result not in ("OK", "SKIP"):
-        print(f"---- {name}: what it printed last")
-        for stream in ("stdout", "stderr"):
-            print("\n".join(test.get(stream, "").splitlines()[-40:]))
-        print("----", flush=True)
 
 
 def stream(command, env, limit, keep=None):
@@ -168,7 +93,7 @@ def run(count, configuration):
     status, lines = stream(command, env, limit, line_of_test)
     tests = [json.loads(t) for t in log.read_text().splitlines()] if log.exists() else []
     for test in tests:
-        add_program(count, name, test)
+        count.add_program(name, test)
     if status == -1:
         count.failed.append(f"[{name}] ended after its limit of {limit} s")
     elif not tests:
@@ -186,17 +111,11 @@ def main():
             sys.exit(f"run test: {name}: not one of quick, {', '.join(known)}")
     if "TERN_DATA_DIR" not in os.environ:
         print("TERN_DATA_DIR is not set: tests that need the data sets will be skipped")
-    count = Count()
+    count = tap_count.Count()
     for configuration in CONFIGURATIONS:
         if not asked or configuration[0] in asked:
             run(count, configuration)
-    for line in count.skipped_lines():
-        print(f"skipped: {line}")
-    for line in count.failed:
-        print(f"FAILED: {line}")
-    print(f"{count.passed} passed, {len(count.failed)} failed, {len(count.skipped)} skipped",
-          flush=True)
-    return 1 if count.failed else 0
+    return count.report()
 
 
 if __name__ == "__main__":
