@@ -13,7 +13,8 @@ export HOME=/root TERM=dumb LANG=C.UTF-8
 
 # Two devices with a wire between them: a veth pair. Both addresses are of one host, and the
 # kernel would hand such packets over without sending them; so the table of local addresses is
-# asked only for what comes in through the pair, and before it there are routes through it.
+# asked only for what comes in through the pair, and before it there are routes through it. A
+# source that is not bound yet (0.0.0.0) becomes the other device's, as it would on two hosts.
 # (Two network namespaces would be plainer, but rdma_rxe only works in the first one.)
 setup_veth() {
   modprobe -a rdma_rxe rdma_ucm veth || return
@@ -38,6 +39,8 @@ rule add pref 1 iif va lookup local
 rule add pref 2 iif vb lookup local
 rule add pref 3 from 10.7.0.1 to 10.7.0.2 lookup 101
 rule add pref 4 from 10.7.0.2 to 10.7.0.1 lookup 102
+rule add pref 5 from 0.0.0.0/32 to 10.7.0.2 lookup 101
+rule add pref 6 from 0.0.0.0/32 to 10.7.0.1 lookup 102
 rule add pref 100 lookup local
 rule delete pref 0
 END
