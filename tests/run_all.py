@@ -15,6 +15,9 @@ from pathlib import Path
 import tap_count
 
 TOP = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(TOP / "tests" / "rdma"))
+import in_vm  # noqa: E402
+
 BUILDS = TOP / "build-test"
 
 # name, compiler, meson options, suites left out (none: everything runs), limit in seconds,
@@ -101,9 +104,22 @@ def run(count, configuration):
         count.failed.append(f"[{name}] no test ran")
 
 
+def run_rdma(count):
+    """The quick cases of tests/rdma with gcc's build, which is there unless only they were
+    asked for."""
+    name, compiler, options = CONFIGURATIONS[0][:3]
+    print(f"{in_vm.WHERE}: building with {compiler} {' '.join(options)}", flush=True)
+    problem = build(name, compiler, options, dict(os.environ))
+    if problem is not None:
+        print("\n".join(problem[-60:]))
+        count.failed.append(f"[{in_vm.WHERE}] the build")
+        return
+    in_vm.run_suite(count, BUILDS / name, "quick")
+
+
 def main():
     asked = sys.argv[1:]
-    known = [c[0] for c in CONFIGURATIONS]
+    known = [c[0] for c in CONFIGURATIONS] + [in_vm.WHERE]
     if asked == ["quick"]:
         asked = ["gcc"]
     for name in asked:
@@ -115,6 +131,8 @@ def main():
     for configuration in CONFIGURATIONS:
         if not asked or configuration[0] in asked:
             run(count, configuration)
+    if not asked or in_vm.WHERE in asked:
+        run_rdma(count)
     return count.report()
 
 
