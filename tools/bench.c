@@ -18,18 +18,22 @@
 #include "tools/output.h"
 
 struct bench_settings {
-	int fabric, wait;
+	struct fabric_settings fabric;
+	const char *listen;
+	int wait;
 	struct byte_list size;
 	uint64_t inflight, rounds;
 	bool json;
 };
 
-static const char *const fabrics[] = {"auto", "tcp", "shm", NULL};
 static const char *const waits[] = {"poll", "sleep", NULL};
 
 static const struct option options[] = {
-	OPTION(CHOICE, "fabric", "F", "what carries the bytes", struct bench_settings,
-		fabric, .initial = "auto", .choices = fabrics),
+	FABRIC_OPTIONS(struct bench_settings, fabric),
+	OPTION(ADDRESS, "listen", "HOST:PORT",
+		"where one end listens; default 127.0.0.1:0, for verbs the first "
+		"device's address",
+		struct bench_settings, listen),
 	OPTION(BYTES, "size", "N,...",
 		"bytes of a tensor; default: a range that suits the test",
 		struct bench_settings, size, .min = 1, .max = 1ull << 36),
@@ -128,7 +132,8 @@ static int run_pair(const struct command *command, const struct kind *kind,
 	const struct bench_settings *s, uint64_t size, struct output *out)
 {
 	struct bench_config config = {
-		.fabric = fabrics[s->fabric],
+		.fabric = s->fabric,
+		.listen = s->listen,
 		.size = size,
 		.inflight = (uint32_t)(s->inflight ? s->inflight : kind->inflight),
 		.rounds = rounds_of(kind, s, size),
@@ -140,8 +145,11 @@ static int run_pair(const struct command *command, const struct kind *kind,
 
 	config.warmup = TERN_MAX((uint64_t)config.inflight * 2, config.rounds / 20);
 	if (bench_pair_run(&config, &result, &error)) {
-		command_refuse(command, "%s %s %llu: %s", kind->name, config.fabric,
-			(unsigned long long)size, error.text);
+		if (error.input)
+			return command_refuse(command, "%s", error.text);
+		command_refuse(command, "%s %s %llu: %s", kind->name,
+			fabric_names[s->fabric.choice], (unsigned long long)size,
+			error.text);
 		return EXIT_JOB;
 	}
 	print_pair(kind, s, &config, &result, out);
@@ -193,7 +201,8 @@ static int run_pool(const struct command *command, const struct kind *kind,
 	struct tern_pool *pool = NULL;
 	struct tern_domain_stats before = {0}, after = {0};
 	double alloc_ns = 0;
-	int r = tern_domain_new(NULL, &domain);
+	struct tern_domain_opts domain_opts = fabric_domain_opts(&s->fabric);
+	int r = tern_domain_new(&domain_opts, &domain);
 
 	if (r == 0)
 		r = tern_pool_new(domain, &opts, &pool);
@@ -238,8 +247,12 @@ static int bench_run(int argc, char **argv)
 		return command_refuse(self,
 			"%s%sthe test must be one of lat, bw, rate, pool",
 			argc ? argv[0] : "", argc ? ": " : "");
-	if (options_parse(options, argc - 1, argv + 1, &s, &error))
+	if (options_parse(options, argc - 1, argv + 1, &s, &error) ||
+		fabric_check(&s.fabric, &error))
 		return command_refuse(self, "%s", error.text);
+	if (s.listen && s.fabric.choice == FABRIC_SHM)
+		return command_refuse(
+			self, "--listen %s: shm has no addresses", s.listen);
 	if (!s.size.count)
 		tern_assert(options_parse_bytes(kind->sizes, &s.size) == 0);
 	output_init(&out, s.json);

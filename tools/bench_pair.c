@@ -6,7 +6,8 @@
  * a waiting receive: what is timed is the steady state of training.
  *
  * The processes share nothing but a socket pair, over which the receiver tells its
- * address and, at the end, what it used.
+ * address and, at the end, what it used. Both are new for each measurement, because what
+ * the RDMA libraries set up in a process is of no use to one that is forked from it.
  */
 #include "tools/bench_pair.h"
 
@@ -378,6 +379,22 @@ static int get_slots(struct pair_end *e)
 	return 0;
 }
 
+static int open_domain(struct pair_end *e)
+{
+	const struct fabric_settings *fabric = &e->config->fabric;
+	struct tern_domain_opts opts = fabric_domain_opts(fabric);
+	const char *why;
+	int r = tern_domain_new(&opts, &e->domain);
+
+	if (r)
+		return r;
+	why = fabric_missing(fabric, e->domain);
+	if (!why)
+		return 0;
+	e->usage.error.input = true;
+	return fail(e, -ENODEV, "--fabric %s: %s", fabric_names[fabric->choice], why);
+}
+
 static int end_init(struct pair_end *e)
 {
 	struct tern_context_opts ctx_opts = {.no_spin = e->config->sleep};
@@ -394,7 +411,9 @@ static int end_init(struct pair_end *e)
 			return fail(e, -ENOMEM, "no memory for %llu rounds",
 				(unsigned long long)e->config->rounds);
 	}
-	r = tern_domain_new(NULL, &e->domain);
+	r = open_domain(e);
+	if (e->usage.status)
+		return r;
 	if (r == 0)
 		r = tern_context_new(e->domain, &ctx_opts, &e->ctx);
 	if (r == 0)
@@ -436,10 +455,8 @@ static int run_receiver(struct pair_end *e, int fd)
 
 	if (r)
 		return r;
-	if (strcmp(e->config->fabric, "shm") == 0)
-		snprintf(address, sizeof(address), "shm://tern-bench-%d", (int)getpid());
-	else
-		snprintf(address, sizeof(address), "%s://127.0.0.1:0", e->config->fabric);
+	fabric_listen_address(&e->config->fabric, e->config->listen, "tern-bench",
+		address, sizeof(address));
 	r = tern_listen(e->ctx, address, NULL, accepted, e, &e->listener);
 	if (r)
 		return fail(e, r, "listening at %s: %s", address, tern_status_text(r));
@@ -467,6 +484,10 @@ static int run_sender(struct pair_end *e, int fd, struct bench_result *result)
 
 	if (r)
 		return r;
+	/* A receiver that failed has told why in the address' place, which run_both()
+	 * reads. */
+	if (recv(fd, address, sizeof(address), MSG_PEEK | MSG_TRUNC) != sizeof(address))
+		return -EPIPE;
 	if (read(fd, address, sizeof(address)) != sizeof(address))
 		return fail(e, -EPIPE, "the receiver is gone");
 	r = tern_connect(e->ctx, address, &opts, &e->peer);
@@ -544,7 +565,8 @@ static void summarise(
 	result->p999_ns = percentile(e->trips_ns, n, 0.999);
 }
 
-int bench_pair_run(const struct bench_config *config, struct bench_result *result,
+/* This process sends, a fork of it receives. */
+static int run_both(const struct bench_config *config, struct bench_result *result,
 	struct bench_error *error)
 {
 	struct pair_end e = {.config = config, .sender = true};
@@ -585,10 +607,54 @@ int bench_pair_run(const struct bench_config *config, struct bench_result *resul
 		fail(&e, other.status, "receiver: %.200s", other.error.text);
 	waitpid(pid, NULL, 0);
 	close(fds[0]);
-	sched_setaffinity(0, sizeof(cpus), &cpus);
 	if (!e.usage.status)
 		summarise(&e, &other, result);
 	*error = e.usage.error;
 	end_fini(&e);
 	return e.usage.status;
+}
+
+/* What the process that sends tells the one that asked for the measurement. */
+struct outcome {
+	int status;
+	struct bench_result result;
+	struct bench_error error;
+};
+
+static _Noreturn void be_sender(const struct bench_config *config, int fd)
+{
+	struct outcome o = {0};
+	ssize_t bytes;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	o.status = run_both(config, &o.result, &o.error);
+	bytes = write(fd, &o, sizeof(o));
+	_exit(bytes != sizeof(o));
+}
+
+int bench_pair_run(const struct bench_config *config, struct bench_result *result,
+	struct bench_error *error)
+{
+	struct outcome o = {.status = -EPIPE, .error.text = "the sender died"};
+	int fds[2];
+	pid_t pid;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0) {
+		snprintf(error->text, sizeof(error->text), "%s", strerror(errno));
+		return -errno;
+	}
+	pid = fork();
+	if (pid == 0)
+		be_sender(config, fds[1]);
+	close(fds[1]);
+	if (pid < 0)
+		snprintf(o.error.text, sizeof(o.error.text), "%s", strerror(errno));
+	else if (read(fds[0], &o, sizeof(o)) < 0)
+		o.status = -errno;
+	close(fds[0]);
+	if (pid > 0)
+		waitpid(pid, NULL, 0);
+	*result = o.result;
+	*error = o.error;
+	return o.status;
 }

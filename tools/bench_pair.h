@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A measurement between two processes: this one sends, a fork of it receives, tensors go
- * through the public rendezvous interface and nothing below it.
+ * A measurement between two processes, forks of this one: one sends, one receives;
+ * tensors go through the public rendezvous interface and nothing below it.
  */
 #ifndef TERN_TOOLS_BENCH_PAIR_H
 #define TERN_TOOLS_BENCH_PAIR_H
@@ -9,8 +9,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tools/fabric.h"
+
 struct bench_config {
-	const char *fabric; /* auto, tcp, shm */
+	struct fabric_settings fabric;
+	const char *listen; /* HOST:PORT of the receiver; NULL: see fabric_listen_address
+			     */
 	uint64_t size;      /* bytes of one tensor, at least 1 */
 	uint32_t inflight;  /* how many are on their way at once */
 	uint64_t warmup,
@@ -30,7 +34,8 @@ struct bench_result {
 };
 
 struct bench_error {
-	char text[256];
+	bool input; /* what was asked for is not there: the user's to put right */
+	char text[320];
 };
 
 /* Forks: no thread may have been started. 0, or a negative status with the text. The

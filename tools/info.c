@@ -16,15 +16,17 @@
 #include "base/util.h"
 #include "kernels/kernels.h"
 #include "tern-config.h"
-#include "tools/command.h"
+#include "tools/fabric.h"
 #include "tools/output.h"
 #include "transport/domain.h"
 
 struct info_settings {
+	struct fabric_settings fabric; /* its --verbs only */
 	bool json;
 };
 
 static const struct option options[] = {
+	FABRIC_VERBS_OPTION(struct info_settings, fabric),
 	OPTION(FLAG, "json", NULL, "one JSON object", struct info_settings, json),
 	OPTION_END,
 };
@@ -66,9 +68,9 @@ static json_t *chosen_in(const char *path)
 
 static json_t *built_in(void)
 {
-	return json_pack("{sb sb sb sb}", "io_uring", TERN_HAVE_URING, "openblas",
-		TERN_HAVE_OPENBLAS, "openssl", TERN_HAVE_OPENSSL, "bzip2",
-		TERN_HAVE_BZIP2);
+	return json_pack("{sb sb sb sb sb}", "io_uring", TERN_HAVE_URING, "verbs",
+		TERN_HAVE_VERBS, "openblas", TERN_HAVE_OPENBLAS, "openssl",
+		TERN_HAVE_OPENSSL, "bzip2", TERN_HAVE_BZIP2);
 }
 
 /* How the tcp fabric would run: asking for io_uring alone tells whether it may. */
@@ -84,12 +86,13 @@ static json_t *tcp_engine(void)
 	return json_string("io_uring");
 }
 
-static json_t *fabrics(void)
+static json_t *fabrics(const struct info_settings *s)
 {
+	struct tern_domain_opts opts = fabric_domain_opts(&s->fabric);
 	json_t *all = json_array();
 	struct tern_domain *domain;
 
-	if (tern_domain_new(NULL, &domain))
+	if (tern_domain_new(&opts, &domain))
 		return all;
 	for (size_t i = 0; tern_fabric_table[i]; i++) {
 		const char *why = domain->why[i];
@@ -222,10 +225,11 @@ static int info_run(int argc, char **argv)
 	struct message error;
 	json_t *all;
 
-	if (options_parse(options, argc, argv, &s, &error))
+	if (options_parse(options, argc, argv, &s, &error) ||
+		fabric_check(&s.fabric, &error))
 		return command_refuse(&info_command, "%s", error.text);
 	all = json_pack("{ss so so so so}", "version", tern_version(), "built_in",
-		built_in(), "fabrics", fabrics(), "kernels", kernels(), "machine",
+		built_in(), "fabrics", fabrics(&s), "kernels", kernels(), "machine",
 		machine());
 	if (s.json) {
 		output_json(all);

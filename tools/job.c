@@ -12,8 +12,6 @@
 #include "base/util.h"
 #include "client/models/model.h"
 
-const char *const job_fabrics[] = {"auto", "tcp", [JOB_FABRIC_SHM] = "shm", NULL};
-
 static int refuse(struct message *error, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
@@ -134,7 +132,9 @@ int job_check(struct job_settings *job, struct message *error)
 		job->slots = job->workers;
 	if (job->lr > 0)
 		job->optimizer.lr = (float)job->lr;
-	r = check_path("data", job->data, context > 0, error);
+	r = fabric_check(&job->fabric, error);
+	if (r == 0)
+		r = check_path("data", job->data, context > 0, error);
 	if (r == 0)
 		r = check_path("labels", job->labels, false, error);
 	if (r == 0)

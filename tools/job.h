@@ -9,7 +9,7 @@
 
 #include "kernels/kernels.h"
 #include "ps/job.h"
-#include "tools/command.h"
+#include "tools/fabric.h"
 
 struct job_settings {
 	const char *model, *data, *labels, *test;
@@ -20,14 +20,11 @@ struct job_settings {
 	double lr;                       /* 0: the optimizer's default */
 	double clip_norm;                /* 0: none */
 	uint64_t batch, steps, seed;
-	int fabric; /* index into job_fabrics */
+	struct fabric_settings fabric;
 	const char *save;
 	uint64_t generate; /* charlm: characters to write at the end */
 	bool json;
 };
-
-#define JOB_FABRIC_SHM 2
-extern const char *const job_fabrics[]; /* NULL-terminated */
 
 int job_parse_mode(const char *text, void *at, struct message *why);
 int job_parse_optimizer(const char *text, void *at, struct message *why);
@@ -72,8 +69,7 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 		JOB_OPTION(COUNT, "seed", "X", seed,                                     \
 			"of initial values and of the order of records",                 \
 			.initial = "1"),                                                 \
-		JOB_OPTION(CHOICE, "fabric", "F", fabric, "what carries the bytes",      \
-			.initial = "auto", .choices = job_fabrics),                      \
+		FABRIC_OPTIONS(struct job_settings, fabric),                             \
 		JOB_OPTION(TEXT, "save", "DIR", save,                                    \
 			"write the parameters there as safetensors"),                    \
 		JOB_OPTION(COUNT, "generate", "N", generate,                             \

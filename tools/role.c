@@ -22,8 +22,24 @@ static void log_line(void *arg, enum tern_log_level level, const char *line)
 				 report_level_name(level), "text", report_text(line)));
 }
 
-int role_open(
-	struct role *role, const struct command *command, uint64_t spin_us, bool json)
+/* The domain, with the fabric that was asked for. */
+static int open_domain(struct role *role, const struct fabric_settings *fabric)
+{
+	struct tern_domain_opts opts = fabric_domain_opts(fabric);
+	const char *why;
+	int r = tern_domain_new(&opts, &role->domain);
+
+	if (r)
+		return r;
+	why = fabric_missing(fabric, role->domain);
+	if (!why)
+		return 0;
+	role_fail(role, true, "--fabric %s: %s", fabric_names[fabric->choice], why);
+	return -ENODEV;
+}
+
+int role_open(struct role *role, const struct command *command,
+	const struct fabric_settings *fabric, uint64_t spin_us, bool json)
 {
 	struct host_env_opts env_opts = {.log = log_line, .log_arg = role};
 	struct tern_context_opts ctx_opts = {0};
@@ -36,7 +52,7 @@ int role_open(
 	if (r >= 0)
 		r = host_env_new(&env_opts, &role->env);
 	if (r == 0)
-		r = tern_domain_new(NULL, &role->domain);
+		r = open_domain(role, fabric);
 	ctx_opts.env = role->env;
 	if (r == 0)
 		r = tern_context_new(role->domain, &ctx_opts, &role->ctx);

@@ -11,7 +11,7 @@
 
 #include <tern/context.h>
 
-#include "tools/command.h"
+#include "tools/fabric.h"
 #include "tools/report.h"
 
 struct role {
@@ -32,8 +32,8 @@ struct role {
 
 /* Everything up to the context. Negative: it failed and was reported; role_cut and
  * role_close in any case. `stop` is set by the caller afterwards. */
-int role_open(
-	struct role *role, const struct command *command, uint64_t spin_us, bool json);
+int role_open(struct role *role, const struct command *command,
+	const struct fabric_settings *fabric, uint64_t spin_us, bool json);
 
 /* Until `over`. */
 void role_loop(struct role *role);

@@ -2,7 +2,6 @@
 /* `tern server`: one parameter server. It learns the job from the first worker. */
 #include <errno.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "kernels/kernels.h"
 #include "server/server.h"
@@ -10,20 +9,18 @@
 #include "tools/role.h"
 
 struct server_settings {
-	const char *listen;
-	int fabric;
+	const char *listen; /* NULL: see fabric_listen_address */
+	struct fabric_settings fabric;
 	uint64_t index, spin_us;
 	bool json;
 };
 
 static const struct option options[] = {
 	OPTION(ADDRESS, "listen", "HOST:PORT",
-		"where workers join; port 0: the system picks one",
-		struct server_settings, listen, .initial = "127.0.0.1:0"),
-	OPTION(CHOICE, "fabric", "F",
-		"what carries the bytes; shm: this host only, any port",
-		struct server_settings, fabric, .initial = "auto",
-		.choices = job_fabrics),
+		"where workers join, not for shm; port 0: the system picks one; default "
+		"127.0.0.1:0, for verbs the first device's address",
+		struct server_settings, listen),
+	FABRIC_OPTIONS(struct server_settings, fabric),
 	OPTION(COUNT, "index", "I", "which server this is, from 0; for messages only",
 		struct server_settings, index, .initial = "0", .max = 255),
 	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
@@ -71,16 +68,13 @@ static int start(struct server_role *s, const struct server_settings *settings)
 	char address[300];
 	int r;
 
-	/* A name in shm needs no host and no port. */
-	if (settings->fabric == JOB_FABRIC_SHM)
-		snprintf(address, sizeof(address), "shm://tern-server-%d", (int)getpid());
-	else
-		snprintf(address, sizeof(address), "%s://%s",
-			job_fabrics[settings->fabric], settings->listen);
+	fabric_listen_address(&settings->fabric, settings->listen, "tern-server", address,
+		sizeof(address));
 	opts.listen = address;
 	r = tern_server_new(&opts, &s->server);
 	if (r) {
-		role_fail(&s->role, r == -EINVAL, "--listen %s: %s", settings->listen,
+		role_fail(&s->role, r == -EINVAL, "--listen %s: %s",
+			settings->listen ? settings->listen : address,
 			r == -EINVAL ? "not an address of this host"
 				     : tern_status_text(r));
 		return r;
@@ -98,9 +92,11 @@ static int server_run(int argc, char **argv)
 	struct message error;
 	int r;
 
-	if (options_parse(options, argc, argv, &settings, &error))
+	if (options_parse(options, argc, argv, &settings, &error) ||
+		fabric_check(&settings.fabric, &error))
 		return command_refuse(&server_command, "%s", error.text);
-	r = role_open(&s.role, &server_command, settings.spin_us, settings.json);
+	r = role_open(&s.role, &server_command, &settings.fabric, settings.spin_us,
+		settings.json);
 	if (r == 0)
 		r = start(&s, &settings);
 	if (r == 0)

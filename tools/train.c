@@ -28,14 +28,23 @@
 #define GRACE_MS    2000
 
 struct train_settings {
-	struct job_settings job;
+	struct job_settings job; /* first: JOB_OPTIONS */
+	const char *listen;
 };
 
-static const struct option options[] = {JOB_OPTIONS, OPTION_END};
+static const struct option options[] = {
+	JOB_OPTIONS,
+	OPTION(ADDRESS, "listen", "HOST:PORT",
+		"where servers listen; default 127.0.0.1:0, for verbs the first device's "
+		"address",
+		struct train_settings, listen),
+	OPTION_END,
+};
 
 struct train {
 	struct job_settings *job;
-	int argc; /* the user's options, handed on */
+	const char *listen; /* NULL: the servers' default */
+	int argc;           /* the user's options, handed on to workers */
 	char **argv;
 	const char *spin_us; /* for the roles */
 	struct output out;
@@ -79,12 +88,22 @@ static int start_role(
 
 static int start_server(struct train *t, unsigned index)
 {
+	const struct fabric_settings *fabric = &t->job->fabric;
+	const char *args[16] = {"server", "--fabric", fabric_names[fabric->choice],
+		"--spin-us", t->spin_us, "--index", NULL, "--json", NULL};
 	char number[16];
-	const char *args[] = {"server", "--fabric", job_fabrics[t->job->fabric],
-		"--listen", "127.0.0.1:0", "--spin-us", t->spin_us, "--index", number,
-		"--json", NULL};
+	size_t n = 8;
 
 	snprintf(number, sizeof(number), "%u", index);
+	args[6] = number;
+	if (fabric->verbs) {
+		args[n++] = "--verbs";
+		args[n++] = fabric->verbs;
+	}
+	if (t->listen) {
+		args[n++] = "--listen";
+		args[n++] = t->listen;
+	}
 	return start_role(t, "server", index, args);
 }
 
@@ -97,8 +116,12 @@ static int start_worker(struct train *t, unsigned index, const char *join)
 
 	snprintf(number, sizeof(number), "%u", index);
 	args[n++] = "worker";
-	for (int i = 0; i < t->argc; i++)
-		args[n++] = t->argv[i];
+	for (int i = 0; i < t->argc; i++) {
+		if (strcmp(t->argv[i], "--listen") == 0)
+			i++; /* servers only */
+		else if (strncmp(t->argv[i], "--listen=", 9) != 0)
+			args[n++] = t->argv[i];
+	}
 	if (!t->job->json)
 		args[n++] = "--json";
 	args[n++] = "--index";
@@ -122,7 +145,7 @@ static void start_workers(struct train *t)
 	t->workers_started = true;
 	report(&t->out, "train",
 		json_pack("{ss ss ss sI sI sI}", "event", "start", "model", t->job->model,
-			"fabric", job_fabrics[t->job->fabric], "servers",
+			"fabric", fabric_names[t->job->fabric.choice], "servers",
 			(json_int_t)t->job->servers, "workers",
 			(json_int_t)t->job->workers, "slots", (json_int_t)t->job->slots));
 	for (unsigned i = 0; i < t->job->workers; i++) {
@@ -261,6 +284,29 @@ static bool cores_to_spare(const struct job_settings *job)
 	       (uint64_t)CPU_COUNT(&cpus) >= 2 * (job->servers + job->workers);
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+	size_t n = strlen(text), m = strlen(end);
+
+	return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static int check(struct train_settings *s, struct message *error)
+{
+	int r = job_check(&s->job, error);
+
+	if (r)
+		return r;
+	/* They are processes of one host. */
+	if (s->listen && s->job.servers > 1 && !ends_with(s->listen, ":0")) {
+		snprintf(error->text, sizeof(error->text),
+			"--listen %.200s: %llu servers cannot share a port: let it be 0",
+			s->listen, (unsigned long long)s->job.servers);
+		return -EINVAL;
+	}
+	return 0;
+}
+
 static int train_run(int argc, char **argv)
 {
 	struct train_settings s = {0};
@@ -268,7 +314,7 @@ static int train_run(int argc, char **argv)
 	struct message error;
 	int r;
 
-	if (options_parse(options, argc, argv, &s, &error) || job_check(&s.job, &error))
+	if (options_parse(options, argc, argv, &s, &error) || check(&s, &error))
 		return command_refuse(&train_command, "%s", error.text);
 	if (argc + 10 > SUPERVISE_ARGS_MAX)
 		return command_refuse(&train_command, "too many arguments");
@@ -276,6 +322,7 @@ static int train_run(int argc, char **argv)
 	if (!t)
 		return EXIT_JOB;
 	t->job = &s.job;
+	t->listen = s.listen;
 	t->argc = argc;
 	t->argv = argv;
 	t->spin_us = cores_to_spare(&s.job) ? "20" : "0";

@@ -158,7 +158,7 @@ static void stop(struct role *role)
 static int read_servers(struct worker_role *w, struct tern_ps_job *job)
 {
 	const char *p = w->settings->join;
-	const char *fabric = job_fabrics[w->settings->job.fabric];
+	const char *fabric = fabric_names[w->settings->job.fabric.choice];
 
 	for (;;) {
 		size_t n = strcspn(p, ",");
@@ -301,8 +301,8 @@ static int worker_run(int argc, char **argv)
 	if (options_parse(options, argc, argv, &settings, &error) ||
 		check(&settings, &error))
 		return command_refuse(&worker_command, "%s", error.text);
-	if (role_open(&w.role, &worker_command, settings.spin_us, settings.job.json) ==
-			0 &&
+	if (role_open(&w.role, &worker_command, &settings.job.fabric, settings.spin_us,
+		    settings.job.json) == 0 &&
 		start(&w) == 0)
 		role_loop(&w.role);
 	role_cut(&w.role);

@@ -18,8 +18,8 @@ import job  # noqa: E402
 job.use(sys.argv[1])
 
 
-def refused(*more, says, **kw):
-    job.refused("train", *job.small(*more, **kw), says=says)
+def refused(*more, says, code=2, **kw):
+    job.refused("train", *job.small(*more, **kw), says=says, code=code)
 
 
 def made(name, content):
@@ -33,13 +33,47 @@ def options_are_checked():
     refused("--steps", "many", says=["--steps many"])
     refused("--steps", 0, says=["--steps 0", "1 to"])
     refused("--optimizer", "adem", says=["adem", "adam"])
-    refused("--fabric", "verbs", says=["verbs", "auto, tcp, shm"])
+    refused("--fabric", "roce", says=["roce", "auto, verbs, tcp, shm"])
     refused("--mode", "ssp:3", says=["ssp:3", "not there yet", "sync and async"])
     refused("--mode", "fast", says=["fast", "sync or async"])
     refused("--generate", 10, says=["--generate", "charlm"])
     refused("--test", "x", says=["--test", "--split"])
     job.refused("train", "--model", "softmax", says=["--data"])
     job.refused("train", "--data", "x", says=["--model"])
+
+
+def verbs_options_are_checked():
+    if not job.info()["built_in"]["verbs"]:
+        refused("--verbs", "retry=7", says=["--verbs", "built without rdma-core"])
+        raise tap.Skip("built without rdma-core")
+    refused("--verbs", "retry=9", says=["--verbs retry=9", "0 to 7"])
+    refused("--verbs", "retry=7,guard=maybe", says=["--verbs guard=maybe", "on or off"])
+    refused("--verbs", "from=somewhere", says=["--verbs from=somewhere", "address"])
+    refused("--verbs", "fast=1", says=["--verbs fast=1", "device, from, gid"])
+    refused("--verbs", "guard", says=["--verbs guard", "NAME=VALUE"])
+    for command in (["server"], ["bench", "lat"], ["info"],
+                    ["worker", *job.small("--join", "127.0.0.1:1")]):
+        job.refused(*command, "--verbs", "gid=256", says=["--verbs gid=256", "0 to 255"])
+
+
+def verbs_where_it_does_not_work_is_told():
+    why = job.fabric_missing("verbs")
+    if not why:
+        raise tap.Skip("there are RDMA devices here")
+    for command in (["train", *job.small()], ["server"], ["bench", "lat"], ["bench", "rate"],
+                    ["worker", *job.small("--join", "127.0.0.1:1")]):
+        job.refused(*command, "--fabric", "verbs", says=["--fabric verbs", why])
+
+
+def listen_is_checked():
+    refused("--listen", "127.0.0.1", says=["--listen 127.0.0.1", "HOST:PORT"])
+    refused("--listen", "127.0.0.1:7000", "--servers", 2, says=["--listen", "2 servers"])
+    # An address of documentation, which nobody has.
+    refused("--listen", "192.0.2.1:0", says=["--listen 192.0.2.1:0"], code=1)
+    job.refused("bench", "lat", "--fabric", "tcp", "--listen", "192.0.2.1:0",
+                says=["192.0.2.1:0"], code=1)
+    job.refused("bench", "lat", "--fabric", "shm", "--listen", "127.0.0.1:0",
+                says=["--listen", "shm"])
 
 
 def model_specs_are_checked():
@@ -179,6 +213,9 @@ def noise_at_a_server_does_not_disturb_a_job():
 
 tap.run([
     options_are_checked,
+    verbs_options_are_checked,
+    verbs_where_it_does_not_work_is_told,
+    listen_is_checked,
     model_specs_are_checked,
     missing_files_are_named,
     split_beyond_the_data_is_refused,

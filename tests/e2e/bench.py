@@ -79,7 +79,7 @@ def plain_output_is_one_line_per_size():
 def wrong_options_are_refused():
     job.refused("bench", says=["lat, bw, rate, pool"])
     job.refused("bench", "latency", says=["latency", "lat, bw, rate, pool"])
-    job.refused("bench", "lat", "--fabric", "verbs", says=["verbs", "auto, tcp, shm"])
+    job.refused("bench", "lat", "--fabric", "roce", says=["roce", "auto, verbs, tcp, shm"])
     job.refused("bench", "lat", "--size", "big", says=["--size big"])
     job.refused("bench", "lat", "--round", "9", says=["--rounds"])
 

@@ -125,6 +125,16 @@ def refused(*args, says, code=2):
         assert text in lines[0], f"{args}: {text!r} is not in {lines[0]!r}"
 
 
+def info():
+    """What `tern info` says of this machine."""
+    return json.loads(finish("info", "--json").lines[0])
+
+
+def fabric_missing(name):
+    """Why it does not work here; None if it does."""
+    return next(f.get("why") for f in info()["fabrics"] if f["name"] == name)
+
+
 def wait_until(what, limit_s=20):
     end = time.monotonic() + limit_s
     while not what():
