@@ -300,7 +300,7 @@ static int find_devices(struct verbs_fabric *fabric, const char **why)
 		address_of_gid(fabric, &fabric->devices[0], 1, fabric->opts.gid_index,
 			&fabric->opts.from)) {
 		*why = "gid= names no entry with an address of the first device's table";
-		return -EINVAL;
+		return -ENODEV;
 	}
 	find_own_address(fabric);
 	return 0;
