@@ -17,6 +17,7 @@
 #include "kernels/kernels.h"
 #include "tern-config.h"
 #include "tools/fabric.h"
+#include "tools/info_rdma.h"
 #include "tools/output.h"
 #include "transport/domain.h"
 
@@ -112,6 +113,20 @@ static json_t *fabrics(const struct info_settings *s)
 	}
 	tern_domain_free(domain);
 	return all;
+}
+
+/* Why verbs does not work here; NULL: it does. */
+static const char *verbs_missing(const json_t *all)
+{
+	size_t i;
+	json_t *one;
+
+	json_array_foreach(all, i, one)
+	{
+		if (strcmp(json_string_value(json_object_get(one, "name")), "verbs") == 0)
+			return json_string_value(json_object_get(one, "why"));
+	}
+	return "it was not built in";
 }
 
 static json_t *kernels(void)
@@ -223,14 +238,16 @@ static int info_run(int argc, char **argv)
 {
 	struct info_settings s = {0};
 	struct message error;
-	json_t *all;
+	json_t *all, *found;
 
 	if (options_parse(options, argc, argv, &s, &error) ||
 		fabric_check(&s.fabric, &error))
 		return command_refuse(&info_command, "%s", error.text);
-	all = json_pack("{ss so so so so}", "version", tern_version(), "built_in",
-		built_in(), "fabrics", fabrics(&s), "kernels", kernels(), "machine",
-		machine());
+	found = fabrics(&s);
+	all = json_pack("{ss so so so so so}", "version", tern_version(), "built_in",
+		built_in(), "fabrics", found, "rdma",
+		info_rdma(&s.fabric, verbs_missing(found), NULL), "kernels", kernels(),
+		"machine", machine());
 	if (s.json) {
 		output_json(all);
 		return EXIT_OK;
@@ -238,6 +255,7 @@ static int info_run(int argc, char **argv)
 	printf("tern %s\n", tern_version());
 	print_section("built in", json_object_get(all, "built_in"));
 	print_fabrics(json_object_get(all, "fabrics"));
+	info_rdma_print(json_object_get(all, "rdma"));
 	print_section("kernels", json_object_get(all, "kernels"));
 	print_section("machine", json_object_get(all, "machine"));
 	json_decref(all);
