@@ -178,6 +178,9 @@ static void dial_failed(struct tern_peer *peer, int status)
 	if (peer->state == TERN_PEER_STATE_LOST)
 		status = status == -EPIPE ? status
 					  : peer->cause; /* why it was lost says more */
+	/* An attempt that ran out of time says less than the one before it. */
+	if (status == -ETIMEDOUT && peer->cause)
+		status = peer->cause;
 	peer->cause = status;
 	if (is_final(status) ||
 		(peer->state == TERN_PEER_STATE_LOST && status == -EPIPE)) {
@@ -213,6 +216,16 @@ static void retry(struct tern_timer *timer)
 		tern_peer_down(peer, peer->cause);
 }
 
+/* Before the clock starts: a fabric may have much memory to register at first. What
+ * fails is told by the dialling. */
+static void open_ports(struct tern_peer *peer)
+{
+	struct tern_port *port;
+
+	for (unsigned i = 0; i < peer->candidates.count; i++)
+		tern_context_port(peer->rdv->ctx, peer->candidates.at[i].fabric, &port);
+}
+
 int tern_connect(struct tern_context *ctx, const char *address,
 	const struct tern_peer_opts *opts, struct tern_peer **out)
 {
@@ -228,9 +241,10 @@ int tern_connect(struct tern_context *ctx, const char *address,
 	peer->dialler = true;
 	tern_credit_widen(&peer->credit_rx);
 	peer->candidates = candidates;
-	peer->give_up_ns = now_of(peer) + ctx->opts.connect_ns;
 	peer->backoff_ns = BACKOFF_FIRST_NS;
 	snprintf(peer->name, sizeof(peer->name), "%s", address);
+	open_ports(peer);
+	peer->give_up_ns = now_of(peer) + ctx->opts.connect_ns;
 	r = start_link(peer);
 	if (r == -EINVAL) { /* the address: no time will heal it */
 		tern_peer_destroy(peer);

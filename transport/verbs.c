@@ -2,9 +2,10 @@
 /*
  * The verbs fabric: its devices and what is registered with them.
  *
- * Devices come into use with the first conn: only then is memory registered with them,
+ * Devices come into use with the first port: only then is memory registered with them,
  * all that there is, and from then on each new memory when it is made. So a program that
- * talks over shared memory alone pins nothing.
+ * talks over shared memory alone pins nothing, and none of the time that a connection may
+ * take goes into pinning.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -187,6 +188,39 @@ static int start_device(
 	return r;
 }
 
+/* With the lock held. All of them: a region has the keys of all, for rails and for a conn
+ * that comes back over another device. -ENOMEM, ...: none could be started. */
+static int start_all(struct verbs_fabric *fabric, struct tern_env *env)
+{
+	unsigned started = 0;
+	int status = -ENODEV;
+
+	for (unsigned i = 0; i < fabric->device_count; i++) {
+		struct verbs_device *device = &fabric->devices[i];
+		int r = 0;
+
+		if (atomic_load(&device->dead))
+			continue;
+		if (!device->pd)
+			r = start_device(fabric, device, env);
+		if (r == 0)
+			started++;
+		else
+			status = r;
+	}
+	return started ? 0 : status;
+}
+
+int verbs_start(struct verbs_fabric *fabric, struct tern_env *env)
+{
+	int r;
+
+	pthread_mutex_lock(&fabric->lock);
+	r = start_all(fabric, env);
+	pthread_mutex_unlock(&fabric->lock);
+	return r;
+}
+
 int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,
 	struct tern_env *env, struct verbs_device **out)
 {
@@ -201,11 +235,6 @@ int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,
 		r = -ENODEV;
 	else if (!device->pd)
 		r = start_device(fabric, device, env);
-	/* The others too: a region has the keys of all, for rails and for a conn that
-	 * comes back over another one. Without them it just cannot. */
-	for (unsigned i = 0; r == 0 && i < fabric->device_count; i++)
-		if (!fabric->devices[i].pd && !atomic_load(&fabric->devices[i].dead))
-			start_device(fabric, &fabric->devices[i], env);
 	if (r == 0)
 		device->user_count++;
 	pthread_mutex_unlock(&fabric->lock);

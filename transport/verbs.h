@@ -156,6 +156,9 @@ struct verbs_fabric {
 	struct tern_list regs, ports, conns; /* conns: those with a queue pair */
 };
 
+/* Brings the devices into use. A negative errno: none of them can be. */
+int verbs_start(struct verbs_fabric *fabric, struct tern_env *env);
+
 /* The device with this context, made ready: every memory that there is is registered with
  * it. Counts a user. -ENOMEM; -ENODEV: not one of ours, or dead. */
 int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,

@@ -664,6 +664,8 @@ int verbs_port_new(struct tern_fabric *base, const struct tern_port_opts *opts,
 		r = watch(port, port->channel->fd);
 	if (!r && fabric->opts.guard)
 		r = tern_windows_init(&port->windows);
+	if (!r)
+		r = verbs_start(fabric, opts->env);
 	if (r) {
 		verbs_port_free(&port->base);
 		return r;

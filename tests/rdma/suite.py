@@ -24,6 +24,9 @@ sys.path.insert(0, str(HERE.parent))
 import tap_count  # noqa: E402
 
 LINKS = ("va", "vb")
+# Where the test programs find devices, and how much slower than usual they may be.
+DEVICES = {"TERN_RDMA_ADDRESS": "10.7.0.2", "TERN_RDMA_FROM": "10.7.0.1",
+           "TERN_TEST_PATIENCE": "5"}
 # What befalls a packet, in either direction. The queue must hold all that is on its way.
 WIRES = {
     "plain": None,
@@ -37,11 +40,25 @@ Case = namedtuple("Case", "name when wire limit_s command")
 FABRIC = "{tests}/conformance/conformance_fabric "
 RENDEZVOUS = "{tests}/conformance/conformance_rendezvous "
 STORM = "{tests}/storm/storm "
+JOBS = f"python3 {shlex.quote(str(HERE / 'jobs.py'))} {{tests}}/../tern"
 WIRE = f"python3 {shlex.quote(str(HERE / 'wire.py'))} "
 CASES = [
     Case("wire-plain", "quick", "plain", 90, WIRE + "plain"),
     Case("wire-loss", "quick", "loss", 90, WIRE + "loss"),
     Case("wire-delay", "quick", "delay", 90, WIRE + "delay"),
+    # Another kernel than the host's, and an emulated processor: other timings.
+    Case("jobs", "quick", "plain", 240, JOBS),
+    Case("fabric-verbs", "quick", "plain", 240, FABRIC + "verbs"),
+    Case("rendezvous-verbs", "quick", "plain", 240, RENDEZVOUS + "verbs"),
+    Case("storm-verbs", "quick", "plain", 90, STORM + "verbs 3"),
+    Case("storm-verbs-loss", "quick", "loss", 120, STORM + "verbs 2"),
+    Case("storm-verbs-delay", "full", "delay", 300, STORM + "verbs 3 10"),
+    Case("fabric-verbs-guard", "full", "plain", 400, FABRIC + "verbs-guard"),
+    Case("fabric-verbs-own-queue", "full", "plain", 400, FABRIC + "verbs-own-queue"),
+    Case("fabric-verbs-least", "full", "plain", 400, FABRIC + "verbs-least"),
+    Case("rendezvous-verbs-guard", "full", "plain", 400, RENDEZVOUS + "verbs-guard"),
+    Case("rendezvous-verbs-own-queue", "full", "plain", 400, RENDEZVOUS + "verbs-own-queue"),
+    Case("rendezvous-verbs-least", "full", "plain", 400, RENDEZVOUS + "verbs-least"),
     # Another kernel than the host's, and an emulated processor: other timings.
     Case("fabric-tcp-epoll", "full", "plain", 300, FABRIC + "tcp-epoll"),
     Case("rendezvous-tcp-epoll", "full", "plain", 300, RENDEZVOUS + "tcp-epoll"),
@@ -73,7 +90,7 @@ def run(case, build):
     start = time.monotonic()
     # Files and not pipes, whose end never comes if a process of the program is left.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(command, env=dict(os.environ, **tap_count.ENVIRONMENT),
+        process = subprocess.Popen(command, env=dict(os.environ, **tap_count.ENVIRONMENT, **DEVICES),
                                    stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd="/tmp",
                                    start_new_session=True)
         try:

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole jobs over RDMA devices: the same bytes as over any other fabric, and an end in good
+order whatever is killed, cut off or taken away.
+
+usage: jobs.py TERN
+"""
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
+import tap  # noqa: E402
+import job  # noqa: E402
+
+job.use(sys.argv[1])
+FOR_EVER = 100_000_000
+# Servers listen at the first device, so conns that start at the second cross the wire.
+OVER_VERBS = ["--fabric", "verbs", "--verbs", "from=10.7.0.2"]
+ROUTES = """\
+neighbour replace 10.7.0.2 lladdr {vb} dev va nud permanent
+neighbour replace 10.7.0.1 lladdr {va} dev vb nud permanent
+route replace 10.7.0.2 dev va src 10.7.0.1 table 101
+route replace 10.7.0.1 dev vb src 10.7.0.2 table 102
+"""
+
+
+def system(*command, text=None):
+    subprocess.run(command, check=True, input=text, text=True)
+
+
+def link(up):
+    """The wire's first end. The kernel forgets its routes with it."""
+    system("ip", "link", "set", "va", "up" if up else "down")
+    if up:
+        address = {d: Path(f"/sys/class/net/{d}/address").read_text().strip()
+                   for d in ("va", "vb")}
+        system("ip", "-batch", "-", text=ROUTES.format(**address))
+
+
+def saved(name, *options, steps=30):
+    directory = job.SCRATCH / name
+    job.train(*job.small("--slots", 4, "--save", directory, *options, steps=steps))
+    return next(directory.glob("*.safetensors")).read_bytes()
+
+
+def training_gives_the_same_bytes_as_over_tcp_and_shm():
+    common = ["--workers", 2, "--servers", 2]
+    reference = saved("shm", *common, "--fabric", "shm")
+    assert saved("tcp", *common, "--fabric", "tcp") == reference, "tcp gives other bytes"
+    for options in ("", ",srq=off,inline=0", ",guard=on"):
+        over = OVER_VERBS[:-1] + [OVER_VERBS[-1] + options]
+        other = saved("verbs" + options, *common, *over)
+        assert other == reference, f"verbs with {over[-1]} gives other bytes"
+
+
+def started(*options):
+    running = job.Job("train", *job.small(*OVER_VERBS, *options, steps=FOR_EVER), "--json")
+    running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+    return running
+
+
+def end_of(running, act, limit_s=60):
+    """act() makes it fail: what it says, and after how long."""
+    start = time.monotonic()
+    try:
+        act()
+        running.end(limit_s)
+    finally:
+        running.kill()
+    assert running.code == 1, f"exit code {running.code}\n{running.error}"
+    return running.error, time.monotonic() - start
+
+
+def killed_is_named(role, index):
+    running = started("--servers", 2, "--workers", 2)
+    pid = running.pid_of(role, index)
+    error, _ = end_of(running, lambda: os.kill(pid, signal.SIGKILL))
+    assert error.splitlines()[-1] == (
+        f"tern train: {role} {index} (pid {pid}) was killed by signal 9 (Killed)"), error
+
+
+def a_killed_worker_is_named():
+    killed_is_named("worker", 1)
+
+
+def a_killed_server_is_named():
+    killed_is_named("server", 0)
+
+
+def a_link_that_comes_back_costs_nothing():
+    reference = saved("unhurt", "--workers", 2, "--fabric", "shm", steps=1500)
+    directory = job.SCRATCH / "hurt"
+    running = job.Job("train", *job.small("--slots", 4, "--workers", 2, "--save", directory,
+                                          *OVER_VERBS, steps=1500), "--json")
+    try:
+        running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+        link(False)
+        time.sleep(0.2)
+        link(True)
+        running.end()
+    finally:
+        running.kill()
+    assert running.code == 0, running.error
+    assert next(directory.glob("*.safetensors")).read_bytes() == reference
+
+
+def a_link_that_stays_down_ends_the_job():
+    running = started("--workers", 2)
+    try:
+        error, seconds = end_of(running, lambda: link(False))
+    finally:
+        link(True)
+    assert error, "it says nothing"
+    print(f"# said after {seconds:.1f} s: {error.splitlines()[-1]}")
+
+
+def a_device_that_is_removed_ends_the_job():
+    running = started("--workers", 2)
+    try:
+        error, seconds = end_of(running, lambda: system("rdma", "link", "delete", "rxe0"))
+    finally:
+        system("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "va")
+    assert error, "it says nothing"
+    print(f"# said after {seconds:.1f} s: {error.splitlines()[-1]}")
+    # And the one that was added in its place works.
+    job.train(*job.small(*OVER_VERBS, steps=5))
+
+
+def transfers_end_when_their_device_goes():
+    transfers = job.Job("bench", "bw", *OVER_VERBS, "--size", 1 << 20, "--rounds", 1_000_000)
+    time.sleep(3)
+    assert transfers.process.poll() is None, transfers.process.communicate()
+    try:
+        error, seconds = end_of(
+            transfers, lambda: system("rdma", "link", "delete", "rxe1"))
+    finally:
+        system("rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "vb")
+    assert error, "it says nothing"
+    print(f"# said after {seconds:.1f} s: {error.splitlines()[-1]}")
+
+
+tap.run([
+    training_gives_the_same_bytes_as_over_tcp_and_shm,
+    a_killed_worker_is_named,
+    a_killed_server_is_named,
+    a_link_that_comes_back_costs_nothing,
+    a_link_that_stays_down_ends_the_job,
+    a_device_that_is_removed_ends_the_job,
+    transfers_end_when_their_device_goes,
+])
