@@ -6,7 +6,9 @@
 #   settings   shell variables: SETUP, HUGEPAGES, DIRECTORY, MODULES
 #   writable   one line for each shared directory: its tag and its path
 #   command    what to run
-# and which reads there `status`, written last: a machine that ends without it has failed.
+# and which reads there
+#   up         once the command runs
+#   status     written last: a machine that ends without it has failed
 . /run/vm/settings
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=/root TERM=dumb LANG=C.UTF-8
@@ -87,6 +89,7 @@ exec 9> >(exec cat >"$output")
 drain=$!
 if setup_machine >&9 2>&1; then
   cd "$DIRECTORY" 2>/dev/null || cd /
+  : >/run/vm/up
   bash /run/vm/command </dev/null >&9 2>&1 9>&-
   status=$?
 else
