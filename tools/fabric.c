@@ -52,7 +52,8 @@ const char *fabric_missing(
 			0)
 			return domain->why[i];
 	}
-	return "it was not built in";
+	return "this tern was built without rdma-core"; /* the only one that may be absent
+							 */
 }
 
 void fabric_listen_address(const struct fabric_settings *settings, const char *listen,

@@ -17,16 +17,19 @@
 #include "kernels/kernels.h"
 #include "tern-config.h"
 #include "tools/fabric.h"
+#include "tools/info_check.h"
 #include "tools/info_rdma.h"
 #include "tools/output.h"
 #include "transport/domain.h"
 
 struct info_settings {
 	struct fabric_settings fabric; /* its --verbs only */
-	bool json;
+	bool check, json;
 };
 
 static const struct option options[] = {
+	OPTION(FLAG, "check", NULL, "move tensors over every fabric that works here",
+		struct info_settings, check),
 	FABRIC_VERBS_OPTION(struct info_settings, fabric),
 	OPTION(FLAG, "json", NULL, "one JSON object", struct info_settings, json),
 	OPTION_END,
@@ -126,7 +129,7 @@ static const char *verbs_missing(const json_t *all)
 		if (strcmp(json_string_value(json_object_get(one, "name")), "verbs") == 0)
 			return json_string_value(json_object_get(one, "why"));
 	}
-	return "it was not built in";
+	return "this tern was built without rdma-core";
 }
 
 static json_t *kernels(void)
@@ -243,6 +246,8 @@ static int info_run(int argc, char **argv)
 	if (options_parse(options, argc, argv, &s, &error) ||
 		fabric_check(&s.fabric, &error))
 		return command_refuse(&info_command, "%s", error.text);
+	if (s.check)
+		return info_check(&s.fabric, s.json);
 	found = fabrics(&s);
 	all = json_pack("{ss so so so so so}", "version", tern_version(), "built_in",
 		built_in(), "fabrics", found, "rdma",
@@ -265,7 +270,7 @@ static int info_run(int argc, char **argv)
 const struct command info_command = {
 	.name = "info",
 	.usage = "[options]",
-	.summary = "show what was built in and what works on this machine",
+	.summary = "show, or check, what works on this machine",
 	.options = options,
 	.run = info_run,
 };

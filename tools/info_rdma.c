@@ -663,7 +663,7 @@ json_t *info_rdma(const struct fabric_settings *settings, const char *why,
 {
 	(void)settings;
 	(void)api;
-	return json_pack("{ss}", "why", why ? why : "built without rdma-core");
+	return json_pack("{ss}", "why", why);
 }
 
 #endif

@@ -18,11 +18,34 @@ def info_says_what_works_here():
     info = job.info()
     assert info["version"] and info["kernels"]["fingerprint"], info
     fabrics = {f["name"]: f["available"] for f in info["fabrics"]}
-    assert fabrics.pop("verbs") in (True, False)  # whether there are RDMA devices
+    fabrics.pop("verbs", None)  # there are RDMA devices, or not, or it was built without
     assert fabrics == {"tcp": True, "shm": True}, info
     text = "\n".join(job.finish("info").lines)
     for word in (info["version"], "tcp", "shm", info["kernels"]["used"], "memlock"):
         assert word in text, f"{word} is not in:\n{text}"
+
+
+def check_moves_tensors_over_what_works_here():
+    done = job.finish("info", "--check", "--json")
+    checks = {c["fabric"]: c for c in done.events[0]["checks"]}
+    assert done.events[0]["ok"] is True and list(checks) == ["shm", "tcp", "verbs"], done.lines
+    for name in ("shm", "tcp"):
+        assert checks[name]["ok"] is True and checks[name]["ms"] > 0, checks
+    lines = job.finish("info", "--check").lines
+    for name in ("shm", "tcp"):
+        assert any(line.startswith(f"{name} ok 64 B and 1 MiB both ways, ") for line in lines)
+    why = job.fabric_missing("verbs")
+    if why:
+        assert any(line.startswith("verbs skipped: ") and why in line for line in lines), lines
+
+
+def info_on_rdma_says_why_there_is_none():
+    rdma, why = job.info()["rdma"], job.fabric_missing("verbs")
+    if not why:
+        assert rdma["devices"], rdma
+        raise tap.Skip("there are RDMA devices here")
+    assert why in rdma["why"], rdma
+    assert any(why in line for line in job.finish("info").lines)
 
 
 def help_names_every_command_and_option():
@@ -38,5 +61,7 @@ def help_names_every_command_and_option():
 
 tap.run([
     info_says_what_works_here,
+    check_moves_tensors_over_what_works_here,
+    info_on_rdma_says_why_there_is_none,
     help_names_every_command_and_option,
 ])
