@@ -21,13 +21,16 @@
 
 /* ---- registrations ---- */
 
-static void explain_refusal(struct verbs_fabric *fabric,
-	const struct verbs_device *device, const struct tern_mem *mem, int status,
-	struct tern_env *env)
+static void explain_refusal(struct verbs_fabric *fabric, struct verbs_device *device,
+	const struct tern_mem *mem, int status, struct tern_env *env)
 {
 	const char *name = fabric->api->device_name(device->context);
 	struct rlimit limit = {0};
 
+	if (device->refused_status == status && device->refused_bytes == mem->bytes)
+		return;
+	device->refused_status = status;
+	device->refused_bytes = mem->bytes;
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (status == -ENOMEM && limit.rlim_cur != RLIM_INFINITY)
 		tern_log(env, TERN_LOG_ERROR,

@@ -132,6 +132,9 @@ struct verbs_device {
 	unsigned user_count; /* ports that have a queue on it */
 	atomic_bool dead;    /* removed, or broken for good */
 	atomic_bool told;    /* that it is dead has been logged */
+	/* The last refusal that was logged: each attempt to connect meets it again. */
+	int refused_status;
+	uint64_t refused_bytes;
 };
 
 /* A memory's registrations. */
