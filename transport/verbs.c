@@ -245,17 +245,36 @@ int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,
 	return r;
 }
 
+/* With the lock held: what a dead device has that nobody uses any more. */
+static void drop_if_unused(struct verbs_fabric *fabric, struct verbs_device *device)
+{
+	if (device->user_count > 0 || !device->pd || !atomic_load(&device->dead))
+		return;
+	tern_list_for_each (node, &fabric->regs)
+		unregister(fabric, tern_list_entry(node, struct verbs_reg, link),
+			device->index);
+	fabric->api->dealloc_pd(device->pd);
+	device->pd = NULL;
+}
+
+void verbs_device_died(struct verbs_fabric *fabric, struct ibv_context *context)
+{
+	struct verbs_device *device;
+
+	pthread_mutex_lock(&fabric->lock);
+	device = find(fabric, context);
+	if (device) {
+		atomic_store(&device->dead, true);
+		drop_if_unused(fabric, device);
+	}
+	pthread_mutex_unlock(&fabric->lock);
+}
+
 void verbs_device_put(struct verbs_fabric *fabric, struct verbs_device *device)
 {
 	pthread_mutex_lock(&fabric->lock);
 	device->user_count--;
-	if (device->user_count == 0 && atomic_load(&device->dead)) {
-		tern_list_for_each (node, &fabric->regs)
-			unregister(fabric, tern_list_entry(node, struct verbs_reg, link),
-				device->index);
-		fabric->api->dealloc_pd(device->pd);
-		device->pd = NULL;
-	}
+	drop_if_unused(fabric, device);
 	pthread_mutex_unlock(&fabric->lock);
 }
 
@@ -350,8 +369,7 @@ static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts
 	if (!fabric)
 		return -ENOMEM;
 	tern_list_init(&fabric->regs);
-	tern_list_init(&fabric->ports);
-	tern_list_init(&fabric->conns);
+	tern_list_init(&fabric->link);
 	pthread_mutex_init(&fabric->lock, NULL);
 	r = verbs_opts_parse(opts->verbs, &fabric->opts, error, sizeof(error));
 	if (r) {
@@ -379,6 +397,7 @@ static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts
 		free(fabric);
 		return r;
 	}
+	verbs_async_add_fabric(fabric);
 	*out = &fabric->base;
 	return 0;
 }
@@ -387,8 +406,8 @@ static void fabric_close(struct tern_fabric *base)
 {
 	struct verbs_fabric *fabric = verbs_fabric_of(base);
 
-	tern_assert(tern_list_empty(&fabric->regs) && tern_list_empty(&fabric->ports) &&
-		    tern_list_empty(&fabric->conns));
+	tern_assert(tern_list_empty(&fabric->regs));
+	verbs_async_forget(&fabric->link);
 	for (unsigned i = 0; i < fabric->device_count; i++)
 		if (fabric->devices[i].pd)
 			fabric->api->dealloc_pd(fabric->devices[i].pd);

@@ -6,6 +6,7 @@
  *     verbs_opts.c    "gid=3,retry=7"
  *     verbs_port.c    poll and arm: completion queues, what else there is to hear
  *     verbs_slot.c    the registered slots that messages are sent from and received into
+ *     verbs_async.c   the devices' own events
  *     verbs_cm.c      listening, connecting: librdmacm's events
  *     verbs_conn.c    a conn's queue pair from its making to its end
  *     verbs_tx.c      messages, puts and gets on their way out
@@ -148,6 +149,7 @@ struct verbs_reg {
 
 struct verbs_fabric {
 	struct tern_fabric base;
+	struct tern_list link; /* of verbs_async.c */
 	const struct tern_verbs_api *api;
 	struct verbs_opts opts;
 	/* Covers what follows: ports of other threads bring devices into use while
@@ -156,7 +158,7 @@ struct verbs_fabric {
 	struct verbs_device devices[VERBS_DEVICES_MAX];
 	atomic_uint device_count;
 	struct tern_addr own; /* of the first active port that has one; else len 0 */
-	struct tern_list regs, ports, conns; /* conns: those with a queue pair */
+	struct tern_list regs;
 };
 
 /* Brings the devices into use. A negative errno: none of them can be. */
@@ -167,6 +169,8 @@ int verbs_start(struct verbs_fabric *fabric, struct tern_env *env);
 int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,
 	struct tern_env *env, struct verbs_device **out);
 
+/* Is `context` a device of this fabric? Then it is dead from now on. */
+void verbs_device_died(struct verbs_fabric *fabric, struct ibv_context *context);
 /* Takes the user back. A dead device's registrations go with the last one. */
 void verbs_device_put(struct verbs_fabric *fabric, struct verbs_device *device);
 
@@ -245,6 +249,7 @@ struct verbs_queue {
 	uint32_t posted, wanted; /* slots in the SRQ */
 	uint32_t srq_max;
 	unsigned conn_count;
+	bool broken;   /* the CQ cannot be read any more */
 	bool notified; /* the next completion makes the channel readable */
 	struct ibv_wc stash[VERBS_BATCH]; /* what arm() found */
 	int stash_count;
@@ -253,7 +258,7 @@ struct verbs_queue {
 
 struct verbs_port {
 	struct tern_port base;
-	struct tern_list link; /* verbs_fabric.ports */
+	struct tern_list link; /* of verbs_async.c */
 	struct rdma_event_channel *channel;
 	int epoll_fd, timer_fd, wake_fd;
 	struct tern_list queues, lsns, conns, zombies;
@@ -331,7 +336,7 @@ struct verbs_wr {
 struct verbs_conn {
 	struct tern_conn base;
 	struct tern_list link;    /* verbs_port.conns */
-	struct tern_list all;     /* verbs_fabric.conns */
+	struct tern_list all;     /* of verbs_async.c */
 	struct tern_list dirty;   /* verbs_port.dirty */
 	struct tern_list blocked; /* verbs_port.blocked */
 	struct tern_list ending;  /* verbs_port.ending */
@@ -456,10 +461,8 @@ int verbs_queue_get(
 int verbs_queue_reserve(struct verbs_queue *queue, int entries);
 /* Handles what there is, all of it. */
 void verbs_queue_drain(struct verbs_queue *queue);
-/* Ends the queue's conns, and the queue when they are gone. */
+/* Its device is gone or broken: ends what uses it, in other ports too. */
 void verbs_device_failed(struct verbs_queue *queue, const char *what);
-/* Makes every port of the fabric look at its devices and conns. */
-void verbs_wake_all(struct verbs_fabric *fabric);
 void verbs_port_deadline(struct verbs_port *port, uint64_t at_ns);
 int verbs_poll(struct tern_port *base, int budget);
 int verbs_arm(struct tern_port *base);
@@ -467,6 +470,18 @@ int verbs_fd(struct tern_port *base);
 int verbs_port_new(struct tern_fabric *base, const struct tern_port_opts *opts,
 	struct tern_port **out);
 void verbs_port_free(struct tern_port *base);
+
+/* ---- verbs_async.c: the devices' own events, for all of this process ---- */
+
+void verbs_async_add_fabric(struct verbs_fabric *fabric);
+void verbs_async_add_port(struct verbs_port *port);
+void verbs_async_add_conn(struct verbs_conn *conn);
+/* Takes any of them out again. */
+void verbs_async_forget(struct tern_list *link);
+/* Reads what the queue's device has to say. How many events. */
+int verbs_async_read(struct verbs_queue *queue);
+/* Tells every fabric and port of the process that the device is dead. */
+void verbs_async_died(struct ibv_context *context);
 
 /* ---- verbs_cm.c ---- */
 

@@ -333,10 +333,6 @@ static void on_removal(struct verbs_conn *conn)
 {
 	conn->peer_gone = true; /* nobody will hear a disconnect */
 	fail(conn, "its device was removed", -ECONNRESET);
-	if (conn->queue) {
-		verbs_device_failed(conn->queue, "was removed");
-		verbs_wake_all(verbs_port_fabric(verbs_conn_port(conn)));
-	}
 }
 
 static void conn_event(struct verbs_conn *conn, const struct rdma_cm_event *event)
@@ -420,9 +416,24 @@ static struct verbs_lsn *find_lsn(struct verbs_port *port, const struct rdma_cm_
 	return NULL;
 }
 
+/* Also an event of the device itself, but that may be read by another domain. */
+static void device_removed(struct verbs_port *port, const struct ibv_context *context)
+{
+	tern_list_for_each (node, &port->queues) {
+		struct verbs_queue *queue =
+			tern_list_entry(node, struct verbs_queue, link);
+
+		if (queue->device->context == context)
+			verbs_device_failed(queue, "was removed");
+	}
+}
+
 static void handle(struct verbs_port *port, const struct rdma_cm_event *event)
 {
 	struct verbs_lsn *lsn;
+
+	if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+		device_removed(port, event->id->verbs);
 
 	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
 		on_request(port, find_lsn(port, event->listen_id), event->id,

@@ -122,9 +122,7 @@ static int make_qp(struct verbs_conn *conn)
 	conn->inline_max = TERN_MIN(attr.cap.max_inline_data, VERBS_INLINE);
 	conn->qp = conn->id->qp;
 	conn->qp_num = conn->qp->qp_num;
-	pthread_mutex_lock(&verbs_port_fabric(port)->lock);
-	tern_list_push(&verbs_port_fabric(port)->conns, &conn->all);
-	pthread_mutex_unlock(&verbs_port_fabric(port)->lock);
+	verbs_async_add_conn(conn);
 	conn->hash_next = *bucket(conn);
 	*bucket(conn) = conn;
 	return conn->depth > VERBS_CONTROL ? 0 : -ENOSPC;
@@ -295,9 +293,7 @@ static void destroy_qp(struct verbs_conn *conn)
 	/* Some devices take a queue pair's completions out of the queue with it: those of
 	 * shared receives would be lost, and their slots. */
 	verbs_queue_drain(conn->queue);
-	pthread_mutex_lock(&verbs_port_fabric(port)->lock);
-	tern_list_remove(&conn->all);
-	pthread_mutex_unlock(&verbs_port_fabric(port)->lock);
+	verbs_async_forget(&conn->all);
 	verbs_api_of(port)->destroy_qp(conn->id);
 	conn->qp = NULL;
 	hash_remove(conn);

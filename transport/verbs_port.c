@@ -114,6 +114,9 @@ int verbs_queue_get(
 	struct verbs_device *device;
 	int r;
 
+	/* librdmacm binds an id to no device if it went meanwhile. */
+	if (!context)
+		return -ENODEV;
 	tern_list_for_each (node, &port->queues) {
 		struct verbs_queue *queue =
 			tern_list_entry(node, struct verbs_queue, link);
@@ -223,6 +226,13 @@ static int take_stash(struct verbs_queue *queue)
 	return count;
 }
 
+/* What is left in there may name conns that are gone by the time it is read. */
+static void break_queue(struct verbs_queue *queue)
+{
+	queue->broken = true;
+	verbs_device_failed(queue, "has a completion queue that cannot be read");
+}
+
 /* At most about `budget`. */
 static int queue_poll(struct verbs_queue *queue, int budget)
 {
@@ -231,7 +241,9 @@ static int queue_poll(struct verbs_queue *queue, int budget)
 	int n;
 
 	do {
-		n = ibv_poll_cq(queue->cq, VERBS_BATCH, wc);
+		n = queue->broken ? 0 : ibv_poll_cq(queue->cq, VERBS_BATCH, wc);
+		if (tern_unlikely(n < 0))
+			break_queue(queue);
 		if (n <= 0)
 			break;
 		handle(queue, wc, n);
@@ -262,9 +274,11 @@ void verbs_device_failed(struct verbs_queue *queue, const char *what)
 	struct verbs_port *port = queue->port;
 
 	atomic_store(&queue->device->dead, true);
-	if (!atomic_exchange(&queue->device->told, true))
+	if (!atomic_exchange(&queue->device->told, true)) {
 		tern_log(port->base.env, TERN_LOG_WARN, "verbs: device %s %s",
 			verbs_api_of(port)->device_name(queue->device->context), what);
+		verbs_async_died(queue->device->context);
+	}
 	port->bereft = true;
 	tern_list_for_each (node, &port->conns) {
 		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, link);
@@ -272,87 +286,6 @@ void verbs_device_failed(struct verbs_queue *queue, const char *what)
 		if (conn->queue == queue)
 			verbs_conn_end(conn, -ECONNRESET);
 	}
-}
-
-/* With the fabric's lock held: the port may be another thread's. */
-static void wake(struct verbs_port *port)
-{
-	uint64_t one = 1;
-
-	atomic_store(&port->events, true);
-	/* Fails only when it is readable anyway. */
-	if (write(port->wake_fd, &one, sizeof(one)) < 0)
-		return;
-}
-
-void verbs_wake_all(struct verbs_fabric *fabric)
-{
-	pthread_mutex_lock(&fabric->lock);
-	tern_list_for_each (node, &fabric->ports)
-		wake(tern_list_entry(node, struct verbs_port, link));
-	pthread_mutex_unlock(&fabric->lock);
-}
-
-/* The queue pair may be another port's, or of somebody else who uses librdmacm in this
- * process: only those on our list are ours. */
-static void qp_failed(struct verbs_fabric *fabric, const struct ibv_qp *qp, int status)
-{
-	pthread_mutex_lock(&fabric->lock);
-	tern_list_for_each (node, &fabric->conns) {
-		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, all);
-
-		if (conn->qp != qp)
-			continue;
-		atomic_store(&conn->async_status, status);
-		wake(verbs_conn_port(conn));
-		break;
-	}
-	pthread_mutex_unlock(&fabric->lock);
-}
-
-static void device_event(struct verbs_queue *queue, const struct ibv_async_event *event)
-{
-	struct verbs_port *port = queue->port;
-	struct verbs_fabric *fabric = verbs_port_fabric(port);
-
-	switch ((int)event->event_type) {
-	case IBV_EVENT_DEVICE_FATAL:
-	case IBV_EVENT_CQ_ERR:
-	case IBV_EVENT_SRQ_ERR:
-		atomic_store(&queue->device->dead, true);
-		verbs_wake_all(fabric);
-		break;
-	case IBV_EVENT_QP_FATAL:
-		qp_failed(fabric, event->element.qp, -ECONNRESET);
-		break;
-	case IBV_EVENT_QP_REQ_ERR:
-	case IBV_EVENT_QP_ACCESS_ERR:
-		qp_failed(fabric, event->element.qp, -EPROTO);
-		break;
-	case IBV_EVENT_PORT_ERR:
-	case IBV_EVENT_PORT_ACTIVE:
-		tern_log(port->base.env, TERN_LOG_INFO, "verbs: %s port %d is %s",
-			fabric->api->device_name(queue->device->context),
-			event->element.port_num,
-			event->event_type == IBV_EVENT_PORT_ACTIVE ? "up" : "down");
-		break;
-	default:
-		break;
-	}
-}
-
-static int read_device(struct verbs_queue *queue)
-{
-	const struct tern_verbs_api *api = verbs_api_of(queue->port);
-	struct ibv_async_event event;
-	int events = 0;
-
-	while (api->get_async_event(queue->device->context, &event) == 0) {
-		device_event(queue, &event);
-		api->ack_async_event(&event);
-		events++;
-	}
-	return events;
 }
 
 static void read_channel(struct verbs_queue *queue)
@@ -408,7 +341,7 @@ static int others(struct verbs_port *port)
 			tern_list_entry(node, struct verbs_queue, link);
 
 		read_channel(queue);
-		events += read_device(queue);
+		events += verbs_async_read(queue);
 	}
 	/* After the devices: what they said may be about this port. */
 	while (read(port->wake_fd, &count, sizeof(count)) > 0)
@@ -534,10 +467,12 @@ static int arm_queue(struct verbs_queue *queue)
 	if (!queue->notified && ibv_req_notify_cq(queue->cq, 0))
 		return -EIO;
 	queue->notified = true;
-	n = ibv_poll_cq(queue->cq, VERBS_BATCH, queue->stash);
+	n = queue->broken ? 0 : ibv_poll_cq(queue->cq, VERBS_BATCH, queue->stash);
 	if (n > 0)
 		queue->stash_count = n;
-	return n > 0 ? -EAGAIN : 0;
+	if (n < 0)
+		break_queue(queue);
+	return n ? -EAGAIN : 0;
 }
 
 static int set_timer(struct verbs_port *port)
@@ -623,9 +558,7 @@ void verbs_port_free(struct tern_port *base)
 		verbs_api_of(port)->destroy_event_channel(port->channel);
 	verbs_slots_fini(port);
 	tern_windows_fini(&port->windows);
-	pthread_mutex_lock(&verbs_port_fabric(port)->lock);
-	tern_list_remove(&port->link);
-	pthread_mutex_unlock(&verbs_port_fabric(port)->lock);
+	verbs_async_forget(&port->link);
 	tern_cleanup_close(&port->wake_fd);
 	tern_cleanup_close(&port->timer_fd);
 	tern_cleanup_close(&port->epoll_fd);
@@ -670,9 +603,7 @@ int verbs_port_new(struct tern_fabric *base, const struct tern_port_opts *opts,
 		verbs_port_free(&port->base);
 		return r;
 	}
-	pthread_mutex_lock(&fabric->lock);
-	tern_list_push(&fabric->ports, &port->link);
-	pthread_mutex_unlock(&fabric->lock);
+	verbs_async_add_port(port);
 	*out = &port->base;
 	return 0;
 }

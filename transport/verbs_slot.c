@@ -177,11 +177,14 @@ static uint32_t fill(
 	return n;
 }
 
-/* After a refusal: those from `bad` on were not taken. */
-static void unfill(struct verbs_port *port, const struct ibv_recv_wr *bad)
+/* After a refusal: those from `bad` on were not taken. How many. */
+static uint32_t unfill(struct verbs_port *port, const struct ibv_recv_wr *bad)
 {
-	for (; bad; bad = bad->next)
+	uint32_t count = 0;
+
+	for (; bad; bad = bad->next, count++)
 		push(&port->slots, (uint32_t)bad->wr_id);
+	return count;
 }
 
 int verbs_slots_post(struct verbs_conn *conn, uint32_t count)
@@ -228,11 +231,11 @@ int verbs_slots_refill(struct verbs_queue *queue)
 		uint32_t n = fill(&batch, queue, queue, queue->wanted - queue->posted);
 		int r = ibv_post_srq_recv(queue->srq, batch.wr, &bad);
 
-		if (r) {
-			unfill(queue->port, bad);
-			return r > 0 ? -r : -EIO;
-		}
+		if (r)
+			n -= unfill(queue->port, bad);
 		verbs_queue_books(queue, (int)n, 0);
+		if (r)
+			return r > 0 ? -r : -EIO;
 	}
 	return 0;
 }
