@@ -174,10 +174,15 @@ static bool is_final(int status)
 static void dial_failed(struct tern_peer *peer, int status)
 {
 	uint64_t jitter;
+	int attempt = status;
 
 	if (peer->state == TERN_PEER_STATE_LOST)
 		status = status == -EPIPE ? status
 					  : peer->cause; /* why it was lost says more */
+	/* The path is there again, and the peer is not. */
+	if (peer->state == TERN_PEER_STATE_LOST && attempt == -ECONNREFUSED)
+		peer->give_up_ns = TERN_MIN(peer->give_up_ns,
+			now_of(peer) + peer->rdv->ctx->opts.reconnect_ns);
 	/* An attempt that ran out of time says less than the one before it. */
 	if (status == -ETIMEDOUT && peer->cause)
 		status = peer->cause;
@@ -370,12 +375,26 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	tern_peer_pump(peer);
 }
 
+/*
+ * How long a lost link may take to return. A peer that cut it, or whose host says that
+ * nobody is there, is most likely gone; a path that carries nothing may be a cable or a
+ * switch, and gets as long as silence does.
+ */
+static uint64_t return_ns(const struct tern_peer *peer, int status)
+{
+	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
+	bool path = status == -ETIMEDOUT || status == -EHOSTUNREACH ||
+		    status == -ENETUNREACH || status == -ENETDOWN;
+
+	return path ? TERN_MAX(opts->reconnect_ns, opts->dead_ns) : opts->reconnect_ns;
+}
+
 /* The link that was in use has ended, and nobody meant it to. */
 static void lost(struct tern_peer *peer, int status)
 {
 	peer->state = TERN_PEER_STATE_LOST;
 	peer->cause = status;
-	peer->give_up_ns = now_of(peer) + peer->rdv->ctx->opts.reconnect_ns;
+	peer->give_up_ns = now_of(peer) + return_ns(peer, status);
 	tern_timer_clear(peer->rdv->ctx, &peer->tick);
 	tern_rails_close(peer);
 	if (!peer->suspect) {
@@ -399,10 +418,8 @@ static void answer_waiting(struct tern_peer *peer)
 /* Nothing of the old epoch is left: what it carried starts over, and so may the link. */
 static void ready_for_next(struct tern_peer *peer)
 {
-	uint64_t reconnect_ns = peer->rdv->ctx->opts.reconnect_ns;
-
 	tern_stream_lost(peer);
-	set_timer(peer, &peer->retry, peer->dialler ? 0 : reconnect_ns);
+	set_timer(peer, &peer->retry, peer->dialler ? 0 : return_ns(peer, peer->cause));
 	answer_waiting(peer);
 }
 

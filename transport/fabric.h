@@ -88,7 +88,8 @@ struct tern_port_handler {
 	/* After a -EAGAIN of send() or put(): worth trying again. */
 	void (*writable)(void *arg, struct tern_conn *conn);
 	/* The end, see above. status: 0 after close(); -ECONNREFUSED, -ETIMEDOUT, ... if
-	 * it never came up; -ECONNRESET: cut or EOF; -EPIPE: the peer's process is known
+	 * it never came up; -ECONNRESET: cut or EOF; -ETIMEDOUT, -ENETDOWN: the
+	 * path was lost, nobody is known to be gone; -EPIPE: the peer's process is known
 	 * to be gone; -EPROTO. The conn must not be used when this returns. */
 	void (*closed)(void *arg, struct tern_conn *conn, int status);
 };

@@ -91,8 +91,13 @@ static int mem_register(struct tern_fabric *base, struct tern_mem *mem, void **o
 	for (unsigned i = 0; i < fabric->device_count && r == 0; i++) {
 		struct verbs_device *device = &fabric->devices[i];
 
-		if (device->pd && !atomic_load(&device->dead))
-			r = register_with(fabric, device, reg, tern_env_system());
+		if (!device->pd || atomic_load(&device->dead))
+			continue;
+		r = register_with(fabric, device, reg, tern_env_system());
+		/* A device that breaks is not the memory's fault: without its key, conns
+		 * over it end. */
+		if (r != -ENOMEM)
+			r = 0;
 	}
 	if (r) {
 		for (unsigned i = 0; i < fabric->device_count; i++)

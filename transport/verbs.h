@@ -218,6 +218,7 @@ struct verbs_slots {
 #define VERBS_WINDOW      128u /* messages that a peer may have under way */
 #define VERBS_WINDOW_MANY 16u  /* the same for conns beyond VERBS_FEW */
 #define VERBS_FEW         16u
+#define VERBS_DEPTH_MIN   16u
 #define VERBS_CONTROL     4u
 #define VERBS_SEND_SLOTS  16u /* that a conn can always have */
 #define VERBS_SEND_COMMON 128u

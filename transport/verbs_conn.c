@@ -182,7 +182,10 @@ int verbs_conn_open(struct verbs_conn *conn)
 	r = verbs_slots_grow(port, receive_count(conn));
 	if (r)
 		return r;
-	entries = (int)(opts->depth + receive_count(conn));
+	conn->depth = port->conn_count <= VERBS_FEW
+			      ? opts->depth
+			      : TERN_MAX(opts->depth / 4, VERBS_DEPTH_MIN);
+	entries = (int)(conn->depth + receive_count(conn));
 	r = verbs_queue_reserve(conn->queue, entries);
 	if (r)
 		return r;

@@ -179,9 +179,12 @@ static int status_of(enum ibv_wc_status status)
 	case IBV_WC_REM_ACCESS_ERR:
 	case IBV_WC_REM_INV_REQ_ERR:
 		return -EPROTO;
+	case IBV_WC_RETRY_EXC_ERR:
+		return -ETIMEDOUT;
+	case IBV_WC_LOC_QP_OP_ERR: /* rxe, when its interface is down */
+		return -ENETDOWN;
 	case IBV_WC_LOC_PROT_ERR:
 	case IBV_WC_LOC_LEN_ERR:
-	case IBV_WC_LOC_QP_OP_ERR:
 		return -EIO;
 	default:
 		return -ECONNRESET;

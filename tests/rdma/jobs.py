@@ -49,10 +49,10 @@ def saved(name, *options, steps=30):
 
 
 def training_gives_the_same_bytes_as_over_tcp_and_shm():
-    common = ["--workers", 2, "--servers", 2]
+    common = ["--workers", 2]
     reference = saved("shm", *common, "--fabric", "shm")
     assert saved("tcp", *common, "--fabric", "tcp") == reference, "tcp gives other bytes"
-    for options in ("", ",srq=off,inline=0", ",guard=on"):
+    for options in ("", ",srq=off,inline=0,guard=on"):
         over = OVER_VERBS[:-1] + [OVER_VERBS[-1] + options]
         other = saved("verbs" + options, *common, *over)
         assert other == reference, f"verbs with {over[-1]} gives other bytes"
@@ -80,8 +80,11 @@ def killed_is_named(role, index):
     running = started("--servers", 2, "--workers", 2)
     pid = running.pid_of(role, index)
     error, _ = end_of(running, lambda: os.kill(pid, signal.SIGKILL))
-    assert error.splitlines()[-1] == (
-        f"tern train: {role} {index} (pid {pid}) was killed by signal 9 (Killed)"), error
+    # Its peers may see its end before its parent does: the kernel ends its connections
+    # first, and then takes its time to unpin its memory.
+    last = error.splitlines()[-1]
+    assert (last == f"tern train: {role} {index} (pid {pid}) was killed by signal 9 (Killed)"
+            or f"{role} {index}" in last and "is gone: Connection reset by peer" in last), error
 
 
 def a_killed_worker_is_named():
@@ -92,29 +95,42 @@ def a_killed_server_is_named():
     killed_is_named("server", 0)
 
 
-def a_link_that_comes_back_costs_nothing():
-    reference = saved("unhurt", "--workers", 2, "--fabric", "shm", steps=1500)
+def cut_for(seconds):
+    """Nothing passes the wire."""
+    for end in ("va", "vb"):
+        system("tc", "qdisc", "replace", "dev", end, "root", "netem", "loss", "100%")
+    time.sleep(seconds)
+    for end in ("va", "vb"):
+        system("tc", "qdisc", "del", "dev", end, "root")
+
+
+def a_path_that_comes_back_costs_nothing():
+    common = ["--slots", 4, "--workers", 2]
+    reference = saved("unhurt", *common, "--fabric", "shm", steps=1500)
     directory = job.SCRATCH / "hurt"
-    running = job.Job("train", *job.small("--slots", 4, "--workers", 2, "--save", directory,
-                                          *OVER_VERBS, steps=1500), "--json")
+    running = job.Job("train", *job.small(*common, "--save", directory, *OVER_VERBS,
+                                          steps=1500), "--json")
     try:
         running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
-        link(False)
-        time.sleep(0.2)
-        link(True)
+        cut_for(0.2)  # sent again by the devices
+        cut_for(3)    # and connected again by us
         running.end()
     finally:
         running.kill()
     assert running.code == 0, running.error
-    assert next(directory.glob("*.safetensors")).read_bytes() == reference
+    assert next(directory.glob("*.safetensors")).read_bytes() == reference, "other bytes"
 
 
-def a_link_that_stays_down_ends_the_job():
+def a_link_that_goes_down_ends_the_job():
+    """Real devices come back with their link. Soft-RoCE's connection manager does not (its
+    first failed send leaves queue pair 1 in error), until the device is made anew."""
     running = started("--workers", 2)
     try:
         error, seconds = end_of(running, lambda: link(False))
     finally:
+        system("rdma", "link", "delete", "rxe0")
         link(True)
+        system("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "va")
     assert error, "it says nothing"
     print(f"# said after {seconds:.1f} s: {error.splitlines()[-1]}")
 
@@ -148,8 +164,8 @@ tap.run([
     training_gives_the_same_bytes_as_over_tcp_and_shm,
     a_killed_worker_is_named,
     a_killed_server_is_named,
-    a_link_that_comes_back_costs_nothing,
-    a_link_that_stays_down_ends_the_job,
+    a_path_that_comes_back_costs_nothing,
+    a_link_that_goes_down_ends_the_job,
     a_device_that_is_removed_ends_the_job,
     transfers_end_when_their_device_goes,
 ])

@@ -47,9 +47,9 @@ CASES = [
     Case("wire-loss", "quick", "loss", 90, WIRE + "loss"),
     Case("wire-delay", "quick", "delay", 90, WIRE + "delay"),
     # Another kernel than the host's, and an emulated processor: other timings.
-    Case("jobs", "quick", "plain", 240, JOBS),
-    Case("fabric-verbs", "quick", "plain", 240, FABRIC + "verbs"),
-    Case("rendezvous-verbs", "quick", "plain", 240, RENDEZVOUS + "verbs"),
+    Case("jobs", "quick", "plain", 300, JOBS),
+    Case("fabric-verbs", "quick", "plain", 270, FABRIC + "verbs"),
+    Case("rendezvous-verbs", "quick", "plain", 270, RENDEZVOUS + "verbs"),
     Case("storm-verbs", "quick", "plain", 90, STORM + "verbs 3"),
     Case("storm-verbs-loss", "quick", "loss", 120, STORM + "verbs 2"),
     Case("storm-verbs-delay", "full", "delay", 300, STORM + "verbs 3 10"),
@@ -90,9 +90,9 @@ def run(case, build):
     start = time.monotonic()
     # Files and not pipes, whose end never comes if a process of the program is left.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(command, env=dict(os.environ, **tap_count.ENVIRONMENT, **DEVICES),
-                                   stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd="/tmp",
-                                   start_new_session=True)
+        environment = dict(os.environ, **tap_count.ENVIRONMENT, **DEVICES)
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
+                                   stdout=out, stderr=err, cwd="/tmp", start_new_session=True)
         try:
             status = process.wait(timeout=case.limit_s)
             result = {0: "OK", tap_count.SKIPPED: "SKIP"}.get(status, "FAIL")

@@ -220,7 +220,7 @@ static void test_a_peer_whose_device_went_is_missed(void **state)
 	start_load(&load);
 	fake_verbs_remove_device(1);
 	PUMP(bed, (load_push(&load), a->closed_count));
-	assert_int_equal(a->status, -ECONNRESET);
+	assert_int_equal(a->status, -ETIMEDOUT);
 	check_ends(b, -ECONNRESET);
 	load_ended(&load, 0);
 	check_ends(bed_dial(bed), -ETIMEDOUT);
@@ -252,8 +252,8 @@ static void test_a_cut_wire_ends_the_conn_and_a_new_one_comes_up_when_it_heals(
 		load_push(&back);
 		PUMP(bed, (load_push(&load), a->closed_count));
 		PUMP(bed, (load_push(&back), b->closed_count));
-		assert_int_equal(a->status, -ECONNRESET);
-		assert_int_equal(b->status, -ECONNRESET);
+		assert_int_equal(a->status, -ETIMEDOUT);
+		assert_int_equal(b->status, -ETIMEDOUT);
 		load_ended(&load, 0);
 		load_ended(&back, 0);
 		check_ends(bed_dial(bed), -ETIMEDOUT);
