@@ -50,6 +50,7 @@ static void test_refusal_is_told_once_whatever_is_tried(void **state)
 
 	(void)state;
 	ops.log = keep;
+	machine.device_count = 1;
 	machine.reg_limit_bytes = 4u << 20;
 	fake_verbs_reset(&machine);
 	assert_int_equal(tern_domain_new(&opts, &domain), 0);
