@@ -19,8 +19,8 @@ import job  # noqa: E402
 
 job.use(sys.argv[1])
 FOR_EVER = 100_000_000
-# Servers listen at the first device, so conns that start at the second cross the wire.
-OVER_VERBS = ["--fabric", "verbs", "--verbs", "from=10.7.0.2"]
+# Conns start at the other device, so they cross the wire.
+OVER_VERBS = ["--fabric", "verbs", "--listen", "10.7.0.1:0", "--verbs", "from=10.7.0.2"]
 ROUTES = """\
 neighbour replace 10.7.0.2 lladdr {vb} dev va nud permanent
 neighbour replace 10.7.0.1 lladdr {va} dev vb nud permanent
