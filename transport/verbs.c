@@ -10,6 +10,8 @@
 #include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
@@ -312,8 +314,8 @@ static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device
 	return 0;
 }
 
-/* Where others can connect to, for listeners at every address. */
-static void find_own_address(struct verbs_fabric *fabric)
+/* The first address in the GIDs of the active ports. InfiniBand's have none. */
+static bool own_from_gids(struct verbs_fabric *fabric)
 {
 	for (unsigned i = 0; i < fabric->device_count; i++) {
 		const struct verbs_device *device = &fabric->devices[i];
@@ -328,9 +330,53 @@ static void find_own_address(struct verbs_fabric *fabric)
 				index++)
 				if (address_of_gid(fabric, device, port, index,
 					    &fabric->own) == 0)
-					return;
+					return true;
 		}
 	}
+	return false;
+}
+
+/* Does librdmacm bind this address to one of our devices? */
+static bool is_ours(struct verbs_fabric *fabric, struct rdma_event_channel *channel,
+	struct sockaddr *address)
+{
+	struct rdma_cm_id *id;
+	bool ours;
+
+	if (fabric->api->create_id(channel, &id, NULL))
+		return false;
+	ours = fabric->api->bind_addr(id, address) == 0 && id->verbs &&
+	       find(fabric, id->verbs);
+	fabric->api->destroy_id(id);
+	return ours;
+}
+
+/* The first IPv4 address of this machine that a device has: IPoIB's. */
+static void own_from_interfaces(struct verbs_fabric *fabric)
+{
+	struct rdma_event_channel *channel;
+	struct ifaddrs *all;
+
+	if (fabric->api->create_event_channel(&channel))
+		return;
+	if (getifaddrs(&all) < 0)
+		all = NULL;
+	for (struct ifaddrs *i = all; i && !fabric->own.len; i = i->ifa_next) {
+		struct sockaddr_in address;
+
+		if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET ||
+			(i->ifa_flags & IFF_LOOPBACK))
+			continue;
+		memcpy(&address, i->ifa_addr, sizeof(address));
+		address.sin_port = 0;
+		if (!is_ours(fabric, channel, (struct sockaddr *)&address))
+			continue;
+		memcpy(&fabric->own.sa, &address, sizeof(address));
+		fabric->own.len = sizeof(address);
+	}
+	if (all)
+		freeifaddrs(all);
+	fabric->api->destroy_event_channel(channel);
 }
 
 static int find_devices(struct verbs_fabric *fabric, const char **why)
@@ -358,7 +404,9 @@ static int find_devices(struct verbs_fabric *fabric, const char **why)
 		*why = "gid= names no entry with an address of the first device's table";
 		return -ENODEV;
 	}
-	find_own_address(fabric);
+	/* Where others can connect to, for listeners at every address. */
+	if (!own_from_gids(fabric))
+		own_from_interfaces(fabric);
 	return 0;
 }
 

@@ -34,6 +34,8 @@ def tern(options, kind, size, rounds):
     """The figures of one run. An exception is what is said on stderr."""
     command = [options.tern, "bench", kind, "--fabric", options.fabric, "--size", str(size),
                "--rounds", str(rounds), "--json"]
+    if options.fabric == "verbs":  # across the wire, as perftest's
+        command += ["--listen", "10.7.0.2:0", "--verbs", "from=10.7.0.1"]
     try:
         done = subprocess.run(command, text=True, capture_output=True, timeout=TERN_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -117,9 +119,9 @@ def parse():
     p.add_argument("--fabric", default="verbs", help="of tern bench (default: verbs)")
     p.add_argument("--rounds", type=int, default=7, help="(default: 7)")
     p.add_argument("--quick", action="store_true", help="3 rounds, fewer sizes")
-    p.add_argument("--wire-bytes", type=int, default=80, metavar="N",
+    p.add_argument("--wire-bytes", type=int, default=88, metavar="N",
                    help="of perftest's message beside our 8 B tensor, which has a header on the "
-                        "wire (default: 80)")
+                        "wire (default: 88)")
     options = p.parse_args()
     if options.quick:
         options.rounds = 3
