@@ -155,6 +155,7 @@ struct tern_peer {
 	bool suspect;
 	bool fin_wanted, fin_sent, fin_received;
 	int cause; /* why it is lost or down */
+	uint32_t lost_acked, fruitless; /* see session.c */
 
 	struct tern_candidates candidates; /* dialler: addresses to try, in order */
 	unsigned candidate;

@@ -20,6 +20,9 @@
 #define CANDIDATE_NS     TERN_NS_PER_S
 #define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
 #define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
+/* Links in a row that came up and carried none of what waited: the path lets small
+ * messages through and not large ones, or one end refuses what the other sends. */
+#define FRUITLESS_MAX    16u
 
 static void end_call(struct tern_deferred *deferred);
 static void retry(struct tern_timer *timer);
@@ -392,6 +395,17 @@ static uint64_t return_ns(const struct tern_peer *peer, int status)
 /* The link that was in use has ended, and nobody meant it to. */
 static void lost(struct tern_peer *peer, int status)
 {
+	peer->fruitless = tern_stream_busy(peer) && peer->acked == peer->lost_acked
+				  ? peer->fruitless + 1
+				  : 0;
+	peer->lost_acked = peer->acked;
+	if (peer->fruitless == FRUITLESS_MAX) {
+		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
+			"%s: %u connections in a row carried nothing", peer->name,
+			FRUITLESS_MAX);
+		tern_peer_down(peer, status);
+		return;
+	}
 	peer->state = TERN_PEER_STATE_LOST;
 	peer->cause = status;
 	peer->give_up_ns = now_of(peer) + return_ns(peer, status);

@@ -104,6 +104,8 @@ static void handle(struct verbs_queue *queue, const struct ibv_async_event *even
 		qp_failed(event->element.qp, -ECONNRESET);
 		break;
 	case IBV_EVENT_QP_REQ_ERR:
+		qp_failed(event->element.qp, -EREMOTEIO);
+		break;
 	case IBV_EVENT_QP_ACCESS_ERR:
 		qp_failed(event->element.qp, -EPROTO);
 		break;

@@ -176,9 +176,11 @@ static void receive(struct verbs_queue *queue, const struct ibv_wc *wc)
 static int status_of(enum ibv_wc_status status)
 {
 	switch ((int)status) {
+	/* Our own requests are right: the peer took its memory away in a hurry, or packets
+	 * reached it in an order that makes no sense (rxe, when it sends them again). */
 	case IBV_WC_REM_ACCESS_ERR:
 	case IBV_WC_REM_INV_REQ_ERR:
-		return -EPROTO;
+		return -EREMOTEIO;
 	case IBV_WC_RETRY_EXC_ERR:
 		return -ETIMEDOUT;
 	case IBV_WC_LOC_QP_OP_ERR: /* rxe, when its interface is down */

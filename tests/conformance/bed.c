@@ -36,6 +36,8 @@ static void log_env_log(struct tern_env *env, enum tern_log_level level, const c
 
 	(void)level;
 	snprintf(slot, sizeof(log->lines[0]), "%s", line);
+	/* Who looks at a failed test wants to know what the product said. */
+	printf("# log: %s\n", line);
 }
 
 void log_env_init(struct log_env *log)

@@ -39,7 +39,7 @@ static void test_nothing_said_means_the_defaults(void **state)
 		assert_int_equal(o.from.len, 0);
 		assert_int_equal(o.gid_index, -1);
 		assert_int_equal(o.traffic_class, -1);
-		assert_int_equal(o.timeout_exponent, 14);
+		assert_int_equal(o.timeout_exponent, 16);
 		assert_int_equal(o.retry_count, 7);
 		assert_int_equal(o.depth, 256);
 		assert_int_equal(o.inline_max, 220);
