@@ -24,6 +24,8 @@ static int add(struct tern_candidates *c, struct tern_fabric *fabric, const char
 
 	if (!fabric)
 		return -ENODEV;
+	if (c->count == TERN_CANDIDATES_MAX)
+		return -E2BIG;
 	if (!*address || strlen(address) >= sizeof(at->address))
 		return -EINVAL;
 	at->fabric = fabric;
@@ -157,18 +159,52 @@ bool tern_address_is_loopback(const char *tcp_address)
 	       memcmp(address, &in6addr_loopback, sizeof(in6addr_loopback)) == 0;
 }
 
-int tern_address_dial(
+static int add_address(
 	struct tern_domain *domain, const char *address, struct tern_candidates *out)
 {
 	const char *rest;
 
-	out->count = 0;
 	if (!scheme_is(address, "auto", &rest))
 		return add_named(domain, address, out);
 	add_shm(domain, rest, out);
 	if (tern_domain_fabric(domain, "verbs", 5) && !tern_address_is_loopback(rest))
 		add(out, tern_domain_fabric(domain, "verbs", 5), rest);
 	return add(out, tern_domain_fabric(domain, "tcp", 3), rest);
+}
+
+/* The plus behind the first address of a list; NULL: it is the only one. A plus that no
+ * "FABRIC://" follows is part of a name. */
+static const char *end_of_first(const char *list)
+{
+	for (const char *c = strchr(list, '+'); c; c = strchr(c + 1, '+')) {
+		size_t n = strspn(c + 1, "abcdefghijklmnopqrstuvwxyz-");
+
+		if (n && strncmp(c + 1 + n, "://", 3) == 0)
+			return c;
+	}
+	return NULL;
+}
+
+int tern_address_dial(
+	struct tern_domain *domain, const char *list, struct tern_candidates *out)
+{
+	const char *plus = end_of_first(list);
+	char one[160];
+	int r;
+
+	out->count = 0;
+	for (; plus; list = plus + 1, plus = end_of_first(list)) {
+		size_t bytes = (size_t)(plus - list);
+
+		if (bytes >= sizeof(one))
+			return -EINVAL;
+		memcpy(one, list, bytes);
+		one[bytes] = 0;
+		r = add_address(domain, one, out);
+		if (r < 0)
+			return r;
+	}
+	return add_address(domain, list, out);
 }
 
 int tern_address_listen(struct tern_domain *domain, const char *address,

@@ -9,7 +9,7 @@
 
 #include "transport/domain.h"
 
-#define TERN_CANDIDATES_MAX 4
+#define TERN_CANDIDATES_MAX 8
 
 struct tern_candidate {
 	struct tern_fabric *fabric;
@@ -21,9 +21,10 @@ struct tern_candidates {
 	unsigned count;
 };
 
-/* Where to connect. -EINVAL: malformed; -ENODEV: the fabric is not available here. */
+/* Where to connect: an address, or several with pluses between them. -EINVAL: malformed;
+ * -ENODEV: the fabric is not available here; -E2BIG: more than TERN_CANDIDATES_MAX. */
 int tern_address_dial(
-	struct tern_domain *domain, const char *address, struct tern_candidates *out);
+	struct tern_domain *domain, const char *list, struct tern_candidates *out);
 
 /* Where to listen. For auto that is tcp: what else follows from the port it got. */
 int tern_address_listen(struct tern_domain *domain, const char *address,

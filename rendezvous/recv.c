@@ -78,7 +78,7 @@ static bool older_ones_are_advertised(const struct tern_xfer *x)
 	return true;
 }
 
-static int make_writable(struct tern_xfer *x)
+int tern_recv_expose(struct tern_xfer *x)
 {
 	int r;
 
@@ -111,7 +111,7 @@ static int advertise(struct tern_xfer *x)
 	if (!(tern_peer_caps(peer) & TERN_CAP_PUT) || x->buf.bytes <= peer->eager_bytes ||
 		!older_ones_are_advertised(x))
 		return 0;
-	if (tern_xfer_id(x) < 0 || make_writable(x) < 0)
+	if (tern_xfer_id(x) < 0 || tern_recv_expose(x) < 0)
 		return 0;
 	if (!tern_peer_credit(peer, TERN_CREDIT_MIN))
 		return 0;
@@ -127,6 +127,7 @@ static int advertise(struct tern_xfer *x)
 		peer->credit_tx.used--;
 		return r;
 	}
+	x->told = true;
 	tern_xfer_enter(x, TERN_XFER_ADVERTISED);
 	return 0;
 }
@@ -163,6 +164,13 @@ static int start_get(struct tern_xfer *x)
 	uint64_t bytes = tern_req_of(x)->bytes;
 	int r;
 
+	if (x->record->stale)
+		return 0; /* renew.c calls again */
+	if (!x->record->has_region) {
+		tern_xfer_enter(x, TERN_XFER_ANSWERING);
+		tern_xfer_pend(x);
+		return 0;
+	}
 	x->op.done = get_done;
 	r = conn->port->ops->get(
 		conn, &x->op, x->buf.mem, x->buf.offset, bytes, &x->record->region, 0);
@@ -178,7 +186,7 @@ static int say_cts(struct tern_xfer *x)
 	int r = tern_xfer_id(x);
 
 	if (r == 0)
-		r = make_writable(x);
+		r = tern_recv_expose(x);
 	if (r < 0)
 		return -EAGAIN;
 	h.src = x->id;
@@ -188,6 +196,7 @@ static int say_cts(struct tern_xfer *x)
 	r = tern_stream_send(x->peer, &h, NULL, NULL);
 	if (r < 0)
 		return r;
+	x->told = true;
 	tern_xfer_enter(x, TERN_XFER_FILLING);
 	tern_record_free(TERN_TAKE(x->record));
 	return 0;
@@ -295,7 +304,9 @@ static int peek(struct tern_xfer *x)
 	const void *data = NULL;
 	int r = -ENOTSUP;
 
-	if (conn->caps & TERN_CAP_PEEK) {
+	if (x->record->stale)
+		return 0; /* renew.c calls again */
+	if ((conn->caps & TERN_CAP_PEEK) && x->record->has_region) {
 		x->op.done = peek_ready;
 		r = conn->port->ops->peek(
 			conn, &x->op, &x->record->region, 0, req->bytes, &data);
@@ -322,6 +333,7 @@ static void pair(struct tern_xfer *x, struct tern_record *record)
 	tern_list_remove(&x->queue);
 	tern_match_remove(&x->peer->match, &x->node);
 	tern_xfer_forget_id(x);
+	x->told = false;
 	if (tern_xfer_withdraw(x, -EPROTO) < 0) {
 		/* The peer writes into room that it knows to be taken. */
 		tern_record_free(record);
@@ -460,7 +472,8 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_record *record;
 	struct tern_xfer *x;
 
-	if (!h->src || readable != !!(h->flags & TERN_FLAG_REGION))
+	/* Without a region where there could be one: it was said on another fabric. */
+	if (!h->src || (!readable && (h->flags & TERN_FLAG_REGION)))
 		return -EPROTO;
 	record = tern_record_new(peer, h);
 	x = oldest_recv(peer, &triple);

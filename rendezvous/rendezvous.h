@@ -10,6 +10,9 @@
  *                                                             xfer.c send.c recv.c
  *     record   a message of the peer's that waits for our half, or our answer to it
  *
+ * Regions belong to a link: on the next one, perhaps of another fabric, they are told anew
+ * (renew.c).
+ *
  * Everything runs on the context's thread. docs/protocol.md tells how the halves pair.
  */
 #ifndef TERN_RENDEZVOUS_RENDEZVOUS_H
@@ -144,6 +147,7 @@ struct tern_peer {
 	struct tern_rdv *rdv;
 	struct tern_port *port; /* of the fabric that it was reached by */
 	bool pumping, serving_starved;
+	bool renewing; /* some xfers are to be renewed */
 	struct tern_peer_opts opts;
 	char own_name[64], name[160];
 	enum tern_peer_state state;
@@ -158,7 +162,8 @@ struct tern_peer {
 	uint32_t lost_acked, fruitless; /* see session.c */
 
 	struct tern_candidates candidates; /* dialler: addresses to try, in order */
-	unsigned candidate;
+	unsigned candidate, home; /* the one in use; the first that it came up on */
+	unsigned tried;           /* one after the other without success */
 	uint64_t give_up_ns;
 	uint64_t backoff_ns;
 	struct tern_timer retry;
@@ -237,6 +242,8 @@ int tern_stream_flush(struct tern_peer *peer);       /* -EAGAIN: something still
 bool tern_stream_busy(const struct tern_peer *peer); /* unacknowledged or waiting */
 void tern_stream_tell(struct tern_peer *peer);       /* ack and credit, soon */
 void tern_stream_ping(struct tern_peer *peer, bool reply);
+/* Without a number, at once, before what waits. -EAGAIN: no room. */
+int tern_stream_bare(struct tern_peer *peer, const struct tern_header *header);
 
 /* ---- channels and transfers ----------------------------------------------------------
  */
@@ -299,6 +306,9 @@ struct tern_xfer {
 	uint8_t rails_used, rails_asked, rails_confirmed;
 	bool is_send, exposed, cancelled, cancel_told, acked;
 	bool counted; /* in channel->moving */
+	/* renew.c: the peer knows a region of ours; and is to be told of it again; the
+	 * peer's region, in `region`, is of an earlier link. */
+	bool told, renew, stale;
 };
 
 _Static_assert(sizeof(struct tern_xfer) <= sizeof(((struct tern_req *)0)->priv),
@@ -327,6 +337,7 @@ struct tern_record {
 	uint8_t type;   /* EAGER, RTS, POST */
 	uint8_t answer; /* ATS, NACK, CANCEL_ACK: what is to be said */
 	bool has_region;
+	bool stale;     /* the region is of an earlier link */
 	int16_t status; /* of the answer */
 };
 
@@ -343,6 +354,7 @@ void tern_xfer_end(struct tern_xfer *x, int status);
 int tern_xfer_id(struct tern_xfer *x); /* gives it an id. -EAGAIN: 65535 are in use */
 struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id);
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
+int tern_recv_expose(struct tern_xfer *x); /* its room, or its route's */
 void tern_peer_pump(struct tern_peer *peer); /* lets move what can */
 void tern_xfer_complete(
 	struct tern_xfer *x, int status); /* nothing touches it any more */
@@ -362,7 +374,8 @@ unsigned char *tern_record_payload(const struct tern_record *record);
 /* send.c */
 void tern_send_begin(struct tern_xfer *x);
 int tern_send_advance(struct tern_xfer *x); /* -EAGAIN: later; -ENOBUFS: wants a credit */
-int tern_send_write(struct tern_xfer *x);   /* issues puts; -EAGAIN */
+/* Issues puts. -EAGAIN; -EINPROGRESS: it waits for its rails, or for its region. */
+int tern_send_write(struct tern_xfer *x);
 void tern_send_cancel(struct tern_xfer *x);
 void tern_send_acked(struct tern_peer *peer);
 void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack);
@@ -391,6 +404,14 @@ int tern_on_cancel_ack(struct tern_peer *peer, const struct tern_header *header)
 int tern_cancel_say(struct tern_xfer *x);
 
 void tern_send_settled(struct tern_xfer *x); /* a rail has confirmed */
+
+/* renew.c */
+void tern_renew_lost(struct tern_peer *peer);
+void tern_renew_move(struct tern_peer *peer, struct tern_port *port);
+void tern_renew_begin(struct tern_peer *peer);
+int tern_renew_pump(struct tern_peer *peer);
+int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e);
+int tern_on_renew(struct tern_peer *peer, const struct tern_header *header);
 
 /* rail.c */
 void tern_rails_dial(struct tern_peer *peer);

@@ -22,6 +22,7 @@ struct tern_xfer;
 struct tern_retained {
 	uint32_t offset, bytes, head_bytes;
 	uint32_t seq;
+	bool stale;             /* its region is of an earlier link */
 	struct tern_xfer *xfer; /* DONE: whose puts go before it; NULL if it has none */
 };
 

@@ -58,6 +58,7 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 	tern_list_remove(&x->queue);
 	x->remote_id = record->src;
 	x->region = record->region;
+	x->stale = record->stale;
 	if (x->buf.bytes > record->bytes)
 		x->result = -EMSGSIZE;
 	tern_record_free(record);
@@ -203,7 +204,10 @@ static int say_rts(struct tern_xfer *x)
 		h.flags |= TERN_FLAG_REGION;
 		h.region = x->region;
 	}
-	return tern_stream_send(x->peer, &h, NULL, NULL);
+	r = tern_stream_send(x->peer, &h, NULL, NULL);
+	if (r == 0)
+		x->told = x->exposed;
+	return r;
 }
 
 static int announce(struct tern_xfer *x)
@@ -380,6 +384,8 @@ int tern_send_write(struct tern_xfer *x)
 {
 	int r = 0;
 
+	if (x->stale && x->issued < x->buf.bytes && !x->cancelled)
+		return x->state == TERN_XFER_WRITING ? -EINPROGRESS : -EAGAIN;
 	if (x->state != TERN_XFER_WRITING) { /* sent again by the stream: all of it */
 		while (r == 0 && x->issued < x->buf.bytes)
 			r = put_chunk(x);
@@ -482,6 +488,7 @@ int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *h)
 	if (!(h->flags & TERN_FLAG_REGION) || !h->src || h->bytes < x->buf.bytes)
 		return -EPROTO;
 	unexpose(x);
+	x->told = false;
 	tern_list_remove(&x->queue);
 	x->remote_id = h->src;
 	x->region = h->region;

@@ -22,7 +22,7 @@
 #define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
 /* Links in a row that came up and carried none of what waited: the path lets small
  * messages through and not large ones, or one end refuses what the other sends. */
-#define FRUITLESS_MAX    16u
+#define FRUITLESS_MAX 16u
 
 static void end_call(struct tern_deferred *deferred);
 static void retry(struct tern_timer *timer);
@@ -128,6 +128,34 @@ struct tern_peer *tern_peer_by_token(
 
 static void dial_failed(struct tern_peer *peer, int status);
 
+/* Addresses of the session: once it has come up on one, that and those behind it. */
+static unsigned choices(const struct tern_peer *peer)
+{
+	return peer->candidates.count - peer->home;
+}
+
+/* A host that never answers must not cost more than the whole time there is, nor a fabric
+ * that it does not have the time of those that it has. */
+static uint64_t attempt_until(const struct tern_peer *peer)
+{
+	uint64_t now_ns = now_of(peer);
+	uint64_t left_ns = peer->give_up_ns > now_ns ? peer->give_up_ns - now_ns : 0;
+
+	return peer->tried + 1 < choices(peer)
+		       ? now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS)
+		       : peer->give_up_ns;
+}
+
+/* False: each was tried, and it is time for a pause. */
+static bool next_candidate(struct tern_peer *peer)
+{
+	unsigned at = peer->candidate - peer->home;
+
+	peer->candidate = peer->home + (at + 1) % choices(peer);
+	peer->tried = (peer->tried + 1) % choices(peer);
+	return peer->tried > 0;
+}
+
 static int start_link(struct tern_peer *peer)
 {
 	const struct tern_candidate *to = &peer->candidates.at[peer->candidate];
@@ -150,13 +178,7 @@ static int start_link(struct tern_peer *peer)
 		return r;
 	link->peer = peer;
 	peer->link_count++;
-	/* A host that never answers must not cost more than the whole time there is, nor
-	 * a fabric that it does not have the time of those that it has. */
-	tern_timer_set(peer->rdv->ctx, &link->timer,
-		peer->state == TERN_PEER_STATE_START &&
-				peer->candidate + 1 < peer->candidates.count
-			? TERN_MIN(peer->give_up_ns, now_of(peer) + CANDIDATE_NS)
-			: peer->give_up_ns);
+	tern_timer_set(peer->rdv->ctx, &link->timer, attempt_until(peer));
 	return 0;
 }
 
@@ -195,13 +217,10 @@ static void dial_failed(struct tern_peer *peer, int status)
 		tern_peer_down(peer, status);
 		return;
 	}
-	if (peer->state == TERN_PEER_STATE_START &&
-		++peer->candidate < peer->candidates.count) {
+	if (next_candidate(peer)) {
 		set_timer(peer, &peer->retry, 0);
 		return;
 	}
-	if (peer->state == TERN_PEER_STATE_START)
-		peer->candidate = 0;
 	if (now_of(peer) >= peer->give_up_ns) {
 		tern_peer_down(peer, status);
 		return;
@@ -321,7 +340,23 @@ static void first_up(struct tern_peer *peer, const struct tern_link *link)
 	peer->eager_bytes = TERN_MIN(own, theirs->eager_bytes);
 	peer->port = link->conn->port;
 	peer->fabric_name = peer->port->ops->name;
+	peer->home = peer->candidate;
 	name_it(peer, link);
+}
+
+/* A session on a new link, perhaps of another fabric than it was on before. */
+static void next_up(struct tern_peer *peer, const struct tern_link *link)
+{
+	struct tern_port *port = link->conn->port;
+
+	if (port != peer->port) {
+		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
+			"%s: goes on over %s: %s was lost: %s", peer->name,
+			port->ops->name, peer->fabric_name,
+			tern_status_text(peer->cause));
+		tern_renew_move(peer, port);
+	}
+	tern_renew_begin(peer);
 }
 
 /* Counters that can follow from what we know. */
@@ -337,8 +372,11 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 {
 	bool first = peer->state == TERN_PEER_STATE_START;
 
+	/* A session that can lose its link cannot go on over one that is kept for good.
+	 */
 	if (peer->state == TERN_PEER_STATE_DOWN ||
-		(first && !peer->dialler && !link->listener)) {
+		(first ? !peer->dialler && !link->listener
+		       : (link->conn->caps & TERN_CAP_BOUND) != 0)) {
 		tern_link_close(link, -ECONNRESET, false);
 		return;
 	}
@@ -356,6 +394,9 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	peer->heard = true;
 	peer->silent_ns = 0;
 	peer->backoff_ns = BACKOFF_FIRST_NS;
+	peer->tried = 0;
+	if (!first)
+		next_up(peer, link);
 	tern_timer_clear(peer->rdv->ctx, &peer->retry);
 	if (peer->fin_sent)
 		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.dead_ns);

@@ -6,7 +6,8 @@
  * A header's `ack` and `credit` are those of the moment the message was made, also when
  * it is sent again: what they say is part of the order (see send.c on POSTs). Messages
  * without a number (CREDIT, PING) are sent only when nothing numbered waits, so that
- * order holds for their counters too.
+ * order holds for their counters too. RENEW is without one as well, and goes before what
+ * is sent again, which needs it: so its `ack` is not part of the order.
  *
  * On a fabric whose connection cannot come back (TERN_CAP_BOUND) nothing is kept.
  */
@@ -72,9 +73,13 @@ int tern_stream_flush(struct tern_peer *peer)
 {
 	struct tern_retain *retain = &peer->retain;
 
+	if (tern_renew_pump(peer) < 0)
+		return -EAGAIN;
 	while (retain->sent_count < retain->count) {
 		struct tern_retained *e = tern_retain_at(retain, retain->sent_count);
 
+		if (tern_renew_retained(peer, e) < 0)
+			return -EAGAIN;
 		if (e->xfer && tern_send_write(e->xfer) < 0)
 			return -EAGAIN;
 		if (give_kept(peer, e) < 0)
@@ -133,18 +138,22 @@ int tern_stream_send(struct tern_peer *peer, const struct tern_header *header,
 	return 0;
 }
 
-/* Unnumbered, and only if nothing numbered waits. */
+int tern_stream_bare(struct tern_peer *peer, const struct tern_header *header)
+{
+	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
+	size_t bytes = tern_header_encode(header, head);
+
+	stamp(peer, head, peer->tx_seq);
+	return give(peer, head, bytes, NULL, 0);
+}
+
+/* Only if nothing numbered waits. */
 static int say_bare(struct tern_peer *peer, uint8_t type, uint16_t flags)
 {
-	struct tern_header h = {.type = type, .flags = flags};
-	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
-	size_t bytes;
-
 	if (peer->state != TERN_PEER_STATE_UP || tern_stream_flush(peer) < 0)
 		return -EAGAIN;
-	bytes = tern_header_encode(&h, head);
-	stamp(peer, head, peer->tx_seq);
-	if (give(peer, head, bytes, NULL, 0) < 0)
+	if (tern_stream_bare(peer, &(struct tern_header){.type = type, .flags = flags}) <
+		0)
 		return -EAGAIN;
 	told(peer);
 	return 0;
@@ -218,6 +227,7 @@ static int (*const handlers[TERN_MSG_TYPE_COUNT])(
 	[TERN_MSG_NACK] = tern_send_on_ats,
 	[TERN_MSG_PING] = on_ping,
 	[TERN_MSG_FIN] = on_fin,
+	[TERN_MSG_RENEW] = tern_on_renew,
 };
 
 static int check_counters(
@@ -262,7 +272,8 @@ static void take_counters(struct tern_peer *peer, const struct tern_header *h)
 		if (tern_credit_worth_telling(&peer->credit_rx))
 			tern_stream_tell(peer);
 	}
-	tern_send_forget_sent(peer, h->ack);
+	if (h->type != TERN_MSG_RENEW)
+		tern_send_forget_sent(peer, h->ack);
 	if (tern_seq_before(peer->acked, h->ack)) {
 		peer->acked = h->ack;
 		tern_retain_ack(&peer->retain, h->ack);
@@ -351,9 +362,13 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 		tern_send_acked(peer);
 	}
 	retain->sent_count = 0;
-	for (uint32_t i = 0; i < retain->count; i++)
-		tern_header_restamp(
-			tern_retain_data(retain, tern_retain_at(retain, i)), peer->epoch);
+	for (uint32_t i = 0; i < retain->count; i++) {
+		struct tern_retained *e = tern_retain_at(retain, i);
+		void *head = tern_retain_data(retain, e);
+
+		tern_header_restamp(head, peer->epoch);
+		e->stale = tern_header_has_region(head);
+	}
 	peer->ack_due = true; /* counters may have been lost with the last link */
 	tern_stream_tell(peer);
 }
@@ -368,4 +383,5 @@ void tern_stream_lost(struct tern_peer *peer)
 		else
 			tern_recv_lost(x);
 	}
+	tern_renew_lost(peer);
 }

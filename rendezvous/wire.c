@@ -101,6 +101,38 @@ uint8_t tern_header_type(const void *encoded)
 	return ((const unsigned char *)encoded)[OFF_TYPE];
 }
 
+uint32_t tern_header_src(const void *encoded)
+{
+	return tern_get_le32((const unsigned char *)encoded + OFF_SRC);
+}
+
+bool tern_header_has_region(const void *encoded)
+{
+	return tern_get_le16((const unsigned char *)encoded + OFF_FLAGS) &
+	       TERN_FLAG_REGION;
+}
+
+size_t tern_header_set_region(
+	void *encoded, size_t head_bytes, const struct tern_region *region)
+{
+	unsigned char *p = encoded;
+	unsigned char *at = p + TERN_HEADER_BYTES + p[OFF_RANK] * 8u;
+	size_t behind = head_bytes - (size_t)(at - p) - REGION_BYTES;
+
+	tern_assert(tern_header_has_region(encoded));
+	if (region) {
+		for (int i = 0; i < 4; i++)
+			tern_put_le64(at + 8 * i, region->word[i]);
+		return head_bytes;
+	}
+	memmove(at, at + REGION_BYTES, behind);
+	tern_put_le16(p + OFF_FLAGS,
+		(uint16_t)(tern_get_le16(p + OFF_FLAGS) & ~TERN_FLAG_REGION));
+	tern_put_le16(p + OFF_EXT_BYTES,
+		(uint16_t)(tern_get_le16(p + OFF_EXT_BYTES) - REGION_BYTES));
+	return head_bytes - REGION_BYTES;
+}
+
 static int refuse(const char **why, const char *text)
 {
 	*why = text;
@@ -230,7 +262,7 @@ const char *tern_message_name(uint8_t type)
 {
 	static const char *const names[TERN_MSG_TYPE_COUNT] = {"?", "HELLO", "EAGER",
 		"POST", "RTS", "CTS", "DONE", "ATS", "CREDIT", "CANCEL", "CANCEL_ACK",
-		"NACK", "PING", "FIN"};
+		"NACK", "PING", "FIN", "RENEW"};
 
 	return names[type < TERN_MSG_TYPE_COUNT ? type : 0];
 }

@@ -39,7 +39,7 @@
 #include "transport/fabric.h"
 
 #define TERN_WIRE_MAGIC   0x4e54u
-#define TERN_WIRE_VERSION 1u
+#define TERN_WIRE_VERSION 2u
 
 #define TERN_HEADER_BYTES 64u
 #define TERN_NAME_MAX     255u
@@ -65,6 +65,9 @@ enum tern_message_type {
 	TERN_MSG_NACK = 11, /* to an RTS: refused for `status` */
 	TERN_MSG_PING = 12,
 	TERN_MSG_FIN = 13, /* nothing will follow */
+	/* owner of `src`, on a new link: its region is this one from now on; without one,
+	 * it cannot be read any more */
+	TERN_MSG_RENEW = 14,
 	TERN_MSG_TYPE_COUNT
 };
 
@@ -96,7 +99,8 @@ struct tern_header {
 /* Messages that the session numbers, keeps until acknowledged, and sends again. */
 static inline bool tern_type_is_sequenced(uint8_t type)
 {
-	return type != TERN_MSG_HELLO && type != TERN_MSG_CREDIT && type != TERN_MSG_PING;
+	return type != TERN_MSG_HELLO && type != TERN_MSG_CREDIT &&
+	       type != TERN_MSG_PING && type != TERN_MSG_RENEW;
 }
 
 /* Messages that take a record at the receiver, and so a credit of the sender. */
@@ -114,8 +118,13 @@ void tern_header_stamp(void *encoded, uint32_t epoch, uint32_t seq, uint32_t ack
 	uint32_t credit, uint16_t extra_flags);
 /* A new epoch for a message that is sent again. */
 void tern_header_restamp(void *encoded, uint32_t epoch);
-/* Its type and destination. */
+/* Its type, its sender's request id; does it have a region? */
 uint8_t tern_header_type(const void *encoded);
+uint32_t tern_header_src(const void *encoded);
+bool tern_header_has_region(const void *encoded);
+/* Another region in the place of the one that it has; NULL: none. Its new length. */
+size_t tern_header_set_region(
+	void *encoded, size_t head_bytes, const struct tern_region *region);
 
 /*
  * Checks and decodes a message that is not a HELLO. -EPROTO, and *why says which field

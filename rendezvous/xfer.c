@@ -44,8 +44,9 @@ static const uint32_t edges[TERN_XFER_STATE_COUNT] = {
 			     TO(ANSWERING) | TO(FLUSHING) | TO(ENDED),
 	[TERN_XFER_ADVERTISED] = TO(POSTED) | TO(FLUSHING) | TO(ENDED),
 	[TERN_XFER_ALLOCATING] = TO(READING) | TO(ANSWERING) | TO(ENDED),
-	[TERN_XFER_PEEKING] = TO(ALLOCATING) | TO(READING) | TO(HELD) | TO(ENDED),
-	[TERN_XFER_READING] = TO(ENDED),
+	[TERN_XFER_PEEKING] =
+		TO(ALLOCATING) | TO(READING) | TO(ANSWERING) | TO(HELD) | TO(ENDED),
+	[TERN_XFER_READING] = TO(ANSWERING) | TO(ENDED),
 	[TERN_XFER_ANSWERING] = TO(FILLING) | TO(FLUSHING) | TO(ENDED),
 	[TERN_XFER_FILLING] = TO(FLUSHING) | TO(ENDED),
 	[TERN_XFER_FLUSHING] = TO(ENDED),
@@ -235,6 +236,7 @@ int tern_xfer_withdraw(struct tern_xfer *x, int status)
 	x->op.done = flushed;
 	if (port->ops->withdraw(port, &x->op, &x->region) != -EINPROGRESS)
 		return 0;
+	x->told = false;
 	x->result = status;
 	tern_xfer_enter(x, TERN_XFER_FLUSHING);
 	return -EINPROGRESS;
@@ -263,6 +265,7 @@ struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_he
 	record->shape = h->shape;
 	record->region = h->region;
 	record->has_region = h->flags & TERN_FLAG_REGION;
+	record->stale = false;
 	record->bytes = h->bytes;
 	record->src = h->src;
 	record->type = h->type;

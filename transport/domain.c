@@ -16,7 +16,7 @@
 static bool is_wanted(
 	const struct tern_fabric_ops *ops, const struct tern_domain_opts *opts)
 {
-	bool sim = strcmp(ops->name, "sim") == 0;
+	bool sim = strncmp(ops->name, "sim", 3) == 0;
 
 	return sim == (opts->sim != NULL);
 }

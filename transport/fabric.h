@@ -259,6 +259,7 @@ struct tern_conn {
 extern const struct tern_fabric_ops tern_tcp_fabric_ops;
 extern const struct tern_fabric_ops tern_shm_fabric_ops;
 extern const struct tern_fabric_ops tern_sim_fabric_ops;
+extern const struct tern_fabric_ops tern_sim_b_fabric_ops;
 extern const struct tern_fabric_ops tern_verbs_fabric_ops;
 
 #endif

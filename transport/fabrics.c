@@ -28,5 +28,6 @@ const struct tern_fabric_ops *const tern_fabric_table[] = {
 	&tern_verbs_fabric_ops,
 	&tern_tcp_fabric_ops,
 	&tern_sim_fabric_ops,
+	&tern_sim_b_fabric_ops,
 	NULL,
 };

@@ -11,7 +11,7 @@
 
 #include <tern/memory.h>
 
-#define TERN_FABRICS_MAX 4
+#define TERN_FABRICS_MAX 5
 
 struct tern_mem {
 	struct tern_domain *domain;

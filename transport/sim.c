@@ -19,6 +19,7 @@ struct tern_sim {
 	struct tern_sim_event **heap;
 	uint32_t event_count, capacity;
 	struct tern_list processes, files, lsns, conns;
+	bool broken;
 };
 
 struct tern_sim_process {
@@ -442,6 +443,8 @@ struct tern_sim *tern_sim_new(const struct tern_sim_opts *opts)
 	sim->now_ns = TERN_NS_PER_S; /* nobody's clock starts at zero */
 	if (!sim->opts.caps)
 		sim->opts.caps = TERN_CAP_PUT;
+	if (!sim->opts.caps_b)
+		sim->opts.caps_b = TERN_CAP_PUT;
 	if (!sim->opts.delay_max_ns) {
 		sim->opts.delay_min_ns = TERN_NS_PER_US;
 		sim->opts.delay_max_ns = 50 * TERN_NS_PER_US;
@@ -577,6 +580,18 @@ struct tern_rng *tern_sim_rng(struct tern_sim *sim)
 uint64_t tern_sim_hash(const struct tern_sim *sim)
 {
 	return sim->hash;
+}
+
+bool tern_sim_broken(const struct tern_sim *sim)
+{
+	return sim->broken;
+}
+
+void tern_sim_break(struct tern_sim *sim, bool broken)
+{
+	sim->broken = broken;
+	if (broken)
+		tern_sim_fabric_break(sim);
 }
 
 const struct tern_sim_opts *tern_sim_opts(const struct tern_sim *sim)

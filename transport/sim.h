@@ -22,7 +22,8 @@ struct tern_sim_process;
 
 struct tern_sim_opts {
 	uint64_t seed;
-	uint32_t caps; /* of every conn; 0: TERN_CAP_PUT */
+	uint32_t caps;   /* of every conn of the fabric sim; 0: TERN_CAP_PUT */
+	uint32_t caps_b; /* of sim-b; 0: TERN_CAP_PUT */
 	uint64_t delay_min_ns,
 		delay_max_ns;     /* of everything that takes time; 0: 1 us, 50 us */
 	uint64_t chunk_bytes;     /* 0: 4 KiB */
@@ -60,6 +61,9 @@ uint64_t tern_sim_hash(const struct tern_sim *sim);
 /* Cuts a connection chosen by the seed: what is in flight may or may not have happened,
  * and bytes may still land until the side concerned hears of it. False: there is none. */
 bool tern_sim_cut(struct tern_sim *sim);
+/* The fabric sim carries nothing any more, or again: its connections end, and nobody can
+ * connect over it. sim-b, which is all the same otherwise, goes on. */
+void tern_sim_break(struct tern_sim *sim, bool broken);
 /* The process is gone this instant; its peers hear of it later. Its contexts are no
  * longer driven, and can be freed. */
 void tern_sim_crash(struct tern_sim_process *process);
@@ -89,10 +93,12 @@ const struct tern_sim_opts *tern_sim_opts(const struct tern_sim *sim);
 /* The process has something to do: its turn comes before the clock moves on. */
 void tern_sim_rouse(struct tern_sim_process *process);
 struct tern_sim *tern_sim_of(struct tern_sim_process *process);
+bool tern_sim_broken(const struct tern_sim *sim);
 struct tern_list *tern_sim_lsns(struct tern_sim *sim);
 struct tern_list *tern_sim_conns(struct tern_sim *sim);
 const char *tern_sim_process_name(const struct tern_sim_process *process);
 bool tern_sim_crashed(const struct tern_sim_process *process);
 void tern_sim_fabric_crash(struct tern_sim_process *process);
+void tern_sim_fabric_break(struct tern_sim *sim);
 
 #endif

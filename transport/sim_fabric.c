@@ -72,6 +72,11 @@ void sim_post_event(struct tern_sim_event *event)
 		free_item(i);
 }
 
+static bool is_b(const struct sim_port *port)
+{
+	return port->base.ops == &tern_sim_b_fabric_ops;
+}
+
 static struct side *new_side(struct sim_port *port)
 {
 	const struct tern_sim_opts *opts = tern_sim_opts(sim_of(port));
@@ -79,7 +84,7 @@ static struct side *new_side(struct sim_port *port)
 
 	tern_assert(s);
 	s->base.port = &port->base;
-	s->base.caps = opts->caps;
+	s->base.caps = is_b(port) ? opts->caps_b : opts->caps;
 	s->base.eager_bytes = opts->eager_bytes;
 	s->base.chunk_bytes = opts->chunk_bytes;
 	s->refs = 1; /* until `closed` was reported */
@@ -178,6 +183,16 @@ bool tern_sim_cut(struct tern_sim *sim)
 	return false;
 }
 
+void tern_sim_fabric_break(struct tern_sim *sim)
+{
+	tern_list_for_each (n, tern_sim_conns(sim)) {
+		struct side *s = tern_list_entry(n, struct side, of_sim);
+
+		if (!is_b(side_port(s)))
+			end_at(s, -ETIMEDOUT, later(sim) + tern_sim_delay(sim));
+	}
+}
+
 void tern_sim_fabric_crash(struct tern_sim_process *process)
 {
 	struct tern_sim *sim = tern_sim_of(process);
@@ -205,12 +220,14 @@ void tern_sim_fabric_crash(struct tern_sim_process *process)
 
 /* ---- connecting ---- */
 
-static struct sim_lsn *find_lsn(struct tern_sim *sim, const char *address)
+/* As `port` sees it: only those of its fabric. */
+static struct sim_lsn *find_lsn(struct sim_port *port, const char *address)
 {
-	tern_list_for_each (n, tern_sim_lsns(sim)) {
+	tern_list_for_each (n, tern_sim_lsns(sim_of(port))) {
 		struct sim_lsn *l = tern_list_entry(n, struct sim_lsn, node);
 
-		if (strcmp(l->address, address) == 0)
+		if (l->base.port->ops == port->base.ops &&
+			strcmp(l->address, address) == 0)
 			return l;
 	}
 	return NULL;
@@ -223,7 +240,7 @@ static int sim_listen(struct tern_port *base, const char *address, struct tern_l
 
 	if (!*address || strlen(address) >= sizeof(l->address))
 		return -EINVAL;
-	if (find_lsn(sim, address))
+	if (find_lsn(port_of(base), address))
 		return -EADDRINUSE;
 	l = calloc(1, sizeof(*l));
 	if (!l)
@@ -290,9 +307,11 @@ static void connect_event(struct tern_sim_event *event)
 
 	if (s->state == SIDE_DIALLING) { /* else its port may be gone */
 		struct tern_sim *sim = sim_of(side_port(s));
-		struct sim_lsn *l = find_lsn(sim, s->address);
+		struct sim_lsn *l = find_lsn(side_port(s), s->address);
 
-		if (l && !tern_sim_dice(sim, tern_sim_opts(sim)->refuse_permille))
+		if (tern_sim_broken(sim) && !is_b(side_port(s)))
+			end_at(s, -EHOSTUNREACH, later(sim));
+		else if (l && !tern_sim_dice(sim, tern_sim_opts(sim)->refuse_permille))
 			arrive(sim, s, l);
 		else
 			end_at(s, -ECONNREFUSED, later(sim));
@@ -498,6 +517,9 @@ static int sim_port_new(struct tern_fabric *fabric, const struct tern_port_opts 
 		.handler_arg = opts->arg,
 		.message_bytes = opts->message_bytes};
 	port->process = f->process;
+	/* No region of one fabric is ever one of the other. */
+	for (uint32_t i = 0; is_b(port) && i < WINDOWS_MAX; i++)
+		port->windows[i].generation = 1u << 31;
 	tern_list_init(&port->sides);
 	tern_list_init(&port->inbox);
 	tern_list_push(&f->ports, &port->node);
@@ -519,27 +541,18 @@ static void sim_port_free(struct tern_port *base)
 	free(port);
 }
 
-const struct tern_fabric_ops tern_sim_fabric_ops = {
-	.name = "sim",
-	.open = sim_open,
-	.close = sim_close,
-	.mem_register = sim_mem_register,
-	.mem_unregister = sim_mem_unregister,
-	.port_new = sim_port_new,
-	.port_free = sim_port_free,
-	.listen = sim_listen,
-	.lsn_address = sim_lsn_address,
-	.lsn_close = sim_lsn_close,
-	.connect = sim_connect,
-	.conn_close = sim_conn_close,
-	.send = sim_send,
-	.put = sim_put,
-	.get = sim_get,
-	.peek = sim_peek,
-	.unpeek = sim_unpeek,
-	.expose = sim_expose,
-	.withdraw = sim_withdraw,
-	.poll = sim_poll,
-	.arm = sim_arm,
-	.fd = sim_fd,
-};
+#define SIM_OPS(fabric_name)                                                             \
+	{                                                                                \
+		.name = fabric_name, .open = sim_open, .close = sim_close,               \
+		.mem_register = sim_mem_register, .mem_unregister = sim_mem_unregister,  \
+		.port_new = sim_port_new, .port_free = sim_port_free,                    \
+		.listen = sim_listen, .lsn_address = sim_lsn_address,                    \
+		.lsn_close = sim_lsn_close, .connect = sim_connect,                      \
+		.conn_close = sim_conn_close, .send = sim_send, .put = sim_put,          \
+		.get = sim_get, .peek = sim_peek, .unpeek = sim_unpeek,                  \
+		.expose = sim_expose, .withdraw = sim_withdraw, .poll = sim_poll,        \
+		.arm = sim_arm, .fd = sim_fd,                                            \
+	}
+
+const struct tern_fabric_ops tern_sim_fabric_ops = SIM_OPS("sim");
+const struct tern_fabric_ops tern_sim_b_fabric_ops = SIM_OPS("sim-b");

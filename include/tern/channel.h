@@ -71,7 +71,13 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * Starts to connect and returns at once; requests may be posted straight away. Retries
  * until the context's connect_ns has passed, then the peer goes DOWN with the last cause:
  * -ECONNREFUSED, -ETIMEDOUT, -EPROTO (not a Tern peer), -EPROTONOSUPPORT (another
- * version), -EACCES (the secret does not match). -EINVAL at once: malformed address.
+ * version), -EACCES (the secret does not match). At once: -EINVAL, malformed address;
+ * -ENODEV, a fabric that is not available here; -E2BIG, more than eight addresses.
+ *
+ * `address` may be several, "verbs://10.1.0.7:5000+tcp://10.0.0.7:5000": they are tried in
+ * this order, and a connection that is lost later may come back on the one that it had or
+ * on one behind it; no request notices. "auto://HOST:PORT" is such a list: shm on this
+ * host, verbs, tcp. (A peer reached by shm shares its fate: that is not left again.)
  */
 TERN_API int tern_connect(struct tern_context *ctx, const char *address,
 	const struct tern_peer_opts *opts, struct tern_peer **out);

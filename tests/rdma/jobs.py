@@ -147,6 +147,34 @@ def a_device_that_is_removed_ends_the_job():
     job.train(*job.small(*OVER_VERBS, steps=5))
 
 
+def a_job_goes_on_over_tcp_when_its_device_is_removed():
+    common = ["--slots", 4, "--workers", 2]
+    reference = saved("before", *common, "--fabric", "shm", steps=400)
+    directory = job.SCRATCH / "after"
+    server = job.Job("server", "--listen", "10.7.0.2:0", "--fabric", "auto", "--json")
+    workers = []
+    try:
+        place = server.wait_event(lambda e: e["event"] == "listening")["address"]
+        place = place.removeprefix("auto://")
+        # auto itself would take shm on this one host.
+        join = ["--join", f"verbs://{place}+tcp://{place}", "--verbs", "from=10.7.0.1"]
+        workers = [job.Job("worker", *job.small(*common, *join, "--index", i, "--save",
+                                                directory, steps=400), "--json")
+                   for i in range(2)]
+        workers[0].wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+        system("rdma", "link", "delete", "rxe0")
+        for running in workers:
+            running.end()
+            assert running.code == 0, running.error
+            told = [e["text"] for e in running.events if e["event"] == "log"]
+            assert any("goes on over tcp: verbs was lost" in t for t in told), told
+    finally:
+        system("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "va")
+        for running in [server, *workers]:
+            running.kill()
+    assert next(directory.glob("*.safetensors")).read_bytes() == reference, "other bytes"
+
+
 def transfers_end_when_their_device_goes():
     transfers = job.Job("bench", "bw", *OVER_VERBS, "--size", 1 << 20, "--rounds", 1_000_000)
     time.sleep(3)
@@ -167,5 +195,6 @@ tap.run([
     a_path_that_comes_back_costs_nothing,
     a_link_that_goes_down_ends_the_job,
     a_device_that_is_removed_ends_the_job,
+    a_job_goes_on_over_tcp_when_its_device_is_removed,
     transfers_end_when_their_device_goes,
 ])

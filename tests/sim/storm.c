@@ -15,7 +15,7 @@ struct end {
 	struct tern_context *ctx;
 	struct tern_pool *pool;
 	struct tern_peer *peer;
-	struct tern_listener *listener;
+	struct tern_listener *listener, *listener_b;
 	struct world *world;
 	bool down;
 };
@@ -25,8 +25,8 @@ struct world {
 	struct end ends[2];
 	struct storm *storm;
 	uint64_t next_step_ns, last_ns;
-	unsigned cut_permille, stall_permille, crash_permille;
-	bool crashed;
+	unsigned cut_permille, stall_permille, crash_permille, break_permille;
+	bool crashed, broken;
 };
 
 static void on_event(
@@ -81,6 +81,14 @@ static const uint32_t kinds[] = {
 	TERN_CAP_PUT | TERN_CAP_GET | TERN_CAP_PEEK,
 };
 
+/* Of the fabric that a session may fall over to: all but the bound one. */
+static uint32_t kind_b(uint64_t seed)
+{
+	static const unsigned free_kinds[] = {0, 1, 3};
+
+	return kinds[free_kinds[seed / 4 % 3]];
+}
+
 static bool have_met(void *arg)
 {
 	struct world *w = arg;
@@ -94,6 +102,10 @@ static void disturb(struct world *w)
 
 	if (tern_sim_dice(w->sim, w->cut_permille))
 		tern_sim_cut(w->sim);
+	if (tern_sim_dice(w->sim, w->break_permille)) {
+		w->broken = !w->broken;
+		tern_sim_break(w->sim, w->broken);
+	}
 	if (tern_sim_dice(w->sim, w->stall_permille))
 		tern_sim_stall(w->ends[tern_rng_below(rng, 2)].process,
 			tern_rng_below(rng, 30 * TERN_NS_PER_MS));
@@ -138,8 +150,11 @@ static bool blow(struct world *w)
 
 bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 {
+	bool two = !(kinds[seed % 4] & TERN_CAP_BOUND); /* fabrics */
+	bool breaks = two && seed / 12 % 2;
 	struct tern_sim_opts opts = {.seed = seed,
 		.caps = kinds[seed % 4],
+		.caps_b = kind_b(seed),
 		.eagain_permille = seed % 3 ? 100 : 0,
 		.refuse_permille = 100,
 		.chunk_bytes = 1500,
@@ -148,13 +163,14 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 	struct storm_opts storm_opts = {.seed = seed,
 		.pair_count = 60,
 		.triple_count = 8,
-		.bytes_max = 6000,
+		.bytes_max = breaks ? 20000 : 6000, /* long: it moves over in the middle */
 		.eager_bytes = 512,
 		.cancel_permille = seed % 5 == 1 ? 200 : 0,
 		.small_room_permille = seed % 7 == 2 ? 100 : 0};
 	struct world w = {.cut_permille = seed % 2 ? 15 : 0,
 		.stall_permille = seed % 11 == 3 ? 20 : 0,
-		.crash_permille = seed % 13 == 4 ? 10 : 0};
+		.crash_permille = seed % 13 == 4 ? 10 : 0,
+		.break_permille = breaks ? 10 : 0};
 	struct storm_end ends[2];
 	bool good = true;
 
@@ -163,7 +179,10 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 	make_end(&w, &w.ends[1], "one", seed);
 	tern_listen(w.ends[0].ctx, "sim://storm", NULL, on_accept, &w.ends[0],
 		&w.ends[0].listener);
-	tern_connect(w.ends[1].ctx, "sim://storm",
+	if (two)
+		tern_listen(w.ends[0].ctx, "sim-b://storm", NULL, on_accept, &w.ends[0],
+			&w.ends[0].listener_b);
+	tern_connect(w.ends[1].ctx, two ? "sim://storm+sim-b://storm" : "sim://storm",
 		&(struct tern_peer_opts){.event = on_event,
 			.arg = &w.ends[1],
 			.pool = w.ends[1].pool,

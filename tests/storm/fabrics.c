@@ -20,7 +20,13 @@ struct end {
 	struct tern_context *ctx;
 	struct tern_pool *pool;
 	struct tern_peer *peer;
-	struct tern_listener *listener;
+	struct tern_listener *listener, *second;
+};
+
+struct bed {
+	const char *name, *address;
+	const char *second; /* where the session goes when the first fabric breaks */
+	struct tern_domain_opts opts;
 };
 
 static void on_accept(struct tern_peer *peer, void *arg)
@@ -54,15 +60,21 @@ static void both(struct end e[2])
 	tern_progress(e[1].ctx);
 }
 
-static void join(struct end e[2], const char *where)
+static void join(struct end e[2], const char *where, const char *second)
 {
 	struct tern_peer_opts opts[2] = {
 		{.pool = e[0].pool, .name = "zero"}, {.pool = e[1].pool, .name = "one"}};
+	char list[300];
+	int r = tern_listen(e[0].ctx, where, &opts[0], on_accept, &e[0], &e[0].listener);
 
-	if (tern_listen(e[0].ctx, where, &opts[0], on_accept, &e[0], &e[0].listener) <
-			0 ||
-		tern_connect(e[1].ctx, tern_listener_address(e[0].listener), &opts[1],
-			&e[1].peer) < 0) {
+	if (r == 0 && second)
+		r = tern_listen(
+			e[0].ctx, second, &opts[0], on_accept, &e[0], &e[0].second);
+	if (r == 0)
+		snprintf(list, sizeof(list), "%s%s%s",
+			tern_listener_address(e[0].listener), second ? "+" : "",
+			second ? tern_listener_address(e[0].second) : "");
+	if (r < 0 || tern_connect(e[1].ctx, list, &opts[1], &e[1].peer) < 0) {
 		fprintf(stderr, "storm: cannot connect over %s\n", where);
 		exit(1);
 	}
@@ -70,8 +82,44 @@ static void join(struct end e[2], const char *where)
 		both(e);
 }
 
-static int run(
-	const char *where, const struct tern_domain_opts *domain_opts, uint64_t seed)
+/* In the midst of it, the devices of the first fabric lose each other, or one goes. */
+static void break_first(uint64_t seed)
+{
+#if TERN_HAVE_VERBS
+	if (seed % 2)
+		fake_verbs_remove_device(seed / 2 % 2);
+	else
+		fake_verbs_cut(0, 1, true);
+#else
+	(void)seed;
+#endif
+}
+
+static void reset_fakes(void)
+{
+#if TERN_HAVE_VERBS
+	struct fake_verbs_opts fake = fake_verbs_defaults();
+
+	fake.delay_steps = 20;
+	fake.cm_delay_steps = 20;
+	fake.stall_percent = 30;
+	fake.retry_steps = 200;
+	fake_verbs_reset(&fake);
+#endif
+}
+
+/* An idle session notices as well. */
+static bool moved(struct end e[2], uint64_t limit_ns)
+{
+	while (strcmp(tern_peer_fabric(e[1].peer), "tcp") != 0) {
+		if (tern_clock_ns() >= limit_ns)
+			return false;
+		both(e);
+	}
+	return true;
+}
+
+static int run(const char *where, const struct bed *bed, uint64_t seed)
 {
 	struct tern_context_opts opts = {.eager_bytes = 1024,
 		.first_seq = UINT32_MAX - 1,
@@ -87,23 +135,33 @@ static int run(
 	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
 	struct end e[2] = {0};
 	struct storm_end ends[2];
+	uint64_t steps = 0, break_at = 10 + seed * 7 % 60;
 	struct storm *storm;
 	int r = 0;
 
+	if (bed->second)
+		reset_fakes(); /* what was broken is whole again */
 	for (int i = 0; i < 2; i++)
-		make_end(&e[i], domain_opts, &opts);
-	join(e, where);
+		make_end(&e[i], &bed->opts, &opts);
+	join(e, where, bed->second);
 	for (int i = 0; i < 2; i++) {
 		ends[i].pool = e[i].pool;
 		tern_channel_open(e[i].peer, 7, &ends[i].channel);
 	}
 	storm = storm_new(&storm_opts, ends);
 	while (!storm_is_over(storm) && tern_clock_ns() < limit) {
+		if (bed->second && ++steps == break_at)
+			break_first(seed);
 		storm_step(storm);
 		both(e);
 	}
 	if (!storm_is_over(storm)) {
 		fprintf(stderr, "storm: seed %llu hangs\n", (unsigned long long)seed);
+		exit(1);
+	}
+	if (bed->second && !moved(e, limit)) {
+		fprintf(stderr, "storm: seed %llu is still on %s\n",
+			(unsigned long long)seed, tern_peer_fabric(e[1].peer));
 		exit(1);
 	}
 	if (storm_error(storm))
@@ -117,19 +175,20 @@ static int run(
 /* On real devices, where tests/rdma says: see tests/conformance/instance_verbs.c. */
 static char verbs_address[80], verbs_options[80];
 
-static struct {
-	const char *name, *address;
-	struct tern_domain_opts opts;
-} beds[] = {
-	{"verbs", verbs_address, {.verbs = verbs_options}},
+static struct bed beds[] = {
+	{"verbs", verbs_address, NULL, {.verbs = verbs_options}},
 #if TERN_HAVE_VERBS
-	{"fake", "verbs://10.7.0.2:0", {.verbs = "from=10.7.0.1"}},
-	{"fake-guard", "verbs://10.7.0.2:0", {.verbs = "from=10.7.0.1,guard=on"}},
+	{"fake", "verbs://10.7.0.2:0", NULL, {.verbs = "from=10.7.0.1"}},
+	{"fake-guard", "verbs://10.7.0.2:0", NULL, {.verbs = "from=10.7.0.1,guard=on"}},
+	{"fall-over", "verbs://10.7.0.2:0", "tcp://127.0.0.1:0",
+		{.verbs = "from=10.7.0.1"}},
+	{"fall-over-guard", "verbs://10.7.0.2:0", "tcp://127.0.0.1:0",
+		{.verbs = "from=10.7.0.1,guard=on"}},
 #endif
-	{"tcp-uring", "tcp://127.0.0.1:0", {.tcp_engine = TERN_TCP_URING}},
-	{"tcp-epoll", "tcp://127.0.0.1:0", {.tcp_engine = TERN_TCP_EPOLL}},
-	{"shm", "shm://storm-%d", {0}},
-	{"shm-no-cma", "shm://storm-%d", {.no_cma = true}},
+	{"tcp-uring", "tcp://127.0.0.1:0", NULL, {.tcp_engine = TERN_TCP_URING}},
+	{"tcp-epoll", "tcp://127.0.0.1:0", NULL, {.tcp_engine = TERN_TCP_EPOLL}},
+	{"shm", "shm://storm-%d", NULL, {0}},
+	{"shm-no-cma", "shm://storm-%d", NULL, {.no_cma = true}},
 };
 
 static void prepare(const char *name, struct tern_domain_opts *opts)
@@ -147,13 +206,8 @@ static void prepare(const char *name, struct tern_domain_opts *opts)
 		snprintf(verbs_options, sizeof(verbs_options), "from=%s", from);
 	}
 #if TERN_HAVE_VERBS
-	if (strncmp(name, "fake", 4) == 0) {
-		struct fake_verbs_opts fake = fake_verbs_defaults();
-
-		fake.delay_steps = 20;
-		fake.cm_delay_steps = 20;
-		fake.stall_percent = 30;
-		fake_verbs_reset(&fake);
+	if (strncmp(name, "fa", 2) == 0) {
+		reset_fakes();
 		opts->verbs_api = fake_verbs_api();
 	}
 #endif
@@ -176,14 +230,14 @@ int main(int argc, char **argv)
 		else
 			snprintf(where, sizeof(where), "%s", beds[i].address);
 		for (uint64_t seed = first; seed < first + count; seed++)
-			if (run(where, &beds[i].opts, seed) < 0)
+			if (run(where, &beds[i], seed) < 0)
 				return 1;
 		printf("storm: %s: %llu seeds passed\n", argv[1],
 			(unsigned long long)count);
 		return 0;
 	}
 	fprintf(stderr,
-		"usage: storm tcp-uring|tcp-epoll|shm|shm-no-cma|verbs|fake|fake-guard "
-		"[SEEDS [FIRST]]\n");
+		"usage: storm tcp-uring|tcp-epoll|shm|shm-no-cma|verbs|fake|fake-guard|"
+		"fall-over|fall-over-guard [SEEDS [FIRST]]\n");
 	return 2;
 }

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Regions on the next link.
+ *
+ * What a region names (a window of tcp, a key of an RDMA device) belongs to a fabric, and
+ * the next link may be of another one. So whatever the peer's end, when a link is lost
+ * every region of the peer's that is still needed is stale: nothing is put or read there.
+ * Then each end tells its own anew:
+ *
+ *   - a message that has a region and is sent again gets the present one;
+ *   - of all others the peer has handled the message already: a RENEW with the id of the
+ *     request says the region. It goes before everything else on the new link, because a
+ *     DONE that is sent again waits for it, and others wait behind that DONE.
+ *
+ * Where the new fabric cannot read, an RTS is renewed without a region, and the receiver
+ * answers with a CTS instead of reading. The other way round it stays what it was.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+
+/* ---- the peer's regions ---- */
+
+static bool writes(const struct tern_xfer *x)
+{
+	return x->is_send && x->remote_id;
+}
+
+void tern_renew_lost(struct tern_peer *peer)
+{
+	tern_list_for_each (n, &peer->records) {
+		struct tern_record *record = tern_list_entry(n, struct tern_record, all);
+
+		record->stale = record->has_region;
+	}
+	tern_list_for_each (n, &peer->xfers) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		x->stale = writes(x);
+	}
+}
+
+/* The receive that waits for what an RTS says, if it is the time to go on. */
+static void go_on_reading(struct tern_peer *peer, const struct tern_record *record)
+{
+	tern_list_for_each (n, &peer->xfers) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		if (x->record != record)
+			continue;
+		if (x->state == TERN_XFER_READING || x->state == TERN_XFER_PEEKING)
+			tern_xfer_pend(x);
+		return;
+	}
+}
+
+static int renew_record(struct tern_record *record, const struct tern_header *h)
+{
+	bool has_region = h->flags & TERN_FLAG_REGION;
+
+	if (record->type == TERN_MSG_POST && !has_region)
+		return -EPROTO;
+	record->region = h->region;
+	record->has_region = has_region;
+	record->stale = false;
+	if (record->type == TERN_MSG_RTS)
+		go_on_reading(record->peer, record);
+	return 0;
+}
+
+static int renew_send(struct tern_xfer *x, const struct tern_header *h)
+{
+	if (!(h->flags & TERN_FLAG_REGION))
+		return -EPROTO;
+	x->region = h->region;
+	x->stale = false;
+	if (x->state == TERN_XFER_WRITING && !tern_list_linked(&x->queue))
+		tern_list_push(&x->peer->writing, &x->queue);
+	return 0;
+}
+
+int tern_on_renew(struct tern_peer *peer, const struct tern_header *h)
+{
+	if (!h->src)
+		return -EPROTO;
+	if ((h->flags & TERN_FLAG_REGION) && !(h->flags & TERN_FLAG_RECV) &&
+		!(tern_peer_caps(peer) & TERN_CAP_GET))
+		return -EPROTO;
+	tern_list_for_each (n, &peer->records) {
+		struct tern_record *record = tern_list_entry(n, struct tern_record, all);
+		bool of_recv = record->type == TERN_MSG_POST;
+
+		if (record->stale && record->src == h->src &&
+			of_recv == !!(h->flags & TERN_FLAG_RECV))
+			return renew_record(record, h);
+	}
+	tern_list_for_each (n, &peer->xfers) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		if (x->stale && x->remote_id == h->src && (h->flags & TERN_FLAG_RECV))
+			return renew_send(x, h);
+	}
+	return 0; /* it has not seen, or needs no more, what this is about */
+}
+
+/* ---- our own ---- */
+
+void tern_renew_move(struct tern_peer *peer, struct tern_port *port)
+{
+	tern_list_for_each (n, &peer->xfers)
+		/* No link is left, so nothing is landing any more. */
+		tern_assert(tern_xfer_withdraw(
+				    tern_list_entry(n, struct tern_xfer, all), 0) == 0);
+	tern_list_for_each (n, &peer->routes)
+		tern_route_withdraw(tern_list_entry(n, struct tern_route, node));
+	peer->port = port;
+	peer->fabric_name = port->ops->name;
+}
+
+void tern_renew_begin(struct tern_peer *peer)
+{
+	peer->renewing = false;
+	tern_list_for_each (n, &peer->xfers) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		x->renew = x->told;
+		peer->renewing = peer->renewing || x->renew;
+	}
+}
+
+/* Its present region; NULL: none, as the fabric cannot read. -EAGAIN. */
+static int region_of(struct tern_xfer *x, const struct tern_region **out)
+{
+	int r;
+
+	*out = NULL;
+	if (x->is_send && !(tern_peer_caps(x->peer) & TERN_CAP_GET))
+		return 0;
+	r = x->is_send ? tern_xfer_expose(x, TERN_ACCESS_READ) : tern_recv_expose(x);
+	*out = &x->region;
+	return r < 0 ? -EAGAIN : 0;
+}
+
+static int say_renew(struct tern_xfer *x)
+{
+	struct tern_header h = {.type = TERN_MSG_RENEW, .src = x->id};
+	const struct tern_region *region;
+
+	if (region_of(x, &region) < 0)
+		return -EAGAIN;
+	if (region) {
+		h.flags |= TERN_FLAG_REGION;
+		h.region = *region;
+	}
+	if (!x->is_send)
+		h.flags |= TERN_FLAG_RECV;
+	return tern_stream_bare(x->peer, &h);
+}
+
+int tern_renew_pump(struct tern_peer *peer)
+{
+	if (!peer->renewing)
+		return 0;
+	tern_list_for_each (n, &peer->xfers) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		/* Meanwhile the peer may have said what ends its interest. */
+		if (x->renew && x->told && say_renew(x) < 0)
+			return -EAGAIN;
+		x->renew = false;
+	}
+	peer->renewing = false;
+	return 0;
+}
+
+/* Of a request that has ended nobody reads the region any more. */
+int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e)
+{
+	static const struct tern_region nowhere;
+	const struct tern_region *region = &nowhere;
+	void *head = tern_retain_data(&peer->retain, e);
+	struct tern_xfer *x;
+	size_t head_bytes;
+
+	if (!e->stale)
+		return 0;
+	if (tern_header_type(head) == TERN_MSG_RTS &&
+		!(tern_peer_caps(peer) & TERN_CAP_GET))
+		region = NULL;
+	x = tern_xfer_by_id(peer, tern_header_src(head));
+	if (x && x->told && region_of(x, &region) < 0)
+		return -EAGAIN;
+	head_bytes = tern_header_set_region(head, e->head_bytes, region);
+	e->bytes -= e->head_bytes - (uint32_t)head_bytes;
+	e->head_bytes = (uint32_t)head_bytes;
+	e->stale = false;
+	return 0;
+}
