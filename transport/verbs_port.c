@@ -235,7 +235,7 @@ static int take_stash(struct verbs_queue *queue)
 static void break_queue(struct verbs_queue *queue)
 {
 	queue->broken = true;
-	verbs_device_failed(queue, "has a completion queue that cannot be read");
+	verbs_device_failed(queue, "has a completion queue that does not work");
 }
 
 /* At most about `budget`. */
@@ -469,10 +469,14 @@ static int arm_queue(struct verbs_queue *queue)
 
 	if (queue->stash_count)
 		return -EAGAIN;
-	if (!queue->notified && ibv_req_notify_cq(queue->cq, 0))
-		return -EIO;
+	if (queue->broken)
+		return 0;
+	if (!queue->notified && ibv_req_notify_cq(queue->cq, 0)) {
+		break_queue(queue);
+		return -EAGAIN;
+	}
 	queue->notified = true;
-	n = queue->broken ? 0 : ibv_poll_cq(queue->cq, VERBS_BATCH, queue->stash);
+	n = ibv_poll_cq(queue->cq, VERBS_BATCH, queue->stash);
 	if (n > 0)
 		queue->stash_count = n;
 	if (n < 0)

@@ -534,6 +534,28 @@ static void test_a_completion_queue_that_cannot_be_read_ends_its_conns(void **st
 	}
 }
 
+/* Nothing would wake the sleeper. */
+static void test_a_completion_queue_that_cannot_be_armed_ends_its_conns(void **state)
+{
+	struct bed *bed = two_rails(verbs_bed_defaults());
+	struct side *side = &bed->sides[A];
+	struct link *a, *b;
+	int r;
+
+	(void)state;
+	pair_on(bed, 0, &a, &b);
+	while (side_poll(side, 64) > 0)
+		;
+	fake_verbs_fail("req_notify_cq", 1, EIO);
+	r = side->fabric->ops->arm(side->port);
+	assert_int_equal(r, -EAGAIN);
+	PUMP(bed, a->closed_count && b->closed_count);
+	assert_true(verbs_logged(bed, "a completion queue that does not work"));
+	pair_on(bed, 1, &a, &b);
+	check_works(a, b);
+	verbs_bed_free(bed);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -558,6 +580,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_a_refusal_in_a_handler),
 		cmocka_unit_test(
 			test_a_completion_queue_that_cannot_be_read_ends_its_conns),
+		cmocka_unit_test(
+			test_a_completion_queue_that_cannot_be_armed_ends_its_conns),
 	};
 
 	if (argc > 1)
