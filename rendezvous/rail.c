@@ -35,12 +35,29 @@ static bool exists(const struct tern_peer *peer, unsigned rail)
 	return false;
 }
 
+/* The peer's addresses on the fabric in use, in turn from the one of the main link on: so
+ * rails spread over networks, and devices, if there are addresses of several. */
+static const char *address_of(const struct tern_peer *peer, uint32_t rail)
+{
+	const struct tern_candidates *all = &peer->candidates;
+	const struct tern_candidate *found = &all->at[peer->candidate];
+	unsigned at = peer->candidate;
+
+	while (rail > 0) {
+		at = (at + 1) % all->count;
+		if (all->at[at].fabric == found->fabric) {
+			found = &all->at[at];
+			rail--;
+		}
+	}
+	return found->address;
+}
+
 /* Called when the main link is up and with every tick: a rail may come too early for the
  * acceptor, which refuses it then. */
 void tern_rails_dial(struct tern_peer *peer)
 {
 	struct tern_rdv *rdv = peer->rdv;
-	const char *address = peer->candidates.at[peer->candidate].address;
 	uint32_t count = TERN_MIN(rdv->ctx->opts.rail_count, TERN_RAILS_MAX);
 
 	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
@@ -51,7 +68,7 @@ void tern_rails_dial(struct tern_peer *peer)
 
 		if (exists(peer, i))
 			continue;
-		if (peer->port->ops->connect(peer->port, address, &conn) < 0)
+		if (peer->port->ops->connect(peer->port, address_of(peer, i), &conn) < 0)
 			return;
 		link = tern_link_new(rdv, conn, TERN_LINK_DIALLING);
 		if (!link) {

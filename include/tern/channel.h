@@ -77,7 +77,8 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * `address` may be several, "verbs://10.1.0.7:5000+tcp://10.0.0.7:5000": they are tried in
  * this order, and a connection that is lost later may come back on the one that it had or
  * on one behind it; no request notices. "auto://HOST:PORT" is such a list: shm on this
- * host, verbs, tcp. (A peer reached by shm shares its fate: that is not left again.)
+ * host, verbs, tcp. (A peer reached by shm shares its fate: that is not left again.) The
+ * rails of a connection (rail_count) go to the addresses of its fabric in turn.
  */
 TERN_API int tern_connect(struct tern_context *ctx, const char *address,
 	const struct tern_peer_opts *opts, struct tern_peer **out);

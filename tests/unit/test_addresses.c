@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peers with several addresses, over simulated verbs devices and tcp. */
+#include "tests/cmocka.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <tern/tern.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "rendezvous/address.h"
+#include "tests/fake_verbs/fake_verbs.h"
+
+#define LIMIT_NS (20 * TERN_NS_PER_S)
+
+struct pair {
+	struct tern_domain *domain;
+	struct tern_context *a, *b; /* a dials, b listens */
+	struct tern_peer *dialled, *accepted;
+};
+
+static void on_accept(struct tern_peer *peer, void *arg)
+{
+	((struct pair *)arg)->accepted = peer;
+}
+
+static void pair_init(struct pair *p, uint32_t rail_count)
+{
+	struct fake_verbs_opts machine = fake_verbs_defaults();
+	struct tern_domain_opts opts = {.verbs_api = fake_verbs_api()};
+	struct tern_context_opts ctx_opts = {.rail_count = rail_count};
+
+	machine.device_count = 3;
+	fake_verbs_reset(&machine);
+	*p = (struct pair){0};
+	assert_int_equal(tern_domain_new(&opts, &p->domain), 0);
+	assert_int_equal(tern_context_new(p->domain, &ctx_opts, &p->a), 0);
+	assert_int_equal(tern_context_new(p->domain, &ctx_opts, &p->b), 0);
+}
+
+static void pair_fini(struct pair *p)
+{
+	tern_peer_free(p->dialled);
+	tern_context_free(p->a);
+	tern_context_free(p->b);
+	tern_domain_free(p->domain);
+	fake_verbs_reset(NULL);
+}
+
+static const char *listen_at(struct pair *p, const char *address)
+{
+	struct tern_listener *listener;
+
+	assert_int_equal(tern_listen(p->b, address, NULL, on_accept, p, &listener), 0);
+	return tern_listener_address(listener);
+}
+
+static void join(struct pair *p, const char *address)
+{
+	uint64_t until_ns = tern_clock_ns() + LIMIT_NS;
+
+	assert_int_equal(tern_connect(p->a, address, NULL, &p->dialled), 0);
+	while (!p->accepted) {
+		assert_true(tern_clock_ns() < until_ns);
+		tern_progress(p->a);
+		tern_progress(p->b);
+	}
+}
+
+/* How many queue pairs, accepted ones, there are on the device. */
+static unsigned accepted_on(unsigned device)
+{
+	struct fake_verbs_qp qps[32];
+	unsigned count = fake_verbs_qps(qps, TERN_ARRAY_SIZE(qps)), found = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		found += qps[i].device == device && qps[i].passive &&
+			 qps[i].state == IBV_QPS_RTS;
+	return found;
+}
+
+static void test_the_next_address_is_tried(void **state)
+{
+	struct pair p;
+	char list[300];
+
+	(void)state;
+	pair_init(&p, 1);
+	snprintf(list, sizeof(list), "verbs://10.7.0.2:7+tcp://127.0.0.1:9+%s",
+		listen_at(&p, "tcp://127.0.0.1:0"));
+	join(&p, list);
+	assert_string_equal(tern_peer_fabric(p.dialled), "tcp");
+	pair_fini(&p);
+}
+
+static void test_rails_go_to_the_addresses_in_turn(void **state)
+{
+	uint64_t until_ns = tern_clock_ns() + LIMIT_NS;
+	struct pair p;
+	char list[300];
+
+	(void)state;
+	pair_init(&p, 4);
+	snprintf(list, sizeof(list), "%s+%s+%s", listen_at(&p, "verbs://10.7.0.2:0"),
+		listen_at(&p, "tcp://127.0.0.1:0"), listen_at(&p, "verbs://10.7.0.3:0"));
+	join(&p, list);
+	while (accepted_on(1) < 2 || accepted_on(2) < 2) {
+		assert_true(tern_clock_ns() < until_ns);
+		tern_progress(p.a);
+		tern_progress(p.b);
+	}
+	assert_int_equal(accepted_on(1), 2);
+	assert_int_equal(accepted_on(2), 2);
+	pair_fini(&p);
+}
+
+static void test_what_is_no_list_is_refused(void **state)
+{
+	static const struct {
+		const char *list;
+		int status;
+	} rows[] = {
+		{"", -EINVAL},
+		{"+", -EINVAL},
+		{"+tcp://127.0.0.1:1", -EINVAL},
+		{"tcp://127.0.0.1:1+", 0}, /* part of the port: the fabric refuses it */
+		{"tcp://127.0.0.1:1+tcp://", -EINVAL},
+		{"tcp://127.0.0.1:1+none://127.0.0.1:2", -ENODEV},
+		{"none://127.0.0.1:2+tcp://127.0.0.1:1", -ENODEV},
+		{"tcp://a:1+tcp://a:1+tcp://a:1+tcp://a:1+tcp://a:1+tcp://a:1+"
+		 "tcp://a:1+tcp://a:1",
+			0},
+		{"tcp://a:1+tcp://a:1+tcp://a:1+tcp://a:1+tcp://a:1+tcp://a:1+"
+		 "tcp://a:1+tcp://a:1+tcp://a:1",
+			-E2BIG},
+	};
+	char name[400] = "tcp://127.0.0.1:1+shm://";
+	struct tern_candidates found;
+	struct pair p;
+
+	(void)state;
+	pair_init(&p, 1);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(rows); i++)
+		assert_int_equal(tern_address_dial(p.domain, rows[i].list, &found),
+			rows[i].status);
+	memset(name + strlen(name), 'x', 200);
+	assert_int_equal(tern_address_dial(p.domain, name, &found), -EINVAL);
+	strcat(name, "+tcp://127.0.0.1:1");
+	assert_int_equal(tern_address_dial(p.domain, name, &found), -EINVAL);
+	/* A plus that is no separator. */
+	assert_int_equal(tern_address_dial(p.domain, "shm://a+b+tcp://c:1", &found), 0);
+	assert_int_equal(found.count, 2);
+	assert_string_equal(found.at[0].address, "a+b");
+	assert_int_equal(
+		tern_connect(p.a, "tcp://127.0.0.1:1+", NULL, &p.dialled), -EINVAL);
+	pair_fini(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_next_address_is_tried),
+		cmocka_unit_test(test_rails_go_to_the_addresses_in_turn),
+		cmocka_unit_test(test_what_is_no_list_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
