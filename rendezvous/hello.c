@@ -181,7 +181,9 @@ void tern_link_hello(struct tern_link *link)
 
 	link->epoch = link->peer->epoch + (link->rail ? 0 : 1);
 	link->state = TERN_LINK_WAIT_ANSWER;
-	tern_timer_set(rdv->ctx, &link->timer, tern_now_ns(rdv->ctx->env) + HANDSHAKE_NS);
+	tern_timer_set(rdv->ctx, &link->timer,
+		TERN_MIN(tern_now_ns(rdv->ctx->env) + HANDSHAKE_NS,
+			link->rail ? UINT64_MAX : tern_peer_attempt_until(link->peer)));
 	say_hello(link, 1, 0);
 }
 
@@ -224,8 +226,20 @@ static void new_session(struct tern_link *link)
 	tern_link_answer(link);
 }
 
-/* An old session on a new connection. The old one must be gone first: only then is it
- * certain what arrived on it. */
+/* The dialler has given up every link before its newest, also one whose last word is
+ * still on its way here. */
+static void abandon_others(struct tern_peer *peer)
+{
+	tern_list_for_each_safe (n, &peer->rdv->links) {
+		struct tern_link *other = tern_list_entry(n, struct tern_link, node);
+
+		if (other->peer == peer && !other->rail)
+			tern_link_close(other, -ECONNRESET, false);
+	}
+}
+
+/* An old session on a new connection. The old one and its rails must be gone first: only
+ * then is it certain what arrived on it. */
 static void old_session(struct tern_link *link)
 {
 	struct tern_peer *peer = tern_peer_by_token(
@@ -236,14 +250,14 @@ static void old_session(struct tern_link *link)
 		refuse(link, -ECONNRESET);
 		return;
 	}
+	if (!link->rail)
+		abandon_others(peer);
 	link->peer = peer;
 	peer->link_count++;
-	if (!link->rail && peer->link) {
+	if (!link->rail && (peer->link || !tern_rails_closed(peer)))
 		link->state = TERN_LINK_WAIT_OLD;
-		tern_link_close(peer->link, -ECONNRESET, false);
-	} else {
+	else
 		tern_link_answer(link);
-	}
 }
 
 static int on_step_1(struct tern_link *link)

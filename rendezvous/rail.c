@@ -86,7 +86,8 @@ void tern_rails_dial(struct tern_peer *peer)
 bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link)
 {
 	return peer->state == TERN_PEER_STATE_UP && link->epoch == peer->epoch &&
-	       link->rail < TERN_RAILS_MAX && !peer->rails[link->rail];
+	       link->conn->port == peer->port && link->rail < TERN_RAILS_MAX &&
+	       !peer->rails[link->rail];
 }
 
 void tern_rail_up(struct tern_link *link)
@@ -110,11 +111,15 @@ bool tern_rails_closed(const struct tern_peer *peer)
 	return true;
 }
 
+/* Those too that are not up yet: they would come to the session's next link. */
 void tern_rails_close(struct tern_peer *peer)
 {
-	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
-		if (peer->rails[i])
-			tern_link_close(peer->rails[i], -ECONNRESET, false);
+	tern_list_for_each_safe (n, &peer->rdv->links) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+
+		if (link->peer == peer && link->rail)
+			tern_link_close(link, -ECONNRESET, false);
+	}
 }
 
 /* ---- sending ---- */

@@ -436,7 +436,10 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_record *record;
 	struct tern_xfer *x;
 
-	if (h->bytes > peer->eager_bytes)
+	/* Not more than there is room for. What was agreed on binds the sender; the two
+	 * ends may have agreed on links of different fabrics if the first one failed at
+	 * once. */
+	if (h->bytes > TERN_EAGER_MAX)
 		return -EPROTO;
 	if (h->dst) {
 		x = advertised(peer, h->dst);
@@ -468,12 +471,13 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 {
 	const struct tern_triple triple = {
 		.key = h->key, .step = h->step, .channel = h->channel};
-	bool readable = tern_peer_caps(peer) & TERN_CAP_GET;
+	bool has_region = h->flags & TERN_FLAG_REGION;
 	struct tern_record *record;
 	struct tern_xfer *x;
 
 	/* Without a region where there could be one: it was said on another fabric. */
-	if (!h->src || (!readable && (h->flags & TERN_FLAG_REGION)))
+	if (!h->src ||
+		!(tern_peer_caps(peer) & (has_region ? TERN_CAP_GET : TERN_CAP_PUT)))
 		return -EPROTO;
 	record = tern_record_new(peer, h);
 	x = oldest_recv(peer, &triple);

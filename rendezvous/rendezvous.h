@@ -160,6 +160,7 @@ struct tern_peer {
 	bool fin_wanted, fin_sent, fin_received;
 	int cause; /* why it is lost or down */
 	uint32_t lost_acked, fruitless; /* see session.c */
+	uint64_t fruitless_ns;          /* since when */
 
 	struct tern_candidates candidates; /* dialler: addresses to try, in order */
 	unsigned candidate, home; /* the one in use; the first that it came up on */
@@ -215,6 +216,8 @@ struct tern_peer {
 /* session.c */
 struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts);
 void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link);
+/* How long the dialler waits for the link that it tries now. */
+uint64_t tern_peer_attempt_until(const struct tern_peer *peer);
 void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int status);
 /* The end: every request ends with `status`, the links are cut. */
 void tern_peer_down(struct tern_peer *peer, int status);

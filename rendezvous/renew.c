@@ -105,6 +105,7 @@ int tern_on_renew(struct tern_peer *peer, const struct tern_header *h)
 
 /* ---- our own ---- */
 
+/* Also on the same port: what a region says may depend on the devices that there are. */
 void tern_renew_move(struct tern_peer *peer, struct tern_port *port)
 {
 	tern_list_for_each (n, &peer->xfers)

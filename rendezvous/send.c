@@ -47,6 +47,15 @@ static const void *data_of(const struct tern_xfer *x)
 /* ---- pairing ------------------------------------------------------------------------
  */
 
+/* Takes back what an RTS exposed, or was to; READ exposures end at once. */
+static void unexpose(struct tern_xfer *x)
+{
+	if (!x->exposed)
+		return;
+	x->exposed = false;
+	x->peer->port->ops->withdraw(x->peer->port, &x->op, &x->region);
+}
+
 /* The POST's room is ours: `record` says where and how much. */
 static void claim(struct tern_xfer *x, struct tern_record *record)
 {
@@ -56,6 +65,7 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 	tern_match_remove(&peer->match, &x->node);
 	tern_match_add(&peer->match, &x->node, &triple, TERN_MATCH_CLAIM);
 	tern_list_remove(&x->queue);
+	unexpose(x);
 	x->remote_id = record->src;
 	x->region = record->region;
 	x->stale = record->stale;
@@ -446,7 +456,8 @@ int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_record *record;
 	struct tern_xfer *x;
 
-	if (!(h->flags & TERN_FLAG_REGION) || !h->src)
+	if (!(h->flags & TERN_FLAG_REGION) || !h->src ||
+		!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return -EPROTO;
 	record = tern_record_new(peer, h);
 	crossed = tern_match_find(&peer->match, &triple, TERN_MATCH_SENT);
@@ -470,22 +481,14 @@ static struct tern_xfer *announced(struct tern_peer *peer, uint32_t id)
 	return x && x->is_send && x->state == TERN_XFER_ANNOUNCED ? x : NULL;
 }
 
-/* Takes back what an RTS exposed; READ exposures end at once. */
-static void unexpose(struct tern_xfer *x)
-{
-	if (!x->exposed)
-		return;
-	x->exposed = false;
-	x->peer->port->ops->withdraw(x->peer->port, &x->op, &x->region);
-}
-
 int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *h)
 {
 	struct tern_xfer *x = announced(peer, h->dst);
 
 	if (!x)
 		return 0; /* a stale id changes nothing */
-	if (!(h->flags & TERN_FLAG_REGION) || !h->src || h->bytes < x->buf.bytes)
+	if (!(h->flags & TERN_FLAG_REGION) || !h->src || h->bytes < x->buf.bytes ||
+		!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return -EPROTO;
 	unexpose(x);
 	x->told = false;
@@ -531,6 +534,8 @@ void tern_send_cancel(struct tern_xfer *x)
 		break;
 	case TERN_XFER_WRITING: /* the next turn stops it */
 		x->cancelled = true;
+		if (x->stale && !tern_list_linked(&x->queue))
+			tern_list_push(&peer->writing, &x->queue);
 		tern_peer_pump(peer);
 		break;
 	case TERN_XFER_FINISHING:

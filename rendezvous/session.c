@@ -20,9 +20,11 @@
 #define CANDIDATE_NS     TERN_NS_PER_S
 #define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
 #define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
-/* Links in a row that came up and carried none of what waited: the path lets small
- * messages through and not large ones, or one end refuses what the other sends. */
-#define FRUITLESS_MAX 16u
+/* Links in a row that came up and carried none of what waited, for as long as silence is
+ * suffered: the path lets small messages through and not large ones, or one end refuses
+ * what the other sends. */
+#define FRUITLESS_MAX  16u
+#define FRUITLESS_MOVE 4u /* then another address is tried */
 
 static void end_call(struct tern_deferred *deferred);
 static void retry(struct tern_timer *timer);
@@ -136,14 +138,17 @@ static unsigned choices(const struct tern_peer *peer)
 
 /* A host that never answers must not cost more than the whole time there is, nor a fabric
  * that it does not have the time of those that it has. */
-static uint64_t attempt_until(const struct tern_peer *peer)
+uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
 {
 	uint64_t now_ns = now_of(peer);
 	uint64_t left_ns = peer->give_up_ns > now_ns ? peer->give_up_ns - now_ns : 0;
 
-	return peer->tried + 1 < choices(peer)
-		       ? now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS)
-		       : peer->give_up_ns;
+	bool last = peer->state == TERN_PEER_STATE_START
+			    ? peer->tried + 1 == choices(peer)
+			    : choices(peer) ==
+				      1; /* any of them may be the one that returns */
+
+	return last ? peer->give_up_ns : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
 }
 
 /* False: each was tried, and it is time for a pause. */
@@ -178,7 +183,7 @@ static int start_link(struct tern_peer *peer)
 		return r;
 	link->peer = peer;
 	peer->link_count++;
-	tern_timer_set(peer->rdv->ctx, &link->timer, attempt_until(peer));
+	tern_timer_set(peer->rdv->ctx, &link->timer, tern_peer_attempt_until(peer));
 	return 0;
 }
 
@@ -205,7 +210,8 @@ static void dial_failed(struct tern_peer *peer, int status)
 		status = status == -EPIPE ? status
 					  : peer->cause; /* why it was lost says more */
 	/* The path is there again, and the peer is not. */
-	if (peer->state == TERN_PEER_STATE_LOST && attempt == -ECONNREFUSED)
+	if (peer->state == TERN_PEER_STATE_LOST && attempt == -ECONNREFUSED &&
+		peer->candidates.at[peer->candidate].fabric == peer->port->fabric)
 		peer->give_up_ns = TERN_MIN(peer->give_up_ns,
 			now_of(peer) + peer->rdv->ctx->opts.reconnect_ns);
 	/* An attempt that ran out of time says less than the one before it. */
@@ -349,13 +355,12 @@ static void next_up(struct tern_peer *peer, const struct tern_link *link)
 {
 	struct tern_port *port = link->conn->port;
 
-	if (port != peer->port) {
+	if (port != peer->port)
 		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
 			"%s: goes on over %s: %s was lost: %s", peer->name,
 			port->ops->name, peer->fabric_name,
 			tern_status_text(peer->cause));
-		tern_renew_move(peer, port);
-	}
+	tern_renew_move(peer, port);
 	tern_renew_begin(peer);
 }
 
@@ -374,7 +379,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 
 	/* A session that can lose its link cannot go on over one that is kept for good.
 	 */
-	if (peer->state == TERN_PEER_STATE_DOWN ||
+	if (peer->state == TERN_PEER_STATE_DOWN || peer->link ||
 		(first ? !peer->dialler && !link->listener
 		       : (link->conn->caps & TERN_CAP_BOUND) != 0)) {
 		tern_link_close(link, -ECONNRESET, false);
@@ -433,20 +438,33 @@ static uint64_t return_ns(const struct tern_peer *peer, int status)
 	return path ? TERN_MAX(opts->reconnect_ns, opts->dead_ns) : opts->reconnect_ns;
 }
 
+/* Counts the links that carried none of what waited; was this one too many? */
+static bool is_fruitless(struct tern_peer *peer)
+{
+	bool progress = !tern_stream_busy(peer) || peer->acked != peer->lost_acked;
+
+	peer->lost_acked = peer->acked;
+	if (progress)
+		peer->fruitless = 0;
+	else if (peer->fruitless++ == 0)
+		peer->fruitless_ns = now_of(peer);
+	return peer->fruitless >= FRUITLESS_MAX &&
+	       now_of(peer) - peer->fruitless_ns >= peer->rdv->ctx->opts.dead_ns;
+}
+
 /* The link that was in use has ended, and nobody meant it to. */
 static void lost(struct tern_peer *peer, int status)
 {
-	peer->fruitless = tern_stream_busy(peer) && peer->acked == peer->lost_acked
-				  ? peer->fruitless + 1
-				  : 0;
-	peer->lost_acked = peer->acked;
-	if (peer->fruitless == FRUITLESS_MAX) {
+	if (is_fruitless(peer)) {
 		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
 			"%s: %u connections in a row carried nothing", peer->name,
-			FRUITLESS_MAX);
+			peer->fruitless);
 		tern_peer_down(peer, status);
 		return;
 	}
+	if (peer->dialler && peer->fruitless && peer->fruitless % FRUITLESS_MOVE == 0)
+		next_candidate(peer);
+	peer->tried = 0;
 	peer->state = TERN_PEER_STATE_LOST;
 	peer->cause = status;
 	peer->give_up_ns = now_of(peer) + return_ns(peer, status);

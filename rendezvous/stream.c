@@ -356,11 +356,7 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 {
 	struct tern_retain *retain = &peer->retain;
 
-	if (tern_seq_before(peer->acked, their_rx_seq)) {
-		peer->acked = their_rx_seq;
-		tern_retain_ack(retain, their_rx_seq);
-		tern_send_acked(peer);
-	}
+	/* First: whatever is said from here on must come behind these. */
 	retain->sent_count = 0;
 	for (uint32_t i = 0; i < retain->count; i++) {
 		struct tern_retained *e = tern_retain_at(retain, i);
@@ -368,6 +364,11 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 
 		tern_header_restamp(head, peer->epoch);
 		e->stale = tern_header_has_region(head);
+	}
+	if (tern_seq_before(peer->acked, their_rx_seq)) {
+		peer->acked = their_rx_seq;
+		tern_retain_ack(retain, their_rx_seq);
+		tern_send_acked(peer);
 	}
 	peer->ack_due = true; /* counters may have been lost with the last link */
 	tern_stream_tell(peer);

@@ -30,6 +30,7 @@ struct tern_sim_opts {
 	uint32_t eager_bytes;     /* 0: 1 KiB */
 	unsigned eagain_permille; /* of sends, puts, gets, exposures */
 	unsigned refuse_permille; /* of connects */
+	unsigned slow_permille;   /* of connects: take a hundred times as long */
 	unsigned file_fail_permille;
 	/* Where log lines go, with time and process; NULL: nowhere. */
 	void (*log)(const char *line);

@@ -319,6 +319,16 @@ static void connect_event(struct tern_sim_event *event)
 	sim_side_put(s);
 }
 
+static uint64_t connect_at(struct tern_sim *sim)
+{
+	const struct tern_sim_opts *opts = tern_sim_opts(sim);
+	uint64_t at_ns = later(sim);
+
+	return opts->slow_permille && tern_sim_dice(sim, opts->slow_permille)
+		       ? at_ns + 100 * opts->delay_max_ns
+		       : at_ns;
+}
+
 static int sim_connect(
 	struct tern_port *base, const char *address, struct tern_conn **out)
 {
@@ -332,7 +342,7 @@ static int sim_connect(
 	snprintf(s->base.name, sizeof(s->base.name), "sim %s", address);
 	s->connect.happen = connect_event;
 	s->refs++;
-	tern_sim_at(sim_of(port), &s->connect, later(sim_of(port)));
+	tern_sim_at(sim_of(port), &s->connect, connect_at(sim_of(port)));
 	*out = &s->base;
 	return 0;
 }

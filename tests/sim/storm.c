@@ -24,7 +24,7 @@ struct world {
 	struct tern_sim *sim;
 	struct end ends[2];
 	struct storm *storm;
-	uint64_t next_step_ns, last_ns;
+	uint64_t next_step_ns, last_ns, calm_ns;
 	unsigned cut_permille, stall_permille, crash_permille, break_permille;
 	bool crashed, broken;
 };
@@ -60,7 +60,8 @@ static void make_end(struct world *w, struct end *e, const char *name, uint64_t 
 	struct tern_context_opts opts = {.eager_bytes = 512,
 		.record_count = 24 + seed % 64,
 		.first_seq = UINT32_MAX - 1,
-		.reconnect_ns = 50 * TERN_NS_PER_MS,
+		.reconnect_ns = (seed % 5 == 4 ? 400 : 50) * TERN_NS_PER_MS,
+		.rail_count = seed % 3 == 2 ? 4 : 1,
 		.suspect_ns = 20 * TERN_NS_PER_MS,
 		.dead_ns = 200 * TERN_NS_PER_MS};
 
@@ -100,6 +101,12 @@ static void disturb(struct world *w)
 {
 	struct tern_rng *rng = tern_sim_rng(w->sim);
 
+	/* Long enough: what still moves must come to its end now. */
+	if (tern_sim_now_ns(w->sim) > w->calm_ns) {
+		if (w->broken)
+			tern_sim_break(w->sim, w->broken = false);
+		return;
+	}
 	if (tern_sim_dice(w->sim, w->cut_permille))
 		tern_sim_cut(w->sim);
 	if (tern_sim_dice(w->sim, w->break_permille)) {
@@ -139,8 +146,10 @@ static bool is_over(void *arg)
 
 static bool blow(struct world *w)
 {
-	uint64_t limit = tern_sim_now_ns(w->sim) + TERN_NS_PER_S;
+	uint64_t limit = tern_sim_now_ns(w->sim) + 2 * TERN_NS_PER_S;
 	int r;
+
+	w->calm_ns = tern_sim_now_ns(w->sim) + TERN_NS_PER_S / 2;
 
 	do /* the storm goes on also when all else waits for it */
 		r = tern_sim_run(w->sim, is_over, w, 40 * TERN_NS_PER_US);
@@ -157,13 +166,16 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 		.caps_b = kind_b(seed),
 		.eagain_permille = seed % 3 ? 100 : 0,
 		.refuse_permille = 100,
+		.slow_permille = seed % 3 == 2 ? 200 : 0,
+		.delay_max_ns = (seed % 5 == 4 ? 400 : 50) * TERN_NS_PER_US,
 		.chunk_bytes = 1500,
 		.eager_bytes = 512,
 		.log = verbose ? print_line : NULL};
 	struct storm_opts storm_opts = {.seed = seed,
-		.pair_count = 60,
+		.pair_count = breaks ? 200 : 60,
 		.triple_count = 8,
-		.bytes_max = breaks ? 20000 : 6000, /* long: it moves over in the middle */
+		.bytes_max =
+			breaks ? 20000 : 6000, /* long: it moves over in the middle */
 		.eager_bytes = 512,
 		.cancel_permille = seed % 5 == 1 ? 200 : 0,
 		.small_room_permille = seed % 7 == 2 ? 100 : 0};
