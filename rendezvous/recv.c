@@ -490,13 +490,11 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	return 0;
 }
 
-int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *h)
+static int done(struct tern_peer *peer, const struct tern_header *h)
 {
 	struct tern_xfer *x = advertised(peer, h->dst);
 	struct tern_req *req;
 
-	peer->ack_due = true; /* the sender's buffer is in use until it hears of this */
-	tern_stream_tell(peer);
 	if (!x)
 		return 0;
 	if (h->status == 0 && h->bytes > x->buf.bytes)
@@ -510,6 +508,17 @@ int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *h)
 	}
 	tern_xfer_end(x, h->status);
 	return 0;
+}
+
+/* The sender's buffer is in use until it hears of this. It is told behind the callback of
+ * the receive: the POST of the next one, if that follows, says it as well. */
+int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *h)
+{
+	int r = done(peer, h);
+
+	peer->ack_due = true;
+	tern_stream_tell(peer);
+	return r;
 }
 
 void tern_recv_cancel(struct tern_xfer *x)
