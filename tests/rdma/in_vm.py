@@ -17,7 +17,7 @@ sys.path.insert(0, str(HERE.parent))
 import tap_count  # noqa: E402
 
 WHERE = "rdma"
-QUICK_LIMIT_S, FULL_LIMIT_S, PERF_LIMIT_S = 1500, 3600, 1800
+QUICK_LIMIT_S, FULL_LIMIT_S, PERF_LIMIT_S = 1200, 5400, 1800
 
 
 def results_of(build):

@@ -35,19 +35,20 @@ WIRES = {
 }
 
 # name; when: quick cases are run by `./run test`, full ones only when asked for; one of WIRES;
-# limit in seconds; the program, where {tests} is the build's tests/.
+# limit in seconds; the program, where {tests} is the build's tests/ and {asan} another build, with
+# sanitizers, beside it.
 Case = namedtuple("Case", "name when wire limit_s command")
 FABRIC = "{tests}/conformance/conformance_fabric "
 RENDEZVOUS = "{tests}/conformance/conformance_rendezvous "
 STORM = "{tests}/storm/storm "
-JOBS = f"python3 {shlex.quote(str(HERE / 'jobs.py'))} {{tests}}/../tern"
+JOBS = f"python3 {shlex.quote(str(HERE / 'jobs.py'))} "
 WIRE = f"python3 {shlex.quote(str(HERE / 'wire.py'))} "
 CASES = [
     Case("wire-plain", "quick", "plain", 90, WIRE + "plain"),
     Case("wire-loss", "quick", "loss", 90, WIRE + "loss"),
     Case("wire-delay", "quick", "delay", 90, WIRE + "delay"),
     # Another kernel than the host's, and an emulated processor: other timings.
-    Case("jobs", "quick", "plain", 300, JOBS),
+    Case("jobs", "quick", "plain", 300, JOBS + "{tests}/../tern"),
     Case("fabric-verbs", "quick", "plain", 400, FABRIC + "verbs"),
     Case("rendezvous-verbs", "quick", "plain", 400, RENDEZVOUS + "verbs"),
     Case("storm-verbs", "quick", "plain", 90, STORM + "verbs 3"),
@@ -59,6 +60,11 @@ CASES = [
     Case("rendezvous-verbs-guard", "full", "plain", 400, RENDEZVOUS + "verbs-guard"),
     Case("rendezvous-verbs-own-queue", "full", "plain", 400, RENDEZVOUS + "verbs-own-queue"),
     Case("rendezvous-verbs-least", "full", "plain", 400, RENDEZVOUS + "verbs-least"),
+    # Errors of memory and leaks, also of processes whose peers are killed.
+    Case("jobs-asan", "full", "plain", 600, JOBS + "{asan}/tern"),
+    Case("storm-verbs-asan", "full", "plain", 200, "{asan}/tests/storm/storm verbs 3"),
+    Case("fabric-verbs-asan", "full", "plain", 900,
+         "{asan}/tests/conformance/conformance_fabric verbs"),
     # Another kernel than the host's, and an emulated processor: other timings.
     Case("fabric-tcp-epoll", "full", "plain", 300, FABRIC + "tcp-epoll"),
     Case("rendezvous-tcp-epoll", "full", "plain", 300, RENDEZVOUS + "tcp-epoll"),
@@ -86,7 +92,9 @@ def end_all_of(process):
 
 
 def run(case, build):
-    command = shlex.split(case.command.format(tests=shlex.quote(str(build / "tests"))))
+    command = shlex.split(case.command.format(
+        tests=shlex.quote(str(build / "tests")),
+        asan=shlex.quote(str(build.parent / "build-asan"))))
     start = time.monotonic()
     # Files and not pipes, whose end never comes if a process of the program is left.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
