@@ -101,7 +101,7 @@ static void handle(struct verbs_queue *queue, const struct ibv_async_event *even
 		verbs_device_failed(queue, "failed");
 		break;
 	case IBV_EVENT_QP_FATAL:
-		qp_failed(event->element.qp, -ECONNRESET);
+		qp_failed(event->element.qp, -ENETDOWN);
 		break;
 	case IBV_EVENT_QP_REQ_ERR:
 		qp_failed(event->element.qp, -EREMOTEIO);

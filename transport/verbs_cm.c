@@ -332,7 +332,7 @@ static void on_disconnected(struct verbs_conn *conn)
 static void on_removal(struct verbs_conn *conn)
 {
 	conn->peer_gone = true; /* nobody will hear a disconnect */
-	fail(conn, "its device was removed", -ECONNRESET);
+	fail(conn, "its device was removed", -ENETDOWN);
 }
 
 static void conn_event(struct verbs_conn *conn, const struct rdma_cm_event *event)
@@ -341,8 +341,11 @@ static void conn_event(struct verbs_conn *conn, const struct rdma_cm_event *even
 	int r = 0;
 
 	if (conn->state == VERBS_ENDING) {
-		conn->peer_gone |= event->event == RDMA_CM_EVENT_DISCONNECTED ||
-				   event->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
+		bool left = event->event == RDMA_CM_EVENT_DISCONNECTED;
+
+		if (left && conn->status == -ENETDOWN)
+			conn->status = -ECONNRESET; /* the reason for what was flushed */
+		conn->peer_gone |= left || event->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
 		return;
 	}
 	switch (event->event) {

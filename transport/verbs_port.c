@@ -153,6 +153,15 @@ int verbs_queue_reserve(struct verbs_queue *queue, int entries)
 
 /* ---- completions ---- */
 
+/* The connection manager may know why: it is asked before the end. See on_disconnected.
+ */
+static void flushed(struct verbs_conn *conn, int status)
+{
+	verbs_conn_port(conn)->turn = VERBS_ASK_POLLS;
+	verbs_conn_end(
+		conn, conn->peer_gone && status == -ENETDOWN ? -ECONNRESET : status);
+}
+
 static void receive(struct verbs_queue *queue, const struct ibv_wc *wc)
 {
 	struct verbs_conn *conn = verbs_conn_by_qp(queue, wc->qp_num);
@@ -163,7 +172,7 @@ static void receive(struct verbs_queue *queue, const struct ibv_wc *wc)
 	else if (conn && wc->status == IBV_WC_LOC_LEN_ERR)
 		verbs_conn_blame(conn, "it sent more than a slot holds");
 	else if (conn)
-		verbs_conn_end(conn, -ECONNRESET);
+		flushed(conn, -ENETDOWN);
 	verbs_slot_arrived(queue->port, slot);
 	if (queue->srq)
 		verbs_queue_books(queue, -1, 0);
@@ -172,24 +181,27 @@ static void receive(struct verbs_queue *queue, const struct ibv_wc *wc)
 		verbs_conn_end(conn, -EIO);
 }
 
-/* What a local completion says about the peer or the path. */
+/*
+ * What a local completion says about the peer or the path. -ECONNRESET is for a peer that
+ * said goodbye or disconnected; when our own queue pair or device gives up, the peer may
+ * be well, and need a while to notice: -ENETDOWN, which the session has patience with.
+ */
 static int status_of(enum ibv_wc_status status)
 {
 	switch ((int)status) {
-	/* Our own requests are right: the peer took its memory away in a hurry, or packets
-	 * reached it in an order that makes no sense (rxe, when it sends them again). */
+	/* Our own requests are right: the peer took its memory away in a hurry, or
+	 * packets reached it in an order that makes no sense (rxe, when it sends them
+	 * again). */
 	case IBV_WC_REM_ACCESS_ERR:
 	case IBV_WC_REM_INV_REQ_ERR:
 		return -EREMOTEIO;
 	case IBV_WC_RETRY_EXC_ERR:
 		return -ETIMEDOUT;
-	case IBV_WC_LOC_QP_OP_ERR: /* rxe, when its interface is down */
-		return -ENETDOWN;
 	case IBV_WC_LOC_PROT_ERR:
 	case IBV_WC_LOC_LEN_ERR:
 		return -EIO;
 	default:
-		return -ECONNRESET;
+		return -ENETDOWN; /* LOC_QP_OP_ERR: rxe, when its interface is down */
 	}
 }
 
@@ -209,7 +221,7 @@ static void sent(struct verbs_queue *queue, const struct ibv_wc *wc)
 		tern_log(port->base.env, conn->by_user ? TERN_LOG_DEBUG : TERN_LOG_WARN,
 			"%s: %s", conn->base.name,
 			verbs_api_of(port)->wc_status_str(wc->status));
-	verbs_conn_end(conn, status_of(wc->status));
+	flushed(conn, status_of(wc->status));
 }
 
 static void handle(struct verbs_queue *queue, const struct ibv_wc *wc, int count)
@@ -289,7 +301,7 @@ void verbs_device_failed(struct verbs_queue *queue, const char *what)
 		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, link);
 
 		if (conn->queue == queue)
-			verbs_conn_end(conn, -ECONNRESET);
+			verbs_conn_end(conn, -ENETDOWN);
 	}
 }
 

@@ -85,7 +85,7 @@ void verbs_tx_flush(struct verbs_conn *conn)
 		tern_log(conn->base.port->env, TERN_LOG_WARN,
 			"%s: the device refuses work: %s", conn->base.name,
 			tern_status_text(r > 0 ? -r : -EIO));
-		verbs_conn_end(conn, -ECONNRESET);
+		verbs_conn_end(conn, -ENETDOWN);
 	}
 }
 
@@ -224,7 +224,7 @@ static struct ibv_sge sge_of(
 	uint32_t key = verbs_lkey(v->mem, conn->queue->device, conn->base.port->fabric);
 
 	if (key == 0)
-		verbs_conn_end(conn, -ECONNRESET);
+		verbs_conn_end(conn, -ENETDOWN);
 	return (struct ibv_sge){
 		.addr = (uintptr_t)tern_mem_at(v->mem, v->offset),
 		.length = (uint32_t)bytes,

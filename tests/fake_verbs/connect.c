@@ -202,9 +202,10 @@ int fake_accept(struct rdma_cm_id *base, struct rdma_conn_param *param)
 		return r;
 	id->state = FAKE_ID_REP_SENT;
 	base->qp->state = IBV_QPS_RTS;
-	if (cut_between(id, active)) {
+	if (!active || cut_between(id, active)) {
 		tell_unreachable(id);
-		tell_unreachable(active);
+		if (active)
+			tell_unreachable(active);
 		return 0;
 	}
 	active->state = FAKE_ID_REP_RECEIVED;
@@ -226,7 +227,7 @@ int fake_reject(struct rdma_cm_id *base, const void *data, uint8_t bytes)
 	if (id->state != FAKE_ID_REQ_RECEIVED || bytes > FAKE_PRIVATE_REJ_BYTES)
 		return -EINVAL;
 	id->state = FAKE_ID_DISCONNECTED;
-	if (!cut_between(id, peer))
+	if (peer && !cut_between(id, peer))
 		tell_rejected(peer, REJ_CONSUMER_DEFINED, data, bytes);
 	return 0;
 }
