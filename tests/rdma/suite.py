@@ -49,8 +49,8 @@ CASES = [
     Case("wire-delay", "quick", "delay", 90, WIRE + "delay"),
     # Another kernel than the host's, and an emulated processor: other timings.
     Case("jobs", "quick", "plain", 300, JOBS + "{tests}/../tern"),
-    Case("fabric-verbs", "quick", "plain", 400, FABRIC + "verbs"),
-    Case("rendezvous-verbs", "quick", "plain", 400, RENDEZVOUS + "verbs"),
+    Case("fabric-verbs", "quick", "plain", 600, FABRIC + "verbs"),
+    Case("rendezvous-verbs", "quick", "plain", 600, RENDEZVOUS + "verbs"),
     Case("storm-verbs", "quick", "plain", 90, STORM + "verbs 3"),
     Case("storm-verbs-loss", "quick", "loss", 120, STORM + "verbs 2"),
     Case("storm-verbs-delay", "full", "delay", 300, STORM + "verbs 3 10"),
