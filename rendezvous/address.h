@@ -2,7 +2,8 @@
 /*
  * Addresses: "FABRIC://REST" into what to try, in order. `auto` means shm to a peer on
  * this host, which listens there under a name made of the same host and port; else verbs,
- * where an RDMA device of this machine reaches the host; else tcp.
+ * where an RDMA device of this machine reaches the host; else tcp. Several addresses of
+ * one peer are joined by "+".
  */
 #ifndef TERN_RENDEZVOUS_ADDRESS_H
 #define TERN_RENDEZVOUS_ADDRESS_H

@@ -142,11 +142,9 @@ uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
 {
 	uint64_t now_ns = now_of(peer);
 	uint64_t left_ns = peer->give_up_ns > now_ns ? peer->give_up_ns - now_ns : 0;
-
-	bool last = peer->state == TERN_PEER_STATE_START
-			    ? peer->tried + 1 == choices(peer)
-			    : choices(peer) ==
-				      1; /* any of them may be the one that returns */
+	bool starts = peer->state == TERN_PEER_STATE_START;
+	/* Of a lost session's addresses, any may be the one that returns. */
+	bool last = starts ? peer->tried + 1 == choices(peer) : choices(peer) == 1;
 
 	return last ? peer->give_up_ns : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
 }
@@ -377,8 +375,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 {
 	bool first = peer->state == TERN_PEER_STATE_START;
 
-	/* A session that can lose its link cannot go on over one that is kept for good.
-	 */
+	/* One that can lose its link cannot go on over one that is kept for good. */
 	if (peer->state == TERN_PEER_STATE_DOWN || peer->link ||
 		(first ? !peer->dialler && !link->listener
 		       : (link->conn->caps & TERN_CAP_BOUND) != 0)) {

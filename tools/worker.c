@@ -24,7 +24,9 @@ struct worker_settings {
 };
 
 static const struct option options[] = {
-	OPTION(TEXT, "join", "ADDRESS,...", "all servers of the job, in order",
+	OPTION(TEXT, "join", "ADDRESS,...",
+		"all servers of the job, in order; several addresses of one "
+		"are joined by +",
 		struct worker_settings, join),
 	OPTION(COUNT, "index", "I", "which worker this is, from 0",
 		struct worker_settings, index, .initial = "0", .max = 4095),

@@ -74,9 +74,9 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * version), -EACCES (the secret does not match). At once: -EINVAL, malformed address;
  * -ENODEV, a fabric that is not available here; -E2BIG, more than eight addresses.
  *
- * `address` may be several, "verbs://10.1.0.7:5000+tcp://10.0.0.7:5000": they are tried in
- * this order, and a connection that is lost later may come back on the one that it had or
- * on one behind it; no request notices. "auto://HOST:PORT" is such a list: shm on this
+ * `address` may be several, "verbs://10.1.0.7:5000+tcp://10.0.0.7:5000": they are tried
+ * in this order, and a connection that is lost later may come back on the one that it had
+ * or on one behind it; no request notices. "auto://HOST:PORT" is such a list: shm on this
  * host, verbs, tcp. (A peer reached by shm shares its fate: that is not left again.) The
  * rails of a connection (rail_count) go to the addresses of its fabric in turn.
  */
@@ -88,7 +88,8 @@ TERN_API void tern_peer_set_opts(
 
 /* What the other end calls itself, and where it is: "worker 3 (tcp 10.0.0.7:41234)". */
 TERN_API const char *tern_peer_name(const struct tern_peer *peer);
-/* "tcp", "shm", ...; "" until it is connected. */
+/* "tcp", "shm", ...; "" until it is connected; another one after it moved (tern_connect).
+ */
 TERN_API const char *tern_peer_fabric(const struct tern_peer *peer);
 
 /*
