@@ -62,8 +62,10 @@ static void on_writable(void *arg, struct tern_conn *conn)
 		tern_link_writable(link);
 	else if (link->rail)
 		tern_rail_writable(link);
-	else
+	else {
 		tern_peer_pump(link->peer);
+		tern_stream_tell(link->peer); /* what there may have been no room for */
+	}
 }
 
 static void on_closed(void *arg, struct tern_conn *conn, int status)

@@ -10,8 +10,8 @@
  *                                                             xfer.c send.c recv.c
  *     record   a message of the peer's that waits for our half, or our answer to it
  *
- * Regions belong to a link: on the next one, perhaps of another fabric, they are told anew
- * (renew.c).
+ * Regions belong to a link: on the next one, perhaps of another fabric, they are told
+ * anew (renew.c).
  *
  * Everything runs on the context's thread. docs/protocol.md tells how the halves pair.
  */
@@ -158,7 +158,7 @@ struct tern_peer {
 	bool finished; /* DOWN, and nothing of it is left */
 	bool suspect;
 	bool fin_wanted, fin_sent, fin_received;
-	int cause; /* why it is lost or down */
+	int cause;                      /* why it is lost or down */
 	uint32_t lost_acked, fruitless; /* see session.c */
 	uint64_t fruitless_ns;          /* since when */
 
@@ -244,6 +244,7 @@ void tern_stream_lost(struct tern_peer *peer);
 int tern_stream_flush(struct tern_peer *peer);       /* -EAGAIN: something still waits */
 bool tern_stream_busy(const struct tern_peer *peer); /* unacknowledged or waiting */
 void tern_stream_tell(struct tern_peer *peer);       /* ack and credit, soon */
+int tern_stream_ack(struct tern_peer *peer); /* at once, if there is news; -EAGAIN */
 void tern_stream_ping(struct tern_peer *peer, bool reply);
 /* Without a number, at once, before what waits. -EAGAIN: no room. */
 int tern_stream_bare(struct tern_peer *peer, const struct tern_header *header);
@@ -357,7 +358,7 @@ void tern_xfer_end(struct tern_xfer *x, int status);
 int tern_xfer_id(struct tern_xfer *x); /* gives it an id. -EAGAIN: 65535 are in use */
 struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id);
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
-int tern_recv_expose(struct tern_xfer *x); /* its room, or its route's */
+int tern_recv_expose(struct tern_xfer *x);   /* its room, or its route's */
 void tern_peer_pump(struct tern_peer *peer); /* lets move what can */
 void tern_xfer_complete(
 	struct tern_xfer *x, int status); /* nothing touches it any more */

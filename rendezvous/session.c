@@ -199,6 +199,21 @@ static bool is_final(int status)
 	       status == -EINVAL || status == -ENOBUFS;
 }
 
+/* Each end has said its last word, and knows that the other has heard it. */
+static bool has_parted(const struct tern_peer *peer)
+{
+	return peer->fin_sent && peer->fin_received && peer->acked == peer->tx_seq;
+}
+
+/* It does not come back. That is no loss if all that we said was heard, or if it had said
+ * goodbye after all that it wanted to say. */
+static void give_up(struct tern_peer *peer, int status)
+{
+	bool well = peer->fin_sent && (peer->fin_received || peer->acked == peer->tx_seq);
+
+	tern_peer_down(peer, well ? 0 : status);
+}
+
 static void dial_failed(struct tern_peer *peer, int status)
 {
 	uint64_t jitter;
@@ -218,7 +233,7 @@ static void dial_failed(struct tern_peer *peer, int status)
 	peer->cause = status;
 	if (is_final(status) ||
 		(peer->state == TERN_PEER_STATE_LOST && status == -EPIPE)) {
-		tern_peer_down(peer, status);
+		give_up(peer, status);
 		return;
 	}
 	if (next_candidate(peer)) {
@@ -226,7 +241,7 @@ static void dial_failed(struct tern_peer *peer, int status)
 		return;
 	}
 	if (now_of(peer) >= peer->give_up_ns) {
-		tern_peer_down(peer, status);
+		give_up(peer, status);
 		return;
 	}
 	jitter = tern_random(peer->rdv->ctx->env) % (peer->backoff_ns / 2 + 1);
@@ -239,12 +254,11 @@ static void retry(struct tern_timer *timer)
 	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, retry);
 
 	if (peer->fin_sent && peer->state == TERN_PEER_STATE_UP)
-		tern_peer_down(
-			peer, 0); /* it never said goodbye; everything was acknowledged */
+		give_up(peer, -ETIMEDOUT); /* it never said goodbye */
 	else if (peer->dialler && (now_of(peer) < peer->give_up_ns || !peer->cause))
 		dial(peer);
 	else
-		tern_peer_down(peer, peer->cause);
+		give_up(peer, peer->cause);
 }
 
 /* Before the clock starts: a fabric may have much memory to register at first. What
@@ -495,16 +509,16 @@ static void ready_for_next(struct tern_peer *peer)
 
 static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
 {
+	status = status ? status : -ECONNRESET;
 	peer->link = NULL;
 	if (peer->state == TERN_PEER_STATE_DOWN)
 		return;
-	/* Goodbye is complete when each has heard the other's. */
-	if (peer->fin_sent && (peer->fin_received || peer->acked == peer->tx_seq))
-		tern_peer_down(peer, 0);
-	else if ((caps & TERN_CAP_BOUND) || status == -EPIPE || status == -EPROTO)
-		tern_peer_down(peer, status ? status : -ECONNRESET);
+	if (status == -EPROTO)
+		tern_peer_down(peer, status);
+	else if (has_parted(peer) || (caps & TERN_CAP_BOUND) || status == -EPIPE)
+		give_up(peer, status);
 	else
-		lost(peer, status ? status : -ECONNRESET);
+		lost(peer, status);
 }
 
 void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int status)
@@ -519,7 +533,10 @@ void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int s
 		current_closed(peer, status, link->conn->caps);
 	if (rail) {
 		peer->rails[link->rail] = NULL;
-		tern_peer_cut(peer, -ECONNRESET); /* what it carried may be lost */
+		/* What it carried may be lost; behind both goodbyes it carries nothing.
+		 */
+		if (!peer->fin_sent || !peer->fin_received)
+			tern_peer_cut(peer, -ECONNRESET);
 	}
 	if ((main || rail) && peer->state == TERN_PEER_STATE_LOST &&
 		tern_rails_closed(peer))
@@ -664,7 +681,7 @@ static void goodbye(struct tern_peer *peer)
 	if (!peer->fin_sent && ((peer->fin_wanted && !sends_left(peer)) ||
 				       (peer->fin_received && peer->arrival_count == 0)))
 		say_fin(peer);
-	if (peer->fin_sent && peer->fin_received && peer->arrival_count == 0)
+	if (has_parted(peer) && peer->arrival_count == 0 && tern_stream_ack(peer) == 0)
 		tern_peer_down(peer, 0);
 }
 

@@ -164,6 +164,11 @@ void tern_stream_ping(struct tern_peer *peer, bool reply)
 	say_bare(peer, TERN_MSG_PING, reply ? TERN_FLAG_REPLY : 0);
 }
 
+int tern_stream_ack(struct tern_peer *peer)
+{
+	return peer->told_ack == peer->rx_seq ? 0 : say_bare(peer, TERN_MSG_CREDIT, 0);
+}
+
 static bool worth_telling(const struct tern_peer *peer)
 {
 	return peer->ack_due || peer->rx_seq - peer->told_ack >= TELL_MESSAGES ||

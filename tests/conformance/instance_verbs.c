@@ -20,8 +20,9 @@ static const char *set_options(char *out, size_t bytes, const char *more)
 
 	if (!getenv("TERN_RDMA_ADDRESS") || !from)
 		return "no network of RDMA devices: TERN_RDMA_ADDRESS is not set";
-	/* rxe sends again what an emulated machine was only slow to acknowledge, and now and
-	 * then in a way that its receiver refuses (see tests/rdma for wires with loss). */
+	/* rxe sends again what an emulated machine was only slow to acknowledge, and now
+	 * and then in a way that its receiver refuses (see tests/rdma for wires with
+	 * loss). */
 	snprintf(out, bytes, "from=%s,timeout=18%s", from, more);
 	return NULL;
 }

@@ -18,6 +18,7 @@ struct end {
 	struct tern_listener *listener, *listener_b;
 	struct world *world;
 	bool down;
+	int status; /* with which it went down */
 };
 
 struct world {
@@ -35,10 +36,10 @@ static void on_event(
 	struct end *e = arg;
 
 	(void)peer;
-	(void)status;
 	if (event != TERN_PEER_DOWN)
 		return;
 	e->down = true;
+	e->status = status;
 	if (e->world->storm)
 		storm_peer_down(e->world->storm);
 }
@@ -157,6 +158,40 @@ static bool blow(struct world *w)
 	return r == 0;
 }
 
+static bool have_parted(void *arg)
+{
+	struct world *w = arg;
+	uint64_t now_ns = tern_sim_now_ns(w->sim);
+
+	if (w->cut_permille && now_ns < w->calm_ns && now_ns >= w->next_step_ns) {
+		w->next_step_ns = now_ns + 20 * TERN_NS_PER_US;
+		if (tern_sim_dice(w->sim, 100))
+			tern_sim_cut(w->sim);
+	}
+	return w->ends[0].down && w->ends[1].down;
+}
+
+/* One end closes, or both; links are cut meanwhile. It is a good end for both. */
+static bool part(struct world *w, uint64_t seed)
+{
+	if (w->broken)
+		tern_sim_break(w->sim, w->broken = false);
+	w->calm_ns = tern_sim_now_ns(w->sim) + TERN_NS_PER_MS;
+	for (unsigned i = 0; i < 2; i++)
+		if (seed / 7 % 3 != i)
+			tern_peer_close(w->ends[i].peer);
+	if (tern_sim_run(w->sim, have_parted, w, 2 * TERN_NS_PER_S) < 0) {
+		fprintf(stderr, "storm: the goodbye hangs\n");
+		return false;
+	}
+	for (unsigned i = 0; i < 2; i++)
+		if (w->ends[i].status)
+			fprintf(stderr,
+				"storm: after a goodbye, end %u is down with %d\n", i,
+				w->ends[i].status);
+	return !w->ends[0].status && !w->ends[1].status;
+}
+
 bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 {
 	bool two = !(kinds[seed % 4] & TERN_CAP_BOUND); /* fabrics */
@@ -223,6 +258,10 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 		fprintf(stderr, "storm: a peer went down though links were only cut\n");
 		good = false;
 	}
+	/* (Where receives were cancelled there are tensors that nobody takes.) */
+	if (good && !storm_opts.cancel_permille && !w.crashed && !w.ends[0].down &&
+		!w.ends[1].down)
+		good = part(&w, seed);
 	for (int i = 1; i >= 0; i--) {
 		tern_sim_forget(w.ends[i].process, w.ends[i].ctx);
 		tern_context_free(w.ends[i].ctx);
