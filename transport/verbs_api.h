@@ -17,7 +17,7 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
-#define TERN_VERBS_API_VERSION 1
+#define TERN_VERBS_API_VERSION 2
 #define TERN_VERBS_MODULE      "tern-verbs.so"
 #define TERN_VERBS_SYMBOL      "tern_verbs_api"
 
@@ -33,6 +33,9 @@ struct tern_verbs_api {
 	int (*create_id)(struct rdma_event_channel *channel, struct rdma_cm_id **out,
 		void *context); /* RDMA_PS_TCP */
 	int (*destroy_id)(struct rdma_cm_id *id);
+	/* The same for one that was connected, which the kernel may not let go for a
+	 * minute: then it is done later. No more is heard of it. */
+	void (*retire_id)(struct rdma_cm_id *id);
 	int (*set_option)(
 		struct rdma_cm_id *id, int level, int name, void *value, size_t bytes);
 	int (*bind_addr)(struct rdma_cm_id *id, struct sockaddr *addr);

@@ -242,7 +242,7 @@ void verbs_conn_close(struct tern_conn *base, bool flush)
 void verbs_zombie_free(struct verbs_port *port, struct verbs_zombie *zombie)
 {
 	tern_list_remove(&zombie->link);
-	verbs_api_of(port)->destroy_id(zombie->id);
+	verbs_api_of(port)->retire_id(zombie->id);
 	free(zombie);
 }
 
@@ -258,7 +258,7 @@ static void let_id_go(struct verbs_conn *conn)
 	conn->id->context = NULL;
 	zombie = wait ? calloc(1, sizeof(*zombie)) : NULL;
 	if (!zombie) {
-		verbs_api_of(port)->destroy_id(conn->id);
+		verbs_api_of(port)->retire_id(conn->id);
 		return;
 	}
 	zombie->id = conn->id;

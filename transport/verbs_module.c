@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The module tern-verbs.so: the only file that is linked with libibverbs and librdmacm.
- * It brings their ways of reporting errors (-1 and errno, errno, NULL) to one.
+ * The module tern-verbs.so, which alone is linked with libibverbs and librdmacm. It
+ * brings their ways of reporting errors (-1 and errno, errno, NULL) to one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "transport/verbs_api.h"
+#include "transport/verbs_retire.h"
 
 static int from_rdma(int rc)
 {
@@ -41,12 +42,17 @@ static int create_event_channel(struct rdma_event_channel **out)
 
 static void destroy_event_channel(struct rdma_event_channel *channel)
 {
-	rdma_destroy_event_channel(channel);
+	verbs_retire_channel(channel);
 }
 
 static int get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **out)
 {
-	return from_rdma(rdma_get_cm_event(channel, out));
+	int r;
+
+	while ((r = from_rdma(rdma_get_cm_event(channel, out))) == 0 &&
+		verbs_is_retired((*out)->id))
+		rdma_ack_cm_event(*out);
+	return r;
 }
 
 static int ack_cm_event(struct rdma_cm_event *event)
@@ -63,6 +69,11 @@ static int create_id(
 static int destroy_id(struct rdma_cm_id *id)
 {
 	return from_rdma(rdma_destroy_id(id));
+}
+
+static void retire_id(struct rdma_cm_id *id)
+{
+	verbs_retire_id(id);
 }
 
 static int set_option(
@@ -292,6 +303,7 @@ const struct tern_verbs_api tern_verbs_api = {
 	.ack_cm_event = ack_cm_event,
 	.create_id = create_id,
 	.destroy_id = destroy_id,
+	.retire_id = retire_id,
 	.set_option = set_option,
 	.bind_addr = bind_addr,
 	.listen = listen_id,

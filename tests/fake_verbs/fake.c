@@ -212,6 +212,7 @@ const struct tern_verbs_api *fake_verbs_api(void)
 		.ack_cm_event = fake_ack_cm_event,
 		.create_id = fake_create_id,
 		.destroy_id = fake_destroy_id,
+		.retire_id = fake_retire_id,
 		.set_option = fake_set_option,
 		.bind_addr = fake_bind_addr,
 		.listen = fake_listen,

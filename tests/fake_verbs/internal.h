@@ -31,7 +31,7 @@ struct fake_device {
 	struct ibv_device device;
 	unsigned index;
 	bool removed;
-	struct tern_list async; /* of fake_async */
+	struct tern_list async;     /* of fake_async */
 	bool async_readable;
 	uint64_t reg_bytes;
 	unsigned qp_count, srq_count;
@@ -374,6 +374,7 @@ int fake_ack_cm_event(struct rdma_cm_event *event);
 int fake_create_id(
 	struct rdma_event_channel *channel, struct rdma_cm_id **out, void *context);
 int fake_destroy_id(struct rdma_cm_id *id);
+void fake_retire_id(struct rdma_cm_id *id);
 
 /* connect.c */
 bool fake_id_fetches(struct fake_event *event);
