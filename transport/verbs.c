@@ -139,10 +139,18 @@ static bool wanted(const struct verbs_fabric *fabric, struct ibv_context *contex
 	return opts->device_count == 0;
 }
 
+/* What is left of one that was removed may have the address of one that was plugged in.
+ */
+static bool is_over(const struct verbs_device *device)
+{
+	return atomic_load(&device->dead) && !device->pd;
+}
+
 static struct verbs_device *find(struct verbs_fabric *fabric, struct ibv_context *context)
 {
 	for (unsigned i = 0; i < fabric->device_count; i++)
-		if (fabric->devices[i].context == context)
+		if (fabric->devices[i].context == context &&
+			!is_over(&fabric->devices[i]))
 			return &fabric->devices[i];
 	return NULL;
 }
@@ -154,7 +162,7 @@ static struct verbs_device *add_device(
 	struct verbs_device *device = NULL;
 
 	for (unsigned i = 0; i < fabric->device_count && !device; i++)
-		if (atomic_load(&fabric->devices[i].dead) && !fabric->devices[i].pd)
+		if (is_over(&fabric->devices[i]))
 			device = &fabric->devices[i];
 	if (!device && fabric->device_count < VERBS_DEVICES_MAX)
 		device = &fabric->devices[atomic_fetch_add(&fabric->device_count, 1)];

@@ -284,7 +284,9 @@ struct verbs_port {
 struct verbs_lsn {
 	struct tern_lsn base;
 	struct tern_list link;
-	struct rdma_cm_id *id;
+	struct rdma_cm_id *id; /* NULL: its device was removed */
+	struct tern_addr bound;
+	uint64_t again_ns; /* without an id: when to look for the device */
 	char address[VERBS_NAME_MAX];
 };
 
@@ -484,11 +486,20 @@ int verbs_async_read(struct verbs_queue *queue);
 /* Tells every fabric and port of the process that the device is dead. */
 void verbs_async_died(struct ibv_context *context);
 
-/* ---- verbs_cm.c ---- */
+/* ---- verbs_lsn.c ---- */
 
 int verbs_listen(struct tern_port *base, const char *address, struct tern_lsn **out);
 const char *verbs_lsn_address(struct tern_lsn *base);
 void verbs_lsn_close(struct tern_lsn *base);
+/* NULL: the id is no listener's. */
+struct verbs_lsn *verbs_lsn_find(struct verbs_port *port, const struct rdma_cm_id *id);
+/* Of a listener's id, but for a request to connect. */
+void verbs_lsn_event(struct verbs_lsn *lsn, const struct rdma_cm_event *event);
+/* Listens again where a device has returned. */
+void verbs_lsn_expire(struct verbs_port *port, uint64_t now_ns);
+
+/* ---- verbs_cm.c ---- */
+
 int verbs_connect(struct tern_port *base, const char *address, struct tern_conn **out);
 /* All events that wait. How many. */
 int verbs_cm_poll(struct verbs_port *port);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listening and connecting through librdmacm, which finds the device and the path for an
+ * Connecting and accepting through librdmacm, which finds the device and the path for an
  * IP address and carries a greeting each way.
  *
  * Every event is copied and acknowledged before it is acted upon: destroying an id waits
  * for its events. An id whose conn is gone has no context, and what is still said about
  * it is ignored but for the end that its zombie waits for.
  */
-#include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -17,7 +16,6 @@
 #include "transport/verbs.h"
 
 #define RESOLVE_MS       2000
-#define BACKLOG          512
 #define REJECTED_NOBODY  8  /* IB_CM_REJ_INVALID_SERVICE_ID */
 #define REJECTED_BY_USER 28 /* IB_CM_REJ_CONSUMER_DEFINED */
 #define RNR_40_US        4  /* as InfiniBand encodes it */
@@ -408,17 +406,6 @@ static void zombie_event(struct verbs_port *port, const struct rdma_cm_event *ev
 	}
 }
 
-static struct verbs_lsn *find_lsn(struct verbs_port *port, const struct rdma_cm_id *id)
-{
-	tern_list_for_each (node, &port->lsns) {
-		struct verbs_lsn *lsn = tern_list_entry(node, struct verbs_lsn, link);
-
-		if (lsn->id == id)
-			return lsn;
-	}
-	return NULL;
-}
-
 /* Also an event of the device itself, but that may be read by another domain. */
 static void device_removed(struct verbs_port *port, const struct ibv_context *context)
 {
@@ -439,14 +426,13 @@ static void handle(struct verbs_port *port, const struct rdma_cm_event *event)
 		device_removed(port, event->id->verbs);
 
 	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-		on_request(port, find_lsn(port, event->listen_id), event->id,
+		on_request(port, verbs_lsn_find(port, event->listen_id), event->id,
 			&event->param.conn);
 		return;
 	}
-	lsn = find_lsn(port, event->id);
+	lsn = verbs_lsn_find(port, event->id);
 	if (lsn)
-		tern_log(port->base.env, TERN_LOG_WARN,
-			"verbs: listening at %s: the device was removed", lsn->address);
+		verbs_lsn_event(lsn, event);
 	else if (event->id->context)
 		conn_event(event->id->context, event);
 	else
@@ -507,112 +493,4 @@ int verbs_connect(struct tern_port *base, const char *address, struct tern_conn 
 	}
 	*out = &conn->base;
 	return 0;
-}
-
-static int bind_id(
-	struct verbs_port *port, struct rdma_cm_id *id, const struct tern_addrs *addrs)
-{
-	int r = -EADDRNOTAVAIL;
-
-	for (unsigned i = 0; i < addrs->count; i++) {
-		struct tern_addr addr = addrs->addr[i];
-
-		r = verbs_api_of(port)->bind_addr(id, (struct sockaddr *)&addr.sa);
-		if (r == 0)
-			return verbs_api_of(port)->listen(id, BACKLOG);
-	}
-	/* An address of this machine, but of no RDMA device. */
-	return r == -ENODEV ? -EADDRNOTAVAIL : r;
-}
-
-static bool is_any(const struct tern_addr *addr)
-{
-	if (addr->sa.ss_family == AF_INET6)
-		return IN6_IS_ADDR_UNSPECIFIED(
-			&((const struct sockaddr_in6 *)(const void *)&addr->sa)
-				 ->sin6_addr);
-	return ((const struct sockaddr_in *)(const void *)&addr->sa)->sin_addr.s_addr ==
-	       htonl(INADDR_ANY);
-}
-
-static void set_port(struct tern_addr *addr, in_port_t port)
-{
-	if (addr->sa.ss_family == AF_INET6)
-		((struct sockaddr_in6 *)(void *)&addr->sa)->sin6_port = port;
-	else
-		((struct sockaddr_in *)(void *)&addr->sa)->sin_port = port;
-}
-
-/* What to connect to: at every address means at that of a device. */
-static void name_lsn(struct verbs_lsn *lsn)
-{
-	struct tern_addr any = verbs_port_fabric(verbs_port_of(lsn->base.port))->own;
-	struct tern_addr own = {.len = sizeof(struct sockaddr_in)};
-	in_port_t port;
-
-	if (lsn->id->route.addr.src_addr.sa_family == AF_INET6)
-		own.len = sizeof(struct sockaddr_in6);
-	memcpy(&own.sa, &lsn->id->route.addr.src_storage, own.len);
-	port = own.sa.ss_family == AF_INET6
-		       ? ((struct sockaddr_in6 *)(void *)&own.sa)->sin6_port
-		       : ((struct sockaddr_in *)(void *)&own.sa)->sin_port;
-	if (is_any(&own) && any.len) {
-		own = any;
-		set_port(&own, port);
-	}
-	tern_addr_print(&own, lsn->address, sizeof(lsn->address));
-}
-
-int verbs_listen(struct tern_port *base, const char *address, struct tern_lsn **out)
-{
-	struct verbs_port *port = verbs_port_of(base);
-	struct tern_addrs addrs;
-	struct verbs_lsn *lsn;
-	int r = tern_addr_resolve(address, true, &addrs);
-
-	if (r)
-		return r;
-	lsn = calloc(1, sizeof(*lsn));
-	if (!lsn)
-		return -ENOMEM;
-	r = verbs_api_of(port)->create_id(port->channel, &lsn->id, lsn);
-	if (r) {
-		free(lsn);
-		return r;
-	}
-	r = bind_id(port, lsn->id, &addrs);
-	if (r) {
-		verbs_api_of(port)->destroy_id(lsn->id);
-		free(lsn);
-		return r;
-	}
-	lsn->base.port = base;
-	name_lsn(lsn);
-	tern_list_push(&port->lsns, &lsn->link);
-	*out = &lsn->base;
-	return 0;
-}
-
-const char *verbs_lsn_address(struct tern_lsn *base)
-{
-	return tern_container_of(base, struct verbs_lsn, base)->address;
-}
-
-void verbs_lsn_close(struct tern_lsn *base)
-{
-	struct verbs_lsn *lsn = tern_container_of(base, struct verbs_lsn, base);
-	struct verbs_port *port = verbs_port_of(base->port);
-
-	tern_list_for_each (node, &port->conns) {
-		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, link);
-
-		if (conn->lsn != lsn)
-			continue;
-		conn->lsn = NULL;
-		if (conn->state == VERBS_ACCEPTING)
-			verbs_conn_end(conn, -ECANCELED);
-	}
-	tern_list_remove(&lsn->link);
-	verbs_api_of(port)->destroy_id(lsn->id);
-	free(lsn);
 }

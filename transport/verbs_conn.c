@@ -359,4 +359,5 @@ void verbs_conn_expire(struct verbs_port *port, uint64_t now_ns)
 		else
 			verbs_port_deadline(port, zombie->deadline_ns);
 	}
+	verbs_lsn_expire(port, now_ns);
 }

@@ -40,16 +40,33 @@ void fake_devices_open(void)
 		fake.devices[i] = device_new(i);
 }
 
+void fake_device_renew(unsigned index)
+{
+	struct fake_device *device = device_new(index);
+
+	device->former = fake.devices[index];
+	fake.devices[index] = device;
+}
+
+static void device_free(struct fake_device *device)
+{
+	struct tern_list *n;
+
+	while ((n = tern_list_pop(&device->async)))
+		free(tern_list_entry(n, struct fake_async, link));
+	close(device->base.async_fd);
+	free(device);
+}
+
 void fake_devices_close(void)
 {
 	for (unsigned i = 0; i < fake.device_count; i++) {
-		struct fake_device *device = fake.devices[i];
-		struct tern_list *n;
+		while (fake.devices[i]) {
+			struct fake_device *former = fake.devices[i]->former;
 
-		while ((n = tern_list_pop(&device->async)))
-			free(tern_list_entry(n, struct fake_async, link));
-		close(device->base.async_fd);
-		free(device);
+			device_free(fake.devices[i]);
+			fake.devices[i] = former;
+		}
 	}
 	fake.device_count = 0;
 	free(fake.mrs);

@@ -100,6 +100,8 @@ void fake_verbs_qp_break(uint32_t qp_num);
 /* RDMA_CM_EVENT_DEVICE_REMOVAL to each id on it, IBV_EVENT_DEVICE_FATAL, its QPs in ERR.
  * From then on it refuses all but destroying, and its peers hear nothing of it. */
 void fake_verbs_remove_device(unsigned device);
+/* Where one was removed there is another, with the same name and addresses. */
+void fake_verbs_return_device(unsigned device);
 /* Nothing passes between the two (which may be one), or does again: WRs wait, and end in
  * RETRY_EXC_ERR after opts.retry_steps; connects end as UNREACHABLE. */
 void fake_verbs_cut(unsigned device, unsigned other, bool cut);

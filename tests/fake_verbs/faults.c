@@ -216,6 +216,15 @@ void fake_verbs_remove_device(unsigned index)
 	fake_step();
 }
 
+void fake_verbs_return_device(unsigned index)
+{
+	FAKE_LOCK();
+	tern_assert(index < fake.device_count);
+	if (fake.devices[index]->removed)
+		fake_device_renew(index);
+	fake_step();
+}
+
 void fake_verbs_cut(unsigned device, unsigned other, bool cut)
 {
 	FAKE_LOCK();

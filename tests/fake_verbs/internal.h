@@ -31,6 +31,7 @@ struct fake_device {
 	struct ibv_device device;
 	unsigned index;
 	bool removed;
+	struct fake_device *former; /* in its place, before that one was removed */
 	struct tern_list async;     /* of fake_async */
 	bool async_readable;
 	uint64_t reg_bytes;
@@ -290,6 +291,7 @@ bool fake_event_lost(struct fake_event *event); /* asked once per event */
 
 /* device.c */
 void fake_devices_open(void);
+void fake_device_renew(unsigned index);
 void fake_devices_close(void);
 struct fake_mr *fake_mr_find(uint32_t key);
 void fake_async_raise(

@@ -122,6 +122,45 @@ static void test_a_device_removed_while_conns_come_up(void **state)
 	}
 }
 
+/* Both ends' device goes and comes back, more often than there is room for devices. */
+static void test_a_listener_returns_with_its_device(void **state)
+{
+	struct bed *bed = verbs_bed_new(NULL);
+	struct link *a, *b;
+	char at[BED_ADDRESS_MAX];
+
+	(void)state;
+	snprintf(at, sizeof(at), "%s", bed->sides[B].fabric->ops->lsn_address(bed->lsn));
+	for (unsigned round = 0; round < 6; round++) {
+		bed_pair(bed, &a, &b);
+		check_works(a, b);
+		fake_verbs_remove_device(1);
+		check_ends(b, -ENETDOWN);
+		verbs_say_surely(a, 8); /* which is missed */
+		check_ends(a, -ETIMEDOUT);
+		verbs_skip_ns(TERN_NS_PER_S); /* looks for it, in vain */
+		check_ends(bed_dial_at(bed, A, at), -ETIMEDOUT);
+		assert_true(verbs_logged(bed, "the device was removed"));
+		fake_verbs_return_device(1);
+		verbs_skip_ns(TERN_NS_PER_S);
+		PUMP(bed, verbs_logged(bed, "again"));
+	}
+	assert_string_equal(bed->sides[B].fabric->ops->lsn_address(bed->lsn), at);
+	bed_pair(bed, &a, &b);
+	check_works(a, b);
+	verbs_bed_free(bed);
+}
+
+static void test_a_listener_may_be_closed_while_its_device_is_gone(void **state)
+{
+	struct bed *bed = verbs_bed_new(NULL);
+
+	(void)state;
+	fake_verbs_remove_device(1);
+	PUMP(bed, verbs_logged(bed, "the device was removed"));
+	verbs_bed_free(bed);
+}
+
 static void test_what_was_made_of_a_removed_device_goes_without_a_conn(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -566,6 +605,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(
 			test_a_removed_device_ends_every_op_and_the_next_conn_uses_the_other),
 		cmocka_unit_test(test_a_device_removed_while_conns_come_up),
+		cmocka_unit_test(test_a_listener_returns_with_its_device),
+		cmocka_unit_test(test_a_listener_may_be_closed_while_its_device_is_gone),
 		cmocka_unit_test(
 			test_what_was_made_of_a_removed_device_goes_without_a_conn),
 		cmocka_unit_test(test_a_device_that_failed_is_heard_of_by_every_port),
