@@ -245,8 +245,12 @@ static void old_session(struct tern_link *link)
 	struct tern_peer *peer = tern_peer_by_token(
 		link->rdv, link->theirs.token, link->theirs.incarnation);
 
-	if (!peer || !(link->rail ? tern_rail_welcome(peer, link)
-				  : tern_seq_before(peer->epoch, link->epoch))) {
+	if (!peer) {
+		refuse(link, -ESTALE);
+		return;
+	}
+	if (!(link->rail ? tern_rail_welcome(peer, link)
+			 : tern_seq_before(peer->epoch, link->epoch))) {
 		refuse(link, -ECONNRESET);
 		return;
 	}

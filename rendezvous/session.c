@@ -231,8 +231,9 @@ static void dial_failed(struct tern_peer *peer, int status)
 	if (status == -ETIMEDOUT && peer->cause)
 		status = peer->cause;
 	peer->cause = status;
-	if (is_final(status) ||
-		(peer->state == TERN_PEER_STATE_LOST && status == -EPIPE)) {
+	/* The other end has no such session any more: that is an answer. */
+	if (is_final(status) || (peer->state == TERN_PEER_STATE_LOST &&
+					(status == -EPIPE || attempt == -ESTALE))) {
 		give_up(peer, status);
 		return;
 	}
@@ -436,9 +437,10 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 }
 
 /*
- * How long a lost link may take to return. A peer that cut it, or whose host says that
- * nobody is there, is most likely gone; a path that carries nothing may be a cable or a
- * switch, and gets as long as silence does.
+ * How long a lost link may take to return. A path that carries nothing may be a cable or
+ * a switch, and gets as long as silence does; so does one that was cut, for the end that
+ * dials: if its peer is gone, the peer's host will say so (see dial_failed). The other
+ * end is told nothing more, and a peer that cut its link is most likely gone.
  */
 static uint64_t return_ns(const struct tern_peer *peer, int status)
 {
@@ -446,7 +448,8 @@ static uint64_t return_ns(const struct tern_peer *peer, int status)
 	bool path = status == -ETIMEDOUT || status == -EHOSTUNREACH ||
 		    status == -ENETUNREACH || status == -ENETDOWN;
 
-	return path ? TERN_MAX(opts->reconnect_ns, opts->dead_ns) : opts->reconnect_ns;
+	return path || peer->dialler ? TERN_MAX(opts->reconnect_ns, opts->dead_ns)
+				     : opts->reconnect_ns;
 }
 
 /* Counts the links that carried none of what waited; was this one too many? */
