@@ -360,6 +360,9 @@ static json_t *describe_device(
 	json_object_set_new(device, "vendor_id", json_sprintf("0x%06x", attr->vendor_id));
 	json_object_set_new(device, "vendor_part_id", json_integer(attr->vendor_part_id));
 	json_object_set_new(device, "firmware", json_string(attr->fw_ver));
+	if (s->api->device_node(context) >= 0)
+		json_object_set_new(
+			device, "numa_node", json_integer(s->api->device_node(context)));
 	json_object_set_new(device, "used", json_boolean(used));
 	s->used_count += used;
 	json_object_set_new(device, "ports", ports);
@@ -742,6 +745,8 @@ static void print_device(const json_t *device)
 		number_of(device, "vendor_part_id"));
 	if (*text_of(device, "firmware"))
 		printf(", firmware %s", text_of(device, "firmware"));
+	if (json_object_get(device, "numa_node"))
+		printf(", NUMA node %lld", number_of(device, "numa_node"));
 	putchar('\n');
 	json_array_foreach(json_object_get(device, "addresses"), i, one)
 	{

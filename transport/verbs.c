@@ -13,6 +13,7 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -322,23 +323,37 @@ static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device
 	return 0;
 }
 
-/* The first address in the GIDs of the active ports. InfiniBand's have none. */
+/* The first address in the GIDs of its active ports. InfiniBand's have none. */
+static bool own_of(struct verbs_fabric *fabric, const struct verbs_device *device)
+{
+	for (uint8_t port = 1; port <= device->attr.phys_port_cnt; port++) {
+		struct ibv_port_attr attr;
+
+		if (fabric->api->query_port(device->context, port, &attr) ||
+			attr.state != IBV_PORT_ACTIVE)
+			continue;
+		for (int index = 0; index < attr.gid_tbl_len && index < 16; index++)
+			if (address_of_gid(fabric, device, port, index, &fabric->own) ==
+				0)
+				return true;
+	}
+	return false;
+}
+
+/* Of a device at this processor's NUMA node, whose memory will be the nearest; else of
+ * any. (A process that runs everywhere runs somewhere now: no worse than any.) */
 static bool own_from_gids(struct verbs_fabric *fabric)
 {
-	for (unsigned i = 0; i < fabric->device_count; i++) {
-		const struct verbs_device *device = &fabric->devices[i];
+	unsigned node;
+	bool known = getcpu(NULL, &node) == 0;
 
-		for (uint8_t port = 1; port <= device->attr.phys_port_cnt; port++) {
-			struct ibv_port_attr attr;
+	for (unsigned near = known ? 2 : 1; near-- > 0;) {
+		for (unsigned i = 0; i < fabric->device_count; i++) {
+			const struct verbs_device *device = &fabric->devices[i];
+			int theirs = fabric->api->device_node(device->context);
 
-			if (fabric->api->query_port(device->context, port, &attr) ||
-				attr.state != IBV_PORT_ACTIVE)
-				continue;
-			for (int index = 0; index < attr.gid_tbl_len && index < 16;
-				index++)
-				if (address_of_gid(fabric, device, port, index,
-					    &fabric->own) == 0)
-					return true;
+			if ((!near || theirs == (int)node) && own_of(fabric, device))
+				return true;
 		}
 	}
 	return false;

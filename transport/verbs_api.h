@@ -65,6 +65,8 @@ struct tern_verbs_api {
 	int (*query_gid_type)(struct ibv_context *device, uint8_t port, int index,
 		char *out, size_t bytes);
 	const char *(*device_name)(struct ibv_context *device);
+	/* Its NUMA node; -1: unknown, or there is only one. */
+	int (*device_node)(struct ibv_context *device);
 
 	/* Resources: ibv_NAME(3). */
 	int (*alloc_pd)(struct ibv_context *device, struct ibv_pd **out);

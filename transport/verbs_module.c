@@ -199,6 +199,22 @@ static const char *device_name(struct ibv_context *device)
 	return ibv_get_device_name(device->device);
 }
 
+static int device_node(struct ibv_context *device)
+{
+	char path[sizeof(device->device->ibdev_path) + 32];
+	FILE *file;
+	int node;
+
+	snprintf(path, sizeof(path), "%s/device/numa_node", device->device->ibdev_path);
+	file = fopen(path, "re");
+	if (!file)
+		return -1;
+	if (fscanf(file, "%d", &node) != 1)
+		node = -1;
+	fclose(file);
+	return node;
+}
+
 static int alloc_pd(struct ibv_context *device, struct ibv_pd **out)
 {
 	return FROM_POINTER(out, ibv_alloc_pd(device));
@@ -323,6 +339,7 @@ const struct tern_verbs_api tern_verbs_api = {
 	.query_gid = query_gid,
 	.query_gid_type = query_gid_type,
 	.device_name = device_name,
+	.device_node = device_node,
 	.alloc_pd = alloc_pd,
 	.dealloc_pd = dealloc_pd,
 	.reg_mr = reg_mr,

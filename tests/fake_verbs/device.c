@@ -178,6 +178,11 @@ const char *fake_device_name(struct ibv_context *device)
 	return device->device->name;
 }
 
+int fake_device_node(struct ibv_context *device)
+{
+	return fake.opts.nodes[FAKE_DEVICE(device)->index];
+}
+
 int fake_alloc_pd(struct ibv_context *device, struct ibv_pd **out)
 {
 	FAKE_ENTER("alloc_pd");

@@ -29,7 +29,8 @@
 #define FAKE_VERBS_MAX_DEVICES 8
 
 struct fake_verbs_opts {
-	unsigned device_count; /* 0: get_devices says -ENODEV */
+	unsigned device_count;             /* 0: get_devices says -ENODEV */
+	int nodes[FAKE_VERBS_MAX_DEVICES]; /* NUMA, of each device */
 	int max_qp;
 	int max_qp_wr;
 	int max_sge;

@@ -49,6 +49,7 @@ static void test_devices_are_listed_with_ports_and_gids(void **state)
 	assert_string_equal(text(one, "name"), "fake_1");
 	assert_string_equal(text(one, "transport"), "RoCE");
 	assert_string_equal(text(one, "firmware"), "0.1");
+	assert_int_equal(json_integer_value(json_object_get(one, "numa_node")), 0);
 	assert_true(json_is_true(json_object_get(one, "used")));
 	assert_true(json_is_false(json_object_get(one, "software")));
 	port = json_array_get(json_object_get(one, "ports"), 0);

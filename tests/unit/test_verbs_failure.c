@@ -7,6 +7,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
 /* Listens at every address, and connects from the device that it connects to. */
@@ -159,6 +160,30 @@ static void test_a_listener_may_be_closed_while_its_device_is_gone(void **state)
 	fake_verbs_remove_device(1);
 	PUMP(bed, verbs_logged(bed, "the device was removed"));
 	verbs_bed_free(bed);
+}
+
+/* This thread's node is not 1000 more than it is; the other device's node may be it. */
+static void test_listeners_are_at_the_nearest_device(void **state)
+{
+	struct verbs_bed_opts opts = verbs_bed_defaults();
+	unsigned node;
+
+	(void)state;
+	opts.listen = "0.0.0.0:0";
+	assert_int_equal(getcpu(NULL, &node), 0);
+	for (unsigned nearest = 0; nearest < 2; nearest++) {
+		struct bed *bed;
+		char want[BED_ADDRESS_MAX];
+
+		opts.fake.nodes[nearest] = (int)node;
+		opts.fake.nodes[!nearest] = (int)node + 1000;
+		bed = verbs_bed_new(&opts);
+		snprintf(want, sizeof(want), "10.7.0.%u:", nearest + 1);
+		assert_ptr_equal(
+			strstr(bed->sides[B].fabric->ops->lsn_address(bed->lsn), want),
+			bed->sides[B].fabric->ops->lsn_address(bed->lsn));
+		verbs_bed_free(bed);
+	}
 }
 
 static void test_what_was_made_of_a_removed_device_goes_without_a_conn(void **state)
@@ -606,6 +631,7 @@ int main(int argc, char **argv)
 			test_a_removed_device_ends_every_op_and_the_next_conn_uses_the_other),
 		cmocka_unit_test(test_a_device_removed_while_conns_come_up),
 		cmocka_unit_test(test_a_listener_returns_with_its_device),
+		cmocka_unit_test(test_listeners_are_at_the_nearest_device),
 		cmocka_unit_test(test_a_listener_may_be_closed_while_its_device_is_gone),
 		cmocka_unit_test(
 			test_what_was_made_of_a_removed_device_goes_without_a_conn),
