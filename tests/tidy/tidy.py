@@ -68,7 +68,7 @@ def listed():
 
 ALL = listed()
 TEXT = {p: (TOP / p).read_text(errors="replace") for p in ALL}
-CODE = [p for p in ALL if p.suffix in (".c", ".h")]
+CODE = [p for p in ALL if p.suffix in (".c", ".h", ".cu")]
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.M)
 
 
