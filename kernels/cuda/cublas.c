@@ -21,7 +21,10 @@ static const struct {
 	const char *name;
 	size_t at;
 } symbols[] = {
-#define SYMBOL(field, name) {name, offsetof(struct tern_cublas_api, field)}
+#define SYMBOL(field, name)                                                              \
+	{                                                                                \
+		name, offsetof(struct tern_cublas_api, field)                            \
+	}
 	SYMBOL(create, "cublasCreate_v2"),
 	SYMBOL(destroy, "cublasDestroy_v2"),
 	SYMBOL(get_version, "cublasGetVersion_v2"),

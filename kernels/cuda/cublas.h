@@ -9,10 +9,10 @@
 #include <stddef.h>
 
 /* The values of cublas_api.h; its functions return 0 if all is well. */
-#define TERN_CUBLAS_N                  0
-#define TERN_CUBLAS_T                  1
-#define TERN_CUBLAS_DEFAULT_MATH       0
-#define TERN_CUBLAS_TF32_MATH          3
+#define TERN_CUBLAS_N                   0
+#define TERN_CUBLAS_T                   1
+#define TERN_CUBLAS_DEFAULT_MATH        0
+#define TERN_CUBLAS_TF32_MATH           3
 #define TERN_CUBLAS_ATOMICS_NOT_ALLOWED 0
 
 struct tern_cublas_api {
@@ -31,9 +31,9 @@ struct tern_cublas_api {
 };
 
 /*
- * Loads libcublas.so.13 or .12, at the first call in this process; the others get the same
- * answer. Thread-safe; it stays loaded. -ENOSYS: it is not here, and *why is a line for
- * people, in static storage.
+ * Loads libcublas.so.13 or .12, at the first call in this process; the others get the
+ * same answer. Thread-safe; it stays loaded. -ENOSYS: it is not here, and *why is a line
+ * for people, in static storage.
  */
 int tern_cublas_load(const struct tern_cublas_api **out, const char **why);
 

@@ -18,8 +18,7 @@ static uint16_t shift_of(const void *p, size_t size)
 
 struct tern_span cuda_span(uint64_t count, const void *p, size_t size)
 {
-	return (struct tern_span){
-		.count = count, .shift = shift_of(p, size), .quads = 1};
+	return (struct tern_span){.count = count, .shift = shift_of(p, size), .quads = 1};
 }
 
 void cuda_span_with(struct tern_span *span, const void *p, size_t size)
@@ -63,9 +62,8 @@ int tern_cuda_sum_squares(
 		.count = count,
 		.per_block = per_block,
 		.quads = (uintptr_t)x % sizeof(struct tern_quad) == 0};
-	const struct tern_cuda_total total = {.out = out,
-		.partials = k->partials,
-		.count = div_up(count, per_block)};
+	const struct tern_cuda_total total = {
+		.out = out, .partials = k->partials, .count = div_up(count, per_block)};
 	int r = cuda_launch(k, TERN_CUDA_squares, total.count, &squares);
 
 	return r < 0 ? r : cuda_launch(k, TERN_CUDA_total, 1, &total);
@@ -155,8 +153,8 @@ int tern_cuda_update(struct tern_cuda_kernels *k, const struct tern_optimizer *o
 
 /* ---- casts ---- */
 
-static int narrow(struct tern_cuda_kernels *k, enum tern_cuda_kernel kernel, uint16_t *dst,
-	const float *src, uint64_t count)
+static int narrow(struct tern_cuda_kernels *k, enum tern_cuda_kernel kernel,
+	uint16_t *dst, const float *src, uint64_t count)
 {
 	struct tern_cuda_narrow a = {
 		.dst = dst, .src = src, .span = cuda_span(count, src, sizeof(*src))};

@@ -35,8 +35,8 @@ static int multiply_tiled(struct tern_cuda_kernels *k, const struct product *p)
 		k, TERN_CUDA_matmul, div_up(p->m, TERN_TILE) * a.column_tiles, &a);
 }
 
-/* cuBLAS counts columns first: what it sees of a row-major matrix is its transpose, and c'
- * is b' a'. */
+/* cuBLAS counts columns first: what it sees of a row-major matrix is its transpose, and
+ * c' is b' a'. */
 static int multiply_blas(struct tern_cuda_kernels *k, const struct product *p)
 {
 	const float one = 1.0f, zero = 0.0f;
@@ -65,7 +65,8 @@ static int multiply(struct tern_cuda_kernels *k, const struct product *p)
 /* ---- dense ---- */
 
 int tern_cuda_dense_forward(struct tern_cuda_kernels *k, float *y, const float *x,
-	const float *w, const float *b, uint64_t rows, uint64_t in, uint64_t out, bool relu)
+	const float *w, const float *b, uint64_t rows, uint64_t in, uint64_t out,
+	bool relu)
 {
 	const struct product p = {.c = y, .a = x, .b = w, .m = rows, .n = out, .k = in};
 	const struct tern_cuda_bias a = {.y = y,
@@ -119,8 +120,9 @@ int tern_cuda_softmax_xent(struct tern_cuda_kernels *k, struct tern_cuda_result 
 		.results = k->results,
 		.rows = rows,
 		.classes = classes};
-	const struct tern_cuda_xent_total total = {
-		.out = (struct tern_cuda_row *)result, .results = k->results, .rows = rows};
+	const struct tern_cuda_xent_total total = {.out = (struct tern_cuda_row *)result,
+		.results = k->results,
+		.rows = rows};
 	int r;
 
 	if (rows > k->sizes.xent_rows)
@@ -187,7 +189,8 @@ int tern_cuda_embed_backward(struct tern_cuda_kernels *k, float *dtable, const f
 	int r = 0;
 
 	if (rows > k->sizes.embed_rows || table_rows > k->sizes.embed_table_rows)
-		return cuda_fail(k, -E2BIG, "%llu ids of %llu rows, made for %llu of %llu",
+		return cuda_fail(k, -E2BIG,
+			"%llu ids of %llu rows, made for %llu of %llu",
 			(unsigned long long)rows, (unsigned long long)table_rows,
 			(unsigned long long)k->sizes.embed_rows,
 			(unsigned long long)k->sizes.embed_table_rows);

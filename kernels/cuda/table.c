@@ -19,7 +19,8 @@ extern const unsigned char tern_fatbin[];
 /* What cuBLAS is given to work in: what it would take by itself on the largest devices. A
  * fixed one is a condition for equal results in all runs. */
 #define BLAS_BYTES (32u << 20)
-/* Beyond these, sorting the ids is less work than reading them for each row of the table. */
+/* Beyond these, sorting the ids is less work than reading them for each row of the table.
+ */
 #define SCAN_ROWS  16384u
 #define SCAN_PAIRS (8u << 20)
 
@@ -82,8 +83,9 @@ int cuda_launch(struct tern_cuda_kernels *k, enum tern_cuda_kernel kernel,
 	if (blocks == 0)
 		return 0;
 	if (blocks > INT_MAX)
-		return cuda_fail(k, -EOVERFLOW, "%s: %llu blocks are too many for a launch",
-			entries[kernel].name, (unsigned long long)blocks);
+		return cuda_fail(k, -EOVERFLOW,
+			"%s: %llu blocks are too many for a launch", entries[kernel].name,
+			(unsigned long long)blocks);
 	return check(k,
 		k->api->launch_kernel(k->functions[kernel], (unsigned)blocks, 1, 1,
 			entries[kernel].threads, 1, 1, 0, k->stream, params, NULL),
@@ -148,7 +150,8 @@ static int make_workspace(struct tern_cuda_kernels *k)
 
 static int load_module(struct tern_cuda_kernels *k)
 {
-	int r = check(k, k->api->module_load_data_ex(&k->module, tern_fatbin, 0, NULL, NULL),
+	int r = check(k,
+		k->api->module_load_data_ex(&k->module, tern_fatbin, 0, NULL, NULL),
 		"loading the kernels");
 
 	if (r < 0)
@@ -178,9 +181,9 @@ static int open_blas(struct tern_cuda_kernels *k)
 			"cublasSetWorkspace");
 	if (r == 0)
 		r = check_blas(k,
-			b->set_math_mode(k->blas_handle, k->sizes.tf32
-								 ? TERN_CUBLAS_TF32_MATH
-								 : TERN_CUBLAS_DEFAULT_MATH),
+			b->set_math_mode(
+				k->blas_handle, k->sizes.tf32 ? TERN_CUBLAS_TF32_MATH
+							      : TERN_CUBLAS_DEFAULT_MATH),
 			"cublasSetMathMode");
 	if (r == 0)
 		r = check_blas(k,
@@ -227,8 +230,8 @@ static int take_fingerprint(struct tern_cuda_kernels *k, CUdevice device)
 			"compute capability");
 	if (r == 0)
 		r = check(k,
-			k->api->device_get_attribute(&units,
-				CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+			k->api->device_get_attribute(
+				&units, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
 			"multiprocessor count");
 	if (r == 0)
 		r = check(k, k->api->driver_get_version(&driver), "driver version");
@@ -236,8 +239,8 @@ static int take_fingerprint(struct tern_cuda_kernels *k, CUdevice device)
 		r = name_products(k, products, sizeof(products));
 	if (r == 0)
 		snprintf(k->fingerprint, sizeof(k->fingerprint),
-			"cuda %s (%d x sm_%d%d) driver %d.%d %s", name, units, major, minor,
-			driver / 1000, driver % 1000 / 10, products);
+			"cuda %s (%d x sm_%d%d) driver %d.%d %s", name, units, major,
+			minor, driver / 1000, driver % 1000 / 10, products);
 	return r;
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arithmetic of kernels.h on the GPU. A struct tern_cuda_kernels belongs to one stream
- * and is used by one thread at a time, with the device's context current: a call puts work
- * into the stream and returns, so what it names (device addresses, as plain pointers of the
- * device's unified addressing) has to stay until the stream has passed it. Its workspace is
- * allocated when it is made, for the sizes given then; no call allocates, waits or reads
- * back, so every call can be captured into a graph.
+ * The arithmetic of kernels.h on the GPU. A struct tern_cuda_kernels belongs to one
+ * stream and is used by one thread at a time, with the device's context current: a call
+ * puts work into the stream and returns, so what it names (device addresses, as plain
+ * pointers of the device's unified addressing) has to stay until the stream has passed
+ * it. Its workspace is allocated when it is made, for the sizes given then; no call
+ * allocates, waits or reads back, so every call can be captured into a graph.
  *
  * Results are a pure function of the inputs, bit for bit, for one device and one
  * fingerprint: sums have an order that depends on the sizes only, and no float is added
@@ -13,10 +13,11 @@
  * payload a NaN has excepted); sums of squares, dense layers and losses are close to it.
  * tern_cuda_kernels_fingerprint() names all that the bits depend on.
  *
- * Calls return 0 or a negative errno: what tern_cuda_status() makes of the driver's answer
- * to the launch, -EIO for cuBLAS', -E2BIG for sizes beyond those the object was made for,
- * -EOVERFLOW for sizes beyond what a launch can count. tern_cuda_kernels_error() has the
- * line to it. Errors of the kernels themselves come with the stream's later calls.
+ * Calls return 0 or a negative errno: what tern_cuda_status() makes of the driver's
+ * answer to the launch, -EIO for cuBLAS', -E2BIG for sizes beyond those the object was
+ * made for, -EOVERFLOW for sizes beyond what a launch can count.
+ * tern_cuda_kernels_error() has the line to it. Errors of the kernels themselves come
+ * with the stream's later calls.
  */
 #ifndef TERN_KERNELS_CUDA_TABLE_H
 #define TERN_KERNELS_CUDA_TABLE_H

@@ -6,11 +6,12 @@
  * adds is that the threads of a block are there at once.
  *
  * A block function is made of regions that start with TERN_EACH (t, THREADS). On the GPU
- * a region is run once, by each thread with its t; on the CPU it is a loop over t. Between
- * regions stands TERN_BARRIER where one reads what another thread wrote; on the CPU the
- * end of the loop is that barrier. What the threads of a block share is TERN_SHARED; what
- * a thread keeps from one region to the next is an array of TERN_KEPT(THREADS) indexed by
- * TERN_MINE(t): one element on the GPU, one for each thread on the CPU.
+ * a region is run once, by each thread with its t; on the CPU it is a loop over t.
+ * Between regions stands TERN_BARRIER where one reads what another thread wrote; on the
+ * CPU the end of the loop is that barrier. What the threads of a block share is
+ * TERN_SHARED; what a thread keeps from one region to the next is an array of
+ * TERN_KEPT(THREADS) indexed by TERN_MINE(t): one element on the GPU, one for each thread
+ * on the CPU.
  *
  * Arithmetic is IEEE with one rounding for each operation on both: nvcc gets --fmad=false
  * and keeps its defaults of correctly rounded division and square root and of subnormals;
@@ -34,9 +35,9 @@
 #include <math.h>
 #include <string.h>
 
-#define TERN_BODY            static inline
-#define TERN_EACH(t, count)  for (unsigned t = 0; t < (count); t++)
-#define TERN_BARRIER()       ((void)0)
+#define TERN_BODY           static inline
+#define TERN_EACH(t, count) for (unsigned t = 0; t < (count); t++)
+#define TERN_BARRIER()      ((void)0)
 #define TERN_SHARED
 #define TERN_KEPT(count)     (count)
 #define TERN_MINE(t)         (t)
@@ -65,11 +66,13 @@ struct tern_span {
 };
 
 #define TERN_QUAD_THREADS 256u
-#define TERN_QUAD_ROUNDS  4u /* quads of a thread: blocks are not started for one alone */
-#define TERN_QUAD_BLOCK   (4u * TERN_QUAD_THREADS * TERN_QUAD_ROUNDS) /* elements */
+#define TERN_QUAD_ROUNDS                                                                 \
+	4u /* quads of a thread: blocks are not started for one alone                    \
+	    */
+#define TERN_QUAD_BLOCK (4u * TERN_QUAD_THREADS * TERN_QUAD_ROUNDS) /* elements */
 
-/* For each quad of the block: whole(args, e) if it may be moved at once, else one(args, e)
- * for each of its elements. */
+/* For each quad of the block: whole(args, e) if it may be moved at once, else one(args,
+ * e) for each of its elements. */
 #define TERN_EACH_QUAD(args, span, block, whole, one)                                    \
 	TERN_EACH (t, TERN_QUAD_THREADS)                                                 \
 		for (uint64_t round = 0; round < TERN_QUAD_ROUNDS; round++) {            \
@@ -97,7 +100,8 @@ TERN_BODY int tern_span_has(const struct tern_span *s, uint64_t e)
 	return e >= s->shift && e < s->count + s->shift;
 }
 
-/* nvcc may take a structure's move apart, and a store of its own types too unless asked so. */
+/* nvcc may take a structure's move apart, and a store of its own types too unless asked
+ * so. */
 TERN_BODY struct tern_quad tern_quad_get(const float *p)
 {
 #ifdef __CUDACC__

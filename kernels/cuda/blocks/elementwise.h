@@ -123,8 +123,7 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 		const struct tern_cuda_part *p = u->p;                                   \
 		float w = p->w_in[e], m = 0, v = 0;                                      \
 		float sum = tern_tree_one(p->grads, a->n, e);                            \
-		float g = tern_element_gradient(                                         \
-			&a->scalars, sum, a->scale, a->clip, w);                         \
+		float g = tern_element_gradient(&a->scalars, sum, a->scale, a->clip, w); \
                                                                                          \
 		if (HAS_M)                                                               \
 			m = p->m[e];                                                     \
@@ -230,11 +229,8 @@ struct tern_cuda_widen {
 	}                                                                                \
                                                                                          \
 	TERN_BODY void tern_block_f32_to_##type(                                         \
-		const struct tern_cuda_narrow *a, uint64_t block)                        \
-	{                                                                                \
-		TERN_EACH_QUAD(a, &a->span, block, tern_narrow_##type##_quad,            \
-			tern_narrow_##type##_one)                                        \
-	}                                                                                \
+		const struct tern_cuda_narrow *a, uint64_t block){TERN_EACH_QUAD(a,      \
+		&a->span, block, tern_narrow_##type##_quad, tern_narrow_##type##_one)}   \
                                                                                          \
 	TERN_BODY void tern_block_##type##_to_f32(                                       \
 		const struct tern_cuda_widen *a, uint64_t block)                         \
@@ -262,8 +258,8 @@ TERN_CAST_BLOCKS(bf16)
 
 /*
  * Block b sums elements from b * per_block on into partials[b]. The cut depends on count
- * alone, and thread t takes quads t, t + 256, ... of it wherever x lies, so the bits are a
- * function of the elements.
+ * alone, and thread t takes quads t, t + 256, ... of it wherever x lies, so the bits are
+ * a function of the elements.
  */
 struct tern_cuda_squares {
 	double *partials;
@@ -294,7 +290,8 @@ TERN_BODY void tern_block_squares(const struct tern_cuda_squares *a, uint64_t bl
 	TERN_EACH (t, TERN_REDUCE_THREADS) {
 		double sum[4] = {0};
 
-		for (uint64_t e = first + 4u * t; e < after; e += 4 * TERN_REDUCE_THREADS) {
+		for (uint64_t e = first + 4u * t; e < after;
+			e += 4 * TERN_REDUCE_THREADS) {
 			struct tern_quad q = tern_squares_get(a, e);
 
 			TERN_UNROLL

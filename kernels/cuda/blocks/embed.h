@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Embeddings, as functions of one block. Forward: a gather. Backward: dtable[id] is the
- * sum of dy[i] over the i with ids[i] == id, in the order of i, as on the CPU and with its
- * bits. A block owns one row of the table and TERN_COLUMNS columns; it needs the list of
- * its i in order, and gets it in one of two ways that give the same list:
+ * sum of dy[i] over the i with ids[i] == id, in the order of i, as on the CPU and with
+ * its bits. A block owns one row of the table and TERN_COLUMNS columns; it needs the list
+ * of its i in order, and gets it in one of two ways that give the same list:
  *
  *   embed_scan   reads all ids and keeps its own: one launch, best for small tables
  *   embed_sorted finds its run in the positions sorted by id. The sort is stable: radix
@@ -139,8 +139,8 @@ TERN_BODY void tern_block_sort_scan(const struct tern_cuda_sort *a, uint64_t blo
 }
 
 /*
- * Moves a tile's items. cells[digit][thread] counts the digits of each thread's items in a
- * row; summed up in that order they say where in the sorted tile each of them stands.
+ * Moves a tile's items. cells[digit][thread] counts the digits of each thread's items in
+ * a row; summed up in that order they say where in the sorted tile each of them stands.
  */
 TERN_BODY void tern_block_sort_move(const struct tern_cuda_sort *a, uint64_t block)
 {
@@ -183,7 +183,8 @@ TERN_BODY void tern_block_sort_move(const struct tern_cuda_sort *a, uint64_t blo
 	TERN_EACH (t, TERN_SORT_THREADS) {
 		uint64_t first = block * TERN_SORT_TILE + t * TERN_SORT_ITEMS;
 
-		for (uint64_t i = first; i < first + TERN_SORT_ITEMS && i < a->rows; i++) {
+		for (uint64_t i = first; i < first + TERN_SORT_ITEMS && i < a->rows;
+			i++) {
 			uint32_t d = tern_digit(a, i);
 			uint32_t rank = cells[d * TERN_SORT_THREADS + t]++;
 			uint64_t to = a->counts[d * a->tiles + block] + rank - starts[d];
@@ -223,7 +224,8 @@ TERN_BODY void tern_stage(
 	uint64_t column = x->first + t % TERN_COLUMNS;
 
 	TERN_UNROLL
-	for (unsigned k = 0; k < TERN_EMBED_STAGE * TERN_COLUMNS / TERN_EMBED_THREADS; k++) {
+	for (unsigned k = 0; k < TERN_EMBED_STAGE * TERN_COLUMNS / TERN_EMBED_THREADS;
+		k++) {
 		unsigned slot = k * TERN_EMBED_THREADS + t, row = slot / TERN_COLUMNS;
 
 		if (at + row < x->count && column < x->width)
@@ -231,11 +233,12 @@ TERN_BODY void tern_stage(
 	}
 }
 
-TERN_BODY float tern_add_staged(
-	const struct tern_addends *x, float sum, const float *stage, uint64_t at, unsigned t)
+TERN_BODY float tern_add_staged(const struct tern_addends *x, float sum,
+	const float *stage, uint64_t at, unsigned t)
 {
 	if (x->first + t < x->width)
-		for (unsigned row = 0; row < TERN_EMBED_STAGE && at + row < x->count; row++)
+		for (unsigned row = 0; row < TERN_EMBED_STAGE && at + row < x->count;
+			row++)
 			sum += stage[row * TERN_COLUMNS + t];
 	return sum;
 }
@@ -253,8 +256,8 @@ TERN_BODY float tern_add_staged(
 		TERN_BARRIER();                                                          \
 	}
 
-TERN_BODY void tern_put_sum(
-	const struct tern_cuda_scatter *a, uint64_t id, uint64_t first, unsigned t, float sum)
+TERN_BODY void tern_put_sum(const struct tern_cuda_scatter *a, uint64_t id,
+	uint64_t first, unsigned t, float sum)
 {
 	if (t < TERN_COLUMNS && first + t < a->width)
 		a->dtable[id * a->width + first + t] = sum;
@@ -294,7 +297,8 @@ TERN_BODY void tern_block_embed_sorted(const struct tern_cuda_scatter *a, uint64
 }
 
 /* Which of the four ids from i on are `id`: a bit for each. */
-TERN_BODY unsigned tern_matches(const struct tern_cuda_scatter *a, uint64_t i, uint64_t id)
+TERN_BODY unsigned tern_matches(
+	const struct tern_cuda_scatter *a, uint64_t i, uint64_t id)
 {
 	unsigned bits = 0;
 

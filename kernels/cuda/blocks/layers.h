@@ -256,8 +256,7 @@ struct tern_cuda_xent_total {
 	uint64_t rows;
 };
 
-TERN_BODY void tern_block_xent_total(
-	const struct tern_cuda_xent_total *a, uint64_t block)
+TERN_BODY void tern_block_xent_total(const struct tern_cuda_xent_total *a, uint64_t block)
 {
 	TERN_SHARED double loss[TERN_REDUCE_THREADS];
 	TERN_SHARED uint64_t correct[TERN_REDUCE_THREADS];

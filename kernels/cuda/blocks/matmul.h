@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The matrix product where cuBLAS is missing, as a function of one block: a tile of 64 x
- * 64 of c, each thread 4 x 4 of it, over k from the first to the last, each step fused. So
- * an element's bits depend on its row of a and its column of b only. For correctness, not
- * for speed: cuBLAS is several times faster.
+ * 64 of c, each thread 4 x 4 of it, over k from the first to the last, each step fused.
+ * So an element's bits depend on its row of a and its column of b only. For correctness,
+ * not for speed: cuBLAS is several times faster.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_MATMUL_H
 #define TERN_KERNELS_CUDA_BLOCKS_MATMUL_H
@@ -52,7 +52,8 @@ TERN_BODY void tern_tile_load(float (*to)[TERN_TILE + 1], const float *x,
 		unsigned row = by_depth ? slot % TERN_TILE : slot / TERN_TILE_DEPTH;
 		unsigned l = by_depth ? slot / TERN_TILE : slot % TERN_TILE_DEPTH;
 
-		to[l][row] = tern_operand(x, by_depth, rows, depth, first + row, from + l);
+		to[l][row] =
+			tern_operand(x, by_depth, rows, depth, first + row, from + l);
 	}
 }
 
@@ -68,9 +69,9 @@ TERN_BODY void tern_tile_multiply(
 
 			TERN_UNROLL
 			for (unsigned j = 0; j < TERN_TILE_OWN; j++)
-				sums->at[i][j] = fmaf(x,
-					tile->b[l][j * TERN_TILE_SIDE + column],
-					sums->at[i][j]);
+				sums->at[i][j] =
+					fmaf(x, tile->b[l][j * TERN_TILE_SIDE + column],
+						sums->at[i][j]);
 		}
 	}
 }
@@ -103,8 +104,8 @@ TERN_BODY void tern_block_matmul(const struct tern_cuda_matmul *a, uint64_t bloc
 
 	for (uint64_t from = 0; from < a->k; from += TERN_TILE_DEPTH) {
 		TERN_EACH (t, TERN_TILE_THREADS) {
-			tern_tile_load(tile.a, a->a, a->a_transposed, a->m, a->k, row,
-				from, t);
+			tern_tile_load(
+				tile.a, a->a, a->a_transposed, a->m, a->k, row, from, t);
 			tern_tile_load(tile.b, a->b, !a->b_transposed, a->n, a->k, column,
 				from, t);
 		}
