@@ -71,17 +71,17 @@ int tern_cuda_sum_squares(
 
 /* ---- updates ---- */
 
-static enum tern_cuda_kernel kernel_of(enum tern_optimizer_kind kind)
+static enum tern_cuda_kernel kernel_of(enum tern_optimizer_kind kind, unsigned n)
 {
 	switch (kind) {
 	case TERN_OPT_SGD:
-		return TERN_CUDA_sgd;
+		return n == 1 ? TERN_CUDA_sgd : TERN_CUDA_sgd_slots;
 	case TERN_OPT_MOMENTUM:
-		return TERN_CUDA_momentum;
+		return n == 1 ? TERN_CUDA_momentum : TERN_CUDA_momentum_slots;
 	case TERN_OPT_ADAGRAD:
-		return TERN_CUDA_adagrad;
+		return n == 1 ? TERN_CUDA_adagrad : TERN_CUDA_adagrad_slots;
 	case TERN_OPT_ADAM:
-		return TERN_CUDA_adam;
+		return n == 1 ? TERN_CUDA_adam : TERN_CUDA_adam_slots;
 	}
 	tern_never("an optimizer without a kernel");
 }
@@ -141,7 +141,8 @@ int tern_cuda_update(struct tern_cuda_kernels *k, const struct tern_optimizer *o
 
 	tern_assert(n >= 1 && n <= TERN_SUM_MAX);
 	while (tensor_count > 0) {
-		int r = update_some(k, kernel_of(opt->kind), &a, tensors, tensor_count);
+		int r = update_some(
+			k, kernel_of(opt->kind, n), &a, tensors, tensor_count);
 
 		if (r < 0)
 			return r;

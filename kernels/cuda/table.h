@@ -5,7 +5,8 @@
  * puts work into the stream and returns, so what it names (device addresses, as plain
  * pointers of the device's unified addressing) has to stay until the stream has passed
  * it. Its workspace is allocated when it is made, for the sizes given then; no call
- * allocates, waits or reads back, so every call can be captured into a graph.
+ * allocates, waits or reads back, so every call can be captured into a graph (numbers,
+ * like an update's step, as they were then).
  *
  * Results are a pure function of the inputs, bit for bit, for one device and one
  * fingerprint: sums have an order that depends on the sizes only, and no float is added

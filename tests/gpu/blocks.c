@@ -24,7 +24,8 @@ TERN_CUDA_KERNELS(RUN)
 void gpu_register_blocks(void)
 {
 #define REGISTER(name, type, threads)                                                    \
-	fake_cuda_kernel("tern_cuda_" #name, run_##name, 1, (const size_t[]){sizeof(type)});
+	fake_cuda_kernel(                                                                \
+		"tern_cuda_" #name, run_##name, 1, (const size_t[]){sizeof(type)});
 
 	TERN_CUDA_KERNELS(REGISTER)
 }

@@ -77,7 +77,8 @@ static double squares_of(const struct twin *x, struct twin *out, uint64_t count)
 
 static void test_sum_of_squares_is_close_and_the_same_wherever_it_lies(void **state)
 {
-	const uint64_t counts[] = {0, 1, 3, 4, 1025, 4096, 16385, gpu.real ? 50000003 : 300007};
+	const uint64_t counts[] = {
+		0, 1, 3, 4, 1025, 4096, 16385, gpu.real ? 50000003 : 300007};
 	struct twin out = twin_new(sizeof(double), 0);
 
 	(void)state;
@@ -197,8 +198,8 @@ static void check_update(maker *make, const char *name, unsigned n, bool in_plac
 			make, sizes[i % TERN_ARRAY_SIZE(sizes)], i % LAYOUTS, n);
 		tensors[i] = tensor_of(&o, &trials[i], n, in_place);
 	}
-	assert_done(k, tern_cuda_update(k, &o, step, tensors, TENSORS, n,
-			       1.0f / (float)n, 0.75f));
+	assert_done(k, tern_cuda_update(
+			       k, &o, step, tensors, TENSORS, n, 1.0f / (float)n, 0.75f));
 	for (unsigned i = 0; i < TENSORS; i++) {
 		check_trial(&o, &trials[i], n, step, in_place);
 		trial_free(&trials[i], n);
@@ -236,8 +237,10 @@ static void test_update_of_nothing_does_nothing(void **state)
 
 /* ---- casts ---- */
 
-typedef int narrow_fn(struct tern_cuda_kernels *k, uint16_t *dst, const float *src, uint64_t n);
-typedef int widen_fn(struct tern_cuda_kernels *k, float *dst, const uint16_t *src, uint64_t n);
+typedef int narrow_fn(
+	struct tern_cuda_kernels *k, uint16_t *dst, const float *src, uint64_t n);
+typedef int widen_fn(
+	struct tern_cuda_kernels *k, float *dst, const uint16_t *src, uint64_t n);
 
 static void check_widen(
 	widen_fn *widen, void (*by_cpu)(float *, const uint16_t *, size_t), size_t aside)
@@ -258,8 +261,9 @@ static void check_widen(
 	twin_free(&wanted);
 }
 
-static void check_narrow(narrow_fn *narrow, void (*by_cpu)(uint16_t *, const float *, size_t),
-	maker *make, uint64_t count, unsigned layout)
+static void check_narrow(narrow_fn *narrow,
+	void (*by_cpu)(uint16_t *, const float *, size_t), maker *make, uint64_t count,
+	unsigned layout)
 {
 	struct twin in = make(count, 4 * aside_of(layout, 1));
 	struct twin out = twin_new(count * sizeof(uint16_t), 2 * aside_of(layout, 2));
@@ -287,8 +291,8 @@ static void test_casts_have_the_bits_of_the_cpu(void **state)
 		for (unsigned layout = 0; layout < LAYOUTS; layout++) {
 			check_narrow(tern_cuda_f32_to_f16, cpu->f32_to_f16, specials_new,
 				sizes[s], layout);
-			check_narrow(tern_cuda_f32_to_bf16, cpu->f32_to_bf16, specials_new,
-				sizes[s], layout);
+			check_narrow(tern_cuda_f32_to_bf16, cpu->f32_to_bf16,
+				specials_new, sizes[s], layout);
 		}
 }
 
@@ -298,7 +302,9 @@ static struct twin patterns_new(uint64_t count, size_t aside)
 	struct twin t = twin_new(count * sizeof(float), aside);
 
 	for (uint64_t j = 0; j < count; j++) {
-		uint32_t u = (uint32_t)j << 12 | (j % 3 == 0 ? 0 : j % 3 == 1 ? 1 : 0x800);
+		uint32_t u = (uint32_t)j << 12 | (j % 3 == 0          ? 0
+							 : j % 3 == 1 ? 1
+								      : 0x800);
 
 		memcpy(host_f32(&t) + j, &u, sizeof(u));
 	}
@@ -320,7 +326,8 @@ int gpu_run_elementwise(CMFixtureFunction setup, CMFixtureFunction teardown)
 	const struct CMUnitTest elementwise[] = {
 		cmocka_unit_test(test_sum_has_the_bits_of_the_cpu),
 		cmocka_unit_test(test_sum_of_special_values_has_the_bits_of_the_cpu),
-		cmocka_unit_test(test_sum_of_squares_is_close_and_the_same_wherever_it_lies),
+		cmocka_unit_test(
+			test_sum_of_squares_is_close_and_the_same_wherever_it_lies),
 		cmocka_unit_test(test_update_of_many_tensors_has_the_bits_of_the_cpu),
 		cmocka_unit_test(test_update_of_special_values_has_the_bits_of_the_cpu),
 		cmocka_unit_test(test_update_of_nothing_does_nothing),

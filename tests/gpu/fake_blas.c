@@ -43,8 +43,7 @@ static void run(const struct fake_cuda_launch *launch)
 
 void fake_blas_register(void)
 {
-	fake_cuda_kernel(
-		"fake_blas_gemm", run, 1, (const size_t[]){sizeof(struct gemm)});
+	fake_cuda_kernel("fake_blas_gemm", run, 1, (const size_t[]){sizeof(struct gemm)});
 }
 
 static int failing(int *which)
@@ -117,9 +116,9 @@ static int set_atomics_mode(void *handle, int mode)
 	return 0;
 }
 
-static int sgemm(void *handle, int op_a, int op_b, int m, int n, int k, const float *alpha,
-	const float *a, int lda, const float *b, int ldb, const float *beta, float *c,
-	int ldc)
+static int sgemm(void *handle, int op_a, int op_b, int m, int n, int k,
+	const float *alpha, const float *a, int lda, const float *b, int ldb,
+	const float *beta, float *c, int ldc)
 {
 	struct handle *h = handle;
 	struct gemm g = {.a_transposed = op_a == TERN_CUBLAS_T,

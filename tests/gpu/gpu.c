@@ -29,8 +29,8 @@ int gpu_open_tables(void)
 			print_message("%s\n", why);
 			return -1;
 		}
-		print_message("table: %s\n", tern_cuda_kernels_fingerprint(
-						     gpu.tables[gpu.table_count]));
+		print_message("table: %s\n",
+			tern_cuda_kernels_fingerprint(gpu.tables[gpu.table_count]));
 		gpu.table_count++;
 	}
 	return 0;
@@ -128,9 +128,9 @@ struct twin floats_new(uint64_t count, size_t aside)
 
 struct twin specials_new(uint64_t count, size_t aside)
 {
-	static const uint32_t bits[] = {0, 0x80000000, 1, 0x80000001, 0x007fffff, 0x00800000,
-		0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345,
-		0x7f800001, 0x3f800000, 0xbf800000, 0x33000001, 0x387fe000};
+	static const uint32_t bits[] = {0, 0x80000000, 1, 0x80000001, 0x007fffff,
+		0x00800000, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000,
+		0xffc12345, 0x7f800001, 0x3f800000, 0xbf800000, 0x33000001, 0x387fe000};
 	struct twin t = twin_new(count * sizeof(float), aside);
 
 	for (uint64_t j = 0; j < count; j++) {

@@ -21,7 +21,8 @@ struct gpu {
 	CUdevice device;
 	CUstream stream;
 	bool real; /* has speed for large cases */
-	/* With cuBLAS (or what stands for it) where there is one, and with our products. */
+	/* With cuBLAS (or what stands for it) where there is one, and with our products.
+	 */
 	const struct tern_cublas_api *blas[2];
 	struct tern_cuda_kernels *tables[2];
 	size_t table_count;

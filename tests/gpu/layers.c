@@ -20,8 +20,8 @@ static const struct shape shapes[] = {{1, 1, 1}, {1, 7, 3}, {5, 1, 4}, {33, 17, 
 static const struct shape large = {1024, 784, 1024};
 
 /* One float64 product, of elements (i, l) and (l, j). */
-static double product(const float *a, const float *b, uint64_t depth, uint64_t a_step,
-	uint64_t b_step)
+static double product(
+	const float *a, const float *b, uint64_t depth, uint64_t a_step, uint64_t b_step)
 {
 	double sum = 0;
 
@@ -37,8 +37,8 @@ static void check_forward(struct tern_cuda_kernels *k, const struct shape *s, bo
 	struct twin again = floats_new(s->rows * s->out, 0);
 	double most = 1e-5 * sqrt((double)s->in);
 
-	assert_done(k, tern_cuda_dense_forward(k, y.dev, x.dev, w.dev, b.dev, s->rows, s->in,
-			       s->out, relu));
+	assert_done(k, tern_cuda_dense_forward(k, y.dev, x.dev, w.dev, b.dev, s->rows,
+			       s->in, s->out, relu));
 	assert_done(k, tern_cuda_dense_forward(k, again.dev, x.dev, w.dev, b.dev, s->rows,
 			       s->in, s->out, relu));
 	gpu_down(&y);
@@ -48,10 +48,11 @@ static void check_forward(struct tern_cuda_kernels *k, const struct shape *s, bo
 	for (uint64_t e = 0; e < s->rows * s->out; e += 1 + s->rows * s->out / 10000) {
 		uint64_t i = e / s->out, j = e % s->out;
 		double wanted = (double)host_f32(&b)[j] +
-				product(host_f32(&x) + i * s->in, host_f32(&w) + j, s->in, 1,
-					s->out);
+				product(host_f32(&x) + i * s->in, host_f32(&w) + j, s->in,
+					1, s->out);
 
-		assert_near((double)host_f32(&y)[e], relu ? fmax(0, wanted) : wanted, most);
+		assert_near(
+			(double)host_f32(&y)[e], relu ? fmax(0, wanted) : wanted, most);
 	}
 	twin_free(&x);
 	twin_free(&w);
@@ -69,12 +70,12 @@ static struct gradients gradients_of(struct tern_cuda_kernels *k, const struct s
 	const struct twin *dy, const struct twin *y, const struct twin *x,
 	const struct twin *w, bool relu, bool with_x)
 {
-	struct gradients g = {floats_new(s->rows * s->in, 0), floats_new(s->in * s->out, 4),
-		floats_new(s->out, 0), copy_new(dy, 4)};
+	struct gradients g = {floats_new(s->rows * s->in, 0),
+		floats_new(s->in * s->out, 4), floats_new(s->out, 0), copy_new(dy, 4)};
 
-	assert_done(k, tern_cuda_dense_backward(k, with_x ? g.dx.dev : NULL, g.dw.dev,
-			       g.db.dev, g.dy.dev, y->dev, x->dev, w->dev, s->rows, s->in,
-			       s->out, relu));
+	assert_done(k,
+		tern_cuda_dense_backward(k, with_x ? g.dx.dev : NULL, g.dw.dev, g.db.dev,
+			g.dy.dev, y->dev, x->dev, w->dev, s->rows, s->in, s->out, relu));
 	gpu_down(&g.dx);
 	gpu_down(&g.dw);
 	gpu_down(&g.db);
@@ -106,19 +107,21 @@ static void check_gradients(const struct gradients *g, const struct shape *s,
 	}
 	for (uint64_t e = 0; e < s->in * s->out; e += 1 + s->in * s->out / 10000)
 		assert_near((double)host_f32(&g->dw)[e],
-			product(x + e / s->out, masked + e % s->out, s->rows, s->in, s->out),
+			product(x + e / s->out, masked + e % s->out, s->rows, s->in,
+				s->out),
 			most);
 	for (uint64_t e = 0; e < s->rows * s->in; e += 1 + s->rows * s->in / 10000)
 		assert_near((double)host_f32(&g->dx)[e],
-			product(masked + e / s->in * s->out, w + e % s->in * s->out, s->out, 1,
-				1),
+			product(masked + e / s->in * s->out, w + e % s->in * s->out,
+				s->out, 1, 1),
 			most);
 }
 
 static void check_backward(struct tern_cuda_kernels *k, const struct shape *s, bool relu)
 {
 	struct twin x = floats_new(s->rows * s->in, 0), w = floats_new(s->in * s->out, 0);
-	struct twin y = floats_new(s->rows * s->out, 0), dy = floats_new(s->rows * s->out, 0);
+	struct twin y = floats_new(s->rows * s->out, 0),
+		    dy = floats_new(s->rows * s->out, 0);
 	struct gradients one, two;
 
 	for (uint64_t e = 0; e < s->rows * s->out; e++)
@@ -172,7 +175,8 @@ static struct xent xent_new(uint64_t rows, uint64_t classes, float magnitude)
 	for (uint64_t j = 0; j < rows * classes; j++)
 		host_f32(&x.logits)[j] *= magnitude;
 	for (uint64_t i = 0; i < rows; i++)
-		((int32_t *)x.labels.host)[i] = (int32_t)tern_rng_below(&gpu_rng, classes);
+		((int32_t *)x.labels.host)[i] =
+			(int32_t)tern_rng_below(&gpu_rng, classes);
 	gpu_up(&x.logits);
 	gpu_up(&x.labels);
 	return x;
@@ -309,14 +313,14 @@ static void check_embed(uint64_t rows, uint64_t width, uint64_t table_rows)
 
 	assert_true(y && dtable);
 	tern_kernels_cpu()->embed_forward(y, e.table.host, e.ids.host, rows, width);
-	assert_done(k, tern_cuda_embed_forward(
-			       k, e.y.dev, e.table.dev, e.ids.dev, rows, width));
+	assert_done(k,
+		tern_cuda_embed_forward(k, e.y.dev, e.table.dev, e.ids.dev, rows, width));
 	gpu_down(&e.y);
 	assert_memory_equal(e.y.host, y, e.y.bytes);
 	tern_kernels_cpu()->embed_backward(
 		dtable, e.dy.host, e.ids.host, rows, width, table_rows);
-	assert_done(k, tern_cuda_embed_backward(k, e.dtable.dev, e.dy.dev, e.ids.dev, rows,
-			       width, table_rows));
+	assert_done(k, tern_cuda_embed_backward(k, e.dtable.dev, e.dy.dev, e.ids.dev,
+			       rows, width, table_rows));
 	gpu_down(&e.dtable);
 	assert_memory_equal(e.dtable.host, dtable, e.dtable.bytes);
 	free(y);
@@ -369,8 +373,10 @@ int gpu_run_layers(CMFixtureFunction setup, CMFixtureFunction teardown)
 {
 	const struct CMUnitTest layers[] = {
 		cmocka_unit_test(test_dense_is_close_to_float64_and_the_same_again),
-		cmocka_unit_test(test_softmax_xent_is_close_to_the_cpu_and_the_same_again),
-		cmocka_unit_test(test_first_of_equal_logits_counts_and_nan_is_above_nothing),
+		cmocka_unit_test(
+			test_softmax_xent_is_close_to_the_cpu_and_the_same_again),
+		cmocka_unit_test(
+			test_first_of_equal_logits_counts_and_nan_is_above_nothing),
 		cmocka_unit_test(test_embeddings_have_the_bits_of_the_cpu),
 		cmocka_unit_test(
 			test_embeddings_of_many_rows_are_sorted_and_have_the_bits_of_the_cpu),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The suite on the first GPU of this machine: the only place where the kernels run as they
- * are. Without a driver or a device it says why and is skipped.
+ * The suite on the first GPU of this machine: the only place where the kernels run as
+ * they are. Without a driver or a device it says why and is skipped.
  */
 #include "tests/gpu/gpu.h"
 
@@ -33,8 +33,8 @@ static bool open_device(void)
 	return api->device_get(&gpu.device, 0) == CUDA_SUCCESS &&
 	       api->primary_ctx_retain(&context, gpu.device) == CUDA_SUCCESS &&
 	       api->ctx_push_current(context) == CUDA_SUCCESS &&
-	       api->stream_create_with_priority(
-		       &gpu.stream, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS;
+	       api->stream_create_with_priority(&gpu.stream, CU_STREAM_NON_BLOCKING, 0) ==
+		       CUDA_SUCCESS;
 }
 
 int main(int argc, char **argv)

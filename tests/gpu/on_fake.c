@@ -29,8 +29,8 @@ static void machine_open(void)
 	assert_int_equal(api->device_get(&gpu.device, 0), CUDA_SUCCESS);
 	assert_int_equal(api->primary_ctx_retain(&context, gpu.device), CUDA_SUCCESS);
 	assert_int_equal(api->ctx_push_current(context), CUDA_SUCCESS);
-	assert_int_equal(api->stream_create_with_priority(
-				 &gpu.stream, CU_STREAM_NON_BLOCKING, 0),
+	assert_int_equal(
+		api->stream_create_with_priority(&gpu.stream, CU_STREAM_NON_BLOCKING, 0),
 		CUDA_SUCCESS);
 }
 

@@ -115,14 +115,17 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 	return &a->parts[low];
 }
 
-/* For each optimizer: its block function. HAS_M and HAS_V are constants. */
-#define TERN_UPDATE_BLOCK(kind, HAS_M, HAS_V)                                            \
-	TERN_BODY void tern_##kind##_one(const struct tern_update_at *u, uint64_t e)     \
+/*
+ * A block function of an optimizer. All but the name are constants: which state it has,
+ * and N, the slots: 1, which leaves more registers and so more threads, or a->n.
+ */
+#define TERN_UPDATE_BLOCK(name, kind, HAS_M, HAS_V, N)                                   \
+	TERN_BODY void tern_##name##_one(const struct tern_update_at *u, uint64_t e)     \
 	{                                                                                \
 		const struct tern_cuda_update *a = u->a;                                 \
 		const struct tern_cuda_part *p = u->p;                                   \
 		float w = p->w_in[e], m = 0, v = 0;                                      \
-		float sum = tern_tree_one(p->grads, a->n, e);                            \
+		float sum = tern_tree_one(p->grads, N, e);                               \
 		float g = tern_element_gradient(&a->scalars, sum, a->scale, a->clip, w); \
                                                                                          \
 		if (HAS_M)                                                               \
@@ -136,12 +139,12 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 			p->v[e] = v;                                                     \
 	}                                                                                \
                                                                                          \
-	TERN_BODY void tern_##kind##_quad(const struct tern_update_at *u, uint64_t e)    \
+	TERN_BODY void tern_##name##_quad(const struct tern_update_at *u, uint64_t e)    \
 	{                                                                                \
 		const struct tern_cuda_update *a = u->a;                                 \
 		const struct tern_cuda_part *p = u->p;                                   \
 		struct tern_quad w = tern_quad_get(p->w_in + e), m = {{0}}, v = {{0}};   \
-		struct tern_quad sum = tern_tree_quad(p->grads, a->n, e);                \
+		struct tern_quad sum = tern_tree_quad(p->grads, N, e);                   \
                                                                                          \
 		if (HAS_M)                                                               \
 			m = tern_quad_get(p->m + e);                                     \
@@ -162,20 +165,24 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 			tern_quad_put(p->v + e, v);                                      \
 	}                                                                                \
                                                                                          \
-	TERN_BODY void tern_block_##kind(                                                \
+	TERN_BODY void tern_block_##name(                                                \
 		const struct tern_cuda_update *a, uint64_t block)                        \
 	{                                                                                \
 		const struct tern_update_at u = {a, tern_part_of(a, block)};             \
 		uint64_t own = block - u.p->first_block;                                 \
                                                                                          \
 		TERN_EACH_QUAD(                                                          \
-			&u, &u.p->span, own, tern_##kind##_quad, tern_##kind##_one)      \
+			&u, &u.p->span, own, tern_##name##_quad, tern_##name##_one)      \
 	}
 
-TERN_UPDATE_BLOCK(sgd, 0, 0)
-TERN_UPDATE_BLOCK(momentum, 1, 0)
-TERN_UPDATE_BLOCK(adagrad, 0, 1)
-TERN_UPDATE_BLOCK(adam, 1, 1)
+TERN_UPDATE_BLOCK(sgd, sgd, 0, 0, 1)
+TERN_UPDATE_BLOCK(momentum, momentum, 1, 0, 1)
+TERN_UPDATE_BLOCK(adagrad, adagrad, 0, 1, 1)
+TERN_UPDATE_BLOCK(adam, adam, 1, 1, 1)
+TERN_UPDATE_BLOCK(sgd_slots, sgd, 0, 0, a->n)
+TERN_UPDATE_BLOCK(momentum_slots, momentum, 1, 0, a->n)
+TERN_UPDATE_BLOCK(adagrad_slots, adagrad, 0, 1, a->n)
+TERN_UPDATE_BLOCK(adam_slots, adam, 1, 1, a->n)
 
 /* ---- casts ---- */
 
