@@ -137,7 +137,7 @@ static int attribute_of(const struct fake_device *device, CUdevice_attribute att
 	case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
 		return o->old_driver ? -1 : o->dma_buf;
 	case 125: /* IPC_EVENT_SUPPORTED */
-		return o->old_driver ? -1 : 0;
+		return o->old_driver ? -1 : o->ipc;
 	case 134: /* HOST_NUMA_ID */
 		if (o->old_driver)
 			return -1;

@@ -38,7 +38,7 @@ struct fake_cuda_opts fake_cuda_defaults(void)
 {
 	return (struct fake_cuda_opts){
 		.device_count = 1,
-		.driver_version = 13000,
+		.driver_version = CUDA_VERSION,
 		.major = 9,
 		.copy_engines = 3,
 		.rdma_flush = CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST,
@@ -46,6 +46,7 @@ struct fake_cuda_opts fake_cuda_defaults(void)
 		.dma_buf = true,
 		.rdma = true,
 		.vmm = true,
+		.ipc = true,
 		.map_host = true,
 		.mem_bytes = 1ull << 30,
 		.seed = 1,

@@ -15,7 +15,8 @@
  * asserts here: copies out of bounds, freeing memory that queued work will touch, handles
  * that are gone, the default stream, and calls of the driver from a host function.
  *
- * Not simulated: events between processes (the devices say so), and peer access rights.
+ * Not simulated: events between processes (CUDA_ERROR_NOT_SUPPORTED), and who may access
+ * another device's memory.
  *
  * Thread-safe, except for fake_cuda_reset().
  */
@@ -40,7 +41,7 @@ struct fake_cuda_opts {
 	int compute_mode; /* CUcomputemode; prohibited: no context can be had */
 	int rdma_flush;   /* CUflushGPUDirectRDMAWritesOptions */
 	int rdma_order;   /* CUGPUDirectRDMAWritesOrdering */
-	bool dma_buf, rdma, vmm, map_host;
+	bool dma_buf, rdma, vmm, ipc, map_host;
 	bool old_driver;    /* optional entries are NULL, newer attributes unknown */
 	uint64_t mem_bytes; /* of a device: beyond it CUDA_ERROR_OUT_OF_MEMORY */
 	uint64_t host_limit_bytes; /* page-locked; 0: none */

@@ -67,7 +67,9 @@ static CUresult ipc_get_mem_handle(CUipcMemHandle *out, CUdeviceptr at)
 	struct handle handle = {.magic = MAGIC, .pid = getpid()};
 	struct stat st;
 	(void)device;
-	if (!mem)
+	if (!fake.opts.ipc)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (!mem || mem->base != (char *)(uintptr_t)at)
 		return CUDA_ERROR_INVALID_VALUE;
 	tern_assert(fstat(mem->fd, &st) == 0);
 	handle.fd = mem->fd;
