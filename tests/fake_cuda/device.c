@@ -201,11 +201,8 @@ static void drop_all(struct fake_device *device)
 	tern_list_for_each_safe (n, &fake.events) {
 		struct fake_event *event = tern_list_entry(n, struct fake_event, link);
 
-		if (event->device != device)
-			continue;
-		fake_mark_put(event->mark);
-		tern_list_remove(&event->link);
-		free(event);
+		if (event->device == device)
+			fake_event_free(event);
 	}
 	fake_streams_drop(device);
 	fake_graph_execs_drop(device);

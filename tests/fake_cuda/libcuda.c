@@ -63,6 +63,7 @@ static void set_up(void)
 	opts.numa_node = (int)number("numa", opts.numa_node);
 	opts.mem_bytes = (uint64_t)number("mem", (long long)opts.mem_bytes);
 	opts.old_driver = number("old", 0);
+	opts.background = true; /* nobody calls fake_cuda_step() */
 	fake_cuda_reset(&opts);
 	if (number("init", 0))
 		fake_cuda_fail("init", 1, (CUresult)number("init", 0));
