@@ -137,7 +137,7 @@ static int attribute_of(const struct fake_device *device, CUdevice_attribute att
 	case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
 		return o->old_driver ? -1 : o->dma_buf;
 	case 125: /* IPC_EVENT_SUPPORTED */
-		return o->old_driver ? -1 : 0;
+		return o->old_driver ? -1 : o->ipc;
 	case 134: /* HOST_NUMA_ID */
 		if (o->old_driver)
 			return -1;
@@ -201,11 +201,8 @@ static void drop_all(struct fake_device *device)
 	tern_list_for_each_safe (n, &fake.events) {
 		struct fake_event *event = tern_list_entry(n, struct fake_event, link);
 
-		if (event->device != device)
-			continue;
-		fake_mark_put(event->mark);
-		tern_list_remove(&event->link);
-		free(event);
+		if (event->device == device)
+			fake_event_free(event);
 	}
 	fake_streams_drop(device);
 	fake_graph_execs_drop(device);

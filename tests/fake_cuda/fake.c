@@ -7,6 +7,8 @@
  */
 #include "tests/fake_cuda/internal.h"
 
+#include <stdatomic.h>
+
 #define FAULTS_MAX 16
 
 struct fake_world fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -38,7 +40,7 @@ struct fake_cuda_opts fake_cuda_defaults(void)
 {
 	return (struct fake_cuda_opts){
 		.device_count = 1,
-		.driver_version = 13000,
+		.driver_version = CUDA_VERSION,
 		.major = 9,
 		.copy_engines = 3,
 		.rdma_flush = CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST,
@@ -46,6 +48,7 @@ struct fake_cuda_opts fake_cuda_defaults(void)
 		.dma_buf = true,
 		.rdma = true,
 		.vmm = true,
+		.ipc = true,
 		.map_host = true,
 		.mem_bytes = 1ull << 30,
 		.seed = 1,
@@ -172,6 +175,14 @@ void fake_leave(struct fake_world **world)
 	pthread_mutex_unlock(&(*world)->lock);
 }
 
+void fake_rest(void)
+{
+	fake_guard(true);
+	pthread_mutex_unlock(&fake.lock);
+	usleep(50);
+	pthread_mutex_lock(&fake.lock);
+}
+
 void fake_host_function(CUhostFn host, void *arg)
 {
 	fake_guard(true);
@@ -254,10 +265,51 @@ static void world_close(void)
 	fake.ready = false;
 }
 
+/* ---- opts.background ---- */
+
+static pthread_t worker;
+static bool worker_runs; /* only a reset ends it, which is alone */
+static atomic_bool worker_ends;
+
+static void work_once(void)
+{
+	FAKE_LOCK();
+	if (!fake.held)
+		fake_streams_step();
+}
+
+static void *work(void *arg)
+{
+	while (!worker_ends) {
+		work_once();
+		usleep(50);
+	}
+	return arg;
+}
+
+void fake_worker_need(void)
+{
+	if (worker_runs || !fake.opts.background)
+		return;
+	worker_runs = true;
+	tern_assert(pthread_create(&worker, NULL, work, NULL) == 0);
+}
+
+static void end_worker(void)
+{
+	if (!worker_runs)
+		return;
+	worker_ends = true;
+	pthread_join(worker, NULL);
+	worker_ends = false;
+	worker_runs = false;
+}
+
 void fake_cuda_reset(const struct fake_cuda_opts *opts)
 {
 	struct fake_cuda_opts defaults = fake_cuda_defaults();
 
+	end_worker();
 	FAKE_LOCK();
 	world_close();
 	world_open(opts ? opts : &defaults);

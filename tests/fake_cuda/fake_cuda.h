@@ -15,7 +15,8 @@
  * asserts here: copies out of bounds, freeing memory that queued work will touch, handles
  * that are gone, the default stream, and calls of the driver from a host function.
  *
- * Not simulated: events between processes (the devices say so), and peer access rights.
+ * A process that waits for another one's event goes on when that one works: it should
+ * have opts.background. Not simulated: who may access another device's memory.
  *
  * Thread-safe, except for fake_cuda_reset().
  */
@@ -40,15 +41,18 @@ struct fake_cuda_opts {
 	int compute_mode; /* CUcomputemode; prohibited: no context can be had */
 	int rdma_flush;   /* CUflushGPUDirectRDMAWritesOptions */
 	int rdma_order;   /* CUGPUDirectRDMAWritesOrdering */
-	bool dma_buf, rdma, vmm, map_host;
+	bool dma_buf, rdma, vmm, ipc, map_host;
 	bool old_driver;    /* optional entries are NULL, newer attributes unknown */
 	uint64_t mem_bytes; /* of a device: beyond it CUDA_ERROR_OUT_OF_MEMORY */
 	uint64_t host_limit_bytes; /* page-locked; 0: none */
 	bool unguarded;            /* device memory is open to the host, too */
-	bool ipc_self;             /* memory handles may be opened in their own process */
+	bool ipc_self;             /* handles may be opened in their own process */
 
 	uint64_t seed;
 	unsigned early_percent; /* in each call, each stream does a piece of its work */
+	bool background; /* a thread does a piece from time to time: for whole programs,
+			    which may sleep until a host function wakes them. From
+			    the first stream on; fork before that */
 };
 
 /* One device of capability 9.0 with 1 GiB, and all that Tern looks for: change what the
@@ -91,7 +95,7 @@ void fake_cuda_kernel(const char *name,
 bool fake_cuda_step(void);
 /* All that is queued. */
 void fake_cuda_run(void);
-/* Queries do no work, nor does early_percent, until it is called with false. */
+/* Nothing happens that nobody waits for, until it is called with false. */
 void fake_cuda_hold(bool hold);
 /* Pieces of work that are queued in all streams. */
 unsigned fake_cuda_queued(void);

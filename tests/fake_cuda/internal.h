@@ -56,11 +56,25 @@ struct fake_mem {
 	bool sync_memops;
 };
 
+/* What an event between processes is to all of them: how often it was recorded, and which
+ * of these was done last. */
+struct fake_shared_page {
+	_Atomic uint64_t recorded, done;
+};
+
+struct fake_shared {
+	unsigned ref_count;
+	int fd;
+	struct fake_shared_page *page;
+};
+
 /* A place in a stream that an event was recorded at. */
 struct fake_mark {
 	unsigned ref_count;
-	bool done;
-	uint64_t step; /* when it was done */
+	bool done;                  /* ask fake_mark_is_done() */
+	struct fake_shared *shared; /* NULL: not between processes */
+	uint64_t number;            /* of the record; those of others have no stream */
+	uint64_t step;              /* when it was done */
 	struct fake_stream *stream;
 	struct fake_graph *capture; /* recorded into a graph instead: after these nodes */
 	unsigned *tail, tail_count;
@@ -71,6 +85,7 @@ struct fake_event {
 	struct fake_device *device;
 	unsigned flags;
 	struct fake_mark *mark; /* NULL: never recorded */
+	struct fake_shared *shared;
 };
 
 enum fake_op_kind {
@@ -204,6 +219,8 @@ extern struct fake_world fake;
 
 /* fake.c */
 struct fake_world *fake_enter(void);
+void fake_rest(void);        /* without the lock: others may do anything meanwhile */
+void fake_worker_need(void); /* opts.background: from now on */
 void fake_leave(struct fake_world **world);
 CUresult fake_fault(const char *function);
 CUresult fake_kernel_fault(const char *kernel); /* asked once per execution */
@@ -231,6 +248,9 @@ void fake_guard(bool closed);
 
 /* share.c */
 void fake_share_entries(struct tern_cuda_api *api);
+struct fake_shared *fake_shared_new(int fd); /* -1: a new one */
+struct fake_shared *fake_shared_get(struct fake_shared *shared);
+void fake_shared_put(struct fake_shared *shared);
 
 /* stream.c */
 void fake_stream_entries(struct tern_cuda_api *api);
@@ -244,6 +264,9 @@ void fake_streams_run(struct fake_device *device); /* NULL: all */
 void fake_streams_drop(struct fake_device *device);
 bool fake_streams_touch(const struct fake_mem *mem);
 unsigned fake_streams_queued(void);
+struct fake_event *fake_event_of(CUevent handle);
+struct fake_event *fake_event_new(struct fake_device *device, unsigned flags);
+void fake_event_free(struct fake_event *event);
 void fake_mark_put(struct fake_mark *mark);
 struct fake_mark *fake_mark_get(struct fake_mark *mark);
 

@@ -1,27 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory for network cards and for other processes. A dma-buf is a duplicate of
- * the memory's memfd; a memory handle names the process and its fd, so that it can be
- * opened by another process that has a simulated driver, and by nobody once the owner has
- * freed it.
+ * Device memory for network cards, and memory and events for other processes. A dma-buf
+ * is a duplicate of the memory's memfd; a handle names the process and the fd of what it
+ * is of, so that another process that has a simulated driver can open it, and nobody once
+ * the owner has freed it.
  */
 #include "tests/fake_cuda/internal.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #define PAGE 4096u
 
+enum handle_kind { MEMORY = 0x5eed, EVENT };
+
 struct handle {
-	uint32_t magic;
+	enum handle_kind kind;
 	pid_t pid;
-	int fd, device;
+	int fd;
 	uint64_t bytes;
 	uint64_t inode; /* fd numbers are used again */
 };
 
-#define MAGIC 0xfa4ec0da
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "it travels in that");
+_Static_assert(sizeof(CUipcEventHandle) == sizeof(CUipcMemHandle), "and in that");
+
+static struct handle handle_of(enum handle_kind kind, int fd)
+{
+	struct handle handle = {.kind = kind, .pid = getpid(), .fd = fd};
+	struct stat st;
+
+	tern_assert(fstat(fd, &st) == 0);
+	handle.inode = st.st_ino;
+	return handle;
+}
+
+/* The fd that the handle names, if it is still what it was. */
+static int open_handle(const struct handle *handle)
+{
+	char path[64];
+	struct stat st;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)handle->pid, handle->fd);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd >= 0 && (fstat(fd, &st) || st.st_ino != handle->inode)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static CUresult check_handle(const struct handle *handle, enum handle_kind kind)
+{
+	if (handle->kind != kind)
+		return CUDA_ERROR_INVALID_VALUE;
+	return handle->pid == getpid() && !fake.opts.ipc_self ? CUDA_ERROR_INVALID_CONTEXT
+							      : CUDA_SUCCESS;
+}
+
+/* ---- network cards ---- */
 
 static CUresult mem_get_handle_for_address_range(void *out, CUdeviceptr at, size_t bytes,
 	CUmemRangeHandleType type, unsigned long long flags)
@@ -64,35 +103,17 @@ static CUresult ipc_get_mem_handle(CUipcMemHandle *out, CUdeviceptr at)
 	FAKE_ENTER_CTX("ipc_get_mem_handle");
 	const struct fake_mem *mem =
 		fake_mem_find((void *)(uintptr_t)at, 1, 1u << FAKE_MEM_DEVICE);
-	struct handle handle = {.magic = MAGIC, .pid = getpid()};
-	struct stat st;
+	struct handle handle;
 	(void)device;
-	if (!mem)
+	if (!fake.opts.ipc)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (!mem || mem->base != (char *)(uintptr_t)at)
 		return CUDA_ERROR_INVALID_VALUE;
-	tern_assert(fstat(mem->fd, &st) == 0);
-	handle.fd = mem->fd;
-	handle.device = mem->device->index;
+	handle = handle_of(MEMORY, mem->fd);
 	handle.bytes = mem->bytes;
-	handle.inode = st.st_ino;
 	memset(out, 0, sizeof(*out));
 	memcpy(out, &handle, sizeof(handle));
 	return CUDA_SUCCESS;
-}
-
-/* The fd that the handle names, if it is still what it was. */
-static int open_handle(const struct handle *handle)
-{
-	char path[64];
-	struct stat st;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)handle->pid, handle->fd);
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd >= 0 && (fstat(fd, &st) || st.st_ino != handle->inode)) {
-		close(fd);
-		return -1;
-	}
-	return fd;
 }
 
 static struct fake_mem *opened_before(const struct handle *handle)
@@ -111,13 +132,12 @@ static CUresult ipc_open_mem_handle(CUdeviceptr *out, CUipcMemHandle from, unsig
 	FAKE_ENTER_CTX("ipc_open_mem_handle");
 	struct handle handle;
 	struct fake_mem *mem;
+	CUresult result;
 	int fd;
 	memcpy(&handle, &from, sizeof(handle));
-	if (handle.magic != MAGIC ||
-		flags & ~(unsigned)CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (handle.pid == getpid() && !fake.opts.ipc_self)
-		return CUDA_ERROR_INVALID_CONTEXT;
+	result = check_handle(&handle, MEMORY);
+	if (result || flags & ~(unsigned)CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+		return result ? result : CUDA_ERROR_INVALID_VALUE;
 	mem = opened_before(&handle);
 	if (!mem) {
 		fd = open_handle(&handle);
@@ -149,22 +169,72 @@ static CUresult ipc_close_mem_handle(CUdeviceptr at)
 	return CUDA_SUCCESS;
 }
 
-static CUresult ipc_get_event_handle(CUipcEventHandle *out, CUevent event)
+/* ---- events of other processes ---- */
+
+struct fake_shared *fake_shared_new(int fd)
+{
+	struct fake_shared *shared = calloc(1, sizeof(*shared));
+
+	tern_assert(shared);
+	shared->ref_count = 1;
+	shared->fd = fd;
+	if (fd < 0) {
+		shared->fd = memfd_create("fake-cuda-event", MFD_CLOEXEC);
+		tern_assert(shared->fd >= 0 && ftruncate(shared->fd, PAGE) == 0);
+	}
+	shared->page =
+		mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, shared->fd, 0);
+	tern_assert(shared->page != MAP_FAILED);
+	return shared;
+}
+
+struct fake_shared *fake_shared_get(struct fake_shared *shared)
+{
+	shared->ref_count++;
+	return shared;
+}
+
+void fake_shared_put(struct fake_shared *shared)
+{
+	if (!shared || --shared->ref_count > 0)
+		return;
+	munmap(shared->page, PAGE);
+	close(shared->fd);
+	free(shared);
+}
+
+static CUresult ipc_get_event_handle(CUipcEventHandle *out, CUevent event_handle)
 {
 	FAKE_ENTER_CTX("ipc_get_event_handle");
+	const struct fake_event *event = fake_event_of(event_handle);
+	struct handle handle;
 	(void)device;
-	(void)out;
-	(void)event;
-	return CUDA_ERROR_NOT_SUPPORTED;
+	if (!event->shared)
+		return CUDA_ERROR_INVALID_HANDLE;
+	handle = handle_of(EVENT, event->shared->fd);
+	memset(out, 0, sizeof(*out));
+	memcpy(out, &handle, sizeof(handle));
+	return CUDA_SUCCESS;
 }
 
 static CUresult ipc_open_event_handle(CUevent *out, CUipcEventHandle from)
 {
 	FAKE_ENTER_CTX("ipc_open_event_handle");
-	(void)device;
-	(void)out;
-	(void)from;
-	return CUDA_ERROR_NOT_SUPPORTED;
+	struct fake_event *event;
+	struct handle handle;
+	CUresult result;
+	int fd;
+	memcpy(&handle, &from, sizeof(handle));
+	result = check_handle(&handle, EVENT);
+	if (result)
+		return result;
+	fd = open_handle(&handle);
+	if (fd < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	event = fake_event_new(device, CU_EVENT_DISABLE_TIMING);
+	event->shared = fake_shared_new(fd);
+	*out = (CUevent)(void *)event;
+	return CUDA_SUCCESS;
 }
 
 void fake_share_entries(struct tern_cuda_api *api)

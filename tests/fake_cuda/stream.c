@@ -22,7 +22,7 @@ struct fake_stream *fake_stream_of(CUstream handle)
 	tern_never("fake cuda: not a stream");
 }
 
-static struct fake_event *event_of(CUevent handle)
+struct fake_event *fake_event_of(CUevent handle)
 {
 	tern_list_for_each (n, &fake.events) {
 		struct fake_event *event = tern_list_entry(n, struct fake_event, link);
@@ -56,14 +56,47 @@ void fake_mark_put(struct fake_mark *mark)
 	if (!mark || --mark->ref_count > 0)
 		return;
 	fake_graph_put(mark->capture);
+	fake_shared_put(mark->shared);
 	free(mark->tail);
 	free(mark);
 }
 
+static bool is_done(const struct fake_mark *mark)
+{
+	return mark->done || (mark->shared && mark->shared->page->done >= mark->number);
+}
+
+static void set_done(struct fake_mark *mark)
+{
+	mark->done = true;
+	mark->step = fake.step;
+	if (mark->shared && mark->shared->page->done < mark->number)
+		mark->shared->page->done = mark->number;
+}
+
+/* Another process has to do it, which may be waiting for any thread of this one. */
+static void wait_outside(void)
+{
+	if (fake.held || !fake_streams_step())
+		fake_rest();
+}
+
+/* Some work that brings the mark nearer. */
+static void approach(struct fake_mark *mark)
+{
+	if (mark->stream)
+		advance(mark->stream);
+	else
+		wait_outside();
+}
+
+/* The event may be recorded again meanwhile. */
 static void mark_run(struct fake_mark *mark)
 {
-	while (!mark->done)
-		advance(mark->stream);
+	fake_mark_get(mark);
+	while (!is_done(mark))
+		approach(mark);
+	fake_mark_put(mark);
 }
 
 /* ---- doing work ---- */
@@ -82,7 +115,7 @@ static void drop_ops(struct fake_stream *stream)
 
 	while ((op = tern_list_first(&stream->ops, struct fake_op, link))) {
 		if (op->kind == FAKE_OP_RECORD)
-			op->mark->done = true;
+			set_done(op->mark);
 		tern_list_remove(&op->link);
 		fake_op_free(op);
 	}
@@ -104,8 +137,7 @@ static void do_op(struct fake_stream *stream, struct fake_op *op)
 
 	fake.step++;
 	if (op->kind == FAKE_OP_RECORD) {
-		op->mark->done = true;
-		op->mark->step = fake.step;
+		set_done(op->mark);
 	} else if (op->kind != FAKE_OP_WAIT) {
 		result = fake_op_do(op);
 	}
@@ -122,8 +154,8 @@ static void advance(struct fake_stream *stream)
 	struct fake_op *op = tern_list_first(&stream->ops, struct fake_op, link);
 
 	tern_assert(op);
-	if (op->kind == FAKE_OP_WAIT && !op->mark->done) {
-		advance(op->mark->stream);
+	if (op->kind == FAKE_OP_WAIT && !is_done(op->mark)) {
+		approach(op->mark);
 		return;
 	}
 	tern_list_remove(&op->link);
@@ -140,7 +172,7 @@ static bool is_ready(const struct fake_stream *stream)
 {
 	const struct fake_op *op = tern_list_first(&stream->ops, struct fake_op, link);
 
-	return op && (op->kind != FAKE_OP_WAIT || op->mark->done);
+	return op && (op->kind != FAKE_OP_WAIT || is_done(op->mark));
 }
 
 bool fake_streams_step(void)
@@ -182,14 +214,25 @@ static void end_destroyed(void)
 	}
 }
 
-void fake_streams_run(struct fake_device *device)
+/* The list may change while work is waited for. */
+static struct fake_stream *any_busy(const struct fake_device *device)
 {
 	tern_list_for_each (n, &fake.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, link);
 
-		if (!device || stream->device == device)
-			fake_stream_run(stream);
+		if ((!device || stream->device == device) &&
+			!tern_list_empty(&stream->ops))
+			return stream;
 	}
+	return NULL;
+}
+
+void fake_streams_run(struct fake_device *device)
+{
+	struct fake_stream *stream;
+
+	while ((stream = any_busy(device)))
+		advance(stream);
 	end_destroyed();
 }
 
@@ -243,6 +286,20 @@ void fake_stream_put(struct fake_stream *stream, struct fake_op *op)
 		tern_list_push(&stream->ops, &op->link);
 }
 
+/* The last record of an event may be another process's. Whether there was any. */
+static bool refresh(struct fake_event *event)
+{
+	uint64_t recorded = event->shared ? event->shared->page->recorded : 0;
+
+	if (recorded && (!event->mark || event->mark->number != recorded)) {
+		fake_mark_put(event->mark);
+		event->mark = mark_new(NULL);
+		event->mark->shared = fake_shared_get(event->shared);
+		event->mark->number = recorded;
+	}
+	return event->mark;
+}
+
 /* A turn for whoever only asks. */
 static void turn(void)
 {
@@ -258,6 +315,7 @@ static CUresult stream_create_with_priority(CUstream *out, unsigned flags, int p
 	struct fake_stream *stream;
 	if (flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
+	fake_worker_need();
 	stream = calloc(1, sizeof(*stream));
 	tern_assert(stream);
 	stream->device = device;
@@ -289,7 +347,7 @@ static CUresult refuse_captured(struct fake_graph *capture)
 
 static CUresult stream_synchronize(CUstream handle)
 {
-	FAKE_ENTER_CTX("stream_synchronize");
+	FAKE_ENTER_UNSAFE("stream_synchronize");
 	struct fake_stream *stream = fake_stream_of(handle);
 	(void)device;
 	if (stream->capture)
@@ -300,7 +358,7 @@ static CUresult stream_synchronize(CUstream handle)
 
 static CUresult stream_query(CUstream handle)
 {
-	FAKE_ENTER_CTX("stream_query");
+	FAKE_ENTER_UNSAFE("stream_query");
 	struct fake_stream *stream = fake_stream_of(handle);
 	bool busy;
 	(void)device;
@@ -317,12 +375,12 @@ static CUresult stream_wait_event(CUstream handle, CUevent event_handle, unsigne
 {
 	FAKE_ENTER_CTX("stream_wait_event");
 	struct fake_stream *stream = fake_stream_of(handle);
-	struct fake_event *event = event_of(event_handle);
+	struct fake_event *event = fake_event_of(event_handle);
 	struct fake_op *op;
 	(void)device;
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!event->mark)
+	if (!refresh(event))
 		return CUDA_SUCCESS;
 	if (event->mark->capture) {
 		if (!event->mark->capture->origin)
@@ -344,18 +402,38 @@ static CUresult stream_wait_event(CUstream handle, CUevent event_handle, unsigne
 
 /* ---- events ---- */
 
-static CUresult event_create(CUevent *out, unsigned flags)
+struct fake_event *fake_event_new(struct fake_device *device, unsigned flags)
 {
-	FAKE_ENTER_CTX("event_create");
-	struct fake_event *event;
-	if (flags & ~(unsigned)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING))
-		return flags & CU_EVENT_INTERPROCESS ? CUDA_ERROR_NOT_SUPPORTED
-						     : CUDA_ERROR_INVALID_VALUE;
-	event = calloc(1, sizeof(*event));
+	struct fake_event *event = calloc(1, sizeof(*event));
+
 	tern_assert(event);
 	event->device = device;
 	event->flags = flags;
 	tern_list_push(&fake.events, &event->link);
+	return event;
+}
+
+void fake_event_free(struct fake_event *event)
+{
+	fake_mark_put(event->mark);
+	fake_shared_put(event->shared);
+	tern_list_remove(&event->link);
+	free(event);
+}
+
+static CUresult event_create(CUevent *out, unsigned flags)
+{
+	FAKE_ENTER_CTX("event_create");
+	struct fake_event *event;
+	bool shared = flags & CU_EVENT_INTERPROCESS;
+	if (flags & ~(unsigned)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING |
+				CU_EVENT_INTERPROCESS) ||
+		(shared && !(flags & CU_EVENT_DISABLE_TIMING)))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (shared && !fake.opts.ipc)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	event = fake_event_new(device, flags);
+	event->shared = shared ? fake_shared_new(-1) : NULL;
 	*out = (CUevent)(void *)event;
 	return CUDA_SUCCESS;
 }
@@ -363,18 +441,16 @@ static CUresult event_create(CUevent *out, unsigned flags)
 static CUresult event_destroy(CUevent handle)
 {
 	FAKE_ENTER_CTX("event_destroy");
-	struct fake_event *event = event_of(handle);
+	struct fake_event *event = fake_event_of(handle);
 	(void)device;
-	fake_mark_put(event->mark);
-	tern_list_remove(&event->link);
-	free(event);
+	fake_event_free(event);
 	return CUDA_SUCCESS;
 }
 
 static CUresult event_record(CUevent handle, CUstream stream_handle)
 {
 	FAKE_ENTER_CTX("event_record");
-	struct fake_event *event = event_of(handle);
+	struct fake_event *event = fake_event_of(handle);
 	struct fake_stream *stream = fake_stream_of(stream_handle);
 	struct fake_mark *mark = mark_new(stream);
 	struct fake_op *op;
@@ -385,6 +461,10 @@ static CUresult event_record(CUevent handle, CUstream stream_handle)
 	}
 	fake_mark_put(event->mark);
 	event->mark = mark;
+	if (event->shared) {
+		mark->shared = fake_shared_get(event->shared);
+		mark->number = ++event->shared->page->recorded;
+	}
 	if (stream->capture) {
 		mark->capture = fake_graph_get(stream->capture);
 		mark->tail_count = stream->tail_count;
@@ -402,23 +482,23 @@ static CUresult event_record(CUevent handle, CUstream stream_handle)
 
 static CUresult event_query(CUevent handle)
 {
-	FAKE_ENTER_CTX("event_query");
-	struct fake_event *event = event_of(handle);
+	FAKE_ENTER_UNSAFE("event_query");
+	struct fake_event *event = fake_event_of(handle);
 	(void)device;
-	if (event->mark && event->mark->capture)
+	if (refresh(event) && event->mark->capture)
 		return CUDA_ERROR_CAPTURED_EVENT;
 	turn();
 	if (event->device->sticky)
 		return event->device->sticky;
-	return !event->mark || event->mark->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+	return !event->mark || is_done(event->mark) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static CUresult event_synchronize(CUevent handle)
 {
-	FAKE_ENTER_CTX("event_synchronize");
-	struct fake_event *event = event_of(handle);
+	FAKE_ENTER_UNSAFE("event_synchronize");
+	struct fake_event *event = fake_event_of(handle);
 	(void)device;
-	if (event->mark && event->mark->capture)
+	if (refresh(event) && event->mark->capture)
 		return CUDA_ERROR_CAPTURED_EVENT;
 	if (event->mark)
 		mark_run(event->mark);
@@ -428,7 +508,8 @@ static CUresult event_synchronize(CUevent handle)
 static CUresult event_elapsed_time(float *out, CUevent from_handle, CUevent to_handle)
 {
 	FAKE_ENTER_CTX("event_elapsed_time");
-	const struct fake_event *from = event_of(from_handle), *to = event_of(to_handle);
+	const struct fake_event *from = fake_event_of(from_handle),
+				*to = fake_event_of(to_handle);
 	(void)device;
 	if ((from->flags | to->flags) & CU_EVENT_DISABLE_TIMING || !from->mark ||
 		!to->mark)

@@ -2,6 +2,7 @@
 /* The simulated driver: memory, and when work happens. */
 #include "tests/fake_cuda/rig.h"
 
+#include <semaphore.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -311,6 +312,94 @@ static void test_memory_is_opened_by_another_process(void **state)
 	rig_close(&r);
 }
 
+/* Waits for the other's event, and looks at its memory: the other process of the next. */
+static int read_after(int from)
+{
+	CUipcMemHandle memory;
+	CUipcEventHandle event;
+	CUdeviceptr at;
+	CUevent filled;
+	struct rig r;
+
+	rig_open(&r, NULL);
+	assert_int_equal(read(from, &memory, sizeof(memory)), sizeof(memory));
+	assert_int_equal(read(from, &event, sizeof(event)), sizeof(event));
+	OK(r.api->ipc_open_mem_handle(&at, memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	OK(r.api->ipc_open_event_handle(&filled, event));
+	OK(r.api->stream_wait_event(r.a, filled, 0));
+	OK(r.api->memcpy_dtoh_async(r.out, at, RIG_BYTES, r.a));
+	if (!rig_out_is(&r, 'e'))
+		return 1;
+	OK(r.api->event_query(filled));
+	OK(r.api->event_destroy(filled));
+	OK(r.api->ipc_close_mem_handle(at));
+	rig_close(&r);
+	return 0;
+}
+
+static void test_an_event_is_waited_for_by_another_process(void **state)
+{
+	struct fake_cuda_opts opts = fake_cuda_defaults();
+	CUipcMemHandle memory;
+	CUipcEventHandle handle;
+	CUevent event;
+	struct rig r;
+	int fds[2], status;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	child = fork(); /* before there is a thread */
+	if (child == 0)
+		_exit(read_after(fds[0]));
+	opts.background = true;
+	rig_open(&r, &opts);
+	fake_cuda_hold(true);
+	assert_int_equal(r.api->event_create(&event, CU_EVENT_INTERPROCESS),
+		CUDA_ERROR_INVALID_VALUE);
+	OK(r.api->event_create(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+	OK(r.api->memset_d8_async(r.x, 'e', RIG_BYTES, r.a));
+	OK(r.api->event_record(event, r.a));
+	OK(r.api->ipc_get_mem_handle(&memory, r.x));
+	OK(r.api->ipc_get_event_handle(&handle, event));
+	assert_int_equal(write(fds[1], &memory, sizeof(memory)), sizeof(memory));
+	assert_int_equal(write(fds[1], &handle, sizeof(handle)), sizeof(handle));
+	usleep(20000); /* most of the time the other one asks before it is done */
+	fake_cuda_hold(false);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	OK(r.api->event_query(event));
+	OK(r.api->event_destroy(event));
+	close(fds[0]);
+	close(fds[1]);
+	rig_close(&r);
+}
+
+static void post(void *arg)
+{
+	sem_post(arg);
+}
+
+static void test_work_goes_on_in_the_background_if_asked_for(void **state)
+{
+	struct fake_cuda_opts opts = fake_cuda_defaults();
+	struct rig r;
+	sem_t done;
+
+	(void)state;
+	opts.background = true;
+	sem_init(&done, 0, 0);
+	rig_open(&r, &opts);
+	OK(r.api->memset_d8_async(r.x, 'm', RIG_BYTES, r.a));
+	OK(r.api->memcpy_dtoh_async(r.out, r.x, RIG_BYTES, r.a));
+	OK(r.api->launch_host_func(r.a, post, &done));
+	while (sem_wait(&done))
+		;
+	assert_int_equal(r.out[0], 'm');
+	rig_close(&r);
+	sem_destroy(&done);
+}
+
 /* Results do not depend on when work happens, if it is ordered. */
 static void test_any_seed_does_ordered_work_alike(void **state)
 {
@@ -358,6 +447,8 @@ int main(void)
 		cmocka_unit_test(test_pointers_are_known),
 		cmocka_unit_test(test_a_dma_buf_holds_the_memory),
 		cmocka_unit_test(test_memory_is_opened_by_another_process),
+		cmocka_unit_test(test_an_event_is_waited_for_by_another_process),
+		cmocka_unit_test(test_work_goes_on_in_the_background_if_asked_for),
 		cmocka_unit_test(test_any_seed_does_ordered_work_alike),
 	};
 

@@ -198,6 +198,13 @@ static void test_a_capture_is_spoilt_by_what_it_forbids(void **state)
 		r.api->stream_synchronize(r.a), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	assert_int_equal(r.api->stream_end_capture(r.a, &graph),
 		CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	/* Even a question about other work. */
+	OK(r.api->stream_begin_capture(r.a, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	assert_int_equal(r.api->stream_query(r.b), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	assert_int_equal(
+		r.api->event_query(event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	assert_int_equal(r.api->stream_end_capture(r.a, &graph),
+		CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 	/* A branch that nobody came back from. */
 	OK(r.api->stream_begin_capture(r.a, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	OK(r.api->event_record(event, r.a));
