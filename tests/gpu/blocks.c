@@ -7,6 +7,8 @@
 #include "kernels/cuda/blocks/list.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
+const enum gpu_scale gpu_blocks_scale = GPU_SOME;
+
 #define RUN(name, type, threads)                                                         \
 	static void run_##name(const struct fake_cuda_launch *launch)                    \
 	{                                                                                \

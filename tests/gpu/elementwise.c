@@ -77,12 +77,16 @@ static double squares_of(const struct twin *x, struct twin *out, uint64_t count)
 
 static void test_sum_of_squares_is_close_and_the_same_wherever_it_lies(void **state)
 {
-	const uint64_t counts[] = {
-		0, 1, 3, 4, 1025, 4096, 16385, gpu.real ? 50000003 : 300007};
+	static const uint64_t counts[] = {
+		0, 1, 3, 4, 1025, 4096, 16385, 300007, 50000003};
+	const size_t used =
+		TERN_ARRAY_SIZE(counts) - (gpu.scale == GPU_FEW           ? 2
+						  : gpu.scale == GPU_SOME ? 1
+									  : 0);
 	struct twin out = twin_new(sizeof(double), 0);
 
 	(void)state;
-	for (size_t s = 0; s < TERN_ARRAY_SIZE(counts); s++) {
+	for (size_t s = 0; s < used; s++) {
 		struct twin x = floats_new(counts[s], 0), aside = copy_new(&x, 4);
 		double wanted = tern_kernels_cpu()->sum_squares(x.host, counts[s]);
 		double got = squares_of(&x, &out, counts[s]);
@@ -321,13 +325,21 @@ static void test_casts_of_all_exponents_have_the_bits_of_the_cpu(void **state)
 	check_narrow(tern_cuda_f32_to_bf16, cpu->f32_to_bf16, patterns_new, 1u << 20, 0);
 }
 
+int gpu_run_sums(CMFixtureFunction setup, CMFixtureFunction teardown)
+{
+	const struct CMUnitTest sums[] = {
+		cmocka_unit_test(
+			test_sum_of_squares_is_close_and_the_same_wherever_it_lies),
+	};
+
+	return cmocka_run_group_tests(sums, setup, teardown);
+}
+
 int gpu_run_elementwise(CMFixtureFunction setup, CMFixtureFunction teardown)
 {
 	const struct CMUnitTest elementwise[] = {
 		cmocka_unit_test(test_sum_has_the_bits_of_the_cpu),
 		cmocka_unit_test(test_sum_of_special_values_has_the_bits_of_the_cpu),
-		cmocka_unit_test(
-			test_sum_of_squares_is_close_and_the_same_wherever_it_lies),
 		cmocka_unit_test(test_update_of_many_tensors_has_the_bits_of_the_cpu),
 		cmocka_unit_test(test_update_of_special_values_has_the_bits_of_the_cpu),
 		cmocka_unit_test(test_update_of_nothing_does_nothing),

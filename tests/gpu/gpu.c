@@ -201,6 +201,8 @@ int gpu_run(int argc, char **argv, CMFixtureFunction setup, CMFixtureFunction te
 
 	if (gpu_asked(argc, argv, "elementwise"))
 		failed += gpu_run_elementwise(setup, teardown);
+	if (gpu_asked(argc, argv, "sums"))
+		failed += gpu_run_sums(setup, teardown);
 	if (gpu_asked(argc, argv, "layers"))
 		failed += gpu_run_layers(setup, teardown);
 	return failed;

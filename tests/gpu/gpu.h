@@ -16,11 +16,14 @@
 #include "base/util.h"
 #include "kernels/cuda/table.h"
 
+/* How many and how large the cases are. */
+enum gpu_scale { GPU_FEW, GPU_SOME, GPU_LARGE };
+
 struct gpu {
 	const struct tern_cuda_api *api;
 	CUdevice device;
 	CUstream stream;
-	bool real; /* has speed for large cases */
+	enum gpu_scale scale;
 	/* With cuBLAS (or what stands for it) where there is one, and with our products.
 	 */
 	const struct tern_cublas_api *blas[2];
@@ -77,6 +80,7 @@ void assert_near(double got, double wanted, double most);
 void assert_done(const struct tern_cuda_kernels *k, int status);
 
 /* elementwise.c and layers.c: the cases. The number that failed. */
+int gpu_run_sums(CMFixtureFunction setup, CMFixtureFunction teardown); /* float64 */
 int gpu_run_elementwise(CMFixtureFunction setup, CMFixtureFunction teardown);
 int gpu_run_layers(CMFixtureFunction setup, CMFixtureFunction teardown);
 /* The groups that the arguments of the program name; all without any. */

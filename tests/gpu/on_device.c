@@ -46,7 +46,7 @@ int main(int argc, char **argv)
 		printf("skip: %s\n", why);
 		return 77;
 	}
-	gpu.real = true;
+	gpu.scale = GPU_LARGE;
 	if (!open_device()) {
 		printf("the device gives no context or no stream\n");
 		return 1;

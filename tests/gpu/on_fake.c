@@ -210,7 +210,10 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_an_update_of_33_tensors_is_one_launch),
 		cmocka_unit_test(test_cublas_is_loaded_or_a_line_says_why_not),
 	};
-	int failed = gpu_run(argc, argv, open_all, close_all);
+	int failed;
+
+	gpu.scale = gpu_blocks_scale;
+	failed = gpu_run(argc, argv, open_all, close_all);
 
 	if (gpu_asked(argc, argv, "refusals"))
 		failed += cmocka_run_group_tests(refusals, NULL, NULL);

@@ -34,7 +34,9 @@
 #else
 #include <math.h>
 #include <string.h>
+#endif
 
+#if !defined(__CUDACC__) && !defined(TERN_EACH) /* a test may run threads instead */
 #define TERN_BODY           static inline
 #define TERN_EACH(t, count) for (unsigned t = 0; t < (count); t++)
 #define TERN_BARRIER()      ((void)0)
