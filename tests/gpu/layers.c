@@ -146,7 +146,8 @@ static void test_dense_is_close_to_float64_and_the_same_again(void **state)
 	size_t used = gpu.scale == GPU_FEW ? few_shapes : TERN_ARRAY_SIZE(shapes);
 
 	(void)state;
-	for (size_t t = 0; t < gpu.table_count; t++)
+	/* The few are for our own kernels. */
+	for (size_t t = gpu.scale == GPU_FEW ? 1 : 0; t < gpu.table_count; t++)
 		for (int relu = 0; relu < 2; relu++) {
 			for (size_t s = 0; s < used; s++) {
 				check_forward(gpu.tables[t], &shapes[s], relu);
@@ -359,6 +360,107 @@ static void test_embeddings_of_many_rows_are_sorted_and_have_the_bits_of_the_cpu
 	check_embed(GPU_EMBED_ROWS, 1, GPU_EMBED_TABLE_ROWS);
 }
 
+/* ---- graphs ---- */
+
+struct step { /* of a layer with a loss on top, and an embedding beside it */
+	struct twin x, w, b, y, dx, dw, db;
+	struct xent xent;
+	struct embed embed;
+};
+
+static const struct shape step_shape = {37, 20, 10};
+
+static struct step step_new(void)
+{
+	const struct shape *s = &step_shape;
+
+	return (struct step){.x = floats_new(s->rows * s->in, 0),
+		.w = floats_new(s->in * s->out, 0),
+		.b = floats_new(s->out, 0),
+		.y = floats_new(s->rows * s->out, 0),
+		.dx = floats_new(s->rows * s->in, 0),
+		.dw = floats_new(s->in * s->out, 0),
+		.db = floats_new(s->out, 0),
+		.xent = xent_new(s->rows, s->out, 1),
+		.embed = embed_new(50, 7, 9)};
+}
+
+static void step_put(struct tern_cuda_kernels *k, struct step *p)
+{
+	const struct shape *s = &step_shape;
+
+	assert_done(k, tern_cuda_dense_forward(k, p->y.dev, p->x.dev, p->w.dev, p->b.dev,
+			       s->rows, s->in, s->out, true));
+	assert_done(k, tern_cuda_softmax_xent(k, p->xent.result.dev, p->xent.d.dev,
+			       p->y.dev, p->xent.labels.dev, s->rows, s->out));
+	assert_done(k, tern_cuda_dense_backward(k, p->dx.dev, p->dw.dev, p->db.dev,
+			       p->xent.d.dev, p->y.dev, p->x.dev, p->w.dev, s->rows,
+			       s->in, s->out, true));
+	assert_done(k, tern_cuda_embed_backward(k, p->embed.dtable.dev, p->embed.dy.dev,
+			       p->embed.ids.dev, p->embed.rows, p->embed.width,
+			       p->embed.table_rows));
+}
+
+static void step_free(struct step *p)
+{
+	struct twin *twins[] = {&p->x, &p->w, &p->b, &p->y, &p->dx, &p->dw, &p->db};
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(twins); i++)
+		twin_free(twins[i]);
+	xent_free(&p->xent);
+	embed_free(&p->embed);
+}
+
+/* `wanted` is what a step without a graph wrote. */
+static void check_graph(CUgraphExec exec, struct twin *const *out,
+	const struct twin *wanted, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		memset(out[i]->host, 0, out[i]->bytes);
+		gpu_up(out[i]);
+	}
+	assert_int_equal(gpu.api->graph_launch(exec, gpu.stream), CUDA_SUCCESS);
+	for (size_t i = 0; i < count; i++) {
+		gpu_down(out[i]);
+		assert_memory_equal(out[i]->host, wanted[i].host, wanted[i].bytes);
+	}
+}
+
+static void test_a_step_in_a_graph_gives_the_same_bits_each_time(void **state)
+{
+	const struct tern_cuda_api *api = gpu.api;
+
+	(void)state;
+	for (size_t t = 0; t < gpu.table_count; t++) {
+		struct step p = step_new();
+		struct twin *out[] = {&p.y, &p.dx, &p.dw, &p.db, &p.xent.d,
+			&p.xent.result, &p.embed.dtable};
+		struct twin wanted[TERN_ARRAY_SIZE(out)];
+		CUgraph graph;
+		CUgraphExec exec;
+
+		step_put(gpu.tables[t], &p);
+		for (size_t i = 0; i < TERN_ARRAY_SIZE(out); i++) {
+			gpu_down(out[i]);
+			wanted[i] = copy_new(out[i], 0);
+		}
+		assert_int_equal(api->stream_begin_capture(
+					 gpu.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+			CUDA_SUCCESS);
+		step_put(gpu.tables[t], &p);
+		assert_int_equal(
+			api->stream_end_capture(gpu.stream, &graph), CUDA_SUCCESS);
+		assert_int_equal(api->graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
+		for (int again = 0; again < 3; again++)
+			check_graph(exec, out, wanted, TERN_ARRAY_SIZE(out));
+		api->graph_exec_destroy(exec);
+		api->graph_destroy(graph);
+		for (size_t i = 0; i < TERN_ARRAY_SIZE(out); i++)
+			twin_free(&wanted[i]);
+		step_free(&p);
+	}
+}
+
 /* ---- what is refused ---- */
 
 static void test_sizes_beyond_the_workspace_are_refused_with_a_line(void **state)
@@ -390,6 +492,7 @@ int gpu_run_layers(CMFixtureFunction setup, CMFixtureFunction teardown)
 		cmocka_unit_test(test_embeddings_have_the_bits_of_the_cpu),
 		cmocka_unit_test(
 			test_embeddings_of_many_rows_are_sorted_and_have_the_bits_of_the_cpu),
+		cmocka_unit_test(test_a_step_in_a_graph_gives_the_same_bits_each_time),
 		cmocka_unit_test(test_sizes_beyond_the_workspace_are_refused_with_a_line),
 	};
 

@@ -62,8 +62,7 @@ static void run(const struct fake_cuda_launch *launch, unsigned threads,
 			.args = launch->params[0],
 			.blocks = launch->grid[0],
 			.index = i};
-		tern_assert(
-			pthread_create(&jobs[i].thread, NULL, work, &jobs[i]) == 0);
+		tern_assert(pthread_create(&jobs[i].thread, NULL, work, &jobs[i]) == 0);
 	}
 	for (unsigned i = 0; i < threads; i++)
 		pthread_join(jobs[i].thread, NULL);
@@ -86,7 +85,8 @@ TERN_CUDA_KERNELS(RUN)
 void gpu_register_blocks(void)
 {
 #define REGISTER(name, type, threads)                                                    \
-	fake_cuda_kernel("tern_cuda_" #name, run_##name, 1, (const size_t[]){sizeof(type)});
+	fake_cuda_kernel(                                                                \
+		"tern_cuda_" #name, run_##name, 1, (const size_t[]){sizeof(type)});
 
 	TERN_CUDA_KERNELS(REGISTER)
 }
