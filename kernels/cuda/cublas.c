@@ -10,11 +10,14 @@
 #include "base/util.h"
 
 /* By name where the system knows it, and where the toolkit is usually installed. */
-static const char *const libraries[] = {
-	"libcublas.so.13",
-	"libcublas.so.12",
-	"/usr/local/cuda/lib64/libcublas.so.13",
-	"/usr/local/cuda/lib64/libcublas.so.12",
+static const struct {
+	int major;
+	const char *name;
+} libraries[] = {
+	{13, "libcublas.so.13"},
+	{13, "/usr/local/cuda/lib64/libcublas.so.13"},
+	{12, "libcublas.so.12"},
+	{12, "/usr/local/cuda/lib64/libcublas.so.12"},
 };
 
 static const struct {
@@ -39,7 +42,8 @@ static const struct {
 static struct tern_cublas_api table;
 static bool loaded;
 static char reason[256];
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool tried;
 
 static bool resolve(void *library)
 {
@@ -55,10 +59,12 @@ static bool resolve(void *library)
 	return true;
 }
 
-static void load(void)
+static void load(int driver)
 {
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(libraries) && !loaded; i++) {
-		void *library = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL);
+		void *library = driver / 1000 >= libraries[i].major
+					? dlopen(libraries[i].name, RTLD_NOW | RTLD_LOCAL)
+					: NULL;
 
 		if (!library)
 			continue;
@@ -68,13 +74,22 @@ static void load(void)
 	}
 	if (!loaded && !reason[0])
 		snprintf(reason, sizeof(reason),
-			"cuBLAS (libcublas.so.13 or .12) is not installed");
+			"cuBLAS (libcublas.so.12 or later) for driver %d.%d is not here",
+			driver / 1000, driver % 1000 / 10);
 }
 
-int tern_cublas_load(const struct tern_cublas_api **out, const char **why)
+int tern_cublas_load(const struct tern_cuda_api *api, const struct tern_cublas_api **out,
+	const char **why)
 {
-	pthread_once(&once, load);
-	*why = loaded ? NULL : reason;
+	int driver = 0;
+
+	pthread_mutex_lock(&lock);
+	if (!tried && api->driver_get_version(&driver) == CUDA_SUCCESS) {
+		load(driver);
+		tried = true;
+	}
+	pthread_mutex_unlock(&lock);
+	*why = loaded ? NULL : reason[0] ? reason : "the driver does not say its version";
 	*out = loaded ? &table : NULL;
 	return loaded ? 0 : -ENOSYS;
 }

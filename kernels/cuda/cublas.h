@@ -6,7 +6,7 @@
 #ifndef TERN_KERNELS_CUDA_CUBLAS_H
 #define TERN_KERNELS_CUDA_CUBLAS_H
 
-#include <stddef.h>
+#include "base/cuda.h"
 
 /* The values of cublas_api.h; its functions return 0 if all is well. */
 #define TERN_CUBLAS_N                   0
@@ -31,10 +31,11 @@ struct tern_cublas_api {
 };
 
 /*
- * Loads libcublas.so.13 or .12, at the first call in this process; the others get the
- * same answer. Thread-safe; it stays loaded. -ENOSYS: it is not here, and *why is a line
- * for people, in static storage.
+ * Loads libcublas.so.13 or .12, not of a later major version than the driver's, at the
+ * first call in this process; the others get the same answer. Thread-safe; it stays
+ * loaded. -ENOSYS: it is not here, and *why is a line for people, in static storage.
  */
-int tern_cublas_load(const struct tern_cublas_api **out, const char **why);
+int tern_cublas_load(const struct tern_cuda_api *api, const struct tern_cublas_api **out,
+	const char **why);
 
 #endif

@@ -14,7 +14,7 @@ static int open_all(void **state)
 	const char *why;
 
 	(void)state;
-	if (tern_cublas_load(&gpu.blas[0], &why) < 0)
+	if (tern_cublas_load(gpu.api, &gpu.blas[0], &why) < 0)
 		print_message("without cuBLAS: %s\n", why);
 	return gpu_open_tables();
 }

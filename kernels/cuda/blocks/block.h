@@ -67,30 +67,24 @@ struct tern_span {
 	uint16_t shift, quads;
 };
 
+/* One quad for each thread: what hides the memory's latency is how many threads there
+ * are, and a small tensor has no more than one round of them. */
 #define TERN_QUAD_THREADS 256u
-#define TERN_QUAD_ROUNDS                                                                 \
-	4u /* quads of a thread: blocks are not started for one alone                    \
-	    */
-#define TERN_QUAD_BLOCK (4u * TERN_QUAD_THREADS * TERN_QUAD_ROUNDS) /* elements */
+#define TERN_QUAD_BLOCK   (4u * TERN_QUAD_THREADS) /* elements */
 
 /* For each quad of the block: whole(args, e) if it may be moved at once, else one(args,
  * e) for each of its elements. */
 #define TERN_EACH_QUAD(args, span, block, whole, one)                                    \
-	TERN_EACH (t, TERN_QUAD_THREADS)                                                 \
-		for (uint64_t round = 0; round < TERN_QUAD_ROUNDS; round++) {            \
-			uint64_t at = tern_quad_start(block, round, t);                  \
-			if (tern_span_whole(span, at))                                   \
-				whole(args, at - (span)->shift);                         \
-			else                                                             \
-				for (uint64_t e = at; e < at + 4; e++)                   \
-					if (tern_span_has(span, e))                      \
-						one(args, e - (span)->shift);            \
-		}
-
-TERN_BODY uint64_t tern_quad_start(uint64_t block, uint64_t round, unsigned thread)
-{
-	return 4 * ((block * TERN_QUAD_ROUNDS + round) * TERN_QUAD_THREADS + thread);
-}
+	TERN_EACH (t, TERN_QUAD_THREADS) {                                               \
+		uint64_t at = 4 * ((block)*TERN_QUAD_THREADS + t);                       \
+                                                                                         \
+		if (tern_span_whole(span, at))                                           \
+			whole(args, at - (span)->shift);                                 \
+		else                                                                     \
+			for (uint64_t e = at; e < at + 4; e++)                           \
+				if (tern_span_has(span, e))                              \
+					one(args, e - (span)->shift);                    \
+	}
 
 TERN_BODY int tern_span_whole(const struct tern_span *s, uint64_t at)
 {
