@@ -100,28 +100,7 @@ static double sum_squares(const float *x, size_t count)
 
 /* ---- optimizers ---- */
 
-/* One element each; o, and what follows from o and the step, are loop constants. */
-struct constants {
-	float lr, momentum, beta1, beta2, epsilon, decay, rest1, rest2, unbias1, unbias2;
-};
-
-static struct constants constants_of(const struct tern_optimizer *o, uint64_t step)
-{
-	return (struct constants){
-		.lr = o->lr,
-		.momentum = o->momentum,
-		.beta1 = o->beta1,
-		.beta2 = o->beta2,
-		.epsilon = o->epsilon,
-		.decay = o->weight_decay,
-		.rest1 = 1.0f - o->beta1,
-		.rest2 = 1.0f - o->beta2,
-		/* 1 / (1 - beta^t), in double, rounded once. */
-		.unbias1 = (float)(1.0 / (1.0 - pow((double)o->beta1, (double)step))),
-		.unbias2 = (float)(1.0 / (1.0 - pow((double)o->beta2, (double)step))),
-	};
-}
-
+/* One element each; the scalars are loop constants. */
 #define GRADIENT(N) (tree(in, N, j) * scale * clip + c.decay * w_in[j])
 
 #define SGD_CASE(N)                                                                      \
@@ -170,7 +149,7 @@ static void update(const struct tern_optimizer *o, uint64_t step, float *w_out,
 	const float *w_in, float *m, float *v, const float *const *grads, unsigned n,
 	float scale, float clip, size_t count)
 {
-	const struct constants c = constants_of(o, step);
+	const struct tern_scalars c = tern_scalars_of(o, step);
 	const float *in[TERN_SUM_MAX];
 
 	memcpy(in, grads, n * sizeof(*in));

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the CPU's table share. */
+/* What the tables share, and the files of the CPU's. */
 #ifndef TERN_KERNELS_INTERNAL_H
 #define TERN_KERNELS_INTERNAL_H
 
 #include "kernels/kernels.h"
+#include "kernels/scalars.h"
+
+/* optimizer.c: for step `step`, from 1. */
+struct tern_scalars tern_scalars_of(const struct tern_optimizer *opt, uint64_t step);
 
 /* elementwise.c, once for each width: fill in their part of a table. */
 void tern_elementwise_portable(struct tern_kernels *k);

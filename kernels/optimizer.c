@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers by name, their defaults, and what state they keep. */
+/* Optimizers by name, their defaults, what state they keep, and their scalars. */
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/util.h"
-#include "kernels/kernels.h"
+#include "kernels/internal.h"
 
 static const struct {
 	const char *name;
@@ -58,4 +59,26 @@ unsigned tern_optimizer_state_count(enum tern_optimizer_kind kind)
 const char *tern_optimizer_state_name(enum tern_optimizer_kind kind, unsigned index)
 {
 	return index < table[kind].state_count ? table[kind].states[index] : NULL;
+}
+
+/* 1 / (1 - beta^t), in double, rounded once. */
+static float unbias(float beta, uint64_t step)
+{
+	return (float)(1.0 / (1.0 - pow((double)beta, (double)step)));
+}
+
+struct tern_scalars tern_scalars_of(const struct tern_optimizer *opt, uint64_t step)
+{
+	return (struct tern_scalars){
+		.lr = opt->lr,
+		.momentum = opt->momentum,
+		.beta1 = opt->beta1,
+		.beta2 = opt->beta2,
+		.epsilon = opt->epsilon,
+		.decay = opt->weight_decay,
+		.rest1 = 1.0f - opt->beta1,
+		.rest2 = 1.0f - opt->beta2,
+		.unbias1 = unbias(opt->beta1, step),
+		.unbias2 = unbias(opt->beta2, step),
+	};
 }

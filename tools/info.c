@@ -18,6 +18,7 @@
 #include "tern-config.h"
 #include "tools/fabric.h"
 #include "tools/info_check.h"
+#include "tools/info_cuda.h"
 #include "tools/info_rdma.h"
 #include "tools/output.h"
 #include "transport/domain.h"
@@ -72,9 +73,9 @@ static json_t *chosen_in(const char *path)
 
 static json_t *built_in(void)
 {
-	return json_pack("{sb sb sb sb sb}", "io_uring", TERN_HAVE_URING, "verbs",
-		TERN_HAVE_VERBS, "openblas", TERN_HAVE_OPENBLAS, "openssl",
-		TERN_HAVE_OPENSSL, "bzip2", TERN_HAVE_BZIP2);
+	return json_pack("{sb sb sb sb sb sb}", "io_uring", TERN_HAVE_URING, "verbs",
+		TERN_HAVE_VERBS, "cuda", TERN_HAVE_CUDA, "openblas", TERN_HAVE_OPENBLAS,
+		"openssl", TERN_HAVE_OPENSSL, "bzip2", TERN_HAVE_BZIP2);
 }
 
 /* How the tcp fabric would run: asking for io_uring alone tells whether it may. */
@@ -249,10 +250,10 @@ static int info_run(int argc, char **argv)
 	if (s.check)
 		return info_check(&s.fabric, s.json);
 	found = fabrics(&s);
-	all = json_pack("{ss so so so so so}", "version", tern_version(), "built_in",
+	all = json_pack("{ss so so so so so so}", "version", tern_version(), "built_in",
 		built_in(), "fabrics", found, "rdma",
-		info_rdma(&s.fabric, verbs_missing(found), NULL), "kernels", kernels(),
-		"machine", machine());
+		info_rdma(&s.fabric, verbs_missing(found), NULL), "cuda", info_cuda(NULL),
+		"kernels", kernels(), "machine", machine());
 	if (s.json) {
 		output_json(all);
 		return EXIT_OK;
@@ -261,6 +262,7 @@ static int info_run(int argc, char **argv)
 	print_section("built in", json_object_get(all, "built_in"));
 	print_fabrics(json_object_get(all, "fabrics"));
 	info_rdma_print(json_object_get(all, "rdma"));
+	info_cuda_print(json_object_get(all, "cuda"));
 	print_section("kernels", json_object_get(all, "kernels"));
 	print_section("machine", json_object_get(all, "machine"));
 	json_decref(all);

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tern info`, `tern help` and what the program says of itself.
 
-usage: info.py TERN
+usage: info.py TERN [libcuda.so.1 of the simulated driver]
 """
+import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +14,25 @@ import tap  # noqa: E402
 import job  # noqa: E402
 
 job.use(sys.argv[1])
+LIBCUDA = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+
+
+@contextlib.contextmanager
+def simulated_gpus(machine):
+    """Programs find the simulated driver, with this in FAKE_CUDA."""
+    if not LIBCUDA:
+        raise tap.Skip("this tern was built without CUDA")
+    names = {"LD_LIBRARY_PATH": str(LIBCUDA.resolve().parent), "FAKE_CUDA": machine}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def info_says_what_works_here():
@@ -48,6 +69,38 @@ def info_on_rdma_says_why_there_is_none():
     assert any(why in line for line in job.finish("info").lines)
 
 
+def info_on_cuda_says_what_there_is_or_why_not():
+    info = job.info()
+    text = "\n".join(job.finish("info").lines)
+    why = info["cuda"].get("why")
+    assert "cuda" in text and info["built_in"]["cuda"] in (True, False), text
+    if not info["built_in"]["cuda"]:
+        assert why == "this tern was built without CUDA", info["cuda"]
+    if why:
+        assert f"  not here               {why}" in text, text
+        return
+    for device in info["cuda"]["devices"]:
+        assert device["name"] in text and device["pci"] in text, text
+
+
+def info_on_cuda_describes_gpus():
+    with simulated_gpus("devices=2,major=7,minor=5,numa=3"):
+        cuda = job.info()["cuda"]
+        text = "\n".join(job.finish("info").lines)
+    assert [d["name"] for d in cuda["devices"]] == ["Simulated GPU 0", "Simulated GPU 1"], cuda
+    assert cuda["devices"][1]["numa_node"] == 4, cuda
+    assert "no kernels: its capability is 7.5; 8.0 or later is needed" in text, text
+
+
+def info_on_cuda_names_what_is_wrong_with_the_driver():
+    for machine, why in (
+            ("version=11040", "the driver is for CUDA 11.4; 12.0 is needed"),
+            ("devices=0", "the driver has no CUDA device for this process"),
+            ("missing=cuMemAlloc", "libcuda.so.1 has no cuMemAlloc of version 3.2")):
+        with simulated_gpus(machine):
+            assert job.info()["cuda"] == {"why": why}, machine
+
+
 def help_names_every_command_and_option():
     text = "\n".join(job.finish("help").lines)
     for command in ("train", "server", "worker", "bench", "info"):
@@ -63,5 +116,8 @@ tap.run([
     info_says_what_works_here,
     check_moves_tensors_over_what_works_here,
     info_on_rdma_says_why_there_is_none,
+    info_on_cuda_says_what_there_is_or_why_not,
+    info_on_cuda_describes_gpus,
+    info_on_cuda_names_what_is_wrong_with_the_driver,
     help_names_every_command_and_option,
 ])

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the CUDA kernels are written: each is a function of one block, in a header, which
+ * nvcc compiles for the GPU and the C compiler for the CPU. So the indexing, the order of
+ * every addition and the handling of edges are tested where there is no GPU; what a GPU
+ * adds is that the threads of a block are there at once.
+ *
+ * A block function is made of regions that start with TERN_EACH (t, THREADS). On the GPU
+ * a region is run once, by each thread with its t; on the CPU it is a loop over t.
+ * Between regions stands TERN_BARRIER where one reads what another thread wrote; on the
+ * CPU the end of the loop is that barrier. What the threads of a block share is
+ * TERN_SHARED; what a thread keeps from one region to the next is an array of
+ * TERN_KEPT(THREADS) indexed by TERN_MINE(t): one element on the GPU, one for each thread
+ * on the CPU.
+ *
+ * Arithmetic is IEEE with one rounding for each operation on both: nvcc gets --fmad=false
+ * and keeps its defaults of correctly rounded division and square root and of subnormals;
+ * fusing is written out, as fmaf.
+ */
+#ifndef TERN_KERNELS_CUDA_BLOCKS_BLOCK_H
+#define TERN_KERNELS_CUDA_BLOCKS_BLOCK_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define TERN_BODY            static __device__ __forceinline__
+#define TERN_EACH(t, count)  for (unsigned t = threadIdx.x, once = 1; once; once = 0)
+#define TERN_BARRIER()       __syncthreads()
+#define TERN_SHARED          __shared__
+#define TERN_KEPT(count)     1
+#define TERN_MINE(t)         0
+#define TERN_COUNT_UP(place) atomicAdd(place, 1u)
+#define TERN_UNROLL          _Pragma("unroll")
+#else
+#include <math.h>
+#include <string.h>
+#endif
+
+#if !defined(__CUDACC__) && !defined(TERN_EACH) /* a test may run threads instead */
+#define TERN_BODY           static inline
+#define TERN_EACH(t, count) for (unsigned t = 0; t < (count); t++)
+#define TERN_BARRIER()      ((void)0)
+#define TERN_SHARED
+#define TERN_KEPT(count)     (count)
+#define TERN_MINE(t)         (t)
+#define TERN_COUNT_UP(place) ((void)++*(place))
+#define TERN_UNROLL
+#endif
+
+/* Four floats, moved at once: 16 bytes, aligned to as many. */
+struct tern_quad {
+	float at[4];
+} __attribute__((aligned(16)));
+
+struct tern_half_quad { /* of 16-bit numbers */
+	uint16_t at[4];
+} __attribute__((aligned(8)));
+
+/*
+ * The elements of an element-by-element kernel: `shift` elements before the first lies an
+ * address that is a multiple of 16 in every operand, if there is one for all (`quads`);
+ * so element e belongs to quad (e + shift) / 4, and only the first and the last quad may
+ * be cut. Elements do not depend on each other, so their bits do not depend on this.
+ */
+struct tern_span {
+	uint64_t count;
+	uint16_t shift, quads;
+};
+
+/* One quad for each thread: what hides the memory's latency is how many threads there
+ * are, and a small tensor has no more than one round of them. */
+#define TERN_QUAD_THREADS 256u
+#define TERN_QUAD_BLOCK   (4u * TERN_QUAD_THREADS) /* elements */
+
+/* For each quad of the block: whole(args, e) if it may be moved at once, else one(args,
+ * e) for each of its elements. */
+#define TERN_EACH_QUAD(args, span, block, whole, one)                                    \
+	TERN_EACH (t, TERN_QUAD_THREADS) {                                               \
+		uint64_t at = 4 * ((block)*TERN_QUAD_THREADS + t);                       \
+                                                                                         \
+		if (tern_span_whole(span, at))                                           \
+			whole(args, at - (span)->shift);                                 \
+		else                                                                     \
+			for (uint64_t e = at; e < at + 4; e++)                           \
+				if (tern_span_has(span, e))                              \
+					one(args, e - (span)->shift);                    \
+	}
+
+TERN_BODY int tern_span_whole(const struct tern_span *s, uint64_t at)
+{
+	return s->quads && at >= s->shift && at + 4 <= s->count + s->shift;
+}
+
+TERN_BODY int tern_span_has(const struct tern_span *s, uint64_t e)
+{
+	return e >= s->shift && e < s->count + s->shift;
+}
+
+/* nvcc may take a structure's move apart, and a store of its own types too unless asked
+ * so. */
+TERN_BODY struct tern_quad tern_quad_get(const float *p)
+{
+#ifdef __CUDACC__
+	float4 q = *(const float4 *)p;
+
+	return {{q.x, q.y, q.z, q.w}};
+#else
+	return *(const struct tern_quad *)(const void *)p;
+#endif
+}
+
+TERN_BODY void tern_quad_put(float *p, struct tern_quad q)
+{
+#ifdef __CUDACC__
+	__stwb((float4 *)p, make_float4(q.at[0], q.at[1], q.at[2], q.at[3]));
+#else
+	*(struct tern_quad *)(void *)p = q;
+#endif
+}
+
+TERN_BODY struct tern_half_quad tern_half_quad_get(const uint16_t *p)
+{
+#ifdef __CUDACC__
+	ushort4 q = *(const ushort4 *)p;
+
+	return {{q.x, q.y, q.z, q.w}};
+#else
+	return *(const struct tern_half_quad *)(const void *)p;
+#endif
+}
+
+TERN_BODY void tern_half_quad_put(uint16_t *p, struct tern_half_quad q)
+{
+#ifdef __CUDACC__
+	__stwb((ushort4 *)p, make_ushort4(q.at[0], q.at[1], q.at[2], q.at[3]));
+#else
+	*(struct tern_half_quad *)(void *)p = q;
+#endif
+}
+
+TERN_BODY uint32_t tern_bits_of(float f)
+{
+#ifdef __CUDACC__
+	return __float_as_uint(f);
+#else
+	uint32_t u;
+
+	memcpy(&u, &f, sizeof(u));
+	return u;
+#endif
+}
+
+TERN_BODY float tern_float_of(uint32_t u)
+{
+#ifdef __CUDACC__
+	return __uint_as_float(u);
+#else
+	float f;
+
+	memcpy(&f, &u, sizeof(f));
+	return f;
+#endif
+}
+
+#endif

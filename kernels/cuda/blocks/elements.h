@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One element each: the tree of the slot sum, the optimizers' steps, the casts. The same
+ * operations in the same order as the CPU's table (elementwise.c), whose bits they give;
+ * only which payload a NaN carries may differ where arithmetic made it.
+ */
+#ifndef TERN_KERNELS_CUDA_BLOCKS_ELEMENTS_H
+#define TERN_KERNELS_CUDA_BLOCKS_ELEMENTS_H
+
+#include "kernels/cuda/blocks/block.h"
+#include "kernels/scalars.h"
+
+/*
+ * The tree of training.md over x[0..n), n at most 8, in place and by halves: what stands
+ * at i and i + step has been summed already. With n known to the compiler nothing of it
+ * is left but the additions.
+ */
+TERN_BODY float tern_element_tree(float *x, unsigned n)
+{
+	TERN_UNROLL
+	for (unsigned step = 1; step < 8; step *= 2) {
+		TERN_UNROLL
+		for (unsigned i = 0; i + step < 8; i += 2 * step)
+			if (i + step < n)
+				x[i] += x[i + step];
+	}
+	return x[0];
+}
+
+TERN_BODY float tern_element_gradient(
+	const struct tern_scalars *c, float sum, float scale, float clip, float w)
+{
+	return sum * scale * clip + c->decay * w;
+}
+
+/* The new w; *m and *v are brought forward. */
+TERN_BODY float tern_element_sgd(
+	const struct tern_scalars *c, float g, float w, float *m, float *v)
+{
+	(void)m;
+	(void)v;
+	return w - c->lr * g;
+}
+
+TERN_BODY float tern_element_momentum(
+	const struct tern_scalars *c, float g, float w, float *m, float *v)
+{
+	(void)v;
+	*m = c->momentum * *m + g;
+	return w - c->lr * *m;
+}
+
+TERN_BODY float tern_element_adagrad(
+	const struct tern_scalars *c, float g, float w, float *m, float *v)
+{
+	(void)m;
+	*v = *v + g * g;
+	return w - c->lr * g / (sqrtf(*v) + c->epsilon);
+}
+
+TERN_BODY float tern_element_adam(
+	const struct tern_scalars *c, float g, float w, float *m, float *v)
+{
+	*m = c->beta1 * *m + c->rest1 * g;
+	*v = c->beta2 * *v + c->rest2 * (g * g);
+	return w - c->lr * (*m * c->unbias1) / (sqrtf(*v * c->unbias2) + c->epsilon);
+}
+
+/* What elementwise.c says of these holds here too. Not the GPU's own conversions: they
+ * give every NaN the same payload. */
+TERN_BODY uint16_t tern_element_bf16(float f)
+{
+	uint32_t u = tern_bits_of(f);
+	uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+	uint32_t quiet = (u >> 16) | 0x40;
+
+	return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+}
+
+TERN_BODY float tern_element_of_bf16(uint16_t h)
+{
+	return tern_float_of((uint32_t)h << 16);
+}
+
+TERN_BODY uint16_t tern_element_f16(float f)
+{
+	uint32_t u = tern_bits_of(f);
+	uint32_t sign = (u >> 16) & 0x8000, a = u & 0x7fffffff;
+	uint32_t normal = (a - 0x38000000 + 0xfff + ((a >> 13) & 1)) >> 13;
+	uint32_t small = tern_bits_of(tern_float_of(a) + 0.5f) - 0x3f000000;
+	uint32_t special = a > 0x7f800000 ? 0x7e00 | ((a >> 13) & 0x3ff) : 0x7c00;
+	uint32_t h = a < 0x38800000 ? small : normal;
+
+	h = a >= 0x477ff000 ? special : h;
+	return (uint16_t)(h | sign);
+}
+
+TERN_BODY float tern_element_of_f16(uint16_t half)
+{
+	uint32_t h = half, sign = (h & 0x8000) << 16, a = h & 0x7fff;
+	uint32_t finite = tern_bits_of(tern_float_of(a << 13) * 0x1p112f);
+	uint32_t special = 0x7f800000 | (a & 0x3ff) << 13 | (a > 0x7c00 ? 0x400000 : 0);
+
+	return tern_float_of((a >= 0x7c00 ? special : finite) | sign);
+}
+
+#endif

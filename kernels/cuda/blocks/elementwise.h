@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Element-by-element kernels and the sum of squares, as functions of one block: see
+ * block.h. A launch of an update covers many tensors: their descriptors travel as the
+ * kernel's argument, which is constant memory, so that nothing is uploaded before it and
+ * nothing has to outlive it; a block finds its tensor by bisection over first_block.
+ */
+#ifndef TERN_KERNELS_CUDA_BLOCKS_ELEMENTWISE_H
+#define TERN_KERNELS_CUDA_BLOCKS_ELEMENTWISE_H
+
+#include "kernels/cuda/blocks/elements.h"
+
+#define TERN_CUDA_SLOTS 8u /* TERN_SUM_MAX */
+
+/* ---- sum: dst = scale * tree(src[0..n)) ---- */
+
+struct tern_cuda_sum {
+	float *dst; /* may be one of src */
+	const float *src[TERN_CUDA_SLOTS];
+	struct tern_span span;
+	float scale;
+	uint32_t n;
+};
+
+TERN_BODY float tern_tree_one(const float *const *src, uint32_t n, uint64_t e)
+{
+	float x[TERN_CUDA_SLOTS];
+
+	TERN_UNROLL
+	for (uint32_t i = 0; i < TERN_CUDA_SLOTS; i++)
+		x[i] = i < n ? src[i][e] : 0.0f;
+	return tern_element_tree(x, n);
+}
+
+TERN_BODY struct tern_quad tern_tree_quad(const float *const *src, uint32_t n, uint64_t e)
+{
+	struct tern_quad in[TERN_CUDA_SLOTS], out;
+
+	TERN_UNROLL
+	for (uint32_t i = 0; i < TERN_CUDA_SLOTS; i++)
+		if (i < n)
+			in[i] = tern_quad_get(src[i] + e);
+	TERN_UNROLL
+	for (unsigned k = 0; k < 4; k++) {
+		float x[TERN_CUDA_SLOTS];
+
+		TERN_UNROLL
+		for (uint32_t i = 0; i < TERN_CUDA_SLOTS; i++)
+			x[i] = i < n ? in[i].at[k] : 0.0f;
+		out.at[k] = tern_element_tree(x, n);
+	}
+	return out;
+}
+
+TERN_BODY void tern_sum_one(const struct tern_cuda_sum *a, uint64_t e)
+{
+	a->dst[e] = a->scale * tern_tree_one(a->src, a->n, e);
+}
+
+TERN_BODY void tern_sum_quad(const struct tern_cuda_sum *a, uint64_t e)
+{
+	struct tern_quad q = tern_tree_quad(a->src, a->n, e);
+
+	TERN_UNROLL
+	for (unsigned k = 0; k < 4; k++)
+		q.at[k] = a->scale * q.at[k];
+	tern_quad_put(a->dst + e, q);
+}
+
+TERN_BODY void tern_block_sum(const struct tern_cuda_sum *a, uint64_t block)
+{
+	TERN_EACH_QUAD(a, &a->span, block, tern_sum_quad, tern_sum_one)
+}
+
+/* ---- updates ---- */
+
+struct tern_cuda_part { /* one tensor */
+	float *w_out;
+	const float *w_in;
+	float *m, *v; /* NULL where the optimizer keeps none */
+	const float *grads[TERN_CUDA_SLOTS];
+	struct tern_span span;
+	uint32_t first_block;
+};
+
+/* Arguments of a kernel may take 4 KiB on every device. */
+#define TERN_CUDA_PARTS_MAX 33u
+
+struct tern_cuda_update {
+	struct tern_scalars scalars;
+	float scale, clip;
+	uint32_t n, part_count;
+	struct tern_cuda_part parts[TERN_CUDA_PARTS_MAX];
+};
+
+struct tern_update_at { /* one part of it */
+	const struct tern_cuda_update *a;
+	const struct tern_cuda_part *p;
+};
+
+/* The last part that starts at `block` or before. */
+TERN_BODY const struct tern_cuda_part *tern_part_of(
+	const struct tern_cuda_update *a, uint64_t block)
+{
+	uint32_t low = 0, high = a->part_count;
+
+	while (high - low > 1) {
+		uint32_t mid = (low + high) / 2;
+
+		if (a->parts[mid].first_block <= block)
+			low = mid;
+		else
+			high = mid;
+	}
+	return &a->parts[low];
+}
+
+/*
+ * A block function of an optimizer. All but the name are constants: which state it has,
+ * and N, the slots: 1, which leaves more registers and so more threads, or a->n.
+ */
+#define TERN_UPDATE_BLOCK(name, kind, HAS_M, HAS_V, N)                                   \
+	TERN_BODY void tern_##name##_one(const struct tern_update_at *u, uint64_t e)     \
+	{                                                                                \
+		const struct tern_cuda_update *a = u->a;                                 \
+		const struct tern_cuda_part *p = u->p;                                   \
+		float w = p->w_in[e], m = 0, v = 0;                                      \
+		float sum = tern_tree_one(p->grads, N, e);                               \
+		float g = tern_element_gradient(&a->scalars, sum, a->scale, a->clip, w); \
+                                                                                         \
+		if (HAS_M)                                                               \
+			m = p->m[e];                                                     \
+		if (HAS_V)                                                               \
+			v = p->v[e];                                                     \
+		p->w_out[e] = tern_element_##kind(&a->scalars, g, w, &m, &v);            \
+		if (HAS_M)                                                               \
+			p->m[e] = m;                                                     \
+		if (HAS_V)                                                               \
+			p->v[e] = v;                                                     \
+	}                                                                                \
+                                                                                         \
+	TERN_BODY void tern_##name##_quad(const struct tern_update_at *u, uint64_t e)    \
+	{                                                                                \
+		const struct tern_cuda_update *a = u->a;                                 \
+		const struct tern_cuda_part *p = u->p;                                   \
+		struct tern_quad w = tern_quad_get(p->w_in + e), m = {{0}}, v = {{0}};   \
+		struct tern_quad sum = tern_tree_quad(p->grads, N, e);                   \
+                                                                                         \
+		if (HAS_M)                                                               \
+			m = tern_quad_get(p->m + e);                                     \
+		if (HAS_V)                                                               \
+			v = tern_quad_get(p->v + e);                                     \
+		TERN_UNROLL                                                              \
+		for (unsigned k = 0; k < 4; k++) {                                       \
+			float g = tern_element_gradient(                                 \
+				&a->scalars, sum.at[k], a->scale, a->clip, w.at[k]);     \
+                                                                                         \
+			w.at[k] = tern_element_##kind(                                   \
+				&a->scalars, g, w.at[k], &m.at[k], &v.at[k]);            \
+		}                                                                        \
+		tern_quad_put(p->w_out + e, w);                                          \
+		if (HAS_M)                                                               \
+			tern_quad_put(p->m + e, m);                                      \
+		if (HAS_V)                                                               \
+			tern_quad_put(p->v + e, v);                                      \
+	}                                                                                \
+                                                                                         \
+	TERN_BODY void tern_block_##name(                                                \
+		const struct tern_cuda_update *a, uint64_t block)                        \
+	{                                                                                \
+		const struct tern_update_at u = {a, tern_part_of(a, block)};             \
+		uint64_t own = block - u.p->first_block;                                 \
+                                                                                         \
+		TERN_EACH_QUAD(                                                          \
+			&u, &u.p->span, own, tern_##name##_quad, tern_##name##_one)      \
+	}
+
+TERN_UPDATE_BLOCK(sgd, sgd, 0, 0, 1)
+TERN_UPDATE_BLOCK(momentum, momentum, 1, 0, 1)
+TERN_UPDATE_BLOCK(adagrad, adagrad, 0, 1, 1)
+TERN_UPDATE_BLOCK(adam, adam, 1, 1, 1)
+TERN_UPDATE_BLOCK(sgd_slots, sgd, 0, 0, a->n)
+TERN_UPDATE_BLOCK(momentum_slots, momentum, 1, 0, a->n)
+TERN_UPDATE_BLOCK(adagrad_slots, adagrad, 0, 1, a->n)
+TERN_UPDATE_BLOCK(adam_slots, adam, 1, 1, a->n)
+
+/* ---- casts ---- */
+
+struct tern_cuda_narrow {
+	uint16_t *dst;
+	const float *src;
+	struct tern_span span;
+};
+
+struct tern_cuda_widen {
+	float *dst;
+	const uint16_t *src;
+	struct tern_span span;
+};
+
+#define TERN_CAST_BLOCKS(type)                                                           \
+	TERN_BODY void tern_narrow_##type##_one(                                         \
+		const struct tern_cuda_narrow *a, uint64_t e)                            \
+	{                                                                                \
+		a->dst[e] = tern_element_##type(a->src[e]);                              \
+	}                                                                                \
+                                                                                         \
+	TERN_BODY void tern_narrow_##type##_quad(                                        \
+		const struct tern_cuda_narrow *a, uint64_t e)                            \
+	{                                                                                \
+		struct tern_quad in = tern_quad_get(a->src + e);                         \
+		struct tern_half_quad out;                                               \
+                                                                                         \
+		TERN_UNROLL                                                              \
+		for (unsigned k = 0; k < 4; k++)                                         \
+			out.at[k] = tern_element_##type(in.at[k]);                       \
+		tern_half_quad_put(a->dst + e, out);                                     \
+	}                                                                                \
+                                                                                         \
+	TERN_BODY void tern_widen_##type##_one(                                          \
+		const struct tern_cuda_widen *a, uint64_t e)                             \
+	{                                                                                \
+		a->dst[e] = tern_element_of_##type(a->src[e]);                           \
+	}                                                                                \
+                                                                                         \
+	TERN_BODY void tern_widen_##type##_quad(                                         \
+		const struct tern_cuda_widen *a, uint64_t e)                             \
+	{                                                                                \
+		struct tern_half_quad in = tern_half_quad_get(a->src + e);               \
+		struct tern_quad out;                                                    \
+                                                                                         \
+		TERN_UNROLL                                                              \
+		for (unsigned k = 0; k < 4; k++)                                         \
+			out.at[k] = tern_element_of_##type(in.at[k]);                    \
+		tern_quad_put(a->dst + e, out);                                          \
+	}                                                                                \
+                                                                                         \
+	TERN_BODY void tern_block_f32_to_##type(                                         \
+		const struct tern_cuda_narrow *a, uint64_t block){TERN_EACH_QUAD(a,      \
+		&a->span, block, tern_narrow_##type##_quad, tern_narrow_##type##_one)}   \
+                                                                                         \
+	TERN_BODY void tern_block_##type##_to_f32(                                       \
+		const struct tern_cuda_widen *a, uint64_t block)                         \
+	{                                                                                \
+		TERN_EACH_QUAD(a, &a->span, block, tern_widen_##type##_quad,             \
+			tern_widen_##type##_one)                                         \
+	}
+
+TERN_CAST_BLOCKS(f16)
+TERN_CAST_BLOCKS(bf16)
+
+/* ---- sums of float64, in two passes ---- */
+
+#define TERN_REDUCE_THREADS 256u
+#define TERN_PARTIALS_MAX   1024u
+
+/* Adds up part[0..threads), a power of two, by halves; then part[0] is the sum. */
+#define TERN_ADD_HALVES(part, threads)                                                   \
+	for (unsigned half = (threads) / 2; half > 0; half /= 2) {                       \
+		TERN_EACH (t, threads)                                                   \
+			if (t < half)                                                    \
+				(part)[t] += (part)[t + half];                           \
+		TERN_BARRIER();                                                          \
+	}
+
+/*
+ * Block b sums elements from b * per_block on into partials[b]. The cut depends on count
+ * alone, and thread t takes quads t, t + 256, ... of it wherever x lies, so the bits are
+ * a function of the elements.
+ */
+struct tern_cuda_squares {
+	double *partials;
+	const float *x;
+	uint64_t count, per_block; /* a multiple of 4 */
+	uint32_t quads;            /* x is aligned to 16 bytes */
+};
+
+TERN_BODY struct tern_quad tern_squares_get(const struct tern_cuda_squares *a, uint64_t e)
+{
+	struct tern_quad q;
+
+	if (a->quads && e + 4 <= a->count)
+		return tern_quad_get(a->x + e);
+	TERN_UNROLL
+	for (unsigned k = 0; k < 4; k++)
+		q.at[k] = e + k < a->count ? a->x[e + k] : 0.0f;
+	return q;
+}
+
+TERN_BODY void tern_block_squares(const struct tern_cuda_squares *a, uint64_t block)
+{
+	TERN_SHARED double part[TERN_REDUCE_THREADS];
+	uint64_t first = block * a->per_block, after = first + a->per_block;
+
+	if (after > a->count)
+		after = a->count;
+	TERN_EACH (t, TERN_REDUCE_THREADS) {
+		double sum[4] = {0};
+
+		for (uint64_t e = first + 4u * t; e < after;
+			e += 4 * TERN_REDUCE_THREADS) {
+			struct tern_quad q = tern_squares_get(a, e);
+
+			TERN_UNROLL
+			for (unsigned k = 0; k < 4; k++)
+				sum[k] += (double)q.at[k] * (double)q.at[k];
+		}
+		part[t] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+	}
+	TERN_BARRIER();
+	TERN_ADD_HALVES(part, TERN_REDUCE_THREADS)
+	TERN_EACH (t, TERN_REDUCE_THREADS)
+		if (t == 0)
+			a->partials[block] = part[0];
+}
+
+/* The second pass, one block: *out = the sum of partials[0..count). */
+struct tern_cuda_total {
+	double *out;
+	const double *partials;
+	uint64_t count;
+};
+
+TERN_BODY void tern_block_total(const struct tern_cuda_total *a, uint64_t block)
+{
+	TERN_SHARED double part[TERN_REDUCE_THREADS];
+
+	(void)block;
+	TERN_EACH (t, TERN_REDUCE_THREADS) {
+		part[t] = 0;
+		for (uint64_t i = t; i < a->count; i += TERN_REDUCE_THREADS)
+			part[t] += a->partials[i];
+	}
+	TERN_BARRIER();
+	TERN_ADD_HALVES(part, TERN_REDUCE_THREADS)
+	TERN_EACH (t, TERN_REDUCE_THREADS)
+		if (t == 0)
+			*a->out = part[0];
+}
+
+#endif

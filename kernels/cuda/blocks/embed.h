@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Embeddings, as functions of one block. Forward: a gather. Backward: dtable[id] is the
+ * sum of dy[i] over the i with ids[i] == id, in the order of i, as on the CPU and with
+ * its bits. A block owns one row of the table and TERN_COLUMNS columns; it needs the list
+ * of its i in order, and gets it in one of two ways that give the same list:
+ *
+ *   embed_scan   reads all ids and keeps its own: one launch, best for small tables
+ *   embed_sorted finds its run in the positions sorted by id. The sort is stable: radix
+ *                passes over 4 bits, each made of sort_count (digits of each tile),
+ *                sort_scan (where each tile's digits go) and sort_move
+ *
+ * Rows of dy are brought to shared memory by all threads at once, and then added by one
+ * thread for each column, so that an id that comes often costs additions, not waits.
+ */
+#ifndef TERN_KERNELS_CUDA_BLOCKS_EMBED_H
+#define TERN_KERNELS_CUDA_BLOCKS_EMBED_H
+
+#include "kernels/cuda/blocks/layers.h"
+
+/* ---- y[rows][width] = table[ids[rows]][width] ---- */
+
+struct tern_cuda_gather {
+	float *y;
+	const float *table;
+	const int32_t *ids;
+	struct tern_span span; /* over rows * width; quads only if each lies in one row */
+	uint64_t width;
+};
+
+TERN_BODY const float *tern_gather_from(const struct tern_cuda_gather *a, uint64_t e)
+{
+	uint64_t column = tern_column(e, a->width), row = (e - column) / a->width;
+
+	return a->table + (uint64_t)a->ids[row] * a->width + column;
+}
+
+TERN_BODY void tern_gather_one(const struct tern_cuda_gather *a, uint64_t e)
+{
+	a->y[e] = *tern_gather_from(a, e);
+}
+
+TERN_BODY void tern_gather_quad(const struct tern_cuda_gather *a, uint64_t e)
+{
+	tern_quad_put(a->y + e, tern_quad_get(tern_gather_from(a, e)));
+}
+
+TERN_BODY void tern_block_gather(const struct tern_cuda_gather *a, uint64_t block)
+{
+	TERN_EACH_QUAD(a, &a->span, block, tern_gather_quad, tern_gather_one)
+}
+
+/* ---- a stable sort of (id, position) by id, four bits at a time ---- */
+
+#define TERN_SORT_BITS    4u
+#define TERN_SORT_DIGITS  (1u << TERN_SORT_BITS)
+#define TERN_SORT_THREADS 256u
+#define TERN_SORT_ITEMS   8u /* in a row, of a thread */
+#define TERN_SORT_TILE    (TERN_SORT_THREADS * TERN_SORT_ITEMS)
+#define TERN_SORT_CELLS   (TERN_SORT_DIGITS * TERN_SORT_THREADS)
+
+/* One pass. counts[digit][tile] holds how many, then (scanned) where they go. */
+struct tern_cuda_sort {
+	const int32_t *ids;
+	const uint32_t *positions; /* NULL in the first pass: 0, 1, 2, ... */
+	int32_t *ids_out;
+	uint32_t *positions_out, *counts;
+	uint64_t rows, tiles;
+	uint32_t shift;
+};
+
+TERN_BODY uint32_t tern_digit(const struct tern_cuda_sort *a, uint64_t i)
+{
+	return ((uint32_t)a->ids[i] >> a->shift) & (TERN_SORT_DIGITS - 1);
+}
+
+TERN_BODY void tern_block_sort_count(const struct tern_cuda_sort *a, uint64_t block)
+{
+	TERN_SHARED uint32_t counts[TERN_SORT_DIGITS];
+
+	TERN_EACH (t, TERN_SORT_THREADS)
+		if (t < TERN_SORT_DIGITS)
+			counts[t] = 0;
+	TERN_BARRIER();
+	/* Counting is the same in any order. */
+	TERN_EACH (t, TERN_SORT_THREADS)
+		for (unsigned k = 0; k < TERN_SORT_ITEMS; k++) {
+			uint64_t i = block * TERN_SORT_TILE + k * TERN_SORT_THREADS + t;
+
+			if (i < a->rows)
+				TERN_COUNT_UP(&counts[tern_digit(a, i)]);
+		}
+	TERN_BARRIER();
+	TERN_EACH (t, TERN_SORT_THREADS)
+		if (t < TERN_SORT_DIGITS)
+			a->counts[t * a->tiles + block] = counts[t];
+}
+
+/*
+ * sums[t] becomes the sum of sums[0..t], in steps of 1, 2, 4, ... (Hillis, Steele 1986).
+ * `other` is as large; the sums end where they began, since the steps are eight.
+ */
+#define TERN_SUM_UP_TO(sums, other)                                                      \
+	for (unsigned reach = 1; reach < TERN_SORT_THREADS; reach *= 4) {                \
+		TERN_EACH (t, TERN_SORT_THREADS)                                         \
+			(other)[t] = (sums)[t] + (t >= reach ? (sums)[t - reach] : 0);   \
+		TERN_BARRIER();                                                          \
+		TERN_EACH (t, TERN_SORT_THREADS)                                         \
+			(sums)[t] = (other)[t] +                                         \
+				    (t >= 2 * reach ? (other)[t - 2 * reach] : 0);       \
+		TERN_BARRIER();                                                          \
+	}
+
+/* One block: counts become the sums of those before them. */
+TERN_BODY void tern_block_sort_scan(const struct tern_cuda_sort *a, uint64_t block)
+{
+	TERN_SHARED uint32_t sums[TERN_SORT_THREADS], other[TERN_SORT_THREADS];
+	uint64_t cells = TERN_SORT_DIGITS * a->tiles;
+	uint64_t own = (cells + TERN_SORT_THREADS - 1) / TERN_SORT_THREADS;
+
+	(void)block;
+	TERN_EACH (t, TERN_SORT_THREADS) {
+		sums[t] = 0;
+		for (uint64_t i = t * own; i < (t + 1) * own && i < cells; i++)
+			sums[t] += a->counts[i];
+	}
+	TERN_BARRIER();
+	TERN_SUM_UP_TO(sums, other)
+	TERN_EACH (t, TERN_SORT_THREADS) {
+		uint32_t before = t > 0 ? sums[t - 1] : 0;
+
+		for (uint64_t i = t * own; i < (t + 1) * own && i < cells; i++) {
+			uint32_t count = a->counts[i];
+
+			a->counts[i] = before;
+			before += count;
+		}
+	}
+}
+
+/*
+ * Moves a tile's items. cells[digit][thread] counts the digits of each thread's items in
+ * a row; summed up in that order they say where in the sorted tile each of them stands.
+ */
+TERN_BODY void tern_block_sort_move(const struct tern_cuda_sort *a, uint64_t block)
+{
+	TERN_SHARED uint16_t cells[TERN_SORT_CELLS];
+	TERN_SHARED uint32_t sums[TERN_SORT_THREADS], other[TERN_SORT_THREADS];
+	TERN_SHARED uint32_t starts[TERN_SORT_DIGITS];
+
+	TERN_EACH (t, TERN_SORT_THREADS) {
+		uint64_t first = block * TERN_SORT_TILE + t * TERN_SORT_ITEMS;
+
+		for (unsigned d = 0; d < TERN_SORT_DIGITS; d++)
+			cells[d * TERN_SORT_THREADS + t] = 0;
+		for (uint64_t i = first; i < first + TERN_SORT_ITEMS && i < a->rows; i++)
+			cells[tern_digit(a, i) * TERN_SORT_THREADS + t]++;
+	}
+	TERN_BARRIER();
+	TERN_EACH (t, TERN_SORT_THREADS) {
+		sums[t] = 0;
+		for (unsigned k = 0; k < TERN_SORT_DIGITS; k++)
+			sums[t] += cells[t * TERN_SORT_DIGITS + k];
+	}
+	TERN_BARRIER();
+	TERN_SUM_UP_TO(sums, other)
+	TERN_EACH (t, TERN_SORT_THREADS) {
+		uint32_t before = t > 0 ? sums[t - 1] : 0;
+
+		for (unsigned k = 0; k < TERN_SORT_DIGITS; k++) {
+			uint16_t *cell = &cells[t * TERN_SORT_DIGITS + k];
+			uint32_t count = *cell;
+
+			*cell = (uint16_t)before;
+			before += count;
+		}
+	}
+	TERN_BARRIER();
+	TERN_EACH (t, TERN_SORT_THREADS)
+		if (t < TERN_SORT_DIGITS)
+			starts[t] = cells[t * TERN_SORT_THREADS];
+	TERN_BARRIER();
+	TERN_EACH (t, TERN_SORT_THREADS) {
+		uint64_t first = block * TERN_SORT_TILE + t * TERN_SORT_ITEMS;
+
+		for (uint64_t i = first; i < first + TERN_SORT_ITEMS && i < a->rows;
+			i++) {
+			uint32_t d = tern_digit(a, i);
+			uint32_t rank = cells[d * TERN_SORT_THREADS + t]++;
+			uint64_t to = a->counts[d * a->tiles + block] + rank - starts[d];
+
+			a->ids_out[to] = a->ids[i];
+			a->positions_out[to] =
+				a->positions ? a->positions[i] : (uint32_t)i;
+		}
+	}
+}
+
+/* ---- dtable[table_rows][width] ---- */
+
+#define TERN_EMBED_THREADS 256u
+#define TERN_EMBED_STAGE   128u                      /* rows of dy at a time */
+#define TERN_EMBED_SCAN    (4u * TERN_EMBED_THREADS) /* ids at a time */
+
+struct tern_cuda_scatter {
+	float *dtable;
+	const float *dy;
+	const int32_t *ids;        /* sorted: in the order of `positions` */
+	const uint32_t *positions; /* sorted only */
+	uint64_t rows, width, column_blocks;
+};
+
+/* What a block adds up: columns first .. first + 32 of the rows dy[list[0..count)]. */
+struct tern_addends {
+	const float *dy;
+	const uint32_t *list;
+	uint64_t count, width, first;
+};
+
+/* Rows of the list from `at` on, into the stage: 32 columns of each. */
+TERN_BODY void tern_stage(
+	const struct tern_addends *x, float *stage, uint64_t at, unsigned t)
+{
+	uint64_t column = x->first + t % TERN_COLUMNS;
+
+	TERN_UNROLL
+	for (unsigned k = 0; k < TERN_EMBED_STAGE * TERN_COLUMNS / TERN_EMBED_THREADS;
+		k++) {
+		unsigned slot = k * TERN_EMBED_THREADS + t, row = slot / TERN_COLUMNS;
+
+		if (at + row < x->count && column < x->width)
+			stage[slot] = x->dy[x->list[at + row] * x->width + column];
+	}
+}
+
+TERN_BODY float tern_add_staged(const struct tern_addends *x, float sum,
+	const float *stage, uint64_t at, unsigned t)
+{
+	if (x->first + t < x->width)
+		for (unsigned row = 0; row < TERN_EMBED_STAGE && at + row < x->count;
+			row++)
+			sum += stage[row * TERN_COLUMNS + t];
+	return sum;
+}
+
+/* All of the list onto sums[TERN_MINE(t)], t below 32. Ends with a barrier. */
+#define TERN_ADD_LIST(x, stage, sums)                                                    \
+	for (uint64_t at = 0; at < (x)->count; at += TERN_EMBED_STAGE) {                 \
+		TERN_EACH (t, TERN_EMBED_THREADS)                                        \
+			tern_stage(x, stage, at, t);                                     \
+		TERN_BARRIER();                                                          \
+		TERN_EACH (t, TERN_EMBED_THREADS)                                        \
+			if (t < TERN_COLUMNS)                                            \
+				(sums)[TERN_MINE(t)] = tern_add_staged(                  \
+					x, (sums)[TERN_MINE(t)], stage, at, t);          \
+		TERN_BARRIER();                                                          \
+	}
+
+TERN_BODY void tern_put_sum(const struct tern_cuda_scatter *a, uint64_t id,
+	uint64_t first, unsigned t, float sum)
+{
+	if (t < TERN_COLUMNS && first + t < a->width)
+		a->dtable[id * a->width + first + t] = sum;
+}
+
+/* How many of the sorted ids are below `id`. */
+TERN_BODY uint64_t tern_below(const struct tern_cuda_scatter *a, uint64_t id)
+{
+	uint64_t low = 0, high = a->rows;
+
+	while (low < high) {
+		uint64_t mid = (low + high) / 2;
+
+		if ((uint64_t)a->ids[mid] < id)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}
+
+TERN_BODY void tern_block_embed_sorted(const struct tern_cuda_scatter *a, uint64_t block)
+{
+	TERN_SHARED float stage[TERN_EMBED_STAGE * TERN_COLUMNS];
+	uint64_t id = block / a->column_blocks, begin = tern_below(a, id);
+	struct tern_addends x;
+	float sums[TERN_KEPT(TERN_EMBED_THREADS)] = {0};
+
+	x.dy = a->dy;
+	x.list = a->positions + begin;
+	x.count = tern_below(a, id + 1) - begin;
+	x.width = a->width;
+	x.first = block % a->column_blocks * TERN_COLUMNS;
+	TERN_ADD_LIST(&x, stage, sums)
+	TERN_EACH (t, TERN_EMBED_THREADS)
+		tern_put_sum(a, id, x.first, t, sums[TERN_MINE(t)]);
+}
+
+/* Which of the four ids from i on are `id`: a bit for each. */
+TERN_BODY unsigned tern_matches(
+	const struct tern_cuda_scatter *a, uint64_t i, uint64_t id)
+{
+	unsigned bits = 0;
+
+	TERN_UNROLL
+	for (unsigned k = 0; k < 4; k++)
+		if (i + k < a->rows && (uint64_t)a->ids[i + k] == id)
+			bits |= 1u << k;
+	return bits;
+}
+
+TERN_BODY void tern_block_embed_scan(const struct tern_cuda_scatter *a, uint64_t block)
+{
+	TERN_SHARED float stage[TERN_EMBED_STAGE * TERN_COLUMNS];
+	TERN_SHARED uint32_t list[TERN_EMBED_SCAN];
+	TERN_SHARED uint32_t ends[TERN_EMBED_THREADS], other[TERN_EMBED_THREADS];
+	uint64_t id = block / a->column_blocks;
+	struct tern_addends x;
+	unsigned bits[TERN_KEPT(TERN_EMBED_THREADS)];
+	float sums[TERN_KEPT(TERN_EMBED_THREADS)] = {0};
+
+	x.dy = a->dy;
+	x.list = list;
+	x.width = a->width;
+	x.first = block % a->column_blocks * TERN_COLUMNS;
+	for (uint64_t from = 0; from < a->rows; from += TERN_EMBED_SCAN) {
+		TERN_EACH (t, TERN_EMBED_THREADS) {
+			unsigned b = tern_matches(a, from + 4u * t, id);
+
+			bits[TERN_MINE(t)] = b;
+			ends[t] = (b & 1) + (b >> 1 & 1) + (b >> 2 & 1) + (b >> 3);
+		}
+		TERN_BARRIER();
+		TERN_SUM_UP_TO(ends, other)
+		TERN_EACH (t, TERN_EMBED_THREADS) {
+			uint32_t to = t > 0 ? ends[t - 1] : 0;
+
+			for (unsigned k = 0; k < 4; k++)
+				if (bits[TERN_MINE(t)] >> k & 1)
+					list[to++] = (uint32_t)(from + 4u * t + k);
+		}
+		TERN_BARRIER();
+		x.count = ends[TERN_EMBED_THREADS - 1];
+		TERN_ADD_LIST(&x, stage, sums)
+		/* The next ids are written over these ends. */
+		TERN_BARRIER();
+	}
+	TERN_EACH (t, TERN_EMBED_THREADS)
+		tern_put_sum(a, id, x.first, t, sums[TERN_MINE(t)]);
+}
+
+#endif

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What stands around the matrix products of a layer, as functions of one block: bias and
+ * ReLU in one pass, the ReLU's mask and the bias' gradient in one pass, softmax and
+ * cross-entropy in one pass with its gradient. Sums go over a fixed set of lanes, each
+ * from its first element to its last, and then by halves: their bits are a function of
+ * the shape and the elements, never of the device.
+ */
+#ifndef TERN_KERNELS_CUDA_BLOCKS_LAYERS_H
+#define TERN_KERNELS_CUDA_BLOCKS_LAYERS_H
+
+#include "kernels/cuda/blocks/elementwise.h"
+
+/* ---- y[rows][out] += b[out], then max(0, .) ---- */
+
+struct tern_cuda_bias {
+	float *y;
+	const float *b;
+	struct tern_span span; /* over rows * out elements */
+	uint64_t out;
+	uint32_t relu;
+};
+
+TERN_BODY float tern_biased(const struct tern_cuda_bias *a, float y, uint64_t column)
+{
+	float sum = y + a->b[column];
+
+	return a->relu && !(sum > 0.0f) ? 0.0f : sum;
+}
+
+TERN_BODY void tern_bias_one(const struct tern_cuda_bias *a, uint64_t e)
+{
+	a->y[e] = tern_biased(a, a->y[e], e % a->out);
+}
+
+/* Division of 64 bits takes longer than the memory; nearly all layers do without. */
+TERN_BODY uint64_t tern_column(uint64_t e, uint64_t out)
+{
+	if (((e | out) >> 32) == 0)
+		return (uint32_t)e % (uint32_t)out;
+	return e % out;
+}
+
+TERN_BODY void tern_bias_quad(const struct tern_cuda_bias *a, uint64_t e)
+{
+	struct tern_quad q = tern_quad_get(a->y + e);
+	uint64_t column = tern_column(e, a->out);
+
+	TERN_UNROLL
+	for (unsigned k = 0; k < 4; k++) {
+		q.at[k] = tern_biased(a, q.at[k], column);
+		column = column + 1 < a->out ? column + 1 : 0;
+	}
+	tern_quad_put(a->y + e, q);
+}
+
+TERN_BODY void tern_block_bias(const struct tern_cuda_bias *a, uint64_t block)
+{
+	TERN_EACH_QUAD(a, &a->span, block, tern_bias_quad, tern_bias_one)
+}
+
+/* ---- dy = 0 where y is not above 0 (if relu), db[out] = its column sums ---- */
+
+#define TERN_COLUMNS        32u /* of a block: a warp reads 128 bytes of a row */
+#define TERN_COLUMN_LANES   32u /* lane l takes rows l, l + 32, ... */
+#define TERN_COLUMN_THREADS (TERN_COLUMNS * TERN_COLUMN_LANES)
+
+struct tern_cuda_bias_grad {
+	float *db, *dy;
+	const float *y; /* read if relu */
+	uint64_t rows, out;
+	uint32_t relu;
+};
+
+TERN_BODY float tern_masked(const struct tern_cuda_bias_grad *a, uint64_t e)
+{
+	float d = a->dy[e];
+
+	if (a->relu) {
+		d = a->y[e] > 0.0f ? d : 0.0f;
+		a->dy[e] = d;
+	}
+	return d;
+}
+
+TERN_BODY void tern_block_bias_grad(const struct tern_cuda_bias_grad *a, uint64_t block)
+{
+	TERN_SHARED float part[TERN_COLUMN_THREADS];
+	uint64_t first = block * TERN_COLUMNS;
+
+	TERN_EACH (t, TERN_COLUMN_THREADS) {
+		uint64_t column = first + t % TERN_COLUMNS;
+		float sum = 0;
+
+		if (column < a->out)
+			for (uint64_t i = t / TERN_COLUMNS; i < a->rows;
+				i += TERN_COLUMN_LANES)
+				sum += tern_masked(a, i * a->out + column);
+		part[t] = sum;
+	}
+	TERN_BARRIER();
+	/* Halves of lanes are halves of threads, as long as a lane is whole. */
+	for (unsigned half = TERN_COLUMN_THREADS / 2; half >= TERN_COLUMNS; half /= 2) {
+		TERN_EACH (t, TERN_COLUMN_THREADS)
+			if (t < half)
+				part[t] += part[t + half];
+		TERN_BARRIER();
+	}
+	TERN_EACH (t, TERN_COLUMN_THREADS)
+		if (t < TERN_COLUMNS && first + t < a->out)
+			a->db[first + t] = part[t];
+}
+
+/* ---- softmax and cross-entropy ---- */
+
+#define TERN_XENT_LANES   32u /* of a row */
+#define TERN_XENT_ROWS    4u  /* of a block */
+#define TERN_XENT_THREADS (TERN_XENT_LANES * TERN_XENT_ROWS)
+
+struct tern_cuda_row { /* what a row adds to the result */
+	double loss;
+	uint64_t correct;
+};
+
+struct tern_cuda_xent {
+	float *dlogits; /* may be logits, or NULL */
+	const float *logits;
+	const int32_t *labels;
+	struct tern_cuda_row *results; /* [rows] */
+	uint64_t rows, classes;
+};
+
+struct tern_xent_top { /* the largest logit so far, the first of equals */
+	float value;
+	uint64_t index;
+};
+
+/* A NaN is above nothing, as in the CPU's table. */
+TERN_BODY void tern_top_take(struct tern_xent_top *top, float value, uint64_t index)
+{
+	if (value > top->value || (value == top->value && index < top->index)) {
+		top->value = value;
+		top->index = index;
+	}
+}
+
+TERN_BODY struct tern_xent_top tern_top_of_lane(
+	const float *row, uint64_t classes, unsigned lane)
+{
+	struct tern_xent_top top = {-INFINITY, UINT64_MAX};
+
+	for (uint64_t j = lane; j < classes; j += TERN_XENT_LANES)
+		tern_top_take(&top, row[j], j);
+	return top;
+}
+
+/* The exponentials are kept in d, rounded, until their sum is known. */
+TERN_BODY double tern_exponentials_of_lane(
+	float *d, const float *row, uint64_t classes, float top, unsigned lane)
+{
+	double sum = 0;
+
+	for (uint64_t j = lane; j < classes; j += TERN_XENT_LANES) {
+		double e = exp((double)(row[j] - top));
+
+		sum += e;
+		if (d)
+			d[j] = (float)e;
+	}
+	return sum;
+}
+
+TERN_BODY void tern_gradient_of_lane(float *d, const struct tern_cuda_xent *a,
+	uint64_t label, double sum, unsigned lane)
+{
+	for (uint64_t j = lane; j < a->classes; j += TERN_XENT_LANES) {
+		float p = (float)((double)d[j] / sum);
+
+		d[j] = (j == label ? p - 1.0f : p) / (float)a->rows;
+	}
+}
+
+TERN_BODY void tern_block_xent(const struct tern_cuda_xent *a, uint64_t block)
+{
+	TERN_SHARED struct tern_xent_top tops[TERN_XENT_THREADS];
+	TERN_SHARED double sums[TERN_XENT_THREADS];
+	TERN_SHARED float chosen[TERN_XENT_ROWS];
+	uint64_t first = block * TERN_XENT_ROWS;
+
+	TERN_EACH (t, TERN_XENT_THREADS) {
+		uint64_t i = first + t / TERN_XENT_LANES;
+
+		if (i < a->rows) {
+			const float *row = a->logits + i * a->classes;
+			unsigned lane = t % TERN_XENT_LANES;
+
+			tops[t] = tern_top_of_lane(row, a->classes, lane);
+			/* What is no number from the start stays on top. */
+			if (lane == 0 && !(row[0] == row[0]))
+				tern_top_take(&tops[t], INFINITY, 0);
+			if (lane == 0)
+				chosen[t / TERN_XENT_LANES] = row[a->labels[i]];
+		}
+	}
+	TERN_BARRIER();
+	for (unsigned half = TERN_XENT_LANES / 2; half > 0; half /= 2) {
+		TERN_EACH (t, TERN_XENT_THREADS)
+			if (t % TERN_XENT_LANES < half &&
+				first + t / TERN_XENT_LANES < a->rows)
+				tern_top_take(&tops[t], tops[t + half].value,
+					tops[t + half].index);
+		TERN_BARRIER();
+	}
+	TERN_EACH (t, TERN_XENT_THREADS) {
+		uint64_t i = first + t / TERN_XENT_LANES;
+
+		if (i < a->rows)
+			sums[t] = tern_exponentials_of_lane(
+				a->dlogits ? a->dlogits + i * a->classes : NULL,
+				a->logits + i * a->classes, a->classes,
+				tops[t - t % TERN_XENT_LANES].value, t % TERN_XENT_LANES);
+	}
+	TERN_BARRIER();
+	for (unsigned half = TERN_XENT_LANES / 2; half > 0; half /= 2) {
+		TERN_EACH (t, TERN_XENT_THREADS)
+			if (t % TERN_XENT_LANES < half &&
+				first + t / TERN_XENT_LANES < a->rows)
+				sums[t] += sums[t + half];
+		TERN_BARRIER();
+	}
+	TERN_EACH (t, TERN_XENT_THREADS) {
+		unsigned lane = t % TERN_XENT_LANES, row = t / TERN_XENT_LANES;
+		uint64_t i = first + row;
+
+		if (i < a->rows) {
+			uint64_t label = (uint64_t)a->labels[i];
+			const struct tern_xent_top *top = &tops[t - lane];
+
+			if (a->dlogits)
+				tern_gradient_of_lane(a->dlogits + i * a->classes, a,
+					label, sums[t - lane], lane);
+			if (lane == 0) {
+				double below = (double)(chosen[row] - top->value);
+
+				a->results[i].loss = log(sums[t]) - below;
+				a->results[i].correct = top->index == label;
+			}
+		}
+	}
+}
+
+/* The second pass, one block: the sums over the rows. */
+struct tern_cuda_xent_total {
+	struct tern_cuda_row *out;
+	const struct tern_cuda_row *results;
+	uint64_t rows;
+};
+
+TERN_BODY void tern_block_xent_total(const struct tern_cuda_xent_total *a, uint64_t block)
+{
+	TERN_SHARED double loss[TERN_REDUCE_THREADS];
+	TERN_SHARED uint64_t correct[TERN_REDUCE_THREADS];
+
+	(void)block;
+	TERN_EACH (t, TERN_REDUCE_THREADS) {
+		loss[t] = 0;
+		correct[t] = 0;
+		for (uint64_t i = t; i < a->rows; i += TERN_REDUCE_THREADS) {
+			loss[t] += a->results[i].loss;
+			correct[t] += a->results[i].correct;
+		}
+	}
+	TERN_BARRIER();
+	TERN_ADD_HALVES(loss, TERN_REDUCE_THREADS)
+	TERN_ADD_HALVES(correct, TERN_REDUCE_THREADS)
+	TERN_EACH (t, TERN_REDUCE_THREADS)
+		if (t == 0) {
+			a->out->loss = loss[0];
+			a->out->correct = correct[0];
+		}
+}
+
+#endif

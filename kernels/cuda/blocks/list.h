@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels: name, type of the only argument, threads of a block. From this one list
+ * come the GPU's functions (kernels.cu), what the host looks up and launches
+ * (table.c), and the CPU's versions of them for tests.
+ */
+#ifndef TERN_KERNELS_CUDA_BLOCKS_LIST_H
+#define TERN_KERNELS_CUDA_BLOCKS_LIST_H
+
+#include "kernels/cuda/blocks/embed.h"
+#include "kernels/cuda/blocks/matmul.h"
+
+#define TERN_CUDA_KERNELS(X)                                                             \
+	X(sum, struct tern_cuda_sum, TERN_QUAD_THREADS)                                  \
+	X(sgd, struct tern_cuda_update, TERN_QUAD_THREADS)                               \
+	X(sgd_slots, struct tern_cuda_update, TERN_QUAD_THREADS)                         \
+	X(momentum, struct tern_cuda_update, TERN_QUAD_THREADS)                          \
+	X(momentum_slots, struct tern_cuda_update, TERN_QUAD_THREADS)                    \
+	X(adagrad, struct tern_cuda_update, TERN_QUAD_THREADS)                           \
+	X(adagrad_slots, struct tern_cuda_update, TERN_QUAD_THREADS)                     \
+	X(adam, struct tern_cuda_update, TERN_QUAD_THREADS)                              \
+	X(adam_slots, struct tern_cuda_update, TERN_QUAD_THREADS)                        \
+	X(f32_to_f16, struct tern_cuda_narrow, TERN_QUAD_THREADS)                        \
+	X(f16_to_f32, struct tern_cuda_widen, TERN_QUAD_THREADS)                         \
+	X(f32_to_bf16, struct tern_cuda_narrow, TERN_QUAD_THREADS)                       \
+	X(bf16_to_f32, struct tern_cuda_widen, TERN_QUAD_THREADS)                        \
+	X(squares, struct tern_cuda_squares, TERN_REDUCE_THREADS)                        \
+	X(total, struct tern_cuda_total, TERN_REDUCE_THREADS)                            \
+	X(bias, struct tern_cuda_bias, TERN_QUAD_THREADS)                                \
+	X(bias_grad, struct tern_cuda_bias_grad, TERN_COLUMN_THREADS)                    \
+	X(xent, struct tern_cuda_xent, TERN_XENT_THREADS)                                \
+	X(xent_total, struct tern_cuda_xent_total, TERN_REDUCE_THREADS)                  \
+	X(gather, struct tern_cuda_gather, TERN_QUAD_THREADS)                            \
+	X(sort_count, struct tern_cuda_sort, TERN_SORT_THREADS)                          \
+	X(sort_scan, struct tern_cuda_sort, TERN_SORT_THREADS)                           \
+	X(sort_move, struct tern_cuda_sort, TERN_SORT_THREADS)                           \
+	X(embed_sorted, struct tern_cuda_scatter, TERN_EMBED_THREADS)                    \
+	X(embed_scan, struct tern_cuda_scatter, TERN_EMBED_THREADS)                      \
+	X(matmul, struct tern_cuda_matmul, TERN_TILE_THREADS)
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What Tern calls of cuBLAS, as a table: the library is loaded when somebody asks for it,
+ * like the driver (base/cuda.h), and a test may put its own in its place.
+ */
+#ifndef TERN_KERNELS_CUDA_CUBLAS_H
+#define TERN_KERNELS_CUDA_CUBLAS_H
+
+#include "base/cuda.h"
+
+/* The values of cublas_api.h; its functions return 0 if all is well. */
+#define TERN_CUBLAS_N                   0
+#define TERN_CUBLAS_T                   1
+#define TERN_CUBLAS_DEFAULT_MATH        0
+#define TERN_CUBLAS_TF32_MATH           3
+#define TERN_CUBLAS_ATOMICS_NOT_ALLOWED 0
+
+struct tern_cublas_api {
+	int (*create)(void **handle);
+	int (*destroy)(void *handle);
+	int (*get_version)(void *handle, int *version);
+	int (*set_stream)(void *handle, void *stream);
+	int (*set_workspace)(void *handle, void *workspace, size_t bytes);
+	int (*set_math_mode)(void *handle, int mode);
+	int (*set_atomics_mode)(void *handle, int mode);
+	/* Column-major: c[n][m] = alpha op(a) op(b) + beta c. */
+	int (*sgemm)(void *handle, int op_a, int op_b, int m, int n, int k,
+		const float *alpha, const float *a, int lda, const float *b, int ldb,
+		const float *beta, float *c, int ldc);
+	const char *(*status_string)(int status);
+};
+
+/*
+ * Loads libcublas.so.13 or .12, not of a later major version than the driver's, at the
+ * first call in this process; the others get the same answer. Thread-safe; it stays
+ * loaded. -ENOSYS: it is not here, and *why is a line for people, in static storage.
+ */
+int tern_cublas_load(const struct tern_cuda_api *api, const struct tern_cublas_api **out,
+	const char **why);
+
+#endif

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The world of the simulated driver: its lock, its table, what tests make go wrong, and
+ * the count of what is open. Invariant: whoever leaves the lock leaves device memory
+ * closed to the host; without a fault that a test asked for, the driver refuses only for
+ * reasons that its user gave.
+ */
+#include "tests/fake_cuda/internal.h"
+
+#include <stdatomic.h>
+
+#define FAULTS_MAX 16
+
+struct fake_world fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static const char *const functions[] = {
+#define TERN_CUDA_CALL(field, name, version)          #field,
+#define TERN_CUDA_CALL_OPTIONAL(field, name, version) #field,
+#include "base/cuda_calls.h"
+};
+
+static struct {
+	unsigned call_count[TERN_ARRAY_SIZE(functions)];
+	struct fault {
+		unsigned function;
+		unsigned at_call; /* 0: the entry is free */
+		CUresult result;
+	} faults[FAULTS_MAX];
+	struct kernel_fault {
+		char kernel[128]; /* "": any */
+		unsigned left;    /* 0: the entry is free */
+		CUresult result;
+	} kernel_faults[FAULTS_MAX];
+} state;
+
+/* This thread runs a host function, under the lock. */
+static _Thread_local bool in_host_function;
+
+struct fake_cuda_opts fake_cuda_defaults(void)
+{
+	return (struct fake_cuda_opts){
+		.device_count = 1,
+		.driver_version = CUDA_VERSION,
+		.major = 9,
+		.copy_engines = 3,
+		.rdma_flush = CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST,
+		.rdma_order = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER,
+		.dma_buf = true,
+		.rdma = true,
+		.vmm = true,
+		.ipc = true,
+		.map_host = true,
+		.mem_bytes = 1ull << 30,
+		.seed = 1,
+	};
+}
+
+/* ---- the table ---- */
+
+static CUresult get_error_name(CUresult result, const char **out)
+{
+	static const struct {
+		CUresult result;
+		const char *name;
+	} names[] = {
+#define NAME(result) {result, #result}
+		NAME(CUDA_SUCCESS),
+		NAME(CUDA_ERROR_INVALID_VALUE),
+		NAME(CUDA_ERROR_OUT_OF_MEMORY),
+		NAME(CUDA_ERROR_NOT_INITIALIZED),
+		NAME(CUDA_ERROR_NO_DEVICE),
+		NAME(CUDA_ERROR_INVALID_DEVICE),
+		NAME(CUDA_ERROR_INVALID_CONTEXT),
+		NAME(CUDA_ERROR_NO_BINARY_FOR_GPU),
+		NAME(CUDA_ERROR_NOT_FOUND),
+		NAME(CUDA_ERROR_NOT_READY),
+		NAME(CUDA_ERROR_ILLEGAL_ADDRESS),
+		NAME(CUDA_ERROR_ILLEGAL_INSTRUCTION),
+		NAME(CUDA_ERROR_LAUNCH_FAILED),
+		NAME(CUDA_ERROR_NOT_SUPPORTED),
+		NAME(CUDA_ERROR_SYSTEM_NOT_READY),
+		NAME(CUDA_ERROR_UNKNOWN),
+#undef NAME
+	};
+
+	*out = NULL;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+		if (names[i].result == result)
+			*out = names[i].name;
+	}
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult get_error_string(CUresult result, const char **out)
+{
+	CUresult known = get_error_name(result, out);
+
+	if (!known)
+		*out = "the simulated driver says so";
+	return known;
+}
+
+/* What old_driver lacks. */
+static void drop_optional(struct tern_cuda_api *api)
+{
+#define TERN_CUDA_CALL(field, name, version)
+#define TERN_CUDA_CALL_OPTIONAL(field, name, version) api->field = NULL;
+#include "base/cuda_calls.h"
+}
+
+static void table_open(struct tern_cuda_api *api)
+{
+	api->get_error_name = get_error_name;
+	api->get_error_string = get_error_string;
+	fake_device_entries(api);
+	fake_memory_entries(api);
+	fake_share_entries(api);
+	fake_stream_entries(api);
+	fake_work_entries(api);
+	fake_kernel_entries(api);
+	fake_graph_entries(api);
+#define TERN_CUDA_CALL(field, name, version)          tern_assert(api->field);
+#define TERN_CUDA_CALL_OPTIONAL(field, name, version) tern_assert(api->field);
+#include "base/cuda_calls.h"
+	if (fake.opts.old_driver)
+		drop_optional(api);
+}
+
+/* ---- the world ---- */
+
+static void world_open(const struct fake_cuda_opts *opts)
+{
+	tern_assert(opts->device_count <= FAKE_CUDA_MAX_DEVICES);
+	tern_assert(opts->early_percent <= 100);
+	fake.opts = *opts;
+	fake.rng = (struct tern_rng){.seed = opts->seed};
+	fake.step = 0;
+	fake.inited = false;
+	fake.held = false;
+	fake.pageable_copy_count = 0;
+	tern_list_init(&fake.mems);
+	tern_list_init(&fake.streams);
+	tern_list_init(&fake.events);
+	tern_list_init(&fake.kernels);
+	tern_list_init(&fake.modules);
+	tern_list_init(&fake.graphs);
+	tern_list_init(&fake.graph_execs);
+	memset(&state, 0, sizeof(state));
+	fake_devices_open();
+	table_open(&fake.api);
+	fake.ready = true;
+}
+
+static void world_need(void)
+{
+	struct fake_cuda_opts opts = fake_cuda_defaults();
+
+	if (!fake.ready)
+		world_open(&opts);
+}
+
+struct fake_world *fake_enter(void)
+{
+	if (in_host_function)
+		tern_never("fake cuda: a host function calls the driver");
+	pthread_mutex_lock(&fake.lock);
+	world_need();
+	fake_streams_early();
+	return &fake;
+}
+
+void fake_leave(struct fake_world **world)
+{
+	fake_guard(true);
+	pthread_mutex_unlock(&(*world)->lock);
+}
+
+void fake_rest(void)
+{
+	fake_guard(true);
+	pthread_mutex_unlock(&fake.lock);
+	usleep(50);
+	pthread_mutex_lock(&fake.lock);
+}
+
+void fake_host_function(CUhostFn host, void *arg)
+{
+	fake_guard(true);
+	in_host_function = true;
+	host(arg);
+	in_host_function = false;
+}
+
+const struct tern_cuda_api *fake_cuda_api(void)
+{
+	FAKE_LOCK();
+	return &fake.api;
+}
+
+/* ---- what is open ---- */
+
+static unsigned list_length(const struct tern_list *l)
+{
+	unsigned count = 0;
+
+	tern_list_for_each (n, l)
+		count++;
+	return count;
+}
+
+static unsigned count_mems(enum fake_mem_kind kind)
+{
+	unsigned count = 0;
+
+	tern_list_for_each (n, &fake.mems)
+		count += tern_list_entry(n, struct fake_mem, link)->kind == kind;
+	return count;
+}
+
+static struct fake_cuda_live count_live(void)
+{
+	struct fake_cuda_live live = {
+		.device_mems = count_mems(FAKE_MEM_DEVICE),
+		.host_mems = count_mems(FAKE_MEM_HOST),
+		.registered_mems = count_mems(FAKE_MEM_REGISTERED),
+		.opened_mems = count_mems(FAKE_MEM_OPENED),
+		.events = list_length(&fake.events),
+		.modules = list_length(&fake.modules),
+		.graphs = list_length(&fake.graphs),
+		.graph_execs = list_length(&fake.graph_execs),
+	};
+
+	for (unsigned i = 0; i < fake.opts.device_count; i++)
+		live.contexts += fake.devices[i].retain_count;
+	tern_list_for_each (n, &fake.streams)
+		live.streams += !tern_list_entry(n, struct fake_stream, link)->destroyed;
+	return live;
+}
+
+struct fake_cuda_live fake_cuda_live(void)
+{
+	FAKE_LOCK();
+	return count_live();
+}
+
+static void world_close(void)
+{
+	static const struct fake_cuda_live none;
+	struct fake_cuda_live live;
+
+	fake_streams_run(NULL);
+	live = count_live();
+	if (memcmp(&live, &none, sizeof(none)) != 0) {
+		fprintf(stderr,
+			"fake cuda: still open: %u contexts, %u device, %u host, "
+			"%u registered and %u opened memories, %u streams, %u events, "
+			"%u modules, %u graphs, %u instantiated graphs\n",
+			live.contexts, live.device_mems, live.host_mems,
+			live.registered_mems, live.opened_mems, live.streams, live.events,
+			live.modules, live.graphs, live.graph_execs);
+		tern_never("fake cuda: something is still open");
+	}
+	fake_kernels_forget();
+	fake_contexts_forget();
+	fake.ready = false;
+}
+
+/* ---- opts.background ---- */
+
+static pthread_t worker;
+static bool worker_runs; /* only a reset ends it, which is alone */
+static atomic_bool worker_ends;
+
+static void work_once(void)
+{
+	FAKE_LOCK();
+	if (!fake.held)
+		fake_streams_step();
+}
+
+static void *work(void *arg)
+{
+	while (!worker_ends) {
+		work_once();
+		usleep(50);
+	}
+	return arg;
+}
+
+void fake_worker_need(void)
+{
+	if (worker_runs || !fake.opts.background)
+		return;
+	worker_runs = true;
+	tern_assert(pthread_create(&worker, NULL, work, NULL) == 0);
+}
+
+static void end_worker(void)
+{
+	if (!worker_runs)
+		return;
+	worker_ends = true;
+	pthread_join(worker, NULL);
+	worker_ends = false;
+	worker_runs = false;
+}
+
+void fake_cuda_reset(const struct fake_cuda_opts *opts)
+{
+	struct fake_cuda_opts defaults = fake_cuda_defaults();
+
+	end_worker();
+	FAKE_LOCK();
+	world_close();
+	world_open(opts ? opts : &defaults);
+}
+
+/* ---- faults ---- */
+
+static unsigned function_index(const char *name)
+{
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(functions); i++) {
+		if (strcmp(functions[i], name) == 0)
+			return i;
+	}
+	tern_never("fake cuda: no such function");
+}
+
+CUresult fake_fault(const char *name)
+{
+	unsigned i = function_index(name);
+
+	state.call_count[i]++;
+	for (unsigned f = 0; f < FAULTS_MAX; f++) {
+		struct fault *fault = &state.faults[f];
+
+		if (fault->function == i && fault->at_call == state.call_count[i]) {
+			fault->at_call = 0;
+			return fault->result;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+unsigned fake_cuda_calls(const char *function)
+{
+	FAKE_LOCK();
+	return state.call_count[function_index(function)];
+}
+
+void fake_cuda_fail(const char *function, unsigned nth, CUresult result)
+{
+	FAKE_LOCK();
+	unsigned i = function_index(function);
+	tern_assert(nth > 0 && result && !tern_cuda_is_sticky(result));
+	for (unsigned f = 0; f < FAULTS_MAX; f++) {
+		if (state.faults[f].at_call == 0) {
+			state.faults[f] = (struct fault){.function = i,
+				.at_call = state.call_count[i] + nth,
+				.result = result};
+			return;
+		}
+	}
+	tern_never("fake cuda: too many faults at a time");
+}
+
+CUresult fake_kernel_fault(const char *kernel)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (unsigned f = 0; f < FAULTS_MAX; f++) {
+		struct kernel_fault *fault = &state.kernel_faults[f];
+
+		if (fault->left == 0 ||
+			(*fault->kernel && strcmp(fault->kernel, kernel) != 0))
+			continue;
+		if (--fault->left == 0)
+			result = fault->result;
+	}
+	return result;
+}
+
+void fake_cuda_break(const char *kernel, unsigned nth, CUresult result)
+{
+	FAKE_LOCK();
+	tern_assert(nth > 0 && tern_cuda_is_sticky(result));
+	for (unsigned f = 0; f < FAULTS_MAX; f++) {
+		struct kernel_fault *fault = &state.kernel_faults[f];
+
+		if (fault->left)
+			continue;
+		snprintf(
+			fault->kernel, sizeof(fault->kernel), "%s", kernel ? kernel : "");
+		fault->left = nth;
+		fault->result = result;
+		return;
+	}
+	tern_never("fake cuda: too many faults at a time");
+}
+
+/* ---- time, and what happened ---- */
+
+bool fake_cuda_step(void)
+{
+	FAKE_LOCK();
+	return fake_streams_step();
+}
+
+void fake_cuda_run(void)
+{
+	FAKE_LOCK();
+	fake_streams_run(NULL);
+}
+
+void fake_cuda_hold(bool hold)
+{
+	FAKE_LOCK();
+	fake.held = hold;
+}
+
+unsigned fake_cuda_queued(void)
+{
+	FAKE_LOCK();
+	return fake_streams_queued();
+}
+
+unsigned fake_cuda_pageable_copies(void)
+{
+	FAKE_LOCK();
+	return fake.pageable_copy_count;
+}
+
+uint64_t fake_cuda_used_bytes(unsigned device)
+{
+	FAKE_LOCK();
+	tern_assert(device < FAKE_CUDA_MAX_DEVICES);
+	return fake.devices[device].used_bytes;
+}
+
+uint64_t fake_cuda_peak_bytes(unsigned device)
+{
+	FAKE_LOCK();
+	tern_assert(device < FAKE_CUDA_MAX_DEVICES);
+	return fake.devices[device].peak_bytes;
+}

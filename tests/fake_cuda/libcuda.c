@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated driver as libcuda.so.1: for tests of the loader, and of whole programs,
+ * which find it through LD_LIBRARY_PATH. FAKE_CUDA in the environment says what machine
+ * it is, as NAME=VALUE,...:
+ *
+ *     devices=N version=V major=M minor=M mem=BYTES numa=N   as in struct fake_cuda_opts
+ *     init=RESULT     what cuInit says
+ *     old=1           without what is optional
+ *     missing=NAME    without the function NAME
+ *     stub=1          every call says CUDA_ERROR_STUB_LIBRARY, as the toolkit's does
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "tests/fake_cuda/fake_cuda.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED CUresult cuDriverGetVersion(int *out);
+EXPORTED CUresult cuGetProcAddress_v2(const char *name, void **out, int version,
+	cuuint64_t flags, CUdriverProcAddressQueryResult *found);
+
+/* "" if it is not said. */
+static const char *said(const char *name, char *value, size_t bytes)
+{
+	const char *all = getenv("FAKE_CUDA"), *at = all;
+	size_t length = strlen(name);
+
+	*value = '\0';
+	while (at && *at) {
+		size_t item = strcspn(at, ",");
+
+		if (strncmp(at, name, length) == 0 && at[length] == '=' && item < bytes) {
+			memcpy(value, at + length + 1, item - length - 1);
+			value[item - length - 1] = '\0';
+		}
+		at += item + (at[item] == ',');
+	}
+	return value;
+}
+
+static long long number(const char *name, long long otherwise)
+{
+	char value[64];
+
+	return *said(name, value, sizeof(value)) ? atoll(value) : otherwise;
+}
+
+static void set_up(void)
+{
+	static bool done;
+	struct fake_cuda_opts opts = fake_cuda_defaults();
+
+	if (done)
+		return;
+	done = true;
+	opts.device_count = (unsigned)number("devices", opts.device_count);
+	opts.driver_version = (int)number("version", opts.driver_version);
+	opts.major = (int)number("major", opts.major);
+	opts.minor = (int)number("minor", opts.minor);
+	opts.numa_node = (int)number("numa", opts.numa_node);
+	opts.mem_bytes = (uint64_t)number("mem", (long long)opts.mem_bytes);
+	opts.old_driver = number("old", 0);
+	opts.background = true; /* nobody calls fake_cuda_step() */
+	fake_cuda_reset(&opts);
+	if (number("init", 0))
+		fake_cuda_fail("init", 1, (CUresult)number("init", 0));
+}
+
+CUresult cuDriverGetVersion(int *out)
+{
+	set_up();
+	if (number("stub", 0))
+		return CUDA_ERROR_STUB_LIBRARY;
+	return fake_cuda_api()->driver_get_version(out);
+}
+
+static const struct {
+	const char *name;
+	int version;
+	size_t offset;
+} entries[] = {
+#define TERN_CUDA_CALL(field, name, version)                                             \
+	{#name, version, offsetof(struct tern_cuda_api, field)},
+#define TERN_CUDA_CALL_OPTIONAL(field, name, version)                                    \
+	{#name, version, offsetof(struct tern_cuda_api, field)},
+#include "base/cuda_calls.h"
+};
+
+/* What has no version as old as that is not found. */
+static void *find(const char *name, int version)
+{
+	void *function = NULL;
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(entries); i++) {
+		if (strcmp(entries[i].name, name) == 0 && version >= entries[i].version)
+			memcpy(&function,
+				(const char *)fake_cuda_api() + entries[i].offset,
+				sizeof(function));
+	}
+	return function;
+}
+
+CUresult cuGetProcAddress_v2(const char *name, void **out, int version, cuuint64_t flags,
+	CUdriverProcAddressQueryResult *found)
+{
+	char missing[64];
+
+	set_up();
+	*out = NULL;
+	if (flags != CU_GET_PROC_ADDRESS_LEGACY_STREAM ||
+		version > number("version", fake_cuda_defaults().driver_version))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (strcmp(said("missing", missing, sizeof(missing)), name) != 0)
+		*out = find(name, version);
+	if (found)
+		*found = *out ? CU_GET_PROC_ADDRESS_SUCCESS
+			      : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}

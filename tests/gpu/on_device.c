@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The suite on the first GPU of this machine: the only place where the kernels run as
+ * they are. Without a driver or a device it says why and is skipped.
+ */
+#include "tests/gpu/gpu.h"
+
+#include <stdio.h>
+
+static CUcontext context;
+
+static int open_all(void **state)
+{
+	const char *why;
+
+	(void)state;
+	if (tern_cublas_load(gpu.api, &gpu.blas[0], &why) < 0)
+		print_message("without cuBLAS: %s\n", why);
+	return gpu_open_tables();
+}
+
+static int close_all(void **state)
+{
+	(void)state;
+	gpu_close_tables();
+	return 0;
+}
+
+static bool open_device(void)
+{
+	const struct tern_cuda_api *api = gpu.api;
+
+	return api->device_get(&gpu.device, 0) == CUDA_SUCCESS &&
+	       api->primary_ctx_retain(&context, gpu.device) == CUDA_SUCCESS &&
+	       api->ctx_push_current(context) == CUDA_SUCCESS &&
+	       api->stream_create_with_priority(&gpu.stream, CU_STREAM_NON_BLOCKING, 0) ==
+		       CUDA_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+	const char *why;
+	int failed;
+
+	if (tern_cuda_load(&gpu.api, &why) < 0) {
+		printf("skip: %s\n", why);
+		return 77;
+	}
+	gpu.scale = GPU_LARGE;
+	if (!open_device()) {
+		printf("the device gives no context or no stream\n");
+		return 1;
+	}
+	failed = gpu_run(argc, argv, open_all, close_all);
+	gpu.api->stream_destroy(gpu.stream);
+	gpu.api->ctx_pop_current(NULL);
+	gpu.api->primary_ctx_release(gpu.device);
+	return failed;
+}
