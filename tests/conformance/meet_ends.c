@@ -390,6 +390,22 @@ static void test_a_peer_may_be_freed_in_its_last_event(const struct instance *in
 	meet_free(meet);
 }
 
+/* Neither by what the end that dials may wait, nor by silence. */
+static void test_a_peer_that_was_freed_is_not_waited_for(const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct meet *meet;
+
+	opts.reconnect_ns = opts.dead_ns = 3600 * TERN_NS_PER_S;
+	meet = meet_new_with(instance, &opts, NULL);
+	MEET_PUMP(meet, meet->ends[B].peer);
+	tern_peer_free(meet->ends[B].peer);
+	meet->ends[B].peer = NULL;
+	MEET_PUMP(meet, meet->ends[A].down_count);
+	assert_true(meet->ends[A].down_status < 0);
+	meet_free(meet);
+}
+
 static void test_accepted_peers_outlive_their_listener(const struct instance *instance)
 {
 	struct meet *meet = meet_new(instance);
@@ -529,6 +545,7 @@ const struct conformance_test meet_ends[] = {
 	CONFORMANCE(test_close_comes_after_all_is_delivered, NEEDS_NOTHING),
 	CONFORMANCE(test_both_ends_may_say_goodbye_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_a_peer_may_be_freed_in_its_last_event, NEEDS_NOTHING),
+	CONFORMANCE(test_a_peer_that_was_freed_is_not_waited_for, NEEDS_NOTHING),
 	CONFORMANCE(test_accepted_peers_outlive_their_listener, NEEDS_NOTHING),
 	CONFORMANCE(test_a_cut_connection_comes_back_and_loses_nothing, NEEDS_TCP),
 	CONFORMANCE(test_cut_rails_come_back_and_lose_nothing, NEEDS_TCP),
