@@ -27,6 +27,7 @@
 #include "base/env.h"
 #include "base/rng.h"
 #include "base/util.h"
+#include "tools/info_json.h"
 #include "tools/info_rdma.h"
 #include "tools/output.h"
 #include "transport/domain.h"
@@ -507,13 +508,6 @@ struct run {
 	bool failed;
 };
 
-static const char *text_of(const json_t *object, const char *name)
-{
-	const char *text = json_string_value(json_object_get(object, name));
-
-	return text ? text : "";
-}
-
 /* Shows and keeps one check: {"fabric", ...} with "skipped", or "ok" and "ms" or "why".
  */
 static void add(struct run *run, json_t *check)
@@ -521,16 +515,18 @@ static void add(struct run *run, json_t *check)
 	bool named = json_object_get(check, "device");
 	char name[160];
 
-	snprintf(name, sizeof(name), "%s%s%s%s%s", text_of(check, "fabric"),
-		named ? " " : "", text_of(check, "device"),
-		json_object_get(check, "address") ? " " : "", text_of(check, "address"));
+	snprintf(name, sizeof(name), "%s%s%s%s%s", info_text(check, "fabric"),
+		named ? " " : "", info_text(check, "device"),
+		json_object_get(check, "address") ? " " : "",
+		info_text(check, "address"));
 	if (json_object_get(check, "skipped"))
-		output_line(&run->out, "%s skipped: %s", name, text_of(check, "skipped"));
+		output_line(
+			&run->out, "%s skipped: %s", name, info_text(check, "skipped"));
 	else if (json_is_true(json_object_get(check, "ok")))
 		output_line(&run->out, "%s ok %s, %.0f ms", name, SIZES_TEXT,
 			json_number_value(json_object_get(check, "ms")));
 	else
-		output_line(&run->out, "%s FAILED: %s", name, text_of(check, "why"));
+		output_line(&run->out, "%s FAILED: %s", name, info_text(check, "why"));
 	json_array_append_new(run->checks, check);
 }
 
@@ -560,7 +556,7 @@ static const char *address_of(const json_t *device, json_int_t port)
 	json_array_foreach(json_object_get(device, "addresses"), i, one)
 	{
 		if (json_integer_value(json_object_get(one, "port")) == port)
-			return text_of(one, "address");
+			return info_text(one, "address");
 	}
 	return NULL;
 }
@@ -570,7 +566,7 @@ static void check_device(struct run *run, const json_t *device)
 {
 	struct target target = {.fabric = FABRIC_VERBS,
 		.verbs = run->verbs,
-		.device = text_of(device, "name")};
+		.device = info_text(device, "name")};
 	json_t *differences = json_object_get(device, "differences"), *port;
 	size_t i;
 
@@ -585,7 +581,7 @@ static void check_device(struct run *run, const json_t *device)
 		json_int_t number = json_integer_value(json_object_get(port, "port"));
 
 		target.address = address_of(device, number);
-		if (strcmp(text_of(port, "state"), "active") != 0)
+		if (strcmp(info_text(port, "state"), "active") != 0)
 			skip_device(run, target.device,
 				json_sprintf("port %d is not active", (int)number));
 		else if (!target.address)
@@ -627,7 +623,7 @@ int info_check(const struct fabric_settings *settings, bool json)
 	if (json_object_get(listed, "why")) {
 		run.failed = true;
 		output_error(&run.out, "info", "looking for fabrics: %s",
-			text_of(listed, "why"));
+			info_text(listed, "why"));
 	} else {
 		check_fabric(&run, listed, FABRIC_SHM);
 		check_fabric(&run, listed, FABRIC_TCP);

@@ -9,9 +9,9 @@
 #include <stdio.h>
 
 #include "tern-config.h"
+#include "tools/info_json.h"
 
 #if TERN_HAVE_CUDA
-#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,17 +19,6 @@
 #include "base/util.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
-
-static void say(json_t *list, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void say(json_t *list, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	json_array_append_new(list, json_vsprintf(fmt, ap));
-	va_end(ap);
-}
 
 static json_t *version_text(int version)
 {
@@ -119,14 +108,16 @@ static void differ_by_code(
 	case TERN_CUDA_CODE_NATIVE:
 		break;
 	case TERN_CUDA_CODE_PTX:
-		say(out, "kernels are compiled by the driver when they are first used");
+		info_say(out,
+			"kernels are compiled by the driver when they are first used");
 		break;
 	case TERN_CUDA_CODE_OLD_DEVICE:
-		say(out, "no kernels: its capability is %d.%d; 8.0 or later is needed",
+		info_say(out,
+			"no kernels: its capability is %d.%d; 8.0 or later is needed",
 			device->major, device->minor);
 		break;
 	case TERN_CUDA_CODE_OLD_DRIVER:
-		say(out,
+		info_say(out,
 			"no kernels: the driver is for CUDA %d.%d, and this tern was "
 			"built with %d.%d",
 			driver_version / 1000, driver_version % 1000 / 10,
@@ -138,23 +129,25 @@ static void differ_by_code(
 static void differ_by_mode(const struct tern_cuda_device *device, json_t *out)
 {
 	if (device->compute_mode == CU_COMPUTEMODE_PROHIBITED)
-		say(out, "compute mode is prohibited: no process can use it");
+		info_say(out, "compute mode is prohibited: no process can use it");
 	else if (device->compute_mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS)
-		say(out, "compute mode is exclusive: one process at a time");
+		info_say(out, "compute mode is exclusive: one process at a time");
 }
 
 static void differ_by_transfers(
 	const struct tern_cuda_device *device, bool peermem, json_t *out)
 {
 	if (!device->rdma)
-		say(out, "no GPUDirect RDMA: tensors are staged in page-locked memory");
+		info_say(out,
+			"no GPUDirect RDMA: tensors are staged in page-locked memory");
 	else if (!device->dma_buf && !peermem)
-		say(out, "neither dma-buf nor nvidia-peermem: tensors are staged in "
-			 "page-locked memory");
+		info_say(out, "neither dma-buf nor nvidia-peermem: tensors are staged in "
+			      "page-locked memory");
 	if (!device->ipc)
-		say(out, "no IPC: tensors between processes of this host are staged");
+		info_say(
+			out, "no IPC: tensors between processes of this host are staged");
 	if (device->copy_engine_count < 2)
-		say(out, "copies in both directions take turns: copy engines: %d",
+		info_say(out, "copies in both directions take turns: copy engines: %d",
 			device->copy_engine_count);
 }
 
@@ -170,7 +163,7 @@ static void set_memory_free(const struct tern_cuda_api *api,
 	json_object_set_new(json, "memory_free_bytes",
 		json_integer(result ? -1 : (json_int_t)free_bytes));
 	if (result)
-		say(differences, "no context can be made: %s",
+		info_say(differences, "no context can be made: %s",
 			tern_cuda_text(api, result, text, sizeof(text)));
 }
 
@@ -235,13 +228,6 @@ json_t *info_cuda(const struct tern_cuda_api *api)
 
 /* ---- for people ---- */
 
-static const char *text_of(const json_t *object, const char *name)
-{
-	const char *text = json_string_value(json_object_get(object, name));
-
-	return text ? text : "";
-}
-
 static double gib_of(const json_t *object, const char *name)
 {
 	return (double)json_integer_value(json_object_get(object, name)) / GIB;
@@ -275,16 +261,16 @@ static void print_known(const json_t *device)
 	long long node = json_integer_value(json_object_get(device, "numa_node"));
 
 	printf(", capability %s, %lld multiprocessors, %.1f GiB",
-		text_of(device, "capability"),
+		info_text(device, "capability"),
 		(long long)json_integer_value(json_object_get(device, "multiprocessors")),
 		gib_of(device, "memory_bytes"));
 	if (gib_of(device, "memory_free_bytes") >= 0)
 		printf(" (%.1f GiB free)", gib_of(device, "memory_free_bytes"));
-	printf("\n    %-20s %s", "pci", text_of(device, "pci"));
+	printf("\n    %-20s %s", "pci", info_text(device, "pci"));
 	if (node >= 0)
 		printf(", NUMA node %lld", node);
-	printf(", %s\n", text_of(device, "uuid"));
-	printf("    %-20s %s\n", "kernels", text_of(device, "kernels"));
+	printf(", %s\n", info_text(device, "uuid"));
+	printf("    %-20s %s\n", "kernels", info_text(device, "kernels"));
 	print_transfers(json_object_get(device, "transfers"));
 }
 
@@ -295,7 +281,7 @@ static void print_device(size_t number, const json_t *device)
 	size_t i;
 
 	snprintf(title, sizeof(title), "device %zu", number);
-	printf("  %-22s %s", title, text_of(device, "name"));
+	printf("  %-22s %s", title, info_text(device, "name"));
 	if (json_object_get(device, "capability"))
 		print_known(device);
 	else
@@ -312,7 +298,7 @@ static void print_found(const json_t *cuda)
 	size_t i;
 
 	printf("  %-22s for CUDA %s; this tern was built with %s\n", "driver",
-		text_of(cuda, "driver"), text_of(cuda, "toolkit"));
+		info_text(cuda, "driver"), info_text(cuda, "toolkit"));
 	printf("  %-22s %s\n", "nvidia-peermem",
 		json_is_true(json_object_get(cuda, "peermem")) ? "loaded" : "not loaded");
 	json_array_foreach(json_object_get(cuda, "devices"), i, one)

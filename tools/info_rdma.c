@@ -13,13 +13,13 @@
 #include <string.h>
 
 #include "tern-config.h"
+#include "tools/info_json.h"
 
 #if TERN_HAVE_VERBS
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <stdarg.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -43,17 +43,6 @@ struct scan {
 	struct found *found;
 	unsigned count, used_count;
 };
-
-static void say(json_t *list, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void say(json_t *list, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	json_array_append_new(list, json_vsprintf(fmt, ap));
-	va_end(ap);
-}
 
 /* ---- sysfs ---- */
 
@@ -480,10 +469,11 @@ static void find_addresses(struct scan *s)
 static void differ_by_kind(const struct found *f, json_t *out)
 {
 	if (json_is_true(json_object_get(f->json, "software")))
-		say(out, "software: its figures say nothing about a network");
+		info_say(out, "software: its figures say nothing about a network");
 	if (f->context->device->transport_type == IBV_TRANSPORT_IWARP)
-		say(out, "iWARP: runs over TCP, without immediate data (which Tern does "
-			 "not need)");
+		info_say(out,
+			"iWARP: runs over TCP, without immediate data (which Tern does "
+			"not need)");
 }
 
 static void differ_by_limits(const struct scan *s, const struct found *f, json_t *out)
@@ -492,21 +482,22 @@ static void differ_by_limits(const struct scan *s, const struct found *f, json_t
 	int per_conn = (int)(s->opts.depth + VERBS_WINDOW + VERBS_CONTROL);
 
 	if (attr->max_srq < 1 || attr->max_srq_wr < 64)
-		say(out, "no shared receive queue: each connection has receives of its "
-			 "own");
+		info_say(out,
+			"no shared receive queue: each connection has receives of its "
+			"own");
 	if ((unsigned)attr->max_qp_wr < s->opts.depth)
-		say(out, "a send queue holds %d requests, not the %u of depth=",
+		info_say(out, "a send queue holds %d requests, not the %u of depth=",
 			attr->max_qp_wr, s->opts.depth);
 	if (attr->max_qp_init_rd_atom < 1)
-		say(out, "no reads: large tensors are put, never fetched");
+		info_say(out, "no reads: large tensors are put, never fetched");
 	else if ((unsigned)attr->max_qp_init_rd_atom < s->opts.read_max)
-		say(out, "%d reads under way on a connection, not the %u of reads=",
+		info_say(out, "%d reads under way on a connection, not the %u of reads=",
 			attr->max_qp_init_rd_atom, s->opts.read_max);
 	if (attr->max_mr_size < SLAB_MAX_BYTES)
-		say(out, "at most %llu MiB of memory can be registered in one piece",
+		info_say(out, "at most %llu MiB of memory can be registered in one piece",
 			(unsigned long long)(attr->max_mr_size >> 20));
 	if (attr->max_cqe / per_conn < CONNECTIONS_FEW)
-		say(out, "completion queues of %d entries: about %d connections",
+		info_say(out, "completion queues of %d entries: about %d connections",
 			attr->max_cqe, attr->max_cqe / per_conn);
 }
 
@@ -532,18 +523,18 @@ static void differ_by_mtu(const json_t *port, int number, bool ethernet, json_t 
 	if (mtu >= max)
 		return;
 	if (!ethernet)
-		say(out,
+		info_say(out,
 			"port %d: packets of %d bytes where %d are possible, as the "
 			"subnet manager set it",
 			number, mtu, max);
 	else if (ip)
-		say(out,
+		info_say(out,
 			"port %d: packets of %d bytes where %d are possible: the "
 			"interface's MTU of %d bounds them",
 			number, mtu, max, ip);
 	else
-		say(out, "port %d: packets of %d bytes where %d are possible", number,
-			mtu, max);
+		info_say(out, "port %d: packets of %d bytes where %d are possible",
+			number, mtu, max);
 }
 
 static void differ_by_port(const json_t *port, json_t *out)
@@ -553,13 +544,13 @@ static void differ_by_port(const json_t *port, json_t *out)
 	bool ethernet = layer && strcmp(layer, "Ethernet") == 0;
 
 	if (!is_active(port)) {
-		say(out, "port %d is not active", number);
+		info_say(out, "port %d is not active", number);
 		return;
 	}
 	differ_by_mtu(port, number, ethernet, out);
 	if (ethernet && has_type(json_object_get(port, "gids"), "RoCE v1") &&
 		!has_type(json_object_get(port, "gids"), "RoCE v2"))
-		say(out, "port %d: RoCE v1 only: its packets do not cross routers",
+		info_say(out, "port %d: RoCE v1 only: its packets do not cross routers",
 			number);
 }
 
@@ -575,9 +566,9 @@ static json_t *differences(const struct scan *s, const struct found *f)
 		differ_by_port(port, out);
 	}
 	if (json_array_size(json_object_get(f->json, "addresses")) == 0)
-		say(out, "no IP address: nobody can connect to it or from it");
+		info_say(out, "no IP address: nobody can connect to it or from it");
 	if (json_is_false(json_object_get(f->json, "used")))
-		say(out, "not used: %s",
+		info_say(out, "not used: %s",
 			s->opts.device_count
 				? "device= does not name it"
 				: "there are more than 4; device= chooses them");
@@ -608,7 +599,7 @@ static json_t *notes(void)
 
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (limit.rlim_cur != RLIM_INFINITY && !may_lock_all())
-		say(out,
+		info_say(out,
 			"only %llu KiB of memory may be locked, and registered: ulimit "
 			"-l unlimited",
 			(unsigned long long)(limit.rlim_cur >> 10));
@@ -673,13 +664,6 @@ json_t *info_rdma(const struct fabric_settings *settings, const char *why,
 
 /* ---- for people ---- */
 
-static const char *text_of(const json_t *object, const char *name)
-{
-	const char *text = json_string_value(json_object_get(object, name));
-
-	return text ? text : "";
-}
-
 static long long number_of(const json_t *object, const char *name)
 {
 	return json_integer_value(json_object_get(object, name));
@@ -692,21 +676,21 @@ static void print_port(const json_t *port)
 	size_t i;
 
 	snprintf(name, sizeof(name), "port %lld", number_of(port, "port"));
-	printf("    %-20s %s", name, text_of(port, "state"));
+	printf("    %-20s %s", name, info_text(port, "state"));
 	if (json_object_get(port, "link_layer"))
-		printf(", %s, %s, MTU %lld of %lld", text_of(port, "link_layer"),
-			text_of(port, "rate"), number_of(port, "mtu"),
+		printf(", %s, %s, MTU %lld of %lld", info_text(port, "link_layer"),
+			info_text(port, "rate"), number_of(port, "mtu"),
 			number_of(port, "mtu_max"));
 	if (json_object_get(port, "netdev"))
-		printf(", %s (MTU %lld)", text_of(port, "netdev"),
+		printf(", %s (MTU %lld)", info_text(port, "netdev"),
 			number_of(port, "ip_mtu"));
 	putchar('\n');
 	json_array_foreach(json_object_get(port, "gids"), i, gid)
 	{
 		snprintf(name, sizeof(name), "gid %lld", number_of(gid, "index"));
-		printf("    %-20s %s %s%s%s\n", name, text_of(gid, "gid"),
-			text_of(gid, "type"), *text_of(gid, "address") ? " " : "",
-			text_of(gid, "address"));
+		printf("    %-20s %s %s%s%s\n", name, info_text(gid, "gid"),
+			info_text(gid, "type"), *info_text(gid, "address") ? " " : "",
+			info_text(gid, "address"));
 	}
 }
 
@@ -736,23 +720,23 @@ static void print_device(const json_t *device)
 	json_t *one;
 	size_t i;
 
-	printf("  %-22s %s", text_of(device, "name"), text_of(device, "transport"));
-	if (*text_of(device, "driver"))
-		printf(", driver %s", text_of(device, "driver"));
-	if (*text_of(device, "description"))
-		printf(", \"%s\"", text_of(device, "description"));
-	printf(", vendor %s part %lld", text_of(device, "vendor_id"),
+	printf("  %-22s %s", info_text(device, "name"), info_text(device, "transport"));
+	if (*info_text(device, "driver"))
+		printf(", driver %s", info_text(device, "driver"));
+	if (*info_text(device, "description"))
+		printf(", \"%s\"", info_text(device, "description"));
+	printf(", vendor %s part %lld", info_text(device, "vendor_id"),
 		number_of(device, "vendor_part_id"));
-	if (*text_of(device, "firmware"))
-		printf(", firmware %s", text_of(device, "firmware"));
+	if (*info_text(device, "firmware"))
+		printf(", firmware %s", info_text(device, "firmware"));
 	if (json_object_get(device, "numa_node"))
 		printf(", NUMA node %lld", number_of(device, "numa_node"));
 	putchar('\n');
 	json_array_foreach(json_object_get(device, "addresses"), i, one)
 	{
 		printf("    %-20s %s, port %lld%s%s\n", "address",
-			text_of(one, "address"), number_of(one, "port"),
-			*text_of(one, "netdev") ? ", " : "", text_of(one, "netdev"));
+			info_text(one, "address"), number_of(one, "port"),
+			*info_text(one, "netdev") ? ", " : "", info_text(one, "netdev"));
 	}
 	json_array_foreach(json_object_get(device, "ports"), i, one)
 	{
@@ -772,7 +756,7 @@ void info_rdma_print(const json_t *rdma)
 
 	puts("rdma");
 	if (json_object_get(rdma, "why"))
-		printf("  %-22s %s\n", "not here", text_of(rdma, "why"));
+		printf("  %-22s %s\n", "not here", info_text(rdma, "why"));
 	json_array_foreach(json_object_get(rdma, "devices"), i, one)
 	{
 		print_device(one);
