@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What worker 0 does with the last version: evaluates it on the test set, lets a
- * character model write a few lines, saves it. The other workers leave at once.
+ * What one of the workers does with the last version: evaluates it on the test set, lets
+ * a character model write a few lines, saves it. It is worker 0, or the first of those
+ * that are left. The others wait until it has: one of them does all of it again if it is
+ * lost meanwhile, and comes to the same results.
  */
 #include "client/internal.h"
 
@@ -12,70 +14,79 @@
 #include "base/rng.h"
 #include "client/safetensors.h"
 
-#define TEST_ROWS         256u
+#define TEST_ROWS         TERN_ENGINE_ROWS
 #define TEST_COST_NS      1000000u
 #define WRITE_STREAM      0x7772697465ull /* "write" */
 #define WRITE_TEMPERATURE 0.6f
 
 /* ---- computing ---- */
 
-static void evaluate(struct tern_worker *w)
+static int evaluate(struct tern_worker *w)
 {
+	const struct tern_engine_params params = versions_current(w);
 	const struct tern_dataset *test = w->opts.test;
+	struct tern_batch *batch = &w->opts.engine->batch;
 	struct tern_result sum = {0};
 
 	for (uint64_t at = 0; at < test->count; at += TEST_ROWS) {
 		size_t rows = TERN_MIN((uint64_t)TEST_ROWS, test->count - at);
 		uint64_t records[TEST_ROWS];
-		struct tern_result r;
+		struct tern_result one;
+		int r;
 
 		for (size_t i = 0; i < rows; i++)
 			records[i] = at + i;
-		w->test_batch.rows = rows;
-		tern_dataset_batch(test, records, rows, &w->test_batch);
-		r = tern_model_evaluate(w->opts.model, w->opts.kernels,
-			versions_current(w), &w->test_batch, w->test_workspace,
-			w->scores ? w->scores + at : NULL);
+		tern_dataset_batch(test, records, rows, batch);
+		r = tern_engine_evaluate(
+			w->opts.engine, &params, w->scores ? w->scores + at : NULL, &one);
+		if (r < 0)
+			return r;
 		if (w->scores)
-			memcpy(w->score_labels + at, w->test_batch.labels,
+			memcpy(w->score_labels + at, batch->labels,
 				rows * sizeof(*w->score_labels));
-		sum.loss += r.loss;
-		sum.correct += r.correct;
+		sum.loss += one.loss;
+		sum.correct += one.correct;
 	}
 	w->results.test_loss = sum.loss / (double)test->count;
 	w->results.test_accuracy = (double)sum.correct / (double)test->count;
 	if (w->scores)
 		w->results.test_auc = tern_auc(w->scores, w->score_labels, test->count);
+	return 0;
 }
 
 /* Goes on from a place of the text that the seed picks (its beginning may be a page of
  * blanks), then from what it wrote. */
-static void write_text(struct tern_worker *w)
+static int write_text(struct tern_worker *w)
 {
+	const struct tern_engine_params params = versions_current(w);
 	const struct tern_dataset *data = w->opts.train;
 	uint64_t first = tern_rng_at(w->job.seed, WRITE_STREAM, 1, 0) % data->count;
-	int32_t *ids = w->batch.ids;
+	struct tern_batch *batch = &w->opts.engine->batch;
+	int32_t *ids = batch->ids;
 
-	tern_dataset_batch(data, &first, 1, &w->batch);
+	tern_dataset_batch(data, &first, 1, batch);
 	for (uint32_t i = 0; i < w->opts.write_count; i++) {
 		float u = tern_unit_f32(tern_rng_at(w->job.seed, WRITE_STREAM, 0, i));
-		int32_t next = tern_model_sample(w->opts.model, w->opts.kernels,
-			versions_current(w), ids, WRITE_TEMPERATURE, u, w->workspace);
+		int32_t next;
+		int r = tern_engine_sample(
+			w->opts.engine, &params, WRITE_TEMPERATURE, u, &next);
 
+		if (r < 0)
+			return r;
 		w->written[i] = (char)data->symbol_bytes[next];
 		memmove(ids, ids + 1, (data->width - 1) * sizeof(*ids));
 		ids[data->width - 1] = next;
 	}
+	return 0;
 }
 
 static void run(struct tern_job *job)
 {
 	struct tern_worker *w = tern_container_of(job, struct tern_worker, finish_job);
 
-	if (w->test_workspace)
-		evaluate(w);
-	if (w->written)
-		write_text(w);
+	w->finish_status = w->opts.test ? evaluate(w) : 0;
+	if (w->finish_status == 0 && w->written)
+		w->finish_status = write_text(w);
 }
 
 /* ---- saving ---- */
@@ -93,7 +104,7 @@ static void saved(struct tern_file_op *op)
 
 static int build_file(struct tern_worker *w)
 {
-	const float *flat = versions_current(w);
+	const float *flat = versions_current(w).values;
 	struct tern_safetensor *tensors = calloc(w->job.param_count, sizeof(*tensors));
 	int r = -ENOMEM;
 
@@ -137,10 +148,13 @@ static void ran(struct tern_job *job)
 {
 	struct tern_worker *w = tern_container_of(job, struct tern_worker, finish_job);
 
+	worker_engine_note(w);
 	w->results.written = w->written;
 	if (w->over)
 		return;
-	if (w->opts.save_path)
+	if (w->finish_status < 0)
+		worker_engine_failed(w, w->finish_status);
+	else if (w->opts.save_path)
 		save(w);
 	else
 		worker_leave(w);
@@ -157,9 +171,7 @@ static int make_room(struct tern_worker *w)
 	}
 	if (!test || r < 0)
 		return r;
-	w->test_workspace = tern_workspace_new(w->opts.model, TEST_ROWS);
-	r = w->test_workspace ? batch_new(test, TEST_ROWS, &w->test_batch) : -ENOMEM;
-	if (r == 0 && test->kind == TERN_DATA_DENSE && test->class_count == 2) {
+	if (test->kind == TERN_DATA_DENSE && test->class_count == 2) {
 		w->scores = calloc(test->count, sizeof(*w->scores));
 		w->score_labels = calloc(test->count, sizeof(*w->score_labels));
 		r = w->scores && w->score_labels ? 0 : -ENOMEM;
@@ -183,12 +195,27 @@ void finish_start(struct tern_worker *w)
 	w->results.steps = w->version;
 	w->results.loss = mean_loss(w);
 	w->results.bytes = w->byte_count;
-	if (w->opts.index != 0) {
-		worker_leave(w);
+	finish_next(w);
+}
+
+void finish_next(struct tern_worker *w)
+{
+	struct tern_ps_text why;
+
+	if (w->over || w->state != WORKER_FINISHING || w->results.finisher)
+		return;
+	if (w->finisher != w->opts.index) {
+		if (w->finished)
+			worker_leave(w);
+		return;
+	}
+	w->results.finisher = true;
+	if (w->opts.finishing && w->opts.finishing(w->opts.arg, &why) < 0) {
+		worker_give_up(w, -EIO, "%s", why.text);
 		return;
 	}
 	if (make_room(w) < 0) {
-		worker_fail(w, -ENOMEM, "no memory to evaluate");
+		worker_give_up(w, -ENOMEM, "no memory to evaluate");
 		return;
 	}
 	w->finish_job.run = run;
@@ -198,8 +225,6 @@ void finish_start(struct tern_worker *w)
 
 void finish_fini(struct tern_worker *w)
 {
-	batch_free(&w->test_batch);
-	tern_workspace_free(w->test_workspace);
 	if (w->file_parts)
 		free(w->file_parts[0].iov_base);
 	free(w->file_parts);

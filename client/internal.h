@@ -5,10 +5,11 @@
  *     worker.c    joining, the end
  *     versions.c  parameters: two buffers, one in use, one being filled
  *     slots.c     gradients: computed one slot after the other, sent while they come
+ *     lease.c     slots of workers that were lost; failing alone
  *     finish.c    evaluation, writing, saving
  *
- *     JOINING -all servers said welcome-> RUNNING -last version-> FINISHING -> LEAVING ->
- * over
+ *     JOINING -all servers said welcome-> RUNNING -last version-> FINISHING -the results
+ *     are safe-> LEAVING -> over
  */
 #ifndef TERN_CLIENT_INTERNAL_H
 #define TERN_CLIENT_INTERNAL_H
@@ -58,6 +59,9 @@ struct slot {
 	struct tern_buf gradient;    /* of all parameters */
 	struct gradient_part *parts; /* [chunks] */
 	uint32_t sends_out;
+	uint64_t generation; /* of the decision that gave it to this worker; 0: first */
+	bool taken;          /* the servers know that it comes from here */
+	bool announced;      /* the engine knows the buffer */
 };
 
 #define WORKER_LOSS_WINDOW 100u
@@ -83,20 +87,23 @@ struct tern_worker {
 	uint32_t slot_count, slot_at; /* of this step: computing this one, or done */
 	bool computing;
 	struct tern_job job_item;
-	struct tern_workspace *workspace;
-	struct tern_batch batch;
 	uint64_t *records;
 	struct tern_result result;
+	int compute_status;           /* of the engine, for `result` */
 	_Atomic uint64_t ready_first; /* elements from here on are final */
 	uint32_t unsent;              /* chunks 0..unsent-1 are still to be sent */
-	double step_loss;
+	double step_loss;             /* sum over `step_slots` slots */
+	uint32_t step_slots;
 	double losses[WORKER_LOSS_WINDOW];
 	uint64_t loss_count, record_count, byte_count;
 
+	/* lease.c */
+	uint32_t finisher; /* the worker that evaluates and saves */
+	bool finished;     /* it has */
+
 	/* finish.c */
 	struct tern_job finish_job;
-	struct tern_workspace *test_workspace;
-	struct tern_batch test_batch;
+	int finish_status;
 	struct tern_worker_results results;
 	char *written;
 	float *scores;
@@ -116,6 +123,13 @@ struct tern_worker {
 void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void worker_leave(struct tern_worker *w); /* it has all it needs */
+/* It fails alone: the job goes on without this worker, if there are others. */
+void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+void worker_engine_failed(struct tern_worker *w, int status);
+void worker_engine_note(struct tern_worker *w); /* says what the engine has to say */
+/* Room for a value of every parameter; announced to the engine, which must be idle. */
+int worker_get_vector(struct tern_worker *w, struct tern_buf *out);
 int worker_submit(struct tern_worker *w, struct tern_job *job, uint64_t cost_ns);
 
 /* versions.c */
@@ -123,17 +137,23 @@ int versions_init(struct tern_worker *w);
 void versions_fini(struct tern_worker *w);
 void versions_complete(struct tern_worker *w, uint64_t version);
 void versions_receive(struct tern_worker *w, uint64_t version);
-const float *versions_current(const struct tern_worker *w);
+struct tern_engine_params versions_current(const struct tern_worker *w);
 
 /* slots.c */
 int slots_init(struct tern_worker *w);
 void slots_fini(struct tern_worker *w);
 void slots_run(struct tern_worker *w); /* a version is complete, or a buffer is free */
-int batch_new(const struct tern_dataset *data, size_t rows, struct tern_batch *out);
-void batch_free(struct tern_batch *batch);
+bool slots_are_due(const struct tern_worker *w);
+int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
+
+/* lease.c */
+void worker_on_lost(struct worker_server *s, const json_t *message);
+void worker_on_finished(struct worker_server *s);
+void worker_take(struct tern_worker *w, struct slot *slot);
 
 /* finish.c */
 void finish_start(struct tern_worker *w);
+void finish_next(struct tern_worker *w); /* who finishes, or whether, has changed */
 void finish_fini(struct tern_worker *w);
 
 #endif

@@ -5,7 +5,10 @@
  * beyond are sent, the last layer's first.
  *
  * A slot's records and its result follow from (seed, step, slot) and the version alone,
- * so it does not matter who computes it.
+ * so it does not matter who computes it. One that was another worker's joins the others
+ * here behind them (lease.c). What the servers were told to expect is sent in any case:
+ * this worker stays at a version until it has sent all slots that are taken, even if the
+ * next one is complete because the lost worker had got that far.
  */
 #include "client/internal.h"
 
@@ -14,32 +17,6 @@
 
 /* What the simulator charges for a slot. */
 #define SLOT_COST_NS 200000u
-
-/* ---- batches ---- */
-
-int batch_new(const struct tern_dataset *data, size_t rows, struct tern_batch *out)
-{
-	size_t width = data->width ? data->width : 1;
-
-	*out = (struct tern_batch){.rows = rows};
-	out->labels = calloc(rows, sizeof(*out->labels));
-	if (data->kind == TERN_DATA_TEXT)
-		out->ids = calloc(rows * width, sizeof(*out->ids));
-	else
-		out->x = calloc(rows * width, sizeof(*out->x));
-	if (out->labels && (out->ids || out->x))
-		return 0;
-	batch_free(out);
-	return -ENOMEM;
-}
-
-void batch_free(struct tern_batch *batch)
-{
-	free(batch->x);
-	free(batch->ids);
-	free(batch->labels);
-	*batch = (struct tern_batch){0};
-}
 
 /* ---- sending ---- */
 
@@ -56,8 +33,13 @@ static void part_sent(struct tern_req *req)
 	struct gradient_part *part = req->arg;
 	struct tern_worker *w = part->slot->worker;
 
+	/* The way to that server is lost, and it may be reading the buffer in place for a
+	 * moment yet: it is not used again, and this worker is about to end. -EMSGSIZE:
+	 * the server had it from somebody else. */
+	if (req->status < 0 && req->status != -EMSGSIZE)
+		return;
 	part->slot->sends_out--;
-	if (!w->over && w->state == WORKER_RUNNING)
+	if (!w->over && w->state <= WORKER_RUNNING)
 		slots_run(w); /* perhaps this buffer was waited for */
 }
 
@@ -100,19 +82,33 @@ static void say_ready(void *arg, uint64_t first)
 	tern_job_signal(&w->job_item);
 }
 
+/* The buffer of a slot that came later: the engine may have been busy then. */
+static int announce(struct tern_worker *w, struct slot *slot)
+{
+	const struct tern_mem *mem = slot->gradient.mem;
+
+	if (slot->announced)
+		return 0;
+	slot->announced = true;
+	return tern_engine_pin(w->opts.engine, tern_mem_base(mem), tern_mem_bytes(mem));
+}
+
 static void compute(struct tern_job *job)
 {
 	struct tern_worker *w = tern_container_of(job, struct tern_worker, job_item);
+	const struct tern_engine_params params = versions_current(w);
 	struct slot *slot = &w->slots[w->slot_at];
 	uint64_t base = slot_id(w, slot) * w->job.batch;
 
 	for (uint32_t j = 0; j < w->job.batch; j++)
 		w->records[j] =
 			tern_permutation_at(w->job.seed, w->opts.train->count, base + j);
-	tern_dataset_batch(w->opts.train, w->records, w->job.batch, &w->batch);
-	w->result = tern_model_gradient(w->opts.model, w->opts.kernels,
-		versions_current(w), tern_buf_ptr(&slot->gradient), &w->batch,
-		w->workspace, say_ready, w);
+	tern_dataset_batch(
+		w->opts.train, w->records, w->job.batch, &w->opts.engine->batch);
+	w->compute_status = announce(w, slot);
+	if (w->compute_status == 0)
+		w->compute_status = tern_engine_gradient(w->opts.engine, &params,
+			tern_buf_ptr(&slot->gradient), say_ready, w, &w->result);
 }
 
 static void on_progress(struct tern_job *job)
@@ -129,6 +125,12 @@ static void computed(struct tern_job *job)
 	struct tern_worker *w = tern_container_of(job, struct tern_worker, job_item);
 	double loss = w->result.loss / w->job.batch;
 
+	worker_engine_note(w);
+	if (w->compute_status < 0) {
+		w->computing = false;
+		worker_engine_failed(w, w->compute_status);
+		return;
+	}
 	w->record_count += w->job.batch;
 	send_ready(w, 0);
 	w->computing = false;
@@ -142,15 +144,17 @@ static void computed(struct tern_job *job)
 			(unsigned long long)w->version + 1);
 		return;
 	}
-	w->step_loss = w->slot_at == 0 ? loss : w->step_loss + loss;
-	if (++w->slot_at == w->slot_count) {
-		w->step_loss /= w->slot_count;
-		w->losses[w->loss_count++ % WORKER_LOSS_WINDOW] = w->step_loss;
-	}
-	if (w->missing[(w->version + 1) & 1] == 0)
+	w->step_loss = w->step_slots++ == 0 ? loss : w->step_loss + loss;
+	w->slot_at++;
+	if (w->missing[(w->version + 1) & 1] == 0 && !slots_are_due(w))
 		versions_complete(w, w->version + 1);
 	else
 		slots_run(w);
+}
+
+bool slots_are_due(const struct tern_worker *w)
+{
+	return w->computing || (w->slot_at < w->slot_count && w->slots[w->slot_at].taken);
 }
 
 void slots_run(struct tern_worker *w)
@@ -162,6 +166,8 @@ void slots_run(struct tern_worker *w)
 		return;
 	if (slot->sends_out > 0)
 		return; /* its buffer is still being read: part_sent comes */
+	if (!slot->taken)
+		worker_take(w, slot);
 	w->computing = true;
 	w->unsent = w->plan.chunk_count;
 	atomic_store_explicit(&w->ready_first, UINT64_MAX, memory_order_relaxed);
@@ -173,17 +179,26 @@ void slots_run(struct tern_worker *w)
 
 /* ---- birth and death ---- */
 
-static int init_slot(struct tern_worker *w, uint32_t number)
+int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation)
 {
-	struct slot *slot = &w->slots[w->slot_count++];
+	struct slot *slot = &w->slots[w->slot_count];
+	int r;
 
-	slot->worker = w;
-	slot->number = number;
+	*slot = (struct slot){.worker = w,
+		.number = number,
+		.generation = generation,
+		.taken = generation == 0,
+		.announced = generation == 0};
+	if (slot->announced)
+		r = worker_get_vector(w, &slot->gradient);
+	else
+		r = tern_pool_get(
+			w->pool, w->job.element_count * sizeof(float), &slot->gradient);
+	if (r < 0)
+		return r == -EAGAIN ? -ENOMEM : r;
 	slot->parts = calloc(w->plan.chunk_count, sizeof(*slot->parts));
-	if (!slot->parts)
-		return -ENOMEM;
-	return tern_pool_get(
-		w->pool, w->job.element_count * sizeof(float), &slot->gradient);
+	w->slot_count++;
+	return slot->parts ? 0 : -ENOMEM;
 }
 
 int slots_init(struct tern_worker *w)
@@ -192,15 +207,15 @@ int slots_init(struct tern_worker *w)
 
 	w->slots = calloc(w->job.slots + 1u, sizeof(*w->slots));
 	w->records = calloc(w->job.batch, sizeof(*w->records));
-	w->workspace = tern_workspace_new(w->opts.model, w->job.batch);
-	if (!w->slots || !w->records || !w->workspace)
+	if (!w->slots || !w->records)
 		return -ENOMEM;
-	r = batch_new(w->opts.train, w->job.batch, &w->batch);
-	if (r == 0 && w->job.mode == TERN_MODE_ASYNC)
-		return init_slot(w, 0);
-	for (uint32_t i = 0; r == 0 && i < w->job.slots; i++)
+	if (w->job.mode == TERN_MODE_ASYNC)
+		r = slots_add(w, 0, 0);
+	for (uint32_t i = 0; r == 0 && w->job.mode == TERN_MODE_SYNC && i < w->job.slots;
+		i++)
 		if (tern_slot_owner(&w->job, i) == w->opts.index)
-			r = init_slot(w, i);
+			r = slots_add(w, i, 0);
+	w->slot_at = w->slot_count; /* nothing is due before the first version */
 	return r;
 }
 
@@ -210,8 +225,6 @@ void slots_fini(struct tern_worker *w)
 		tern_pool_put(w->pool, &w->slots[i].gradient);
 		free(w->slots[i].parts);
 	}
-	batch_free(&w->batch);
-	tern_workspace_free(w->workspace);
 	free(w->records);
 	free(w->slots);
 }

@@ -13,8 +13,7 @@ int versions_init(struct tern_worker *w)
 	int r = 0;
 
 	for (int i = 0; i < 2 && r == 0; i++) {
-		r = tern_pool_get(
-			w->pool, w->job.element_count * sizeof(float), &w->w[i]);
+		r = worker_get_vector(w, &w->w[i]);
 		w->parts[i] = calloc(w->plan.chunk_count, sizeof(*w->parts[i]));
 		if (!w->parts[i])
 			r = -ENOMEM;
@@ -31,20 +30,34 @@ void versions_fini(struct tern_worker *w)
 	}
 }
 
-const float *versions_current(const struct tern_worker *w)
+struct tern_engine_params versions_current(const struct tern_worker *w)
 {
-	return tern_buf_ptr(&w->w[w->version & 1]);
+	return (struct tern_engine_params){
+		.values = tern_buf_ptr(&w->w[w->version & 1]), .version = w->version};
+}
+
+static void report_step(struct tern_worker *w)
+{
+	double loss = w->step_slots ? w->step_loss / w->step_slots : 0;
+
+	if (w->step_slots)
+		w->losses[w->loss_count++ % WORKER_LOSS_WINDOW] = loss;
+	w->step_slots = 0;
+	if (w->opts.progress)
+		w->opts.progress(
+			w->opts.arg, &(struct tern_worker_progress){.step = w->version,
+					     .loss = loss,
+					     .records = w->record_count,
+					     .bytes = w->byte_count});
 }
 
 void versions_complete(struct tern_worker *w, uint64_t version)
 {
 	w->version = version;
-	if (version > 0 && w->opts.progress)
-		w->opts.progress(
-			w->opts.arg, &(struct tern_worker_progress){.step = version,
-					     .loss = w->step_loss,
-					     .records = w->record_count,
-					     .bytes = w->byte_count});
+	if (version > 0)
+		report_step(w);
+	else if (w->opts.begun)
+		w->opts.begun(w->opts.arg);
 	if (version == w->my_steps) {
 		finish_start(w);
 		return;
@@ -73,7 +86,7 @@ static void arrived(struct tern_req *req)
 	w->byte_count += req->bytes;
 	/* The answer to a gradient may be here before the end of the job that computed
 	 * it: computed() goes on then. */
-	if (--w->missing[part->parity] == 0 && !w->computing)
+	if (--w->missing[part->parity] == 0 && !slots_are_due(w))
 		versions_complete(w, part->version);
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Joining the servers, and the end. Every way a job can fail comes through worker_fail(),
- * once, with a sentence that names who and why; the servers are told, connections are
- * closed in order, and ended() is called when they are or after two seconds.
+ * and every way in which only this worker does through worker_give_up(), once, with a
+ * sentence that names who and why; the servers are told, connections are closed in order,
+ * and ended() is called when they are or after two seconds.
  */
 #include "client/internal.h"
 
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 
 #define LEAVING_NS (2 * TERN_NS_PER_S)
+#define SLAB_BYTES (64ull << 20)
 
 /* ---- the end ---- */
 
@@ -72,6 +74,33 @@ void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
 	close_all(w, "abort");
 }
 
+void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (w->over)
+		return;
+	w->status = status;
+	va_start(ap, fmt);
+	vsnprintf(w->text, sizeof(w->text), fmt, ap);
+	va_end(ap);
+	close_all(w, "failed");
+}
+
+void worker_engine_failed(struct tern_worker *w, int status)
+{
+	worker_give_up(w, status, "%s", w->opts.engine->error);
+}
+
+void worker_engine_note(struct tern_worker *w)
+{
+	char *note = w->opts.engine->note;
+
+	if (*note && w->opts.note)
+		w->opts.note(w->opts.arg, note);
+	*note = '\0';
+}
+
 void worker_leave(struct tern_worker *w)
 {
 	if (!w->over)
@@ -83,6 +112,15 @@ void tern_worker_stop(struct tern_worker *w, const char *why)
 	worker_fail(w, -ECANCELED, "%s", why);
 }
 
+int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
+{
+	int r = tern_pool_get(w->pool, w->job.element_count * sizeof(float), out);
+
+	return r < 0 ? r
+		     : tern_engine_pin(w->opts.engine, tern_mem_base(out->mem),
+			       tern_mem_bytes(out->mem));
+}
+
 int worker_submit(struct tern_worker *w, struct tern_job *job, uint64_t cost_ns)
 {
 	int r;
@@ -90,7 +128,8 @@ int worker_submit(struct tern_worker *w, struct tern_job *job, uint64_t cost_ns)
 	job->cost_ns = cost_ns;
 	r = tern_env_submit(w->env, job);
 	if (r < 0)
-		worker_fail(w, r, "no thread for computation: %s", tern_status_text(r));
+		worker_give_up(
+			w, r, "no thread for computation: %s", tern_status_text(r));
 	return r;
 }
 
@@ -101,7 +140,9 @@ static void maybe_run(struct tern_worker *w)
 	for (uint32_t i = 0; i < w->job.server_count; i++)
 		if (!w->servers[i].welcome)
 			return;
-	w->state = WORKER_RUNNING;
+	/* A server without chunks may say so when the last version is here already. */
+	if (w->state == WORKER_JOINING)
+		w->state = WORKER_RUNNING;
 }
 
 static void heard(struct tern_talk *talk, const json_t *message)
@@ -119,6 +160,10 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "refused") == 0) {
 		worker_fail(w, -EINVAL, "server %u refused this worker: %s", s->index,
 			text ? text : "no reason given");
+	} else if (strcmp(type, "lost") == 0) {
+		worker_on_lost(s, message);
+	} else if (strcmp(type, "finished") == 0) {
+		worker_on_finished(s);
 	} else if (strcmp(type, "abort") == 0) {
 		worker_fail(w, -ECANCELED, "server %u ended the job: %s", s->index,
 			text ? text : "no reason given");
@@ -143,8 +188,8 @@ static void server_event(
 	if (!s->welcome && status)
 		worker_fail(w, status, "server %u at %s: cannot be reached: %s", s->index,
 			w->job.servers[s->index], tern_status_text(status));
-	else
-		worker_fail(w, status ? status : -EPIPE, "server %u at %s is gone: %s",
+	else /* or only the way to it: if the server is, the others notice as well */
+		worker_give_up(w, status ? status : -EPIPE, "server %u at %s is gone: %s",
 			s->index, w->job.servers[s->index],
 			status ? tern_status_text(status) : "it left too early");
 	tern_defer(w->opts.ctx, &w->end_call);
@@ -206,14 +251,14 @@ static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 static int make_job(struct tern_worker *w)
 {
 	struct tern_ps_job job = *w->opts.job;
+	const struct tern_model *model = w->opts.engine->model;
 	size_t count;
 
-	job.params =
-		(struct tern_param *)(uintptr_t)tern_model_params(w->opts.model, &count);
+	job.params = (struct tern_param *)(uintptr_t)tern_model_params(model, &count);
 	job.param_count = (uint32_t)count;
-	job.element_count = tern_model_size(w->opts.model);
+	job.element_count = tern_model_size(model);
 	snprintf(job.arithmetic, sizeof(job.arithmetic), "%s",
-		tern_kernels_fingerprint(w->opts.kernels));
+		w->opts.engine->fingerprint);
 	return tern_ps_job_copy(&w->job, &job);
 }
 
@@ -221,11 +266,16 @@ static int make_memory(struct tern_worker *w)
 {
 	struct tern_pool_opts talk = {
 		.slab_bytes = TERN_PS_TEXT_MAX, .max_bytes = 4ull * TERN_PS_TEXT_MAX};
-	uint64_t bytes = w->job.element_count * sizeof(float);
-	struct tern_pool_opts pool = {.slab_bytes = bytes + 4096};
+	/* Both versions and the gradients. Small ones share slabs, of which a process has
+	 * few; the pool rounds their size up, so there is one to spare. */
+	uint64_t bytes = tern_align_up(w->job.element_count * sizeof(float), 64);
+	uint64_t count = 2ull + w->job.slots, per_slab;
+	struct tern_pool_opts pool = {.slab_bytes = TERN_MAX(bytes + 4096,
+					      TERN_MIN(bytes * count, SLAB_BYTES))};
 	int r = tern_pool_new(w->opts.domain, &talk, &w->talk_pool);
 
-	pool.max_bytes = pool.slab_bytes * (3 + w->job.slots);
+	per_slab = pool.slab_bytes / bytes;
+	pool.max_bytes = pool.slab_bytes * ((count + per_slab - 1) / per_slab + 1);
 	if (r == 0)
 		r = tern_pool_new(w->opts.domain, &pool, &w->pool);
 	if (r == 0)
@@ -258,6 +308,8 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 		w->servers = calloc(w->job.server_count, sizeof(*w->servers));
 		r = w->servers ? make_memory(w) : -ENOMEM;
 	}
+	if (r < 0 && *w->opts.engine->error)
+		snprintf(why->text, sizeof(why->text), "%s", w->opts.engine->error);
 	if (r == 0)
 		r = join_all(w, why);
 	if (r < 0) {
@@ -267,6 +319,7 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 		*out = w; /* to be freed as any other, after the context */
 		return r;
 	}
+	worker_engine_note(w);
 	versions_receive(w, 0);
 	*out = w;
 	return 0;
@@ -276,6 +329,7 @@ void tern_worker_free(struct tern_worker *w)
 {
 	if (!w)
 		return;
+	tern_engine_unpin(w->opts.engine);
 	finish_fini(w);
 	slots_fini(w);
 	versions_fini(w);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The worker: joins the servers of a job, follows the versions of the parameters,
- * computes the gradients of its slots, and at the end evaluates and saves if it is worker
- * 0.
+ * computes the gradients of its slots, and at the end evaluates and saves if it is the
+ * first of those that are left: worker 0, if nothing happened to it.
  *
  * Everything happens on the context's thread, except arithmetic, which is submitted to
  * the context's environment.
@@ -13,7 +13,7 @@
 #include <tern/context.h>
 
 #include "client/data/dataset.h"
-#include "client/models/model.h"
+#include "client/engine/engine.h"
 #include "ps/job.h"
 
 struct tern_worker;
@@ -28,7 +28,8 @@ struct tern_worker_progress {
 struct tern_worker_results {
 	uint64_t steps;
 	double loss;      /* mean of `loss` over the last steps, at most 100 */
-	double test_loss; /* mean over the records; NAN: no test set, or not worker 0 */
+	bool finisher;    /* it was this worker that evaluated, wrote and saved */
+	double test_loss; /* mean over the records; NAN: no test set, or another worker */
 	double test_accuracy; /* NAN as well */
 	double test_auc;      /* two classes only; else NAN */
 	uint64_t bytes;
@@ -39,17 +40,25 @@ struct tern_worker_results {
 struct tern_worker_opts {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
-	const struct tern_kernels *kernels;
-	/* Of `job`: everything but params and arithmetic, which follow from the model and
-	 * the kernels. Copied. */
+	/* The caller's, and used by this worker alone until it is freed. It is made for
+	 * the model, and for batches of job->batch. */
+	struct tern_engine *engine;
+	/* Of `job`: everything but params and arithmetic, which follow from the engine.
+	 * Copied. */
 	const struct tern_ps_job *job;
 	uint32_t index;
-	const struct tern_model *model;
 	const struct tern_dataset *train;
-	const struct tern_dataset *test; /* NULL: none. Used by worker 0 */
-	const char *save_path; /* worker 0 writes the parameters there; NULL: nowhere */
-	uint32_t write_count;  /* worker 0, charlm: symbols that the model is to write */
+	/* For the worker that finishes the job, which may be any: */
+	const struct tern_dataset *test; /* NULL: none */
+	const char *save_path;           /* for the parameters; NULL: nowhere */
+	uint32_t write_count;            /* charlm: symbols that the model is to write */
+	/* It is this one: last preparations. An error, with why->text, is this worker's
+	 * alone: another one finishes then. May be NULL. */
+	int (*finishing)(void *arg, struct tern_ps_text *why);
+	void (*begun)(void *arg); /* all are here, the steps begin; may be NULL */
 	void (*progress)(void *arg, const struct tern_worker_progress *progress);
+	/* Something worth a line happened; may be NULL. */
+	void (*note)(void *arg, const char *text);
 	/* The end, once: 0 and results, or a status and a sentence. The worker is to be
 	 * freed afterwards, not in here. */
 	void (*ended)(void *arg, int status, const char *text,

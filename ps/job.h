@@ -60,7 +60,8 @@ void tern_ps_job_fini(struct tern_ps_job *job);
 
 const char *tern_mode_name(enum tern_mode mode);
 
-/* Whose slot `slot` is, of every step. (One rule, so that leases can replace it.) */
+/* Whose slot `slot` is as the job begins, of every step. Later losses of workers move it:
+ * server/lease.c. */
 static inline uint32_t tern_slot_owner(const struct tern_ps_job *job, uint32_t slot)
 {
 	return slot % job->workers;

@@ -4,10 +4,23 @@
  * their own. The tensors go over another one.
  *
  *     worker -> server   {"type":"join", "worker":i, "server":j, "job":{...}}
- *     server -> server 0 {"type":"peer", "server":j}
+ *     server -> server 0 {"type":"peer", "server":j, "arithmetic":...}: with it if norms are added up
  *     server -> worker   {"type":"welcome"}, {"type":"refused", "text":...}
- *     worker -> server   {"type":"bye"}: it has all it needs
- *     either             {"type":"abort", "text":...}: the job has failed, and why
+ *     worker -> server   {"type":"bye"}: it has all it needs, and the results are safe
+ *     worker -> server   {"type":"failed", "text":...}: it leaves; the job may go on
+ *     any                {"type":"abort", "text":...}: the job has failed, and why
+ *
+ * When a worker is lost (server/lease.c):
+ *
+ *     server -> server 0 {"type":"lost", "worker":k, "text":...}: it is missed here
+ *     server 0 -> server the same: it is decided
+ *     server 0 -> worker {"type":"lost", "worker":k, "text":..., "generation":g,
+ *                        "finisher":f, "slots":[i, ...]}: the decision's number, who
+ *                        evaluates and saves, and k's slots that the hearer now has
+ *     server -> worker k {"type":"lost", "worker":k, "text":...}: it is cut off
+ *     worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: its
+ *                        gradients for v and all later versions come from here
+ *     server 0 -> worker {"type":"finished"}: somebody has said bye
  */
 #ifndef TERN_PS_TALK_H
 #define TERN_PS_TALK_H

@@ -105,13 +105,18 @@ static int send_on(struct tern_channel *channel, struct tern_req *req, uint64_t 
 	struct tern_route *route)
 {
 	struct tern_xfer *x = tern_xfer_of(req);
+	struct tern_stager *stager;
 	uint64_t bytes;
 	int r = tern_shape_bytes(&tensor->shape, &bytes);
 
 	if (r < 0 || bytes != tensor->buf.bytes || !holds(&tensor->buf) ||
 		!good_name(name) || (flags & ~(unsigned)TERN_URGENT))
 		return -EINVAL;
+	r = tern_stage_open(channel->peer->rdv, &tensor->buf, &stager);
+	if (r < 0)
+		return r;
 	tern_xfer_init(x, channel, true, flags);
+	x->stage.stager = stager;
 	x->buf = tensor->buf;
 	x->route = route;
 	req->shape = tensor->shape;
@@ -128,11 +133,17 @@ static int recv_on(struct tern_channel *channel, struct tern_req *req, uint64_t 
 {
 	struct tern_xfer *x = tern_xfer_of(req);
 	bool own_room = !(flags & (TERN_RECV_ALLOC | TERN_RECV_PEEK));
+	struct tern_stager *stager = NULL;
+	int r;
 
 	if ((own_room && (!room || !holds(room))) || !good_name(name) ||
 		(flags & ~(unsigned)(TERN_RECV_ALLOC | TERN_RECV_PEEK)))
 		return -EINVAL;
+	r = own_room ? tern_stage_open(channel->peer->rdv, room, &stager) : 0;
+	if (r < 0)
+		return r;
 	tern_xfer_init(x, channel, false, flags);
+	x->stage.stager = stager;
 	if (own_room)
 		x->buf = *room;
 	x->route = route;

@@ -59,6 +59,7 @@ struct tern_credit_rx {
 	uint32_t window;   /* what the peer should be able to have outstanding */
 	uint32_t told;     /* `granted` as the peer last heard it */
 	bool starved;      /* the peer said so since the last idle tick */
+	bool waiting;      /* and since it was last told of new ones */
 };
 
 static inline uint32_t tern_credit_promised(const struct tern_credit_rx *rx)
@@ -130,7 +131,7 @@ static inline void tern_credit_release(struct tern_credit_rx *rx)
 /* The peer is starved: a larger window, if nothing granted is still on its way to it. */
 static inline void tern_credit_grow(struct tern_credit_rx *rx)
 {
-	rx->starved = true;
+	rx->starved = rx->waiting = true;
 	if (rx->granted == rx->received)
 		rx->window = TERN_MIN(rx->window * 2, TERN_CREDIT_MAX);
 	tern_credit_fill(rx);
@@ -144,10 +145,20 @@ static inline void tern_credit_idle(struct tern_credit_rx *rx)
 	rx->starved = false;
 }
 
-/* Worth a message of its own: half a window that the peer has not heard of. */
+/* Worth a message of its own: half a window that the peer has not heard of; or a single
+ * one that it waits for. */
 static inline bool tern_credit_worth_telling(const struct tern_credit_rx *rx)
 {
-	return rx->granted - rx->told >= TERN_MAX(rx->window / 2, 1u);
+	uint32_t enough = rx->waiting ? 1 : TERN_MAX(rx->window / 2, 1u);
+
+	return rx->granted - rx->told >= enough;
+}
+
+static inline void tern_credit_told(struct tern_credit_rx *rx)
+{
+	if (rx->told != rx->granted)
+		rx->waiting = false;
+	rx->told = rx->granted;
 }
 
 #endif

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include <tern/channel.h>
 
@@ -11,9 +10,14 @@
 
 #define TABLE_FIRST 64u
 
+/* FNV-1a (Fowler, Noll, Vo), of 64 bits: short, and names are hashed once. */
 uint64_t tern_key(const char *name)
 {
-	return XXH3_64bits(name, strlen(name));
+	uint64_t hash = 0xcbf29ce484222325;
+
+	for (; *name; name++)
+		hash = (hash ^ (uint8_t)*name) * 0x100000001b3;
+	return hash;
 }
 
 void tern_keys_fini(struct tern_keys *keys)

@@ -119,6 +119,8 @@ static void let_go(struct tern_rdv *rdv)
 static void destroy(struct tern_rdv *rdv)
 {
 	tern_timer_clear(rdv->ctx, &rdv->feed_timer);
+	tern_rdv_stage_fini(rdv);
+	tern_list_remove(&rdv->complete_call.link); /* others are in the list with it */
 	if (rdv->payloads)
 		munmap(rdv->payloads, rdv->credits.total * rdv->payload_bytes);
 	free(rdv->records);
@@ -196,6 +198,7 @@ int tern_rendezvous_init(struct tern_context *ctx)
 	tern_list_init(&rdv->complete_call.link);
 	tern_list_init(&rdv->held);
 	tern_list_init(&rdv->hungry);
+	tern_rdv_stage_init(rdv);
 	tern_list_init(&rdv->free_records);
 	r = make_records(rdv);
 	if (r < 0) {

@@ -13,6 +13,9 @@
  *                  READING: get -> ATS -> end
  *                  ANSWERING: CTS -> FILLING --DONE--> end
  *
+ * Room of a GPU that the fabric does not reach is not advertised, and what comes for it
+ * takes another step (stage.c): EAGER and DONE -> LANDING -> end.
+ *
  * A receive is advertised only if all older ones of its triple are: the peer gives the
  * oldest POST to its oldest send, and that must be our oldest receive. A POST that
  * crossed an arrival is dropped by the peer (see send.c), so pairing an advertised
@@ -82,7 +85,7 @@ int tern_recv_expose(struct tern_xfer *x)
 {
 	int r;
 
-	if (!x->route)
+	if (!x->route || x->stage.bounce.mem)
 		return tern_xfer_expose(x, TERN_ACCESS_WRITE);
 	r = tern_route_expose(x->route);
 	if (r == 0)
@@ -109,7 +112,7 @@ static int advertise(struct tern_xfer *x)
 	int r;
 
 	if (!(tern_peer_caps(peer) & TERN_CAP_PUT) || x->buf.bytes <= peer->eager_bytes ||
-		!older_ones_are_advertised(x))
+		tern_stage_needed(x) || !older_ones_are_advertised(x))
 		return 0;
 	if (tern_xfer_id(x) < 0 || tern_recv_expose(x) < 0)
 		return 0;
@@ -158,6 +161,22 @@ static void get_done(struct tern_op *op, int status)
 	}
 }
 
+void tern_recv_landed(struct tern_xfer *x, int status)
+{
+	struct tern_peer_stats *stats = &x->peer->stats;
+	bool reading = x->state == TERN_XFER_READING;
+
+	/* What came by puts was counted with its DONE. */
+	if (status == 0 && !x->stage.bounce.mem) {
+		*(reading ? &stats->get_count : &stats->eager_count) += 1;
+		stats->bytes_received += tern_req_of(x)->bytes;
+	}
+	if (reading)
+		answer_and_end(x, status);
+	else
+		tern_xfer_end(x, status);
+}
+
 static int start_get(struct tern_xfer *x)
 {
 	struct tern_conn *conn = tern_peer_conn(x->peer);
@@ -171,6 +190,8 @@ static int start_get(struct tern_xfer *x)
 		tern_xfer_pend(x);
 		return 0;
 	}
+	if (tern_stage_needed(x))
+		return tern_stage_get(x);
 	x->op.done = get_done;
 	r = conn->port->ops->get(
 		conn, &x->op, x->buf.mem, x->buf.offset, bytes, &x->record->region, 0);
@@ -180,18 +201,32 @@ static int start_get(struct tern_xfer *x)
 	return 0;
 }
 
+/* Of what the peer may write into. */
+static uint64_t capacity(const struct tern_xfer *x)
+{
+	return x->stage.bounce.mem ? x->stage.bounce.bytes : x->buf.bytes;
+}
+
 static int say_cts(struct tern_xfer *x)
 {
 	struct tern_header h = {.type = TERN_MSG_CTS, .flags = TERN_FLAG_REGION};
-	int r = tern_xfer_id(x);
+	int r;
 
+	if (tern_stage_needed(x)) {
+		r = tern_stage_room(x);
+		if (r < 0)
+			answer_and_end(x, r);
+		if (r)
+			return 0;
+	}
+	r = tern_xfer_id(x);
 	if (r == 0)
 		r = tern_recv_expose(x);
 	if (r < 0)
 		return -EAGAIN;
 	h.src = x->id;
 	h.dst = x->record->src;
-	h.bytes = x->buf.bytes;
+	h.bytes = capacity(x);
 	h.region = x->region;
 	r = tern_stream_send(x->peer, &h, NULL, NULL);
 	if (r < 0)
@@ -208,7 +243,10 @@ static void fetch(struct tern_xfer *x)
 	const struct tern_record *record = x->record;
 	struct tern_req *req = tern_req_of(x);
 
-	if (record->type == TERN_MSG_EAGER) {
+	if (record->type == TERN_MSG_EAGER && req->bytes && x->stage.stager) {
+		tern_xfer_enter(x, TERN_XFER_LANDING);
+		tern_stage_eager(x);
+	} else if (record->type == TERN_MSG_EAGER) {
 		if (req->bytes)
 			memcpy(tern_buf_ptr(&x->buf), tern_record_payload(record),
 				req->bytes);
@@ -282,7 +320,11 @@ static void allocate(struct tern_xfer *x)
 		refuse(x, -ENOBUFS);
 	} else {
 		x->pool = x->peer->opts.pool;
-		fetch(x);
+		r = tern_stage_open(x->rdv, &x->buf, &x->stage.stager);
+		if (r < 0)
+			refuse(x, r);
+		else
+			fetch(x);
 	}
 }
 
@@ -379,6 +421,7 @@ int tern_recv_advance(struct tern_xfer *x)
 	case TERN_XFER_WRITING:
 	case TERN_XFER_FINISHING:
 	case TERN_XFER_UNACKED:
+	case TERN_XFER_LANDING:
 	case TERN_XFER_FLUSHING:
 	case TERN_XFER_HELD:
 	case TERN_XFER_ENDED:
@@ -392,6 +435,8 @@ int tern_recv_advance(struct tern_xfer *x)
 void tern_recv_lost(struct tern_xfer *x)
 {
 	x->cancel_told = false;
+	if (x->state == TERN_XFER_READING)
+		tern_stage_lost(x);
 	if ((x->state == TERN_XFER_READING || x->state == TERN_XFER_PEEKING) &&
 		!tern_list_linked(&x->queue))
 		tern_list_push(&x->peer->pending, &x->queue);
@@ -443,12 +488,15 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 		return -EPROTO;
 	if (h->dst) {
 		x = advertised(peer, h->dst);
+		/* Room of a GPU is never advertised, so nobody answers it with bytes. */
+		if (x && x->stage.stager && h->bytes)
+			return -EPROTO;
 		if (x)
 			deliver(x, h);
 		return 0;
 	}
 	x = oldest_recv(peer, &triple);
-	if (x && !wants_pool(x)) {
+	if (x && !wants_pool(x) && !x->stage.stager) {
 		deliver(x, h);
 		tern_credit_release(&peer->credit_rx);
 		if (tern_credit_worth_telling(&peer->credit_rx))
@@ -497,7 +545,7 @@ static int done(struct tern_peer *peer, const struct tern_header *h)
 
 	if (!x)
 		return 0;
-	if (h->status == 0 && h->bytes > x->buf.bytes)
+	if (h->status == 0 && h->bytes > capacity(x))
 		return -EPROTO;
 	req = tern_req_of(x);
 	req->shape = h->shape;
@@ -505,6 +553,13 @@ static int done(struct tern_peer *peer, const struct tern_header *h)
 	if (h->status == 0) {
 		peer->stats.put_count++;
 		peer->stats.bytes_received += h->bytes;
+	}
+	if (h->status == 0 && h->bytes && x->stage.bounce.mem) {
+		tern_list_remove(&x->queue);
+		x->told = false;
+		tern_xfer_enter(x, TERN_XFER_LANDING);
+		tern_stage_land(x);
+		return 0;
 	}
 	tern_xfer_end(x, h->status);
 	return 0;
@@ -541,6 +596,7 @@ void tern_recv_cancel(struct tern_xfer *x)
 		break;
 	case TERN_XFER_PEEKING: /* nearly there: they end with what they come to */
 	case TERN_XFER_READING:
+	case TERN_XFER_LANDING:
 	case TERN_XFER_FLUSHING:
 	case TERN_XFER_HELD:
 	case TERN_XFER_ENDED:

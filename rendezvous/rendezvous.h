@@ -8,6 +8,7 @@
  *     channel  a name space of keys on a peer                                channel.c
  *     xfer     one half of a rendezvous, inside the caller's tern_req
  *                                                             xfer.c send.c recv.c
+ *     stage    what an xfer needs where the fabric does not reach its memory   stage.c
  *     record   a message of the peer's that waits for our half, or our answer to it
  *
  * Regions belong to a link: on the next one, perhaps of another fabric, they are told
@@ -29,6 +30,7 @@
 #include "rendezvous/retain.h"
 #include "rendezvous/wire.h"
 #include "transport/context.h"
+#include "transport/stager.h"
 
 #define TERN_RAILS_MAX   4u
 #define TERN_RAIL_ECHOES 512u
@@ -47,6 +49,9 @@ struct tern_rdv {
 	struct tern_list held;   /* receives that ended and were not released */
 	struct tern_list hungry; /* receives that wait for room in their pool */
 	struct tern_timer feed_timer;
+	struct tern_list bounceless; /* stage.c: xfers that wait for a bounce buffer */
+	struct tern_deferred bounce_call;
+	struct tern_timer bounce_timer;
 
 	struct tern_record *records;
 	struct tern_list free_records;
@@ -124,7 +129,8 @@ enum tern_peer_state {
 
 struct tern_put_op {
 	struct tern_op op;
-	struct tern_xfer *xfer; /* NULL: free */
+	struct tern_xfer *xfer;       /* NULL: free */
+	struct tern_stage_slot *slot; /* what it is put from; NULL: the tensor itself */
 	uint64_t bytes;
 };
 
@@ -203,7 +209,9 @@ struct tern_peer {
 	unsigned put_op_count;  /* in use */
 	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
 	uint32_t sent_first, sent_count;
-	uint32_t arrival_count; /* records that wait for a receive */
+	uint32_t arrival_count;             /* records that wait for a receive */
+	uint32_t copy_count;                /* of the stager, under way */
+	const struct tern_port *stage_told; /* that tensors are staged there was logged */
 
 	struct tern_list channels, routes;
 	struct tern_slot *slots; /* requests that the peer knows by id */
@@ -223,6 +231,8 @@ void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int s
 void tern_peer_down(struct tern_peer *peer, int status);
 /* Cuts the link because the peer broke the protocol or a rule of ours. */
 void tern_peer_cut(struct tern_peer *peer, int status);
+/* The last copy of the stager for it has ended. */
+void tern_peer_settled(struct tern_peer *peer);
 /* Something ended: perhaps it was the last before a FIN. */
 void tern_peer_maybe_finish(struct tern_peer *peer);
 struct tern_peer *tern_peer_by_token(
@@ -263,9 +273,9 @@ struct tern_channel {
 /*
  *     send:     QUEUED -> { (eager) | ANNOUNCED -> (read by the peer) | [POST, CTS]
  * WRITING -> FINISHING -> UNACKED } -> ENDED receive:  POSTED -> { (eager) | ADVERTISED |
- * ALLOCATING | PEEKING | READING | ANSWERING -> FILLING } -> ENDED both:     -> FLUSHING
- * (bytes may still land) -> ENDED; a peeked receive is HELD after its end until it is
- * released
+ * ALLOCATING | PEEKING | READING | ANSWERING -> FILLING } -> (LANDING ->) ENDED both: ->
+ * FLUSHING (bytes may still land, or a copy of the stager is under way) -> ENDED; a
+ * peeked receive is HELD after its end until it is released
  */
 enum tern_xfer_state {
 	TERN_XFER_QUEUED,     /* send: not announced yet */
@@ -280,10 +290,24 @@ enum tern_xfer_state {
 	TERN_XFER_READING,    /* receive: get */
 	TERN_XFER_ANSWERING,  /* receive: CTS is to be said */
 	TERN_XFER_FILLING,    /* receive: CTS is out */
+	TERN_XFER_LANDING,    /* receive: all is here, and goes to the device */
 	TERN_XFER_FLUSHING,
 	TERN_XFER_HELD,
 	TERN_XFER_ENDED,
 	TERN_XFER_STATE_COUNT
+};
+
+/* What an xfer whose memory is a GPU's has in addition: see stage.c. */
+struct tern_stage {
+	struct tern_stager *stager;  /* NULL: its memory is the host's, or it is empty */
+	struct tern_stage_wait wait; /* for a slot */
+	struct tern_list slots;      /* that it holds, in the order of the tensor */
+	struct tern_buf bounce;      /* mem NULL: none */
+	struct tern_copy copy;       /* between bounce and device */
+	uint64_t asked;              /* bytes for which it has had slots, on this link */
+	uint64_t landed;             /* bytes that are where they are to be copied to */
+	uint32_t copies;             /* under way */
+	int status;                  /* why it fails; 0: it does not */
 };
 
 struct tern_xfer {
@@ -301,6 +325,7 @@ struct tern_xfer {
 	const struct tern_key *key; /* with a name; else NULL */
 	uint64_t issued;            /* bytes given to put or get in this epoch */
 	uint32_t id, remote_id, done_seq, puts_out;
+	struct tern_stage stage;
 	struct tern_route *route; /* bound: its room is exposed already, and stays so */
 	struct tern_pool *pool;   /* receive with ALLOC: where buf is from */
 	int result;               /* what it ends with, when that is already known */
@@ -313,6 +338,7 @@ struct tern_xfer {
 	/* renew.c: the peer knows a region of ours; and is to be told of it again; the
 	 * peer's region, in `region`, is of an earlier link. */
 	bool told, renew, stale;
+	bool withdrawing; /* FLUSHING, and the fabric will say when it is done */
 };
 
 _Static_assert(sizeof(struct tern_xfer) <= sizeof(((struct tern_req *)0)->priv),
@@ -377,6 +403,7 @@ unsigned char *tern_record_payload(const struct tern_record *record);
 
 /* send.c */
 void tern_send_begin(struct tern_xfer *x);
+bool tern_send_readable(const struct tern_xfer *x);
 int tern_send_advance(struct tern_xfer *x); /* -EAGAIN: later; -ENOBUFS: wants a credit */
 /* Issues puts. -EAGAIN; -EINPROGRESS: it waits for its rails, or for its region. */
 int tern_send_write(struct tern_xfer *x);
@@ -401,6 +428,37 @@ int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *header);
 
 void tern_xfer_release(struct tern_xfer *x);
 void tern_rdv_feed(struct tern_rdv *rdv); /* tries the hungry again */
+
+/* All its bytes are on the device (0), or will not be. */
+void tern_recv_landed(struct tern_xfer *x, int status);
+
+/* stage.c */
+/* What `buf` needs: NULL if it is the host's. Errors: those of tern_context_stager. */
+int tern_stage_open(
+	struct tern_rdv *rdv, const struct tern_buf *buf, struct tern_stager **out);
+void tern_stage_init(struct tern_xfer *x);
+/* On the link that there is now: does its memory have to be staged? */
+bool tern_stage_needed(const struct tern_xfer *x);
+/* The part of its tensor that is next to be put, in host memory; NULL: the stager will
+ * let it go on. */
+struct tern_stage_slot *tern_stage_next(struct tern_xfer *x);
+void tern_stage_put(struct tern_stage_slot *slot); /* the fabric has it */
+void tern_stage_put_done(struct tern_stage_slot *slot);
+/* The tensor in a bounce buffer, for the peer to read. 0: it is there; 1: it will go on;
+ * or a negative status. */
+int tern_stage_lay_out(struct tern_xfer *x);
+/* A bounce buffer for the peer to write into. The same. */
+int tern_stage_room(struct tern_xfer *x);
+void tern_stage_eager(struct tern_xfer *x); /* the payload of its record; frees that */
+int tern_stage_get(struct tern_xfer *x);    /* 0: under way; -EAGAIN: no room */
+void tern_stage_land(struct tern_xfer *x);  /* what is in the bounce buffer */
+/* It wants no slots any more. */
+void tern_stage_drop(struct tern_xfer *x);
+/* The link is gone: pieces start over. */
+void tern_stage_lost(struct tern_xfer *x);
+void tern_stage_fini(struct tern_xfer *x); /* it has ended */
+void tern_rdv_stage_init(struct tern_rdv *rdv);
+void tern_rdv_stage_fini(struct tern_rdv *rdv);
 
 /* cancel.c */
 int tern_on_cancel(struct tern_peer *peer, const struct tern_header *header);

@@ -135,7 +135,7 @@ static int region_of(struct tern_xfer *x, const struct tern_region **out)
 	int r;
 
 	*out = NULL;
-	if (x->is_send && !(tern_peer_caps(x->peer) & TERN_CAP_GET))
+	if (x->is_send && !tern_send_readable(x))
 		return 0;
 	r = x->is_send ? tern_xfer_expose(x, TERN_ACCESS_READ) : tern_recv_expose(x);
 	*out = &x->region;
@@ -185,10 +185,10 @@ int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e)
 
 	if (!e->stale)
 		return 0;
-	if (tern_header_type(head) == TERN_MSG_RTS &&
-		!(tern_peer_caps(peer) & TERN_CAP_GET))
-		region = NULL;
 	x = tern_xfer_by_id(peer, tern_header_src(head));
+	if (tern_header_type(head) == TERN_MSG_RTS &&
+		!(x ? tern_send_readable(x) : tern_peer_caps(peer) & TERN_CAP_GET))
+		region = NULL;
 	if (x && x->told && region_of(x, &region) < 0)
 		return -EAGAIN;
 	head_bytes = tern_header_set_region(head, e->head_bytes, region);

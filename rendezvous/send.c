@@ -36,7 +36,8 @@ static struct tern_xfer *find_send(
 
 static bool is_small(const struct tern_xfer *x)
 {
-	return x->buf.bytes <= x->peer->eager_bytes;
+	/* There are no bytes at hand to say of memory of a GPU. */
+	return x->buf.bytes <= (x->stage.stager ? 0 : x->peer->eager_bytes);
 }
 
 static const void *data_of(const struct tern_xfer *x)
@@ -200,12 +201,19 @@ static int say_eager(struct tern_xfer *x)
 	return r;
 }
 
+/* Can the peer read it, on this link? */
+bool tern_send_readable(const struct tern_xfer *x)
+{
+	return (tern_peer_caps(x->peer) & TERN_CAP_GET) &&
+	       (!tern_stage_needed(x) || x->stage.bounce.mem);
+}
+
 static int say_rts(struct tern_xfer *x)
 {
 	struct tern_header h;
 	int r = tern_xfer_id(x);
 
-	if (r == 0 && (tern_peer_caps(x->peer) & TERN_CAP_GET))
+	if (r == 0 && tern_send_readable(x))
 		r = tern_xfer_expose(x, TERN_ACCESS_READ);
 	if (r < 0)
 		return r;
@@ -220,6 +228,16 @@ static int say_rts(struct tern_xfer *x)
 	return r;
 }
 
+/* Before the peer has heard of it. */
+static void fail_early(struct tern_xfer *x, int status)
+{
+	const struct tern_triple triple = *triple_of(x);
+	struct tern_peer *peer = x->peer;
+
+	tern_xfer_end(x, status);
+	promote(peer, &triple);
+}
+
 static int announce(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -229,6 +247,14 @@ static int announce(struct tern_xfer *x)
 	if (!small && x->channel->moving >= TERN_CHANNEL_INFLIGHT) {
 		tern_list_push(&x->channel->queued, &x->queue);
 		return 0;
+	}
+	/* Where nothing can be put, the peer reads. */
+	if (tern_stage_needed(x) && !(tern_peer_caps(peer) & TERN_CAP_PUT)) {
+		r = tern_stage_lay_out(x);
+		if (r < 0)
+			fail_early(x, r);
+		if (r)
+			return 0;
 	}
 	if (!tern_peer_credit(peer, 0))
 		return -ENOBUFS;
@@ -307,6 +333,7 @@ int tern_send_advance(struct tern_xfer *x)
 	case TERN_XFER_READING:
 	case TERN_XFER_ANSWERING:
 	case TERN_XFER_FILLING:
+	case TERN_XFER_LANDING:
 	case TERN_XFER_FLUSHING:
 	case TERN_XFER_HELD:
 	case TERN_XFER_ENDED:
@@ -326,6 +353,8 @@ static void put_done(struct tern_op *op, int status)
 	struct tern_peer *peer = x->peer;
 
 	(void)status; /* a failure is the link's, whose end is on its way */
+	if (put->slot)
+		tern_stage_put_done(TERN_TAKE(put->slot));
 	put->xfer = NULL;
 	peer->put_op_count--;
 	x->puts_out--;
@@ -356,15 +385,28 @@ static int put_chunk(struct tern_xfer *x)
 		x->state == TERN_XFER_WRITING ? tern_rail_next(x) : tern_peer_conn(peer);
 	struct tern_put_op *put = free_put_op(peer);
 	uint64_t n = TERN_MIN(conn->chunk_bytes, x->buf.bytes - x->issued);
+	struct tern_stage_slot *slot = NULL;
+	struct tern_mem *mem = x->buf.mem;
+	uint64_t offset = x->buf.offset + x->issued;
 	int r;
 
 	if (!put)
 		return -EAGAIN;
+	if (tern_stage_needed(x)) {
+		slot = tern_stage_next(x);
+		if (!slot)
+			return x->stage.status ? x->stage.status : -EINPROGRESS;
+		mem = slot->mem;
+		offset = slot->offset;
+		n = slot->bytes;
+	}
 	put->op.done = put_done;
-	r = conn->port->ops->put(conn, &put->op, x->buf.mem, x->buf.offset + x->issued, n,
-		&x->region, x->issued);
+	r = conn->port->ops->put(conn, &put->op, mem, offset, n, &x->region, x->issued);
 	if (r < 0)
 		return -EAGAIN;
+	if (slot)
+		tern_stage_put(slot);
+	put->slot = slot;
 	put->xfer = x;
 	put->bytes = n;
 	peer->put_op_count++;
@@ -379,6 +421,9 @@ static void finish_writing(struct tern_xfer *x)
 	tern_list_remove(&x->queue);
 	if (x->cancelled)
 		x->result = -ECANCELED;
+	else if (x->stage.status)
+		x->result = x->stage.status;
+	tern_stage_drop(x);
 	tern_xfer_enter(x, TERN_XFER_FINISHING);
 	tern_list_push(&x->peer->pending, &x->queue);
 }
@@ -392,20 +437,22 @@ void tern_send_settled(struct tern_xfer *x)
 
 int tern_send_write(struct tern_xfer *x)
 {
+	bool over = x->cancelled || x->stage.status;
 	int r = 0;
 
-	if (x->stale && x->issued < x->buf.bytes && !x->cancelled)
+	if (x->stale && x->issued < x->buf.bytes && !over)
 		return x->state == TERN_XFER_WRITING ? -EINPROGRESS : -EAGAIN;
 	if (x->state != TERN_XFER_WRITING) { /* sent again by the stream: all of it */
 		while (r == 0 && x->issued < x->buf.bytes)
 			r = put_chunk(x);
-		return r;
+		return r == -EINPROGRESS ? -EAGAIN : r;
 	}
-	if (!x->cancelled && x->issued < x->buf.bytes)
+	if (!over && x->issued < x->buf.bytes)
 		r = put_chunk(x);
-	if (r < 0)
+	over = x->cancelled || x->stage.status;
+	if (r < 0 && !over)
 		return r;
-	if (x->cancelled || x->issued == x->buf.bytes) {
+	if (over || x->issued == x->buf.bytes) {
 		r = tern_rails_settle(x);
 		if (r == 0)
 			finish_writing(x);
@@ -433,11 +480,12 @@ void tern_send_lost(struct tern_xfer *x)
 	tern_assert(x->puts_out == 0);
 	x->cancel_told = false;
 	x->rails_used = x->rails_asked = x->rails_confirmed = 0;
+	tern_stage_lost(x);
+	if (x->state == TERN_XFER_WRITING && !tern_list_linked(&x->queue))
+		tern_list_push(&x->peer->writing, &x->queue);
 	if (x->issued == 0)
 		return;
 	x->issued = 0;
-	if (x->state == TERN_XFER_WRITING && !tern_list_linked(&x->queue))
-		tern_list_push(&x->peer->writing, &x->queue);
 	if (x->state == TERN_XFER_FINISHING && x->result == 0) {
 		tern_list_remove(&x->queue);
 		tern_xfer_enter(x, TERN_XFER_WRITING);
@@ -534,7 +582,7 @@ void tern_send_cancel(struct tern_xfer *x)
 		break;
 	case TERN_XFER_WRITING: /* the next turn stops it */
 		x->cancelled = true;
-		if (x->stale && !tern_list_linked(&x->queue))
+		if ((x->stale || x->stage.stager) && !tern_list_linked(&x->queue))
 			tern_list_push(&peer->writing, &x->queue);
 		tern_peer_pump(peer);
 		break;
@@ -552,6 +600,7 @@ void tern_send_cancel(struct tern_xfer *x)
 	case TERN_XFER_READING:
 	case TERN_XFER_ANSWERING:
 	case TERN_XFER_FILLING:
+	case TERN_XFER_LANDING:
 	case TERN_XFER_HELD:
 	case TERN_XFER_STATE_COUNT:
 		tern_never("not a send");

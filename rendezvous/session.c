@@ -8,7 +8,8 @@
  * comes late counts as one: our own standstill is no silence of theirs.
  *
  * The end is in two steps: tern_peer_down() stops everything and closes the links; when
- * the last of them is gone, and with it all access to memory, end_call ends the requests.
+ * the last of them is gone, and the last copy from or to a GPU has ended, and with them
+ * all access to memory, end_call ends the requests.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -675,6 +676,15 @@ static void end_receives(struct tern_peer *peer)
 	}
 }
 
+/* Receives that have come, but are not on the device yet. */
+static bool any_landing(const struct tern_peer *peer)
+{
+	tern_list_for_each (n, &peer->xfers)
+		if (tern_list_entry(n, struct tern_xfer, all)->state == TERN_XFER_LANDING)
+			return true;
+	return false;
+}
+
 static void goodbye(struct tern_peer *peer)
 {
 	if (peer->state != TERN_PEER_STATE_UP)
@@ -684,7 +694,8 @@ static void goodbye(struct tern_peer *peer)
 	if (!peer->fin_sent && ((peer->fin_wanted && !sends_left(peer)) ||
 				       (peer->fin_received && peer->arrival_count == 0)))
 		say_fin(peer);
-	if (has_parted(peer) && peer->arrival_count == 0 && tern_stream_ack(peer) == 0)
+	if (has_parted(peer) && peer->arrival_count == 0 && !any_landing(peer) &&
+		tern_stream_ack(peer) == 0)
 		tern_peer_down(peer, 0);
 }
 
@@ -696,7 +707,8 @@ static void end_call(struct tern_deferred *deferred)
 		goodbye(peer);
 		return;
 	}
-	if (peer->link_count > 0)
+	/* Until then somebody may be at the memory of its requests. */
+	if (peer->link_count > 0 || peer->copy_count > 0)
 		return;
 	if (!peer->finished) {
 		end_requests(peer);
@@ -708,6 +720,12 @@ static void end_call(struct tern_deferred *deferred)
 	}
 	if (peer->freed)
 		tern_peer_destroy(peer);
+}
+
+void tern_peer_settled(struct tern_peer *peer)
+{
+	if (peer->state == TERN_PEER_STATE_DOWN)
+		defer_end(peer);
 }
 
 void tern_peer_maybe_finish(struct tern_peer *peer)

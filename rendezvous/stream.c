@@ -45,7 +45,7 @@ static void told(struct tern_peer *peer)
 {
 	peer->told_ack = peer->rx_seq;
 	peer->untold_bytes = 0;
-	peer->credit_rx.told = peer->credit_rx.granted;
+	tern_credit_told(&peer->credit_rx);
 	peer->ack_due = false;
 	peer->starved_told = !tern_list_empty(&peer->starved);
 }
@@ -69,6 +69,20 @@ static int give_kept(struct tern_peer *peer, const struct tern_retained *e)
 		e->bytes - e->head_bytes);
 }
 
+/* What a DONE that is sent again says is there. If it cannot be had from the device any
+ * more, the DONE says that. */
+static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
+{
+	int r = tern_send_write(e->xfer);
+
+	if (r == 0 || r == -EAGAIN)
+		return r;
+	e->xfer->result = r;
+	e->xfer = NULL;
+	tern_header_set_status(tern_retain_data(&peer->retain, e), r);
+	return 0;
+}
+
 int tern_stream_flush(struct tern_peer *peer)
 {
 	struct tern_retain *retain = &peer->retain;
@@ -80,7 +94,7 @@ int tern_stream_flush(struct tern_peer *peer)
 
 		if (tern_renew_retained(peer, e) < 0)
 			return -EAGAIN;
-		if (e->xfer && tern_send_write(e->xfer) < 0)
+		if (e->xfer && repeat_puts(peer, e) < 0)
 			return -EAGAIN;
 		if (give_kept(peer, e) < 0)
 			return -EAGAIN;

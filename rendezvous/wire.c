@@ -112,6 +112,11 @@ bool tern_header_has_region(const void *encoded)
 	       TERN_FLAG_REGION;
 }
 
+void tern_header_set_status(void *encoded, int status)
+{
+	tern_put_le16((unsigned char *)encoded + OFF_STATUS, (uint16_t)status);
+}
+
 size_t tern_header_set_region(
 	void *encoded, size_t head_bytes, const struct tern_region *region)
 {

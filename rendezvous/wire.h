@@ -39,7 +39,7 @@
 #include "transport/fabric.h"
 
 #define TERN_WIRE_MAGIC   0x4e54u
-#define TERN_WIRE_VERSION 2u
+#define TERN_WIRE_VERSION 3u
 
 #define TERN_HEADER_BYTES 64u
 #define TERN_NAME_MAX     255u
@@ -122,6 +122,8 @@ void tern_header_restamp(void *encoded, uint32_t epoch);
 uint8_t tern_header_type(const void *encoded);
 uint32_t tern_header_src(const void *encoded);
 bool tern_header_has_region(const void *encoded);
+/* Another status. */
+void tern_header_set_status(void *encoded, int status);
 /* Another region in the place of the one that it has; NULL: none. Its new length. */
 size_t tern_header_set_region(
 	void *encoded, size_t head_bytes, const struct tern_region *region);

@@ -29,26 +29,29 @@ void tern_xfer_init(
 	};
 	tern_list_init(&x->queue);
 	tern_match_node_init(&x->node);
+	tern_stage_init(x);
 	tern_list_push(&channel->peer->xfers, &x->all);
 }
 
 /* Which states may follow which: the diagram in rendezvous.h, as bits. */
 #define TO(state) (1u << TERN_XFER_##state)
 static const uint32_t edges[TERN_XFER_STATE_COUNT] = {
-	[TERN_XFER_QUEUED] = TO(ANNOUNCED) | TO(WRITING) | TO(FINISHING) | TO(ENDED),
+	[TERN_XFER_QUEUED] =
+		TO(ANNOUNCED) | TO(WRITING) | TO(FINISHING) | TO(FLUSHING) | TO(ENDED),
 	[TERN_XFER_ANNOUNCED] = TO(WRITING) | TO(FINISHING) | TO(FLUSHING) | TO(ENDED),
-	[TERN_XFER_WRITING] = TO(FINISHING) | TO(ENDED),
-	[TERN_XFER_FINISHING] = TO(WRITING) | TO(UNACKED) | TO(ENDED),
-	[TERN_XFER_UNACKED] = TO(ENDED),
+	[TERN_XFER_WRITING] = TO(FINISHING) | TO(FLUSHING) | TO(ENDED),
+	[TERN_XFER_FINISHING] = TO(WRITING) | TO(UNACKED) | TO(FLUSHING) | TO(ENDED),
+	[TERN_XFER_UNACKED] = TO(FLUSHING) | TO(ENDED),
 	[TERN_XFER_POSTED] = TO(ADVERTISED) | TO(ALLOCATING) | TO(PEEKING) | TO(READING) |
-			     TO(ANSWERING) | TO(FLUSHING) | TO(ENDED),
+			     TO(ANSWERING) | TO(LANDING) | TO(FLUSHING) | TO(ENDED),
 	[TERN_XFER_ADVERTISED] = TO(POSTED) | TO(FLUSHING) | TO(ENDED),
-	[TERN_XFER_ALLOCATING] = TO(READING) | TO(ANSWERING) | TO(ENDED),
+	[TERN_XFER_ALLOCATING] = TO(READING) | TO(ANSWERING) | TO(LANDING) | TO(ENDED),
 	[TERN_XFER_PEEKING] =
 		TO(ALLOCATING) | TO(READING) | TO(ANSWERING) | TO(HELD) | TO(ENDED),
-	[TERN_XFER_READING] = TO(ANSWERING) | TO(ENDED),
+	[TERN_XFER_READING] = TO(ANSWERING) | TO(FLUSHING) | TO(ENDED),
 	[TERN_XFER_ANSWERING] = TO(FILLING) | TO(FLUSHING) | TO(ENDED),
-	[TERN_XFER_FILLING] = TO(FLUSHING) | TO(ENDED),
+	[TERN_XFER_FILLING] = TO(LANDING) | TO(FLUSHING) | TO(ENDED),
+	[TERN_XFER_LANDING] = TO(FLUSHING) | TO(ENDED),
 	[TERN_XFER_FLUSHING] = TO(ENDED),
 	[TERN_XFER_HELD] = TO(ENDED),
 };
@@ -137,12 +140,13 @@ struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id)
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access)
 {
 	struct tern_conn *conn = tern_peer_conn(x->peer);
+	const struct tern_buf *buf = x->stage.bounce.mem ? &x->stage.bounce : &x->buf;
 	int r;
 
 	if (x->exposed)
 		return 0;
 	r = conn->port->ops->expose(
-		conn, x->buf.mem, x->buf.offset, x->buf.bytes, access, &x->region);
+		conn, buf->mem, buf->offset, buf->bytes, access, &x->region);
 	x->exposed = r == 0;
 	return r;
 }
@@ -185,6 +189,7 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 	bool held = x->state == TERN_XFER_HELD;
 
 	tern_assert(!x->exposed);
+	tern_stage_fini(x);
 	tern_list_remove(&x->queue);
 	tern_match_remove(&x->peer->match, &x->node);
 	tern_xfer_forget_id(x);
@@ -223,7 +228,9 @@ static void flushed(struct tern_op *op, int status)
 	struct tern_xfer *x = tern_container_of(op, struct tern_xfer, op);
 
 	(void)status;
-	tern_xfer_complete(x, x->result);
+	x->withdrawing = false;
+	if (x->stage.copies == 0)
+		tern_xfer_complete(x, x->result);
 }
 
 int tern_xfer_withdraw(struct tern_xfer *x, int status)
@@ -237,6 +244,17 @@ int tern_xfer_withdraw(struct tern_xfer *x, int status)
 	if (port->ops->withdraw(port, &x->op, &x->region) != -EINPROGRESS)
 		return 0;
 	x->told = false;
+	x->withdrawing = true;
+	x->result = status;
+	tern_xfer_enter(x, TERN_XFER_FLUSHING);
+	return -EINPROGRESS;
+}
+
+/* Its copies under way cannot be taken back. */
+static int await_copies(struct tern_xfer *x, int status)
+{
+	if (x->stage.copies == 0)
+		return 0;
 	x->result = status;
 	tern_xfer_enter(x, TERN_XFER_FLUSHING);
 	return -EINPROGRESS;
@@ -246,7 +264,8 @@ void tern_xfer_end(struct tern_xfer *x, int status)
 {
 	tern_list_remove(&x->queue);
 	tern_match_remove(&x->peer->match, &x->node);
-	if (tern_xfer_withdraw(x, status) == 0)
+	tern_stage_drop(x);
+	if (tern_xfer_withdraw(x, status) == 0 && await_copies(x, status) == 0)
 		tern_xfer_complete(x, status);
 }
 

@@ -6,6 +6,9 @@
  *
  * A stream's steps are the worker's own, one receive for each: no gradient counts twice.
  * How many versions the chunk has moved on since the worker was sent it is its staleness.
+ *
+ * When a worker is lost its streams end where they are: the others go on with their own
+ * steps, and nobody makes up for those that it had left.
  */
 #include "server/internal.h"
 
@@ -32,6 +35,7 @@ int async_init(struct chunk *c)
 			r = tern_pool_get(s->store, bytes, &t->copy);
 		if (r < 0)
 			return r == -EAGAIN ? -ENOMEM : r;
+		chunk_pin(c, &t->gradient);
 	}
 	return 0;
 }
@@ -62,6 +66,8 @@ static void send_copy(struct stream *t)
 	struct tern_tensor tensor = {
 		.buf = t->copy, .shape = tern_shape_1d(TERN_F32, c->plan->count)};
 
+	if (c->server->workers[t->worker]->gone)
+		return;
 	t->seen = c->version;
 	t->parameter_req.done = copy_sent;
 	t->parameter_req.arg = t;
@@ -75,11 +81,11 @@ static void apply_one(struct tern_job *job)
 	struct chunk *c = tern_container_of(job, struct chunk, job);
 	struct stream *t = tern_list_first(&c->ready, struct stream, node);
 	const float *gradient = tern_buf_ptr(&t->gradient);
-	struct tern_update u = chunk_update(c, c->version + 1, &gradient, 1, 1.0f, 1.0f);
 
-	u.w_in = u.w_out = chunk_w(c, 0);
-	tern_update_run(&u);
-	memcpy(tern_buf_ptr(&t->copy), u.w_out, c->plan->count * sizeof(float));
+	chunk_apply(c, 0, 0, &gradient, 1, 1.0f);
+	if (c->status == 0)
+		memcpy(tern_buf_ptr(&t->copy), chunk_w(c, 0),
+			c->plan->count * sizeof(float));
 }
 
 static void one_applied(struct tern_job *job)
@@ -90,6 +96,8 @@ static void one_applied(struct tern_job *job)
 	uint64_t staleness = c->version - t->seen;
 
 	c->busy = false;
+	if (chunk_failed(c))
+		return;
 	c->version++;
 	s->stats.gradients_added++;
 	s->stats.staleness[TERN_MIN(staleness, (uint64_t)TERN_STALENESS_BINS - 1)]++;
@@ -130,7 +138,8 @@ static void receive(struct stream *t)
 	struct chunk *c = t->chunk;
 	struct tern_server *s = c->server;
 
-	if (t->step >= tern_ps_job_steps_of(&s->job, t->worker))
+	if (t->step >= tern_ps_job_steps_of(&s->job, t->worker) ||
+		s->workers[t->worker]->gone)
 		return;
 	t->gradient_req.done = gradient_arrived;
 	t->gradient_req.arg = t;

@@ -5,6 +5,8 @@
  *     server.c  who is here: joining, goodbye, failure
  *     shard.c   the parameters held here: memory, versions, the sends of a version
  *     sync.c    the step machine of a chunk
+ *     lease.c   who computes which slot, and what happens when a worker is lost
+ *     others.c  the servers of a job among themselves
  *     norm.c    the number over all chunks and servers that a step may need
  *     async.c   gradients applied as they come
  */
@@ -16,7 +18,6 @@
 #include "base/env.h"
 #include "ps/job.h"
 #include "ps/plan.h"
-#include "ps/sum.h"
 #include "ps/talk.h"
 #include "server/server.h"
 #include "transport/context.h"
@@ -28,8 +29,17 @@ struct server_peer {
 	struct tern_peer *peer;
 	struct tern_talk talk;
 	struct tern_channel *data;
-	bool is_worker, is_server, said_bye, gone;
+	bool is_worker, is_server, said_bye;
+	bool gone; /* nothing may be posted any more */
+	bool lost; /* a worker that the job goes on without */
 	uint32_t index;
+	uint32_t in_place_count; /* gradients that are read in its memory, or will be */
+};
+
+/* Who computes a slot. */
+struct lease {
+	struct server_peer *holder; /* NULL: lost, and nobody has taken the slot yet */
+	uint64_t generation;        /* of the taking; 0: as the job began */
 };
 
 /*
@@ -52,6 +62,9 @@ struct gradient { /* of one slot */
 	struct tern_req req;
 	struct chunk *chunk;
 	struct tern_buf room;
+	struct server_peer *from; /* whom it is being received from; NULL: nobody */
+	struct server_peer
+		*in_place; /* in whose memory it is read, or will be; else NULL */
 	bool arrived;
 };
 
@@ -68,9 +81,9 @@ struct chunk {
 	uint32_t number; /* in the plan */
 	enum chunk_state state;
 	uint64_t version;
-	struct tern_buf w[2]; /* by parity of the version */
-	float *m, *v;
-	float *mean; /* two-phase steps: the summed gradient */
+	struct tern_buf w[2];            /* by parity of the version */
+	struct tern_updater_chunk *kept; /* the updater's: what only it needs */
+	int status;                      /* of the updater, in the last job */
 	double squares;
 	struct gradient *gradients; /* sync: [slots] */
 	unsigned arrived_count;
@@ -110,6 +123,14 @@ struct tern_server {
 	struct server_peer **workers; /* [job.workers] */
 	uint32_t joined_count, bye_count;
 
+	/* lease.c */
+	struct lease *leases;    /* sync: [slots] */
+	uint32_t *owners;        /* server 0, sync: [slots]: whom they were given to */
+	uint64_t generation;     /* server 0: of the newest decision */
+	uint32_t lost_count;     /* workers */
+	char first_loss[400];    /* why the first one was */
+	struct tern_list extras; /* duplicates that are still to come */
+
 	struct tern_ps_job job;
 	uint32_t index; /* which server this is */
 	struct tern_plan plan;
@@ -122,13 +143,13 @@ struct tern_server {
 	struct chunk *chunks;
 	uint32_t chunk_count;
 	struct tern_list holding;
-	uint64_t staging_left;
+	uint64_t staging_left, staging_bytes; /* of the budget */
+	uint64_t staging_most;                /* what all chunks at once need */
 	unsigned jobs_out;
 
+	struct server_peer *to_zero; /* others.c */
+
 	/* norm.c */
-	struct server_peer **servers; /* server 0: the others; others: [0] */
-	uint32_t server_count;        /* connected */
-	struct server_peer *to_zero;
 	uint32_t summed_count;
 	uint64_t norm_step;
 	struct norm_share *shares;
@@ -144,6 +165,9 @@ struct tern_server {
 void server_fail(struct tern_server *s, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void server_maybe_start(struct tern_server *s);
+void server_maybe_end(struct tern_server *s);
+void server_refuse(struct server_peer *p, const char *text);
+void server_updater_note(struct tern_server *s);
 void server_note(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
@@ -152,8 +176,13 @@ int shard_init(struct tern_server *s);
 void shard_fini(struct tern_server *s);
 float *chunk_w(const struct chunk *c, uint64_t version);
 void chunk_publish(struct chunk *c); /* sends its version to every worker */
-struct tern_update chunk_update(const struct chunk *c, uint64_t step,
-	const float *const *g, unsigned n, float scale, float clip);
+/* In a job: from version `from` into `to`, which may be the same, with the mean of n
+ * gradients, or with what was summed if g is NULL. */
+void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const *g,
+	unsigned n, float clip);
+/* After a job: whether it failed, which has ended the server. */
+bool chunk_failed(struct chunk *c);
+void chunk_pin(struct chunk *c, const struct tern_buf *buf);
 void chunk_submit(
 	struct chunk *c, void (*run)(struct tern_job *), void (*done)(struct tern_job *));
 
@@ -162,14 +191,30 @@ void sync_start(struct tern_server *s);
 void sync_next(struct tern_server *s); /* more budget: let the next chunks gather */
 void sync_apply(struct chunk *c, double clip);
 void sync_sends_ended(struct chunk *c);
+/* The slot has a new holder, who sends what belongs to `version` and all later ones. */
+void sync_taken(struct tern_server *s, uint32_t slot, uint64_t version);
+
+/* lease.c */
+int lease_init(struct tern_server *s);
+void lease_fini(struct tern_server *s);
+void lease_start(struct tern_server *s);
+void lease_lost(struct server_peer *worker, bool known, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+void lease_on_lost(struct server_peer *p, const json_t *message);
+void lease_on_take(struct server_peer *p, const json_t *message);
+void lease_on_bye(struct tern_server *s);
+void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t last);
+
+/* others.c */
+int others_connect(struct tern_server *s);
+void others_lost(struct server_peer *p, int status, const char *name);
+bool others_are_connected(const struct tern_server *s);
+struct server_peer *others_find(const struct tern_server *s, uint32_t index);
 
 /* norm.c */
 int norm_init(struct tern_server *s);
 void norm_chunk_summed(struct chunk *c);
 void norm_fini(struct tern_server *s);
-void norm_peer_ready(struct server_peer *p);
-bool norm_is_connected(const struct tern_server *s);
-int norm_connect(struct tern_server *s);
 
 /* async.c */
 int async_init(struct chunk *c);

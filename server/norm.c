@@ -9,9 +9,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
-
-#include "base/clock.h"
 
 static uint64_t partials_key(void)
 {
@@ -61,92 +58,6 @@ void norm_fini(struct tern_server *s)
 	free(s->total_reqs);
 }
 
-/* ---- connections ---- */
-
-static void nothing_heard(struct tern_talk *talk, const json_t *message)
-{
-	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
-	const char *text = json_string_value(json_object_get(message, "text"));
-
-	server_fail(
-		p->server, -ECANCELED, "server 0: %s", text ? text : "it sent nonsense");
-}
-
-static void zero_event(
-	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
-{
-	struct server_peer *p = arg;
-	struct tern_server *s = p->server;
-
-	(void)peer;
-	if (event == TERN_PEER_UP) {
-		server_maybe_start(s);
-	} else if (event == TERN_PEER_DOWN) {
-		p->gone = true;
-		p->talk.closed = true;
-		if (status) /* a goodbye: it has served all its workers */
-			server_fail(s, status, "server 0 at %s is gone: %s",
-				s->job.servers[0], tern_status_text(status));
-		tern_defer(s->opts.ctx, &s->end_call);
-	}
-}
-
-/* Once the job is known: every server but 0 connects to 0. */
-int norm_connect(struct tern_server *s)
-{
-	struct server_peer *p;
-	char name[32];
-	int r;
-
-	if (s->index == 0 || s->to_zero)
-		return 0;
-	p = calloc(1, sizeof(*p));
-	if (!p)
-		return -ENOMEM;
-	snprintf(name, sizeof(name), "server %u", s->index);
-	p->server = s;
-	p->talk.pool = s->staging;
-	p->talk.heard = nothing_heard;
-	r = tern_connect(s->opts.ctx, s->job.servers[0],
-		&(struct tern_peer_opts){
-			.event = zero_event, .arg = p, .name = name, .pool = s->staging},
-		&p->peer);
-	if (r < 0) {
-		free(p);
-		return r;
-	}
-	tern_list_push(&s->peers, &p->node);
-	s->to_zero = p;
-	r = tern_channel_open(p->peer, TERN_PS_CHANNEL_DATA, &p->data);
-	if (r == 0)
-		r = tern_talk_open(&p->talk, p->peer);
-	if (r == 0)
-		tern_talk_say(&p->talk, json_pack("{s:s, s:I}", "type", "peer", "server",
-						(json_int_t)s->index));
-	return r;
-}
-
-static struct server_peer *server_peer_of(const struct tern_server *s, uint32_t index)
-{
-	tern_list_for_each (n, &s->peers) {
-		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
-
-		if (p->is_server && p->index == index && !p->gone)
-			return p;
-	}
-	return NULL;
-}
-
-bool norm_is_connected(const struct tern_server *s)
-{
-	if (s->index != 0)
-		return s->to_zero != NULL;
-	for (uint32_t i = 1; i < s->job.server_count; i++)
-		if (chunks_of(s, i) && !server_peer_of(s, i))
-			return false;
-	return true;
-}
-
 /* ---- the exchange ---- */
 
 static void apply_all(struct tern_server *s, double norm)
@@ -185,9 +96,9 @@ static void add_up(struct tern_server *s)
 			.buf = s->total, .shape = tern_shape_1d(TERN_F64, 1)};
 
 		s->shares[i].arrived = false;
-		if (chunks_of(s, i) && server_peer_of(s, i))
-			tern_send(server_peer_of(s, i)->data, &s->total_reqs[i],
-				total_key(), s->norm_step, &tensor, NULL, TERN_URGENT);
+		if (chunks_of(s, i) && others_find(s, i))
+			tern_send(others_find(s, i)->data, &s->total_reqs[i], total_key(),
+				s->norm_step, &tensor, NULL, TERN_URGENT);
 	}
 	apply_all(s, norm);
 }
@@ -250,7 +161,7 @@ static void open_exchange(struct tern_server *s)
 		share->index = i;
 		share->req.done = share_arrived;
 		share->req.arg = share;
-		tern_recv(server_peer_of(s, i)->data, &share->req, partials_key(),
+		tern_recv(others_find(s, i)->data, &share->req, partials_key(),
 			s->norm_step, &share->buf, NULL, 0);
 	}
 }

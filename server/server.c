@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who is here. A process says what it is in its first message; the first worker's message
- * is the job, and later ones are compared with it. The steps start when all workers and,
- * if a norm over all servers is needed, all servers are here.
+ * is the job, and later ones are compared with it. The steps start when all workers are
+ * here, on server 0 when all other servers have said so too: whoever has seen a version
+ * knows that everybody has joined everywhere. A loss before that is the end of the job;
+ * later ones are lease.c's (workers), or the end of it (servers).
  *
  * The end: `over` is set once, with its status and sentence; workers that need to know
  * are told, connections are closed in order, and ended() is called when they are or after
@@ -19,7 +21,7 @@
 #define LEAVING_NS    (2 * TERN_NS_PER_S)
 #define STAGING_BYTES (256ull << 20)
 #define STAGING_SLAB  (64ull << 20)
-#define TALK_BYTES    (64ull << 20)
+#define STAGING_MOST  (64ull << 30) /* a pool's limit: the budget is what bounds it */
 
 void server_note(struct tern_server *s, const char *fmt, ...)
 {
@@ -32,6 +34,28 @@ void server_note(struct tern_server *s, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	s->opts.note(s->opts.arg, text);
+}
+
+void server_updater_note(struct tern_server *s)
+{
+	char note[400];
+
+	tern_updater_take_note(s->opts.updater, note, sizeof(note));
+	if (*note)
+		server_note(s, "%s", note);
+}
+
+/* What a device holds for this server. */
+static void note_memory(struct tern_server *s)
+{
+	char note[400];
+	uint64_t bytes = tern_updater_take_note(s->opts.updater, note, sizeof(note));
+
+	if (*note)
+		server_note(s, "%s", note);
+	if (bytes)
+		server_note(s, "server %u holds %llu bytes on %s", s->index,
+			(unsigned long long)bytes, s->opts.updater->name);
 }
 
 /* ---- the end ---- */
@@ -66,10 +90,10 @@ static void end_timer(struct tern_timer *timer)
 	tell_end(tern_container_of(timer, struct tern_server, end_timer));
 }
 
+/* The listener stays as long as the context: a goodbye may need a connection to be
+ * restored. */
 static void leave(struct tern_server *s)
 {
-	tern_listener_free(s->listener);
-	s->listener = NULL;
 	tern_list_for_each (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
@@ -106,7 +130,7 @@ void tern_server_stop(struct tern_server *s, const char *why)
 
 /* ---- joining ---- */
 
-static void refuse(struct server_peer *p, const char *text)
+void server_refuse(struct server_peer *p, const char *text)
 {
 	server_note(p->server, "%s was refused: %s", tern_peer_name(p->peer), text);
 	tern_talk_say(&p->talk, json_pack("{s:s, s:s}", "type", "refused", "text", text));
@@ -123,16 +147,23 @@ static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t 
 		return r;
 	s->has_job = true;
 	s->index = index;
+	*s->opts.updater->error = '\0';
 	s->workers = calloc(job->workers, sizeof(struct server_peer *));
 	r = s->workers ? tern_plan_init(&s->plan, job->element_count, job->server_count)
 		       : -ENOMEM;
 	if (r == 0)
 		r = shard_init(s);
+	if (r == 0)
+		r = lease_init(s);
 	if (r == 0 && job->clip_norm > 0)
 		r = norm_init(s);
 	if (r < 0)
-		snprintf(why->text, sizeof(why->text), "no room for the parameters: %s",
-			tern_status_text(r));
+		snprintf(why->text, sizeof(why->text),
+			"no room for the parameters: %.300s",
+			*s->opts.updater->error ? s->opts.updater->error
+						: tern_status_text(r));
+	else
+		note_memory(s);
 	return r;
 }
 
@@ -182,11 +213,11 @@ static void on_join(struct server_peer *p, const json_t *message)
 	if (s->over || p->is_worker || p->is_server)
 		return;
 	if (!take_job(p, message, &index, &why)) {
-		refuse(p, why.text);
+		server_refuse(p, why.text);
 		return;
 	}
 	if (s->workers[index]) {
-		refuse(p, "a worker of that number is here already");
+		server_refuse(p, "a worker of that number is here already");
 		return;
 	}
 	p->is_worker = true;
@@ -196,20 +227,33 @@ static void on_join(struct server_peer *p, const json_t *message)
 	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "welcome"));
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
-	if (s->job.clip_norm > 0 && norm_connect(s) < 0)
+	if (s->joined_count == s->job.workers && others_connect(s) < 0)
 		server_fail(
 			s, -EINVAL, "server 0 at %s: not an address", s->job.servers[0]);
 	server_maybe_start(s);
 }
 
+/* `arithmetic` is empty where no norm is added up. */
 static void on_peer(struct server_peer *p, const json_t *message)
 {
 	const json_t *server = json_object_get(message, "server");
+	const char *arithmetic =
+		json_string_value(json_object_get(message, "arithmetic"));
+	const char *mine = p->server->opts.updater->fingerprint;
+	char text[400];
 
 	if (p->is_worker || p->is_server || !json_is_integer(server) ||
 		json_integer_value(server) < 1 ||
 		json_integer_value(server) >= TERN_SERVERS_MAX) {
-		refuse(p, "a server says its number, from 1");
+		server_refuse(p, "a server says its number, from 1");
+		return;
+	}
+	if (arithmetic && *arithmetic && strcmp(arithmetic, mine) != 0) {
+		snprintf(text, sizeof(text),
+			"server %d computes with \"%.120s\", server 0 with \"%s\": norms "
+			"are added up from both, and need the same",
+			(int)json_integer_value(server), arithmetic, mine);
+		server_refuse(p, text);
 		return;
 	}
 	p->is_server = true;
@@ -219,11 +263,11 @@ static void on_peer(struct server_peer *p, const json_t *message)
 
 void server_maybe_start(struct tern_server *s)
 {
-	if (s->running || s->over || !s->has_job || s->joined_count < s->job.workers)
-		return;
-	if (s->job.clip_norm > 0 && !norm_is_connected(s))
+	if (s->running || s->over || !s->has_job || s->joined_count < s->job.workers ||
+		!others_are_connected(s))
 		return;
 	s->running = true;
+	lease_start(s);
 	if (s->job.mode == TERN_MODE_SYNC)
 		sync_start(s);
 	else
@@ -237,30 +281,50 @@ static void on_bye(struct server_peer *p)
 	if (!p->is_worker || p->said_bye)
 		return;
 	p->said_bye = true;
-	if (++s->bye_count == s->job.workers && !s->over) {
-		s->over = true;
-		leave(s);
+	s->bye_count++;
+	lease_on_bye(s);
+	server_maybe_end(s);
+}
+
+/* Everybody is accounted for. One who said goodbye saw the results safe. */
+void server_maybe_end(struct tern_server *s)
+{
+	if (s->over || !s->running || s->bye_count + s->lost_count < s->job.workers)
+		return;
+	if (s->bye_count == 0) {
+		server_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
+		return;
 	}
+	s->over = true;
+	leave(s);
 }
 
 static void heard(struct tern_talk *talk, const json_t *message)
 {
 	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
 	const char *type = tern_talk_type(message);
-	const char *text;
+	const char *text = json_string_value(json_object_get(message, "text"));
 
+	if (p->gone)
+		return; /* it was cut off while this was on its way */
 	if (strcmp(type, "join") == 0) {
 		on_join(p, message);
 	} else if (strcmp(type, "peer") == 0) {
 		on_peer(p, message);
 	} else if (strcmp(type, "bye") == 0) {
 		on_bye(p);
+	} else if (strcmp(type, "take") == 0 && p->is_worker) {
+		lease_on_take(p, message);
+	} else if (strcmp(type, "failed") == 0 && p->is_worker) {
+		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer),
+			text ? text : "it gave up");
+	} else if (strcmp(type, "lost") == 0 && p->is_server) {
+		lease_on_lost(p, message);
 	} else if (strcmp(type, "abort") == 0 && (p->is_worker || p->is_server)) {
-		text = json_string_value(json_object_get(message, "text"));
 		server_fail(p->server, -ECANCELED, "%s: %s", tern_peer_name(p->peer),
 			text ? text : "it gave up");
 	} else {
-		refuse(p, "a message that this server does not know");
+		server_refuse(p, "a message that this server does not know");
 	}
 }
 
@@ -284,11 +348,11 @@ static void on_event(
 	case TERN_PEER_DOWN:
 		p->gone = true;
 		p->talk.closed = true;
-		/* A server that says goodbye has served all its workers. */
-		if ((p->is_worker && !p->said_bye) || (p->is_server && status))
-			server_fail(s, status ? status : -EPIPE, "%s is gone: %s",
-				tern_peer_name(peer),
+		if (p->is_worker && !p->said_bye)
+			lease_lost(p, false, "%s is gone: %s", tern_peer_name(peer),
 				status ? tern_status_text(status) : "it left too early");
+		if (p->is_server)
+			others_lost(p, status, tern_peer_name(peer));
 		tern_defer(s->opts.ctx, &s->end_call);
 		break;
 	}
@@ -297,7 +361,7 @@ static void on_event(
 static void on_accept(struct tern_peer *peer, void *arg)
 {
 	struct tern_server *s = arg;
-	struct server_peer *p = calloc(1, sizeof(*p));
+	struct server_peer *p = s->over ? NULL : calloc(1, sizeof(*p));
 	char name[32];
 
 	if (!p) {
@@ -333,12 +397,12 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	s->env = tern_context_env(opts->ctx);
 	tern_list_init(&s->peers);
 	tern_list_init(&s->holding);
+	tern_list_init(&s->extras);
 	tern_list_init(&s->end_call.link);
 	s->end_call.call = end_call;
 	if (!s->opts.staging_bytes)
 		s->opts.staging_bytes = STAGING_BYTES;
-	s->staging_left = s->opts.staging_bytes;
-	pool.max_bytes = tern_align_up(s->opts.staging_bytes + TALK_BYTES, STAGING_SLAB);
+	pool.max_bytes = STAGING_MOST;
 	r = tern_pool_new(opts->domain, &pool, &s->staging);
 	if (r == 0)
 		r = tern_listen(
@@ -372,6 +436,7 @@ void tern_server_free(struct tern_server *s)
 	if (!s)
 		return;
 	shard_fini(s);
+	lease_fini(s);
 	norm_fini(s);
 	while ((n = tern_list_pop(&s->peers)))
 		free(tern_list_entry(n, struct server_peer, node));

@@ -2,7 +2,8 @@
 /*
  * The parameter server: one process's share of the parameters. It knows nothing of the
  * job until the first worker brings it; then it waits for all workers, runs the steps,
- * and ends when all have said goodbye. See training.md's "A step on the wire".
+ * and ends when all that are left have said goodbye. See training.md's "A step on the
+ * wire".
  *
  * Everything happens on the context's thread, except arithmetic, which is submitted to
  * the context's environment.
@@ -12,7 +13,7 @@
 
 #include <tern/context.h>
 
-#include "kernels/kernels.h"
+#include "ps/updater.h"
 
 struct tern_server;
 
@@ -28,11 +29,14 @@ struct tern_server_stats {
 struct tern_server_opts {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
-	const struct tern_kernels *kernels;
+	/* The caller's, and used by this server alone until it is freed. */
+	struct tern_updater *updater;
 	const char *listen;     /* "auto://127.0.0.1:0" */
 	uint64_t staging_bytes; /* room for gradients that arrive; 0: 256 MiB */
 	/* Something worth a line happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);
+	/* Server 0: the job goes on without `worker`, `text` says why. */
+	void (*lost)(void *arg, uint32_t worker, const char *text);
 	/*
 	 * The end, once: 0 and all workers have what they need, or a status and a
 	 * sentence that names who and why. The server is to be freed afterwards, not in

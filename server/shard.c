@@ -33,28 +33,15 @@ static void fill(struct chunk *c)
 	}
 }
 
-static float *state_vector(uint64_t count, float value)
-{
-	float *v = aligned_alloc(64, tern_align_up(count * sizeof(*v), 64));
-
-	for (uint64_t i = 0; v && i < count; i++)
-		v[i] = value;
-	return v;
-}
-
 static int make_state(struct chunk *c)
 {
-	const struct tern_optimizer *o = &c->server->job.optimizer;
-	bool has_m = o->kind == TERN_OPT_MOMENTUM || o->kind == TERN_OPT_ADAM;
-	bool has_v = o->kind == TERN_OPT_ADAGRAD || o->kind == TERN_OPT_ADAM;
+	struct tern_server *s = c->server;
+	const struct tern_updater_opts opts = {.optimizer = &s->job.optimizer,
+		.count = c->plan->count,
+		.gradient_count = s->job.mode == TERN_MODE_SYNC ? s->job.slots : 1,
+		.two_phase = s->job.clip_norm > 0};
 
-	if (has_m && !(c->m = state_vector(c->plan->count, 0)))
-		return -ENOMEM;
-	if (has_v && !(c->v = state_vector(c->plan->count, o->initial_accumulator)))
-		return -ENOMEM;
-	if (c->server->job.clip_norm > 0 && !(c->mean = state_vector(c->plan->count, 0)))
-		return -ENOMEM;
-	return 0;
+	return tern_updater_chunk_new(s->opts.updater, &opts, &c->kept);
 }
 
 static int make_lists(struct chunk *c)
@@ -82,6 +69,7 @@ static int init_chunk(struct tern_server *s, struct chunk *c, uint32_t number)
 		r = tern_pool_get(s->store, c->plan->count * sizeof(float), &c->w[i]);
 		if (r < 0)
 			return r == -EAGAIN ? -ENOMEM : r;
+		chunk_pin(c, &c->w[i]);
 	}
 	r = make_state(c);
 	if (r == 0)
@@ -113,8 +101,10 @@ int shard_init(struct tern_server *s)
 			count++;
 		}
 	/* One chunk's gradients must fit, however many slots there are. */
-	s->staging_left = TERN_MAX(
-		s->staging_left, s->job.slots * s->plan.chunk_elements * sizeof(float));
+	s->staging_bytes = TERN_MAX(s->opts.staging_bytes,
+		s->job.slots * s->plan.chunk_elements * sizeof(float));
+	s->staging_left = s->staging_bytes;
+	s->staging_most = s->job.slots * elements * sizeof(float);
 	s->chunks = calloc(count + 1u, sizeof(*s->chunks));
 	if (!s->chunks)
 		return -ENOMEM;
@@ -136,16 +126,14 @@ static void fini_chunk(struct chunk *c)
 	for (uint32_t i = 0; c->gradients && i < s->job.slots; i++) {
 		struct gradient *g = &c->gradients[i];
 
-		if (g->arrived && g->req.status == 0 && !g->room.mem)
+		if (g->arrived && g->req.status == 0 && g->in_place)
 			tern_release(&g->req);
 		tern_pool_put(s->staging, &g->room);
 	}
 	async_fini(c);
 	for (int i = 0; i < 2; i++)
 		tern_pool_put(s->store, &c->w[i]);
-	free(c->m);
-	free(c->v);
-	free(c->mean);
+	tern_updater_chunk_free(s->opts.updater, c->kept);
 	free(c->gradients);
 	free(c->sources);
 	free(c->publications);
@@ -153,6 +141,7 @@ static void fini_chunk(struct chunk *c)
 
 void shard_fini(struct tern_server *s)
 {
+	tern_updater_unpin(s->opts.updater);
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		fini_chunk(&s->chunks[i]);
 	free(s->chunks);
@@ -161,21 +150,32 @@ void shard_fini(struct tern_server *s)
 
 /* ---- work and versions ---- */
 
-struct tern_update chunk_update(const struct chunk *c, uint64_t step,
-	const float *const *g, unsigned n, float scale, float clip)
+void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const *g,
+	unsigned n, float clip)
 {
-	return (struct tern_update){
-		.kernels = c->server->opts.kernels,
-		.optimizer = &c->server->job.optimizer,
-		.step = step,
-		.m = c->m,
-		.v = c->v,
-		.gradients = g,
-		.gradient_count = n,
-		.scale = scale,
-		.clip = clip,
-		.count = c->plan->count,
-	};
+	c->status = tern_updater_update(c->server->opts.updater, c->kept,
+		&(struct tern_updater_step){.step = c->version + 1,
+			.w_in = chunk_w(c, from),
+			.w_out = chunk_w(c, to),
+			.gradients = g,
+			.gradient_count = n,
+			.scale = 1.0f / (float)n,
+			.clip = clip});
+}
+
+bool chunk_failed(struct chunk *c)
+{
+	server_updater_note(c->server);
+	if (c->status < 0)
+		server_fail(c->server, c->status, "%s", c->kept->error);
+	return c->status < 0;
+}
+
+void chunk_pin(struct chunk *c, const struct tern_buf *buf)
+{
+	if (buf->mem)
+		tern_updater_pin(c->server->opts.updater, tern_mem_base(buf->mem),
+			tern_mem_bytes(buf->mem));
 }
 
 void chunk_submit(
@@ -213,8 +213,10 @@ void chunk_publish(struct chunk *c)
 	for (uint32_t i = 0; i < s->job.workers; i++) {
 		struct publication *p = &c->publications[parity * s->job.workers + i];
 
-		if (s->over || s->workers[i]->gone)
+		if (s->over)
 			return;
+		if (s->workers[i]->gone)
+			continue;
 		p->chunk = c;
 		p->parity = parity;
 		p->req.done = published;

@@ -11,13 +11,27 @@
  *
  * On shared memory the gradients are read where the worker wrote them.
  *
- * Exactly once: a receive is posted once for each (step, slot, chunk), and is the only
- * way in.
+ * Exactly once: one receive at a time is posted for each (step, slot, chunk), the only
+ * way in, and none after one has ended well. When a slot has a new holder, the receive is
+ * posted anew with it after the old one has ended, and what the chunk has already is
+ * refused (lease.c): whoever holds a slot sends each chunk of its gradient once for every
+ * version, so each of its sends meets exactly one receive here.
  */
 #include "server/internal.h"
 
 #include <errno.h>
 #include <string.h>
+
+/* A gradient that is read in place keeps its send in flight until all slots are here. So
+ * many of one worker, and of all: half of what may be in flight (TERN_CHANNEL_INFLIGHT),
+ * and of the records there are. The others are copied. */
+#define IN_PLACE_MAX     128u
+#define IN_PLACE_ALL_MAX 2048u
+
+static bool is_two_phase(const struct chunk *c)
+{
+	return c->server->job.clip_norm > 0;
+}
 
 static uint64_t staging_of(const struct chunk *c)
 {
@@ -25,6 +39,14 @@ static uint64_t staging_of(const struct chunk *c)
 }
 
 /* ---- applying ---- */
+
+/* It is not read in place, or no more. */
+static void leave_place(struct gradient *g)
+{
+	if (g->in_place)
+		g->in_place->in_place_count--;
+	g->in_place = NULL;
+}
 
 /* The gradients have been used: back to whom they belong. */
 static void release(struct chunk *c)
@@ -35,10 +57,10 @@ static void release(struct chunk *c)
 		struct gradient *g = &c->gradients[i];
 
 		g->arrived = false;
-		if (g->room.mem)
-			tern_pool_put(s->staging, &g->room);
-		else
+		if (g->in_place)
 			tern_release(&g->req);
+		leave_place(g);
+		tern_pool_put(s->staging, &g->room);
 	}
 	c->arrived_count = 0;
 	s->staging_left += staging_of(c);
@@ -58,8 +80,10 @@ static void applied(struct tern_job *job)
 	struct chunk *c = tern_container_of(job, struct chunk, job);
 	struct tern_server *s = c->server;
 
-	if (!c->mean)
+	if (!is_two_phase(c))
 		release(c);
+	if (chunk_failed(c))
+		return;
 	c->version++;
 	s->stats.gradients_added += s->job.slots;
 	if (s->over)
@@ -74,28 +98,27 @@ static float clip_factor(const struct chunk *c)
 	return (float)c->squares; /* what sync_apply left there */
 }
 
+/* Gradients that came over a network lie in the staging pool. */
+static void pin_gradients(struct chunk *c)
+{
+	for (uint32_t i = 0; i < c->server->job.slots; i++)
+		chunk_pin(c, &c->gradients[i].room);
+}
+
 static void apply_mean(struct tern_job *job)
 {
 	struct chunk *c = tern_container_of(job, struct chunk, job);
-	const float *mean = c->mean;
-	struct tern_update u =
-		chunk_update(c, c->version + 1, &mean, 1, 1.0f, clip_factor(c));
 
-	u.w_in = chunk_w(c, c->version);
-	u.w_out = chunk_w(c, c->version + 1);
-	tern_update_run(&u);
+	chunk_apply(c, c->version, c->version + 1, NULL, 1, clip_factor(c));
 }
 
 static void apply_sum(struct tern_job *job)
 {
 	struct chunk *c = tern_container_of(job, struct chunk, job);
-	uint32_t slots = c->server->job.slots;
-	struct tern_update u = chunk_update(
-		c, c->version + 1, c->sources, slots, 1.0f / (float)slots, 1.0f);
 
-	u.w_in = chunk_w(c, c->version);
-	u.w_out = chunk_w(c, c->version + 1);
-	tern_update_run(&u);
+	pin_gradients(c);
+	chunk_apply(
+		c, c->version, c->version + 1, c->sources, c->server->job.slots, 1.0f);
 }
 
 void sync_apply(struct chunk *c, double clip)
@@ -105,7 +128,7 @@ void sync_apply(struct chunk *c, double clip)
 	/* The version before this one lies where the next is to be: wait for its readers.
 	 */
 	if (c->sends_out[(c->version + 1) & 1] == 0)
-		chunk_submit(c, c->mean ? apply_mean : apply_sum, applied);
+		chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
 	else
 		c->busy = true;
 }
@@ -116,7 +139,7 @@ void sync_sends_ended(struct chunk *c)
 		c->sends_out[(c->version + 1) & 1] || c->server->over)
 		return;
 	c->busy = false;
-	chunk_submit(c, c->mean ? apply_mean : apply_sum, applied);
+	chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
 }
 
 /* ---- two phases ---- */
@@ -126,8 +149,9 @@ static void sum(struct tern_job *job)
 	struct chunk *c = tern_container_of(job, struct chunk, job);
 	uint32_t slots = c->server->job.slots;
 
-	c->squares = tern_sum_run(c->server->opts.kernels, c->mean, c->sources, slots,
-		1.0f / (float)slots, c->plan->count);
+	pin_gradients(c);
+	c->status = tern_updater_sum(c->server->opts.updater, c->kept, c->sources, slots,
+		1.0f / (float)slots, &c->squares);
 }
 
 static void summed(struct tern_job *job)
@@ -136,7 +160,7 @@ static void summed(struct tern_job *job)
 
 	release(c);
 	c->state = CHUNK_WAITING;
-	if (c->server->over)
+	if (chunk_failed(c) || c->server->over)
 		return;
 	norm_chunk_summed(c);
 	sync_next(c->server);
@@ -144,11 +168,13 @@ static void summed(struct tern_job *job)
 
 /* ---- gathering ---- */
 
+static void arrived(struct tern_req *req);
+
 static void all_here(struct chunk *c)
 {
 	for (uint32_t i = 0; i < c->server->job.slots; i++)
 		c->sources[i] = c->gradients[i].req.data;
-	if (c->mean) {
+	if (is_two_phase(c)) {
 		c->state = CHUNK_SUMMING;
 		chunk_submit(c, sum, summed);
 	} else {
@@ -156,54 +182,134 @@ static void all_here(struct chunk *c)
 	}
 }
 
+static bool may_be_in_place(const struct tern_server *s, const struct server_peer *worker)
+{
+	uint32_t most = TERN_MIN(IN_PLACE_MAX, IN_PLACE_ALL_MAX / s->job.workers);
+
+	return strcmp(tern_peer_fabric(worker->peer), "shm") == 0 &&
+	       worker->in_place_count < most;
+}
+
+/* From the slot's holder. Without one this comes again when somebody takes the slot. */
+static void receive(struct chunk *c, uint32_t slot)
+{
+	struct tern_server *s = c->server;
+	struct server_peer *worker = s->leases[slot].holder;
+	struct gradient *g = &c->gradients[slot];
+	int r = 0;
+
+	if (!worker)
+		return;
+	g->req.done = arrived;
+	g->req.arg = g;
+	leave_place(g); /* and the room: of a holder that was lost */
+	tern_pool_put(s->staging, &g->room);
+	if (may_be_in_place(s, worker)) {
+		g->in_place = worker;
+		worker->in_place_count++;
+	} else {
+		r = tern_pool_get(s->staging, c->plan->count * sizeof(float), &g->room);
+	}
+	if (r == 0) {
+		g->from = worker;
+		r = tern_recv(worker->data, &g->req, c->plan->gradient_key,
+			c->version * s->job.slots + slot, &g->room, NULL,
+			g->in_place ? TERN_RECV_PEEK : 0);
+	}
+	if (r < 0)
+		server_fail(
+			s, r, "no room to receive gradients: %s", tern_status_text(r));
+}
+
+/* It is here, perhaps from a holder that was lost meanwhile. */
+static void take_in(struct gradient *g, struct server_peer *from)
+{
+	struct chunk *c = g->chunk;
+	struct tern_server *s = c->server;
+	uint32_t slot = (uint32_t)(g - c->gradients);
+
+	g->arrived = true;
+	if (g->req.shape.dtype != TERN_F32 ||
+		g->req.bytes != c->plan->count * sizeof(float)) {
+		server_fail(s, -EPROTO, "chunk %u: a gradient of another shape came",
+			c->number);
+		return;
+	}
+	if (s->leases[slot].holder && s->leases[slot].holder != from)
+		lease_refuse_extra(c, slot, c->version, c->version);
+	if (++c->arrived_count == s->job.slots)
+		all_here(c);
+}
+
 static void arrived(struct tern_req *req)
 {
 	struct gradient *g = req->arg;
 	struct chunk *c = g->chunk;
 	struct tern_server *s = c->server;
+	struct server_peer *from = TERN_TAKE(g->from);
+	uint32_t slot = (uint32_t)(g - c->gradients);
 
 	if (s->over) {
-		if (req->status == 0 && !g->room.mem)
+		if (req->status == 0 && g->in_place)
 			tern_release(req);
-		return;
+	} else if (req->status == 0) {
+		take_in(g, from);
+	} else if (req->status == -EMSGSIZE) {
+		server_fail(s, -EPROTO,
+			"chunk %u: a gradient of %llu bytes came, %llu fit", c->number,
+			(unsigned long long)req->bytes,
+			(unsigned long long)(c->plan->count * sizeof(float)));
+	} else if (s->leases[slot].holder != from) {
+		receive(c, slot); /* the old holder is gone: from the new one */
 	}
-	if (req->status < 0) {
-		if (req->status == -EMSGSIZE)
-			server_fail(s, -EPROTO,
-				"chunk %u: a gradient of %llu bytes came, %llu fit",
-				c->number, (unsigned long long)req->bytes,
-				(unsigned long long)(c->plan->count * sizeof(float)));
-		return; /* else the peer is down: reported there */
-	}
-	g->arrived = true;
-	if (req->shape.dtype != TERN_F32 ||
-		req->bytes != c->plan->count * sizeof(float)) {
-		server_fail(s, -EPROTO, "chunk %u: a gradient of another shape came",
-			c->number);
-		return;
-	}
-	if (++c->arrived_count == s->job.slots)
-		all_here(c);
 }
 
-static int gather_slot(struct chunk *c, uint32_t slot)
+static bool has_all(const struct chunk *c)
 {
-	struct tern_server *s = c->server;
-	struct server_peer *worker = s->workers[tern_slot_owner(&s->job, slot)];
-	struct gradient *g = &c->gradients[slot];
-	bool in_place = strcmp(tern_peer_fabric(worker->peer), "shm") == 0;
-	int r = 0;
+	switch (c->state) {
+	case CHUNK_HOLDING:
+	case CHUNK_GATHERING:
+		return false;
+	case CHUNK_SUMMING:
+	case CHUNK_WAITING:
+	case CHUNK_APPLYING:
+		return true;
+	}
+	tern_never("a chunk is in one of its states");
+}
 
-	g->chunk = c;
-	g->req.done = arrived;
-	g->req.arg = g;
-	if (!in_place)
-		r = tern_pool_get(s->staging, c->plan->count * sizeof(float), &g->room);
-	if (r < 0)
-		return r;
-	return tern_recv(worker->data, &g->req, c->plan->gradient_key,
-		c->version * s->job.slots + slot, &g->room, NULL,
-		in_place ? TERN_RECV_PEEK : 0);
+static void chunk_taken(struct chunk *c, uint32_t slot, uint64_t version)
+{
+	struct gradient *g = &c->gradients[slot];
+	bool has = has_all(c) || g->arrived;
+	uint64_t first_missing = c->version + (has ? 1 : 0);
+
+	if (version < first_missing)
+		lease_refuse_extra(c, slot, version, first_missing - 1);
+	/* One that is posted with the old holder ends first: arrived() goes on. */
+	if (c->state == CHUNK_GATHERING && !has && !g->from)
+		receive(c, slot);
+}
+
+/*
+ * A worker sends the chunks of one slot and then those of the next. What the budget has
+ * no room for yet waits there, in flight, before what is wanted of the next slot; so
+ * where a worker computes several slots there must be room for all.
+ */
+static void widen_staging(struct tern_server *s)
+{
+	if (s->staging_most > s->staging_bytes) {
+		s->staging_left += s->staging_most - s->staging_bytes;
+		s->staging_bytes = s->staging_most;
+	}
+}
+
+void sync_taken(struct tern_server *s, uint32_t slot, uint64_t version)
+{
+	widen_staging(s);
+	for (uint32_t i = 0; i < s->chunk_count && !s->over; i++)
+		chunk_taken(&s->chunks[i], slot, version);
+	sync_next(s);
 }
 
 static void gather(struct chunk *c)
@@ -213,11 +319,8 @@ static void gather(struct chunk *c)
 	s->staging_left -= staging_of(c);
 	c->state = CHUNK_GATHERING;
 	for (uint32_t i = 0; i < s->job.slots && !s->over; i++) {
-		int r = gather_slot(c, i);
-
-		if (r < 0)
-			server_fail(s, r, "no room to receive gradients: %s",
-				tern_status_text(r));
+		c->gradients[i].chunk = c;
+		receive(c, i);
 	}
 }
 
@@ -234,6 +337,8 @@ void sync_next(struct tern_server *s)
 
 void sync_start(struct tern_server *s)
 {
+	if (s->job.slots > s->job.workers)
+		widen_staging(s);
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		chunk_publish(&s->chunks[i]);
 	for (uint32_t i = s->chunk_count; i-- > 0;)

@@ -19,12 +19,13 @@ SKIP = re.compile(r"#\s*SKIP\b\s*(.*)$", re.IGNORECASE)
 
 
 def cases_of(output):
-    """(verdict, name, reason) of each TAP line. A skipped cmocka case has its reason in the
-    line "skip: ..." or "skipped: ..." before it."""
+    """How many cases were announced, None without any, and (verdict, name, reason) of each TAP
+    line. A program of several groups announces each. A skipped cmocka case has its reason in
+    the line "skip: ..." or "skipped: ..." before it."""
     cases, plan, reason = [], None, ""
     for line in output.splitlines():
         if re.fullmatch(r"1\.\.\d+", line):
-            plan = int(line[3:])
+            plan = (plan or 0) + int(line[3:])
         elif line.lower().startswith(("skip: ", "skipped: ")):
             reason = line.partition(": ")[2]
         m = CASE.match(line)

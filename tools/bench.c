@@ -21,12 +21,15 @@ struct bench_settings {
 	struct fabric_settings fabric;
 	const char *listen;
 	int wait;
-	struct byte_list size;
-	uint64_t inflight, rounds;
-	bool json;
+	struct byte_list size, rounds;
+	uint64_t inflight;
+	int receive, pin;
+	bool rewrite, json;
 };
 
 static const char *const waits[] = {"poll", "sleep", NULL};
+static const char *const receives[] = {"room", "alloc", "peek", NULL}; /* bench_receive */
+static const char *const pins[] = {"auto", "yes", "no", NULL};         /* bench_pin */
 
 static const struct option options[] = {
 	FABRIC_OPTIONS(struct bench_settings, fabric),
@@ -43,8 +46,18 @@ static const struct option options[] = {
 		struct bench_settings, inflight, .min = 1, .max = 4096),
 	OPTION(CHOICE, "wait", "HOW", "between events", struct bench_settings, wait,
 		.initial = "poll", .choices = waits),
-	OPTION(COUNT, "rounds", "M", "measured tensors; default: by size",
+	OPTION(BYTES, "rounds", "M,...",
+		"measured tensors, of all sizes or of each; default: by size",
 		struct bench_settings, rounds, .min = 1, .max = 1e9),
+	OPTION(CHOICE, "receive", "WHERE",
+		"into room that is there, room taken from the pool, or read in place",
+		struct bench_settings, receive, .initial = "room", .choices = receives),
+	OPTION(FLAG, "rewrite", NULL,
+		"the sender writes its tensor anew before each message, which "
+		"the round trip does not count",
+		struct bench_settings, rewrite),
+	OPTION(CHOICE, "pin", "HOW", "each end to a core; auto: when they poll",
+		struct bench_settings, pin, .initial = "auto", .choices = pins),
 	OPTION(FLAG, "json", NULL, "one JSON object per size", struct bench_settings,
 		json),
 	OPTION_END,
@@ -76,12 +89,12 @@ static const struct kind *find_kind(const char *name)
 }
 
 static uint64_t rounds_of(
-	const struct kind *kind, const struct bench_settings *s, uint64_t size)
+	const struct kind *kind, const struct bench_settings *s, size_t index)
 {
-	uint64_t rounds = kind->bytes / size;
+	uint64_t rounds = kind->bytes / s->size.bytes[index];
 
-	if (s->rounds)
-		return s->rounds;
+	if (s->rounds.count)
+		return s->rounds.bytes[s->rounds.count == 1 ? 0 : index];
 	return TERN_MAX(kind->rounds_min, TERN_MIN(rounds, kind->rounds_max));
 }
 
@@ -111,10 +124,10 @@ static void print_pair(const struct kind *kind, const struct bench_settings *s,
 			(unsigned long long)r->registrations);
 		return;
 	}
-	o = json_pack("{ss ss ss sI sI sI sb}", "bench", kind->name, "fabric", r->fabric,
-		"wait", waits[s->wait], "size", (json_int_t)c->size, "inflight",
-		(json_int_t)c->inflight, "rounds", (json_int_t)c->rounds, "pinned",
-		r->pinned);
+	o = json_pack("{ss ss ss ss sI sI sI sb}", "bench", kind->name, "fabric",
+		r->fabric, "wait", waits[s->wait], "receive", receives[s->receive],
+		"size", (json_int_t)c->size, "inflight", (json_int_t)c->inflight,
+		"rounds", (json_int_t)c->rounds, "pinned", r->pinned);
 	if (kind->reply_each) {
 		json_object_set_new(o, "p50_us", json_real(p50_us));
 		json_object_set_new(o, "p99_us", json_real(p99_us));
@@ -129,21 +142,27 @@ static void print_pair(const struct kind *kind, const struct bench_settings *s,
 }
 
 static int run_pair(const struct command *command, const struct kind *kind,
-	const struct bench_settings *s, uint64_t size, struct output *out)
+	const struct bench_settings *s, size_t index, struct output *out)
 {
+	uint64_t size = s->size.bytes[index];
 	struct bench_config config = {
 		.fabric = s->fabric,
 		.listen = s->listen,
 		.size = size,
 		.inflight = (uint32_t)(s->inflight ? s->inflight : kind->inflight),
-		.rounds = rounds_of(kind, s, size),
+		.rounds = rounds_of(kind, s, index),
 		.sleep = s->wait == 1,
+		.rewrite = s->rewrite,
+		.receive = (enum bench_receive)s->receive,
+		.pin = (enum bench_pin)s->pin,
 		.reply_each = kind->reply_each,
 	};
 	struct bench_result result;
 	struct bench_error error;
 
-	config.warmup = TERN_MAX((uint64_t)config.inflight * 2, config.rounds / 20);
+	/* Each slot at least once. */
+	config.warmup = TERN_MAX(config.inflight, 2u);
+	config.warmup = TERN_MAX(config.warmup, config.rounds / 20);
 	if (bench_pair_run(&config, &result, &error)) {
 		if (error.input)
 			return command_refuse(command, "%s", error.text);
@@ -191,10 +210,11 @@ static int time_pool(struct tern_pool *pool, uint64_t size, uint64_t window,
 }
 
 static int run_pool(const struct command *command, const struct kind *kind,
-	const struct bench_settings *s, uint64_t size, struct output *out)
+	const struct bench_settings *s, size_t index, struct output *out)
 {
+	uint64_t size = s->size.bytes[index];
 	uint64_t window = s->inflight ? s->inflight : kind->inflight;
-	uint64_t rounds = rounds_of(kind, s, size);
+	uint64_t rounds = rounds_of(kind, s, index);
 	struct tern_pool_opts opts = {
 		.slab_bytes = tern_align_up(size + 64, 64) * window * 2};
 	struct tern_domain *domain = NULL;
@@ -255,12 +275,16 @@ static int bench_run(int argc, char **argv)
 			self, "--listen %s: shm has no addresses", s.listen);
 	if (!s.size.count)
 		tern_assert(options_parse_bytes(kind->sizes, &s.size) == 0);
+	if (s.rounds.count > 1 && s.rounds.count != s.size.count)
+		return command_refuse(self,
+			"--rounds has %zu values, --size %zu: give one, or one for each",
+			s.rounds.count, s.size.count);
 	output_init(&out, s.json);
 	for (size_t i = 0; i < s.size.count; i++) {
 		int (*run)(const struct command *, const struct kind *,
-			const struct bench_settings *, uint64_t, struct output *) =
+			const struct bench_settings *, size_t, struct output *) =
 			strcmp(kind->name, "pool") == 0 ? run_pool : run_pair;
-		int code = run(self, kind, &s, s.size.bytes[i], &out);
+		int code = run(self, kind, &s, i, &out);
 
 		if (code != EXIT_OK)
 			return code;

@@ -98,14 +98,14 @@ static void fill(const struct tern_buf *buf, uint64_t n)
 	}
 }
 
-static bool holds(const struct tern_buf *buf, uint64_t n)
+static bool holds(const void *data, uint64_t bytes, uint64_t n)
 {
-	const unsigned char *p = tern_buf_ptr(buf);
+	const unsigned char *p = data;
 
-	for (uint64_t i = 0; i < buf->bytes; i += 8) {
+	for (uint64_t i = 0; i < bytes; i += 8) {
 		uint64_t word = tern_rng_at(1, n, 0, i);
 
-		if (memcmp(p + i, &word, TERN_MIN(buf->bytes - i, (uint64_t)8)) != 0)
+		if (memcmp(p + i, &word, TERN_MIN(bytes - i, (uint64_t)8)) != 0)
 			return false;
 	}
 	return true;
@@ -142,6 +142,12 @@ static void count_message(struct pair_end *e, uint64_t now_ns)
 	}
 }
 
+static const unsigned receive_flags[] = {
+	[BENCH_RECEIVE_ROOM] = 0,
+	[BENCH_RECEIVE_ALLOC] = TERN_RECV_ALLOC,
+	[BENCH_RECEIVE_PEEK] = TERN_RECV_PEEK,
+};
+
 static int post(struct slot *s, bool send, bool reply, uint64_t n)
 {
 	struct tern_req *req = reply ? &s->reply_req : &s->data_req;
@@ -155,7 +161,8 @@ static int post(struct slot *s, bool send, bool reply, uint64_t n)
 	if (send)
 		r = tern_send(s->end->channel, req, key, n, &tensor, NULL, 0);
 	else
-		r = tern_recv(s->end->channel, req, key, n, buf, NULL, 0);
+		r = tern_recv(s->end->channel, req, key, n, buf, NULL,
+			reply ? 0 : receive_flags[s->end->config->receive]);
 	return r ? fail(s->end, r, "posting a request: %s", tern_status_text(r)) : 0;
 }
 
@@ -178,6 +185,8 @@ static void start_message(struct slot *s)
 	s->n = e->next++;
 	if (answered(e, s->n) && post(s, false, true, s->n))
 		return;
+	if (e->config->rewrite && s->n >= e->config->inflight)
+		fill(&s->data, s->n);
 	s->start_ns = tern_clock_ns();
 	post(s, true, false, s->n);
 }
@@ -218,7 +227,8 @@ static void check_message(struct slot *s)
 	if (!tern_shape_equal(&s->data_req.shape, &want))
 		fail(e, -EBADMSG, "message %llu arrived with another shape",
 			(unsigned long long)s->n);
-	else if (s->n < e->config->inflight && !holds(&s->data, s->n))
+	else if (s->n < e->config->inflight &&
+		 !holds(s->data_req.data, s->data_req.bytes, s->n))
 		fail(e, -EBADMSG, "message %llu arrived with other contents",
 			(unsigned long long)s->n);
 }
@@ -228,6 +238,8 @@ static void send_reply(struct slot *s)
 	uint64_t n = s->n;
 
 	s->reply_due = false;
+	if (s->end->config->receive != BENCH_RECEIVE_ROOM)
+		tern_release(&s->data_req);
 	/* Receive ahead of the answer: see the head of this file. */
 	s->n += s->end->config->inflight;
 	if (s->n < s->end->total && post(s, false, false, s->n))
@@ -298,7 +310,7 @@ static void peer_event(
 static void accepted(struct tern_peer *peer, void *arg)
 {
 	struct pair_end *e = arg;
-	struct tern_peer_opts opts = {.event = peer_event, .arg = e};
+	struct tern_peer_opts opts = {.event = peer_event, .arg = e, .pool = e->pool};
 
 	if (e->peer) { /* a stranger found the port */
 		tern_peer_close(peer);
@@ -362,8 +374,11 @@ static int get_slots(struct pair_end *e)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < e->config->inflight; i++) {
 		struct slot *s = &e->slots[i];
-		int r = tern_pool_get(e->pool, e->config->size, &s->data);
+		bool has_room = e->sender || e->config->receive == BENCH_RECEIVE_ROOM;
+		int r = 0;
 
+		if (has_room)
+			r = tern_pool_get(e->pool, e->config->size, &s->data);
 		if (r == 0)
 			r = tern_pool_get(e->pool, REPLY_BYTES, &s->reply);
 		if (r)
@@ -579,7 +594,9 @@ static int run_both(const struct bench_config *config, struct bench_result *resu
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
 		return -errno;
 	sched_getaffinity(0, sizeof(cpus), &cpus);
-	result->pinned = !config->sleep && CPU_COUNT(&cpus) >= 2;
+	result->pinned = CPU_COUNT(&cpus) >= 2 &&
+			 (config->pin == BENCH_PIN_AUTO ? !config->sleep
+							: config->pin == BENCH_PIN_YES);
 	pid = fork();
 	if (pid == 0) {
 		close(fds[0]);

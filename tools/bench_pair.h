@@ -11,6 +11,15 @@
 
 #include "tools/fabric.h"
 
+/* Where a tensor lands; whichever it is, it is read from there (tern_req.data). */
+enum bench_receive {
+	BENCH_RECEIVE_ROOM,  /* in a tensor that is there already */
+	BENCH_RECEIVE_ALLOC, /* in one that is taken from the pool for it */
+	BENCH_RECEIVE_PEEK,  /* in place, where the fabric can */
+};
+
+enum bench_pin { BENCH_PIN_AUTO, BENCH_PIN_YES, BENCH_PIN_NO };
+
 struct bench_config {
 	struct fabric_settings fabric;
 	const char *listen; /* HOST:PORT of the receiver; NULL: see fabric_listen_address
@@ -18,8 +27,11 @@ struct bench_config {
 	uint64_t size;      /* bytes of one tensor, at least 1 */
 	uint32_t inflight;  /* how many are on their way at once */
 	uint64_t warmup,
-		rounds;  /* messages before and during the measurement, at least 1 each */
-	bool sleep;      /* both ends sleep between events instead of polling */
+		rounds; /* messages before and during the measurement, at least 1 each */
+	bool sleep;     /* both ends sleep between events instead of polling */
+	bool rewrite;   /* the sender writes each tensor anew before it sends it */
+	enum bench_receive receive;
+	enum bench_pin pin; /* each end to a core of its own; auto: if they poll */
 	bool reply_each; /* every message is answered by 8 bytes: round trips are timed.
 			    Else only the last one is: a rate */
 };

@@ -9,6 +9,7 @@
 
 #include "kernels/kernels.h"
 #include "ps/job.h"
+#include "tools/device.h"
 #include "tools/fabric.h"
 
 struct job_settings {
@@ -21,6 +22,7 @@ struct job_settings {
 	double clip_norm;                /* 0: none */
 	uint64_t batch, steps, seed;
 	struct fabric_settings fabric;
+	struct device_choice device; /* of workers */
 	const char *save;
 	uint64_t generate; /* charlm: characters to write at the end */
 	bool json;
@@ -70,6 +72,10 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 			"of initial values and of the order of records",                 \
 			.initial = "1"),                                                 \
 		FABRIC_OPTIONS(struct job_settings, fabric),                             \
+		JOB_OPTION(CUSTOM, "device", "cpu|cuda[:N]", device,                     \
+			"where workers compute; cuda: worker I on device I modulo how "  \
+			"many there are",                                                \
+			.initial = "cpu", .parse = device_parse),                        \
 		JOB_OPTION(TEXT, "save", "DIR", save,                                    \
 			"write the parameters there as safetensors"),                    \
 		JOB_OPTION(COUNT, "generate", "N", generate,                             \

@@ -74,8 +74,11 @@ static void show(struct output *out, const char *who, const json_t *event)
 		show_start(out, event);
 	else if (strcmp(name, "listening") == 0)
 		output_line(out, "listening at %s", text_of(event, "address"));
-	else if (strcmp(name, "note") == 0)
+	else if (strcmp(name, "note") == 0 || strcmp(name, "lost") == 0)
 		output_line(out, "%s", text_of(event, "text"));
+	else if (strcmp(name, "device") == 0)
+		output_line(out, "%s %.0f: computes on %s", text_of(event, "role"),
+			number_of(event, "index"), text_of(event, "text"));
 	else if (strcmp(name, "saved") == 0)
 		output_line(out, "saved %s", text_of(event, "path"));
 	else if (strcmp(name, "generated") == 0)

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "kernels/kernels.h"
 #include "server/server.h"
 #include "tools/job.h"
 #include "tools/role.h"
@@ -11,6 +10,7 @@
 struct server_settings {
 	const char *listen; /* NULL: see fabric_listen_address */
 	struct fabric_settings fabric;
+	struct device_choice device;
 	uint64_t index, spin_us;
 	bool json;
 };
@@ -21,6 +21,10 @@ static const struct option options[] = {
 		"127.0.0.1:0, for verbs the first device's address",
 		struct server_settings, listen),
 	FABRIC_OPTIONS(struct server_settings, fabric),
+	OPTION(CUSTOM, "server-device", "cpu|cuda[:N]",
+		"where updates are computed; cuda: server I on device I modulo how many "
+		"there are",
+		struct server_settings, device, .initial = "cpu", .parse = device_parse),
 	OPTION(COUNT, "index", "I", "which server this is, from 0; for messages only",
 		struct server_settings, index, .initial = "0", .max = 255),
 	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
@@ -32,6 +36,8 @@ static const struct option options[] = {
 
 struct server_role {
 	struct role role;
+	struct device device;
+	struct tern_updater *updater;
 	struct tern_server *server;
 };
 
@@ -46,6 +52,16 @@ static void note(void *arg, const char *text)
 	role_note(arg, text);
 }
 
+static void lost(void *arg, uint32_t worker, const char *text)
+{
+	char line[500];
+
+	snprintf(line, sizeof(line), "%s: the job goes on without worker %u", text,
+		worker);
+	role_report(arg, json_pack("{ss sI so}", "event", "lost", "worker",
+				 (json_int_t)worker, "text", report_text(line)));
+}
+
 static void ended(void *arg, int status, const char *text)
 {
 	struct role *role = arg;
@@ -55,13 +71,40 @@ static void ended(void *arg, int status, const char *text)
 	role->over = true;
 }
 
+static int make_updater(struct server_role *s, const struct server_settings *settings)
+{
+	struct message error;
+	int r = device_find(
+		"server-device", &settings->device, settings->index, &s->device, &error);
+
+	if (r == 0)
+		r = device_updater(&s->device, &s->updater, &error);
+	if (r)
+		role_fail(&s->role, r == -EINVAL, "%s", error.text);
+	return r;
+}
+
+static void report_device(struct server_role *s, const struct server_settings *settings)
+{
+	char device[24];
+
+	if (!s->device.api)
+		return;
+	device_name(&s->device, device, sizeof(device));
+	role_report(&s->role,
+		json_pack("{ss ss sI ss so}", "event", "device", "role", "server",
+			"index", (json_int_t)settings->index, "device", device, "text",
+			report_text(s->updater->name)));
+}
+
 static int start(struct server_role *s, const struct server_settings *settings)
 {
 	struct tern_server_opts opts = {
 		.domain = s->role.domain,
 		.ctx = s->role.ctx,
-		.kernels = tern_kernels_cpu(),
+		.updater = s->updater,
 		.note = note,
+		.lost = lost,
 		.ended = ended,
 		.arg = &s->role,
 	};
@@ -80,6 +123,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		return r;
 	}
 	s->role.stop = stop;
+	report_device(s, settings);
 	role_report(&s->role, json_pack("{ss ss}", "event", "listening", "address",
 				      tern_server_address(s->server)));
 	return 0;
@@ -98,11 +142,14 @@ static int server_run(int argc, char **argv)
 	r = role_open(&s.role, &server_command, &settings.fabric, settings.spin_us,
 		settings.json);
 	if (r == 0)
+		r = make_updater(&s, &settings);
+	if (r == 0)
 		r = start(&s, &settings);
 	if (r == 0)
 		role_loop(&s.role);
 	role_cut(&s.role);
 	tern_server_free(s.server);
+	tern_updater_free(s.updater);
 	return role_close(&s.role);
 }
 

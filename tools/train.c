@@ -11,6 +11,9 @@
  * one dies, others complain about it too, and not in the order of cause and effect: so a
  * process that was killed is named before one that reported an error, and there is a
  * moment's patience for that to show.
+ *
+ * A worker may die once the steps have begun: the servers go on with the others. That is
+ * told in a line, after the same patience, if no server has ended by then.
  */
 #include <errno.h>
 #include <sched.h>
@@ -25,11 +28,13 @@
 #include "tools/supervise.h"
 
 #define PATIENCE_NS (300 * TERN_NS_PER_MS)
+#define LINGER_NS   (5 * TERN_NS_PER_S) /* workers, after the last server has ended */
 #define GRACE_MS    2000
 
 struct train_settings {
 	struct job_settings job; /* first: JOB_OPTIONS */
 	const char *listen;
+	struct device_choice server_device;
 };
 
 static const struct option options[] = {
@@ -38,13 +43,19 @@ static const struct option options[] = {
 		"where servers listen; default 127.0.0.1:0, for verbs the first device's "
 		"address",
 		struct train_settings, listen),
+	OPTION(CUSTOM, "server-device", "cpu|cuda[:N]",
+		"where servers compute updates; cuda: server I on device I modulo how "
+		"many there are",
+		struct train_settings, server_device, .initial = "cpu",
+		.parse = device_parse),
 	OPTION_END,
 };
 
 struct train {
 	struct job_settings *job;
 	const char *listen; /* NULL: the servers' default */
-	int argc;           /* the user's options, handed on to workers */
+	const char *server_device;
+	int argc; /* the user's options, handed on to workers */
 	char **argv;
 	const char *spin_us; /* for the roles */
 	struct output out;
@@ -52,6 +63,15 @@ struct train {
 	unsigned listening_count;
 	char *addresses[64];
 	bool workers_started;
+	bool begun;       /* all are here: from now on a worker may be lost */
+	unsigned speaker; /* the worker whose progress is shown */
+	/* Losses that are not told yet, by child; a server's words for one whose process
+	 * may live. */
+	uint64_t loss_ns; /* of the first of them; 0: none */
+	bool died[SUPERVISE_CHILDREN_MAX], told[SUPERVISE_CHILDREN_MAX];
+	char *missed[SUPERVISE_CHILDREN_MAX];
+	char *complaints[SUPERVISE_CHILDREN_MAX]; /* their own words */
+	uint64_t served_ns; /* when the last server had ended; 0: not yet */
 	/* The first error event, and the first process that did not end as it should. */
 	uint64_t failed_ns; /* 0: nothing failed */
 	char error[512];
@@ -89,7 +109,7 @@ static int start_role(
 static int start_server(struct train *t, unsigned index)
 {
 	const struct fabric_settings *fabric = &t->job->fabric;
-	const char *args[16] = {"server", "--fabric", fabric_names[fabric->choice],
+	const char *args[20] = {"server", "--fabric", fabric_names[fabric->choice],
 		"--spin-us", t->spin_us, "--index", NULL, "--json", NULL};
 	char number[16];
 	size_t n = 8;
@@ -100,11 +120,26 @@ static int start_server(struct train *t, unsigned index)
 		args[n++] = "--verbs";
 		args[n++] = fabric->verbs;
 	}
+	args[n++] = "--server-device";
+	args[n++] = t->server_device;
 	if (t->listen) {
 		args[n++] = "--listen";
 		args[n++] = t->listen;
 	}
 	return start_role(t, "server", index, args);
+}
+
+static bool is_for_servers(const char *arg)
+{
+	static const char *const names[] = {"--listen", "--server-device"};
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+		size_t n = strlen(names[i]);
+
+		if (strncmp(arg, names[i], n) == 0 && (!arg[n] || arg[n] == '='))
+			return true;
+	}
+	return false;
 }
 
 /* With the options that the user gave to the job. */
@@ -117,9 +152,9 @@ static int start_worker(struct train *t, unsigned index, const char *join)
 	snprintf(number, sizeof(number), "%u", index);
 	args[n++] = "worker";
 	for (int i = 0; i < t->argc; i++) {
-		if (strcmp(t->argv[i], "--listen") == 0)
-			i++; /* servers only */
-		else if (strncmp(t->argv[i], "--listen=", 9) != 0)
+		if (is_for_servers(t->argv[i]))
+			i += !strchr(t->argv[i], '=');
+		else
 			args[n++] = t->argv[i];
 	}
 	if (!t->job->json)
@@ -156,6 +191,21 @@ static void start_workers(struct train *t)
 
 /* ---- what the children say ---- */
 
+static unsigned number_of(const struct train *t, const struct child *c)
+{
+	return (unsigned)(c - t->sup.children);
+}
+
+static bool is_worker(const struct train *t, const struct child *c)
+{
+	return number_of(t, c) >= t->job->servers; /* servers are started first */
+}
+
+static struct child *worker(struct train *t, unsigned index)
+{
+	return &t->sup.children[t->job->servers + index];
+}
+
 static void take_error(struct train *t, const struct child *c, const json_t *event)
 {
 	const char *text = json_string_value(json_object_get(event, "text"));
@@ -167,13 +217,18 @@ static void take_error(struct train *t, const struct child *c, const json_t *eve
 			t->input_error ? "" : c->name, t->input_error ? "" : ": ",
 			text ? text : "failed");
 	}
-	failed(t);
+	/* What a worker says of itself is the job's end only if a server says so too. */
+	if (!is_worker(t, c) || t->input_error) {
+		failed(t);
+	} else if (text && !t->complaints[number_of(t, c)]) {
+		t->complaints[number_of(t, c)] = strdup(text);
+	}
 }
 
 static void take_listening(struct train *t, const struct child *c, const json_t *event)
 {
 	const char *address = json_string_value(json_object_get(event, "address"));
-	size_t i = (size_t)(c - t->sup.children); /* servers are started first */
+	unsigned i = number_of(t, c);
 
 	if (!address || i >= t->job->servers || t->addresses[i])
 		return;
@@ -181,12 +236,66 @@ static void take_listening(struct train *t, const struct child *c, const json_t 
 	t->listening_count++;
 }
 
+/* Whose progress is shown from now on: the first worker's that runs and is not lost. */
+static void choose_speaker(struct train *t)
+{
+	for (unsigned i = 0; i < t->job->workers; i++)
+		if (worker(t, i)->running && !t->missed[number_of(t, worker(t, i))]) {
+			t->speaker = i;
+			return;
+		}
+}
+
+static void take_loss(struct train *t, const json_t *event)
+{
+	json_int_t i = json_integer_value(json_object_get(event, "worker"));
+	const char *text = json_string_value(json_object_get(event, "text"));
+	unsigned n;
+
+	if (i < 0 || i >= (json_int_t)t->job->workers || !text)
+		return;
+	n = number_of(t, worker(t, (unsigned)i));
+	if (t->missed[n])
+		return;
+	t->missed[n] = strdup(text);
+	if (t->speaker == i)
+		choose_speaker(t);
+	if (!t->loss_ns)
+		t->loss_ns = tern_clock_ns();
+}
+
+static void take_worker_event(
+	struct train *t, const struct child *c, const char *name, json_t *event)
+{
+	bool speaks = c == worker(t, t->speaker) && strcmp(name, "progress") == 0;
+
+	if (strcmp(name, "begun") == 0) {
+		t->begun = true;
+	} else if (strcmp(name, "done") == 0) {
+		/* It has tested; what it found is shown when everybody has ended. */
+		if (json_is_true(json_object_get(event, "finisher"))) {
+			json_decref(t->done);
+			t->done = json_incref(event);
+		}
+	} else if (speaks || strcmp(name, "saved") == 0 ||
+		   strcmp(name, "generated") == 0) {
+		json_object_set_new(event, "who", json_string(c->name));
+		report(&t->out, c->name, json_incref(event));
+	}
+}
+
+/* What is told of everybody. Servers note the same things: one of them is heard. */
+static bool is_for_all(struct train *t, const struct child *c, const char *name)
+{
+	return strcmp(name, "log") == 0 || strcmp(name, "device") == 0 ||
+	       (strcmp(name, "note") == 0 && (is_worker(t, c) || number_of(t, c) == 0));
+}
+
 static void on_line(void *arg, struct child *c, const char *line)
 {
 	struct train *t = arg;
 	json_t *event = t->ending ? NULL : json_loads(line, 0, NULL);
 	const char *name = json_string_value(json_object_get(event, "event"));
-	bool first = strcmp(c->name, "worker 0") == 0; /* speaks for all workers */
 
 	if (t->ending)
 		return;
@@ -194,46 +303,130 @@ static void on_line(void *arg, struct child *c, const char *line)
 		output_error(&t->out, c->name, "%s", line);
 	} else if (strcmp(name, "error") == 0) {
 		take_error(t, c, event);
-	} else if (strcmp(name, "listening") == 0) {
-		take_listening(t, c, event);
-	} else if (strcmp(name, "done") == 0 && first) {
-		/* It has tested; what it found is shown when everybody has ended. */
-		json_decref(t->done);
-		t->done = json_incref(event);
-	} else if (first || strcmp(name, "log") == 0 ||
-		   (strcmp(name, "note") == 0 && strcmp(c->name, "server 0") == 0)) {
+	} else if (is_for_all(t, c, name)) {
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&t->out, c->name, json_incref(event));
+	} else if (is_worker(t, c)) {
+		take_worker_event(t, c, name, event);
+	} else if (strcmp(name, "listening") == 0) {
+		take_listening(t, c, event);
+	} else if (strcmp(name, "lost") == 0) {
+		take_loss(t, event);
 	}
 	json_decref(event);
+}
+
+/* ---- losses ---- */
+
+static unsigned running_count(struct train *t, bool workers)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < t->sup.child_count; i++)
+		n += t->sup.children[i].running &&
+		     is_worker(t, &t->sup.children[i]) == workers;
+	return n;
 }
 
 static void on_exit_of(void *arg, struct child *c)
 {
 	struct train *t = arg;
+	bool input = WIFEXITED(c->status) && WEXITSTATUS(c->status) == EXIT_INPUT;
 
-	if (t->ending || (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0))
+	if (t->ending)
+		return;
+	if (!is_worker(t, c) && !running_count(t, false))
+		t->served_ns = tern_clock_ns();
+	if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0)
 		return;
 	if (!*t->dead || (WIFSIGNALED(c->status) && !t->killed)) {
 		supervise_describe(c, t->dead, sizeof(t->dead));
 		t->killed = WIFSIGNALED(c->status);
 	}
-	failed(t);
+	if (!is_worker(t, c) || input || (!running_count(t, true) && !t->done)) {
+		failed(t);
+		return;
+	}
+	t->died[number_of(t, c)] = true;
+	if (!t->loss_ns)
+		t->loss_ns = tern_clock_ns();
+	if (c == worker(t, t->speaker))
+		choose_speaker(t);
+}
+
+static void tell_loss(struct train *t, unsigned i)
+{
+	const struct child *c = &t->sup.children[i];
+	bool alone = t->job->mode == TERN_MODE_ASYNC;
+	const char *complaint = WIFSIGNALED(c->status) ? NULL : t->complaints[i];
+	char text[900], how[160];
+
+	if (t->told[i])
+		return;
+	t->told[i] = true;
+	supervise_describe(c, how, sizeof(how));
+	if (!t->died[i])
+		snprintf(text, sizeof(text), "%s (pid %d): %s", c->name, (int)c->pid,
+			t->missed[i]);
+	else
+		snprintf(text, sizeof(text), "%s%s%s: %s", how, complaint ? ": " : "",
+			complaint ? complaint : "",
+			alone ? "the others go on without it"
+			      : "its slots go to the others");
+	report(&t->out, "train",
+		json_pack("{ss sI ss so}", "event", "lost", "worker",
+			(json_int_t)(i - t->job->servers), "who", c->name, "text",
+			report_text(text)));
+}
+
+/* What was not the end of the job is told, and is nothing to blame for a later end. */
+static void tell_losses(struct train *t)
+{
+	for (unsigned i = 0; i < t->sup.child_count; i++)
+		if (t->died[i] || t->missed[i])
+			tell_loss(t, i);
+	t->loss_ns = 0;
+	t->killed = false;
+	*t->dead = *t->error = '\0';
+}
+
+static void settle_losses(struct train *t)
+{
+	if (!t->loss_ns || t->failed_ns || tern_clock_ns() - t->loss_ns < PATIENCE_NS)
+		return;
+	if (t->begun)
+		tell_losses(t);
+	else
+		failed(t);
 }
 
 /* ---- the job ---- */
 
-/* How long to wait for more: the cause of a failure may still be on its way. */
+/* Until `limit_ns` after `since_ns`. */
+static int ms_left(uint64_t since_ns, uint64_t limit_ns)
+{
+	uint64_t waited_ns = tern_clock_ns() - since_ns;
+
+	return waited_ns >= limit_ns ? 0
+				     : (int)((limit_ns - waited_ns) / TERN_NS_PER_MS) + 1;
+}
+
+/* How long to wait for more: the cause of a failure may still be on its way, and so may
+ * be the last ones to leave. */
 static int turn_ms(const struct train *t)
 {
-	uint64_t waited_ns;
+	if (t->failed_ns)
+		return ms_left(t->failed_ns, PATIENCE_NS);
+	if (t->loss_ns)
+		return ms_left(t->loss_ns, PATIENCE_NS);
+	return t->served_ns ? ms_left(t->served_ns, LINGER_NS) : -1;
+}
 
-	if (!t->failed_ns)
-		return -1;
-	waited_ns = tern_clock_ns() - t->failed_ns;
-	return waited_ns >= PATIENCE_NS
-		       ? 0
-		       : (int)((PATIENCE_NS - waited_ns) / TERN_NS_PER_MS) + 1;
+static bool has_waited(const struct train *t)
+{
+	if (t->failed_ns)
+		return turn_ms(t) == 0 || t->killed || t->input_error;
+	return t->served_ns && ms_left(t->served_ns, LINGER_NS) == 0;
 }
 
 static void run(struct train *t)
@@ -242,12 +435,9 @@ static void run(struct train *t)
 		if (start_server(t, i))
 			return;
 	}
-	while (supervise_running(&t->sup) && !t->sup.signal) {
-		int ms = turn_ms(t);
-
-		if (ms == 0 || t->killed || t->input_error)
-			return;
-		supervise_turn(&t->sup, ms);
+	while (supervise_running(&t->sup) && !t->sup.signal && !has_waited(t)) {
+		supervise_turn(&t->sup, turn_ms(t));
+		settle_losses(t);
 		if (!t->failed_ns && !t->workers_started &&
 			t->listening_count == t->job->servers)
 			start_workers(t);
@@ -263,6 +453,8 @@ static int conclude(struct train *t)
 		return EXIT_INTERRUPTED;
 	}
 	if (!t->failed_ns && t->done) {
+		tell_losses(t);
+		json_object_del(t->done, "finisher");
 		report(&t->out, "train", json_incref(t->done));
 		return EXIT_OK;
 	}
@@ -323,6 +515,7 @@ static int train_run(int argc, char **argv)
 		return EXIT_JOB;
 	t->job = &s.job;
 	t->listen = s.listen;
+	t->server_device = s.server_device.text;
 	t->argc = argc;
 	t->argv = argv;
 	t->spin_us = cores_to_spare(&s.job) ? "20" : "0";
@@ -341,6 +534,10 @@ static int train_run(int argc, char **argv)
 	supervise_fini(&t->sup);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(t->addresses); i++)
 		free(t->addresses[i]);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(t->missed); i++) {
+		free(t->missed[i]);
+		free(t->complaints[i]);
+	}
 	json_decref(t->done);
 	free(t);
 	return r;

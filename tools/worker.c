@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tern worker`: one worker. It reads its data, joins the servers, and does its share;
- * number 0 also tests, writes and saves. */
+ * number 0, or the first that is left, also tests, writes and saves. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,7 +40,9 @@ struct worker_role {
 	struct role role;
 	const struct worker_settings *settings;
 	struct job_data data;
+	struct device device;
 	struct tern_model *model;
+	struct tern_engine *engine;
 	struct tern_worker *worker;
 	uint64_t my_steps;
 	char save_path[4096];
@@ -113,26 +115,64 @@ static void progress(void *arg, const struct tern_worker_progress *p)
 	role_report(&w->role, event);
 }
 
+static void begun(void *arg)
+{
+	struct worker_role *w = arg;
+
+	role_report(&w->role, json_pack("{ss}", "event", "begun"));
+}
+
+/* What it computes on, once it is known. */
+static void report_device(struct worker_role *w)
+{
+	char device[24];
+
+	if (!w->device.api)
+		return;
+	device_name(&w->device, device, sizeof(device));
+	role_report(
+		&w->role, json_pack("{ss ss sI ss so sI}", "event", "device", "role",
+				  "worker", "index", (json_int_t)w->settings->index,
+				  "device", device, "text", report_text(w->engine->name),
+				  "device_bytes", (json_int_t)w->engine->device_bytes));
+}
+
+static void note(void *arg, const char *text)
+{
+	struct worker_role *w = arg;
+	char line[500];
+
+	snprintf(line, sizeof(line), "worker %llu: %s",
+		(unsigned long long)w->settings->index, text);
+	role_note(&w->role, line);
+}
+
 static void report_end(struct worker_role *w, const struct tern_worker_results *results)
 {
 	const struct job_settings *job = &w->settings->job;
+	char device[24];
 	json_t *event;
 
-	if (job->save && w->settings->index == 0)
+	if (job->save && results->finisher)
 		role_report(&w->role, json_pack("{ss so}", "event", "saved", "path",
 					      report_text(w->save_path)));
 	if (results->written)
 		role_report(&w->role, json_pack("{ss so}", "event", "generated", "text",
 					      report_text(results->written)));
-	event = json_pack("{ss sI}", "event", "done", "steps", (json_int_t)job->steps);
+	event = json_pack("{ss sI sb}", "event", "done", "steps", (json_int_t)job->steps,
+		"finisher", results->finisher);
 	set_number(event, "loss", results->loss);
-	if (w->data.test && w->settings->index == 0) {
+	if (w->data.test && results->finisher) {
 		set_number(event, "test_loss", results->test_loss);
 		set_number(event, "test_accuracy", results->test_accuracy);
 	}
 	if (isfinite(results->test_auc))
 		set_number(event, "test_auc", results->test_auc);
 	set_rates(w, event);
+	device_name(&w->device, device, sizeof(device));
+	json_object_set_new(event, "device", json_string(device));
+	json_object_set_new(
+		event, "device_bytes", json_integer((json_int_t)w->engine->device_bytes));
 	role_report(&w->role, event);
 }
 
@@ -192,22 +232,52 @@ static int read_servers(struct worker_role *w, struct tern_ps_job *job)
 	return -EINVAL;
 }
 
-/* The directory is made before the work, so that a failure to make it costs nothing; it
- * goes again if nothing was saved. */
-static int make_directory(struct worker_role *w)
+/* It goes again if nothing was saved. */
+static int make_directory(struct worker_role *w, struct tern_ps_text *why)
 {
 	const char *save = w->settings->job.save;
 
-	if (!save || w->settings->index != 0)
+	if (!save)
 		return 0;
 	if (mkdir(save, 0777) == 0) {
 		w->made_directory = true;
 	} else if (errno != EEXIST) {
-		role_fail(&w->role, true, "--save %.300s: %s", save, strerror(errno));
+		snprintf(why->text, sizeof(why->text), "--save %.300s: %s", save,
+			strerror(errno));
 		return -EINVAL;
 	}
-	snprintf(w->save_path, sizeof(w->save_path), "%.4000s/model.safetensors", save);
 	return 0;
+}
+
+/* Worker 0 makes the directory before the work, so that a failure to make it costs
+ * nothing; another one when it has to take worker 0's place. */
+static int prepare_saving(struct worker_role *w)
+{
+	struct tern_ps_text why;
+
+	if (w->settings->job.save)
+		snprintf(w->save_path, sizeof(w->save_path), "%.4000s/model.safetensors",
+			w->settings->job.save);
+	if (w->settings->index != 0 || make_directory(w, &why) == 0)
+		return 0;
+	role_fail(&w->role, true, "%s", why.text);
+	return -EINVAL;
+}
+
+static int finishing(void *arg, struct tern_ps_text *why)
+{
+	return make_directory(arg, why);
+}
+
+static int find_device(struct worker_role *w)
+{
+	struct message error;
+	int r = device_find("device", &w->settings->job.device, w->settings->index,
+		&w->device, &error);
+
+	if (r)
+		role_fail(&w->role, true, "%s", error.text);
+	return r;
 }
 
 static int read_data(struct worker_role *w)
@@ -225,6 +295,17 @@ static int read_data(struct worker_role *w)
 		return -EINVAL;
 	}
 	return 0;
+}
+
+static int make_engine(struct worker_role *w)
+{
+	struct message error;
+	int r = device_engine(
+		&w->device, w->model, (size_t)w->settings->job.batch, &w->engine, &error);
+
+	if (r)
+		role_fail(&w->role, r == -EINVAL, "%s", error.text);
+	return r;
 }
 
 static int start(struct worker_role *w)
@@ -245,11 +326,13 @@ static int start(struct worker_role *w)
 	struct tern_worker_opts opts = {
 		.domain = w->role.domain,
 		.ctx = w->role.ctx,
-		.kernels = tern_kernels_cpu(),
 		.job = &job,
 		.index = (uint32_t)w->settings->index,
-		.write_count = w->settings->index == 0 ? (uint32_t)j->generate : 0,
+		.write_count = (uint32_t)j->generate,
+		.finishing = finishing,
+		.begun = begun,
 		.progress = progress,
+		.note = note,
 		.ended = ended,
 		.arg = w,
 	};
@@ -257,12 +340,16 @@ static int start(struct worker_role *w)
 	int r = read_servers(w, &job);
 
 	if (r == 0)
+		r = find_device(w);
+	if (r == 0)
 		r = read_data(w);
 	if (r == 0)
-		r = make_directory(w);
+		r = make_engine(w);
+	if (r == 0)
+		r = prepare_saving(w);
 	if (r)
 		return r;
-	opts.model = w->model;
+	opts.engine = w->engine;
 	opts.train = w->data.train;
 	opts.test = w->data.test;
 	opts.save_path = *w->save_path ? w->save_path : NULL;
@@ -273,6 +360,8 @@ static int start(struct worker_role *w)
 		role_fail(&w->role, r == -EINVAL, "%s", why.text);
 	else
 		w->role.stop = stop;
+	if (r == 0)
+		report_device(w);
 	return r;
 }
 
@@ -309,6 +398,7 @@ static int worker_run(int argc, char **argv)
 		role_loop(&w.role);
 	role_cut(&w.role);
 	tern_worker_free(w.worker);
+	tern_engine_free(w.engine);
 	tern_model_free(w.model);
 	job_data_free(&w.data);
 	code = role_close(&w.role);

@@ -26,6 +26,7 @@
 #include <sys/timerfd.h>
 
 #include "base/clock.h"
+#include "transport/stager.h"
 
 #define PORT_BUDGET   64
 #define SPIN_US       20u
@@ -100,6 +101,7 @@ static void wake_context(void *arg)
 
 static void destroy(struct tern_context *ctx)
 {
+	tern_stagers_free(ctx);
 	for (unsigned i = 0; i < TERN_FABRICS_MAX; i++) {
 		if (ctx->ports[i])
 			ctx->ports[i]->ops->port_free(ctx->ports[i]);
@@ -128,6 +130,7 @@ int tern_context_new(struct tern_domain *domain, const struct tern_context_opts 
 	ctx->epoll_fd = ctx->wake_fd = ctx->timer_fd = -1;
 	ctx->timer_fd_ns = UINT64_MAX;
 	tern_list_init(&ctx->deferred);
+	tern_list_init(&ctx->stagers);
 	status = set_opts(ctx, opts);
 	if (!status && !domain->opts.sim)
 		status = open_fds(ctx);
@@ -280,6 +283,7 @@ static int progress(struct tern_context *ctx)
 			return events;
 		count += events;
 	}
+	count += tern_stagers_poll(ctx);
 	count += tern_env_poll(ctx->env);
 	count += run_timers(ctx);
 	return count + run_deferred(ctx);
@@ -300,12 +304,14 @@ int tern_progress(struct tern_context *ctx)
 
 int tern_arm(struct tern_context *ctx)
 {
-	uint64_t next_ns = tern_context_next_ns(ctx), now_ns = 0;
+	uint64_t next_ns, now_ns = 0;
 	int status;
 
 	tern_assert(!ctx->in_progress);
 	if (!tern_list_empty(&ctx->deferred))
 		return -EAGAIN;
+	tern_stagers_arm(ctx);
+	next_ns = tern_context_next_ns(ctx);
 	if (next_ns != UINT64_MAX) {
 		now_ns = tern_now_ns(ctx->env);
 		if (next_ns <= now_ns)

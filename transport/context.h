@@ -64,6 +64,7 @@ struct tern_context {
 	struct tern_timer **heap;
 	uint32_t timer_count, heap_capacity;
 	struct tern_list deferred;
+	struct tern_list stagers; /* stager.h: one for each GPU in use */
 	bool in_progress;
 	bool armed;
 	int epoll_fd, wake_fd, timer_fd; /* -1 with the simulator's environment */

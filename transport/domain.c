@@ -61,6 +61,7 @@ static void close_domain(struct tern_domain *domain)
 
 		fabric->ops->close(fabric);
 	}
+	tern_gpus_close(domain);
 	free((char *)(uintptr_t)domain->opts.tcp_congestion);
 	free(domain);
 }
@@ -80,11 +81,15 @@ int tern_domain_new(const struct tern_domain_opts *opts, struct tern_domain **ou
 			status = -ENOMEM;
 	}
 	atomic_init(&domain->next_mem_id, 1);
+	tern_bounces_open(domain);
+	if (!status)
+		status = tern_gpus_open(domain);
 	for (unsigned i = 0; tern_fabric_table[i] && !status; i++) {
 		tern_assert(i < TERN_FABRICS_MAX);
 		status = open_fabric(domain, i);
 	}
 	if (status) {
+		tern_bounces_close(domain);
 		close_domain(domain);
 		return status;
 	}
@@ -96,6 +101,7 @@ void tern_domain_free(struct tern_domain *domain)
 {
 	if (!domain)
 		return;
+	tern_bounces_close(domain);
 	tern_assert(atomic_load(&domain->live_count) == 0);
 	close_domain(domain);
 }

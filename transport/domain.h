@@ -9,6 +9,7 @@
 
 #include <tern/context.h>
 
+#include "transport/bounce.h"
 #include "transport/fabric.h"
 #include "transport/mem.h"
 
@@ -18,6 +19,8 @@ struct tern_domain {
 	unsigned fabric_count;
 	const char
 		*why[TERN_FABRICS_MAX]; /* by tern_fabric_table index; NULL: it opened */
+	struct tern_gpus *gpus;         /* gpu.c; NULL: built without CUDA */
+	struct tern_bounces bounces;
 	atomic_uint next_mem_id;
 	atomic_ullong registration_count;
 	atomic_ullong registered_bytes;
@@ -31,6 +34,16 @@ extern const struct tern_fabric_ops *const tern_fabric_table[];
 /* The opened fabric of that name; NULL if it is unknown or did not open. */
 struct tern_fabric *tern_domain_fabric(
 	struct tern_domain *domain, const char *name, size_t name_bytes);
+
+/* Can the fabric of `conn` send from `mem` and receive into it? Else its bytes go through
+ * memory of the host: stager.h, bounce.h. */
+static inline bool tern_conn_reaches(
+	const struct tern_conn *conn, const struct tern_mem *mem)
+{
+	return mem->kind == TERN_MEM_HOST ||
+	       ((conn->caps & TERN_CAP_DEVICE) &&
+		       tern_mem_reg(mem, conn->port->fabric->index));
+}
 
 /* Registers `mem` with every fabric / undoes it. Counts. */
 int tern_domain_register(struct tern_domain *domain, struct tern_mem *mem);

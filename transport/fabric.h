@@ -195,7 +195,8 @@ struct tern_fabric_ops {
 	/*
 	 * Lets the peer of `conn` reach (mem, offset, bytes), and any later conn of this
 	 * port with the same conn->owner (a reconnect, another rail). Constant time, no
-	 * system call. -EAGAIN: all entries are in use. bytes may be 0.
+	 * system call. -EAGAIN: all entries are in use; -ENOTSUP: memory of a kind that
+	 * the fabric does not reach (see tern_conn_reaches). bytes may be 0.
 	 */
 	int (*expose)(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 		uint64_t bytes, enum tern_access access, struct tern_region *out);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered ranges: memory of the user's, and slabs that this library maps itself.
+ * Registered ranges: memory of the user's, and slabs that this library maps itself, or
+ * takes from a GPU.
  *
  * A slab is a memfd, because the shm fabric hands it to a peer, who maps it: it is sealed
  * against shrinking before anyone can see it, so that neither side can take pages away
@@ -30,6 +31,10 @@
 
 static void unmap_slab(struct tern_mem *mem)
 {
+	if (mem->gpu_owned)
+		tern_gpu_free(mem->gpu, mem->address);
+	else if (mem->gpu && mem->kind == TERN_MEM_HOST)
+		tern_gpu_unlock(mem->gpu, mem->base);
 	if (mem->fd < 0)
 		return;
 	if (mem->base)
@@ -54,7 +59,6 @@ static int finish_new(
 	int status = -ENOMEM;
 
 	mem->domain = domain;
-	mem->kind = TERN_MEM_HOST;
 	mem->id = next_id(domain);
 	atomic_init(&mem->refs, 1);
 	if (mem->id)
@@ -84,6 +88,47 @@ int tern_mem_wrap(
 	return finish_new(domain, mem, out);
 }
 
+int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address, uint64_t bytes,
+	struct tern_mem **out)
+{
+	struct tern_gpu *gpu;
+	struct tern_mem *mem;
+	int r = tern_gpu_of_memory(domain, address, bytes, &gpu);
+
+	if (r)
+		return r;
+	mem = calloc(1, sizeof(*mem));
+	if (!mem)
+		return -ENOMEM;
+	mem->kind = TERN_MEM_CUDA;
+	mem->gpu = gpu;
+	mem->address = address;
+	mem->bytes = bytes;
+	mem->fd = -1;
+	return finish_new(domain, mem, out);
+}
+
+int tern_mem_new_cuda_slab(struct tern_domain *domain, struct tern_gpu *gpu,
+	uint64_t bytes, struct tern_mem **out)
+{
+	struct tern_mem *mem = calloc(1, sizeof(*mem));
+	int r;
+
+	if (!mem)
+		return -ENOMEM;
+	mem->kind = TERN_MEM_CUDA;
+	mem->gpu = gpu;
+	mem->bytes = bytes;
+	mem->fd = -1;
+	r = tern_gpu_alloc(gpu, bytes, &mem->address);
+	if (r) {
+		free(mem);
+		return r;
+	}
+	mem->gpu_owned = true;
+	return finish_new(domain, mem, out);
+}
+
 void tern_mem_put(struct tern_mem *mem)
 {
 	if (!mem)
@@ -109,6 +154,23 @@ uint64_t tern_mem_bytes(const struct tern_mem *mem)
 enum tern_mem_kind tern_mem_kind(const struct tern_mem *mem)
 {
 	return mem->kind;
+}
+
+uint64_t tern_mem_cuda_address(const struct tern_mem *mem)
+{
+	return mem->kind == TERN_MEM_CUDA ? mem->address : 0;
+}
+
+int tern_mem_cuda_device(const struct tern_mem *mem)
+{
+	return mem->kind == TERN_MEM_CUDA ? tern_gpu_number(mem->gpu) : -1;
+}
+
+uint64_t tern_buf_cuda_address(const struct tern_buf *buf)
+{
+	uint64_t base = buf->mem ? tern_mem_cuda_address(buf->mem) : 0;
+
+	return base ? base + buf->offset : 0;
 }
 
 void *tern_buf_ptr(const struct tern_buf *buf)
@@ -140,8 +202,8 @@ static int map_slab(struct tern_mem *mem, uint64_t bytes, bool huge)
 	return 0;
 }
 
-int tern_mem_new_slab(
-	struct tern_domain *domain, uint64_t bytes, bool huge, struct tern_mem **out)
+/* Mapped, and not registered yet. */
+static int new_mapped(uint64_t bytes, bool huge, struct tern_mem **out)
 {
 	struct tern_mem *mem;
 	uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -161,6 +223,34 @@ int tern_mem_new_slab(
 		/* A wish: where the kernel does not grant it, pages are small. */
 		madvise(mem->base, bytes, MADV_HUGEPAGE);
 	}
+	*out = mem;
+	return 0;
+}
+
+int tern_mem_new_slab(
+	struct tern_domain *domain, uint64_t bytes, bool huge, struct tern_mem **out)
+{
+	struct tern_mem *mem;
+	int r = new_mapped(bytes, huge, &mem);
+
+	return r ? r : finish_new(domain, mem, out);
+}
+
+int tern_mem_new_locked_slab(struct tern_domain *domain, struct tern_gpu *gpu,
+	uint64_t bytes, struct tern_mem **out)
+{
+	struct tern_mem *mem;
+	int r = new_mapped(bytes, !domain->opts.no_hugepages, &mem);
+
+	if (r)
+		return r;
+	r = tern_gpu_lock(gpu, mem->base, mem->bytes);
+	if (r) {
+		unmap_slab(mem);
+		free(mem);
+		return r;
+	}
+	mem->gpu = gpu;
 	return finish_new(domain, mem, out);
 }
 

@@ -11,13 +11,21 @@
 
 #include <tern/memory.h>
 
+#include "base/util.h"
+#include "transport/gpu.h"
+
 #define TERN_FABRICS_MAX 5
 
 struct tern_mem {
 	struct tern_domain *domain;
 	enum tern_mem_kind kind;
-	char *base;
+	char *base; /* NULL: the CPU does not reach it */
 	uint64_t bytes;
+	/* The device that it is memory of, at `address`; or, for the host's, the one for
+	 * whose copies we have page-locked it; NULL: neither. */
+	struct tern_gpu *gpu;
+	uint64_t address;
+	bool gpu_owned; /* taken from the device by us */
 	int fd; /* memfd that holds it from offset 0 (slabs), sealed against shrinking;
 		   -1: memory of the user's */
 	uint32_t id;      /* unique in the domain for its whole life, never reused */
@@ -32,8 +40,10 @@ static inline void *tern_mem_reg(const struct tern_mem *mem, unsigned fabric_ind
 	return mem->regs[fabric_index];
 }
 
+/* For the CPU: memory of the host only. */
 static inline char *tern_mem_at(const struct tern_mem *mem, uint64_t offset)
 {
+	tern_assert(mem->kind == TERN_MEM_HOST);
 	return mem->base + offset;
 }
 
@@ -52,6 +62,18 @@ static inline bool tern_mem_holds(
  */
 int tern_mem_new_slab(
 	struct tern_domain *domain, uint64_t bytes, bool huge, struct tern_mem **out);
+
+/* A new slab of the device's memory. Errors as tern_gpu_alloc(). */
+int tern_mem_new_cuda_slab(struct tern_domain *domain, struct tern_gpu *gpu,
+	uint64_t bytes, struct tern_mem **out);
+
+/* A new slab of the host's that is page-locked for the copies of the domain's devices. */
+int tern_mem_new_locked_slab(struct tern_domain *domain, struct tern_gpu *gpu,
+	uint64_t bytes, struct tern_mem **out);
+
+/* A pool of such slabs. */
+int tern_pool_new_locked(struct tern_domain *domain, const struct tern_pool_opts *opts,
+	struct tern_gpu *gpu, struct tern_pool **out);
 
 /* Touches every page of it now. */
 void tern_mem_prefault(struct tern_mem *mem);

@@ -48,6 +48,7 @@ struct slab {
 struct tern_pool {
 	struct tern_domain *domain;
 	struct tern_pool_opts opts;
+	struct tern_gpu *gpu; /* whose memory it is, or for whose copies it is locked */
 	uint32_t slab_units, slab_shift, slab_max;
 
 	/* Held while a slab is made, which takes long; taken before `lock`. */
@@ -231,22 +232,32 @@ static struct block *new_blocks(struct tern_pool *pool)
 	return blocks;
 }
 
+static int new_slab(struct tern_pool *pool, struct tern_mem **out)
+{
+	uint64_t bytes = pool->slab_units * UNIT_BYTES;
+
+	if (pool->opts.kind == TERN_MEM_CUDA)
+		return tern_mem_new_cuda_slab(pool->domain, pool->gpu, bytes, out);
+	if (pool->gpu)
+		return tern_mem_new_locked_slab(pool->domain, pool->gpu, bytes, out);
+	return tern_mem_new_slab(
+		pool->domain, bytes, !pool->domain->opts.no_hugepages, out);
+}
+
 static int add_slab(struct tern_pool *pool)
 {
-	bool huge = !pool->domain->opts.no_hugepages;
 	struct slab slab = {.blocks = new_blocks(pool)};
 	uint32_t id;
 	int status;
 
 	if (!slab.blocks)
 		return -ENOMEM;
-	status = tern_mem_new_slab(
-		pool->domain, pool->slab_units * UNIT_BYTES, huge, &slab.mem);
+	status = new_slab(pool, &slab.mem);
 	if (status) {
 		munmap(slab.blocks, blocks_bytes(pool));
 		return status;
 	}
-	if (pool->opts.prefault)
+	if (pool->opts.prefault && slab.mem->base)
 		tern_mem_prefault(slab.mem);
 	pthread_mutex_lock(&pool->lock);
 	slab.mem->slab = pool->slab_count;
@@ -281,26 +292,30 @@ static int check_opts(struct tern_pool_opts *opts)
 		opts->slab_bytes = SLAB_BYTES;
 	if (!opts->max_bytes)
 		opts->max_bytes = opts->slab_bytes;
-	if (opts->max_bytes < opts->slab_bytes || opts->max_bytes > POOL_BYTES_MAX)
+	if (opts->max_bytes < opts->slab_bytes || opts->max_bytes > POOL_BYTES_MAX ||
+		(opts->kind != TERN_MEM_HOST && opts->kind != TERN_MEM_CUDA))
 		return -EINVAL;
 	opts->slab_bytes = tern_align_up(opts->slab_bytes, page_bytes);
 	opts->max_bytes = TERN_MAX(opts->max_bytes, opts->slab_bytes);
 	return 0;
 }
 
-int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
-	struct tern_pool **out)
+static int pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
+	struct tern_gpu *gpu, struct tern_pool **out)
 {
 	struct tern_pool_opts checked = opts ? *opts : (struct tern_pool_opts){0};
 	struct tern_pool *pool;
 	int status = check_opts(&checked);
 
+	if (!status && checked.kind == TERN_MEM_CUDA)
+		status = tern_gpu_by_number(domain, checked.cuda_device, &gpu);
 	if (status)
 		return status;
 	pool = calloc(1, sizeof(*pool));
 	if (!pool)
 		return -ENOMEM;
 	pool->domain = domain;
+	pool->gpu = gpu;
 	pool->opts = checked;
 	pool->slab_units = (uint32_t)(checked.slab_bytes / UNIT_BYTES);
 	pool->slab_shift = 32 - (uint32_t)__builtin_clz(pool->slab_units - 1);
@@ -320,6 +335,18 @@ int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
 	atomic_fetch_add(&domain->live_count, 1);
 	*out = pool;
 	return 0;
+}
+
+int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
+	struct tern_pool **out)
+{
+	return pool_new(domain, opts, NULL, out);
+}
+
+int tern_pool_new_locked(struct tern_domain *domain, const struct tern_pool_opts *opts,
+	struct tern_gpu *gpu, struct tern_pool **out)
+{
+	return pool_new(domain, opts, gpu, out);
 }
 
 void tern_pool_free(struct tern_pool *pool)
@@ -377,7 +404,9 @@ static int get_from_new_slab(struct tern_pool *pool, uint32_t units, struct tern
 int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out)
 {
 	uint32_t units;
+	int status;
 
+	*out = (struct tern_buf){0};
 	if (bytes > pool->slab_units * UNIT_BYTES)
 		return -EMSGSIZE;
 	out->bytes = bytes;
@@ -389,7 +418,10 @@ int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out)
 	units = (uint32_t)((bytes + UNIT_BYTES - 1) / UNIT_BYTES);
 	if (tern_likely(try_get(pool, units, out) == 0))
 		return 0;
-	return get_from_new_slab(pool, units, out);
+	status = get_from_new_slab(pool, units, out);
+	if (status < 0)
+		*out = (struct tern_buf){0};
+	return status;
 }
 
 static void put_block(struct tern_pool *pool, const struct tern_buf *buf)

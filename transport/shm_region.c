@@ -26,6 +26,8 @@ int shm_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 	uint32_t slot;
 
 	tern_assert(tern_mem_holds(mem, offset, bytes));
+	if (mem->kind != TERN_MEM_HOST)
+		return -ENOTSUP;
 	if (port->exposure_free) {
 		slot = port->exposure_free - 1;
 		port->exposure_free = port->exposures[slot].next_free;

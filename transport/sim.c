@@ -341,7 +341,7 @@ static void woken(struct tern_sim_event *event)
 struct tern_sim_process *tern_sim_process_new(struct tern_sim *sim, const char *name)
 {
 	struct tern_sim_process *p = calloc(1, sizeof(*p));
-	struct tern_domain_opts opts = {.sim = p};
+	struct tern_domain_opts opts = {.sim = p, .cuda_api = sim->opts.cuda_api};
 
 	tern_assert(p);
 	p->sim = sim;

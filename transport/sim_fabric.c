@@ -359,6 +359,7 @@ static void report_closed(struct side *s)
 	while ((n = tern_list_pop(&s->works))) {
 		struct work *w = tern_list_entry(n, struct work, node);
 
+		sim_work_cut(w);
 		w->op->done(w->op, -ECONNRESET);
 		sim_work_put(w);
 	}

@@ -139,6 +139,9 @@ bool sim_is_up(const struct side *s);
 
 /* sim_move.c */
 void sim_work_put(struct work *w);
+/* Its op ends with its side: our memory is the caller's again, and what is under way
+ * lands as it is now, or not at all. */
+void sim_work_cut(struct work *w);
 void sim_window_landed(struct sim_port *port, uint32_t slot, uint32_t generation);
 int sim_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 	uint64_t bytes, enum tern_access access, struct tern_region *out);

@@ -19,6 +19,19 @@ void sim_work_put(struct work *w)
 	free(w);
 }
 
+static void take_snapshot(struct work *w)
+{
+	w->snapshot = malloc(w->bytes);
+	tern_assert(w->snapshot);
+	memcpy(w->snapshot, tern_mem_at(w->mem, w->offset), w->bytes);
+}
+
+void sim_work_cut(struct work *w)
+{
+	if (w->piece_count && !w->snapshot)
+		take_snapshot(w);
+}
+
 /* ---- windows ---- */
 
 static struct window *window_at(struct sim_port *port, uint32_t slot, uint32_t generation)
@@ -61,6 +74,8 @@ int sim_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 	struct sim_port *port = side_port(side_of(conn));
 
 	tern_assert(conn->owner && (bytes == 0 || tern_mem_holds(mem, offset, bytes)));
+	if (mem && mem->kind != TERN_MEM_HOST)
+		return -ENOTSUP;
 	if (has_no_room(side_of(conn)))
 		return -EAGAIN;
 	for (uint32_t i = 0; i < WINDOWS_MAX; i++) {
@@ -282,11 +297,8 @@ int sim_put(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 	if (has_no_room(s))
 		return -EAGAIN;
 	w = new_work(s, op, mem, offset, bytes, remote, remote_offset);
-	if (tern_sim_dice(sim, 500)) {
-		w->snapshot = malloc(bytes);
-		tern_assert(w->snapshot);
-		memcpy(w->snapshot, tern_mem_at(mem, offset), bytes);
-	}
+	if (tern_sim_dice(sim, 500))
+		take_snapshot(w);
 	schedule_pieces(w, &end_ns);
 	s->last_ns = TERN_MAX(s->last_ns, end_ns);
 	finish_at(w, w->snapshot ? later(sim) : end_ns);
@@ -298,7 +310,7 @@ static void read_now(struct tern_sim_event *event)
 	struct work *w = tern_container_of(event, struct work, done);
 	struct window *window = target(w);
 
-	if (window) {
+	if (window && tern_list_linked(&w->node)) {
 		tern_assert(window->access & TERN_ACCESS_READ);
 		memcpy(tern_mem_at(w->mem, w->offset),
 			tern_mem_at(window->mem, window->offset + w->remote_offset),

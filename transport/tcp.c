@@ -541,8 +541,9 @@ int tcp_lsn_accept(struct tcp_lsn *lsn)
 static int tcp_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 	uint64_t bytes, enum tern_access access, struct tern_region *out)
 {
-	tern_assert(conn->owner && mem->kind == TERN_MEM_HOST &&
-		    tern_mem_holds(mem, offset, bytes));
+	tern_assert(conn->owner && tern_mem_holds(mem, offset, bytes));
+	if (mem->kind != TERN_MEM_HOST)
+		return -ENOTSUP;
 	return tern_window_expose(&tcp_port_of(conn->port)->windows, conn->owner,
 		tern_mem_at(mem, offset), bytes, access, out);
 }

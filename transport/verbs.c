@@ -83,9 +83,13 @@ static void unregister(struct verbs_fabric *fabric, struct verbs_reg *reg, unsig
 static int mem_register(struct tern_fabric *base, struct tern_mem *mem, void **out)
 {
 	struct verbs_fabric *fabric = verbs_fabric_of(base);
-	struct verbs_reg *reg = calloc(1, sizeof(*reg));
+	struct verbs_reg *reg;
 	int r = 0;
 
+	*out = NULL;
+	if (mem->kind != TERN_MEM_HOST)
+		return 0;
+	reg = calloc(1, sizeof(*reg));
 	if (!reg)
 		return -ENOMEM;
 	reg->mem = mem;
@@ -120,6 +124,8 @@ static void mem_unregister(struct tern_fabric *base, struct tern_mem *mem, void 
 	struct verbs_reg *reg = arg;
 
 	(void)mem;
+	if (!reg)
+		return;
 	pthread_mutex_lock(&fabric->lock);
 	for (unsigned i = 0; i < fabric->device_count; i++)
 		unregister(fabric, reg, i);
@@ -529,6 +535,8 @@ static int expose(struct tern_conn *base, struct tern_mem *mem, uint64_t offset,
 	int r;
 
 	tern_assert(tern_mem_holds(mem, offset, bytes) && bytes <= VERBS_BYTES_MAX);
+	if (mem->kind != TERN_MEM_HOST)
+		return -ENOTSUP;
 	if (fabric->opts.guard) {
 		r = tern_window_expose(&port->windows, base->owner,
 			tern_mem_at(mem, offset), bytes, access, &window);

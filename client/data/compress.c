@@ -8,12 +8,13 @@
 #include <limits.h>
 #include <string.h>
 
-#include <zlib.h>
-
 #include "base/util.h"
 #include "client/data/read.h"
 #include "tern-config.h"
 
+#if TERN_HAVE_ZLIB
+#include <zlib.h>
+#endif
 #if TERN_HAVE_BZIP2
 #include <bzlib.h>
 #endif
@@ -31,6 +32,7 @@ struct unpacker {
 	size_t bytes, capacity, limit;
 };
 
+#if TERN_HAVE_ZLIB || TERN_HAVE_BZIP2
 /* Room for more output; its size goes to *room. */
 static int make_room(struct unpacker *u, unsigned *room)
 {
@@ -77,6 +79,35 @@ static int fail_truncated(struct unpacker *u)
 		u->file->bytes, u->format, u->bytes);
 }
 
+#endif
+
+static bool is_gzip(const struct tern_data_file *file, size_t at)
+{
+	return file->bytes - at >= 2 &&
+	       memcmp((const char *)file->data + at, "\x1f\x8b", 2) == 0;
+}
+
+static bool is_bzip2(const struct tern_data_file *file, size_t at)
+{
+	const char *p = (const char *)file->data + at;
+
+	/* A text may start with BZh, but not go on with pi or its root, in which they
+	 * start. */
+	return file->bytes - at >= 10 && memcmp(p, "BZh", 3) == 0 && p[3] >= '1' &&
+	       p[3] <= '9' &&
+	       (memcmp(p + 4, "1AY&SY", 6) == 0 || memcmp(p + 4, "\x17rE8P\x90", 6) == 0);
+}
+
+#if !TERN_HAVE_ZLIB || !TERN_HAVE_BZIP2
+static int fail_left_out(struct unpacker *u)
+{
+	tern_data_fail(u->error, u->file->path,
+		"is packed with %s, which was not built in: unpack it first", u->format);
+	return -ENOTSUP;
+}
+#endif
+
+#if TERN_HAVE_ZLIB
 /* One step. 0: go on; 1: a stream has ended; else the failure. */
 static int inflate_some(struct unpacker *u, z_stream *z)
 {
@@ -103,12 +134,6 @@ static int inflate_some(struct unpacker *u, z_stream *z)
 	return 0;
 }
 
-static bool is_gzip(const struct tern_data_file *file, size_t at)
-{
-	return file->bytes - at >= 2 &&
-	       memcmp((const char *)file->data + at, "\x1f\x8b", 2) == 0;
-}
-
 static int unpack_gzip(struct unpacker *u)
 {
 	z_stream z = {0};
@@ -124,17 +149,12 @@ static int unpack_gzip(struct unpacker *u)
 	inflateEnd(&z);
 	return status < 0 ? status : 0;
 }
-
-static bool is_bzip2(const struct tern_data_file *file, size_t at)
+#else
+static int unpack_gzip(struct unpacker *u)
 {
-	const char *p = (const char *)file->data + at;
-
-	/* A text may start with BZh, but not go on with pi or its root, in which they
-	 * start. */
-	return file->bytes - at >= 10 && memcmp(p, "BZh", 3) == 0 && p[3] >= '1' &&
-	       p[3] <= '9' &&
-	       (memcmp(p + 4, "1AY&SY", 6) == 0 || memcmp(p + 4, "\x17rE8P\x90", 6) == 0);
+	return fail_left_out(u);
 }
+#endif
 
 #if TERN_HAVE_BZIP2
 static int bunzip_some(struct unpacker *u, bz_stream *z)
@@ -181,9 +201,7 @@ static int unpack_bzip2(struct unpacker *u)
 #else
 static int unpack_bzip2(struct unpacker *u)
 {
-	tern_data_fail(u->error, u->file->path,
-		"is packed with bzip2, which was not built in: unpack it first");
-	return -ENOTSUP;
+	return fail_left_out(u);
 }
 #endif
 

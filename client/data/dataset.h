@@ -52,7 +52,7 @@ struct tern_data_error {
  * (labels NULL), text (text_context > 0), each plain, gzip or bzip2. `min_width` widens
  * svmlight rows (a test file may lack the last features). The files' bytes may be freed
  * afterwards. -EINVAL with error->text: file, place, what stands there, what was
- * expected; -ENOTSUP: bzip2 not built in; -ENOMEM.
+ * expected; -ENOTSUP: what it is packed with was not built in; -ENOMEM.
  */
 int tern_dataset_read(const struct tern_data_file *data,
 	const struct tern_data_file *labels, uint32_t text_context, uint32_t min_width,

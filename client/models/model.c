@@ -19,33 +19,16 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "client/models/internal.h"
 
-#define LAYERS_MAX 16u
-#define WIDTH_MAX  (1u << 20)
-
-struct layer {
-	size_t in, out;
-	uint64_t w, b; /* where they lie in the flat vector */
-	bool relu;
-};
-
-struct tern_model {
-	bool text;
-	size_t context, embed, symbols; /* text only */
-	size_t features, classes;
-	struct layer layers[LAYERS_MAX];
-	unsigned layer_count;
-	struct tern_param params[2 * LAYERS_MAX + 1];
-	size_t param_count;
-	uint64_t size;
-};
+#define WIDTH_MAX (1u << 20)
 
 struct tern_workspace {
 	size_t rows;
 	float *input; /* text: embeddings of the context, and its gradient */
 	float *dinput;
-	float *y[LAYERS_MAX];  /* outputs */
-	float *dy[LAYERS_MAX]; /* their gradients */
+	float *y[TERN_LAYERS_MAX];  /* outputs */
+	float *dy[TERN_LAYERS_MAX]; /* their gradients */
 };
 
 /* ---- specs ---- */
@@ -106,7 +89,7 @@ static int unknown(const char *spec, struct tern_data_error *error)
 
 int tern_model_context(const char *spec, struct tern_data_error *error)
 {
-	size_t widths[LAYERS_MAX];
+	size_t widths[TERN_LAYERS_MAX];
 	int n;
 
 	if (named(spec, "charlm")) {
@@ -117,7 +100,7 @@ int tern_model_context(const char *spec, struct tern_data_error *error)
 		return n < 0 ? n : (int)widths[0];
 	}
 	if (named(spec, "mlp")) {
-		n = parse_widths(spec, "mlp", widths, LAYERS_MAX - 1, error);
+		n = parse_widths(spec, "mlp", widths, TERN_LAYERS_MAX - 1, error);
 		if (n == 0)
 			return fail(
 				error, "model %s: expected mlp:WIDTH[,WIDTH...]", spec);
@@ -153,12 +136,12 @@ static uint64_t add_param(struct tern_model *m, const char *layer, const char *w
  * 2 / (in + out) else (Glorot, Bengio 2010); biases at zero. */
 static void add_dense(struct tern_model *m, size_t in, size_t out, bool relu)
 {
-	struct layer *l = &m->layers[m->layer_count++];
+	struct tern_layer *l = &m->layers[m->layer_count++];
 	float fan = relu ? (float)in : (float)(in + out);
 	char name[16];
 
 	snprintf(name, sizeof(name), "fc%u", m->layer_count);
-	*l = (struct layer){.in = in, .out = out, .relu = relu};
+	*l = (struct tern_layer){.in = in, .out = out, .relu = relu};
 	l->w = add_param(m, name, "weight", in, out, sqrtf(6.0f / fan));
 	l->b = add_param(m, name, "bias", out, 0, 0);
 }
@@ -198,7 +181,7 @@ static int build_text(struct tern_model *m, const char *spec,
 static int build(struct tern_model *m, const char *spec, const struct tern_dataset *data,
 	struct tern_data_error *error)
 {
-	size_t widths[LAYERS_MAX];
+	size_t widths[TERN_LAYERS_MAX];
 	int context = tern_model_context(spec, error), n = 0;
 
 	if (context < 0)
@@ -215,7 +198,7 @@ static int build(struct tern_model *m, const char *spec, const struct tern_datas
 			"model logreg: wants two classes, and the data have %u",
 			data->class_count);
 	if (named(spec, "mlp"))
-		n = parse_widths(spec, "mlp", widths, LAYERS_MAX - 1, error);
+		n = parse_widths(spec, "mlp", widths, TERN_LAYERS_MAX - 1, error);
 	add_stack(m, m->features, widths, n);
 	return 0;
 }
@@ -287,7 +270,7 @@ void tern_workspace_free(struct tern_workspace *ws)
 {
 	if (!ws)
 		return;
-	for (unsigned i = 0; i < LAYERS_MAX; i++) {
+	for (unsigned i = 0; i < TERN_LAYERS_MAX; i++) {
 		free(ws->y[i]);
 		free(ws->dy[i]);
 	}
@@ -314,7 +297,7 @@ static float *forward(const struct tern_model *m, const struct tern_kernels *k,
 	const float *params, const float *x, size_t rows, struct tern_workspace *ws)
 {
 	for (unsigned i = 0; i < m->layer_count; i++) {
-		const struct layer *l = &m->layers[i];
+		const struct tern_layer *l = &m->layers[i];
 
 		k->dense_forward(ws->y[i], x, params + l->w, params + l->b, rows, l->in,
 			l->out, l->relu);
@@ -336,7 +319,7 @@ struct tern_result tern_model_gradient(const struct tern_model *m,
 	r.loss = k->softmax_xent(
 		ws->dy[top], logits, batch->labels, batch->rows, m->classes, &r.correct);
 	for (unsigned i = top + 1; i-- > 0;) {
-		const struct layer *l = &m->layers[i];
+		const struct tern_layer *l = &m->layers[i];
 		float *dx = i > 0 ? ws->dy[i - 1] : ws->dinput;
 
 		k->dense_backward(dx, grads + l->w, grads + l->b, ws->dy[i], ws->y[i],
@@ -375,7 +358,13 @@ int32_t tern_model_sample(const struct tern_model *m, const struct tern_kernels 
 {
 	const struct tern_batch batch = {.rows = 1, .ids = (int32_t *)(uintptr_t)ids};
 	const float *input = input_of(m, k, params, &batch, ws);
-	const float *logits = forward(m, k, params, input, 1, ws);
+
+	return tern_model_draw(m, forward(m, k, params, input, 1, ws), temperature, u);
+}
+
+int32_t tern_model_draw(
+	const struct tern_model *m, const float *logits, float temperature, float u)
+{
 	float top = logits[0];
 	double sum = 0, left;
 

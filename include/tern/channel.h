@@ -139,16 +139,18 @@ struct tern_req {
 	int status;              /* -EINPROGRESS until then */
 	struct tern_shape shape; /* receive: what was sent, also with -EMSGSIZE */
 	uint64_t bytes;          /* of the tensor sent, also with -EMSGSIZE */
-	const void *data; /* receive: its first byte for the CPU (ALLOC and PEEK too) */
+	const void *data; /* receive: its first byte for the CPU (ALLOC and PEEK too);
+			     NULL: it is in memory of a GPU, see `buf` or the room */
 	struct tern_buf
 		buf; /* receive with ALLOC: the buffer, the caller's until release */
 	bool peeked; /* `data` is the sender's memory: release soon */
 
 	/* Private. */
-	uint64_t priv[46];
+	uint64_t priv[76];
 };
 
-/* 64-bit key of a name (xxh3). Collisions of names in use are found: see tern_send. */
+/* 64-bit key of a name: FNV-1a of its bytes. Collisions of names in use are found: see
+ * tern_send. */
 TERN_API uint64_t tern_key(const char *name);
 
 /*
@@ -161,9 +163,15 @@ TERN_API uint64_t tern_key(const char *name);
  *
  * Ends with 0; -EMSGSIZE: the receiver's buffer is too small (both ends get this, but of
  * a small tensor that had left already only the receiver does); -EEXIST; -ECANCELED; or
- * the peer's status when it goes down (-ECONNRESET, -ETIMEDOUT, ...). Returns 0 when the
- * request was taken, and then done() will run, even if it fails. -EINVAL: shape and bytes
- * differ, or the buffer is outside its memory.
+ * the peer's status when it goes down (-ECONNRESET, -ETIMEDOUT, ...). Of memory of a GPU
+ * also -EIO, -ENOTRECOVERABLE and the like: a copy from or to it failed, and the peer
+ * lives; -ENOBUFS: it is larger than the domain's bounce_bytes, where such a buffer is
+ * needed. Both ends get these, but for a send that failed before the peer knew of it, and
+ * a receive that failed when the sender had been told that its bytes arrived.
+ *
+ * Returns 0 when the request was taken, and then done() will run, even if it fails.
+ * -EINVAL: shape and bytes differ, or the buffer is outside its memory; the first request
+ * on a GPU also -ENOMEM, -ENOTRECOVERABLE, ...: there is nothing to copy through.
  */
 TERN_API int tern_send(struct tern_channel *channel, struct tern_req *req, uint64_t key,
 	uint64_t step, const struct tern_tensor *tensor, const char *name,
@@ -223,6 +231,7 @@ struct tern_peer_stats {
 	uint64_t eager_count, put_count, get_count, peek_count; /* transfers, by path */
 	uint64_t reconnect_count;
 	uint64_t credit_stall_count; /* sends that had to wait for a credit */
+	uint64_t staged_count;       /* of memory of a GPU, through page-locked memory */
 };
 TERN_API void tern_peer_stats(const struct tern_peer *peer, struct tern_peer_stats *out);
 

@@ -35,6 +35,10 @@ struct tern_domain_opts {
 	const char *verbs;     /* options of the verbs fabric, "NAME=VALUE,...", as in
 				  docs/tuning.md; NULL: its defaults */
 	const void *verbs_api; /* tests: a struct tern_verbs_api in rdma-core's place */
+	const void *cuda_api;  /* tests: a struct tern_cuda_api in the driver's place */
+	uint64_t bounce_bytes; /* page-locked memory for tensors of GPUs that a fabric
+				  cannot reach and cannot move in pieces: never more than
+				  this; 0: 1 GiB. It is taken as it is needed */
 	void *sim; /* tests: a process of transport/sim.h; then sim is the only fabric */
 };
 

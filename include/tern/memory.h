@@ -4,8 +4,9 @@
  *
  * A tern_mem is a range that every fabric in use has been told about once ("registered").
  * Interfaces take (tern_mem, offset), never a bare pointer, so that memory of another
- * kind (a GPU's) goes through the same calls. A pool is a set of large registered slabs
- * carved into tensors in O(1), so nothing is registered after warm-up.
+ * kind (a GPU's) goes through the same calls: see tern_mem_wrap_cuda(). A pool is a set
+ * of large registered slabs carved into tensors in O(1), so nothing is registered after
+ * warm-up.
  *
  * Threads: everything here may be called from any thread.
  */
@@ -24,6 +25,7 @@ struct tern_pool;
 
 enum tern_mem_kind {
 	TERN_MEM_HOST = 0,
+	TERN_MEM_CUDA = 1, /* of an NVIDIA GPU */
 };
 
 /*
@@ -34,6 +36,23 @@ enum tern_mem_kind {
 TERN_API int tern_mem_wrap(
 	struct tern_domain *domain, void *base, uint64_t bytes, struct tern_mem **out);
 
+/*
+ * The same for memory of a GPU, from cuMemAlloc, cudaMalloc or whatever a framework took
+ * it with: `address` is the device's, in this process. It belongs to the device's primary
+ * context, and both must stay until tern_mem_put().
+ *
+ * Requests on it are ordinary ones, with these differences. The GPU's work that writes a
+ * tensor must be done before it is sent, and what reads or writes a room before that is
+ * received into: a request waits for no stream. When a receive has ended, all work that
+ * is launched from then on sees the bytes. tern_req.data is NULL.
+ *
+ * -ENODEV: this machine has no driver or no device (a log line says which); -EINVAL: not
+ * memory of one device's primary context from its first byte to its last; -ENOMEM;
+ * -ENOSYS: built without CUDA.
+ */
+TERN_API int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address,
+	uint64_t bytes, struct tern_mem **out);
+
 /* Drops the reference got from tern_mem_wrap. NULL is allowed. */
 TERN_API void tern_mem_put(struct tern_mem *mem);
 
@@ -41,6 +60,10 @@ TERN_API void tern_mem_put(struct tern_mem *mem);
 TERN_API void *tern_mem_base(const struct tern_mem *mem);
 TERN_API uint64_t tern_mem_bytes(const struct tern_mem *mem);
 TERN_API enum tern_mem_kind tern_mem_kind(const struct tern_mem *mem);
+/* Of memory of a GPU: its first byte as the device knows it, and the number of the device
+ * among those of this process. 0 and -1 for the host's. */
+TERN_API uint64_t tern_mem_cuda_address(const struct tern_mem *mem);
+TERN_API int tern_mem_cuda_device(const struct tern_mem *mem);
 
 /* A piece of registered memory: what a request sends from or receives into. */
 struct tern_buf {
@@ -51,18 +74,23 @@ struct tern_buf {
 
 /* CPU address of the first byte; NULL where tern_mem_base is. */
 TERN_API void *tern_buf_ptr(const struct tern_buf *buf);
+/* The device's address of it; 0 for the host's memory. */
+TERN_API uint64_t tern_buf_cuda_address(const struct tern_buf *buf);
 
 struct tern_pool_opts {
 	uint64_t slab_bytes; /* size of a slab; 0: 64 MiB. Largest possible allocation */
 	uint64_t max_bytes;  /* the pool never holds more; 0: one slab */
-	bool prefault;       /* touch every page now, not at first use */
+	bool prefault;       /* touch every page now, not at first use (host) */
+	enum tern_mem_kind kind;
+	uint32_t cuda_device; /* TERN_MEM_CUDA: number of the device in this process */
 };
 
 /*
  * A new pool with its first slab allocated and registered (2 MiB pages where the system
  * has them, else ordinary pages advised to be huge). Slabs are added up to max_bytes when
  * an allocation needs one, and kept until the pool goes: they are never given back.
- * -ENOMEM; -EINVAL: max_bytes < slab_bytes, or above 64 GiB.
+ * -ENOMEM; -EINVAL: max_bytes < slab_bytes, above 64 GiB, or no such kind; of kind CUDA
+ * also -ENODEV, -ENOSYS and the like, as tern_mem_wrap_cuda().
  */
 TERN_API int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
 	struct tern_pool **out);
@@ -72,7 +100,8 @@ TERN_API void tern_pool_free(struct tern_pool *pool);
 
 /*
  * Takes `bytes` (0 is allowed and gives an empty, valid buffer), 64-byte aligned, in
- * constant time. -EAGAIN: the pool is full now; -EMSGSIZE: larger than a slab.
+ * constant time. -EAGAIN: the pool is full now; -EMSGSIZE: larger than a slab; *out is
+ * then as tern_pool_put() leaves it.
  */
 TERN_API int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out);
 

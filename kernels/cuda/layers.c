@@ -92,6 +92,18 @@ int tern_cuda_dense_backward(struct tern_cuda_kernels *k, float *dx, float *dw, 
 		.m = in,
 		.n = out,
 		.k = rows};
+	int r = cuda_launch(k, TERN_CUDA_bias_grad, div_up(out, TERN_BIAS_COLUMNS), &a);
+
+	if (r == 0)
+		r = multiply(k, &to_w);
+	if (r == 0 && dx)
+		r = tern_cuda_dense_backward_input(k, dx, dy, w, rows, in, out);
+	return r;
+}
+
+int tern_cuda_dense_backward_input(struct tern_cuda_kernels *k, float *dx,
+	const float *dy, const float *w, uint64_t rows, uint64_t in, uint64_t out)
+{
 	const struct product to_x = {.c = dx,
 		.a = dy,
 		.b = w,
@@ -99,13 +111,8 @@ int tern_cuda_dense_backward(struct tern_cuda_kernels *k, float *dx, float *dw, 
 		.m = rows,
 		.n = in,
 		.k = out};
-	int r = cuda_launch(k, TERN_CUDA_bias_grad, div_up(out, TERN_COLUMNS), &a);
 
-	if (r == 0)
-		r = multiply(k, &to_w);
-	if (r == 0 && dx)
-		r = multiply(k, &to_x);
-	return r;
+	return multiply(k, &to_x);
 }
 
 /* ---- softmax and cross-entropy ---- */

@@ -96,6 +96,11 @@ int tern_cuda_dense_backward(struct tern_cuda_kernels *k, float *dx, float *dw, 
 	float *dy, const float *y, const float *x, const float *w, uint64_t rows,
 	uint64_t in, uint64_t out, bool relu);
 
+/* dx alone, of a dy that was masked already: after a backward that had no dx, so that
+ * something can be put between them that waits for dw and db only. */
+int tern_cuda_dense_backward_input(struct tern_cuda_kernels *k, float *dx,
+	const float *dy, const float *w, uint64_t rows, uint64_t in, uint64_t out);
+
 struct tern_cuda_result { /* on the device */
 	double loss;
 	uint64_t correct;

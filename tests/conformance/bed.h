@@ -36,6 +36,7 @@ struct instance {
 	const char *(*unavailable)(void);
 	bool can_sleep; /* fd() and arm() are of use */
 	bool alone;     /* both ends must be in one process */
+	unsigned gpus;  /* 1 << A, 1 << B: whose memory is a GPU's */
 	/* The number-th address to listen at; one at which nobody listens. */
 	void (*address)(char *out, unsigned number);
 	void (*nobody)(char *out);
@@ -48,6 +49,13 @@ struct instance {
 	struct tern_domain *(*world_domain)(void *world, unsigned side); /* the world's */
 	void (*world_step)(void *world); /* lets virtual time pass */
 };
+
+/*
+ * `name` without what it ends with ("-gpu", "-gpu-a", "-gpu-b") is an instance: that one
+ * with the memory of both ends, of A or of B in a simulated GPU. NULL: it is not, or this
+ * build knows no GPUs.
+ */
+const struct instance *conformance_with_gpus(const char *name);
 
 extern const struct instance conformance_sim, conformance_sim_get;
 extern const struct instance conformance_verbs, conformance_verbs_own_queue,
@@ -67,9 +75,21 @@ struct log_env {
 	unsigned count;
 };
 
+/* How tests get at memory of a GPU; NULL as long as nobody uses one. */
+struct device_memory {
+	const void *api;                /* a struct tern_cuda_api */
+	void (*reset)(bool background); /* a new GPU, that behaves in another way */
+	uint64_t (*take)(uint64_t bytes);
+	void (*give)(uint64_t address);
+	void (*write)(uint64_t address, const void *from, uint64_t bytes);
+	void (*read)(void *to, uint64_t address, uint64_t bytes);
+};
+extern const struct device_memory *device_memory;
+
 /* Memory of one domain, freed all at once. */
 struct memory_box {
 	struct tern_domain *domain;
+	bool gpu;               /* all of it is a GPU's */
 	struct tern_pool *pool; /* made at first use */
 	struct tern_list wraps;
 };
@@ -228,13 +248,16 @@ int link_peek(struct link *link, const struct tern_region *region, uint64_t remo
 /* Bytes number `start` and on of the stream `seed`. */
 void pattern_fill(void *to, uint64_t bytes, uint64_t seed, uint64_t start);
 bool pattern_holds(const void *at, uint64_t bytes, uint64_t seed, uint64_t start);
+/* The same with what is in a buffer, also in memory of a GPU. */
+void buf_fill_from(const struct tern_buf *buf, uint64_t seed, uint64_t start);
+bool buf_holds_from(const struct tern_buf *buf, uint64_t seed, uint64_t start);
 static inline void buf_fill(const struct tern_buf *buf, uint64_t seed)
 {
-	pattern_fill(tern_buf_ptr(buf), buf->bytes, seed, 0);
+	buf_fill_from(buf, seed, 0);
 }
 static inline bool buf_holds(const struct tern_buf *buf, uint64_t seed)
 {
-	return pattern_holds(tern_buf_ptr(buf), buf->bytes, seed, 0);
+	return buf_holds_from(buf, seed, 0);
 }
 struct tern_buf buf_part(const struct tern_buf *buf, uint64_t offset, uint64_t bytes);
 
@@ -257,6 +280,7 @@ enum needs {
 	NEEDS_LIES = 1 << 5,    /* a peer that breaks the rules */
 	NEEDS_TCP = 1 << 4,     /* sockets that a test can cut, rails */
 	NEEDS_PROCESS = 1 << 7, /* a second process */
+	NEEDS_EAGER = 1 << 8,   /* what A sends leaves at once, if it is small */
 	NEEDS_GUARD = 1 << 6,   /* the fabric enforces regions: no TERN_CAP_UNGUARDED */
 };
 

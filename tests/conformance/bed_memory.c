@@ -8,7 +8,12 @@
 #include "base/rng.h"
 #include "base/util.h"
 
+const struct device_memory *device_memory;
+
 /* ---- patterns ---- */
+
+/* The simulated device opens and closes whole allocations, which takes time by the page. */
+#define GPU_SLAB_BYTES (2u << 20)
 
 static uint8_t pattern_byte(uint64_t seed, uint64_t i)
 {
@@ -54,18 +59,52 @@ struct tern_buf buf_part(const struct tern_buf *buf, uint64_t offset, uint64_t b
 		.mem = buf->mem, .offset = buf->offset + offset, .bytes = bytes};
 }
 
+void buf_fill_from(const struct tern_buf *buf, uint64_t seed, uint64_t start)
+{
+	uint64_t address = tern_buf_cuda_address(buf);
+	void *bytes;
+
+	if (!address || !buf->bytes) {
+		pattern_fill(tern_buf_ptr(buf), buf->bytes, seed, start);
+		return;
+	}
+	bytes = malloc(buf->bytes);
+	assert_non_null(bytes);
+	pattern_fill(bytes, buf->bytes, seed, start);
+	device_memory->write(address, bytes, buf->bytes);
+	free(bytes);
+}
+
+bool buf_holds_from(const struct tern_buf *buf, uint64_t seed, uint64_t start)
+{
+	uint64_t address = tern_buf_cuda_address(buf);
+	void *bytes;
+	bool holds;
+
+	if (!address || !buf->bytes)
+		return pattern_holds(tern_buf_ptr(buf), buf->bytes, seed, start);
+	bytes = malloc(buf->bytes);
+	assert_non_null(bytes);
+	device_memory->read(bytes, address, buf->bytes);
+	holds = pattern_holds(bytes, buf->bytes, seed, start);
+	free(bytes);
+	return holds;
+}
+
 /* ---- memory ---- */
 
 struct wrap {
 	struct tern_list node;
 	struct tern_mem *mem;
 	void *base;
+	uint64_t address;    /* of a GPU */
 	struct tern_buf buf; /* of the pool, if mem is NULL */
 };
 
 void box_init(struct memory_box *box, struct tern_domain *domain)
 {
 	box->domain = domain;
+	box->gpu = false;
 	box->pool = NULL;
 	tern_list_init(&box->wraps);
 }
@@ -75,7 +114,15 @@ struct tern_buf box_take(struct memory_box *box, enum memory kind, uint64_t byte
 	struct wrap *wrap = calloc(1, sizeof(*wrap));
 
 	assert_non_null(wrap);
-	if (kind == USER) {
+	if (box->gpu && (kind == USER || bytes > GPU_SLAB_BYTES)) {
+		uint64_t room = tern_align_up(bytes + 64, 64);
+
+		wrap->address = device_memory->take(room);
+		assert_int_equal(
+			tern_mem_wrap_cuda(box->domain, wrap->address, room, &wrap->mem),
+			0);
+		wrap->buf = (struct tern_buf){.mem = wrap->mem, .bytes = bytes};
+	} else if (kind == USER) {
 		uint64_t room = tern_align_up(bytes + 64, 64);
 
 		wrap->base = malloc(room);
@@ -84,9 +131,10 @@ struct tern_buf box_take(struct memory_box *box, enum memory kind, uint64_t byte
 			tern_mem_wrap(box->domain, wrap->base, room, &wrap->mem), 0);
 		wrap->buf = (struct tern_buf){.mem = wrap->mem, .bytes = bytes};
 	} else {
-		static const struct tern_pool_opts opts = {
-			.slab_bytes = 80u << 20,
+		struct tern_pool_opts opts = {
+			.slab_bytes = box->gpu ? GPU_SLAB_BYTES : 80u << 20,
 			.max_bytes = 240u << 20,
+			.kind = box->gpu ? TERN_MEM_CUDA : TERN_MEM_HOST,
 		};
 
 		if (!box->pool)
@@ -109,6 +157,8 @@ void box_free(struct memory_box *box)
 			tern_mem_put(wrap->mem);
 		else
 			tern_pool_put(box->pool, &wrap->buf);
+		if (wrap->address)
+			device_memory->give(wrap->address);
 		free(wrap->base);
 		free(wrap);
 	}

@@ -22,7 +22,9 @@ struct world {
 static void *world_new(uint32_t caps)
 {
 	struct world *world = calloc(1, sizeof(*world));
-	struct tern_sim_opts opts = {.seed = 1, .caps = caps};
+	struct tern_sim_opts opts = {.seed = 1,
+		.caps = caps,
+		.cuda_api = device_memory ? device_memory->api : NULL};
 
 	assert_non_null(world);
 	world->sim = tern_sim_new(&opts);

@@ -81,9 +81,11 @@ struct tern_context_opts meet_opts(void)
 static void end_init(struct end *end, struct meet *meet, unsigned number,
 	const struct tern_context_opts *like)
 {
-	static const struct tern_pool_opts pool_opts = {
+	bool gpu = meet->instance->gpus & 1u << number;
+	struct tern_pool_opts pool_opts = {
 		.slab_bytes = 16u << 20,
 		.max_bytes = 64u << 20,
+		.kind = gpu ? TERN_MEM_CUDA : TERN_MEM_HOST,
 	};
 	struct tern_context_opts opts = *like;
 
@@ -98,6 +100,7 @@ static void end_init(struct end *end, struct meet *meet, unsigned number,
 	assert_ptr_equal(tern_context_domain(end->ctx), end->domain);
 	assert_ptr_equal(tern_context_env(end->ctx), opts.env);
 	box_init(&end->box, end->domain);
+	end->box.gpu = gpu;
 }
 
 void meet_url(const struct instance *instance, const char *rest, char *out)
@@ -123,6 +126,8 @@ struct meet *meet_new_apart(const struct instance *instance,
 
 	assert_non_null(meet);
 	meet->instance = instance;
+	if (instance->gpus)
+		device_memory->reset(instance->can_sleep);
 	if (instance->world_new)
 		meet->world = instance->world_new();
 	end_init(&meet->ends[A], meet, A, a);
@@ -320,8 +325,16 @@ void call_check(const struct call *call, uint64_t bytes, uint64_t seed)
 	assert_int_equal(call->req.status, 0);
 	assert_int_equal(call->req.bytes, bytes);
 	assert_true(tern_shape_equal(&call->req.shape, &shape));
-	if (bytes > 0)
+	if (bytes == 0)
+		return;
+	if (call->req.peeked || tern_mem_kind(call->req.buf.mem) == TERN_MEM_HOST) {
 		assert_true(pattern_holds(call->req.data, bytes, seed, 0));
+	} else {
+		struct tern_buf part = buf_part(&call->req.buf, 0, bytes);
+
+		assert_null(call->req.data);
+		assert_true(buf_holds(&part, seed));
+	}
 }
 
 struct tern_buf end_memory(struct end *end, enum memory kind, uint64_t bytes)

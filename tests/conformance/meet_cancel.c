@@ -167,7 +167,7 @@ static void cancel_after(struct meet *meet, const struct mess *mess, unsigned tu
 	if (!mess->sender_cancels && !call_over(&recv))
 		tern_cancel(&recv.req);
 	/* Where the room was advertised the two have met, and end together. */
-	if (!mess->flags && !mess->sender_first &&
+	if (!mess->flags && !mess->sender_first && !(meet->instance->gpus & 1 << B) &&
 		strcmp(meet->instance->fabric, "tcp") == 0)
 		MEET_PUMP(meet, call_over(&send) && call_over(&recv));
 	else

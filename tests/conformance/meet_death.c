@@ -88,9 +88,12 @@ void conformance_child(const struct instance *instance, int in, int out)
 	struct memory_box box;
 
 	(void)in;
+	if (instance->gpus)
+		device_memory->reset(true);
 	require(tern_domain_new(&instance->opts, &domain) == 0);
 	require(tern_context_new(domain, &opts, &child.ctx) == 0);
 	box_init(&box, domain);
+	box.gpu = instance->gpus & 1 << B;
 	child.room = box_take(&box, SLAB, 1u << 20);
 	child.data = box_take(&box, SLAB, CHILD_BYTES);
 	child.larder = box_take(&box, SLAB, CHILD_BYTES);

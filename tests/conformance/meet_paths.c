@@ -120,9 +120,10 @@ static void test_a_room_larger_than_the_data_keeps_its_rest(
 			struct tern_buf data = end_data(a, SLAB, sizes[i], 5);
 			struct tern_buf room = end_data(b, SLAB, sizes[i] + rest, 6);
 
+			struct tern_buf after = buf_part(&room, sizes[i], rest);
+
 			carry(meet, A, order, 0, &data, &room, 5);
-			assert_true(pattern_holds((char *)tern_buf_ptr(&room) + sizes[i],
-				rest, 6, sizes[i]));
+			assert_true(buf_holds_from(&after, 6, sizes[i]));
 		}
 	}
 	meet_free(meet);
@@ -173,8 +174,8 @@ static void test_a_room_too_small_is_told_to_both_ends(const struct instance *in
 					    send.req.status == -EMSGSIZE);
 			assert_int_equal(recv.req.bytes, sizes[j]);
 			assert_true(tern_shape_equal(&recv.req.shape, &shape));
-			assert_true(pattern_holds((char *)tern_buf_ptr(&slack) + rooms[i],
-				4096, 6, rooms[i]));
+			slack = buf_part(&slack, rooms[i], 4096);
+			assert_true(buf_holds_from(&slack, 6, rooms[i]));
 		}
 	}
 	meet_free(meet);
@@ -194,6 +195,7 @@ static void test_dtype_and_shape_arrive(const struct instance *instance)
 			struct tern_shape shape = {.dtype = dtype, .rank = rank};
 			struct call send = {0}, recv = {0};
 			struct tern_tensor tensor;
+			struct tern_buf came;
 			uint64_t bytes;
 
 			for (uint32_t d = 0; d < rank; d++)
@@ -221,7 +223,8 @@ static void test_dtype_and_shape_arrive(const struct instance *instance)
 			assert_int_equal(recv.req.bytes, bytes);
 			assert_int_equal(recv.req.shape.dtype, dtype);
 			assert_true(tern_shape_equal(&recv.req.shape, &shape));
-			assert_true(pattern_holds(tern_buf_ptr(&room), bytes, 3, 0));
+			came = buf_part(&room, 0, bytes);
+			assert_true(buf_holds(&came, 3));
 			step++;
 		}
 	}
@@ -342,7 +345,7 @@ static void test_what_is_peeked_stays_until_it_is_released(
 	/* The sender may not touch what is being read. */
 	if (recv.req.peeked)
 		assert_int_equal(tern_test(&send.req), -EINPROGRESS);
-	assert_true(pattern_holds(recv.req.data, data.bytes, 3, 0));
+	call_check(&recv, data.bytes, 3);
 	tern_release(&recv.req);
 	MEET_PUMP(meet, call_over(&send));
 	assert_int_equal(send.req.status, 0);

@@ -15,6 +15,8 @@ static const char *missing(const struct instance *instance, unsigned needs)
 		return "not made of sockets";
 	if ((needs & NEEDS_SLEEP) && !instance->can_sleep)
 		return "nothing to sleep on";
+	if ((needs & NEEDS_EAGER) && (instance->gpus & 1 << A))
+		return "tensors of a GPU do not leave at once";
 	if ((needs & NEEDS_PROCESS) && (instance->alone || instance->world_new))
 		return "no second process";
 	return NULL;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "tern-config.h"
 
 #define TESTS_MAX 128
 
@@ -50,7 +51,7 @@ static int usage(const char *program)
 	fprintf(stderr, "usage: %s INSTANCE [FILTER]\ninstances:", program);
 	for (unsigned i = 0; conformance_instances[i]; i++)
 		fprintf(stderr, " %s", conformance_instances[i]->name);
-	fprintf(stderr, "\n");
+	fprintf(stderr, "\nand each of them with -gpu, -gpu-a or -gpu-b behind it\n");
 	return 2;
 }
 
@@ -70,6 +71,10 @@ int conformance_main(int argc, char **argv, const struct conformance_test *const
 	for (unsigned i = 0; argc > 1 && conformance_fakes[i]; i++)
 		if (strcmp(conformance_fakes[i]->name, argv[1]) == 0)
 			instance = conformance_fakes[i];
+#if TERN_HAVE_CUDA
+	if (!instance && argc > 1)
+		instance = conformance_with_gpus(argv[1]);
+#endif
 	if (!instance)
 		return usage(argv[0]);
 	why = bed_unavailable(instance);

@@ -4,6 +4,7 @@
 
 usage: bench.py TERN
 """
+import os
 import sys
 from pathlib import Path
 
@@ -54,6 +55,36 @@ def bandwidth_is_measured_on_both():
         assert len(events) == 2 and events[0]["inflight"] == 4, events
 
 
+def tensors_land_wherever_the_receiver_says():
+    for fabric in ("tcp", "shm"):
+        for where in ("room", "alloc", "peek"):
+            events = measure("bw", "--fabric", fabric, "--size", "64,100000,8M", "--rounds", 20,
+                             "--inflight", 4, "--receive", where, fields={**PAIR, **TRIPS})
+            assert all(e["receive"] == where for e in events), events
+
+
+def tensors_may_be_written_anew_each_time():
+    for fabric in ("tcp", "shm"):
+        measure("lat", "--fabric", fabric, "--size", "64,1M", "--rounds", 10, "--rewrite",
+                fields={**PAIR, **TRIPS})
+
+
+def rounds_may_be_told_for_each_size():
+    events = measure("lat", "--fabric", "shm", "--size", "64,1M", "--rounds", "20,5",
+                     fields=PAIR)
+    assert [e["rounds"] for e in events] == [20, 5], events
+
+
+def ends_are_pinned_when_that_is_asked():
+    if len(os.sched_getaffinity(0)) < 2:
+        raise tap.Skip("this process has one core")
+    for pin, wait, pinned in (("yes", "sleep", True), ("no", "poll", False),
+                              ("auto", "poll", True), ("auto", "sleep", False)):
+        done = job.finish("bench", "lat", "--fabric", "shm", "--size", 8, "--rounds", 10, "--pin",
+                          pin, "--wait", wait, "--json")
+        assert done.events[0]["pinned"] is pinned, (pin, wait, done.events)
+
+
 def rate_is_measured_on_both():
     for fabric in ("tcp", "shm"):
         measure("rate", "--fabric", fabric, "--rounds", 2000, "--wait", "sleep", fields=PAIR)
@@ -82,12 +113,19 @@ def wrong_options_are_refused():
     job.refused("bench", "lat", "--fabric", "roce", says=["roce", "auto, verbs, tcp, shm"])
     job.refused("bench", "lat", "--size", "big", says=["--size big"])
     job.refused("bench", "lat", "--round", "9", says=["--rounds"])
+    job.refused("bench", "lat", "--size", "8,64", "--rounds", "1,2,3",
+                says=["--rounds has 3 values", "--size 2"])
+    job.refused("bench", "lat", "--receive", "there", says=["there", "room, alloc, peek"])
 
 
 tap.run([
     latency_is_measured_over_tcp,
     latency_is_measured_over_shm,
     bandwidth_is_measured_on_both,
+    tensors_land_wherever_the_receiver_says,
+    tensors_may_be_written_anew_each_time,
+    rounds_may_be_told_for_each_size,
+    ends_are_pinned_when_that_is_asked,
     rate_is_measured_on_both,
     same_host_means_shm_for_auto,
     pool_is_measured,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""However a job ends, it says why and leaves nobody and nothing half done behind.
+"""However a job ends, it says why and leaves nobody and nothing half done behind; and it does
+not end when workers do, as long as one is left.
 
 usage: ends.py TERN
 """
@@ -35,9 +36,9 @@ def after(running, act, code, limit_s=20):
     return running.error
 
 
-def killed_process_is_named(role, index, fabric):
-    directory = job.SCRATCH / f"killed-{role}-{fabric}"
-    running = started("--servers", 2, "--workers", 3, "--fabric", fabric, "--save", directory)
+def killed_process_ends_the_job(role, index, *more):
+    directory = job.SCRATCH / f"killed-{role}-{index}"
+    running = started(*more, "--save", directory)
     pid = running.pid_of(role, index)
     error = after(running, lambda: os.kill(pid, signal.SIGKILL), code=1)
     assert error.splitlines()[-1] == (
@@ -45,21 +46,140 @@ def killed_process_is_named(role, index, fabric):
     assert not directory.exists() or not list(directory.iterdir()), "something was saved"
 
 
-def killed_worker_is_named_over_shm():
-    killed_process_is_named("worker", 1, "shm")
-
-
-def killed_worker_is_named_over_tcp():
-    killed_process_is_named("worker", 2, "tcp")
-
-
-def killed_first_worker_is_named():
-    killed_process_is_named("worker", 0, "shm")
-
-
 def killed_server_is_named():
-    killed_process_is_named("server", 1, "shm")
+    killed_process_ends_the_job("server", 1, "--servers", 2, "--workers", 3, "--fabric", "shm")
 
+
+def killed_only_worker_is_named():
+    killed_process_ends_the_job("worker", 0, "--workers", 1, "--fabric", "shm")
+
+
+# ---- the job outlives a worker -----------------------------------------------------------
+
+def saved_by(running, directory):
+    """The bytes that the job saves; nothing half done is beside them."""
+    try:
+        running.end()
+    finally:
+        running.kill()
+    assert running.code == 0, f"exit code {running.code}\n{running.error}"
+    files = list(directory.iterdir())
+    assert [f.name for f in files] == ["model.safetensors"], files
+    return files[0].read_bytes()
+
+
+def training(name, *more, steps=4000):
+    """A job that saves: it, and where."""
+    directory = job.SCRATCH / name
+    return job.Job("train", *job.small("--slots", 5, "--save", directory, *more, steps=steps),
+                   "--json"), directory
+
+
+def killed_workers_cost_nothing(name, victims, *more):
+    """The same bytes as if they had lived; each loss is told once."""
+    common = ["--clip-norm", "0.5"] if "--clip-norm" in more else []
+    reference = saved_by(*training(f"{name}-reference", "--fabric", "shm", *common))
+    running, directory = training(name, *more)
+    running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+    pids = {i: running.pid_of("worker", i) for i in victims}
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    assert saved_by(running, directory) == reference, "other bytes"
+    told = {e["who"]: e["text"] for e in running.events if e["event"] == "lost"}
+    assert told == {f"worker {i}": f"worker {i} (pid {pid}) was killed by signal 9 (Killed): "
+                                   "its slots go to the others" for i, pid in pids.items()}
+    assert running.events[-1]["test_accuracy"] > 0.9, running.events[-1]
+    assert len([e for e in running.events if e["event"] == "saved"]) == 1
+
+
+def killed_first_worker_costs_nothing_over_shm():
+    killed_workers_cost_nothing("first-shm", [0], "--workers", 3, "--fabric", "shm")
+
+
+def killed_first_worker_costs_nothing_over_tcp():
+    killed_workers_cost_nothing("first-tcp", [0], "--workers", 2, "--servers", 2,
+                                "--fabric", "tcp")
+
+
+def killed_worker_costs_nothing_over_shm():
+    killed_workers_cost_nothing("second-shm", [1], "--workers", 2, "--servers", 2,
+                                "--fabric", "shm")
+
+
+def killed_worker_costs_nothing_over_tcp():
+    killed_workers_cost_nothing("second-tcp", [1], "--workers", 3, "--fabric", "tcp")
+
+
+def three_of_four_killed_workers_cost_nothing():
+    killed_workers_cost_nothing("three", [0, 3, 1], "--workers", 4, "--servers", 2,
+                                "--fabric", "shm", "--clip-norm", "0.5")
+
+
+def killed_worker_is_not_the_end_in_async_mode():
+    running, directory = training("async", "--workers", 3, "--mode", "async", steps=6000)
+    running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+    os.kill(running.pid_of("worker", 0), signal.SIGKILL)
+    assert saved_by(running, directory)
+    told = [e["text"] for e in running.events if e["event"] == "lost"]
+    assert len(told) == 1 and told[0].endswith("the others go on without it"), told
+
+
+def stopped_worker_is_left_behind():
+    """It is silent for ten seconds; at the end it is still there, and ended."""
+    reference = saved_by(*training("stopped-reference", "--fabric", "shm"))
+    running, directory = training("stopped", "--workers", 3)
+    running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+    os.kill(running.pid_of("worker", 1), signal.SIGSTOP)
+    assert saved_by(running, directory) == reference, "other bytes"
+    told = [e["text"] for e in running.events if e["event"] == "lost"]
+    assert len(told) == 1 and "the job goes on without worker 1" in told[0], told
+
+
+def by_hand(workers, directory):
+    """A server and the first of its workers, each started alone."""
+    server = job.Job("server", "--fabric", "shm", "--json")
+    address = server.wait_event(lambda e: e["event"] == "listening")["address"]
+    common = job.small("--slots", 4, "--workers", workers, "--join", address, "--save",
+                       directory, steps=4000)
+    return server, lambda i: job.Job("worker", *common, "--index", i, "--json")
+
+
+def worker_that_dies_before_the_others_have_joined_ends_the_job():
+    server, worker = by_hand(2, job.SCRATCH / "early")
+    first = worker(0)
+    try:
+        server.wait_event(lambda e: e["event"] == "note" and "joined, 1 of 2" in e["text"])
+        first.process.kill()
+        server.end(20)
+    finally:
+        server.kill()
+        first.kill()
+    assert server.code == 1, f"exit code {server.code}"
+    error = next(e["text"] for e in server.events if e["event"] == "error")
+    assert "worker 0" in error and "before all had joined" in error, error
+
+
+def workers_by_hand_go_on_alone():
+    directory = job.SCRATCH / "alone"
+    server, worker = by_hand(2, directory)
+    workers = [worker(0), worker(1)]
+    try:
+        workers[1].wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+        workers[0].process.kill()
+        workers[1].end()
+        server.end(20)
+    finally:
+        for process in (server, *workers):
+            process.kill()
+    assert (workers[1].code, server.code) == (0, 0), workers[1].error + server.error
+    assert any(e["event"] == "note" and "2 of its slots are computed here" in e["text"]
+               for e in workers[1].events), workers[1].events
+    assert any(e["event"] == "saved" for e in workers[1].events), workers[1].events
+    assert [e["worker"] for e in server.events if e["event"] == "lost"] == [0]
+    assert (directory / "model.safetensors").exists()
+
+
+# ---- interrupted, and worse --------------------------------------------------------------
 
 def interrupted_by(number):
     running = started("--servers", 2, "--workers", 2)
@@ -90,10 +210,17 @@ def stopped_worker_does_not_keep_the_others_from_ending():
 
 
 tap.run([
-    killed_worker_is_named_over_shm,
-    killed_worker_is_named_over_tcp,
-    killed_first_worker_is_named,
     killed_server_is_named,
+    killed_only_worker_is_named,
+    killed_first_worker_costs_nothing_over_shm,
+    killed_first_worker_costs_nothing_over_tcp,
+    killed_worker_costs_nothing_over_shm,
+    killed_worker_costs_nothing_over_tcp,
+    three_of_four_killed_workers_cost_nothing,
+    killed_worker_is_not_the_end_in_async_mode,
+    stopped_worker_is_left_behind,
+    worker_that_dies_before_the_others_have_joined_ends_the_job,
+    workers_by_hand_go_on_alone,
     interrupt_leaves_nobody,
     termination_leaves_nobody,
     killed_launcher_leaves_nobody,

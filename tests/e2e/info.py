@@ -4,8 +4,6 @@
 
 usage: info.py TERN [libcuda.so.1 of the simulated driver]
 """
-import contextlib
-import os
 import sys
 from pathlib import Path
 
@@ -14,25 +12,7 @@ import tap  # noqa: E402
 import job  # noqa: E402
 
 job.use(sys.argv[1])
-LIBCUDA = Path(sys.argv[2]) if len(sys.argv) > 2 else None
-
-
-@contextlib.contextmanager
-def simulated_gpus(machine):
-    """Programs find the simulated driver, with this in FAKE_CUDA."""
-    if not LIBCUDA:
-        raise tap.Skip("this tern was built without CUDA")
-    names = {"LD_LIBRARY_PATH": str(LIBCUDA.resolve().parent), "FAKE_CUDA": machine}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+job.use_drivers(sys.argv[2:])
 
 
 def info_says_what_works_here():
@@ -84,7 +64,7 @@ def info_on_cuda_says_what_there_is_or_why_not():
 
 
 def info_on_cuda_describes_gpus():
-    with simulated_gpus("devices=2,major=7,minor=5,numa=3"):
+    with job.simulated_gpus("devices=2,major=7,minor=5,numa=3"):
         cuda = job.info()["cuda"]
         text = "\n".join(job.finish("info").lines)
     assert [d["name"] for d in cuda["devices"]] == ["Simulated GPU 0", "Simulated GPU 1"], cuda
@@ -97,7 +77,7 @@ def info_on_cuda_names_what_is_wrong_with_the_driver():
             ("version=11040", "the driver is for CUDA 11.4; 12.0 is needed"),
             ("devices=0", "the driver has no CUDA device for this process"),
             ("missing=cuMemAlloc", "libcuda.so.1 has no cuMemAlloc of version 3.2")):
-        with simulated_gpus(machine):
+        with job.simulated_gpus(machine):
             assert job.info()["cuda"] == {"why": why}, machine
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running `tern` from a test: its JSON lines, its exit code, and that it leaves no process."""
+import contextlib
 import gzip
 import json
 import os
@@ -18,11 +19,35 @@ MARK = "TERN_TEST_MARK"
 _scratch = tempfile.TemporaryDirectory(prefix="tern-e2e-")
 SCRATCH = Path(_scratch.name)
 TERN = None  # set by use()
+DRIVERS = []  # set by use_drivers(): simulated ones that tern may load
 
 
 def use(program):
     global TERN
     TERN = str(Path(program).resolve())
+
+
+def use_drivers(paths):
+    DRIVERS.extend(Path(p).resolve() for p in paths)
+
+
+@contextlib.contextmanager
+def simulated_gpus(machine=""):
+    """Programs find the simulated driver, with this in FAKE_CUDA."""
+    if not DRIVERS:
+        raise tap.Skip("this tern was built without CUDA")
+    names = {"LD_LIBRARY_PATH": ":".join(sorted({str(d.parent) for d in DRIVERS})),
+             "FAKE_CUDA": machine}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def data_dir():

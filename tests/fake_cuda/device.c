@@ -12,11 +12,11 @@
 static _Thread_local struct fake_device *stack[STACK_MAX];
 static _Thread_local unsigned depth;
 
-void fake_devices_open(void)
+void fake_gpus_open(void)
 {
-	memset(fake.devices, 0, sizeof(fake.devices));
+	memset(fake_world.devices, 0, sizeof(fake_world.devices));
 	for (int i = 0; i < FAKE_CUDA_MAX_DEVICES; i++)
-		fake.devices[i].index = i;
+		fake_world.devices[i].index = i;
 }
 
 void fake_contexts_forget(void)
@@ -26,8 +26,8 @@ void fake_contexts_forget(void)
 
 static struct fake_device *device_of(CUdevice device)
 {
-	return device >= 0 && (unsigned)device < fake.opts.device_count
-		       ? &fake.devices[device]
+	return device >= 0 && (unsigned)device < fake_world.opts.device_count
+		       ? &fake_world.devices[device]
 		       : NULL;
 }
 
@@ -36,23 +36,23 @@ static CUresult init(unsigned flags)
 	FAKE_ENTER("init");
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (fake.opts.device_count == 0)
+	if (fake_world.opts.device_count == 0)
 		return CUDA_ERROR_NO_DEVICE;
-	fake.inited = true;
+	fake_world.inited = true;
 	return CUDA_SUCCESS;
 }
 
 static CUresult driver_get_version(int *out)
 {
 	FAKE_ENTER("driver_get_version");
-	*out = fake.opts.driver_version;
+	*out = fake_world.opts.driver_version;
 	return CUDA_SUCCESS;
 }
 
 #define ENTER_DEVICE(name, ordinal)                                                      \
 	FAKE_ENTER(name);                                                                \
 	struct fake_device *device = device_of(ordinal);                                 \
-	if (!fake.inited)                                                                \
+	if (!fake_world.inited)                                                          \
 		return CUDA_ERROR_NOT_INITIALIZED;                                       \
 	if (!device)                                                                     \
 	return CUDA_ERROR_INVALID_DEVICE
@@ -60,9 +60,9 @@ static CUresult driver_get_version(int *out)
 static CUresult device_get_count(int *out)
 {
 	FAKE_ENTER("device_get_count");
-	if (!fake.inited)
+	if (!fake_world.inited)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	*out = (int)fake.opts.device_count;
+	*out = (int)fake_world.opts.device_count;
 	return CUDA_SUCCESS;
 }
 
@@ -76,7 +76,10 @@ static CUresult device_get(CUdevice *out, int ordinal)
 static CUresult device_get_name(char *out, int bytes, CUdevice ordinal)
 {
 	ENTER_DEVICE("device_get_name", ordinal);
-	snprintf(out, (size_t)bytes, "Simulated GPU %d", device->index);
+	if (fake_world.opts.alike)
+		snprintf(out, (size_t)bytes, "Simulated GPU");
+	else
+		snprintf(out, (size_t)bytes, "Simulated GPU %d", device->index);
 	return CUDA_SUCCESS;
 }
 
@@ -98,14 +101,14 @@ static CUresult device_get_pci_bus_id(char *out, int bytes, CUdevice ordinal)
 static CUresult device_total_mem(size_t *out, CUdevice ordinal)
 {
 	ENTER_DEVICE("device_total_mem", ordinal);
-	*out = fake.opts.mem_bytes;
+	*out = fake_world.opts.mem_bytes;
 	return CUDA_SUCCESS;
 }
 
 /* -1: the driver does not know the attribute. */
 static int attribute_of(const struct fake_device *device, CUdevice_attribute attribute)
 {
-	const struct fake_cuda_opts *o = &fake.opts;
+	const struct fake_cuda_opts *o = &fake_world.opts;
 
 	switch ((int)attribute) {
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
@@ -163,7 +166,7 @@ static CUresult device_get_attribute(
 static CUresult primary_ctx_retain(CUcontext *out, CUdevice ordinal)
 {
 	ENTER_DEVICE("primary_ctx_retain", ordinal);
-	if (fake.opts.compute_mode == CU_COMPUTEMODE_PROHIBITED)
+	if (fake_world.opts.compute_mode == CU_COMPUTEMODE_PROHIBITED)
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	if (device->sticky)
 		return device->sticky;
@@ -174,21 +177,21 @@ static CUresult primary_ctx_retain(CUcontext *out, CUdevice ordinal)
 
 static bool holds(const struct fake_device *device)
 {
-	tern_list_for_each (n, &fake.mems) {
+	tern_list_for_each (n, &fake_world.mems) {
 		const struct fake_mem *mem = tern_list_entry(n, struct fake_mem, link);
 
 		if (mem->device == device)
 			return true;
 	}
-	tern_list_for_each (n, &fake.streams) {
+	tern_list_for_each (n, &fake_world.streams) {
 		if (tern_list_entry(n, struct fake_stream, link)->device == device)
 			return true;
 	}
-	tern_list_for_each (n, &fake.modules) {
+	tern_list_for_each (n, &fake_world.modules) {
 		if (tern_list_entry(n, struct fake_module, link)->device == device)
 			return true;
 	}
-	tern_list_for_each (n, &fake.events) {
+	tern_list_for_each (n, &fake_world.events) {
 		if (tern_list_entry(n, struct fake_event, link)->device == device)
 			return true;
 	}
@@ -198,7 +201,7 @@ static bool holds(const struct fake_device *device)
 /* All that a spoilt context leaves behind. */
 static void drop_all(struct fake_device *device)
 {
-	tern_list_for_each_safe (n, &fake.events) {
+	tern_list_for_each_safe (n, &fake_world.events) {
 		struct fake_event *event = tern_list_entry(n, struct fake_event, link);
 
 		if (event->device == device)
@@ -244,7 +247,7 @@ CUresult fake_current(struct fake_device **out)
 {
 	struct fake_device *device = depth ? stack[depth - 1] : NULL;
 
-	if (!fake.inited)
+	if (!fake_world.inited)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!device)
 		return CUDA_ERROR_INVALID_CONTEXT;
@@ -258,7 +261,8 @@ static struct fake_device *context_of(CUcontext handle)
 {
 	struct fake_device *device = (struct fake_device *)(void *)handle;
 
-	if (device < fake.devices || device >= fake.devices + fake.opts.device_count)
+	if (device < fake_world.devices ||
+		device >= fake_world.devices + fake_world.opts.device_count)
 		tern_never("fake cuda: not a context");
 	return device;
 }

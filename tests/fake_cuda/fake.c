@@ -11,7 +11,7 @@
 
 #define FAULTS_MAX 16
 
-struct fake_world fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
+struct fake_world fake_world = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static const char *const functions[] = {
 #define TERN_CUDA_CALL(field, name, version)          #field,
@@ -122,7 +122,7 @@ static void table_open(struct tern_cuda_api *api)
 #define TERN_CUDA_CALL(field, name, version)          tern_assert(api->field);
 #define TERN_CUDA_CALL_OPTIONAL(field, name, version) tern_assert(api->field);
 #include "base/cuda_calls.h"
-	if (fake.opts.old_driver)
+	if (fake_world.opts.old_driver)
 		drop_optional(api);
 }
 
@@ -132,44 +132,44 @@ static void world_open(const struct fake_cuda_opts *opts)
 {
 	tern_assert(opts->device_count <= FAKE_CUDA_MAX_DEVICES);
 	tern_assert(opts->early_percent <= 100);
-	fake.opts = *opts;
-	fake.rng = (struct tern_rng){.seed = opts->seed};
-	fake.step = 0;
-	fake.inited = false;
-	fake.held = false;
-	fake.pageable_copy_count = 0;
-	tern_list_init(&fake.mems);
-	tern_list_init(&fake.streams);
-	tern_list_init(&fake.events);
-	tern_list_init(&fake.kernels);
-	tern_list_init(&fake.modules);
-	tern_list_init(&fake.graphs);
-	tern_list_init(&fake.graph_execs);
+	fake_world.opts = *opts;
+	fake_world.rng = (struct tern_rng){.seed = opts->seed};
+	fake_world.step = 0;
+	fake_world.inited = false;
+	fake_world.held = false;
+	fake_world.pageable_copy_count = 0;
+	tern_list_init(&fake_world.mems);
+	tern_list_init(&fake_world.streams);
+	tern_list_init(&fake_world.events);
+	tern_list_init(&fake_world.kernels);
+	tern_list_init(&fake_world.modules);
+	tern_list_init(&fake_world.graphs);
+	tern_list_init(&fake_world.graph_execs);
 	memset(&state, 0, sizeof(state));
-	fake_devices_open();
-	table_open(&fake.api);
-	fake.ready = true;
+	fake_gpus_open();
+	table_open(&fake_world.api);
+	fake_world.ready = true;
 }
 
 static void world_need(void)
 {
 	struct fake_cuda_opts opts = fake_cuda_defaults();
 
-	if (!fake.ready)
+	if (!fake_world.ready)
 		world_open(&opts);
 }
 
-struct fake_world *fake_enter(void)
+struct fake_world *fake_world_enter(void)
 {
 	if (in_host_function)
 		tern_never("fake cuda: a host function calls the driver");
-	pthread_mutex_lock(&fake.lock);
+	pthread_mutex_lock(&fake_world.lock);
 	world_need();
 	fake_streams_early();
-	return &fake;
+	return &fake_world;
 }
 
-void fake_leave(struct fake_world **world)
+void fake_world_leave(struct fake_world **world)
 {
 	fake_guard(true);
 	pthread_mutex_unlock(&(*world)->lock);
@@ -178,9 +178,9 @@ void fake_leave(struct fake_world **world)
 void fake_rest(void)
 {
 	fake_guard(true);
-	pthread_mutex_unlock(&fake.lock);
+	pthread_mutex_unlock(&fake_world.lock);
 	usleep(50);
-	pthread_mutex_lock(&fake.lock);
+	pthread_mutex_lock(&fake_world.lock);
 }
 
 void fake_host_function(CUhostFn host, void *arg)
@@ -194,7 +194,7 @@ void fake_host_function(CUhostFn host, void *arg)
 const struct tern_cuda_api *fake_cuda_api(void)
 {
 	FAKE_LOCK();
-	return &fake.api;
+	return &fake_world.api;
 }
 
 /* ---- what is open ---- */
@@ -212,7 +212,7 @@ static unsigned count_mems(enum fake_mem_kind kind)
 {
 	unsigned count = 0;
 
-	tern_list_for_each (n, &fake.mems)
+	tern_list_for_each (n, &fake_world.mems)
 		count += tern_list_entry(n, struct fake_mem, link)->kind == kind;
 	return count;
 }
@@ -224,15 +224,15 @@ static struct fake_cuda_live count_live(void)
 		.host_mems = count_mems(FAKE_MEM_HOST),
 		.registered_mems = count_mems(FAKE_MEM_REGISTERED),
 		.opened_mems = count_mems(FAKE_MEM_OPENED),
-		.events = list_length(&fake.events),
-		.modules = list_length(&fake.modules),
-		.graphs = list_length(&fake.graphs),
-		.graph_execs = list_length(&fake.graph_execs),
+		.events = list_length(&fake_world.events),
+		.modules = list_length(&fake_world.modules),
+		.graphs = list_length(&fake_world.graphs),
+		.graph_execs = list_length(&fake_world.graph_execs),
 	};
 
-	for (unsigned i = 0; i < fake.opts.device_count; i++)
-		live.contexts += fake.devices[i].retain_count;
-	tern_list_for_each (n, &fake.streams)
+	for (unsigned i = 0; i < fake_world.opts.device_count; i++)
+		live.contexts += fake_world.devices[i].retain_count;
+	tern_list_for_each (n, &fake_world.streams)
 		live.streams += !tern_list_entry(n, struct fake_stream, link)->destroyed;
 	return live;
 }
@@ -262,7 +262,7 @@ static void world_close(void)
 	}
 	fake_kernels_forget();
 	fake_contexts_forget();
-	fake.ready = false;
+	fake_world.ready = false;
 }
 
 /* ---- opts.background ---- */
@@ -274,7 +274,7 @@ static atomic_bool worker_ends;
 static void work_once(void)
 {
 	FAKE_LOCK();
-	if (!fake.held)
+	if (!fake_world.held)
 		fake_streams_step();
 }
 
@@ -289,7 +289,7 @@ static void *work(void *arg)
 
 void fake_worker_need(void)
 {
-	if (worker_runs || !fake.opts.background)
+	if (worker_runs || !fake_world.opts.background)
 		return;
 	worker_runs = true;
 	tern_assert(pthread_create(&worker, NULL, work, NULL) == 0);
@@ -326,7 +326,7 @@ static unsigned function_index(const char *name)
 	tern_never("fake cuda: no such function");
 }
 
-CUresult fake_fault(const char *name)
+CUresult fake_asked_fault(const char *name)
 {
 	unsigned i = function_index(name);
 
@@ -415,7 +415,7 @@ void fake_cuda_run(void)
 void fake_cuda_hold(bool hold)
 {
 	FAKE_LOCK();
-	fake.held = hold;
+	fake_world.held = hold;
 }
 
 unsigned fake_cuda_queued(void)
@@ -427,19 +427,19 @@ unsigned fake_cuda_queued(void)
 unsigned fake_cuda_pageable_copies(void)
 {
 	FAKE_LOCK();
-	return fake.pageable_copy_count;
+	return fake_world.pageable_copy_count;
 }
 
 uint64_t fake_cuda_used_bytes(unsigned device)
 {
 	FAKE_LOCK();
 	tern_assert(device < FAKE_CUDA_MAX_DEVICES);
-	return fake.devices[device].used_bytes;
+	return fake_world.devices[device].used_bytes;
 }
 
 uint64_t fake_cuda_peak_bytes(unsigned device)
 {
 	FAKE_LOCK();
 	tern_assert(device < FAKE_CUDA_MAX_DEVICES);
-	return fake.devices[device].peak_bytes;
+	return fake_world.devices[device].peak_bytes;
 }

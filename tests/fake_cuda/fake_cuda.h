@@ -33,6 +33,7 @@
 #define FAKE_CUDA_MAX_PARAMS  16
 
 struct fake_cuda_opts {
+	bool alike;            /* all devices have the same name */
 	unsigned device_count; /* 0: init says CUDA_ERROR_NO_DEVICE */
 	int driver_version;    /* as cuDriverGetVersion counts */
 	int major, minor;      /* compute capability */
@@ -47,6 +48,9 @@ struct fake_cuda_opts {
 	uint64_t host_limit_bytes; /* page-locked; 0: none */
 	bool unguarded;            /* device memory is open to the host, too */
 	bool ipc_self;             /* handles may be opened in their own process */
+	bool late_records;         /* external events of a graph are recorded when it gets
+				      there, instead of when it is launched: until then
+				      they are as they were before */
 
 	uint64_t seed;
 	unsigned early_percent; /* in each call, each stream does a piece of its work */

@@ -2,8 +2,8 @@
 /*
  * Capture and graphs of the simulated driver. While a stream is captured its work becomes
  * nodes; what a node must come after is the stream's last node, and what events that were
- * recorded in the same capture bring. A launch is one piece of work: the nodes are done
- * in an order that the seed chooses among those that the graph allows.
+ * recorded in the same capture bring. The nodes of a launch are done one at a time, in
+ * an order that the seed chooses among those that the graph allows.
  *
  * A graph is not changed after its capture, so what is instantiated from it shares it.
  */
@@ -37,7 +37,7 @@ void fake_capture_spoil(struct fake_graph *capture)
 /* Calls that may wait for the device spoil a capture that forbids them. */
 CUresult fake_capture_forbids(void)
 {
-	tern_list_for_each (n, &fake.streams) {
+	tern_list_for_each (n, &fake_world.streams) {
 		struct fake_graph *capture =
 			tern_list_entry(n, struct fake_stream, link)->capture;
 
@@ -149,7 +149,7 @@ static bool is_joined(const struct fake_graph *graph, const struct fake_stream *
 static void end_capture(struct fake_graph *graph)
 {
 	graph->origin = NULL;
-	tern_list_for_each (n, &fake.streams) {
+	tern_list_for_each (n, &fake_world.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, link);
 
 		if (stream->capture != graph)
@@ -198,7 +198,7 @@ static CUresult stream_end_capture(CUstream stream_handle, CUgraph *out)
 	else if (!is_joined(graph, stream))
 		result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 	else
-		*out = (CUgraph)(void *)handle_new(graph, &fake.graphs);
+		*out = (CUgraph)(void *)handle_new(graph, &fake_world.graphs);
 	end_capture(graph);
 	return result;
 }
@@ -232,11 +232,11 @@ static CUresult graph_instantiate(
 	CUgraphExec *out, CUgraph from, unsigned long long flags)
 {
 	FAKE_ENTER_CTX("graph_instantiate");
-	const struct fake_graph_handle *graph = handle_of(from, &fake.graphs);
+	const struct fake_graph_handle *graph = handle_of(from, &fake_world.graphs);
 	struct fake_graph_handle *exec;
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	exec = handle_new(graph->graph, &fake.graph_execs);
+	exec = handle_new(graph->graph, &fake_world.graph_execs);
 	exec->device = device;
 	*out = (CUgraphExec)(void *)exec;
 	return CUDA_SUCCESS;
@@ -246,7 +246,7 @@ static CUresult graph_upload(CUgraphExec handle, CUstream stream)
 {
 	FAKE_ENTER_CTX("graph_upload");
 	(void)device;
-	handle_of(handle, &fake.graph_execs);
+	handle_of(handle, &fake_world.graph_execs);
 	fake_stream_of(stream);
 	return CUDA_SUCCESS;
 }
@@ -254,10 +254,10 @@ static CUresult graph_upload(CUgraphExec handle, CUstream stream)
 static CUresult graph_launch(CUgraphExec handle, CUstream stream)
 {
 	FAKE_ENTER_CTX("graph_launch");
-	const struct fake_graph_handle *exec = handle_of(handle, &fake.graph_execs);
+	const struct fake_graph_handle *exec = handle_of(handle, &fake_world.graph_execs);
 	struct fake_op *op = fake_op_new(FAKE_OP_GRAPH);
 	(void)device;
-	op->graph = fake_graph_get(exec->graph);
+	op->run = fake_run_new(exec->graph, fake_stream_of(stream));
 	fake_stream_put(fake_stream_of(stream), op);
 	return CUDA_SUCCESS;
 }
@@ -266,7 +266,7 @@ static CUresult graph_destroy(CUgraph handle)
 {
 	FAKE_ENTER_CTX("graph_destroy");
 	(void)device;
-	handle_free(handle_of(handle, &fake.graphs));
+	handle_free(handle_of(handle, &fake_world.graphs));
 	return CUDA_SUCCESS;
 }
 
@@ -274,14 +274,14 @@ static CUresult graph_exec_destroy(CUgraphExec handle)
 {
 	FAKE_ENTER_CTX("graph_exec_destroy");
 	(void)device;
-	handle_free(handle_of(handle, &fake.graph_execs));
+	handle_free(handle_of(handle, &fake_world.graph_execs));
 	return CUDA_SUCCESS;
 }
 
 /* Graphs belong to no context; those that were made for it go with the spoilt one's. */
 void fake_graph_execs_drop(struct fake_device *device)
 {
-	tern_list_for_each_safe (n, &fake.graph_execs) {
+	tern_list_for_each_safe (n, &fake_world.graph_execs) {
 		struct fake_graph_handle *exec =
 			tern_list_entry(n, struct fake_graph_handle, link);
 
@@ -302,7 +302,7 @@ static bool is_ready(const struct fake_node *node, const bool *done)
 /* One of the nodes that may come next. */
 static unsigned choose(const struct fake_graph *graph, const bool *done)
 {
-	unsigned start = (unsigned)tern_rng_below(&fake.rng, graph->node_count);
+	unsigned start = (unsigned)tern_rng_below(&fake_world.rng, graph->node_count);
 
 	for (unsigned i = 0; i < graph->node_count; i++) {
 		unsigned n = (start + i) % graph->node_count;
@@ -313,20 +313,54 @@ static unsigned choose(const struct fake_graph *graph, const bool *done)
 	tern_never("fake cuda: a graph with a circle");
 }
 
-CUresult fake_graph_do(struct fake_graph *graph)
+struct fake_run *fake_run_new(struct fake_graph *graph, struct fake_stream *stream)
 {
-	bool *done = calloc(graph->node_count + 1, sizeof(*done));
-	CUresult result = CUDA_SUCCESS;
+	struct fake_run *run = calloc(1, sizeof(*run));
 
-	tern_assert(done);
-	for (unsigned i = 0; i < graph->node_count && !result; i++) {
-		unsigned n = choose(graph, done);
+	tern_assert(run);
+	run->graph = fake_graph_get(graph);
+	run->left = graph->node_count;
+	run->done = calloc(graph->node_count + 1, sizeof(*run->done));
+	run->marks = calloc(graph->node_count + 1, sizeof(struct fake_mark *));
+	tern_assert(run->done && run->marks);
+	for (unsigned i = 0; i < graph->node_count && !fake_world.opts.late_records; i++) {
+		const struct fake_op *op = graph->nodes[i].op;
 
-		done[n] = true;
-		result = fake_op_do(graph->nodes[n].op);
+		if (op->kind == FAKE_OP_RECORD)
+			run->marks[i] = fake_event_mark(op->event, stream);
 	}
-	free(done);
-	return result;
+	return run;
+}
+
+void fake_run_free(struct fake_run *run)
+{
+	if (!run)
+		return;
+	for (unsigned i = 0; i < run->graph->node_count; i++) {
+		if (run->marks[i])
+			fake_mark_done(run->marks[i]);
+		fake_mark_put(run->marks[i]);
+	}
+	fake_graph_put(run->graph);
+	free(run->done);
+	free(run->marks);
+	free(run);
+}
+
+CUresult fake_run_step(struct fake_run *run)
+{
+	unsigned n;
+
+	if (run->left == 0)
+		return CUDA_SUCCESS;
+	n = choose(run->graph, run->done);
+	run->done[n] = true;
+	run->left--;
+	if (run->graph->nodes[n].op->kind != FAKE_OP_RECORD)
+		return fake_op_do(run->graph->nodes[n].op);
+	if (run->marks[n])
+		fake_mark_done(run->marks[n]);
+	return CUDA_SUCCESS;
 }
 
 bool fake_graph_touches(const struct fake_graph *graph, const struct fake_mem *mem)

@@ -3,7 +3,7 @@
  * What the files of the simulated driver share. One world, one lock: every function of
  * the table takes it first (FAKE_ENTER) and everything below expects it to be held.
  *
- *     fake.c     the world, the table, faults, the count of what is open
+ *     fake_world.c     the world, the table, faults, the count of what is open
  *     device.c   devices and contexts
  *     memory.c   memory of devices, page-locked memory
  *     share.c    memory for network cards and other processes
@@ -116,8 +116,9 @@ struct fake_op {
 	void *arg;
 	/* RECORD, WAIT */
 	struct fake_mark *mark;
+	CUevent event; /* of a RECORD that is a graph's node: it has no mark */
 	/* GRAPH */
-	struct fake_graph *graph;
+	struct fake_run *run;
 	void *owned;
 };
 
@@ -170,6 +171,14 @@ struct fake_graph {
 	unsigned node_count;
 };
 
+/* A launch of a graph. */
+struct fake_run {
+	struct fake_graph *graph;
+	bool *done;               /* [nodes] */
+	struct fake_mark **marks; /* [nodes]: of those that record */
+	unsigned left;            /* nodes that are not done */
+};
+
 struct fake_graph_handle {
 	struct tern_list link;
 	struct fake_graph *graph;
@@ -186,21 +195,22 @@ struct fake_world {
 	bool inited;   /* cuInit was called */
 	bool held;
 	bool unguarded_now; /* device memory is accessible until the lock is left */
+	const struct fake_mem *opened[2]; /* for a piece of work; NULL: none */
 	uint64_t next_mem_id;
 	unsigned pageable_copy_count;
 	struct fake_device devices[FAKE_CUDA_MAX_DEVICES];
 	struct tern_list mems, streams, events, kernels, modules, graphs, graph_execs;
 };
 
-extern struct fake_world fake;
+extern struct fake_world fake_world;
 
 #define FAKE_LOCK()                                                                      \
-	TERN_CLEANUP(fake_leave) struct fake_world *entered_ = fake_enter();             \
+	TERN_CLEANUP(fake_world_leave) struct fake_world *entered_ = fake_world_enter(); \
 	(void)entered_
 /* Counts the call of the table's function, and returns what a test wants of it. */
 #define FAKE_ENTER(name)                                                                 \
 	FAKE_LOCK();                                                                     \
-	CUresult fault_ = fake_fault(name);                                              \
+	CUresult fault_ = fake_asked_fault(name);                                        \
 	if (fault_)                                                                      \
 	return fault_
 /* And asks for a sound context: `device`. */
@@ -217,17 +227,17 @@ extern struct fake_world fake;
 	if (capture_)                                                                    \
 	return capture_
 
-/* fake.c */
-struct fake_world *fake_enter(void);
+/* fake_world.c */
+struct fake_world *fake_world_enter(void);
 void fake_rest(void);        /* without the lock: others may do anything meanwhile */
 void fake_worker_need(void); /* opts.background: from now on */
-void fake_leave(struct fake_world **world);
-CUresult fake_fault(const char *function);
+void fake_world_leave(struct fake_world **world);
+CUresult fake_asked_fault(const char *function);
 CUresult fake_kernel_fault(const char *kernel); /* asked once per execution */
 void fake_host_function(CUhostFn host, void *arg);
 
 /* device.c */
-void fake_devices_open(void);
+void fake_gpus_open(void);
 void fake_device_entries(struct tern_cuda_api *api);
 /* The calling thread's context: of which device; an error if there is none, it is gone,
  * or it is spoilt. */
@@ -243,6 +253,7 @@ struct fake_mem *fake_mem_map(int fd, size_t bytes, struct fake_device *device);
 void fake_mem_free(struct fake_mem *mem);
 void fake_mems_drop(struct fake_device *device);
 void fake_guard(bool closed);
+void fake_guard_open(const void *at, size_t bytes); /* what has it, if it is closed */
 #define FAKE_ON_DEVICE (1u << FAKE_MEM_DEVICE | 1u << FAKE_MEM_OPENED)
 #define FAKE_LOCKED    (1u << FAKE_MEM_HOST | 1u << FAKE_MEM_REGISTERED)
 
@@ -265,10 +276,14 @@ void fake_streams_drop(struct fake_device *device);
 bool fake_streams_touch(const struct fake_mem *mem);
 unsigned fake_streams_queued(void);
 struct fake_event *fake_event_of(CUevent handle);
-struct fake_event *fake_event_new(struct fake_device *device, unsigned flags);
+struct fake_event *fake_cuevent_new(struct fake_device *device, unsigned flags);
 void fake_event_free(struct fake_event *event);
 void fake_mark_put(struct fake_mark *mark);
 struct fake_mark *fake_mark_get(struct fake_mark *mark);
+/* Records the event: what waits for it from now on waits for the mark, which the caller
+ * brings about with fake_mark_done(). */
+struct fake_mark *fake_event_mark(CUevent event, struct fake_stream *stream);
+void fake_mark_done(struct fake_mark *mark);
 
 /* work.c */
 void fake_work_entries(struct tern_cuda_api *api);
@@ -291,7 +306,11 @@ void fake_capture_join(struct fake_stream *stream, const struct fake_mark *mark)
 void fake_capture_leave(struct fake_stream *stream);
 struct fake_graph *fake_graph_get(struct fake_graph *graph);
 void fake_graph_put(struct fake_graph *graph);
-CUresult fake_graph_do(struct fake_graph *graph);
+/* Of a launch into the stream. The marks of what it leaves undone are done when it is
+ * freed. */
+struct fake_run *fake_run_new(struct fake_graph *graph, struct fake_stream *stream);
+void fake_run_free(struct fake_run *run);
+CUresult fake_run_step(struct fake_run *run); /* a node, if any is left */
 bool fake_graph_touches(const struct fake_graph *graph, const struct fake_mem *mem);
 void fake_graph_execs_drop(struct fake_device *device);
 

@@ -24,20 +24,20 @@ void fake_cuda_kernel(const char *name,
 	kernel->param_count = param_count;
 	for (unsigned i = 0; i < param_count; i++)
 		kernel->param_bytes[i] = param_bytes[i];
-	tern_list_push(&fake.kernels, &kernel->link);
+	tern_list_push(&fake_world.kernels, &kernel->link);
 }
 
 void fake_kernels_forget(void)
 {
 	struct tern_list *n;
 
-	while ((n = tern_list_pop(&fake.kernels)))
+	while ((n = tern_list_pop(&fake_world.kernels)))
 		free(tern_list_entry(n, struct fake_kernel, link));
 }
 
 static const struct fake_kernel *kernel_named(const char *name)
 {
-	tern_list_for_each (n, &fake.kernels) {
+	tern_list_for_each (n, &fake_world.kernels) {
 		const struct fake_kernel *kernel =
 			tern_list_entry(n, struct fake_kernel, link);
 
@@ -51,7 +51,7 @@ static const struct fake_kernel *kernel_named(const char *name)
 
 static struct fake_module *module_of(CUmodule handle)
 {
-	tern_list_for_each (n, &fake.modules) {
+	tern_list_for_each (n, &fake_world.modules) {
 		struct fake_module *module = tern_list_entry(n, struct fake_module, link);
 
 		if ((void *)module == (void *)handle)
@@ -62,7 +62,7 @@ static struct fake_module *module_of(CUmodule handle)
 
 static struct fake_function *function_of(CUfunction handle)
 {
-	tern_list_for_each (n, &fake.modules) {
+	tern_list_for_each (n, &fake_world.modules) {
 		struct fake_module *module = tern_list_entry(n, struct fake_module, link);
 
 		tern_list_for_each (m, &module->functions) {
@@ -87,7 +87,7 @@ static CUresult module_load_data_ex(CUmodule *out, const void *image, unsigned c
 	tern_assert(module);
 	module->device = device;
 	tern_list_init(&module->functions);
-	tern_list_push(&fake.modules, &module->link);
+	tern_list_push(&fake_world.modules, &module->link);
 	*out = (CUmodule)(void *)module;
 	return CUDA_SUCCESS;
 }
@@ -104,7 +104,7 @@ static void module_free(struct fake_module *module)
 
 void fake_modules_drop(struct fake_device *device)
 {
-	tern_list_for_each_safe (n, &fake.modules) {
+	tern_list_for_each_safe (n, &fake_world.modules) {
 		struct fake_module *module = tern_list_entry(n, struct fake_module, link);
 
 		if (module->device == device)
@@ -161,7 +161,7 @@ static CUresult func_get_attribute(
 		return CUDA_SUCCESS;
 	case CU_FUNC_ATTRIBUTE_PTX_VERSION:
 	case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-		*out = fake.opts.major * 10 + fake.opts.minor;
+		*out = fake_world.opts.major * 10 + fake_world.opts.minor;
 		return CUDA_SUCCESS;
 	case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
 		*out = function->shared_max_bytes;

@@ -9,12 +9,21 @@
  *     old=1           without what is optional
  *     missing=NAME    without the function NAME
  *     stub=1          every call says CUDA_ERROR_STUB_LIBRARY, as the toolkit's does
+ *     host=BYTES      as host_limit_bytes
+ *     late=1 alike=1  as late_records, alike
+ *     fail=FUNCTION:N:RESULT   the Nth call of the table's function gives RESULT
+ *     break=KERNEL:N:RESULT    the Nth execution of the kernel spoils its context
+ *
+ * It has Tern's kernels, as loops on the CPU; and the functions of cuBLAS, for a
+ * libcublas that needs this library and has nothing of its own.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/util.h"
 #include "tests/fake_cuda/fake_cuda.h"
+#include "tests/gpu/blocks.h"
+#include "tests/gpu/fake_blas.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -48,6 +57,21 @@ static long long number(const char *name, long long otherwise)
 	return *said(name, value, sizeof(value)) ? atoll(value) : otherwise;
 }
 
+/* "NAME:N:RESULT" */
+static void set_fault(
+	const char *name, void (*set)(const char *what, unsigned nth, CUresult result))
+{
+	char value[128], *nth, *result;
+
+	if (!*said(name, value, sizeof(value)))
+		return;
+	nth = strchr(value, ':');
+	result = nth ? strchr(nth + 1, ':') : NULL;
+	tern_assert(result);
+	*nth = '\0';
+	set(value, (unsigned)atoi(nth + 1), (CUresult)atoi(result + 1));
+}
+
 static void set_up(void)
 {
 	static bool done;
@@ -63,10 +87,17 @@ static void set_up(void)
 	opts.numa_node = (int)number("numa", opts.numa_node);
 	opts.mem_bytes = (uint64_t)number("mem", (long long)opts.mem_bytes);
 	opts.old_driver = number("old", 0);
+	opts.host_limit_bytes = (uint64_t)number("host", 0);
+	opts.alike = number("alike", 0);
+	opts.late_records = number("late", 0);
 	opts.background = true; /* nobody calls fake_cuda_step() */
 	fake_cuda_reset(&opts);
 	if (number("init", 0))
 		fake_cuda_fail("init", 1, (CUresult)number("init", 0));
+	gpu_register_blocks();
+	fake_blas_register();
+	set_fault("fail", fake_cuda_fail);
+	set_fault("break", fake_cuda_break);
 }
 
 CUresult cuDriverGetVersion(int *out)
@@ -119,4 +150,66 @@ CUresult cuGetProcAddress_v2(const char *name, void **out, int version, cuuint64
 		*found = *out ? CU_GET_PROC_ADDRESS_SUCCESS
 			      : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+/* ---- cuBLAS ---- */
+
+EXPORTED int cublasCreate_v2(void **handle);
+EXPORTED int cublasDestroy_v2(void *handle);
+EXPORTED int cublasGetVersion_v2(void *handle, int *version);
+EXPORTED int cublasSetStream_v2(void *handle, void *stream);
+EXPORTED int cublasSetWorkspace_v2(void *handle, void *workspace, size_t bytes);
+EXPORTED int cublasSetMathMode(void *handle, int mode);
+EXPORTED int cublasSetAtomicsMode(void *handle, int mode);
+EXPORTED int cublasSgemm_v2(void *handle, int op_a, int op_b, int m, int n, int k,
+	const float *alpha, const float *a, int lda, const float *b, int ldb,
+	const float *beta, float *c, int ldc);
+EXPORTED const char *cublasGetStatusString(int status);
+
+int cublasCreate_v2(void **handle)
+{
+	return fake_blas.create(handle);
+}
+
+int cublasDestroy_v2(void *handle)
+{
+	return fake_blas.destroy(handle);
+}
+
+int cublasGetVersion_v2(void *handle, int *version)
+{
+	return fake_blas.get_version(handle, version);
+}
+
+int cublasSetStream_v2(void *handle, void *stream)
+{
+	return fake_blas.set_stream(handle, stream);
+}
+
+int cublasSetWorkspace_v2(void *handle, void *workspace, size_t bytes)
+{
+	return fake_blas.set_workspace(handle, workspace, bytes);
+}
+
+int cublasSetMathMode(void *handle, int mode)
+{
+	return fake_blas.set_math_mode(handle, mode);
+}
+
+int cublasSetAtomicsMode(void *handle, int mode)
+{
+	return fake_blas.set_atomics_mode(handle, mode);
+}
+
+int cublasSgemm_v2(void *handle, int op_a, int op_b, int m, int n, int k,
+	const float *alpha, const float *a, int lda, const float *b, int ldb,
+	const float *beta, float *c, int ldc)
+{
+	return fake_blas.sgemm(
+		handle, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+const char *cublasGetStatusString(int status)
+{
+	return fake_blas.status_string(status);
 }

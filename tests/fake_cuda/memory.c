@@ -23,24 +23,54 @@ static void open_mem(const struct fake_mem *mem, bool open)
 			    open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0);
 }
 
+static void close_opened(void)
+{
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(fake_world.opened); i++) {
+		if (fake_world.opened[i])
+			open_mem(fake_world.opened[i], false);
+		fake_world.opened[i] = NULL;
+	}
+}
+
+/* Copies touch two of them, which may be few of many, and large. */
+void fake_guard_open(const void *at, size_t bytes)
+{
+	const struct fake_mem *mem = fake_mem_find(at, bytes, FAKE_ON_DEVICE);
+
+	if (!mem || fake_world.opts.unguarded || fake_world.unguarded_now)
+		return;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(fake_world.opened); i++) {
+		if (fake_world.opened[i] == mem)
+			return;
+		if (fake_world.opened[i])
+			continue;
+		fake_world.opened[i] = mem;
+		open_mem(mem, true);
+		return;
+	}
+	close_opened();
+	fake_guard_open(at, bytes);
+}
+
 void fake_guard(bool closed)
 {
-	if (fake.opts.unguarded || fake.unguarded_now != closed)
+	close_opened();
+	if (fake_world.opts.unguarded || fake_world.unguarded_now != closed)
 		return;
-	tern_list_for_each (n, &fake.mems) {
+	tern_list_for_each (n, &fake_world.mems) {
 		const struct fake_mem *mem = tern_list_entry(n, struct fake_mem, link);
 
 		if (is_on_device(mem))
 			open_mem(mem, !closed);
 	}
-	fake.unguarded_now = !closed;
+	fake_world.unguarded_now = !closed;
 }
 
 struct fake_mem *fake_mem_find(const void *at, size_t bytes, unsigned kinds)
 {
 	uintptr_t a = (uintptr_t)at;
 
-	tern_list_for_each (n, &fake.mems) {
+	tern_list_for_each (n, &fake_world.mems) {
 		struct fake_mem *mem = tern_list_entry(n, struct fake_mem, link);
 		uintptr_t base = (uintptr_t)mem->base;
 
@@ -59,7 +89,7 @@ static struct fake_mem *mem_new(enum fake_mem_kind kind, struct fake_device *dev
 	mem->kind = kind;
 	mem->device = device;
 	mem->fd = -1;
-	mem->id = ++fake.next_mem_id;
+	mem->id = ++fake_world.next_mem_id;
 	return mem;
 }
 
@@ -77,7 +107,7 @@ struct fake_mem *fake_mem_map(int fd, size_t bytes, struct fake_device *device)
 			    fd, 0) == mem->map);
 	mem->base = mem->map;
 	mem->bytes = bytes;
-	tern_list_push(&fake.mems, &mem->link);
+	tern_list_push(&fake_world.mems, &mem->link);
 	return mem;
 }
 
@@ -111,13 +141,17 @@ void fake_mem_free(struct fake_mem *mem)
 	case FAKE_MEM_KINDS:
 		break;
 	}
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(fake_world.opened); i++) {
+		if (fake_world.opened[i] == mem)
+			fake_world.opened[i] = NULL;
+	}
 	tern_list_remove(&mem->link);
 	free(mem);
 }
 
 void fake_mems_drop(struct fake_device *device)
 {
-	tern_list_for_each_safe (n, &fake.mems) {
+	tern_list_for_each_safe (n, &fake_world.mems) {
 		struct fake_mem *mem = tern_list_entry(n, struct fake_mem, link);
 
 		if (mem->device == device)
@@ -130,8 +164,8 @@ void fake_mems_drop(struct fake_device *device)
 static CUresult mem_get_info(size_t *free_bytes, size_t *total_bytes)
 {
 	FAKE_ENTER_CTX("mem_get_info");
-	*free_bytes = fake.opts.mem_bytes - device->used_bytes;
-	*total_bytes = fake.opts.mem_bytes;
+	*free_bytes = fake_world.opts.mem_bytes - device->used_bytes;
+	*total_bytes = fake_world.opts.mem_bytes;
 	return CUDA_SUCCESS;
 }
 
@@ -142,13 +176,13 @@ static CUresult mem_alloc(CUdeviceptr *out, size_t bytes)
 	int fd;
 	if (bytes == 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (bytes > fake.opts.mem_bytes - device->used_bytes)
+	if (bytes > fake_world.opts.mem_bytes - device->used_bytes)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	fake_guard(false);
 	fd = memfd_create("fake-cuda", MFD_CLOEXEC);
 	tern_assert(fd >= 0 && ftruncate(fd, (off_t)tern_align_up(bytes, PAGE)) == 0);
 	mem = fake_mem_map(fd, bytes, device);
-	memset(mem->base, (int)tern_rng_below(&fake.rng, 255) + 1, bytes);
+	memset(mem->base, (int)tern_rng_below(&fake_world.rng, 255) + 1, bytes);
 	memset(mem->base + bytes, EDGE, tern_align_up(bytes, PAGE) - bytes);
 	device->used_bytes += bytes;
 	device->peak_bytes = TERN_MAX(device->peak_bytes, device->used_bytes);
@@ -203,7 +237,7 @@ static uint64_t locked_bytes(void)
 {
 	uint64_t sum = 0;
 
-	tern_list_for_each (n, &fake.mems) {
+	tern_list_for_each (n, &fake_world.mems) {
 		const struct fake_mem *mem = tern_list_entry(n, struct fake_mem, link);
 
 		if (!is_on_device(mem))
@@ -214,7 +248,7 @@ static uint64_t locked_bytes(void)
 
 static bool is_too_much(size_t bytes)
 {
-	uint64_t limit = fake.opts.host_limit_bytes;
+	uint64_t limit = fake_world.opts.host_limit_bytes;
 
 	return limit && (bytes > limit || locked_bytes() > limit - bytes);
 }
@@ -233,8 +267,8 @@ static CUresult mem_host_alloc(void **out, size_t bytes, unsigned flags)
 	mem->bytes = bytes;
 	mem->base = aligned_alloc(PAGE, tern_align_up(bytes, PAGE));
 	tern_assert(mem->base);
-	memset(mem->base, (int)tern_rng_below(&fake.rng, 255) + 1, bytes);
-	tern_list_push(&fake.mems, &mem->link);
+	memset(mem->base, (int)tern_rng_below(&fake_world.rng, 255) + 1, bytes);
+	tern_list_push(&fake_world.mems, &mem->link);
 	*out = mem->base;
 	return CUDA_SUCCESS;
 }
@@ -255,7 +289,7 @@ static bool overlaps_locked(const char *at, size_t bytes)
 {
 	uintptr_t a = (uintptr_t)at;
 
-	tern_list_for_each (n, &fake.mems) {
+	tern_list_for_each (n, &fake_world.mems) {
 		const struct fake_mem *mem = tern_list_entry(n, struct fake_mem, link);
 		uintptr_t base = (uintptr_t)mem->base;
 
@@ -281,7 +315,7 @@ static CUresult mem_host_register(void *at, size_t bytes, unsigned flags)
 	mem = mem_new(FAKE_MEM_REGISTERED, device);
 	mem->base = at;
 	mem->bytes = bytes;
-	tern_list_push(&fake.mems, &mem->link);
+	tern_list_push(&fake_world.mems, &mem->link);
 	return CUDA_SUCCESS;
 }
 
@@ -301,7 +335,7 @@ static CUresult mem_host_get_device_pointer(CUdeviceptr *out, void *at, unsigned
 {
 	FAKE_ENTER_CTX("mem_host_get_device_pointer");
 	(void)device;
-	if (flags || !fake.opts.map_host || !fake_mem_find(at, 1, FAKE_LOCKED))
+	if (flags || !fake_world.opts.map_host || !fake_mem_find(at, 1, FAKE_LOCKED))
 		return CUDA_ERROR_INVALID_VALUE;
 	*out = (CUdeviceptr)(uintptr_t)at;
 	return CUDA_SUCCESS;

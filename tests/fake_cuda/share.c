@@ -56,8 +56,9 @@ static CUresult check_handle(const struct handle *handle, enum handle_kind kind)
 {
 	if (handle->kind != kind)
 		return CUDA_ERROR_INVALID_VALUE;
-	return handle->pid == getpid() && !fake.opts.ipc_self ? CUDA_ERROR_INVALID_CONTEXT
-							      : CUDA_SUCCESS;
+	return handle->pid == getpid() && !fake_world.opts.ipc_self
+		       ? CUDA_ERROR_INVALID_CONTEXT
+		       : CUDA_SUCCESS;
 }
 
 /* ---- network cards ---- */
@@ -70,7 +71,7 @@ static CUresult mem_get_handle_for_address_range(void *out, CUdeviceptr at, size
 	if (type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags || bytes == 0 ||
 		(at | bytes) % PAGE)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!fake.opts.dma_buf)
+	if (!fake_world.opts.dma_buf)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	/* Allocations are of whole pages, as far as this call goes. */
 	mem = fake_mem_find((void *)(uintptr_t)at, 1, 1u << FAKE_MEM_DEVICE);
@@ -86,7 +87,7 @@ static CUresult flush_gpu_direct_rdma_writes(
 {
 	FAKE_ENTER_CTX("flush_gpu_direct_rdma_writes");
 	(void)device;
-	if (!(fake.opts.rdma_flush & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST))
+	if (!(fake_world.opts.rdma_flush & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST))
 		return CUDA_ERROR_NOT_SUPPORTED;
 	return target == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX &&
 			       (scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER ||
@@ -105,7 +106,7 @@ static CUresult ipc_get_mem_handle(CUipcMemHandle *out, CUdeviceptr at)
 		fake_mem_find((void *)(uintptr_t)at, 1, 1u << FAKE_MEM_DEVICE);
 	struct handle handle;
 	(void)device;
-	if (!fake.opts.ipc)
+	if (!fake_world.opts.ipc)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (!mem || mem->base != (char *)(uintptr_t)at)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -118,7 +119,7 @@ static CUresult ipc_get_mem_handle(CUipcMemHandle *out, CUdeviceptr at)
 
 static struct fake_mem *opened_before(const struct handle *handle)
 {
-	tern_list_for_each (n, &fake.mems) {
+	tern_list_for_each (n, &fake_world.mems) {
 		struct fake_mem *mem = tern_list_entry(n, struct fake_mem, link);
 
 		if (mem->kind == FAKE_MEM_OPENED && mem->inode == handle->inode)
@@ -231,7 +232,7 @@ static CUresult ipc_open_event_handle(CUevent *out, CUipcEventHandle from)
 	fd = open_handle(&handle);
 	if (fd < 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	event = fake_event_new(device, CU_EVENT_DISABLE_TIMING);
+	event = fake_cuevent_new(device, CU_EVENT_DISABLE_TIMING);
 	event->shared = fake_shared_new(fd);
 	*out = (CUevent)(void *)event;
 	return CUDA_SUCCESS;

@@ -13,7 +13,7 @@ struct fake_stream *fake_stream_of(CUstream handle)
 {
 	if (!handle)
 		tern_never("fake cuda: the default stream");
-	tern_list_for_each (n, &fake.streams) {
+	tern_list_for_each (n, &fake_world.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, link);
 
 		if ((void *)stream == (void *)handle && !stream->destroyed)
@@ -24,7 +24,7 @@ struct fake_stream *fake_stream_of(CUstream handle)
 
 struct fake_event *fake_event_of(CUevent handle)
 {
-	tern_list_for_each (n, &fake.events) {
+	tern_list_for_each (n, &fake_world.events) {
 		struct fake_event *event = tern_list_entry(n, struct fake_event, link);
 
 		if ((void *)event == (void *)handle)
@@ -69,15 +69,20 @@ static bool is_done(const struct fake_mark *mark)
 static void set_done(struct fake_mark *mark)
 {
 	mark->done = true;
-	mark->step = fake.step;
+	mark->step = fake_world.step;
 	if (mark->shared && mark->shared->page->done < mark->number)
 		mark->shared->page->done = mark->number;
+}
+
+void fake_mark_done(struct fake_mark *mark)
+{
+	set_done(mark);
 }
 
 /* Another process has to do it, which may be waiting for any thread of this one. */
 static void wait_outside(void)
 {
-	if (fake.held || !fake_streams_step())
+	if (fake_world.held || !fake_streams_step())
 		fake_rest();
 }
 
@@ -123,7 +128,7 @@ static void drop_ops(struct fake_stream *stream)
 
 static void drop_ops_of(struct fake_device *device)
 {
-	tern_list_for_each (n, &fake.streams) {
+	tern_list_for_each (n, &fake_world.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, link);
 
 		if (stream->device == device)
@@ -131,21 +136,39 @@ static void drop_ops_of(struct fake_device *device)
 	}
 }
 
+static void spoil(struct fake_stream *stream, CUresult result)
+{
+	fake_device_spoil(stream->device, result);
+	drop_ops_of(stream->device);
+}
+
 static void do_op(struct fake_stream *stream, struct fake_op *op)
 {
 	CUresult result = CUDA_SUCCESS;
 
-	fake.step++;
+	fake_world.step++;
 	if (op->kind == FAKE_OP_RECORD) {
 		set_done(op->mark);
 	} else if (op->kind != FAKE_OP_WAIT) {
 		result = fake_op_do(op);
 	}
 	fake_op_free(op);
-	if (result) {
-		fake_device_spoil(stream->device, result);
-		drop_ops_of(stream->device);
-	}
+	if (result)
+		spoil(stream, result);
+}
+
+/* All but the last node of a graph, one at a time. */
+static bool do_node(struct fake_stream *stream, struct fake_op *op)
+{
+	CUresult result;
+
+	if (op->kind != FAKE_OP_GRAPH || op->run->left <= 1)
+		return false;
+	fake_world.step++;
+	result = fake_op_do(op);
+	if (result)
+		spoil(stream, result);
+	return true;
 }
 
 /* The next piece of work of the stream, or of those that it waits for. */
@@ -158,6 +181,8 @@ static void advance(struct fake_stream *stream)
 		approach(op->mark);
 		return;
 	}
+	if (do_node(stream, op))
+		return;
 	tern_list_remove(&op->link);
 	do_op(stream, op);
 }
@@ -178,13 +203,13 @@ static bool is_ready(const struct fake_stream *stream)
 bool fake_streams_step(void)
 {
 	/* Each in turn, so that whoever asks again and again sees every end. */
-	tern_list_for_each (n, &fake.streams) {
+	tern_list_for_each (n, &fake_world.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, link);
 
 		if (!is_ready(stream))
 			continue;
 		tern_list_remove(&stream->link);
-		tern_list_push(&fake.streams, &stream->link);
+		tern_list_push(&fake_world.streams, &stream->link);
 		advance(stream);
 		return true;
 	}
@@ -193,20 +218,20 @@ bool fake_streams_step(void)
 
 void fake_streams_early(void)
 {
-	if (fake.opts.early_percent == 0 || fake.held)
+	if (fake_world.opts.early_percent == 0 || fake_world.held)
 		return;
-	tern_list_for_each (n, &fake.streams) {
+	tern_list_for_each (n, &fake_world.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, link);
 
-		if (is_ready(stream) &&
-			tern_rng_below(&fake.rng, 100) < fake.opts.early_percent)
+		if (is_ready(stream) && tern_rng_below(&fake_world.rng, 100) <
+						fake_world.opts.early_percent)
 			advance(stream);
 	}
 }
 
 static void end_destroyed(void)
 {
-	tern_list_for_each_safe (n, &fake.streams) {
+	tern_list_for_each_safe (n, &fake_world.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, link);
 
 		if (stream->destroyed && tern_list_empty(&stream->ops))
@@ -217,7 +242,7 @@ static void end_destroyed(void)
 /* The list may change while work is waited for. */
 static struct fake_stream *any_busy(const struct fake_device *device)
 {
-	tern_list_for_each (n, &fake.streams) {
+	tern_list_for_each (n, &fake_world.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, link);
 
 		if ((!device || stream->device == device) &&
@@ -239,7 +264,7 @@ void fake_streams_run(struct fake_device *device)
 void fake_streams_drop(struct fake_device *device)
 {
 	drop_ops_of(device);
-	tern_list_for_each_safe (n, &fake.streams) {
+	tern_list_for_each_safe (n, &fake_world.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, link);
 
 		if (stream->device == device) {
@@ -251,7 +276,7 @@ void fake_streams_drop(struct fake_device *device)
 
 bool fake_streams_touch(const struct fake_mem *mem)
 {
-	tern_list_for_each (n, &fake.streams) {
+	tern_list_for_each (n, &fake_world.streams) {
 		const struct fake_stream *stream =
 			tern_list_entry(n, struct fake_stream, link);
 
@@ -268,7 +293,7 @@ unsigned fake_streams_queued(void)
 {
 	unsigned count = 0;
 
-	tern_list_for_each (n, &fake.streams) {
+	tern_list_for_each (n, &fake_world.streams) {
 		const struct fake_stream *stream =
 			tern_list_entry(n, struct fake_stream, link);
 
@@ -303,7 +328,7 @@ static bool refresh(struct fake_event *event)
 /* A turn for whoever only asks. */
 static void turn(void)
 {
-	if (!fake.held)
+	if (!fake_world.held)
 		fake_streams_step();
 }
 
@@ -322,7 +347,7 @@ static CUresult stream_create_with_priority(CUstream *out, unsigned flags, int p
 	stream->flags = flags;
 	stream->priority = priority;
 	tern_list_init(&stream->ops);
-	tern_list_push(&fake.streams, &stream->link);
+	tern_list_push(&fake_world.streams, &stream->link);
 	*out = (CUstream)(void *)stream;
 	return CUDA_SUCCESS;
 }
@@ -402,14 +427,14 @@ static CUresult stream_wait_event(CUstream handle, CUevent event_handle, unsigne
 
 /* ---- events ---- */
 
-struct fake_event *fake_event_new(struct fake_device *device, unsigned flags)
+struct fake_event *fake_cuevent_new(struct fake_device *device, unsigned flags)
 {
 	struct fake_event *event = calloc(1, sizeof(*event));
 
 	tern_assert(event);
 	event->device = device;
 	event->flags = flags;
-	tern_list_push(&fake.events, &event->link);
+	tern_list_push(&fake_world.events, &event->link);
 	return event;
 }
 
@@ -430,9 +455,9 @@ static CUresult event_create(CUevent *out, unsigned flags)
 				CU_EVENT_INTERPROCESS) ||
 		(shared && !(flags & CU_EVENT_DISABLE_TIMING)))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (shared && !fake.opts.ipc)
+	if (shared && !fake_world.opts.ipc)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	event = fake_event_new(device, flags);
+	event = fake_cuevent_new(device, flags);
 	event->shared = shared ? fake_shared_new(-1) : NULL;
 	*out = (CUevent)(void *)event;
 	return CUDA_SUCCESS;
@@ -478,6 +503,35 @@ static CUresult event_record(CUevent handle, CUstream stream_handle)
 	op->mark = fake_mark_get(mark);
 	fake_stream_put(stream, op);
 	return CUDA_SUCCESS;
+}
+
+/* Into a graph that is captured: nobody waits for it in the capture, but for its launches
+ * from outside. */
+static CUresult event_record_with_flags(
+	CUevent handle, CUstream stream_handle, unsigned flags)
+{
+	if (!(flags & CU_EVENT_RECORD_EXTERNAL))
+		return flags ? CUDA_ERROR_INVALID_VALUE
+			     : event_record(handle, stream_handle);
+	FAKE_ENTER_CTX("event_record_with_flags");
+	struct fake_stream *stream = fake_stream_of(stream_handle);
+	struct fake_op *op;
+	(void)device;
+	if (!stream->capture || fake_event_of(handle)->shared)
+		return CUDA_ERROR_INVALID_VALUE;
+	op = fake_op_new(FAKE_OP_RECORD);
+	op->event = handle;
+	fake_stream_put(stream, op);
+	return CUDA_SUCCESS;
+}
+
+struct fake_mark *fake_event_mark(CUevent handle, struct fake_stream *stream)
+{
+	struct fake_event *event = fake_event_of(handle);
+
+	fake_mark_put(event->mark);
+	event->mark = mark_new(stream);
+	return fake_mark_get(event->mark);
 }
 
 static CUresult event_query(CUevent handle)
@@ -530,6 +584,7 @@ void fake_stream_entries(struct tern_cuda_api *api)
 	api->event_create = event_create;
 	api->event_destroy = event_destroy;
 	api->event_record = event_record;
+	api->event_record_with_flags = event_record_with_flags;
 	api->event_query = event_query;
 	api->event_synchronize = event_synchronize;
 	api->event_elapsed_time = event_elapsed_time;

@@ -117,6 +117,71 @@ static CUgraphExec captured(struct rig *r)
 	return exec;
 }
 
+/* in -> x, `middle`, x -> out. */
+static CUgraphExec captured_in_halves(struct rig *r, CUevent middle)
+{
+	CUgraph graph;
+	CUgraphExec exec;
+
+	OK(r->api->stream_begin_capture(r->a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+	OK(r->api->memcpy_htod_async(r->x, r->in, RIG_BYTES, r->a));
+	OK(r->api->memcpy_dtoh_async(r->out, r->x, RIG_BYTES / 2, r->a));
+	OK(r->api->event_record_with_flags(middle, r->a, CU_EVENT_RECORD_EXTERNAL));
+	OK(r->api->memcpy_dtoh_async(
+		r->out + RIG_BYTES / 2, r->x + RIG_BYTES / 2, RIG_BYTES / 2, r->a));
+	OK(r->api->stream_end_capture(r->a, &graph));
+	OK(r->api->graph_instantiate(&exec, graph, 0));
+	OK(r->api->graph_destroy(graph));
+	return exec;
+}
+
+static void test_an_external_event_comes_in_the_middle_of_each_launch(void **state)
+{
+	struct rig r;
+	CUevent middle;
+	CUgraphExec exec;
+
+	(void)state;
+	rig_open(&r, NULL);
+	OK(r.api->event_create(&middle, CU_EVENT_DISABLE_TIMING));
+	assert_int_equal(
+		r.api->event_record_with_flags(middle, r.a, CU_EVENT_RECORD_EXTERNAL),
+		CUDA_ERROR_INVALID_VALUE);
+	exec = captured_in_halves(&r, middle);
+	for (unsigned char value = 1; value < 4; value++) {
+		memset(r.in, value, RIG_BYTES);
+		OK(r.api->graph_launch(exec, r.a));
+		OK(r.api->event_synchronize(middle));
+		assert_int_equal(r.out[RIG_BYTES / 2 - 1], value);
+		assert_int_not_equal(r.out[RIG_BYTES / 2], value);
+		assert_true(rig_out_is(&r, value));
+	}
+	OK(r.api->graph_exec_destroy(exec));
+	OK(r.api->event_destroy(middle));
+	rig_close(&r);
+}
+
+static void test_a_graph_may_record_its_events_late(void **state)
+{
+	struct fake_cuda_opts opts = fake_cuda_defaults();
+	struct rig r;
+	CUevent middle;
+	CUgraphExec exec;
+
+	(void)state;
+	opts.late_records = true;
+	rig_open(&r, &opts);
+	OK(r.api->event_create(&middle, CU_EVENT_DISABLE_TIMING));
+	exec = captured_in_halves(&r, middle);
+	OK(r.api->graph_launch(exec, r.a));
+	OK(r.api->event_synchronize(middle)); /* of nothing, so far */
+	assert_int_not_equal(r.out[0], 'i');
+	assert_true(rig_out_is(&r, 'i'));
+	OK(r.api->graph_exec_destroy(exec));
+	OK(r.api->event_destroy(middle));
+	rig_close(&r);
+}
+
 static void test_a_graph_does_its_work_at_each_launch(void **state)
 {
 	(void)state;
@@ -224,6 +289,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_kernel_works_on_device_memory),
 		cmocka_unit_test(test_launches_are_checked),
+		cmocka_unit_test(
+			test_an_external_event_comes_in_the_middle_of_each_launch),
+		cmocka_unit_test(test_a_graph_may_record_its_events_late),
 		cmocka_unit_test(test_a_graph_does_its_work_at_each_launch),
 		cmocka_unit_test(test_branches_of_a_graph_run_in_any_order),
 		cmocka_unit_test(test_a_capture_is_spoilt_by_what_it_forbids),

@@ -19,7 +19,7 @@ struct fake_op *fake_op_new(enum fake_op_kind kind)
 void fake_op_free(struct fake_op *op)
 {
 	fake_mark_put(op->mark);
-	fake_graph_put(op->graph);
+	fake_run_free(op->run);
 	free(op->owned);
 	free(op);
 }
@@ -38,6 +38,13 @@ static void check_ranges(const struct fake_op *op)
 		must_be_known(op->from, op->bytes);
 }
 
+static void open_ranges(const struct fake_op *op)
+{
+	fake_guard_open(op->to, op->bytes);
+	if (op->kind == FAKE_OP_COPY)
+		fake_guard_open(op->from, op->bytes);
+}
+
 static void set_values(const struct fake_op *op)
 {
 	for (size_t i = 0; i < op->bytes; i += op->unit)
@@ -48,27 +55,29 @@ CUresult fake_op_do(struct fake_op *op)
 {
 	CUresult result;
 
-	fake_guard(false);
 	switch (op->kind) {
 	case FAKE_OP_COPY:
 		check_ranges(op);
+		open_ranges(op);
 		memmove(op->to, op->from, op->bytes);
 		break;
 	case FAKE_OP_SET:
 		check_ranges(op);
+		open_ranges(op);
 		set_values(op);
 		break;
 	case FAKE_OP_KERNEL:
 		result = fake_kernel_fault(op->kernel->name);
 		if (result)
 			return result;
+		fake_guard(false);
 		op->kernel->run(&op->launch);
 		break;
 	case FAKE_OP_HOST:
 		fake_host_function(op->host, op->arg);
 		break;
 	case FAKE_OP_GRAPH:
-		return fake_graph_do(op->graph);
+		return fake_run_step(op->run);
 	case FAKE_OP_RECORD:
 	case FAKE_OP_WAIT:
 		tern_never("fake cuda: the stream's own");
@@ -92,7 +101,7 @@ bool fake_op_touches(const struct fake_op *op, const struct fake_mem *mem)
 	case FAKE_OP_SET:
 		return overlaps(op->to, op->bytes, mem);
 	case FAKE_OP_GRAPH:
-		return fake_graph_touches(op->graph, mem);
+		return fake_graph_touches(op->run->graph, mem);
 	case FAKE_OP_KERNEL: /* nobody knows what it touches */
 	case FAKE_OP_HOST:
 	case FAKE_OP_RECORD:
@@ -145,7 +154,7 @@ static CUresult memcpy_htod_async(
 	must_be_on_device((void *)(uintptr_t)to, bytes);
 	op = copy_new((void *)(uintptr_t)to, from, bytes);
 	if (!is_locked(from, bytes)) {
-		fake.pageable_copy_count++;
+		fake_world.pageable_copy_count++;
 		op->owned = malloc(bytes);
 		tern_assert(op->owned);
 		op->from = memcpy(op->owned, from, bytes);
@@ -167,7 +176,7 @@ static CUresult memcpy_dtoh_async(
 		fake_stream_put(stream, copy_new(to, (void *)(uintptr_t)from, bytes));
 		return CUDA_SUCCESS;
 	}
-	fake.pageable_copy_count++;
+	fake_world.pageable_copy_count++;
 	if (stream->capture) {
 		fake_capture_spoil(stream->capture);
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -175,7 +184,7 @@ static CUresult memcpy_dtoh_async(
 	fake_stream_run(stream);
 	if (stream->device->sticky)
 		return stream->device->sticky;
-	fake_guard(false);
+	fake_guard_open((void *)(uintptr_t)from, bytes);
 	memcpy(to, (void *)(uintptr_t)from, bytes);
 	return CUDA_SUCCESS;
 }

@@ -54,6 +54,15 @@ static int failing(int *which)
 	return status;
 }
 
+static int destroy(void *handle)
+{
+	struct handle *h = handle;
+
+	fake_cuda_api()->module_unload(h->module);
+	free(h);
+	return 0;
+}
+
 static int create(void **out)
 {
 	const struct tern_cuda_api *api = fake_cuda_api();
@@ -62,19 +71,16 @@ static int create(void **out)
 	if (fake_blas_create_fails)
 		return failing(&fake_blas_create_fails);
 	h = calloc(1, sizeof(*h));
-	if (!h || api->module_load_data_ex(&h->module, "", 0, NULL, NULL) ||
-		api->module_get_function(&h->gemm, h->module, "fake_blas_gemm"))
-		tern_never("fake blas: no handle");
+	tern_assert(h);
+	if (api->module_load_data_ex(&h->module, "", 0, NULL, NULL)) {
+		free(h);
+		return 3;
+	}
+	if (api->module_get_function(&h->gemm, h->module, "fake_blas_gemm")) {
+		destroy(h);
+		return 3;
+	}
 	*out = h;
-	return 0;
-}
-
-static int destroy(void *handle)
-{
-	struct handle *h = handle;
-
-	fake_cuda_api()->module_unload(h->module);
-	free(h);
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 #include "tests/gpu/gpu.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static CUcontext context;
 
@@ -37,6 +38,16 @@ static bool open_device(void)
 		       CUDA_SUCCESS;
 }
 
+/* Checkers make everything many times slower. */
+static enum gpu_scale scale_asked_for(void)
+{
+	const char *asked = getenv("TERN_GPU_SCALE");
+
+	if (asked && strcmp(asked, "few") == 0)
+		return GPU_FEW;
+	return asked && strcmp(asked, "some") == 0 ? GPU_SOME : GPU_LARGE;
+}
+
 int main(int argc, char **argv)
 {
 	const char *why;
@@ -46,7 +57,7 @@ int main(int argc, char **argv)
 		printf("skip: %s\n", why);
 		return 77;
 	}
-	gpu.scale = GPU_LARGE;
+	gpu.scale = scale_asked_for();
 	if (!open_device()) {
 		printf("the device gives no context or no stream\n");
 		return 1;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whole jobs over RDMA devices: the same bytes as over any other fabric, and an end in good
-order whatever is killed, cut off or taken away.
+"""Whole jobs over RDMA devices: the same bytes as over any other fabric, also without a worker
+that was killed, and an end in good order whatever else is killed, cut off or taken away.
 
 usage: jobs.py TERN
 """
@@ -76,23 +76,34 @@ def end_of(running, act, limit_s=60):
     return running.error, time.monotonic() - start
 
 
-def killed_is_named(role, index):
-    running = started("--servers", 2, "--workers", 2)
-    pid = running.pid_of(role, index)
-    error, _ = end_of(running, lambda: os.kill(pid, signal.SIGKILL))
+def a_killed_worker_costs_nothing():
+    common = ["--slots", 4, "--servers", 2, "--workers", 2]
+    reference = saved("unkilled", *common, "--fabric", "shm", steps=100)
+    directory = job.SCRATCH / "killed"
+    running = job.Job("train", *job.small(*common, "--save", directory, *OVER_VERBS,
+                                          steps=100), "--json")
+    try:
+        running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+        pid = running.pid_of("worker", 1)
+        os.kill(pid, signal.SIGKILL)
+        running.end()
+    finally:
+        running.kill()
+    assert running.code == 0, running.error
+    assert next(directory.glob("*.safetensors")).read_bytes() == reference, "other bytes"
+    told = [e["text"] for e in running.events if e["event"] == "lost"]
     # Its peers may see its end before its parent does: the kernel ends its connections
     # first, and then takes its time to unpin its memory.
-    last = error.splitlines()[-1]
-    assert (last == f"tern train: {role} {index} (pid {pid}) was killed by signal 9 (Killed)"
-            or f"{role} {index}" in last and "is gone: Connection reset by peer" in last), error
-
-
-def a_killed_worker_is_named():
-    killed_is_named("worker", 1)
+    assert len(told) == 1 and told[0].startswith(f"worker 1 (pid {pid})"), told
 
 
 def a_killed_server_is_named():
-    killed_is_named("server", 0)
+    running = started("--servers", 2, "--workers", 2)
+    pid = running.pid_of("server", 0)
+    error, _ = end_of(running, lambda: os.kill(pid, signal.SIGKILL))
+    last = error.splitlines()[-1]
+    assert (last == f"tern train: server 0 (pid {pid}) was killed by signal 9 (Killed)"
+            or "server 0" in last and "is gone: Connection reset by peer" in last), error
 
 
 def cut_for(seconds):
@@ -190,7 +201,7 @@ def transfers_end_when_their_device_goes():
 
 tap.run([
     training_gives_the_same_bytes_as_over_tcp_and_shm,
-    a_killed_worker_is_named,
+    a_killed_worker_costs_nothing,
     a_killed_server_is_named,
     a_path_that_comes_back_costs_nothing,
     a_link_that_goes_down_ends_the_job,

@@ -14,7 +14,11 @@ void print_line(const char *line);
  */
 bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* A whole training job, while connections are cut; the same bytes as undisturbed. */
+/* The same with much of the memory in a simulated GPU, whose copies fail now and then. */
+bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash);
+
+/* A whole training job, while connections are cut, and workers crash or stand still: the
+ * same bytes as undisturbed, as long as one of them is left. */
 bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash);
 
 #endif

@@ -8,6 +8,8 @@
  */
 #include "tests/sim/scenario.h"
 
+#include "tern-config.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,9 @@ static const struct {
 } scenarios[] = {
 	{"storm", scenario_storm, 50},
 	{"train", scenario_train, 50},
+#if TERN_HAVE_CUDA
+	{"gpu-storm", scenario_gpu_storm, 50},
+#endif
 };
 
 #define SCENARIO_COUNT (sizeof(scenarios) / sizeof(scenarios[0]))
@@ -46,8 +51,9 @@ static bool run_seed(const char *program, size_t i, uint64_t seed, bool verbose)
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: sim_run [--scenario storm|train] [--seeds FIRST:COUNT] "
-			"[--verbose]\n");
+	fprintf(stderr,
+		"usage: sim_run [--scenario storm|train|gpu-storm] [--seeds FIRST:COUNT] "
+		"[--verbose]\n");
 	return 2;
 }
 

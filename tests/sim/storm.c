@@ -7,13 +7,17 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "tern-config.h"
 #include "tests/storm/storm.h"
 #include "transport/sim.h"
+#if TERN_HAVE_CUDA
+#include "tests/storm/gpu.h"
+#endif
 
 struct end {
 	struct tern_sim_process *process;
 	struct tern_context *ctx;
-	struct tern_pool *pool;
+	struct tern_pool *pool, *other; /* other: NULL, or of a GPU if pool is not */
 	struct tern_peer *peer;
 	struct tern_listener *listener, *listener_b;
 	struct world *world;
@@ -28,6 +32,7 @@ struct world {
 	uint64_t next_step_ns, last_ns, calm_ns;
 	unsigned cut_permille, stall_permille, crash_permille, break_permille;
 	bool crashed, broken;
+	const struct storm_memory *memory; /* of a GPU; NULL: there is none */
 };
 
 static void on_event(
@@ -57,7 +62,11 @@ static void on_accept(struct tern_peer *peer, void *arg)
 
 static void make_end(struct world *w, struct end *e, const char *name, uint64_t seed)
 {
-	struct tern_pool_opts pool = {.slab_bytes = 1u << 20, .max_bytes = 8u << 20};
+	bool on_gpu = w->memory && (seed % 3 + 1) & (e == &w->ends[0] ? 1 : 2);
+	struct tern_pool_opts pool = {.slab_bytes = 1u << 20,
+		.max_bytes = 8u << 20,
+		.kind = on_gpu ? TERN_MEM_CUDA : TERN_MEM_HOST};
+	struct tern_pool_opts other = pool;
 	struct tern_context_opts opts = {.eager_bytes = 512,
 		.record_count = 24 + seed % 64,
 		.first_seq = UINT32_MAX - 1,
@@ -69,7 +78,10 @@ static void make_end(struct world *w, struct end *e, const char *name, uint64_t 
 	e->world = w;
 	e->process = tern_sim_process_new(w->sim, name);
 	opts.env = tern_sim_env(e->process);
+	other.kind = on_gpu ? TERN_MEM_HOST : TERN_MEM_CUDA;
 	if (tern_pool_new(tern_sim_domain(e->process), &pool, &e->pool) < 0 ||
+		(w->memory && tern_pool_new(tern_sim_domain(e->process), &other,
+				      &e->other) < 0) ||
 		tern_context_new(tern_sim_domain(e->process), &opts, &e->ctx) < 0)
 		tern_never("an end of the storm");
 	tern_sim_drive(e->process, e->ctx);
@@ -192,7 +204,8 @@ static bool part(struct world *w, uint64_t seed)
 	return !w->ends[0].status && !w->ends[1].status;
 }
 
-bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
+static bool scenario(uint64_t seed, bool verbose, uint64_t *hash,
+	const struct storm_memory *memory, const void *cuda_api)
 {
 	bool two = !(kinds[seed % 4] & TERN_CAP_BOUND); /* fabrics */
 	bool breaks = two && seed / 12 % 2;
@@ -205,6 +218,7 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 		.delay_max_ns = (seed % 5 == 4 ? 400 : 50) * TERN_NS_PER_US,
 		.chunk_bytes = 1500,
 		.eager_bytes = 512,
+		.cuda_api = cuda_api,
 		.log = verbose ? print_line : NULL};
 	struct storm_opts storm_opts = {.seed = seed,
 		.pair_count = breaks ? 200 : 60,
@@ -213,8 +227,14 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 			breaks ? 20000 : 6000, /* long: it moves over in the middle */
 		.eager_bytes = 512,
 		.cancel_permille = seed % 5 == 1 ? 200 : 0,
-		.small_room_permille = seed % 7 == 2 ? 100 : 0};
-	struct world w = {.cut_permille = seed % 2 ? 15 : 0,
+		.small_room_permille = seed % 7 == 2 ? 100 : 0,
+		.copy_fail_permille = memory && seed % 5 == 3 ? 100 : 0};
+	struct world w = {.memory = memory,
+		/* A copy from the device takes its time, too: on slow networks
+		   connections have to last long enough for anything to come of them. */
+		.cut_permille = seed % 2 == 0             ? 0
+				: memory && seed % 5 == 4 ? 5
+							  : 15,
 		.stall_permille = seed % 11 == 3 ? 20 : 0,
 		.crash_permille = seed % 13 == 4 ? 10 : 0,
 		.break_permille = breaks ? 10 : 0};
@@ -241,6 +261,8 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 		fprintf(stderr, "storm: the peers did not meet\n");
 	for (int i = 0; good && i < 2; i++) {
 		ends[i].pool = w.ends[i].pool;
+		ends[i].other = w.ends[i].other;
+		ends[i].memory = memory;
 		tern_channel_open(w.ends[i].peer, 7, &ends[i].channel);
 	}
 	if (good) {
@@ -259,8 +281,8 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 		good = false;
 	}
 	/* (Where receives were cancelled there are tensors that nobody takes.) */
-	if (good && !storm_opts.cancel_permille && !w.crashed && !w.ends[0].down &&
-		!w.ends[1].down)
+	if (good && !storm_opts.cancel_permille && !storm_opts.copy_fail_permille &&
+		!w.crashed && !w.ends[0].down && !w.ends[1].down)
 		good = part(&w, seed);
 	for (int i = 1; i >= 0; i--) {
 		tern_sim_forget(w.ends[i].process, w.ends[i].ctx);
@@ -270,9 +292,26 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 		good = false;
 	for (int i = 1; i >= 0; i--) {
 		tern_pool_free(w.ends[i].pool);
+		tern_pool_free(w.ends[i].other);
 		tern_sim_process_free(w.ends[i].process);
 	}
 	*hash = tern_sim_hash(w.sim);
 	tern_sim_free(w.sim);
 	return good;
 }
+
+bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return scenario(seed, verbose, hash, NULL, NULL);
+}
+
+#if TERN_HAVE_CUDA
+bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	const struct storm_memory *memory = storm_gpu_open(seed);
+	bool good = scenario(seed, verbose, hash, memory, storm_gpu_api());
+
+	storm_gpu_close();
+	return good;
+}
+#endif

@@ -12,14 +12,17 @@
 #include "server/server.h"
 #include "transport/sim.h"
 
-#define MEMBERS_MAX 6
+#define MEMBERS_MAX 9
 
 struct member {
 	struct tern_sim_process *process;
 	struct tern_context *ctx;
 	struct tern_server *server;
 	struct tern_worker *worker;
+	struct tern_engine *engine;
+	struct tern_updater *updater;
 	bool ended;
+	bool stalled; /* for so long that the others go on without it */
 	int status;
 	char text[300];
 };
@@ -28,8 +31,11 @@ struct job {
 	struct tern_sim *sim;
 	struct member members[MEMBERS_MAX];
 	unsigned servers, workers, count;
-	unsigned cut_permille, crash_permille;
-	bool crashed;
+	unsigned cut_permille, hurt_permille, nap_permille;
+	unsigned losses;   /* workers that are still to crash */
+	bool server_falls; /* a server crashes: the end of the job */
+	bool stalls;       /* a worker stands still */
+	bool doomed;       /* a server has crashed, or the last worker */
 	uint64_t next_ns;
 };
 
@@ -106,11 +112,13 @@ static void start(struct job *j, const struct tern_model *model, double clip_nor
 		struct member *m = &j->members[i];
 
 		open_member(j, m, "server", i);
+		if (tern_updater_cpu_new(tern_kernels_cpu(), &m->updater) < 0)
+			tern_never("an updater");
 		snprintf(addresses[i], sizeof(addresses[i]), "sim://server-%u", i);
 		if (tern_server_new(&(struct tern_server_opts){.domain = tern_sim_domain(
 								       m->process),
 					    .ctx = m->ctx,
-					    .kernels = tern_kernels_cpu(),
+					    .updater = m->updater,
 					    .listen = addresses[i],
 					    .staging_bytes = 1u << 20,
 					    .ended = server_ended,
@@ -122,13 +130,14 @@ static void start(struct job *j, const struct tern_model *model, double clip_nor
 		struct member *m = &j->members[j->servers + i];
 
 		open_member(j, m, "worker", i);
+		if (tern_engine_cpu_new(tern_kernels_cpu(), model, 4, &m->engine) < 0)
+			tern_never("an engine");
 		if (tern_worker_new(&(struct tern_worker_opts){.domain = tern_sim_domain(
 								       m->process),
 					    .ctx = m->ctx,
-					    .kernels = tern_kernels_cpu(),
+					    .engine = m->engine,
 					    .job = &job,
 					    .index = i,
-					    .model = model,
 					    .train = data,
 					    .save_path = "result",
 					    .ended = worker_ended,
@@ -148,13 +157,70 @@ static bool all_ended(void *arg)
 	return true;
 }
 
-/* Before that, servers wait for their workers, however long they take. */
+/* Before that, servers wait for their workers, however long they take; a worker that
+ * joined and is lost ends the job. */
 static bool has_begun(const struct job *j)
 {
 	struct tern_server_stats stats;
 
 	tern_server_stats(j->members[0].server, &stats);
 	return stats.steps > 0;
+}
+
+/* A random one of `count` members from `first` on that is still there; NULL: there is
+ * none. */
+static struct member *victim(struct job *j, unsigned first, unsigned count)
+{
+	unsigned at = (unsigned)tern_rng_below(tern_sim_rng(j->sim), count);
+
+	for (unsigned i = 0; i < count; i++) {
+		struct member *m = &j->members[first + (at + i) % count];
+
+		if (!m->ended && !m->stalled && !tern_sim_crashed(m->process))
+			return m;
+	}
+	return NULL;
+}
+
+static unsigned workers_left(const struct job *j)
+{
+	unsigned n = 0;
+
+	for (unsigned i = j->servers; i < j->count; i++)
+		n += !j->members[i].stalled && !tern_sim_crashed(j->members[i].process);
+	return n;
+}
+
+/* One loss; more of them soon after the first, while it is being made up for. */
+static void hurt(struct job *j)
+{
+	struct member *m = victim(j, j->servers, j->workers);
+
+	if (j->losses && m) {
+		j->losses--;
+		j->hurt_permille = 200;
+		tern_sim_crash(m->process);
+		j->doomed = j->doomed || workers_left(j) == 0;
+	} else if (j->stalls && m && workers_left(j) > 1) {
+		j->stalls = false;
+		m->stalled = true;
+		tern_sim_stall(m->process, 30 * TERN_NS_PER_S);
+	} else if (j->server_falls && (m = victim(j, 0, j->servers))) {
+		j->server_falls = false;
+		j->doomed = true;
+		tern_sim_crash(m->process);
+	}
+}
+
+/* A worker lags behind the others, and is not lost for it. */
+static void nap(struct job *j)
+{
+	struct member *m = victim(j, j->servers, j->workers);
+
+	if (m)
+		tern_sim_stall(m->process,
+			TERN_NS_PER_MS +
+				tern_rng_below(tern_sim_rng(j->sim), 4 * TERN_NS_PER_MS));
 }
 
 static bool disturbed(void *arg)
@@ -165,18 +231,15 @@ static bool disturbed(void *arg)
 		j->next_ns = tern_sim_now_ns(j->sim) + 50 * TERN_NS_PER_US;
 		if (tern_sim_dice(j->sim, j->cut_permille))
 			tern_sim_cut(j->sim);
-		if (!j->crashed && has_begun(j) &&
-			tern_sim_dice(j->sim, j->crash_permille)) {
-			j->crashed = true;
-			tern_sim_crash(
-				j->members[tern_rng_below(tern_sim_rng(j->sim), j->count)]
-					.process);
-		}
+		if (tern_sim_dice(j->sim, j->nap_permille))
+			nap(j);
+		if (has_begun(j) && tern_sim_dice(j->sim, j->hurt_permille))
+			hurt(j);
 	}
 	return all_ended(arg);
 }
 
-/* All well: every member ended with 0. One crashed: all others ended, with a reason. */
+/* Whoever did not crash has ended: well, or the job was doomed; in words, or well. */
 static bool judge(const struct job *j)
 {
 	bool good = true;
@@ -185,7 +248,7 @@ static bool judge(const struct job *j)
 		const struct member *m = &j->members[i];
 
 		if (!m->ended ? !tern_sim_crashed(m->process)
-			      : m->status && !j->crashed) {
+			      : m->status && !j->doomed && !m->stalled) {
 			fprintf(stderr, "train: member %u: %s %d %s\n", i,
 				m->ended ? "ended" : "hangs", m->status, m->text);
 			good = false;
@@ -206,17 +269,25 @@ static void finish(struct job *j)
 		tern_sim_forget(m->process, m->ctx);
 		tern_context_free(m->ctx);
 		tern_server_free(m->server);
+		tern_updater_free(m->updater);
 		tern_worker_free(m->worker);
+		tern_engine_free(m->engine);
 	}
 	for (unsigned i = j->count; i-- > 0;)
 		tern_sim_process_free(j->members[i].process);
 }
 
-/* The bytes of an undisturbed run with one of each, made once. */
-static char *expected[2];
-static size_t expected_bytes[2];
+/* What is trained: two chunks, or one that fits into a message, so that servers do not
+ * wait for a worker that lags behind; with and without clipping. */
+static const char *const models[] = {"mlp:150,20", "logreg"};
 
-static bool compare(struct tern_sim *sim, unsigned clipped)
+#define KINDS 4u /* the model by kind / 2, clipped if kind % 2 */
+
+/* The bytes of an undisturbed run with one of each, made once. */
+static char *expected[KINDS];
+static size_t expected_bytes[KINDS];
+
+static bool compare(struct tern_sim *sim, unsigned kind)
 {
 	size_t bytes = 0;
 	const void *result = tern_sim_file_get(sim, "result", &bytes);
@@ -225,20 +296,19 @@ static bool compare(struct tern_sim *sim, unsigned clipped)
 		fprintf(stderr, "train: nothing was saved\n");
 		return false;
 	}
-	if (!expected[clipped]) {
-		expected[clipped] = malloc(bytes);
-		memcpy(expected[clipped], result, bytes);
-		expected_bytes[clipped] = bytes;
+	if (!expected[kind]) {
+		expected[kind] = malloc(bytes);
+		memcpy(expected[kind], result, bytes);
+		expected_bytes[kind] = bytes;
 	}
-	if (bytes == expected_bytes[clipped] &&
-		memcmp(result, expected[clipped], bytes) == 0)
+	if (bytes == expected_bytes[kind] && memcmp(result, expected[kind], bytes) == 0)
 		return true;
 	fprintf(stderr, "train: other bytes than undisturbed\n");
 	return false;
 }
 
 static bool run(
-	const struct tern_sim_opts *opts, struct job *j, unsigned clipped, uint64_t *hash)
+	const struct tern_sim_opts *opts, struct job *j, unsigned kind, uint64_t *hash)
 {
 	struct tern_data_error error;
 	struct tern_model *model;
@@ -247,13 +317,13 @@ static bool run(
 	if (!data)
 		make_data();
 	j->sim = tern_sim_new(opts);
-	if (tern_model_new("mlp:150,20", data, &model, &error) < 0)
+	if (tern_model_new(models[kind / 2], data, &model, &error) < 0)
 		tern_never("a model");
-	start(j, model, clipped ? 0.01 : 0);
+	start(j, model, kind % 2 ? 0.01 : 0);
 	tern_sim_run(j->sim, disturbed, j, 60 * TERN_NS_PER_S);
 	good = judge(j);
-	if (good && !j->crashed)
-		good = compare(j->sim, clipped);
+	if (good && !j->doomed)
+		good = compare(j->sim, kind);
 	finish(j);
 	*hash = tern_sim_hash(j->sim);
 	tern_sim_free(j->sim);
@@ -273,16 +343,23 @@ bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash)
 		.chunk_bytes = 4000,
 		.eager_bytes = 512,
 		.log = verbose ? print_line : NULL};
-	struct job job = {.servers = 1 + seed % 2,
-		.workers = 1 + seed / 2 % 4,
+	struct job job = {.servers = 1 + (unsigned)(seed % 3),
+		.workers = 1 + (unsigned)(seed / 2 % 6),
 		.cut_permille = seed % 4 != 2 && seed % 3 ? 100 : 0,
-		.crash_permille = seed % 10 == 7 ? 20 : 0};
-	unsigned clipped = seed / 8 % 2;
+		.hurt_permille = 30,
+		.nap_permille = seed / 64 % 4 == 3 ? 20 : 0,
+		.losses = seed % 5 > 1 ? (unsigned)(seed / 16 % 5) : 0,
+		.stalls = seed % 7 == 3,
+		.server_falls = seed % 10 == 7};
+	unsigned kind = (unsigned)(seed / 8 % 2 + (seed / 64 % 4 == 3 ? 2 : 0));
 	struct job plain = {.servers = 1, .workers = 1};
 	uint64_t ignored;
 
-	if (!expected[clipped] && !run(&(struct tern_sim_opts){.caps = TERN_CAP_PUT},
-					  &plain, clipped, &ignored))
+	/* Somebody stays, but for a few. */
+	if (job.losses >= job.workers && seed % 40 != 38)
+		job.losses = job.workers - 1;
+	if (!expected[kind] && !run(&(struct tern_sim_opts){.caps = TERN_CAP_PUT}, &plain,
+				       kind, &ignored))
 		return false;
-	return run(&opts, &job, clipped, hash);
+	return run(&opts, &job, kind, hash);
 }

@@ -7,6 +7,9 @@
 #if TERN_HAVE_VERBS
 #include "tests/fake_verbs/fake_verbs.h"
 #endif
+#if TERN_HAVE_CUDA
+#include "tests/storm/gpu.h"
+#endif
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +21,7 @@
 struct end {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
-	struct tern_pool *pool;
+	struct tern_pool *pool, *other; /* other: NULL, or of a GPU if pool is not */
 	struct tern_peer *peer;
 	struct tern_listener *listener, *second;
 };
@@ -29,18 +32,27 @@ struct bed {
 	struct tern_domain_opts opts;
 };
 
+/* Some of the memory is a GPU's: "-gpu" behind the name of a bed. */
+static bool gpu;
+
 static void on_accept(struct tern_peer *peer, void *arg)
 {
 	((struct end *)arg)->peer = peer;
 }
 
+/* What ALLOC takes is the GPU's at one end, or at both. */
 static void make_end(struct end *e, const struct tern_domain_opts *domain_opts,
-	const struct tern_context_opts *opts)
+	const struct tern_context_opts *opts, bool on_gpu)
 {
-	struct tern_pool_opts pool = {.slab_bytes = 4u << 20, .max_bytes = 64u << 20};
+	struct tern_pool_opts pool = {.slab_bytes = 4u << 20,
+		.max_bytes = 64u << 20,
+		.kind = on_gpu ? TERN_MEM_CUDA : TERN_MEM_HOST};
+	struct tern_pool_opts other = pool;
 
+	other.kind = on_gpu ? TERN_MEM_HOST : TERN_MEM_CUDA;
 	if (tern_domain_new(domain_opts, &e->domain) < 0 ||
 		tern_pool_new(e->domain, &pool, &e->pool) < 0 ||
+		(gpu && tern_pool_new(e->domain, &other, &e->other) < 0) ||
 		tern_context_new(e->domain, opts, &e->ctx) < 0) {
 		fprintf(stderr, "storm: cannot make an end\n");
 		exit(1);
@@ -51,6 +63,7 @@ static void free_end(struct end *e)
 {
 	tern_context_free(e->ctx);
 	tern_pool_free(e->pool);
+	tern_pool_free(e->other);
 	tern_domain_free(e->domain);
 }
 
@@ -131,7 +144,10 @@ static int run(const char *where, const struct bed *bed, uint64_t seed)
 		.bytes_max = 60000,
 		.eager_bytes = 1024,
 		.cancel_permille = seed % 2 ? 100 : 0,
-		.small_room_permille = seed % 4 == 3 ? 100 : 0};
+		.small_room_permille = seed % 4 == 3 ? 100 : 0,
+		.copy_fail_permille = gpu && seed % 5 == 4 ? 100 : 0};
+	const struct storm_memory *memory = NULL;
+	struct tern_domain_opts domain_opts = bed->opts;
 	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
 	struct end e[2] = {0};
 	struct storm_end ends[2];
@@ -141,11 +157,20 @@ static int run(const char *where, const struct bed *bed, uint64_t seed)
 
 	if (bed->second)
 		reset_fakes(); /* what was broken is whole again */
-	for (int i = 0; i < 2; i++)
-		make_end(&e[i], &bed->opts, &opts);
+#if TERN_HAVE_CUDA
+	if (gpu) {
+		memory = storm_gpu_open(seed);
+		domain_opts.cuda_api = storm_gpu_api();
+		domain_opts.bounce_bytes = seed % 2 ? 200000 : 0; /* few: they wait */
+	}
+#endif
+	for (unsigned i = 0; i < 2; i++)
+		make_end(&e[i], &domain_opts, &opts, gpu && (seed % 3 + 1) & 1u << i);
 	join(e, where, bed->second);
 	for (int i = 0; i < 2; i++) {
 		ends[i].pool = e[i].pool;
+		ends[i].other = e[i].other;
+		ends[i].memory = memory;
 		tern_channel_open(e[i].peer, 7, &ends[i].channel);
 	}
 	storm = storm_new(&storm_opts, ends);
@@ -169,6 +194,10 @@ static int run(const char *where, const struct bed *bed, uint64_t seed)
 	r = storm_free(storm);
 	free_end(&e[1]);
 	free_end(&e[0]);
+#if TERN_HAVE_CUDA
+	if (gpu)
+		storm_gpu_close();
+#endif
 	return r;
 }
 
@@ -218,6 +247,15 @@ int main(int argc, char **argv)
 {
 	uint64_t count = argc > 2 ? strtoull(argv[2], NULL, 10) : 20;
 	uint64_t first = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
+	char *end = argc > 1 ? strstr(argv[1], "-gpu") : NULL;
+
+#if TERN_HAVE_CUDA
+	gpu = end != NULL;
+	if (gpu)
+		*end = 0;
+#else
+	(void)end;
+#endif
 
 	for (size_t i = 0; argc > 1 && i < sizeof(beds) / sizeof(beds[0]); i++) {
 		char where[100];
@@ -232,12 +270,12 @@ int main(int argc, char **argv)
 		for (uint64_t seed = first; seed < first + count; seed++)
 			if (run(where, &beds[i], seed) < 0)
 				return 1;
-		printf("storm: %s: %llu seeds passed\n", argv[1],
+		printf("storm: %s%s: %llu seeds passed\n", argv[1], gpu ? "-gpu" : "",
 			(unsigned long long)count);
 		return 0;
 	}
 	fprintf(stderr,
 		"usage: storm tcp-uring|tcp-epoll|shm|shm-no-cma|verbs|fake|fake-guard|"
-		"fall-over|fall-over-guard [SEEDS [FIRST]]\n");
+		"fall-over|fall-over-guard, with or without -gpu [SEEDS [FIRST]]\n");
 	return 2;
 }

@@ -14,7 +14,9 @@
 struct half {
 	struct storm *storm;
 	struct tern_req req;
-	struct tern_buf buf; /* send: data; receive into own room: the room */
+	struct tern_buf buf;    /* send: data; receive into own room: the room */
+	struct tern_pool *pool; /* where it is from */
+	const struct storm_memory *memory;
 	struct tern_shape shape;
 	unsigned triple, number; /* the number-th posted of its triple at this end */
 	unsigned flags;
@@ -61,12 +63,46 @@ static uint8_t pattern(const struct half *h, unsigned number, uint64_t i)
 			 (i % 8 * 8));
 }
 
+/* What is in a buffer, for the CPU; give() ends it, and puts back what was changed. */
+static unsigned char *borrow(const struct half *h, const struct tern_buf *buf)
+{
+	uint64_t address = tern_buf_cuda_address(buf);
+	unsigned char *p;
+
+	if (!address || !buf->bytes)
+		return tern_buf_ptr(buf);
+	p = malloc(buf->bytes);
+	h->memory->read(p, address, buf->bytes);
+	return p;
+}
+
+static void give(const struct half *h, const struct tern_buf *buf, unsigned char *p)
+{
+	uint64_t address = tern_buf_cuda_address(buf);
+
+	if (!address || !buf->bytes)
+		return;
+	h->memory->write(address, p, buf->bytes);
+	free(p);
+}
+
 static void fill(const struct half *h)
 {
-	unsigned char *p = tern_buf_ptr(&h->buf);
+	unsigned char *p = borrow(h, &h->buf);
 
 	for (uint64_t i = 0; i < h->buf.bytes; i++)
 		p[i] = pattern(h, h->number, i);
+	give(h, &h->buf, p);
+}
+
+/* From now on nobody may write into it: looked at when the storm is over. */
+static void spoil(const struct half *h)
+{
+	unsigned char *p = borrow(h, &h->buf);
+
+	if (h->buf.bytes)
+		memset(p, CANARY, h->buf.bytes);
+	give(h, &h->buf, p);
 }
 
 static bool matches(const struct half *h, const unsigned char *p, unsigned number)
@@ -100,7 +136,7 @@ static const struct half *send_with(
 
 /* Which send came? Without losses it is exactly the receive's own; see check_order else.
  */
-static void check_delivered(struct half *h)
+static bool is_delivered(struct half *h, const unsigned char *p)
 {
 	struct storm *s = h->storm;
 	struct way *w = way_of(h);
@@ -113,13 +149,26 @@ static void check_delivered(struct half *h)
 		if (!sent || sent->buf.bytes != h->req.bytes ||
 			!tern_shape_equal(&sent->shape, &h->req.shape))
 			continue;
-		if (h->req.status == 0 && !matches(h, h->req.data, n))
+		if (h->req.status == 0 && !matches(h, p, n))
 			continue;
 		if (h->req.bytes >= 8)
 			h->got = n + 1;
+		return true;
+	}
+	return false;
+}
+
+static void check_delivered(struct half *h)
+{
+	bool here = h->req.peeked || !tern_buf_cuda_address(&h->req.buf);
+	unsigned char *p = here ? NULL : borrow(h, &h->req.buf);
+
+	if (here ? is_delivered(h, h->req.data) : !h->req.data && is_delivered(h, p)) {
+		if (!here)
+			give(h, &h->req.buf, p);
 		return;
 	}
-	fail(s,
+	fail(h->storm,
 		"receive %u of triple %u (%llu bytes, flags %u, status %d): not what was "
 		"sent",
 		h->number, h->triple, (unsigned long long)h->req.bytes, h->flags,
@@ -139,7 +188,9 @@ static void check_end(struct half *h)
 		check_delivered(h);
 	else if (status == -EMSGSIZE && s->opts.small_room_permille)
 		return;
-	else if (status == -ECANCELED && s->opts.cancel_permille)
+	else if (status == -ECANCELED && s->lossy)
+		return;
+	else if (status == -EIO && s->opts.copy_fail_permille)
 		return;
 	else if (status != 0 &&
 		 !s->suspicion[0]) /* unless the peer turns out to be down */
@@ -162,11 +213,7 @@ static void on_done(struct tern_req *req)
 	h->ended = true;
 	s->ended++;
 	s->delivered += req->status == 0;
-	/* From here on nobody may write into it: looked at when the storm is over. */
-	if (!h->is_send && h->buf.bytes)
-		memset(tern_buf_ptr(&h->buf), CANARY, h->buf.bytes);
-	if (h->is_send && h->buf.bytes)
-		memset(tern_buf_ptr(&h->buf), CANARY, h->buf.bytes);
+	spoil(h);
 	if (!h->is_send && h->flags && req->status == 0 && tern_rng_below(&s->rng, 2)) {
 		tern_release(req);
 		h->released = true;
@@ -238,12 +285,23 @@ static bool permille(struct storm *s, unsigned rate)
 	return tern_rng_below(&s->rng, 1000) < rate;
 }
 
+/* Of either pool of the end, as it comes. */
+static int get_memory(
+	struct storm *s, struct half *h, const struct storm_end *end, uint64_t bytes)
+{
+	bool other = end->other && tern_rng_below(&s->rng, 2);
+
+	h->pool = other ? end->other : end->pool;
+	h->memory = end->memory;
+	return tern_pool_get(h->pool, bytes, &h->buf);
+}
+
 static int post_send(struct storm *s, struct way *w)
 {
 	struct half *h = &w->sends[w->sent];
 	struct tern_tensor tensor;
 	uint64_t bytes = random_bytes(s);
-	int r = tern_pool_get(w->from.pool, bytes, &h->buf);
+	int r = get_memory(s, h, &w->from, bytes);
 
 	if (r < 0)
 		return r;
@@ -268,8 +326,9 @@ static int post_recv(struct storm *s, struct way *w)
 
 	if (permille(s, s->opts.small_room_permille))
 		room = tern_rng_below(&s->rng, s->opts.eager_bytes * 2);
+	h->memory = w->to.memory;
 	if (!flags)
-		r = tern_pool_get(w->to.pool, room, &h->buf);
+		r = get_memory(s, h, &w->to, room);
 	if (r < 0)
 		return r;
 	start(s, h, false, w->recv_triples[w->received], w->recv_counts);
@@ -343,6 +402,8 @@ void storm_step(struct storm *s)
 		all = all && w->sent == s->opts.pair_count &&
 		      w->received == s->opts.pair_count;
 	}
+	if (permille(s, s->opts.copy_fail_permille) && s->ways[0].from.memory)
+		s->ways[0].from.memory->refuse((unsigned)tern_rng_below(&s->rng, 4));
 	if (all && s->lossy && tern_rng_below(&s->rng, 32) == 0)
 		end_leftovers(s);
 }
@@ -416,7 +477,7 @@ struct storm *storm_new(const struct storm_opts *opts, const struct storm_end en
 
 	s->opts = *opts;
 	s->rng.seed = opts->seed;
-	s->lossy = opts->cancel_permille;
+	s->lossy = opts->cancel_permille || opts->copy_fail_permille;
 	for (int i = 0; i < 2; i++) {
 		struct way *w = &s->ways[i];
 		unsigned *counts = calloc(opts->triple_count * 2, sizeof(*counts));
@@ -434,9 +495,9 @@ struct storm *storm_new(const struct storm_opts *opts, const struct storm_end en
 	return s;
 }
 
-static void end_half(struct storm *s, struct half *h, struct tern_pool *pool)
+static void end_half(struct storm *s, struct half *h)
 {
-	const unsigned char *p = tern_buf_ptr(&h->buf);
+	unsigned char *p = borrow(h, &h->buf);
 
 	if (h->posted && !h->is_send && h->flags && h->req.status == 0 && !h->released)
 		tern_release(&h->req);
@@ -445,8 +506,9 @@ static void end_half(struct storm *s, struct half *h, struct tern_pool *pool)
 			fail(s, "a buffer was touched after its request had ended");
 			break;
 		}
-	if (h->posted)
-		tern_pool_put(pool, &h->buf);
+	give(h, &h->buf, p);
+	if (h->posted && h->pool)
+		tern_pool_put(h->pool, &h->buf);
 }
 
 /* Receives of a triple, in the order they were posted, got sends in the order they were.
@@ -480,8 +542,8 @@ int storm_free(struct storm *s)
 
 		check_order(s, w);
 		for (unsigned j = 0; j < s->opts.pair_count; j++) {
-			end_half(s, &w->sends[j], w->from.pool);
-			end_half(s, &w->recvs[j], w->to.pool);
+			end_half(s, &w->sends[j]);
+			end_half(s, &w->recvs[j]);
 		}
 		free(w->sends);
 		free(w->recvs);

@@ -22,14 +22,25 @@ struct storm_opts {
 	uint32_t eager_bytes;  /* sizes crowd around it */
 	unsigned cancel_permille;
 	unsigned small_room_permille; /* receives whose room is too small */
+	unsigned copy_fail_permille;  /* steps in which a copy of a GPU is refused */
 };
 
 struct storm;
 
-/* One end: a channel of a peer, and a pool of its domain (also the peer's opts.pool). */
+/* How to get at memory that the CPU does not reach, and how to have the next copy of it
+ * refused. */
+struct storm_memory {
+	void (*write)(uint64_t address, const void *from, uint64_t bytes);
+	void (*read)(void *to, uint64_t address, uint64_t bytes);
+	void (*refuse)(unsigned which);
+};
+
+/* One end: a channel of a peer, and a pool of its domain (also the peer's opts.pool).
+ * Half of what it sends and of its rooms is from `other`, if there is one. */
 struct storm_end {
 	struct tern_channel *channel;
-	struct tern_pool *pool;
+	struct tern_pool *pool, *other;
+	const struct storm_memory *memory; /* NULL: all of it is the host's */
 };
 
 struct storm *storm_new(const struct storm_opts *opts, const struct storm_end ends[2]);

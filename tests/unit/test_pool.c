@@ -206,6 +206,8 @@ static void test_slabs_are_added_up_to_the_limit(void **state)
 	assert_int_equal(stats_of(pool).slab_count, 3);
 	assert_ptr_not_equal(bufs[0].mem, bufs[1].mem);
 	assert_int_equal(tern_pool_get(pool, 40 << 10, &bufs[3]), -EAGAIN);
+	assert_null(bufs[3].mem);
+	assert_int_equal(bufs[3].bytes, 0);
 	tern_domain_stats(domain, &before);
 	for (int i = 0; i < 3; i++)
 		tern_pool_put(pool, &bufs[i]);

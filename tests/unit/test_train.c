@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whole jobs in one process: servers and workers with contexts and job threads of their
- * own, driven in turn. What is trained must not depend on how many they are or what
- * connects them.
+ * own, driven in turn. What is trained must not depend on how many they are, what
+ * connects them, or which of the workers are lost on the way.
  */
 #include "tests/cmocka.h"
 
@@ -15,11 +15,13 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
-#include "client/worker.h"
-#include "server/server.h"
+#include "client/internal.h"
+#include "server/internal.h"
 #include "tools/host_env.h"
 
 #define MEMBERS_MAX 8
+#define DONE        99     /* a mishap's last stage */
+#define EXPECTED    ENOTTY /* what a worker that is to give up says; nobody else does */
 
 struct member { /* a process of the job, in this one */
 	struct tern_env *env;
@@ -27,10 +29,14 @@ struct member { /* a process of the job, in this one */
 	struct tern_context *ctx;
 	struct tern_server *server;
 	struct tern_worker *worker;
-	bool ended;
+	struct tern_engine *engine;   /* a worker's */
+	struct tern_updater *updater; /* a server's */
+	bool ended, closed;
 	int status;
 	char text[400];
 	struct tern_worker_results results;
+	uint64_t step;
+	bool has_more, finishes; /* it was given slots; it evaluates and saves */
 };
 
 struct setup {
@@ -49,6 +55,7 @@ struct outcome {
 };
 
 static struct tern_dataset *data, *test;
+static uint64_t staging_bytes; /* of servers; 0: their default */
 
 /* ---- data: two classes apart by a plane, some noise ---- */
 
@@ -114,6 +121,25 @@ static void worker_ended(void *arg, int status, const char *text,
 	m->results = *results;
 }
 
+static void progress(void *arg, const struct tern_worker_progress *progress)
+{
+	((struct member *)arg)->step = progress->step;
+}
+
+static void note(void *arg, const char *text)
+{
+	struct member *m = arg;
+
+	m->has_more = m->has_more || !strstr(text, ": 0 of its slots");
+}
+
+static int finishing(void *arg, struct tern_ps_text *why)
+{
+	(void)why;
+	((struct member *)arg)->finishes = true;
+	return 0;
+}
+
 static void open_member(struct member *m)
 {
 	struct tern_context_opts opts = {0};
@@ -124,12 +150,30 @@ static void open_member(struct member *m)
 	assert_int_equal(tern_context_new(m->domain, &opts, &m->ctx), 0);
 }
 
+static void open_server(struct member *m)
+{
+	open_member(m);
+	assert_int_equal(tern_updater_cpu_new(tern_kernels_cpu(), &m->updater), 0);
+}
+
+static void open_worker(struct member *m, const struct tern_model *model)
+{
+	open_member(m);
+	assert_int_equal(
+		tern_engine_cpu_new(tern_kernels_cpu(), model, 16, &m->engine), 0);
+}
+
 static void close_member(struct member *m)
 {
+	if (m->closed)
+		return;
+	m->closed = true;
 	host_env_stop(m->env);
 	tern_context_free(m->ctx);
 	tern_server_free(m->server);
+	tern_updater_free(m->updater);
 	tern_worker_free(m->worker);
+	tern_engine_free(m->engine);
 	tern_domain_free(m->domain);
 	host_env_free(m->env);
 }
@@ -139,7 +183,8 @@ static void step_all(struct member *members, unsigned count)
 	int n = 0;
 
 	for (unsigned i = 0; i < count; i++)
-		n += tern_progress(members[i].ctx);
+		if (!members[i].closed)
+			n += tern_progress(members[i].ctx);
 	if (n == 0)
 		usleep(50); /* the job threads want the processor */
 }
@@ -147,7 +192,7 @@ static void step_all(struct member *members, unsigned count)
 static bool all_ended(const struct member *members, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)
-		if (!members[i].ended)
+		if (!members[i].ended && !members[i].closed)
 			return false;
 	return true;
 }
@@ -164,11 +209,12 @@ static void start_servers(
 		else
 			snprintf(listen, sizeof(listen), "%s://127.0.0.1:0",
 				setup->fabric);
-		open_member(&m[i]);
+		open_server(&m[i]);
 		assert_int_equal(
 			tern_server_new(&(struct tern_server_opts){.domain = m[i].domain,
 						.ctx = m[i].ctx,
-						.kernels = tern_kernels_cpu(),
+						.updater = m[i].updater,
+						.staging_bytes = staging_bytes,
 						.listen = listen,
 						.ended = server_ended,
 						.arg = &m[i]},
@@ -204,17 +250,19 @@ static void start_workers(struct member *m, const struct setup *setup,
 	for (unsigned i = 0; i < setup->workers; i++) {
 		struct tern_ps_text why;
 
-		open_member(&m[i]);
+		open_worker(&m[i], model);
 		assert_int_equal(
 			tern_worker_new(&(struct tern_worker_opts){.domain = m[i].domain,
 						.ctx = m[i].ctx,
-						.kernels = tern_kernels_cpu(),
+						.engine = m[i].engine,
 						.job = &job,
 						.index = i,
-						.model = model,
 						.train = data,
 						.test = test,
 						.save_path = save,
+						.finishing = finishing,
+						.progress = progress,
+						.note = note,
 						.ended = worker_ended,
 						.arg = &m[i]},
 				&m[i].worker, &why),
@@ -222,7 +270,11 @@ static void start_workers(struct member *m, const struct setup *setup,
 	}
 }
 
-static struct outcome train(const struct setup *setup)
+/* What happens to the workers while they train: called between turns. */
+typedef void mishap(struct member *workers, unsigned *stage);
+
+/* A job that comes to a good end for all that are left and did not give up. */
+static struct outcome train_with(const struct setup *setup, mishap *happens)
 {
 	struct member members[MEMBERS_MAX] = {0};
 	unsigned count = setup->servers + setup->workers;
@@ -230,14 +282,22 @@ static struct outcome train(const struct setup *setup)
 	struct tern_model *model = make_model(setup);
 	uint64_t limit = tern_clock_ns() + 30 * TERN_NS_PER_S;
 	struct outcome out = {0};
+	unsigned stage = 0;
 	FILE *f;
 
 	snprintf(save, sizeof(save), "/tmp/tern-train-%d.safetensors", (int)getpid());
 	start_servers(members, setup, addresses);
 	start_workers(members + setup->servers, setup, model, addresses, save);
-	while (!all_ended(members, count) && tern_clock_ns() < limit)
+	while (!all_ended(members, count) && tern_clock_ns() < limit) {
 		step_all(members, count);
+		if (happens)
+			happens(members + setup->servers, &stage);
+	}
+	assert_int_equal(stage, happens ? DONE : 0);
 	for (unsigned i = 0; i < count; i++) {
+		if (members[i].closed ||
+			(happens && members[i].worker && members[i].status == -EXPECTED))
+			continue;
 		if (!members[i].ended || members[i].status)
 			fprintf(stderr, "member %u: %d %s\n", i, members[i].status,
 				members[i].text);
@@ -245,7 +305,9 @@ static struct outcome train(const struct setup *setup)
 		assert_int_equal(members[i].status, 0);
 	}
 	tern_server_stats(members[0].server, &out.stats);
-	out.results = members[setup->servers].results;
+	for (unsigned i = setup->servers; i < count; i++)
+		if (members[i].results.finisher && !members[i].closed)
+			out.results = members[i].results;
 	for (unsigned i = count; i-- > 0;)
 		close_member(&members[i]);
 	tern_model_free(model);
@@ -258,13 +320,49 @@ static struct outcome train(const struct setup *setup)
 	return out;
 }
 
-static void expect_same(const struct outcome *a, const struct setup *setup)
+static struct outcome train(const struct setup *setup)
 {
-	struct outcome b = train(setup);
+	return train_with(setup, NULL);
+}
 
+static void expect_same_with(
+	const struct outcome *a, const struct setup *setup, mishap *happens)
+{
+	struct outcome b = train_with(setup, happens);
+
+	assert_true(b.results.finisher);
+	assert_true(isfinite(b.results.test_accuracy));
 	assert_int_equal(a->size, b.size);
 	assert_memory_equal(a->bytes, b.bytes, a->size);
 	free(b.bytes);
+}
+
+static void expect_same(const struct outcome *a, const struct setup *setup)
+{
+	expect_same_with(a, setup, NULL);
+}
+
+/* More gradients on their way than a connection takes, and than servers have room for. */
+static void test_one_worker_may_compute_many_slots(void **state)
+{
+	static const struct setup others[] = {
+		{"shm", "mlp:512,480", "sgd", 1, 1, 16, 3, TERN_MODE_SYNC, 0},
+		{"shm", "mlp:512,480", "sgd", 2, 1, 16, 3, TERN_MODE_SYNC, 0},
+		{"shm", "mlp:512,480", "sgd", 1, 3, 16, 3, TERN_MODE_SYNC, 0.05},
+		{"tcp", "mlp:512,480", "sgd", 1, 2, 16, 3, TERN_MODE_SYNC, 0},
+	};
+	struct outcome one = train(&(struct setup){
+		"tcp", "mlp:512,480", "sgd", 1, 1, 16, 3, TERN_MODE_SYNC, 0});
+	struct outcome clipped = train(&(struct setup){
+		"tcp", "mlp:512,480", "sgd", 1, 6, 16, 3, TERN_MODE_SYNC, 0.05});
+
+	(void)state;
+	staging_bytes = 1;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(others); i++)
+		expect_same(others[i].clip_norm > 0 ? &clipped : &one, &others[i]);
+	free(one.bytes);
+	free(clipped.bytes);
+	staging_bytes = 0;
 }
 
 /* ---- tests ---- */
@@ -302,6 +400,29 @@ static void test_clipping_gives_the_same_bytes_on_any_servers(void **state)
 				  TERN_MODE_SYNC, 0.05});
 	free(one.bytes);
 	free(unclipped.bytes);
+}
+
+static void test_servers_of_different_arithmetic_do_not_clip_together(void **state)
+{
+	const struct setup setup = {
+		"tcp", "mlp:300", "sgd", 2, 1, 1, 20, TERN_MODE_SYNC, 0.05};
+	struct member members[3] = {0};
+	char addresses[2][128];
+	struct tern_model *model = make_model(&setup);
+	uint64_t limit = tern_clock_ns() + 30 * TERN_NS_PER_S;
+
+	(void)state;
+	start_servers(members, &setup, addresses);
+	strcpy(members[1].updater->fingerprint, "an abacus");
+	start_workers(&members[2], &setup, model, addresses, NULL);
+	while (!all_ended(members, 3) && tern_clock_ns() < limit)
+		step_all(members, 3);
+	for (unsigned i = 0; i < 3; i++)
+		assert_true(members[i].ended && members[i].status < 0);
+	assert_non_null(strstr(members[1].text, "server 1 computes with \"an abacus\""));
+	for (unsigned i = 3; i-- > 0;)
+		close_member(&members[i]);
+	tern_model_free(model);
 }
 
 static void test_a_clip_that_never_clips_changes_nothing(void **state)
@@ -378,15 +499,14 @@ static void test_another_shape_is_refused_in_words(void **state)
 		struct tern_ps_text why;
 
 		tern_optimizer_parse("sgd", &job.optimizer);
-		open_member(&m[1 + i]);
+		open_worker(&m[1 + i], models[i]);
 		assert_int_equal(
 			tern_worker_new(
 				&(struct tern_worker_opts){.domain = m[1 + i].domain,
 					.ctx = m[1 + i].ctx,
-					.kernels = tern_kernels_cpu(),
+					.engine = m[1 + i].engine,
 					.job = &job,
 					.index = (uint32_t)i,
-					.model = models[i],
 					.train = data,
 					.ended = worker_ended,
 					.arg = &m[1 + i]},
@@ -412,16 +532,204 @@ static void test_another_shape_is_refused_in_words(void **state)
 	tern_model_free(models[1]);
 }
 
+/* ---- mishaps ---- */
+
+static void first_worker_dies(struct member *workers, unsigned *stage)
+{
+	if (*stage == 0 && workers[0].step >= 4) {
+		close_member(&workers[0]);
+		*stage = DONE;
+	}
+}
+
+static void two_die_at_once(struct member *workers, unsigned *stage)
+{
+	if (*stage == 0 && workers[1].step >= 4) {
+		close_member(&workers[0]);
+		close_member(&workers[2]);
+		*stage = DONE;
+	}
+}
+
+/* Worker 1's slot goes to worker 0, the first of those with the least to do. */
+static void the_new_holder_dies(struct member *workers, unsigned *stage)
+{
+	if (*stage == 0 && workers[1].step >= 4) {
+		close_member(&workers[1]);
+		*stage = 1;
+	} else if (*stage == 1 && workers[0].has_more) {
+		close_member(&workers[0]);
+		*stage = DONE;
+	}
+}
+
+static void the_finisher_dies(struct member *workers, unsigned *stage)
+{
+	if (*stage == 0 && workers[0].finishes) {
+		close_member(&workers[0]);
+		*stage = 1;
+	} else if (*stage == 1 && workers[1].finishes) {
+		close_member(&workers[1]);
+		*stage = DONE;
+	}
+}
+
+static void one_gives_up(struct member *workers, unsigned *stage)
+{
+	if (*stage == 0 && workers[0].step >= 4) {
+		worker_give_up(workers[1].worker, -EXPECTED, "enough of it");
+		*stage = DONE;
+	}
+}
+
+/* The second of two servers misses a worker that is well, and still there for the first:
+ * it is cut off there too. */
+static void one_server_misses_it(struct member *workers, unsigned *stage)
+{
+	struct tern_server *second = workers[-1].server;
+
+	if (*stage == 0 && workers[1].step >= 4) {
+		lease_lost(second->workers[1], false, "worker 1 is not seen any more");
+		*stage = 1;
+	} else if (*stage == 1 && workers[1].ended) {
+		/* Told, or cut off before it could be. */
+		assert_true(strstr(workers[1].text, "goes on without this worker") ||
+			    strstr(workers[1].text, "is gone: Connection reset"));
+		workers[1].status = -EXPECTED;
+		*stage = DONE;
+	}
+}
+
+static void test_lost_workers_change_no_byte(void **state)
+{
+	static mishap *const mishaps[] = {first_worker_dies, two_die_at_once,
+		the_new_holder_dies, the_finisher_dies, one_gives_up};
+	static const struct setup setups[] = {
+		{"shm", "mlp:300,40", "adam", 1, 3, 3, 30, TERN_MODE_SYNC, 0.05},
+		{"tcp", "mlp:300,40", "adam", 2, 3, 3, 30, TERN_MODE_SYNC, 0.05},
+		{"shm", "mlp:300,40", "adam", 3, 4, 3, 30, TERN_MODE_SYNC, 0.05},
+	};
+	struct outcome one = train(&(struct setup){
+		"shm", "mlp:300,40", "adam", 1, 1, 3, 30, TERN_MODE_SYNC, 0.05});
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(mishaps) / sizeof(mishaps[0]); i++)
+		for (size_t j = 0; j < sizeof(setups) / sizeof(setups[0]); j++)
+			if (mishaps[i] != the_new_holder_dies || setups[j].workers == 3)
+				expect_same_with(&one, &setups[j], mishaps[i]);
+	free(one.bytes);
+}
+
+static void test_a_worker_that_one_server_misses_is_cut_off_by_all(void **state)
+{
+	struct outcome one = train(&(struct setup){
+		"shm", "mlp:300,40", "adam", 1, 1, 3, 30, TERN_MODE_SYNC, 0});
+
+	(void)state;
+	expect_same_with(&one,
+		&(struct setup){
+			"shm", "mlp:300,40", "adam", 2, 3, 3, 30, TERN_MODE_SYNC, 0},
+		one_server_misses_it);
+	free(one.bytes);
+}
+
+static void test_a_lost_worker_is_not_made_up_for_in_async_mode(void **state)
+{
+	struct outcome out = train_with(&(struct setup){"tcp", "mlp:32", "adam", 2, 3, 3,
+						300, TERN_MODE_ASYNC, 0},
+		first_worker_dies);
+
+	(void)state;
+	assert_true(out.results.finisher);
+	assert_in_range(out.stats.steps, 204, 299);
+	free(out.bytes);
+}
+
+/* Runs it until all that are left have ended. */
+static void run_out(struct member *m, unsigned count)
+{
+	uint64_t limit = tern_clock_ns() + 30 * TERN_NS_PER_S;
+
+	while (!all_ended(m, count) && tern_clock_ns() < limit)
+		step_all(m, count);
+	assert_true(all_ended(m, count));
+}
+
+static void test_without_any_worker_the_job_fails_with_the_first_cause(void **state)
+{
+	const struct setup setup = {
+		"shm", "softmax", "sgd", 2, 2, 2, 1000000, TERN_MODE_SYNC, 0};
+	struct member m[4] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&setup);
+
+	(void)state;
+	start_servers(m, &setup, addresses);
+	start_workers(m + 2, &setup, model, addresses, NULL);
+	while (m[3].step < 5)
+		step_all(m, 4);
+	worker_give_up(m[3].worker, -ENOMEM, "nothing works here");
+	while (!m[2].has_more)
+		step_all(m, 4);
+	close_member(&m[2]);
+	run_out(m, 4);
+	assert_int_equal(m[3].status, -ENOMEM);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(m[i].status, -EPIPE);
+		assert_non_null(strstr(m[i].text, "no worker is left: worker 1"));
+		assert_non_null(strstr(m[i].text, "nothing works here"));
+	}
+	for (int i = 4; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
+static void test_a_loss_before_all_have_joined_ends_the_job(void **state)
+{
+	const struct setup all = {"shm", "softmax", "sgd", 2, 3, 3, 5, TERN_MODE_SYNC, 0};
+	struct member m[5] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&all);
+
+	(void)state;
+	start_servers(m, &all, addresses);
+	start_workers(m + 2, &all, model, addresses, NULL);
+	/* The third never gets to say a word. */
+	close_member(&m[4]);
+	while (m[2].worker->state == WORKER_JOINING ||
+		m[3].worker->state == WORKER_JOINING)
+		step_all(m, 5);
+	close_member(&m[3]);
+	run_out(m, 5);
+	for (int i = 0; i < 3; i++) {
+		assert_int_not_equal(m[i].status, 0);
+		assert_non_null(strstr(m[i].text, "worker 1"));
+		assert_non_null(strstr(m[i].text, "before all had joined"));
+	}
+	for (int i = 5; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_same_bytes_whoever_computes),
+		cmocka_unit_test(test_one_worker_may_compute_many_slots),
 		cmocka_unit_test(test_clipping_gives_the_same_bytes_on_any_servers),
 		cmocka_unit_test(test_a_clip_that_never_clips_changes_nothing),
+		cmocka_unit_test(
+			test_servers_of_different_arithmetic_do_not_clip_together),
 		cmocka_unit_test(test_more_slots_than_one_sum_takes),
 		cmocka_unit_test(test_a_spare_worker_follows),
 		cmocka_unit_test(test_it_learns),
 		cmocka_unit_test(test_another_shape_is_refused_in_words),
+		cmocka_unit_test(test_lost_workers_change_no_byte),
+		cmocka_unit_test(test_a_worker_that_one_server_misses_is_cut_off_by_all),
+		cmocka_unit_test(test_a_lost_worker_is_not_made_up_for_in_async_mode),
+		cmocka_unit_test(
+			test_without_any_worker_the_job_fails_with_the_first_cause),
+		cmocka_unit_test(test_a_loss_before_all_have_joined_ends_the_job),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);

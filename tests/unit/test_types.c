@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include <tern/types.h>
+#include <tern/channel.h>
 
 static void test_scalar_is_one_element(void **state)
 {
@@ -44,12 +44,23 @@ static void test_unknown_dtype_and_rank_are_refused(void **state)
 	assert_int_equal(bytes, 256);
 }
 
+/* From the list that comes with FNV: keys stand on the wire, and must never change. */
+static void test_keys_are_fnv_1a(void **state)
+{
+	(void)state;
+	assert_true(tern_key("") == 0xcbf29ce484222325);
+	assert_true(tern_key("a") == 0xaf63dc4c8601ec8c);
+	assert_true(tern_key("foobar") == 0x85944171f73967e8);
+	assert_true(tern_key("\xff") == (0xcbf29ce484222325 ^ 0xff) * 0x100000001b3);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_scalar_is_one_element),
 		cmocka_unit_test(test_zero_dimension_does_not_hide_an_overflow),
 		cmocka_unit_test(test_unknown_dtype_and_rank_are_refused),
+		cmocka_unit_test(test_keys_are_fnv_1a),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

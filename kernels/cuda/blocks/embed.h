@@ -198,6 +198,7 @@ TERN_BODY void tern_block_sort_move(const struct tern_cuda_sort *a, uint64_t blo
 
 /* ---- dtable[table_rows][width] ---- */
 
+#define TERN_COLUMNS       32u /* of a block: a warp reads 128 bytes of a row */
 #define TERN_EMBED_THREADS 256u
 #define TERN_EMBED_STAGE   128u                      /* rows of dy at a time */
 #define TERN_EMBED_SCAN    (4u * TERN_EMBED_THREADS) /* ids at a time */

@@ -61,9 +61,12 @@ TERN_BODY void tern_block_bias(const struct tern_cuda_bias *a, uint64_t block)
 
 /* ---- dy = 0 where y is not above 0 (if relu), db[out] = its column sums ---- */
 
-#define TERN_COLUMNS        32u /* of a block: a warp reads 128 bytes of a row */
-#define TERN_COLUMN_LANES   32u /* lane l takes rows l, l + 32, ... */
-#define TERN_COLUMN_THREADS (TERN_COLUMNS * TERN_COLUMN_LANES)
+/* Few columns, so that there are blocks for all of the device: a warp reads 32 bytes of
+ * each of four rows, which is what the memory moves at once. */
+#define TERN_BIAS_COLUMNS 8u
+#define TERN_BIAS_LANES   32u /* lane l takes rows l, l + 32, ... */
+#define TERN_BIAS_THREADS (TERN_BIAS_COLUMNS * TERN_BIAS_LANES)
+#define TERN_BIAS_AHEAD   8u /* rows that a lane reads before it adds them up */
 
 struct tern_cuda_bias_grad {
 	float *db, *dy;
@@ -72,42 +75,61 @@ struct tern_cuda_bias_grad {
 	uint32_t relu;
 };
 
-TERN_BODY float tern_masked(const struct tern_cuda_bias_grad *a, uint64_t e)
+/* `sum` and some rows of a lane, from row i on. All is read before anything is written:
+ * the compiler may not, since it cannot know that dy is not y. */
+TERN_BODY float tern_add_rows(
+	const struct tern_cuda_bias_grad *a, float sum, uint64_t i, uint64_t column)
 {
-	float d = a->dy[e];
+	float d[TERN_BIAS_AHEAD], y[TERN_BIAS_AHEAD];
 
-	if (a->relu) {
-		d = a->y[e] > 0.0f ? d : 0.0f;
-		a->dy[e] = d;
+	TERN_UNROLL
+	for (unsigned k = 0; k < TERN_BIAS_AHEAD; k++) {
+		uint64_t row = i + k * TERN_BIAS_LANES;
+
+		d[k] = row < a->rows ? a->dy[row * a->out + column] : 0.0f;
+		y[k] = a->relu && row < a->rows ? a->y[row * a->out + column] : 1.0f;
 	}
-	return d;
+	TERN_UNROLL
+	for (unsigned k = 0; k < TERN_BIAS_AHEAD; k++) {
+		uint64_t row = i + k * TERN_BIAS_LANES;
+
+		if (row < a->rows) {
+			float masked = y[k] > 0.0f ? d[k] : 0.0f;
+
+			if (a->relu)
+				a->dy[row * a->out + column] = masked;
+			sum += masked;
+		}
+	}
+	return sum;
 }
 
 TERN_BODY void tern_block_bias_grad(const struct tern_cuda_bias_grad *a, uint64_t block)
 {
-	TERN_SHARED float part[TERN_COLUMN_THREADS];
-	uint64_t first = block * TERN_COLUMNS;
+	TERN_SHARED float part[TERN_BIAS_THREADS];
+	uint64_t first = block * TERN_BIAS_COLUMNS;
 
-	TERN_EACH (t, TERN_COLUMN_THREADS) {
-		uint64_t column = first + t % TERN_COLUMNS;
+	TERN_EACH (t, TERN_BIAS_THREADS) {
+		uint64_t column = first + t % TERN_BIAS_COLUMNS;
 		float sum = 0;
 
 		if (column < a->out)
-			for (uint64_t i = t / TERN_COLUMNS; i < a->rows;
-				i += TERN_COLUMN_LANES)
-				sum += tern_masked(a, i * a->out + column);
+			for (uint64_t i = t / TERN_BIAS_COLUMNS; i < a->rows;
+				i += TERN_BIAS_AHEAD * TERN_BIAS_LANES)
+				sum = tern_add_rows(a, sum, i, column);
 		part[t] = sum;
 	}
 	TERN_BARRIER();
 	/* Halves of lanes are halves of threads, as long as a lane is whole. */
-	for (unsigned half = TERN_COLUMN_THREADS / 2; half >= TERN_COLUMNS; half /= 2) {
-		TERN_EACH (t, TERN_COLUMN_THREADS)
+	for (unsigned half = TERN_BIAS_THREADS / 2; half >= TERN_BIAS_COLUMNS;
+		half /= 2) {
+		TERN_EACH (t, TERN_BIAS_THREADS)
 			if (t < half)
 				part[t] += part[t + half];
 		TERN_BARRIER();
 	}
-	TERN_EACH (t, TERN_COLUMN_THREADS)
-		if (t < TERN_COLUMNS && first + t < a->out)
+	TERN_EACH (t, TERN_BIAS_THREADS)
+		if (t < TERN_BIAS_COLUMNS && first + t < a->out)
 			a->db[first + t] = part[t];
 }
 

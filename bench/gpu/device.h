@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the GPU benchmarks begin with: the first device, a stream, memory that is counted,
+ * and time between two events of the stream. A benchmark that cannot go on has nothing
+ * to say, so every failure here ends the program with one line: exit status 2 where there
+ * is no device, else 1.
+ */
+#ifndef TERN_BENCH_GPU_DEVICE_H
+#define TERN_BENCH_GPU_DEVICE_H
+
+#include <stdint.h>
+
+#include "kernels/cuda/table.h"
+
+struct bench_gpu {
+	const struct tern_cuda_api *api;
+	const struct tern_cublas_api *blas; /* NULL: none */
+	const char *no_blas;                /* and why */
+	CUdevice device;
+	CUcontext context;
+	CUstream stream;
+	CUevent from, to;
+	CUdeviceptr owned[64]; /* allocated below, until the end */
+	unsigned owned_count;
+	uint64_t bytes; /* in all of it */
+};
+
+void bench_gpu_open(struct bench_gpu *gpu);
+void bench_gpu_close(struct bench_gpu *gpu);
+
+/* Device memory until bench_gpu_close(). */
+void *bench_gpu_alloc(struct bench_gpu *gpu, uint64_t bytes);
+/* Random floats in [low, 1). */
+float *bench_gpu_floats(struct bench_gpu *gpu, uint64_t count, float low);
+void bench_gpu_up(struct bench_gpu *gpu, void *to, const void *from, uint64_t bytes);
+void bench_gpu_down(struct bench_gpu *gpu, void *to, const void *from, uint64_t bytes);
+
+struct tern_cuda_kernels *bench_gpu_table(struct bench_gpu *gpu,
+	const struct tern_cublas_api *blas, const struct tern_cuda_sizes *sizes);
+
+/* Microseconds of the device from the first to the last of `times` calls. */
+double bench_gpu_time_us(
+	struct bench_gpu *gpu, void (*run)(void *arg), void *arg, unsigned times);
+
+void bench_gpu_check(const struct bench_gpu *gpu, CUresult result, const char *what);
+/* Of a call of the table. */
+void bench_gpu_done(const struct tern_cuda_kernels *k, int status);
+_Noreturn void bench_fail(int status, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures from samples. A row is a dictionary, one JSON line of what was measured:
+
+    name, peer          what was measured, and beside what in the same run
+    ours_us, peer_us    samples of one operation, in pairs: two of each round
+    bytes               moved by one operation; 0: it is not about bytes
+    goal                of the ratio; 0: none
+    missing             why there is no peer; then peer_us is empty
+    wrong               why the two did not do the same; then the comparison has failed
+    ours_bytes, peer_bytes    of the device's memory, where that is part of the question
+
+The ratio is the peer's time over ours, round by round: above 1 ours is faster; beside a limit
+it is the part of the limit's rate that was reached.
+"""
+from statistics import median
+
+
+def rounds_of(samples):
+    return [(a + b) / 2 for a, b in zip(samples[::2], samples[1::2])]
+
+
+def ratios_of(row):
+    return [p / o for p, o in zip(rounds_of(row["peer_us"]), rounds_of(row["ours_us"])) if o > 0]
+
+
+def verdict_of(row):
+    """"", or met, missed, wrong, missing."""
+    if row.get("wrong"):
+        return "wrong"
+    if row.get("missing"):
+        return "missing"
+    if not row.get("goal") or not ratios_of(row):
+        return ""
+    return "met" if median(ratios_of(row)) >= row["goal"] else "missed"
+
+
+def time_of(samples):
+    if not samples:
+        return "-"
+    us = median(rounds_of(samples))
+    return f"{us:.2f} us" if us < 100 else f"{us:,.0f} us"
+
+
+def rate_of(row, samples):
+    """" (4,300 GB/s)" where it is about bytes."""
+    if not samples or not row.get("bytes"):
+        return ""
+    return f" ({row['bytes'] / median(rounds_of(samples)) / 1000:,.0f} GB/s)"
+
+
+def ratio_text(row):
+    ratios = ratios_of(row)
+    if not ratios:
+        return "-"
+    return f"{median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+
+
+def memory_text(row):
+    mib = [f"{row[key] / 2**20:.0f}" if row.get(key) else "-" for key in ("ours_bytes", "peer_bytes")]
+    return "" if mib == ["-", "-"] else " / ".join(mib) + " MiB"
+
+
+def cells_of(row):
+    goal = f"{row['goal']:g}" if row.get("goal") else ""
+    verdict = verdict_of(row)
+    if verdict in ("wrong", "missing"):
+        verdict += ": " + row[verdict]
+    return [row["name"], time_of(row["ours_us"]) + rate_of(row, row["ours_us"]), row["peer"],
+            time_of(row["peer_us"]) + rate_of(row, row["peer_us"]), ratio_text(row), goal, verdict,
+            memory_text(row)]
+
+
+HEAD = ["what", "ours", "beside", "its time", "its time / ours: median (min-max)", "goal", "",
+        "memory: ours / its"]
+
+
+def table(rows):
+    """In Markdown, as lines."""
+    lines = [HEAD, ["---"] * len(HEAD)] + [cells_of(row) for row in rows]
+    return ["| " + " | ".join(cells) + " |" for cells in lines]

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A gradient. The first one is launched plainly (cuBLAS loads its code then); later ones
+ * are captured once for each place of parameters and gradients, which are few and stay,
+ * and replayed with one call. What goes into the streams is the same either way, hence
+ * the bits.
+ *
+ * A part is announced when its event says that it is here. In a graph that is an
+ * "external" event, which a launch records anew. Where it does so late, an event that was
+ * not recorded yet seems to be done; so a word that travels behind the part is looked at
+ * as well, and until it is here the thread spins instead of sleeping.
+ */
+#include "client/engine/cuda_internal.h"
+
+#include <errno.h>
+
+#include "base/util.h"
+
+/* ---- graphs ---- */
+
+void cuda_graphs_free(struct cuda_engine *e)
+{
+	while (e->graph_count > 0)
+		e->gpu.api->graph_exec_destroy(e->graphs[--e->graph_count].exec);
+}
+
+static void end_capture(struct cuda_engine *e, CUgraph *graph)
+{
+	CUresult result = e->gpu.api->stream_end_capture(e->compute, graph);
+
+	/* One that stays open would swallow the plain launches. */
+	if (result && e->gpu.api->stream_end_capture(e->compute, graph) == CUDA_SUCCESS)
+		result = CUDA_SUCCESS;
+	CUDA_DO(e, result, "capturing a graph");
+}
+
+static void capture(struct cuda_engine *e, const struct cuda_pass *pass)
+{
+	const struct tern_cuda_api *api = e->gpu.api;
+	struct cuda_pass captured = *pass;
+	struct cuda_graph *g = &e->graphs[e->graph_count];
+	CUgraph graph = NULL;
+
+	captured.capturing = true;
+	CUDA_DO(e,
+		api->stream_begin_capture(
+			e->compute, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+		"capturing a graph");
+	if (e->status < 0)
+		return;
+	cuda_put_gradient(e, &captured);
+	end_capture(e, &graph);
+	CUDA_DO(e, api->graph_instantiate(&g->exec, graph, 0), "making a graph");
+	if (graph)
+		api->graph_destroy(graph);
+	if (e->status < 0)
+		return;
+	g->fresh = pass->fresh;
+	g->grads = pass->grads;
+	g->rows = pass->rows;
+	e->graph_count++;
+}
+
+static const struct cuda_graph *find(
+	const struct cuda_engine *e, const struct cuda_pass *pass)
+{
+	for (unsigned i = 0; i < e->graph_count; i++) {
+		const struct cuda_graph *g = &e->graphs[i];
+
+		if (g->fresh == pass->fresh && g->grads == pass->grads &&
+			g->rows == pass->rows)
+			return g;
+	}
+	return NULL;
+}
+
+/* NULL: plain launches it is. */
+static const struct cuda_graph *graph_for(
+	struct cuda_engine *e, const struct cuda_pass *pass)
+{
+	const struct cuda_graph *g = find(e, pass);
+
+	if (g || !e->warm || e->graphs_off || e->pageable ||
+		e->graph_count == CUDA_GRAPHS_MAX)
+		return g;
+	capture(e, pass);
+	if (e->status == 0)
+		return find(e, pass);
+	e->graphs_off = true;
+	if (e->status == -ENOTRECOVERABLE)
+		return NULL;
+	e->status = 0;
+	cuda_note(e, "without CUDA graphs: %s", e->gpu.error);
+	return NULL;
+}
+
+static void launch(struct cuda_engine *e, const struct cuda_pass *pass)
+{
+	const struct cuda_graph *g = graph_for(e, pass);
+
+	if (g)
+		CUDA_DO(e, e->gpu.api->graph_launch(g->exec, e->compute),
+			"launching a graph");
+	else
+		cuda_put_gradient(e, pass);
+}
+
+/* ---- progress ---- */
+
+static void wait_for_all(struct cuda_engine *e)
+{
+	CUDA_DO(e, e->gpu.api->stream_synchronize(e->compute), "computing");
+}
+
+/* Acquire: what the part's copy wrote was written before the word that follows it. */
+static bool is_seen(struct cuda_engine *e, unsigned part)
+{
+	return atomic_load_explicit(&e->words->seen[part], memory_order_acquire) == 1;
+}
+
+static void wait_for_part(struct cuda_engine *e, unsigned part)
+{
+	CUDA_DO(e, e->gpu.api->event_synchronize(e->parts[part].down), "computing");
+	while (e->status == 0 && !is_seen(e, part)) {
+		CUresult result = e->gpu.api->stream_query(e->compute);
+
+		if (result != CUDA_ERROR_NOT_READY) {
+			CUDA_DO(e, result, "computing");
+			return;
+		}
+		tern_cpu_relax();
+	}
+}
+
+static void follow_progress(
+	struct cuda_engine *e, void (*ready)(void *arg, uint64_t first), void *arg)
+{
+	for (unsigned i = e->part_count; i-- > 0 && e->status == 0;) {
+		wait_for_part(e, i);
+		if (e->status == 0 && ready)
+			ready(arg, e->parts[i].first);
+	}
+	wait_for_all(e);
+}
+
+int cuda_gradient(struct tern_engine *engine, const struct tern_engine_params *params,
+	float *grads, void (*ready)(void *arg, uint64_t first), void *arg,
+	struct tern_result *result)
+{
+	struct cuda_engine *e = tern_container_of(engine, struct cuda_engine, engine);
+	const struct cuda_pass pass = {.rows = engine->batch.rows,
+		.fresh = cuda_fresh(e, params),
+		.grads = grads};
+
+	tern_assert(pass.rows <= engine->rows);
+	if (cuda_enter(e) < 0)
+		return e->status;
+	for (unsigned i = 0; i < e->part_count; i++)
+		atomic_store_explicit(&e->words->seen[i], 0, memory_order_relaxed);
+	launch(e, &pass);
+	follow_progress(e, ready, arg);
+	e->warm = true;
+	result->loss = e->words->result.loss;
+	result->correct = e->words->result.correct;
+	return cuda_leave(e, params);
+}

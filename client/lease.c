@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When another worker is lost, server 0 says which of its slots are computed here from
+ * now on, and who finishes the job. A slot is taken at each server when its first
+ * computation here begins: with the version that this worker is at, which no chunk
+ * is behind, because all of them have come from there.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+void worker_take(struct tern_worker *w, struct slot *slot)
+{
+	slot->taken = true;
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		tern_talk_say(&w->servers[i].talk,
+			json_pack("{s:s, s:I, s:I, s:I}", "type", "take", "slot",
+				(json_int_t)slot->number, "version",
+				(json_int_t)w->version, "generation",
+				(json_int_t)slot->generation));
+}
+
+static void note(struct tern_worker *w, size_t slot_count, const char *text)
+{
+	char line[600];
+
+	if (!w->opts.note)
+		return;
+	snprintf(line, sizeof(line), "%s: %zu of its slots %s computed here", text,
+		slot_count, slot_count == 1 ? "is" : "are");
+	w->opts.note(w->opts.arg, line);
+}
+
+static bool has_slot(const struct tern_worker *w, json_int_t number)
+{
+	for (uint32_t i = 0; i < w->slot_count; i++)
+		if (w->slots[i].number == number)
+			return true;
+	return false;
+}
+
+/* -EPROTO: what was given cannot be; -ENOMEM. */
+static int add_slots(struct tern_worker *w, const json_t *slots, uint64_t generation)
+{
+	for (size_t i = 0; i < json_array_size(slots); i++) {
+		json_int_t number = json_integer_value(json_array_get(slots, i));
+		int r;
+
+		if (!json_is_integer(json_array_get(slots, i)) || number < 0 ||
+			number >= w->job.slots || has_slot(w, number))
+			return -EPROTO;
+		r = slots_add(w, (uint32_t)number, generation);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+void worker_on_lost(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+	const json_t *slots = json_object_get(message, "slots");
+	const char *text = json_string_value(json_object_get(message, "text"));
+	json_int_t lost = json_integer_value(json_object_get(message, "worker"));
+	json_int_t finisher = json_integer_value(json_object_get(message, "finisher"));
+	json_int_t generation =
+		json_integer_value(json_object_get(message, "generation"));
+	int r = -EPROTO;
+
+	text = text ? text : "no reason given";
+	if (lost == w->opts.index) {
+		worker_give_up(w, -ECONNABORTED,
+			"the job goes on without this worker: %s", text);
+		return;
+	}
+	if (s->index == 0 && generation > 0 && finisher >= 0 &&
+		finisher < w->job.workers && json_is_array(slots))
+		r = add_slots(w, slots, (uint64_t)generation);
+	if (r == -EPROTO) {
+		worker_fail(
+			w, r, "server %u leases slots that cannot be leased", s->index);
+	} else if (r < 0) {
+		worker_give_up(w, r, "no room for the gradient of one more slot: %s",
+			tern_status_text(r));
+	} else {
+		note(w, json_array_size(slots), text);
+		w->finisher = (uint32_t)finisher;
+		finish_next(w);
+		if (w->state <= WORKER_RUNNING)
+			slots_run(w);
+	}
+}
+
+void worker_on_finished(struct worker_server *s)
+{
+	s->worker->finished = true;
+	finish_next(s->worker);
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU's updater: ps/sum.c, and the vectors that it works on. */
+#include "ps/updater.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/util.h"
+#include "ps/sum.h"
+
+struct cpu_updater {
+	struct tern_updater updater;
+	const struct tern_kernels *kernels;
+};
+
+struct cpu_chunk {
+	struct tern_updater_chunk chunk;
+	float *m, *v, *mean; /* NULL where there is none */
+};
+
+static struct cpu_updater *cpu_of(struct tern_updater *u)
+{
+	return tern_container_of(u, struct cpu_updater, updater);
+}
+
+static struct cpu_chunk *chunk_of(struct tern_updater_chunk *c)
+{
+	return tern_container_of(c, struct cpu_chunk, chunk);
+}
+
+static void chunk_free(struct tern_updater *u, struct tern_updater_chunk *chunk)
+{
+	struct cpu_chunk *c = chunk_of(chunk);
+
+	(void)u;
+	free(c->m);
+	free(c->v);
+	free(c->mean);
+	free(c);
+}
+
+/* True: there is no memory for it. */
+static bool misses(float **out, bool wanted, uint64_t count, float value)
+{
+	if (!wanted)
+		return false;
+	*out = aligned_alloc(64, tern_align_up(count * sizeof(**out), 64));
+	for (uint64_t i = 0; *out && i < count; i++)
+		(*out)[i] = value;
+	return !*out;
+}
+
+static int chunk_new(struct tern_updater *u, const struct tern_updater_opts *opts,
+	struct tern_updater_chunk **out)
+{
+	const struct tern_optimizer *o = opts->optimizer;
+	struct cpu_chunk *c = calloc(1, sizeof(*c));
+
+	snprintf(u->error, sizeof(u->error), "out of memory");
+	if (!c)
+		return -ENOMEM;
+	c->chunk.opts = *opts;
+	if (misses(&c->m, tern_updater_has_m(o->kind), opts->count, 0) ||
+		misses(&c->v, tern_updater_has_v(o->kind), opts->count,
+			o->initial_accumulator) ||
+		misses(&c->mean, opts->two_phase, opts->count, 0)) {
+		chunk_free(u, &c->chunk);
+		return -ENOMEM;
+	}
+	*out = &c->chunk;
+	return 0;
+}
+
+static int update(struct tern_updater *u, struct tern_updater_chunk *chunk,
+	const struct tern_updater_step *step)
+{
+	struct cpu_chunk *c = chunk_of(chunk);
+	const float *mean = c->mean;
+
+	tern_update_run(&(struct tern_update){.kernels = cpu_of(u)->kernels,
+		.optimizer = chunk->opts.optimizer,
+		.step = step->step,
+		.w_out = step->w_out,
+		.w_in = step->w_in,
+		.m = c->m,
+		.v = c->v,
+		.gradients = step->gradients ? step->gradients : &mean,
+		.gradient_count = step->gradients ? step->gradient_count : 1,
+		.scale = step->gradients ? step->scale : 1.0f,
+		.clip = step->clip,
+		.count = chunk->opts.count});
+	return 0;
+}
+
+static int sum(struct tern_updater *u, struct tern_updater_chunk *chunk,
+	const float *const *gradients, unsigned gradient_count, float scale,
+	double *squares)
+{
+	*squares = tern_sum_run(cpu_of(u)->kernels, chunk_of(chunk)->mean, gradients,
+		gradient_count, scale, chunk->opts.count);
+	return 0;
+}
+
+static void cpu_free(struct tern_updater *u)
+{
+	free(cpu_of(u));
+}
+
+int tern_updater_cpu_new(const struct tern_kernels *kernels, struct tern_updater **out)
+{
+	static const struct tern_updater_ops ops = {
+		.chunk_new = chunk_new,
+		.chunk_free = chunk_free,
+		.update = update,
+		.sum = sum,
+		.free = cpu_free,
+	};
+	struct cpu_updater *u = calloc(1, sizeof(*u));
+
+	if (!u)
+		return -ENOMEM;
+	u->updater.ops = &ops;
+	u->kernels = kernels;
+	snprintf(u->updater.name, sizeof(u->updater.name), "the CPU (%s)", kernels->name);
+	snprintf(u->updater.fingerprint, sizeof(u->updater.fingerprint), "%s",
+		tern_kernels_fingerprint(kernels));
+	*out = &u->updater;
+	return 0;
+}

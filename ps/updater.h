@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An updater is where a server's arithmetic runs: it adds the gradients of a chunk up and
+ * applies the optimizer, on the CPU (updater.c) or on a GPU (updater_cuda.c). It keeps
+ * what only it needs: the optimizer's state, and the sum between the phases of a
+ * two-phase step. Parameters and gradients are the server's, in host memory.
+ *
+ * Sums and updates give the same bits everywhere; sums of squares depend on the device
+ * (kernels/cuda/table.h), so servers that add theirs up must have equal fingerprints.
+ *
+ * A chunk is used by one thread at a time, different chunks by any. Calls wait until all
+ * that they name is done with. Errors are a negative errno with a line in the chunk's
+ * `error`, for births in the updater's.
+ */
+#ifndef TERN_PS_UPDATER_H
+#define TERN_PS_UPDATER_H
+
+#include <stdbool.h>
+
+#include "kernels/kernels.h"
+
+struct tern_updater_opts {                      /* of a chunk */
+	const struct tern_optimizer *optimizer; /* stays with the caller, who keeps it */
+	uint64_t count;                         /* elements */
+	unsigned gradient_count;                /* at most, of one sum */
+	bool two_phase;                         /* tern_updater_sum() will be used */
+};
+
+struct tern_updater_chunk {
+	struct tern_updater_opts opts;
+	char error[400];
+};
+
+struct tern_updater_step {
+	uint64_t step; /* from 1 */
+	float *w_out;
+	const float *w_in; /* what the last update wrote; may be w_out */
+	/* NULL: what tern_updater_sum() left; scale is 1 then. */
+	const float *const *gradients;
+	unsigned gradient_count;
+	float scale, clip; /* as in struct tern_kernels */
+};
+
+/* The vectors that an optimizer keeps. */
+static inline bool tern_updater_has_m(enum tern_optimizer_kind kind)
+{
+	return kind == TERN_OPT_MOMENTUM || kind == TERN_OPT_ADAM;
+}
+static inline bool tern_updater_has_v(enum tern_optimizer_kind kind)
+{
+	return kind == TERN_OPT_ADAGRAD || kind == TERN_OPT_ADAM;
+}
+
+struct tern_updater;
+
+struct tern_updater_ops {
+	int (*chunk_new)(struct tern_updater *u, const struct tern_updater_opts *opts,
+		struct tern_updater_chunk **out);
+	void (*chunk_free)(struct tern_updater *u, struct tern_updater_chunk *c);
+	int (*update)(struct tern_updater *u, struct tern_updater_chunk *c,
+		const struct tern_updater_step *step);
+	int (*sum)(struct tern_updater *u, struct tern_updater_chunk *c,
+		const float *const *gradients, unsigned gradient_count, float scale,
+		double *squares);
+	void (*pin)(struct tern_updater *u, void *base, uint64_t bytes);
+	void (*unpin)(struct tern_updater *u);
+	uint64_t (*take_note)(struct tern_updater *u, char *note, size_t bytes);
+	void (*free)(struct tern_updater *u);
+};
+
+struct tern_updater {
+	const struct tern_updater_ops *ops;
+	char name[160];        /* "NVIDIA H200 (cuda:0)" */
+	char fingerprint[128]; /* equal strings, equal bits of everything */
+	char error[400];       /* why the last birth failed */
+};
+
+/* -ENOMEM. */
+int tern_updater_cpu_new(const struct tern_kernels *kernels, struct tern_updater **out);
+
+static inline void tern_updater_free(struct tern_updater *u)
+{
+	if (u)
+		u->ops->free(u);
+}
+
+/* m starts at 0, v at the optimizer's initial accumulator. -ENOMEM: with u->error. */
+static inline int tern_updater_chunk_new(struct tern_updater *u,
+	const struct tern_updater_opts *opts, struct tern_updater_chunk **out)
+{
+	return u->ops->chunk_new(u, opts, out);
+}
+
+static inline void tern_updater_chunk_free(
+	struct tern_updater *u, struct tern_updater_chunk *c)
+{
+	if (c)
+		u->ops->chunk_free(u, c);
+}
+
+/* w_out = optimizer(w_in, clip * scale * tree(gradients)), see ps/sum.h. */
+static inline int tern_updater_update(struct tern_updater *u,
+	struct tern_updater_chunk *c, const struct tern_updater_step *step)
+{
+	return u->ops->update(u, c, step);
+}
+
+/* Keeps scale * tree(gradients) for the update; the sum of its squares. */
+static inline int tern_updater_sum(struct tern_updater *u, struct tern_updater_chunk *c,
+	const float *const *gradients, unsigned gradient_count, float scale,
+	double *squares)
+{
+	return u->ops->sum(u, c, gradients, gradient_count, scale, squares);
+}
+
+/* Parameters or gradients will be in this memory (whole mappings; the same one may be
+ * named again) until tern_updater_unpin(). From any thread. */
+static inline void tern_updater_pin(struct tern_updater *u, void *base, uint64_t bytes)
+{
+	if (u->ops->pin)
+		u->ops->pin(u, base, bytes);
+}
+
+static inline void tern_updater_unpin(struct tern_updater *u)
+{
+	if (u->ops->unpin)
+		u->ops->unpin(u);
+}
+
+/* Bytes of device memory that it holds; and what is worth a line since the last time, ""
+ * if nothing. From any thread. */
+static inline uint64_t tern_updater_take_note(
+	struct tern_updater *u, char *note, size_t bytes)
+{
+	*note = '\0';
+	return u->ops->take_note ? u->ops->take_note(u, note, bytes) : 0;
+}
+
+#endif

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors in memory of a GPU that the fabric of the link does not reach. Each end does
+ * this for itself: nothing of it is seen on the wire.
+ *
+ *     send, the fabric puts     pieces: down into a slot, put from there
+ *     send, the peer reads      a bounce buffer: all of it down, then the RTS
+ *     receive, EAGER            its payload into a slot, up; LANDING -> end
+ *     receive, by get           pieces: into a slot, up; then ATS
+ *     receive, the peer puts    a bounce buffer in the CTS; DONE: up; LANDING -> end
+ *
+ * A slot that an xfer holds is in one phase:
+ *
+ *     send:  COPYING -> READY -> MOVING (put) -> given back
+ *     get:   (IDLE ->) MOVING (get) -> COPYING -> given back
+ *
+ * Whoever wants it no more marks it dropped; the device or the fabric that is at it is
+ * waited for all the same. Nor does an xfer end while a copy of it is under way: it is
+ * FLUSHING then, and its peer does not go down before.
+ *
+ * The other end writes only into room that it was given after the halves had met (CTS),
+ * never into room that was posted ahead: a bounce buffer is held for as long as
+ * the bytes need, and one of those who hold one can always go on. For what the peer reads
+ * that is not so: it lies there until the receive comes.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum phase { IDLE, COPYING, READY, MOVING };
+
+static void slot_ready(struct tern_stage_wait *wait, struct tern_stage_slot *slot);
+
+int tern_stage_open(
+	struct tern_rdv *rdv, const struct tern_buf *buf, struct tern_stager **out)
+{
+	*out = NULL;
+	if (!buf->bytes || buf->mem->kind == TERN_MEM_HOST)
+		return 0;
+	return tern_context_stager(rdv->ctx, buf->mem->gpu, out);
+}
+
+void tern_stage_init(struct tern_xfer *x)
+{
+	x->stage.wait.ready = slot_ready;
+	tern_list_init(&x->stage.wait.link);
+	tern_list_init(&x->stage.slots);
+}
+
+bool tern_stage_needed(const struct tern_xfer *x)
+{
+	const struct tern_link *link = x->peer->link;
+
+	return x->stage.stager && !(link && tern_conn_reaches(link->conn, x->buf.mem));
+}
+
+static uint64_t bytes_of(const struct tern_xfer *x)
+{
+	return x->is_send ? x->buf.bytes
+			  : tern_req_of((struct tern_xfer *)(uintptr_t)x)->bytes;
+}
+
+/* Once for each fabric that a peer is on. */
+static void tell(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+
+	peer->stats.staged_count++;
+	if (peer->stage_told == peer->port)
+		return;
+	peer->stage_told = peer->port;
+	tern_log(x->rdv->ctx->env, TERN_LOG_INFO,
+		"%s: GPU memory goes through page-locked memory (%s)", peer->name,
+		peer->fabric_name);
+}
+
+/* ---- copies -------------------------------------------------------------------------
+ */
+
+static bool is_over(const struct tern_xfer *x)
+{
+	return x->stage.copies == 0 && tern_list_empty(&x->stage.slots) &&
+	       (x->stage.status || x->stage.landed == bytes_of(x));
+}
+
+/* Something that it waited for has happened. */
+static void go_on(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+
+	if (x->state == TERN_XFER_FLUSHING) {
+		if (x->stage.copies == 0 && !x->withdrawing)
+			tern_xfer_complete(x, x->result);
+	} else if (x->state == TERN_XFER_READING || x->state == TERN_XFER_LANDING) {
+		if (is_over(x))
+			tern_recv_landed(x, x->stage.status);
+	} else if (x->state == TERN_XFER_QUEUED) {
+		tern_xfer_pend(x); /* its tensor is laid out */
+	} else if (x->state == TERN_XFER_WRITING && !tern_list_linked(&x->queue)) {
+		tern_list_push(&peer->writing, &x->queue);
+	}
+	tern_peer_pump(peer);
+}
+
+static void copy_ended(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+
+	x->stage.copies--;
+	peer->copy_count--;
+	go_on(x);
+	if (peer->copy_count == 0)
+		tern_peer_settled(peer);
+}
+
+static void start_copy(struct tern_xfer *x, struct tern_copy *copy,
+	enum tern_stage_way way, uint64_t at, void *host, uint64_t bytes)
+{
+	x->stage.copies++;
+	x->peer->copy_count++;
+	tern_stager_copy(
+		x->stage.stager, copy, way, x->buf.mem, x->buf.offset + at, host, bytes);
+}
+
+static void give_back(struct tern_stage_slot *slot)
+{
+	tern_list_remove(&slot->link);
+	tern_stager_give(slot);
+}
+
+static void fail(struct tern_xfer *x, int status)
+{
+	if (!x->stage.status)
+		x->stage.status = status;
+	tern_list_remove(&x->stage.wait.link);
+}
+
+static void slot_copied(struct tern_copy *copy, int status)
+{
+	struct tern_stage_slot *slot =
+		tern_container_of(copy, struct tern_stage_slot, copy);
+	struct tern_xfer *x = slot->holder;
+
+	if (slot->dropped) {
+		give_back(slot);
+	} else if (status) {
+		fail(x, status);
+		give_back(slot);
+	} else if (x->is_send) {
+		slot->phase = READY;
+	} else {
+		x->stage.landed += slot->bytes;
+		give_back(slot);
+	}
+	copy_ended(x);
+}
+
+static void copy_slot(struct tern_xfer *x, struct tern_stage_slot *slot)
+{
+	slot->phase = COPYING;
+	slot->copy.done = slot_copied;
+	start_copy(x, &slot->copy, slot->way, slot->at, tern_stage_slot_data(slot),
+		slot->bytes);
+}
+
+static void hold(struct tern_xfer *x, struct tern_stage_slot *slot)
+{
+	slot->holder = x;
+	slot->dropped = false;
+	slot->phase = IDLE;
+	slot->at = slot->bytes = 0;
+	tern_list_push(&x->stage.slots, &slot->link);
+}
+
+static void wait_for_slot(struct tern_xfer *x, enum tern_stage_way way)
+{
+	bool urgent = x->is_send && (x->flags & TERN_URGENT);
+
+	tern_stager_wait(x->stage.stager, way, &x->stage.wait, urgent);
+}
+
+/* A free one, or NULL: it will be told of one. */
+static struct tern_stage_slot *take(struct tern_xfer *x, enum tern_stage_way way)
+{
+	struct tern_stage_slot *slot = tern_stager_take(x->stage.stager, way);
+
+	if (slot)
+		hold(x, slot);
+	else
+		wait_for_slot(x, way);
+	return slot;
+}
+
+/* ---- sending: pieces ----------------------------------------------------------------
+ */
+
+static void fill(struct tern_xfer *x, struct tern_stage_slot *slot)
+{
+	if (x->stage.asked == 0)
+		tell(x);
+	slot->at = x->stage.asked;
+	slot->bytes = TERN_MIN(TERN_STAGE_BYTES, x->buf.bytes - x->stage.asked);
+	x->stage.asked += slot->bytes;
+	copy_slot(x, slot);
+}
+
+static bool wants_more(const struct tern_xfer *x)
+{
+	return x->stage.asked < bytes_of(x) && !x->stage.status;
+}
+
+static struct tern_stage_slot *first_in(struct tern_xfer *x, enum phase phase)
+{
+	tern_list_for_each (n, &x->stage.slots) {
+		struct tern_stage_slot *slot =
+			tern_list_entry(n, struct tern_stage_slot, link);
+
+		if (slot->phase == phase && !slot->dropped)
+			return slot;
+	}
+	return NULL;
+}
+
+struct tern_stage_slot *tern_stage_next(struct tern_xfer *x)
+{
+	while (wants_more(x)) {
+		struct tern_stage_slot *slot = take(x, TERN_STAGE_DOWN);
+
+		if (!slot)
+			break;
+		fill(x, slot);
+	}
+	return x->stage.status ? NULL : first_in(x, READY);
+}
+
+void tern_stage_put(struct tern_stage_slot *slot)
+{
+	slot->phase = MOVING;
+}
+
+void tern_stage_put_done(struct tern_stage_slot *slot)
+{
+	give_back(slot);
+}
+
+/* ---- receiving: pieces --------------------------------------------------------------
+ */
+
+static void got(struct tern_op *op, int status)
+{
+	struct tern_stage_slot *slot = tern_container_of(op, struct tern_stage_slot, op);
+	struct tern_xfer *x = slot->holder;
+
+	if (status == 0 && !slot->dropped) {
+		copy_slot(x, slot);
+		return;
+	}
+	/* All else is the link's end: tern_stage_lost starts again. */
+	if (status == -EACCES && !slot->dropped)
+		fail(x, status);
+	give_back(slot);
+	go_on(x);
+}
+
+int tern_stage_get(struct tern_xfer *x)
+{
+	struct tern_conn *conn = tern_peer_conn(x->peer);
+
+	if (x->stage.asked == 0)
+		tell(x);
+	while (wants_more(x)) {
+		struct tern_stage_slot *slot = first_in(x, IDLE);
+		int r;
+
+		if (!slot)
+			slot = take(x, TERN_STAGE_UP);
+		if (!slot)
+			return 0;
+		slot->at = x->stage.asked;
+		slot->bytes = TERN_MIN(bytes_of(x) - slot->at, TERN_STAGE_BYTES);
+		slot->op.done = got;
+		r = conn->port->ops->get(conn, &slot->op, slot->mem, slot->offset,
+			slot->bytes, &x->record->region, slot->at);
+		if (r < 0)
+			return -EAGAIN; /* it keeps the slot: it is the next to get */
+		slot->phase = MOVING;
+		x->stage.asked += slot->bytes;
+	}
+	return 0;
+}
+
+/* Its record is needed no more as soon as the bytes are in the slot. */
+static void land_eager(struct tern_xfer *x, struct tern_stage_slot *slot)
+{
+	struct tern_record *record = TERN_TAKE(x->record);
+
+	slot->bytes = record->bytes;
+	memcpy(tern_stage_slot_data(slot), tern_record_payload(record), record->bytes);
+	tern_record_free(record);
+	copy_slot(x, slot);
+}
+
+void tern_stage_eager(struct tern_xfer *x)
+{
+	struct tern_stage_slot *slot = take(x, TERN_STAGE_UP);
+
+	tell(x);
+	if (slot)
+		land_eager(x, slot);
+}
+
+/* Its turn has come. */
+static void slot_ready(struct tern_stage_wait *wait, struct tern_stage_slot *slot)
+{
+	struct tern_xfer *x = tern_container_of(wait, struct tern_xfer, stage.wait);
+
+	hold(x, slot);
+	if (x->state == TERN_XFER_LANDING) {
+		land_eager(x, slot);
+	} else if (x->peer->state != TERN_PEER_STATE_UP) {
+		give_back(slot); /* it starts over on the next link, or ends */
+	} else if (x->state == TERN_XFER_READING) {
+		tern_xfer_pend(x);
+	} else {
+		fill(x, slot);
+		if (wants_more(x))
+			wait_for_slot(x, TERN_STAGE_DOWN);
+	}
+}
+
+/* ---- bounce buffers -----------------------------------------------------------------
+ */
+
+static int get_bounce(struct tern_xfer *x)
+{
+	int r = tern_bounce_get(
+		x->rdv->ctx->domain, x->buf.mem->gpu, bytes_of(x), &x->stage.bounce);
+
+	if (r == -ENOBUFS)
+		tern_log(x->rdv->ctx->env, TERN_LOG_WARN,
+			"%s: a tensor of %llu bytes in GPU memory is larger than the "
+			"%llu bytes that may be page-locked for such: raise "
+			"bounce_bytes",
+			x->peer->name, (unsigned long long)bytes_of(x),
+			(unsigned long long)x->rdv->ctx->domain->opts.bounce_bytes);
+	if (r < 0 && r != -EAGAIN)
+		x->stage.status = r;
+	return r;
+}
+
+/* This context's are told by whoever gives one back; a timer looks for the others'. */
+static void look_later(struct tern_rdv *rdv)
+{
+	if (!rdv->bounce_timer.slot)
+		tern_timer_set(rdv->ctx, &rdv->bounce_timer,
+			tern_now_ns(rdv->ctx->env) + TERN_NS_PER_MS);
+}
+
+/* First come, first served: the first one takes it before anybody else can. */
+static void serve_bounceless(struct tern_rdv *rdv)
+{
+	struct tern_xfer *x;
+
+	while ((x = tern_list_first(&rdv->bounceless, struct tern_xfer, queue))) {
+		if (get_bounce(x) == -EAGAIN) {
+			look_later(rdv);
+			return;
+		}
+		tern_list_remove(&x->queue);
+		tern_xfer_pend(x);
+	}
+}
+
+static void bounce_given(struct tern_deferred *deferred)
+{
+	serve_bounceless(tern_container_of(deferred, struct tern_rdv, bounce_call));
+}
+
+static void bounce_looked(struct tern_timer *timer)
+{
+	serve_bounceless(tern_container_of(timer, struct tern_rdv, bounce_timer));
+}
+
+/* 0; 1: it waits; or a negative status. */
+static int need_bounce(struct tern_xfer *x)
+{
+	struct tern_rdv *rdv = x->rdv;
+	int r = x->stage.status;
+
+	if (r || x->stage.bounce.mem)
+		return r;
+	r = tern_list_empty(&rdv->bounceless) ? get_bounce(x) : -EAGAIN;
+	if (r != -EAGAIN)
+		return r;
+	tern_list_push(&rdv->bounceless, &x->queue);
+	look_later(rdv);
+	return 1;
+}
+
+static void bounce_copied(struct tern_copy *copy, int status)
+{
+	struct tern_xfer *x = tern_container_of(copy, struct tern_xfer, stage.copy);
+
+	if (status)
+		fail(x, status);
+	else
+		x->stage.landed = bytes_of(x);
+	copy_ended(x);
+}
+
+static void copy_bounce(struct tern_xfer *x, enum tern_stage_way way)
+{
+	tell(x);
+	x->stage.copy.done = bounce_copied;
+	start_copy(
+		x, &x->stage.copy, way, 0, tern_buf_ptr(&x->stage.bounce), bytes_of(x));
+}
+
+int tern_stage_lay_out(struct tern_xfer *x)
+{
+	int r = need_bounce(x);
+
+	if (r || x->stage.landed == x->buf.bytes)
+		return r;
+	if (x->stage.copies == 0)
+		copy_bounce(x, TERN_STAGE_DOWN);
+	return 1;
+}
+
+int tern_stage_room(struct tern_xfer *x)
+{
+	return need_bounce(x);
+}
+
+void tern_stage_land(struct tern_xfer *x)
+{
+	copy_bounce(x, TERN_STAGE_UP);
+}
+
+/* ---- ends ---------------------------------------------------------------------------
+ */
+
+void tern_stage_drop(struct tern_xfer *x)
+{
+	tern_list_remove(&x->stage.wait.link);
+	tern_list_for_each_safe (n, &x->stage.slots) {
+		struct tern_stage_slot *slot =
+			tern_list_entry(n, struct tern_stage_slot, link);
+
+		slot->dropped = true;
+		if (slot->phase == READY || slot->phase == IDLE)
+			give_back(slot);
+	}
+}
+
+void tern_stage_lost(struct tern_xfer *x)
+{
+	tern_stage_drop(x);
+	x->stage.asked = 0;
+	if (x->state == TERN_XFER_READING)
+		x->stage.landed = 0;
+}
+
+void tern_stage_fini(struct tern_xfer *x)
+{
+	struct tern_rdv *rdv = x->rdv;
+
+	tern_assert(x->stage.copies == 0);
+	tern_stage_drop(x);
+	tern_assert(tern_list_empty(&x->stage.slots));
+	if (!x->stage.bounce.mem)
+		return;
+	tern_bounce_put(rdv->ctx->domain, &x->stage.bounce);
+	if (!tern_list_empty(&rdv->bounceless))
+		tern_defer(rdv->ctx, &rdv->bounce_call);
+}
+
+void tern_rdv_stage_init(struct tern_rdv *rdv)
+{
+	tern_list_init(&rdv->bounceless);
+	tern_list_init(&rdv->bounce_call.link);
+	rdv->bounce_call.call = bounce_given;
+	rdv->bounce_timer.fire = bounce_looked;
+}
+
+void tern_rdv_stage_fini(struct tern_rdv *rdv)
+{
+	tern_timer_clear(rdv->ctx, &rdv->bounce_timer);
+	tern_list_remove(&rdv->bounce_call.link);
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The servers of a job among themselves: every one but number 0 connects to number 0 when
+ * all workers have joined it, which tells number 0 just that. Over these connections go
+ * the losses of workers (lease.c) and the shares of a norm (norm.c); and a server that is
+ * lost is missed by one that can say so.
+ */
+#include "server/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static void zero_heard(struct tern_talk *talk, const json_t *message)
+{
+	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
+	const char *text = json_string_value(json_object_get(message, "text"));
+
+	if (strcmp(tern_talk_type(message), "lost") == 0)
+		lease_on_lost(p, message);
+	else
+		server_fail(p->server, -ECANCELED, "server 0: %s",
+			text ? text : "it sent nonsense");
+}
+
+/* The end of the job, unless it has served all its workers: then it says goodbye. And
+ * once a worker of a sync job has said goodbye, no server has anything left to do. */
+void others_lost(struct server_peer *p, int status, const char *name)
+{
+	struct tern_server *s = p->server;
+
+	if (status && (s->bye_count == 0 || s->job.mode != TERN_MODE_SYNC))
+		server_fail(s, status, "%s is gone: %s", name, tern_status_text(status));
+}
+
+static void zero_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct server_peer *p = arg;
+	struct tern_server *s = p->server;
+	char name[160];
+
+	(void)peer;
+	if (event == TERN_PEER_UP) {
+		server_maybe_start(s);
+	} else if (event == TERN_PEER_DOWN) {
+		p->gone = true;
+		p->talk.closed = true;
+		snprintf(name, sizeof(name), "server 0 at %s", s->job.servers[0]);
+		others_lost(p, status, name);
+		tern_defer(s->opts.ctx, &s->end_call);
+	}
+}
+
+/* All workers are here: every server but 0 connects to 0. */
+int others_connect(struct tern_server *s)
+{
+	struct server_peer *p;
+	char name[32];
+	int r;
+
+	if (s->index == 0 || s->to_zero)
+		return 0;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	snprintf(name, sizeof(name), "server %u", s->index);
+	p->server = s;
+	p->talk.pool = s->staging;
+	p->talk.heard = zero_heard;
+	r = tern_connect(s->opts.ctx, s->job.servers[0],
+		&(struct tern_peer_opts){
+			.event = zero_event, .arg = p, .name = name, .pool = s->staging},
+		&p->peer);
+	if (r < 0) {
+		free(p);
+		return r;
+	}
+	tern_list_push(&s->peers, &p->node);
+	s->to_zero = p;
+	r = tern_channel_open(p->peer, TERN_PS_CHANNEL_DATA, &p->data);
+	if (r == 0)
+		r = tern_talk_open(&p->talk, p->peer);
+	if (r == 0)
+		tern_talk_say(&p->talk,
+			json_pack("{s:s, s:I, s:s}", "type", "peer", "server",
+				(json_int_t)s->index, "arithmetic",
+				s->job.clip_norm > 0 ? s->opts.updater->fingerprint
+						     : ""));
+	return r;
+}
+
+struct server_peer *others_find(const struct tern_server *s, uint32_t index)
+{
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (p->is_server && p->index == index && !p->gone)
+			return p;
+	}
+	return NULL;
+}
+
+bool others_are_connected(const struct tern_server *s)
+{
+	if (s->index != 0)
+		return s->to_zero != NULL;
+	for (uint32_t i = 1; i < s->job.server_count; i++)
+		if (!others_find(s, i))
+			return false;
+	return true;
+}

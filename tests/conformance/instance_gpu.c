@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Any instance with the memory of one end, or of both, in a simulated GPU: everything
+ * that a test takes, and the pools of receives with ALLOC. The device is a new one for
+ * each test, and does its work earlier or later as a number says that each test counts
+ * up; in fabrics that can sleep a thread works, too, so that it can wake them.
+ */
+#include "tests/conformance/bed.h"
+
+#include <string.h>
+
+#include "base/util.h"
+#include "tests/fake_cuda/fake_cuda.h"
+
+static const struct tern_cuda_api *api;
+static CUcontext context; /* the tests' own; of the driver as it is now */
+
+static void retain(void)
+{
+	CUdevice device;
+
+	if (context)
+		return;
+	assert_int_equal(api->init(0), 0);
+	assert_int_equal(api->device_get(&device, 0), 0);
+	assert_int_equal(api->primary_ctx_retain(&context, device), 0);
+}
+
+static void release(void)
+{
+	if (!context)
+		return;
+	api->primary_ctx_release(0);
+	context = NULL;
+}
+
+static void reset(bool background)
+{
+	static uint64_t seed;
+	struct fake_cuda_opts opts = fake_cuda_defaults();
+
+	release();
+	opts.seed = ++seed;
+	opts.early_percent = (unsigned)(seed % 3) * 30;
+	opts.background = background;
+	fake_cuda_reset(&opts);
+	retain();
+}
+
+/* Threads have no context but in these functions, as those of a program may not. */
+static void enter(void)
+{
+	assert_int_equal(api->ctx_push_current(context), 0);
+}
+
+static void leave(void)
+{
+	assert_int_equal(api->ctx_pop_current(NULL), 0);
+}
+
+static uint64_t take(uint64_t bytes)
+{
+	CUdeviceptr at;
+
+	enter();
+	assert_int_equal(api->mem_alloc(&at, bytes), 0);
+	leave();
+	return at;
+}
+
+static void give(uint64_t address)
+{
+	enter();
+	assert_int_equal(api->mem_free(address), 0);
+	leave();
+}
+
+/* What the fake does with ordinary memory of the host is done when it returns, or uses a
+ * copy. */
+static void write_bytes(uint64_t address, const void *from, uint64_t bytes)
+{
+	CUstream stream;
+
+	enter();
+	assert_int_equal(
+		api->stream_create_with_priority(&stream, CU_STREAM_NON_BLOCKING, 0), 0);
+	assert_int_equal(api->memcpy_htod_async(address, from, bytes, stream), 0);
+	assert_int_equal(api->stream_synchronize(stream), 0);
+	assert_int_equal(api->stream_destroy(stream), 0);
+	leave();
+}
+
+static void read_bytes(void *to, uint64_t address, uint64_t bytes)
+{
+	CUstream stream;
+
+	enter();
+	assert_int_equal(
+		api->stream_create_with_priority(&stream, CU_STREAM_NON_BLOCKING, 0), 0);
+	assert_int_equal(api->memcpy_dtoh_async(to, address, bytes, stream), 0);
+	assert_int_equal(api->stream_synchronize(stream), 0);
+	assert_int_equal(api->stream_destroy(stream), 0);
+	leave();
+}
+
+static struct device_memory fake = {
+	.reset = reset,
+	.take = take,
+	.give = give,
+	.write = write_bytes,
+	.read = read_bytes,
+};
+
+static const struct instance *find(
+	const struct instance *const list[], const char *name, size_t bytes)
+{
+	for (unsigned i = 0; list[i]; i++)
+		if (strlen(list[i]->name) == bytes &&
+			memcmp(list[i]->name, name, bytes) == 0)
+			return list[i];
+	return NULL;
+}
+
+const struct instance *conformance_with_gpus(const char *name)
+{
+	static const struct {
+		const char *end;
+		unsigned gpus;
+	} ends[] = {{"-gpu", 3}, {"-gpu-a", 1 << A}, {"-gpu-b", 1 << B}};
+	static struct instance instance;
+
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(ends); i++) {
+		size_t bytes = strlen(name), end_bytes = strlen(ends[i].end);
+		const struct instance *base;
+
+		if (bytes <= end_bytes ||
+			strcmp(name + bytes - end_bytes, ends[i].end) != 0)
+			continue;
+		base = find(conformance_instances, name, bytes - end_bytes);
+		if (!base)
+			base = find(conformance_fakes, name, bytes - end_bytes);
+		if (!base)
+			return NULL;
+		instance = *base;
+		instance.name = name;
+		instance.gpus = ends[i].gpus;
+		api = fake_cuda_api();
+		instance.opts.cuda_api = fake.api = api;
+		device_memory = &fake;
+		return &instance;
+	}
+	return NULL;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CUDA engine's suite: the same cases on the simulated driver (engine_on_fake.c) and
+ * on a GPU (engine_on_device.c). Gradients are compared with the CPU engine's within
+ * bounds, and among themselves as bits.
+ */
+#ifndef TERN_TESTS_GPU_ENGINE_H
+#define TERN_TESTS_GPU_ENGINE_H
+
+#include "tests/cmocka.h"
+
+#include "client/engine/cuda.h"
+
+struct engine_suite {
+	const struct tern_cuda_api *api;
+	const struct tern_cublas_api *blas; /* NULL: none */
+};
+
+extern struct engine_suite suite;
+
+#define ROWS 24u /* of the batches whose gradient is wanted */
+
+/* A model, its data, and two versions of its parameters, which lie as a worker's do:
+ * whole mappings. */
+struct world {
+	struct tern_dataset *data;
+	struct tern_model *model;
+	uint64_t count; /* of parameters */
+	size_t bytes;   /* of a mapping */
+	float *params[2], *grads[2];
+};
+
+void world_open(struct world *w, const char *spec);
+void world_close(struct world *w);
+void world_fill(
+	const struct world *w, struct tern_batch *batch, size_t rows, unsigned at);
+void world_pin(const struct world *w, struct tern_engine *e);
+
+struct tern_engine *cuda_engine(const struct world *w, bool no_graphs);
+/* Of batch `at` at params[parity] into grads[buffer]. */
+struct tern_result gradient(const struct world *w, struct tern_engine *e, unsigned at,
+	unsigned parity, unsigned buffer);
+
+/* The number of cases that failed. */
+int engine_run_cases(CMFixtureFunction setup, CMFixtureFunction teardown);
+
+#endif

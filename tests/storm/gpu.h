@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One simulated GPU for both ends of a storm, new for each seed. */
+#ifndef TERN_TESTS_STORM_GPU_H
+#define TERN_TESTS_STORM_GPU_H
+
+#include "tests/storm/storm.h"
+
+const struct storm_memory *storm_gpu_open(uint64_t seed);
+const void *storm_gpu_api(void); /* for tern_domain_opts.cuda_api */
+void storm_gpu_close(void);      /* all that uses it is gone */
+
+#endif

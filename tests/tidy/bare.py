@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The build on a machine that has none of the optional libraries: all of them switched off, it
+configures, says so, and compiles what then differs.
+
+usage: bare.py
+"""
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "tests"))
+import tap  # noqa: E402
+
+OPTIONS = ["bzip2", "cuda", "openblas", "openssl", "train", "uring", "verbs", "zlib"]
+DIRECTORY = tempfile.TemporaryDirectory(prefix="tern-bare-")
+BUILD = DIRECTORY.name
+
+
+def run(*command):
+    done = subprocess.run(command, env=dict(os.environ, CC="cc"), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout
+
+
+def every_library_can_be_switched_off():
+    told = run("meson", "setup", BUILD, str(TOP), "-Dwerror=true", "-Doptimization=0",
+               *[f"-D{option}=disabled" for option in OPTIONS])
+    off = [line for line in told.splitlines() if line.endswith("no: switched off")]
+    assert len(off) == len(OPTIONS), told
+
+
+def what_is_left_compiles_and_says_what_it_lacks():
+    run("ninja", "-C", BUILD, "libternps.a", "libterncore.a")
+    if not (Path(BUILD) / "tests" / "unit").exists():
+        raise tap.Skip("cmocka is not here")
+    run("ninja", "-C", BUILD, "tests/unit/test_dataset")
+    told = run(f"{BUILD}/tests/unit/test_dataset")
+    assert "test_gzip_says_that_it_is_not_built_in" in told
+
+
+tap.run([every_library_can_be_switched_off, what_is_left_compiles_and_says_what_it_lacks])

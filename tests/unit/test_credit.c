@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Credits: what a receiver tells, and when. */
+#include "tests/cmocka.h"
+
+#include "rendezvous/credit.h"
+
+static struct tern_credit_pool pool = {.total = 4096};
+
+static struct tern_credit_rx open_rx(void)
+{
+	struct tern_credit_rx rx;
+
+	pool.promised = 0;
+	assert_true(tern_credit_open(&rx, &pool, 0));
+	tern_credit_widen(&rx);
+	tern_credit_told(&rx);
+	return rx;
+}
+
+static void receive(struct tern_credit_rx *rx, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		assert_true(tern_credit_receive(rx));
+}
+
+static void test_half_a_window_is_worth_telling(void **state)
+{
+	struct tern_credit_rx rx = open_rx();
+
+	(void)state;
+	receive(&rx, TERN_CREDIT_FIRST);
+	for (unsigned i = 0; i < TERN_CREDIT_FIRST / 2; i++) {
+		assert_false(tern_credit_worth_telling(&rx));
+		tern_credit_release(&rx);
+	}
+	assert_true(tern_credit_worth_telling(&rx));
+}
+
+static void test_a_starved_peer_is_told_of_every_credit(void **state)
+{
+	struct tern_credit_rx rx = open_rx();
+
+	(void)state;
+	receive(&rx, TERN_CREDIT_FIRST);
+	tern_credit_release(&rx);
+	assert_false(tern_credit_worth_telling(&rx));
+	tern_credit_grow(&rx); /* one is granted already, and it does not know */
+	assert_int_equal(rx.window, TERN_CREDIT_FIRST);
+	assert_true(tern_credit_worth_telling(&rx));
+	tern_credit_told(&rx);
+	assert_false(tern_credit_worth_telling(&rx));
+
+	receive(&rx, 1);
+	pool.promised = pool.total; /* others have all there are */
+	tern_credit_grow(&rx);
+	assert_false(tern_credit_worth_telling(&rx));
+	tern_credit_told(&rx); /* a message went out, with nothing new in it */
+	tern_credit_release(&rx);
+	assert_true(tern_credit_worth_telling(&rx));
+}
+
+static void test_a_starved_peer_gets_a_larger_window(void **state)
+{
+	struct tern_credit_rx rx = open_rx();
+
+	(void)state;
+	receive(&rx, TERN_CREDIT_FIRST);
+	tern_credit_grow(&rx);
+	assert_int_equal(rx.window, 2 * TERN_CREDIT_FIRST);
+	assert_int_equal(rx.granted - rx.told, TERN_CREDIT_FIRST);
+	assert_true(tern_credit_worth_telling(&rx));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_half_a_window_is_worth_telling),
+		cmocka_unit_test(test_a_starved_peer_is_told_of_every_credit),
+		cmocka_unit_test(test_a_starved_peer_gets_a_larger_window),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

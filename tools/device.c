@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See device.h. */
+#include "tools/device.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "tern-config.h"
+#if TERN_HAVE_CUDA
+#include "base/cuda_context.h"
+#include "client/engine/cuda.h"
+#include "ps/updater_cuda.h"
+#endif
+
+#define ORDINAL_MAX 255u
+
+static int refuse(struct message *error, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int refuse(struct message *error, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(error->text, sizeof(error->text), fmt, ap);
+	va_end(ap);
+	return -EINVAL;
+}
+
+/* "cuda" or "cuda:N" */
+static bool parse_cuda(const char *text, struct device_choice *out)
+{
+	unsigned long value;
+	char *end;
+
+	if (strncmp(text, "cuda", 4) != 0)
+		return false;
+	out->cuda = true;
+	if (!text[4])
+		return true;
+	if (text[4] != ':' || !isdigit((unsigned char)text[5]))
+		return false;
+	value = strtoul(text + 5, &end, 10);
+	out->numbered = true;
+	out->ordinal = (unsigned)value;
+	return !*end && value <= ORDINAL_MAX;
+}
+
+int device_parse(const char *text, void *at, struct message *why)
+{
+	struct device_choice *out = at;
+
+	*out = (struct device_choice){0};
+	snprintf(out->text, sizeof(out->text), "%s", text);
+	if (strcmp(text, "cpu") == 0)
+		return 0;
+	if (!parse_cuda(text, out))
+		return refuse(
+			why, "must be cpu, cuda or cuda:N, N from 0 to %u", ORDINAL_MAX);
+#if TERN_HAVE_CUDA
+	return 0;
+#else
+	return refuse(why, "this program was built without CUDA: must be cpu");
+#endif
+}
+
+void device_name(const struct device *device, char *out, size_t bytes)
+{
+	if (device->api)
+		snprintf(out, bytes, "cuda:%u", device->ordinal);
+	else
+		snprintf(out, bytes, "cpu");
+}
+
+static int cpu_engine(const struct tern_model *model, size_t rows,
+	struct tern_engine **out, struct message *error)
+{
+	int r = tern_engine_cpu_new(tern_kernels_cpu(), model, rows, out);
+
+	if (r < 0)
+		refuse(error, "no memory for batches of %zu records", rows);
+	return r;
+}
+
+static int cpu_updater(struct tern_updater **out, struct message *error)
+{
+	int r = tern_updater_cpu_new(tern_kernels_cpu(), out);
+
+	if (r < 0)
+		refuse(error, "out of memory");
+	return r;
+}
+
+#if TERN_HAVE_CUDA
+
+static int choose(const struct tern_cuda_api *api, const struct device_choice *choice,
+	uint64_t index, unsigned *ordinal)
+{
+	unsigned count = 0;
+
+	*ordinal = choice->ordinal;
+	if (choice->numbered)
+		return 0;
+	if (tern_cuda_device_count(api, &count) || count == 0)
+		return -ENODEV;
+	*ordinal = (unsigned)(index % count);
+	return 0;
+}
+
+int device_find(const char *option, const struct device_choice *choice, uint64_t index,
+	struct device *out, struct message *error)
+{
+	struct tern_cuda_device device;
+	const char *why = "the driver tells of no device";
+	char line[400];
+
+	*out = (struct device){0};
+	if (!choice->cuda)
+		return 0;
+	if (tern_cuda_load(&out->api, &why) < 0 ||
+		choose(out->api, choice, index, &out->ordinal) < 0)
+		return refuse(error, "--%s %s: %s; without it: --%s cpu", option,
+			choice->text, why, option);
+	if (tern_cuda_check_device(out->api, out->ordinal, &device, line, sizeof(line)) <
+		0)
+		return refuse(error, "--%s %s: %s", option, choice->text, line);
+	return 0;
+}
+
+int device_engine(const struct device *device, const struct tern_model *model,
+	size_t rows, struct tern_engine **out, struct message *error)
+{
+	struct tern_engine_cuda_opts opts = {.api = device->api,
+		.ordinal = device->ordinal,
+		.model = model,
+		.rows = rows};
+	const char *why;
+	int r;
+
+	if (!device->api)
+		return cpu_engine(model, rows, out, error);
+	tern_cublas_load(device->api, &opts.blas, &why);
+	r = tern_engine_cuda_new(&opts, out, error->text, sizeof(error->text));
+	return r == -ENODEV || r == -ENOEXEC ? -EINVAL : r;
+}
+
+int device_updater(
+	const struct device *device, struct tern_updater **out, struct message *error)
+{
+	int r;
+
+	if (!device->api)
+		return cpu_updater(out, error);
+	r = tern_updater_cuda_new(
+		device->api, device->ordinal, out, error->text, sizeof(error->text));
+	return r == -ENODEV || r == -ENOEXEC ? -EINVAL : r;
+}
+
+#else
+
+int device_find(const char *option, const struct device_choice *choice, uint64_t index,
+	struct device *out, struct message *error)
+{
+	(void)option;
+	(void)choice; /* device_parse took nothing but the CPU */
+	(void)index;
+	(void)error;
+	*out = (struct device){0};
+	return 0;
+}
+
+int device_engine(const struct device *device, const struct tern_model *model,
+	size_t rows, struct tern_engine **out, struct message *error)
+{
+	(void)device;
+	return cpu_engine(model, rows, out, error);
+}
+
+int device_updater(
+	const struct device *device, struct tern_updater **out, struct message *error)
+{
+	(void)device;
+	return cpu_updater(out, error);
+}
+
+#endif

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See gpu.h. Primary contexts only: they are what every library of a process shares, and
+ * a context that somebody else made could end under us.
+ *
+ * Whose memory an address is, the driver says to threads that have a context. Ours may
+ * have none, and the memory's is not known yet, so the contexts that are there are tried
+ * in turn: unified addressing makes the answer the same in each.
+ *
+ * A table of GPU_MAX devices, of which those in use have a context; fixed, so that a
+ * pointer to one stays good.
+ */
+#include "transport/gpu_driver.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/env.h"
+#include "transport/domain.h"
+
+#define GPU_MAX 64u
+
+struct tern_gpus {
+	pthread_mutex_t lock; /* protects all below; the driver is called under it */
+	const struct tern_cuda_api *api; /* NULL: not loaded yet */
+	unsigned count;
+	struct tern_gpu gpus[GPU_MAX];
+};
+
+int tern_gpus_open(struct tern_domain *domain)
+{
+	domain->gpus = calloc(1, sizeof(*domain->gpus));
+	if (!domain->gpus)
+		return -ENOMEM;
+	pthread_mutex_init(&domain->gpus->lock, NULL);
+	return 0;
+}
+
+void tern_gpus_close(struct tern_domain *domain)
+{
+	struct tern_gpus *gpus = domain->gpus;
+
+	if (!gpus)
+		return;
+	for (unsigned i = 0; i < GPU_MAX; i++) {
+		if (gpus->gpus[i].context)
+			gpus->api->primary_ctx_release(gpus->gpus[i].device);
+	}
+	pthread_mutex_destroy(&gpus->lock);
+	free(gpus);
+	domain->gpus = NULL;
+}
+
+/* ---- the driver ---- */
+
+static int complain(const struct tern_cuda_api *api, const char *call, CUresult result)
+{
+	char text[160];
+
+	tern_log(tern_env_system(), TERN_LOG_WARN, "GPU memory: %s: %s", call,
+		tern_cuda_text(api, result, text, sizeof(text)));
+	return tern_cuda_status(result);
+}
+
+static int load(const struct tern_domain_opts *opts, const struct tern_cuda_api **out)
+{
+	const char *why = "";
+	CUresult result;
+	int r;
+
+	if (opts->cuda_api) {
+		*out = opts->cuda_api;
+		result = (*out)->init(0);
+		return result ? complain(*out, "cuInit", result) : 0;
+	}
+	r = tern_cuda_load(out, &why);
+	if (r)
+		tern_log(tern_env_system(), TERN_LOG_WARN, "GPU memory: %s", why);
+	/* Of this build is -ENOSYS said; what is missing here is the device. */
+	return r == -ENOSYS ? -ENODEV : r;
+}
+
+/* With the lock. */
+static int need_driver(struct tern_domain *domain)
+{
+	struct tern_gpus *gpus = domain->gpus;
+	const struct tern_cuda_api *api;
+	CUresult result;
+	int count = 0, r;
+
+	if (gpus->api)
+		return 0;
+	r = load(&domain->opts, &api);
+	if (r)
+		return r;
+	result = api->device_get_count(&count);
+	if (result)
+		return complain(api, "cuDeviceGetCount", result);
+	gpus->count = TERN_MIN((unsigned)count, GPU_MAX);
+	gpus->api = api;
+	return 0;
+}
+
+/* With the lock. */
+static int need_gpu(struct tern_gpus *gpus, unsigned number, struct tern_gpu **out)
+{
+	struct tern_gpu *gpu = &gpus->gpus[number];
+	CUresult result = CUDA_SUCCESS;
+
+	if (!gpu->context) {
+		gpu->api = gpus->api;
+		gpu->number = number;
+		result = gpus->api->device_get(&gpu->device, (int)number);
+		if (!result)
+			result =
+				gpus->api->primary_ctx_retain(&gpu->context, gpu->device);
+		if (result)
+			gpu->context = NULL;
+	}
+	*out = gpu;
+	return result ? complain(gpus->api, "cuDevicePrimaryCtxRetain", result) : 0;
+}
+
+int tern_gpu_by_number(struct tern_domain *domain, unsigned number, struct tern_gpu **out)
+{
+	struct tern_gpus *gpus = domain->gpus;
+	int r;
+
+	pthread_mutex_lock(&gpus->lock);
+	r = need_driver(domain);
+	if (!r && number >= gpus->count)
+		r = -ENODEV;
+	if (!r)
+		r = need_gpu(gpus, number, out);
+	pthread_mutex_unlock(&gpus->lock);
+	return r;
+}
+
+int tern_gpu_number(const struct tern_gpu *gpu)
+{
+	return (int)gpu->number;
+}
+
+/* ---- whose memory ---- */
+
+/* What the driver says of one byte. */
+struct owner {
+	unsigned type; /* CUmemorytype */
+	int number;
+	CUcontext context; /* NULL: of no one context (memory pools, mapped memory) */
+};
+
+static CUresult ask(
+	const struct tern_cuda_api *api, CUdeviceptr address, struct owner *out)
+{
+	CUresult result = api->pointer_get_attribute(
+		&out->type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+
+	if (!result)
+		result = api->pointer_get_attribute(
+			&out->number, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+	if (!result)
+		result = api->pointer_get_attribute(
+			&out->context, CU_POINTER_ATTRIBUTE_CONTEXT, address);
+	return result;
+}
+
+static CUresult ask_both_ends(const struct tern_cuda_api *api, CUdeviceptr address,
+	uint64_t bytes, struct owner *out)
+{
+	struct owner last = {0};
+	CUresult result = ask(api, address, out);
+
+	if (!result)
+		result = ask(api, address + bytes - 1, &last);
+	if (!result && (last.type != out->type || last.number != out->number ||
+			       last.context != out->context))
+		result = CUDA_ERROR_INVALID_VALUE;
+	return result;
+}
+
+/* In the context of device `number`, if this process uses it. */
+static CUresult ask_in(const struct tern_cuda_api *api, unsigned number,
+	CUdeviceptr address, uint64_t bytes, struct owner *out)
+{
+	CUcontext context;
+	CUdevice device;
+	unsigned flags;
+	int active = 0;
+	CUresult result = api->device_get(&device, (int)number);
+
+	if (!result)
+		result = api->primary_ctx_get_state(device, &flags, &active);
+	if (!result && !active)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result)
+		result = api->primary_ctx_retain(&context, device);
+	if (result)
+		return result;
+	result = api->ctx_push_current(context);
+	if (!result) {
+		result = ask_both_ends(api, address, bytes, out);
+		api->ctx_pop_current(NULL);
+	}
+	api->primary_ctx_release(device);
+	return result;
+}
+
+/* With the lock. */
+static int find_owner(
+	struct tern_gpus *gpus, CUdeviceptr address, uint64_t bytes, struct owner *out)
+{
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+	for (unsigned i = 0; i < gpus->count && result; i++) {
+		result = ask_in(gpus->api, i, address, bytes, out);
+		if (tern_cuda_is_sticky(result))
+			return tern_cuda_status(result);
+	}
+	if (result || out->type != CU_MEMORYTYPE_DEVICE || out->number < 0 ||
+		(unsigned)out->number >= gpus->count)
+		return -EINVAL;
+	return 0;
+}
+
+int tern_gpu_of_memory(struct tern_domain *domain, uint64_t address, uint64_t bytes,
+	struct tern_gpu **out)
+{
+	struct tern_gpus *gpus = domain->gpus;
+	struct owner owner = {0};
+	int r;
+
+	if (!address || !bytes || bytes > UINT64_MAX - address)
+		return -EINVAL;
+	pthread_mutex_lock(&gpus->lock);
+	r = need_driver(domain);
+	if (!r)
+		r = find_owner(gpus, address, bytes, &owner);
+	if (!r)
+		r = need_gpu(gpus, (unsigned)owner.number, out);
+	if (!r && owner.context && owner.context != (*out)->context)
+		r = -EINVAL;
+	pthread_mutex_unlock(&gpus->lock);
+	return r;
+}
+
+/* ---- memory ---- */
+
+int tern_gpu_alloc(struct tern_gpu *gpu, uint64_t bytes, uint64_t *address)
+{
+	CUdeviceptr at = 0;
+	CUresult result = tern_gpu_enter(gpu);
+
+	if (!result) {
+		result = gpu->api->mem_alloc(&at, bytes);
+		tern_gpu_leave(gpu);
+	}
+	*address = at;
+	return result ? complain(gpu->api, "cuMemAlloc", result) : 0;
+}
+
+void tern_gpu_free(struct tern_gpu *gpu, uint64_t address)
+{
+	if (tern_gpu_enter(gpu))
+		return;
+	gpu->api->mem_free(address);
+	tern_gpu_leave(gpu);
+}
+
+int tern_gpu_lock(struct tern_gpu *gpu, void *base, uint64_t bytes)
+{
+	CUresult result = tern_gpu_enter(gpu);
+
+	if (!result) {
+		result = gpu->api->mem_host_register(
+			base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+		tern_gpu_leave(gpu);
+	}
+	return result ? complain(gpu->api, "cuMemHostRegister", result) : 0;
+}
+
+void tern_gpu_unlock(struct tern_gpu *gpu, void *base)
+{
+	if (tern_gpu_enter(gpu))
+		return;
+	gpu->api->mem_host_unregister(base);
+	tern_gpu_leave(gpu);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The GPUs of a domain: whose memory an address is, memory of theirs, and memory of the
+ * host that their copies reach without the CPU (page-locked). Nothing of the driver's
+ * headers is in here, so that whoever moves tensors can be built without the toolkit; in
+ * such a build every call that gives a device says -ENOSYS.
+ *
+ * The driver is loaded at the first call that needs it, and a device's primary context is
+ * kept from its first use until the domain goes. Everything here may be called from any
+ * thread, and leaves the thread's current context as it was.
+ */
+#ifndef TERN_TRANSPORT_GPU_H
+#define TERN_TRANSPORT_GPU_H
+
+#include <stdint.h>
+
+struct tern_domain;
+struct tern_gpu;
+
+/* At the birth and the end of the domain. -ENOMEM. */
+int tern_gpus_open(struct tern_domain *domain);
+void tern_gpus_close(struct tern_domain *domain);
+
+/* The device that has all of (address, bytes), bytes > 0. Errors as of
+ * tern_mem_wrap_cuda(). */
+int tern_gpu_of_memory(struct tern_domain *domain, uint64_t address, uint64_t bytes,
+	struct tern_gpu **out);
+
+/* Device `number` of this process. -ENODEV, -ENOMEM, -ENOSYS. */
+int tern_gpu_by_number(
+	struct tern_domain *domain, unsigned number, struct tern_gpu **out);
+int tern_gpu_number(const struct tern_gpu *gpu);
+
+/* Memory of the device. -ENOMEM. */
+int tern_gpu_alloc(struct tern_gpu *gpu, uint64_t bytes, uint64_t *address);
+/* The device must not be about to touch it. */
+void tern_gpu_free(struct tern_gpu *gpu, uint64_t address);
+
+/* Page-locks memory of the host for the copies of every device. -ENOMEM. */
+int tern_gpu_lock(struct tern_gpu *gpu, void *base, uint64_t bytes);
+void tern_gpu_unlock(struct tern_gpu *gpu, void *base);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPUs in a build without the CUDA toolkit: there is none, so there is no memory of one,
+ * and nothing to copy. */
+#include <errno.h>
+
+#include "base/util.h"
+#include "transport/gpu.h"
+#include "transport/stager.h"
+
+int tern_gpus_open(struct tern_domain *domain)
+{
+	(void)domain;
+	return 0;
+}
+
+void tern_gpus_close(struct tern_domain *domain)
+{
+	(void)domain;
+}
+
+int tern_gpu_of_memory(struct tern_domain *domain, uint64_t address, uint64_t bytes,
+	struct tern_gpu **out)
+{
+	(void)domain;
+	(void)address;
+	(void)bytes;
+	(void)out;
+	return -ENOSYS;
+}
+
+int tern_gpu_by_number(struct tern_domain *domain, unsigned number, struct tern_gpu **out)
+{
+	(void)domain;
+	(void)number;
+	(void)out;
+	return -ENOSYS;
+}
+
+int tern_gpu_number(const struct tern_gpu *gpu)
+{
+	(void)gpu;
+	return -1;
+}
+
+int tern_gpu_alloc(struct tern_gpu *gpu, uint64_t bytes, uint64_t *address)
+{
+	(void)gpu;
+	(void)bytes;
+	(void)address;
+	return -ENOSYS;
+}
+
+void tern_gpu_free(struct tern_gpu *gpu, uint64_t address)
+{
+	(void)gpu;
+	(void)address;
+}
+
+int tern_gpu_lock(struct tern_gpu *gpu, void *base, uint64_t bytes)
+{
+	(void)gpu;
+	(void)base;
+	(void)bytes;
+	return -ENOSYS;
+}
+
+void tern_gpu_unlock(struct tern_gpu *gpu, void *base)
+{
+	(void)gpu;
+	(void)base;
+}
+
+int tern_context_stager(
+	struct tern_context *ctx, struct tern_gpu *gpu, struct tern_stager **out)
+{
+	(void)ctx;
+	(void)gpu;
+	(void)out;
+	return -ENOSYS;
+}
+
+void tern_stager_copy(struct tern_stager *stager, struct tern_copy *copy,
+	enum tern_stage_way way, const struct tern_mem *mem, uint64_t offset, void *host,
+	uint64_t bytes)
+{
+	(void)stager;
+	(void)copy;
+	(void)way;
+	(void)mem;
+	(void)offset;
+	(void)host;
+	(void)bytes;
+	tern_never("a copy without a device");
+}
+
+struct tern_stage_slot *tern_stager_take(
+	struct tern_stager *stager, enum tern_stage_way way)
+{
+	(void)stager;
+	(void)way;
+	return NULL;
+}
+
+void tern_stager_give(struct tern_stage_slot *slot)
+{
+	(void)slot;
+}
+
+void tern_stager_wait(struct tern_stager *stager, enum tern_stage_way way,
+	struct tern_stage_wait *wait, bool urgent)
+{
+	(void)stager;
+	(void)way;
+	(void)wait;
+	(void)urgent;
+}
+
+char *tern_stage_slot_data(const struct tern_stage_slot *slot)
+{
+	(void)slot;
+	return NULL;
+}
+
+int tern_stagers_poll(struct tern_context *ctx)
+{
+	(void)ctx;
+	return 0;
+}
+
+void tern_stagers_arm(struct tern_context *ctx)
+{
+	(void)ctx;
+}
+
+void tern_stagers_free(struct tern_context *ctx)
+{
+	(void)ctx;
+}
