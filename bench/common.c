@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Clock, cores, memory and contents, for every program of this folder. */
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench/pair.h"
+
+#define HUGE_BYTES (2u << 20)
+
+void pair_die(const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(stderr, "%s: ", program_invocation_short_name);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+	_exit(1);
+}
+
+void pair_must(const char *what, int status, const char *text)
+{
+	if (status)
+		pair_die("%s: %s (%d)", what, text, status);
+}
+
+static uint64_t read_clock_ns(clockid_t clock)
+{
+	struct timespec t;
+
+	clock_gettime(clock, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t bench_now_ns(void)
+{
+	return read_clock_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t bench_cpu_ns(void)
+{
+	return read_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+bool bench_pin(unsigned n)
+{
+	cpu_set_t all, one;
+
+	if (sched_getaffinity(0, sizeof(all), &all) < 0)
+		return false;
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (!CPU_ISSET(cpu, &all) || n-- > 0)
+			continue;
+		CPU_ZERO(&one);
+		CPU_SET(cpu, &one);
+		return sched_setaffinity(0, sizeof(one), &one) == 0;
+	}
+	return false;
+}
+
+void *bench_memory(size_t bytes, bool shared)
+{
+	size_t whole = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
+	int flags = MAP_ANONYMOUS | (shared ? MAP_SHARED : MAP_PRIVATE);
+	/* One huge page more, so that the first byte can be at a multiple of one. */
+	char *p = mmap(NULL, whole + HUGE_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
+
+	if (p == MAP_FAILED)
+		pair_die("no memory for %zu bytes", bytes);
+	p += -(uintptr_t)p % HUGE_BYTES;
+	madvise(p, whole, MADV_HUGEPAGE);
+	memset(p, 0, whole);
+	return p;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+uint64_t bench_percentile_ns(uint64_t *values, uint64_t count, double share)
+{
+	uint64_t rank = (uint64_t)((double)count * share + 0.999999);
+
+	if (!count)
+		return 0;
+	qsort(values, count, sizeof(*values), by_value);
+	if (rank > count)
+		rank = count;
+	return values[rank ? rank - 1 : 0];
+}
+
+unsigned bench_sizes(const char *text, uint64_t *out, unsigned most)
+{
+	unsigned count = 0;
+
+	for (const char *p = text; *p; count++) {
+		char *end;
+		unsigned long long value = strtoull(p, &end, 10);
+
+		if (end == p || count == most)
+			pair_die("%s: not a list of at most %u numbers", text, most);
+		if (*end == 'K' || *end == 'M' || *end == 'G')
+			value <<= *end == 'K' ? 10 : *end == 'M' ? 20 : 30, end++;
+		if (*end && *end != ',')
+			pair_die("%s: '%c' is not K, M, G or a comma", text, *end);
+		out[count] = value;
+		p = *end ? end + 1 : end;
+	}
+	return count;
+}
+
+static uint64_t word_of(uint64_t n, uint64_t i)
+{
+	return (n + 1) * 0x9e3779b97f4a7c15u + i * 0xd6e8feb86659fd93u;
+}
+
+void bench_fill(unsigned char *p, size_t bytes, uint64_t n)
+{
+	for (size_t i = 0; i < bytes; i += 8) {
+		uint64_t word = word_of(n, i);
+
+		memcpy(p + i, &word, bytes - i < 8 ? bytes - i : 8);
+	}
+}
+
+bool bench_holds(const unsigned char *p, size_t bytes, uint64_t n)
+{
+	for (size_t i = 0; i < bytes; i += 8) {
+		uint64_t word = word_of(n, i);
+
+		if (memcmp(p + i, &word, bytes - i < 8 ? bytes - i : 8) != 0)
+			return false;
+	}
+	return true;
+}

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is measured: Tern and the peers, as commands.
+
+All programs of two processes print what `tern bench --json` prints, so a question names them
+and the sizes. What listens on TCP and has no option for its congestion control gets cubic from
+a preloaded socket().
+"""
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import install
+from measure import Contender
+
+MPIRUN = ["mpirun", "--allow-run-as-root", "-n", "2", "--bind-to", "none", "--oversubscribe",
+          "--mca", "pml", "ob1", "--mca", "mpi_yield_when_idle", "0"]
+# malloc gives memory back to the system after each large message, and pays for it when the
+# next one comes: a user who measured would switch that off.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+               "MALLOC_TOP_PAD_": str(64 << 20)}
+
+
+@dataclass
+class Peer:
+    """A program of bench/peers in one of its ways."""
+    key: str
+    title: str
+    program: str
+    package: str  # what is to be installed for it to be built
+    fabric: str
+    wait: str
+    variant: str = ""
+    launcher: list = field(default_factory=list)
+    environment: dict = field(default_factory=dict)
+    tests: tuple = ("lat", "bw", "rate")
+    slow: bool = False  # large tensors take seconds
+
+
+def cubic():
+    return {"LD_PRELOAD": str(install.PEERS / "cubic.so")}
+
+
+def mpi(btl):
+    return [*MPIRUN, "--mca", "btl", f"{btl},self", *(
+        ["--mca", "btl_tcp_if_include", "lo"] if btl == "tcp" else [])]
+
+
+def grpc_peers():
+    ways = [("bytes-unary", "byte buffers, unary", False), ("bytes-stream", "byte buffers, stream",
+            False), ("proto-unary", "protobuf, unary", True), ("proto-stream", "protobuf, stream",
+                                                               True)]
+    found = []
+    for variant, title, slow in ways:
+        base = Peer(f"grpc.{variant}.sleep", f"gRPC, {title}", "grpc_pair", "libgrpc++-dev", "tcp",
+                    "sleep", variant, environment=cubic(), slow=slow,
+                    tests=("lat", "bw", "rate") if "stream" in variant else ("lat", "bw"))
+        found.append(base)
+        if "unary" in variant:
+            found.append(replace(base, key=f"grpc.{variant}.poll", wait="poll"))
+            found.append(replace(base, key=f"grpc.{variant}.malloc.sleep",
+                                 title=f"gRPC, {title}, malloc keeps its memory",
+                                 environment={**cubic(), **KEEP_MEMORY}))
+    return found
+
+
+def tcp_peers():
+    raw = [Peer(f"raw.tcp.{wait}", "raw TCP", "raw_tcp", "gcc", "tcp", wait)
+           for wait in ("poll", "sleep")]
+    ucx = [Peer(f"ucx.tcp.{wait}", "UCX, tcp", "ucx", "libucx-dev", "tcp", wait,
+                environment={**cubic(), "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"})
+           for wait in ("poll", "sleep")]
+    return [*raw, *grpc_peers(), *ucx,
+            Peer("mpi.tcp.poll", "OpenMPI, tcp", "mpi", "libopenmpi-dev", "tcp", "poll",
+                 launcher=mpi("tcp"), environment=cubic()),
+            Peer("libfabric.tcp.poll", "libfabric, tcp", "libfabric", "libfabric-dev", "tcp",
+                 "poll", "tcp", environment=cubic()),
+            Peer("tensorpipe.uv.sleep", "TensorPipe, uv", "tensorpipe", "libtensorpipe-dev", "tcp",
+                 "sleep", "uv", environment=cubic()),
+            Peer("zeromq.tcp.sleep", "ZeroMQ", "zeromq", "libzmq3-dev", "tcp", "sleep",
+                 environment=cubic())]
+
+
+def shm_peers():
+    return [Peer("limit.shm.memcpy", "limit: one copy, memcpy", "shm_copy", "gcc", "shm", "poll",
+                 "memcpy"),
+            Peer("limit.shm.around", "limit: one copy, around the cache", "shm_copy", "gcc", "shm",
+                 "poll", "around"),
+            Peer("ucx.posix.poll", "UCX, posix", "ucx", "libucx-dev", "shm", "poll",
+                 environment={"UCX_TLS": "posix"}),
+            Peer("ucx.cma.poll", "UCX, posix and cma", "ucx", "libucx-dev", "shm", "poll",
+                 environment={"UCX_TLS": "posix,cma"}),
+            Peer("mpi.vader.poll", "OpenMPI, vader", "mpi", "libopenmpi-dev", "shm", "poll",
+                 launcher=mpi("vader")),
+            Peer("libfabric.shm.poll", "libfabric, shm", "libfabric", "libfabric-dev", "shm",
+                 "poll", "shm"),
+            Peer("tensorpipe.shm.sleep", "TensorPipe, shm", "tensorpipe", "libtensorpipe-dev",
+                 "shm", "sleep", "shm")]
+
+
+@dataclass
+class PsPeer:
+    """A parameter server of bench/peers."""
+    key: str
+    title: str
+    program: str  # a .py runs in `python`
+    package: str
+    variant: str
+    fabric: str
+    environment: dict = field(default_factory=dict)
+    python: str = ""
+    least: int = 1  # workers
+    most: int = 16
+    slow: bool = False  # or slow to start: asked for 100 MB on one server only
+
+
+def ps_peers():
+    return [PsPeer("raw.tcp", "raw C over TCP", "raw_ps", "gcc", "tcp", "tcp"),
+            PsPeer("raw.shm", "raw C over shm, with copies", "raw_ps", "gcc", "shm", "shm"),
+            PsPeer("raw.inplace", "raw C over shm, in place", "raw_ps", "gcc", "inplace", "shm"),
+            PsPeer("grpc.bytes", "gRPC, byte buffers", "grpc_ps", "libgrpc++-dev", "bytes", "tcp",
+                   cubic()),
+            PsPeer("grpc.bytes.malloc", "gRPC, byte buffers, malloc keeps its memory", "grpc_ps",
+                   "libgrpc++-dev", "bytes", "tcp", {**cubic(), **KEEP_MEMORY}),
+            PsPeer("grpc.proto", "gRPC, protobuf", "grpc_ps", "libgrpc++-dev", "proto", "tcp",
+                   cubic(), slow=True),
+            PsPeer("torch.rpc", "PyTorch, torch.distributed.rpc", "torch_ps.py", "python3-torch",
+                   "rpc", "tcp", cubic(), install.SYSTEM_PYTHON, most=2, slow=True),
+            PsPeer("torch.gloo", "PyTorch, gloo all-reduce", "torch_ps.py", "python3-torch",
+                   "allreduce", "tcp", cubic(), install.SYSTEM_PYTHON, least=2, most=2,
+                   slow=True),
+            PsPeer("tensorflow", "TensorFlow, its parameter server", "tensorflow_ps.py",
+                   "tensorflow-cpu", "ps", "tcp", cubic(), str(install.VENV / "bin/python"),
+                   most=1, slow=True)]
+
+
+class Maker:
+    """Makes contenders for one session: where things were built, what is missing."""
+
+    def __init__(self, tern, missing):
+        self.tern_program, self.missing = Path(tern), missing
+
+    def why_missing(self, package, program):
+        if package in self.missing:
+            return f"{package}: {self.missing[package]}"
+        if not program.exists():
+            return f"{program.name} was not built, although there is {package}"
+        return ""
+
+    def tern(self, test, fabric, wait, points, inflight=1, key="", title="", **options):
+        """points: [(size, rounds)]"""
+        command = [str(self.tern_program), "bench", test, "--fabric", fabric, "--wait", wait,
+                   "--inflight", str(inflight), "--pin", "yes", "--json", *windows(points)]
+        for name, value in options.items():
+            command += [f"--{name}"] + ([] if value is True else [str(value)])
+        return Contender(key or f"tern.{fabric}.{wait}", title or f"Tern, {fabric}", command,
+                         wait=wait, fabric=fabric, ours=True)
+
+    def peer(self, peer, test, points, inflight=1, rewrite=False):
+        program = install.PEERS / peer.program
+        command = [*peer.launcher, str(program), "--test", test, "--wait", peer.wait,
+                   "--inflight", str(inflight), *windows(points)]
+        if peer.variant:
+            command += ["--variant", peer.variant]
+        if rewrite:
+            command += ["--rewrite"]
+        return Contender(peer.key, peer.title, command, peer.environment, peer.wait, peer.fabric,
+                         self.why_missing(peer.package, program))
+
+    def ps_peer(self, peer, size, workers, servers, rounds):
+        arguments = ["--bytes", str(size), "--workers", str(workers), "--servers", str(servers),
+                     "--rounds", str(rounds), "--variant", peer.variant]
+        if peer.python:
+            program = install.TOP / "bench/peers" / peer.program
+            why = self.missing.get(peer.package, "")
+            if not why and not Path(peer.python).exists():
+                why = "not installed (a quick run does not)"
+            return Contender(peer.key, peer.title, [peer.python, str(program), *arguments],
+                             peer.environment, "sleep", peer.fabric,
+                             why and f"{peer.package}: {why}")
+        program = install.PEERS / peer.program
+        return Contender(peer.key, peer.title, [str(program), *arguments], peer.environment,
+                         "sleep", peer.fabric, self.why_missing(peer.package, program))
+
+    def null_data(self):
+        """The records that a model without arithmetic does not look at."""
+        path = install.BUILD / "two.svm"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("1 1:1\n-1 2:1\n")
+        return path
+
+    def program(self, name, key, title, arguments, package="gcc", **more):
+        """A program of bench/ or bench/peers that is not a pair."""
+        program = install.BUILD / name
+        return Contender(key, title, [str(program), *map(str, arguments)],
+                         missing=self.why_missing(package, program), **more)
+
+
+def windows(points):
+    return ["--size", ",".join(str(size) for size, _ in points), "--rounds",
+            ",".join(str(rounds) for _, rounds in points)]
+
+
+def absent(key, title, why):
+    return Contender(key, title, missing=why)
+
+
+NCCL = absent("nccl", "NCCL", "it needs a GPU, and this machine has none")
+PS_LITE = absent("ps-lite", "dmlc ps-lite", "there is no package of it. Measured elsewhere with 40 "
+                 "keys of 2.5 MB: 35-41 ms for 1 worker, 63-77 ms for 2, where raw C over TCP "
+                 "took 29 and 38-40 ms")

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Head-of-line blocking: round trips of a tensor of 4 KiB on a connection that is idle,
+ * and on one over which tensors of 256 MB flow, two at a time.
+ *
+ *     head_of_line FABRIC ROUNDS
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench/link.h"
+#include "bench/pair.h"
+
+#define SMALL_BYTES 4096u
+#define LARGE_BYTES (256ull * 1000 * 1000)
+#define FLOWS       2u
+
+enum { SMALL_KEY = 1, REPLY_KEY, LARGE_KEY };
+
+struct flow {
+	struct link *link;
+	struct tern_buf buf;
+	struct tern_req req;
+	uint64_t key, step;
+	bool on; /* start the next one when this is over */
+};
+
+static struct flow flows[FLOWS];
+static uint64_t rounds, flowed; /* tensors */
+
+static void flow_start(struct flow *f)
+{
+	if (f->link->sender)
+		link_send(f->link, &f->req, f->key, f->step++, &f->buf, 0);
+	else
+		link_receive(f->link, &f->req, f->key, f->step++, &f->buf);
+}
+
+static void flow_done(struct tern_req *req)
+{
+	struct flow *f = req->arg;
+
+	if (req->status && f->on)
+		pair_die("a large tensor: %s", tern_status_text(req->status));
+	flowed++;
+	if (f->on)
+		flow_start(f);
+}
+
+static void start_flows(struct link *link)
+{
+	for (unsigned i = 0; i < FLOWS; i++) {
+		flows[i] = (struct flow){.link = link,
+			.buf = link_take(link, LARGE_BYTES),
+			.key = LARGE_KEY + i,
+			.on = true};
+		flows[i].req.done = flow_done;
+		flows[i].req.arg = &flows[i];
+		flow_start(&flows[i]);
+	}
+}
+
+static void trips(struct link *link, uint64_t first, const char *point)
+{
+	uint64_t *took_ns = calloc(rounds, sizeof(*took_ns));
+	struct tern_buf small = link_take(link, SMALL_BYTES), reply = link_take(link, 8);
+	struct tern_req data = {0}, answer = {0};
+	uint64_t begin_ns = bench_now_ns(), flowed_before = flowed;
+
+	for (uint64_t n = first; n < first + rounds; n++) {
+		uint64_t start_ns = bench_now_ns();
+
+		if (link->sender) {
+			link_receive(link, &answer, REPLY_KEY, n, &reply);
+			link_send(link, &data, SMALL_KEY, n, &small, TERN_URGENT);
+		} else {
+			link_receive(link, &data, SMALL_KEY, n, &small);
+			link_wait(link, &data);
+			link_send(link, &answer, REPLY_KEY, n, &reply, TERN_URGENT);
+		}
+		link_wait(link, &answer);
+		if (link->sender)
+			link_wait(link, &data);
+		took_ns[n - first] = bench_now_ns() - start_ns;
+	}
+	if (link->sender && point)
+		printf("{\"point\": \"%s\", \"p50_us\": %.3f, \"p99_us\": %.3f, "
+		       "\"beside_gb_per_s\": %.3f}\n",
+			point, (double)bench_percentile_ns(took_ns, rounds, 0.5) / 1e3,
+			(double)bench_percentile_ns(took_ns, rounds, 0.99) / 1e3,
+			(double)(flowed - flowed_before) * (double)LARGE_BYTES /
+				(double)(bench_now_ns() - begin_ns));
+	free(took_ns);
+	tern_pool_put(link->pool, &small);
+	tern_pool_put(link->pool, &reply);
+}
+
+static void both(struct link *link)
+{
+	trips(link, 0, NULL); /* the warm-up */
+	trips(link, rounds, "idle");
+	start_flows(link);
+	trips(link, 2 * rounds, "beside tensors of 256 MB");
+	for (unsigned i = 0; i < FLOWS; i++)
+		flows[i].on = false; /* what is under way ends with the processes */
+}
+
+int main(int argc, char **argv)
+{
+	rounds = argc == 3 ? strtoull(argv[2], NULL, 10) : 0;
+	if (!rounds)
+		pair_die("usage: head_of_line FABRIC ROUNDS");
+	link_run(argv[1], 2 * LARGE_BYTES + (2u << 20), both, both);
+	return 0;
+}

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installs the peers and builds them: Debian packages, PyPI's TensorFlow in a virtual
+environment below build-bench/, and the programs of this folder.
+
+What cannot be had does not stop the others: it is a row "missing: why" in the report.
+"""
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[1]
+BUILD = TOP / "build-bench"
+PEERS = BUILD / "peers"
+VENV = BUILD / "venv"
+SYSTEM_PYTHON = "/usr/bin/python3"  # whose packages Debian's python3-torch is among
+
+# Package, and a file or program that shows that it is there.
+PACKAGES = [
+    ("g++", "g++"), ("meson", "meson"), ("ninja-build", "ninja"), ("pkg-config", "pkg-config"),
+    ("gnuplot-nox", "gnuplot"),
+    ("libgrpc++-dev", "/usr/include/grpcpp/grpcpp.h"),
+    ("libprotobuf-dev", "/usr/include/google/protobuf/message.h"),
+    ("protobuf-compiler", "protoc"),
+    ("libucx-dev", "/usr/include/ucp/api/ucp.h"), ("ucx-utils", "ucx_info"),
+    ("openmpi-bin", "mpirun"), ("libopenmpi-dev", "mpicc"),
+    ("libfabric-dev", "/usr/include/rdma/fabric.h"),
+    ("libtensorpipe-dev", "/usr/include/tensorpipe/tensorpipe.h"),
+    ("libzmq3-dev", "/usr/include/zmq.h"),
+    ("python3-torch", "/usr/lib/python3/dist-packages/torch/__init__.py"),
+    ("python3-venv", "/usr/lib/python3.11/ensurepip/__init__.py"),
+]
+
+
+def is_there(sign):
+    return Path(sign).exists() if sign.startswith("/") else bool(shutil.which(sign))
+
+
+def apt_install(packages):
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
+    done = subprocess.run(command, capture_output=True, text=True,
+                          env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+    if done.returncode == 0:
+        return ""
+    said = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+    return (said or ["apt-get failed"])[0].removeprefix("E: ")
+
+
+def packages(say):
+    """{package: why it is missing} of those that are."""
+    absent = [name for name, sign in PACKAGES if not is_there(sign)]
+    if not absent:
+        return {}
+    if not shutil.which("apt-get"):
+        return {name: "this is not a Debian system" for name in absent}
+    if os.geteuid() != 0:
+        say(f"  not root: to install the peers, run: apt-get install {' '.join(absent)}")
+        return {name: "not installed, and only root may install it" for name in absent}
+    say(f"  installing: {' '.join(absent)}")
+    subprocess.run(["apt-get", "update", "-q"], capture_output=True)
+    if not apt_install(absent):
+        return {}
+    reasons = {name: apt_install([name]) for name in absent}  # one bad one spoils the lot
+    return {name: why for name, why in reasons.items() if why}
+
+
+def tensorflow(say):
+    """Why TensorFlow is missing; "" if it is there."""
+    python = VENV / "bin/python"
+    if python.exists() and subprocess.run([python, "-c", "import tensorflow"],
+                                          capture_output=True).returncode == 0:
+        return ""
+    say("  installing: tensorflow-cpu from PyPI, into build-bench/venv")
+    steps = [[SYSTEM_PYTHON, "-m", "venv", str(VENV)],
+             [str(python), "-m", "pip", "install", "-q", "tensorflow-cpu"]]
+    for step in steps:
+        try:
+            done = subprocess.run(step, capture_output=True, text=True, timeout=900)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if done.returncode:
+            return (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+    return ""
+
+
+def build(tern_build, say):
+    """Why the programs of this folder could not be built; "" if they are."""
+    steps = [["ninja", "-C", str(BUILD), "--quiet"]]
+    setup = ["meson", "setup", str(BUILD), str(TOP / "bench"), f"-Dtern_build={tern_build}"]
+    if (BUILD / "build.ninja").exists():
+        setup.append("--reconfigure")  # a package may have come since
+    steps.insert(0, setup)
+    for step in steps:
+        try:
+            done = subprocess.run(step, capture_output=True, text=True)
+        except OSError as error:
+            return str(error)
+        if done.returncode:
+            say(done.stdout[-2000:] + done.stderr[-2000:])
+            return f"{' '.join(step[:2])} failed"
+    return ""
+
+
+def everything(tern_build, with_tensorflow, say=lambda text: print(text, file=sys.stderr)):
+    """{package: why it is missing}. SystemExit if nothing can be measured."""
+    missing = packages(say)
+    if with_tensorflow:
+        why = tensorflow(say)
+        if why:
+            missing["tensorflow-cpu"] = why
+    why = build(tern_build, say)
+    if why:
+        sys.exit(f"bench: the peers could not be built: {why}")
+    return missing

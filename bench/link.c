@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/link.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench/pair.h"
+
+#define CHANNEL  1
+#define LIMIT_NS (60ull * 1000000000u)
+#define LIMIT_S  120
+
+void link_must(const char *what, int status)
+{
+	if (status < 0)
+		pair_die("%s: %s", what, tern_status_text(status));
+}
+
+void link_tell(struct link *link, uint64_t word)
+{
+	if (send(link->fd, &word, sizeof(word), MSG_NOSIGNAL) != sizeof(word))
+		pair_die("the other process is gone");
+}
+
+uint64_t link_hear(struct link *link)
+{
+	uint64_t word;
+
+	if (recv(link->fd, &word, sizeof(word), MSG_WAITALL) != sizeof(word))
+		pair_die("the other process is gone");
+	return word;
+}
+
+void link_fork(struct link *link)
+{
+	int fds[2];
+	pid_t pid;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+		pair_die("socketpair: %s", strerror(errno));
+	pid = fork();
+	if (pid < 0)
+		pair_die("fork: %s", strerror(errno));
+	link->sender = pid > 0;
+	link->fd = fds[link->sender ? 0 : 1];
+	close(fds[link->sender ? 1 : 0]);
+	if (!link->sender)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(LIMIT_S);
+	bench_pin(link->sender ? 0 : 1);
+}
+
+void link_open(struct link *link, const char *fabric, uint64_t pool_bytes)
+{
+	struct tern_pool_opts pool = {.slab_bytes = pool_bytes, .prefault = true};
+	struct tern_context_opts opts = {.record_count = link->record_count};
+
+	link->fabric = fabric;
+	link_must("domain", tern_domain_new(NULL, &link->domain));
+	link_must("context", tern_context_new(link->domain, &opts, &link->ctx));
+	link_must("pool", tern_pool_new(link->domain, &pool, &link->pool));
+}
+
+void link_wait(struct link *link, struct tern_req *req)
+{
+	link_must("a transfer", tern_wait(link->ctx, req, LIMIT_NS));
+}
+
+void link_wait_for(struct link *link, const bool *flag)
+{
+	while (!*flag)
+		link_must("waiting", tern_wait_any(link->ctx, LIMIT_NS));
+}
+
+void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void *arg),
+	void *arg, struct tern_listener **listener, char *address, size_t bytes)
+{
+	bool shm = strcmp(link->fabric, "shm") == 0;
+
+	if (shm)
+		snprintf(address, bytes, "shm://bench-%d", (int)getpid());
+	else
+		snprintf(address, bytes, "%s://127.0.0.1:0", link->fabric);
+	link_must("listening",
+		tern_listen(link->ctx, address, NULL, accept, arg, listener));
+	snprintf(address, bytes, "%s", tern_listener_address(*listener));
+}
+
+/* ---- one connection ---- */
+
+static bool is_up;
+
+static void event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	(void)peer, (void)arg;
+	is_up |= event == TERN_PEER_UP;
+	if (event == TERN_PEER_DOWN && status)
+		pair_die("the connection: %s", tern_status_text(status));
+}
+
+static void accepted(struct tern_peer *peer, void *arg)
+{
+	((struct link *)arg)->peer = peer;
+	is_up = true;
+}
+
+static void meet(struct link *link)
+{
+	struct tern_peer_opts opts = {.event = event};
+	struct tern_listener *listener;
+	char address[128];
+
+	if (link->sender) {
+		if (recv(link->fd, address, sizeof(address), MSG_WAITALL) !=
+			sizeof(address))
+			pair_die("the receiver is gone");
+		link_must("connecting",
+			tern_connect(link->ctx, address, &opts, &link->peer));
+	} else {
+		link_listen(link, accepted, link, &listener, address, sizeof(address));
+		if (send(link->fd, address, sizeof(address), MSG_NOSIGNAL) !=
+			sizeof(address))
+			pair_die("the sender is gone");
+	}
+	link_wait_for(link, &is_up);
+	link_must("channel", tern_channel_open(link->peer, CHANNEL, &link->channel));
+}
+
+void link_run(const char *fabric, uint64_t pool_bytes, void (*send_)(struct link *link),
+	void (*receive)(struct link *link))
+{
+	struct link link = {0};
+	int status;
+
+	link_fork(&link);
+	link_open(&link, fabric, pool_bytes);
+	meet(&link);
+	(link.sender ? send_ : receive)(&link);
+	if (!link.sender) {
+		link_hear(&link); /* the sender may still be reading our memory */
+		_exit(0);
+	}
+	link_tell(&link, 0);
+	if (wait(&status) < 0 || status != 0)
+		pair_die("the receiver ended with status %x", (unsigned)status);
+}
+
+struct tern_buf link_take(struct link *link, uint64_t bytes)
+{
+	struct tern_buf buf;
+
+	link_must("the pool", tern_pool_get(link->pool, bytes, &buf));
+	return buf;
+}
+
+void link_send(struct link *link, struct tern_req *req, uint64_t key, uint64_t step,
+	const struct tern_buf *buf, unsigned flags)
+{
+	struct tern_tensor tensor = {
+		.buf = *buf, .shape = tern_shape_1d(TERN_U8, buf->bytes)};
+
+	link_must("send", tern_send(link->channel, req, key, step, &tensor, NULL, flags));
+}
+
+void link_receive(struct link *link, struct tern_req *req, uint64_t key, uint64_t step,
+	const struct tern_buf *buf)
+{
+	link_must("receive", tern_recv(link->channel, req, key, step, buf, NULL, 0));
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two processes with Tern between them, for questions that `tern bench` does not answer:
+ * one connection, one channel, a pool, through the public interface only.
+ */
+#ifndef TERN_BENCH_LINK_H
+#define TERN_BENCH_LINK_H
+
+#include <tern/tern.h>
+
+struct link {
+	const char *fabric;
+	uint32_t record_count; /* of the context; 0: its default */
+	bool sender;
+	int fd; /* to the other process; whole words only: link_tell, link_hear */
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+	struct tern_pool *pool;
+	struct tern_peer *peer;
+	struct tern_channel *channel;
+};
+
+/* Forks; the first process runs `send`, the other `receive`, each pinned to a core, with
+ * a connection; returns in the first when both are done. Dies if anything fails. */
+void link_run(const char *fabric, uint64_t pool_bytes, void (*send)(struct link *link),
+	void (*receive)(struct link *link));
+
+/* The parts of it, for programs that have more than one connection. */
+void link_fork(struct link *link); /* sets sender and fd */
+void link_open(struct link *link, const char *fabric, uint64_t pool_bytes);
+void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void *arg),
+	void *arg, struct tern_listener **listener, char *address, size_t bytes);
+
+/* A negative status ends the process with a line. */
+void link_must(const char *what, int status);
+void link_wait(struct link *link, struct tern_req *req);
+/* Until *flag is set. */
+void link_wait_for(struct link *link, const bool *flag);
+
+struct tern_buf link_take(struct link *link, uint64_t bytes);
+void link_send(struct link *link, struct tern_req *req, uint64_t key, uint64_t step,
+	const struct tern_buf *buf, unsigned flags);
+void link_receive(struct link *link, struct tern_req *req, uint64_t key, uint64_t step,
+	const struct tern_buf *buf);
+
+void link_tell(struct link *link, uint64_t word);
+uint64_t link_hear(struct link *link);
+
+#endif

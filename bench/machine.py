@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a stranger must know to judge the figures: the machine, its settings, the versions."""
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[1]
+
+
+def first_line(command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (done.stdout.splitlines() or [""])[0].strip()
+
+
+def setting(path):
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def field_of(path, name):
+    for line in setting(path).splitlines():
+        if line.startswith(name):
+            return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
+def describe():
+    commit = first_line(["git", "-C", str(TOP), "describe", "--always", "--dirty", "--tags"])
+    return {
+        "processor": field_of("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": field_of("/proc/meminfo", "MemTotal"),
+        "virtual": "hypervisor" in field_of("/proc/cpuinfo", "flags").split(),
+        "kernel": platform.release(),
+        "system": os_name(),
+        "compiler": first_line(["gcc", "--version"]),
+        "default congestion control": setting("/proc/sys/net/ipv4/tcp_congestion_control"),
+        "transparent huge pages": setting("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "huge pages for shared memory":
+            setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+        "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        "tern": commit or "unknown",
+    }
+
+
+def os_name():
+    for line in setting("/etc/os-release").splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.split("=", 1)[1].strip('"')
+    return "unknown"

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine of the programs of two processes: see pair.h. It is the counterpart of
+ * `tern bench` (tools/bench_pair.c): the same windows, the same rounds, the same clock
+ * readings, the same line at the end.
+ *
+ * The process that is started sends; a fork of it receives, unless the peer starts both
+ * itself (MPI). One connection serves all sizes; between sizes both ends meet over the
+ * socket, so no message of one size is counted with the next.
+ */
+#include "bench/pair.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SIZES_MAX 32
+#define LIMIT_S   120 /* one size takes seconds: beyond this something is broken */
+
+struct plan {
+	const char *test;
+	uint64_t sizes[SIZES_MAX], rounds[SIZES_MAX];
+	unsigned size_count;
+	bool pin;
+};
+
+struct timing {
+	uint64_t start_ns, end_ns, start_cpu_ns, cpu_ns;
+	uint64_t *trips_ns;
+};
+
+static volatile sig_atomic_t over;
+
+bool pair_answered(const struct pair *p, uint64_t n)
+{
+	return p->reply_each || n == p->warmup - 1 || n == p->total - 1;
+}
+
+unsigned char *pair_tensor(const struct pair *p, uint64_t n)
+{
+	size_t stride = (p->size + 63) / 64 * 64;
+
+	return p->tensors + n % p->inflight * stride;
+}
+
+void pair_tell(const struct pair *p, const void *data, size_t bytes)
+{
+	if (send(p->fd, data, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
+		pair_die("the other process is gone");
+}
+
+void pair_hear(const struct pair *p, void *data, size_t bytes)
+{
+	if (recv(p->fd, data, bytes, MSG_WAITALL) != (ssize_t)bytes)
+		pair_die("the other process is gone");
+}
+
+static void meet(const struct pair *p)
+{
+	char byte = 0;
+
+	pair_tell(p, &byte, 1);
+	pair_hear(p, &byte, 1);
+}
+
+/* ---- one size ---- */
+
+static void count_message(const struct pair *p, struct timing *t, uint64_t n)
+{
+	if (n + 1 == p->warmup) {
+		t->start_ns = bench_now_ns();
+		t->start_cpu_ns = bench_cpu_ns();
+	}
+	if (n + 1 == p->total) {
+		t->end_ns = bench_now_ns();
+		t->cpu_ns = bench_cpu_ns() - t->start_cpu_ns;
+	}
+}
+
+static void finish_message(const struct pair_ops *ops, struct pair *p, struct timing *t,
+	const uint64_t *posted_ns, uint64_t n)
+{
+	ops->await(p, n);
+	if (p->reply_each && n >= p->warmup)
+		t->trips_ns[n - p->warmup] = bench_now_ns() - posted_ns[n % p->inflight];
+	count_message(p, t, n);
+}
+
+/* The measured part starts when the warm-up is over, so that nothing of it is still on
+ * its way. */
+static void send_all(const struct pair_ops *ops, struct pair *p, struct timing *t)
+{
+	uint64_t *posted_ns = calloc(p->inflight, sizeof(*posted_ns));
+	uint64_t done = 0;
+
+	for (uint64_t n = 0; n < p->total; n++) {
+		while (n - done == p->inflight || (n == p->warmup && done < n))
+			finish_message(ops, p, t, posted_ns, done++);
+		if (p->rewrite && n >= p->inflight)
+			bench_fill(pair_tensor(p, n), p->size, n);
+		posted_ns[n % p->inflight] = bench_now_ns();
+		ops->post(p, n);
+	}
+	while (done < p->total)
+		finish_message(ops, p, t, posted_ns, done++);
+	free(posted_ns);
+}
+
+static void receive_all(const struct pair_ops *ops, struct pair *p, struct timing *t)
+{
+	for (uint64_t n = 0; n < p->total; n++) {
+		ops->receive(p, n);
+		if (n < p->inflight && !bench_holds(pair_tensor(p, n), p->size, n))
+			pair_die("message %llu of %zu bytes arrived with other contents",
+				(unsigned long long)n, p->size);
+		count_message(p, t, n);
+		ops->answer(p, n);
+	}
+}
+
+static void print(const struct pair_ops *ops, const struct plan *plan,
+	const struct pair *p, struct timing *t, uint64_t cpu_ns)
+{
+	uint64_t rounds = p->total - p->warmup;
+	double seconds = (double)(t->end_ns - t->start_ns) / 1e9;
+	double gb = (double)p->size * (double)rounds / 1e9;
+
+	printf("{\"bench\": \"%s\", \"peer\": \"%s\", \"variant\": \"%s\", \"version\": "
+	       "\"%s\", \"wait\": \"%s\", \"size\": %zu, \"inflight\": %u, \"rounds\": "
+	       "%llu, \"pinned\": %s",
+		plan->test, ops->name, p->variant, ops->version(),
+		p->poll ? "poll" : "sleep", p->size, p->inflight,
+		(unsigned long long)rounds, plan->pin ? "true" : "false");
+	if (p->reply_each)
+		printf(", \"p50_us\": %.3f, \"p99_us\": %.3f, \"p999_us\": %.3f",
+			(double)bench_percentile_ns(t->trips_ns, rounds, 0.5) / 1e3,
+			(double)bench_percentile_ns(t->trips_ns, rounds, 0.99) / 1e3,
+			(double)bench_percentile_ns(t->trips_ns, rounds, 0.999) / 1e3);
+	printf(", \"gb_per_s\": %.6f, \"msgs_per_s\": %.1f, \"cpu_s_per_gb\": %.6f}\n",
+		gb / seconds, (double)rounds / seconds,
+		(double)(t->cpu_ns + cpu_ns) / 1e9 / gb);
+	fflush(stdout);
+}
+
+static void run_size(const struct pair_ops *ops, const struct plan *plan, struct pair *p,
+	uint64_t size, uint64_t rounds)
+{
+	struct timing t = {.trips_ns = calloc(rounds, sizeof(uint64_t))};
+	uint64_t other_cpu_ns;
+
+	if (!t.trips_ns)
+		pair_die("no memory for %llu rounds", (unsigned long long)rounds);
+	p->size = size;
+	p->warmup = p->inflight < 2 ? 2 : p->inflight; /* each tensor at least once */
+	if (p->warmup < rounds / 20)
+		p->warmup = rounds / 20;
+	p->total = p->warmup + rounds;
+	for (unsigned i = 0; p->sender && i < p->inflight; i++)
+		bench_fill(pair_tensor(p, i), size, i);
+	if (ops->begin)
+		ops->begin(p);
+	alarm(LIMIT_S);
+	meet(p);
+	(p->sender ? send_all : receive_all)(ops, p, &t);
+	if (p->sender) {
+		pair_hear(p, &other_cpu_ns, sizeof(other_cpu_ns));
+		print(ops, plan, p, &t, other_cpu_ns);
+	} else {
+		pair_tell(p, &t.cpu_ns, sizeof(t.cpu_ns));
+	}
+	free(t.trips_ns);
+}
+
+/* ---- both processes ---- */
+
+static void be_one_end(
+	const struct pair_ops *ops, const struct plan *plan, struct pair *p)
+{
+	for (unsigned i = 0; i < plan->size_count; i++) {
+		if (plan->sizes[i] > p->size_max)
+			p->size_max = plan->sizes[i];
+	}
+	if (plan->pin && !bench_pin(p->sender ? 0 : 1))
+		pair_die("there are no two cores to pin the ends to");
+	p->tensors = bench_memory((p->size_max + 63) / 64 * 64 * p->inflight, false);
+	alarm(LIMIT_S);
+	ops->open(p);
+	for (unsigned i = 0; i < plan->size_count; i++)
+		run_size(ops, plan, p, plan->sizes[i], plan->rounds[i]);
+	/* From here on a receiver that ends is no surprise: meet() would notice. */
+	over = 1;
+	meet(p);
+	if (ops->close)
+		ops->close(p);
+}
+
+static void child_ended(int signal)
+{
+	static const char text[] = "the receiver ended too early\n";
+
+	(void)signal;
+	if (!over && write(STDERR_FILENO, text, sizeof(text) - 1))
+		_exit(1);
+}
+
+static int run_forked(const struct pair_ops *ops, const struct plan *plan, struct pair *p)
+{
+	int fds[2], status;
+	pid_t pid;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+		pair_die("socketpair: %s", strerror(errno));
+	signal(SIGCHLD, child_ended);
+	pid = fork();
+	if (pid < 0)
+		pair_die("fork: %s", strerror(errno));
+	p->sender = pid > 0;
+	p->fd = fds[p->sender ? 0 : 1];
+	close(fds[p->sender ? 1 : 0]);
+	if (!p->sender) {
+		signal(SIGCHLD, SIG_DFL);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	}
+	be_one_end(ops, plan, p);
+	if (!p->sender)
+		_exit(0);
+	if (waitpid(pid, &status, 0) != pid || status != 0)
+		pair_die("the receiver ended with status %x", (unsigned)status);
+	return 0;
+}
+
+/* Both were started by one process, after which their meeting place is called. */
+static int run_ranked(const struct pair_ops *ops, const struct plan *plan, struct pair *p)
+{
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "tern-bench-%d",
+		(int)getppid());
+	p->sender = ops->rank() == 0;
+	if (!p->sender) {
+		if (bind(fd, (void *)&name, sizeof(name)) < 0 || listen(fd, 1) < 0)
+			pair_die("the meeting place: %s", strerror(errno));
+		p->fd = accept(fd, NULL, NULL);
+	} else {
+		for (int i = 0; connect(fd, (void *)&name, sizeof(name)) < 0; i++) {
+			if (i == 5000)
+				pair_die("the receiver did not come");
+			usleep(1000);
+		}
+		p->fd = fd;
+	}
+	be_one_end(ops, plan, p);
+	return 0;
+}
+
+/* ---- arguments ---- */
+
+/* Whether `name` is one of the comma-separated list. */
+static bool listed(const char *list, const char *name)
+{
+	size_t length = strlen(name);
+
+	for (const char *p = list; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+		if (strncmp(p, name, length) == 0 && (!p[length] || p[length] == ','))
+			return true;
+	}
+	return false;
+}
+
+static void usage(const struct pair_ops *ops)
+{
+	fprintf(stderr,
+		"usage: %s --test lat|bw|rate --size N,... --rounds M,... [--inflight K] "
+		"[--variant V] [--wait W] [--rewrite] [--pin no]\n"
+		"variants: %s; waits: %s\n",
+		program_invocation_short_name, *ops->variants ? ops->variants : "none",
+		ops->waits);
+	exit(2);
+}
+
+static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan *plan,
+	struct pair *p)
+{
+	static const struct option longs[] = {{"test", 1, 0, 't'}, {"size", 1, 0, 's'},
+		{"rounds", 1, 0, 'r'}, {"inflight", 1, 0, 'k'}, {"variant", 1, 0, 'v'},
+		{"wait", 1, 0, 'w'}, {"rewrite", 0, 0, 'R'}, {"pin", 1, 0, 'p'}, {0}};
+	unsigned rounds_count = 0;
+	const char *wait = NULL;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+		switch (c) {
+		case 't':
+			plan->test = optarg;
+			break;
+		case 's':
+			plan->size_count = bench_sizes(optarg, plan->sizes, SIZES_MAX);
+			break;
+		case 'r':
+			rounds_count = bench_sizes(optarg, plan->rounds, SIZES_MAX);
+			break;
+		case 'k':
+			p->inflight = (unsigned)atoi(optarg);
+			break;
+		case 'v':
+			p->variant = optarg;
+			break;
+		case 'w':
+			wait = optarg;
+			break;
+		case 'R':
+			p->rewrite = true;
+			break;
+		case 'p':
+			plan->pin = strcmp(optarg, "no") != 0;
+			break;
+		default:
+			usage(ops);
+		}
+	}
+	if (!plan->test || !listed("lat,bw,rate", plan->test) || !plan->size_count ||
+		rounds_count != plan->size_count || !p->inflight ||
+		!listed(ops->variants, p->variant) || !wait || !listed(ops->waits, wait))
+		usage(ops);
+	p->reply_each = strcmp(plan->test, "rate") != 0;
+	p->poll = strcmp(wait, "poll") == 0;
+}
+
+int pair_main(int argc, char **argv, const struct pair_ops *ops)
+{
+	struct plan plan = {.pin = true};
+	struct pair p = {.variant = "", .inflight = 1};
+
+	parse(argc, argv, ops, &plan, &p);
+	return ops->rank ? run_ranked(ops, &plan, &p) : run_forked(ops, &plan, &p);
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors as gRPC's byte buffers, both ways. bytes: the slice is the tensor, without a
+ * copy, and the receiver copies the slices out. proto: a message of packed floats, filled
+ * from the tensor, serialized, parsed and copied out, as code made by protoc does.
+ */
+#ifndef TERN_BENCH_GRPC_CODEC_H
+#define TERN_BENCH_GRPC_CODEC_H
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+
+#include <cstring>
+#include <vector>
+
+#include "bench/pair.h"
+#include "tensor.pb.h"
+
+struct Codec {
+	bool proto;
+	tern_bench::Tensor message;
+
+	grpc::ByteBuffer encode(const void *data, size_t bytes)
+	{
+		if (!proto) {
+			grpc::Slice slice(data, bytes, grpc::Slice::STATIC_SLICE);
+			return grpc::ByteBuffer(&slice, 1);
+		}
+		if (bytes % sizeof(float))
+			pair_die("a protobuf of floats needs a multiple of 4 bytes");
+		auto *field = message.mutable_data();
+		field->Resize(static_cast<int>(bytes / sizeof(float)), 0);
+		memcpy(field->mutable_data(), data, bytes);
+		grpc::ByteBuffer out;
+		bool own;
+		if (!grpc::SerializationTraits<tern_bench::Tensor>::Serialize(
+			    message, &out, &own)
+				.ok())
+			pair_die("protobuf refused to serialize");
+		return out;
+	}
+
+	/* take(data, bytes) is called for each contiguous part, in order. */
+	template <typename Take> void parts(grpc::ByteBuffer *in, size_t bytes, Take take)
+	{
+		if (proto) {
+			if (!grpc::SerializationTraits<tern_bench::Tensor>::Deserialize(
+				    in, &message)
+					.ok() ||
+				static_cast<size_t>(message.data_size()) *
+						sizeof(float) !=
+					bytes)
+				pair_die("protobuf refused to parse");
+			take(message.data().data(), bytes);
+			return;
+		}
+		std::vector<grpc::Slice> slices;
+		if (in->Length() != bytes || !in->Dump(&slices).ok())
+			pair_die("a message of %zu bytes where %zu were sent",
+				in->Length(), bytes);
+		for (const grpc::Slice &slice : slices)
+			take(slice.begin(), slice.size());
+	}
+
+	void decode(grpc::ByteBuffer *in, void *data, size_t bytes)
+	{
+		char *to = static_cast<char *>(data);
+		parts(in, bytes, [&](const void *from, size_t n) {
+			memcpy(to, from, n);
+			to += n;
+		});
+	}
+};
+
+#endif

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gRPC, four ways: {bytes, proto} x {unary, stream}.
+ *
+ * bytes: the generic API. The sender's slice is its tensor, without a copy; the receiver
+ * copies the slices into its tensor: the best case of gRPC. proto: a message of packed
+ * floats, filled from the tensor, serialized, parsed and copied out, which is what code
+ * made by protoc does. unary: a call per tensor. stream: one call, a message per tensor.
+ *
+ * Both ends have one completion queue and one thread. Polling asks the queue with a
+ * deadline that has passed; sleeping waits in it.
+ */
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/pair.h"
+#include "grpc_codec.hh"
+
+using grpc::ByteBuffer;
+using grpc::Slice;
+
+namespace
+{
+
+enum Kind : uintptr_t { kCall, kRead, kWrite, kFinish, kKinds };
+
+/* A tag is a kind and the slot it is about. */
+void *tag_of(Kind kind, size_t slot)
+{
+	return reinterpret_cast<void *>(slot * kKinds + kind + 1);
+}
+
+/* What both ends and both ways share. */
+struct End {
+	struct pair *p;
+	Codec codec;
+	grpc::CompletionQueue *cq = nullptr;
+
+	virtual ~End() = default;
+	virtual void begin() = 0;
+	virtual void event(Kind kind, size_t slot, bool ok) = 0;
+	virtual void post(uint64_t)
+	{
+	}
+	virtual void await(uint64_t)
+	{
+	}
+	virtual void receive(uint64_t)
+	{
+	}
+	virtual void answer(uint64_t)
+	{
+	}
+
+	template <typename Until> void drive(Until until)
+	{
+		while (!until()) {
+			void *tag;
+			bool ok;
+			if (p->poll) {
+				auto got = cq->AsyncNext(
+					&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
+				if (got == grpc::CompletionQueue::TIMEOUT)
+					continue;
+				if (got == grpc::CompletionQueue::SHUTDOWN)
+					pair_die("the queue ended");
+			} else if (!cq->Next(&tag, &ok)) {
+				pair_die("the queue ended");
+			}
+			uintptr_t value = reinterpret_cast<uintptr_t>(tag) - 1;
+			event(static_cast<Kind>(value % kKinds), value / kKinds, ok);
+		}
+	}
+
+	static ByteBuffer reply()
+	{
+		static const char eight[PAIR_REPLY_BYTES] = {};
+		Slice slice(eight, sizeof(eight), Slice::STATIC_SLICE);
+		return ByteBuffer(&slice, 1);
+	}
+};
+
+/* ---- senders ---- */
+
+struct Client : End {
+	grpc::CompletionQueue queue;
+	std::unique_ptr<grpc::GenericStub> stub;
+
+	explicit Client(const std::string &address)
+	{
+		grpc::ChannelArguments args;
+		args.SetMaxReceiveMessageSize(-1);
+		args.SetMaxSendMessageSize(-1);
+		auto channel = grpc::CreateCustomChannel(
+			address, grpc::InsecureChannelCredentials(), args);
+		stub = std::make_unique<grpc::GenericStub>(channel);
+		cq = &queue;
+	}
+};
+
+struct UnaryClient : Client {
+	struct Call {
+		std::unique_ptr<grpc::ClientContext> context;
+		std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
+		ByteBuffer reply;
+		grpc::Status status;
+		std::string method;
+		bool busy = false;
+	};
+	std::deque<Call> calls;
+	using Client::Client;
+
+	void begin() override
+	{
+		calls.resize(p->inflight);
+		for (size_t i = 0; i < calls.size(); i++)
+			calls[i].method = "/tensor/" + std::to_string(i);
+	}
+	void post(uint64_t n) override
+	{
+		size_t slot = n % p->inflight;
+		Call &c = calls[slot];
+		c.busy = true;
+		c.context = std::make_unique<grpc::ClientContext>();
+		c.reader = stub->PrepareUnaryCall(c.context.get(), c.method,
+			codec.encode(pair_tensor(p, n), p->size), cq);
+		c.reader->StartCall();
+		c.reader->Finish(&c.reply, &c.status, tag_of(kFinish, slot));
+	}
+	void event(Kind, size_t slot, bool ok) override
+	{
+		Call &c = calls[slot];
+		if (!ok || !c.status.ok())
+			pair_die("a call: %s", c.status.error_message().c_str());
+		c.busy = false;
+	}
+	void await(uint64_t n) override
+	{
+		drive([&] { return !calls[n % p->inflight].busy; });
+	}
+};
+
+struct StreamClient : Client {
+	grpc::ClientContext context;
+	std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
+	ByteBuffer reply;
+	bool ready = false, writing = false;
+	uint64_t written = 0, answers = 0, awaited = 0; /* of this size */
+
+	explicit StreamClient(const std::string &address) : Client(address)
+	{
+	}
+
+	void open()
+	{
+		stream = stub->PrepareCall(&context, "/tensor/stream", cq);
+		stream->StartCall(tag_of(kCall, 0));
+		drive([&] { return ready; });
+		stream->Read(&reply, tag_of(kRead, 0));
+	}
+	void begin() override
+	{
+		written = answers = awaited = 0;
+	}
+	void event(Kind kind, size_t, bool ok) override
+	{
+		if (!ok)
+			pair_die("the stream broke");
+		if (kind == kCall)
+			ready = true;
+		if (kind == kWrite)
+			writing = false, written++;
+		if (kind == kRead) {
+			answers++;
+			stream->Read(&reply, tag_of(kRead, 0));
+		}
+	}
+	void post(uint64_t n) override
+	{
+		drive([&] { return !writing; });
+		writing = true;
+		stream->Write(
+			codec.encode(pair_tensor(p, n), p->size), tag_of(kWrite, 0));
+	}
+	void await(uint64_t n) override
+	{
+		if (pair_answered(p, n))
+			awaited++;
+		drive([&] { return written > n && answers >= awaited; });
+	}
+};
+
+/* ---- receivers ---- */
+
+struct Server : End {
+	grpc::AsyncGenericService service;
+	std::unique_ptr<grpc::Server> server;
+	std::unique_ptr<grpc::ServerCompletionQueue> queue;
+
+	Server(struct pair *pair)
+	{
+		grpc::ServerBuilder builder;
+		int port = 0;
+		p = pair;
+		builder.SetMaxReceiveMessageSize(-1);
+		builder.SetMaxSendMessageSize(-1);
+		builder.RegisterAsyncGenericService(&service);
+		builder.AddListeningPort(
+			"127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+		queue = builder.AddCompletionQueue();
+		server = builder.BuildAndStart();
+		if (!server)
+			pair_die("cannot listen");
+		cq = queue.get();
+		pair_tell(p, &port, sizeof(port));
+	}
+};
+
+struct UnaryServer : Server {
+	struct Call {
+		grpc::GenericServerContext context;
+		grpc::GenericServerAsyncReaderWriter stream{&context};
+		ByteBuffer request;
+		size_t slot = 0;
+	};
+	std::vector<std::unique_ptr<Call>> calls;
+	std::vector<Call *> ready; /* by slot: its tensor is in its place */
+
+	using Server::Server;
+
+	void expect(size_t i)
+	{
+		calls[i] = std::make_unique<Call>();
+		Call &c = *calls[i];
+		service.RequestCall(
+			&c.context, &c.stream, cq, queue.get(), tag_of(kCall, i));
+	}
+	void begin() override
+	{
+		ready.assign(p->inflight, nullptr);
+		if (!calls.empty())
+			return;
+		calls.resize(2 * p->inflight);
+		for (size_t i = 0; i < calls.size(); i++)
+			expect(i);
+	}
+	void event(Kind kind, size_t i, bool ok) override
+	{
+		Call &c = *calls[i];
+		if (!ok)
+			pair_die("a call broke");
+		if (kind == kCall) {
+			c.slot =
+				std::stoul(c.context.method().substr(strlen("/tensor/")));
+			c.stream.Read(&c.request, tag_of(kRead, i));
+		} else if (kind == kRead) {
+			codec.decode(&c.request, pair_tensor(p, c.slot), p->size);
+			c.request.Clear();
+			ready.at(c.slot) = &c;
+		} else if (kind == kFinish) {
+			expect(i);
+		}
+	}
+	void receive(uint64_t n) override
+	{
+		drive([&] { return ready[n % p->inflight] != nullptr; });
+	}
+	void answer(uint64_t n) override
+	{
+		Call *c = ready[n % p->inflight];
+		size_t i = 0;
+		while (calls[i].get() != c)
+			i++;
+		ready[n % p->inflight] = nullptr;
+		c->stream.WriteAndFinish(reply(), grpc::WriteOptions(), grpc::Status::OK,
+			tag_of(kFinish, i));
+	}
+};
+
+struct StreamServer : Server {
+	grpc::GenericServerContext context;
+	grpc::GenericServerAsyncReaderWriter stream{&context};
+	ByteBuffer request;
+	bool connected = false, writing = false;
+	uint64_t received = 0;
+
+	using Server::Server;
+
+	void open()
+	{
+		service.RequestCall(&context, &stream, cq, queue.get(), tag_of(kCall, 0));
+		drive([&] { return connected; });
+		stream.Read(&request, tag_of(kRead, 0));
+	}
+	void begin() override
+	{
+		received = 0;
+	}
+	void event(Kind kind, size_t, bool ok) override
+	{
+		if (!ok)
+			pair_die("the stream broke");
+		if (kind == kCall)
+			connected = true;
+		if (kind == kWrite)
+			writing = false;
+		if (kind == kRead) {
+			codec.decode(&request, pair_tensor(p, received++), p->size);
+			request.Clear();
+			stream.Read(&request, tag_of(kRead, 0));
+		}
+	}
+	void receive(uint64_t n) override
+	{
+		drive([&] { return received > n; });
+	}
+	void answer(uint64_t n) override
+	{
+		if (!pair_answered(p, n))
+			return;
+		drive([&] { return !writing; });
+		writing = true;
+		stream.Write(reply(), tag_of(kWrite, 0));
+	}
+};
+
+/* ---- what pair_main calls ---- */
+
+End *end_of(struct pair *p)
+{
+	return static_cast<End *>(p->state);
+}
+
+End *make_server(struct pair *p, bool stream)
+{
+	if (!stream)
+		return new UnaryServer(p);
+	return new StreamServer(p);
+}
+
+End *make_client(struct pair *p, bool stream)
+{
+	int port;
+	pair_hear(p, &port, sizeof(port));
+	std::string address = "127.0.0.1:" + std::to_string(port);
+	if (!stream)
+		return new UnaryClient(address);
+	return new StreamClient(address);
+}
+
+void open(struct pair *p)
+{
+	bool stream = strstr(p->variant, "stream") != nullptr;
+	End *end = p->sender ? make_client(p, stream) : make_server(p, stream);
+	end->p = p;
+	end->codec.proto = strncmp(p->variant, "proto", 5) == 0;
+	p->state = end;
+	if (auto *client = dynamic_cast<StreamClient *>(end))
+		client->open();
+	if (auto *server = dynamic_cast<StreamServer *>(end))
+		server->open();
+}
+
+const char *version()
+{
+	static std::string text = grpc::Version();
+	return text.c_str();
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+	struct pair_ops ops = {};
+	ops.name = "gRPC";
+	ops.variants = "bytes-unary,bytes-stream,proto-unary,proto-stream";
+	ops.waits = "poll,sleep";
+	ops.version = version;
+	ops.open = open;
+	ops.begin = [](struct pair *p) { end_of(p)->begin(); };
+	ops.post = [](struct pair *p, uint64_t n) { end_of(p)->post(n); };
+	ops.await = [](struct pair *p, uint64_t n) { end_of(p)->await(n); };
+	ops.receive = [](struct pair *p, uint64_t n) { end_of(p)->receive(n); };
+	ops.answer = [](struct pair *p, uint64_t n) { end_of(p)->answer(n); };
+	return pair_main(argc, argv, &ops);
+}

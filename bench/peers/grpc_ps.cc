@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A parameter server over gRPC, with byte buffers or protobuf: a worker's round is one
+ * unary call to each server, with its gradient; the answers, with the parameters, leave
+ * when all workers' gradients are in the sum. One completion queue and one thread each.
+ */
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <memory>
+#include <string>
+
+#include "bench/ps.h"
+#include "grpc_codec.hh"
+
+namespace
+{
+
+Codec make_codec(const struct ps *p)
+{
+	Codec codec{};
+	codec.proto = strcmp(p->variant, "proto") == 0;
+	return codec;
+}
+
+/* ---- the server ---- */
+
+struct Call {
+	enum { CALLED, READ, FINISHED } state = CALLED;
+	grpc::GenericServerContext context;
+	grpc::GenericServerAsyncReaderWriter stream{&context};
+	grpc::ByteBuffer request;
+};
+
+/* Slices do not end at floats: what is left of one waits for the rest. */
+struct Adder {
+	float *to;
+	char odd[sizeof(float)];
+	size_t odd_bytes = 0;
+
+	void add(const void *data, size_t bytes)
+	{
+		auto *p = static_cast<const char *>(data);
+		while (odd_bytes && bytes) {
+			odd[odd_bytes++ % sizeof(float)] = *p++;
+			bytes--;
+			if (odd_bytes == sizeof(float)) {
+				add_floats(odd, 1);
+				odd_bytes = 0;
+			}
+		}
+		add_floats(p, bytes / sizeof(float));
+		p += bytes / sizeof(float) * sizeof(float);
+		for (size_t i = 0; i < bytes % sizeof(float); i++)
+			odd[odd_bytes++ % sizeof(float)] = p[i];
+	}
+
+	void add_floats(const char *from, size_t count) /* aligned to nothing */
+	{
+		for (size_t i = 0; i < count; i++) {
+			float value;
+			memcpy(&value, from + i * sizeof(float), sizeof(value));
+			to[i] += value;
+		}
+		to += count;
+	}
+};
+
+struct Server {
+	struct ps *p;
+	size_t count;
+	float *params, *sums;
+	Codec codec;
+	grpc::AsyncGenericService service;
+	std::unique_ptr<grpc::Server> server;
+	std::unique_ptr<grpc::ServerCompletionQueue> queue;
+	std::vector<Call *> waiting; /* their gradients are in the sum */
+
+	explicit Server(struct ps *ps)
+	    : p(ps), count(ps_first(ps, ps->index + 1) - ps_first(ps, ps->index)),
+	      params(static_cast<float *>(bench_memory(count * sizeof(float), false))),
+	      sums(static_cast<float *>(bench_memory(count * sizeof(float), false))),
+	      codec(make_codec(ps))
+	{
+		grpc::ServerBuilder builder;
+		int port = 0;
+		builder.SetMaxReceiveMessageSize(-1);
+		builder.SetMaxSendMessageSize(-1);
+		builder.RegisterAsyncGenericService(&service);
+		builder.AddListeningPort(
+			"127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+		queue = builder.AddCompletionQueue();
+		server = builder.BuildAndStart();
+		if (!server)
+			pair_die("cannot listen");
+		ps_tell_port(p, port);
+	}
+
+	void expect()
+	{
+		auto *call = new Call;
+		service.RequestCall(
+			&call->context, &call->stream, queue.get(), queue.get(), call);
+	}
+
+	void add(Call *call)
+	{
+		Adder adder{sums, {}};
+		codec.parts(&call->request, count * sizeof(float),
+			[&](const void *data, size_t bytes) { adder.add(data, bytes); });
+		call->request.Clear();
+		waiting.push_back(call);
+	}
+
+	void answer_all()
+	{
+		ps_apply(p, params, sums, count);
+		for (Call *call : waiting) {
+			call->state = Call::FINISHED;
+			call->stream.WriteAndFinish(
+				codec.encode(params, count * sizeof(float)),
+				grpc::WriteOptions(), grpc::Status::OK, call);
+		}
+		waiting.clear();
+	}
+
+	void run()
+	{
+		void *tag;
+		bool ok;
+		for (unsigned i = 0; i < 2 * p->workers; i++)
+			expect();
+		while (queue->Next(&tag, &ok)) {
+			auto *call = static_cast<Call *>(tag);
+			if (!ok)
+				pair_die("a call broke");
+			if (call->state == Call::CALLED) {
+				call->state = Call::READ;
+				call->stream.Read(&call->request, call);
+				expect();
+			} else if (call->state == Call::READ) {
+				add(call);
+				if (waiting.size() == p->workers)
+					answer_all();
+			} else {
+				delete call;
+			}
+		}
+	}
+};
+
+/* ---- a worker ---- */
+
+struct Worker {
+	std::vector<std::unique_ptr<grpc::GenericStub>> stubs; /* by server */
+	grpc::CompletionQueue queue;
+	Codec codec;
+};
+
+void join(struct ps *p)
+{
+	auto *w = new Worker;
+	grpc::ChannelArguments args;
+	args.SetMaxReceiveMessageSize(-1);
+	args.SetMaxSendMessageSize(-1);
+	w->codec = make_codec(p);
+	for (unsigned s = 0; s < p->servers; s++)
+		w->stubs.push_back(
+			std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
+				"127.0.0.1:" + std::to_string(ps_port(p, s)),
+				grpc::InsecureChannelCredentials(), args)));
+	p->state = w;
+}
+
+void round(struct ps *p)
+{
+	struct Pending {
+		grpc::ClientContext context;
+		std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
+		grpc::ByteBuffer reply;
+		grpc::Status status;
+	};
+	auto *w = static_cast<Worker *>(p->state);
+	std::vector<Pending> calls(p->servers);
+	void *tag;
+	bool ok;
+	for (size_t s = 0; s < p->servers; s++) {
+		size_t first = ps_first(p, s), count = ps_first(p, s + 1) - first;
+		calls[s].reader = w->stubs[s]->PrepareUnaryCall(&calls[s].context,
+			"/ps/round",
+			w->codec.encode(p->gradient + first, count * sizeof(float)),
+			&w->queue);
+		calls[s].reader->StartCall();
+		calls[s].reader->Finish(
+			&calls[s].reply, &calls[s].status, reinterpret_cast<void *>(s));
+	}
+	for (unsigned i = 0; i < p->servers && w->queue.Next(&tag, &ok); i++) {
+		size_t s = reinterpret_cast<size_t>(tag);
+		size_t first = ps_first(p, s), count = ps_first(p, s + 1) - first;
+		if (!calls[s].status.ok())
+			pair_die("a call: %s", calls[s].status.error_message().c_str());
+		w->codec.decode(
+			&calls[s].reply, p->params + first, count * sizeof(float));
+	}
+}
+
+const char *version()
+{
+	static std::string text = grpc::Version();
+	return text.c_str();
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+	struct ps_ops ops = {};
+	ops.name = "gRPC";
+	ops.variants = "bytes,proto";
+	ops.wait = "sleep";
+	ops.version = version;
+	ops.serve = [](struct ps *p) { (new Server(p))->run(); };
+	ops.join = join;
+	ops.round = round;
+	return ps_main(argc, argv, &ops);
+}

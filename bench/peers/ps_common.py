@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python peers' side of ps.h: arguments, the same gradient and rate, the check after every
+round, timing, and the line of JSON."""
+import argparse
+import json
+import sys
+import time
+
+WARMUP = 2
+RATE = 1.0 / 1024
+
+
+def parse(variants):
+    p = argparse.ArgumentParser()
+    p.add_argument("--bytes", type=int, required=True)
+    p.add_argument("--servers", type=int, default=1)
+    p.add_argument("--workers", type=int, default=1)
+    p.add_argument("--rounds", type=int, required=True)
+    p.add_argument("--variant", choices=variants, required=True)
+    return p.parse_args()
+
+
+def range_of(options, server):
+    """Elements of a server."""
+    count = options.bytes // 4
+    each = count // options.servers
+    return each * server, count if server == options.servers - 1 else each * (server + 1)
+
+
+def check(params, rounds_done, updates=1):
+    """params[i]: an element as a float. `updates` of one round are applied one by one."""
+    for i in (0, 1, 5, 7, 1001, 8190):
+        want = -RATE * rounds_done * updates * (i % 8) / 8
+        if abs(params(i) - want) > 1e-6 * max(1.0, abs(want)):
+            sys.exit(f"parameter {i} is {params(i)} after {rounds_done} rounds, not {want}")
+
+
+def measure(one_round, params, rounds, meet, updates=1):
+    """Seconds of the measured rounds of one worker; `meet` lets all start together."""
+    start = 0.0
+    for r in range(WARMUP + rounds):
+        if r == WARMUP:
+            meet()
+            start = time.monotonic()
+        one_round()
+        check(params, r + 1, updates)
+    return time.monotonic() - start
+
+
+def report(options, peer, version, seconds):
+    print(json.dumps({"peer": peer, "variant": options.variant, "version": version,
+                      "wait": "sleep", "bytes": options.bytes, "workers": options.workers,
+                      "servers": options.servers, "rounds": options.rounds,
+                      "ms_per_round": seconds * 1e3 / options.rounds}), flush=True)

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP with nothing on top: what the kernel gives. Cubic, no Nagle; received straight into
+ * the tensor, at most 1 MiB a call, which measured best. Polling reads without waiting in
+ * a loop; sleeping reads block.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "bench/pair.h"
+
+#define CALL_BYTES (1u << 20)
+
+static int fd;
+static int flags; /* of a receive */
+
+static void open_socket(int s)
+{
+	int one = 1;
+
+	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	if (setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) < 0)
+		pair_die("cubic: %s", strerror(errno));
+}
+
+static void raw_open(struct pair *p)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET};
+	socklen_t length = sizeof(at);
+	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	open_socket(s);
+	if (p->sender) {
+		pair_hear(p, &at, sizeof(at));
+		if (connect(s, (void *)&at, sizeof(at)) < 0)
+			pair_die("connect: %s", strerror(errno));
+		fd = s;
+	} else {
+		if (bind(s, (void *)&at, sizeof(at)) < 0 || listen(s, 1) < 0 ||
+			getsockname(s, (void *)&at, &length) < 0)
+			pair_die("listen: %s", strerror(errno));
+		pair_tell(p, &at, sizeof(at));
+		fd = accept(s, NULL, NULL);
+		open_socket(fd);
+		close(s);
+	}
+	flags = p->poll ? MSG_DONTWAIT : 0;
+}
+
+/* While the socket is full: reading the answers is not needed, 8 bytes each fit. */
+static void put_bytes(const unsigned char *data, size_t bytes)
+{
+	while (bytes) {
+		ssize_t done = send(fd, data, bytes, flags | MSG_NOSIGNAL);
+
+		if (done < 0 && (errno == EAGAIN || errno == EINTR))
+			continue;
+		if (done <= 0)
+			pair_die("send: %s", strerror(errno));
+		data += done;
+		bytes -= (size_t)done;
+	}
+}
+
+static void get_bytes(unsigned char *data, size_t bytes)
+{
+	while (bytes) {
+		ssize_t done =
+			recv(fd, data, bytes < CALL_BYTES ? bytes : CALL_BYTES, flags);
+
+		if (done < 0 && (errno == EAGAIN || errno == EINTR))
+			continue;
+		if (done <= 0)
+			pair_die("recv: %s", done ? strerror(errno) : "closed");
+		data += done;
+		bytes -= (size_t)done;
+	}
+}
+
+static void raw_post(struct pair *p, uint64_t n)
+{
+	put_bytes(pair_tensor(p, n), p->size);
+}
+
+static void raw_await(struct pair *p, uint64_t n)
+{
+	unsigned char reply[PAIR_REPLY_BYTES];
+
+	if (pair_answered(p, n))
+		get_bytes(reply, sizeof(reply));
+}
+
+static void raw_receive(struct pair *p, uint64_t n)
+{
+	get_bytes(pair_tensor(p, n), p->size);
+}
+
+static void raw_answer(struct pair *p, uint64_t n)
+{
+	static const unsigned char reply[PAIR_REPLY_BYTES];
+
+	if (pair_answered(p, n))
+		put_bytes(reply, sizeof(reply));
+}
+
+static const char *raw_version(void)
+{
+	static struct utsname system;
+
+	uname(&system);
+	return system.release;
+}
+
+int main(int argc, char **argv)
+{
+	return pair_main(argc, argv,
+		&(struct pair_ops){.name = "raw TCP",
+			.variants = "",
+			.waits = "poll,sleep",
+			.version = raw_version,
+			.open = raw_open,
+			.post = raw_post,
+			.await = raw_await,
+			.receive = raw_receive,
+			.answer = raw_answer});
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The limit of shared memory: the sender's tensor lies in it, a counter tells that it is
+ * there, the receiver copies it once into its own tensor, and a counter goes back.
+ * Variants: how it copies; "around" goes around the cache from 4 MiB on, where that is
+ * faster.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bench/copy.h"
+#include "bench/pair.h"
+
+#define HEAD_BYTES   4096u
+#define AROUND_BYTES (4u << 20)
+
+/* Release of a counter orders the bytes before it; acquire of it, those after. */
+struct head {
+	_Alignas(64) atomic_uint_fast64_t posted;
+	_Alignas(64) atomic_uint_fast64_t answered;
+};
+
+static struct head *head;
+static unsigned char *shared;
+static uint64_t before; /* messages of sizes before this one */
+static uint64_t before_answers;
+
+struct where {
+	int pid, fd;
+	size_t bytes;
+};
+
+static void shm_open_pair(struct pair *p)
+{
+	struct where where = {.pid = getpid(),
+		.bytes = HEAD_BYTES + (p->size_max + 63) / 64 * 64 * p->inflight};
+	char path[64];
+
+	if (p->sender) {
+		where.fd = memfd_create("bench", MFD_CLOEXEC);
+		if (where.fd < 0 || ftruncate(where.fd, (off_t)where.bytes) < 0)
+			pair_die("shared memory: %s", strerror(errno));
+		pair_tell(p, &where, sizeof(where));
+	} else {
+		pair_hear(p, &where, sizeof(where));
+		snprintf(path, sizeof(path), "/proc/%d/fd/%d", where.pid, where.fd);
+		where.fd = open(path, O_RDWR | O_CLOEXEC);
+	}
+	head = mmap(NULL, where.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+		where.fd, 0);
+	if (head == MAP_FAILED)
+		pair_die("shared memory: %s", strerror(errno));
+	madvise(head, where.bytes, MADV_HUGEPAGE);
+	shared = (unsigned char *)head + HEAD_BYTES;
+	if (p->sender)
+		p->tensors = shared;
+}
+
+static void shm_begin(struct pair *p)
+{
+	before = atomic_load(&head->posted);
+	before_answers = atomic_load(&head->answered);
+	(void)p;
+}
+
+static void shm_post(struct pair *p, uint64_t n)
+{
+	(void)p;
+	atomic_store_explicit(&head->posted, before + n + 1, memory_order_release);
+}
+
+static void shm_await(struct pair *p, uint64_t n)
+{
+	(void)p;
+	while (atomic_load_explicit(&head->answered, memory_order_acquire) <
+		before_answers + n + 1)
+		pair_relax();
+}
+
+static void shm_receive(struct pair *p, uint64_t n)
+{
+	unsigned char *to = pair_tensor(p, n);
+	const unsigned char *from = shared + (to - p->tensors);
+
+	while (atomic_load_explicit(&head->posted, memory_order_acquire) < before + n + 1)
+		pair_relax();
+	if (p->size < AROUND_BYTES || strcmp(p->variant, "around") != 0 ||
+		p->size % 64 != 0 || !copy_around_cache(to, from, p->size))
+		memcpy(to, from, p->size);
+}
+
+/* Frees the slot as well, so it is said for each. */
+static void shm_answer(struct pair *p, uint64_t n)
+{
+	(void)p;
+	atomic_store_explicit(
+		&head->answered, before_answers + n + 1, memory_order_release);
+}
+
+static const char *shm_version(void)
+{
+	return "-";
+}
+
+int main(int argc, char **argv)
+{
+	return pair_main(argc, argv,
+		&(struct pair_ops){.name = "one copy",
+			.variants = "memcpy,around",
+			.waits = "poll",
+			.version = shm_version,
+			.open = shm_open_pair,
+			.begin = shm_begin,
+			.post = shm_post,
+			.await = shm_await,
+			.receive = shm_receive,
+			.answer = shm_answer});
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/peers/tagged.h"
+
+#include <stdlib.h>
+
+static const struct tagged_ops *lib;
+static unsigned char (*replies)[64]; /* a cache line each */
+
+static unsigned slot_of(const struct pair *p, uint64_t n)
+{
+	return (unsigned)(n % p->inflight);
+}
+
+static void receive_data(struct pair *p, uint64_t n)
+{
+	lib->receive(p, slot_of(p, n), TAGGED_DATA, pair_tensor(p, n), p->size);
+}
+
+static void tagged_begin(struct pair *p)
+{
+	if (!replies)
+		replies = calloc(p->inflight, sizeof(*replies));
+	for (uint64_t n = 0; !p->sender && n < p->inflight && n < p->total; n++)
+		receive_data(p, n);
+}
+
+static void tagged_post(struct pair *p, uint64_t n)
+{
+	unsigned slot = slot_of(p, n);
+
+	if (pair_answered(p, n))
+		lib->receive(p, slot, TAGGED_REPLY, replies[slot], PAIR_REPLY_BYTES);
+	lib->send(p, slot, TAGGED_DATA, pair_tensor(p, n), p->size);
+}
+
+static void tagged_await(struct pair *p, uint64_t n)
+{
+	unsigned slot = slot_of(p, n);
+
+	lib->wait(p, slot, TAGGED_DATA);
+	if (pair_answered(p, n))
+		lib->wait(p, slot, TAGGED_REPLY);
+}
+
+static void tagged_receive(struct pair *p, uint64_t n)
+{
+	lib->wait(p, slot_of(p, n), TAGGED_DATA);
+}
+
+static void tagged_answer(struct pair *p, uint64_t n)
+{
+	unsigned slot = slot_of(p, n);
+
+	if (n + p->inflight < p->total)
+		receive_data(p, n + p->inflight);
+	if (!pair_answered(p, n))
+		return;
+	lib->send(p, slot, TAGGED_REPLY, replies[slot], PAIR_REPLY_BYTES);
+	lib->wait(p, slot, TAGGED_REPLY);
+}
+
+int tagged_main(
+	int argc, char **argv, struct pair_ops *pair, const struct tagged_ops *ops)
+{
+	lib = ops;
+	pair->begin = tagged_begin;
+	pair->post = tagged_post;
+	pair->await = tagged_await;
+	pair->receive = tagged_receive;
+	pair->answer = tagged_answer;
+	return pair_main(argc, argv, pair);
+}

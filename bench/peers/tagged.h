@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The four operations of pair.h for libraries that match messages by tags (UCX, MPI,
+ * libfabric): they give send, receive and wait, and tagged.c does the rest in the way
+ * that suits them best, with each receive posted before the other end can send.
+ */
+#ifndef TERN_BENCH_TAGGED_H
+#define TERN_BENCH_TAGGED_H
+
+#include "bench/pair.h"
+
+enum tagged_what { TAGGED_DATA, TAGGED_REPLY };
+
+/* A request is (slot, what); at one end, each is only ever sent or only ever received. */
+struct tagged_ops {
+	void (*send)(struct pair *p, unsigned slot, enum tagged_what what, void *data,
+		size_t bytes);
+	void (*receive)(struct pair *p, unsigned slot, enum tagged_what what, void *data,
+		size_t bytes);
+	/* Until it is over. */
+	void (*wait)(struct pair *p, unsigned slot, enum tagged_what what);
+};
+
+static inline unsigned tagged_index(unsigned slot, enum tagged_what what)
+{
+	return slot * 2 + what;
+}
+
+/* Fills in post, await, receive, answer and begin of `pair`, and runs it. */
+int tagged_main(
+	int argc, char **argv, struct pair_ops *pair, const struct tagged_ops *ops);
+
+#endif

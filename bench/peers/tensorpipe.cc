@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TensorPipe, what torch.distributed.rpc moves tensors with: "uv" is TCP with its basic
+ * channel, "shm" its shared memory transport with the channel that reads the other
+ * process' memory. Tensors go from and to the user's memory. Its own thread waits; so
+ * does the user's, for it: there is nothing to poll.
+ */
+#include <tensorpipe/tensorpipe.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "bench/pair.h"
+
+namespace tp = tensorpipe;
+
+namespace
+{
+
+constexpr size_t kUrlBytes = 256;
+
+struct End {
+	struct pair *p;
+	std::shared_ptr<tp::Context> context = std::make_shared<tp::Context>();
+	std::shared_ptr<tp::Pipe> pipe;
+	std::shared_ptr<tp::Listener> listener;
+	std::mutex mutex;
+	std::condition_variable changed;
+	uint64_t written = 0, received = 0, awaited = 0; /* of this size */
+	char reply[PAIR_REPLY_BYTES] = {};
+
+	template <typename Until> void wait(Until until)
+	{
+		std::unique_lock<std::mutex> lock(mutex);
+		changed.wait(lock, until);
+	}
+	void count(uint64_t End::*what)
+	{
+		std::lock_guard<std::mutex> lock(mutex);
+		this->*what += 1;
+		changed.notify_all();
+	}
+	void must(const tp::Error &error)
+	{
+		if (error && !closing)
+			pair_die("%s", error.what().c_str());
+	}
+	std::atomic<bool> closing{false};
+
+	/* Always reading: the next message's place follows from its number. */
+	void read_next()
+	{
+		pipe->readDescriptor(
+			[this](const tp::Error &error, tp::Descriptor descriptor) {
+				must(error);
+				if (error)
+					return;
+				tp::Allocation allocation;
+				if (descriptor.tensors.size() == 1) {
+					if (descriptor.tensors[0].length != p->size)
+						pair_die("a tensor of another size");
+					allocation.tensors.resize(1);
+					allocation.tensors[0].buffer = tp::CpuBuffer{
+						.ptr = pair_tensor(p, received)};
+				} else {
+					allocation.payloads.resize(1);
+					allocation.payloads[0].data = reply;
+				}
+				pipe->read(std::move(allocation),
+					[this](const tp::Error &failure) {
+						must(failure);
+						if (failure)
+							return;
+						count(&End::received);
+						read_next();
+					});
+			});
+	}
+
+	void write(tp::Message message)
+	{
+		pipe->write(std::move(message), [this](const tp::Error &error) {
+			must(error);
+			count(&End::written);
+		});
+	}
+};
+
+End *end_of(struct pair *p)
+{
+	return static_cast<End *>(p->state);
+}
+
+void open(struct pair *p)
+{
+	auto *end = new End;
+	char url[kUrlBytes] = {};
+	bool uv = strcmp(p->variant, "uv") == 0;
+
+	end->p = p;
+	p->state = end;
+	if (uv) {
+		end->context->registerTransport(0, "uv", tp::transport::uv::create());
+		end->context->registerChannel(0, "basic", tp::channel::basic::create());
+	} else {
+		end->context->registerTransport(0, "shm", tp::transport::shm::create());
+		end->context->registerChannel(0, "basic", tp::channel::basic::create());
+		end->context->registerChannel(1, "cma", tp::channel::cma::create());
+	}
+	if (p->sender) {
+		pair_hear(p, url, sizeof(url));
+		end->pipe = end->context->connect(url);
+	} else {
+		end->listener = end->context->listen({uv ? "uv://127.0.0.1" : "shm://"});
+		std::string where = end->listener->url(p->variant);
+		where.copy(url, sizeof(url) - 1);
+		pair_tell(p, url, sizeof(url));
+		end->listener->accept(
+			[end](const tp::Error &error, std::shared_ptr<tp::Pipe> pipe) {
+				end->must(error);
+				std::lock_guard<std::mutex> lock(end->mutex);
+				end->pipe = std::move(pipe);
+				end->changed.notify_all();
+			});
+		end->wait([end] { return end->pipe != nullptr; });
+	}
+	end->read_next();
+}
+
+void begin(struct pair *p)
+{
+	std::lock_guard<std::mutex> lock(end_of(p)->mutex);
+	end_of(p)->written = end_of(p)->received = end_of(p)->awaited = 0;
+}
+
+void post(struct pair *p, uint64_t n)
+{
+	tp::Message message;
+	message.tensors.resize(1);
+	message.tensors[0].buffer = tp::CpuBuffer{.ptr = pair_tensor(p, n)};
+	message.tensors[0].length = p->size;
+	end_of(p)->write(std::move(message));
+}
+
+void await(struct pair *p, uint64_t n)
+{
+	End *end = end_of(p);
+	if (pair_answered(p, n))
+		end->awaited++;
+	end->wait([=] { return end->written > n && end->received >= end->awaited; });
+}
+
+void receive(struct pair *p, uint64_t n)
+{
+	End *end = end_of(p);
+	end->wait([=] { return end->received > n; });
+}
+
+void answer(struct pair *p, uint64_t n)
+{
+	if (!pair_answered(p, n))
+		return;
+	tp::Message message;
+	message.payloads.resize(1);
+	message.payloads[0].data = end_of(p)->reply;
+	message.payloads[0].length = PAIR_REPLY_BYTES;
+	end_of(p)->write(std::move(message));
+}
+
+void close(struct pair *p)
+{
+	end_of(p)->closing = true;
+	end_of(p)->context->close();
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+	struct pair_ops ops = {};
+	ops.name = "TensorPipe";
+	ops.variants = "uv,shm";
+	ops.waits = "sleep";
+	ops.version = [] { return "2022-05-13"; };
+	ops.open = open;
+	ops.begin = begin;
+	ops.post = post;
+	ops.await = await;
+	ops.receive = receive;
+	ops.answer = answer;
+	ops.close = close;
+	return pair_main(argc, argv, &ops);
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ZeroMQ: a PAIR of sockets over TCP. The sender's message is its tensor, without a copy;
+ * the receiver copies the message into its tensor. Its I/O thread sleeps between events,
+ * so there is no polling to be shown: it would take the core that the I/O thread needs.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <zmq.h>
+
+#include "bench/pair.h"
+
+static void *context, *sock;
+static atomic_uint_fast64_t freed; /* by the I/O thread: messages that left a tensor */
+static uint64_t sent, sent_before; /* this size */
+
+static void must(const char *what, int status)
+{
+	if (status < 0)
+		pair_die("%s: %s", what, zmq_strerror(zmq_errno()));
+}
+
+static void zeromq_open(struct pair *p)
+{
+	char address[64] = "tcp://127.0.0.1:*";
+	size_t bytes = sizeof(address);
+	int none = 0;
+
+	context = zmq_ctx_new();
+	sock = zmq_socket(context, ZMQ_PAIR);
+	must("option", zmq_setsockopt(sock, ZMQ_SNDHWM, &none, sizeof(none)));
+	must("option", zmq_setsockopt(sock, ZMQ_RCVHWM, &none, sizeof(none)));
+	must("option", zmq_setsockopt(sock, ZMQ_LINGER, &none, sizeof(none)));
+	if (p->sender) {
+		pair_hear(p, address, sizeof(address));
+		must("connect", zmq_connect(sock, address));
+	} else {
+		must("bind", zmq_bind(sock, address));
+		must("address", zmq_getsockopt(sock, ZMQ_LAST_ENDPOINT, address, &bytes));
+		pair_tell(p, address, sizeof(address));
+	}
+}
+
+static void zeromq_begin(struct pair *p)
+{
+	(void)p;
+	sent_before = sent;
+}
+
+static void sent_one(void *data, void *hint)
+{
+	(void)data, (void)hint;
+	atomic_fetch_add(&freed, 1);
+}
+
+/* Into `data`, of exactly so many bytes. */
+static void get_message(void *data, size_t bytes)
+{
+	zmq_msg_t message;
+	int got;
+
+	zmq_msg_init(&message);
+	do
+		got = zmq_msg_recv(&message, sock, 0);
+	while (got < 0 && errno == EINTR);
+	must("receive", got);
+	if (zmq_msg_size(&message) != bytes)
+		pair_die("a message of %zu bytes where %zu were sent",
+			zmq_msg_size(&message), bytes);
+	memcpy(data, zmq_msg_data(&message), bytes);
+	zmq_msg_close(&message);
+}
+
+static void zeromq_post(struct pair *p, uint64_t n)
+{
+	zmq_msg_t message;
+
+	must("message",
+		zmq_msg_init_data(&message, pair_tensor(p, n), p->size, sent_one, NULL));
+	must("send", zmq_msg_send(&message, sock, 0));
+	sent++;
+}
+
+/* The I/O thread lets go of tensors in the order in which they were sent. */
+static void zeromq_await(struct pair *p, uint64_t n)
+{
+	unsigned char reply[PAIR_REPLY_BYTES];
+
+	if (pair_answered(p, n))
+		get_message(reply, sizeof(reply));
+	while (atomic_load(&freed) < sent_before + n + 1)
+		sched_yield();
+}
+
+static void zeromq_receive(struct pair *p, uint64_t n)
+{
+	get_message(pair_tensor(p, n), p->size);
+}
+
+static void zeromq_answer(struct pair *p, uint64_t n)
+{
+	static const unsigned char reply[PAIR_REPLY_BYTES];
+
+	if (pair_answered(p, n))
+		must("send", zmq_send(sock, reply, sizeof(reply), 0));
+}
+
+static const char *zeromq_version(void)
+{
+	static char text[24];
+	int major, minor, patch;
+
+	zmq_version(&major, &minor, &patch);
+	snprintf(text, sizeof(text), "%d.%d.%d", major, minor, patch);
+	return text;
+}
+
+int main(int argc, char **argv)
+{
+	return pair_main(argc, argv,
+		&(struct pair_ops){.name = "ZeroMQ",
+			.variants = "",
+			.waits = "sleep",
+			.version = zeromq_version,
+			.open = zeromq_open,
+			.begin = zeromq_begin,
+			.post = zeromq_post,
+			.await = zeromq_await,
+			.receive = zeromq_receive,
+			.answer = zeromq_answer});
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * malloc as `tern bench pool` measures the pool: 256 pieces are out, and one at random is
+ * given back and taken again.
+ *
+ *     pool SIZES ROUNDS
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench/pair.h"
+
+#define WINDOW    256u
+#define SIZES_MAX 8
+
+static double time_malloc_ns(size_t size, uint64_t rounds)
+{
+	void *out[WINDOW];
+	uint64_t random = 1, start_ns;
+
+	for (unsigned i = 0; i < WINDOW; i++)
+		out[i] = malloc(size);
+	start_ns = bench_now_ns();
+	for (uint64_t i = 0; i < rounds; i++) {
+		void **one;
+
+		random = random * 6364136223846793005u + 1442695040888963407u;
+		one = &out[random >> 56];
+		free(*one);
+		*one = malloc(size);
+		*(volatile char *)*one = 1; /* or the compiler leaves both out */
+	}
+	start_ns = bench_now_ns() - start_ns;
+	for (unsigned i = 0; i < WINDOW; i++)
+		free(out[i]);
+	return (double)start_ns / (double)rounds;
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t sizes[SIZES_MAX];
+	uint64_t rounds = argc == 3 ? strtoull(argv[2], NULL, 10) : 0;
+
+	if (!rounds)
+		pair_die("usage: pool SIZE,... ROUNDS");
+	for (unsigned i = 0, n = bench_sizes(argv[1], sizes, SIZES_MAX); i < n; i++)
+		printf("{\"size\": %llu, \"alloc_ns\": %.2f}\n",
+			(unsigned long long)sizes[i], time_malloc_ns(sizes[i], rounds));
+	return 0;
+}

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of Tern and the peers. Each function makes one question; QUESTIONS names them
+in the order of the report.
+
+`plan` says how much: the full run or the quick one.
+"""
+import os
+from dataclasses import dataclass, field
+
+import contenders as who
+import scaling
+import vm
+from figures import rounds_of
+from goals import NOT_IN_BANDWIDTH
+from measure import Failed, Question, json_lines
+
+K, M = 1 << 10, 1 << 20
+LATENCY = [("p50_us", "us", "smaller"), ("p99_us", "us", "smaller"),
+           ("cpu_s_per_gb", "s/GB", "smaller")]
+BANDWIDTH = [("gb_per_s", "GB/s", "larger"), ("cpu_s_per_gb", "s/GB", "smaller")]
+
+
+@dataclass
+class Plan:
+    quick: bool
+    make: who.Maker
+    results: dict = field(default_factory=dict)  # of the questions before
+
+    def sizes(self, full, quick):
+        return quick if self.quick else full
+
+    def peers(self, peers):
+        """A quick run leaves out what is neither a limit nor named in a goal."""
+        slow = ("grpc.bytes-stream.sleep", "grpc.proto-stream.sleep", "grpc.proto-unary.poll",
+                "grpc.proto-unary.malloc.sleep", "tensorpipe.shm.sleep", "ucx.tcp.sleep")
+        return [p for p in peers if not (self.quick and p.key in slow)]
+
+
+def latency_points(sizes):
+    return [(size, rounds_of(size, most=2000)) for size in sizes]
+
+
+def roundtrip_tcp(plan):
+    sizes = plan.sizes([4, 64, 512, 4 * K, 64 * K, M, 16 * M, 64 * M, 256 * M],
+                       [64, 4 * K, 64 * K, M, 64 * M])
+    points = latency_points(sizes)
+    ours = [plan.make.tern("lat", "tcp", wait, points) for wait in ("poll", "sleep")]
+    theirs = [plan.make.peer(p, "lat", points) for p in plan.peers(who.tcp_peers())]
+    return Question(
+        "roundtrip-tcp", "Round trip over TCP by size",
+        "A tensor of N bytes goes out, 8 bytes come back; one under way. Polling and sleeping "
+        "are different things: compare within one of them.", [*ours, *theirs, who.NCCL], LATENCY)
+
+
+def roundtrip_shm(plan):
+    sizes = plan.sizes([4, 64, 512, 4 * K, 64 * K, M, 16 * M, 64 * M, 256 * M],
+                       [64, 4 * K, M, 64 * M])
+    points = latency_points(sizes)
+    ours = [plan.make.tern("lat", "shm", wait, points) for wait in ("poll", "sleep")]
+    peek = plan.make.tern("lat", "shm", "poll", points, key="tern.shm.peek",
+                          title="Tern, shm, read in place", receive="peek")
+    theirs = [plan.make.peer(p, "lat", points) for p in plan.peers(who.shm_peers())]
+    return Question("roundtrip-shm", "Round trip through shared memory by size",
+                    "As over TCP. The tensor is copied into the receiver's own, except where it "
+                    "is read in place.", [*ours, peek, *theirs], LATENCY)
+
+
+def rewrite_shm(plan):
+    points = latency_points(plan.sizes([M, 64 * M], [64 * M]))
+    ours = [plan.make.tern("lat", "shm", "poll", points, rewrite=True)]
+    theirs = [plan.make.peer(p, "lat", points, rewrite=True)
+              for p in plan.peers(who.shm_peers())]
+    return Question("rewrite-shm", "Round trip through shared memory, the tensor written anew",
+                    "The sender writes its tensor before each message, as a trainer does; the "
+                    "round trip does not count that.", [*ours, *theirs], LATENCY)
+
+
+def bandwidth(plan, fabric, peers):
+    """One tensor under way is the round trip; sixteen fill any pipe. That of 64 MiB takes 2 GB of
+    memory and, with a slow peer, five seconds: so there are few sizes."""
+    inflight = 16
+    points = [(size, rounds_of(size, most=2000, least=inflight, bytes_in_all=256 * M))
+              for size in plan.sizes([64 * K, M, 64 * M], [64 * M])]
+    found = [plan.make.tern("bw", fabric, wait, points, inflight) for wait in ("poll", "sleep")]
+    found += [plan.make.peer(peer, "bw", points[-2:] if peer.slow else points, inflight)
+              for peer in plan.peers(peers) if peer.key not in NOT_IN_BANDWIDTH]
+    for contender in found:
+        contender.point = lambda line: f"{line['size']}x{line['inflight']}"
+    return found
+
+
+def bandwidth_tcp(plan):
+    return Question("bandwidth-tcp", "Bandwidth over TCP by size and tensors under way",
+                    "Each tensor has memory of its own at both ends and is answered by 8 bytes; "
+                    "SIZExK: K under way. Processor time is that of both processes with all "
+                    "their threads.", bandwidth(plan, "tcp", who.tcp_peers()), BANDWIDTH)
+
+
+def bandwidth_shm(plan):
+    return Question("bandwidth-shm", "Bandwidth through shared memory",
+                    "As over TCP.", bandwidth(plan, "shm", who.shm_peers()), BANDWIDTH)
+
+
+def rate(plan):
+    found = []
+    for fabric, peers in (("tcp", who.tcp_peers()), ("shm", who.shm_peers())):
+        points = [(size, 200_000 if fabric == "shm" else 40_000)
+                  for size in plan.sizes([8, 64, 512], [64])]
+        few = [(size, rounds // 10) for size, rounds in points]
+        for wait in ("poll", "sleep"):
+            found.append(plan.make.tern("rate", fabric, wait, points, 256))
+        for peer in plan.peers(peers):
+            if "rate" in peer.tests:
+                slow = peer.program in ("tensorpipe", "grpc_pair")
+                found.append(plan.make.peer(peer, "rate", few if slow else points, 256))
+    return Question("rate", "Small messages a second",
+                    "256 under way, only the last is answered.", found,
+                    [("msgs_per_s", "/s", "larger")])
+
+
+def pool(plan):
+    command = [str(plan.make.tern_program), "bench", "pool", "--size", "64,4K,1M", "--rounds",
+               "300000", "--json"]
+    ours = who.Contender("tern.pool", "Tern's pool", command, ours=True)
+    theirs = plan.make.program("pool", "malloc", "malloc, which registers nothing",
+                               ["64,4K,1M", 300000])
+    return Question("pool", "Taking a tensor from the pool and giving it back",
+                    "256 are out at any time, and which one is given back is random.",
+                    [ours, theirs], [("alloc_ns", "ns", "smaller")])
+
+
+def limits(plan):
+    return Question("limits", "What memory gives here",
+                    "One core: a copy with memcpy, one around the cache, and STREAM's triad.",
+                    [plan.make.program("limits", "limits", "this machine", [])],
+                    [("memcpy_gb_per_s", "GB/s", "larger"), ("around_gb_per_s", "GB/s", "larger"),
+                     ("triad_gb_per_s", "GB/s", "larger")])
+
+
+# ---- programs of their own ----
+
+def by_point(line):
+    return line["point"]
+
+
+def ours_with(plan, program, *arguments):
+    return [plan.make.program(program, f"tern.{fabric}", f"Tern, {fabric}",
+                              [fabric, *arguments], wait="spin, sleep", fabric=fabric, ours=True,
+                              point=by_point) for fabric in ("tcp", "shm")]
+
+
+def connections(plan):
+    counts = plan.sizes("1,10,100,1000", "1,1000")
+    raw = plan.make.program("peers/raw_connections", "raw.tcp", "raw TCP, epoll", [counts],
+                            wait="sleep", fabric="tcp", point=by_point)
+    return Question(
+        "connections", "Many connections to one server",
+        "One context or thread at each end. The first byte: from connect to the first answer. "
+        "Connections a second: the others, asked for at once. Memory: what both processes have "
+        "more than before, after each connection has carried a message; what the kernel keeps "
+        "is in neither. Idle: one second in which nothing is sent, both processes together, of "
+        "one core. The round trip: 64 bytes on one of them while the others are idle.",
+        [*ours_with(plan, "connections", counts), raw],
+        [("first_byte_us", "us", "smaller"), ("connections_per_s", "/s", "larger"),
+         ("kib_per_connection", "KiB", "smaller"), ("idle_cpu_percent", "%", "smaller"),
+         ("p50_us", "us", "smaller")], axis="connections")
+
+
+def many(plan):
+    return Question("many", "Many small tensors against one large",
+                    "ResNet-50's 161 parameters, 102 MB in all, sent step by step, and one tensor "
+                    "of the same bytes.", ours_with(plan, "many", plan.sizes(12, 5)),
+                    [("gb_per_s", "GB/s", "larger")], axis="tensors")
+
+
+def head_of_line(plan):
+    return Question("head-of-line", "A small tensor beside large ones",
+                    "Round trips of an urgent tensor of 4 KiB on a connection that is idle, and on "
+                    "one over which two tensors of 256 MB are always under way.",
+                    ours_with(plan, "head_of_line", plan.sizes(300, 200)),
+                    [("p50_us", "us", "smaller"), ("p99_us", "us", "smaller"),
+                     ("beside_gb_per_s", "GB/s", "larger")], axis="beside")
+
+
+def registration(plan):
+    return Question("registration", "Registering memory on the way",
+                    "Round trips of 1 MiB in memory of the pool, and in memory that both ends wrap "
+                    "before and give back after each message.",
+                    ours_with(plan, "registration", M, plan.sizes(400, 100)),
+                    [("p50_us", "us", "smaller")], axis="memory")
+
+
+# ---- the parameter server ----
+
+RATE = repr(1 / 1024)  # bench/ps.h
+SHAPES = {"100 MB": ("flat:100000000", 100_000_000), "ResNet-50": ("resnet50", 4 * 25_557_032),
+          "MLP 784-256-128-10": ("mlp", 4 * 235_146)}
+
+
+def ps_point(shape, workers, servers):
+    return f"{shape}, {workers}w {servers}s"
+
+
+def tern_rounds(out):
+    """From the last line of `tern train --json`."""
+    done = [line for line in json_lines(out) if line.get("event") == "done"]
+    return [{"ms_per_round": 1e3 / line["steps_per_s"]} for line in done if line["steps_per_s"]]
+
+
+def ps_ours(plan, fabric, shape, workers, servers):
+    model, size = SHAPES[shape]
+    steps = 2000 if size < 1 << 20 else plan.sizes(8, 5)
+    return plan.make.program(
+        "tern-null", f"tern.{fabric}", f"Tern, {fabric}",
+        ["train", "--model", model, "--data", plan.make.null_data(), "--servers", servers,
+         "--workers", workers, "--optimizer", "sgd", "--lr", RATE, "--batch", 1, "--steps", steps,
+         "--fabric", fabric, "--json"],
+        wait="sleep", fabric=fabric, ours=True, parse=tern_rounds,
+        point=lambda line: ps_point(shape, workers, servers))
+
+
+def ps_theirs(plan, shape, workers, servers):
+    """Peers get the model as one tensor per server, which is their best case."""
+    size = SHAPES[shape][1]
+    rounds = 2000 if size < 1 << 20 else plan.sizes(6, 3)
+    found = []
+    for peer in who.ps_peers():
+        if peer.slow and (servers > 1 or size != SHAPES["100 MB"][1] or
+                          (plan.quick and peer.package != "libgrpc++-dev")):
+            continue
+        if peer.least <= workers <= peer.most:
+            few = min(rounds, 3) if peer.slow else rounds
+            contender = plan.make.ps_peer(peer, size, workers, servers, few)
+            contender.point = lambda line: ps_point(shape, workers, servers)
+            found.append(contender)
+    return found
+
+
+def parameter_server(plan):
+    cases = plan.sizes([("100 MB", 1, 1), ("100 MB", 2, 1), ("100 MB", 4, 1), ("100 MB", 2, 2),
+                        ("ResNet-50", 1, 1), ("MLP 784-256-128-10", 1, 1)],
+                       [("100 MB", 1, 1), ("100 MB", 2, 1)])
+    found = []
+    for case in cases:
+        found += [ps_ours(plan, fabric, *case) for fabric in ("tcp", "shm")]
+        found += ps_theirs(plan, *case)
+    return Question(
+        "ps", "Parameter server: push and pull with the update applied",
+        "Each worker pushes its gradient and gets the new parameters; servers sum all gradients "
+        "and apply SGD; the parameters are checked after every round. `2w 1s`: two workers, one "
+        "server. Tern is the real `tern train` with a model that computes nothing. Nobody is "
+        "pinned, because there are more processes than cores. Where there is no server (gloo), "
+        "workers sum among themselves; TensorFlow applies gradients one by one.",
+        [*found, who.PS_LITE], [("ms_per_round", "ms", "smaller")], axis="shape, workers, servers")
+
+
+# ---- beyond this machine ----
+
+def scaling_series(plan):
+    """Notes and {key: {point: {"ms_per_step": [ms]}}}; one round: it is deterministic."""
+    costs, why = scaling.costs_of(plan.results)
+    if why:
+        raise Failed(why)
+    notes = [f"Costs: {costs.byte_ns:.3f} ns a byte and {costs.message_ns:.0f} ns a message at "
+             f"each end, {costs.update_ns:.3f} ns a byte summed and updated; in the cluster a "
+             f"wire of 100 Gb/s for each server and {scaling.COMPUTE_NS / 1e6:.0f} ms of "
+             "computing for each step."]
+    series = scaling.this_machine(plan.results, costs, len(os.sched_getaffinity(0)))
+    for servers in scaling.CLUSTERS:
+        series[f"cluster.{servers}"], note = scaling.cluster(costs, servers,
+                                                             plan.sizes(4096, 256))
+        notes.append(note)
+    return notes, {key: {point: {"ms_per_step": [ms]} for point, ms in points.items()}
+                   for key, points in series.items()}
+
+
+def scaling_question(plan):
+    named = [who.Contender("measured", "measured here, Tern over tcp, 1 server", wait="sleep",
+                           ours=True),
+             who.Contender("modelled", "model of this machine, 1 server"),
+             *(who.Contender(f"cluster.{servers}", f"model of a cluster, servers: {servers}")
+               for servers in scaling.CLUSTERS)]
+    question = Question(
+        "scaling", "Scaling beyond this machine",
+        "A step with 100 MB of parameters, in virtual time (bench/scaling.py), with costs that "
+        "were measured here as its parameters. The model of this machine stands beside what it showed: "
+        "that is how far the rest can be believed.", named,
+        [("ms_per_step", "ms", "smaller")], axis="workers")
+
+    def all_rounds(_rounds):
+        question.notes, series = scaling_series(plan)
+        return series
+    question.all_rounds = all_rounds
+    return question
+
+
+# ---- in the virtual machine ----
+
+def verbs(plan):
+    return Question(
+        "verbs", "RDMA verbs beside perftest, over Soft-RoCE in a virtual machine",
+        "An emulated machine with two software devices: only ratios within one boot mean "
+        "anything. A latency is one way. perftest's messages have the size that ours have on the "
+        "wire.", vm.contenders(plan.make.tern_program), [("value", "us or MB/s", "-")],
+        axis="what", all_rounds=lambda rounds: vm.measure(plan.make.tern_program, rounds,
+                                                          plan.quick))
+
+
+QUESTIONS = {"roundtrip-tcp": roundtrip_tcp, "roundtrip-shm": roundtrip_shm,
+             "rewrite-shm": rewrite_shm, "bandwidth-tcp": bandwidth_tcp,
+             "bandwidth-shm": bandwidth_shm, "rate": rate, "ps": parameter_server,
+             "connections": connections, "many": many,
+             "head-of-line": head_of_line, "registration": registration, "verbs": verbs,
+             "pool": pool, "limits": limits, "scaling": scaling_question}

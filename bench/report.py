@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""results.json -> README.md and plots beside it, and the table in the repository's README."""
+import subprocess
+
+import figures
+import goals
+from figures import number_text, size_text
+
+BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+
+
+def is_of_sizes(question):
+    return question["axis"].startswith("bytes")
+
+
+def point_text(question, point):
+    size, _, inflight = point.partition("x")
+    if size.isdigit() and is_of_sizes(question):
+        return size_text(int(size)) + (f" x {inflight}" if inflight.isdigit() else "")
+    return point
+
+
+def table(head, lines):
+    return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head),
+                      *("| " + " | ".join(line) + " |" for line in lines), ""])
+
+
+def spread_text(f):
+    if f.low == f.high:
+        return number_text(f.median)
+    return f"{number_text(f.median)} ({number_text(f.low)}..{number_text(f.high)})"
+
+
+# ---- goals ----
+
+def goal_line(row, results):
+    goal = row.goal
+    if row.ratio is None:
+        return [goal.what, goal.against, "-", "-", "-", limit_text(goal), f"**{row.why}**"]
+    theirs = "-"
+    if row.theirs is not None:
+        entry = results["questions"].get(goal.question, {}).get("contenders", {}).get(row.peer)
+        name = entry["title"] if entry and len(goal.peers) > 1 else ""
+        theirs = f"{number_text(row.theirs)} {goal.unit} {name and f'({name})'}".strip()
+    met = {True: "met", False: "**not met**", None: "shown"}[row.met]
+    ratio = spread_text(row.ratio) if row.theirs is not None else "-"
+    return [goal.what, goal.against, f"{number_text(row.ours)} {goal.unit}".strip(), theirs, ratio,
+            limit_text(goal), met]
+
+
+def limit_text(goal):
+    return f"{goal.sense} {goal.limit:g}" if goal.sense else "-"
+
+
+def goals_table(results):
+    lines = [goal_line(row, results) for row in goals.rows(results)]
+    return table(["what", "against", "Tern", "peer", "ratio (least..most)", "goal", ""], lines)
+
+
+# ---- questions ----
+
+def points_of(question):
+    """In the order of sizes where they are sizes."""
+    seen = {}
+    for entry in question["contenders"].values():
+        for point in entry["points"]:
+            seen.setdefault(point, len(seen))
+
+    def order(point):
+        size, _, inflight = point.partition("x")
+        if not size.isdigit():
+            return (1 << 62, 0, seen[point])
+        return (int(size), int(inflight) if inflight.isdigit() else 0, 0)
+    return sorted(seen, key=order)
+
+
+def is_telling(question, metric, point):
+    """A p99 of a few large tensors is their worst; the processor time per GB of small ones is
+    their number."""
+    size = point.partition("x")[0]
+    if not size.isdigit() or not is_of_sizes(question):
+        return True
+    return int(size) <= 1 << 20 if metric == "p99_us" else \
+        int(size) >= 1 << 16 if metric == "cpu_s_per_gb" else True
+
+
+def question_table(question, metric):
+    points = [p for p in points_of(question) if is_telling(question, metric, p) and
+              any(metric in e["points"].get(p, {}) for e in question["contenders"].values())]
+    lines = []
+    for entry in question["contenders"].values():
+        if not any(metric in m for m in entry["points"].values()):
+            continue
+        cells = []
+        for point in points:
+            found = entry["points"].get(point, {}).get(metric)
+            cells.append(spread_text(figures.figure(found)) if found else "")
+        title = f"**{entry['title']}**" if entry["ours"] else entry["title"]
+        lines.append([title, entry["wait"], *cells])
+    return table(["", "waits by", *(point_text(question, p) for p in points)], lines)
+
+
+def question_text(name, question):
+    parts = [f"## {question['title']}", "", question["about"], ""]
+    for metric, unit, better in question["metrics"]:
+        parts += [f"{metric.rsplit('_us', 1)[0] if unit == 'us' else metric}, {unit} "
+                  f"({better} is better):", "", question_table(question, metric)]
+    if question.get("plot"):
+        parts += [f"![{question['title']}]({question['plot']})", ""]
+    parts += [f"Missing: {title}: {why}.\n" for title, why in question["missing"].items()]
+    parts += [f"**Failed**: {title}: {why}.\n" for title, why in question["failed"].items()]
+    parts += [f"{note}\n" for note in question["notes"]]
+    return "\n".join(parts)
+
+
+def versions(results):
+    found = {}
+    for q in results["questions"].values():
+        for entry in q["contenders"].values():
+            if entry.get("version", "-") != "-":
+                found[entry["title"].split(",")[0]] = entry["version"]
+    return found
+
+
+def text(results):
+    mode = "quick run, for a first look only" if results["quick"] else "full run"
+    facts = [[name, str(value)] for name, value in results["machine"].items()]
+    facts += [[name, version] for name, version in sorted(versions(results).items())]
+    parts = [
+        "# Benchmarks", "",
+        f"Written by `./run bench` on {results['date']}, {mode}: {results['rounds']} rounds, "
+        f"{results['seconds'] / 60:.0f} minutes. Do not edit: run it again.", "",
+        "Every figure is the median over the rounds, with the least and the most. All contenders "
+        "of a question run in turn, forwards and backwards (A B B A), so a ratio is taken within "
+        "a round and a slow minute is slow for all. Both ends are pinned to a core each, TCP has "
+        "cubic everywhere, the warm-up is not counted, the first messages are checked byte for "
+        "byte, and a copy from a library's buffer into the user's tensor counts. Compare ratios: "
+        "absolute times from a shared machine say little. `poll`: both ends ask without pause; "
+        "`sleep`: both wait in the kernel. Processor time is user and system of both processes "
+        "with all their threads; what the kernel does in soft interrupts may be accounted "
+        "elsewhere, for all alike.", "",
+        "## Goals", "", goals_table(results),
+        *(question_text(name, q) for name, q in results["questions"].items()),
+        "## The machine", "", table(["", ""], facts)]
+    if results["missing"]:
+        parts += ["## Not installed", "", table(["package", "why"], [
+            [name, why] for name, why in results["missing"].items()])]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+# ---- plots ----
+
+def plot(name, question, directory):
+    """Lines over sizes with gnuplot; "" if there is nothing to draw or nobody to draw it."""
+    metric, unit, _ = question["metrics"][0]
+    series = []
+    for entry in question["contenders"].values():
+        found = {}
+        for point, metrics in entry["points"].items():
+            size, _, inflight = point.partition("x")
+            if size.isdigit() and metric in metrics and inflight in ("", "16"):
+                found[int(size)] = figures.figure(metrics[metric])
+        if len(found) > 1:
+            series.append((entry, sorted(found.items())))
+    if not series:
+        return ""
+    blocks, draws = [], []
+    for i, (entry, values) in enumerate(series):
+        rows = "\n".join(f"{size} {f.median} {f.low} {f.high}" for size, f in values)
+        blocks.append(f"$d{i} << EOD\n{rows}\nEOD")
+        draws.append(f'$d{i} using 1:2 with linespoints lw {3 if entry["ours"] else 1} '
+                     f'lc {i + 1} dt {2 if entry["wait"] == "sleep" else 1} pt {i % 13 + 1} ps 0.5 '
+                     f'title "{entry["title"]}, {entry["wait"]}" noenhanced')
+    sizes = ", ".join(f'"{size_text(1 << b)}" {1 << b}' for b in range(2, 30, 4))
+    axis = f"set xtics ({sizes})" if is_of_sizes(question) else ""
+    script = "\n".join([
+        f'set terminal svg size 1000,640 font "sans,12"\nset output "{directory / name}.svg"',
+        "set logscale xy\nset grid\nset key outside right\nset style data linespoints", axis,
+        f'set xlabel "{question["axis"]}"\nset ylabel "{metric}, {unit}" noenhanced', *blocks,
+        "plot " + ", \\\n ".join(draws)])
+    try:
+        done = subprocess.run(["gnuplot"], input=script, text=True, capture_output=True)
+    except OSError:
+        return ""
+    if done.returncode:
+        raise SystemExit(f"bench: gnuplot: {done.stderr.strip()}")
+    return f"{name}.svg"
+
+
+# ---- files ----
+
+README_ROWS = ("tcp, 4 KiB, both asleep, round trip", "tcp, 1 MiB, polling",
+               "tcp, 64 MiB, 1 in flight", "tcp, 64 MiB, 16 in flight", "shm, 64 B, round trip", "shm, 1 MiB into",
+               "tcp, 100 MB pushed and pulled")
+
+
+def readme_table(results):
+    """The part that a visitor sees: against gRPC and the best peer."""
+    lines = []
+    for row in goals.rows(results):
+        if row.goal.what.startswith(README_ROWS) and row.ratio and \
+                row.theirs is not None:
+            lines.append([row.goal.what, row.goal.against,
+                          f"{number_text(row.ours)} {row.goal.unit}",
+                          f"{number_text(row.theirs)} {row.goal.unit}", spread_text(row.ratio)])
+    machine = results["machine"]
+    return (f"Measured {results['date']} on {machine['cores']} cores of {machine['processor']}, "
+            f"kernel {machine['kernel']}, by `./run bench`; all of it, and how: "
+            "[docs/benchmarks](docs/benchmarks/README.md).\n\n" +
+            table(["what", "against", "Tern", "peer", "ratio (least..most)"], lines))
+
+
+def update_readme(path, results):
+    old = path.read_text()
+    if BEGIN not in old or END not in old:
+        return False
+    head, rest = old.split(BEGIN, 1)
+    path.write_text(head + BEGIN + "\n" + readme_table(results) + END + rest.split(END, 1)[1])
+    return True
+
+
+def write(results, directory):
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, question in results["questions"].items():
+        question["plot"] = plot(name, question, directory)
+    (directory / "README.md").write_text(text(results))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs fabric beside perftest: tests/rdma runs both in a virtual machine with Soft-RoCE,
+in turn as everything here, and leaves its values in a file."""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from measure import Contender, Failed
+
+IN_VM = Path(__file__).resolve().parents[1] / "tests/rdma/in_vm.py"
+LIMIT_S = 900
+PEERS = ("ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_write_bw")
+
+
+def contenders(tern):
+    built = (tern.parent / "tern-verbs.so").exists()
+    why = "" if built else "Tern is built without the verbs fabric"
+    return [Contender("tern.verbs", "Tern, verbs", fabric="verbs", missing=why, ours=True),
+            *(Contender(name, f"perftest, {name}", fabric="verbs", missing=why)
+              for name in PEERS)]
+
+
+def measure(tern, rounds, quick):
+    """{key: {point: {"value": values}}}. Soft-RoCE now and then breaks a connection of
+    perftest's, on which it ends: then there is one more try."""
+    try:
+        return boot_and_measure(tern, rounds, quick)
+    except Failed as why:
+        print(f"  once more: {why}", file=sys.stderr, flush=True)
+        return boot_and_measure(tern, rounds, quick)
+
+
+def boot_and_measure(tern, rounds, quick):
+    file = tern.parent / "rdma/perf.json"
+    file.unlink(missing_ok=True)
+    command = [sys.executable, str(IN_VM), str(tern.parent), "perf"]
+    command += ["--quick"] if quick else ["--rounds", str(rounds)]
+    try:
+        done = subprocess.run(command, text=True, capture_output=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"the virtual machine was not done after {LIMIT_S} s") from None
+    if not file.exists():
+        said = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        why = [line for line in said if line.startswith(("FAILED", "skipped", "perf:"))]
+        raise Failed(f"the virtual machine: {(why or said or ['it said nothing'])[-1]}")
+    perf = json.loads(file.read_text())
+    if perf["failures"]:
+        raise Failed(f"Tern in the virtual machine: {perf['failures'][0]}")
+    return read(perf)
+
+
+def read(perf):
+    found = {}
+    for question in perf["questions"]:
+        for name, values in question.items():
+            if isinstance(values, dict):
+                key = "tern.verbs" if name == "tern" else name
+                found.setdefault(key, {})[question["name"]] = {"value": values["values"]}
+    return found
