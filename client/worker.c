@@ -61,30 +61,33 @@ static void close_all(struct tern_worker *w, const char *type)
 	tern_defer(w->opts.ctx, &w->end_call);
 }
 
+/* `type` is what the servers are told. */
+static void end_badly(
+	struct tern_worker *w, const char *type, int status, const char *fmt, va_list ap)
+{
+	if (w->over)
+		return;
+	w->status = status;
+	vsnprintf(w->text, sizeof(w->text), fmt, ap);
+	close_all(w, type);
+}
+
 void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
 {
 	va_list ap;
 
-	if (w->over)
-		return;
-	w->status = status;
 	va_start(ap, fmt);
-	vsnprintf(w->text, sizeof(w->text), fmt, ap);
+	end_badly(w, "abort", status, fmt, ap);
 	va_end(ap);
-	close_all(w, "abort");
 }
 
 void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 {
 	va_list ap;
 
-	if (w->over)
-		return;
-	w->status = status;
 	va_start(ap, fmt);
-	vsnprintf(w->text, sizeof(w->text), fmt, ap);
+	end_badly(w, "failed", status, fmt, ap);
 	va_end(ap);
-	close_all(w, "failed");
 }
 
 void worker_engine_failed(struct tern_worker *w, int status)
