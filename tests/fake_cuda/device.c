@@ -175,27 +175,33 @@ static CUresult primary_ctx_retain(CUcontext *out, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-static bool holds(const struct fake_device *device)
+/* The first thing of the device that is open, for people; NULL: nothing is. */
+static const char *what_is_open(const struct fake_device *device)
 {
+	static char text[80];
+
 	tern_list_for_each (n, &fake_world.mems) {
 		const struct fake_mem *mem = tern_list_entry(n, struct fake_mem, link);
 
-		if (mem->device == device)
-			return true;
+		if (mem->device != device)
+			continue;
+		snprintf(text, sizeof(text), "%zu bytes of memory (kind %d)",
+			(size_t)mem->bytes, (int)mem->kind);
+		return text;
 	}
 	tern_list_for_each (n, &fake_world.streams) {
 		if (tern_list_entry(n, struct fake_stream, link)->device == device)
-			return true;
+			return "a stream";
 	}
 	tern_list_for_each (n, &fake_world.modules) {
 		if (tern_list_entry(n, struct fake_module, link)->device == device)
-			return true;
+			return "a module";
 	}
 	tern_list_for_each (n, &fake_world.events) {
 		if (tern_list_entry(n, struct fake_event, link)->device == device)
-			return true;
+			return "an event";
 	}
-	return false;
+	return NULL;
 }
 
 /* All that a spoilt context leaves behind. */
@@ -223,8 +229,10 @@ static CUresult primary_ctx_release(CUdevice ordinal)
 	if (device->sticky)
 		drop_all(device);
 	fake_streams_run(device);
-	if (holds(device))
+	if (what_is_open(device)) {
+		fprintf(stderr, "fake cuda: open: %s\n", what_is_open(device));
 		tern_never("fake cuda: a context ends with something open in it");
+	}
 	return CUDA_SUCCESS;
 }
 
