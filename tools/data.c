@@ -8,26 +8,12 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/util.h"
 #include "client/models/model.h"
 #include "tools/host_file.h"
-
-static int refuse(struct message *error, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int refuse(struct message *error, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(error->text, sizeof(error->text), fmt, ap);
-	va_end(ap);
-	return -EINVAL;
-}
 
 static void free_file(struct tern_data_file *file)
 {
@@ -42,7 +28,7 @@ static int read_one(const char *path, struct tern_data_file *file, struct messag
 
 	host_file_run(&op);
 	if (op.status)
-		return refuse(error, "%.400s: %s", path, strerror(-op.status));
+		return options_refuse(error, "%.400s: %s", path, strerror(-op.status));
 	file->data = op.data;
 	file->bytes = op.bytes;
 	return 0;
@@ -58,7 +44,7 @@ static int append_one(const char *path, struct tern_data_file *all, struct messa
 		return r;
 	more = realloc((void *)all->data, all->bytes + one.bytes + 1);
 	if (!more)
-		return refuse(error, "%.400s: no memory for it", path);
+		return options_refuse(error, "%.400s: no memory for it", path);
 	memcpy(more + all->bytes, one.data, one.bytes);
 	all->data = more;
 	all->bytes += one.bytes;
@@ -87,7 +73,7 @@ static int append_all(const char *directory, struct dirent **entries, int count,
 
 		if (snprintf(path, sizeof(path), "%s/%s", directory,
 			    entries[i]->d_name) >= (int)sizeof(path))
-			return refuse(
+			return options_refuse(
 				error, "%.400s: a path in it is too long", directory);
 		/* Some file systems do not tell the type with the name. */
 		if (lstat(path, &st) < 0 || !S_ISREG(st.st_mode))
@@ -107,13 +93,14 @@ static int read_directory(
 	int r;
 
 	if (count < 0)
-		return refuse(error, "%.400s: %s", directory, strerror(errno));
+		return options_refuse(error, "%.400s: %s", directory, strerror(errno));
 	r = append_all(directory, entries, count, all, error);
 	for (int i = 0; i < count; i++)
 		free(entries[i]);
 	free(entries);
 	if (r == 0 && !all->data)
-		return refuse(error, "%.400s: there are no files in it", directory);
+		return options_refuse(
+			error, "%.400s: there are no files in it", directory);
 	return r;
 }
 
@@ -149,11 +136,12 @@ static int read_set(const char *path, const char *labels_path, uint32_t context,
 	case 0:
 		return 0;
 	case -ENOTSUP:
-		return refuse(error, "%.400s: this tern was built without bzip2", path);
+		return options_refuse(
+			error, "%.400s: this tern was built without bzip2", path);
 	case -ENOMEM:
-		return refuse(error, "%.400s: no memory for it", path);
+		return options_refuse(error, "%.400s: no memory for it", path);
 	default:
-		return refuse(error, "%s", why.text);
+		return options_refuse(error, "%s", why.text);
 	}
 }
 
@@ -167,12 +155,12 @@ static int split(
 
 	data->train = NULL;
 	if (a > whole->count || b > whole->count - a)
-		r = refuse(error, "--split %llu:%llu: the data has %llu records",
+		r = options_refuse(error, "--split %llu:%llu: the data has %llu records",
 			(unsigned long long)a, (unsigned long long)b,
 			(unsigned long long)whole->count);
 	else if (tern_dataset_range(whole, 0, a, &data->train) ||
 		 tern_dataset_range(whole, whole->count - b, b, &data->test))
-		r = refuse(error, "--split: no memory for it");
+		r = options_refuse(error, "--split: no memory for it");
 	else
 		r = 0;
 	tern_dataset_free(whole);
@@ -188,11 +176,13 @@ static int read_test(
 	if (r)
 		return r;
 	if (data->test->width > train->width)
-		return refuse(error, "%.300s: has %u features, the training data has %u",
-			job->test, data->test->width, train->width);
+		return options_refuse(error,
+			"%.300s: has %u features, the training data has %u", job->test,
+			data->test->width, train->width);
 	if (data->test->class_count > train->class_count)
-		return refuse(error, "%.300s: has %u classes, the training data has %u",
-			job->test, data->test->class_count, train->class_count);
+		return options_refuse(error,
+			"%.300s: has %u classes, the training data has %u", job->test,
+			data->test->class_count, train->class_count);
 	return 0;
 }
 
@@ -205,7 +195,8 @@ int job_data_read(
 
 	*data = (struct job_data){0};
 	if (context < 0)
-		return refuse(error, "--model %.100s: %.380s", job->model, why.text);
+		return options_refuse(
+			error, "--model %.100s: %.380s", job->model, why.text);
 	r = read_set(job->data, job->labels, (uint32_t)context, 0, &data->train, error);
 	if (r == 0 && job->split.given)
 		r = split(job, data, error);

@@ -4,7 +4,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,19 +16,6 @@
 #endif
 
 #define ORDINAL_MAX 255u
-
-static int refuse(struct message *error, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int refuse(struct message *error, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(error->text, sizeof(error->text), fmt, ap);
-	va_end(ap);
-	return -EINVAL;
-}
 
 /* "cuda" or "cuda:N" */
 static bool parse_cuda(const char *text, struct device_choice *out)
@@ -59,12 +45,12 @@ int device_parse(const char *text, void *at, struct message *why)
 	if (strcmp(text, "cpu") == 0)
 		return 0;
 	if (!parse_cuda(text, out))
-		return refuse(
+		return options_refuse(
 			why, "must be cpu, cuda or cuda:N, N from 0 to %u", ORDINAL_MAX);
 #if TERN_HAVE_CUDA
 	return 0;
 #else
-	return refuse(why, "this program was built without CUDA: must be cpu");
+	return options_refuse(why, "this program was built without CUDA: must be cpu");
 #endif
 }
 
@@ -82,7 +68,7 @@ static int cpu_engine(const struct tern_model *model, size_t rows,
 	int r = tern_engine_cpu_new(tern_kernels_cpu(), model, rows, out);
 
 	if (r < 0)
-		refuse(error, "no memory for batches of %zu records", rows);
+		options_refuse(error, "no memory for batches of %zu records", rows);
 	return r;
 }
 
@@ -91,7 +77,7 @@ static int cpu_updater(struct tern_updater **out, struct message *error)
 	int r = tern_updater_cpu_new(tern_kernels_cpu(), out);
 
 	if (r < 0)
-		refuse(error, "out of memory");
+		options_refuse(error, "out of memory");
 	return r;
 }
 
@@ -123,11 +109,11 @@ int device_find(const char *option, const struct device_choice *choice, uint64_t
 		return 0;
 	if (tern_cuda_load(&out->api, &why) < 0 ||
 		choose(out->api, choice, index, &out->ordinal) < 0)
-		return refuse(error, "--%s %s: %s; without it: --%s cpu", option,
+		return options_refuse(error, "--%s %s: %s; without it: --%s cpu", option,
 			choice->text, why, option);
 	if (tern_cuda_check_device(out->api, out->ordinal, &device, line, sizeof(line)) <
 		0)
-		return refuse(error, "--%s %s: %s", option, choice->text, line);
+		return options_refuse(error, "--%s %s: %s", option, choice->text, line);
 	return 0;
 }
 

@@ -4,26 +4,12 @@
 #include "tools/job.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/util.h"
 #include "client/models/model.h"
-
-static int refuse(struct message *error, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int refuse(struct message *error, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(error->text, sizeof(error->text), fmt, ap);
-	va_end(ap);
-	return -EINVAL;
-}
 
 int job_parse_mode(const char *text, void *at, struct message *why)
 {
@@ -41,16 +27,17 @@ int job_parse_mode(const char *text, void *at, struct message *why)
 
 		if (strncmp(text, later[i], n) == 0 &&
 			(later[i][n - 1] == ':' || !text[n]))
-			return refuse(why, "not there yet; there is sync and async");
+			return options_refuse(
+				why, "not there yet; there is sync and async");
 	}
-	return refuse(why, "must be sync or async");
+	return options_refuse(why, "must be sync or async");
 }
 
 int job_parse_optimizer(const char *text, void *at, struct message *why)
 {
 	if (tern_optimizer_parse(text, at) == 0)
 		return 0;
-	return refuse(why, "must be one of %s", tern_optimizer_names());
+	return options_refuse(why, "must be one of %s", tern_optimizer_names());
 }
 
 /* A file, or a directory if that is allowed, that can be read. */
@@ -62,10 +49,11 @@ static int check_path(
 	if (!path)
 		return 0;
 	if (stat(path, &st) < 0 || access(path, R_OK) < 0)
-		return refuse(error, "--%s %.300s: %s", option, path, strerror(errno));
+		return options_refuse(
+			error, "--%s %.300s: %s", option, path, strerror(errno));
 	if (S_ISDIR(st.st_mode) && !directory)
-		return refuse(error, "--%s %.300s: is a directory, must be a file",
-			option, path);
+		return options_refuse(error,
+			"--%s %.300s: is a directory, must be a file", option, path);
 	return 0;
 }
 
@@ -79,7 +67,7 @@ static int check_save(const char *path, struct message *error)
 	if (!path)
 		return 0;
 	if (snprintf(parent, sizeof(parent), "%s", path) >= (int)sizeof(parent))
-		return refuse(error, "--save: the path is too long");
+		return options_refuse(error, "--save: the path is too long");
 	if (stat(path, &st) < 0 && errno == ENOENT) {
 		/* "a/b/" and "b" are in "a" and in "." */
 		while (strlen(parent) > 1 && parent[strlen(parent) - 1] == '/')
@@ -90,12 +78,13 @@ static int check_save(const char *path, struct message *error)
 		else
 			strcpy(parent, ".");
 		if (stat(parent, &st) < 0)
-			return refuse(error, "--save %.300s: %s", path, strerror(errno));
+			return options_refuse(
+				error, "--save %.300s: %s", path, strerror(errno));
 	}
 	if (!S_ISDIR(st.st_mode))
-		return refuse(error, "--save %.300s: not a directory", path);
+		return options_refuse(error, "--save %.300s: not a directory", path);
 	if (access(parent, W_OK | X_OK) < 0)
-		return refuse(error, "--save %.300s: %s", path, strerror(errno));
+		return options_refuse(error, "--save %.300s: %s", path, strerror(errno));
 	return 0;
 }
 
@@ -105,29 +94,31 @@ int job_check(struct job_settings *job, struct message *error)
 	int context, r;
 
 	if (!job->model)
-		return refuse(error,
+		return options_refuse(error,
 			"--model is missing: softmax, logreg, mlp:WIDTH,... or "
 			"charlm:CONTEXT,EMBED,HIDDEN");
 	context = tern_model_context(job->model, &why);
 	if (context < 0)
-		return refuse(error, "--model %.100s: %.380s", job->model, why.text);
+		return options_refuse(
+			error, "--model %.100s: %.380s", job->model, why.text);
 	if (!job->data)
-		return refuse(error, "--data is missing: a file of records or text");
+		return options_refuse(
+			error, "--data is missing: a file of records or text");
 	if (job->test && job->split.given)
-		return refuse(error, "--test and --split exclude each other");
+		return options_refuse(error, "--test and --split exclude each other");
 	if (job->test && context)
-		return refuse(error,
+		return options_refuse(error,
 			"--test: for charlm use --split: both parts need the same "
 			"characters");
 	if (job->test && job->labels)
-		return refuse(
+		return options_refuse(
 			error, "--test has no labels file: use --split with --labels");
 	if (job->generate && !context)
-		return refuse(error,
+		return options_refuse(error,
 			"--generate %llu: only charlm writes text, the model is %.100s",
 			(unsigned long long)job->generate, job->model);
 	if (job->clip_norm > 0 && job->mode != TERN_MODE_SYNC)
-		return refuse(error, "--clip-norm needs --mode sync");
+		return options_refuse(error, "--clip-norm needs --mode sync");
 	if (!job->slots)
 		job->slots = job->workers;
 	if (job->lr > 0)

@@ -16,10 +16,7 @@
 
 #define NAMES_MAX 64
 
-static int refuse(struct message *error, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int refuse(struct message *error, const char *fmt, ...)
+int options_refuse(struct message *error, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -95,10 +92,11 @@ static int parse_count(
 	char *end;
 
 	if (!read_count(text, &end, out) || *end)
-		return refuse(error, "--%s %s: not a whole number", o->name, text);
+		return options_refuse(
+			error, "--%s %s: not a whole number", o->name, text);
 	if (!in_range(o, (double)*out))
-		return refuse(error, "--%s %s: must be %.0f to %.0f", o->name, text,
-			o->min, o->max);
+		return options_refuse(error, "--%s %s: must be %.0f to %.0f", o->name,
+			text, o->min, o->max);
 	return 0;
 }
 
@@ -109,10 +107,10 @@ static int parse_real(
 
 	*out = strtod(text, &end);
 	if (end == text || *end || !isfinite(*out))
-		return refuse(error, "--%s %s: not a number", o->name, text);
+		return options_refuse(error, "--%s %s: not a number", o->name, text);
 	if (!in_range(o, *out))
-		return refuse(error, "--%s %s: must be %g to %g", o->name, text, o->min,
-			o->max);
+		return options_refuse(error, "--%s %s: must be %g to %g", o->name, text,
+			o->min, o->max);
 	return 0;
 }
 
@@ -129,10 +127,10 @@ static int parse_bytes(const struct option *o, const char *text, struct byte_lis
 		const char *unit;
 
 		if (out->count == TERN_ARRAY_SIZE(out->bytes))
-			return refuse(error, "--%s %s: more than %zu sizes", o->name,
-				text, TERN_ARRAY_SIZE(out->bytes));
+			return options_refuse(error, "--%s %s: more than %zu sizes",
+				o->name, text, TERN_ARRAY_SIZE(out->bytes));
 		if (!read_count(p, &end, &v))
-			return refuse(error,
+			return options_refuse(error,
 				"--%s %s: a size is a number, perhaps with K, M or G",
 				o->name, text);
 		unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
@@ -140,21 +138,24 @@ static int parse_bytes(const struct option *o, const char *text, struct byte_lis
 			unsigned shift = 10 * (unsigned)(unit - units + 1);
 
 			if (v > UINT64_MAX >> shift)
-				return refuse(error, "--%s %s: too large", o->name, text);
+				return options_refuse(
+					error, "--%s %s: too large", o->name, text);
 			v <<= shift;
 			end++;
 		}
 		if (*end && *end != ',')
-			return refuse(error,
+			return options_refuse(error,
 				"--%s %s: a size is a number, perhaps with K, M or G",
 				o->name, text);
 		if (!in_range(o, (double)v))
-			return refuse(error, "--%s %s: must be %.0f to %.0f bytes",
-				o->name, text, o->min, o->max);
+			return options_refuse(error,
+				"--%s %s: must be %.0f to %.0f bytes", o->name, text,
+				o->min, o->max);
 		out->bytes[out->count++] = v;
 		p = *end ? end + 1 : end;
 		if (*end && !*p)
-			return refuse(error, "--%s %s: ends with a comma", o->name, text);
+			return options_refuse(
+				error, "--%s %s: ends with a comma", o->name, text);
 	} while (*p);
 	return 0;
 }
@@ -179,7 +180,7 @@ static int parse_choice(
 		snprintf(all + strlen(all), sizeof(all) - strlen(all), "%s%s",
 			i ? ", " : "", o->choices[i]);
 	}
-	return refuse(error, "--%s %s: must be one of %s", o->name, text, all);
+	return options_refuse(error, "--%s %s: must be one of %s", o->name, text, all);
 }
 
 static int check_address(const struct option *o, const char *text, struct message *error)
@@ -190,8 +191,8 @@ static int check_address(const struct option *o, const char *text, struct messag
 
 	if (!colon || colon == text || !read_count(colon + 1, &end, &port) || *end ||
 		port > 65535)
-		return refuse(error, "--%s %s: must be HOST:PORT, the port 0 to 65535",
-			o->name, text);
+		return options_refuse(error,
+			"--%s %s: must be HOST:PORT, the port 0 to 65535", o->name, text);
 	return 0;
 }
 
@@ -202,8 +203,8 @@ static int parse_pair(const struct option *o, const char *text, struct count_pai
 
 	if (!read_count(text, &end, &out->a) || *end != ':' ||
 		!read_count(end + 1, &end, &out->b) || *end || !out->a || !out->b)
-		return refuse(error, "--%s %s: must be A:B, two whole numbers from 1",
-			o->name, text);
+		return options_refuse(error,
+			"--%s %s: must be A:B, two whole numbers from 1", o->name, text);
 	out->given = true;
 	return 0;
 }
@@ -229,7 +230,7 @@ static int parse_value(
 	case OPTION_TEXT:
 	case OPTION_ADDRESS:
 		if (!*text)
-			return refuse(error, "--%s: its value is empty", o->name);
+			return options_refuse(error, "--%s: its value is empty", o->name);
 		*(const char **)at = text;
 		return o->type == OPTION_ADDRESS ? check_address(o, text, error) : 0;
 	case OPTION_PAIR:
@@ -237,7 +238,7 @@ static int parse_value(
 	case OPTION_CUSTOM:
 		if (o->parse(text, at, &why) == 0)
 			return 0;
-		return refuse(error, "--%s %s: %.400s", o->name, text, why.text);
+		return options_refuse(error, "--%s %s: %.400s", o->name, text, why.text);
 	}
 	return -EINVAL;
 }
@@ -271,9 +272,9 @@ static int unknown(
 	names[n] = NULL;
 	near = options_nearest(typed, names);
 	if (near)
-		return refuse(
+		return options_refuse(
 			error, "--%s: no such option; did you mean --%s?", typed, near);
-	return refuse(error, "--%s: no such option; see --help", typed);
+	return options_refuse(error, "--%s: no such option; see --help", typed);
 }
 
 int options_parse(const struct option *table, int argc, char **argv, void *settings,
@@ -290,18 +291,19 @@ int options_parse(const struct option *table, int argc, char **argv, void *setti
 		int r;
 
 		if (strncmp(argv[i], "--", 2) != 0 || !*name)
-			return refuse(error, "%s: not an option; see --help", argv[i]);
+			return options_refuse(
+				error, "%s: not an option; see --help", argv[i]);
 		bytes = strcspn(name, "=");
 		value = name[bytes] ? name + bytes + 1 : NULL;
 		o = find(table, name, bytes);
 		if (!o)
 			return unknown(table, name, bytes, error);
 		if (o->type == OPTION_FLAG && value)
-			return refuse(error, "--%s takes no value", o->name);
+			return options_refuse(error, "--%s takes no value", o->name);
 		if (o->type != OPTION_FLAG && !value) {
 			if (++i == argc)
-				return refuse(error, "--%s needs a value: %s", o->name,
-					o->value);
+				return options_refuse(error, "--%s needs a value: %s",
+					o->name, o->value);
 			value = argv[i];
 		}
 		r = parse_value(o, value, settings, error);
@@ -311,22 +313,66 @@ int options_parse(const struct option *table, int argc, char **argv, void *setti
 	return 0;
 }
 
+/* ---- help ---- */
+
+#define HELP_WIDTH 88u
+
+static size_t name_of(const struct option *o, char *out, size_t bytes)
+{
+	return (size_t)snprintf(out, bytes, "--%s%s%s", o->name, o->value ? " " : "",
+		o->value ? o->value : "");
+}
+
+/* What is said of it, its choices and its default, in one line. */
+static void text_of(const struct option *o, char *out, size_t bytes)
+{
+	FILE *f = fmemopen(out, bytes, "w");
+
+	tern_assert(f);
+	fputs(o->help, f);
+	if (o->type == OPTION_CHOICE) {
+		fputs(" (", f);
+		for (int i = 0; o->choices[i]; i++)
+			fprintf(f, "%s%s", i ? "|" : "", o->choices[i]);
+		fputs(")", f);
+	}
+	if (o->initial)
+		fprintf(f, "; default %s", o->initial);
+	fclose(f);
+	out[bytes - 1] = '\0'; /* which is missing where it was too long */
+}
+
+/* The line is at `column` already; broken lines begin there. */
+static void print_words(FILE *out, size_t column, char *text)
+{
+	size_t at = column;
+	char *rest;
+
+	for (char *word = strtok_r(text, " ", &rest); word;
+		word = strtok_r(NULL, " ", &rest)) {
+		size_t bytes = strlen(word);
+
+		if (at > column && at + 1 + bytes > HELP_WIDTH) {
+			fprintf(out, "\n%*s", (int)column, "");
+			at = column;
+		}
+		fprintf(out, "%s%s", at > column ? " " : "", word);
+		at += bytes + (at > column);
+	}
+	fputc('\n', out);
+}
+
 void options_help(const struct option *table, FILE *out)
 {
-	for (; table->name; table++) {
-		char left[64];
+	char name[64], text[512];
+	size_t widest = 0;
 
-		snprintf(left, sizeof(left), "--%s%s%s", table->name,
-			table->value ? " " : "", table->value ? table->value : "");
-		fprintf(out, "  %-24s %s", left, table->help);
-		if (table->type == OPTION_CHOICE) {
-			fputs(" (", out);
-			for (int i = 0; table->choices[i]; i++)
-				fprintf(out, "%s%s", i ? "|" : "", table->choices[i]);
-			fputs(")", out);
-		}
-		if (table->initial)
-			fprintf(out, "; default %s", table->initial);
-		fputc('\n', out);
+	for (const struct option *o = table; o->name; o++)
+		widest = TERN_MAX(widest, name_of(o, name, sizeof(name)));
+	for (const struct option *o = table; o->name; o++) {
+		name_of(o, name, sizeof(name));
+		text_of(o, text, sizeof(text));
+		fprintf(out, "  %-*s  ", (int)widest, name);
+		print_words(out, widest + 4, text);
 	}
 }

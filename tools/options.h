@@ -76,7 +76,11 @@ struct option {
 int options_parse(const struct option *table, int argc, char **argv, void *settings,
 	struct message *error);
 
-/* One line per option, aligned. */
+/* -EINVAL, with this said in `error`. */
+int options_refuse(struct message *error, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* Each option in an aligned block of lines. */
 void options_help(const struct option *table, FILE *out);
 
 /* Reads sizes as an option of type BYTES does. -EINVAL. */
