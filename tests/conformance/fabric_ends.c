@@ -206,6 +206,8 @@ static void test_nothing_is_sent_after_close(const struct instance *instance)
 static void test_close_with_flush_sends_what_was_taken(const struct instance *instance)
 {
 	struct bed *bed = bed_new(instance);
+	/* Until there is no room, which in the simulator there always is. */
+	int most = bed->world ? 1000 : 100000;
 
 	for (int round = 0; round < 3; round++) {
 		struct link *a, *b;
@@ -218,7 +220,7 @@ static void test_close_with_flush_sends_what_was_taken(const struct instance *in
 			for (int i = 0; i < 50; i++)
 				side_poll(&bed->sides[B], 16);
 		bed->sides[B].asleep = true;
-		for (int i = 0; i < (round ? 100000 : 3) && link_say(a, 3000) == 0; i++)
+		for (int i = 0; i < (round ? most : 3) && link_say(a, 3000) == 0; i++)
 			if (round == 2)
 				side_poll(&bed->sides[A], 16);
 		link_close(a, true);
