@@ -152,3 +152,23 @@ double bench_gpu_time_us(
 	bench_gpu_check(gpu, api->event_elapsed_time(&ms, gpu->from, gpu->to), "a time");
 	return 1000.0 * (double)ms;
 }
+
+static void print_samples(const char *name, const double *us, unsigned count, double by)
+{
+	printf(", \"%s\": [", name);
+	for (unsigned i = 0; i < count; i++)
+		printf("%s%.4f", i ? ", " : "", us[i] / by);
+	printf("]");
+}
+
+void bench_gpu_row(const struct bench_gpu_row *row)
+{
+	printf("{\"name\": \"%s\", \"peer\": \"%s\", \"bytes\": %llu, \"goal\": %g",
+		row->name, row->peer, (unsigned long long)row->bytes, row->goal);
+	if (row->wrong)
+		printf(", \"wrong\": \"%s\"", row->wrong);
+	print_samples("ours_us", row->ours_us, row->ours_count, row->times);
+	print_samples("peer_us", row->peer_us, row->peer_count, row->times);
+	printf("}\n");
+	fflush(stdout);
+}

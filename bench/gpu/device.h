@@ -42,6 +42,17 @@ struct tern_cuda_kernels *bench_gpu_table(struct bench_gpu *gpu,
 double bench_gpu_time_us(
 	struct bench_gpu *gpu, void (*run)(void *arg), void *arg, unsigned times);
 
+/* A line that bench/gpu/figures.py understands. Samples are of `times` operations. */
+struct bench_gpu_row {
+	const char *name, *peer;
+	uint64_t bytes; /* of one operation; 0: it is not about bytes */
+	double goal;
+	const double *ours_us, *peer_us;
+	unsigned ours_count, peer_count, times;
+	const char *wrong; /* why it is no comparison; NULL: it is one */
+};
+void bench_gpu_row(const struct bench_gpu_row *row);
+
 void bench_gpu_check(const struct bench_gpu *gpu, CUresult result, const char *what);
 /* Of a call of the table. */
 void bench_gpu_done(const struct tern_cuda_kernels *k, int status);

@@ -170,14 +170,6 @@ static const struct rate_case {
 		adam_small, set_few},
 };
 
-static void print_samples(const char *name, const double *us, unsigned count, double by)
-{
-	printf(", \"%s\": [", name);
-	for (unsigned i = 0; i < count; i++)
-		printf("%s%.4f", i ? ", " : "", us[i] / by);
-	printf("]");
-}
-
 /* A, B, B, A: a drift of the clocks meets both alike. */
 static void run_case(struct rates *r, const struct rate_case *c)
 {
@@ -195,12 +187,15 @@ static void run_case(struct rates *r, const struct rate_case *c)
 			ours[2 * i + j] = bench_gpu_time_us(&r->gpu, c->ours, r, times);
 		limit[2 * i + 1] = bench_gpu_time_us(&r->gpu, c->limit, r, times);
 	}
-	printf("{\"name\": \"%s\", \"peer\": \"%s\", \"bytes\": %llu, \"goal\": %g",
-		c->name, c->limit_name, (unsigned long long)r->bytes, c->goal);
-	print_samples("ours_us", ours, c->ours ? 2 * r->rounds : 0, times);
-	print_samples("peer_us", limit, 2 * r->rounds, times);
-	printf("}\n");
-	fflush(stdout);
+	bench_gpu_row(&(struct bench_gpu_row){.name = c->name,
+		.peer = c->limit_name,
+		.bytes = r->bytes,
+		.goal = c->goal,
+		.ours_us = ours,
+		.ours_count = c->ours ? 2 * r->rounds : 0,
+		.peer_us = limit,
+		.peer_count = 2 * r->rounds,
+		.times = times});
 }
 
 /* ---- preparing ---- */

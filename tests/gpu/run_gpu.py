@@ -32,6 +32,7 @@ BUILD = TOP / "build-gpu"
 PAGE = TOP / "docs" / "gpu.md"
 BEGIN = "<!-- ./run gpu writes from here -->"
 END = "<!-- to here -->"
+BENCHMARKS = ("gpu_rates", "gpu_staging", "gpu_step")
 BUILD_LIMIT_S, SUITE_LIMIT_S, BENCH_LIMIT_S = 300, 150, 240
 # The checkers take as long as there is left of this, and each program this long at most.
 CHECKERS_LIMIT_S, CHECKER_LIMIT_S = 120, 45
@@ -102,7 +103,7 @@ def targets_of(tests):
     """What these and the benchmarks need, as ninja names it; and tern, if it is built."""
     by_id = {t["id"]: t for t in introspect("targets")}
     wanted = {i for test in tests for i in test["depends"]}
-    wanted |= {i for i, t in by_id.items() if t["name"] in ("gpu_rates", "gpu_step", "tern")
+    wanted |= {i for i, t in by_id.items() if t["name"] in BENCHMARKS + ("tern",)
                and t["type"] == "executable"}
     return [str(Path(f).resolve().relative_to(BUILD.resolve()))
             for i in wanted if i in by_id for f in by_id[i]["filename"]]
@@ -319,7 +320,7 @@ def main():
         return count.report()
     log(f"built in {time.monotonic() - start:.0f} s")
     env = dict(os.environ, LD_LIBRARY_PATH=library_path(), **tap_count.ENVIRONMENT)
-    rates, step = BUILD / "bench/gpu/gpu_rates", BUILD / "bench/gpu/gpu_step"
+    rates, staging, step = (BUILD / "bench/gpu" / name for name in BENCHMARKS)
     status, out, err = run(log, [rates, "--device"], 60, env)
     if status:
         log(f"run gpu: no GPU to test on: {err.strip()}" if status == 2 else f"run gpu: {err.strip()}")
@@ -337,6 +338,7 @@ def main():
     tests += run_checkers(log, count, env)
     smoke = ["--smoke"] if arguments.smoke else []
     rows = measure(log, count, "gpu_rates", [rates, *smoke], env)
+    rows += measure(log, count, "gpu_staging", [staging, *smoke], env)
     rows += measure(log, count, "compare.py",
                     [sys.executable, TOP / "bench/gpu/compare.py", step, *smoke], env)
     log(*figures.table(rows))

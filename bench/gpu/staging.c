@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What tensors in memory of a GPU lose to staging: pieces through the stager's slots
+ * beside one copy of the same bytes by the driver, from or to page-locked memory; with
+ * the device idle, and with kernels that run all the while. Nobody reads the slots: what
+ * a network costs is not in these figures. Measured in turn (limit, ours, ours, limit),
+ * by the CPU's clock, since half of staging is the CPU's work.
+ *
+ * usage: gpu_staging [--smoke], which prints samples as gpu_rates does.
+ */
+#include <string.h>
+
+#include <tern/tern.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "bench/gpu/device.h"
+#include "transport/mem.h"
+#include "transport/stager.h"
+
+#define ROUNDS_MAX 16
+#define INPUTS     4u
+
+struct staging {
+	struct bench_gpu gpu; /* its stream is the kernels' */
+	CUstream copies;
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+	struct tern_mem *mem;
+	struct tern_stager *stager;
+	struct tern_cuda_kernels *k;
+	float *sum, *inputs[INPUTS];
+	void *pinned;
+	uint64_t bytes;            /* of the tensor */
+	uint64_t given, moved;     /* of it, to the stager and by it */
+	unsigned rounds, launches; /* launches: of a sum, longer than the copies take */
+	bool idle;                 /* the kernels ended first */
+	bool smoke;                /* whose kernels may */
+};
+
+static void require(int status, const char *what)
+{
+	if (status < 0)
+		bench_fail(1, "%s: %s", what, tern_status_text(status));
+}
+
+/* ---- ours ---- */
+
+/* The slot's holder is the benchmark. */
+static void piece_done(struct tern_copy *copy, int status)
+{
+	struct tern_stage_slot *slot =
+		tern_container_of(copy, struct tern_stage_slot, copy);
+	struct staging *s = slot->holder;
+
+	require(status, "a copy");
+	s->moved += slot->bytes;
+	tern_stager_give(slot);
+}
+
+static void give_pieces(struct staging *s, enum tern_stage_way way)
+{
+	struct tern_stage_slot *slot;
+
+	while (s->given < s->bytes && (slot = tern_stager_take(s->stager, way))) {
+		slot->holder = s;
+		slot->bytes = TERN_MIN(TERN_STAGE_BYTES, s->bytes - s->given);
+		slot->copy.done = piece_done;
+		tern_stager_copy(s->stager, &slot->copy, way, s->mem, s->given,
+			tern_stage_slot_data(slot), slot->bytes);
+		s->given += slot->bytes;
+	}
+}
+
+static void stage(struct staging *s, enum tern_stage_way way)
+{
+	s->given = s->moved = 0;
+	while (s->moved < s->bytes) {
+		give_pieces(s, way);
+		require(tern_progress(s->ctx), "progress");
+	}
+}
+
+/* ---- the limit ---- */
+
+static void copy(struct staging *s, enum tern_stage_way way)
+{
+	const struct tern_cuda_api *api = s->gpu.api;
+	CUdeviceptr at = tern_mem_cuda_address(s->mem);
+
+	bench_gpu_check(&s->gpu,
+		way == TERN_STAGE_DOWN
+			? api->memcpy_dtoh_async(s->pinned, at, s->bytes, s->copies)
+			: api->memcpy_htod_async(at, s->pinned, s->bytes, s->copies),
+		"a copy");
+	bench_gpu_check(&s->gpu, api->stream_synchronize(s->copies), "a copy");
+}
+
+/* ---- the cases ---- */
+
+static const struct staging_case {
+	const char *name;
+	enum tern_stage_way way;
+	bool kernels;
+} cases[] = {
+	{"staging from the device", TERN_STAGE_DOWN, false},
+	{"staging to the device", TERN_STAGE_UP, false},
+	{"staging from the device, while kernels run", TERN_STAGE_DOWN, true},
+	{"staging to the device, while kernels run", TERN_STAGE_UP, true},
+};
+
+static void launch(struct staging *s)
+{
+	for (unsigned i = 0; i < s->launches; i++)
+		bench_gpu_done(
+			s->k, tern_cuda_sum(s->k, s->sum, (const float *const *)s->inputs,
+				      INPUTS, 0.25f, s->bytes / sizeof(float)));
+}
+
+static double time_us(struct staging *s, const struct staging_case *c,
+	void (*move)(struct staging *s, enum tern_stage_way way), bool kernels)
+{
+	uint64_t start_ns, ns;
+
+	if (kernels)
+		launch(s);
+	start_ns = tern_clock_ns();
+	move(s, c->way);
+	ns = tern_clock_ns() - start_ns;
+	if (kernels && s->gpu.api->stream_query(s->gpu.stream) == CUDA_SUCCESS)
+		s->idle = true;
+	bench_gpu_check(
+		&s->gpu, s->gpu.api->stream_synchronize(s->gpu.stream), "the kernels");
+	return (double)ns / 1000;
+}
+
+static void run_case(struct staging *s, const struct staging_case *c)
+{
+	double ours[2 * ROUNDS_MAX], limit[2 * ROUNDS_MAX];
+
+	s->idle = false;
+	time_us(s, c, copy, false); /* to be warm */
+	time_us(s, c, stage, false);
+	for (unsigned i = 0; i < s->rounds; i++) {
+		limit[2 * i] = time_us(s, c, copy, false);
+		for (unsigned j = 0; j < 2; j++)
+			ours[2 * i + j] = time_us(s, c, stage, c->kernels);
+		limit[2 * i + 1] = time_us(s, c, copy, false);
+	}
+	bench_gpu_row(&(struct bench_gpu_row){.name = c->name,
+		.peer = "one copy, page-locked, the device idle",
+		.bytes = s->bytes,
+		.goal = 0.9,
+		.ours_us = ours,
+		.ours_count = 2 * s->rounds,
+		.peer_us = limit,
+		.peer_count = 2 * s->rounds,
+		.times = 1,
+		.wrong = s->idle && !s->smoke ? "the kernels ended before the copies"
+					      : NULL});
+}
+
+/* ---- preparing ---- */
+
+static void prepare(struct staging *s)
+{
+	const struct tern_cuda_sizes sizes = {0};
+	void *tensor = bench_gpu_floats(&s->gpu, s->bytes / sizeof(float), -1);
+
+	require(tern_domain_new(NULL, &s->domain), "a domain");
+	require(tern_context_new(s->domain, NULL, &s->ctx), "a context");
+	require(tern_mem_wrap_cuda(
+			s->domain, (uint64_t)(uintptr_t)tensor, s->bytes, &s->mem),
+		"the tensor's memory");
+	require(tern_context_stager(s->ctx, s->mem->gpu, &s->stager), "a stager");
+	bench_gpu_check(&s->gpu, s->gpu.api->mem_host_alloc(&s->pinned, s->bytes, 0),
+		"page-locked memory");
+	memset(s->pinned, 1, s->bytes);
+	bench_gpu_check(&s->gpu,
+		s->gpu.api->stream_create_with_priority(
+			&s->copies, CU_STREAM_NON_BLOCKING, 0),
+		"a stream");
+	s->k = bench_gpu_table(&s->gpu, NULL, &sizes);
+	s->sum = bench_gpu_floats(&s->gpu, s->bytes / sizeof(float), 0);
+	for (unsigned i = 0; i < INPUTS; i++)
+		s->inputs[i] = bench_gpu_floats(&s->gpu, s->bytes / sizeof(float), -1);
+}
+
+static void finish(struct staging *s)
+{
+	tern_cuda_kernels_free(s->k);
+	s->gpu.api->stream_destroy(s->copies);
+	s->gpu.api->mem_free_host(s->pinned);
+	tern_context_free(s->ctx);
+	tern_mem_put(s->mem);
+	tern_domain_free(s->domain);
+	bench_gpu_close(&s->gpu);
+}
+
+int main(int argc, char **argv)
+{
+	static struct staging s;
+
+	s.smoke = argc == 2 && strcmp(argv[1], "--smoke") == 0;
+	if (argc != 1 && !s.smoke)
+		bench_fail(2, "usage: gpu_staging [--smoke]");
+	bench_gpu_open(&s.gpu);
+	s.bytes = s.smoke ? 3u << 20 : 256u << 20;
+	s.rounds = s.smoke ? 2 : 9;
+	s.launches = s.smoke ? 4 : 200; /* 0.3 to 1 ms each, and 256 MiB take 5 to 20 */
+	prepare(&s);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(cases); i++)
+		run_case(&s, &cases[i]);
+	finish(&s);
+	return 0;
+}
