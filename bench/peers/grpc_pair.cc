@@ -368,12 +368,6 @@ void open(struct pair *p)
 		server->open();
 }
 
-const char *version()
-{
-	static std::string text = grpc::Version();
-	return text.c_str();
-}
-
 } // namespace
 
 int main(int argc, char **argv)
@@ -382,7 +376,7 @@ int main(int argc, char **argv)
 	ops.name = "gRPC";
 	ops.variants = "bytes-unary,bytes-stream,proto-unary,proto-stream";
 	ops.waits = "poll,sleep";
-	ops.version = version;
+	ops.version = grpc_version;
 	ops.open = open;
 	ops.begin = [](struct pair *p) { end_of(p)->begin(); };
 	ops.post = [](struct pair *p, uint64_t n) { end_of(p)->post(n); };

@@ -204,12 +204,6 @@ void round(struct ps *p)
 	}
 }
 
-const char *version()
-{
-	static std::string text = grpc::Version();
-	return text.c_str();
-}
-
 } // namespace
 
 int main(int argc, char **argv)
@@ -218,7 +212,7 @@ int main(int argc, char **argv)
 	ops.name = "gRPC";
 	ops.variants = "bytes,proto";
 	ops.wait = "sleep";
-	ops.version = version;
+	ops.version = grpc_version;
 	ops.serve = [](struct ps *p) { (new Server(p))->run(); };
 	ops.join = join;
 	ops.round = round;

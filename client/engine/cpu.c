@@ -5,7 +5,6 @@
 
 #include "base/util.h"
 #include "client/engine/engine.h"
-#include "client/models/internal.h"
 
 struct cpu_engine {
 	struct tern_engine engine;
@@ -64,14 +63,15 @@ static int make_room(struct cpu_engine *e)
 {
 	const struct tern_model *m = e->engine.model;
 	struct tern_batch *batch = &e->engine.batch;
-	size_t rows = e->engine.rows;
+	size_t rows = e->engine.rows, floats, symbols;
 
+	tern_model_record(m, &floats, &symbols);
 	e->workspace = tern_workspace_new(m, rows);
 	batch->labels = calloc(rows, sizeof(*batch->labels));
-	if (m->text)
-		batch->ids = calloc(rows * m->context, sizeof(*batch->ids));
+	if (symbols)
+		batch->ids = calloc(rows * symbols, sizeof(*batch->ids));
 	else
-		batch->x = calloc(rows * m->features + 1, sizeof(*batch->x));
+		batch->x = calloc(rows * floats + 1, sizeof(*batch->x));
 	return e->workspace && batch->labels && (batch->ids || batch->x) ? 0 : -ENOMEM;
 }
 

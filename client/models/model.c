@@ -235,6 +235,12 @@ uint64_t tern_model_size(const struct tern_model *model)
 	return model->size;
 }
 
+void tern_model_record(const struct tern_model *model, size_t *floats, size_t *symbols)
+{
+	*floats = model->text ? 0 : model->features;
+	*symbols = model->text ? model->context : 0;
+}
+
 /* ---- room ---- */
 
 static float *room(size_t rows, size_t width)

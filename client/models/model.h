@@ -30,6 +30,8 @@ int tern_model_context(const char *spec, struct tern_data_error *error);
 
 const struct tern_param *tern_model_params(const struct tern_model *model, size_t *count);
 uint64_t tern_model_size(const struct tern_model *model); /* elements in all */
+/* What one record is: so many floats, or so many symbols; the other is 0. */
+void tern_model_record(const struct tern_model *model, size_t *floats, size_t *symbols);
 
 /* Room for activations of a batch of `rows`. NULL: no memory. */
 struct tern_workspace;

@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs with the model that has no arithmetic, whose every step checks the servers': bench/ measures
+the parameter server by it.
+
+usage: null_model.py TERN_NULL
+"""
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "e2e")]
+import job  # noqa: E402
+import tap  # noqa: E402
+
+
+def trains(model, workers, servers):
+    data = job.SCRATCH / "two.svm"
+    data.write_text("1 1:1\n-1 2:1\n")
+    job.finish("train", "--model", model, "--data", data, "--lr", 2 ** -10, "--steps", 20, "--batch", 1,
+               "--workers", workers, "--servers", servers)
+
+
+def one_tensor():
+    trains("flat:1000000", 1, 1)
+
+
+def many_tensors_two_workers_two_servers():
+    trains("resnet50", 2, 2)
+
+
+if __name__ == "__main__":
+    job.use(sys.argv[1])
+    tap.run([one_tensor, many_tensors_two_workers_two_servers])
