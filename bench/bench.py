@@ -45,7 +45,7 @@ def parse():
     p.add_argument("--out", type=Path, help="where the report goes; default: docs/benchmarks, "
                    "with --check build-bench/check")
     p.add_argument("--tern", type=Path, default=TOP / "build/tern", help="the program")
-    p.add_argument("--no-install", action="store_true", help="take what is there")
+    p.add_argument("--no-install", action="store_true", help="take the peers that are there")
     options = p.parse_args()
     for name in options.questions:
         if name not in QUESTIONS:
@@ -124,8 +124,9 @@ def save(results, options):
 
 def main():
     options = parse()
-    missing = {} if options.no_install else install.everything(
-        options.tern.resolve().parent, not options.quick or "ps" in options.questions)
+    missing = {} if options.no_install else install.peers(
+        not options.quick or "ps" in options.questions)
+    install.programs(options.tern.resolve().parent)
     before = load(COMMITTED) if options.check else None
     if options.check and before is None:
         sys.exit("bench: docs/benchmarks/results.json is not there: nothing to compare with")

@@ -102,14 +102,18 @@ def build(tern_build, say):
     return ""
 
 
-def everything(tern_build, with_tensorflow, say=lambda text: print(text, file=sys.stderr)):
-    """{package: why it is missing}. SystemExit if nothing can be measured."""
+def peers(with_tensorflow, say=lambda text: print(text, file=sys.stderr)):
+    """{package: why it is missing}."""
     missing = packages(say)
     if with_tensorflow:
         why = tensorflow(say)
         if why:
             missing["tensorflow-cpu"] = why
+    return missing
+
+
+def programs(tern_build, say=lambda text: print(text, file=sys.stderr)):
+    """SystemExit if nothing can be measured."""
     why = build(tern_build, say)
     if why:
         sys.exit(f"bench: the peers could not be built: {why}")
-    return missing
