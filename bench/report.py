@@ -165,18 +165,22 @@ def plot(name, question, directory):
     if not series:
         return ""
     blocks, draws = [], []
+    waits = {"poll": ", polling", "sleep": ", asleep"}
     for i, (entry, values) in enumerate(series):
+        title = entry["title"] + waits.get(entry["wait"], "")
         rows = "\n".join(f"{size} {f.median} {f.low} {f.high}" for size, f in values)
         blocks.append(f"$d{i} << EOD\n{rows}\nEOD")
         draws.append(f'$d{i} using 1:2 with linespoints lw {3 if entry["ours"] else 1} '
                      f'lc {i + 1} dt {2 if entry["wait"] == "sleep" else 1} pt {i % 13 + 1} ps 0.5 '
-                     f'title "{entry["title"]}, {entry["wait"]}" noenhanced')
+                     f'title "{title}" noenhanced')
     sizes = ", ".join(f'"{size_text(1 << b)}" {1 << b}' for b in range(2, 30, 4))
     axis = f"set xtics ({sizes})" if is_of_sizes(question) else ""
+    what = metric.removesuffix("_" + unit).replace("_", " ")
     script = "\n".join([
-        f'set terminal svg size 1000,640 font "sans,12"\nset output "{directory / name}.svg"',
-        "set logscale xy\nset grid\nset key outside right\nset style data linespoints", axis,
-        f'set xlabel "{question["axis"]}"\nset ylabel "{metric}, {unit}" noenhanced', *blocks,
+        f'set terminal svg size 1000,760 font "sans,12"\nset output "{directory / name}.svg"',
+        "set logscale xy\nset grid\nset key below left Left reverse maxcols 3",
+        "set style data linespoints", axis,
+        f'set xlabel "{question["axis"]}"\nset ylabel "{what}, {unit}" noenhanced', *blocks,
         "plot " + ", \\\n ".join(draws)])
     try:
         done = subprocess.run(["gnuplot"], input=script, text=True, capture_output=True)
