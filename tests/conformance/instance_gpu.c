@@ -3,7 +3,8 @@
  * Any instance with the memory of one end, or of both, in a simulated GPU: everything
  * that a test takes, and the pools of receives with ALLOC. The device is a new one for
  * each test, and does its work earlier or later as a number says that each test counts
- * up; in fabrics that can sleep a thread works, too, so that it can wake them.
+ * up; in fabrics that can sleep a thread works, too, so that it can wake them. What cards
+ * write it orders by itself, or not. The CPU can never touch its memory.
  */
 #include "tests/conformance/bed.h"
 
@@ -14,6 +15,7 @@
 
 static const struct tern_cuda_api *api;
 static CUcontext context; /* the tests' own; of the driver as it is now */
+static bool no_cards;     /* that could have its memory */
 
 static void retain(void)
 {
@@ -43,6 +45,9 @@ static void reset(bool background)
 	opts.seed = ++seed;
 	opts.early_percent = (unsigned)(seed % 3) * 30;
 	opts.background = background;
+	opts.dma_buf = !no_cards;
+	if (seed % 2)
+		opts.rdma_order = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
 	fake_cuda_reset(&opts);
 	retain();
 }
@@ -111,6 +116,13 @@ static struct device_memory fake = {
 	.read = read_bytes,
 };
 
+/* With guard=on peers' puts are messages, which the CPU copies. */
+static bool reaches_gpus(const struct instance *instance)
+{
+	return strcmp(instance->fabric, "verbs") == 0 &&
+	       !strstr(instance->opts.verbs, "guard=on");
+}
+
 static const struct instance *find(
 	const struct instance *const list[], const char *name, size_t bytes)
 {
@@ -126,7 +138,9 @@ const struct instance *conformance_with_gpus(const char *name)
 	static const struct {
 		const char *end;
 		unsigned gpus;
-	} ends[] = {{"-gpu", 3}, {"-gpu-a", 1 << A}, {"-gpu-b", 1 << B}};
+		bool staged;
+	} ends[] = {{"-gpu", 3, false}, {"-gpu-a", 1 << A, false},
+		{"-gpu-b", 1 << B, false}, {"-gpu-staged", 3, true}};
 	static struct instance instance;
 
 	for (unsigned i = 0; i < TERN_ARRAY_SIZE(ends); i++) {
@@ -144,6 +158,8 @@ const struct instance *conformance_with_gpus(const char *name)
 		instance = *base;
 		instance.name = name;
 		instance.gpus = ends[i].gpus;
+		instance.direct = reaches_gpus(base) && !ends[i].staged;
+		no_cards = ends[i].staged;
 		api = fake_cuda_api();
 		instance.opts.cuda_api = fake.api = api;
 		device_memory = &fake;

@@ -57,9 +57,11 @@ static void read_bytes(void *to, uint64_t address, uint64_t bytes)
 
 static void refuse(unsigned which)
 {
-	static const char *const calls[] = {
-		"memcpy_dtoh_async", "memcpy_htod_async", "event_query", "event_record"};
-	static unsigned asked[4];
+	static const char *const calls[] = {"memcpy_dtoh_async", "memcpy_htod_async",
+		"event_query", "event_record", "flush_gpu_direct_rdma_writes"};
+	static unsigned asked[TERN_ARRAY_SIZE(calls)];
+
+	which %= TERN_ARRAY_SIZE(calls);
 
 	/* A fault that did not come yet takes one of few places. */
 	if (asked[which] && fake_cuda_calls(calls[which]) < asked[which])
@@ -77,6 +79,9 @@ const struct storm_memory *storm_gpu_open(uint64_t seed)
 
 	opts.seed = seed;
 	opts.early_percent = (unsigned)(seed % 4) * 20;
+	opts.dma_buf = seed % 4 != 2;
+	if (seed / 2 % 2)
+		opts.rdma_order = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
 	fake_cuda_reset(&opts);
 	api = fake_cuda_api();
 	tern_assert(api->init(0) == CUDA_SUCCESS);
