@@ -181,9 +181,6 @@ static uint32_t find_free(struct tern_pool *pool, uint32_t units)
 	 * Blocks of the size's own class may fit too. For sizes near a whole slab this is
 	 * the only class there is, and it has at most one block per slab.
 	 */
-	c = class_of(units);
-	id = pool->heads[c.level][c.index];
-	tries = OWN_CLASS_TRIES + pool->slab_count;
 	while (id != NO_BLOCK && block_at(pool, id)->units < units)
 		id = --tries ? block_at(pool, id)->next : NO_BLOCK;
 	return id;
@@ -235,7 +232,7 @@ static void free_block(struct tern_pool *pool, uint32_t id)
 
 static uint64_t blocks_bytes(const struct tern_pool *pool)
 {
-	return pool->slab_units * sizeof(struct block);
+	return tern_align_up(pool->slab_units, GROUP) * sizeof(struct block);
 }
 
 /* The books of a slab, zero. On small pages: most of them are never touched. */
