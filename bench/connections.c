@@ -23,7 +23,6 @@
 #define TRIPS      1000u
 #define IDLE_NS    1000000000ull
 #define BYTES      64u
-#define RECORDS    64u /* that a dialler grants its peer at first */
 
 enum { DATA_KEY = 1, REPLY_KEY };
 
@@ -198,7 +197,6 @@ static void run(const char *fabric, unsigned count)
 
 	up_count = 0;
 	connections = bench_memory(count * sizeof(*connections), false);
-	link.record_count = count * RECORDS + 4096;
 	link_fork(&link);
 	link_open(&link, fabric, (uint64_t)count * 1024 + (1u << 20));
 	if (!link.sender)

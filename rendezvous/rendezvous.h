@@ -53,11 +53,10 @@ struct tern_rdv {
 	struct tern_deferred bounce_call;
 	struct tern_timer bounce_timer;
 
-	struct tern_record *records;
+	struct tern_list record_slabs; /* record.c */
 	struct tern_list free_records;
+	uint32_t record_count, peer_count;
 	struct tern_credit_pool credits;
-	unsigned char *payloads; /* one EAGER per record; mapped, touched when used */
-	size_t payload_bytes;    /* of one */
 };
 
 static inline struct tern_rdv *tern_rdv_of(struct tern_context *ctx)
@@ -360,6 +359,7 @@ struct tern_record {
 	struct tern_list all;        /* peer->records; free: rdv->free_records */
 	struct tern_list queue;      /* peer->answers */
 	struct tern_peer *peer;
+	unsigned char *payload; /* room for the data of one EAGER */
 	struct tern_shape shape;
 	struct tern_region region;
 	uint64_t bytes;
@@ -399,7 +399,17 @@ struct tern_record *tern_record_new(
 	struct tern_peer *peer, const struct tern_header *header);
 void tern_record_free(struct tern_record *record);
 void tern_record_answer(struct tern_record *record, uint8_t type, int status);
-unsigned char *tern_record_payload(const struct tern_record *record);
+
+static inline unsigned char *tern_record_payload(const struct tern_record *record)
+{
+	return record->payload;
+}
+
+/* record.c */
+int tern_records_init(struct tern_rdv *rdv, uint32_t shared_count); /* -ENOMEM */
+void tern_records_fini(struct tern_rdv *rdv);
+/* Those that one more peer brings; counts it. -ENOMEM. */
+int tern_records_reserve(struct tern_rdv *rdv);
 
 /* send.c */
 void tern_send_begin(struct tern_xfer *x);

@@ -102,12 +102,12 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 		free(peer);
 		return NULL;
 	}
-	if (!tern_credit_open(&peer->credit_rx, &rdv->credits, first)) {
-		tern_credit_close(&peer->credit_rx);
+	if (tern_records_reserve(rdv) < 0) {
 		tern_match_fini(&peer->match);
 		free(peer);
 		return NULL;
 	}
+	tern_credit_open(&peer->credit_rx, &rdv->credits, first);
 	if (opts)
 		tern_peer_set_opts(peer, opts);
 	tern_list_push(&rdv->peers, &peer->node);
@@ -765,6 +765,7 @@ void tern_peer_destroy(struct tern_peer *peer)
 	tern_list_remove(&peer->tell_call.link);
 	leave_limbo(peer);
 	tern_credit_close(&peer->credit_rx);
+	peer->rdv->peer_count--;
 	tern_keys_fini(&peer->keys);
 	tern_match_fini(&peer->match);
 	free(peer->sent);

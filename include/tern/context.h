@@ -67,7 +67,8 @@ struct tern_context_opts {
 				  until it is told that nobody is there: dead_ns */
 	uint64_t connect_ns;   /* how long tern_connect tries; 0: 5 s */
 	uint32_t eager_bytes;  /* eager threshold; 0: the fabric's measured default */
-	uint32_t record_count; /* unmatched messages held for all peers; 0: 4096 */
+	uint32_t record_count; /* unmatched messages that all peers share, beside 16 that
+				  each has of its own; 0: 4096 */
 	uint32_t rail_count;   /* connections (sockets) per peer, 1..4; 0: 1 */
 	uint32_t spin_us;      /* tern_wait: most it spins before it sleeps; 0: 20 */
 	bool no_spin;       /* never spin: more processes than cores, or power matters */
