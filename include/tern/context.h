@@ -60,7 +60,9 @@ TERN_API void tern_domain_stats(
 
 struct tern_context_opts {
 	struct tern_env *env;  /* NULL: the system's. Must outlive the context */
-	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s */
+	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s. Where
+				  nothing has moved for a while, it is asked less often:
+				  after half that while, up to 5 times this */
 	uint64_t dead_ns;      /* silence after which it is dead; 0: 10 s */
 	uint64_t reconnect_ns; /* how long a lost connection may take to return; 0: 500
 				  ms. Where the path was lost, and for the end that dials
