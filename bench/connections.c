@@ -21,9 +21,10 @@
 
 #define COUNTS_MAX 8
 #define TRIPS      1000u
-#define IDLE_NS    1000000000ull
-#define BYTES      64u
-#define RECORDS    64u /* that a dialler grants its peer at first */
+/* Peers are asked ever more rarely whether they live: about every 5 s after this. */
+#define QUIET_NS 12000000000ull
+#define IDLE_NS  5000000000ull
+#define BYTES    64u
 
 enum { DATA_KEY = 1, REPLY_KEY };
 
@@ -147,15 +148,22 @@ static uint64_t memory_of_both(struct link *link)
 	return ask_own_memory() + ask_other(link->fd, ASK_MEMORY);
 }
 
+static void do_nothing(struct link *link, uint64_t for_ns)
+{
+	uint64_t start_ns = bench_now_ns();
+
+	while (bench_now_ns() - start_ns < for_ns)
+		tern_wait_any(link->ctx, for_ns - (bench_now_ns() - start_ns));
+}
+
 static void stay_idle(struct link *link, struct ask_result *r)
 {
 	uint64_t start_ns, cpu_ns;
 
-	tern_wait_any(link->ctx, IDLE_NS / 5); /* what follows the connections' birth */
+	do_nothing(link, QUIET_NS);
 	cpu_ns = bench_cpu_ns() + ask_other(link->fd, ASK_CPU);
 	start_ns = bench_now_ns();
-	while (bench_now_ns() - start_ns < IDLE_NS)
-		tern_wait_any(link->ctx, IDLE_NS - (bench_now_ns() - start_ns));
+	do_nothing(link, IDLE_NS);
 	r->idle_cpu_ns = bench_cpu_ns() + ask_other(link->fd, ASK_CPU) - cpu_ns;
 	r->idle_ns = bench_now_ns() - start_ns;
 }
@@ -198,7 +206,6 @@ static void run(const char *fabric, unsigned count)
 
 	up_count = 0;
 	connections = bench_memory(count * sizeof(*connections), false);
-	link.record_count = count * RECORDS + 4096;
 	link_fork(&link);
 	link_open(&link, fabric, (uint64_t)count * 1024 + (1u << 20));
 	if (!link.sender)

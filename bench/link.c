@@ -60,11 +60,10 @@ void link_fork(struct link *link)
 void link_open(struct link *link, const char *fabric, uint64_t pool_bytes)
 {
 	struct tern_pool_opts pool = {.slab_bytes = pool_bytes, .prefault = true};
-	struct tern_context_opts opts = {.record_count = link->record_count};
 
 	link->fabric = fabric;
 	link_must("domain", tern_domain_new(NULL, &link->domain));
-	link_must("context", tern_context_new(link->domain, &opts, &link->ctx));
+	link_must("context", tern_context_new(link->domain, NULL, &link->ctx));
 	link_must("pool", tern_pool_new(link->domain, &pool, &link->pool));
 }
 

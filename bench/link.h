@@ -10,7 +10,6 @@
 
 struct link {
 	const char *fabric;
-	uint32_t record_count; /* of the context; 0: its default */
 	bool sender;
 	int fd; /* to the other process; whole words only: link_tell, link_hear */
 	struct tern_domain *domain;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * malloc as `tern bench pool` measures the pool: 256 pieces are out, and one at random is
- * given back and taken again.
+ * given back and taken again; the median of batches.
  *
  *     pool SIZES ROUNDS
  */
@@ -11,29 +11,41 @@
 #include "bench/pair.h"
 
 #define WINDOW    256u
+#define BATCH     1000u
 #define SIZES_MAX 8
 
-static double time_malloc_ns(size_t size, uint64_t rounds)
-{
-	void *out[WINDOW];
-	uint64_t random = 1, start_ns;
+static uint64_t random_state = 1;
 
-	for (unsigned i = 0; i < WINDOW; i++)
-		out[i] = malloc(size);
-	start_ns = bench_now_ns();
+static void churn(void **out, size_t size, uint64_t rounds)
+{
 	for (uint64_t i = 0; i < rounds; i++) {
 		void **one;
 
-		random = random * 6364136223846793005u + 1442695040888963407u;
-		one = &out[random >> 56];
+		random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+		one = &out[random_state >> 56];
 		free(*one);
 		*one = malloc(size);
 		*(volatile char *)*one = 1; /* or the compiler leaves both out */
 	}
-	start_ns = bench_now_ns() - start_ns;
+}
+
+static double time_malloc_ns(size_t size, uint64_t rounds)
+{
+	uint64_t batch = rounds < BATCH ? rounds : BATCH, count = rounds / batch;
+	uint64_t *took_ns = bench_memory(count * sizeof(*took_ns), false);
+	void *out[WINDOW];
+
+	for (unsigned i = 0; i < WINDOW; i++)
+		out[i] = malloc(size);
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t start_ns = bench_now_ns();
+
+		churn(out, size, batch);
+		took_ns[i] = bench_now_ns() - start_ns;
+	}
 	for (unsigned i = 0; i < WINDOW; i++)
 		free(out[i]);
-	return (double)start_ns / (double)rounds;
+	return (double)bench_percentile_ns(took_ns, count, 0.5) / (double)batch;
 }
 
 int main(int argc, char **argv)

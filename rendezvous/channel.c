@@ -79,6 +79,7 @@ static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64
 	req->buf = (struct tern_buf){0};
 	x->node.triple = (struct tern_triple){
 		.key = key, .step = step, .channel = x->channel->number};
+	tern_peer_stir(peer);
 	if (peer->state == TERN_PEER_STATE_DOWN)
 		r = peer->cause ? peer->cause : -ESHUTDOWN;
 	if (r == 0 && name)

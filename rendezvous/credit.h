@@ -5,12 +5,18 @@
  * holds never more credits than there are records for it: memory is bounded whatever the
  * peers do.
  *
+ * Each peer brings TERN_CREDIT_OWN records, which no other can take; what it is promised
+ * beyond them comes from a pool that all share. So the number of peers has no bound, and
+ * one that comes late can always work.
+ *
  * Counters are cumulative and wrap: `granted` travels in every header, so a lost or
  * repeated one does no harm. Invariants: used is never past granted; both only grow; the
- * sum over all peers of (granted - received + held) is at most the number of records.
+ * sum over all peers of what each is promised (granted - received + held) beyond its own
+ * records is at most the pool.
  *
  * Windows grow when a peer says that it is starved and shrink, by not being granted
- * again, when it has not been for a while.
+ * again, when it has not been for a while. A new peer gets a share of what is left in the
+ * pool, so that there is always something for those who need it.
  */
 #ifndef TERN_RENDEZVOUS_CREDIT_H
 #define TERN_RENDEZVOUS_CREDIT_H
@@ -18,8 +24,10 @@
 #include "base/util.h"
 
 #define TERN_CREDIT_MIN   8u
+#define TERN_CREDIT_OWN   16u
 #define TERN_CREDIT_FIRST 64u
 #define TERN_CREDIT_MAX   1024u
+#define TERN_CREDIT_SHARE 16u /* a new peer gets at most this part of what is left */
 
 /* As a sender: what the peer lets us send. */
 struct tern_credit_tx {
@@ -45,7 +53,7 @@ static inline bool tern_credit_update(struct tern_credit_tx *tx, uint32_t grante
 	return true;
 }
 
-/* Records of a context, shared by all its peers. */
+/* Records of a context that all its peers share, beside the own ones of each. */
 struct tern_credit_pool {
 	uint32_t total, promised;
 };
@@ -67,21 +75,33 @@ static inline uint32_t tern_credit_promised(const struct tern_credit_rx *rx)
 	return rx->granted - rx->received + rx->held;
 }
 
-/* Grants up to the window, as far as the pool goes. */
-static inline void tern_credit_fill(struct tern_credit_rx *rx)
+/* How many of them are the pool's. */
+static inline uint32_t tern_credit_shared(const struct tern_credit_rx *rx)
 {
 	uint32_t promised = tern_credit_promised(rx);
-	uint32_t want = rx->window > promised ? rx->window - promised : 0;
-	uint32_t room = rx->pool->total - rx->pool->promised;
-	uint32_t n = TERN_MIN(want, room);
 
-	rx->granted += n;
-	rx->pool->promised += n;
+	return promised > TERN_CREDIT_OWN ? promised - TERN_CREDIT_OWN : 0;
 }
 
-/* A new peer, with the least window until it is widened: it may be nobody. False: the
- * records do not suffice for that. */
-static inline bool tern_credit_open(
+static inline uint32_t tern_credit_left(const struct tern_credit_pool *pool)
+{
+	return pool->total - pool->promised;
+}
+
+/* Grants up to the window, as far as its own records and the pool go. */
+static inline void tern_credit_fill(struct tern_credit_rx *rx)
+{
+	uint32_t promised = tern_credit_promised(rx), shared = tern_credit_shared(rx);
+	uint32_t want = rx->window > promised ? rx->window - promised : 0;
+	uint32_t own = promised < TERN_CREDIT_OWN ? TERN_CREDIT_OWN - promised : 0;
+
+	rx->granted += TERN_MIN(want, own + tern_credit_left(rx->pool));
+	rx->pool->promised += tern_credit_shared(rx) - shared;
+}
+
+/* A new peer, with the least window until it is widened: it may be nobody. Its own
+ * records are there. */
+static inline void tern_credit_open(
 	struct tern_credit_rx *rx, struct tern_credit_pool *pool, uint32_t first)
 {
 	*rx = (struct tern_credit_rx){.pool = pool,
@@ -90,13 +110,14 @@ static inline bool tern_credit_open(
 		.told = first,
 		.window = TERN_CREDIT_MIN};
 	tern_credit_fill(rx);
-	return rx->granted - rx->received >= TERN_CREDIT_MIN;
 }
 
 /* It has proved who it is. */
 static inline void tern_credit_widen(struct tern_credit_rx *rx)
 {
-	rx->window = TERN_CREDIT_FIRST;
+	uint32_t share = tern_credit_left(rx->pool) / TERN_CREDIT_SHARE;
+
+	rx->window = TERN_MIN(TERN_CREDIT_OWN + share, TERN_CREDIT_FIRST);
 	tern_credit_fill(rx);
 }
 
@@ -105,7 +126,7 @@ static inline void tern_credit_close(struct tern_credit_rx *rx)
 	if (!rx->pool)
 		return;
 	tern_assert(rx->held == 0);
-	rx->pool->promised -= tern_credit_promised(rx);
+	rx->pool->promised -= tern_credit_shared(rx);
 	rx->pool = NULL;
 }
 
@@ -122,9 +143,11 @@ static inline bool tern_credit_receive(struct tern_credit_rx *rx)
 /* Its record is free again. */
 static inline void tern_credit_release(struct tern_credit_rx *rx)
 {
-	tern_assert(rx->held > 0 && rx->pool->promised > 0);
+	uint32_t shared = tern_credit_shared(rx);
+
+	tern_assert(rx->held > 0 && rx->pool->promised >= shared);
 	rx->held--;
-	rx->pool->promised--;
+	rx->pool->promised -= shared - tern_credit_shared(rx);
 	tern_credit_fill(rx);
 }
 
@@ -137,11 +160,14 @@ static inline void tern_credit_grow(struct tern_credit_rx *rx)
 	tern_credit_fill(rx);
 }
 
-/* Called now and then: shrinks what was not needed. */
+/* Called now and then: shrinks what was not needed, and further if others may need it. */
 static inline void tern_credit_idle(struct tern_credit_rx *rx)
 {
-	if (!rx->starved && rx->window > TERN_CREDIT_FIRST)
-		rx->window /= 2;
+	bool scarce = tern_credit_left(rx->pool) < rx->pool->total / 4;
+	uint32_t least = scarce ? TERN_CREDIT_OWN : TERN_CREDIT_FIRST;
+
+	if (!rx->starved && rx->window > least)
+		rx->window = TERN_MAX(rx->window / 2, least);
 	rx->starved = false;
 }
 

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* ---- events of the ports ---- */
 
@@ -121,9 +120,7 @@ static void destroy(struct tern_rdv *rdv)
 	tern_timer_clear(rdv->ctx, &rdv->feed_timer);
 	tern_rdv_stage_fini(rdv);
 	tern_list_remove(&rdv->complete_call.link); /* others are in the list with it */
-	if (rdv->payloads)
-		munmap(rdv->payloads, rdv->credits.total * rdv->payload_bytes);
-	free(rdv->records);
+	tern_records_fini(rdv);
 	free(rdv);
 }
 
@@ -137,29 +134,6 @@ static bool rdv_drained(void *arg)
 	let_go(rdv);
 	destroy(rdv);
 	return true;
-}
-
-/* One EAGER per record, in address space; pages are taken when a message first needs
- * them. */
-static int make_records(struct tern_rdv *rdv)
-{
-	uint32_t count = rdv->ctx->opts.record_count;
-
-	rdv->payload_bytes = TERN_EAGER_MAX;
-	rdv->records = calloc(count, sizeof(*rdv->records));
-	rdv->payloads = mmap(NULL, count * rdv->payload_bytes, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (rdv->payloads == MAP_FAILED)
-		rdv->payloads = NULL;
-	rdv->credits.total = count;
-	if (!rdv->records || !rdv->payloads)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < count; i++) {
-		tern_list_init(&rdv->records[i].queue);
-		tern_match_node_init(&rdv->records[i].node);
-		tern_list_push(&rdv->free_records, &rdv->records[i].all);
-	}
-	return 0;
 }
 
 static void set_defaults(struct tern_context_opts *opts)
@@ -199,8 +173,7 @@ int tern_rendezvous_init(struct tern_context *ctx)
 	tern_list_init(&rdv->held);
 	tern_list_init(&rdv->hungry);
 	tern_rdv_stage_init(rdv);
-	tern_list_init(&rdv->free_records);
-	r = make_records(rdv);
+	r = tern_records_init(rdv, ctx->opts.record_count);
 	if (r < 0) {
 		destroy(rdv);
 		return r;

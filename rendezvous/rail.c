@@ -222,6 +222,7 @@ int tern_rail_message(struct tern_link *link, const void *message, size_t bytes)
 		return r;
 	}
 	link->peer->heard = true;
+	tern_peer_stir(link->peer);
 	if (!(h.flags & TERN_FLAG_REPLY))
 		return echo(link, h.src);
 	confirmed(link, h.dst);

@@ -54,11 +54,10 @@ struct tern_rdv {
 	struct tern_deferred bounce_call;
 	struct tern_timer bounce_timer;
 
-	struct tern_record *records;
+	struct tern_list record_slabs; /* record.c */
 	struct tern_list free_records;
+	uint32_t record_count, peer_count;
 	struct tern_credit_pool credits;
-	unsigned char *payloads; /* one EAGER per record; mapped, touched when used */
-	size_t payload_bytes;    /* of one */
 };
 
 static inline struct tern_rdv *tern_rdv_of(struct tern_context *ctx)
@@ -194,8 +193,12 @@ struct tern_peer {
 	bool ack_due, starved_told;
 	struct tern_deferred tell_call;
 	struct tern_timer tick;
-	bool heard;
-	uint64_t silent_ns;
+	bool heard;         /* anything, since the last tick */
+	bool stirred;       /* something else than PINGs moved since */
+	bool drowsy;        /* the next tick is later than while something moves */
+	uint64_t tick_ns;   /* between the last tick and the next */
+	uint64_t silent_ns; /* since it was asked and has not answered */
+	uint64_t quiet_ns;  /* since something else than PINGs moved */
 	struct tern_deferred end_call; /* FIN, or the last things of DOWN */
 
 	/* Halves that wait, move, or are answered. */
@@ -233,6 +236,15 @@ void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int s
 void tern_peer_down(struct tern_peer *peer, int status);
 /* Cuts the link because the peer broke the protocol or a rule of ours. */
 void tern_peer_cut(struct tern_peer *peer, int status);
+/* From now on it is looked after as while something moves. */
+void tern_peer_wake(struct tern_peer *peer);
+/* Something moves, or is asked for. */
+static inline void tern_peer_stir(struct tern_peer *peer)
+{
+	peer->stirred = true;
+	if (tern_unlikely(peer->drowsy))
+		tern_peer_wake(peer);
+}
 /* The last copy of the stager for it has ended. */
 void tern_peer_settled(struct tern_peer *peer);
 /* Something ended: perhaps it was the last before a FIN. */
@@ -364,6 +376,7 @@ struct tern_record {
 	struct tern_list all;        /* peer->records; free: rdv->free_records */
 	struct tern_list queue;      /* peer->answers */
 	struct tern_peer *peer;
+	unsigned char *payload; /* room for the data of one EAGER */
 	struct tern_shape shape;
 	struct tern_region region;
 	uint64_t bytes;
@@ -403,7 +416,17 @@ struct tern_record *tern_record_new(
 	struct tern_peer *peer, const struct tern_header *header);
 void tern_record_free(struct tern_record *record);
 void tern_record_answer(struct tern_record *record, uint8_t type, int status);
-unsigned char *tern_record_payload(const struct tern_record *record);
+
+static inline unsigned char *tern_record_payload(const struct tern_record *record)
+{
+	return record->payload;
+}
+
+/* record.c */
+int tern_records_init(struct tern_rdv *rdv, uint32_t shared_count); /* -ENOMEM */
+void tern_records_fini(struct tern_rdv *rdv);
+/* Those that one more peer brings; counts it. -ENOMEM. */
+int tern_records_reserve(struct tern_rdv *rdv);
 
 /* send.c */
 void tern_send_begin(struct tern_xfer *x);

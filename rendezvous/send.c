@@ -132,9 +132,12 @@ static int remember_sent(struct tern_peer *peer, const struct tern_triple *tripl
 	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return 0; /* the peer never posts */
 	if (!peer->sent)
-		peer->sent = calloc(TERN_SENT_MAX, sizeof(*peer->sent));
+		peer->sent = malloc(TERN_SENT_MAX * sizeof(*peer->sent));
 	if (!peer->sent || peer->sent_count == TERN_SENT_MAX)
 		return -EAGAIN;
+	/* Empty most of the time, and then starts over: few pages of it are touched. */
+	if (peer->sent_count == 0)
+		peer->sent_first = 0;
 	s = &peer->sent[(peer->sent_first + peer->sent_count++) % TERN_SENT_MAX];
 	tern_match_node_init(&s->node);
 	tern_match_add(&peer->match, &s->node, triple, TERN_MATCH_SENT);

@@ -5,7 +5,9 @@
  * Timers. `retry`: the dialler's next attempt, and for both ends the moment to give up.
  * `tick`: four times per suspect_ns while UP; says PING when the other end was silent
  * since the last one, counts silence, makes the peer suspect and then dead. A tick that
- * comes late counts as one: our own standstill is no silence of theirs.
+ * comes late counts as one: our own standstill is no silence of theirs. Where nothing but
+ * PINGs has moved for a while, and all of them were answered, ticks come after half that
+ * while, so that idle peers cost next to nothing; tern_peer_stir() ends it.
  *
  * The end is in two steps: tern_peer_down() stops everything and closes the links; when
  * the last of them is gone, and the last copy from or to a GPU has ended, and with them
@@ -26,6 +28,8 @@
  * what the other sends. */
 #define FRUITLESS_MAX  16u
 #define FRUITLESS_MOVE 4u /* then another address is tried */
+#define IDLE_TICK_SUSPECTS                                                               \
+	5u /* an idle peer is asked at least once in so many suspect_ns */
 
 static void end_call(struct tern_deferred *deferred);
 static void retry(struct tern_timer *timer);
@@ -39,6 +43,12 @@ static uint64_t now_of(const struct tern_peer *peer)
 static void set_timer(struct tern_peer *peer, struct tern_timer *timer, uint64_t in_ns)
 {
 	tern_timer_set(peer->rdv->ctx, timer, now_of(peer) + in_ns);
+}
+
+static void set_tick(struct tern_peer *peer, uint64_t in_ns)
+{
+	peer->tick_ns = in_ns;
+	set_timer(peer, &peer->tick, in_ns);
 }
 
 static void defer_end(struct tern_peer *peer)
@@ -62,6 +72,12 @@ static void report(struct tern_peer *peer, enum tern_peer_event event, int statu
 uint32_t tern_peer_first_seq(const struct tern_peer *peer)
 {
 	return peer->rdv->ctx->opts.first_seq;
+}
+
+/* While something moves. */
+static uint64_t busy_tick_ns(const struct tern_peer *peer)
+{
+	return peer->rdv->ctx->opts.suspect_ns / 4;
 }
 
 /* ---- birth ---- */
@@ -102,12 +118,12 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 		free(peer);
 		return NULL;
 	}
-	if (!tern_credit_open(&peer->credit_rx, &rdv->credits, first)) {
-		tern_credit_close(&peer->credit_rx);
+	if (tern_records_reserve(rdv) < 0) {
 		tern_match_fini(&peer->match);
 		free(peer);
 		return NULL;
 	}
+	tern_credit_open(&peer->credit_rx, &rdv->credits, first);
 	if (opts)
 		tern_peer_set_opts(peer, opts);
 	tern_list_push(&rdv->peers, &peer->node);
@@ -418,7 +434,9 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	tern_timer_clear(peer->rdv->ctx, &peer->retry);
 	if (peer->fin_sent)
 		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.dead_ns);
-	set_timer(peer, &peer->tick, peer->rdv->ctx->opts.suspect_ns / 4);
+	peer->quiet_ns = 0;
+	peer->drowsy = false;
+	set_tick(peer, busy_tick_ns(peer));
 	tern_stream_up(peer, first ? tern_peer_first_seq(peer) : link->theirs.rx_seq);
 	if (peer->dialler)
 		tern_rails_dial(peer);
@@ -563,26 +581,62 @@ void tern_peer_cut(struct tern_peer *peer, int status)
 
 /* ---- keeping alive ---- */
 
+/* Half of how long it has been quiet, within bounds that keep a death from staying
+ * unnoticed for long. */
+static uint64_t next_tick_ns(const struct tern_peer *peer)
+{
+	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
+	uint64_t most_ns =
+		TERN_MIN(opts->dead_ns / 2, IDLE_TICK_SUSPECTS * opts->suspect_ns);
+
+	if (peer->silent_ns)
+		return busy_tick_ns(peer);
+	return TERN_MAX(busy_tick_ns(peer), TERN_MIN(peer->quiet_ns / 2, most_ns));
+}
+
+void tern_peer_wake(struct tern_peer *peer)
+{
+	peer->drowsy = false;
+	peer->quiet_ns = 0;
+	if (peer->state == TERN_PEER_STATE_UP)
+		set_tick(peer, busy_tick_ns(peer));
+}
+
+static void sleep_until_next_tick(struct tern_peer *peer)
+{
+	set_tick(peer, next_tick_ns(peer));
+	peer->drowsy = peer->tick_ns > busy_tick_ns(peer);
+}
+
+/* Timers first: whoever is told may end the peer, or ask for something. */
+static void heard_of(struct tern_peer *peer)
+{
+	peer->heard = false;
+	peer->silent_ns = 0;
+	sleep_until_next_tick(peer);
+	if (peer->suspect) {
+		peer->suspect = false;
+		report(peer, TERN_PEER_RECOVERED, 0);
+	}
+}
+
 static void tick(struct tern_timer *timer)
 {
 	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, tick);
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
-	uint64_t interval = opts->suspect_ns / 4;
 
-	set_timer(peer, timer, interval);
+	peer->quiet_ns = peer->stirred ? 0 : peer->quiet_ns + peer->tick_ns;
+	peer->stirred = false;
 	tern_credit_idle(&peer->credit_rx);
 	if (peer->dialler)
 		tern_rails_dial(peer);
 	if (peer->heard) {
-		peer->heard = false;
-		peer->silent_ns = 0;
-		if (peer->suspect) {
-			peer->suspect = false;
-			report(peer, TERN_PEER_RECOVERED, 0);
-		}
+		heard_of(peer);
 		return;
 	}
-	peer->silent_ns += interval;
+	/* It had no reason to say anything before it is asked. */
+	peer->silent_ns += busy_tick_ns(peer);
+	sleep_until_next_tick(peer);
 	if (peer->silent_ns >= opts->dead_ns) {
 		tern_peer_down(peer, -ETIMEDOUT);
 		return;
@@ -765,6 +819,7 @@ void tern_peer_destroy(struct tern_peer *peer)
 	tern_list_remove(&peer->tell_call.link);
 	leave_limbo(peer);
 	tern_credit_close(&peer->credit_rx);
+	peer->rdv->peer_count--;
 	tern_keys_fini(&peer->keys);
 	tern_match_fini(&peer->match);
 	free(peer->sent);

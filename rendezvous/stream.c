@@ -279,6 +279,8 @@ static int check_counters(
 static void take_counters(struct tern_peer *peer, const struct tern_header *h)
 {
 	peer->heard = true;
+	if (h->type != TERN_MSG_PING)
+		tern_peer_stir(peer);
 	peer->stats.messages_received++;
 	if (tern_type_is_sequenced(h->type)) {
 		peer->rx_seq = h->seq;

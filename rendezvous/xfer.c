@@ -294,13 +294,6 @@ struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_he
 	return record;
 }
 
-unsigned char *tern_record_payload(const struct tern_record *record)
-{
-	struct tern_rdv *rdv = record->peer->rdv;
-
-	return rdv->payloads + (size_t)(record - rdv->records) * rdv->payload_bytes;
-}
-
 void tern_record_free(struct tern_record *record)
 {
 	struct tern_peer *peer = record->peer;

@@ -177,36 +177,62 @@ static int run_pair(const struct command *command, const struct kind *kind,
 
 /* ---- pool ---- */
 
+#define POOL_BATCH 1000u
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* `window` buffers are out; one at random is given back and taken again, each round. */
+static int churn_pool(struct tern_pool *pool, struct tern_buf *bufs, uint64_t window,
+	uint64_t rounds, struct tern_rng *rng)
+{
+	uint64_t size = bufs[0].bytes;
+	int r = 0;
+
+	for (uint64_t i = 0; i < rounds && r == 0; i++) {
+		struct tern_buf *buf = &bufs[tern_rng_below(rng, window)];
+
+		tern_pool_put(pool, buf);
+		r = tern_pool_get(pool, size, buf);
+	}
+	return r;
+}
+
 /*
- * Takes and gives back in a shuffled order with `window` buffers out at any time, so that
- * free lists are neither always empty nor in the order of addresses. ns of one pair.
+ * Takes and gives back in a shuffled order, so that free lists are neither always empty
+ * nor in the order of addresses. ns of one pair: the median of batches, since a mean over
+ * all rounds counts whatever else the processor did meanwhile.
  */
 static int time_pool(struct tern_pool *pool, uint64_t size, uint64_t window,
 	uint64_t rounds, double *alloc_ns)
 {
-	struct tern_rng rng = {.seed = 1};
+	uint64_t batch = TERN_MIN(rounds, (uint64_t)POOL_BATCH), count = rounds / batch;
+	TERN_CLEANUP(tern_cleanup_free)
 	struct tern_buf *bufs = calloc(window, sizeof(*bufs));
-	uint64_t start_ns, filled = 0;
-	int r = 0;
+	TERN_CLEANUP(tern_cleanup_free)
+	uint64_t *took_ns = calloc(count, sizeof(*took_ns));
+	struct tern_rng rng = {.seed = 1};
+	int r = bufs && took_ns ? 0 : -ENOMEM;
 
-	if (!bufs)
-		return -ENOMEM;
-	for (; filled < window && r == 0; filled += r == 0)
-		r = tern_pool_get(pool, size, &bufs[filled]);
-	start_ns = tern_clock_ns();
-	for (uint64_t i = 0; i < rounds && r == 0; i++) {
-		struct tern_buf *buf = &bufs[tern_rng_below(&rng, window)];
+	for (uint64_t i = 0; i < window && r == 0; i++)
+		r = tern_pool_get(pool, size, &bufs[i]);
+	for (uint64_t i = 0; i < count && r == 0; i++) {
+		uint64_t start_ns = tern_clock_ns();
 
-		tern_pool_put(pool, buf);
-		r = tern_pool_get(pool, size, buf);
-		if (r)
-			*buf = bufs[--filled];
+		r = churn_pool(pool, bufs, window, batch, &rng);
+		took_ns[i] = tern_clock_ns() - start_ns;
 	}
-	*alloc_ns = (double)(tern_clock_ns() - start_ns) / (double)rounds;
-	while (filled)
-		tern_pool_put(pool, &bufs[--filled]);
-	free(bufs);
-	return r;
+	for (uint64_t i = 0; bufs && i < window; i++)
+		tern_pool_put(pool, &bufs[i]);
+	if (r)
+		return r;
+	qsort(took_ns, count, sizeof(*took_ns), by_value);
+	*alloc_ns = (double)took_ns[count / 2] / (double)batch;
+	return 0;
 }
 
 static int run_pool(const struct command *command, const struct kind *kind,

@@ -59,6 +59,7 @@ struct pair_end {
 	struct tern_peer *peer;
 	struct tern_channel *channel;
 	bool up, down;
+	uint64_t data_key, reply_key;
 	struct slot *slots;
 	uint64_t next;       /* sender: number of the next message */
 	uint64_t done_count; /* messages that are over for this end */
@@ -154,7 +155,7 @@ static int post(struct slot *s, bool send, bool reply, uint64_t n)
 	const struct tern_buf *buf = reply ? &s->reply : &s->data;
 	struct tern_tensor tensor = {
 		.buf = *buf, .shape = tern_shape_1d(TERN_U8, buf->bytes)};
-	uint64_t key = tern_key(reply ? "bench.reply" : "bench.data");
+	uint64_t key = reply ? s->end->reply_key : s->end->data_key;
 	int r;
 
 	*(reply ? &s->reply_busy : &s->data_busy) = true;
@@ -416,6 +417,8 @@ static int end_init(struct pair_end *e)
 	struct tern_pool_opts pool_opts = {.prefault = true};
 	int r;
 
+	e->data_key = tern_key("bench.data");
+	e->reply_key = tern_key("bench.reply");
 	pool_opts.slab_bytes =
 		tern_align_up(e->config->size + 128, 128) * e->config->inflight +
 		(1u << 20);

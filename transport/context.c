@@ -283,6 +283,8 @@ static int progress(struct tern_context *ctx)
 			return events;
 		count += events;
 	}
+	/* What ended is told before the clock is read: often somebody waits for it. */
+	count += run_deferred(ctx);
 	count += tern_stagers_poll(ctx);
 	count += tern_env_poll(ctx->env);
 	count += run_timers(ctx);

@@ -28,9 +28,9 @@ struct tern_timer {
 int tern_timer_set(struct tern_context *ctx, struct tern_timer *timer, uint64_t due_ns);
 void tern_timer_clear(struct tern_context *ctx, struct tern_timer *timer);
 
-/* A call to be made once, at the end of this or at the start of the next tern_progress.
- * `link` starts zeroed or as tern_list_init() leaves it; taking it out of its list takes
- * the call back. Deferring what is deferred already changes nothing. */
+/* A call to be made once, in this tern_progress behind its ports or at its end, or in the
+ * next. `link` starts zeroed or as tern_list_init() leaves it; taking it out of its
+ * list takes the call back. Deferring what is deferred already changes nothing. */
 struct tern_deferred {
 	void (*call)(struct tern_deferred *deferred);
 	struct tern_list link;

@@ -42,7 +42,7 @@ enum shm_note_type {
 };
 
 #define SHM_NOTE_MAGIC   0x6d687374u /* "tshm" */
-#define SHM_NOTE_VERSION 1u
+#define SHM_NOTE_VERSION 2u
 
 struct shm_note {
 	uint32_t magic;

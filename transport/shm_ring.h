@@ -3,7 +3,7 @@
  * The shared memory of one connection: two areas, one made by each end, each written by
  * its maker only and mapped read-only by the other. An area holds, in this order,
  *
- *     the line     every index and flag of its maker, on one cache line
+ *     the line     the indices and flags of its maker, on one cache line
  *     asks         what the maker asks the peer to copy out for it (memory outside slabs)
  *     the ring     messages of the maker to the peer
  *     chunks       where the maker puts bytes that the peer asked for
@@ -14,10 +14,13 @@
  * memory. Records start on a cache line: a word with the length, then the bytes; none
  * wraps: a filler record leads to the start of the ring.
  *
- * All words of a maker share a line on purpose: they have one writer, and whoever spins
- * on one of them gets the others with it. A peer is not trusted: each of its words is
- * read once, into a variable, and that is checked: indices that cannot be are -EPROTO,
- * and no access goes outside the ring, whatever the words say.
+ * The words of a maker share a line on purpose: they have one writer, and whoever spins
+ * on one of them gets the others with it. The bell has a line of its own: it is rung
+ * behind every message, and only who goes to sleep looks at it; on the first line it
+ * would take that from the peer, who looks there for the next message. A peer is not
+ * trusted: each of its words is read once, into a variable, and that is checked: indices
+ * that cannot be are -EPROTO, and no access goes outside the ring, whatever the words
+ * say.
  *
  * The pairs of accesses:
  *     tail     producer's release after the record's bytes | consumer's acquire before
@@ -60,13 +63,14 @@ struct shm_area {
 		64) _Atomic uint64_t tail; /* bytes produced into the ring of this area */
 	_Atomic uint64_t head;     /* bytes consumed from the ring of the peer's */
 	_Atomic uint64_t asleep;   /* 0: awake */
-	_Atomic uint32_t bell;     /* changes after anything else did */
 	_Atomic uint32_t asked;    /* asks ever made; ask n is in asks[n % COUNT] */
 	_Atomic uint32_t answered; /* asks of the peer ever answered */
 	_Atomic uint32_t gone;     /* the maker has closed: its memory may change */
 
 	_Alignas(64) struct shm_ask asks[SHM_CHUNK_COUNT];
 	_Atomic int32_t statuses[SHM_CHUNK_COUNT]; /* of the answers */
+
+	_Alignas(64) _Atomic uint32_t bell; /* changes after anything else did */
 };
 
 /* Where the ring starts. The chunks follow it. */

@@ -60,14 +60,17 @@ TERN_API void tern_domain_stats(
 
 struct tern_context_opts {
 	struct tern_env *env;  /* NULL: the system's. Must outlive the context */
-	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s */
+	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s. Where
+				  nothing has moved for a while, it is asked less often:
+				  after half that while, up to 5 times this */
 	uint64_t dead_ns;      /* silence after which it is dead; 0: 10 s */
 	uint64_t reconnect_ns; /* how long a lost connection may take to return; 0: 500
 				  ms. Where the path was lost, and for the end that dials
 				  until it is told that nobody is there: dead_ns */
 	uint64_t connect_ns;   /* how long tern_connect tries; 0: 5 s */
 	uint32_t eager_bytes;  /* eager threshold; 0: the fabric's measured default */
-	uint32_t record_count; /* unmatched messages held for all peers; 0: 4096 */
+	uint32_t record_count; /* unmatched messages that all peers share, beside 16 that
+				  each has of its own; 0: 4096 */
 	uint32_t rail_count;   /* connections (sockets) per peer, 1..4; 0: 1 */
 	uint32_t spin_us;      /* tern_wait: most it spins before it sleeps; 0: 20 */
 	bool no_spin;       /* never spin: more processes than cores, or power matters */

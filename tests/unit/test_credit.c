@@ -11,7 +11,7 @@ static struct tern_credit_rx open_rx(void)
 	struct tern_credit_rx rx;
 
 	pool.promised = 0;
-	assert_true(tern_credit_open(&rx, &pool, 0));
+	tern_credit_open(&rx, &pool, 0);
 	tern_credit_widen(&rx);
 	tern_credit_told(&rx);
 	return rx;
@@ -71,12 +71,59 @@ static void test_a_starved_peer_gets_a_larger_window(void **state)
 	assert_true(tern_credit_worth_telling(&rx));
 }
 
+static void test_any_number_of_peers_has_its_own_and_a_share(void **state)
+{
+	static struct tern_credit_rx rx[1000];
+	uint32_t shared = 0;
+
+	(void)state;
+	pool.promised = 0;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(rx); i++) {
+		tern_credit_open(&rx[i], &pool, 0);
+		assert_int_equal(rx[i].granted, TERN_CREDIT_MIN);
+		tern_credit_widen(&rx[i]);
+		assert_true(rx[i].granted >= TERN_CREDIT_OWN);
+		assert_true(rx[i].granted <= TERN_CREDIT_FIRST);
+		shared += tern_credit_shared(&rx[i]);
+		assert_int_equal(pool.promised, shared);
+	}
+	assert_int_equal(rx[0].granted, TERN_CREDIT_FIRST);
+	assert_true(tern_credit_left(&pool) > 0);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(rx); i++) {
+		receive(&rx[i], TERN_CREDIT_OWN);
+		for (unsigned n = 0; n < TERN_CREDIT_OWN; n++)
+			tern_credit_release(&rx[i]);
+		tern_credit_close(&rx[i]);
+	}
+	assert_int_equal(pool.promised, 0);
+}
+
+static void test_a_window_shrinks_further_where_others_need_it(void **state)
+{
+	struct tern_credit_rx rx = open_rx();
+
+	(void)state;
+	tern_credit_idle(&rx);
+	assert_int_equal(rx.window, TERN_CREDIT_FIRST);
+	pool.promised = pool.total - 10;
+	for (unsigned i = 0; i < 8; i++)
+		tern_credit_idle(&rx);
+	assert_int_equal(rx.window, TERN_CREDIT_OWN);
+	receive(&rx, TERN_CREDIT_FIRST);
+	for (unsigned i = 0; i < TERN_CREDIT_FIRST; i++)
+		tern_credit_release(&rx);
+	assert_int_equal(
+		pool.promised, pool.total - 10 - (TERN_CREDIT_FIRST - TERN_CREDIT_OWN));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_half_a_window_is_worth_telling),
 		cmocka_unit_test(test_a_starved_peer_is_told_of_every_credit),
 		cmocka_unit_test(test_a_starved_peer_gets_a_larger_window),
+		cmocka_unit_test(test_any_number_of_peers_has_its_own_and_a_share),
+		cmocka_unit_test(test_a_window_shrinks_further_where_others_need_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

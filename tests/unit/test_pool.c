@@ -137,6 +137,28 @@ static void test_buffers_never_overlap_and_merge_back(void **state)
 	}
 }
 
+/* Of a size between two classes, and with larger blocks free: nothing is split. */
+static void test_a_hole_is_filled_by_what_fits_it(void **state)
+{
+	struct tern_pool *pool = new_pool(MIB, MIB);
+	struct tern_buf bufs[8], again[8];
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(bufs); i++)
+		assert_int_equal(tern_pool_get(pool, 50000, &bufs[i]), 0);
+	for (size_t i = 1; i < TERN_ARRAY_SIZE(bufs); i += 2) {
+		uint64_t offset = bufs[i].offset;
+
+		tern_pool_put(pool, &bufs[i]);
+		assert_int_equal(tern_pool_get(pool, 50000, &again[i]), 0);
+		assert_int_equal(again[i].offset, offset);
+	}
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(bufs); i++)
+		tern_pool_put(pool, i % 2 ? &again[i] : &bufs[i]);
+	check_merged(pool, MIB);
+	tern_pool_free(pool);
+}
+
 struct churner {
 	pthread_t thread;
 	struct tern_pool *pool;
@@ -291,6 +313,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_buffers_never_overlap_and_merge_back),
+		cmocka_unit_test(test_a_hole_is_filled_by_what_fits_it),
 		cmocka_unit_test(test_threads_share_a_pool),
 		cmocka_unit_test(test_exhaustion_is_a_status_and_passes),
 		cmocka_unit_test(test_slabs_are_added_up_to_the_limit),

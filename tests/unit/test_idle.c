@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What two peers say while nothing moves, and how soon the silence of one is noticed, by
+ * a clock that the test sets. Over tcp and over shm.
+ */
+#include "tests/cmocka.h"
+
+#include <errno.h>
+
+#include <tern/tern.h>
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/util.h"
+
+#define STEP_NS    (50 * TERN_NS_PER_MS)
+#define STEP_TURNS 50 /* what was said is heard within them */
+#define STEP_PER_S 20u
+#define SUSPECT_NS TERN_NS_PER_S
+#define DEAD_NS    (10 * TERN_NS_PER_S)
+#define IDLE_STEPS (60 * STEP_PER_S)
+#define TURNS_MAX  10000000
+
+static uint64_t clock_ns;
+
+static uint64_t now_ns(struct tern_env *env)
+{
+	(void)env;
+	return clock_ns;
+}
+
+struct end {
+	struct tern_env_ops ops;
+	struct tern_env env;
+	struct tern_context *ctx;
+	struct tern_peer *peer;
+	unsigned up_count, suspect_count, down_count;
+	int down_status;
+};
+
+static struct tern_domain *domain;
+static struct end ends[2];
+
+static void peer_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct end *end = arg;
+
+	(void)peer;
+	end->up_count += event == TERN_PEER_UP;
+	end->suspect_count += event == TERN_PEER_SUSPECT;
+	end->down_count += event == TERN_PEER_DOWN;
+	if (event == TERN_PEER_DOWN)
+		end->down_status = status;
+}
+
+static void accepted(struct tern_peer *peer, void *arg)
+{
+	struct tern_peer_opts opts = {.event = peer_event, .arg = arg};
+	struct end *end = arg;
+
+	tern_peer_set_opts(peer, &opts);
+	end->peer = peer;
+	end->up_count++;
+}
+
+static void turn(struct end *end)
+{
+	assert_true(tern_progress(end->ctx) >= 0);
+}
+
+/* Time goes on; `both`: or the second end stands still. */
+static void step(bool both)
+{
+	clock_ns += STEP_NS;
+	for (int i = 0; i < STEP_TURNS; i++) {
+		turn(&ends[0]);
+		if (both)
+			turn(&ends[1]);
+	}
+}
+
+static void open_end(struct end *end)
+{
+	struct tern_context_opts opts = {
+		.env = &end->env, .suspect_ns = SUSPECT_NS, .dead_ns = DEAD_NS};
+
+	*end = (struct end){0};
+	end->env = *tern_env_system();
+	end->ops = *end->env.ops;
+	end->ops.now_ns = now_ns;
+	end->env.ops = &end->ops;
+	end->env.log_level = TERN_LOG_ERROR;
+	assert_int_equal(tern_context_new(domain, &opts, &end->ctx), 0);
+}
+
+static void meet(const char *address)
+{
+	struct tern_peer_opts opts = {.event = peer_event, .arg = &ends[0]};
+	struct tern_listener *listener;
+	int turns = 0;
+
+	clock_ns = tern_clock_ns();
+	assert_int_equal(tern_domain_new(NULL, &domain), 0);
+	open_end(&ends[0]);
+	open_end(&ends[1]);
+	assert_int_equal(
+		tern_listen(ends[1].ctx, address, NULL, accepted, &ends[1], &listener),
+		0);
+	assert_int_equal(tern_connect(ends[0].ctx, tern_listener_address(listener), &opts,
+				 &ends[0].peer),
+		0);
+	while (!ends[0].up_count || !ends[1].up_count) {
+		turn(&ends[0]);
+		turn(&ends[1]);
+		assert_true(turns++ < TURNS_MAX);
+	}
+}
+
+static void part(void)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		tern_peer_free(ends[i].peer);
+		tern_context_free(ends[i].ctx);
+	}
+	tern_domain_free(domain);
+}
+
+static uint64_t said(void)
+{
+	struct tern_peer_stats a, b;
+
+	tern_peer_stats(ends[0].peer, &a);
+	tern_peer_stats(ends[1].peer, &b);
+	return a.messages_sent + b.messages_sent;
+}
+
+static uint64_t said_in(unsigned steps)
+{
+	uint64_t before = said();
+
+	for (unsigned i = 0; i < steps; i++)
+		step(true);
+	return said() - before;
+}
+
+/* Steps until the first end has seen as many of the events that `count` counts. */
+static unsigned steps_until(const unsigned *count)
+{
+	unsigned steps = 0;
+
+	while (!*count) {
+		step(false);
+		assert_true(++steps < 2 * IDLE_STEPS);
+	}
+	return steps;
+}
+
+static void check_well(void)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(ends[i].suspect_count, 0);
+		assert_int_equal(ends[i].down_count, 0);
+	}
+}
+
+static void test_the_longer_it_is_quiet_the_less_is_said(void **state)
+{
+	uint64_t first, then;
+
+	meet(*state);
+	first = said_in(4 * STEP_PER_S);
+	assert_true(first >= 4); /* each is asked, and answers */
+	said_in(20 * STEP_PER_S);
+	then = said_in(IDLE_STEPS);
+	/* A question and an answer, at most from each end, in five times suspect_ns. */
+	assert_in_range(then, 60 / 5, 4 * 60 / 5);
+	check_well();
+	part();
+}
+
+static void test_silence_after_long_quiet_is_noticed(void **state)
+{
+	unsigned suspect, dead;
+
+	meet(*state);
+	said_in(IDLE_STEPS);
+	check_well();
+	suspect = steps_until(&ends[0].suspect_count);
+	dead = suspect + steps_until(&ends[0].down_count);
+	assert_in_range(suspect, STEP_PER_S / 2, 7 * STEP_PER_S);
+	assert_in_range(dead, 9 * STEP_PER_S, 16 * STEP_PER_S);
+	assert_int_equal(ends[0].down_status, -ETIMEDOUT);
+	part();
+}
+
+/* Whoever asks for something is told of silence as soon as ever. */
+static void test_a_request_ends_the_quiet(void **state)
+{
+	struct tern_channel *channel;
+	struct tern_buf none = {0};
+	struct tern_req req = {0};
+
+	meet(*state);
+	said_in(IDLE_STEPS);
+	check_well();
+	assert_int_equal(tern_channel_open(ends[0].peer, 1, &channel), 0);
+	assert_int_equal(tern_recv(channel, &req, 1, 1, &none, NULL, 0), 0);
+	assert_in_range(
+		steps_until(&ends[0].suspect_count), STEP_PER_S / 2, 2 * STEP_PER_S);
+	part();
+	assert_int_equal(tern_test(&req), -ECANCELED);
+}
+
+static char tcp[] = "tcp://127.0.0.1:0", shm[] = "shm://*";
+
+#define ON_BOTH(test)                                                                    \
+	{#test " (tcp)", test, NULL, NULL, tcp},                                         \
+	{                                                                                \
+#test " (shm)", test, NULL, NULL, shm                                    \
+	}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ON_BOTH(test_the_longer_it_is_quiet_the_less_is_said),
+		ON_BOTH(test_silence_after_long_quiet_is_noticed),
+		ON_BOTH(test_a_request_ends_the_quiet),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
