@@ -22,7 +22,9 @@
 #include "transport/tcp.h"
 
 #define EAGER_BYTES 16384u
-#define CHUNK_BYTES (1ull << 20)
+/* Four of them stand before a message, for that is how many puts the rendezvous has under
+ * way: 1 MiB of 10 in all. Smaller ones cost more calls. */
+#define CHUNK_BYTES (256ull << 10)
 
 static struct tcp_fabric *fabric_of(struct tcp_port *port)
 {

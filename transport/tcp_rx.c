@@ -310,7 +310,7 @@ int tcp_rx_turn(struct tcp_conn *conn, int budget)
 	if (conn->rx.eof)
 		return 0;
 	do {
-		if (total >= 2 * TCP_CALL_BYTES || events >= budget)
+		if (total >= TCP_CALL_BYTES || events >= budget)
 			return events;
 		count = places(conn, stage, pieces, &direct);
 		asked = pieces[0].iov_len + (count > 1 ? pieces[1].iov_len : 0);

@@ -2,9 +2,9 @@
 /*
  * What leaves a conn. Headers and messages are copied into a ring; a put's data is not:
  * the op waits in a list with the position in the ring's stream behind which its data
- * belongs. A turn walks both together and hands the kernel up to a megabyte in pieces
- * with one call, so many small messages cost one system call and a large put none of our
- * copies.
+ * belongs. A turn walks both together and hands the kernel up to half a megabyte in
+ * pieces with one call, so many small messages cost one system call and a large put none
+ * of our copies.
  *
  * Invariant: the ops' positions never decrease along the list and lie in [head, tail]; so
  * bytes leave in the order of the calls.
@@ -271,7 +271,7 @@ int tcp_tx_turn(struct tcp_conn *conn)
 	size_t asked, sent = 0;
 	int events = 0;
 
-	while (!tcp_tx_empty(&conn->tx) && sent < 2 * TCP_CALL_BYTES) {
+	while (!tcp_tx_empty(&conn->tx) && sent < TCP_CALL_BYTES) {
 		size_t count = gather(&conn->tx, pieces, &asked);
 		ssize_t n = transmit(conn->watch.fd, pieces, count);
 

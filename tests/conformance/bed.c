@@ -354,9 +354,11 @@ int side_poll(struct side *side, int budget)
 	return events;
 }
 
-static void pause_a_little(void)
+/* The longer nothing has happened, the longer, up to a millisecond: then a test waits for
+ * the clock, and polling on would only take the processor from others. */
+static void pause_a_little(unsigned idle_pauses)
 {
-	struct timespec pause = {.tv_nsec = 20000};
+	struct timespec pause = {.tv_nsec = 20000L << TERN_MIN(idle_pauses / 8, 6u)};
 
 	nanosleep(&pause, NULL);
 }
@@ -378,7 +380,7 @@ void bed_turn(struct bed *bed)
 	if (turn(bed) > 0 || bed->world)
 		bed->idle_turns = 0;
 	else if (++bed->idle_turns % 64 == 0)
-		pause_a_little(); /* the kernel wants a turn too */
+		pause_a_little(bed->idle_turns / 64); /* the kernel wants a turn too */
 }
 
 struct patience patience_new(void)
@@ -401,7 +403,7 @@ void bed_settle(struct bed *bed)
 	for (int i = 0; i < SETTLE_TURNS; i++) {
 		turn(bed);
 		if (!bed->world)
-			pause_a_little();
+			pause_a_little(0);
 	}
 }
 

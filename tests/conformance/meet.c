@@ -83,8 +83,8 @@ static void end_init(struct end *end, struct meet *meet, unsigned number,
 {
 	bool gpu = meet->instance->gpus & 1u << number;
 	struct tern_pool_opts pool_opts = {
-		.slab_bytes = 16u << 20,
-		.max_bytes = 64u << 20,
+		.slab_bytes = MEET_SLAB_BYTES,
+		.max_bytes = 4 * MEET_SLAB_BYTES,
 		.kind = gpu ? TERN_MEM_CUDA : TERN_MEM_HOST,
 	};
 	struct tern_context_opts opts = *like;
@@ -197,9 +197,11 @@ void meet_free(struct meet *meet)
 
 /* ---- turning ---- */
 
-static void pause_a_little(void)
+/* The longer nothing has happened, the longer, up to a millisecond: then a test waits for
+ * the clock, and polling on would only take the processor from others. */
+static void pause_a_little(unsigned idle_pauses)
 {
-	struct timespec pause = {.tv_nsec = 20000};
+	struct timespec pause = {.tv_nsec = 20000L << TERN_MIN(idle_pauses / 8, 6u)};
 
 	nanosleep(&pause, NULL);
 }
@@ -230,7 +232,7 @@ void meet_turn(struct meet *meet)
 	if (turn(meet) > 0 || meet->world)
 		meet->idle_turns = 0;
 	else if (++meet->idle_turns % 64 == 0)
-		pause_a_little(); /* the kernel wants a turn too */
+		pause_a_little(meet->idle_turns / 64); /* the kernel wants a turn too */
 }
 
 void meet_settle(struct meet *meet)
@@ -238,7 +240,7 @@ void meet_settle(struct meet *meet)
 	for (int i = 0; i < 60; i++) {
 		turn(meet);
 		if (!meet->world)
-			pause_a_little();
+			pause_a_little(0);
 	}
 }
 

@@ -15,6 +15,9 @@
 
 #define MEET_CHANNEL 1u
 #define MEET_EAGER   4096u /* the eager threshold of both ends */
+/* Of the pools of TERN_RECV_ALLOC, which have four. A simulated device writes all of
+ * each. */
+#define MEET_SLAB_BYTES (4u << 20)
 
 struct meet;
 

@@ -270,8 +270,7 @@ static void test_an_alloc_that_can_never_fit_is_enobufs(const struct instance *i
 {
 	struct meet *meet = meet_new(instance);
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
-	struct tern_buf data =
-		end_data(a, SLAB, 17u << 20, 3); /* a slab of the pool has 16 */
+	struct tern_buf data = end_data(a, SLAB, MEET_SLAB_BYTES + (1u << 20), 3);
 	struct call send = {0}, recv = {0};
 
 	assert_int_equal(call_recv(&recv, b, 1, 1, NULL, TERN_RECV_ALLOC), 0);
@@ -296,7 +295,8 @@ static unsigned first_ready(
 
 static void test_an_alloc_waits_for_room_in_its_pool(const struct instance *instance)
 {
-	enum { COUNT = 12, BYTES = 15u << 20 }; /* the pool has room for 4 */
+	/* The pool has room for 4. */
+	enum { COUNT = 12, BYTES = MEET_SLAB_BYTES / 16 * 15 };
 	struct meet *meet = meet_new(instance);
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
 	struct tern_buf data = end_data(a, SLAB, BYTES, 3);

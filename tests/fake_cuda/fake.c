@@ -271,11 +271,29 @@ static pthread_t worker;
 static bool worker_runs; /* only a reset ends it, which is alone */
 static atomic_bool worker_ends;
 
+static pthread_cond_t worker_call = PTHREAD_COND_INITIALIZER;
+
+/* Nothing to do: until there is more. What becomes ready without a call, because an event
+ * of another process or an asker's work is done, is found a little later. */
+static void worker_rest(void)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += 1000000;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_nsec -= 1000000000;
+		until.tv_sec++;
+	}
+	fake_guard(true);
+	pthread_cond_timedwait(&worker_call, &fake_world.lock, &until);
+}
+
 static void work_once(void)
 {
 	FAKE_LOCK();
-	if (!fake_world.held)
-		fake_streams_step();
+	if (fake_world.held || !fake_streams_step())
+		worker_rest();
 }
 
 static void *work(void *arg)
@@ -285,6 +303,12 @@ static void *work(void *arg)
 		usleep(50);
 	}
 	return arg;
+}
+
+void fake_worker_call(void)
+{
+	if (worker_runs)
+		pthread_cond_signal(&worker_call);
 }
 
 void fake_worker_need(void)

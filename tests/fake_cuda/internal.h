@@ -195,7 +195,10 @@ struct fake_world {
 	bool inited;   /* cuInit was called */
 	bool held;
 	bool unguarded_now; /* device memory is accessible until the lock is left */
-	const struct fake_mem *opened[2]; /* for a piece of work; NULL: none */
+	struct fake_pages {
+		char *at; /* NULL: none */
+		size_t bytes;
+	} opened[2]; /* accessible for a piece of work */
 	uint64_t next_mem_id;
 	unsigned pageable_copy_count;
 	struct fake_device devices[FAKE_CUDA_MAX_DEVICES];
@@ -231,6 +234,7 @@ extern struct fake_world fake_world;
 struct fake_world *fake_world_enter(void);
 void fake_rest(void);        /* without the lock: others may do anything meanwhile */
 void fake_worker_need(void); /* opts.background: from now on */
+void fake_worker_call(void); /* there is more to do */
 void fake_world_leave(struct fake_world **world);
 CUresult fake_asked_fault(const char *function);
 CUresult fake_kernel_fault(const char *kernel); /* asked once per execution */
@@ -253,7 +257,9 @@ struct fake_mem *fake_mem_map(int fd, size_t bytes, struct fake_device *device);
 void fake_mem_free(struct fake_mem *mem);
 void fake_mems_drop(struct fake_device *device);
 void fake_guard(bool closed);
-void fake_guard_open(const void *at, size_t bytes); /* what has it, if it is closed */
+/* The pages of a piece of work, if they are closed; either may be NULL. What an earlier
+ * one had open is closed. */
+void fake_guard_open(const void *to, const void *from, size_t bytes);
 #define FAKE_ON_DEVICE (1u << FAKE_MEM_DEVICE | 1u << FAKE_MEM_OPENED)
 #define FAKE_LOCKED    (1u << FAKE_MEM_HOST | 1u << FAKE_MEM_REGISTERED)
 

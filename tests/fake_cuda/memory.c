@@ -17,39 +17,54 @@ static bool is_on_device(const struct fake_mem *mem)
 	return mem->kind == FAKE_MEM_DEVICE || mem->kind == FAKE_MEM_OPENED;
 }
 
+static bool is_guarded(void)
+{
+	return !fake_world.opts.unguarded && !fake_world.unguarded_now;
+}
+
+static void open_pages(void *at, size_t bytes, bool open)
+{
+	tern_assert(mprotect(at, bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0);
+}
+
 static void open_mem(const struct fake_mem *mem, bool open)
 {
-	tern_assert(mprotect(mem->map, mem->map_bytes - PAGE,
-			    open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0);
+	open_pages(mem->map, mem->map_bytes - PAGE, open);
 }
 
 static void close_opened(void)
 {
 	for (unsigned i = 0; i < TERN_ARRAY_SIZE(fake_world.opened); i++) {
-		if (fake_world.opened[i])
-			open_mem(fake_world.opened[i], false);
-		fake_world.opened[i] = NULL;
+		struct fake_pages *pages = &fake_world.opened[i];
+
+		if (pages->at)
+			open_pages(pages->at, pages->bytes, false);
+		pages->at = NULL;
 	}
 }
 
-/* Copies touch two of them, which may be few of many, and large. */
-void fake_guard_open(const void *at, size_t bytes)
+static void open_part(struct fake_pages *pages, const void *at, size_t bytes)
 {
 	const struct fake_mem *mem = fake_mem_find(at, bytes, FAKE_ON_DEVICE);
+	size_t first, end;
 
-	if (!mem || fake_world.opts.unguarded || fake_world.unguarded_now)
+	if (!at || !mem || bytes == 0)
 		return;
-	for (unsigned i = 0; i < TERN_ARRAY_SIZE(fake_world.opened); i++) {
-		if (fake_world.opened[i] == mem)
-			return;
-		if (fake_world.opened[i])
-			continue;
-		fake_world.opened[i] = mem;
-		open_mem(mem, true);
+	first = (size_t)((const char *)at - mem->map) / PAGE * PAGE;
+	end = tern_align_up((size_t)((const char *)at - mem->map) + bytes, PAGE);
+	pages->at = mem->map + first;
+	pages->bytes = end - first;
+	open_pages(pages->at, pages->bytes, true);
+}
+
+/* Only what a copy touches: a pool's slab takes the kernel a thousand times as long. */
+void fake_guard_open(const void *to, const void *from, size_t bytes)
+{
+	if (!is_guarded())
 		return;
-	}
 	close_opened();
-	fake_guard_open(at, bytes);
+	open_part(&fake_world.opened[0], to, bytes);
+	open_part(&fake_world.opened[1], from, bytes);
 }
 
 void fake_guard(bool closed)
@@ -120,9 +135,10 @@ static void unmap(struct fake_mem *mem)
 
 void fake_mem_free(struct fake_mem *mem)
 {
+	close_opened();
 	switch (mem->kind) {
 	case FAKE_MEM_DEVICE:
-		fake_guard(false);
+		open_mem(mem, true);
 		for (char *p = mem->base + mem->bytes;
 			p < mem->map + mem->map_bytes - PAGE; p++) {
 			if (*p != EDGE)
@@ -140,10 +156,6 @@ void fake_mem_free(struct fake_mem *mem)
 	case FAKE_MEM_REGISTERED:
 	case FAKE_MEM_KINDS:
 		break;
-	}
-	for (unsigned i = 0; i < TERN_ARRAY_SIZE(fake_world.opened); i++) {
-		if (fake_world.opened[i] == mem)
-			fake_world.opened[i] = NULL;
 	}
 	tern_list_remove(&mem->link);
 	free(mem);
@@ -178,12 +190,13 @@ static CUresult mem_alloc(CUdeviceptr *out, size_t bytes)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytes > fake_world.opts.mem_bytes - device->used_bytes)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	fake_guard(false);
 	fd = memfd_create("fake-cuda", MFD_CLOEXEC);
 	tern_assert(fd >= 0 && ftruncate(fd, (off_t)tern_align_up(bytes, PAGE)) == 0);
 	mem = fake_mem_map(fd, bytes, device);
 	memset(mem->base, (int)tern_rng_below(&fake_world.rng, 255) + 1, bytes);
 	memset(mem->base + bytes, EDGE, tern_align_up(bytes, PAGE) - bytes);
+	if (is_guarded())
+		open_mem(mem, false);
 	device->used_bytes += bytes;
 	device->peak_bytes = TERN_MAX(device->peak_bytes, device->used_bytes);
 	*out = (CUdeviceptr)(uintptr_t)mem->base;

@@ -309,6 +309,7 @@ void fake_stream_put(struct fake_stream *stream, struct fake_op *op)
 		fake_capture_add(stream, op);
 	else
 		tern_list_push(&stream->ops, &op->link);
+	fake_worker_call();
 }
 
 /* The last record of an event may be another process's. Whether there was any. */

@@ -40,9 +40,7 @@ static void check_ranges(const struct fake_op *op)
 
 static void open_ranges(const struct fake_op *op)
 {
-	fake_guard_open(op->to, op->bytes);
-	if (op->kind == FAKE_OP_COPY)
-		fake_guard_open(op->from, op->bytes);
+	fake_guard_open(op->to, op->kind == FAKE_OP_COPY ? op->from : NULL, op->bytes);
 }
 
 static void set_values(const struct fake_op *op)
@@ -184,7 +182,7 @@ static CUresult memcpy_dtoh_async(
 	fake_stream_run(stream);
 	if (stream->device->sticky)
 		return stream->device->sticky;
-	fake_guard_open((void *)(uintptr_t)from, bytes);
+	fake_guard_open(NULL, (void *)(uintptr_t)from, bytes);
 	memcpy(to, (void *)(uintptr_t)from, bytes);
 	return CUDA_SUCCESS;
 }

@@ -229,7 +229,7 @@ static void test_a_message_finds_the_puts_before_it_done(void **state)
 	world_stop(&w);
 }
 
-static void shrink(struct seen *seen, int option, int bytes)
+static void resize(struct seen *seen, int option, int bytes)
 {
 	int fd = tcp_conn_of(seen->conn)->watch.fd;
 
@@ -243,8 +243,8 @@ static void test_tiny_socket_buffers_change_nothing(void **state)
 
 	world_start_or_skip(&w, state);
 	world_connect(&w, &client, &server);
-	shrink(client, SO_SNDBUF, 1);
-	shrink(server, SO_RCVBUF, 8192);
+	resize(client, SO_SNDBUF, 1);
+	resize(server, SO_RCVBUF, 8192);
 	send_in_order(&w, client, server, 20, 100000, 2);
 	world_stop(&w);
 }
@@ -257,7 +257,7 @@ static void test_bulk_flows_among_many_conns(void **state)
 	world_start_or_skip(&w, state);
 	for (int i = 0; i < 6; i++)
 		world_connect(&w, &client[i], &server[i]);
-	shrink(client[3], SO_SNDBUF, 1);
+	resize(client[3], SO_SNDBUF, 1);
 	send_in_order(&w, client[3], server[3], 20, 300000, 6);
 	world_stop(&w);
 }
@@ -358,6 +358,48 @@ static void test_a_full_conn_says_so_and_later_that_it_has_room(void **state)
 
 static char window_memory[1 << 20], window_source[1 << 20];
 
+/* What waits for the end of a poll, an answer to a message for one, waits for this much.
+ */
+static void test_a_poll_reads_a_bounded_part_of_a_put(void **state)
+{
+	enum { BULK_BYTES = 12u << 20 };
+	char *bulk = calloc(2, BULK_BYTES);
+	struct tern_mem from = mem_of(bulk, BULK_BYTES);
+	struct tern_mem to = mem_of(bulk + BULK_BYTES, BULK_BYTES);
+	struct test_op op = {.op.done = test_op_done};
+	struct tern_region region;
+	struct seen *client, *server;
+	uint64_t landed = 0;
+	struct world w;
+
+	world_start_or_skip(&w, state);
+	world_connect(&w, &client, &server);
+	resize(server, SO_RCVBUF, 4 << 20);
+	assert_int_equal(
+		ops->expose(server->conn, &to, 0, BULK_BYTES, TERN_ACCESS_WRITE, &region),
+		0);
+	assert_int_equal(
+		ops->put(client->conn, &op.op, &from, 0, BULK_BYTES, &region, 0), 0);
+	while (landed < BULK_BYTES) {
+		struct tcp_rx *rx = &tcp_conn_of(server->conn)->rx;
+		uint64_t before = landed;
+
+		for (int i = 0; i < 20; i++) /* the sockets are full then */
+			ops->poll(w.client.port, 64);
+		ops->poll(w.server.port, 64);
+		if (rx->target)
+			landed = BULK_BYTES - rx->left;
+		else if (before)
+			landed = BULK_BYTES;
+		/* A poll has one turn or two. */
+		assert_in_range(
+			landed - before, 0, 2 * (TCP_CALL_BYTES + TCP_STAGE_BYTES));
+	}
+	assert_int_equal(ops->withdraw(w.server.port, NULL, &region), 0);
+	world_stop(&w);
+	free(bulk);
+}
+
 static void test_a_put_to_a_withdrawn_window_is_dropped(void **state)
 {
 	struct tern_mem from = mem_of(window_source, sizeof(window_source));
@@ -402,7 +444,7 @@ static void test_withdrawing_in_the_middle_of_a_put_stops_it(void **state)
 
 	world_start_or_skip(&w, state);
 	world_connect(&w, &client, &server);
-	shrink(client, SO_SNDBUF, 1);
+	resize(client, SO_SNDBUF, 1);
 	memset(window_source, 'x', sizeof(window_source));
 	memset(window_memory, 0, sizeof(window_memory));
 	assert_int_equal(
@@ -489,6 +531,7 @@ int main(void)
 		both_engines(test_many_messages_and_puts_queue_and_keep_their_order),
 		both_engines(test_empty_and_largest_messages_arrive),
 		both_engines(test_a_full_conn_says_so_and_later_that_it_has_room),
+		both_engines(test_a_poll_reads_a_bounded_part_of_a_put),
 		both_engines(test_a_put_to_a_withdrawn_window_is_dropped),
 		both_engines(test_withdrawing_in_the_middle_of_a_put_stops_it),
 		both_engines(test_a_window_serves_every_conn_of_its_owner),
