@@ -41,8 +41,12 @@ static void check_ranges(const struct fake_op *op)
 static void open_ranges(const struct fake_op *op)
 {
 	fake_guard_open(op->to, op->bytes);
-	if (op->kind == FAKE_OP_COPY)
-		fake_guard_open(op->from, op->bytes);
+	if (op->kind != FAKE_OP_COPY)
+		return;
+	/* What an earlier piece of work left open may have gone for the second, and the
+	 * first with it. */
+	fake_guard_open(op->from, op->bytes);
+	fake_guard_open(op->to, op->bytes);
 }
 
 static void set_values(const struct fake_op *op)
