@@ -7,6 +7,7 @@
 
 static const struct tern_cuda_api *api;
 static CUcontext context;
+static bool has_ipc;
 
 /* What the storm has asked to be refused must not be its own copies. */
 static void surely(CUresult (*copy)(void *arg, CUstream stream), void *arg)
@@ -57,8 +58,9 @@ static void read_bytes(void *to, uint64_t address, uint64_t bytes)
 
 static void refuse(unsigned which)
 {
-	static const char *const calls[] = {
-		"memcpy_dtoh_async", "memcpy_htod_async", "event_query", "event_record"};
+	const char *const calls[] = {"memcpy_dtoh_async",
+		has_ipc ? "memcpy_dtod_async" : "memcpy_htod_async", "event_query",
+		"event_record"};
 	static unsigned asked[4];
 
 	/* A fault that did not come yet takes one of few places. */
@@ -71,12 +73,14 @@ static void refuse(unsigned which)
 static const struct storm_memory memory = {
 	.write = write_bytes, .read = read_bytes, .refuse = refuse};
 
-const struct storm_memory *storm_gpu_open(uint64_t seed)
+const struct storm_memory *storm_gpu_open(uint64_t seed, bool ipc)
 {
 	struct fake_cuda_opts opts = fake_cuda_defaults();
 
 	opts.seed = seed;
 	opts.early_percent = (unsigned)(seed % 4) * 20;
+	opts.ipc = has_ipc = ipc;
+	opts.ipc_self = seed % 3; /* else by addresses: both ends are this process */
 	fake_cuda_reset(&opts);
 	api = fake_cuda_api();
 	tern_assert(api->init(0) == CUDA_SUCCESS);
