@@ -13,8 +13,8 @@
  *                  READING: get -> ATS -> end
  *                  ANSWERING: CTS -> FILLING --DONE--> end
  *
- * Room of a GPU that the fabric does not reach is not advertised, and what comes for it
- * takes another step (stage.c): EAGER and DONE -> LANDING -> end.
+ * Room of a GPU is not advertised, and what comes for it takes another step (stage.c):
+ * EAGER and DONE -> LANDING -> end; or the get is settled before its ATS (direct.c).
  *
  * A receive is advertised only if all older ones of its triple are: the peer gives the
  * oldest POST to its oldest send, and that must be our oldest receive. A POST that
@@ -112,7 +112,7 @@ static int advertise(struct tern_xfer *x)
 	int r;
 
 	if (!(tern_peer_caps(peer) & TERN_CAP_PUT) || x->buf.bytes <= peer->eager_bytes ||
-		tern_stage_needed(x) || !older_ones_are_advertised(x))
+		x->stage.stager || !older_ones_are_advertised(x))
 		return 0;
 	if (tern_xfer_id(x) < 0 || tern_recv_expose(x) < 0)
 		return 0;
@@ -149,8 +149,11 @@ static void answer_and_end(struct tern_xfer *x, int status)
 static void get_done(struct tern_op *op, int status)
 {
 	struct tern_xfer *x = tern_container_of(op, struct tern_xfer, op);
+	int r = status == 0 ? tern_direct_settle(x) : 0;
 
-	if (status == 0) {
+	if (r < 0) {
+		answer_and_end(x, r);
+	} else if (status == 0) {
 		x->peer->stats.get_count++;
 		x->peer->stats.bytes_received += tern_req_of(x)->bytes;
 		answer_and_end(x, 0);
@@ -195,11 +198,16 @@ static int start_get(struct tern_xfer *x)
 		return r;
 	if (tern_stage_needed(x))
 		return tern_stage_get(x);
+	if (x->stage.status) { /* of a copy, on an earlier link */
+		answer_and_end(x, x->stage.status);
+		return 0;
+	}
 	x->op.done = get_done;
 	r = conn->port->ops->get(
 		conn, &x->op, x->buf.mem, x->buf.offset, bytes, &x->record->region, 0);
 	if (r < 0)
 		return -EAGAIN;
+	tern_direct_started(x);
 	x->issued = bytes;
 	return 0;
 }
@@ -215,7 +223,7 @@ static int say_cts(struct tern_xfer *x)
 	struct tern_header h = {.type = TERN_MSG_CTS, .flags = TERN_FLAG_REGION};
 	int r;
 
-	if (tern_stage_needed(x)) {
+	if (x->stage.stager) {
 		r = tern_stage_room(x);
 		if (r < 0)
 			answer_and_end(x, r);

@@ -9,6 +9,7 @@
  *     xfer     one half of a rendezvous, inside the caller's tern_req
  *                                                             xfer.c send.c recv.c
  *     stage    what an xfer needs where the fabric does not reach its memory   stage.c
+ *     direct   the same where it reaches memory of a GPU                      direct.c
  *     lend     what the other end's GPU copies from where it is                  lend.c
  *     record   a message of the peer's that waits for our half, or our answer to it
  *
@@ -211,9 +212,10 @@ struct tern_peer {
 	unsigned put_op_count;  /* in use */
 	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
 	uint32_t sent_first, sent_count;
-	uint32_t arrival_count;             /* records that wait for a receive */
-	uint32_t copy_count;                /* of the stager, under way */
-	const struct tern_port *stage_told; /* that tensors are staged there was logged */
+	uint32_t arrival_count; /* records that wait for a receive */
+	uint32_t copy_count;    /* of the stager, under way */
+	/* That tensors are staged there was logged; that they are not. */
+	const struct tern_port *stage_told, *direct_told;
 
 	struct tern_list channels, routes;
 	struct tern_slot *slots; /* requests that the peer knows by id */
@@ -311,6 +313,8 @@ struct tern_stage {
 	uint64_t landed;       /* bytes that are where they are to be copied to */
 	uint32_t copies;       /* under way */
 	int status;            /* why it fails; 0: it does not */
+	uint32_t epoch;        /* of the link that `direct` is about */
+	bool direct;           /* the fabric is at the memory itself: direct.c */
 	bool lent;             /* send: the peer's GPU copies it where it is */
 };
 
@@ -407,7 +411,7 @@ unsigned char *tern_record_payload(const struct tern_record *record);
 
 /* send.c */
 void tern_send_begin(struct tern_xfer *x);
-bool tern_send_readable(const struct tern_xfer *x);
+bool tern_send_readable(struct tern_xfer *x);
 int tern_send_advance(struct tern_xfer *x); /* -EAGAIN: later; -ENOBUFS: wants a credit */
 /* Issues puts. -EAGAIN; -EINPROGRESS: it waits for its rails, or for its region. */
 int tern_send_write(struct tern_xfer *x);
@@ -442,7 +446,7 @@ int tern_stage_open(
 	struct tern_rdv *rdv, const struct tern_buf *buf, struct tern_stager **out);
 void tern_stage_init(struct tern_xfer *x);
 /* On the link that there is now: does its memory have to be staged? */
-bool tern_stage_needed(const struct tern_xfer *x);
+bool tern_stage_needed(struct tern_xfer *x);
 /* The part of its tensor that is next to be put, in host memory; NULL: the stager will
  * let it go on. */
 struct tern_stage_slot *tern_stage_next(struct tern_xfer *x);
@@ -465,6 +469,15 @@ void tern_stage_lost(struct tern_xfer *x);
 void tern_stage_fini(struct tern_xfer *x); /* it has ended */
 void tern_rdv_stage_init(struct tern_rdv *rdv);
 void tern_rdv_stage_fini(struct tern_rdv *rdv);
+
+/* direct.c */
+/* On the link that there is now: does the fabric take its bytes from memory of a GPU, or
+ * bring them there? The answer stays the same as long as the link does. */
+bool tern_direct_chosen(struct tern_xfer *x);
+void tern_direct_started(struct tern_xfer *x); /* counts it, if it is so */
+/* After the fabric has received into its memory: brings about that the GPU sees it. 0, or
+ * what the request ends with. */
+int tern_direct_settle(struct tern_xfer *x);
 
 /* lend.c */
 /* 0: the peer's GPU copies it from where it is; 1: it will go on; -ENOTSUP: it does not.

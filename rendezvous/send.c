@@ -202,7 +202,7 @@ static int say_eager(struct tern_xfer *x)
 }
 
 /* Can the peer read it, on this link? */
-bool tern_send_readable(const struct tern_xfer *x)
+bool tern_send_readable(struct tern_xfer *x)
 {
 	return (tern_peer_caps(x->peer) & TERN_CAP_GET) &&
 	       (!tern_stage_needed(x) || x->stage.lent || x->stage.bounce.mem);
@@ -223,9 +223,12 @@ static int say_rts(struct tern_xfer *x)
 		h.region = x->region;
 	}
 	r = tern_stream_send(x->peer, &h, NULL, NULL);
-	if (r == 0)
-		x->told = x->exposed;
-	return r;
+	if (r < 0)
+		return r;
+	x->told = x->exposed;
+	if (x->exposed)
+		tern_direct_started(x);
+	return 0;
 }
 
 /* Before the peer has heard of it. */
@@ -408,6 +411,8 @@ static int put_chunk(struct tern_xfer *x)
 		return -EAGAIN;
 	if (slot)
 		tern_stage_put(slot);
+	if (x->issued == 0)
+		tern_direct_started(x);
 	put->slot = slot;
 	put->xfer = x;
 	put->bytes = n;

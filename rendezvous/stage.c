@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors in memory of a GPU that the fabric of the link does not reach. Each end does
- * this for itself: nothing of it is seen on the wire.
+ * Tensors in memory of a GPU that the fabric of the link does not reach (else: direct.c).
+ * Each end does this for itself: nothing of it is seen on the wire.
  *
  *     send, the fabric puts     pieces: down into a slot, put from there
  *     send, the peer reads      a bounce buffer: all of it down, then the RTS
@@ -53,11 +53,9 @@ void tern_stage_init(struct tern_xfer *x)
 	tern_list_init(&x->stage.slots);
 }
 
-bool tern_stage_needed(const struct tern_xfer *x)
+bool tern_stage_needed(struct tern_xfer *x)
 {
-	const struct tern_link *link = x->peer->link;
-
-	return x->stage.stager && !(link && tern_conn_reaches(link->conn, x->buf.mem));
+	return x->stage.stager && !tern_direct_chosen(x);
 }
 
 static uint64_t bytes_of(const struct tern_xfer *x)

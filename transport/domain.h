@@ -41,8 +41,7 @@ static inline bool tern_conn_reaches(
 	const struct tern_conn *conn, const struct tern_mem *mem)
 {
 	return mem->kind == TERN_MEM_HOST ||
-	       ((conn->caps & TERN_CAP_DEVICE) &&
-		       tern_mem_reg(mem, conn->port->fabric->index));
+	       ((conn->caps & TERN_CAP_DEVICE) && conn->port->ops->reaches(conn, mem));
 }
 
 /* Registers `mem` with every fabric / undoes it. Counts. */

@@ -47,7 +47,8 @@ enum tern_caps {
 	TERN_CAP_PEEK = 1 << 2, /* peek(): the peer's memory can be read in place */
 	TERN_CAP_IMM =
 		1 << 3, /* put can carry 32 bits to the peer (verbs; not used yet) */
-	TERN_CAP_DEVICE = 1 << 4, /* regions may be of another kind than host (verbs) */
+	TERN_CAP_DEVICE = 1 << 4, /* memory of another kind than the host's may be
+				     reached: see reaches() (verbs) */
 	TERN_CAP_BOUND = 1 << 5,  /* the end of the conn is the end of the peer's process:
 				     a  reconnect is pointless (shm) */
 	TERN_CAP_UNGUARDED = 1 << 6, /* what a region lets the peer reach is an agreement:
@@ -238,6 +239,14 @@ struct tern_fabric_ops {
 	/* Ends one borrow(): no copy is under way any more. -ECONNRESET: the peer had
 	 * closed, so what was copied may be torn; the conn's end is on its way. */
 	int (*repay)(struct tern_loan *loan);
+
+	/*
+	 * How all devices in use reach `mem`, of another kind than the host's, in a word
+	 * for people ("dma-buf"); NULL: they do not. The answer may change when a device
+	 * comes or goes; what is exposed or under way stays possible as long as
+	 * the conn is up. Only with TERN_CAP_DEVICE; else the entry may be NULL.
+	 */
+	const char *(*reaches)(const struct tern_conn *conn, const struct tern_mem *mem);
 
 	/*
 	 * Sends what waits, receives, completes, calls handlers; at most about `budget`

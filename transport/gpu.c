@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/env.h"
 #include "transport/domain.h"
@@ -102,6 +103,40 @@ static int need_driver(struct tern_domain *domain)
 	return 0;
 }
 
+static int attribute(const struct tern_gpu *gpu, CUdevice_attribute what)
+{
+	int value = 0;
+
+	/* Older drivers do not know all of them. */
+	return gpu->api->device_get_attribute(&value, what, gpu->device) ? 0 : value;
+}
+
+/* Who is to see what cards write: the device itself, and where there are others, which
+ * may read its memory, these as well. */
+static enum tern_gpu_flush flush_of(const struct tern_gpu *gpu, unsigned count)
+{
+	int order = attribute(gpu, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+	int options =
+		attribute(gpu, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
+	bool others = count > 1;
+
+	if (order >= (others ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES
+			     : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER))
+		return TERN_GPU_ORDERED;
+	if (!(options & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) ||
+		!gpu->api->flush_gpu_direct_rdma_writes)
+		return TERN_GPU_UNORDERED;
+	return others ? TERN_GPU_FLUSH_ALL : TERN_GPU_FLUSH_OWNER;
+}
+
+static void ask_for_cards(struct tern_gpu *gpu, unsigned count)
+{
+	gpu->dma_buf = gpu->api->mem_get_handle_for_address_range &&
+		       attribute(gpu, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+	gpu->peermem = attribute(gpu, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+	gpu->flush = flush_of(gpu, count);
+}
+
 /* With the lock. */
 static int need_gpu(struct tern_gpus *gpus, unsigned number, struct tern_gpu **out)
 {
@@ -117,6 +152,8 @@ static int need_gpu(struct tern_gpus *gpus, unsigned number, struct tern_gpu **o
 				gpus->api->primary_ctx_retain(&gpu->context, gpu->device);
 		if (result)
 			gpu->context = NULL;
+		else
+			ask_for_cards(gpu, gpus->count);
 	}
 	*out = gpu;
 	return result ? complain(gpus->api, "cuDevicePrimaryCtxRetain", result) : 0;
@@ -298,4 +335,87 @@ void tern_gpu_unlock(struct tern_gpu *gpu, void *base)
 		return;
 	gpu->api->mem_host_unregister(base);
 	tern_gpu_leave(gpu);
+}
+
+/* ---- network cards ---- */
+
+/* The allocation that has the byte at `address`. */
+static CUresult allocation_of(
+	const struct tern_gpu *gpu, CUdeviceptr address, CUdeviceptr *base)
+{
+	size_t bytes;
+
+	return gpu->api->mem_get_address_range(base, &bytes, address);
+}
+
+/* Whole pages, from the allocation's first one to our last one. */
+static CUresult export(
+	struct tern_gpu *gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset)
+{
+	uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t end = tern_align_up(address + bytes, page_bytes);
+	CUdeviceptr start;
+	CUresult result = allocation_of(gpu, address, &start);
+
+	if (result)
+		return result;
+	start -= start % page_bytes;
+	*offset = address - start;
+	return gpu->api->mem_get_handle_for_address_range(
+		fd, start, end - start, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+}
+
+int tern_gpu_dma_buf(
+	struct tern_gpu *gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset)
+{
+	CUresult result;
+
+	if (!gpu->dma_buf)
+		return -ENOTSUP;
+	result = tern_gpu_enter(gpu);
+	if (!result) {
+		result = export(gpu, address, bytes, fd, offset);
+		tern_gpu_leave(gpu);
+	}
+	return tern_cuda_status(result);
+}
+
+bool tern_gpu_has_peermem(const struct tern_gpu *gpu)
+{
+	return gpu->peermem;
+}
+
+/* Memory that cannot be told to, such as that of virtual ranges, goes without: then it is
+ * as the documentation says, work must be done before its tensor is sent. */
+void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address)
+{
+	unsigned on = 1;
+
+	if (tern_gpu_enter(gpu))
+		return;
+	gpu->api->pointer_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
+	tern_gpu_leave(gpu);
+}
+
+bool tern_gpu_settles(const struct tern_gpu *gpu)
+{
+	return gpu->flush != TERN_GPU_UNORDERED;
+}
+
+int tern_gpu_settle(struct tern_gpu *gpu)
+{
+	CUresult result;
+
+	if (gpu->flush == TERN_GPU_ORDERED)
+		return 0;
+	result = tern_gpu_enter(gpu);
+	if (!result) {
+		result = gpu->api->flush_gpu_direct_rdma_writes(
+			CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+			gpu->flush == TERN_GPU_FLUSH_ALL
+				? CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES
+				: CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
+		tern_gpu_leave(gpu);
+	}
+	return result ? complain(gpu->api, "cuFlushGPUDirectRDMAWrites", result) : 0;
 }

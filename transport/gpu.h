@@ -12,6 +12,7 @@
 #ifndef TERN_TRANSPORT_GPU_H
 #define TERN_TRANSPORT_GPU_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct tern_domain;
@@ -37,6 +38,27 @@ struct tern_gpu *tern_gpu_in_use(struct tern_domain *domain, unsigned number);
 int tern_gpu_alloc(struct tern_gpu *gpu, uint64_t bytes, uint64_t *address);
 /* The device must not be about to touch it. */
 void tern_gpu_free(struct tern_gpu *gpu, uint64_t address);
+
+/*
+ * What network cards need (GPUDirect RDMA).
+ *
+ * A dma-buf that has (address, bytes) of the device's memory from *offset on; the caller
+ * closes *fd. -ENOTSUP: the device or the driver has none; else what the driver says, of
+ * memory that it does not export.
+ */
+int tern_gpu_dma_buf(struct tern_gpu *gpu, uint64_t address, uint64_t bytes, int *fd,
+	uint64_t *offset);
+/* Can cards have its memory by address, where nvidia-peermem is loaded? */
+bool tern_gpu_has_peermem(const struct tern_gpu *gpu);
+/* From now on copies into and out of the allocation at `address` that are said to be
+ * done are done: a card that sends from it does not overtake them. */
+void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address);
+/* Can it be brought about that the devices see what a card has written? */
+bool tern_gpu_settles(const struct tern_gpu *gpu);
+/* Brings it about for all that has been written: work that is launched from now on sees
+ * it. Takes some microseconds where the device does not order it by itself. Only if
+ * tern_gpu_settles(). -EIO, -ENOTRECOVERABLE, ...: the driver. */
+int tern_gpu_settle(struct tern_gpu *gpu);
 
 /* Page-locks memory of the host for the copies of every device. -ENOMEM. */
 int tern_gpu_lock(struct tern_gpu *gpu, void *base, uint64_t bytes);

@@ -6,11 +6,21 @@
 #include "base/cuda.h"
 #include "transport/gpu.h"
 
+/* What is to be done before the devices see what a network card has written. */
+enum tern_gpu_flush {
+	TERN_GPU_ORDERED, /* nothing */
+	TERN_GPU_FLUSH_OWNER,
+	TERN_GPU_FLUSH_ALL,
+	TERN_GPU_UNORDERED, /* there is nothing that would do */
+};
+
 struct tern_gpu {
 	const struct tern_cuda_api *api;
 	CUdevice device;
 	unsigned number;
 	CUcontext context; /* the primary one, retained; NULL: not used yet */
+	bool dma_buf, peermem;
+	enum tern_gpu_flush flush;
 };
 
 /* Makes its context the thread's until tern_gpu_leave(), which follows success only. */

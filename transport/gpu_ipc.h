@@ -5,8 +5,8 @@
  * own and has an address for its copies. A process cannot open its own handles: there the
  * address itself does.
  *
- * The driver keeps what is open alive, also when the owner has freed it or is gone.
- * Threads as in gpu.h.
+ * The driver keeps what is open alive when the owner is gone; when the owner has freed
+ * it, too, though its manual does not promise that. Threads as in gpu.h.
  */
 #ifndef TERN_TRANSPORT_GPU_IPC_H
 #define TERN_TRANSPORT_GPU_IPC_H

@@ -94,6 +94,41 @@ void tern_gpu_free(struct tern_gpu *gpu, uint64_t address)
 	(void)address;
 }
 
+int tern_gpu_dma_buf(
+	struct tern_gpu *gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset)
+{
+	(void)gpu;
+	(void)address;
+	(void)bytes;
+	(void)fd;
+	(void)offset;
+	return -ENOSYS;
+}
+
+bool tern_gpu_has_peermem(const struct tern_gpu *gpu)
+{
+	(void)gpu;
+	return false;
+}
+
+void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address)
+{
+	(void)gpu;
+	(void)address;
+}
+
+bool tern_gpu_settles(const struct tern_gpu *gpu)
+{
+	(void)gpu;
+	return false;
+}
+
+int tern_gpu_settle(struct tern_gpu *gpu)
+{
+	(void)gpu;
+	return -ENOSYS;
+}
+
 int tern_gpu_lock(struct tern_gpu *gpu, void *base, uint64_t bytes)
 {
 	(void)gpu;

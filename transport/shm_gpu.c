@@ -18,8 +18,8 @@
  * then gets the same offers anew.
  *
  * What is open is closed when the conn ends or the memory goes, but never under a copy:
- * then by the last repay(). GONE is told by the owner's next poll(), not waited for: the
- * driver keeps the memory for those who have it open.
+ * then by the last repay(). GONE is told by the owner's next poll(), and not waited for
+ * (docs/design.md).
  */
 #include "transport/shm.h"
 

@@ -50,25 +50,38 @@ static void explain_refusal(struct verbs_fabric *fabric, struct verbs_device *de
 			tern_status_text(status));
 }
 
+int verbs_access(const struct verbs_fabric *fabric)
+{
+	/* With guard=on nobody else needs to reach it, and nobody can. */
+	return fabric->opts.guard ? IBV_ACCESS_LOCAL_WRITE : ACCESS;
+}
+
+void verbs_reg_set(struct verbs_reg *reg, unsigned index, struct ibv_mr *mr)
+{
+	reg->mr[index] = mr;
+	/* Pairs with verbs_lkey: a port of another thread may use it at once. */
+	atomic_store_explicit(&reg->rkeys[index], mr->rkey, memory_order_release);
+	atomic_store_explicit(&reg->lkeys[index], mr->lkey, memory_order_release);
+}
+
 /* With the lock held. */
 static int register_with(struct verbs_fabric *fabric, struct verbs_device *device,
 	struct verbs_reg *reg, struct tern_env *env)
 {
-	/* With guard=on nobody else needs to reach it, and nobody can. */
-	int access = fabric->opts.guard ? IBV_ACCESS_LOCAL_WRITE : ACCESS;
 	struct ibv_mr *mr;
-	int r = fabric->api->reg_mr(
-		device->pd, reg->mem->base, reg->mem->bytes, access, &mr);
+	int r;
 
-	if (r) {
-		explain_refusal(fabric, device, reg->mem, r, env);
-		return r;
+	if (reg->mem->kind != TERN_MEM_HOST) {
+		verbs_gpu_register(fabric, device, reg, env);
+		return 0;
 	}
-	reg->mr[device->index] = mr;
-	/* Pairs with verbs_lkey: a port of another thread may use it at once. */
-	atomic_store_explicit(&reg->rkeys[device->index], mr->rkey, memory_order_release);
-	atomic_store_explicit(&reg->lkeys[device->index], mr->lkey, memory_order_release);
-	return 0;
+	r = fabric->api->reg_mr(
+		device->pd, reg->mem->base, reg->mem->bytes, verbs_access(fabric), &mr);
+	if (r)
+		explain_refusal(fabric, device, reg->mem, r, env);
+	else
+		verbs_reg_set(reg, device->index, mr);
+	return r;
 }
 
 static void unregister(struct verbs_fabric *fabric, struct verbs_reg *reg, unsigned index)
@@ -87,7 +100,8 @@ static int mem_register(struct tern_fabric *base, struct tern_mem *mem, void **o
 	int r = 0;
 
 	*out = NULL;
-	if (mem->kind != TERN_MEM_HOST)
+	/* What comes as messages is copied by the CPU. */
+	if (mem->kind != TERN_MEM_HOST && fabric->opts.guard)
 		return 0;
 	reg = calloc(1, sizeof(*reg));
 	if (!reg)
@@ -112,6 +126,7 @@ static int mem_register(struct tern_fabric *base, struct tern_mem *mem, void **o
 		free(reg);
 	} else {
 		tern_list_push(&fabric->regs, &reg->link);
+		verbs_gpu_judge(fabric, reg);
 		*out = reg;
 	}
 	pthread_mutex_unlock(&fabric->lock);
@@ -201,7 +216,8 @@ static int start_device(
 		r = register_with(fabric, device, reg, env);
 		if (r)
 			break;
-		atomic_fetch_add(&fabric->base.domain->registration_count, 1);
+		if (reg->mr[device->index])
+			atomic_fetch_add(&fabric->base.domain->registration_count, 1);
 	}
 	if (r) {
 		tern_list_for_each (node, &fabric->regs)
@@ -210,6 +226,7 @@ static int start_device(
 		fabric->api->dealloc_pd(device->pd);
 		device->pd = NULL;
 	}
+	verbs_gpu_judge_all(fabric);
 	return r;
 }
 
@@ -288,6 +305,7 @@ void verbs_device_died(struct verbs_fabric *fabric, struct ibv_context *context)
 	if (device) {
 		atomic_store(&device->dead, true);
 		drop_if_unused(fabric, device);
+		verbs_gpu_judge_all(fabric);
 	}
 	pthread_mutex_unlock(&fabric->lock);
 }
@@ -531,11 +549,13 @@ static int expose(struct tern_conn *base, struct tern_mem *mem, uint64_t offset,
 	struct verbs_fabric *fabric = verbs_port_fabric(port);
 	struct verbs_region region = {.bytes = bytes, .access = (uint8_t)access};
 	struct tern_region window;
-	struct verbs_reg *reg;
+	struct verbs_reg *reg = tern_mem_reg(mem, fabric->base.index);
 	int r;
 
 	tern_assert(tern_mem_holds(mem, offset, bytes) && bytes <= VERBS_BYTES_MAX);
-	if (mem->kind != TERN_MEM_HOST)
+	if (mem->kind != TERN_MEM_HOST &&
+		(!reg || !verbs_lkey(
+				 mem, verbs_conn_of(base)->queue->device, &fabric->base)))
 		return -ENOTSUP;
 	if (fabric->opts.guard) {
 		r = tern_window_expose(&port->windows, base->owner,
@@ -545,8 +565,7 @@ static int expose(struct tern_conn *base, struct tern_mem *mem, uint64_t offset,
 		region.guarded = 1;
 		region.start = window.word[0];
 	} else {
-		reg = tern_mem_reg(mem, fabric->base.index);
-		region.start = (uintptr_t)tern_mem_at(mem, offset);
+		region.start = verbs_address(mem, offset);
 		for (unsigned i = 0; i < VERBS_DEVICES_MAX; i++)
 			region.keys[i] = atomic_load_explicit(
 				&reg->rkeys[i], memory_order_acquire);
@@ -589,6 +608,7 @@ const struct tern_fabric_ops tern_verbs_fabric_ops = {
 	.get = verbs_get,
 	.expose = expose,
 	.withdraw = withdraw,
+	.reaches = verbs_gpu_reaches,
 	.poll = verbs_poll,
 	.arm = verbs_arm,
 	.fd = verbs_fd,

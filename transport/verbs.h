@@ -3,6 +3,7 @@
  * The inside of the verbs fabric. Who does what:
  *
  *     verbs.c         fabric: devices, registrations; the vtable
+ *     verbs_gpu.c     memory of GPUs as the devices reach it
  *     verbs_opts.c    "gid=3,retry=7"
  *     verbs_port.c    poll and arm: completion queues, what else there is to hear
  *     verbs_slot.c    the registered slots that messages are sent from and received into
@@ -136,6 +137,7 @@ struct verbs_device {
 	/* The last refusal that was logged: each attempt to connect meets it again. */
 	int refused_status;
 	uint64_t refused_bytes;
+	bool gpu_refused; /* that it does not reach a GPU has been logged */
 };
 
 /* A memory's registrations. */
@@ -145,6 +147,9 @@ struct verbs_reg {
 	struct ibv_mr *mr[VERBS_DEVICES_MAX]; /* by device index; under the lock */
 	/* Read without the lock; 0: not registered. */
 	_Atomic uint32_t lkeys[VERBS_DEVICES_MAX], rkeys[VERBS_DEVICES_MAX];
+	/* Of memory of a GPU: how the devices reach it; NULL: not all of them do. */
+	_Atomic(const char *) way;
+	const char *ways[VERBS_DEVICES_MAX]; /* of each; under the lock */
 };
 
 struct verbs_fabric {
@@ -160,6 +165,11 @@ struct verbs_fabric {
 	struct tern_addr own; /* of the first active port that has one; else len 0 */
 	struct tern_list regs;
 };
+
+/* For whom memory is registered. */
+int verbs_access(const struct verbs_fabric *fabric);
+/* Takes a device's registration of `reg` over. With the lock held. */
+void verbs_reg_set(struct verbs_reg *reg, unsigned index, struct ibv_mr *mr);
 
 /* Brings the devices into use. A negative errno: none of them can be. */
 int verbs_start(struct verbs_fabric *fabric, struct tern_env *env);
@@ -183,6 +193,25 @@ static inline uint32_t verbs_lkey(const struct tern_mem *mem,
 
 	return atomic_load_explicit(&reg->lkeys[device->index], memory_order_acquire);
 }
+
+/* Where devices find it. */
+static inline uint64_t verbs_address(const struct tern_mem *mem, uint64_t offset)
+{
+	return (mem->kind == TERN_MEM_HOST ? (uintptr_t)mem->base : mem->address) +
+	       offset;
+}
+
+/* ---- memory of GPUs: verbs_gpu.c ---- */
+
+/* Registers it with one device, which may not be able to: then nothing has changed. With
+ * the lock held. */
+void verbs_gpu_register(struct verbs_fabric *fabric, struct verbs_device *device,
+	struct verbs_reg *reg, struct tern_env *env);
+/* Do all devices in use reach it? To be asked of a new one, and of all when devices have
+ * come or gone. With the lock held. */
+void verbs_gpu_judge(const struct verbs_fabric *fabric, struct verbs_reg *reg);
+void verbs_gpu_judge_all(struct verbs_fabric *fabric);
+const char *verbs_gpu_reaches(const struct tern_conn *conn, const struct tern_mem *mem);
 
 /* ---- slots: verbs_slot.c ---- */
 

@@ -14,10 +14,12 @@
 #ifndef TERN_TRANSPORT_VERBS_API_H
 #define TERN_TRANSPORT_VERBS_API_H
 
+#include <stdbool.h>
+
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
-#define TERN_VERBS_API_VERSION 2
+#define TERN_VERBS_API_VERSION 3
 #define TERN_VERBS_MODULE      "tern-verbs.so"
 #define TERN_VERBS_SYMBOL      "tern_verbs_api"
 
@@ -73,6 +75,11 @@ struct tern_verbs_api {
 	int (*dealloc_pd)(struct ibv_pd *pd);
 	int (*reg_mr)(struct ibv_pd *pd, void *base, size_t bytes, int access,
 		struct ibv_mr **out);
+	/* -ENOSYS: rdma-core is older than 34. */
+	int (*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t bytes,
+		uint64_t address, int fd, int access, struct ibv_mr **out);
+	/* Does the kernel have nvidia-peermem, so that reg_mr takes addresses of GPUs? */
+	bool (*has_peermem)(void);
 	int (*dereg_mr)(struct ibv_mr *mr);
 	int (*create_comp_channel)(
 		struct ibv_context *device, struct ibv_comp_channel **out);

@@ -134,6 +134,8 @@ static void come_up(struct verbs_conn *conn)
 	conn->base.caps = TERN_CAP_PUT;
 	if (!guard && !conn->peer_guarded && conn->read_max > 0)
 		conn->base.caps |= TERN_CAP_GET;
+	if (!guard && !conn->peer_guarded)
+		conn->base.caps |= TERN_CAP_DEVICE;
 	if (!guard || !conn->peer_guarded)
 		conn->base.caps |= TERN_CAP_UNGUARDED;
 }

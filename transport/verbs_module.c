@@ -3,10 +3,12 @@
  * The module tern-verbs.so, which alone is linked with libibverbs and librdmacm. It
  * brings their ways of reporting errors (-1 and errno, errno, NULL) to one.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "transport/verbs_api.h"
 #include "transport/verbs_retire.h"
@@ -232,6 +234,25 @@ static int reg_mr(
 	return FROM_POINTER(out, ibv_reg_mr(pd, base, bytes, access));
 }
 
+/* Looked up, so that the module loads with an rdma-core that does not have it. */
+static int reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes,
+	uint64_t address, int fd, int access, struct ibv_mr **out)
+{
+	struct ibv_mr *(*call)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int);
+
+	*(void **)&call = dlsym(RTLD_DEFAULT, "ibv_reg_dmabuf_mr");
+	if (!call)
+		return -ENOSYS;
+	errno = 0;
+	return FROM_POINTER(out, call(pd, offset, bytes, address, fd, access));
+}
+
+static bool has_peermem(void)
+{
+	return access("/sys/module/nvidia_peermem", F_OK) == 0 ||
+	       access("/sys/module/nv_peer_mem", F_OK) == 0;
+}
+
 static int dereg_mr(struct ibv_mr *mr)
 {
 	return from_ibv(ibv_dereg_mr(mr));
@@ -343,6 +364,8 @@ const struct tern_verbs_api tern_verbs_api = {
 	.alloc_pd = alloc_pd,
 	.dealloc_pd = dealloc_pd,
 	.reg_mr = reg_mr,
+	.reg_dmabuf_mr = reg_dmabuf_mr,
+	.has_peermem = has_peermem,
 	.dereg_mr = dereg_mr,
 	.create_comp_channel = create_comp_channel,
 	.destroy_comp_channel = destroy_comp_channel,

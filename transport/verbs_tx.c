@@ -226,7 +226,7 @@ static struct ibv_sge sge_of(
 	if (key == 0)
 		verbs_conn_end(conn, -ENETDOWN);
 	return (struct ibv_sge){
-		.addr = (uintptr_t)tern_mem_at(v->mem, v->offset),
+		.addr = verbs_address(v->mem, v->offset),
 		.length = (uint32_t)bytes,
 		.lkey = key,
 	};

@@ -39,6 +39,7 @@ struct instance {
 	unsigned gpus;  /* 1 << A, 1 << B: whose memory is a GPU's */
 	bool uses_gpu;  /* the others' domains use the device as well */
 	bool ipc;       /* the driver has CUDA IPC */
+	bool direct;    /* the fabric reaches it */
 	/* The number-th address to listen at; one at which nobody listens. */
 	void (*address)(char *out, unsigned number);
 	void (*nobody)(char *out);

@@ -3,11 +3,13 @@
  * Any instance with the memory of one end, or of both, in a simulated GPU: everything
  * that a test takes, and the pools of receives with ALLOC. The device is a new one for
  * each test, and does its work earlier or later as a number says that each test counts
- * up; in fabrics that can sleep a thread works, too, so that it can wake them.
+ * up; in fabrics that can sleep a thread works, too, so that it can wake them. What cards
+ * write it orders by itself, or not. The CPU can never touch its memory.
  *
- * What the name ends with also says whether the driver has CUDA IPC: "-gpu" without,
- * "-ipc" with it (and handles that open in their own process, unlike real ones),
- * "-address" with it as it is: then the two ends, being one process, use addresses.
+ * What the name ends with also says who else reaches it: "-gpu" network cards, where the
+ * fabric is theirs; "-gpu-staged" nobody; "-ipc" other processes, by CUDA IPC (and
+ * handles open in their own process, unlike real ones), "-address" the same as it is:
+ * then the two ends, being one process, use addresses.
  */
 #include "tests/conformance/bed.h"
 
@@ -19,15 +21,17 @@
 static const struct kind {
 	const char *end;
 	unsigned gpus;
-	bool uses_gpu, ipc, ipc_self;
+	bool uses_gpu, ipc, ipc_self, staged;
 } kinds[] = {
-	{"-gpu", 3, false, false, false},
-	{"-gpu-a", 1 << A, false, false, false},
-	{"-gpu-b", 1 << B, false, false, false},
-	{"-ipc", 3, false, true, true},
-	{"-ipc-a", 1 << A, true, true, true},
-	{"-ipc-host", 1 << A, false, true, true}, /* B uses no device: it refuses */
-	{"-address", 3, false, true, false},
+	{"-gpu", 3, false, false, false, false},
+	{"-gpu-a", 1 << A, false, false, false, false},
+	{"-gpu-b", 1 << B, false, false, false, false},
+	{"-gpu-staged", 3, false, false, false, true},
+	{"-ipc", 3, false, true, true, false},
+	{"-ipc-a", 1 << A, true, true, true, false},
+	{"-ipc-host", 1 << A, false, true, true,
+		false}, /* B uses no device: it refuses */
+	{"-address", 3, false, true, false, false},
 };
 
 static const struct kind *kind;
@@ -64,6 +68,9 @@ static void reset(bool background)
 	opts.background = background;
 	opts.ipc = kind->ipc;
 	opts.ipc_self = kind->ipc_self;
+	opts.dma_buf = !kind->staged;
+	if (seed % 2)
+		opts.rdma_order = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
 	fake_cuda_reset(&opts);
 	retain();
 }
@@ -132,6 +139,13 @@ static struct device_memory fake = {
 	.read = read_bytes,
 };
 
+/* With guard=on peers' puts are messages, which the CPU copies. */
+static bool reaches_gpus(const struct instance *instance)
+{
+	return strcmp(instance->fabric, "verbs") == 0 &&
+	       !strstr(instance->opts.verbs, "guard=on");
+}
+
 static const struct instance *find(
 	const struct instance *const list[], const char *name, size_t bytes)
 {
@@ -175,6 +189,7 @@ const struct instance *conformance_with_gpus(const char *name)
 	instance.gpus = kind->gpus;
 	instance.uses_gpu = kind->uses_gpu;
 	instance.ipc = kind->ipc;
+	instance.direct = reaches_gpus(base) && !kind->staged;
 	api = fake_cuda_api();
 	instance.opts.cuda_api = fake.api = api;
 	device_memory = &fake;

@@ -352,6 +352,44 @@ static void test_what_is_peeked_stays_until_it_is_released(
 	meet_free(meet);
 }
 
+static void check_way(const struct end *end)
+{
+	const struct instance *instance = end->meet->instance;
+	bool gpu = instance->gpus & 1u << end->number;
+	bool ipc = instance->ipc && strcmp(instance->fabric, "shm") == 0;
+	bool lent = ipc && instance->gpus == 3;
+	struct tern_peer_stats stats;
+
+	tern_peer_stats(end->peer, &stats);
+	assert_int_equal(stats.direct_count, gpu && instance->direct ? 2 : 0);
+	/* What the host sends to a GPU is staged, whatever the other way is. */
+	assert_int_equal(stats.staged_count > 0, gpu && !instance->direct && !lent);
+	assert_int_equal(stats.ipc_count > 0, lent || (ipc && instance->uses_gpu));
+	if (instance->direct)
+		assert_int_equal(
+			log_env_has(&end->log, "GPU memory goes directly (verbs, "), gpu);
+}
+
+static void test_memory_of_a_gpu_is_staged_only_if_it_must_be(
+	const struct instance *instance)
+{
+	struct meet *meet = meet_new(instance);
+
+	meet->ends[A].log.env.log_level = TERN_LOG_INFO;
+	meet->ends[B].log.env.log_level = TERN_LOG_INFO;
+	for (unsigned from = A; from <= B; from++) {
+		struct tern_buf data =
+			end_data(&meet->ends[from], SLAB, 3u << 19, from + 5);
+		struct tern_buf room = end_memory(&meet->ends[!from], USER, 3u << 19);
+
+		carry(meet, from, from ? SENDER_FIRST : RECEIVER_FIRST, 0, &data, &room,
+			from + 5);
+	}
+	check_way(&meet->ends[A]);
+	check_way(&meet->ends[B]);
+	meet_free(meet);
+}
+
 const struct conformance_test meet_paths[] = {
 	CONFORMANCE(test_every_size_reaches_the_callers_room, NEEDS_NOTHING),
 	CONFORMANCE(test_every_size_reaches_a_room_of_user_memory, NEEDS_NOTHING),
@@ -366,5 +404,6 @@ const struct conformance_test meet_paths[] = {
 	CONFORMANCE(test_an_alloc_that_can_never_fit_is_enobufs, NEEDS_NOTHING),
 	CONFORMANCE(test_an_alloc_waits_for_room_in_its_pool, NEEDS_NOTHING),
 	CONFORMANCE(test_what_is_peeked_stays_until_it_is_released, NEEDS_NOTHING),
+	CONFORMANCE(test_memory_of_a_gpu_is_staged_only_if_it_must_be, NEEDS_NOTHING),
 	{0},
 };

@@ -9,6 +9,9 @@
 #include "tests/fake_verbs/internal.h"
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#define PAGE 4096u
 
 static struct fake_device *device_new(unsigned index)
 {
@@ -224,13 +227,9 @@ static unsigned mr_slot(void)
 	return slot;
 }
 
-int fake_reg_mr(
-	struct ibv_pd *pd, void *base, size_t bytes, int access, struct ibv_mr **out)
+/* 0 or what a registration of so many bytes is refused with. */
+static int check_mr(const struct fake_device *device, size_t bytes, int access)
 {
-	struct fake_device *device = FAKE_DEVICE(pd->context);
-
-	FAKE_ENTER("reg_mr");
-	*out = NULL;
 	if (device->removed)
 		return -EIO;
 	/* The verbs specification: who may be written from afar is writable at home. */
@@ -241,24 +240,77 @@ int fake_reg_mr(
 	if (fake.opts.reg_limit_bytes &&
 		bytes > fake.opts.reg_limit_bytes - device->reg_bytes)
 		return -ENOMEM;
+	return 0;
+}
+
+static struct fake_mr *mr_new(
+	struct ibv_pd *pd, uint64_t address, size_t bytes, int access)
+{
 	struct fake_mr *mr = calloc(1, sizeof(*mr));
-	tern_assert(mr);
 	unsigned slot = mr_slot();
 	uint32_t key = (uint32_t)slot << 8 | ++fake.next_key;
+
+	tern_assert(mr);
 	mr->base = (struct ibv_mr){.context = pd->context,
 		.pd = pd,
-		.addr = base,
+		.addr = (void *)(uintptr_t)address,
 		.length = bytes,
 		.handle = slot,
 		.lkey = key,
 		.rkey = key};
+	mr->memory = mr->base.addr;
 	mr->access = access;
 	fake.mrs[slot] = mr;
 	fake.mr_count++;
-	device->reg_bytes += bytes;
+	FAKE_DEVICE(pd->context)->reg_bytes += bytes;
 	FAKE_PD(pd)->use_count++;
+	return mr;
+}
+
+int fake_reg_mr(
+	struct ibv_pd *pd, void *base, size_t bytes, int access, struct ibv_mr **out)
+{
+	FAKE_ENTER("reg_mr");
+	int r = check_mr(FAKE_DEVICE(pd->context), bytes, access);
+
+	*out = NULL;
+	if (r)
+		return r;
+	*out = &mr_new(pd, (uintptr_t)base, bytes, access)->base;
+	return 0;
+}
+
+int fake_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t address,
+	int fd, int access, struct ibv_mr **out)
+{
+	struct fake_device *device = FAKE_DEVICE(pd->context);
+
+	FAKE_ENTER("reg_dmabuf_mr");
+	int r = check_mr(device, bytes, access);
+
+	*out = NULL;
+	if (!r && (fake.opts.no_dma_buf & 1u << device->index))
+		r = -EOPNOTSUPP;
+	/* As kernels do: both lie alike within their pages. */
+	if (!r && (offset ^ address) % PAGE)
+		r = -EINVAL;
+	if (r)
+		return r;
+	void *map = mmap(NULL, offset + bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	struct fake_mr *mr = mr_new(pd, address, bytes, access);
+	mr->map = map;
+	mr->map_bytes = offset + bytes;
+	mr->memory = (uint8_t *)map + offset;
 	*out = &mr->base;
 	return 0;
+}
+
+bool fake_has_peermem(void)
+{
+	FAKE_ENTER_ALWAYS("has_peermem");
+	return fake.opts.peermem;
 }
 
 int fake_dereg_mr(struct ibv_mr *base)
@@ -271,6 +323,8 @@ int fake_dereg_mr(struct ibv_mr *base)
 	fake.mr_count--;
 	FAKE_DEVICE(base->context)->reg_bytes -= base->length;
 	FAKE_PD(base->pd)->use_count--;
+	if (mr->map)
+		munmap(mr->map, mr->map_bytes);
 	free(mr);
 	return 0;
 }

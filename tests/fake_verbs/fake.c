@@ -236,6 +236,8 @@ const struct tern_verbs_api *fake_verbs_api(void)
 		.alloc_pd = fake_alloc_pd,
 		.dealloc_pd = fake_dealloc_pd,
 		.reg_mr = fake_reg_mr,
+		.reg_dmabuf_mr = fake_reg_dmabuf_mr,
+		.has_peermem = fake_has_peermem,
 		.dereg_mr = fake_dereg_mr,
 		.create_comp_channel = fake_create_comp_channel,
 		.destroy_comp_channel = fake_destroy_comp_channel,

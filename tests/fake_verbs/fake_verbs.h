@@ -15,6 +15,10 @@
  * As a destination, 192.0.2.N does not resolve (ADDR_ERROR), 198.51.100.N has no route
  * (-ENETUNREACH) and 203.0.113.N does not answer a connect (UNREACHABLE).
  *
+ * A dma-buf is anything that can be mapped, such as the simulated GPU's
+ * (tests/fake_cuda): devices reach it through a mapping of their own. What reg_mr was
+ * given is touched where it lies.
+ *
  * Thread-safe, except for fake_verbs_reset().
  */
 #ifndef TERN_TESTS_FAKE_VERBS_H
@@ -41,6 +45,8 @@ struct fake_verbs_opts {
 	int max_rd_atomic;        /* as initiator and as responder */
 	uint64_t max_msg_bytes;   /* of one work request */
 	uint64_t reg_limit_bytes; /* per device; 0: none. reg_mr above it: -ENOMEM */
+	unsigned no_dma_buf;      /* 1 << device: there reg_dmabuf_mr says EOPNOTSUPP */
+	bool peermem;             /* has_peermem() */
 	bool no_imm;              /* SEND_WITH_IMM and WRITE_WITH_IMM: EINVAL */
 	bool grant_more;          /* rounds queue sizes and inline up, as hardware does */
 	bool grant_less_inline;   /* too much inline asked: grants max_inline, no error */

@@ -13,9 +13,9 @@ static const char *const functions[] = {"poll_cq", "post_send", "post_recv",
 	"bind_addr", "listen", "resolve_addr", "resolve_route", "create_qp", "destroy_qp",
 	"connect", "accept", "reject", "disconnect", "notify", "get_devices",
 	"query_device", "query_port", "query_gid", "query_gid_type", "alloc_pd",
-	"dealloc_pd", "reg_mr", "dereg_mr", "create_comp_channel", "destroy_comp_channel",
-	"create_cq", "resize_cq", "destroy_cq", "create_srq", "destroy_srq", "modify_qp",
-	"ack_async_event"};
+	"dealloc_pd", "reg_mr", "reg_dmabuf_mr", "has_peermem", "dereg_mr",
+	"create_comp_channel", "destroy_comp_channel", "create_cq", "resize_cq",
+	"destroy_cq", "create_srq", "destroy_srq", "modify_qp", "ack_async_event"};
 
 #define FAULTS_MAX  16
 #define EVENT_TYPES (RDMA_CM_EVENT_TIMEWAIT_EXIT + 1)

@@ -52,6 +52,9 @@ struct fake_pd {
 struct fake_mr {
 	struct ibv_mr base;
 	int access;
+	uint8_t *memory; /* what is at base.addr, as the device sees it */
+	void *map;       /* of a dma-buf; NULL: none */
+	size_t map_bytes;
 };
 
 struct fake_comp_channel {
@@ -311,6 +314,9 @@ int fake_alloc_pd(struct ibv_context *device, struct ibv_pd **out);
 int fake_dealloc_pd(struct ibv_pd *pd);
 int fake_reg_mr(
 	struct ibv_pd *pd, void *base, size_t bytes, int access, struct ibv_mr **out);
+int fake_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t address,
+	int fd, int access, struct ibv_mr **out);
+bool fake_has_peermem(void);
 int fake_dereg_mr(struct ibv_mr *mr);
 int fake_get_async_event(struct ibv_context *device, struct ibv_async_event *out);
 void fake_ack_async_event(struct ibv_async_event *event);

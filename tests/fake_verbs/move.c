@@ -33,7 +33,7 @@ static uint8_t *registered(const struct place *place, const struct ibv_sge *sge)
 	offset = sge->addr - (uintptr_t)mr->base.addr;
 	if (offset > mr->base.length || sge->length > mr->base.length - offset)
 		return NULL;
-	return (uint8_t *)mr->base.addr + offset;
+	return mr->memory + offset;
 }
 
 /* Where byte `offset` of the place is and how many follow it; NULL: not registered so. */

@@ -60,8 +60,10 @@ static void refuse(unsigned which)
 {
 	const char *const calls[] = {"memcpy_dtoh_async",
 		has_ipc ? "memcpy_dtod_async" : "memcpy_htod_async", "event_query",
-		"event_record"};
-	static unsigned asked[4];
+		"event_record", "flush_gpu_direct_rdma_writes"};
+	static unsigned asked[TERN_ARRAY_SIZE(calls)];
+
+	which %= TERN_ARRAY_SIZE(calls);
 
 	/* A fault that did not come yet takes one of few places. */
 	if (asked[which] && fake_cuda_calls(calls[which]) < asked[which])
@@ -81,6 +83,9 @@ const struct storm_memory *storm_gpu_open(uint64_t seed, bool ipc)
 	opts.early_percent = (unsigned)(seed % 4) * 20;
 	opts.ipc = has_ipc = ipc;
 	opts.ipc_self = seed % 3; /* else by addresses: both ends are this process */
+	opts.dma_buf = seed % 4 != 2;
+	if (seed / 2 % 2)
+		opts.rdma_order = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
 	fake_cuda_reset(&opts);
 	api = fake_cuda_api();
 	tern_assert(api->init(0) == CUDA_SUCCESS);

@@ -403,7 +403,7 @@ void storm_step(struct storm *s)
 		      w->received == s->opts.pair_count;
 	}
 	if (permille(s, s->opts.copy_fail_permille) && s->ways[0].from.memory)
-		s->ways[0].from.memory->refuse((unsigned)tern_rng_below(&s->rng, 4));
+		s->ways[0].from.memory->refuse((unsigned)tern_rng_next(&s->rng));
 	if (all && s->lossy && tern_rng_below(&s->rng, 32) == 0)
 		end_leftovers(s);
 }

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of GPUs as the devices reach it: GPUDirect RDMA.
+ *
+ * By a dma-buf, where the driver gives one and the device takes it; else by its address,
+ * where nvidia-peermem tells the kernel what that is; else not at all, which is no error:
+ * its tensors are staged. It is used only if every device in use reaches it, since a
+ * tensor's pieces go over all rails, and a region has the keys of all devices.
+ */
+#include <errno.h>
+#include <unistd.h>
+
+#include "transport/verbs.h"
+
+static int by_dma_buf(struct verbs_fabric *fabric, struct verbs_device *device,
+	const struct tern_mem *mem, struct ibv_mr **out)
+{
+	uint64_t offset;
+	int fd, r = tern_gpu_dma_buf(mem->gpu, mem->address, mem->bytes, &fd, &offset);
+
+	if (r)
+		return r;
+	r = fabric->api->reg_dmabuf_mr(device->pd, offset, mem->bytes, mem->address, fd,
+		verbs_access(fabric), out);
+	close(fd); /* the registration holds what it needs */
+	return r;
+}
+
+static int by_address(struct verbs_fabric *fabric, struct verbs_device *device,
+	const struct tern_mem *mem, struct ibv_mr **out)
+{
+	if (!tern_gpu_has_peermem(mem->gpu) || !fabric->api->has_peermem())
+		return -ENOTSUP;
+	return fabric->api->reg_mr(device->pd, (void *)(uintptr_t)mem->address,
+		mem->bytes, verbs_access(fabric), out);
+}
+
+static void explain(struct verbs_fabric *fabric, struct verbs_device *device, int dma_buf,
+	int peermem, struct tern_env *env)
+{
+	if (device->gpu_refused)
+		return;
+	device->gpu_refused = true;
+	tern_log(env, TERN_LOG_INFO,
+		"verbs: %s does not reach memory of the GPU: dma-buf: %s; "
+		"nvidia-peermem: %s",
+		fabric->api->device_name(device->context), tern_status_text(dma_buf),
+		peermem == -ENOTSUP ? "not there" : tern_status_text(peermem));
+}
+
+void verbs_gpu_register(struct verbs_fabric *fabric, struct verbs_device *device,
+	struct verbs_reg *reg, struct tern_env *env)
+{
+	struct ibv_mr *mr;
+	int dma_buf = by_dma_buf(fabric, device, reg->mem, &mr);
+	int peermem = dma_buf ? by_address(fabric, device, reg->mem, &mr) : 0;
+
+	if (dma_buf && peermem) {
+		explain(fabric, device, dma_buf, peermem, env);
+		return;
+	}
+	tern_gpu_guard_copies(reg->mem->gpu, reg->mem->address);
+	verbs_reg_set(reg, device->index, mr);
+	reg->ways[device->index] = dma_buf ? "nvidia-peermem" : "dma-buf";
+}
+
+static const char *way_of(const struct verbs_fabric *fabric, const struct verbs_reg *reg)
+{
+	const char *way = NULL;
+
+	for (unsigned i = 0; i < fabric->device_count; i++) {
+		const struct verbs_device *device = &fabric->devices[i];
+
+		if (!device->pd || atomic_load(&device->dead))
+			continue;
+		if (!reg->mr[i])
+			return NULL;
+		way = reg->ways[i];
+	}
+	return way;
+}
+
+void verbs_gpu_judge(const struct verbs_fabric *fabric, struct verbs_reg *reg)
+{
+	if (reg->mem->kind != TERN_MEM_HOST)
+		atomic_store(&reg->way, way_of(fabric, reg));
+}
+
+void verbs_gpu_judge_all(struct verbs_fabric *fabric)
+{
+	tern_list_for_each (node, &fabric->regs)
+		verbs_gpu_judge(fabric, tern_list_entry(node, struct verbs_reg, link));
+}
+
+const char *verbs_gpu_reaches(const struct tern_conn *conn, const struct tern_mem *mem)
+{
+	struct verbs_reg *reg = tern_mem_reg(mem, conn->port->fabric->index);
+
+	return reg ? atomic_load(&reg->way) : NULL;
+}
