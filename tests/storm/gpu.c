@@ -2,6 +2,8 @@
 /* A simulated GPU for the storm: see storm_memory. */
 #include "tests/storm/gpu.h"
 
+#include <string.h>
+
 #include "base/util.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
@@ -56,13 +58,16 @@ static void read_bytes(void *to, uint64_t address, uint64_t bytes)
 	surely(down, &(struct bytes){address, to, NULL, bytes});
 }
 
+/* By call: how many of it there will have been when the fault comes. */
+static unsigned asked[5];
+
 static void refuse(unsigned which)
 {
 	const char *const calls[] = {"memcpy_dtoh_async",
 		has_ipc ? "memcpy_dtod_async" : "memcpy_htod_async", "event_query",
 		"event_record", "flush_gpu_direct_rdma_writes"};
-	static unsigned asked[TERN_ARRAY_SIZE(calls)];
 
+	_Static_assert(TERN_ARRAY_SIZE(calls) == TERN_ARRAY_SIZE(asked), "one each");
 	which %= TERN_ARRAY_SIZE(calls);
 
 	/* A fault that did not come yet takes one of few places. */
@@ -87,6 +92,7 @@ const struct storm_memory *storm_gpu_open(uint64_t seed, bool ipc)
 	if (seed / 2 % 2)
 		opts.rdma_order = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
 	fake_cuda_reset(&opts);
+	memset(asked, 0, sizeof(asked));
 	api = fake_cuda_api();
 	tern_assert(api->init(0) == CUDA_SUCCESS);
 	tern_assert(api->primary_ctx_retain(&context, 0) == CUDA_SUCCESS);
