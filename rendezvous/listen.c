@@ -62,6 +62,7 @@ static void on_writable(void *arg, struct tern_conn *conn)
 	else if (link->rail)
 		tern_rail_writable(link);
 	else {
+		tern_lend_answered(link->peer);
 		tern_peer_pump(link->peer);
 		tern_stream_tell(link->peer); /* what there may have been no room for */
 	}

@@ -193,6 +193,9 @@ static int start_get(struct tern_xfer *x)
 		tern_xfer_pend(x);
 		return 0;
 	}
+	r = tern_lend_get(x);
+	if (r != -ENOTSUP)
+		return r;
 	if (tern_stage_needed(x))
 		return tern_stage_get(x);
 	if (x->stage.status) { /* of a copy, on an earlier link */

@@ -10,6 +10,7 @@
  *                                                             xfer.c send.c recv.c
  *     stage    what an xfer needs where the fabric does not reach its memory   stage.c
  *     direct   the same where it reaches memory of a GPU                      direct.c
+ *     lend     what the other end's GPU copies from where it is                  lend.c
  *     record   a message of the peer's that waits for our half, or our answer to it
  *
  * Regions belong to a link: on the next one, perhaps of another fabric, they are told
@@ -203,12 +204,13 @@ struct tern_peer {
 
 	/* Halves that wait, move, or are answered. */
 	struct tern_match match;
-	struct tern_list xfers;   /* all of them */
-	struct tern_list pending; /* something to say, no room to say it */
-	struct tern_list starved; /* something to say that takes a credit */
-	struct tern_list writing; /* puts to be issued */
-	struct tern_list answers; /* records with an answer to be sent */
-	struct tern_list records; /* all of this peer's */
+	struct tern_list xfers;    /* all of them */
+	struct tern_list pending;  /* something to say, no room to say it */
+	struct tern_list starved;  /* something to say that takes a credit */
+	struct tern_list writing;  /* puts to be issued */
+	struct tern_list answers;  /* records with an answer to be sent */
+	struct tern_list offering; /* lend.c: sends whose memory the peer was offered */
+	struct tern_list records;  /* all of this peer's */
 	struct tern_put_op put_ops[TERN_PUT_OPS];
 	unsigned put_op_count;  /* in use */
 	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
@@ -317,13 +319,15 @@ struct tern_stage {
 	struct tern_stage_wait wait; /* for a slot */
 	struct tern_list slots;      /* that it holds, in the order of the tensor */
 	struct tern_buf bounce;      /* mem NULL: none */
-	struct tern_copy copy;       /* between bounce and device */
-	uint64_t asked;              /* bytes for which it has had slots, on this link */
-	uint64_t landed;             /* bytes that are where they are to be copied to */
-	uint32_t copies;             /* under way */
-	int status;                  /* why it fails; 0: it does not */
-	uint32_t epoch;              /* of the link that `direct` is about */
-	bool direct;                 /* the fabric is at the memory itself: direct.c */
+	struct tern_copy copy; /* of all of it: between bounce and device, or lent */
+	struct tern_loan loan; /* receive: what it is copied from; gpu NULL: none */
+	uint64_t asked;        /* bytes for which it has had slots, on this link */
+	uint64_t landed;       /* bytes that are where they are to be copied to */
+	uint32_t copies;       /* under way */
+	int status;            /* why it fails; 0: it does not */
+	uint32_t epoch;        /* of the link that `direct` is about */
+	bool direct;           /* the fabric is at the memory itself: direct.c */
+	bool lent;             /* send: the peer's GPU copies it where it is */
 };
 
 struct tern_xfer {
@@ -479,6 +483,8 @@ int tern_stage_room(struct tern_xfer *x);
 void tern_stage_eager(struct tern_xfer *x); /* the payload of its record; frees that */
 int tern_stage_get(struct tern_xfer *x);    /* 0: under way; -EAGAIN: no room */
 void tern_stage_land(struct tern_xfer *x);  /* what is in the bounce buffer */
+/* What was lent, by copies of `stager`; called again for each slot that it waits for. */
+void tern_stage_fetch(struct tern_xfer *x, struct tern_stager *stager);
 /* It wants no slots any more. */
 void tern_stage_drop(struct tern_xfer *x);
 /* The link is gone: pieces start over. */
@@ -495,6 +501,16 @@ void tern_direct_started(struct tern_xfer *x); /* counts it, if it is so */
 /* After the fabric has received into its memory: brings about that the GPU sees it. 0, or
  * what the request ends with. */
 int tern_direct_settle(struct tern_xfer *x);
+
+/* lend.c */
+/* 0: the peer's GPU copies it from where it is; 1: it will go on; -ENOTSUP: it does not.
+ */
+int tern_lend_offer(struct tern_xfer *x);
+void tern_lend_answered(struct tern_peer *peer); /* perhaps: those who wait ask again */
+/* 0: under way, or ended; -EAGAIN; -ENOTSUP: what its record names was not lent. */
+int tern_lend_get(struct tern_xfer *x);
+/* Its copies have ended. -ECONNRESET: what they brought may be torn. */
+int tern_lend_repay(struct tern_xfer *x);
 
 /* cancel.c */
 int tern_on_cancel(struct tern_peer *peer, const struct tern_header *header);

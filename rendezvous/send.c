@@ -208,7 +208,7 @@ static int say_eager(struct tern_xfer *x)
 bool tern_send_readable(struct tern_xfer *x)
 {
 	return (tern_peer_caps(x->peer) & TERN_CAP_GET) &&
-	       (!tern_stage_needed(x) || x->stage.bounce.mem);
+	       (!tern_stage_needed(x) || x->stage.lent || x->stage.bounce.mem);
 }
 
 static int say_rts(struct tern_xfer *x)
@@ -256,7 +256,9 @@ static int announce(struct tern_xfer *x)
 	}
 	/* Where nothing can be put, the peer reads. */
 	if (tern_stage_needed(x) && !(tern_peer_caps(peer) & TERN_CAP_PUT)) {
-		r = tern_stage_lay_out(x);
+		r = tern_lend_offer(x);
+		if (r == -ENOTSUP)
+			r = tern_stage_lay_out(x);
 		if (r < 0)
 			fail_early(x, r);
 		if (r)

@@ -86,7 +86,7 @@ static void init_lists(struct tern_peer *peer)
 {
 	struct tern_list *lists[] = {&peer->wait_ack, &peer->xfers, &peer->pending,
 		&peer->starved, &peer->writing, &peer->answers, &peer->records,
-		&peer->channels, &peer->routes, &peer->end_call.link,
+		&peer->offering, &peer->channels, &peer->routes, &peer->end_call.link,
 		&peer->tell_call.link};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)

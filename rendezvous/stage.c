@@ -8,11 +8,13 @@
  *     receive, EAGER            its payload into a slot, up; LANDING -> end
  *     receive, by get           pieces: into a slot, up; then ATS
  *     receive, the peer puts    a bounce buffer in the CTS; DONE: up; LANDING -> end
+ *     receive, the peer lends   see lend.c; pieces by slots: down, and copied from there
  *
  * A slot that an xfer holds is in one phase:
  *
  *     send:  COPYING -> READY -> MOVING (put) -> given back
  *     get:   (IDLE ->) MOVING (get) -> COPYING -> given back
+ *     lent:  (IDLE ->) COPYING -> given back
  *
  * Whoever wants it no more marks it dropped; the device or the fabric that is at it is
  * waited for all the same. Nor does an xfer end while a copy of it is under way: it is
@@ -27,6 +29,9 @@
 
 #include <errno.h>
 #include <string.h>
+
+/* Of what is lent, in one copy: some 10 us between two GPUs. */
+#define LENT_PIECE_BYTES ((uint64_t)8 << 20)
 
 enum phase { IDLE, COPYING, READY, MOVING };
 
@@ -91,7 +96,7 @@ static void go_on(struct tern_xfer *x)
 		if (x->stage.copies == 0 && !x->withdrawing)
 			tern_xfer_complete(x, x->result);
 	} else if (x->state == TERN_XFER_READING || x->state == TERN_XFER_LANDING) {
-		if (is_over(x))
+		if (is_over(x) && tern_lend_repay(x) == 0)
 			tern_recv_landed(x, x->stage.status);
 	} else if (x->state == TERN_XFER_QUEUED) {
 		tern_xfer_pend(x); /* its tensor is laid out */
@@ -148,6 +153,9 @@ static void slot_copied(struct tern_copy *copy, int status)
 	} else if (x->is_send) {
 		slot->phase = READY;
 	} else {
+		if (slot->way == TERN_STAGE_DOWN)
+			tern_copy(tern_mem_at(x->buf.mem, x->buf.offset + slot->at),
+				tern_stage_slot_data(slot), slot->bytes);
 		x->stage.landed += slot->bytes;
 		give_back(slot);
 	}
@@ -436,6 +444,72 @@ void tern_stage_land(struct tern_xfer *x)
 	copy_bounce(x, TERN_STAGE_UP);
 }
 
+/* ---- receiving: what was lent -------------------------------------------------------
+ */
+
+static void fetch(struct tern_xfer *x, struct tern_copy *copy, uint64_t at,
+	const struct tern_mem *mem, uint64_t offset, uint64_t bytes)
+{
+	x->stage.copies++;
+	x->peer->copy_count++;
+	tern_stager_fetch(
+		x->stage.stager, copy, x->stage.loan.address + at, mem, offset, bytes);
+}
+
+static void fetch_by_slots(struct tern_xfer *x)
+{
+	while (wants_more(x)) {
+		struct tern_stage_slot *slot = first_in(x, IDLE);
+
+		if (!slot)
+			slot = take(x, TERN_STAGE_DOWN);
+		if (!slot)
+			return;
+		slot->at = x->stage.asked;
+		slot->bytes = TERN_MIN(bytes_of(x) - slot->at, TERN_STAGE_BYTES);
+		slot->phase = COPYING;
+		slot->copy.done = slot_copied;
+		x->stage.asked += slot->bytes;
+		fetch(x, &slot->copy, slot->at, slot->mem, slot->offset, slot->bytes);
+	}
+}
+
+static void fetched(struct tern_copy *copy, int status);
+
+/* One piece at a time: small tensors have their turn between those of a large one. */
+static void fetch_straight(struct tern_xfer *x)
+{
+	uint64_t at = x->stage.asked,
+		 bytes = TERN_MIN(bytes_of(x) - at, LENT_PIECE_BYTES);
+
+	x->stage.asked += bytes;
+	x->stage.copy.done = fetched;
+	fetch(x, &x->stage.copy, at, x->buf.mem, x->buf.offset + at, bytes);
+}
+
+static void fetched(struct tern_copy *copy, int status)
+{
+	struct tern_xfer *x = tern_container_of(copy, struct tern_xfer, stage.copy);
+
+	if (status)
+		fail(x, status);
+	else
+		x->stage.landed = x->stage.asked;
+	if (x->state == TERN_XFER_READING && x->peer->state == TERN_PEER_STATE_UP &&
+		wants_more(x))
+		fetch_straight(x);
+	copy_ended(x);
+}
+
+void tern_stage_fetch(struct tern_xfer *x, struct tern_stager *stager)
+{
+	x->stage.stager = stager;
+	if (!x->buf.mem->gpu)
+		fetch_by_slots(x);
+	else if (x->stage.copies == 0)
+		fetch_straight(x);
+}
+
 /* ---- ends ---------------------------------------------------------------------------
  */
 
@@ -456,6 +530,7 @@ void tern_stage_lost(struct tern_xfer *x)
 {
 	tern_stage_drop(x);
 	x->stage.asked = 0;
+	x->stage.lent = false;
 	if (x->state == TERN_XFER_READING)
 		x->stage.landed = 0;
 }
@@ -465,6 +540,7 @@ void tern_stage_fini(struct tern_xfer *x)
 	struct tern_rdv *rdv = x->rdv;
 
 	tern_assert(x->stage.copies == 0);
+	(void)tern_lend_repay(x);
 	tern_stage_drop(x);
 	tern_assert(tern_list_empty(&x->stage.slots));
 	if (!x->stage.bounce.mem)

@@ -54,6 +54,8 @@ enum tern_caps {
 	TERN_CAP_UNGUARDED = 1 << 6, /* what a region lets the peer reach is an agreement:
 					the fabric does not enforce its bounds, its owner
 					or its withdrawal (verbs with keys) */
+	TERN_CAP_LEND = 1 << 7, /* offer(), borrow(): a GPU of one end may read memory of
+				   one of the other's itself (shm) */
 };
 
 /*
@@ -67,6 +69,13 @@ struct tern_region {
 enum tern_access {
 	TERN_ACCESS_READ = 1,
 	TERN_ACCESS_WRITE = 2,
+};
+
+/* Memory of a GPU of the peer's that one of ours reads, until repay(). */
+struct tern_loan {
+	struct tern_gpu *gpu; /* whose copies reach it; NULL: nothing is lent */
+	uint64_t address;     /* for them */
+	void *priv;           /* the fabric's */
 };
 
 /* A piece of work of the fabric. The caller owns it until done() runs, once, in poll().
@@ -86,7 +95,7 @@ struct tern_port_handler {
 	/* One message, whole. The bytes (64-byte aligned) are the callee's to read until
 	 * it returns. A non-zero return cuts the conn with that status. */
 	int (*message)(void *arg, struct tern_conn *conn, const void *data, size_t bytes);
-	/* After a -EAGAIN of send() or put(): worth trying again. */
+	/* After a -EAGAIN of send(), put() or offer(): worth trying again. */
 	void (*writable)(void *arg, struct tern_conn *conn);
 	/* The end, see above. status: 0 after close(); -ECONNREFUSED, -ETIMEDOUT, ... if
 	 * it never came up; -ECONNRESET: cut or EOF; -ETIMEDOUT, -ENETDOWN: the
@@ -213,6 +222,23 @@ struct tern_fabric_ops {
 	 */
 	int (*withdraw)(struct tern_port *port, struct tern_op *op,
 		const struct tern_region *region);
+
+	/*
+	 * Can a GPU of the peer's read `mem`, memory of a GPU, where it is? 0: expose()
+	 * it, now or later on this conn. -EAGAIN: the peer was asked, `writable` will
+	 * come. -ENOTSUP: no, for this conn. -ENOTCONN. Only with TERN_CAP_LEND.
+	 */
+	int (*offer)(struct tern_conn *conn, const struct tern_mem *mem);
+	/*
+	 * Where copies of ours read `bytes` at `remote` + remote_offset. The address
+	 * outlives the conn. -ENOTSUP: a region of other memory: use get(). -ENOTCONN:
+	 * the peer did not offer it, and the conn was cut. Only with TERN_CAP_LEND.
+	 */
+	int (*borrow)(struct tern_conn *conn, const struct tern_region *remote,
+		uint64_t remote_offset, uint64_t bytes, struct tern_loan *out);
+	/* Ends one borrow(): no copy is under way any more. -ECONNRESET: the peer had
+	 * closed, so what was copied may be torn; the conn's end is on its way. */
+	int (*repay)(struct tern_loan *loan);
 
 	/*
 	 * How all devices in use reach `mem`, of another kind than the host's, in a word

@@ -179,6 +179,18 @@ int tern_gpu_number(const struct tern_gpu *gpu)
 	return (int)gpu->number;
 }
 
+struct tern_gpu *tern_gpu_in_use(struct tern_domain *domain, unsigned number)
+{
+	struct tern_gpus *gpus = domain->gpus;
+	struct tern_gpu *gpu = NULL;
+
+	pthread_mutex_lock(&gpus->lock);
+	for (; number < GPU_MAX && !gpu; number++)
+		gpu = gpus->gpus[number].context ? &gpus->gpus[number] : NULL;
+	pthread_mutex_unlock(&gpus->lock);
+	return gpu;
+}
+
 /* ---- whose memory ---- */
 
 /* What the driver says of one byte. */

@@ -31,6 +31,8 @@ int tern_gpu_of_memory(struct tern_domain *domain, uint64_t address, uint64_t by
 int tern_gpu_by_number(
 	struct tern_domain *domain, unsigned number, struct tern_gpu **out);
 int tern_gpu_number(const struct tern_gpu *gpu);
+/* The first device from `number` on that the domain uses already; NULL: none. */
+struct tern_gpu *tern_gpu_in_use(struct tern_domain *domain, unsigned number);
 
 /* Memory of the device. -ENOMEM. */
 int tern_gpu_alloc(struct tern_gpu *gpu, uint64_t bytes, uint64_t *address);

@@ -5,6 +5,7 @@
 
 #include "base/util.h"
 #include "transport/gpu.h"
+#include "transport/gpu_ipc.h"
 #include "transport/stager.h"
 
 int tern_gpus_open(struct tern_domain *domain)
@@ -40,6 +41,43 @@ int tern_gpu_number(const struct tern_gpu *gpu)
 {
 	(void)gpu;
 	return -1;
+}
+
+struct tern_gpu *tern_gpu_in_use(struct tern_domain *domain, unsigned number)
+{
+	(void)domain;
+	(void)number;
+	return NULL;
+}
+
+bool tern_ipc_is_built(void)
+{
+	return false;
+}
+
+int tern_ipc_export(const struct tern_gpu *gpu, uint64_t address, uint64_t bytes,
+	struct tern_ipc_handle *out)
+{
+	(void)gpu;
+	(void)address;
+	(void)bytes;
+	(void)out;
+	return -ENOTSUP;
+}
+
+int tern_ipc_open(struct tern_domain *domain, const struct tern_ipc_handle *handle,
+	bool own_process, struct tern_ipc_mapping *out)
+{
+	(void)domain;
+	(void)handle;
+	(void)own_process;
+	(void)out;
+	return -ENODEV;
+}
+
+void tern_ipc_close(struct tern_ipc_mapping *mapping)
+{
+	(void)mapping;
 }
 
 int tern_gpu_alloc(struct tern_gpu *gpu, uint64_t bytes, uint64_t *address)
@@ -124,6 +162,18 @@ void tern_stager_copy(struct tern_stager *stager, struct tern_copy *copy,
 	(void)mem;
 	(void)offset;
 	(void)host;
+	(void)bytes;
+	tern_never("a copy without a device");
+}
+
+void tern_stager_fetch(struct tern_stager *stager, struct tern_copy *copy, uint64_t from,
+	const struct tern_mem *mem, uint64_t offset, uint64_t bytes)
+{
+	(void)stager;
+	(void)copy;
+	(void)from;
+	(void)mem;
+	(void)offset;
 	(void)bytes;
 	tern_never("a copy without a device");
 }

@@ -7,6 +7,7 @@
  *     shm_conn     handshake, end of the peer, failure
  *     shm_region   exposures; how a get or a peek begins
  *     shm_copy     moving the bytes of gets: slabs, process_vm_readv, chunks
+ *     shm_gpu      memory of GPUs, by CUDA IPC
  *     shm          this file: fabric, port, listener, poll, arm
  *
  * Addresses are names: 1 to 80 printable characters other than a space and '/'; "*"
@@ -62,13 +63,18 @@ static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts
 	fabric->base.ops = &tern_shm_fabric_ops;
 	fabric->base.domain = domain;
 	fabric->no_cma = opts && opts->no_cma;
+	pthread_mutex_init(&fabric->lock, NULL);
+	tern_list_init(&fabric->gpu_mems);
 	*out = &fabric->base;
 	return 0;
 }
 
 static void fabric_close(struct tern_fabric *fabric)
 {
-	free(tern_container_of(fabric, struct shm_fabric, base));
+	struct shm_fabric *shm = tern_container_of(fabric, struct shm_fabric, base);
+
+	pthread_mutex_destroy(&shm->lock);
+	free(shm);
 }
 
 static void port_release(struct shm_port *port)
@@ -280,13 +286,14 @@ static int unblock(struct shm_conn *conn)
 	return 1;
 }
 
-/* True: some could not be asked for, the socket being full. */
+/* True: some could not be asked for, or offered, the socket being full. */
 static bool ask_for_slabs(struct shm_conn *conn)
 {
-	bool left = false;
+	bool left;
 
-	if (!conn->asking_count)
+	if (!conn->asking_count && !conn->gone_waits)
 		return false;
+	left = shm_offers_make(conn);
 	tern_list_for_each (node, &conn->slabs) {
 		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, link);
 
@@ -313,10 +320,11 @@ static int step_up(struct shm_conn *conn, int budget)
 		count += shm_copy_step(conn);
 	if (conn->state == SHM_UP && conn->blocked)
 		count += unblock(conn);
-	if (conn->state == SHM_UP)
+	if (conn->state == SHM_UP) {
+		shm_gpu_step(conn);
 		(void)ask_for_slabs(conn);
-	if (conn->state == SHM_UP)
 		ring_bell(conn);
+	}
 	return count;
 }
 
@@ -531,6 +539,8 @@ const struct tern_fabric_ops tern_shm_fabric_ops = {
 	.name = "shm",
 	.open = fabric_open,
 	.close = fabric_close,
+	.mem_register = shm_mem_register,
+	.mem_unregister = shm_mem_unregister,
 	.port_new = port_new,
 	.port_free = port_free,
 	.listen = shm_listen,
@@ -544,6 +554,9 @@ const struct tern_fabric_ops tern_shm_fabric_ops = {
 	.unpeek = shm_unpeek,
 	.expose = shm_expose,
 	.withdraw = shm_withdraw,
+	.offer = shm_offer,
+	.borrow = shm_borrow,
+	.repay = shm_repay,
 	.poll = shm_poll,
 	.arm = shm_arm,
 	.fd = shm_fd,

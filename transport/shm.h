@@ -9,15 +9,19 @@
 #ifndef TERN_TRANSPORT_SHM_H
 #define TERN_TRANSPORT_SHM_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "base/list.h"
 #include "transport/fabric.h"
+#include "transport/gpu_ipc.h"
 #include "transport/mem.h"
 #include "transport/shm_ring.h"
 
 #define SHM_EXPOSURE_COUNT 16384u /* of a port, at one time */
 #define SHM_SLAB_COUNT     1024u  /* mapped of one peer */
+#define SHM_VIEW_COUNT     1024u  /* memories of GPUs opened of one peer */
 #define SHM_EAGER_BYTES    8192u
 #define SHM_GET_BYTES      (1u << 20)
 #define SHM_PIECE_BYTES    (256u << 10) /* copied by one poll for one op */
@@ -39,6 +43,15 @@ enum shm_note_type {
 	SHM_BYE = 5,      /* the conn ends, the process lives */
 	SHM_SLAB_ASK = 6, /* for the slab of `mem_id` */
 	SHM_SLAB = 7,     /* with that slab, or `status` and no slab */
+	/* Where both ends have said SHM_LENDS: see shm_gpu.c. */
+	SHM_OFFER = 8,  /* memory `mem_id` of a GPU; a struct tern_ipc_handle behind it */
+	SHM_TAKEN = 9,  /* it was opened, or `status` says why not */
+	SHM_GONE = 10,  /* it is no more: to be closed */
+	SHM_AGAIN = 11, /* what was refused for want of a device may be offered anew */
+};
+
+enum shm_note_flags {
+	SHM_LENDS = 1 << 0, /* HELLO, WELCOME: memory of GPUs may be offered to us */
 };
 
 #define SHM_NOTE_MAGIC   0x6d687374u /* "tshm" */
@@ -51,7 +64,7 @@ struct shm_note {
 	uint32_t message_bytes; /* HELLO, WELCOME: must be the same */
 	uint32_t mem_id;
 	int32_t status;
-	uint32_t reserved;
+	uint32_t flags;         /* enum shm_note_flags; others mean nothing */
 	uint64_t probe_address; /* HELLO, WELCOME: can you read here by process_vm_readv
 				   ... */
 	uint64_t probe_word;    /* ... this? */
@@ -61,6 +74,7 @@ _Static_assert(sizeof(struct shm_note) == 40, "no padding");
 enum shm_region_kind {
 	SHM_REGION_SLAB = 1, /* start: offset in the slab */
 	SHM_REGION_USER = 2, /* start: address in the exposing process */
+	SHM_REGION_GPU = 3,  /* start: offset in the memory that was offered */
 };
 
 /* What is in a tern_region. */
@@ -139,6 +153,10 @@ struct shm_watch {
 struct shm_fabric {
 	struct tern_fabric base;
 	bool no_cma;
+	pthread_mutex_t lock;      /* protects gpu_mems */
+	struct tern_list gpu_mems; /* shm_gpu.c: memory that can be offered */
+	atomic_uint gone_count;    /* of those that there were */
+	atomic_bool uses_gpu;      /* since some memory of one was registered */
 };
 
 struct shm_port {
@@ -222,7 +240,14 @@ struct shm_conn {
 	struct shm_ring ring;
 	struct tern_list slabs;
 	uint32_t slab_count;
-	uint32_t asking_count; /* slabs not mapped yet */
+	uint32_t asking_count; /* slabs not mapped yet, offers not answered yet */
+
+	struct tern_list offers; /* shm_gpu.c: to the peer, last made first */
+	struct tern_list views;  /* what it offered and we opened */
+	uint32_t view_count;
+	uint32_t gone_seen;   /* fabric->gone_count */
+	bool gone_waits;      /* some GONE found no room */
+	bool refused_for_now; /* AGAIN is due when there is a device */
 
 	struct tern_list copying;   /* ops whose next piece can be copied now */
 	struct tern_list bouncing;  /* ops with chunks left to be asked for */
@@ -250,9 +275,14 @@ int shm_memory_new(uint64_t bytes, int *fd, void **base);
 int shm_memory_map(int fd, uint64_t min_bytes, void **base, uint64_t *bytes);
 /* fd -1: none. -EAGAIN; -ECONNRESET: the other end is closed. */
 int shm_note_send(int socket, const struct shm_note *note, int fd);
-/* 1: a note, and *fd (-1: none), which the caller closes. 0: the end. -EAGAIN; -EPROTO;
- * -EMFILE: it had a descriptor and this process has no room. */
-int shm_note_receive(int socket, struct shm_note *note, int *fd);
+/* An OFFER. The same. */
+int shm_offer_send(
+	int socket, const struct shm_note *note, const struct tern_ipc_handle *handle);
+/* 1: a note, and *fd (-1: none), which the caller closes; of an OFFER, the handle, too.
+ * 0: the end. -EAGAIN; -EPROTO; -EMFILE: it had a descriptor and this process has no
+ * room. */
+int shm_note_receive(
+	int socket, struct shm_note *note, struct tern_ipc_handle *handle, int *fd);
 
 /* shm_conn.c: from connect to closed. */
 
@@ -296,6 +326,11 @@ int shm_withdraw(
 struct shm_exposure *shm_exposure_find(
 	struct shm_conn *conn, uint32_t slot, uint32_t generation);
 
+/* Copies a region from the wire and checks (offset, bytes) in it. -ENOTCONN: it is wrong,
+ * and the conn was cut for it. */
+int shm_region_take(struct shm_conn *conn, const struct tern_region *wire,
+	uint64_t offset, uint64_t bytes, struct shm_region *region);
+
 struct shm_slab *shm_slab_find(struct shm_conn *conn, uint32_t mem_id);
 static inline bool shm_slab_holds(
 	const struct shm_slab *slab, uint64_t offset, uint64_t bytes)
@@ -303,7 +338,33 @@ static inline bool shm_slab_holds(
 	return offset <= slab->bytes && bytes <= slab->bytes - offset;
 }
 
+/* shm_gpu.c: memory of GPUs that the reader's device copies. */
+
+int shm_mem_register(struct tern_fabric *fabric, struct tern_mem *mem, void **reg);
+void shm_mem_unregister(struct tern_fabric *fabric, struct tern_mem *mem, void *reg);
+int shm_offer(struct tern_conn *conn, const struct tern_mem *mem);
+int shm_borrow(struct tern_conn *conn, const struct tern_region *remote,
+	uint64_t remote_offset, uint64_t bytes, struct tern_loan *out);
+int shm_repay(struct tern_loan *loan);
+bool shm_offer_was_taken(struct shm_conn *conn, const struct tern_mem *mem);
+/* Makes those that found no room. True: there is none yet. */
+bool shm_offers_make(struct shm_conn *conn);
+/* What the peer says. */
+void shm_offer_arrived(struct shm_conn *conn, const struct shm_note *note,
+	const struct tern_ipc_handle *handle);
+void shm_offer_answered(struct shm_conn *conn, const struct shm_note *note);
+void shm_offer_gone(struct shm_conn *conn, const struct shm_note *note);
+void shm_offer_again(struct shm_conn *conn);
+/* In each poll(): tells the peer what has changed here. */
+void shm_gpu_step(struct shm_conn *conn);
+/* The conn is being freed. */
+void shm_gpu_end(struct shm_conn *conn);
+
 /* shm_copy.c: moving the bytes of gets. */
+
+/* Has the peer closed? Bytes of its memory that were read before this was asked may be
+ * torn if so. */
+bool shm_peer_gone(const struct shm_conn *conn);
 
 /* Is there a piece to copy, an ask to answer, an answer to take? */
 bool shm_copy_ready(const struct shm_conn *conn);

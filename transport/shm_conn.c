@@ -146,6 +146,8 @@ static struct shm_conn *conn_new(struct shm_port *port, enum shm_state state)
 	conn->fd = conn->pidfd = -1;
 	conn->probe_word = tern_random(port->base.env);
 	tern_list_init(&conn->slabs);
+	tern_list_init(&conn->offers);
+	tern_list_init(&conn->views);
 	tern_list_init(&conn->copying);
 	tern_list_init(&conn->bouncing);
 	tern_list_init(&conn->answering);
@@ -158,6 +160,7 @@ static void conn_free(struct shm_conn *conn)
 	struct shm_port *port = shm_conn_port(conn);
 
 	shm_slab_free_all(conn);
+	shm_gpu_end(conn);
 	if (conn->peer)
 		munmap(conn->peer, port->area_bytes);
 	if (conn->own)
@@ -196,6 +199,7 @@ static int send_area(struct shm_conn *conn, enum shm_note_type type)
 		.version = SHM_NOTE_VERSION,
 		.type = (uint16_t)type,
 		.message_bytes = port->base.message_bytes,
+		.flags = tern_ipc_is_built() ? SHM_LENDS : 0,
 		.probe_address = (uintptr_t)&conn->probe_word,
 		.probe_word = conn->probe_word,
 	};
@@ -386,6 +390,8 @@ static int take_area(struct shm_conn *conn, const struct shm_note *note, int fd)
 		munmap((char *)base + port->area_bytes, bytes - port->area_bytes);
 	conn->peer = base;
 	conn->cma = probe(conn, note);
+	if ((note->flags & SHM_LENDS) && tern_ipc_is_built())
+		conn->base.caps |= TERN_CAP_LEND;
 	return 0;
 }
 
@@ -440,7 +446,8 @@ static void on_welcome(struct shm_conn *conn, const struct shm_note *note, int f
 		shm_conn_fail(conn, status);
 }
 
-static void on_note(struct shm_conn *conn, const struct shm_note *note, int fd)
+static void on_note(struct shm_conn *conn, const struct shm_note *note,
+	const struct tern_ipc_handle *handle, int fd)
 {
 	switch ((enum shm_note_type)note->type) {
 	case SHM_WAKE:
@@ -455,6 +462,18 @@ static void on_note(struct shm_conn *conn, const struct shm_note *note, int fd)
 		return;
 	case SHM_SLAB:
 		shm_slab_arrived(conn, note, fd);
+		return;
+	case SHM_OFFER:
+		shm_offer_arrived(conn, note, handle);
+		return;
+	case SHM_TAKEN:
+		shm_offer_answered(conn, note);
+		return;
+	case SHM_GONE:
+		shm_offer_gone(conn, note);
+		return;
+	case SHM_AGAIN:
+		shm_offer_again(conn);
 		return;
 	case SHM_HELLO:
 	case SHM_WELCOME:
@@ -479,12 +498,13 @@ int shm_conn_socket(struct shm_conn *conn)
 	/* A peer that writes faster than this keeps others waiting for no longer. */
 	while (count < 16) {
 		struct shm_note note;
+		struct tern_ipc_handle handle;
 		TERN_CLEANUP(tern_cleanup_close) int fd = -1;
 		int status;
 
 		if (conn->state == SHM_PARTING || conn->state == SHM_CLOSED)
 			break;
-		status = shm_note_receive(conn->fd, &note, &fd);
+		status = shm_note_receive(conn->fd, &note, &handle, &fd);
 		if (status == -EAGAIN)
 			break;
 		count++;
@@ -499,7 +519,7 @@ int shm_conn_socket(struct shm_conn *conn)
 		else if (conn->state == SHM_GREETING)
 			on_welcome(conn, &note, fd);
 		else
-			on_note(conn, &note, fd);
+			on_note(conn, &note, &handle, fd);
 	}
 	return count;
 }

@@ -74,7 +74,7 @@ static inline void order_loads(void)
  * bytes before we read `gone`: so bytes that had changed come with `gone` set, and are
  * dropped.
  */
-static bool peer_gone(const struct shm_conn *conn)
+bool shm_peer_gone(const struct shm_conn *conn)
 {
 	order_loads();
 	return atomic_load_explicit(&conn->peer->gone, memory_order_relaxed);
@@ -122,7 +122,7 @@ static void copy_piece(struct shm_conn *conn)
 	if (op->copied < op->bytes) {
 		tern_list_remove(&op->link);
 		tern_list_push(&conn->copying, &op->link);
-	} else if (peer_gone(conn)) {
+	} else if (shm_peer_gone(conn)) {
 		shm_conn_part(conn, true);
 	} else {
 		op_end(outer, 0);
@@ -222,8 +222,8 @@ static int answer(struct shm_conn *conn)
 	if (exposure) {
 		uint64_t offset = address - exposure->start;
 
-		if (exposure->mem->fd >= 0 || offset > exposure->bytes ||
-			bytes > exposure->bytes - offset)
+		if (exposure->mem->fd >= 0 || !exposure->mem->base ||
+			offset > exposure->bytes || bytes > exposure->bytes - offset)
 			return -EPROTO;
 		tern_copy(shm_chunk(conn->own, port->ring_bytes, n),
 			(const void *)(uintptr_t)address, bytes);

@@ -76,11 +76,14 @@ union control {
 	struct cmsghdr align;
 };
 
-int shm_note_send(int socket, const struct shm_note *note, int fd)
+static struct iovec part_of(const void *at, size_t bytes)
 {
-	struct iovec part = {
-		.iov_base = (void *)(uintptr_t)note, .iov_len = sizeof(*note)};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	return (struct iovec){.iov_base = (void *)(uintptr_t)at, .iov_len = bytes};
+}
+
+static int send_packet(int socket, struct iovec *parts, size_t count, int fd)
+{
+	struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
 	union control control = {.bytes = {0}};
 
 	if (fd >= 0) {
@@ -97,6 +100,22 @@ int shm_note_send(int socket, const struct shm_note *note, int fd)
 	if (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
 		return 0;
 	return errno == EPIPE || errno == ENOTCONN ? -ECONNRESET : -errno;
+}
+
+int shm_note_send(int socket, const struct shm_note *note, int fd)
+{
+	struct iovec part = part_of(note, sizeof(*note));
+
+	return send_packet(socket, &part, 1, fd);
+}
+
+int shm_offer_send(
+	int socket, const struct shm_note *note, const struct tern_ipc_handle *handle)
+{
+	struct iovec parts[] = {
+		part_of(note, sizeof(*note)), part_of(handle, sizeof(*handle))};
+
+	return send_packet(socket, parts, TERN_ARRAY_SIZE(parts), -1);
 }
 
 /* Keeps the first descriptor and closes all others. */
@@ -124,13 +143,22 @@ static int take_fds(struct msghdr *message)
 	return kept;
 }
 
-int shm_note_receive(int socket, struct shm_note *note, int *fd)
+/* Of the packet that this note begins. */
+static ssize_t bytes_of(const struct shm_note *note)
 {
-	struct iovec part = {.iov_base = note, .iov_len = sizeof(*note)};
+	return (ssize_t)sizeof(*note) +
+	       (note->type == SHM_OFFER ? (ssize_t)sizeof(struct tern_ipc_handle) : 0);
+}
+
+int shm_note_receive(
+	int socket, struct shm_note *note, struct tern_ipc_handle *handle, int *fd)
+{
+	struct iovec parts[] = {
+		part_of(note, sizeof(*note)), part_of(handle, sizeof(*handle))};
 	union control control;
 	struct msghdr message = {
-		.msg_iov = &part,
-		.msg_iovlen = 1,
+		.msg_iov = parts,
+		.msg_iovlen = TERN_ARRAY_SIZE(parts),
 		.msg_control = &control,
 		.msg_controllen = sizeof(control),
 	};
@@ -147,8 +175,8 @@ int shm_note_receive(int socket, struct shm_note *note, int *fd)
 	*fd = take_fds(&message);
 	if (*fd < 0 && (message.msg_flags & MSG_CTRUNC))
 		return -EMFILE;
-	if (bytes == sizeof(*note) && !(message.msg_flags & MSG_TRUNC) &&
-		note->magic == SHM_NOTE_MAGIC)
+	if (bytes >= (ssize_t)sizeof(*note) && !(message.msg_flags & MSG_TRUNC) &&
+		note->magic == SHM_NOTE_MAGIC && bytes == bytes_of(note))
 		return 1;
 	if (*fd >= 0)
 		close(*fd);

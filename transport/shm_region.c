@@ -6,7 +6,8 @@
  * first use and then reads without asking, or an address in this process, which it reads
  * by process_vm_readv or asks us to copy out. Nothing that reads a slab can be stopped:
  * the table of exposures decides which slabs a peer may map and what is copied out for
- * it, and the rest is by agreement, as fabric.h says of withdraw().
+ * it, and the rest is by agreement, as fabric.h says of withdraw(). Or it names a place
+ * in memory of a GPU that the peer has opened before (shm_gpu.c).
  *
  * A region comes over the wire: it is checked against itself here, and against the size
  * of the mapping (not what the peer said that was) before a byte is read.
@@ -20,13 +21,13 @@ int shm_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 	uint64_t bytes, enum tern_access access, struct tern_region *out)
 {
 	struct shm_port *port = shm_port_of(conn->port);
-	bool slab = mem->fd >= 0;
+	bool slab = mem->fd >= 0, gpu = mem->kind == TERN_MEM_CUDA;
 	struct shm_exposure *exposure;
 	struct shm_region region;
 	uint32_t slot;
 
 	tern_assert(tern_mem_holds(mem, offset, bytes));
-	if (mem->kind != TERN_MEM_HOST)
+	if (gpu && !shm_offer_was_taken(shm_conn_of(conn), mem))
 		return -ENOTSUP;
 	if (port->exposure_free) {
 		slot = port->exposure_free - 1;
@@ -39,15 +40,17 @@ int shm_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 	exposure = &port->exposures[slot];
 	exposure->mem = mem;
 	exposure->owner = conn->owner;
-	exposure->start = (uintptr_t)tern_mem_at(mem, offset);
+	exposure->start = gpu ? 0 : (uintptr_t)tern_mem_at(mem, offset);
 	exposure->bytes = bytes;
 	exposure->readable = access & TERN_ACCESS_READ;
 	region = (struct shm_region){
-		.kind = slab ? SHM_REGION_SLAB : SHM_REGION_USER,
+		.kind = gpu    ? SHM_REGION_GPU
+			: slab ? SHM_REGION_SLAB
+			       : SHM_REGION_USER,
 		.slot = (uint16_t)slot,
 		.generation = ++exposure->generation,
 		.mem_id = mem->id,
-		.start = slab ? offset : exposure->start,
+		.start = slab || gpu ? offset : exposure->start,
 		.bytes = bytes,
 	};
 	memcpy(out, &region, sizeof(region));
@@ -95,15 +98,13 @@ struct shm_exposure *shm_exposure_find(
 	return exposure;
 }
 
-/* Copies a region from the wire and checks (offset, bytes) in it. -ENOTCONN: it is wrong,
- * and the conn was cut for it. */
-static int take_region(struct shm_conn *conn, const struct tern_region *wire,
+int shm_region_take(struct shm_conn *conn, const struct tern_region *wire,
 	uint64_t offset, uint64_t bytes, struct shm_region *region)
 {
 	uint64_t end;
 
 	memcpy(region, wire, sizeof(*region));
-	if (region->kind != SHM_REGION_SLAB && region->kind != SHM_REGION_USER)
+	if (region->kind < SHM_REGION_SLAB || region->kind > SHM_REGION_GPU)
 		shm_conn_blame(conn, "it sent a region of no kind that there is");
 	else if (offset > region->bytes || bytes > region->bytes - offset)
 		shm_conn_blame(conn, "it sent a region smaller than what it announced");
@@ -186,9 +187,15 @@ int shm_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 	if (conn->state != SHM_UP)
 		return -ENOTCONN;
 	tern_assert(tern_mem_holds(mem, offset, bytes));
-	status = take_region(conn, remote, remote_offset, bytes, &region);
+	status = shm_region_take(conn, remote, remote_offset, bytes, &region);
 	if (status)
 		return status;
+	if (region.kind == SHM_REGION_GPU) {
+		/* It was told that we cannot: then there is a copy in the host's memory.
+		 */
+		shm_conn_blame(conn, "it sent a region of a GPU's that nobody took");
+		return -ENOTCONN;
+	}
 	if (region.kind == SHM_REGION_SLAB) {
 		slab = slab_of(conn, &region);
 		if (!slab) {
@@ -217,10 +224,10 @@ int shm_peek(struct tern_conn *base, struct tern_op *op, const struct tern_regio
 
 	if (conn->state != SHM_UP)
 		return -ENOTCONN;
-	status = take_region(conn, remote, remote_offset, bytes, &region);
+	status = shm_region_take(conn, remote, remote_offset, bytes, &region);
 	if (status)
 		return status;
-	if (region.kind == SHM_REGION_USER)
+	if (region.kind != SHM_REGION_SLAB)
 		return -ENOTSUP;
 	slab = slab_of(conn, &region);
 	if (!slab)

@@ -69,10 +69,15 @@ static void put_into_stream(struct tern_stager *s, struct lane *lane, struct ter
 		c->status = tern_cuda_status(result);
 		return;
 	}
-	result = c->way == TERN_STAGE_DOWN ? api->memcpy_dtoh_async(c->host, c->device,
-						     c->bytes, lane->stream)
-					   : api->memcpy_htod_async(c->device, c->host,
-						     c->bytes, lane->stream);
+	if (c->from)
+		result = api->memcpy_dtod_async(
+			c->device, c->from, c->bytes, lane->stream);
+	else if (c->way == TERN_STAGE_DOWN)
+		result = api->memcpy_dtoh_async(
+			c->host, c->device, c->bytes, lane->stream);
+	else
+		result = api->memcpy_htod_async(
+			c->device, c->host, c->bytes, lane->stream);
 	if (result) {
 		c->status = tern_cuda_status(result);
 	} else {
@@ -101,21 +106,40 @@ static void go_on(struct tern_stager *s, struct lane *lane)
 	}
 }
 
-void tern_stager_copy(struct tern_stager *s, struct tern_copy *c, enum tern_stage_way way,
-	const struct tern_mem *mem, uint64_t offset, void *host, uint64_t bytes)
+static void start(struct tern_stager *s, struct tern_copy *c, enum tern_stage_way way,
+	uint64_t bytes)
 {
 	struct lane *lane = &s->lanes[way];
 
-	tern_assert(bytes > 0 && mem->kind == TERN_MEM_CUDA && mem->gpu == s->gpu &&
-		    tern_mem_holds(mem, offset, bytes));
-	c->device = mem->address + offset;
-	c->host = host;
 	c->bytes = bytes;
 	c->way = way;
 	c->status = 0;
 	c->in_stream = c->marked = false;
 	tern_list_push(&lane->waiting, &c->link);
 	go_on(s, lane);
+}
+
+void tern_stager_copy(struct tern_stager *s, struct tern_copy *c, enum tern_stage_way way,
+	const struct tern_mem *mem, uint64_t offset, void *host, uint64_t bytes)
+{
+	tern_assert(bytes > 0 && mem->kind == TERN_MEM_CUDA && mem->gpu == s->gpu &&
+		    tern_mem_holds(mem, offset, bytes));
+	c->from = 0;
+	c->device = mem->address + offset;
+	c->host = host;
+	start(s, c, way, bytes);
+}
+
+void tern_stager_fetch(struct tern_stager *s, struct tern_copy *c, uint64_t from,
+	const struct tern_mem *mem, uint64_t offset, uint64_t bytes)
+{
+	bool to_host = mem->kind == TERN_MEM_HOST;
+
+	tern_assert(bytes > 0 && from && mem->gpu && tern_mem_holds(mem, offset, bytes));
+	c->from = to_host ? 0 : from;
+	c->device = to_host ? from : mem->address + offset;
+	c->host = to_host ? tern_mem_at(mem, offset) : NULL;
+	start(s, c, to_host ? TERN_STAGE_DOWN : TERN_STAGE_UP, bytes);
 }
 
 /* All that is under way in its context is lost. */

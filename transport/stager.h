@@ -40,7 +40,8 @@ struct tern_copy {
 	void (*done)(struct tern_copy *copy, int status);
 	/* The stager's. */
 	struct tern_list link;
-	uint64_t device;
+	uint64_t from;   /* memory that is lent to the device; 0: `host` */
+	uint64_t device; /* our memory of it; or what is lent, for `host` */
 	char *host;
 	uint64_t bytes;
 	enum tern_stage_way way;
@@ -85,6 +86,11 @@ int tern_context_stager(
 void tern_stager_copy(struct tern_stager *stager, struct tern_copy *copy,
 	enum tern_stage_way way, const struct tern_mem *mem, uint64_t offset, void *host,
 	uint64_t bytes);
+
+/* The same from `from`, which the stager's device reads (struct tern_loan), into memory
+ * of a device, or of the host's that is page-locked. */
+void tern_stager_fetch(struct tern_stager *stager, struct tern_copy *copy, uint64_t from,
+	const struct tern_mem *mem, uint64_t offset, uint64_t bytes);
 
 /* A free slot; NULL: none, or others wait for one. */
 struct tern_stage_slot *tern_stager_take(

@@ -233,6 +233,7 @@ struct tern_peer_stats {
 	uint64_t credit_stall_count; /* sends that had to wait for a credit */
 	uint64_t staged_count;       /* of memory of a GPU, through page-locked memory */
 	uint64_t direct_count;       /* the same, read or written there by the device */
+	uint64_t ipc_count;          /* the same, copied from where it is (CUDA IPC) */
 };
 TERN_API void tern_peer_stats(const struct tern_peer *peer, struct tern_peer_stats *out);
 

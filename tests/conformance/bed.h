@@ -37,6 +37,8 @@ struct instance {
 	bool can_sleep; /* fd() and arm() are of use */
 	bool alone;     /* both ends must be in one process */
 	unsigned gpus;  /* 1 << A, 1 << B: whose memory is a GPU's */
+	bool uses_gpu;  /* the others' domains use the device as well */
+	bool ipc;       /* the driver has CUDA IPC */
 	bool direct;    /* the fabric reaches it */
 	/* The number-th address to listen at; one at which nobody listens. */
 	void (*address)(char *out, unsigned number);
@@ -52,9 +54,9 @@ struct instance {
 };
 
 /*
- * `name` without what it ends with ("-gpu", "-gpu-a", "-gpu-b", "-gpu-staged") is an
- * instance: that one with the memory of both ends, of A or of B in a simulated GPU; or of
- * both, where network cards cannot have it. NULL: it is not, or this build knows no GPUs.
+ * `name` without what it ends with ("-gpu", "-gpu-a", "-gpu-b", and others that
+ * instance_gpu.c lists) is an instance: that one with the memory of both ends, of A or of
+ * B in a simulated GPU. NULL: it is not, or this build knows no GPUs.
  */
 const struct instance *conformance_with_gpus(const char *name);
 

@@ -5,6 +5,11 @@
  * each test, and does its work earlier or later as a number says that each test counts
  * up; in fabrics that can sleep a thread works, too, so that it can wake them. What cards
  * write it orders by itself, or not. The CPU can never touch its memory.
+ *
+ * What the name ends with also says who else reaches it: "-gpu" network cards, where the
+ * fabric is theirs; "-gpu-staged" nobody; "-ipc" other processes, by CUDA IPC (and
+ * handles open in their own process, unlike real ones), "-address" the same as it is:
+ * then the two ends, being one process, use addresses.
  */
 #include "tests/conformance/bed.h"
 
@@ -13,9 +18,25 @@
 #include "base/util.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
+static const struct kind {
+	const char *end;
+	unsigned gpus;
+	bool uses_gpu, ipc, ipc_self, staged;
+} kinds[] = {
+	{"-gpu", 3, false, false, false, false},
+	{"-gpu-a", 1 << A, false, false, false, false},
+	{"-gpu-b", 1 << B, false, false, false, false},
+	{"-gpu-staged", 3, false, false, false, true},
+	{"-ipc", 3, false, true, true, false},
+	{"-ipc-a", 1 << A, true, true, true, false},
+	{"-ipc-host", 1 << A, false, true, true,
+		false}, /* B uses no device: it refuses */
+	{"-address", 3, false, true, false, false},
+};
+
+static const struct kind *kind;
 static const struct tern_cuda_api *api;
 static CUcontext context; /* the tests' own; of the driver as it is now */
-static bool no_cards;     /* that could have its memory */
 
 static void retain(void)
 {
@@ -45,7 +66,9 @@ static void reset(bool background)
 	opts.seed = ++seed;
 	opts.early_percent = (unsigned)(seed % 3) * 30;
 	opts.background = background;
-	opts.dma_buf = !no_cards;
+	opts.ipc = kind->ipc;
+	opts.ipc_self = kind->ipc_self;
+	opts.dma_buf = !kind->staged;
 	if (seed % 2)
 		opts.rdma_order = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
 	fake_cuda_reset(&opts);
@@ -133,37 +156,42 @@ static const struct instance *find(
 	return NULL;
 }
 
-const struct instance *conformance_with_gpus(const char *name)
+static const struct kind *kind_of(const char *name, size_t *base_bytes)
 {
-	static const struct {
-		const char *end;
-		unsigned gpus;
-		bool staged;
-	} ends[] = {{"-gpu", 3, false}, {"-gpu-a", 1 << A, false},
-		{"-gpu-b", 1 << B, false}, {"-gpu-staged", 3, true}};
-	static struct instance instance;
+	size_t bytes = strlen(name);
 
-	for (unsigned i = 0; i < TERN_ARRAY_SIZE(ends); i++) {
-		size_t bytes = strlen(name), end_bytes = strlen(ends[i].end);
-		const struct instance *base;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(kinds); i++) {
+		size_t end_bytes = strlen(kinds[i].end);
 
-		if (bytes <= end_bytes ||
-			strcmp(name + bytes - end_bytes, ends[i].end) != 0)
-			continue;
-		base = find(conformance_instances, name, bytes - end_bytes);
-		if (!base)
-			base = find(conformance_fakes, name, bytes - end_bytes);
-		if (!base)
-			return NULL;
-		instance = *base;
-		instance.name = name;
-		instance.gpus = ends[i].gpus;
-		instance.direct = reaches_gpus(base) && !ends[i].staged;
-		no_cards = ends[i].staged;
-		api = fake_cuda_api();
-		instance.opts.cuda_api = fake.api = api;
-		device_memory = &fake;
-		return &instance;
+		*base_bytes = bytes - end_bytes;
+		if (bytes > end_bytes && strcmp(name + *base_bytes, kinds[i].end) == 0)
+			return &kinds[i];
 	}
 	return NULL;
+}
+
+const struct instance *conformance_with_gpus(const char *name)
+{
+	static struct instance instance;
+	const struct instance *base;
+	size_t bytes;
+
+	kind = kind_of(name, &bytes);
+	if (!kind)
+		return NULL;
+	base = find(conformance_instances, name, bytes);
+	if (!base)
+		base = find(conformance_fakes, name, bytes);
+	if (!base)
+		return NULL;
+	instance = *base;
+	instance.name = name;
+	instance.gpus = kind->gpus;
+	instance.uses_gpu = kind->uses_gpu;
+	instance.ipc = kind->ipc;
+	instance.direct = reaches_gpus(base) && !kind->staged;
+	api = fake_cuda_api();
+	instance.opts.cuda_api = fake.api = api;
+	device_memory = &fake;
+	return &instance;
 }

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "transport/gpu.h"
 
 #define CHILD_SEED  3u
 #define CHILD_BYTES (4u << 20)
@@ -85,12 +86,14 @@ void conformance_child(const struct instance *instance, int in, int out)
 	char rest[BED_ADDRESS_MAX], url[BED_ADDRESS_MAX] = "";
 	struct tern_listener *listener;
 	struct tern_domain *domain;
+	struct tern_gpu *gpu;
 	struct memory_box box;
 
 	(void)in;
 	if (instance->gpus)
 		device_memory->reset(true);
 	require(tern_domain_new(&instance->opts, &domain) == 0);
+	require(!instance->uses_gpu || tern_gpu_by_number(domain, 0, &gpu) == 0);
 	require(tern_context_new(domain, &opts, &child.ctx) == 0);
 	box_init(&box, domain);
 	box.gpu = instance->gpus & 1 << B;

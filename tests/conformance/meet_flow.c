@@ -240,6 +240,15 @@ static uint64_t by_path(const struct tern_peer_stats *stats)
 	       stats->peek_count;
 }
 
+/* Between GPUs of one host, where the driver has CUDA IPC. */
+static bool goes_by_ipc(const struct instance *instance)
+{
+	bool reader_uses_gpu = instance->uses_gpu || (instance->gpus & 1 << B);
+
+	return instance->ipc && strncmp(instance->fabric, "shm", 3) == 0 &&
+	       (instance->gpus & 1 << A) && reader_uses_gpu;
+}
+
 static void test_statistics_add_up(const struct instance *instance)
 {
 	enum { COUNT = 30 };
@@ -280,6 +289,10 @@ static void test_statistics_add_up(const struct instance *instance)
 	/* Who is read from does not see how. */
 	assert_int_equal(stats[A].get_count + stats[A].peek_count,
 		stats[B].get_count + stats[B].peek_count);
+	assert_int_equal(stats[A].ipc_count, goes_by_ipc(instance) ? COUNT : 0);
+	assert_int_equal(stats[B].ipc_count, stats[A].ipc_count);
+	if (goes_by_ipc(instance))
+		assert_int_equal(stats[A].staged_count + stats[B].staged_count, 0);
 	assert_int_equal(stats[A].reconnect_count + stats[B].reconnect_count, 0);
 	meet_free(meet);
 }

@@ -356,11 +356,15 @@ static void check_way(const struct end *end)
 {
 	const struct instance *instance = end->meet->instance;
 	bool gpu = instance->gpus & 1u << end->number;
+	bool ipc = instance->ipc && strcmp(instance->fabric, "shm") == 0;
+	bool lent = ipc && instance->gpus == 3;
 	struct tern_peer_stats stats;
 
 	tern_peer_stats(end->peer, &stats);
 	assert_int_equal(stats.direct_count, gpu && instance->direct ? 2 : 0);
-	assert_int_equal(stats.staged_count > 0, gpu && !instance->direct);
+	/* What the host sends to a GPU is staged, whatever the other way is. */
+	assert_int_equal(stats.staged_count > 0, gpu && !instance->direct && !lent);
+	assert_int_equal(stats.ipc_count > 0, lent || (ipc && instance->uses_gpu));
 	if (instance->direct)
 		assert_int_equal(
 			log_env_has(&end->log, "GPU memory goes directly (verbs, "), gpu);

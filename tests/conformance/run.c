@@ -51,8 +51,9 @@ static int usage(const char *program)
 	fprintf(stderr, "usage: %s INSTANCE [FILTER]\ninstances:", program);
 	for (unsigned i = 0; conformance_instances[i]; i++)
 		fprintf(stderr, " %s", conformance_instances[i]->name);
-	fprintf(stderr, "\nand each of them with -gpu, -gpu-a, -gpu-b or "
-			"-gpu-staged behind it\n");
+	fprintf(stderr,
+		"\nand each of them with -gpu, -gpu-a, -gpu-b, -gpu-staged, -ipc, "
+		"-ipc-a, -ipc-host or -address behind it\n");
 	return 2;
 }
 

@@ -2,13 +2,16 @@
 /*
  * Tensors in memory of a real GPU over the wire: two contexts of this process, over tcp
  * and over shm, the memory of either end or of both on the first device; 1 B to 64 MiB,
- * either half first. On the simulated driver the conformance list does the same and more;
- * this shows that the driver does what the simulated one does. Skipped without a device.
+ * either half first. With --processes: two processes over shm, which is what CUDA IPC is
+ * for. On the simulated driver the conformance list does the same and more; this shows
+ * that the driver does what the simulated one does. Skipped without a device.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <tern/tern.h>
 
@@ -38,7 +41,7 @@ static void require(bool ok, const char *what)
 {
 	if (ok)
 		return;
-	printf("failed: %s\n", what);
+	printf("failed: pid %d: %s\n", (int)getpid(), what);
 	exit(1);
 }
 
@@ -66,20 +69,34 @@ static void unmake(struct end *e)
 	tern_domain_free(e->domain);
 }
 
-static void join(struct end e[2], const char *address)
+static void turn(struct end *e)
+{
+	require(tern_progress(e->ctx) >= 0, "progress");
+}
+
+static const char *listen_at(struct end *e, const char *address)
 {
 	struct tern_listener *listener;
 
-	require(tern_listen(e[0].ctx, address, NULL, on_accept, &e[0], &listener) == 0,
+	require(tern_listen(e->ctx, address, NULL, on_accept, e, &listener) == 0,
 		"listening");
-	require(tern_connect(
-			e[1].ctx, tern_listener_address(listener), NULL, &e[1].peer) == 0,
+	return tern_listener_address(listener);
+}
+
+static void open_channel(struct end *e)
+{
+	require(tern_channel_open(e->peer, 1, &e->channel) == 0, "a channel");
+}
+
+static void join(struct end e[2], const char *address)
+{
+	require(tern_connect(e[1].ctx, listen_at(&e[0], address), NULL, &e[1].peer) == 0,
 		"connecting");
 	while (!e[0].peer)
 		for (int i = 0; i < 2; i++)
-			require(tern_progress(e[i].ctx) >= 0, "progress");
+			turn(&e[i]);
 	for (int i = 0; i < 2; i++)
-		require(tern_channel_open(e[i].peer, 1, &e[i].channel) == 0, "a channel");
+		open_channel(&e[i]);
 }
 
 static void write_all(const struct tern_buf *buf, const void *from, uint64_t bytes)
@@ -108,51 +125,112 @@ static void read_all(void *to, const struct tern_buf *buf, uint64_t bytes)
 		"reading from the device");
 }
 
-static void carry(struct end e[2], uint64_t step, uint64_t bytes, bool sender_first)
-{
-	struct tern_req send = {0}, recv = {0};
-	struct tern_tensor tensor = {e[1].buf, tern_shape_1d(TERN_U8, bytes)};
-	uint64_t limit_ns = tern_clock_ns() + WAIT_NS;
+static const uint64_t sizes[] = {
+	1, 7, 4096, 65536, 524287, 524288, 524289, 3u << 20, (16u << 20) + 1, LARGEST};
 
+static void expect(uint64_t step, uint64_t bytes)
+{
 	for (uint64_t i = 0; i + 8 <= bytes + 8; i += 8) {
 		uint64_t word = tern_mix64(step * 1000003 + i);
 
 		memcpy(expected + i, &word, 8);
 	}
-	write_all(&e[1].buf, expected, bytes);
+}
+
+static void fill_data(struct end *e, uint64_t bytes)
+{
+	write_all(&e->buf, expected, bytes);
+}
+
+static void spoil_room(struct end *e, uint64_t bytes)
+{
 	memset(came, 0x5a, bytes);
-	write_all(&e[0].buf, came, bytes);
+	write_all(&e->buf, came, bytes);
+}
+
+static void start_send(struct end *e, struct tern_req *req, uint64_t step, uint64_t bytes)
+{
+	struct tern_tensor tensor = {e->buf, tern_shape_1d(TERN_U8, bytes)};
+
 	tensor.buf.bytes = bytes;
+	require(tern_send(e->channel, req, 7, step, &tensor, NULL, 0) == 0, "tern_send");
+}
+
+static void start_recv(struct end *e, struct tern_req *req, uint64_t step)
+{
+	require(tern_recv(e->channel, req, 7, step, &e->buf, NULL, 0) == 0, "tern_recv");
+}
+
+static void check_room(struct end *e, const struct tern_req *req, uint64_t bytes)
+{
+	require(req->bytes == bytes, "the size");
+	read_all(came, &e->buf, bytes);
+	require(memcmp(came, expected, bytes) == 0, "the bytes");
+}
+
+static void carry(struct end e[2], uint64_t step, uint64_t bytes, bool sender_first)
+{
+	struct tern_req send = {0}, recv = {0};
+	uint64_t limit_ns = tern_clock_ns() + WAIT_NS;
+
+	expect(step, bytes);
+	fill_data(&e[1], bytes);
+	spoil_room(&e[0], bytes);
 	for (int i = 0; i < 2; i++) {
 		if ((i == 0) == sender_first)
-			require(tern_send(e[1].channel, &send, 7, step, &tensor, NULL,
-					0) == 0,
-				"tern_send");
+			start_send(&e[1], &send, step, bytes);
 		else
-			require(tern_recv(e[0].channel, &recv, 7, step, &e[0].buf, NULL,
-					0) == 0,
-				"tern_recv");
+			start_recv(&e[0], &recv, step);
 		for (int turns = 0; turns < 100; turns++) {
-			tern_progress(e[0].ctx);
-			tern_progress(e[1].ctx);
+			turn(&e[0]);
+			turn(&e[1]);
 		}
 	}
 	while (tern_test(&send) == -EINPROGRESS || tern_test(&recv) == -EINPROGRESS) {
-		for (int i = 0; i < 2; i++)
-			require(tern_progress(e[i].ctx) >= 0, "progress");
+		turn(&e[0]);
+		turn(&e[1]);
 		require(tern_clock_ns() < limit_ns, "a transfer hangs");
 	}
 	require(send.status == 0 && recv.status == 0, "a transfer");
-	require(recv.bytes == bytes, "the size");
-	read_all(came, &e[0].buf, bytes);
-	require(memcmp(came, expected, bytes) == 0, "the bytes");
+	check_room(&e[0], &recv, bytes);
+}
+
+static bool can_share(const struct end *e)
+{
+	CUipcMemHandle handle;
+
+	return api->ipc_get_mem_handle &&
+	       api->ipc_get_mem_handle(&handle, tern_mem_cuda_address(e->buf.mem)) ==
+		       CUDA_SUCCESS;
+}
+
+/* Between GPUs over shm the bytes are copied from where they are. */
+static void check_way(const struct end *e, bool on_gpu, bool both)
+{
+	bool direct =
+		both && strcmp(tern_peer_fabric(e->peer), "shm") == 0 && can_share(e);
+	struct tern_peer_stats stats;
+
+	tern_peer_stats(e->peer, &stats);
+	if (direct)
+		require(stats.ipc_count > 0 && stats.staged_count == 0, "CUDA IPC");
+	else
+		require(!on_gpu || stats.staged_count > 0, "staging");
+}
+
+static void tell(const struct end *e, bool from_gpu, bool to_gpu, uint64_t count)
+{
+	struct tern_peer_stats stats;
+
+	tern_peer_stats(e->peer, &stats);
+	printf("ok: %s: %s to %s: %llu tensors, %llu of them by CUDA IPC\n",
+		tern_peer_fabric(e->peer), from_gpu ? "gpu" : "host",
+		to_gpu ? "gpu" : "host", (unsigned long long)count,
+		(unsigned long long)stats.ipc_count);
 }
 
 static void run(const char *address, bool from_gpu, bool to_gpu)
 {
-	static const uint64_t sizes[] = {1, 7, 4096, 65536, 524287, 524288, 524289,
-		3u << 20, (16u << 20) + 1, LARGEST};
-	struct tern_peer_stats stats;
 	struct end e[2] = {0};
 	uint64_t step = 0;
 
@@ -162,29 +240,23 @@ static void run(const char *address, bool from_gpu, bool to_gpu)
 	for (unsigned i = 0; i < TERN_ARRAY_SIZE(sizes); i++)
 		for (int sender_first = 0; sender_first < 2; sender_first++)
 			carry(e, step++, sizes[i], sender_first);
-	tern_peer_stats(e[0].peer, &stats);
-	require(!to_gpu || stats.staged_count > 0, "staging at the receiver");
-	tern_peer_stats(e[1].peer, &stats);
-	require(!from_gpu || stats.staged_count > 0, "staging at the sender");
-	printf("ok: %s: %s to %s: %llu tensors\n", tern_peer_fabric(e[1].peer),
-		from_gpu ? "gpu" : "host", to_gpu ? "gpu" : "host",
-		(unsigned long long)step);
+	check_way(&e[0], to_gpu, from_gpu && to_gpu);
+	check_way(&e[1], from_gpu, from_gpu && to_gpu);
+	tell(&e[1], from_gpu, to_gpu, step);
 	unmake(&e[1]);
 	unmake(&e[0]);
 }
 
-int main(void)
+static int open_device(CUdevice *device)
 {
 	const char *why;
-	char shm[64];
-	CUdevice device;
 
 	if (tern_cuda_load(&api, &why) < 0) {
 		printf("skip: %s\n", why);
 		return 77;
 	}
-	require(api->device_get(&device, 0) == CUDA_SUCCESS &&
-			api->primary_ctx_retain(&context, device) == CUDA_SUCCESS &&
+	require(api->device_get(device, 0) == CUDA_SUCCESS &&
+			api->primary_ctx_retain(&context, *device) == CUDA_SUCCESS &&
 			api->ctx_push_current(context) == CUDA_SUCCESS &&
 			api->stream_create_with_priority(
 				&stream, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS,
@@ -192,15 +264,145 @@ int main(void)
 	expected = malloc(LARGEST + 8);
 	came = malloc(LARGEST + 8);
 	require(expected && came, "memory");
-	snprintf(shm, sizeof(shm), "shm://gpu-wire-%d", (int)getpid());
-	for (int ends = 1; ends < 4; ends++) {
-		run("tcp://127.0.0.1:0", ends & 1, ends & 2);
-		run(shm, ends & 1, ends & 2);
-	}
+	return 0;
+}
+
+static void close_device(CUdevice device)
+{
 	free(expected);
 	free(came);
 	api->stream_destroy(stream);
 	api->ctx_pop_current(NULL);
 	api->primary_ctx_release(device);
+}
+
+/* ---- two processes ---- */
+
+/* Tells the other one that we are here, and goes on until it is, too. */
+static void meet(struct end *e, int socket)
+{
+	uint64_t limit_ns = tern_clock_ns() + WAIT_NS;
+	char byte = 'm';
+
+	require(send(socket, &byte, 1, MSG_NOSIGNAL) == 1, "the other process");
+	while (recv(socket, &byte, 1, MSG_DONTWAIT) != 1) {
+		turn(e);
+		require(tern_clock_ns() < limit_ns, "the other process is not heard of");
+	}
+}
+
+static void finish(struct end *e, struct tern_req *req)
+{
+	uint64_t limit_ns = tern_clock_ns() + WAIT_NS;
+
+	while (tern_test(req) == -EINPROGRESS) {
+		turn(e);
+		require(tern_clock_ns() < limit_ns, "a transfer hangs");
+	}
+	if (req->status)
+		printf("status %d\n", req->status);
+	require(req->status == 0, "a transfer");
+}
+
+static void carry_half(struct end *e, int socket, bool sends, uint64_t step)
+{
+	struct tern_req req = {0};
+	uint64_t bytes = sizes[step / 2];
+	bool first = sends == step % 2;
+
+	expect(step, bytes);
+	if (sends)
+		fill_data(e, bytes);
+	else
+		spoil_room(e, bytes);
+	for (int i = 0; i < 2; i++) {
+		if ((i == 0) == first && sends)
+			start_send(e, &req, step, bytes);
+		else if ((i == 0) == first)
+			start_recv(e, &req, step);
+		meet(e, socket);
+	}
+	finish(e, &req);
+	if (!sends)
+		check_room(e, &req, bytes);
+}
+
+/* The one that listens receives. */
+static void run_half(int socket, bool sends, bool from_gpu, bool to_gpu)
+{
+	bool on_gpu = sends ? from_gpu : to_gpu;
+	struct end e = {0};
+	char address[80];
+	uint64_t step = 0;
+
+	snprintf(address, sizeof(address), "shm://gpu-wire-%d",
+		(int)(sends ? getppid() : getpid()));
+	make(&e, on_gpu);
+	if (!sends)
+		listen_at(&e, address);
+	meet(&e, socket);
+	if (sends)
+		require(tern_connect(e.ctx, address, NULL, &e.peer) == 0, "connecting");
+	while (!e.peer)
+		turn(&e);
+	open_channel(&e);
+	for (; step < 2 * TERN_ARRAY_SIZE(sizes); step++)
+		carry_half(&e, socket, sends, step);
+	check_way(&e, on_gpu, from_gpu && to_gpu);
+	if (sends)
+		tell(&e, from_gpu, to_gpu, step);
+	meet(&e, socket); /* both have all, before either goes */
+	unmake(&e);
+}
+
+static int run_process(int socket, bool sends)
+{
+	CUdevice device;
+	int r = open_device(&device);
+
+	if (r)
+		return r;
+	for (int ends = 1; ends < 4; ends++)
+		run_half(socket, sends, ends & 1, ends & 2);
+	close_device(device);
+	return 0;
+}
+
+/* The driver does not survive a fork: each loads it for itself. */
+static int run_processes(void)
+{
+	int sockets[2], status, r;
+	pid_t pid;
+
+	require(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "a socket");
+	fflush(stdout);
+	pid = fork();
+	require(pid >= 0, "a process");
+	close(sockets[pid > 0]);
+	r = run_process(sockets[pid == 0], pid == 0);
+	if (pid == 0)
+		exit(r);
+	require(waitpid(pid, &status, 0) == pid, "the other process");
+	require(WIFEXITED(status) && WEXITSTATUS(status) == r, "the other process");
+	return r;
+}
+
+int main(int argc, char **argv)
+{
+	char shm[64];
+	CUdevice device;
+	int r;
+
+	if (argc > 1 && strcmp(argv[1], "--processes") == 0)
+		return run_processes();
+	r = open_device(&device);
+	if (r)
+		return r;
+	snprintf(shm, sizeof(shm), "shm://gpu-wire-%d", (int)getpid());
+	for (int ends = 1; ends < 4; ends++) {
+		run("tcp://127.0.0.1:0", ends & 1, ends & 2);
+		run(shm, ends & 1, ends & 2);
+	}
+	close_device(device);
 	return 0;
 }

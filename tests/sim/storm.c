@@ -308,7 +308,7 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 #if TERN_HAVE_CUDA
 bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash)
 {
-	const struct storm_memory *memory = storm_gpu_open(seed);
+	const struct storm_memory *memory = storm_gpu_open(seed, false);
 	bool good = scenario(seed, verbose, hash, memory, storm_gpu_api());
 
 	storm_gpu_close();

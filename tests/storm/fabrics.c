@@ -32,8 +32,9 @@ struct bed {
 	struct tern_domain_opts opts;
 };
 
-/* Some of the memory is a GPU's: "-gpu" behind the name of a bed. */
-static bool gpu;
+/* Some of the memory is a GPU's: "-gpu" behind the name of a bed; "-ipc": and the driver
+ * has CUDA IPC. */
+static bool gpu, ipc;
 
 static void on_accept(struct tern_peer *peer, void *arg)
 {
@@ -159,7 +160,7 @@ static int run(const char *where, const struct bed *bed, uint64_t seed)
 		reset_fakes(); /* what was broken is whole again */
 #if TERN_HAVE_CUDA
 	if (gpu) {
-		memory = storm_gpu_open(seed);
+		memory = storm_gpu_open(seed, ipc);
 		domain_opts.cuda_api = storm_gpu_api();
 		domain_opts.bounce_bytes = seed % 2 ? 200000 : 0; /* few: they wait */
 	}
@@ -250,7 +251,10 @@ int main(int argc, char **argv)
 	char *end = argc > 1 ? strstr(argv[1], "-gpu") : NULL;
 
 #if TERN_HAVE_CUDA
+	if (!end && argc > 1)
+		end = strstr(argv[1], "-ipc");
 	gpu = end != NULL;
+	ipc = gpu && strcmp(end, "-ipc") == 0;
 	if (gpu)
 		*end = 0;
 #else
@@ -270,12 +274,16 @@ int main(int argc, char **argv)
 		for (uint64_t seed = first; seed < first + count; seed++)
 			if (run(where, &beds[i], seed) < 0)
 				return 1;
-		printf("storm: %s%s: %llu seeds passed\n", argv[1], gpu ? "-gpu" : "",
+		printf("storm: %s%s: %llu seeds passed\n", argv[1],
+			ipc   ? "-ipc"
+			: gpu ? "-gpu"
+			      : "",
 			(unsigned long long)count);
 		return 0;
 	}
 	fprintf(stderr,
 		"usage: storm tcp-uring|tcp-epoll|shm|shm-no-cma|verbs|fake|fake-guard|"
-		"fall-over|fall-over-guard, with or without -gpu [SEEDS [FIRST]]\n");
+		"fall-over|fall-over-guard, with or without -gpu or -ipc [SEEDS "
+		"[FIRST]]\n");
 	return 2;
 }

@@ -9,6 +9,7 @@
 
 static const struct tern_cuda_api *api;
 static CUcontext context;
+static bool has_ipc;
 
 /* What the storm has asked to be refused must not be its own copies. */
 static void surely(CUresult (*copy)(void *arg, CUstream stream), void *arg)
@@ -62,8 +63,10 @@ static unsigned asked[5];
 
 static void refuse(unsigned which)
 {
-	static const char *const calls[] = {"memcpy_dtoh_async", "memcpy_htod_async",
-		"event_query", "event_record", "flush_gpu_direct_rdma_writes"};
+	const char *const calls[] = {"memcpy_dtoh_async",
+		has_ipc ? "memcpy_dtod_async" : "memcpy_htod_async", "event_query",
+		"event_record", "flush_gpu_direct_rdma_writes"};
+
 	_Static_assert(TERN_ARRAY_SIZE(calls) == TERN_ARRAY_SIZE(asked), "one each");
 	which %= TERN_ARRAY_SIZE(calls);
 
@@ -77,12 +80,14 @@ static void refuse(unsigned which)
 static const struct storm_memory memory = {
 	.write = write_bytes, .read = read_bytes, .refuse = refuse};
 
-const struct storm_memory *storm_gpu_open(uint64_t seed)
+const struct storm_memory *storm_gpu_open(uint64_t seed, bool ipc)
 {
 	struct fake_cuda_opts opts = fake_cuda_defaults();
 
 	opts.seed = seed;
 	opts.early_percent = (unsigned)(seed % 4) * 20;
+	opts.ipc = has_ipc = ipc;
+	opts.ipc_self = seed % 3; /* else by addresses: both ends are this process */
 	opts.dma_buf = seed % 4 != 2;
 	if (seed / 2 % 2)
 		opts.rdma_order = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;

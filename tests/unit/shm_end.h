@@ -21,6 +21,9 @@
 #define MESSAGE_BYTES 4096u
 #define ENDS_CONNS    8
 
+/* For the domains of ends: a driver in the real one's place. */
+static const void *cuda_api;
+
 /* One port and what it reported. */
 struct end {
 	struct tern_domain *domain;
@@ -136,7 +139,7 @@ static inline struct tern_env *quiet_env(void)
 
 static inline void end_init_sized(struct end *end, bool no_cma, uint32_t message_bytes)
 {
-	const struct tern_domain_opts opts = {.no_cma = no_cma};
+	const struct tern_domain_opts opts = {.no_cma = no_cma, .cuda_api = cuda_api};
 	struct tern_port_opts port_opts = {
 		.env = quiet_env(),
 		.handler = &handler,

@@ -51,10 +51,11 @@ struct raw {
 
 static int raw_receive(struct end *end, int socket, struct shm_note *note)
 {
+	struct tern_ipc_handle handle;
 	int fd, status;
 
 	for (;;) {
-		status = shm_note_receive(socket, note, &fd);
+		status = shm_note_receive(socket, note, &handle, &fd);
 		if (status == 1 && fd >= 0)
 			close(fd);
 		if (status != -EAGAIN && !(status == 1 && note->type == SHM_WAKE))
@@ -322,6 +323,7 @@ static void test_peer_cannot_map_what_we_pass_writable(void **state)
 	struct shm_note welcome;
 	struct end end;
 	void *base;
+	struct tern_ipc_handle handle;
 	int socket, fd, passed = -1, status;
 
 	(void)state;
@@ -330,7 +332,7 @@ static void test_peer_cannot_map_what_we_pass_writable(void **state)
 	socket = raw_connect(&end);
 	assert_int_equal(shm_memory_new(shm_area_bytes(MESSAGE_BYTES), &fd, &base), 0);
 	assert_int_equal(shm_note_send(socket, &hello, fd), 0);
-	while ((status = shm_note_receive(socket, &welcome, &passed)) == -EAGAIN)
+	while ((status = shm_note_receive(socket, &welcome, &handle, &passed)) == -EAGAIN)
 		end_poll(&end);
 	assert_int_equal(status, 1);
 	assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, passed, 0),
@@ -362,6 +364,7 @@ static void test_conn_that_ends_without_a_word_is_reset_if_its_process_lives(voi
 static void test_connect_waits_for_a_place_in_the_listeners_queue(void **state)
 {
 	struct sockaddr_un address;
+	struct tern_ipc_handle handle;
 	struct shm_note hello;
 	socklen_t bytes;
 	struct end end;
@@ -391,7 +394,7 @@ static void test_connect_waits_for_a_place_in_the_listeners_queue(void **state)
 		end_sleep(&end);
 		accepted = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
 	}
-	while ((status = shm_note_receive(accepted, &hello, &fd)) == -EAGAIN)
+	while ((status = shm_note_receive(accepted, &hello, &handle, &fd)) == -EAGAIN)
 		end_poll(&end);
 	assert_int_equal(status, 1);
 	assert_int_equal(hello.type, SHM_HELLO);

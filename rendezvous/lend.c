@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors in memory of a GPU that the other end's GPU copies from where they are
+ * (TERN_CAP_LEND: shm, by CUDA IPC). What cannot go this way is staged (stage.c), and
+ * which way it is, the sender knows before it announces the tensor:
+ *
+ *     send      offer the memory; once the peer has taken it: RTS with its region
+ *     receive   borrow it, copy, repay it; then ATS
+ *
+ * Into memory of a device or page-locked memory of the host the copy goes straight. Into
+ * other memory of the host it goes by slots, since the driver would hold up the thread
+ * until such a copy is done.
+ *
+ * A send that waits for the peer's answer stands in peer->offering and holds up nobody.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+
+/* Once for each peer: a session does not leave a fabric that lends. */
+static void tell(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+
+	if (peer->stats.ipc_count++ == 0)
+		tern_log(x->rdv->ctx->env, TERN_LOG_INFO,
+			"%s: GPU memory goes by CUDA IPC (%s)", peer->name,
+			peer->fabric_name);
+}
+
+/* ---- sending ---- */
+
+int tern_lend_offer(struct tern_xfer *x)
+{
+	struct tern_conn *conn = tern_peer_conn(x->peer);
+	int r;
+
+	if (x->stage.lent)
+		return 0;
+	if (!(conn->caps & TERN_CAP_LEND))
+		return -ENOTSUP;
+	r = conn->port->ops->offer(conn, x->buf.mem);
+	if (r == -ENOTSUP)
+		return r;
+	if (r < 0) {
+		tern_list_push(&x->peer->offering, &x->queue);
+		return 1;
+	}
+	x->stage.lent = true;
+	tell(x);
+	return 0;
+}
+
+void tern_lend_answered(struct tern_peer *peer)
+{
+	tern_list_splice(&peer->pending, &peer->offering);
+}
+
+/* ---- receiving ---- */
+
+static int borrow(struct tern_xfer *x)
+{
+	struct tern_conn *conn = tern_peer_conn(x->peer);
+	int r;
+
+	if (x->stage.loan.gpu)
+		return 0;
+	r = conn->port->ops->borrow(
+		conn, &x->record->region, 0, tern_req_of(x)->bytes, &x->stage.loan);
+	if (r == 0)
+		tell(x);
+	return r;
+}
+
+int tern_lend_get(struct tern_xfer *x)
+{
+	struct tern_stager *stager;
+	int r;
+
+	if (!(tern_peer_caps(x->peer) & TERN_CAP_LEND))
+		return -ENOTSUP;
+	r = borrow(x);
+	if (r < 0)
+		return r == -ENOTSUP ? r : -EAGAIN;
+	r = tern_context_stager(x->rdv->ctx, x->stage.loan.gpu, &stager);
+	if (r < 0) {
+		tern_recv_landed(x, r);
+		return 0;
+	}
+	tern_stage_fetch(x, stager);
+	return 0;
+}
+
+int tern_lend_repay(struct tern_xfer *x)
+{
+	if (!x->stage.loan.gpu)
+		return 0;
+	return x->peer->port->ops->repay(&x->stage.loan);
+}

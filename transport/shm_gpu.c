@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of GPUs between two processes of one host, by CUDA IPC: nothing of it goes
+ * through shared memory, the reader's device copies it from where it is.
+ *
+ * Who reads decides. The owner offers a memory, once on each conn, with the handle of its
+ * allocation; the other end opens it, or says why not, and only what was taken is exposed
+ * as a region afterwards. So a region of this kind can always be read, and what cannot be
+ * goes another way before anybody is told of it.
+ *
+ *     owner                                 reader
+ *     offer():   OFFER mem_id, handle   ->  opens it
+ *     writable   <-                         TAKEN mem_id, status
+ *     expose()   (the region, in an RTS) -> borrow(), copies, repay()
+ *     the memory goes: GONE mem_id      ->  closes it
+ *
+ * A reader that uses no device yet refuses with -ENODEV and says AGAIN once it does: it
+ * then gets the same offers anew.
+ *
+ * What is open is closed when the conn ends or the memory goes, but never under a copy:
+ * then by the last repay(). GONE is told by the owner's next poll(), and not waited for
+ * (docs/design.md).
+ */
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "transport/domain.h"
+
+/* Memory of ours that others may be able to read: its tern_mem_reg. */
+struct shm_gpu_mem {
+	struct tern_list link; /* fabric->gpu_mems */
+	uint32_t mem_id;
+	struct tern_ipc_handle handle;
+};
+
+enum offer_state {
+	OFFER_WANTED, /* not made yet: the socket was full */
+	OFFER_MADE,
+	OFFER_TAKEN,
+	OFFER_REFUSED,
+	OFFER_GONE, /* the peer is to be told: the socket was full */
+};
+
+struct shm_offer {
+	struct tern_list link; /* conn->offers */
+	uint32_t mem_id;
+	enum offer_state state;
+	int status; /* REFUSED: why */
+	struct tern_ipc_handle handle;
+};
+
+/* What the peer offered and we have opened. */
+struct shm_view {
+	struct tern_list link; /* conn->views */
+	struct shm_conn *conn; /* NULL: it is gone, copies are not */
+	uint32_t mem_id;
+	uint32_t loan_count;
+	struct tern_ipc_mapping mapping;
+};
+
+static struct shm_fabric *fabric_of(const struct shm_conn *conn)
+{
+	return tern_container_of(conn->base.port->fabric, struct shm_fabric, base);
+}
+
+/* ---- what there is to offer ---- */
+
+int shm_mem_register(struct tern_fabric *base, struct tern_mem *mem, void **reg)
+{
+	struct shm_fabric *fabric = tern_container_of(base, struct shm_fabric, base);
+	struct shm_gpu_mem *known;
+
+	*reg = NULL;
+	if (mem->kind != TERN_MEM_CUDA)
+		return 0;
+	atomic_store(&fabric->uses_gpu, true);
+	known = calloc(1, sizeof(*known));
+	if (!known)
+		return -ENOMEM;
+	if (tern_ipc_export(mem->gpu, mem->address, mem->bytes, &known->handle)) {
+		free(known);
+		return 0;
+	}
+	known->mem_id = mem->id;
+	pthread_mutex_lock(&fabric->lock);
+	tern_list_push(&fabric->gpu_mems, &known->link);
+	pthread_mutex_unlock(&fabric->lock);
+	*reg = known;
+	return 0;
+}
+
+void shm_mem_unregister(struct tern_fabric *base, struct tern_mem *mem, void *reg)
+{
+	struct shm_fabric *fabric = tern_container_of(base, struct shm_fabric, base);
+	struct shm_gpu_mem *known = reg;
+
+	(void)mem;
+	if (!known)
+		return;
+	pthread_mutex_lock(&fabric->lock);
+	tern_list_remove(&known->link);
+	pthread_mutex_unlock(&fabric->lock);
+	atomic_fetch_add(&fabric->gone_count, 1);
+	free(known);
+}
+
+/* With the lock. */
+static bool is_there(const struct shm_fabric *fabric, uint32_t mem_id)
+{
+	tern_list_for_each (node, &fabric->gpu_mems)
+		if (tern_list_entry(node, struct shm_gpu_mem, link)->mem_id == mem_id)
+			return true;
+	return false;
+}
+
+/* ---- the owner ---- */
+
+static struct shm_note note_of(enum shm_note_type type, uint32_t mem_id, int status)
+{
+	return (struct shm_note){
+		.magic = SHM_NOTE_MAGIC,
+		.version = SHM_NOTE_VERSION,
+		.type = (uint16_t)type,
+		.mem_id = mem_id,
+		.status = status,
+	};
+}
+
+static struct shm_offer *offer_find(struct shm_conn *conn, uint32_t mem_id)
+{
+	tern_list_for_each (node, &conn->offers) {
+		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
+
+		if (offer->mem_id == mem_id)
+			return offer;
+	}
+	return NULL;
+}
+
+/* The answer is waited for while MADE or WANTED: the socket is looked at more often. */
+static void offer_enter(
+	struct shm_conn *conn, struct shm_offer *offer, enum offer_state next)
+{
+	bool waited = offer->state <= OFFER_MADE, waits = next <= OFFER_MADE;
+
+	offer->state = next;
+	if (waited && !waits)
+		conn->asking_count--;
+	shm_conn_settle(conn);
+}
+
+static void offer_free(struct shm_conn *conn, struct shm_offer *offer)
+{
+	offer_enter(conn, offer, OFFER_GONE);
+	tern_list_remove(&offer->link);
+	free(offer);
+}
+
+static void offer_make(struct shm_conn *conn, struct shm_offer *offer)
+{
+	const struct shm_note note = note_of(SHM_OFFER, offer->mem_id, 0);
+
+	/* A full socket is tried again by the next poll(); its end is reported by epoll.
+	 */
+	if (shm_offer_send(conn->fd, &note, &offer->handle) != -EAGAIN)
+		offer_enter(conn, offer, OFFER_MADE);
+}
+
+static struct shm_offer *offer_new(struct shm_conn *conn, const struct shm_gpu_mem *known)
+{
+	struct shm_offer *offer = calloc(1, sizeof(*offer));
+
+	if (!offer)
+		return NULL;
+	offer->mem_id = known->mem_id;
+	offer->handle = known->handle;
+	offer->state = OFFER_WANTED;
+	conn->asking_count++;
+	tern_list_push_front(&conn->offers, &offer->link);
+	shm_conn_settle(conn);
+	offer_make(conn, offer);
+	return offer;
+}
+
+int shm_offer(struct tern_conn *base, const struct tern_mem *mem)
+{
+	struct shm_conn *conn = shm_conn_of(base);
+	const struct shm_gpu_mem *known = tern_mem_reg(mem, base->port->fabric->index);
+	struct shm_offer *offer;
+
+	if (conn->state != SHM_UP)
+		return -ENOTCONN;
+	if (!known || !(base->caps & TERN_CAP_LEND))
+		return -ENOTSUP;
+	offer = offer_find(conn, known->mem_id);
+	if (!offer)
+		offer = offer_new(conn, known);
+	if (!offer)
+		return -ENOTSUP;
+	if (offer->state <= OFFER_MADE)
+		return -EAGAIN;
+	return offer->state == OFFER_TAKEN ? 0 : -ENOTSUP;
+}
+
+bool shm_offer_was_taken(struct shm_conn *conn, const struct tern_mem *mem)
+{
+	const struct shm_offer *offer = offer_find(conn, mem->id);
+
+	return offer && offer->state == OFFER_TAKEN;
+}
+
+/* An answer to what is gone meanwhile is none to us. */
+void shm_offer_answered(struct shm_conn *conn, const struct shm_note *note)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	struct shm_offer *offer = offer_find(conn, note->mem_id);
+
+	if (!offer || offer->state != OFFER_MADE)
+		return;
+	offer->status = note->status;
+	offer_enter(conn, offer, note->status ? OFFER_REFUSED : OFFER_TAKEN);
+	port->base.handler->writable(port->base.handler_arg, &conn->base);
+}
+
+/* The peer has a device now. */
+void shm_offer_again(struct shm_conn *conn)
+{
+	tern_list_for_each_safe (node, &conn->offers) {
+		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
+
+		if (offer->state == OFFER_REFUSED && offer->status == -ENODEV)
+			offer_free(conn, offer);
+	}
+}
+
+static void mark_what_is_gone(struct shm_conn *conn)
+{
+	struct shm_fabric *fabric = fabric_of(conn);
+
+	conn->gone_seen = atomic_load(&fabric->gone_count);
+	pthread_mutex_lock(&fabric->lock);
+	tern_list_for_each (node, &conn->offers) {
+		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
+
+		if (!is_there(fabric, offer->mem_id)) {
+			conn->gone_waits = true;
+			offer_enter(conn, offer, OFFER_GONE);
+		}
+	}
+	pthread_mutex_unlock(&fabric->lock);
+}
+
+static void say_what_is_gone(struct shm_conn *conn)
+{
+	conn->gone_waits = false;
+	tern_list_for_each_safe (node, &conn->offers) {
+		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
+		const struct shm_note note = note_of(SHM_GONE, offer->mem_id, 0);
+
+		if (offer->state != OFFER_GONE)
+			continue;
+		if (shm_note_send(conn->fd, &note, -1) == -EAGAIN)
+			conn->gone_waits = true;
+		else
+			offer_free(conn, offer);
+	}
+}
+
+bool shm_offers_make(struct shm_conn *conn)
+{
+	bool left = conn->gone_waits;
+
+	tern_list_for_each (node, &conn->offers) {
+		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
+
+		if (offer->state == OFFER_WANTED)
+			offer_make(conn, offer);
+		left |= offer->state == OFFER_WANTED;
+	}
+	return left;
+}
+
+/* ---- the reader ---- */
+
+static struct shm_view *view_find(struct shm_conn *conn, uint32_t mem_id)
+{
+	tern_list_for_each (node, &conn->views) {
+		struct shm_view *view = tern_list_entry(node, struct shm_view, link);
+
+		if (view->mem_id == mem_id)
+			return view;
+	}
+	return NULL;
+}
+
+static int view_new(
+	struct shm_conn *conn, uint32_t mem_id, const struct tern_ipc_handle *handle)
+{
+	struct shm_view *view;
+	int status;
+
+	if (conn->view_count == SHM_VIEW_COUNT)
+		return -ENOSPC;
+	view = calloc(1, sizeof(*view));
+	if (!view)
+		return -ENOMEM;
+	status = tern_ipc_open(conn->base.port->fabric->domain, handle,
+		conn->pid == getpid(), &view->mapping);
+	if (status) {
+		free(view);
+		return status;
+	}
+	view->conn = conn;
+	view->mem_id = mem_id;
+	tern_list_push_front(&conn->views, &view->link);
+	conn->view_count++;
+	return 0;
+}
+
+static void view_close(struct shm_view *view)
+{
+	tern_ipc_close(&view->mapping);
+	free(view);
+}
+
+static void view_free(struct shm_conn *conn, struct shm_view *view)
+{
+	tern_list_remove(&view->link);
+	conn->view_count--;
+	view->conn = NULL;
+	if (view->loan_count == 0)
+		view_close(view);
+}
+
+void shm_offer_arrived(struct shm_conn *conn, const struct shm_note *note,
+	const struct tern_ipc_handle *handle)
+{
+	struct shm_note answer;
+	int status;
+
+	if (!(conn->base.caps & TERN_CAP_LEND) || view_find(conn, note->mem_id)) {
+		shm_conn_blame(conn, "it offers memory of a GPU that cannot be offered");
+		return;
+	}
+	status = view_new(conn, note->mem_id, handle);
+	conn->refused_for_now |= status == -ENODEV;
+	answer = note_of(SHM_TAKEN, note->mem_id, status);
+	if (shm_note_send(conn->fd, &answer, -1) == -EAGAIN)
+		shm_conn_blame(conn, "it offers memory and does not read the answers");
+}
+
+void shm_offer_gone(struct shm_conn *conn, const struct shm_note *note)
+{
+	struct shm_view *view = view_find(conn, note->mem_id);
+
+	if (view && view->loan_count)
+		shm_conn_blame(conn, "it took away memory that it had sent");
+	else if (view)
+		view_free(conn, view);
+}
+
+int shm_borrow(struct tern_conn *base, const struct tern_region *remote,
+	uint64_t remote_offset, uint64_t bytes, struct tern_loan *out)
+{
+	struct shm_conn *conn = shm_conn_of(base);
+	struct shm_region region;
+	struct shm_view *view;
+	int status;
+
+	if (conn->state != SHM_UP)
+		return -ENOTCONN;
+	status = shm_region_take(conn, remote, remote_offset, bytes, &region);
+	if (status)
+		return status;
+	if (region.kind != SHM_REGION_GPU)
+		return -ENOTSUP;
+	view = view_find(conn, region.mem_id);
+	if (!view || region.start + region.bytes > view->mapping.bytes) {
+		shm_conn_blame(conn, "it sent a region of a GPU's that it never offered");
+		return -ENOTCONN;
+	}
+	view->loan_count++;
+	*out = (struct tern_loan){
+		.gpu = view->mapping.gpu,
+		.address = view->mapping.address + region.start + remote_offset,
+		.priv = view,
+	};
+	return 0;
+}
+
+int shm_repay(struct tern_loan *loan)
+{
+	struct shm_view *view = loan->priv;
+	struct shm_conn *conn = view->conn;
+
+	*loan = (struct tern_loan){0};
+	view->loan_count--;
+	if (!conn) {
+		if (view->loan_count == 0)
+			view_close(view);
+		return -ECONNRESET;
+	}
+	if (conn->state == SHM_CLOSED)
+		return -ECONNRESET;
+	if (!shm_peer_gone(conn))
+		return 0;
+	shm_conn_part(conn, true);
+	return -ECONNRESET;
+}
+
+/* ---- both ---- */
+
+void shm_gpu_step(struct shm_conn *conn)
+{
+	struct shm_fabric *fabric = fabric_of(conn);
+	const struct shm_note again = note_of(SHM_AGAIN, 0, 0);
+
+	if (conn->gone_seen != atomic_load(&fabric->gone_count))
+		mark_what_is_gone(conn);
+	if (conn->gone_waits)
+		say_what_is_gone(conn);
+	if (conn->refused_for_now && atomic_load(&fabric->uses_gpu) &&
+		shm_note_send(conn->fd, &again, -1) != -EAGAIN)
+		conn->refused_for_now = false;
+}
+
+void shm_gpu_end(struct shm_conn *conn)
+{
+	tern_list_for_each_safe (node, &conn->offers)
+		free(tern_list_entry(node, struct shm_offer, link));
+	tern_list_for_each_safe (node, &conn->views)
+		view_free(conn, tern_list_entry(node, struct shm_view, link));
+}
