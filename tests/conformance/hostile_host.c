@@ -37,7 +37,7 @@ struct guest {
 struct server {
 	struct tern_context *ctx;
 	struct tern_pool *pool;
-	struct guest guests[256];
+	struct guest guests[2048]; /* those that were cut are waited for, too */
 };
 
 static void require(bool ok, const char *what)
