@@ -203,12 +203,16 @@ static CUresult mem_alloc(CUdeviceptr *out, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
-/* The one that starts there. */
+/* The one that starts there; another may end there. */
 static struct fake_mem *mem_at(const void *base, enum fake_mem_kind kind)
 {
-	struct fake_mem *mem = fake_mem_find(base, 0, 1u << kind);
+	tern_list_for_each (n, &fake_world.mems) {
+		struct fake_mem *mem = tern_list_entry(n, struct fake_mem, link);
 
-	return mem && mem->base == base ? mem : NULL;
+		if (mem->kind == kind && mem->base == base)
+			return mem;
+	}
+	return NULL;
 }
 
 static void must_be_idle(const struct fake_mem *mem)

@@ -180,6 +180,21 @@ static void test_copies_of_pageable_memory_are_staged_and_counted(void **state)
 	rig_close(&r);
 }
 
+/* The end of one is the start of the other, as pages of two mappings often are. */
+static void test_page_locked_neighbours_are_told_apart(void **state)
+{
+	struct rig r;
+	static char memory[8192];
+
+	(void)state;
+	rig_open(&r, NULL);
+	OK(r.api->mem_host_register(memory, 4096, 0));
+	OK(r.api->mem_host_register(memory + 4096, 4096, 0));
+	OK(r.api->mem_host_unregister(memory + 4096));
+	OK(r.api->mem_host_unregister(memory));
+	rig_close(&r);
+}
+
 static void test_values_and_copies_on_the_device(void **state)
 {
 	struct rig r;
@@ -443,6 +458,7 @@ int main(void)
 		cmocka_unit_test(test_host_functions_run_in_their_place),
 		cmocka_unit_test(test_a_stream_ends_its_work_after_it_was_destroyed),
 		cmocka_unit_test(test_copies_of_pageable_memory_are_staged_and_counted),
+		cmocka_unit_test(test_page_locked_neighbours_are_told_apart),
 		cmocka_unit_test(test_values_and_copies_on_the_device),
 		cmocka_unit_test(test_pointers_are_known),
 		cmocka_unit_test(test_a_dma_buf_holds_the_memory),
