@@ -62,6 +62,9 @@ static void close_all(struct tern_worker *w, const char *type)
 }
 
 /* `type` is what the servers are told. */
+static void end_badly(struct tern_worker *w, const char *type, int status,
+	const char *fmt, va_list ap) __attribute__((format(printf, 4, 0)));
+
 static void end_badly(
 	struct tern_worker *w, const char *type, int status, const char *fmt, va_list ap)
 {
