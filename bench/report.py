@@ -150,6 +150,11 @@ def text(results):
 
 # ---- plots ----
 
+def without_trailing_blanks(path):
+    """As every file of the repository."""
+    path.write_text("".join(line.rstrip() + "\n" for line in path.read_text().splitlines()))
+
+
 def plot(name, question, directory):
     """Lines over sizes with gnuplot; "" if there is nothing to draw or nobody to draw it."""
     metric, unit, _ = question["metrics"][0]
@@ -188,6 +193,7 @@ def plot(name, question, directory):
         return ""
     if done.returncode:
         raise SystemExit(f"bench: gnuplot: {done.stderr.strip()}")
+    without_trailing_blanks(directory / f"{name}.svg")
     return f"{name}.svg"
 
 

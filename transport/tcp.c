@@ -23,8 +23,8 @@
 
 #define EAGER_BYTES 16384u
 /* Four of them stand before a message, for that is how many puts the rendezvous has under
- * way: 1 MiB of 10 in all. Smaller ones cost more calls. */
-#define CHUNK_BYTES (256ull << 10)
+ * way. Smaller ones cost calls, and bandwidth: docs/performance.md. */
+#define CHUNK_BYTES (512ull << 10)
 
 static struct tcp_fabric *fabric_of(struct tcp_port *port)
 {

@@ -32,7 +32,7 @@
 #define TCP_STAGE_PUT_BYTES 4096u
 /* One system call moves at most this. A turn of one conn ends with the call that reaches
  * it: what has come for another, and the answer to a message, wait for the turn's end. */
-#define TCP_CALL_BYTES (512u << 10)
+#define TCP_CALL_BYTES (1u << 20)
 /* Up to this many conns are simply read, one after the other, without asking the engine:
  * each that has nothing adds about 0.5 us to a round trip, asking adds 1 us. */
 #define TCP_DIRECT_MAX 2

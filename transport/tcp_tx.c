@@ -2,7 +2,7 @@
 /*
  * What leaves a conn. Headers and messages are copied into a ring; a put's data is not:
  * the op waits in a list with the position in the ring's stream behind which its data
- * belongs. A turn walks both together and hands the kernel up to half a megabyte in
+ * belongs. A turn walks both together and hands the kernel up to a megabyte in
  * pieces with one call, so many small messages cost one system call and a large put none
  * of our copies.
  *
