@@ -7,10 +7,12 @@
 #ifndef TERN_BENCH_GRPC_CODEC_H
 #define TERN_BENCH_GRPC_CODEC_H
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,23 @@ inline const char *grpc_version()
 {
 	static std::string text = grpc::Version();
 	return text.c_str();
+}
+
+/* Starts a server of any message size at a port of its own: 0 if it cannot listen. */
+inline int grpc_serve(grpc::AsyncGenericService *service,
+	std::unique_ptr<grpc::ServerCompletionQueue> *queue,
+	std::unique_ptr<grpc::Server> *server)
+{
+	grpc::ServerBuilder builder;
+	int port = 0;
+
+	builder.SetMaxReceiveMessageSize(-1);
+	builder.SetMaxSendMessageSize(-1);
+	builder.RegisterAsyncGenericService(service);
+	builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+	*queue = builder.AddCompletionQueue();
+	*server = builder.BuildAndStart();
+	return *server ? port : 0;
 }
 
 struct Codec {

@@ -206,17 +206,9 @@ struct Server : End {
 
 	Server(struct pair *pair)
 	{
-		grpc::ServerBuilder builder;
-		int port = 0;
+		int port = grpc_serve(&service, &queue, &server);
 		p = pair;
-		builder.SetMaxReceiveMessageSize(-1);
-		builder.SetMaxSendMessageSize(-1);
-		builder.RegisterAsyncGenericService(&service);
-		builder.AddListeningPort(
-			"127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-		queue = builder.AddCompletionQueue();
-		server = builder.BuildAndStart();
-		if (!server)
+		if (!port)
 			pair_die("cannot listen");
 		cq = queue.get();
 		pair_tell(p, &port, sizeof(port));

@@ -82,16 +82,8 @@ struct Server {
 	      sums(static_cast<float *>(bench_memory(count * sizeof(float), false))),
 	      codec(make_codec(ps))
 	{
-		grpc::ServerBuilder builder;
-		int port = 0;
-		builder.SetMaxReceiveMessageSize(-1);
-		builder.SetMaxSendMessageSize(-1);
-		builder.RegisterAsyncGenericService(&service);
-		builder.AddListeningPort(
-			"127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-		queue = builder.AddCompletionQueue();
-		server = builder.BuildAndStart();
-		if (!server)
+		int port = grpc_serve(&service, &queue, &server);
+		if (!port)
 			pair_die("cannot listen");
 		ps_tell_port(p, port);
 	}
