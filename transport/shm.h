@@ -326,8 +326,8 @@ int shm_withdraw(
 struct shm_exposure *shm_exposure_find(
 	struct shm_conn *conn, uint32_t slot, uint32_t generation);
 
-/* Copies a region from the wire and checks (offset, bytes) in it. -ENOTCONN: it is wrong,
- * and the conn was cut for it. */
+/* Copies a region from the wire and checks (offset, bytes) in it. -ENOTCONN: the conn is
+ * not up; or it is wrong, and the conn was cut for it. */
 int shm_region_take(struct shm_conn *conn, const struct tern_region *wire,
 	uint64_t offset, uint64_t bytes, struct shm_region *region);
 

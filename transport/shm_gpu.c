@@ -370,8 +370,6 @@ int shm_borrow(struct tern_conn *base, const struct tern_region *remote,
 	struct shm_view *view;
 	int status;
 
-	if (conn->state != SHM_UP)
-		return -ENOTCONN;
 	status = shm_region_take(conn, remote, remote_offset, bytes, &region);
 	if (status)
 		return status;

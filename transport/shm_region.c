@@ -103,6 +103,8 @@ int shm_region_take(struct shm_conn *conn, const struct tern_region *wire,
 {
 	uint64_t end;
 
+	if (conn->state != SHM_UP)
+		return -ENOTCONN;
 	memcpy(region, wire, sizeof(*region));
 	if (region->kind < SHM_REGION_SLAB || region->kind > SHM_REGION_GPU)
 		shm_conn_blame(conn, "it sent a region of no kind that there is");
@@ -184,8 +186,6 @@ int shm_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 	struct shm_op *inner;
 	int status;
 
-	if (conn->state != SHM_UP)
-		return -ENOTCONN;
 	tern_assert(tern_mem_holds(mem, offset, bytes));
 	status = shm_region_take(conn, remote, remote_offset, bytes, &region);
 	if (status)
@@ -222,8 +222,6 @@ int shm_peek(struct tern_conn *base, struct tern_op *op, const struct tern_regio
 	struct shm_slab *slab;
 	int status;
 
-	if (conn->state != SHM_UP)
-		return -ENOTCONN;
 	status = shm_region_take(conn, remote, remote_offset, bytes, &region);
 	if (status)
 		return status;
