@@ -32,6 +32,12 @@ static uint64_t system_now_ns(struct tern_env *env)
 	return tern_clock_ns();
 }
 
+static uint64_t system_ticks(struct tern_env *env)
+{
+	(void)env;
+	return tern_clock_ticks();
+}
+
 static uint64_t system_random(struct tern_env *env)
 {
 	uint64_t r;
@@ -68,6 +74,7 @@ struct tern_env *tern_env_system(void)
 {
 	static const struct tern_env_ops ops = {
 		.now_ns = system_now_ns,
+		.ticks = system_ticks,
 		.random = system_random,
 		.log = system_log,
 		.submit = system_submit,

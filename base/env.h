@@ -62,6 +62,10 @@ struct tern_file_op {
 
 struct tern_env_ops {
 	uint64_t (*now_ns)(struct tern_env *env); /* monotonic */
+	/* As long as this has grown by less than TERN_TICKS_LULL, now_ns() can only have
+	 * grown by some microseconds, and nobody who polls need ask it. NULL: no such
+	 * rule holds. */
+	uint64_t (*ticks)(struct tern_env *env);
 	uint64_t (*random)(
 		struct tern_env *env); /* unpredictable to peers; seeded in sim */
 	void (*log)(struct tern_env *env, enum tern_log_level level, const char *line);

@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <pthread.h>
 
+#include "base/clock.h"
 #include "tools/host_file.h"
 
 #define JOB_THREADS_MAX 64
@@ -124,6 +125,12 @@ static uint64_t host_now_ns(struct tern_env *env)
 {
 	(void)env;
 	return tern_now_ns(tern_env_system());
+}
+
+static uint64_t host_ticks(struct tern_env *env)
+{
+	(void)env;
+	return tern_clock_ticks();
 }
 
 static uint64_t host_random(struct tern_env *env)
@@ -270,6 +277,7 @@ int host_env_new(const struct host_env_opts *opts, struct tern_env **out)
 {
 	static const struct tern_env_ops ops = {
 		.now_ns = host_now_ns,
+		.ticks = host_ticks,
 		.random = host_random,
 		.log = host_log,
 		.submit = host_submit,

@@ -246,13 +246,27 @@ static int run_deferred(struct tern_context *ctx)
 	return count;
 }
 
+/* Reading the clock would be half of a poll that finds nothing. */
+static bool time_has_passed(struct tern_context *ctx)
+{
+	uint64_t ticks;
+
+	if (!ctx->env->ops->ticks)
+		return true;
+	ticks = ctx->env->ops->ticks(ctx->env);
+	if (ticks - ctx->timers_ticks < TERN_TICKS_LULL)
+		return false;
+	ctx->timers_ticks = ticks;
+	return true;
+}
+
 static int run_timers(struct tern_context *ctx)
 {
 	uint32_t left = ctx->timer_count; /* one that sets itself anew waits its turn */
 	uint64_t now_ns;
 	int count = 0;
 
-	if (!left)
+	if (!left || !time_has_passed(ctx))
 		return 0;
 	now_ns = tern_now_ns(ctx->env);
 	while (left-- > 0 && tern_context_next_ns(ctx) <= now_ns) {

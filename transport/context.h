@@ -63,6 +63,7 @@ struct tern_context {
 		*ports[TERN_FABRICS_MAX]; /* by tern_fabric.index; NULL: not in use */
 	struct tern_timer **heap;
 	uint32_t timer_count, heap_capacity;
+	uint64_t timers_ticks; /* when run_timers() last read the clock: env.h */
 	struct tern_list deferred;
 	struct tern_list stagers; /* stager.h: one for each GPU in use */
 	bool in_progress;

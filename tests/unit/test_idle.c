@@ -89,6 +89,7 @@ static void open_end(struct end *end)
 	end->env = *tern_env_system();
 	end->ops = *end->env.ops;
 	end->ops.now_ns = now_ns;
+	end->ops.ticks = NULL;
 	end->env.ops = &end->ops;
 	end->env.log_level = TERN_LOG_ERROR;
 	assert_int_equal(tern_context_new(domain, &opts, &end->ctx), 0);

@@ -113,6 +113,7 @@ struct bed *verbs_bed_new(const struct verbs_bed_opts *given)
 		&instance, bytes, opts.b_message_bytes ? opts.b_message_bytes : bytes);
 	env_ops = *log_of(bed, A)->env.ops;
 	env_ops.now_ns = now_ns;
+	env_ops.ticks = NULL;
 	log_of(bed, A)->env.ops = log_of(bed, B)->env.ops = &env_ops;
 	return bed;
 }
