@@ -3,17 +3,17 @@
 
 #include <errno.h>
 
-#include "base/rng.h"
-
 #define BUCKETS_FIRST 64u
+#define SPREAD        0x9e3779b97f4a7c15ull /* 2^64 / golden ratio */
 
 static struct tern_list *bucket_of(
 	const struct tern_match *match, const struct tern_triple *t)
 {
-	/* Keys are hashes already; steps and channels are small and must be spread. */
-	uint64_t h = t->key ^ tern_mix64(t->step + ((uint64_t)t->channel << 40));
+	/* Keys may be hashes, steps and channels are small: all are spread, and the upper
+	 * half of a product is where each bit of its factors counts. */
+	uint64_t h = t->key ^ (t->step + ((uint64_t)t->channel << 40)) * SPREAD;
 
-	return &match->buckets[(h ^ (h >> 32)) & match->mask];
+	return &match->buckets[(h * SPREAD) >> 32 & match->mask];
 }
 
 static struct tern_list *new_buckets(uint32_t count)
@@ -74,6 +74,7 @@ void tern_match_add(struct tern_match *match, struct tern_match_node *node,
 	node->kind = kind;
 	tern_list_push(bucket_of(match, triple), &node->link);
 	match->count++;
+	match->count_of[kind]++;
 }
 
 void tern_match_remove(struct tern_match *match, struct tern_match_node *node)
@@ -82,6 +83,7 @@ void tern_match_remove(struct tern_match *match, struct tern_match_node *node)
 		return;
 	tern_list_remove(&node->link);
 	match->count--;
+	match->count_of[node->kind]--;
 }
 
 static bool same(const struct tern_match_node *node, const struct tern_triple *t,
@@ -107,8 +109,11 @@ static struct tern_match_node *find_from(struct tern_list *bucket, struct tern_l
 struct tern_match_node *tern_match_find(const struct tern_match *match,
 	const struct tern_triple *triple, enum tern_match_kind kind)
 {
-	struct tern_list *bucket = bucket_of(match, triple);
+	struct tern_list *bucket;
 
+	if (match->count_of[kind] == 0)
+		return NULL;
+	bucket = bucket_of(match, triple);
 	return find_from(bucket, bucket->next, triple, kind);
 }
 

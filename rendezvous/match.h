@@ -20,6 +20,7 @@ enum tern_match_kind {
 	TERN_MATCH_ARRIVAL, /* theirs: an EAGER or RTS that met no receive */
 	TERN_MATCH_POST,    /* theirs: room that is ready */
 	TERN_MATCH_SENT, /* ours: an EAGER or RTS that the peer may not have seen yet */
+	TERN_MATCH_KIND_COUNT
 };
 
 struct tern_triple {
@@ -36,6 +37,8 @@ struct tern_match_node {
 struct tern_match {
 	struct tern_list *buckets;
 	uint32_t mask, count;
+	uint32_t count_of[TERN_MATCH_KIND_COUNT]; /* most are 0: then nothing is searched
+						   */
 };
 
 int tern_match_init(struct tern_match *match); /* -ENOMEM */
