@@ -42,6 +42,18 @@ static struct tern_xfer *oldest_recv(
 	return n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 }
 
+/* A POST is worth its while where the peer can put, and would not send an EAGER. On the
+ * next link that may be otherwise, as long as there is none. */
+static bool may_advertise(const struct tern_xfer *x)
+{
+	const struct tern_peer *peer = x->peer;
+
+	if (wants_pool(x) || x->buf.bytes <= peer->eager_bytes)
+		return false;
+	return peer->state != TERN_PEER_STATE_UP ||
+	       ((tern_peer_caps(peer) & TERN_CAP_PUT) && !x->stage.stager);
+}
+
 void tern_recv_begin(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -63,7 +75,7 @@ void tern_recv_begin(struct tern_xfer *x)
 		return;
 	}
 	tern_match_add(&peer->match, &x->node, &triple, TERN_MATCH_RECV);
-	if (!wants_pool(x) && x->buf.bytes > 0)
+	if (may_advertise(x))
 		tern_xfer_pend(x);
 }
 
@@ -111,8 +123,7 @@ static int advertise(struct tern_xfer *x)
 	};
 	int r;
 
-	if (!(tern_peer_caps(peer) & TERN_CAP_PUT) || x->buf.bytes <= peer->eager_bytes ||
-		x->stage.stager || !older_ones_are_advertised(x))
+	if (!may_advertise(x) || !older_ones_are_advertised(x))
 		return 0;
 	if (tern_xfer_id(x) < 0 || tern_recv_expose(x) < 0)
 		return 0;

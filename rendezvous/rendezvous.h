@@ -260,9 +260,10 @@ uint32_t tern_peer_first_seq(const struct tern_peer *peer);
 /*
  * Says something: numbers it, keeps it until it is acknowledged, gives it to the fabric.
  * -EAGAIN: no room now, or no link; tern_peer_pump will be called when there is.
- * `xfer`: of a DONE, so that its puts can be repeated; else NULL.
+ * `header`: its counters are filled in. `xfer`: of a DONE, so that its puts can be
+ * repeated; else NULL.
  */
-int tern_stream_send(struct tern_peer *peer, const struct tern_header *header,
+int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 	const void *payload, struct tern_xfer *xfer);
 int tern_stream_receive(struct tern_peer *peer, const void *message, size_t bytes);
 void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq);
@@ -273,7 +274,7 @@ void tern_stream_tell(struct tern_peer *peer);       /* ack and credit, soon */
 int tern_stream_ack(struct tern_peer *peer); /* at once, if there is news; -EAGAIN */
 void tern_stream_ping(struct tern_peer *peer, bool reply);
 /* Without a number, at once, before what waits. -EAGAIN: no room. */
-int tern_stream_bare(struct tern_peer *peer, const struct tern_header *header);
+int tern_stream_bare(struct tern_peer *peer, struct tern_header *header);
 
 /* ---- channels and transfers ----------------------------------------------------------
  */
@@ -329,6 +330,11 @@ struct tern_stage {
 	bool direct;           /* the fabric is at the memory itself: direct.c */
 	bool lent;             /* send: the peer's GPU copies it where it is */
 };
+/* Of the host's memory, from the host's memory: nothing above was ever touched. */
+static inline bool tern_stage_is_idle(const struct tern_stage *stage)
+{
+	return !stage->stager && !stage->loan.gpu;
+}
 
 struct tern_xfer {
 	struct tern_list all;   /* peer->xfers, then rdv->held */
@@ -405,8 +411,25 @@ void tern_xfer_end(struct tern_xfer *x, int status);
 int tern_xfer_id(struct tern_xfer *x); /* gives it an id. -EAGAIN: 65535 are in use */
 struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id);
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
-int tern_recv_expose(struct tern_xfer *x);   /* its room, or its route's */
-void tern_peer_pump(struct tern_peer *peer); /* lets move what can */
+int tern_recv_expose(struct tern_xfer *x); /* its room, or its route's */
+
+/* Does anybody wait to say something? Whoever comes now has to stand behind them. */
+static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
+{
+	return !tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||
+	       !tern_list_empty(&peer->starved) || peer->renewing ||
+	       peer->retain.sent_count < peer->retain.count;
+}
+
+void tern_peer_pump_now(struct tern_peer *peer);
+/* Lets move what can. */
+static inline void tern_peer_pump(struct tern_peer *peer)
+{
+	if (tern_peer_has_unsaid(peer) || !tern_list_empty(&peer->writing) ||
+		peer->fin_wanted || peer->fin_received)
+		tern_peer_pump_now(peer);
+}
+
 void tern_xfer_complete(
 	struct tern_xfer *x, int status); /* nothing touches it any more */
 void tern_rdv_run_completed(struct tern_rdv *rdv);

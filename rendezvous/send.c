@@ -83,21 +83,6 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 	}
 }
 
-void tern_send_begin(struct tern_xfer *x)
-{
-	struct tern_peer *peer = x->peer;
-	const struct tern_triple triple = *triple_of(x);
-	struct tern_match_node *post;
-	bool first = !find_send(peer, &triple);
-
-	post = first ? tern_match_find(&peer->match, &triple, TERN_MATCH_POST) : NULL;
-	tern_match_add(&peer->match, &x->node, &triple, TERN_MATCH_SEND);
-	if (post)
-		claim(x, tern_container_of(post, struct tern_record, node));
-	else if (first && !tern_match_find(&peer->match, &triple, TERN_MATCH_CLAIM))
-		tern_xfer_pend(x);
-}
-
 /* The triple's next send may go on, now that the one before it is out. */
 static void promote(struct tern_peer *peer, const struct tern_triple *triple)
 {
@@ -171,9 +156,9 @@ void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack)
 /* ---- saying things ------------------------------------------------------------------
  */
 
-static struct tern_header header_of(const struct tern_xfer *x, uint8_t type)
+static void describe(const struct tern_xfer *x, uint8_t type, struct tern_header *h)
 {
-	struct tern_header h = {
+	*h = (struct tern_header){
 		.type = type,
 		.channel = x->channel->number,
 		.key = triple_of(x)->key,
@@ -183,20 +168,20 @@ static struct tern_header header_of(const struct tern_xfer *x, uint8_t type)
 		.dst = x->remote_id,
 		.shape = tern_req_of((struct tern_xfer *)(uintptr_t)x)->shape,
 	};
-
 	if (x->key && !x->key->told && !x->remote_id) {
-		h.flags |= TERN_FLAG_NAME;
-		h.name = x->key->name;
-		h.name_bytes = x->key->bytes;
+		h->flags |= TERN_FLAG_NAME;
+		h->name = x->key->name;
+		h->name_bytes = x->key->bytes;
 	}
-	return h;
 }
 
 static int say_eager(struct tern_xfer *x)
 {
-	struct tern_header h = header_of(x, TERN_MSG_EAGER);
-	int r = tern_stream_send(x->peer, &h, data_of(x), NULL);
+	struct tern_header h;
+	int r;
 
+	describe(x, TERN_MSG_EAGER, &h);
+	r = tern_stream_send(x->peer, &h, data_of(x), NULL);
 	if (r == 0) {
 		x->peer->stats.eager_count++;
 		x->peer->stats.bytes_sent += x->buf.bytes;
@@ -220,7 +205,7 @@ static int say_rts(struct tern_xfer *x)
 		r = tern_xfer_expose(x, TERN_ACCESS_READ);
 	if (r < 0)
 		return r;
-	h = header_of(x, TERN_MSG_RTS);
+	describe(x, TERN_MSG_RTS, &h);
 	if (x->exposed) {
 		h.flags |= TERN_FLAG_REGION;
 		h.region = x->region;
@@ -244,13 +229,48 @@ static void fail_early(struct tern_xfer *x, int status)
 	promote(peer, &triple);
 }
 
+/* Says an EAGER or RTS, which takes a credit. -ENOBUFS: there is none; -EAGAIN. */
+static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
+{
+	struct tern_peer *peer = x->peer;
+	int r;
+
+	if (!tern_peer_credit(peer, 0))
+		return -ENOBUFS;
+	r = remember_sent(peer, triple_of(x));
+	if (r == 0) {
+		r = say(x);
+		if (r < 0)
+			unremember_sent(peer);
+	}
+	if (r == 0)
+		return 0;
+	peer->credit_tx.used--; /* it was not spent */
+	return -EAGAIN;
+}
+
+/* The data itself, with which the send ends. */
+static int announce_small(struct tern_xfer *x)
+{
+	const struct tern_triple triple = *triple_of(x);
+	struct tern_peer *peer = x->peer;
+	int r = say_first(x, say_eager);
+
+	if (r < 0)
+		return r;
+	tern_xfer_complete(x, 0);
+	promote(peer, &triple);
+	return 0;
+}
+
 static int announce(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
-	bool small = is_small(x);
 	int r;
 
-	if (!small && x->channel->moving >= TERN_CHANNEL_INFLIGHT) {
+	if (is_small(x))
+		return announce_small(x);
+	if (x->channel->moving >= TERN_CHANNEL_INFLIGHT) {
 		tern_list_push(&x->channel->queued, &x->queue);
 		return 0;
 	}
@@ -264,25 +284,9 @@ static int announce(struct tern_xfer *x)
 		if (r)
 			return 0;
 	}
-	if (!tern_peer_credit(peer, 0))
-		return -ENOBUFS;
-	r = remember_sent(peer, triple_of(x));
-	if (r == 0) {
-		r = small ? say_eager(x) : say_rts(x);
-		if (r < 0)
-			unremember_sent(peer);
-	}
-	if (r < 0) {
-		peer->credit_tx.used--; /* it was not spent */
-		return -EAGAIN;
-	}
-	if (small) {
-		const struct tern_triple triple = *triple_of(x);
-
-		tern_xfer_complete(x, 0);
-		promote(peer, &triple);
-		return 0;
-	}
+	r = say_first(x, say_rts);
+	if (r < 0)
+		return r;
 	tern_xfer_enter(x, TERN_XFER_ANNOUNCED);
 	x->counted = true;
 	x->channel->moving++;
@@ -290,11 +294,32 @@ static int announce(struct tern_xfer *x)
 	return 0;
 }
 
+void tern_send_begin(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	const struct tern_triple triple = *triple_of(x);
+	struct tern_match_node *post;
+	bool first = !find_send(peer, &triple), free;
+
+	post = first ? tern_match_find(&peer->match, &triple, TERN_MATCH_POST) : NULL;
+	free = first && !post &&
+	       !tern_match_find(&peer->match, &triple, TERN_MATCH_CLAIM);
+	/* What most small ones are: said at once, and over. */
+	if (free && is_small(x) && peer->state == TERN_PEER_STATE_UP &&
+		!tern_peer_has_unsaid(peer) && announce_small(x) == 0)
+		return;
+	tern_match_add(&peer->match, &x->node, &triple, TERN_MATCH_SEND);
+	if (post)
+		claim(x, tern_container_of(post, struct tern_record, node));
+	else if (free)
+		tern_xfer_pend(x);
+}
+
 /* DONE behind the puts; or the data itself, addressed to the POST, when it is small. */
 static int finish(struct tern_xfer *x)
 {
 	bool small = x->result == 0 && is_small(x);
-	struct tern_header h = header_of(x, TERN_MSG_DONE);
+	struct tern_header h;
 	int r;
 
 	if (small) {
@@ -308,6 +333,7 @@ static int finish(struct tern_xfer *x)
 		promote(peer, &triple);
 		return 0;
 	}
+	describe(x, TERN_MSG_DONE, &h);
 	h.status = (int16_t)x->result;
 	r = tern_stream_send(x->peer, &h, NULL, x->result == 0 ? x : NULL);
 	if (r < 0)

@@ -29,15 +29,14 @@ bool tern_stream_busy(const struct tern_peer *peer)
 	return peer->retain.count > 0;
 }
 
-static uint16_t stamp_flags(const struct tern_peer *peer)
+static void stamp(const struct tern_peer *peer, struct tern_header *h, uint32_t seq)
 {
-	return tern_list_empty(&peer->starved) ? 0 : TERN_FLAG_STARVED;
-}
-
-static void stamp(struct tern_peer *peer, void *head, uint32_t seq)
-{
-	tern_header_stamp(head, peer->epoch, seq, peer->rx_seq, peer->credit_rx.granted,
-		stamp_flags(peer));
+	h->epoch = peer->epoch;
+	h->seq = seq;
+	h->ack = peer->rx_seq;
+	h->credit = peer->credit_rx.granted;
+	if (!tern_list_empty(&peer->starved))
+		h->flags |= TERN_FLAG_STARVED;
 }
 
 /* The peer has been told of our counters. */
@@ -120,13 +119,12 @@ static int send_kept(struct tern_peer *peer, const void *head, size_t head_bytes
 	e->seq = peer->tx_seq + 1;
 	e->head_bytes = (uint32_t)head_bytes;
 	e->xfer = xfer;
-	stamp(peer, copy, e->seq);
 	if (peer->retain.sent_count + 1 == peer->retain.count && give_kept(peer, e) == 0)
 		peer->retain.sent_count++;
 	return 0;
 }
 
-int tern_stream_send(struct tern_peer *peer, const struct tern_header *header,
+int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 	const void *payload, struct tern_xfer *xfer)
 {
 	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
@@ -136,13 +134,12 @@ int tern_stream_send(struct tern_peer *peer, const struct tern_header *header,
 
 	if (peer->state != TERN_PEER_STATE_UP)
 		return -EAGAIN;
+	stamp(peer, header, peer->tx_seq + 1);
 	head_bytes = tern_header_encode(header, head);
-	if (keeps(peer)) {
+	if (keeps(peer))
 		r = send_kept(peer, head, head_bytes, payload, payload_bytes, xfer);
-	} else {
-		stamp(peer, head, peer->tx_seq + 1);
+	else
 		r = give(peer, head, head_bytes, payload, payload_bytes);
-	}
 	if (r < 0)
 		return r;
 	peer->tx_seq++;
@@ -152,12 +149,13 @@ int tern_stream_send(struct tern_peer *peer, const struct tern_header *header,
 	return 0;
 }
 
-int tern_stream_bare(struct tern_peer *peer, const struct tern_header *header)
+int tern_stream_bare(struct tern_peer *peer, struct tern_header *header)
 {
 	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
-	size_t bytes = tern_header_encode(header, head);
+	size_t bytes;
 
-	stamp(peer, head, peer->tx_seq);
+	stamp(peer, header, peer->tx_seq);
+	bytes = tern_header_encode(header, head);
 	return give(peer, head, bytes, NULL, 0);
 }
 

@@ -53,42 +53,31 @@ static size_t encode_ext(const struct tern_header *h, unsigned char *out)
 	return (size_t)(p - out);
 }
 
+/* Fields that are neighbours on the wire, as the one word that they are there. */
+static void put_pair(unsigned char *p, uint32_t low, uint32_t high)
+{
+	tern_put_le64(p, low | (uint64_t)high << 32);
+}
+
+/* In words of 8 bytes, since a copy of what was just written in smaller ones has to wait
+ * for them. */
 size_t tern_header_encode(const struct tern_header *h, void *out)
 {
 	unsigned char *p = out;
 	size_t ext_bytes = encode_ext(h, p + TERN_HEADER_BYTES);
 
-	tern_put_le16(p + OFF_MAGIC, TERN_WIRE_MAGIC);
-	p[OFF_VERSION] = TERN_WIRE_VERSION;
-	p[OFF_TYPE] = h->type;
-	tern_put_le16(p + OFF_FLAGS, h->flags);
-	p[OFF_DTYPE] = (uint8_t)h->shape.dtype;
-	p[OFF_RANK] = (uint8_t)h->shape.rank;
-	tern_put_le32(p + OFF_EPOCH, h->epoch);
-	tern_put_le32(p + OFF_SEQ, h->seq);
-	tern_put_le32(p + OFF_ACK, h->ack);
-	tern_put_le32(p + OFF_CREDIT, h->credit);
-	tern_put_le32(p + OFF_CHANNEL, h->channel);
-	tern_put_le16(p + OFF_EXT_BYTES, (uint16_t)ext_bytes);
-	tern_put_le16(p + OFF_STATUS, (uint16_t)h->status);
+	put_pair(p + OFF_MAGIC,
+		TERN_WIRE_MAGIC | TERN_WIRE_VERSION << 16 | (uint32_t)h->type << 24,
+		h->flags | (uint32_t)(uint8_t)h->shape.dtype << 16 | h->shape.rank << 24);
+	put_pair(p + OFF_EPOCH, h->epoch, h->seq);
+	put_pair(p + OFF_ACK, h->ack, h->credit);
+	put_pair(p + OFF_CHANNEL, h->channel,
+		(uint32_t)ext_bytes | (uint32_t)(uint16_t)h->status << 16);
 	tern_put_le64(p + OFF_KEY, h->key);
 	tern_put_le64(p + OFF_STEP, h->step);
 	tern_put_le64(p + OFF_BYTES, h->bytes);
-	tern_put_le32(p + OFF_SRC, h->src);
-	tern_put_le32(p + OFF_DST, h->dst);
+	put_pair(p + OFF_SRC, h->src, h->dst);
 	return TERN_HEADER_BYTES + ext_bytes;
-}
-
-void tern_header_stamp(void *encoded, uint32_t epoch, uint32_t seq, uint32_t ack,
-	uint32_t credit, uint16_t extra_flags)
-{
-	unsigned char *p = encoded;
-
-	tern_put_le32(p + OFF_EPOCH, epoch);
-	tern_put_le32(p + OFF_SEQ, seq);
-	tern_put_le32(p + OFF_ACK, ack);
-	tern_put_le32(p + OFF_CREDIT, credit);
-	tern_put_le16(p + OFF_FLAGS, tern_get_le16(p + OFF_FLAGS) | extra_flags);
 }
 
 void tern_header_restamp(void *encoded, uint32_t epoch)

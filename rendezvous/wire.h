@@ -113,9 +113,6 @@ static inline bool tern_type_takes_credit(uint8_t type, uint32_t dst)
 /* Header and extension into `out` (TERN_HEAD_MAX bytes, 8-aligned). Their length. */
 size_t tern_header_encode(const struct tern_header *header, void *out);
 
-/* The counters of an encoded header, rewritten at the moment it is first sent. */
-void tern_header_stamp(void *encoded, uint32_t epoch, uint32_t seq, uint32_t ack,
-	uint32_t credit, uint16_t extra_flags);
 /* A new epoch for a message that is sent again. */
 void tern_header_restamp(void *encoded, uint32_t epoch);
 /* Its type, its sender's request id; does it have a region? */

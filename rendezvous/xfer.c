@@ -189,7 +189,8 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 	bool held = x->state == TERN_XFER_HELD;
 
 	tern_assert(!x->exposed);
-	tern_stage_fini(x);
+	if (!tern_stage_is_idle(&x->stage))
+		tern_stage_fini(x);
 	tern_list_remove(&x->queue);
 	tern_match_remove(&x->peer->match, &x->node);
 	tern_xfer_forget_id(x);
@@ -264,7 +265,8 @@ void tern_xfer_end(struct tern_xfer *x, int status)
 {
 	tern_list_remove(&x->queue);
 	tern_match_remove(&x->peer->match, &x->node);
-	tern_stage_drop(x);
+	if (!tern_stage_is_idle(&x->stage))
+		tern_stage_drop(x);
 	if (tern_xfer_withdraw(x, status) == 0 && await_copies(x, status) == 0)
 		tern_xfer_complete(x, status);
 }
@@ -428,7 +430,7 @@ static int pump_writing(struct tern_peer *peer)
 	return 0;
 }
 
-void tern_peer_pump(struct tern_peer *peer)
+void tern_peer_pump_now(struct tern_peer *peer)
 {
 	if (peer->state != TERN_PEER_STATE_UP || peer->pumping)
 		return;

@@ -130,12 +130,18 @@ static int raw_guest(const struct host *host, struct tern_hello *answer)
 	return fd;
 }
 
-/* The start of what a guest says first: numbers and counters are right. */
-static size_t first_message(uint8_t type, const struct tern_hello *answer, void *out)
+/* What a guest says as its message number `seq`: numbers and counters are right. */
+static size_t guest_message(
+	uint8_t type, uint32_t seq, const struct tern_hello *answer, void *out)
 {
-	struct tern_header h = {
-		.type = type, .channel = HOST_CHANNEL, .key = 99, .step = 3};
-	size_t bytes;
+	struct tern_header h = {.type = type,
+		.epoch = 1,
+		.seq = seq,
+		.ack = answer->first_seq,
+		.credit = 64,
+		.channel = HOST_CHANNEL,
+		.key = 99,
+		.step = 3};
 
 	if (type == TERN_MSG_EAGER || type == TERN_MSG_RTS || type == TERN_MSG_DONE) {
 		h.shape = (struct tern_shape){TERN_F32, 2, {3, 5}};
@@ -147,10 +153,12 @@ static size_t first_message(uint8_t type, const struct tern_hello *answer, void 
 	}
 	if (type != TERN_MSG_EAGER)
 		h.src = 0x10001;
-	bytes = tern_header_encode(&h, out);
-	tern_header_stamp(
-		out, 1, tern_type_is_sequenced(type) ? 1 : 0, answer->first_seq, 64, 0);
-	return bytes;
+	return tern_header_encode(&h, out);
+}
+
+static size_t first_message(uint8_t type, const struct tern_hello *answer, void *out)
+{
+	return guest_message(type, tern_type_is_sequenced(type) ? 1 : 0, answer, out);
 }
 
 /* ---- the attacks ----------------------------------------------------------------------
@@ -359,15 +367,18 @@ static void test_shapes_that_overflow_are_hung_up_on(void **state)
 	(void)state;
 	host_init(&host, NULL);
 	for (unsigned i = 0; i < TERN_ARRAY_SIZE(shapes); i++) {
+		int fd = raw_guest(&host, &answer);
 		struct tern_header h = {.type = TERN_MSG_RTS,
+			.epoch = 1,
+			.seq = 1,
+			.ack = answer.first_seq,
+			.credit = 64,
 			.channel = HOST_CHANNEL,
 			.key = 4,
 			.shape = shapes[i],
 			.src = 0x10001};
-		int fd = raw_guest(&host, &answer);
 		size_t bytes = tern_header_encode(&h, message);
 
-		tern_header_stamp(message, 1, 1, answer.first_seq, 64, 0);
 		hostile_send_message(fd, message, bytes, 0);
 		assert_true(raw_hung_up(fd));
 		close(fd);
@@ -419,13 +430,12 @@ static void test_a_flood_behind_a_good_handshake_is_survived(void **state)
 			_Alignas(8) unsigned char message[TERN_HEAD_MAX];
 			uint8_t type = (uint8_t)(2 + tern_rng_below(&rng,
 							     TERN_MSG_TYPE_COUNT - 2));
-			size_t bytes = first_message(type, &answer, message);
+			size_t bytes = guest_message(type, seq, &answer, message);
 
 			for (size_t at = 32; at < bytes; at++)
 				if (tern_rng_below(&rng, 3) == 0 && (at < 48 || at >= 56))
 					message[at] =
 						(unsigned char)tern_rng_below(&rng, 4);
-			tern_header_stamp(message, 1, seq, answer.first_seq, 64, 0);
 			hostile_send_message(fd, message, bytes, 0);
 		}
 		shutdown(fd, SHUT_WR);
