@@ -12,7 +12,8 @@ const struct device_memory *device_memory;
 
 /* ---- patterns ---- */
 
-/* The simulated device opens and closes whole allocations, which takes time by the page. */
+/* The simulated device opens and closes whole allocations, which takes time by the page.
+ */
 #define GPU_SLAB_BYTES (2u << 20)
 
 static uint8_t pattern_byte(uint64_t seed, uint64_t i)

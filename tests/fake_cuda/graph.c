@@ -323,7 +323,8 @@ struct fake_run *fake_run_new(struct fake_graph *graph, struct fake_stream *stre
 	run->done = calloc(graph->node_count + 1, sizeof(*run->done));
 	run->marks = calloc(graph->node_count + 1, sizeof(struct fake_mark *));
 	tern_assert(run->done && run->marks);
-	for (unsigned i = 0; i < graph->node_count && !fake_world.opts.late_records; i++) {
+	for (unsigned i = 0; i < graph->node_count && !fake_world.opts.late_records;
+		i++) {
 		const struct fake_op *op = graph->nodes[i].op;
 
 		if (op->kind == FAKE_OP_RECORD)

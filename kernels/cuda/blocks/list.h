@@ -27,7 +27,7 @@
 	X(squares, struct tern_cuda_squares, TERN_REDUCE_THREADS)                        \
 	X(total, struct tern_cuda_total, TERN_REDUCE_THREADS)                            \
 	X(bias, struct tern_cuda_bias, TERN_QUAD_THREADS)                                \
-	X(bias_grad, struct tern_cuda_bias_grad, TERN_BIAS_THREADS)                    \
+	X(bias_grad, struct tern_cuda_bias_grad, TERN_BIAS_THREADS)                      \
 	X(xent, struct tern_cuda_xent, TERN_XENT_THREADS)                                \
 	X(xent_total, struct tern_cuda_xent_total, TERN_REDUCE_THREADS)                  \
 	X(gather, struct tern_cuda_gather, TERN_QUAD_THREADS)                            \
