@@ -135,8 +135,6 @@ static int reap(struct shm_port *port)
 	struct tern_list now;
 	int count = 0;
 
-	if (tern_list_empty(&port->closed))
-		return 0;
 	tern_list_init(&now);
 	tern_list_splice(&now, &port->closed);
 	while (!tern_list_empty(&now)) {
@@ -286,14 +284,16 @@ static int unblock(struct shm_conn *conn)
 	return 1;
 }
 
+static bool wants_to_ask(const struct shm_conn *conn)
+{
+	return conn->asking_count || conn->gone_waits;
+}
+
 /* True: some could not be asked for, or offered, the socket being full. */
 static bool ask_for_slabs(struct shm_conn *conn)
 {
-	bool left;
+	bool left = shm_offers_make(conn);
 
-	if (!conn->asking_count && !conn->gone_waits)
-		return false;
-	left = shm_offers_make(conn);
 	tern_list_for_each (node, &conn->slabs) {
 		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, link);
 
@@ -312,17 +312,19 @@ static void ring_bell(struct shm_conn *conn)
 
 static int step_up(struct shm_conn *conn, int budget)
 {
-	int count;
+	int count = 0;
 
 	ring_bell(conn);
-	count = receive(conn, budget);
+	if (shm_ring_readable(&conn->ring))
+		count = receive(conn, budget);
 	if (conn->state == SHM_UP && shm_copy_ready(conn))
 		count += shm_copy_step(conn);
 	if (conn->state == SHM_UP && conn->blocked)
 		count += unblock(conn);
 	if (conn->state == SHM_UP) {
 		shm_gpu_step(conn);
-		(void)ask_for_slabs(conn);
+		if (wants_to_ask(conn))
+			(void)ask_for_slabs(conn);
 		ring_bell(conn);
 	}
 	return count;
@@ -461,7 +463,8 @@ static int shm_poll(struct tern_port *base, int budget)
 		tern_list_push(&port->conns, &conn->link);
 		count += step(conn, TERN_MIN(budget - count, TURN_COUNT), now_ns);
 	}
-	count += reap(port);
+	if (!tern_list_empty(&port->closed))
+		count += reap(port);
 	free_dead_lsns(port);
 	port->in_poll = false;
 	return count;
@@ -513,7 +516,7 @@ static int shm_arm(struct tern_port *base)
 		if (conn->state == SHM_UP) {
 			ring_bell(conn);
 			shm_sleep(&conn->ring, conn->blocked);
-			if (ask_for_slabs(conn))
+			if (wants_to_ask(conn) && ask_for_slabs(conn))
 				earlier(&due_ns, tern_now_ns(base->env) + TERN_NS_PER_MS);
 		}
 		work |= has_work(conn);

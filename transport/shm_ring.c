@@ -195,13 +195,11 @@ void shm_ring_end(struct shm_ring *ring)
 	ring->ended = true;
 }
 
-bool shm_bell(struct shm_ring *ring)
+bool shm_bell_now(struct shm_ring *ring)
 {
 	uint64_t asleep;
-	bool data = ring->published, room = ring->showed_room;
+	bool data = ring->published;
 
-	if (!data && !room)
-		return false;
 	ring->published = ring->showed_room = false;
 	/*
 	 * Our store of bell comes before our load of asleep, as the peer's store of

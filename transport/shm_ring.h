@@ -128,7 +128,11 @@ void shm_ring_end(struct shm_ring *ring);
  * To be called after anything was published and before this thread stops looking at the
  * connection. True: the peer sleeps, and must be woken by other means.
  */
-bool shm_bell(struct shm_ring *ring);
+bool shm_bell_now(struct shm_ring *ring);
+static inline bool shm_bell(struct shm_ring *ring)
+{
+	return (ring->published || ring->showed_room) && shm_bell_now(ring);
+}
 
 /* Announces sleep. The caller then looks at everything once more, and only then sleeps.
  */
