@@ -64,15 +64,14 @@ static void grow(struct tern_match *match)
 	free(old);
 }
 
-void tern_match_add(struct tern_match *match, struct tern_match_node *node,
-	const struct tern_triple *triple, enum tern_match_kind kind)
+void tern_match_add(
+	struct tern_match *match, struct tern_match_node *node, enum tern_match_kind kind)
 {
 	tern_assert(!tern_list_linked(&node->link));
 	if (match->count > match->mask)
 		grow(match);
-	node->triple = *triple;
 	node->kind = kind;
-	tern_list_push(bucket_of(match, triple), &node->link);
+	tern_list_push(bucket_of(match, &node->triple), &node->link);
 	match->count++;
 	match->count_of[kind]++;
 }

@@ -49,9 +49,9 @@ static inline void tern_match_node_init(struct tern_match_node *node)
 	tern_list_init(&node->link);
 }
 
-/* Behind all others of its triple. */
+/* Under node->triple, behind all others of it. */
 void tern_match_add(struct tern_match *match, struct tern_match_node *node,
-	const struct tern_triple *triple, enum tern_match_kind kind);
+	enum tern_match_kind kind);
 
 /* Harmless if it is not in the table. */
 void tern_match_remove(struct tern_match *match, struct tern_match_node *node);

@@ -57,9 +57,8 @@ static bool may_advertise(const struct tern_xfer *x)
 void tern_recv_begin(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
-	const struct tern_triple triple = x->node.triple;
 	struct tern_match_node *n =
-		tern_match_find(&peer->match, &triple, TERN_MATCH_ARRIVAL);
+		tern_match_find(&peer->match, &x->node.triple, TERN_MATCH_ARRIVAL);
 
 	if (n) {
 		struct tern_record *record =
@@ -74,7 +73,7 @@ void tern_recv_begin(struct tern_xfer *x)
 		tern_xfer_end(x, -ESHUTDOWN);
 		return;
 	}
-	tern_match_add(&peer->match, &x->node, &triple, TERN_MATCH_RECV);
+	tern_match_add(&peer->match, &x->node, TERN_MATCH_RECV);
 	if (may_advertise(x))
 		tern_xfer_pend(x);
 }
@@ -498,8 +497,7 @@ static struct tern_xfer *advertised(struct tern_peer *peer, uint32_t id)
 
 int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 {
-	const struct tern_triple triple = {
-		.key = h->key, .step = h->step, .channel = h->channel};
+	const struct tern_triple triple = tern_header_triple(h);
 	struct tern_record *record;
 	struct tern_xfer *x;
 
@@ -531,7 +529,7 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 	if (x) {
 		pair(x, record);
 	} else {
-		tern_match_add(&peer->match, &record->node, &triple, TERN_MATCH_ARRIVAL);
+		tern_match_add(&peer->match, &record->node, TERN_MATCH_ARRIVAL);
 		peer->arrival_count++;
 	}
 	return 0;
@@ -539,8 +537,7 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 
 int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 {
-	const struct tern_triple triple = {
-		.key = h->key, .step = h->step, .channel = h->channel};
+	const struct tern_triple triple = tern_header_triple(h);
 	bool has_region = h->flags & TERN_FLAG_REGION;
 	struct tern_record *record;
 	struct tern_xfer *x;
@@ -554,7 +551,7 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	if (x) {
 		pair(x, record);
 	} else {
-		tern_match_add(&peer->match, &record->node, &triple, TERN_MATCH_ARRIVAL);
+		tern_match_add(&peer->match, &record->node, TERN_MATCH_ARRIVAL);
 		peer->arrival_count++;
 	}
 	return 0;

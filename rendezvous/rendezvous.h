@@ -398,6 +398,12 @@ struct tern_record {
 	int16_t status; /* of the answer */
 };
 
+static inline struct tern_triple tern_header_triple(const struct tern_header *h)
+{
+	return (struct tern_triple){
+		.key = h->key, .step = h->step, .channel = h->channel};
+}
+
 /* xfer.c */
 void tern_xfer_init(
 	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags);

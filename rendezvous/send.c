@@ -61,10 +61,9 @@ static void unexpose(struct tern_xfer *x)
 static void claim(struct tern_xfer *x, struct tern_record *record)
 {
 	struct tern_peer *peer = x->peer;
-	const struct tern_triple triple = *triple_of(x);
 
 	tern_match_remove(&peer->match, &x->node);
-	tern_match_add(&peer->match, &x->node, &triple, TERN_MATCH_CLAIM);
+	tern_match_add(&peer->match, &x->node, TERN_MATCH_CLAIM);
 	tern_list_remove(&x->queue);
 	unexpose(x);
 	x->remote_id = record->src;
@@ -101,10 +100,8 @@ static void promote(struct tern_peer *peer, const struct tern_triple *triple)
 /* Its message is out: the table forgets it. */
 static void leave_table(struct tern_xfer *x)
 {
-	const struct tern_triple triple = *triple_of(x);
-
 	tern_match_remove(&x->peer->match, &x->node);
-	promote(x->peer, &triple);
+	promote(x->peer, triple_of(x));
 }
 
 /* ---- what the peer may not have seen -------------------------------------------------
@@ -125,7 +122,8 @@ static int remember_sent(struct tern_peer *peer, const struct tern_triple *tripl
 		peer->sent_first = 0;
 	s = &peer->sent[(peer->sent_first + peer->sent_count++) % TERN_SENT_MAX];
 	tern_match_node_init(&s->node);
-	tern_match_add(&peer->match, &s->node, triple, TERN_MATCH_SENT);
+	s->node.triple = *triple;
+	tern_match_add(&peer->match, &s->node, TERN_MATCH_SENT);
 	s->seq = peer->tx_seq + 1; /* what the message is about to get */
 	return 0;
 }
@@ -219,14 +217,11 @@ static int say_rts(struct tern_xfer *x)
 	return 0;
 }
 
-/* Before the peer has heard of it. */
-static void fail_early(struct tern_xfer *x, int status)
+/* It is still there when it has ended: done() runs later. */
+static void end_and_promote(struct tern_xfer *x, int status)
 {
-	const struct tern_triple triple = *triple_of(x);
-	struct tern_peer *peer = x->peer;
-
 	tern_xfer_end(x, status);
-	promote(peer, &triple);
+	promote(x->peer, triple_of(x));
 }
 
 /* Says an EAGER or RTS, which takes a credit. -ENOBUFS: there is none; -EAGAIN. */
@@ -252,15 +247,11 @@ static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
 /* The data itself, with which the send ends. */
 static int announce_small(struct tern_xfer *x)
 {
-	const struct tern_triple triple = *triple_of(x);
-	struct tern_peer *peer = x->peer;
 	int r = say_first(x, say_eager);
 
-	if (r < 0)
-		return r;
-	tern_xfer_complete(x, 0);
-	promote(peer, &triple);
-	return 0;
+	if (r == 0)
+		end_and_promote(x, 0);
+	return r;
 }
 
 static int announce(struct tern_xfer *x)
@@ -280,7 +271,7 @@ static int announce(struct tern_xfer *x)
 		if (r == -ENOTSUP)
 			r = tern_stage_lay_out(x);
 		if (r < 0)
-			fail_early(x, r);
+			end_and_promote(x, r);
 		if (r)
 			return 0;
 	}
@@ -297,18 +288,18 @@ static int announce(struct tern_xfer *x)
 void tern_send_begin(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
-	const struct tern_triple triple = *triple_of(x);
+	const struct tern_triple *triple = triple_of(x);
 	struct tern_match_node *post;
-	bool first = !find_send(peer, &triple), free;
+	bool first = !find_send(peer, triple), free;
 
-	post = first ? tern_match_find(&peer->match, &triple, TERN_MATCH_POST) : NULL;
+	post = first ? tern_match_find(&peer->match, triple, TERN_MATCH_POST) : NULL;
 	free = first && !post &&
-	       !tern_match_find(&peer->match, &triple, TERN_MATCH_CLAIM);
+	       !tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM);
 	/* What most small ones are: said at once, and over. */
 	if (free && is_small(x) && peer->state == TERN_PEER_STATE_UP &&
 		!tern_peer_has_unsaid(peer) && announce_small(x) == 0)
 		return;
-	tern_match_add(&peer->match, &x->node, &triple, TERN_MATCH_SEND);
+	tern_match_add(&peer->match, &x->node, TERN_MATCH_SEND);
 	if (post)
 		claim(x, tern_container_of(post, struct tern_record, node));
 	else if (free)
@@ -323,15 +314,10 @@ static int finish(struct tern_xfer *x)
 	int r;
 
 	if (small) {
-		const struct tern_triple triple = *triple_of(x);
-		struct tern_peer *peer = x->peer;
-
 		r = say_eager(x);
-		if (r < 0)
-			return r;
-		tern_xfer_complete(x, 0);
-		promote(peer, &triple);
-		return 0;
+		if (r == 0)
+			end_and_promote(x, 0);
+		return r;
 	}
 	describe(x, TERN_MSG_DONE, &h);
 	h.status = (int16_t)x->result;
@@ -534,8 +520,7 @@ void tern_send_lost(struct tern_xfer *x)
 
 int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
 {
-	const struct tern_triple triple = {
-		.key = h->key, .step = h->step, .channel = h->channel};
+	const struct tern_triple triple = tern_header_triple(h);
 	struct tern_match_node *crossed;
 	struct tern_record *record;
 	struct tern_xfer *x;
@@ -554,7 +539,7 @@ int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
 	if (x)
 		claim(x, record);
 	else
-		tern_match_add(&peer->match, &record->node, &triple, TERN_MATCH_POST);
+		tern_match_add(&peer->match, &record->node, TERN_MATCH_POST);
 	return 0;
 }
 
@@ -605,12 +590,10 @@ int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *h)
 void tern_send_cancel(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
-	const struct tern_triple triple = *triple_of(x);
 
 	switch ((enum tern_xfer_state)x->state) {
 	case TERN_XFER_QUEUED:
-		tern_xfer_end(x, -ECANCELED);
-		promote(peer, &triple);
+		end_and_promote(x, -ECANCELED);
 		break;
 	case TERN_XFER_ANNOUNCED:
 		x->cancelled = true;

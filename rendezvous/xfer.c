@@ -291,6 +291,7 @@ struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_he
 	record->src = h->src;
 	record->type = h->type;
 	tern_match_node_init(&record->node);
+	record->node.triple = tern_header_triple(h);
 	tern_list_init(&record->queue);
 	tern_list_push(&peer->records, &record->all);
 	return record;
