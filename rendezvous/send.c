@@ -293,8 +293,7 @@ void tern_send_begin(struct tern_xfer *x)
 	bool first = !find_send(peer, triple), free;
 
 	post = first ? tern_match_find(&peer->match, triple, TERN_MATCH_POST) : NULL;
-	free = first && !post &&
-	       !tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM);
+	free = first && !post && !tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM);
 	/* What most small ones are: said at once, and over. */
 	if (free && is_small(x) && peer->state == TERN_PEER_STATE_UP &&
 		!tern_peer_has_unsaid(peer) && announce_small(x) == 0)
