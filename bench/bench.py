@@ -3,16 +3,26 @@
 """The benchmarks: Tern beside its peers, and the report.
 
     ./run bench                   everything; docs/benchmarks is written anew
-    ./run bench --quick           fewer sizes, peers and rounds; no virtual machine
+    ./run bench --quick           fewer sizes, peers and rounds; no virtual machine; the report
+                                  goes to build-bench/quick
     ./run bench QUESTION...       these only; the others' results stay
-    ./run bench --check           compares ratios with the committed ones, writes nothing there
+    ./run bench --check           tells which ratios moved against the committed ones; the
+                                  report goes to build-bench/check
+    ./run bench --resume          with the options of a run that was stopped: goes on with it
 
-Exit codes: 0; 1 a contender that is installed failed, or (--check) a ratio is worse than its
-spread allows; 2 wrong arguments.
+Each round is kept when it is over (journal.py), so whatever ends a run costs one round of one
+question. A report is written of a complete set only. Of a run in which a contender failed, it
+goes to build-bench/incomplete; --resume measures again from the round of the failure on.
+
+Exit codes: 0; 1 a contender that is installed failed, or (--check --strict) a ratio is worse
+than its spread allows; 2 wrong arguments, or results that do not belong together; 128 and the
+signal's number if one stopped it.
 """
 import argparse
+import copy
 import datetime
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -24,11 +34,21 @@ import machine
 import measure
 import report
 from contenders import Maker
+from journal import Journal, Refused, differences, identity
 from questions import QUESTIONS, Plan
 
 TOP = Path(__file__).resolve().parents[1]
 COMMITTED = TOP / "docs/benchmarks"
+INCOMPLETE = install.BUILD / "incomplete"
 NOT_QUICK = ("verbs",)  # it boots a machine: only if it is asked for by name
+
+
+class Stopped(BaseException):
+    """A signal came. What is under way is ended on the way out."""
+
+    def __init__(self, number):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
 
 
 def say(text):
@@ -40,10 +60,15 @@ def parse():
     p.add_argument("questions", nargs="*", metavar="QUESTION",
                    help=f"of: {', '.join(QUESTIONS)} (default: all)")
     p.add_argument("--quick", action="store_true", help="fewer sizes, peers and rounds")
-    p.add_argument("--check", action="store_true", help="compare ratios with the committed ones")
+    p.add_argument("--check", action="store_true",
+                   help="tell which ratios moved against the committed ones")
+    p.add_argument("--strict", action="store_true",
+                   help="with --check: exit code 1 if a ratio is worse")
+    p.add_argument("--resume", action="store_true",
+                   help="go on with a run that was stopped, of the same commit, machine, options")
     p.add_argument("--rounds", type=int, help="default: 7, quick: 2")
     p.add_argument("--out", type=Path, help="where the report goes; default: docs/benchmarks, "
-                   "with --check build-bench/check")
+                   "or build-bench/check or quick")
     p.add_argument("--tern", type=Path, default=TOP / "build/tern", help="the program")
     p.add_argument("--no-install", action="store_true", help="take the peers that are there")
     options = p.parse_args()
@@ -52,8 +77,14 @@ def parse():
             p.error(f"{name}: not one of {', '.join(QUESTIONS)}")
     if options.rounds is not None and options.rounds < 1:
         p.error(f"--rounds {options.rounds}: at least 1")
+    if options.strict and not options.check:
+        p.error("--strict: only with --check")
     options.rounds = options.rounds or (2 if options.quick else 7)
-    options.out = options.out or (install.BUILD / "check" if options.check else COMMITTED)
+    options.named = bool(options.questions)
+    options.questions = options.questions or [
+        q for q in QUESTIONS if not (options.quick and q in NOT_QUICK)]
+    options.out = options.out or (install.BUILD / "check" if options.check else
+                                  install.BUILD / "quick" if options.quick else COMMITTED)
     return options
 
 
@@ -62,19 +93,36 @@ def load(directory):
     return json.loads(path.read_text()) if path.is_file() else None
 
 
-def measure_all(options, missing):
+def add_to(options, now):
+    """The results that these questions' are put among: of the same machine and ways, or none."""
+    old = load(options.out) if options.named and not options.check else None
+    if old is None:
+        return None
+    differ = differences({"options": {"quick": old["quick"], "rounds": old["rounds"]},
+                          "machine": machine.fixed(old["machine"])},
+                         {"options": {"quick": options.quick, "rounds": options.rounds},
+                          "machine": machine.fixed(now)})
+    if differ:
+        raise Refused(f"{options.out} has results that these cannot be put among: {differ}; "
+                      "measure everything, or name another --out")
+    for question in old["questions"].values():
+        question.setdefault("tern", old["machine"]["tern"])
+        question.setdefault("date", old["date"])
+    return old
+
+
+def measure_all(options, missing, here, journal, old):
     plan = Plan(options.quick, Maker(options.tern.resolve(), missing))
-    old = load(options.out) if options.questions else None
-    results = {"date": datetime.date.today().isoformat(), "quick": options.quick,
-               "rounds": options.rounds, "seconds": 0, "machine": machine.describe(),
-               "missing": missing, "questions": old["questions"] if old else {}}
+    today = datetime.date.today().isoformat()
+    results = {"date": today, "quick": options.quick, "rounds": options.rounds, "seconds": 0,
+               "parts": journal.parts(), "machine": here, "missing": missing,
+               "questions": old["questions"] if old else {}}
     plan.results = results["questions"]
     start = time.monotonic()
-    for name in options.questions or [q for q in QUESTIONS if not (
-            options.quick and q in NOT_QUICK)]:
+    for name in options.questions:
         say(f"{name}:")
-        record = measure.ask(QUESTIONS[name](plan), options.rounds, say)
-        results["questions"][name] = record.as_json()
+        record = measure.ask(QUESTIONS[name](plan), options.rounds, journal, say)
+        results["questions"][name] = {**record.as_json(), "tern": here["tern"], "date": today}
     results["questions"] = {name: results["questions"][name] for name in QUESTIONS
                             if name in results["questions"]}
     results["seconds"] = round(sum(q["seconds"] for q in results["questions"].values()), 1)
@@ -82,25 +130,85 @@ def measure_all(options, missing):
     return results
 
 
+def not_measured(options, journal):
+    """What is left to do, in words."""
+    left = []
+    for name in options.questions:
+        done = len(journal.rounds(name))
+        if not done:
+            left.append(name)
+        elif done < options.rounds and "points" not in journal.rounds(name)[0]:
+            left.append(f"{name} from round {done + 1}")
+    return ", ".join(left)
+
+
+# ---- what moved ----
+
+def in_both(now, before):
+    """Both results with the contenders that both have: else a ratio could move because a peer
+    came or went."""
+    now, before = copy.deepcopy(now), copy.deepcopy(before)
+    for name, question in now["questions"].items():
+        other = before["questions"].get(name, {}).get("contenders", {})
+        common = set(question["contenders"]) & set(other)
+        for found in (question["contenders"], other):
+            for key in set(found) - common:
+                del found[key]
+    return now, before
+
+
+def change_text(before, now):
+    percent = (now / before - 1) * 100 if before else 0
+    if abs(percent) < 0.5:
+        return "the same"
+    return f"{abs(percent):.0f} % {'more' if percent > 0 else 'less'}"
+
+
+def movement(verdict, row, past):
+    """A sentence or three about a ratio that moved."""
+    goal, unit = row.goal, f" {row.goal.unit}".rstrip()
+    text = (f"{verdict}: {goal.what}, against {goal.against}: "
+            f"{report.spread_text(past.ratio)} became {report.spread_text(row.ratio)}.")
+    if row.theirs is not None and past.theirs is not None:
+        text += (f" Tern: {figures.number_text(past.ours)} -> {figures.number_text(row.ours)}"
+                 f"{unit}, {change_text(past.ours, row.ours)}; the peer: "
+                 f"{figures.number_text(past.theirs)} -> {figures.number_text(row.theirs)}{unit}, "
+                 f"{change_text(past.theirs, row.theirs)}.")
+    if row.peer != past.peer:
+        text += f" The best peer is {row.peer}, and was {past.peer}."
+    if row.met != past.met:
+        text += f" Its goal, {report.limit_text(goal)}, is {'met now' if row.met else 'missed now'}."
+    return text
+
+
 def compare(now, before):
-    """Prints what moved; how many ratios are worse."""
+    """Prints what moved, in words; how many ratios are worse."""
+    differ = differences({"machine": machine.fixed(before["machine"])},
+                         {"machine": machine.fixed(now["machine"])})
+    if differ:
+        print(f"not the committed ones' machine, so ratios may differ for that: {differ}")
+    now, before = in_both(now, before)
     old = {row.goal.key: row for row in goals.rows(before)}
-    worse = 0
+    counts = {"same": 0, "better": 0, "worse": 0}
+    skipped = 0
     for row in goals.rows(now):
         past = old.get(row.goal.key)
-        if row.ratio is None or past is None or past.ratio is None:
-            continue
-        if row.theirs is None and row.goal.question != "all":
+        if row.theirs is None and row.goal.question != "all" and row.ratio:
             continue  # a time or a rate of this machine, not a ratio
+        if row.ratio is None or past is None or past.ratio is None:
+            skipped += 1
+            continue
         verdict = figures.verdict(row.ratio, past.ratio,
                                   row.goal.sense or ("<=" if row.goal.smaller else ">="))
-        worse += verdict == "worse"
+        counts[verdict] += 1
         if verdict != "same":
-            print(f"{verdict}: {row.goal.what} against {row.goal.against}: "
-                  f"{report.spread_text(past.ratio)} -> {report.spread_text(row.ratio)}")
-    print(f"{worse} ratios are worse than their spread allows")
-    return worse
+            print(movement(verdict, row, past))
+    print(f"ratios: {counts['worse']} worse than their spread allows, {counts['better']} better, "
+          f"{counts['same']} unchanged; {skipped} could not be compared")
+    return counts["worse"]
 
+
+# ---- files ----
 
 def as_text(results):
     """JSON with a line for each contender's point, so that a difference can be read."""
@@ -113,28 +221,77 @@ def as_text(results):
     return lines(results, 0) + "\n"
 
 
-def save(results, options):
-    options.out.mkdir(parents=True, exist_ok=True)
-    report.write(results, options.out)
-    (options.out / "results.json").write_text(as_text(results))
-    if options.out == COMMITTED and not options.quick:
+def save(results, options, directory):
+    directory.mkdir(parents=True, exist_ok=True)
+    report.write(results, directory)
+    (directory / "results.json").write_text(as_text(results))
+    if directory == COMMITTED and not options.quick:
         report.update_readme(TOP / "README.md", results)
-    say(f"written: {options.out}/README.md")
+    say(f"written: {directory}/README.md")
 
 
-def main():
-    options = parse()
+def failures(results):
+    return [f"{name}: {title}: {why}" for name, q in results["questions"].items()
+            for title, why in q["failed"].items()]
+
+
+def finish(results, options, journal, before):
+    """Exit code of a run that has come to its end."""
+    failed = failures(results)
+    save(results, options, INCOMPLETE if failed else options.out)
+    if not failed:
+        journal.remove()
+    worse = compare(results, before) if options.check else 0
+    for why in failed:
+        say(f"bench: not complete: {why}")
+    if failed:
+        say(f"bench: {options.out} is as it was; what failed is measured again with --resume")
+    return 1 if failed or (options.strict and worse) else 0
+
+
+def run(options):
+    before = load(COMMITTED) if options.check else None
+    if options.check and before is None:
+        raise Refused("docs/benchmarks/results.json is not there: nothing to compare with")
+    journal = Journal(install.BUILD / "unfinished.jsonl")
     missing = {} if options.no_install else install.peers(
         not options.quick or "ps" in options.questions)
     install.programs(options.tern.resolve().parent)
-    before = load(COMMITTED) if options.check else None
-    if options.check and before is None:
-        sys.exit("bench: docs/benchmarks/results.json is not there: nothing to compare with")
-    results = measure_all(options, missing)
-    save(results, options)
-    failed = sum(len(q["failed"]) for q in results["questions"].values())
-    worse = compare(results, before) if options.check else 0
-    return 1 if failed or worse else 0
+    here = machine.describe()
+    old = add_to(options, here)
+    asked = {"quick": options.quick, "rounds": options.rounds, "check": options.check,
+             "out": str(options.out), "questions": " ".join(options.questions)}
+    now = identity(TOP, options.tern.resolve(), here, asked, missing)
+    if options.resume:
+        journal.resume(now)
+    else:
+        if journal.entries:
+            say("an unfinished run is forgotten; --resume would have gone on with it")
+        journal.start(now, datetime.datetime.now().isoformat(timespec="seconds"))
+    try:
+        results = measure_all(options, missing, here, journal, old)
+    except (KeyboardInterrupt, Stopped):
+        say(f"bench: stopped; no report is written. Not measured: {not_measured(options, journal)}"
+            "\nbench: to go on: the same command with --resume")
+        raise
+    return finish(results, options, journal, before)
+
+
+def main():
+    def stop(number, _frame):
+        raise Stopped(number)
+    options = parse()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    try:
+        return run(options)
+    except Refused as why:
+        say(f"bench: {why}")
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Stopped as signalled:
+        return 128 + signalled.number
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ A row compares one figure of Tern with the best of some peers' (or with a plain 
 by round. `factor` says how the goal reads: "of" is ours / theirs, "times" is theirs / ours for
 times, that is how many times faster.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import figures
 
@@ -177,6 +177,7 @@ class Row:
     ratio: figures.Figure = None
     met: bool = None  # None: nothing is asked, or it could not be measured
     why: str = ""
+    without: list = field(default_factory=list)  # peers that have no figure: not in "the best"
 
 
 def compute(goal, results):
@@ -190,6 +191,7 @@ def compute(goal, results):
         found = {k: values(results, goal.question, k, goal.peer_point or goal.point, goal.metric)
                  for k in goal.peers}
         row.peer = figures.best(found, goal.smaller)
+        row.without = [key for key, figure in found.items() if not figure]
         if row.peer is None:
             row.why = "the peer is missing"
             return row

@@ -49,6 +49,12 @@ def describe():
     }
 
 
+def fixed(described):
+    """What of it is the same the next day."""
+    return {name: value for name, value in described.items()
+            if name not in ("load before", "tern")}
+
+
 def os_name():
     for line in setting("/etc/os-release").splitlines():
         if line.startswith("PRETTY_NAME="):

@@ -45,6 +45,7 @@ class Question:
     # Measures all rounds itself, where they cannot be run one by one:
     # rounds -> {key: {point: {metric: values}}}.
     all_rounds: object = None
+    derived: bool = False  # computed from other questions' results, whenever these are there
 
 
 class Failed(Exception):
@@ -63,25 +64,31 @@ def end_group(process):
         pass
 
 
-def run_once(contender):
-    """{point: {metric: value}} of one run; Failed with the last line that it said."""
-    environment = {**os.environ, **contender.environment}
+def run_group(command, limit_s, **more):
+    """(exit status, stdout, stderr) of a command and all that it started."""
     try:
-        process = subprocess.Popen(contender.command, text=True, stdin=subprocess.DEVNULL,
+        process = subprocess.Popen(command, text=True, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   env=environment, start_new_session=True, errors="replace")
+                                   start_new_session=True, errors="replace", **more)
     except OSError as error:
         raise Failed(str(error)) from None
     try:
-        out, err = process.communicate(timeout=contender.limit_s)
+        out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        raise Failed(f"not done after {contender.limit_s} s") from None
+        raise Failed(f"not done after {limit_s} s") from None
     finally:
         end_group(process)
         process.wait()
-    if process.returncode:
+    return process.returncode, out, err
+
+
+def run_once(contender):
+    """{point: {metric: value}} of one run; Failed with the last line that it said."""
+    status, out, err = run_group(contender.command, contender.limit_s,
+                                 env={**os.environ, **contender.environment})
+    if status:
         said = [line for line in err.splitlines() if line.strip()] or ["it said nothing"]
-        raise Failed(f"exit status {process.returncode}: {said[-1].strip()}")
+        raise Failed(f"exit status {status}: {said[-1].strip()}")
     lines = (contender.parse or json_lines)(out)
     if not lines:
         raise Failed("it printed no figures")
@@ -106,11 +113,11 @@ class Record:
         self.found = {c.key: {"title": c.title, "wait": c.wait, "fabric": c.fabric,
                               "ours": c.ours, "points": {}} for c in question.contenders}
         self.missing = {c.title: c.missing for c in question.contenders if c.missing}
-        self.failed = {}
+        self.failed, self.again = {}, []
         self.seconds = 0.0
 
-    def add(self, contender, lines):
-        entry = self.found[contender.key]
+    def add(self, key, lines):
+        entry = self.found[key]
         for point, line in lines.items():
             metrics = entry["points"].setdefault(point, {})
             for name, value in numbers(line).items():
@@ -120,50 +127,106 @@ class Record:
             if "pinned" in line:
                 entry["pinned"] = line["pinned"]
 
-    def drop(self, contender, why):
-        """A contender that fails once has no figures: half of its rounds would be compared
-        with all of the others'."""
-        self.failed[contender.title] = why
-        self.found.pop(contender.key, None)
+    def take(self, entry):
+        """One round. A contender that failed has no figures: half of its rounds would be
+        compared with all of the others'."""
+        for key, lines in entry["runs"]:
+            if key not in entry["failed"] and key in self.found:
+                self.add(key, lines)
+        for key, why in entry["failed"].items():
+            self.failed[self.found.pop(key)["title"]] = why
+        self.again += entry["again"]
+        self.seconds += entry["seconds"]
+
+    def take_all(self, entry):
+        """All rounds, of a question that measures them itself."""
+        for key, points in entry["points"].items():
+            self.found[key]["points"] = points
+        for title, why in entry["failed"].items():
+            self.failed[title] = why
+        self.seconds += entry["seconds"]
 
     def as_json(self):
         q = self.question
-        return {"title": q.title, "about": q.about, "axis": q.axis, "notes": q.notes,
+        return {"title": q.title, "about": q.about, "axis": q.axis, "notes": q.notes + self.again,
                 "metrics": q.metrics, "seconds": round(self.seconds, 1),
                 "contenders": {k: v for k, v in self.found.items() if v["points"]},
                 "missing": self.missing, "failed": self.failed}
 
 
-def ask(question, rounds, say=lambda text: print(text, file=sys.stderr, flush=True)):
-    """All rounds of a question."""
+def try_twice(contender, number, entry, say):
+    """Adds its figures or its failure to the round. A peer that fails now and then must not cost
+    the whole run; one of Tern's that does has failed."""
+    try:
+        entry["runs"].append([contender.key, run_once(contender)])
+        return
+    except Failed as failure:
+        why = str(failure)
+    say(f"  FAILED: {contender.title}: {why}")
+    if contender.ours:
+        entry["failed"][contender.key] = why
+        return
+    try:
+        entry["runs"].append([contender.key, run_once(contender)])
+        entry["again"].append(f"{contender.title} failed in round {number + 1} ({why}) and was "
+                              "run once more.")
+    except Failed as failure:
+        say(f"  FAILED again: {contender.title}: {failure}")
+        entry["failed"][contender.key] = str(failure)
+
+
+def one_round(question, contenders, number, say):
+    entry = {"question": question.name, "round": number, "seconds": 0.0, "runs": [], "failed": {},
+             "again": []}
+    start = time.monotonic()
+    for contender in contenders if number % 2 == 0 else contenders[::-1]:
+        if contender.key in entry["failed"]:
+            continue  # another run of it has failed
+        began = time.monotonic()
+        try_twice(contender, number, entry, say)
+        took = time.monotonic() - began
+        if took > 10:
+            say(f"  {contender.title}: {took:.0f} s in round {number + 1}")
+    entry["seconds"] = time.monotonic() - start
+    return entry
+
+
+def all_rounds(question, rounds, say):
+    entry = {"question": question.name, "round": 0, "points": {}, "failed": {}}
+    start = time.monotonic()
+    try:
+        entry["points"] = question.all_rounds(rounds)
+    except Failed as why:
+        say(f"  FAILED: {why}")
+        entry["failed"][question.title] = str(why)
+    entry["seconds"] = time.monotonic() - start
+    return entry
+
+
+def ask(question, rounds, journal, say=lambda text: print(text, file=sys.stderr, flush=True)):
+    """All rounds of a question: those that the journal has, and the rest, into it."""
     record = Record(question)
     running = [c for c in question.contenders if not c.missing]
-    start = time.monotonic()
+    kept = [] if question.derived else journal.rounds(question.name)
     for title, why in record.missing.items():
         say(f"  missing: {title}: {why}")
-    if question.all_rounds and running:
-        try:
-            for key, points in question.all_rounds(rounds).items():
-                record.found[key]["points"] = points
-        except Failed as why:
-            say(f"  FAILED: {why}")
-            record.failed[question.title] = str(why)
-        running = []
+    if kept:
+        say(f"  {question.name}: {len(kept)} kept")
+    if question.all_rounds:
+        if running and not kept:
+            kept = [all_rounds(question, rounds, say)]
+            if not question.derived:
+                journal.add(kept[0])
+        for entry in kept:
+            record.take_all(entry)
+        return record
     for number in range(rounds if running else 0):
-        for contender in running if number % 2 == 0 else running[::-1]:
-            if contender.key not in record.found:
-                continue  # another run of it has failed
-            began = time.monotonic()
-            try:
-                record.add(contender, run_once(contender))
-            except Failed as why:
-                say(f"  FAILED: {contender.title}: {why}")
-                record.drop(contender, str(why))
-                running = [c for c in running if c.key != contender.key]
-            took = time.monotonic() - began
-            if took > 10:
-                say(f"  {contender.title}: {took:.0f} s in round {number + 1}")
-        say(f"  {question.name}: round {number + 1} of {rounds}, "
-            f"{time.monotonic() - start:.0f} s")
-    record.seconds = time.monotonic() - start
+        if number < len(kept):
+            entry = kept[number]
+        else:
+            entry = one_round(question, [c for c in running if c.key in record.found], number, say)
+            journal.add(entry)
+        record.take(entry)
+        if number >= len(kept):
+            say(f"  {question.name}: round {number + 1} of {rounds}, {record.seconds:.0f} s")
     return record

@@ -286,7 +286,7 @@ def scaling_question(plan):
         "A step with 100 MB of parameters, in virtual time (bench/scaling.py), with costs that "
         "were measured here as its parameters. The model of this machine stands beside what it showed: "
         "that is how far the rest can be believed.", named,
-        [("ms_per_step", "ms", "smaller")], axis="workers")
+        [("ms_per_step", "ms", "smaller")], axis="workers", derived=True)
 
     def all_rounds(_rounds):
         question.notes, series = scaling_series(plan)

@@ -40,8 +40,10 @@ def goal_line(row, results):
     theirs = "-"
     if row.theirs is not None:
         entry = results["questions"].get(goal.question, {}).get("contenders", {}).get(row.peer)
-        name = entry["title"] if entry and len(goal.peers) > 1 else ""
-        theirs = f"{number_text(row.theirs)} {goal.unit} {name and f'({name})'}".strip()
+        notes = [entry["title"]] if entry and len(goal.peers) > 1 else []
+        notes += [f"not measured: {', '.join(row.without)}"] if row.without else []
+        theirs = " ".join([number_text(row.theirs), goal.unit,
+                           *([f"({'; '.join(notes)})"] if notes else [])]).strip()
     met = {True: "met", False: "**not met**", None: "shown"}[row.met]
     ratio = spread_text(row.ratio) if row.theirs is not None else "-"
     return [goal.what, goal.against, f"{number_text(row.ours)} {goal.unit}".strip(), theirs, ratio,
@@ -100,8 +102,8 @@ def question_table(question, metric):
     return table(["", "waits by", *(point_text(question, p) for p in points)], lines)
 
 
-def question_text(name, question):
-    parts = [f"## {question['title']}", "", question["about"], ""]
+def question_text(question, origin):
+    parts = [f"## {question['title']}", "", question["about"], "", *filter(None, [origin])]
     for metric, unit, better in question["metrics"]:
         parts += [f"{metric.rsplit('_us', 1)[0] if unit == 'us' else metric}, {unit} "
                   f"({better} is better):", "", question_table(question, metric)]
@@ -113,6 +115,15 @@ def question_text(name, question):
     return "\n".join(parts)
 
 
+def other_origin(results, question):
+    """Where a question that was measured on another day is from."""
+    here = [results["date"], results["machine"].get("tern")]
+    origin = [question.get("date", here[0]), question.get("tern", here[1])]
+    if origin == here:
+        return ""
+    return f"Measured on {origin[0]}, of commit {origin[1]}.\n"
+
+
 def versions(results):
     found = {}
     for q in results["questions"].values():
@@ -122,6 +133,18 @@ def versions(results):
     return found
 
 
+def sittings(results):
+    """A run that was stopped goes on where it was."""
+    return f" in {results['parts']} sittings" if results.get("parts", 1) > 1 else ""
+
+
+def not_complete(results):
+    failed = [f"{q['title']}: {title}" for q in results["questions"].values()
+              for title in q["failed"]]
+    return [f"**Not complete**: what failed has no figures here: {'; '.join(failed)}.", ""] \
+        if failed else []
+
+
 def text(results):
     mode = "quick run, for a first look only" if results["quick"] else "full run"
     facts = [[name, str(value)] for name, value in results["machine"].items()]
@@ -129,7 +152,8 @@ def text(results):
     parts = [
         "# Benchmarks", "",
         f"Written by `./run bench` on {results['date']}, {mode}: {results['rounds']} rounds, "
-        f"{results['seconds'] / 60:.0f} minutes. Do not edit: run it again.", "",
+        f"{results['seconds'] / 60:.0f} minutes{sittings(results)}. Do not edit: run it again.",
+        "", *not_complete(results),
         "Every figure is the median over the rounds, with the least and the most. All contenders "
         "of a question run in turn, forwards and backwards (A B B A), so a ratio is taken within "
         "a round and a slow minute is slow for all. Both ends are pinned to a core each, TCP has "
@@ -140,7 +164,7 @@ def text(results):
         "with all their threads; what the kernel does in soft interrupts may be accounted "
         "elsewhere, for all alike.", "",
         "## Goals", "", goals_table(results),
-        *(question_text(name, q) for name, q in results["questions"].items()),
+        *(question_text(q, other_origin(results, q)) for q in results["questions"].values()),
         "## The machine", "", table(["", ""], facts)]
     if results["missing"]:
         parts += ["## Not installed", "", table(["package", "why"], [

@@ -2,11 +2,10 @@
 """The verbs fabric beside perftest: tests/rdma runs both in a virtual machine with Soft-RoCE,
 in turn as everything here, and leaves its values in a file."""
 import json
-import subprocess
 import sys
 from pathlib import Path
 
-from measure import Contender, Failed
+from measure import Contender, Failed, run_group
 
 IN_VM = Path(__file__).resolve().parents[1] / "tests/rdma/in_vm.py"
 LIMIT_S = 900
@@ -36,12 +35,9 @@ def boot_and_measure(tern, rounds, quick):
     file.unlink(missing_ok=True)
     command = [sys.executable, str(IN_VM), str(tern.parent), "perf"]
     command += ["--quick"] if quick else ["--rounds", str(rounds)]
-    try:
-        done = subprocess.run(command, text=True, capture_output=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise Failed(f"the virtual machine was not done after {LIMIT_S} s") from None
+    _, out, _ = run_group(command, LIMIT_S)
     if not file.exists():
-        said = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        said = [line.strip() for line in out.splitlines() if line.strip()]
         why = [line for line in said if line.startswith(("FAILED", "skipped", "perf:"))]
         raise Failed(f"the virtual machine: {(why or said or ['it said nothing'])[-1]}")
     perf = json.loads(file.read_text())

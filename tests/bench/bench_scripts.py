@@ -6,6 +6,7 @@ are small scripts with made-up figures; nothing is measured.
 usage: bench_scripts.py
 """
 import contextlib
+import dataclasses
 import io
 import json
 import sys
@@ -21,6 +22,7 @@ import bench  # noqa: E402
 import contenders  # noqa: E402
 import figures  # noqa: E402
 import goals  # noqa: E402
+import journal  # noqa: E402
 import measure  # noqa: E402
 import questions  # noqa: E402
 import report  # noqa: E402
@@ -36,8 +38,13 @@ def printing(key, text, **more):
 
 
 def ask(contenders_, rounds):
-    question = measure.Question("q", "Q", "About.", contenders_, LATENCY)
-    return measure.ask(question, rounds, say=lambda text: None)
+    return ask_question(measure.Question("q", "Q", "About.", contenders_, LATENCY), rounds)
+
+
+def ask_question(question, rounds):
+    with tempfile.TemporaryDirectory() as directory:
+        kept = journal.Journal(Path(directory) / "unfinished")
+        return measure.ask(question, rounds, kept, say=lambda text: None)
 
 
 def rounds_go_forwards_and_backwards():
@@ -191,7 +198,7 @@ def peers_that_could_not_be_installed_or_built_are_missing():
     maker = contenders.Maker("build/tern", {"libzmq3-dev": "no such package"})
     peer = next(p for p in contenders.tcp_peers() if p.program == "zeromq")
     assert maker.peer(peer, "lat", [(64, 10)]).missing == "libzmq3-dev: no such package"
-    unbuilt = contenders.replace(peer, program="no-such-program", package="gcc")
+    unbuilt = dataclasses.replace(peer, program="no-such-program", package="gcc")
     assert "was not built" in maker.peer(unbuilt, "lat", [(64, 10)]).missing
 
 
@@ -214,7 +221,7 @@ def a_question_may_measure_all_its_rounds_itself():
     values = {"v": {"64 KiB": {"value": [1.0, 2.0]}}}
     question = measure.Question("q", "Q", "", [measure.Contender("v", "V")], LATENCY,
                                 all_rounds=lambda rounds: values)
-    record = measure.ask(question, 2, say=lambda text: None).as_json()
+    record = ask_question(question, 2).as_json()
     assert record["contenders"]["v"]["points"] == values["v"], record
 
 
@@ -259,11 +266,39 @@ def a_check_says_what_moved_and_counts_what_is_worse():
     same = results_of(tern_tcp_poll=[11.05, 11.1, 10.9], raw_tcp_poll=raw)
     slower = results_of(tern_tcp_poll=[15, 15.1, 14.9], raw_tcp_poll=raw)
     worse, said = said_by(bench.compare, same, before)
-    assert worse == 0 and said == "0 ratios are worse than their spread allows\n", said
+    assert worse == 0 and "ratios: 0 worse than their spread allows, 0 better" in said, said
     worse, said = said_by(bench.compare, slower, before)
-    assert worse > 0 and "worse: tcp, 64 B, both polling, round trip against raw TCP" in said, said
+    assert worse > 0, said
+    for words in ("worse: tcp, 64 B, both polling, round trip, against raw TCP, spinning: 1.10 ",
+                  "became 1.50 (", "Tern: 11.0 -> 15.0 us, 36 % more; the peer: 10.0 -> 10.0 us, "
+                  "the same.", "Its goal, <= 1.15, is missed now."):
+        assert words in said, (words, said)
     worse, said = said_by(bench.compare, before, slower)
-    assert worse == 0 and "better: tcp, 64 B, both polling" in said, said
+    assert worse == 0 and "better: tcp, 64 B, both polling" in said and "is met now" in said, said
+
+
+def a_check_compares_with_the_same_peers():
+    """The committed best peer is not here: Tern did not get better by that."""
+    ours, slow, fast = [20] * 3, [30, 30.1, 29.9], [10, 10.1, 9.9]
+    before = results_of(tern_tcp_sleep=ours, **{"grpc_bytes-unary_sleep": slow,
+                                                "grpc_bytes-stream_malloc_sleep": fast})
+    now = results_of(tern_tcp_sleep=ours, **{"grpc_bytes-unary_sleep": slow})
+    worse, said = said_by(bench.compare, now, before)
+    assert worse == 0 and "better:" not in said, said
+
+
+def a_check_tells_of_another_machine():
+    before = results_of(tern_tcp_poll=[1] * 3, raw_tcp_poll=[1] * 3)
+    now = results_of(tern_tcp_poll=[1] * 3, raw_tcp_poll=[1] * 3)
+    now["machine"]["cores"] = 4
+    assert "machine: cores was 2, is 4" in said_by(bench.compare, now, before)[1]
+
+
+def a_best_peer_tells_who_was_not_measured():
+    results = results_of(tern_tcp_sleep=[1] * 3, **{"grpc_bytes-unary_sleep": [2] * 3})
+    line = next(line for line in report.goals_table(results).splitlines()
+                if "both asleep" in line and "gRPC byte buffers" in line)
+    assert "not measured: " in line and "grpc.bytes-unary.malloc.sleep" in line, line
 
 
 def a_check_compares_counts_and_no_times():
@@ -328,6 +363,9 @@ tap.run([
     a_model_of_one_core_takes_the_sum_of_all_work,
     a_model_scales_until_its_server_is_busy,
     a_check_says_what_moved_and_counts_what_is_worse,
+    a_check_compares_with_the_same_peers,
+    a_check_tells_of_another_machine,
+    a_best_peer_tells_who_was_not_measured,
     a_check_compares_counts_and_no_times,
     a_check_ignores_what_was_not_measured_now,
     the_report_has_figures_and_what_is_missing,

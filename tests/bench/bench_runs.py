@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a run of bench/ that is stopped: what is kept, what is measured again, what is
+refused. Contenders are small scripts; nothing is measured.
+
+usage: bench_runs.py
+"""
+import contextlib
+import io
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "tests"))
+sys.path.insert(0, str(TOP / "bench"))
+import tap  # noqa: E402
+import bench  # noqa: E402
+import measure  # noqa: E402
+from journal import Journal, differences  # noqa: E402
+
+METRICS = [("p50_us", "us", "smaller")]
+HERE = {"processor": "P", "cores": 2, "kernel": "K", "load before": "0.1", "tern": "abc"}
+
+
+class Place:
+    """A directory with contenders that write down when they run, and act up when told to."""
+
+    def __init__(self, directory):
+        self.top = Path(directory)
+        self.log = self.top / "log"
+
+    def contender(self, name, line='{"size": 64, "p50_us": 2.0}', **more):
+        """Runs $PLACE/NAME-N, if it is there, as its N-th run."""
+        script = (f"echo {name} >> {self.log}; n=$(grep -cx {name} {self.log}); "
+                  f"[ ! -e {self.top}/{name}-$n ] || . {self.top}/{name}-$n; echo '{line}'")
+        return measure.Contender(name, name.upper(), ["sh", "-c", script], **more)
+
+    def acts(self, name, number, script):
+        (self.top / f"{name}-{number}").write_text(script)
+
+    def ran(self):
+        return "".join(self.log.read_text().split())
+
+    def bench(self, *arguments, machine=HERE):
+        """(exit code, what it said) of ./run bench, with two questions of our own."""
+        contenders = [self.contender("a", ours=True), self.contender("b")]
+        questions = {name: lambda plan, name=name: measure.Question(
+            name, name, "About.", contenders, METRICS) for name in ("first", "second")}
+        said = io.StringIO()
+        before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+        program = self.top / "tern"
+        if not program.exists():
+            program.write_text("1")
+        with contextlib.ExitStack() as stack:
+            for target, name, value in (
+                    (bench, "QUESTIONS", questions), (bench, "COMMITTED", self.top / "docs"),
+                    (bench, "INCOMPLETE", self.top / "incomplete"),
+                    (bench.install, "BUILD", self.top / "build"),
+                    (bench.install, "peers", lambda tensorflow: {}),
+                    (bench.install, "programs", lambda build: None),
+                    (bench.machine, "describe", lambda: dict(machine)),
+                    (bench.report, "update_readme", lambda path, results: True),
+                    (sys, "argv", ["bench.py", "--tern", str(program), *arguments])):
+                stack.enter_context(mock.patch.object(target, name, value))
+            stack.enter_context(contextlib.redirect_stderr(said))
+            stack.enter_context(contextlib.redirect_stdout(said))
+            try:
+                code = bench.main()
+            except SystemExit as end:
+                code = end.code
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        return code, said.getvalue()
+
+    def results(self, where="docs"):
+        path = self.top / where / "results.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+
+def in_place(case):
+    def run():
+        with tempfile.TemporaryDirectory() as directory:
+            case(Place(directory))
+    run.__name__ = case.__name__
+    return run
+
+
+KILL_BENCH = f"kill -TERM {os.getpid()}; sleep 60"
+
+
+@in_place
+def a_run_that_is_not_stopped_writes_its_report_and_leaves_nothing(place):
+    code, said = place.bench("--rounds", "2")
+    assert code == 0 and place.ran() == "abbaabba", (code, said, place.ran())
+    assert place.results()["parts"] == 1 and not list((place.top / "build").iterdir())
+
+
+@in_place
+def a_killed_run_says_what_is_missing_and_writes_no_report(place):
+    place.acts("a", 5, KILL_BENCH)  # in the second round of three of the second question
+    code, said = place.bench("--rounds", "3")
+    assert code == 128 + signal.SIGTERM, code
+    assert "Not measured: second from round 2" in said and "--resume" in said, said
+    assert place.results() is None
+
+
+@in_place
+def a_resumed_run_measures_the_broken_round_again_and_the_rest(place):
+    place.acts("a", 5, KILL_BENCH)
+    code, said = place.bench("--rounds", "3")
+    assert code == 143 and place.ran() == "abbaab" "ab" "ba", (code, place.ran())
+    code, said = place.bench("--rounds", "3", "--resume")
+    assert code == 0 and place.ran() == "abbaab" "ab" "ba" "ba" "ab", (said, place.ran())
+    results = place.results()
+    assert results["parts"] == 2
+    for question in results["questions"].values():
+        for entry in question["contenders"].values():
+            assert entry["points"]["64"]["p50_us"] == [2.0] * 3, question
+    assert "in 2 sittings" in (place.top / "docs/README.md").read_text()
+
+
+@in_place
+def a_resumed_run_has_the_figures_of_one_that_was_not_stopped(place):
+    place.acts("a", 2, KILL_BENCH)
+    place.bench("--rounds", "3")
+    place.bench("--rounds", "3", "--resume")
+    resumed = place.results()
+    with tempfile.TemporaryDirectory() as directory:
+        whole = Place(directory)
+        whole.bench("--rounds", "3")
+        for name, question in whole.results()["questions"].items():
+            found = resumed["questions"][name]
+            assert {**question, "seconds": 0} == {**found, "seconds": 0}, (question, found)
+
+
+@in_place
+def a_run_is_resumed_with_the_same_machine_commit_and_options_only(place):
+    place.acts("a", 2, KILL_BENCH)
+    place.bench("--rounds", "3")
+    for change, machine, words in (
+            (("--rounds", "2"), HERE, "options: rounds was 3, is 2"),
+            (("--rounds", "3", "--quick"), HERE, "options: quick was False, is True"),
+            (("--rounds", "3", "first"), HERE, "options: questions was first second, is first"),
+            (("--rounds", "3"), {**HERE, "kernel": "L"}, "machine: kernel was K, is L"),
+            (("--rounds", "3"), {**HERE, "tern": "def"}, "commit was abc, is def")):
+        code, said = place.bench(*change, "--resume", machine=machine)
+        assert code == 2 and said.startswith("bench: ") and said.count("\n") == 1, said
+        assert words in said, (words, said)
+    (place.top / "tern").write_text("2")
+    code, said = place.bench("--rounds", "3", "--resume")
+    assert code == 2 and "commit: program was" in said, said
+    (place.top / "tern").write_text("1")
+    assert place.bench("--rounds", "3", "--resume", machine={**HERE, "load before": "9"})[0] == 0
+
+
+@in_place
+def there_must_be_something_to_resume(place):
+    code, said = place.bench("--resume")
+    assert code == 2 and said == "bench: there is no unfinished run to go on with\n", said
+
+
+@in_place
+def a_peer_that_fails_once_is_run_once_more_and_that_is_told(place):
+    place.acts("b", 2, "echo no >&2; exit 1")
+    code, said = place.bench("--rounds", "2", "first")
+    assert code == 0 and place.ran() == "ab" "bba", (code, said, place.ran())
+    notes = place.results()["questions"]["first"]["notes"]
+    assert notes == ["B failed in round 2 (exit status 1: no) and was run once more."], notes
+
+
+@in_place
+def tern_is_not_run_once_more(place):
+    place.acts("a", 1, "echo no >&2; exit 1")
+    code, said = place.bench("--rounds", "1", "first")
+    assert code == 1 and "first: A: exit status 1: no" in said, said
+
+
+@in_place
+def a_run_with_a_failure_leaves_the_committed_report_and_can_be_completed(place):
+    assert place.bench("--rounds", "3")[0] == 0
+    committed = (place.top / "docs/results.json").read_text()
+    place.log.write_text("")
+    for number in (2, 3):
+        place.acts("b", number, "exit 1")
+    code, said = place.bench("--rounds", "3", "first")
+    assert code == 1 and place.ran() == "ab" "bba" "a", place.ran()
+    assert "not complete: first: B: exit status 1" in said, said
+    assert (place.top / "docs/results.json").read_text() == committed
+    assert "**Not complete**" in (place.top / "incomplete/README.md").read_text()
+    place.log.write_text("")
+    for number in (2, 3):
+        (place.top / f"b-{number}").unlink()
+    code, said = place.bench("--rounds", "3", "first", "--resume")
+    assert code == 0 and place.ran() == "ba" "ab", (said, place.ran())
+
+
+@in_place
+def questions_are_put_among_results_of_the_same_machine_only(place):
+    assert place.bench("--rounds", "2")[0] == 0
+    code, said = place.bench("--rounds", "2", "second", machine={**HERE, "cores": 4})
+    assert code == 2 and "machine: cores was 2, is 4" in said, said
+    code, said = place.bench("--rounds", "3", "second")
+    assert code == 2 and "rounds was 2, is 3" in said, said
+    code, said = place.bench("--rounds", "2", "second", machine={**HERE, "tern": "def"})
+    assert code == 0, said
+    assert [q["tern"] for q in place.results()["questions"].values()] == ["abc", "def"]
+    assert "of commit abc" in (place.top / "docs/README.md").read_text()
+
+
+@in_place
+def quick_runs_do_not_touch_the_committed_report(place):
+    assert place.bench("--quick")[0] == 0
+    assert place.results() is None and place.results("build/quick")["quick"] is True
+
+
+@in_place
+def a_check_fails_only_if_that_is_asked_for(place):
+    assert place.bench("--rounds", "2")[0] == 0
+    with mock.patch.object(bench, "compare", lambda now, before: 1):
+        assert place.bench("--rounds", "2", "--check")[0] == 0
+        assert place.bench("--rounds", "2", "--check", "--strict")[0] == 1
+    assert place.bench("--strict")[0] == 2
+
+
+@in_place
+def two_runs_at_a_time_are_refused(place):
+    kept = Journal(place.top / "build/unfinished.jsonl")
+    code, said = place.bench()
+    assert code == 2 and said == "bench: another run is measuring\n", said
+    del kept
+
+
+@in_place
+def what_a_power_cut_left_of_a_line_is_cut_off(place):
+    path = place.top / "journal"
+    kept = Journal(path)
+    kept.start({"machine": {"cores": 2}}, "now")
+    kept.add({"question": "q", "round": 0, "failed": {}})
+    kept.add({"question": "q", "round": 1, "failed": {}})
+    kept.file.close()
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        again = Journal(path)
+        lines = whole[:length].count(b"\n")
+        assert len(again.rounds("q")) == max(lines - 1, 0), length
+        assert path.read_bytes() == b"".join(whole.splitlines(True)[:lines])
+        again.file.close()
+
+
+@in_place
+def rounds_after_one_that_failed_do_not_count(place):
+    kept = Journal(place.top / "journal")
+    kept.start({}, "now")
+    for number, failed in enumerate(({}, {"b": "no"}, {})):
+        kept.add({"question": "q", "round": number, "failed": failed})
+    assert [e["round"] for e in kept.rounds("q")] == [0]
+    kept.add({"question": "q", "round": 1, "failed": {}})
+    kept.add({"question": "q", "round": 2, "failed": {}, "newer": True})
+    assert [e["round"] for e in kept.rounds("q")] == [0, 1, 2] and kept.rounds("q")[2]["newer"]
+
+
+@in_place
+def results_from_other_questions_are_made_anew(place):
+    calls = []
+
+    def all_rounds(rounds):
+        calls.append(rounds)
+        return {"a": {"1": {"p50_us": [1.0]}}}
+    kept = Journal(place.top / "journal")
+    kept.start({}, "now")
+    for derived, want in ((False, 1), (True, 2)):
+        calls.clear()
+        question = measure.Question(f"q{derived}", "Q", "", [measure.Contender("a", "A")], METRICS,
+                                    all_rounds=all_rounds, derived=derived)
+        for _ in range(2):
+            record = measure.ask(question, 3, kept, say=lambda text: None).as_json()
+            assert record["contenders"]["a"]["points"] == {"1": {"p50_us": [1.0]}}, record
+        assert len(calls) == want, calls
+
+
+def differences_are_told_in_words():
+    assert differences({"m": {"a": 1}}, {"m": {"a": 1}}) == ""
+    assert differences({"m": {"a": 1}, "m2": {"m2": 3}}, {"m": {"b": 2}, "m2": {"m2": 4}}) == (
+        "m: a was 1, is -; m: b was -, is 2; m2 was 3, is 4")
+
+
+tap.run([
+    a_run_that_is_not_stopped_writes_its_report_and_leaves_nothing,
+    a_killed_run_says_what_is_missing_and_writes_no_report,
+    a_resumed_run_measures_the_broken_round_again_and_the_rest,
+    a_resumed_run_has_the_figures_of_one_that_was_not_stopped,
+    a_run_is_resumed_with_the_same_machine_commit_and_options_only,
+    there_must_be_something_to_resume,
+    a_peer_that_fails_once_is_run_once_more_and_that_is_told,
+    tern_is_not_run_once_more,
+    a_run_with_a_failure_leaves_the_committed_report_and_can_be_completed,
+    questions_are_put_among_results_of_the_same_machine_only,
+    quick_runs_do_not_touch_the_committed_report,
+    a_check_fails_only_if_that_is_asked_for,
+    two_runs_at_a_time_are_refused,
+    what_a_power_cut_left_of_a_line_is_cut_off,
+    rounds_after_one_that_failed_do_not_count,
+    results_from_other_questions_are_made_anew,
+    differences_are_told_in_words,
+])
