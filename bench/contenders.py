@@ -5,7 +5,7 @@ All programs of two processes print what `tern bench --json` prints, so a questi
 and the sizes. What listens on TCP and has no option for its congestion control gets cubic from
 a preloaded socket().
 """
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import install
@@ -39,40 +39,46 @@ def cubic():
     return {"LD_PRELOAD": str(install.PEERS / "cubic.so")}
 
 
+# By default UCX, OpenMPI and libfabric ask before they send 64 KiB over tcp. Sent at once, these
+# take about half the time; what is larger is sent as before.
+UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_RNDV_THRESH": "256K"}
+MPI_TCP = ["--mca", "btl_tcp_if_include", "lo", "--mca", "btl_tcp_eager_limit", "131072"]
+LIBFABRIC_TCP = {"FI_OFI_RXM_BUFFER_SIZE": "131072"}
+
+
 def mpi(btl):
-    return [*MPIRUN, "--mca", "btl", f"{btl},self", *(
-        ["--mca", "btl_tcp_if_include", "lo"] if btl == "tcp" else [])]
+    return [*MPIRUN, "--mca", "btl", f"{btl},self", *(MPI_TCP if btl == "tcp" else [])]
+
+
+def grpc_peer(variant, way, kept, wait="sleep"):
+    """`kept`: malloc keeps its memory."""
+    title = {"bytes": "byte buffers", "proto": "protobuf"}[variant]
+    return Peer(f"grpc.{variant}-{way}{'.malloc' if kept else ''}.{wait}",
+                f"gRPC, {title}, {way}{', malloc keeps its memory' if kept else ''}", "grpc_pair",
+                "libgrpc++-dev", "tcp", wait, f"{variant}-{way}",
+                environment={**cubic(), **(KEEP_MEMORY if kept else {})}, slow=variant == "proto",
+                tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
 
 
 def grpc_peers():
-    ways = [("bytes-unary", "byte buffers, unary", False), ("bytes-stream", "byte buffers, stream",
-            False), ("proto-unary", "protobuf, unary", True), ("proto-stream", "protobuf, stream",
-                                                               True)]
-    found = []
-    for variant, title, slow in ways:
-        base = Peer(f"grpc.{variant}.sleep", f"gRPC, {title}", "grpc_pair", "libgrpc++-dev", "tcp",
-                    "sleep", variant, environment=cubic(), slow=slow,
-                    tests=("lat", "bw", "rate") if "stream" in variant else ("lat", "bw"))
-        found.append(base)
-        if "unary" in variant:
-            found.append(replace(base, key=f"grpc.{variant}.poll", wait="poll"))
-            found.append(replace(base, key=f"grpc.{variant}.malloc.sleep",
-                                 title=f"gRPC, {title}, malloc keeps its memory",
-                                 environment={**cubic(), **KEEP_MEMORY}))
-    return found
+    """A call for each tensor as it comes; the other ways only as one who measures runs them."""
+    return [grpc_peer("bytes", "unary", False), grpc_peer("bytes", "unary", True),
+            grpc_peer("bytes", "unary", True, "poll"), grpc_peer("bytes", "stream", True),
+            grpc_peer("proto", "unary", False), grpc_peer("proto", "unary", True),
+            grpc_peer("proto", "stream", True)]
 
 
 def tcp_peers():
     raw = [Peer(f"raw.tcp.{wait}", "raw TCP", "raw_tcp", "gcc", "tcp", wait)
            for wait in ("poll", "sleep")]
     ucx = [Peer(f"ucx.tcp.{wait}", "UCX, tcp", "ucx", "libucx-dev", "tcp", wait,
-                environment={**cubic(), "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"})
+                environment={**cubic(), **UCX_TCP})
            for wait in ("poll", "sleep")]
     return [*raw, *grpc_peers(), *ucx,
             Peer("mpi.tcp.poll", "OpenMPI, tcp", "mpi", "libopenmpi-dev", "tcp", "poll",
                  launcher=mpi("tcp"), environment=cubic()),
             Peer("libfabric.tcp.poll", "libfabric, tcp", "libfabric", "libfabric-dev", "tcp",
-                 "poll", "tcp", environment=cubic()),
+                 "poll", "tcp", environment={**cubic(), **LIBFABRIC_TCP}),
             Peer("tensorpipe.uv.sleep", "TensorPipe, uv", "tensorpipe", "libtensorpipe-dev", "tcp",
                  "sleep", "uv", environment=cubic()),
             Peer("zeromq.tcp.sleep", "ZeroMQ", "zeromq", "libzmq3-dev", "tcp", "sleep",
@@ -109,21 +115,25 @@ class PsPeer:
     python: str = ""
     least: int = 1  # workers
     most: int = 16
-    slow: bool = False  # or slow to start: asked for 100 MB on one server only
+    slow: bool = False  # or slow to start: few rounds, and narrow
+    narrow: bool = False  # asked for 100 MB on one server by one and two workers only
 
 
 def ps_peers():
     return [PsPeer("raw.tcp", "raw C over TCP", "raw_ps", "gcc", "tcp", "tcp"),
             PsPeer("raw.shm", "raw C over shm, with copies", "raw_ps", "gcc", "shm", "shm"),
-            PsPeer("raw.inplace", "raw C over shm, in place", "raw_ps", "gcc", "inplace", "shm"),
+            PsPeer("raw.inplace", "raw C over shm, in place", "raw_ps", "gcc", "inplace", "shm",
+                   narrow=True),
             PsPeer("grpc.bytes", "gRPC, byte buffers", "grpc_ps", "libgrpc++-dev", "bytes", "tcp",
-                   cubic()),
+                   cubic(), narrow=True),
             PsPeer("grpc.bytes.malloc", "gRPC, byte buffers, malloc keeps its memory", "grpc_ps",
                    "libgrpc++-dev", "bytes", "tcp", {**cubic(), **KEEP_MEMORY}),
             PsPeer("grpc.proto", "gRPC, protobuf", "grpc_ps", "libgrpc++-dev", "proto", "tcp",
                    cubic(), slow=True),
+            PsPeer("grpc.proto.malloc", "gRPC, protobuf, malloc keeps its memory", "grpc_ps",
+                   "libgrpc++-dev", "proto", "tcp", {**cubic(), **KEEP_MEMORY}, slow=True),
             PsPeer("torch.rpc", "PyTorch, torch.distributed.rpc", "torch_ps.py", "python3-torch",
-                   "rpc", "tcp", cubic(), install.SYSTEM_PYTHON, most=2, slow=True),
+                   "rpc", "tcp", cubic(), install.SYSTEM_PYTHON, least=2, most=2, slow=True),
             PsPeer("torch.gloo", "PyTorch, gloo all-reduce", "torch_ps.py", "python3-torch",
                    "allreduce", "tcp", cubic(), install.SYSTEM_PYTHON, least=2, most=2,
                    slow=True),

@@ -156,8 +156,9 @@ def text(results):
         "", *not_complete(results),
         "Every figure is the median over the rounds, with the least and the most. All contenders "
         "of a question run in turn, forwards and backwards (A B B A), so a ratio is taken within "
-        "a round and a slow minute is slow for all. Both ends are pinned to a core each, TCP has "
-        "cubic everywhere, the warm-up is not counted, the first messages are checked byte for "
+        "a round and a slow minute is slow for all. Each end is pinned to a core with all its "
+        "threads (ZeroMQ and TensorPipe have one of their own beside the user's), TCP has cubic "
+        "everywhere, the warm-up is not counted, the first messages are checked byte for "
         "byte, and a copy from a library's buffer into the user's tensor counts. Compare ratios: "
         "absolute times from a shared machine say little. `poll`: both ends ask without pause; "
         "`sleep`: both wait in the kernel. Processor time is user and system of both processes "

@@ -184,11 +184,11 @@ static void start_message(struct slot *s)
 	struct pair_end *e = s->end;
 
 	s->n = e->next++;
-	if (answered(e, s->n) && post(s, false, true, s->n))
-		return;
 	if (e->config->rewrite && s->n >= e->config->inflight)
 		fill(&s->data, s->n);
 	s->start_ns = tern_clock_ns();
+	if (answered(e, s->n) && post(s, false, true, s->n))
+		return;
 	post(s, true, false, s->n);
 }
 

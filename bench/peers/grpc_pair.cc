@@ -93,14 +93,8 @@ struct Client : End {
 	grpc::CompletionQueue queue;
 	std::unique_ptr<grpc::GenericStub> stub;
 
-	explicit Client(const std::string &address)
+	explicit Client(int port) : stub(grpc_connect(port))
 	{
-		grpc::ChannelArguments args;
-		args.SetMaxReceiveMessageSize(-1);
-		args.SetMaxSendMessageSize(-1);
-		auto channel = grpc::CreateCustomChannel(
-			address, grpc::InsecureChannelCredentials(), args);
-		stub = std::make_unique<grpc::GenericStub>(channel);
 		cq = &queue;
 	}
 };
@@ -154,9 +148,7 @@ struct StreamClient : Client {
 	bool ready = false, writing = false;
 	uint64_t written = 0, answers = 0, awaited = 0; /* of this size */
 
-	explicit StreamClient(const std::string &address) : Client(address)
-	{
-	}
+	using Client::Client;
 
 	void open()
 	{
@@ -186,8 +178,11 @@ struct StreamClient : Client {
 	{
 		drive([&] { return !writing; });
 		writing = true;
-		stream->Write(
-			codec.encode(pair_tensor(p, n), p->size), tag_of(kWrite, 0));
+		grpc::WriteOptions options;
+		if (!pair_answered(p, n)) /* it may leave together with the next */
+			options.set_buffer_hint();
+		stream->Write(codec.encode(pair_tensor(p, n), p->size), options,
+			tag_of(kWrite, 0));
 	}
 	void await(uint64_t n) override
 	{
@@ -341,10 +336,9 @@ End *make_client(struct pair *p, bool stream)
 {
 	int port;
 	pair_hear(p, &port, sizeof(port));
-	std::string address = "127.0.0.1:" + std::to_string(port);
 	if (!stream)
-		return new UnaryClient(address);
-	return new StreamClient(address);
+		return new UnaryClient(port);
+	return new StreamClient(port);
 }
 
 void open(struct pair *p)

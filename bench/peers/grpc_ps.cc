@@ -152,15 +152,9 @@ struct Worker {
 void join(struct ps *p)
 {
 	auto *w = new Worker;
-	grpc::ChannelArguments args;
-	args.SetMaxReceiveMessageSize(-1);
-	args.SetMaxSendMessageSize(-1);
 	w->codec = make_codec(p);
 	for (unsigned s = 0; s < p->servers; s++)
-		w->stubs.push_back(
-			std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
-				"127.0.0.1:" + std::to_string(ps_port(p, s)),
-				grpc::InsecureChannelCredentials(), args)));
+		w->stubs.push_back(grpc_connect(ps_port(p, s)));
 	p->state = w;
 }
 

@@ -51,11 +51,11 @@ static void shm_open_pair(struct pair *p)
 		snprintf(path, sizeof(path), "/proc/%d/fd/%d", where.pid, where.fd);
 		where.fd = open(path, O_RDWR | O_CLOEXEC);
 	}
-	head = mmap(NULL, where.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-		where.fd, 0);
+	head = mmap(NULL, where.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, where.fd, 0);
 	if (head == MAP_FAILED)
 		pair_die("shared memory: %s", strerror(errno));
-	madvise(head, where.bytes, MADV_HUGEPAGE);
+	madvise(head, where.bytes, MADV_HUGEPAGE); /* before any page is there */
+	madvise(head, where.bytes, MADV_POPULATE_WRITE);
 	shared = (unsigned char *)head + HEAD_BYTES;
 	if (p->sender)
 		p->tensors = shared;
