@@ -177,7 +177,7 @@ def movement(verdict, row, past):
     if row.peer != past.peer:
         text += f" The best peer is {row.peer}, and was {past.peer}."
     if row.met != past.met:
-        text += f" Its goal, {report.limit_text(goal)}, is {'met now' if row.met else 'missed now'}."
+        text += f" Its goal, {report.limit_text(goal)}, is {'met' if row.met else 'missed'} now."
     return text
 
 

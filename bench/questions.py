@@ -11,7 +11,7 @@ import contenders as who
 import scaling
 import vm
 from figures import rounds_of
-from goals import NOT_IN_BANDWIDTH
+from goals import GOALS, NOT_IN_BANDWIDTH
 from measure import Failed, Question, json_lines
 
 K, M = 1 << 10, 1 << 20
@@ -30,22 +30,25 @@ class Plan:
         return quick if self.quick else full
 
     def peers(self, peers):
-        """A quick run leaves out what is neither a limit nor named in a goal."""
-        slow = ("grpc.bytes-stream.sleep", "grpc.proto-stream.sleep", "grpc.proto-unary.poll",
-                "grpc.proto-unary.malloc.sleep", "tensorpipe.shm.sleep", "ucx.tcp.sleep")
-        return [p for p in peers if not (self.quick and p.key in slow)]
+        """A quick run leaves out what is neither a limit nor named in a goal: the best of fewer
+        peers would be another figure."""
+        named = {key for goal in GOALS for key in goal.peers}
+        return [p for p in peers if not self.quick or p.key in named or p.package == "gcc"]
 
 
-def latency_points(sizes):
-    return [(size, rounds_of(size, most=2000)) for size in sizes]
+def latency_points(sizes, fabric, wait):
+    """Of small tensors, what takes 20 to 150 ms: a p99 of a millisecond says little. Of large
+    ones 256 MiB, and no fewer than eight."""
+    most = 2000 if wait == "sleep" else 8000 if fabric == "tcp" else 40000
+    return [(size, rounds_of(size, most, least=8, bytes_in_all=256 * M)) for size in sizes]
 
 
 def roundtrip_tcp(plan):
-    sizes = plan.sizes([4, 64, 512, 4 * K, 64 * K, M, 16 * M, 64 * M, 256 * M],
-                       [64, 4 * K, 64 * K, M, 64 * M])
-    points = latency_points(sizes)
-    ours = [plan.make.tern("lat", "tcp", wait, points) for wait in ("poll", "sleep")]
-    theirs = [plan.make.peer(p, "lat", points) for p in plan.peers(who.tcp_peers())]
+    sizes = plan.sizes([64, 4 * K, 64 * K, M, 16 * M, 64 * M], [64, 4 * K, 64 * K, M, 64 * M])
+    ours = [plan.make.tern("lat", "tcp", wait, latency_points(sizes, "tcp", wait))
+            for wait in ("poll", "sleep")]
+    theirs = [plan.make.peer(p, "lat", latency_points(sizes, "tcp", p.wait))
+              for p in plan.peers(who.tcp_peers())]
     return Question(
         "roundtrip-tcp", "Round trip over TCP by size",
         "A tensor of N bytes goes out, 8 bytes come back; one under way. Polling and sleeping "
@@ -53,21 +56,21 @@ def roundtrip_tcp(plan):
 
 
 def roundtrip_shm(plan):
-    sizes = plan.sizes([4, 64, 512, 4 * K, 64 * K, M, 16 * M, 64 * M, 256 * M],
-                       [64, 4 * K, M, 64 * M])
-    points = latency_points(sizes)
-    ours = [plan.make.tern("lat", "shm", wait, points) for wait in ("poll", "sleep")]
+    sizes = plan.sizes([64, 4 * K, 64 * K, M, 16 * M, 64 * M], [64, 4 * K, M, 64 * M])
+    ours = [plan.make.tern("lat", "shm", wait, latency_points(sizes, "shm", wait))
+            for wait in ("poll", "sleep")]
     # What moves nothing takes no longer for being large, so it is asked as often as the rest.
-    peek = plan.make.tern("lat", "shm", "poll", [(size, 2000) for size in sizes],
+    peek = plan.make.tern("lat", "shm", "poll", [(size, 40000) for size in sizes],
                           key="tern.shm.peek", title="Tern, shm, read in place", receive="peek")
-    theirs = [plan.make.peer(p, "lat", points) for p in plan.peers(who.shm_peers())]
+    theirs = [plan.make.peer(p, "lat", latency_points(sizes, "shm", p.wait))
+              for p in plan.peers(who.shm_peers())]
     return Question("roundtrip-shm", "Round trip through shared memory by size",
                     "As over TCP. The tensor is copied into the receiver's own, except where it "
                     "is read in place.", [*ours, peek, *theirs], LATENCY)
 
 
 def rewrite_shm(plan):
-    points = latency_points(plan.sizes([M, 64 * M], [64 * M]))
+    points = latency_points(plan.sizes([M, 64 * M], [64 * M]), "shm", "poll")
     ours = [plan.make.tern("lat", "shm", "poll", points, rewrite=True)]
     theirs = [plan.make.peer(p, "lat", points, rewrite=True)
               for p in plan.peers(who.shm_peers())]
@@ -77,11 +80,12 @@ def rewrite_shm(plan):
 
 
 def bandwidth(plan, fabric, peers):
-    """One tensor under way is the round trip; sixteen fill any pipe. That of 64 MiB takes 2 GB of
-    memory and, with a slow peer, five seconds: so there are few sizes."""
-    inflight = 16
+    """One tensor under way is the round trip; sixteen fill any pipe. Those of 64 MiB take 2 GB of
+    memory, which takes longer to get than to fill: so there are few sizes, and on shm, where
+    no goal asks for 64 MiB, 16 MiB are large enough for no cache to hold them."""
+    inflight, largest = 16, 64 * M if fabric == "tcp" else 16 * M
     points = [(size, rounds_of(size, most=2000, least=inflight, bytes_in_all=256 * M))
-              for size in plan.sizes([64 * K, M, 64 * M], [64 * M])]
+              for size in plan.sizes([64 * K, M, largest], [largest])]
     found = [plan.make.tern("bw", fabric, wait, points, inflight) for wait in ("poll", "sleep")]
     found += [plan.make.peer(peer, "bw", points[-2:] if peer.slow else points, inflight)
               for peer in plan.peers(peers) if peer.key not in NOT_IN_BANDWIDTH]
@@ -106,16 +110,18 @@ def rate(plan):
     found = []
     for fabric, peers in (("tcp", who.tcp_peers()), ("shm", who.shm_peers())):
         points = [(size, 200_000 if fabric == "shm" else 40_000)
-                  for size in plan.sizes([8, 64, 512], [64])]
+                  for size in plan.sizes([64, 512], [64])]
         few = [(size, rounds // 10) for size, rounds in points]
         for wait in ("poll", "sleep"):
             found.append(plan.make.tern("rate", fabric, wait, points, 256))
         for peer in plan.peers(peers):
             if "rate" in peer.tests:
-                slow = peer.program in ("tensorpipe", "grpc_pair")
+                slow = peer.program == "tensorpipe"
                 found.append(plan.make.peer(peer, "rate", few if slow else points, 256))
     return Question("rate", "Small messages a second",
-                    "256 under way, only the last is answered.", found,
+                    "256 under way, only the last is answered. Raw TCP makes a call for each "
+                    "message at each end; Tern and ZeroMQ send several with one, gRPC's stream "
+                    "is asked to.", found,
                     [("msgs_per_s", "/s", "larger")])
 
 
@@ -144,14 +150,15 @@ def by_point(line):
     return line["point"]
 
 
-def ours_with(plan, program, *arguments):
+def ours_with(plan, program, *arguments, fabrics=("tcp", "shm")):
     return [plan.make.program(program, f"tern.{fabric}", f"Tern, {fabric}",
                               [fabric, *arguments], wait="spin, sleep", fabric=fabric, ours=True,
-                              point=by_point) for fabric in ("tcp", "shm")]
+                              point=by_point) for fabric in fabrics]
 
 
 def connections(plan):
-    counts = plan.sizes("1,10,100,1000", "1,1000")
+    counts = plan.sizes("1,100,1000", "1,1000")
+    shm_counts = plan.sizes(counts, "1,100")  # a thousand take 17 s of waiting
     raw = plan.make.program("peers/raw_connections", "raw.tcp", "raw TCP, epoll", [counts],
                             wait="sleep", fabric="tcp", point=by_point)
     return Question(
@@ -159,9 +166,12 @@ def connections(plan):
         "One context or thread at each end. The first byte: from connect to the first answer. "
         "Connections a second: the others, asked for at once. Memory: what both processes have "
         "more than before, after each connection has carried a message; what the kernel keeps "
-        "is in neither. Idle: one second in which nothing is sent, both processes together, of "
-        "one core. The round trip: 64 bytes on one of them while the others are idle.",
-        [*ours_with(plan, "connections", counts), raw],
+        "is in neither. Idle: a second in which nothing is sent, both processes together, of one "
+        "core; with 1000 connections of Tern's, which asks its peers ever more rarely whether "
+        "they live, five seconds after twelve quiet ones. The round trip: 64 bytes on one of "
+        "them while the others are idle.",
+        [*ours_with(plan, "connections", counts, fabrics=["tcp"]),
+         *ours_with(plan, "connections", shm_counts, fabrics=["shm"]), raw],
         [("first_byte_us", "us", "smaller"), ("connections_per_s", "/s", "larger"),
          ("kib_per_connection", "KiB", "smaller"), ("idle_cpu_percent", "%", "smaller"),
          ("p50_us", "us", "smaller")], axis="connections")
@@ -196,6 +206,7 @@ def registration(plan):
 RATE = repr(1 / 1024)  # bench/ps.h
 SHAPES = {"100 MB": ("flat:100000000", 100_000_000), "ResNet-50": ("resnet50", 4 * 25_557_032),
           "MLP 784-256-128-10": ("mlp", 4 * 235_146)}
+SMALL_ROUNDS = 500
 
 
 def ps_point(shape, workers, servers):
@@ -210,7 +221,7 @@ def tern_rounds(out):
 
 def ps_ours(plan, fabric, shape, workers, servers):
     model, size = SHAPES[shape]
-    steps = 2000 if size < 1 << 20 else plan.sizes(8, 5)
+    steps = SMALL_ROUNDS if size < 1 << 20 else plan.sizes(8, 5)
     return plan.make.program(
         "tern-null", f"tern.{fabric}", f"Tern, {fabric}",
         ["train", "--model", model, "--data", plan.make.null_data(), "--servers", servers,
@@ -223,11 +234,12 @@ def ps_ours(plan, fabric, shape, workers, servers):
 def ps_theirs(plan, shape, workers, servers):
     """Peers get the model as one tensor per server, which is their best case."""
     size = SHAPES[shape][1]
-    rounds = 2000 if size < 1 << 20 else plan.sizes(6, 3)
+    rounds = SMALL_ROUNDS if size < 1 << 20 else plan.sizes(6, 3)
     found = []
     for peer in who.ps_peers():
-        if peer.slow and (servers > 1 or size != SHAPES["100 MB"][1] or
-                          (plan.quick and peer.package != "libgrpc++-dev")):
+        if (peer.slow or peer.narrow) and (servers > 1 or workers > 2 or shape != "100 MB"):
+            continue
+        if plan.quick and peer.python:
             continue
         if peer.least <= workers <= peer.most:
             few = min(rounds, 3) if peer.slow else rounds
@@ -284,8 +296,8 @@ def scaling_question(plan):
     question = Question(
         "scaling", "Scaling beyond this machine",
         "A step with 100 MB of parameters, in virtual time (bench/scaling.py), with costs that "
-        "were measured here as its parameters. The model of this machine stands beside what it showed: "
-        "that is how far the rest can be believed.", named,
+        "were measured here as its parameters. The model of this machine stands beside what it "
+        "showed: that is how far the rest can be believed.", named,
         [("ms_per_step", "ms", "smaller")], axis="workers", derived=True)
 
     def all_rounds(_rounds):

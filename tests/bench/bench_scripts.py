@@ -274,7 +274,7 @@ def a_check_says_what_moved_and_counts_what_is_worse():
                   "the same.", "Its goal, <= 1.15, is missed now."):
         assert words in said, (words, said)
     worse, said = said_by(bench.compare, before, slower)
-    assert worse == 0 and "better: tcp, 64 B, both polling" in said and "is met now" in said, said
+    assert worse == 0 and "better: tcp, 64 B, both polling" in said and "is met now." in said, said
 
 
 def a_check_compares_with_the_same_peers():
