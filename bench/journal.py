@@ -22,8 +22,11 @@ class Refused(Exception):
 def identity(top, program, here, options, missing):
     """What must be the same for two halves to be one run, as {what: {name: value}}. Of a tree
     with changes, the changes; of the program, its bytes, because --tern may name any."""
-    changes = subprocess.run(["git", "-C", str(top), "diff", "HEAD", "--", ".", ":!docs"],
-                             capture_output=True).stdout
+    try:
+        changes = subprocess.run(["git", "-C", str(top), "diff", "HEAD", "--", ".", ":!docs"],
+                                 capture_output=True).stdout
+    except OSError:  # no git: the program's bytes are what there is
+        changes = b""
     files = [program, *sorted(program.parent.glob("*.so"))]
     content = hashlib.sha256(b"".join(f.read_bytes() for f in files if f.is_file()))
     return {"commit": {"commit": here["tern"],

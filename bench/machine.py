@@ -50,9 +50,13 @@ def describe():
 
 
 def fixed(described):
-    """What of it is the same the next day."""
-    return {name: value for name, value in described.items()
+    """What of it is the same after the next boot, which gives some pages more or less."""
+    kept = {name: value for name, value in described.items()
             if name not in ("load before", "tern")}
+    kib = kept.get("memory", "").removesuffix(" kB")
+    if kib.isdigit():
+        kept["memory"] = f"{int(kib) / (1 << 20):.0f} GiB"
+    return kept
 
 
 def os_name():

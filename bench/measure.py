@@ -6,6 +6,7 @@ a number of workers...) with its metrics. A question has several contenders. Eve
 all of them, and the next round runs them backwards: A B B A. So a machine that gets slower, or
 has two speeds, is as slow for each, and ratios are taken within a round.
 """
+import ctypes
 import json
 import os
 import signal
@@ -48,6 +49,10 @@ class Question:
     derived: bool = False  # computed from other questions' results, whenever these are there
 
 
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
 class Failed(Exception):
     pass
 
@@ -64,12 +69,18 @@ def end_group(process):
         pass
 
 
+def dies_with_us():
+    """In the child: what kills this program may leave it no time to end its contenders."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def run_group(command, limit_s, **more):
     """(exit status, stdout, stderr) of a command and all that it started."""
     try:
         process = subprocess.Popen(command, text=True, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   start_new_session=True, errors="replace", **more)
+                                   start_new_session=True, preexec_fn=dies_with_us,
+                                   errors="replace", **more)
     except OSError as error:
         raise Failed(str(error)) from None
     try:

@@ -10,8 +10,10 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -24,7 +26,8 @@ import measure  # noqa: E402
 from journal import Journal, differences  # noqa: E402
 
 METRICS = [("p50_us", "us", "smaller")]
-HERE = {"processor": "P", "cores": 2, "kernel": "K", "load before": "0.1", "tern": "abc"}
+HERE = {"processor": "P", "cores": 2, "kernel": "K", "memory": "24684100 kB",
+        "load before": "0.1", "tern": "abc"}
 
 
 class Place:
@@ -151,11 +154,35 @@ def a_run_is_resumed_with_the_same_machine_commit_and_options_only(place):
         code, said = place.bench(*change, "--resume", machine=machine)
         assert code == 2 and said.startswith("bench: ") and said.count("\n") == 1, said
         assert words in said, (words, said)
+    assert place.bench("--rounds", "3", "--resume", machine={**HERE, "memory": "9"})[0] == 2
     (place.top / "tern").write_text("2")
     code, said = place.bench("--rounds", "3", "--resume")
     assert code == 2 and "commit: program was" in said, said
     (place.top / "tern").write_text("1")
-    assert place.bench("--rounds", "3", "--resume", machine={**HERE, "load before": "9"})[0] == 0
+    later = {**HERE, "memory": "24684120 kB", "load before": "9"}
+    assert place.bench("--rounds", "3", "--resume", machine=later)[0] == 0
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except (OSError, IndexError):
+        return False
+
+
+@in_place
+def what_kills_a_run_at_once_ends_its_contender_too(place):
+    pid = place.top / "pid"
+    runner = subprocess.Popen([sys.executable, "-c", (
+        f"import sys; sys.path.insert(0, {str(TOP / 'bench')!r}); import measure; "
+        f"measure.run_group(['sh', '-c', 'echo $$ > {pid}.new; mv {pid}.new {pid}; "
+        "exec sleep 60'], 60)")])
+    while not pid.exists():  # the suite has a limit
+        time.sleep(0.01)
+    runner.kill()
+    runner.wait()
+    while is_alive(pid.read_text().strip()):
+        time.sleep(0.01)
 
 
 @in_place
@@ -296,6 +323,7 @@ tap.run([
     a_resumed_run_measures_the_broken_round_again_and_the_rest,
     a_resumed_run_has_the_figures_of_one_that_was_not_stopped,
     a_run_is_resumed_with_the_same_machine_commit_and_options_only,
+    what_kills_a_run_at_once_ends_its_contender_too,
     there_must_be_something_to_resume,
     a_peer_that_fails_once_is_run_once_more_and_that_is_told,
     tern_is_not_run_once_more,
