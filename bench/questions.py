@@ -261,8 +261,11 @@ def parameter_server(plan):
         "ps", "Parameter server: push and pull with the update applied",
         "Each worker pushes its gradient and gets the new parameters; servers sum all gradients "
         "and apply SGD; the parameters are checked after every round. `2w 1s`: two workers, one "
-        "server. Tern is the real `tern train` with a model that computes nothing. Nobody is "
-        "pinned, because there are more processes than cores. Where there is no server (gloo), "
+        "server. Tern is the real `tern train` with a model that computes nothing; where "
+        "there are two cores for each process, it spins for 20 us before it sleeps. Nobody is "
+        "pinned, because there are more processes than cores. Raw C sums what has arrived; gRPC "
+        "sends a tensor as one message, and sums when it is there. The limit in place and what is "
+        "slow are asked for 100 MB only. Where there is no server (gloo), "
         "workers sum among themselves; TensorFlow applies gradients one by one.",
         [*found, who.PS_LITE], [("ms_per_round", "ms", "smaller")], axis="shape, workers, servers")
 
@@ -314,7 +317,8 @@ def verbs(plan):
         "verbs", "RDMA verbs beside perftest, over Soft-RoCE in a virtual machine",
         "An emulated machine with two software devices: only ratios within one boot mean "
         "anything. A latency is one way. perftest's messages have the size that ours have on the "
-        "wire.", vm.contenders(plan.make.tern_program), [("value", "us or MB/s", "-")],
+        "wire. Those of Tern's ends that poll are pinned; perftest's are not.",
+        vm.contenders(plan.make.tern_program), [("value", "us or MB/s", "-")],
         axis="what", all_rounds=lambda rounds: vm.measure(plan.make.tern_program, rounds,
                                                           plan.quick))
 

@@ -225,8 +225,8 @@ def plot(name, question, directory):
 # ---- files ----
 
 README_ROWS = ("tcp, 4 KiB, both asleep, round trip", "tcp, 1 MiB, polling",
-               "tcp, 64 MiB, 1 in flight", "tcp, 64 MiB, 16 in flight", "shm, 64 B, round trip", "shm, 1 MiB into",
-               "tcp, 100 MB pushed and pulled")
+               "tcp, 64 MiB, 1 in flight", "tcp, 64 MiB, 16 in flight", "shm, 64 B, round trip",
+               "shm, 1 MiB into", "tcp, 100 MB pushed and pulled")
 
 
 def readme_table(results):

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "tests"))
@@ -233,6 +234,24 @@ def perftests_values_are_read():
                              "ib_send_lat": {"latency, 8 B": {"value": [5, 5, 5]}}}
 
 
+def a_virtual_machine_leaves_its_values_in_a_file_or_says_why_not():
+    with tempfile.TemporaryDirectory() as directory:
+        tern, script = Path(directory) / "tern", Path(directory) / "in_vm.py"
+        (tern.parent / "rdma").mkdir()
+        perf = {"failures": [], "questions": [{"name": "q", "tern": {"values": [1.0]}}]}
+        script.write_text(
+            "import pathlib, sys\nassert sys.argv[2:] == ['perf', '--rounds', '3']\n"
+            f"pathlib.Path(sys.argv[1], 'rdma/perf.json').write_text({json.dumps(perf)!r})")
+        with mock.patch.object(vm, "IN_VM", script), contextlib.redirect_stderr(io.StringIO()):
+            assert vm.measure(tern, 3, False) == {"tern.verbs": {"q": {"value": [1.0]}}}
+            script.write_text("print('skipped: no qemu'); print('1 skipped')")
+            try:
+                vm.measure(tern, 3, False)
+                assert False, "must fail"
+            except measure.Failed as why:
+                assert str(why) == "the virtual machine: skipped: no qemu", why
+
+
 def a_model_of_one_core_takes_the_sum_of_all_work():
     """Both ends move each byte twice, the server updates it once: one core does it in turn."""
     costs = scaling.Costs(byte_ns=1, message_ns=0, update_ns=0.5, wire_byte_ns=0, cores=1)
@@ -360,6 +379,7 @@ tap.run([
     every_goal_names_a_question_and_contenders_that_exist,
     runs_of_a_question_are_unique,
     perftests_values_are_read,
+    a_virtual_machine_leaves_its_values_in_a_file_or_says_why_not,
     a_model_of_one_core_takes_the_sum_of_all_work,
     a_model_scales_until_its_server_is_busy,
     a_check_says_what_moved_and_counts_what_is_worse,
