@@ -58,11 +58,13 @@ static const char *address_of(const struct tern_peer *peer, uint32_t rail)
 void tern_rails_dial(struct tern_peer *peer)
 {
 	struct tern_rdv *rdv = peer->rdv;
-	uint32_t count = TERN_MIN(rdv->ctx->opts.rail_count, TERN_RAILS_MAX);
+	uint32_t last = rdv->ctx->opts.rail_count;
 
-	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
+	if (!(tern_peer_caps(peer) & TERN_CAP_PUT) || (peer->bulk_bytes && !peer->bulk))
 		return;
-	for (uint32_t i = 1; i < count; i++) {
+	if (!peer->bulk_bytes)
+		last--; /* the main link is one of them */
+	for (uint32_t i = 1; i <= last; i++) {
 		struct tern_conn *conn;
 		struct tern_link *link;
 
@@ -80,6 +82,13 @@ void tern_rails_dial(struct tern_peer *peer)
 		link->rail = (uint8_t)i;
 		peer->link_count++;
 	}
+}
+
+void tern_rails_make(struct tern_peer *peer)
+{
+	peer->bulk = true;
+	if (peer->dialler && peer->state == TERN_PEER_STATE_UP)
+		tern_rails_dial(peer);
 }
 
 /* An acceptor's check of step 1. */
@@ -124,22 +133,60 @@ void tern_rails_close(struct tern_peer *peer)
 
 /* ---- sending ---- */
 
-/* The connection for the next chunk, in turn. */
+static bool has_room(const struct tern_peer *peer, const struct tern_conn *conn)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < TERN_PUT_OPS; i++)
+		count += peer->put_ops[i].xfer && peer->put_ops[i].op.conn == conn;
+	return count < TERN_CONN_PUTS;
+}
+
+static bool is_up(const struct tern_peer *peer, unsigned rail)
+{
+	return peer->rails[rail] && peer->rails[rail]->state == TERN_LINK_UP;
+}
+
+static bool any_is_up(const struct tern_peer *peer)
+{
+	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
+		if (is_up(peer, i))
+			return true;
+	return false;
+}
+
+/* Over the main link go: what is sent again, for it is ordered with its DONE; what is not
+ * bulk, where that makes a difference; and its share of the rest, unless that is put
+ * apart. */
+static bool only_main(const struct tern_xfer *x)
+{
+	const struct tern_peer *peer = x->peer;
+	bool bulk = tern_is_bulk(peer, x->buf.bytes);
+
+	return x->state != TERN_XFER_WRITING || (peer->bulk_bytes && !bulk) ||
+	       !any_is_up(peer);
+}
+
+/* In turn, for each tensor. */
 struct tern_conn *tern_rail_next(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
+	struct tern_conn *main = tern_peer_conn(peer);
 
+	if (only_main(x))
+		return has_room(peer, main) ? main : NULL;
 	for (unsigned i = 0; i < TERN_RAILS_MAX; i++) {
 		unsigned rail = x->rail++ % TERN_RAILS_MAX;
 
-		if (rail == 0)
-			return tern_peer_conn(peer);
-		if (peer->rails[rail] && peer->rails[rail]->state == TERN_LINK_UP) {
-			x->rails_used |= (uint8_t)bit(rail);
-			return peer->rails[rail]->conn;
-		}
+		if (rail == 0 && !peer->bulk_bytes && has_room(peer, main))
+			return main;
+		if (rail == 0 || !is_up(peer, rail) ||
+			!has_room(peer, peer->rails[rail]->conn))
+			continue;
+		x->rails_used |= (uint8_t)bit(rail);
+		return peer->rails[rail]->conn;
 	}
-	return tern_peer_conn(peer);
+	return NULL;
 }
 
 static int say(struct tern_link *link, uint16_t flags, uint32_t src, uint32_t dst)

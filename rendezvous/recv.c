@@ -124,6 +124,7 @@ static int advertise(struct tern_xfer *x)
 
 	if (!may_advertise(x) || !older_ones_are_advertised(x))
 		return 0;
+	tern_rails_expect(peer, x->buf.bytes);
 	if (tern_xfer_id(x) < 0 || tern_recv_expose(x) < 0)
 		return 0;
 	if (!tern_peer_credit(peer, TERN_CREDIT_MIN))
@@ -546,6 +547,7 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	if (!h->src ||
 		!(tern_peer_caps(peer) & (has_region ? TERN_CAP_GET : TERN_CAP_PUT)))
 		return -EPROTO;
+	tern_rails_expect(peer, h->bytes);
 	record = tern_record_new(peer, h);
 	x = oldest_recv(peer, &triple);
 	if (x) {

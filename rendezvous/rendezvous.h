@@ -34,7 +34,7 @@
 #include "transport/context.h"
 #include "transport/stager.h"
 
-#define TERN_RAILS_MAX   4u
+#define TERN_RAILS_MAX   5u /* 4, and the main link where it is none of them */
 #define TERN_RAIL_ECHOES 512u
 
 /* ---- the layer, one per context ---- */
@@ -126,7 +126,8 @@ enum tern_peer_state {
 	TERN_PEER_STATE_DOWN,
 };
 
-#define TERN_PUT_OPS 16u /* of which 4 for each connection are used */
+#define TERN_CONN_PUTS 4u /* few ahead of everything else: messages wait behind them */
+#define TERN_PUT_OPS   (TERN_CONN_PUTS * TERN_RAILS_MAX)
 
 struct tern_put_op {
 	struct tern_op op;
@@ -180,7 +181,9 @@ struct tern_peer {
 	uint32_t epoch;
 	struct tern_link *link;                  /* the one in use: NULL unless UP */
 	struct tern_link *rails[TERN_RAILS_MAX]; /* [0] is not used; NULL: not up */
-	uint32_t link_count;                     /* of it, in any state */
+	uint64_t bulk_bytes; /* the link's, of the last one if there is none: fabric.h */
+	bool bulk;           /* a tensor of so many bytes has been met */
+	uint32_t link_count; /* of it, in any state */
 	const char *fabric_name;
 
 	/* The stream: stream.c */
@@ -204,13 +207,13 @@ struct tern_peer {
 
 	/* Halves that wait, move, or are answered. */
 	struct tern_match match;
-	struct tern_list xfers;    /* all of them */
-	struct tern_list pending;  /* something to say, no room to say it */
-	struct tern_list starved;  /* something to say that takes a credit */
-	struct tern_list writing;  /* puts to be issued */
-	struct tern_list answers;  /* records with an answer to be sent */
-	struct tern_list offering; /* lend.c: sends whose memory the peer was offered */
-	struct tern_list records;  /* all of this peer's */
+	struct tern_list xfers;      /* all of them */
+	struct tern_list pending;    /* something to say, no room to say it */
+	struct tern_list starved;    /* something to say that takes a credit */
+	struct tern_list writing[2]; /* puts to be issued; [1]: of bulk */
+	struct tern_list answers;    /* records with an answer to be sent */
+	struct tern_list offering;   /* lend.c: sends whose memory the peer was offered */
+	struct tern_list records;    /* all of this peer's */
 	struct tern_put_op put_ops[TERN_PUT_OPS];
 	unsigned put_op_count;  /* in use */
 	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
@@ -431,8 +434,9 @@ void tern_peer_pump_now(struct tern_peer *peer);
 /* Lets move what can. */
 static inline void tern_peer_pump(struct tern_peer *peer)
 {
-	if (tern_peer_has_unsaid(peer) || !tern_list_empty(&peer->writing) ||
-		peer->fin_wanted || peer->fin_received)
+	if (tern_peer_has_unsaid(peer) || !tern_list_empty(&peer->writing[0]) ||
+		!tern_list_empty(&peer->writing[1]) || peer->fin_wanted ||
+		peer->fin_received)
 		tern_peer_pump_now(peer);
 }
 
@@ -467,6 +471,7 @@ bool tern_send_readable(struct tern_xfer *x);
 int tern_send_advance(struct tern_xfer *x); /* -EAGAIN: later; -ENOBUFS: wants a credit */
 /* Issues puts. -EAGAIN; -EINPROGRESS: it waits for its rails, or for its region. */
 int tern_send_write(struct tern_xfer *x);
+void tern_send_resume(struct tern_xfer *x); /* WRITING: it stands in line for that */
 void tern_send_cancel(struct tern_xfer *x);
 void tern_send_acked(struct tern_peer *peer);
 void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack);
@@ -562,6 +567,19 @@ bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link);
 void tern_rail_up(struct tern_link *link);
 bool tern_rails_closed(const struct tern_peer *peer);
 void tern_rails_close(struct tern_peer *peer);
+/* Is a tensor of so many bytes put apart from messages, where that can be? */
+static inline bool tern_is_bulk(const struct tern_peer *peer, uint64_t bytes)
+{
+	return peer->bulk_bytes && bytes >= peer->bulk_bytes;
+}
+void tern_rails_make(struct tern_peer *peer);
+/* A tensor of so many bytes is about to move, either way. */
+static inline void tern_rails_expect(struct tern_peer *peer, uint64_t bytes)
+{
+	if (tern_is_bulk(peer, bytes) && !peer->bulk)
+		tern_rails_make(peer);
+}
+/* Which connection the next chunk goes over; NULL: none has room. */
 struct tern_conn *tern_rail_next(struct tern_xfer *x);
 int tern_rails_settle(struct tern_xfer *x);
 int tern_rail_message(struct tern_link *link, const void *message, size_t bytes);

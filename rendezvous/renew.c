@@ -74,8 +74,8 @@ static int renew_send(struct tern_xfer *x, const struct tern_header *h)
 		return -EPROTO;
 	x->region = h->region;
 	x->stale = false;
-	if (x->state == TERN_XFER_WRITING && !tern_list_linked(&x->queue))
-		tern_list_push(&x->peer->writing, &x->queue);
+	if (x->state == TERN_XFER_WRITING)
+		tern_send_resume(x);
 	return 0;
 }
 

@@ -77,7 +77,7 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 		tern_xfer_pend(x);
 	} else {
 		tern_xfer_enter(x, TERN_XFER_WRITING);
-		tern_list_push(&peer->writing, &x->queue);
+		tern_send_resume(x);
 		tern_peer_pump(peer);
 	}
 }
@@ -199,6 +199,7 @@ static int say_rts(struct tern_xfer *x)
 	struct tern_header h;
 	int r = tern_xfer_id(x);
 
+	tern_rails_expect(x->peer, x->buf.bytes);
 	if (r == 0 && tern_send_readable(x))
 		r = tern_xfer_expose(x, TERN_ACCESS_READ);
 	if (r < 0)
@@ -382,35 +383,40 @@ static void put_done(struct tern_op *op, int status)
 	tern_peer_pump(peer);
 }
 
-/* Few chunks ahead of everything else: a small message waits behind them. */
+void tern_send_resume(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+
+	if (!tern_list_linked(&x->queue))
+		tern_list_push(
+			&peer->writing[tern_is_bulk(peer, x->buf.bytes)], &x->queue);
+}
+
+/* There are as many as all connections may have under way. */
 static struct tern_put_op *free_put_op(struct tern_peer *peer)
 {
-	unsigned limit = 4;
+	struct tern_put_op *put = peer->put_ops;
 
-	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
-		limit += peer->rails[i] ? 4 : 0;
-	for (unsigned i = 0; i < limit; i++)
-		if (!peer->put_ops[i].xfer)
-			return &peer->put_ops[i];
-	return NULL;
+	while (put->xfer)
+		put++;
+	return put;
 }
 
 /* One chunk. */
 static int put_chunk(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
-	/* What is sent again goes over the main link: it is ordered with its DONE. */
-	struct tern_conn *conn =
-		x->state == TERN_XFER_WRITING ? tern_rail_next(x) : tern_peer_conn(peer);
-	struct tern_put_op *put = free_put_op(peer);
-	uint64_t n = TERN_MIN(conn->chunk_bytes, x->buf.bytes - x->issued);
+	struct tern_conn *conn = tern_rail_next(x);
+	struct tern_put_op *put;
+	uint64_t n;
 	struct tern_stage_slot *slot = NULL;
 	struct tern_mem *mem = x->buf.mem;
 	uint64_t offset = x->buf.offset + x->issued;
 	int r;
 
-	if (!put)
+	if (!conn)
 		return -EAGAIN;
+	n = TERN_MIN(conn->chunk_bytes, x->buf.bytes - x->issued);
 	if (tern_stage_needed(x)) {
 		slot = tern_stage_next(x);
 		if (!slot)
@@ -419,6 +425,7 @@ static int put_chunk(struct tern_xfer *x)
 		offset = slot->offset;
 		n = slot->bytes;
 	}
+	put = free_put_op(peer);
 	put->op.done = put_done;
 	r = conn->port->ops->put(conn, &put->op, mem, offset, n, &x->region, x->issued);
 	if (r < 0)
@@ -502,15 +509,15 @@ void tern_send_lost(struct tern_xfer *x)
 	x->cancel_told = false;
 	x->rails_used = x->rails_asked = x->rails_confirmed = 0;
 	tern_stage_lost(x);
-	if (x->state == TERN_XFER_WRITING && !tern_list_linked(&x->queue))
-		tern_list_push(&x->peer->writing, &x->queue);
+	if (x->state == TERN_XFER_WRITING)
+		tern_send_resume(x);
 	if (x->issued == 0)
 		return;
 	x->issued = 0;
 	if (x->state == TERN_XFER_FINISHING && x->result == 0) {
 		tern_list_remove(&x->queue);
 		tern_xfer_enter(x, TERN_XFER_WRITING);
-		tern_list_push(&x->peer->writing, &x->queue);
+		tern_send_resume(x);
 	}
 }
 
@@ -527,6 +534,7 @@ int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
 	if (!(h->flags & TERN_FLAG_REGION) || !h->src ||
 		!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return -EPROTO;
+	tern_rails_expect(peer, h->bytes);
 	record = tern_record_new(peer, h);
 	crossed = tern_match_find(&peer->match, &triple, TERN_MATCH_SENT);
 	if (crossed) {
@@ -564,7 +572,7 @@ int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *h)
 	x->remote_id = h->src;
 	x->region = h->region;
 	tern_xfer_enter(x, TERN_XFER_WRITING);
-	tern_list_push(&peer->writing, &x->queue);
+	tern_send_resume(x);
 	tern_peer_pump(peer);
 	return 0;
 }
@@ -600,8 +608,8 @@ void tern_send_cancel(struct tern_xfer *x)
 		break;
 	case TERN_XFER_WRITING: /* the next turn stops it */
 		x->cancelled = true;
-		if ((x->stale || x->stage.stager) && !tern_list_linked(&x->queue))
-			tern_list_push(&peer->writing, &x->queue);
+		if (x->stale || x->stage.stager)
+			tern_send_resume(x);
 		tern_peer_pump(peer);
 		break;
 	case TERN_XFER_FINISHING:

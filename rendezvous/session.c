@@ -85,9 +85,9 @@ static uint64_t busy_tick_ns(const struct tern_peer *peer)
 static void init_lists(struct tern_peer *peer)
 {
 	struct tern_list *lists[] = {&peer->wait_ack, &peer->xfers, &peer->pending,
-		&peer->starved, &peer->writing, &peer->answers, &peer->records,
-		&peer->offering, &peer->channels, &peer->routes, &peer->end_call.link,
-		&peer->tell_call.link};
+		&peer->starved, &peer->writing[0], &peer->writing[1], &peer->answers,
+		&peer->records, &peer->offering, &peer->channels, &peer->routes,
+		&peer->end_call.link, &peer->tell_call.link};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
 		tern_list_init(lists[i]);
@@ -403,6 +403,14 @@ static bool plausible(struct tern_peer *peer, const struct tern_hello *theirs, b
 				!tern_seq_before(theirs->rx_seq, peer->acked));
 }
 
+/* What is bulk on this connection; 0: nothing. */
+static uint64_t bulk_bytes_on(const struct tern_peer *peer, const struct tern_conn *conn)
+{
+	uint64_t asked = peer->rdv->ctx->opts.bulk_bytes;
+
+	return conn->bulk_bytes && asked ? asked : conn->bulk_bytes;
+}
+
 void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 {
 	bool first = peer->state == TERN_PEER_STATE_START;
@@ -424,6 +432,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	link->conn->owner = peer;
 	peer->link = link;
 	peer->epoch = link->epoch;
+	peer->bulk_bytes = bulk_bytes_on(peer, link->conn);
 	peer->state = TERN_PEER_STATE_UP;
 	peer->heard = true;
 	peer->silent_ns = 0;

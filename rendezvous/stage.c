@@ -100,8 +100,8 @@ static void go_on(struct tern_xfer *x)
 			tern_recv_landed(x, x->stage.status);
 	} else if (x->state == TERN_XFER_QUEUED) {
 		tern_xfer_pend(x); /* its tensor is laid out */
-	} else if (x->state == TERN_XFER_WRITING && !tern_list_linked(&x->queue)) {
-		tern_list_push(&peer->writing, &x->queue);
+	} else if (x->state == TERN_XFER_WRITING) {
+		tern_send_resume(x);
 	}
 	tern_peer_pump(peer);
 }

@@ -410,25 +410,24 @@ static int pump_starved(struct tern_peer *peer)
 	return 0;
 }
 
-/* Large transfers take turns, a chunk each. */
-static int pump_writing(struct tern_peer *peer)
+/* Large transfers take turns, a chunk each, until there is no room. */
+static void pump_writing(struct tern_list *writing)
 {
 	struct tern_list *n;
 
-	while ((n = tern_list_pop(&peer->writing))) {
+	while ((n = tern_list_pop(writing))) {
 		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
 		int r = tern_send_write(x);
 
 		if (x->state != TERN_XFER_WRITING || r == -EINPROGRESS)
 			continue; /* it waits for the stream, or for its rails */
 		if (r < 0 || (x->flags & TERN_URGENT))
-			tern_list_push_front(&peer->writing, n);
+			tern_list_push_front(writing, n);
 		else
-			tern_list_push(&peer->writing, n);
+			tern_list_push(writing, n);
 		if (r < 0)
-			return r;
+			return;
 	}
-	return 0;
 }
 
 void tern_peer_pump_now(struct tern_peer *peer)
@@ -440,9 +439,10 @@ void tern_peer_pump_now(struct tern_peer *peer)
 	 * start. */
 	do {
 		if (tern_stream_flush(peer) < 0 || pump_answers(peer) < 0 ||
-			pump_pending(peer) < 0 || pump_starved(peer) < 0 ||
-			pump_writing(peer) < 0)
+			pump_pending(peer) < 0 || pump_starved(peer) < 0)
 			break;
+		pump_writing(&peer->writing[0]);
+		pump_writing(&peer->writing[1]);
 	} while (!tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers));
 	peer->pumping = false;
 	tern_peer_maybe_finish(peer);

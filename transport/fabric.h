@@ -286,6 +286,9 @@ struct tern_conn {
 	uint32_t caps;        /* enum tern_caps */
 	uint32_t eager_bytes; /* this fabric's default eager threshold */
 	uint64_t chunk_bytes; /* best size of one put or get of a large transfer */
+	uint64_t bulk_bytes;  /* what is put stands before the messages behind it for as
+				 long as its bytes take: tensors of so many and more should
+				 be put over other conns. 0: no such thing (verbs) */
 	void *user;           /* the caller's */
 	void *owner;   /* set by the caller before it exposes or accepts anything: whom
 			  regions   belong to. Compared, never followed */

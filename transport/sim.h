@@ -28,6 +28,7 @@ struct tern_sim_opts {
 		delay_max_ns;     /* of everything that takes time; 0: 1 us, 50 us */
 	uint64_t chunk_bytes;     /* 0: 4 KiB */
 	uint32_t eager_bytes;     /* 0: 1 KiB */
+	uint64_t bulk_bytes;      /* of the fabric sim; 0: puts hold up no messages */
 	unsigned eagain_permille; /* of sends, puts, gets, exposures */
 	unsigned refuse_permille; /* of connects */
 	unsigned slow_permille;   /* of connects: take a hundred times as long */

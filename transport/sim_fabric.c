@@ -87,6 +87,7 @@ static struct side *new_side(struct sim_port *port)
 	s->base.caps = is_b(port) ? opts->caps_b : opts->caps;
 	s->base.eager_bytes = opts->eager_bytes;
 	s->base.chunk_bytes = opts->chunk_bytes;
+	s->base.bulk_bytes = is_b(port) ? 0 : opts->bulk_bytes;
 	s->refs = 1; /* until `closed` was reported */
 	tern_list_init(&s->works);
 	tern_list_init(&s->incoming);

@@ -25,6 +25,7 @@
 /* Four of them stand before a message, for that is how many puts the rendezvous has under
  * way. Smaller ones cost calls, and bandwidth: docs/performance.md. */
 #define CHUNK_BYTES (512ull << 10)
+#define BULK_BYTES  (2ull << 20)
 
 static struct tcp_fabric *fabric_of(struct tcp_port *port)
 {
@@ -237,6 +238,7 @@ static struct tcp_conn *conn_new(struct tcp_port *port, int fd, enum tcp_state s
 	conn->base.caps = TERN_CAP_PUT;
 	conn->base.eager_bytes = EAGER_BYTES;
 	conn->base.chunk_bytes = CHUNK_BYTES;
+	conn->base.bulk_bytes = BULK_BYTES;
 	conn->state = state;
 	tern_list_push(&port->conns, &conn->link);
 	port->conn_count++;

@@ -31,8 +31,14 @@
 #define TCP_STAGE_BYTES     (64u << 10)
 #define TCP_STAGE_PUT_BYTES 4096u
 /* One system call moves at most this. A turn of one conn ends with the call that reaches
- * it: what has come for another, and the answer to a message, wait for the turn's end. */
-#define TCP_CALL_BYTES (1u << 20)
+ * it: what has come for another, and the answer to a message, wait for the turn's end. So
+ * calls are shorter while small tensors move over another conn: for some polls behind the
+ * second of two messages with data that are close together. (A single one may answer a
+ * large tensor.) */
+#define TCP_CALL_BYTES       (1u << 20)
+#define TCP_SHORT_CALL_BYTES (256u << 10)
+#define TCP_SHORT_POLLS      16u
+#define TCP_TALK_POLLS       64u
 /* Up to this many conns are simply read, one after the other, without asking the engine:
  * each that has nothing adds about 0.5 us to a round trip, asking adds 1 us. */
 #define TCP_DIRECT_MAX 2
@@ -146,6 +152,10 @@ struct tcp_port {
 	bool armed; /* the caller may be coming from sleep: the engine was not asked since
 		     */
 	uint32_t poll_count;
+	const struct tcp_conn *talker; /* the last one with data in a message; compared
+					  only */
+	uint32_t polls, talked_at;     /* polls so far; of its message */
+	uint32_t short_polls;          /* calls are short for so many more */
 };
 
 struct tcp_lsn {
@@ -247,6 +257,26 @@ static inline struct tcp_conn *tcp_conn_of(struct tern_conn *conn)
 static inline struct tcp_port *tcp_conn_port(struct tcp_conn *conn)
 {
 	return tcp_port_of(conn->base.port);
+}
+
+/* A message with data has come or is to go. */
+static inline void tcp_talks(struct tcp_conn *conn)
+{
+	struct tcp_port *port = tcp_conn_port(conn);
+
+	if (port->talker == conn && port->polls - port->talked_at <= TCP_TALK_POLLS)
+		port->short_polls = TCP_SHORT_POLLS;
+	port->talker = conn;
+	port->talked_at = port->polls;
+}
+
+/* What its calls may move now. */
+static inline size_t tcp_call_bytes(struct tcp_conn *conn)
+{
+	const struct tcp_port *port = tcp_conn_port(conn);
+
+	return port->short_polls && port->talker != conn ? TCP_SHORT_CALL_BYTES
+							 : TCP_CALL_BYTES;
 }
 
 /* ---- tcp.c ---- */

@@ -300,6 +300,8 @@ int tcp_port_poll(struct tern_port *base, int budget)
 	int events, received;
 
 	budget = TERN_MAX(budget, 1);
+	port->polls++;
+	port->short_polls -= port->short_polls > 0;
 	/* A full socket is simply tried again. */
 	if (direct)
 		tern_list_splice(&port->dirty, &port->blocked);

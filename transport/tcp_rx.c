@@ -123,6 +123,9 @@ static void message_arrived(struct tcp_conn *conn, const char *data)
 	size_t bytes = rx->frame.bytes;
 	int rc;
 
+	if (bytes > rx->frame.head_bytes)
+		tcp_talks(conn);
+
 	rx->state = TCP_RX_HEADER;
 	rx->have = 0;
 	if (tern_crc32c(rx->crc, data, rx->frame.head_bytes) != rx->frame.crc) {
@@ -243,14 +246,15 @@ static int places(struct tcp_conn *conn, char *stage, struct iovec *pieces, bool
 {
 	struct tcp_rx *rx = &conn->rx;
 	size_t stage_bytes = TCP_STAGE_BYTES;
+	size_t call_bytes = tcp_call_bytes(conn);
 	int count = 0;
 
 	*direct = conn->state == TCP_UP && rx->state == TCP_RX_PUT && rx->target &&
 		  rx->left > TCP_STAGE_PUT_BYTES;
 	if (*direct) {
 		pieces[count++] =
-			(struct iovec){rx->target, TERN_MIN(rx->left, TCP_CALL_BYTES)};
-		if (rx->left > TCP_CALL_BYTES)
+			(struct iovec){rx->target, TERN_MIN(rx->left, call_bytes)};
+		if (rx->left > call_bytes)
 			return count;
 		stage_bytes = TCP_STAGE_PUT_BYTES;
 	} else if (rx->state == TCP_RX_HEADER && rx->put_likely) {
@@ -310,7 +314,7 @@ int tcp_rx_turn(struct tcp_conn *conn, int budget)
 	if (conn->rx.eof)
 		return 0;
 	do {
-		if (total >= TCP_CALL_BYTES || events >= budget)
+		if (total >= tcp_call_bytes(conn) || events >= budget)
 			return events;
 		count = places(conn, stage, pieces, &direct);
 		asked = pieces[0].iov_len + (count > 1 ? pieces[1].iov_len : 0);

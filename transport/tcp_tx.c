@@ -104,6 +104,8 @@ int tcp_conn_send(struct tern_conn *base, const void *head, size_t head_bytes,
 	append(&conn->tx, header, sizeof(header));
 	append(&conn->tx, head, head_bytes);
 	append(&conn->tx, payload, payload_bytes);
+	if (payload_bytes)
+		tcp_talks(conn);
 	return 0;
 }
 
@@ -145,14 +147,16 @@ int tcp_conn_put(struct tern_conn *base, struct tern_op *op, struct tern_mem *me
 	return 0;
 }
 
-/* Collects what is next to be sent. How many pieces; *bytes in all. */
-static size_t gather(const struct tcp_tx *tx, struct iovec *pieces, size_t *bytes)
+/* Collects what is next to be sent, about `most` bytes. How many pieces; *bytes in all.
+ */
+static size_t gather(
+	const struct tcp_tx *tx, size_t most, struct iovec *pieces, size_t *bytes)
 {
 	struct tern_op *op = tx->first;
 	uint64_t pos = tx->head;
 	size_t count = 0;
 
-	for (*bytes = 0; count < PIECES_MAX && *bytes < TCP_CALL_BYTES; count++) {
+	for (*bytes = 0; count < PIECES_MAX && *bytes < most; count++) {
 		uint64_t until = op ? tcp_put_of(op)->at : tx->tail;
 
 		if (pos < until) {
@@ -164,8 +168,7 @@ static size_t gather(const struct tcp_tx *tx, struct iovec *pieces, size_t *byte
 			/* One that is cut short here fills the call: nothing follows it.
 			 */
 			pieces[count].iov_base = (void *)(uintptr_t)put->data;
-			pieces[count].iov_len =
-				TERN_MIN(put->bytes, TCP_CALL_BYTES - *bytes);
+			pieces[count].iov_len = TERN_MIN(put->bytes, most - *bytes);
 			op = put->next;
 		} else {
 			break;
@@ -268,11 +271,11 @@ int tcp_tx_turn(struct tcp_conn *conn)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
 	struct iovec pieces[PIECES_MAX];
-	size_t asked, sent = 0;
+	size_t asked, sent = 0, most = tcp_call_bytes(conn);
 	int events = 0;
 
-	while (!tcp_tx_empty(&conn->tx) && sent < TCP_CALL_BYTES) {
-		size_t count = gather(&conn->tx, pieces, &asked);
+	while (!tcp_tx_empty(&conn->tx) && sent < most) {
+		size_t count = gather(&conn->tx, most, pieces, &asked);
 		ssize_t n = transmit(conn->watch.fd, pieces, count);
 
 		if (n == -EAGAIN || n == -EWOULDBLOCK) {

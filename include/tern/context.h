@@ -71,11 +71,16 @@ struct tern_context_opts {
 	uint32_t eager_bytes;  /* eager threshold; 0: the fabric's measured default */
 	uint32_t record_count; /* unmatched messages that all peers share, beside 16 that
 				  each has of its own; 0: 4096 */
-	uint32_t rail_count;   /* connections (sockets) per peer, 1..4; 0: 1 */
-	uint32_t spin_us;      /* tern_wait: most it spins before it sleeps; 0: 20 */
-	bool no_spin;       /* never spin: more processes than cores, or power matters */
-	uint32_t first_seq; /* tests: where sequence and credit counters start */
-	const char *secret; /* cluster secret both ends must know; NULL: none */
+	uint32_t rail_count;   /* connections (sockets) per peer that large tensors are
+				  spread over, 1..4; 0: 1. Messages go over the first of
+				  them; over tcp, over one more */
+	uint64_t bulk_bytes; /* tcp: tensors of so many bytes and more go over connections
+				of their own, made when the first one comes, so that
+				messages need not wait for them; 0: 2 MiB */
+	uint32_t spin_us;    /* tern_wait: most it spins before it sleeps; 0: 20 */
+	bool no_spin;        /* never spin: more processes than cores, or power matters */
+	uint32_t first_seq;  /* tests: where sequence and credit counters start */
+	const char *secret;  /* cluster secret both ends must know; NULL: none */
 };
 
 /* opts may be NULL. -ENOMEM, -EMFILE; -EINVAL: more than 4 rails. */

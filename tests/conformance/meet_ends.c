@@ -426,7 +426,11 @@ static void test_accepted_peers_outlive_their_listener(const struct instance *in
 /* ---- connections that are cut --------------------------------------------------------
  */
 
-/* Cuts every connected TCP socket of this process, or the number-th only. */
+#define ALL  (-1)
+#define NONE (-2)
+
+/* Cuts the connected TCP sockets of this process: all, none, or the number-th. How many
+ * there are. */
 static unsigned cut_sockets(int number)
 {
 	unsigned count = 0;
@@ -438,7 +442,7 @@ static unsigned cut_sockets(int number)
 		if (getpeername(fd, (struct sockaddr *)&at, &bytes) < 0 ||
 			at.sin_family != AF_INET)
 			continue;
-		if (number < 0 || (unsigned)number == count)
+		if (number == ALL || number == (int)count)
 			shutdown(fd, SHUT_RDWR);
 		count++;
 	}
@@ -454,6 +458,7 @@ static void recover(const struct instance *instance, uint32_t rail_count)
 	struct end *a, *b;
 
 	opts.rail_count = rail_count;
+	opts.bulk_bytes = rail_count > 1 ? 100000 : 0;
 	opts.reconnect_ns = 10 * TERN_NS_PER_S;
 	meet = meet_new_with(instance, &opts, &opts);
 	a = &meet->ends[A];
@@ -474,7 +479,7 @@ static void recover(const struct instance *instance, uint32_t rail_count)
 			if (i % 8 == round % 8)
 				meet_turn(meet);
 			if (i == 20 + round * 3)
-				cut_sockets(round % 3 == 2 ? (int)round % 5 : -1);
+				cut_sockets(round % 3 == 2 ? (int)round % 5 : ALL);
 		}
 		MEET_PUMP(meet, calls_over(send, COUNT) && calls_over(recv, COUNT));
 		for (unsigned i = 0; i < COUNT; i++) {
@@ -522,13 +527,54 @@ static void test_a_connection_that_cannot_come_back_is_down(
 	meet_settle(meet);
 	tern_listener_free(meet->listener);
 	meet->listener = NULL;
-	assert_true(cut_sockets(-1) >= 2);
+	assert_true(cut_sockets(ALL) >= 2);
 	MEET_PUMP(meet, meet->ends[A].down_count && meet->ends[B].down_count);
 	assert_true(meet->ends[A].down_status < 0 && meet->ends[B].down_status < 0);
 	assert_true(call_over(&send) && call_over(&recv));
 	assert_int_equal(send.req.status, meet->ends[A].down_status);
 	assert_int_equal(recv.req.status, meet->ends[B].down_status);
 	meet_free(meet);
+}
+
+/* ---- connections that are made ---- */
+
+static void move(struct meet *meet, unsigned from, uint64_t bytes, uint64_t step)
+{
+	struct end *a = &meet->ends[from], *b = &meet->ends[!from];
+	struct tern_buf data = end_data(a, SLAB, bytes, step);
+	struct tern_buf room = end_memory(b, SLAB, bytes);
+	struct call send = {0}, recv = {0};
+
+	assert_int_equal(call_recv(&recv, b, 1, step, &room, 0), 0);
+	assert_int_equal(call_send(&send, a, 1, step, &data, 0), 0);
+	MEET_PUMP(meet, call_over(&recv) && call_over(&send));
+	call_check(&recv, bytes, step);
+}
+
+/* Whoever sends it; and again when all connections were lost. */
+static void test_bulk_gets_a_connection_of_its_own(const struct instance *instance)
+{
+	for (unsigned from = 0; from < 2; from++) {
+		struct tern_context_opts opts = meet_opts();
+		struct meet *meet;
+		struct end *a;
+		unsigned before;
+
+		opts.bulk_bytes = 100000;
+		opts.reconnect_ns = 10 * TERN_NS_PER_S;
+		meet = meet_new_with(instance, &opts, &opts);
+		a = &meet->ends[A];
+		move(meet, from, 99999, 1);
+		before = cut_sockets(NONE);
+		move(meet, from, 100000, 2);
+		MEET_PUMP(meet, cut_sockets(NONE) == before + 2);
+		move(meet, from, 1 << 20, 3); /* and over it */
+		cut_sockets(ALL);
+		MEET_PUMP(meet, a->recovered_count == 1);
+		MEET_PUMP(meet, cut_sockets(NONE) == before + 2);
+		move(meet, from, 1 << 20, 4);
+		meet_free(meet);
+	}
 }
 
 const struct conformance_test meet_ends[] = {
@@ -550,5 +596,6 @@ const struct conformance_test meet_ends[] = {
 	CONFORMANCE(test_a_cut_connection_comes_back_and_loses_nothing, NEEDS_TCP),
 	CONFORMANCE(test_cut_rails_come_back_and_lose_nothing, NEEDS_TCP),
 	CONFORMANCE(test_a_connection_that_cannot_come_back_is_down, NEEDS_TCP),
+	CONFORMANCE(test_bulk_gets_a_connection_of_its_own, NEEDS_TCP),
 	{0},
 };

@@ -200,6 +200,7 @@ static void test_rails_carry_everything(const struct instance *instance)
 		struct meet *meet;
 
 		a_opts.rail_count = rails;
+		a_opts.bulk_bytes = b_opts.bulk_bytes = 65537;
 		b_opts.rail_count =
 			rails % 2 ? rails : 1; /* the one who connects decides */
 		meet = meet_new_with(instance, &a_opts, &b_opts);

@@ -218,6 +218,7 @@ static bool scenario(uint64_t seed, bool verbose, uint64_t *hash,
 		.delay_max_ns = (seed % 5 == 4 ? 400 : 50) * TERN_NS_PER_US,
 		.chunk_bytes = 1500,
 		.eager_bytes = 512,
+		.bulk_bytes = seed % 5 < 2 ? 3000 : 0,
 		.cuda_api = cuda_api,
 		.log = verbose ? print_line : NULL};
 	struct storm_opts storm_opts = {.seed = seed,

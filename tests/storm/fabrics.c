@@ -138,6 +138,7 @@ static int run(const char *where, const struct bed *bed, uint64_t seed)
 	struct tern_context_opts opts = {.eager_bytes = 1024,
 		.first_seq = UINT32_MAX - 1,
 		.rail_count = seed % 3 == 2 ? 3 : 1,
+		.bulk_bytes = seed % 2 ? 20000 : 0,
 		.record_count = 64};
 	struct storm_opts storm_opts = {.seed = seed,
 		.pair_count = 400,
