@@ -197,12 +197,12 @@ struct tern_peer {
 	bool ack_due, starved_told;
 	struct tern_deferred tell_call;
 	struct tern_timer tick;
-	bool heard;         /* anything, since the last tick */
-	bool stirred;       /* something else than PINGs moved since */
-	bool drowsy;        /* the next tick is later than while something moves */
-	uint64_t tick_ns;   /* between the last tick and the next */
-	uint64_t silent_ns; /* since it was asked and has not answered */
-	uint64_t quiet_ns;  /* since something else than PINGs moved */
+	bool heard;              /* anything, since the last tick */
+	bool stirred;            /* something else than PINGs moved since */
+	bool drowsy;             /* the next tick is later than while something moves */
+	uint64_t silent_ns;      /* since it was asked and has not answered */
+	uint64_t quiet_since_ns; /* when something else than PINGs moved last */
+	uint64_t tended_ns;      /* when what is due now and then was done last */
 	struct tern_deferred end_call; /* FIN, or the last things of DOWN */
 
 	/* Halves that wait, move, or are answered. */
@@ -241,6 +241,8 @@ void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int s
 void tern_peer_down(struct tern_peer *peer, int status);
 /* Cuts the link because the peer broke the protocol or a rule of ours. */
 void tern_peer_cut(struct tern_peer *peer, int status);
+/* It asked, or answered. */
+void tern_peer_pinged(struct tern_peer *peer);
 /* From now on it is looked after as while something moves. */
 void tern_peer_wake(struct tern_peer *peer);
 /* Something moves, or is asked for. */

@@ -220,6 +220,7 @@ static int on_ping(struct tern_peer *peer, const struct tern_header *h)
 {
 	if (!(h->flags & TERN_FLAG_REPLY))
 		tern_stream_ping(peer, true);
+	tern_peer_pinged(peer);
 	return 0;
 }
 

@@ -20,6 +20,8 @@
 #define DEAD_NS    (10 * TERN_NS_PER_S)
 #define IDLE_STEPS (60 * STEP_PER_S)
 #define TURNS_MAX  10000000
+#define PEERS      50u
+#define MEET_NS    (100 * TERN_NS_PER_US) /* shm looks for who connects so often */
 
 static uint64_t clock_ns;
 
@@ -33,8 +35,8 @@ struct end {
 	struct tern_env_ops ops;
 	struct tern_env env;
 	struct tern_context *ctx;
-	struct tern_peer *peer;
-	unsigned up_count, suspect_count, down_count;
+	struct tern_peer *peers[PEERS];
+	unsigned peer_count, up_count, suspect_count, down_count;
 	int down_status;
 };
 
@@ -60,7 +62,7 @@ static void accepted(struct tern_peer *peer, void *arg)
 	struct end *end = arg;
 
 	tern_peer_set_opts(peer, &opts);
-	end->peer = peer;
+	end->peers[end->peer_count++] = peer;
 	end->up_count++;
 }
 
@@ -69,15 +71,13 @@ static void turn(struct end *end)
 	assert_true(tern_progress(end->ctx) >= 0);
 }
 
-/* Time goes on; `both`: or the second end stands still. */
-static void step(bool both)
+/* Time goes on, for these ends; others stand still. */
+static void step(unsigned first, unsigned last)
 {
 	clock_ns += STEP_NS;
-	for (int i = 0; i < STEP_TURNS; i++) {
-		turn(&ends[0]);
-		if (both)
-			turn(&ends[1]);
-	}
+	for (int i = 0; i < STEP_TURNS; i++)
+		for (unsigned j = first; j <= last; j++)
+			turn(&ends[j]);
 }
 
 static void open_end(struct end *end)
@@ -95,11 +95,27 @@ static void open_end(struct end *end)
 	assert_int_equal(tern_context_new(domain, &opts, &end->ctx), 0);
 }
 
-static void meet(const char *address)
+static void add_peer(const char *address)
 {
 	struct tern_peer_opts opts = {.event = peer_event, .arg = &ends[0]};
-	struct tern_listener *listener;
+	unsigned count = ends[0].peer_count + 1;
 	int turns = 0;
+
+	assert_int_equal(
+		tern_connect(ends[0].ctx, address, &opts, &ends[0].peers[count - 1]), 0);
+	ends[0].peer_count++;
+	while (ends[0].up_count < count || ends[1].up_count < count) {
+		clock_ns += MEET_NS;
+		turn(&ends[0]);
+		turn(&ends[1]);
+		assert_true(turns++ < TURNS_MAX);
+	}
+}
+
+/* The first end dials. */
+static void meet_many(const char *address, unsigned count)
+{
+	struct tern_listener *listener;
 
 	clock_ns = tern_clock_ns();
 	assert_int_equal(tern_domain_new(NULL, &domain), 0);
@@ -108,20 +124,22 @@ static void meet(const char *address)
 	assert_int_equal(
 		tern_listen(ends[1].ctx, address, NULL, accepted, &ends[1], &listener),
 		0);
-	assert_int_equal(tern_connect(ends[0].ctx, tern_listener_address(listener), &opts,
-				 &ends[0].peer),
-		0);
-	while (!ends[0].up_count || !ends[1].up_count) {
-		turn(&ends[0]);
-		turn(&ends[1]);
-		assert_true(turns++ < TURNS_MAX);
+	for (unsigned i = 0; i < count; i++) {
+		add_peer(tern_listener_address(listener));
+		step(0, 1);
 	}
+}
+
+static void meet(const char *address)
+{
+	meet_many(address, 1);
 }
 
 static void part(void)
 {
 	for (unsigned i = 0; i < 2; i++) {
-		tern_peer_free(ends[i].peer);
+		for (unsigned j = 0; j < ends[i].peer_count; j++)
+			tern_peer_free(ends[i].peers[j]);
 		tern_context_free(ends[i].ctx);
 	}
 	tern_domain_free(domain);
@@ -129,11 +147,17 @@ static void part(void)
 
 static uint64_t said(void)
 {
-	struct tern_peer_stats a, b;
+	uint64_t sum = 0;
 
-	tern_peer_stats(ends[0].peer, &a);
-	tern_peer_stats(ends[1].peer, &b);
-	return a.messages_sent + b.messages_sent;
+	for (unsigned i = 0; i < 2; i++) {
+		for (unsigned j = 0; j < ends[i].peer_count; j++) {
+			struct tern_peer_stats stats;
+
+			tern_peer_stats(ends[i].peers[j], &stats);
+			sum += stats.messages_sent;
+		}
+	}
+	return sum;
 }
 
 static uint64_t said_in(unsigned steps)
@@ -141,17 +165,17 @@ static uint64_t said_in(unsigned steps)
 	uint64_t before = said();
 
 	for (unsigned i = 0; i < steps; i++)
-		step(true);
+		step(0, 1);
 	return said() - before;
 }
 
-/* Steps until the first end has seen as many of the events that `count` counts. */
-static unsigned steps_until(const unsigned *count)
+/* Steps of one end until it has seen one of the events that `count` counts. */
+static unsigned steps_until(unsigned end, const unsigned *count)
 {
 	unsigned steps = 0;
 
 	while (!*count) {
-		step(false);
+		step(end, end);
 		assert_true(++steps < 2 * IDLE_STEPS);
 	}
 	return steps;
@@ -174,25 +198,41 @@ static void test_the_longer_it_is_quiet_the_less_is_said(void **state)
 	assert_true(first >= 4); /* each is asked, and answers */
 	said_in(20 * STEP_PER_S);
 	then = said_in(IDLE_STEPS);
-	/* A question and an answer, at most from each end, in five times suspect_ns. */
-	assert_in_range(then, 60 / 5, 4 * 60 / 5);
+	/* A question and an answer in five times suspect_ns; one end asks. */
+	assert_in_range(then, 2 * 60 / 5 - 2, 2 * 60 / 5 + 2);
+	check_well();
+	part();
+}
+
+/* However far apart they came: so one wake serves all. */
+static void test_idle_peers_are_asked_together(void **state)
+{
+	unsigned busy_steps = 0;
+
+	meet_many(*state, PEERS);
+	said_in(IDLE_STEPS);
+	for (unsigned i = 0; i < IDLE_STEPS; i++)
+		busy_steps += said_in(1) > 0;
+	assert_in_range(busy_steps, 60 / 5, 2 * 60 / 5);
 	check_well();
 	part();
 }
 
 static void test_silence_after_long_quiet_is_noticed(void **state)
 {
-	unsigned suspect, dead;
+	for (unsigned end = 0; end < 2; end++) {
+		unsigned suspect, dead;
 
-	meet(*state);
-	said_in(IDLE_STEPS);
-	check_well();
-	suspect = steps_until(&ends[0].suspect_count);
-	dead = suspect + steps_until(&ends[0].down_count);
-	assert_in_range(suspect, STEP_PER_S / 2, 7 * STEP_PER_S);
-	assert_in_range(dead, 9 * STEP_PER_S, 16 * STEP_PER_S);
-	assert_int_equal(ends[0].down_status, -ETIMEDOUT);
-	part();
+		meet(*state);
+		said_in(IDLE_STEPS);
+		check_well();
+		suspect = steps_until(end, &ends[end].suspect_count);
+		dead = suspect + steps_until(end, &ends[end].down_count);
+		assert_in_range(suspect, STEP_PER_S / 2, 8 * STEP_PER_S);
+		assert_in_range(dead, 9 * STEP_PER_S, 17 * STEP_PER_S);
+		assert_int_equal(ends[end].down_status, -ETIMEDOUT);
+		part();
+	}
 }
 
 /* Whoever asks for something is told of silence as soon as ever. */
@@ -205,10 +245,10 @@ static void test_a_request_ends_the_quiet(void **state)
 	meet(*state);
 	said_in(IDLE_STEPS);
 	check_well();
-	assert_int_equal(tern_channel_open(ends[0].peer, 1, &channel), 0);
+	assert_int_equal(tern_channel_open(ends[0].peers[0], 1, &channel), 0);
 	assert_int_equal(tern_recv(channel, &req, 1, 1, &none, NULL, 0), 0);
 	assert_in_range(
-		steps_until(&ends[0].suspect_count), STEP_PER_S / 2, 2 * STEP_PER_S);
+		steps_until(0, &ends[0].suspect_count), STEP_PER_S / 2, 2 * STEP_PER_S);
 	part();
 	assert_int_equal(tern_test(&req), -ECANCELED);
 }
@@ -225,6 +265,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		ON_BOTH(test_the_longer_it_is_quiet_the_less_is_said),
+		ON_BOTH(test_idle_peers_are_asked_together),
 		ON_BOTH(test_silence_after_long_quiet_is_noticed),
 		ON_BOTH(test_a_request_ends_the_quiet),
 	};
