@@ -19,8 +19,15 @@
  * and else every LULL_NS. A sleeper says so in its areas, and whoever publishes something
  * for it then sends a WAKE over the socket, once per sleep.
  *
- * Costs of a conn: a poll and an arm scan all conns (one line each: some 5 ns when
- * nothing happened, so 64 idle peers cost about 0.3 us per poll); two descriptors; two
+ * A conn that has been idle for a while dozes: it goes on saying that it sleeps, whether
+ * its port does or not, and is looked at when something comes over its socket or is
+ * asked of it. So idle conns cost a poll and an arm nothing. The price is paid for the
+ * first message after the pause: a WAKE, and up to LULL_NS where the receiver spins. That
+ * it begins in arm() makes it correct: sleep was announced, everything was looked at once
+ * more (see shm_bell()), and the announcement stands until the conn rises.
+ *
+ * Costs of a conn: a poll and an arm scan those that do not doze, which are at least
+ * AWAKE_COUNT if there are so many (a few lines each); two descriptors; two
  * areas of shm_area_bytes() (1.3 MiB for messages of up to 64 KiB) of address space, of
  * which an idle conn has touched one page each, a used one its ring, and the chunks only
  * when memory outside slabs is read without permission for process_vm_readv.
@@ -39,6 +46,8 @@
 #include "base/clock.h"
 #include "transport/domain.h"
 
+#define AWAKE_COUNT 32u
+#define DOZE_NS     (10 * TERN_NS_PER_MS)
 #define LULL_POLLS  8u /* between two looks at the clock */
 #define LULL_NS     (50 * TERN_NS_PER_US)
 #define EVENT_COUNT 32
@@ -105,10 +114,13 @@ static int port_new(struct tern_fabric *fabric, const struct tern_port_opts *opt
 		.message_bytes = opts->message_bytes,
 	};
 	tern_list_init(&port->conns);
+	tern_list_init(&port->dozing);
 	tern_list_init(&port->closed);
 	tern_list_init(&port->peeked);
 	tern_list_init(&port->lsns);
 	tern_list_init(&port->dead_lsns);
+	port->awake_count = AWAKE_COUNT;
+	port->doze_ns = DOZE_NS;
 	port->ring_bytes = shm_ring_bytes(opts->message_bytes);
 	port->area_bytes = shm_area_bytes(opts->message_bytes);
 	port->message = aligned_alloc(
@@ -151,6 +163,7 @@ static void port_free(struct tern_port *base)
 	/* Conns that the caller never heard of may be left from a closed listener. */
 	reap(port);
 	tern_assert(!port->in_poll && tern_list_empty(&port->conns));
+	tern_assert(tern_list_empty(&port->dozing));
 	tern_assert(tern_list_empty(&port->closed) && tern_list_empty(&port->lsns));
 	tern_assert(tern_list_empty(&port->peeked));
 	port_release(port);
@@ -233,6 +246,7 @@ static int shm_send(struct tern_conn *base, const void *head, size_t head_bytes,
 		    head_bytes <= base->port->message_bytes - payload_bytes);
 	if (conn->state != SHM_UP)
 		return -ENOTCONN;
+	shm_conn_rouse(conn);
 	status = shm_ring_send(&conn->ring, head, head_bytes, payload, payload_bytes);
 	if (status == -EPROTO) {
 		shm_conn_blame(conn, "the indices of its ring cannot be");
@@ -456,12 +470,16 @@ static int shm_poll(struct tern_port *base, int budget)
 	for (uint32_t i = port->conn_count; i > 0 && port->conn_count; i--) {
 		struct shm_conn *conn =
 			tern_list_first(&port->conns, struct shm_conn, link);
+		int events;
 
 		if (count >= budget)
 			break;
 		tern_list_remove(&conn->link);
 		tern_list_push(&port->conns, &conn->link);
-		count += step(conn, TERN_MIN(budget - count, TURN_COUNT), now_ns);
+		events = step(conn, TERN_MIN(budget - count, TURN_COUNT), now_ns);
+		if (events)
+			conn->used_ns = port->looked_ns;
+		count += events;
 	}
 	if (!tern_list_empty(&port->closed))
 		count += reap(port);
@@ -479,6 +497,18 @@ static bool has_work(struct shm_conn *conn)
 		return false;
 	return shm_ring_readable(&conn->ring) || shm_copy_ready(conn) ||
 	       (conn->blocked && shm_ring_roomy(&conn->ring) != 0);
+}
+
+/* Asked in arm(), of a conn without work: is it idle, and will all that can happen to it
+ * be told by its descriptors? */
+static bool may_doze(const struct shm_conn *conn)
+{
+	const struct shm_port *port = shm_conn_port(conn);
+
+	return conn->state == SHM_UP && port->conn_count > port->awake_count &&
+	       port->looked_ns - conn->used_ns >= port->doze_ns && !conn->blocked &&
+	       !conn->asking_count && !conn->gone_waits && !conn->refused_for_now &&
+	       tern_list_empty(&conn->offers);
 }
 
 static void set_timer(struct shm_port *port, uint64_t due_ns)
@@ -510,7 +540,7 @@ static int shm_arm(struct tern_port *base)
 	uint64_t due_ns = 0;
 	bool work = !tern_list_empty(&port->closed);
 
-	tern_list_for_each (node, &port->conns) {
+	tern_list_for_each_safe (node, &port->conns) {
 		struct shm_conn *conn = tern_list_entry(node, struct shm_conn, link);
 
 		if (conn->state == SHM_UP) {
@@ -519,8 +549,11 @@ static int shm_arm(struct tern_port *base)
 			if (wants_to_ask(conn) && ask_for_slabs(conn))
 				earlier(&due_ns, tern_now_ns(base->env) + TERN_NS_PER_MS);
 		}
-		work |= has_work(conn);
 		earlier(&due_ns, conn->due_ns);
+		if (has_work(conn))
+			work = true;
+		else if (may_doze(conn))
+			shm_conn_doze(conn);
 	}
 	if (work) {
 		wake_up(port);

@@ -163,13 +163,16 @@ struct shm_port {
 	struct tern_port base;
 	int epoll_fd, timer_fd;
 	struct shm_watch timer_watch;
-	struct tern_list conns;  /* all but those in `closed` */
+	struct tern_list conns;  /* all but those of the next two */
+	struct tern_list dozing; /* UP and idle: only their sockets are looked at */
 	struct tern_list closed; /* to be reaped */
 	struct tern_list
 		peeked; /* slabs that are read in place, of all conns, past ones too */
 	struct tern_list lsns;
 	struct tern_list dead_lsns; /* closed in a handler: freed at the end of poll() */
 	uint32_t conn_count;        /* in `conns` */
+	uint32_t awake_count;       /* so many of them never doze */
+	uint64_t doze_ns;           /* nor one in which something moved since then */
 	uint32_t unsettled_count;   /* conns that need the socket looked at soon */
 	uint32_t lull;              /* polls without a look at the sockets */
 	uint64_t looked_ns;         /* when the last look was */
@@ -226,13 +229,15 @@ struct shm_conn {
 	struct shm_lsn *lsn; /* ACCEPTING */
 	int fd, pidfd;
 	struct shm_watch socket_watch, process_watch;
-	pid_t pid;       /* as we see it; 0: of a namespace that we do not see */
-	bool known;      /* to the caller: `closed` is due */
-	bool unsettled;  /* counted in port->unsettled_count */
-	bool blocked;    /* `writable` is due */
-	bool bye;        /* the peer has said so */
-	bool cma;        /* process_vm_readv works */
-	uint64_t due_ns; /* DIALLING, ACCEPTING, PARTING: when to act without an event */
+	pid_t pid;        /* as we see it; 0: of a namespace that we do not see */
+	bool known;       /* to the caller: `closed` is due */
+	bool unsettled;   /* counted in port->unsettled_count */
+	bool dozing;      /* in port->dozing */
+	uint64_t used_ns; /* port->looked_ns when something moved last */
+	bool blocked;     /* `writable` is due */
+	bool bye;         /* the peer has said so */
+	bool cma;         /* process_vm_readv works */
+	uint64_t due_ns;  /* DIALLING, ACCEPTING, PARTING: when to act without an event */
 	uint64_t probe_word;               /* for the peer to read */
 	char address[SHM_ADDRESS_MAX + 1]; /* DIALLING */
 
@@ -304,6 +309,16 @@ void shm_conn_fail(struct shm_conn *conn, int status);
 void shm_conn_blame(struct shm_conn *conn, const char *what);
 void shm_conn_wake(struct shm_conn *conn); /* the peer sleeps */
 void shm_conn_settle(struct shm_conn *conn);
+/* From now on poll() does not look at it, and the peer sends a WAKE. Only where sleep was
+ * announced and there was nothing to do. */
+void shm_conn_doze(struct shm_conn *conn);
+void shm_conn_rise(struct shm_conn *conn);
+/* To be called before anything that poll() or arm() has to see. */
+static inline void shm_conn_rouse(struct shm_conn *conn)
+{
+	if (tern_unlikely(conn->dozing))
+		shm_conn_rise(conn);
+}
 void shm_conn_reap(struct shm_conn *conn);
 int shm_watch_add(
 	struct shm_port *port, int fd, struct shm_watch *watch, enum shm_watch_kind kind);

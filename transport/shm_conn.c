@@ -87,8 +87,34 @@ void shm_conn_settle(struct shm_conn *conn)
 
 	if (unsettled == conn->unsettled)
 		return;
+	if (unsettled)
+		shm_conn_rouse(conn);
 	conn->unsettled = unsettled;
 	port->unsettled_count += unsettled ? 1 : -1u;
+}
+
+void shm_conn_doze(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
+	conn->dozing = true;
+	tern_list_remove(&conn->link);
+	tern_list_push(&port->dozing, &conn->link);
+	port->conn_count--;
+}
+
+void shm_conn_rise(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
+	conn->dozing = false;
+	conn->used_ns = port->looked_ns;
+	tern_list_remove(&conn->link);
+	tern_list_push(&port->conns, &conn->link);
+	port->conn_count++;
+	/* While the port sleeps, it sleeps like the others, and wakes with them. */
+	if (!port->asleep)
+		shm_awake(&conn->ring);
 }
 
 static void enter(struct shm_conn *conn, enum shm_state next)
@@ -114,6 +140,7 @@ void shm_conn_fail(struct shm_conn *conn, int status)
 
 	if (conn->state == SHM_CLOSED)
 		return;
+	shm_conn_rouse(conn);
 	if (conn->lsn) {
 		conn->lsn->greeting_count--;
 		conn->lsn = NULL;
@@ -495,6 +522,7 @@ int shm_conn_socket(struct shm_conn *conn)
 {
 	int count = 0;
 
+	shm_conn_rouse(conn);
 	/* A peer that writes faster than this keeps others waiting for no longer. */
 	while (count < 16) {
 		struct shm_note note;

@@ -190,6 +190,7 @@ int shm_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 	status = shm_region_take(conn, remote, remote_offset, bytes, &region);
 	if (status)
 		return status;
+	shm_conn_rouse(conn);
 	if (region.kind == SHM_REGION_GPU) {
 		/* It was told that we cannot: then there is a copy in the host's memory.
 		 */
