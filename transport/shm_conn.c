@@ -548,6 +548,9 @@ int shm_conn_socket(struct shm_conn *conn)
 			on_welcome(conn, &note, fd);
 		else
 			on_note(conn, &note, &handle, fd);
+		/* Mostly there is no other; if there is, epoll tells again. */
+		if (status > 0 && note.type == SHM_WAKE)
+			break;
 	}
 	return count;
 }
