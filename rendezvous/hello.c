@@ -116,6 +116,7 @@ void tern_link_free(struct tern_link *link)
 {
 	leave_half_open(link);
 	tern_list_remove(&link->node);
+	free(link->echoes);
 	free(link);
 }
 

@@ -236,6 +236,10 @@ static int flush_echoes(struct tern_link *link)
 
 static int echo(struct tern_link *link, uint32_t id)
 {
+	if (!link->echoes)
+		link->echoes = malloc(TERN_RAIL_ECHOES * sizeof(*link->echoes));
+	if (!link->echoes)
+		return -ENOMEM;
 	if (link->echo_count == TERN_RAIL_ECHOES)
 		return -EPROTO; /* more than it can have in flight */
 	link->echoes[(link->echo_first + link->echo_count++) % TERN_RAIL_ECHOES] = id;

@@ -8,9 +8,9 @@
  * peer, which is what credits may promise (credit.h). So a message that had a credit
  * finds a record.
  *
- * A record is some 200 bytes. Its payload is TERN_EAGER_MAX of address space, of which
- * pages are taken when a message first needs them; the record that was freed last is used
- * next, so that few of them are.
+ * A record is some 200 bytes, its payload TERN_EAGER_MAX: of address space, of which
+ * pages are taken when a message first needs them. The record that was freed last is used
+ * next, and one that never was only if none is free, so that few of them are.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -19,9 +19,10 @@
 
 #define SLAB_PEERS 16u /* so many bring a slab together */
 
+/* Behind the payloads, in the same mapping. */
 struct slab {
-	struct tern_list node; /* rdv->record_slabs */
-	uint32_t count;
+	struct tern_list node; /* rdv->record_slabs: those with fresh ones come first */
+	uint32_t count, used;  /* the records from `used` on are fresh */
 	unsigned char *payloads;
 	struct tern_record records[];
 };
@@ -31,30 +32,42 @@ static size_t payloads_bytes(uint32_t count)
 	return (size_t)count * TERN_EAGER_MAX;
 }
 
+static size_t slab_bytes(uint32_t count)
+{
+	return payloads_bytes(count) + sizeof(struct slab) +
+	       count * sizeof(struct tern_record);
+}
+
 static int add_slab(struct tern_rdv *rdv, uint32_t count)
 {
-	struct slab *slab = calloc(1, sizeof(*slab) + count * sizeof(slab->records[0]));
-
-	if (!slab)
-		return -ENOMEM;
-	slab->payloads = mmap(NULL, payloads_bytes(count), PROT_READ | PROT_WRITE,
+	unsigned char *base = mmap(NULL, slab_bytes(count), PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (slab->payloads == MAP_FAILED) {
-		free(slab);
-		return -ENOMEM;
-	}
-	slab->count = count;
-	for (uint32_t i = 0; i < count; i++) {
-		struct tern_record *record = &slab->records[i];
+	struct slab *slab;
 
-		record->payload = slab->payloads + payloads_bytes(i);
-		tern_list_init(&record->queue);
-		tern_match_node_init(&record->node);
-		tern_list_push(&rdv->free_records, &record->all);
-	}
+	if (base == MAP_FAILED)
+		return -ENOMEM;
+	slab = (struct slab *)(void *)(base + payloads_bytes(count));
+	slab->count = count;
+	slab->payloads = base;
 	rdv->record_count += count;
-	tern_list_push(&rdv->record_slabs, &slab->node);
+	tern_list_push_front(&rdv->record_slabs, &slab->node);
 	return 0;
+}
+
+struct tern_list *tern_record_fresh(struct tern_rdv *rdv)
+{
+	struct slab *slab = tern_list_first(&rdv->record_slabs, struct slab, node);
+	struct tern_record *record;
+
+	if (!slab || slab->used == slab->count)
+		return NULL;
+	record = &slab->records[slab->used];
+	record->payload = slab->payloads + payloads_bytes(slab->used++);
+	if (slab->used == slab->count) {
+		tern_list_remove(&slab->node);
+		tern_list_push(&rdv->record_slabs, &slab->node);
+	}
+	return &record->all;
 }
 
 int tern_records_init(struct tern_rdv *rdv, uint32_t shared_count)
@@ -72,8 +85,7 @@ void tern_records_fini(struct tern_rdv *rdv)
 	while ((n = tern_list_pop(&rdv->record_slabs))) {
 		struct slab *slab = tern_list_entry(n, struct slab, node);
 
-		munmap(slab->payloads, payloads_bytes(slab->count));
-		free(slab);
+		munmap(slab->payloads, slab_bytes(slab->count));
 	}
 }
 

@@ -97,8 +97,8 @@ struct tern_link {
 	uint32_t epoch; /* proposed in step 1 */
 	struct tern_hello theirs;
 	uint8_t nonce[16];
-	struct tern_timer timer;           /* the handshake's limit */
-	uint32_t echoes[TERN_RAIL_ECHOES]; /* rail.c */
+	struct tern_timer timer; /* the handshake's limit */
+	uint32_t *echoes;        /* rail.c: TERN_RAIL_ECHOES; NULL until first used */
 	uint32_t echo_first, echo_count;
 };
 
@@ -464,6 +464,8 @@ static inline unsigned char *tern_record_payload(const struct tern_record *recor
 /* record.c */
 int tern_records_init(struct tern_rdv *rdv, uint32_t shared_count); /* -ENOMEM */
 void tern_records_fini(struct tern_rdv *rdv);
+/* The `all` of one that was never used; NULL: there is none. */
+struct tern_list *tern_record_fresh(struct tern_rdv *rdv);
 /* Those that one more peer brings; counts it. -ENOMEM. */
 int tern_records_reserve(struct tern_rdv *rdv);
 

@@ -51,7 +51,7 @@ struct tern_retained *tern_retain_add(struct tern_retain *r, size_t bytes)
 	if (!r->ring && !first_use(r))
 		return NULL;
 	if (r->count == 0)
-		r->head = 0;
+		r->head = r->first = 0;
 	if (r->count == TERN_RETAIN_ENTRIES || !place(r, rounded, &offset))
 		return NULL;
 	e = tern_retain_at(r, r->count++);

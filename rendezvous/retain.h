@@ -5,7 +5,7 @@
  * of them were given to it, the others wait.
  *
  * A ring of bytes beside a ring of entries; both are empty most of the time, and then
- * start over at their beginning, so that an idle peer keeps one page of them warm.
+ * start over at their beginning, so that an idle peer keeps one page of each warm.
  */
 #ifndef TERN_RENDEZVOUS_RETAIN_H
 #define TERN_RENDEZVOUS_RETAIN_H

@@ -279,6 +279,8 @@ struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_he
 	struct tern_list *n = tern_list_pop(&peer->rdv->free_records);
 	struct tern_record *record;
 
+	if (!n)
+		n = tern_record_fresh(peer->rdv);
 	/* Credits never promise more records than there are. */
 	tern_assert(n);
 	record = tern_list_entry(n, struct tern_record, all);
