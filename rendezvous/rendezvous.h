@@ -4,7 +4,8 @@
  *
  *     link     one fabric connection and its handshake                        hello.c
  *     peer     a session: survives its links; numbers messages, keeps what the other
- *              has not acknowledged, comes back with a new epoch     session.c stream.c
+ *              has not acknowledged, comes back with a new epoch
+ *                                                         session.c stream.c alive.c
  *     channel  a name space of keys on a peer                                channel.c
  *     xfer     one half of a rendezvous, inside the caller's tern_req
  *                                                             xfer.c send.c recv.c
@@ -241,8 +242,20 @@ void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int s
 void tern_peer_down(struct tern_peer *peer, int status);
 /* Cuts the link because the peer broke the protocol or a rule of ours. */
 void tern_peer_cut(struct tern_peer *peer, int status);
-/* It asked, or answered. */
-void tern_peer_pinged(struct tern_peer *peer);
+/* Tells the log, and the user. */
+void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int status);
+/* The last copy of the stager for it has ended. */
+void tern_peer_settled(struct tern_peer *peer);
+/* Something ended: perhaps it was the last before a FIN. */
+void tern_peer_maybe_finish(struct tern_peer *peer);
+struct tern_peer *tern_peer_by_token(
+	struct tern_rdv *rdv, uint64_t token, uint64_t incarnation);
+void tern_peer_destroy(struct tern_peer *peer);
+uint32_t tern_peer_first_seq(const struct tern_peer *peer);
+
+/* alive.c */
+void tern_peer_tick(struct tern_timer *timer);
+void tern_peer_pinged(struct tern_peer *peer); /* it asked, or answered */
 /* From now on it is looked after as while something moves. */
 void tern_peer_wake(struct tern_peer *peer);
 /* Something moves, or is asked for. */
@@ -252,14 +265,6 @@ static inline void tern_peer_stir(struct tern_peer *peer)
 	if (tern_unlikely(peer->drowsy))
 		tern_peer_wake(peer);
 }
-/* The last copy of the stager for it has ended. */
-void tern_peer_settled(struct tern_peer *peer);
-/* Something ended: perhaps it was the last before a FIN. */
-void tern_peer_maybe_finish(struct tern_peer *peer);
-struct tern_peer *tern_peer_by_token(
-	struct tern_rdv *rdv, uint64_t token, uint64_t incarnation);
-void tern_peer_destroy(struct tern_peer *peer);
-uint32_t tern_peer_first_seq(const struct tern_peer *peer);
 
 /* stream.c */
 /*

@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers: how they come up, are lost, come back, and end.
- *
- * Timers. `retry`: the dialler's next attempt, and for both ends the moment to give up.
- * `tick`: four times per suspect_ns while UP; says PING when the other end was silent
- * since the last one, counts silence, makes the peer suspect and then dead. A tick that
- * comes late counts as one: our own standstill is no silence of theirs. Where nothing but
- * PINGs has moved for a while, and all of them were answered, ticks come after half that
- * while, so that idle peers cost next to nothing; tern_peer_stir() ends it. Ticks of idle
- * peers fall together, so that one wake of the process serves many. A PING puts the next
- * one off at both ends, and the end that dialled has it later: so the other one asks,
- * which often has many peers, and both have heard. If it stops, the end that dialled
- * does.
+ * Peers: how they come up, are lost, come back, and end. (How they are watched meanwhile:
+ * alive.c.) The timer `retry` is the dialler's next attempt, and for both ends the moment
+ * to give up.
  *
  * The end is in two steps: tern_peer_down() stops everything and closes the links; when
  * the last of them is gone, and the last copy from or to a GPU has ended, and with them
@@ -32,14 +23,9 @@
  * what the other sends. */
 #define FRUITLESS_MAX  16u
 #define FRUITLESS_MOVE 4u /* then another address is tried */
-#define IDLE_TICK_SUSPECTS                                                               \
-	5u               /* an idle peer is asked at least once in so many suspect_ns */
-#define ASKED_LATER 5u   /* by the end that dialled: later by this part of the time */
-#define GROUP_PEERS 128u /* asked at once: a millisecond's work */
 
 static void end_call(struct tern_deferred *deferred);
 static void retry(struct tern_timer *timer);
-static void tick(struct tern_timer *timer);
 
 static uint64_t now_of(const struct tern_peer *peer)
 {
@@ -51,17 +37,12 @@ static void set_timer(struct tern_peer *peer, struct tern_timer *timer, uint64_t
 	tern_timer_set(peer->rdv->ctx, timer, now_of(peer) + in_ns);
 }
 
-static void set_tick(struct tern_peer *peer, uint64_t due_ns)
-{
-	tern_timer_set(peer->rdv->ctx, &peer->tick, due_ns);
-}
-
 static void defer_end(struct tern_peer *peer)
 {
 	tern_defer(peer->rdv->ctx, &peer->end_call);
 }
 
-static void report(struct tern_peer *peer, enum tern_peer_event event, int status)
+void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int status)
 {
 	static const char *const names[] = {[TERN_PEER_UP] = "up",
 		[TERN_PEER_SUSPECT] = "suspect",
@@ -77,12 +58,6 @@ static void report(struct tern_peer *peer, enum tern_peer_event event, int statu
 uint32_t tern_peer_first_seq(const struct tern_peer *peer)
 {
 	return peer->rdv->ctx->opts.first_seq;
-}
-
-/* While something moves. */
-static uint64_t busy_tick_ns(const struct tern_peer *peer)
-{
-	return TERN_MAX(peer->rdv->ctx->opts.suspect_ns / 4, 1u);
 }
 
 /* ---- birth ---- */
@@ -117,7 +92,7 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 	init_lists(peer);
 	peer->end_call.call = end_call;
 	peer->retry.fire = retry;
-	peer->tick.fire = tick;
+	peer->tick.fire = tern_peer_tick;
 	peer->tx_seq = peer->acked = first;
 	if (tern_match_init(&peer->match) < 0) {
 		free(peer);
@@ -455,9 +430,9 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	if (!first) {
 		peer->stats.reconnect_count++;
 		peer->suspect = false;
-		report(peer, TERN_PEER_RECOVERED, 0);
+		tern_peer_report(peer, TERN_PEER_RECOVERED, 0);
 	} else if (peer->dialler) {
-		report(peer, TERN_PEER_UP, 0);
+		tern_peer_report(peer, TERN_PEER_UP, 0);
 	} else {
 		peer->accepted = true;
 		leave_limbo(peer);
@@ -517,7 +492,7 @@ static void lost(struct tern_peer *peer, int status)
 	tern_rails_close(peer);
 	if (!peer->suspect) {
 		peer->suspect = true;
-		report(peer, TERN_PEER_SUSPECT, status);
+		tern_peer_report(peer, TERN_PEER_SUSPECT, status);
 	}
 }
 
@@ -589,119 +564,6 @@ void tern_peer_cut(struct tern_peer *peer, int status)
 {
 	if (peer->link)
 		tern_link_close(peer->link, status, false);
-}
-
-/* ---- keeping alive ---- */
-
-/* Half of how long it has been quiet, within bounds that keep a death from staying
- * unnoticed for long. */
-static uint64_t idle_tick_ns(const struct tern_peer *peer, uint64_t now_ns)
-{
-	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
-	uint64_t most_ns =
-		TERN_MIN(opts->dead_ns / 2, IDLE_TICK_SUSPECTS * opts->suspect_ns);
-
-	return TERN_MIN((now_ns - peer->quiet_since_ns) / 2, most_ns);
-}
-
-/*
- * On a multiple of the busy tick. The end that asks has all its idle peers, or those of
- * one group, on the same, because a wake and cold caches cost more than the asking; each
- * context on another. The other end comes late enough to have been asked by then.
- */
-static uint64_t idle_due_ns(const struct tern_peer *peer, uint64_t now_ns, uint64_t in_ns)
-{
-	const struct tern_rdv *rdv = peer->rdv;
-	uint64_t step_ns = busy_tick_ns(peer), steps = in_ns / step_ns;
-	uint64_t groups = 1 + rdv->peer_count / GROUP_PEERS;
-	uint64_t turn = rdv->incarnation + peer->token % groups * steps / groups;
-	uint64_t last = now_ns / step_ns + steps;
-
-	if (peer->dialler)
-		return (last + steps / ASKED_LATER + 1) * step_ns;
-	return (last - (last + turn) % steps) * step_ns;
-}
-
-void tern_peer_wake(struct tern_peer *peer)
-{
-	uint64_t now_ns = now_of(peer);
-
-	peer->drowsy = false;
-	peer->quiet_since_ns = now_ns;
-	if (peer->state == TERN_PEER_STATE_UP)
-		set_tick(peer, now_ns + busy_tick_ns(peer));
-}
-
-static void sleep_until_next_tick(struct tern_peer *peer, uint64_t now_ns)
-{
-	uint64_t idle_ns = idle_tick_ns(peer, now_ns);
-
-	peer->drowsy = !peer->silent_ns && idle_ns > busy_tick_ns(peer);
-	set_tick(peer, peer->drowsy ? idle_due_ns(peer, now_ns, idle_ns)
-				    : now_ns + busy_tick_ns(peer));
-}
-
-/* What is to be done now and then. Not more often because the peer says more. */
-static void tend(struct tern_peer *peer, uint64_t now_ns)
-{
-	if (now_ns - peer->tended_ns < busy_tick_ns(peer))
-		return;
-	peer->tended_ns = now_ns;
-	tern_credit_idle(&peer->credit_rx);
-	if (peer->dialler)
-		tern_rails_dial(peer);
-}
-
-/* Timers first: whoever is told may end the peer, or ask for something. */
-static void heard_of(struct tern_peer *peer, uint64_t now_ns)
-{
-	peer->heard = false;
-	peer->silent_ns = 0;
-	sleep_until_next_tick(peer, now_ns);
-	if (peer->suspect) {
-		peer->suspect = false;
-		report(peer, TERN_PEER_RECOVERED, 0);
-	}
-}
-
-void tern_peer_pinged(struct tern_peer *peer)
-{
-	uint64_t now_ns;
-
-	/* The next tick is soon: it sees that something was heard. */
-	if (peer->stirred || peer->suspect)
-		return;
-	now_ns = now_of(peer);
-	tend(peer, now_ns);
-	heard_of(peer, now_ns);
-}
-
-static void tick(struct tern_timer *timer)
-{
-	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, tick);
-	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
-	uint64_t now_ns = now_of(peer);
-
-	if (peer->stirred)
-		peer->quiet_since_ns = now_ns;
-	peer->stirred = false;
-	tend(peer, now_ns);
-	if (peer->heard) {
-		heard_of(peer, now_ns);
-		return;
-	}
-	/* It had no reason to say anything before it is asked. */
-	peer->silent_ns += busy_tick_ns(peer);
-	sleep_until_next_tick(peer, now_ns);
-	if (peer->silent_ns >= opts->dead_ns) {
-		tern_peer_down(peer, -ETIMEDOUT);
-		return;
-	}
-	if (peer->silent_ns >= opts->suspect_ns && !peer->suspect) {
-		peer->suspect = true;
-		report(peer, TERN_PEER_SUSPECT, -ETIMEDOUT);
-	}
-	tern_stream_ping(peer, false);
 }
 
 /* ---- the end ---- */
@@ -826,7 +688,7 @@ static void end_call(struct tern_deferred *deferred)
 		tern_rdv_run_completed(peer->rdv);
 		if (!peer->accepted && !peer->dialler)
 			peer->freed = true; /* nobody was ever told of it */
-		report(peer, TERN_PEER_DOWN, peer->cause);
+		tern_peer_report(peer, TERN_PEER_DOWN, peer->cause);
 	}
 	if (peer->freed)
 		tern_peer_destroy(peer);
