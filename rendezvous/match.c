@@ -3,17 +3,23 @@
 
 #include <errno.h>
 
-#define BUCKETS_FIRST 64u
-#define SPREAD        0x9e3779b97f4a7c15ull /* 2^64 / golden ratio */
+#define FIRST_BITS 6u
+#define MOST_BITS  30u
+#define SPREAD     0x9e3779b97f4a7c15ull /* 2^64 / golden ratio */
 
 static struct tern_list *bucket_of(
 	const struct tern_match *match, const struct tern_triple *t)
 {
-	/* Keys may be hashes, steps and channels are small: all are spread, and the upper
-	 * half of a product is where each bit of its factors counts. */
+	/* Keys may be hashes, steps and channels are small: all are spread. Of a product
+	 * only the highest bits depend on every bit of its factors. */
 	uint64_t h = t->key ^ (t->step + ((uint64_t)t->channel << 40)) * SPREAD;
 
-	return &match->buckets[(h * SPREAD) >> 32 & match->mask];
+	return &match->buckets[h * SPREAD >> match->shift];
+}
+
+static uint32_t bucket_count(const struct tern_match *match)
+{
+	return (uint32_t)(1ull << (64 - match->shift));
 }
 
 static struct tern_list *new_buckets(uint32_t count)
@@ -27,8 +33,8 @@ static struct tern_list *new_buckets(uint32_t count)
 
 int tern_match_init(struct tern_match *match)
 {
-	match->buckets = new_buckets(BUCKETS_FIRST);
-	match->mask = BUCKETS_FIRST - 1;
+	match->buckets = new_buckets(1u << FIRST_BITS);
+	match->shift = 64 - FIRST_BITS;
 	match->count = 0;
 	return match->buckets ? 0 : -ENOMEM;
 }
@@ -44,13 +50,13 @@ void tern_match_fini(struct tern_match *match)
 static void grow(struct tern_match *match)
 {
 	struct tern_list *old = match->buckets;
-	uint32_t old_count = match->mask + 1;
+	uint32_t old_count = bucket_count(match);
 	struct tern_list *buckets = new_buckets(old_count * 2);
 
 	if (!buckets)
 		return;
 	match->buckets = buckets;
-	match->mask = old_count * 2 - 1;
+	match->shift--;
 	for (uint32_t i = 0; i < old_count; i++) {
 		struct tern_list *n;
 
@@ -68,7 +74,7 @@ void tern_match_add(
 	struct tern_match *match, struct tern_match_node *node, enum tern_match_kind kind)
 {
 	tern_assert(!tern_list_linked(&node->link));
-	if (match->count > match->mask)
+	if (match->count >= bucket_count(match) && match->shift > 64 - MOST_BITS)
 		grow(match);
 	node->kind = kind;
 	tern_list_push(bucket_of(match, &node->triple), &node->link);

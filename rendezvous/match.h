@@ -36,7 +36,7 @@ struct tern_match_node {
 
 struct tern_match {
 	struct tern_list *buckets;
-	uint32_t mask, count;
+	uint32_t shift, count;                    /* there are 2^(64 - shift) buckets */
 	uint32_t count_of[TERN_MATCH_KIND_COUNT]; /* most are 0: then nothing is searched
 						   */
 };
