@@ -159,6 +159,9 @@ int tern_context_port(
 		.handler = ctx->user.handler,
 		.arg = ctx->user.arg,
 		.message_bytes = ctx->user.message_bytes,
+		/* Later than a session's own questions find it out, where they are asked.
+		 */
+		.silent_ns = ctx->opts.dead_ns + ctx->opts.dead_ns / 2,
 	};
 	struct tern_port *port;
 	int status, fd;

@@ -109,6 +109,8 @@ struct tern_port_opts {
 	const struct tern_port_handler *handler;
 	void *arg;              /* first argument of the handlers */
 	uint32_t message_bytes; /* largest message either way (both ends use the same) */
+	uint64_t silent_ns; /* tcp: a conn whose bytes are not acknowledged for so long
+			       has failed; 0: when the system says so */
 };
 
 struct tern_fabric_ops {

@@ -21,7 +21,7 @@
  *
  * A conn that has been idle for a while dozes: it goes on saying that it sleeps, whether
  * its port does or not, and is looked at when something comes over its socket or is
- * asked of it. So idle conns cost a poll and an arm nothing. The price is paid for the
+ * asked of it. So a poll and an arm pay for few idle conns. The price is paid for the
  * first message after the pause: a WAKE, and up to LULL_NS where the receiver spins. That
  * it begins in arm() makes it correct: sleep was announced, everything was looked at once
  * more (see shm_bell()), and the announcement stands until the conn rises.

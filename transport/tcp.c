@@ -64,9 +64,9 @@ static int choose_congestion(
 	const char *name = asked ? asked : "cubic";
 	int fd, rc;
 
-	fd = tcp_socket_open(AF_INET, "");
+	fd = tcp_socket_open(AF_INET, "", 0);
 	if (fd == -EAFNOSUPPORT)
-		fd = tcp_socket_open(AF_INET6, "");
+		fd = tcp_socket_open(AF_INET6, "", 0);
 	if (fd < 0) {
 		*why = "the system gives no TCP sockets";
 		return -ENODEV;
@@ -177,6 +177,7 @@ static int tcp_port_new(struct tern_fabric *fabric, const struct tern_port_opts 
 		.handler_arg = opts->arg,
 		.message_bytes = opts->message_bytes,
 	};
+	port->silent_ns = opts->silent_ns;
 	port->spare_fd = -1;
 	tcp_watch_init(&port->timer, TCP_WATCH_TIMER, -1);
 	tern_list_init(&port->conns);
@@ -342,7 +343,8 @@ static int connect_next(struct tcp_conn *conn, int rc)
 
 	while (targets->next < targets->count) {
 		struct tern_addr *addr = &targets->addr[targets->next++];
-		int fd = tcp_socket_open(addr->sa.ss_family, fabric_of(port)->congestion);
+		int fd = tcp_socket_open(
+			addr->sa.ss_family, fabric_of(port)->congestion, port->silent_ns);
 
 		if (fd < 0) {
 			rc = fd;
@@ -428,7 +430,7 @@ int tcp_conn_connected(struct tcp_conn *conn)
 /* A listening socket on this address, or a negative errno. */
 static int listen_at(const struct tern_addr *addr, const char *congestion)
 {
-	int fd = tcp_socket_open(addr->sa.ss_family, congestion);
+	int fd = tcp_socket_open(addr->sa.ss_family, congestion, 0);
 	int one = 1, zero = 0;
 
 	if (fd < 0)
@@ -530,7 +532,7 @@ int tcp_lsn_accept(struct tcp_lsn *lsn)
 			refuse(port, lsn);
 		return 0;
 	}
-	tcp_socket_options(fd, fabric_of(port)->congestion);
+	tcp_socket_options(fd, fabric_of(port)->congestion, port->silent_ns);
 	conn = conn_new(port, fd, TCP_UP);
 	if (!conn)
 		return 0;

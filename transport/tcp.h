@@ -55,9 +55,9 @@ struct tcp_engine_ops;
 /* ---- sockets: tcp_socket.c ---- */
 
 /* Non-blocking, close-on-exec, without delay, with the fabric's congestion control. The
- * descriptor or a negative errno. `congestion` may be empty. */
-int tcp_socket_open(int family, const char *congestion);
-void tcp_socket_options(int fd, const char *congestion);
+ * descriptor or a negative errno. `congestion` may be empty, `silent_ns` 0 (fabric.h). */
+int tcp_socket_open(int family, const char *congestion, uint64_t silent_ns);
+void tcp_socket_options(int fd, const char *congestion, uint64_t silent_ns);
 
 /* ---- the engine seam: tcp_epoll.c, tcp_uring.c ---- */
 
@@ -148,6 +148,7 @@ struct tcp_port {
 		const char *data;
 		size_t bytes;
 	} rest;
+	uint64_t silent_ns; /* fabric.h */
 	int spare_fd; /* given up to accept and refuse a peer when descriptors are out */
 	bool armed; /* the caller may be coming from sleep: the engine was not asked since
 		     */

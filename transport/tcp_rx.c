@@ -282,7 +282,7 @@ static void ended(struct tcp_conn *conn, int status)
 
 	switch (conn->state) {
 	case TCP_UP:
-		tcp_conn_end(conn, -ECONNRESET);
+		tcp_conn_end(conn, status == -ETIMEDOUT ? status : -ECONNRESET);
 		break;
 	case TCP_FLUSHING:
 		if (status) {

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets as the tcp fabric wants them. */
 #include <errno.h>
+#include <limits.h>
 #include <netinet/tcp.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "transport/tcp.h"
 
-void tcp_socket_options(int fd, const char *congestion)
+void tcp_socket_options(int fd, const char *congestion, uint64_t silent_ns)
 {
+	unsigned silent_ms =
+		(unsigned)TERN_MIN(silent_ns / TERN_NS_PER_MS, (uint64_t)INT_MAX);
 	int one = 1;
 
 	/* Neither is needed to be right, so a kernel that refuses is left alone. An
@@ -17,14 +21,17 @@ void tcp_socket_options(int fd, const char *congestion)
 	if (*congestion)
 		setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion,
 			(socklen_t)strlen(congestion));
+	if (silent_ms)
+		setsockopt(
+			fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof(silent_ms));
 }
 
-int tcp_socket_open(int family, const char *congestion)
+int tcp_socket_open(int family, const char *congestion, uint64_t silent_ns)
 {
 	int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
 
 	if (fd < 0)
 		return -errno;
-	tcp_socket_options(fd, congestion);
+	tcp_socket_options(fd, congestion, silent_ns);
 	return fd;
 }

@@ -221,7 +221,7 @@ static void broken(struct tcp_conn *conn, int status)
 		(status == -EPIPE || status == -ECONNRESET))
 		conn->tx.dead = true;
 	else
-		tcp_conn_end(conn, -ECONNRESET);
+		tcp_conn_end(conn, status == -ETIMEDOUT ? status : -ECONNRESET);
 }
 
 static void full(struct tcp_conn *conn)

@@ -98,8 +98,8 @@ static void test_the_congestion_control_asked_for_is_set_or_refused(void **state
 
 	(void)state;
 	assert_int_equal(tern_tcp_fabric_ops.open(NULL, &opts, &fabric, &why), 0);
-	fd = tcp_socket_open(
-		AF_INET, tern_container_of(fabric, struct tcp_fabric, base)->congestion);
+	fd = tcp_socket_open(AF_INET,
+		tern_container_of(fabric, struct tcp_fabric, base)->congestion, 0);
 	assert_true(fd >= 0);
 	{
 		char name[16] = {0};
