@@ -17,6 +17,8 @@
 
 #include <errno.h>
 
+#define RAIL_FAILURES_MAX 6u /* then it is tried every 8 s */
+
 static uint32_t bit(unsigned rail)
 {
 	return 1u << rail;
@@ -26,6 +28,8 @@ static uint32_t bit(unsigned rail)
 
 static bool exists(const struct tern_peer *peer, unsigned rail)
 {
+	if (peer->rails[rail])
+		return true;
 	tern_list_for_each (n, &peer->rdv->links) {
 		const struct tern_link *link = tern_list_entry(n, struct tern_link, node);
 
@@ -36,13 +40,16 @@ static bool exists(const struct tern_peer *peer, unsigned rail)
 }
 
 /* The peer's addresses on the fabric in use, in turn from the one of the main link on: so
- * rails spread over networks, and devices, if there are addresses of several. */
+ * what carries puts, the main link among them or not, spreads over networks, and devices,
+ * if there are addresses of several. */
 static const char *address_of(const struct tern_peer *peer, uint32_t rail)
 {
 	const struct tern_candidates *all = &peer->candidates;
 	const struct tern_candidate *found = &all->at[peer->candidate];
 	unsigned at = peer->candidate;
 
+	if (peer->bulk_bytes)
+		rail--;
 	while (rail > 0) {
 		at = (at + 1) % all->count;
 		if (all->at[at].fabric == found->fabric) {
@@ -53,35 +60,55 @@ static const char *address_of(const struct tern_peer *peer, uint32_t rail)
 	return found->address;
 }
 
-/* Called when the main link is up and with every tick: a rail may come too early for the
- * acceptor, which refuses it then. */
-void tern_rails_dial(struct tern_peer *peer)
+/* False: it is up, or under way, or does not even start. */
+static bool dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 {
 	struct tern_rdv *rdv = peer->rdv;
-	uint32_t last = rdv->ctx->opts.rail_count;
+	struct tern_conn *conn;
+	struct tern_link *link;
 
-	if (!(tern_peer_caps(peer) & TERN_CAP_PUT) || (peer->bulk_bytes && !peer->bulk))
+	if (exists(peer, rail) ||
+		peer->port->ops->connect(peer->port, address_of(peer, rail), &conn) < 0)
+		return false;
+	link = tern_link_new(rdv, conn, TERN_LINK_DIALLING);
+	if (!link) {
+		conn->user = NULL;
+		peer->port->ops->conn_close(conn, false);
+		return false;
+	}
+	link->peer = peer;
+	link->rail = (uint8_t)rail;
+	peer->link_count++;
+	tern_timer_set(rdv->ctx, &link->timer, now_ns + rdv->ctx->opts.connect_ns);
+	return true;
+}
+
+/* Called when the main link is up and with every tick: a rail may come too early for the
+ * acceptor, which refuses it then. Each time that some did not come up, it is twice as
+ * long until they are tried again. */
+void tern_rails_dial(struct tern_peer *peer)
+{
+	uint64_t now_ns = tern_now_ns(peer->rdv->ctx->env);
+	uint32_t last = peer->rdv->ctx->opts.rail_count;
+
+	if (!(tern_peer_caps(peer) & TERN_CAP_PUT) || (peer->bulk_bytes && !peer->bulk) ||
+		now_ns < peer->rails_after_ns)
 		return;
 	if (!peer->bulk_bytes)
 		last--; /* the main link is one of them */
-	for (uint32_t i = 1; i <= last; i++) {
-		struct tern_conn *conn;
-		struct tern_link *link;
+	for (uint32_t i = 1; i <= last; i++)
+		dial(peer, i, now_ns);
+}
 
-		if (exists(peer, i))
-			continue;
-		if (peer->port->ops->connect(peer->port, address_of(peer, i), &conn) < 0)
-			return;
-		link = tern_link_new(rdv, conn, TERN_LINK_DIALLING);
-		if (!link) {
-			conn->user = NULL;
-			peer->port->ops->conn_close(conn, false);
-			return;
-		}
-		link->peer = peer;
-		link->rail = (uint8_t)i;
-		peer->link_count++;
-	}
+/* One that never came up has ended. */
+void tern_rail_failed(struct tern_peer *peer)
+{
+	const struct tern_context *ctx = peer->rdv->ctx;
+	uint64_t pause_ns = (ctx->opts.suspect_ns / 4) << peer->rail_failures;
+
+	peer->rails_after_ns = tern_now_ns(ctx->env) + pause_ns / 2;
+	if (peer->rail_failures < RAIL_FAILURES_MAX)
+		peer->rail_failures++;
 }
 
 void tern_rails_make(struct tern_peer *peer)
@@ -110,6 +137,9 @@ void tern_rail_up(struct tern_link *link)
 	link->state = TERN_LINK_UP;
 	link->conn->owner = peer;
 	peer->rails[link->rail] = link;
+	peer->rail_failures = 0;
+	tern_send_sort(peer);
+	tern_peer_pump(peer);
 }
 
 bool tern_rails_closed(const struct tern_peer *peer)
@@ -155,16 +185,18 @@ static bool any_is_up(const struct tern_peer *peer)
 	return false;
 }
 
+bool tern_rail_is_apart(const struct tern_xfer *x)
+{
+	return tern_is_bulk(x->peer, x->buf.bytes) && any_is_up(x->peer);
+}
+
 /* Over the main link go: what is sent again, for it is ordered with its DONE; what is not
  * bulk, where that makes a difference; and its share of the rest, unless that is put
  * apart. */
 static bool only_main(const struct tern_xfer *x)
 {
-	const struct tern_peer *peer = x->peer;
-	bool bulk = tern_is_bulk(peer, x->buf.bytes);
-
-	return x->state != TERN_XFER_WRITING || (peer->bulk_bytes && !bulk) ||
-	       !any_is_up(peer);
+	return x->state != TERN_XFER_WRITING ||
+	       (x->peer->bulk_bytes && !tern_rail_is_apart(x));
 }
 
 /* In turn, for each tensor. */

@@ -184,7 +184,9 @@ struct tern_peer {
 	struct tern_link *rails[TERN_RAILS_MAX]; /* [0] is not used; NULL: not up */
 	uint64_t bulk_bytes; /* the link's, of the last one if there is none: fabric.h */
 	bool bulk;           /* a tensor of so many bytes has been met */
-	uint32_t link_count; /* of it, in any state */
+	uint32_t rail_failures;  /* in a row; */
+	uint64_t rails_after_ns; /* no rail is dialled before then */
+	uint32_t link_count;     /* of it, in any state */
 	const char *fabric_name;
 
 	/* The stream: stream.c */
@@ -211,7 +213,7 @@ struct tern_peer {
 	struct tern_list xfers;      /* all of them */
 	struct tern_list pending;    /* something to say, no room to say it */
 	struct tern_list starved;    /* something to say that takes a credit */
-	struct tern_list writing[2]; /* puts to be issued; [1]: of bulk */
+	struct tern_list writing[2]; /* puts to be issued; [1]: those put apart */
 	struct tern_list answers;    /* records with an answer to be sent */
 	struct tern_list offering;   /* lend.c: sends whose memory the peer was offered */
 	struct tern_list records;    /* all of this peer's */
@@ -480,7 +482,8 @@ bool tern_send_readable(struct tern_xfer *x);
 int tern_send_advance(struct tern_xfer *x); /* -EAGAIN: later; -ENOBUFS: wants a credit */
 /* Issues puts. -EAGAIN; -EINPROGRESS: it waits for its rails, or for its region. */
 int tern_send_write(struct tern_xfer *x);
-void tern_send_resume(struct tern_xfer *x); /* WRITING: it stands in line for that */
+void tern_send_resume(struct tern_xfer *x);  /* WRITING: it stands in line for that */
+void tern_send_sort(struct tern_peer *peer); /* where they stand may have changed */
 void tern_send_cancel(struct tern_xfer *x);
 void tern_send_acked(struct tern_peer *peer);
 void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack);
@@ -588,6 +591,8 @@ static inline void tern_rails_expect(struct tern_peer *peer, uint64_t bytes)
 	if (tern_is_bulk(peer, bytes) && !peer->bulk)
 		tern_rails_make(peer);
 }
+bool tern_rail_is_apart(const struct tern_xfer *x); /* now */
+void tern_rail_failed(struct tern_peer *peer);
 /* Which connection the next chunk goes over; NULL: none has room. */
 struct tern_conn *tern_rail_next(struct tern_xfer *x);
 int tern_rails_settle(struct tern_xfer *x);

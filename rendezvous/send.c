@@ -199,7 +199,6 @@ static int say_rts(struct tern_xfer *x)
 	struct tern_header h;
 	int r = tern_xfer_id(x);
 
-	tern_rails_expect(x->peer, x->buf.bytes);
 	if (r == 0 && tern_send_readable(x))
 		r = tern_xfer_expose(x, TERN_ACCESS_READ);
 	if (r < 0)
@@ -387,9 +386,20 @@ void tern_send_resume(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
 
+	tern_rails_expect(peer, x->buf.bytes);
 	if (!tern_list_linked(&x->queue))
-		tern_list_push(
-			&peer->writing[tern_is_bulk(peer, x->buf.bytes)], &x->queue);
+		tern_list_push(&peer->writing[tern_rail_is_apart(x)], &x->queue);
+}
+
+void tern_send_sort(struct tern_peer *peer)
+{
+	struct tern_list all, *n;
+
+	tern_list_init(&all);
+	tern_list_splice(&all, &peer->writing[0]);
+	tern_list_splice(&all, &peer->writing[1]);
+	while ((n = tern_list_pop(&all)))
+		tern_send_resume(tern_list_entry(n, struct tern_xfer, queue));
 }
 
 /* There are as many as all connections may have under way. */

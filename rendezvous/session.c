@@ -418,8 +418,11 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	peer->silent_ns = 0;
 	peer->backoff_ns = BACKOFF_FIRST_NS;
 	peer->tried = 0;
+	peer->rail_failures = 0;
+	peer->rails_after_ns = 0;
 	if (!first)
 		next_up(peer, link);
+	tern_send_sort(peer);
 	tern_timer_clear(peer->rdv->ctx, &peer->retry);
 	if (peer->fin_sent)
 		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.dead_ns);
@@ -546,6 +549,8 @@ void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int s
 		 */
 		if (!peer->fin_sent || !peer->fin_received)
 			tern_peer_cut(peer, -ECONNRESET);
+	} else if (link->rail) {
+		tern_rail_failed(peer);
 	}
 	if ((main || rail) && peer->state == TERN_PEER_STATE_LOST &&
 		tern_rails_closed(peer))

@@ -2,8 +2,10 @@
 /* Peers with several addresses, over simulated verbs devices and tcp. */
 #include "tests/cmocka.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <tern/tern.h>
@@ -13,7 +15,8 @@
 #include "rendezvous/address.h"
 #include "tests/fake_verbs/fake_verbs.h"
 
-#define LIMIT_NS (20 * TERN_NS_PER_S)
+#define LIMIT_NS   (20 * TERN_NS_PER_S)
+#define BULK_BYTES 200000u
 
 struct pair {
 	struct tern_domain *domain;
@@ -30,7 +33,8 @@ static void pair_init(struct pair *p, uint32_t rail_count)
 {
 	struct fake_verbs_opts machine = fake_verbs_defaults();
 	struct tern_domain_opts opts = {.verbs_api = fake_verbs_api()};
-	struct tern_context_opts ctx_opts = {.rail_count = rail_count};
+	struct tern_context_opts ctx_opts = {
+		.rail_count = rail_count, .bulk_bytes = BULK_BYTES};
 
 	machine.device_count = 3;
 	fake_verbs_reset(&machine);
@@ -116,6 +120,72 @@ static void test_rails_go_to_the_addresses_in_turn(void **state)
 	pair_fini(&p);
 }
 
+/* Connected sockets whose other end is at this port. */
+static unsigned sockets_to(uint16_t port)
+{
+	unsigned count = 0;
+
+	for (int fd = 3; fd < 256; fd++) {
+		struct sockaddr_in at;
+		socklen_t bytes = sizeof(at);
+
+		if (getpeername(fd, (struct sockaddr *)&at, &bytes) == 0 &&
+			at.sin_family == AF_INET)
+			count += ntohs(at.sin_port) == port;
+	}
+	return count;
+}
+
+static uint16_t port_of(const char *address)
+{
+	return (uint16_t)atoi(strrchr(address, ':') + 1);
+}
+
+/* The first of several tcp addresses is not left because there is a second. */
+static void test_bulk_goes_to_the_address_in_use(void **state)
+{
+	uint64_t until_ns = tern_clock_ns() + LIMIT_NS;
+	struct tern_pool_opts pool_opts = {0};
+	struct tern_req send = {0}, recv = {0};
+	struct tern_channel *from, *to;
+	struct tern_tensor tensor = {.shape = tern_shape_1d(TERN_U8, BULK_BYTES)};
+	struct tern_buf room;
+	struct tern_pool *pool;
+	uint16_t first, second;
+	struct pair p;
+	char list[300];
+
+	(void)state;
+	pair_init(&p, 1);
+	snprintf(list, sizeof(list), "%s", listen_at(&p, "tcp://127.0.0.1:0"));
+	first = port_of(list);
+	strcat(list, "+");
+	strcat(list, listen_at(&p, "tcp://127.0.0.1:0"));
+	second = port_of(list);
+	join(&p, list);
+	assert_int_equal(tern_pool_new(p.domain, &pool_opts, &pool), 0);
+	assert_int_equal(tern_pool_get(pool, BULK_BYTES, &tensor.buf), 0);
+	assert_int_equal(tern_pool_get(pool, BULK_BYTES, &room), 0);
+	assert_int_equal(tern_channel_open(p.dialled, 1, &from), 0);
+	assert_int_equal(tern_channel_open(p.accepted, 1, &to), 0);
+	assert_int_equal(sockets_to(first), 1);
+	assert_int_equal(tern_recv(to, &recv, 1, 1, &room, NULL, 0), 0);
+	assert_int_equal(tern_send(from, &send, 1, 1, &tensor, NULL, 0), 0);
+	while (tern_test(&recv) == -EINPROGRESS || tern_test(&send) == -EINPROGRESS ||
+		sockets_to(first) < 2) {
+		assert_true(tern_clock_ns() < until_ns);
+		tern_progress(p.a);
+		tern_progress(p.b);
+	}
+	assert_int_equal(recv.status, 0);
+	assert_int_equal(sockets_to(first), 2);
+	assert_int_equal(sockets_to(second), 0);
+	tern_pool_put(pool, &tensor.buf);
+	tern_pool_put(pool, &room);
+	tern_pool_free(pool);
+	pair_fini(&p);
+}
+
 static void test_what_is_no_list_is_refused(void **state)
 {
 	static const struct {
@@ -163,6 +233,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_next_address_is_tried),
 		cmocka_unit_test(test_rails_go_to_the_addresses_in_turn),
+		cmocka_unit_test(test_bulk_goes_to_the_address_in_use),
 		cmocka_unit_test(test_what_is_no_list_is_refused),
 	};
 
