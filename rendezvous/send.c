@@ -20,6 +20,8 @@
 
 #include <errno.h>
 
+#define APART_CHUNKS 4u
+
 static const struct tern_triple *triple_of(const struct tern_xfer *x)
 {
 	return &x->node.triple;
@@ -412,7 +414,7 @@ static struct tern_put_op *free_put_op(struct tern_peer *peer)
 	return put;
 }
 
-/* One chunk. */
+/* One chunk; of what is put apart, where no message waits behind it, a larger one. */
 static int put_chunk(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -426,7 +428,8 @@ static int put_chunk(struct tern_xfer *x)
 
 	if (!conn)
 		return -EAGAIN;
-	n = TERN_MIN(conn->chunk_bytes, x->buf.bytes - x->issued);
+	n = conn->chunk_bytes * (tern_rail_is_apart(x) ? APART_CHUNKS : 1);
+	n = TERN_MIN(n, x->buf.bytes - x->issued);
 	if (tern_stage_needed(x)) {
 		slot = tern_stage_next(x);
 		if (!slot)

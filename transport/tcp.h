@@ -31,11 +31,13 @@
 #define TCP_STAGE_BYTES     (64u << 10)
 #define TCP_STAGE_PUT_BYTES 4096u
 /* One system call moves at most this. A turn of one conn ends with the call that reaches
- * it: what has come for another, and the answer to a message, wait for the turn's end. So
+ * it: what has come for another, and the answer to a message, wait for the turn's end.
+ * With so few conns that they are one peer's, nobody else waits, and it may be more. And
  * calls are shorter while small tensors move over another conn: for some polls behind the
  * second of two messages with data that are close together. (A single one may answer a
  * large tensor.) */
 #define TCP_CALL_BYTES       (1u << 20)
+#define TCP_LONE_CALL_BYTES  (4u << 20)
 #define TCP_SHORT_CALL_BYTES (256u << 10)
 #define TCP_SHORT_POLLS      16u
 #define TCP_TALK_POLLS       64u
@@ -276,8 +278,9 @@ static inline size_t tcp_call_bytes(struct tcp_conn *conn)
 {
 	const struct tcp_port *port = tcp_conn_port(conn);
 
-	return port->short_polls && port->talker != conn ? TCP_SHORT_CALL_BYTES
-							 : TCP_CALL_BYTES;
+	if (port->short_polls && port->talker != conn)
+		return TCP_SHORT_CALL_BYTES;
+	return port->conn_count <= TCP_DIRECT_MAX ? TCP_LONE_CALL_BYTES : TCP_CALL_BYTES;
 }
 
 /* ---- tcp.c ---- */
