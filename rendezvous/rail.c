@@ -60,8 +60,8 @@ static const char *address_of(const struct tern_peer *peer, uint32_t rail)
 	return found->address;
 }
 
-/* False: it is up, or under way, or does not even start. */
-static bool dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
+/* Unless it is up or under way. One that does not even start is tried again later. */
+static void dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 {
 	struct tern_rdv *rdv = peer->rdv;
 	struct tern_conn *conn;
@@ -69,18 +69,17 @@ static bool dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 
 	if (exists(peer, rail) ||
 		peer->port->ops->connect(peer->port, address_of(peer, rail), &conn) < 0)
-		return false;
+		return;
 	link = tern_link_new(rdv, conn, TERN_LINK_DIALLING);
 	if (!link) {
 		conn->user = NULL;
 		peer->port->ops->conn_close(conn, false);
-		return false;
+		return;
 	}
 	link->peer = peer;
 	link->rail = (uint8_t)rail;
 	peer->link_count++;
 	tern_timer_set(rdv->ctx, &link->timer, now_ns + rdv->ctx->opts.connect_ns);
-	return true;
 }
 
 /* Called when the main link is up and with every tick: a rail may come too early for the

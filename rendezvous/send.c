@@ -409,8 +409,10 @@ static struct tern_put_op *free_put_op(struct tern_peer *peer)
 {
 	struct tern_put_op *put = peer->put_ops;
 
-	while (put->xfer)
+	while (put->xfer) {
 		put++;
+		tern_assert(put < peer->put_ops + TERN_PUT_OPS);
+	}
 	return put;
 }
 
