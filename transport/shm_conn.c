@@ -238,6 +238,7 @@ static int send_area(struct shm_conn *conn, enum shm_note_type type)
 	if (status)
 		return status;
 	conn->own = base;
+	shm_area_init(conn->own, tern_random(port->base.env));
 	return shm_note_send(conn->fd, &note, fd);
 }
 

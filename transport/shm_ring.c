@@ -4,7 +4,8 @@
  * in [head, tail) belongs to the consumer, every other to the producer. `head` is shown
  * to the producer only in steps of a quarter of the ring: a consumer that has drained the
  * ring so shows at least three quarters of room, which is more than any record with its
- * filler needs, and the line of indices is not written for each message.
+ * filler needs, and the line of indices is not written for each message. `tail` is the
+ * producer's own: the consumer sees marks.
  */
 #include "transport/shm_ring.h"
 
@@ -13,14 +14,30 @@
 
 #include "base/util.h"
 
-#define WORD   8u /* the length word, and what it keeps aligned */
 #define FILLER UINT32_MAX
+
+/* What a record starts with. */
+struct record {
+	_Atomic uint64_t mark;
+	_Atomic uint32_t length; /* of the bytes behind; FILLER: up to the lap's end */
+	uint32_t reserved;
+	char bytes[];
+};
+_Static_assert(sizeof(struct record) == 16, "the bytes are aligned");
+
+#define FIRST_BYTES (SHM_LINE - sizeof(struct record)) /* on the line of the mark */
+
+/* That a record of `length` takes in the ring. */
+static uint64_t record_bytes(uint64_t length)
+{
+	return tern_align_up(sizeof(struct record) + length, SHM_LINE);
+}
 
 uint64_t shm_ring_bytes(uint32_t message_bytes)
 {
 	uint64_t bytes = SHM_RING_MIN;
 
-	while (bytes < 4 * tern_align_up(WORD + (uint64_t)message_bytes, SHM_LINE))
+	while (bytes < 4 * record_bytes(message_bytes))
 		bytes *= 2;
 	return bytes;
 }
@@ -34,21 +51,29 @@ uint64_t shm_area_bytes(uint32_t message_bytes)
 	return tern_align_up(bytes, 64u << 10);
 }
 
+void shm_area_init(struct shm_area *own, uint64_t random)
+{
+	atomic_store_explicit(
+		&own->start, random & ~(uint64_t)(SHM_LINE - 1), memory_order_relaxed);
+}
+
 void shm_ring_init(struct shm_ring *ring, struct shm_area *own, struct shm_area *peer,
 	uint64_t ring_bytes)
 {
-	*ring = (struct shm_ring){.own = own, .peer = peer, .bytes = ring_bytes};
+	*ring = (struct shm_ring){
+		.own = own,
+		.peer = peer,
+		.bytes = ring_bytes,
+		.start = atomic_load_explicit(&own->start, memory_order_relaxed),
+		.peer_start = atomic_load_explicit(&peer->start, memory_order_relaxed),
+		.end = SHM_NO_END,
+	};
 }
 
-static char *record_at(
+static struct record *record_at(
 	const struct shm_ring *ring, struct shm_area *area, uint64_t position)
 {
-	return (char *)area + SHM_RING_OFFSET + (position & (ring->bytes - 1));
-}
-
-static _Atomic uint32_t *length_at(char *record)
-{
-	return (_Atomic uint32_t *)(void *)record;
+	return (void *)((char *)area + SHM_RING_OFFSET + (position & (ring->bytes - 1)));
 }
 
 /* How much follows `position` up to the end of the ring. */
@@ -80,15 +105,47 @@ static int reserve(struct shm_ring *ring, uint64_t bytes)
 	return ring->bytes - (ring->tail - ring->peer_head) >= bytes ? 0 : -EAGAIN;
 }
 
+/* Release: all of the record is written before the consumer can see the mark. */
+static void publish(struct shm_ring *ring, struct record *record, uint64_t bytes)
+{
+	atomic_store_explicit(
+		&record->mark, shm_mark(ring->start, ring->tail), memory_order_release);
+	ring->tail += bytes;
+	ring->published = true;
+}
+
+/*
+ * All but the mark, the lines from the second on first. Stores become visible in order:
+ * if the first line were written first, the consumer would take it back before its mark
+ * is there, while we wait for the others to become ours.
+ */
+static void write_record(struct record *record, const void *head, size_t head_bytes,
+	const void *payload, size_t payload_bytes)
+{
+	size_t first = TERN_MIN(head_bytes, FIRST_BYTES);
+
+	if (payload_bytes)
+		memcpy(record->bytes + head_bytes, payload, payload_bytes);
+	if (head_bytes > first)
+		memcpy(record->bytes + first, (const char *)head + first,
+			head_bytes - first);
+	atomic_signal_fence(memory_order_release); /* the compiler keeps the order, too */
+	if (first == FIRST_BYTES)
+		memcpy(record->bytes, head, FIRST_BYTES);
+	else if (first)
+		memcpy(record->bytes, head, first);
+	atomic_store_explicit(&record->length, (uint32_t)(head_bytes + payload_bytes),
+		memory_order_relaxed);
+}
+
 int shm_ring_send(struct shm_ring *ring, const void *head, size_t head_bytes,
 	const void *payload, size_t payload_bytes)
 {
-	size_t length = head_bytes + payload_bytes;
-	uint64_t need = tern_align_up(WORD + length, SHM_LINE);
+	uint64_t need = record_bytes(head_bytes + payload_bytes);
 	uint64_t rest = rest_of_lap(ring, ring->tail);
 	uint64_t filler = need > rest ? rest : 0;
+	struct record *record;
 	int status;
-	char *record;
 
 	tern_assert(need <= ring->bytes / 4);
 	status = reserve(ring, filler + need);
@@ -96,39 +153,35 @@ int shm_ring_send(struct shm_ring *ring, const void *head, size_t head_bytes,
 		return status;
 	if (filler) {
 		record = record_at(ring, ring->own, ring->tail);
-		atomic_store_explicit(length_at(record), FILLER, memory_order_relaxed);
-		ring->tail += filler;
+		atomic_store_explicit(&record->length, FILLER, memory_order_relaxed);
+		publish(ring, record, filler);
 	}
 	record = record_at(ring, ring->own, ring->tail);
-	atomic_store_explicit(length_at(record), (uint32_t)length, memory_order_relaxed);
-	if (head_bytes)
-		memcpy(record + WORD, head, head_bytes);
-	if (payload_bytes)
-		memcpy(record + WORD + head_bytes, payload, payload_bytes);
-	ring->tail += need;
-	/* Release: the record is written before the consumer can see the new tail. */
-	atomic_store_explicit(&ring->own->tail, ring->tail, memory_order_release);
-	ring->published = true;
+	write_record(record, head, head_bytes, payload, payload_bytes);
+	publish(ring, record, need);
 	return 0;
 }
 
-/* 1: there is something behind head. */
-static int look_at_tail(struct shm_ring *ring)
+static bool is_there(const struct shm_ring *ring, uint64_t position)
 {
-	uint64_t tail;
+	struct record *record = record_at(ring, ring->peer, position);
 
-	if (ring->peer_tail != ring->head)
-		return 1;
-	if (ring->ended)
-		return 0;
-	/* Acquire: the producer wrote the record before it moved tail past it. */
-	tail = atomic_load_explicit(&ring->peer->tail, memory_order_acquire);
-	if (tail == ring->head)
-		return 0;
-	if (tail - ring->head > ring->bytes || tail % SHM_LINE)
-		return -EPROTO;
-	ring->peer_tail = tail;
-	return 1;
+	/* Acquire: the producer wrote the record before its mark. */
+	return atomic_load_explicit(&record->mark, memory_order_acquire) ==
+	       shm_mark(ring->peer_start, position);
+}
+
+/* The length of the record that is there, and *bytes that it takes. -EPROTO: neither can
+ * be. A filler is shorter than a record, so none follows another. */
+static int measure(
+	const struct shm_ring *ring, uint64_t position, uint32_t *length, uint64_t *bytes)
+{
+	uint64_t rest = rest_of_lap(ring, position);
+
+	*length = atomic_load_explicit(
+		&record_at(ring, ring->peer, position)->length, memory_order_relaxed);
+	*bytes = *length == FILLER ? rest : record_bytes(*length);
+	return *bytes <= rest && *bytes <= ring->bytes / 4 ? 0 : -EPROTO;
 }
 
 static void consume(struct shm_ring *ring, uint64_t bytes)
@@ -145,36 +198,29 @@ static void consume(struct shm_ring *ring, uint64_t bytes)
 
 int shm_ring_receive(struct shm_ring *ring, void *out, size_t room, size_t *bytes)
 {
-	for (;;) {
-		uint64_t rest = rest_of_lap(ring, ring->head), ready, need;
-		int some = look_at_tail(ring);
+	while (shm_ring_readable(ring)) {
+		uint64_t position = ring->head, taken;
 		uint32_t length;
-		char *record;
+		int status = measure(ring, position, &length, &taken);
 
-		if (some <= 0)
-			return some;
-		ready = ring->peer_tail - ring->head;
-		record = record_at(ring, ring->peer, ring->head);
-		length = atomic_load_explicit(length_at(record), memory_order_relaxed);
-		if (length == FILLER) {
-			if (rest > ready)
+		if (status)
+			return status;
+		if (length != FILLER) {
+			if (length > room)
 				return -EPROTO;
-			consume(ring, rest);
-			continue;
+			memcpy(out, record_at(ring, ring->peer, position)->bytes, length);
+			*bytes = length;
+			consume(ring, taken);
+			return 1;
 		}
-		need = tern_align_up(WORD + (uint64_t)length, SHM_LINE);
-		if (length > room || need > ready || need > rest)
-			return -EPROTO;
-		memcpy(out, record + WORD, length);
-		*bytes = length;
-		consume(ring, need);
-		return 1;
+		consume(ring, taken);
 	}
+	return 0;
 }
 
-bool shm_ring_readable(struct shm_ring *ring)
+bool shm_ring_readable(const struct shm_ring *ring)
 {
-	return look_at_tail(ring) != 0;
+	return ring->head != ring->end && is_there(ring, ring->head);
 }
 
 int shm_ring_roomy(struct shm_ring *ring)
@@ -186,13 +232,14 @@ int shm_ring_roomy(struct shm_ring *ring)
 
 void shm_ring_end(struct shm_ring *ring)
 {
-	uint64_t tail;
+	uint64_t end = ring->head, bytes;
+	uint32_t length;
 
-	/* Acquire: as in look_at_tail(), of which this is the last for this ring. */
-	tail = atomic_load_explicit(&ring->peer->tail, memory_order_acquire);
-	if (tail - ring->head <= ring->bytes && tail % SHM_LINE == 0)
-		ring->peer_tail = tail;
-	ring->ended = true;
+	/* Never more than fit, whatever somebody who still writes makes of it. */
+	while (is_there(ring, end) && measure(ring, end, &length, &bytes) == 0 &&
+		end + bytes - ring->head <= ring->bytes)
+		end += bytes;
+	ring->end = end;
 }
 
 bool shm_bell_now(struct shm_ring *ring)

@@ -8,22 +8,28 @@
  *     the ring     messages of the maker to the peer
  *     chunks       where the maker puts bytes that the peer asked for
  *
- * The ring has one producer (its maker) and one consumer (the peer). `tail` counts the
- * bytes ever produced; it stands in the producer's line. `head` counts those ever
- * consumed; it stands in the consumer's line, because nobody writes into another's
- * memory. Records start on a cache line: a word with the length, then the bytes; none
- * wraps: a filler record leads to the start of the ring.
+ * The ring has one producer (its maker) and one consumer (the peer). Records start on a
+ * cache line: a mark, the length, then the bytes; none wraps: a filler record leads to
+ * the start of the ring. A record is there when its mark is that of its place: the
+ * number of bytes that the ring had carried before it, counted from a random start. What
+ * is left of earlier laps was written by tensors, too, and could only be taken for a
+ * record if it held these 64 bits. `head` counts the bytes ever consumed; it stands in
+ * the consumer's area, because nobody writes into another's memory.
+ *
+ * The consumer finds a record on the line on which the record starts, with what it
+ * needs first, and not by an index on a line of its own, which would have to come before
+ * it. But its looks take that line away from the producer each time. So the producer
+ * writes that one last, and at once: see write_record().
  *
  * The words of a maker share a line on purpose: they have one writer, and whoever spins
  * on one of them gets the others with it. The bell has a line of its own: it is rung
- * behind every message, and only who goes to sleep looks at it; on the first line it
- * would take that from the peer, who looks there for the next message. A peer is not
- * trusted: each of its words is read once, into a variable, and that is checked: indices
- * that cannot be are -EPROTO, and no access goes outside the ring, whatever the words
- * say.
+ * behind every message, and only who goes to sleep looks at it. A peer is not
+ * trusted: each of its words is read once, into a variable, and that is checked: lengths
+ * and indices that cannot be are -EPROTO, and no access goes outside the ring, whatever
+ * the words say.
  *
  * The pairs of accesses:
- *     tail     producer's release after the record's bytes | consumer's acquire before
+ *     mark     producer's release after the record's bytes | consumer's acquire before
  * them head     consumer's release after reading the bytes  | producer's acquire before
  * reuse asked    asker's release after the ask               | the other's acquire before
  * it answered release after the chunk's bytes             | asker's acquire before them
@@ -59,8 +65,7 @@ struct shm_ask {
 
 struct shm_area {
 	/* The line. */
-	_Alignas(
-		64) _Atomic uint64_t tail; /* bytes produced into the ring of this area */
+	_Alignas(64) _Atomic uint64_t start; /* of the marks; before the peer has it */
 	_Atomic uint64_t head;     /* bytes consumed from the ring of the peer's */
 	_Atomic uint64_t asleep;   /* 0: awake */
 	_Atomic uint32_t asked;    /* asks ever made; ask n is in asks[n % COUNT] */
@@ -82,19 +87,27 @@ _Static_assert(offsetof(struct shm_area, asks) == SHM_LINE, "one line of indices
 struct shm_ring {
 	struct shm_area *own;
 	struct shm_area *peer;
-	uint64_t bytes;      /* of each ring, a power of two */
-	uint64_t tail;       /* own->tail */
-	uint64_t peer_head;  /* peer->head as last seen */
-	uint64_t head;       /* consumed from the peer's ring */
-	uint64_t head_shown; /* own->head */
-	uint64_t peer_tail;  /* peer->tail as last seen */
-	uint64_t nap;        /* own->asleep without its flags, of the last sleep */
-	uint64_t woken;      /* peer->asleep for which a wake was last sent */
-	uint32_t bell;       /* own->bell */
-	bool published;      /* something, since shm_bell() */
-	bool showed_room;    /* head was shown since shm_bell() */
-	bool ended;          /* the peer produces no more: peer_tail is final */
+	uint64_t bytes;             /* of each ring, a power of two */
+	uint64_t start, peer_start; /* of both areas */
+	uint64_t tail;              /* produced into the own ring */
+	uint64_t peer_head;         /* peer->head as last seen */
+	uint64_t head;              /* consumed from the peer's ring */
+	uint64_t head_shown;        /* own->head */
+	uint64_t end;               /* where head stops; SHM_NO_END */
+	uint64_t nap;               /* own->asleep without its flags, of the last sleep */
+	uint64_t woken;             /* peer->asleep for which a wake was last sent */
+	uint32_t bell;              /* own->bell */
+	bool published;             /* something, since shm_bell() */
+	bool showed_room;           /* head was shown since shm_bell() */
 };
+#define SHM_NO_END UINT64_MAX /* records end on lines */
+
+/* Of a record `position` bytes behind the start of all. Odd: what was never written is
+ * no record. */
+static inline uint64_t shm_mark(uint64_t start, uint64_t position)
+{
+	return (start + position) | 1;
+}
 
 /* Size of the ring that carries messages of up to message_bytes. */
 uint64_t shm_ring_bytes(uint32_t message_bytes);
@@ -102,11 +115,14 @@ uint64_t shm_ring_bytes(uint32_t message_bytes);
 /* Size of the whole area. */
 uint64_t shm_area_bytes(uint32_t message_bytes);
 
-/* Both areas are zero (fresh memfds). */
+/* Of fresh memory, before it is passed on. */
+void shm_area_init(struct shm_area *own, uint64_t random);
+
+/* Both areas are fresh. */
 void shm_ring_init(struct shm_ring *ring, struct shm_area *own, struct shm_area *peer,
 	uint64_t ring_bytes);
 
-/* One record from two parts, at most a quarter of the ring with its length word.
+/* One record from two parts, at most a quarter of the ring with its mark and length.
  * -EAGAIN: no room now. -EPROTO: the peer's head cannot be. */
 int shm_ring_send(struct shm_ring *ring, const void *head, size_t head_bytes,
 	const void *payload, size_t payload_bytes);
@@ -116,12 +132,13 @@ int shm_ring_send(struct shm_ring *ring, const void *head, size_t head_bytes,
 int shm_ring_receive(struct shm_ring *ring, void *out, size_t room, size_t *bytes);
 
 /* Is there a record (or nonsense, which receive reports)? */
-bool shm_ring_readable(struct shm_ring *ring);
+bool shm_ring_readable(const struct shm_ring *ring);
 
 /* Is half of the ring free, which is enough for any message? -EPROTO as send. */
 int shm_ring_roomy(struct shm_ring *ring);
 
-/* Takes the peer's tail for the last time: it may not write on once it is gone. */
+/* Whatever comes from now on is not received: the peer may not write on once it is gone.
+ */
 void shm_ring_end(struct shm_ring *ring);
 
 /*

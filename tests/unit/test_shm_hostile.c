@@ -222,16 +222,15 @@ static void test_impossible_words_in_an_area_cut_the_conn(void **state)
 	end_init(&end, false);
 	end_listen(&end);
 	for (int kind = 0; kind < 5; kind++) {
-		const uint32_t length = MESSAGE_BYTES + 1;
+		const uint64_t mark = shm_mark(0, 0); /* no start was given */
+		const uint32_t lengths[] = {MESSAGE_BYTES + 1, UINT32_MAX};
 		struct raw raw;
 
 		end.conn_count = end.closed_count = 0;
 		raw_init(&raw, &end);
-		if (kind == 0) {
-			atomic_store(&raw.own->tail, 1u << 30);
-		} else if (kind == 1) {
-			memcpy(raw.ring, &length, 4);
-			atomic_store(&raw.own->tail, 8192);
+		if (kind < 2) {
+			memcpy(raw.ring + 8, &lengths[kind], 4);
+			memcpy(raw.ring, &mark, 8);
 		} else if (kind == 2) {
 			atomic_store(&raw.own->asked, 5);
 		} else if (kind == 3) {

@@ -40,8 +40,10 @@ static void pair_init(struct pair *pair)
 
 	pair->ring_bytes = bytes;
 	/* No chunks: the guard stands right behind the ring. */
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
 		pair->areas[i] = guarded_area(SHM_RING_OFFSET + bytes);
+		shm_area_init(pair->areas[i], tern_rng_at(3, 0, 0, (uint64_t)i));
+	}
 	shm_ring_init(&pair->a, pair->areas[0], pair->areas[1], bytes);
 	shm_ring_init(&pair->b, pair->areas[1], pair->areas[0], bytes);
 }
@@ -352,35 +354,58 @@ static int receive_any(struct shm_ring *ring)
 	return shm_ring_receive(ring, got, sizeof(got), &bytes);
 }
 
-static void test_impossible_tail_is_a_protocol_error(void **state)
+/* What a's end would be if it were somebody else's: a record at `position`. */
+static void forge(struct pair *pair, uint64_t position, uint32_t length)
 {
-	const uint64_t tails[] = {1, 8, 63, UINT64_MAX, UINT64_MAX - 63, 1ull << 63,
-		shm_ring_bytes(MESSAGE_BYTES) + 64};
+	char *record = (char *)pair->areas[0] + SHM_RING_OFFSET +
+		       (position & (pair->ring_bytes - 1));
+	uint64_t mark = shm_mark(atomic_load(&pair->areas[0]->start), position);
+
+	memcpy(record, &mark, 8);
+	memcpy(record + 8, &length, 4);
+}
+
+static void test_only_its_own_mark_makes_a_record(void **state)
+{
+	struct tern_rng rng = {.seed = 20261122};
 	struct pair pair;
 
 	(void)state;
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(tails); i++) {
-		pair_init(&pair);
-		atomic_store(&pair.areas[0]->tail, tails[i]);
-		assert_true(shm_ring_readable(&pair.b));
-		assert_int_equal(receive_any(&pair.b), -EPROTO);
-		shm_ring_end(&pair.b);
-		assert_int_equal(receive_any(&pair.b), 0);
-		pair_fini(&pair);
+	pair_init(&pair);
+	assert_int_equal(receive_any(&pair.b), 0); /* zeros */
+	for (uint64_t at = 0; at < pair.ring_bytes; at += 8) {
+		uint64_t word = tern_rng_next(&rng);
+
+		memcpy((char *)pair.areas[0] + SHM_RING_OFFSET + at, &word, 8);
 	}
+	assert_int_equal(receive_any(&pair.b), 0);
+	/* Those of the lap before and of the next, in its place. */
+	forge(&pair, (uint64_t)0 - pair.ring_bytes, 0);
+	assert_int_equal(receive_any(&pair.b), 0);
+	forge(&pair, pair.ring_bytes, 0);
+	assert_int_equal(receive_any(&pair.b), 0);
+	forge(&pair, 64, 0); /* the right one, in another place */
+	assert_int_equal(receive_any(&pair.b), 0);
+	forge(&pair, 0, 0);
+	assert_int_equal(receive_any(&pair.b), 1);
+	assert_int_equal(receive_any(&pair.b), 1);
+	assert_int_equal(receive_any(&pair.b), 0);
+	pair_fini(&pair);
 }
 
 static void test_impossible_length_is_a_protocol_error(void **state)
 {
-	const uint32_t lengths[] = {57, 121, MESSAGE_BYTES + 1, 1u << 31, UINT32_MAX - 1,
-		UINT32_MAX /* a filler longer than what was produced */};
+	const uint32_t lengths[] = {MESSAGE_BYTES + 1,
+		(uint32_t)shm_ring_bytes(MESSAGE_BYTES) / 4, 1u << 31, UINT32_MAX - 1,
+		UINT32_MAX /* a filler longer than any record */};
 	struct pair pair;
 
 	(void)state;
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lengths); i++) {
 		pair_init(&pair);
-		memcpy((char *)pair.areas[0] + SHM_RING_OFFSET, &lengths[i], 4);
-		atomic_store(&pair.areas[0]->tail, 64);
+		forge(&pair, 0, lengths[i]);
+		assert_true(shm_ring_readable(&pair.b));
+		assert_int_equal(receive_any(&pair.b), -EPROTO);
 		assert_int_equal(receive_any(&pair.b), -EPROTO);
 		pair_fini(&pair);
 	}
@@ -388,22 +413,55 @@ static void test_impossible_length_is_a_protocol_error(void **state)
 
 static void test_record_over_the_end_of_the_ring_is_a_protocol_error(void **state)
 {
-	const uint32_t length = 100, filler = UINT32_MAX;
 	struct pair pair;
-	char *ring;
+	uint64_t last;
 
 	(void)state;
 	pair_init(&pair);
-	ring = (char *)pair.areas[0] + SHM_RING_OFFSET;
+	last = pair.ring_bytes - 64;
 	/* A whole lap of empty records; the next one starts at the last line. */
-	atomic_store(&pair.areas[0]->tail, pair.ring_bytes - 64);
+	for (uint64_t at = 0; at < last; at += 64)
+		forge(&pair, at, 0);
 	while (shm_ring_readable(&pair.b))
 		assert_int_equal(receive_any(&pair.b), 1);
-	memcpy(ring + pair.ring_bytes - 64, &length, 4);
-	atomic_store(&pair.areas[0]->tail, pair.ring_bytes + 64);
+	forge(&pair, last, 100);
 	assert_int_equal(receive_any(&pair.b), -EPROTO);
-	memcpy(ring + pair.ring_bytes - 64, &filler, 4);
+	forge(&pair, last, UINT32_MAX);
+	forge(&pair, pair.ring_bytes, 0);
 	assert_int_equal(receive_any(&pair.b), 1);
+	pair_fini(&pair);
+}
+
+/* Somebody who claims to be gone and writes on could keep the receiver for ever. */
+static void test_the_end_is_never_further_than_a_full_ring(void **state)
+{
+	struct pair pair;
+	uint64_t count = 0;
+
+	(void)state;
+	pair_init(&pair);
+	for (uint64_t at = 0; at < pair.ring_bytes; at += 64)
+		forge(&pair, at, 0);
+	shm_ring_end(&pair.b);
+	while (receive_any(&pair.b) == 1) {
+		forge(&pair, pair.ring_bytes + 64 * count, 0);
+		count++;
+	}
+	assert_int_equal(count, pair.ring_bytes / 64);
+	pair_fini(&pair);
+}
+
+static void test_what_cannot_be_ends_the_ring(void **state)
+{
+	struct pair pair;
+
+	(void)state;
+	pair_init(&pair);
+	forge(&pair, 0, 0);
+	forge(&pair, 64, UINT32_MAX - 1);
+	shm_ring_end(&pair.b);
+	assert_int_equal(receive_any(&pair.b), 1);
+	assert_int_equal(receive_any(&pair.b), 0);
 	pair_fini(&pair);
 }
 
@@ -436,11 +494,10 @@ static void test_random_areas_do_no_harm(void **state)
 	(void)state;
 	pair_init(&pair);
 	for (int round = 0; round < 300; round++) {
-		char *ring = (char *)pair.areas[0] + SHM_RING_OFFSET;
 		int status;
 
 		shm_ring_init(&pair.b, pair.areas[1], pair.areas[0], pair.ring_bytes);
-		pair.b.head = pair.b.peer_tail = tern_rng_below(&rng, 1u << 20) * 64;
+		pair.b.head = tern_rng_below(&rng, 1u << 20) * 64;
 		for (uint64_t at = 0; at < pair.ring_bytes; at += 64) {
 			uint32_t length = (uint32_t)tern_rng_below(&rng, 400);
 
@@ -448,11 +505,10 @@ static void test_random_areas_do_no_harm(void **state)
 				length = (uint32_t)tern_rng_next(&rng);
 			if (tern_rng_below(&rng, 200) == 0)
 				length = UINT32_MAX;
-			memcpy(ring + at, &length, 4);
+			forge(&pair, pair.b.head + at, length);
 		}
-		atomic_store(&pair.areas[0]->tail,
-			pair.b.head +
-				tern_rng_below(&rng, pair.ring_bytes / 64 + 3) * 64);
+		if (round % 3 == 0)
+			shm_ring_end(&pair.b);
 		while ((status = receive_any(&pair.b)) == 1)
 			good++;
 		bad += status < 0;
@@ -475,10 +531,12 @@ int main(void)
 		cmocka_unit_test(test_room_wakes_only_who_wants_it),
 		cmocka_unit_test(
 			test_what_stands_in_the_ring_is_received_after_the_end_and_no_more),
-		cmocka_unit_test(test_impossible_tail_is_a_protocol_error),
+		cmocka_unit_test(test_only_its_own_mark_makes_a_record),
 		cmocka_unit_test(test_impossible_length_is_a_protocol_error),
 		cmocka_unit_test(
 			test_record_over_the_end_of_the_ring_is_a_protocol_error),
+		cmocka_unit_test(test_the_end_is_never_further_than_a_full_ring),
+		cmocka_unit_test(test_what_cannot_be_ends_the_ring),
 		cmocka_unit_test(test_impossible_head_is_a_protocol_error),
 		cmocka_unit_test(test_random_areas_do_no_harm),
 	};
