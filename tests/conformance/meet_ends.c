@@ -601,6 +601,50 @@ static void test_bulk_gets_a_connection_of_its_own(const struct instance *instan
 	}
 }
 
+/* Nobody listens any more when it is asked for: the tensors take turns where they are. */
+static void test_bulk_shares_the_connection_where_there_is_no_other(
+	const struct instance *instance)
+{
+	enum { COUNT = 6 };
+	static const uint64_t bytes[COUNT] = {
+		3 << 20, 100000, 64, 1 << 20, 200000, 64 << 10};
+	struct tern_context_opts opts = meet_opts();
+	struct call sends[2][COUNT] = {0}, recvs[2][COUNT] = {0};
+	struct meet *meet;
+	unsigned before;
+
+	opts.bulk_bytes = 100000;
+	meet = meet_new_with(instance, &opts, &opts);
+	MEET_PUMP(meet, meet->ends[B].peer);
+	tern_listener_free(meet->listener);
+	meet->listener = NULL;
+	before = cut_sockets(NONE);
+	for (unsigned from = 0; from < 2; from++) {
+		for (uint64_t i = 0; i < COUNT; i++) {
+			struct end *a = &meet->ends[from], *b = &meet->ends[!from];
+			struct tern_buf data = end_data(a, SLAB, bytes[i], i);
+			struct tern_buf room = end_memory(b, SLAB, bytes[i]);
+
+			assert_int_equal(
+				call_recv(&recvs[from][i], b, 1, i, &room, 0), 0);
+			assert_int_equal(
+				call_send(&sends[from][i], a, 1, i, &data, 0), 0);
+		}
+	}
+	for (unsigned from = 0; from < 2; from++) {
+		for (uint64_t i = 0; i < COUNT; i++) {
+			MEET_PUMP(meet, call_over(&recvs[from][i]) &&
+						call_over(&sends[from][i]));
+			call_check(&recvs[from][i], bytes[i], i);
+		}
+	}
+	meet_settle(meet);
+	assert_int_equal(cut_sockets(NONE), before);
+	assert_int_equal(meet->ends[A].suspect_count, 0);
+	assert_int_equal(meet->ends[B].suspect_count, 0);
+	meet_free(meet);
+}
+
 const struct conformance_test meet_ends[] = {
 	CONFORMANCE(test_peers_know_each_others_names, NEEDS_NOTHING),
 	CONFORMANCE(test_requests_may_be_posted_before_it_is_up, NEEDS_NOTHING),
@@ -621,5 +665,6 @@ const struct conformance_test meet_ends[] = {
 	CONFORMANCE(test_cut_rails_come_back_and_lose_nothing, NEEDS_TCP),
 	CONFORMANCE(test_a_connection_that_cannot_come_back_is_down, NEEDS_TCP),
 	CONFORMANCE(test_bulk_gets_a_connection_of_its_own, NEEDS_TCP),
+	CONFORMANCE(test_bulk_shares_the_connection_where_there_is_no_other, NEEDS_TCP),
 	{0},
 };
