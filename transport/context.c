@@ -12,6 +12,14 @@
  * to sleep, or the waker writes the eventfd. Many wakes of a thread that is awake
  * therefore cost no system call.
  *
+ * Who lowers `sleeping`, with an exchange, decides whether there is anything to read: the
+ * owner, and no waker has written for this sleep nor will; or one waker, who adds one to
+ * the eventfd, at once or, if it loses its processor in between, during some later sleep,
+ * which then ends early. So the owner keeps account: `wakes_owed` is what wakers have
+ * added or are yet to add, less what was read. While it is zero, the eventfd is empty
+ * and stays so; else each awakening reads. A write that comes late finds it unequal to
+ * zero, since nobody else can have paid for it, and is read when it has ended a sleep.
+ *
  * In the simulator's domain there are no fds: whoever drives it asks
  * tern_context_next_ns().
  */
@@ -204,17 +212,27 @@ static int set_timer_fd(struct tern_context *ctx, uint64_t next_ns, uint64_t now
 	return 0;
 }
 
-static void disarm(struct tern_context *ctx)
+/* Takes what wakers have written, as far as it is there by now. */
+static void empty_wake_fd(struct tern_context *ctx)
 {
 	uint64_t count;
+	ssize_t n;
 
+	do {
+		n = read(ctx->wake_fd, &count, sizeof(count));
+	} while (n < 0 && errno == EINTR);
+	if (n == sizeof(count))
+		ctx->wakes_owed -= count;
+}
+
+static void disarm(struct tern_context *ctx)
+{
 	ctx->armed = false;
-	atomic_store(&ctx->sleeping, false);
-	if (ctx->wake_fd < 0)
-		return;
-	/* Nothing to read is no error: the fd is non-blocking. */
-	while (read(ctx->wake_fd, &count, sizeof(count)) < 0 && errno == EINTR)
-		;
+	/* A waker has lowered it: see the head of this file. */
+	if (!atomic_exchange(&ctx->sleeping, false) && ctx->wake_fd >= 0)
+		ctx->wakes_owed++;
+	if (ctx->wakes_owed)
+		empty_wake_fd(ctx);
 	/* Turned off and not read: by its own clock it may be about to expire only now.
 	 */
 	if (ctx->timer_fd_ns <= tern_now_ns(ctx->env))
@@ -327,6 +345,9 @@ int tern_arm(struct tern_context *ctx)
 	int status;
 
 	tern_assert(!ctx->in_progress);
+	/* Twice without progress between: what became of the first one's `sleeping`? */
+	if (ctx->armed)
+		disarm(ctx);
 	if (!tern_list_empty(&ctx->deferred))
 		return -EAGAIN;
 	tern_stagers_arm(ctx);

@@ -72,6 +72,7 @@ struct tern_context {
 	uint64_t timer_fd_ns; /* what timer_fd is set to; UINT64_MAX: nothing */
 	/* Both between the owner and tern_context_wake(): see context.c. */
 	atomic_bool sleeping, woken;
+	uint64_t wakes_owed; /* the owner's account of wake_fd: see context.c */
 	uint64_t spin_ns,
 		spin_max_ns; /* tern_wait's budget now, and its bound: see wait.c */
 	struct tern_context_user user;

@@ -356,6 +356,61 @@ static void test_a_wake_while_awake_costs_no_sleep_later(void **state)
 	close_context();
 }
 
+static void late_write(void)
+{
+	uint64_t one = 1;
+
+	assert_int_equal(write(ctx->wake_fd, &one, sizeof(one)), sizeof(one));
+}
+
+/* A waker that loses its processor between tern_context_wake()'s halves writes when the
+ * sleep it meant is long over. */
+static void test_a_wakes_write_that_comes_late_is_read_once(void **state)
+{
+	(void)state;
+	open_context(NULL, NULL);
+	assert_int_equal(tern_arm(ctx), 0);
+	assert_true(atomic_exchange(&ctx->sleeping, false));
+	tern_progress(ctx);
+	/* Another one, whole, does not pay for the first. */
+	assert_int_equal(tern_arm(ctx), 0);
+	tern_context_wake(ctx);
+	assert_true(is_readable(0));
+	assert_int_equal(tern_progress(ctx), 1);
+	assert_int_equal(tern_arm(ctx), 0);
+	assert_false(is_readable(0));
+	late_write();
+	assert_true(is_readable(0));
+	tern_progress(ctx);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(tern_arm(ctx), 0);
+		assert_false(is_readable(0));
+		tern_progress(ctx);
+	}
+	close_context();
+}
+
+static void test_a_wake_between_two_arms_is_not_forgotten(void **state)
+{
+	(void)state;
+	open_context(NULL, NULL);
+	assert_int_equal(tern_arm(ctx), 0);
+	tern_context_wake(ctx);
+	assert_int_equal(tern_arm(ctx), -EAGAIN);
+	assert_int_equal(tern_progress(ctx), 1);
+	assert_int_equal(tern_arm(ctx), 0);
+	assert_false(is_readable(0));
+	/* Also if its write is still to come. */
+	assert_true(atomic_exchange(&ctx->sleeping, false));
+	assert_int_equal(tern_arm(ctx), 0);
+	late_write();
+	assert_true(is_readable(0));
+	tern_progress(ctx);
+	assert_int_equal(tern_arm(ctx), 0);
+	assert_false(is_readable(0));
+	close_context();
+}
+
 static void test_a_ports_event_makes_the_fd_readable(void **state)
 {
 	uint64_t one = 1;
@@ -565,6 +620,8 @@ int main(void)
 		cmocka_unit_test(test_deferred_calls_run_once_each),
 		cmocka_unit_test(test_wake_from_another_thread_ends_sleep),
 		cmocka_unit_test(test_a_wake_while_awake_costs_no_sleep_later),
+		cmocka_unit_test(test_a_wakes_write_that_comes_late_is_read_once),
+		cmocka_unit_test(test_a_wake_between_two_arms_is_not_forgotten),
 		cmocka_unit_test(test_a_ports_event_makes_the_fd_readable),
 		cmocka_unit_test(test_a_broken_port_is_told),
 		cmocka_unit_test(test_polling_makes_no_system_call),
