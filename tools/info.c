@@ -78,7 +78,7 @@ static json_t *built_in(void)
 		"openssl", TERN_HAVE_OPENSSL, "bzip2", TERN_HAVE_BZIP2);
 }
 
-/* How the tcp fabric would run: asking for io_uring alone tells whether it may. */
+/* How the tcp fabric would run, and whether io_uring may be asked for. */
 static json_t *tcp_engine(void)
 {
 	struct tern_domain_opts opts = {.tcp_engine = TERN_TCP_URING};
@@ -88,7 +88,7 @@ static json_t *tcp_engine(void)
 	if (r)
 		return json_sprintf("epoll (io_uring: %s)", tern_status_text(r));
 	tern_domain_free(domain);
-	return json_string("io_uring");
+	return json_string("epoll (io_uring: works too)");
 }
 
 static json_t *fabrics(const struct info_settings *s)

@@ -34,28 +34,23 @@ static struct tcp_fabric *fabric_of(struct tcp_port *port)
 
 /* ---- fabric ---- */
 
+/* epoll unless io_uring is asked for: docs/performance.md. */
 static int choose_engine(
 	struct tcp_fabric *fabric, enum tern_tcp_engine asked, const char **why)
 {
-	int rc = -ENOSYS;
-
 	fabric->engine = &tcp_epoll_engine;
-	fabric->engine_forced = asked != TERN_TCP_AUTO;
-	if (asked == TERN_TCP_EPOLL)
+	if (asked != TERN_TCP_URING)
 		return 0;
 #if TERN_HAVE_URING
-	rc = tcp_uring_engine.probe();
-	if (rc == 0) {
-		fabric->engine = &tcp_uring_engine;
-		return 0;
-	}
+	fabric->engine = &tcp_uring_engine;
 	*why = "io_uring was asked for and the kernel refuses it (too old, a seccomp "
 	       "filter or "
 	       "kernel.io_uring_disabled)";
+	return tcp_uring_engine.probe();
 #else
 	*why = "io_uring was asked for and this build has none (liburing)";
+	return -ENOSYS;
 #endif
-	return asked == TERN_TCP_URING ? rc : 0;
 }
 
 static int choose_congestion(
@@ -110,24 +105,6 @@ static void tcp_close(struct tern_fabric *fabric)
 
 /* ---- port ---- */
 
-static int engine_start(struct tcp_port *port)
-{
-	struct tcp_fabric *fabric = fabric_of(port);
-	int rc;
-
-	port->engine = fabric->engine;
-	rc = port->engine->init(port);
-	if (rc && !fabric->engine_forced && port->engine != &tcp_epoll_engine) {
-		/* It was there when the fabric was opened: a limit, probably. */
-		tern_log(port->base.env, TERN_LOG_INFO,
-			"tcp: no %s for this port (%s): %s", port->engine->name,
-			tern_status_text(rc), tcp_epoll_engine.name);
-		port->engine = &tcp_epoll_engine;
-		rc = port->engine->init(port);
-	}
-	return rc;
-}
-
 static int port_start(struct tcp_port *port)
 {
 	int rc;
@@ -139,9 +116,9 @@ static int port_start(struct tcp_port *port)
 	port->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 	if (port->spare_fd < 0 || port->timer.fd < 0)
 		return -errno;
-	rc = engine_start(port);
-	if (rc)
-		port->engine = NULL;
+	rc = fabric_of(port)->engine->init(port);
+	if (rc == 0)
+		port->engine = fabric_of(port)->engine;
 	return rc;
 }
 
@@ -420,6 +397,9 @@ int tcp_conn_connected(struct tcp_conn *conn)
 	conn->state = TCP_UP;
 	port->connecting_count--;
 	free(TERN_TAKE(conn->targets));
+	/* Not watched until somebody sleeps: else it costs the kernel more with each byte
+	 * that comes, and is always writable. */
+	tcp_watch_remove(port, &conn->watch);
 	tcp_watch_want(port, &conn->watch, EPOLLIN);
 	port->base.handler->up(port->base.handler_arg, &conn->base);
 	return 1;

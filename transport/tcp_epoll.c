@@ -11,11 +11,6 @@
 
 #define EVENTS_MAX 64
 
-static int epoll_probe(void)
-{
-	return 0;
-}
-
 static int epoll_init(struct tcp_port *port)
 {
 	port->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -69,7 +64,6 @@ static int epoll_fd(struct tcp_port *port)
 
 const struct tcp_engine_ops tcp_epoll_engine = {
 	.name = "epoll",
-	.probe = epoll_probe,
 	.init = epoll_init,
 	.fini = epoll_fini,
 	.sync = epoll_sync,

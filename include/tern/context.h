@@ -22,7 +22,7 @@ struct tern_env; /* time, randomness, logging, jobs: base/env.h; NULL takes the 
 struct tern_req;
 
 enum tern_tcp_engine {
-	TERN_TCP_AUTO = 0, /* io_uring where the kernel lets us, else epoll */
+	TERN_TCP_AUTO = 0, /* epoll, which was faster asleep: docs/performance.md */
 	TERN_TCP_URING = 1,
 	TERN_TCP_EPOLL = 2,
 };

@@ -75,7 +75,20 @@ static enum outcome in_child(enum tern_tcp_engine asked, int error)
 	return (enum outcome)WEXITSTATUS(status);
 }
 
-static void test_auto_takes_epoll_where_io_uring_is_refused(void **state)
+static void test_auto_takes_epoll(void **state)
+{
+	struct tern_domain_opts opts = {.tcp_engine = TERN_TCP_AUTO};
+	struct tern_fabric *fabric;
+	const char *why = NULL;
+
+	(void)state;
+	assert_int_equal(tern_tcp_fabric_ops.open(NULL, &opts, &fabric, &why), 0);
+	assert_ptr_equal(tern_container_of(fabric, struct tcp_fabric, base)->engine,
+		&tcp_epoll_engine);
+	fabric->ops->close(fabric);
+}
+
+static void test_auto_works_where_io_uring_is_refused(void **state)
 {
 	(void)state;
 	assert_int_equal(in_child(TERN_TCP_AUTO, EPERM), GOT_EPOLL);
@@ -119,7 +132,8 @@ static void test_the_congestion_control_asked_for_is_set_or_refused(void **state
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_auto_takes_epoll_where_io_uring_is_refused),
+		cmocka_unit_test(test_auto_takes_epoll),
+		cmocka_unit_test(test_auto_works_where_io_uring_is_refused),
 		cmocka_unit_test(test_io_uring_asked_for_and_refused_is_an_error),
 		cmocka_unit_test(test_the_congestion_control_asked_for_is_set_or_refused),
 	};
