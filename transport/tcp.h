@@ -85,6 +85,7 @@ struct tcp_watch {
 
 struct tcp_engine_ops {
 	const char *name;
+	bool asked_for_free; /* after a sleep, collect makes no system call */
 	/* 0, or why the kernel refuses: -ENOSYS, -EPERM, -ENOMEM, -EMFILE. NULL: it never
 	 * does. */
 	int (*probe)(void);
@@ -153,12 +154,12 @@ struct tcp_port {
 	} rest;
 	uint64_t silent_ns; /* fabric.h */
 	int spare_fd; /* given up to accept and refuse a peer when descriptors are out */
-	bool armed; /* the caller may be coming from sleep: the engine was not asked since
-		     */
+	bool armed;   /* the caller may be coming from sleep: no poll since */
 	uint32_t poll_count;
 	const struct tcp_conn *talker; /* the last one with data in a message; compared
 					  only */
 	uint32_t polls, talked_at;     /* polls so far; of its message */
+	uint32_t full_at;              /* the last in which a socket was full */
 	uint32_t short_polls;          /* calls are short for so many more */
 };
 
@@ -228,6 +229,8 @@ struct tcp_rx {
 	uint64_t left;          /* PUT: bytes still to come */
 	struct tern_list landing; /* in the window's list while target != NULL */
 	uint8_t put_likely;       /* the last frames were puts, or one among them */
+	bool dry; /* when it was last read, nothing was left and no frame incomplete */
+	bool answered; /* since then something was sent: tcp_port.c */
 	bool eof;
 };
 

@@ -3,10 +3,24 @@
  * poll and arm of the tcp fabric: whose turn it is.
  *
  * A port with a few conns tries each of them in every poll and leaves the engine alone
- * but for every 32nd: recv on an empty socket costs less than asking about it first, and
- * sockets the kernel was never asked to watch are cheaper on its side too. With more
- * conns, or when others than conns may have news, the engine tells which are ready. The
- * kernel is told what to watch at the last moment: before sleep, or before it is asked.
+ * but for every 32nd: what is there is read without a question before it, and sockets the
+ * kernel was never asked to watch are cheaper on its side too. With more conns, or when
+ * others than conns may have news, the engine tells which are ready. The kernel is told
+ * what to watch at the last moment: before sleep, or before it is asked.
+ *
+ * The first poll behind a sleep with one conn tries it, and asks only if it had nothing.
+ * With two, or with a full socket, it asks and tries nothing: one question costs no more
+ * than one call in vain. (io_uring, which answers without a call, is asked in any case.)
+ *
+ * Nor does a poll look where it is unlikely to find anything: at a socket that has been
+ * full since the last poll, and at the only conn when it was empty and something has been
+ * sent since, to which the peer cannot have answered yet. Both are left out once, and
+ * then tried again, whether or not anybody sleeps.
+ *
+ * What a poll leaves out is late and not lost: arm() tells the engine of every conn, and
+ * the engine looks at its socket then or later. epoll reports what is the case, not what
+ * changed; a poll of io_uring looks when it is added, and one that has completed keeps
+ * arm() from saying 0 until it was collected, after which it is added anew.
  *
  * Received bytes are kept back only when a poll had done enough, and then arm() says so.
  * Whatever else was not read is in the socket, where the engine sees it. So after arm()
@@ -213,6 +227,11 @@ static int receive_all(struct tcp_port *port, int budget)
 
 		if (conn->state == TCP_CONNECTING || conn->state == TCP_ENDED)
 			continue;
+		/* With a second conn, this poll may take long. */
+		if (conn->rx.answered && port->conn_count == 1) {
+			conn->rx.answered = false;
+			continue;
+		}
 		events += tcp_rx_turn(conn, budget - events);
 		if (events >= budget) {
 			/* The others first, the next time. */
@@ -260,7 +279,6 @@ static int ask_engine(struct tcp_port *port, bool direct, int budget)
 	struct tern_list todo, *node;
 	int events = 0;
 
-	port->armed = false;
 	sync_watches(port, direct);
 	port->engine->collect(port);
 	tern_list_init(&todo);
@@ -286,24 +304,32 @@ static void end_overdue(struct tcp_port *port)
 	}
 }
 
-/* Whether the engine has to be asked in this poll, in which `events` happened so far. */
-static bool must_ask(struct tcp_port *port, bool direct, int events)
+/* Whether the engine has to be asked though conns are tried. */
+static bool must_ask(struct tcp_port *port)
 {
-	return !direct || port->connecting_count || (port->armed && !events) ||
-	       ++port->poll_count % TCP_ASK_POLLS == 0;
+	return port->connecting_count || ++port->poll_count % TCP_ASK_POLLS == 0;
+}
+
+/* Whether the engine is asked instead of trying. */
+static bool asks_first(const struct tcp_port *port, bool slept)
+{
+	return slept && (port->engine->asked_for_free || port->conn_count > 1 ||
+				!tern_list_empty(&port->blocked));
 }
 
 int tcp_port_poll(struct tern_port *base, int budget)
 {
 	struct tcp_port *port = tcp_port_of(base);
-	bool direct = port->conn_count <= TCP_DIRECT_MAX;
+	bool few = port->conn_count <= TCP_DIRECT_MAX, slept = port->armed;
+	bool direct = few && !asks_first(port, slept);
 	int events, received;
 
 	budget = TERN_MAX(budget, 1);
+	port->armed = false;
 	port->polls++;
 	port->short_polls -= port->short_polls > 0;
-	/* A full socket is simply tried again. */
-	if (direct)
+	/* A full socket is simply tried again, but not at once. */
+	if (direct && port->polls - port->full_at > 1)
 		tern_list_splice(&port->dirty, &port->blocked);
 	events = transmit_all(port);
 	if (calls_wait(port))
@@ -311,8 +337,9 @@ int tcp_port_poll(struct tern_port *base, int budget)
 	received = tcp_rx_rest(port, budget);
 	if (direct && received < budget)
 		received += receive_all(port, budget - received);
-	if (received < budget && must_ask(port, direct, events + received))
-		received += ask_engine(port, direct, budget - received);
+	if (received < budget &&
+		(!direct || (slept && !events && !received) || must_ask(port)))
+		received += ask_engine(port, few, budget - received);
 	if (!tern_list_empty(&port->lingering))
 		end_overdue(port);
 	if (!tern_list_empty(&port->dirty))

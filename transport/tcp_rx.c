@@ -320,7 +320,7 @@ int tcp_rx_turn(struct tcp_conn *conn, int budget)
 		asked = pieces[0].iov_len + (count > 1 ? pieces[1].iov_len : 0);
 		n = receive(conn->watch.fd, pieces, count);
 		if (n == -EAGAIN || n == -EWOULDBLOCK)
-			return events;
+			break;
 		if (n <= 0) {
 			ended(conn, (int)n);
 			return events + 1;
@@ -334,5 +334,6 @@ int tcp_rx_turn(struct tcp_conn *conn, int budget)
 			TERN_MAX(budget - events, 1));
 		total += (size_t)n;
 	} while ((size_t)n == asked && conn->state != TCP_ENDED);
+	conn->rx.dry = conn->rx.state == TCP_RX_HEADER && conn->rx.have == 0;
 	return events;
 }

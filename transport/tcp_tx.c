@@ -230,6 +230,7 @@ static void full(struct tcp_conn *conn)
 
 	tern_list_remove(&conn->send_link);
 	tern_list_push(&port->blocked, &conn->send_link);
+	port->full_at = port->polls;
 	tcp_watch_want(port, &conn->watch, conn->watch.want | EPOLLOUT);
 }
 
@@ -295,6 +296,8 @@ int tcp_tx_turn(struct tcp_conn *conn)
 		}
 	}
 	tcp_watch_want(port, &conn->watch, conn->watch.want & ~(uint32_t)EPOLLOUT);
+	conn->rx.answered |= conn->rx.dry;
+	conn->rx.dry = false;
 	if (tcp_tx_empty(&conn->tx)) {
 		tern_list_remove(&conn->send_link);
 		if (conn->state == TCP_FLUSHING)
