@@ -254,8 +254,7 @@ def run(options):
     if options.check and before is None:
         raise Refused("docs/benchmarks/results.json is not there: nothing to compare with")
     journal = Journal(install.BUILD / "unfinished.jsonl")
-    missing = {} if options.no_install else install.peers(
-        not options.quick or "ps" in options.questions)
+    missing = install.peers(not options.quick, not options.no_install)
     install.programs(options.tern.resolve().parent)
     here = machine.describe()
     old = add_to(options, here)

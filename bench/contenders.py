@@ -181,8 +181,6 @@ class Maker:
         if peer.python:
             program = install.TOP / "bench/peers" / peer.program
             why = self.missing.get(peer.package, "")
-            if not why and not Path(peer.python).exists():
-                why = "not installed (a quick run does not)"
             return Contender(peer.key, peer.title, [peer.python, str(program), *arguments],
                              peer.environment, "sleep", peer.fabric,
                              why and f"{peer.package}: {why}")

@@ -28,6 +28,9 @@ PACKAGES = [
     ("libfabric-dev", "/usr/include/rdma/fabric.h"),
     ("libtensorpipe-dev", "/usr/include/tensorpipe/tensorpipe.h"),
     ("libzmq3-dev", "/usr/include/zmq.h"),
+]
+# Of the parameter servers in Python: most of the download, and a quick run asks none of them.
+PYTHON_PACKAGES = [
     ("python3-torch", "/usr/lib/python3/dist-packages/torch/__init__.py"),
     ("python3-venv", "/usr/lib/python3.11/ensurepip/__init__.py"),
 ]
@@ -35,6 +38,10 @@ PACKAGES = [
 
 def is_there(sign):
     return Path(sign).exists() if sign.startswith("/") else bool(shutil.which(sign))
+
+
+def absent(wanted):
+    return [name for name, sign in wanted if not is_there(sign)]
 
 
 def apt_install(packages):
@@ -47,29 +54,33 @@ def apt_install(packages):
     return (said or ["apt-get failed"])[0].removeprefix("E: ")
 
 
-def packages(say):
+def packages(wanted, say):
     """{package: why it is missing} of those that are."""
-    absent = [name for name, sign in PACKAGES if not is_there(sign)]
-    if not absent:
+    names = absent(wanted)
+    if not names:
         return {}
     if not shutil.which("apt-get"):
-        return {name: "this is not a Debian system" for name in absent}
+        return {name: "this is not a Debian system" for name in names}
     if os.geteuid() != 0:
-        say(f"  not root: to install the peers, run: apt-get install {' '.join(absent)}")
-        return {name: "not installed, and only root may install it" for name in absent}
-    say(f"  installing: {' '.join(absent)}")
+        say(f"  not root: to install the peers, run: apt-get install {' '.join(names)}")
+        return {name: "not installed, and only root may install it" for name in names}
+    say(f"  installing: {' '.join(names)}")
     subprocess.run(["apt-get", "update", "-q"], capture_output=True)
-    if not apt_install(absent):
+    if not apt_install(names):
         return {}
-    reasons = {name: apt_install([name]) for name in absent}  # one bad one spoils the lot
+    reasons = {name: apt_install([name]) for name in names}  # one bad one spoils the lot
     return {name: why for name, why in reasons.items() if why}
+
+
+def has_tensorflow():
+    """By what pip writes last. To import it would take as long as some questions do."""
+    return any(VENV.glob("lib/python*/site-packages/tensorflow_cpu-*.dist-info/RECORD"))
 
 
 def tensorflow(say):
     """Why TensorFlow is missing; "" if it is there."""
     python = VENV / "bin/python"
-    # What pip writes last. To import it would take as long as some questions do.
-    if any(VENV.glob("lib/python*/site-packages/tensorflow_cpu-*.dist-info/RECORD")):
+    if has_tensorflow():
         return ""
     say("  installing: tensorflow-cpu from PyPI, into build-bench/venv")
     steps = [[SYSTEM_PYTHON, "-m", "venv", str(VENV)],
@@ -102,10 +113,16 @@ def build(tern_build, say):
     return ""
 
 
-def peers(with_tensorflow, say=lambda text: print(text, file=sys.stderr)):
-    """{package: why it is missing}."""
-    missing = packages(say)
-    if with_tensorflow:
+def peers(in_python, may_install, say=lambda text: print(text, file=sys.stderr)):
+    """{package: why it is missing}. `in_python`: also those."""
+    wanted = PACKAGES + (PYTHON_PACKAGES if in_python else [])
+    if not may_install:
+        names = absent(wanted)
+        if in_python and not has_tensorflow():
+            names.append("tensorflow-cpu")
+        return {name: "not installed" for name in names}
+    missing = packages(wanted, say)
+    if in_python:
         why = tensorflow(say)
         if why:
             missing["tensorflow-cpu"] = why

@@ -23,6 +23,7 @@ import bench  # noqa: E402
 import contenders  # noqa: E402
 import figures  # noqa: E402
 import goals  # noqa: E402
+import install  # noqa: E402
 import journal  # noqa: E402
 import measure  # noqa: E402
 import questions  # noqa: E402
@@ -203,6 +204,18 @@ def peers_that_could_not_be_installed_or_built_are_missing():
     assert "was not built" in maker.peer(unbuilt, "lat", [(64, 10)]).missing
 
 
+def a_quick_run_neither_asks_nor_installs_peers_in_python():
+    pythons = {peer.python for peer in contenders.ps_peers() if peer.python}
+    for quick in (False, True):
+        asked = questions.parameter_server(questions.Plan(quick, contenders.Maker("tern", {})))
+        assert quick != any(c.command and c.command[0] in pythons for c in asked.contenders)
+        with mock.patch.object(install, "is_there", lambda sign: False), \
+                mock.patch.object(install, "has_tensorflow", lambda: False):
+            missing = install.peers(in_python=not quick, may_install=False)
+        assert "libgrpc++-dev" in missing
+        assert quick != ("python3-torch" in missing) and quick != ("tensorflow-cpu" in missing)
+
+
 def results_are_json_with_a_line_for_each_point():
     results = results_of(tern_tcp_poll=[1, 2, 3], raw_tcp_poll=[1, 1, 1])
     text = bench.as_text(results)
@@ -366,6 +379,7 @@ tap.run([
     a_contender_that_prints_nothing_has_failed,
     what_is_missing_is_told_and_not_run,
     peers_that_could_not_be_installed_or_built_are_missing,
+    a_quick_run_neither_asks_nor_installs_peers_in_python,
     results_are_json_with_a_line_for_each_point,
     other_runs_of_a_contender_that_failed_are_dropped_too,
     a_question_may_measure_all_its_rounds_itself,
