@@ -44,8 +44,8 @@ def absent(wanted):
     return [name for name, sign in wanted if not is_there(sign)]
 
 
-def apt_install(packages):
-    command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
+def apt_install(packages, *options):
+    command = ["apt-get", *options, "install", "-y", "--no-install-recommends", *packages]
     done = subprocess.run(command, capture_output=True, text=True,
                           env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
     if done.returncode == 0:
@@ -68,7 +68,8 @@ def packages(wanted, say):
     subprocess.run(["apt-get", "update", "-q"], capture_output=True)
     if not apt_install(names):
         return {}
-    reasons = {name: apt_install([name]) for name in names}  # one bad one spoils the lot
+    # One bad one spoils the lot. Without a network, each would wait for it anew.
+    reasons = {name: apt_install([name], "-o", "Acquire::Retries=0") for name in names}
     return {name: why for name, why in reasons.items() if why}
 
 
