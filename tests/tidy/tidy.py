@@ -61,13 +61,18 @@ MACHINE_PATH = re.compile(r"(^|[\s\"'=(])/(work|home|root)/")
 
 def listed():
     """Paths of the sources, relative to the top."""
-    done = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-                          cwd=TOP, capture_output=True, text=True)
-    if done.returncode == 0:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, cwd=TOP, capture_output=True, text=True)
+        known = done.returncode == 0
+    except FileNotFoundError:
+        known = False
+    if known:
         paths = [Path(p) for p in done.stdout.splitlines()]
-    else:  # an unpacked archive
+    else:  # an unpacked archive, or another user's clone, which git does not read
         paths = [p.relative_to(TOP) for p in TOP.rglob("*")]
-        paths = [p for p in paths if not p.parts[0].startswith("build")]
+        paths = [p for p in paths if not p.parts[0].startswith("build") and
+                 not {".git", "__pycache__"} & set(p.parts)]
     return [p for p in paths if (TOP / p).is_file()]
 
 
