@@ -29,10 +29,10 @@ class Plan:
     def sizes(self, full, quick):
         return quick if self.quick else full
 
-    def peers(self, peers):
-        """A quick run leaves out what is neither a limit nor named in a goal: the best of fewer
-        peers would be another figure."""
-        named = {key for goal in GOALS for key in goal.peers}
+    def peers(self, question, peers):
+        """A quick run leaves out what is neither a limit nor named in a goal of the question: the
+        best of fewer peers would be another figure."""
+        named = {key for goal in GOALS if goal.question == question for key in goal.peers}
         return [p for p in peers if not self.quick or p.key in named or p.package == "gcc"]
 
 
@@ -48,7 +48,7 @@ def roundtrip_tcp(plan):
     ours = [plan.make.tern("lat", "tcp", wait, latency_points(sizes, "tcp", wait))
             for wait in ("poll", "sleep")]
     theirs = [plan.make.peer(p, "lat", latency_points(sizes, "tcp", p.wait))
-              for p in plan.peers(who.tcp_peers())]
+              for p in plan.peers("roundtrip-tcp", who.tcp_peers())]
     return Question(
         "roundtrip-tcp", "Round trip over TCP by size",
         "A tensor of N bytes goes out, 8 bytes come back; one under way. Polling and sleeping "
@@ -63,7 +63,7 @@ def roundtrip_shm(plan):
     peek = plan.make.tern("lat", "shm", "poll", [(size, 40000) for size in sizes],
                           key="tern.shm.peek", title="Tern, shm, read in place", receive="peek")
     theirs = [plan.make.peer(p, "lat", latency_points(sizes, "shm", p.wait))
-              for p in plan.peers(who.shm_peers())]
+              for p in plan.peers("roundtrip-shm", who.shm_peers())]
     return Question("roundtrip-shm", "Round trip through shared memory by size",
                     "As over TCP. The tensor is copied into the receiver's own, except where it "
                     "is read in place.", [*ours, peek, *theirs], LATENCY)
@@ -73,7 +73,7 @@ def rewrite_shm(plan):
     points = latency_points(plan.sizes([M, 64 * M], [64 * M]), "shm", "poll")
     ours = [plan.make.tern("lat", "shm", "poll", points, rewrite=True)]
     theirs = [plan.make.peer(p, "lat", points, rewrite=True)
-              for p in plan.peers(who.shm_peers())]
+              for p in plan.peers("rewrite-shm", who.shm_peers())]
     return Question("rewrite-shm", "Round trip through shared memory, the tensor written anew",
                     "The sender writes its tensor before each message, as a trainer does; the "
                     "round trip does not count that.", [*ours, *theirs], LATENCY)
@@ -88,7 +88,8 @@ def bandwidth(plan, fabric, peers):
               for size in plan.sizes([64 * K, M, largest], [largest])]
     found = [plan.make.tern("bw", fabric, wait, points, inflight) for wait in ("poll", "sleep")]
     found += [plan.make.peer(peer, "bw", points[-2:] if peer.slow else points, inflight)
-              for peer in plan.peers(peers) if peer.key not in NOT_IN_BANDWIDTH]
+              for peer in plan.peers(f"bandwidth-{fabric}", peers)
+              if peer.key not in NOT_IN_BANDWIDTH]
     for contender in found:
         contender.point = lambda line: f"{line['size']}x{line['inflight']}"
     return found
@@ -114,7 +115,7 @@ def rate(plan):
         few = [(size, rounds // 10) for size, rounds in points]
         for wait in ("poll", "sleep"):
             found.append(plan.make.tern("rate", fabric, wait, points, 256))
-        for peer in plan.peers(peers):
+        for peer in plan.peers("rate", peers):
             if "rate" in peer.tests:
                 slow = peer.program == "tensorpipe"
                 found.append(plan.make.peer(peer, "rate", few if slow else points, 256))
