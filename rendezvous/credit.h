@@ -14,9 +14,11 @@
  * sum over all peers of what each is promised (granted - received + held) beyond its own
  * records is at most the pool.
  *
- * Windows grow when a peer says that it is starved and shrink, by not being granted
- * again, when it has not been for a while. A new peer gets a share of what is left in the
- * pool, so that there is always something for those who need it.
+ * Windows grow when a peer says that it is starved: of records, because all that it was
+ * granted are held; or of the way, because what it was granted comes too late for how
+ * fast it sends, and then only while plenty is left. They shrink, by not being granted
+ * again, when it has not been starved for a while. A new peer gets a share of what is
+ * left in the pool, so that there is always something for those who need it.
  */
 #ifndef TERN_RENDEZVOUS_CREDIT_H
 #define TERN_RENDEZVOUS_CREDIT_H
@@ -66,6 +68,7 @@ struct tern_credit_rx {
 	uint32_t held;     /* records in use now */
 	uint32_t window;   /* what the peer should be able to have outstanding */
 	uint32_t told;     /* `granted` as the peer last heard it */
+	uint32_t grown_at; /* messages that were over when the window grew last */
 	bool starved;      /* the peer said so since the last idle tick */
 	bool waiting;      /* and since it was last told of new ones */
 };
@@ -108,6 +111,7 @@ static inline void tern_credit_open(
 		.granted = first,
 		.received = first,
 		.told = first,
+		.grown_at = first,
 		.window = TERN_CREDIT_MIN};
 	tern_credit_fill(rx);
 }
@@ -151,12 +155,29 @@ static inline void tern_credit_release(struct tern_credit_rx *rx)
 	tern_credit_fill(rx);
 }
 
-/* The peer is starved: a larger window, if nothing granted is still on its way to it. */
+/* Messages whose records came and went. */
+static inline uint32_t tern_credit_over(const struct tern_credit_rx *rx)
+{
+	return rx->received - rx->held;
+}
+
+/* A whole window has come and gone since it grew, and the peer still has to wait: it
+ * sends faster than credits get to it. */
+static inline bool tern_credit_is_outrun(const struct tern_credit_rx *rx)
+{
+	return tern_credit_over(rx) - rx->grown_at >= rx->window &&
+	       rx->window <= tern_credit_left(rx->pool) / 4;
+}
+
+/* The peer is starved: a larger window, if nothing granted is still on its way to it, or
+ * always is. */
 static inline void tern_credit_grow(struct tern_credit_rx *rx)
 {
 	rx->starved = rx->waiting = true;
-	if (rx->granted == rx->received)
+	if (rx->granted == rx->received || tern_credit_is_outrun(rx)) {
 		rx->window = TERN_MIN(rx->window * 2, TERN_CREDIT_MAX);
+		rx->grown_at = tern_credit_over(rx);
+	}
 	tern_credit_fill(rx);
 }
 

@@ -633,8 +633,8 @@ static void test_bulk_shares_the_connection_where_there_is_no_other(
 	}
 	for (unsigned from = 0; from < 2; from++) {
 		for (uint64_t i = 0; i < COUNT; i++) {
-			MEET_PUMP(meet, call_over(&recvs[from][i]) &&
-						call_over(&sends[from][i]));
+			MEET_PUMP(meet,
+				call_over(&recvs[from][i]) && call_over(&sends[from][i]));
 			call_check(&recvs[from][i], bytes[i], i);
 		}
 	}

@@ -71,6 +71,59 @@ static void test_a_starved_peer_gets_a_larger_window(void **state)
 	assert_true(tern_credit_worth_telling(&rx));
 }
 
+/* Through `count` messages that are over as soon as they come; told of all credits. */
+static void flow(struct tern_credit_rx *rx, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		receive(rx, 1);
+		tern_credit_release(rx);
+		tern_credit_told(rx);
+	}
+}
+
+static void test_a_peer_that_outruns_its_credits_gets_a_larger_window(void **state)
+{
+	struct tern_credit_rx rx = open_rx();
+
+	(void)state;
+	for (unsigned window = TERN_CREDIT_FIRST; window < TERN_CREDIT_MAX; window *= 2) {
+		flow(&rx, window - 1);
+		tern_credit_grow(&rx);
+		assert_int_equal(rx.window, window);
+		flow(&rx, 1);
+		tern_credit_grow(&rx);
+		assert_int_equal(rx.window, 2 * window);
+		assert_int_equal(tern_credit_promised(&rx), 2 * window);
+	}
+	flow(&rx, TERN_CREDIT_MAX);
+	tern_credit_grow(&rx);
+	assert_int_equal(rx.window, TERN_CREDIT_MAX);
+	tern_credit_close(&rx);
+}
+
+static void test_who_outruns_leaves_most_of_the_rest_to_others(void **state)
+{
+	struct tern_credit_rx rx[40];
+
+	(void)state;
+	pool.promised = 0;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(rx); i++) {
+		uint32_t left;
+
+		tern_credit_open(&rx[i], &pool, 0);
+		tern_credit_widen(&rx[i]);
+		left = tern_credit_left(&pool);
+		for (unsigned n = 0; n < 10; n++) {
+			flow(&rx[i], rx[i].window);
+			tern_credit_grow(&rx[i]);
+		}
+		assert_true(tern_credit_left(&pool) >= left / 2);
+	}
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(rx); i++)
+		tern_credit_close(&rx[i]);
+	assert_int_equal(pool.promised, 0);
+}
+
 static void test_any_number_of_peers_has_its_own_and_a_share(void **state)
 {
 	static struct tern_credit_rx rx[1000];
@@ -122,6 +175,9 @@ int main(void)
 		cmocka_unit_test(test_half_a_window_is_worth_telling),
 		cmocka_unit_test(test_a_starved_peer_is_told_of_every_credit),
 		cmocka_unit_test(test_a_starved_peer_gets_a_larger_window),
+		cmocka_unit_test(
+			test_a_peer_that_outruns_its_credits_gets_a_larger_window),
+		cmocka_unit_test(test_who_outruns_leaves_most_of_the_rest_to_others),
 		cmocka_unit_test(test_any_number_of_peers_has_its_own_and_a_share),
 		cmocka_unit_test(test_a_window_shrinks_further_where_others_need_it),
 	};
