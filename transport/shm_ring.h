@@ -28,12 +28,11 @@
  * and indices that cannot be are -EPROTO, and no access goes outside the ring, whatever
  * the words say.
  *
- * The pairs of accesses:
- *     mark     producer's release after the record's bytes | consumer's acquire before
- * them head     consumer's release after reading the bytes  | producer's acquire before
- * reuse asked    asker's release after the ask               | the other's acquire before
- * it answered release after the chunk's bytes             | asker's acquire before them
- *     bell, asleep   see shm_bell(): a store-load pair, sequentially consistent
+ * The pairs of accesses, each a release and the acquire that meets it. mark: the producer
+ * has written the record; the consumer reads it after. head: the consumer has read the
+ * bytes; the producer writes over them after. asked: the ask is written; the other end
+ * reads it after. answered: the chunk's bytes are written; the asker reads them after.
+ * bell and asleep are a store-load pair, sequentially consistent: see shm_bell().
  *
  * The ring knows nothing of sockets or ports: it works on memory given to it, so that two
  * threads over one mapping can test it under a race detector.

@@ -171,6 +171,16 @@ static bool is_readable(int timeout_ms)
 	return poll(&pfd, 1, timeout_ms) == 1;
 }
 
+/* What woke it is not readable for ever after. */
+static void check_quiet(void)
+{
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(tern_arm(ctx), 0);
+		assert_false(is_readable(0));
+		tern_progress(ctx);
+	}
+}
+
 /* ---- timers -------------------------------------------------------------------------
  */
 
@@ -277,12 +287,7 @@ static void test_a_timer_makes_the_fd_readable(void **state)
 			assert_true(is_readable(-1));
 		tern_progress(ctx);
 	}
-	/* Not readable for ever after. */
-	for (int i = 0; i < 2; i++) {
-		assert_int_equal(tern_arm(ctx), 0);
-		assert_false(is_readable(0));
-		tern_progress(ctx);
-	}
+	check_quiet();
 	close_context();
 }
 
@@ -382,11 +387,7 @@ static void test_a_wakes_write_that_comes_late_is_read_once(void **state)
 	late_write();
 	assert_true(is_readable(0));
 	tern_progress(ctx);
-	for (int i = 0; i < 2; i++) {
-		assert_int_equal(tern_arm(ctx), 0);
-		assert_false(is_readable(0));
-		tern_progress(ctx);
-	}
+	check_quiet();
 	close_context();
 }
 
