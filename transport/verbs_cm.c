@@ -323,7 +323,8 @@ static void on_rejected(
 static void on_disconnected(struct verbs_conn *conn)
 {
 	conn->peer_gone = true;
-	/* What the peer said before it went is in the completion queue. */
+	/* What the peer said before it went is in the completion queue: the device put it
+	 * there before it took the disconnect in. */
 	if (conn->queue)
 		verbs_queue_drain(conn->queue);
 	verbs_conn_end(conn, -ECONNRESET);

@@ -299,8 +299,10 @@ bool fake_id_fetches(struct fake_event *event)
 		   event->base.event == RDMA_CM_EVENT_DISCONNECTED) {
 		if (id->connect_error)
 			return false;
-		if (id->base.qp)
+		if (id->base.qp) {
+			fake_cqes_hasten(FAKE_QP(id->base.qp));
 			fake_qp_error(FAKE_QP(id->base.qp));
+		}
 	} else {
 		fake_addr_fetched(id, event->base.event);
 	}

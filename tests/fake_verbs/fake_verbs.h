@@ -11,6 +11,9 @@
  * once and that queue's completions come at once; a connection event that is delayed
  * keeps its channel's fd readable (get_cm_event then says -EAGAIN until it is due).
  *
+ * A device writes to memory in order: what it has received is in the completion queue
+ * before the program can hear of the disconnect that was sent behind it.
+ *
  * Addresses: 127.0.0.1 and ::1 are device 0, 10.7.0.N is device (N - 1) % device_count.
  * As a destination, 192.0.2.N does not resolve (ADDR_ERROR), 198.51.100.N has no route
  * (-ENETUNREACH) and 203.0.113.N does not answer a connect (UNREACHABLE).

@@ -324,6 +324,7 @@ void fake_ack_async_event(struct ibv_async_event *event);
 /* cq.c */
 void fake_cqe_emit(struct fake_qp *qp, struct fake_cqe *cqe);
 bool fake_cqes_deliver(struct fake_qp *qp); /* whether one was */
+void fake_cqes_hasten(struct fake_qp *qp);  /* what has been received has no delay left */
 void fake_cqes_forget(struct fake_qp *qp);  /* the QP is destroyed */
 void fake_cqes_forget_rq(const struct fake_rq *rq);
 int fake_create_comp_channel(struct ibv_context *device, struct ibv_comp_channel **out);

@@ -322,6 +322,33 @@ static void test_disconnect_flushes_both_ends(void **state)
 	pair_close(&pair);
 }
 
+/* Whatever delay its completion had. */
+static void test_what_was_received_is_there_before_the_disconnect(void **state)
+{
+	const struct tern_verbs_api *api = fake_verbs_api();
+	struct fake_verbs_opts opts = fake_verbs_defaults();
+	struct pair pair;
+	struct ibv_wc wc;
+
+	(void)state;
+	opts.delay_steps = 1000;
+	for (opts.seed = 0; opts.seed < 20; opts.seed++) {
+		fake_verbs_reset(&opts);
+		pair_open(&pair, opts.seed % 2);
+		pair_connect(&pair);
+		assert_int_equal(post_recv(&pair.a, 1, 0, 64), 0);
+		assert_int_equal(post_send(&pair.b, 2, 0, 64), 0);
+		complete(&pair.b, 2, IBV_WC_SUCCESS);
+		assert_int_equal(api->disconnect(pair.b.id), 0);
+		expect_ack(&pair.a, RDMA_CM_EVENT_DISCONNECTED);
+		assert_int_equal(ibv_poll_cq(pair.a.cq, 1, &wc), 1);
+		assert_int_equal(wc.wr_id, 1);
+		assert_int_equal(wc.status, IBV_WC_SUCCESS);
+		pair_close(&pair);
+	}
+	fake_verbs_reset(NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -336,6 +363,7 @@ int main(void)
 		cmocka_unit_test(test_grants_are_told),
 		cmocka_unit_test(test_armed_queue_makes_its_fd_readable_once),
 		cmocka_unit_test(test_disconnect_flushes_both_ends),
+		cmocka_unit_test(test_what_was_received_is_there_before_the_disconnect),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
