@@ -25,7 +25,6 @@
 #include <tern/tern.h>
 
 #include "base/clock.h"
-#include "base/rng.h"
 #include "base/util.h"
 
 #define REPLY_BYTES 8
@@ -88,12 +87,18 @@ static int fail(struct pair_end *e, int status, const char *fmt, ...)
 
 /* ---- contents ---- */
 
+/* Of the nth message at byte i. Steps are what a compiler makes vectors of. */
+static uint64_t word_of(uint64_t n, uint64_t i)
+{
+	return (n + 1) * 0x9e3779b97f4a7c15u + i * 0xd6e8feb86659fd93u;
+}
+
 static void fill(const struct tern_buf *buf, uint64_t n)
 {
 	unsigned char *p = tern_buf_ptr(buf);
 
 	for (uint64_t i = 0; i < buf->bytes; i += 8) {
-		uint64_t word = tern_rng_at(1, n, 0, i);
+		uint64_t word = word_of(n, i);
 
 		memcpy(p + i, &word, TERN_MIN(buf->bytes - i, (uint64_t)8));
 	}
@@ -102,14 +107,14 @@ static void fill(const struct tern_buf *buf, uint64_t n)
 static bool holds(const void *data, uint64_t bytes, uint64_t n)
 {
 	const unsigned char *p = data;
+	uint64_t whole = bytes / 8 * 8, word, wrong = 0;
 
-	for (uint64_t i = 0; i < bytes; i += 8) {
-		uint64_t word = tern_rng_at(1, n, 0, i);
-
-		if (memcmp(p + i, &word, TERN_MIN(bytes - i, (uint64_t)8)) != 0)
-			return false;
+	for (uint64_t i = 0; i < whole; i += 8) {
+		memcpy(&word, p + i, 8);
+		wrong |= word ^ word_of(n, i);
 	}
-	return true;
+	word = word_of(n, whole);
+	return wrong == 0 && memcmp(p + whole, &word, bytes - whole) == 0;
 }
 
 /* ---- messages ---- */
