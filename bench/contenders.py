@@ -115,8 +115,8 @@ class PsPeer:
     python: str = ""
     least: int = 1  # workers
     most: int = 16
-    slow: bool = False  # or slow to start: few rounds, and narrow
-    narrow: bool = False  # asked for 100 MB on one server by one and two workers only
+    slow: bool = False  # or slow to start: few rounds, 100 MB, one server, at most two workers
+    narrow: bool = False  # 100 MB, one server, one worker
 
 
 def ps_peers():
@@ -129,7 +129,7 @@ def ps_peers():
             PsPeer("grpc.bytes.malloc", "gRPC, byte buffers, malloc keeps its memory", "grpc_ps",
                    "libgrpc++-dev", "bytes", "tcp", {**cubic(), **KEEP_MEMORY}),
             PsPeer("grpc.proto", "gRPC, protobuf", "grpc_ps", "libgrpc++-dev", "proto", "tcp",
-                   cubic(), slow=True),
+                   cubic(), slow=True, narrow=True),
             PsPeer("grpc.proto.malloc", "gRPC, protobuf, malloc keeps its memory", "grpc_ps",
                    "libgrpc++-dev", "proto", "tcp", {**cubic(), **KEEP_MEMORY}, slow=True),
             PsPeer("torch.rpc", "PyTorch, torch.distributed.rpc", "torch_ps.py", "python3-torch",

@@ -19,7 +19,7 @@ from pathlib import Path
 import perftest
 
 TERN_LIMIT_S = 120
-BANDWIDTH_BYTES = 64 << 20  # of one run; a good half second
+BANDWIDTH_BYTES = 32 << 20  # of one run; about a second
 LATENCY_ROUNDS = 1000
 
 
