@@ -12,6 +12,9 @@
  * With two, or with a full socket, it asks and tries nothing: one question costs no more
  * than one call in vain. (io_uring, which answers without a call, is asked in any case.)
  *
+ * A conn can send more than a poll takes in, in every poll. So those that connect, and who
+ * accepts them, are asked for whatever has been received.
+ *
  * Nor does a poll look where it is unlikely to find anything: at a socket that has been
  * full since the last poll, and at the only conn when it was empty and something has been
  * sent since, to which the peer cannot have answered yet. Both are left out once, and
@@ -274,20 +277,33 @@ static int ready(struct tcp_watch *watch, int budget)
 	return 0;
 }
 
+/* Whether it would use up the budget. The others come and go however much is received. */
+static bool receives(struct tcp_watch *watch)
+{
+	return watch->kind == TCP_WATCH_CONN &&
+	       conn_of_watch(watch)->state != TCP_CONNECTING;
+}
+
 static int ask_engine(struct tcp_port *port, bool direct, int budget)
 {
-	struct tern_list todo, *node;
+	struct tern_list todo, later, *node;
 	int events = 0;
 
 	sync_watches(port, direct);
 	port->engine->collect(port);
 	tern_list_init(&todo);
+	tern_list_init(&later);
 	tern_list_splice(&todo, &port->ready);
-	while (events < budget && (node = tern_list_pop(&todo)))
-		events += ready(
-			tern_list_entry(node, struct tcp_watch, ready), budget - events);
-	tern_list_splice(&todo, &port->ready);
-	tern_list_splice(&port->ready, &todo); /* unhandled ones before new ones */
+	while ((node = tern_list_pop(&todo))) {
+		struct tcp_watch *watch = tern_list_entry(node, struct tcp_watch, ready);
+
+		if (events >= budget && receives(watch))
+			tern_list_push(&later, node);
+		else
+			events += ready(watch, budget - events);
+	}
+	tern_list_splice(&later, &port->ready);
+	tern_list_splice(&port->ready, &later); /* unhandled ones before new ones */
 	return events;
 }
 
@@ -304,7 +320,8 @@ static void end_overdue(struct tcp_port *port)
 	}
 }
 
-/* Whether the engine has to be asked though conns are tried. */
+/* Whether the engine has to be asked though conns are tried, or have used up the budget:
+ * whoever connects waits for that. */
 static bool must_ask(struct tcp_port *port)
 {
 	return port->connecting_count || ++port->poll_count % TCP_ASK_POLLS == 0;
@@ -337,8 +354,8 @@ int tcp_port_poll(struct tern_port *base, int budget)
 	received = tcp_rx_rest(port, budget);
 	if (direct && received < budget)
 		received += receive_all(port, budget - received);
-	if (received < budget &&
-		(!direct || (slept && !events && !received) || must_ask(port)))
+	if ((received < budget && (!direct || (slept && !events && !received))) ||
+		must_ask(port))
 		received += ask_engine(port, few, budget - received);
 	if (!tern_list_empty(&port->lingering))
 		end_overdue(port);

@@ -335,6 +335,38 @@ static void test_one_poll_is_bounded(const struct instance *instance)
 	bed_free(bed);
 }
 
+/* Several polls' worth of small messages, or as many as are taken. */
+static void flood(struct link *from, const struct link *to)
+{
+	while (from->said - to->heard < 500 && link_say(from, 0) == 0)
+		;
+}
+
+static void flood_turn(struct bed *bed, struct link *a, struct link *b)
+{
+	flood(a, b);
+	flood(b, a);
+	bed_turn(bed);
+}
+
+/* More than a poll handles is there at either end, in every poll. */
+static void test_a_flood_keeps_nobody_from_connecting(const struct instance *instance)
+{
+	struct bed *bed = bed_new(instance);
+	struct link *a, *b, *second;
+
+	bed_pair(bed, &a, &b);
+	for (unsigned i = 0; i < 100; i++)
+		flood_turn(bed, a, b);
+	second = bed_dial(bed);
+	PUMP_WITH(flood_turn(bed, a, b), instance->name,
+		second->up && bed->sides[B].accepted_count == 2);
+	link_close(second, false);
+	PUMP_WITH(flood_turn(bed, a, b), instance->name, second->closed_count);
+	PUMP(bed, a->heard == b->said && b->heard == a->said);
+	bed_free(bed);
+}
+
 static int count_large(struct link *link, const void *data, size_t bytes)
 {
 	(void)data;
@@ -378,6 +410,7 @@ const struct conformance_test conformance_messages[] = {
 	CONFORMANCE(test_a_handler_may_close_another_conn, NEEDS_NOTHING),
 	CONFORMANCE(test_a_handler_may_listen_connect_and_stop_listening, NEEDS_NOTHING),
 	CONFORMANCE(test_one_poll_is_bounded, NEEDS_NOTHING),
+	CONFORMANCE(test_a_flood_keeps_nobody_from_connecting, NEEDS_NOTHING),
 	CONFORMANCE(test_a_message_over_the_limit_is_not_delivered, NEEDS_LIES),
 	{0},
 };
