@@ -2,8 +2,12 @@
 /*
  * Pools: slabs carved by a two-level segregated fit (Masmano, Ripoll, Crespo, Real: TLSF:
  * a new dynamic memory allocator for real-time systems, 2004): free blocks hang in lists
- * by size class, two bitmaps find the first class that surely fits, neighbours are merged
- * at once, and so every operation takes constant time.
+ * by size class, two bitmaps find the first class that surely fits, neighbours are merged,
+ * and so every operation takes constant time.
+ *
+ * Who moves tensors takes and gives back the same few sizes for ever. So what is given
+ * back is first put aside, up to a limit, for the next who wants just this size; only when
+ * there is nothing else does all that was put aside become free.
  *
  * Where TLSF writes a header in front of each block, this one has an array beside the
  * slab with one entry per unit of 64 bytes, of which only those at block starts are in
@@ -12,7 +16,8 @@
  *
  * Invariant: the blocks of a slab follow each other without a gap, no two free ones are
  * neighbours, and an entry has units == 0 unless a block starts there. So an offset that
- * was never handed out, or was given back already, is noticed.
+ * was never handed out, or was given back already, is noticed. A block put aside is not
+ * free: its neighbours take it for one in use.
  *
  * A block is named by slab number and unit in 32 bits, which limits a pool to 64 GiB.
  */
@@ -32,6 +37,9 @@
 #define LEVELS          (32 - CLASS_BITS)
 #define NO_BLOCK        UINT32_MAX
 #define IN_USE          (UINT32_MAX - 1) /* as `next`: the block is in no list */
+#define ASIDE           (UINT32_MAX - 2) /* as `next`: put aside; `prev` is the next one */
+#define ASIDE_SIZES     8u
+#define ASIDE_MOST      64u /* of each size: to free them all takes a few microseconds */
 #define OWN_CLASS_TRIES 8
 #define GROUP_BITS      12
 #define GROUP           (1u << GROUP_BITS)
@@ -42,6 +50,11 @@ struct block {
 	uint32_t next, prev; /* in its free list */
 };
 #define ENTRIES_PER_LINE (64u / (uint32_t)sizeof(struct block))
+
+/* Blocks of one size that were given back. */
+struct aside {
+	uint32_t units, count, head;
+};
 
 struct slab {
 	struct tern_mem *mem;
@@ -62,6 +75,7 @@ struct tern_pool {
 	uint32_t level_map;
 	uint32_t class_map[LEVELS];
 	uint32_t heads[LEVELS][CLASSES];
+	struct aside aside[ASIDE_SIZES];
 	struct tern_pool_stats stats;
 };
 
@@ -211,21 +225,80 @@ static void merge(struct tern_pool *pool, uint32_t id)
 	set_prev_units(pool, id, block->units);
 }
 
+static bool is_free(struct tern_pool *pool, uint32_t id)
+{
+	uint32_t next = block_at(pool, id)->next;
+
+	return next != IN_USE && next != ASIDE;
+}
+
 static void free_block(struct tern_pool *pool, uint32_t id)
 {
 	struct block *block = block_at(pool, id);
 	uint32_t end = (id & ((1u << pool->slab_shift) - 1)) + block->units;
 
-	if (end < pool->slab_units && block_at(pool, id + block->units)->next != IN_USE) {
+	if (end < pool->slab_units && is_free(pool, id + block->units)) {
 		list_remove(pool, id + block->units);
 		merge(pool, id);
 	}
-	if (block->prev_units && block_at(pool, id - block->prev_units)->next != IN_USE) {
+	if (block->prev_units && is_free(pool, id - block->prev_units)) {
 		id -= block->prev_units;
 		list_remove(pool, id);
 		merge(pool, id);
 	}
 	list_insert(pool, id);
+}
+
+/* ---- put aside ---- */
+
+/* Where blocks of this size are, if they are anywhere. */
+static struct aside *aside_of(struct tern_pool *pool, uint32_t units)
+{
+	return &pool->aside[units * 0x9e3779b1u >> 29];
+}
+
+/* false: there is no room for it. */
+static bool put_aside(struct tern_pool *pool, uint32_t id, struct block *block)
+{
+	struct aside *aside = aside_of(pool, block->units);
+
+	if (!aside->count)
+		aside->units = block->units;
+	if (aside->units != block->units || aside->count == ASIDE_MOST)
+		return false;
+	block->next = ASIDE;
+	block->prev = aside->head;
+	aside->head = id;
+	aside->count++;
+	return true;
+}
+
+/* The block is in no list then. NO_BLOCK: none of this size is there. */
+static uint32_t take_aside(struct tern_pool *pool, struct aside *aside, uint32_t units)
+{
+	uint32_t id = aside->head;
+	struct block *block;
+
+	if (!aside->count || aside->units != units)
+		return NO_BLOCK;
+	block = block_at(pool, id);
+	aside->head = block->prev;
+	aside->count--;
+	block->next = IN_USE;
+	return id;
+}
+
+static bool free_all_aside(struct tern_pool *pool)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < ASIDE_SIZES; i++) {
+		struct aside *aside = &pool->aside[i];
+
+		for (; aside->count; any = true)
+			free_block(pool, take_aside(pool, aside, aside->units));
+	}
+	return any;
 }
 
 /* ---- slabs ---- */
@@ -375,16 +448,34 @@ void tern_pool_free(struct tern_pool *pool)
 
 /* ---- get and put ---- */
 
+/* A block of this size that is in no list. */
+static uint32_t get_block(struct tern_pool *pool, uint32_t units)
+{
+	uint32_t id = take_aside(pool, aside_of(pool, units), units);
+
+	if (tern_likely(id != NO_BLOCK))
+		return id;
+	/* An empty pool is one block of each slab again: so it is filled as a new one. */
+	if (!pool->stats.used_count)
+		free_all_aside(pool);
+	id = find_free(pool, units);
+	if (id == NO_BLOCK && free_all_aside(pool))
+		id = find_free(pool, units);
+	if (id != NO_BLOCK) {
+		list_remove(pool, id);
+		split(pool, id, units);
+	}
+	return id;
+}
+
 static int try_get(struct tern_pool *pool, uint32_t units, struct tern_buf *out)
 {
 	struct tern_pool_stats *stats = &pool->stats;
 	uint32_t id;
 
 	pthread_mutex_lock(&pool->lock);
-	id = find_free(pool, units);
+	id = get_block(pool, units);
 	if (id != NO_BLOCK) {
-		list_remove(pool, id);
-		split(pool, id, units);
 		out->mem = pool->slabs[id >> pool->slab_shift].mem;
 		stats->used_count++;
 		stats->used_bytes += units * UNIT_BYTES;
@@ -452,7 +543,8 @@ static void put_block(struct tern_pool *pool, const struct tern_buf *buf)
 	tern_assert(block->units && block->next == IN_USE);
 	pool->stats.used_count--;
 	pool->stats.used_bytes -= block->units * UNIT_BYTES;
-	free_block(pool, id);
+	if (tern_unlikely(!put_aside(pool, id, block)))
+		free_block(pool, id);
 }
 
 void tern_pool_put(struct tern_pool *pool, struct tern_buf *buf)

@@ -4,7 +4,10 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <tern/context.h>
 #include <tern/memory.h>
@@ -135,6 +138,52 @@ static void test_buffers_never_overlap_and_merge_back(void **state)
 		check_merged(pool, slab_bytes);
 		tern_pool_free(pool);
 	}
+}
+
+/* More of one size than are put aside for the next who wants it. */
+static void test_what_was_given_back_serves_other_sizes(void **state)
+{
+	enum { SLAB = 64 << 10, COUNT = SLAB / 64 };
+	struct tern_pool *pool = new_pool(SLAB, SLAB);
+	struct tern_buf bufs[COUNT];
+
+	(void)state;
+	for (unsigned round = 0; round < 3; round++) {
+		for (unsigned i = 0; i < COUNT; i++)
+			assert_int_equal(tern_pool_get(pool, 64, &bufs[i]), 0);
+		for (unsigned i = 0; i < COUNT; i++)
+			tern_pool_put(pool, &bufs[i * 7 % COUNT]);
+		assert_int_equal(tern_pool_get(pool, SLAB / 2, &bufs[0]), 0);
+		assert_int_equal(tern_pool_get(pool, SLAB / 2, &bufs[1]), 0);
+		assert_int_equal(tern_pool_get(pool, 64, &bufs[2]), -EAGAIN);
+		tern_pool_put(pool, &bufs[0]);
+		tern_pool_put(pool, &bufs[1]);
+	}
+	tern_pool_free(pool);
+}
+
+static void test_giving_back_twice_is_noticed(void **state)
+{
+	struct tern_pool *pool = new_pool(4096, 4096);
+	struct tern_buf buf, again;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(tern_pool_get(pool, 64, &buf), 0);
+	again = buf;
+	tern_pool_put(pool, &buf);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		signal(SIGABRT, SIG_DFL);
+		close(STDERR_FILENO);
+		tern_pool_put(pool, &again);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	tern_pool_free(pool);
 }
 
 /* Of a size between two classes, and with larger blocks free: nothing is split. */
@@ -313,6 +362,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_buffers_never_overlap_and_merge_back),
+		cmocka_unit_test(test_what_was_given_back_serves_other_sizes),
+		cmocka_unit_test(test_giving_back_twice_is_noticed),
 		cmocka_unit_test(test_a_hole_is_filled_by_what_fits_it),
 		cmocka_unit_test(test_threads_share_a_pool),
 		cmocka_unit_test(test_exhaustion_is_a_status_and_passes),
