@@ -101,11 +101,11 @@ const struct tern_copy_way tern_copy_ways[] = {
 	{NULL, NULL, NULL},
 };
 
-void tern_copy(void *dst, const void *src, size_t bytes)
+void tern_copy(void *dst, const void *src, size_t bytes, size_t whole)
 {
 	const struct tern_copy_way *way = tern_copy_ways;
 
-	if (bytes < TERN_COPY_STREAM_BYTES) {
+	if (whole < TERN_COPY_STREAM_BYTES) {
 		memcpy(dst, src, bytes);
 		return;
 	}

@@ -79,9 +79,11 @@ int tern_pool_new_locked(struct tern_domain *domain, const struct tern_pool_opts
 void tern_mem_prefault(struct tern_mem *mem);
 
 /*
- * Copies into `dst` what is faster to write around the cache when it is large
- * (non-temporal stores from TERN_COPY_STREAM_BYTES on). Ranges must not overlap. */
+ * Copies `bytes` into `dst`, a part of what has `whole` bytes: around the cache
+ * (non-temporal stores) if that is TERN_COPY_STREAM_BYTES or more, however small the
+ * part. Ranges must not overlap.
+ */
 #define TERN_COPY_STREAM_BYTES (4u << 20)
-void tern_copy(void *dst, const void *src, size_t bytes);
+void tern_copy(void *dst, const void *src, size_t bytes, size_t whole);
 
 #endif

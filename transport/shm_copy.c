@@ -102,7 +102,7 @@ static void copy_piece(struct shm_conn *conn)
 		const struct shm_slab *slab = shm_slab_find(conn, op->id);
 
 		tern_copy(op->target + op->copied, slab->base + op->remote + op->copied,
-			bytes);
+			bytes, op->bytes);
 	} else if (bytes) {
 		int64_t n = read_process(conn, op, bytes);
 
@@ -184,17 +184,16 @@ static void take_answer(struct shm_conn *conn)
 	struct shm_desk desk = conn->desks[n % SHM_CHUNK_COUNT];
 	int refused = atomic_load_explicit(
 		&conn->peer->statuses[n % SHM_CHUNK_COUNT], memory_order_relaxed);
-	struct shm_op *op;
+	struct shm_op *op = desk.op ? shm_op_of(desk.op) : NULL;
 
-	if (desk.op && !refused)
+	if (op && !refused)
 		tern_copy(desk.target, shm_chunk(conn->peer, port->ring_bytes, n),
-			desk.bytes);
+			desk.bytes, op->bytes);
 	/* Only the next ask with this chunk, which comes after, lets the peer write to
 	 * it. */
 	conn->taken = n + 1;
-	if (!desk.op)
+	if (!op)
 		return;
-	op = shm_op_of(desk.op);
 	op->copied += desk.bytes;
 	if (refused) {
 		forget_desks(conn, desk.op);
@@ -225,7 +224,7 @@ static int answer(struct shm_conn *conn)
 		if (exposure->mem->fd >= 0 || !exposure->mem->base ||
 			offset > exposure->bytes || bytes > exposure->bytes - offset)
 			return -EPROTO;
-		tern_copy(shm_chunk(conn->own, port->ring_bytes, n),
+		memcpy(shm_chunk(conn->own, port->ring_bytes, n),
 			(const void *)(uintptr_t)address, bytes);
 	}
 	atomic_store_explicit(&conn->own->statuses[index], exposure ? 0 : -EACCES,

@@ -60,6 +60,28 @@ static void test_every_way_copies_at_every_alignment(void **state)
 	free(room);
 }
 
+static void copy_whole(void *dst, const void *src, size_t bytes)
+{
+	tern_copy(dst, src, bytes, bytes);
+}
+
+static void copy_part(void *dst, const void *src, size_t bytes)
+{
+	tern_copy(dst, src, bytes, TERN_COPY_STREAM_BYTES);
+}
+
+static void test_small_parts_of_what_is_large(void **state)
+{
+	unsigned char *src = malloc(8192), *room = malloc(8192 + 2 * GUARD);
+
+	(void)state;
+	fill(src, 8192, 3);
+	for (size_t i = 0; i < 64; i++)
+		check(copy_part, room, src + i, 9 * i % 64, 61 * i);
+	free(src);
+	free(room);
+}
+
 static void test_sizes_around_the_threshold(void **state)
 {
 	size_t most = TERN_COPY_STREAM_BYTES + 8192;
@@ -68,9 +90,11 @@ static void test_sizes_around_the_threshold(void **state)
 	(void)state;
 	fill(src, most, 2);
 	for (size_t i = 0; i < 8; i++) {
-		check(tern_copy, room, src + i, 9 * i % 64, TERN_COPY_STREAM_BYTES - 1);
-		check(tern_copy, room, src + 5 * i, i, TERN_COPY_STREAM_BYTES);
-		check(tern_copy, room, src + i, 3 * i, TERN_COPY_STREAM_BYTES + 777 * i);
+		check(copy_whole, room, src + i, 9 * i % 64,
+			TERN_COPY_STREAM_BYTES - 1);
+		check(copy_whole, room, src + 5 * i, i, TERN_COPY_STREAM_BYTES);
+		check(copy_whole, room, src + i, 3 * i,
+			TERN_COPY_STREAM_BYTES + 777 * i);
 	}
 	free(src);
 	free(room);
@@ -80,6 +104,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_way_copies_at_every_alignment),
+		cmocka_unit_test(test_small_parts_of_what_is_large),
 		cmocka_unit_test(test_sizes_around_the_threshold),
 	};
 
