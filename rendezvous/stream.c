@@ -328,11 +328,12 @@ static void collide(
 
 static int dispatch(struct tern_peer *peer, const struct tern_header *h)
 {
+	int r;
+
 	if (h->flags & TERN_FLAG_NAME) {
 		struct tern_key *key;
-		int r = tern_keys_intern(
-			&peer->keys, h->key, h->name, h->name_bytes, &key);
 
+		r = tern_keys_intern(&peer->keys, h->key, h->name, h->name_bytes, &key);
 		if (r == -EEXIST) {
 			collide(peer, h, key);
 			return 0;
@@ -340,7 +341,11 @@ static int dispatch(struct tern_peer *peer, const struct tern_header *h)
 		if (r == 0)
 			key->told = true;
 	}
-	return handlers[h->type](peer, h);
+	r = handlers[h->type](peer, h);
+	/* Refused before it had a record, which would give the credit back. */
+	if (r < 0 && tern_type_takes_credit(h->type, h->dst))
+		tern_credit_release(&peer->credit_rx);
+	return r;
 }
 
 int tern_stream_receive(struct tern_peer *peer, const void *message, size_t bytes)

@@ -348,6 +348,58 @@ static void test_what_cannot_be_right_is_hung_up_on(void **state)
 	host_fini(&host);
 }
 
+/* Each field is possible, and together they are not. What had a credit by then must give
+ * it back, beside a decent message that keeps its own. */
+static void test_messages_that_cannot_be_meant_are_hung_up_on(void **state)
+{
+	static const struct tern_header wrong[] = {
+		/* nobody's */
+		{.type = TERN_MSG_RTS, .shape = {TERN_F32, 2, {3, 5}}, .bytes = 60},
+		/* to be read, over tcp */
+		{.type = TERN_MSG_RTS,
+			.flags = TERN_FLAG_REGION,
+			.shape = {TERN_F32, 2, {3, 5}},
+			.bytes = 60,
+			.src = 0x10002},
+		/* nobody's */
+		{.type = TERN_MSG_POST, .flags = TERN_FLAG_REGION, .bytes = 100000},
+		/* room that is nowhere */
+		{.type = TERN_MSG_POST, .bytes = 100000, .src = 0x10002},
+		/* more than is eager */
+		{.type = TERN_MSG_EAGER,
+			.shape = {TERN_U8, 1, {TERN_EAGER_MAX + 1}},
+			.bytes = TERN_EAGER_MAX + 1},
+	};
+	static _Alignas(8) unsigned char message[TERN_MESSAGE_MAX];
+	struct tern_hello answer;
+	struct host host;
+
+	(void)state;
+	host_init(&host, NULL);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(wrong); i++) {
+		struct tern_header h = wrong[i];
+		int fd = raw_guest(&host, &answer);
+		size_t bytes = first_message(TERN_MSG_RTS, &answer, message), payload;
+
+		hostile_send_message(fd, message, bytes, 0);
+		h.epoch = 1;
+		h.seq = 2;
+		h.ack = answer.first_seq;
+		h.credit = 64;
+		h.channel = HOST_CHANNEL;
+		h.key = 99;
+		bytes = tern_header_encode(&h, message);
+		payload = h.type == TERN_MSG_EAGER ? h.bytes : 0;
+		memset(message + bytes, 1, payload);
+		hostile_send_message(fd, message, bytes + payload, payload);
+		if (!raw_hung_up(fd))
+			fail_msg("case %u is let pass", i);
+		close(fd);
+		check_served(&host);
+	}
+	host_fini(&host);
+}
+
 /* Sizes and shapes that multiply out to more than there is. */
 static void test_shapes_that_overflow_are_hung_up_on(void **state)
 {
@@ -552,6 +604,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_every_field_of_the_frame_may_be_wrong),
 		cmocka_unit_test(test_every_field_of_the_header_may_be_wrong),
 		cmocka_unit_test(test_what_cannot_be_right_is_hung_up_on),
+		cmocka_unit_test(test_messages_that_cannot_be_meant_are_hung_up_on),
 		cmocka_unit_test(test_shapes_that_overflow_are_hung_up_on),
 		cmocka_unit_test(test_every_byte_of_a_hello_may_be_wrong),
 		cmocka_unit_test(test_a_flood_behind_a_good_handshake_is_survived),

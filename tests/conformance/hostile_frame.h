@@ -10,7 +10,7 @@
 #include "transport/tcp_wire.h"
 
 #define HOSTILE_HEADER_BYTES TCP_FRAME_BYTES
-#define HOSTILE_FRAME_MAX    (TCP_FRAME_BYTES + TERN_HEAD_MAX + 4096)
+#define HOSTILE_FRAME_MAX    (TCP_FRAME_BYTES + TERN_MESSAGE_MAX)
 
 /* A message as a frame; its last `payload` bytes are not covered by the checksum. */
 static inline size_t hostile_frame(

@@ -115,6 +115,7 @@ extern const struct conformance_test meet_paths[];
 extern const struct conformance_test meet_pairing[];
 extern const struct conformance_test meet_cancel[];
 extern const struct conformance_test meet_ends[];
+extern const struct conformance_test meet_strangers[];
 extern const struct conformance_test meet_flow[];
 extern const struct conformance_test meet_death[];
 

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A stranger who shook hands and then says what no Tern would. It is a port of the bed's,
+ * so on each fabric it says what is wrong there. B throws it out, with a line that says
+ * why, and gives back what the message had taken; its session with A notices nothing.
+ * What can be wrong below the rendezvous, and before, is in hostile.c.
+ */
+#include "tests/conformance/meet.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "rendezvous/wire.h"
+
+#define STRANGER_KEY 99u
+
+struct scene {
+	const struct instance *instance;
+	struct meet *meet; /* A and B, who are decent */
+	struct bed *bed;
+	struct tern_listener *listener; /* another one of B's */
+	struct link *link;              /* the stranger's */
+	struct tern_hello answer;       /* B's; step 0: not heard yet */
+	uint32_t seq;
+	unsigned accepted_count, down_count;
+	int down_status;
+};
+
+#define SCENE_PUMP(s, cond)                                                              \
+	PUMP_WITH((meet_turn((s)->meet), bed_turn((s)->bed)), (s)->instance->name, cond)
+
+static void on_accept(struct tern_peer *peer, void *arg)
+{
+	struct scene *s = arg;
+
+	(void)peer;
+	s->accepted_count++;
+}
+
+static void on_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct scene *s = arg;
+
+	if (event != TERN_PEER_DOWN)
+		return;
+	s->down_count++;
+	s->down_status = status;
+	tern_peer_free(peer);
+}
+
+static void scene_init(struct scene *s, const struct instance *instance)
+{
+	const struct tern_peer_opts opts = {.event = on_event, .arg = s};
+	char rest[BED_ADDRESS_MAX], url[BED_ADDRESS_MAX];
+
+	*s = (struct scene){.instance = instance};
+	s->meet = meet_new(instance);
+	s->bed = bed_new_sized(instance, TERN_MESSAGE_MAX, TERN_MESSAGE_MAX);
+	instance->address(rest, 1);
+	meet_url(instance, rest, url);
+	assert_int_equal(
+		tern_listen(s->meet->ends[B].ctx, url, &opts, on_accept, s, &s->listener),
+		0);
+}
+
+static void scene_fini(struct scene *s)
+{
+	bed_free(s->bed);
+	tern_listener_free(s->listener);
+	meet_free(s->meet);
+}
+
+static int stranger_hears(struct link *link, const void *data, size_t bytes)
+{
+	struct scene *s = link->arg;
+
+	if (tern_header_type(data) == TERN_MSG_HELLO)
+		assert_int_equal(tern_hello_decode(data, bytes, &s->answer), 0);
+	return 0;
+}
+
+static int try_to_say(
+	struct scene *s, const void *message, size_t bytes, size_t payload_bytes)
+{
+	return s->bed->sides[A].fabric->ops->send(s->link->conn, message, bytes,
+		(const char *)message + bytes, payload_bytes);
+}
+
+static void say_hello(struct scene *s, uint8_t step)
+{
+	const struct tern_hello hello = {
+		.step = step,
+		.epoch = 1,
+		.incarnation = 77,
+		.token = s->answer.token,
+		.credit = 64,
+		.eager_bytes = TERN_EAGER_MAX,
+		.name = "a stranger",
+	};
+	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+
+	tern_hello_encode(&hello, message);
+	SCENE_PUMP(s, try_to_say(s, message, sizeof(message), 0) == 0);
+}
+
+/* Numbers and counters are right. */
+static void say(struct scene *s, const struct tern_header *what)
+{
+	static _Alignas(8) unsigned char message[TERN_MESSAGE_MAX];
+	size_t payload_bytes = what->type == TERN_MSG_EAGER ? what->bytes : 0;
+	struct tern_header h = *what;
+	size_t bytes;
+
+	h.epoch = 1;
+	h.seq = ++s->seq;
+	h.ack = s->answer.first_seq;
+	h.credit = 64;
+	h.channel = MEET_CHANNEL;
+	h.key = STRANGER_KEY;
+	bytes = tern_header_encode(&h, message);
+	pattern_fill(message + bytes, payload_bytes, s->seq, 0);
+	SCENE_PUMP(s, try_to_say(s, message, bytes, payload_bytes) == 0);
+}
+
+static void stranger_comes(struct scene *s)
+{
+	unsigned before = s->accepted_count;
+
+	s->link = bed_dial_at(
+		s->bed, A, strstr(tern_listener_address(s->listener), "://") + 3);
+	s->link->on_message = stranger_hears;
+	s->link->arg = s;
+	s->answer = (struct tern_hello){0};
+	s->seq = 0;
+	SCENE_PUMP(s, s->link->up);
+	say_hello(s, 1);
+	SCENE_PUMP(s, s->answer.step == 2);
+	say_hello(s, 3);
+	SCENE_PUMP(s, s->accepted_count > before);
+}
+
+/* From A to B, with something that takes a record there. */
+static void check_undisturbed(struct scene *s, uint64_t step)
+{
+	struct end *a = &s->meet->ends[A], *b = &s->meet->ends[B];
+	struct tern_buf data = end_data(a, SLAB, 100000, step);
+	struct tern_buf room = end_memory(b, SLAB, 100000);
+	struct call send = {0}, recv = {0};
+
+	assert_int_equal(call_send(&send, a, STRANGER_KEY, step, &data, 0), 0);
+	assert_int_equal(call_recv(&recv, b, STRANGER_KEY, step, &room, 0), 0);
+	SCENE_PUMP(s, call_over(&send) && call_over(&recv));
+	call_check(&recv, 100000, step);
+	assert_int_equal(a->suspect_count + b->suspect_count, 0);
+}
+
+static void test_messages_that_cannot_be_meant_end_their_session_only(
+	const struct instance *instance)
+{
+	static const struct {
+		struct tern_header h;
+		uint32_t unless; /* the capability with which it is right; 0: never */
+	} wrong[] = {
+		{{.type = TERN_MSG_RTS, .shape = {TERN_U8, 1, {9}}, .bytes = 9}, 0},
+		{{.type = TERN_MSG_RTS,
+			 .flags = TERN_FLAG_REGION,
+			 .shape = {TERN_U8, 1, {9}},
+			 .bytes = 9},
+			0},
+		{{.type = TERN_MSG_RTS,
+			 .flags = TERN_FLAG_REGION,
+			 .shape = {TERN_U8, 1, {9}},
+			 .bytes = 9,
+			 .src = 0x10001},
+			TERN_CAP_GET},
+		{{.type = TERN_MSG_RTS,
+			 .shape = {TERN_U8, 1, {9}},
+			 .bytes = 9,
+			 .src = 0x10001},
+			TERN_CAP_PUT},
+		{{.type = TERN_MSG_POST, .flags = TERN_FLAG_REGION, .bytes = 9}, 0},
+		{{.type = TERN_MSG_POST, .bytes = 9, .src = 0x10001}, 0},
+		{{.type = TERN_MSG_POST,
+			 .flags = TERN_FLAG_REGION,
+			 .bytes = 9,
+			 .src = 0x10001},
+			TERN_CAP_PUT},
+		{{.type = TERN_MSG_EAGER,
+			 .shape = {TERN_U8, 1, {TERN_EAGER_MAX + 1}},
+			 .bytes = TERN_EAGER_MAX + 1},
+			0},
+	};
+	static const struct tern_header decent = {
+		.type = TERN_MSG_EAGER, .shape = {TERN_U8, 1, {9}}, .bytes = 9};
+	struct scene s;
+
+	scene_init(&s, instance);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(wrong); i++) {
+		char line[64];
+
+		stranger_comes(&s);
+		if (!(link_caps(s.link) & wrong[i].unless)) {
+			unsigned before = s.down_count;
+
+			say(&s, &decent); /* its record stays until the end */
+			say(&s, &wrong[i].h);
+			SCENE_PUMP(&s, s.link->closed_count);
+			SCENE_PUMP(&s, s.down_count > before);
+			assert_int_equal(s.down_status, -EPROTO);
+			snprintf(line, sizeof(line), "protocol error: %s",
+				tern_message_name(wrong[i].h.type));
+			assert_true(log_env_has(&s.meet->ends[B].log, line));
+			s.meet->ends[B].log.count = 0;
+		}
+		check_undisturbed(&s, i);
+	}
+	scene_fini(&s);
+}
+
+const struct conformance_test meet_strangers[] = {
+	CONFORMANCE(
+		test_messages_that_cannot_be_meant_end_their_session_only, NEEDS_SLEEP),
+	{0},
+};
