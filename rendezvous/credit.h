@@ -17,8 +17,9 @@
  * Windows grow when a peer says that it is starved: of records, because all that it was
  * granted are held; or of the way, because what it was granted comes too late for how
  * fast it sends, and then only while plenty is left. They shrink, by not being granted
- * again, when it has not been starved for a while. A new peer gets a share of what is
- * left in the pool, so that there is always something for those who need it.
+ * again, when it has not been starved for a while; or was of the way only, and its window
+ * is more than what is left for all others. A new peer gets a share of what is left in
+ * the pool, so that there is always something for those who need it.
  */
 #ifndef TERN_RENDEZVOUS_CREDIT_H
 #define TERN_RENDEZVOUS_CREDIT_H
@@ -181,13 +182,21 @@ static inline void tern_credit_grow(struct tern_credit_rx *rx)
 	tern_credit_fill(rx);
 }
 
+/* For its pace alone the peer has more than is left for all others. Growing leaves one
+ * and a half times the new window or more, so windows do not go up and down: those that
+ * came first shrink until the later ones have about as much, and then all stay. */
+static inline bool tern_credit_is_greedy(const struct tern_credit_rx *rx)
+{
+	return rx->granted != rx->received && rx->window > tern_credit_left(rx->pool);
+}
+
 /* Called now and then: shrinks what was not needed, and further if others may need it. */
 static inline void tern_credit_idle(struct tern_credit_rx *rx)
 {
 	bool scarce = tern_credit_left(rx->pool) < rx->pool->total / 4;
 	uint32_t least = scarce ? TERN_CREDIT_OWN : TERN_CREDIT_FIRST;
 
-	if (!rx->starved && rx->window > least)
+	if ((!rx->starved || tern_credit_is_greedy(rx)) && rx->window > least)
 		rx->window = TERN_MAX(rx->window / 2, least);
 	rx->starved = false;
 }

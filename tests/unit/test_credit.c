@@ -124,6 +124,63 @@ static void test_who_outruns_leaves_most_of_the_rest_to_others(void **state)
 	assert_int_equal(pool.promised, 0);
 }
 
+/* All of them send faster than their credits come, for `ticks` of each. */
+static void stream(struct tern_credit_rx *rx, unsigned count, unsigned ticks)
+{
+	for (unsigned i = 0; i < ticks * count; i++) {
+		tern_credit_idle(&rx[i % count]);
+		for (unsigned n = 0; n < count; n++) {
+			flow(&rx[n], rx[n].granted - rx[n].received);
+			tern_credit_grow(&rx[n]);
+		}
+	}
+}
+
+static void test_who_came_first_shares_with_who_comes_later(void **state)
+{
+	enum { COUNT = 20 };
+	struct tern_credit_rx rx[COUNT];
+	uint32_t windows[COUNT];
+
+	(void)state;
+	pool.promised = 0;
+	for (unsigned count = 1; count <= COUNT; count++) {
+		uint32_t least = TERN_CREDIT_MAX, most = 0;
+
+		tern_credit_open(&rx[count - 1], &pool, 0);
+		tern_credit_widen(&rx[count - 1]);
+		stream(rx, count, 10);
+		for (unsigned i = 0; i < count; i++) {
+			windows[i] = rx[i].window;
+			least = TERN_MIN(least, windows[i]);
+			most = TERN_MAX(most, windows[i]);
+		}
+		assert_true(least >= TERN_CREDIT_FIRST);
+		assert_true(most <= 4 * least);
+		/* And stay. */
+		stream(rx, count, 10);
+		for (unsigned i = 0; i < count; i++)
+			assert_int_equal(rx[i].window, windows[i]);
+	}
+	for (unsigned i = 0; i < COUNT; i++)
+		tern_credit_close(&rx[i]);
+	assert_int_equal(pool.promised, 0);
+}
+
+static void test_records_in_use_are_not_greed(void **state)
+{
+	struct tern_credit_rx rx = open_rx();
+
+	(void)state;
+	receive(&rx, TERN_CREDIT_FIRST);
+	tern_credit_grow(&rx);
+	receive(&rx, TERN_CREDIT_FIRST);
+	pool.promised = pool.total; /* others have all there are */
+	tern_credit_grow(&rx);
+	tern_credit_idle(&rx);
+	assert_int_equal(rx.window, 4 * TERN_CREDIT_FIRST);
+}
+
 static void test_any_number_of_peers_has_its_own_and_a_share(void **state)
 {
 	static struct tern_credit_rx rx[1000];
@@ -178,6 +235,8 @@ int main(void)
 		cmocka_unit_test(
 			test_a_peer_that_outruns_its_credits_gets_a_larger_window),
 		cmocka_unit_test(test_who_outruns_leaves_most_of_the_rest_to_others),
+		cmocka_unit_test(test_who_came_first_shares_with_who_comes_later),
+		cmocka_unit_test(test_records_in_use_are_not_greed),
 		cmocka_unit_test(test_any_number_of_peers_has_its_own_and_a_share),
 		cmocka_unit_test(test_a_window_shrinks_further_where_others_need_it),
 	};
