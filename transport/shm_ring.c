@@ -220,7 +220,8 @@ int shm_ring_receive(struct shm_ring *ring, void *out, size_t room, size_t *byte
 
 bool shm_ring_readable(const struct shm_ring *ring)
 {
-	return ring->head != ring->end && is_there(ring, ring->head);
+	/* Not equality: a record that its maker rewrote may step over the end. */
+	return ring->head < ring->end && is_there(ring, ring->head);
 }
 
 int shm_ring_roomy(struct shm_ring *ring)

@@ -250,6 +250,45 @@ static void test_impossible_words_in_an_area_cut_the_conn(void **state)
 	end_fini(&end);
 }
 
+/* An empty record or a longer one, of an area whose start is 0. */
+static void raw_record(struct raw *raw, uint64_t position, uint32_t length)
+{
+	const uint64_t mark = shm_mark(0, position);
+
+	memcpy(raw->ring + position + 8, &length, 4);
+	memcpy(raw->ring + position, &mark, 8);
+}
+
+static void test_nothing_that_a_peer_writes_behind_its_goodbye_is_delivered(void **state)
+{
+	const struct shm_note bye = raw_note(SHM_BYE);
+	struct end end;
+	struct raw raw;
+
+	(void)state;
+	end_init(&end, false);
+	end_listen(&end);
+	raw_init(&raw, &end);
+	while (end.port->ops->arm(end.port))
+		end_poll(&end);
+	raw_record(&raw, 0, 0);
+	raw_record(&raw, 64, 0);
+	assert_int_equal(shm_note_send(raw.fd, &bye, -1), 0);
+	/* A sleeper looks at its sockets first: this poll may take no more. */
+	assert_int_equal(end.port->ops->poll(end.port, 1), 1);
+	assert_int_equal(shm_conn_of(end.conns[0])->state, SHM_PARTING);
+	assert_int_equal(end.message_count, 0);
+	/* The second one grows over where the end was seen. */
+	raw_record(&raw, 64, 100);
+	for (uint64_t at = 128; at < shm_ring_bytes(MESSAGE_BYTES); at += 64)
+		raw_record(&raw, at, 0);
+	UNTIL(&end, NONE, end.closed_count);
+	assert_int_equal(end.message_count, 2);
+	assert_int_equal(end.closed_status, -ECONNRESET);
+	raw_fini(&raw);
+	end_fini(&end);
+}
+
 static void test_unexpected_packets_cut_the_conn(void **state)
 {
 	struct end end;
@@ -415,6 +454,8 @@ int main(void)
 			test_hello_of_another_version_is_refused_with_the_reason),
 		cmocka_unit_test(test_garbage_on_the_socket_does_no_harm),
 		cmocka_unit_test(test_impossible_words_in_an_area_cut_the_conn),
+		cmocka_unit_test(
+			test_nothing_that_a_peer_writes_behind_its_goodbye_is_delivered),
 		cmocka_unit_test(test_unexpected_packets_cut_the_conn),
 		cmocka_unit_test(
 			test_slabs_that_could_shrink_or_are_too_short_cut_the_conn),

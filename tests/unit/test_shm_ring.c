@@ -451,6 +451,28 @@ static void test_the_end_is_never_further_than_a_full_ring(void **state)
 	pair_fini(&pair);
 }
 
+static void test_nothing_behind_the_end_is_received_if_a_record_steps_over_it(
+	void **state)
+{
+	struct pair pair;
+
+	(void)state;
+	for (uint32_t length = 64; length <= MESSAGE_BYTES; length += 64) {
+		pair_init(&pair);
+		forge(&pair, 0, 0);
+		forge(&pair, 64, 0);
+		shm_ring_end(&pair.b);
+		forge(&pair, 64, length);
+		for (uint64_t at = 128; at < pair.ring_bytes; at += 64)
+			forge(&pair, at, 0);
+		assert_int_equal(receive_any(&pair.b), 1);
+		assert_int_equal(receive_any(&pair.b), 1);
+		assert_false(shm_ring_readable(&pair.b));
+		assert_int_equal(receive_any(&pair.b), 0);
+		pair_fini(&pair);
+	}
+}
+
 static void test_what_cannot_be_ends_the_ring(void **state)
 {
 	struct pair pair;
@@ -536,6 +558,8 @@ int main(void)
 		cmocka_unit_test(
 			test_record_over_the_end_of_the_ring_is_a_protocol_error),
 		cmocka_unit_test(test_the_end_is_never_further_than_a_full_ring),
+		cmocka_unit_test(
+			test_nothing_behind_the_end_is_received_if_a_record_steps_over_it),
 		cmocka_unit_test(test_what_cannot_be_ends_the_ring),
 		cmocka_unit_test(test_impossible_head_is_a_protocol_error),
 		cmocka_unit_test(test_random_areas_do_no_harm),
