@@ -377,6 +377,8 @@ void shm_gpu_end(struct shm_conn *conn);
 
 /* shm_copy.c: moving the bytes of gets. */
 
+/* To be called before what was exposed to the peer may change. */
+void shm_say_gone(struct shm_conn *conn);
 /* Has the peer closed? Bytes of its memory that were read before this was asked may be
  * torn if so. */
 bool shm_peer_gone(const struct shm_conn *conn);

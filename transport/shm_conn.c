@@ -636,9 +636,9 @@ void shm_conn_reap(struct shm_conn *conn)
 	};
 
 	if (conn->own) {
-		/* Release is enough: whoever reads it late reads what was still in place.
-		 */
-		atomic_store_explicit(&conn->own->gone, 1, memory_order_release);
+		/* Before the ops end and `closed` is called, with which the memory is the
+		 * caller's again. */
+		shm_say_gone(conn);
 		(void)shm_note_send(conn->fd, &bye, -1);
 	}
 	shm_op_fail_all(conn, conn->status ? conn->status : -ECANCELED);

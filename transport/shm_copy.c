@@ -70,10 +70,24 @@ static inline void order_loads(void)
 }
 
 /*
- * Has the peer closed? It sets `gone` before its memory may change; we have read the
- * bytes before we read `gone`: so bytes that had changed come with `gone` set, and are
- * dropped.
+ * `gone` and the bytes that others copy from us, in two halves. Here: our store of `gone`
+ * comes before every later store to memory that was exposed, of whoever is told by this
+ * thread that it may write there. In shm_peer_gone(): the loads of the bytes come before
+ * the load of `gone`. So who copied a byte that was written after `gone` was set also
+ * sees that it is set, and drops what it copied.
+ *
+ * It takes a fence: a release orders what is before the store of `gone`, not what is
+ * behind it. arm64 may exchange that with later stores; x86 may not, unless those go
+ * around the cache, as tern_copy()'s do, which no release fence orders there either.
  */
+void shm_say_gone(struct shm_conn *conn)
+{
+	atomic_store_explicit(&conn->own->gone, 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+/* The other half. Where the kernel or a GPU copied, the bytes were read when it said that
+ * it was done, which was before. */
 bool shm_peer_gone(const struct shm_conn *conn)
 {
 	order_loads();

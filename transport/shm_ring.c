@@ -268,7 +268,7 @@ bool shm_bell_now(struct shm_ring *ring)
 void shm_sleep(struct shm_ring *ring, bool want_room)
 {
 	ring->nap += SHM_NAP;
-	/* The other half of the pair in shm_bell(). */
+	/* The other half of the pair in shm_bell_now(). */
 	atomic_store(&ring->own->asleep,
 		ring->nap | SHM_ASLEEP | (want_room ? SHM_WANT_ROOM : 0));
 	(void)atomic_load(&ring->peer->bell);

@@ -32,7 +32,8 @@
  * has written the record; the consumer reads it after. head: the consumer has read the
  * bytes; the producer writes over them after. asked: the ask is written; the other end
  * reads it after. answered: the chunk's bytes are written; the asker reads them after.
- * bell and asleep are a store-load pair, sequentially consistent: see shm_bell().
+ * bell and asleep are a store-load pair, sequentially consistent: see shm_bell_now().
+ * gone is a store that comes before others, and a load behind others: see shm_say_gone().
  *
  * The ring knows nothing of sockets or ports: it works on memory given to it, so that two
  * threads over one mapping can test it under a race detector.
