@@ -14,10 +14,12 @@
  * listens at a name of its own. They live in the network namespace's abstract Unix
  * sockets.
  *
- * While it spins, poll() reads one cache line of each peer and hardly makes a system
- * call: sockets are looked at after a sleep, while a conn is being set up or taken down,
- * and else every LULL_NS. A sleeper says so in its areas, and whoever publishes something
- * for it then sends a WAKE over the socket, once per sleep.
+ * While it spins, poll() reads two cache lines of each peer: the one on which its next
+ * record would start, and that of its indices (does it ask for a copy?), which changes
+ * seldom and is read behind each message of ours in any case. And it hardly makes a
+ * system call: sockets are looked at after a sleep, while a conn is being set up or taken
+ * down, and else every LULL_NS. A sleeper says so in its areas, and whoever publishes
+ * something for it then sends a WAKE over the socket, once per sleep.
  *
  * A conn that has been idle for a while dozes: it goes on saying that it sleeps, whether
  * its port does or not, and is looked at when something comes over its socket or is

@@ -115,9 +115,10 @@ static void publish(struct shm_ring *ring, struct record *record, uint64_t bytes
 }
 
 /*
- * All but the mark, the lines from the second on first. Stores become visible in order:
- * if the first line were written first, the consumer would take it back before its mark
- * is there, while we wait for the others to become ours.
+ * All but the mark, and the first line last. Stores become visible in order: if the first
+ * line were written first, the consumer would take it back before its mark is there,
+ * while we wait for the others to become ours. So it is if the head fills the first line,
+ * as those of the rendezvous do; behind a shorter one, the payload begins on it.
  */
 static void write_record(struct record *record, const void *head, size_t head_bytes,
 	const void *payload, size_t payload_bytes)

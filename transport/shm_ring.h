@@ -21,12 +21,12 @@
  * it. But its looks take that line away from the producer each time. So the producer
  * writes that one last, and at once: see write_record().
  *
- * The words of a maker share a line on purpose: they have one writer, and whoever spins
- * on one of them gets the others with it. The bell has a line of its own: it is rung
- * behind every message, and only who goes to sleep looks at it. A peer is not
- * trusted: each of its words is read once, into a variable, and that is checked: lengths
- * and indices that cannot be are -EPROTO, and no access goes outside the ring, whatever
- * the words say.
+ * The words of a maker share a line on purpose: they have one writer, which seldom writes
+ * any of them, so that the peer, who reads one or the other all the time, keeps a copy of
+ * the line. The bell has a line of its own: it is rung behind every message, and only who
+ * goes to sleep looks at it. A peer is not trusted: each of its words is read once, into
+ * a variable, and that is checked: lengths and indices that cannot be are -EPROTO, and no
+ * access goes outside the ring, whatever the words say.
  *
  * The pairs of accesses, each a release and the acquire that meets it. mark: the producer
  * has written the record; the consumer reads it after. head: the consumer has read the
