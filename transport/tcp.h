@@ -229,7 +229,8 @@ struct tcp_rx {
 	uint64_t left;          /* PUT: bytes still to come */
 	struct tern_list landing; /* in the window's list while target != NULL */
 	uint8_t put_likely;       /* the last frames were puts, or one among them */
-	bool dry; /* when it was last read, nothing was left and no frame incomplete */
+	bool dry; /* when it was last read, nothing was left in the socket or the stage,
+		     and no frame incomplete */
 	bool answered; /* since then something was sent: tcp_port.c */
 	bool eof;
 };

@@ -313,6 +313,7 @@ int tcp_rx_turn(struct tcp_conn *conn, int budget)
 
 	if (conn->rx.eof)
 		return 0;
+	conn->rx.dry = false;
 	do {
 		if (total >= tcp_call_bytes(conn) || events >= budget)
 			return events;
@@ -334,6 +335,7 @@ int tcp_rx_turn(struct tcp_conn *conn, int budget)
 			TERN_MAX(budget - events, 1));
 		total += (size_t)n;
 	} while ((size_t)n == asked && conn->state != TCP_ENDED);
-	conn->rx.dry = conn->rx.state == TCP_RX_HEADER && conn->rx.have == 0;
+	conn->rx.dry = conn->rx.state == TCP_RX_HEADER && conn->rx.have == 0 &&
+		       !tcp_conn_port(conn)->rest.conn;
 	return events;
 }

@@ -354,6 +354,47 @@ static void test_a_full_conn_says_so_and_later_that_it_has_room(void **state)
 	world_stop(&w);
 }
 
+static int echo(struct seen *seen, const char *data, size_t bytes)
+{
+	assert_int_equal(ops->send(seen->conn, data, bytes, NULL, 0), 0);
+	return 0;
+}
+
+static void wait_for(const struct seen *seen, short event)
+{
+	struct pollfd entry = {tcp_conn_of(seen->conn)->watch.fd, event, 0};
+
+	assert_int_equal(poll(&entry, 1, 20000), 1);
+}
+
+/* Where an answer has just been sent, a socket that was empty is not read at once. */
+static void test_a_socket_of_which_a_poll_left_something_is_read_by_the_next(void **state)
+{
+	struct seen *client, *server;
+	struct world w;
+
+	world_start_or_skip(&w, state);
+	w.server.on_message = echo;
+	world_connect(&w, &client, &server);
+	for (unsigned i = 0; i < 100; i++) {
+		assert_int_equal(ops->send(client->conn, "12345678", 8, NULL, 0), 0);
+		assert_int_equal(ops->send(client->conn, "12345678", 8, NULL, 0), 0);
+		ops->poll(w.client.port, 64); /* both with one call */
+		wait_for(server, POLLIN);
+		ops->poll(w.server.port, 1);
+		if (server->message_count == 3 * i) /* its turn to read was left out */
+			ops->poll(w.server.port, 1);
+		assert_int_equal(server->message_count, 3 * i + 1);
+		assert_int_equal(ops->send(client->conn, "12345678", 8, NULL, 0), 0);
+		ops->poll(w.client.port, 64);
+		wait_for(server, POLLIN);
+		ops->poll(w.server.port, 64);
+		assert_int_equal(server->message_count, 3 * i + 3);
+		world_until(&w, client->message_count == 3 * i + 3);
+	}
+	world_stop(&w);
+}
+
 /* ---- windows ---- */
 
 static char window_memory[1 << 20], window_source[1 << 20];
@@ -533,6 +574,8 @@ int main(void)
 		both_engines(test_many_messages_and_puts_queue_and_keep_their_order),
 		both_engines(test_empty_and_largest_messages_arrive),
 		both_engines(test_a_full_conn_says_so_and_later_that_it_has_room),
+		both_engines(
+			test_a_socket_of_which_a_poll_left_something_is_read_by_the_next),
 		both_engines(test_a_poll_reads_a_bounded_part_of_a_put),
 		both_engines(test_a_put_to_a_withdrawn_window_is_dropped),
 		both_engines(test_withdrawing_in_the_middle_of_a_put_stops_it),
