@@ -34,18 +34,24 @@ static struct shm_area *guarded_area(uint64_t bytes)
 	return (void *)base;
 }
 
-static void pair_init(struct pair *pair)
+static void pair_init_at(struct pair *pair, uint64_t start, uint64_t other_start)
 {
+	const uint64_t starts[] = {start, other_start};
 	uint64_t bytes = shm_ring_bytes(MESSAGE_BYTES);
 
 	pair->ring_bytes = bytes;
 	/* No chunks: the guard stands right behind the ring. */
 	for (int i = 0; i < 2; i++) {
 		pair->areas[i] = guarded_area(SHM_RING_OFFSET + bytes);
-		shm_area_init(pair->areas[i], tern_rng_at(3, 0, 0, (uint64_t)i));
+		shm_area_init(pair->areas[i], starts[i]);
 	}
 	shm_ring_init(&pair->a, pair->areas[0], pair->areas[1], bytes);
 	shm_ring_init(&pair->b, pair->areas[1], pair->areas[0], bytes);
+}
+
+static void pair_init(struct pair *pair)
+{
+	pair_init_at(pair, tern_rng_at(3, 0, 0, 0), tern_rng_at(3, 0, 0, 1));
 }
 
 static void pair_fini(struct pair *pair)
@@ -90,6 +96,14 @@ static int receive_message(struct shm_ring *ring, uint64_t i)
 	return bytes == message_bytes(i) && memcmp(got, want, bytes) == 0 ? 1 : -EBADMSG;
 }
 
+static int receive_any(struct shm_ring *ring)
+{
+	unsigned char got[MESSAGE_BYTES];
+	size_t bytes;
+
+	return shm_ring_receive(ring, got, sizeof(got), &bytes);
+}
+
 static void test_messages_of_all_lengths_arrive_whole_and_in_order(void **state)
 {
 	struct pair pair;
@@ -106,6 +120,32 @@ static void test_messages_of_all_lengths_arrive_whole_and_in_order(void **state)
 	}
 	assert_true(pair.a.tail > 3 * pair.ring_bytes); /* it did wrap */
 	pair_fini(&pair);
+}
+
+static void test_marks_wrap(void **state)
+{
+	const uint64_t ring_bytes = shm_ring_bytes(MESSAGE_BYTES);
+	const uint64_t before[] = {64, 128, ring_bytes - 64, ring_bytes, 2 * ring_bytes};
+	struct pair pair;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(before); i++) {
+		pair_init_at(&pair, (uint64_t)0 - before[i], 0);
+		assert_int_equal(receive_any(&pair.b), 0);
+		/* Nothing is a record but what was sent: not zeros, either. */
+		while (pair.a.tail < before[i]) {
+			assert_int_equal(shm_ring_send(&pair.a, NULL, 0, NULL, 0), 0);
+			assert_int_equal(receive_any(&pair.b), 1);
+			assert_int_equal(receive_any(&pair.b), 0);
+		}
+		assert_int_equal(pair.a.tail, before[i]);
+		for (uint64_t n = 0; n < 5000; n++) {
+			assert_int_equal(send_message(&pair.a, n), 0);
+			assert_int_equal(receive_message(&pair.b, n), 1);
+			assert_int_equal(receive_any(&pair.b), 0);
+		}
+		pair_fini(&pair);
+	}
 }
 
 static void test_full_ring_takes_nothing_and_has_room_when_it_was_drained(void **state)
@@ -216,14 +256,23 @@ struct sleeper {
 	int status;
 };
 
-static int sleeper_wait(struct sleeper *s)
+static int wake_peer(struct sleeper *s)
+{
+	const uint64_t one = 1;
+
+	if (shm_bell(s->ring) && write(s->peer_fd, &one, sizeof(one)) != sizeof(one))
+		return -errno;
+	return 0;
+}
+
+static int sleeper_wait(struct sleeper *s, bool want_room)
 {
 	struct pollfd entry = {.fd = s->own_fd, .events = POLLIN};
 	uint64_t count;
 	int ready;
 
-	shm_sleep(s->ring, false);
-	if (shm_ring_readable(s->ring)) {
+	shm_sleep(s->ring, want_room);
+	if (shm_ring_readable(s->ring) || (want_room && shm_ring_roomy(s->ring))) {
 		shm_awake(s->ring);
 		return 0;
 	}
@@ -238,51 +287,103 @@ static int sleeper_wait(struct sleeper *s)
 static void *take_turns(void *arg)
 {
 	struct sleeper *s = arg;
-	const uint64_t one = 1;
 
 	for (uint64_t i = 0; i < s->rounds && !s->status; i++) {
 		if (s->first || i > 0)
 			s->status = send_message(s->ring, i - !s->first);
-		if (shm_bell(s->ring) &&
-			write(s->peer_fd, &one, sizeof(one)) != sizeof(one))
-			s->status = -errno;
+		if (!s->status)
+			s->status = wake_peer(s);
 		while (!s->status) {
 			int got = receive_message(s->ring, i);
 
 			if (got == 1)
 				break;
-			s->status = got < 0 ? got : sleeper_wait(s);
+			s->status = got < 0 ? got : sleeper_wait(s, false);
 		}
 	}
 	if (!s->first && !s->status) {
 		s->status = send_message(s->ring, s->rounds - 1);
-		if (shm_bell(s->ring) &&
-			write(s->peer_fd, &one, sizeof(one)) != sizeof(one))
-			s->status = -errno;
+		if (!s->status)
+			s->status = wake_peer(s);
 	}
 	return NULL;
 }
 
-static void test_no_wake_is_lost(void **state)
+static void run_sleepers(uint64_t rounds, void *(*run_a)(void *), void *(*run_b)(void *))
 {
 	struct pair pair;
-	struct sleeper a = {.rounds = 5000, .first = true}, b = {.rounds = 5000};
+	struct sleeper a = {.rounds = rounds, .first = true}, b = {.rounds = rounds};
 	pthread_t thread;
 
-	(void)state;
 	pair_init(&pair);
 	a.ring = &pair.a;
 	b.ring = &pair.b;
 	a.own_fd = b.peer_fd = eventfd(0, EFD_CLOEXEC);
 	b.own_fd = a.peer_fd = eventfd(0, EFD_CLOEXEC);
-	assert_int_equal(pthread_create(&thread, NULL, take_turns, &b), 0);
-	take_turns(&a);
+	assert_int_equal(pthread_create(&thread, NULL, run_b, &b), 0);
+	run_a(&a);
 	pthread_join(thread, NULL);
 	assert_int_equal(a.status, 0);
 	assert_int_equal(b.status, 0);
 	close(a.own_fd);
 	close(b.own_fd);
 	pair_fini(&pair);
+}
+
+static void test_no_wake_is_lost(void **state)
+{
+	(void)state;
+	run_sleepers(5000, take_turns, take_turns);
+}
+
+#define LONG(i) ((i)*50) /* some 100 of these fill the ring */
+
+static void *fill_the_ring(void *arg)
+{
+	struct sleeper *s = arg;
+
+	for (uint64_t i = 0; i < s->rounds && !s->status;) {
+		int status = send_message(s->ring, LONG(i));
+
+		if (status == 0) {
+			i++;
+			continue;
+		}
+		s->status = status == -EAGAIN ? wake_peer(s) : status;
+		while (!s->status && !(status = shm_ring_roomy(s->ring)))
+			s->status = sleeper_wait(s, true);
+		if (status < 0)
+			s->status = status;
+	}
+	if (!s->status)
+		s->status = wake_peer(s);
+	return NULL;
+}
+
+static void *drain_the_ring(void *arg)
+{
+	struct sleeper *s = arg;
+
+	/* It must have happened once. */
+	while (!(atomic_load(&s->ring->peer->asleep) & SHM_WANT_ROOM))
+		tern_cpu_relax();
+	for (uint64_t i = 0; i < s->rounds && !s->status;) {
+		int got = receive_message(s->ring, LONG(i));
+
+		s->status = got < 0 ? got : wake_peer(s);
+		if (got == 1)
+			i++;
+		else if (!s->status)
+			s->status = sleeper_wait(s, false);
+	}
+	return NULL;
+}
+
+/* One sleeps when the ring is full, the other when it is empty. */
+static void test_no_wake_for_room_is_lost(void **state)
+{
+	(void)state;
+	run_sleepers(10000, fill_the_ring, drain_the_ring);
 }
 
 static void test_a_sleeper_is_woken_once_and_nobody_who_is_awake(void **state)
@@ -344,14 +445,6 @@ static void test_what_stands_in_the_ring_is_received_after_the_end_and_no_more(
 	assert_int_equal(receive_message(&pair.b, 10), 0);
 	assert_false(shm_ring_readable(&pair.b));
 	pair_fini(&pair);
-}
-
-static int receive_any(struct shm_ring *ring)
-{
-	unsigned char got[MESSAGE_BYTES];
-	size_t bytes;
-
-	return shm_ring_receive(ring, got, sizeof(got), &bytes);
 }
 
 /* What a's end would be if it were somebody else's: a record at `position`. */
@@ -543,12 +636,14 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_messages_of_all_lengths_arrive_whole_and_in_order),
+		cmocka_unit_test(test_marks_wrap),
 		cmocka_unit_test(
 			test_full_ring_takes_nothing_and_has_room_when_it_was_drained),
 		cmocka_unit_test(
 			test_largest_message_fits_at_every_place_of_a_drained_ring),
 		cmocka_unit_test(test_two_threads_see_every_message_once),
 		cmocka_unit_test(test_no_wake_is_lost),
+		cmocka_unit_test(test_no_wake_for_room_is_lost),
 		cmocka_unit_test(test_a_sleeper_is_woken_once_and_nobody_who_is_awake),
 		cmocka_unit_test(test_room_wakes_only_who_wants_it),
 		cmocka_unit_test(
