@@ -3,7 +3,9 @@
  * nothing else; with few conns and with many. */
 #include "tests/unit/tcp_world.h"
 
+#include <linux/sockios.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 
 static const struct tern_fabric_ops *const ops = &tern_tcp_fabric_ops;
 
@@ -126,6 +128,176 @@ static void test_many_conns_are_all_served(void **state)
 	world_stop(&w);
 }
 
+/* ---- what a poll leaves out ---- */
+
+static void await(int fd, short event)
+{
+	struct pollfd entry = {fd, event, 0};
+
+	assert_int_equal(poll(&entry, 1, 20000), 1);
+}
+
+static int socket_of(const struct seen *seen)
+{
+	return tcp_conn_of(seen->conn)->watch.fd;
+}
+
+static void sleep_then_poll_once(struct tern_port *port)
+{
+	if (ops->arm(port) == 0)
+		await(ops->fd(port), POLLIN);
+	ops->poll(port, 64);
+}
+
+/* What is sent by arm, too, makes the next look at the socket vain: not behind a sleep.
+ */
+static void test_what_arm_has_sent_keeps_no_poll_from_finding_the_answer(void **state)
+{
+	struct seen *client, *server;
+	struct world w;
+
+	world_start_or_skip(&w, state);
+	w.server.on_message = echo;
+	world_connect(&w, &client, &server);
+	for (unsigned i = 1; i <= 100; i++) {
+		assert_int_equal(ops->send(client->conn, "12345678", 8, NULL, 0), 0);
+		while (ops->arm(w.client.port))
+			ops->poll(w.client.port, 64);
+		while (server->message_count < i)
+			ops->poll(w.server.port, 64);
+		await(socket_of(client), POLLIN);
+		await(ops->fd(w.client.port), POLLIN);
+		ops->poll(w.client.port, 64);
+		assert_int_equal(client->message_count, i);
+	}
+	world_stop(&w);
+}
+
+static void test_a_message_that_crosses_what_arm_sends_is_found_by_the_next_poll(
+	void **state)
+{
+	struct seen *client, *server;
+	struct world w;
+
+	world_start_or_skip(&w, state);
+	world_connect(&w, &client, &server);
+	for (unsigned i = 1; i <= 100; i++) {
+		assert_int_equal(ops->send(server->conn, "12345678", 8, NULL, 0), 0);
+		ops->poll(w.server.port, 64);
+		await(socket_of(client), POLLIN);
+		assert_int_equal(ops->send(client->conn, "12345678", 8, NULL, 0), 0);
+		sleep_then_poll_once(w.client.port);
+		assert_int_equal(client->message_count, i);
+		world_until(&w, server->message_count == i);
+	}
+	world_stop(&w);
+}
+
+/* Two raw peers of the server that do not read, and more for each than sockets take. */
+struct blocked {
+	struct world w;
+	struct seen *seen[2];
+	int fds[2];
+	struct test_op puts[2];
+};
+
+#define BULK_BYTES (8u << 20)
+
+static void blocked_start(struct blocked *b, void **state)
+{
+	static char bulk[BULK_BYTES];
+	struct tern_mem from = mem_of(bulk, sizeof(bulk));
+	const struct tern_region region = {{0}};
+	const int small = 1;
+	struct tern_port *port;
+
+	world_start_or_skip(&b->w, state);
+	port = b->w.server.port;
+	for (int i = 0; i < 2; i++) {
+		b->fds[i] = world_raw(&b->w, &b->seen[i]);
+		b->puts[i] = (struct test_op){.op.done = test_op_done};
+		assert_int_equal(setsockopt(socket_of(b->seen[i]), SOL_SOCKET, SO_SNDBUF,
+					 &small, sizeof(small)),
+			0);
+		assert_int_equal(ops->put(b->seen[i]->conn, &b->puts[i].op, &from, 0,
+					 sizeof(bulk), &region, 0),
+			0);
+	}
+	/* Until nothing moves any more: asleep, nothing wakes. */
+	for (;;) {
+		struct pollfd entry = {ops->fd(port), POLLIN, 0};
+
+		if (ops->arm(port) == 0 && poll(&entry, 1, 20) == 0)
+			break;
+		ops->poll(port, 64);
+	}
+}
+
+static void blocked_stop(struct blocked *b)
+{
+	for (int i = 0; i < 2; i++)
+		close(b->fds[i]);
+	world_stop(&b->w);
+}
+
+/* Takes what there is. */
+static uint64_t drain(int fd)
+{
+	static char data[64 << 10];
+	uint64_t total = 0;
+	ssize_t n;
+
+	while ((n = recv(fd, data, sizeof(data), MSG_DONTWAIT)) > 0)
+		total += (size_t)n;
+	return total;
+}
+
+static int unacknowledged(const struct seen *seen)
+{
+	int bytes;
+
+	assert_int_equal(ioctl(socket_of(seen), SIOCOUTQ, &bytes), 0);
+	return bytes;
+}
+
+/* One of two full sockets has room again. A full one is left out of a poll, and no more
+ * than one: the other is full all the time. */
+static void test_of_two_full_sockets_the_one_with_room_is_found_polling(void **state)
+{
+	struct blocked b;
+
+	blocked_start(&b, state);
+	for (int round = 0; round < 20; round++) {
+		const int i = round / 10;
+
+		while (drain(b.fds[i]) || unacknowledged(b.seen[i]))
+			;
+		ops->poll(b.w.server.port, 64);
+		ops->poll(b.w.server.port, 64);
+		assert_true(unacknowledged(b.seen[i]) || drain(b.fds[i]));
+	}
+	assert_false(b.puts[0].done_count || b.puts[1].done_count);
+	blocked_stop(&b);
+}
+
+static void test_of_two_full_sockets_the_one_with_room_wakes(void **state)
+{
+	struct blocked b;
+
+	blocked_start(&b, state);
+	for (int round = 0; round < 10; round++) {
+		const int i = round / 5;
+
+		while (drain(b.fds[i]) || unacknowledged(b.seen[i]))
+			;
+		do {
+			sleep_then_poll_once(b.w.server.port);
+		} while (!unacknowledged(b.seen[i]) && !drain(b.fds[i]));
+	}
+	assert_false(b.puts[0].done_count || b.puts[1].done_count);
+	blocked_stop(&b);
+}
+
 /* ---- threads ---- */
 
 static void *arm_both(void *arg)
@@ -164,6 +336,12 @@ int main(void)
 		both_engines(test_a_sleeper_is_woken_for_everything),
 		both_engines(test_an_idle_port_stays_asleep),
 		both_engines(test_many_conns_are_all_served),
+		both_engines(
+			test_what_arm_has_sent_keeps_no_poll_from_finding_the_answer),
+		both_engines(
+			test_a_message_that_crosses_what_arm_sends_is_found_by_the_next_poll),
+		both_engines(test_of_two_full_sockets_the_one_with_room_is_found_polling),
+		both_engines(test_of_two_full_sockets_the_one_with_room_wakes),
 		both_engines(test_a_port_outlives_the_thread_that_armed_it),
 	};
 
