@@ -23,10 +23,11 @@
 #include "base/util.h"
 #include "transport/domain.h"
 
-#define HUGE_BYTES (2ull << 20)
-
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
 #endif
 
 static void unmap_slab(struct tern_mem *mem)
@@ -40,6 +41,7 @@ static void unmap_slab(struct tern_mem *mem)
 	if (mem->base)
 		munmap(mem->base, mem->bytes);
 	close(mem->fd);
+	free(mem->asked_huge);
 }
 
 /* 0 when they are used up, which takes 2^32 registrations. */
@@ -178,6 +180,32 @@ void *tern_buf_ptr(const struct tern_buf *buf)
 	return buf->mem && buf->mem->base ? buf->mem->base + buf->offset : NULL;
 }
 
+void *tern_map_slab(int fd, uint64_t bytes, int prot)
+{
+	char *room, *base, *end;
+
+	if (bytes < TERN_HUGE_BYTES)
+		return mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
+	room = mmap(NULL, bytes + TERN_HUGE_BYTES, PROT_NONE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (room == MAP_FAILED)
+		return MAP_FAILED;
+	end = room + bytes + TERN_HUGE_BYTES;
+	base = room + (-(uintptr_t)room & (TERN_HUGE_BYTES - 1));
+	if (mmap(base, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+		int error = errno;
+
+		munmap(room, (size_t)(end - room));
+		errno = error;
+		return MAP_FAILED;
+	}
+	if (base > room)
+		munmap(room, (size_t)(base - room));
+	if (base + bytes < end)
+		munmap(base + bytes, (size_t)(end - base - bytes));
+	return base;
+}
+
 /* A mapped, sealed memfd into mem->{fd,base,bytes}; none of them is set when it fails. */
 static int map_slab(struct tern_mem *mem, uint64_t bytes, bool huge)
 {
@@ -191,7 +219,7 @@ static int map_slab(struct tern_mem *mem, uint64_t bytes, bool huge)
 		return -errno;
 	/* Reserves the huge pages, or says here and not by SIGBUS that there are too few.
 	 */
-	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	base = tern_map_slab(fd, bytes, PROT_READ | PROT_WRITE);
 	if (base == MAP_FAILED)
 		return -errno;
 	mem->fd = fd;
@@ -200,6 +228,24 @@ static int map_slab(struct tern_mem *mem, uint64_t bytes, bool huge)
 	mem->bytes = bytes;
 	mem->huge = huge;
 	return 0;
+}
+
+void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes)
+{
+	uint64_t at = offset & ~(TERN_HUGE_BYTES - 1), end = offset + bytes;
+
+	if (!mem->asked_huge)
+		return;
+	for (; at < end && mem->bytes - at >= TERN_HUGE_BYTES; at += TERN_HUGE_BYTES) {
+		atomic_bool *asked = &mem->asked_huge[at / TERN_HUGE_BYTES];
+
+		if (atomic_load_explicit(asked, memory_order_relaxed))
+			continue;
+		atomic_store_explicit(asked, true, memory_order_relaxed);
+		/* The kernel wants one page of them to be there. */
+		*(volatile char *)(mem->base + TERN_MAX(at, offset)) = 0;
+		madvise(mem->base + at, TERN_HUGE_BYTES, MADV_COLLAPSE);
+	}
 }
 
 /* Mapped, and not registered yet. */
@@ -215,13 +261,16 @@ static int new_mapped(uint64_t bytes, bool huge, struct tern_mem **out)
 	if (!mem)
 		return -ENOMEM;
 	mem->fd = -1;
-	if (!huge || bytes % HUGE_BYTES || map_slab(mem, bytes, true)) {
+	if (!huge || bytes % TERN_HUGE_BYTES || map_slab(mem, bytes, true)) {
 		if (map_slab(mem, bytes, false)) {
 			free(mem);
 			return -ENOMEM;
 		}
-		/* A wish: where the kernel does not grant it, pages are small. */
-		madvise(mem->base, bytes, MADV_HUGEPAGE);
+		if (huge) {
+			madvise(mem->base, bytes, MADV_HUGEPAGE);
+			mem->asked_huge = calloc(
+				bytes / TERN_HUGE_BYTES + 1, sizeof(*mem->asked_huge));
+		}
 	}
 	*out = mem;
 	return 0;
@@ -233,7 +282,12 @@ int tern_mem_new_slab(
 	struct tern_mem *mem;
 	int r = new_mapped(bytes, huge, &mem);
 
-	return r ? r : finish_new(domain, mem, out);
+	if (r)
+		return r;
+	/* RDMA devices pin all pages as they are when the slab is registered. */
+	if (tern_domain_fabric(domain, "verbs", strlen("verbs")))
+		tern_mem_ask_huge(mem, 0, mem->bytes);
+	return finish_new(domain, mem, out);
 }
 
 int tern_mem_new_locked_slab(struct tern_domain *domain, struct tern_gpu *gpu,
@@ -244,6 +298,7 @@ int tern_mem_new_locked_slab(struct tern_domain *domain, struct tern_gpu *gpu,
 
 	if (r)
 		return r;
+	tern_mem_ask_huge(mem, 0, mem->bytes); /* before they are pinned */
 	r = tern_gpu_lock(gpu, mem->base, mem->bytes);
 	if (r) {
 		unmap_slab(mem);
@@ -258,6 +313,7 @@ void tern_mem_prefault(struct tern_mem *mem)
 {
 	uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
 
+	tern_mem_ask_huge(mem, 0, mem->bytes);
 	if (madvise(mem->base, mem->bytes, MADV_POPULATE_WRITE) == 0)
 		return;
 	/* Before Linux 5.14. A slab is zero until its first use, so writing zero is

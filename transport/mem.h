@@ -31,6 +31,9 @@ struct tern_mem {
 	uint32_t id;      /* unique in the domain for its whole life, never reused */
 	uint32_t slab;    /* the pool's number for it (slabs) */
 	bool huge;        /* on reserved huge pages */
+	/* Of each TERN_HUGE_BYTES of a slab: has the kernel been asked to make them one
+	 * huge page? NULL: it is never asked. */
+	atomic_bool *asked_huge;
 	atomic_uint refs; /* requests and exposures hold none: their owners do */
 	void *regs[TERN_FABRICS_MAX]; /* by tern_fabric.index */
 };
@@ -77,6 +80,21 @@ int tern_pool_new_locked(struct tern_domain *domain, const struct tern_pool_opts
 
 /* Touches every page of it now. */
 void tern_mem_prefault(struct tern_mem *mem);
+
+#define TERN_HUGE_BYTES (2ull << 20)
+
+/*
+ * Asks the kernel to put (offset, bytes) of a slab, which the caller has to itself and in
+ * which nothing is written yet, and what lies on the same huge pages, on huge pages. Once
+ * for each: where the kernel cannot, pages stay small. It is asked so, and not by advice,
+ * because systems commonly heed that for private memory only
+ * (/sys/kernel/mm/transparent_hugepage/shmem_enabled is "never"). Linux 6.1. Any thread.
+ */
+void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes);
+
+/* Maps a slab's memfd, on a multiple of TERN_HUGE_BYTES: else huge pages of the file would
+ * be mapped as small ones. MAP_FAILED and errno, as mmap(2). */
+void *tern_map_slab(int fd, uint64_t bytes, int prot);
 
 /*
  * Copies `bytes` into `dst`, a part of what has `whole` bytes: around the cache

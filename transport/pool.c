@@ -522,11 +522,13 @@ int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out)
 		return 0;
 	}
 	units = (uint32_t)((bytes + UNIT_BYTES - 1) / UNIT_BYTES);
-	if (tern_likely(try_get(pool, units, out) == 0))
-		return 0;
-	status = get_from_new_slab(pool, units, out);
+	status = try_get(pool, units, out);
+	if (tern_unlikely(status < 0))
+		status = get_from_new_slab(pool, units, out);
 	if (status < 0)
 		*out = (struct tern_buf){0};
+	else if (bytes >= TERN_HUGE_BYTES)
+		tern_mem_ask_huge(out->mem, out->offset, bytes);
 	return status;
 }
 

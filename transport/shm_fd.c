@@ -62,7 +62,7 @@ int shm_memory_map(int fd, uint64_t min_bytes, void **base, uint64_t *bytes)
 		return -EPROTO;
 	if (st.st_size <= 0 || (uint64_t)st.st_size < min_bytes)
 		return -EPROTO;
-	map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	map = tern_map_slab(fd, (uint64_t)st.st_size, PROT_READ);
 	if (map == MAP_FAILED)
 		return -errno;
 	*base = map;

@@ -31,7 +31,7 @@ struct tern_domain_opts {
 	enum tern_tcp_engine tcp_engine;
 	const char *tcp_congestion; /* NULL: "cubic" if the kernel has it */
 	bool no_cma;                /* shm: behave as if process_vm_readv were refused */
-	bool no_hugepages;          /* do not try reserved 2 MiB pages */
+	bool no_hugepages;          /* do not try 2 MiB pages, reserved or made */
 	const char *verbs;     /* options of the verbs fabric, "NAME=VALUE,...", as in
 				  docs/tuning.md; NULL: its defaults */
 	const void *verbs_api; /* tests: a struct tern_verbs_api in rdma-core's place */

@@ -86,8 +86,9 @@ struct tern_pool_opts {
 };
 
 /*
- * A new pool with its first slab allocated and registered (2 MiB pages where the system
- * has them, else ordinary pages advised to be huge). Slabs are added up to max_bytes when
+ * A new pool with its first slab allocated and registered: on reserved 2 MiB pages where
+ * the system has them; else on ordinary ones, of which the kernel is asked to make huge
+ * ones where a buffer of 2 MiB or more is first taken (Linux 6.1). Slabs are added up to max_bytes when
  * an allocation needs one, and kept until the pool goes: they are never given back.
  * -ENOMEM; -EINVAL: max_bytes < slab_bytes, above 64 GiB, or no such kind; of kind CUDA
  * also -ENODEV, -ENOSYS and the like, as tern_mem_wrap_cuda().
@@ -100,7 +101,8 @@ TERN_API void tern_pool_free(struct tern_pool *pool);
 
 /*
  * Takes `bytes` (0 is allowed and gives an empty, valid buffer), 64-byte aligned, in
- * constant time. -EAGAIN: the pool is full now; -EMSGSIZE: larger than a slab; *out is
+ * constant time but for memory of 2 MiB and more that is used for the first time, whose
+ * huge pages are made now. -EAGAIN: the pool is full now; -EMSGSIZE: larger than a slab; *out is
  * then as tern_pool_put() leaves it.
  */
 TERN_API int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out);
