@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import figures
 
 NOT_IN_BANDWIDTH = ("grpc.proto-unary.sleep",)  # the same with malloc's memory kept is faster
+NOT_WITH_TWO_WORKERS = ("grpc.bytes", "grpc.proto")  # for the same reason
 GRPC_BYTES = ["grpc.bytes-unary", "grpc.bytes-unary.malloc", "grpc.bytes-stream.malloc"]
 GRPC_PROTO = ["grpc.proto-unary", "grpc.proto-unary.malloc", "grpc.proto-stream.malloc"]
 K, M = 1 << 10, 1 << 20
@@ -149,6 +150,7 @@ def servers():
                           True)]),
                 ("shm", [("raw C over shm, with copies", ["raw.shm"], "<=", 1.0, False)])):
             for against, keys, sense, limit, invert in peers:
+                keys = [key for key in keys if count == 1 or key not in NOT_WITH_TWO_WORKERS]
                 rows.append(Goal(
                     f"{fabric}, 100 MB pushed and pulled, 1 server, {count} worker"
                     f"{'s' if count > 1 else ''}{', times faster' if invert else ''}", "ps",

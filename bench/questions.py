@@ -267,8 +267,8 @@ def parameter_server(plan):
         "there are two cores for each process, it spins for 20 us before it sleeps. Nobody is "
         "pinned, because there are more processes than cores. Raw C sums what has arrived; gRPC "
         "sends a tensor as one message, and sums when it is there. What is slow is asked for 100 MB "
-        "on one server only; the limit in place, and gRPC with malloc as it comes, for one worker "
-        "only. Where there is no server (gloo), "
+        "on one server by at most two workers; the limit in place, and gRPC with malloc as it "
+        "comes, by one. Where there is no server (gloo), "
         "workers sum among themselves; TensorFlow applies gradients one by one.",
         [*found, who.PS_LITE], [("ms_per_round", "ms", "smaller")], axis="shape, workers, servers")
 

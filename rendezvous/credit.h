@@ -182,9 +182,9 @@ static inline void tern_credit_grow(struct tern_credit_rx *rx)
 	tern_credit_fill(rx);
 }
 
-/* For its pace alone the peer has more than is left for all others. Growing leaves one
- * and a half times the new window or more, so windows do not go up and down: those that
- * came first shrink until the later ones have about as much, and then all stay. */
+/* For its pace alone the peer has more than is left for all others. Growing for pace
+ * leaves one and a half times the new window or more, so such windows do not go up and
+ * down: those that came first shrink until the later ones have about as much, and stay. */
 static inline bool tern_credit_is_greedy(const struct tern_credit_rx *rx)
 {
 	return rx->granted != rx->received && rx->window > tern_credit_left(rx->pool);

@@ -155,7 +155,7 @@ static void slot_copied(struct tern_copy *copy, int status)
 	} else {
 		if (slot->way == TERN_STAGE_DOWN)
 			tern_copy(tern_mem_at(x->buf.mem, x->buf.offset + slot->at),
-				tern_stage_slot_data(slot), slot->bytes, x->buf.bytes);
+				tern_stage_slot_data(slot), slot->bytes, bytes_of(x));
 		x->stage.landed += slot->bytes;
 		give_back(slot);
 	}

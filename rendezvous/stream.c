@@ -358,8 +358,7 @@ int tern_stream_receive(struct tern_peer *peer, const void *message, size_t byte
 		r = check_counters(peer, &h, &why);
 	if (r == 0) {
 		take_counters(peer, &h);
-		if (peer->state != TERN_PEER_STATE_UP)
-			return 0; /* a handler cut it meanwhile */
+		tern_assert(peer->state == TERN_PEER_STATE_UP); /* done() comes later */
 		r = dispatch(peer, &h);
 	}
 	if (r < 0) {

@@ -253,7 +253,7 @@ struct tern_fabric_ops {
 	/*
 	 * Sends what waits, receives, completes, calls handlers; at most about `budget`
 	 * events, so that one busy conn does not keep the others and the timers waiting.
-	 * How many events.
+	 * (tcp: whoever has connected meanwhile comes on top.) How many events.
 	 */
 	int (*poll)(struct tern_port *port, int budget);
 	/* Sends what waits and prepares for sleep: after 0, fd() becomes readable on the

@@ -6,8 +6,9 @@
  * and so every operation takes constant time.
  *
  * Who moves tensors takes and gives back the same few sizes for ever. So what is given
- * back is first put aside, up to a limit, for the next who wants just this size; only when
- * there is nothing else does all that was put aside become free.
+ * back is first put aside for the next who wants just this size, up to a sixteenth of a
+ * slab in all: it stands in the way of larger blocks. All of it becomes free when there is
+ * nothing else, and when the pool is empty.
  *
  * Where TLSF writes a header in front of each block, this one has an array beside the
  * slab with one entry per unit of 64 bytes, of which only those at block starts are in
@@ -38,8 +39,9 @@
 #define NO_BLOCK        UINT32_MAX
 #define IN_USE          (UINT32_MAX - 1) /* as `next`: the block is in no list */
 #define ASIDE           (UINT32_MAX - 2) /* as `next`: put aside; `prev` is the next one */
-#define ASIDE_SIZES     8u
-#define ASIDE_MOST      64u /* of each size: to free them all takes a few microseconds */
+#define ASIDE_BITS      3
+#define ASIDE_SIZES     (1u << ASIDE_BITS)
+#define ASIDE_MOST      64u /* of each size: freeing them all takes some 20 us */
 #define OWN_CLASS_TRIES 8
 #define GROUP_BITS      12
 #define GROUP           (1u << GROUP_BITS)
@@ -76,6 +78,7 @@ struct tern_pool {
 	uint32_t class_map[LEVELS];
 	uint32_t heads[LEVELS][CLASSES];
 	struct aside aside[ASIDE_SIZES];
+	uint32_t aside_units; /* in all of them */
 	struct tern_pool_stats stats;
 };
 
@@ -178,7 +181,7 @@ static uint32_t find_free(struct tern_pool *pool, uint32_t units)
 	uint32_t id = pool->heads[own.level][own.index];
 	uint32_t tries = OWN_CLASS_TRIES + pool->slab_count;
 
-	/* What was given back last is most often of the size that is wanted next. */
+	/* What became free last is most often of the size that is wanted next. */
 	if (id != NO_BLOCK && block_at(pool, id)->units >= units)
 		return id;
 	if (!map && c.level + 1 < LEVELS) {
@@ -254,7 +257,7 @@ static void free_block(struct tern_pool *pool, uint32_t id)
 /* Where blocks of this size are, if they are anywhere. */
 static struct aside *aside_of(struct tern_pool *pool, uint32_t units)
 {
-	return &pool->aside[units * 0x9e3779b1u >> 29];
+	return &pool->aside[units * 0x9e3779b1u >> (32 - ASIDE_BITS)];
 }
 
 /* false: there is no room for it. */
@@ -264,12 +267,14 @@ static bool put_aside(struct tern_pool *pool, uint32_t id, struct block *block)
 
 	if (!aside->count)
 		aside->units = block->units;
-	if (aside->units != block->units || aside->count == ASIDE_MOST)
+	if (aside->units != block->units || aside->count == ASIDE_MOST ||
+		pool->aside_units + block->units > pool->slab_units / 16)
 		return false;
 	block->next = ASIDE;
 	block->prev = aside->head;
 	aside->head = id;
 	aside->count++;
+	pool->aside_units += block->units;
 	return true;
 }
 
@@ -284,6 +289,7 @@ static uint32_t take_aside(struct tern_pool *pool, struct aside *aside, uint32_t
 	block = block_at(pool, id);
 	aside->head = block->prev;
 	aside->count--;
+	pool->aside_units -= units;
 	block->next = IN_USE;
 	return id;
 }

@@ -12,8 +12,8 @@
  * With two, or with a full socket, it asks and tries nothing: one question costs no more
  * than one call in vain. (io_uring, which answers without a call, is asked in any case.)
  *
- * A conn can send more than a poll takes in, in every poll. So those that connect, and who
- * accepts them, are asked for whatever has been received.
+ * A conn can send more than a poll takes in, in every poll. So listeners, and conns that
+ * are coming up, have their turn however much was received.
  *
  * Nor does a poll look where it is unlikely to find anything: at a socket that has been
  * full since the last poll, and at the only conn when it was empty and something has been

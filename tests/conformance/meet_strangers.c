@@ -214,6 +214,8 @@ static void test_messages_that_cannot_be_meant_end_their_session_only(
 				tern_message_name(wrong[i].h.type));
 			assert_true(log_env_has(&s.meet->ends[B].log, line));
 			s.meet->ends[B].log.count = 0;
+		} else {
+			link_close(s.link, false);
 		}
 		check_undisturbed(&s, i);
 	}

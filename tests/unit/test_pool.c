@@ -140,25 +140,54 @@ static void test_buffers_never_overlap_and_merge_back(void **state)
 	}
 }
 
-/* More of one size than are put aside for the next who wants it. */
+/* Some of it is put aside for the next who wants this size. One that stays where it was
+ * keeps the pool from being empty. */
 static void test_what_was_given_back_serves_other_sizes(void **state)
 {
-	enum { SLAB = 64 << 10, COUNT = SLAB / 64 };
-	struct tern_pool *pool = new_pool(SLAB, SLAB);
-	struct tern_buf bufs[COUNT];
+	enum { SLAB = 64 << 10, COUNT = SLAB / 64, REST = SLAB - 64 };
+	struct tern_pool *pool = new_pool(SLAB, 2 * SLAB);
+	struct tern_buf bufs[COUNT], half[2];
 
 	(void)state;
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(tern_pool_get(pool, 64, &bufs[i]), 0);
 	for (unsigned round = 0; round < 3; round++) {
 		for (unsigned i = 0; i < COUNT; i++)
-			assert_int_equal(tern_pool_get(pool, 64, &bufs[i]), 0);
+			if (bufs[i].offset != REST)
+				tern_pool_put(pool, &bufs[i]);
+		assert_int_equal(tern_pool_get(pool, REST, &half[0]), 0);
+		assert_int_equal(stats_of(pool).slab_count, 1);
+		tern_pool_put(pool, &half[0]);
 		for (unsigned i = 0; i < COUNT; i++)
-			tern_pool_put(pool, &bufs[i * 7 % COUNT]);
-		assert_int_equal(tern_pool_get(pool, SLAB / 2, &bufs[0]), 0);
-		assert_int_equal(tern_pool_get(pool, SLAB / 2, &bufs[1]), 0);
-		assert_int_equal(tern_pool_get(pool, 64, &bufs[2]), -EAGAIN);
-		tern_pool_put(pool, &bufs[0]);
-		tern_pool_put(pool, &bufs[1]);
+			if (!bufs[i].mem)
+				assert_int_equal(tern_pool_get(pool, 64, &bufs[i]), 0);
 	}
+	for (unsigned i = 0; i < COUNT; i++)
+		tern_pool_put(pool, &bufs[i]);
+	assert_int_equal(tern_pool_get(pool, SLAB / 2, &half[0]), 0);
+	assert_int_equal(tern_pool_get(pool, SLAB / 2, &half[1]), 0);
+	assert_int_equal(stats_of(pool).slab_count, 1);
+	tern_pool_put(pool, &half[0]);
+	tern_pool_put(pool, &half[1]);
+	tern_pool_free(pool);
+}
+
+/* What is put aside may stand in the way of little. */
+static void test_a_large_buffer_is_merged_at_once(void **state)
+{
+	enum { SLAB = 1 << 20 };
+	struct tern_pool *pool = new_pool(SLAB, SLAB);
+	struct tern_buf a, b, c, rest;
+
+	(void)state;
+	assert_int_equal(tern_pool_get(pool, SLAB / 4, &a), 0);
+	assert_int_equal(tern_pool_get(pool, SLAB / 4, &b), 0);
+	tern_pool_put(pool, &a);
+	assert_int_equal(tern_pool_get(pool, SLAB / 8, &c), 0);
+	tern_pool_put(pool, &b);
+	assert_int_equal(tern_pool_get(pool, SLAB / 8 * 5, &rest), 0);
+	tern_pool_put(pool, &c);
+	tern_pool_put(pool, &rest);
 	tern_pool_free(pool);
 }
 
@@ -363,6 +392,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_buffers_never_overlap_and_merge_back),
 		cmocka_unit_test(test_what_was_given_back_serves_other_sizes),
+		cmocka_unit_test(test_a_large_buffer_is_merged_at_once),
 		cmocka_unit_test(test_giving_back_twice_is_noticed),
 		cmocka_unit_test(test_a_hole_is_filled_by_what_fits_it),
 		cmocka_unit_test(test_threads_share_a_pool),
