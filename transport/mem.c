@@ -19,15 +19,13 @@
 #include <linux/memfd.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 #include "base/util.h"
 #include "transport/domain.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
-#endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
 #endif
 
 static void unmap_slab(struct tern_mem *mem)
@@ -230,9 +228,17 @@ static int map_slab(struct tern_mem *mem, uint64_t bytes, bool huge)
 	return 0;
 }
 
+static uint64_t free_bytes(void)
+{
+	struct sysinfo info;
+
+	return sysinfo(&info) ? 0 : (uint64_t)info.freeram * info.mem_unit;
+}
+
 void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes)
 {
 	uint64_t at = offset & ~(TERN_HUGE_BYTES - 1), end = offset + bytes;
+	bool checked = false;
 
 	if (!mem->asked_huge)
 		return;
@@ -241,6 +247,9 @@ void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes)
 
 		if (atomic_load_explicit(asked, memory_order_relaxed))
 			continue;
+		if (!checked && bytes > free_bytes() / 4)
+			return;
+		checked = true;
 		atomic_store_explicit(asked, true, memory_order_relaxed);
 		/* The kernel wants one page of them to be there. */
 		*(volatile char *)(mem->base + TERN_MAX(at, offset)) = 0;

@@ -7,6 +7,7 @@
 #define TERN_TRANSPORT_MEM_H
 
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 
 #include <tern/memory.h>
@@ -82,11 +83,15 @@ int tern_pool_new_locked(struct tern_domain *domain, const struct tern_pool_opts
 void tern_mem_prefault(struct tern_mem *mem);
 
 #define TERN_HUGE_BYTES (2ull << 20)
+#ifndef MADV_COLLAPSE /* Linux 6.1 */
+#define MADV_COLLAPSE 25
+#endif
 
 /*
  * Asks the kernel to put (offset, bytes) of a slab, which the caller has to itself and in
  * which nothing is written yet, and what lies on the same huge pages, on huge pages. Once
- * for each: where the kernel cannot, pages stay small. It is asked so, and not by advice,
+ * for each: where the kernel cannot, pages stay small. It takes the memory at once, so it
+ * is not asked for more than a quarter of what is free. It is asked so, and not by advice,
  * because systems commonly heed that for private memory only
  * (/sys/kernel/mm/transparent_hugepage/shmem_enabled is "never"). Linux 6.1. Any thread.
  */

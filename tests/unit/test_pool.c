@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 
 #include "base/rng.h"
 #include "base/util.h"
+#include "transport/mem.h"
 
 #define MIB (1ull << 20)
 
@@ -187,6 +190,77 @@ static void test_a_large_buffer_is_merged_at_once(void **state)
 	tern_pool_put(pool, &b);
 	assert_int_equal(tern_pool_get(pool, SLAB / 8 * 5, &rest), 0);
 	tern_pool_put(pool, &c);
+	tern_pool_put(pool, &rest);
+	tern_pool_free(pool);
+}
+
+/* Of the mapping that starts at `base`: how much of it is mapped as huge pages. */
+static uint64_t huge_bytes(const void *base)
+{
+	FILE *maps = fopen("/proc/self/smaps", "r");
+	unsigned long start, end, kib = 0;
+	char line[256];
+	bool here = false;
+
+	assert_non_null(maps);
+	while (fgets(line, sizeof(line), maps)) {
+		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+			here = start == (uintptr_t)base;
+		else if (here && sscanf(line, "ShmemPmdMapped: %lu kB", &kib) == 1)
+			break;
+	}
+	fclose(maps);
+	return (uint64_t)kib << 10;
+}
+
+/* Whether the kernel has a huge page for shared memory at this moment. */
+static bool kernel_has_huge_pages(void)
+{
+	int fd = memfd_create("probe", MFD_CLOEXEC);
+	char *map;
+	bool has;
+
+	assert_int_equal(ftruncate(fd, 4 * MIB), 0);
+	map = tern_map_slab(fd, 4 * MIB, PROT_READ | PROT_WRITE);
+	assert_ptr_not_equal(map, MAP_FAILED);
+	*map = 1;
+	has = madvise(map, 2 * MIB, MADV_COLLAPSE) == 0;
+	munmap(map, 4 * MIB);
+	close(fd);
+	return has;
+}
+
+static void test_large_buffers_lie_on_huge_pages(void **state)
+{
+	const struct tern_pool_opts opts = {.slab_bytes = 16 * MIB - 4096};
+	struct tern_pool_stats stats;
+	struct tern_pool *pool;
+	struct tern_buf small, large, rest;
+	const char *base;
+
+	(void)state;
+	if (!kernel_has_huge_pages()) {
+		print_message("SKIP: the kernel makes no huge pages of shared memory\n");
+		skip();
+	}
+	assert_int_equal(tern_pool_new(domain, &opts, &pool), 0);
+	assert_int_equal(tern_pool_get(pool, 1000, &small), 0);
+	base = tern_mem_base(small.mem);
+	stats = stats_of(pool);
+	assert_true(stats.huge || (uintptr_t)base % (2 * MIB) == 0);
+	if (!stats.huge)
+		assert_int_equal(huge_bytes(base), 0);
+	memset(tern_buf_ptr(&small), 7, 1000);
+	assert_int_equal(tern_pool_get(pool, 5 * MIB, &large), 0);
+	if (!stats.huge && huge_bytes(base) < 4 * MIB)
+		assert_false(kernel_has_huge_pages());
+	/* The last one is cut short. */
+	assert_int_equal(tern_pool_get(pool, 10 * MIB, &rest), 0);
+	memset(tern_buf_ptr(&rest), 8, 10 * MIB);
+	for (unsigned i = 0; i < 1000; i++)
+		assert_int_equal(((unsigned char *)tern_buf_ptr(&small))[i], 7);
+	tern_pool_put(pool, &small);
+	tern_pool_put(pool, &large);
 	tern_pool_put(pool, &rest);
 	tern_pool_free(pool);
 }
@@ -393,6 +467,7 @@ int main(void)
 		cmocka_unit_test(test_buffers_never_overlap_and_merge_back),
 		cmocka_unit_test(test_what_was_given_back_serves_other_sizes),
 		cmocka_unit_test(test_a_large_buffer_is_merged_at_once),
+		cmocka_unit_test(test_large_buffers_lie_on_huge_pages),
 		cmocka_unit_test(test_giving_back_twice_is_noticed),
 		cmocka_unit_test(test_a_hole_is_filled_by_what_fits_it),
 		cmocka_unit_test(test_threads_share_a_pool),
