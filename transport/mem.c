@@ -180,28 +180,21 @@ void *tern_buf_ptr(const struct tern_buf *buf)
 
 void *tern_map_slab(int fd, uint64_t bytes, int prot)
 {
-	char *room, *base, *end;
+	char *hint = NULL;
 
-	if (bytes < TERN_HUGE_BYTES)
-		return mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
-	room = mmap(NULL, bytes + TERN_HUGE_BYTES, PROT_NONE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (room == MAP_FAILED)
-		return MAP_FAILED;
-	end = room + bytes + TERN_HUGE_BYTES;
-	base = room + (-(uintptr_t)room & (TERN_HUGE_BYTES - 1));
-	if (mmap(base, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-		int error = errno;
+	if (bytes >= TERN_HUGE_BYTES) {
+		uint64_t room = bytes + TERN_HUGE_BYTES;
+		char *at = mmap(NULL, room, PROT_NONE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-		munmap(room, (size_t)(end - room));
-		errno = error;
-		return MAP_FAILED;
+		/* Given back first, and asked for without MAP_FIXED: had another thread
+		 * mapped something there meanwhile, that would be replaced. */
+		if (at != MAP_FAILED) {
+			munmap(at, room);
+			hint = at + (-(uintptr_t)at & (TERN_HUGE_BYTES - 1));
+		}
 	}
-	if (base > room)
-		munmap(room, (size_t)(base - room));
-	if (base + bytes < end)
-		munmap(base + bytes, (size_t)(end - base - bytes));
-	return base;
+	return mmap(hint, bytes, prot, MAP_SHARED, fd, 0);
 }
 
 /* A mapped, sealed memfd into mem->{fd,base,bytes}; none of them is set when it fails. */

@@ -97,8 +97,8 @@ void tern_mem_prefault(struct tern_mem *mem);
  */
 void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes);
 
-/* Maps a slab's memfd, on a multiple of TERN_HUGE_BYTES: else huge pages of the file would
- * be mapped as small ones. MAP_FAILED and errno, as mmap(2). */
+/* Maps a slab's memfd, on a multiple of TERN_HUGE_BYTES if that is free: else huge pages of
+ * the file are mapped as small ones. MAP_FAILED and errno, as mmap(2). Any thread. */
 void *tern_map_slab(int fd, uint64_t bytes, int prot);
 
 /*

@@ -265,6 +265,38 @@ static void test_large_buffers_lie_on_huge_pages(void **state)
 	tern_pool_free(pool);
 }
 
+static void *make_pools(void *arg)
+{
+	for (unsigned i = 0; i < 150; i++) {
+		struct tern_pool *pool = new_pool(4 * MIB, 4 * MIB);
+		struct tern_buf small, large;
+
+		if (tern_pool_get(pool, 64, &small) || tern_pool_get(pool, 3 * MIB, &large))
+			return arg;
+		memset(tern_buf_ptr(&large), (int)i, 3 * MIB);
+		tern_pool_put(pool, &large);
+		tern_pool_put(pool, &small);
+		tern_pool_free(pool);
+	}
+	return NULL;
+}
+
+/* Nobody maps over what another one has just mapped. */
+static void test_threads_make_pools_at_once(void **state)
+{
+	pthread_t threads[3];
+	void *failed;
+
+	(void)state;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(threads); i++)
+		assert_int_equal(
+			pthread_create(&threads[i], NULL, make_pools, threads), 0);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(threads); i++) {
+		assert_int_equal(pthread_join(threads[i], &failed), 0);
+		assert_null(failed);
+	}
+}
+
 static void test_giving_back_twice_is_noticed(void **state)
 {
 	struct tern_pool *pool = new_pool(4096, 4096);
@@ -468,6 +500,7 @@ int main(void)
 		cmocka_unit_test(test_what_was_given_back_serves_other_sizes),
 		cmocka_unit_test(test_a_large_buffer_is_merged_at_once),
 		cmocka_unit_test(test_large_buffers_lie_on_huge_pages),
+		cmocka_unit_test(test_threads_make_pools_at_once),
 		cmocka_unit_test(test_giving_back_twice_is_noticed),
 		cmocka_unit_test(test_a_hole_is_filled_by_what_fits_it),
 		cmocka_unit_test(test_threads_share_a_pool),
