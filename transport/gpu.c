@@ -317,6 +317,18 @@ void tern_gpu_free(struct tern_gpu *gpu, uint64_t address)
 	tern_gpu_leave(gpu);
 }
 
+/* Memory that cannot be told to, such as that of virtual ranges, goes without: then it is
+ * as the documentation says, work must be done before its tensor is sent. */
+void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address)
+{
+	unsigned on = 1;
+
+	if (tern_gpu_enter(gpu))
+		return;
+	gpu->api->pointer_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
+	tern_gpu_leave(gpu);
+}
+
 int tern_gpu_lock(struct tern_gpu *gpu, void *base, uint64_t bytes)
 {
 	CUresult result = tern_gpu_enter(gpu);
@@ -383,18 +395,6 @@ int tern_gpu_dma_buf(
 bool tern_gpu_has_peermem(const struct tern_gpu *gpu)
 {
 	return gpu->peermem;
-}
-
-/* Memory that cannot be told to, such as that of virtual ranges, goes without: then it is
- * as the documentation says, work must be done before its tensor is sent. */
-void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address)
-{
-	unsigned on = 1;
-
-	if (tern_gpu_enter(gpu))
-		return;
-	gpu->api->pointer_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
-	tern_gpu_leave(gpu);
 }
 
 bool tern_gpu_settles(const struct tern_gpu *gpu)

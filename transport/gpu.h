@@ -38,6 +38,10 @@ struct tern_gpu *tern_gpu_in_use(struct tern_domain *domain, unsigned number);
 int tern_gpu_alloc(struct tern_gpu *gpu, uint64_t bytes, uint64_t *address);
 /* The device must not be about to touch it. */
 void tern_gpu_free(struct tern_gpu *gpu, uint64_t address);
+/* From now on copies into and out of the allocation at `address` that are said to be
+ * done are done: neither a card that sends from it overtakes them, nor do copies in
+ * streams of our own, which wait for nobody else's. */
+void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address);
 
 /*
  * What network cards need (GPUDirect RDMA).
@@ -50,9 +54,6 @@ int tern_gpu_dma_buf(struct tern_gpu *gpu, uint64_t address, uint64_t bytes, int
 	uint64_t *offset);
 /* Can cards have its memory by address, where nvidia-peermem is loaded? */
 bool tern_gpu_has_peermem(const struct tern_gpu *gpu);
-/* From now on copies into and out of the allocation at `address` that are said to be
- * done are done: a card that sends from it does not overtake them. */
-void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address);
 /* Can it be brought about that the devices see what a card has written? */
 bool tern_gpu_settles(const struct tern_gpu *gpu);
 /* Brings it about for all that has been written: work that is launched from now on sees

@@ -94,6 +94,12 @@ void tern_gpu_free(struct tern_gpu *gpu, uint64_t address)
 	(void)address;
 }
 
+void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address)
+{
+	(void)gpu;
+	(void)address;
+}
+
 int tern_gpu_dma_buf(
 	struct tern_gpu *gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset)
 {
@@ -109,12 +115,6 @@ bool tern_gpu_has_peermem(const struct tern_gpu *gpu)
 {
 	(void)gpu;
 	return false;
-}
-
-void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address)
-{
-	(void)gpu;
-	(void)address;
 }
 
 bool tern_gpu_settles(const struct tern_gpu *gpu)

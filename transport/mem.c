@@ -105,6 +105,7 @@ int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address, uint64_t by
 	mem->address = address;
 	mem->bytes = bytes;
 	mem->fd = -1;
+	tern_gpu_guard_copies(gpu, address);
 	return finish_new(domain, mem, out);
 }
 
@@ -126,6 +127,7 @@ int tern_mem_new_cuda_slab(struct tern_domain *domain, struct tern_gpu *gpu,
 		return r;
 	}
 	mem->gpu_owned = true;
+	tern_gpu_guard_copies(gpu, mem->address);
 	return finish_new(domain, mem, out);
 }
 

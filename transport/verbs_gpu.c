@@ -59,7 +59,6 @@ void verbs_gpu_register(struct verbs_fabric *fabric, struct verbs_device *device
 		explain(fabric, device, dma_buf, peermem, env);
 		return;
 	}
-	tern_gpu_guard_copies(reg->mem->gpu, reg->mem->address);
 	verbs_reg_set(reg, device->index, mr);
 	reg->ways[device->index] = dma_buf ? "nvidia-peermem" : "dma-buf";
 }

@@ -43,8 +43,10 @@ TERN_API int tern_mem_wrap(
  *
  * Requests on it are ordinary ones, with these differences. The GPU's work that writes a
  * tensor must be done before it is sent, and what reads or writes a room before that is
- * received into: a request waits for no stream. When a receive has ended, all work that
- * is launched from then on sees the bytes. tern_req.data is NULL.
+ * received into: a request waits for no stream. (A synchronous copy or memset counts as
+ * done when it returns: the driver is told to make it so for the whole allocation, and
+ * for good.) When a receive has ended, all work that is launched from then on sees the
+ * bytes. tern_req.data is NULL.
  *
  * -ENODEV: this machine has no driver or no device (a log line says which); -EINVAL: not
  * memory of one device's primary context from its first byte to its last; -ENOMEM;

@@ -86,6 +86,54 @@ static void test_wrapped_memory_knows_its_device(void **state)
 	user_close(&u);
 }
 
+static bool is_guarded(const struct user *u, uint64_t address)
+{
+	unsigned on = 0;
+
+	OK(u->api->ctx_push_current(u->contexts[0]));
+	OK(u->api->pointer_get_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
+	OK(u->api->ctx_pop_current(NULL));
+	return on;
+}
+
+/* Else what such a copy left under way would be overtaken by what is sent. */
+static void test_synchronous_copies_are_done_when_they_return(void **state)
+{
+	struct tern_pool_opts opts = {.slab_bytes = MIB, .kind = TERN_MEM_CUDA};
+	struct tern_pool *pool;
+	struct tern_mem *mem;
+	struct tern_buf buf;
+	struct user u;
+
+	(void)state;
+	user_open(&u, NULL, 0);
+	assert_false(is_guarded(&u, u.at[0]));
+	assert_int_equal(tern_mem_wrap_cuda(u.domain, u.at[0] + 16, 100, &mem), 0);
+	assert_true(is_guarded(&u, u.at[0]));
+	tern_mem_put(mem);
+	assert_int_equal(tern_pool_new(u.domain, &opts, &pool), 0);
+	assert_int_equal(tern_pool_get(pool, 100, &buf), 0);
+	assert_true(is_guarded(&u, tern_buf_cuda_address(&buf)));
+	tern_pool_put(pool, &buf);
+	tern_pool_free(pool);
+	user_close(&u);
+}
+
+/* Of virtual ranges, say. */
+static void test_memory_that_cannot_be_told_to_goes_without(void **state)
+{
+	struct tern_mem *mem;
+	struct user u;
+
+	(void)state;
+	user_open(&u, NULL, 0);
+	fake_cuda_fail("pointer_set_attribute", 1, CUDA_ERROR_INVALID_VALUE);
+	assert_int_equal(tern_mem_wrap_cuda(u.domain, u.at[0], 100, &mem), 0);
+	assert_int_equal(fake_cuda_calls("pointer_set_attribute"), 1);
+	tern_mem_put(mem);
+	user_close(&u);
+}
+
 static void test_what_is_not_a_devices_memory_is_einval(void **state)
 {
 	static char host[100];
@@ -343,6 +391,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_wrapped_memory_knows_its_device),
+		cmocka_unit_test(test_synchronous_copies_are_done_when_they_return),
+		cmocka_unit_test(test_memory_that_cannot_be_told_to_goes_without),
 		cmocka_unit_test(test_what_is_not_a_devices_memory_is_einval),
 		cmocka_unit_test(test_host_memory_has_no_device),
 		cmocka_unit_test(test_without_a_device_it_is_enodev),
