@@ -132,13 +132,15 @@ int tern_ipc_open(struct tern_domain *domain, const struct tern_ipc_handle *hand
 
 	if (!handle->bytes)
 		return -ENOTSUP;
+	if (own_process)
+		return gpu ? take_address(domain, handle, out) : -ENODEV;
 	while (gpu) {
 		r = open_on(gpu, handle, out);
 		if (r == 0)
 			return 0;
 		gpu = tern_gpu_in_use(domain, (unsigned)tern_gpu_number(gpu) + 1);
 	}
-	return r != -ENODEV && own_process ? take_address(domain, handle, out) : r;
+	return r;
 }
 
 void tern_ipc_close(struct tern_ipc_mapping *mapping)

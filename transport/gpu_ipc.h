@@ -42,7 +42,8 @@ int tern_ipc_export(const struct tern_gpu *gpu, uint64_t address, uint64_t bytes
 
 /*
  * Opens what a peer sent, on the first device in use of the domain that can: none is
- * brought into use for it. own_process: the owner is this process. -ENODEV: the domain
+ * brought into use for it. own_process: the owner is this process, and the handle is not
+ * tried (a tool that counts what the driver refuses would count it). -ENODEV: the domain
  * uses no device, by now; -ENOTSUP: no device can read it, or it is not what it says.
  */
 int tern_ipc_open(struct tern_domain *domain, const struct tern_ipc_handle *handle,

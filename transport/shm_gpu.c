@@ -299,6 +299,7 @@ static struct shm_view *view_find(struct shm_conn *conn, uint32_t mem_id)
 static int view_new(
 	struct shm_conn *conn, uint32_t mem_id, const struct tern_ipc_handle *handle)
 {
+	struct tern_domain *domain = conn->base.port->fabric->domain;
 	struct shm_view *view;
 	int status;
 
@@ -307,8 +308,8 @@ static int view_new(
 	view = calloc(1, sizeof(*view));
 	if (!view)
 		return -ENOMEM;
-	status = tern_ipc_open(conn->base.port->fabric->domain, handle,
-		conn->pid == getpid(), &view->mapping);
+	status = tern_ipc_open(domain, handle,
+		conn->pid == getpid() && !domain->opts.cuda_ipc_self, &view->mapping);
 	if (status) {
 		free(view);
 		return status;

@@ -32,6 +32,7 @@ struct tern_domain_opts {
 	const char *tcp_congestion; /* NULL: "cubic" if the kernel has it */
 	bool no_cma;                /* shm: behave as if process_vm_readv were refused */
 	bool no_hugepages;          /* do not try 2 MiB pages, reserved or made */
+	bool cuda_ipc_self;    /* tests: handles of CUDA IPC within one process, too */
 	const char *verbs;     /* options of the verbs fabric, "NAME=VALUE,...", as in
 				  docs/tuning.md; NULL: its defaults */
 	const void *verbs_api; /* tests: a struct tern_verbs_api in rdma-core's place */

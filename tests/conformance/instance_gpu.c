@@ -192,6 +192,7 @@ const struct instance *conformance_with_gpus(const char *name)
 	instance.direct = reaches_gpus(base) && !kind->staged;
 	api = fake_cuda_api();
 	instance.opts.cuda_api = fake.api = api;
+	instance.opts.cuda_ipc_self = kind->ipc_self;
 	device_memory = &fake;
 	return &instance;
 }

@@ -163,6 +163,7 @@ static int run(const char *where, const struct bed *bed, uint64_t seed)
 	if (gpu) {
 		memory = storm_gpu_open(seed, ipc);
 		domain_opts.cuda_api = storm_gpu_api();
+		domain_opts.cuda_ipc_self = seed % 3; /* as the driver allows it */
 		domain_opts.bounce_bytes = seed % 2 ? 200000 : 0; /* few: they wait */
 	}
 #endif

@@ -23,6 +23,7 @@
 
 /* For the domains of ends: a driver in the real one's place. */
 static const void *cuda_api;
+static bool cuda_ipc_self;
 
 /* One port and what it reported. */
 struct end {
@@ -139,7 +140,8 @@ static inline struct tern_env *quiet_env(void)
 
 static inline void end_init_sized(struct end *end, bool no_cma, uint32_t message_bytes)
 {
-	const struct tern_domain_opts opts = {.no_cma = no_cma, .cuda_api = cuda_api};
+	const struct tern_domain_opts opts = {
+		.no_cma = no_cma, .cuda_api = cuda_api, .cuda_ipc_self = cuda_ipc_self};
 	struct tern_port_opts port_opts = {
 		.env = quiet_env(),
 		.handler = &handler,

@@ -31,7 +31,7 @@ static void rig_open_at(struct rig *rig, bool ipc_self, bool reader_uses_gpu)
 {
 	struct fake_cuda_opts opts = fake_cuda_defaults();
 
-	opts.ipc_self = ipc_self;
+	opts.ipc_self = cuda_ipc_self = ipc_self;
 	fake_cuda_reset(&opts);
 	cuda_api = fake_cuda_api();
 	duo_init(&rig->duo, false);
@@ -147,6 +147,8 @@ static void test_own_memory_is_reached_by_its_address(void **state)
 	rig_open_at(&rig, false, true);
 	assert_int_equal(offer_to_the_end(&rig), 0);
 	assert_int_equal(open_count(), 0);
+	/* The driver would refuse it, and be seen to. */
+	assert_int_equal(fake_cuda_calls("ipc_open_mem_handle"), 0);
 	region = expose(rig.a, rig.mem, 8, 100);
 	assert_int_equal(borrow(&rig, &region, 0, 100, &loan), 0);
 	assert_int_equal(loan.address, rig.mem->address + 8);
