@@ -105,7 +105,7 @@ static int open_on(struct tern_gpu *gpu, const struct tern_ipc_handle *handle,
 	result = open_there(gpu->api, handle, &opened);
 	tern_gpu_leave(gpu);
 	if (result)
-		return -ENOTSUP;
+		return result == CUDA_ERROR_ALREADY_MAPPED ? -EBUSY : -ENOTSUP;
 	*out = (struct tern_ipc_mapping){.gpu = gpu,
 		.address = opened + handle->offset,
 		.bytes = handle->bytes,
@@ -135,9 +135,12 @@ int tern_ipc_open(struct tern_domain *domain, const struct tern_ipc_handle *hand
 	if (own_process)
 		return gpu ? take_address(domain, handle, out) : -ENODEV;
 	while (gpu) {
-		r = open_on(gpu, handle, out);
-		if (r == 0)
+		int here = open_on(gpu, handle, out);
+
+		if (here == 0)
 			return 0;
+		if (r != -EBUSY)
+			r = here;
 		gpu = tern_gpu_in_use(domain, (unsigned)tern_gpu_number(gpu) + 1);
 	}
 	return r;

@@ -44,7 +44,8 @@ int tern_ipc_export(const struct tern_gpu *gpu, uint64_t address, uint64_t bytes
  * Opens what a peer sent, on the first device in use of the domain that can: none is
  * brought into use for it. own_process: the owner is this process, and the handle is not
  * tried (a tool that counts what the driver refuses would count it). -ENODEV: the domain
- * uses no device, by now; -ENOTSUP: no device can read it, or it is not what it says.
+ * uses no device, by now; -EBUSY: what lay at its addresses before is still open here;
+ * -ENOTSUP: no device can read it, or it is not what it says.
  */
 int tern_ipc_open(struct tern_domain *domain, const struct tern_ipc_handle *handle,
 	bool own_process, struct tern_ipc_mapping *out);

@@ -156,7 +156,9 @@ struct shm_fabric {
 	pthread_mutex_t lock;      /* protects gpu_mems */
 	struct tern_list gpu_mems; /* shm_gpu.c: memory that can be offered */
 	atomic_uint gone_count;    /* of those that there were */
-	atomic_bool uses_gpu;      /* since some memory of one was registered */
+	/* Memory of GPUs that was registered, views that were closed: what a reader had
+	 * to refuse it may be able to take behind each of these. */
+	atomic_uint chance_count;
 };
 
 struct shm_port {
@@ -252,7 +254,8 @@ struct shm_conn {
 	uint32_t view_count;
 	uint32_t gone_seen;   /* fabric->gone_count */
 	bool gone_waits;      /* some GONE found no room */
-	bool refused_for_now; /* AGAIN is due when there is a device */
+	bool refused_for_now; /* AGAIN is due at the next chance */
+	uint32_t chance_seen; /* fabric->chance_count, when it was refused */
 
 	struct tern_list copying;   /* ops whose next piece can be copied now */
 	struct tern_list bouncing;  /* ops with chunks left to be asked for */

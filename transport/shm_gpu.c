@@ -14,12 +14,13 @@
  *     expose()   (the region, in an RTS) -> borrow(), copies, repay()
  *     the memory goes: GONE mem_id      ->  closes it
  *
- * A reader that uses no device yet refuses with -ENODEV and says AGAIN once it does: it
+ * A reader that uses no device yet refuses with -ENODEV, one that still has open what lay
+ * at the same addresses before with -EBUSY; it says AGAIN when that may have changed, and
  * then gets the same offers anew.
  *
  * What is open is closed when the conn ends or the memory goes, but never under a copy:
- * then by the last repay(). GONE is told by the owner's next poll(), and not waited for
- * (docs/design.md).
+ * then by the last repay(). GONE is told by the owner's next poll(), or before its next
+ * offer, which may be of the same addresses; it is not waited for (docs/design.md).
  */
 #include "transport/shm.h"
 
@@ -55,6 +56,7 @@ struct shm_offer {
 /* What the peer offered and we have opened. */
 struct shm_view {
 	struct tern_list link; /* conn->views */
+	struct shm_fabric *fabric;
 	struct shm_conn *conn; /* NULL: it is gone, copies are not */
 	uint32_t mem_id;
 	uint32_t loan_count;
@@ -76,7 +78,7 @@ int shm_mem_register(struct tern_fabric *base, struct tern_mem *mem, void **reg)
 	*reg = NULL;
 	if (mem->kind != TERN_MEM_CUDA)
 		return 0;
-	atomic_store(&fabric->uses_gpu, true);
+	atomic_fetch_add(&fabric->chance_count, 1);
 	known = calloc(1, sizeof(*known));
 	if (!known)
 		return -ENOMEM;
@@ -159,6 +161,47 @@ static void offer_free(struct shm_conn *conn, struct shm_offer *offer)
 	free(offer);
 }
 
+static void mark_what_is_gone(struct shm_conn *conn)
+{
+	struct shm_fabric *fabric = fabric_of(conn);
+
+	conn->gone_seen = atomic_load(&fabric->gone_count);
+	pthread_mutex_lock(&fabric->lock);
+	tern_list_for_each (node, &conn->offers) {
+		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
+
+		if (!is_there(fabric, offer->mem_id)) {
+			conn->gone_waits = true;
+			offer_enter(conn, offer, OFFER_GONE);
+		}
+	}
+	pthread_mutex_unlock(&fabric->lock);
+}
+
+static void say_what_is_gone(struct shm_conn *conn)
+{
+	conn->gone_waits = false;
+	tern_list_for_each_safe (node, &conn->offers) {
+		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
+		const struct shm_note note = note_of(SHM_GONE, offer->mem_id, 0);
+
+		if (offer->state != OFFER_GONE)
+			continue;
+		if (shm_note_send(conn->fd, &note, -1) == -EAGAIN)
+			conn->gone_waits = true;
+		else
+			offer_free(conn, offer);
+	}
+}
+
+static void tell_what_is_gone(struct shm_conn *conn)
+{
+	if (conn->gone_seen != atomic_load(&fabric_of(conn)->gone_count))
+		mark_what_is_gone(conn);
+	if (conn->gone_waits)
+		say_what_is_gone(conn);
+}
+
 static void offer_make(struct shm_conn *conn, struct shm_offer *offer)
 {
 	const struct shm_note note = note_of(SHM_OFFER, offer->mem_id, 0);
@@ -175,13 +218,16 @@ static struct shm_offer *offer_new(struct shm_conn *conn, const struct shm_gpu_m
 
 	if (!offer)
 		return NULL;
+	/* What the peer still has open may have had the same addresses. */
+	tell_what_is_gone(conn);
 	offer->mem_id = known->mem_id;
 	offer->handle = known->handle;
 	offer->state = OFFER_WANTED;
 	conn->asking_count++;
 	tern_list_push_front(&conn->offers, &offer->link);
 	shm_conn_settle(conn);
-	offer_make(conn, offer);
+	if (!conn->gone_waits)
+		offer_make(conn, offer);
 	return offer;
 }
 
@@ -225,58 +271,28 @@ void shm_offer_answered(struct shm_conn *conn, const struct shm_note *note)
 	port->base.handler->writable(port->base.handler_arg, &conn->base);
 }
 
-/* The peer has a device now. */
+/* The peer has a device now, or has closed something. */
 void shm_offer_again(struct shm_conn *conn)
 {
 	tern_list_for_each_safe (node, &conn->offers) {
 		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
 
-		if (offer->state == OFFER_REFUSED && offer->status == -ENODEV)
-			offer_free(conn, offer);
-	}
-}
-
-static void mark_what_is_gone(struct shm_conn *conn)
-{
-	struct shm_fabric *fabric = fabric_of(conn);
-
-	conn->gone_seen = atomic_load(&fabric->gone_count);
-	pthread_mutex_lock(&fabric->lock);
-	tern_list_for_each (node, &conn->offers) {
-		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
-
-		if (!is_there(fabric, offer->mem_id)) {
-			conn->gone_waits = true;
-			offer_enter(conn, offer, OFFER_GONE);
-		}
-	}
-	pthread_mutex_unlock(&fabric->lock);
-}
-
-static void say_what_is_gone(struct shm_conn *conn)
-{
-	conn->gone_waits = false;
-	tern_list_for_each_safe (node, &conn->offers) {
-		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
-		const struct shm_note note = note_of(SHM_GONE, offer->mem_id, 0);
-
-		if (offer->state != OFFER_GONE)
-			continue;
-		if (shm_note_send(conn->fd, &note, -1) == -EAGAIN)
-			conn->gone_waits = true;
-		else
+		if (offer->state == OFFER_REFUSED &&
+			(offer->status == -ENODEV || offer->status == -EBUSY))
 			offer_free(conn, offer);
 	}
 }
 
 bool shm_offers_make(struct shm_conn *conn)
 {
-	bool left = conn->gone_waits;
+	bool left;
 
+	tell_what_is_gone(conn);
+	left = conn->gone_waits;
 	tern_list_for_each (node, &conn->offers) {
 		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
 
-		if (offer->state == OFFER_WANTED)
+		if (offer->state == OFFER_WANTED && !conn->gone_waits)
 			offer_make(conn, offer);
 		left |= offer->state == OFFER_WANTED;
 	}
@@ -314,6 +330,7 @@ static int view_new(
 		free(view);
 		return status;
 	}
+	view->fabric = fabric_of(conn);
 	view->conn = conn;
 	view->mem_id = mem_id;
 	tern_list_push_front(&conn->views, &view->link);
@@ -324,6 +341,7 @@ static int view_new(
 static void view_close(struct shm_view *view)
 {
 	tern_ipc_close(&view->mapping);
+	atomic_fetch_add(&view->fabric->chance_count, 1);
 	free(view);
 }
 
@@ -339,6 +357,7 @@ static void view_free(struct shm_conn *conn, struct shm_view *view)
 void shm_offer_arrived(struct shm_conn *conn, const struct shm_note *note,
 	const struct tern_ipc_handle *handle)
 {
+	uint32_t chances = atomic_load(&fabric_of(conn)->chance_count);
 	struct shm_note answer;
 	int status;
 
@@ -347,7 +366,10 @@ void shm_offer_arrived(struct shm_conn *conn, const struct shm_note *note,
 		return;
 	}
 	status = view_new(conn, note->mem_id, handle);
-	conn->refused_for_now |= status == -ENODEV;
+	if ((status == -ENODEV || status == -EBUSY) && !conn->refused_for_now) {
+		conn->refused_for_now = true;
+		conn->chance_seen = chances;
+	}
 	answer = note_of(SHM_TAKEN, note->mem_id, status);
 	if (shm_note_send(conn->fd, &answer, -1) == -EAGAIN)
 		shm_conn_blame(conn, "it offers memory and does not read the answers");
@@ -417,11 +439,9 @@ void shm_gpu_step(struct shm_conn *conn)
 	struct shm_fabric *fabric = fabric_of(conn);
 	const struct shm_note again = note_of(SHM_AGAIN, 0, 0);
 
-	if (conn->gone_seen != atomic_load(&fabric->gone_count))
-		mark_what_is_gone(conn);
-	if (conn->gone_waits)
-		say_what_is_gone(conn);
-	if (conn->refused_for_now && atomic_load(&fabric->uses_gpu) &&
+	tell_what_is_gone(conn);
+	if (conn->refused_for_now &&
+		conn->chance_seen != atomic_load(&fabric->chance_count) &&
 		shm_note_send(conn->fd, &again, -1) != -EAGAIN)
 		conn->refused_for_now = false;
 }

@@ -138,6 +138,7 @@ static void world_open(const struct fake_cuda_opts *opts)
 	fake_world.inited = false;
 	fake_world.held = false;
 	fake_world.pageable_copy_count = 0;
+	fake_world.freed_at = NULL;
 	tern_list_init(&fake_world.mems);
 	tern_list_init(&fake_world.streams);
 	tern_list_init(&fake_world.events);

@@ -51,7 +51,10 @@ struct fake_mem {
 	size_t map_bytes;
 	int fd;              /* what the pages are of; -1: none */
 	unsigned open_count; /* OPENED */
-	ino_t inode;         /* OPENED: whose it is */
+	/* OPENED: whose it is, and where it is there */
+	ino_t inode;
+	pid_t owner;
+	uint64_t owner_at;
 	uint64_t id;
 	bool sync_memops;
 };
@@ -200,6 +203,7 @@ struct fake_world {
 		size_t bytes;
 	} opened[2]; /* accessible for a piece of work */
 	uint64_t next_mem_id;
+	void *freed_at; /* given out again first, as drivers do */
 	unsigned pageable_copy_count;
 	struct fake_device devices[FAKE_CUDA_MAX_DEVICES];
 	struct tern_list mems, streams, events, kernels, modules, graphs, graph_execs;
@@ -253,7 +257,9 @@ void fake_contexts_forget(void); /* the calling thread's */
 void fake_memory_entries(struct tern_cuda_api *api);
 /* The memory of these kinds (bits 1 << kind) that holds the whole range; NULL: none. */
 struct fake_mem *fake_mem_find(const void *at, size_t bytes, unsigned kinds);
-struct fake_mem *fake_mem_map(int fd, size_t bytes, struct fake_device *device);
+/* At `hint` if there is room. */
+struct fake_mem *fake_mem_map(
+	int fd, size_t bytes, struct fake_device *device, void *hint);
 void fake_mem_free(struct fake_mem *mem);
 void fake_mems_drop(struct fake_device *device);
 void fake_guard(bool closed);

@@ -108,7 +108,8 @@ static struct fake_mem *mem_new(enum fake_mem_kind kind, struct fake_device *dev
 	return mem;
 }
 
-struct fake_mem *fake_mem_map(int fd, size_t bytes, struct fake_device *device)
+struct fake_mem *fake_mem_map(
+	int fd, size_t bytes, struct fake_device *device, void *hint)
 {
 	struct fake_mem *mem = mem_new(FAKE_MEM_DEVICE, device);
 	size_t pages = tern_align_up(bytes, PAGE);
@@ -116,7 +117,7 @@ struct fake_mem *fake_mem_map(int fd, size_t bytes, struct fake_device *device)
 	mem->fd = fd;
 	mem->map_bytes = pages + PAGE;
 	mem->map =
-		mmap(NULL, mem->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		mmap(hint, mem->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	tern_assert(mem->map != MAP_FAILED);
 	tern_assert(mmap(mem->map, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
 			    fd, 0) == mem->map);
@@ -145,6 +146,7 @@ void fake_mem_free(struct fake_mem *mem)
 				tern_never("fake cuda: a kernel wrote behind the memory");
 		}
 		mem->device->used_bytes -= mem->bytes;
+		fake_world.freed_at = mem->map;
 		unmap(mem);
 		break;
 	case FAKE_MEM_OPENED:
@@ -192,7 +194,7 @@ static CUresult mem_alloc(CUdeviceptr *out, size_t bytes)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	fd = memfd_create("fake-cuda", MFD_CLOEXEC);
 	tern_assert(fd >= 0 && ftruncate(fd, (off_t)tern_align_up(bytes, PAGE)) == 0);
-	mem = fake_mem_map(fd, bytes, device);
+	mem = fake_mem_map(fd, bytes, device, fake_world.freed_at);
 	memset(mem->base, (int)tern_rng_below(&fake_world.rng, 255) + 1, bytes);
 	memset(mem->base + bytes, EDGE, tern_align_up(bytes, PAGE) - bytes);
 	if (is_guarded())

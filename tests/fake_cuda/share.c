@@ -19,8 +19,8 @@ struct handle {
 	enum handle_kind kind;
 	pid_t pid;
 	int fd;
-	uint64_t bytes;
-	uint64_t inode; /* fd numbers are used again */
+	uint64_t at, bytes; /* in that process */
+	uint64_t inode;     /* fd numbers are used again */
 };
 
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "it travels in that");
@@ -111,6 +111,7 @@ static CUresult ipc_get_mem_handle(CUipcMemHandle *out, CUdeviceptr at)
 	if (!mem || mem->base != (char *)(uintptr_t)at)
 		return CUDA_ERROR_INVALID_VALUE;
 	handle = handle_of(MEMORY, mem->fd);
+	handle.at = (uintptr_t)mem->base;
 	handle.bytes = mem->bytes;
 	memset(out, 0, sizeof(*out));
 	memcpy(out, &handle, sizeof(handle));
@@ -128,6 +129,21 @@ static struct fake_mem *opened_before(const struct handle *handle)
 	return NULL;
 }
 
+/* Is something open here that its process has freed, and whose addresses are given out
+ * again? */
+static bool is_in_the_way(const struct handle *handle)
+{
+	tern_list_for_each (n, &fake_world.mems) {
+		struct fake_mem *mem = tern_list_entry(n, struct fake_mem, link);
+
+		if (mem->kind == FAKE_MEM_OPENED && mem->owner == handle->pid &&
+			mem->owner_at < handle->at + handle->bytes &&
+			handle->at < mem->owner_at + mem->bytes)
+			return true;
+	}
+	return false;
+}
+
 static CUresult ipc_open_mem_handle(CUdeviceptr *out, CUipcMemHandle from, unsigned flags)
 {
 	FAKE_ENTER_CTX("ipc_open_mem_handle");
@@ -141,13 +157,17 @@ static CUresult ipc_open_mem_handle(CUdeviceptr *out, CUipcMemHandle from, unsig
 		return result ? result : CUDA_ERROR_INVALID_VALUE;
 	mem = opened_before(&handle);
 	if (!mem) {
+		if (is_in_the_way(&handle))
+			return CUDA_ERROR_ALREADY_MAPPED;
 		fd = open_handle(&handle);
 		if (fd < 0)
 			return CUDA_ERROR_INVALID_VALUE;
 		fake_guard(false);
-		mem = fake_mem_map(fd, handle.bytes, device);
+		mem = fake_mem_map(fd, handle.bytes, device, NULL);
 		mem->kind = FAKE_MEM_OPENED;
 		mem->inode = handle.inode;
+		mem->owner = handle.pid;
+		mem->owner_at = handle.at;
 	}
 	mem->open_count++;
 	*out = (CUdeviceptr)(uintptr_t)mem->base;

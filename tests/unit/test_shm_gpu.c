@@ -55,6 +55,16 @@ static void rig_close(struct rig *rig)
 	cuda_api = NULL;
 }
 
+/* As a program frees memory and takes as much again. */
+static void renew_mem(struct rig *rig)
+{
+	uint64_t at = rig->mem->address;
+
+	tern_mem_put(rig->mem);
+	rig->mem = device_mem(&rig->duo.a);
+	assert_int_equal(rig->mem->address, at);
+}
+
 static int offer(struct rig *rig)
 {
 	return rig->a->port->ops->offer(rig->a, rig->mem);
@@ -134,6 +144,43 @@ static void test_memory_that_goes_is_closed(void **state)
 	tern_mem_put(rig.mem);
 	rig.mem = NULL;
 	UNTIL(&rig.duo.a, &rig.duo.b, open_count() == 0);
+	rig_close(&rig);
+}
+
+static void test_what_had_the_same_addresses_is_closed_first(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig);
+	for (unsigned i = 0; i < 5; i++) {
+		assert_int_equal(offer_to_the_end(&rig), 0);
+		assert_int_equal(open_count(), 1);
+		renew_mem(&rig);
+	}
+	rig_close(&rig);
+}
+
+static void test_what_another_conn_still_has_open_is_offered_anew(void **state)
+{
+	struct tern_conn *second;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig);
+	end_connect(&rig.duo.a, rig.duo.b.port->ops->lsn_address(rig.duo.b.lsn));
+	UNTIL(&rig.duo.a, &rig.duo.b,
+		rig.duo.a.conn_count == 2 && rig.duo.b.conn_count == 2);
+	second = rig.duo.a.conns[1];
+	assert_int_equal(offer_to_the_end(&rig), 0);
+	renew_mem(&rig);
+	/* The reader has not heard yet that the old one is gone. */
+	assert_int_equal(second->port->ops->offer(second, rig.mem), -EAGAIN);
+	UNTIL(&rig.duo.b, NONE, fake_cuda_calls("ipc_open_mem_handle") == 2);
+	assert_int_equal(open_count(), 1);
+	UNTIL(&rig.duo.a, &rig.duo.b, second->port->ops->offer(second, rig.mem) == 0);
+	assert_int_equal(fake_cuda_calls("ipc_open_mem_handle"), 3);
+	assert_int_equal(open_count(), 1);
 	rig_close(&rig);
 }
 
@@ -385,6 +432,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_what_the_reader_took_it_reads),
 		cmocka_unit_test(test_memory_that_goes_is_closed),
+		cmocka_unit_test(test_what_had_the_same_addresses_is_closed_first),
+		cmocka_unit_test(test_what_another_conn_still_has_open_is_offered_anew),
 		cmocka_unit_test(test_own_memory_is_reached_by_its_address),
 		cmocka_unit_test(test_a_reader_without_a_device_takes_it_once_it_has_one),
 		cmocka_unit_test(test_memory_without_a_handle_is_not_offered),
