@@ -206,6 +206,8 @@ static void unpin(struct tern_engine *engine)
 
 	if (tern_cuda_context_enter(&e->gpu) < 0)
 		return;
+	/* They copy from and to what is page-locked now, and are found by its address. */
+	cuda_graphs_free(e);
 	tern_cuda_context_unpin(&e->gpu);
 	tern_cuda_context_leave(&e->gpu);
 }

@@ -88,6 +88,26 @@ static void test_steps_are_replayed(void **state)
 	world_close(&w);
 }
 
+static void test_graphs_end_with_the_page_locking_that_they_were_made_for(void **state)
+{
+	struct world w;
+	struct tern_engine *e;
+
+	(void)state;
+	world_open(&w, "mlp:32");
+	e = cuda_engine(&w, false);
+	for (unsigned round = 0; round < 2; round++) {
+		world_pin(&w, e);
+		for (unsigned at = 0; at < 4; at++)
+			gradient(&w, e, at, at % 2, 0);
+		assert_true(fake_cuda_live().graph_execs > 0);
+		tern_engine_unpin(e);
+		assert_int_equal(fake_cuda_live().graph_execs, 0);
+	}
+	tern_engine_free(e);
+	world_close(&w);
+}
+
 static void test_a_driver_may_record_late(void **state)
 {
 	struct fake_cuda_opts opts = fake_cuda_defaults();
@@ -383,6 +403,9 @@ int main(void)
 	const struct CMUnitTest cases[] = {
 		cmocka_unit_test_setup_teardown(
 			test_steps_are_replayed, open_default, close_machine),
+		cmocka_unit_test_setup_teardown(
+			test_graphs_end_with_the_page_locking_that_they_were_made_for,
+			open_default, close_machine),
 		cmocka_unit_test_setup_teardown(
 			test_a_driver_may_record_late, open_default, close_machine),
 		cmocka_unit_test_setup_teardown(
