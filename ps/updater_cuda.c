@@ -279,27 +279,38 @@ static void release(struct cuda_updater *u, CUdeviceptr memory, uint64_t bytes)
 		u->bytes -= bytes;
 }
 
-static uint64_t rooms_bytes(const struct cuda_updater *u)
+static uint64_t rooms_bytes(unsigned levels, uint64_t room_count)
 {
-	return u->levels * TERN_SUM_MAX * u->room_count * sizeof(float);
+	return levels * TERN_SUM_MAX * room_count * sizeof(float);
 }
 
-/* Room for the sums of such a chunk. Rooms are kept at a multiple of 16 bytes. */
+static void release_rooms(struct cuda_updater *u)
+{
+	release(u, u->rooms, rooms_bytes(u->levels, u->room_count));
+}
+
+/* Room for the sums of such a chunk. Rooms are kept at a multiple of 16 bytes. What there
+ * was stays until there is more: other chunks live by it. */
 static void make_rooms(struct cuda_updater *u, const struct tern_updater_opts *opts)
 {
-	uint64_t leaves = TERN_SUM_MAX, before = rooms_bytes(u);
+	uint64_t leaves = TERN_SUM_MAX, room_count;
 	unsigned levels = 1;
+	CUdeviceptr rooms = 0;
 
 	for (; leaves < opts->gradient_count; leaves *= TERN_SUM_MAX)
 		levels++;
 	tern_assert(levels <= LEVELS_MAX);
 	if (u->rooms && levels <= u->levels && opts->count <= u->room_count)
 		return;
-	release(u, u->rooms, before);
-	u->rooms = 0;
-	u->levels = TERN_MAX(levels, u->levels);
-	u->room_count = TERN_MAX(tern_align_up(opts->count, 64), u->room_count);
-	alloc(u, &u->rooms, rooms_bytes(u), "room for gradients");
+	levels = TERN_MAX(levels, u->levels);
+	room_count = TERN_MAX(tern_align_up(opts->count, 64), u->room_count);
+	alloc(u, &rooms, rooms_bytes(levels, room_count), "room for gradients");
+	if (u->status < 0)
+		return;
+	release_rooms(u);
+	u->rooms = rooms;
+	u->levels = levels;
+	u->room_count = room_count;
 }
 
 /* Takes `count` floats, a multiple of 256 bytes. */
@@ -426,7 +437,7 @@ static void free_device(struct cuda_updater *u)
 	if (u->stream)
 		api->stream_synchronize(u->stream);
 	tern_cuda_kernels_free(u->kernels);
-	release(u, u->rooms, rooms_bytes(u));
+	release_rooms(u);
 	release(u, u->words, sizeof(*u->squares));
 	if (u->stream)
 		api->stream_destroy(u->stream);

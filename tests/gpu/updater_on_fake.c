@@ -136,6 +136,37 @@ static void test_a_broken_device_is_a_status_and_a_line(void **state)
 	tern_updater_free(u);
 }
 
+static void test_a_chunk_without_memory_leaves_the_others_theirs(void **state)
+{
+	struct fake_cuda_opts opts = fake_cuda_defaults();
+	struct tern_optimizer o;
+	struct tern_updater_opts want = {.optimizer = &o,
+		.count = COUNT,
+		.gradient_count = SLOTS,
+		.two_phase = true};
+	struct tern_updater_chunk *c, *large = NULL;
+	struct tern_updater *u;
+	char why[400], note[400];
+	uint64_t held;
+
+	(void)state;
+	opts.mem_bytes = 8u << 20;
+	fake_cuda_reset(&opts);
+	gpu_register_blocks();
+	assert_int_equal(updater_api->init(0), CUDA_SUCCESS);
+	assert_int_equal(tern_optimizer_parse("adagrad", &o), 0);
+	assert_int_equal(tern_updater_cuda_new(updater_api, 0, &u, why, sizeof(why)), 0);
+	assert_int_equal(tern_updater_chunk_new(u, &want, &c), 0);
+	held = tern_updater_take_note(u, note, sizeof(note));
+	want.count = 1u << 20;
+	assert_int_equal(tern_updater_chunk_new(u, &want, &large), -ENOMEM);
+	assert_non_null(strstr(u->error, "room for gradients"));
+	assert_int_equal(tern_updater_take_note(u, note, sizeof(note)), held);
+	assert_int_equal(use_chunk(u, c), 0);
+	tern_updater_chunk_free(u, c);
+	tern_updater_free(u);
+}
+
 static void test_memory_that_cannot_be_locked_is_told_once(void **state)
 {
 	struct fake_cuda_opts opts = fake_cuda_defaults();
@@ -172,6 +203,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			test_a_broken_device_is_a_status_and_a_line, machine_open,
 			machine_close),
+		cmocka_unit_test_setup_teardown(
+			test_a_chunk_without_memory_leaves_the_others_theirs,
+			machine_open, machine_close),
 		cmocka_unit_test_setup_teardown(
 			test_memory_that_cannot_be_locked_is_told_once, machine_open,
 			machine_close),
