@@ -158,24 +158,30 @@ int tern_cuda_context_alloc(
 	return -ENOMEM;
 }
 
-static bool is_pinned(const struct tern_cuda_context *c, const char *base, uint64_t bytes)
+/* A part of what was refused may be taken. */
+static const struct tern_cuda_pin *find_pin(
+	const struct tern_cuda_context *c, const char *base, uint64_t bytes)
 {
 	for (unsigned i = 0; i < c->pin_count; i++) {
-		const char *pinned = c->pins[i].base;
+		const struct tern_cuda_pin *pin = &c->pins[i];
+		const char *pinned = pin->base;
 
-		if (base >= pinned && base + bytes <= pinned + c->pins[i].bytes)
-			return true;
+		if (pin->status ? base == pinned && bytes == pin->bytes
+				: base >= pinned && base + bytes <= pinned + pin->bytes)
+			return pin;
 	}
-	return false;
+	return NULL;
 }
 
 int tern_cuda_context_pin(struct tern_cuda_context *c, void *base, uint64_t bytes)
 {
+	const struct tern_cuda_pin *known = find_pin(c, base, bytes);
+	struct tern_cuda_pin pin = {.base = base, .bytes = bytes};
 	struct tern_cuda_pin *pins;
 	CUresult result;
 
-	if (is_pinned(c, base, bytes))
-		return 0;
+	if (known)
+		return known->status;
 	pins = reallocarray(c->pins, c->pin_count + 1u, sizeof(*pins));
 	if (!pins) {
 		snprintf(
@@ -184,16 +190,20 @@ int tern_cuda_context_pin(struct tern_cuda_context *c, void *base, uint64_t byte
 	}
 	c->pins = pins;
 	result = c->api->mem_host_register(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
-	if (result == CUDA_SUCCESS)
-		c->pins[c->pin_count++] =
-			(struct tern_cuda_pin){.base = base, .bytes = bytes};
-	else if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
-		return 0; /* somebody else's in this process, as good as ours */
-	return tern_cuda_check(c, result, "page-locking memory for copies");
+	pin.ours = result == CUDA_SUCCESS;
+	/* Somebody else's in this process is as good as ours. */
+	if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+		pin.status = tern_cuda_check(c, result, "page-locking memory for copies");
+	c->pins[c->pin_count++] = pin;
+	return pin.status;
 }
 
 void tern_cuda_context_unpin(struct tern_cuda_context *c)
 {
-	while (c->pin_count > 0)
-		c->api->mem_host_unregister(c->pins[--c->pin_count].base);
+	while (c->pin_count > 0) {
+		const struct tern_cuda_pin *pin = &c->pins[--c->pin_count];
+
+		if (pin->ours)
+			c->api->mem_host_unregister(pin->base);
+	}
 }

@@ -12,6 +12,8 @@
 struct tern_cuda_pin {
 	void *base;
 	uint64_t bytes;
+	bool ours;  /* else somebody else's in this process, or refused */
+	int status; /* why it was refused; 0: it is page-locked */
 };
 
 struct tern_cuda_context {
@@ -54,9 +56,10 @@ int tern_cuda_context_alloc(
 void tern_cuda_context_free_text(struct tern_cuda_context *c, char *out, size_t bytes);
 
 /*
- * Page-locks host memory (whole mappings; the same one again is 0) until it is unpinned
- * with all others. Refused (RLIMIT_MEMLOCK, memory that the driver cannot take): a status
- * and the line; -ENOTRECOVERABLE as ever. Entered.
+ * Page-locks host memory (whole mappings) until it is unpinned with all others. Refused
+ * (RLIMIT_MEMLOCK, memory that the driver cannot take): a status and the line;
+ * -ENOTRECOVERABLE as ever. The same memory again gets the same status, and the driver is
+ * not asked. Entered.
  */
 int tern_cuda_context_pin(struct tern_cuda_context *c, void *base, uint64_t bytes);
 void tern_cuda_context_unpin(struct tern_cuda_context *c);

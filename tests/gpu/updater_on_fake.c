@@ -188,11 +188,44 @@ static void test_memory_that_cannot_be_locked_is_told_once(void **state)
 	tern_updater_pin(u, (char *)memory + (1u << 15), 1u << 15);
 	tern_updater_take_note(u, note, sizeof(note));
 	assert_string_equal(note, "");
+	/* Nor is the driver asked for it in each step. */
+	calls = fake_cuda_calls("mem_host_register");
+	tern_updater_pin(u, memory, 1u << 16);
+	assert_int_equal(fake_cuda_calls("mem_host_register"), calls);
 	tern_updater_pin(u, memory, 8192);
 	assert_int_equal(fake_cuda_live().registered_mems, 1);
 	assert_int_equal(use(u, "launch_kernel", &calls), 0);
 	tern_updater_unpin(u);
 	tern_updater_free(u);
+	munmap(memory, 1u << 16);
+}
+
+static void test_what_others_have_locked_stays_locked(void **state)
+{
+	struct tern_updater *u;
+	CUcontext context;
+	char why[400], note[400];
+	void *memory = mmap(NULL, 1u << 16, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)state;
+	assert_int_equal(updater_api->primary_ctx_retain(&context, 0), 0);
+	assert_int_equal(updater_api->ctx_push_current(context), 0);
+	assert_int_equal(updater_api->mem_host_register(
+				 memory, 1u << 16, CU_MEMHOSTREGISTER_PORTABLE),
+		0);
+	assert_int_equal(tern_updater_cuda_new(updater_api, 0, &u, why, sizeof(why)), 0);
+	for (unsigned i = 0; i < 3; i++)
+		tern_updater_pin(u, memory, 1u << 16);
+	assert_int_equal(fake_cuda_calls("mem_host_register"), 2);
+	tern_updater_take_note(u, note, sizeof(note));
+	assert_string_equal(note, "");
+	tern_updater_unpin(u);
+	tern_updater_free(u);
+	assert_int_equal(fake_cuda_live().registered_mems, 1);
+	assert_int_equal(updater_api->mem_host_unregister(memory), 0);
+	assert_int_equal(updater_api->ctx_pop_current(NULL), 0);
+	assert_int_equal(updater_api->primary_ctx_release(0), 0);
 	munmap(memory, 1u << 16);
 }
 
@@ -209,6 +242,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			test_memory_that_cannot_be_locked_is_told_once, machine_open,
 			machine_close),
+		cmocka_unit_test_setup_teardown(test_what_others_have_locked_stays_locked,
+			machine_open, machine_close),
 	};
 
 	return updater_run_cases(machine_open, machine_close) +
