@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/util.h"
@@ -195,6 +196,24 @@ static int open_blas(struct tern_cuda_kernels *k)
 
 /* ---- the fingerprint ---- */
 
+/* Whoever starts the program may have cuBLAS compute in another way. */
+static void name_overrides(char *out, size_t bytes)
+{
+	static const struct {
+		const char *variable, *name;
+	} overrides[] = {{"NVIDIA_TF32_OVERRIDE", "tf32_override"},
+		{"CUBLAS_EMULATE_SINGLE_PRECISION", "emulate"}};
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(overrides); i++) {
+		const char *value = getenv(overrides[i].variable);
+		size_t used = strlen(out);
+
+		if (value)
+			snprintf(out + used, bytes - used, " %s=%.4s", overrides[i].name,
+				value);
+	}
+}
+
 static int name_products(struct tern_cuda_kernels *k, char *out, size_t bytes)
 {
 	int version, r;
@@ -205,15 +224,17 @@ static int name_products(struct tern_cuda_kernels *k, char *out, size_t bytes)
 	}
 	r = check_blas(
 		k, k->blas->get_version(k->blas_handle, &version), "cublasGetVersion");
-	if (r == 0)
-		snprintf(out, bytes, "cublas %d.%d.%d%s", version / 10000,
-			version / 100 % 100, version % 100, k->sizes.tf32 ? " tf32" : "");
-	return r;
+	if (r < 0)
+		return r;
+	snprintf(out, bytes, "cublas %d.%d.%d%s", version / 10000, version / 100 % 100,
+		version % 100, k->sizes.tf32 ? " tf32" : "");
+	name_overrides(out, bytes);
+	return 0;
 }
 
 static int take_fingerprint(struct tern_cuda_kernels *k, CUdevice device)
 {
-	char name[96] = "", products[48];
+	char name[96] = "", products[80];
 	int major, minor, units, driver, r;
 
 	r = check(k, k->api->device_get_name(name, sizeof(name), device),

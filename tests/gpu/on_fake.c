@@ -142,6 +142,28 @@ static void test_fingerprint_says_device_driver_and_products(void **state)
 	machine_close();
 }
 
+static void test_fingerprint_says_what_overrides_cublas(void **state)
+{
+	struct tern_cuda_kernels *k;
+	char why[256];
+
+	(void)state;
+	machine_open();
+	setenv("NVIDIA_TF32_OVERRIDE", "0", 1);
+	setenv("CUBLAS_EMULATE_SINGLE_PRECISION", "1", 1);
+	assert_int_equal(open_table(&fake_blas, &k, why, sizeof(why)), 0);
+	assert_non_null(strstr(tern_cuda_kernels_fingerprint(k),
+		" cublas 13.0.2 tf32_override=0 emulate=1"));
+	tern_cuda_kernels_free(k);
+	/* Our own products ask nobody. */
+	assert_int_equal(open_table(NULL, &k, why, sizeof(why)), 0);
+	assert_null(strstr(tern_cuda_kernels_fingerprint(k), "override"));
+	tern_cuda_kernels_free(k);
+	unsetenv("NVIDIA_TF32_OVERRIDE");
+	unsetenv("CUBLAS_EMULATE_SINGLE_PRECISION");
+	machine_close();
+}
+
 static void test_an_update_of_33_tensors_is_one_launch(void **state)
 {
 	struct tern_cuda_kernels *k;
@@ -210,6 +232,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_cublas_may_refuse_at_the_start_and_later),
 		cmocka_unit_test(test_a_refused_launch_names_its_kernel),
 		cmocka_unit_test(test_fingerprint_says_device_driver_and_products),
+		cmocka_unit_test(test_fingerprint_says_what_overrides_cublas),
 		cmocka_unit_test(test_an_update_of_33_tensors_is_one_launch),
 		cmocka_unit_test(test_cublas_is_loaded_or_a_line_says_why_not),
 	};
