@@ -31,7 +31,7 @@
 #define EVENTS     8u /* copies under way in one stream; more than slots */
 #define ERRORS_MAX 64u
 #define LOOK_NS    (100 * TERN_NS_PER_MS) /* asleep, beside the wake */
-#define RELOOK_NS  TERN_NS_PER_MS         /* where the wake was refused */
+#define RELOOK_NS  TERN_NS_PER_MS         /* where there is no wake */
 #define SIM_NS     (5 * TERN_NS_PER_US)   /* in the simulator */
 
 struct lane {
@@ -240,19 +240,24 @@ static void CUDA_CB wake(void *arg)
 	tern_context_wake(arg);
 }
 
+/* -EAGAIN: nothing wakes for what it waits for next. */
 static int arm_lane(struct tern_stager *s, struct lane *lane)
 {
+	const struct tern_copy *next =
+		tern_list_first(&lane->under_way, struct tern_copy, link);
 	CUresult result;
 
-	if (tern_list_empty(&lane->under_way) || lane->woken == lane->copied)
+	if (next && !next->in_stream)
+		return -EAGAIN; /* it was refused, and is over */
+	if (!next || lane->woken == lane->copied)
 		return 0;
 	result = tern_gpu_enter(s->gpu);
 	if (result)
-		return -EIO;
+		return -EAGAIN;
 	result = s->gpu->api->launch_host_func(lane->stream, wake, s->ctx);
 	tern_gpu_leave(s->gpu);
 	if (result)
-		return -EIO;
+		return -EAGAIN;
 	lane->woken = lane->copied;
 	return 0;
 }

@@ -14,6 +14,7 @@
 #include <tern/context.h>
 #include <tern/memory.h>
 
+#include "base/clock.h"
 #include "base/util.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "transport/context.h"
@@ -334,6 +335,27 @@ static void test_a_copy_is_seen_without_the_wake(void **state)
 	rig_close(&rig);
 }
 
+/* Outside of tern_progress, which would have ended it. */
+static void test_a_copy_that_was_refused_is_told_soon(void **state)
+{
+	struct tern_stage_slot *slot;
+	struct copy copy;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL);
+	slot = slot_of(&rig, TERN_STAGE_DOWN);
+	fake_cuda_fail("memcpy_dtoh_async", 1, CUDA_ERROR_UNKNOWN);
+	start(&rig, &copy, TERN_STAGE_DOWN, 0, slot, BYTES);
+	assert_int_equal(tern_arm(rig.ctx), 0);
+	assert_true(tern_context_next_ns(rig.ctx) <=
+		    tern_now_ns(rig.ctx->env) + 10 * TERN_NS_PER_MS);
+	finish(&rig, &copy, 1);
+	assert_int_equal(copy.status, -EIO);
+	tern_stager_give(slot);
+	rig_close(&rig);
+}
+
 /* A wake that is still in the stream names a context that must not be gone. */
 static void test_the_end_waits_for_wakes(void **state)
 {
@@ -520,6 +542,7 @@ int main(void)
 		cmocka_unit_test(test_slots_go_to_those_who_waited_longest),
 		cmocka_unit_test(test_the_end_of_a_copy_wakes_a_context_that_sleeps),
 		cmocka_unit_test(test_a_copy_is_seen_without_the_wake),
+		cmocka_unit_test(test_a_copy_that_was_refused_is_told_soon),
 		cmocka_unit_test(test_the_end_waits_for_wakes),
 		cmocka_unit_test(test_every_call_may_fail),
 		cmocka_unit_test(test_a_copy_without_its_event_is_waited_for),
