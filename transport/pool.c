@@ -26,6 +26,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "base/lock.h"
 #include "base/util.h"
 #include "transport/domain.h"
 #include "transport/mem.h"
@@ -71,7 +72,7 @@ struct tern_pool {
 
 	/* Held while a slab is made, which takes long; taken before `lock`. */
 	pthread_mutex_t grow_lock;
-	pthread_mutex_t lock; /* protects all below */
+	struct tern_lock lock; /* protects all below */
 	uint32_t slab_count;
 	struct slab *slabs; /* [slab_max] */
 	uint32_t level_map;
@@ -353,7 +354,7 @@ static int add_slab(struct tern_pool *pool)
 	}
 	if (pool->opts.prefault && slab.mem->base)
 		tern_mem_prefault(slab.mem);
-	pthread_mutex_lock(&pool->lock);
+	tern_lock_take(&pool->lock);
 	slab.mem->slab = pool->slab_count;
 	slab.blocks[0].units = pool->slab_units;
 	id = pool->slab_count << pool->slab_shift;
@@ -362,7 +363,7 @@ static int add_slab(struct tern_pool *pool)
 	pool->stats.slab_count++;
 	pool->stats.slab_bytes += slab.mem->bytes;
 	pool->stats.huge = slab.mem->huge && (pool->stats.huge || pool->slab_count == 1);
-	pthread_mutex_unlock(&pool->lock);
+	tern_lock_give(&pool->lock);
 	return 0;
 }
 
@@ -373,7 +374,6 @@ static void destroy(struct tern_pool *pool)
 		munmap(pool->slabs[i].blocks, blocks_bytes(pool));
 	}
 	pthread_mutex_destroy(&pool->grow_lock);
-	pthread_mutex_destroy(&pool->lock);
 	free(pool->slabs);
 	free(pool);
 }
@@ -415,7 +415,6 @@ static int pool_new(struct tern_domain *domain, const struct tern_pool_opts *opt
 	pool->slab_shift = 32 - (uint32_t)__builtin_clz(pool->slab_units - 1);
 	pool->slab_max = (uint32_t)(checked.max_bytes / checked.slab_bytes);
 	pthread_mutex_init(&pool->grow_lock, NULL);
-	pthread_mutex_init(&pool->lock, NULL);
 	for (unsigned i = 0; i < LEVELS; i++) {
 		for (unsigned j = 0; j < CLASSES; j++)
 			pool->heads[i][j] = NO_BLOCK;
@@ -479,7 +478,7 @@ static int try_get(struct tern_pool *pool, uint32_t units, struct tern_buf *out)
 	struct tern_pool_stats *stats = &pool->stats;
 	uint32_t id;
 
-	pthread_mutex_lock(&pool->lock);
+	tern_lock_take(&pool->lock);
 	id = get_block(pool, units);
 	if (id != NO_BLOCK) {
 		out->mem = pool->slabs[id >> pool->slab_shift].mem;
@@ -487,7 +486,7 @@ static int try_get(struct tern_pool *pool, uint32_t units, struct tern_buf *out)
 		stats->used_bytes += units * UNIT_BYTES;
 		stats->peak_bytes = TERN_MAX(stats->peak_bytes, stats->used_bytes);
 	}
-	pthread_mutex_unlock(&pool->lock);
+	tern_lock_give(&pool->lock);
 	if (id == NO_BLOCK)
 		return -EAGAIN;
 	out->offset = (id & ((1u << pool->slab_shift) - 1)) * UNIT_BYTES;
@@ -506,9 +505,9 @@ static int get_from_new_slab(struct tern_pool *pool, uint32_t units, struct tern
 		status = try_get(pool, units, out);
 	pthread_mutex_unlock(&pool->grow_lock);
 	if (status) {
-		pthread_mutex_lock(&pool->lock);
+		tern_lock_take(&pool->lock);
 		pool->stats.exhausted_count++;
-		pthread_mutex_unlock(&pool->lock);
+		tern_lock_give(&pool->lock);
 	}
 	return status;
 }
@@ -558,16 +557,16 @@ static void put_block(struct tern_pool *pool, const struct tern_buf *buf)
 void tern_pool_put(struct tern_pool *pool, struct tern_buf *buf)
 {
 	if (buf->bytes) {
-		pthread_mutex_lock(&pool->lock);
+		tern_lock_take(&pool->lock);
 		put_block(pool, buf);
-		pthread_mutex_unlock(&pool->lock);
+		tern_lock_give(&pool->lock);
 	}
 	*buf = (struct tern_buf){0};
 }
 
 void tern_pool_stats(struct tern_pool *pool, struct tern_pool_stats *out)
 {
-	pthread_mutex_lock(&pool->lock);
+	tern_lock_take(&pool->lock);
 	*out = pool->stats;
-	pthread_mutex_unlock(&pool->lock);
+	tern_lock_give(&pool->lock);
 }
