@@ -127,11 +127,15 @@ static uint64_t word_of(uint64_t n, uint64_t i)
 
 void bench_fill(unsigned char *p, size_t bytes, uint64_t n)
 {
-	for (size_t i = 0; i < bytes; i += 8) {
-		uint64_t word = word_of(n, i);
+	size_t whole = bytes / 8 * 8;
+	uint64_t word;
 
-		memcpy(p + i, &word, bytes - i < 8 ? bytes - i : 8);
+	for (size_t i = 0; i < whole; i += 8) {
+		word = word_of(n, i);
+		memcpy(p + i, &word, 8);
 	}
+	word = word_of(n, whole);
+	memcpy(p + whole, &word, bytes - whole);
 }
 
 bool bench_holds(const unsigned char *p, size_t bytes, uint64_t n)

@@ -96,12 +96,14 @@ static uint64_t word_of(uint64_t n, uint64_t i)
 static void fill(const struct tern_buf *buf, uint64_t n)
 {
 	unsigned char *p = tern_buf_ptr(buf);
+	uint64_t whole = buf->bytes / 8 * 8, word;
 
-	for (uint64_t i = 0; i < buf->bytes; i += 8) {
-		uint64_t word = word_of(n, i);
-
-		memcpy(p + i, &word, TERN_MIN(buf->bytes - i, (uint64_t)8));
+	for (uint64_t i = 0; i < whole; i += 8) {
+		word = word_of(n, i);
+		memcpy(p + i, &word, 8);
 	}
+	word = word_of(n, whole);
+	memcpy(p + whole, &word, buf->bytes - whole);
 }
 
 static bool holds(const void *data, uint64_t bytes, uint64_t n)
