@@ -5,6 +5,9 @@ import platform
 import subprocess
 from pathlib import Path
 
+# Programs that print no version of theirs with their figures.
+NOT_TOLD = {"perftest": "perftest", "protobuf": "libprotobuf-dev", "QEMU": "qemu-system-x86"}
+
 TOP = Path(__file__).resolve().parents[1]
 
 
@@ -30,6 +33,10 @@ def field_of(path, name):
     return "unknown"
 
 
+def package_version(name):
+    return first_line(["dpkg-query", "-W", "-f", "${Version}", name]) or "unknown"
+
+
 def describe():
     commit = first_line(["git", "-C", str(TOP), "describe", "--always", "--dirty", "--tags"])
     return {
@@ -44,6 +51,7 @@ def describe():
         "transparent huge pages": setting("/sys/kernel/mm/transparent_hugepage/enabled"),
         "huge pages for shared memory":
             setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+        **{name: package_version(package) for name, package in NOT_TOLD.items()},
         "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "tern": commit or "unknown",
     }

@@ -56,17 +56,18 @@ def roundtrip_tcp(plan):
 
 
 def roundtrip_shm(plan):
-    sizes = plan.sizes([64, 4 * K, 64 * K, M, 16 * M, 64 * M], [64, 4 * K, M, 64 * M])
+    sizes = plan.sizes([64, 4 * K, 64 * K, M, 16 * M, 64 * M], [64, 4 * K, 64 * K, M, 64 * M])
     ours = [plan.make.tern("lat", "shm", wait, latency_points(sizes, "shm", wait))
             for wait in ("poll", "sleep")]
     # What moves nothing takes no longer for being large, so it is asked as often as the rest.
     peek = plan.make.tern("lat", "shm", "poll", [(size, 40000) for size in sizes],
-                          key="tern.shm.peek", title="Tern, shm, read in place", receive="peek")
+                          key="tern.shm.peek", title="Tern, shm, in place", receive="peek")
     theirs = [plan.make.peer(p, "lat", latency_points(sizes, "shm", p.wait))
               for p in plan.peers("roundtrip-shm", who.shm_peers())]
     return Question("roundtrip-shm", "Round trip through shared memory by size",
-                    "As over TCP. The tensor is copied into the receiver's own, except where it "
-                    "is read in place.", [*ours, peek, *theirs], LATENCY)
+                    "As over TCP. The tensor is copied into the receiver's own; but `in place` "
+                    "the receiver gets its address in the sender's memory, and reads nothing: "
+                    "that shows what handing over costs.", [*ours, peek, *theirs], LATENCY)
 
 
 def rewrite_shm(plan):
@@ -76,7 +77,7 @@ def rewrite_shm(plan):
               for p in plan.peers("rewrite-shm", who.shm_peers())]
     return Question("rewrite-shm", "Round trip through shared memory, the tensor written anew",
                     "The sender writes its tensor before each message, as a trainer does; the "
-                    "round trip does not count that.", [*ours, *theirs], LATENCY)
+                    "round trip does not count that, `cpu_s_per_gb` does.", [*ours, *theirs], LATENCY)
 
 
 def bandwidth(plan, fabric, peers):
@@ -98,7 +99,7 @@ def bandwidth(plan, fabric, peers):
 def bandwidth_tcp(plan):
     return Question("bandwidth-tcp", "Bandwidth over TCP by size and tensors under way",
                     "Each tensor has memory of its own at both ends and is answered by 8 bytes; "
-                    "SIZExK: K under way. Processor time is that of both processes with all "
+                    "`64 KiB x 16`: 16 under way. Processor time is that of both processes with all "
                     "their threads.", bandwidth(plan, "tcp", who.tcp_peers()), BANDWIDTH)
 
 
@@ -109,15 +110,16 @@ def bandwidth_shm(plan):
 
 def rate(plan):
     found = []
-    for fabric, peers in (("tcp", who.tcp_peers()), ("shm", who.shm_peers())):
-        points = [(size, 200_000 if fabric == "shm" else 40_000)
-                  for size in plan.sizes([64, 512], [64])]
-        few = [(size, rounds // 10) for size, rounds in points]
+    # A round is long enough that a pause of the host's, some 20 ms, is not most of it.
+    for peers, fabric, points in (
+            (who.tcp_peers(), "tcp", [(size, 80_000) for size in plan.sizes([64, 512], [64])]),
+            (who.shm_peers(), "shm", [(64, 800_000)])):
+        few = [(size, rounds // 20) for size, rounds in points]
         for wait in ("poll", "sleep"):
             found.append(plan.make.tern("rate", fabric, wait, points, 256))
         for peer in plan.peers("rate", peers):
             if "rate" in peer.tests:
-                slow = peer.program == "tensorpipe"
+                slow = peer.program in ("tensorpipe", "libfabric")
                 found.append(plan.make.peer(peer, "rate", few if slow else points, 256))
     return Question("rate", "Small messages a second",
                     "256 under way, only the last is answered. Raw TCP makes a call for each "
@@ -189,7 +191,9 @@ def head_of_line(plan):
     return Question("head-of-line", "A small tensor beside large ones",
                     "Round trips of an urgent tensor of 4 KiB on a connection that is idle, and on "
                     "one over which two tensors of 256 MB are always under way.",
-                    ours_with(plan, "head_of_line", plan.sizes(300, 200)),
+                    [*ours_with(plan, "head_of_line", plan.sizes(300, 200), fabrics=["tcp"]),
+                     # As long: some of the large tensors are to end meanwhile.
+                     *ours_with(plan, "head_of_line", plan.sizes(4000, 2000), fabrics=["shm"])],
                     [("p50_us", "us", "smaller"), ("p99_us", "us", "smaller"),
                      ("beside_gb_per_s", "GB/s", "larger")], axis="beside")
 
@@ -262,11 +266,14 @@ def parameter_server(plan):
     return Question(
         "ps", "Parameter server: push and pull with the update applied",
         "Each worker pushes its gradient and gets the new parameters; servers sum all gradients "
-        "and apply SGD; the parameters are checked after every round. `2w 1s`: two workers, one "
+        "and apply SGD; some of the parameters (64; of Python's peers 6) are checked after every "
+        "round. `2w 1s`: two workers, one "
         "server. Tern is the real `tern train` with a model that computes nothing; where "
         "there are two cores for each process, it spins for 20 us before it sleeps. Nobody is "
-        "pinned, because there are more processes than cores. Raw C sums what has arrived; gRPC "
-        "sends a tensor as one message, and sums when it is there. What is slow is asked for 100 MB "
+        "pinned, because there are more processes than cores. Over TCP raw C sums what has "
+        "arrived, over shm when all is there; Tern's server reads gradients in place over shm, as "
+        "`in place` does and `with copies` does not. gRPC sends a tensor as one message, and sums "
+        "when it is there. What is slow is asked for 100 MB "
         "on one server by at most two workers; the limit in place, and gRPC with malloc as it "
         "comes, by one. Where there is no server (gloo), "
         "workers sum among themselves; TensorFlow applies gradients one by one.",
@@ -289,6 +296,10 @@ def scaling_series(plan):
         series[f"cluster.{servers}"], note = scaling.cluster(costs, servers,
                                                              plan.sizes(4096, 256))
         notes.append(note)
+    off = [series["modelled"][point] / ms - 1 for point, ms in series["measured"].items()]
+    if off:
+        notes.insert(1, f"The model of this machine is {min(off):+.0%} to {max(off):+.0%} off what "
+                     "was measured.")
     return notes, {key: {point: {"ms_per_step": [ms]} for point, ms in points.items()}
                    for key, points in series.items()}
 
@@ -319,8 +330,10 @@ def verbs(plan):
     return Question(
         "verbs", "RDMA verbs beside perftest, over Soft-RoCE in a virtual machine",
         "An emulated machine with two software devices: only ratios within one boot mean "
-        "anything. A latency is one way. perftest's messages have the size that ours have on the "
-        "wire. Those of Tern's ends that poll are pinned; perftest's are not.",
+        "anything. A latency is one way. Beside our 8 B perftest sends 88, which is what ours "
+        "are on the wire. `poll` and `sleep` say how Tern's ends wait; ib_write_bw is the same in "
+        "both, and only its sender polls. Those of Tern's ends that poll are pinned; perftest's "
+        "are not.",
         vm.contenders(plan.make.tern_program), [("value", "us or MB/s", "-")],
         axis="what", all_rounds=lambda rounds: vm.measure(plan.make.tern_program, rounds,
                                                           plan.quick))

@@ -166,7 +166,9 @@ def cluster(costs, servers, most):
         took_ns, bottleneck = step(MODEL_BYTES, workers, servers, alone)
         found[str(workers)] = took_ns / 1e6
         if not stopped and took_ns > 1.25 * found["1"] * 1e6:
-            stopped = (f"Servers: {servers}. A step is a quarter longer than one worker's from "
-                       f"{workers} workers on; the bottleneck there: the {bottleneck}.")
+            stopped = (f"Servers: {servers}. Of 1, 4, 16... workers, {workers} are the first "
+                       f"whose step takes more than 1.25 times one worker's "
+                       f"({took_ns / 1e6 / found['1']:.2g} times); busiest there: the "
+                       f"{bottleneck}.")
         workers *= 4
     return found, stopped or f"Servers: {servers}. It scales to {most} workers."

@@ -31,7 +31,8 @@ class Question:
 
 
 def tern(options, kind, size, rounds, wait="poll"):
-    """The figures of one run. An exception is what is said on stderr."""
+    """The figures of one run. An exception is what is said on stderr, or that memory was
+    registered after the warm-up."""
     command = [options.tern, "bench", kind, "--fabric", options.fabric, "--size", str(size),
                "--rounds", str(rounds), "--wait", wait, "--json"]
     if options.fabric == "verbs":  # across the wire, as perftest's
@@ -43,7 +44,11 @@ def tern(options, kind, size, rounds, wait="poll"):
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["no reason given"]
         raise perftest.Failed(f"{said[-1]} (exit status {done.returncode})")
-    return json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
+    if found["registrations"]:
+        raise perftest.Failed(f"tern bench {kind}, {size} B: {found['registrations']} memory "
+                              "registrations after the warm-up")
+    return found
 
 
 def latency(options, size, wire_bytes, *programs):
