@@ -21,6 +21,7 @@ import perftest
 TERN_LIMIT_S = 120
 BANDWIDTH_BYTES = 32 << 20  # of one run; about a second
 LATENCY_ROUNDS = 1000
+LARGE_ROUNDS = 300  # of some milliseconds each
 
 
 class Question:
@@ -53,11 +54,13 @@ def tern(options, kind, size, rounds, wait="poll"):
 
 def latency(options, size, wire_bytes, *programs):
     """One way in us. A round trip is two of them; perftest has halved it already."""
+    rounds = LATENCY_ROUNDS if size < 4096 else LARGE_ROUNDS
+
     def ours():
-        return tern(options, "lat", size, LATENCY_ROUNDS)["p50_us"] / 2
+        return tern(options, "lat", size, rounds)["p50_us"] / 2
 
     def peer(program):
-        return lambda: perftest.run(program, wire_bytes, LATENCY_ROUNDS)["typical_us"]
+        return lambda: perftest.run(program, wire_bytes, rounds)["typical_us"]
 
     return Question(f"latency, {size} B", "us", ours, **{p: peer(p) for p in programs})
 
