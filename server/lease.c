@@ -194,9 +194,7 @@ static void cut(struct server_peer *p, const char *text)
 	if (p->gone)
 		return;
 	tell_server(p, p->index, text);
-	p->gone = true;
-	p->talk.closed = true;
-	tern_peer_free(p->peer);
+	server_drop(p);
 }
 
 /* It travels as JSON, and has been cut to its room: ASCII only. */

@@ -87,6 +87,8 @@ int others_connect(struct tern_server *s)
 				(json_int_t)s->index, "arithmetic",
 				s->job.clip_norm > 0 ? s->opts.updater->fingerprint
 						     : ""));
+	else
+		server_drop(p);
 	return r;
 }
 

@@ -137,6 +137,14 @@ void server_refuse(struct server_peer *p, const char *text)
 	tern_peer_close(p->peer);
 }
 
+/* It ends without a word or an event. */
+void server_drop(struct server_peer *p)
+{
+	p->gone = true;
+	p->talk.closed = true;
+	tern_peer_free(p->peer);
+}
+
 /* A job's first mention: everything that depends on it is made. */
 static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t index,
 	struct tern_ps_text *why)
@@ -209,6 +217,7 @@ static void on_join(struct server_peer *p, const json_t *message)
 	struct tern_server *s = p->server;
 	struct tern_ps_text why = {""};
 	uint32_t index;
+	int r = 0;
 
 	if (s->over || p->is_worker || p->is_server)
 		return;
@@ -227,9 +236,11 @@ static void on_join(struct server_peer *p, const json_t *message)
 	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "welcome"));
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
-	if (s->joined_count == s->job.workers && others_connect(s) < 0)
-		server_fail(
-			s, -EINVAL, "server 0 at %s: not an address", s->job.servers[0]);
+	if (s->joined_count == s->job.workers)
+		r = others_connect(s);
+	if (r < 0)
+		server_fail(s, r, "server 0 at %s: %s", s->job.servers[0],
+			r == -EINVAL ? "not an address" : tern_status_text(r));
 	server_maybe_start(s);
 }
 
@@ -379,7 +390,7 @@ static void on_accept(struct tern_peer *peer, void *arg)
 	tern_list_push(&s->peers, &p->node);
 	if (tern_channel_open(peer, TERN_PS_CHANNEL_DATA, &p->data) < 0 ||
 		tern_talk_open(&p->talk, peer) < 0)
-		tern_peer_free(peer);
+		server_drop(p);
 }
 
 /* ---- birth and death ---- */

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A server alone: with guests that are no workers, and with what its peers do wrong. */
+#include "tests/cmocka.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "rendezvous/rendezvous.h"
+#include "server/internal.h"
+#include "tools/host_env.h"
+
+struct end { /* a process, in this one */
+	struct tern_env *env;
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+};
+
+struct visitor {
+	struct tern_talk talk;
+	struct tern_peer *peer;
+	bool down, welcome;
+};
+
+struct rig {
+	struct end at, guests;
+	struct tern_pool *pool; /* the guests' */
+	struct tern_updater *updater;
+	struct tern_server *server;
+	bool ended;
+	char text[600];
+};
+
+static void open_end(struct end *end)
+{
+	struct tern_context_opts opts = {0};
+
+	assert_int_equal(host_env_new(NULL, &end->env), 0);
+	assert_int_equal(tern_domain_new(NULL, &end->domain), 0);
+	opts.env = end->env;
+	assert_int_equal(tern_context_new(end->domain, &opts, &end->ctx), 0);
+}
+
+static void ended(void *arg, int status, const char *text)
+{
+	struct rig *rig = arg;
+
+	(void)status;
+	rig->ended = true;
+	snprintf(rig->text, sizeof(rig->text), "%s", text);
+}
+
+static void open_rig(struct rig *rig)
+{
+	*rig = (struct rig){0};
+	open_end(&rig->at);
+	open_end(&rig->guests);
+	assert_int_equal(tern_pool_new(rig->guests.domain, NULL, &rig->pool), 0);
+	assert_int_equal(tern_updater_cpu_new(tern_kernels_cpu(), &rig->updater), 0);
+	assert_int_equal(
+		tern_server_new(&(struct tern_server_opts){.domain = rig->at.domain,
+					.ctx = rig->at.ctx,
+					.updater = rig->updater,
+					.listen = "tcp://127.0.0.1:0",
+					.ended = ended,
+					.arg = rig},
+			&rig->server),
+		0);
+}
+
+static void close_rig(struct rig *rig)
+{
+	host_env_stop(rig->at.env);
+	host_env_stop(rig->guests.env);
+	tern_context_free(rig->guests.ctx);
+	tern_context_free(rig->at.ctx);
+	tern_server_free(rig->server);
+	tern_updater_free(rig->updater);
+	tern_pool_free(rig->pool);
+	tern_domain_free(rig->guests.domain);
+	tern_domain_free(rig->at.domain);
+	host_env_free(rig->guests.env);
+	host_env_free(rig->at.env);
+}
+
+static void step(struct rig *rig)
+{
+	if (tern_progress(rig->at.ctx) + tern_progress(rig->guests.ctx) == 0)
+		usleep(50);
+}
+
+/* Runs both until *flag. */
+static void run_until(struct rig *rig, const bool *flag)
+{
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+
+	while (!*flag && tern_clock_ns() < limit)
+		step(rig);
+	assert_true(*flag);
+}
+
+static void visitor_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct visitor *v = arg;
+
+	(void)peer;
+	(void)status;
+	if (event == TERN_PEER_DOWN)
+		v->down = v->talk.closed = true;
+}
+
+static void visitor_heard(struct tern_talk *talk, const json_t *message)
+{
+	struct visitor *v = tern_container_of(talk, struct visitor, talk);
+
+	if (strcmp(tern_talk_type(message), "welcome") == 0)
+		v->welcome = true;
+}
+
+static void visit(struct rig *rig, struct visitor *v)
+{
+	*v = (struct visitor){.talk = {.pool = rig->pool, .heard = visitor_heard}};
+	assert_int_equal(
+		tern_connect(rig->guests.ctx, tern_server_address(rig->server),
+			&(struct tern_peer_opts){
+				.event = visitor_event, .arg = v, .pool = rig->pool},
+			&v->peer),
+		0);
+	assert_int_equal(tern_talk_open(&v->talk, v->peer), 0);
+}
+
+/* ---- one that cannot be accepted ---- */
+
+static void (*accept_it)(struct tern_peer *peer, void *arg);
+
+/* The channel exists: so opening it fails, as it does without memory. */
+static void accept_without_talk(struct tern_peer *peer, void *arg)
+{
+	struct tern_channel *channel;
+
+	assert_int_equal(tern_channel_open(peer, TERN_PS_CHANNEL_TALK, &channel), 0);
+	accept_it(peer, arg);
+}
+
+static void test_a_peer_that_could_not_be_accepted_is_forgotten(void **state)
+{
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	accept_it = rig.server->listener->accept;
+	rig.server->listener->accept = accept_without_talk;
+	visit(&rig, &v);
+	run_until(&rig, &v.down);
+	tern_server_stop(rig.server, "enough");
+	run_until(&rig, &rig.ended);
+	assert_string_equal(rig.text, "enough");
+	close_rig(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_peer_that_could_not_be_accepted_is_forgotten),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
