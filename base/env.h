@@ -69,8 +69,8 @@ struct tern_env_ops {
 	uint64_t (*random)(
 		struct tern_env *env); /* unpredictable to peers; seeded in sim */
 	void (*log)(struct tern_env *env, enum tern_log_level level, const char *line);
-	/* -ENOTSUP: this environment has no job threads. Never blocks, never fails else.
-	 */
+	/* -ENOTSUP: this environment has no job threads; -ECANCELED: they are being
+	 * stopped. Never blocks, never fails else. */
 	int (*submit)(struct tern_env *env, struct tern_job *job);
 	void (*signal)(struct tern_env *env, struct tern_job *job); /* from run() only */
 	int (*file)(struct tern_env *env, struct tern_file_op *op); /* as submit */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See supervise.h. Signals arrive through a signalfd, so everything happens in one loop
- * and no handler interrupts anything. */
+/* See supervise.h. Signals arrive through a pipe (signals.h), so everything happens in
+ * one loop: the handler does nothing but write their numbers there. */
 #include "tools/supervise.h"
 
 #include <errno.h>
