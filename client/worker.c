@@ -268,20 +268,44 @@ static int make_job(struct tern_worker *w)
 	return tern_ps_job_copy(&w->job, &job);
 }
 
-static int make_memory(struct tern_worker *w)
+static uint32_t own_slots(const struct tern_worker *w)
+{
+	uint32_t count = 0;
+
+	if (w->job.mode == TERN_MODE_ASYNC)
+		return 1;
+	for (uint32_t i = 0; i < w->job.slots; i++)
+		count += tern_slot_owner(&w->job, i) == w->opts.index;
+	return count;
+}
+
+static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 {
 	struct tern_pool_opts talk = {
 		.slab_bytes = TERN_PS_TEXT_MAX, .max_bytes = 4ull * TERN_PS_TEXT_MAX};
 	/* Both versions and the gradients. Small ones share slabs, of which a process has
 	 * few; the pool rounds their size up, so there is one to spare. */
 	uint64_t bytes = tern_align_up(w->job.element_count * sizeof(float), 64);
-	uint64_t count = 2ull + w->job.slots, per_slab;
+	uint64_t count = 2ull + w->job.slots, own = 2ull + own_slots(w), per_slab;
 	struct tern_pool_opts pool = {.slab_bytes = TERN_MAX(bytes + 4096,
 					      TERN_MIN(bytes * count, SLAB_BYTES))};
-	int r = tern_pool_new(w->opts.domain, &talk, &w->talk_pool);
+	int r;
 
 	per_slab = pool.slab_bytes / bytes;
-	pool.max_bytes = pool.slab_bytes * ((count + per_slab - 1) / per_slab + 1);
+	if (own > TERN_POOL_BYTES_MAX / pool.slab_bytes * per_slab) {
+		snprintf(why->text, sizeof(why->text),
+			"no room for the model: its parameters have %llu bytes, and this "
+			"worker needs them %llu times (two versions, and the gradient of "
+			"each of its slots); it can hold %llu bytes",
+			(unsigned long long)bytes, (unsigned long long)own,
+			TERN_POOL_BYTES_MAX);
+		return -E2BIG;
+	}
+	/* What is beyond the limit would be for the slots of others, if all were lost. */
+	pool.max_bytes =
+		TERN_MIN(pool.slab_bytes * ((count + per_slab - 1) / per_slab + 1),
+			TERN_POOL_BYTES_MAX);
+	r = tern_pool_new(w->opts.domain, &talk, &w->talk_pool);
 	if (r == 0)
 		r = tern_pool_new(w->opts.domain, &pool, &w->pool);
 	if (r == 0)
@@ -312,7 +336,7 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	if (r == 0) {
 		w->my_steps = tern_ps_job_steps_of(&w->job, opts->index);
 		w->servers = calloc(w->job.server_count, sizeof(*w->servers));
-		r = w->servers ? make_memory(w) : -ENOMEM;
+		r = w->servers ? make_memory(w, why) : -ENOMEM;
 	}
 	if (r < 0 && *w->opts.engine->error)
 		snprintf(why->text, sizeof(why->text), "%s", w->opts.engine->error);

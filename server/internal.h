@@ -22,6 +22,10 @@
 #include "server/server.h"
 #include "transport/context.h"
 
+/* Of the staging pool, for gradients. The rest is for messages, and for the ends of
+ * slabs, where no chunk fits. */
+#define STAGING_MOST (TERN_POOL_BYTES_MAX / 16 * 15)
+
 /* Another process of the job. */
 struct server_peer {
 	struct tern_list node;
@@ -173,7 +177,8 @@ void server_note(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /* shard.c */
-int shard_init(struct tern_server *s);
+/* Errors with words in `why`, or without. */
+int shard_init(struct tern_server *s, struct tern_ps_text *why);
 void shard_fini(struct tern_server *s);
 float *chunk_w(const struct chunk *c, uint64_t version);
 void chunk_publish(struct chunk *c); /* sends its version to every worker */

@@ -21,7 +21,6 @@
 #define LEAVING_NS    (2 * TERN_NS_PER_S)
 #define STAGING_BYTES (256ull << 20)
 #define STAGING_SLAB  (64ull << 20)
-#define STAGING_MOST  (64ull << 30) /* a pool's limit: the budget is what bounds it */
 
 void server_note(struct tern_server *s, const char *fmt, ...)
 {
@@ -160,17 +159,17 @@ static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t 
 	r = s->workers ? tern_plan_init(&s->plan, job->element_count, job->server_count)
 		       : -ENOMEM;
 	if (r == 0)
-		r = shard_init(s);
+		r = shard_init(s, why);
 	if (r == 0)
 		r = lease_init(s);
 	if (r == 0 && job->clip_norm > 0)
 		r = norm_init(s);
-	if (r < 0)
+	if (r < 0 && !*why->text)
 		snprintf(why->text, sizeof(why->text),
 			"no room for the parameters: %.300s",
 			*s->opts.updater->error ? s->opts.updater->error
 						: tern_status_text(r));
-	else
+	if (r == 0)
 		note_memory(s);
 	return r;
 }
@@ -413,7 +412,7 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	s->end_call.call = end_call;
 	if (!s->opts.staging_bytes)
 		s->opts.staging_bytes = STAGING_BYTES;
-	pool.max_bytes = STAGING_MOST;
+	pool.max_bytes = TERN_POOL_BYTES_MAX; /* the budget is what bounds it */
 	r = tern_pool_new(opts->domain, &pool, &s->staging);
 	if (r == 0)
 		r = tern_listen(

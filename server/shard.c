@@ -6,6 +6,7 @@
 #include "server/internal.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #define STORE_SLAB (64ull << 20)
@@ -85,13 +86,14 @@ static int make_store(struct tern_server *s, uint64_t bytes)
 		.slab_bytes = TERN_MIN(bytes + bytes / 16, STORE_SLAB)};
 
 	/* A slab's last bytes may be too few for a chunk. */
-	opts.max_bytes = bytes + bytes / 16 + opts.slab_bytes;
+	opts.max_bytes =
+		TERN_MIN(bytes + bytes / 16 + opts.slab_bytes, TERN_POOL_BYTES_MAX);
 	return tern_pool_new(s->opts.domain, &opts, &s->store);
 }
 
-int shard_init(struct tern_server *s)
+int shard_init(struct tern_server *s, struct tern_ps_text *why)
 {
-	uint64_t elements = 0, copies;
+	uint64_t elements = 0, copies, bytes;
 	uint32_t count = 0;
 	int r;
 
@@ -101,7 +103,7 @@ int shard_init(struct tern_server *s)
 			count++;
 		}
 	/* One chunk's gradients must fit, however many slots there are. */
-	s->staging_bytes = TERN_MAX(s->opts.staging_bytes,
+	s->staging_bytes = TERN_MAX(TERN_MIN(s->opts.staging_bytes, STAGING_MOST),
 		s->job.slots * s->plan.chunk_elements * sizeof(float));
 	s->staging_left = s->staging_bytes;
 	s->staging_most = s->job.slots * elements * sizeof(float);
@@ -112,7 +114,17 @@ int shard_init(struct tern_server *s)
 		return 0; /* more servers than chunks: this one only keeps company */
 	/* Two versions; in async mode also a gradient and a copy for each worker. */
 	copies = 2 + (s->job.mode == TERN_MODE_ASYNC ? 2ull * s->job.workers : 0);
-	r = make_store(s, copies * (elements * sizeof(float) + count * 64ull));
+	bytes = elements * sizeof(float) + count * 64ull;
+	if (bytes > TERN_POOL_BYTES_MAX / copies) {
+		snprintf(why->text, sizeof(why->text),
+			"no room for the parameters: server %u's share of them has %llu "
+			"bytes, and it keeps %llu copies; it can hold %llu bytes: take "
+			"more servers",
+			s->index, (unsigned long long)(elements * sizeof(float)),
+			(unsigned long long)copies, TERN_POOL_BYTES_MAX);
+		return -E2BIG;
+	}
+	r = make_store(s, copies * bytes);
 	for (uint32_t i = 0; r == 0 && i < s->plan.chunk_count; i++)
 		if (s->plan.chunks[i].server == s->index)
 			r = init_chunk(s, &s->chunks[s->chunk_count++], i);

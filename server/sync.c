@@ -298,6 +298,14 @@ static void chunk_taken(struct chunk *c, uint32_t slot, uint64_t version)
  */
 static void widen_staging(struct tern_server *s)
 {
+	if (s->staging_most > STAGING_MOST) {
+		server_fail(s, -ENOMEM,
+			"no room to receive gradients: where a worker has several slots, "
+			"server %u needs room for all of a step, %llu bytes; it can hold "
+			"%llu: take more servers, or as many workers as slots",
+			s->index, (unsigned long long)s->staging_most, STAGING_MOST);
+		return;
+	}
 	if (s->staging_most > s->staging_bytes) {
 		s->staging_left += s->staging_most - s->staging_bytes;
 		s->staging_bytes = s->staging_most;

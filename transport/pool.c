@@ -32,7 +32,6 @@
 #include "transport/mem.h"
 
 #define UNIT_BYTES      64ull
-#define POOL_BYTES_MAX  (64ull << 30)
 #define SLAB_BYTES      (64ull << 20)
 #define CLASS_BITS      5
 #define CLASSES         (1u << CLASS_BITS)
@@ -386,7 +385,7 @@ static int check_opts(struct tern_pool_opts *opts)
 		opts->slab_bytes = SLAB_BYTES;
 	if (!opts->max_bytes)
 		opts->max_bytes = opts->slab_bytes;
-	if (opts->max_bytes < opts->slab_bytes || opts->max_bytes > POOL_BYTES_MAX ||
+	if (opts->max_bytes < opts->slab_bytes || opts->max_bytes > TERN_POOL_BYTES_MAX ||
 		(opts->kind != TERN_MEM_HOST && opts->kind != TERN_MEM_CUDA))
 		return -EINVAL;
 	opts->slab_bytes = tern_align_up(opts->slab_bytes, page_bytes);

@@ -79,6 +79,8 @@ TERN_API void *tern_buf_ptr(const struct tern_buf *buf);
 /* The device's address of it; 0 for the host's memory. */
 TERN_API uint64_t tern_buf_cuda_address(const struct tern_buf *buf);
 
+#define TERN_POOL_BYTES_MAX (64ull << 30) /* the most for max_bytes */
+
 struct tern_pool_opts {
 	uint64_t slab_bytes; /* size of a slab; 0: 64 MiB. Largest possible allocation */
 	uint64_t max_bytes;  /* the pool never holds more; 0: one slab */
@@ -92,8 +94,8 @@ struct tern_pool_opts {
  * the system has them; else on ordinary ones, of which the kernel is asked to make huge
  * ones where a buffer of 2 MiB or more is first taken (Linux 6.1). Slabs are added up to max_bytes when
  * an allocation needs one, and kept until the pool goes: they are never given back.
- * -ENOMEM; -EINVAL: max_bytes < slab_bytes, above 64 GiB, or no such kind; of kind CUDA
- * also -ENODEV, -ENOSYS and the like, as tern_mem_wrap_cuda().
+ * -ENOMEM; -EINVAL: max_bytes < slab_bytes, above TERN_POOL_BYTES_MAX, or no such kind;
+ * of kind CUDA also -ENODEV, -ENOSYS and the like, as tern_mem_wrap_cuda().
  */
 TERN_API int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
 	struct tern_pool **out);

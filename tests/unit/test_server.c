@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -132,6 +133,34 @@ static void visit(struct rig *rig, struct visitor *v)
 	assert_int_equal(tern_talk_open(&v->talk, v->peer), 0);
 }
 
+/* The worker of that number: with `job`, of one parameter of `count` elements. */
+static void join(struct rig *rig, struct visitor *v, const struct tern_ps_job *like,
+	uint64_t count, unsigned worker)
+{
+	struct tern_param param = {
+		.name = "w", .shape = tern_shape_1d(TERN_F32, count), .count = count};
+	char servers[1][128];
+	struct tern_ps_job job = *like;
+	char *text;
+
+	snprintf(servers[0], sizeof(servers[0]), "%s", tern_server_address(rig->server));
+	tern_optimizer_parse("sgd", &job.optimizer);
+	job.steps = job.batch = 1;
+	job.params = &param;
+	job.param_count = 1;
+	job.element_count = count;
+	job.servers = servers;
+	job.server_count = 1;
+	text = tern_ps_job_encode(&job);
+	assert_non_null(text);
+	visit(rig, v);
+	tern_talk_say(&v->talk,
+		json_pack("{s:s, s:I, s:I, s:o}", "type", "join", "worker",
+			(json_int_t)worker, "server", (json_int_t)0, "job",
+			json_loads(text, 0, NULL)));
+	free(text);
+}
+
 /* ---- one that cannot be accepted ---- */
 
 static void (*accept_it)(struct tern_peer *peer, void *arg);
@@ -162,10 +191,30 @@ static void test_a_peer_that_could_not_be_accepted_is_forgotten(void **state)
 	close_rig(&rig);
 }
 
+/* ---- too much ---- */
+
+static void test_a_server_says_what_it_has_no_room_for(void **state)
+{
+	const struct tern_ps_job job = {
+		.mode = TERN_MODE_ASYNC, .slots = 4096, .workers = 4096};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join(&rig, &v, &job, 4u << 20, 0);
+	run_until(&rig, &rig.ended);
+	assert_non_null(strstr(rig.text, "share of them has 16777216 bytes"));
+	assert_non_null(strstr(rig.text, "and it keeps 8194 copies"));
+	assert_non_null(strstr(rig.text, "it can hold 68719476736 bytes"));
+	close_rig(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_peer_that_could_not_be_accepted_is_forgotten),
+		cmocka_unit_test(test_a_server_says_what_it_has_no_room_for),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -711,6 +711,78 @@ static void test_a_loss_before_all_have_joined_ends_the_job(void **state)
 	tern_model_free(model);
 }
 
+/* ---- too large ---- */
+
+/* The first of the workers of `setup`, which may be more than there are. */
+static int open_first(struct member *m, const struct setup *setup,
+	const struct tern_model *model, char addresses[][128], struct tern_ps_text *why)
+{
+	struct tern_ps_job job = {.mode = setup->mode,
+		.steps = setup->steps,
+		.slots = setup->slots,
+		.workers = setup->workers,
+		.batch = 16,
+		.servers = addresses,
+		.server_count = setup->servers};
+
+	tern_optimizer_parse(setup->optimizer, &job.optimizer);
+	open_worker(m, model);
+	return tern_worker_new(&(struct tern_worker_opts){.domain = m->domain,
+				       .ctx = m->ctx,
+				       .engine = m->engine,
+				       .job = &job,
+				       .train = data,
+				       .ended = worker_ended,
+				       .arg = m},
+		&m->worker, why);
+}
+
+/* All gradients of all slots are more than a pool holds; one is not. */
+static void test_a_worker_needs_room_for_its_own_slots_only(void **state)
+{
+	struct setup setup = {
+		"tcp", "mlp:2048,2048", "sgd", 1, 4096, 4096, 5, TERN_MODE_SYNC, 0};
+	char addresses[1][128] = {"tcp://127.0.0.1:1"};
+	struct tern_model *model = make_model(&setup);
+	struct member m[2] = {0};
+	struct tern_ps_text why;
+
+	(void)state;
+	assert_int_equal(open_first(&m[0], &setup, model, addresses, &why), 0);
+	setup.workers = 1;
+	assert_int_equal(open_first(&m[1], &setup, model, addresses, &why), -E2BIG);
+	assert_non_null(strstr(why.text, "this worker needs them 4098 times"));
+	assert_non_null(strstr(why.text, "it can hold 68719476736 bytes"));
+	for (int i = 0; i < 2; i++)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
+/* After a loss, where the gradients of all slots are more than a pool holds. */
+static void test_a_loss_without_room_for_it_ends_the_job_in_words(void **state)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 1, 2, 2, 1000000, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&setup);
+	char addresses[1][128];
+	struct member m[3] = {0};
+
+	(void)state;
+	start_servers(m, &setup, addresses);
+	start_workers(m + 1, &setup, model, addresses, NULL);
+	while (m[1].step < 5)
+		step_all(m, 3);
+	m[0].server->staging_most = 1ull << 40;
+	close_member(&m[1]);
+	run_out(m, 3);
+	assert_non_null(strstr(m[0].text, "server 0 needs room for all of a step, "
+					  "1099511627776 bytes"));
+	assert_non_null(strstr(m[2].text, m[0].text));
+	for (int i = 3; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -730,6 +802,8 @@ int main(void)
 		cmocka_unit_test(
 			test_without_any_worker_the_job_fails_with_the_first_cause),
 		cmocka_unit_test(test_a_loss_before_all_have_joined_ends_the_job),
+		cmocka_unit_test(test_a_worker_needs_room_for_its_own_slots_only),
+		cmocka_unit_test(test_a_loss_without_room_for_it_ends_the_job_in_words),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);
