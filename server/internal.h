@@ -145,7 +145,7 @@ struct tern_server {
 	struct tern_timer end_timer;
 
 	struct chunk *chunks;
-	uint32_t chunk_count;
+	uint32_t chunk_count, made_count;
 	struct tern_list holding;
 	uint64_t staging_left, staging_bytes; /* of the budget */
 	uint64_t staging_most;                /* what all chunks at once need */
@@ -168,6 +168,7 @@ struct tern_server {
 /* server.c */
 void server_fail(struct tern_server *s, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+void server_shard_made(struct tern_server *s);
 void server_maybe_start(struct tern_server *s);
 void server_maybe_end(struct tern_server *s);
 void server_refuse(struct server_peer *p, const char *text);
@@ -177,8 +178,12 @@ void server_note(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /* shard.c */
-/* Errors with words in `why`, or without. */
+/* The books of it, and the pool. Errors with words in `why`, or without. */
 int shard_init(struct tern_server *s, struct tern_ps_text *why);
+/* Makes the chunks, one after the other in jobs: of a large model it takes seconds, in
+ * which connections want to be answered. server_shard_made() comes then. */
+void shard_make(struct tern_server *s);
+bool shard_is_made(const struct tern_server *s);
 void shard_fini(struct tern_server *s);
 float *chunk_w(const struct chunk *c, uint64_t version);
 void chunk_publish(struct chunk *c); /* sends its version to every worker */

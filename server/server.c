@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who is here. A process says what it is in its first message; the first worker's message
- * is the job, and later ones are compared with it. The steps start when all workers are
- * here, on server 0 when all other servers have said so too: whoever has seen a version
- * knows that everybody has joined everywhere. A loss before that is the end of the job;
- * later ones are lease.c's (workers), or the end of it (servers).
+ * is the job, and later ones are compared with it. They are welcome when the shard is
+ * made. The steps start when all workers are here, on server 0 when all other servers
+ * have said so too: whoever has seen a version knows that everybody has joined
+ * everywhere. A loss before that is the end of the job; later ones are lease.c's
+ * (workers), or the end of it (servers).
  *
  * The end: `over` is set once, with its status and sentence; workers that need to know
  * are told, connections are closed in order, and ended() is called when they are or after
@@ -169,8 +170,6 @@ static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t 
 			"no room for the parameters: %.300s",
 			*s->opts.updater->error ? s->opts.updater->error
 						: tern_status_text(r));
-	if (r == 0)
-		note_memory(s);
 	return r;
 }
 
@@ -211,12 +210,38 @@ static bool take_job(struct server_peer *p, const json_t *message, uint32_t *ind
 	return good;
 }
 
+static void welcome(struct server_peer *p)
+{
+	struct tern_server *s = p->server;
+	int r = 0;
+
+	s->joined_count++;
+	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "welcome"));
+	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
+		s->job.workers);
+	if (s->joined_count == s->job.workers)
+		r = others_connect(s);
+	if (r < 0)
+		server_fail(s, r, "server 0 at %s: %s", s->job.servers[0],
+			r == -EINVAL ? "not an address" : tern_status_text(r));
+	server_maybe_start(s);
+}
+
+/* For those who came meanwhile. */
+void server_shard_made(struct tern_server *s)
+{
+	note_memory(s);
+	for (uint32_t i = 0; i < s->job.workers && !s->over; i++)
+		if (s->workers[i])
+			welcome(s->workers[i]);
+}
+
 static void on_join(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
 	struct tern_ps_text why = {""};
+	bool first = !s->has_job;
 	uint32_t index;
-	int r = 0;
 
 	if (s->over || p->is_worker || p->is_server)
 		return;
@@ -231,16 +256,10 @@ static void on_join(struct server_peer *p, const json_t *message)
 	p->is_worker = true;
 	p->index = index;
 	s->workers[index] = p;
-	s->joined_count++;
-	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "welcome"));
-	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
-		s->job.workers);
-	if (s->joined_count == s->job.workers)
-		r = others_connect(s);
-	if (r < 0)
-		server_fail(s, r, "server 0 at %s: %s", s->job.servers[0],
-			r == -EINVAL ? "not an address" : tern_status_text(r));
-	server_maybe_start(s);
+	if (first)
+		shard_make(s);
+	else if (shard_is_made(s))
+		welcome(p);
 }
 
 /* `arithmetic` is empty where no norm is added up. */

@@ -57,17 +57,22 @@ static int make_lists(struct chunk *c)
 	return c->publications && c->gradients && c->sources ? 0 : -ENOMEM;
 }
 
-static int init_chunk(struct tern_server *s, struct chunk *c, uint32_t number)
+static void name_chunk(struct tern_server *s, struct chunk *c, uint32_t number)
 {
-	int r;
-
 	c->server = s;
 	c->number = number;
 	c->plan = &s->plan.chunks[number];
 	tern_list_init(&c->node);
 	tern_list_init(&c->ready);
+}
+
+static int init_chunk(struct chunk *c)
+{
+	struct tern_pool *store = c->server->store;
+	int r;
+
 	for (int i = 0; i < 2; i++) {
-		r = tern_pool_get(s->store, c->plan->count * sizeof(float), &c->w[i]);
+		r = tern_pool_get(store, c->plan->count * sizeof(float), &c->w[i]);
 		if (r < 0)
 			return r == -EAGAIN ? -ENOMEM : r;
 		chunk_pin(c, &c->w[i]);
@@ -127,8 +132,44 @@ int shard_init(struct tern_server *s, struct tern_ps_text *why)
 	r = make_store(s, copies * bytes);
 	for (uint32_t i = 0; r == 0 && i < s->plan.chunk_count; i++)
 		if (s->plan.chunks[i].server == s->index)
-			r = init_chunk(s, &s->chunks[s->chunk_count++], i);
+			name_chunk(s, &s->chunks[s->chunk_count++], i);
 	return r;
+}
+
+static void make(struct tern_job *job)
+{
+	struct chunk *c = tern_container_of(job, struct chunk, job);
+
+	c->status = init_chunk(c);
+}
+
+static void made(struct tern_job *job)
+{
+	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct tern_server *s = c->server;
+	const char *error = s->opts.updater->error;
+
+	if (c->status < 0) {
+		server_fail(s, c->status, "no room for the parameters: %s",
+			*error ? error : tern_status_text(c->status));
+		return;
+	}
+	s->made_count++;
+	if (!s->over)
+		shard_make(s);
+}
+
+void shard_make(struct tern_server *s)
+{
+	if (shard_is_made(s))
+		server_shard_made(s);
+	else
+		chunk_submit(&s->chunks[s->made_count], make, made);
+}
+
+bool shard_is_made(const struct tern_server *s)
+{
+	return s->made_count == s->chunk_count;
 }
 
 static void fini_chunk(struct chunk *c)

@@ -3,6 +3,7 @@
 #include "tests/cmocka.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,6 +192,54 @@ static void test_a_peer_that_could_not_be_accepted_is_forgotten(void **state)
 	close_rig(&rig);
 }
 
+/* ---- making the shard ---- */
+
+static int (*chunk_new)(struct tern_updater *u, const struct tern_updater_opts *opts,
+	struct tern_updater_chunk **out);
+static atomic_bool may_be_made;
+
+static int slow_chunk_new(struct tern_updater *u, const struct tern_updater_opts *opts,
+	struct tern_updater_chunk **out)
+{
+	for (int i = 0; i < 1000 && !may_be_made; i++)
+		usleep(1000);
+	return chunk_new(u, opts, out);
+}
+
+static bool has_both(const struct tern_server *s)
+{
+	return s->workers && s->workers[0] && s->workers[1];
+}
+
+static void test_workers_join_while_the_shard_is_made(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+	struct tern_updater_ops slow;
+	struct visitor v[2];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	slow = *rig.updater->ops;
+	chunk_new = slow.chunk_new;
+	slow.chunk_new = slow_chunk_new;
+	rig.updater->ops = &slow;
+	for (unsigned i = 0; i < 2; i++)
+		join(&rig, &v[i], &job, 10000, i);
+	while (!has_both(rig.server) && tern_clock_ns() < limit)
+		step(&rig);
+	assert_true(has_both(rig.server));
+	assert_int_equal(rig.server->joined_count, 0);
+	may_be_made = true;
+	for (unsigned i = 0; i < 2; i++)
+		run_until(&rig, &v[i].welcome);
+	assert_true(rig.server->running);
+	tern_server_stop(rig.server, "enough");
+	run_until(&rig, &rig.ended);
+	close_rig(&rig);
+}
+
 /* ---- too much ---- */
 
 static void test_a_server_says_what_it_has_no_room_for(void **state)
@@ -214,6 +263,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_peer_that_could_not_be_accepted_is_forgotten),
+		cmocka_unit_test(test_workers_join_while_the_shard_is_made),
 		cmocka_unit_test(test_a_server_says_what_it_has_no_room_for),
 	};
 
