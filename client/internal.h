@@ -126,6 +126,8 @@ void worker_leave(struct tern_worker *w); /* it has all it needs */
 /* It fails alone: the job goes on without this worker, if there are others. */
 void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/* A request for this chunk has failed: mostly its server is down. */
+void worker_failed(struct tern_worker *w, uint32_t chunk, int status);
 void worker_engine_failed(struct tern_worker *w, int status);
 void worker_engine_note(struct tern_worker *w); /* says what the engine has to say */
 /* Room for a value of every parameter; announced to the engine, which must be idle. */

@@ -36,8 +36,10 @@ static void part_sent(struct tern_req *req)
 	/* The way to that server is lost, and it may be reading the buffer in place for a
 	 * moment yet: it is not used again, and this worker is about to end. -EMSGSIZE:
 	 * the server had it from somebody else. */
-	if (req->status < 0 && req->status != -EMSGSIZE)
+	if (req->status < 0 && req->status != -EMSGSIZE) {
+		worker_failed(w, (uint32_t)(part - part->slot->parts), req->status);
 		return;
+	}
 	part->slot->sends_out--;
 	if (!w->over && w->state <= WORKER_RUNNING)
 		slots_run(w); /* perhaps this buffer was waited for */

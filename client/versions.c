@@ -72,12 +72,16 @@ static void arrived(struct tern_req *req)
 	struct version_part *part = req->arg;
 	struct tern_worker *w = part->worker;
 
-	if (w->over || req->status < 0) {
-		if (!w->over && req->status == -EMSGSIZE)
-			worker_fail(w, -EPROTO,
-				"a chunk of %llu bytes came: more than it has",
-				(unsigned long long)req->bytes);
-		return; /* else the server is down: reported there */
+	if (w->over)
+		return;
+	if (req->status == -EMSGSIZE) {
+		worker_fail(w, -EPROTO, "a chunk of %llu bytes came: more than it has",
+			(unsigned long long)req->bytes);
+		return;
+	}
+	if (req->status < 0) {
+		worker_failed(w, (uint32_t)(part - w->parts[part->parity]), req->status);
+		return;
 	}
 	if (req->bytes != req->buf.bytes || req->shape.dtype != TERN_F32) {
 		worker_fail(w, -EPROTO, "a chunk of another shape came");

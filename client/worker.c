@@ -93,6 +93,11 @@ void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 	va_end(ap);
 }
 
+void worker_failed(struct tern_worker *w, uint32_t chunk, int status)
+{
+	tern_talk_failed(&w->servers[w->plan.chunks[chunk].server].talk, status);
+}
+
 void worker_engine_failed(struct tern_worker *w, int status)
 {
 	worker_give_up(w, status, "%s", w->opts.engine->error);
@@ -201,6 +206,15 @@ static void server_event(
 	tern_defer(w->opts.ctx, &w->end_call);
 }
 
+static void broken(struct tern_talk *talk, int status)
+{
+	struct worker_server *s = tern_container_of(talk, struct worker_server, talk);
+
+	worker_give_up(s->worker, status,
+		"server %u at %s: a tensor did not come through: %s", s->index,
+		s->worker->job.servers[s->index], tern_status_text(status));
+}
+
 static int join(struct tern_worker *w, uint32_t index, const char *job_text)
 {
 	struct worker_server *s = &w->servers[index];
@@ -212,7 +226,9 @@ static int join(struct tern_worker *w, uint32_t index, const char *job_text)
 	s->worker = w;
 	s->index = index;
 	s->talk.pool = w->talk_pool;
+	s->talk.ctx = w->opts.ctx;
 	s->talk.heard = heard;
+	s->talk.broken = broken;
 	r = tern_connect(w->opts.ctx, w->job.servers[index],
 		&(struct tern_peer_opts){.event = server_event,
 			.arg = s,

@@ -4,7 +4,11 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/env.h"
 #include "base/util.h"
+
+#define BROKEN_NS TERN_NS_PER_S
 
 /* One message on its way out. */
 struct saying {
@@ -63,8 +67,10 @@ static void heard(struct tern_req *req)
 	struct tern_talk *talk = req->arg;
 	json_t *message = NULL;
 
-	if (req->status < 0)
-		return; /* the peer is down, and reported as that */
+	if (req->status < 0) {
+		tern_talk_failed(talk, req->status);
+		return;
+	}
 	if (req->bytes <= TERN_PS_TEXT_MAX)
 		message = json_loadb(req->data, req->bytes, JSON_REJECT_DUPLICATES, NULL);
 	tern_release(req);
@@ -88,6 +94,27 @@ int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer)
 	talk->req.arg = talk;
 	listen(talk);
 	return 0;
+}
+
+static void broken(struct tern_timer *timer)
+{
+	struct tern_talk *talk = tern_container_of(timer, struct tern_talk, broken_timer);
+
+	if (!talk->closed)
+		talk->broken(talk, talk->broken_status);
+}
+
+/* -ECANCELED: it was cut off here. -ESHUTDOWN: it has said goodbye, and goes down when
+ * all is said. */
+void tern_talk_failed(struct tern_talk *talk, int status)
+{
+	if (status == -ECANCELED || status == -ESHUTDOWN || talk->closed ||
+		talk->broken_status)
+		return;
+	talk->broken_status = status;
+	talk->broken_timer.fire = broken;
+	tern_timer_set(talk->ctx, &talk->broken_timer,
+		tern_now_ns(tern_context_env(talk->ctx)) + BROKEN_NS);
 }
 
 const char *tern_talk_type(const json_t *message)

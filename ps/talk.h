@@ -30,6 +30,8 @@
 
 #include <tern/channel.h>
 
+#include "transport/context.h"
+
 /* Channels, and the keys on them that are not a chunk's. */
 enum {
 	TERN_PS_CHANNEL_TALK = 1,
@@ -39,22 +41,33 @@ enum {
 #define TERN_PS_TEXT_MAX (16u << 20) /* a job with many parameters */
 
 struct tern_talk {
+	struct tern_context *ctx;
 	struct tern_pool *pool; /* also the peer's opts.pool */
 	struct tern_channel *channel;
 	/* A message, valid during the call; NULL: it was not JSON. The talk may be closed
 	 * in here. Not called again after the peer went down. */
 	void (*heard)(struct tern_talk *talk, const json_t *message);
+	/* A request has failed, and its peer is still there (tern_talk_failed). */
+	void (*broken)(struct tern_talk *talk, int status);
 	uint64_t said_count, heard_count;
 	struct tern_req req;
-	bool closed;
+	struct tern_timer broken_timer;
+	int broken_status; /* of the first one; 0: none */
+	bool closed;       /* set by the caller when the peer is down, or cut off */
 };
 
-/* Opens the channel and starts to listen. heard and pool are set by the caller. */
+/* Opens the channel and starts to listen. ctx, pool, heard and broken are set by the
+ * caller. */
 int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer);
 
 /* Says `message` and drops it. What cannot be said any more is dropped too: the peer's
  * end is reported elsewhere. */
 void tern_talk_say(struct tern_talk *talk, json_t *message);
+
+/* A request with this talk's peer, on any channel, has ended with `status`, and whoever
+ * waits for it does so in vain. Mostly the peer is down, which is reported in a moment.
+ * If it is not within a second, broken() is called. */
+void tern_talk_failed(struct tern_talk *talk, int status);
 
 /* What a message's "type" is; "" if it has none. */
 const char *tern_talk_type(const json_t *message);

@@ -52,11 +52,18 @@ void async_fini(struct chunk *c)
 static void receive(struct stream *t);
 static void run_next(struct chunk *c);
 
+static void failed(struct stream *t, int status)
+{
+	tern_talk_failed(&t->chunk->server->workers[t->worker]->talk, status);
+}
+
 static void copy_sent(struct tern_req *req)
 {
 	struct stream *t = req->arg;
 
-	if (req->status == 0 && !t->chunk->server->over)
+	if (req->status < 0)
+		failed(t, req->status);
+	else if (!t->chunk->server->over)
 		receive(t);
 }
 
@@ -125,6 +132,8 @@ static void gradient_arrived(struct tern_req *req)
 		(req->status == 0 && req->bytes != t->gradient.bytes))
 		server_fail(c->server, -EPROTO,
 			"chunk %u: a gradient of another size came", c->number);
+	else if (req->status < 0)
+		failed(t, req->status);
 	if (req->status < 0 || c->server->over)
 		return;
 	/* What the job reads of the list does not change while it runs: only its tail

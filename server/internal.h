@@ -173,6 +173,7 @@ void server_maybe_start(struct tern_server *s);
 void server_maybe_end(struct tern_server *s);
 void server_refuse(struct server_peer *p, const char *text);
 void server_drop(struct server_peer *p);
+void server_broken(struct tern_talk *talk, int status);
 void server_updater_note(struct tern_server *s);
 void server_note(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));

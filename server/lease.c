@@ -62,6 +62,7 @@ static void extra_refused(struct tern_req *req)
 	struct tern_server *s = e->chunk->server;
 
 	if (req->status != -EMSGSIZE) {
+		tern_talk_failed(&e->from->talk, req->status);
 		extra_free(e); /* whoever was to send it is gone */
 		return;
 	}

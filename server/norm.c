@@ -118,8 +118,10 @@ static void share_arrived(struct tern_req *req)
 	struct norm_share *share = req->arg;
 	struct tern_server *s = share->server;
 
+	if (req->status < 0 && others_find(s, share->index))
+		tern_talk_failed(&others_find(s, share->index)->talk, req->status);
 	if (req->status < 0 || s->over)
-		return; /* the peer is down: reported there */
+		return;
 	if (req->bytes != chunks_of(s, share->index) * sizeof(double)) {
 		server_fail(s, -EPROTO, "server %u sent a norm of other chunks",
 			share->index);
@@ -133,6 +135,8 @@ static void total_arrived(struct tern_req *req)
 {
 	struct tern_server *s = req->arg;
 
+	if (req->status < 0)
+		tern_talk_failed(&s->to_zero->talk, req->status);
 	if (req->status < 0 || s->over)
 		return;
 	if (req->bytes != sizeof(double)) {

@@ -67,7 +67,9 @@ int others_connect(struct tern_server *s)
 	snprintf(name, sizeof(name), "server %u", s->index);
 	p->server = s;
 	p->talk.pool = s->staging;
+	p->talk.ctx = s->opts.ctx;
 	p->talk.heard = zero_heard;
+	p->talk.broken = server_broken;
 	r = tern_connect(s->opts.ctx, s->job.servers[0],
 		&(struct tern_peer_opts){
 			.event = zero_event, .arg = p, .name = name, .pool = s->staging},

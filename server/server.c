@@ -387,6 +387,24 @@ static void on_event(
 	}
 }
 
+/* It cannot go on with this peer. */
+void server_broken(struct tern_talk *talk, int status)
+{
+	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
+	char text[300];
+
+	snprintf(text, sizeof(text), "a tensor did not come through: %s",
+		tern_status_text(status));
+	if (p->server->over)
+		return;
+	if (p->is_worker)
+		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer), text);
+	else if (p->is_server || p == p->server->to_zero)
+		server_fail(p->server, status, "%s: %s", tern_peer_name(p->peer), text);
+	else
+		server_refuse(p, text);
+}
+
 static void on_accept(struct tern_peer *peer, void *arg)
 {
 	struct tern_server *s = arg;
@@ -400,7 +418,9 @@ static void on_accept(struct tern_peer *peer, void *arg)
 	p->server = s;
 	p->peer = peer;
 	p->talk.pool = s->staging;
+	p->talk.ctx = s->opts.ctx;
 	p->talk.heard = heard;
+	p->talk.broken = server_broken;
 	snprintf(name, sizeof(name), "server");
 	tern_peer_set_opts(peer,
 		&(struct tern_peer_opts){

@@ -261,6 +261,8 @@ static void arrived(struct tern_req *req)
 			(unsigned long long)(c->plan->count * sizeof(float)));
 	} else if (s->leases[slot].holder != from) {
 		receive(c, slot); /* the old holder is gone: from the new one */
+	} else {
+		tern_talk_failed(&from->talk, req->status);
 	}
 }
 

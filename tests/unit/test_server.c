@@ -28,7 +28,7 @@ struct visitor {
 
 struct rig {
 	struct end at, guests;
-	struct tern_pool *pool; /* the guests' */
+	struct tern_pool *pool, *small; /* the guests'; small: NULL, or a page */
 	struct tern_updater *updater;
 	struct tern_server *server;
 	bool ended;
@@ -80,6 +80,7 @@ static void close_rig(struct rig *rig)
 	tern_context_free(rig->at.ctx);
 	tern_server_free(rig->server);
 	tern_updater_free(rig->updater);
+	tern_pool_free(rig->small);
 	tern_pool_free(rig->pool);
 	tern_domain_free(rig->guests.domain);
 	tern_domain_free(rig->at.domain);
@@ -122,9 +123,18 @@ static void visitor_heard(struct tern_talk *talk, const json_t *message)
 		v->welcome = true;
 }
 
+static void visitor_broken(struct tern_talk *talk, int status)
+{
+	(void)talk;
+	fail_msg("a request of a visitor failed alone: %d", status);
+}
+
 static void visit(struct rig *rig, struct visitor *v)
 {
-	*v = (struct visitor){.talk = {.pool = rig->pool, .heard = visitor_heard}};
+	*v = (struct visitor){.talk = {.ctx = rig->guests.ctx,
+				      .pool = rig->pool,
+				      .heard = visitor_heard,
+				      .broken = visitor_broken}};
 	assert_int_equal(
 		tern_connect(rig->guests.ctx, tern_server_address(rig->server),
 			&(struct tern_peer_opts){
@@ -155,10 +165,9 @@ static void join(struct rig *rig, struct visitor *v, const struct tern_ps_job *l
 	text = tern_ps_job_encode(&job);
 	assert_non_null(text);
 	visit(rig, v);
-	tern_talk_say(&v->talk,
-		json_pack("{s:s, s:I, s:I, s:o}", "type", "join", "worker",
-			(json_int_t)worker, "server", (json_int_t)0, "job",
-			json_loads(text, 0, NULL)));
+	tern_talk_say(&v->talk, json_pack("{s:s, s:I, s:I, s:o}", "type", "join",
+					"worker", (json_int_t)worker, "server",
+					(json_int_t)0, "job", json_loads(text, 0, NULL)));
 	free(text);
 }
 
@@ -259,12 +268,69 @@ static void test_a_server_says_what_it_has_no_room_for(void **state)
 	close_rig(&rig);
 }
 
+/* ---- what does not come through ---- */
+
+static void test_a_guest_that_says_too_much_is_refused(void **state)
+{
+	const uint64_t bytes = 65u << 20; /* more than a slab of the server's */
+	struct tern_pool_opts opts = {.slab_bytes = bytes};
+	struct tern_pool *pool;
+	struct tern_tensor tensor = {.shape = tern_shape_1d(TERN_U8, bytes)};
+	struct tern_req req = {0};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	assert_int_equal(tern_pool_new(rig.guests.domain, &opts, &pool), 0);
+	assert_int_equal(tern_pool_get(pool, bytes, &tensor.buf), 0);
+	visit(&rig, &v);
+	assert_int_equal(
+		tern_send(v.talk.channel, &req, tern_key("talk"), 0, &tensor, NULL, 0),
+		0);
+	run_until(&rig, &v.down);
+	assert_int_equal(req.status, -ENOBUFS);
+	tern_pool_put(pool, &tensor.buf);
+	tern_pool_free(pool);
+	close_rig(&rig);
+}
+
+/* A worker that has no room for a version: it would wait for ever, and so would all. */
+static void test_a_worker_that_refuses_a_version_is_lost(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct tern_pool_opts opts = {.slab_bytes = 4096};
+	struct tern_channel *channel;
+	struct tern_req req = {0};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	assert_int_equal(tern_pool_new(rig.guests.domain, &opts, &rig.small), 0);
+	join(&rig, &v, &job, 4u << 20, 0);
+	tern_peer_set_opts(
+		v.peer, &(struct tern_peer_opts){
+				.event = visitor_event, .arg = &v, .pool = rig.small});
+	assert_int_equal(tern_channel_open(v.peer, TERN_PS_CHANNEL_DATA, &channel), 0);
+	assert_int_equal(tern_recv(channel, &req, tern_key("parameter/0"), 0, NULL, NULL,
+				 TERN_RECV_ALLOC),
+		0);
+	run_until(&rig, &rig.ended);
+	assert_int_equal(req.status, -ENOBUFS);
+	assert_non_null(strstr(rig.text, "no worker is left"));
+	assert_non_null(strstr(rig.text, "a tensor did not come through"));
+	close_rig(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_peer_that_could_not_be_accepted_is_forgotten),
 		cmocka_unit_test(test_workers_join_while_the_shard_is_made),
 		cmocka_unit_test(test_a_server_says_what_it_has_no_room_for),
+		cmocka_unit_test(test_a_guest_that_says_too_much_is_refused),
+		cmocka_unit_test(test_a_worker_that_refuses_a_version_is_lost),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
