@@ -88,6 +88,8 @@ void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 {
 	va_list ap;
 
+	if (!w->over)
+		w->results.alone = w->job.workers > 1;
 	va_start(ap, fmt);
 	end_badly(w, "failed", status, fmt, ap);
 	va_end(ap);

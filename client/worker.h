@@ -29,6 +29,7 @@ struct tern_worker_results {
 	uint64_t steps;
 	double loss;      /* mean of `loss` over the last steps, at most 100 */
 	bool finisher;    /* it was this worker that evaluated, wrote and saved */
+	bool alone;       /* it failed alone: others may go on, and save */
 	double test_loss; /* mean over the records; NAN: no test set, or another worker */
 	double test_accuracy; /* NAN as well */
 	double test_auc;      /* two classes only; else NAN */

@@ -185,6 +185,8 @@ static void ended(void *arg, int status, const char *text,
 		role_fail(&w->role, false, "%s", text);
 	else
 		report_end(w, results);
+	if (results->alone) /* whoever takes over has found the directory there */
+		w->made_directory = false;
 	w->role.over = true;
 }
 
@@ -232,7 +234,7 @@ static int read_servers(struct worker_role *w, struct tern_ps_job *job)
 	return -EINVAL;
 }
 
-/* It goes again if nothing was saved. */
+/* It goes again if the job fails before anything was saved. */
 static int make_directory(struct worker_role *w, struct tern_ps_text *why)
 {
 	const char *save = w->settings->job.save;

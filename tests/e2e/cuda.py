@@ -164,6 +164,26 @@ def device_of_one_worker_may_break():
     assert (save / "model.safetensors").read_bytes() == wanted
 
 
+def worker_whose_device_breaks_leaves_the_directory_to_the_others():
+    save = job.SCRATCH / "left"
+    args = [*job.small("--slots", 4, "--save", save, steps=100_000_000), "--workers", 2,
+            "--device", "cuda"]
+    server = job.Job("server", "--listen", "127.0.0.1:0", "--json")
+    workers = []
+    try:
+        address = server.wait_event(lambda e: e["event"] == "listening")["address"]
+        for i, machine in enumerate((f"break=tern_cuda_xent:7:{BROKEN}", "")):
+            with job.simulated_gpus(machine):
+                workers.append(job.Job("worker", "--join", address, "--index", i, *args))
+        assert workers[0].end() == 1
+        assert save.is_dir(), "worker 0 took it away with it"
+        workers[1].process.terminate()
+        assert workers[1].end() == 130, workers[1].error
+    finally:
+        for running in (server, *workers):
+            running.kill()
+
+
 def device_that_refuses_a_call_ends_the_job_in_a_line():
     for call in ("graph_launch:9", "memcpy_dtoh_async:3", "event_synchronize:7"):
         refused("--device", "cuda", machine=f"fail={call}:999", code=1,
@@ -199,6 +219,7 @@ tap.run([
     what_is_not_there_is_refused_in_a_line,
     device_that_breaks_ends_the_job_in_a_line,
     device_of_one_worker_may_break,
+    worker_whose_device_breaks_leaves_the_directory_to_the_others,
     device_that_refuses_a_call_ends_the_job_in_a_line,
     worker_on_another_device_is_refused,
 ])

@@ -578,6 +578,10 @@ static void one_gives_up(struct member *workers, unsigned *stage)
 {
 	if (*stage == 0 && workers[0].step >= 4) {
 		worker_give_up(workers[1].worker, -EXPECTED, "enough of it");
+		*stage = 1;
+	} else if (*stage == 1 && workers[1].ended) {
+		/* So nothing that the others need is taken away. */
+		assert_true(workers[1].results.alone);
 		*stage = DONE;
 	}
 }
