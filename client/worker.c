@@ -52,8 +52,8 @@ static void close_all(struct tern_worker *w, const char *type)
 
 		if (!s->peer || s->gone)
 			continue;
-		tern_talk_say(
-			&s->talk, json_pack("{s:s, s:s}", "type", type, "text", w->text));
+		tern_talk_say(&s->talk, json_pack("{s:s, s:o}", "type", type, "text",
+						tern_talk_text(w->text)));
 		tern_peer_close(s->peer);
 	}
 	w->end_timer.fire = end_timer;

@@ -117,6 +117,21 @@ void tern_talk_failed(struct tern_talk *talk, int status)
 		tern_now_ns(tern_context_env(talk->ctx)) + BROKEN_NS);
 }
 
+json_t *tern_talk_text(const char *text)
+{
+	json_t *string = json_string(text);
+	char *plain = string ? NULL : strdup(text);
+
+	for (char *p = plain; p && *p; p++) {
+		if (*p & 0x80)
+			*p = '?';
+	}
+	if (plain)
+		string = json_string(plain);
+	free(plain);
+	return string ? string : json_string("");
+}
+
 const char *tern_talk_type(const json_t *message)
 {
 	const char *type = json_string_value(json_object_get(message, "type"));

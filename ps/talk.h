@@ -69,6 +69,10 @@ void tern_talk_say(struct tern_talk *talk, json_t *message);
  * If it is not within a second, broken() is called. */
 void tern_talk_failed(struct tern_talk *talk, int status);
 
+/* A string for a message of text that may not be UTF-8 (paths, what was cut to its room):
+ * then what is not ASCII becomes '?', since JSON cannot hold it. */
+json_t *tern_talk_text(const char *text);
+
 /* What a message's "type" is; "" if it has none. */
 const char *tern_talk_type(const json_t *message);
 

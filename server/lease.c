@@ -156,9 +156,9 @@ static void tell_workers(struct tern_server *s, uint32_t lost, const char *text)
 		if (!is_live(s->workers[i]))
 			continue;
 		tern_talk_say(&s->workers[i]->talk,
-			json_pack("{s:s, s:I, s:s, s:I, s:I, s:O}", "type", "lost",
-				"worker", (json_int_t)lost, "text", text, "generation",
-				(json_int_t)s->generation, "finisher",
+			json_pack("{s:s, s:I, s:o, s:I, s:I, s:O}", "type", "lost",
+				"worker", (json_int_t)lost, "text", tern_talk_text(text),
+				"generation", (json_int_t)s->generation, "finisher",
 				(json_int_t)finisher(s), "slots", given[i]));
 	}
 	for (uint32_t i = 0; given && i < s->job.workers; i++)
@@ -168,8 +168,8 @@ static void tell_workers(struct tern_server *s, uint32_t lost, const char *text)
 
 static void tell_server(struct server_peer *p, uint32_t lost, const char *text)
 {
-	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:s}", "type", "lost", "worker",
-					(json_int_t)lost, "text", text));
+	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:o}", "type", "lost", "worker",
+					(json_int_t)lost, "text", tern_talk_text(text)));
 }
 
 static void decide(struct tern_server *s, uint32_t lost, const char *text)
@@ -198,14 +198,6 @@ static void cut(struct server_peer *p, const char *text)
 	server_drop(p);
 }
 
-/* It travels as JSON, and has been cut to its room: ASCII only. */
-static void make_plain(char *text)
-{
-	for (; *text; text++)
-		if (*text & 0x80)
-			*text = '?';
-}
-
 /* `known`: server 0 has said so. */
 void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 {
@@ -218,7 +210,6 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	make_plain(text);
 	if (!s->running) {
 		server_fail(s, -EPIPE, "%s, before all had joined", text);
 		return;

@@ -100,8 +100,8 @@ static void leave(struct tern_server *s)
 		if (p->gone)
 			continue;
 		if (s->status < 0)
-			tern_talk_say(&p->talk, json_pack("{s:s, s:s}", "type", "abort",
-							"text", s->text));
+			tern_talk_say(&p->talk, json_pack("{s:s, s:o}", "type", "abort",
+							"text", tern_talk_text(s->text)));
 		tern_peer_close(p->peer);
 	}
 	s->end_timer.fire = end_timer;
@@ -133,7 +133,8 @@ void tern_server_stop(struct tern_server *s, const char *why)
 void server_refuse(struct server_peer *p, const char *text)
 {
 	server_note(p->server, "%s was refused: %s", tern_peer_name(p->peer), text);
-	tern_talk_say(&p->talk, json_pack("{s:s, s:s}", "type", "refused", "text", text));
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:o}", "type", "refused", "text", tern_talk_text(text)));
 	tern_peer_close(p->peer);
 }
 

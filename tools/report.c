@@ -3,10 +3,10 @@
  * as it goes: it may come from a child of another version. */
 #include "tools/report.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "ps/talk.h"
 
 static const char *text_of(const json_t *event, const char *name)
 {
@@ -102,17 +102,7 @@ void report(struct output *out, const char *who, json_t *event)
 
 json_t *report_text(const char *text)
 {
-	json_t *string = json_string(text);
-	char *plain = string ? NULL : strdup(text);
-
-	for (char *p = plain; p && *p; p++) {
-		if (*p & 0x80)
-			*p = '?';
-	}
-	if (plain)
-		string = json_string(plain);
-	free(plain);
-	return string ? string : json_string("");
+	return tern_talk_text(text);
 }
 
 const char *report_level_name(enum tern_log_level level)

@@ -787,6 +787,38 @@ static void test_a_loss_without_room_for_it_ends_the_job_in_words(void **state)
 	tern_model_free(model);
 }
 
+/* What a name or a path brought along, and what was cut inside a character. */
+static void test_an_end_is_told_whatever_its_text_is(void **state)
+{
+	const struct setup setup = {
+		"shm", "softmax", "sgd", 1, 2, 2, 1000000, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&setup);
+	char addresses[MEMBERS_MAX][128], umlauts[601] = "";
+
+	(void)state;
+	for (int i = 0; i < 300; i++)
+		strcat(umlauts, "\xc3\xbc");
+	for (int who = 0; who < 2; who++) {
+		struct member m[3] = {0};
+
+		start_servers(m, &setup, addresses);
+		start_workers(m + 1, &setup, model, addresses, NULL);
+		while (m[1].step < 2 || m[2].step < 2)
+			step_all(m, 3);
+		if (who == 0)
+			tern_server_stop(m[0].server, umlauts);
+		else
+			tern_worker_stop(m[1].worker, "caf\xe9 is closed");
+		run_out(m, 3);
+		assert_non_null(strstr(m[2].text, who ? "caf? is closed" : "????"));
+		if (who == 1)
+			assert_non_null(strstr(m[0].text, "caf? is closed"));
+		for (int i = 3; i-- > 0;)
+			close_member(&m[i]);
+	}
+	tern_model_free(model);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -808,6 +840,7 @@ int main(void)
 		cmocka_unit_test(test_a_loss_before_all_have_joined_ends_the_job),
 		cmocka_unit_test(test_a_worker_needs_room_for_its_own_slots_only),
 		cmocka_unit_test(test_a_loss_without_room_for_it_ends_the_job_in_words),
+		cmocka_unit_test(test_an_end_is_told_whatever_its_text_is),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);
