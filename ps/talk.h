@@ -4,8 +4,8 @@
  * their own. The tensors go over another one.
  *
  *     worker -> server   {"type":"join", "worker":i, "server":j, "job":{...}}
- *     server -> server 0 {"type":"peer", "server":j, "arithmetic":...}: that if norms are
- *                        added up
+ *     server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: that
+ *                        if norms are added up
  *     server -> worker   {"type":"welcome"}, {"type":"refused", "text":...}
  *     worker -> server   {"type":"bye"}: it has all it needs, and the results are safe
  *     worker -> server   {"type":"failed", "text":...}: it leaves; the job may go on

@@ -38,6 +38,7 @@ struct server_peer {
 	bool lost; /* a worker that the job goes on without */
 	uint32_t index;
 	uint32_t in_place_count; /* gradients that are read in its memory, or will be */
+	struct tern_ps_job job;  /* a server's: what it knows of it */
 };
 
 /* Who computes a slot. */

@@ -52,6 +52,23 @@ static void zero_event(
 	}
 }
 
+/* Server 0 compares the job with its own: whether it is server 0, only it can tell. */
+static int introduce(struct server_peer *p)
+{
+	struct tern_server *s = p->server;
+	char *text = tern_ps_job_encode(&s->job);
+
+	if (!text)
+		return -ENOMEM;
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:I, s:o, s:s}", "type", "peer", "server",
+			(json_int_t)s->index, "job", json_loads(text, 0, NULL),
+			"arithmetic",
+			s->job.clip_norm > 0 ? s->opts.updater->fingerprint : ""));
+	free(text);
+	return 0;
+}
+
 /* All workers are here: every server but 0 connects to 0. */
 int others_connect(struct tern_server *s)
 {
@@ -84,12 +101,8 @@ int others_connect(struct tern_server *s)
 	if (r == 0)
 		r = tern_talk_open(&p->talk, p->peer);
 	if (r == 0)
-		tern_talk_say(&p->talk,
-			json_pack("{s:s, s:I, s:s}", "type", "peer", "server",
-				(json_int_t)s->index, "arithmetic",
-				s->job.clip_norm > 0 ? s->opts.updater->fingerprint
-						     : ""));
-	else
+		r = introduce(p);
+	if (r < 0)
 		server_drop(p);
 	return r;
 }

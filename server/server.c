@@ -174,21 +174,32 @@ static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t 
 	return r;
 }
 
+static bool decode_job(
+	const json_t *message, struct tern_ps_job *job, struct tern_ps_text *why)
+{
+	char *text = json_dumps(json_object_get(message, "job"), JSON_COMPACT);
+	bool good = text && tern_ps_job_decode(text, strlen(text), job, why) == 0;
+
+	if (!text)
+		snprintf(why->text, sizeof(why->text), "%s: no job in it",
+			tern_talk_type(message));
+	free(text);
+	return good;
+}
+
 static bool take_job(struct server_peer *p, const json_t *message, uint32_t *index,
 	struct tern_ps_text *why)
 {
 	struct tern_server *s = p->server;
 	const json_t *worker = json_object_get(message, "worker");
 	const json_t *server = json_object_get(message, "server");
-	char *text = json_dumps(json_object_get(message, "job"), JSON_COMPACT);
 	struct tern_ps_job job = {0};
 	bool good = false;
 	json_int_t i = json_integer_value(worker), j = json_integer_value(server);
 
-	if (!text || tern_ps_job_decode(text, strlen(text), &job, why) < 0) {
-		if (!text)
-			snprintf(why->text, sizeof(why->text), "join: no job in it");
-	} else if (!json_is_integer(worker) || i < 0 || i >= job.workers) {
+	if (!decode_job(message, &job, why))
+		return false;
+	if (!json_is_integer(worker) || i < 0 || i >= job.workers) {
 		snprintf(why->text, sizeof(why->text), "worker: expected 0 to %u",
 			job.workers - 1);
 	} else if (!json_is_integer(server) || j < 0 || j >= job.server_count) {
@@ -207,7 +218,6 @@ static bool take_job(struct server_peer *p, const json_t *message, uint32_t *ind
 	}
 	*index = (uint32_t)i;
 	tern_ps_job_fini(&job);
-	free(text);
 	return good;
 }
 
@@ -237,6 +247,39 @@ void server_shard_made(struct tern_server *s)
 			welcome(s->workers[i]);
 }
 
+/* Another server takes this one for number 0 of its job. The address that it went to was
+ * spelt by a worker, perhaps on another host. */
+static void check_server(struct server_peer *p)
+{
+	struct tern_server *s = p->server;
+	struct tern_ps_text why;
+
+	if (s->index != 0) {
+		snprintf(why.text, sizeof(why.text),
+			"%s leads server %u to server %u: the first of --join must be "
+			"right on every host",
+			p->job.servers[0], p->index, s->index);
+	} else if (!tern_ps_job_differs(
+			   &s->job, &p->job, tern_peer_name(p->peer), &why)) {
+		if (others_find(s, p->index) == p)
+			return;
+		snprintf(why.text, sizeof(why.text),
+			"a server of number %u is here already", p->index);
+	}
+	p->is_server = false;
+	server_refuse(p, why.text);
+}
+
+static void check_servers(struct tern_server *s)
+{
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (p->is_server && !p->gone)
+			check_server(p);
+	}
+}
+
 static void on_join(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
@@ -257,10 +300,12 @@ static void on_join(struct server_peer *p, const json_t *message)
 	p->is_worker = true;
 	p->index = index;
 	s->workers[index] = p;
-	if (first)
+	if (first) {
+		check_servers(s); /* those that came before the job did */
 		shard_make(s);
-	else if (shard_is_made(s))
+	} else if (shard_is_made(s)) {
 		welcome(p);
+	}
 }
 
 /* `arithmetic` is empty where no norm is added up. */
@@ -270,11 +315,20 @@ static void on_peer(struct server_peer *p, const json_t *message)
 	const char *arithmetic =
 		json_string_value(json_object_get(message, "arithmetic"));
 	const char *mine = p->server->opts.updater->fingerprint;
+	struct tern_ps_text why;
 	char text[400];
 
-	if (p->is_worker || p->is_server || !json_is_integer(server) ||
-		json_integer_value(server) < 1 ||
-		json_integer_value(server) >= TERN_SERVERS_MAX) {
+	if (p->is_worker || p->is_server) {
+		server_refuse(p, "it says twice what it is");
+		return;
+	}
+	tern_ps_job_fini(&p->job);
+	if (!decode_job(message, &p->job, &why)) {
+		server_refuse(p, why.text);
+		return;
+	}
+	if (!json_is_integer(server) || json_integer_value(server) < 1 ||
+		json_integer_value(server) >= p->job.server_count) {
 		server_refuse(p, "a server says its number, from 1");
 		return;
 	}
@@ -288,6 +342,8 @@ static void on_peer(struct server_peer *p, const json_t *message)
 	}
 	p->is_server = true;
 	p->index = (uint32_t)json_integer_value(server);
+	if (p->server->has_job)
+		check_server(p);
 	server_maybe_start(p->server);
 }
 
@@ -488,8 +544,12 @@ void tern_server_free(struct tern_server *s)
 	shard_fini(s);
 	lease_fini(s);
 	norm_fini(s);
-	while ((n = tern_list_pop(&s->peers)))
-		free(tern_list_entry(n, struct server_peer, node));
+	while ((n = tern_list_pop(&s->peers))) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		tern_ps_job_fini(&p->job);
+		free(p);
+	}
 	tern_plan_fini(&s->plan);
 	tern_ps_job_fini(&s->job);
 	tern_pool_free(s->staging);

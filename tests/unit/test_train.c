@@ -233,8 +233,9 @@ static struct tern_model *make_model(const struct setup *setup)
 	return model;
 }
 
-static void start_workers(struct member *m, const struct setup *setup,
-	const struct tern_model *model, char addresses[][128], const char *save)
+static void start_worker(struct member *m, const struct setup *setup,
+	const struct tern_model *model, char addresses[][128], const char *save,
+	unsigned index)
 {
 	struct tern_ps_job job = {.mode = setup->mode,
 		.steps = setup->steps,
@@ -245,29 +246,32 @@ static void start_workers(struct member *m, const struct setup *setup,
 		.clip_norm = setup->clip_norm,
 		.servers = addresses,
 		.server_count = setup->servers};
+	struct tern_ps_text why;
 
 	tern_optimizer_parse(setup->optimizer, &job.optimizer);
-	for (unsigned i = 0; i < setup->workers; i++) {
-		struct tern_ps_text why;
+	open_worker(m, model);
+	assert_int_equal(tern_worker_new(&(struct tern_worker_opts){.domain = m->domain,
+						 .ctx = m->ctx,
+						 .engine = m->engine,
+						 .job = &job,
+						 .index = index,
+						 .train = data,
+						 .test = test,
+						 .save_path = save,
+						 .finishing = finishing,
+						 .progress = progress,
+						 .note = note,
+						 .ended = worker_ended,
+						 .arg = m},
+				 &m->worker, &why),
+		0);
+}
 
-		open_worker(&m[i], model);
-		assert_int_equal(
-			tern_worker_new(&(struct tern_worker_opts){.domain = m[i].domain,
-						.ctx = m[i].ctx,
-						.engine = m[i].engine,
-						.job = &job,
-						.index = i,
-						.train = data,
-						.test = test,
-						.save_path = save,
-						.finishing = finishing,
-						.progress = progress,
-						.note = note,
-						.ended = worker_ended,
-						.arg = &m[i]},
-				&m[i].worker, &why),
-			0);
-	}
+static void start_workers(struct member *m, const struct setup *setup,
+	const struct tern_model *model, char addresses[][128], const char *save)
+{
+	for (unsigned i = 0; i < setup->workers; i++)
+		start_worker(&m[i], setup, model, addresses, save, i);
 }
 
 /* What happens to the workers while they train: called between turns. */
@@ -787,6 +791,91 @@ static void test_a_loss_without_room_for_it_ends_the_job_in_words(void **state)
 	tern_model_free(model);
 }
 
+static void test_a_server_that_finds_itself_in_the_place_of_server_0_says_so(void **state)
+{
+	static const char *const fabrics[] = {"tcp", "shm", "auto"};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(fabrics); i++) {
+		const struct setup setup = {
+			fabrics[i], "mlp:300", "sgd", 2, 2, 2, 20, TERN_MODE_SYNC, 0};
+		struct tern_model *model = make_model(&setup);
+		struct member m[4] = {0};
+		char addresses[MEMBERS_MAX][128];
+
+		start_servers(m, &setup, addresses);
+		start_worker(&m[2], &setup, model, addresses, NULL, 0);
+		while (!m[1].server->has_job)
+			step_all(m, 3);
+		strcpy(m[1].server->job.servers[0], addresses[1]);
+		start_worker(&m[3], &setup, model, addresses, NULL, 1);
+		run_out(m, 4);
+		for (int j = 0; j < 4; j++)
+			assert_true(m[j].status < 0);
+		if (!strstr(m[1].text, "leads server 1 to server 1"))
+			fail_msg("%s: %s", fabrics[i], m[1].text);
+		for (int j = 4; j-- > 0;)
+			close_member(&m[j]);
+		tern_model_free(model);
+	}
+}
+
+static void test_a_second_server_of_a_number_or_of_another_job_is_refused(void **state)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 2, 1, 1, 1000000, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&setup);
+	char addresses[MEMBERS_MAX][128];
+
+	(void)state;
+	for (int other = 0; other < 2; other++) {
+		struct member m[3] = {0};
+
+		start_servers(m, &setup, addresses);
+		start_workers(&m[2], &setup, model, addresses, NULL);
+		while (m[2].step < 2)
+			step_all(m, 3);
+		m[1].server->job.steps += (uint64_t)other;
+		m[1].server->to_zero = NULL;
+		assert_int_equal(others_connect(m[1].server), 0);
+		run_out(m, 3);
+		assert_non_null(strstr(m[1].text, other ? "has 1000001, the job 1000000"
+							: "number 1 is here already"));
+		for (int i = 3; i-- > 0;)
+			close_member(&m[i]);
+	}
+	tern_model_free(model);
+}
+
+/* It leads to a server of which nobody has told yet what it is. */
+static void test_a_server_that_comes_before_the_job_is_compared_with_it(void **state)
+{
+	const struct setup three = {"tcp", "softmax", "sgd", 3, 0, 0, 0, 0, 0};
+	const struct setup two = {"tcp", "softmax", "sgd", 2, 2, 2, 5, TERN_MODE_SYNC, 0};
+	const struct setup one = {"tcp", "softmax", "sgd", 1, 1, 1, 5, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&one);
+	struct member m[6] = {0};
+	char addresses[MEMBERS_MAX][128];
+
+	(void)state;
+	start_servers(m, &three, addresses);
+	start_worker(&m[3], &two, model, addresses, NULL, 0);
+	while (!m[1].server->has_job)
+		step_all(m, 4);
+	strcpy(m[1].server->job.servers[0], addresses[2]);
+	start_worker(&m[4], &two, model, addresses, NULL, 1);
+	while (!others_find(m[2].server, 1))
+		step_all(m, 5);
+	start_worker(&m[5], &one, model, &addresses[2], NULL, 0);
+	run_out(m, 6);
+	assert_non_null(strstr(m[1].text, "slots: server 1"));
+	for (unsigned i = 0; i < 6; i++)
+		assert_int_equal(m[i].status == 0, i == 2 || i == 5);
+	for (int i = 6; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
 /* What a name or a path brought along, and what was cut inside a character. */
 static void test_an_end_is_told_whatever_its_text_is(void **state)
 {
@@ -840,6 +929,12 @@ int main(void)
 		cmocka_unit_test(test_a_loss_before_all_have_joined_ends_the_job),
 		cmocka_unit_test(test_a_worker_needs_room_for_its_own_slots_only),
 		cmocka_unit_test(test_a_loss_without_room_for_it_ends_the_job_in_words),
+		cmocka_unit_test(
+			test_a_server_that_finds_itself_in_the_place_of_server_0_says_so),
+		cmocka_unit_test(
+			test_a_second_server_of_a_number_or_of_another_job_is_refused),
+		cmocka_unit_test(
+			test_a_server_that_comes_before_the_job_is_compared_with_it),
 		cmocka_unit_test(test_an_end_is_told_whatever_its_text_is),
 	};
 
