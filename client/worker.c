@@ -281,6 +281,8 @@ static int make_job(struct tern_worker *w)
 	job.params = (struct tern_param *)(uintptr_t)tern_model_params(model, &count);
 	job.param_count = (uint32_t)count;
 	job.element_count = tern_model_size(model);
+	job.records = w->opts.train->count;
+	job.data = tern_dataset_digest(w->opts.train);
 	snprintf(job.arithmetic, sizeof(job.arithmetic), "%s",
 		w->opts.engine->fingerprint);
 	return tern_ps_job_copy(&w->job, &job);

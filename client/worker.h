@@ -44,8 +44,8 @@ struct tern_worker_opts {
 	/* The caller's, and used by this worker alone until it is freed. It is made for
 	 * the model, and for batches of job->batch. */
 	struct tern_engine *engine;
-	/* Of `job`: everything but params and arithmetic, which follow from the engine.
-	 * Copied. */
+	/* Of `job`: everything but params and arithmetic, which follow from the engine,
+	 * and what is said of the data. Copied. */
 	const struct tern_ps_job *job;
 	uint32_t index;
 	const struct tern_dataset *train;

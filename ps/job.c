@@ -73,10 +73,12 @@ char *tern_ps_job_encode(const struct tern_ps_job *job)
 		json_array_append_new(params, encode_param(&job->params[i]));
 	for (uint32_t i = 0; i < job->server_count; i++)
 		json_array_append_new(servers, json_string(job->servers[i]));
-	root = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o, s:o, s:o}",
+	root = json_pack(
+		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o, s:o, s:o}",
 		"mode", tern_mode_name(job->mode), "steps", (json_int_t)job->steps,
 		"seed", (json_int_t)job->seed, "slots", (json_int_t)job->slots, "workers",
-		(json_int_t)job->workers, "batch", (json_int_t)job->batch, "clip_norm",
+		(json_int_t)job->workers, "batch", (json_int_t)job->batch, "records",
+		(json_int_t)job->records, "data", (json_int_t)job->data, "clip_norm",
 		job->clip_norm, "arithmetic", job->arithmetic, "optimizer",
 		encode_optimizer(&job->optimizer), "params", params, "servers", servers);
 	text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
@@ -224,7 +226,9 @@ static int decode_numbers(
 		get_int(root, "seed", 0, UINT64_MAX, &job->seed, why) < 0 ||
 		get_int(root, "slots", 1, TERN_SLOTS_MAX, &slots, why) < 0 ||
 		get_int(root, "workers", 1, TERN_WORKERS_MAX, &workers, why) < 0 ||
-		get_int(root, "batch", 1, 1u << 24, &batch, why) < 0)
+		get_int(root, "batch", 1, 1u << 24, &batch, why) < 0 ||
+		get_int(root, "records", 1, 1ull << 40, &job->records, why) < 0 ||
+		get_int(root, "data", 0, UINT64_MAX, &job->data, why) < 0)
 		return -EINVAL;
 	job->slots = (uint32_t)slots;
 	job->workers = (uint32_t)workers;
@@ -293,6 +297,20 @@ static bool differ_int(struct tern_ps_text *why, const char *who, const char *wh
 		return false;
 	snprintf(why->text, sizeof(why->text), "%s: %s has %llu, the job %llu", what, who,
 		(unsigned long long)theirs, (unsigned long long)ours);
+	return true;
+}
+
+static bool data_differ(const struct tern_ps_job *a, const struct tern_ps_job *b,
+	const char *who, struct tern_ps_text *why)
+{
+	if (differ_int(why, who, "records to train on", a->records, b->records))
+		return true;
+	if (a->data == b->data)
+		return false;
+	snprintf(why->text, sizeof(why->text),
+		"data: %s has as many records to train on as the job, but not the same "
+		"ones (digest %016llx, the job's %016llx)",
+		who, (unsigned long long)b->data, (unsigned long long)a->data);
 	return true;
 }
 
@@ -375,5 +393,5 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 	       differ(why, who, "weight decay", p->weight_decay, q->weight_decay) ||
 	       differ(why, who, "initial accumulator", p->initial_accumulator,
 		       q->initial_accumulator) ||
-	       params_differ(a, b, who, why);
+	       params_differ(a, b, who, why) || data_differ(a, b, who, why);
 }

@@ -25,6 +25,7 @@ struct tern_ps_job {
 	uint32_t slots;   /* R */
 	uint32_t workers; /* N */
 	uint32_t batch;   /* records per slot */
+	uint64_t records, data; /* to train on: how many, and tern_dataset_digest() */
 	struct tern_optimizer optimizer;
 	double clip_norm;     /* 0: no clipping */
 	char arithmetic[128]; /* fingerprint: equal strings, equal bits */

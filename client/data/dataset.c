@@ -178,3 +178,62 @@ void tern_dataset_batch(const struct tern_dataset *dataset, const uint64_t *reco
 		batch->labels[i] = dataset->symbols[record + width];
 	}
 }
+
+/* ---- the digest ----------------------------------------------------------------------
+ */
+
+/* FNV-1a, of words in the place of bytes. What the multiplication leaves in the high half
+ * is folded down: alone it would let two changed signs cancel each other. */
+static uint64_t digest_word(uint64_t digest, uint64_t word)
+{
+	digest = (digest ^ word) * 0x9e3779b97f4a7c15ull;
+	return digest ^ digest >> 32;
+}
+
+static uint64_t digest_bytes(uint64_t digest, const void *data, uint64_t bytes)
+{
+	const char *p = data;
+	uint64_t word = 0;
+
+	for (; bytes >= sizeof(word); bytes -= sizeof(word), p += sizeof(word)) {
+		memcpy(&word, p, sizeof(word));
+		digest = digest_word(digest, word);
+	}
+	word = 0;
+	if (bytes)
+		memcpy(&word, p, bytes);
+	return digest_word(digest, word);
+}
+
+static uint64_t digest_rows(uint64_t digest, const struct tern_dataset *dataset)
+{
+	const struct tern_dataset_rows *rows = dataset->rows;
+	uint64_t first = dataset->first, count = dataset->count, from, pairs;
+
+	digest = digest_bytes(digest, rows->labels + first, count);
+	if (!rows->starts)
+		return digest_bytes(digest, rows->bytes + first * dataset->width,
+			count * dataset->width);
+	from = rows->starts[first];
+	pairs = rows->starts[first + count] - from;
+	/* Not where a row starts: that depends on what is before the range. */
+	for (uint64_t i = first; i < first + count; i++)
+		digest = digest_word(digest, rows->starts[i + 1] - rows->starts[i]);
+	if (!pairs)
+		return digest; /* perhaps there are no arrays */
+	digest = digest_bytes(digest, rows->columns + from, pairs * sizeof(uint32_t));
+	return digest_bytes(digest, rows->values + from, pairs * sizeof(float));
+}
+
+uint64_t tern_dataset_digest(const struct tern_dataset *dataset)
+{
+	uint64_t digest = digest_word(dataset->kind, dataset->count);
+
+	digest = digest_word(digest, dataset->width);
+	digest = digest_word(digest, dataset->class_count);
+	if (dataset->kind == TERN_DATA_DENSE)
+		return digest_rows(digest, dataset);
+	digest = digest_bytes(digest, dataset->symbol_bytes, dataset->class_count);
+	return digest_bytes(digest, dataset->symbols + dataset->first,
+		dataset->count ? dataset->count + dataset->width : 0);
+}

@@ -80,6 +80,10 @@ struct tern_batch {
 void tern_dataset_batch(const struct tern_dataset *dataset, const uint64_t *records,
 	size_t rows, struct tern_batch *batch);
 
+/* A number of what the records say: equal data give the same on every machine (all of
+ * them are little-endian), others almost surely another one. Some 3 GB a second. */
+uint64_t tern_dataset_digest(const struct tern_dataset *dataset);
+
 /*
  * Record number n of the endless sequence of seeded permutations, one per epoch, of
  * 0..count-1: a keyed bijection (a Feistel network with cycle walking), so any place of

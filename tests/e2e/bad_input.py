@@ -167,13 +167,13 @@ def stranger_is_not_taken_for_a_server():
         assert f"{address}: cannot be reached" in worker.error.splitlines()[-1], worker.error
 
 
-def worker_of_another_model_is_refused():
+def second_worker_is_refused(*more, says, **kw):
     server, address = listening_server()
     first = job.Job("worker", *job.small("--workers", 2), "--join", address, "--json")
     try:
         server.wait_event(lambda e: e["event"] == "note" and "joined" in e["text"])
-        job.refused("worker", *job.small("--workers", 2, "--index", 1, model="mlp:8"), "--join",
-                    address, says=["server 0 refused", "parameter"], code=1)
+        job.refused("worker", *job.small("--workers", 2, "--index", 1, *more, **kw), "--join",
+                    address, says=["server 0 refused", *says], code=1)
         first.process.terminate()
         assert first.end(20) == 130, first.lines
         assert server.end(20) == 1, server.lines
@@ -181,6 +181,17 @@ def worker_of_another_model_is_refused():
     finally:
         first.kill()
         server.kill()
+
+
+def worker_of_another_model_is_refused():
+    second_worker_is_refused(model="mlp:8", says=["parameter"])
+
+
+def worker_of_other_data_is_refused():
+    second_worker_is_refused("--split", "999:200", says=["records to train on", "has 999", "1000"])
+    images, labels = job.write_idx("other", seed=2)
+    second_worker_is_refused("--data", images, "--labels", labels,
+                             says=["data: ", "not the same ones"])
 
 
 def interrupted_server_tells_its_worker():
@@ -228,6 +239,7 @@ tap.run([
     unreachable_server_is_told_after_some_tries,
     stranger_is_not_taken_for_a_server,
     worker_of_another_model_is_refused,
+    worker_of_other_data_is_refused,
     interrupted_server_tells_its_worker,
     noise_at_a_server_does_not_disturb_a_job,
 ])

@@ -352,6 +352,64 @@ static void test_ranges_share_and_outlive_the_whole(void **state)
  */
 
 #if TERN_HAVE_ZLIB || TERN_HAVE_BZIP2
+/* Of the records from `first` on. */
+static uint64_t digest_of(const char *text, uint32_t context, uint64_t first)
+{
+	struct tern_dataset *whole = read_text(text, context), *range;
+	uint64_t digest;
+
+	assert_int_equal(
+		tern_dataset_range(whole, first, whole->count - first, &range), 0);
+	digest = tern_dataset_digest(range);
+	tern_dataset_free(whole);
+	tern_dataset_free(range);
+	return digest;
+}
+
+static void test_the_digest_is_of_the_records_alone(void **state)
+{
+	static const char *const others[] = {
+		"1 0:1 3:2\n0 1:3 2:5\n",
+		"1 0:1 3:2\n0 1:3 2:4\n0\n",
+		"1 0:1 3:2\n1 1:3 2:4\n",
+		"1 0:1 2:2\n0 1:3 3:4\n",
+		"1 0:1 1:3 3:2\n0 2:4\n",
+		"1 0:1 3:-2\n0 1:3 2:-4\n",
+		"0 1:3 2:4\n1 0:1 3:2\n",
+	};
+	uint64_t digest = digest_of("1 0:1 3:2\n0 1:3 2:4\n", 0, 0);
+	struct tern_dataset *whole, *range;
+	struct bytes images = LITERAL(IMAGES "abcdef"), same = LITERAL(IMAGES "__cdef");
+	struct bytes labels = LITERAL(LABELS "\0\1\2"), more = LITERAL(LABELS "\3\1\2");
+	uint64_t digests[2];
+
+	(void)state;
+	assert_true(digest_of("0 0:9\n1 0:1 3:2\n0 1:3 2:4\n", 0, 1) == digest);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(others); i++)
+		assert_true(digest_of(others[i], 0, 0) != digest);
+	assert_true(digest_of("1\n0\n", 0, 0) != digest_of("0\n0\n", 0, 0));
+
+	assert_true(digest_of("xabcabca", 3, 1) != digest_of("abcabca", 3, 0));
+	assert_true(digest_of("cabcabca", 3, 1) == digest_of("abcabca", 3, 0));
+	assert_true(digest_of("abcabcb", 3, 0) != digest_of("abcabca", 3, 0));
+
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(
+			read_bytes(i ? same : images, i ? &more : &labels, 0, &whole), 0);
+		whole->class_count = 4;
+		assert_int_equal(tern_dataset_range(whole, 1, 2, &range), 0);
+		digests[i] = tern_dataset_digest(range);
+		assert_true(tern_dataset_digest(whole) != digests[i]);
+		tern_dataset_free(whole);
+		tern_dataset_free(range);
+	}
+	assert_true(digests[0] == digests[1]);
+	free(images.data);
+	free(same.data);
+	free(labels.data);
+	free(more.data);
+}
+
 static void check_banana(struct bytes packed)
 {
 	struct tern_dataset *dataset;
@@ -552,6 +610,7 @@ int main(void)
 		cmocka_unit_test(test_svmlight_errors_say_where_and_what),
 		cmocka_unit_test(test_text_records_are_overlapping_windows),
 		cmocka_unit_test(test_ranges_share_and_outlive_the_whole),
+		cmocka_unit_test(test_the_digest_is_of_the_records_alone),
 #if TERN_HAVE_ZLIB
 		cmocka_unit_test(test_gzip_is_unpacked_member_by_member),
 		cmocka_unit_test(test_gzip_errors_say_where_and_what),

@@ -45,6 +45,8 @@ static struct tern_ps_job some_job(void)
 		.slots = 8,
 		.workers = 3,
 		.batch = 32,
+		.records = 60000,
+		.data = 0x8000000000000001ull,
 		.clip_norm = 0.1,
 		.arithmetic = "portable \"quoted\" 1",
 		.param_count = 2,
@@ -95,6 +97,7 @@ static void assert_same(const struct tern_ps_job *a, const struct tern_ps_job *b
 {
 	assert_false(tern_ps_job_differs(a, b, "it", &why));
 	assert_true(a->seed == b->seed);
+	assert_true(a->records == b->records && a->data == b->data);
 	assert_true(a->clip_norm == b->clip_norm);
 	assert_string_equal(a->arithmetic, b->arithmetic);
 	assert_memory_equal(&a->optimizer, &b->optimizer, sizeof(a->optimizer));
@@ -200,6 +203,8 @@ static const struct {
 	{ROOT, "slots", NULL, {"0", "-1", "4097", "1.0"}},
 	{ROOT, "workers", NULL, {"0", "-1", "4097", "1.0"}},
 	{ROOT, "batch", NULL, {"0", "-1", "16777217", "1.0"}},
+	{ROOT, "records", NULL, {"0", "-1", "1099511627777", "1.0"}},
+	{ROOT, "data", NULL, {"1.5"}},
 	{ROOT, "clip_norm", NULL, {"-1", "-0.001"}},
 	{ROOT, "arithmetic", NULL, {"3"}},
 	{ROOT, "optimizer", NULL, {"\"adam\"", "{}"}},
@@ -435,6 +440,8 @@ static void test_a_difference_is_said_with_both_values(void **state)
 	DIFFERS(theirs.slots = 9, "9, the job 8");
 	DIFFERS(theirs.workers = 4, "4, the job 3");
 	DIFFERS(theirs.batch = 33, "33, the job 32");
+	DIFFERS(theirs.records = 59999, "59999, the job 60000");
+	DIFFERS(theirs.data = 1, "not the same ones (digest 0000000000000001");
 	DIFFERS(theirs.server_count = 1, "servers");
 	DIFFERS(theirs.clip_norm = 0, "clip norm");
 	DIFFERS(strcpy(theirs.arithmetic, "avx2"), "\"avx2\"");

@@ -156,7 +156,8 @@ static void join(struct rig *rig, struct visitor *v, const struct tern_ps_job *l
 
 	snprintf(servers[0], sizeof(servers[0]), "%s", tern_server_address(rig->server));
 	tern_optimizer_parse("sgd", &job.optimizer);
-	job.steps = job.batch = 1;
+	job.steps = job.records = 1;
+	job.batch = 1;
 	job.params = &param;
 	job.param_count = 1;
 	job.element_count = count;
