@@ -3,7 +3,8 @@
  * What one of the workers does with the last version: evaluates it on the test set, lets
  * a character model write a few lines, saves it. It is worker 0, or the first of those
  * that are left. The others wait until it has: one of them does all of it again if it is
- * lost meanwhile, and comes to the same results.
+ * lost meanwhile, and comes to the same results. (In async mode to those of the
+ * parameters as they are when everybody has taken the last step: it pulls them then.)
  */
 #include "client/internal.h"
 
@@ -195,6 +196,8 @@ void finish_start(struct tern_worker *w)
 	w->results.steps = w->version;
 	w->results.loss = mean_loss(w);
 	w->results.bytes = w->byte_count;
+	if (w->job.mode == TERN_MODE_ASYNC)
+		tern_talk_say(&w->servers[0].talk, json_pack("{s:s}", "type", "done"));
 	finish_next(w);
 }
 
@@ -209,6 +212,8 @@ void finish_next(struct tern_worker *w)
 			worker_leave(w);
 		return;
 	}
+	if (w->job.mode == TERN_MODE_ASYNC && !w->all_done)
+		return;
 	w->results.finisher = true;
 	if (w->opts.finishing && w->opts.finishing(w->opts.arg, &why) < 0) {
 		worker_give_up(w, -EIO, "%s", why.text);
@@ -218,6 +223,14 @@ void finish_next(struct tern_worker *w)
 		worker_give_up(w, -ENOMEM, "no memory to evaluate");
 		return;
 	}
+	if (w->job.mode == TERN_MODE_ASYNC)
+		versions_pull(w);
+	else
+		finish_run(w);
+}
+
+void finish_run(struct tern_worker *w)
+{
 	w->finish_job.run = run;
 	w->finish_job.done = ran;
 	worker_submit(w, &w->finish_job, TEST_COST_NS);

@@ -99,6 +99,7 @@ struct tern_worker {
 
 	/* lease.c */
 	uint32_t finisher; /* the worker that evaluates and saves */
+	bool all_done;     /* async: nobody that is left has a step to take */
 	bool finished;     /* it has */
 
 	/* finish.c */
@@ -139,6 +140,7 @@ int versions_init(struct tern_worker *w);
 void versions_fini(struct tern_worker *w);
 void versions_complete(struct tern_worker *w, uint64_t version);
 void versions_receive(struct tern_worker *w, uint64_t version);
+void versions_pull(struct tern_worker *w); /* async: once more, behind the last step */
 struct tern_engine_params versions_current(const struct tern_worker *w);
 
 /* slots.c */
@@ -150,12 +152,14 @@ int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
 
 /* lease.c */
 void worker_on_lost(struct worker_server *s, const json_t *message);
+void worker_on_done(struct worker_server *s);
 void worker_on_finished(struct worker_server *s);
 void worker_take(struct tern_worker *w, struct slot *slot);
 
 /* finish.c */
 void finish_start(struct tern_worker *w);
 void finish_next(struct tern_worker *w); /* who finishes, or whether, has changed */
+void finish_run(struct tern_worker *w);  /* the version that counts is here */
 void finish_fini(struct tern_worker *w);
 
 #endif

@@ -92,6 +92,12 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 	}
 }
 
+void worker_on_done(struct worker_server *s)
+{
+	s->worker->all_done = true;
+	finish_next(s->worker);
+}
+
 void worker_on_finished(struct worker_server *s)
 {
 	s->worker->finished = true;

@@ -54,6 +54,10 @@ static void report_step(struct tern_worker *w)
 void versions_complete(struct tern_worker *w, uint64_t version)
 {
 	w->version = version;
+	if (w->state == WORKER_FINISHING) {
+		finish_run(w);
+		return;
+	}
 	if (version > 0)
 		report_step(w);
 	else if (w->opts.begun)
@@ -114,4 +118,11 @@ void versions_receive(struct tern_worker *w, uint64_t version)
 		tern_recv(w->servers[c->server].data, &part->req, c->parameter_key,
 			version, &room, NULL, 0);
 	}
+}
+
+void versions_pull(struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		tern_talk_say(&w->servers[i].talk, json_pack("{s:s}", "type", "pull"));
+	versions_receive(w, w->version + 1);
 }

@@ -175,6 +175,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 			text ? text : "no reason given");
 	} else if (strcmp(type, "lost") == 0) {
 		worker_on_lost(s, message);
+	} else if (strcmp(type, "done") == 0) {
+		worker_on_done(s);
 	} else if (strcmp(type, "finished") == 0) {
 		worker_on_finished(s);
 	} else if (strcmp(type, "abort") == 0) {

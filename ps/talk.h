@@ -11,6 +11,12 @@
  *     worker -> server   {"type":"failed", "text":...}: it leaves; the job may go on
  *     any                {"type":"abort", "text":...}: the job has failed, and why
  *
+ * The end in async mode:
+ *
+ *     worker -> server 0 {"type":"done"}: it has taken its last step
+ *     server 0 -> worker {"type":"done"}: so have all that are left
+ *     worker -> server   {"type":"pull"}: the parameters once more, as they are now
+ *
  * When a worker is lost (server/lease.c):
  *
  *     server -> server 0 {"type":"lost", "worker":k, "text":...}: it is missed here

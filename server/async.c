@@ -9,6 +9,10 @@
  *
  * When a worker is lost its streams end where they are: the others go on with their own
  * steps, and nobody makes up for those that it had left.
+ *
+ * When all that are left have taken their last steps (lease.c), the one that finishes
+ * pulls: each of its streams waits for its turn at the chunk once more, with no gradient,
+ * and gets a last copy.
  */
 #include "server/internal.h"
 
@@ -57,13 +61,26 @@ static void failed(struct stream *t, int status)
 	tern_talk_failed(&t->chunk->server->workers[t->worker]->talk, status);
 }
 
+static void queue(struct stream *t)
+{
+	/* What a job reads of the list does not change while it runs: only its tail
+	 * does. */
+	tern_list_push(&t->chunk->ready, &t->node);
+	run_next(t->chunk);
+}
+
 static void copy_sent(struct tern_req *req)
 {
 	struct stream *t = req->arg;
 
+	t->sending = false;
 	if (req->status < 0)
 		failed(t, req->status);
-	else if (!t->chunk->server->over)
+	else if (t->chunk->server->over)
+		return;
+	else if (t->pulled)
+		queue(t);
+	else
 		receive(t);
 }
 
@@ -75,6 +92,7 @@ static void send_copy(struct stream *t)
 
 	if (c->server->workers[t->worker]->gone)
 		return;
+	t->sending = true;
 	t->seen = c->version;
 	t->parameter_req.done = copy_sent;
 	t->parameter_req.arg = t;
@@ -82,14 +100,16 @@ static void send_copy(struct stream *t)
 		c->plan->parameter_key, t->step, &tensor, NULL, 0);
 }
 
-/* Applies the first ready gradient in place and copies the result for its worker. */
+/* Applies the first ready gradient in place, unless it is a pull, and copies the result
+ * for its worker. */
 static void apply_one(struct tern_job *job)
 {
 	struct chunk *c = tern_container_of(job, struct chunk, job);
 	struct stream *t = tern_list_first(&c->ready, struct stream, node);
 	const float *gradient = tern_buf_ptr(&t->gradient);
 
-	chunk_apply(c, 0, 0, &gradient, 1, 1.0f);
+	if (!t->pulled)
+		chunk_apply(c, 0, 0, &gradient, 1, 1.0f);
 	if (c->status == 0)
 		memcpy(tern_buf_ptr(&t->copy), chunk_w(c, 0),
 			c->plan->count * sizeof(float));
@@ -105,9 +125,13 @@ static void one_applied(struct tern_job *job)
 	c->busy = false;
 	if (chunk_failed(c))
 		return;
-	c->version++;
-	s->stats.gradients_added++;
-	s->stats.staleness[TERN_MIN(staleness, (uint64_t)TERN_STALENESS_BINS - 1)]++;
+	if (!t->pulled) {
+		c->version++;
+		s->stats.gradients_added++;
+		s->stats.staleness[TERN_MIN(
+			staleness, (uint64_t)TERN_STALENESS_BINS - 1)]++;
+	}
+	t->pulled = false;
 	if (s->over)
 		return;
 	t->step++;
@@ -136,10 +160,7 @@ static void gradient_arrived(struct tern_req *req)
 		failed(t, req->status);
 	if (req->status < 0 || c->server->over)
 		return;
-	/* What the job reads of the list does not change while it runs: only its tail
-	 * does. */
-	tern_list_push(&c->ready, &t->node);
-	run_next(c);
+	queue(t);
 }
 
 static void receive(struct stream *t)
@@ -166,4 +187,39 @@ void async_start(struct tern_server *s)
 				t->copy.bytes);
 			send_copy(t);
 		}
+}
+
+/* Of every chunk, or of none: all are behind the last step, and it comes once. */
+static bool may_pull(const struct server_peer *p)
+{
+	const struct tern_server *s = p->server;
+
+	if (!s->running || s->job.mode != TERN_MODE_ASYNC)
+		return false;
+	for (uint32_t i = 0; i < s->chunk_count; i++) {
+		const struct stream *t = &s->chunks[i].streams[p->index];
+
+		if (t->pulled || t->step != tern_ps_job_steps_of(&s->job, p->index))
+			return false;
+	}
+	return true;
+}
+
+void async_on_pull(struct server_peer *p)
+{
+	struct tern_server *s = p->server;
+
+	if (s->over)
+		return;
+	if (!may_pull(p)) {
+		server_refuse(p, "it pulls before its last step, or again");
+		return;
+	}
+	for (uint32_t i = 0; i < s->chunk_count; i++) {
+		struct stream *t = &s->chunks[i].streams[p->index];
+
+		t->pulled = true;
+		if (!t->sending)
+			queue(t); /* else copy_sent does it */
+	}
 }

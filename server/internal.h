@@ -34,6 +34,7 @@ struct server_peer {
 	struct tern_talk talk;
 	struct tern_channel *data;
 	bool is_worker, is_server, said_bye;
+	bool done; /* async: it has taken its last step */
 	bool gone; /* nothing may be posted any more */
 	bool lost; /* a worker that the job goes on without */
 	uint32_t index;
@@ -109,6 +110,8 @@ struct stream {                /* async: a worker's way with one chunk */
 	uint64_t seen; /* version that it was sent */
 	struct tern_req gradient_req, parameter_req;
 	struct tern_buf gradient, copy;
+	bool sending; /* the copy is on its way */
+	bool pulled;  /* the worker has asked for one more, without a gradient */
 };
 
 struct norm_share { /* server 0: partials of one server */
@@ -134,6 +137,7 @@ struct tern_server {
 	uint64_t generation;     /* server 0: of the newest decision */
 	uint32_t lost_count;     /* workers */
 	char first_loss[400];    /* why the first one was */
+	bool all_done;           /* server 0, async: the workers have been told so */
 	struct tern_list extras; /* duplicates that are still to come */
 
 	struct tern_ps_job job;
@@ -216,6 +220,8 @@ void lease_lost(struct server_peer *worker, bool known, const char *fmt, ...)
 void lease_on_lost(struct server_peer *p, const json_t *message);
 void lease_on_take(struct server_peer *p, const json_t *message);
 void lease_on_bye(struct tern_server *s);
+void lease_on_done(struct server_peer *p);
+void lease_maybe_done(struct tern_server *s);
 void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t last);
 
 /* others.c */
@@ -233,5 +239,6 @@ void norm_fini(struct tern_server *s);
 int async_init(struct chunk *c);
 void async_fini(struct chunk *c);
 void async_start(struct tern_server *s);
+void async_on_pull(struct server_peer *p);
 
 #endif

@@ -185,6 +185,30 @@ static void decide(struct tern_server *s, uint32_t lost, const char *text)
 		s->opts.lost(s->opts.arg, lost, text);
 }
 
+/* ---- the end of an async job: server 0 ---- */
+
+/* All that are left have taken their last steps: one of them finishes. */
+void lease_maybe_done(struct tern_server *s)
+{
+	if (s->index != 0 || s->job.mode != TERN_MODE_ASYNC || !s->running || s->over ||
+		s->all_done)
+		return;
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		if (is_live(s->workers[i]) && !s->workers[i]->done)
+			return;
+	s->all_done = true;
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		if (is_live(s->workers[i]) && !s->workers[i]->gone)
+			tern_talk_say(
+				&s->workers[i]->talk, json_pack("{s:s}", "type", "done"));
+}
+
+void lease_on_done(struct server_peer *p)
+{
+	p->done = true;
+	lease_maybe_done(p->server);
+}
+
 /* ---- losing a worker: every server ---- */
 
 /* Its requests end, when nothing can touch their memory any more. Should it be there
@@ -221,10 +245,12 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 	for (uint32_t i = 0; s->leases && i < s->job.slots; i++)
 		if (s->leases[i].holder == p)
 			s->leases[i].holder = NULL;
-	if (s->index == 0)
+	if (s->index == 0) {
 		decide(s, p->index, text);
-	else if (!known && !s->to_zero->gone)
+		lease_maybe_done(s); /* perhaps it was the one that was waited for */
+	} else if (!known && !s->to_zero->gone) {
 		tell_server(s->to_zero, p->index, text);
+	}
 	server_maybe_end(s);
 }
 

@@ -24,12 +24,12 @@ static void zero_heard(struct tern_talk *talk, const json_t *message)
 }
 
 /* The end of the job, unless it has served all its workers: then it says goodbye. And
- * once a worker of a sync job has said goodbye, no server has anything left to do. */
+ * once a worker has said goodbye, no server has anything left to do. */
 void others_lost(struct server_peer *p, int status, const char *name)
 {
 	struct tern_server *s = p->server;
 
-	if (status && (s->bye_count == 0 || s->job.mode != TERN_MODE_SYNC))
+	if (status && s->bye_count == 0)
 		server_fail(s, status, "%s is gone: %s", name, tern_status_text(status));
 }
 

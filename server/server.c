@@ -358,6 +358,7 @@ void server_maybe_start(struct tern_server *s)
 		sync_start(s);
 	else
 		async_start(s);
+	lease_maybe_done(s);
 }
 
 static void on_bye(struct server_peer *p)
@@ -401,6 +402,10 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		on_bye(p);
 	} else if (strcmp(type, "take") == 0 && p->is_worker) {
 		lease_on_take(p, message);
+	} else if (strcmp(type, "done") == 0 && p->is_worker) {
+		lease_on_done(p);
+	} else if (strcmp(type, "pull") == 0 && p->is_worker) {
+		async_on_pull(p);
 	} else if (strcmp(type, "failed") == 0 && p->is_worker) {
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer),
 			text ? text : "it gave up");

@@ -21,4 +21,7 @@ bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash);
  * same bytes as undisturbed, as long as one of them is left. */
 bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* The same in async mode: what is saved is what all that are left have made of it. */
+bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash);
+
 #endif

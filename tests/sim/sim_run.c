@@ -26,6 +26,7 @@ static const struct {
 } scenarios[] = {
 	{"storm", scenario_storm, 50},
 	{"train", scenario_train, 50},
+	{"async", scenario_async, 50},
 #if TERN_HAVE_CUDA
 	{"gpu-storm", scenario_gpu_storm, 50},
 #endif
@@ -51,9 +52,8 @@ static bool run_seed(const char *program, size_t i, uint64_t seed, bool verbose)
 
 static int usage(void)
 {
-	fprintf(stderr,
-		"usage: sim_run [--scenario storm|train|gpu-storm] [--seeds FIRST:COUNT] "
-		"[--verbose]\n");
+	fprintf(stderr, "usage: sim_run [--scenario storm|train|async|gpu-storm] "
+			"[--seeds FIRST:COUNT] [--verbose]\n");
 	return 2;
 }
 
