@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs that cannot go on: each end is told, with its cause, to all that are left. */
+#include "tests/unit/train_bed.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void test_without_any_worker_the_job_fails_with_the_first_cause(void **state)
+{
+	const struct setup setup = {
+		"shm", "softmax", "sgd", 2, 2, 2, 1000000, TERN_MODE_SYNC, 0};
+	struct member m[4] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&setup);
+
+	(void)state;
+	start_servers(m, &setup, addresses);
+	start_workers(m + 2, &setup, model, addresses, NULL);
+	while (m[3].step < 5)
+		step_all(m, 4);
+	worker_give_up(m[3].worker, -ENOMEM, "nothing works here");
+	while (!m[2].has_more)
+		step_all(m, 4);
+	close_member(&m[2]);
+	run_out(m, 4);
+	assert_int_equal(m[3].status, -ENOMEM);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(m[i].status, -EPIPE);
+		assert_non_null(strstr(m[i].text, "no worker is left: worker 1"));
+		assert_non_null(strstr(m[i].text, "nothing works here"));
+	}
+	for (int i = 4; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
+static void test_a_loss_before_all_have_joined_ends_the_job(void **state)
+{
+	const struct setup all = {"shm", "softmax", "sgd", 2, 3, 3, 5, TERN_MODE_SYNC, 0};
+	struct member m[5] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&all);
+
+	(void)state;
+	start_servers(m, &all, addresses);
+	start_workers(m + 2, &all, model, addresses, NULL);
+	/* The third never gets to say a word. */
+	close_member(&m[4]);
+	while (m[2].worker->state == WORKER_JOINING ||
+		m[3].worker->state == WORKER_JOINING)
+		step_all(m, 5);
+	close_member(&m[3]);
+	run_out(m, 5);
+	for (int i = 0; i < 3; i++) {
+		assert_int_not_equal(m[i].status, 0);
+		assert_non_null(strstr(m[i].text, "worker 1"));
+		assert_non_null(strstr(m[i].text, "before all had joined"));
+	}
+	for (int i = 5; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
+/* ---- too large ---- */
+
+/* The first of the workers of `setup`, which may be more than there are. */
+static int open_first(struct member *m, const struct setup *setup,
+	const struct tern_model *model, char addresses[][128], struct tern_ps_text *why)
+{
+	struct tern_ps_job job = {.mode = setup->mode,
+		.steps = setup->steps,
+		.slots = setup->slots,
+		.workers = setup->workers,
+		.batch = 16,
+		.servers = addresses,
+		.server_count = setup->servers};
+
+	tern_optimizer_parse(setup->optimizer, &job.optimizer);
+	open_worker(m, model);
+	return tern_worker_new(&(struct tern_worker_opts){.domain = m->domain,
+				       .ctx = m->ctx,
+				       .engine = m->engine,
+				       .job = &job,
+				       .train = data,
+				       .ended = worker_ended,
+				       .arg = m},
+		&m->worker, why);
+}
+
+/* All gradients of all slots are more than a pool holds; one is not. */
+static void test_a_worker_needs_room_for_its_own_slots_only(void **state)
+{
+	struct setup setup = {
+		"tcp", "mlp:2048,2048", "sgd", 1, 4096, 4096, 5, TERN_MODE_SYNC, 0};
+	char addresses[1][128] = {"tcp://127.0.0.1:1"};
+	struct tern_model *model = make_model(&setup);
+	struct member m[2] = {0};
+	struct tern_ps_text why;
+
+	(void)state;
+	assert_int_equal(open_first(&m[0], &setup, model, addresses, &why), 0);
+	setup.workers = 1;
+	assert_int_equal(open_first(&m[1], &setup, model, addresses, &why), -E2BIG);
+	assert_non_null(strstr(why.text, "this worker needs them 4098 times"));
+	assert_non_null(strstr(why.text, "it can hold 68719476736 bytes"));
+	for (int i = 0; i < 2; i++)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
+/* After a loss, where the gradients of all slots are more than a pool holds. */
+static void test_a_loss_without_room_for_it_ends_the_job_in_words(void **state)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 1, 2, 2, 1000000, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&setup);
+	char addresses[1][128];
+	struct member m[3] = {0};
+
+	(void)state;
+	start_servers(m, &setup, addresses);
+	start_workers(m + 1, &setup, model, addresses, NULL);
+	while (m[1].step < 5)
+		step_all(m, 3);
+	m[0].server->staging_most = 1ull << 40;
+	close_member(&m[1]);
+	run_out(m, 3);
+	assert_non_null(strstr(m[0].text, "server 0 needs room for all of a step, "
+					  "1099511627776 bytes"));
+	assert_non_null(strstr(m[2].text, m[0].text));
+	for (int i = 3; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
+static void test_a_server_that_finds_itself_in_the_place_of_server_0_says_so(void **state)
+{
+	static const char *const fabrics[] = {"tcp", "shm", "auto"};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(fabrics); i++) {
+		const struct setup setup = {
+			fabrics[i], "mlp:300", "sgd", 2, 2, 2, 20, TERN_MODE_SYNC, 0};
+		struct tern_model *model = make_model(&setup);
+		struct member m[4] = {0};
+		char addresses[MEMBERS_MAX][128];
+
+		start_servers(m, &setup, addresses);
+		start_worker(&m[2], &setup, model, addresses, NULL, 0);
+		while (!m[1].server->has_job)
+			step_all(m, 3);
+		strcpy(m[1].server->job.servers[0], addresses[1]);
+		start_worker(&m[3], &setup, model, addresses, NULL, 1);
+		run_out(m, 4);
+		for (int j = 0; j < 4; j++)
+			assert_true(m[j].status < 0);
+		if (!strstr(m[1].text, "leads server 1 to server 1"))
+			fail_msg("%s: %s", fabrics[i], m[1].text);
+		for (int j = 4; j-- > 0;)
+			close_member(&m[j]);
+		tern_model_free(model);
+	}
+}
+
+static void test_a_second_server_of_a_number_or_of_another_job_is_refused(void **state)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 2, 1, 1, 1000000, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&setup);
+	char addresses[MEMBERS_MAX][128];
+
+	(void)state;
+	for (int other = 0; other < 2; other++) {
+		struct member m[3] = {0};
+
+		start_servers(m, &setup, addresses);
+		start_workers(&m[2], &setup, model, addresses, NULL);
+		while (m[2].step < 2)
+			step_all(m, 3);
+		m[1].server->job.steps += (uint64_t)other;
+		m[1].server->to_zero = NULL;
+		assert_int_equal(others_connect(m[1].server), 0);
+		run_out(m, 3);
+		assert_non_null(strstr(m[1].text, other ? "has 1000001, the job 1000000"
+							: "number 1 is here already"));
+		for (int i = 3; i-- > 0;)
+			close_member(&m[i]);
+	}
+	tern_model_free(model);
+}
+
+/* It leads to a server of which nobody has told yet what it is. */
+static void test_a_server_that_comes_before_the_job_is_compared_with_it(void **state)
+{
+	const struct setup three = {"tcp", "softmax", "sgd", 3, 0, 0, 0, 0, 0};
+	const struct setup two = {"tcp", "softmax", "sgd", 2, 2, 2, 5, TERN_MODE_SYNC, 0};
+	const struct setup one = {"tcp", "softmax", "sgd", 1, 1, 1, 5, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&one);
+	struct member m[6] = {0};
+	char addresses[MEMBERS_MAX][128];
+
+	(void)state;
+	start_servers(m, &three, addresses);
+	start_worker(&m[3], &two, model, addresses, NULL, 0);
+	while (!m[1].server->has_job)
+		step_all(m, 4);
+	strcpy(m[1].server->job.servers[0], addresses[2]);
+	start_worker(&m[4], &two, model, addresses, NULL, 1);
+	while (!others_find(m[2].server, 1))
+		step_all(m, 5);
+	start_worker(&m[5], &one, model, &addresses[2], NULL, 0);
+	run_out(m, 6);
+	assert_non_null(strstr(m[1].text, "slots: server 1"));
+	for (unsigned i = 0; i < 6; i++)
+		assert_int_equal(m[i].status == 0, i == 2 || i == 5);
+	for (int i = 6; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
+/* What a name or a path brought along, and what was cut inside a character. */
+static void test_an_end_is_told_whatever_its_text_is(void **state)
+{
+	const struct setup setup = {
+		"shm", "softmax", "sgd", 1, 2, 2, 1000000, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&setup);
+	char addresses[MEMBERS_MAX][128], umlauts[601] = "";
+
+	(void)state;
+	for (int i = 0; i < 300; i++)
+		strcat(umlauts, "\xc3\xbc");
+	for (int who = 0; who < 2; who++) {
+		struct member m[3] = {0};
+
+		start_servers(m, &setup, addresses);
+		start_workers(m + 1, &setup, model, addresses, NULL);
+		while (m[1].step < 2 || m[2].step < 2)
+			step_all(m, 3);
+		if (who == 0)
+			tern_server_stop(m[0].server, umlauts);
+		else
+			tern_worker_stop(m[1].worker, "caf\xe9 is closed");
+		run_out(m, 3);
+		assert_non_null(strstr(m[2].text, who ? "caf? is closed" : "????"));
+		if (who == 1)
+			assert_non_null(strstr(m[0].text, "caf? is closed"));
+		for (int i = 3; i-- > 0;)
+			close_member(&m[i]);
+	}
+	tern_model_free(model);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(
+			test_without_any_worker_the_job_fails_with_the_first_cause),
+		cmocka_unit_test(test_a_loss_before_all_have_joined_ends_the_job),
+		cmocka_unit_test(test_a_worker_needs_room_for_its_own_slots_only),
+		cmocka_unit_test(test_a_loss_without_room_for_it_ends_the_job_in_words),
+		cmocka_unit_test(
+			test_a_server_that_finds_itself_in_the_place_of_server_0_says_so),
+		cmocka_unit_test(
+			test_a_second_server_of_a_number_or_of_another_job_is_refused),
+		cmocka_unit_test(
+			test_a_server_that_comes_before_the_job_is_compared_with_it),
+		cmocka_unit_test(test_an_end_is_told_whatever_its_text_is),
+	};
+
+	return cmocka_run_group_tests(tests, make_data, free_data);
+}
