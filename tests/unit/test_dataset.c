@@ -348,10 +348,9 @@ static void test_ranges_share_and_outlive_the_whole(void **state)
 	tern_dataset_free(NULL);
 }
 
-/* ---- packed --------------------------------------------------------------------------
+/* ---- the digest ----------------------------------------------------------------------
  */
 
-#if TERN_HAVE_ZLIB || TERN_HAVE_BZIP2
 /* Of the records from `first` on. */
 static uint64_t digest_of(const char *text, uint32_t context, uint64_t first)
 {
@@ -410,6 +409,10 @@ static void test_the_digest_is_of_the_records_alone(void **state)
 	free(more.data);
 }
 
+/* ---- packed --------------------------------------------------------------------------
+ */
+
+#if TERN_HAVE_ZLIB || TERN_HAVE_BZIP2
 static void check_banana(struct bytes packed)
 {
 	struct tern_dataset *dataset;
