@@ -4,6 +4,7 @@
 
 usage: cuda.py TERN [the simulated driver's libraries]
 """
+import contextlib
 import sys
 from pathlib import Path
 
@@ -142,46 +143,43 @@ def device_that_breaks_ends_the_job_in_a_line():
                 says=[who, "cuda:0: ", "CUDA_ERROR_ILLEGAL_ADDRESS"])
 
 
-def device_of_one_worker_may_break():
-    """The others take its slots, and the job ends with the same bytes."""
-    wanted, _ = saved("unbroken", "--device", "cuda", "--workers", 2)
-    save = job.SCRATCH / "broken"
-    args = [*job.small("--slots", 4, "--save", save, steps=12), "--workers", 2, "--device", "cuda"]
+@contextlib.contextmanager
+def two_workers_of_which_the_first_breaks(*args):
+    """The server and worker 1, when worker 0 has ended for it."""
     server = job.Job("server", "--listen", "127.0.0.1:0", "--json")
     workers = []
     try:
         address = server.wait_event(lambda e: e["event"] == "listening")["address"]
         for i, machine in enumerate((f"break=tern_cuda_xent:7:{BROKEN}", "")):
             with job.simulated_gpus(machine):
-                workers.append(job.Job("worker", "--join", address, "--index", i, *args))
+                workers.append(job.Job("worker", "--join", address, "--index", i, *args,
+                                       "--workers", 2, "--device", "cuda"))
         assert workers[0].end() == 1
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in workers[0].error, workers[0].error
-        assert workers[1].end() == 0, workers[1].error
-        assert server.end() == 0, server.error
+        yield server, workers[1]
     finally:
         for running in (server, *workers):
             running.kill()
+
+
+def device_of_one_worker_may_break():
+    """The others take its slots, and the job ends with the same bytes."""
+    wanted, _ = saved("unbroken", "--device", "cuda", "--workers", 2)
+    save = job.SCRATCH / "broken"
+    args = job.small("--slots", 4, "--save", save, steps=12)
+    with two_workers_of_which_the_first_breaks(*args) as (server, other):
+        assert other.end() == 0, other.error
+        assert server.end() == 0, server.error
     assert (save / "model.safetensors").read_bytes() == wanted
 
 
 def worker_whose_device_breaks_leaves_the_directory_to_the_others():
     save = job.SCRATCH / "left"
-    args = [*job.small("--slots", 4, "--save", save, steps=100_000_000), "--workers", 2,
-            "--device", "cuda"]
-    server = job.Job("server", "--listen", "127.0.0.1:0", "--json")
-    workers = []
-    try:
-        address = server.wait_event(lambda e: e["event"] == "listening")["address"]
-        for i, machine in enumerate((f"break=tern_cuda_xent:7:{BROKEN}", "")):
-            with job.simulated_gpus(machine):
-                workers.append(job.Job("worker", "--join", address, "--index", i, *args))
-        assert workers[0].end() == 1
+    args = job.small("--slots", 4, "--save", save, steps=100_000_000)
+    with two_workers_of_which_the_first_breaks(*args) as (_, other):
         assert save.is_dir(), "worker 0 took it away with it"
-        workers[1].process.terminate()
-        assert workers[1].end() == 130, workers[1].error
-    finally:
-        for running in (server, *workers):
-            running.kill()
+        other.process.terminate()
+        assert other.end() == 130, other.error
 
 
 def device_that_refuses_a_call_ends_the_job_in_a_line():
