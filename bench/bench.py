@@ -255,6 +255,8 @@ def run(options):
         raise Refused("docs/benchmarks/results.json is not there: nothing to compare with")
     journal = Journal(install.BUILD / "unfinished.jsonl")
     missing = install.peers(not options.quick, not options.no_install)
+    if "verbs" in options.questions and not options.no_install:
+        install.virtual_machine()
     install.programs(options.tern.resolve().parent)
     here = machine.describe()
     old = add_to(options, here)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installs the peers and builds them: Debian packages, PyPI's TensorFlow in a virtual
-environment below build-bench/, and the programs of this folder.
+environment below build-bench/, the programs of this folder, and what the virtual machine of
+the verbs question needs, perftest among it.
 
 What cannot be had does not stop the others: it is a row "missing: why" in the report.
 """
@@ -128,6 +129,11 @@ def peers(in_python, may_install, say=lambda text: print(text, file=sys.stderr))
         if why:
             missing["tensorflow-cpu"] = why
     return missing
+
+
+def virtual_machine():
+    """What cannot be had, the question itself finds out and names."""
+    subprocess.run([str(TOP / "run"), "setup", "rdma"], stdout=sys.stderr)
 
 
 def programs(tern_build, say=lambda text: print(text, file=sys.stderr)):

@@ -57,6 +57,10 @@ class Failed(Exception):
     pass
 
 
+class Missing(Exception):
+    """What a question needs cannot be had here."""
+
+
 def json_lines(text):
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
@@ -153,8 +157,8 @@ class Record:
         """All rounds, of a question that measures them itself."""
         for key, points in entry["points"].items():
             self.found[key]["points"] = points
-        for title, why in entry["failed"].items():
-            self.failed[title] = why
+        self.failed.update(entry["failed"])
+        self.missing.update(entry["missing"])
         self.seconds += entry["seconds"]
 
     def as_json(self):
@@ -203,13 +207,16 @@ def one_round(question, contenders, number, say):
 
 
 def all_rounds(question, rounds, say):
-    entry = {"question": question.name, "round": 0, "points": {}, "failed": {}}
+    entry = {"question": question.name, "round": 0, "points": {}, "failed": {}, "missing": {}}
     start = time.monotonic()
     try:
         entry["points"] = question.all_rounds(rounds)
     except Failed as why:
         say(f"  FAILED: {why}")
         entry["failed"][question.title] = str(why)
+    except Missing as why:
+        say(f"  missing: {why}")
+        entry["missing"] = {c.title: str(why) for c in question.contenders}
     entry["seconds"] = time.monotonic() - start
     return entry
 

@@ -311,6 +311,20 @@ def results_from_other_questions_are_made_anew(place):
         assert len(calls) == want, calls
 
 
+@in_place
+def what_a_question_cannot_have_here_is_named_and_no_failure(place):
+    def all_rounds(_rounds):
+        raise measure.Missing("no machine")
+    kept = Journal(place.top / "journal")
+    kept.start({}, "now")
+    for _ in range(2):  # the second time from the journal
+        question = measure.Question("q", "Q", "", [measure.Contender("a", "A")], METRICS,
+                                    all_rounds=all_rounds)
+        record = measure.ask(question, 3, kept, say=lambda text: None).as_json()
+        assert (record["missing"], record["failed"]) == ({"A": "no machine"}, {}), record
+        assert not record["contenders"], record
+
+
 def differences_are_told_in_words():
     assert differences({"m": {"a": 1}}, {"m": {"a": 1}}) == ""
     assert differences({"m": {"a": 1}, "m2": {"m2": 3}}, {"m": {"b": 2}, "m2": {"m2": 4}}) == (
@@ -335,5 +349,6 @@ tap.run([
     what_a_power_cut_left_of_a_line_is_cut_off,
     rounds_after_one_that_failed_do_not_count,
     results_from_other_questions_are_made_anew,
+    what_a_question_cannot_have_here_is_named_and_no_failure,
     differences_are_told_in_words,
 ])
