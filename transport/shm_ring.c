@@ -2,10 +2,10 @@
 /*
  * The ring of shm_ring.h. Its invariant: tail - head lies in [0, bytes], and every byte
  * in [head, tail) belongs to the consumer, every other to the producer. `head` is shown
- * to the producer only in steps of a quarter of the ring: a consumer that has drained the
- * ring so shows at least three quarters of room, which is more than any record with its
- * filler needs, and the line of indices is not written for each message. `tail` is the
- * producer's own: the consumer sees marks.
+ * to the producer in steps of a quarter of the ring, and of SHOW_BYTES where nothing is
+ * left: a consumer that has drained the ring so shows at least three quarters of room,
+ * which is more than any record with its filler needs, and the line of indices is not
+ * written for each message. `tail` is the producer's own: the consumer sees marks.
  */
 #include "transport/shm_ring.h"
 
@@ -14,7 +14,9 @@
 
 #include "base/util.h"
 
-#define FILLER UINT32_MAX
+#define FILLER     UINT32_MAX
+#define SHOW_BYTES (SHM_LAP_MIN / 4)
+#define NEAR       (SHM_LAP_MIN / 2)
 
 /* What a record starts with. */
 struct record {
@@ -66,6 +68,8 @@ void shm_ring_init(struct shm_ring *ring, struct shm_area *own, struct shm_area 
 		.bytes = ring_bytes,
 		.start = atomic_load_explicit(&own->start, memory_order_relaxed),
 		.peer_start = atomic_load_explicit(&peer->start, memory_order_relaxed),
+		.lap_bytes = SHM_LAP_MIN,
+		.lap_asked = UINT64_MAX,
 		.end = SHM_NO_END,
 	};
 }
@@ -139,23 +143,49 @@ static void write_record(struct record *record, const void *head, size_t head_by
 		memory_order_relaxed);
 }
 
+/*
+ * How much is left empty before a record of `need` bytes: up to the end of the lap where
+ * that is too near, or, asked once in a lap, where the consumer has all but caught up.
+ * What it has consumed of this lap is then the room at the start of the next one until it
+ * comes there, too: lap_bytes - NEAR or more. -EPROTO.
+ */
+static int64_t filler_before(struct shm_ring *ring, uint64_t need)
+{
+	uint64_t rest = rest_of_lap(ring, ring->tail);
+	uint64_t done = ring->bytes - rest, lap = ring->tail - done;
+	int status;
+
+	if (need > rest)
+		return (int64_t)rest;
+	if (done < ring->lap_bytes || lap == ring->lap_asked)
+		return 0;
+	ring->lap_asked = lap;
+	status = look_at_head(ring);
+	if (status)
+		return status;
+	return ring->tail - ring->peer_head <= NEAR && need <= NEAR ? (int64_t)rest : 0;
+}
+
 int shm_ring_send(struct shm_ring *ring, const void *head, size_t head_bytes,
 	const void *payload, size_t payload_bytes)
 {
 	uint64_t need = record_bytes(head_bytes + payload_bytes);
-	uint64_t rest = rest_of_lap(ring, ring->tail);
-	uint64_t filler = need > rest ? rest : 0;
+	int64_t filler = filler_before(ring, need);
 	struct record *record;
 	int status;
 
 	tern_assert(need <= ring->bytes / 4);
-	status = reserve(ring, filler + need);
+	if (filler < 0)
+		return (int)filler;
+	status = reserve(ring, (uint64_t)filler + need);
+	if (status == -EAGAIN) /* laps were too short for what comes at once */
+		ring->lap_bytes = TERN_MIN(2 * ring->lap_bytes, ring->bytes);
 	if (status)
 		return status;
 	if (filler) {
 		record = record_at(ring, ring->own, ring->tail);
 		atomic_store_explicit(&record->length, FILLER, memory_order_relaxed);
-		publish(ring, record, filler);
+		publish(ring, record, (uint64_t)filler);
 	}
 	record = record_at(ring, ring->own, ring->tail);
 	write_record(record, head, head_bytes, payload, payload_bytes);
@@ -173,7 +203,7 @@ static bool is_there(const struct shm_ring *ring, uint64_t position)
 }
 
 /* The length of the record that is there, and *bytes that it takes. -EPROTO: neither can
- * be. A filler is shorter than a record, so none follows another. */
+ * be. No lap is shorter than SHM_LAP_MIN, so no filler follows another. */
 static int measure(
 	const struct shm_ring *ring, uint64_t position, uint32_t *length, uint64_t *bytes)
 {
@@ -181,20 +211,30 @@ static int measure(
 
 	*length = atomic_load_explicit(
 		&record_at(ring, ring->peer, position)->length, memory_order_relaxed);
-	*bytes = *length == FILLER ? rest : record_bytes(*length);
+	if (*length == FILLER) {
+		*bytes = rest;
+		return rest <= ring->bytes - SHM_LAP_MIN ? 0 : -EPROTO;
+	}
+	*bytes = record_bytes(*length);
 	return *bytes <= rest && *bytes <= ring->bytes / 4 ? 0 : -EPROTO;
 }
 
-static void consume(struct shm_ring *ring, uint64_t bytes)
+/* If `step` bytes were consumed since it was last shown. */
+static void show_head(struct shm_ring *ring, uint64_t step)
 {
-	ring->head += bytes;
-	if (ring->head - ring->head_shown < ring->bytes / 4)
+	if (ring->head - ring->head_shown < step)
 		return;
 	ring->head_shown = ring->head;
 	/* Release: what we read of the records was read before the producer reuses them.
 	 */
 	atomic_store_explicit(&ring->own->head, ring->head, memory_order_release);
 	ring->showed_room = true;
+}
+
+static void consume(struct shm_ring *ring, uint64_t bytes)
+{
+	ring->head += bytes;
+	show_head(ring, ring->bytes / 4);
 }
 
 int shm_ring_receive(struct shm_ring *ring, void *out, size_t room, size_t *bytes)
@@ -216,6 +256,7 @@ int shm_ring_receive(struct shm_ring *ring, void *out, size_t room, size_t *byte
 		}
 		consume(ring, taken);
 	}
+	show_head(ring, SHOW_BYTES);
 	return 0;
 }
 

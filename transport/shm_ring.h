@@ -16,6 +16,12 @@
  * record if it held these 64 bits. `head` counts the bytes ever consumed; it stands in
  * the consumer's area, because nobody writes into another's memory.
  *
+ * A lap need not be a whole one: behind SHM_LAP_MIN bytes the producer goes back to the
+ * start as soon as little is left to consume. So a ring whose consumer keeps up lives on
+ * its first pages: the others are never touched, which costs a fault each and memory for
+ * as long as the connection lives. Until the filler is consumed such a lap has room for
+ * its own length only; a producer for whom that was not enough makes longer ones.
+ *
  * The consumer finds a record on the line on which the record starts, with what it
  * needs first, and not by an index on a line of its own, which would have to come before
  * it. But its looks take that line away from the producer each time. So the producer
@@ -50,6 +56,7 @@
 #define SHM_CHUNK_COUNT 4u
 #define SHM_CHUNK_BYTES (256u << 10)
 #define SHM_RING_MIN    (256u << 10)
+#define SHM_LAP_MIN     (128u << 10) /* at most half of a ring */
 #define SHM_MESSAGE_MAX (16u << 20)
 
 /* Bits of shm_area.asleep; the rest counts, so that each sleep has its own value. */
@@ -91,6 +98,8 @@ struct shm_ring {
 	uint64_t start, peer_start; /* of both areas */
 	uint64_t tail;              /* produced into the own ring */
 	uint64_t peer_head;         /* peer->head as last seen */
+	uint64_t lap_bytes;         /* how far laps go if the consumer keeps up */
+	uint64_t lap_asked;         /* start of the last lap in which that was asked */
 	uint64_t head;              /* consumed from the peer's ring */
 	uint64_t head_shown;        /* own->head */
 	uint64_t end;               /* where head stops; SHM_NO_END */

@@ -138,7 +138,6 @@ static void test_marks_wrap(void **state)
 			assert_int_equal(receive_any(&pair.b), 1);
 			assert_int_equal(receive_any(&pair.b), 0);
 		}
-		assert_int_equal(pair.a.tail, before[i]);
 		for (uint64_t n = 0; n < 5000; n++) {
 			assert_int_equal(send_message(&pair.a, n), 0);
 			assert_int_equal(receive_message(&pair.b, n), 1);
@@ -187,6 +186,60 @@ static void test_largest_message_fits_at_every_place_of_a_drained_ring(void **st
 		assert_int_equal(bytes, 0);
 	}
 	pair_fini(&pair);
+}
+
+static bool is_touched(const struct pair *pair, uint64_t from)
+{
+	const char *ring = (const char *)pair->areas[0] + SHM_RING_OFFSET;
+
+	for (uint64_t at = from; at < pair->ring_bytes; at++)
+		if (ring[at])
+			return true;
+	return false;
+}
+
+static void test_a_consumer_that_keeps_up_is_served_from_the_first_pages(void **state)
+{
+	struct pair pair;
+	uint64_t sent = 0, received = 0;
+
+	(void)state;
+	pair_init(&pair);
+	for (uint64_t burst = 0; burst < 2000; burst++) {
+		for (uint64_t i = 0; i <= burst % 23; i++)
+			assert_int_equal(send_message(&pair.a, sent++), 0);
+		while (received < sent)
+			assert_int_equal(receive_message(&pair.b, received++), 1);
+		assert_int_equal(receive_message(&pair.b, received), 0);
+	}
+	assert_true(pair.a.tail > 20 * pair.ring_bytes); /* short laps are laps */
+	assert_true(is_touched(&pair, 0));
+	assert_false(is_touched(&pair, SHM_LAP_MIN + 2 * MESSAGE_BYTES));
+	pair_fini(&pair);
+}
+
+/* Where a short lap ended just before, too; and then laps become longer. */
+static void test_some_room_is_left_wherever_the_consumer_stops(void **state)
+{
+	(void)state;
+	for (uint64_t before = 0; before < 3000; before += 7) {
+		struct pair pair;
+		uint64_t sent = 0, received = 0, room = 0;
+
+		pair_init(&pair);
+		while (received < before) {
+			assert_int_equal(send_message(&pair.a, sent++), 0);
+			assert_int_equal(receive_message(&pair.b, received++), 1);
+			assert_int_equal(receive_message(&pair.b, received), 0);
+		}
+		while (send_message(&pair.a, sent) == 0)
+			room += message_bytes(sent++);
+		assert_true(room >= SHM_LAP_MIN / 8);
+		assert_true(pair.a.lap_bytes > SHM_LAP_MIN);
+		while (received < sent)
+			assert_int_equal(receive_message(&pair.b, received++), 1);
+		pair_fini(&pair);
+	}
 }
 
 struct stream {
@@ -504,6 +557,26 @@ static void test_impossible_length_is_a_protocol_error(void **state)
 	}
 }
 
+static void test_lap_that_is_too_short_is_a_protocol_error(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct pair pair;
+		uint64_t at = 0, end = SHM_LAP_MIN - (i ? 0 : SHM_LINE);
+
+		pair_init(&pair);
+		for (; at < end; at += SHM_LINE)
+			forge(&pair, at, 0);
+		while (shm_ring_readable(&pair.b))
+			assert_int_equal(receive_any(&pair.b), 1);
+		forge(&pair, end, UINT32_MAX);
+		forge(&pair, pair.ring_bytes, UINT32_MAX); /* no filler behind another */
+		assert_int_equal(receive_any(&pair.b), -EPROTO);
+		assert_int_equal(pair.b.head, i ? pair.ring_bytes : end);
+		pair_fini(&pair);
+	}
+}
+
 static void test_record_over_the_end_of_the_ring_is_a_protocol_error(void **state)
 {
 	struct pair pair;
@@ -591,10 +664,11 @@ static void test_impossible_head_is_a_protocol_error(void **state)
 		int status;
 
 		pair_init(&pair);
-		atomic_store(&pair.areas[1]->head, heads[i]);
 		while ((status = send_message(&pair.a, 1)) == 0)
 			;
-		assert_int_equal(status, -EPROTO);
+		assert_int_equal(status, -EAGAIN);
+		atomic_store(&pair.areas[1]->head, heads[i]);
+		assert_int_equal(send_message(&pair.a, 1), -EPROTO);
 		assert_int_equal(shm_ring_roomy(&pair.a), -EPROTO);
 		pair_fini(&pair);
 	}
@@ -641,6 +715,9 @@ int main(void)
 			test_full_ring_takes_nothing_and_has_room_when_it_was_drained),
 		cmocka_unit_test(
 			test_largest_message_fits_at_every_place_of_a_drained_ring),
+		cmocka_unit_test(
+			test_a_consumer_that_keeps_up_is_served_from_the_first_pages),
+		cmocka_unit_test(test_some_room_is_left_wherever_the_consumer_stops),
 		cmocka_unit_test(test_two_threads_see_every_message_once),
 		cmocka_unit_test(test_no_wake_is_lost),
 		cmocka_unit_test(test_no_wake_for_room_is_lost),
@@ -650,6 +727,7 @@ int main(void)
 			test_what_stands_in_the_ring_is_received_after_the_end_and_no_more),
 		cmocka_unit_test(test_only_its_own_mark_makes_a_record),
 		cmocka_unit_test(test_impossible_length_is_a_protocol_error),
+		cmocka_unit_test(test_lap_that_is_too_short_is_a_protocol_error),
 		cmocka_unit_test(
 			test_record_over_the_end_of_the_ring_is_a_protocol_error),
 		cmocka_unit_test(test_the_end_is_never_further_than_a_full_ring),
