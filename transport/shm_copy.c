@@ -9,6 +9,8 @@
  *
  * One poll copies one piece per conn and kind of work, taking ops in turn, so a message
  * or a small get behind a large one waits for the copy of a piece and not of the whole.
+ * Small gets go together up to the size of a piece: their answers then leave together,
+ * too, and wake the peer once.
  *
  * Chunks are the way without permission to read the peer: the asker writes what it wants
  * into asks[n % COUNT] of its area; the other copies that into its chunk n % COUNT in its
@@ -106,11 +108,19 @@ static int64_t read_process(
 	return n < 0 ? -errno : n;
 }
 
+/* Of the next one to be copied. */
+static uint64_t piece_bytes(const struct shm_conn *conn)
+{
+	const struct shm_op *op = tern_list_first(&conn->copying, struct shm_op, link);
+
+	return TERN_MIN(op->bytes - op->copied, (uint64_t)SHM_PIECE_BYTES);
+}
+
 static void copy_piece(struct shm_conn *conn)
 {
 	struct tern_op *outer = first_op(&conn->copying);
 	struct shm_op *op = shm_op_of(outer);
-	uint64_t bytes = TERN_MIN(op->bytes - op->copied, (uint64_t)SHM_PIECE_BYTES);
+	uint64_t bytes = piece_bytes(conn);
 
 	if (bytes && op->kind == SHM_OP_SLAB) {
 		const struct shm_slab *slab = shm_slab_find(conn, op->id);
@@ -141,6 +151,25 @@ static void copy_piece(struct shm_conn *conn)
 	} else {
 		op_end(outer, 0);
 	}
+}
+
+static bool may_copy(const struct shm_conn *conn)
+{
+	return conn->state == SHM_UP && !tern_list_empty(&conn->copying);
+}
+
+/* How many pieces: one, or what comes to no more bytes. */
+static int copy_pieces(struct shm_conn *conn)
+{
+	uint64_t left = SHM_PIECE_BYTES;
+	int count = 0;
+
+	while (left && may_copy(conn) && piece_bytes(conn) <= left) {
+		left -= TERN_MIN(left, TERN_MAX(piece_bytes(conn), (uint64_t)SHM_LINE));
+		copy_piece(conn);
+		count++;
+	}
+	return count;
 }
 
 /* Asks for one more piece of the first op. */
@@ -285,11 +314,7 @@ int shm_copy_step(struct shm_conn *conn)
 		take_answer(conn);
 		count++;
 	}
-	if (conn->state == SHM_UP && !tern_list_empty(&conn->copying)) {
-		copy_piece(conn);
-		count++;
-	}
-	return count;
+	return count + copy_pieces(conn);
 }
 
 static void fail_list(struct tern_list *list, int status)
