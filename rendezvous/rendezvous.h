@@ -230,7 +230,8 @@ struct tern_peer {
 	struct tern_slot *slots; /* requests that the peer knows by id */
 	uint32_t slot_count, free_slot;
 	struct tern_keys keys;
-	uint32_t eager_bytes; /* negotiated */
+	uint32_t eager_bytes;        /* negotiated */
+	uint32_t eager_mapped_bytes; /* of what we send from slabs; at most eager_bytes */
 	struct tern_peer_stats stats;
 };
 

@@ -20,6 +20,8 @@
 
 #include <errno.h>
 
+#include "transport/mem.h"
+
 #define APART_CHUNKS 4u
 
 static const struct tern_triple *triple_of(const struct tern_xfer *x)
@@ -36,10 +38,16 @@ static struct tern_xfer *find_send(
 	return n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 }
 
+/* The same for as long as the session lasts, on whatever link. */
 static bool is_small(const struct tern_xfer *x)
 {
-	/* There are no bytes at hand to say of memory of a GPU. */
-	return x->buf.bytes <= (x->stage.stager ? 0 : x->peer->eager_bytes);
+	if (!x->buf.bytes)
+		return true;
+	if (x->stage.stager) /* no bytes at hand to say, of memory of a GPU */
+		return false;
+	return x->buf.bytes <= (tern_mem_is_slab(x->buf.mem)
+						 ? x->peer->eager_mapped_bytes
+						 : x->peer->eager_bytes);
 }
 
 static const void *data_of(const struct tern_xfer *x)

@@ -354,6 +354,10 @@ static void first_up(struct tern_peer *peer, const struct tern_link *link)
 	peer->credit_tx.granted = theirs->first_seq;
 	own = TERN_MIN(own, TERN_EAGER_MAX);
 	peer->eager_bytes = TERN_MIN(own, theirs->eager_bytes);
+	peer->eager_mapped_bytes = peer->eager_bytes;
+	if (!opts->eager_bytes && link->conn->eager_mapped_bytes)
+		peer->eager_mapped_bytes =
+			TERN_MIN(peer->eager_bytes, link->conn->eager_mapped_bytes);
 	peer->port = link->conn->port;
 	peer->fabric_name = peer->port->ops->name;
 	peer->home = peer->candidate;

@@ -287,6 +287,7 @@ struct tern_conn {
 	struct tern_port *port;
 	uint32_t caps;        /* enum tern_caps */
 	uint32_t eager_bytes; /* this fabric's default eager threshold */
+	uint32_t eager_mapped_bytes; /* the same for slabs, if the peer maps them; or 0 */
 	uint64_t chunk_bytes; /* best size of one put or get of a large transfer */
 	uint64_t bulk_bytes;  /* what is put stands before the messages behind it for as
 				 long as its bytes take: tensors of so many and more should

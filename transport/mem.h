@@ -44,6 +44,12 @@ static inline void *tern_mem_reg(const struct tern_mem *mem, unsigned fabric_ind
 	return mem->regs[fabric_index];
 }
 
+/* Of the host's, and shared by a descriptor: what peers on this host can map. */
+static inline bool tern_mem_is_slab(const struct tern_mem *mem)
+{
+	return mem->fd >= 0;
+}
+
 /* For the CPU: memory of the host only. */
 static inline char *tern_mem_at(const struct tern_mem *mem, uint64_t offset)
 {

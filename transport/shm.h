@@ -23,6 +23,7 @@
 #define SHM_SLAB_COUNT     1024u  /* mapped of one peer */
 #define SHM_VIEW_COUNT     1024u  /* memories of GPUs opened of one peer */
 #define SHM_EAGER_BYTES    8192u
+#define SHM_MAPPED_BYTES   1024u /* the same for slabs, which the peer copies from itself */
 #define SHM_GET_BYTES      (1u << 20)
 #define SHM_PIECE_BYTES    (256u << 10) /* copied by one poll for one op */
 #define SHM_ADDRESS_MAX    80u

@@ -168,6 +168,7 @@ static struct shm_conn *conn_new(struct shm_port *port, enum shm_state state)
 	conn->base.port = &port->base;
 	conn->base.caps = TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND;
 	conn->base.eager_bytes = SHM_EAGER_BYTES;
+	conn->base.eager_mapped_bytes = SHM_MAPPED_BYTES;
 	conn->base.chunk_bytes = SHM_GET_BYTES;
 	conn->state = state;
 	conn->fd = conn->pidfd = -1;
