@@ -69,8 +69,8 @@ struct tern_context_opts {
 				  ms. Where the path was lost, and for the end that dials
 				  until it is told that nobody is there: dead_ns */
 	uint64_t connect_ns;   /* how long tern_connect tries; 0: 5 s */
-	uint32_t eager_bytes;  /* eager threshold; 0: the fabric's measured default (over
-				* shm a lower one for tensors of pools) */
+	uint32_t eager_bytes;  /* eager threshold; 0: the fabric's measured default, over
+				  shm a lower one for tensors of pools */
 	uint32_t record_count; /* unmatched messages that all peers share, beside 16 that
 				  each has of its own; 0: 4096 */
 	uint32_t rail_count;   /* connections (sockets) per peer that large tensors are
