@@ -108,6 +108,42 @@ static void test_user_memory_is_peeked_or_allocated(const struct instance *insta
 	carry_all(instance, TERN_RECV_PEEK, USER, SLAB);
 }
 
+static void carry_around(struct meet *meet, enum memory from)
+{
+	static const uint64_t sizes_around[] = {1, 1024, 1025, 4096, 8192, 8193};
+
+	for (unsigned order = 0; order < ORDER_COUNT; order++) {
+		for (unsigned i = 0; i < TERN_ARRAY_SIZE(sizes_around); i++) {
+			uint64_t bytes = sizes_around[i], seed = from * 100 + i;
+			struct tern_buf data =
+				end_data(&meet->ends[A], from, bytes, seed);
+			struct tern_buf room = end_memory(&meet->ends[B], SLAB, bytes);
+
+			carry(meet, A, order, 0, &data, &room, seed);
+		}
+	}
+}
+
+/* On shm, a tensor of a slab is read by the peer from 1 KiB on, one of the user's memory
+ * from 8 KiB on. */
+static void test_the_fabrics_own_thresholds(const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct tern_peer_stats stats;
+	struct meet *meet;
+
+	opts.eager_bytes = 0;
+	meet = meet_new_with(instance, &opts, &opts);
+	carry_around(meet, SLAB);
+	carry_around(meet, USER);
+	tern_peer_stats(meet->ends[A].peer, &stats);
+	if (strncmp(instance->fabric, "shm", 3) == 0 && !instance->gpus) {
+		assert_int_equal(stats.eager_count, ORDER_COUNT * (2 + 5));
+		assert_int_equal(stats.get_count, ORDER_COUNT * (4 + 1));
+	}
+	meet_free(meet);
+}
+
 static void test_a_room_larger_than_the_data_keeps_its_rest(
 	const struct instance *instance)
 {
@@ -397,6 +433,7 @@ const struct conformance_test meet_paths[] = {
 	CONFORMANCE(test_user_memory_is_allocated_for, NEEDS_NOTHING),
 	CONFORMANCE(test_every_size_is_peeked_or_allocated, NEEDS_NOTHING),
 	CONFORMANCE(test_user_memory_is_peeked_or_allocated, NEEDS_NOTHING),
+	CONFORMANCE(test_the_fabrics_own_thresholds, NEEDS_NOTHING),
 	CONFORMANCE(test_a_room_larger_than_the_data_keeps_its_rest, NEEDS_NOTHING),
 	CONFORMANCE(test_a_room_too_small_is_told_to_both_ends, NEEDS_NOTHING),
 	CONFORMANCE(test_dtype_and_shape_arrive, NEEDS_NOTHING),
