@@ -64,7 +64,8 @@ struct tern_updater_ops {
 		double *squares);
 	void (*pin)(struct tern_updater *u, void *base, uint64_t bytes);
 	void (*unpin)(struct tern_updater *u);
-	uint64_t (*take_note)(struct tern_updater *u, char *note, size_t bytes);
+	void (*take_note)(struct tern_updater *u, char *note, size_t bytes);
+	uint64_t (*held_bytes)(struct tern_updater *u);
 	void (*free)(struct tern_updater *u);
 };
 
@@ -127,13 +128,20 @@ static inline void tern_updater_unpin(struct tern_updater *u)
 		u->ops->unpin(u);
 }
 
-/* Bytes of device memory that it holds; and what is worth a line since the last time, ""
- * if nothing. From any thread. */
-static inline uint64_t tern_updater_take_note(
+/* What is worth a line since the last time, "" if nothing. From any thread; where there
+ * is nothing it waits for nobody. */
+static inline void tern_updater_take_note(
 	struct tern_updater *u, char *note, size_t bytes)
 {
 	*note = '\0';
-	return u->ops->take_note ? u->ops->take_note(u, note, bytes) : 0;
+	if (u->ops->take_note)
+		u->ops->take_note(u, note, bytes);
+}
+
+/* Bytes of device memory. From any thread; waits for the call that is under way. */
+static inline uint64_t tern_updater_held_bytes(struct tern_updater *u)
+{
+	return u->ops->held_bytes ? u->ops->held_bytes(u) : 0;
 }
 
 #endif

@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +32,8 @@ struct cuda_updater {
 	struct tern_cuda_kernels *kernels;
 	int status; /* of the call in progress: its first failure */
 	char note[400];
-	bool pageable; /* it was said */
+	atomic_bool has_note; /* without the lock: a hint */
+	bool pageable;        /* it was said */
 
 	double *squares; /* on the device, in `words`; and on the host */
 	double host_squares;
@@ -236,6 +238,7 @@ static void pin(struct tern_updater *updater, void *base, uint64_t bytes)
 		snprintf(u->note, sizeof(u->note),
 			"%.300s: copies go through other memory", u->gpu.error);
 		u->pageable = true;
+		atomic_store(&u->has_note, true);
 	}
 	leave(u, entered, NULL);
 }
@@ -250,14 +253,25 @@ static void unpin(struct tern_updater *updater)
 	leave(u, entered, NULL);
 }
 
-static uint64_t take_note(struct tern_updater *updater, char *note, size_t bytes)
+/* Asked for behind each chunk, while the device computes the next one under the lock. */
+static void take_note(struct tern_updater *updater, char *note, size_t bytes)
+{
+	struct cuda_updater *u = cuda_of(updater);
+
+	if (!atomic_exchange(&u->has_note, false))
+		return;
+	pthread_mutex_lock(&u->lock);
+	snprintf(note, bytes, "%s", u->note);
+	*u->note = '\0';
+	pthread_mutex_unlock(&u->lock);
+}
+
+static uint64_t held_bytes(struct tern_updater *updater)
 {
 	struct cuda_updater *u = cuda_of(updater);
 	uint64_t held;
 
 	pthread_mutex_lock(&u->lock);
-	snprintf(note, bytes, "%s", u->note);
-	*u->note = '\0';
 	held = u->bytes + tern_cuda_kernels_bytes(u->kernels);
 	pthread_mutex_unlock(&u->lock);
 	return held;
@@ -467,6 +481,7 @@ int tern_updater_cuda_new(const struct tern_cuda_api *api, unsigned ordinal,
 		.pin = pin,
 		.unpin = unpin,
 		.take_note = take_note,
+		.held_bytes = held_bytes,
 		.free = cuda_free,
 	};
 	struct cuda_updater *u = calloc(1, sizeof(*u));

@@ -48,11 +48,9 @@ void server_updater_note(struct tern_server *s)
 /* What a device holds for this server. */
 static void note_memory(struct tern_server *s)
 {
-	char note[400];
-	uint64_t bytes = tern_updater_take_note(s->opts.updater, note, sizeof(note));
+	uint64_t bytes = tern_updater_held_bytes(s->opts.updater);
 
-	if (*note)
-		server_note(s, "%s", note);
+	server_updater_note(s);
 	if (bytes)
 		server_note(s, "server %u holds %llu bytes on %s", s->index,
 			(unsigned long long)bytes, s->opts.updater->name);
