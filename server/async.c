@@ -6,6 +6,8 @@
  *
  * A stream's steps are the worker's own, one receive for each: no gradient counts twice.
  * How many versions the chunk has moved on since the worker was sent it is its staleness.
+ * A stream begins with a turn that has no gradient: jobs make the first copies too, since
+ * those of a large model for many workers take longer than a connection may be silent.
  *
  * When a worker is lost its streams end where they are: the others go on with their own
  * steps, and nobody makes up for those that it had left.
@@ -18,6 +20,8 @@
 
 #include <errno.h>
 #include <string.h>
+
+#define BEFORE_FIRST UINT64_MAX /* a stream's step, until its first copy is made */
 
 int async_init(struct chunk *c)
 {
@@ -134,7 +138,7 @@ static void one_applied(struct tern_job *job)
 	t->pulled = false;
 	if (s->over)
 		return;
-	t->step++;
+	t->step = t->step == BEFORE_FIRST ? 0 : t->step + 1;
 	send_copy(t);
 	run_next(c);
 }
@@ -183,9 +187,9 @@ void async_start(struct tern_server *s)
 		for (uint32_t j = 0; j < s->job.workers; j++) {
 			struct stream *t = &s->chunks[i].streams[j];
 
-			memcpy(tern_buf_ptr(&t->copy), chunk_w(t->chunk, 0),
-				t->copy.bytes);
-			send_copy(t);
+			t->step = BEFORE_FIRST;
+			t->pulled = true;
+			queue(t);
 		}
 }
 

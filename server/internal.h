@@ -111,7 +111,7 @@ struct stream {                /* async: a worker's way with one chunk */
 	struct tern_req gradient_req, parameter_req;
 	struct tern_buf gradient, copy;
 	bool sending; /* the copy is on its way */
-	bool pulled;  /* the worker has asked for one more, without a gradient */
+	bool pulled;  /* its turn has no gradient: the first copy, or one more at the end */
 };
 
 struct norm_share { /* server 0: partials of one server */

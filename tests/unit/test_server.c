@@ -250,6 +250,75 @@ static void test_workers_join_while_the_shard_is_made(void **state)
 	close_rig(&rig);
 }
 
+/* ---- the start in async mode ---- */
+
+static struct tern_job *held_job;
+
+static int hold_job(struct tern_env *env, struct tern_job *job)
+{
+	(void)env;
+	held_job = job;
+	return 0;
+}
+
+static void has_come(struct tern_req *req)
+{
+	assert_int_equal(req->status, 0);
+	*(bool *)req->arg = true;
+}
+
+/* All of them on the context's thread would keep it from answering anybody. */
+static void test_the_first_copies_of_async_mode_are_made_in_jobs(void **state)
+{
+	const struct tern_ps_job job = {
+		.mode = TERN_MODE_ASYNC, .slots = 2, .workers = 2};
+	struct tern_channel *channel;
+	struct tern_req req[2];
+	struct visitor v[2];
+	bool came[2] = {0};
+	struct tern_env_ops holding;
+	const struct tern_env_ops *ops;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join(&rig, &v[0], &job, 1000, 0);
+	run_until(&rig, &v[0].welcome);
+	assert_int_equal(rig.server->chunk_count, 1);
+	ops = rig.at.env->ops;
+	holding = *ops;
+	holding.submit = hold_job;
+	rig.at.env->ops = &holding;
+	join(&rig, &v[1], &job, 1000, 1);
+	run_until(&rig, &v[1].welcome);
+	assert_true(rig.server->running);
+	assert_non_null(held_job);
+	for (unsigned i = 0; i < 2; i++)
+		assert_false(rig.server->chunks[0].streams[i].sending);
+	for (unsigned i = 0; i < 2; i++) {
+		req[i] = (struct tern_req){.done = has_come, .arg = &came[i]};
+		assert_int_equal(
+			tern_channel_open(v[i].peer, TERN_PS_CHANNEL_DATA, &channel), 0);
+		assert_int_equal(tern_recv(channel, &req[i], tern_key("parameter/0"), 0,
+					 NULL, NULL, TERN_RECV_ALLOC),
+			0);
+	}
+	rig.at.env->ops = ops;
+	assert_int_equal(tern_env_submit(rig.at.env, held_job), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		run_until(&rig, &came[i]);
+		assert_int_equal(req[i].bytes, 1000 * sizeof(float));
+		assert_memory_equal(
+			req[i].data, chunk_w(&rig.server->chunks[0], 0), req[i].bytes);
+		tern_release(&req[i]);
+	}
+	assert_int_equal(rig.server->chunks[0].version, 0);
+	assert_int_equal(rig.server->stats.gradients_added, 0);
+	tern_server_stop(rig.server, "enough");
+	run_until(&rig, &rig.ended);
+	close_rig(&rig);
+}
+
 /* ---- too much ---- */
 
 static void test_a_server_says_what_it_has_no_room_for(void **state)
@@ -329,6 +398,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_peer_that_could_not_be_accepted_is_forgotten),
 		cmocka_unit_test(test_workers_join_while_the_shard_is_made),
+		cmocka_unit_test(test_the_first_copies_of_async_mode_are_made_in_jobs),
 		cmocka_unit_test(test_a_server_says_what_it_has_no_room_for),
 		cmocka_unit_test(test_a_guest_that_says_too_much_is_refused),
 		cmocka_unit_test(test_a_worker_that_refuses_a_version_is_lost),
