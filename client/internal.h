@@ -131,7 +131,8 @@ void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 void worker_failed(struct tern_worker *w, uint32_t chunk, int status);
 void worker_engine_failed(struct tern_worker *w, int status);
 void worker_engine_note(struct tern_worker *w); /* says what the engine has to say */
-/* Room for a value of every parameter; announced to the engine, which must be idle. */
+/* Room for a value of every parameter; announced to the engine, which must be idle. Taken
+ * only if 0 is returned. */
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out);
 int worker_submit(struct tern_worker *w, struct tern_job *job, uint64_t cost_ns);
 

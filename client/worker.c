@@ -129,9 +129,13 @@ int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
 {
 	int r = tern_pool_get(w->pool, w->job.element_count * sizeof(float), out);
 
-	return r < 0 ? r
-		     : tern_engine_pin(w->opts.engine, tern_mem_base(out->mem),
-			       tern_mem_bytes(out->mem));
+	if (r < 0)
+		return r;
+	r = tern_engine_pin(
+		w->opts.engine, tern_mem_base(out->mem), tern_mem_bytes(out->mem));
+	if (r < 0)
+		tern_pool_put(w->pool, out);
+	return r;
 }
 
 int worker_submit(struct tern_worker *w, struct tern_job *job, uint64_t cost_ns)

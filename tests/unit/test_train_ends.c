@@ -3,6 +3,7 @@
 #include "tests/unit/train_bed.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,7 +78,8 @@ static int open_first(struct member *m, const struct setup *setup,
 		.server_count = setup->servers};
 
 	tern_optimizer_parse(setup->optimizer, &job.optimizer);
-	open_worker(m, model);
+	if (!m->engine)
+		open_worker(m, model);
 	return tern_worker_new(&(struct tern_worker_opts){.domain = m->domain,
 				       .ctx = m->ctx,
 				       .engine = m->engine,
@@ -106,6 +108,39 @@ static void test_a_worker_needs_room_for_its_own_slots_only(void **state)
 	assert_non_null(strstr(why.text, "it can hold 68719476736 bytes"));
 	for (int i = 0; i < 2; i++)
 		close_member(&m[i]);
+	tern_model_free(model);
+}
+
+static unsigned pin_count;
+
+static int pin_or_break(struct tern_engine *e, void *base, uint64_t bytes)
+{
+	(void)base;
+	(void)bytes;
+	if (++pin_count < 3)
+		return 0; /* the two versions */
+	snprintf(e->error, sizeof(e->error), "the device is gone");
+	return -EIO;
+}
+
+static void test_a_device_that_breaks_at_the_birth_of_a_worker_is_told(void **state)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 1, 1, 1, 5, TERN_MODE_SYNC, 0};
+	char addresses[1][128] = {"tcp://127.0.0.1:1"};
+	struct tern_model *model = make_model(&setup);
+	struct tern_engine_ops ops;
+	struct member m = {0};
+	struct tern_ps_text why;
+
+	(void)state;
+	open_worker(&m, model);
+	ops = *m.engine->ops;
+	ops.pin = pin_or_break;
+	m.engine->ops = &ops;
+	assert_int_equal(open_first(&m, &setup, model, addresses, &why), -EIO);
+	assert_string_equal(why.text, "the device is gone");
+	close_member(&m);
 	tern_model_free(model);
 }
 
@@ -258,6 +293,8 @@ int main(void)
 			test_without_any_worker_the_job_fails_with_the_first_cause),
 		cmocka_unit_test(test_a_loss_before_all_have_joined_ends_the_job),
 		cmocka_unit_test(test_a_worker_needs_room_for_its_own_slots_only),
+		cmocka_unit_test(
+			test_a_device_that_breaks_at_the_birth_of_a_worker_is_told),
 		cmocka_unit_test(test_a_loss_without_room_for_it_ends_the_job_in_words),
 		cmocka_unit_test(
 			test_a_server_that_finds_itself_in_the_place_of_server_0_says_so),
