@@ -33,7 +33,7 @@ struct server_peer {
 	struct tern_peer *peer;
 	struct tern_talk talk;
 	struct tern_channel *data;
-	bool is_worker, is_server, said_bye;
+	bool is_worker, is_server, said_bye, refused;
 	bool done; /* async: it has taken its last step */
 	bool gone; /* nothing may be posted any more */
 	bool lost; /* a worker that the job goes on without */

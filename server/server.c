@@ -130,6 +130,7 @@ void tern_server_stop(struct tern_server *s, const char *why)
 
 void server_refuse(struct server_peer *p, const char *text)
 {
+	p->refused = true;
 	server_note(p->server, "%s was refused: %s", tern_peer_name(p->peer), text);
 	tern_talk_say(&p->talk,
 		json_pack("{s:s, s:o}", "type", "refused", "text", tern_talk_text(text)));
@@ -292,7 +293,11 @@ static void on_join(struct server_peer *p, const json_t *message)
 		return;
 	}
 	if (s->workers[index]) {
-		server_refuse(p, "a worker of that number is here already");
+		server_refuse(p,
+			s->workers[index]->lost
+				? "the worker of that number was lost, and none may take "
+				  "its place"
+				: "a worker of that number is here already");
 		return;
 	}
 	p->is_worker = true;
@@ -390,8 +395,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	const char *type = tern_talk_type(message);
 	const char *text = json_string_value(json_object_get(message, "text"));
 
-	if (p->gone)
-		return; /* it was cut off while this was on its way */
+	if (p->gone || p->refused)
+		return; /* it was cut off, or refused, while this was on its way */
 	if (strcmp(type, "join") == 0) {
 		on_join(p, message);
 	} else if (strcmp(type, "peer") == 0) {

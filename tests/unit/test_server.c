@@ -23,7 +23,8 @@ struct end { /* a process, in this one */
 struct visitor {
 	struct tern_talk talk;
 	struct tern_peer *peer;
-	bool down, welcome;
+	bool down, welcome, refused;
+	char text[200]; /* why it was refused */
 };
 
 struct rig {
@@ -33,6 +34,7 @@ struct rig {
 	struct tern_server *server;
 	bool ended;
 	char text[600];
+	unsigned refusals; /* that the server has noted */
 };
 
 static void open_end(struct end *end)
@@ -54,6 +56,11 @@ static void ended(void *arg, int status, const char *text)
 	snprintf(rig->text, sizeof(rig->text), "%s", text);
 }
 
+static void note(void *arg, const char *text)
+{
+	((struct rig *)arg)->refusals += strstr(text, "was refused") != NULL;
+}
+
 static void open_rig(struct rig *rig)
 {
 	*rig = (struct rig){0};
@@ -66,6 +73,7 @@ static void open_rig(struct rig *rig)
 					.ctx = rig->at.ctx,
 					.updater = rig->updater,
 					.listen = "tcp://127.0.0.1:0",
+					.note = note,
 					.ended = ended,
 					.arg = rig},
 			&rig->server),
@@ -119,8 +127,13 @@ static void visitor_heard(struct tern_talk *talk, const json_t *message)
 {
 	struct visitor *v = tern_container_of(talk, struct visitor, talk);
 
-	if (strcmp(tern_talk_type(message), "welcome") == 0)
+	if (strcmp(tern_talk_type(message), "welcome") == 0) {
 		v->welcome = true;
+	} else if (strcmp(tern_talk_type(message), "refused") == 0) {
+		v->refused = true;
+		snprintf(v->text, sizeof(v->text), "%s",
+			json_string_value(json_object_get(message, "text")));
+	}
 }
 
 static void visitor_broken(struct tern_talk *talk, int status)
@@ -338,6 +351,52 @@ static void test_a_server_says_what_it_has_no_room_for(void **state)
 	close_rig(&rig);
 }
 
+/* ---- a worker that is refused ---- */
+
+/* It fails, and says so to all its servers, as a worker does. */
+static void test_a_worker_is_refused_with_one_sentence(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v[2];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join(&rig, &v[0], &job, 1000, 0);
+	run_until(&rig, &v[0].welcome);
+	join(&rig, &v[1], &job, 1000, 0);
+	run_until(&rig, &v[1].refused);
+	assert_string_equal(v[1].text, "a worker of that number is here already");
+	tern_talk_say(&v[1].talk,
+		json_pack("{s:s, s:s}", "type", "abort", "text", v[1].text));
+	tern_peer_close(v[1].peer);
+	run_until(&rig, &v[1].down);
+	assert_int_equal(rig.refusals, 1);
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
+static void test_a_lost_worker_that_comes_again_is_told_so(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v[2], again;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	for (unsigned i = 0; i < 2; i++)
+		join(&rig, &v[i], &job, 1000, i);
+	for (unsigned i = 0; i < 2; i++)
+		run_until(&rig, &v[i].welcome);
+	tern_peer_close(v[0].peer);
+	run_until(&rig, &rig.server->workers[0]->lost);
+	join(&rig, &again, &job, 1000, 0);
+	run_until(&rig, &again.refused);
+	assert_non_null(strstr(again.text, "the worker of that number was lost"));
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
 /* ---- what does not come through ---- */
 
 static void test_a_guest_that_says_too_much_is_refused(void **state)
@@ -400,6 +459,8 @@ int main(void)
 		cmocka_unit_test(test_workers_join_while_the_shard_is_made),
 		cmocka_unit_test(test_the_first_copies_of_async_mode_are_made_in_jobs),
 		cmocka_unit_test(test_a_server_says_what_it_has_no_room_for),
+		cmocka_unit_test(test_a_worker_is_refused_with_one_sentence),
+		cmocka_unit_test(test_a_lost_worker_that_comes_again_is_told_so),
 		cmocka_unit_test(test_a_guest_that_says_too_much_is_refused),
 		cmocka_unit_test(test_a_worker_that_refuses_a_version_is_lost),
 	};
