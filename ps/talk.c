@@ -43,6 +43,7 @@ void tern_talk_say(struct tern_talk *talk, json_t *message)
 		tern_pool_get(talk->pool, bytes, &s->buf) < 0) {
 		free(text);
 		free(s);
+		tern_talk_failed(talk, -ENOMEM); /* somebody may wait for it */
 		return;
 	}
 	memcpy(tern_buf_ptr(&s->buf), text, bytes);

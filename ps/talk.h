@@ -67,7 +67,7 @@ struct tern_talk {
 int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer);
 
 /* Says `message` and drops it. What cannot be said any more is dropped too: the peer's
- * end is reported elsewhere. */
+ * end is reported elsewhere. What there is no memory for is tern_talk_failed(). */
 void tern_talk_say(struct tern_talk *talk, json_t *message);
 
 /* A request with this talk's peer, on any channel, has ended with `status`, and whoever

@@ -158,14 +158,20 @@ static void open_exchange(struct tern_server *s)
 	}
 	for (uint32_t i = 1; i < s->job.server_count; i++) {
 		struct norm_share *share = &s->shares[i];
+		struct server_peer *other = others_find(s, i);
 
 		if (!chunks_of(s, i))
 			continue;
+		if (!other) {
+			server_fail(s, -EPIPE, "server %u left in the middle of the job",
+				i);
+			return;
+		}
 		share->server = s;
 		share->index = i;
 		share->req.done = share_arrived;
 		share->req.arg = share;
-		tern_recv(others_find(s, i)->data, &share->req, partials_key(),
+		tern_recv(other->data, &share->req, partials_key(),
 			s->norm_step, &share->buf, NULL, 0);
 	}
 }
