@@ -257,12 +257,14 @@ def a_virtual_machine_leaves_its_values_in_a_file_or_says_why_not():
             f"pathlib.Path(sys.argv[1], 'rdma/perf.json').write_text({json.dumps(perf)!r})")
         with mock.patch.object(vm, "IN_VM", script), contextlib.redirect_stderr(io.StringIO()):
             assert vm.measure(tern, 3, False) == {"tern.verbs": {"q": {"value": [1.0]}}}
-            script.write_text("print('skipped: no qemu'); print('1 skipped')")
-            try:
-                vm.measure(tern, 3, False)
-                assert False, "must fail"
-            except measure.Failed as why:
-                assert str(why) == "the virtual machine: skipped: no qemu", why
+            for said, kind in (("skipped: no qemu", measure.Missing),
+                               ("FAILED: no figures", measure.Failed)):
+                script.write_text(f"print({said!r}); print('and so on')")
+                try:
+                    vm.measure(tern, 3, False)
+                    assert False, "must fail"
+                except kind as why:
+                    assert str(why) == f"the virtual machine: {said}", why
 
 
 def a_model_of_one_core_takes_the_sum_of_all_work():
