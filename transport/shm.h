@@ -25,7 +25,7 @@
 #define SHM_EAGER_BYTES    8192u
 #define SHM_MAPPED_BYTES   1024u /* the same for slabs, which the peer copies from itself */
 #define SHM_GET_BYTES      (1u << 20)
-#define SHM_PIECE_BYTES    (256u << 10) /* copied by one poll for one op */
+#define SHM_PIECE_BYTES    (256u << 10) /* copied by one poll: of one op, or small ones */
 #define SHM_ADDRESS_MAX    80u
 #define SHM_GREETING_COUNT                                                               \
 	64u /* accepted conns of a listener that have not said hello                     \
@@ -56,7 +56,7 @@ enum shm_note_flags {
 };
 
 #define SHM_NOTE_MAGIC   0x6d687374u /* "tshm" */
-#define SHM_NOTE_VERSION 3u
+#define SHM_NOTE_VERSION 4u
 
 struct shm_note {
 	uint32_t magic;

@@ -264,7 +264,7 @@ static int answer(struct shm_conn *conn)
 	if (exposure) {
 		uint64_t offset = address - exposure->start;
 
-		if (exposure->mem->fd >= 0 || !exposure->mem->base ||
+		if (tern_mem_is_slab(exposure->mem) || !exposure->mem->base ||
 			offset > exposure->bytes || bytes > exposure->bytes - offset)
 			return -EPROTO;
 		memcpy(shm_chunk(conn->own, port->ring_bytes, n),

@@ -21,7 +21,7 @@ int shm_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 	uint64_t bytes, enum tern_access access, struct tern_region *out)
 {
 	struct shm_port *port = shm_port_of(conn->port);
-	bool slab = mem->fd >= 0, gpu = mem->kind == TERN_MEM_CUDA;
+	bool slab = tern_mem_is_slab(mem), gpu = mem->kind == TERN_MEM_CUDA;
 	struct shm_exposure *exposure;
 	struct shm_region region;
 	uint32_t slot;
