@@ -39,7 +39,7 @@
 #include "transport/fabric.h"
 
 #define TERN_WIRE_MAGIC   0x4e54u
-#define TERN_WIRE_VERSION 3u
+#define TERN_WIRE_VERSION 4u
 
 #define TERN_HEADER_BYTES 64u
 #define TERN_NAME_MAX     255u

@@ -56,7 +56,7 @@ enum shm_note_flags {
 };
 
 #define SHM_NOTE_MAGIC   0x6d687374u /* "tshm" */
-#define SHM_NOTE_VERSION 4u
+#define SHM_NOTE_VERSION 5u
 
 struct shm_note {
 	uint32_t magic;

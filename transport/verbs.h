@@ -51,7 +51,7 @@
 /* ---- what travels ---- */
 
 #define VERBS_MAGIC   0x4e524554u /* "TERN" */
-#define VERBS_VERSION 1
+#define VERBS_VERSION 2
 
 enum verbs_flags {
 	VERBS_GUARDED = 1 << 0, /* gives out no keys */
