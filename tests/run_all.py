@@ -2,7 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds each configuration, runs its suites, and counts single cases (see tap_count.py).
 The last line is always "N passed, N failed, N skipped".
+
+usage: run_all.py [--verbose] [CONFIGURATION|quick|long...]
+
+Without a name: all configurations, and the quick cases in the virtual machine. quick is gcc. long is
+what takes too long for every change: suite long of the gcc build, and all cases in the virtual machine.
 """
+import argparse
 import json
 import os
 import re
@@ -20,7 +26,12 @@ import in_vm  # noqa: E402
 
 BUILDS = TOP / "build-test"
 
-# name, compiler, meson options, suites left out (none: everything runs), limit in seconds,
+# Seconds after which a line says how far the tests are, if none of them has ended meanwhile.
+QUIET_S = 30
+# Six times the longest test of suite long.
+LONG_LIMIT_S = 6 * 3600
+
+# name, compiler, meson options, suites left out (none: all but suite long run), limit in seconds,
 # factor on the tests' own time limits.
 CONFIGURATIONS = [
     ("gcc", "gcc", ["-Dwerror=true"], [], 900, 1),
@@ -69,33 +80,55 @@ def build(name, compiler, options, env):
     return lines if status else None
 
 
-def run(count, configuration):
-    name, compiler, options, left_out, limit, factor = configuration
-    env = dict(os.environ, **ENVIRONMENT)
+def is_built(count, name, compiler, options, env):
     start = time.monotonic()
     print(f"{name}: building with {compiler} {' '.join(options)}", flush=True)
     problem = build(name, compiler, options, env)
     if problem is not None:
         print("\n".join(problem[-60:]))
         count.failed.append(f"[{name}] the build")
-        return
+        return False
     print(f"{name}: built in {time.monotonic() - start:.0f} s", flush=True)
-    directory = BUILDS / name
-    log = directory / "meson-logs" / "testlog.json"
-    log.unlink(missing_ok=True)
-    command = ["meson", "test", "-C", str(directory), "--no-rebuild", "-t", str(factor)]
-    for suite in left_out:
-        command += ["--no-suite", suite]
+    return True
 
-    def line_of_test(line):
+
+class Progress:
+    """Prints a line for each test that ended, and one now and then while none does."""
+
+    def __init__(self, name):
+        self.name, self.done, self.start = name, "0/?", time.monotonic()
+        self.restart()
+
+    def restart(self):
+        self.timer = threading.Timer(QUIET_S, self.say_so)
+        self.timer.daemon = True
+        self.timer.start()
+
+    def say_so(self):
+        print(f"{self.name}: {self.done:>7} done after {time.monotonic() - self.start:.0f} s", flush=True)
+        self.restart()
+
+    def line_of_test(self, line):
         m = re.match(r"^\s*(\d+/\d+)\s+(.*?)\s+([A-Z]+)\s+([\d.]+s).*$", line)
         if not m:
             return None
-        where, test, result, seconds = m.groups()
-        return f"{name}: {where:>7} {test:<36} {result.lower():<8} {seconds}"
+        self.done, test, result, seconds = m.groups()
+        self.timer.cancel()
+        self.restart()
+        return f"{self.name}: {self.done:>7} {test:<36} {result.lower():<8} {seconds}"
 
-    status, lines = stream(command, env, limit, line_of_test)
-    tests = [json.loads(t) for t in log.read_text().splitlines()] if log.exists() else []
+
+def run_tests(count, name, directory, env, limit, selection):
+    """What meson's `selection` of the tests in that build says."""
+    log = directory / "meson-logs" / "testlog.json"
+    for old in log.parent.glob("testlog*.json"):
+        old.unlink()
+    progress = Progress(name)
+    status, lines = stream(["meson", "test", "-C", str(directory), "--no-rebuild", *selection], env,
+                           limit, progress.line_of_test)
+    progress.timer.cancel()
+    logs = [*log.parent.glob("testlog*.json")]  # the name has the setup's in it
+    tests = [json.loads(t) for t in logs[0].read_text().splitlines()] if logs else []
     for test in tests:
         count.add_program(name, test)
     if status == -1:
@@ -105,33 +138,54 @@ def run(count, configuration):
         count.failed.append(f"[{name}] no test ran")
 
 
-def run_rdma(count):
-    """The quick cases of tests/rdma with gcc's build, which is there unless only they were
-    asked for."""
-    name, compiler, options = CONFIGURATIONS[0][:3]
-    print(f"{in_vm.WHERE}: building with {compiler} {' '.join(options)}", flush=True)
-    problem = build(name, compiler, options, dict(os.environ))
-    if problem is not None:
-        print("\n".join(problem[-60:]))
-        count.failed.append(f"[{in_vm.WHERE}] the build")
+def run(count, configuration):
+    name, compiler, options, left_out, limit, factor = configuration
+    env = dict(os.environ, **ENVIRONMENT)
+    if not is_built(count, name, compiler, options, env):
         return
-    in_vm.run_suite(count, BUILDS / name, "quick")
+    selection = ["-t", str(factor)]
+    for suite in left_out:
+        selection += ["--no-suite", suite]
+    run_tests(count, name, BUILDS / name, env, limit, selection)
+
+
+def run_rdma(count, when):
+    """The cases of tests/rdma with gcc's build, which is there unless only they were asked for; and
+    with that of the sanitizers, if it is all of them."""
+    env = dict(os.environ)
+    needed = CONFIGURATIONS[:1] if when == "quick" else CONFIGURATIONS[:2]
+    if all(is_built(count, *configuration[:3], env) for configuration in needed):
+        in_vm.run_suite(count, BUILDS / "gcc", BUILDS / "asan", when)
+
+
+def run_long(count):
+    env = dict(os.environ, **ENVIRONMENT)
+    name, *how = CONFIGURATIONS[0][:3]
+    if is_built(count, name, *how, env):
+        run_tests(count, "long", BUILDS / name, env, LONG_LIMIT_S, ["--setup", "long", "--suite", "long"])
+    run_rdma(count, "full")
 
 
 def main():
-    asked = ["gcc" if name == "quick" else name for name in sys.argv[1:]]
-    known = [c[0] for c in CONFIGURATIONS] + [in_vm.WHERE]
-    for name in asked:
+    known = [c[0] for c in CONFIGURATIONS] + [in_vm.WHERE, "quick", "long"]
+    parser = argparse.ArgumentParser(prog="run test", usage="%(prog)s [--verbose] [NAME...]")
+    parser.add_argument("--verbose", action="store_true", help="name every skipped case")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
+    arguments = parser.parse_args()
+    for name in arguments.names:
         if name not in known:
-            sys.exit(f"run test: {name}: not one of quick, {', '.join(known)}")
+            parser.error(f"{name}: not one of {', '.join(known)}")
+    asked = ["gcc" if name == "quick" else name for name in arguments.names]
     if "TERN_DATA_DIR" not in os.environ:
         print("TERN_DATA_DIR is not set: tests that need the data sets will be skipped")
-    count = tap_count.Count()
+    count = tap_count.Count(arguments.verbose)
     for configuration in CONFIGURATIONS:
         if not asked or configuration[0] in asked:
             run(count, configuration)
     if not asked or in_vm.WHERE in asked:
-        run_rdma(count)
+        run_rdma(count, "quick")
+    if "long" in asked:
+        run_long(count)
     return count.report()
 
 

@@ -41,29 +41,39 @@ def cases_of(output):
     return plan, cases
 
 
+SLOWEST = 10
+
+
 class Count:
-    def __init__(self):
+    """`verbose`: the report names every skipped case, not only how many there are."""
+
+    def __init__(self, verbose=False):
+        self.verbose = verbose
         self.passed = 0
         self.failed = []
-        self.skipped = []  # (program, case, reason, configuration)
+        self.skipped = []  # (suite, program, case, reason, configuration)
+        self.seconds = []  # (duration, program with its configuration)
 
     def add_program(self, where, test):
         """One program's cases. Whatever its cases say, a program that ends wrongly has failed."""
         program = test["name"].split(":")[-1].split("/")[-1].strip()
+        suite = test.get("suite", [where])[0].split(":")[-1]
         name = f"[{where}] {program}"
+        if "duration" in test:
+            self.seconds.append((test["duration"], name))
         plan, cases = cases_of(test.get("stdout", ""))
         for verdict, case, reason in cases:
             if verdict == "pass":
                 self.passed += 1
             elif verdict == "skip":
-                self.skipped.append((program, case, reason or "no reason given", where))
+                self.skip(suite, program, case, reason, where)
             else:
                 self.failed.append(f"{name}: {case}")
         failed_cases = any(c[0] == "fail" for c in cases)
         result = test["result"]
         if result == "SKIP" and not cases:
             lines = (test.get("stdout", "") + test.get("stderr", "")).strip().splitlines()
-            self.skipped.append((program, "all", lines[-1] if lines else "no reason given", where))
+            self.skip(suite, program, "all", lines[-1] if lines else "", where)
         elif result in ("OK", "SKIP"):
             if not cases:
                 self.passed += 1
@@ -77,20 +87,36 @@ class Count:
                 print("\n".join(test.get(stream, "").splitlines()[-40:]))
             print("----", flush=True)
 
+    def skip(self, suite, program, case, reason, where):
+        self.skipped.append((suite, program, case, reason or "no reason given", where))
+
     def skipped_lines(self):
-        """One line for all cases of a program with one reason."""
+        """One line for all cases of a suite with one reason."""
         grouped = {}
-        for program, case, reason, where in self.skipped:
-            cases, builds = grouped.setdefault((program, reason), (set(), set()))
-            cases.add(case)
-            builds.add(where)
-        return [f"{program}: {reason} ({', '.join(sorted(builds))}): {', '.join(sorted(cases))}"
-                for (program, reason), (cases, builds) in grouped.items()]
+        for suite, program, case, reason, where in self.skipped:
+            grouped.setdefault((suite, reason), []).append((program, case, where))
+        lines = []
+        for (suite, reason), cases in grouped.items():
+            builds = ", ".join(sorted({where for _, _, where in cases}))
+            lines.append(f"{len(cases):4} of {suite} ({builds}): {reason}")
+            if self.verbose:
+                lines += [f"         {program}: {case}"
+                          for program, case in sorted({c[:2] for c in cases})]
+        return lines
+
+    def slowest_lines(self):
+        return [f"{duration:6.1f} s {name}"
+                for duration, name in sorted(self.seconds, reverse=True)[:SLOWEST]]
 
     def report(self):
-        """Prints what was skipped, what failed and, last, the numbers; the exit status."""
+        """Prints the slowest programs, what was skipped, what failed and, last, the numbers; the
+        exit status."""
+        for line in self.slowest_lines():
+            print(f"slowest: {line}")
         for line in self.skipped_lines():
             print(f"skipped: {line}")
+        if self.skipped and not self.verbose:
+            print("skipped: --verbose names every case")
         for line in self.failed:
             print(f"FAILED: {line}")
         print(f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped",

@@ -213,7 +213,7 @@ def check_program(log, count, tool, options, test, env, limit_s):
     if verdict == "pass":
         count.passed += 1
     elif verdict == "skip":
-        count.skipped.append((f"{tool} of {name}", "all", line, "gpu"))
+        count.skip(tool, name, "all", line, "gpu")
     else:
         count.failed.append(f"[gpu] {tool} of {name}: {line}")
         log(*(out + err).splitlines()[:40])
@@ -231,7 +231,7 @@ def run_checkers(log, count, env):
             if name in left_out:
                 continue
             if left_s < 1:
-                count.skipped.append((f"{tool} of {name}", "all", "no time was left", "gpu"))
+                count.skip(tool, name, "all", "no time was left", "gpu")
                 rows.append((name, tool, "skipped: no time was left"))
                 continue
             rows.append(check_program(log, count, tool, options, test,
@@ -249,7 +249,7 @@ def measure(log, count, what, command, env):
         if verdict == "wrong":
             count.failed.append(f"[gpu] {name}: {row['wrong']}")
         elif verdict == "missing":
-            count.skipped.append((name, "all", row["missing"], "gpu"))
+            count.skip("figures", name, "all", row["missing"], "gpu")
         else:
             count.passed += 1
     if status:

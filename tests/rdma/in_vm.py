@@ -42,15 +42,17 @@ def vm(build, limit_s, *command):
     return p.returncode, last.removeprefix("vm: ")
 
 
-def run_suite(count, build, when, names=()):
-    """Adds the suite's cases to the count. A machine that cannot be had is a skipped suite; one
+def run_suite(count, build, asan, when, names=()):
+    """Adds the suite's cases to the count. `asan`: a build of the same with AddressSanitizer, which full
+    needs. A machine that cannot be had is a skipped suite; one
     that does not come to its end is a failure, of whatever had not been run as well."""
     log = results_of(build) / "suite.log"
     log.unlink(missing_ok=True)
     limit_s = QUICK_LIMIT_S if when == "quick" else FULL_LIMIT_S
-    status, last = vm(build, limit_s, "python3", HERE / "suite.py", when, build, log, *names)
+    status, last = vm(build, limit_s, "python3", HERE / "suite.py", when, build, asan, log,
+                      *names)
     if status == tap_count.SKIPPED and not log.exists():
-        count.skipped.append((WHERE, "all", last, WHERE))
+        count.skip(WHERE, WHERE, "all", last, WHERE)
         return
     lines = log.read_text().splitlines() if log.exists() else []
     facts = [json.loads(line) for line in lines]
@@ -69,7 +71,7 @@ def run_perf(count, build, options=()):
     status, last = vm(build, PERF_LIMIT_S, "python3", HERE / "perf.py", build / "tern",
                       results_of(build) / "perf.json", *options)
     if status == tap_count.SKIPPED:
-        count.skipped.append((WHERE, "perf", last, WHERE))
+        count.skip(WHERE, WHERE, "perf", last, WHERE)
     elif status:
         count.failed.append(f"[{WHERE}] perf: exit status {status}: {last}")
     else:
@@ -84,7 +86,7 @@ def main():
     if what == "perf":
         run_perf(count, build, rest)
     else:
-        run_suite(count, build, what, rest)
+        run_suite(count, build, build.parent / "build-asan", what, rest)
         if not rest:
             run_perf(count, build, ["--quick"] if what == "quick" else [])
     return count.report()

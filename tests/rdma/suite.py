@@ -91,10 +91,10 @@ def end_all_of(process):
     process.wait()
 
 
-def run(case, build):
+def run(case, build, asan):
     command = shlex.split(case.command.format(
         tests=shlex.quote(str(build / "tests")),
-        asan=shlex.quote(str(build.parent / "build-asan"))))
+        asan=shlex.quote(str(asan))))
     start = time.monotonic()
     # Files and not pipes, whose end never comes if a process of the program is left.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -116,8 +116,8 @@ def run(case, build):
 
 
 def main():
-    when, build, log = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    names = sys.argv[4:]
+    when, build, asan, log = sys.argv[1], *map(Path, sys.argv[2:5])
+    names = sys.argv[5:]
     unknown = set(names) - {case.name for case in CASES}
     if when not in ("quick", "full") or unknown:
         sys.exit(f"suite.py: {' '.join(unknown) or when}: not one of "
@@ -131,7 +131,7 @@ def main():
         note({"planned": [case.name for case in chosen]})
         for number, case in enumerate(chosen, 1):
             disturb(case.wire)
-            done = run(case, build)
+            done = run(case, build, asan)
             disturb("plain")
             note(done)
             good = good and done["result"] in ("OK", "SKIP")

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How ./run test counts what programs print, and what it says at its end.
+
+usage: counting.py
+"""
+import contextlib
+import io
+import sys
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "tests"))
+import tap  # noqa: E402
+import tap_count  # noqa: E402
+
+
+def program(name, *lines, result="OK", **more):
+    return {"name": f"tern:unit / {name}", "suite": ["tern:unit"], "result": result,
+            "returncode": 0, "stdout": "\n".join(lines), "stderr": "", **more}
+
+
+def report_of(count):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        status = count.report()
+    return status, out.getvalue().splitlines()
+
+
+def skips_of_one_reason_in_one_suite_share_a_line():
+    count = tap_count.Count()
+    for name in ("a", "b"):
+        for where in ("gcc", "asan"):
+            count.add_program(where, program(name, "1..3", "skip: no disk", "ok 1 # SKIP x",
+                                             "ok 2 - y", "ok 3 - z # SKIP no network"))
+    status, lines = report_of(count)
+    assert status == 0
+    assert "skipped:    4 of unit (asan, gcc): no disk" in lines, lines
+    assert "skipped:    4 of unit (asan, gcc): no network" in lines, lines
+    assert not any("a: x" in line for line in lines)
+    assert lines[-1] == "4 passed, 0 failed, 8 skipped"
+
+
+def verbose_names_each_skipped_case():
+    count = tap_count.Count(verbose=True)
+    count.add_program("gcc", program("a", "1..1", "ok 1 - x # SKIP no disk"))
+    assert any(line.endswith("a: x") for line in report_of(count)[1])
+
+
+def the_slowest_programs_are_told_and_no_more_than_ten():
+    count = tap_count.Count()
+    for i in range(12):
+        count.add_program("gcc", program(f"p{i}", "1..1", "ok 1 - x", duration=float(i)))
+    slowest = [line for line in report_of(count)[1] if line.startswith("slowest:")]
+    assert len(slowest) == 10 and "11.0 s [gcc] p11" in slowest[0], slowest
+
+
+def a_case_that_was_announced_and_not_reported_has_failed():
+    count = tap_count.Count()
+    count.add_program("gcc", program("a", "1..2", "ok 1 - x"))
+    status, lines = report_of(count)
+    assert status == 1 and lines[-1] == "1 passed, 1 failed, 0 skipped", lines
+
+
+tap.run([skips_of_one_reason_in_one_suite_share_a_line,
+         verbose_names_each_skipped_case,
+         the_slowest_programs_are_told_and_no_more_than_ten,
+         a_case_that_was_announced_and_not_reported_has_failed])
