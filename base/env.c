@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/escape.h"
 
 _Noreturn void tern_assert_failed(const char *expr, const char *file, int line)
 {
@@ -15,14 +17,15 @@ _Noreturn void tern_assert_failed(const char *expr, const char *file, int line)
 
 void tern_log(struct tern_env *env, enum tern_log_level level, const char *fmt, ...)
 {
-	char line[512];
+	char raw[512], line[2 * sizeof(raw)];
 	va_list ap;
 
 	if (level > env->log_level)
 		return;
 	va_start(ap, fmt);
-	vsnprintf(line, sizeof(line), fmt, ap);
+	vsnprintf(raw, sizeof(raw), fmt, ap);
 	va_end(ap);
+	tern_escape(line, sizeof(line), raw, strlen(raw));
 	env->ops->log(env, level, line);
 }
 

@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/escape.h"
+
 #define LIMBO_MAX        64u
 #define CANDIDATE_NS     TERN_NS_PER_S
 #define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
@@ -328,16 +330,11 @@ static void leave_limbo(struct tern_peer *peer)
 
 static void name_it(struct tern_peer *peer, const struct tern_link *link)
 {
-	const char *said = link->theirs.name;
-	char clean[64];
-	size_t n = 0;
+	char said[96];
 
-	/* What a peer calls itself ends up on terminals: printable only. */
-	for (; *said && n + 1 < sizeof(clean); said++)
-		clean[n++] = *said >= ' ' && *said <= '~' ? *said : '?';
-	clean[n] = 0;
-	if (n)
-		snprintf(peer->name, sizeof(peer->name), "%s (%s)", clean,
+	tern_escape(said, sizeof(said), link->theirs.name, strlen(link->theirs.name));
+	if (said[0])
+		snprintf(peer->name, sizeof(peer->name), "%s (%s)", said,
 			link->conn->name);
 	else
 		snprintf(peer->name, sizeof(peer->name), "%s", link->conn->name);

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Text that somebody else chose, made safe to show: a peer's name, a key's name, a reason
+ * that came over the network, a file's contents. Raw, it could move a terminal's cursor,
+ * start a new line that looks like one of ours, or turn the direction of the rest.
+ *
+ * tern_log() passes every line through tern_escape(), so a log line is safe in any case.
+ * What is returned to the user, printed or stored must be escaped where it comes in.
+ */
+#ifndef TERN_BASE_ESCAPE_H
+#define TERN_BASE_ESCAPE_H
+
+#include <stddef.h>
+#include <string.h>
+
+/*
+ * Copies `bytes` bytes of `text` into `out` (`size` bytes, at least 1; always
+ * terminated). Printable characters of ASCII and UTF-8 stay as they are. Every byte of
+ * anything else becomes \xNN: control characters, malformed UTF-8, characters that
+ * change the direction or the line. Text that does not fit ends with "...", after a whole
+ * character. Escaping the result again changes nothing. Returns `out`.
+ */
+char *tern_escape(char *out, size_t size, const void *text, size_t bytes);
+
+/* The same into a temporary of the enclosing block, at most TERN_SHOWN_MAX - 1 bytes. */
+#define TERN_SHOWN_MAX 192u
+#define TERN_SHOWN_BYTES(text, bytes)                                                    \
+	tern_escape((char[TERN_SHOWN_MAX]){0}, TERN_SHOWN_MAX, (text), (bytes))
+/* Of a string. */
+#define TERN_SHOWN(text) TERN_SHOWN_BYTES((text), strlen(text))
+
+#endif
