@@ -203,7 +203,7 @@ static void server_event(
 	if (event != TERN_PEER_DOWN)
 		return;
 	s->gone = true;
-	s->talk.closed = true;
+	tern_talk_close(&s->talk);
 	if (!s->welcome && status)
 		worker_fail(w, status, "server %u at %s: cannot be reached: %s", s->index,
 			w->job.servers[s->index], tern_status_text(status));

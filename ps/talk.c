@@ -97,12 +97,22 @@ int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer)
 	return 0;
 }
 
+void tern_talk_close(struct tern_talk *talk)
+{
+	talk->closed = true;
+	tern_timer_clear(talk->ctx, &talk->broken_timer);
+}
+
+bool tern_talk_is_idle(const struct tern_talk *talk)
+{
+	return talk->req.status != -EINPROGRESS;
+}
+
 static void broken(struct tern_timer *timer)
 {
 	struct tern_talk *talk = tern_container_of(timer, struct tern_talk, broken_timer);
 
-	if (!talk->closed)
-		talk->broken(talk, talk->broken_status);
+	talk->broken(talk, talk->broken_status);
 }
 
 /* -ECANCELED: it was cut off here. -ESHUTDOWN: it has said goodbye, and goes down when

@@ -59,7 +59,7 @@ struct tern_talk {
 	struct tern_req req;
 	struct tern_timer broken_timer;
 	int broken_status; /* of the first one; 0: none */
-	bool closed;       /* set by the caller when the peer is down, or cut off */
+	bool closed;       /* by tern_talk_close() */
 };
 
 /* Opens the channel and starts to listen. ctx, pool, heard and broken are set by the
@@ -69,6 +69,13 @@ int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer);
 /* Says `message` and drops it. What cannot be said any more is dropped too: the peer's
  * end is reported elsewhere. What there is no memory for is tern_talk_failed(). */
 void tern_talk_say(struct tern_talk *talk, json_t *message);
+
+/* The peer is down, or cut off: nothing is said any more, and broken() is not called. The
+ * talk stays in place until tern_talk_is_idle(). */
+void tern_talk_close(struct tern_talk *talk);
+
+/* Has the last receive ended? Then a closed talk may be freed. */
+bool tern_talk_is_idle(const struct tern_talk *talk);
 
 /* A request with this talk's peer, on any channel, has ended with `status`, and whoever
  * waits for it does so in vain. Mostly the peer is down, which is reported in a moment.

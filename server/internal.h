@@ -3,6 +3,7 @@
  * The inside of the server.
  *
  *     server.c  who is here: joining, goodbye, failure
+ *     guests.c  who has not said what it is, and is not known to belong here
  *     shard.c   the parameters held here: memory, versions, the sends of a version
  *     sync.c    the step machine of a chunk
  *     lease.c   who computes which slot, and what happens when a worker is lost
@@ -34,9 +35,10 @@ struct server_peer {
 	struct tern_talk talk;
 	struct tern_channel *data;
 	bool is_worker, is_server, said_bye, refused;
-	bool done; /* async: it has taken its last step */
-	bool gone; /* nothing may be posted any more */
-	bool lost; /* a worker that the job goes on without */
+	bool done;  /* async: it has taken its last step */
+	bool gone;  /* nothing may be posted any more */
+	bool freed; /* the peer was given to tern_peer_free() */
+	bool lost;  /* a worker that the job goes on without */
 	uint32_t index;
 	uint32_t in_place_count; /* gradients that are read in its memory, or will be */
 	struct tern_ps_job job;  /* a server's: what it knows of it */
@@ -111,7 +113,8 @@ struct stream {                /* async: a worker's way with one chunk */
 	struct tern_req gradient_req, parameter_req;
 	struct tern_buf gradient, copy;
 	bool sending; /* the copy is on its way */
-	bool pulled;  /* its turn has no gradient: the first copy, or one more at the end */
+	bool pulled;  /* its turn has no gradient: the first copy, or one more at the end
+		       */
 };
 
 struct norm_share { /* server 0: partials of one server */
@@ -182,6 +185,10 @@ void server_broken(struct tern_talk *talk, int status);
 void server_updater_note(struct tern_server *s);
 void server_note(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+
+/* guests.c */
+/* Frees the guests that are gone: strangers may come and go for as long as a job runs. */
+void guests_reap(struct tern_server *s);
 
 /* shard.c */
 /* The books of it, and the pool. Errors with words in `why`, or without. */

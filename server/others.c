@@ -45,7 +45,7 @@ static void zero_event(
 		server_maybe_start(s);
 	} else if (event == TERN_PEER_DOWN) {
 		p->gone = true;
-		p->talk.closed = true;
+		tern_talk_close(&p->talk);
 		snprintf(name, sizeof(name), "server 0 at %s", s->job.servers[0]);
 		others_lost(p, status, name);
 		tern_defer(s->opts.ctx, &s->end_call);

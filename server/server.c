@@ -79,8 +79,9 @@ static void end_call(struct tern_deferred *deferred)
 {
 	struct tern_server *s = tern_container_of(deferred, struct tern_server, end_call);
 
-	if (all_gone(s))
+	if (s->over && all_gone(s))
 		tell_end(s);
+	guests_reap(s);
 }
 
 static void end_timer(struct tern_timer *timer)
@@ -140,9 +141,10 @@ void server_refuse(struct server_peer *p, const char *text)
 /* It ends without a word or an event. */
 void server_drop(struct server_peer *p)
 {
-	p->gone = true;
-	p->talk.closed = true;
+	p->gone = p->freed = true;
+	tern_talk_close(&p->talk);
 	tern_peer_free(p->peer);
+	tern_defer(p->server->opts.ctx, &p->server->end_call);
 }
 
 /* A job's first mention: everything that depends on it is made. */
@@ -441,7 +443,7 @@ static void on_event(
 		break;
 	case TERN_PEER_DOWN:
 		p->gone = true;
-		p->talk.closed = true;
+		tern_talk_close(&p->talk);
 		if (p->is_worker && !p->said_bye)
 			lease_lost(p, false, "%s is gone: %s", tern_peer_name(peer),
 				status ? tern_status_text(status) : "it left too early");

@@ -119,8 +119,10 @@ static void visitor_event(
 
 	(void)peer;
 	(void)status;
-	if (event == TERN_PEER_DOWN)
-		v->down = v->talk.closed = true;
+	if (event == TERN_PEER_DOWN) {
+		v->down = true;
+		tern_talk_close(&v->talk);
+	}
 }
 
 static void visitor_heard(struct tern_talk *talk, const json_t *message)
@@ -209,6 +211,58 @@ static void test_a_peer_that_could_not_be_accepted_is_forgotten(void **state)
 	rig.server->listener->accept = accept_without_talk;
 	visit(&rig, &v);
 	run_until(&rig, &v.down);
+	tern_server_stop(rig.server, "enough");
+	run_until(&rig, &rig.ended);
+	assert_string_equal(rig.text, "enough");
+	close_rig(&rig);
+}
+
+/* ---- guests that come and go ---- */
+
+static unsigned length(const struct tern_list *list)
+{
+	unsigned n = 0;
+
+	tern_list_for_each (node, list)
+		n++;
+	return n;
+}
+
+/* Until the server has so many peers, and the layer below it, too. */
+static void until_peers(struct rig *rig, unsigned count)
+{
+	const struct tern_list *lists[] = {
+		&rig->server->peers, &rig->server->listener->rdv->peers};
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+
+	for (unsigned i = 0; i < 2; i++) {
+		while (length(lists[i]) != count && tern_clock_ns() < limit)
+			step(rig);
+		assert_int_equal(length(lists[i]), count);
+	}
+}
+
+/* With a goodbye, or cut off without a word. */
+static void test_a_guest_that_leaves_ends_nothing_and_leaves_nothing(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct visitor guests[4], worker;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	for (unsigned i = 0; i < 4; i++) {
+		visit(&rig, &guests[i]);
+		until_peers(&rig, 1);
+		if (i % 2)
+			tern_peer_close(guests[i].peer);
+		else
+			tern_peer_free(guests[i].peer);
+		until_peers(&rig, 0);
+	}
+	assert_false(rig.ended);
+	join(&rig, &worker, &job, 1000, 0);
+	run_until(&rig, &worker.welcome);
 	tern_server_stop(rig.server, "enough");
 	run_until(&rig, &rig.ended);
 	assert_string_equal(rig.text, "enough");
@@ -367,8 +421,8 @@ static void test_a_worker_is_refused_with_one_sentence(void **state)
 	join(&rig, &v[1], &job, 1000, 0);
 	run_until(&rig, &v[1].refused);
 	assert_string_equal(v[1].text, "a worker of that number is here already");
-	tern_talk_say(&v[1].talk,
-		json_pack("{s:s, s:s}", "type", "abort", "text", v[1].text));
+	tern_talk_say(
+		&v[1].talk, json_pack("{s:s, s:s}", "type", "abort", "text", v[1].text));
 	tern_peer_close(v[1].peer);
 	run_until(&rig, &v[1].down);
 	assert_int_equal(rig.refusals, 1);
@@ -456,6 +510,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_peer_that_could_not_be_accepted_is_forgotten),
+		cmocka_unit_test(
+			test_a_guest_that_leaves_ends_nothing_and_leaves_nothing),
 		cmocka_unit_test(test_workers_join_while_the_shard_is_made),
 		cmocka_unit_test(test_the_first_copies_of_async_mode_are_made_in_jobs),
 		cmocka_unit_test(test_a_server_says_what_it_has_no_room_for),
