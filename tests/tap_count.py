@@ -44,6 +44,12 @@ def cases_of(output):
 SLOWEST = 10
 
 
+def suite_of(name, otherwise):
+    """meson names a test "project:suite+suite / program"."""
+    m = re.match(r"[^:/]*:([^+/ ]+)", name)
+    return m.group(1) if m else otherwise
+
+
 class Count:
     """`verbose`: the report names every skipped case, not only how many there are."""
 
@@ -57,7 +63,7 @@ class Count:
     def add_program(self, where, test):
         """One program's cases. Whatever its cases say, a program that ends wrongly has failed."""
         program = test["name"].split(":")[-1].split("/")[-1].strip()
-        suite = test.get("suite", [where])[0].split(":")[-1]
+        suite = suite_of(test["name"], where)
         name = f"[{where}] {program}"
         if "duration" in test:
             self.seconds.append((test["duration"], name))

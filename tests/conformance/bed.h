@@ -267,7 +267,7 @@ struct tern_buf buf_part(const struct tern_buf *buf, uint64_t offset, uint64_t b
 /* Skips the test, saying why. */
 #define SKIP(bed_, reason)                                                               \
 	do {                                                                             \
-		print_message("skipped: %s: %s\n", (bed_)->instance->name, reason);      \
+		print_message("skipped: %s\n", reason);                                  \
 		bed_free(bed_);                                                          \
 		skip();                                                                  \
 	} while (0)

@@ -106,7 +106,7 @@ struct tern_buf end_data(
 
 #define MEET_SKIP(meet_, reason)                                                         \
 	do {                                                                             \
-		print_message("skipped: %s: %s\n", (meet_)->instance->name, reason);     \
+		print_message("skipped: %s\n", reason);                                  \
 		meet_free(meet_);                                                        \
 		skip();                                                                  \
 	} while (0)

@@ -23,7 +23,7 @@ static void row_run(void **state)
 	const char *why = row->missing(row->instance, row->test->needs);
 
 	if (why) {
-		print_message("skipped: %s: %s\n", row->instance->name, why);
+		print_message("skipped: %s\n", why);
 		skip();
 	}
 	row->test->run(row->instance);
@@ -81,7 +81,7 @@ int conformance_main(int argc, char **argv, const struct conformance_test *const
 		return usage(argv[0]);
 	why = bed_unavailable(instance);
 	if (why) {
-		printf("skipped: all of %s: %s\n", instance->name, why);
+		printf("skipped: %s\n", why);
 		return 77;
 	}
 	if (argc == 5 && strcmp(argv[2], "--child") == 0)

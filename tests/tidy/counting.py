@@ -15,8 +15,8 @@ import tap_count  # noqa: E402
 
 
 def program(name, *lines, result="OK", **more):
-    return {"name": f"tern:unit / {name}", "suite": ["tern:unit"], "result": result,
-            "returncode": 0, "stdout": "\n".join(lines), "stderr": "", **more}
+    return {"name": f"tern:unit+slow / {name}", "result": result, "returncode": 0,
+            "stdout": "\n".join(lines), "stderr": "", **more}
 
 
 def report_of(count):
