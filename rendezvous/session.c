@@ -759,6 +759,11 @@ const char *tern_peer_name(const struct tern_peer *peer)
 	return peer->name;
 }
 
+bool tern_peer_can_peek(const struct tern_peer *peer)
+{
+	return tern_peer_caps(peer) & TERN_CAP_PEEK;
+}
+
 const char *tern_peer_fabric(const struct tern_peer *peer)
 {
 	return peer->fabric_name ? peer->fabric_name : "";

@@ -20,7 +20,6 @@
 #include "server/internal.h"
 
 #include <errno.h>
-#include <string.h>
 
 /* A gradient that is read in place keeps its send in flight until all slots are here. So
  * many of one worker, and of all: half of what may be in flight (TERN_CHANNEL_INFLIGHT),
@@ -186,8 +185,7 @@ static bool may_be_in_place(const struct tern_server *s, const struct server_pee
 {
 	uint32_t most = TERN_MIN(IN_PLACE_MAX, IN_PLACE_ALL_MAX / s->job.workers);
 
-	return strcmp(tern_peer_fabric(worker->peer), "shm") == 0 &&
-	       worker->in_place_count < most;
+	return tern_peer_can_peek(worker->peer) && worker->in_place_count < most;
 }
 
 /* From the slot's holder. Without one this comes again when somebody takes the slot. */

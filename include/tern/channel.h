@@ -91,6 +91,9 @@ TERN_API const char *tern_peer_name(const struct tern_peer *peer);
 /* "tcp", "shm", ...; "" until it is connected; another one after it moved (tern_connect).
  */
 TERN_API const char *tern_peer_fabric(const struct tern_peer *peer);
+/* Does TERN_RECV_PEEK read tensors of the peer's pools in place now? False while there is
+ * no connection. */
+TERN_API bool tern_peer_can_peek(const struct tern_peer *peer);
 
 /*
  * Orderly end: sends already posted are waited for, then goodbye is said, and when the

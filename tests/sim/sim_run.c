@@ -2,9 +2,11 @@
 /*
  * Runs scenarios in the simulator, a seed at a time:
  *
- *     sim_run [--scenario NAME] [--seeds FIRST:COUNT] [--verbose]
+ *     sim_run [--scenario NAME] [--seeds FIRST:COUNT] [--verbose | --count]
  *
- * A seed that fails is printed with the command that runs it again, alone and talking.
+ * A seed that fails is printed with the command that runs it again, alone and talking;
+ * the fifth one ends the scenario. --count goes on, and only counts: each seed runs in a
+ * process of its own, so one that crashes or never ends has failed like any other.
  */
 #include "tests/sim/scenario.h"
 
@@ -13,6 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FAILED_MOST  5u
+#define SEED_LIMIT_S 20u /* of real time, for --count; a seed takes milliseconds */
 
 void print_line(const char *line)
 {
@@ -27,6 +34,8 @@ static const struct {
 	{"storm", scenario_storm, 50},
 	{"train", scenario_train, 50},
 	{"async", scenario_async, 50},
+	{"ledger", scenario_ledger, 50},
+	{"async-ledger", scenario_async_ledger, 50},
 #if TERN_HAVE_CUDA
 	{"gpu-storm", scenario_gpu_storm, 50},
 #endif
@@ -50,10 +59,46 @@ static bool run_seed(const char *program, size_t i, uint64_t seed, bool verbose)
 	return good;
 }
 
+static bool run_apart(size_t i, uint64_t seed)
+{
+	int status = -1;
+	pid_t child = fork();
+
+	if (child == 0) {
+		uint64_t hash = 0;
+
+		alarm(SEED_LIMIT_S);
+		_exit(freopen("/dev/null", "w", stderr) &&
+					scenarios[i].run(seed, false, &hash)
+				? 0
+				: 1);
+	}
+	return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+/* How many of the seeds failed; not all were run if it is five, unless all are counted.
+ */
+static unsigned long long run_scenario(const char *program, size_t i,
+	unsigned long long first, unsigned long long count, bool verbose, bool all)
+{
+	unsigned long long failed = 0;
+
+	for (unsigned long long seed = first;
+		seed < first + count && (all || failed < FAILED_MOST); seed++)
+		failed +=
+			all ? !run_apart(i, seed) : !run_seed(program, i, seed, verbose);
+	printf("sim: %s: seeds %llu to %llu: %llu failed\n", scenarios[i].name, first,
+		first + count - 1, failed);
+	return failed;
+}
+
 static int usage(void)
 {
-	fprintf(stderr, "usage: sim_run [--scenario storm|train|async|gpu-storm] "
-			"[--seeds FIRST:COUNT] [--verbose]\n");
+	fprintf(stderr, "usage: sim_run [--scenario NAME] [--seeds FIRST:COUNT] "
+			"[--verbose | --count]\nnames:");
+	for (size_t i = 0; i < SCENARIO_COUNT; i++)
+		fprintf(stderr, " %s", scenarios[i].name);
+	fprintf(stderr, "\n");
 	return 2;
 }
 
@@ -61,11 +106,13 @@ int main(int argc, char **argv)
 {
 	unsigned long long first = 0, count = 100;
 	const char *only = NULL;
-	bool verbose = false, good = true;
+	bool verbose = false, all = false, good = true;
 
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--verbose") == 0)
 			verbose = true;
+		else if (strcmp(argv[i], "--count") == 0)
+			all = true;
 		else if (strcmp(argv[i], "--scenario") == 0 && i + 1 < argc)
 			only = argv[++i];
 		else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc &&
@@ -74,17 +121,10 @@ int main(int argc, char **argv)
 		else
 			return usage();
 	}
-	for (size_t i = 0; i < SCENARIO_COUNT; i++) {
-		unsigned long long failed = 0;
-
-		if (only && strcmp(only, scenarios[i].name) != 0)
-			continue;
-		for (unsigned long long seed = first; seed < first + count && failed < 5;
-			seed++)
-			failed += !run_seed(argv[0], i, seed, verbose);
-		printf("sim: %s: seeds %llu to %llu: %llu failed\n", scenarios[i].name,
-			first, first + count - 1, failed);
-		good = good && failed == 0;
-	}
+	for (size_t i = 0; i < SCENARIO_COUNT; i++)
+		if (!only || strcmp(only, scenarios[i].name) == 0)
+			good = run_scenario(argv[0], i, first, count, verbose, all) ==
+				       0 &&
+			       good;
 	return good ? 0 : 1;
 }

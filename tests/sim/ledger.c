@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parameters as a ledger: the "gradient" of a record is a 1 at the record's own place
+ * in every chunk, and the version that it was computed from at a second place. SGD with
+ * rate 1 makes the parameters minus the sum of all gradients, so what was saved tells for
+ * each record and chunk how often it was applied and from which version. No record comes
+ * twice in so short a job, so a record is an identity (slot and step, or ticket).
+ *
+ * Sync: each is applied once, from the version of its step, whoever was lost. Async: once
+ * without a loss, else at most once.
+ */
+#include "tests/sim/scenario.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "client/models/internal.h"
+#include "tests/sim/job.h"
+
+#define RECORDS       200u
+#define CHUNKS        3u
+#define CHUNK_FLOATS  4096u /* the least that a chunk has: ps/plan.c */
+#define VERSION_PLACE 2048u /* in a chunk, behind the counts */
+#define SEED          5u
+#define STEPS         5u
+
+/* Record i is {i}. */
+static const struct tern_dataset *numbered_records(void)
+{
+	static struct tern_dataset *data;
+	struct tern_data_error error;
+	char text[RECORDS * 16];
+	size_t at = 0;
+
+	if (data)
+		return data;
+	for (unsigned i = 0; i < RECORDS; i++)
+		at += (size_t)sprintf(text + at, "%d 0:%u\n", i % 2 ? 1 : -1, i);
+	if (tern_dataset_read(&(struct tern_data_file){"numbers", text, at}, NULL, 0, 0,
+		    &data, &error) < 0)
+		tern_never("the data that this file makes");
+	return data;
+}
+
+static struct tern_model ledger_model(void)
+{
+	struct tern_model model = {.features = 1,
+		.classes = 2,
+		.param_count = 1,
+		.size = (uint64_t)CHUNKS * CHUNK_FLOATS};
+
+	model.params[0] = (struct tern_param){.name = "ledger",
+		.shape = tern_shape_1d(TERN_F32, model.size),
+		.count = model.size,
+		.init = TERN_INIT_ZERO};
+	return model;
+}
+
+/* ---- the engine ---- */
+
+static int count_records(struct tern_engine *engine,
+	const struct tern_engine_params *params, float *grads,
+	void (*ready)(void *arg, uint64_t first), void *arg, struct tern_result *result)
+{
+	memset(grads, 0, engine->model->size * sizeof(*grads));
+	*result = (struct tern_result){0};
+	for (size_t i = 0; i < engine->batch.rows; i++) {
+		float *place = grads + (size_t)engine->batch.x[i];
+
+		for (unsigned c = 0; c < CHUNKS; c++) {
+			place[c * CHUNK_FLOATS] += 1;
+			place[c * CHUNK_FLOATS + VERSION_PLACE] += (float)params->version;
+		}
+	}
+	for (unsigned c = CHUNKS; c-- > 0;)
+		ready(arg, (uint64_t)c * CHUNK_FLOATS);
+	return 0;
+}
+
+static void engine_free(struct tern_engine *engine)
+{
+	free(engine->batch.x);
+	free(engine->batch.labels);
+	free(engine);
+}
+
+static struct tern_engine *new_engine(void *model, size_t rows)
+{
+	static const struct tern_engine_ops ops = {
+		.gradient = count_records, .free = engine_free};
+	struct tern_engine *engine = calloc(1, sizeof(*engine));
+
+	if (!engine)
+		tern_never("an engine");
+	engine->ops = &ops;
+	engine->model = model;
+	engine->rows = TERN_MAX(rows, TERN_ENGINE_ROWS);
+	engine->batch.x = calloc(engine->rows, sizeof(*engine->batch.x));
+	engine->batch.labels = calloc(engine->rows, sizeof(*engine->batch.labels));
+	if (!engine->batch.x || !engine->batch.labels)
+		tern_never("a batch");
+	strcpy(engine->name, "ledger");
+	strcpy(engine->fingerprint, "ledger");
+	return engine;
+}
+
+/* ---- the audit ---- */
+
+/* What one record should have: applied so often at most and at least, from this version.
+ */
+struct entry {
+	uint64_t number; /* in the endless sequence of records */
+	float least, most, version;
+};
+
+static struct entry expected(const struct job *j, uint64_t number)
+{
+	uint64_t width = j->async ? j->workers : j->plan.slots; /* numbers in a step */
+	bool lost = job_workers_left(j) < j->workers;
+	bool used = number < j->plan.steps * (j->async ? 1 : j->plan.slots);
+
+	return (struct entry){.number = number,
+		.least = used && !(j->async && lost) ? 1 : 0,
+		.most = used ? 1 : 0,
+		.version = (float)(number / width)};
+}
+
+static bool is_right(
+	const struct job *j, const float *w, const struct entry *e, unsigned chunk)
+{
+	const float *place =
+		w + chunk * CHUNK_FLOATS + tern_permutation_at(SEED, RECORDS, e->number);
+	float mean_of = j->async ? 1 : (float)j->plan.slots;
+	float times = roundf(-place[0] * mean_of * 100) / 100;
+	float version = roundf(-place[VERSION_PLACE] * mean_of * 100) / 100;
+
+	if ((times == e->least || times == e->most) && version == times * e->version)
+		return true;
+	fprintf(stderr,
+		"ledger: record %llu, chunk %u: applied %g times, from versions that add "
+		"up to %g; should be %g to %g times, from version %g\n",
+		(unsigned long long)e->number, chunk, (double)times, (double)version,
+		(double)e->least, (double)e->most, (double)e->version);
+	return false;
+}
+
+static bool audit(const struct job *j)
+{
+	const float *w = job_result(j);
+
+	for (uint64_t number = 0; w && number < RECORDS; number++) {
+		struct entry e = expected(j, number);
+
+		for (unsigned chunk = 0; chunk < CHUNKS; chunk++)
+			if (!is_right(j, w, &e, chunk))
+				return false;
+	}
+	return w;
+}
+
+/* ---- the scenarios ---- */
+
+static bool run(uint64_t seed, bool async, bool verbose, uint64_t *hash)
+{
+	static const uint32_t kinds[] = {TERN_CAP_PUT, TERN_CAP_PUT | TERN_CAP_GET,
+		TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND,
+		TERN_CAP_PUT | TERN_CAP_GET | TERN_CAP_PEEK};
+	struct tern_sim_opts opts = {.seed = seed,
+		.caps = kinds[seed % 4],
+		.eagain_permille = seed % 3 ? 50 : 0,
+		.refuse_permille = 50,
+		.chunk_bytes = 4000,
+		.eager_bytes = 512,
+		.log = verbose ? print_line : NULL};
+	struct job job = {.servers = 1 + (unsigned)(seed % 3),
+		.workers = 1 + (unsigned)(seed / 2 % 6),
+		.cut_permille = seed % 4 != 2 && seed % 3 ? 100 : 0,
+		.hurt_permille = 30,
+		.nap_permille = seed / 32 % 2 ? 20 : 0,
+		.losses = seed % 5 > 1 ? (unsigned)(seed / 16 % 5) : 0,
+		.stalls = seed % 7 == 3,
+		.async = async,
+		/* One chunk at a time, or all. */
+		.staging_bytes = seed % 5 < 3 ? 1 : 1u << 20,
+		.engine = new_engine};
+	struct tern_model model = ledger_model();
+	bool good;
+
+	if (job.losses >= job.workers)
+		job.losses = job.workers - 1;
+	job.plan = (struct tern_ps_job){.steps = async ? 3 * job.workers + 1 : STEPS,
+		.seed = SEED,
+		.slots = 1 + (uint32_t)(seed / 3 % 13),
+		.batch = 1};
+	tern_optimizer_parse("sgd", &job.plan.optimizer);
+	job.plan.optimizer.lr = 1.0f;
+	job.engine_arg = &model;
+	job.sim = tern_sim_new(&opts);
+	job_start(&job, numbered_records());
+	tern_sim_run(job.sim, job_disturb, &job, 60 * TERN_NS_PER_S);
+	good = job_judge(&job) && (job.doomed || audit(&job));
+	job_finish(&job);
+	*hash = tern_sim_hash(job.sim);
+	tern_sim_free(job.sim);
+	return good;
+}
+
+bool scenario_ledger(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return run(seed, false, verbose, hash);
+}
+
+bool scenario_async_ledger(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return run(seed, true, verbose, hash);
+}
