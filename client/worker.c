@@ -240,8 +240,7 @@ static int join(struct tern_worker *w, uint32_t index, const char *job_text)
 	r = tern_connect(w->opts.ctx, w->job.servers[index],
 		&(struct tern_peer_opts){.event = server_event,
 			.arg = s,
-			.name = name,
-			.pool = w->talk_pool},
+			.name = name},
 		&s->peer);
 	if (r == 0)
 		r = tern_channel_open(s->peer, TERN_PS_CHANNEL_DATA, &s->data);
@@ -308,7 +307,7 @@ static uint32_t own_slots(const struct tern_worker *w)
 static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 {
 	struct tern_pool_opts talk = {
-		.slab_bytes = TERN_PS_TEXT_MAX, .max_bytes = 4ull * TERN_PS_TEXT_MAX};
+		.slab_bytes = 1u << 20, .max_bytes = TERN_PS_SAID_MAX};
 	/* Both versions and the gradients. Small ones share slabs, of which a process has
 	 * few; the pool rounds their size up, so there is one to spare. */
 	uint64_t bytes = tern_align_up(w->job.element_count * sizeof(float), 64);

@@ -3,6 +3,10 @@
  * The talk between the processes of a job: small JSON messages in order, on a channel of
  * their own. The tensors go over another one.
  *
+ * A message goes in pieces of TERN_PS_PIECE_BYTES; the last one is shorter, perhaps
+ * empty. The receiver has room for one piece and for what it has heard of a message: what
+ * a peer announces takes no memory, only what it has said does, within limits.
+ *
  *     worker -> server   {"type":"join", "worker":i, "server":j, "job":{...}}
  *     server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: that
  *                        if norms are added up
@@ -44,26 +48,41 @@ enum {
 	TERN_PS_CHANNEL_DATA = 2,
 };
 
-#define TERN_PS_TEXT_MAX (16u << 20) /* a job with many parameters */
+#define TERN_PS_TEXT_MAX    (16u << 20) /* of a message: a job with many parameters */
+#define TERN_PS_PIECE_BYTES 4096u
+#define TERN_PS_SAID_MAX    (4ull << 30) /* of a talk's pool: a job to each of 256 servers \
+					  */
 
 struct tern_talk {
 	struct tern_context *ctx;
-	struct tern_pool *pool; /* also the peer's opts.pool */
+	struct tern_pool *pool; /* for pieces: one to hear, and those on their way out */
 	struct tern_channel *channel;
-	/* A message, valid during the call; NULL: it was not JSON. The talk may be closed
-	 * in here. Not called again after the peer went down. */
+	/* A message, valid during the call. NULL: it was not a JSON object, or, with
+	 * `overrun`, it was too long and nothing is heard any more. The talk may be
+	 * closed in here. Not called again after the peer went down. */
 	void (*heard)(struct tern_talk *talk, const json_t *message);
 	/* A request has failed, and its peer is still there (tern_talk_failed). */
 	void (*broken)(struct tern_talk *talk, int status);
+	/* It was closed, and its last receive has ended: it may be freed, not in here. May
+	 * be NULL. */
+	void (*idle)(struct tern_talk *talk);
+	/* Bytes that all talks with this pointer may still take for messages of more than
+	 * one piece; NULL: as many as there are. Changed only while no message is heard
+	 * in part, as in heard(). */
+	uint64_t *text_left;
+	char *text; /* what was heard of such a message */
+	uint64_t text_bytes, text_room;
+	bool overrun;
 	uint64_t said_count, heard_count;
+	struct tern_buf piece;
 	struct tern_req req;
 	struct tern_timer broken_timer;
 	int broken_status; /* of the first one; 0: none */
 	bool closed;       /* by tern_talk_close() */
 };
 
-/* Opens the channel and starts to listen. ctx, pool, heard and broken are set by the
- * caller. */
+/* Opens the channel and starts to listen. ctx, pool, heard, broken and text_left are set
+ * by the caller. -EEXIST, -ENOMEM, -EAGAIN: the pool is empty. */
 int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer);
 
 /* Says `message` and drops it. What cannot be said any more is dropped too: the peer's

@@ -3,8 +3,20 @@
  * Guests: peers that connected and have not been taken as a worker or a server of the
  * job. Anybody who may connect can be one, so a guest ends alone, whatever it does, and
  * nothing of it stays.
+ *
+ * Bounds: a guest has GUEST_NS to say what it is, and is cut LEAVING_NS after it was
+ * refused. There are at most opts.guests_max of them: one more takes the place of the one
+ * that is here longest. What they say in more than one piece takes TEXT_MAX bytes in all.
  */
 #include "server/internal.h"
+
+#include "base/clock.h"
+#include "base/util.h"
+
+#define GUESTS_MAX 512u
+#define GUEST_NS   (30 * TERN_NS_PER_S)
+#define LEAVING_NS (5 * TERN_NS_PER_S)
+#define TEXT_MAX   (4ull * TERN_PS_TEXT_MAX)
 
 static bool is_guest(const struct server_peer *p)
 {
@@ -15,6 +27,7 @@ static void guest_free(struct server_peer *p)
 {
 	if (!p->freed)
 		tern_peer_free(p->peer);
+	tern_timer_clear(p->server->opts.ctx, &p->guest_timer);
 	tern_list_remove(&p->node);
 	tern_ps_job_fini(&p->job);
 	free(p);
@@ -28,4 +41,72 @@ void guests_reap(struct tern_server *s)
 		if (p->gone && is_guest(p) && tern_talk_is_idle(&p->talk))
 			guest_free(p);
 	}
+}
+
+static void set_timer(struct server_peer *p, uint64_t in_ns)
+{
+	struct tern_server *s = p->server;
+
+	tern_timer_set(s->opts.ctx, &p->guest_timer, tern_now_ns(s->env) + in_ns);
+}
+
+static void time_is_up(struct tern_timer *timer)
+{
+	struct server_peer *p = tern_container_of(timer, struct server_peer, guest_timer);
+
+	if (p->gone || p->server->opts.ctx->ending)
+		return;
+	if (p->refused)
+		server_drop(p);
+	else
+		server_refuse(p, "it has not said in 30 s what it is");
+}
+
+/* The oldest guest goes if there is no place for one more. */
+static void make_place(struct tern_server *s)
+{
+	struct server_peer *oldest = NULL;
+	uint32_t count = 0;
+
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (p->gone || !is_guest(p))
+			continue;
+		if (!oldest)
+			oldest = p;
+		count++;
+	}
+	if (count >= s->opts.guests_max)
+		server_drop(oldest);
+}
+
+void guests_init(struct tern_server *s)
+{
+	if (!s->opts.guests_max)
+		s->opts.guests_max = GUESTS_MAX;
+	s->guest_text_left = TEXT_MAX;
+}
+
+void guests_enter(struct server_peer *p)
+{
+	struct tern_server *s = p->server;
+
+	guests_reap(s);
+	make_place(s);
+	p->talk.text_left = &s->guest_text_left;
+	p->guest_timer.fire = time_is_up;
+	set_timer(p, GUEST_NS);
+}
+
+void guests_leave(struct server_peer *p)
+{
+	p->talk.text_left = NULL;
+	tern_timer_clear(p->server->opts.ctx, &p->guest_timer);
+}
+
+void guests_refused(struct server_peer *p)
+{
+	if (is_guest(p))
+		set_timer(p, LEAVING_NS);
 }

@@ -38,7 +38,8 @@ struct server_peer {
 	bool done;  /* async: it has taken its last step */
 	bool gone;  /* nothing may be posted any more */
 	bool freed; /* the peer was given to tern_peer_free() */
-	bool lost;  /* a worker that the job goes on without */
+	struct tern_timer guest_timer;
+	bool lost; /* a worker that the job goes on without */
 	uint32_t index;
 	uint32_t in_place_count; /* gradients that are read in its memory, or will be */
 	struct tern_ps_job job;  /* a server's: what it knows of it */
@@ -129,10 +130,11 @@ struct tern_server {
 	struct tern_server_opts opts;
 	struct tern_env *env;
 	struct tern_listener *listener;
-	struct tern_pool *staging, *store;
+	struct tern_pool *talk_pool, *staging, *store;
 	struct tern_list peers;
 	struct server_peer **workers; /* [job.workers] */
 	uint32_t joined_count, bye_count;
+	uint64_t guest_text_left; /* bytes of what guests have said, in all */
 
 	/* lease.c */
 	struct lease *leases;    /* sync: [slots] */
@@ -187,7 +189,12 @@ void server_note(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /* guests.c */
-/* Frees the guests that are gone: strangers may come and go for as long as a job runs. */
+void guests_init(struct tern_server *s);
+void guests_enter(struct server_peer *p); /* it has just been accepted */
+void guests_leave(struct server_peer *p); /* it is one of the job */
+/* It was refused, and has a moment to hear why. */
+void guests_refused(struct server_peer *p);
+/* Frees those that are gone: strangers may come and go for as long as a job runs. */
 void guests_reap(struct tern_server *s);
 
 /* shard.c */

@@ -83,7 +83,7 @@ int others_connect(struct tern_server *s)
 		return -ENOMEM;
 	snprintf(name, sizeof(name), "server %u", s->index);
 	p->server = s;
-	p->talk.pool = s->staging;
+	p->talk.pool = s->talk_pool;
 	p->talk.ctx = s->opts.ctx;
 	p->talk.heard = zero_heard;
 	p->talk.broken = server_broken;

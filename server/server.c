@@ -136,6 +136,7 @@ void server_refuse(struct server_peer *p, const char *text)
 	tern_talk_say(&p->talk,
 		json_pack("{s:s, s:o}", "type", "refused", "text", tern_talk_text(text)));
 	tern_peer_close(p->peer);
+	guests_refused(p);
 }
 
 /* It ends without a word or an event. */
@@ -303,6 +304,7 @@ static void on_join(struct server_peer *p, const json_t *message)
 		return;
 	}
 	p->is_worker = true;
+	guests_leave(p);
 	p->index = index;
 	s->workers[index] = p;
 	if (first) {
@@ -420,7 +422,9 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		server_fail(p->server, -ECANCELED, "%s: %s", tern_peer_name(p->peer),
 			text ? text : "it gave up");
 	} else {
-		server_refuse(p, "a message that this server does not know");
+		server_refuse(p, talk->overrun
+					 ? "it says more than a job can have"
+					 : "a message that this server does not know");
 	}
 }
 
@@ -472,6 +476,13 @@ void server_broken(struct tern_talk *talk, int status)
 		server_refuse(p, text);
 }
 
+static void idle(struct tern_talk *talk)
+{
+	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
+
+	tern_defer(p->server->opts.ctx, &p->server->end_call); /* to free it */
+}
+
 static void on_accept(struct tern_peer *peer, void *arg)
 {
 	struct tern_server *s = arg;
@@ -484,14 +495,16 @@ static void on_accept(struct tern_peer *peer, void *arg)
 	}
 	p->server = s;
 	p->peer = peer;
-	p->talk.pool = s->staging;
+	p->talk.pool = s->talk_pool;
 	p->talk.ctx = s->opts.ctx;
 	p->talk.heard = heard;
 	p->talk.broken = server_broken;
+	p->talk.idle = idle;
 	snprintf(name, sizeof(name), "server");
 	tern_peer_set_opts(peer,
 		&(struct tern_peer_opts){
 			.event = on_event, .arg = p, .name = name, .pool = s->staging});
+	guests_enter(p);
 	tern_list_push(&s->peers, &p->node);
 	if (tern_channel_open(peer, TERN_PS_CHANNEL_DATA, &p->data) < 0 ||
 		tern_talk_open(&p->talk, peer) < 0)
@@ -504,6 +517,8 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 {
 	struct tern_server *s = calloc(1, sizeof(*s));
 	struct tern_pool_opts pool = {.slab_bytes = STAGING_SLAB};
+	struct tern_pool_opts talk = {
+		.slab_bytes = 1u << 20, .max_bytes = TERN_PS_SAID_MAX};
 	struct tern_peer_opts peer = {.name = "server"};
 	int r;
 
@@ -519,11 +534,15 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	if (!s->opts.staging_bytes)
 		s->opts.staging_bytes = STAGING_BYTES;
 	pool.max_bytes = TERN_POOL_BYTES_MAX; /* the budget is what bounds it */
+	guests_init(s);
 	r = tern_pool_new(opts->domain, &pool, &s->staging);
+	if (r == 0)
+		r = tern_pool_new(opts->domain, &talk, &s->talk_pool);
 	if (r == 0)
 		r = tern_listen(
 			opts->ctx, opts->listen, &peer, on_accept, s, &s->listener);
 	if (r < 0) {
+		tern_pool_free(s->talk_pool);
 		tern_pool_free(s->staging);
 		free(s);
 		return r;
@@ -562,6 +581,7 @@ void tern_server_free(struct tern_server *s)
 	}
 	tern_plan_fini(&s->plan);
 	tern_ps_job_fini(&s->job);
+	tern_pool_free(s->talk_pool);
 	tern_pool_free(s->staging);
 	free(s->workers);
 	free(s);

@@ -2,6 +2,7 @@
 /* `tern server`: one parameter server. It learns the job from the first worker. */
 #include <errno.h>
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include "server/server.h"
 #include "tools/job.h"
@@ -97,11 +98,22 @@ static void report_device(struct server_role *s, const struct server_settings *s
 			report_text(s->updater->name)));
 }
 
+/* Those who do not join leave half of the descriptors to those who do. */
+static uint32_t guests_max(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > 1024)
+		return 512;
+	return (uint32_t)limit.rlim_cur / 2;
+}
+
 static int start(struct server_role *s, const struct server_settings *settings)
 {
 	struct tern_server_opts opts = {
 		.domain = s->role.domain,
 		.ctx = s->role.ctx,
+		.guests_max = guests_max(),
 		.updater = s->updater,
 		.note = note,
 		.lost = lost,

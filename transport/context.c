@@ -392,6 +392,7 @@ void tern_context_free(struct tern_context *ctx)
 	if (!ctx)
 		return;
 	pfd = (struct pollfd){.fd = ctx->epoll_fd, .events = POLLIN};
+	ctx->ending = true;
 	if (ctx->user.free)
 		ctx->user.free(ctx->user.arg);
 	/* Waits for devices and peers to let go of memory, which no status can replace.

@@ -67,6 +67,7 @@ struct tern_context {
 	struct tern_list deferred;
 	struct tern_list stagers; /* stager.h: one for each GPU in use */
 	bool in_progress;
+	bool ending; /* tern_context_free(): a timer must not touch peers any more */
 	bool armed;
 	int epoll_fd, wake_fd, timer_fd; /* -1 with the simulator's environment */
 	uint64_t timer_fd_ns; /* what timer_fd is set to; UINT64_MAX: nothing */

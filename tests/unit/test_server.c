@@ -242,6 +242,11 @@ static void until_peers(struct rig *rig, unsigned count)
 	}
 }
 
+static struct server_peer *newest(const struct rig *rig)
+{
+	return tern_list_entry(rig->server->peers.prev, struct server_peer, node);
+}
+
 /* With a goodbye, or cut off without a word. */
 static void test_a_guest_that_leaves_ends_nothing_and_leaves_nothing(void **state)
 {
@@ -266,6 +271,102 @@ static void test_a_guest_that_leaves_ends_nothing_and_leaves_nothing(void **stat
 	tern_server_stop(rig.server, "enough");
 	run_until(&rig, &rig.ended);
 	assert_string_equal(rig.text, "enough");
+	close_rig(&rig);
+}
+
+static void test_the_oldest_guest_makes_place_for_one_more(void **state)
+{
+	struct visitor v[4];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.guests_max = 3;
+	for (unsigned i = 0; i < 3; i++) {
+		visit(&rig, &v[i]);
+		until_peers(&rig, i + 1);
+	}
+	visit(&rig, &v[3]);
+	run_until(&rig, &v[0].down);
+	until_peers(&rig, 3);
+	for (unsigned i = 1; i < 4; i++)
+		assert_false(v[i].down);
+	close_rig(&rig);
+}
+
+static void fire_now(struct rig *rig, struct tern_timer *timer)
+{
+	tern_timer_set(rig->at.ctx, timer, 0);
+}
+
+static void test_a_silent_guest_is_refused_and_then_cut(void **state)
+{
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	visit(&rig, &v);
+	until_peers(&rig, 1);
+	fire_now(&rig, &newest(&rig)->guest_timer);
+	run_until(&rig, &v.refused);
+	assert_string_equal(v.text, "it has not said in 30 s what it is");
+	assert_false(newest(&rig)->gone); /* the guest does not answer the goodbye */
+	fire_now(&rig, &newest(&rig)->guest_timer);
+	until_peers(&rig, 0);
+	close_rig(&rig);
+}
+
+/* It never says the last piece. */
+static void say_pieces(struct rig *rig, struct visitor *v, unsigned count)
+{
+	static struct tern_req reqs[64];
+	struct tern_tensor tensor = {
+		.shape = tern_shape_1d(TERN_U8, TERN_PS_PIECE_BYTES)};
+
+	assert_true(count <= TERN_ARRAY_SIZE(reqs));
+	assert_int_equal(tern_pool_get(rig->pool, TERN_PS_PIECE_BYTES, &tensor.buf), 0);
+	memset(tern_buf_ptr(&tensor.buf), 'x', TERN_PS_PIECE_BYTES);
+	for (unsigned i = 0; i < count; i++) {
+		reqs[i] = (struct tern_req){0};
+		assert_int_equal(tern_send(v->talk.channel, &reqs[i], tern_key("talk"), i,
+					 &tensor, NULL, 0),
+			0);
+	}
+	for (unsigned i = 0; i < count; i++)
+		while (tern_test(&reqs[i]) == -EINPROGRESS)
+			step(rig);
+	tern_pool_put(rig->pool, &tensor.buf);
+}
+
+static void test_what_all_guests_say_is_bounded_and_given_back(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct visitor v[3], worker;
+	struct rig rig;
+	uint64_t left;
+
+	(void)state;
+	open_rig(&rig);
+	left = rig.server->guest_text_left = 128u << 10;
+	for (unsigned i = 0; i < 2; i++) {
+		visit(&rig, &v[i]);
+		until_peers(&rig, i + 1);
+		say_pieces(&rig, &v[i], 16);
+	}
+	while (rig.server->guest_text_left)
+		step(&rig);
+	visit(&rig, &v[2]);
+	say_pieces(&rig, &v[2], 1);
+	run_until(&rig, &v[2].refused);
+	assert_string_equal(v[2].text, "it says more than a job can have");
+	/* What has one piece needs none of it. */
+	join(&rig, &worker, &job, 1000, 0);
+	run_until(&rig, &worker.welcome);
+	for (unsigned i = 0; i < 3; i++)
+		tern_peer_free(v[i].peer);
+	until_peers(&rig, 1);
+	assert_int_equal(rig.server->guest_text_left, left);
 	close_rig(&rig);
 }
 
@@ -453,13 +554,14 @@ static void test_a_lost_worker_that_comes_again_is_told_so(void **state)
 
 /* ---- what does not come through ---- */
 
-static void test_a_guest_that_says_too_much_is_refused(void **state)
+static void test_what_a_guest_announces_takes_no_memory(void **state)
 {
-	const uint64_t bytes = 65u << 20; /* more than a slab of the server's */
+	const uint64_t bytes = 60u << 20;
 	struct tern_pool_opts opts = {.slab_bytes = bytes};
 	struct tern_pool *pool;
 	struct tern_tensor tensor = {.shape = tern_shape_1d(TERN_U8, bytes)};
 	struct tern_req req = {0};
+	struct tern_pool_stats stats;
 	struct visitor v;
 	struct rig rig;
 
@@ -471,8 +573,12 @@ static void test_a_guest_that_says_too_much_is_refused(void **state)
 	assert_int_equal(
 		tern_send(v.talk.channel, &req, tern_key("talk"), 0, &tensor, NULL, 0),
 		0);
-	run_until(&rig, &v.down);
-	assert_int_equal(req.status, -ENOBUFS);
+	run_until(&rig, &v.refused);
+	assert_int_equal(req.status, -EMSGSIZE);
+	tern_pool_stats(rig.server->staging, &stats);
+	assert_int_equal(stats.peak_bytes, 0);
+	tern_pool_stats(rig.server->talk_pool, &stats);
+	assert_true(stats.peak_bytes <= 3 * TERN_PS_PIECE_BYTES);
 	tern_pool_put(pool, &tensor.buf);
 	tern_pool_free(pool);
 	close_rig(&rig);
@@ -512,12 +618,15 @@ int main(void)
 		cmocka_unit_test(test_a_peer_that_could_not_be_accepted_is_forgotten),
 		cmocka_unit_test(
 			test_a_guest_that_leaves_ends_nothing_and_leaves_nothing),
+		cmocka_unit_test(test_the_oldest_guest_makes_place_for_one_more),
+		cmocka_unit_test(test_a_silent_guest_is_refused_and_then_cut),
+		cmocka_unit_test(test_what_all_guests_say_is_bounded_and_given_back),
 		cmocka_unit_test(test_workers_join_while_the_shard_is_made),
 		cmocka_unit_test(test_the_first_copies_of_async_mode_are_made_in_jobs),
 		cmocka_unit_test(test_a_server_says_what_it_has_no_room_for),
 		cmocka_unit_test(test_a_worker_is_refused_with_one_sentence),
 		cmocka_unit_test(test_a_lost_worker_that_comes_again_is_told_so),
-		cmocka_unit_test(test_a_guest_that_says_too_much_is_refused),
+		cmocka_unit_test(test_what_a_guest_announces_takes_no_memory),
 		cmocka_unit_test(test_a_worker_that_refuses_a_version_is_lost),
 	};
 
