@@ -140,6 +140,12 @@ static int recv_on(struct tern_channel *channel, struct tern_req *req, uint64_t 
 	if ((own_room && (!room || !holds(room))) || !good_name(name) ||
 		(flags & ~(unsigned)(TERN_RECV_ALLOC | TERN_RECV_PEEK)))
 		return -EINVAL;
+	if (own_room && room->bytes && room->mem->read_only) {
+		tern_log(channel->peer->rdv->ctx->env, TERN_LOG_ERROR,
+			"%s: a receive into memory that was wrapped read-only",
+			channel->peer->name);
+		return -EACCES;
+	}
 	r = own_room ? tern_stage_open(channel->peer->rdv, room, &stager) : 0;
 	if (r < 0)
 		return r;

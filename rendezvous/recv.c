@@ -199,7 +199,7 @@ static int start_get(struct tern_xfer *x)
 
 	if (x->record->stale)
 		return 0; /* renew.c calls again */
-	if (!x->record->has_region) {
+	if (!x->record->has_region || tern_conn_copies(conn, x->buf.mem)) {
 		tern_xfer_enter(x, TERN_XFER_ANSWERING);
 		tern_xfer_pend(x);
 		return 0;

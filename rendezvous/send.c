@@ -45,9 +45,8 @@ static bool is_small(const struct tern_xfer *x)
 		return true;
 	if (x->stage.stager) /* no bytes at hand to say, of memory of a GPU */
 		return false;
-	return x->buf.bytes <= (tern_mem_is_slab(x->buf.mem)
-						 ? x->peer->eager_mapped_bytes
-						 : x->peer->eager_bytes);
+	return x->buf.bytes <= (tern_mem_is_slab(x->buf.mem) ? x->peer->eager_mapped_bytes
+							     : x->peer->eager_bytes);
 }
 
 static const void *data_of(const struct tern_xfer *x)
@@ -200,8 +199,11 @@ static int say_eager(struct tern_xfer *x)
 /* Can the peer read it, on this link? */
 bool tern_send_readable(struct tern_xfer *x)
 {
-	return (tern_peer_caps(x->peer) & TERN_CAP_GET) &&
-	       (!tern_stage_needed(x) || x->stage.lent || x->stage.bounce.mem);
+	if (!(tern_peer_caps(x->peer) & TERN_CAP_GET))
+		return false;
+	if (x->stage.stager)
+		return !tern_stage_needed(x) || x->stage.lent || x->stage.bounce.mem;
+	return !tern_conn_copies(tern_peer_conn(x->peer), x->buf.mem);
 }
 
 static int say_rts(struct tern_xfer *x)

@@ -44,6 +44,14 @@ static inline bool tern_conn_reaches(
 	       ((conn->caps & TERN_CAP_DEVICE) && conn->port->ops->reaches(conn, mem));
 }
 
+/* Does the fabric of `conn` copy what is in `mem`? Then peers cannot read it, and it
+ * cannot be the target of a get(); all else is possible. */
+static inline bool tern_conn_copies(
+	const struct tern_conn *conn, const struct tern_mem *mem)
+{
+	return tern_mem_is_copied(mem, conn->port->fabric->index);
+}
+
 /* Registers `mem` with every fabric / undoes it. Counts. */
 int tern_domain_register(struct tern_domain *domain, struct tern_mem *mem);
 void tern_domain_unregister(struct tern_domain *domain, struct tern_mem *mem);

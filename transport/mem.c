@@ -72,20 +72,44 @@ static int finish_new(
 	return 0;
 }
 
-int tern_mem_wrap(
-	struct tern_domain *domain, void *base, uint64_t bytes, struct tern_mem **out)
+/* Asked of the kernel by an msync() that, since Linux 2.6.19, does nothing else. */
+static bool is_mapped(const char *base, uint64_t bytes)
+{
+	uint64_t in_page = (uintptr_t)base & ((uint64_t)sysconf(_SC_PAGESIZE) - 1);
+
+	return msync((char *)(uintptr_t)base - in_page, bytes + in_page, MS_ASYNC) == 0 ||
+	       errno != ENOMEM;
+}
+
+static int wrap(struct tern_domain *domain, const void *base, uint64_t bytes,
+	bool read_only, struct tern_mem **out)
 {
 	struct tern_mem *mem;
 
 	if (!base || !bytes || bytes > UINTPTR_MAX - (uintptr_t)base)
 		return -EINVAL;
+	if (!is_mapped(base, bytes))
+		return -EFAULT;
 	mem = calloc(1, sizeof(*mem));
 	if (!mem)
 		return -ENOMEM;
-	mem->base = base;
+	mem->base = (char *)(uintptr_t)base;
 	mem->bytes = bytes;
+	mem->read_only = read_only;
 	mem->fd = -1;
 	return finish_new(domain, mem, out);
+}
+
+int tern_mem_wrap(
+	struct tern_domain *domain, void *base, uint64_t bytes, struct tern_mem **out)
+{
+	return wrap(domain, base, bytes, false, out);
+}
+
+int tern_mem_wrap_readonly(struct tern_domain *domain, const void *base, uint64_t bytes,
+	struct tern_mem **out)
+{
+	return wrap(domain, base, bytes, true, out);
 }
 
 int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address, uint64_t bytes,

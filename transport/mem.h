@@ -27,21 +27,31 @@ struct tern_mem {
 	struct tern_gpu *gpu;
 	uint64_t address;
 	bool gpu_owned; /* taken from the device by us */
+	bool read_only; /* wrapped so: sent from, never received into */
 	int fd; /* memfd that holds it from offset 0 (slabs), sealed against shrinking;
 		   -1: memory of the user's */
-	uint32_t id;      /* unique in the domain for its whole life, never reused */
-	uint32_t slab;    /* the pool's number for it (slabs) */
-	bool huge;        /* on reserved huge pages */
+	uint32_t id;   /* unique in the domain for its whole life, never reused */
+	uint32_t slab; /* the pool's number for it (slabs) */
+	bool huge;     /* on reserved huge pages */
 	/* Of each TERN_HUGE_BYTES of a slab: has the kernel been asked to make them one
 	 * huge page? NULL: it is never asked. */
 	atomic_bool *asked_huge;
 	atomic_uint refs; /* requests and exposures hold none: their owners do */
 	void *regs[TERN_FABRICS_MAX]; /* by tern_fabric.index */
+	/* Memory of the host's that a device of a fabric refused to register: one bit for
+	 * each fabric, by tern_fabric.index. There its bytes are copied by the CPU. */
+	atomic_uint copied;
 };
 
 static inline void *tern_mem_reg(const struct tern_mem *mem, unsigned fabric_index)
 {
 	return mem->regs[fabric_index];
+}
+
+static inline bool tern_mem_is_copied(const struct tern_mem *mem, unsigned fabric_index)
+{
+	return atomic_load_explicit(&mem->copied, memory_order_relaxed) &
+	       (1u << fabric_index);
 }
 
 /* Of the host's, and shared by a descriptor: what peers on this host can map. */
@@ -97,14 +107,14 @@ void tern_mem_prefault(struct tern_mem *mem);
  * Asks the kernel to put (offset, bytes) of a slab, which the caller has to itself and in
  * which nothing is written yet, and what lies on the same huge pages, on huge pages. Once
  * for each: where the kernel cannot, pages stay small. It takes the memory at once, so it
- * is not asked for more than a quarter of what is free. It is asked so, and not by advice,
- * because systems commonly heed that for private memory only
+ * is not asked for more than a quarter of what is free. It is asked so, and not by
+ * advice, because systems commonly heed that for private memory only
  * (/sys/kernel/mm/transparent_hugepage/shmem_enabled is "never"). Linux 6.1. Any thread.
  */
 void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes);
 
-/* Maps a slab's memfd, on a multiple of TERN_HUGE_BYTES if that is free: else huge pages of
- * the file are mapped as small ones. MAP_FAILED and errno, as mmap(2). Any thread. */
+/* Maps a slab's memfd, on a multiple of TERN_HUGE_BYTES if that is free: else huge pages
+ * of the file are mapped as small ones. MAP_FAILED and errno, as mmap(2). Any thread. */
 void *tern_map_slab(int fd, uint64_t bytes, int prot);
 
 /*

@@ -45,15 +45,20 @@ static void explain_refusal(struct verbs_fabric *fabric, struct verbs_device *de
 			name, (unsigned long long)(mem->bytes >> 20),
 			(unsigned long long)(limit.rlim_cur >> 20));
 	else
-		tern_log(env, TERN_LOG_ERROR, "verbs: %s cannot register %llu MiB: %s",
-			name, (unsigned long long)(mem->bytes >> 20),
+		tern_log(env, TERN_LOG_WARN,
+			"verbs: %s cannot register %llu bytes at %p: %s; tensors there "
+			"are copied, which is slower (tern_mem_wrap tells which memory "
+			"that is)",
+			name, (unsigned long long)mem->bytes, (void *)mem->base,
 			tern_status_text(status));
 }
 
-int verbs_access(const struct verbs_fabric *fabric)
+int verbs_access(const struct verbs_fabric *fabric, const struct tern_mem *mem)
 {
+	int access = mem->read_only ? IBV_ACCESS_REMOTE_READ : ACCESS;
+
 	/* With guard=on nobody else needs to reach it, and nobody can. */
-	return fabric->opts.guard ? IBV_ACCESS_LOCAL_WRITE : ACCESS;
+	return fabric->opts.guard ? access & IBV_ACCESS_LOCAL_WRITE : access;
 }
 
 void verbs_reg_set(struct verbs_reg *reg, unsigned index, struct ibv_mr *mr)
@@ -64,7 +69,8 @@ void verbs_reg_set(struct verbs_reg *reg, unsigned index, struct ibv_mr *mr)
 	atomic_store_explicit(&reg->lkeys[index], mr->lkey, memory_order_release);
 }
 
-/* With the lock held. */
+/* With the lock held. -ENOMEM; 0 also where the device refuses what it is: its bytes are
+ * copied then, through the slots of messages. */
 static int register_with(struct verbs_fabric *fabric, struct verbs_device *device,
 	struct verbs_reg *reg, struct tern_env *env)
 {
@@ -75,13 +81,48 @@ static int register_with(struct verbs_fabric *fabric, struct verbs_device *devic
 		verbs_gpu_register(fabric, device, reg, env);
 		return 0;
 	}
-	r = fabric->api->reg_mr(
-		device->pd, reg->mem->base, reg->mem->bytes, verbs_access(fabric), &mr);
-	if (r)
-		explain_refusal(fabric, device, reg->mem, r, env);
-	else
+	r = fabric->api->reg_mr(device->pd, reg->mem->base, reg->mem->bytes,
+		verbs_access(fabric, reg->mem), &mr);
+	if (r == 0) {
 		verbs_reg_set(reg, device->index, mr);
-	return r;
+		reg->ways[device->index] = "registered";
+		return 0;
+	}
+	explain_refusal(fabric, device, reg->mem, r, env);
+	/* When there is too little to lock, more is wrong than one memory, and other
+	 * fabrics do better than copies would. */
+	return r == -ENOMEM ? r : 0;
+}
+
+/* Do all devices in use reach it? To be asked of a new memory, and of all when devices
+ * have come or gone. With the lock held. */
+static void judge(const struct verbs_fabric *fabric, struct verbs_reg *reg)
+{
+	unsigned bit = 1u << fabric->base.index;
+	const char *way = NULL;
+	bool all = true;
+
+	for (unsigned i = 0; i < fabric->device_count; i++) {
+		const struct verbs_device *device = &fabric->devices[i];
+
+		if (!device->pd || atomic_load(&device->dead))
+			continue;
+		all = all && reg->mr[i];
+		way = reg->ways[i];
+	}
+	atomic_store(&reg->way, all ? way : NULL);
+	if (reg->mem->kind != TERN_MEM_HOST)
+		return;
+	if (all)
+		atomic_fetch_and(&reg->mem->copied, ~bit);
+	else
+		atomic_fetch_or(&reg->mem->copied, bit);
+}
+
+static void judge_all(struct verbs_fabric *fabric)
+{
+	tern_list_for_each (node, &fabric->regs)
+		judge(fabric, tern_list_entry(node, struct verbs_reg, link));
 }
 
 static void unregister(struct verbs_fabric *fabric, struct verbs_reg *reg, unsigned index)
@@ -115,10 +156,6 @@ static int mem_register(struct tern_fabric *base, struct tern_mem *mem, void **o
 		if (!device->pd || atomic_load(&device->dead))
 			continue;
 		r = register_with(fabric, device, reg, tern_env_system());
-		/* A device that breaks is not the memory's fault: without its key, conns
-		 * over it end. */
-		if (r != -ENOMEM)
-			r = 0;
 	}
 	if (r) {
 		for (unsigned i = 0; i < fabric->device_count; i++)
@@ -126,7 +163,7 @@ static int mem_register(struct tern_fabric *base, struct tern_mem *mem, void **o
 		free(reg);
 	} else {
 		tern_list_push(&fabric->regs, &reg->link);
-		verbs_gpu_judge(fabric, reg);
+		judge(fabric, reg);
 		*out = reg;
 	}
 	pthread_mutex_unlock(&fabric->lock);
@@ -226,7 +263,7 @@ static int start_device(
 		fabric->api->dealloc_pd(device->pd);
 		device->pd = NULL;
 	}
-	verbs_gpu_judge_all(fabric);
+	judge_all(fabric);
 	return r;
 }
 
@@ -305,7 +342,7 @@ void verbs_device_died(struct verbs_fabric *fabric, struct ibv_context *context)
 	if (device) {
 		atomic_store(&device->dead, true);
 		drop_if_unused(fabric, device);
-		verbs_gpu_judge_all(fabric);
+		judge_all(fabric);
 	}
 	pthread_mutex_unlock(&fabric->lock);
 }
@@ -457,6 +494,19 @@ static int find_devices(struct verbs_fabric *fabric, const char **why)
 	return 0;
 }
 
+static void prepare_fork(const struct tern_verbs_api *api)
+{
+	int r = api->prepare_fork();
+
+	if (r)
+		tern_log(tern_env_system(), TERN_LOG_WARN,
+			"verbs: a fork() of this process may corrupt memory that is "
+			"registered with RDMA devices: %s (Linux 5.12 and later have no "
+			"such problem; older: create the domain before another library "
+			"uses RDMA)",
+			tern_status_text(r));
+}
+
 static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts *opts,
 	struct tern_fabric **out, const char **why)
 {
@@ -480,6 +530,7 @@ static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts
 	if (!r && !fabric->api)
 		r = tern_verbs_load(&fabric->api, why);
 	if (!r) {
+		prepare_fork(fabric->api);
 		r = fabric->api->create_event_channel(&channel);
 		if (r) {
 			*why = "/dev/infiniband/rdma_cm cannot be opened: no RDMA "
@@ -542,34 +593,44 @@ void verbs_region_decode(const struct tern_region *wire, struct verbs_region *ou
 	};
 }
 
+/* A window, which the peer writes into by messages. */
+static int expose_guarded(struct tern_conn *base, struct tern_mem *mem, uint64_t offset,
+	struct verbs_region *region, struct tern_region *out)
+{
+	struct tern_windows *windows = &verbs_port_of(base->port)->windows;
+	struct tern_region window;
+	int r = windows->table ? 0 : tern_windows_init(windows);
+
+	if (r == 0)
+		r = tern_window_expose(windows, base->owner, tern_mem_at(mem, offset),
+			region->bytes, (enum tern_access)region->access, &window);
+	if (r)
+		return r;
+	region->guarded = 1;
+	region->start = window.word[0];
+	verbs_region_encode(region, out);
+	return 0;
+}
+
 static int expose(struct tern_conn *base, struct tern_mem *mem, uint64_t offset,
 	uint64_t bytes, enum tern_access access, struct tern_region *out)
 {
 	struct verbs_port *port = verbs_port_of(base->port);
 	struct verbs_fabric *fabric = verbs_port_fabric(port);
 	struct verbs_region region = {.bytes = bytes, .access = (uint8_t)access};
-	struct tern_region window;
 	struct verbs_reg *reg = tern_mem_reg(mem, fabric->base.index);
-	int r;
 
 	tern_assert(tern_mem_holds(mem, offset, bytes) && bytes <= VERBS_BYTES_MAX);
 	if (mem->kind != TERN_MEM_HOST &&
 		(!reg || !verbs_lkey(
 				 mem, verbs_conn_of(base)->queue->device, &fabric->base)))
 		return -ENOTSUP;
-	if (fabric->opts.guard) {
-		r = tern_window_expose(&port->windows, base->owner,
-			tern_mem_at(mem, offset), bytes, access, &window);
-		if (r)
-			return r;
-		region.guarded = 1;
-		region.start = window.word[0];
-	} else {
-		region.start = verbs_address(mem, offset);
-		for (unsigned i = 0; i < VERBS_DEVICES_MAX; i++)
-			region.keys[i] = atomic_load_explicit(
-				&reg->rkeys[i], memory_order_acquire);
-	}
+	if (fabric->opts.guard || tern_mem_is_copied(mem, fabric->base.index))
+		return expose_guarded(base, mem, offset, &region, out);
+	region.start = verbs_address(mem, offset);
+	for (unsigned i = 0; i < VERBS_DEVICES_MAX; i++)
+		region.keys[i] =
+			atomic_load_explicit(&reg->rkeys[i], memory_order_acquire);
 	verbs_region_encode(&region, out);
 	return 0;
 }

@@ -28,6 +28,10 @@
  * field: what a peer may write is agreed between the two ends and not enforced
  * (TERN_CAP_UNGUARDED). With the option guard=on no key leaves this process: peers send
  * their puts as messages, which are checked and copied (window.c), and cannot get.
+ *
+ * Memory that a device refuses to register takes the same way: its owner exposes it as a
+ * guarded region for the peer to put into, exposes none of it for reading, and puts from
+ * it through slots. So one such memory costs its own tensors a copy and nobody a conn.
  */
 #ifndef TERN_TRANSPORT_VERBS_H
 #define TERN_TRANSPORT_VERBS_H
@@ -147,7 +151,7 @@ struct verbs_reg {
 	struct ibv_mr *mr[VERBS_DEVICES_MAX]; /* by device index; under the lock */
 	/* Read without the lock; 0: not registered. */
 	_Atomic uint32_t lkeys[VERBS_DEVICES_MAX], rkeys[VERBS_DEVICES_MAX];
-	/* Of memory of a GPU: how the devices reach it; NULL: not all of them do. */
+	/* How the devices reach it, in a word for people; NULL: not all of them do. */
 	_Atomic(const char *) way;
 	const char *ways[VERBS_DEVICES_MAX]; /* of each; under the lock */
 };
@@ -166,8 +170,8 @@ struct verbs_fabric {
 	struct tern_list regs;
 };
 
-/* For whom memory is registered. */
-int verbs_access(const struct verbs_fabric *fabric);
+/* What a device and its peers may do with `mem`: flags of ibv_reg_mr(3). */
+int verbs_access(const struct verbs_fabric *fabric, const struct tern_mem *mem);
 /* Takes a device's registration of `reg` over. With the lock held. */
 void verbs_reg_set(struct verbs_reg *reg, unsigned index, struct ibv_mr *mr);
 
@@ -184,8 +188,8 @@ void verbs_device_died(struct verbs_fabric *fabric, struct ibv_context *context)
 /* Takes the user back. A dead device's registrations go with the last one. */
 void verbs_device_put(struct verbs_fabric *fabric, struct verbs_device *device);
 
-/* The key of `mem` for work requests on `device`; 0: the device is dead or was added
- * later, and the conn that asks must end. */
+/* The key of `mem` for work requests on `device`. 0: the device is dead, and the conn
+ * that asks must end; or it could not register `mem`, whose bytes are copied then. */
 static inline uint32_t verbs_lkey(const struct tern_mem *mem,
 	const struct verbs_device *device, const struct tern_fabric *fabric)
 {
@@ -207,10 +211,6 @@ static inline uint64_t verbs_address(const struct tern_mem *mem, uint64_t offset
  * the lock held. */
 void verbs_gpu_register(struct verbs_fabric *fabric, struct verbs_device *device,
 	struct verbs_reg *reg, struct tern_env *env);
-/* Do all devices in use reach it? To be asked of a new one, and of all when devices have
- * come or gone. With the lock held. */
-void verbs_gpu_judge(const struct verbs_fabric *fabric, struct verbs_reg *reg);
-void verbs_gpu_judge_all(struct verbs_fabric *fabric);
 const char *verbs_gpu_reaches(const struct tern_conn *conn, const struct tern_mem *mem);
 
 /* ---- slots: verbs_slot.c ---- */
@@ -296,7 +296,7 @@ struct verbs_port {
 	struct tern_list blocked; /* conns that owe a `writable` */
 	struct tern_list ending;  /* conns to be ended by this poll */
 	struct verbs_slots slots;
-	struct tern_windows windows; /* only if guarded */
+	struct tern_windows windows; /* made with the first guarded region */
 	struct verbs_conn **table;   /* by index */
 	uint32_t table_count;
 	unsigned conn_count;
@@ -351,7 +351,8 @@ struct verbs_op {
 	uint64_t left; /* bytes without a work request */
 	uint64_t remote;
 	uint32_t key;        /* or the window's slot */
-	uint32_t generation; /* of a guarded window; 0: a key */
+	uint32_t generation; /* the window's */
+	bool guarded;        /* it is a window: bytes go as messages */
 };
 _Static_assert(sizeof(struct verbs_op) <= sizeof(((struct tern_op *)0)->priv), "fits");
 
@@ -463,6 +464,9 @@ static inline struct verbs_op *verbs_op_of(struct tern_op *op)
 void verbs_slots_fini(struct verbs_port *port);
 /* Makes sure that so many more slots are free and not reserved. -ENOMEM. */
 int verbs_slots_grow(struct verbs_port *port, uint32_t count);
+/* Has `device` registered all of them? */
+bool verbs_slots_reached(
+	const struct verbs_port *port, const struct verbs_device *device);
 /* The index of a free slot, or -EAGAIN. A conn's entitlement comes first. */
 int verbs_slot_take(struct verbs_conn *conn);
 /* After its SEND. */

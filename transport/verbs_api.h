@@ -19,12 +19,18 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
-#define TERN_VERBS_API_VERSION 3
+#define TERN_VERBS_API_VERSION 4
 #define TERN_VERBS_MODULE      "tern-verbs.so"
 #define TERN_VERBS_SYMBOL      "tern_verbs_api"
 
 struct tern_verbs_api {
 	int version; /* TERN_VERBS_API_VERSION: module and program are of one build */
+
+	/* To be called before anything is registered: from then on a fork() of this
+	 * process takes no registered page away from it. Nothing is done where the kernel
+	 * copies such pages for the child (Linux 5.12). -EINVAL: something in this
+	 * process has registered memory before; -ENOSYS: the kernel cannot. */
+	int (*prepare_fork)(void);
 
 	/* Connections: rdma_NAME(3). */
 	int (*create_event_channel)(struct rdma_event_channel **out);

@@ -180,6 +180,8 @@ int verbs_conn_open(struct verbs_conn *conn)
 	port->slots.reserved += VERBS_SEND_SLOTS;
 	conn->granted = port->conn_count <= VERBS_FEW ? VERBS_WINDOW : VERBS_WINDOW_MANY;
 	r = verbs_slots_grow(port, receive_count(conn));
+	if (!r && !verbs_slots_reached(port, conn->queue->device))
+		r = -EIO;
 	if (r)
 		return r;
 	conn->depth = port->conn_count <= VERBS_FEW

@@ -21,7 +21,7 @@ static int by_dma_buf(struct verbs_fabric *fabric, struct verbs_device *device,
 	if (r)
 		return r;
 	r = fabric->api->reg_dmabuf_mr(device->pd, offset, mem->bytes, mem->address, fd,
-		verbs_access(fabric), out);
+		verbs_access(fabric, mem), out);
 	close(fd); /* the registration holds what it needs */
 	return r;
 }
@@ -32,7 +32,7 @@ static int by_address(struct verbs_fabric *fabric, struct verbs_device *device,
 	if (!tern_gpu_has_peermem(mem->gpu) || !fabric->api->has_peermem())
 		return -ENOTSUP;
 	return fabric->api->reg_mr(device->pd, (void *)(uintptr_t)mem->address,
-		mem->bytes, verbs_access(fabric), out);
+		mem->bytes, verbs_access(fabric, mem), out);
 }
 
 static void explain(struct verbs_fabric *fabric, struct verbs_device *device, int dma_buf,
@@ -61,34 +61,6 @@ void verbs_gpu_register(struct verbs_fabric *fabric, struct verbs_device *device
 	}
 	verbs_reg_set(reg, device->index, mr);
 	reg->ways[device->index] = dma_buf ? "nvidia-peermem" : "dma-buf";
-}
-
-static const char *way_of(const struct verbs_fabric *fabric, const struct verbs_reg *reg)
-{
-	const char *way = NULL;
-
-	for (unsigned i = 0; i < fabric->device_count; i++) {
-		const struct verbs_device *device = &fabric->devices[i];
-
-		if (!device->pd || atomic_load(&device->dead))
-			continue;
-		if (!reg->mr[i])
-			return NULL;
-		way = reg->ways[i];
-	}
-	return way;
-}
-
-void verbs_gpu_judge(const struct verbs_fabric *fabric, struct verbs_reg *reg)
-{
-	if (reg->mem->kind != TERN_MEM_HOST)
-		atomic_store(&reg->way, way_of(fabric, reg));
-}
-
-void verbs_gpu_judge_all(struct verbs_fabric *fabric)
-{
-	tern_list_for_each (node, &fabric->regs)
-		verbs_gpu_judge(fabric, tern_list_entry(node, struct verbs_reg, link));
 }
 
 const char *verbs_gpu_reaches(const struct tern_conn *conn, const struct tern_mem *mem)

@@ -35,6 +35,20 @@ static int set_nonblocking(int fd)
 	return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
 }
 
+#define FORK_UNNEEDED 2 /* IBV_FORK_UNNEEDED of rdma-core 33 and later */
+
+/* Looked up, so that the module loads with an older rdma-core, which does not know what
+ * the kernel does. */
+static int prepare_fork(void)
+{
+	int (*status)(void);
+
+	*(void **)&status = dlsym(RTLD_DEFAULT, "ibv_is_fork_initialized");
+	if (status && status() == FORK_UNNEEDED)
+		return 0;
+	return from_ibv(ibv_fork_init());
+}
+
 static int create_event_channel(struct rdma_event_channel **out)
 {
 	int r = FROM_POINTER(out, rdma_create_event_channel());
@@ -334,6 +348,7 @@ static const char *wc_status_str(enum ibv_wc_status status)
 __attribute__((visibility("default"))) extern const struct tern_verbs_api tern_verbs_api;
 const struct tern_verbs_api tern_verbs_api = {
 	.version = TERN_VERBS_API_VERSION,
+	.prepare_fork = prepare_fork,
 	.create_event_channel = create_event_channel,
 	.destroy_event_channel = destroy_event_channel,
 	.get_cm_event = get_cm_event,

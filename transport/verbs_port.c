@@ -616,8 +616,6 @@ int verbs_port_new(struct tern_fabric *base, const struct tern_port_opts *opts,
 		r = fabric->api->create_event_channel(&port->channel);
 	if (!r)
 		r = watch(port, port->channel->fd);
-	if (!r && fabric->opts.guard)
-		r = tern_windows_init(&port->windows);
 	if (!r)
 		r = verbs_start(fabric, opts->env);
 	if (r) {

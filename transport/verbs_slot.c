@@ -65,6 +65,14 @@ int verbs_slots_grow(struct verbs_port *port, uint32_t count)
 	return r;
 }
 
+bool verbs_slots_reached(const struct verbs_port *port, const struct verbs_device *device)
+{
+	for (uint32_t i = 0; i < port->slots.slab_count; i++)
+		if (!verbs_lkey(port->slots.slabs[i], device, port->base.fabric))
+			return false;
+	return true;
+}
+
 static uint32_t pop(struct verbs_slots *slots, enum verbs_slot_place place, void *owner)
 {
 	uint32_t slot = slots->free - 1;

@@ -217,11 +217,23 @@ int verbs_send(struct tern_conn *base, const void *head, size_t head_bytes,
 
 /* ---- puts ---- */
 
+static uint32_t key_of(const struct verbs_conn *conn, const struct verbs_op *v)
+{
+	return verbs_lkey(v->mem, conn->queue->device, conn->base.port->fabric);
+}
+
+/* Does the CPU bring its bytes to where the device can read them? */
+static bool is_copied(const struct verbs_conn *conn, const struct verbs_op *v)
+{
+	return v->mem->kind == TERN_MEM_HOST && key_of(conn, v) == 0 &&
+	       !atomic_load(&conn->queue->device->dead);
+}
+
 /* Of memory that the conn's device does not have (it is dead) nothing can be sent. */
 static struct ibv_sge sge_of(
 	struct verbs_conn *conn, const struct verbs_op *v, uint64_t bytes)
 {
-	uint32_t key = verbs_lkey(v->mem, conn->queue->device, conn->base.port->fabric);
+	uint32_t key = key_of(conn, v);
 
 	if (key == 0)
 		verbs_conn_end(conn, -ENETDOWN);
@@ -239,18 +251,22 @@ static void advance(struct verbs_op *v, uint64_t bytes)
 	v->left -= bytes;
 }
 
-/* The next `bytes` of an op on keys, read or written. */
-static struct ibv_send_wr *post_rdma(
-	struct verbs_conn *conn, struct tern_op *op, enum verbs_work work, uint64_t bytes)
+/* The next `bytes` of an op on keys, read or written: from or to where the op says, or
+ * from `slot` if that is not 0 (its index + 1). */
+static struct ibv_send_wr *post_rdma(struct verbs_conn *conn, struct tern_op *op,
+	enum verbs_work work, uint64_t bytes, uint32_t slot)
 {
 	struct verbs_op *v = verbs_op_of(op);
-	const struct verbs_wr entry = {.work = work, .last = bytes == v->left, .op = op};
+	const struct verbs_wr entry = {
+		.work = work, .last = bytes == v->left, .slot = slot, .op = op};
 	struct ibv_send_wr *wr = next(conn, &entry);
 
 	wr->opcode = work == VERBS_WORK_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
 	wr->wr.rdma.remote_addr = v->remote;
 	wr->wr.rdma.rkey = v->key;
-	wr->sg_list[0] = sge_of(conn, v, bytes);
+	wr->sg_list[0] = slot ? verbs_slot_sge(verbs_conn_port(conn), conn->queue->device,
+					slot - 1, (uint32_t)bytes)
+			      : sge_of(conn, v, bytes);
 	advance(v, bytes);
 	return wr;
 }
@@ -259,13 +275,27 @@ static void post_write(struct verbs_conn *conn, struct tern_op *op)
 {
 	struct verbs_op *v = verbs_op_of(op);
 	uint64_t bytes = TERN_MIN(v->left, conn->piece_bytes);
-	struct ibv_send_wr *wr = post_rdma(conn, op, VERBS_WORK_WRITE, bytes);
+	struct ibv_send_wr *wr = post_rdma(conn, op, VERBS_WORK_WRITE, bytes, 0);
 
 	maybe_signal(conn, wr, false, v->left == 0);
 }
 
-/* The same to a peer that gives out no keys: a frame, and the bytes from where they are.
- */
+/* The same of bytes that the device cannot read where they are. */
+static void post_copied(struct verbs_conn *conn, struct tern_op *op)
+{
+	struct verbs_op *v = verbs_op_of(op);
+	uint64_t bytes = TERN_MIN(v->left, VERBS_PAYLOAD);
+	uint32_t slot = (uint32_t)verbs_slot_take(conn);
+	struct ibv_send_wr *wr;
+
+	memcpy(verbs_slot_at(verbs_conn_port(conn), slot), tern_mem_at(v->mem, v->offset),
+		bytes);
+	wr = post_rdma(conn, op, VERBS_WORK_WRITE, bytes, slot + 1);
+	maybe_signal(conn, wr, true, v->left == 0);
+}
+
+/* The same into a guarded region: a frame, and the bytes from where they are, or copied
+ * behind it. */
 static void post_guarded(struct verbs_conn *conn, struct tern_op *op)
 {
 	struct verbs_op *v = verbs_op_of(op);
@@ -286,10 +316,15 @@ static void post_guarded(struct verbs_conn *conn, struct tern_op *op)
 	memcpy(at, &head, sizeof(head));
 	memcpy(at + FRAME, &put, sizeof(put));
 	wr->opcode = IBV_WR_SEND;
-	wr->num_sge = 2;
 	wr->sg_list[0] =
 		verbs_slot_sge(port, conn->queue->device, slot, FRAME + sizeof(put));
-	wr->sg_list[1] = sge_of(conn, v, bytes);
+	if (is_copied(conn, v)) {
+		memcpy(at + FRAME + sizeof(put), tern_mem_at(v->mem, v->offset), bytes);
+		wr->sg_list[0].length += (uint32_t)bytes;
+	} else {
+		wr->sg_list[1] = sge_of(conn, v, bytes);
+		wr->num_sge = 2;
+	}
 	maybe_signal(conn, wr, true, last);
 	conn->sent++;
 	advance(v, bytes);
@@ -301,13 +336,16 @@ static bool pump_put(struct verbs_conn *conn, struct verbs_op *v)
 	struct tern_op *op = tern_container_of(v, struct tern_op, priv);
 
 	while (v->left > 0 && free_room(conn) > 0 && conn->state != VERBS_ENDING) {
-		if (!conn->peer_guarded) {
+		if (!v->guarded && !is_copied(conn, v)) {
 			post_write(conn, op);
 			continue;
 		}
-		if (credits(conn) == 0 || verbs_slot_count(conn) == 0)
+		if (verbs_slot_count(conn) == 0 || (v->guarded && credits(conn) == 0))
 			return false;
-		post_guarded(conn, op);
+		if (v->guarded)
+			post_guarded(conn, op);
+		else
+			post_copied(conn, op);
 	}
 	return v->left == 0;
 }
@@ -334,12 +372,11 @@ static int take_region(struct verbs_conn *conn, const struct tern_region *wire,
 	uint64_t end;
 
 	verbs_region_decode(wire, region);
-	if (conn->peer_guarded)
+	if (conn->peer_guarded || (region->guarded && access == TERN_ACCESS_WRITE)) {
+		region->guarded = 1;
 		return 0;
-	if (region->guarded)
-		verbs_conn_blame(
-			conn, "it sent a guarded region, but has said it has none");
-	else if (!(region->access & access))
+	}
+	if (region->guarded || !(region->access & access))
 		verbs_conn_blame(conn, "it sent a region for something else");
 	else if (offset > region->bytes || bytes > region->bytes - offset)
 		verbs_conn_blame(conn, "it sent a region smaller than what it announced");
@@ -361,7 +398,8 @@ static void op_init(struct verbs_conn *conn, struct tern_op *op, struct tern_mem
 	op->conn = &conn->base;
 	*v = (struct verbs_op){.mem = mem, .offset = offset, .left = bytes};
 	tern_list_init(&v->link);
-	if (conn->peer_guarded) {
+	v->guarded = region->guarded;
+	if (v->guarded) {
 		v->key = (uint32_t)region->start;
 		v->generation = (uint32_t)(region->start >> 32);
 		v->remote = remote_offset;
@@ -406,7 +444,7 @@ static void pump_gets(struct verbs_conn *conn)
 		struct tern_op *op = tern_container_of(v, struct tern_op, priv);
 		uint64_t most = TERN_MIN(conn->piece_bytes, READ_BYTES);
 		struct ibv_send_wr *wr =
-			post_rdma(conn, op, VERBS_WORK_READ, TERN_MIN(v->left, most));
+			post_rdma(conn, op, VERBS_WORK_READ, TERN_MIN(v->left, most), 0);
 
 		wr->send_flags = IBV_SEND_SIGNALED;
 		conn->unsignalled = 0;

@@ -30,11 +30,33 @@ enum tern_mem_kind {
 
 /*
  * Wraps memory that the caller owns and registers the whole range once. The caller keeps
- * it mapped until tern_mem_put() of the last reference and until every request on it has
- * ended. -EINVAL: NULL or empty range; -ENOMEM: a device refused it (RLIMIT_MEMLOCK).
+ * it mapped, and writable, until tern_mem_put() and until every request on it has ended.
+ * Ranges may overlap, and one may be wrapped twice: each is registered by itself.
+ *
+ * Some memory cannot be registered with an RDMA device: a mapping without the permission
+ * to write, a shared mapping of a file (Linux 6.5), memory of another device. Tensors in
+ * it go over RDMA all the same, copied by the CPU through registered memory, and a
+ * warning in the log names the device and its reason. Other fabrics register nothing.
+ *
+ * -EINVAL: NULL or empty range, or one that ends behind all memory; -EFAULT: some page of
+ * it is not mapped; -ENOMEM: no memory, or an RDMA device in use may not lock that much
+ * (RLIMIT_MEMLOCK; the log says so).
+ *
+ * Fork: a child may use neither the domain nor what is wrapped in it. Registered memory
+ * of the parent stays its own: Linux 5.12 and later copies such pages for the child, and
+ * on older kernels rdma-core's fork support is switched on when a domain opens the verbs
+ * fabric, by which the child lacks those pages (a whole page, whatever else lies on it).
  */
 TERN_API int tern_mem_wrap(
 	struct tern_domain *domain, void *base, uint64_t bytes, struct tern_mem **out);
+
+/*
+ * The same for memory that need not be writable, such as a file of weights mapped with
+ * PROT_READ. It can be sent from; a receive into it is refused with -EACCES when it is
+ * posted.
+ */
+TERN_API int tern_mem_wrap_readonly(struct tern_domain *domain, const void *base,
+	uint64_t bytes, struct tern_mem **out);
 
 /*
  * The same for memory of a GPU, from cuMemAlloc, cudaMalloc or whatever a framework took
@@ -55,7 +77,7 @@ TERN_API int tern_mem_wrap(
 TERN_API int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address,
 	uint64_t bytes, struct tern_mem **out);
 
-/* Drops the reference got from tern_mem_wrap. NULL is allowed. */
+/* Unregisters what one of the calls above wrapped, and frees `mem`. NULL is allowed. */
 TERN_API void tern_mem_put(struct tern_mem *mem);
 
 /* First byte for the CPU; NULL if the CPU cannot address this kind of memory. */
@@ -92,10 +114,10 @@ struct tern_pool_opts {
 /*
  * A new pool with its first slab allocated and registered: on reserved 2 MiB pages where
  * the system has them; else on ordinary ones, of which the kernel is asked to make huge
- * ones where a buffer of 2 MiB or more is first taken (Linux 6.1). Slabs are added up to max_bytes when
- * an allocation needs one, and kept until the pool goes: they are never given back.
- * -ENOMEM; -EINVAL: max_bytes < slab_bytes, above TERN_POOL_BYTES_MAX, or no such kind;
- * of kind CUDA also -ENODEV, -ENOSYS and the like, as tern_mem_wrap_cuda().
+ * ones where a buffer of 2 MiB or more is first taken (Linux 6.1). Slabs are added up to
+ * max_bytes when an allocation needs one, and kept until the pool goes: they are never
+ * given back. -ENOMEM; -EINVAL: max_bytes < slab_bytes, above TERN_POOL_BYTES_MAX, or no
+ * such kind; of kind CUDA also -ENODEV, -ENOSYS and the like, as tern_mem_wrap_cuda().
  */
 TERN_API int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
 	struct tern_pool **out);
@@ -106,8 +128,8 @@ TERN_API void tern_pool_free(struct tern_pool *pool);
 /*
  * Takes `bytes` (0 is allowed and gives an empty, valid buffer), 64-byte aligned, in
  * constant time but for memory of 2 MiB and more that is used for the first time, whose
- * huge pages are made now. -EAGAIN: the pool is full now; -EMSGSIZE: larger than a slab; *out is
- * then as tern_pool_put() leaves it.
+ * huge pages are made now. -EAGAIN: the pool is full now; -EMSGSIZE: larger than a slab;
+ * *out is then as tern_pool_put() leaves it.
  */
 TERN_API int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out);
 

@@ -261,10 +261,20 @@ static struct fake_mr *mr_new(
 	mr->memory = mr->base.addr;
 	mr->access = access;
 	fake.mrs[slot] = mr;
+	fake.registered = true;
 	fake.mr_count++;
 	FAKE_DEVICE(pd->context)->reg_bytes += bytes;
 	FAKE_PD(pd)->use_count++;
 	return mr;
+}
+
+int fake_prepare_fork(void)
+{
+	FAKE_ENTER("prepare_fork");
+	if (!fake.fork_ready && fake.registered)
+		return -EINVAL;
+	fake.fork_ready = true;
+	return 0;
 }
 
 int fake_reg_mr(
@@ -274,6 +284,8 @@ int fake_reg_mr(
 	int r = check_mr(FAKE_DEVICE(pd->context), bytes, access);
 
 	*out = NULL;
+	if (!r)
+		r = fake_refusal((uintptr_t)base, bytes, access);
 	if (r)
 		return r;
 	*out = &mr_new(pd, (uintptr_t)base, bytes, access)->base;

@@ -171,7 +171,7 @@ static void world_close(void)
 		tern_never("fake verbs: something is still open");
 	}
 	fake_devices_close();
-	fake.ready = false;
+	fake.ready = fake.fork_ready = fake.registered = false;
 }
 
 void fake_verbs_reset(const struct fake_verbs_opts *opts)
@@ -206,6 +206,7 @@ const struct tern_verbs_api *fake_verbs_api(void)
 {
 	static const struct tern_verbs_api api = {
 		.version = TERN_VERBS_API_VERSION,
+		.prepare_fork = fake_prepare_fork,
 		.create_event_channel = fake_create_event_channel,
 		.destroy_event_channel = fake_destroy_event_channel,
 		.get_cm_event = fake_get_cm_event,

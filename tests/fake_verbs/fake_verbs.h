@@ -91,6 +91,10 @@ struct fake_verbs_live fake_verbs_live(void);
  * `err`; also of "post_send" and the others below. Up to 16 at a time. */
 void fake_verbs_fail(const char *function, unsigned nth, int err);
 
+/* From now on reg_mr refuses with `err` what overlaps this range, if it is to be written
+ * by a device or a peer: a mapping without PROT_WRITE. bytes 0: no range. */
+void fake_verbs_refuse(const void *base, size_t bytes, int err);
+
 struct fake_verbs_qp {
 	uint32_t qp_num, peer_qp_num; /* 0: not connected, or the peer's is destroyed */
 	unsigned device;

@@ -7,7 +7,7 @@
 
 /* Those that are called most first: they are looked for by name. */
 static const char *const functions[] = {"poll_cq", "post_send", "post_recv",
-	"post_srq_recv", "get_cm_event", "get_cq_event", "ack_cq_events",
+	"post_srq_recv", "prepare_fork", "get_cm_event", "get_cq_event", "ack_cq_events",
 	"get_async_event", "req_notify_cq", "create_event_channel",
 	"destroy_event_channel", "ack_cm_event", "create_id", "destroy_id", "set_option",
 	"bind_addr", "listen", "resolve_addr", "resolve_route", "create_qp", "destroy_qp",
@@ -35,6 +35,9 @@ static struct {
 	bool completions_held[2];        /* by side */
 	bool event_held[EVENT_TYPES][2]; /* by end */
 	unsigned event_lost_count[EVENT_TYPES][2];
+	uintptr_t refused;
+	size_t refused_bytes;
+	int refused_err;
 } state;
 
 void fake_faults_reset(void)
@@ -65,6 +68,22 @@ int fake_fault(const char *name)
 		}
 	}
 	return 0;
+}
+
+void fake_verbs_refuse(const void *base, size_t bytes, int err)
+{
+	FAKE_LOCK();
+	state.refused = (uintptr_t)base;
+	state.refused_bytes = bytes;
+	state.refused_err = err;
+}
+
+int fake_refusal(uintptr_t base, size_t bytes, int access)
+{
+	bool apart = base >= state.refused + state.refused_bytes ||
+		     state.refused >= base + bytes;
+
+	return apart || !(access & IBV_ACCESS_LOCAL_WRITE) ? 0 : -state.refused_err;
 }
 
 unsigned fake_verbs_calls(const char *function)

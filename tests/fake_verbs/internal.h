@@ -228,6 +228,7 @@ struct fake_event {
 struct fake_world {
 	pthread_mutex_t lock;
 	bool ready;
+	bool fork_ready, registered; /* fork was prepared; something was registered */
 	struct fake_verbs_opts opts;
 	struct tern_rng rng;
 	uint64_t step;
@@ -285,6 +286,8 @@ void fake_fd_set(int fd, bool *readable, bool want);
 /* faults.c */
 int fake_fault(const char *function); /* 0 or an errno */
 void fake_faults_reset(void);
+/* What reg_mr is refused with; 0. */
+int fake_refusal(uintptr_t base, size_t bytes, int access);
 bool fake_wire_is_cut(const struct fake_device *a, const struct fake_device *b);
 bool fake_completions_held(enum fake_side side);
 bool fake_wire_is_held(void);
@@ -312,6 +315,7 @@ const char *fake_device_name(struct ibv_context *device);
 int fake_device_node(struct ibv_context *device);
 int fake_alloc_pd(struct ibv_context *device, struct ibv_pd **out);
 int fake_dealloc_pd(struct ibv_pd *pd);
+int fake_prepare_fork(void);
 int fake_reg_mr(
 	struct ibv_pd *pd, void *base, size_t bytes, int access, struct ibv_mr **out);
 int fake_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t address,

@@ -134,13 +134,22 @@ static void test_wrapped_memory_is_registered_once_with_every_fabric(void **stat
 static void test_impossible_ranges_are_refused(void **state)
 {
 	struct tern_domain *domain = new_domain();
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct tern_mem *mem;
-	char byte;
+	char byte, *map;
 
 	(void)state;
 	assert_int_equal(tern_mem_wrap(domain, NULL, 1, &mem), -EINVAL);
 	assert_int_equal(tern_mem_wrap(domain, &byte, 0, &mem), -EINVAL);
 	assert_int_equal(tern_mem_wrap(domain, &byte, UINT64_MAX, &mem), -EINVAL);
+	map = mmap(NULL, 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(map, MAP_FAILED);
+	munmap(map + page, page);
+	assert_int_equal(tern_mem_wrap(domain, map + page - 1, 1, &mem), 0);
+	tern_mem_put(mem);
+	assert_int_equal(tern_mem_wrap(domain, map + page - 1, 2, &mem), -EFAULT);
+	assert_int_equal(tern_mem_wrap_readonly(domain, map + page, 1, &mem), -EFAULT);
+	munmap(map, page);
 	assert_int_equal(tern_mem_new_slab(domain, UINT64_MAX, false, &mem), -ENOMEM);
 	assert_int_equal(tern_mem_new_slab(domain, 0, false, &mem), -ENOMEM);
 	tern_domain_free(domain);

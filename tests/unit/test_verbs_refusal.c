@@ -74,6 +74,220 @@ static void test_refusal_is_told_once_whatever_is_tried(void **state)
 	fake_verbs_reset(NULL);
 }
 
+/* ---- memory that a device does not register ---- */
+
+#define PART_BYTES   (768u << 10)
+#define PARTS        4u
+#define MEMORY_BYTES (PARTS * PART_BYTES)
+
+/* A dialler and an acceptor of one process; each has a memory of its own. */
+struct meeting {
+	struct tern_env_ops ops;
+	struct tern_env env;
+	struct tern_domain *domain;
+	struct tern_context *ctx[2];
+	struct tern_listener *listener;
+	struct tern_peer *peer[2];
+	struct tern_channel *channel[2];
+	char *memory[2];
+	struct tern_mem *mem[2];
+	unsigned lost_count;
+};
+
+static void meeting_accept(struct tern_peer *peer, void *arg)
+{
+	((struct meeting *)arg)->peer[1] = peer;
+}
+
+static void meeting_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	(void)peer;
+	(void)status;
+	if (event != TERN_PEER_UP)
+		((struct meeting *)arg)->lost_count++;
+}
+
+static void meeting_turn(struct meeting *m)
+{
+	tern_progress(m->ctx[0]);
+	tern_progress(m->ctx[1]);
+}
+
+static void meeting_wait(struct meeting *m, struct tern_req *req)
+{
+	uint64_t until_ns = tern_clock_ns() + 20 * TERN_NS_PER_S;
+
+	while (tern_test(req) == -EINPROGRESS && tern_clock_ns() < until_ns)
+		meeting_turn(m);
+}
+
+static void meeting_connect(struct meeting *m)
+{
+	struct tern_peer_opts opts = {.event = meeting_event, .arg = m};
+	struct tern_context_opts ctx_opts = {.env = &m->env};
+
+	assert_int_equal(tern_context_new(m->domain, &ctx_opts, &m->ctx[0]), 0);
+	assert_int_equal(tern_context_new(m->domain, &ctx_opts, &m->ctx[1]), 0);
+	assert_int_equal(tern_listen(m->ctx[1], "verbs://10.7.0.2:0", &opts,
+				 meeting_accept, m, &m->listener),
+		0);
+	assert_int_equal(tern_connect(m->ctx[0], tern_listener_address(m->listener),
+				 &opts, &m->peer[0]),
+		0);
+	while (!m->peer[1])
+		meeting_turn(m);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(tern_channel_open(m->peer[i], 1, &m->channel[i]), 0);
+}
+
+static void meeting_open(struct meeting *m, const char *verbs)
+{
+	struct tern_domain_opts opts = {.verbs_api = fake_verbs_api(), .verbs = verbs};
+
+	*m = (struct meeting){.ops = *tern_env_system()->ops};
+	m->ops.log = keep;
+	m->env = (struct tern_env){.ops = &m->ops, .log_level = TERN_LOG_WARN};
+	kept_level = TERN_LOG_WARN;
+	line_count = 0;
+	fake_verbs_reset(NULL);
+	assert_int_equal(tern_domain_new(&opts, &m->domain), 0);
+	m->memory[0] = malloc(2 * MEMORY_BYTES);
+	m->memory[1] = m->memory[0] + MEMORY_BYTES;
+}
+
+static void meeting_close(struct meeting *m)
+{
+	for (unsigned i = 0; i < 2; i++)
+		tern_peer_free(m->peer[i]);
+	tern_listener_free(m->listener);
+	for (unsigned i = 0; i < 2; i++) {
+		tern_context_free(m->ctx[i]);
+		tern_mem_put(m->mem[i]);
+	}
+	free(m->memory[0]);
+	tern_domain_free(m->domain);
+	fake_verbs_reset(NULL);
+}
+
+static void meeting_wrap(struct meeting *m, unsigned i)
+{
+	assert_int_equal(
+		tern_mem_wrap(m->domain, m->memory[i], MEMORY_BYTES, &m->mem[i]), 0);
+}
+
+static struct tern_tensor part_of(const struct meeting *m, unsigned i, unsigned part)
+{
+	return (struct tern_tensor){
+		.buf = {m->mem[i], part * PART_BYTES + part, PART_BYTES - PARTS},
+		.shape = tern_shape_1d(TERN_U8, PART_BYTES - PARTS),
+	};
+}
+
+/* From the memory of `from` into the other one's, under two keys: the receive comes first
+ * for one of them and second for the other. */
+static void meeting_exchange(struct meeting *m, unsigned from)
+{
+	struct tern_req sends[2] = {{0}}, receives[2] = {{0}};
+
+	for (unsigned i = 0; i < MEMORY_BYTES; i++)
+		m->memory[from][i] = (char)(i * 2654435761u >> 24);
+	memset(m->memory[!from], 0, MEMORY_BYTES);
+	for (unsigned i = 0; i < 2; i++) {
+		struct tern_tensor source = part_of(m, from, i);
+		struct tern_tensor room = part_of(m, !from, 2 + i);
+
+		for (unsigned half = 0; half < 2; half++) {
+			if (half == i)
+				assert_int_equal(tern_send(m->channel[from], &sends[i], i,
+							 0, &source, NULL, 0),
+					0);
+			else
+				assert_int_equal(
+					tern_recv(m->channel[!from], &receives[i], i, 0,
+						&room.buf, NULL, 0),
+					0);
+			for (unsigned turn = 0; turn < 100; turn++)
+				meeting_turn(m);
+		}
+		meeting_wait(m, &sends[i]);
+		meeting_wait(m, &receives[i]);
+		assert_int_equal(tern_test(&sends[i]), 0);
+		assert_int_equal(tern_test(&receives[i]), 0);
+		assert_memory_equal(tern_buf_ptr(&source.buf), tern_buf_ptr(&room.buf),
+			source.buf.bytes);
+	}
+}
+
+/* `refused`: one bit for each of the two memories, which lie one behind the other. */
+static void check_copied(const char *verbs, unsigned refused, bool early)
+{
+	struct meeting m;
+
+	meeting_open(&m, verbs);
+	if (!early)
+		meeting_connect(&m);
+	fake_verbs_refuse(
+		m.memory[refused == 2], (refused == 3 ? 2 : 1) * MEMORY_BYTES, EFAULT);
+	meeting_wrap(&m, 0);
+	meeting_wrap(&m, 1);
+	if (early)
+		meeting_connect(&m);
+	meeting_exchange(&m, 0);
+	meeting_exchange(&m, 1);
+	assert_int_equal(m.lost_count, 0);
+	meeting_close(&m);
+}
+
+static void test_memory_that_a_device_refuses_costs_a_copy_and_no_connection(void **state)
+{
+	(void)state;
+	for (unsigned early = 0; early < 2; early++)
+		for (unsigned refused = 1; refused < 4; refused++) {
+			check_copied("from=10.7.0.1", refused, early);
+			check_copied("from=10.7.0.1,guard=on", refused, early);
+		}
+}
+
+static void test_what_is_wrapped_read_only_is_registered_so(void **state)
+{
+	struct tern_req req = {0};
+	struct tern_tensor room;
+	struct meeting m;
+
+	(void)state;
+	meeting_open(&m, "from=10.7.0.1");
+	meeting_connect(&m);
+	fake_verbs_refuse(m.memory[0], MEMORY_BYTES, EFAULT);
+	assert_int_equal(
+		tern_mem_wrap_readonly(m.domain, m.memory[0], MEMORY_BYTES, &m.mem[0]),
+		0);
+	assert_int_equal(line_count, 0);
+	meeting_wrap(&m, 1);
+	meeting_exchange(&m, 0);
+	room = part_of(&m, 0, 0);
+	assert_int_equal(
+		tern_recv(m.channel[0], &req, 7, 0, &room.buf, NULL, 0), -EACCES);
+	assert_int_equal(m.lost_count, 0);
+	meeting_close(&m);
+}
+
+static void test_fork_is_prepared_before_anything_is_registered(void **state)
+{
+	const struct tern_verbs_api *api = fake_verbs_api();
+	struct meeting m;
+
+	(void)state;
+	meeting_open(&m, "from=10.7.0.1");
+	meeting_wrap(&m, 0);
+	meeting_wrap(&m, 1);
+	meeting_connect(&m);
+	assert_true(fake_verbs_calls("reg_mr") > 0);
+	assert_int_equal(fake_verbs_calls("prepare_fork"), 1);
+	assert_int_equal(api->prepare_fork(), 0); /* later it would be too late */
+	meeting_close(&m);
+}
+
 /* ---- links that carry nothing ---- */
 
 struct fruitless {
@@ -175,6 +389,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_refusal_is_told_once_whatever_is_tried),
+		cmocka_unit_test(
+			test_memory_that_a_device_refuses_costs_a_copy_and_no_connection),
+		cmocka_unit_test(test_what_is_wrapped_read_only_is_registered_so),
+		cmocka_unit_test(test_fork_is_prepared_before_anything_is_registered),
 		cmocka_unit_test(test_a_path_that_carries_nothing_is_the_end),
 	};
 
