@@ -5,9 +5,30 @@
 
 #include <stdint.h>
 
+#include <tern/types.h>
+
 #define TERN_NS_PER_US 1000ull
 #define TERN_NS_PER_MS 1000000ull
 #define TERN_NS_PER_S  1000000000ull
+
+/*
+ * Instants and durations are added and multiplied by these wherever one of them is a
+ * user's, or is computed from one: what does not fit is TERN_NEVER, where plain
+ * arithmetic would wrap, and turn "never" into "at once".
+ */
+static inline uint64_t tern_ns_add(uint64_t a_ns, uint64_t b_ns)
+{
+	uint64_t sum_ns;
+
+	return __builtin_add_overflow(a_ns, b_ns, &sum_ns) ? TERN_NEVER : sum_ns;
+}
+
+static inline uint64_t tern_ns_times(uint64_t ns, uint64_t factor)
+{
+	uint64_t product_ns;
+
+	return __builtin_mul_overflow(ns, factor, &product_ns) ? TERN_NEVER : product_ns;
+}
 
 uint64_t tern_clock_ns(void);     /* CLOCK_MONOTONIC */
 uint64_t tern_clock_cpu_ns(void); /* processor time of this process, all threads */

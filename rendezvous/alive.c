@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Is a peer still there? Its timer `tick` fires four times per suspect_ns while it is UP;
- * says PING when the other end was silent since the last one, counts silence, makes the
+ * Is a peer still there? Its timer `tick` fires four times per suspect_ns, and once a
+ * second at least, while it is UP; says PING when the other end was silent since the last one, counts silence, makes the
  * peer suspect and then dead. A tick that comes late counts as one: our own standstill is
  * no silence of theirs.
  *
@@ -30,10 +30,12 @@ static void set_tick(struct tern_peer *peer, uint64_t due_ns)
 	tern_timer_set(peer->rdv->ctx, &peer->tick, due_ns);
 }
 
-/* While something moves. */
+/* While something moves. Upkeep goes on where silence is never suspect. */
 static uint64_t busy_tick_ns(const struct tern_peer *peer)
 {
-	return TERN_MAX(peer->rdv->ctx->opts.suspect_ns / 4, 1u);
+	uint64_t quarter_ns = peer->rdv->ctx->opts.suspect_ns / 4;
+
+	return TERN_MAX(TERN_MIN(quarter_ns, TERN_NS_PER_S), 1u);
 }
 
 /* Half of how long it has been quiet, within bounds that keep a death from staying
@@ -41,8 +43,8 @@ static uint64_t busy_tick_ns(const struct tern_peer *peer)
 static uint64_t idle_tick_ns(const struct tern_peer *peer, uint64_t now_ns)
 {
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
-	uint64_t most_ns =
-		TERN_MIN(opts->dead_ns / 2, IDLE_SUSPECTS * opts->suspect_ns);
+	uint64_t most_ns = TERN_MIN(
+		opts->dead_ns / 2, tern_ns_times(opts->suspect_ns, IDLE_SUSPECTS));
 
 	return TERN_MIN((now_ns - peer->quiet_since_ns) / 2, most_ns);
 }

@@ -184,7 +184,7 @@ void tern_link_hello(struct tern_link *link)
 	link->state = TERN_LINK_WAIT_ANSWER;
 	tern_timer_set(rdv->ctx, &link->timer,
 		TERN_MIN(tern_now_ns(rdv->ctx->env) + HANDSHAKE_NS,
-			link->rail ? UINT64_MAX : tern_peer_attempt_until(link->peer)));
+			link->rail ? TERN_NEVER : tern_peer_attempt_until(link->peer)));
 	say_hello(link, 1, 0);
 }
 

@@ -79,7 +79,8 @@ static void dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 	link->peer = peer;
 	link->rail = (uint8_t)rail;
 	peer->link_count++;
-	tern_timer_set(rdv->ctx, &link->timer, now_ns + rdv->ctx->opts.connect_ns);
+	tern_timer_set(
+		rdv->ctx, &link->timer, tern_ns_add(now_ns, rdv->ctx->opts.connect_ns));
 }
 
 /* Called when the main link is up and with every tick: a rail may come too early for the
@@ -103,9 +104,10 @@ void tern_rails_dial(struct tern_peer *peer)
 void tern_rail_failed(struct tern_peer *peer)
 {
 	const struct tern_context *ctx = peer->rdv->ctx;
-	uint64_t pause_ns = (ctx->opts.suspect_ns / 4) << peer->rail_failures;
+	uint64_t first_ns = TERN_MIN(ctx->opts.suspect_ns, TERN_NS_PER_S) / 8;
+	uint64_t pause_ns = first_ns << peer->rail_failures;
 
-	peer->rails_after_ns = tern_now_ns(ctx->env) + pause_ns / 2;
+	peer->rails_after_ns = tern_now_ns(ctx->env) + pause_ns;
 	if (peer->rail_failures < RAIL_FAILURES_MAX)
 		peer->rail_failures++;
 }

@@ -36,7 +36,7 @@ static uint64_t now_of(const struct tern_peer *peer)
 
 static void set_timer(struct tern_peer *peer, struct tern_timer *timer, uint64_t in_ns)
 {
-	tern_timer_set(peer->rdv->ctx, timer, now_of(peer) + in_ns);
+	tern_timer_set(peer->rdv->ctx, timer, tern_ns_add(now_of(peer), in_ns));
 }
 
 static void defer_end(struct tern_peer *peer)
@@ -225,7 +225,7 @@ static void dial_failed(struct tern_peer *peer, int status)
 	if (peer->state == TERN_PEER_STATE_LOST && attempt == -ECONNREFUSED &&
 		peer->candidates.at[peer->candidate].fabric == peer->port->fabric)
 		peer->give_up_ns = TERN_MIN(peer->give_up_ns,
-			now_of(peer) + peer->rdv->ctx->opts.reconnect_ns);
+			tern_ns_add(now_of(peer), peer->rdv->ctx->opts.reconnect_ns));
 	/* An attempt that ran out of time says less than the one before it. */
 	if (status == -ETIMEDOUT && peer->cause)
 		status = peer->cause;
@@ -289,7 +289,7 @@ int tern_connect(struct tern_context *ctx, const char *address,
 	peer->backoff_ns = BACKOFF_FIRST_NS;
 	snprintf(peer->name, sizeof(peer->name), "%s", address);
 	open_ports(peer);
-	peer->give_up_ns = now_of(peer) + ctx->opts.connect_ns;
+	peer->give_up_ns = tern_ns_add(now_of(peer), ctx->opts.connect_ns);
 	r = start_link(peer);
 	if (r == -EINVAL) { /* the address: no time will heal it */
 		tern_peer_destroy(peer);
@@ -491,7 +491,7 @@ static void lost(struct tern_peer *peer, int status)
 	peer->tried = 0;
 	peer->state = TERN_PEER_STATE_LOST;
 	peer->cause = status;
-	peer->give_up_ns = now_of(peer) + return_ns(peer, status);
+	peer->give_up_ns = tern_ns_add(now_of(peer), return_ns(peer, status));
 	tern_timer_clear(peer->rdv->ctx, &peer->tick);
 	tern_rails_close(peer);
 	if (!peer->suspect) {

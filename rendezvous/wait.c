@@ -52,7 +52,7 @@ static int spin(struct tern_context *ctx, const struct tern_req *req, uint64_t u
 static int sleep_until(struct tern_context *ctx, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = tern_context_fd(ctx), .events = POLLIN};
-	uint64_t now_ns = deadline_ns == UINT64_MAX ? 0 : tern_now_ns(ctx->env);
+	uint64_t now_ns = deadline_ns == TERN_NEVER ? 0 : tern_now_ns(ctx->env);
 	uint64_t left_ns = deadline_ns - now_ns;
 	struct timespec timeout = {.tv_sec = (time_t)(left_ns / TERN_NS_PER_S),
 		.tv_nsec = (long)(left_ns % TERN_NS_PER_S)};
@@ -63,7 +63,7 @@ static int sleep_until(struct tern_context *ctx, uint64_t deadline_ns)
 	status = tern_arm(ctx);
 	if (status)
 		return status == -EAGAIN ? 0 : status;
-	ppoll(&pfd, 1, deadline_ns == UINT64_MAX ? NULL : &timeout, NULL);
+	ppoll(&pfd, 1, deadline_ns == TERN_NEVER ? NULL : &timeout, NULL);
 	return 0;
 }
 
@@ -71,8 +71,7 @@ static int wait_for(
 	struct tern_context *ctx, const struct tern_req *req, uint64_t timeout_ns)
 {
 	uint64_t start_ns = tern_now_ns(ctx->env);
-	uint64_t deadline_ns =
-		timeout_ns > UINT64_MAX - start_ns ? UINT64_MAX : start_ns + timeout_ns;
+	uint64_t deadline_ns = tern_ns_add(start_ns, timeout_ns);
 	int status = 0, events;
 
 	if (tern_context_fd(ctx) < 0)

@@ -136,7 +136,7 @@ int tern_context_new(struct tern_domain *domain, const struct tern_context_opts 
 		return -ENOMEM;
 	ctx->domain = domain;
 	ctx->epoll_fd = ctx->wake_fd = ctx->timer_fd = -1;
-	ctx->timer_fd_ns = UINT64_MAX;
+	ctx->timer_fd_ns = TERN_NEVER;
 	tern_list_init(&ctx->deferred);
 	tern_list_init(&ctx->stagers);
 	status = set_opts(ctx, opts);
@@ -169,7 +169,7 @@ int tern_context_port(
 		.message_bytes = ctx->user.message_bytes,
 		/* Later than a session's own questions find it out, where they are asked.
 		 */
-		.silent_ns = ctx->opts.dead_ns + ctx->opts.dead_ns / 2,
+		.silent_ns = tern_ns_add(ctx->opts.dead_ns, ctx->opts.dead_ns / 2),
 	};
 	struct tern_port *port;
 	int status, fd;
@@ -202,7 +202,7 @@ static int set_timer_fd(struct tern_context *ctx, uint64_t next_ns, uint64_t now
 		return 0;
 	/* Relative, since the environment's clock may have another origin; zero turns it
 	 * off. */
-	if (next_ns != UINT64_MAX) {
+	if (next_ns != TERN_NEVER) {
 		spec.it_value.tv_sec = (time_t)((next_ns - now_ns) / TERN_NS_PER_S);
 		spec.it_value.tv_nsec = (long)((next_ns - now_ns) % TERN_NS_PER_S);
 	}
@@ -236,7 +236,7 @@ static void disarm(struct tern_context *ctx)
 	/* Turned off and not read: by its own clock it may be about to expire only now.
 	 */
 	if (ctx->timer_fd_ns <= tern_now_ns(ctx->env))
-		set_timer_fd(ctx, UINT64_MAX, 0);
+		set_timer_fd(ctx, TERN_NEVER, 0);
 }
 
 void tern_defer(struct tern_context *ctx, struct tern_deferred *deferred)
@@ -352,7 +352,7 @@ int tern_arm(struct tern_context *ctx)
 		return -EAGAIN;
 	tern_stagers_arm(ctx);
 	next_ns = tern_context_next_ns(ctx);
-	if (next_ns != UINT64_MAX) {
+	if (next_ns != TERN_NEVER) {
 		now_ns = tern_now_ns(ctx->env);
 		if (next_ns <= now_ns)
 			return -EAGAIN;

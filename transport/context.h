@@ -24,7 +24,7 @@ struct tern_timer {
 	uint32_t slot; /* index in the heap + 1; 0: not set */
 };
 
-/* Sets or moves it. -ENOMEM. */
+/* Sets or moves it. At TERN_NEVER it is set and does not fire. -ENOMEM. */
 int tern_timer_set(struct tern_context *ctx, struct tern_timer *timer, uint64_t due_ns);
 void tern_timer_clear(struct tern_context *ctx, struct tern_timer *timer);
 
@@ -41,7 +41,7 @@ void tern_defer(struct tern_context *ctx, struct tern_deferred *deferred);
 int tern_context_port(
 	struct tern_context *ctx, struct tern_fabric *fabric, struct tern_port **out);
 
-/* Next instant a timer is due; UINT64_MAX: none. (The simulator schedules by it.) */
+/* Next instant a timer is due; TERN_NEVER: none. (The simulator schedules by it.) */
 uint64_t tern_context_next_ns(struct tern_context *ctx);
 
 /* What sits above and handles the ports' events: set once by the rendezvous layer. */
@@ -70,7 +70,7 @@ struct tern_context {
 	bool ending; /* tern_context_free(): a timer must not touch peers any more */
 	bool armed;
 	int epoll_fd, wake_fd, timer_fd; /* -1 with the simulator's environment */
-	uint64_t timer_fd_ns; /* what timer_fd is set to; UINT64_MAX: nothing */
+	uint64_t timer_fd_ns; /* what timer_fd is set to; TERN_NEVER: nothing */
 	/* Both between the owner and tern_context_wake(): see context.c. */
 	atomic_bool sleeping, woken;
 	uint64_t wakes_owed; /* the owner's account of wake_fd: see context.c */

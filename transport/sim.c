@@ -412,7 +412,7 @@ void tern_sim_stall(struct tern_sim_process *p, uint64_t for_ns)
 {
 	if (p->wake_up.slot)
 		return; /* it is standing still already */
-	p->stalled_until_ns = p->sim->now_ns + for_ns;
+	p->stalled_until_ns = tern_ns_add(p->sim->now_ns, for_ns);
 	tern_sim_at(p->sim, &p->wake_up, p->stalled_until_ns);
 }
 
@@ -541,7 +541,7 @@ static uint64_t next_timer_ns(struct tern_sim *sim, struct tern_sim_process **wh
 int tern_sim_run(
 	struct tern_sim *sim, bool (*until)(void *arg), void *arg, uint64_t limit_ns)
 {
-	uint64_t limit = sim->now_ns + limit_ns;
+	uint64_t limit = tern_ns_add(sim->now_ns, limit_ns);
 
 	turns(sim);
 	while (!until(arg)) {

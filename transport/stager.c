@@ -214,7 +214,7 @@ static bool is_busy(const struct tern_stager *s)
 
 static void look_later(struct tern_stager *s, uint64_t in_ns)
 {
-	tern_timer_set(s->ctx, &s->look, tern_now_ns(s->ctx->env) + in_ns);
+	tern_timer_set(s->ctx, &s->look, tern_ns_add(tern_now_ns(s->ctx->env), in_ns));
 }
 
 int tern_stagers_poll(struct tern_context *ctx)

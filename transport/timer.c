@@ -83,5 +83,5 @@ void tern_timer_clear(struct tern_context *ctx, struct tern_timer *timer)
 
 uint64_t tern_context_next_ns(struct tern_context *ctx)
 {
-	return ctx->timer_count ? ctx->heap[0]->due_ns : UINT64_MAX;
+	return ctx->timer_count ? ctx->heap[0]->due_ns : TERN_NEVER;
 }

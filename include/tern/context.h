@@ -59,6 +59,7 @@ struct tern_domain_stats {
 TERN_API void tern_domain_stats(
 	struct tern_domain *domain, struct tern_domain_stats *out);
 
+/* Each duration may be TERN_NEVER. */
 struct tern_context_opts {
 	struct tern_env *env;  /* NULL: the system's. Must outlive the context */
 	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s. Where
@@ -120,7 +121,7 @@ TERN_API struct tern_env *tern_context_env(struct tern_context *ctx);
 
 /*
  * Blocking helpers for callers with nothing else to do: spin, then sleep, until the
- * request has ended or timeout_ns has passed (UINT64_MAX: never).
+ * request has ended or timeout_ns has passed (TERN_NEVER: waits for as long as it takes).
  * The request's status; -ETIMEDOUT: it is still going on; -ENOTSUP: in the simulator,
  * where nobody can wait; or what tern_progress failed with.
  */

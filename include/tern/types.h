@@ -36,6 +36,10 @@ enum tern_dtype {
 	TERN_DTYPE_COUNT
 };
 
+/* Times are in nanoseconds. As a duration: without end. As an instant: one that never
+ * comes. Longer durations than there is time for mean the same, since sums saturate. */
+#define TERN_NEVER UINT64_MAX
+
 #define TERN_RANK_MAX 8
 
 /* Element type and dimensions, outermost first. Rank 0 is a scalar: one element. */

@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
-#include "rendezvous/wire.h"
+#include "rendezvous/rendezvous.h"
 
 static void test_peers_know_each_others_names(const struct instance *instance)
 {
@@ -407,6 +407,57 @@ static void test_a_peer_that_was_freed_is_not_waited_for(const struct instance *
 	meet_free(meet);
 }
 
+static void exchange(struct meet *meet, uint64_t step)
+{
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+	struct tern_buf data = end_data(a, SLAB, 90000, step);
+	struct tern_buf room = end_memory(b, SLAB, 90000);
+	struct call send = {0}, recv = {0};
+
+	assert_int_equal(call_recv(&recv, b, 1, step, &room, 0), 0);
+	assert_int_equal(call_send(&send, a, 1, step, &data, 0), 0);
+	MEET_PUMP(meet, call_over(&recv) && call_over(&send));
+	call_check(&recv, 90000, step);
+}
+
+/* The longest durations: sums with the clock must not turn them into the shortest. */
+static void test_what_may_take_for_ever_does_not_end_at_once(
+	const struct instance *instance)
+{
+	static const uint64_t long_ns[] = {
+		TERN_NEVER, TERN_NEVER - 1, TERN_NEVER / 2 + 1, TERN_NEVER / 3};
+
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(long_ns); i++) {
+		struct tern_context_opts opts = meet_opts();
+		char rest[BED_ADDRESS_MAX], url[BED_ADDRESS_MAX];
+		struct meet *meet;
+		struct end *a;
+
+		opts.suspect_ns = opts.dead_ns = long_ns[i];
+		opts.connect_ns = opts.reconnect_ns = long_ns[i];
+		meet = meet_new_with(instance, &opts, &opts);
+		a = &meet->ends[A];
+		exchange(meet, 1);
+		if (!(tern_peer_caps(a->peer) & TERN_CAP_BOUND)) {
+			tern_peer_cut(a->peer, -ECONNRESET);
+			MEET_PUMP(meet, a->recovered_count);
+		}
+		exchange(meet, 2);
+		meet_settle(meet);
+		assert_int_equal(a->down_count + meet->ends[B].down_count, 0);
+		meet_free(meet);
+
+		/* Nobody is there, so each attempt ends; the attempts do not. */
+		meet = meet_new_apart(instance, &opts, &opts);
+		instance->nobody(rest);
+		meet_url(instance, rest, url);
+		meet_dial_at(meet, url);
+		meet_settle(meet);
+		assert_int_equal(meet->ends[A].down_count, 0);
+		meet_free(meet);
+	}
+}
+
 static void test_accepted_peers_outlive_their_listener(const struct instance *instance)
 {
 	struct meet *meet = meet_new(instance);
@@ -660,6 +711,7 @@ const struct conformance_test meet_ends[] = {
 	CONFORMANCE(test_both_ends_may_say_goodbye_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_a_peer_may_be_freed_in_its_last_event, NEEDS_NOTHING),
 	CONFORMANCE(test_a_peer_that_was_freed_is_not_waited_for, NEEDS_NOTHING),
+	CONFORMANCE(test_what_may_take_for_ever_does_not_end_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_accepted_peers_outlive_their_listener, NEEDS_NOTHING),
 	CONFORMANCE(test_a_cut_connection_comes_back_and_loses_nothing, NEEDS_TCP),
 	CONFORMANCE(test_cut_rails_come_back_and_lose_nothing, NEEDS_TCP),
