@@ -7,7 +7,9 @@
  *     shm_conn     handshake, end of the peer, failure
  *     shm_region   exposures; how a get or a peek begins
  *     shm_copy     moving the bytes of gets: slabs, process_vm_readv, chunks
+ *     shm_slab     slabs: passed, mapped, unmapped
  *     shm_gpu      memory of GPUs, by CUDA IPC
+ *     shm_share    what peers have open of ours, and its end
  *     shm          this file: fabric, port, listener, poll, arm
  *
  * Addresses are names: 1 to 80 printable characters other than a space and '/'; "*"
@@ -74,8 +76,6 @@ static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts
 	fabric->base.ops = &tern_shm_fabric_ops;
 	fabric->base.domain = domain;
 	fabric->no_cma = opts && opts->no_cma;
-	pthread_mutex_init(&fabric->lock, NULL);
-	tern_list_init(&fabric->gpu_mems);
 	*out = &fabric->base;
 	return 0;
 }
@@ -84,7 +84,6 @@ static void fabric_close(struct tern_fabric *fabric)
 {
 	struct shm_fabric *shm = tern_container_of(fabric, struct shm_fabric, base);
 
-	pthread_mutex_destroy(&shm->lock);
 	free(shm);
 }
 
@@ -123,6 +122,7 @@ static int port_new(struct tern_fabric *fabric, const struct tern_port_opts *opt
 	tern_list_init(&port->dead_lsns);
 	port->awake_count = AWAKE_COUNT;
 	port->doze_ns = DOZE_NS;
+	port->slab_max = SHM_SLAB_COUNT;
 	port->ring_bytes = shm_ring_bytes(opts->message_bytes);
 	port->area_bytes = shm_area_bytes(opts->message_bytes);
 	port->message = aligned_alloc(
@@ -300,6 +300,15 @@ static int unblock(struct shm_conn *conn)
 	return 1;
 }
 
+static int feed(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
+	conn->starved = false;
+	port->base.handler->writable(port->base.handler_arg, &conn->base);
+	return 1;
+}
+
 static bool wants_to_ask(const struct shm_conn *conn)
 {
 	return conn->asking_count || conn->gone_waits;
@@ -310,7 +319,7 @@ static bool ask_for_slabs(struct shm_conn *conn)
 {
 	bool left = shm_offers_make(conn);
 
-	tern_list_for_each (node, &conn->slabs) {
+	tern_list_for_each (node, &conn->asking) {
 		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, link);
 
 		if (slab->state == SHM_SLAB_WANTED)
@@ -337,6 +346,8 @@ static int step_up(struct shm_conn *conn, int budget)
 		count += shm_copy_step(conn);
 	if (conn->state == SHM_UP && conn->blocked)
 		count += unblock(conn);
+	if (conn->state == SHM_UP && conn->starved && shm_slab_roomy(conn))
+		count += feed(conn);
 	if (conn->state == SHM_UP) {
 		shm_gpu_step(conn);
 		if (wants_to_ask(conn))
@@ -466,6 +477,7 @@ static int shm_poll(struct tern_port *base, int budget)
 	port->in_poll = true;
 	if (port->asleep)
 		wake_up(port);
+	shm_gone_look(port);
 	if (look)
 		count = look_at_sockets(port);
 	now_ns = port->unsettled_count ? tern_now_ns(base->env) : 0;
@@ -498,7 +510,8 @@ static bool has_work(struct shm_conn *conn)
 	if (conn->state != SHM_UP)
 		return false;
 	return shm_ring_readable(&conn->ring) || shm_copy_ready(conn) ||
-	       (conn->blocked && shm_ring_roomy(&conn->ring) != 0);
+	       (conn->blocked && shm_ring_roomy(&conn->ring) != 0) ||
+	       (conn->starved && shm_slab_roomy(conn));
 }
 
 /* Asked in arm(), of a conn without work: is it idle, and will all that can happen to it
@@ -509,8 +522,8 @@ static bool may_doze(const struct shm_conn *conn)
 
 	return conn->state == SHM_UP && port->conn_count > port->awake_count &&
 	       port->looked_ns - conn->used_ns >= port->doze_ns && !conn->blocked &&
-	       !conn->asking_count && !conn->gone_waits && !conn->refused_for_now &&
-	       tern_list_empty(&conn->offers);
+	       !conn->starved && !conn->asking_count && !conn->gone_waits &&
+	       !conn->refused_for_now;
 }
 
 static void set_timer(struct shm_port *port, uint64_t due_ns)
@@ -542,6 +555,7 @@ static int shm_arm(struct tern_port *base)
 	uint64_t due_ns = 0;
 	bool work = !tern_list_empty(&port->closed);
 
+	shm_gone_look(port);
 	tern_list_for_each_safe (node, &port->conns) {
 		struct shm_conn *conn = tern_list_entry(node, struct shm_conn, link);
 

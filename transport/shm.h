@@ -9,7 +9,6 @@
 #ifndef TERN_TRANSPORT_SHM_H
 #define TERN_TRANSPORT_SHM_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
@@ -20,13 +19,15 @@
 #include "transport/shm_ring.h"
 
 #define SHM_EXPOSURE_COUNT 16384u /* of a port, at one time */
-#define SHM_SLAB_COUNT     1024u  /* mapped of one peer */
-#define SHM_VIEW_COUNT     1024u  /* memories of GPUs opened of one peer */
+#define SHM_SLAB_COUNT     4096u  /* of one peer, asked for or mapped */
+#define SHM_SLAB_BUCKETS   64u
+#define SHM_VIEW_COUNT     1024u /* memories of GPUs opened of one peer */
 #define SHM_EAGER_BYTES    8192u
-#define SHM_MAPPED_BYTES   1024u /* the same for slabs, which the peer copies from itself */
-#define SHM_GET_BYTES      (1u << 20)
-#define SHM_PIECE_BYTES    (256u << 10) /* copied by one poll: of one op, or small ones */
-#define SHM_ADDRESS_MAX    80u
+#define SHM_MAPPED_BYTES   1024u /* the same for slabs, which the peer copies from itself \
+				  */
+#define SHM_GET_BYTES   (1u << 20)
+#define SHM_PIECE_BYTES (256u << 10) /* copied by one poll: of one op, or small ones */
+#define SHM_ADDRESS_MAX 80u
 #define SHM_GREETING_COUNT                                                               \
 	64u /* accepted conns of a listener that have not said hello                     \
 	     */
@@ -44,10 +45,10 @@ enum shm_note_type {
 	SHM_BYE = 5,      /* the conn ends, the process lives */
 	SHM_SLAB_ASK = 6, /* for the slab of `mem_id` */
 	SHM_SLAB = 7,     /* with that slab, or `status` and no slab */
+	SHM_GONE = 10,    /* the owner has freed `mem_id`: to be unmapped, or closed */
 	/* Where both ends have said SHM_LENDS: see shm_gpu.c. */
 	SHM_OFFER = 8,  /* memory `mem_id` of a GPU; a struct tern_ipc_handle behind it */
 	SHM_TAKEN = 9,  /* it was opened, or `status` says why not */
-	SHM_GONE = 10,  /* it is no more: to be closed */
 	SHM_AGAIN = 11, /* what was refused for want of a device may be offered anew */
 };
 
@@ -112,7 +113,10 @@ struct shm_op {
 	char *target;
 	uint64_t remote; /* offset in the slab, or address in the peer */
 	uint64_t bytes;
-	uint64_t asked; /* USER by chunks: so far */
+	union {
+		uint64_t asked;        /* USER by chunks: so far */
+		struct shm_slab *slab; /* SLAB: what it reads, once that is mapped */
+	};
 	uint64_t copied;
 	uint32_t id; /* mem_id, or generation */
 	uint16_t slot;
@@ -126,17 +130,43 @@ enum shm_slab_state {
 	SHM_SLAB_MAPPED,
 };
 
-/* A slab of the peer. Lives as long as the conn once it is mapped, and as its readers. */
+/* A slab of the peer's: shm_slab.c. */
 struct shm_slab {
-	struct tern_list link;   /* conn->slabs, last used first */
-	struct tern_list peeked; /* port->peeked, while peek_count > 0 */
+	struct shm_conn *conn;    /* NULL: the last user unmaps it */
+	struct tern_list link;    /* conn->asking or, MAPPED, conn->slabs */
+	struct tern_list bucket;  /* in conn->slab_buckets */
+	struct tern_list waiting; /* ops, until it is MAPPED */
+	struct tern_list peeked;  /* port->peeked, while peek_count > 0 */
 	uint64_t peek_count;
-	bool orphan;              /* the conn is gone, readers are not */
-	struct tern_list waiting; /* ops */
+	uint64_t user_count; /* peeks, and gets that have started */
 	const char *base;
 	uint64_t bytes;
 	uint32_t mem_id;
 	enum shm_slab_state state;
+};
+
+/* Memory of ours, a slab or a GPU's, as the fabric knows it: its tern_mem_reg. */
+struct shm_known {
+	atomic_uint ref_count; /* the registration, and each struct shm_offer */
+	atomic_bool gone;
+	uint32_t mem_id;
+	struct tern_ipc_handle handle; /* of a GPU's */
+};
+
+enum shm_offer_state {
+	SHM_OFFER_WANTED, /* not made yet: the socket was full */
+	SHM_OFFER_MADE,
+	SHM_OFFER_TAKEN, /* the peer has opened it, or was passed the slab */
+	SHM_OFFER_REFUSED,
+	SHM_OFFER_GONE, /* the peer is to be told: the socket was full */
+};
+
+/* That the peer may have memory of ours open, or was asked to open it. */
+struct shm_offer {
+	struct tern_list link; /* conn->offers */
+	struct shm_known *known;
+	enum shm_offer_state state;
+	int status; /* REFUSED: why */
 };
 
 enum shm_watch_kind {
@@ -154,9 +184,7 @@ struct shm_watch {
 struct shm_fabric {
 	struct tern_fabric base;
 	bool no_cma;
-	pthread_mutex_t lock;      /* protects gpu_mems */
-	struct tern_list gpu_mems; /* shm_gpu.c: memory that can be offered */
-	atomic_uint gone_count;    /* of those that there were */
+	atomic_uint gone_count; /* memories freed of which peers have to be told */
 	/* Memory of GPUs that was registered, views that were closed: what a reader had
 	 * to refuse it may be able to take behind each of these. */
 	atomic_uint chance_count;
@@ -170,7 +198,9 @@ struct shm_port {
 	struct tern_list dozing; /* UP and idle: only their sockets are looked at */
 	struct tern_list closed; /* to be reaped */
 	struct tern_list
-		peeked; /* slabs that are read in place, of all conns, past ones too */
+		peeked;    /* slabs that are read in place, of all conns, past ones too */
+	uint32_t slab_max; /* SHM_SLAB_COUNT */
+	uint32_t gone_seen; /* fabric->gone_count */
 	struct tern_list lsns;
 	struct tern_list dead_lsns; /* closed in a handler: freed at the end of poll() */
 	uint32_t conn_count;        /* in `conns` */
@@ -237,7 +267,8 @@ struct shm_conn {
 	bool unsettled;   /* counted in port->unsettled_count */
 	bool dozing;      /* in port->dozing */
 	uint64_t used_ns; /* port->looked_ns when something moved last */
-	bool blocked;     /* `writable` is due */
+	bool blocked;     /* `writable` is due when the ring has room */
+	bool starved;     /* the same, when there is room for a slab */
 	bool bye;         /* the peer has said so */
 	bool cma;         /* process_vm_readv works */
 	uint64_t due_ns;  /* DIALLING, ACCEPTING, PARTING: when to act without an event */
@@ -246,15 +277,19 @@ struct shm_conn {
 
 	struct shm_area *own, *peer; /* NULL: not there yet */
 	struct shm_ring ring;
-	struct tern_list slabs;
-	uint32_t slab_count;
-	uint32_t asking_count; /* slabs not mapped yet, offers not answered yet */
+	struct tern_list slabs;  /* of the peer's, mapped: last used first */
+	struct tern_list asking; /* ... that are not mapped yet */
+	struct tern_list slab_buckets[SHM_SLAB_BUCKETS];
+	uint32_t slab_count; /* of both */
+	uint32_t busy_count; /* ... in use or not mapped yet: they cannot give way */
+	uint32_t peek_count; /* ... peeked at */
 
-	struct tern_list offers; /* shm_gpu.c: to the peer, last made first */
-	struct tern_list views;  /* what it offered and we opened */
+	struct tern_list offers; /* shm_share.c: to the peer, last made first */
+	bool gone_waits;         /* some GONE found no room */
+	uint32_t asking_count;   /* slabs not mapped yet, offers not answered yet */
+
+	struct tern_list views; /* shm_gpu.c: what it offered and we opened */
 	uint32_t view_count;
-	uint32_t gone_seen;   /* fabric->gone_count */
-	bool gone_waits;      /* some GONE found no room */
 	bool refused_for_now; /* AGAIN is due at the next chance */
 	uint32_t chance_seen; /* fabric->chance_count, when it was refused */
 
@@ -350,7 +385,49 @@ struct shm_exposure *shm_exposure_find(
 int shm_region_take(struct shm_conn *conn, const struct tern_region *wire,
 	uint64_t offset, uint64_t bytes, struct shm_region *region);
 
-struct shm_slab *shm_slab_find(struct shm_conn *conn, uint32_t mem_id);
+/* shm_share.c: what peers may have open of ours, and that they hear when it goes. */
+
+int shm_mem_register(struct tern_fabric *fabric, struct tern_mem *mem, void **reg);
+void shm_mem_unregister(struct tern_fabric *fabric, struct tern_mem *mem, void *reg);
+/* In the first of these states; NULL: no memory. */
+struct shm_offer *shm_offer_new(
+	struct shm_conn *conn, struct shm_known *known, enum shm_offer_state state);
+struct shm_offer *shm_offer_find(struct shm_conn *conn, uint32_t mem_id);
+void shm_offer_enter(
+	struct shm_conn *conn, struct shm_offer *offer, enum shm_offer_state next);
+void shm_offer_free(struct shm_conn *conn, struct shm_offer *offer);
+/* Says GONE of what was freed, as far as the socket has room: conn->gone_waits. */
+void shm_gone_say(struct shm_conn *conn);
+/* Looks for what was freed, and tells each peer that may have it open. */
+void shm_gone_look_now(struct shm_port *port);
+static inline void shm_gone_look(struct shm_port *port)
+{
+	const struct shm_fabric *fabric =
+		tern_container_of(port->base.fabric, struct shm_fabric, base);
+
+	if (tern_unlikely(port->gone_seen != atomic_load(&fabric->gone_count)))
+		shm_gone_look_now(port);
+}
+
+/* shm_slab.c: slabs passed to the peer, and its own. */
+
+/* The peer's slab of a region, last used now; asked for if it is new. NULL: there is no
+ * room for it now. */
+struct shm_slab *shm_slab_of(struct shm_conn *conn, const struct shm_region *region);
+/* May a get that found no room try again? */
+bool shm_slab_roomy(const struct shm_conn *conn);
+/* A get starts or ends to read it. */
+void shm_slab_hold(struct shm_slab *slab);
+void shm_slab_drop(struct shm_slab *slab);
+/* Begins a peek. -ENOTSUP: too many slabs are peeked at. */
+int shm_slab_peek(struct shm_slab *slab);
+void shm_unpeek(struct tern_port *port, const void *data);
+void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab);
+/* A slab arrived or was refused; is asked for; was freed by its owner. */
+void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd);
+int shm_slab_serve(struct shm_conn *conn, uint32_t mem_id);
+void shm_slab_gone(struct shm_conn *conn, uint32_t mem_id);
+void shm_slab_free_all(struct shm_conn *conn);
 static inline bool shm_slab_holds(
 	const struct shm_slab *slab, uint64_t offset, uint64_t bytes)
 {
@@ -359,8 +436,6 @@ static inline bool shm_slab_holds(
 
 /* shm_gpu.c: memory of GPUs that the reader's device copies. */
 
-int shm_mem_register(struct tern_fabric *fabric, struct tern_mem *mem, void **reg);
-void shm_mem_unregister(struct tern_fabric *fabric, struct tern_mem *mem, void *reg);
 int shm_offer(struct tern_conn *conn, const struct tern_mem *mem);
 int shm_borrow(struct tern_conn *conn, const struct tern_region *remote,
 	uint64_t remote_offset, uint64_t bytes, struct tern_loan *out);
@@ -372,8 +447,9 @@ bool shm_offers_make(struct shm_conn *conn);
 void shm_offer_arrived(struct shm_conn *conn, const struct shm_note *note,
 	const struct tern_ipc_handle *handle);
 void shm_offer_answered(struct shm_conn *conn, const struct shm_note *note);
-void shm_offer_gone(struct shm_conn *conn, const struct shm_note *note);
 void shm_offer_again(struct shm_conn *conn);
+/* The peer has freed it. False: we have it not open. */
+bool shm_view_gone(struct shm_conn *conn, uint32_t mem_id);
 /* In each poll(): tells the peer what has changed here. */
 void shm_gpu_step(struct shm_conn *conn);
 /* The conn is being freed. */
@@ -391,16 +467,12 @@ bool shm_peer_gone(const struct shm_conn *conn);
 bool shm_copy_ready(const struct shm_conn *conn);
 /* Moves one piece of each kind of work. How many events. */
 int shm_copy_step(struct shm_conn *conn);
-void shm_op_start(struct shm_conn *conn, struct tern_op *op);
+void shm_op_start(struct shm_conn *conn, struct tern_op *op, struct shm_slab *slab);
+/* What waited for `slab` can start: status 0; or ends. */
+void shm_op_release(struct shm_conn *conn, struct shm_slab *slab,
+	struct tern_list *waiting, int status);
 /* Ends every op of a conn. */
 void shm_op_fail_all(struct shm_conn *conn, int status);
-/* A slab arrived, was refused, or is asked for (again). */
-void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd);
-int shm_slab_serve(struct shm_conn *conn, uint32_t mem_id);
-void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab);
-void shm_slab_free_all(struct shm_conn *conn);
-void shm_unpeek(struct tern_port *port, const void *data);
-
 static inline struct shm_op *shm_op_of(struct tern_op *op)
 {
 	return (struct shm_op *)(void *)op->priv;

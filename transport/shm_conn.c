@@ -174,6 +174,9 @@ static struct shm_conn *conn_new(struct shm_port *port, enum shm_state state)
 	conn->fd = conn->pidfd = -1;
 	conn->probe_word = tern_random(port->base.env);
 	tern_list_init(&conn->slabs);
+	tern_list_init(&conn->asking);
+	for (size_t i = 0; i < SHM_SLAB_BUCKETS; i++)
+		tern_list_init(&conn->slab_buckets[i]);
 	tern_list_init(&conn->offers);
 	tern_list_init(&conn->views);
 	tern_list_init(&conn->copying);
@@ -499,7 +502,8 @@ static void on_note(struct shm_conn *conn, const struct shm_note *note,
 		shm_offer_answered(conn, note);
 		return;
 	case SHM_GONE:
-		shm_offer_gone(conn, note);
+		if (!shm_view_gone(conn, note->mem_id))
+			shm_slab_gone(conn, note->mem_id);
 		return;
 	case SHM_AGAIN:
 		shm_offer_again(conn);

@@ -23,7 +23,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/uio.h>
 
 static struct tern_op *first_op(struct tern_list *list)
@@ -33,27 +32,29 @@ static struct tern_op *first_op(struct tern_list *list)
 
 static void op_end(struct tern_op *op, int status)
 {
-	tern_list_remove(&shm_op_of(op)->link);
+	struct shm_op *inner = shm_op_of(op);
+
+	tern_list_remove(&inner->link);
+	if (inner->kind == SHM_OP_SLAB && inner->slab)
+		shm_slab_drop(inner->slab);
 	op->done(op, status);
 }
 
-void shm_op_start(struct shm_conn *conn, struct tern_op *op)
+void shm_op_start(struct shm_conn *conn, struct tern_op *op, struct shm_slab *slab)
 {
 	struct shm_op *inner = shm_op_of(op);
-	bool direct = inner->kind == SHM_OP_SLAB || conn->cma;
-	struct shm_slab *slab;
+	bool direct = slab || conn->cma;
 
-	if (inner->kind == SHM_OP_SLAB) {
-		slab = shm_slab_find(conn, inner->id);
-		if (!shm_slab_holds(slab, inner->remote, inner->bytes)) {
-			/* Ended with the conn, like all others of it. */
-			tern_list_push(&conn->answering, &inner->link);
-			shm_conn_blame(
-				conn, "it sent a region that is not inside its slab");
-			return;
-		}
+	if (slab && !shm_slab_holds(slab, inner->remote, inner->bytes)) {
+		/* Ended with the conn, like all others of it. */
+		tern_list_push(&conn->answering, &inner->link);
+		shm_conn_blame(conn, "it sent a region that is not inside its slab");
+		return;
 	}
-	inner->asked = inner->copied;
+	if (slab) {
+		shm_slab_hold(slab);
+		inner->slab = slab;
+	}
 	tern_list_push(
 		direct || !inner->bytes ? &conn->copying : &conn->bouncing, &inner->link);
 }
@@ -123,10 +124,8 @@ static void copy_piece(struct shm_conn *conn)
 	uint64_t bytes = piece_bytes(conn);
 
 	if (bytes && op->kind == SHM_OP_SLAB) {
-		const struct shm_slab *slab = shm_slab_find(conn, op->id);
-
-		tern_copy(op->target + op->copied, slab->base + op->remote + op->copied,
-			bytes, op->bytes);
+		tern_copy(op->target + op->copied,
+			op->slab->base + op->remote + op->copied, bytes, op->bytes);
 	} else if (bytes) {
 		int64_t n = read_process(conn, op, bytes);
 
@@ -325,95 +324,15 @@ static void fail_list(struct tern_list *list, int status)
 
 void shm_op_fail_all(struct shm_conn *conn, int status)
 {
-	tern_list_for_each (node, &conn->slabs)
+	tern_list_for_each (node, &conn->asking)
 		fail_list(&tern_list_entry(node, struct shm_slab, link)->waiting, status);
 	fail_list(&conn->copying, status);
 	fail_list(&conn->bouncing, status);
 	fail_list(&conn->answering, status);
 }
 
-void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab)
-{
-	const struct shm_note note = {
-		.magic = SHM_NOTE_MAGIC,
-		.version = SHM_NOTE_VERSION,
-		.type = SHM_SLAB_ASK,
-		.mem_id = slab->mem_id,
-	};
-	int status = shm_note_send(conn->fd, &note, -1);
-
-	/* A full socket is tried again by the next poll(); its end is reported by epoll.
-	 */
-	slab->state = status == -EAGAIN ? SHM_SLAB_WANTED : SHM_SLAB_ASKED;
-}
-
-/* The memory of `mem_id`, if any of it is exposed to the peer of `conn`. */
-static int exposed_fd(struct shm_conn *conn, uint32_t mem_id)
-{
-	struct shm_port *port = shm_conn_port(conn);
-
-	for (uint32_t slot = 0; slot < port->exposure_top; slot++) {
-		const struct shm_exposure *exposure = &port->exposures[slot];
-
-		if (exposure->mem && exposure->mem->id == mem_id && exposure->readable &&
-			exposure->owner == conn->base.owner)
-			return exposure->mem->fd;
-	}
-	return -1;
-}
-
-int shm_slab_serve(struct shm_conn *conn, uint32_t mem_id)
-{
-	int fd = exposed_fd(conn, mem_id);
-	const struct shm_note note = {
-		.magic = SHM_NOTE_MAGIC,
-		.version = SHM_NOTE_VERSION,
-		.type = SHM_SLAB,
-		.mem_id = mem_id,
-		.status = fd < 0 ? -EACCES : 0,
-	};
-	int status = shm_note_send(conn->fd, &note, fd);
-
-	return status == -ECONNRESET ? 0 : status;
-}
-
-static void slab_unmap(struct shm_slab *slab)
-{
-	if (slab->base)
-		munmap((void *)(uintptr_t)slab->base, slab->bytes);
-	free(slab);
-}
-
-static void slab_free(struct shm_conn *conn, struct shm_slab *slab)
-{
-	tern_list_remove(&slab->link);
-	conn->slab_count--;
-	slab->orphan = true;
-	if (slab->peek_count == 0)
-		slab_unmap(slab);
-}
-
-/* A port reads from few slabs at a time, one or two for each peer. */
-void shm_unpeek(struct tern_port *port, const void *data)
-{
-	tern_list_for_each (node, &shm_port_of(port)->peeked) {
-		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, peeked);
-		const char *byte = data;
-
-		if (byte < slab->base || byte >= slab->base + slab->bytes)
-			continue;
-		if (--slab->peek_count == 0) {
-			tern_list_remove(&slab->peeked);
-			if (slab->orphan)
-				slab_unmap(slab);
-		}
-		return;
-	}
-	tern_never("unpeek of what was never peeked");
-}
-
-/* Ends or starts what waited for it. */
-static void release_waiting(struct shm_conn *conn, struct tern_list *waiting, int status)
+void shm_op_release(struct shm_conn *conn, struct shm_slab *slab,
+	struct tern_list *waiting, int status)
 {
 	while (!tern_list_empty(waiting)) {
 		struct tern_op *op = first_op(waiting);
@@ -422,47 +341,7 @@ static void release_waiting(struct shm_conn *conn, struct tern_list *waiting, in
 			op_end(op, status);
 		} else {
 			tern_list_remove(&shm_op_of(op)->link);
-			shm_op_start(conn, op);
+			shm_op_start(conn, op, slab);
 		}
 	}
-}
-
-void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd)
-{
-	struct shm_slab *slab = shm_slab_find(conn, note->mem_id);
-	struct tern_list waiting;
-	void *base = NULL;
-	int status = 0;
-
-	if (!slab || slab->state != SHM_SLAB_ASKED) {
-		shm_conn_blame(conn, "it passed a slab that was not asked for");
-		return;
-	}
-	if (!note->status) {
-		status = shm_memory_map(fd, 1, &base, &slab->bytes);
-		if (status) {
-			tern_log(conn->base.port->env, TERN_LOG_WARN, "%s: slab %u: %s",
-				conn->base.name, slab->mem_id, tern_status_text(status));
-			shm_conn_fail(conn, status);
-			return;
-		}
-	}
-	conn->asking_count--;
-	tern_list_init(&waiting);
-	tern_list_splice(&waiting, &slab->waiting);
-	if (base) {
-		slab->base = base;
-		slab->state = SHM_SLAB_MAPPED;
-	} else {
-		/* Forgotten, so that it is asked for again when it is exposed again. */
-		slab_free(conn, slab);
-	}
-	shm_conn_settle(conn);
-	release_waiting(conn, &waiting, base ? 0 : -EACCES);
-}
-
-void shm_slab_free_all(struct shm_conn *conn)
-{
-	tern_list_for_each_safe (node, &conn->slabs)
-		slab_free(conn, tern_list_entry(node, struct shm_slab, link));
 }

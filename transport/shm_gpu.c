@@ -30,29 +30,6 @@
 
 #include "transport/domain.h"
 
-/* Memory of ours that others may be able to read: its tern_mem_reg. */
-struct shm_gpu_mem {
-	struct tern_list link; /* fabric->gpu_mems */
-	uint32_t mem_id;
-	struct tern_ipc_handle handle;
-};
-
-enum offer_state {
-	OFFER_WANTED, /* not made yet: the socket was full */
-	OFFER_MADE,
-	OFFER_TAKEN,
-	OFFER_REFUSED,
-	OFFER_GONE, /* the peer is to be told: the socket was full */
-};
-
-struct shm_offer {
-	struct tern_list link; /* conn->offers */
-	uint32_t mem_id;
-	enum offer_state state;
-	int status; /* REFUSED: why */
-	struct tern_ipc_handle handle;
-};
-
 /* What the peer offered and we have opened. */
 struct shm_view {
 	struct tern_list link; /* conn->views */
@@ -68,56 +45,6 @@ static struct shm_fabric *fabric_of(const struct shm_conn *conn)
 	return tern_container_of(conn->base.port->fabric, struct shm_fabric, base);
 }
 
-/* ---- what there is to offer ---- */
-
-int shm_mem_register(struct tern_fabric *base, struct tern_mem *mem, void **reg)
-{
-	struct shm_fabric *fabric = tern_container_of(base, struct shm_fabric, base);
-	struct shm_gpu_mem *known;
-
-	*reg = NULL;
-	if (mem->kind != TERN_MEM_CUDA)
-		return 0;
-	atomic_fetch_add(&fabric->chance_count, 1);
-	known = calloc(1, sizeof(*known));
-	if (!known)
-		return -ENOMEM;
-	if (tern_ipc_export(mem->gpu, mem->address, mem->bytes, &known->handle)) {
-		free(known);
-		return 0;
-	}
-	known->mem_id = mem->id;
-	pthread_mutex_lock(&fabric->lock);
-	tern_list_push(&fabric->gpu_mems, &known->link);
-	pthread_mutex_unlock(&fabric->lock);
-	*reg = known;
-	return 0;
-}
-
-void shm_mem_unregister(struct tern_fabric *base, struct tern_mem *mem, void *reg)
-{
-	struct shm_fabric *fabric = tern_container_of(base, struct shm_fabric, base);
-	struct shm_gpu_mem *known = reg;
-
-	(void)mem;
-	if (!known)
-		return;
-	pthread_mutex_lock(&fabric->lock);
-	tern_list_remove(&known->link);
-	pthread_mutex_unlock(&fabric->lock);
-	atomic_fetch_add(&fabric->gone_count, 1);
-	free(known);
-}
-
-/* With the lock. */
-static bool is_there(const struct shm_fabric *fabric, uint32_t mem_id)
-{
-	tern_list_for_each (node, &fabric->gpu_mems)
-		if (tern_list_entry(node, struct shm_gpu_mem, link)->mem_id == mem_id)
-			return true;
-	return false;
-}
-
 /* ---- the owner ---- */
 
 static struct shm_note note_of(enum shm_note_type type, uint32_t mem_id, int status)
@@ -131,101 +58,24 @@ static struct shm_note note_of(enum shm_note_type type, uint32_t mem_id, int sta
 	};
 }
 
-static struct shm_offer *offer_find(struct shm_conn *conn, uint32_t mem_id)
-{
-	tern_list_for_each (node, &conn->offers) {
-		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
-
-		if (offer->mem_id == mem_id)
-			return offer;
-	}
-	return NULL;
-}
-
-/* The answer is waited for while MADE or WANTED: the socket is looked at more often. */
-static void offer_enter(
-	struct shm_conn *conn, struct shm_offer *offer, enum offer_state next)
-{
-	bool waited = offer->state <= OFFER_MADE, waits = next <= OFFER_MADE;
-
-	offer->state = next;
-	if (waited && !waits)
-		conn->asking_count--;
-	shm_conn_settle(conn);
-}
-
-static void offer_free(struct shm_conn *conn, struct shm_offer *offer)
-{
-	offer_enter(conn, offer, OFFER_GONE);
-	tern_list_remove(&offer->link);
-	free(offer);
-}
-
-static void mark_what_is_gone(struct shm_conn *conn)
-{
-	struct shm_fabric *fabric = fabric_of(conn);
-
-	conn->gone_seen = atomic_load(&fabric->gone_count);
-	pthread_mutex_lock(&fabric->lock);
-	tern_list_for_each (node, &conn->offers) {
-		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
-
-		if (!is_there(fabric, offer->mem_id)) {
-			conn->gone_waits = true;
-			offer_enter(conn, offer, OFFER_GONE);
-		}
-	}
-	pthread_mutex_unlock(&fabric->lock);
-}
-
-static void say_what_is_gone(struct shm_conn *conn)
-{
-	conn->gone_waits = false;
-	tern_list_for_each_safe (node, &conn->offers) {
-		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
-		const struct shm_note note = note_of(SHM_GONE, offer->mem_id, 0);
-
-		if (offer->state != OFFER_GONE)
-			continue;
-		if (shm_note_send(conn->fd, &note, -1) == -EAGAIN)
-			conn->gone_waits = true;
-		else
-			offer_free(conn, offer);
-	}
-}
-
-static void tell_what_is_gone(struct shm_conn *conn)
-{
-	if (conn->gone_seen != atomic_load(&fabric_of(conn)->gone_count))
-		mark_what_is_gone(conn);
-	if (conn->gone_waits)
-		say_what_is_gone(conn);
-}
-
 static void offer_make(struct shm_conn *conn, struct shm_offer *offer)
 {
-	const struct shm_note note = note_of(SHM_OFFER, offer->mem_id, 0);
+	const struct shm_note note = note_of(SHM_OFFER, offer->known->mem_id, 0);
 
 	/* A full socket is tried again by the next poll(); its end is reported by epoll.
 	 */
-	if (shm_offer_send(conn->fd, &note, &offer->handle) != -EAGAIN)
-		offer_enter(conn, offer, OFFER_MADE);
+	if (shm_offer_send(conn->fd, &note, &offer->known->handle) != -EAGAIN)
+		shm_offer_enter(conn, offer, SHM_OFFER_MADE);
 }
 
-static struct shm_offer *offer_new(struct shm_conn *conn, const struct shm_gpu_mem *known)
+static struct shm_offer *offer_new(struct shm_conn *conn, struct shm_known *known)
 {
-	struct shm_offer *offer = calloc(1, sizeof(*offer));
+	struct shm_offer *offer = shm_offer_new(conn, known, SHM_OFFER_WANTED);
 
 	if (!offer)
 		return NULL;
 	/* What the peer still has open may have had the same addresses. */
-	tell_what_is_gone(conn);
-	offer->mem_id = known->mem_id;
-	offer->handle = known->handle;
-	offer->state = OFFER_WANTED;
-	conn->asking_count++;
-	tern_list_push_front(&conn->offers, &offer->link);
-	shm_conn_settle(conn);
+	shm_gone_look(shm_conn_port(conn));
 	if (!conn->gone_waits)
 		offer_make(conn, offer);
 	return offer;
@@ -234,40 +84,40 @@ static struct shm_offer *offer_new(struct shm_conn *conn, const struct shm_gpu_m
 int shm_offer(struct tern_conn *base, const struct tern_mem *mem)
 {
 	struct shm_conn *conn = shm_conn_of(base);
-	const struct shm_gpu_mem *known = tern_mem_reg(mem, base->port->fabric->index);
+	struct shm_known *known = tern_mem_reg(mem, base->port->fabric->index);
 	struct shm_offer *offer;
 
 	if (conn->state != SHM_UP)
 		return -ENOTCONN;
-	if (!known || !(base->caps & TERN_CAP_LEND))
+	if (!known || mem->kind != TERN_MEM_CUDA || !(base->caps & TERN_CAP_LEND))
 		return -ENOTSUP;
-	offer = offer_find(conn, known->mem_id);
+	offer = shm_offer_find(conn, known->mem_id);
 	if (!offer)
 		offer = offer_new(conn, known);
 	if (!offer)
 		return -ENOTSUP;
-	if (offer->state <= OFFER_MADE)
+	if (offer->state <= SHM_OFFER_MADE)
 		return -EAGAIN;
-	return offer->state == OFFER_TAKEN ? 0 : -ENOTSUP;
+	return offer->state == SHM_OFFER_TAKEN ? 0 : -ENOTSUP;
 }
 
 bool shm_offer_was_taken(struct shm_conn *conn, const struct tern_mem *mem)
 {
-	const struct shm_offer *offer = offer_find(conn, mem->id);
+	const struct shm_offer *offer = shm_offer_find(conn, mem->id);
 
-	return offer && offer->state == OFFER_TAKEN;
+	return offer && offer->state == SHM_OFFER_TAKEN;
 }
 
 /* An answer to what is gone meanwhile is none to us. */
 void shm_offer_answered(struct shm_conn *conn, const struct shm_note *note)
 {
 	struct shm_port *port = shm_conn_port(conn);
-	struct shm_offer *offer = offer_find(conn, note->mem_id);
+	struct shm_offer *offer = shm_offer_find(conn, note->mem_id);
 
-	if (!offer || offer->state != OFFER_MADE)
+	if (!offer || offer->state != SHM_OFFER_MADE)
 		return;
 	offer->status = note->status;
-	offer_enter(conn, offer, note->status ? OFFER_REFUSED : OFFER_TAKEN);
+	shm_offer_enter(conn, offer, note->status ? SHM_OFFER_REFUSED : SHM_OFFER_TAKEN);
 	port->base.handler->writable(port->base.handler_arg, &conn->base);
 }
 
@@ -277,9 +127,9 @@ void shm_offer_again(struct shm_conn *conn)
 	tern_list_for_each_safe (node, &conn->offers) {
 		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
 
-		if (offer->state == OFFER_REFUSED &&
+		if (offer->state == SHM_OFFER_REFUSED &&
 			(offer->status == -ENODEV || offer->status == -EBUSY))
-			offer_free(conn, offer);
+			shm_offer_free(conn, offer);
 	}
 }
 
@@ -287,14 +137,15 @@ bool shm_offers_make(struct shm_conn *conn)
 {
 	bool left;
 
-	tell_what_is_gone(conn);
+	if (conn->gone_waits)
+		shm_gone_say(conn);
 	left = conn->gone_waits;
 	tern_list_for_each (node, &conn->offers) {
 		struct shm_offer *offer = tern_list_entry(node, struct shm_offer, link);
 
-		if (offer->state == OFFER_WANTED && !conn->gone_waits)
+		if (offer->state == SHM_OFFER_WANTED && !conn->gone_waits)
 			offer_make(conn, offer);
-		left |= offer->state == OFFER_WANTED;
+		left |= offer->state == SHM_OFFER_WANTED;
 	}
 	return left;
 }
@@ -375,14 +226,15 @@ void shm_offer_arrived(struct shm_conn *conn, const struct shm_note *note,
 		shm_conn_blame(conn, "it offers memory and does not read the answers");
 }
 
-void shm_offer_gone(struct shm_conn *conn, const struct shm_note *note)
+bool shm_view_gone(struct shm_conn *conn, uint32_t mem_id)
 {
-	struct shm_view *view = view_find(conn, note->mem_id);
+	struct shm_view *view = view_find(conn, mem_id);
 
 	if (view && view->loan_count)
 		shm_conn_blame(conn, "it took away memory that it had sent");
 	else if (view)
 		view_free(conn, view);
+	return view;
 }
 
 int shm_borrow(struct tern_conn *base, const struct tern_region *remote,
@@ -439,7 +291,6 @@ void shm_gpu_step(struct shm_conn *conn)
 	struct shm_fabric *fabric = fabric_of(conn);
 	const struct shm_note again = note_of(SHM_AGAIN, 0, 0);
 
-	tell_what_is_gone(conn);
 	if (conn->refused_for_now &&
 		conn->chance_seen != atomic_load(&fabric->chance_count) &&
 		shm_note_send(conn->fd, &again, -1) != -EAGAIN)
@@ -449,7 +300,7 @@ void shm_gpu_step(struct shm_conn *conn)
 void shm_gpu_end(struct shm_conn *conn)
 {
 	tern_list_for_each_safe (node, &conn->offers)
-		free(tern_list_entry(node, struct shm_offer, link));
+		shm_offer_free(conn, tern_list_entry(node, struct shm_offer, link));
 	tern_list_for_each_safe (node, &conn->views)
 		view_free(conn, tern_list_entry(node, struct shm_view, link));
 }

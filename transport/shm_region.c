@@ -117,50 +117,6 @@ int shm_region_take(struct shm_conn *conn, const struct tern_region *wire,
 	return -ENOTCONN;
 }
 
-static struct shm_slab *slab_new(struct shm_conn *conn, uint32_t mem_id)
-{
-	struct shm_slab *slab;
-
-	if (conn->slab_count == SHM_SLAB_COUNT)
-		return NULL;
-	slab = calloc(1, sizeof(*slab));
-	if (!slab)
-		return NULL;
-	slab->mem_id = mem_id;
-	tern_list_init(&slab->waiting);
-	tern_list_init(&slab->peeked);
-	tern_list_push_front(&conn->slabs, &slab->link);
-	conn->slab_count++;
-	conn->asking_count++;
-	shm_conn_settle(conn);
-	shm_slab_ask(conn, slab);
-	return slab;
-}
-
-struct shm_slab *shm_slab_find(struct shm_conn *conn, uint32_t mem_id)
-{
-	tern_list_for_each (node, &conn->slabs) {
-		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, link);
-
-		if (slab->mem_id != mem_id)
-			continue;
-		if (node != conn->slabs.next) {
-			tern_list_remove(node);
-			tern_list_push_front(&conn->slabs, node);
-		}
-		return slab;
-	}
-	return NULL;
-}
-
-/* The slab of a region, asked for if it is new. NULL: there is no room for it now. */
-static struct shm_slab *slab_of(struct shm_conn *conn, const struct shm_region *region)
-{
-	struct shm_slab *slab = shm_slab_find(conn, region->mem_id);
-
-	return slab ? slab : slab_new(conn, region->mem_id);
-}
-
 static struct shm_op *op_init(struct shm_conn *conn, struct tern_op *op,
 	enum shm_op_kind kind, const struct shm_region *region)
 {
@@ -198,9 +154,9 @@ int shm_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 		return -ENOTCONN;
 	}
 	if (region.kind == SHM_REGION_SLAB) {
-		slab = slab_of(conn, &region);
+		slab = shm_slab_of(conn, &region);
 		if (!slab) {
-			conn->blocked = true;
+			conn->starved = true;
 			return -EAGAIN;
 		}
 	}
@@ -211,7 +167,7 @@ int shm_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 	if (slab && slab->state != SHM_SLAB_MAPPED)
 		tern_list_push(&slab->waiting, &inner->link);
 	else
-		shm_op_start(conn, op);
+		shm_op_start(conn, op, slab);
 	return 0;
 }
 
@@ -228,7 +184,7 @@ int shm_peek(struct tern_conn *base, struct tern_op *op, const struct tern_regio
 		return status;
 	if (region.kind != SHM_REGION_SLAB)
 		return -ENOTSUP;
-	slab = slab_of(conn, &region);
+	slab = shm_slab_of(conn, &region);
 	if (!slab)
 		return -ENOTSUP;
 	if (slab->state != SHM_SLAB_MAPPED) {
@@ -240,8 +196,8 @@ int shm_peek(struct tern_conn *base, struct tern_op *op, const struct tern_regio
 		shm_conn_blame(conn, "it sent a region that is not inside its slab");
 		return -ENOTCONN;
 	}
-	if (slab->peek_count++ == 0)
-		tern_list_push(&shm_conn_port(conn)->peeked, &slab->peeked);
-	*out = slab->base + region.start + remote_offset;
-	return 0;
+	status = shm_slab_peek(slab);
+	if (!status)
+		*out = slab->base + region.start + remote_offset;
+	return status;
 }
