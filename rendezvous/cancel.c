@@ -33,7 +33,7 @@ static struct tern_record *waiting_record(
 		struct tern_record *record = tern_list_entry(n, struct tern_record, all);
 
 		if (record->type == type && record->src == src &&
-			tern_list_linked(&record->node.link))
+			record->node.waits)
 			return record;
 	}
 	return NULL;

@@ -166,6 +166,8 @@ int tern_rendezvous_init(struct tern_context *ctx)
 		return -ENOMEM;
 	rdv->ctx = ctx;
 	rdv->incarnation = tern_random(ctx->env);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(rdv->match_secret.word); i++)
+		rdv->match_secret.word[i] = tern_random(ctx->env);
 	tern_list_init(&rdv->peers);
 	tern_list_init(&rdv->links);
 	tern_list_init(&rdv->listeners);

@@ -5,16 +5,23 @@
 
 #define FIRST_BITS 6u
 #define MOST_BITS  30u
-#define SPREAD     0x9e3779b97f4a7c15ull /* 2^64 / golden ratio */
 
-static struct tern_list *bucket_of(
-	const struct tern_match *match, const struct tern_triple *t)
+/* Both halves of the product, folded: each bit of either factor reaches all bits. */
+static uint64_t fold(uint64_t a, uint64_t b)
 {
-	/* Keys may be hashes, steps and channels are small: all are spread. Of a product
-	 * only the highest bits depend on every bit of its factors. */
-	uint64_t h = t->key ^ (t->step + ((uint64_t)t->channel << 40)) * SPREAD;
+	unsigned __int128 product = (unsigned __int128)a * b;
 
-	return &match->buckets[h * SPREAD >> match->shift];
+	return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static struct tern_list *bucket_of(const struct tern_match *match,
+	const struct tern_triple *t, enum tern_match_kind kind)
+{
+	const uint64_t *secret = match->secret.word;
+	uint64_t h = fold(t->key ^ secret[0], t->step ^ secret[1]);
+
+	h = fold(h ^ (t->channel | (uint64_t)kind << 32), secret[2]);
+	return &match->buckets[h >> match->shift];
 }
 
 static uint32_t bucket_count(const struct tern_match *match)
@@ -31,19 +38,29 @@ static struct tern_list *new_buckets(uint32_t count)
 	return buckets;
 }
 
-int tern_match_init(struct tern_match *match)
+int tern_match_init(struct tern_match *match, const struct tern_match_secret *secret)
 {
+	*match = (struct tern_match){.secret = *secret, .shift = 64 - FIRST_BITS};
+	match->secret.word[2] |= 1; /* a factor that is 0 would hide all others */
 	match->buckets = new_buckets(1u << FIRST_BITS);
-	match->shift = 64 - FIRST_BITS;
-	match->count = 0;
 	return match->buckets ? 0 : -ENOMEM;
 }
 
 void tern_match_fini(struct tern_match *match)
 {
-	tern_assert(match->count == 0);
+	tern_assert(match->ring_count == 0);
 	free(match->buckets);
 	match->buckets = NULL;
+}
+
+static struct tern_match_node *in_bucket(struct tern_list *n)
+{
+	return tern_list_entry(n, struct tern_match_node, bucket);
+}
+
+static struct tern_match_node *in_ring(struct tern_list *n)
+{
+	return tern_list_entry(n, struct tern_match_node, ring);
 }
 
 /* Twice the buckets; without memory for them the chains are longer, no more. */
@@ -61,34 +78,12 @@ static void grow(struct tern_match *match)
 		struct tern_list *n;
 
 		while ((n = tern_list_pop(&old[i]))) {
-			struct tern_match_node *node =
-				tern_list_entry(n, struct tern_match_node, link);
+			const struct tern_match_node *node = in_bucket(n);
 
-			tern_list_push(bucket_of(match, &node->triple), n);
+			tern_list_push(bucket_of(match, &node->triple, node->kind), n);
 		}
 	}
 	free(old);
-}
-
-void tern_match_add(
-	struct tern_match *match, struct tern_match_node *node, enum tern_match_kind kind)
-{
-	tern_assert(!tern_list_linked(&node->link));
-	if (match->count >= bucket_count(match) && match->shift > 64 - MOST_BITS)
-		grow(match);
-	node->kind = kind;
-	tern_list_push(bucket_of(match, &node->triple), &node->link);
-	match->count++;
-	match->count_of[kind]++;
-}
-
-void tern_match_remove(struct tern_match *match, struct tern_match_node *node)
-{
-	if (!tern_list_linked(&node->link))
-		return;
-	tern_list_remove(&node->link);
-	match->count--;
-	match->count_of[node->kind]--;
 }
 
 static bool same(const struct tern_match_node *node, const struct tern_triple *t,
@@ -98,33 +93,61 @@ static bool same(const struct tern_match_node *node, const struct tern_triple *t
 	       node->triple.channel == t->channel && node->kind == kind;
 }
 
-static struct tern_match_node *find_from(struct tern_list *bucket, struct tern_list *from,
+static struct tern_match_node *oldest(const struct tern_list *bucket,
 	const struct tern_triple *triple, enum tern_match_kind kind)
 {
-	for (struct tern_list *n = from; n != bucket; n = n->next) {
-		struct tern_match_node *node =
-			tern_list_entry(n, struct tern_match_node, link);
-
-		if (same(node, triple, kind))
-			return node;
-	}
+	for (struct tern_list *n = bucket->next; n != bucket; n = n->next)
+		if (same(in_bucket(n), triple, kind))
+			return in_bucket(n);
 	return NULL;
+}
+
+void tern_match_add(
+	struct tern_match *match, struct tern_match_node *node, enum tern_match_kind kind)
+{
+	struct tern_list *bucket = bucket_of(match, &node->triple, kind);
+	struct tern_match_node *first = oldest(bucket, &node->triple, kind);
+
+	tern_assert(!node->waits);
+	node->kind = kind;
+	node->waits = true;
+	match->count_of[kind]++;
+	if (first) {
+		tern_list_push(&first->ring, &node->ring);
+		return;
+	}
+	tern_list_push(bucket, &node->bucket);
+	if (match->ring_count++ >= bucket_count(match) && match->shift > 64 - MOST_BITS)
+		grow(match);
+}
+
+void tern_match_remove(struct tern_match *match, struct tern_match_node *node)
+{
+	struct tern_match_node *next = in_ring(node->ring.next);
+
+	if (!node->waits)
+		return;
+	node->waits = false;
+	match->count_of[node->kind]--;
+	if (tern_list_linked(&node->bucket)) {
+		if (next != node) /* it takes the place of the oldest */
+			tern_list_push_front(&node->bucket, &next->bucket);
+		else
+			match->ring_count--;
+	}
+	tern_list_remove(&node->bucket);
+	tern_list_remove(&node->ring);
 }
 
 struct tern_match_node *tern_match_find(const struct tern_match *match,
 	const struct tern_triple *triple, enum tern_match_kind kind)
 {
-	struct tern_list *bucket;
-
 	if (match->count_of[kind] == 0)
 		return NULL;
-	bucket = bucket_of(match, triple);
-	return find_from(bucket, bucket->next, triple, kind);
+	return oldest(bucket_of(match, triple, kind), triple, kind);
 }
 
-struct tern_match_node *tern_match_next(
-	const struct tern_match *match, const struct tern_match_node *node)
+struct tern_match_node *tern_match_before(const struct tern_match_node *node)
 {
-	return find_from(bucket_of(match, &node->triple), node->link.next, &node->triple,
-		node->kind);
+	return tern_list_linked(&node->bucket) ? NULL : in_ring(node->ring.prev);
 }

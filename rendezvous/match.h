@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The table where the two halves of a rendezvous find each other: one per peer.
- * Everything that waits under a (channel, key, step) hangs in it as a node, oldest first;
- * a node costs nothing but its place in what it belongs to. No allocation except when the
- * table grows.
+ * Everything that waits under a (channel, key, step) is a node in it, oldest first; a node
+ * costs nothing but its place in what it belongs to. No allocation except when the table
+ * grows.
+ *
+ * The nodes of one triple and kind form a ring, of which only the oldest hangs in the hash
+ * table. So adding, finding the oldest and removing take the same time however many nodes
+ * one triple has. The peer chooses triples, so the hash is keyed by a random secret of the
+ * context: a peer that does not know it cannot choose triples that fall together.
  */
 #ifndef TERN_RENDEZVOUS_MATCH_H
 #define TERN_RENDEZVOUS_MATCH_H
@@ -29,24 +34,35 @@ struct tern_triple {
 };
 
 struct tern_match_node {
-	struct tern_list link;
+	struct tern_list bucket; /* linked: the oldest of its triple and kind */
+	struct tern_list ring;   /* of its triple and kind */
 	struct tern_triple triple;
 	enum tern_match_kind kind;
+	bool waits; /* it is in the table */
+};
+
+/* Random, and unknown to any peer. */
+struct tern_match_secret {
+	uint64_t word[3];
 };
 
 struct tern_match {
 	struct tern_list *buckets;
-	uint32_t shift, count;                    /* there are 2^(64 - shift) buckets */
-	uint32_t count_of[TERN_MATCH_KIND_COUNT]; /* most are 0: then nothing is searched
-						   */
+	struct tern_match_secret secret;
+	uint32_t shift, ring_count; /* there are 2^(64 - shift) buckets */
+	/* Nodes by kind. Most are 0: then nothing is searched. */
+	uint32_t count_of[TERN_MATCH_KIND_COUNT];
 };
 
-int tern_match_init(struct tern_match *match); /* -ENOMEM */
+int tern_match_init(
+	struct tern_match *match, const struct tern_match_secret *secret); /* -ENOMEM */
 void tern_match_fini(struct tern_match *match);
 
 static inline void tern_match_node_init(struct tern_match_node *node)
 {
-	tern_list_init(&node->link);
+	tern_list_init(&node->bucket);
+	tern_list_init(&node->ring);
+	node->waits = false;
 }
 
 /* Under node->triple, behind all others of it. */
@@ -60,8 +76,8 @@ void tern_match_remove(struct tern_match *match, struct tern_match_node *node);
 struct tern_match_node *tern_match_find(const struct tern_match *match,
 	const struct tern_triple *triple, enum tern_match_kind kind);
 
-/* The next one behind `node` of the same triple and kind; NULL: none. */
-struct tern_match_node *tern_match_next(
-	const struct tern_match *match, const struct tern_match_node *node);
+/* The node of the same triple and kind that was added just before `node`, which is in the
+ * table; NULL: `node` is the oldest. */
+struct tern_match_node *tern_match_before(const struct tern_match_node *node);
 
 #endif

@@ -80,16 +80,13 @@ void tern_recv_begin(struct tern_xfer *x)
 
 /* ---- advertising ---- */
 
+/* The one before it was advertised only if all before that were. */
 static bool older_ones_are_advertised(const struct tern_xfer *x)
 {
-	struct tern_match_node *n =
-		tern_match_find(&x->peer->match, &x->node.triple, TERN_MATCH_RECV);
+	const struct tern_match_node *n = tern_match_before(&x->node);
 
-	for (; n != &x->node; n = tern_match_next(&x->peer->match, n))
-		if (tern_container_of(n, struct tern_xfer, node)->state !=
-			TERN_XFER_ADVERTISED)
-			return false;
-	return true;
+	return !n || tern_container_of(n, struct tern_xfer, node)->state ==
+			     TERN_XFER_ADVERTISED;
 }
 
 int tern_recv_expose(struct tern_xfer *x)

@@ -43,6 +43,7 @@
 struct tern_rdv {
 	struct tern_context *ctx;
 	uint64_t incarnation;
+	struct tern_match_secret match_secret;
 	struct tern_list peers, links, listeners;
 	uint32_t limbo_count;     /* see session.c */
 	uint32_t half_open_count; /* accepted links that have not proved themselves */

@@ -96,7 +96,7 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 	peer->retry.fire = retry;
 	peer->tick.fire = tern_peer_tick;
 	peer->tx_seq = peer->acked = first;
-	if (tern_match_init(&peer->match) < 0) {
+	if (tern_match_init(&peer->match, &rdv->match_secret) < 0) {
 		free(peer);
 		return NULL;
 	}
