@@ -28,6 +28,12 @@ void tern_ps_job_fini(struct tern_ps_job *job)
 	*job = (struct tern_ps_job){0};
 }
 
+uint64_t tern_ps_job_bytes(const struct tern_ps_job *job)
+{
+	return job->param_count * sizeof(*job->params) +
+	       job->server_count * sizeof(*job->servers);
+}
+
 int tern_ps_job_copy(struct tern_ps_job *to, const struct tern_ps_job *from)
 {
 	*to = *from;
@@ -245,23 +251,29 @@ static int decode_numbers(
 	return decode_optimizer(json_object_get(root, "optimizer"), &job->optimizer, why);
 }
 
-int tern_ps_job_decode(
-	const char *json, size_t bytes, struct tern_ps_job *out, struct tern_ps_text *why)
+int tern_ps_job_read(
+	const json_t *root, struct tern_ps_job *out, struct tern_ps_text *why)
 {
-	json_t *root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, NULL);
 	int r;
 
 	*out = (struct tern_ps_job){0};
 	why->text[0] = 0;
-	if (!json_is_object(root)) {
-		json_decref(root);
+	if (!json_is_object(root))
 		return bad(why, "job", "a JSON object");
-	}
 	r = decode_numbers(root, out, why);
 	if (r == 0)
 		r = decode_lists(root, out, why);
 	if (r < 0)
 		tern_ps_job_fini(out);
+	return r;
+}
+
+int tern_ps_job_decode(
+	const char *json, size_t bytes, struct tern_ps_job *out, struct tern_ps_text *why)
+{
+	json_t *root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, NULL);
+	int r = tern_ps_job_read(root, out, why);
+
 	json_decref(root);
 	return r;
 }

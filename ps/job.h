@@ -6,6 +6,8 @@
 #ifndef TERN_PS_JOB_H
 #define TERN_PS_JOB_H
 
+#include <jansson.h>
+
 #include "kernels/kernels.h"
 #include "ps/param.h"
 
@@ -22,9 +24,9 @@ enum tern_mode {
 struct tern_ps_job {
 	enum tern_mode mode;
 	uint64_t steps, seed;
-	uint32_t slots;   /* R */
-	uint32_t workers; /* N */
-	uint32_t batch;   /* records per slot */
+	uint32_t slots;         /* R */
+	uint32_t workers;       /* N */
+	uint32_t batch;         /* records per slot */
 	uint64_t records, data; /* to train on: how many, and tern_dataset_digest() */
 	struct tern_optimizer optimizer;
 	double clip_norm;     /* 0: no clipping */
@@ -49,6 +51,13 @@ char *tern_ps_job_encode(const struct tern_ps_job *job);
  */
 int tern_ps_job_decode(const char *json, size_t bytes, struct tern_ps_job *out,
 	struct tern_ps_text *why);
+
+/* The same of what is parsed already. */
+int tern_ps_job_read(
+	const json_t *root, struct tern_ps_job *out, struct tern_ps_text *why);
+
+/* Memory that it takes. */
+uint64_t tern_ps_job_bytes(const struct tern_ps_job *job);
 
 /* Where `theirs`, of `who`, differs from the job: true, and why->text says it in a line.
  */

@@ -29,10 +29,9 @@ static uint64_t key_of(const char *what, uint32_t chunk)
 	return tern_key(name);
 }
 
-int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t server_count)
+int tern_plan_measure(
+	struct tern_plan *plan, uint64_t element_count, uint32_t server_count)
 {
-	uint64_t *load;
-
 	/* Chunks are numbered in 32 bits. */
 	if (element_count == 0 || server_count == 0 ||
 		element_count / (CHUNK_BYTES_MAX / sizeof(float)) >= UINT32_MAX)
@@ -42,25 +41,44 @@ int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t serv
 		.chunk_elements = chunk_elements(element_count)};
 	plan->chunk_count = (uint32_t)((element_count + plan->chunk_elements - 1) /
 				       plan->chunk_elements);
+	return 0;
+}
+
+struct tern_plan_share tern_plan_share(const struct tern_plan *plan, uint32_t server)
+{
+	uint32_t last = plan->chunk_count - 1;
+	struct tern_plan_share share = {
+		.chunk_count = plan->chunk_count / plan->server_count +
+			       (server < plan->chunk_count % plan->server_count)};
+
+	share.element_count = share.chunk_count * plan->chunk_elements;
+	if (server == last % plan->server_count) /* the last chunk may be smaller */
+		share.element_count -=
+			plan->chunk_count * plan->chunk_elements - plan->element_count;
+	return share;
+}
+
+int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t server_count)
+{
+	int r = tern_plan_measure(plan, element_count, server_count);
+
+	if (r < 0)
+		return r;
 	plan->chunks = calloc(plan->chunk_count, sizeof(*plan->chunks));
-	load = calloc(server_count, sizeof(*load));
-	for (uint32_t i = 0; plan->chunks && load && i < plan->chunk_count; i++) {
+	if (!plan->chunks) {
+		tern_plan_fini(plan);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < plan->chunk_count; i++) {
 		struct tern_chunk *c = &plan->chunks[i];
 
 		c->first = i * plan->chunk_elements;
 		c->count = TERN_MIN(plan->chunk_elements, element_count - c->first);
-		for (uint32_t s = 1; s < server_count; s++)
-			if (load[s] < load[c->server])
-				c->server = s;
-		load[c->server] += c->count;
+		c->server = i % server_count;
 		c->gradient_key = key_of("gradient", i);
 		c->parameter_key = key_of("parameter", i);
 	}
-	free(load);
-	if (plan->chunks && load)
-		return 0;
-	tern_plan_fini(plan);
-	return -ENOMEM;
+	return 0;
 }
 
 void tern_plan_fini(struct tern_plan *plan)

@@ -25,11 +25,22 @@ struct tern_plan {
 
 /*
  * Chunks of 1/64 of the whole, at least 16 KiB and at most 1 MiB of float32, a multiple
- * of 64 bytes; each goes to the server with the fewest bytes so far (max/min <= 1.05 from
- * 32 chunks per server). -ENOMEM; -EINVAL: no elements, no servers, or 2^32
- * chunks.
+ * of 64 bytes; they go to the servers in turn (max/min <= 1.05 from 32 chunks per
+ * server). -ENOMEM; -EINVAL: no elements, no servers, or 2^32 chunks.
  */
 int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t server_count);
 void tern_plan_fini(struct tern_plan *plan);
+
+/* The same without the chunks: it takes neither memory nor time. -EINVAL. */
+int tern_plan_measure(
+	struct tern_plan *plan, uint64_t element_count, uint32_t server_count);
+
+struct tern_plan_share {
+	uint32_t chunk_count;
+	uint64_t element_count;
+};
+
+/* What a server of a measured plan has of it. */
+struct tern_plan_share tern_plan_share(const struct tern_plan *plan, uint32_t server);
 
 #endif

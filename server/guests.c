@@ -4,11 +4,13 @@
  * job. Anybody who may connect can be one, so a guest ends alone, whatever it does, and
  * nothing of it stays.
  *
- * Bounds: a guest has GUEST_NS to say what it is, and is cut LEAVING_NS after it was
- * refused. There are at most opts.guests_max of them: one more takes the place of the one
- * that is here longest. What they say in more than one piece takes TEXT_MAX bytes in all.
+ * Bounds: a guest has GUEST_NS to join, and is cut LEAVING_NS after it was refused. There
+ * are at most opts.guests_max of them: one more takes the place of the one that is here
+ * longest. What they say in more than one piece takes TEXT_MAX bytes in all.
  */
 #include "server/internal.h"
+
+#include <errno.h>
 
 #include "base/clock.h"
 #include "base/util.h"
@@ -16,11 +18,41 @@
 #define GUESTS_MAX 512u
 #define GUEST_NS   (30 * TERN_NS_PER_S)
 #define LEAVING_NS (5 * TERN_NS_PER_S)
-#define TEXT_MAX   (4ull * TERN_PS_TEXT_MAX)
+#define NOTES_NS   (10 * TERN_NS_PER_S)
+#define NOTES_MAX  16u
+#define BYTES_MAX  (4ull * TERN_PS_TEXT_MAX)
 
-static bool is_guest(const struct server_peer *p)
+int guests_keep_job(struct server_peer *p)
 {
-	return !p->is_worker && !p->is_server && p != p->server->to_zero;
+	uint64_t bytes = tern_ps_job_bytes(&p->job);
+
+	if (bytes > p->server->guest_bytes_left) {
+		tern_ps_job_fini(&p->job);
+		return -ENOBUFS;
+	}
+	p->server->guest_bytes_left -= bytes;
+	return 0;
+}
+
+void guests_forget_job(struct server_peer *p)
+{
+	p->server->guest_bytes_left += tern_ps_job_bytes(&p->job);
+	tern_ps_job_fini(&p->job);
+}
+
+bool guests_may_note(struct tern_server *s)
+{
+	uint64_t now_ns = tern_now_ns(s->env);
+
+	if (now_ns >= s->notes_ns) {
+		if (s->notes_dropped)
+			server_note(s, "%u more peers were refused", s->notes_dropped);
+		s->notes_ns = now_ns + NOTES_NS;
+		s->notes_left = NOTES_MAX;
+		s->notes_dropped = 0;
+	}
+	s->notes_dropped += s->notes_left == 0;
+	return s->notes_left && s->notes_left--;
 }
 
 static void guest_free(struct server_peer *p)
@@ -29,7 +61,7 @@ static void guest_free(struct server_peer *p)
 		tern_peer_free(p->peer);
 	tern_timer_clear(p->server->opts.ctx, &p->guest_timer);
 	tern_list_remove(&p->node);
-	tern_ps_job_fini(&p->job);
+	guests_forget_job(p);
 	free(p);
 }
 
@@ -38,7 +70,7 @@ void guests_reap(struct tern_server *s)
 	tern_list_for_each_safe (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
-		if (p->gone && is_guest(p) && tern_talk_is_idle(&p->talk))
+		if (p->gone && !server_has_joined(p) && tern_talk_is_idle(&p->talk))
 			guest_free(p);
 	}
 }
@@ -59,7 +91,7 @@ static void time_is_up(struct tern_timer *timer)
 	if (p->refused)
 		server_drop(p);
 	else
-		server_refuse(p, "it has not said in 30 s what it is");
+		server_refuse(p, "it is no part of the job after 30 s");
 }
 
 /* The oldest guest goes if there is no place for one more. */
@@ -71,7 +103,7 @@ static void make_place(struct tern_server *s)
 	tern_list_for_each (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
-		if (p->gone || !is_guest(p))
+		if (p->gone || server_has_joined(p))
 			continue;
 		if (!oldest)
 			oldest = p;
@@ -85,7 +117,7 @@ void guests_init(struct tern_server *s)
 {
 	if (!s->opts.guests_max)
 		s->opts.guests_max = GUESTS_MAX;
-	s->guest_text_left = TEXT_MAX;
+	s->guest_bytes_left = BYTES_MAX;
 }
 
 void guests_enter(struct server_peer *p)
@@ -94,7 +126,7 @@ void guests_enter(struct server_peer *p)
 
 	guests_reap(s);
 	make_place(s);
-	p->talk.text_left = &s->guest_text_left;
+	p->talk.text_left = &s->guest_bytes_left;
 	p->guest_timer.fire = time_is_up;
 	set_timer(p, GUEST_NS);
 }
@@ -107,6 +139,6 @@ void guests_leave(struct server_peer *p)
 
 void guests_refused(struct server_peer *p)
 {
-	if (is_guest(p))
+	if (!server_has_joined(p))
 		set_timer(p, LEAVING_NS);
 }

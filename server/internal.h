@@ -45,6 +45,10 @@ struct server_peer {
 	struct tern_ps_job job;  /* a server's: what it knows of it */
 };
 
+/* A worker or a server of the job. A server that came before the job did can say that it
+ * is one, and is none until it was compared. */
+bool server_has_joined(const struct server_peer *p);
+
 /* Who computes a slot. */
 struct lease {
 	struct server_peer *holder; /* NULL: lost, and nobody has taken the slot yet */
@@ -134,7 +138,9 @@ struct tern_server {
 	struct tern_list peers;
 	struct server_peer **workers; /* [job.workers] */
 	uint32_t joined_count, bye_count;
-	uint64_t guest_text_left; /* bytes of what guests have said, in all */
+	uint64_t guest_bytes_left; /* for what guests say, in all */
+	uint64_t notes_ns;         /* notes about guests are rationed until then */
+	uint32_t notes_left, notes_dropped;
 
 	/* lease.c */
 	struct lease *leases;    /* sync: [slots] */
@@ -190,6 +196,11 @@ void server_note(struct tern_server *s, const char *fmt, ...)
 
 /* guests.c */
 void guests_init(struct tern_server *s);
+/* Charges guests with what the job takes that a server has brought. -ENOBUFS. */
+int guests_keep_job(struct server_peer *p);
+void guests_forget_job(struct server_peer *p);
+/* Is it worth a line that one was refused? Not if that happens all the time. */
+bool guests_may_note(struct tern_server *s);
 void guests_enter(struct server_peer *p); /* it has just been accepted */
 void guests_leave(struct server_peer *p); /* it is one of the job */
 /* It was refused, and has a moment to hear why. */
@@ -198,8 +209,10 @@ void guests_refused(struct server_peer *p);
 void guests_reap(struct tern_server *s);
 
 /* shard.c */
-/* The books of it, and the pool. Errors with words in `why`, or without. */
-int shard_init(struct tern_server *s, struct tern_ps_text *why);
+/* Is there room for its share of this job? Before anything is made. -E2BIG. */
+int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
+	uint32_t index, struct tern_ps_text *why);
+int shard_init(struct tern_server *s); /* the books of it, and the pool */
 /* Makes the chunks, one after the other in jobs: of a large model it takes seconds, in
  * which connections want to be answered. server_shard_made() comes then. */
 void shard_make(struct tern_server *s);

@@ -358,4 +358,6 @@ void lease_fini(struct tern_server *s)
 		extra_free(tern_list_first(&s->extras, struct extra, node));
 	free(s->leases);
 	free(s->owners);
+	s->leases = NULL;
+	s->owners = NULL;
 }

@@ -56,6 +56,8 @@ void norm_fini(struct tern_server *s)
 	tern_pool_put(s->staging, &s->total);
 	free(s->shares);
 	free(s->total_reqs);
+	s->shares = NULL;
+	s->total_reqs = NULL;
 }
 
 /* ---- the exchange ---- */

@@ -129,10 +129,20 @@ void tern_server_stop(struct tern_server *s, const char *why)
 
 /* ---- joining ---- */
 
+bool server_has_joined(const struct server_peer *p)
+{
+	const struct tern_server *s = p->server;
+
+	return p->is_worker || (p->is_server && s->has_job) || p == s->to_zero;
+}
+
 void server_refuse(struct server_peer *p, const char *text)
 {
 	p->refused = true;
-	server_note(p->server, "%s was refused: %s", tern_peer_name(p->peer), text);
+	p->is_server &= server_has_joined(p);
+	if (server_has_joined(p) || guests_may_note(p->server))
+		server_note(
+			p->server, "%s was refused: %s", tern_peer_name(p->peer), text);
 	tern_talk_say(&p->talk,
 		json_pack("{s:s, s:o}", "type", "refused", "text", tern_talk_text(text)));
 	tern_peer_close(p->peer);
@@ -148,12 +158,27 @@ void server_drop(struct server_peer *p)
 	tern_defer(p->server->opts.ctx, &p->server->end_call);
 }
 
-/* A job's first mention: everything that depends on it is made. */
+static void forget_job(struct tern_server *s)
+{
+	shard_fini(s);
+	lease_fini(s);
+	norm_fini(s);
+	tern_plan_fini(&s->plan);
+	tern_ps_job_fini(&s->job);
+	free(s->workers);
+	s->workers = NULL;
+	s->has_job = false;
+}
+
+/* A job's first mention: everything that depends on it is made. If that fails, the server
+ * waits for another one. */
 static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t index,
 	struct tern_ps_text *why)
 {
-	int r = tern_ps_job_copy(&s->job, job);
+	int r = shard_check(s, job, index, why);
 
+	if (r == 0)
+		r = tern_ps_job_copy(&s->job, job);
 	if (r < 0)
 		return r;
 	s->has_job = true;
@@ -163,30 +188,24 @@ static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t 
 	r = s->workers ? tern_plan_init(&s->plan, job->element_count, job->server_count)
 		       : -ENOMEM;
 	if (r == 0)
-		r = shard_init(s, why);
+		r = shard_init(s);
 	if (r == 0)
 		r = lease_init(s);
 	if (r == 0 && job->clip_norm > 0)
 		r = norm_init(s);
-	if (r < 0 && !*why->text)
-		snprintf(why->text, sizeof(why->text),
-			"no room for the parameters: %.300s",
-			*s->opts.updater->error ? s->opts.updater->error
-						: tern_status_text(r));
+	if (r < 0)
+		forget_job(s);
 	return r;
 }
 
-static bool decode_job(
+static int decode_job(
 	const json_t *message, struct tern_ps_job *job, struct tern_ps_text *why)
 {
-	char *text = json_dumps(json_object_get(message, "job"), JSON_COMPACT);
-	bool good = text && tern_ps_job_decode(text, strlen(text), job, why) == 0;
+	int r = tern_ps_job_read(json_object_get(message, "job"), job, why);
 
-	if (!text)
-		snprintf(why->text, sizeof(why->text), "%s: no job in it",
-			tern_talk_type(message));
-	free(text);
-	return good;
+	if (r == -ENOMEM)
+		snprintf(why->text, sizeof(why->text), "no memory for the job");
+	return r;
 }
 
 static bool take_job(struct server_peer *p, const json_t *message, uint32_t *index,
@@ -199,7 +218,7 @@ static bool take_job(struct server_peer *p, const json_t *message, uint32_t *ind
 	bool good = false;
 	json_int_t i = json_integer_value(worker), j = json_integer_value(server);
 
-	if (!decode_job(message, &job, why))
+	if (decode_job(message, &job, why) < 0)
 		return false;
 	if (!json_is_integer(worker) || i < 0 || i >= job.workers) {
 		snprintf(why->text, sizeof(why->text), "worker: expected 0 to %u",
@@ -208,9 +227,14 @@ static bool take_job(struct server_peer *p, const json_t *message, uint32_t *ind
 		snprintf(why->text, sizeof(why->text), "server: expected 0 to %u",
 			job.server_count - 1);
 	} else if (!s->has_job) {
-		good = adopt(s, &job, (uint32_t)j, why) == 0;
-		if (!good)
-			server_fail(s, -ENOMEM, "%s", why->text);
+		int r = adopt(s, &job, (uint32_t)j, why);
+
+		good = r == 0;
+		if (!good && !*why->text)
+			snprintf(why->text, sizeof(why->text),
+				"no room for the parameters: %.300s",
+				*s->opts.updater->error ? s->opts.updater->error
+							: tern_status_text(r));
 	} else if (s->index != j) {
 		snprintf(why->text, sizeof(why->text),
 			"it lists this server as number %d, the job as number %u", (int)j,
@@ -254,7 +278,7 @@ void server_shard_made(struct tern_server *s)
 static void check_server(struct server_peer *p)
 {
 	struct tern_server *s = p->server;
-	struct tern_ps_text why;
+	struct tern_ps_text why = {""};
 
 	if (s->index != 0) {
 		snprintf(why.text, sizeof(why.text),
@@ -263,8 +287,11 @@ static void check_server(struct server_peer *p)
 			p->job.servers[0], p->index, s->index);
 	} else if (!tern_ps_job_differs(
 			   &s->job, &p->job, tern_peer_name(p->peer), &why)) {
-		if (others_find(s, p->index) == p)
+		if (others_find(s, p->index) == p) {
+			guests_leave(p);
+			guests_forget_job(p);
 			return;
+		}
 		snprintf(why.text, sizeof(why.text),
 			"a server of number %u is here already", p->index);
 	}
@@ -329,9 +356,12 @@ static void on_peer(struct server_peer *p, const json_t *message)
 		server_refuse(p, "it says twice what it is");
 		return;
 	}
-	tern_ps_job_fini(&p->job);
-	if (!decode_job(message, &p->job, &why)) {
+	if (decode_job(message, &p->job, &why) < 0) {
 		server_refuse(p, why.text);
+		return;
+	}
+	if (guests_keep_job(p) < 0) {
+		server_refuse(p, "no room for the jobs of so many servers");
 		return;
 	}
 	if (!json_is_integer(server) || json_integer_value(server) < 1 ||
@@ -416,9 +446,9 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "failed") == 0 && p->is_worker) {
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer),
 			text ? text : "it gave up");
-	} else if (strcmp(type, "lost") == 0 && p->is_server) {
+	} else if (strcmp(type, "lost") == 0 && p->is_server && server_has_joined(p)) {
 		lease_on_lost(p, message);
-	} else if (strcmp(type, "abort") == 0 && (p->is_worker || p->is_server)) {
+	} else if (strcmp(type, "abort") == 0 && server_has_joined(p)) {
 		server_fail(p->server, -ECANCELED, "%s: %s", tern_peer_name(p->peer),
 			text ? text : "it gave up");
 	} else {
@@ -439,11 +469,13 @@ static void on_event(
 	case TERN_PEER_UP:
 		break;
 	case TERN_PEER_SUSPECT:
-		server_note(s, "%s is silent: %s", tern_peer_name(peer),
-			tern_status_text(status));
+		if (server_has_joined(p))
+			server_note(s, "%s is silent: %s", tern_peer_name(peer),
+				tern_status_text(status));
 		break;
 	case TERN_PEER_RECOVERED:
-		server_note(s, "%s is back", tern_peer_name(peer));
+		if (server_has_joined(p))
+			server_note(s, "%s is back", tern_peer_name(peer));
 		break;
 	case TERN_PEER_DOWN:
 		p->gone = true;
@@ -451,7 +483,7 @@ static void on_event(
 		if (p->is_worker && !p->said_bye)
 			lease_lost(p, false, "%s is gone: %s", tern_peer_name(peer),
 				status ? tern_status_text(status) : "it left too early");
-		if (p->is_server)
+		if (p->is_server && server_has_joined(p))
 			others_lost(p, status, tern_peer_name(peer));
 		tern_defer(s->opts.ctx, &s->end_call);
 		break;
@@ -470,7 +502,7 @@ void server_broken(struct tern_talk *talk, int status)
 		return;
 	if (p->is_worker)
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer), text);
-	else if (p->is_server || p == p->server->to_zero)
+	else if (server_has_joined(p))
 		server_fail(p->server, status, "%s: %s", tern_peer_name(p->peer), text);
 	else
 		server_refuse(p, text);
@@ -570,19 +602,14 @@ void tern_server_free(struct tern_server *s)
 
 	if (!s)
 		return;
-	shard_fini(s);
-	lease_fini(s);
-	norm_fini(s);
 	while ((n = tern_list_pop(&s->peers))) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
 		tern_ps_job_fini(&p->job);
 		free(p);
 	}
-	tern_plan_fini(&s->plan);
-	tern_ps_job_fini(&s->job);
+	forget_job(s);
 	tern_pool_free(s->talk_pool);
 	tern_pool_free(s->staging);
-	free(s->workers);
 	free(s);
 }

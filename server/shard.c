@@ -96,40 +96,60 @@ static int make_store(struct tern_server *s, uint64_t bytes)
 	return tern_pool_new(s->opts.domain, &opts, &s->store);
 }
 
-int shard_init(struct tern_server *s, struct tern_ps_text *why)
+/* Two versions; in async mode also a gradient and a copy for each worker. */
+static uint64_t copies_of(const struct tern_ps_job *job)
 {
-	uint64_t elements = 0, copies, bytes;
-	uint32_t count = 0;
+	return 2 + (job->mode == TERN_MODE_ASYNC ? 2ull * job->workers : 0);
+}
+
+/* Of one copy, with what the pool adds. */
+static uint64_t bytes_of(const struct tern_plan_share *share)
+{
+	return share->element_count * sizeof(float) + share->chunk_count * 64ull;
+}
+
+int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
+	uint32_t index, struct tern_ps_text *why)
+{
+	uint64_t most = TERN_POOL_BYTES_MAX;
+	struct tern_plan_share share;
+	struct tern_plan plan;
+
+	if (tern_plan_measure(&plan, job->element_count, job->server_count) < 0) {
+		snprintf(why->text, sizeof(why->text),
+			"params: %llu elements are more than a job can have",
+			(unsigned long long)job->element_count);
+		return -E2BIG;
+	}
+	if (s->opts.memory_bytes)
+		most = TERN_MIN(most, s->opts.memory_bytes);
+	share = tern_plan_share(&plan, index);
+	if (bytes_of(&share) <= most / copies_of(job))
+		return 0;
+	snprintf(why->text, sizeof(why->text),
+		"no room for the parameters: server %u's share of them has %llu bytes, "
+		"and it keeps %llu copies; it can hold %llu bytes: take more servers",
+		index, (unsigned long long)(share.element_count * sizeof(float)),
+		(unsigned long long)copies_of(job), (unsigned long long)most);
+	return -E2BIG;
+}
+
+int shard_init(struct tern_server *s)
+{
+	struct tern_plan_share share = tern_plan_share(&s->plan, s->index);
 	int r;
 
-	for (uint32_t i = 0; i < s->plan.chunk_count; i++)
-		if (s->plan.chunks[i].server == s->index) {
-			elements += s->plan.chunks[i].count;
-			count++;
-		}
 	/* One chunk's gradients must fit, however many slots there are. */
 	s->staging_bytes = TERN_MAX(TERN_MIN(s->opts.staging_bytes, STAGING_MOST),
 		s->job.slots * s->plan.chunk_elements * sizeof(float));
 	s->staging_left = s->staging_bytes;
-	s->staging_most = s->job.slots * elements * sizeof(float);
-	s->chunks = calloc(count + 1u, sizeof(*s->chunks));
+	s->staging_most = s->job.slots * share.element_count * sizeof(float);
+	s->chunks = calloc(share.chunk_count + 1u, sizeof(*s->chunks));
 	if (!s->chunks)
 		return -ENOMEM;
-	if (count == 0)
+	if (share.chunk_count == 0)
 		return 0; /* more servers than chunks: this one only keeps company */
-	/* Two versions; in async mode also a gradient and a copy for each worker. */
-	copies = 2 + (s->job.mode == TERN_MODE_ASYNC ? 2ull * s->job.workers : 0);
-	bytes = elements * sizeof(float) + count * 64ull;
-	if (bytes > TERN_POOL_BYTES_MAX / copies) {
-		snprintf(why->text, sizeof(why->text),
-			"no room for the parameters: server %u's share of them has %llu "
-			"bytes, and it keeps %llu copies; it can hold %llu bytes: take "
-			"more servers",
-			s->index, (unsigned long long)(elements * sizeof(float)),
-			(unsigned long long)copies, TERN_POOL_BYTES_MAX);
-		return -E2BIG;
-	}
-	r = make_store(s, copies * bytes);
+	r = make_store(s, copies_of(&s->job) * bytes_of(&share));
 	for (uint32_t i = 0; r == 0 && i < s->plan.chunk_count; i++)
 		if (s->plan.chunks[i].server == s->index)
 			name_chunk(s, &s->chunks[s->chunk_count++], i);
@@ -199,6 +219,9 @@ void shard_fini(struct tern_server *s)
 		fini_chunk(&s->chunks[i]);
 	free(s->chunks);
 	tern_pool_free(s->store);
+	s->chunks = NULL;
+	s->chunk_count = s->made_count = 0;
+	s->store = NULL;
 }
 
 /* ---- work and versions ---- */

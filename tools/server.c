@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "server/server.h"
 #include "tools/job.h"
@@ -113,6 +114,8 @@ static int start(struct server_role *s, const struct server_settings *settings)
 	struct tern_server_opts opts = {
 		.domain = s->role.domain,
 		.ctx = s->role.ctx,
+		.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) *
+				(uint64_t)sysconf(_SC_PAGESIZE),
 		.guests_max = guests_max(),
 		.updater = s->updater,
 		.note = note,

@@ -54,6 +54,35 @@ static void test_chunks_cover_every_element_once(void **state)
 		}
 }
 
+static void test_shares_are_known_without_the_chunks(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(counts); i++)
+		for (size_t s = 0; s < TERN_ARRAY_SIZE(servers); s++) {
+			struct tern_plan_share found[256] = {{0}};
+			struct tern_plan plan, measured;
+
+			assert_int_equal(tern_plan_init(&plan, counts[i], servers[s]), 0);
+			for (uint32_t c = 0; c < plan.chunk_count; c++) {
+				found[plan.chunks[c].server].chunk_count++;
+				found[plan.chunks[c].server].element_count +=
+					plan.chunks[c].count;
+			}
+			assert_int_equal(
+				tern_plan_measure(&measured, counts[i], servers[s]), 0);
+			assert_null(measured.chunks);
+			for (uint32_t j = 0; j < servers[s]; j++) {
+				struct tern_plan_share share =
+					tern_plan_share(&measured, j);
+
+				assert_int_equal(share.chunk_count, found[j].chunk_count);
+				assert_int_equal(
+					share.element_count, found[j].element_count);
+			}
+			tern_plan_fini(&plan);
+		}
+}
+
 static void test_cut_does_not_depend_on_the_servers(void **state)
 {
 	(void)state;
@@ -152,6 +181,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_chunks_cover_every_element_once),
+		cmocka_unit_test(test_shares_are_known_without_the_chunks),
 		cmocka_unit_test(test_cut_does_not_depend_on_the_servers),
 		cmocka_unit_test(test_keys_are_all_different),
 		cmocka_unit_test(test_servers_have_nearly_equal_shares),

@@ -159,32 +159,52 @@ static void visit(struct rig *rig, struct visitor *v)
 	assert_int_equal(tern_talk_open(&v->talk, v->peer), 0);
 }
 
+/* `like` with parameters w0, w1, ... of so many elements each, of one server or more. */
+static json_t *job_of(const struct rig *rig, const struct tern_ps_job *like,
+	unsigned param_count, uint64_t count, unsigned servers)
+{
+	static struct tern_param params[200];
+	char addresses[2][128] = {"", "tcp://127.0.0.1:9"};
+	struct tern_ps_job job = *like;
+	json_t *object;
+	char *text;
+
+	assert_true(param_count <= TERN_ARRAY_SIZE(params) && servers <= 2);
+	for (unsigned i = 0; i < param_count; i++) {
+		params[i] = (struct tern_param){
+			.shape = tern_shape_1d(TERN_F32, count), .count = count};
+		snprintf(params[i].name, sizeof(params[i].name), "w%u", i);
+	}
+	snprintf(addresses[0], sizeof(addresses[0]), "%s",
+		tern_server_address(rig->server));
+	tern_optimizer_parse("sgd", &job.optimizer);
+	job.steps = job.records = 1;
+	job.batch = 1;
+	job.params = params;
+	job.param_count = param_count;
+	job.element_count = param_count * count;
+	job.servers = addresses;
+	job.server_count = servers;
+	text = tern_ps_job_encode(&job);
+	assert_non_null(text);
+	object = json_loads(text, 0, NULL);
+	free(text);
+	return object;
+}
+
+static void say_join(struct visitor *v, json_t *job, unsigned worker)
+{
+	tern_talk_say(&v->talk,
+		json_pack("{s:s, s:I, s:I, s:o}", "type", "join", "worker",
+			(json_int_t)worker, "server", (json_int_t)0, "job", job));
+}
+
 /* The worker of that number: with `job`, of one parameter of `count` elements. */
 static void join(struct rig *rig, struct visitor *v, const struct tern_ps_job *like,
 	uint64_t count, unsigned worker)
 {
-	struct tern_param param = {
-		.name = "w", .shape = tern_shape_1d(TERN_F32, count), .count = count};
-	char servers[1][128];
-	struct tern_ps_job job = *like;
-	char *text;
-
-	snprintf(servers[0], sizeof(servers[0]), "%s", tern_server_address(rig->server));
-	tern_optimizer_parse("sgd", &job.optimizer);
-	job.steps = job.records = 1;
-	job.batch = 1;
-	job.params = &param;
-	job.param_count = 1;
-	job.element_count = count;
-	job.servers = servers;
-	job.server_count = 1;
-	text = tern_ps_job_encode(&job);
-	assert_non_null(text);
 	visit(rig, v);
-	tern_talk_say(&v->talk, json_pack("{s:s, s:I, s:I, s:o}", "type", "join",
-					"worker", (json_int_t)worker, "server",
-					(json_int_t)0, "job", json_loads(text, 0, NULL)));
-	free(text);
+	say_join(v, job_of(rig, like, 1, count, 1), worker);
 }
 
 /* ---- one that cannot be accepted ---- */
@@ -310,7 +330,7 @@ static void test_a_silent_guest_is_refused_and_then_cut(void **state)
 	until_peers(&rig, 1);
 	fire_now(&rig, &newest(&rig)->guest_timer);
 	run_until(&rig, &v.refused);
-	assert_string_equal(v.text, "it has not said in 30 s what it is");
+	assert_string_equal(v.text, "it is no part of the job after 30 s");
 	assert_false(newest(&rig)->gone); /* the guest does not answer the goodbye */
 	fire_now(&rig, &newest(&rig)->guest_timer);
 	until_peers(&rig, 0);
@@ -348,13 +368,13 @@ static void test_what_all_guests_say_is_bounded_and_given_back(void **state)
 
 	(void)state;
 	open_rig(&rig);
-	left = rig.server->guest_text_left = 128u << 10;
+	left = rig.server->guest_bytes_left = 128u << 10;
 	for (unsigned i = 0; i < 2; i++) {
 		visit(&rig, &v[i]);
 		until_peers(&rig, i + 1);
 		say_pieces(&rig, &v[i], 16);
 	}
-	while (rig.server->guest_text_left)
+	while (rig.server->guest_bytes_left)
 		step(&rig);
 	visit(&rig, &v[2]);
 	say_pieces(&rig, &v[2], 1);
@@ -366,7 +386,7 @@ static void test_what_all_guests_say_is_bounded_and_given_back(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		tern_peer_free(v[i].peer);
 	until_peers(&rig, 1);
-	assert_int_equal(rig.server->guest_text_left, left);
+	assert_int_equal(rig.server->guest_bytes_left, left);
 	close_rig(&rig);
 }
 
@@ -489,7 +509,21 @@ static void test_the_first_copies_of_async_mode_are_made_in_jobs(void **state)
 
 /* ---- too much ---- */
 
-static void test_a_server_says_what_it_has_no_room_for(void **state)
+/* It ends alone, and the server takes the next job. */
+static void refused_alone(struct rig *rig, struct visitor *v)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct visitor next;
+
+	run_until(rig, &v->refused);
+	assert_false(rig->server->has_job);
+	assert_null(rig->server->plan.chunks);
+	join(rig, &next, &job, 1000, 0);
+	run_until(rig, &next.welcome);
+	assert_false(rig->ended);
+}
+
+static void test_a_worker_hears_what_there_is_no_room_for(void **state)
 {
 	const struct tern_ps_job job = {
 		.mode = TERN_MODE_ASYNC, .slots = 4096, .workers = 4096};
@@ -499,10 +533,139 @@ static void test_a_server_says_what_it_has_no_room_for(void **state)
 	(void)state;
 	open_rig(&rig);
 	join(&rig, &v, &job, 4u << 20, 0);
-	run_until(&rig, &rig.ended);
-	assert_non_null(strstr(rig.text, "share of them has 16777216 bytes"));
-	assert_non_null(strstr(rig.text, "and it keeps 8194 copies"));
-	assert_non_null(strstr(rig.text, "it can hold 68719476736 bytes"));
+	refused_alone(&rig, &v);
+	assert_non_null(strstr(v.text, "share of them has 16777216 bytes"));
+	assert_non_null(strstr(v.text, "and it keeps 8194 copies"));
+	assert_non_null(strstr(v.text, "it can hold 68719476736 bytes"));
+	close_rig(&rig);
+}
+
+static void test_a_share_must_fit_into_the_memory_of_the_host(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.memory_bytes = 1u << 20;
+	join(&rig, &v, &job, 1u << 18, 0);
+	refused_alone(&rig, &v);
+	assert_non_null(strstr(v.text, "it can hold 1048576 bytes"));
+	close_rig(&rig);
+}
+
+/* 2^28 chunks: to list them alone would take 10 GB and minutes. */
+static void test_a_job_of_absurd_size_is_refused_before_anything_is_made(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	visit(&rig, &v);
+	say_join(&v, job_of(&rig, &job, 180, 1ull << 38, 1), 0);
+	refused_alone(&rig, &v);
+	assert_non_null(strstr(v.text, "no room for the parameters"));
+	close_rig(&rig);
+}
+
+/* The books of the norm find no memory. */
+static void test_a_job_that_cannot_be_taken_leaves_nothing(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1, .clip_norm = 1};
+	struct tern_buf all;
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	tern_pool_free(rig.server->staging);
+	assert_int_equal(
+		tern_pool_new(rig.at.domain, &(struct tern_pool_opts){.slab_bytes = 4096},
+			&rig.server->staging),
+		0);
+	assert_int_equal(tern_pool_get(rig.server->staging, 4096, &all), 0);
+	join(&rig, &v, &job, 1000, 0);
+	refused_alone(&rig, &v);
+	assert_non_null(strstr(v.text, "no room for the parameters"));
+	tern_pool_put(rig.server->staging, &all);
+	close_rig(&rig);
+}
+
+/* ---- servers that nobody knows ---- */
+
+static void say_peer(struct visitor *v, json_t *job, unsigned server)
+{
+	tern_talk_say(&v->talk, json_pack("{s:s, s:I, s:o}", "type", "peer", "server",
+					(json_int_t)server, "job", job));
+}
+
+static void test_an_unknown_server_ends_nothing(void **state)
+{
+	static const char *const words[] = {"abort", "lost", NULL};
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct visitor v[3], worker;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	for (unsigned i = 0; i < 3; i++) {
+		visit(&rig, &v[i]);
+		say_peer(&v[i], job_of(&rig, &job, 1, 1000, 2), 1);
+		if (words[i]) {
+			tern_talk_say(&v[i].talk,
+				json_pack("{s:s, s:i}", "type", words[i], "worker", 0));
+			run_until(&rig, &v[i].refused);
+		}
+		tern_peer_free(v[i].peer);
+		until_peers(&rig, 0);
+	}
+	assert_false(rig.server->over);
+	join(&rig, &worker, &job, 1000, 0);
+	run_until(&rig, &worker.welcome);
+	close_rig(&rig);
+}
+
+static void test_the_jobs_that_unknown_servers_bring_are_bounded(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct visitor v[2];
+	struct rig rig;
+	uint64_t left;
+
+	(void)state;
+	open_rig(&rig);
+	left = rig.server->guest_bytes_left = 3 * sizeof(struct tern_param);
+	for (unsigned i = 0; i < 2; i++) {
+		visit(&rig, &v[i]);
+		say_peer(&v[i], job_of(&rig, &job, 1, 1000, 2), 1);
+		until_peers(&rig, i + 1);
+	}
+	run_until(&rig, &v[1].refused);
+	assert_string_equal(v[1].text, "no room for the jobs of so many servers");
+	for (unsigned i = 0; i < 2; i++)
+		tern_peer_free(v[i].peer);
+	until_peers(&rig, 0);
+	assert_int_equal(rig.server->guest_bytes_left, left);
+	close_rig(&rig);
+}
+
+static void test_refusals_of_strangers_are_noted_sparingly(void **state)
+{
+	struct visitor v[20];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	for (unsigned i = 0; i < 20; i++) {
+		visit(&rig, &v[i]);
+		tern_talk_say(&v[i].talk, json_pack("{s:s}", "type", "nonsense"));
+		run_until(&rig, &v[i].refused);
+	}
+	assert_int_equal(rig.refusals, 16);
+	assert_int_equal(rig.server->notes_dropped, 4);
 	close_rig(&rig);
 }
 
@@ -623,7 +786,14 @@ int main(void)
 		cmocka_unit_test(test_what_all_guests_say_is_bounded_and_given_back),
 		cmocka_unit_test(test_workers_join_while_the_shard_is_made),
 		cmocka_unit_test(test_the_first_copies_of_async_mode_are_made_in_jobs),
-		cmocka_unit_test(test_a_server_says_what_it_has_no_room_for),
+		cmocka_unit_test(test_a_worker_hears_what_there_is_no_room_for),
+		cmocka_unit_test(test_a_share_must_fit_into_the_memory_of_the_host),
+		cmocka_unit_test(
+			test_a_job_of_absurd_size_is_refused_before_anything_is_made),
+		cmocka_unit_test(test_a_job_that_cannot_be_taken_leaves_nothing),
+		cmocka_unit_test(test_an_unknown_server_ends_nothing),
+		cmocka_unit_test(test_the_jobs_that_unknown_servers_bring_are_bounded),
+		cmocka_unit_test(test_refusals_of_strangers_are_noted_sparingly),
 		cmocka_unit_test(test_a_worker_is_refused_with_one_sentence),
 		cmocka_unit_test(test_a_lost_worker_that_comes_again_is_told_so),
 		cmocka_unit_test(test_what_a_guest_announces_takes_no_memory),
