@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Little-endian loads and stores at any alignment: the wire is little-endian. */
+/*
+ * Little-endian loads and stores at any alignment. All that Tern itself says on a wire is
+ * little-endian. Tensors travel as they stand in memory, which nobody may swap on the way
+ * without knowing them; so handshakes say the byte order of their end, and peers of
+ * different ones are refused.
+ */
 #ifndef TERN_BASE_ENDIAN_H
 #define TERN_BASE_ENDIAN_H
 
 #include <endian.h>
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -19,6 +25,22 @@
 		v = htole##bits(v);                                                      \
 		memcpy(p, &v, sizeof(v));                                                \
 	}
+
+/* The byte order of this machine as a byte on the wire. */
+enum tern_byte_order {
+	TERN_LITTLE_ENDIAN = 1,
+	TERN_BIG_ENDIAN = 2,
+	TERN_BYTE_ORDER = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? TERN_BIG_ENDIAN
+								 : TERN_LITTLE_ENDIAN,
+};
+
+/* What a peer said about its own: 0; -EILSEQ: it is the other one; -EPROTO: neither. */
+static inline int tern_byte_order_check(uint8_t theirs)
+{
+	if (theirs != TERN_LITTLE_ENDIAN && theirs != TERN_BIG_ENDIAN)
+		return -EPROTO;
+	return theirs == TERN_BYTE_ORDER ? 0 : -EILSEQ;
+}
 
 TERN_ENDIAN_PAIR(16)
 TERN_ENDIAN_PAIR(32)

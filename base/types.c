@@ -71,6 +71,8 @@ const char *tern_status_text(int status)
 		return "still going on";
 	case -EPROTONOSUPPORT:
 		return "the peer speaks another version of the protocol";
+	case -EILSEQ:
+		return "the peer's machine has the other byte order";
 	case -EPROTO:
 		return "the peer sent something that is not the protocol";
 	case -EACCES:

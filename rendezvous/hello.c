@@ -365,7 +365,10 @@ int tern_link_handshake(struct tern_link *link, const void *message, size_t byte
 	struct tern_hello hello;
 	int r = tern_hello_decode(message, bytes, &hello);
 
-	if (r == -EPROTONOSUPPORT && link->state == TERN_LINK_WAIT_HELLO) {
+	if ((r == -EPROTONOSUPPORT || r == -EILSEQ) &&
+		link->state == TERN_LINK_WAIT_HELLO) {
+		tern_log(link->rdv->ctx->env, TERN_LOG_WARN, "%s: refused: %s",
+			link->conn->name, tern_status_text(r));
 		refuse(link, r);
 		return 0;
 	}

@@ -194,8 +194,8 @@ static void dial(struct tern_peer *peer)
 
 static bool is_final(int status)
 {
-	return status == -EPROTONOSUPPORT || status == -EACCES || status == -EPROTO ||
-	       status == -EINVAL || status == -ENOBUFS;
+	return status == -EPROTONOSUPPORT || status == -EILSEQ || status == -EACCES ||
+	       status == -EPROTO || status == -EINVAL || status == -ENOBUFS;
 }
 
 /* Each end has said its last word, and knows that the other has heard it. */

@@ -263,6 +263,8 @@ const char *tern_message_name(uint8_t type)
 
 /* HELLO: the ordinary header with its type, then the fields one after the other. */
 
+#define OFF_HELLO_ORDER 152u
+
 void tern_hello_encode(const struct tern_hello *hello, void *message)
 {
 	struct tern_header header = {.type = TERN_MSG_HELLO};
@@ -285,6 +287,7 @@ void tern_hello_encode(const struct tern_hello *hello, void *message)
 	memcpy(p + 40, hello->nonce, 16);
 	memcpy(p + 56, hello->mac, 32);
 	memcpy(p + 88, hello->name, 64);
+	p[OFF_HELLO_ORDER] = TERN_BYTE_ORDER;
 }
 
 int tern_hello_decode(const void *message, size_t bytes, struct tern_hello *out)
@@ -319,5 +322,5 @@ int tern_hello_decode(const void *message, size_t bytes, struct tern_hello *out)
 	if (out->step < 1 || out->step > 3 || out->status > 0 ||
 		out->name[sizeof(out->name) - 1])
 		return -EPROTO;
-	return 0;
+	return tern_byte_order_check(p[OFF_HELLO_ORDER]);
 }

@@ -138,7 +138,8 @@ const char *tern_message_name(uint8_t type);
  * The handshake. Three messages: the one who connects says who it is (step 1), the other
  * answers and proves that it knows the secret (2), the first proves the same (3). Both go
  * on at once after 2 and 3. A refusal is a step 2 with a status. Fixed size, so that a
- * newer version can be recognised and refused in words.
+ * newer version can be recognised and refused in words. Behind these fields a byte says
+ * the byte order of the sender's tensors (base/endian.h).
  */
 struct tern_hello {
 	uint8_t step; /* 1..3 */
@@ -158,7 +159,8 @@ struct tern_hello {
 #define TERN_HELLO_BYTES 160u
 
 void tern_hello_encode(const struct tern_hello *hello, void *message);
-/* -EPROTO: not a HELLO; -EPROTONOSUPPORT: of another version. */
+/* -EPROTO: not a HELLO; -EPROTONOSUPPORT: of another version; -EILSEQ: from a machine of
+ * the other byte order. */
 int tern_hello_decode(const void *message, size_t bytes, struct tern_hello *out);
 #define TERN_HELLO_MESSAGE_BYTES (TERN_HEADER_BYTES + TERN_HELLO_BYTES)
 

@@ -323,8 +323,8 @@ int shm_note_send(int socket, const struct shm_note *note, int fd);
 int shm_offer_send(
 	int socket, const struct shm_note *note, const struct tern_ipc_handle *handle);
 /* 1: a note, and *fd (-1: none), which the caller closes; of an OFFER, the handle, too.
- * 0: the end. -EAGAIN; -EPROTO; -EMFILE: it had a descriptor and this process has no
- * room. */
+ * 0: the end. -EAGAIN; -EPROTO; -EILSEQ: from a machine of the other byte order, which
+ * is emulated here; -EMFILE: it had a descriptor and this process has no room. */
 int shm_note_receive(
 	int socket, struct shm_note *note, struct tern_ipc_handle *handle, int *fd);
 

@@ -445,6 +445,13 @@ static void go_up(struct shm_conn *conn)
 	handler->accepted(port->base.handler_arg, &lsn->base, &conn->base);
 }
 
+static void turn_away(struct shm_conn *conn, int status)
+{
+	tern_log(conn->base.port->env, TERN_LOG_WARN, "%s: refused: %s", conn->base.name,
+		tern_status_text(status));
+	refuse(conn, status);
+}
+
 static void on_hello(struct shm_conn *conn, const struct shm_note *note, int fd)
 {
 	int status = note->version == SHM_NOTE_VERSION ? 0 : -EPROTONOSUPPORT;
@@ -459,9 +466,7 @@ static void on_hello(struct shm_conn *conn, const struct shm_note *note, int fd)
 		go_up(conn);
 		return;
 	}
-	tern_log(conn->base.port->env, TERN_LOG_WARN, "%s: refused: %s", conn->base.name,
-		tern_status_text(status));
-	refuse(conn, status);
+	turn_away(conn, status);
 }
 
 static void on_welcome(struct shm_conn *conn, const struct shm_note *note, int fd)
@@ -544,7 +549,9 @@ int shm_conn_socket(struct shm_conn *conn)
 		count++;
 		if (status == -EPROTO)
 			shm_conn_blame(conn, "a packet on its socket is not ours");
-		else if (status == -EMFILE)
+		else if (status == -EILSEQ && conn->state == SHM_ACCEPTING)
+			turn_away(conn, status);
+		else if (status == -EMFILE || status == -EILSEQ)
 			shm_conn_fail(conn, status);
 		else if (status <= 0)
 			on_end(conn);

@@ -9,6 +9,7 @@
  */
 #include "transport/shm.h"
 
+#include <byteswap.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -181,5 +182,7 @@ int shm_note_receive(
 	if (*fd >= 0)
 		close(*fd);
 	*fd = -1;
+	if (bytes >= (ssize_t)sizeof(*note) && note->magic == bswap_32(SHM_NOTE_MAGIC))
+		return -EILSEQ;
 	return bytes == 0 ? 0 : -EPROTO;
 }

@@ -71,8 +71,9 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * Starts to connect and returns at once; requests may be posted straight away. Retries
  * until the context's connect_ns has passed, then the peer goes DOWN with the last cause:
  * -ECONNREFUSED, -ETIMEDOUT, -EPROTO (not a Tern peer), -EPROTONOSUPPORT (another
- * version), -EACCES (the secret does not match). At once: -EINVAL, malformed address;
- * -ENODEV, a fabric that is not available here; -E2BIG, more than eight addresses.
+ * version), -EILSEQ (a machine of the other byte order), -EACCES (the secret does not
+ * match). At once: -EINVAL, malformed address; -ENODEV, a fabric that is not available
+ * here; -E2BIG, more than eight addresses.
  *
  * `address` may be several, "verbs://10.1.0.7:5000+tcp://10.0.0.7:5000": they are tried
  * in this order, and a connection that is lost later may come back on the one that it had

@@ -118,6 +118,7 @@ struct bed {
 	void *world;
 	struct side sides[2];
 	struct tern_lsn *lsn; /* B's, at address 0 */
+	void *arg;            /* the test's */
 	unsigned idle_turns;
 };
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/endian.h"
 #include "base/util.h"
 #include "rendezvous/wire.h"
 
@@ -125,10 +126,8 @@ static void say(struct scene *s, const struct tern_header *what)
 	SCENE_PUMP(s, try_to_say(s, message, bytes, payload_bytes) == 0);
 }
 
-static void stranger_comes(struct scene *s)
+static void stranger_dials(struct scene *s)
 {
-	unsigned before = s->accepted_count;
-
 	s->link = bed_dial_at(
 		s->bed, A, strstr(tern_listener_address(s->listener), "://") + 3);
 	s->link->on_message = stranger_hears;
@@ -136,6 +135,13 @@ static void stranger_comes(struct scene *s)
 	s->answer = (struct tern_hello){0};
 	s->seq = 0;
 	SCENE_PUMP(s, s->link->up);
+}
+
+static void stranger_comes(struct scene *s)
+{
+	unsigned before = s->accepted_count;
+
+	stranger_dials(s);
 	say_hello(s, 1);
 	SCENE_PUMP(s, s->answer.step == 2);
 	say_hello(s, 3);
@@ -222,7 +228,98 @@ static void test_messages_that_cannot_be_meant_end_their_session_only(
 	scene_fini(&s);
 }
 
+/* A byte of an encoded HELLO that makes it one of another kind of Tern. */
+static const struct foreign {
+	size_t at;
+	unsigned char value;
+	int status;
+} foreign[] = {
+	{2, TERN_WIRE_VERSION + 1, -EPROTONOSUPPORT},
+	{TERN_HEADER_BYTES + 152, TERN_LITTLE_ENDIAN + TERN_BIG_ENDIAN - TERN_BYTE_ORDER,
+		-EILSEQ},
+};
+
+static size_t foreign_hello(const struct foreign *how, uint8_t step, void *message)
+{
+	const struct tern_hello hello = {.step = step,
+		.epoch = 1,
+		.incarnation = 77,
+		.token = step == 1 ? 0 : 5,
+		.credit = 64,
+		.eager_bytes = TERN_EAGER_MAX};
+
+	tern_hello_encode(&hello, message);
+	((unsigned char *)message)[how->at] = how->value;
+	return TERN_HELLO_MESSAGE_BYTES;
+}
+
+static void test_who_dials_with_other_bytes_is_refused_in_words(
+	const struct instance *instance)
+{
+	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+	struct scene s;
+
+	scene_init(&s, instance);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(foreign); i++) {
+		size_t bytes = foreign_hello(&foreign[i], 1, message);
+
+		stranger_dials(&s);
+		SCENE_PUMP(&s, try_to_say(&s, message, bytes, 0) == 0);
+		SCENE_PUMP(&s, s.answer.step == 2 && s.link->closed_count);
+		assert_int_equal(s.answer.status, foreign[i].status);
+		assert_true(log_env_has(
+			&s.meet->ends[B].log, tern_status_text(foreign[i].status)));
+		check_undisturbed(&s, i);
+	}
+	assert_int_equal(s.accepted_count, 0);
+	scene_fini(&s);
+}
+
+/* The stranger listens. */
+static int stranger_answers(struct link *link, const void *data, size_t bytes)
+{
+	const struct foreign *how = link->side->bed->arg;
+	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+
+	(void)data;
+	(void)bytes;
+	assert_int_equal(link->side->fabric->ops->send(link->conn, message,
+				 foreign_hello(how, 2, message), NULL, 0),
+		0);
+	return 0;
+}
+
+static void stranger_accepts(struct link *link)
+{
+	link->on_message = stranger_answers;
+}
+
+static void test_who_answers_with_other_bytes_is_refused_in_words(
+	const struct instance *instance)
+{
+	char url[BED_ADDRESS_MAX];
+	struct scene s;
+
+	scene_init(&s, instance);
+	meet_url(instance, s.bed->sides[B].fabric->ops->lsn_address(s.bed->lsn), url);
+	s.bed->sides[B].on_accepted = stranger_accepts;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(foreign); i++) {
+		const struct tern_peer_opts opts = {.event = on_event, .arg = &s};
+		struct tern_peer *peer;
+
+		s.bed->arg = (void *)&foreign[i];
+		s.down_count = 0;
+		assert_int_equal(tern_connect(s.meet->ends[A].ctx, url, &opts, &peer), 0);
+		SCENE_PUMP(&s, s.down_count);
+		assert_int_equal(s.down_status, foreign[i].status);
+		check_undisturbed(&s, i);
+	}
+	scene_fini(&s);
+}
+
 const struct conformance_test meet_strangers[] = {
+	CONFORMANCE(test_who_dials_with_other_bytes_is_refused_in_words, NEEDS_SLEEP),
+	CONFORMANCE(test_who_answers_with_other_bytes_is_refused_in_words, NEEDS_SLEEP),
 	CONFORMANCE(
 		test_messages_that_cannot_be_meant_end_their_session_only, NEEDS_SLEEP),
 	{0},

@@ -158,7 +158,7 @@ static void test_areas_that_could_shrink_are_refused(void **state)
 	end_fini(&end);
 }
 
-static void test_hello_of_another_version_is_refused_with_the_reason(void **state)
+static void test_hello_of_another_kind_is_refused_with_the_reason(void **state)
 {
 	struct shm_note hello = raw_note(SHM_HELLO);
 	struct end end;
@@ -168,6 +168,9 @@ static void test_hello_of_another_version_is_refused_with_the_reason(void **stat
 	end_listen(&end);
 	hello.version++;
 	assert_int_equal(refusal_of(&end, &hello, -1), -EPROTONOSUPPORT);
+	hello = raw_note(SHM_HELLO);
+	hello.magic = __builtin_bswap32(SHM_NOTE_MAGIC); /* an emulated machine's */
+	assert_int_equal(refusal_of(&end, &hello, -1), -EILSEQ);
 	hello = raw_note(SHM_WELCOME);
 	assert_int_equal(refusal_of(&end, &hello, -1), -EPROTO);
 	hello = raw_note(SHM_HELLO);
@@ -450,8 +453,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_areas_that_could_shrink_are_refused),
-		cmocka_unit_test(
-			test_hello_of_another_version_is_refused_with_the_reason),
+		cmocka_unit_test(test_hello_of_another_kind_is_refused_with_the_reason),
 		cmocka_unit_test(test_garbage_on_the_socket_does_no_harm),
 		cmocka_unit_test(test_impossible_words_in_an_area_cut_the_conn),
 		cmocka_unit_test(
