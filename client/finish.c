@@ -10,13 +10,16 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "client/safetensors.h"
 
 #define TEST_ROWS         TERN_ENGINE_ROWS
 #define TEST_COST_NS      1000000u
+#define SAVE_AGAIN_NS     (10 * TERN_NS_PER_S)
 #define WRITE_STREAM      0x7772697465ull /* "write" */
 #define WRITE_TEMPERATURE 0.6f
 
@@ -92,15 +95,61 @@ static void run(struct tern_job *job)
 
 /* ---- saving ---- */
 
+static void save(struct tern_worker *w, const char *path);
+
+static void save_again(struct tern_timer *timer)
+{
+	struct tern_worker *w = tern_container_of(timer, struct tern_worker, save_timer);
+
+	if (!w->opts.ctx->ending)
+		save(w, w->opts.save_path);
+}
+
+/* Whatever the reason, somebody may remove it, and the parameters exist nowhere else: all
+ * of the job waits. */
+static void save_failed(struct tern_worker *w, const char *path, int status)
+{
+	char text[600];
+
+	snprintf(text, sizeof(text), "cannot save to %.400s: %s: %s", path,
+		tern_status_text(status),
+		w->over ? "the parameters are lost"
+			: "tried again every 10 s until it works or this worker is asked "
+			  "to end");
+	if ((w->over || !w->save_failed) && w->opts.unsaved)
+		w->opts.unsaved(w->opts.arg, text);
+	w->save_failed = true;
+	if (w->over) {
+		worker_saved(w);
+		return;
+	}
+	w->save_timer.fire = save_again;
+	tern_timer_set(w->opts.ctx, &w->save_timer, tern_now_ns(w->env) + SAVE_AGAIN_NS);
+}
+
 static void saved(struct tern_file_op *op)
 {
 	struct tern_worker *w = tern_container_of(op, struct tern_worker, file);
 
-	if (op->status < 0)
-		worker_fail(w, op->status, "cannot save to %s: %s", op->path,
-			tern_status_text(op->status));
+	w->saving = false;
+	if (op->status < 0) {
+		save_failed(w, op->path, op->status);
+		return;
+	}
+	w->results.saved_path = op->path;
+	w->results.saved_step = w->version;
+	if (w->over)
+		worker_saved(w);
 	else
 		worker_leave(w);
+}
+
+static void forget_file(struct tern_worker *w)
+{
+	if (w->file_parts)
+		free(w->file_parts[0].iov_base);
+	free(w->file_parts);
+	w->file_parts = NULL;
 }
 
 static int build_file(struct tern_worker *w)
@@ -109,6 +158,7 @@ static int build_file(struct tern_worker *w)
 	struct tern_safetensor *tensors = calloc(w->job.param_count, sizeof(*tensors));
 	int r = -ENOMEM;
 
+	forget_file(w);
 	w->file_parts = calloc(w->job.param_count + 1u, sizeof(*w->file_parts));
 	if (tensors && w->file_parts) {
 		for (uint32_t i = 0; i < w->job.param_count; i++) {
@@ -125,22 +175,31 @@ static int build_file(struct tern_worker *w)
 	return r;
 }
 
-static void save(struct tern_worker *w)
+static void save(struct tern_worker *w, const char *path)
 {
 	int r = build_file(w);
 
 	w->file = (struct tern_file_op){
 		.kind = TERN_FILE_WRITE,
-		.path = w->opts.save_path,
+		.path = path,
 		.parts = w->file_parts,
 		.part_count = (int)w->job.param_count + 1,
 		.done = saved,
 	};
 	if (r == 0)
 		r = tern_env_file(w->env, &w->file);
+	w->saving = r == 0;
 	if (r < 0)
-		worker_fail(w, r, "cannot save to %s: %s", w->opts.save_path,
-			tern_status_text(r));
+		save_failed(w, path, r);
+}
+
+void finish_interrupted(struct tern_worker *w)
+{
+	const char *path = w->final ? w->opts.save_path : w->opts.interrupted_path;
+
+	tern_timer_clear(w->opts.ctx, &w->save_timer);
+	if (path && !w->saving && w->version > 0 && w->finisher == w->opts.index)
+		save(w, path);
 }
 
 /* ---- in order ---- */
@@ -156,7 +215,7 @@ static void ran(struct tern_job *job)
 	if (w->finish_status < 0)
 		worker_engine_failed(w, w->finish_status);
 	else if (w->opts.save_path)
-		save(w);
+		save(w, w->opts.save_path);
 	else
 		worker_leave(w);
 }
@@ -231,6 +290,7 @@ void finish_next(struct tern_worker *w)
 
 void finish_run(struct tern_worker *w)
 {
+	w->final = true;
 	w->finish_job.run = run;
 	w->finish_job.done = ran;
 	worker_submit(w, &w->finish_job, TEST_COST_NS);
@@ -238,9 +298,7 @@ void finish_run(struct tern_worker *w)
 
 void finish_fini(struct tern_worker *w)
 {
-	if (w->file_parts)
-		free(w->file_parts[0].iov_base);
-	free(w->file_parts);
+	forget_file(w);
 	free(w->written);
 	free(w->scores);
 	free(w->score_labels);

@@ -101,10 +101,19 @@ struct tern_worker {
 	uint32_t finisher; /* the worker that evaluates and saves */
 	bool all_done;     /* async: nobody that is left has a step to take */
 	bool finished;     /* it has */
+	bool begun;        /* it has had a version: the others may go on without it */
+	bool leaving;      /* it was asked to end */
+	bool interrupted;  /* the job was: what there is of the parameters is saved */
+	char leave_text[200];
+	struct tern_timer leave_timer;
 
 	/* finish.c */
 	struct tern_job finish_job;
 	int finish_status;
+	bool final;                   /* the parameters are those of the job's end */
+	bool saving;                  /* `file` is under way */
+	bool save_failed;             /* it has been said */
+	struct tern_timer save_timer; /* the next attempt */
 	struct tern_worker_results results;
 	char *written;
 	float *scores;
@@ -118,12 +127,14 @@ struct tern_worker {
 	char text[512];
 	struct tern_deferred end_call;
 	struct tern_timer end_timer;
+	bool end_due; /* end_timer has fired: the end waits for no connection */
 };
 
 /* worker.c */
 void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void worker_leave(struct tern_worker *w); /* it has all it needs */
+void worker_saved(struct tern_worker *w); /* what an interrupted job left, or not */
 /* It fails alone: the job goes on without this worker, if there are others. */
 void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -161,6 +172,8 @@ void worker_take(struct tern_worker *w, struct slot *slot);
 void finish_start(struct tern_worker *w);
 void finish_next(struct tern_worker *w); /* who finishes, or whether, has changed */
 void finish_run(struct tern_worker *w);  /* the version that counts is here */
+/* Saves the parameters as they are, if it is this worker that would have finished. */
+void finish_interrupted(struct tern_worker *w);
 void finish_fini(struct tern_worker *w);
 
 #endif

@@ -54,6 +54,7 @@ static void report_step(struct tern_worker *w)
 void versions_complete(struct tern_worker *w, uint64_t version)
 {
 	w->version = version;
+	w->begun = true;
 	if (w->state == WORKER_FINISHING) {
 		finish_run(w);
 		return;

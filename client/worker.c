@@ -14,14 +14,15 @@
 
 #include "base/clock.h"
 
-#define LEAVING_NS (2 * TERN_NS_PER_S)
-#define SLAB_BYTES (64ull << 20)
+#define LEAVING_NS  (2 * TERN_NS_PER_S)
+#define DECISION_NS (3 * TERN_NS_PER_S) /* how long server 0 may take to let it go */
+#define SLAB_BYTES  (64ull << 20)
 
 /* ---- the end ---- */
 
 static void tell_end(struct tern_worker *w)
 {
-	if (w->told)
+	if (w->told || w->saving)
 		return;
 	w->told = true;
 	tern_timer_clear(w->opts.ctx, &w->end_timer);
@@ -32,7 +33,7 @@ static void end_call(struct tern_deferred *deferred)
 {
 	struct tern_worker *w = tern_container_of(deferred, struct tern_worker, end_call);
 
-	for (uint32_t i = 0; i < w->job.server_count; i++)
+	for (uint32_t i = 0; i < w->job.server_count && !w->end_due; i++)
 		if (w->servers[i].peer && !w->servers[i].gone)
 			return;
 	tell_end(w);
@@ -40,20 +41,25 @@ static void end_call(struct tern_deferred *deferred)
 
 static void end_timer(struct tern_timer *timer)
 {
-	tell_end(tern_container_of(timer, struct tern_worker, end_timer));
+	struct tern_worker *w = tern_container_of(timer, struct tern_worker, end_timer);
+
+	w->end_due = true;
+	tell_end(w);
 }
 
 static void close_all(struct tern_worker *w, const char *type)
 {
 	w->over = true;
 	w->state = WORKER_LEAVING;
+	tern_timer_clear(w->opts.ctx, &w->leave_timer);
 	for (uint32_t i = 0; i < w->job.server_count; i++) {
 		struct worker_server *s = &w->servers[i];
 
 		if (!s->peer || s->gone)
 			continue;
-		tern_talk_say(&s->talk, json_pack("{s:s, s:o}", "type", type, "text",
-						tern_talk_text(w->text)));
+		tern_talk_say(&s->talk,
+			json_pack("{s:s, s:o, s:b}", "type", type, "text",
+				tern_talk_text(w->text), "save", w->interrupted));
 		tern_peer_close(s->peer);
 	}
 	w->end_timer.fire = end_timer;
@@ -73,6 +79,8 @@ static void end_badly(
 	w->status = status;
 	vsnprintf(w->text, sizeof(w->text), fmt, ap);
 	close_all(w, type);
+	if (w->interrupted)
+		finish_interrupted(w);
 }
 
 void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
@@ -89,7 +97,7 @@ void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 	va_list ap;
 
 	if (!w->over)
-		w->results.alone = w->job.workers > 1;
+		w->results.alone = w->job.workers > 1 && w->begun;
 	va_start(ap, fmt);
 	end_badly(w, "failed", status, fmt, ap);
 	va_end(ap);
@@ -120,9 +128,59 @@ void worker_leave(struct tern_worker *w)
 		close_all(w, "bye");
 }
 
+/* ---- asked to end ---- */
+
+/* The servers say nothing any more: they have been asked to end, too. */
+static void leave_timer(struct tern_timer *timer)
+{
+	struct tern_worker *w = tern_container_of(timer, struct tern_worker, leave_timer);
+
+	if (w->opts.ctx->ending)
+		return;
+	w->interrupted = true;
+	worker_give_up(w, -ECANCELED, "%s", w->leave_text);
+}
+
 void tern_worker_stop(struct tern_worker *w, const char *why)
 {
 	worker_fail(w, -ECANCELED, "%s", why);
+}
+
+bool tern_worker_is_saving(const struct tern_worker *w)
+{
+	return w->saving;
+}
+
+void tern_worker_ask_to_leave(struct tern_worker *w, const char *why)
+{
+	if (w->leaving || w->over)
+		return;
+	snprintf(w->leave_text, sizeof(w->leave_text), "%s", why);
+	if (!w->begun) {
+		worker_give_up(w, -ECANCELED, "%s", why);
+		return;
+	}
+	w->leaving = true;
+	tern_talk_say(&w->servers[0].talk,
+		json_pack("{s:s, s:o}", "type", "leave", "text", tern_talk_text(why)));
+	w->leave_timer.fire = leave_timer;
+	tern_timer_set(w->opts.ctx, &w->leave_timer, tern_now_ns(w->env) + DECISION_NS);
+}
+
+void worker_saved(struct tern_worker *w)
+{
+	w->saving = false;
+	tern_defer(w->opts.ctx, &w->end_call);
+}
+
+static void aborted(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+	const char *text = json_string_value(json_object_get(message, "text"));
+
+	w->interrupted = json_is_true(json_object_get(message, "save"));
+	worker_fail(w, -ECANCELED, "server %u ended the job: %s", s->index,
+		text ? text : "no reason given");
 }
 
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
@@ -179,13 +237,15 @@ static void heard(struct tern_talk *talk, const json_t *message)
 			text ? text : "no reason given");
 	} else if (strcmp(type, "lost") == 0) {
 		worker_on_lost(s, message);
+	} else if (strcmp(type, "leave") == 0 && w->leaving) {
+		w->results.left = true;
+		worker_give_up(w, -ECANCELED, "%s", w->leave_text);
 	} else if (strcmp(type, "done") == 0) {
 		worker_on_done(s);
 	} else if (strcmp(type, "finished") == 0) {
 		worker_on_finished(s);
 	} else if (strcmp(type, "abort") == 0) {
-		worker_fail(w, -ECANCELED, "server %u ended the job: %s", s->index,
-			text ? text : "no reason given");
+		aborted(s, message);
 	} else {
 		worker_fail(w, -EPROTO,
 			"server %u sent a message that this worker does not know",
@@ -204,6 +264,7 @@ static void server_event(
 		return;
 	s->gone = true;
 	tern_talk_close(&s->talk);
+	w->interrupted = w->interrupted || w->leaving; /* so was the server, likely */
 	if (!s->welcome && status)
 		worker_fail(w, status, "server %u at %s: cannot be reached: %s", s->index,
 			w->job.servers[s->index], tern_status_text(status));
@@ -238,9 +299,7 @@ static int join(struct tern_worker *w, uint32_t index, const char *job_text)
 	s->talk.heard = heard;
 	s->talk.broken = broken;
 	r = tern_connect(w->opts.ctx, w->job.servers[index],
-		&(struct tern_peer_opts){.event = server_event,
-			.arg = s,
-			.name = name},
+		&(struct tern_peer_opts){.event = server_event, .arg = s, .name = name},
 		&s->peer);
 	if (r == 0)
 		r = tern_channel_open(s->peer, TERN_PS_CHANNEL_DATA, &s->data);

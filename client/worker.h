@@ -27,9 +27,14 @@ struct tern_worker_progress {
 
 struct tern_worker_results {
 	uint64_t steps;
-	double loss;      /* mean of `loss` over the last steps, at most 100 */
-	bool finisher;    /* it was this worker that evaluated, wrote and saved */
-	bool alone;       /* it failed alone: others may go on, and save */
+	double loss;   /* mean of `loss` over the last steps, at most 100 */
+	bool finisher; /* it was this worker that evaluated, wrote and saved */
+	bool alone;    /* it failed alone: others may go on, and save */
+	bool left;     /* it was asked to end, and the job goes on without it */
+	/* What was saved, and where; NULL: nothing. Of a job that was interrupted these
+	 * are the parameters as they were, after `saved_step` steps. */
+	const char *saved_path;
+	uint64_t saved_step;
 	double test_loss; /* mean over the records; NAN: no test set, or another worker */
 	double test_accuracy; /* NAN as well */
 	double test_auc;      /* two classes only; else NAN */
@@ -52,7 +57,9 @@ struct tern_worker_opts {
 	/* For the worker that finishes the job, which may be any: */
 	const struct tern_dataset *test; /* NULL: none */
 	const char *save_path;           /* for the parameters; NULL: nowhere */
-	uint32_t write_count;            /* charlm: symbols that the model is to write */
+	const char *interrupted_path; /* where they go if the job is ended before; or NULL
+				       */
+	uint32_t write_count;         /* charlm: symbols that the model is to write */
 	/* It is this one: last preparations. An error, with why->text, is this worker's
 	 * alone: another one finishes then. May be NULL. */
 	int (*finishing)(void *arg, struct tern_ps_text *why);
@@ -60,6 +67,9 @@ struct tern_worker_opts {
 	void (*progress)(void *arg, const struct tern_worker_progress *progress);
 	/* Something worth a line happened; may be NULL. */
 	void (*note)(void *arg, const char *text);
+	/* Saving failed: it is tried again until it works, or the end has come and
+	 * nothing is saved, as `text` says. Once for each; may be NULL. */
+	void (*unsaved)(void *arg, const char *text);
 	/* The end, once: 0 and results, or a status and a sentence. The worker is to be
 	 * freed afterwards, not in here. */
 	void (*ended)(void *arg, int status, const char *text,
@@ -72,8 +82,19 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	struct tern_ps_text *why);
 
 /* Ends the job from outside: the servers are told `why`, then ended() comes with
- * -ECANCELED. */
+ * -ECANCELED. Nothing is saved. */
 void tern_worker_stop(struct tern_worker *worker, const char *why);
+
+/*
+ * Asks the worker to leave, `why` in a few words. ended() comes with -ECANCELED: within
+ * about a second, with results->left, when the others have its slots; or, if it is the
+ * last one, or all are asked, when it has saved what it has to `interrupted_path`. Twice
+ * is harmless.
+ */
+void tern_worker_ask_to_leave(struct tern_worker *worker, const char *why);
+
+/* The end waits for a file that is being written. */
+bool tern_worker_is_saving(const struct tern_worker *worker);
 
 /* Jobs must have ended (host_env_stop) and the context must be freed first. */
 void tern_worker_free(struct tern_worker *worker);

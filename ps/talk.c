@@ -59,7 +59,7 @@ void tern_talk_say(struct tern_talk *talk, json_t *message)
 	char *text = message ? json_dumps(message, JSON_COMPACT | JSON_REAL_PRECISION(17))
 			     : NULL;
 	size_t bytes = text ? strlen(text) : 0;
-	int r = text && !talk->closed ? 0 : -ENOMEM;
+	int r = text && !talk->closed && !talk->ctx->ending ? 0 : -ENOMEM;
 
 	json_decref(message);
 	for (size_t at = 0; r == 0 && at <= bytes; at += TERN_PS_PIECE_BYTES)

@@ -13,7 +13,12 @@
  *     server -> worker   {"type":"welcome"}, {"type":"refused", "text":...}
  *     worker -> server   {"type":"bye"}: it has all it needs, and the results are safe
  *     worker -> server   {"type":"failed", "text":...}: it leaves; the job may go on
- *     any                {"type":"abort", "text":...}: the job has failed, and why
+ *     worker -> server 0 {"type":"leave", "text":...}: it was asked to end, and works on
+ *                        until server 0 has decided
+ *     server 0 -> worker {"type":"leave"}: it may, the job goes on: it says failed
+ *     any                {"type":"abort", "text":..., "save":true}: the job has failed,
+ *                        and why; save: it was asked to end, and the worker that would
+ *                        have finished saves the parameters as they are
  *
  * The end in async mode:
  *
@@ -50,8 +55,9 @@ enum {
 
 #define TERN_PS_TEXT_MAX    (16u << 20) /* of a message: a job with many parameters */
 #define TERN_PS_PIECE_BYTES 4096u
-#define TERN_PS_SAID_MAX    (4ull << 30) /* of a talk's pool: a job to each of 256 servers \
-					  */
+#define TERN_PS_SAID_MAX                                                                 \
+	(4ull << 30) /* of a talk's pool: a job to each of 256 servers                   \
+		      */
 
 struct tern_talk {
 	struct tern_context *ctx;
@@ -63,8 +69,8 @@ struct tern_talk {
 	void (*heard)(struct tern_talk *talk, const json_t *message);
 	/* A request has failed, and its peer is still there (tern_talk_failed). */
 	void (*broken)(struct tern_talk *talk, int status);
-	/* It was closed, and its last receive has ended: it may be freed, not in here. May
-	 * be NULL. */
+	/* It was closed, and its last receive has ended: it may be freed, not in here.
+	 * May be NULL. */
 	void (*idle)(struct tern_talk *talk);
 	/* Bytes that all talks with this pointer may still take for messages of more than
 	 * one piece; NULL: as many as there are. Changed only while no message is heard

@@ -7,6 +7,7 @@
  *     shard.c   the parameters held here: memory, versions, the sends of a version
  *     sync.c    the step machine of a chunk
  *     lease.c   who computes which slot, and what happens when a worker is lost
+ *     leaving.c workers that are asked to end
  *     others.c  the servers of a job among themselves
  *     norm.c    the number over all chunks and servers that a step may need
  *     async.c   gradients applied as they come
@@ -39,7 +40,8 @@ struct server_peer {
 	bool gone;  /* nothing may be posted any more */
 	bool freed; /* the peer was given to tern_peer_free() */
 	struct tern_timer guest_timer;
-	bool lost; /* a worker that the job goes on without */
+	bool lost;            /* a worker that the job goes on without */
+	bool leaving, may_go; /* a worker that was asked to end, see leaving.c */
 	uint32_t index;
 	uint32_t in_place_count; /* gradients that are read in its memory, or will be */
 	struct tern_ps_job job;  /* a server's: what it knows of it */
@@ -150,11 +152,13 @@ struct tern_server {
 	char first_loss[400];    /* why the first one was */
 	bool all_done;           /* server 0, async: the workers have been told so */
 	struct tern_list extras; /* duplicates that are still to come */
+	struct tern_timer leave_timer; /* leaving.c */
 
 	struct tern_ps_job job;
 	uint32_t index; /* which server this is */
 	struct tern_plan plan;
 	bool has_job, running, over, told;
+	bool save;  /* `over` by a signal: the worker that finishes saves what it has */
 	int status; /* once over: how it ended, and the sentence */
 	char text[512];
 	struct tern_deferred end_call;
@@ -184,6 +188,10 @@ struct tern_server {
 /* server.c */
 void server_fail(struct tern_server *s, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/* Ends the job because a process was asked to end; the parameters are saved as they are.
+ */
+void server_interrupt(struct tern_server *s, const char *why);
+void server_aborted(struct server_peer *p, const char *name, const json_t *message);
 void server_shard_made(struct tern_server *s);
 void server_maybe_start(struct tern_server *s);
 void server_maybe_end(struct tern_server *s);
@@ -250,6 +258,9 @@ void lease_on_bye(struct tern_server *s);
 void lease_on_done(struct server_peer *p);
 void lease_maybe_done(struct tern_server *s);
 void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t last);
+
+/* leaving.c */
+void leaving_on_leave(struct server_peer *p, const json_t *message);
 
 /* others.c */
 int others_connect(struct tern_server *s);

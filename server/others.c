@@ -14,13 +14,11 @@
 static void zero_heard(struct tern_talk *talk, const json_t *message)
 {
 	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
-	const char *text = json_string_value(json_object_get(message, "text"));
 
 	if (strcmp(tern_talk_type(message), "lost") == 0)
 		lease_on_lost(p, message);
 	else
-		server_fail(p->server, -ECANCELED, "server 0: %s",
-			text ? text : "it sent nonsense");
+		server_aborted(p, "server 0", message);
 }
 
 /* The end of the job, unless it has served all its workers: then it says goodbye. And

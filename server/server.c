@@ -99,8 +99,9 @@ static void leave(struct tern_server *s)
 		if (p->gone)
 			continue;
 		if (s->status < 0)
-			tern_talk_say(&p->talk, json_pack("{s:s, s:o}", "type", "abort",
-							"text", tern_talk_text(s->text)));
+			tern_talk_say(&p->talk,
+				json_pack("{s:s, s:o, s:b}", "type", "abort", "text",
+					tern_talk_text(s->text), "save", s->save));
 		tern_peer_close(p->peer);
 	}
 	s->end_timer.fire = end_timer;
@@ -122,9 +123,18 @@ void server_fail(struct tern_server *s, int status, const char *fmt, ...)
 	leave(s);
 }
 
-void tern_server_stop(struct tern_server *s, const char *why)
+void server_interrupt(struct tern_server *s, const char *why)
 {
+	s->save = s->save || !s->over;
 	server_fail(s, -ECANCELED, "%s", why);
+}
+
+void tern_server_stop(struct tern_server *s, const char *why, bool save)
+{
+	if (save)
+		server_interrupt(s, why);
+	else
+		server_fail(s, -ECANCELED, "%s", why);
 }
 
 /* ---- joining ---- */
@@ -423,6 +433,19 @@ void server_maybe_end(struct tern_server *s)
 	leave(s);
 }
 
+/* Another server, or a worker, ends the job. */
+void server_aborted(struct server_peer *p, const char *name, const json_t *message)
+{
+	const char *text = json_string_value(json_object_get(message, "text"));
+	char why[400];
+
+	snprintf(why, sizeof(why), "%s: %s", name, text ? text : "it gave up");
+	if (json_is_true(json_object_get(message, "save")))
+		server_interrupt(p->server, why);
+	else
+		server_fail(p->server, -ECANCELED, "%s", why);
+}
+
 static void heard(struct tern_talk *talk, const json_t *message)
 {
 	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
@@ -443,14 +466,15 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		lease_on_done(p);
 	} else if (strcmp(type, "pull") == 0 && p->is_worker) {
 		async_on_pull(p);
+	} else if (strcmp(type, "leave") == 0 && p->is_worker) {
+		leaving_on_leave(p, message);
 	} else if (strcmp(type, "failed") == 0 && p->is_worker) {
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer),
 			text ? text : "it gave up");
 	} else if (strcmp(type, "lost") == 0 && p->is_server && server_has_joined(p)) {
 		lease_on_lost(p, message);
 	} else if (strcmp(type, "abort") == 0 && server_has_joined(p)) {
-		server_fail(p->server, -ECANCELED, "%s: %s", tern_peer_name(p->peer),
-			text ? text : "it gave up");
+		server_aborted(p, tern_peer_name(p->peer), message);
 	} else {
 		server_refuse(p, talk->overrun
 					 ? "it says more than a job can have"
@@ -591,6 +615,7 @@ const char *tern_server_address(const struct tern_server *s)
 void tern_server_stats(const struct tern_server *s, struct tern_server_stats *out)
 {
 	*out = s->stats;
+	out->has_job = s->has_job;
 	out->steps = s->chunk_count ? UINT64_MAX : 0;
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		out->steps = TERN_MIN(out->steps, s->chunks[i].version);

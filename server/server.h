@@ -20,6 +20,7 @@ struct tern_server;
 #define TERN_STALENESS_BINS 32u
 
 struct tern_server_stats {
+	bool has_job;   /* a worker has joined */
 	uint64_t steps; /* the oldest version that any chunk is at */
 	uint64_t gradients_added, gradients_refused;
 	uint64_t staleness[TERN_STALENESS_BINS]; /* async: updates that were k versions
@@ -36,6 +37,9 @@ struct tern_server_opts {
 	uint64_t memory_bytes;  /* most that its share may take; 0: what a pool can hold */
 	uint32_t guests_max;    /* peers that have not joined; one more takes the place of
 				   the oldest of them; 0: 512 */
+	/* How long a worker that wants to leave waits for others that are asked to end at
+	 * the same time (leaving.c); 0: 1 s. */
+	uint64_t leave_ns;
 	/* Something worth a line happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);
 	/* Server 0: the job goes on without `worker`, `text` says why. */
@@ -55,8 +59,8 @@ const char *tern_server_address(const struct tern_server *server);
 void tern_server_stats(const struct tern_server *server, struct tern_server_stats *out);
 
 /* Ends the job from outside: workers are told `why`, then ended() comes with -ECANCELED.
- */
-void tern_server_stop(struct tern_server *server, const char *why);
+ * `save`: the worker that would have finished saves the parameters as they are. */
+void tern_server_stop(struct tern_server *server, const char *why, bool save);
 
 /* Jobs must have ended (host_env_stop) and the context must be freed first. */
 void tern_server_free(struct tern_server *server);

@@ -9,7 +9,7 @@ enum exit_code {
 	EXIT_OK = 0,
 	EXIT_JOB = 1,   /* the job failed */
 	EXIT_INPUT = 2, /* the command or its input was wrong */
-	EXIT_INTERRUPTED = 130,
+			/* 128 and a signal's number: ended by it */
 };
 
 struct command {

@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "tools/host_file.h"
@@ -38,6 +39,7 @@ struct host_env {
 	struct tern_list waiting, events, files, file_events;
 	atomic_uint event_count; /* of both lists of events; written under the lock */
 	bool stopping;
+	atomic_uint ended_count;
 	unsigned thread_count; /* of `threads`; the file thread comes first */
 	pthread_t threads[JOB_THREADS_MAX + 1];
 };
@@ -89,6 +91,7 @@ static void *job_thread(void *arg)
 		pthread_mutex_lock(&host->lock);
 	}
 	pthread_mutex_unlock(&host->lock);
+	atomic_fetch_add(&host->ended_count, 1);
 	return NULL;
 }
 
@@ -116,6 +119,7 @@ static void *file_thread(void *arg)
 		pthread_mutex_lock(&host->lock);
 	}
 	pthread_mutex_unlock(&host->lock);
+	atomic_fetch_add(&host->ended_count, 1);
 	return NULL;
 }
 
@@ -310,16 +314,35 @@ int host_env_new(const struct host_env_opts *opts, struct tern_env **out)
 	return 0;
 }
 
-void host_env_stop(struct tern_env *env)
+static void ask_to_end(struct host_env *host)
 {
-	struct host_env *host = host_of(env);
-	struct tern_list *node;
-
 	pthread_mutex_lock(&host->lock);
 	host->stopping = true;
 	pthread_cond_broadcast(&host->job_cond);
 	pthread_cond_broadcast(&host->file_cond);
 	pthread_mutex_unlock(&host->lock);
+}
+
+bool host_env_ends(struct tern_env *env, unsigned ms)
+{
+	struct host_env *host = host_of(env);
+	uint64_t limit_ns = tern_clock_ns() + ms * TERN_NS_PER_MS;
+
+	ask_to_end(host);
+	while (atomic_load(&host->ended_count) < host->thread_count) {
+		if (tern_clock_ns() >= limit_ns)
+			return false;
+		nanosleep(&(struct timespec){.tv_nsec = TERN_NS_PER_MS}, NULL);
+	}
+	return true;
+}
+
+void host_env_stop(struct tern_env *env)
+{
+	struct host_env *host = host_of(env);
+	struct tern_list *node;
+
+	ask_to_end(host);
 	while (host->thread_count)
 		pthread_join(host->threads[--host->thread_count], NULL);
 	/* Nobody runs any more; what is left is dropped, not completed. */

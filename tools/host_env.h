@@ -6,6 +6,8 @@
 #ifndef TERN_TOOLS_HOST_ENV_H
 #define TERN_TOOLS_HOST_ENV_H
 
+#include <stdbool.h>
+
 #include "base/env.h"
 
 struct host_env_opts {
@@ -26,6 +28,10 @@ int host_env_new(const struct host_env_opts *opts, struct tern_env **out);
  * Twice is harmless.
  */
 void host_env_stop(struct tern_env *env);
+
+/* As the first half of host_env_stop(), which is to follow: asks the threads to end and
+ * waits for at most `ms`. False: one of them still computes. */
+bool host_env_ends(struct tern_env *env, unsigned ms);
 
 /* Stops it first. NULL is allowed. */
 void host_env_free(struct tern_env *env);

@@ -12,6 +12,11 @@
 #include "tools/device.h"
 #include "tools/fabric.h"
 
+/* In --save: the results, and what an interrupted job leaves instead, which so never
+ * passes for them. */
+#define JOB_SAVED       "model.safetensors"
+#define JOB_INTERRUPTED "interrupted.safetensors"
+
 struct job_settings {
 	const char *model, *data, *labels, *test;
 	struct count_pair split;

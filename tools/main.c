@@ -69,7 +69,7 @@ static int help_all(FILE *out)
 	fputs("  help       tern help COMMAND: its options\n\n"
 	      "exit codes: 0 success, 1 the job failed, 2 the command or its input was "
 	      "wrong,\n"
-	      "130 interrupted\n",
+	      "128+N ended by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP)\n",
 		out);
 	return out == stdout ? EXIT_OK : EXIT_INPUT;
 }

@@ -53,6 +53,17 @@ static void show_done(struct output *out, const json_t *event)
 		number_of(event, "steps_per_s"), number_of(event, "samples_per_s"));
 }
 
+static void show_saved(struct output *out, const json_t *event)
+{
+	double step = number_of(event, "step"), steps = number_of(event, "steps");
+
+	if (step < steps)
+		output_line(out, "saved %s: step %.0f of %.0f", text_of(event, "path"),
+			step, steps);
+	else
+		output_line(out, "saved %s", text_of(event, "path"));
+}
+
 static void show_start(struct output *out, const json_t *event)
 {
 	output_line(out, "%s over %s: %.0f server%s, %.0f worker%s, %.0f slot%s a step",
@@ -80,7 +91,9 @@ static void show(struct output *out, const char *who, const json_t *event)
 		output_line(out, "%s %.0f: computes on %s", text_of(event, "role"),
 			number_of(event, "index"), text_of(event, "text"));
 	else if (strcmp(name, "saved") == 0)
-		output_line(out, "saved %s", text_of(event, "path"));
+		show_saved(out, event);
+	else if (strcmp(name, "unsaved") == 0)
+		output_error(out, who, "%s", text_of(event, "text"));
 	else if (strcmp(name, "generated") == 0)
 		output_line(out, "%s", text_of(event, "text"));
 	else if (strcmp(name, "log") == 0)

@@ -8,7 +8,9 @@
  *     listening  address                                     a server can be joined
  *     start      servers, workers, slots, model, parameters  the launcher: the job begins
  *     progress   step, steps, loss, samples_per_s, mb_per_s
- *     saved      path
+ *     saved      path, step, steps: parameters after so many of the job's steps
+ *     saving     an interrupted job is: its end is waited for
+ *     unsaved    text: they could not be saved
  *     generated  text
  *     note       text: something worth a line, such as who joined and how
  *     log        level, text, who

@@ -6,7 +6,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/util.h"
@@ -14,7 +16,8 @@
 #include "tools/signals.h"
 
 #define SIGNAL_TURNS 1024
-#define STOPPING_NS  TERN_NS_PER_S
+#define STOPPING_NS  (7 * TERN_NS_PER_S)
+#define THREADS_MS   2000 /* for a computation to end, before it is left behind */
 
 static void log_line(void *arg, enum tern_log_level level, const char *line)
 {
@@ -38,7 +41,7 @@ static int open_domain(struct role *role, const struct fabric_settings *fabric)
 	return -ENODEV;
 }
 
-int role_open(struct role *role, const struct command *command,
+int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, uint64_t spin_us, bool json)
 {
 	struct host_env_opts env_opts = {.log = log_line, .log_arg = role};
@@ -46,9 +49,12 @@ int role_open(struct role *role, const struct command *command,
 	int r;
 
 	*role = (struct role){.command = command, .signal_fd = -1};
+	snprintf(role->name, sizeof(role->name), "%s %llu", command->name,
+		(unsigned long long)index);
 	output_init(&role->out, json);
 	role->spin_ns = spin_us * TERN_NS_PER_US;
 	role->signal_fd = r = signals_open();
+	signals_abort_on_second();
 	if (r >= 0)
 		r = host_env_new(&env_opts, &role->env);
 	if (r == 0)
@@ -66,12 +72,20 @@ int role_open(struct role *role, const struct command *command,
 static void look_for_signal(struct role *role)
 {
 	int number = signals_take(role->signal_fd);
+	char why[60], line[120];
 
-	if (number != SIGINT && number != SIGTERM)
+	if (!signals_is_end(number) || role->signal)
 		return;
-	role->interrupted = true;
+	role->signal = number;
+	snprintf(why, sizeof(why), "asked to end (%s)", signals_name(number));
+	snprintf(line, sizeof(line), "%s: %s%s", role->name, why,
+		number == SIGINT ? "; Ctrl-C again aborts" : "");
+	if (number != SIGUSR2)
+		role_note(role, line);
 	if (role->stop)
-		role->stop(role);
+		role->stop(role, why, number != SIGUSR2);
+	else
+		role->over = true;
 }
 
 /* At most until `limit_ns`. */
@@ -97,6 +111,20 @@ static void sleep_until_event(struct role *role, uint64_t limit_ns)
 	look_for_signal(role);
 }
 
+static bool is_busy(struct role *role)
+{
+	return role->is_busy && role->is_busy(role);
+}
+
+/* The next limit. */
+static uint64_t limit_passed(struct role *role)
+{
+	role->over = !is_busy(role);
+	if (!role->over)
+		role_report(role, json_pack("{ss}", "event", "saving"));
+	return tern_clock_ns() + TERN_NS_PER_S;
+}
+
 void role_loop(struct role *role)
 {
 	uint64_t busy_ns = 0, limit_ns = UINT64_MAX;
@@ -108,10 +136,10 @@ void role_loop(struct role *role)
 		 */
 		if (turn % SIGNAL_TURNS == 0)
 			look_for_signal(role);
-		if (role->interrupted && limit_ns == UINT64_MAX)
+		if (role->signal && limit_ns == UINT64_MAX)
 			limit_ns = tern_clock_ns() + STOPPING_NS;
 		if (limit_ns != UINT64_MAX && tern_clock_ns() >= limit_ns)
-			role->over = true;
+			limit_ns = limit_passed(role);
 		else if (n < 0)
 			role_fail(role, false, "%s", tern_status_text(n));
 		else if (n > 0)
@@ -125,8 +153,20 @@ void role_loop(struct role *role)
 
 /* ---- the end ---- */
 
+static int exit_code(const struct role *role)
+{
+	if (role->signal && !role->left)
+		return 128 + role->signal;
+	return role->code;
+}
+
 void role_cut(struct role *role)
 {
+	/* What a thread computes cannot be taken from it, and may take minutes. */
+	if (role->env && role->signal && !host_env_ends(role->env, THREADS_MS)) {
+		fflush(NULL);
+		_exit(exit_code(role));
+	}
 	if (role->env)
 		host_env_stop(role->env);
 	tern_context_free(TERN_TAKE(role->ctx));
@@ -139,7 +179,7 @@ int role_close(struct role *role)
 	host_env_free(role->env);
 	if (role->signal_fd >= 0)
 		signals_close(role->signal_fd);
-	return role->interrupted ? EXIT_INTERRUPTED : role->code;
+	return exit_code(role);
 }
 
 void role_fail(struct role *role, bool input, const char *fmt, ...)
@@ -148,7 +188,7 @@ void role_fail(struct role *role, bool input, const char *fmt, ...)
 	va_list ap;
 
 	role->over = true;
-	if (role->code || role->interrupted)
+	if (role->code || role->signal)
 		return;
 	role->code = input ? EXIT_INPUT : EXIT_JOB;
 	va_start(ap, fmt);

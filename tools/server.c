@@ -43,10 +43,16 @@ struct server_role {
 	struct tern_server *server;
 };
 
-static void stop(struct role *role)
+static void stop(struct role *role, const char *why, bool save)
 {
-	tern_server_stop(
-		((struct server_role *)role)->server, "the server was interrupted");
+	struct server_role *s = (struct server_role *)role;
+	struct tern_server_stats stats;
+	char text[120];
+
+	tern_server_stats(s->server, &stats);
+	role->left = !stats.has_job; /* nobody loses anything */
+	snprintf(text, sizeof(text), "it was %s", why);
+	tern_server_stop(s->server, text, save);
 }
 
 static void note(void *arg, const char *text)
@@ -154,8 +160,8 @@ static int server_run(int argc, char **argv)
 	if (options_parse(options, argc, argv, &settings, &error) ||
 		fabric_check(&settings.fabric, &error))
 		return command_refuse(&server_command, "%s", error.text);
-	r = role_open(&s.role, &server_command, &settings.fabric, settings.spin_us,
-		settings.json);
+	r = role_open(&s.role, &server_command, settings.index, &settings.fabric,
+		settings.spin_us, settings.json);
 	if (r == 0)
 		r = make_updater(&s, &settings);
 	if (r == 0)

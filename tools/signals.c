@@ -9,13 +9,43 @@
 
 #include "base/util.h"
 
-static const int caught[] = {SIGINT, SIGTERM, SIGCHLD};
+static const int caught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR2, SIGCHLD};
 static volatile int write_fd = -1;
+static volatile sig_atomic_t aborts_on_second, asked_to_end;
+
+bool signals_is_end(int number)
+{
+	return number == SIGINT || number == SIGTERM || number == SIGHUP ||
+	       number == SIGUSR2;
+}
+
+const char *signals_name(int number)
+{
+	switch (number) {
+	case SIGINT:
+		return "SIGINT";
+	case SIGTERM:
+		return "SIGTERM";
+	case SIGHUP:
+		return "SIGHUP";
+	case SIGUSR2:
+		return "SIGUSR2";
+	}
+	return "a signal";
+}
 
 static void handle(int number)
 {
+	static const char aborted[] = "tern: aborted by a second SIGINT\n";
 	unsigned char byte = (unsigned char)number;
 	int error = errno;
+
+	if (number == SIGINT && asked_to_end && aborts_on_second) {
+		if (write(STDERR_FILENO, aborted, sizeof(aborted) - 1) < 0)
+			errno = error;
+		_exit(128 + SIGINT);
+	}
+	asked_to_end = asked_to_end || signals_is_end(number);
 
 	/* A full pipe holds thousands that have not been looked at: one more says
 	 * nothing. */
@@ -23,12 +53,20 @@ static void handle(int number)
 		errno = error;
 }
 
+static bool is_ignored(int number)
+{
+	struct sigaction action;
+
+	return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 static void set_all(void (*handler)(int))
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(caught); i++)
-		sigaction(caught[i], &action, NULL);
+		if (caught[i] != SIGHUP || !is_ignored(SIGHUP))
+			sigaction(caught[i], &action, NULL);
 }
 
 int signals_open(void)
@@ -39,8 +77,15 @@ int signals_open(void)
 	if (pipe2(fds, O_NONBLOCK | O_CLOEXEC) < 0)
 		return -errno;
 	write_fd = fds[1];
+	asked_to_end = aborts_on_second = false;
 	set_all(handle);
+	signal(SIGPIPE, SIG_IGN);
 	return fds[0];
+}
+
+void signals_abort_on_second(void)
+{
+	aborts_on_second = true;
 }
 
 int signals_take(int fd)

@@ -9,9 +9,30 @@
 #ifndef TERN_TOOLS_SIGNALS_H
 #define TERN_TOOLS_SIGNALS_H
 
-/* Catches SIGINT, SIGTERM and SIGCHLD. A descriptor that is readable once one came;
- * -EMFILE. */
+#include <stdbool.h>
+
+/*
+ * Catches what asks a process to end, and SIGCHLD:
+ *
+ *     SIGINT, SIGTERM  in order
+ *     SIGHUP           the same, unless it was ignored (nohup)
+ *     SIGUSR2          in order and without saving: the launcher ends what is left of a
+ *                      job that has failed
+ *
+ * SIGPIPE is ignored from now on: a write says EPIPE. A descriptor that is readable once
+ * a signal came; -EMFILE.
+ */
 int signals_open(void);
+
+/* A SIGINT after one that asked to end, before it was obeyed, ends the process at once,
+ * from the handler. */
+void signals_abort_on_second(void);
+
+/* Did it ask the process to end? */
+bool signals_is_end(int number);
+
+/* "SIGTERM" */
+const char *signals_name(int number);
 
 /* The next signal that came; 0: none. */
 int signals_take(int fd);

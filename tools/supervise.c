@@ -26,6 +26,8 @@ int supervise_init(struct supervisor *s)
 	if (s->signal_fd < 0)
 		return s->signal_fd;
 	s->signal = 0;
+	s->signal_count = 0;
+	s->patient = false;
 	s->child_count = 0;
 	return 0;
 }
@@ -175,8 +177,10 @@ static void take_signals(struct supervisor *s)
 	int number;
 
 	while ((number = signals_take(s->signal_fd))) {
-		if (number != SIGCHLD)
-			s->signal = number;
+		if (number == SIGCHLD)
+			continue;
+		s->signal = s->signal ? s->signal : number;
+		s->signal_count++;
 	}
 }
 
@@ -222,18 +226,21 @@ static void signal_all(struct supervisor *s, int signal)
 	}
 }
 
-void supervise_end(struct supervisor *s, unsigned grace_ms)
+void supervise_end(struct supervisor *s, int signal, unsigned grace_ms)
 {
 	uint64_t limit_ns = tern_clock_ns() + grace_ms * TERN_NS_PER_MS;
+	unsigned asked = s->signal_count;
 
-	signal_all(s, SIGTERM);
-	/* A stopped child gets the SIGTERM only when it goes on. */
+	signal_all(s, signal);
+	/* A stopped child gets the signal only when it goes on. */
 	signal_all(s, SIGCONT);
 	while (supervise_running(s)) {
 		uint64_t now_ns = tern_clock_ns();
 
-		if (now_ns >= limit_ns) {
+		if (s->signal_count > asked || (now_ns >= limit_ns && !s->patient)) {
 			signal_all(s, SIGKILL);
+			supervise_turn(s, -1);
+		} else if (now_ns >= limit_ns) {
 			supervise_turn(s, -1);
 		} else {
 			supervise_turn(

@@ -37,7 +37,9 @@ struct supervisor {
 	void (*on_exit)(void *arg, struct child *child);
 	void *arg;
 	int signal_fd;
-	int signal; /* SIGINT or SIGTERM once one came; else 0 */
+	int signal; /* the first that asked to end, see signals.h; 0: none */
+	unsigned signal_count;
+	bool patient; /* supervise_end: a child does what must not be cut short */
 	unsigned child_count;
 	struct child children[SUPERVISE_CHILDREN_MAX];
 };
@@ -57,9 +59,10 @@ void supervise_turn(struct supervisor *s, int timeout_ms);
 
 unsigned supervise_running(const struct supervisor *s);
 
-/* SIGTERM to all that still run, SIGKILL to those left after grace_ms; returns when every
- * one has been waited for. The handlers are called as ever. */
-void supervise_end(struct supervisor *s, unsigned grace_ms);
+/* Sends `signal` to all that still run, SIGKILL to those left after grace_ms, unless
+ * `patient` is set, or when one more signal asks to end; returns when every one has been
+ * waited for. The handlers are called as ever. */
+void supervise_end(struct supervisor *s, int signal, unsigned grace_ms);
 
 /* All children have ended. Gives the signals back. */
 void supervise_fini(struct supervisor *s);

@@ -17,6 +17,7 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -25,11 +26,13 @@
 #include "base/util.h"
 #include "tools/job.h"
 #include "tools/report.h"
+#include "tools/signals.h"
 #include "tools/supervise.h"
 
 #define PATIENCE_NS (300 * TERN_NS_PER_MS)
 #define LINGER_NS   (5 * TERN_NS_PER_S) /* workers, after the last server has ended */
-#define GRACE_MS    2000
+#define GRACE_MS    2000                /* children of a job that has failed */
+#define LEAVE_MS    9500                /* children that are to save, if they can */
 
 struct train_settings {
 	struct job_settings job; /* first: JOB_OPTIONS */
@@ -80,6 +83,8 @@ struct train {
 	bool killed; /* `dead` was killed by a signal */
 	bool ending; /* what children do from now on is our doing and says nothing */
 	json_t *done;
+	uint64_t step; /* that was shown last */
+	bool saved;
 };
 
 static void failed(struct train *t)
@@ -277,8 +282,12 @@ static void take_worker_event(
 			json_decref(t->done);
 			t->done = json_incref(event);
 		}
-	} else if (speaks || strcmp(name, "saved") == 0 ||
+	} else if (speaks || strcmp(name, "saved") == 0 || strcmp(name, "unsaved") == 0 ||
 		   strcmp(name, "generated") == 0) {
+		if (speaks)
+			t->step = (uint64_t)json_integer_value(
+				json_object_get(event, "step"));
+		t->saved = t->saved || strcmp(name, "saved") == 0;
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&t->out, c->name, json_incref(event));
 	}
@@ -291,14 +300,34 @@ static bool is_for_all(struct train *t, const struct child *c, const char *name)
 	       (strcmp(name, "note") == 0 && (is_worker(t, c) || number_of(t, c) == 0));
 }
 
+/* The job is being ended by a signal: only what becomes of the parameters is told.
+ * Takes the reference. */
+static void take_last_event(struct train *t, const struct child *c, json_t *event)
+{
+	const char *name = json_string_value(json_object_get(event, "event"));
+	bool saved = name && strcmp(name, "saved") == 0;
+
+	t->saved = t->saved || saved;
+	if (name && strcmp(name, "saving") == 0)
+		t->sup.patient = true;
+	if (saved || (name && strcmp(name, "unsaved") == 0)) {
+		json_object_set_new(event, "who", json_string(c->name));
+		report(&t->out, c->name, event);
+	} else {
+		json_decref(event);
+	}
+}
+
 static void on_line(void *arg, struct child *c, const char *line)
 {
 	struct train *t = arg;
-	json_t *event = t->ending ? NULL : json_loads(line, 0, NULL);
+	json_t *event = json_loads(line, 0, NULL);
 	const char *name = json_string_value(json_object_get(event, "event"));
 
-	if (t->ending)
+	if (t->ending) {
+		take_last_event(t, c, event);
 		return;
+	}
 	if (!name) {
 		output_error(&t->out, c->name, "%s", line);
 	} else if (strcmp(name, "error") == 0) {
@@ -444,14 +473,38 @@ static void run(struct train *t)
 	}
 }
 
+/* Said on stderr, and in the stream of events as its last. */
+static int say_end(struct train *t, int code, const char *text)
+{
+	output_error(&t->out, "train", "%s", text);
+	if (t->out.json)
+		report(&t->out, "train",
+			json_pack("{ss so si}", "event", "failed", "text",
+				report_text(text), "code", code));
+	return code;
+}
+
+static int conclude_interrupted(struct train *t)
+{
+	char text[300];
+	size_t n = (size_t)snprintf(text, sizeof(text),
+		"ended by %s at step %llu of %llu", signals_name(t->sup.signal),
+		(unsigned long long)t->step, (unsigned long long)t->job->steps);
+
+	if (t->job->save && !t->saved)
+		snprintf(text + n, sizeof(text) - n, ": nothing was saved");
+	return say_end(t, 128 + t->sup.signal, text);
+}
+
 static int conclude(struct train *t)
 {
 	t->ending = true;
-	supervise_end(&t->sup, GRACE_MS);
 	if (t->sup.signal) {
-		output_error(&t->out, "train", "interrupted");
-		return EXIT_INTERRUPTED;
+		supervise_end(&t->sup, SIGTERM, LEAVE_MS);
+		return conclude_interrupted(t);
 	}
+	/* Nothing is saved of a job that has failed. */
+	supervise_end(&t->sup, SIGUSR2, GRACE_MS);
 	if (!t->failed_ns && t->done) {
 		tell_losses(t);
 		json_object_del(t->done, "finisher");
@@ -459,11 +512,9 @@ static int conclude(struct train *t)
 		return EXIT_OK;
 	}
 	if (t->killed || !*t->error)
-		output_error(&t->out, "train", "%s",
-			*t->dead ? t->dead : "the workers ended early");
-	else
-		output_error(&t->out, "train", "%s", t->error);
-	return t->input_error && !t->killed ? EXIT_INPUT : EXIT_JOB;
+		return say_end(
+			t, EXIT_JOB, *t->dead ? t->dead : "the workers ended early");
+	return say_end(t, t->input_error ? EXIT_INPUT : EXIT_JOB, t->error);
 }
 
 /* Each process has a thread that moves bytes and one that computes; if the first ones

@@ -45,7 +45,7 @@ struct worker_role {
 	struct tern_engine *engine;
 	struct tern_worker *worker;
 	uint64_t my_steps;
-	char save_path[4096];
+	char save_path[4096], interrupted_path[4096];
 	bool made_directory;
 	/* For the rates: the first step that was seen done, the last one, and what
 	 * between. */
@@ -142,8 +142,7 @@ static void note(void *arg, const char *text)
 	struct worker_role *w = arg;
 	char line[500];
 
-	snprintf(line, sizeof(line), "worker %llu: %s",
-		(unsigned long long)w->settings->index, text);
+	snprintf(line, sizeof(line), "%s: %s", w->role.name, text);
 	role_note(&w->role, line);
 }
 
@@ -153,9 +152,6 @@ static void report_end(struct worker_role *w, const struct tern_worker_results *
 	char device[24];
 	json_t *event;
 
-	if (job->save && results->finisher)
-		role_report(&w->role, json_pack("{ss so}", "event", "saved", "path",
-					      report_text(w->save_path)));
 	if (results->written)
 		role_report(&w->role, json_pack("{ss so}", "event", "generated", "text",
 					      report_text(results->written)));
@@ -181,19 +177,51 @@ static void ended(void *arg, int status, const char *text,
 {
 	struct worker_role *w = arg;
 
-	if (status)
+	if (results->saved_path) {
+		w->made_directory = false;
+		role_report(&w->role, json_pack("{ss so sI sI}", "event", "saved", "path",
+					      report_text(results->saved_path), "step",
+					      (json_int_t)results->saved_step, "steps",
+					      (json_int_t)w->settings->job.steps));
+	}
+	if (results->left) {
+		w->role.left = true;
+		note(w, "it has left, the job goes on");
+	} else if (status) {
 		role_fail(&w->role, false, "%s", text);
-	else
+	} else {
+		w->role.left = true; /* it had ended before the signal could matter */
 		report_end(w, results);
+	}
 	if (results->alone) /* whoever takes over has found the directory there */
 		w->made_directory = false;
 	w->role.over = true;
 }
 
-static void stop(struct role *role)
+/* The parameters cannot be saved: tried again, or lost. */
+static void unsaved(void *arg, const char *text)
 {
-	tern_worker_stop(
-		((struct worker_role *)role)->worker, "the worker was interrupted");
+	struct worker_role *w = arg;
+
+	role_report(&w->role,
+		json_pack("{ss so}", "event", "unsaved", "text", report_text(text)));
+}
+
+static void stop(struct role *role, const char *why, bool save)
+{
+	struct tern_worker *worker = ((struct worker_role *)role)->worker;
+	char text[120];
+
+	snprintf(text, sizeof(text), "it was %s", why);
+	if (save)
+		tern_worker_ask_to_leave(worker, text);
+	else
+		tern_worker_stop(worker, text);
+}
+
+static bool is_busy(struct role *role)
+{
+	return tern_worker_is_saving(((struct worker_role *)role)->worker);
 }
 
 /* ---- starting ---- */
@@ -258,8 +286,11 @@ static int prepare_saving(struct worker_role *w)
 	struct tern_ps_text why;
 
 	if (w->settings->job.save)
-		snprintf(w->save_path, sizeof(w->save_path), "%.4000s/model.safetensors",
+		snprintf(w->save_path, sizeof(w->save_path), "%.4000s/" JOB_SAVED,
 			w->settings->job.save);
+	if (w->settings->job.save)
+		snprintf(w->interrupted_path, sizeof(w->interrupted_path),
+			"%.4000s/" JOB_INTERRUPTED, w->settings->job.save);
 	if (w->settings->index != 0 || make_directory(w, &why) == 0)
 		return 0;
 	role_fail(&w->role, true, "%s", why.text);
@@ -335,6 +366,7 @@ static int start(struct worker_role *w)
 		.begun = begun,
 		.progress = progress,
 		.note = note,
+		.unsaved = unsaved,
 		.ended = ended,
 		.arg = w,
 	};
@@ -355,13 +387,14 @@ static int start(struct worker_role *w)
 	opts.train = w->data.train;
 	opts.test = w->data.test;
 	opts.save_path = *w->save_path ? w->save_path : NULL;
+	opts.interrupted_path = *w->interrupted_path ? w->interrupted_path : NULL;
 	w->my_steps = tern_ps_job_steps_of(&job, opts.index);
 	w->start_ns = tern_clock_ns();
 	r = tern_worker_new(&opts, &w->worker, &why);
 	if (r)
 		role_fail(&w->role, r == -EINVAL, "%s", why.text);
-	else
-		w->role.stop = stop;
+	w->role.stop = r ? NULL : stop;
+	w->role.is_busy = r ? NULL : is_busy;
 	if (r == 0)
 		report_device(w);
 	return r;
@@ -389,24 +422,22 @@ static int worker_run(int argc, char **argv)
 	struct worker_settings settings = {0};
 	struct worker_role w = {.settings = &settings};
 	struct message error;
-	int code;
 
 	if (options_parse(options, argc, argv, &settings, &error) ||
 		check(&settings, &error))
 		return command_refuse(&worker_command, "%s", error.text);
-	if (role_open(&w.role, &worker_command, &settings.job.fabric, settings.spin_us,
-		    settings.job.json) == 0 &&
+	if (role_open(&w.role, &worker_command, settings.index, &settings.job.fabric,
+		    settings.spin_us, settings.job.json) == 0 &&
 		start(&w) == 0)
 		role_loop(&w.role);
+	if (w.made_directory)
+		rmdir(settings.job.save); /* nothing was saved */
 	role_cut(&w.role);
 	tern_worker_free(w.worker);
 	tern_engine_free(w.engine);
 	tern_model_free(w.model);
 	job_data_free(&w.data);
-	code = role_close(&w.role);
-	if (code && w.made_directory)
-		rmdir(settings.job.save);
-	return code;
+	return role_close(&w.role);
 }
 
 const struct command worker_command = {

@@ -140,12 +140,12 @@ def stopped_worker_is_left_behind():
     assert len(told) == 1 and "the job goes on without worker 1" in told[0], told
 
 
-def by_hand(workers, directory):
+def by_hand(workers, directory, steps=4000):
     """A server and the first of its workers, each started alone."""
     server = job.Job("server", "--fabric", "shm", "--json")
     address = server.wait_event(lambda e: e["event"] == "listening")["address"]
     common = job.small("--slots", 4, "--workers", workers, "--join", address, "--save",
-                       directory, steps=4000)
+                       directory, steps=steps)
     return server, lambda i: job.Job("worker", *common, "--index", i, "--json")
 
 
@@ -187,16 +187,130 @@ def workers_by_hand_go_on_alone():
 # ---- interrupted, and worse --------------------------------------------------------------
 
 def interrupted_by(number):
-    running = started("--servers", 2, "--workers", 2)
-    after(running, lambda: running.process.send_signal(number), code=130)
+    """Nobody is left, and the parameters are: those of the last step, under a name of their own."""
+    directory = job.SCRATCH / f"interrupted-{number}"
+    running = started("--servers", 2, "--workers", 2, "--save", directory)
+    error = after(running, lambda: running.process.send_signal(number), code=128 + number)
+    assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"]
+    saved = [e for e in running.events if e["event"] == "saved"]
+    assert len(saved) == 1 and saved[0]["path"].endswith("interrupted.safetensors"), saved
+    assert 0 < saved[0]["step"] < FOR_EVER, saved
+    assert signal.Signals(number).name in error.splitlines()[-1], error
+    assert running.events[-1]["event"] == "failed" and running.events[-1]["code"] == running.code
 
 
-def interrupt_leaves_nobody():
+def interrupt_saves_and_leaves_nobody():
     interrupted_by(signal.SIGINT)
 
 
-def termination_leaves_nobody():
+def termination_saves_and_leaves_nobody():
     interrupted_by(signal.SIGTERM)
+
+
+def hangup_saves_and_leaves_nobody():
+    interrupted_by(signal.SIGHUP)
+
+
+def interrupt_before_the_first_step_leaves_no_directory():
+    directory = job.SCRATCH / "no-step"
+    server, worker = by_hand(2, directory)
+    alone = worker(0)
+    try:
+        job.wait_until(directory.exists)
+        alone.process.send_signal(signal.SIGHUP)
+        assert alone.end(20) == 128 + signal.SIGHUP, alone.error
+    finally:
+        alone.kill()
+        server.kill()
+    assert not directory.exists()
+
+
+# ---- asked to leave ----------------------------------------------------------------------
+
+def terminated_worker_costs_nothing(victim, *more):
+    """The others go on, and come to the same bytes."""
+    running, directory = training(f"left-{victim}", "--workers", 2, *more)
+    running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+    os.kill(running.pid_of("worker", victim), signal.SIGTERM)
+    assert saved_by(running, directory) == undisturbed(), "other bytes"
+    for e in running.events:  # none, if the job was done before the worker could go
+        assert e["event"] != "lost" or (e["worker"] == victim and "SIGTERM" in e["text"]), e
+
+
+def terminated_first_worker_costs_nothing_over_tcp():
+    terminated_worker_costs_nothing(0, "--servers", 2, "--fabric", "tcp")
+
+
+def terminated_worker_costs_nothing_over_shm():
+    terminated_worker_costs_nothing(1, "--fabric", "shm")
+
+
+def terminated_worker_leaves_with_exit_code_0():
+    directory = job.SCRATCH / "leave"
+    server, worker = by_hand(2, directory, steps=20000)
+    workers = [worker(0), worker(1)]
+    try:
+        workers[0].wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+        workers[0].process.terminate()
+        assert workers[0].end(20) == 0, workers[0].error
+        workers[1].process.terminate()  # nobody is left
+        assert workers[1].end(20) == 143, workers[1].error
+        assert server.end(20) == 1, server.error
+    finally:
+        for process in (server, *workers):
+            process.kill()
+    assert "left" in workers[0].events[-1]["text"], workers[0].events[-1]
+    assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"]
+    assert "every worker was asked to end" in server.events[-1]["text"], server.events[-1]
+
+
+def all_terminated_at_once_save_once():
+    """As batch systems end a job."""
+    directory = job.SCRATCH / "scancel"
+    server, worker = by_hand(2, directory, steps=FOR_EVER)
+    everybody = [server, worker(0), worker(1)]
+    try:
+        for process in everybody[1:]:
+            process.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+        for process in everybody:
+            process.process.terminate()
+        codes = [process.end(20) for process in everybody]
+    finally:
+        for process in everybody:
+            process.kill()
+    # Whom another one told of the end first has not been ended by the signal.
+    assert set(codes) <= {143, 1}, codes
+    saved = [e["path"] for process in everybody for e in process.events if e["event"] == "saved"]
+    assert saved == [str(directory / "interrupted.safetensors")], saved
+
+
+def terminated_server_tells_why_and_nothing_is_lost():
+    directory = job.SCRATCH / "server-ends"
+    server, worker = by_hand(2, directory, steps=FOR_EVER)
+    workers = [worker(0), worker(1)]
+    try:
+        for process in workers:
+            process.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+        server.process.terminate()
+        codes = [process.end(20) for process in (server, *workers)]
+    finally:
+        for process in (server, *workers):
+            process.kill()
+    assert codes == [143, 1, 1], codes
+    for process in workers:
+        error = [e["text"] for e in process.events if e["event"] == "error"]
+        assert error == ["server 0 ended the job: it was asked to end (SIGTERM)"], error
+    assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"]
+
+
+def terminated_server_without_a_job_has_not_failed():
+    server = job.Job("server", "--fabric", "shm", "--json")
+    try:
+        server.wait_event(lambda e: e["event"] == "listening")
+        server.process.terminate()
+        assert server.end(20) == 0, server.error
+    finally:
+        server.kill()
 
 
 def killed_launcher_leaves_nobody():
@@ -226,8 +340,16 @@ tap.run([
     stopped_worker_is_left_behind,
     worker_that_dies_before_the_others_have_joined_ends_the_job,
     workers_by_hand_go_on_alone,
-    interrupt_leaves_nobody,
-    termination_leaves_nobody,
+    interrupt_saves_and_leaves_nobody,
+    termination_saves_and_leaves_nobody,
+    hangup_saves_and_leaves_nobody,
+    interrupt_before_the_first_step_leaves_no_directory,
+    terminated_first_worker_costs_nothing_over_tcp,
+    terminated_worker_costs_nothing_over_shm,
+    terminated_worker_leaves_with_exit_code_0,
+    all_terminated_at_once_save_once,
+    terminated_server_tells_why_and_nothing_is_lost,
+    terminated_server_without_a_job_has_not_failed,
     killed_launcher_leaves_nobody,
     stopped_worker_does_not_keep_the_others_from_ending,
 ])

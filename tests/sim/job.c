@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/sim/job.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -62,6 +63,7 @@ void job_start(struct job *j, const struct tern_dataset *data)
 					    .updater = m->updater,
 					    .listen = addresses[i],
 					    .staging_bytes = j->staging_bytes,
+					    .leave_ns = TERN_NS_PER_MS,
 					    .ended = server_ended,
 					    .arg = m},
 			    &m->server) < 0)
@@ -116,7 +118,8 @@ static struct member *victim(struct job *j, unsigned first, unsigned count)
 	for (unsigned i = 0; i < count; i++) {
 		struct member *m = &j->members[first + (at + i) % count];
 
-		if (!m->ended && !m->stalled && !tern_sim_crashed(m->process))
+		if (!m->ended && !m->asked && !m->stalled &&
+			!tern_sim_crashed(m->process))
 			return m;
 	}
 	return NULL;
@@ -127,7 +130,8 @@ unsigned job_workers_left(const struct job *j)
 	unsigned n = 0;
 
 	for (unsigned i = j->servers; i < j->count; i++)
-		n += !j->members[i].stalled && !tern_sim_crashed(j->members[i].process);
+		n += !j->members[i].asked && !j->members[i].stalled &&
+		     !tern_sim_crashed(j->members[i].process);
 	return n;
 }
 
@@ -139,7 +143,11 @@ static void hurt(struct job *j)
 	if (j->losses && m) {
 		j->losses--;
 		j->hurt_permille = 200;
-		tern_sim_crash(m->process);
+		m->asked = j->polite && tern_sim_dice(j->sim, 500);
+		if (m->asked)
+			tern_worker_ask_to_leave(m->worker, "asked");
+		else
+			tern_sim_crash(m->process);
 		j->doomed = j->doomed || job_workers_left(j) == 0;
 	} else if (j->stalls && m && job_workers_left(j) > 1) {
 		j->stalls = false;
@@ -251,7 +259,8 @@ bool job_judge(const struct job *j)
 		const struct member *m = &j->members[i];
 
 		if (!m->ended ? !tern_sim_crashed(m->process)
-			      : m->status && !j->doomed && !m->stalled) {
+			      : m->status && !j->doomed && !m->stalled &&
+					!(m->asked && m->status == -ECANCELED)) {
 			fprintf(stderr, "job: member %u: %s %d %s\n", i,
 				m->ended ? "ended" : "hangs", m->status, m->text);
 			good = false;

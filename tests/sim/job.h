@@ -20,6 +20,7 @@ struct member {
 	struct tern_engine *engine;
 	struct tern_updater *updater;
 	bool ended;
+	bool asked;   /* to leave */
 	bool stalled; /* for so long that the others go on without it */
 	int status;
 	char text[300];
@@ -31,6 +32,7 @@ struct job {
 	unsigned servers, workers, count;
 	unsigned cut_permille, hurt_permille, nap_permille;
 	unsigned losses;   /* workers that are still to crash */
+	bool polite;       /* or to be asked to leave, every other one */
 	bool server_falls; /* a server crashes: the end of the job */
 	bool stalls;       /* a worker stands still */
 	bool async;
@@ -57,7 +59,7 @@ bool job_disturb(void *job);
 /* Has everybody ended who did not crash: well, or the job was doomed? Says who has not.
  */
 bool job_judge(const struct job *j);
-/* Neither crashed nor stalled. */
+/* Neither crashed nor stalled nor asked to leave. */
 unsigned job_workers_left(const struct job *j);
 /* The parameters that were saved; NULL, and says so, if there are none. */
 const float *job_result(const struct job *j);

@@ -139,6 +139,7 @@ static bool disturb(uint64_t seed, bool async, bool verbose, uint64_t *hash)
 		.refuse_permille = 50,
 		.chunk_bytes = 4000,
 		.eager_bytes = 512,
+		.file_fail_permille = seed % 5 == 4 ? 100 : 0, /* saved in the end */
 		.log = verbose ? print_line : NULL};
 	struct job job = {.servers = 1 + (unsigned)(seed % 3),
 		.workers = 1 + (unsigned)(seed / 2 % 6),
@@ -146,6 +147,7 @@ static bool disturb(uint64_t seed, bool async, bool verbose, uint64_t *hash)
 		.hurt_permille = 30,
 		.nap_permille = seed / 64 % 4 == 3 ? 20 : 0,
 		.losses = seed % 5 > 1 ? (unsigned)(seed / 16 % 5) : 0,
+		.polite = seed / 32 % 2,
 		.stalls = seed % 7 == 3,
 		.server_falls = seed % 10 == 7,
 		.async = async};

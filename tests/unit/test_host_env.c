@@ -137,6 +137,28 @@ static void test_every_job_runs_and_ends_once(void **state)
 	assert_int_equal(loop->done_count, 2 * JOBS);
 }
 
+static void run_until_told(struct tern_job *job)
+{
+	struct sum_job *s = tern_container_of(job, struct sum_job, job);
+
+	atomic_store(&s->step, 1);
+	while (atomic_load(&s->step) != 2)
+		;
+}
+
+static void test_a_job_that_does_not_end_is_not_waited_for(void **state)
+{
+	struct sum_job endless = {.job = {.run = run_until_told}, .loop = *state};
+
+	assert_int_equal(tern_env_submit(endless.loop->env, &endless.job), 0);
+	while (atomic_load(&endless.step) != 1)
+		;
+	assert_false(host_env_ends(endless.loop->env, 1));
+	atomic_store(&endless.step, 2);
+	assert_true(host_env_ends(endless.loop->env, 60000));
+	host_env_stop(endless.loop->env);
+}
+
 static void test_job_without_progress_may_signal(void **state)
 {
 	struct loop *loop = *state;
@@ -326,6 +348,8 @@ int main(void)
 			test_every_job_runs_and_ends_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_job_without_progress_may_signal, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_job_that_does_not_end_is_not_waited_for, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_stop_drops_jobs_that_wait, setup, teardown),
 		cmocka_unit_test_setup_teardown(

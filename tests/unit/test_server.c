@@ -231,7 +231,7 @@ static void test_a_peer_that_could_not_be_accepted_is_forgotten(void **state)
 	rig.server->listener->accept = accept_without_talk;
 	visit(&rig, &v);
 	run_until(&rig, &v.down);
-	tern_server_stop(rig.server, "enough");
+	tern_server_stop(rig.server, "enough", false);
 	run_until(&rig, &rig.ended);
 	assert_string_equal(rig.text, "enough");
 	close_rig(&rig);
@@ -288,7 +288,7 @@ static void test_a_guest_that_leaves_ends_nothing_and_leaves_nothing(void **stat
 	assert_false(rig.ended);
 	join(&rig, &worker, &job, 1000, 0);
 	run_until(&rig, &worker.welcome);
-	tern_server_stop(rig.server, "enough");
+	tern_server_stop(rig.server, "enough", false);
 	run_until(&rig, &rig.ended);
 	assert_string_equal(rig.text, "enough");
 	close_rig(&rig);
@@ -433,7 +433,7 @@ static void test_workers_join_while_the_shard_is_made(void **state)
 	for (unsigned i = 0; i < 2; i++)
 		run_until(&rig, &v[i].welcome);
 	assert_true(rig.server->running);
-	tern_server_stop(rig.server, "enough");
+	tern_server_stop(rig.server, "enough", false);
 	run_until(&rig, &rig.ended);
 	close_rig(&rig);
 }
@@ -502,7 +502,7 @@ static void test_the_first_copies_of_async_mode_are_made_in_jobs(void **state)
 	}
 	assert_int_equal(rig.server->chunks[0].version, 0);
 	assert_int_equal(rig.server->stats.gradients_added, 0);
-	tern_server_stop(rig.server, "enough");
+	tern_server_stop(rig.server, "enough", false);
 	run_until(&rig, &rig.ended);
 	close_rig(&rig);
 }

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tools/signals.h"
 #include "tools/supervise.h"
 
 #define CHILDREN 8
@@ -111,7 +112,7 @@ static void test_end_leaves_nobody(void **state)
 	while (seen.line_count < CHILDREN)
 		supervise_turn(&sup, -1);
 	kill(sup.children[1].pid, SIGSTOP);
-	supervise_end(&sup, 50);
+	supervise_end(&sup, SIGTERM, 50);
 	assert_int_equal(seen.exit_count, CHILDREN);
 	assert_int_equal(supervise_running(&sup), 0);
 	for (unsigned i = 0; i < CHILDREN; i++) {
@@ -130,8 +131,67 @@ static void test_signals_to_the_supervisor_are_reported(void **state)
 	raise(SIGINT);
 	supervise_turn(&sup, -1);
 	assert_int_equal(sup.signal, SIGINT);
-	supervise_end(&sup, 5000);
+	supervise_end(&sup, SIGTERM, 5000);
 	expect_description(0, "was killed by signal 15 (Terminated)");
+}
+
+/* How a process ends to which `first` and then `second` came. */
+static int status_after(bool aborts, int first, int second)
+{
+	pid_t child = fork();
+	int status;
+
+	if (child == 0) {
+		signals_reset();
+		supervise_fini(&sup); /* the descriptor of this process' parent */
+		if (signals_open() < 0)
+			_exit(1);
+		if (aborts)
+			signals_abort_on_second();
+		raise(first);
+		raise(second);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return status;
+}
+
+static void test_an_interrupt_behind_a_signal_that_asked_to_end_aborts(void **state)
+{
+	(void)state;
+	assert_int_equal(WEXITSTATUS(status_after(true, SIGINT, SIGINT)), 130);
+	assert_int_equal(WEXITSTATUS(status_after(true, SIGTERM, SIGINT)), 130);
+	/* A batch system may send SIGTERM twice. */
+	assert_int_equal(status_after(true, SIGTERM, SIGTERM), 0);
+	assert_int_equal(status_after(true, SIGCHLD, SIGINT), 0);
+	assert_int_equal(status_after(false, SIGINT, SIGINT), 0);
+}
+
+static void test_a_hangup_that_is_ignored_stays_ignored(void **state)
+{
+	(void)state;
+	supervise_fini(&sup);
+	signal(SIGHUP, SIG_IGN);
+	assert_int_equal(supervise_init(&sup), 0);
+	raise(SIGHUP);
+	raise(SIGTERM);
+	supervise_turn(&sup, -1);
+	assert_int_equal(sup.signal, SIGTERM);
+	signal(SIGHUP, SIG_DFL);
+}
+
+static void test_a_second_signal_ends_a_patient_end(void **state)
+{
+	(void)state;
+	start("worker 0", "ignore");
+	while (!seen.line_count)
+		supervise_turn(&sup, -1);
+	sup.patient = true;
+	raise(SIGTERM);
+	supervise_turn(&sup, -1);
+	raise(SIGTERM); /* taken by supervise_end */
+	supervise_end(&sup, SIGTERM, 1);
+	expect_description(0, "was killed by signal 9 (Killed)");
 }
 
 /* A supervisor that is killed takes its children with it: seen as the end of a pipe that
@@ -189,6 +249,13 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_end_leaves_nobody, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_signals_to_the_supervisor_are_reported, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_an_interrupt_behind_a_signal_that_asked_to_end_aborts, setup,
+			teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_hangup_that_is_ignored_stays_ignored, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_second_signal_ends_a_patient_end, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_children_die_with_a_killed_supervisor, setup, teardown),
 	};

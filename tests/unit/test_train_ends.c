@@ -273,7 +273,7 @@ static void test_an_end_is_told_whatever_its_text_is(void **state)
 		while (m[1].step < 2 || m[2].step < 2)
 			step_all(m, 3);
 		if (who == 0)
-			tern_server_stop(m[0].server, umlauts);
+			tern_server_stop(m[0].server, umlauts, false);
 		else
 			tern_worker_stop(m[1].worker, "caf\xe9 is closed");
 		run_out(m, 3);
