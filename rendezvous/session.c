@@ -526,7 +526,12 @@ static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
 	peer->link = NULL;
 	if (peer->state == TERN_PEER_STATE_DOWN)
 		return;
-	if (status == -EPROTO)
+	if (status == -EFAULT)
+		tern_log(peer->rdv->ctx->env, TERN_LOG_ERROR,
+			"%s: memory of a request is not mapped any more, or may not be "
+			"written: the session ends",
+			peer->name);
+	if (status == -EPROTO || status == -EFAULT)
 		tern_peer_down(peer, status);
 	else if (has_parted(peer) || (caps & TERN_CAP_BOUND) || status == -EPIPE)
 		give_up(peer, status);
@@ -549,7 +554,7 @@ void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int s
 		/* What it carried may be lost; behind both goodbyes it carries nothing.
 		 */
 		if (!peer->fin_sent || !peer->fin_received)
-			tern_peer_cut(peer, -ECONNRESET);
+			tern_peer_cut(peer, status == -EFAULT ? status : -ECONNRESET);
 	} else if (link->rail) {
 		tern_rail_failed(peer);
 	}

@@ -100,7 +100,8 @@ struct tern_port_handler {
 	/* The end, see above. status: 0 after close(); -ECONNREFUSED, -ETIMEDOUT, ... if
 	 * it never came up; -ECONNRESET: cut or EOF; -ETIMEDOUT, -ENETDOWN: the
 	 * path was lost, nobody is known to be gone; -EPIPE: the peer's process is known
-	 * to be gone; -EPROTO. The conn must not be used when this returns. */
+	 * to be gone; -EPROTO; -EFAULT: memory of ours that was named to the conn is not
+	 * mapped any more, or not with the right to write. The conn must not be used when this returns. */
 	void (*closed)(void *arg, struct tern_conn *conn, int status);
 };
 

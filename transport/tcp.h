@@ -292,6 +292,11 @@ static inline size_t tcp_call_bytes(struct tcp_conn *conn)
 
 /* Goes to ENDED: closes the socket and lets go of all memory. The callbacks follow. */
 void tcp_conn_end(struct tcp_conn *conn, int status);
+/* What a failed call on its socket says of the conn. */
+static inline int tcp_status_of(int status)
+{
+	return status == -ETIMEDOUT || status == -EFAULT ? status : -ECONNRESET;
+}
 /* After `closed` was called. */
 void tcp_conn_free(struct tcp_conn *conn);
 /* FLUSHING, and nothing left to send: sends the FIN. */

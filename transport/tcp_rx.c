@@ -282,7 +282,7 @@ static void ended(struct tcp_conn *conn, int status)
 
 	switch (conn->state) {
 	case TCP_UP:
-		tcp_conn_end(conn, status == -ETIMEDOUT ? status : -ECONNRESET);
+		tcp_conn_end(conn, tcp_status_of(status));
 		break;
 	case TCP_FLUSHING:
 		if (status) {

@@ -221,7 +221,7 @@ static void broken(struct tcp_conn *conn, int status)
 		(status == -EPIPE || status == -ECONNRESET))
 		conn->tx.dead = true;
 	else
-		tcp_conn_end(conn, status == -ETIMEDOUT ? status : -ECONNRESET);
+		tcp_conn_end(conn, tcp_status_of(status));
 }
 
 static void full(struct tcp_conn *conn)

@@ -31,6 +31,8 @@ enum tern_mem_kind {
 /*
  * Wraps memory that the caller owns and registers the whole range once. The caller keeps
  * it mapped, and writable, until tern_mem_put() and until every request on it has ended.
+ * (If not, the CPU or a device meets a bad address: a signal, or the peer goes down with
+ * -EFAULT.)
  * Ranges may overlap, and one may be wrapped twice: each is registered by itself.
  *
  * Some memory cannot be registered with an RDMA device: a mapping without the permission
