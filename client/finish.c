@@ -22,6 +22,7 @@
 #define SAVE_AGAIN_NS     (10 * TERN_NS_PER_S)
 #define WRITE_STREAM      0x7772697465ull /* "write" */
 #define WRITE_TEMPERATURE 0.6f
+#define SIGNAL_WRITTEN    64u /* characters are a piece of work */
 
 /* ---- computing ---- */
 
@@ -50,6 +51,7 @@ static int evaluate(struct tern_worker *w)
 				rows * sizeof(*w->score_labels));
 		sum.loss += one.loss;
 		sum.correct += one.correct;
+		tern_job_signal(&w->finish_job);
 	}
 	w->results.test_loss = sum.loss / (double)test->count;
 	w->results.test_accuracy = (double)sum.correct / (double)test->count;
@@ -80,6 +82,8 @@ static int write_text(struct tern_worker *w)
 		w->written[i] = (char)data->symbol_bytes[next];
 		memmove(ids, ids + 1, (data->width - 1) * sizeof(*ids));
 		ids[data->width - 1] = next;
+		if (i % SIGNAL_WRITTEN == 0)
+			tern_job_signal(&w->finish_job);
 	}
 	return 0;
 }
@@ -288,11 +292,20 @@ void finish_next(struct tern_worker *w)
 		finish_run(w);
 }
 
+static void on_progress(struct tern_job *job)
+{
+	struct tern_worker *w = tern_container_of(job, struct tern_worker, finish_job);
+
+	w->worked_ns = tern_now_ns(w->env);
+}
+
 void finish_run(struct tern_worker *w)
 {
 	w->final = true;
+	w->worked_ns = tern_now_ns(w->env);
 	w->finish_job.run = run;
 	w->finish_job.done = ran;
+	w->finish_job.progress = on_progress;
 	worker_submit(w, &w->finish_job, TEST_COST_NS);
 }
 

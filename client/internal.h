@@ -5,7 +5,7 @@
  *     worker.c    joining, the end
  *     versions.c  parameters: two buffers, one in use, one being filled
  *     slots.c     gradients: computed one slot after the other, sent while they come
- *     lease.c     slots of workers that were lost; failing alone
+ *     lease.c     slots of workers that were lost; what keeps this one
  *     finish.c    evaluation, writing, saving
  *
  *     JOINING -all servers said welcome-> RUNNING -last version-> FINISHING -the results
@@ -98,12 +98,13 @@ struct tern_worker {
 	uint64_t loss_count, record_count, byte_count;
 
 	/* lease.c */
-	uint32_t finisher; /* the worker that evaluates and saves */
-	bool all_done;     /* async: nobody that is left has a step to take */
-	bool finished;     /* it has */
-	bool begun;        /* it has had a version: the others may go on without it */
-	bool leaving;      /* it was asked to end */
-	bool interrupted;  /* the job was: what there is of the parameters is saved */
+	uint64_t worked_ns; /* when the engine was last done with something */
+	uint32_t finisher;  /* the worker that evaluates and saves */
+	bool all_done;      /* async: nobody that is left has a step to take */
+	bool finished;      /* it has */
+	bool begun;         /* it has had a version: the others may go on without it */
+	bool leaving;       /* it was asked to end */
+	bool interrupted;   /* the job was: what there is of the parameters is saved */
 	char leave_text[200];
 	struct tern_timer leave_timer;
 
@@ -166,6 +167,7 @@ int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
 void worker_on_lost(struct worker_server *s, const json_t *message);
 void worker_on_done(struct worker_server *s);
 void worker_on_finished(struct worker_server *s);
+void worker_on_late(struct worker_server *s, const json_t *message);
 void worker_take(struct tern_worker *w, struct slot *slot);
 
 /* finish.c */

@@ -4,6 +4,8 @@
  * now on, and who finishes the job. A slot is taken at each server when its first
  * computation here begins: with the version that this worker is at, which no chunk
  * is behind, because all of them have come from there.
+ *
+ * A worker that others wait for is asked what keeps it (server/late.c).
  */
 #include "client/internal.h"
 
@@ -102,4 +104,50 @@ void worker_on_finished(struct worker_server *s)
 {
 	s->worker->finished = true;
 	finish_next(s->worker);
+}
+
+/* ---- what keeps this worker ---- */
+
+static bool is_from(const struct tern_worker *w, uint32_t chunk,
+	const struct tern_req *req, uint32_t but)
+{
+	return req->status == -EINPROGRESS && w->plan.chunks[chunk].server != but;
+}
+
+/* A server other than `but` that this worker waits for: for a part of a version, to be
+ * done with a gradient whose buffer is needed, or for leave to go. -1: none. */
+static int waits_for(const struct tern_worker *w, uint32_t but)
+{
+	const struct slot *slot = &w->slots[w->slot_at];
+
+	if (w->state == WORKER_FINISHING && !w->results.finisher && but != 0)
+		return 0;
+	for (uint32_t i = 0; !w->computing && i < w->plan.chunk_count; i++)
+		if (is_from(w, i, &w->parts[0][i].req, but) ||
+			is_from(w, i, &w->parts[1][i].req, but) ||
+			(w->slot_at < w->slot_count && slot->sends_out &&
+				is_from(w, i, &slot->parts[i].req, but)))
+			return (int)w->plan.chunks[i].server;
+	return -1;
+}
+
+/*
+ * A server has heard nothing of this worker for `silent_ns`, and others wait. It is told
+ * that this is no standstill only if that is so: something was computed meanwhile, a
+ * file is being written, or another server is what is waited for.
+ */
+void worker_on_late(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+	json_int_t silent_ns = json_integer_value(json_object_get(message, "silent_ns"));
+	bool worked = tern_now_ns(w->env) - w->worked_ns < (uint64_t)silent_ns;
+	/* Also between two attempts: another worker could not save either. */
+	bool saves = w->saving || w->save_timer.slot;
+	int server = waits_for(w, s->index);
+
+	if (!worked && !saves && server < 0)
+		return;
+	tern_talk_say(&s->talk,
+		server < 0 ? json_pack("{s:s}", "type", "busy")
+			   : json_pack("{s:s, s:i}", "type", "busy", "server", server));
 }

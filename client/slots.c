@@ -133,6 +133,7 @@ static void computed(struct tern_job *job)
 		worker_engine_failed(w, w->compute_status);
 		return;
 	}
+	w->worked_ns = tern_now_ns(w->env);
 	w->record_count += w->job.batch;
 	send_ready(w, 0);
 	w->computing = false;

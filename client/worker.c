@@ -244,6 +244,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		worker_on_done(s);
 	} else if (strcmp(type, "finished") == 0) {
 		worker_on_finished(s);
+	} else if (strcmp(type, "late") == 0) {
+		worker_on_late(s, message);
 	} else if (strcmp(type, "abort") == 0) {
 		aborted(s, message);
 	} else {
@@ -269,9 +271,11 @@ static void server_event(
 		worker_fail(w, status, "server %u at %s: cannot be reached: %s", s->index,
 			w->job.servers[s->index], tern_status_text(status));
 	else /* or only the way to it: if the server is, the others notice as well */
-		worker_give_up(w, status ? status : -EPIPE, "server %u at %s is gone: %s",
-			s->index, w->job.servers[s->index],
-			status ? tern_status_text(status) : "it left too early");
+		worker_give_up(w, status ? status : -EPIPE,
+			"server %u at %s is gone: %s%s", s->index,
+			w->job.servers[s->index],
+			status ? tern_status_text(status) : "it left too early",
+			w->job.workers > 1 ? ", or it goes on without this worker" : "");
 	tern_defer(w->opts.ctx, &w->end_call);
 }
 

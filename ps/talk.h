@@ -29,7 +29,8 @@
  * When a worker is lost (server/lease.c):
  *
  *     server -> server 0 {"type":"lost", "worker":k, "text":...}: it is missed here
- *     server 0 -> server the same: it is decided
+ *     server 0 -> server the same with "generation" and "slots":[[i, ...], ...], for each
+ *                        worker which of k's slots it has now: it is decided
  *     server 0 -> worker {"type":"lost", "worker":k, "text":..., "generation":g,
  *                        "finisher":f, "slots":[i, ...]}: the decision's number, who
  *                        evaluates and saves, and k's slots that the hearer now has
@@ -37,6 +38,12 @@
  *     worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: its
  *                        gradients for v and all later versions come from here
  *     server 0 -> worker {"type":"finished"}: somebody has said bye
+ *
+ * When others wait for a worker (server/late.c):
+ *
+ *     server -> worker   {"type":"late", "silent_ns":n}: nothing has come for so long
+ *     worker -> server   {"type":"busy"}: it has done some work since, or writes a file;
+ *                        with "server":j: it waits for that one
  */
 #ifndef TERN_PS_TALK_H
 #define TERN_PS_TALK_H

@@ -76,8 +76,11 @@ static void queue(struct stream *t)
 static void copy_sent(struct tern_req *req)
 {
 	struct stream *t = req->arg;
+	struct server_peer *worker = t->chunk->server->workers[t->worker];
 
 	t->sending = false;
+	if (req->status == 0)
+		late_slot_begins(t->chunk, worker);
 	if (req->status < 0)
 		failed(t, req->status);
 	else if (t->chunk->server->over)
@@ -164,6 +167,7 @@ static void gradient_arrived(struct tern_req *req)
 		failed(t, req->status);
 	if (req->status < 0 || c->server->over)
 		return;
+	late_slot_ended(c, c->server->workers[t->worker]);
 	queue(t);
 }
 

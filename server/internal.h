@@ -7,6 +7,7 @@
  *     shard.c   the parameters held here: memory, versions, the sends of a version
  *     sync.c    the step machine of a chunk
  *     lease.c   who computes which slot, and what happens when a worker is lost
+ *     late.c    workers that make no progress
  *     leaving.c workers that are asked to end
  *     others.c  the servers of a job among themselves
  *     norm.c    the number over all chunks and servers that a step may need
@@ -45,15 +46,27 @@ struct server_peer {
 	uint32_t index;
 	uint32_t in_place_count; /* gradients that are read in its memory, or will be */
 	struct tern_ps_job job;  /* a server's: what it knows of it */
+
+	/* late.c, a worker's */
+	uint64_t slot_since_ns;      /* when it could begin with its present slot */
+	bool owes;                   /* others may wait for it, for this: */
+	uint64_t owed_step;          /* UINT64_MAX: for the end of the job */
+	uint32_t owed_slot;          /* sync */
+	uint64_t silent_ns, late_ns; /* without progress; while another one waits */
+	uint32_t waits_for_server;   /* + 1, as it said itself; 0: for none */
 };
 
 /* A worker or a server of the job. A server that came before the job did can say that it
  * is one, and is none until it was compared. */
 bool server_has_joined(const struct server_peer *p);
 
+/* Times of slots that the median is taken of. */
+#define LATE_SLOTS 31u
+
 /* Who computes a slot. */
 struct lease {
 	struct server_peer *holder; /* NULL: lost, and nobody has taken the slot yet */
+	struct server_peer *owner;  /* the holder, or whom server 0 gave the slot to */
 	uint64_t generation;        /* of the taking; 0: as the job began */
 };
 
@@ -146,7 +159,6 @@ struct tern_server {
 
 	/* lease.c */
 	struct lease *leases;    /* sync: [slots] */
-	uint32_t *owners;        /* server 0, sync: [slots]: whom they were given to */
 	uint64_t generation;     /* server 0: of the newest decision */
 	uint32_t lost_count;     /* workers */
 	char first_loss[400];    /* why the first one was */
@@ -172,6 +184,12 @@ struct tern_server {
 	unsigned jobs_out;
 
 	struct server_peer *to_zero; /* others.c */
+
+	/* late.c */
+	struct tern_timer late_timer;
+	uint64_t tick_ns, ticked_ns, tick_count; /* length of a tick, the last one */
+	uint64_t slot_ns[LATE_SLOTS], slot_count;
+	uint64_t quiet_ns, quiet_gradients; /* without a step; added until then */
 
 	/* norm.c */
 	uint32_t summed_count;
@@ -250,6 +268,9 @@ void sync_taken(struct tern_server *s, uint32_t slot, uint64_t version);
 int lease_init(struct tern_server *s);
 void lease_fini(struct tern_server *s);
 void lease_start(struct tern_server *s);
+bool lease_is_live(const struct server_peer *worker);
+/* The worker that evaluates and saves; one of them must be live. */
+uint32_t lease_finisher(const struct tern_server *s);
 void lease_lost(struct server_peer *worker, bool known, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void lease_on_lost(struct server_peer *p, const json_t *message);
@@ -261,6 +282,14 @@ void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t
 
 /* leaving.c */
 void leaving_on_leave(struct server_peer *p, const json_t *message);
+
+/* late.c */
+void late_start(struct tern_server *s);
+void late_progress(struct server_peer *worker); /* it took in something, or sent it */
+/* Chunk `c` of a version has reached it; a slot's gradient for `c` came from it. */
+void late_slot_begins(struct chunk *c, struct server_peer *worker);
+void late_slot_ended(struct chunk *c, struct server_peer *worker);
+void late_on_busy(struct server_peer *worker, const json_t *message);
 
 /* others.c */
 int others_connect(struct tern_server *s);

@@ -93,7 +93,7 @@ void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t
 
 /* ---- deciding: server 0 ---- */
 
-static bool is_live(const struct server_peer *worker)
+bool lease_is_live(const struct server_peer *worker)
 {
 	return !worker->lost && !worker->said_bye;
 }
@@ -104,7 +104,7 @@ static uint32_t least_loaded(const struct tern_server *s, const uint32_t *load)
 	uint32_t best = UINT32_MAX;
 
 	for (uint32_t i = 0; i < s->job.workers; i++)
-		if (is_live(s->workers[i]) &&
+		if (lease_is_live(s->workers[i]) &&
 			(best == UINT32_MAX || load[i] < load[best]))
 			best = i;
 	return best;
@@ -118,13 +118,14 @@ static int spread(struct tern_server *s, uint32_t lost, json_t **given)
 	if (!load)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < s->job.slots; i++)
-		load[s->owners[i]]++;
+		load[s->leases[i].owner->index]++;
 	for (uint32_t i = 0; i < s->job.slots; i++) {
 		uint32_t to;
 
-		if (s->owners[i] != lost)
+		if (s->leases[i].owner->index != lost)
 			continue;
-		to = s->owners[i] = least_loaded(s, load);
+		to = least_loaded(s, load);
+		s->leases[i].owner = s->workers[to];
 		load[to]++;
 		json_array_append_new(given[to], json_integer(i));
 	}
@@ -132,55 +133,75 @@ static int spread(struct tern_server *s, uint32_t lost, json_t **given)
 	return 0;
 }
 
-static uint32_t finisher(const struct tern_server *s)
+uint32_t lease_finisher(const struct tern_server *s)
 {
 	uint32_t i = 0;
 
-	while (!is_live(s->workers[i]))
+	while (!lease_is_live(s->workers[i]))
 		i++;
 	return i;
 }
 
-static void tell_workers(struct tern_server *s, uint32_t lost, const char *text)
+static void tell_workers(
+	struct tern_server *s, uint32_t lost, const char *text, json_t *const *given)
 {
-	json_t **given = calloc(s->job.workers, sizeof(json_t *));
-	int r = given ? 0 : -ENOMEM;
-
-	for (uint32_t i = 0; r == 0 && i < s->job.workers; i++)
-		given[i] = json_array();
-	if (r == 0 && s->owners)
-		r = spread(s, lost, given);
-	if (r < 0)
-		server_fail(s, r, "no memory to lease slots again");
-	for (uint32_t i = 0; r == 0 && i < s->job.workers; i++) {
-		if (!is_live(s->workers[i]))
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		if (!lease_is_live(s->workers[i]))
 			continue;
 		tern_talk_say(&s->workers[i]->talk,
 			json_pack("{s:s, s:I, s:o, s:I, s:I, s:O}", "type", "lost",
 				"worker", (json_int_t)lost, "text", tern_talk_text(text),
 				"generation", (json_int_t)s->generation, "finisher",
-				(json_int_t)finisher(s), "slots", given[i]));
+				(json_int_t)lease_finisher(s), "slots", given[i]));
 	}
-	for (uint32_t i = 0; given && i < s->job.workers; i++)
-		json_decref(given[i]);
-	free(given);
 }
 
-static void tell_server(struct server_peer *p, uint32_t lost, const char *text)
+/* That a worker is missed here, or that it is cut off. */
+static void tell_lost(struct server_peer *p, uint32_t lost, const char *text)
 {
 	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:o}", "type", "lost", "worker",
 					(json_int_t)lost, "text", tern_talk_text(text)));
 }
 
-static void decide(struct tern_server *s, uint32_t lost, const char *text)
+/* Who has its slots now: the other servers wait for them, too (late.c). */
+static void tell_servers(
+	struct tern_server *s, uint32_t lost, const char *text, json_t *const *given)
 {
-	s->generation++;
+	json_t *all = json_array();
+
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		json_array_append(all, given[i]);
 	for (uint32_t i = 1; i < s->job.server_count; i++)
 		if (others_find(s, i))
-			tell_server(others_find(s, i), lost, text);
+			tern_talk_say(&others_find(s, i)->talk,
+				json_pack("{s:s, s:I, s:o, s:I, s:O}", "type", "lost",
+					"worker", (json_int_t)lost, "text",
+					tern_talk_text(text), "generation",
+					(json_int_t)s->generation, "slots", all));
+	json_decref(all);
+}
+
+static void decide(struct tern_server *s, uint32_t lost, const char *text)
+{
+	json_t **given = calloc(s->job.workers, sizeof(json_t *));
 	/* Once somebody has said goodbye nothing is left to be computed. */
-	if (s->bye_count == 0 && s->lost_count < s->job.workers)
-		tell_workers(s, lost, text);
+	bool goes_on = s->bye_count == 0 && s->lost_count < s->job.workers;
+	int r = given ? 0 : -ENOMEM;
+
+	s->generation++;
+	for (uint32_t i = 0; r == 0 && i < s->job.workers; i++)
+		given[i] = json_array();
+	if (r == 0 && s->leases && goes_on)
+		r = spread(s, lost, given);
+	if (r < 0)
+		server_fail(s, r, "no memory to lease slots again");
+	if (r == 0)
+		tell_servers(s, lost, text, given);
+	if (r == 0 && goes_on)
+		tell_workers(s, lost, text, given);
+	for (uint32_t i = 0; given && i < s->job.workers; i++)
+		json_decref(given[i]);
+	free(given);
 	if (s->opts.lost)
 		s->opts.lost(s->opts.arg, lost, text);
 }
@@ -194,11 +215,11 @@ void lease_maybe_done(struct tern_server *s)
 		s->all_done)
 		return;
 	for (uint32_t i = 0; i < s->job.workers; i++)
-		if (is_live(s->workers[i]) && !s->workers[i]->done)
+		if (lease_is_live(s->workers[i]) && !s->workers[i]->done)
 			return;
 	s->all_done = true;
 	for (uint32_t i = 0; i < s->job.workers; i++)
-		if (is_live(s->workers[i]) && !s->workers[i]->gone)
+		if (lease_is_live(s->workers[i]) && !s->workers[i]->gone)
 			tern_talk_say(
 				&s->workers[i]->talk, json_pack("{s:s}", "type", "done"));
 }
@@ -218,7 +239,7 @@ static void cut(struct server_peer *p, const char *text)
 {
 	if (p->gone)
 		return;
-	tell_server(p, p->index, text);
+	tell_lost(p, p->index, text);
 	server_drop(p);
 }
 
@@ -249,9 +270,31 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 		decide(s, p->index, text);
 		lease_maybe_done(s); /* perhaps it was the one that was waited for */
 	} else if (!known && !s->to_zero->gone) {
-		tell_server(s->to_zero, p->index, text);
+		tell_lost(s->to_zero, p->index, text);
 	}
 	server_maybe_end(s);
+}
+
+/* What server 0 has decided. A slot whose new holder was quicker, or that was given away
+ * again meanwhile, has a later generation. */
+static void note_owners(struct tern_server *s, const json_t *message)
+{
+	const json_t *given = json_object_get(message, "slots");
+	json_int_t generation =
+		json_integer_value(json_object_get(message, "generation"));
+
+	for (size_t k = 0; s->leases && k < json_array_size(given) && k < s->job.workers;
+		k++) {
+		const json_t *slots = json_array_get(given, k);
+
+		for (size_t i = 0; i < json_array_size(slots); i++) {
+			json_int_t slot = json_integer_value(json_array_get(slots, i));
+
+			if (slot >= 0 && slot < s->job.slots &&
+				(uint64_t)generation > s->leases[slot].generation)
+				s->leases[slot].owner = s->workers[k];
+		}
+	}
 }
 
 /* From server 0, or to it. */
@@ -270,6 +313,8 @@ void lease_on_lost(struct server_peer *p, const json_t *message)
 		server_fail(s, -EPIPE, "%s, before all had joined", text);
 	else if (k < s->job.workers)
 		lease_lost(s->workers[k], p == s->to_zero, "%s", text);
+	if (s->running && p == s->to_zero)
+		note_owners(s, message);
 }
 
 /* The first one: the results are safe, and the others may leave when they are done. */
@@ -278,7 +323,7 @@ void lease_on_bye(struct tern_server *s)
 	if (s->index != 0 || s->bye_count != 1 || s->over)
 		return;
 	for (uint32_t i = 0; i < s->job.workers; i++)
-		if (s->workers[i] && !s->workers[i]->gone && is_live(s->workers[i]))
+		if (s->workers[i] && !s->workers[i]->gone && lease_is_live(s->workers[i]))
 			tern_talk_say(&s->workers[i]->talk,
 				json_pack("{s:s}", "type", "finished"));
 }
@@ -305,7 +350,7 @@ static void take(
 	if (lease->holder)
 		lease_lost(lease->holder, true, "%s has its slots now",
 			tern_peer_name(p->peer));
-	lease->holder = p;
+	lease->holder = lease->owner = p;
 	lease->generation = generation;
 	sync_taken(s, slot, version);
 }
@@ -322,8 +367,8 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 	else if (!s->leases || !s->running || !is_made(s, (uint64_t)version))
 		server_refuse(p, "it takes a slot of a version that is not made yet");
 	else if (s->leases[slot].holder == p ||
-		 (s->owners && (s->owners[slot] != p->index ||
-				       (uint64_t)generation > s->generation)))
+		 (s->index == 0 && (s->leases[slot].owner != p ||
+					   (uint64_t)generation > s->generation)))
 		server_refuse(p, "it takes a slot that it was not given");
 	else if (!s->over)
 		take(p, (uint32_t)slot, (uint64_t)version, (uint64_t)generation);
@@ -336,20 +381,14 @@ int lease_init(struct tern_server *s)
 	if (s->job.mode != TERN_MODE_SYNC)
 		return 0;
 	s->leases = calloc(s->job.slots, sizeof(*s->leases));
-	if (s->index == 0)
-		s->owners = calloc(s->job.slots, sizeof(*s->owners));
-	return s->leases && (s->owners || s->index) ? 0 : -ENOMEM;
+	return s->leases ? 0 : -ENOMEM;
 }
 
 void lease_start(struct tern_server *s)
 {
-	for (uint32_t i = 0; s->leases && i < s->job.slots; i++) {
-		uint32_t owner = tern_slot_owner(&s->job, i);
-
-		s->leases[i].holder = s->workers[owner];
-		if (s->owners)
-			s->owners[i] = owner;
-	}
+	for (uint32_t i = 0; s->leases && i < s->job.slots; i++)
+		s->leases[i].holder = s->leases[i].owner =
+			s->workers[tern_slot_owner(&s->job, i)];
 }
 
 void lease_fini(struct tern_server *s)
@@ -357,7 +396,5 @@ void lease_fini(struct tern_server *s)
 	while (!tern_list_empty(&s->extras))
 		extra_free(tern_list_first(&s->extras, struct extra, node));
 	free(s->leases);
-	free(s->owners);
 	s->leases = NULL;
-	s->owners = NULL;
 }

@@ -72,6 +72,7 @@ static void tell_end(struct tern_server *s)
 		return;
 	s->told = true;
 	tern_timer_clear(s->opts.ctx, &s->end_timer);
+	tern_timer_clear(s->opts.ctx, &s->late_timer);
 	s->opts.ended(s->opts.arg, s->status, s->text);
 }
 
@@ -405,6 +406,7 @@ void server_maybe_start(struct tern_server *s)
 		sync_start(s);
 	else
 		async_start(s);
+	late_start(s);
 	lease_maybe_done(s);
 }
 
@@ -468,6 +470,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		async_on_pull(p);
 	} else if (strcmp(type, "leave") == 0 && p->is_worker) {
 		leaving_on_leave(p, message);
+	} else if (strcmp(type, "busy") == 0 && p->is_worker) {
+		late_on_busy(p, message);
 	} else if (strcmp(type, "failed") == 0 && p->is_worker) {
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer),
 			text ? text : "it gave up");

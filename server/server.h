@@ -40,6 +40,10 @@ struct tern_server_opts {
 	/* How long a worker that wants to leave waits for others that are asked to end at
 	 * the same time (leaving.c); 0: 1 s. */
 	uint64_t leave_ns;
+	/* A worker that others wait for may go on for so long without progress; then it
+	 * is lost, and its slots go to others. 0: 30 s. Or for ten times the median time
+	 * of a slot, where that is longer. */
+	uint64_t worker_timeout_ns;
 	/* Something worth a line happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);
 	/* Server 0: the job goes on without `worker`, `text` says why. */

@@ -273,12 +273,13 @@ static void published(struct tern_req *req)
 {
 	struct publication *p = req->arg;
 	struct chunk *c = p->chunk;
-	uint32_t workers = c->server->job.workers;
+	struct server_peer *worker =
+		c->server->workers[(p - c->publications) % c->server->job.workers];
 
 	if (req->status < 0)
-		tern_talk_failed(
-			&c->server->workers[(p - c->publications) % workers]->talk,
-			req->status);
+		tern_talk_failed(&worker->talk, req->status);
+	else
+		late_slot_begins(c, worker);
 	c->sends_out[p->parity]--;
 	if (c->server->job.mode == TERN_MODE_SYNC && c->sends_out[p->parity] == 0)
 		sync_sends_ended(c);

@@ -227,6 +227,7 @@ static void take_in(struct gradient *g, struct server_peer *from)
 	uint32_t slot = (uint32_t)(g - c->gradients);
 
 	g->arrived = true;
+	late_slot_ended(c, from);
 	if (g->req.shape.dtype != TERN_F32 ||
 		g->req.bytes != c->plan->count * sizeof(float)) {
 		server_fail(s, -EPROTO, "chunk %u: a gradient of another shape came",

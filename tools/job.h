@@ -87,6 +87,14 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 			"charlm: write so many characters at the end", .max = 1e6),      \
 		JOB_OPTION(FLAG, "json", NULL, json, "one JSON object per line")
 
+/* A row of the commands that start servers; double. */
+#define WORKER_TIMEOUT_OPTION(settings, field)                                           \
+	OPTION(REAL, "worker-timeout", "S",                                              \
+		"seconds that a worker which others wait for may make no progress; "     \
+		"then its slots go to others. Or ten times the median slot's time, "     \
+		"where that is longer",                                                  \
+		settings, field, .initial = "30", .min = 0.01, .max = 1e6)
+
 /*
  * What the table cannot check: what must be there, what excludes what, and whether the
  * files named exist. Fills in the defaults that depend on others. -EINVAL with one line.

@@ -14,6 +14,7 @@ struct server_settings {
 	struct fabric_settings fabric;
 	struct device_choice device;
 	uint64_t index, spin_us;
+	double worker_timeout_s;
 	bool json;
 };
 
@@ -29,6 +30,7 @@ static const struct option options[] = {
 		struct server_settings, device, .initial = "cpu", .parse = device_parse),
 	OPTION(COUNT, "index", "I", "which server this is, from 0; for messages only",
 		struct server_settings, index, .initial = "0", .max = 255),
+	WORKER_TIMEOUT_OPTION(struct server_settings, worker_timeout_s),
 	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
 		struct server_settings, spin_us, .initial = "0", .max = 1000000),
 	OPTION(FLAG, "json", NULL, "one JSON object per line", struct server_settings,
@@ -124,6 +126,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 				(uint64_t)sysconf(_SC_PAGESIZE),
 		.guests_max = guests_max(),
 		.updater = s->updater,
+		.worker_timeout_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.note = note,
 		.lost = lost,
 		.ended = ended,

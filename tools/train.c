@@ -38,6 +38,7 @@ struct train_settings {
 	struct job_settings job; /* first: JOB_OPTIONS */
 	const char *listen;
 	struct device_choice server_device;
+	double worker_timeout_s;
 };
 
 static const struct option options[] = {
@@ -51,6 +52,7 @@ static const struct option options[] = {
 		"many there are",
 		struct train_settings, server_device, .initial = "cpu",
 		.parse = device_parse),
+	WORKER_TIMEOUT_OPTION(struct train_settings, worker_timeout_s),
 	OPTION_END,
 };
 
@@ -58,6 +60,7 @@ struct train {
 	struct job_settings *job;
 	const char *listen; /* NULL: the servers' default */
 	const char *server_device;
+	char worker_timeout_s[32];
 	int argc; /* the user's options, handed on to workers */
 	char **argv;
 	const char *spin_us; /* for the roles */
@@ -114,7 +117,7 @@ static int start_role(
 static int start_server(struct train *t, unsigned index)
 {
 	const struct fabric_settings *fabric = &t->job->fabric;
-	const char *args[20] = {"server", "--fabric", fabric_names[fabric->choice],
+	const char *args[24] = {"server", "--fabric", fabric_names[fabric->choice],
 		"--spin-us", t->spin_us, "--index", NULL, "--json", NULL};
 	char number[16];
 	size_t n = 8;
@@ -127,6 +130,8 @@ static int start_server(struct train *t, unsigned index)
 	}
 	args[n++] = "--server-device";
 	args[n++] = t->server_device;
+	args[n++] = "--worker-timeout";
+	args[n++] = t->worker_timeout_s;
 	if (t->listen) {
 		args[n++] = "--listen";
 		args[n++] = t->listen;
@@ -136,7 +141,8 @@ static int start_server(struct train *t, unsigned index)
 
 static bool is_for_servers(const char *arg)
 {
-	static const char *const names[] = {"--listen", "--server-device"};
+	static const char *const names[] = {
+		"--listen", "--server-device", "--worker-timeout"};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
 		size_t n = strlen(names[i]);
@@ -451,11 +457,21 @@ static int turn_ms(const struct train *t)
 	return t->served_ns ? ms_left(t->served_ns, LINGER_NS) : -1;
 }
 
+/* Runs a worker that is not lost? Who was stopped and is missed would never come. */
+static bool workers_to_come(const struct train *t)
+{
+	for (unsigned i = (unsigned)t->job->servers; i < t->sup.child_count; i++)
+		if (t->sup.children[i].running && !t->missed[i])
+			return true;
+	return false;
+}
+
 static bool has_waited(const struct train *t)
 {
 	if (t->failed_ns)
 		return turn_ms(t) == 0 || t->killed || t->input_error;
-	return t->served_ns && ms_left(t->served_ns, LINGER_NS) == 0;
+	return t->served_ns &&
+	       (!workers_to_come(t) || ms_left(t->served_ns, LINGER_NS) == 0);
 }
 
 static void run(struct train *t)
@@ -567,6 +583,8 @@ static int train_run(int argc, char **argv)
 	t->job = &s.job;
 	t->listen = s.listen;
 	t->server_device = s.server_device.text;
+	snprintf(t->worker_timeout_s, sizeof(t->worker_timeout_s), "%.9g",
+		s.worker_timeout_s);
 	t->argc = argc;
 	t->argv = argv;
 	t->spin_us = cores_to_spare(&s.job) ? "20" : "0";

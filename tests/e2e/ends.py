@@ -130,22 +130,61 @@ def killed_worker_is_not_the_end_in_async_mode():
     assert len(told) == 1 and told[0].endswith("the others go on without it"), told
 
 
-def stopped_worker_is_left_behind():
-    """It is silent for ten seconds; at the end it is still there, and ended."""
-    running, directory = training("stopped", "--workers", 3)
+def stopped_worker_is_left_behind(fabric):
+    """Its process lives and its kernel answers; at the end it is still there, and ended."""
+    running, directory = training(f"stopped-{fabric}", "--workers", 3, "--fabric", fabric,
+                                  "--worker-timeout", 0.5)
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
     os.kill(running.pid_of("worker", 1), signal.SIGSTOP)
     assert saved_by(running, directory) == undisturbed(), "other bytes"
     told = [e["text"] for e in running.events if e["event"] == "lost"]
-    assert len(told) == 1 and "the job goes on without worker 1" in told[0], told
+    assert len(told) == 1 and "has made no progress for" in told[0], told
+    assert "the job goes on without worker 1" in told[0], told
 
 
-def by_hand(workers, directory, steps=4000):
+def stopped_worker_is_left_behind_over_shm():
+    stopped_worker_is_left_behind("shm")
+
+
+def stopped_worker_is_left_behind_over_tcp():
+    stopped_worker_is_left_behind("tcp")
+
+
+def worker_that_comes_back_too_late_is_told_and_ends(fabric):
+    directory = job.SCRATCH / f"late-{fabric}"
+    server, worker = by_hand(2, directory, "--worker-timeout", 0.5, fabric=fabric)
+    workers = [worker(0), worker(1)]
+    try:
+        workers[1].wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+        workers[1].process.send_signal(signal.SIGSTOP)
+        server.wait_event(lambda e: e["event"] == "lost")
+        workers[1].process.send_signal(signal.SIGCONT)
+        workers[1].end(20)
+        workers[0].end()
+        server.end(20)
+    finally:
+        for process in (server, *workers):
+            process.kill()
+    assert [w.code for w in workers] == [0, 1] and server.code == 0, server.error
+    errors = [e["text"] for e in workers[1].events if e["event"] == "error"]
+    assert len(errors) == 1 and "goes on without this worker" in errors[0], errors
+    assert (directory / "model.safetensors").read_bytes()
+
+
+def worker_that_comes_back_too_late_is_told_and_ends_over_shm():
+    worker_that_comes_back_too_late_is_told_and_ends("shm")
+
+
+def worker_that_comes_back_too_late_is_told_and_ends_over_tcp():
+    worker_that_comes_back_too_late_is_told_and_ends("tcp")
+
+
+def by_hand(workers, directory, *more, fabric="shm", steps=4000):
     """A server and the first of its workers, each started alone."""
-    server = job.Job("server", "--fabric", "shm", "--json")
+    server = job.Job("server", "--fabric", fabric, "--json", *more)
     address = server.wait_event(lambda e: e["event"] == "listening")["address"]
-    common = job.small("--slots", 4, "--workers", workers, "--join", address, "--save",
-                       directory, steps=steps)
+    common = job.small("--slots", 4, "--workers", workers, "--join", address, "--fabric",
+                       fabric, "--save", directory, steps=steps)
     return server, lambda i: job.Job("worker", *common, "--index", i, "--json")
 
 
@@ -337,7 +376,10 @@ tap.run([
     killed_worker_costs_nothing_over_tcp,
     three_of_four_killed_workers_cost_nothing,
     killed_worker_is_not_the_end_in_async_mode,
-    stopped_worker_is_left_behind,
+    stopped_worker_is_left_behind_over_shm,
+    stopped_worker_is_left_behind_over_tcp,
+    worker_that_comes_back_too_late_is_told_and_ends_over_shm,
+    worker_that_comes_back_too_late_is_told_and_ends_over_tcp,
     worker_that_dies_before_the_others_have_joined_ends_the_job,
     workers_by_hand_go_on_alone,
     interrupt_saves_and_leaves_nobody,

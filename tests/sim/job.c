@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "base/util.h"
 
+#define ENDLESS_NS (1000 * TERN_NS_PER_S)
+
 static void server_ended(void *arg, int status, const char *text)
 {
 	struct member *m = arg;
@@ -23,6 +25,36 @@ static void worker_ended(void *arg, int status, const char *text,
 	(void)results;
 	server_ended(arg, status, text);
 }
+
+/* ---- engines that may hang ---- */
+
+static struct job *current;
+
+/* The simulator asks what a job costs when it has run. */
+static int gradient_or_hang(struct tern_engine *e, const struct tern_engine_params *params,
+	float *grads, void (*ready)(void *arg, uint64_t first), void *arg,
+	struct tern_result *result)
+{
+	struct member *m = &current->members[0];
+
+	while (m->engine != e)
+		m++;
+	if (m->hangs)
+		m->worker->job_item.cost_ns = ENDLESS_NS;
+	return m->engine_ops->gradient(e, params, grads, ready, arg, result);
+}
+
+static void let_hang(struct member *m)
+{
+	static struct tern_engine_ops ops;
+
+	m->engine_ops = m->engine->ops;
+	ops = *m->engine_ops;
+	ops.gradient = gradient_or_hang;
+	m->engine->ops = &ops;
+}
+
+/* ---- birth ---- */
 
 static void open_member(struct job *j, struct member *m, const char *role, unsigned i)
 {
@@ -45,6 +77,7 @@ void job_start(struct job *j, const struct tern_dataset *data)
 	struct tern_ps_job job = j->plan;
 	struct tern_ps_text why;
 
+	current = j;
 	job.mode = j->async ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
 	job.workers = j->workers;
 	job.servers = addresses;
@@ -64,6 +97,7 @@ void job_start(struct job *j, const struct tern_dataset *data)
 					    .listen = addresses[i],
 					    .staging_bytes = j->staging_bytes,
 					    .leave_ns = TERN_NS_PER_MS,
+					    .worker_timeout_ns = j->worker_timeout_ns,
 					    .ended = server_ended,
 					    .arg = m},
 			    &m->server) < 0)
@@ -74,6 +108,7 @@ void job_start(struct job *j, const struct tern_dataset *data)
 
 		open_member(j, m, "worker", i);
 		m->engine = j->engine(j->engine_arg, job.batch);
+		let_hang(m);
 		if (tern_worker_new(&(struct tern_worker_opts){.domain = tern_sim_domain(
 								       m->process),
 					    .ctx = m->ctx,
@@ -153,6 +188,12 @@ static void hurt(struct job *j)
 		j->stalls = false;
 		m->stalled = true;
 		tern_sim_stall(m->process, 30 * TERN_NS_PER_S);
+	} else if (j->hangs && m && job_workers_left(j) > 1) {
+		j->hangs = false;
+		m->stalled = m->hangs = true;
+	} else if (j->server_naps && (m = victim(j, 0, j->servers))) {
+		j->server_naps = false;
+		tern_sim_stall(m->process, 6 * TERN_NS_PER_S);
 	} else if (j->server_falls && (m = victim(j, 0, j->servers))) {
 		j->server_falls = false;
 		j->doomed = true;

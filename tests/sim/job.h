@@ -6,7 +6,7 @@
 #ifndef TERN_TESTS_SIM_JOB_H
 #define TERN_TESTS_SIM_JOB_H
 
-#include "client/worker.h"
+#include "client/internal.h"
 #include "server/internal.h"
 #include "transport/sim.h"
 
@@ -18,10 +18,12 @@ struct member {
 	struct tern_server *server;
 	struct tern_worker *worker;
 	struct tern_engine *engine;
+	const struct tern_engine_ops *engine_ops; /* without gradient_or_hang() */
 	struct tern_updater *updater;
 	bool ended;
 	bool asked;   /* to leave */
 	bool stalled; /* for so long that the others go on without it */
+	bool hangs;   /* the same of its engine, while its thread answers */
 	int status;
 	char text[300];
 };
@@ -35,6 +37,9 @@ struct job {
 	bool polite;       /* or to be asked to leave, every other one */
 	bool server_falls; /* a server crashes: the end of the job */
 	bool stalls;       /* a worker stands still */
+	bool hangs;        /* a worker's engine never comes back */
+	bool server_naps;  /* a server stands still for longer than a worker may */
+	uint64_t worker_timeout_ns; /* 0: the servers' default */
 	bool async;
 	/* What the workers bring: all of it but mode, servers and workers. */
 	struct tern_ps_job plan;

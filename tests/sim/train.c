@@ -149,12 +149,18 @@ static bool disturb(uint64_t seed, bool async, bool verbose, uint64_t *hash)
 		.losses = seed % 5 > 1 ? (unsigned)(seed / 16 % 5) : 0,
 		.polite = seed / 32 % 2,
 		.stalls = seed % 7 == 3,
+		.hangs = seed % 7 == 4,
+		.server_naps = seed % 7 == 5,
+		.worker_timeout_ns = seed % 7 > 3 ? 2 * TERN_NS_PER_S : 0,
 		.server_falls = seed % 10 == 7,
 		.async = async};
 	unsigned kind = (unsigned)(seed / 8 % 2 + (seed / 64 % 4 == 3 ? 2 : 0));
 	struct job plain = {.servers = 1, .workers = 1};
 	uint64_t ignored;
 
+	/* Who is cut off from a server for so long has lost it. */
+	if (job.server_naps)
+		job.cut_permille = 0;
 	/* Somebody stays, but for a few. */
 	if (job.losses >= job.workers && seed % 40 != 38)
 		job.losses = job.workers - 1;

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Workers that make no progress.
+ *
+ * A worker owes a gradient if the oldest step that is gathered here lacks one of its
+ * slots. Another live worker that owes nothing waits for it, and from then on the time
+ * counts in which nothing comes from the first one and nothing reaches it. When that is
+ * the deadline, the worker is lost like one that died (lease.c): its slots go to others,
+ * and its connection is cut, so that nothing of it is received any more.
+ *
+ * The deadline is `worker_timeout_ns`, or ten times the median time of a slot where that
+ * is longer. Before the first slot is complete nobody can say how long one takes, and
+ * there is none.
+ *
+ * That its process or a thread of it answers does not count. But a worker may wait for
+ * another server: so it is asked, and says "busy" if it does, or if it has done a piece
+ * of work since it was last heard here.
+ *
+ * Time is counted in ticks, and one that comes late counts as one: a server that was
+ * stopped or had no processor blames nobody for that time.
+ *
+ * In async mode nobody waits for another one before the end: there a worker owes as long
+ * as it has steps left, and one that has none waits for it. In both modes, when all slots
+ * are done, everybody waits for the worker that finishes the job, and then the servers
+ * for the goodbye of each.
+ */
+#include "server/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define TIMEOUT_NS  (30 * TERN_NS_PER_S)
+#define TICK_MAX_NS TERN_NS_PER_S
+#define QUIET_NS    (10 * TERN_NS_PER_S) /* without a step: that is worth a line */
+#define MEDIANS     10u                  /* the deadline is at least so many slot times */
+
+/* ---- what happens ---- */
+
+void late_progress(struct server_peer *worker)
+{
+	worker->silent_ns = worker->late_ns = 0;
+	worker->waits_for_server = 0;
+}
+
+/* A worker sends a slot's last layer first, so chunk 0 of a server ends each slot. */
+void late_slot_begins(struct chunk *c, struct server_peer *worker)
+{
+	late_progress(worker);
+	if (c == c->server->chunks)
+		worker->slot_since_ns = tern_now_ns(c->server->env);
+}
+
+void late_slot_ended(struct chunk *c, struct server_peer *worker)
+{
+	struct tern_server *s = c->server;
+	uint64_t now_ns;
+
+	late_progress(worker);
+	if (c != s->chunks)
+		return;
+	now_ns = tern_now_ns(s->env);
+	s->slot_ns[s->slot_count++ % LATE_SLOTS] = now_ns - worker->slot_since_ns;
+	worker->slot_since_ns = now_ns;
+}
+
+static bool all_computed(const struct tern_server *s)
+{
+	if (s->job.mode == TERN_MODE_ASYNC)
+		return s->all_done;
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		if (s->chunks[i].version < s->job.steps)
+			return false;
+	return true;
+}
+
+static int compare(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+/* UINT64_MAX: there is none for slots yet. */
+static uint64_t deadline_ns(const struct tern_server *s)
+{
+	uint64_t sorted[LATE_SLOTS];
+	size_t n = TERN_MIN(s->slot_count, (uint64_t)LATE_SLOTS);
+
+	if (n == 0)
+		return s->bye_count || all_computed(s) ? s->opts.worker_timeout_ns
+						       : UINT64_MAX;
+	memcpy(sorted, s->slot_ns, n * sizeof(*sorted));
+	qsort(sorted, n, sizeof(*sorted), compare);
+	return TERN_MAX(s->opts.worker_timeout_ns, MEDIANS * sorted[n / 2]);
+}
+
+/* ---- who owes what ---- */
+
+static void owe(struct server_peer *worker, uint64_t step, uint32_t slot)
+{
+	if (!worker || worker->owes || !lease_is_live(worker))
+		return;
+	worker->owes = true;
+	worker->owed_step = step;
+	worker->owed_slot = slot;
+}
+
+static bool gathers(const struct chunk *c, uint64_t version)
+{
+	return c->state == CHUNK_GATHERING && c->version == version;
+}
+
+static void find_owing_sync(struct tern_server *s)
+{
+	uint64_t oldest = UINT64_MAX;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		if (s->chunks[i].state == CHUNK_GATHERING)
+			oldest = TERN_MIN(oldest, s->chunks[i].version);
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		for (uint32_t k = 0; gathers(&s->chunks[i], oldest) && k < s->job.slots;
+			k++)
+			if (!s->chunks[i].gradients[k].arrived)
+				owe(s->leases[k].owner, oldest, k);
+}
+
+static void find_owing_async(struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		for (uint32_t k = 0; k < s->job.workers; k++) {
+			uint64_t step = s->chunks[i].streams[k].step;
+
+			if (step < tern_ps_job_steps_of(&s->job, k))
+				owe(s->workers[k], step, k);
+		}
+	for (uint32_t k = 0; s->index == 0 && k < s->job.workers; k++)
+		if (!s->workers[k]->done)
+			owe(s->workers[k], tern_ps_job_steps_of(&s->job, k), k);
+}
+
+/* Whether somebody waits for those who owe: a worker, or in the end this server. */
+static bool find_owing(struct tern_server *s)
+{
+	unsigned waiting = 0;
+
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		s->workers[i]->owes = false;
+	if (s->bye_count > 0) {
+		for (uint32_t i = 0; i < s->job.workers; i++)
+			owe(s->workers[i], UINT64_MAX, 0);
+		return true;
+	}
+	if (s->job.mode == TERN_MODE_SYNC)
+		find_owing_sync(s);
+	else
+		find_owing_async(s);
+	if (s->index == 0 && all_computed(s))
+		owe(s->workers[lease_finisher(s)], UINT64_MAX, 0);
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		waiting += lease_is_live(s->workers[i]) && !s->workers[i]->owes;
+	return waiting > 0;
+}
+
+static void describe(const struct server_peer *w, char *text, size_t bytes)
+{
+	if (w->owed_step == UINT64_MAX)
+		snprintf(text, bytes, "%s",
+			w->server->bye_count ? "its goodbye" : "the end of the job");
+	else if (w->server->job.mode == TERN_MODE_ASYNC)
+		snprintf(text, bytes, "its step %llu",
+			(unsigned long long)w->owed_step + 1);
+	else
+		snprintf(text, bytes, "slot %u of step %llu", w->owed_slot,
+			(unsigned long long)w->owed_step + 1);
+}
+
+/* ---- the ticks ---- */
+
+static void lose(struct server_peer *w, uint64_t limit_ns)
+{
+	char what[64];
+
+	describe(w, what, sizeof(what));
+	lease_lost(w, false, "%s has made no progress for %.1f s, and others wait for %s",
+		tern_peer_name(w->peer), (double)limit_ns / 1e9, what);
+}
+
+/* From half of the shortest deadline on, every second tick: an answer is there before the
+ * next question. */
+static void ask(struct server_peer *w)
+{
+	const struct tern_server *s = w->server;
+
+	if (!w->gone && w->silent_ns >= 4 * s->tick_ns && s->tick_count % 2 == 0)
+		tern_talk_say(&w->talk, json_pack("{s:s, s:I}", "type", "late",
+						"silent_ns", (json_int_t)w->silent_ns));
+}
+
+static void count(struct tern_server *s, uint64_t passed_ns)
+{
+	bool waiting = find_owing(s);
+	uint64_t limit_ns = deadline_ns(s);
+
+	for (uint32_t i = 0; i < s->job.workers && !s->over; i++) {
+		struct server_peer *w = s->workers[i];
+
+		if (!w->owes) {
+			late_progress(w);
+			continue;
+		}
+		w->silent_ns += passed_ns;
+		w->late_ns += waiting ? passed_ns : 0;
+		if (w->late_ns >= limit_ns)
+			lose(w, limit_ns);
+		else
+			ask(w);
+	}
+}
+
+/* Who is waited for, in a line, once for each time that nothing moves. */
+static void note_quiet(struct tern_server *s, uint64_t passed_ns)
+{
+	char names[300] = "", what[64];
+	size_t n = 0;
+
+	if (s->quiet_gradients != s->stats.gradients_added) {
+		s->quiet_gradients = s->stats.gradients_added;
+		s->quiet_ns = 0;
+	}
+	s->quiet_ns += passed_ns;
+	if (s->quiet_ns < QUIET_NS || s->quiet_ns - passed_ns >= QUIET_NS)
+		return;
+	for (uint32_t i = 0; i < s->job.workers && n < sizeof(names); i++) {
+		const struct server_peer *w = s->workers[i];
+
+		if (!w->owes || w->waits_for_server)
+			continue;
+		describe(w, what, sizeof(what));
+		n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%.100s for %s",
+			n ? ", " : "", tern_peer_name(w->peer), what);
+	}
+	for (uint32_t i = 0; n == 0 && i < s->job.workers; i++)
+		if (s->workers[i]->owes)
+			n = (size_t)snprintf(names, sizeof(names), "server %u",
+				s->workers[i]->waits_for_server - 1);
+	if (n)
+		server_note(s, "no step for %.0f s, waiting for %s",
+			(double)QUIET_NS / 1e9, names);
+}
+
+static void set_tick(struct tern_server *s)
+{
+	tern_timer_set(s->opts.ctx, &s->late_timer, s->ticked_ns + s->tick_ns);
+}
+
+static void tick(struct tern_timer *timer)
+{
+	struct tern_server *s = tern_container_of(timer, struct tern_server, late_timer);
+
+	if (s->over || s->opts.ctx->ending)
+		return;
+	s->ticked_ns = tern_now_ns(s->env);
+	s->tick_count++;
+	count(s, s->tick_ns);
+	if (s->over)
+		return;
+	note_quiet(s, s->tick_ns);
+	set_tick(s);
+}
+
+void late_start(struct tern_server *s)
+{
+	if (!s->opts.worker_timeout_ns)
+		s->opts.worker_timeout_ns = TIMEOUT_NS;
+	s->tick_ns = TERN_MAX(
+		TERN_MIN(s->opts.worker_timeout_ns / 8, TICK_MAX_NS), TERN_NS_PER_MS);
+	s->ticked_ns = tern_now_ns(s->env);
+	s->late_timer.fire = tick;
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		s->workers[i]->slot_since_ns = s->ticked_ns;
+	set_tick(s);
+}
+
+/* The answer to ask(). */
+void late_on_busy(struct server_peer *worker, const json_t *message)
+{
+	const json_t *server = json_object_get(message, "server");
+	json_int_t i = json_integer_value(server);
+
+	late_progress(worker);
+	worker->waits_for_server =
+		json_is_integer(server) && i >= 0 && i < worker->server->job.server_count
+			? (uint32_t)i + 1
+			: 0;
+}
