@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Is a peer still there? Its timer `tick` fires four times per suspect_ns, and once a
- * second at least, while it is UP; says PING when the other end was silent since the last one, counts silence, makes the
- * peer suspect and then dead. A tick that comes late counts as one: our own standstill is
- * no silence of theirs.
+ * second at least, while it is UP. If the other end was silent since the last one, it says PING, counts the silence and
+ * makes the peer suspect. A tick that comes late counts as one: our own standstill is no
+ * silence of theirs.
+ *
+ * Silence alone kills nobody (unless the user asked for that: dead_ns), since a program
+ * may compute for minutes without a look at its peers. What ends a link is that the
+ * peer's host does not answer the fabric (unanswered_ns in fabric.h). The end that
+ * dialled cuts the link early and dials: a new connection is the quickest to find
+ * that the path is back, as what waits on the old one is sent again ever more seldom. The
+ * other end can only wait for that, and gives up the peer after all the time there is.
+ *
+ * PING is said once and then waits for its answer: many would fill the room that there is
+ * for messages, and none of them would make the host answer sooner.
  *
  * Where nothing but PINGs has moved for a while, and all of them were answered, ticks come
  * after half that while, so that idle peers cost next to nothing; tern_peer_stir() ends
@@ -19,6 +29,8 @@
 #define IDLE_SUSPECTS 5u   /* an idle peer is asked once in so many suspect_ns, or earlier */
 #define ASKED_LATER   5u   /* by the end that dialled: later by this part of the time */
 #define GROUP_PEERS   128u /* asked at once: a millisecond's work */
+#define REDIAL_PART   4u   /* a link without an answer is cut by the end that dialled after
+			      this part of what is given to the peer's host */
 
 static uint64_t now_of(const struct tern_peer *peer)
 {
@@ -43,9 +55,10 @@ static uint64_t busy_tick_ns(const struct tern_peer *peer)
 static uint64_t idle_tick_ns(const struct tern_peer *peer, uint64_t now_ns)
 {
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
-	uint64_t most_ns = TERN_MIN(
-		opts->dead_ns / 2, tern_ns_times(opts->suspect_ns, IDLE_SUSPECTS));
+	uint64_t most_ns = TERN_MIN(opts->unreachable_ns / 2,
+		tern_ns_times(opts->suspect_ns, IDLE_SUSPECTS));
 
+	most_ns = TERN_MIN(most_ns, opts->dead_ns / 2);
 	return TERN_MIN((now_ns - peer->quiet_since_ns) / 2, most_ns);
 }
 
@@ -100,7 +113,7 @@ static void tend(struct tern_peer *peer, uint64_t now_ns)
 /* Timers first: whoever is told may end the peer, or ask for something. */
 static void heard_of(struct tern_peer *peer, uint64_t now_ns)
 {
-	peer->heard = false;
+	peer->heard = peer->pinged = false;
 	peer->silent_ns = 0;
 	sleep_until_next_tick(peer, now_ns);
 	if (peer->suspect) {
@@ -121,6 +134,60 @@ void tern_peer_pinged(struct tern_peer *peer)
 	heard_of(peer, now_ns);
 }
 
+/* ---- silence ---- */
+
+bool tern_link_is_unreachable(const struct tern_link *link)
+{
+	const struct tern_fabric_ops *ops = link->conn->port->ops;
+	uint64_t most_ns = link->rdv->ctx->opts.unreachable_ns;
+
+	if (link->peer->dialler)
+		most_ns /= REDIAL_PART;
+	return ops->unanswered_ns && ops->unanswered_ns(link->conn) >= most_ns;
+}
+
+bool tern_link_awaits_program(const struct tern_link *link)
+{
+	return link->rdv->ctx->opts.dead_ns == TERN_NEVER &&
+	       !tern_link_is_unreachable(link);
+}
+
+/* Whatever the main link says: its path may be another one. One that ends takes the main
+ * link with it. True: that happened. */
+static bool lost_a_rail(struct tern_peer *peer)
+{
+	for (unsigned i = 1; i < TERN_RAILS_MAX; i++) {
+		struct tern_link *rail = peer->rails[i];
+
+		if (rail && rail->state == TERN_LINK_UP &&
+			tern_link_is_unreachable(rail)) {
+			tern_link_close(rail, -ETIMEDOUT, false);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* True: the peer, or its link, has ended. */
+static bool gave_up(struct tern_peer *peer)
+{
+	if (peer->silent_ns >= peer->rdv->ctx->opts.dead_ns)
+		tern_peer_down(peer, -ETIMEDOUT);
+	else if (!tern_link_is_unreachable(peer->link))
+		return false;
+	else if (peer->dialler)
+		tern_peer_cut(peer, -ETIMEDOUT);
+	else
+		tern_peer_down(peer, -ETIMEDOUT);
+	return true;
+}
+
+static void ask(struct tern_peer *peer)
+{
+	if (!peer->pinged)
+		peer->pinged = tern_stream_ping(peer, false) == 0;
+}
+
 void tern_peer_tick(struct tern_timer *timer)
 {
 	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, tick);
@@ -131,6 +198,8 @@ void tern_peer_tick(struct tern_timer *timer)
 		peer->quiet_since_ns = now_ns;
 	peer->stirred = false;
 	tend(peer, now_ns);
+	if (lost_a_rail(peer))
+		return;
 	if (peer->heard) {
 		heard_of(peer, now_ns);
 		return;
@@ -138,13 +207,11 @@ void tern_peer_tick(struct tern_timer *timer)
 	/* It had no reason to say anything before it is asked. */
 	peer->silent_ns += busy_tick_ns(peer);
 	sleep_until_next_tick(peer, now_ns);
-	if (peer->silent_ns >= opts->dead_ns) {
-		tern_peer_down(peer, -ETIMEDOUT);
+	if (gave_up(peer))
 		return;
-	}
 	if (peer->silent_ns >= opts->suspect_ns && !peer->suspect) {
 		peer->suspect = true;
 		tern_peer_report(peer, TERN_PEER_SUSPECT, -ETIMEDOUT);
 	}
-	tern_stream_ping(peer, false);
+	ask(peer);
 }

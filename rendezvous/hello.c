@@ -23,6 +23,7 @@
 #endif
 
 #define HANDSHAKE_NS  (5 * TERN_NS_PER_S)
+#define PATIENCE_NS   (250 * TERN_NS_PER_MS) /* between two looks whether there is reason */
 #define HALF_OPEN_MAX 256u
 
 /* ---- proof ---- */
@@ -74,8 +75,13 @@ static bool same_mac(const uint8_t *a, const uint8_t *b)
 
 static void too_slow(struct tern_timer *timer)
 {
-	tern_link_close(
-		tern_container_of(timer, struct tern_link, timer), -ETIMEDOUT, false);
+	struct tern_link *link = tern_container_of(timer, struct tern_link, timer);
+	struct tern_context *ctx = link->rdv->ctx;
+
+	if (link->peer && tern_peer_is_patient(link->peer, link))
+		tern_timer_set(ctx, timer, tern_now_ns(ctx->env) + PATIENCE_NS);
+	else
+		tern_link_close(link, -ETIMEDOUT, false);
 }
 
 struct tern_link *tern_link_new(

@@ -137,28 +137,11 @@ static bool rdv_drained(void *arg)
 	return true;
 }
 
-static void set_defaults(struct tern_context_opts *opts)
-{
-	if (!opts->suspect_ns)
-		opts->suspect_ns = TERN_NS_PER_S;
-	if (!opts->dead_ns)
-		opts->dead_ns = 10 * TERN_NS_PER_S;
-	if (!opts->reconnect_ns)
-		opts->reconnect_ns = 500 * TERN_NS_PER_MS;
-	if (!opts->connect_ns)
-		opts->connect_ns = 5 * TERN_NS_PER_S;
-	if (!opts->record_count)
-		opts->record_count = 4096;
-	if (!opts->rail_count)
-		opts->rail_count = 1;
-}
-
 int tern_rendezvous_init(struct tern_context *ctx)
 {
 	struct tern_rdv *rdv;
 	int r;
 
-	set_defaults(&ctx->opts);
 	if (ctx->opts.secret && !tern_hello_has_crypto())
 		return -ENOTSUP;
 	rdv = calloc(1, sizeof(*rdv));

@@ -203,6 +203,7 @@ struct tern_peer {
 	struct tern_timer tick;
 	bool heard;              /* anything, since the last tick */
 	bool stirred;            /* something else than PINGs moved since */
+	bool pinged;             /* a PING waits for something to be heard */
 	bool drowsy;             /* the next tick is later than while something moves */
 	uint64_t silent_ns;      /* since it was asked and has not answered */
 	uint64_t quiet_since_ns; /* when something else than PINGs moved last */
@@ -241,6 +242,8 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link);
 /* How long the dialler waits for the link that it tries now. */
 uint64_t tern_peer_attempt_until(const struct tern_peer *peer);
+/* The handshake on `link` takes long. Is there reason to wait on? */
+bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link);
 void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int status);
 /* The end: every request ends with `status`, the links are cut. */
 void tern_peer_down(struct tern_peer *peer, int status);
@@ -259,6 +262,12 @@ uint32_t tern_peer_first_seq(const struct tern_peer *peer);
 
 /* alive.c */
 void tern_peer_tick(struct tern_timer *timer);
+/* Of one whose conn is up: asks, and tells whether the peer's host has not answered for
+ * too long. */
+bool tern_link_is_unreachable(const struct tern_link *link);
+/* The same of one on which an answer of the peer's program is due: may it be waited for
+ * longer, because the host answers and silence is allowed? */
+bool tern_link_awaits_program(const struct tern_link *link);
 void tern_peer_pinged(struct tern_peer *peer); /* it asked, or answered */
 /* From now on it is looked after as while something moves. */
 void tern_peer_wake(struct tern_peer *peer);
@@ -286,7 +295,7 @@ int tern_stream_flush(struct tern_peer *peer);       /* -EAGAIN: something still
 bool tern_stream_busy(const struct tern_peer *peer); /* unacknowledged or waiting */
 void tern_stream_tell(struct tern_peer *peer);       /* ack and credit, soon */
 int tern_stream_ack(struct tern_peer *peer); /* at once, if there is news; -EAGAIN */
-void tern_stream_ping(struct tern_peer *peer, bool reply);
+int tern_stream_ping(struct tern_peer *peer, bool reply); /* -EAGAIN: not said */
 /* Without a number, at once, before what waits. -EAGAIN: no room. */
 int tern_stream_bare(struct tern_peer *peer, struct tern_header *header);
 

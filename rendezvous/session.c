@@ -18,6 +18,7 @@
 
 #define LIMBO_MAX        64u
 #define CANDIDATE_NS     TERN_NS_PER_S
+#define ATTEMPT_NS       (2 * TERN_NS_PER_S) /* the kernel says SYN at 0 s and 1 s */
 #define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
 #define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
 /* Links in a row that came up and carried none of what waited, for as long as silence is
@@ -128,6 +129,7 @@ struct tern_peer *tern_peer_by_token(
 /* ---- dialling ---- */
 
 static void dial_failed(struct tern_peer *peer, int status);
+static uint64_t return_ns(const struct tern_peer *peer, int status);
 
 /* Addresses of the session: once it has come up on one, that and those behind it. */
 static unsigned choices(const struct tern_peer *peer)
@@ -142,10 +144,26 @@ uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
 	uint64_t now_ns = now_of(peer);
 	uint64_t left_ns = peer->give_up_ns > now_ns ? peer->give_up_ns - now_ns : 0;
 	bool starts = peer->state == TERN_PEER_STATE_START;
-	/* Of a lost session's addresses, any may be the one that returns. */
-	bool last = starts ? peer->tried + 1 == choices(peer) : choices(peer) == 1;
+	bool last = choices(peer) == 1 || (starts && peer->tried + 1 == choices(peer));
 
+	if (last && !starts) /* only a new attempt says soon that the path is back */
+		return now_ns + TERN_MIN(left_ns, ATTEMPT_NS);
+	/* Of a lost session's addresses, any may be the one that returns. */
 	return last ? peer->give_up_ns : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
+}
+
+/* The host that a lost session came back to has taken the connection. Its program may
+ * have other things to do, and all the time there is starts anew. */
+bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
+{
+	bool patient = link->state == TERN_LINK_WAIT_ANSWER && !link->rail &&
+		       peer->state == TERN_PEER_STATE_LOST &&
+		       tern_link_awaits_program(link);
+
+	if (patient)
+		peer->give_up_ns =
+			tern_ns_add(now_of(peer), return_ns(peer, peer->cause));
+	return patient;
 }
 
 /* False: each was tried, and it is time for a pause. */
@@ -249,12 +267,21 @@ static void dial_failed(struct tern_peer *peer, int status)
 	peer->backoff_ns = TERN_MIN(peer->backoff_ns * 2, BACKOFF_MAX_NS);
 }
 
+/* What it has not even heard yet would be lost. */
+static void never_said_goodbye(struct tern_peer *peer)
+{
+	if (peer->acked != peer->tx_seq && tern_link_awaits_program(peer->link))
+		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
+	else
+		give_up(peer, -ETIMEDOUT);
+}
+
 static void retry(struct tern_timer *timer)
 {
 	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, retry);
 
 	if (peer->fin_sent && peer->state == TERN_PEER_STATE_UP)
-		give_up(peer, -ETIMEDOUT); /* it never said goodbye */
+		never_said_goodbye(peer);
 	else if (peer->dialler && (now_of(peer) < peer->give_up_ns || !peer->cause))
 		dial(peer);
 	else
@@ -416,6 +443,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	peer->bulk_bytes = bulk_bytes_on(peer, link->conn);
 	peer->state = TERN_PEER_STATE_UP;
 	peer->heard = true;
+	peer->pinged = false;
 	peer->silent_ns = 0;
 	peer->backoff_ns = BACKOFF_FIRST_NS;
 	peer->tried = 0;
@@ -426,7 +454,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	tern_send_sort(peer);
 	tern_timer_clear(peer->rdv->ctx, &peer->retry);
 	if (peer->fin_sent)
-		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.dead_ns);
+		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
 	tern_peer_wake(peer);
 	tern_stream_up(peer, first ? tern_peer_first_seq(peer) : link->theirs.rx_seq);
 	if (peer->dialler)
@@ -450,7 +478,8 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
  * How long a lost link may take to return. A path that carries nothing may be a cable or
  * a switch, and gets as long as silence does; so does one that was cut, for the end that
  * dials: if its peer is gone, the peer's host will say so (see dial_failed). The other
- * end is told nothing more, and a peer that cut its link is most likely gone.
+ * end is told nothing more, and a peer that cut its link is most likely gone, unless it
+ * had been silent: then it may have found no path, and its next attempt is under way.
  */
 static uint64_t return_ns(const struct tern_peer *peer, int status)
 {
@@ -458,8 +487,13 @@ static uint64_t return_ns(const struct tern_peer *peer, int status)
 	bool path = status == -ETIMEDOUT || status == -EHOSTUNREACH ||
 		    status == -ENETUNREACH || status == -ENETDOWN;
 
-	return path || peer->dialler ? TERN_MAX(opts->reconnect_ns, opts->dead_ns)
-				     : opts->reconnect_ns;
+	uint64_t least_ns = 0;
+
+	if (path || peer->dialler)
+		least_ns = opts->unreachable_ns;
+	else if (peer->silent_ns >= opts->suspect_ns)
+		least_ns = TERN_MIN(2 * ATTEMPT_NS, opts->unreachable_ns);
+	return TERN_MAX(opts->reconnect_ns, least_ns);
 }
 
 /* Counts the links that carried none of what waited; was this one too many? */
@@ -473,7 +507,7 @@ static bool is_fruitless(struct tern_peer *peer)
 	else if (peer->fruitless++ == 0)
 		peer->fruitless_ns = now_of(peer);
 	return peer->fruitless >= FRUITLESS_MAX &&
-	       now_of(peer) - peer->fruitless_ns >= peer->rdv->ctx->opts.dead_ns;
+	       now_of(peer) - peer->fruitless_ns >= peer->rdv->ctx->opts.unreachable_ns;
 }
 
 /* The link that was in use has ended, and nobody meant it to. */
@@ -635,7 +669,7 @@ static void say_fin(struct tern_peer *peer)
 
 	if (tern_stream_send(peer, &h, NULL, NULL) == 0) {
 		peer->fin_sent = true;
-		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.dead_ns);
+		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
 	}
 }
 

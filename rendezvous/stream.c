@@ -171,9 +171,9 @@ static int say_bare(struct tern_peer *peer, uint8_t type, uint16_t flags)
 	return 0;
 }
 
-void tern_stream_ping(struct tern_peer *peer, bool reply)
+int tern_stream_ping(struct tern_peer *peer, bool reply)
 {
-	say_bare(peer, TERN_MSG_PING, reply ? TERN_FLAG_REPLY : 0);
+	return say_bare(peer, TERN_MSG_PING, reply ? TERN_FLAG_REPLY : 0);
 }
 
 int tern_stream_ack(struct tern_peer *peer)
@@ -218,8 +218,10 @@ static int on_fin(struct tern_peer *peer, const struct tern_header *h)
 
 static int on_ping(struct tern_peer *peer, const struct tern_header *h)
 {
-	if (!(h->flags & TERN_FLAG_REPLY))
-		tern_stream_ping(peer, true);
+	/* It is asked once. Where there is no room for the answer, counters, which are
+	 * told as soon as there is, are as good. */
+	if (!(h->flags & TERN_FLAG_REPLY) && tern_stream_ping(peer, true) < 0)
+		peer->ack_due = true;
 	tern_peer_pinged(peer);
 	return 0;
 }

@@ -63,7 +63,9 @@ static int set_opts(struct tern_context *ctx, const struct tern_context_opts *op
 	if (opts)
 		*o = *opts;
 	o->suspect_ns = or_default(o->suspect_ns, TERN_NS_PER_S);
-	o->dead_ns = or_default(o->dead_ns, 10 * TERN_NS_PER_S);
+	o->dead_ns = or_default(o->dead_ns, TERN_NEVER);
+	o->unreachable_ns = or_default(
+		o->unreachable_ns, TERN_MIN(o->dead_ns, 10 * TERN_NS_PER_S));
 	o->reconnect_ns = or_default(o->reconnect_ns, 500 * TERN_NS_PER_MS);
 	o->connect_ns = or_default(o->connect_ns, 5 * TERN_NS_PER_S);
 	o->record_count = (uint32_t)or_default(o->record_count, 4096);
@@ -167,9 +169,7 @@ int tern_context_port(
 		.handler = ctx->user.handler,
 		.arg = ctx->user.arg,
 		.message_bytes = ctx->user.message_bytes,
-		/* Later than a session's own questions find it out, where they are asked.
-		 */
-		.silent_ns = tern_ns_add(ctx->opts.dead_ns, ctx->opts.dead_ns / 2),
+		.unreachable_ns = ctx->opts.unreachable_ns,
 	};
 	struct tern_port *port;
 	int status, fd;

@@ -110,8 +110,9 @@ struct tern_port_opts {
 	const struct tern_port_handler *handler;
 	void *arg;              /* first argument of the handlers */
 	uint32_t message_bytes; /* largest message either way (both ends use the same) */
-	uint64_t silent_ns; /* tcp: a conn whose bytes are not acknowledged for so long
-			       has failed; 0: when the system says so */
+	uint64_t unreachable_ns; /* the caller gives up a conn whose unanswered_ns() has
+				    come so far: questions are asked often enough for
+				    that. 0: it never does */
 };
 
 struct tern_fabric_ops {
@@ -163,6 +164,20 @@ struct tern_fabric_ops {
 	 * harmless.
 	 */
 	void (*conn_close)(struct tern_conn *conn, bool flush);
+
+	/*
+	 * For how long the host of the peer (its kernel, its NIC) is known to have left
+	 * what it was asked unanswered; 0: it answers. The peer's program takes no part
+	 * in this: one that does not poll is well. The time is counted up to a question
+	 * that should have been answered by now, so a path that is back in time is never
+	 * given up because nobody has asked it again.
+	 *
+	 * The call asks: from then on the fabric sees to it that a question is under way.
+	 * It costs a system call or a post, so callers call it a few times a second, and
+	 * only for a conn that is up and on which nothing is heard. NULL: the fabric
+	 * knows without asking (shm: the kernel tells of a process that ends).
+	 */
+	uint64_t (*unanswered_ns)(struct tern_conn *conn);
 
 	/*
 	 * One message: `head` (a multiple of 8 bytes), then `payload` of `payload_bytes`

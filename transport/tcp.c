@@ -154,7 +154,7 @@ static int tcp_port_new(struct tern_fabric *fabric, const struct tern_port_opts 
 		.handler_arg = opts->arg,
 		.message_bytes = opts->message_bytes,
 	};
-	port->silent_ns = opts->silent_ns;
+	port->unreachable_ns = opts->unreachable_ns;
 	port->spare_fd = -1;
 	tcp_watch_init(&port->timer, TCP_WATCH_TIMER, -1);
 	tern_list_init(&port->conns);
@@ -239,6 +239,8 @@ static void conn_hang_up(struct tcp_conn *conn)
 	if (conn->watch.fd < 0)
 		return;
 	tcp_watch_remove(tcp_conn_port(conn), &conn->watch);
+	if (conn->question.unanswered_ns)
+		tcp_alive_abort(conn);
 	shutdown(conn->watch.fd, SHUT_RDWR);
 	close(conn->watch.fd);
 	conn->watch.fd = -1;
@@ -321,7 +323,7 @@ static int connect_next(struct tcp_conn *conn, int rc)
 	while (targets->next < targets->count) {
 		struct tern_addr *addr = &targets->addr[targets->next++];
 		int fd = tcp_socket_open(
-			addr->sa.ss_family, fabric_of(port)->congestion, port->silent_ns);
+			addr->sa.ss_family, fabric_of(port)->congestion, port->unreachable_ns);
 
 		if (fd < 0) {
 			rc = fd;
@@ -512,7 +514,7 @@ int tcp_lsn_accept(struct tcp_lsn *lsn)
 			refuse(port, lsn);
 		return 0;
 	}
-	tcp_socket_options(fd, fabric_of(port)->congestion, port->silent_ns);
+	tcp_socket_options(fd, fabric_of(port)->congestion, port->unreachable_ns);
 	conn = conn_new(port, fd, TCP_UP);
 	if (!conn)
 		return 0;
@@ -562,6 +564,7 @@ const struct tern_fabric_ops tern_tcp_fabric_ops = {
 	.lsn_close = tcp_lsn_close,
 	.connect = tcp_connect,
 	.conn_close = tcp_conn_close,
+	.unanswered_ns = tcp_unanswered_ns,
 	.send = tcp_conn_send,
 	.put = tcp_conn_put,
 	.expose = tcp_expose,

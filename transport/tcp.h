@@ -7,6 +7,7 @@
  *     tcp_socket.c  how sockets are made
  *     tcp_tx.c      what leaves a conn
  *     tcp_rx.c      what arrives at one
+ *     tcp_alive.c   whether the kernel at its other end answers
  *     tcp_epoll.c, tcp_uring.c   how the kernel says which sockets are ready
  *
  * Data always moves with plain non-blocking socket calls: spinning, they are what
@@ -58,9 +59,10 @@ struct tcp_engine_ops;
 /* ---- sockets: tcp_socket.c ---- */
 
 /* Non-blocking, close-on-exec, without delay, with the fabric's congestion control. The
- * descriptor or a negative errno. `congestion` may be empty, `silent_ns` 0 (fabric.h). */
-int tcp_socket_open(int family, const char *congestion, uint64_t silent_ns);
-void tcp_socket_options(int fd, const char *congestion, uint64_t silent_ns);
+ * descriptor or a negative errno. `congestion` may be empty, `unreachable_ns` 0
+ * (fabric.h). */
+int tcp_socket_open(int family, const char *congestion, uint64_t unreachable_ns);
+void tcp_socket_options(int fd, const char *congestion, uint64_t unreachable_ns);
 
 /* ---- the engine seam: tcp_epoll.c, tcp_uring.c ---- */
 
@@ -152,7 +154,7 @@ struct tcp_port {
 		const char *data;
 		size_t bytes;
 	} rest;
-	uint64_t silent_ns; /* fabric.h */
+	uint64_t unreachable_ns; /* fabric.h */
 	int spare_fd; /* given up to accept and refuse a peer when descriptors are out */
 	bool armed;   /* the caller may be coming from sleep: no poll since */
 	uint32_t poll_count;
@@ -235,6 +237,15 @@ struct tcp_rx {
 	bool eof;
 };
 
+/* What the kernel at the other end has been asked and has not answered: tcp_alive.c. */
+struct tcp_question {
+	uint64_t asked_ns;      /* the first time; 0: nothing waits for an answer */
+	uint64_t last_ns;       /* the last time */
+	uint64_t unanswered_ns; /* from the first to the last that is overdue */
+	uint32_t tries;         /* as the kernel counts them */
+	bool keeps_alive;       /* it also asks when there is nothing to send */
+};
+
 /* An idle conn costs this (below 1 KiB), and of tx.ring (64 KiB, or 4 messages) and
  * rx.body (one message) the pages that were ever touched. Nothing of it grows. */
 struct tcp_conn {
@@ -250,6 +261,7 @@ struct tcp_conn {
 	struct tcp_tx tx;
 	struct tcp_rx rx;
 	struct tern_addrs *targets; /* CONNECTING */
+	struct tcp_question question;
 };
 
 static inline struct tcp_port *tcp_port_of(struct tern_port *port)
@@ -305,6 +317,12 @@ void tcp_conn_flushed(struct tcp_conn *conn);
 int tcp_conn_connected(struct tcp_conn *conn);
 /* A peer that connected. How many events. */
 int tcp_lsn_accept(struct tcp_lsn *lsn);
+
+/* ---- tcp_alive.c ---- */
+
+uint64_t tcp_unanswered_ns(struct tern_conn *conn);
+/* Nothing is sent any more once the socket is closed. */
+void tcp_alive_abort(struct tcp_conn *conn);
 
 /* ---- tcp_port.c ---- */
 

@@ -65,10 +65,12 @@ struct tern_context_opts {
 	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s. Where
 				  nothing has moved for a while, it is asked less often:
 				  after half that while, up to 5 times this */
-	uint64_t dead_ns;      /* silence after which it is dead; 0: 10 s */
+	uint64_t dead_ns;      /* silence of the peer's program after which it is dead,
+				  though its host answers; 0: never. A program that
+				  computes, is stopped or is debugged is silent, too */
 	uint64_t reconnect_ns; /* how long a lost connection may take to return; 0: 500
 				  ms. Where the path was lost, and for the end that dials
-				  until it is told that nobody is there: dead_ns */
+				  until it is told that nobody is there: unreachable_ns */
 	uint64_t connect_ns;   /* how long tern_connect tries; 0: 5 s */
 	uint32_t eager_bytes;  /* eager threshold; 0: the fabric's measured default, over
 				  shm a lower one for tensors of pools */
@@ -84,6 +86,11 @@ struct tern_context_opts {
 	bool no_spin;        /* never spin: more processes than cores, or power matters */
 	uint32_t first_seq;  /* tests: where sequence and credit counters start */
 	const char *secret;  /* cluster secret both ends must know; NULL: none */
+	uint64_t unreachable_ns; /* how long a peer's host may answer nothing, not even
+				    its kernel or its NIC: a shorter cut of the network
+				    is survived. A longer one is noticed, at the latest,
+				    when docs/tuning.md says, which depends on the fabric.
+				    0: 10 s, or dead_ns where that is less */
 };
 
 /* opts may be NULL. -ENOMEM, -EMFILE; -EINVAL: more than 4 rails. */

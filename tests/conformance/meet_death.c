@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -245,7 +246,6 @@ static void test_a_stopped_peer_is_suspect_and_recovers(const struct instance *i
 	struct family family;
 
 	opts.suspect_ns = 150 * TERN_NS_PER_MS;
-	opts.dead_ns = 60 * TERN_NS_PER_S;
 	family_init(&family, instance, &opts);
 	for (unsigned i = 0; i < 2; i++) {
 		family_echo(&family, 1000);
@@ -260,7 +260,8 @@ static void test_a_stopped_peer_is_suspect_and_recovers(const struct instance *i
 	family_fini(&family);
 }
 
-static void test_a_silent_peer_is_dead_in_the_end(const struct instance *instance)
+static void test_a_silent_peer_is_dead_if_that_is_asked_for(
+	const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
 	struct call send = {0}, recv = {0};
@@ -284,10 +285,127 @@ static void test_a_silent_peer_is_dead_in_the_end(const struct instance *instanc
 	family_fini(&family);
 }
 
+/* ---- an end that has other things to do ----
+ *
+ * In the same process, which does not poll it. With TERN_TEST_PAUSE_S in the environment
+ * it is that long, and as much waits as in a real job.
+ */
+
+#define UNREACHABLE_NS (100 * TERN_NS_PER_MS)
+#define BLOCK_BYTES    (64u << 10)
+#define BLOCKS_MAX     1000u
+
+static uint64_t pause_s(void)
+{
+	const char *text = getenv("TERN_TEST_PAUSE_S");
+
+	return text ? strtoul(text, NULL, 10) : 0;
+}
+
+static void pump_for(struct meet *meet, struct end *end, uint64_t ns)
+{
+	struct tern_env *env = tern_context_env(end->ctx);
+	uint64_t end_ns = tern_now_ns(env) + ns;
+
+	while (tern_now_ns(env) < end_ns)
+		meet_turn(meet);
+}
+
+static void wait_for(const struct instance *instance, unsigned sleeper)
+{
+	static struct call sends[BLOCKS_MAX + 1], recvs[BLOCKS_MAX + 1];
+	unsigned count = pause_s() ? BLOCKS_MAX : BLOCKS_MAX / 10;
+	uint64_t bulk_bytes = pause_s() ? 64u << 20 : 8u << 20;
+	uint64_t pause_ns = pause_s() ? pause_s() * TERN_NS_PER_S : 3 * UNREACHABLE_NS;
+	struct tern_context_opts opts = meet_opts();
+	struct tern_buf bulk, block, room, rooms;
+	struct end *from, *to;
+	struct meet *meet;
+
+	opts.suspect_ns = UNREACHABLE_NS / 6;
+	opts.unreachable_ns = UNREACHABLE_NS;
+	meet = meet_new_with(instance, &opts, &opts);
+	from = &meet->ends[!sleeper];
+	to = &meet->ends[sleeper];
+	bulk = end_data(from, USER, bulk_bytes, 1);
+	block = end_data(from, USER, BLOCK_BYTES, 2);
+	room = end_memory(to, USER, bulk_bytes);
+	rooms = end_memory(to, USER, (uint64_t)count * BLOCK_BYTES);
+	assert_int_equal(call_recv(&recvs[count], to, count, 1, &room, 0), 0);
+	for (unsigned i = 0; i < count; i++) {
+		struct tern_buf part = buf_part(&rooms, i * BLOCK_BYTES, BLOCK_BYTES);
+
+		assert_int_equal(call_recv(&recvs[i], to, i, 1, &part, 0), 0);
+	}
+	meet_settle(meet); /* so that the sender knows of rooms, and fills them */
+	to->asleep = true;
+	assert_int_equal(call_send(&sends[count], from, count, 1, &bulk, 0), 0);
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(call_send(&sends[i], from, i, 1, &block, 0), 0);
+	pump_for(meet, from, pause_ns);
+	assert_int_equal(from->down_count, 0);
+	to->asleep = false;
+	MEET_PUMP(meet, calls_over(sends, count + 1) && calls_over(recvs, count + 1));
+	for (unsigned i = 0; i <= count; i++)
+		assert_int_equal(sends[i].req.status, 0);
+	call_check(&recvs[count], bulk_bytes, 1);
+	for (unsigned i = 0; i < count; i++)
+		call_check(&recvs[i], BLOCK_BYTES, 2);
+	MEET_PUMP(meet, from->suspect_count == from->recovered_count);
+	assert_int_equal(from->down_count + to->down_count, 0);
+	meet_free(meet);
+}
+
+static void test_an_end_that_does_not_poll_loses_nothing(const struct instance *instance)
+{
+	wait_for(instance, A);
+	wait_for(instance, B);
+}
+
+/* What it has not read must not be lost with its last connection. */
+static void test_goodbye_waits_for_an_end_that_does_not_poll(
+	const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct call sends[8] = {0}, recvs[8] = {0};
+	struct meet *meet;
+	struct end *a, *b;
+
+	opts.suspect_ns = UNREACHABLE_NS / 6;
+	opts.unreachable_ns = UNREACHABLE_NS;
+	meet = meet_new_with(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	meet_settle(meet);
+	b->asleep = true;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(sends); i++) {
+		struct tern_buf data = end_data(a, SLAB, 100, i);
+
+		assert_int_equal(call_send(&sends[i], a, i, 1, &data, 0), 0);
+	}
+	tern_peer_close(a->peer);
+	pump_for(meet, a, 3 * UNREACHABLE_NS);
+	assert_int_equal(a->down_count, 0);
+	b->asleep = false;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(recvs); i++) {
+		struct tern_buf room = end_memory(b, SLAB, 100);
+
+		assert_int_equal(call_recv(&recvs[i], b, i, 1, &room, 0), 0);
+	}
+	MEET_PUMP(meet, a->down_count && b->down_count);
+	assert_int_equal(a->down_status, 0);
+	assert_int_equal(b->down_status, 0);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(recvs); i++)
+		call_check(&recvs[i], 100, i);
+	meet_free(meet);
+}
+
 const struct conformance_test meet_death[] = {
 	CONFORMANCE(test_a_peer_that_is_killed_ends_every_request, NEEDS_PROCESS),
 	CONFORMANCE(test_what_is_peeked_outlives_the_one_who_sent_it, NEEDS_PROCESS),
 	CONFORMANCE(test_a_stopped_peer_is_suspect_and_recovers, NEEDS_PROCESS),
-	CONFORMANCE(test_a_silent_peer_is_dead_in_the_end, NEEDS_PROCESS),
+	CONFORMANCE(test_a_silent_peer_is_dead_if_that_is_asked_for, NEEDS_PROCESS),
+	CONFORMANCE(test_an_end_that_does_not_poll_loses_nothing, NEEDS_NOTHING),
+	CONFORMANCE(test_goodbye_waits_for_an_end_that_does_not_poll, NEEDS_NOTHING),
 	{0},
 };
