@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reading a file whole, and writing one so that whoever looks, at any time and after any
- * crash, finds the old contents or the new ones: written under another name in the same
- * directory, synced, renamed over, and the directory synced, because the rename itself is
- * durable only then.
+ * crash, finds the old contents or the new ones: written aside in the same directory,
+ * synced, renamed over, and the directory synced, because the rename itself is durable
+ * only then. What is written aside has no name until it is whole (O_TMPFILE), so that a
+ * writer that is killed leaves nothing; where a file system knows no such files it has
+ * one from the start.
  */
 #include "tools/host_file.h"
 
@@ -98,18 +100,47 @@ static int sync_directory(const char *path, size_t dir_bytes)
 	return 0;
 }
 
-static int write_aside(const struct tern_file_op *op, const char *aside)
+/* A file in the directory of `aside`, without a name if that can be. */
+static int open_aside(const char *aside, size_t dir_bytes, bool *nameless)
 {
-	TERN_CLEANUP(tern_cleanup_close) int fd = -1;
+	char dir[PATH_MAX];
+	int fd;
+
+	snprintf(dir, sizeof(dir), "%.*s", (int)dir_bytes, aside);
+	fd = open(dir_bytes ? dir : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+	/* It is named through /proc. */
+	*nameless = fd >= 0 && access("/proc/self/fd", X_OK) == 0;
+	if (*nameless)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+	return fd < 0 ? -errno : fd;
+}
+
+static int give_name(int fd, const char *name)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	unlink(name); /* of a process that had this one's number */
+	return linkat(AT_FDCWD, path, AT_FDCWD, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+}
+
+static int write_aside(const struct tern_file_op *op, const char *aside, size_t dir_bytes)
+{
+	bool nameless;
+	TERN_CLEANUP(tern_cleanup_close) int fd = open_aside(aside, dir_bytes, &nameless);
 	int r;
 
-	fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
 	if (fd < 0)
-		return -errno;
+		return fd;
 	r = write_parts(fd, op->parts, op->part_count);
 	if (r)
 		return r;
-	return fsync(fd) < 0 ? -errno : 0;
+	if (fsync(fd) < 0)
+		return -errno;
+	return nameless ? give_name(fd, aside) : 0;
 }
 
 static int write_whole(const struct tern_file_op *op)
@@ -123,7 +154,7 @@ static int write_whole(const struct tern_file_op *op)
 	if (snprintf(aside, sizeof(aside), "%.*s.%s.%d.new", (int)dir_bytes, op->path,
 		    op->path + dir_bytes, (int)getpid()) >= (int)sizeof(aside))
 		return -ENAMETOOLONG;
-	r = write_aside(op, aside);
+	r = write_aside(op, aside, dir_bytes);
 	if (r == 0 && rename(aside, op->path) < 0)
 		r = -errno;
 	if (r) {

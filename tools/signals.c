@@ -11,7 +11,7 @@
 
 static const int caught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR2, SIGCHLD};
 static volatile int write_fd = -1;
-static volatile sig_atomic_t aborts_on_second, asked_to_end;
+static volatile sig_atomic_t aborts_on_second, interrupted;
 
 bool signals_is_end(int number)
 {
@@ -40,12 +40,12 @@ static void handle(int number)
 	unsigned char byte = (unsigned char)number;
 	int error = errno;
 
-	if (number == SIGINT && asked_to_end && aborts_on_second) {
+	if (number == SIGINT && interrupted && aborts_on_second) {
 		if (write(STDERR_FILENO, aborted, sizeof(aborted) - 1) < 0)
 			errno = error;
 		_exit(128 + SIGINT);
 	}
-	asked_to_end = asked_to_end || signals_is_end(number);
+	interrupted = interrupted || number == SIGINT;
 
 	/* A full pipe holds thousands that have not been looked at: one more says
 	 * nothing. */
@@ -77,7 +77,7 @@ int signals_open(void)
 	if (pipe2(fds, O_NONBLOCK | O_CLOEXEC) < 0)
 		return -errno;
 	write_fd = fds[1];
-	asked_to_end = aborts_on_second = false;
+	interrupted = aborts_on_second = false;
 	set_all(handle);
 	signal(SIGPIPE, SIG_IGN);
 	return fds[0];

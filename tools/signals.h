@@ -24,8 +24,7 @@
  */
 int signals_open(void);
 
-/* A SIGINT after one that asked to end, before it was obeyed, ends the process at once,
- * from the handler. */
+/* A second SIGINT ends the process at once, from the handler. */
 void signals_abort_on_second(void);
 
 /* Did it ask the process to end? */
