@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #define READ_STEP (1u << 20)
 
@@ -162,6 +163,35 @@ static int write_whole(const struct tern_file_op *op)
 		return r;
 	}
 	return sync_directory(op->path, dir_bytes);
+}
+
+/* Where a file system cannot set room aside (NFS), what it says is free counts. */
+static int take_room(int fd, uint64_t bytes)
+{
+	struct statvfs st;
+
+	if (fallocate(fd, 0, 0, (off_t)bytes) == 0)
+		return 0;
+	if (errno != EOPNOTSUPP)
+		return -errno;
+	if (fstatvfs(fd, &st) < 0)
+		return -errno;
+	return bytes > (uint64_t)st.f_bavail * st.f_frsize ? -ENOSPC : 0;
+}
+
+int host_file_probe(const char *directory, uint64_t bytes)
+{
+	TERN_CLEANUP(tern_cleanup_close) int fd = -1;
+	char path[PATH_MAX];
+
+	if (snprintf(path, sizeof(path), "%s/.tern.%d.new", directory, (int)getpid()) >=
+		(int)sizeof(path))
+		return -ENAMETOOLONG;
+	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+	if (fd < 0)
+		return -errno;
+	unlink(path);
+	return take_room(fd, bytes);
 }
 
 void host_file_run(struct tern_file_op *op)

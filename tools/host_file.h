@@ -15,4 +15,9 @@
  */
 void host_file_run(struct tern_file_op *op);
 
+/* Could a file of `bytes` be written in `directory` now? Makes one there, takes its room
+ * and removes it. The errno of what failed: -ENOSPC, -EDQUOT, -EACCES, -EROFS, -EFBIG...
+ */
+int host_file_probe(const char *directory, uint64_t bytes);
+
 #endif

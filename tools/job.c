@@ -57,6 +57,23 @@ static int check_path(
 	return 0;
 }
 
+/* Nobody is asked, since nobody may be there, and hours of training are not to be lost
+ * for a --save that was not changed. */
+static int check_earlier(const struct job_settings *job, struct message *error)
+{
+	char path[4200];
+
+	if (!job->save || job->overwrite)
+		return 0;
+	snprintf(path, sizeof(path), "%.4000s/" JOB_SAVED, job->save);
+	if (access(path, F_OK) < 0)
+		return 0;
+	return options_refuse(error,
+		"--save %.300s: an earlier job has saved its " JOB_SAVED
+		" there: another directory, or --overwrite",
+		job->save);
+}
+
 /* The directory, or what it would be made in, must take files. */
 static int check_save(const char *path, struct message *error)
 {
@@ -132,5 +149,7 @@ int job_check(struct job_settings *job, struct message *error)
 		r = check_path("test", job->test, false, error);
 	if (r == 0)
 		r = check_save(job->save, error);
+	if (r == 0)
+		r = check_earlier(job, error);
 	return r;
 }

@@ -29,6 +29,7 @@ struct job_settings {
 	struct fabric_settings fabric;
 	struct device_choice device; /* of workers */
 	const char *save;
+	bool overwrite;    /* what an earlier job saved there */
 	uint64_t generate; /* charlm: characters to write at the end */
 	bool json;
 };
@@ -83,6 +84,8 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 			.initial = "cpu", .parse = device_parse),                        \
 		JOB_OPTION(TEXT, "save", "DIR", save,                                    \
 			"write the parameters there as safetensors"),                    \
+		JOB_OPTION(FLAG, "overwrite", NULL, overwrite,                           \
+			"--save may replace the results of an earlier job"),             \
 		JOB_OPTION(COUNT, "generate", "N", generate,                             \
 			"charlm: write so many characters at the end", .max = 1e6),      \
 		JOB_OPTION(FLAG, "json", NULL, json, "one JSON object per line")

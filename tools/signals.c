@@ -80,6 +80,7 @@ int signals_open(void)
 	interrupted = aborts_on_second = false;
 	set_all(handle);
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN);
 	return fds[0];
 }
 

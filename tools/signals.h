@@ -19,8 +19,8 @@
  *     SIGUSR2          in order and without saving: the launcher ends what is left of a
  *                      job that has failed
  *
- * SIGPIPE is ignored from now on: a write says EPIPE. A descriptor that is readable once
- * a signal came; -EMFILE.
+ * SIGPIPE and SIGXFSZ are ignored from now on: a write says EPIPE or EFBIG. A descriptor
+ * that is readable once a signal came; -EMFILE.
  */
 int signals_open(void);
 

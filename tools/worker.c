@@ -12,6 +12,7 @@
 #include "base/util.h"
 #include "client/worker.h"
 #include "tools/data.h"
+#include "tools/host_file.h"
 #include "tools/job.h"
 #include "tools/role.h"
 
@@ -279,6 +280,25 @@ static int make_directory(struct worker_role *w, struct tern_ps_text *why)
 	return 0;
 }
 
+/* Is there room for what is to be saved? A full disk is better found now. */
+static int probe_directory(const struct worker_role *w, struct tern_ps_text *why)
+{
+	/* The header names each parameter. */
+	size_t params;
+	const struct tern_param *list = tern_model_params(w->model, &params);
+	uint64_t bytes = tern_model_size(w->model) * sizeof(float) + 4096;
+	int r;
+
+	for (size_t i = 0; i < params; i++)
+		bytes += strlen(list[i].name) + 200;
+	r = host_file_probe(w->settings->job.save, bytes);
+	if (r < 0)
+		snprintf(why->text, sizeof(why->text),
+			"--save %.250s: a file of %llu bytes, for the parameters: %s",
+			w->settings->job.save, (unsigned long long)bytes, strerror(-r));
+	return r;
+}
+
 /* Worker 0 makes the directory before the work, so that a failure to make it costs
  * nothing; another one when it has to take worker 0's place. */
 static int prepare_saving(struct worker_role *w)
@@ -291,7 +311,8 @@ static int prepare_saving(struct worker_role *w)
 	if (w->settings->job.save)
 		snprintf(w->interrupted_path, sizeof(w->interrupted_path),
 			"%.4000s/" JOB_INTERRUPTED, w->settings->job.save);
-	if (w->settings->index != 0 || make_directory(w, &why) == 0)
+	if (w->settings->index != 0 || !w->settings->job.save ||
+		(make_directory(w, &why) == 0 && probe_directory(w, &why) == 0))
 		return 0;
 	role_fail(&w->role, true, "%s", why.text);
 	return -EINVAL;

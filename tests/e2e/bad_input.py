@@ -5,8 +5,10 @@
 usage: bad_input.py TERN
 """
 import gzip
+import shlex
 import socket
 import struct
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -131,6 +133,43 @@ def save_over_a_file_is_refused():
     refused("--save", made("file", b""), says=["--save", "not a directory"])
 
 
+def save_into_earlier_results_is_refused():
+    directory = job.SCRATCH / "earlier"
+    directory.mkdir()
+    earlier = directory / "model.safetensors"
+    earlier.write_bytes(b"better")
+    refused("--save", directory, says=["--save", "model.safetensors", "--overwrite"])
+    job.refused("worker", *job.small("--join", "127.0.0.1:1", "--save", directory),
+                says=["--overwrite"])
+    # A job that does not come to its end does not replace them, whatever was allowed.
+    refused("--save", directory, "--overwrite", "--split", "9000:2000", says=["9000"])
+    assert earlier.read_bytes() == b"better"
+    job.train(*job.small("--save", directory, "--overwrite", steps=5))
+    assert earlier.read_bytes() != b"better"
+
+
+def on_a_tmpfs(options, *more, says):
+    mount = job.SCRATCH / "mount"
+    mount.mkdir(exist_ok=True)
+    words = " ".join(shlex.quote(str(w)) for w in (job.TERN, "train", *job.small(
+        "--save", mount / "m", *more)))
+    script = f"mount -t tmpfs -o {options} none {mount} || exit 99; {words}"
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True)
+    if done.returncode in (1, 99) and "tern" not in done.stderr:
+        raise tap.Skip("a tmpfs cannot be mounted here")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done
+    for text in ["--save", *says]:
+        assert text in done.stderr, done.stderr
+
+
+def full_file_system_is_told_before_the_work():
+    on_a_tmpfs("size=8k", says=["No space left"])
+
+
+def full_inodes_are_told_before_the_work():
+    on_a_tmpfs("nr_inodes=2", says=["No space left"])
+
+
 # ---- roles on their own ------------------------------------------------------------------
 
 def listening_server():
@@ -175,7 +214,7 @@ def second_worker_is_refused(*more, says, **kw):
         job.refused("worker", *job.small("--workers", 2, "--index", 1, *more, **kw), "--join",
                     address, says=["server 0 refused", *says], code=1)
         first.process.terminate()
-        assert first.end(20) == 130, first.lines
+        assert first.end(20) == 143, first.lines
         assert server.end(20) == 1, server.lines
         assert "worker 0" in server.events[-1]["text"], server.events[-1]
     finally:
@@ -200,9 +239,9 @@ def interrupted_server_tells_its_worker():
     try:
         server.wait_event(lambda e: e["event"] == "note" and "joined" in e["text"])
         server.process.terminate()
-        assert server.end(20) == 130, server.lines
+        assert server.end(20) == 143, server.lines
         assert worker.end(20) == 1, worker.lines
-        assert "interrupted" in worker.events[-1]["text"], worker.events[-1]
+        assert "it was asked to end" in worker.events[-1]["text"], worker.events[-1]
     finally:
         worker.kill()
         server.kill()
@@ -235,6 +274,9 @@ tap.run([
     svmlight_errors_name_the_line,
     text_that_is_too_short_is_refused,
     save_over_a_file_is_refused,
+    save_into_earlier_results_is_refused,
+    full_file_system_is_told_before_the_work,
+    full_inodes_are_told_before_the_work,
     port_in_use_is_told,
     unreachable_server_is_told_after_some_tries,
     stranger_is_not_taken_for_a_server,

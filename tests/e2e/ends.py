@@ -7,6 +7,7 @@ usage: ends.py TERN
 """
 import functools
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -342,6 +343,27 @@ def terminated_server_tells_why_and_nothing_is_lost():
     assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"]
 
 
+def full_disk_at_the_end_loses_nothing():
+    """As with a disk that is full: the worker may not write that much. The parameters wait for
+    room, here until the job is ended."""
+    directory = job.SCRATCH / "full"
+    running = job.Job("train", *job.small("--save", directory, steps=4000), "--json")
+    try:
+        running.wait_event(lambda e: e["event"] == "progress")
+        pid = running.pid_of("worker", 0)
+        limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1000, limits[1]))
+        told = running.wait_event(lambda e: e["event"] == "unsaved")["text"]
+        assert "File too large" in told and "tried again every 10 s" in told, told
+        assert not list(directory.iterdir())
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+        running.process.terminate()
+        assert running.end(20) == 143, running.error
+    finally:
+        running.kill()
+    assert [f.name for f in directory.iterdir()] == ["model.safetensors"]
+
+
 def terminated_server_without_a_job_has_not_failed():
     server = job.Job("server", "--fabric", "shm", "--json")
     try:
@@ -391,6 +413,7 @@ tap.run([
     terminated_worker_leaves_with_exit_code_0,
     all_terminated_at_once_save_once,
     terminated_server_tells_why_and_nothing_is_lost,
+    full_disk_at_the_end_loses_nothing,
     terminated_server_without_a_job_has_not_failed,
     killed_launcher_leaves_nobody,
     stopped_worker_does_not_keep_the_others_from_ending,

@@ -69,7 +69,7 @@ class Run:
         self.by_hand = self.rng.random() < 0.3
         self.for_good = seed % 25 == 24 and self.workers > 1  # somebody stands still
         self.acts = [self.choose() for _ in range(self.rng.randint(1, 3))]
-        self.processes, self.done = [], []
+        self.processes, self.done, self.early = [], [], False
 
     def choose(self):
         """(when, signal, role, index); role "all" is everybody."""
@@ -125,6 +125,9 @@ class Run:
 
     def act(self, number, role, index):
         pids = self.running()
+        # The launcher gives up if a worker is lost before the steps begin.
+        early = not self.by_hand and not self.processes[0].says("progress")
+        self.early = self.early or (early and number != signal.SIGSTOP)
         victims = list(pids) if role == "all" else [(role, index)] if (role, index) in pids else []
         for victim in victims:
             try:
@@ -141,24 +144,18 @@ class Run:
         """Is there a reason for the job not to end well?"""
         hurt = {(role, index) for number, role, index in self.done if number != signal.SIGSTOP}
         lost = {index for role, index in hurt if role == "worker"}
-        before = not self.by_hand and not self.processes[0].says("begun") and any(
-            (number, role) == (signal.SIGKILL, "worker") for number, role, _ in self.done)
-        return (before or len(lost) == self.workers
+        return (self.early or len(lost) == self.workers
                 or any(role in ("server", "launcher") for role, _ in hurt))
 
     def wait(self):
         end = time.monotonic() + LIMIT_S
         while not all(p.ended() for p in self.processes):
             waiting = [p for p in self.processes if not p.ended()]
-            # By hand nobody ends one that was left behind standing.
-            if self.for_good and all(("worker", i) in self.running()
-                                     for i in range(self.workers)
-                                     if any(w.name == f"worker-{i}" for w in waiting)):
-                left = [p for p in waiting if (signal.SIGSTOP, "worker",
-                                               int(p.name.rpartition("-")[2] or 0)) in self.done]
-                if len(left) == len(waiting) and self.by_hand:
-                    for p in left:
-                        p.process.kill()
+            # By hand nobody ends those that stand still for good.
+            if self.by_hand and all((signal.SIGSTOP, *p.name.split("-")) in
+                                    {(n, r, str(i)) for n, r, i in self.done} for p in waiting):
+                for p in waiting:
+                    p.process.kill()
             assert time.monotonic() < end, f"{[p.name for p in waiting]} hang"
             time.sleep(0.02)
 
