@@ -124,6 +124,17 @@ struct chunk {
 	bool busy;              /* async: a job is running */
 };
 
+/* A chunk of a slot's gradient that a worker sends although it is here: for versions
+ * `version` to `last`, one after the other. */
+struct extra {
+	struct tern_list node; /* server->extras */
+	struct tern_req req;
+	struct chunk *chunk;
+	struct server_peer *from;
+	uint32_t slot;
+	uint64_t version, last;
+};
+
 struct stream {                /* async: a worker's way with one chunk */
 	struct tern_list node; /* chunk->ready */
 	struct chunk *chunk;

@@ -24,17 +24,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A chunk of a slot's gradient that a worker sends although it is here: for versions
- * `version` to `last`, one after the other. */
-struct extra {
-	struct tern_list node; /* server->extras */
-	struct tern_req req;
-	struct chunk *chunk;
-	struct server_peer *from;
-	uint32_t slot;
-	uint64_t version, last;
-};
-
 /* ---- extra gradients ---- */
 
 static void extra_free(struct extra *e)

@@ -11,6 +11,12 @@
 #include "transport/context.h"
 
 #define CONTEXTS_MAX 4
+#define PARTS_MAX    8
+
+struct part { /* two processes that do not reach each other */
+	const struct tern_sim_process *a, *b;
+	uint64_t until_ns;
+};
 
 struct tern_sim {
 	struct tern_sim_opts opts;
@@ -20,6 +26,7 @@ struct tern_sim {
 	uint32_t event_count, capacity;
 	struct tern_list processes, files, lsns, conns;
 	bool broken;
+	struct part parts[PARTS_MAX];
 };
 
 struct tern_sim_process {
@@ -592,6 +599,31 @@ void tern_sim_break(struct tern_sim *sim, bool broken)
 	sim->broken = broken;
 	if (broken)
 		tern_sim_fabric_break(sim);
+}
+
+bool tern_sim_parted(const struct tern_sim_process *a, const struct tern_sim_process *b)
+{
+	for (unsigned i = 0; i < PARTS_MAX; i++) {
+		const struct part *p = &a->sim->parts[i];
+
+		if (p->until_ns > a->sim->now_ns &&
+			((p->a == a && p->b == b) || (p->a == b && p->b == a)))
+			return true;
+	}
+	return false;
+}
+
+void tern_sim_part(struct tern_sim_process *a, struct tern_sim_process *b,
+	uint64_t for_ns, int status)
+{
+	struct part *p = a->sim->parts;
+
+	while (p->until_ns > a->sim->now_ns) {
+		p++;
+		tern_assert(p < a->sim->parts + PARTS_MAX);
+	}
+	*p = (struct part){a, b, tern_ns_add(a->sim->now_ns, for_ns)};
+	tern_sim_fabric_part(a, b, status);
 }
 
 const struct tern_sim_opts *tern_sim_opts(const struct tern_sim *sim)

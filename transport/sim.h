@@ -64,6 +64,10 @@ uint64_t tern_sim_hash(const struct tern_sim *sim);
 /* Cuts a connection chosen by the seed: what is in flight may or may not have happened,
  * and bytes may still land until the side concerned hears of it. False: there is none. */
 bool tern_sim_cut(struct tern_sim *sim);
+/* For so long nothing passes between the two: their connections end with `status` at both
+ * ends, and none is made. Up to 8 pairs at a time. */
+void tern_sim_part(struct tern_sim_process *a, struct tern_sim_process *b,
+	uint64_t for_ns, int status);
 /* The fabric sim carries nothing any more, or again: its connections end, and nobody can
  * connect over it. sim-b, which is all the same otherwise, goes on. */
 void tern_sim_break(struct tern_sim *sim, bool broken);
@@ -97,11 +101,14 @@ const struct tern_sim_opts *tern_sim_opts(const struct tern_sim *sim);
 void tern_sim_rouse(struct tern_sim_process *process);
 struct tern_sim *tern_sim_of(struct tern_sim_process *process);
 bool tern_sim_broken(const struct tern_sim *sim);
+bool tern_sim_parted(const struct tern_sim_process *a, const struct tern_sim_process *b);
 struct tern_list *tern_sim_lsns(struct tern_sim *sim);
 struct tern_list *tern_sim_conns(struct tern_sim *sim);
 const char *tern_sim_process_name(const struct tern_sim_process *process);
 bool tern_sim_crashed(const struct tern_sim_process *process);
 void tern_sim_fabric_crash(struct tern_sim_process *process);
 void tern_sim_fabric_break(struct tern_sim *sim);
+void tern_sim_fabric_part(
+	struct tern_sim_process *a, struct tern_sim_process *b, int status);
 
 #endif

@@ -194,6 +194,25 @@ void tern_sim_fabric_break(struct tern_sim *sim)
 	}
 }
 
+static bool is_of(const struct side *s, const struct tern_sim_process *process)
+{
+	return side_port(s)->process == process;
+}
+
+void tern_sim_fabric_part(
+	struct tern_sim_process *a, struct tern_sim_process *b, int status)
+{
+	struct tern_sim *sim = tern_sim_of(a);
+
+	tern_list_for_each (n, tern_sim_conns(sim)) {
+		struct side *s = tern_list_entry(n, struct side, of_sim);
+
+		if (s->other && ((is_of(s, a) && is_of(s->other, b)) ||
+					(is_of(s, b) && is_of(s->other, a))))
+			end_at(s, status, later(sim));
+	}
+}
+
 void tern_sim_fabric_crash(struct tern_sim_process *process)
 {
 	struct tern_sim *sim = tern_sim_of(process);
@@ -310,7 +329,9 @@ static void connect_event(struct tern_sim_event *event)
 		struct tern_sim *sim = sim_of(side_port(s));
 		struct sim_lsn *l = find_lsn(side_port(s), s->address);
 
-		if (tern_sim_broken(sim) && !is_b(side_port(s)))
+		if ((tern_sim_broken(sim) && !is_b(side_port(s))) ||
+			(l && tern_sim_parted(side_port(s)->process,
+				      port_of(l->base.port)->process)))
 			end_at(s, -EHOSTUNREACH, later(sim));
 		else if (l && !tern_sim_dice(sim, tern_sim_opts(sim)->refuse_permille))
 			arrive(sim, s, l);

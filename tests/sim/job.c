@@ -31,9 +31,9 @@ static void worker_ended(void *arg, int status, const char *text,
 static struct job *current;
 
 /* The simulator asks what a job costs when it has run. */
-static int gradient_or_hang(struct tern_engine *e, const struct tern_engine_params *params,
-	float *grads, void (*ready)(void *arg, uint64_t first), void *arg,
-	struct tern_result *result)
+static int gradient_or_hang(struct tern_engine *e,
+	const struct tern_engine_params *params, float *grads,
+	void (*ready)(void *arg, uint64_t first), void *arg, struct tern_result *result)
 {
 	struct member *m = &current->members[0];
 
@@ -60,7 +60,7 @@ static void open_member(struct job *j, struct member *m, const char *role, unsig
 {
 	struct tern_context_opts opts = {.eager_bytes = 512,
 		.record_count = 512,
-		.reconnect_ns = 100 * TERN_NS_PER_MS};
+		.reconnect_ns = j->reconnect_ns ? j->reconnect_ns : 100 * TERN_NS_PER_MS};
 	char name[32];
 
 	snprintf(name, sizeof(name), "%s %u", role, i);
@@ -236,6 +236,24 @@ static uint32_t in_place(const struct tern_server *s, const struct server_peer *
 	return count;
 }
 
+/* A worker says goodbye when it has sent all that it promised to. */
+static bool owes_nothing(const struct tern_server *s)
+{
+	tern_list_for_each (n, &s->extras) {
+		const struct extra *e = tern_list_entry(n, struct extra, node);
+
+		if (!e->from->said_bye)
+			continue;
+		fprintf(stderr,
+			"job: worker %u left and owes chunk %u of slot %u, version "
+			"%llu\n",
+			e->from->index, e->chunk->number, e->slot,
+			(unsigned long long)e->version);
+		return false;
+	}
+	return true;
+}
+
 /* What a server has of its staging budget, and reads in place, is what its chunks hold.
  */
 static bool books_are_right(const struct tern_server *s)
@@ -266,9 +284,10 @@ static void check_books(struct job *j)
 		const struct member *m = &j->members[i];
 
 		if (m->ended || tern_sim_crashed(m->process) || !m->server->running ||
-			m->server->over)
+			m->server->status)
 			continue;
-		j->broken = j->broken || !books_are_right(m->server);
+		j->broken = j->broken || !owes_nothing(m->server) ||
+			    (!m->server->over && !books_are_right(m->server));
 	}
 }
 
@@ -278,6 +297,8 @@ bool job_disturb(void *arg)
 
 	if (!j->broken)
 		check_books(j);
+	if (j->script && has_begun(j))
+		j->script(j);
 
 	if (tern_sim_now_ns(j->sim) >= j->next_ns) {
 		j->next_ns = tern_sim_now_ns(j->sim) + 50 * TERN_NS_PER_US;

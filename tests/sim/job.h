@@ -48,6 +48,10 @@ struct job {
 	struct tern_engine *(*engine)(void *arg, size_t rows);
 	void *engine_arg;
 
+	uint64_t reconnect_ns;
+	void (*script)(struct job
+			*j); /* called at each instant once steps are made; NULL: none */
+
 	bool doomed; /* a server has crashed, or the last worker */
 	bool broken; /* a server's books were wrong at some instant */
 	uint64_t next_ns;

@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "client/models/internal.h"
-#include "tests/sim/job.h"
+#include "tests/sim/ledger.h"
 
 #define RECORDS       200u
 #define CHUNKS        3u
@@ -29,7 +29,7 @@
 #define STEPS         5u
 
 /* Record i is {i}. */
-static const struct tern_dataset *numbered_records(void)
+const struct tern_dataset *ledger_data(void)
 {
 	static struct tern_dataset *data;
 	struct tern_data_error error;
@@ -46,7 +46,7 @@ static const struct tern_dataset *numbered_records(void)
 	return data;
 }
 
-static struct tern_model ledger_model(void)
+struct tern_model ledger_model(void)
 {
 	struct tern_model model = {.features = 1,
 		.classes = 2,
@@ -58,6 +58,16 @@ static struct tern_model ledger_model(void)
 		.count = model.size,
 		.init = TERN_INIT_ZERO};
 	return model;
+}
+
+struct tern_ps_job ledger_plan(uint32_t slots)
+{
+	struct tern_ps_job plan = {
+		.steps = STEPS, .seed = SEED, .slots = slots, .batch = 1};
+
+	tern_optimizer_parse("sgd", &plan.optimizer);
+	plan.optimizer.lr = 1.0f;
+	return plan;
 }
 
 /* ---- the engine ---- */
@@ -88,7 +98,7 @@ static void engine_free(struct tern_engine *engine)
 	free(engine);
 }
 
-static struct tern_engine *new_engine(void *model, size_t rows)
+struct tern_engine *ledger_engine(void *model, size_t rows)
 {
 	static const struct tern_engine_ops ops = {
 		.gradient = count_records, .free = engine_free};
@@ -148,7 +158,7 @@ static bool is_right(
 	return false;
 }
 
-static bool audit(const struct job *j)
+bool ledger_is_right(const struct job *j)
 {
 	const float *w = job_result(j);
 
@@ -186,23 +196,20 @@ static bool run(uint64_t seed, bool async, bool verbose, uint64_t *hash)
 		.async = async,
 		/* One chunk at a time, or all. */
 		.staging_bytes = seed % 5 < 3 ? 1 : 1u << 20,
-		.engine = new_engine};
+		.engine = ledger_engine};
 	struct tern_model model = ledger_model();
 	bool good;
 
 	if (job.losses >= job.workers)
 		job.losses = job.workers - 1;
-	job.plan = (struct tern_ps_job){.steps = async ? 3 * job.workers + 1 : STEPS,
-		.seed = SEED,
-		.slots = 1 + (uint32_t)(seed / 3 % 13),
-		.batch = 1};
-	tern_optimizer_parse("sgd", &job.plan.optimizer);
-	job.plan.optimizer.lr = 1.0f;
+	job.plan = ledger_plan(1 + (uint32_t)(seed / 3 % 13));
+	if (async)
+		job.plan.steps = 3 * job.workers + 1;
 	job.engine_arg = &model;
 	job.sim = tern_sim_new(&opts);
-	job_start(&job, numbered_records());
+	job_start(&job, ledger_data());
 	tern_sim_run(job.sim, job_disturb, &job, 60 * TERN_NS_PER_S);
-	good = job_judge(&job) && (job.doomed || audit(&job));
+	good = job_judge(&job) && (job.doomed || ledger_is_right(&job));
 	job_finish(&job);
 	*hash = tern_sim_hash(job.sim);
 	tern_sim_free(job.sim);

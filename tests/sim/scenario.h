@@ -29,4 +29,7 @@ bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash);
 bool scenario_ledger(uint64_t seed, bool verbose, uint64_t *hash);
 bool scenario_async_ledger(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Slots change hands while the news of it is late somewhere: the same ledger. */
+bool scenario_handover(uint64_t seed, bool verbose, uint64_t *hash);
+
 #endif

@@ -36,6 +36,7 @@ static const struct {
 	{"async", scenario_async, 50},
 	{"ledger", scenario_ledger, 50},
 	{"async-ledger", scenario_async_ledger, 50},
+	{"handover", scenario_handover, 50},
 #if TERN_HAVE_CUDA
 	{"gpu-storm", scenario_gpu_storm, 50},
 #endif
