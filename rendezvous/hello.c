@@ -28,20 +28,37 @@
 
 /* ---- proof ---- */
 
-bool tern_hello_has_crypto(void)
+int tern_secret_check(const char *secret)
 {
-	return TERN_HAVE_OPENSSL;
+	if (secret && !TERN_HAVE_OPENSSL)
+		return -ENOTSUP;
+	return secret && !*secret ? -EINVAL : 0;
+}
+
+int tern_secret_copy(char **to, const char *secret)
+{
+	*to = secret ? strdup(secret) : NULL;
+	return secret && !*to ? -ENOMEM : 0;
+}
+
+void tern_secret_free(char *secret)
+{
+	if (secret)
+		explicit_bzero(secret, strlen(secret));
+	free(secret);
 }
 
 enum side {
 	SIDE_DIALLER = 'd',
 	SIDE_ACCEPTOR = 'a',
+	SIDE_RETURNING = 'r', /* the dialler of a session that there is, in step 1 */
 };
 
-static void prove(const struct tern_link *link, enum side prover,
-	const uint8_t *dialler_nonce, const uint8_t *acceptor_nonce, uint8_t mac[32])
+static void prove(const struct tern_link *link, const struct tern_peer *peer,
+	enum side prover, const uint8_t *dialler_nonce, const uint8_t *acceptor_nonce,
+	uint8_t mac[32])
 {
-	const char *secret = link->rdv->ctx->opts.secret;
+	const char *secret = peer->secret ? peer->secret : link->rdv->ctx->opts.secret;
 
 	memset(mac, 0, 32);
 	if (!secret)
@@ -51,7 +68,7 @@ static void prove(const struct tern_link *link, enum side prover,
 
 	memcpy(text + 1, dialler_nonce, 16);
 	memcpy(text + 17, acceptor_nonce, 16);
-	tern_put_le64(text + 33, link->peer->token);
+	tern_put_le64(text + 33, peer->token);
 	tern_put_le32(text + 41, link->epoch);
 	HMAC(EVP_sha256(), secret, (int)strlen(secret), text, sizeof(text), mac, NULL);
 #else
@@ -60,6 +77,8 @@ static void prove(const struct tern_link *link, enum side prover,
 	(void)acceptor_nonce;
 #endif
 }
+
+static const uint8_t no_nonce[16];
 
 /* In constant time. */
 static bool same_mac(const uint8_t *a, const uint8_t *b)
@@ -168,10 +187,13 @@ static int say_hello(struct tern_link *link, uint8_t step, int status)
 		hello.credit = peer->credit_rx.granted;
 		snprintf(hello.name, sizeof(hello.name), "%s", peer->own_name);
 		if (step == 2)
-			prove(link, SIDE_ACCEPTOR, link->theirs.nonce, link->nonce,
+			prove(link, peer, SIDE_ACCEPTOR, link->theirs.nonce, link->nonce,
 				hello.mac);
 		else if (step == 3)
-			prove(link, SIDE_DIALLER, link->nonce, link->theirs.nonce,
+			prove(link, peer, SIDE_DIALLER, link->nonce, link->theirs.nonce,
+				hello.mac);
+		else if (peer->token)
+			prove(link, peer, SIDE_RETURNING, link->nonce, no_nonce,
 				hello.mac);
 	}
 	tern_hello_encode(&hello, message);
@@ -245,6 +267,18 @@ static void abandon_others(struct tern_peer *peer)
 	}
 }
 
+/*
+ * Before the old link is given up for it. Who recorded a step 1 can send it again, but
+ * its epoch has been used.
+ */
+static bool may_return(const struct tern_link *link, const struct tern_peer *peer)
+{
+	uint8_t expected[32];
+
+	prove(link, peer, SIDE_RETURNING, link->theirs.nonce, no_nonce, expected);
+	return same_mac(expected, link->theirs.mac);
+}
+
 /* An old session on a new connection. The old one and its rails must be gone first: only
  * then is it certain what arrived on it. */
 static void old_session(struct tern_link *link)
@@ -254,6 +288,10 @@ static void old_session(struct tern_link *link)
 
 	if (!peer) {
 		refuse(link, -ESTALE);
+		return;
+	}
+	if (!may_return(link, peer)) {
+		refuse(link, -EACCES);
 		return;
 	}
 	if (!(link->rail ? tern_rail_welcome(peer, link)
@@ -329,7 +367,7 @@ static int on_step_2(struct tern_link *link)
 		return -EPROTO;
 	peer->token = link->theirs.token;
 	peer->their_incarnation = link->theirs.incarnation;
-	prove(link, SIDE_ACCEPTOR, link->nonce, link->theirs.nonce, expected);
+	prove(link, peer, SIDE_ACCEPTOR, link->nonce, link->theirs.nonce, expected);
 	if (!same_mac(expected, link->theirs.mac)) {
 		tern_link_close(link, -EACCES, false);
 		return 0;
@@ -344,7 +382,7 @@ static int on_step_3(struct tern_link *link, const struct tern_hello *proof)
 
 	if (proof->step != 3)
 		return -EPROTO;
-	prove(link, SIDE_DIALLER, link->theirs.nonce, link->nonce, expected);
+	prove(link, link->peer, SIDE_DIALLER, link->theirs.nonce, link->nonce, expected);
 	if (!same_mac(expected, proof->mac)) {
 		tern_log(link->rdv->ctx->env, TERN_LOG_WARN,
 			"%s: refused: it does not know the cluster secret",

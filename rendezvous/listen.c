@@ -142,8 +142,9 @@ int tern_rendezvous_init(struct tern_context *ctx)
 	struct tern_rdv *rdv;
 	int r;
 
-	if (ctx->opts.secret && !tern_hello_has_crypto())
-		return -ENOTSUP;
+	r = tern_secret_check(ctx->opts.secret);
+	if (r < 0)
+		return r;
 	rdv = calloc(1, sizeof(*rdv));
 	if (!rdv)
 		return -ENOMEM;
@@ -237,11 +238,18 @@ int tern_listen(struct tern_context *ctx, const char *address,
 	bool is_auto;
 	int r = tern_address_listen(ctx->domain, address, &where, &is_auto);
 
+	if (r == 0)
+		r = tern_secret_check(opts ? opts->secret : NULL);
 	if (r < 0)
 		return r;
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
+	r = tern_secret_copy(&l->secret, opts ? opts->secret : NULL);
+	if (r < 0) {
+		free(l);
+		return r;
+	}
 	l->rdv = tern_rdv_of(ctx);
 	l->accept = accept;
 	l->accept_arg = arg;
@@ -250,8 +258,10 @@ int tern_listen(struct tern_context *ctx, const char *address,
 	if (opts && opts->name)
 		snprintf(l->own_name, sizeof(l->own_name), "%s", opts->name);
 	l->opts.name = l->own_name;
+	l->opts.secret = l->secret;
 	r = add_lsn(l, where.at[0].fabric, where.at[0].address);
 	if (r < 0) {
+		tern_secret_free(l->secret);
 		free(l);
 		return r;
 	}
@@ -285,5 +295,6 @@ void tern_listener_free(struct tern_listener *l)
 	for (unsigned i = 0; i < l->lsn_count; i++)
 		l->lsns[i]->port->ops->lsn_close(l->lsns[i]);
 	tern_list_remove(&l->node);
+	tern_secret_free(l->secret);
 	free(l);
 }

@@ -113,7 +113,10 @@ void tern_link_answer(struct tern_link *link); /* sends step 2 */
 void tern_link_close(struct tern_link *link, int verdict, bool flush);
 void tern_link_free(struct tern_link *link);
 void tern_link_writable(struct tern_link *link); /* during the handshake */
-bool tern_hello_has_crypto(void);
+/* May it be one (NULL: none)? -EINVAL: empty; -ENOTSUP: built without OpenSSL. */
+int tern_secret_check(const char *secret);
+int tern_secret_copy(char **to, const char *secret); /* -ENOMEM */
+void tern_secret_free(char *secret);                 /* leaves no copy in memory */
 
 /* ---- peers ---- */
 
@@ -160,6 +163,7 @@ struct tern_peer {
 	bool renewing; /* some xfers are to be renewed */
 	struct tern_peer_opts opts;
 	char own_name[64], name[160];
+	char *secret; /* NULL: the context's */
 	enum tern_peer_state state;
 	bool dialler;
 	bool accepted; /* acceptor: the user has been told of it */
@@ -634,6 +638,7 @@ struct tern_listener {
 	unsigned lsn_count;
 	struct tern_peer_opts opts;
 	char own_name[64];
+	char *secret; /* NULL: the context's */
 	void (*accept)(struct tern_peer *peer, void *arg);
 	void *accept_arg;
 	char address[128];

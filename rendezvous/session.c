@@ -82,6 +82,7 @@ void tern_peer_set_opts(struct tern_peer *peer, const struct tern_peer_opts *opt
 	if (opts->name)
 		snprintf(peer->own_name, sizeof(peer->own_name), "%s", opts->name);
 	peer->opts.name = peer->own_name;
+	peer->opts.secret = NULL; /* the caller's; what it was at the start is kept */
 }
 
 struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts)
@@ -97,12 +98,18 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 	peer->retry.fire = retry;
 	peer->tick.fire = tern_peer_tick;
 	peer->tx_seq = peer->acked = first;
+	if (tern_secret_copy(&peer->secret, opts ? opts->secret : NULL) < 0) {
+		free(peer);
+		return NULL;
+	}
 	if (tern_match_init(&peer->match, &rdv->match_secret) < 0) {
+		tern_secret_free(peer->secret);
 		free(peer);
 		return NULL;
 	}
 	if (tern_records_reserve(rdv) < 0) {
 		tern_match_fini(&peer->match);
+		tern_secret_free(peer->secret);
 		free(peer);
 		return NULL;
 	}
@@ -305,6 +312,8 @@ int tern_connect(struct tern_context *ctx, const char *address,
 	struct tern_peer *peer;
 	int r = tern_address_dial(ctx->domain, address, &candidates);
 
+	if (r == 0)
+		r = tern_secret_check(opts ? opts->secret : NULL);
 	if (r < 0)
 		return r;
 	peer = tern_peer_new(tern_rdv_of(ctx), opts);
@@ -788,6 +797,7 @@ void tern_peer_destroy(struct tern_peer *peer)
 	free(peer->sent);
 	free(peer->slots);
 	tern_list_remove(&peer->node);
+	tern_secret_free(peer->secret);
 	free(peer);
 }
 

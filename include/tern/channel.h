@@ -45,6 +45,14 @@ struct tern_peer_opts {
 		*name; /* how this end is to be called in the peer's messages; copied */
 	struct tern_pool
 		*pool; /* where TERN_RECV_ALLOC receives come from; may be NULL */
+	/*
+	 * The secret that both ends must know, for tern_listen and tern_connect; copied.
+	 * NULL: the context's. tern_peer_set_opts ignores it: a peer has proved itself
+	 * before anybody is told of it. The handshake is authenticated; bytes are not
+	 * encrypted, and a secret that can be guessed can be guessed offline from one
+	 * handshake: take 16 random bytes or more.
+	 */
+	const char *secret;
 };
 
 /*
@@ -53,7 +61,8 @@ struct tern_peer_opts {
  * tern_listener_address), for shm any name, for sim a number. auto listens on tcp, for
  * peers on this host on shm, and on verbs if an RDMA device has the address.
  * accept() is called for each peer that completed the handshake; it may call
- * tern_peer_set_opts and must not block. -EINVAL: address; -EADDRINUSE, -EADDRNOTAVAIL,
+ * tern_peer_set_opts and must not block. -EINVAL: address, or an empty secret; -ENOTSUP:
+ * a secret, and this library was built without OpenSSL; -EADDRINUSE, -EADDRNOTAVAIL,
  * -EACCES: from the system.
  */
 TERN_API int tern_listen(struct tern_context *ctx, const char *address,
@@ -72,8 +81,9 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * until the context's connect_ns has passed, then the peer goes DOWN with the last cause:
  * -ECONNREFUSED, -ETIMEDOUT, -EPROTO (not a Tern peer), -EPROTONOSUPPORT (another
  * version), -EILSEQ (a machine of the other byte order), -EACCES (the secret does not
- * match). At once: -EINVAL, malformed address; -ENODEV, a fabric that is not available
- * here; -E2BIG, more than eight addresses.
+ * match). At once: -EINVAL, malformed address or empty secret; -ENOTSUP, a secret without
+ * OpenSSL; -ENODEV, a fabric that is not available here; -E2BIG, more than eight
+ * addresses.
  *
  * `address` may be several, "verbs://10.1.0.7:5000+tcp://10.0.0.7:5000": they are tried
  * in this order, and a connection that is lost later may come back on the one that it had

@@ -85,7 +85,9 @@ struct tern_context_opts {
 	uint32_t spin_us;    /* tern_wait: most it spins before it sleeps; 0: 20 */
 	bool no_spin;        /* never spin: more processes than cores, or power matters */
 	uint32_t first_seq;  /* tests: where sequence and credit counters start */
-	const char *secret;  /* cluster secret both ends must know; NULL: none */
+	const char *secret;  /* cluster secret both ends must know; NULL: none. Copied.
+				Listeners and peers may have one of their own:
+				struct tern_peer_opts, where more is said */
 	uint64_t unreachable_ns; /* how long a peer's host may answer nothing, not even
 				    its kernel or its NIC: a shorter cut of the network
 				    is survived. A longer one is noticed, at the latest,
@@ -93,7 +95,8 @@ struct tern_context_opts {
 				    0: 10 s, or dead_ns where that is less */
 };
 
-/* opts may be NULL. -ENOMEM, -EMFILE; -EINVAL: more than 4 rails. */
+/* opts may be NULL. -ENOMEM, -EMFILE; -EINVAL: more than 4 rails, or an empty secret;
+ * -ENOTSUP: a secret, and this library was built without OpenSSL. */
 TERN_API int tern_context_new(struct tern_domain *domain,
 	const struct tern_context_opts *opts, struct tern_context **out);
 
