@@ -5,6 +5,7 @@
  *     worker.c    joining, the end
  *     versions.c  parameters: two buffers, one in use, one being filled
  *     slots.c     gradients: computed one slot after the other, sent while they come
+ *     spare.c     a worker without a slot
  *     lease.c     slots of workers that were lost; what keeps this one
  *     finish.c    evaluation, writing, saving
  *
@@ -31,6 +32,7 @@ struct worker_server {
 	struct tern_channel *data;
 	uint32_t index;
 	bool welcome, gone;
+	bool placed; /* spare.c: its version is known */
 };
 
 enum worker_state {
@@ -81,6 +83,13 @@ struct tern_worker {
 	struct version_part *parts[2]; /* [chunks] */
 	uint32_t missing[2];
 	uint64_t version; /* the newest complete one */
+	bool last_posted; /* the receives of the last one */
+
+	/* spare.c */
+	bool spare;              /* no version has come, and none is computed with */
+	uint32_t unplaced_count; /* servers that are still asked */
+	bool follows;            /* it gets all versions from this one on: */
+	uint64_t follow_from;
 
 	/* slots.c */
 	struct slot *slots;
@@ -162,6 +171,15 @@ void slots_fini(struct tern_worker *w);
 void slots_run(struct tern_worker *w); /* a version is complete, or a buffer is free */
 bool slots_are_due(const struct tern_worker *w);
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
+
+/* spare.c */
+void spare_init(struct tern_worker *w);
+/* It has to compute from an older version before it comes to this one. */
+bool spare_is_behind(const struct tern_worker *w, uint64_t version);
+void spare_follow(struct tern_worker *w); /* it has a slot now */
+void spare_on_begun(struct worker_server *s);
+void spare_on_last(struct worker_server *s);
+void spare_on_at(struct worker_server *s, const json_t *message);
 
 /* lease.c */
 void worker_on_lost(struct worker_server *s, const json_t *message);

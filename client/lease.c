@@ -89,6 +89,8 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 		note(w, json_array_size(slots), text);
 		w->finisher = (uint32_t)finisher;
 		finish_next(w);
+		if (json_array_size(slots) > 0)
+			spare_follow(w);
 		if (w->state <= WORKER_RUNNING)
 			slots_run(w);
 	}
@@ -122,6 +124,9 @@ static int waits_for(const struct tern_worker *w, uint32_t but)
 
 	if (w->state == WORKER_FINISHING && !w->results.finisher && but != 0)
 		return 0;
+	for (uint32_t i = 0; w->unplaced_count && i < w->job.server_count; i++)
+		if (i != but && !w->servers[i].placed)
+			return (int)i;
 	for (uint32_t i = 0; !w->computing && i < w->plan.chunk_count; i++)
 		if (is_from(w, i, &w->parts[0][i].req, but) ||
 			is_from(w, i, &w->parts[1][i].req, but) ||

@@ -164,7 +164,7 @@ void slots_run(struct tern_worker *w)
 {
 	struct slot *slot = &w->slots[w->slot_at];
 
-	if (w->computing || w->over || w->slot_at >= w->slot_count ||
+	if (w->spare || w->computing || w->over || w->slot_at >= w->slot_count ||
 		w->missing[w->version & 1] > 0)
 		return;
 	if (slot->sends_out > 0)

@@ -54,20 +54,22 @@ static void report_step(struct tern_worker *w)
 void versions_complete(struct tern_worker *w, uint64_t version)
 {
 	w->version = version;
-	w->begun = true;
+	w->spare = false;
 	if (w->state == WORKER_FINISHING) {
 		finish_run(w);
 		return;
 	}
 	if (version > 0)
 		report_step(w);
-	else if (w->opts.begun)
+	if (!w->begun && w->opts.begun)
 		w->opts.begun(w->opts.arg);
+	w->begun = true;
 	if (version == w->my_steps) {
 		finish_start(w);
 		return;
 	}
-	versions_receive(w, version + 1);
+	if (!w->last_posted)
+		versions_receive(w, version + 1);
 	w->slot_at = 0;
 	slots_run(w);
 }
@@ -95,7 +97,8 @@ static void arrived(struct tern_req *req)
 	w->byte_count += req->bytes;
 	/* The answer to a gradient may be here before the end of the job that computed
 	 * it: computed() goes on then. */
-	if (--w->missing[part->parity] == 0 && !slots_are_due(w))
+	if (--w->missing[part->parity] == 0 && !slots_are_due(w) &&
+		!spare_is_behind(w, part->version))
 		versions_complete(w, part->version);
 }
 
@@ -104,6 +107,7 @@ void versions_receive(struct tern_worker *w, uint64_t version)
 	unsigned parity = version & 1;
 
 	w->missing[parity] = w->plan.chunk_count;
+	w->last_posted = w->last_posted || version == w->my_steps;
 	for (uint32_t i = 0; i < w->plan.chunk_count; i++) {
 		const struct tern_chunk *c = &w->plan.chunks[i];
 		struct version_part *part = &w->parts[parity][i];

@@ -244,6 +244,12 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		worker_on_done(s);
 	} else if (strcmp(type, "finished") == 0) {
 		worker_on_finished(s);
+	} else if (strcmp(type, "begun") == 0) {
+		spare_on_begun(s);
+	} else if (strcmp(type, "last") == 0) {
+		spare_on_last(s);
+	} else if (strcmp(type, "at") == 0) {
+		spare_on_at(s, message);
 	} else if (strcmp(type, "late") == 0) {
 		worker_on_late(s, message);
 	} else if (strcmp(type, "abort") == 0) {
@@ -438,7 +444,9 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 		return r;
 	}
 	worker_engine_note(w);
-	versions_receive(w, 0);
+	spare_init(w);
+	if (!w->spare)
+		versions_receive(w, 0);
 	*out = w;
 	return 0;
 }

@@ -39,6 +39,14 @@
  *                        gradients for v and all later versions come from here
  *     server 0 -> worker {"type":"finished"}: somebody has said bye
  *
+ * A worker without a slot is sent no version but the last (server/spare.c):
+ *
+ *     server 0 -> worker {"type":"begun"}: all are here
+ *     worker -> server   {"type":"where"}: it was given a slot
+ *     server -> worker   {"type":"at", "version":v}: the oldest of its chunks
+ *     worker -> server   {"type":"follow", "version":v}: that one and all later ones
+ *     server 0 -> worker {"type":"last"}: the last version comes
+ *
  * When others wait for a worker (server/late.c):
  *
  *     server -> worker   {"type":"late", "silent_ns":n}: nothing has come for so long

@@ -9,6 +9,7 @@
  *     lease.c   who computes which slot, and what happens when a worker is lost
  *     late.c    workers that make no progress
  *     leaving.c workers that are asked to end
+ *     spare.c   workers without a slot
  *     others.c  the servers of a job among themselves
  *     norm.c    the number over all chunks and servers that a step may need
  *     async.c   gradients applied as they come
@@ -46,6 +47,8 @@ struct server_peer {
 	uint32_t index;
 	uint32_t in_place_count; /* gradients that are read in its memory, or will be */
 	struct tern_ps_job job;  /* a server's: what it knows of it */
+
+	bool follows; /* sync: a worker that is sent every version */
 
 	/* late.c, a worker's */
 	uint64_t slot_since_ns;      /* when it could begin with its present slot */
@@ -174,6 +177,7 @@ struct tern_server {
 	uint32_t lost_count;     /* workers */
 	char first_loss[400];    /* why the first one was */
 	bool all_done;           /* server 0, async: the workers have been told so */
+	bool said_last;          /* server 0, sync: the spares have been told */
 	struct tern_list extras; /* duplicates that are still to come */
 	struct tern_timer leave_timer; /* leaving.c */
 
@@ -256,7 +260,9 @@ void shard_make(struct tern_server *s);
 bool shard_is_made(const struct tern_server *s);
 void shard_fini(struct tern_server *s);
 float *chunk_w(const struct chunk *c, uint64_t version);
-void chunk_publish(struct chunk *c); /* sends its version to every worker */
+void chunk_publish(struct chunk *c); /* sends its version to whoever follows */
+/* A version that it has; the worker is not being sent one of the same parity. */
+void chunk_publish_to(struct chunk *c, uint64_t version, struct server_peer *worker);
 /* In a job: from version `from` into `to`, which may be the same, with the mean of n
  * gradients, or with what was summed if g is NULL. */
 void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const *g,
@@ -293,6 +299,12 @@ void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t
 
 /* leaving.c */
 void leaving_on_leave(struct server_peer *p, const json_t *message);
+
+/* spare.c */
+void spare_start(struct tern_server *s);
+void spare_say_last(struct tern_server *s);
+void spare_on_where(struct server_peer *p);
+void spare_on_follow(struct server_peer *p, const json_t *message);
 
 /* late.c */
 void late_start(struct tern_server *s);

@@ -402,6 +402,7 @@ void server_maybe_start(struct tern_server *s)
 		return;
 	s->running = true;
 	lease_start(s);
+	spare_start(s);
 	if (s->job.mode == TERN_MODE_SYNC)
 		sync_start(s);
 	else
@@ -464,6 +465,10 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		on_bye(p);
 	} else if (strcmp(type, "take") == 0 && p->is_worker) {
 		lease_on_take(p, message);
+	} else if (strcmp(type, "where") == 0 && p->is_worker) {
+		spare_on_where(p);
+	} else if (strcmp(type, "follow") == 0 && p->is_worker) {
+		spare_on_follow(p, message);
 	} else if (strcmp(type, "done") == 0 && p->is_worker) {
 		lease_on_done(p);
 	} else if (strcmp(type, "pull") == 0 && p->is_worker) {

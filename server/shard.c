@@ -285,26 +285,33 @@ static void published(struct tern_req *req)
 		sync_sends_ended(c);
 }
 
+void chunk_publish_to(struct chunk *c, uint64_t version, struct server_peer *worker)
+{
+	unsigned parity = version & 1;
+	struct tern_tensor tensor = {
+		.buf = c->w[parity], .shape = tern_shape_1d(TERN_F32, c->plan->count)};
+	struct publication *p =
+		&c->publications[parity * c->server->job.workers + worker->index];
+
+	if (c->server->over || worker->gone)
+		return;
+	p->chunk = c;
+	p->parity = parity;
+	p->req.done = published;
+	p->req.arg = p;
+	c->sends_out[parity]++;
+	tern_send(worker->data, &p->req, c->plan->parameter_key, version, &tensor, NULL,
+		0);
+}
+
 void chunk_publish(struct chunk *c)
 {
 	struct tern_server *s = c->server;
-	unsigned parity = c->version & 1;
-	struct tern_tensor tensor = {
-		.buf = c->w[parity], .shape = tern_shape_1d(TERN_F32, c->plan->count)};
+	bool last = c->version == s->job.steps;
 
-	for (uint32_t i = 0; i < s->job.workers; i++) {
-		struct publication *p = &c->publications[parity * s->job.workers + i];
-
-		if (s->over)
-			return;
-		if (s->workers[i]->gone)
-			continue;
-		p->chunk = c;
-		p->parity = parity;
-		p->req.done = published;
-		p->req.arg = p;
-		c->sends_out[parity]++;
-		tern_send(s->workers[i]->data, &p->req, c->plan->parameter_key,
-			c->version, &tensor, NULL, 0);
-	}
+	if (last)
+		spare_say_last(s);
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		if (last || s->workers[i]->follows)
+			chunk_publish_to(c, c->version, s->workers[i]);
 }

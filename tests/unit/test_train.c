@@ -201,7 +201,7 @@ static void test_more_slots_than_one_sum_takes(void **state)
 	free(one.bytes);
 }
 
-static void test_a_spare_worker_follows(void **state)
+static void test_a_spare_worker_gets_the_results(void **state)
 {
 	struct outcome one = train(
 		&(struct setup){"shm", "softmax", "sgd", 1, 1, 1, 10, TERN_MODE_SYNC, 0});
@@ -210,6 +210,43 @@ static void test_a_spare_worker_follows(void **state)
 	expect_same(&one,
 		&(struct setup){"shm", "softmax", "sgd", 1, 3, 1, 10, TERN_MODE_SYNC, 0});
 	free(one.bytes);
+}
+
+/* Worker 1 has no slot, and its context is not driven while the steps are taken. */
+static void stop_a_spare(const char *fabric)
+{
+	const struct setup setup = {
+		fabric, "mlp:400", "sgd", 1, 2, 1, 50, TERN_MODE_SYNC, 0};
+	struct member m[3] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&setup);
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+
+	start_servers(m, &setup, addresses);
+	start_workers(m + 1, &setup, model, addresses, NULL);
+	while (m[1].step < 2)
+		step_all(m, 3);
+	while (m[1].step < setup.steps && tern_clock_ns() < limit)
+		step_all(m, 2);
+	assert_int_equal(m[1].step, setup.steps);
+	run_out(m, 3);
+	for (int i = 3; i-- > 0;) {
+		assert_int_equal(m[i].status, 0);
+		close_member(&m[i]);
+	}
+	tern_model_free(model);
+}
+
+static void test_a_stopped_spare_holds_nobody_up_over_shm(void **state)
+{
+	(void)state;
+	stop_a_spare("shm");
+}
+
+static void test_a_stopped_spare_holds_nobody_up_over_tcp(void **state)
+{
+	(void)state;
+	stop_a_spare("tcp");
 }
 
 static void test_it_learns(void **state)
@@ -413,7 +450,9 @@ int main(void)
 		cmocka_unit_test(
 			test_servers_of_different_arithmetic_do_not_clip_together),
 		cmocka_unit_test(test_more_slots_than_one_sum_takes),
-		cmocka_unit_test(test_a_spare_worker_follows),
+		cmocka_unit_test(test_a_spare_worker_gets_the_results),
+		cmocka_unit_test(test_a_stopped_spare_holds_nobody_up_over_shm),
+		cmocka_unit_test(test_a_stopped_spare_holds_nobody_up_over_tcp),
 		cmocka_unit_test(test_it_learns),
 		cmocka_unit_test(test_another_shape_is_refused_in_words),
 		cmocka_unit_test(test_lost_workers_change_no_byte),

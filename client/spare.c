@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker without a slot, in sync mode. It gets no version before the last one
+ * (server/spare.c says why), so it has nothing to compute from when it is given a slot:
+ * it asks all servers which version they are at, and follows from the oldest on, which
+ * all of them still have.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+
+void spare_init(struct tern_worker *w)
+{
+	w->spare = w->job.mode == TERN_MODE_SYNC && w->slot_count == 0;
+}
+
+/* All are here, and the steps begin. */
+void spare_on_begun(struct worker_server *s)
+{
+	struct tern_worker *w = s->worker;
+
+	if (w->begun)
+		return;
+	w->begun = true;
+	if (w->opts.begun)
+		w->opts.begun(w->opts.arg);
+}
+
+void spare_on_last(struct worker_server *s)
+{
+	struct tern_worker *w = s->worker;
+
+	if (w->spare && !w->last_posted)
+		versions_receive(w, w->job.steps);
+}
+
+bool spare_is_behind(const struct tern_worker *w, uint64_t version)
+{
+	return w->spare && w->follows && version > w->follow_from;
+}
+
+void spare_follow(struct tern_worker *w)
+{
+	if (!w->spare || w->unplaced_count || w->follows)
+		return;
+	w->unplaced_count = w->job.server_count;
+	w->follow_from = w->job.steps;
+	for (uint32_t i = 0; i < w->job.server_count; i++) {
+		w->servers[i].placed = false;
+		tern_talk_say(&w->servers[i].talk, json_pack("{s:s}", "type", "where"));
+	}
+}
+
+/* From the last server: all are known. If the last step is done, the parameters come by
+ * themselves, and the slot is not needed any more. */
+static void follow(struct tern_worker *w)
+{
+	if (w->follow_from == w->job.steps)
+		return;
+	w->follows = true;
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		tern_talk_say(&w->servers[i].talk,
+			json_pack("{s:s, s:I}", "type", "follow", "version",
+				(json_int_t)w->follow_from));
+	versions_receive(w, w->follow_from);
+}
+
+void spare_on_at(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+	const json_t *at = json_object_get(message, "version");
+	json_int_t version = json_integer_value(at);
+
+	if (s->placed || !w->unplaced_count || !json_is_integer(at) || version < 0 ||
+		(uint64_t)version > w->job.steps) {
+		worker_fail(
+			w, -EPROTO, "server %u is at a version that cannot be", s->index);
+		return;
+	}
+	s->placed = true;
+	w->follow_from = TERN_MIN(w->follow_from, (uint64_t)version);
+	if (--w->unplaced_count == 0)
+		follow(w);
+}
