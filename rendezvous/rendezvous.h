@@ -179,6 +179,7 @@ struct tern_peer {
 	struct tern_candidates candidates; /* dialler: addresses to try, in order */
 	unsigned candidate, home; /* the one in use; the first that it came up on */
 	unsigned tried;           /* one after the other without success */
+	unsigned refused;         /* a bit for each that refused the first connection */
 	uint64_t give_up_ns;
 	uint64_t backoff_ns;
 	struct tern_timer retry;

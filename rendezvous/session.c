@@ -173,14 +173,37 @@ bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
 	return patient;
 }
 
-/* False: each was tried, and it is time for a pause. */
+/* False: each was tried, and it is time for a pause. The last address has not refused. */
 static bool next_candidate(struct tern_peer *peer)
 {
-	unsigned at = peer->candidate - peer->home;
+	bool all = false;
 
-	peer->candidate = peer->home + (at + 1) % choices(peer);
-	peer->tried = (peer->tried + 1) % choices(peer);
-	return peer->tried > 0;
+	do {
+		unsigned at = peer->candidate - peer->home;
+
+		peer->candidate = peer->home + (at + 1) % choices(peer);
+		peer->tried = (peer->tried + 1) % choices(peer);
+		all |= peer->tried == 0;
+	} while (peer->refused & 1u << peer->candidate);
+	return !all;
+}
+
+/* A first connection was refused at this address. Whoever is there need not be the peer:
+ * a stranger may have taken the name in shared memory that belongs to a tcp port, or the
+ * peer's shared memory is of another version or user. So it is not tried again, and only
+ * the last address has the last word: true. */
+static bool refused_at_last(struct tern_peer *peer, int status)
+{
+	const struct tern_candidate *at = &peer->candidates.at[peer->candidate];
+
+	if (peer->candidate + 1 == peer->candidates.count)
+		return true;
+	peer->refused |= 1u << peer->candidate;
+	peer->token = 0; /* a session that was begun there is over */
+	tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
+		"%s: %s://%s refuses (%s): the next address is tried", peer->name,
+		at->fabric->ops->name, at->address, tern_status_text(status));
+	return false;
 }
 
 static int start_link(struct tern_peer *peer)
@@ -238,6 +261,15 @@ static void give_up(struct tern_peer *peer, int status)
 	tern_peer_down(peer, well ? 0 : status);
 }
 
+/* Is the failure of an attempt the end? `status`: why the session is lost. */
+static bool ends_dialling(struct tern_peer *peer, int attempt, int status)
+{
+	if (peer->state == TERN_PEER_STATE_START)
+		return is_final(attempt) && refused_at_last(peer, attempt);
+	/* -ESTALE: the other end has no such session any more. */
+	return is_final(status) || status == -EPIPE || attempt == -ESTALE;
+}
+
 static void dial_failed(struct tern_peer *peer, int status)
 {
 	uint64_t jitter;
@@ -255,9 +287,7 @@ static void dial_failed(struct tern_peer *peer, int status)
 	if (status == -ETIMEDOUT && peer->cause)
 		status = peer->cause;
 	peer->cause = status;
-	/* The other end has no such session any more: that is an answer. */
-	if (is_final(status) || (peer->state == TERN_PEER_STATE_LOST &&
-					(status == -EPIPE || attempt == -ESTALE))) {
+	if (ends_dialling(peer, attempt, status)) {
 		give_up(peer, status);
 		return;
 	}
@@ -394,6 +424,7 @@ static void first_up(struct tern_peer *peer, const struct tern_link *link)
 	peer->port = link->conn->port;
 	peer->fabric_name = peer->port->ops->name;
 	peer->home = peer->candidate;
+	peer->refused = 0;
 	name_it(peer, link);
 }
 
