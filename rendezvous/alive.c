@@ -185,7 +185,8 @@ static bool gave_up(struct tern_peer *peer)
 static void ask(struct tern_peer *peer)
 {
 	if (!peer->pinged)
-		peer->pinged = tern_stream_ping(peer, false) == 0;
+		tern_stream_ping(peer, false);
+	peer->pinged = true;
 }
 
 void tern_peer_tick(struct tern_timer *timer)

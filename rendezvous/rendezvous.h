@@ -173,7 +173,7 @@ struct tern_peer {
 	bool suspect;
 	bool fin_wanted, fin_sent, fin_received;
 	int cause;                      /* why it is lost or down */
-	uint32_t lost_acked, fruitless; /* see session.c */
+	uint32_t lost_acked, lost_rx_seq, fruitless; /* see session.c */
 	uint64_t fruitless_ns;          /* since when */
 
 	struct tern_candidates candidates; /* dialler: addresses to try, in order */
@@ -182,6 +182,8 @@ struct tern_peer {
 	unsigned refused;         /* a bit for each that refused the first connection */
 	uint64_t give_up_ns;
 	uint64_t backoff_ns;
+	uint64_t up_ns;      /* when the link came up */
+	bool redial_at_once; /* the lost link was of use */
 	struct tern_timer retry;
 
 	uint64_t token, their_incarnation;
@@ -204,6 +206,7 @@ struct tern_peer {
 	struct tern_credit_tx credit_tx;
 	struct tern_credit_rx credit_rx;
 	bool ack_due, starved_told;
+	uint8_t pings_due; /* stream.c: that found no room */
 	struct tern_deferred tell_call;
 	struct tern_timer tick;
 	bool heard;              /* anything, since the last tick */
@@ -300,7 +303,8 @@ int tern_stream_flush(struct tern_peer *peer);       /* -EAGAIN: something still
 bool tern_stream_busy(const struct tern_peer *peer); /* unacknowledged or waiting */
 void tern_stream_tell(struct tern_peer *peer);       /* ack and credit, soon */
 int tern_stream_ack(struct tern_peer *peer); /* at once, if there is news; -EAGAIN */
-int tern_stream_ping(struct tern_peer *peer, bool reply); /* -EAGAIN: not said */
+/* Now, or as soon as there is room. */
+void tern_stream_ping(struct tern_peer *peer, bool reply);
 /* Without a number, at once, before what waits. -EAGAIN: no room. */
 int tern_stream_bare(struct tern_peer *peer, struct tern_header *header);
 
@@ -451,7 +455,7 @@ int tern_recv_expose(struct tern_xfer *x); /* its room, or its route's */
 static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 {
 	return !tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||
-	       !tern_list_empty(&peer->starved) || peer->renewing ||
+	       !tern_list_empty(&peer->starved) || peer->renewing || peer->pings_due ||
 	       peer->retain.sent_count < peer->retain.count;
 }
 

@@ -21,6 +21,8 @@
 #define ATTEMPT_NS       (2 * TERN_NS_PER_S) /* the kernel says SYN at 0 s and 1 s */
 #define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
 #define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
+/* A link that stayed for so long was of use, even if nothing waited for it. */
+#define LASTING_NS TERN_NS_PER_S
 /* Links in a row that came up and carried none of what waited, for as long as silence is
  * suffered: the path lets small messages through and not large ones, or one end refuses
  * what the other sends. */
@@ -270,9 +272,20 @@ static bool ends_dialling(struct tern_peer *peer, int attempt, int status)
 	return is_final(status) || status == -EPIPE || attempt == -ESTALE;
 }
 
+/* Dials again after a pause, which is twice as long the next time; never so long that the
+ * other end, which waits for reconnect_ns, might have given up. */
+static void back_off(struct tern_peer *peer)
+{
+	uint64_t most_ns = TERN_MAX(peer->rdv->ctx->opts.reconnect_ns / 4, 1u);
+	uint64_t half_ns = TERN_MIN(peer->backoff_ns, most_ns) / 2;
+
+	set_timer(peer, &peer->retry,
+		half_ns + tern_random(peer->rdv->ctx->env) % (half_ns + 1));
+	peer->backoff_ns = TERN_MIN(peer->backoff_ns * 2, BACKOFF_MAX_NS);
+}
+
 static void dial_failed(struct tern_peer *peer, int status)
 {
-	uint64_t jitter;
 	int attempt = status;
 
 	if (peer->state == TERN_PEER_STATE_LOST)
@@ -299,9 +312,7 @@ static void dial_failed(struct tern_peer *peer, int status)
 		give_up(peer, status);
 		return;
 	}
-	jitter = tern_random(peer->rdv->ctx->env) % (peer->backoff_ns / 2 + 1);
-	set_timer(peer, &peer->retry, peer->backoff_ns / 2 + jitter);
-	peer->backoff_ns = TERN_MIN(peer->backoff_ns * 2, BACKOFF_MAX_NS);
+	back_off(peer);
 }
 
 /* What it has not even heard yet would be lost. */
@@ -485,7 +496,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	peer->heard = true;
 	peer->pinged = false;
 	peer->silent_ns = 0;
-	peer->backoff_ns = BACKOFF_FIRST_NS;
+	peer->up_ns = now_of(peer);
 	peer->tried = 0;
 	peer->rail_failures = 0;
 	peer->rails_after_ns = 0;
@@ -536,12 +547,22 @@ static uint64_t return_ns(const struct tern_peer *peer, int status)
 	return TERN_MAX(opts->reconnect_ns, least_ns);
 }
 
+/* Only what was of use makes the next link come at once: a path that lets handshakes
+ * through and nothing else would cause a storm of them. */
+static bool was_of_use(const struct tern_peer *peer)
+{
+	return peer->acked != peer->lost_acked || peer->rx_seq != peer->lost_rx_seq ||
+	       now_of(peer) - peer->up_ns >= LASTING_NS;
+}
+
 /* Counts the links that carried none of what waited; was this one too many? */
 static bool is_fruitless(struct tern_peer *peer)
 {
 	bool progress = !tern_stream_busy(peer) || peer->acked != peer->lost_acked;
 
+	peer->redial_at_once = was_of_use(peer);
 	peer->lost_acked = peer->acked;
+	peer->lost_rx_seq = peer->rx_seq;
 	if (progress)
 		peer->fruitless = 0;
 	else if (peer->fruitless++ == 0)
@@ -590,7 +611,14 @@ static void answer_waiting(struct tern_peer *peer)
 static void ready_for_next(struct tern_peer *peer)
 {
 	tern_stream_lost(peer);
-	set_timer(peer, &peer->retry, peer->dialler ? 0 : return_ns(peer, peer->cause));
+	if (!peer->dialler)
+		set_timer(peer, &peer->retry, return_ns(peer, peer->cause));
+	else if (peer->redial_at_once)
+		set_timer(peer, &peer->retry, 0);
+	else
+		back_off(peer);
+	if (peer->redial_at_once)
+		peer->backoff_ns = BACKOFF_FIRST_NS;
 	answer_waiting(peer);
 }
 

@@ -4,10 +4,11 @@
  * end has handled them, sent again on the next link from the first one that it had not.
  *
  * A header's `ack` and `credit` are those of the moment the message was made, also when
- * it is sent again: what they say is part of the order (see send.c on POSTs). Messages
- * without a number (CREDIT, PING) are sent only when nothing numbered waits, so that
- * order holds for their counters too. RENEW is without one as well, and goes before what
- * is sent again, which needs it: so its `ack` is not part of the order.
+ * it is sent again: what they say is part of the order (see send.c on POSTs). CREDIT has
+ * no number and is sent only when nothing numbered waits, so that order holds for its
+ * counters too; a PING that overtakes what waits has the counters of the first of these.
+ * RENEW goes before what is sent again, which needs it: so its `ack` is not part of the
+ * order.
  *
  * On a fabric whose connection cannot come back (TERN_CAP_BOUND) nothing is kept.
  */
@@ -18,6 +19,10 @@
 
 #define TELL_MESSAGES 64u
 #define TELL_BYTES    (128u << 10)
+
+/* Bits of tern_peer.pings_due. */
+#define PING_ASK   1u
+#define PING_REPLY 2u
 
 static bool keeps(const struct tern_peer *peer)
 {
@@ -82,10 +87,49 @@ static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
 	return 0;
 }
 
+/* Overtakes what waits to be sent again, which may be gigabytes: else the peer would hear
+ * nothing meanwhile and take it for silence. Then its counters are those of the first
+ * message that waits, so that their order holds. */
+static int say_ping(struct tern_peer *peer, uint16_t flags)
+{
+	struct tern_header h = {.type = TERN_MSG_PING, .flags = flags};
+	struct tern_retain *retain = &peer->retain;
+	bool ahead = retain->sent_count < retain->count;
+	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
+
+	stamp(peer, &h, peer->tx_seq);
+	if (ahead) {
+		const void *waiting = tern_retain_data(
+			retain, tern_retain_at(retain, retain->sent_count));
+
+		h.ack = tern_header_ack(waiting);
+		h.credit = tern_header_credit(waiting);
+	}
+	if (give(peer, head, tern_header_encode(&h, head), NULL, 0) < 0)
+		return -EAGAIN;
+	if (!ahead)
+		told(peer);
+	return 0;
+}
+
+static int say_pings(struct tern_peer *peer)
+{
+	if ((peer->pings_due & PING_ASK) && say_ping(peer, 0) < 0)
+		return -EAGAIN;
+	peer->pings_due &= (uint8_t)~PING_ASK;
+	if ((peer->pings_due & PING_REPLY) && say_ping(peer, TERN_FLAG_REPLY) < 0)
+		return -EAGAIN;
+	peer->pings_due = 0;
+	return 0;
+}
+
 int tern_stream_flush(struct tern_peer *peer)
 {
 	struct tern_retain *retain = &peer->retain;
 
+	/* Nothing else is put meanwhile, or there might never be room for it. */
+	if (tern_unlikely(peer->pings_due) && say_pings(peer) < 0)
+		return -EAGAIN;
 	if (tern_renew_pump(peer) < 0)
 		return -EAGAIN;
 	while (retain->sent_count < retain->count) {
@@ -171,9 +215,12 @@ static int say_bare(struct tern_peer *peer, uint8_t type, uint16_t flags)
 	return 0;
 }
 
-int tern_stream_ping(struct tern_peer *peer, bool reply)
+void tern_stream_ping(struct tern_peer *peer, bool reply)
 {
-	return say_bare(peer, TERN_MSG_PING, reply ? TERN_FLAG_REPLY : 0);
+	if (peer->state != TERN_PEER_STATE_UP)
+		return;
+	peer->pings_due |= reply ? PING_REPLY : PING_ASK;
+	say_pings(peer);
 }
 
 int tern_stream_ack(struct tern_peer *peer)
@@ -218,10 +265,8 @@ static int on_fin(struct tern_peer *peer, const struct tern_header *h)
 
 static int on_ping(struct tern_peer *peer, const struct tern_header *h)
 {
-	/* It is asked once. Where there is no room for the answer, counters, which are
-	 * told as soon as there is, are as good. */
-	if (!(h->flags & TERN_FLAG_REPLY) && tern_stream_ping(peer, true) < 0)
-		peer->ack_due = true;
+	if (!(h->flags & TERN_FLAG_REPLY))
+		tern_stream_ping(peer, true);
 	tern_peer_pinged(peer);
 	return 0;
 }
@@ -382,6 +427,7 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 {
 	struct tern_retain *retain = &peer->retain;
 
+	peer->pings_due = 0;
 	/* First: whatever is said from here on must come behind these. */
 	retain->sent_count = 0;
 	for (uint32_t i = 0; i < retain->count; i++) {

@@ -101,6 +101,16 @@ bool tern_header_has_region(const void *encoded)
 	       TERN_FLAG_REGION;
 }
 
+uint32_t tern_header_ack(const void *encoded)
+{
+	return tern_get_le32((const unsigned char *)encoded + OFF_ACK);
+}
+
+uint32_t tern_header_credit(const void *encoded)
+{
+	return tern_get_le32((const unsigned char *)encoded + OFF_CREDIT);
+}
+
 void tern_header_set_status(void *encoded, int status)
 {
 	tern_put_le16((unsigned char *)encoded + OFF_STATUS, (uint16_t)status);

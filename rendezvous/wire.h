@@ -119,6 +119,9 @@ void tern_header_restamp(void *encoded, uint32_t epoch);
 uint8_t tern_header_type(const void *encoded);
 uint32_t tern_header_src(const void *encoded);
 bool tern_header_has_region(const void *encoded);
+/* The counters that it carries. */
+uint32_t tern_header_ack(const void *encoded);
+uint32_t tern_header_credit(const void *encoded);
 /* Another status. */
 void tern_header_set_status(void *encoded, int status);
 /* Another region in the place of the one that it has; NULL: none. Its new length. */

@@ -119,5 +119,6 @@ extern const struct conformance_test meet_strangers[];
 extern const struct conformance_test meet_flow[];
 extern const struct conformance_test meet_death[];
 extern const struct conformance_test meet_age[];
+extern const struct conformance_test meet_links[];
 
 #endif

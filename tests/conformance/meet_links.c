@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links that come and go: how often a session asks for the next one, and what it says on
+ * it before it has said everything again. */
+#include "tests/conformance/meet.h"
+
+#include <errno.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "rendezvous/rendezvous.h"
+
+static bool can_come_back(const struct meet *meet)
+{
+	return !(tern_peer_caps(meet->ends[A].peer) & TERN_CAP_BOUND);
+}
+
+static void cut_when_recovered(struct end *end, enum tern_peer_event event)
+{
+	if (event == TERN_PEER_RECOVERED)
+		tern_peer_cut(end->peer, -ECONNRESET);
+}
+
+/* A path that lets handshakes through and nothing else, for a second: how often does the
+ * session come up on it? In virtual time, since a busy machine may not get far in a real
+ * second. */
+static uint64_t links_of_a_second(const struct instance *instance, uint64_t waiting_bytes)
+{
+	struct meet *meet = meet_new(instance);
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+	struct call send = {0}, recv = {0};
+	struct tern_peer_stats stats;
+	uint64_t until_ns;
+
+	a->on_event = cut_when_recovered;
+	if (waiting_bytes) {
+		struct tern_buf data = end_data(a, SLAB, waiting_bytes, 1);
+
+		assert_int_equal(call_send(&send, a, 1, 1, &data, 0), 0);
+	}
+	until_ns = tern_now_ns(tern_context_env(a->ctx)) + TERN_NS_PER_S;
+	tern_peer_cut(a->peer, -ECONNRESET);
+	while (tern_now_ns(tern_context_env(a->ctx)) < until_ns)
+		meet_turn(meet);
+	assert_int_equal(a->down_count, 0);
+
+	/* The path is good again. */
+	a->on_event = NULL;
+	if (waiting_bytes) {
+		struct tern_buf room = end_memory(b, SLAB, waiting_bytes);
+
+		assert_int_equal(call_recv(&recv, b, 1, 1, &room, 0), 0);
+		MEET_PUMP(meet, call_over(&send) && call_over(&recv));
+		call_check(&recv, waiting_bytes, 1);
+	}
+	tern_peer_stats(a->peer, &stats);
+	meet_free(meet);
+	return stats.reconnect_count;
+}
+
+static void test_links_of_no_use_come_ever_more_slowly(const struct instance *instance)
+{
+	static const uint64_t waiting[] = {0, 300000};
+
+	if (!instance->world_new) {
+		print_message("skipped: %s: no virtual time\n", instance->name);
+		skip();
+	}
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(waiting); i++) {
+		uint64_t count = links_of_a_second(instance, waiting[i]);
+
+		/* Pauses of 1 to 2 ms, 2 to 4, ... and 50 to 100. */
+		assert_in_range(count, 10, 30);
+	}
+}
+
+/* The next link is asked for at once when the last one carried something: a session with
+ * much to do is not kept waiting for a path that breaks now and then. */
+static void test_a_link_of_use_is_followed_at_once(const struct instance *instance)
+{
+	struct meet *meet = meet_new(instance);
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+
+	if (!can_come_back(meet))
+		MEET_SKIP(meet, "a connection is for good");
+	for (unsigned round = 0; round < 8; round++) {
+		struct tern_buf data = end_data(a, SLAB, 90000, round);
+		struct tern_buf room = end_memory(b, SLAB, 90000);
+		struct call send = {0}, recv = {0};
+
+		assert_int_equal(call_recv(&recv, b, 1, round, &room, 0), 0);
+		assert_int_equal(call_send(&send, a, 1, round, &data, 0), 0);
+		MEET_PUMP(meet, call_over(&send) && call_over(&recv));
+		call_check(&recv, 90000, round);
+		tern_peer_cut(a->peer, -ECONNRESET);
+		MEET_PUMP(meet, a->recovered_count == round + 1);
+		assert_true(a->peer->redial_at_once);
+	}
+	meet_free(meet);
+}
+
+static bool is_replaying(const struct tern_peer *peer)
+{
+	return peer->state == TERN_PEER_STATE_UP &&
+	       peer->retain.sent_count < peer->retain.count;
+}
+
+static uint64_t sent_by(const struct tern_peer *peer)
+{
+	struct tern_peer_stats stats;
+
+	tern_peer_stats(peer, &stats);
+	return stats.messages_sent;
+}
+
+/* Turns of one end at a time: the other one has not heard of DONE yet. */
+static bool says_done(struct end *a, struct end *b, const struct call *send)
+{
+	const struct tern_xfer *x = (const void *)send->req.priv;
+
+	if (x->state == TERN_XFER_UNACKED && b->asleep) {
+		b->asleep = false;
+		return true;
+	}
+	b->asleep = !b->asleep;
+	a->asleep = !b->asleep;
+	return false;
+}
+
+/* A large tensor is put again after a reconnect, before anything else is said. */
+static void test_a_ping_does_not_wait_for_what_is_sent_again(
+	const struct instance *instance)
+{
+	enum { BYTES = 24 << 20 };
+	struct tern_context_opts opts = meet_opts();
+	struct call send = {0}, recv = {0};
+	struct tern_buf data, room;
+	struct meet *meet;
+	struct end *a, *b;
+	uint64_t before;
+
+	opts.bulk_bytes = (uint64_t)1 << 40; /* no rails */
+	opts.reconnect_ns = opts.dead_ns = 60 * TERN_NS_PER_S;
+	meet = meet_new_with(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	if (!can_come_back(meet) || !(tern_peer_caps(a->peer) & TERN_CAP_PUT))
+		MEET_SKIP(meet, "nothing is put again");
+	data = end_data(a, SLAB, BYTES, 1);
+	room = end_memory(b, SLAB, BYTES);
+	assert_int_equal(call_recv(&recv, b, 1, 1, &room, 0), 0);
+	meet_settle(meet);
+	assert_int_equal(call_send(&send, a, 1, 1, &data, 0), 0);
+	MEET_PUMP(meet, says_done(a, b, &send));
+	tern_peer_cut(b->peer, -ECONNRESET); /* it does not handle DONE any more */
+	MEET_PUMP(meet, a->recovered_count && is_replaying(a->peer));
+	before = sent_by(a->peer);
+	/* It goes behind the puts that the fabric has already. */
+	tern_stream_ping(a->peer, false);
+	MEET_PUMP(meet, !a->peer->pings_due);
+	assert_true(is_replaying(a->peer));
+	assert_int_equal(sent_by(a->peer), before + 1);
+	MEET_PUMP(meet, call_over(&send) && call_over(&recv));
+	call_check(&recv, BYTES, 1);
+	assert_int_equal(a->down_count + b->down_count, 0);
+	meet_free(meet);
+}
+
+const struct conformance_test meet_links[] = {
+	CONFORMANCE(test_links_of_no_use_come_ever_more_slowly, NEEDS_NOTHING),
+	CONFORMANCE(test_a_link_of_use_is_followed_at_once, NEEDS_NOTHING),
+	CONFORMANCE(test_a_ping_does_not_wait_for_what_is_sent_again, NEEDS_NOTHING),
+	{0},
+};
