@@ -72,6 +72,7 @@ static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64
 	struct tern_key *interned = NULL;
 	int r = 0;
 
+	req->posted = TERN_REQ_POSTED;
 	req->status = -EINPROGRESS;
 	req->bytes = 0;
 	req->data = NULL;
@@ -94,6 +95,25 @@ static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64
 	else
 		tern_xfer_complete(x, r);
 	return 1;
+}
+
+/* Does it have what tern_release() gives back? */
+static bool has_hold(const struct tern_req *req)
+{
+	const struct tern_xfer *x = (const void *)req->priv;
+
+	return req->posted == TERN_REQ_POSTED &&
+	       (x->state == TERN_XFER_HELD || (x->pool && req->status == 0));
+}
+
+/* May it be posted? */
+static int check_req(const struct tern_req *req, size_t bytes)
+{
+	if (bytes < offsetof(struct tern_req, priv) + sizeof(struct tern_xfer))
+		return -EOVERFLOW;
+	if (req->posted != TERN_REQ_POSTED)
+		return 0;
+	return req->status == -EINPROGRESS || has_hold(req) ? -EBUSY : 0;
 }
 
 static bool good_name(const char *name)
@@ -138,7 +158,8 @@ static int recv_on(struct tern_channel *channel, struct tern_req *req, uint64_t 
 	int r;
 
 	if ((own_room && (!room || !holds(room))) || !good_name(name) ||
-		(flags & ~(unsigned)(TERN_RECV_ALLOC | TERN_RECV_PEEK)))
+		(flags & ~(unsigned)(TERN_RECV_ALLOC | TERN_RECV_PEEK)) ||
+		((flags & TERN_RECV_ALLOC) && !channel->peer->opts.pool))
 		return -EINVAL;
 	if (own_room && room->bytes && room->mem->read_only) {
 		tern_log(channel->peer->rdv->ctx->env, TERN_LOG_ERROR,
@@ -161,20 +182,30 @@ static int recv_on(struct tern_channel *channel, struct tern_req *req, uint64_t 
 	return 0;
 }
 
-int tern_send(struct tern_channel *channel, struct tern_req *req, uint64_t key,
-	uint64_t step, const struct tern_tensor *tensor, const char *name, unsigned flags)
+int tern_send_sized(struct tern_channel *channel, struct tern_req *req, size_t req_bytes,
+	uint64_t key, uint64_t step, const struct tern_tensor *tensor, const char *name,
+	unsigned flags)
 {
-	return send_on(channel, req, key, step, tensor, name, flags, NULL);
+	int r = check_req(req, req_bytes);
+
+	return r ? r : send_on(channel, req, key, step, tensor, name, flags, NULL);
 }
 
-int tern_recv(struct tern_channel *channel, struct tern_req *req, uint64_t key,
-	uint64_t step, const struct tern_buf *room, const char *name, unsigned flags)
+int tern_recv_sized(struct tern_channel *channel, struct tern_req *req, size_t req_bytes,
+	uint64_t key, uint64_t step, const struct tern_buf *room, const char *name,
+	unsigned flags)
 {
-	return recv_on(channel, req, key, step, room, name, flags, NULL);
+	int r = check_req(req, req_bytes);
+
+	return r ? r : recv_on(channel, req, key, step, room, name, flags, NULL);
 }
 
-int tern_channel_start(struct tern_route *route, struct tern_req *req)
+int tern_channel_start(struct tern_route *route, struct tern_req *req, size_t req_bytes)
 {
+	int r = check_req(req, req_bytes);
+
+	if (r)
+		return r;
 	if (route->is_send)
 		return send_on(route->channel, req, route->key, route->next_step,
 			&route->tensor, NULL, 0, route);
@@ -215,6 +246,8 @@ void tern_release(struct tern_req *req)
 {
 	struct tern_xfer *x = tern_xfer_of(req);
 
+	if (!has_hold(req))
+		return;
 	tern_xfer_release(x);
 	if (x->pool) {
 		tern_pool_put(x->pool, &x->buf);

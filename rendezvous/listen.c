@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/sized.h"
+
 /* ---- events of the ports ---- */
 
 static void on_accepted(void *arg, struct tern_lsn *lsn, struct tern_conn *conn)
@@ -227,25 +229,28 @@ static void add_shm(struct tern_listener *l, const char *tcp_address)
 			l->address, tern_status_text(r));
 }
 
-int tern_listen(struct tern_context *ctx, const char *address,
-	const struct tern_peer_opts *opts,
+int tern_listen_sized(struct tern_context *ctx, const char *address,
+	const struct tern_peer_opts *opts, size_t opts_bytes,
 	void (*accept)(struct tern_peer *peer, void *arg), void *arg,
 	struct tern_listener **out)
 {
 	struct tern_candidates where;
 	struct tern_listener *l;
 	const char *got, *fabric;
+	struct tern_peer_opts own;
 	bool is_auto;
-	int r = tern_address_listen(ctx->domain, address, &where, &is_auto);
+	int r = tern_read_sized(&own, sizeof(own), opts, opts_bytes);
 
 	if (r == 0)
-		r = tern_secret_check(opts ? opts->secret : NULL);
+		r = tern_secret_check(own.secret);
+	if (r == 0)
+		r = tern_address_listen(ctx->domain, address, &where, &is_auto);
 	if (r < 0)
 		return r;
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
-	r = tern_secret_copy(&l->secret, opts ? opts->secret : NULL);
+	r = tern_secret_copy(&l->secret, own.secret);
 	if (r < 0) {
 		free(l);
 		return r;
@@ -253,10 +258,9 @@ int tern_listen(struct tern_context *ctx, const char *address,
 	l->rdv = tern_rdv_of(ctx);
 	l->accept = accept;
 	l->accept_arg = arg;
-	if (opts)
-		l->opts = *opts;
-	if (opts && opts->name)
-		snprintf(l->own_name, sizeof(l->own_name), "%s", opts->name);
+	l->opts = own;
+	if (own.name)
+		snprintf(l->own_name, sizeof(l->own_name), "%s", own.name);
 	l->opts.name = l->own_name;
 	l->opts.secret = l->secret;
 	r = add_lsn(l, where.at[0].fabric, where.at[0].address);

@@ -634,7 +634,8 @@ struct tern_route {
 int tern_route_expose(struct tern_route *route);
 void tern_route_withdraw(struct tern_route *route);
 /* What tern_send and tern_recv do, for a request of a route. */
-int tern_channel_start(struct tern_route *route, struct tern_req *req);
+int tern_channel_start(
+	struct tern_route *route, struct tern_req *req, size_t req_bytes);
 
 struct tern_listener {
 	struct tern_list node;

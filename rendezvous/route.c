@@ -84,14 +84,15 @@ void tern_route_withdraw(struct tern_route *route)
 	port->ops->withdraw(port, &route->op, &route->region);
 }
 
-int tern_route_start(struct tern_route *route, struct tern_req *req)
+int tern_route_start_sized(
+	struct tern_route *route, struct tern_req *req, size_t req_bytes)
 {
 	int r;
 
 	if (route->busy)
 		return -EBUSY;
 	route->busy = true;
-	r = tern_channel_start(route, req);
+	r = tern_channel_start(route, req, req_bytes);
 	if (r < 0)
 		route->busy = false;
 	else

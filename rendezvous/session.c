@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/escape.h"
+#include "base/sized.h"
 
 #define LIMBO_MAX        64u
 #define CANDIDATE_NS     TERN_NS_PER_S
@@ -78,13 +79,24 @@ static void init_lists(struct tern_peer *peer)
 		tern_list_init(lists[i]);
 }
 
-void tern_peer_set_opts(struct tern_peer *peer, const struct tern_peer_opts *opts)
+static void set_opts(struct tern_peer *peer, const struct tern_peer_opts *opts)
 {
 	peer->opts = *opts;
 	if (opts->name)
 		snprintf(peer->own_name, sizeof(peer->own_name), "%s", opts->name);
 	peer->opts.name = peer->own_name;
 	peer->opts.secret = NULL; /* the caller's; what it was at the start is kept */
+}
+
+int tern_peer_set_opts_sized(
+	struct tern_peer *peer, const struct tern_peer_opts *opts, size_t opts_bytes)
+{
+	struct tern_peer_opts own;
+	int r = tern_read_sized(&own, sizeof(own), opts, opts_bytes);
+
+	if (r == 0)
+		set_opts(peer, &own);
+	return r;
 }
 
 struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts)
@@ -100,7 +112,7 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 	peer->retry.fire = retry;
 	peer->tick.fire = tern_peer_tick;
 	peer->tx_seq = peer->acked = first;
-	if (tern_secret_copy(&peer->secret, opts ? opts->secret : NULL) < 0) {
+	if (tern_secret_copy(&peer->secret, opts->secret) < 0) {
 		free(peer);
 		return NULL;
 	}
@@ -116,8 +128,7 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 		return NULL;
 	}
 	tern_credit_open(&peer->credit_rx, &rdv->credits, first);
-	if (opts)
-		tern_peer_set_opts(peer, opts);
+	set_opts(peer, opts);
 	tern_list_push(&rdv->peers, &peer->node);
 	return peer;
 }
@@ -346,18 +357,21 @@ static void open_ports(struct tern_peer *peer)
 		tern_context_port(peer->rdv->ctx, peer->candidates.at[i].fabric, &port);
 }
 
-int tern_connect(struct tern_context *ctx, const char *address,
-	const struct tern_peer_opts *opts, struct tern_peer **out)
+int tern_connect_sized(struct tern_context *ctx, const char *address,
+	const struct tern_peer_opts *opts, size_t opts_bytes, struct tern_peer **out)
 {
 	struct tern_candidates candidates;
+	struct tern_peer_opts own;
 	struct tern_peer *peer;
-	int r = tern_address_dial(ctx->domain, address, &candidates);
+	int r = tern_read_sized(&own, sizeof(own), opts, opts_bytes);
 
 	if (r == 0)
-		r = tern_secret_check(opts ? opts->secret : NULL);
+		r = tern_secret_check(own.secret);
+	if (r == 0)
+		r = tern_address_dial(ctx->domain, address, &candidates);
 	if (r < 0)
 		return r;
-	peer = tern_peer_new(tern_rdv_of(ctx), opts);
+	peer = tern_peer_new(tern_rdv_of(ctx), &own);
 	if (!peer)
 		return -ENOMEM;
 	peer->dialler = true;
@@ -877,7 +891,8 @@ const char *tern_peer_fabric(const struct tern_peer *peer)
 	return peer->fabric_name ? peer->fabric_name : "";
 }
 
-void tern_peer_stats(const struct tern_peer *peer, struct tern_peer_stats *out)
+void tern_peer_stats_sized(
+	const struct tern_peer *peer, struct tern_peer_stats *out, size_t out_bytes)
 {
-	*out = peer->stats;
+	tern_write_sized(out, out_bytes, &peer->stats, sizeof(peer->stats));
 }

@@ -34,6 +34,7 @@
 #include <sys/timerfd.h>
 
 #include "base/clock.h"
+#include "base/sized.h"
 #include "transport/stager.h"
 
 #define PORT_BUDGET   64
@@ -56,12 +57,15 @@ static unsigned cpu_count(void)
 	return (unsigned)CPU_COUNT(&set);
 }
 
-static int set_opts(struct tern_context *ctx, const struct tern_context_opts *opts)
+static int set_opts(
+	struct tern_context *ctx, const struct tern_context_opts *opts, size_t opts_bytes)
 {
 	struct tern_context_opts *o = &ctx->opts;
 
-	if (opts)
-		*o = *opts;
+	int r = tern_read_sized(o, sizeof(*o), opts, opts_bytes);
+
+	if (r)
+		return r;
 	o->suspect_ns = or_default(o->suspect_ns, TERN_NS_PER_S);
 	o->dead_ns = or_default(o->dead_ns, TERN_NEVER);
 	o->unreachable_ns = or_default(
@@ -128,7 +132,8 @@ static void destroy(struct tern_context *ctx)
 	free(ctx);
 }
 
-int tern_context_new(struct tern_domain *domain, const struct tern_context_opts *opts,
+int tern_context_new_sized(struct tern_domain *domain,
+	const struct tern_context_opts *opts, size_t opts_bytes,
 	struct tern_context **out)
 {
 	struct tern_context *ctx = calloc(1, sizeof(*ctx));
@@ -141,7 +146,7 @@ int tern_context_new(struct tern_domain *domain, const struct tern_context_opts 
 	ctx->timer_fd_ns = TERN_NEVER;
 	tern_list_init(&ctx->deferred);
 	tern_list_init(&ctx->stagers);
-	status = set_opts(ctx, opts);
+	status = set_opts(ctx, opts, opts_bytes);
 	if (!status && !domain->opts.sim)
 		status = open_fds(ctx);
 	if (!status) {
@@ -155,7 +160,7 @@ int tern_context_new(struct tern_domain *domain, const struct tern_context_opts 
 		destroy(ctx);
 		return status;
 	}
-	atomic_fetch_add(&domain->live_count, 1);
+	tern_domain_hold(domain, TERN_TENANT_CONTEXT);
 	*out = ctx;
 	return 0;
 }
@@ -387,6 +392,7 @@ void tern_context_wake(struct tern_context *ctx)
 
 void tern_context_free(struct tern_context *ctx)
 {
+	struct tern_domain *domain;
 	struct pollfd pfd;
 
 	if (!ctx)
@@ -401,8 +407,9 @@ void tern_context_free(struct tern_context *ctx)
 		if (tern_progress(ctx) == 0 && pfd.fd >= 0 && tern_arm(ctx) == 0)
 			poll(&pfd, 1, DRAIN_WAIT_MS);
 	}
-	atomic_fetch_sub(&ctx->domain->live_count, 1);
+	domain = ctx->domain;
 	destroy(ctx);
+	tern_domain_drop(domain, TERN_TENANT_CONTEXT);
 }
 
 int tern_context_fd(struct tern_context *ctx)

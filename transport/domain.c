@@ -13,6 +13,9 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/env.h"
+#include "base/sized.h"
+
 static bool is_wanted(
 	const struct tern_fabric_ops *ops, const struct tern_domain_opts *opts)
 {
@@ -66,21 +69,26 @@ static void close_domain(struct tern_domain *domain)
 	free(domain);
 }
 
-int tern_domain_new(const struct tern_domain_opts *opts, struct tern_domain **out)
+int tern_domain_new_sized(
+	const struct tern_domain_opts *opts, size_t opts_bytes, struct tern_domain **out)
 {
 	struct tern_domain *domain = calloc(1, sizeof(*domain));
-	int status = 0;
+	int status;
 
 	if (!domain)
 		return -ENOMEM;
-	if (opts)
-		domain->opts = *opts;
+	status = tern_read_sized(&domain->opts, sizeof(domain->opts), opts, opts_bytes);
+	if (status) {
+		free(domain);
+		return status;
+	}
 	if (domain->opts.tcp_congestion) {
 		domain->opts.tcp_congestion = strdup(domain->opts.tcp_congestion);
 		if (!domain->opts.tcp_congestion)
 			status = -ENOMEM;
 	}
 	atomic_init(&domain->next_mem_id, 1);
+	atomic_init(&domain->refs, 1);
 	tern_bounces_open(domain);
 	if (!status)
 		status = tern_gpus_open(domain);
@@ -97,21 +105,57 @@ int tern_domain_new(const struct tern_domain_opts *opts, struct tern_domain **ou
 	return 0;
 }
 
-void tern_domain_free(struct tern_domain *domain)
+void tern_domain_hold(struct tern_domain *domain, enum tern_tenant tenant)
 {
-	if (!domain)
+	atomic_fetch_add(&domain->refs, 1);
+	atomic_fetch_add(&domain->tenants[tenant], 1);
+}
+
+static void drop_ref(struct tern_domain *domain)
+{
+	/* Acquire and release: the last one out sees what the others did with it. */
+	if (atomic_fetch_sub_explicit(&domain->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	tern_bounces_close(domain);
-	tern_assert(atomic_load(&domain->live_count) == 0);
 	close_domain(domain);
 }
 
-void tern_domain_stats(struct tern_domain *domain, struct tern_domain_stats *out)
+void tern_domain_drop(struct tern_domain *domain, enum tern_tenant tenant)
 {
-	*out = (struct tern_domain_stats){
+	atomic_fetch_sub(&domain->tenants[tenant], 1);
+	drop_ref(domain);
+}
+
+void tern_domain_free(struct tern_domain *domain)
+{
+	unsigned counts[TERN_TENANT_COUNT], all = 0;
+
+	if (!domain)
+		return;
+	for (unsigned i = 0; i < TERN_TENANT_COUNT; i++) {
+		counts[i] = atomic_load(&domain->tenants[i]);
+		all += counts[i];
+	}
+	if (all)
+		tern_log(tern_env_system(), TERN_LOG_ERROR,
+			"tern_domain_free: still in use: contexts: %u, pools: %u, "
+			"wrapped memories: %u (%llu bytes are registered in all); the "
+			"domain stays until they are freed",
+			counts[TERN_TENANT_CONTEXT], counts[TERN_TENANT_POOL],
+			counts[TERN_TENANT_MEM],
+			(unsigned long long)atomic_load(&domain->registered_bytes));
+	drop_ref(domain);
+}
+
+void tern_domain_stats_sized(
+	struct tern_domain *domain, struct tern_domain_stats *out, size_t out_bytes)
+{
+	const struct tern_domain_stats stats = {
 		.registration_count = atomic_load(&domain->registration_count),
 		.registered_bytes = atomic_load(&domain->registered_bytes),
 	};
+
+	tern_write_sized(out, out_bytes, &stats, sizeof(stats));
 }
 
 struct tern_fabric *tern_domain_fabric(
@@ -156,7 +200,6 @@ int tern_domain_register(struct tern_domain *domain, struct tern_mem *mem)
 		atomic_fetch_add(&domain->registration_count, 1);
 	}
 	atomic_fetch_add(&domain->registered_bytes, mem->bytes);
-	atomic_fetch_add(&domain->live_count, 1);
 	return 0;
 }
 
@@ -164,5 +207,4 @@ void tern_domain_unregister(struct tern_domain *domain, struct tern_mem *mem)
 {
 	unregister_first(domain, mem, domain->fabric_count);
 	atomic_fetch_sub(&domain->registered_bytes, mem->bytes);
-	atomic_fetch_sub(&domain->live_count, 1);
 }

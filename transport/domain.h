@@ -13,6 +13,14 @@
 #include "transport/fabric.h"
 #include "transport/mem.h"
 
+/* What a user makes in a domain. */
+enum tern_tenant {
+	TERN_TENANT_CONTEXT,
+	TERN_TENANT_POOL,
+	TERN_TENANT_MEM, /* wrapped: slabs go with their pools */
+	TERN_TENANT_COUNT
+};
+
 struct tern_domain {
 	struct tern_domain_opts opts;
 	struct tern_fabric *fabrics[TERN_FABRICS_MAX]; /* those that opened */
@@ -24,9 +32,14 @@ struct tern_domain {
 	atomic_uint next_mem_id;
 	atomic_ullong registration_count;
 	atomic_ullong registered_bytes;
-	atomic_uint
-		live_count; /* contexts, pools and memories; 0 when the domain is freed */
+	atomic_uint refs; /* the user's until tern_domain_free(), and one for each tenant */
+	atomic_uint tenants[TERN_TENANT_COUNT];
 };
+
+/* Counts something of the user's that needs the domain / frees the domain with the last
+ * of them, if the user has given it up. */
+void tern_domain_hold(struct tern_domain *domain, enum tern_tenant tenant);
+void tern_domain_drop(struct tern_domain *domain, enum tern_tenant tenant);
 
 /* Every fabric that was built in, in order of preference for `auto`; NULL-terminated. */
 extern const struct tern_fabric_ops *const tern_fabric_table[];

@@ -68,6 +68,8 @@ static int finish_new(
 		free(mem);
 		return status;
 	}
+	if (mem->wrapped)
+		tern_domain_hold(domain, TERN_TENANT_MEM);
 	*out = mem;
 	return 0;
 }
@@ -96,6 +98,7 @@ static int wrap(struct tern_domain *domain, const void *base, uint64_t bytes,
 	mem->base = (char *)(uintptr_t)base;
 	mem->bytes = bytes;
 	mem->read_only = read_only;
+	mem->wrapped = true;
 	mem->fd = -1;
 	return finish_new(domain, mem, out);
 }
@@ -128,6 +131,7 @@ int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address, uint64_t by
 	mem->gpu = gpu;
 	mem->address = address;
 	mem->bytes = bytes;
+	mem->wrapped = true;
 	mem->fd = -1;
 	tern_gpu_guard_copies(gpu, address);
 	return finish_new(domain, mem, out);
@@ -157,14 +161,21 @@ int tern_mem_new_cuda_slab(struct tern_domain *domain, struct tern_gpu *gpu,
 
 void tern_mem_put(struct tern_mem *mem)
 {
+	struct tern_domain *domain;
+	bool wrapped;
+
 	if (!mem)
 		return;
 	/* Acquire and release: the last one out sees what the others did with it. */
 	if (atomic_fetch_sub_explicit(&mem->refs, 1, memory_order_acq_rel) != 1)
 		return;
-	tern_domain_unregister(mem->domain, mem);
+	domain = mem->domain;
+	wrapped = mem->wrapped;
+	tern_domain_unregister(domain, mem);
 	unmap_slab(mem);
 	free(mem);
+	if (wrapped)
+		tern_domain_drop(domain, TERN_TENANT_MEM);
 }
 
 void *tern_mem_base(const struct tern_mem *mem)

@@ -27,6 +27,7 @@ struct tern_mem {
 	struct tern_gpu *gpu;
 	uint64_t address;
 	bool gpu_owned; /* taken from the device by us */
+	bool wrapped;   /* it is the user's */
 	bool read_only; /* wrapped so: sent from, never received into */
 	int fd; /* memfd that holds it from offset 0 (slabs), sealed against shrinking;
 		   -1: memory of the user's */

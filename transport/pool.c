@@ -26,7 +26,9 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "base/env.h"
 #include "base/lock.h"
+#include "base/sized.h"
 #include "base/util.h"
 #include "transport/domain.h"
 #include "transport/mem.h"
@@ -80,6 +82,8 @@ struct tern_pool {
 	struct aside aside[ASIDE_SIZES];
 	uint32_t aside_units; /* in all of them */
 	struct tern_pool_stats stats;
+	bool given_up; /* it goes with its last buffer */
+	bool is_users; /* else the library's own */
 };
 
 /*
@@ -368,6 +372,9 @@ static int add_slab(struct tern_pool *pool)
 
 static void destroy(struct tern_pool *pool)
 {
+	struct tern_domain *domain = pool->domain;
+	bool is_users = pool->is_users;
+
 	for (uint32_t i = 0; i < pool->slab_count; i++) {
 		tern_mem_put(pool->slabs[i].mem);
 		munmap(pool->slabs[i].blocks, blocks_bytes(pool));
@@ -375,6 +382,8 @@ static void destroy(struct tern_pool *pool)
 	pthread_mutex_destroy(&pool->grow_lock);
 	free(pool->slabs);
 	free(pool);
+	if (is_users)
+		tern_domain_drop(domain, TERN_TENANT_POOL);
 }
 
 static int check_opts(struct tern_pool_opts *opts)
@@ -396,7 +405,7 @@ static int check_opts(struct tern_pool_opts *opts)
 static int pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
 	struct tern_gpu *gpu, struct tern_pool **out)
 {
-	struct tern_pool_opts checked = opts ? *opts : (struct tern_pool_opts){0};
+	struct tern_pool_opts checked = *opts;
 	struct tern_pool *pool;
 	int status = check_opts(&checked);
 
@@ -424,15 +433,23 @@ static int pool_new(struct tern_domain *domain, const struct tern_pool_opts *opt
 		destroy(pool);
 		return status;
 	}
-	atomic_fetch_add(&domain->live_count, 1);
 	*out = pool;
 	return 0;
 }
 
-int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
-	struct tern_pool **out)
+int tern_pool_new_sized(struct tern_domain *domain, const struct tern_pool_opts *opts,
+	size_t opts_bytes, struct tern_pool **out)
 {
-	return pool_new(domain, opts, NULL, out);
+	struct tern_pool_opts own;
+	int r = tern_read_sized(&own, sizeof(own), opts, opts_bytes);
+
+	if (!r)
+		r = pool_new(domain, &own, NULL, out);
+	if (r)
+		return r;
+	(*out)->is_users = true;
+	tern_domain_hold(domain, TERN_TENANT_POOL);
+	return 0;
 }
 
 int tern_pool_new_locked(struct tern_domain *domain, const struct tern_pool_opts *opts,
@@ -443,11 +460,23 @@ int tern_pool_new_locked(struct tern_domain *domain, const struct tern_pool_opts
 
 void tern_pool_free(struct tern_pool *pool)
 {
+	uint64_t count, bytes;
+
 	if (!pool)
 		return;
-	tern_assert(pool->stats.used_count == 0);
-	atomic_fetch_sub(&pool->domain->live_count, 1);
-	destroy(pool);
+	tern_lock_take(&pool->lock);
+	count = pool->stats.used_count;
+	bytes = pool->stats.used_bytes;
+	pool->given_up = true;
+	tern_lock_give(&pool->lock);
+	if (count == 0) {
+		destroy(pool);
+		return;
+	}
+	tern_log(tern_env_system(), TERN_LOG_ERROR,
+		"tern_pool_free: still handed out: %llu buffers of %llu bytes; the pool "
+		"stays until they are given back",
+		(unsigned long long)count, (unsigned long long)bytes);
 }
 
 /* ---- get and put ---- */
@@ -555,17 +584,26 @@ static void put_block(struct tern_pool *pool, const struct tern_buf *buf)
 
 void tern_pool_put(struct tern_pool *pool, struct tern_buf *buf)
 {
+	bool last = false;
+
 	if (buf->bytes) {
 		tern_lock_take(&pool->lock);
 		put_block(pool, buf);
+		last = pool->given_up && !pool->stats.used_count;
 		tern_lock_give(&pool->lock);
 	}
 	*buf = (struct tern_buf){0};
+	if (tern_unlikely(last))
+		destroy(pool);
 }
 
-void tern_pool_stats(struct tern_pool *pool, struct tern_pool_stats *out)
+void tern_pool_stats_sized(
+	struct tern_pool *pool, struct tern_pool_stats *out, size_t out_bytes)
 {
+	struct tern_pool_stats stats;
+
 	tern_lock_take(&pool->lock);
-	*out = pool->stats;
+	stats = pool->stats;
 	tern_lock_give(&pool->lock);
+	tern_write_sized(out, out_bytes, &stats, sizeof(stats));
 }

@@ -6,12 +6,15 @@
  * order. The k-th send of a (channel, key, step) pairs with the k-th receive of the same;
  * among different triples there is no order. dtype and shape travel with the bytes.
  *
- * Requests are the caller's: they must stay in place until done() ran (or tern_test says
- * something else than -EINPROGRESS). Each ends with exactly one status. Everything here
- * is called on the context's thread.
+ * Requests are the caller's: zeroed before their first use ({0}), they must stay in place
+ * until done() ran (or tern_test says something else than -EINPROGRESS). Each ends with
+ * exactly one status, and may then be posted again, once what it holds is released.
+ * Everything here is called on the context's thread.
  */
 #ifndef TERN_CHANNEL_H
 #define TERN_CHANNEL_H
+
+#include <errno.h>
 
 #include <tern/context.h>
 #include <tern/memory.h>
@@ -65,10 +68,17 @@ struct tern_peer_opts {
  * a secret, and this library was built without OpenSSL; -EADDRINUSE, -EADDRNOTAVAIL,
  * -EACCES: from the system.
  */
-TERN_API int tern_listen(struct tern_context *ctx, const char *address,
-	const struct tern_peer_opts *opts,
+TERN_API int tern_listen_sized(struct tern_context *ctx, const char *address,
+	const struct tern_peer_opts *opts, size_t opts_bytes,
 	void (*accept)(struct tern_peer *peer, void *arg), void *arg,
 	struct tern_listener **out);
+static inline int tern_listen(struct tern_context *ctx, const char *address,
+	const struct tern_peer_opts *opts,
+	void (*accept)(struct tern_peer *peer, void *arg), void *arg,
+	struct tern_listener **out)
+{
+	return tern_listen_sized(ctx, address, opts, sizeof(*opts), accept, arg, out);
+}
 
 /* The address that peers connect to, with the port that was picked. */
 TERN_API const char *tern_listener_address(const struct tern_listener *listener);
@@ -91,11 +101,22 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * host, verbs, tcp. (A peer reached by shm shares its fate: that is not left again.) The
  * rails of a connection (rail_count) go to the addresses of its fabric in turn.
  */
-TERN_API int tern_connect(struct tern_context *ctx, const char *address,
-	const struct tern_peer_opts *opts, struct tern_peer **out);
+TERN_API int tern_connect_sized(struct tern_context *ctx, const char *address,
+	const struct tern_peer_opts *opts, size_t opts_bytes, struct tern_peer **out);
+static inline int tern_connect(struct tern_context *ctx, const char *address,
+	const struct tern_peer_opts *opts, struct tern_peer **out)
+{
+	return tern_connect_sized(ctx, address, opts, sizeof(*opts), out);
+}
 
-TERN_API void tern_peer_set_opts(
-	struct tern_peer *peer, const struct tern_peer_opts *opts);
+/* -E2BIG: see tern_domain_new. */
+TERN_API int tern_peer_set_opts_sized(
+	struct tern_peer *peer, const struct tern_peer_opts *opts, size_t opts_bytes);
+static inline int tern_peer_set_opts(
+	struct tern_peer *peer, const struct tern_peer_opts *opts)
+{
+	return tern_peer_set_opts_sized(peer, opts, sizeof(*opts));
+}
 
 /* What the other end calls itself, and where it is: "worker 3 (tcp 10.0.0.7:41234)". */
 TERN_API const char *tern_peer_name(const struct tern_peer *peer);
@@ -159,9 +180,12 @@ struct tern_req {
 		buf; /* receive with ALLOC: the buffer, the caller's until release */
 	bool peeked; /* `data` is the sender's memory: release soon */
 
-	/* Private. */
-	uint64_t priv[76];
+	/* Private. The room is larger than what this version needs. */
+	uint32_t posted; /* TERN_REQ_POSTED: it was, perhaps it has ended */
+	uint64_t priv[96];
 };
+
+#define TERN_REQ_POSTED 0x7e52e901u
 
 /* 64-bit key of a name: FNV-1a of its bytes. Collisions of names in use are found: see
  * tern_send. */
@@ -184,24 +208,41 @@ TERN_API uint64_t tern_key(const char *name);
  * a receive that failed when the sender had been told that its bytes arrived.
  *
  * Returns 0 when the request was taken, and then done() will run, even if it fails.
+ * -EBUSY: it is posted already and has not ended, or holds what is to be released first.
  * -EINVAL: shape and bytes differ, or the buffer is outside its memory; the first request
  * on a GPU also -ENOMEM, -ENOTRECOVERABLE, ...: there is nothing to copy through.
  */
-TERN_API int tern_send(struct tern_channel *channel, struct tern_req *req, uint64_t key,
-	uint64_t step, const struct tern_tensor *tensor, const char *name,
-	unsigned flags);
+TERN_API int tern_send_sized(struct tern_channel *channel, struct tern_req *req,
+	size_t req_bytes, uint64_t key, uint64_t step, const struct tern_tensor *tensor,
+	const char *name, unsigned flags);
+static inline int tern_send(struct tern_channel *channel, struct tern_req *req,
+	uint64_t key, uint64_t step, const struct tern_tensor *tensor, const char *name,
+	unsigned flags)
+{
+	return tern_send_sized(
+		channel, req, sizeof(*req), key, step, tensor, name, flags);
+}
 
 /*
  * Receives into `room` (ignored, may be NULL, with ALLOC or PEEK). Returns and ends as
- * tern_send does; also -ENOBUFS: ALLOC and the pool cannot ever hold it.
+ * tern_send does; also -ENOBUFS: ALLOC and the pool cannot ever hold it. Refused at once:
+ * -EINVAL, ALLOC without a pool in the peer's options; -EACCES, a room that was wrapped
+ * read-only.
  */
-TERN_API int tern_recv(struct tern_channel *channel, struct tern_req *req, uint64_t key,
-	uint64_t step, const struct tern_buf *room, const char *name, unsigned flags);
+TERN_API int tern_recv_sized(struct tern_channel *channel, struct tern_req *req,
+	size_t req_bytes, uint64_t key, uint64_t step, const struct tern_buf *room,
+	const char *name, unsigned flags);
+static inline int tern_recv(struct tern_channel *channel, struct tern_req *req,
+	uint64_t key, uint64_t step, const struct tern_buf *room, const char *name,
+	unsigned flags)
+{
+	return tern_recv_sized(channel, req, sizeof(*req), key, step, room, name, flags);
+}
 
-/* -EINPROGRESS, or the status it ended with. */
+/* -EINPROGRESS, or the status it ended with; -EINVAL: it was never posted. */
 static inline int tern_test(const struct tern_req *req)
 {
-	return req->status;
+	return req->posted == TERN_REQ_POSTED ? req->status : -EINVAL;
 }
 
 /*
@@ -213,7 +254,7 @@ TERN_API void tern_cancel(struct tern_req *req);
 
 /*
  * Gives back what a receive with ALLOC or PEEK holds. Once per such request that ended
- * with 0. What is read in place can be read until then or until the context is freed,
+ * with 0; nothing happens for one that holds nothing, or was never posted. What is read in place can be read until then or until the context is freed,
  * also when the peer is gone; a buffer lives as long as its pool.
  */
 TERN_API void tern_release(struct tern_req *req);
@@ -233,7 +274,12 @@ TERN_API int tern_route_bind_recv(struct tern_channel *channel, uint64_t key,
 	const struct tern_buf *room, struct tern_route **out);
 /* Starts the route's next transfer; `req` ends like any other. -EBUSY: the last one has
  * not. */
-TERN_API int tern_route_start(struct tern_route *route, struct tern_req *req);
+TERN_API int tern_route_start_sized(
+	struct tern_route *route, struct tern_req *req, size_t req_bytes);
+static inline int tern_route_start(struct tern_route *route, struct tern_req *req)
+{
+	return tern_route_start_sized(route, req, sizeof(*req));
+}
 /* Idle routes only: -EBUSY otherwise. */
 TERN_API int tern_route_free(struct tern_route *route);
 
@@ -249,7 +295,13 @@ struct tern_peer_stats {
 	uint64_t direct_count;       /* the same, read or written there by the device */
 	uint64_t ipc_count;          /* the same, copied from where it is (CUDA IPC) */
 };
-TERN_API void tern_peer_stats(const struct tern_peer *peer, struct tern_peer_stats *out);
+TERN_API void tern_peer_stats_sized(
+	const struct tern_peer *peer, struct tern_peer_stats *out, size_t out_bytes);
+static inline void tern_peer_stats(
+	const struct tern_peer *peer, struct tern_peer_stats *out)
+{
+	tern_peer_stats_sized(peer, out, sizeof(*out));
+}
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,11 @@
  * A domain is what a process has once: fabrics, memory registrations, pools. It is
  * thread-safe. A context is a set of connections, queues and timers, used by one thread
  * at a time; nothing in it locks. Only tern_context_wake() may be called from anywhere.
+ *
+ * Options and results are structures that may grow at their end. Zero what you do not set
+ * ({0}, or designated initialisers). Programs call the inline functions here and in the
+ * other headers, which tell the library the size that they were built with; a caller that
+ * is not written in C calls NAME_sized itself. docs/compatibility.md.
  */
 #ifndef TERN_CONTEXT_H
 #define TERN_CONTEXT_H
@@ -44,11 +49,21 @@ struct tern_domain_opts {
 };
 
 /* opts may be NULL. -ENOMEM; TERN_TCP_URING asked for and refused: -ENOSYS or -EPERM;
- * tcp_congestion asked for and not there: -ENOENT. */
-TERN_API int tern_domain_new(
-	const struct tern_domain_opts *opts, struct tern_domain **out);
+ * tcp_congestion asked for and not there: -ENOENT; -E2BIG (as all that takes options):
+ * the program sets an option that this library, an older one, does not have. */
+TERN_API int tern_domain_new_sized(
+	const struct tern_domain_opts *opts, size_t opts_bytes, struct tern_domain **out);
+static inline int tern_domain_new(
+	const struct tern_domain_opts *opts, struct tern_domain **out)
+{
+	return tern_domain_new_sized(opts, sizeof(*opts), out);
+}
 
-/* Contexts, pools and wrapped memory must be gone: asserts it. NULL is allowed. */
+/*
+ * Gives the domain up. What still lives in it (contexts, pools, wrapped memory) goes on
+ * working, an error in the log says what and how many, and the domain is freed with the
+ * last of them. NULL is allowed.
+ */
 TERN_API void tern_domain_free(struct tern_domain *domain);
 
 struct tern_domain_stats {
@@ -56,8 +71,13 @@ struct tern_domain_stats {
 		registration_count; /* memory registrations ever made, over all fabrics */
 	uint64_t registered_bytes;  /* registered now */
 };
-TERN_API void tern_domain_stats(
-	struct tern_domain *domain, struct tern_domain_stats *out);
+TERN_API void tern_domain_stats_sized(
+	struct tern_domain *domain, struct tern_domain_stats *out, size_t out_bytes);
+static inline void tern_domain_stats(
+	struct tern_domain *domain, struct tern_domain_stats *out)
+{
+	tern_domain_stats_sized(domain, out, sizeof(*out));
+}
 
 /* Each duration may be TERN_NEVER. */
 struct tern_context_opts {
@@ -97,8 +117,14 @@ struct tern_context_opts {
 
 /* opts may be NULL. -ENOMEM, -EMFILE; -EINVAL: more than 4 rails, or an empty secret;
  * -ENOTSUP: a secret, and this library was built without OpenSSL. */
-TERN_API int tern_context_new(struct tern_domain *domain,
-	const struct tern_context_opts *opts, struct tern_context **out);
+TERN_API int tern_context_new_sized(struct tern_domain *domain,
+	const struct tern_context_opts *opts, size_t opts_bytes,
+	struct tern_context **out);
+static inline int tern_context_new(struct tern_domain *domain,
+	const struct tern_context_opts *opts, struct tern_context **out)
+{
+	return tern_context_new_sized(domain, opts, sizeof(*opts), out);
+}
 
 /*
  * Cuts every connection, ends every request with -ECANCELED, and returns when no peer and

@@ -121,10 +121,19 @@ struct tern_pool_opts {
  * given back. -ENOMEM; -EINVAL: max_bytes < slab_bytes, above TERN_POOL_BYTES_MAX, or no
  * such kind; of kind CUDA also -ENODEV, -ENOSYS and the like, as tern_mem_wrap_cuda().
  */
-TERN_API int tern_pool_new(struct tern_domain *domain, const struct tern_pool_opts *opts,
-	struct tern_pool **out);
+TERN_API int tern_pool_new_sized(struct tern_domain *domain,
+	const struct tern_pool_opts *opts, size_t opts_bytes, struct tern_pool **out);
+static inline int tern_pool_new(struct tern_domain *domain,
+	const struct tern_pool_opts *opts, struct tern_pool **out)
+{
+	return tern_pool_new_sized(domain, opts, sizeof(*opts), out);
+}
 
-/* Every buffer must have been freed: asserts it. NULL is allowed. */
+/*
+ * Gives the pool up. Buffers that are still handed out stay valid, an error in the log
+ * says how many, and the pool is freed with the last of them. No peer may have it in its
+ * options any more. NULL is allowed.
+ */
 TERN_API void tern_pool_free(struct tern_pool *pool);
 
 /*
@@ -145,7 +154,12 @@ struct tern_pool_stats {
 	uint64_t exhausted_count;        /* allocations that ended in -EAGAIN */
 	bool huge;                       /* slabs are on reserved 2 MiB pages */
 };
-TERN_API void tern_pool_stats(struct tern_pool *pool, struct tern_pool_stats *out);
+TERN_API void tern_pool_stats_sized(
+	struct tern_pool *pool, struct tern_pool_stats *out, size_t out_bytes);
+static inline void tern_pool_stats(struct tern_pool *pool, struct tern_pool_stats *out)
+{
+	tern_pool_stats_sized(pool, out, sizeof(*out));
+}
 
 #ifdef __cplusplus
 }

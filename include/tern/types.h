@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tern/version.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -70,7 +72,7 @@ TERN_API bool tern_shape_equal(const struct tern_shape *a, const struct tern_sha
 /* What a status means, as a sentence fragment for messages. Static storage. */
 TERN_API const char *tern_status_text(int status);
 
-/* "0.1.0" */
+/* Of the library: "0.1.0". Static storage. */
 TERN_API const char *tern_version(void);
 
 #ifdef __cplusplus

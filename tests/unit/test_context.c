@@ -492,7 +492,8 @@ static void test_the_simulated_context_has_no_fd(void **state)
 {
 	struct tern_domain_opts domain_opts = {.sim = &fake};
 	struct tern_context_opts opts = {.env = &fake_env};
-	struct tern_req req = {.status = -EINPROGRESS};
+	struct tern_req req = {
+		.status = -EINPROGRESS, .posted = TERN_REQ_POSTED};
 	struct tern_timer timer = {.fire = count_fire};
 
 	(void)state;
@@ -536,7 +537,8 @@ static void end_request(struct tern_timer *timer)
 
 static void test_wait_returns_the_requests_status(void **state)
 {
-	struct ending ending = {.timer.fire = end_request, .req.status = -EINPROGRESS};
+	struct ending ending = {.timer.fire = end_request,
+		.req = {.status = -EINPROGRESS, .posted = TERN_REQ_POSTED}};
 
 	(void)state;
 	open_context(NULL, NULL);

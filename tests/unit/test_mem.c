@@ -131,6 +131,24 @@ static void test_wrapped_memory_is_registered_once_with_every_fabric(void **stat
 	tern_domain_free(NULL);
 }
 
+static void test_a_domain_given_up_goes_with_what_lives_in_it(void **state)
+{
+	struct tern_domain *domain = new_domain();
+	struct tern_mem *a, *b;
+	char bytes[300];
+
+	(void)state;
+	assert_int_equal(tern_mem_wrap(domain, bytes, sizeof(bytes), &a), 0);
+	assert_int_equal(tern_mem_wrap(domain, bytes, 8, &b), 0);
+	tern_domain_free(domain);
+	assert_int_equal(fakes[0].closed, 0);
+	tern_mem_put(a);
+	assert_int_equal(fakes[0].closed, 0);
+	tern_mem_put(b);
+	assert_int_equal(fakes[0].unregistered, 2);
+	assert_int_equal(fakes[0].closed, 1);
+}
+
 static void test_impossible_ranges_are_refused(void **state)
 {
 	struct tern_domain *domain = new_domain();
@@ -305,6 +323,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(
 			test_wrapped_memory_is_registered_once_with_every_fabric),
+		cmocka_unit_test(test_a_domain_given_up_goes_with_what_lives_in_it),
 		cmocka_unit_test(test_impossible_ranges_are_refused),
 		cmocka_unit_test(test_a_refused_registration_leaves_nothing_behind),
 		cmocka_unit_test(test_ids_are_never_given_twice),
