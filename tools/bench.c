@@ -16,10 +16,13 @@
 #include "tools/bench_pair.h"
 #include "tools/command.h"
 #include "tools/output.h"
+#include "tools/secret.h"
 
 struct bench_settings {
 	struct fabric_settings fabric;
 	const char *listen;
+	struct secret_settings secret; /* `insecure` alone */
+	struct secret made;
 	int wait;
 	struct byte_list size, rounds;
 	uint64_t inflight;
@@ -37,6 +40,7 @@ static const struct option options[] = {
 		"where one end listens; default 127.0.0.1:0, for verbs the first "
 		"device's address",
 		struct bench_settings, listen),
+	INSECURE_OPTION(struct bench_settings, secret),
 	OPTION(BYTES, "size", "N,...",
 		"bytes of a tensor; default: a range that suits the test",
 		struct bench_settings, size, .min = 1, .max = 1ull << 36),
@@ -148,6 +152,7 @@ static int run_pair(const struct command *command, const struct kind *kind,
 	struct bench_config config = {
 		.fabric = s->fabric,
 		.listen = s->listen,
+		.secret = secret_text(&s->made),
 		.size = size,
 		.inflight = (uint32_t)(s->inflight ? s->inflight : kind->inflight),
 		.rounds = rounds_of(kind, s, index),
@@ -295,6 +300,10 @@ static int bench_run(int argc, char **argv)
 			argc ? argv[0] : "", argc ? ": " : "");
 	if (options_parse(options, argc - 1, argv + 1, &s, &error) ||
 		fabric_check(&s.fabric, &error))
+		return command_refuse(self, "%s", error.text);
+	if (!s.secret.insecure && secret_make(&s.made) < 0)
+		return command_refuse(self, "no random numbers for a secret");
+	if (secret_check_listen(&s.secret, &s.made, &s.fabric, s.listen, &error))
 		return command_refuse(self, "%s", error.text);
 	if (s.listen && s.fabric.choice == FABRIC_SHM)
 		return command_refuse(

@@ -421,7 +421,8 @@ static int open_domain(struct pair_end *e)
 
 static int end_init(struct pair_end *e)
 {
-	struct tern_context_opts ctx_opts = {.no_spin = e->config->sleep};
+	struct tern_context_opts ctx_opts = {
+		.no_spin = e->config->sleep, .secret = e->config->secret};
 	struct tern_pool_opts pool_opts = {.prefault = true};
 	int r;
 

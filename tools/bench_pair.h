@@ -22,6 +22,7 @@ enum bench_pin { BENCH_PIN_AUTO, BENCH_PIN_YES, BENCH_PIN_NO };
 
 struct bench_config {
 	struct fabric_settings fabric;
+	const char *secret; /* of both ends; NULL: none */
 	const char *listen; /* HOST:PORT of the receiver; NULL: see fabric_listen_address
 			     */
 	uint64_t size;      /* bytes of one tensor, at least 1 */

@@ -42,11 +42,13 @@ static int open_domain(struct role *role, const struct fabric_settings *fabric)
 }
 
 int role_open(struct role *role, const struct command *command, uint64_t index,
-	const struct fabric_settings *fabric, uint64_t spin_us, bool json)
+	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
+	bool json)
 {
 	struct host_env_opts env_opts = {.log = log_line, .log_arg = role};
 	/* A process that is stopped holds a slot that others wait for. */
-	struct tern_context_opts ctx_opts = {.dead_ns = 10 * TERN_NS_PER_S};
+	struct tern_context_opts ctx_opts = {
+		.dead_ns = 10 * TERN_NS_PER_S, .secret = secret};
 	int r;
 
 	*role = (struct role){.command = command, .signal_fd = -1};

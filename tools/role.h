@@ -35,10 +35,12 @@ struct role {
 	int code;  /* enum exit_code */
 };
 
-/* Everything up to the context. Negative: it failed and was reported; role_cut and
- * role_close in any case. `stop` is set by the caller afterwards. */
+/* Everything up to the context, whose secret (NULL: none) is copied. Negative: it failed
+ * and was reported; role_cut and role_close in any case. `stop` is set by the caller
+ * afterwards. */
 int role_open(struct role *role, const struct command *command, uint64_t index,
-	const struct fabric_settings *fabric, uint64_t spin_us, bool json);
+	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
+	bool json);
 
 /* Until `over`. */
 void role_loop(struct role *role);

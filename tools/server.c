@@ -8,10 +8,12 @@
 #include "server/server.h"
 #include "tools/job.h"
 #include "tools/role.h"
+#include "tools/secret.h"
 
 struct server_settings {
 	const char *listen; /* NULL: see fabric_listen_address */
 	struct fabric_settings fabric;
+	struct secret_settings secret;
 	struct device_choice device;
 	uint64_t index, spin_us;
 	double worker_timeout_s;
@@ -24,6 +26,8 @@ static const struct option options[] = {
 		"127.0.0.1:0, for verbs the first device's address",
 		struct server_settings, listen),
 	FABRIC_OPTIONS(struct server_settings, fabric),
+	SECRET_OPTIONS(struct server_settings, secret),
+	INSECURE_OPTION(struct server_settings, secret),
 	OPTION(CUSTOM, "server-device", "cpu|cuda[:N]",
 		"where updates are computed; cuda: server I on device I modulo how many "
 		"there are",
@@ -157,14 +161,22 @@ static int server_run(int argc, char **argv)
 {
 	struct server_settings settings = {0};
 	struct server_role s = {0};
+	struct secret secret;
 	struct message error;
 	int r;
 
 	if (options_parse(options, argc, argv, &settings, &error) ||
-		fabric_check(&settings.fabric, &error))
+		fabric_check(&settings.fabric, &error) ||
+		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	r = role_open(&s.role, &server_command, settings.index, &settings.fabric,
-		settings.spin_us, settings.json);
+		secret_text(&secret), settings.spin_us, settings.json);
+	if (r == 0) /* a fabric that does not work here is told first */
+		r = secret_check_listen(&settings.secret, &secret, &settings.fabric,
+			settings.listen, &error);
+	if (r && !s.role.code)
+		role_fail(&s.role, true, "%s", error.text);
+	secret_forget(&secret);
 	if (r == 0)
 		r = make_updater(&s, &settings);
 	if (r == 0)

@@ -36,7 +36,7 @@ int supervise_init(struct supervisor *s)
 
 /* In the child, between fork and exec: async-signal-safe calls only. */
 static _Noreturn void become(
-	char *const *argv, int out, pid_t parent, const sigset_t *mask)
+	char *const *argv, int out, int secret, pid_t parent, const sigset_t *mask)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	/* The parent may have died before the line above took effect. */
@@ -47,8 +47,30 @@ static _Noreturn void become(
 	sigprocmask(SIG_SETMASK, mask, NULL);
 	if (dup2(out, STDOUT_FILENO) < 0)
 		_exit(127);
+	if (secret == SUPERVISE_SECRET_FD)
+		fcntl(secret, F_SETFD, 0);
+	else if (secret >= 0 && dup2(secret, SUPERVISE_SECRET_FD) < 0)
+		_exit(127);
 	execv("/proc/self/exe", argv);
 	_exit(127);
+}
+
+/* The end to read from of a pipe that holds the secret; -1: there is none. */
+static int offer_secret(const struct supervisor *s)
+{
+	size_t bytes = s->secret ? strlen(s->secret) : 0;
+	ssize_t written;
+	int fds[2];
+
+	if (!bytes)
+		return -1;
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return -errno;
+	/* A pipe takes so little at once, without a reader. */
+	written = write(fds[1], s->secret, bytes);
+	tern_assert(written == (ssize_t)bytes);
+	close(fds[1]);
+	return fds[0];
 }
 
 int supervise_start(struct supervisor *s, const char *name, const char *const *args)
@@ -57,15 +79,23 @@ int supervise_start(struct supervisor *s, const char *name, const char *const *a
 	struct child *c = &s->children[s->child_count];
 	pid_t parent = getpid();
 	sigset_t all, mask;
-	int fds[2], n = 1;
+	int fds[2], n = 1, secret;
 
 	tern_assert(s->child_count < SUPERVISE_CHILDREN_MAX);
 	for (; *args; args++) {
 		tern_assert(n <= SUPERVISE_ARGS_MAX);
 		argv[n++] = (char *)*args;
 	}
-	if (pipe2(fds, O_CLOEXEC) < 0)
-		return -errno;
+	secret = offer_secret(s);
+	if (secret < -1)
+		return secret;
+	if (pipe2(fds, O_CLOEXEC) < 0) {
+		int error = errno;
+
+		if (secret >= 0)
+			close(secret);
+		return -error;
+	}
 	*c = (struct child){.fd = fds[0]};
 	snprintf(c->name, sizeof(c->name), "%s", name);
 	/* What the child gets before it has handlers of its own must not be taken for
@@ -74,9 +104,11 @@ int supervise_start(struct supervisor *s, const char *name, const char *const *a
 	sigprocmask(SIG_BLOCK, &all, &mask);
 	c->pid = fork();
 	if (c->pid == 0)
-		become(argv, fds[1], parent, &mask);
+		become(argv, fds[1], secret, parent, &mask);
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 	close(fds[1]);
+	if (secret >= 0)
+		close(secret);
 	if (c->pid < 0) {
 		int error = errno;
 

@@ -19,6 +19,7 @@
 
 #define SUPERVISE_CHILDREN_MAX 256
 #define SUPERVISE_ARGS_MAX     64
+#define SUPERVISE_SECRET_FD    3
 
 struct child {
 	char name[32]; /* "worker 1" */
@@ -36,6 +37,8 @@ struct supervisor {
 	/* It has ended, all its lines have been handed over; child->status says how. */
 	void (*on_exit)(void *arg, struct child *child);
 	void *arg;
+	const char *secret; /* what each child can read from SUPERVISE_SECRET_FD; NULL:
+			       nothing, and no such descriptor */
 	int signal_fd;
 	int signal; /* the first that asked to end, see signals.h; 0: none */
 	unsigned signal_count;

@@ -26,17 +26,20 @@
 #include "base/util.h"
 #include "tools/job.h"
 #include "tools/report.h"
+#include "tools/secret.h"
 #include "tools/signals.h"
 #include "tools/supervise.h"
 
 #define PATIENCE_NS (300 * TERN_NS_PER_MS)
 #define LINGER_NS   (5 * TERN_NS_PER_S) /* workers, after the last server has ended */
+#define SECRET_FD   "3"                 /* SUPERVISE_SECRET_FD */
 #define GRACE_MS    2000                /* children of a job that has failed */
 #define LEAVE_MS    9500                /* children that are to save, if they can */
 
 struct train_settings {
 	struct job_settings job; /* first: JOB_OPTIONS */
 	const char *listen;
+	struct secret_settings secret; /* `insecure` alone */
 	struct device_choice server_device;
 	double worker_timeout_s;
 };
@@ -47,6 +50,7 @@ static const struct option options[] = {
 		"where servers listen; default 127.0.0.1:0, for verbs the first device's "
 		"address",
 		struct train_settings, listen),
+	INSECURE_OPTION(struct train_settings, secret),
 	OPTION(CUSTOM, "server-device", "cpu|cuda[:N]",
 		"where servers compute updates; cuda: server I on device I modulo how "
 		"many there are",
@@ -58,9 +62,11 @@ static const struct option options[] = {
 
 struct train {
 	struct job_settings *job;
-	const char *listen; /* NULL: the servers' default */
+	const char *listen;   /* NULL: the servers' default */
+	struct secret secret; /* of this job; its children get it */
 	const char *server_device;
 	char worker_timeout_s[32];
+	bool insecure;
 	int argc; /* the user's options, handed on to workers */
 	char **argv;
 	const char *spin_us; /* for the roles */
@@ -97,6 +103,16 @@ static void failed(struct train *t)
 }
 
 /* ---- starting ---- */
+
+/* What it needs to hear the secret; how many arguments. */
+static size_t add_secret(const struct train *t, const char **args)
+{
+	if (!*t->secret.text)
+		return 0;
+	args[0] = "--secret-fd";
+	args[1] = SECRET_FD;
+	return 2;
+}
 
 static int start_role(
 	struct train *t, const char *role, unsigned index, const char **args)
@@ -136,6 +152,10 @@ static int start_server(struct train *t, unsigned index)
 		args[n++] = "--listen";
 		args[n++] = t->listen;
 	}
+	if (t->insecure)
+		args[n++] = "--insecure";
+	n += add_secret(t, args + n);
+	args[n] = NULL;
 	return start_role(t, "server", index, args);
 }
 
@@ -163,6 +183,8 @@ static int start_worker(struct train *t, unsigned index, const char *join)
 	snprintf(number, sizeof(number), "%u", index);
 	args[n++] = "worker";
 	for (int i = 0; i < t->argc; i++) {
+		if (strcmp(t->argv[i], "--insecure") == 0)
+			continue;
 		if (is_for_servers(t->argv[i]))
 			i += !strchr(t->argv[i], '=');
 		else
@@ -176,6 +198,7 @@ static int start_worker(struct train *t, unsigned index, const char *join)
 	args[n++] = join;
 	args[n++] = "--spin-us";
 	args[n++] = t->spin_us;
+	n += add_secret(t, args + n);
 	args[n] = NULL;
 	return start_role(t, "worker", index, args);
 }
@@ -543,6 +566,17 @@ static bool cores_to_spare(const struct job_settings *job)
 	       (uint64_t)CPU_COUNT(&cpus) >= 2 * (job->servers + job->workers);
 }
 
+/* So that nobody else joins, be it another user of this host. */
+static int make_secret(struct secret *secret, struct message *error)
+{
+	int r = secret_make(secret);
+
+	if (r < 0)
+		return options_refuse(
+			error, "no random numbers for a secret: %s", strerror(-r));
+	return 0;
+}
+
 static bool ends_with(const char *text, const char *end)
 {
 	size_t n = strlen(text), m = strlen(end);
@@ -550,10 +584,15 @@ static bool ends_with(const char *text, const char *end)
 	return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-static int check(struct train_settings *s, struct message *error)
+static int check(struct train_settings *s, struct secret *secret, struct message *error)
 {
 	int r = job_check(&s->job, error);
 
+	if (r == 0 && !s->secret.insecure)
+		r = make_secret(secret, error);
+	if (r == 0)
+		r = secret_check_listen(
+			&s->secret, secret, &s->job.fabric, s->listen, error);
 	if (r)
 		return r;
 	/* They are processes of one host. */
@@ -569,19 +608,22 @@ static int check(struct train_settings *s, struct message *error)
 static int train_run(int argc, char **argv)
 {
 	struct train_settings s = {0};
+	struct secret secret = {""};
 	struct train *t;
 	struct message error;
 	int r;
 
-	if (options_parse(options, argc, argv, &s, &error) || check(&s, &error))
+	if (options_parse(options, argc, argv, &s, &error) || check(&s, &secret, &error))
 		return command_refuse(&train_command, "%s", error.text);
-	if (argc + 10 > SUPERVISE_ARGS_MAX)
+	if (argc + 12 > SUPERVISE_ARGS_MAX)
 		return command_refuse(&train_command, "too many arguments");
 	t = calloc(1, sizeof(*t));
 	if (!t)
 		return EXIT_JOB;
 	t->job = &s.job;
 	t->listen = s.listen;
+	t->insecure = s.secret.insecure;
+	t->secret = secret;
 	t->server_device = s.server_device.text;
 	snprintf(t->worker_timeout_s, sizeof(t->worker_timeout_s), "%.9g",
 		s.worker_timeout_s);
@@ -591,6 +633,7 @@ static int train_run(int argc, char **argv)
 	t->sup.on_line = on_line;
 	t->sup.on_exit = on_exit_of;
 	t->sup.arg = t;
+	t->sup.secret = secret_text(&t->secret);
 	output_init(&t->out, s.job.json);
 	r = supervise_init(&t->sup);
 	if (r) {
@@ -608,7 +651,9 @@ static int train_run(int argc, char **argv)
 		free(t->complaints[i]);
 	}
 	json_decref(t->done);
+	secret_forget(&t->secret);
 	free(t);
+	secret_forget(&secret);
 	return r;
 }
 

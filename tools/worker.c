@@ -15,11 +15,13 @@
 #include "tools/host_file.h"
 #include "tools/job.h"
 #include "tools/role.h"
+#include "tools/secret.h"
 
 #define REPORT_NS (200 * TERN_NS_PER_MS)
 
 struct worker_settings {
 	struct job_settings job; /* first: JOB_OPTIONS */
+	struct secret_settings secret;
 	const char *join;
 	uint64_t index, spin_us;
 };
@@ -33,6 +35,7 @@ static const struct option options[] = {
 		struct worker_settings, index, .initial = "0", .max = 4095),
 	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
 		struct worker_settings, spin_us, .initial = "0", .max = 1000000),
+	SECRET_OPTIONS(struct worker_settings, secret),
 	JOB_OPTIONS,
 	OPTION_END,
 };
@@ -442,14 +445,18 @@ static int worker_run(int argc, char **argv)
 {
 	struct worker_settings settings = {0};
 	struct worker_role w = {.settings = &settings};
+	struct secret secret;
 	struct message error;
+	int r;
 
 	if (options_parse(options, argc, argv, &settings, &error) ||
-		check(&settings, &error))
+		check(&settings, &error) ||
+		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&worker_command, "%s", error.text);
-	if (role_open(&w.role, &worker_command, settings.index, &settings.job.fabric,
-		    settings.spin_us, settings.job.json) == 0 &&
-		start(&w) == 0)
+	r = role_open(&w.role, &worker_command, settings.index, &settings.job.fabric,
+		secret_text(&secret), settings.spin_us, settings.job.json);
+	secret_forget(&secret);
+	if (r == 0 && start(&w) == 0)
 		role_loop(&w.role);
 	if (w.made_directory)
 		rmdir(settings.job.save); /* nothing was saved */

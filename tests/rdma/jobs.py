@@ -162,7 +162,8 @@ def a_job_goes_on_over_tcp_when_its_device_is_removed():
     common = ["--slots", 4, "--workers", 2]
     reference = saved("before", *common, "--fabric", "shm", steps=400)
     directory = job.SCRATCH / "after"
-    server = job.Job("server", "--listen", "10.7.0.2:0", "--fabric", "auto", "--json")
+    server = job.Job("server", "--listen", "10.7.0.2:0", "--fabric", "auto",
+                     "--insecure", "--json")
     workers = []
     try:
         place = server.wait_event(lambda e: e["event"] == "listening")["address"]

@@ -91,6 +91,26 @@ static void test_lines_come_before_the_end(void **state)
 	expect_description(0, "exited with status 3");
 }
 
+static void expect_secret(const char *secret, const char *line)
+{
+	unsigned exits = seen.exit_count;
+
+	sup.secret = secret;
+	start("worker 0", "secret");
+	sup.secret = NULL;
+	while (seen.exit_count == exits)
+		supervise_turn(&sup, -1);
+	assert_string_equal(seen.last, line);
+}
+
+static void test_each_child_can_read_the_secret_once(void **state)
+{
+	(void)state;
+	expect_secret("open sesame", "open sesame and no more");
+	expect_secret("open sesame", "open sesame and no more");
+	expect_secret(NULL, "nothing");
+}
+
 static void test_killed_child_is_described(void **state)
 {
 	(void)state;
@@ -231,6 +251,17 @@ static int be(const char *what)
 		printf("no newline: not a line");
 		return 3;
 	}
+	if (strcmp(what, "secret") == 0) {
+		char text[64];
+		ssize_t n = read(SUPERVISE_SECRET_FD, text, sizeof(text));
+
+		if (n < 0)
+			printf("nothing\n");
+		else
+			printf("%.*s and %s\n", (int)n, text,
+				read(SUPERVISE_SECRET_FD, text, 1) ? "more" : "no more");
+		return 0;
+	}
 	if (strcmp(what, "ignore") == 0)
 		signal(SIGTERM, SIG_IGN);
 	printf("here\n");
@@ -244,6 +275,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			test_lines_come_before_the_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_each_child_can_read_the_secret_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_killed_child_is_described, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_end_leaves_nobody, setup, teardown),
