@@ -141,7 +141,7 @@ static void saved(struct tern_file_op *op)
 		return;
 	}
 	w->results.saved_path = op->path;
-	w->results.saved_step = w->version;
+	w->results.saved_step = w->final ? w->results.steps_made : w->version;
 	if (w->over)
 		worker_saved(w);
 	else
@@ -253,6 +253,54 @@ static double mean_loss(const struct tern_worker *w)
 	return n ? sum / (double)n : (double)NAN;
 }
 
+/* ---- async: what was applied ---- */
+
+static int start_counting(struct tern_worker *w)
+{
+	w->uncounted_count = w->job.server_count;
+	w->least_made = calloc(w->job.workers, sizeof(*w->least_made));
+	w->most_made = calloc(w->job.workers, sizeof(*w->most_made));
+	if (!w->least_made || !w->most_made)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < w->job.workers; i++)
+		w->least_made[i] = tern_ps_job_steps_of(&w->job, i);
+	return 0;
+}
+
+/* From one server, in the order of the workers; of the others it has all steps. */
+static int count_parts(struct tern_worker *w, const json_t *parts)
+{
+	size_t at = 0;
+
+	for (uint32_t i = 0; i < w->job.workers; i++) {
+		json_int_t worker = -1, least = 0, most = 0;
+		json_int_t all = (json_int_t)tern_ps_job_steps_of(&w->job, i);
+
+		if (at < json_array_size(parts) &&
+			json_unpack(json_array_get(parts, at), "[I, I, I]", &worker,
+				&least, &most) < 0)
+			return -EPROTO;
+		if (worker != i)
+			least = most = all;
+		else
+			at++;
+		if (least < 0 || least > most || most > all)
+			return -EPROTO;
+		w->least_made[i] = TERN_MIN(w->least_made[i], (uint64_t)least);
+		w->most_made[i] = TERN_MAX(w->most_made[i], (uint64_t)most);
+	}
+	return at == json_array_size(parts) ? 0 : -EPROTO;
+}
+
+static void add_up(struct tern_worker *w)
+{
+	w->results.steps_made = w->results.steps_torn = 0;
+	for (uint32_t i = 0; i < w->job.workers; i++) {
+		w->results.steps_made += w->least_made[i];
+		w->results.steps_torn += w->most_made[i] - w->least_made[i];
+	}
+}
+
 void finish_start(struct tern_worker *w)
 {
 	w->state = WORKER_FINISHING;
@@ -286,9 +334,29 @@ void finish_next(struct tern_worker *w)
 		worker_give_up(w, -ENOMEM, "no memory to evaluate");
 		return;
 	}
-	if (w->job.mode == TERN_MODE_ASYNC)
-		versions_pull(w);
+	w->results.steps_made = w->job.steps;
+	if (w->job.mode == TERN_MODE_SYNC)
+		finish_run(w);
+	else if (start_counting(w) < 0)
+		worker_give_up(w, -ENOMEM, "no memory to count what was applied");
 	else
+		versions_pull(w);
+}
+
+void finish_on_applied(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+
+	if (s->counted || !w->uncounted_count ||
+		count_parts(w, json_object_get(message, "parts")) < 0) {
+		worker_fail(w, -EPROTO, "server %u has applied what cannot be", s->index);
+		return;
+	}
+	s->counted = true;
+	if (--w->uncounted_count > 0)
+		return;
+	add_up(w);
+	if (w->version > w->my_steps) /* its last copies are here, too */
 		finish_run(w);
 }
 
@@ -315,4 +383,6 @@ void finish_fini(struct tern_worker *w)
 	free(w->written);
 	free(w->scores);
 	free(w->score_labels);
+	free(w->least_made);
+	free(w->most_made);
 }

@@ -32,7 +32,8 @@ struct worker_server {
 	struct tern_channel *data;
 	uint32_t index;
 	bool welcome, gone;
-	bool placed; /* spare.c: its version is known */
+	bool placed;  /* spare.c: its version is known */
+	bool counted; /* finish.c: what was applied there is known */
 };
 
 enum worker_state {
@@ -118,6 +119,8 @@ struct tern_worker {
 	struct tern_timer leave_timer;
 
 	/* finish.c */
+	uint32_t uncounted_count; /* servers that have not said what was applied */
+	uint64_t *least_made, *most_made; /* [workers]: steps that all chunks have, any */
 	struct tern_job finish_job;
 	int finish_status;
 	bool final;                   /* the parameters are those of the job's end */
@@ -192,6 +195,7 @@ void worker_take(struct tern_worker *w, struct slot *slot);
 void finish_start(struct tern_worker *w);
 void finish_next(struct tern_worker *w); /* who finishes, or whether, has changed */
 void finish_run(struct tern_worker *w);  /* the version that counts is here */
+void finish_on_applied(struct worker_server *s, const json_t *message);
 /* Saves the parameters as they are, if it is this worker that would have finished. */
 void finish_interrupted(struct tern_worker *w);
 void finish_fini(struct tern_worker *w);

@@ -124,8 +124,9 @@ static int waits_for(const struct tern_worker *w, uint32_t but)
 
 	if (w->state == WORKER_FINISHING && !w->results.finisher && but != 0)
 		return 0;
-	for (uint32_t i = 0; w->unplaced_count && i < w->job.server_count; i++)
-		if (i != but && !w->servers[i].placed)
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		if (i != but && ((w->unplaced_count && !w->servers[i].placed) ||
+					(w->uncounted_count && !w->servers[i].counted)))
 			return (int)i;
 	for (uint32_t i = 0; !w->computing && i < w->plan.chunk_count; i++)
 		if (is_from(w, i, &w->parts[0][i].req, but) ||

@@ -56,7 +56,8 @@ void versions_complete(struct tern_worker *w, uint64_t version)
 	w->version = version;
 	w->spare = false;
 	if (w->state == WORKER_FINISHING) {
-		finish_run(w);
+		if (w->uncounted_count == 0)
+			finish_run(w);
 		return;
 	}
 	if (version > 0)

@@ -242,6 +242,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		worker_give_up(w, -ECANCELED, "%s", w->leave_text);
 	} else if (strcmp(type, "done") == 0) {
 		worker_on_done(s);
+	} else if (strcmp(type, "applied") == 0) {
+		finish_on_applied(s, message);
 	} else if (strcmp(type, "finished") == 0) {
 		worker_on_finished(s);
 	} else if (strcmp(type, "begun") == 0) {

@@ -26,11 +26,13 @@ struct tern_worker_progress {
 };
 
 struct tern_worker_results {
-	uint64_t steps;
-	double loss;   /* mean of `loss` over the last steps, at most 100 */
-	bool finisher; /* it was this worker that evaluated, wrote and saved */
-	bool alone;    /* it failed alone: others may go on, and save */
-	bool left;     /* it was asked to end, and the job goes on without it */
+	uint64_t steps;      /* of the job in sync mode, this worker's own in async */
+	uint64_t steps_made; /* the finisher's: of the job, applied to all parameters */
+	uint64_t steps_torn; /* applied to some of them: of workers that were lost */
+	double loss;         /* mean of `loss` over the last steps, at most 100 */
+	bool finisher;       /* it was this worker that evaluated, wrote and saved */
+	bool alone;          /* it failed alone: others may go on, and save */
+	bool left;           /* it was asked to end, and the job goes on without it */
 	/* What was saved, and where; NULL: nothing. Of a job that was interrupted these
 	 * are the parameters as they were, after `saved_step` steps. */
 	const char *saved_path;

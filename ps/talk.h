@@ -25,6 +25,8 @@
  *     worker -> server 0 {"type":"done"}: it has taken its last step
  *     server 0 -> worker {"type":"done"}: so have all that are left
  *     worker -> server   {"type":"pull"}: the parameters once more, as they are now
+ *     server -> worker   {"type":"applied", "parts":[[k, a, b], ...]}: of worker k, which
+ *                        was lost, these have a steps in every chunk, and b in some
  *
  * When a worker is lost (server/lease.c):
  *

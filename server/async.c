@@ -14,7 +14,10 @@
  *
  * When all that are left have taken their last steps (lease.c), the one that finishes
  * pulls: each of its streams waits for its turn at the chunk once more, with no gradient,
- * and gets a last copy.
+ * and gets a last copy. With it goes what that copy contains: of a lost worker some
+ * chunks may have a gradient that others will never get. A chunk applies a worker's
+ * gradients in the order of its steps, so two numbers for each worker say all: the steps
+ * that every chunk here has, and those that any has.
  */
 #include "server/internal.h"
 
@@ -122,6 +125,63 @@ static void apply_one(struct tern_job *job)
 			c->plan->count * sizeof(float));
 }
 
+/* Turns behind the last step were pulls. */
+static uint64_t steps_applied(const struct stream *t)
+{
+	uint64_t last = tern_ps_job_steps_of(&t->chunk->server->job, t->worker);
+
+	return t->step == BEFORE_FIRST ? 0 : TERN_MIN(t->step, last);
+}
+
+/* Only of those who have not taken all their steps. */
+static void say_applied(struct server_peer *p)
+{
+	const struct tern_server *s = p->server;
+	json_t *parts = json_array();
+
+	for (uint32_t i = 0; i < s->job.workers && s->chunk_count; i++)
+		if (p->pull->least[i] < tern_ps_job_steps_of(&s->job, i))
+			json_array_append_new(
+				parts, json_pack("[I, I, I]", (json_int_t)i,
+					       (json_int_t)p->pull->least[i],
+					       (json_int_t)p->pull->most[i]));
+	tern_talk_say(
+		&p->talk, json_pack("{s:s, s:o}", "type", "applied", "parts", parts));
+	free(TERN_TAKE(p->pull));
+}
+
+/* The last copy of a chunk is made: what is in it? */
+static void count_applied(struct chunk *c, struct server_peer *p)
+{
+	struct tern_server *s = c->server;
+
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		uint64_t steps = steps_applied(&c->streams[i]);
+
+		p->pull->least[i] = TERN_MIN(p->pull->least[i], steps);
+		p->pull->most[i] = TERN_MAX(p->pull->most[i], steps);
+	}
+	if (--p->pull->chunks_left == 0)
+		say_applied(p);
+}
+
+static int start_counting(struct server_peer *p)
+{
+	const struct tern_server *s = p->server;
+
+	p->pull = calloc(1, sizeof(*p->pull) + 2 * s->job.workers * sizeof(uint64_t));
+	if (!p->pull)
+		return -ENOMEM;
+	p->pull->chunks_left = s->chunk_count;
+	p->pull->least = p->pull->counts;
+	p->pull->most = p->pull->counts + s->job.workers;
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		p->pull->least[i] = UINT64_MAX;
+	if (s->chunk_count == 0)
+		say_applied(p);
+	return 0;
+}
+
 static void one_applied(struct tern_job *job)
 {
 	struct chunk *c = tern_container_of(job, struct chunk, job);
@@ -138,6 +198,8 @@ static void one_applied(struct tern_job *job)
 		s->stats.staleness[TERN_MIN(
 			staleness, (uint64_t)TERN_STALENESS_BINS - 1)]++;
 	}
+	if (t->pulled && t->step != BEFORE_FIRST)
+		count_applied(c, s->workers[t->worker]);
 	t->pulled = false;
 	if (s->over)
 		return;
@@ -202,7 +264,7 @@ static bool may_pull(const struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
 
-	if (!s->running || s->job.mode != TERN_MODE_ASYNC)
+	if (!s->running || s->job.mode != TERN_MODE_ASYNC || p->pull)
 		return false;
 	for (uint32_t i = 0; i < s->chunk_count; i++) {
 		const struct stream *t = &s->chunks[i].streams[p->index];
@@ -221,6 +283,10 @@ void async_on_pull(struct server_peer *p)
 		return;
 	if (!may_pull(p)) {
 		server_refuse(p, "it pulls before its last step, or again");
+		return;
+	}
+	if (start_counting(p) < 0) {
+		server_fail(s, -ENOMEM, "no memory to count what was applied");
 		return;
 	}
 	for (uint32_t i = 0; i < s->chunk_count; i++) {

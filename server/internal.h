@@ -48,7 +48,8 @@ struct server_peer {
 	uint32_t in_place_count; /* gradients that are read in its memory, or will be */
 	struct tern_ps_job job;  /* a server's: what it knows of it */
 
-	bool follows; /* sync: a worker that is sent every version */
+	bool follows;      /* sync: a worker that is sent every version */
+	struct pull *pull; /* async: it gets the parameters once more; else NULL */
 
 	/* late.c, a worker's */
 	uint64_t slot_since_ns;      /* when it could begin with its present slot */
@@ -65,6 +66,13 @@ bool server_has_joined(const struct server_peer *p);
 
 /* Times of slots that the median is taken of. */
 #define LATE_SLOTS 31u
+
+/* Of a worker's last copies (async.c): how many steps of each worker they contain. */
+struct pull {
+	uint32_t chunks_left;
+	uint64_t *least, *most; /* [workers]: in all chunks that were copied, in any */
+	uint64_t counts[];
+};
 
 /* Who computes a slot. */
 struct lease {

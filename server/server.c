@@ -640,6 +640,7 @@ void tern_server_free(struct tern_server *s)
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
 		tern_ps_job_fini(&p->job);
+		free(p->pull);
 		free(p);
 	}
 	forget_job(s);

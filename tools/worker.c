@@ -150,6 +150,26 @@ static void note(void *arg, const char *text)
 	role_note(&w->role, line);
 }
 
+/* Async: nobody makes up for the steps of a worker that was lost. */
+static void note_missing(
+	struct worker_role *w, const struct tern_worker_results *results, json_t *event)
+{
+	const struct job_settings *job = &w->settings->job;
+	uint64_t none = job->steps - results->steps_made - results->steps_torn;
+	char text[300];
+
+	json_object_set_new(
+		event, "steps_torn", json_integer((json_int_t)results->steps_torn));
+	json_object_set_new(event, "steps_missing", json_integer((json_int_t)none));
+	snprintf(text, sizeof(text),
+		"%llu of %llu steps were made: of workers that were lost, %llu are "
+		"missing, and "
+		"%llu changed only a part of the parameters",
+		(unsigned long long)results->steps_made, (unsigned long long)job->steps,
+		(unsigned long long)none, (unsigned long long)results->steps_torn);
+	note(w, text);
+}
+
 static void report_end(struct worker_role *w, const struct tern_worker_results *results)
 {
 	const struct job_settings *job = &w->settings->job;
@@ -159,8 +179,11 @@ static void report_end(struct worker_role *w, const struct tern_worker_results *
 	if (results->written)
 		role_report(&w->role, json_pack("{ss so}", "event", "generated", "text",
 					      report_text(results->written)));
-	event = json_pack("{ss sI sb}", "event", "done", "steps", (json_int_t)job->steps,
+	event = json_pack("{ss sI sb}", "event", "done", "steps",
+		(json_int_t)(results->finisher ? results->steps_made : results->steps),
 		"finisher", results->finisher);
+	if (results->finisher && results->steps_made < job->steps)
+		note_missing(w, results, event);
 	set_number(event, "loss", results->loss);
 	if (w->data.test && results->finisher) {
 		set_number(event, "test_loss", results->test_loss);

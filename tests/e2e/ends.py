@@ -129,6 +129,11 @@ def killed_worker_is_not_the_end_in_async_mode():
     assert saved_by(running, directory)
     told = [e["text"] for e in running.events if e["event"] == "lost"]
     assert len(told) == 1 and told[0].endswith("the others go on without it"), told
+    done = running.events[-1]
+    assert done["steps"] < 6000, done
+    assert done["steps"] + done["steps_torn"] + done["steps_missing"] == 6000, done
+    assert any(f"{done['steps']} of 6000 steps were made" in e["text"]
+               for e in running.events if e["event"] == "note"), running.events
 
 
 def stopped_worker_is_left_behind(fabric):

@@ -22,7 +22,7 @@ static void server_ended(void *arg, int status, const char *text)
 static void worker_ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results)
 {
-	(void)results;
+	((struct member *)arg)->results = *results;
 	server_ended(arg, status, text);
 }
 

@@ -26,6 +26,7 @@ struct member {
 	bool hangs;   /* the same of its engine, while its thread answers */
 	int status;
 	char text[300];
+	struct tern_worker_results results; /* a worker's */
 };
 
 struct job {

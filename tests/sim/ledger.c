@@ -158,10 +158,64 @@ static bool is_right(
 	return false;
 }
 
+/* In async mode: the steps of one worker that a chunk has. It applies them in order. */
+static uint64_t steps_in(
+	const struct job *j, const float *w, unsigned worker, unsigned chunk)
+{
+	uint64_t steps = 0;
+
+	for (uint64_t number = worker; number < j->plan.steps; number += j->workers)
+		steps += w[chunk * CHUNK_FLOATS +
+				 tern_permutation_at(SEED, RECORDS, number)] < -0.5f;
+	return steps;
+}
+
+/* What the worker that saved has said of it. */
+static const struct tern_worker_results *said(const struct job *j)
+{
+	for (unsigned i = j->servers; i < j->count; i++) {
+		const struct member *m = &j->members[i];
+
+		if (m->ended && m->status == 0 && m->results.finisher)
+			return &m->results;
+	}
+	return NULL;
+}
+
+static bool count_is_right(const struct job *j, const float *w)
+{
+	const struct tern_worker_results *results = said(j);
+	uint64_t made = 0, torn = 0;
+
+	for (unsigned i = 0; i < j->workers; i++) {
+		uint64_t least = UINT64_MAX, most = 0;
+
+		for (unsigned chunk = 0; chunk < CHUNKS; chunk++) {
+			uint64_t steps = steps_in(j, w, i, chunk);
+
+			least = TERN_MIN(least, steps);
+			most = TERN_MAX(most, steps);
+		}
+		made += least;
+		torn += most - least;
+	}
+	if (!results || (results->steps_made == made && results->steps_torn == torn))
+		return true; /* who saved may have crashed before it could say it */
+	fprintf(stderr,
+		"ledger: %llu steps were made and %llu torn, reported are %llu and "
+		"%llu\n",
+		(unsigned long long)made, (unsigned long long)torn,
+		(unsigned long long)results->steps_made,
+		(unsigned long long)results->steps_torn);
+	return false;
+}
+
 bool ledger_is_right(const struct job *j)
 {
 	const float *w = job_result(j);
 
+	if (w && j->async && !count_is_right(j, w))
+		return false;
 	for (uint64_t number = 0; w && number < RECORDS; number++) {
 		struct entry e = expected(j, number);
 
