@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The chunks held here: two versions of their parameters each, in registered memory, so
- * that one can be sent while the next is made; the optimizer's state beside them.
+ * The chunks held here, in registered memory: two versions of their parameters each, so
+ * that one can be sent while the next is made (in async mode one, of which copies are
+ * sent); the optimizer's state beside them.
  */
 #include "server/internal.h"
 
@@ -66,12 +67,18 @@ static void name_chunk(struct tern_server *s, struct chunk *c, uint32_t number)
 	tern_list_init(&c->ready);
 }
 
+/* In async mode a chunk changes in place, and workers get copies of it. */
+static unsigned versions_of(const struct tern_ps_job *job)
+{
+	return job->mode == TERN_MODE_ASYNC ? 1 : 2;
+}
+
 static int init_chunk(struct chunk *c)
 {
 	struct tern_pool *store = c->server->store;
 	int r;
 
-	for (int i = 0; i < 2; i++) {
+	for (unsigned i = 0; i < versions_of(&c->server->job); i++) {
 		r = tern_pool_get(store, c->plan->count * sizeof(float), &c->w[i]);
 		if (r < 0)
 			return r == -EAGAIN ? -ENOMEM : r;
@@ -96,10 +103,11 @@ static int make_store(struct tern_server *s, uint64_t bytes)
 	return tern_pool_new(s->opts.domain, &opts, &s->store);
 }
 
-/* Two versions; in async mode also a gradient and a copy for each worker. */
+/* In async mode also a gradient and a copy for each worker. */
 static uint64_t copies_of(const struct tern_ps_job *job)
 {
-	return 2 + (job->mode == TERN_MODE_ASYNC ? 2ull * job->workers : 0);
+	return versions_of(job) +
+	       (job->mode == TERN_MODE_ASYNC ? 2ull * job->workers : 0);
 }
 
 /* Of one copy, with what the pool adds. */
@@ -300,8 +308,8 @@ void chunk_publish_to(struct chunk *c, uint64_t version, struct server_peer *wor
 	p->req.done = published;
 	p->req.arg = p;
 	c->sends_out[parity]++;
-	tern_send(worker->data, &p->req, c->plan->parameter_key, version, &tensor, NULL,
-		0);
+	tern_send(
+		worker->data, &p->req, c->plan->parameter_key, version, &tensor, NULL, 0);
 }
 
 void chunk_publish(struct chunk *c)

@@ -535,7 +535,7 @@ static void test_a_worker_hears_what_there_is_no_room_for(void **state)
 	join(&rig, &v, &job, 4u << 20, 0);
 	refused_alone(&rig, &v);
 	assert_non_null(strstr(v.text, "share of them has 16777216 bytes"));
-	assert_non_null(strstr(v.text, "and it keeps 8194 copies"));
+	assert_non_null(strstr(v.text, "and it keeps 8193 copies"));
 	assert_non_null(strstr(v.text, "it can hold 68719476736 bytes"));
 	close_rig(&rig);
 }
