@@ -4,10 +4,10 @@
  * takes from a GPU.
  *
  * A slab is a memfd, because the shm fabric hands it to a peer, who maps it: it is sealed
- * against shrinking before anyone can see it, so that neither side can take pages away
- * from under the other. Nothing of ours is ever stored inside (the pool's books lie
- * beside it): the peer sees tensors and nothing else, and a slab may be memory that the
- * CPU cannot read.
+ * before anyone can see it, so that neither side can take pages away from under the
+ * other, and that only the mapping made here can be written through. Nothing of ours is
+ * ever stored inside (the pool's books lie beside it): the peer sees tensors and nothing
+ * else, and a slab may be memory that the CPU cannot read.
  *
  * An id is given once and never again, so a message that arrives late can name a memory
  * that is gone but never one that took its place.
@@ -17,13 +17,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
 #include "base/util.h"
 #include "transport/domain.h"
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -234,6 +239,26 @@ void *tern_map_slab(int fd, uint64_t bytes, int prot)
 	return mmap(hint, bytes, prot, MAP_SHARED, fd, 0);
 }
 
+int tern_memfd_seal(int *fd)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	char path[40];
+	int reader;
+
+	if (fcntl(*fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) &&
+		fcntl(*fd, F_ADD_SEALS, seals))
+		return -errno;
+	/* Each of the two suffices against mistakes. A peer of our user could open the
+	 * file anew, for writing: only the seal makes that useless. */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", *fd);
+	reader = open(path, O_RDONLY | O_CLOEXEC);
+	if (reader >= 0) {
+		close(*fd);
+		*fd = reader;
+	}
+	return 0;
+}
+
 /* A mapped, sealed memfd into mem->{fd,base,bytes}; none of them is set when it fails. */
 static int map_slab(struct tern_mem *mem, uint64_t bytes, bool huge)
 {
@@ -241,15 +266,20 @@ static int map_slab(struct tern_mem *mem, uint64_t bytes, bool huge)
 		MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
 	int TERN_CLEANUP(tern_cleanup_close) fd = memfd_create("tern-slab", flags);
 	void *base;
+	int status;
 
-	if (fd < 0 || ftruncate(fd, (off_t)bytes) ||
-		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL))
+	if (fd < 0 || ftruncate(fd, (off_t)bytes))
 		return -errno;
 	/* Reserves the huge pages, or says here and not by SIGBUS that there are too few.
 	 */
 	base = tern_map_slab(fd, bytes, PROT_READ | PROT_WRITE);
 	if (base == MAP_FAILED)
 		return -errno;
+	status = tern_memfd_seal(&fd);
+	if (status) {
+		munmap(base, bytes);
+		return status;
+	}
 	mem->fd = fd;
 	fd = -1;
 	mem->base = base;

@@ -29,7 +29,7 @@ struct tern_mem {
 	bool gpu_owned; /* taken from the device by us */
 	bool wrapped;   /* it is the user's */
 	bool read_only; /* wrapped so: sent from, never received into */
-	int fd; /* memfd that holds it from offset 0 (slabs), sealed against shrinking;
+	int fd; /* memfd that holds it from offset 0 (slabs), after tern_memfd_seal();
 		   -1: memory of the user's */
 	uint32_t id;   /* unique in the domain for its whole life, never reused */
 	uint32_t slab; /* the pool's number for it (slabs) */
@@ -76,7 +76,15 @@ static inline bool tern_mem_holds(
 }
 
 /*
- * A new slab: memfd (sealed F_SEAL_SHRINK | F_SEAL_SEAL), mapped, registered with every
+ * Makes a memfd fit to be passed to a peer: to be called once it is mapped writable here,
+ * which nobody can do afterwards. It keeps its size and its seals, and is written through
+ * that mapping only (F_SEAL_FUTURE_WRITE, Linux 5.1); and *fd is replaced by a read-only
+ * descriptor, where /proc is there to open one. -errno: it cannot be kept from shrinking.
+ */
+int tern_memfd_seal(int *fd);
+
+/*
+ * A new slab: a memfd, mapped and sealed, registered with every
  * fabric of the domain; on reserved huge pages if `huge`, bytes is a multiple
  * of 2 MiB and there are enough. References: 1.
  * bytes is rounded up to the page size. -ENOMEM.

@@ -2,9 +2,9 @@
 /*
  * Memory that two processes share, and the packets that carry it. What a peer passes is
  * used only if the kernel vouches that it cannot shrink (F_SEAL_SHRINK), since reading
- * behind the end of a file is a SIGBUS. What we pass is sealed so that the peer cannot
- * map it writable where the kernel knows that seal (5.1 and later). Peers have our user
- * id (see shm_conn.c): the seals guard against mistakes and make the checks of the ring
+ * behind the end of a file is a SIGBUS. What we pass, areas here and slabs in mem.c, can
+ * be written through our own mapping only: tern_memfd_seal(). Peers have our user id (see
+ * shm_conn.c): the seals guard against mistakes and make the checks of the ring
  * sufficient; they are no wall against a process that could attach a debugger to us.
  */
 #include "transport/shm.h"
@@ -16,19 +16,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
-static int seal(int fd)
-{
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-	if (fcntl(fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) == 0)
-		return 0;
-	return fcntl(fd, F_ADD_SEALS, seals) ? -errno : 0;
-}
 
 int shm_memory_new(uint64_t bytes, int *fd, void **base)
 {
@@ -42,7 +29,7 @@ int shm_memory_new(uint64_t bytes, int *fd, void **base)
 	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
 	if (map == MAP_FAILED)
 		return -errno;
-	status = seal(memfd);
+	status = tern_memfd_seal(&memfd);
 	if (status) {
 		munmap(map, bytes);
 		return status;

@@ -12,6 +12,8 @@
 #include "base/util.h"
 #include "transport/domain.h"
 
+#define ALL_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
 static struct {
 	int registered, unregistered, opened, closed;
 	int fail_open, fail_register; /* status to fail with */
@@ -256,8 +258,7 @@ static void test_a_slab_cannot_be_shrunk_under_its_readers(void **state)
 	assert_int_equal(tern_mem_new_slab(domain, 5000, true, &mem), 0);
 	assert_int_equal(tern_mem_bytes(mem), 8192);
 	assert_int_equal(ftruncate(mem->fd, 4096), -1);
-	assert_int_equal(errno, EPERM);
-	assert_int_equal(fcntl(mem->fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_SEAL);
+	assert_int_equal(fcntl(mem->fd, F_GET_SEALS) & ALL_SEALS, ALL_SEALS);
 	peer = mmap(NULL, 8192, PROT_READ, MAP_SHARED, mem->fd, 0);
 	assert_ptr_not_equal(peer, MAP_FAILED);
 	mem->base[8191] = 42;

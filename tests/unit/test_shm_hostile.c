@@ -358,30 +358,92 @@ static void test_slabs_that_could_shrink_or_are_too_short_cut_the_conn(void **st
 	end_fini(&end);
 }
 
-static void test_peer_cannot_map_what_we_pass_writable(void **state)
+static void check_that_it_cannot_be_changed_by(int fd, off_t bytes)
+{
+	void *map;
+
+	assert_ptr_equal(
+		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+	map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(map, MAP_FAILED);
+	assert_int_equal(mprotect(map, 4096, PROT_READ | PROT_WRITE), -1);
+	munmap(map, 4096);
+	assert_int_equal(pwrite(fd, "overwritten", 11, 0), -1);
+	assert_int_equal(ftruncate(fd, 0), -1);
+	assert_int_equal(ftruncate(fd, bytes + 4096), -1);
+	assert_int_equal(
+		fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
+}
+
+/* By what was passed, nor by what it can be made into. */
+static void check_that_it_cannot_be_changed(int passed, off_t bytes)
+{
+	char path[40];
+	int fd;
+
+	assert_int_equal(fcntl(passed, F_GETFL) & O_ACCMODE, O_RDONLY);
+	check_that_it_cannot_be_changed_by(passed, bytes);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", passed);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd >= 0) {
+		check_that_it_cannot_be_changed_by(fd, bytes);
+		close(fd);
+	}
+}
+
+/* The descriptor behind the next note of this type. */
+static int passed_with(struct end *end, int socket, enum shm_note_type type)
+{
+	struct tern_ipc_handle handle;
+	struct shm_note note;
+	int passed = -1, status;
+
+	do {
+		end_poll(end);
+		status = shm_note_receive(socket, &note, &handle, &passed);
+	} while (status == -EAGAIN || (status == 1 && note.type == SHM_WAKE));
+	assert_int_equal(status, 1);
+	assert_int_equal(note.type, type);
+	assert_true(passed >= 0);
+	return passed;
+}
+
+static void test_peer_cannot_change_what_we_pass(void **state)
 {
 	const struct shm_note hello = raw_note(SHM_HELLO);
-	struct shm_note welcome;
+	const off_t bytes = (off_t)shm_area_bytes(MESSAGE_BYTES);
+	struct shm_note ask = raw_note(SHM_SLAB_ASK);
+	struct tern_mem *slab;
 	struct end end;
+	int socket, fd, passed;
 	void *base;
-	struct tern_ipc_handle handle;
-	int socket, fd, passed = -1, status;
 
 	(void)state;
 	end_init(&end, false);
 	end_listen(&end);
 	socket = raw_connect(&end);
-	assert_int_equal(shm_memory_new(shm_area_bytes(MESSAGE_BYTES), &fd, &base), 0);
+	assert_int_equal(shm_memory_new((uint64_t)bytes, &fd, &base), 0);
 	assert_int_equal(shm_note_send(socket, &hello, fd), 0);
-	while ((status = shm_note_receive(socket, &welcome, &handle, &passed)) == -EAGAIN)
-		end_poll(&end);
-	assert_int_equal(status, 1);
-	assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, passed, 0),
-		MAP_FAILED);
-	assert_int_equal(ftruncate(passed, 0), -1);
-	munmap(base, shm_area_bytes(MESSAGE_BYTES));
 	close(fd);
+	passed = passed_with(&end, socket, SHM_WELCOME);
+	check_that_it_cannot_be_changed(passed, bytes);
 	close(passed);
+
+	slab = new_mem(&end, true, 8192);
+	strcpy(slab->base, "private");
+	expose(end.conns[0], slab, 0, 8192);
+	ask.mem_id = slab->id;
+	assert_int_equal(shm_note_send(socket, &ask, -1), 0);
+	passed = passed_with(&end, socket, SHM_SLAB);
+	check_that_it_cannot_be_changed(passed, 8192);
+	assert_string_equal(slab->base, "private");
+	/* Its owner writes on, and the peer sees it. */
+	strcpy(slab->base, "changed");
+	assert_int_equal(pread(passed, base, 8, 0), 8);
+	assert_string_equal(base, "changed");
+	close(passed);
+	put_mem(slab, true);
+	munmap(base, (size_t)bytes);
 	close(socket);
 	end_fini(&end);
 }
@@ -461,7 +523,7 @@ int main(void)
 		cmocka_unit_test(test_unexpected_packets_cut_the_conn),
 		cmocka_unit_test(
 			test_slabs_that_could_shrink_or_are_too_short_cut_the_conn),
-		cmocka_unit_test(test_peer_cannot_map_what_we_pass_writable),
+		cmocka_unit_test(test_peer_cannot_change_what_we_pass),
 		cmocka_unit_test(
 			test_conn_that_ends_without_a_word_is_reset_if_its_process_lives),
 		cmocka_unit_test(test_connect_waits_for_a_place_in_the_listeners_queue),
