@@ -51,6 +51,9 @@ static int check_path(
 	if (stat(path, &st) < 0 || access(path, R_OK) < 0)
 		return options_refuse(
 			error, "--%s %.300s: %s", option, path, strerror(errno));
+	/* A device may have no end; and every worker reads all of it. */
+	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
+		return options_refuse(error, "--%s %.300s: must be a file", option, path);
 	if (S_ISDIR(st.st_mode) && !directory)
 		return options_refuse(error,
 			"--%s %.300s: is a directory, must be a file", option, path);

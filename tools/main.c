@@ -7,6 +7,7 @@
 
 #include <tern/types.h>
 
+#include "base/escape.h"
 #include "base/util.h"
 #include "tools/command.h"
 
@@ -20,13 +21,14 @@ static const struct command *const commands[] = {
 
 int command_refuse(const struct command *command, const char *fmt, ...)
 {
-	char line[700];
+	char line[700], shown[4 * sizeof(line)];
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
-	fprintf(stderr, "tern %s: %s\n", command->name, line);
+	fprintf(stderr, "tern %s: %s\n", command->name,
+		tern_escape(shown, sizeof(shown), line, strlen(line)));
 	return EXIT_INPUT;
 }
 
@@ -51,10 +53,11 @@ static int unknown(const char *name)
 	names[n] = NULL;
 	near = options_nearest(name, names);
 	if (near)
-		fprintf(stderr, "tern: %s: no such command; did you mean %s?\n", name,
-			near);
+		fprintf(stderr, "tern: %s: no such command; did you mean %s?\n",
+			TERN_SHOWN(name), near);
 	else
-		fprintf(stderr, "tern: %s: no such command; see tern help\n", name);
+		fprintf(stderr, "tern: %s: no such command; see tern help\n",
+			TERN_SHOWN(name));
 	return EXIT_INPUT;
 }
 

@@ -4,9 +4,12 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/escape.h"
 
 #define PLAIN_EVERY_NS TERN_NS_PER_S
 #define TTY_EVERY_NS   (100 * TERN_NS_PER_MS)
@@ -25,6 +28,34 @@ void output_json(json_t *object)
 	json_decref(object);
 }
 
+/* Whatever is in it, it is one line. */
+static void print_shown(FILE *to, const char *text, size_t bytes)
+{
+	size_t size = 4 * bytes + 1;
+	char *shown = malloc(size);
+
+	if (shown)
+		fputs(tern_escape(shown, size, text, bytes), to);
+	else
+		fputs("(no memory to show it)", to);
+	free(shown);
+}
+
+static void print_line(FILE *to, const char *fmt, va_list ap)
+	__attribute__((format(printf, 2, 0)));
+
+static void print_line(FILE *to, const char *fmt, va_list ap)
+{
+	char *text = NULL;
+	int bytes = vasprintf(&text, fmt, ap);
+
+	if (bytes >= 0) {
+		print_shown(to, text, (size_t)bytes);
+		free(text);
+	}
+	fputc('\n', to);
+}
+
 static void finish_line(struct output *out)
 {
 	if (out->line_open)
@@ -41,9 +72,21 @@ void output_line(struct output *out, const char *fmt, ...)
 		return;
 	finish_line(out);
 	va_start(ap, fmt);
-	vprintf(fmt, ap);
+	print_line(stdout, fmt, ap);
 	va_end(ap);
-	putchar('\n');
+	fflush(stdout);
+}
+
+void output_text(struct output *out, const char *text)
+{
+	if (out->json)
+		return;
+	finish_line(out);
+	for (const char *end = text; *text; text = end + (*end == '\n')) {
+		end = strchrnul(text, '\n');
+		print_shown(stdout, text, (size_t)(end - text));
+		putchar('\n');
+	}
 	fflush(stdout);
 }
 
@@ -54,9 +97,8 @@ void output_error(struct output *out, const char *who, const char *fmt, ...)
 	finish_line(out);
 	fprintf(stderr, "tern %s: ", who);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	print_line(stderr, fmt, ap);
 	va_end(ap);
-	fputc('\n', stderr);
 }
 
 static void format_left(char *text, size_t bytes, double left_s)

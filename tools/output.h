@@ -29,15 +29,20 @@ void output_init(struct output *out, bool json);
 /* One JSON object on a line of its own, flushed. Takes the reference. */
 void output_json(json_t *object);
 
-/* For people: a progress line is finished first. Nothing in json mode. */
+/* For people: a progress line is finished first. Nothing in json mode. One line whatever
+ * the arguments hold: what would move a cursor or start a line is shown as \xNN
+ * (base/escape.h). */
 void output_line(struct output *out, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+
+/* A text of several lines, escaped line by line. */
+void output_text(struct output *out, const char *text);
 
 /* Shows it, if it is time to. `now_ns` is monotonic. Nothing in json mode. */
 void output_progress(
 	struct output *out, const struct progress *progress, uint64_t now_ns);
 
-/* One line on stderr, "tern WHO: ...", behind a finished progress line. */
+/* One line on stderr, "tern WHO: ...", behind a finished progress line; escaped, too. */
 void output_error(struct output *out, const char *who, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -95,7 +95,7 @@ static void show(struct output *out, const char *who, const json_t *event)
 	else if (strcmp(name, "unsaved") == 0)
 		output_error(out, who, "%s", text_of(event, "text"));
 	else if (strcmp(name, "generated") == 0)
-		output_line(out, "%s", text_of(event, "text"));
+		output_text(out, text_of(event, "text"));
 	else if (strcmp(name, "log") == 0)
 		output_error(out, who, "%s: %s", text_of(event, "level"),
 			text_of(event, "text"));

@@ -5,6 +5,7 @@
 usage: bad_input.py TERN
 """
 import gzip
+import os
 import shlex
 import socket
 import struct
@@ -177,6 +178,26 @@ def listening_server():
     return server, server.wait_event(lambda e: e["event"] == "listening")["address"]
 
 
+def control_characters_of_options_do_not_reach_the_terminal():
+    evil = "no\x1b[31mw\x07\ntern train: all is well"
+    shown = r"no\x1b[31mw\x07\x0atern train"
+    for option in "--model", "--data", "--save", "--mode", "--lr":
+        job.refused("train", *job.small(), option, evil + ("/x" if option == "--save" else ""),
+                    says=[shown])
+    job.refused("train", "--" + evil, says=[shown])
+    job.refused(evil, says=[shown])
+
+
+def data_without_an_end_is_refused():
+    fifo = job.SCRATCH / "fifo"
+    os.mkfifo(fifo)
+    for path in "/dev/zero", fifo:
+        for option in "--data", "--labels":
+            refused(option, path, says=[f"{option} {path}: must be a file"])
+        job.refused("train", "--model", "logreg", "--data", made("records", b"1 1:1\n"), "--test",
+                    path, says=[f"--test {path}: must be a file"])
+
+
 def port_in_use_is_told():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -277,6 +298,8 @@ tap.run([
     save_into_earlier_results_is_refused,
     full_file_system_is_told_before_the_work,
     full_inodes_are_told_before_the_work,
+    control_characters_of_options_do_not_reach_the_terminal,
+    data_without_an_end_is_refused,
     port_in_use_is_told,
     unreachable_server_is_told_after_some_tries,
     stranger_is_not_taken_for_a_server,

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What reaches a terminal: one line for each event, whatever a peer has put into it. */
+#include "tests/cmocka.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/report.h"
+
+static const char evil[] = "\033]0;pwned\a\033[31mboo\ntern server: all is well\302\233";
+static const char shown[] =
+	"\\x1b]0;pwned\\x07\\x1b[31mboo\\x0atern server: all is well\\xc2\\x9b";
+
+static char said[4096];
+
+/* What `fd` is told by report(), as a command does that has no --json. */
+static const char *said_of(int fd, json_t *event)
+{
+	struct output out = {0};
+	FILE *file = tmpfile();
+	int kept = dup(fd);
+	ssize_t n;
+
+	assert_non_null(file);
+	fflush(stdout);
+	assert_true(dup2(fileno(file), fd) == fd);
+	report(&out, "server", event);
+	fflush(stdout);
+	dup2(kept, fd);
+	close(kept);
+	n = pread(fileno(file), said, sizeof(said) - 1, 0);
+	assert_true(n >= 0);
+	said[n] = '\0';
+	fclose(file);
+	return said;
+}
+
+static json_t *event_of(const char *name)
+{
+	return json_pack("{s:s, s:o, s:s}", "event", name, "text", report_text(evil),
+		"level", "warning");
+}
+
+static void test_texts_of_peers_are_one_harmless_line(void **state)
+{
+	static const char *const names[] = {"error", "log", "note", "lost"};
+	static const int fds[] = {
+		STDERR_FILENO, STDERR_FILENO, STDOUT_FILENO, STDOUT_FILENO};
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		const char *line = said_of(fds[i], event_of(names[i]));
+
+		assert_non_null(strstr(line, shown));
+		assert_ptr_equal(strchr(line, '\n'), line + strlen(line) - 1);
+	}
+}
+
+static void test_a_text_that_was_generated_keeps_its_lines(void **state)
+{
+	json_t *event = json_pack(
+		"{s:s, s:s}", "event", "generated", "text", "one\033\n\nthree\n");
+
+	(void)state;
+	assert_string_equal(said_of(STDOUT_FILENO, event), "one\\x1b\n\nthree\n");
+}
+
+static void test_what_is_printable_stays(void **state)
+{
+	json_t *event =
+		json_pack("{s:s, s:s}", "event", "note", "text", "100 % of \303\266\\n");
+
+	(void)state;
+	assert_string_equal(said_of(STDOUT_FILENO, event), "100 % of \303\266\\n\n");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_texts_of_peers_are_one_harmless_line),
+		cmocka_unit_test(test_a_text_that_was_generated_keeps_its_lines),
+		cmocka_unit_test(test_what_is_printable_stays),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
