@@ -233,7 +233,7 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		s->welcome = true;
 		maybe_run(w);
 	} else if (strcmp(type, "refused") == 0) {
-		worker_fail(w, -EINVAL, "server %u refused this worker: %s", s->index,
+		worker_give_up(w, -EINVAL, "server %u refused this worker: %s", s->index,
 			text ? text : "no reason given");
 	} else if (strcmp(type, "lost") == 0) {
 		worker_on_lost(s, message);
@@ -276,8 +276,8 @@ static void server_event(
 	tern_talk_close(&s->talk);
 	w->interrupted = w->interrupted || w->leaving; /* so was the server, likely */
 	if (!s->welcome && status)
-		worker_fail(w, status, "server %u at %s: cannot be reached: %s", s->index,
-			w->job.servers[s->index], tern_status_text(status));
+		worker_give_up(w, status, "server %u at %s: cannot be reached: %s",
+			s->index, w->job.servers[s->index], tern_status_text(status));
 	else /* or only the way to it: if the server is, the others notice as well */
 		worker_give_up(w, status ? status : -EPIPE,
 			"server %u at %s is gone: %s%s", s->index,

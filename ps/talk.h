@@ -11,6 +11,8 @@
  *     server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: that
  *                        if norms are added up
  *     server -> worker   {"type":"welcome"}, {"type":"refused", "text":...}
+ *     server 0 -> server {"type":"start"}: all are here; {"type":"again"}: not any more,
+ *                        it is to say "peer" anew when all workers are (server/start.c)
  *     worker -> server   {"type":"bye"}: it has all it needs, and the results are safe
  *     worker -> server   {"type":"failed", "text":...}: it leaves; the job may go on
  *     worker -> server 0 {"type":"leave", "text":...}: it was asked to end, and works on

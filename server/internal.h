@@ -10,6 +10,7 @@
  *     late.c    workers that make no progress
  *     leaving.c workers that are asked to end
  *     spare.c   workers without a slot
+ *     start.c   until the steps begin: workers that leave before, and the start itself
  *     others.c  the servers of a job among themselves
  *     norm.c    the number over all chunks and servers that a step may need
  *     async.c   gradients applied as they come
@@ -44,6 +45,9 @@ struct server_peer {
 	struct tern_timer guest_timer;
 	bool lost;            /* a worker that the job goes on without */
 	bool leaving, may_go; /* a worker that was asked to end, see leaving.c */
+	bool welcome;         /* a worker that counts as joined */
+	bool left;            /* a worker that is gone before the start, see start.c */
+	char zero[128];       /* a worker's address of server 0 */
 	uint32_t index;
 	uint32_t in_place_count; /* gradients that are read in its memory, or will be */
 	struct tern_ps_job job;  /* a server's: what it knows of it */
@@ -188,6 +192,7 @@ struct tern_server {
 	bool said_last;          /* server 0, sync: the spares have been told */
 	struct tern_list extras; /* duplicates that are still to come */
 	struct tern_timer leave_timer; /* leaving.c */
+	struct tern_timer zero_timer;  /* start.c: the next attempt to reach server 0 */
 
 	struct tern_ps_job job;
 	uint32_t index; /* which server this is */
@@ -234,7 +239,8 @@ void server_fail(struct tern_server *s, int status, const char *fmt, ...)
 void server_interrupt(struct tern_server *s, const char *why);
 void server_aborted(struct server_peer *p, const char *name, const json_t *message);
 void server_shard_made(struct tern_server *s);
-void server_maybe_start(struct tern_server *s);
+void server_forget_job(struct tern_server *s);
+void server_meet_zero(struct tern_server *s); /* all workers are here: server 0 is told */
 void server_maybe_end(struct tern_server *s);
 void server_refuse(struct server_peer *p, const char *text);
 void server_drop(struct server_peer *p);
@@ -299,11 +305,21 @@ uint32_t lease_finisher(const struct tern_server *s);
 void lease_lost(struct server_peer *worker, bool known, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void lease_on_lost(struct server_peer *p, const json_t *message);
+void lease_tell_lost(struct server_peer *p, uint32_t lost, const char *text);
 void lease_on_take(struct server_peer *p, const json_t *message);
 void lease_on_bye(struct tern_server *s);
 void lease_on_done(struct server_peer *p);
 void lease_maybe_done(struct tern_server *s);
 void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t last);
+
+/* start.c */
+bool start_has_workers(const struct tern_server *s);
+void start_maybe(struct tern_server *s);
+void start_left(struct server_peer *p, const char *text);
+void start_on_lost(struct server_peer *p, uint32_t worker, const char *text);
+void start_on_start(struct tern_server *s);
+void start_again(struct tern_server *s);
+void start_forget(struct tern_server *s);
 
 /* leaving.c */
 void leaving_on_leave(struct server_peer *p, const json_t *message);

@@ -146,7 +146,7 @@ static void tell_workers(
 }
 
 /* That a worker is missed here, or that it is cut off. */
-static void tell_lost(struct server_peer *p, uint32_t lost, const char *text)
+void lease_tell_lost(struct server_peer *p, uint32_t lost, const char *text)
 {
 	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:o}", "type", "lost", "worker",
 					(json_int_t)lost, "text", tern_talk_text(text)));
@@ -228,7 +228,7 @@ static void cut(struct server_peer *p, const char *text)
 {
 	if (p->gone)
 		return;
-	tell_lost(p, p->index, text);
+	lease_tell_lost(p, p->index, text);
 	server_drop(p);
 }
 
@@ -245,7 +245,8 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	if (!s->running) {
-		server_fail(s, -EPIPE, "%s, before all had joined", text);
+		cut(p, text);
+		start_left(p, text);
 		return;
 	}
 	p->lost = true;
@@ -259,7 +260,7 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 		decide(s, p->index, text);
 		lease_maybe_done(s); /* perhaps it was the one that was waited for */
 	} else if (!known && !s->to_zero->gone) {
-		tell_lost(s->to_zero, p->index, text);
+		lease_tell_lost(s->to_zero, p->index, text);
 	}
 	server_maybe_end(s);
 }
@@ -298,8 +299,11 @@ void lease_on_lost(struct server_peer *p, const json_t *message)
 	if (!json_is_integer(worker) || k < 0 || k >= TERN_WORKERS_MAX)
 		server_fail(s, -EPROTO, "%s says that a worker is lost, and not which",
 			tern_peer_name(p->peer));
+	else if (!s->running && s->index == 0)
+		start_on_lost(p, (uint32_t)k, text);
 	else if (!s->running)
-		server_fail(s, -EPIPE, "%s, before all had joined", text);
+		server_fail(s, -EPROTO, "%s loses a worker before the start",
+			tern_peer_name(p->peer));
 	else if (k < s->job.workers)
 		lease_lost(s->workers[k], p == s->to_zero, "%s", text);
 	if (s->running && p == s->to_zero)

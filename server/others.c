@@ -15,19 +15,38 @@ static void zero_heard(struct tern_talk *talk, const json_t *message)
 {
 	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
 
-	if (strcmp(tern_talk_type(message), "lost") == 0)
+	const char *type = tern_talk_type(message);
+
+	if (p != p->server->to_zero)
+		return; /* it has said that there is nothing to start */
+	if (strcmp(type, "lost") == 0)
 		lease_on_lost(p, message);
+	else if (strcmp(type, "start") == 0)
+		start_on_start(p->server);
+	else if (strcmp(type, "again") == 0 && !p->server->running)
+		start_again(p->server);
 	else
 		server_aborted(p, "server 0", message);
 }
 
 /* The end of the job, unless it has served all its workers: then it says goodbye. And
- * once a worker has said goodbye, no server has anything left to do. */
+ * once a worker has said goodbye, no server has anything left to do. Before the start it
+ * is the workers that miss a server, if it is gone. */
 void others_lost(struct server_peer *p, int status, const char *name)
 {
 	struct tern_server *s = p->server;
 
-	if (status && s->bye_count == 0)
+	if (s->over)
+		return;
+	if (!s->running && p == s->to_zero) {
+		server_note(s,
+			"%s cannot be reached: %s: tried again as long as all "
+			"workers are here",
+			name, tern_status_text(status));
+		start_again(s);
+	} else if (!s->running) {
+		p->is_server = false;
+	} else if (status && s->bye_count == 0)
 		server_fail(s, status, "%s is gone: %s", name, tern_status_text(status));
 }
 
@@ -39,13 +58,12 @@ static void zero_event(
 	char name[160];
 
 	(void)peer;
-	if (event == TERN_PEER_UP) {
-		server_maybe_start(s);
-	} else if (event == TERN_PEER_DOWN) {
+	if (event == TERN_PEER_DOWN) {
 		p->gone = true;
 		tern_talk_close(&p->talk);
-		snprintf(name, sizeof(name), "server 0 at %s", s->job.servers[0]);
-		others_lost(p, status, name);
+		snprintf(name, sizeof(name), "server 0 at %s", p->zero);
+		if (p == s->to_zero)
+			others_lost(p, status, name);
 		tern_defer(s->opts.ctx, &s->end_call);
 	}
 }
@@ -85,7 +103,9 @@ int others_connect(struct tern_server *s)
 	p->talk.ctx = s->opts.ctx;
 	p->talk.heard = zero_heard;
 	p->talk.broken = server_broken;
-	r = tern_connect(s->opts.ctx, s->job.servers[0],
+	/* As a worker spells it that is here: the first of the job may have left. */
+	memcpy(p->zero, s->workers[0]->zero, sizeof(p->zero));
+	r = tern_connect(s->opts.ctx, p->zero,
 		&(struct tern_peer_opts){
 			.event = zero_event, .arg = p, .name = name, .pool = s->staging},
 		&p->peer);

@@ -2,10 +2,9 @@
 /*
  * Who is here. A process says what it is in its first message; the first worker's message
  * is the job, and later ones are compared with it. They are welcome when the shard is
- * made. The steps start when all workers are here, on server 0 when all other servers
- * have said so too: whoever has seen a version knows that everybody has joined
- * everywhere. A loss before that is the end of the job; later ones are lease.c's
- * (workers), or the end of it (servers).
+ * made. The steps start on all servers when all workers have joined everywhere. Who
+ * leaves before that leaves alone (start.c); later losses are lease.c's (workers), or the
+ * end of the job (servers).
  *
  * The end: `over` is set once, with its status and sentence; workers that need to know
  * are told, connections are closed in order, and ended() is called when they are or after
@@ -169,7 +168,7 @@ void server_drop(struct server_peer *p)
 	tern_defer(p->server->opts.ctx, &p->server->end_call);
 }
 
-static void forget_job(struct tern_server *s)
+void server_forget_job(struct tern_server *s)
 {
 	shard_fini(s);
 	lease_fini(s);
@@ -205,7 +204,7 @@ static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t 
 	if (r == 0 && job->clip_norm > 0)
 		r = norm_init(s);
 	if (r < 0)
-		forget_job(s);
+		server_forget_job(s);
 	return r;
 }
 
@@ -254,25 +253,33 @@ static bool take_job(struct server_peer *p, const json_t *message, uint32_t *ind
 		good = !tern_ps_job_differs(&s->job, &job, tern_peer_name(p->peer), why);
 	}
 	*index = (uint32_t)i;
+	if (good)
+		snprintf(p->zero, sizeof(p->zero), "%s", job.servers[0]);
 	tern_ps_job_fini(&job);
 	return good;
+}
+
+void server_meet_zero(struct tern_server *s)
+{
+	int r = others_connect(s);
+
+	if (r < 0)
+		server_fail(s, r, "server 0 at %s: %s", s->workers[0]->zero,
+			r == -EINVAL ? "not an address" : tern_status_text(r));
 }
 
 static void welcome(struct server_peer *p)
 {
 	struct tern_server *s = p->server;
-	int r = 0;
 
+	p->welcome = true;
 	s->joined_count++;
 	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "welcome"));
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
 	if (s->joined_count == s->job.workers)
-		r = others_connect(s);
-	if (r < 0)
-		server_fail(s, r, "server 0 at %s: %s", s->job.servers[0],
-			r == -EINVAL ? "not an address" : tern_status_text(r));
-	server_maybe_start(s);
+		server_meet_zero(s);
+	start_maybe(s);
 }
 
 /* For those who came meanwhile. */
@@ -392,23 +399,7 @@ static void on_peer(struct server_peer *p, const json_t *message)
 	p->index = (uint32_t)json_integer_value(server);
 	if (p->server->has_job)
 		check_server(p);
-	server_maybe_start(p->server);
-}
-
-void server_maybe_start(struct tern_server *s)
-{
-	if (s->running || s->over || !s->has_job || s->joined_count < s->job.workers ||
-		!others_are_connected(s))
-		return;
-	s->running = true;
-	lease_start(s);
-	spare_start(s);
-	if (s->job.mode == TERN_MODE_SYNC)
-		sync_start(s);
-	else
-		async_start(s);
-	late_start(s);
-	lease_maybe_done(s);
+	start_maybe(p->server);
 }
 
 static void on_bye(struct server_peer *p)
@@ -443,7 +434,9 @@ void server_aborted(struct server_peer *p, const char *name, const json_t *messa
 	char why[400];
 
 	snprintf(why, sizeof(why), "%s: %s", name, text ? text : "it gave up");
-	if (json_is_true(json_object_get(message, "save")))
+	if (!p->server->running && p->is_worker)
+		lease_lost(p, false, "%s", why);
+	else if (json_is_true(json_object_get(message, "save")))
 		server_interrupt(p->server, why);
 	else
 		server_fail(p->server, -ECANCELED, "%s", why);
@@ -643,7 +636,7 @@ void tern_server_free(struct tern_server *s)
 		free(p->pull);
 		free(p);
 	}
-	forget_job(s);
+	server_forget_job(s);
 	tern_pool_free(s->talk_pool);
 	tern_pool_free(s->staging);
 	free(s);

@@ -183,8 +183,12 @@ static void made(struct tern_job *job)
 		return;
 	}
 	s->made_count++;
-	if (!s->over)
+	if (s->over)
+		return;
+	if (start_has_workers(s))
 		shard_make(s);
+	else
+		start_forget(s);
 }
 
 void shard_make(struct tern_server *s)

@@ -194,19 +194,20 @@ def by_hand(workers, directory, *more, fabric="shm", steps=4000):
     return server, lambda i: job.Job("worker", *common, "--index", i, "--json")
 
 
-def worker_that_dies_before_the_others_have_joined_ends_the_job():
+def worker_that_dies_before_the_others_have_joined_makes_room():
     server, worker = by_hand(2, job.SCRATCH / "early")
     first = worker(0)
+    others = []
     try:
         server.wait_event(lambda e: e["event"] == "note" and "joined, 1 of 2" in e["text"])
         first.process.kill()
-        server.end(20)
+        told = server.wait_event(lambda e: e["event"] == "note" and "worker 0" in e["text"])
+        assert "before the start: 0 of 2 workers are here" in told["text"], told
+        others = [worker(0), worker(1)]
+        assert [process.end(60) for process in (*others, server)] == [0, 0, 0]
     finally:
-        server.kill()
-        first.kill()
-    assert server.code == 1, f"exit code {server.code}"
-    error = next(e["text"] for e in server.events if e["event"] == "error")
-    assert "worker 0" in error and "before all had joined" in error, error
+        for process in (server, first, *others):
+            process.kill()
 
 
 def workers_by_hand_go_on_alone():
@@ -407,7 +408,7 @@ tap.run([
     stopped_worker_is_left_behind_over_tcp,
     worker_that_comes_back_too_late_is_told_and_ends_over_shm,
     worker_that_comes_back_too_late_is_told_and_ends_over_tcp,
-    worker_that_dies_before_the_others_have_joined_ends_the_job,
+    worker_that_dies_before_the_others_have_joined_makes_room,
     workers_by_hand_go_on_alone,
     interrupt_saves_and_leaves_nobody,
     termination_saves_and_leaves_nobody,

@@ -169,9 +169,9 @@ static void test_servers_of_different_arithmetic_do_not_clip_together(void **sta
 	start_servers(members, &setup, addresses);
 	strcpy(members[1].updater->fingerprint, "an abacus");
 	start_workers(&members[2], &setup, model, addresses, NULL);
-	while (!all_ended(members, 3) && tern_clock_ns() < limit)
+	while (!all_ended(&members[1], 2) && tern_clock_ns() < limit)
 		step_all(members, 3);
-	for (unsigned i = 0; i < 3; i++)
+	for (unsigned i = 1; i < 3; i++)
 		assert_true(members[i].ended && members[i].status < 0);
 	assert_non_null(strstr(members[1].text, "server 1 computes with \"an abacus\""));
 	for (unsigned i = 3; i-- > 0;)
@@ -312,11 +312,10 @@ static void test_another_shape_is_refused_in_words(void **state)
 	assert_non_null(strstr(m[2].text, "fc1.weight: worker 1"));
 	assert_non_null(strstr(m[2].text, "f32[20,9], the job f32[20,8]"));
 	tern_worker_stop(m[1].worker, "enough");
-	while (!all_ended(m, 3) && tern_clock_ns() < limit)
+	/* The steps have not begun: the server waits for another job. */
+	while ((!m[1].ended || m[0].server->has_job) && tern_clock_ns() < limit)
 		step_all(m, 3);
-	assert_true(all_ended(m, 3));
-	assert_non_null(strstr(m[0].text, "worker 0"));
-	assert_non_null(strstr(m[0].text, "enough"));
+	assert_true(m[1].ended && !m[0].ended && !m[0].server->has_job);
 	for (int i = 3; i-- > 0;)
 		close_member(&m[i]);
 	tern_model_free(models[0]);

@@ -36,10 +36,19 @@ static void test_without_any_worker_the_job_fails_with_the_first_cause(void **st
 	tern_model_free(model);
 }
 
-static void test_a_loss_before_all_have_joined_ends_the_job(void **state)
+/* ---- before the start ---- */
+
+static void until_joined(struct member *m, unsigned server, uint32_t count, unsigned all)
+{
+	while (m[server].server->joined_count != count)
+		step_all(m, all);
+}
+
+/* The others wait for another one, and train with it. */
+static void test_a_loss_before_the_start_makes_room_for_another(void **state)
 {
 	const struct setup all = {"shm", "softmax", "sgd", 2, 3, 3, 5, TERN_MODE_SYNC, 0};
-	struct member m[5] = {0};
+	struct member m[7] = {0};
 	char addresses[MEMBERS_MAX][128];
 	struct tern_model *model = make_model(&all);
 
@@ -48,19 +57,81 @@ static void test_a_loss_before_all_have_joined_ends_the_job(void **state)
 	start_workers(m + 2, &all, model, addresses, NULL);
 	/* The third never gets to say a word. */
 	close_member(&m[4]);
-	while (m[2].worker->state == WORKER_JOINING ||
-		m[3].worker->state == WORKER_JOINING)
-		step_all(m, 5);
+	until_joined(m, 0, 2, 5);
+	until_joined(m, 1, 2, 5);
 	close_member(&m[3]);
+	until_joined(m, 0, 1, 5);
+	until_joined(m, 1, 1, 5);
+	start_worker(&m[5], &all, model, addresses, NULL, 2);
+	start_worker(&m[6], &all, model, addresses, NULL, 1);
+	run_out(m, 7);
+	for (int i = 0; i < 7; i++)
+		assert_int_equal(m[i].status, 0);
+	for (int i = 7; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
+/* One that all have joined tells server 0; then one of them turns out to be wrong about
+ * server 0, and leaves. */
+static void test_a_server_that_was_complete_waits_again(void **state)
+{
+	const struct setup all = {"tcp", "softmax", "sgd", 2, 2, 2, 5, TERN_MODE_SYNC, 0};
+	struct member m[5] = {0};
+	char addresses[MEMBERS_MAX][128], wrong[2][128] = {"tcp://127.0.0.1:1"};
+	struct tern_model *model = make_model(&all);
+
+	(void)state;
+	start_servers(m, &all, addresses);
+	strcpy(wrong[1], addresses[1]);
+	start_worker(&m[2], &all, model, wrong, NULL, 0);
+	until_joined(m, 1, 1, 3);
+	start_worker(&m[3], &all, model, addresses, NULL, 1);
+	until_joined(m, 1, 2, 4);
+	assert_non_null(m[1].server->to_zero);
+	tern_worker_ask_to_leave(m[2].worker, "a typo");
+	until_joined(m, 1, 1, 4);
+	assert_false(m[0].ended || m[1].ended || m[3].ended);
+	start_worker(&m[4], &all, model, addresses, NULL, 0);
 	run_out(m, 5);
-	for (int i = 0; i < 3; i++) {
-		assert_int_not_equal(m[i].status, 0);
-		assert_non_null(strstr(m[i].text, "worker 1"));
-		assert_non_null(strstr(m[i].text, "before all had joined"));
-	}
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(m[i].status == 0, i != 2);
 	for (int i = 5; i-- > 0;)
 		close_member(&m[i]);
 	tern_model_free(model);
+}
+
+/* The first worker is the job, as long as it is here. */
+static void test_a_job_without_workers_is_forgotten(void **state)
+{
+	const struct setup wrong = {
+		"shm", "mlp:20", "adam", 1, 2, 2, 5, TERN_MODE_SYNC, 0};
+	const struct setup right = {
+		"shm", "softmax", "sgd", 1, 2, 4, 5, TERN_MODE_SYNC, 0.5};
+	struct tern_model *typo = make_model(&wrong), *model = make_model(&right);
+	struct member m[5] = {0};
+	char addresses[MEMBERS_MAX][128];
+
+	(void)state;
+	start_servers(m, &right, addresses);
+	start_worker(&m[1], &wrong, typo, addresses, NULL, 1);
+	until_joined(m, 0, 1, 2);
+	start_worker(&m[2], &right, model, addresses, NULL, 0);
+	while (!m[2].ended)
+		step_all(m, 3);
+	assert_non_null(strstr(m[2].text, "server 0 refused this worker"));
+	tern_worker_ask_to_leave(m[1].worker, "a typo");
+	while (m[0].server->has_job)
+		step_all(m, 3);
+	start_worker(&m[3], &right, model, addresses, NULL, 0);
+	start_worker(&m[4], &right, model, addresses, NULL, 1);
+	run_out(m, 5);
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(m[i].status == 0, i != 1 && i != 2);
+	for (int i = 5; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+	tern_model_free(typo);
 }
 
 /* ---- too large ---- */
@@ -185,11 +256,13 @@ static void test_a_server_that_finds_itself_in_the_place_of_server_0_says_so(voi
 		start_worker(&m[2], &setup, model, addresses, NULL, 0);
 		while (!m[1].server->has_job)
 			step_all(m, 3);
-		strcpy(m[1].server->job.servers[0], addresses[1]);
+		strcpy(m[1].server->workers[0]->zero, addresses[1]);
 		start_worker(&m[3], &setup, model, addresses, NULL, 1);
-		run_out(m, 4);
-		for (int j = 0; j < 4; j++)
+		while (!all_ended(&m[1], 3))
+			step_all(m, 4);
+		for (int j = 1; j < 4; j++)
 			assert_true(m[j].status < 0);
+		assert_false(m[0].ended); /* it waits for another job */
 		if (!strstr(m[1].text, "leads server 1 to server 1"))
 			fail_msg("%s: %s", fabrics[i], m[1].text);
 		for (int j = 4; j-- > 0;)
@@ -240,14 +313,16 @@ static void test_a_server_that_comes_before_the_job_is_compared_with_it(void **s
 	start_worker(&m[3], &two, model, addresses, NULL, 0);
 	while (!m[1].server->has_job)
 		step_all(m, 4);
-	strcpy(m[1].server->job.servers[0], addresses[2]);
+	strcpy(m[1].server->workers[0]->zero, addresses[2]);
 	start_worker(&m[4], &two, model, addresses, NULL, 1);
 	while (!others_find(m[2].server, 1))
 		step_all(m, 5);
 	start_worker(&m[5], &one, model, &addresses[2], NULL, 0);
-	run_out(m, 6);
+	while (!all_ended(&m[1], 5))
+		step_all(m, 6);
 	assert_non_null(strstr(m[1].text, "slots: server 1"));
-	for (unsigned i = 0; i < 6; i++)
+	assert_false(m[0].ended);
+	for (unsigned i = 1; i < 6; i++)
 		assert_int_equal(m[i].status == 0, i == 2 || i == 5);
 	for (int i = 6; i-- > 0;)
 		close_member(&m[i]);
@@ -291,7 +366,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(
 			test_without_any_worker_the_job_fails_with_the_first_cause),
-		cmocka_unit_test(test_a_loss_before_all_have_joined_ends_the_job),
+		cmocka_unit_test(test_a_loss_before_the_start_makes_room_for_another),
+		cmocka_unit_test(test_a_server_that_was_complete_waits_again),
+		cmocka_unit_test(test_a_job_without_workers_is_forgotten),
 		cmocka_unit_test(test_a_worker_needs_room_for_its_own_slots_only),
 		cmocka_unit_test(
 			test_a_device_that_breaks_at_the_birth_of_a_worker_is_told),

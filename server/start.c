@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Until the steps begin. A worker that leaves before that, whatever the reason, leaves
+ * alone: its place is free again, and a job whose last worker has left is forgotten, so
+ * that what one user typed wrong is no more than that user's error.
+ *
+ * The steps begin on all servers or on none: each other server tells server 0 that all
+ * workers have joined it ("peer", others.c); when they have joined server 0 too, it tells
+ * all servers to start. A worker that another server misses between the two is reported
+ * to server 0 ("lost"), which has either said "start" before: then the worker is lost
+ * like any other; or says "again": then the server frees its places and comes back when
+ * all have joined anew.
+ */
+#include "server/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+
+#define ZERO_AGAIN_NS TERN_NS_PER_S
+
+bool start_has_workers(const struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		if (s->workers[i])
+			return true;
+	return false;
+}
+
+/* ---- a worker leaves ---- */
+
+static void free_place(struct server_peer *p)
+{
+	struct tern_server *s = p->server;
+
+	s->workers[p->index] = NULL;
+	s->joined_count -= p->welcome;
+	p->is_worker = p->welcome = false;
+	tern_defer(s->opts.ctx, &s->end_call); /* frees it */
+}
+
+void start_forget(struct tern_server *s)
+{
+	server_note(s, "the job is forgotten: all its workers have left");
+	server_forget_job(s);
+}
+
+static void maybe_forget(struct tern_server *s)
+{
+	/* A chunk that is being made is in a job's hands: shard.c forgets then. */
+	if (s->has_job && !start_has_workers(s) && shard_is_made(s))
+		start_forget(s);
+}
+
+void start_left(struct server_peer *p, const char *text)
+{
+	struct tern_server *s = p->server;
+
+	if (p->left)
+		return;
+	p->left = true;
+	if (s->index != 0 && s->to_zero) {
+		/* Server 0 may have said "start" meanwhile. */
+		lease_tell_lost(s->to_zero, p->index, text);
+		return;
+	}
+	free_place(p);
+	server_note(s, "%s: before the start: %u of %u workers are here", text,
+		s->joined_count, s->job.workers);
+	maybe_forget(s);
+}
+
+/* ---- server 0 and another one ---- */
+
+/* Server 0 has not started: it counts on server p no more, and misses the worker. */
+void start_on_lost(struct server_peer *p, uint32_t worker, const char *text)
+{
+	struct tern_server *s = p->server;
+
+	p->is_server = false;
+	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "again"));
+	tern_peer_close(p->peer);
+	guests_refused(p);
+	if (s->has_job && worker < s->job.workers && s->workers[worker])
+		lease_lost(s->workers[worker], false, "%s", text);
+}
+
+static void come_again(struct tern_timer *timer)
+{
+	struct tern_server *s = tern_container_of(timer, struct tern_server, zero_timer);
+
+	if (!s->over && !s->opts.ctx->ending && s->has_job && !s->to_zero &&
+		s->joined_count == s->job.workers)
+		server_meet_zero(s);
+}
+
+void start_again(struct tern_server *s)
+{
+	struct server_peer *zero = TERN_TAKE(s->to_zero);
+
+	if (!zero->gone)
+		tern_peer_close(zero->peer);
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		if (s->workers[i] && s->workers[i]->left) {
+			server_note(s, "worker %u has left before the start", i);
+			free_place(s->workers[i]);
+		}
+	maybe_forget(s);
+	s->zero_timer.fire = come_again;
+	tern_timer_set(s->opts.ctx, &s->zero_timer, tern_now_ns(s->env) + ZERO_AGAIN_NS);
+}
+
+/* ---- the start ---- */
+
+static void start(struct tern_server *s)
+{
+	s->running = true;
+	lease_start(s);
+	spare_start(s);
+	for (uint32_t i = 0; i < s->job.workers && !s->over; i++)
+		if (s->workers[i]->left)
+			lease_lost(s->workers[i], false, "worker %u has left", i);
+	if (s->over)
+		return;
+	if (s->job.mode == TERN_MODE_SYNC)
+		sync_start(s);
+	else
+		async_start(s);
+	late_start(s);
+	lease_maybe_done(s);
+}
+
+void start_on_start(struct tern_server *s)
+{
+	if (s->running || !s->has_job || s->joined_count < s->job.workers)
+		server_fail(
+			s, -EPROTO, "server 0 starts a job that is not complete here");
+	else
+		start(s);
+}
+
+void start_maybe(struct tern_server *s)
+{
+	if (s->index != 0 || s->running || s->over || !s->has_job ||
+		s->joined_count < s->job.workers || !others_are_connected(s))
+		return;
+	for (uint32_t i = 1; i < s->job.server_count; i++)
+		tern_talk_say(
+			&others_find(s, i)->talk, json_pack("{s:s}", "type", "start"));
+	start(s);
+}
