@@ -5,7 +5,7 @@
  * there may be 256 such links at once.
  *
  * Proof of the cluster secret: each end sends HMAC-SHA256(secret, its role, both nonces,
- * both incarnations, token, epoch), so neither can replay or reflect the other's.
+ * both incarnations, token, epoch, rail), so neither can replay or reflect the other's.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -22,8 +22,9 @@
 #include <openssl/hmac.h>
 #endif
 
-#define HANDSHAKE_NS  (5 * TERN_NS_PER_S)
-#define PATIENCE_NS   (250 * TERN_NS_PER_MS) /* between two looks whether there is reason */
+#define HANDSHAKE_NS (5 * TERN_NS_PER_S)
+#define PATIENCE_NS  (250 * TERN_NS_PER_MS) /* between two looks whether there is reason \
+					     */
 #define HALF_OPEN_MAX 256u
 
 /* ---- proof ---- */
@@ -64,12 +65,16 @@ static void prove(const struct tern_link *link, const struct tern_peer *peer,
 	if (!secret)
 		return;
 #if TERN_HAVE_OPENSSL
-	unsigned char text[1 + 16 + 16 + 8 + 4] = {(unsigned char)prover};
+	unsigned char text[1 + 16 + 16 + 8 + 8 + 8 + 4 + 1] = {(unsigned char)prover};
+	uint64_t own = link->rdv->incarnation, theirs = peer->their_incarnation;
 
 	memcpy(text + 1, dialler_nonce, 16);
 	memcpy(text + 17, acceptor_nonce, 16);
-	tern_put_le64(text + 33, peer->token);
-	tern_put_le32(text + 41, link->epoch);
+	tern_put_le64(text + 33, peer->dialler ? own : theirs);
+	tern_put_le64(text + 41, peer->dialler ? theirs : own);
+	tern_put_le64(text + 49, peer->token);
+	tern_put_le32(text + 57, link->epoch);
+	text[61] = link->rail;
 	HMAC(EVP_sha256(), secret, (int)strlen(secret), text, sizeof(text), mac, NULL);
 #else
 	(void)prover;
@@ -363,7 +368,9 @@ static int on_step_2(struct tern_link *link)
 		return 0;
 	}
 	if (link->theirs.token == 0 || link->theirs.epoch != link->epoch ||
-		(peer->token && peer->token != link->theirs.token))
+		(peer->token &&
+			(peer->token != link->theirs.token ||
+				peer->their_incarnation != link->theirs.incarnation)))
 		return -EPROTO;
 	peer->token = link->theirs.token;
 	peer->their_incarnation = link->theirs.incarnation;

@@ -266,7 +266,10 @@ void tern_peer_maybe_finish(struct tern_peer *peer);
 struct tern_peer *tern_peer_by_token(
 	struct tern_rdv *rdv, uint64_t token, uint64_t incarnation);
 void tern_peer_destroy(struct tern_peer *peer);
-uint32_t tern_peer_first_seq(const struct tern_peer *peer);
+static inline uint32_t tern_peer_first_seq(const struct tern_peer *peer)
+{
+	return peer->rdv->ctx->opts.first_seq;
+}
 
 /* alive.c */
 void tern_peer_tick(struct tern_timer *timer);

@@ -61,11 +61,6 @@ void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int st
 		peer->opts.event(peer, event, status, peer->opts.arg);
 }
 
-uint32_t tern_peer_first_seq(const struct tern_peer *peer)
-{
-	return peer->rdv->ctx->opts.first_seq;
-}
-
 /* ---- birth ---- */
 
 static void init_lists(struct tern_peer *peer)
@@ -311,6 +306,9 @@ static void dial_failed(struct tern_peer *peer, int status)
 	if (status == -ETIMEDOUT && peer->cause)
 		status = peer->cause;
 	peer->cause = status;
+	/* What was begun at another address, or has been given up there: start anew. */
+	if (peer->state == TERN_PEER_STATE_START && attempt == -ESTALE)
+		peer->token = 0;
 	if (ends_dialling(peer, attempt, status)) {
 		give_up(peer, status);
 		return;

@@ -68,8 +68,8 @@ static int set_opts(
 		return r;
 	o->suspect_ns = or_default(o->suspect_ns, TERN_NS_PER_S);
 	o->dead_ns = or_default(o->dead_ns, TERN_NEVER);
-	o->unreachable_ns = or_default(
-		o->unreachable_ns, TERN_MIN(o->dead_ns, 10 * TERN_NS_PER_S));
+	o->unreachable_ns =
+		or_default(o->unreachable_ns, TERN_MIN(o->dead_ns, 10 * TERN_NS_PER_S));
 	o->reconnect_ns = or_default(o->reconnect_ns, 500 * TERN_NS_PER_MS);
 	o->connect_ns = or_default(o->connect_ns, 5 * TERN_NS_PER_S);
 	o->record_count = (uint32_t)or_default(o->record_count, 4096);
@@ -113,6 +113,16 @@ static void wake_context(void *arg)
 	tern_context_wake(arg);
 }
 
+/* What the environment's threads have done is handled by one context, on its thread. */
+static int take_env(struct tern_context *ctx)
+{
+	if (ctx->env->wake == wake_context)
+		return -EBUSY;
+	ctx->env->wake = wake_context;
+	ctx->env->wake_arg = ctx;
+	return 0;
+}
+
 static void destroy(struct tern_context *ctx)
 {
 	tern_stagers_free(ctx);
@@ -152,10 +162,10 @@ int tern_context_new_sized(struct tern_domain *domain,
 	if (!status) {
 		ctx->own_env = *tern_env_system();
 		ctx->env = ctx->opts.env ? ctx->opts.env : &ctx->own_env;
-		ctx->env->wake = wake_context;
-		ctx->env->wake_arg = ctx;
-		status = tern_rendezvous_init(ctx);
+		status = take_env(ctx);
 	}
+	if (!status)
+		status = tern_rendezvous_init(ctx);
 	if (status) {
 		destroy(ctx);
 		return status;

@@ -81,7 +81,8 @@ static inline void tern_domain_stats(
 
 /* Each duration may be TERN_NEVER. */
 struct tern_context_opts {
-	struct tern_env *env;  /* NULL: the system's. Must outlive the context */
+	struct tern_env *env;  /* NULL: the system's. One context's at a time, which
+				  it must outlive */
 	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s. Where
 				  nothing has moved for a while, it is asked less often:
 				  after half that while, up to 5 times this */
@@ -115,8 +116,9 @@ struct tern_context_opts {
 				    0: 10 s, or dead_ns where that is less */
 };
 
-/* opts may be NULL. -ENOMEM, -EMFILE; -EINVAL: more than 4 rails, or an empty secret;
- * -ENOTSUP: a secret, and this library was built without OpenSSL. */
+/* opts may be NULL. -ENOMEM, -EMFILE; -EBUSY: another context has this `env`; -EINVAL:
+ * more than 4 rails, or an empty secret; -ENOTSUP: a secret, and this library was built
+ * without OpenSSL. */
 TERN_API int tern_context_new_sized(struct tern_domain *domain,
 	const struct tern_context_opts *opts, size_t opts_bytes,
 	struct tern_context **out);

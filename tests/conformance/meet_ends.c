@@ -168,6 +168,42 @@ static void secrets(
 	meet_free(meet);
 }
 
+static bool any_link_is(const struct end *end, enum tern_link_state state)
+{
+	tern_list_for_each (n, &tern_rdv_of(end->ctx)->links)
+		if (tern_list_entry(n, struct tern_link, node)->state == state)
+			return true;
+	return false;
+}
+
+/* What one end said of itself, and what the other one heard, differ: as if it had been
+ * changed on the way. */
+static void test_the_secret_proves_which_context_speaks(const struct instance *instance)
+{
+	static const enum tern_link_state waits[] = {
+		[A] = TERN_LINK_WAIT_ANSWER, [B] = TERN_LINK_WAIT_PROOF};
+
+	if (tern_secret_check("open sesame") < 0) {
+		print_message("skipped: %s: built without OpenSSL\n", instance->name);
+		skip();
+	}
+	for (unsigned i = A; i <= B; i++) {
+		struct tern_context_opts opts = meet_opts();
+		struct meet *meet;
+
+		opts.secret = "open sesame";
+		opts.connect_ns = 500 * TERN_NS_PER_MS;
+		meet = meet_new_apart(instance, &opts, &opts);
+		meet_dial(meet);
+		MEET_PUMP(meet, any_link_is(&meet->ends[i], waits[i]));
+		tern_rdv_of(meet->ends[i].ctx)->incarnation++;
+		MEET_PUMP(meet, !any_link_is(&meet->ends[i], waits[i]));
+		meet_settle(meet);
+		assert_int_equal(meet->ends[B].accepted_count, 0);
+		meet_free(meet);
+	}
+}
+
 static void test_the_secret_decides_who_may_talk(const struct instance *instance)
 {
 	secrets(instance, "open sesame", "open sesame", true);
@@ -678,6 +714,7 @@ const struct conformance_test meet_ends[] = {
 	CONFORMANCE(test_malformed_addresses_are_einval_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_nobody_there_is_econnrefused, NEEDS_NOTHING),
 	CONFORMANCE(test_connect_tries_again, NEEDS_NOTHING),
+	CONFORMANCE(test_the_secret_proves_which_context_speaks, NEEDS_NOTHING),
 	CONFORMANCE(test_the_secret_decides_who_may_talk, NEEDS_NOTHING),
 	CONFORMANCE(test_another_version_is_eprotonosupport, NEEDS_SLEEP),
 	CONFORMANCE(test_what_is_not_tern_is_eproto, NEEDS_SLEEP),

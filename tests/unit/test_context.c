@@ -614,6 +614,24 @@ static void test_options_have_defaults_and_limits(void **state)
 	close_context();
 }
 
+/* It wakes the context that it belongs to, and that one goes on being woken. */
+static void test_an_environment_has_one_context(void **state)
+{
+	struct tern_env env = *tern_env_system();
+	struct tern_context_opts opts = {.env = &env};
+	struct tern_context *second;
+
+	(void)state;
+	open_context(NULL, &opts);
+	assert_int_equal(tern_context_new(domain, &opts, &second), -EBUSY);
+	assert_ptr_equal(env.wake_arg, ctx);
+	close_context();
+	assert_null(env.wake);
+	open_context(NULL, &opts);
+	assert_ptr_equal(env.wake_arg, ctx);
+	close_context();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -634,6 +652,7 @@ int main(void)
 		cmocka_unit_test(test_spinning_stops_where_it_does_not_pay),
 		cmocka_unit_test(test_free_waits_until_nothing_is_in_use),
 		cmocka_unit_test(test_options_have_defaults_and_limits),
+		cmocka_unit_test(test_an_environment_has_one_context),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
