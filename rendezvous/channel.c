@@ -20,7 +20,6 @@ int tern_channel_open(struct tern_peer *peer, uint32_t number, struct tern_chann
 		return -ENOMEM;
 	channel->peer = peer;
 	channel->number = number;
-	tern_list_init(&channel->queued);
 	tern_list_push(&peer->channels, &channel->node);
 	*out = channel;
 	return 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Credits: the right to send a message that may have to wait at the receiver for its
- * other half (EAGER, RTS, POST). Each such message may occupy one record there, so a peer
- * holds never more credits than there are records for it: memory is bounded whatever the
- * peers do.
+ * other half (EAGER, RTS, POST); what a receive asked for needs none (want.c). Each such
+ * message may occupy one record there, so a peer holds never more credits than there are
+ * records for it: memory is bounded whatever the peers do.
  *
  * Each peer brings TERN_CREDIT_OWN records, which no other can take; what it is promised
  * beyond them comes from a pool that all share. So the number of peers has no bound, and
@@ -184,7 +184,8 @@ static inline void tern_credit_grow(struct tern_credit_rx *rx)
 
 /* For its pace alone the peer has more than is left for all others. Growing for pace
  * leaves one and a half times the new window or more, so such windows do not go up and
- * down: those that came first shrink until the later ones have about as much, and stay. */
+ * down: those that came first shrink until the later ones have about as much, and stay.
+ */
 static inline bool tern_credit_is_greedy(const struct tern_credit_rx *rx)
 {
 	return rx->granted != rx->received && rx->window > tern_credit_left(rx->pool);

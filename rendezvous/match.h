@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The table where the two halves of a rendezvous find each other: one per peer.
- * Everything that waits under a (channel, key, step) is a node in it, oldest first; a node
- * costs nothing but its place in what it belongs to. No allocation except when the table
- * grows.
+ * Everything that waits under a (channel, key, step) is a node in it, oldest first; a
+ * node costs nothing but its place in what it belongs to. No allocation except when the
+ * table grows.
  *
- * The nodes of one triple and kind form a ring, of which only the oldest hangs in the hash
- * table. So adding, finding the oldest and removing take the same time however many nodes
- * one triple has. The peer chooses triples, so the hash is keyed by a random secret of the
- * context: a peer that does not know it cannot choose triples that fall together.
+ * The nodes of one triple and kind form a ring, of which only the oldest hangs in the
+ * hash table. So adding, finding the oldest and removing take the same time however many
+ * nodes one triple has. The peer chooses triples, so the hash is keyed by a random secret
+ * of the context: a peer that does not know it cannot choose triples that fall together.
  */
 #ifndef TERN_RENDEZVOUS_MATCH_H
 #define TERN_RENDEZVOUS_MATCH_H

@@ -2,11 +2,12 @@
 /*
  * The records of a context: for each message that waits for our half, or for our answer,
  * one, with room for the data of an EAGER. They are made a slab at a time, when peers
- * come, never when messages do, and stay until the context ends.
+ * come or receives ask, never when messages come, and stay until the context ends.
  *
  * Invariant: there are never fewer than the shared ones and TERN_CREDIT_OWN for each
- * peer, which is what credits may promise (credit.h). So a message that had a credit
- * finds a record.
+ * peer, which is what credits may promise (credit.h), and one for each WANT (want.c) and
+ * each message that answered one. So a message that had a credit, or was asked for, finds
+ * a record.
  *
  * A record is some 200 bytes, its payload TERN_EAGER_MAX: of address space, of which
  * pages are taken when a message first needs them. The record that was freed last is used
@@ -82,6 +83,7 @@ void tern_records_fini(struct tern_rdv *rdv)
 {
 	struct tern_list *n;
 
+	tern_assert(rdv->wanted_count == 0);
 	while ((n = tern_list_pop(&rdv->record_slabs))) {
 		struct slab *slab = tern_list_entry(n, struct slab, node);
 
@@ -89,15 +91,28 @@ void tern_records_fini(struct tern_rdv *rdv)
 	}
 }
 
+/* -ENOMEM: there are not as many, and cannot be. */
+static int ensure(struct tern_rdv *rdv, uint64_t peer_count, uint64_t wanted_count)
+{
+	uint64_t need = rdv->credits.total + peer_count * TERN_CREDIT_OWN + wanted_count;
+
+	return rdv->record_count < need ? add_slab(rdv, SLAB_PEERS * TERN_CREDIT_OWN) : 0;
+}
+
 int tern_records_reserve(struct tern_rdv *rdv)
 {
-	uint64_t need =
-		rdv->credits.total + (uint64_t)(rdv->peer_count + 1) * TERN_CREDIT_OWN;
-	int r = 0;
+	int r = ensure(rdv, rdv->peer_count + 1, rdv->wanted_count);
 
-	if (rdv->record_count < need)
-		r = add_slab(rdv, SLAB_PEERS * TERN_CREDIT_OWN);
 	if (r == 0)
 		rdv->peer_count++;
+	return r;
+}
+
+int tern_records_want(struct tern_rdv *rdv)
+{
+	int r = ensure(rdv, rdv->peer_count, rdv->wanted_count + 1);
+
+	if (r == 0)
+		rdv->wanted_count++;
 	return r;
 }

@@ -13,6 +13,8 @@
  *                  READING: get -> ATS -> end
  *                  ANSWERING: CTS -> FILLING --DONE--> end
  *
+ * A receive that says no POST asks for its send if the peer is out of credits (want.c).
+ *
  * Room of a GPU is not advertised, and what comes for it takes another step (stage.c):
  * EAGER and DONE -> LANDING -> end; or the get is settled before its ATS (direct.c).
  *
@@ -76,6 +78,8 @@ void tern_recv_begin(struct tern_xfer *x)
 	tern_match_add(&peer->match, &x->node, TERN_MATCH_RECV);
 	if (may_advertise(x))
 		tern_xfer_pend(x);
+	else
+		tern_want_later(x);
 }
 
 /* ---- advertising ---- */
@@ -106,7 +110,7 @@ int tern_recv_expose(struct tern_xfer *x)
  * lacks (a credit, an entry for the region) only means that there is none; and it leaves
  * the last credits to those who cannot do without.
  */
-static int advertise(struct tern_xfer *x)
+static int say_post(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
 	struct tern_header h = {
@@ -141,6 +145,15 @@ static int advertise(struct tern_xfer *x)
 	x->told = true;
 	tern_xfer_enter(x, TERN_XFER_ADVERTISED);
 	return 0;
+}
+
+static int advertise(struct tern_xfer *x)
+{
+	int r = say_post(x);
+
+	if (r == 0 && x->state == TERN_XFER_POSTED)
+		tern_want_later(x);
+	return r;
 }
 
 /* ---- pairing ---- */
@@ -392,7 +405,7 @@ static void pair(struct tern_xfer *x, struct tern_record *record)
 	struct tern_req *req = tern_req_of(x);
 
 	tern_list_remove(&x->queue);
-	tern_match_remove(&x->peer->match, &x->node);
+	tern_want_leave(x);
 	tern_xfer_forget_id(x);
 	x->told = false;
 	if (tern_xfer_withdraw(x, -EPROTO) < 0) {
@@ -493,10 +506,50 @@ static struct tern_xfer *advertised(struct tern_peer *peer, uint32_t id)
 										 : NULL;
 }
 
+static struct tern_record *record_eager(
+	struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_record *record = tern_record_new(peer, h);
+
+	if (h->bytes)
+		memcpy(tern_record_payload(record), h->payload, h->bytes);
+	return record;
+}
+
+/* No record was needed: what stood for it is given back. */
+static void give_back(struct tern_peer *peer, const struct tern_header *h)
+{
+	if (h->dst) {
+		peer->rdv->wanted_count--;
+		return;
+	}
+	tern_credit_release(&peer->credit_rx);
+	if (tern_credit_worth_telling(&peer->credit_rx))
+		tern_stream_tell(peer);
+}
+
+static int take_eager(struct tern_xfer *x, const struct tern_header *h)
+{
+	struct tern_peer *peer = x->peer;
+
+	if (wants_pool(x) || x->stage.stager) {
+		pair(x, record_eager(peer, h));
+	} else {
+		deliver(x, h);
+		give_back(peer, h);
+	}
+	return 0;
+}
+
+static void keep_arrival(struct tern_peer *peer, struct tern_record *record)
+{
+	tern_match_add(&peer->match, &record->node, TERN_MATCH_ARRIVAL);
+	peer->arrival_count++;
+}
+
 int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 {
 	const struct tern_triple triple = tern_header_triple(h);
-	struct tern_record *record;
 	struct tern_xfer *x;
 
 	/* Not more than there is room for. What was agreed on binds the sender; the two
@@ -504,6 +557,9 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 	 * once. */
 	if (h->bytes > TERN_EAGER_MAX)
 		return -EPROTO;
+	x = h->dst ? tern_want_answered(peer, h->dst) : NULL;
+	if (x)
+		return take_eager(x, h);
 	if (h->dst) {
 		x = advertised(peer, h->dst);
 		/* Room of a GPU is never advertised, so nobody answers it with bytes. */
@@ -514,22 +570,9 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 		return 0;
 	}
 	x = oldest_recv(peer, &triple);
-	if (x && !wants_pool(x) && !x->stage.stager) {
-		deliver(x, h);
-		tern_credit_release(&peer->credit_rx);
-		if (tern_credit_worth_telling(&peer->credit_rx))
-			tern_stream_tell(peer);
-		return 0;
-	}
-	record = tern_record_new(peer, h);
-	if (h->bytes)
-		memcpy(tern_record_payload(record), h->payload, h->bytes);
-	if (x) {
-		pair(x, record);
-	} else {
-		tern_match_add(&peer->match, &record->node, TERN_MATCH_ARRIVAL);
-		peer->arrival_count++;
-	}
+	if (x)
+		return take_eager(x, h);
+	keep_arrival(peer, record_eager(peer, h));
 	return 0;
 }
 
@@ -545,14 +588,14 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 		!(tern_peer_caps(peer) & (has_region ? TERN_CAP_GET : TERN_CAP_PUT)))
 		return -EPROTO;
 	tern_rails_expect(peer, h->bytes);
+	x = h->dst ? tern_want_answered(peer, h->dst) : oldest_recv(peer, &triple);
+	if (h->dst && !x)
+		return -EPROTO; /* a receive that asks stays until it is answered */
 	record = tern_record_new(peer, h);
-	x = oldest_recv(peer, &triple);
-	if (x) {
+	if (x)
 		pair(x, record);
-	} else {
-		tern_match_add(&peer->match, &record->node, TERN_MATCH_ARRIVAL);
-		peer->arrival_count++;
-	}
+	else
+		keep_arrival(peer, record);
 	return 0;
 }
 
@@ -596,9 +639,14 @@ int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *h)
 
 void tern_recv_cancel(struct tern_xfer *x)
 {
+	struct tern_peer *peer = x->peer;
+
 	switch ((enum tern_xfer_state)x->state) {
 	case TERN_XFER_POSTED:
-		tern_xfer_end(x, -ECANCELED);
+		if (x->ask == TERN_ASK_OUT) /* what answers it ends it */
+			x->cancelled = true;
+		else
+			tern_xfer_end(x, -ECANCELED);
 		break;
 	case TERN_XFER_ADVERTISED:
 	case TERN_XFER_FILLING:
@@ -627,4 +675,5 @@ void tern_recv_cancel(struct tern_xfer *x)
 	case TERN_XFER_STATE_COUNT:
 		tern_never("not a receive");
 	}
+	tern_peer_pump(peer); /* another receive may be the oldest of its triple now */
 }

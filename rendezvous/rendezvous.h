@@ -12,6 +12,7 @@
  *     stage    what an xfer needs where the fabric does not reach its memory   stage.c
  *     direct   the same where it reaches memory of a GPU                      direct.c
  *     lend     what the other end's GPU copies from where it is                  lend.c
+ *     want     receives that ask for what a send without a credit holds        want.c
  *     record   a message of the peer's that waits for our half, or our answer to it
  *
  * Regions belong to a link: on the next one, perhaps of another fabric, they are told
@@ -60,6 +61,7 @@ struct tern_rdv {
 	struct tern_list record_slabs; /* record.c */
 	struct tern_list free_records;
 	uint32_t record_count, peer_count;
+	uint32_t wanted_count; /* records of WANTs: kept free, or of what answered one */
 	struct tern_credit_pool credits;
 };
 
@@ -148,6 +150,9 @@ struct tern_sent {
 };
 #define TERN_SENT_MAX TERN_CREDIT_MAX
 
+/* WANTs that may be without an answer. */
+#define TERN_WANTS_MAX 16u
+
 /* A request id on the wire is generation << 16 | slot; generations start at 1. */
 struct tern_slot {
 	struct tern_xfer *xfer; /* NULL: free */
@@ -233,6 +238,15 @@ struct tern_peer {
 	uint32_t sent_first, sent_count;
 	uint32_t arrival_count; /* records that wait for a receive */
 	uint32_t copy_count;    /* of the stager, under way */
+
+	/* want.c, as a receiver: */
+	struct tern_list unasked; /* receives that may have to ask */
+	uint32_t asks_out, missed_count, behind_count;
+	bool they_starve; /* sends of the peer wait for credits */
+	/* and as a sender: */
+	bool watching; /* a receive of the peer may have missed a send: say HAVE */
+	uint32_t miss_seq;
+	uint32_t misses[TERN_WANTS_MAX], miss_count; /* WANTs to be answered by MISS */
 	/* That tensors are staged there was logged; that they are not. */
 	const struct tern_port *stage_told, *direct_told;
 
@@ -318,8 +332,6 @@ struct tern_channel {
 	struct tern_list node;
 	struct tern_peer *peer;
 	uint32_t number;
-	uint32_t moving;         /* announced sends that have not ended */
-	struct tern_list queued; /* sends beyond TERN_CHANNEL_INFLIGHT */
 };
 
 /*
@@ -347,6 +359,13 @@ enum tern_xfer_state {
 	TERN_XFER_HELD,
 	TERN_XFER_ENDED,
 	TERN_XFER_STATE_COUNT
+};
+
+/* What a receive that nothing has arrived for asked the peer: see want.c. */
+enum tern_ask {
+	TERN_ASK_NONE,
+	TERN_ASK_OUT,    /* WANT is out */
+	TERN_ASK_MISSED, /* the peer had nothing, and will say HAVE */
 };
 
 /* What an xfer whose memory is a GPU's has in addition: see stage.c. */
@@ -395,7 +414,10 @@ struct tern_xfer {
 	uint8_t rail;             /* whose turn it is; and sets of rails: */
 	uint8_t rails_used, rails_asked, rails_confirmed;
 	bool is_send, exposed, cancelled, cancel_told, acked;
-	bool counted; /* in channel->moving */
+	uint8_t ask;     /* receive: enum tern_ask */
+	bool behind;     /* receive: it asks when it is the oldest of its triple */
+	bool starving;   /* send: it stands in peer->starved */
+	uint32_t wanted; /* send: the receive that asked for it; 0: none */
 	/* renew.c: the peer knows a region of ours; and is to be told of it again; the
 	 * peer's region, in `region`, is of an earlier link. */
 	bool told, renew, stale;
@@ -430,6 +452,7 @@ struct tern_record {
 	uint8_t answer; /* ATS, NACK, CANCEL_ACK: what is to be said */
 	bool has_region;
 	bool stale;     /* the region is of an earlier link */
+	bool wanted;    /* it answered a WANT: no credit was taken for it */
 	int16_t status; /* of the answer */
 };
 
@@ -459,14 +482,25 @@ static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 {
 	return !tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||
 	       !tern_list_empty(&peer->starved) || peer->renewing || peer->pings_due ||
+	       peer->miss_count ||
 	       peer->retain.sent_count < peer->retain.count;
+}
+
+/* Has a receive to ask, and may it? The peer has used all that it was granted, and waits.
+ */
+static inline bool tern_want_is_due(const struct tern_peer *peer)
+{
+	return peer->they_starve && !tern_list_empty(&peer->unasked) &&
+	       peer->credit_rx.granted == peer->credit_rx.received &&
+	       peer->asks_out < TERN_WANTS_MAX;
 }
 
 void tern_peer_pump_now(struct tern_peer *peer);
 /* Lets move what can. */
 static inline void tern_peer_pump(struct tern_peer *peer)
 {
-	if (tern_peer_has_unsaid(peer) || !tern_list_empty(&peer->writing[0]) ||
+	if (tern_peer_has_unsaid(peer) || tern_want_is_due(peer) ||
+		!tern_list_empty(&peer->writing[0]) ||
 		!tern_list_empty(&peer->writing[1]) || peer->fin_wanted ||
 		peer->fin_received)
 		tern_peer_pump_now(peer);
@@ -498,6 +532,8 @@ void tern_records_fini(struct tern_rdv *rdv);
 struct tern_list *tern_record_fresh(struct tern_rdv *rdv);
 /* Those that one more peer brings; counts it. -ENOMEM. */
 int tern_records_reserve(struct tern_rdv *rdv);
+/* Keeps one free for the answer of a WANT, and counts it in wanted_count. -ENOMEM. */
+int tern_records_want(struct tern_rdv *rdv);
 
 /* send.c */
 void tern_send_begin(struct tern_xfer *x);
@@ -511,8 +547,6 @@ void tern_send_cancel(struct tern_xfer *x);
 void tern_send_acked(struct tern_peer *peer);
 void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack);
 void tern_send_lost(struct tern_xfer *x);
-void tern_send_next(
-	struct tern_channel *channel); /* one of the channel's sends has ended */
 int tern_send_on_post(struct tern_peer *peer, const struct tern_header *header);
 int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *header);
 int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *header);
@@ -525,6 +559,22 @@ void tern_recv_lost(struct tern_xfer *x);
 int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *header);
 int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *header);
 int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *header);
+
+/* want.c */
+void tern_want_later(struct tern_xfer *x);    /* nothing has arrived for it: it may ask */
+void tern_want_pump(struct tern_peer *peer);  /* lets those ask that may */
+void tern_want_leave(struct tern_xfer *x);    /* out of the table: the next one may ask */
+void tern_want_end(struct tern_peer *peer);   /* nobody will answer any more */
+/* The receive `id`, whose WANT is answered; NULL: it has none out. */
+struct tern_xfer *tern_want_answered(struct tern_peer *peer, uint32_t id);
+int tern_want_say_misses(struct tern_peer *peer); /* -EAGAIN */
+int tern_want_say_have(struct tern_xfer *x);      /* if the peer is to know. -EAGAIN */
+/* A header arrived while we watch. */
+void tern_want_watch(struct tern_peer *peer, const struct tern_header *header);
+void tern_want_withdraw(struct tern_xfer *x); /* a wanted send ends without a message */
+int tern_want_on_want(struct tern_peer *peer, const struct tern_header *header);
+int tern_want_on_have(struct tern_peer *peer, const struct tern_header *header);
+int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *header);
 
 void tern_xfer_release(struct tern_xfer *x);
 void tern_rdv_feed(struct tern_rdv *rdv); /* tries the hungry again */

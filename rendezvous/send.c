@@ -8,6 +8,9 @@
  *         +-- RTS: ANNOUNCED --ATS--> end                  (the peer read it)
  *                       +------CTS--> WRITING -> ...       (the peer cannot read)
  *
+ * EAGER and RTS take a credit. A send that has none stands in `starved`, until one comes
+ * or the peer asks for this send (want.c).
+ *
  * Which POST is whose. The receiver pairs our EAGERs and RTSs, as they arrive, with its
  * oldest receive of the triple. So a POST that crossed an EAGER or RTS of the same triple
  * on the wire is for a receive that will be taken by that: it must be dropped. A POST's
@@ -172,7 +175,7 @@ static void describe(const struct tern_xfer *x, uint8_t type, struct tern_header
 		.step = triple_of(x)->step,
 		.bytes = x->buf.bytes,
 		.src = x->id,
-		.dst = x->remote_id,
+		.dst = x->wanted ? x->wanted : x->remote_id,
 		.shape = tern_req_of((struct tern_xfer *)(uintptr_t)x)->shape,
 	};
 	if (x->key && !x->key->told && !x->remote_id) {
@@ -236,12 +239,19 @@ static void end_and_promote(struct tern_xfer *x, int status)
 	promote(x->peer, triple_of(x));
 }
 
-/* Says an EAGER or RTS, which takes a credit. -ENOBUFS: there is none; -EAGAIN. */
+/* Says an EAGER or RTS, which takes a credit unless the peer asked for it. -ENOBUFS:
+ * there is none; -EAGAIN. */
 static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
 {
 	struct tern_peer *peer = x->peer;
 	int r;
 
+	if (x->wanted) {
+		r = say(x);
+		if (r == 0)
+			x->wanted = 0;
+		return r < 0 ? -EAGAIN : 0;
+	}
 	if (!tern_peer_credit(peer, 0))
 		return -ENOBUFS;
 	r = remember_sent(peer, triple_of(x));
@@ -273,10 +283,6 @@ static int announce(struct tern_xfer *x)
 
 	if (is_small(x))
 		return announce_small(x);
-	if (x->channel->moving >= TERN_CHANNEL_INFLIGHT) {
-		tern_list_push(&x->channel->queued, &x->queue);
-		return 0;
-	}
 	/* Where nothing can be put, the peer reads. */
 	if (tern_stage_needed(x) && !(tern_peer_caps(peer) & TERN_CAP_PUT)) {
 		r = tern_lend_offer(x);
@@ -291,8 +297,6 @@ static int announce(struct tern_xfer *x)
 	if (r < 0)
 		return r;
 	tern_xfer_enter(x, TERN_XFER_ANNOUNCED);
-	x->counted = true;
-	x->channel->moving++;
 	leave_table(x);
 	return 0;
 }
@@ -616,7 +620,7 @@ int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *h)
 	return 0;
 }
 
-/* ---- cancel, and turns ----------------------------------------------------------------
+/* ---- cancel ----------------------------------------------------------------
  */
 
 void tern_send_cancel(struct tern_xfer *x)
@@ -656,15 +660,4 @@ void tern_send_cancel(struct tern_xfer *x)
 	case TERN_XFER_STATE_COUNT:
 		tern_never("not a send");
 	}
-}
-
-void tern_send_next(struct tern_channel *channel)
-{
-	struct tern_list *n;
-
-	if (channel->moving >= TERN_CHANNEL_INFLIGHT)
-		return;
-	n = tern_list_pop(&channel->queued);
-	if (n)
-		tern_xfer_pend(tern_list_entry(n, struct tern_xfer, queue));
 }

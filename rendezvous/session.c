@@ -67,7 +67,7 @@ static void init_lists(struct tern_peer *peer)
 {
 	struct tern_list *lists[] = {&peer->wait_ack, &peer->xfers, &peer->pending,
 		&peer->starved, &peer->writing[0], &peer->writing[1], &peer->answers,
-		&peer->records, &peer->offering, &peer->channels, &peer->routes,
+		&peer->records, &peer->offering, &peer->unasked, &peer->channels, &peer->routes,
 		&peer->end_call.link, &peer->tell_call.link};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
@@ -738,6 +738,7 @@ static void end_requests(struct tern_peer *peer)
 		tern_route_withdraw(tern_list_entry(i, struct tern_route, node));
 	while ((n = peer->records.next) != &peer->records)
 		tern_record_free(tern_list_entry(n, struct tern_record, all));
+	tern_want_end(peer);
 	tern_send_forget_sent(peer, peer->tx_seq);
 	tern_retain_fini(&peer->retain);
 	peer->arrival_count = 0;

@@ -42,6 +42,8 @@ static void stamp(const struct tern_peer *peer, struct tern_header *h, uint32_t 
 	h->credit = peer->credit_rx.granted;
 	if (!tern_list_empty(&peer->starved))
 		h->flags |= TERN_FLAG_STARVED;
+	if (peer->missed_count)
+		h->flags |= TERN_FLAG_MISSED;
 }
 
 /* The peer has been told of our counters. */
@@ -293,6 +295,9 @@ static int (*const handlers[TERN_MSG_TYPE_COUNT])(
 	[TERN_MSG_PING] = on_ping,
 	[TERN_MSG_FIN] = on_fin,
 	[TERN_MSG_RENEW] = tern_on_renew,
+	[TERN_MSG_WANT] = tern_want_on_want,
+	[TERN_MSG_HAVE] = tern_want_on_have,
+	[TERN_MSG_MISS] = tern_want_on_miss,
 };
 
 static int check_counters(
@@ -334,6 +339,9 @@ static void take_counters(struct tern_peer *peer, const struct tern_header *h)
 		if (worth_telling(peer))
 			tern_stream_tell(peer);
 	}
+	peer->they_starve = h->flags & TERN_FLAG_STARVED;
+	if (peer->watching)
+		tern_want_watch(peer, h);
 	if (h->flags & TERN_FLAG_STARVED) {
 		tern_credit_grow(&peer->credit_rx);
 		if (tern_credit_worth_telling(&peer->credit_rx))

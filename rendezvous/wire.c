@@ -266,7 +266,7 @@ const char *tern_message_name(uint8_t type)
 {
 	static const char *const names[TERN_MSG_TYPE_COUNT] = {"?", "HELLO", "EAGER",
 		"POST", "RTS", "CTS", "DONE", "ATS", "CREDIT", "CANCEL", "CANCEL_ACK",
-		"NACK", "PING", "FIN", "RENEW"};
+		"NACK", "PING", "FIN", "RENEW", "WANT", "HAVE", "MISS"};
 
 	return names[type < TERN_MSG_TYPE_COUNT ? type : 0];
 }

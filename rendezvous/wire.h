@@ -68,6 +68,9 @@ enum tern_message_type {
 	/* owner of `src`, on a new link: its region is this one from now on; without one,
 	 * it cannot be read any more */
 	TERN_MSG_RENEW = 14,
+	TERN_MSG_WANT = 15, /* receiver: a send of this triple need not wait; want.c */
+	TERN_MSG_HAVE = 16, /* sender: a send of this triple waits for a credit */
+	TERN_MSG_MISS = 17, /* sender, to a WANT: none waits */
 	TERN_MSG_TYPE_COUNT
 };
 
@@ -78,7 +81,8 @@ enum tern_message_flags {
 	TERN_FLAG_RECV = 1 << 3,    /* CANCEL, CANCEL_ACK: of a receive, not a send */
 	TERN_FLAG_STARVED = 1 << 4, /* sends are waiting for credit: grant more */
 	TERN_FLAG_RAIL = 1 << 5,    /* DONE: of one rail only, see rail.c */
-	TERN_FLAGS_KNOWN = (1 << 6) - 1,
+	TERN_FLAG_MISSED = 1 << 6,  /* a receive that heard MISS waits for a HAVE */
+	TERN_FLAGS_KNOWN = (1 << 7) - 1,
 };
 
 struct tern_header {
@@ -103,11 +107,12 @@ static inline bool tern_type_is_sequenced(uint8_t type)
 	       type != TERN_MSG_PING && type != TERN_MSG_RENEW;
 }
 
-/* Messages that take a record at the receiver, and so a credit of the sender. */
+/* Messages that take a record at the receiver, and so a credit of the sender. With `dst`
+ * they answer a POST or a WANT. */
 static inline bool tern_type_takes_credit(uint8_t type, uint32_t dst)
 {
-	return type == TERN_MSG_RTS || type == TERN_MSG_POST ||
-	       (type == TERN_MSG_EAGER && dst == 0);
+	return type == TERN_MSG_POST ||
+	       ((type == TERN_MSG_EAGER || type == TERN_MSG_RTS) && dst == 0);
 }
 
 /* Header and extension into `out` (TERN_HEAD_MAX bytes, 8-aligned). Their length. */

@@ -4,8 +4,8 @@
  * that lets them go on when there is room.
  *
  * Whoever cannot go on waits in exactly one list: `pending` (no room in the stream),
- * `starved` (no credit), `writing` (puts to issue), `wait_ack`, or its channel's
- * `queued`. The pump serves them in that order, so that answers and small messages are
+ * `starved` (no credit), `unasked` (a receive: want.c), `writing` (puts to issue) or
+ * `wait_ack`. The pump serves them in that order, so that answers and small messages are
  * never behind bulk data.
  */
 #include "rendezvous/rendezvous.h"
@@ -173,13 +173,12 @@ static void run_completed(struct tern_deferred *deferred)
 		tern_container_of(deferred, struct tern_rdv, complete_call));
 }
 
-static void leave_channel(struct tern_xfer *x)
+static void leave_table(struct tern_xfer *x)
 {
-	if (!x->counted)
-		return;
-	x->counted = false;
-	x->channel->moving--;
-	tern_send_next(x->channel);
+	if (x->is_send)
+		tern_match_remove(&x->peer->match, &x->node);
+	else
+		tern_want_leave(x);
 }
 
 void tern_xfer_complete(struct tern_xfer *x, int status)
@@ -192,7 +191,7 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 	if (!tern_stage_is_idle(&x->stage))
 		tern_stage_fini(x);
 	tern_list_remove(&x->queue);
-	tern_match_remove(&x->peer->match, &x->node);
+	leave_table(x);
 	tern_xfer_forget_id(x);
 	tern_list_remove(&x->all);
 	if (held || (status == 0 && x->pool))
@@ -202,7 +201,8 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 		if (status < 0 && x->pool)
 			tern_pool_put(x->pool, &x->buf);
 	}
-	leave_channel(x);
+	if (x->wanted)
+		tern_want_withdraw(x);
 	if (!x->is_send) {
 		req->buf = x->buf;
 		req->peeked = held;
@@ -264,7 +264,7 @@ static int await_copies(struct tern_xfer *x, int status)
 void tern_xfer_end(struct tern_xfer *x, int status)
 {
 	tern_list_remove(&x->queue);
-	tern_match_remove(&x->peer->match, &x->node);
+	leave_table(x);
 	if (!tern_stage_is_idle(&x->stage))
 		tern_stage_drop(x);
 	if (tern_xfer_withdraw(x, status) == 0 && await_copies(x, status) == 0)
@@ -289,6 +289,7 @@ struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_he
 	record->region = h->region;
 	record->has_region = h->flags & TERN_FLAG_REGION;
 	record->stale = false;
+	record->wanted = !tern_type_takes_credit(h->type, h->dst);
 	record->bytes = h->bytes;
 	record->src = h->src;
 	record->type = h->type;
@@ -307,6 +308,10 @@ void tern_record_free(struct tern_record *record)
 	tern_list_remove(&record->queue);
 	tern_list_remove(&record->all);
 	tern_list_push_front(&peer->rdv->free_records, &record->all);
+	if (record->wanted) {
+		peer->rdv->wanted_count--;
+		return;
+	}
 	tern_credit_release(&peer->credit_rx);
 	if (tern_credit_worth_telling(&peer->credit_rx))
 		tern_stream_tell(peer);
@@ -356,20 +361,26 @@ static int advance(struct tern_xfer *x)
 	return x->is_send ? tern_send_advance(x) : tern_recv_advance(x);
 }
 
-static void starve(struct tern_xfer *x)
+static int starve(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
 
+	if (tern_want_say_have(x) < 0)
+		return -EAGAIN;
 	tern_list_push(&peer->starved, &x->queue);
+	x->starving = true;
 	peer->stats.credit_stall_count++;
 	if (!peer->starved_told)
 		tern_stream_tell(peer);
+	return 0;
 }
 
 static int pump_answers(struct tern_peer *peer)
 {
 	struct tern_record *record;
 
+	if (tern_want_say_misses(peer) < 0)
+		return -EAGAIN;
 	while ((record = tern_list_first(&peer->answers, struct tern_record, queue)))
 		if (say_answer(record) < 0)
 			return -EAGAIN;
@@ -384,12 +395,12 @@ static int pump_pending(struct tern_peer *peer)
 		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
 		int r = advance(x);
 
+		if (r == -ENOBUFS)
+			r = starve(x);
 		if (r == -EAGAIN) {
 			tern_list_push_front(&peer->pending, n);
 			return r;
 		}
-		if (r == -ENOBUFS)
-			starve(x);
 	}
 	return 0;
 }
@@ -399,12 +410,15 @@ static int pump_starved(struct tern_peer *peer)
 	while (!tern_list_empty(&peer->starved) &&
 		peer->credit_tx.granted != peer->credit_tx.used) {
 		struct tern_list *n = tern_list_pop(&peer->starved);
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
 		int r;
 
 		peer->serving_starved = true;
-		r = advance(tern_list_entry(n, struct tern_xfer, queue));
+		x->starving = false;
+		r = advance(x);
 		peer->serving_starved = false;
 		if (r < 0) {
+			x->starving = true;
 			tern_list_push_front(&peer->starved, n);
 			return r;
 		}
@@ -443,6 +457,7 @@ void tern_peer_pump_now(struct tern_peer *peer)
 		if (tern_stream_flush(peer) < 0 || pump_answers(peer) < 0 ||
 			pump_pending(peer) < 0 || pump_starved(peer) < 0)
 			break;
+		tern_want_pump(peer);
 		pump_writing(&peer->writing[0]);
 		pump_writing(&peer->writing[1]);
 	} while (!tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers));

@@ -142,10 +142,8 @@ TERN_API void tern_peer_free(struct tern_peer *peer);
 
 /* ---- channels ---- */
 
-/* Channel `number` of this peer: a name space of keys with its own window of
- * TERN_CHANNEL_INFLIGHT moving requests; more may be posted, they wait their turn. Both
- * ends open the same number. Lives until the peer is freed. -EEXIST, -ENOMEM. */
-#define TERN_CHANNEL_INFLIGHT 256
+/* Channel `number` of this peer: a name space of keys. Both ends open the same number.
+ * Lives until the peer is freed. -EEXIST, -ENOMEM. */
 TERN_API int tern_channel_open(
 	struct tern_peer *peer, uint32_t number, struct tern_channel **out);
 
@@ -291,6 +289,7 @@ struct tern_peer_stats {
 	uint64_t eager_count, put_count, get_count, peek_count; /* transfers, by path */
 	uint64_t reconnect_count;
 	uint64_t credit_stall_count; /* sends that had to wait for a credit */
+	uint64_t want_count;         /* receives that asked for a send that waits so */
 	uint64_t staged_count;       /* of memory of a GPU, through page-locked memory */
 	uint64_t direct_count;       /* the same, read or written there by the device */
 	uint64_t ipc_count;          /* the same, copied from where it is (CUDA IPC) */

@@ -113,6 +113,7 @@ struct tern_buf end_data(
 
 extern const struct conformance_test meet_paths[];
 extern const struct conformance_test meet_pairing[];
+extern const struct conformance_test meet_order[];
 extern const struct conformance_test meet_cancel[];
 extern const struct conformance_test meet_ends[];
 extern const struct conformance_test meet_strangers[];

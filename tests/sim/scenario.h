@@ -14,6 +14,9 @@ void print_line(const char *line);
  */
 bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* More sends than credits, both ways, received in an order of its own. */
+bool scenario_crowd(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* The same with much of the memory in a simulated GPU, whose copies fail now and then. */
 bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash);
 

@@ -32,6 +32,7 @@ static const struct {
 	uint64_t repeat; /* every so many seeds: twice, to see that it does the same */
 } scenarios[] = {
 	{"storm", scenario_storm, 50},
+	{"crowd", scenario_crowd, 50},
 	{"train", scenario_train, 50},
 	{"async", scenario_async, 50},
 	{"ledger", scenario_ledger, 50},

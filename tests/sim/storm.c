@@ -204,7 +204,37 @@ static bool part(struct world *w, uint64_t seed)
 	return !w->ends[0].status && !w->ends[1].status;
 }
 
-static bool scenario(uint64_t seed, bool verbose, uint64_t *hash,
+/* Many sends under many keys, received in another order: more than there are credits. */
+static void crowd(struct storm_opts *opts)
+{
+	opts->pair_count = 250;
+	opts->triple_count = opts->seed % 3 ? 200 : 40;
+	opts->bytes_max = 3000;
+	opts->lag = (unsigned)(opts->seed / 3 % 3) * opts->pair_count / 2;
+	opts->order = STORM_SHUFFLED;
+	if (opts->lag == opts->pair_count && opts->seed % 7 < 4) {
+		opts->order = STORM_LAST_FIRST;
+		opts->triple_count = 20 * opts->pair_count; /* few twice */
+	}
+}
+
+/* Where the last sends of many are received first, somebody has to ask; unless all receives
+ * were posted while a connection was lost or a process stood still. */
+static bool has_asked(const struct world *w, const struct storm_opts *opts)
+{
+	struct tern_peer_stats stats[2];
+
+	for (int i = 0; i < 2; i++)
+		tern_peer_stats(w->ends[i].peer, &stats[i]);
+	if (opts->order != STORM_LAST_FIRST || w->stall_permille ||
+		stats[0].reconnect_count ||
+		stats[0].want_count + stats[1].want_count)
+		return true;
+	fprintf(stderr, "storm: no receive had to ask for its send\n");
+	return false;
+}
+
+static bool scenario(uint64_t seed, bool verbose, uint64_t *hash, bool crowded,
 	const struct storm_memory *memory, const void *cuda_api)
 {
 	bool two = !(kinds[seed % 4] & TERN_CAP_BOUND); /* fabrics */
@@ -231,17 +261,20 @@ static bool scenario(uint64_t seed, bool verbose, uint64_t *hash,
 		.small_room_permille = seed % 7 == 2 ? 100 : 0,
 		.copy_fail_permille = memory && seed % 5 == 3 ? 100 : 0};
 	struct world w = {.memory = memory,
-		/* A copy from the device takes its time, too: on slow networks
-		   connections have to last long enough for anything to come of them. */
-		.cut_permille = seed % 2 == 0             ? 0
-				: memory && seed % 5 == 4 ? 5
-							  : 15,
+		/* A copy from the device takes its time, and so do the regions of a crowd,
+		   which go first: on slow networks connections have to last long enough
+		   for anything to come of them. */
+		.cut_permille = seed % 2 == 0                          ? 0
+				: (memory || crowded) && seed % 5 == 4 ? 5
+								       : 15,
 		.stall_permille = seed % 11 == 3 ? 20 : 0,
 		.crash_permille = seed % 13 == 4 ? 10 : 0,
 		.break_permille = breaks ? 10 : 0};
 	struct storm_end ends[2];
 	bool good = true;
 
+	if (crowded)
+		crowd(&storm_opts);
 	w.sim = tern_sim_new(&opts);
 	make_end(&w, &w.ends[0], "zero", seed);
 	make_end(&w, &w.ends[1], "one", seed);
@@ -276,6 +309,8 @@ static bool scenario(uint64_t seed, bool verbose, uint64_t *hash,
 		if (storm_error(w.storm))
 			good = false;
 	}
+	if (good && crowded && !w.crashed && !w.ends[0].down && !w.ends[1].down)
+		good = has_asked(&w, &storm_opts);
 	if (good && !w.crashed && !w.stall_permille &&
 		(w.ends[0].down || w.ends[1].down)) {
 		fprintf(stderr, "storm: a peer went down though links were only cut\n");
@@ -303,14 +338,19 @@ static bool scenario(uint64_t seed, bool verbose, uint64_t *hash,
 
 bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash)
 {
-	return scenario(seed, verbose, hash, NULL, NULL);
+	return scenario(seed, verbose, hash, false, NULL, NULL);
+}
+
+bool scenario_crowd(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return scenario(seed, verbose, hash, true, NULL, NULL);
 }
 
 #if TERN_HAVE_CUDA
 bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash)
 {
 	const struct storm_memory *memory = storm_gpu_open(seed, false);
-	bool good = scenario(seed, verbose, hash, memory, storm_gpu_api());
+	bool good = scenario(seed, verbose, hash, seed % 4 == 3, memory, storm_gpu_api());
 
 	storm_gpu_close();
 	return good;

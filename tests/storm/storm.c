@@ -394,7 +394,8 @@ void storm_step(struct storm *s)
 		while (n-- && w->sent < s->opts.pair_count && post_send(s, w) == 0)
 			;
 		n = (unsigned)tern_rng_below(&s->rng, 4);
-		while (n-- && w->received < s->opts.pair_count && post_recv(s, w) == 0)
+		while (n-- && w->sent >= s->opts.lag &&
+			w->received < s->opts.pair_count && post_recv(s, w) == 0)
 			;
 		if (permille(s, s->opts.cancel_permille))
 			cancel_one(s, w);
@@ -453,8 +454,25 @@ unsigned storm_delivered(const struct storm *s)
 
 /* ---- birth and end ---- */
 
-/* Random triples for the sends; the same for the receives, each near its own place, so
- * that neither half is always first and credits suffice. */
+/* Which of those that are left is received i-th. */
+static unsigned other_place(struct storm *s, unsigned i)
+{
+	unsigned left = s->opts.pair_count - i;
+
+	switch (s->opts.order) {
+	case STORM_NEAR:
+		left = TERN_MIN(16u, left);
+		break;
+	case STORM_SHUFFLED:
+		break;
+	case STORM_LAST_FIRST:
+		return i < left ? s->opts.pair_count - 1 - i : i;
+	}
+	return i + (unsigned)tern_rng_below(&s->rng, left);
+}
+
+/* Random triples for the sends; the same for the receives. Near its own place means that
+ * neither half is always first, and credits suffice. */
 static void deal(struct storm *s, struct way *w)
 {
 	unsigned n = s->opts.pair_count;
@@ -463,7 +481,7 @@ static void deal(struct storm *s, struct way *w)
 		w->send_triples[i] = w->recv_triples[i] =
 			(unsigned)tern_rng_below(&s->rng, s->opts.triple_count);
 	for (unsigned i = 0; i < n; i++) {
-		unsigned j = i + (unsigned)tern_rng_below(&s->rng, TERN_MIN(16u, n - i));
+		unsigned j = other_place(s, i);
 		unsigned swap = w->recv_triples[i];
 
 		w->recv_triples[i] = w->recv_triples[j];

@@ -23,6 +23,12 @@ struct storm_opts {
 	unsigned cancel_permille;
 	unsigned small_room_permille; /* receives whose room is too small */
 	unsigned copy_fail_permille;  /* steps in which a copy of a GPU is refused */
+	enum {
+		STORM_NEAR,     /* receives are posted about in the order of the sends, */
+		STORM_SHUFFLED, /* in any order, */
+		STORM_LAST_FIRST
+	} order;
+	unsigned lag; /* and only behind so many sends of their direction */
 };
 
 struct storm;

@@ -35,8 +35,8 @@ static void table_free(struct table *t)
 	free(t);
 }
 
-static void add(struct table *t, unsigned i, uint64_t key, uint64_t step, uint32_t channel,
-	enum tern_match_kind kind)
+static void add(struct table *t, unsigned i, uint64_t key, uint64_t step,
+	uint32_t channel, enum tern_match_kind kind)
 {
 	t->nodes[i].triple =
 		(struct tern_triple){.key = key, .step = step, .channel = channel};
@@ -82,8 +82,8 @@ static void test_nodes_of_one_triple_are_found_oldest_first(void **state)
 		tern_match_remove(&t->match, &t->nodes[i]);
 	}
 	assert_null(tern_match_find(&t->match, &triple, TERN_MATCH_RECV));
-	assert_ptr_equal(tern_match_find(&t->match, &triple, TERN_MATCH_SEND),
-		&t->nodes[FEW]);
+	assert_ptr_equal(
+		tern_match_find(&t->match, &triple, TERN_MATCH_SEND), &t->nodes[FEW]);
 	table_free(t);
 }
 

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sends that wait for a credit, and receives that want one of them: whatever order the
+ * sends were posted in, the one that is received next goes next (docs/protocol.md, "Out
+ * of credits", has the proof).
+ *
+ *     receiver                                 sender
+ *     WANT (triple, id)      -->   a send of the triple waits: it goes without a credit,
+ *                            <--      EAGER or RTS with dst = id
+ *                                  none waits:
+ *                            <--      MISS (id); from now on it watches
+ *                                  a send starts to wait while it watches:
+ *                            <--      HAVE (triple)
+ *     WANT ...
+ *
+ * The receiver asks when the sender is starved and has used every credit: nothing that
+ * takes one can be on its way then, nor come before the WANT is handled. It asks for the
+ * oldest receive of a triple only, and for TERN_WANTS_MAX at a time, for each of which it
+ * keeps a record free. Neither end keeps anything of what the other asked or has: a
+ * receive that waits to ask stands in `unasked`, or, while it is not the oldest of its
+ * triple, in no list (`behind`).
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+
+/* ---- receiver ---- */
+
+void tern_want_later(struct tern_xfer *x)
+{
+	tern_list_push(&x->peer->unasked, &x->queue);
+	if (tern_want_is_due(x->peer))
+		tern_peer_pump(x->peer);
+}
+
+static int say_want(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	struct tern_header h = {
+		.type = TERN_MSG_WANT,
+		.channel = x->node.triple.channel,
+		.key = x->node.triple.key,
+		.step = x->node.triple.step,
+	};
+	int r = tern_xfer_id(x);
+
+	if (r == 0)
+		r = tern_records_want(x->rdv);
+	if (r < 0)
+		return r;
+	h.src = x->id;
+	r = tern_stream_send(peer, &h, NULL, NULL);
+	if (r < 0) {
+		x->rdv->wanted_count--;
+		return r;
+	}
+	tern_list_remove(&x->queue);
+	x->ask = TERN_ASK_OUT;
+	peer->asks_out++;
+	peer->stats.want_count++;
+	return 0;
+}
+
+void tern_want_pump(struct tern_peer *peer)
+{
+	while (tern_want_is_due(peer)) {
+		struct tern_xfer *x =
+			tern_list_first(&peer->unasked, struct tern_xfer, queue);
+
+		if (!tern_match_before(&x->node)) {
+			if (say_want(x) < 0)
+				return;
+		} else {
+			tern_list_remove(&x->queue);
+			x->behind = true;
+			peer->behind_count++;
+		}
+	}
+}
+
+static void forget_ask(struct tern_xfer *x)
+{
+	if (x->ask == TERN_ASK_MISSED)
+		x->peer->missed_count--;
+	x->ask = TERN_ASK_NONE;
+}
+
+static void come_forward(struct tern_xfer *x)
+{
+	if (x->behind)
+		x->peer->behind_count--;
+	x->behind = false;
+}
+
+void tern_want_leave(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	struct tern_match_node *n;
+
+	if (!x->node.waits)
+		return;
+	forget_ask(x);
+	come_forward(x);
+	tern_match_remove(&peer->match, &x->node);
+	if (peer->behind_count == 0)
+		return;
+	n = tern_match_find(&peer->match, &x->node.triple, TERN_MATCH_RECV);
+	if (n && tern_container_of(n, struct tern_xfer, node)->behind) {
+		struct tern_xfer *next = tern_container_of(n, struct tern_xfer, node);
+
+		come_forward(next);
+		tern_list_push(&peer->unasked, &next->queue);
+	}
+}
+
+struct tern_xfer *tern_want_answered(struct tern_peer *peer, uint32_t id)
+{
+	struct tern_xfer *x = tern_xfer_by_id(peer, id);
+
+	if (!x || x->is_send || x->ask != TERN_ASK_OUT)
+		return NULL;
+	peer->asks_out--;
+	x->ask = TERN_ASK_NONE;
+	return x;
+}
+
+int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_xfer *x = tern_want_answered(peer, h->dst);
+
+	if (!x) { /* an arrival took it, and crossed what it asked */
+		if (peer->asks_out == 0)
+			return -EPROTO;
+		peer->asks_out--;
+	}
+	peer->rdv->wanted_count--;
+	if (!x)
+		return 0;
+	tern_xfer_forget_id(x);
+	if (x->cancelled) {
+		tern_xfer_end(x, -ECANCELED);
+		return 0;
+	}
+	x->ask = TERN_ASK_MISSED;
+	peer->missed_count++;
+	return 0;
+}
+
+int tern_want_on_have(struct tern_peer *peer, const struct tern_header *h)
+{
+	const struct tern_triple triple = tern_header_triple(h);
+	struct tern_match_node *n =
+		tern_match_find(&peer->match, &triple, TERN_MATCH_RECV);
+	struct tern_xfer *x = n ? tern_container_of(n, struct tern_xfer, node) : NULL;
+
+	if (x && x->ask == TERN_ASK_MISSED) {
+		forget_ask(x);
+		tern_list_push(&peer->unasked, &x->queue);
+	}
+	return 0;
+}
+
+void tern_want_end(struct tern_peer *peer)
+{
+	peer->rdv->wanted_count -= peer->asks_out;
+	peer->asks_out = 0;
+	peer->miss_count = 0;
+}
+
+/* ---- sender ---- */
+
+/* The peer asked for `id` in vain. -EPROTO: it asked for more than it may. */
+static int miss(struct tern_peer *peer, uint32_t id)
+{
+	if (peer->miss_count == TERN_WANTS_MAX)
+		return -EPROTO;
+	peer->misses[peer->miss_count++] = id;
+	peer->watching = true;
+	return 0;
+}
+
+int tern_want_say_misses(struct tern_peer *peer)
+{
+	while (peer->miss_count) {
+		struct tern_header h = {.type = TERN_MSG_MISS, .dst = peer->misses[0]};
+
+		if (tern_stream_send(peer, &h, NULL, NULL) < 0)
+			return -EAGAIN;
+		peer->miss_seq = peer->tx_seq;
+		peer->miss_count--;
+		for (uint32_t i = 0; i < peer->miss_count; i++)
+			peer->misses[i] = peer->misses[i + 1];
+	}
+	return 0;
+}
+
+/* A header without the flag says that no receive of the peer waits for a HAVE, if it was
+ * made when the peer knew of every MISS. */
+void tern_want_watch(struct tern_peer *peer, const struct tern_header *h)
+{
+	if (!(h->flags & TERN_FLAG_MISSED) && peer->miss_count == 0 &&
+		h->type != TERN_MSG_RENEW && !tern_seq_before(h->ack, peer->miss_seq))
+		peer->watching = false;
+}
+
+int tern_want_say_have(struct tern_xfer *x)
+{
+	struct tern_header h = {
+		.type = TERN_MSG_HAVE,
+		.channel = x->node.triple.channel,
+		.key = x->node.triple.key,
+		.step = x->node.triple.step,
+	};
+
+	return x->peer->watching ? tern_stream_send(x->peer, &h, NULL, NULL) : 0;
+}
+
+int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)
+{
+	const struct tern_triple triple = tern_header_triple(h);
+	struct tern_match_node *crossed, *n;
+	struct tern_xfer *x;
+
+	if (!h->src)
+		return -EPROTO;
+	crossed = tern_match_find(&peer->match, &triple, TERN_MATCH_SENT);
+	if (crossed) { /* it accounts for one WANT, as for one POST (send.c) */
+		tern_match_remove(&peer->match, crossed);
+		return miss(peer, h->src);
+	}
+	n = tern_match_find(&peer->match, &triple, TERN_MATCH_SEND);
+	x = n ? tern_container_of(n, struct tern_xfer, node) : NULL;
+	if (!x || x->wanted || tern_match_find(&peer->match, &triple, TERN_MATCH_CLAIM))
+		return miss(peer, h->src);
+	x->wanted = h->src;
+	if (x->starving) {
+		x->starving = false;
+		tern_list_remove(&x->queue);
+		tern_xfer_pend(x);
+	}
+	return 0;
+}
+
+void tern_want_withdraw(struct tern_xfer *x)
+{
+	uint32_t id = x->wanted;
+
+	x->wanted = 0;
+	if (miss(x->peer, id) < 0)
+		tern_peer_cut(x->peer, -EPROTO);
+}
