@@ -26,9 +26,10 @@
  * A conn that has been idle for a while dozes: it goes on saying that it sleeps, whether
  * its port does or not, and is looked at when something comes over its socket or is
  * asked of it. So a poll and an arm pay for few idle conns. The price is paid for the
- * first message after the pause: a WAKE, and up to LULL_NS where the receiver spins. That
- * it begins in arm() makes it correct: sleep was announced, everything was looked at once
- * more (see shm_bell()), and the announcement stands until the conn rises.
+ * first message after the pause: a WAKE, and up to LULL_NS where the receiver spins. It
+ * begins in arm(), or in poll() where the port spins, and in the same order: sleep is
+ * announced, everything is looked at once more (see shm_bell()), and the announcement
+ * stands until the conn rises.
  *
  * Costs of a conn: a poll and an arm scan those that do not doze, which are at least
  * AWAKE_COUNT if there are so many (a few lines each); two descriptors; two
@@ -466,6 +467,40 @@ static bool must_look(struct shm_port *port)
 	return tern_now_ns(port->base.env) - port->looked_ns >= LULL_NS;
 }
 
+/* Has this conn something for poll() that no descriptor will tell of? */
+static bool has_work(struct shm_conn *conn)
+{
+	if (conn->state == SHM_PARTING)
+		return !conn->due_ns || shm_ring_readable(&conn->ring);
+	if (conn->state != SHM_UP)
+		return false;
+	return shm_ring_readable(&conn->ring) || shm_copy_ready(conn) ||
+	       (conn->blocked && shm_ring_roomy(&conn->ring) != 0) ||
+	       (conn->starved && shm_slab_roomy(conn));
+}
+
+/* Is a conn without work idle, and will all that can happen to it be told by its
+ * descriptors? */
+static bool may_doze(const struct shm_conn *conn)
+{
+	const struct shm_port *port = shm_conn_port(conn);
+
+	return conn->state == SHM_UP && port->conn_count > port->awake_count &&
+	       port->looked_ns - conn->used_ns >= port->doze_ns && !conn->blocked &&
+	       !conn->starved && !conn->asking_count && !conn->gone_waits &&
+	       !conn->refused_for_now;
+}
+
+/* In a port that spins. As in arm(): sleep is announced before the last look. */
+static void doze_off(struct shm_conn *conn)
+{
+	shm_sleep(&conn->ring, false);
+	if (has_work(conn))
+		shm_awake(&conn->ring);
+	else
+		shm_conn_doze(conn);
+}
+
 static int shm_poll(struct tern_port *base, int budget)
 {
 	struct shm_port *port = shm_port_of(base);
@@ -493,6 +528,8 @@ static int shm_poll(struct tern_port *base, int budget)
 		events = step(conn, TERN_MIN(budget - count, TURN_COUNT), now_ns);
 		if (events)
 			conn->used_ns = port->looked_ns;
+		else if (tern_unlikely(may_doze(conn)))
+			doze_off(conn);
 		count += events;
 	}
 	if (!tern_list_empty(&port->closed))
@@ -500,30 +537,6 @@ static int shm_poll(struct tern_port *base, int budget)
 	free_dead_lsns(port);
 	port->in_poll = false;
 	return count;
-}
-
-/* Has this conn something for poll() that no descriptor will tell of? */
-static bool has_work(struct shm_conn *conn)
-{
-	if (conn->state == SHM_PARTING)
-		return !conn->due_ns || shm_ring_readable(&conn->ring);
-	if (conn->state != SHM_UP)
-		return false;
-	return shm_ring_readable(&conn->ring) || shm_copy_ready(conn) ||
-	       (conn->blocked && shm_ring_roomy(&conn->ring) != 0) ||
-	       (conn->starved && shm_slab_roomy(conn));
-}
-
-/* Asked in arm(), of a conn without work: is it idle, and will all that can happen to it
- * be told by its descriptors? */
-static bool may_doze(const struct shm_conn *conn)
-{
-	const struct shm_port *port = shm_conn_port(conn);
-
-	return conn->state == SHM_UP && port->conn_count > port->awake_count &&
-	       port->looked_ns - conn->used_ns >= port->doze_ns && !conn->blocked &&
-	       !conn->starved && !conn->asking_count && !conn->gone_waits &&
-	       !conn->refused_for_now;
 }
 
 static void set_timer(struct shm_port *port, uint64_t due_ns)

@@ -6,6 +6,8 @@
  */
 #include "tests/unit/shm_end.h"
 
+#include <sched.h>
+
 #define CONNS  ENDS_CONNS
 #define ROUNDS 4000u
 #define BALLS  3u
@@ -61,12 +63,42 @@ static void test_only_those_that_are_used_are_looked_at(void **state)
 
 	(void)state;
 	many_init(&duo, 4);
+	shm_port_of(duo.a.port)->doze_ns = shm_port_of(duo.b.port)->doze_ns = UINT64_MAX;
 	assert_int_equal(send_number(duo.a.conns[2], 0, 10), 0);
 	UNTIL(&duo.a, &duo.b, duo.b.message_count == 1);
 	assert_int_equal(dozing_count(&duo.a), 3);
 	assert_int_equal(dozing_count(&duo.b), 3);
+	shm_port_of(duo.a.port)->doze_ns = shm_port_of(duo.b.port)->doze_ns = 0;
 	end_doze(&duo.a);
 	end_doze(&duo.b);
+	duo_fini(&duo);
+}
+
+/* A program that never sleeps: what a poll() looks at is counted, port->conn_count. */
+static void test_a_port_that_spins_looks_only_at_those_that_are_used(void **state)
+{
+	struct duo duo;
+	struct shm_port *port;
+
+	(void)state;
+	many_init(&duo, CONNS);
+	port = shm_port_of(duo.b.port);
+	port->awake_count = 2;
+	for (uint64_t i = 0; i < 3 * CONNS; i++) {
+		assert_int_equal(send_number(duo.a.conns[i % CONNS], i, 10), 0);
+		UNTIL(&duo.b, &duo.a, duo.b.message_count == i + 1);
+		UNTIL(&duo.b, NONE, port->conn_count <= port->awake_count);
+	}
+	assert_int_equal(duo.b.bad_count, 0);
+	assert_int_equal(dozing_count(&duo.b), CONNS - 2);
+	/* One that is used stays. */
+	port->doze_ns = UINT64_MAX;
+	assert_int_equal(send_number(duo.a.conns[0], duo.b.message_count, 10), 0);
+	UNTIL(&duo.b, &duo.a, duo.b.message_count == 3 * CONNS + 1);
+	for (unsigned i = 0; i < 100; i++)
+		end_poll(&duo.b);
+	assert_in_range(port->conn_count, 1, 3);
+	assert_false(shm_conn_of(duo.b.conns[0])->dozing);
 	duo_fini(&duo);
 }
 
@@ -256,13 +288,12 @@ static void test_the_death_of_a_peer_that_dozes_is_told(void **state)
 }
 
 /* Each message races with the other end's falling asleep, and with its conn's dozing. */
-static void test_two_that_doze_never_miss_a_message(void **state)
+static void exchange_with_one_that_dozes(void (*turn)(struct end *end))
 {
 	struct end end;
 	uint64_t sent = 0;
 	pid_t pid;
 
-	(void)state;
 	pid = drowsy_pair(&end);
 	while (end.message_count < ROUNDS) {
 		while (sent < ROUNDS && sent < end.message_count + BALLS) {
@@ -271,17 +302,37 @@ static void test_two_that_doze_never_miss_a_message(void **state)
 			assert_int_equal(send_number(end.conns[at], sent, 40), 0);
 			sent++;
 		}
-		end_sleep(&end);
+		turn(&end);
 	}
 	assert_int_equal(end.message_count, ROUNDS);
 	end_fini(&end);
 	child_must_end_well(pid);
 }
 
+static void spin(struct end *end)
+{
+	if (end_poll(end) == 0)
+		sched_yield(); /* the other end may need this processor */
+}
+
+static void test_two_that_doze_never_miss_a_message(void **state)
+{
+	(void)state;
+	exchange_with_one_that_dozes(end_sleep);
+}
+
+static void test_one_that_spins_never_misses_a_message_on_a_conn_that_dozes(void **state)
+{
+	(void)state;
+	exchange_with_one_that_dozes(spin);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_only_those_that_are_used_are_looked_at),
+		cmocka_unit_test(
+			test_a_port_that_spins_looks_only_at_those_that_are_used),
 		cmocka_unit_test(test_few_conns_do_not_doze),
 		cmocka_unit_test(test_a_message_wakes_who_sleeps),
 		cmocka_unit_test(test_an_answer_wakes_who_sent_after_arming),
@@ -290,6 +341,8 @@ int main(void)
 		cmocka_unit_test(test_the_end_of_one_that_dozes_is_told),
 		cmocka_unit_test(test_the_death_of_a_peer_that_dozes_is_told),
 		cmocka_unit_test(test_two_that_doze_never_miss_a_message),
+		cmocka_unit_test(
+			test_one_that_spins_never_misses_a_message_on_a_conn_that_dozes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
