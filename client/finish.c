@@ -243,14 +243,34 @@ static int make_room(struct tern_worker *w)
 	return r;
 }
 
-static double mean_loss(const struct tern_worker *w)
+/* The last ones of a ring. */
+static double mean_loss(const double *losses, uint64_t count)
 {
-	uint64_t n = TERN_MIN(w->loss_count, (uint64_t)WORKER_LOSS_WINDOW);
+	uint64_t n = TERN_MIN(count, (uint64_t)WORKER_LOSS_WINDOW);
 	double sum = 0;
 
-	for (uint64_t i = 0; i < n; i++)
-		sum += w->losses[i];
+	for (uint64_t i = count - n; i < count; i++)
+		sum += losses[i % WORKER_LOSS_WINDOW];
 	return n ? sum / (double)n : (double)NAN;
+}
+
+static int set_slot_losses(struct tern_worker *w)
+{
+	uint32_t n = 0;
+
+	w->slot_losses = calloc(w->slot_count + 1u, sizeof(*w->slot_losses));
+	if (!w->slot_losses)
+		return -ENOMEM;
+	for (uint32_t i = 0; w->job.mode == TERN_MODE_SYNC && i < w->slot_count; i++) {
+		const struct slot *slot = &w->slots[i];
+
+		if (slot->loss_count)
+			w->slot_losses[n++] = (struct tern_slot_loss){
+				slot->number, mean_loss(slot->losses, slot->loss_count)};
+	}
+	w->results.slot_losses = w->slot_losses;
+	w->results.slot_loss_count = n;
+	return 0;
 }
 
 /* ---- async: what was applied ---- */
@@ -305,7 +325,11 @@ void finish_start(struct tern_worker *w)
 {
 	w->state = WORKER_FINISHING;
 	w->results.steps = w->version;
-	w->results.loss = mean_loss(w);
+	w->results.loss = mean_loss(w->losses, w->loss_count);
+	if (set_slot_losses(w) < 0) {
+		worker_give_up(w, -ENOMEM, "no memory for the losses of the slots");
+		return;
+	}
 	w->results.bytes = w->byte_count;
 	if (w->job.mode == TERN_MODE_ASYNC)
 		tern_talk_say(&w->servers[0].talk, json_pack("{s:s}", "type", "done"));
@@ -383,6 +407,7 @@ void finish_fini(struct tern_worker *w)
 	free(w->written);
 	free(w->scores);
 	free(w->score_labels);
+	free(w->slot_losses);
 	free(w->least_made);
 	free(w->most_made);
 }

@@ -55,6 +55,8 @@ struct gradient_part { /* a chunk of a gradient on its way out */
 	struct slot *slot;
 };
 
+#define WORKER_LOSS_WINDOW 100u
+
 /* A slot of this worker, of every step. */
 struct slot {
 	struct tern_worker *worker;
@@ -65,9 +67,9 @@ struct slot {
 	uint64_t generation; /* of the decision that gave it to this worker; 0: first */
 	bool taken;          /* the servers know that it comes from here */
 	bool announced;      /* the engine knows the buffer */
+	double losses[WORKER_LOSS_WINDOW];
+	uint64_t loss_count;
 };
-
-#define WORKER_LOSS_WINDOW 100u
 
 struct tern_worker {
 	struct tern_worker_opts opts;
@@ -131,6 +133,7 @@ struct tern_worker {
 	char *written;
 	float *scores;
 	int32_t *score_labels;
+	struct tern_slot_loss *slot_losses;
 	struct tern_file_op file;
 	struct iovec *file_parts;
 

@@ -125,6 +125,7 @@ static void on_progress(struct tern_job *job)
 static void computed(struct tern_job *job)
 {
 	struct tern_worker *w = tern_container_of(job, struct tern_worker, job_item);
+	struct slot *slot = &w->slots[w->slot_at];
 	double loss = w->result.loss / w->job.batch;
 
 	worker_engine_note(w);
@@ -147,6 +148,7 @@ static void computed(struct tern_job *job)
 			(unsigned long long)w->version + 1);
 		return;
 	}
+	slot->losses[slot->loss_count++ % WORKER_LOSS_WINDOW] = loss;
 	w->step_loss = w->step_slots++ == 0 ? loss : w->step_loss + loss;
 	w->slot_at++;
 	if (w->missing[(w->version + 1) & 1] == 0 && !slots_are_due(w))

@@ -25,14 +25,23 @@ struct tern_worker_progress {
 	uint64_t bytes;   /* of gradients and parameters that it has moved */
 };
 
+struct tern_slot_loss {
+	uint32_t slot;
+	double loss; /* mean over the records of its last steps, at most 100 */
+};
+
 struct tern_worker_results {
 	uint64_t steps;      /* of the job in sync mode, this worker's own in async */
 	uint64_t steps_made; /* the finisher's: of the job, applied to all parameters */
 	uint64_t steps_torn; /* applied to some of them: of workers that were lost */
 	double loss;         /* mean of `loss` over the last steps, at most 100 */
-	bool finisher;       /* it was this worker that evaluated, wrote and saved */
-	bool alone;          /* it failed alone: others may go on, and save */
-	bool left;           /* it was asked to end, and the job goes on without it */
+	/* Sync: of each slot that this worker has computed. The mean over all slots of a
+	 * job, in their order, does not depend on who computed which. */
+	const struct tern_slot_loss *slot_losses;
+	uint32_t slot_loss_count;
+	bool finisher; /* it was this worker that evaluated, wrote and saved */
+	bool alone;    /* it failed alone: others may go on, and save */
+	bool left;     /* it was asked to end, and the job goes on without it */
 	/* What was saved, and where; NULL: nothing. Of a job that was interrupted these
 	 * are the parameters as they were, after `saved_step` steps. */
 	const char *saved_path;

@@ -33,6 +33,7 @@
 #define PATIENCE_NS (300 * TERN_NS_PER_MS)
 #define LINGER_NS   (5 * TERN_NS_PER_S) /* workers, after the last server has ended */
 #define SECRET_FD   "3"                 /* SUPERVISE_SECRET_FD */
+#define SLOTS_MAX   1024                /* of --slots */
 #define GRACE_MS    2000                /* children of a job that has failed */
 #define LEAVE_MS    9500                /* children that are to save, if they can */
 
@@ -92,6 +93,8 @@ struct train {
 	bool killed; /* `dead` was killed by a signal */
 	bool ending; /* what children do from now on is our doing and says nothing */
 	json_t *done;
+	double slot_losses[SLOTS_MAX];
+	bool has_loss[SLOTS_MAX];
 	uint64_t step; /* that was shown last */
 	bool saved;
 };
@@ -298,6 +301,39 @@ static void take_loss(struct train *t, const json_t *event)
 		t->loss_ns = tern_clock_ns();
 }
 
+static void take_slot_losses(struct train *t, const json_t *event)
+{
+	const json_t *list = json_object_get(event, "slot_losses");
+	const json_t *one;
+	size_t i;
+
+	json_array_foreach(list, i, one)
+	{
+		json_int_t slot = json_integer_value(json_array_get(one, 0));
+
+		if (slot < 0 || slot >= SLOTS_MAX)
+			continue;
+		t->slot_losses[slot] = json_number_value(json_array_get(one, 1));
+		t->has_loss[slot] = true;
+	}
+}
+
+/* In the order of the slots: the sum does not depend on who computed which. */
+static void set_loss_of_all_slots(struct train *t)
+{
+	double sum = 0;
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < SLOTS_MAX; i++)
+		if (t->has_loss[i]) {
+			sum += t->slot_losses[i];
+			n++;
+		}
+	if (n)
+		json_object_set_new(t->done, "loss", json_real(sum / n));
+	json_object_del(t->done, "slot_losses");
+}
+
 static void take_worker_event(
 	struct train *t, const struct child *c, const char *name, json_t *event)
 {
@@ -306,6 +342,7 @@ static void take_worker_event(
 	if (strcmp(name, "begun") == 0) {
 		t->begun = true;
 	} else if (strcmp(name, "done") == 0) {
+		take_slot_losses(t, event);
 		/* It has tested; what it found is shown when everybody has ended. */
 		if (json_is_true(json_object_get(event, "finisher"))) {
 			json_decref(t->done);
@@ -547,6 +584,7 @@ static int conclude(struct train *t)
 	if (!t->failed_ns && t->done) {
 		tell_losses(t);
 		json_object_del(t->done, "finisher");
+		set_loss_of_all_slots(t);
 		report(&t->out, "train", json_incref(t->done));
 		return EXIT_OK;
 	}

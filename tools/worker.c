@@ -170,6 +170,17 @@ static void note_missing(
 	note(w, text);
 }
 
+static void set_slot_losses(const struct tern_worker_results *results, json_t *event)
+{
+	json_t *losses = json_array();
+
+	for (uint32_t i = 0; i < results->slot_loss_count; i++)
+		json_array_append_new(losses,
+			json_pack("[I, f]", (json_int_t)results->slot_losses[i].slot,
+				results->slot_losses[i].loss));
+	json_object_set_new(event, "slot_losses", losses);
+}
+
 static void report_end(struct worker_role *w, const struct tern_worker_results *results)
 {
 	const struct job_settings *job = &w->settings->job;
@@ -185,6 +196,7 @@ static void report_end(struct worker_role *w, const struct tern_worker_results *
 	if (results->finisher && results->steps_made < job->steps)
 		note_missing(w, results, event);
 	set_number(event, "loss", results->loss);
+	set_slot_losses(results, event);
 	if (w->data.test && results->finisher) {
 		set_number(event, "test_loss", results->test_loss);
 		set_number(event, "test_accuracy", results->test_accuracy);

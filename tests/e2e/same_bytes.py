@@ -43,6 +43,13 @@ def any_workers_servers_and_fabric_give_the_same_bytes():
     same("plain")
 
 
+def the_reported_loss_is_the_same_too():
+    """Over the last 100 of 130 steps."""
+    losses = {job.train(*job.small("--slots", 6, "--workers", workers, steps=130))["loss"]
+              for workers in (1, 2, 3, 6)}
+    assert len(losses) == 1, losses
+
+
 def so_they_do_with_clipping_by_global_norm():
     clipped = same("clip", "--clip-norm", "0.1", steps=20)
     assert clipped != saved("unclipped", steps=20), "clipping changed nothing"
@@ -77,6 +84,7 @@ def file_is_safetensors():
 
 tap.run([
     any_workers_servers_and_fabric_give_the_same_bytes,
+    the_reported_loss_is_the_same_too,
     so_they_do_with_clipping_by_global_norm,
     so_they_do_with_a_model_of_many_chunks,
     other_seeds_give_other_bytes,
