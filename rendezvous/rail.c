@@ -164,13 +164,12 @@ void tern_rails_close(struct tern_peer *peer)
 
 /* ---- sending ---- */
 
-static bool has_room(const struct tern_peer *peer, const struct tern_conn *conn)
+static struct tern_put_op *free_op(struct tern_peer *peer, unsigned rail)
 {
-	unsigned count = 0;
-
-	for (unsigned i = 0; i < TERN_PUT_OPS; i++)
-		count += peer->put_ops[i].xfer && peer->put_ops[i].op.conn == conn;
-	return count < TERN_CONN_PUTS;
+	for (unsigned i = 0; i < TERN_CONN_PUTS; i++)
+		if (!peer->put_ops[rail][i].xfer)
+			return &peer->put_ops[rail][i];
+	return NULL;
 }
 
 static bool is_up(const struct tern_peer *peer, unsigned rail)
@@ -200,24 +199,32 @@ static bool only_main(const struct tern_xfer *x)
 	       (x->peer->bulk_bytes && !tern_rail_is_apart(x));
 }
 
+/* May a chunk go over it, room or not? */
+static bool takes_chunks(const struct tern_peer *peer, unsigned rail)
+{
+	return rail == 0 ? !peer->bulk_bytes : is_up(peer, rail);
+}
+
 /* In turn, for each tensor. */
-struct tern_conn *tern_rail_next(struct tern_xfer *x)
+struct tern_put_op *tern_rail_next(struct tern_xfer *x, struct tern_conn **conn)
 {
 	struct tern_peer *peer = x->peer;
-	struct tern_conn *main = tern_peer_conn(peer);
+	struct tern_put_op *put;
 
+	*conn = tern_peer_conn(peer);
 	if (only_main(x))
-		return has_room(peer, main) ? main : NULL;
+		return free_op(peer, 0);
 	for (unsigned i = 0; i < TERN_RAILS_MAX; i++) {
 		unsigned rail = x->rail++ % TERN_RAILS_MAX;
 
-		if (rail == 0 && !peer->bulk_bytes && has_room(peer, main))
-			return main;
-		if (rail == 0 || !is_up(peer, rail) ||
-			!has_room(peer, peer->rails[rail]->conn))
+		put = takes_chunks(peer, rail) ? free_op(peer, rail) : NULL;
+		if (!put)
 			continue;
-		x->rails_used |= (uint8_t)bit(rail);
-		return peer->rails[rail]->conn;
+		if (rail > 0) {
+			x->rails_used |= (uint16_t)bit(rail);
+			*conn = peer->rails[rail]->conn;
+		}
+		return put;
 	}
 	return NULL;
 }
@@ -248,7 +255,7 @@ int tern_rails_settle(struct tern_xfer *x)
 			continue;
 		if (!link || tern_xfer_id(x) < 0 || say(link, 0, x->id, 0) < 0)
 			return -EAGAIN;
-		x->rails_asked |= (uint8_t)bit(i);
+		x->rails_asked |= (uint16_t)bit(i);
 	}
 	return x->rails_asked == x->rails_confirmed ? 0 : -EINPROGRESS;
 }
@@ -287,7 +294,7 @@ static void confirmed(struct tern_link *link, uint32_t id)
 	if (!x || !x->is_send || x->state != TERN_XFER_WRITING ||
 		!(x->rails_asked & bit(link->rail)))
 		return;
-	x->rails_confirmed |= (uint8_t)bit(link->rail);
+	x->rails_confirmed |= (uint16_t)bit(link->rail);
 	tern_send_settled(x);
 }
 

@@ -36,7 +36,7 @@
 #include "transport/context.h"
 #include "transport/stager.h"
 
-#define TERN_RAILS_MAX   5u /* 4, and the main link where it is none of them */
+#define TERN_RAILS_MAX   9u /* 8, and the main link where it is none of them */
 #define TERN_RAIL_ECHOES 512u
 
 /* ---- the layer, one per context ---- */
@@ -134,7 +134,6 @@ enum tern_peer_state {
 };
 
 #define TERN_CONN_PUTS 4u /* few ahead of everything else: messages wait behind them */
-#define TERN_PUT_OPS   (TERN_CONN_PUTS * TERN_RAILS_MAX)
 
 struct tern_put_op {
 	struct tern_op op;
@@ -232,7 +231,7 @@ struct tern_peer {
 	struct tern_list answers;    /* records with an answer to be sent */
 	struct tern_list offering;   /* lend.c: sends whose memory the peer was offered */
 	struct tern_list records;    /* all of this peer's */
-	struct tern_put_op put_ops[TERN_PUT_OPS];
+	struct tern_put_op put_ops[TERN_RAILS_MAX][TERN_CONN_PUTS]; /* of each link */
 	unsigned put_op_count;  /* in use */
 	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
 	uint32_t sent_first, sent_count;
@@ -412,7 +411,7 @@ struct tern_xfer {
 	uint8_t state;            /* enum tern_xfer_state */
 	uint8_t flags;            /* enum tern_req_flags */
 	uint8_t rail;             /* whose turn it is; and sets of rails: */
-	uint8_t rails_used, rails_asked, rails_confirmed;
+	uint16_t rails_used, rails_asked, rails_confirmed;
 	bool is_send, exposed, cancelled, cancel_told, acked;
 	uint8_t ask;     /* receive: enum tern_ask */
 	bool behind;     /* receive: it asks when it is the oldest of its triple */
@@ -666,8 +665,9 @@ static inline void tern_rails_expect(struct tern_peer *peer, uint64_t bytes)
 }
 bool tern_rail_is_apart(const struct tern_xfer *x); /* now */
 void tern_rail_failed(struct tern_peer *peer);
-/* Which connection the next chunk goes over; NULL: none has room. */
-struct tern_conn *tern_rail_next(struct tern_xfer *x);
+/* What the next chunk is put with, and the connection that it goes over; NULL: none has
+ * room. */
+struct tern_put_op *tern_rail_next(struct tern_xfer *x, struct tern_conn **conn);
 int tern_rails_settle(struct tern_xfer *x);
 int tern_rail_message(struct tern_link *link, const void *message, size_t bytes);
 void tern_rail_writable(struct tern_link *link);

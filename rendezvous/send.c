@@ -418,31 +418,19 @@ void tern_send_sort(struct tern_peer *peer)
 		tern_send_resume(tern_list_entry(n, struct tern_xfer, queue));
 }
 
-/* There are as many as all connections may have under way. */
-static struct tern_put_op *free_put_op(struct tern_peer *peer)
-{
-	struct tern_put_op *put = peer->put_ops;
-
-	while (put->xfer) {
-		put++;
-		tern_assert(put < peer->put_ops + TERN_PUT_OPS);
-	}
-	return put;
-}
-
 /* One chunk; of what is put apart, where no message waits behind it, a larger one. */
 static int put_chunk(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
-	struct tern_conn *conn = tern_rail_next(x);
-	struct tern_put_op *put;
+	struct tern_conn *conn;
+	struct tern_put_op *put = tern_rail_next(x, &conn);
 	uint64_t n;
 	struct tern_stage_slot *slot = NULL;
 	struct tern_mem *mem = x->buf.mem;
 	uint64_t offset = x->buf.offset + x->issued;
 	int r;
 
-	if (!conn)
+	if (!put)
 		return -EAGAIN;
 	n = conn->chunk_bytes * (tern_rail_is_apart(x) ? APART_CHUNKS : 1);
 	n = TERN_MIN(n, x->buf.bytes - x->issued);
@@ -454,7 +442,6 @@ static int put_chunk(struct tern_xfer *x)
 		offset = slot->offset;
 		n = slot->bytes;
 	}
-	put = free_put_op(peer);
 	put->op.done = put_done;
 	r = conn->port->ops->put(conn, &put->op, mem, offset, n, &x->region, x->issued);
 	if (r < 0)

@@ -152,12 +152,15 @@ int tern_stream_flush(struct tern_peer *peer)
 static int send_kept(struct tern_peer *peer, const void *head, size_t head_bytes,
 	const void *payload, size_t payload_bytes, struct tern_xfer *xfer)
 {
+	/* The region that it is sent again with may be a wider one. */
+	size_t spare = tern_header_has_region(head) ? TERN_REGION_SPARE : 0;
 	struct tern_retained *e =
-		tern_retain_add(&peer->retain, head_bytes + payload_bytes);
+		tern_retain_add(&peer->retain, head_bytes + payload_bytes + spare);
 	unsigned char *copy;
 
 	if (!e)
 		return -EAGAIN;
+	e->bytes -= (uint32_t)spare;
 	copy = tern_retain_data(&peer->retain, e);
 	memcpy(copy, head, head_bytes);
 	if (payload_bytes)

@@ -29,19 +29,33 @@ enum {
 	OFF_DST = 60,
 };
 
-#define REGION_BYTES 32u
-_Static_assert(
-	sizeof(struct tern_region) == REGION_BYTES, "the region is part of the wire");
+#define WORDS      4u
+#define WORDS_WIDE 6u
+_Static_assert(sizeof(struct tern_region) == WORDS_WIDE * 8 &&
+		       TERN_REGION_SPARE == (WORDS_WIDE - WORDS) * 8,
+	"the region is part of the wire");
 
-static size_t encode_ext(const struct tern_header *h, unsigned char *out)
+static bool is_wide(const struct tern_region *region)
+{
+	return region->word[4] | region->word[5];
+}
+
+static unsigned char *encode_region(
+	unsigned char *p, const struct tern_region *region, bool wide)
+{
+	for (unsigned i = 0; i < (wide ? WORDS_WIDE : WORDS); i++, p += 8)
+		tern_put_le64(p, region->word[i]);
+	return p;
+}
+
+static size_t encode_ext(const struct tern_header *h, bool wide, unsigned char *out)
 {
 	unsigned char *p = out;
 
 	for (uint32_t i = 0; i < h->shape.rank; i++, p += 8)
 		tern_put_le64(p, h->shape.dims[i]);
 	if (h->flags & TERN_FLAG_REGION)
-		for (int i = 0; i < 4; i++, p += 8)
-			tern_put_le64(p, h->region.word[i]);
+		p = encode_region(p, &h->region, wide);
 	if (h->flags & TERN_FLAG_NAME) {
 		size_t padded = tern_align_up(1u + h->name_bytes, 8);
 
@@ -64,11 +78,13 @@ static void put_pair(unsigned char *p, uint32_t low, uint32_t high)
 size_t tern_header_encode(const struct tern_header *h, void *out)
 {
 	unsigned char *p = out;
-	size_t ext_bytes = encode_ext(h, p + TERN_HEADER_BYTES);
+	bool wide = (h->flags & TERN_FLAG_REGION) && is_wide(&h->region);
+	size_t ext_bytes = encode_ext(h, wide, p + TERN_HEADER_BYTES);
 
 	put_pair(p + OFF_MAGIC,
 		TERN_WIRE_MAGIC | TERN_WIRE_VERSION << 16 | (uint32_t)h->type << 24,
-		h->flags | (uint32_t)(uint8_t)h->shape.dtype << 16 | h->shape.rank << 24);
+		h->flags | (wide ? TERN_FLAG_WIDE : 0u) |
+			(uint32_t)(uint8_t)h->shape.dtype << 16 | h->shape.rank << 24);
 	put_pair(p + OFF_EPOCH, h->epoch, h->seq);
 	put_pair(p + OFF_ACK, h->ack, h->credit);
 	put_pair(p + OFF_CHANNEL, h->channel,
@@ -121,20 +137,23 @@ size_t tern_header_set_region(
 {
 	unsigned char *p = encoded;
 	unsigned char *at = p + TERN_HEADER_BYTES + p[OFF_RANK] * 8u;
-	size_t behind = head_bytes - (size_t)(at - p) - REGION_BYTES;
+	uint16_t flags = tern_get_le16(p + OFF_FLAGS);
+	size_t was = (flags & TERN_FLAG_WIDE ? WORDS_WIDE : WORDS) * 8u, is = 0;
 
-	tern_assert(tern_header_has_region(encoded));
-	if (region) {
-		for (int i = 0; i < 4; i++)
-			tern_put_le64(at + 8 * i, region->word[i]);
-		return head_bytes;
-	}
-	memmove(at, at + REGION_BYTES, behind);
-	tern_put_le16(p + OFF_FLAGS,
-		(uint16_t)(tern_get_le16(p + OFF_FLAGS) & ~TERN_FLAG_REGION));
+	tern_assert(flags & TERN_FLAG_REGION);
+	if (region && is_wide(region))
+		flags |= TERN_FLAG_WIDE;
+	else if (!region)
+		flags &= (uint16_t) ~(TERN_FLAG_REGION | TERN_FLAG_WIDE);
+	if (region)
+		is = (flags & TERN_FLAG_WIDE ? WORDS_WIDE : WORDS) * 8u;
+	memmove(at + is, at + was, head_bytes - (size_t)(at - p) - was);
+	if (region)
+		encode_region(at, region, flags & TERN_FLAG_WIDE);
+	tern_put_le16(p + OFF_FLAGS, flags);
 	tern_put_le16(p + OFF_EXT_BYTES,
-		(uint16_t)(tern_get_le16(p + OFF_EXT_BYTES) - REGION_BYTES));
-	return head_bytes - REGION_BYTES;
+		(uint16_t)(tern_get_le16(p + OFF_EXT_BYTES) + is - was));
+	return head_bytes + is - was;
 }
 
 static int refuse(const char **why, const char *text)
@@ -188,10 +207,14 @@ static int decode_ext(
 	for (uint32_t i = 0; i < h->shape.rank; i++, p += 8, left -= 8)
 		h->shape.dims[i] = tern_get_le64(p);
 	if (h->flags & TERN_FLAG_REGION) {
-		if (left < REGION_BYTES)
+		unsigned words = h->flags & TERN_FLAG_WIDE ? WORDS_WIDE : WORDS;
+
+		if (left < words * 8u)
 			return refuse(why, "extension too short for a region");
-		for (int i = 0; i < 4; i++, p += 8, left -= 8)
+		for (unsigned i = 0; i < words; i++, p += 8, left -= 8)
 			h->region.word[i] = tern_get_le64(p);
+	} else if (h->flags & TERN_FLAG_WIDE) {
+		return refuse(why, "a width without a region");
 	}
 	if (h->flags & TERN_FLAG_NAME) {
 		int r = decode_name(h, &p, &left, why);

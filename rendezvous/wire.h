@@ -23,7 +23,7 @@
  *         60      4  dst: the receiver's request id, 0 if none
  *
  * All little-endian, 64 bytes. The extension follows: dims (8 bytes each, rank of them),
- * the region (32 bytes, flag REGION), the key's name (flag NAME; a length byte, the
+ * the region (32 bytes, flag REGION; 48 with flag WIDE), the key's name (flag NAME; a length byte, the
  * bytes, zeros to the next multiple of 8). Behind an EAGER's extension come `bytes` of
  * data. A HELLO's extension is struct tern_hello. The fabric protects the header: see
  * fabric.h.
@@ -82,7 +82,8 @@ enum tern_message_flags {
 	TERN_FLAG_STARVED = 1 << 4, /* sends are waiting for credit: grant more */
 	TERN_FLAG_RAIL = 1 << 5,    /* DONE: of one rail only, see rail.c */
 	TERN_FLAG_MISSED = 1 << 6,  /* a receive that heard MISS waits for a HAVE */
-	TERN_FLAGS_KNOWN = (1 << 7) - 1,
+	TERN_FLAG_WIDE = 1 << 7, /* with REGION: it has 48 bytes; set by the encoder */
+	TERN_FLAGS_KNOWN = (1 << 8) - 1,
 };
 
 struct tern_header {
@@ -129,7 +130,9 @@ uint32_t tern_header_ack(const void *encoded);
 uint32_t tern_header_credit(const void *encoded);
 /* Another status. */
 void tern_header_set_status(void *encoded, int status);
-/* Another region in the place of the one that it has; NULL: none. Its new length. */
+/* Another region in the place of the one that it has; NULL: none. Its new length, which
+ * may be TERN_REGION_SPARE more. */
+#define TERN_REGION_SPARE 16u
 size_t tern_header_set_region(
 	void *encoded, size_t head_bytes, const struct tern_region *region);
 

@@ -39,7 +39,7 @@
 
 #define PORT_BUDGET   64
 #define SPIN_US       20u
-#define RAILS_MAX     4
+#define RAILS_MAX     8
 #define DRAIN_WAIT_MS 10
 
 static uint64_t or_default(uint64_t value, uint64_t otherwise)

@@ -59,11 +59,11 @@ enum tern_caps {
 };
 
 /*
- * The right to reach a range of memory, as it travels on the wire: 32 bytes, opaque to
- * all but the fabric that made it. The holder addresses it by offsets from its start.
+ * The right to reach a range of memory, as it travels on the wire: 48 bytes, of which the
+ * last 16 stay at home if they are zero; opaque to all but the fabric that made it. The holder addresses it by offsets from its start.
  */
 struct tern_region {
-	uint64_t word[4];
+	uint64_t word[6];
 };
 
 enum tern_access {

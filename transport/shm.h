@@ -89,7 +89,8 @@ struct shm_region {
 	uint64_t start;
 	uint64_t bytes;
 };
-_Static_assert(sizeof(struct shm_region) == sizeof(struct tern_region), "32 bytes");
+_Static_assert(
+	sizeof(struct shm_region) == 32, "a region that is not wide: rendezvous/wire.h");
 
 struct shm_exposure {
 	struct tern_mem *mem; /* NULL: free */

@@ -53,6 +53,7 @@ int shm_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 		.start = slab || gpu ? offset : exposure->start,
 		.bytes = bytes,
 	};
+	*out = (struct tern_region){{0}};
 	memcpy(out, &region, sizeof(region));
 	return 0;
 }

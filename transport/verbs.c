@@ -225,8 +225,13 @@ static struct verbs_device *add_device(
 			device = &fabric->devices[i];
 	if (!device && fabric->device_count < VERBS_DEVICES_MAX)
 		device = &fabric->devices[atomic_fetch_add(&fabric->device_count, 1)];
-	if (!device)
+	if (!device) {
+		tern_log(tern_env_system(), TERN_LOG_WARN,
+			"verbs: device %s is not used: there are %u others; the option "
+			"device= says which to use",
+			fabric->api->device_name(context), VERBS_DEVICES_MAX);
 		return NULL;
+	}
 	device->context = context;
 	device->index = (unsigned)(device - fabric->devices);
 	atomic_store(&device->dead, false);
@@ -573,24 +578,25 @@ void verbs_region_encode(const struct verbs_region *region, struct tern_region *
 	out->word[0] = htole64(region->start);
 	out->word[1] = htole64(region->bytes | (uint64_t)region->access << 48 |
 			       (uint64_t)region->guarded << 56);
-	out->word[2] = htole64(region->keys[0] | (uint64_t)region->keys[1] << 32);
-	out->word[3] = htole64(region->keys[2] | (uint64_t)region->keys[3] << 32);
+	for (unsigned i = 0; i < VERBS_DEVICES_MAX / 2; i++)
+		out->word[2 + i] = htole64(
+			region->keys[2 * i] | (uint64_t)region->keys[2 * i + 1] << 32);
 }
 
 void verbs_region_decode(const struct tern_region *wire, struct verbs_region *out)
 {
-	uint64_t word[4];
+	uint64_t about = le64toh(wire->word[1]);
 
-	for (unsigned i = 0; i < 4; i++)
-		word[i] = le64toh(wire->word[i]);
-	*out = (struct verbs_region){
-		.start = word[0],
-		.bytes = word[1] & VERBS_BYTES_MAX,
-		.access = (uint8_t)(word[1] >> 48),
-		.guarded = (uint8_t)(word[1] >> 56),
-		.keys = {(uint32_t)word[2], (uint32_t)(word[2] >> 32), (uint32_t)word[3],
-			(uint32_t)(word[3] >> 32)},
-	};
+	out->start = le64toh(wire->word[0]);
+	out->bytes = about & VERBS_BYTES_MAX;
+	out->access = (uint8_t)(about >> 48);
+	out->guarded = (uint8_t)(about >> 56);
+	for (unsigned i = 0; i < VERBS_DEVICES_MAX / 2; i++) {
+		uint64_t pair = le64toh(wire->word[2 + i]);
+
+		out->keys[2 * i] = (uint32_t)pair;
+		out->keys[2 * i + 1] = (uint32_t)(pair >> 32);
+	}
 }
 
 /* A window, which the peer writes into by messages. */

@@ -48,8 +48,8 @@
 #include "transport/verbs_api.h"
 #include "transport/window.h"
 
-/* A region has one key per device. */
-#define VERBS_DEVICES_MAX 4
+/* A region has one key per device, so this is part of the wire. */
+#define VERBS_DEVICES_MAX 8
 #define VERBS_NAME_MAX    64
 
 /* ---- what travels ---- */
@@ -97,7 +97,8 @@ struct verbs_put {
 _Static_assert(sizeof(struct verbs_frame) == 8 && sizeof(struct verbs_put) == 16, "wire");
 
 /* What a tern_region is here, taken apart. On the wire: start; bytes, access << 48 and
- * guarded << 56; four keys, little-endian. */
+ * guarded << 56; the keys, little-endian: those behind the fourth are zero, and so not
+ * sent, on a machine without so many devices. */
 #define VERBS_BYTES_MAX ((1ull << 48) - 1)
 struct verbs_region {
 	uint64_t start; /* address; slot | generation << 32 if guarded */

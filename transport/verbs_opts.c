@@ -84,7 +84,7 @@ static int set_switch(const struct option *o, const char *value, struct verbs_op
 static int set_devices(
 	const char *value, struct verbs_opts *out, char *error, size_t bytes)
 {
-	const char *right = "want names as in `tern info`, up to 4, with + between";
+	const char *right = "want names as in `tern info`, up to 8, with + between";
 	const char *at = value;
 
 	out->device_count = 0;

@@ -98,7 +98,7 @@ struct tern_context_opts {
 	uint32_t record_count; /* unmatched messages that all peers share, beside 16 that
 				  each has of its own; 0: 4096 */
 	uint32_t rail_count;   /* connections (sockets) per peer that large tensors are
-				  spread over, 1..4; 0: 1. Messages go over the first of
+				  spread over, 1..8; 0: 1. Messages go over the first of
 				  them; over tcp, over one more */
 	uint64_t bulk_bytes; /* tcp: tensors of so many bytes and more go over connections
 				of their own, made when the first one comes, so that
@@ -117,7 +117,7 @@ struct tern_context_opts {
 };
 
 /* opts may be NULL. -ENOMEM, -EMFILE; -EBUSY: another context has this `env`; -EINVAL:
- * more than 4 rails, or an empty secret; -ENOTSUP: a secret, and this library was built
+ * more than 8 rails, or an empty secret; -ENOTSUP: a secret, and this library was built
  * without OpenSSL. */
 TERN_API int tern_context_new_sized(struct tern_domain *domain,
 	const struct tern_context_opts *opts, size_t opts_bytes,

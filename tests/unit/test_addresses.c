@@ -29,14 +29,14 @@ static void on_accept(struct tern_peer *peer, void *arg)
 	((struct pair *)arg)->accepted = peer;
 }
 
-static void pair_init(struct pair *p, uint32_t rail_count)
+static void pair_init(struct pair *p, uint32_t rail_count, unsigned device_count)
 {
 	struct fake_verbs_opts machine = fake_verbs_defaults();
 	struct tern_domain_opts opts = {.verbs_api = fake_verbs_api()};
 	struct tern_context_opts ctx_opts = {
 		.rail_count = rail_count, .bulk_bytes = BULK_BYTES};
 
-	machine.device_count = 3;
+	machine.device_count = device_count;
 	fake_verbs_reset(&machine);
 	*p = (struct pair){0};
 	assert_int_equal(tern_domain_new(&opts, &p->domain), 0);
@@ -91,7 +91,7 @@ static void test_the_next_address_is_tried(void **state)
 	char list[300];
 
 	(void)state;
-	pair_init(&p, 1);
+	pair_init(&p, 1, 3);
 	snprintf(list, sizeof(list), "verbs://10.7.0.2:7+tcp://127.0.0.1:9+%s",
 		listen_at(&p, "tcp://127.0.0.1:0"));
 	join(&p, list);
@@ -106,7 +106,7 @@ static void test_rails_go_to_the_addresses_in_turn(void **state)
 	char list[300];
 
 	(void)state;
-	pair_init(&p, 4);
+	pair_init(&p, 4, 3);
 	snprintf(list, sizeof(list), "%s+%s+%s", listen_at(&p, "verbs://10.7.0.2:0"),
 		listen_at(&p, "tcp://127.0.0.1:0"), listen_at(&p, "verbs://10.7.0.3:0"));
 	join(&p, list);
@@ -118,6 +118,91 @@ static void test_rails_go_to_the_addresses_in_turn(void **state)
 	assert_int_equal(accepted_on(1), 2);
 	assert_int_equal(accepted_on(2), 2);
 	pair_fini(&p);
+}
+
+#define DEVICES      8u
+#define TENSOR_BYTES (24u << 20)
+
+/* From one wrapped memory into the other, the receive posted first or last. */
+static void move(struct pair *p, struct tern_mem *const mem[2], unsigned from, bool first)
+{
+	struct tern_peer *peers[] = {p->dialled, p->accepted};
+	struct tern_tensor tensor = {.buf = {mem[from], 0, TENSOR_BYTES},
+		.shape = tern_shape_1d(TERN_U8, TENSOR_BYTES)};
+	struct tern_buf room = {mem[!from], 0, TENSOR_BYTES};
+	uint64_t until_ns = tern_clock_ns() + LIMIT_NS;
+	struct tern_channel *out, *in;
+	struct tern_req reqs[2] = {{0}};
+	uint32_t number = from * 2u + first;
+	char *bytes = tern_buf_ptr(&tensor.buf);
+
+	for (unsigned i = 0; i < TENSOR_BYTES; i++)
+		bytes[i] = (char)((i + number) * 2654435761u >> 24);
+	memset(tern_buf_ptr(&room), 0, TENSOR_BYTES);
+	assert_int_equal(tern_channel_open(peers[from], number, &out), 0);
+	assert_int_equal(tern_channel_open(peers[!from], number, &in), 0);
+	for (unsigned turn = 0; turn < 2; turn++) {
+		if (first == (turn == 0))
+			assert_int_equal(
+				tern_recv(in, &reqs[0], 1, 0, &room, NULL, 0), 0);
+		else
+			assert_int_equal(
+				tern_send(out, &reqs[1], 1, 0, &tensor, NULL, 0), 0);
+		for (unsigned i = 0; i < 200; i++) {
+			tern_progress(p->a);
+			tern_progress(p->b);
+		}
+	}
+	while ((tern_test(&reqs[0]) == -EINPROGRESS ||
+		       tern_test(&reqs[1]) == -EINPROGRESS) &&
+		tern_clock_ns() < until_ns) {
+		tern_progress(p->a);
+		tern_progress(p->b);
+	}
+	assert_int_equal(tern_test(&reqs[0]), 0);
+	assert_int_equal(tern_test(&reqs[1]), 0);
+	assert_memory_equal(tern_buf_ptr(&room), bytes, TENSOR_BYTES);
+}
+
+static void test_eight_devices_carry_eight_rails(void **state)
+{
+	uint64_t until_ns = tern_clock_ns() + LIMIT_NS;
+	char list[600] = "", *memory[2];
+	struct tern_mem *mem[2];
+	unsigned up = 0;
+	struct pair p;
+
+	(void)state;
+	pair_init(&p, DEVICES, DEVICES);
+	for (unsigned i = 0; i < 2; i++) {
+		memory[i] = malloc(TENSOR_BYTES);
+		assert_int_equal(
+			tern_mem_wrap(p.domain, memory[i], TENSOR_BYTES, &mem[i]), 0);
+	}
+	/* From the last to the first: the main link is on the eighth device. */
+	for (unsigned i = DEVICES; i > 0; i--) {
+		char address[64];
+
+		snprintf(address, sizeof(address), "verbs://10.7.0.%u:0", i);
+		snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%s",
+			*list ? "+" : "", listen_at(&p, address));
+	}
+	join(&p, list);
+	while (up < DEVICES) {
+		assert_true(tern_clock_ns() < until_ns);
+		tern_progress(p.a);
+		tern_progress(p.b);
+		up = 0;
+		for (unsigned i = 0; i < DEVICES; i++)
+			up += accepted_on(i) == 1;
+	}
+	for (unsigned i = 0; i < 4; i++)
+		move(&p, mem, i / 2, i % 2);
+	for (unsigned i = 0; i < 2; i++)
+		tern_mem_put(mem[i]);
+	pair_fini(&p);
+	for (unsigned i = 0; i < 2; i++)
+		free(memory[i]);
 }
 
 /* Connected sockets whose other end is at this port. */
@@ -156,7 +241,7 @@ static void test_bulk_goes_to_the_address_in_use(void **state)
 	char list[300];
 
 	(void)state;
-	pair_init(&p, 1);
+	pair_init(&p, 1, 3);
 	snprintf(list, sizeof(list), "%s", listen_at(&p, "tcp://127.0.0.1:0"));
 	first = port_of(list);
 	strcat(list, "+");
@@ -211,7 +296,7 @@ static void test_what_is_no_list_is_refused(void **state)
 	struct pair p;
 
 	(void)state;
-	pair_init(&p, 1);
+	pair_init(&p, 1, 3);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(rows); i++)
 		assert_int_equal(tern_address_dial(p.domain, rows[i].list, &found),
 			rows[i].status);
@@ -233,6 +318,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_next_address_is_tried),
 		cmocka_unit_test(test_rails_go_to_the_addresses_in_turn),
+		cmocka_unit_test(test_eight_devices_carry_eight_rails),
 		cmocka_unit_test(test_bulk_goes_to_the_address_in_use),
 		cmocka_unit_test(test_what_is_no_list_is_refused),
 	};

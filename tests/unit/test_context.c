@@ -594,7 +594,7 @@ static void test_free_waits_until_nothing_is_in_use(void **state)
 
 static void test_options_have_defaults_and_limits(void **state)
 {
-	struct tern_context_opts bad = {.rail_count = 5, .secret = "s"};
+	struct tern_context_opts bad = {.rail_count = 9, .secret = "s"};
 	char secret[] = "s3cret";
 	struct tern_context_opts opts = {.secret = secret, .dead_ns = 5};
 	struct tern_context *refused;
