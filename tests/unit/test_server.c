@@ -513,7 +513,7 @@ static void test_the_first_copies_of_async_mode_are_made_in_jobs(void **state)
 static void refused_alone(struct rig *rig, struct visitor *v)
 {
 	const struct tern_ps_job job = {.slots = 1, .workers = 1};
-	struct visitor next;
+	static struct visitor next; /* it stays until the rig is closed */
 
 	run_until(rig, &v->refused);
 	assert_false(rig->server->has_job);
