@@ -78,7 +78,8 @@ def listed():
     return [p for p in paths if (TOP / p).is_file()]
 
 
-ALL = listed()
+CORPUS = Path("tests/fuzz/corpus")  # bytes, not text
+ALL = [p for p in listed() if CORPUS not in p.parents]
 TEXT = {p: (TOP / p).read_text(errors="replace") for p in ALL}
 CODE = [p for p in ALL if p.suffix in (".c", ".h", ".cu")]
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.M)
@@ -137,9 +138,9 @@ def every_source_is_compiled():
 
 def is_of_a_feature(p):
     """Named by its folder's build, which leaves it out where the feature is off. Tests are
-    named without what all of them begin and end with."""
+    named without what all of them begin and end with, fuzz targets, too."""
     build = TOP / p.parent / "meson.build"
-    names = {p.name, p.stem.removeprefix("test_")}
+    names = {p.name, p.stem.removeprefix("test_").removeprefix("fuzz_")}
     return build.is_file() and any(f"'{name}'" in build.read_text() for name in names)
 
 

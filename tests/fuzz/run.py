@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fuzzes what reads other people's bytes: builds the targets with clang and runs each, two at a time.
+
+usage: run.py [--seconds N] [--keep] [TARGET...]
+
+Without --seconds an hour each. What is found stands in build-fuzz/TARGET/ and is told with the command
+that runs it again. --keep adds the inputs that reach something new to the corpus, tests/fuzz/corpus.
+"""
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TOP = HERE.parents[1]
+BUILD = TOP / "build-fuzz"
+CORPUS = HERE / "corpus"
+sys.path.insert(0, str(TOP / "tests"))
+import tap  # noqa: E402
+
+TARGETS = sorted(p.stem.removeprefix("fuzz_") for p in HERE.glob("fuzz_*.c"))
+OPTIONS = ["-Dfuzz=true", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dcuda=disabled",
+           "-Dverbs=disabled", "-Doptimization=1"]
+ENVIRONMENT = dict(os.environ, CC=os.environ.get("CC", "clang"),
+                   UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1")
+
+
+def call(*command):
+    done = subprocess.run(command, cwd=TOP, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}:\n{done.stdout[-3000:]}")
+
+
+def build():
+    if not (BUILD / "build.ninja").exists():
+        call("meson", "setup", BUILD, *OPTIONS)
+    call("ninja", "-C", BUILD, *(f"tests/fuzz/fuzz_{target}" for target in TARGETS))
+
+
+def fuzz(target, seconds, keep):
+    """The text of what it found; "" if that is nothing."""
+    program, found, learnt = (BUILD / "tests/fuzz" / f"fuzz_{target}", BUILD / target,
+                              BUILD / f"{target}-corpus")
+    for directory in (found, learnt):
+        directory.mkdir(exist_ok=True)
+    known = CORPUS / target
+    done = subprocess.run([program, f"-max_total_time={seconds}", f"-artifact_prefix={found}/",
+                           "-rss_limit_mb=2048", "-timeout=20", "-max_len=4096", learnt, known],
+                          env=ENVIRONMENT, text=True, errors="replace", stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE)
+    if keep:
+        merged = BUILD / f"{target}-merged"
+        shutil.rmtree(merged, ignore_errors=True)
+        merged.mkdir()
+        call(program, "-merge=1", merged, known, learnt)
+        shutil.rmtree(known)
+        shutil.copytree(merged, known)
+    runs = next((line for line in done.stderr.splitlines() if line.startswith("Done ")), "")
+    print(f"# {target}: {runs or 'ended'}", flush=True)
+    return done.stderr[-6000:] if done.returncode else ""
+
+
+def case_of(target, future):
+    def case():
+        text = future.result()
+        assert not text, f"{text}\nagain: build-fuzz/tests/fuzz/fuzz_{target} build-fuzz/{target}/..."
+
+    case.__name__ = f"fuzz_{target}_finds_nothing"
+    return case
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="run fuzz")
+    parser.add_argument("--seconds", type=int, default=3600)
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("targets", nargs="*", metavar="TARGET")
+    arguments = parser.parse_args()
+    for target in arguments.targets:
+        if target not in TARGETS:
+            parser.error(f"{target}: not one of {', '.join(TARGETS)}")
+    if not shutil.which(ENVIRONMENT["CC"].split()[-1]):
+        print("clang is not here")
+        sys.exit(77)
+    build()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        tap.run([case_of(target, pool.submit(fuzz, target, arguments.seconds, arguments.keep))
+                 for target in arguments.targets or TARGETS])
+
+
+if __name__ == "__main__":
+    main()
