@@ -4,13 +4,15 @@
  * ever meet these moments, so each seed plays one of three scripts, at a random time and
  * with random pauses. Server 0 decides; server 1 is the one that hears late.
  *
- *     late taker     worker A dies, B is given its slots and stands still; B is lost,
- * too, and C has the slots; then B goes on and takes them at server 1, which knows
- *                    nothing of B's loss: too old a taking.
- *     late gradient  server 0 loses A; server 1 stands still, and then hears in one go
- * that B has A's slots and A's own gradient. ahead          A gets a step ahead of B,
- * which waits for server 1, and dies: what B is given and has to send is there already,
- * so steps complete without it.
+ * Late taker: worker A dies; B, a spare, is given its slots, and stands still before it
+ * has all of the version to compute from. B is lost, too, and C has the slots. Then B
+ * goes on and takes them at server 1, which knows nothing of B's loss: too old a taking.
+ *
+ * Late gradient: server 0 loses A; server 1 stands still, and then hears in one go that B
+ * has A's slots and A's own gradient.
+ *
+ * Ahead: A gets a step ahead of B, which waits for server 1, and dies: what B is given
+ * and has to send is there already, so steps complete without it.
  */
 #include "tests/sim/scenario.h"
 
@@ -88,6 +90,16 @@ static void give_up(struct member *m)
 	m->stalled = true;
 }
 
+/* Of the version that it follows from, all chunks of the other server are here. */
+static bool lacks_only(const struct tern_worker *w, uint32_t server)
+{
+	for (uint32_t i = 0; i < w->plan.chunk_count; i++)
+		if (w->plan.chunks[i].server != server &&
+			w->parts[w->follow_from & 1][i].req.status == -EINPROGRESS)
+			return false;
+	return true;
+}
+
 static void late_taker(struct script *s)
 {
 	switch (s->phase) {
@@ -102,10 +114,18 @@ static void late_taker(struct script *s)
 			return;
 		s->b = worker(s, decider(s)->leases[s->a - worker(s, 0)].owner->index);
 		give_up(s->b);
-		next_phase(s, between(s, 60, 100)); /* the news is there, and unread */
-		tern_sim_stall(s->b->process, between(s, 6000, 12000));
+		next_phase(s, 0);
 		break;
-	case 2:
+	case 2: /* B, a spare, gets its version from server 1 a little later */
+		if (!s->b->worker->follows)
+			return;
+		tern_sim_stall(server(s, 1), between(s, 1500, 2500));
+		next_phase(s, 0);
+		break;
+	case 3:
+		if (!lacks_only(s->b->worker, 1))
+			return;
+		tern_sim_stall(s->b->process, between(s, 6000, 12000));
 		part(s, s->b, 0, 40 * TERN_NS_PER_MS, -ECONNRESET);
 		tern_sim_part(
 			server(s, 0), server(s, 1), between(s, 12000, 16000), -ETIMEDOUT);

@@ -27,6 +27,9 @@ bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash);
 /* The same in async mode: what is saved is what all that are left have made of it. */
 bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Either mode, while a worker hangs or a process is stopped, without any that dies. */
+bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* Jobs whose parameters count: each record is applied once in every chunk, from the version
  * of its step, whatever was lost; in async mode at most once. */
 bool scenario_ledger(uint64_t seed, bool verbose, uint64_t *hash);

@@ -35,6 +35,7 @@ static const struct {
 	{"crowd", scenario_crowd, 50},
 	{"train", scenario_train, 50},
 	{"async", scenario_async, 50},
+	{"late", scenario_late, 50},
 	{"ledger", scenario_ledger, 50},
 	{"async-ledger", scenario_async_ledger, 50},
 	{"handover", scenario_handover, 50},

@@ -128,7 +128,22 @@ static bool run(
 	return good;
 }
 
-static bool disturb(uint64_t seed, bool async, bool verbose, uint64_t *hash)
+/* Nobody is lost but for want of progress: an engine hangs, a worker is stopped, or a
+ * server is, which is no worker's fault. */
+static void make_late(struct job *j, uint64_t seed)
+{
+	j->servers = 2 + (unsigned)(seed / 8 % 2);
+	j->workers = 2 + (unsigned)(seed / 2 % 5);
+	j->hurt_permille = 300;
+	j->losses = 0;
+	j->hangs = seed % 3 == 1;
+	j->stalls = seed % 3 == 2;
+	j->server_naps = seed % 3 == 0;
+	j->server_falls = false;
+	j->worker_timeout_ns = 2 * TERN_NS_PER_S;
+}
+
+static bool disturb(uint64_t seed, bool async, bool late, bool verbose, uint64_t *hash)
 {
 	static const uint32_t kinds[] = {TERN_CAP_PUT, TERN_CAP_PUT | TERN_CAP_GET,
 		TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND,
@@ -158,6 +173,8 @@ static bool disturb(uint64_t seed, bool async, bool verbose, uint64_t *hash)
 	struct job plain = {.servers = 1, .workers = 1};
 	uint64_t ignored;
 
+	if (late)
+		make_late(&job, seed);
 	/* Who is cut off from a server for so long has lost it. */
 	if (job.server_naps)
 		job.cut_permille = 0;
@@ -174,10 +191,15 @@ static bool disturb(uint64_t seed, bool async, bool verbose, uint64_t *hash)
 
 bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash)
 {
-	return disturb(seed, false, verbose, hash);
+	return disturb(seed, false, false, verbose, hash);
 }
 
 bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash)
 {
-	return disturb(seed, true, verbose, hash);
+	return disturb(seed, true, false, verbose, hash);
+}
+
+bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return disturb(seed, seed / 16 % 2, true, verbose, hash);
 }
