@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does the simulator notice bugs? Each *.patch here is a bug that somebody could make. It is
 applied to a copy of the sources, so these have no hooks, and the scenario that it names must fail for
-at least a tenth of the seeds.
+at least a tenth of the seeds. Before, the scenario must have run the lines that the patch changes, and
+those in reached.txt (reach.py).
 
 usage: run.py [--seeds N] [NAME...]
        run.py --applies
 
---applies only tests that every patch still applies: whoever changes the code under one writes it anew.
+--applies only tests that every patch still applies, and that every mark names a line: whoever changes the
+code under one writes it anew.
 A patch begins with the lines "What:" (the bug, in words) and "Scenario:" (of tests/sim).
 """
 import argparse
@@ -22,10 +24,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[1]
 sys.path.insert(0, str(TOP / "tests"))
+import reach  # noqa: E402
 import tap  # noqa: E402
 
-BUILT = ["base", "bench", "client", "docs", "include", "kernels", "ps", "rendezvous", "server", "tests",
-         "tools", "transport", "meson.build", "meson_options.txt"]
+REACH_SEEDS = 300
 
 
 def said(patch, key):
@@ -43,20 +45,25 @@ class Copy:
 
     def __init__(self, directory):
         self.top = Path(directory)
-        for name in BUILT:
-            source = TOP / name
+        for source in TOP.iterdir():
+            name = source.name
+            if name.startswith((".", "build")) or name == "shared":
+                continue
             if source.is_dir():
                 shutil.copytree(source, self.top / name,
                                 ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, self.top / name)
         # Nothing is optimised: building takes longer than the seeds do.
-        self.run("meson", "setup", "build", "-Dcuda=disabled", "-Doptimization=0")
+        self.counts = not reach.missing()
+        self.run("meson", "setup", "build", "-Dcuda=disabled", "-Doptimization=0",
+                 f"-Db_coverage={str(self.counts).lower()}")
         self.build()
 
     def run(self, *command):
         done = subprocess.run(command, cwd=self.top, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT)
+                              stderr=subprocess.STDOUT,
+                              env=dict(os.environ, CC=reach.COMPILER) if self.counts else None)
         assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-3000:]}"
 
     def build(self):
@@ -65,19 +72,33 @@ class Copy:
     def failures(self, scenario, seeds):
         done = subprocess.run([self.top / "build/tests/sim/sim_run", "--scenario", scenario,
                                "--seeds", f"0:{seeds}", "--count"], text=True,
-                              stdout=subprocess.PIPE, check=False)
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
         return int(re.search(r"(\d+) failed$", done.stdout, re.M).group(1))
 
 
-def is_noticed(copy, patch, seeds):
+def changed(patch):
+    return re.findall(r"^\+\+\+ b/(\S+)$", patch.read_text(), re.M)
+
+
+def is_noticed(copy, reached, patch, seeds):
+    before = {path: (copy.top / path).read_text().splitlines() for path in changed(patch)}
     apply(copy.top, patch)
     try:
+        for path in before if copy.counts else ():
+            reached.check_change(said(patch, "Scenario"), path, before[path],
+                                 (copy.top / path).read_text().splitlines())
         copy.build()
         failed = copy.failures(said(patch, "Scenario"), seeds)
     finally:
         apply(copy.top, patch, "--reverse")
     print(f"# {patch.stem}: {failed} of {seeds} seeds failed: {said(patch, 'What')}", flush=True)
     assert failed * 10 >= seeds, f"{patch.stem}: noticed by {failed} of {seeds} seeds only"
+
+
+def is_reached(copy, reached, *mark):
+    if not copy.counts:
+        raise tap.Skip(reach.missing())
+    reached.check_mark(*mark)
 
 
 def named(name, function, *arguments):
@@ -96,12 +117,22 @@ def main():
     arguments = parser.parse_args()
     patches = sorted(p for p in HERE.glob("*.patch") if not arguments.names or p.stem in arguments.names)
     if arguments.applies:
-        tap.run([named(f"{p.stem}_applies", apply, TOP, p, "--check") for p in patches])
+        tap.run([named(f"{p.stem}_applies", apply, TOP, p, "--check") for p in patches]
+                + [named(f"{path} has one line {text}", reach.line_of, TOP, path, text)
+                   for _, path, text in reach.marks()])
     if not patches:
         sys.exit(f"run.py: {' '.join(arguments.names)}: there is no such mutant")
     with tempfile.TemporaryDirectory(prefix="tern-mutants-") as directory:
         copy = Copy(directory)
-        tap.run([named(f"{p.stem}_is_noticed", is_noticed, copy, p, arguments.seeds) for p in patches])
+        reached = reach.Reach(directory, min(arguments.seeds, REACH_SEEDS))
+        # First, while the copy is as the sources are.
+        for scenario in {said(p, "Scenario") for p in patches} if copy.counts else ():
+            reached.counts(scenario)
+        marks = [] if arguments.names else [
+            named(f"{scenario} comes to {path}: {text}", is_reached, copy, reached, scenario, path, text)
+            for scenario, path, text in reach.marks()]
+        tap.run(marks + [named(f"{p.stem}_is_noticed", is_noticed, copy, reached, p, arguments.seeds)
+                         for p in patches])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which lines do the scenarios run? A build with the compiler's own counters (--coverage) tells, so the
+sources need no marks.
+
+A mark in reached.txt names a scenario, a file, and a line by its text: "train: server/late.c: lose(w, limit_ns);".
+The scenario must run that line; a text that the file does not have exactly once is a mistake, too.
+"""
+import difflib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+MARKS = Path(__file__).resolve().parent / "reached.txt"
+COMPILER = "gcc"  # its gcov prints JSON
+
+
+def missing():
+    """Why lines cannot be counted here; None if they can."""
+    for program in (COMPILER, "gcov"):
+        if not shutil.which(program):
+            return f"{program} is not here"
+    return None
+
+
+class Reach:
+    """Of a copy of the sources that was built with counters in its folder "build"."""
+
+    def __init__(self, top, seeds):
+        self.top, self.seeds, self.runs = Path(top), seeds, {}
+
+    def counts(self, scenario):
+        """{file: {line: how often it ran}} in the scenario; to be asked before anything is changed."""
+        if scenario not in self.runs:
+            self.runs[scenario] = self.run(scenario)
+        return self.runs[scenario]
+
+    def run(self, scenario):
+        build = self.top / "build"
+        for old in build.rglob("*.gcda"):
+            old.unlink()
+        subprocess.run([build / "tests/sim/sim_run", "--scenario", scenario, "--seeds", f"0:{self.seeds}"],
+                       stdout=subprocess.DEVNULL, check=True)
+        told = subprocess.run(["gcov", "--json-format", "--stdout", *build.rglob("*.gcda")], cwd=build, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
+        counts = {}
+        for line in told.splitlines():
+            for file in json.loads(line)["files"]:
+                path = os.path.relpath(build / file["file"], self.top)
+                lines = counts.setdefault(path, {})
+                for one in file["lines"]:
+                    number = one["line_number"]
+                    lines[number] = lines.get(number, 0) + one["count"]
+        return counts
+
+    def check_change(self, scenario, path, before, after):
+        """Does the scenario run what is changed in the file? Where lines are only added, what stands around."""
+        lines = self.counts(scenario).get(path, {})
+        for tag, first, last, _, _ in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
+            changed = range(first + 1, last + 1) if tag != "insert" else (first, first + 1)
+            if tag != "equal" and any(lines.get(number) for number in changed):
+                return
+        raise AssertionError(f"{scenario} never comes to what is changed in {path}")
+
+    def check_mark(self, scenario, path, text):
+        number = line_of(self.top, path, text)
+        ran = self.counts(scenario).get(path, {}).get(number)
+        assert ran is not None, f"{path}:{number}: {text!r} is no code"
+        assert ran > 0, f"{path}:{number}: {scenario} never comes to {text!r}"
+
+
+def line_of(top, path, text):
+    """The number of the only line that is `text`."""
+    source = (Path(top) / path).read_text().splitlines()
+    found = [number for number, line in enumerate(source, 1) if line.strip() == text]
+    assert len(found) == 1, f"{path}: {len(found)} lines are {text!r}, a mark names one"
+    return found[0]
+
+
+def marks():
+    """[(scenario, path, text)]"""
+    lines = [line for line in MARKS.read_text().splitlines() if line and not line.startswith("#")]
+    return [tuple(line.split(": ", 2)) for line in lines]
