@@ -224,7 +224,7 @@ const char *verbs_gpu_reaches(const struct tern_conn *conn, const struct tern_me
 	(VERBS_SLOT_PAD + (uint32_t)sizeof(struct verbs_frame) + VERBS_PAYLOAD)
 _Static_assert(VERBS_SLOT_BYTES % 64 == 0, "slots stay aligned");
 #define VERBS_SLAB_SLOTS 256u
-#define VERBS_SLABS_MAX  256u
+#define VERBS_SLABS_MAX  1024u /* for some 7,000 conns, at 310 KB each */
 
 enum verbs_slot_place { VERBS_SLOT_FREE, VERBS_SLOT_SENDING, VERBS_SLOT_POSTED };
 
@@ -275,7 +275,8 @@ struct verbs_queue {
 	struct verbs_device *device;
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
-	struct ibv_srq *srq; /* NULL: queue pairs have their own */
+	/* NULL: queue pairs have their own. So have those that come when it is full. */
+	struct ibv_srq *srq;
 	int cq_entries, cq_used;
 	uint32_t posted, wanted; /* slots in the SRQ */
 	uint32_t srq_max;
@@ -383,7 +384,8 @@ struct verbs_conn {
 	bool eof;       /* the peer said BYE */
 	bool peer_gone; /* the peer disconnected */
 	bool bye_sent;
-	bool in_srq;             /* its receives are part of queue->wanted */
+	bool shares_srq; /* it receives from the SRQ; else it has a queue of its own */
+	bool in_srq;     /* its receives are part of queue->wanted */
 	atomic_int async_status; /* set by whoever read the device's events */
 	struct verbs_lsn *lsn;
 	struct rdma_cm_id *id;
@@ -484,6 +486,8 @@ int verbs_slots_post(struct verbs_conn *conn, uint32_t count);
 int verbs_slots_refill(struct verbs_queue *queue);
 /* How many slots the SRQ has, and should have. */
 void verbs_queue_books(struct verbs_queue *queue, int posted, int wanted);
+/* Was it posted to the SRQ? */
+bool verbs_slot_is_shared(const struct verbs_queue *queue, uint32_t slot);
 /* One that was received into: not posted any more. */
 void verbs_slot_arrived(struct verbs_port *port, uint32_t slot);
 /* All that `owner` has, after its queue was destroyed. */

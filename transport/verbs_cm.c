@@ -85,7 +85,7 @@ static struct rdma_conn_param conn_param(
 		.flow_control = 1,
 		.retry_count = (uint8_t)opts->retry_count,
 		.rnr_retry_count = RETRY_FOR_EVER,
-		.srq = conn->queue->srq != NULL,
+		.srq = conn->shares_srq,
 	};
 }
 

@@ -97,11 +97,11 @@ static int make_qp(struct verbs_conn *conn)
 		.qp_context = conn,
 		.send_cq = queue->cq,
 		.recv_cq = queue->cq,
-		.srq = queue->srq,
+		.srq = conn->shares_srq ? queue->srq : NULL,
 		.qp_type = IBV_QPT_RC,
 		.cap = {.max_send_wr = TERN_MIN(
 				opts->depth, (uint32_t)queue->device->attr.max_qp_wr),
-			.max_recv_wr = queue->srq ? 0 : receive_count(conn),
+			.max_recv_wr = conn->shares_srq ? 0 : receive_count(conn),
 			.max_send_sge = 2,
 			.max_recv_sge = 1,
 			.max_inline_data = opts->inline_max},
@@ -142,10 +142,8 @@ static int post_receives(struct verbs_conn *conn)
 {
 	struct verbs_queue *queue = conn->queue;
 
-	if (!queue->srq)
+	if (!conn->shares_srq)
 		return verbs_slots_post(conn, receive_count(conn));
-	if (queue->wanted + receive_count(conn) > queue->srq_max)
-		return -ENOSPC;
 	verbs_queue_books(queue, 0, (int)receive_count(conn));
 	conn->in_srq = true;
 	return verbs_slots_refill(queue);
@@ -179,6 +177,9 @@ int verbs_conn_open(struct verbs_conn *conn)
 	conn->queue->conn_count++;
 	port->slots.reserved += VERBS_SEND_SLOTS;
 	conn->granted = port->conn_count <= VERBS_FEW ? VERBS_WINDOW : VERBS_WINDOW_MANY;
+	conn->shares_srq =
+		conn->queue->srq &&
+		conn->queue->wanted + receive_count(conn) <= conn->queue->srq_max;
 	r = verbs_slots_grow(port, receive_count(conn));
 	if (!r && !verbs_slots_reached(port, conn->queue->device))
 		r = -EIO;
@@ -276,7 +277,8 @@ static void release(struct verbs_conn *conn)
 	struct verbs_queue *queue = conn->queue;
 	struct verbs_port *port = queue->port;
 
-	verbs_slots_reclaim(port, conn);
+	if (conn->slots_held || !conn->shares_srq)
+		verbs_slots_reclaim(port, conn);
 	port->slots.reserved -= VERBS_SEND_SLOTS;
 	if (conn->in_srq)
 		verbs_queue_books(queue, 0, -(int)receive_count(conn));

@@ -166,6 +166,7 @@ static void receive(struct verbs_queue *queue, const struct ibv_wc *wc)
 {
 	struct verbs_conn *conn = verbs_conn_by_qp(queue, wc->qp_num);
 	uint32_t slot = (uint32_t)wc->wr_id;
+	bool shared;
 
 	if (conn && wc->status == IBV_WC_SUCCESS)
 		verbs_rx(conn, slot, wc->byte_len);
@@ -173,11 +174,11 @@ static void receive(struct verbs_queue *queue, const struct ibv_wc *wc)
 		verbs_conn_blame(conn, "it sent more than a slot holds");
 	else if (conn)
 		flushed(conn, -ENETDOWN);
+	shared = verbs_slot_is_shared(queue, slot);
 	verbs_slot_arrived(queue->port, slot);
-	if (queue->srq)
+	if (shared)
 		verbs_queue_books(queue, -1, 0);
-	if (conn && conn->state != VERBS_ENDING && !queue->srq &&
-		verbs_slots_post(conn, 1))
+	if (conn && conn->state != VERBS_ENDING && !shared && verbs_slots_post(conn, 1))
 		verbs_conn_end(conn, -EIO);
 }
 

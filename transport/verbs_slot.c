@@ -248,6 +248,11 @@ int verbs_slots_refill(struct verbs_queue *queue)
 	return 0;
 }
 
+bool verbs_slot_is_shared(const struct verbs_queue *queue, uint32_t slot)
+{
+	return queue->port->slots.table[slot].owner == queue;
+}
+
 void verbs_slot_arrived(struct verbs_port *port, uint32_t slot)
 {
 	tern_assert(slot < total(&port->slots) &&

@@ -225,13 +225,30 @@ static void test_a_full_completion_queue_refuses_the_next_conn_only(void **state
 	check_refused_fourth(opts);
 }
 
-static void test_a_full_shared_receive_queue_refuses_the_next_conn_only(void **state)
+static void test_conns_beyond_the_shared_receive_queue_have_their_own(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
+	struct link *a[6], *b[6];
+	struct bed *bed;
 
 	(void)state;
 	opts.fake.max_srq_wr = 3 * CONN_RECEIVES;
-	check_refused_fourth(opts);
+	bed = verbs_bed_new(&opts);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(a); i++)
+		bed_pair(bed, &a[i], &b[i]);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(a); i++) {
+		check_works(a[i], b[i]);
+		check_moves(a[i], b[i], 100000, i);
+	}
+	/* One of those that share leaves its place to the next. */
+	link_close(a[1], false);
+	PUMP(bed, a[1]->closed_count && b[1]->closed_count);
+	link_close(a[5], false);
+	PUMP(bed, a[5]->closed_count && b[5]->closed_count);
+	bed_pair(bed, &a[1], &b[1]);
+	for (unsigned i = 0; i < 5; i++)
+		check_works(a[i], b[i]);
+	verbs_bed_free(bed);
 }
 
 /* ---- memory that cannot be locked ---- */
@@ -508,7 +525,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_a_put_is_cut_to_what_one_work_request_carries),
 		cmocka_unit_test(test_a_full_completion_queue_refuses_the_next_conn_only),
 		cmocka_unit_test(
-			test_a_full_shared_receive_queue_refuses_the_next_conn_only),
+			test_conns_beyond_the_shared_receive_queue_have_their_own),
 		cmocka_unit_test(
 			test_memory_that_cannot_be_registered_is_refused_and_conns_go_on),
 		cmocka_unit_test(test_a_port_whose_devices_cannot_register_is_refused),
