@@ -314,6 +314,10 @@ static int check_counters(
 		*why = "a sequence number out of order";
 		return -EPROTO;
 	}
+	if (h->flags & TERN_FLAG_RAIL) {
+		*why = "what only a rail carries";
+		return -EPROTO;
+	}
 	if (tern_seq_before(peer->tx_seq, h->ack)) {
 		*why = "an acknowledgement of what was never sent";
 		return -EPROTO;

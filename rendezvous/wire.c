@@ -162,6 +162,34 @@ static int refuse(const char **why, const char *text)
 	return -EPROTO;
 }
 
+/* That any message may have, and those of each type. */
+#define COMMON_FLAGS (TERN_FLAG_STARVED | TERN_FLAG_MISSED)
+#define REGION_FLAGS (TERN_FLAG_REGION | TERN_FLAG_WIDE)
+static const uint16_t own_flags[TERN_MSG_TYPE_COUNT] = {
+	[TERN_MSG_EAGER] = TERN_FLAG_NAME,
+	[TERN_MSG_POST] = REGION_FLAGS | TERN_FLAG_NAME,
+	[TERN_MSG_RTS] = REGION_FLAGS | TERN_FLAG_NAME,
+	[TERN_MSG_CTS] = REGION_FLAGS,
+	[TERN_MSG_DONE] = TERN_FLAG_RAIL | TERN_FLAG_REPLY,
+	[TERN_MSG_CANCEL] = TERN_FLAG_RECV,
+	[TERN_MSG_CANCEL_ACK] = TERN_FLAG_RECV,
+	[TERN_MSG_PING] = TERN_FLAG_REPLY,
+	[TERN_MSG_RENEW] = REGION_FLAGS | TERN_FLAG_RECV,
+};
+
+/* What ends somebody's request says with what; a refusal is one. */
+static int check_status(uint8_t type, int status, const char **why)
+{
+	bool ends = type == TERN_MSG_DONE || type == TERN_MSG_ATS ||
+		    type == TERN_MSG_NACK || type == TERN_MSG_CANCEL_ACK;
+
+	if (!tern_status_may_end(status) || (status && !ends))
+		return refuse(why, "a status that it cannot have");
+	return type == TERN_MSG_NACK && !status
+		       ? refuse(why, "a refusal without a status")
+		       : 0;
+}
+
 static int check_start(const unsigned char *p, size_t bytes, const char **why)
 {
 	if (bytes < TERN_HEADER_BYTES)
@@ -173,8 +201,8 @@ static int check_start(const unsigned char *p, size_t bytes, const char **why)
 	if (p[OFF_TYPE] == TERN_MSG_HELLO || p[OFF_TYPE] == 0 ||
 		p[OFF_TYPE] >= TERN_MSG_TYPE_COUNT)
 		return refuse(why, "unexpected type");
-	if (tern_get_le16(p + OFF_FLAGS) & ~TERN_FLAGS_KNOWN)
-		return refuse(why, "unknown flags");
+	if (tern_get_le16(p + OFF_FLAGS) & ~(own_flags[p[OFF_TYPE]] | COMMON_FLAGS))
+		return refuse(why, "a flag that its type does not have");
 	if (tern_get_le16(p + OFF_EXT_BYTES) > bytes - TERN_HEADER_BYTES)
 		return refuse(why, "extension longer than the message");
 	if (p[OFF_RANK] > TERN_RANK_MAX)
@@ -270,8 +298,9 @@ int tern_header_decode(
 		.dst = tern_get_le32(p + OFF_DST),
 		.shape = {.dtype = (enum tern_dtype)p[OFF_DTYPE], .rank = p[OFF_RANK]},
 	};
-	if (h->status > 0)
-		return refuse(why, "positive status");
+	r = check_status(h->type, h->status, why);
+	if (r < 0)
+		return r;
 	ext_bytes = tern_get_le16(p + OFF_EXT_BYTES);
 	r = decode_ext(h, p + TERN_HEADER_BYTES, ext_bytes, why);
 	if (r == 0)
@@ -352,7 +381,7 @@ int tern_hello_decode(const void *message, size_t bytes, struct tern_hello *out)
 	memcpy(out->nonce, p + 40, 16);
 	memcpy(out->mac, p + 56, 32);
 	memcpy(out->name, p + 88, 64);
-	if (out->step < 1 || out->step > 3 || out->status > 0 ||
+	if (out->step < 1 || out->step > 3 || !tern_status_may_end(out->status) ||
 		out->name[sizeof(out->name) - 1])
 		return -EPROTO;
 	return tern_byte_order_check(p[OFF_HELLO_ORDER]);

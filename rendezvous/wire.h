@@ -83,7 +83,6 @@ enum tern_message_flags {
 	TERN_FLAG_RAIL = 1 << 5,    /* DONE: of one rail only, see rail.c */
 	TERN_FLAG_MISSED = 1 << 6,  /* a receive that heard MISS waits for a HAVE */
 	TERN_FLAG_WIDE = 1 << 7, /* with REGION: it has 48 bytes; set by the encoder */
-	TERN_FLAGS_KNOWN = (1 << 8) - 1,
 };
 
 struct tern_header {

@@ -29,6 +29,8 @@
 #ifndef TERN_TRANSPORT_FABRIC_H
 #define TERN_TRANSPORT_FABRIC_H
 
+#include <errno.h>
+
 #include <tern/memory.h>
 #include <tern/types.h>
 
@@ -104,6 +106,14 @@ struct tern_port_handler {
 	 * mapped any more, or not with the right to write. The conn must not be used when this returns. */
 	void (*closed)(void *arg, struct tern_conn *conn, int status);
 };
+
+/* Of a status that a peer sent: may a request or a connection end with it? Others, above
+ * all the one of requests that go on, are not passed to anybody. */
+static inline bool tern_status_may_end(int status)
+{
+	return status <= 0 && status > -4096 && status != -EINPROGRESS &&
+	       status != -EAGAIN;
+}
 
 struct tern_port_opts {
 	struct tern_env *env;

@@ -473,7 +473,8 @@ static void on_welcome(struct shm_conn *conn, const struct shm_note *note, int f
 {
 	int status = -EPROTO;
 
-	if (note->type == SHM_REFUSE && note->status < 0 && note->status > -4096)
+	if (note->type == SHM_REFUSE && note->status < 0 &&
+		tern_status_may_end(note->status))
 		status = note->status;
 	else if (note->type == SHM_WELCOME && note->version == SHM_NOTE_VERSION)
 		status = take_area(conn, note, fd);

@@ -307,7 +307,7 @@ static void on_rejected(
 	char what[40];
 
 	if (reason == REJECTED_BY_USER && read_greeting(param, &theirs) == 0 &&
-		theirs.status < 0 && theirs.status > -4096)
+		theirs.status < 0 && tern_status_may_end(theirs.status))
 		fail(conn, "refused by the other end", theirs.status);
 	else if (reason == REJECTED_NOBODY)
 		verbs_conn_end(conn, -ECONNREFUSED);
