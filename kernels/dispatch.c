@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which table this processor runs. Filled in once; afterwards read by any thread. */
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void find_out(void)
 {
+	static const struct tern_libm libm = {.exp = exp, .log = log, .pow = pow};
+
 	supported[PORTABLE] = true;
 	tern_elementwise_portable(&tables[PORTABLE]);
 #if defined(__x86_64__)
@@ -34,8 +37,8 @@ static void find_out(void)
 	tern_matmul_init();
 	for (int i = 0; i < TABLE_COUNT; i++) {
 		tern_layers_fill(&tables[i]);
-		snprintf(fingerprints[i], sizeof(fingerprints[i]), "%s %s",
-			tables[i].name, tern_matmul_name());
+		snprintf(fingerprints[i], sizeof(fingerprints[i]), "%s %s libm %08x",
+			tables[i].name, tern_matmul_name(), tern_libm_digest(&libm));
 	}
 }
 

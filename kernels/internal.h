@@ -25,4 +25,13 @@ void tern_matmul_init(void); /* pins the library to one thread */
 /* "openblas 0.3.21 SkylakeX", or "portable matmul". Static storage. */
 const char *tern_matmul_name(void);
 
+/* libm.c: the functions of the mathematical library that are used, and what tells one
+ * library from another. */
+struct tern_libm {
+	double (*exp)(double x);
+	double (*log)(double x);
+	double (*pow)(double x, double y);
+};
+uint32_t tern_libm_digest(const struct tern_libm *libm);
+
 #endif

@@ -13,7 +13,7 @@
 
 #include "base/rng.h"
 #include "base/util.h"
-#include "kernels/kernels.h"
+#include "kernels/internal.h"
 
 #define MOST 1000u
 
@@ -381,7 +381,24 @@ static void test_tables_are_found_by_name_only(void **state)
 
 		assert_memory_equal(print, tables[t]->name, n);
 		assert_int_equal(print[n], ' ');
+		assert_non_null(strstr(print, " libm "));
 	}
+}
+
+static double exp_rounded_up(double x)
+{
+	return nextafter(exp(x), HUGE_VAL);
+}
+
+static void test_another_libm_is_another_arithmetic(void **state)
+{
+	struct tern_libm libm = {.exp = exp, .log = log, .pow = pow};
+	uint32_t digest = tern_libm_digest(&libm);
+
+	(void)state;
+	assert_int_equal(tern_libm_digest(&libm), digest);
+	libm.exp = exp_rounded_up;
+	assert_int_not_equal(tern_libm_digest(&libm), digest);
 }
 
 /* ---- casts ---- */
@@ -592,6 +609,7 @@ int main(void)
 		cmocka_unit_test(test_update_without_clip_is_the_sum_then_the_step),
 		cmocka_unit_test(test_optimizers_have_names_and_state),
 		cmocka_unit_test(test_tables_are_found_by_name_only),
+		cmocka_unit_test(test_another_libm_is_another_arithmetic),
 		cmocka_unit_test(test_f16_and_bf16_go_to_f32_and_back),
 		cmocka_unit_test(test_casts_round_to_nearest_even),
 		cmocka_unit_test(test_nan_stays_nan_when_its_payload_is_cut_off),
