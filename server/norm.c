@@ -62,6 +62,28 @@ void norm_fini(struct tern_server *s)
 
 /* ---- the exchange ---- */
 
+/* Whoever waits for what was to go to this server, or come from it, would do so in vain.
+ */
+static void check(struct tern_server *s, uint32_t server, int status)
+{
+	struct server_peer *other = s->index ? s->to_zero : others_find(s, server);
+
+	if (status < 0 && other)
+		tern_talk_failed(&other->talk, status);
+}
+
+static void total_sent(struct tern_req *req)
+{
+	struct tern_server *s = req->arg;
+
+	check(s, (uint32_t)(req - s->total_reqs), req->status);
+}
+
+static void partials_sent(struct tern_req *req)
+{
+	check(req->arg, 0, req->status);
+}
+
 static void apply_all(struct tern_server *s, double norm)
 {
 	double clip = norm > s->job.clip_norm ? s->job.clip_norm / norm : 1.0;
@@ -98,9 +120,13 @@ static void add_up(struct tern_server *s)
 			.buf = s->total, .shape = tern_shape_1d(TERN_F64, 1)};
 
 		s->shares[i].arrived = false;
+		s->total_reqs[i].done = total_sent;
+		s->total_reqs[i].arg = s;
 		if (chunks_of(s, i) && others_find(s, i))
-			tern_send(others_find(s, i)->data, &s->total_reqs[i], total_key(),
-				s->norm_step, &tensor, NULL, TERN_URGENT);
+			check(s, i,
+				tern_send(others_find(s, i)->data, &s->total_reqs[i],
+					total_key(), s->norm_step, &tensor, NULL,
+					TERN_URGENT));
 	}
 	apply_all(s, norm);
 }
@@ -120,8 +146,7 @@ static void share_arrived(struct tern_req *req)
 	struct norm_share *share = req->arg;
 	struct tern_server *s = share->server;
 
-	if (req->status < 0 && others_find(s, share->index))
-		tern_talk_failed(&others_find(s, share->index)->talk, req->status);
+	check(s, share->index, req->status);
 	if (req->status < 0 || s->over)
 		return;
 	if (req->bytes != chunks_of(s, share->index) * sizeof(double)) {
@@ -137,8 +162,7 @@ static void total_arrived(struct tern_req *req)
 {
 	struct tern_server *s = req->arg;
 
-	if (req->status < 0)
-		tern_talk_failed(&s->to_zero->talk, req->status);
+	check(s, 0, req->status);
 	if (req->status < 0 || s->over)
 		return;
 	if (req->bytes != sizeof(double)) {
@@ -154,8 +178,9 @@ static void open_exchange(struct tern_server *s)
 	if (s->index != 0) {
 		s->total_req.done = total_arrived;
 		s->total_req.arg = s;
-		tern_recv(s->to_zero->data, &s->total_req, total_key(), s->norm_step,
-			&s->total, NULL, 0);
+		check(s, 0,
+			tern_recv(s->to_zero->data, &s->total_req, total_key(),
+				s->norm_step, &s->total, NULL, 0));
 		return;
 	}
 	for (uint32_t i = 1; i < s->job.server_count; i++) {
@@ -165,16 +190,17 @@ static void open_exchange(struct tern_server *s)
 		if (!chunks_of(s, i))
 			continue;
 		if (!other) {
-			server_fail(s, -EPIPE, "server %u left in the middle of the job",
-				i);
+			server_fail(
+				s, -EPIPE, "server %u left in the middle of the job", i);
 			return;
 		}
 		share->server = s;
 		share->index = i;
 		share->req.done = share_arrived;
 		share->req.arg = share;
-		tern_recv(other->data, &share->req, partials_key(),
-			s->norm_step, &share->buf, NULL, 0);
+		check(s, i,
+			tern_recv(other->data, &share->req, partials_key(), s->norm_step,
+				&share->buf, NULL, 0));
 	}
 }
 
@@ -195,6 +221,9 @@ void norm_chunk_summed(struct chunk *c)
 	}
 	tensor.buf.bytes = s->chunk_count * sizeof(double);
 	tensor.shape = tern_shape_1d(TERN_F64, s->chunk_count);
-	tern_send(s->to_zero->data, &s->partials_req, partials_key(), s->norm_step,
-		&tensor, NULL, TERN_URGENT);
+	s->partials_req.done = partials_sent;
+	s->partials_req.arg = s;
+	check(s, 0,
+		tern_send(s->to_zero->data, &s->partials_req, partials_key(),
+			s->norm_step, &tensor, NULL, TERN_URGENT));
 }

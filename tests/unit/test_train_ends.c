@@ -134,6 +134,31 @@ static void test_a_job_without_workers_is_forgotten(void **state)
 	tern_model_free(typo);
 }
 
+/* A norm that cannot be received: the peer lives, and would be waited for for ever. */
+static void test_a_norm_that_cannot_move_ends_the_job(void **state)
+{
+	const struct setup setup = {
+		"tcp", "mlp:400", "sgd", 2, 2, 2, 1000000, TERN_MODE_SYNC, 0.5};
+	struct member m[4] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&setup);
+
+	(void)state;
+	start_servers(m, &setup, addresses);
+	start_workers(m + 2, &setup, model, addresses, NULL);
+	while (m[2].step < 3)
+		step_all(m, 4);
+	m[1].server->total.offset += 1u << 30; /* outside of its memory */
+	run_out(m, 4);
+	m[1].server->total.offset -= 1u << 30; /* the pool gets it back */
+	for (int i = 4; i-- > 0;) {
+		assert_int_not_equal(m[i].status, 0);
+		assert_non_null(strstr(m[i].text, "a tensor did not come through"));
+		close_member(&m[i]);
+	}
+	tern_model_free(model);
+}
+
 /* ---- too large ---- */
 
 /* The first of the workers of `setup`, which may be more than there are. */
@@ -369,6 +394,7 @@ int main(void)
 		cmocka_unit_test(test_a_loss_before_the_start_makes_room_for_another),
 		cmocka_unit_test(test_a_server_that_was_complete_waits_again),
 		cmocka_unit_test(test_a_job_without_workers_is_forgotten),
+		cmocka_unit_test(test_a_norm_that_cannot_move_ends_the_job),
 		cmocka_unit_test(test_a_worker_needs_room_for_its_own_slots_only),
 		cmocka_unit_test(
 			test_a_device_that_breaks_at_the_birth_of_a_worker_is_told),
