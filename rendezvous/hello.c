@@ -2,7 +2,11 @@
 /*
  * Links and their handshake: three messages, see struct tern_hello. Until it is done a
  * link may take no memory, no session and little time from us: it has five seconds, and
- * there may be 256 such links at once.
+ * there may be 256 such links at once. Under pressure, from half of them on, it has one
+ * second; and where one more comes than there may be, the source with the most of them
+ * loses its oldest. So who opens connections and says nothing keeps nobody else out, and
+ * many who begin at once, from one host too, get in: a handshake takes a round trip, and
+ * who was cut dials again.
  *
  * Proof of the cluster secret: each end sends HMAC-SHA256(secret, its role, both nonces,
  * both incarnations, token, epoch, rail), so neither can replay or reflect the other's.
@@ -14,6 +18,7 @@
 #include <string.h>
 
 #include "base/endian.h"
+#include "base/rng.h"
 #include "tern-config.h"
 
 #if TERN_HAVE_OPENSSL
@@ -23,9 +28,12 @@
 #endif
 
 #define HANDSHAKE_NS (5 * TERN_NS_PER_S)
-#define PATIENCE_NS  (250 * TERN_NS_PER_MS) /* between two looks whether there is reason \
-					     */
+#define PATIENCE_NS                                                                      \
+	(250 * TERN_NS_PER_MS)      /* between two looks whether there is reason         \
+				     */
+#define HASTE_NS      TERN_NS_PER_S /* the same under pressure */
 #define HALF_OPEN_MAX 256u
+#define SOURCES       256u /* more share a count */
 
 /* ---- proof ---- */
 
@@ -97,6 +105,70 @@ static bool same_mac(const uint8_t *a, const uint8_t *b)
 
 /* ---- links ---- */
 
+static bool is_pressed(const struct tern_rdv *rdv)
+{
+	return rdv->half_open_count > HALF_OPEN_MAX / 2;
+}
+
+static void leave_half_open(struct tern_link *link)
+{
+	tern_timer_clear(link->rdv->ctx, &link->timer);
+	if (link->counted) {
+		tern_list_remove(&link->half_open);
+		link->rdv->half_open_count--;
+	}
+	link->counted = false;
+}
+
+/* Where a link comes from, which its conn's name says in front of the port: as a number
+ * that nobody can choose. */
+static unsigned source_of(const struct tern_link *link)
+{
+	const char *name = link->conn->name, *port = strrchr(name, ':');
+	uint64_t hash = link->rdv->incarnation;
+
+	for (; *name && name != port; name++)
+		hash = tern_mix64(hash ^ (unsigned char)*name);
+	return hash % SOURCES;
+}
+
+static void cut_oldest_of_most(struct tern_rdv *rdv)
+{
+	uint16_t counts[SOURCES] = {0};
+	unsigned most = 0;
+
+	tern_list_for_each (n, &rdv->half_open) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, half_open);
+		unsigned source = source_of(link);
+
+		if (++counts[source] > counts[most])
+			most = source;
+	}
+	tern_list_for_each (n, &rdv->half_open) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, half_open);
+
+		if (source_of(link) == most) {
+			leave_half_open(link);
+			tern_link_close(link, -EMFILE, false);
+			return;
+		}
+	}
+}
+
+static void enter_half_open(struct tern_link *link)
+{
+	struct tern_rdv *rdv = link->rdv;
+	uint64_t now_ns = tern_now_ns(rdv->ctx->env);
+
+	link->counted = true;
+	link->late_ns = now_ns + HANDSHAKE_NS;
+	tern_list_push(&rdv->half_open, &link->half_open);
+	rdv->half_open_count++;
+	tern_timer_set(rdv->ctx, &link->timer, now_ns + HASTE_NS);
+	if (rdv->half_open_count > HALF_OPEN_MAX)
+		cut_oldest_of_most(rdv);
+}
+
 static void too_slow(struct tern_timer *timer)
 {
 	struct tern_link *link = tern_container_of(timer, struct tern_link, timer);
@@ -104,6 +176,9 @@ static void too_slow(struct tern_timer *timer)
 
 	if (link->peer && tern_peer_is_patient(link->peer, link))
 		tern_timer_set(ctx, timer, tern_now_ns(ctx->env) + PATIENCE_NS);
+	else if (link->counted && !is_pressed(link->rdv) &&
+		 tern_now_ns(ctx->env) < link->late_ns)
+		tern_timer_set(ctx, timer, link->late_ns);
 	else
 		tern_link_close(link, -ETIMEDOUT, false);
 }
@@ -123,23 +198,9 @@ struct tern_link *tern_link_new(
 	tern_list_push(&rdv->links, &link->node);
 	for (int i = 0; i < 16; i += 8)
 		tern_put_le64(link->nonce + i, tern_random(rdv->ctx->env));
-	if (state == TERN_LINK_WAIT_HELLO) {
-		link->counted = true;
-		rdv->half_open_count++;
-		tern_timer_set(rdv->ctx, &link->timer,
-			tern_now_ns(rdv->ctx->env) + HANDSHAKE_NS);
-		if (rdv->half_open_count > HALF_OPEN_MAX)
-			tern_link_close(link, -EMFILE, false);
-	}
+	if (state == TERN_LINK_WAIT_HELLO)
+		enter_half_open(link);
 	return link;
-}
-
-static void leave_half_open(struct tern_link *link)
-{
-	tern_timer_clear(link->rdv->ctx, &link->timer);
-	if (link->counted)
-		link->rdv->half_open_count--;
-	link->counted = false;
 }
 
 void tern_link_free(struct tern_link *link)

@@ -156,6 +156,7 @@ int tern_rendezvous_init(struct tern_context *ctx)
 		rdv->match_secret.word[i] = tern_random(ctx->env);
 	tern_list_init(&rdv->peers);
 	tern_list_init(&rdv->links);
+	tern_list_init(&rdv->half_open);
 	tern_list_init(&rdv->listeners);
 	tern_list_init(&rdv->completed);
 	tern_list_init(&rdv->complete_call.link);

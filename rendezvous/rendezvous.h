@@ -46,6 +46,7 @@ struct tern_rdv {
 	uint64_t incarnation;
 	struct tern_match_secret match_secret;
 	struct tern_list peers, links, listeners;
+	struct tern_list half_open; /* the links of the count below, oldest first */
 	uint32_t limbo_count;     /* see session.c */
 	uint32_t half_open_count; /* accepted links that have not proved themselves */
 
@@ -96,7 +97,9 @@ struct tern_link {
 	struct tern_listener *listener;
 	uint8_t rail;   /* 0: the main one */
 	uint8_t unsaid; /* the step of a HELLO that found no room; 0: none */
-	bool counted;   /* in half_open_count */
+	bool counted;   /* in rdv->half_open and its count */
+	struct tern_list half_open;
+	uint64_t late_ns; /* counted: when even without pressure its time is over */
 	int verdict;    /* a status that outranks the one of `closed`; 0: none */
 	uint32_t epoch; /* proposed in step 1 */
 	struct tern_hello theirs;

@@ -9,9 +9,11 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include "tests/cmocka.h"
 
@@ -558,6 +560,47 @@ static void test_half_open_connections_do_not_lock_others_out(void **state)
 	host_fini(&host);
 }
 
+/* Opens connections, says nothing, and opens the next one wherever it is hung up on. */
+static _Noreturn void stay_silent(const struct host *host)
+{
+	enum { COUNT = 400 };
+	struct pollfd p[COUNT];
+
+	for (unsigned i = 0; i < COUNT; i++)
+		p[i] = (struct pollfd){raw_dial(host), POLLIN, 0};
+	for (;;) {
+		poll(p, COUNT, -1);
+		for (unsigned i = 0; i < COUNT; i++) {
+			if (!p[i].revents)
+				continue;
+			close(p[i].fd);
+			p[i].fd = raw_dial(host);
+		}
+	}
+}
+
+static void test_the_silent_do_not_lock_others_out(void **state)
+{
+	struct host host;
+	pid_t silent;
+	int status;
+
+	(void)state;
+	host_init(&host, NULL);
+	silent = fork();
+	assert_true(silent >= 0);
+	if (silent == 0)
+		stay_silent(&host);
+	poll(NULL, 0, 300); /* by then there are more than there may be */
+	for (unsigned i = 0; i < 5; i++)
+		check_served(&host);
+	kill(silent, SIGKILL);
+	assert_int_equal(waitpid(silent, &status, 0), silent);
+	assert_true(WIFSIGNALED(status)); /* it did not end by itself */
+	check_served_soon(&host);
+	host_fini(&host);
+}
+
 /* A rail without a session, by the hundred: nothing of them may stay. */
 static void test_rails_of_nobody_leave_nothing_behind(void **state)
 {
@@ -610,6 +653,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_a_flood_behind_a_good_handshake_is_survived),
 		cmocka_unit_test(test_a_slow_handshake_is_cut),
 		cmocka_unit_test(test_half_open_connections_do_not_lock_others_out),
+		cmocka_unit_test(test_the_silent_do_not_lock_others_out),
 		cmocka_unit_test(test_rails_of_nobody_leave_nothing_behind),
 		cmocka_unit_test(test_without_the_secret_nobody_gets_in),
 	};

@@ -165,7 +165,37 @@ static void test_a_ping_does_not_wait_for_what_is_sent_again(
 	meet_free(meet);
 }
 
+/* Many more than may be in the middle of a handshake. In virtual time, so that it is one
+ * instant. */
+static void test_a_thousand_who_come_at_once_all_get_in(const struct instance *instance)
+{
+	enum { COUNT = 1000 };
+	static struct tern_peer *peers[COUNT];
+	struct tern_context_opts opts = meet_opts();
+	struct meet *meet;
+	struct end *a, *b;
+
+	if (!instance->world_new) {
+		print_message("skipped: %s: no virtual time\n", instance->name);
+		skip();
+	}
+	meet = meet_new_apart(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(
+			tern_connect(a->ctx, tern_listener_address(meet->listener), NULL,
+				&peers[i]),
+			0);
+	MEET_PUMP(meet, b->accepted_count == COUNT);
+	for (unsigned i = 0; i < COUNT; i++)
+		MEET_PUMP(meet, peers[i]->state == TERN_PEER_STATE_UP);
+	assert_int_equal(tern_rdv_of(b->ctx)->half_open_count, 0);
+	meet_free(meet);
+}
+
 const struct conformance_test meet_links[] = {
+	CONFORMANCE(test_a_thousand_who_come_at_once_all_get_in, NEEDS_NOTHING),
 	CONFORMANCE(test_links_of_no_use_come_ever_more_slowly, NEEDS_NOTHING),
 	CONFORMANCE(test_a_link_of_use_is_followed_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_a_ping_does_not_wait_for_what_is_sent_again, NEEDS_NOTHING),
