@@ -9,24 +9,67 @@
 #include "base/clock.h"
 #include "base/escape.h"
 
+#define RATION_NS (10 * TERN_NS_PER_S)
+
 _Noreturn void tern_assert_failed(const char *expr, const char *file, int line)
 {
 	fprintf(stderr, "tern: internal error: %s:%d: %s\n", file, line, expr);
 	abort();
 }
 
-void tern_log(struct tern_env *env, enum tern_log_level level, const char *fmt, ...)
+static void log_line(struct tern_env *env, enum tern_log_level level, const char *fmt,
+	va_list ap) __attribute__((format(printf, 3, 0)));
+
+static void log_line(
+	struct tern_env *env, enum tern_log_level level, const char *fmt, va_list ap)
 {
 	char raw[512], line[2 * sizeof(raw)];
-	va_list ap;
 
 	if (level > env->log_level)
 		return;
-	va_start(ap, fmt);
 	vsnprintf(raw, sizeof(raw), fmt, ap);
-	va_end(ap);
 	tern_escape(line, sizeof(line), raw, strlen(raw));
 	env->ops->log(env, level, line);
+}
+
+void tern_log(struct tern_env *env, enum tern_log_level level, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	log_line(env, level, fmt, ap);
+	va_end(ap);
+}
+
+static bool ration(struct tern_env *env)
+{
+	struct tern_log_ration *r = &env->strangers;
+	uint64_t now_ns = tern_now_ns(env);
+
+	if (now_ns >= r->until_ns) {
+		if (r->dropped)
+			tern_log(env, TERN_LOG_WARN,
+				"%u more connections of strangers were cut", r->dropped);
+		*r = (struct tern_log_ration){
+			.until_ns = now_ns + RATION_NS, .left = TERN_LOG_STRANGERS};
+	}
+	if (r->left == 0) {
+		r->dropped++;
+		return false;
+	}
+	r->left--;
+	return true;
+}
+
+void tern_log_stranger(struct tern_env *env, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!ration(env))
+		return;
+	va_start(ap, fmt);
+	log_line(env, TERN_LOG_WARN, fmt, ap);
+	va_end(ap);
 }
 
 static uint64_t system_now_ns(struct tern_env *env)

@@ -78,12 +78,20 @@ struct tern_env_ops {
 	int (*poll)(struct tern_env *env);
 };
 
+/* Lines that anybody can cause who can connect: so many in 10 s, then a count. */
+#define TERN_LOG_STRANGERS 8u
+struct tern_log_ration {
+	uint64_t until_ns;
+	uint32_t left, dropped;
+};
+
 struct tern_env {
 	const struct tern_env_ops *ops;
 	enum tern_log_level log_level; /* lines above it are not formatted */
 	/* Set by the context: poll() has something to do. Called from any thread. */
 	void (*wake)(void *arg);
 	void *wake_arg;
+	struct tern_log_ration strangers; /* starts zeroed */
 };
 
 /* Time, randomness and logging of the system; no jobs, no files: -ENOTSUP. For library
@@ -125,5 +133,11 @@ static inline int tern_env_poll(struct tern_env *env)
  * escaped: base/escape.h. */
 void tern_log(struct tern_env *env, enum tern_log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* A warning about a peer that has not proved that it is one: a scan of ports must not
+ * fill a log. TERN_LOG_STRANGERS lines in 10 s; the next one after them says how many
+ * were left out. On the thread of the environment's context. */
+void tern_log_stranger(struct tern_env *env, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 
 #endif

@@ -452,7 +452,7 @@ static int on_step_3(struct tern_link *link, const struct tern_hello *proof)
 		return -EPROTO;
 	prove(link, link->peer, SIDE_DIALLER, link->theirs.nonce, link->nonce, expected);
 	if (!same_mac(expected, proof->mac)) {
-		tern_log(link->rdv->ctx->env, TERN_LOG_WARN,
+		tern_log_stranger(link->rdv->ctx->env,
 			"%s: refused: it does not know the cluster secret",
 			link->conn->name);
 		return -EACCES;
@@ -479,7 +479,7 @@ int tern_link_handshake(struct tern_link *link, const void *message, size_t byte
 
 	if ((r == -EPROTONOSUPPORT || r == -EILSEQ) &&
 		link->state == TERN_LINK_WAIT_HELLO) {
-		tern_log(link->rdv->ctx->env, TERN_LOG_WARN, "%s: refused: %s",
+		tern_log_stranger(link->rdv->ctx->env, "%s: refused: %s",
 			link->conn->name, tern_status_text(r));
 		refuse(link, r);
 		return 0;
@@ -497,7 +497,7 @@ int tern_link_handshake(struct tern_link *link, const void *message, size_t byte
 			r = -EPROTO;
 	}
 	if (r < 0) {
-		tern_log(link->rdv->ctx->env, TERN_LOG_WARN, "%s: handshake refused: %s",
+		tern_log_stranger(link->rdv->ctx->env, "%s: handshake refused: %s",
 			link->conn->name, tern_status_text(r));
 		tern_link_close(link, r, false);
 	}

@@ -447,7 +447,7 @@ static void go_up(struct shm_conn *conn)
 
 static void turn_away(struct shm_conn *conn, int status)
 {
-	tern_log(conn->base.port->env, TERN_LOG_WARN, "%s: refused: %s", conn->base.name,
+	tern_log_stranger(conn->base.port->env, "%s: refused: %s", conn->base.name,
 		tern_status_text(status));
 	refuse(conn, status);
 }

@@ -52,11 +52,39 @@ void tcp_rx_discard(struct tcp_conn *conn)
 static void complain(struct tcp_conn *conn, const char *what)
 {
 	struct tcp_frame *frame = &conn->rx.frame;
+	struct tern_env *env = conn->base.port->env;
 
-	tern_log(conn->base.port->env, TERN_LOG_WARN,
-		"%s: cut: %s (frame of kind %u, %" PRIu64 " bytes)", conn->base.name,
-		what, frame->kind, frame->bytes);
+	if (conn->base.owner)
+		tern_log(env, TERN_LOG_WARN,
+			"%s: cut: %s (frame of kind %u, %" PRIu64 " bytes)",
+			conn->base.name, what, frame->kind, frame->bytes);
+	else
+		tern_log_stranger(env, "%s: cut: %s", conn->base.name, what);
 	tcp_conn_end(conn, -EPROTO);
+}
+
+/* What others send first, who took this port for theirs. */
+static const char *name_stranger(const uint8_t *header)
+{
+	static const struct {
+		const char *start, *what;
+	} known[] = {
+		{"GET ", "this looks like HTTP, not like Tern"},
+		{"HEAD", "this looks like HTTP, not like Tern"},
+		{"POST", "this looks like HTTP, not like Tern"},
+		{"PUT ", "this looks like HTTP, not like Tern"},
+		{"OPTI", "this looks like HTTP, not like Tern"},
+		{"PRI ", "this looks like HTTP, not like Tern"},
+		{"HTTP", "this looks like HTTP, not like Tern"},
+		{"SSH-", "this looks like SSH, not like Tern"},
+		{"\x16\x03\x01", "this looks like TLS, not like Tern"},
+		{"\x16\x03\x03", "this looks like TLS, not like Tern"},
+	};
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(known); i++)
+		if (memcmp(header, known[i].start, strlen(known[i].start)) == 0)
+			return known[i].what;
+	return "not a frame";
 }
 
 static void put_arrives(struct tcp_conn *conn)
@@ -98,7 +126,7 @@ static void header_arrived(struct tcp_conn *conn, const uint8_t *header)
 	if (!conn->base.owner)
 		most = TERN_MIN(most, TCP_STRANGER_BYTES);
 	if (!tcp_frame_get(&rx->frame, header, &rx->crc)) {
-		complain(conn, "not a frame");
+		complain(conn, name_stranger(header));
 		return;
 	}
 	if (rx->frame.kind == TCP_PUT) {

@@ -234,6 +234,26 @@ def replayed_handshakes_and_noise_get_nothing():
     assert model(directory) == reference(2, steps), "other bytes"
 
 
+def scans_of_the_port_are_named_and_do_not_fill_the_log():
+    server = job.Job("server", "--fabric", "tcp", "--json")
+    try:
+        address = server.wait_event(lambda e: e["event"] == "listening")["address"]
+        where = Recorder(address).server
+        assert say(where, b"GET /metrics HTTP/1.1\r\nHost: there\r\n\r\n")
+        assert say(where, bytes([0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]) + bytes(100))
+        assert say(where, b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n")
+        for _ in range(40):
+            assert say(where, b"POST /scrape HTTP/1.1\r\nHost: there\r\n\r\n")
+        server.process.terminate()
+        server.end()
+    finally:
+        server.kill()
+    told = [e["text"] for e in server.events if e["event"] == "log"]
+    for name, line in zip(["HTTP", "TLS", "SSH", "HTTP"], told):
+        assert f"looks like {name}, not like Tern" in line, told
+    assert len(told) == 8, told
+
+
 def other_users_of_the_host_are_refused():
     has_secrets()
     if os.geteuid() != 0:
@@ -269,5 +289,6 @@ tap.run([
     secret_files_are_checked,
     secret_of_tern_train_is_not_to_be_seen_and_keeps_strangers_out,
     replayed_handshakes_and_noise_get_nothing,
+    scans_of_the_port_are_named_and_do_not_fill_the_log,
     other_users_of_the_host_are_refused,
 ])
