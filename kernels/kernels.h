@@ -113,6 +113,14 @@ struct tern_kernels {
  * environment of the process picks another (an unknown or unsupported one is ignored with
  * NULL from tern_kernels_named). Also pins OpenBLAS to one thread. */
 const struct tern_kernels *tern_kernels_cpu(void);
+/*
+ * Takes the memory that matrix products need beside their operands, which the process
+ * keeps. Without this the first product takes it, and OpenBLAS asks for it over and over,
+ * without a word or an end, if there is none. Once, before any thread computes; twice is
+ * harmless. -ENOMEM: fewer than TERN_KERNELS_BYTES are to be had.
+ */
+#define TERN_KERNELS_BYTES (160ull << 20)
+int tern_kernels_reserve(void);
 const struct tern_kernels *tern_kernels_named(const char *name);
 
 /* "avx512 openblas 0.3.21 SkylakeX": equal strings, equal bits. Static storage. */

@@ -4,8 +4,10 @@
  * different results), or plain C with a fixed order of additions where it is not built
  * in.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/util.h"
 #include "kernels/internal.h"
@@ -26,6 +28,24 @@ void tern_matmul(float *c, const float *a, bool a_transposed, const float *b,
 void tern_matmul_init(void)
 {
 	openblas_set_num_threads(1);
+}
+
+/* Where the kernel for small matrices is not taken, which needs no buffer. */
+#define RESERVE_SIDE 256u
+
+int tern_kernels_reserve(void)
+{
+	static float a[RESERVE_SIDE * RESERVE_SIDE], c[RESERVE_SIDE * RESERVE_SIDE];
+	void *room = mmap(NULL, TERN_KERNELS_BYTES, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	/* OpenBLAS 0.3 asks for 128 MiB where it is built for many processors. */
+	if (room == MAP_FAILED)
+		return -ENOMEM;
+	munmap(room, TERN_KERNELS_BYTES);
+	tern_matmul(c, a, false, a, false, RESERVE_SIDE, RESERVE_SIDE, RESERVE_SIDE,
+		false);
+	return 0;
 }
 
 const char *tern_matmul_name(void)
@@ -59,6 +79,11 @@ void tern_matmul(float *c, const float *a, bool a_transposed, const float *b,
 
 void tern_matmul_init(void)
 {
+}
+
+int tern_kernels_reserve(void)
+{
+	return 0;
 }
 
 const char *tern_matmul_name(void)

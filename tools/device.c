@@ -65,8 +65,17 @@ void device_name(const struct device *device, char *out, size_t bytes)
 static int cpu_engine(const struct tern_model *model, size_t rows,
 	struct tern_engine **out, struct message *error)
 {
-	int r = tern_engine_cpu_new(tern_kernels_cpu(), model, rows, out);
+	const struct tern_kernels *kernels = tern_kernels_cpu();
+	int r = tern_kernels_reserve();
 
+	if (r < 0) {
+		options_refuse(error,
+			"no memory: matrix products need %llu MiB beside the model, which "
+			"this process may not have (ulimit -v?)",
+			TERN_KERNELS_BYTES >> 20);
+		return r;
+	}
+	r = tern_engine_cpu_new(kernels, model, rows, out);
 	if (r < 0)
 		options_refuse(error, "no memory for batches of %zu records", rows);
 	return r;

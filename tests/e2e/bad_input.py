@@ -171,6 +171,23 @@ def full_inodes_are_told_before_the_work():
     on_a_tmpfs("nr_inodes=2", says=["No space left"])
 
 
+def too_little_memory_is_told():
+    """With little address space a job works, or says that there is too little: OpenBLAS waits
+    for its buffers for ever."""
+    script = ('ulimit -v $0 && exec "$@"')
+    for limit_kib in range(400_000, 800_000, 50_000):
+        done = subprocess.run(
+            ["sh", "-c", script, str(limit_kib), job.TERN, "train",
+             *map(str, job.small("--batch", 256, model="mlp:512,512", steps=3))],
+            capture_output=True, text=True, timeout=60)
+        if "Sanitizer" in done.stderr:
+            raise tap.Skip("a sanitizer needs address space of its own")
+        assert done.returncode in (0, 1), (limit_kib, done)
+        assert (done.returncode == 0) == (done.stderr == ""), (limit_kib, done)
+        assert "no step for" not in done.stdout, (limit_kib, done)
+    assert done.returncode == 0, done
+
+
 # ---- roles on their own ------------------------------------------------------------------
 
 def listening_server():
@@ -299,6 +316,7 @@ tap.run([
     save_into_earlier_results_is_refused,
     full_file_system_is_told_before_the_work,
     full_inodes_are_told_before_the_work,
+    too_little_memory_is_told,
     control_characters_of_options_do_not_reach_the_terminal,
     data_without_an_end_is_refused,
     port_in_use_is_told,
