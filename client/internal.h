@@ -7,6 +7,7 @@
  *     slots.c     gradients: computed one slot after the other, sent while they come
  *     spare.c     a worker without a slot
  *     lease.c     slots of workers that were lost; what keeps this one
+ *     wait.c      who is waited for
  *     finish.c    evaluation, writing, saving
  *
  *     JOINING -all servers said welcome-> RUNNING -last version-> FINISHING -the results
@@ -119,6 +120,11 @@ struct tern_worker {
 	bool interrupted;   /* the job was: what there is of the parameters is saved */
 	char leave_text[200];
 	struct tern_timer leave_timer;
+	/* wait.c: where the worker was when it was looked at last, and for how long it
+	 * has been there when the timer fires. */
+	struct tern_timer wait_timer;
+	bool wait_begun;
+	uint64_t wait_version, wait_ns;
 
 	/* finish.c */
 	uint32_t uncounted_count; /* servers that have not said what was applied */
@@ -193,6 +199,9 @@ void worker_on_done(struct worker_server *s);
 void worker_on_finished(struct worker_server *s);
 void worker_on_late(struct worker_server *s, const json_t *message);
 void worker_take(struct tern_worker *w, struct slot *slot);
+
+/* wait.c */
+void worker_wait_start(struct tern_worker *w);
 
 /* finish.c */
 void finish_start(struct tern_worker *w);

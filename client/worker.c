@@ -52,6 +52,7 @@ static void close_all(struct tern_worker *w, const char *type)
 	w->over = true;
 	w->state = WORKER_LEAVING;
 	tern_timer_clear(w->opts.ctx, &w->leave_timer);
+	tern_timer_clear(w->opts.ctx, &w->wait_timer);
 	for (uint32_t i = 0; i < w->job.server_count; i++) {
 		struct worker_server *s = &w->servers[i];
 
@@ -449,6 +450,7 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	spare_init(w);
 	if (!w->spare)
 		versions_receive(w, 0);
+	worker_wait_start(w);
 	*out = w;
 	return 0;
 }

@@ -78,6 +78,8 @@ struct tern_worker_opts {
 	void (*progress)(void *arg, const struct tern_worker_progress *progress);
 	/* Something worth a line happened; may be NULL. */
 	void (*note)(void *arg, const char *text);
+	/* No step for 10 s, and who is waited for; may be NULL. */
+	void (*waiting)(void *arg, const char *text);
 	/* Saving failed: it is tried again until it works, or the end has come and
 	 * nothing is saved, as `text` says. Once for each; may be NULL. */
 	void (*unsaved)(void *arg, const char *text);

@@ -17,7 +17,10 @@
 
 #include <errno.h>
 
+#include "base/clock.h"
+
 #define RAIL_FAILURES_MAX 6u /* then it is tried every 8 s */
+#define DIAL_NS           (5 * TERN_NS_PER_S)
 
 static uint32_t bit(unsigned rail)
 {
@@ -79,8 +82,9 @@ static void dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 	link->peer = peer;
 	link->rail = (uint8_t)rail;
 	peer->link_count++;
-	tern_timer_set(
-		rdv->ctx, &link->timer, tern_ns_add(now_ns, rdv->ctx->opts.connect_ns));
+	/* connect_ns may be minutes, for a peer that is not there yet. */
+	tern_timer_set(rdv->ctx, &link->timer,
+		tern_ns_add(now_ns, TERN_MIN(rdv->ctx->opts.connect_ns, DIAL_NS)));
 }
 
 /* Called when the main link is up and with every tick: a rail may come too early for the

@@ -193,6 +193,7 @@ struct tern_server {
 	struct tern_list extras; /* duplicates that are still to come */
 	struct tern_timer leave_timer; /* leaving.c */
 	struct tern_timer zero_timer;  /* start.c: the next attempt to reach server 0 */
+	struct tern_timer start_timer; /* start.c: who is waited for is said */
 
 	struct tern_ps_job job;
 	uint32_t index; /* which server this is */
@@ -315,6 +316,7 @@ void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t
 /* start.c */
 bool start_has_workers(const struct tern_server *s);
 void start_maybe(struct tern_server *s);
+void start_wait(struct tern_server *s); /* it has a job */
 void start_left(struct server_peer *p, const char *text);
 void start_on_lost(struct server_peer *p, uint32_t worker, const char *text);
 void start_on_start(struct tern_server *s);

@@ -354,6 +354,7 @@ static void on_join(struct server_peer *p, const json_t *message)
 	s->workers[index] = p;
 	if (first) {
 		check_servers(s); /* those that came before the job did */
+		start_wait(s);
 		shard_make(s);
 	} else if (shard_is_made(s)) {
 		welcome(p);

@@ -18,7 +18,9 @@
 
 #include "base/clock.h"
 
-#define ZERO_AGAIN_NS TERN_NS_PER_S
+#define ZERO_AGAIN_NS    TERN_NS_PER_S
+#define WAITING_NS       (10 * TERN_NS_PER_S)
+#define WAITING_AGAIN_NS (60 * TERN_NS_PER_S)
 
 bool start_has_workers(const struct tern_server *s)
 {
@@ -109,6 +111,44 @@ void start_again(struct tern_server *s)
 	maybe_forget(s);
 	s->zero_timer.fire = come_again;
 	tern_timer_set(s->opts.ctx, &s->zero_timer, tern_now_ns(s->env) + ZERO_AGAIN_NS);
+}
+
+/* ---- who is waited for ---- */
+
+static size_t name_missing(const struct tern_server *s, char *text, size_t bytes)
+{
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < s->job.workers && n + 20 < bytes; i++)
+		if (!s->workers[i] || !s->workers[i]->welcome)
+			n += (size_t)snprintf(
+				text + n, bytes - n, "%sworker %u", n ? ", " : "", i);
+	if (n == 0 && s->index != 0)
+		return (size_t)snprintf(text, bytes, "server 0 to start");
+	for (uint32_t i = 1; n == 0 && i < s->job.server_count; i++)
+		if (!others_find(s, i))
+			n = (size_t)snprintf(text, bytes, "server %u", i);
+	return n;
+}
+
+static void say_who(struct tern_timer *timer)
+{
+	struct tern_server *s = tern_container_of(timer, struct tern_server, start_timer);
+	char names[200];
+
+	if (s->over || s->running || !s->has_job || s->opts.ctx->ending)
+		return;
+	if (name_missing(s, names, sizeof(names)))
+		server_note(s, "%u of %u workers are here, waiting for %s",
+			s->joined_count, s->job.workers, names);
+	tern_timer_set(
+		s->opts.ctx, &s->start_timer, tern_now_ns(s->env) + WAITING_AGAIN_NS);
+}
+
+void start_wait(struct tern_server *s)
+{
+	s->start_timer.fire = say_who;
+	tern_timer_set(s->opts.ctx, &s->start_timer, tern_now_ns(s->env) + WAITING_NS);
 }
 
 /* ---- the start ---- */

@@ -85,7 +85,8 @@ static void show(struct output *out, const char *who, const json_t *event)
 		show_start(out, event);
 	else if (strcmp(name, "listening") == 0)
 		output_line(out, "listening at %s", text_of(event, "address"));
-	else if (strcmp(name, "note") == 0 || strcmp(name, "lost") == 0)
+	else if (strcmp(name, "note") == 0 || strcmp(name, "waiting") == 0 ||
+		 strcmp(name, "lost") == 0)
 		output_line(out, "%s", text_of(event, "text"));
 	else if (strcmp(name, "device") == 0)
 		output_line(out, "%s %.0f: computes on %s", text_of(event, "role"),

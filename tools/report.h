@@ -13,6 +13,7 @@
  *     unsaved    text: they could not be saved
  *     generated  text
  *     note       text: something worth a line, such as who joined and how
+ *     waiting    text: there was no step for so long, and who is waited for
  *     log        level, text, who
  *     error      text, input (the user's, not the job's, fault)
  *     done       steps, loss, test_accuracy, ..., steps_per_s, samples_per_s

@@ -43,7 +43,7 @@ static int open_domain(struct role *role, const struct fabric_settings *fabric)
 
 int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
-	bool json)
+	uint64_t connect_s, bool json)
 {
 	struct host_env_opts env_opts = {.log = log_line, .log_arg = role};
 	/* A process that is stopped holds a slot that others wait for. */
@@ -63,6 +63,7 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	if (r == 0)
 		r = open_domain(role, fabric);
 	ctx_opts.env = role->env;
+	ctx_opts.connect_ns = connect_s * TERN_NS_PER_S;
 	if (r == 0)
 		r = tern_context_new(role->domain, &ctx_opts, &role->ctx);
 	if (r)

@@ -40,7 +40,7 @@ struct role {
  * afterwards. */
 int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
-	bool json);
+	uint64_t connect_s, bool json);
 
 /* Until `over`. */
 void role_loop(struct role *role);

@@ -170,7 +170,7 @@ static int server_run(int argc, char **argv)
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	r = role_open(&s.role, &server_command, settings.index, &settings.fabric,
-		secret_text(&secret), settings.spin_us, settings.json);
+		secret_text(&secret), settings.spin_us, 0, settings.json);
 	if (r == 0) /* a fabric that does not work here is told first */
 		r = secret_check_listen(&settings.secret, &secret, &settings.fabric,
 			settings.listen, &error);

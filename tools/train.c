@@ -653,7 +653,7 @@ static int train_run(int argc, char **argv)
 
 	if (options_parse(options, argc, argv, &s, &error) || check(&s, &secret, &error))
 		return command_refuse(&train_command, "%s", error.text);
-	if (argc + 12 > SUPERVISE_ARGS_MAX)
+	if (argc + 14 > SUPERVISE_ARGS_MAX)
 		return command_refuse(&train_command, "too many arguments");
 	t = calloc(1, sizeof(*t));
 	if (!t)

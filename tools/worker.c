@@ -23,7 +23,7 @@ struct worker_settings {
 	struct job_settings job; /* first: JOB_OPTIONS */
 	struct secret_settings secret;
 	const char *join;
-	uint64_t index, spin_us;
+	uint64_t index, spin_us, wait_s;
 };
 
 static const struct option options[] = {
@@ -33,6 +33,9 @@ static const struct option options[] = {
 		struct worker_settings, join),
 	OPTION(COUNT, "index", "I", "which worker this is, from 0",
 		struct worker_settings, index, .initial = "0", .max = 4095),
+	OPTION(COUNT, "wait", "S",
+		"how many seconds to try to reach a server that is not there yet",
+		struct worker_settings, wait_s, .initial = "300", .min = 1, .max = 86400),
 	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
 		struct worker_settings, spin_us, .initial = "0", .max = 1000000),
 	SECRET_OPTIONS(struct worker_settings, secret),
@@ -179,6 +182,17 @@ static void set_slot_losses(const struct tern_worker_results *results, json_t *e
 			json_pack("[I, f]", (json_int_t)results->slot_losses[i].slot,
 				results->slot_losses[i].loss));
 	json_object_set_new(event, "slot_losses", losses);
+}
+
+/* The servers say so too: `tern train` shows what they say. */
+static void waiting(void *arg, const char *text)
+{
+	struct worker_role *w = arg;
+	char line[500];
+
+	snprintf(line, sizeof(line), "%s: %s", w->role.name, text);
+	role_report(&w->role,
+		json_pack("{ss so}", "event", "waiting", "text", report_text(line)));
 }
 
 static void report_end(struct worker_role *w, const struct tern_worker_results *results)
@@ -426,6 +440,7 @@ static int start(struct worker_role *w)
 		.progress = progress,
 		.note = note,
 		.unsaved = unsaved,
+		.waiting = waiting,
 		.ended = ended,
 		.arg = w,
 	};
@@ -489,7 +504,8 @@ static int worker_run(int argc, char **argv)
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&worker_command, "%s", error.text);
 	r = role_open(&w.role, &worker_command, settings.index, &settings.job.fabric,
-		secret_text(&secret), settings.spin_us, settings.job.json);
+		secret_text(&secret), settings.spin_us, settings.wait_s,
+		settings.job.json);
 	secret_forget(&secret);
 	if (r == 0 && start(&w) == 0)
 		role_loop(&w.role);

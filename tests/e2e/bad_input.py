@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -225,8 +226,24 @@ def port_in_use_is_told():
 def unreachable_server_is_told_after_some_tries():
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-    job.refused("worker", *job.small(), "--fabric", "tcp", "--join", address,
+    job.refused("worker", *job.small(), "--fabric", "tcp", "--join", address, "--wait", 1,
                 says=[address, "refused"], code=1)
+
+
+def worker_waits_for_its_server():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    worker = job.Job("worker", *job.small(steps=5), "--fabric", "tcp", "--join", address, "--json")
+    server = None
+    try:
+        time.sleep(0.5)  # some tries
+        server = job.Job("server", "--fabric", "tcp", "--listen", address, "--json")
+        assert worker.end(60) == 0, worker.error
+        assert server.end(20) == 0, server.error
+    finally:
+        worker.kill()
+        if server:
+            server.kill()
 
 
 def stranger_is_not_taken_for_a_server():
@@ -239,7 +256,8 @@ def stranger_is_not_taken_for_a_server():
 
         threading.Thread(target=talk, daemon=True).start()
         address = f"127.0.0.1:{stranger.getsockname()[1]}"
-        worker = job.finish("worker", *job.small(), "--fabric", "tcp", "--join", address, code=1)
+        worker = job.finish("worker", *job.small(), "--fabric", "tcp", "--join", address,
+                            "--wait", 5, code=1)
         # Before it there is a line on what the stranger sent.
         assert f"{address}: cannot be reached" in worker.error.splitlines()[-1], worker.error
 
@@ -321,6 +339,7 @@ tap.run([
     data_without_an_end_is_refused,
     port_in_use_is_told,
     unreachable_server_is_told_after_some_tries,
+    worker_waits_for_its_server,
     stranger_is_not_taken_for_a_server,
     worker_of_another_model_is_refused,
     worker_of_other_data_is_refused,

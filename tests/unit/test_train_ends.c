@@ -159,6 +159,68 @@ static void test_a_norm_that_cannot_move_ends_the_job(void **state)
 	tern_model_free(model);
 }
 
+static char said[400]; /* by whoever waits */
+
+static void say(void *arg, const char *text)
+{
+	(void)arg;
+	snprintf(said, sizeof(said), "%s", text);
+}
+
+/* As if the time had come. */
+static void fire(struct tern_timer *timer)
+{
+	*said = '\0';
+	timer->fire(timer);
+}
+
+static void test_who_is_waited_for_is_said(void **state)
+{
+	const struct setup all = {"shm", "softmax", "sgd", 2, 3, 3, 5, TERN_MODE_SYNC, 0};
+	struct member m[5] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&all);
+	struct tern_worker *w;
+
+	(void)state;
+	start_servers(m, &all, addresses);
+	start_worker(&m[2], &all, model, addresses, NULL, 1);
+	w = m[2].worker;
+	w->opts.waiting = say;
+	fire(&w->wait_timer);
+	assert_non_null(
+		strstr(said, "no step for 10 s: it waits for server 0 at shm://"));
+	until_joined(m, 0, 1, 3);
+	m[0].server->opts.note = say;
+	fire(&m[0].server->start_timer);
+	assert_string_equal(
+		said, "1 of 3 workers are here, waiting for worker 0, worker 2");
+	while (w->state == WORKER_JOINING)
+		step_all(m, 3);
+	fire(&w->wait_timer);
+	assert_string_equal(
+		said, "no step for 20 s: it waits for other workers or servers to join");
+	start_worker(&m[3], &all, model, addresses, NULL, 0);
+	until_joined(m, 0, 2, 4);
+	start_worker(&m[4], &all, model, addresses, NULL, 2);
+	while (m[2].step < 2)
+		step_all(m, 5);
+	/* The others do not move: so some server has not got all it needs. */
+	for (int turn = 0; turn < 2000 && !w->over; turn++)
+		step_all(&m[2], 1);
+	fire(&w->wait_timer); /* it has made steps since */
+	assert_string_equal(said, "");
+	fire(&w->wait_timer);
+	assert_true(strstr(said, "parameters from server") || w->computing ||
+		    w->state > WORKER_RUNNING);
+	run_out(m, 5);
+	fire(&w->wait_timer); /* it is over */
+	assert_string_equal(said, "");
+	for (int i = 5; i-- > 0;)
+		close_member(&m[i]);
+	tern_model_free(model);
+}
+
 /* ---- too large ---- */
 
 /* The first of the workers of `setup`, which may be more than there are. */
@@ -395,6 +457,7 @@ int main(void)
 		cmocka_unit_test(test_a_server_that_was_complete_waits_again),
 		cmocka_unit_test(test_a_job_without_workers_is_forgotten),
 		cmocka_unit_test(test_a_norm_that_cannot_move_ends_the_job),
+		cmocka_unit_test(test_who_is_waited_for_is_said),
 		cmocka_unit_test(test_a_worker_needs_room_for_its_own_slots_only),
 		cmocka_unit_test(
 			test_a_device_that_breaks_at_the_birth_of_a_worker_is_told),

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What this worker waits for, said when it has made no step for QUIET_NS, and again after
+ * twice that time, four times, and so on.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+
+#define QUIET_NS (10 * TERN_NS_PER_S)
+
+static bool is_missing(const struct tern_worker *w, uint32_t server)
+{
+	unsigned next = (w->version + 1) & 1;
+
+	for (uint32_t i = 0; i < w->plan.chunk_count; i++)
+		if (w->plan.chunks[i].server == server &&
+			w->parts[next][i].req.status == -EINPROGRESS)
+			return true;
+	return false;
+}
+
+static void name_servers(const struct tern_worker *w, char *text, size_t bytes)
+{
+	size_t n = (size_t)snprintf(text, bytes, "parameters from server");
+
+	for (uint32_t i = 0; i < w->job.server_count && n < bytes - 20; i++)
+		if (is_missing(w, i))
+			n += (size_t)snprintf(text + n, bytes - n, " %u", i);
+}
+
+static const struct worker_server *unwelcome(const struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		if (!w->servers[i].welcome)
+			return &w->servers[i];
+	return NULL;
+}
+
+static void name_cause(const struct tern_worker *w, char *text, size_t bytes)
+{
+	const struct worker_server *s = unwelcome(w);
+
+	if (w->state == WORKER_FINISHING && w->results.finisher)
+		snprintf(text, bytes, "this worker's own evaluation or saving");
+	else if (w->state == WORKER_FINISHING)
+		snprintf(
+			text, bytes, "worker %u, which evaluates and saves", w->finisher);
+	else if (s)
+		snprintf(text, bytes, "server %u at %s to let it join", s->index,
+			w->job.servers[s->index]);
+	else if (!w->begun)
+		snprintf(text, bytes, "other workers or servers to join");
+	else if (w->computing)
+		snprintf(text, bytes, "its own computation");
+	else
+		name_servers(w, text, bytes);
+}
+
+static void fire(struct tern_timer *timer)
+{
+	struct tern_worker *w = tern_container_of(timer, struct tern_worker, wait_timer);
+	char cause[260], text[400];
+
+	if (w->over || w->opts.ctx->ending)
+		return;
+	if (w->spare || w->begun != w->wait_begun || w->version != w->wait_version) {
+		worker_wait_start(w);
+		return;
+	}
+	name_cause(w, cause, sizeof(cause));
+	snprintf(text, sizeof(text), "no step for %llu s: it waits for %s",
+		(unsigned long long)(w->wait_ns / TERN_NS_PER_S), cause);
+	if (w->opts.waiting)
+		w->opts.waiting(w->opts.arg, text);
+	/* So long again: twice as long in all. */
+	tern_timer_set(w->opts.ctx, &w->wait_timer, tern_now_ns(w->env) + w->wait_ns);
+	w->wait_ns *= 2;
+}
+
+void worker_wait_start(struct tern_worker *w)
+{
+	w->wait_begun = w->begun;
+	w->wait_version = w->version;
+	w->wait_ns = QUIET_NS;
+	w->wait_timer.fire = fire;
+	tern_timer_set(w->opts.ctx, &w->wait_timer, tern_now_ns(w->env) + QUIET_NS);
+}
