@@ -6,12 +6,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "base/util.h"
 
 #define PLAIN_EVERY_NS TERN_NS_PER_S
+#define LINE_BYTES     256
 #define TTY_EVERY_NS   (100 * TERN_NS_PER_MS)
 
 void output_init(struct output *out, bool json)
@@ -115,19 +118,45 @@ static void format_left(char *text, size_t bytes, double left_s)
 		snprintf(text, bytes, "%uh%02um", s / 3600, s / 60 % 60);
 }
 
+/* Columns of the terminal that a line may use: one in the last makes some of them wrap.
+ */
+static int line_room(const struct output *out)
+{
+	struct winsize size;
+
+	if (!out->tty || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col < 2)
+		return LINE_BYTES - 1;
+	return TERN_MIN(size.ws_col - 1, LINE_BYTES - 1);
+}
+
+/* What does not fit is left out, the least important first. */
+static void compose(const struct progress *p, const char *left, int room, char *line)
+{
+	char rate[40], bytes[40], loss[40];
+
+	snprintf(loss, sizeof(loss), "  loss %.4f", p->loss);
+	snprintf(rate, sizeof(rate), "  %.0f samples/s", p->samples_per_s);
+	snprintf(bytes, sizeof(bytes), "  %.1f MB/s", p->mb_per_s);
+	for (int parts = 3; parts >= 0; parts--)
+		if (snprintf(line, LINE_BYTES, "step %llu/%llu%s%s%s  %s left",
+			    (unsigned long long)p->step, (unsigned long long)p->steps,
+			    parts > 0 ? loss : "", parts > 1 ? rate : "",
+			    parts > 2 ? bytes : "", left) <= room)
+			return;
+	line[room] = '\0';
+}
+
 void output_progress(struct output *out, const struct progress *p, uint64_t now_ns)
 {
 	bool last = p->step == p->steps;
-	char left[24];
+	char left[24], line[LINE_BYTES];
 
 	if (out->json || (now_ns < out->next_ns && !last))
 		return;
 	out->next_ns = now_ns + (out->tty ? TTY_EVERY_NS : PLAIN_EVERY_NS);
 	format_left(left, sizeof(left), last ? 0 : p->left_s);
-	printf("%sstep %llu/%llu  loss %.4f  %.0f samples/s  %.1f MB/s  %s left%s",
-		out->tty ? "\r" : "", (unsigned long long)p->step,
-		(unsigned long long)p->steps, p->loss, p->samples_per_s, p->mb_per_s,
-		left, out->tty ? "\033[K" : "\n");
+	compose(p, left, line_room(out), line);
+	printf("%s%s%s", out->tty ? "\r" : "", line, out->tty ? "\033[K" : "\n");
 	out->line_open = out->tty;
 	fflush(stdout);
 }

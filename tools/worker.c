@@ -43,6 +43,13 @@ static const struct option options[] = {
 	OPTION_END,
 };
 
+#define RECENT 16u /* reports */
+
+/* How far it was at an instant. */
+struct mark {
+	uint64_t ns, step, bytes;
+};
+
 struct worker_role {
 	struct role role;
 	const struct worker_settings *settings;
@@ -54,10 +61,9 @@ struct worker_role {
 	uint64_t my_steps;
 	char save_path[4096], interrupted_path[4096];
 	bool made_directory;
-	/* For the rates: the first step that was seen done, the last one, and what
-	 * between. */
-	uint64_t first_step, last_step, start_ns, first_ns, last_ns;
-	uint64_t first_bytes, last_bytes, report_ns;
+	/* For the rates: where the steps began, the last one, and the last reports. */
+	struct mark begun, last, recent[RECENT];
+	uint64_t recent_count, report_ns;
 };
 
 /* ---- what it says ---- */
@@ -70,32 +76,33 @@ static void set_number(json_t *event, const char *name, double value)
 }
 
 /* Steps of this worker per second, without the wait for the others at the start. */
-static double own_steps_per_s(const struct worker_role *w)
+static double own_steps_per_s(const struct worker_role *w, const struct mark *since)
 {
-	uint64_t steps = w->last_step - w->first_step;
-	uint64_t ns = w->last_ns - w->first_ns;
+	uint64_t ns = w->last.ns - since->ns;
 
-	if (!steps) {
-		steps = w->last_step;
-		ns = w->last_ns - w->start_ns;
-	}
-	return ns ? (double)steps / ((double)ns / 1e9) : 0;
+	return ns ? (double)(w->last.step - since->step) / ((double)ns / 1e9) : 0;
 }
 
 /* In sync mode all workers take the same steps; in async mode each takes its own. */
-static void set_rates(const struct worker_role *w, json_t *event)
+static void set_rates(
+	const struct worker_role *w, const struct mark *since, json_t *event)
 {
 	const struct job_settings *job = &w->settings->job;
 	bool sync = job->mode == TERN_MODE_SYNC;
-	double own = own_steps_per_s(w),
-	       seconds = (double)(w->last_ns - w->first_ns) / 1e9;
+	double own = own_steps_per_s(w, since),
+	       seconds = (double)(w->last.ns - since->ns) / 1e9;
 
 	set_number(event, "steps_per_s", sync ? own : own * (double)job->workers);
 	set_number(event, "samples_per_s",
 		own * (double)(sync ? job->slots : job->workers) * (double)job->batch);
 	set_number(event, "mb_per_s",
-		seconds > 0 ? (double)(w->last_bytes - w->first_bytes) / 1e6 / seconds
-			    : 0);
+		seconds > 0 ? (double)(w->last.bytes - since->bytes) / 1e6 / seconds : 0);
+}
+
+/* Where it was some seconds ago: what is shown follows what happens now. */
+static const struct mark *recent(const struct worker_role *w)
+{
+	return &w->recent[w->recent_count < RECENT ? 0 : (w->recent_count + 1) % RECENT];
 }
 
 static void progress(void *arg, const struct tern_worker_progress *p)
@@ -104,28 +111,25 @@ static void progress(void *arg, const struct tern_worker_progress *p)
 	uint64_t now_ns = tern_clock_ns();
 	json_t *event;
 
-	if (!w->last_step) {
-		w->first_step = p->step;
-		w->first_ns = now_ns;
-		w->first_bytes = p->bytes;
-	}
-	w->last_step = p->step;
-	w->last_ns = now_ns;
-	w->last_bytes = p->bytes;
+	w->last = (struct mark){.ns = now_ns, .step = p->step, .bytes = p->bytes};
+	if (!w->begun.ns) /* it has joined late, as one without slots does */
+		w->begun = w->recent[0] = w->last;
 	if (now_ns < w->report_ns && p->step != w->my_steps)
 		return;
 	w->report_ns = now_ns + REPORT_NS;
 	event = json_pack("{ss sI sI}", "event", "progress", "step", (json_int_t)p->step,
 		"steps", (json_int_t)w->my_steps);
 	set_number(event, "loss", p->loss);
-	set_rates(w, event);
+	set_rates(w, recent(w), event);
 	role_report(&w->role, event);
+	w->recent[++w->recent_count % RECENT] = w->last;
 }
 
 static void begun(void *arg)
 {
 	struct worker_role *w = arg;
 
+	w->begun = w->recent[0] = (struct mark){.ns = tern_clock_ns()};
 	role_report(&w->role, json_pack("{ss}", "event", "begun"));
 }
 
@@ -217,7 +221,7 @@ static void report_end(struct worker_role *w, const struct tern_worker_results *
 	}
 	if (isfinite(results->test_auc))
 		set_number(event, "test_auc", results->test_auc);
-	set_rates(w, event);
+	set_rates(w, &w->begun, event);
 	device_name(&w->device, device, sizeof(device));
 	json_object_set_new(event, "device", json_string(device));
 	json_object_set_new(
@@ -463,7 +467,6 @@ static int start(struct worker_role *w)
 	opts.save_path = *w->save_path ? w->save_path : NULL;
 	opts.interrupted_path = *w->interrupted_path ? w->interrupted_path : NULL;
 	w->my_steps = tern_ps_job_steps_of(&job, opts.index);
-	w->start_ns = tern_clock_ns();
 	r = tern_worker_new(&opts, &w->worker, &why);
 	if (r)
 		role_fail(&w->role, r == -EINVAL, "%s", why.text);
