@@ -33,42 +33,11 @@ static bool holds(const struct tern_buf *buf)
 	return buf->mem && tern_mem_holds(buf->mem, buf->offset, buf->bytes);
 }
 
-/* The key stands for another name here: nobody may pair with this half. Its other half,
- * if it is here, ends the same way. */
-static void collide(struct tern_xfer *x, const char *name, const struct tern_key *other)
-{
-	struct tern_peer *peer = x->peer;
-	const struct tern_triple triple = x->node.triple;
-	struct tern_match_node *n = tern_match_find(
-		&peer->match, &triple, x->is_send ? TERN_MATCH_POST : TERN_MATCH_ARRIVAL);
-	struct tern_record *record =
-		n ? tern_container_of(n, struct tern_record, node) : NULL;
-
-	tern_log(x->rdv->ctx->env, TERN_LOG_ERROR,
-		"%s: \"%s\" and \"%s\" have the same key %016llx: rename one", peer->name,
-		name, other->name, (unsigned long long)triple.key);
-	if (record && x->is_send) {
-		x->result = -EEXIST;
-		tern_send_begin(x);
-		return;
-	}
-	if (record) {
-		tern_match_remove(&peer->match, n);
-		peer->arrival_count--;
-		if (record->type == TERN_MSG_RTS)
-			tern_record_answer(record, TERN_MSG_NACK, -EEXIST);
-		else
-			tern_record_free(record);
-	}
-	tern_xfer_complete(x, -EEXIST);
-}
-
 /* What sends and receives have in common. 1: it has ended, or is about to. */
 static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64_t step,
 	const char *name)
 {
 	struct tern_peer *peer = x->peer;
-	struct tern_key *interned = NULL;
 	int r = 0;
 
 	req->posted = TERN_REQ_POSTED;
@@ -82,18 +51,13 @@ static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64
 	tern_peer_stir(peer);
 	if (peer->state == TERN_PEER_STATE_DOWN)
 		r = peer->cause ? peer->cause : -ESHUTDOWN;
-	if (r == 0 && name)
-		r = tern_keys_intern(
-			&peer->keys, key, name, (uint8_t)strlen(name), &interned);
-	if (r == 0) {
-		x->key = interned;
-		return 0;
-	}
-	if (r == -EEXIST && interned)
-		collide(x, name, interned);
-	else
+	if (r < 0) {
 		tern_xfer_complete(x, r);
-	return 1;
+		return 1;
+	}
+	if (name)
+		tern_name_set(&x->name, &peer->name_key, name);
+	return 0;
 }
 
 /* Does it have what tern_release() gives back? */

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rendezvous/key.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include <tern/channel.h>
 
+#include "base/endian.h"
 #include "base/util.h"
-
-#define TABLE_FIRST 64u
 
 /* FNV-1a (Fowler, Noll, Vo), of 64 bits: short, and names are hashed once. */
 uint64_t tern_key(const char *name)
@@ -20,72 +16,73 @@ uint64_t tern_key(const char *name)
 	return hash;
 }
 
-void tern_keys_fini(struct tern_keys *keys)
+/* ---- SipHash-2-4 (Aumasson, Bernstein: SipHash, a fast short-input PRF, 2012) ---- */
+
+static uint64_t rotated(uint64_t x, unsigned bits)
 {
-	for (uint32_t i = 0; keys->table && i <= keys->mask; i++)
-		free(keys->table[i]);
-	free(keys->table);
-	*keys = (struct tern_keys){0};
+	return x << bits | x >> (64 - bits);
 }
 
-static struct tern_key **slot_of(struct tern_key **table, uint32_t mask, uint64_t hash)
+static void sip_rounds(uint64_t v[4], unsigned count)
 {
-	uint32_t i = (uint32_t)hash & mask;
-
-	while (table[i] && table[i]->hash != hash)
-		i = (i + 1) & mask;
-	return &table[i];
-}
-
-/* At most half full, so that probing ends soon. */
-static int make_room(struct tern_keys *keys)
-{
-	uint32_t size = keys->table ? (keys->mask + 1) * 2 : TABLE_FIRST;
-	struct tern_key **table;
-
-	if (keys->table && keys->count * 2 <= keys->mask)
-		return 0;
-	table = calloc(size, sizeof(struct tern_key *));
-	if (!table)
-		return -ENOMEM;
-	for (uint32_t i = 0; keys->table && i <= keys->mask; i++)
-		if (keys->table[i])
-			*slot_of(table, size - 1, keys->table[i]->hash) = keys->table[i];
-	free(keys->table);
-	keys->table = table;
-	keys->mask = size - 1;
-	return 0;
-}
-
-int tern_keys_intern(struct tern_keys *keys, uint64_t hash, const char *name,
-	uint8_t bytes, struct tern_key **out)
-{
-	struct tern_key **slot;
-	int r = make_room(keys);
-
-	if (r < 0)
-		return r;
-	slot = slot_of(keys->table, keys->mask, hash);
-	if (!*slot) {
-		struct tern_key *key = malloc(sizeof(*key) + bytes + 1u);
-
-		if (!key)
-			return -ENOMEM;
-		*key = (struct tern_key){.hash = hash, .bytes = bytes};
-		memcpy(key->name, name, bytes);
-		key->name[bytes] = 0;
-		*slot = key;
-		keys->count++;
+	while (count--) {
+		v[0] += v[1];
+		v[2] += v[3];
+		v[1] = rotated(v[1], 13) ^ v[0];
+		v[3] = rotated(v[3], 16) ^ v[2];
+		v[0] = rotated(v[0], 32);
+		v[2] += v[1];
+		v[0] += v[3];
+		v[1] = rotated(v[1], 17) ^ v[2];
+		v[3] = rotated(v[3], 21) ^ v[0];
+		v[2] = rotated(v[2], 32);
 	}
-	*out = *slot;
-	return (*out)->bytes == bytes && memcmp((*out)->name, name, bytes) == 0 ? 0
-										: -EEXIST;
 }
 
-void tern_key_told(struct tern_keys *keys, uint64_t hash)
+static void sip_word(uint64_t v[4], uint64_t word)
 {
-	struct tern_key *key = *slot_of(keys->table, keys->mask, hash);
+	v[3] ^= word;
+	sip_rounds(v, 2);
+	v[0] ^= word;
+}
 
-	if (key)
-		key->told = true;
+static uint64_t siphash(const struct tern_name_key *key, const char *text, size_t bytes)
+{
+	uint64_t v[4] = {key->word[0] ^ 0x736f6d6570736575,
+		key->word[1] ^ 0x646f72616e646f6d, key->word[0] ^ 0x6c7967656e657261,
+		key->word[1] ^ 0x7465646279746573};
+	unsigned char last[8] = {0};
+	size_t i = 0;
+
+	for (; i + 8 <= bytes; i += 8)
+		sip_word(v, tern_get_le64((const unsigned char *)text + i));
+	memcpy(last, text + i, bytes - i);
+	last[7] = (unsigned char)bytes;
+	sip_word(v, tern_get_le64(last));
+	v[2] ^= 0xff;
+	sip_rounds(v, 4);
+	return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+struct tern_name_key tern_name_key(const char *secret)
+{
+	struct tern_name_key key = {{0x7465726e6e616d65, 0}}, second = {{0, 1}};
+
+	if (secret)
+		key = (struct tern_name_key){{siphash(&key, secret, strlen(secret)),
+			siphash(&second, secret, strlen(secret))}};
+	return key;
+}
+
+void tern_name_set(
+	struct tern_name *out, const struct tern_name_key *key, const char *name)
+{
+	size_t bytes = strlen(name), shown = TERN_MIN(bytes, sizeof(out->text));
+
+	memset(out, 0, sizeof(*out));
+	tern_put_le64(out->digest, siphash(key, name, bytes));
+	out->bytes = (uint8_t)shown;
+	memcpy(out->text, name + bytes - shown, shown);
+	if (shown < bytes)
+		memcpy(out->text, "...", 3);
 }

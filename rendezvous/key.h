@@ -1,38 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of keys, as far as a peer's two ends have told each other. A key is a 64-bit
- * hash; its name travels once, with the first message that uses it, and both ends check
- * it against what they call the same key: two names for one key are an error, never a
- * mix-up.
+ * Names of keys. A key is a 64-bit hash that anybody may make collide; so a request that
+ * has a name says it beside the key, and where two halves with names meet, they are
+ * compared: two names for one key are an error, never a mix-up.
+ *
+ * What is said and compared is a digest of fixed size, keyed by the cluster secret, so
+ * that who does not know that cannot make two names look the same. No table holds names:
+ * one that is never used again costs nothing.
  */
 #ifndef TERN_RENDEZVOUS_KEY_H
 #define TERN_RENDEZVOUS_KEY_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
-struct tern_key {
-	uint64_t hash;
-	bool told; /* the peer has been sent the name, or sent it itself */
-	uint8_t bytes;
-	char name[]; /* terminated */
+#define TERN_NAME_MAX 255u /* bytes of a name that a caller gives */
+
+/* As it is on the wire. All zeros: there is no name. */
+struct tern_name {
+	uint8_t digest[8];
+	uint8_t bytes; /* of text */
+	char text[47]; /* for messages to users: the end of the name */
+};
+_Static_assert(sizeof(struct tern_name) == 56, "a name is part of the wire");
+
+struct tern_name_key {
+	uint64_t word[2];
 };
 
-struct tern_keys {
-	struct tern_key **table; /* open addressing; NULL until first used */
-	uint32_t mask, count;
-};
+/* What a session's names are digested with. `secret`: NULL, or the session's. */
+struct tern_name_key tern_name_key(const char *secret);
 
-void tern_keys_fini(struct tern_keys *keys);
+void tern_name_set(
+	struct tern_name *out, const struct tern_name_key *key, const char *name);
 
-/*
- * The entry of `hash`, made if need be. -EEXIST: it stands for another name, which *out
- * then gives; -EINVAL: the name is empty or longer than 255 bytes; -ENOMEM.
- */
-int tern_keys_intern(struct tern_keys *keys, uint64_t hash, const char *name,
-	uint8_t bytes, struct tern_key **out);
-
-/* The peer has been sent the name of `hash`. */
-void tern_key_told(struct tern_keys *keys, uint64_t hash);
+/* Both are there, and they are not the same. */
+static inline bool tern_names_differ(const struct tern_name *a, const struct tern_name *b)
+{
+	return a->bytes && b->bytes &&
+	       memcmp(a->digest, b->digest, sizeof(a->digest)) != 0;
+}
 
 #endif

@@ -132,10 +132,9 @@ static int say_post(struct tern_xfer *x)
 		return 0;
 	h.src = x->id;
 	h.region = x->region;
-	if (x->key && !x->key->told) {
+	if (x->name.bytes) {
 		h.flags |= TERN_FLAG_NAME;
-		h.name = x->key->name;
-		h.name_bytes = x->key->bytes;
+		h.name = &x->name;
 	}
 	r = tern_stream_send(peer, &h, NULL, NULL);
 	if (r < 0) {
@@ -419,7 +418,9 @@ static void pair(struct tern_xfer *x, struct tern_record *record)
 	x->record = record;
 	req->shape = record->shape;
 	req->bytes = record->bytes;
-	if ((x->flags & TERN_RECV_PEEK) && record->has_region && req->bytes) {
+	if (tern_xfer_clashes(x, &record->name)) {
+		refuse(x, -EEXIST);
+	} else if ((x->flags & TERN_RECV_PEEK) && record->has_region && req->bytes) {
 		tern_xfer_enter(x, TERN_XFER_PEEKING);
 		tern_xfer_pend(x);
 	} else if (wants_pool(x)) {
@@ -485,6 +486,10 @@ static void deliver(struct tern_xfer *x, const struct tern_header *h)
 
 	req->shape = h->shape;
 	req->bytes = h->bytes;
+	if ((h->flags & TERN_FLAG_NAME) && tern_xfer_clashes(x, h->name)) {
+		tern_xfer_end(x, -EEXIST);
+		return;
+	}
 	if (h->bytes > x->buf.bytes) {
 		tern_xfer_end(x, -EMSGSIZE);
 		return;

@@ -255,7 +255,7 @@ struct tern_peer {
 	struct tern_list channels, routes;
 	struct tern_slot *slots; /* requests that the peer knows by id */
 	uint32_t slot_count, free_slot;
-	struct tern_keys keys;
+	struct tern_name_key name_key;
 	uint32_t eager_bytes;        /* negotiated */
 	uint32_t eager_mapped_bytes; /* of what we send from slabs; at most eager_bytes */
 	struct tern_peer_stats stats;
@@ -404,7 +404,7 @@ struct tern_xfer {
 	struct tern_region region;  /* own while `exposed`, else the peer's */
 	struct tern_op op;          /* get, peek, withdraw: one at a time */
 	struct tern_record *record; /* receive: the RTS (or EAGER) that it met */
-	const struct tern_key *key; /* with a name; else NULL */
+	struct tern_name name;
 	uint64_t issued;            /* bytes given to put or get in this epoch */
 	uint32_t id, remote_id, done_seq, puts_out;
 	struct tern_stage stage;
@@ -448,6 +448,7 @@ struct tern_record {
 	unsigned char *payload; /* room for the data of one EAGER */
 	struct tern_shape shape;
 	struct tern_region region;
+	struct tern_name name;
 	uint64_t bytes;
 	uint32_t src;
 	uint8_t type;   /* EAGER, RTS, POST */
@@ -472,6 +473,8 @@ void tern_xfer_enter(struct tern_xfer *x, enum tern_xfer_state next);
 void tern_xfer_pend(struct tern_xfer *x);
 /* Takes back what it exposed. -EINPROGRESS: it is FLUSHING now and ends with `status`. */
 int tern_xfer_withdraw(struct tern_xfer *x, int status);
+/* Says, if it is so, that the other half that it meets has another name. */
+bool tern_xfer_clashes(const struct tern_xfer *x, const struct tern_name *theirs);
 /* Withdraws, then ends it. */
 void tern_xfer_end(struct tern_xfer *x, int status);
 int tern_xfer_id(struct tern_xfer *x); /* gives it an id. -EAGAIN: 65535 are in use */

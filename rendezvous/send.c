@@ -81,7 +81,9 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 	x->remote_id = record->src;
 	x->region = record->region;
 	x->stale = record->stale;
-	if (x->buf.bytes > record->bytes)
+	if (tern_xfer_clashes(x, &record->name))
+		x->result = -EEXIST;
+	else if (x->buf.bytes > record->bytes)
 		x->result = -EMSGSIZE;
 	tern_record_free(record);
 	if (x->result < 0 || is_small(x)) {
@@ -178,10 +180,9 @@ static void describe(const struct tern_xfer *x, uint8_t type, struct tern_header
 		.dst = x->wanted ? x->wanted : x->remote_id,
 		.shape = tern_req_of((struct tern_xfer *)(uintptr_t)x)->shape,
 	};
-	if (x->key && !x->key->told && !x->remote_id) {
+	if (x->name.bytes && !x->remote_id) {
 		h->flags |= TERN_FLAG_NAME;
-		h->name = x->key->name;
-		h->name_bytes = x->key->bytes;
+		h->name = &x->name;
 	}
 }
 

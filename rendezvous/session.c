@@ -111,6 +111,8 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 		free(peer);
 		return NULL;
 	}
+	peer->name_key =
+		tern_name_key(peer->secret ? peer->secret : rdv->ctx->opts.secret);
 	if (tern_match_init(&peer->match, &rdv->match_secret) < 0) {
 		tern_secret_free(peer->secret);
 		free(peer);
@@ -864,7 +866,6 @@ void tern_peer_destroy(struct tern_peer *peer)
 	leave_limbo(peer);
 	tern_credit_close(&peer->credit_rx);
 	peer->rdv->peer_count--;
-	tern_keys_fini(&peer->keys);
 	tern_match_fini(&peer->match);
 	free(peer->sent);
 	free(peer->slots);

@@ -193,8 +193,6 @@ int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 		return r;
 	peer->tx_seq++;
 	told(peer);
-	if (header->flags & TERN_FLAG_NAME)
-		tern_key_told(&peer->keys, header->key);
 	return 0;
 }
 
@@ -294,7 +292,6 @@ static int (*const handlers[TERN_MSG_TYPE_COUNT])(
 	[TERN_MSG_CREDIT] = on_credit,
 	[TERN_MSG_CANCEL] = tern_on_cancel,
 	[TERN_MSG_CANCEL_ACK] = tern_on_cancel_ack,
-	[TERN_MSG_NACK] = tern_send_on_ats,
 	[TERN_MSG_PING] = on_ping,
 	[TERN_MSG_FIN] = on_fin,
 	[TERN_MSG_RENEW] = tern_on_renew,
@@ -363,47 +360,10 @@ static void take_counters(struct tern_peer *peer, const struct tern_header *h)
 	}
 }
 
-/* The two names of a key that collided: what waits under it here ends. */
-static void collide(
-	struct tern_peer *peer, const struct tern_header *h, const struct tern_key *ours)
-{
-	struct tern_rdv *rdv = peer->rdv;
-
-	tern_log(rdv->ctx->env, TERN_LOG_ERROR,
-		"%s: \"%.*s\" and \"%s\" have the same key %016llx: rename one",
-		peer->name, h->name_bytes, h->name, ours->name,
-		(unsigned long long)h->key);
-	if (h->type == TERN_MSG_RTS)
-		tern_record_answer(tern_record_new(peer, h), TERN_MSG_NACK, -EEXIST);
-	else if (h->type == TERN_MSG_POST)
-		tern_record_answer(tern_record_new(peer, h), TERN_MSG_DONE, -EEXIST);
-	else if (tern_type_takes_credit(h->type, h->dst))
-		tern_credit_release(&peer->credit_rx);
-	tern_list_for_each_safe (n, &peer->xfers) {
-		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
-
-		if (!x->is_send && x->node.triple.key == h->key &&
-			x->state == TERN_XFER_POSTED)
-			tern_xfer_end(x, -EEXIST);
-	}
-}
-
 static int dispatch(struct tern_peer *peer, const struct tern_header *h)
 {
-	int r;
+	int r = handlers[h->type](peer, h);
 
-	if (h->flags & TERN_FLAG_NAME) {
-		struct tern_key *key;
-
-		r = tern_keys_intern(&peer->keys, h->key, h->name, h->name_bytes, &key);
-		if (r == -EEXIST) {
-			collide(peer, h, key);
-			return 0;
-		}
-		if (r == 0)
-			key->told = true;
-	}
-	r = handlers[h->type](peer, h);
 	/* Refused before it had a record, which would give the credit back. */
 	if (r < 0 && tern_type_takes_credit(h->type, h->dst))
 		tern_credit_release(&peer->credit_rx);

@@ -57,12 +57,8 @@ static size_t encode_ext(const struct tern_header *h, bool wide, unsigned char *
 	if (h->flags & TERN_FLAG_REGION)
 		p = encode_region(p, &h->region, wide);
 	if (h->flags & TERN_FLAG_NAME) {
-		size_t padded = tern_align_up(1u + h->name_bytes, 8);
-
-		memset(p + padded - 8, 0, 8);
-		p[0] = h->name_bytes;
-		memcpy(p + 1, h->name, h->name_bytes);
-		p += padded;
+		memcpy(p, h->name, sizeof(*h->name));
+		p += sizeof(*h->name);
 	}
 	return (size_t)(p - out);
 }
@@ -177,17 +173,15 @@ static const uint16_t own_flags[TERN_MSG_TYPE_COUNT] = {
 	[TERN_MSG_RENEW] = REGION_FLAGS | TERN_FLAG_RECV,
 };
 
-/* What ends somebody's request says with what; a refusal is one. */
+/* What ends somebody's request says with what. */
 static int check_status(uint8_t type, int status, const char **why)
 {
 	bool ends = type == TERN_MSG_DONE || type == TERN_MSG_ATS ||
-		    type == TERN_MSG_NACK || type == TERN_MSG_CANCEL_ACK;
+		    type == TERN_MSG_CANCEL_ACK;
 
 	if (!tern_status_may_end(status) || (status && !ends))
 		return refuse(why, "a status that it cannot have");
-	return type == TERN_MSG_NACK && !status
-		       ? refuse(why, "a refusal without a status")
-		       : 0;
+	return 0;
 }
 
 static int check_start(const unsigned char *p, size_t bytes, const char **why)
@@ -211,19 +205,15 @@ static int check_start(const unsigned char *p, size_t bytes, const char **why)
 }
 
 static int decode_name(
-	struct tern_header *h, const unsigned char **p, size_t *left, const char **why)
+	struct tern_header *h, const unsigned char *p, size_t left, const char **why)
 {
-	size_t padded;
+	const struct tern_name *name = (const void *)p;
 
-	if (*left < 8)
+	if (left < sizeof(*name))
 		return refuse(why, "extension too short for a name");
-	h->name_bytes = (*p)[0];
-	h->name = (const char *)*p + 1;
-	padded = tern_align_up(1u + h->name_bytes, 8);
-	if (h->name_bytes == 0 || padded > *left || memchr(h->name, 0, h->name_bytes))
+	if (name->bytes == 0 || name->bytes > sizeof(name->text))
 		return refuse(why, "malformed name");
-	*p += padded;
-	*left -= padded;
+	h->name = name;
 	return 0;
 }
 
@@ -245,10 +235,11 @@ static int decode_ext(
 		return refuse(why, "a width without a region");
 	}
 	if (h->flags & TERN_FLAG_NAME) {
-		int r = decode_name(h, &p, &left, why);
+		int r = decode_name(h, p, left, why);
 
 		if (r < 0)
 			return r;
+		left -= sizeof(*h->name);
 	}
 	return left ? refuse(why, "extension longer than its parts") : 0;
 }
@@ -318,7 +309,7 @@ const char *tern_message_name(uint8_t type)
 {
 	static const char *const names[TERN_MSG_TYPE_COUNT] = {"?", "HELLO", "EAGER",
 		"POST", "RTS", "CTS", "DONE", "ATS", "CREDIT", "CANCEL", "CANCEL_ACK",
-		"NACK", "PING", "FIN", "RENEW", "WANT", "HAVE", "MISS"};
+		"MISS", "PING", "FIN", "RENEW", "WANT", "HAVE"};
 
 	return names[type < TERN_MSG_TYPE_COUNT ? type : 0];
 }

@@ -23,10 +23,9 @@
  *         60      4  dst: the receiver's request id, 0 if none
  *
  * All little-endian, 64 bytes. The extension follows: dims (8 bytes each, rank of them),
- * the region (32 bytes, flag REGION; 48 with flag WIDE), the key's name (flag NAME; a length byte, the
- * bytes, zeros to the next multiple of 8). Behind an EAGER's extension come `bytes` of
- * data. A HELLO's extension is struct tern_hello. The fabric protects the header: see
- * fabric.h.
+ * the region (32 bytes, flag REGION; 48 with flag WIDE), the key's name (56 bytes, flag
+ * NAME: key.h). Behind an EAGER's extension come `bytes` of data. A HELLO's extension is
+ * struct tern_hello. The fabric protects the header: see fabric.h.
  *
  * Nothing decoded here is trusted further than its range: ids are looked up, regions are
  * the fabric's to check, shapes have been multiplied out.
@@ -36,15 +35,16 @@
 
 #include <tern/types.h>
 
+#include "rendezvous/key.h"
 #include "transport/fabric.h"
 
 #define TERN_WIRE_MAGIC   0x4e54u
 #define TERN_WIRE_VERSION 4u
 
 #define TERN_HEADER_BYTES 64u
-#define TERN_NAME_MAX     255u
 #define TERN_EXT_MAX                                                                     \
-	(TERN_RANK_MAX * 8u + (unsigned)sizeof(struct tern_region) + 1u + TERN_NAME_MAX)
+	(TERN_RANK_MAX * 8u + (unsigned)sizeof(struct tern_region) +                     \
+		(unsigned)sizeof(struct tern_name))
 #define TERN_EAGER_MAX 65536u
 #define TERN_HEAD_MAX  (TERN_HEADER_BYTES + TERN_EXT_MAX)
 /* The largest message, what fabrics are told. */
@@ -62,7 +62,7 @@ enum tern_message_type {
 	TERN_MSG_CREDIT = 8,
 	TERN_MSG_CANCEL = 9, /* the end of `src` that sends this wants out */
 	TERN_MSG_CANCEL_ACK = 10,
-	TERN_MSG_NACK = 11, /* to an RTS: refused for `status` */
+	TERN_MSG_MISS = 11, /* sender, to a WANT: none waits */
 	TERN_MSG_PING = 12,
 	TERN_MSG_FIN = 13, /* nothing will follow */
 	/* owner of `src`, on a new link: its region is this one from now on; without one,
@@ -70,7 +70,6 @@ enum tern_message_type {
 	TERN_MSG_RENEW = 14,
 	TERN_MSG_WANT = 15, /* receiver: a send of this triple need not wait; want.c */
 	TERN_MSG_HAVE = 16, /* sender: a send of this triple waits for a credit */
-	TERN_MSG_MISS = 17, /* sender, to a WANT: none waits */
 	TERN_MSG_TYPE_COUNT
 };
 
@@ -94,10 +93,9 @@ struct tern_header {
 	uint64_t key, step, bytes;
 	uint32_t src, dst;
 	struct tern_shape shape;
-	struct tern_region region; /* with TERN_FLAG_REGION */
-	const char *name;          /* with TERN_FLAG_NAME; not terminated */
-	uint8_t name_bytes;
-	const void *payload; /* decoded EAGER only; `bytes` of it */
+	struct tern_region region;    /* with TERN_FLAG_REGION */
+	const struct tern_name *name; /* with TERN_FLAG_NAME; decoded: in the message */
+	const void *payload;          /* decoded EAGER only; `bytes` of it */
 };
 
 /* Messages that the session numbers, keeps until acknowledged, and sends again. */

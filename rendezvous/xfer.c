@@ -134,6 +134,21 @@ struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id)
 	return peer->slots[i].xfer;
 }
 
+/* ---- names --------------------------------------------------------------------------
+ */
+
+bool tern_xfer_clashes(const struct tern_xfer *x, const struct tern_name *theirs)
+{
+	if (!tern_names_differ(&x->name, theirs))
+		return false;
+	tern_log(x->rdv->ctx->env, TERN_LOG_ERROR,
+		"%s: \"%.*s\" here and \"%.*s\" there have the same key %016llx: rename "
+		"one",
+		x->peer->name, x->name.bytes, x->name.text, theirs->bytes, theirs->text,
+		(unsigned long long)x->node.triple.key);
+	return true;
+}
+
 /* ---- memory -------------------------------------------------------------------------
  */
 
@@ -288,6 +303,9 @@ struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_he
 	record->shape = h->shape;
 	record->region = h->region;
 	record->has_region = h->flags & TERN_FLAG_REGION;
+	record->name.bytes = 0;
+	if (h->flags & TERN_FLAG_NAME)
+		record->name = *h->name;
 	record->stale = false;
 	record->wanted = !tern_type_takes_credit(h->type, h->dst);
 	record->bytes = h->bytes;

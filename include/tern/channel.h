@@ -194,8 +194,9 @@ TERN_API uint64_t tern_key(const char *name);
  * ended: for small tensors that is when they left, for larger ones when the peer has
  * them.
  *
- * `name` may be NULL; with it the peer checks on first use that both mean the same by
- * `key`: -EEXIST and a log line naming both if not.
+ * `name` may be NULL, and is read in this call only. Where both halves have one, they are
+ * compared when they meet: if they differ, -EEXIST and a log line with both (of long names
+ * the last 47 bytes); a small send may have ended before.
  *
  * Ends with 0; -EMSGSIZE: the receiver's buffer is too small (both ends get this, but of
  * a small tensor that had left already only the receiver does); -EEXIST; -ECANCELED; or

@@ -7,6 +7,7 @@
 #include "tests/conformance/meet.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -351,6 +352,45 @@ static void collide(const struct instance *instance, uint64_t bytes, bool sender
 	meet_free(meet);
 }
 
+/* Also of names that end alike, and are longer than what a message has of them. */
+static void test_long_names_that_differ_are_told_apart(const struct instance *instance)
+{
+	struct meet *meet = meet_new(instance);
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+	char names[2][256];
+
+	for (unsigned i = 0; i < 2; i++) {
+		memset(names[i], 'x', 255);
+		names[i][255] = 0;
+		names[i][0] = (char)('a' + i);
+	}
+	for (unsigned i = 0; i < 8; i++) {
+		uint64_t bytes = i % 2 ? 100 : 50000;
+		bool same = i / 2 % 2, sender_first = i / 4;
+		struct tern_tensor tensor = {
+			end_data(a, SLAB, bytes, i), tern_shape_1d(TERN_U8, bytes)};
+		struct tern_buf room = end_memory(b, SLAB, bytes);
+		struct call send = {0}, recv = {0};
+
+		call_init(&send, a);
+		call_init(&recv, b);
+		for (unsigned j = 0; j < 2; j++) {
+			if (sender_first == (j == 0))
+				assert_int_equal(call_send_as(&send, a->channel, 5, i,
+							 &tensor, names[0], 0),
+					0);
+			else
+				assert_int_equal(call_recv_as(&recv, b->channel, 5, i,
+							 &room, names[!same], 0),
+					0);
+			meet_settle(meet);
+		}
+		MEET_PUMP(meet, call_over(&recv) && call_over(&send));
+		assert_int_equal(recv.req.status, same ? 0 : -EEXIST);
+	}
+	meet_free(meet);
+}
+
 static void test_a_key_of_two_names_is_eexist(const struct instance *instance)
 {
 	collide(instance, 100, false);
@@ -359,7 +399,7 @@ static void test_a_key_of_two_names_is_eexist(const struct instance *instance)
 	collide(instance, 100000, true);
 }
 
-static void test_names_travel_with_any_size_and_only_once(const struct instance *instance)
+static void test_names_of_any_length_meet(const struct instance *instance)
 {
 	struct meet *meet = meet_new(instance);
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
@@ -389,6 +429,45 @@ static void test_names_travel_with_any_size_and_only_once(const struct instance 
 		MEET_PUMP(meet, call_over(&recv) && call_over(&send));
 		call_check(&recv, bytes, i);
 	}
+	meet_free(meet);
+}
+
+/* What the heap holds; sanitizers have a heap of their own, of which this sees nothing.
+ */
+static size_t heap_bytes(void)
+{
+	return mallinfo2().uordblks;
+}
+
+static void test_names_that_come_once_cost_no_memory(const struct instance *instance)
+{
+	enum { COUNT = 6000, WARM = 500 };
+	struct meet *meet = meet_new(instance);
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+	struct tern_tensor tensor = {
+		end_data(a, SLAB, 16, 1), tern_shape_1d(TERN_U8, 16)};
+	struct tern_buf room = end_memory(b, SLAB, 16);
+	size_t before = 0;
+
+	for (unsigned i = 0; i < COUNT; i++) {
+		struct call send = {0}, recv = {0};
+		char name[64];
+
+		snprintf(name, sizeof(name), "a gradient that nobody names again, %u", i);
+		call_init(&send, a);
+		call_init(&recv, b);
+		assert_int_equal(call_recv_as(&recv, b->channel, tern_key(name), 1, &room,
+					 name, 0),
+			0);
+		assert_int_equal(call_send_as(&send, a->channel, tern_key(name), 1,
+					 &tensor, name, 0),
+			0);
+		MEET_PUMP(meet, call_over(&recv) && call_over(&send));
+		call_check(&recv, 16, 1);
+		if (i == WARM)
+			before = heap_bytes();
+	}
+	assert_in_range(heap_bytes(), 0, before + (64u << 10));
 	meet_free(meet);
 }
 
@@ -448,7 +527,9 @@ const struct conformance_test meet_pairing[] = {
 	CONFORMANCE(test_two_floods_that_cross_do_not_lock_up, NEEDS_NOTHING),
 	CONFORMANCE(test_channels_are_name_spaces, NEEDS_NOTHING),
 	CONFORMANCE(test_a_key_of_two_names_is_eexist, NEEDS_NOTHING),
-	CONFORMANCE(test_names_travel_with_any_size_and_only_once, NEEDS_NOTHING),
+	CONFORMANCE(test_long_names_that_differ_are_told_apart, NEEDS_NOTHING),
+	CONFORMANCE(test_names_of_any_length_meet, NEEDS_NOTHING),
+	CONFORMANCE(test_names_that_come_once_cost_no_memory, NEEDS_NOTHING),
 	CONFORMANCE(test_done_may_post_the_next_one, NEEDS_NOTHING),
 	{0},
 };
