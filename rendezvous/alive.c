@@ -152,6 +152,20 @@ bool tern_link_awaits_program(const struct tern_link *link)
 	       !tern_link_is_unreachable(link);
 }
 
+/* The host that a lost session came back to has taken the connection. Its program may
+ * have other things to do, and all the time there is starts anew. */
+bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
+{
+	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
+
+	if (link->state != TERN_LINK_WAIT_ANSWER || link->rail ||
+		peer->state != TERN_PEER_STATE_LOST || !tern_link_awaits_program(link))
+		return false;
+	peer->give_up_ns = tern_ns_add(
+		now_of(peer), TERN_MAX(opts->reconnect_ns, opts->unreachable_ns));
+	return true;
+}
+
 /* Whatever the main link says: its path may be another one. One that ends takes the main
  * link with it. True: that happened. */
 static bool lost_a_rail(struct tern_peer *peer)

@@ -70,6 +70,19 @@ static void on_writable(void *arg, struct tern_conn *conn)
 	}
 }
 
+static void on_ended(void *arg, struct tern_conn *conn, int status)
+{
+	struct tern_link *link = conn->user;
+
+	(void)arg;
+	if (!link)
+		return;
+	link->state = TERN_LINK_CLOSING;
+	link->over = true;
+	if (link->peer)
+		tern_peer_link_over(link->peer, link, status);
+}
+
 static void on_closed(void *arg, struct tern_conn *conn, int status)
 {
 	struct tern_link *link = conn->user;
@@ -77,8 +90,10 @@ static void on_closed(void *arg, struct tern_conn *conn, int status)
 	(void)arg;
 	if (!link)
 		return;
+	if (link->peer && !link->over)
+		tern_peer_link_over(link->peer, link, status);
 	if (link->peer)
-		tern_peer_link_closed(link->peer, link, status);
+		tern_peer_link_closed(link->peer);
 	tern_link_free(link);
 }
 
@@ -87,15 +102,32 @@ static const struct tern_port_handler port_handler = {
 	.up = on_up,
 	.message = on_message,
 	.writable = on_writable,
+	.ended = on_ended,
 	.closed = on_closed,
 };
 
 /* ---- the layer ---- */
 
+/* What is read in place can be read no longer; buffers stay their holders'. Those whose
+ * done() has not run yet are let go behind it. */
+static void let_go(struct tern_rdv *rdv)
+{
+	tern_list_for_each_safe (n, &rdv->held) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+
+		if (tern_req_of(x)->status)
+			continue;
+		tern_xfer_release(x);
+		x->rdv = NULL;
+	}
+}
+
 static void rdv_free(void *arg)
 {
 	struct tern_rdv *rdv = arg;
 
+	/* A peer that is freed, too, waits for this. */
+	let_go(rdv);
 	tern_list_for_each_safe (n, &rdv->listeners)
 		tern_listener_free(tern_list_entry(n, struct tern_listener, node));
 	tern_list_for_each_safe (n, &rdv->peers)
@@ -103,19 +135,6 @@ static void rdv_free(void *arg)
 	tern_list_for_each_safe (n, &rdv->links)
 		tern_link_close(
 			tern_list_entry(n, struct tern_link, node), -ECANCELED, false);
-}
-
-/* What is read in place can be read no longer; buffers stay their holders'. */
-static void let_go(struct tern_rdv *rdv)
-{
-	struct tern_list *n;
-
-	while ((n = tern_list_pop(&rdv->held))) {
-		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
-
-		tern_xfer_release(x);
-		x->rdv = NULL;
-	}
 }
 
 static void destroy(struct tern_rdv *rdv)
@@ -131,6 +150,7 @@ static bool rdv_drained(void *arg)
 {
 	struct tern_rdv *rdv = arg;
 
+	let_go(rdv);
 	if (!tern_list_empty(&rdv->peers) || !tern_list_empty(&rdv->links))
 		return false;
 	tern_rdv_run_completed(rdv);

@@ -100,6 +100,7 @@ struct tern_link {
 	bool counted;   /* in rdv->half_open and its count */
 	struct tern_list half_open;
 	uint64_t late_ns; /* counted: when even without pressure its time is over */
+	bool over;      /* its peer was told; `closed` is still to come */
 	int verdict;    /* a status that outranks the one of `closed`; 0: none */
 	uint32_t epoch; /* proposed in step 1 */
 	struct tern_hello theirs;
@@ -202,6 +203,7 @@ struct tern_peer {
 	uint32_t rail_failures;  /* in a row; */
 	uint64_t rails_after_ns; /* no rail is dialled before then */
 	uint32_t link_count;     /* of it, in any state */
+	uint32_t over_count;     /* ... of which only readers in place are left */
 	const char *fabric_name;
 
 	/* The stream: stream.c */
@@ -266,9 +268,10 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link);
 /* How long the dialler waits for the link that it tries now. */
 uint64_t tern_peer_attempt_until(const struct tern_peer *peer);
-/* The handshake on `link` takes long. Is there reason to wait on? */
-bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link);
-void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int status);
+/* Nothing comes over the link any more; and then, perhaps later, nobody reads memory in
+ * place that was shown over it. */
+void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int status);
+void tern_peer_link_closed(struct tern_peer *peer);
 /* The end: every request ends with `status`, the links are cut. */
 void tern_peer_down(struct tern_peer *peer, int status);
 /* Cuts the link because the peer broke the protocol or a rule of ours. */
@@ -295,6 +298,8 @@ bool tern_link_is_unreachable(const struct tern_link *link);
 /* The same of one on which an answer of the peer's program is due: may it be waited for
  * longer, because the host answers and silence is allowed? */
 bool tern_link_awaits_program(const struct tern_link *link);
+/* The handshake on `link` takes long. Is there reason to wait on? */
+bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link);
 void tern_peer_pinged(struct tern_peer *peer); /* it asked, or answered */
 /* From now on it is looked after as while something moves. */
 void tern_peer_wake(struct tern_peer *peer);

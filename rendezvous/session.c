@@ -146,7 +146,6 @@ struct tern_peer *tern_peer_by_token(
 /* ---- dialling ---- */
 
 static void dial_failed(struct tern_peer *peer, int status);
-static uint64_t return_ns(const struct tern_peer *peer, int status);
 
 /* Addresses of the session: once it has come up on one, that and those behind it. */
 static unsigned choices(const struct tern_peer *peer)
@@ -167,20 +166,6 @@ uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
 		return now_ns + TERN_MIN(left_ns, ATTEMPT_NS);
 	/* Of a lost session's addresses, any may be the one that returns. */
 	return last ? peer->give_up_ns : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
-}
-
-/* The host that a lost session came back to has taken the connection. Its program may
- * have other things to do, and all the time there is starts anew. */
-bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
-{
-	bool patient = link->state == TERN_LINK_WAIT_ANSWER && !link->rail &&
-		       peer->state == TERN_PEER_STATE_LOST &&
-		       tern_link_awaits_program(link);
-
-	if (patient)
-		peer->give_up_ns =
-			tern_ns_add(now_of(peer), return_ns(peer, peer->cause));
-	return patient;
 }
 
 /* False: each was tried, and it is time for a pause. The last address has not refused. */
@@ -655,12 +640,12 @@ static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
 		lost(peer, status);
 }
 
-void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int status)
+void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int status)
 {
 	bool main = peer->link == link;
 	bool rail = link->rail && peer->rails[link->rail] == link;
 
-	peer->link_count--;
+	peer->over_count++;
 	if (link->verdict)
 		status = link->verdict;
 	if (main)
@@ -683,7 +668,15 @@ void tern_peer_link_closed(struct tern_peer *peer, struct tern_link *link, int s
 		else if (!peer->accepted)
 			limbo(peer, status);
 	}
-	if (peer->state == TERN_PEER_STATE_DOWN && peer->link_count == 0)
+	if (peer->state == TERN_PEER_STATE_DOWN)
+		defer_end(peer);
+}
+
+void tern_peer_link_closed(struct tern_peer *peer)
+{
+	peer->over_count--;
+	peer->link_count--;
+	if (peer->state == TERN_PEER_STATE_DOWN)
 		defer_end(peer);
 }
 
@@ -711,11 +704,17 @@ void tern_peer_down(struct tern_peer *peer, int status)
 		if (link->peer == peer)
 			tern_link_close(link, status, status == 0);
 	}
-	if (peer->link_count == 0)
-		defer_end(peer);
+	defer_end(peer);
 }
 
-/* No link is left: nothing can touch memory any more. */
+/* Of a link that is over, only this can be left: what the peer reads in place, until it
+ * says that it does not, or exits. */
+static bool may_be_read(const struct tern_xfer *x)
+{
+	return x->peer->link_count > 0 && x->is_send && x->exposed;
+}
+
+/* No link carries anything more: nothing can write to memory. */
 static void end_requests(struct tern_peer *peer)
 {
 	int status = peer->cause ? peer->cause : -ESHUTDOWN;
@@ -734,7 +733,8 @@ static void end_requests(struct tern_peer *peer)
 
 		x->record = NULL;
 		tern_assert(x->puts_out == 0);
-		tern_xfer_end(x, status);
+		if (!may_be_read(x))
+			tern_xfer_end(x, status);
 	}
 	tern_list_for_each (i, &peer->routes)
 		tern_route_withdraw(tern_list_entry(i, struct tern_route, node));
@@ -808,17 +808,17 @@ static void end_call(struct tern_deferred *deferred)
 		return;
 	}
 	/* Until then somebody may be at the memory of its requests. */
-	if (peer->link_count > 0 || peer->copy_count > 0)
+	if (peer->link_count > peer->over_count || peer->copy_count > 0)
 		return;
+	end_requests(peer);
+	tern_rdv_run_completed(peer->rdv);
 	if (!peer->finished) {
-		end_requests(peer);
 		peer->finished = true;
-		tern_rdv_run_completed(peer->rdv);
 		if (!peer->accepted && !peer->dialler)
 			peer->freed = true; /* nobody was ever told of it */
 		tern_peer_report(peer, TERN_PEER_DOWN, peer->cause);
 	}
-	if (peer->freed)
+	if (peer->freed && peer->link_count == 0)
 		tern_peer_destroy(peer);
 }
 

@@ -19,7 +19,8 @@
  *
  * Failure. A conn fails once: every op on it is completed with the status, then the
  * `closed` handler is called as the last thing, and then the conn is gone: nothing of the
- * fabric and no peer can touch memory through it any more. Bytes of a failed conn may or
+ * fabric and no peer can touch memory through it any more, nor read it in place: peek()
+ * delays the `closed` of the conn's other end. Bytes of a failed conn may or
  * may not have arrived. What a peer sends wrong (frame, length, region) is -EPROTO on its
  * own conn, with a log line that names the peer, and touches no other.
  *
@@ -99,6 +100,10 @@ struct tern_port_handler {
 	int (*message)(void *arg, struct tern_conn *conn, const void *data, size_t bytes);
 	/* After a -EAGAIN of send(), put() or offer(): worth trying again. */
 	void (*writable)(void *arg, struct tern_conn *conn);
+	/* The end, but for memory of ours that the peer reads in place: all that is said
+	 * of `closed` holds for what is written. `closed` follows when the peer reads no
+	 * more. Without readers it comes alone. May be NULL. */
+	void (*ended)(void *arg, struct tern_conn *conn, int status);
 	/* The end, see above. status: 0 after close(); -ECONNREFUSED, -ETIMEDOUT, ... if
 	 * it never came up; -ECONNRESET: cut or EOF; -ETIMEDOUT, -ENETDOWN: the
 	 * path was lost, nobody is known to be gone; -EPIPE: the peer's process is known
@@ -220,8 +225,9 @@ struct tern_fabric_ops {
 	/*
 	 * Where `bytes` at `remote` + remote_offset can be read in place, until unpeek().
 	 * The mapping outlives the conn, so that a peer's death takes no memory from
-	 * under a reader; that the bytes stay what they are is an agreement above this
-	 * layer. -EAGAIN: not yet; op->done() tells when to try again. -ENOTSUP: not this
+	 * under a reader. Nor do the bytes change when the conn ends: `closed` is not
+	 * called at the end that owns them before they were given back, or the
+	 * reader's process is gone. -EAGAIN: not yet; op->done() tells when to try again. -ENOTSUP: not this
 	 * region (memory outside slabs): use get. Only with TERN_CAP_PEEK.
 	 */
 	int (*peek)(struct tern_conn *conn, struct tern_op *op,

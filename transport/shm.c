@@ -118,6 +118,7 @@ static int port_new(struct tern_fabric *fabric, const struct tern_port_opts *opt
 	tern_list_init(&port->conns);
 	tern_list_init(&port->dozing);
 	tern_list_init(&port->closed);
+	tern_list_init(&port->read);
 	tern_list_init(&port->peeked);
 	tern_list_init(&port->lsns);
 	tern_list_init(&port->dead_lsns);
@@ -168,6 +169,7 @@ static void port_free(struct tern_port *base)
 	tern_assert(!port->in_poll && tern_list_empty(&port->conns));
 	tern_assert(tern_list_empty(&port->dozing));
 	tern_assert(tern_list_empty(&port->closed) && tern_list_empty(&port->lsns));
+	tern_assert(tern_list_empty(&port->read));
 	tern_assert(tern_list_empty(&port->peeked));
 	port_release(port);
 }
@@ -380,18 +382,6 @@ static int step(struct shm_conn *conn, int budget, uint64_t now_ns)
 	return 0;
 }
 
-static int on_process(struct shm_conn *conn)
-{
-	struct shm_port *port = shm_conn_port(conn);
-
-	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->pidfd, NULL);
-	if (conn->state == SHM_UP)
-		shm_conn_part(conn, false);
-	else if (conn->state != SHM_PARTING)
-		shm_conn_fail(conn, -ECONNRESET);
-	return 1;
-}
-
 static int on_event(struct shm_port *port, struct shm_watch *watch)
 {
 	struct shm_lsn *lsn;
@@ -408,7 +398,7 @@ static int on_event(struct shm_port *port, struct shm_watch *watch)
 		return shm_conn_socket(
 			tern_container_of(watch, struct shm_conn, socket_watch));
 	case SHM_WATCH_PROCESS:
-		return on_process(
+		return shm_conn_process(
 			tern_container_of(watch, struct shm_conn, process_watch));
 	}
 	return 0;

@@ -134,6 +134,7 @@ enum shm_slab_state {
 /* A slab of the peer's: shm_slab.c. */
 struct shm_slab {
 	struct shm_conn *conn;    /* NULL: the last user unmaps it */
+	struct shm_conn *reader;  /* conn NULL and peek_count > 0: whose it was */
 	struct tern_list link;    /* conn->asking or, MAPPED, conn->slabs */
 	struct tern_list bucket;  /* in conn->slab_buckets */
 	struct tern_list waiting; /* ops, until it is MAPPED */
@@ -198,6 +199,7 @@ struct shm_port {
 	struct tern_list conns;  /* all but those of the next two */
 	struct tern_list dozing; /* UP and idle: only their sockets are looked at */
 	struct tern_list closed; /* to be reaped */
+	struct tern_list read;   /* reaped, but for memory that the peer reads in place */
 	struct tern_list
 		peeked;    /* slabs that are read in place, of all conns, past ones too */
 	uint32_t slab_max; /* SHM_SLAB_COUNT */
@@ -236,8 +238,8 @@ struct shm_lsn {
  *                   ACCEPTING --+
  *
  * UP -> PARTING: the peer has said BYE, or is cut off: what stands in its ring is
- * delivered first. CLOSED: reap() is all that is left to be done. An ACCEPTING conn is
- * not known to the caller.
+ * delivered first. CLOSED: reap() is all that is left to be done, perhaps not before
+ * the peer reads nothing of ours in place. An ACCEPTING conn is not known to the caller.
  */
 enum shm_state {
 	SHM_DIALLING,
@@ -271,6 +273,8 @@ struct shm_conn {
 	bool blocked;     /* `writable` is due when the ring has room */
 	bool starved;     /* the same, when there is room for a slab */
 	bool bye;         /* the peer has said so */
+	bool over;        /* ops have ended, and the peer was told */
+	bool unread;      /* over, and the peer reads nothing of ours any more */
 	bool cma;         /* process_vm_readv works */
 	uint64_t due_ns;  /* DIALLING, ACCEPTING, PARTING: when to act without an event */
 	uint64_t probe_word;               /* for the peer to read */
@@ -284,6 +288,7 @@ struct shm_conn {
 	uint32_t slab_count; /* of both */
 	uint32_t busy_count; /* ... in use or not mapped yet: they cannot give way */
 	uint32_t peek_count; /* ... peeked at */
+	uint32_t held_count; /* peeked at and no more among them: `fd` stays open */
 
 	struct tern_list offers; /* shm_share.c: to the peer, last made first */
 	bool gone_waits;         /* some GONE found no room */
@@ -337,6 +342,8 @@ void shm_conn_close(struct tern_conn *conn, bool flush);
 int shm_accept(struct shm_lsn *lsn);
 /* The same for the socket of a conn. */
 int shm_conn_socket(struct shm_conn *conn);
+/* The process has ended. */
+int shm_conn_process(struct shm_conn *conn);
 /* Something is due by the clock. How many events. */
 int shm_conn_due(struct shm_conn *conn, uint64_t now_ns);
 /* The peer has ended the conn or its process: UP -> PARTING. Harmless else. */
@@ -360,6 +367,10 @@ static inline void shm_conn_rouse(struct shm_conn *conn)
 		shm_conn_rise(conn);
 }
 void shm_conn_reap(struct shm_conn *conn);
+/* `reading` of our area, after peek_count or held_count has changed. */
+void shm_conn_say_reading(struct shm_conn *conn);
+/* One of held_count was released. */
+void shm_conn_drop(struct shm_conn *conn);
 int shm_watch_add(
 	struct shm_port *port, int fd, struct shm_watch *watch, enum shm_watch_kind kind);
 /* Fills `address` from what the caller gave. Bytes of it, or -EINVAL. */

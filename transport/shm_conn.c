@@ -21,6 +21,11 @@
  * delivered after it. reap(), in poll(), then sets `gone` in our area (a peer that was
  * copying from us sees that its bytes may be torn and drops them), says BYE, ends the
  * ops, calls `closed`, unmaps and frees.
+ *
+ * A peer that reads in place cannot drop what it has read. It says so in its area
+ * (`reading`) before the first byte, and keeps its socket open until it reads no more,
+ * also when its own conn is long gone. So reap() waits, before it calls `closed`, for the
+ * end of the socket or of the process, if `reading` is set behind `gone`.
  */
 #include "transport/shm.h"
 
@@ -186,6 +191,16 @@ static struct shm_conn *conn_new(struct shm_port *port, enum shm_state state)
 	return conn;
 }
 
+static void hang_up(struct shm_conn *conn)
+{
+	/* Not left to close(): a fork of this process may hold a copy of it. */
+	if (conn->fd >= 0)
+		shutdown(conn->fd, SHUT_RDWR);
+	tern_cleanup_close(&conn->fd);
+	free(conn);
+}
+
+/* All of it but its socket, which stays open as long as memory of the peer's is read. */
 static void conn_free(struct shm_conn *conn)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -196,9 +211,28 @@ static void conn_free(struct shm_conn *conn)
 		munmap(conn->peer, port->area_bytes);
 	if (conn->own)
 		munmap(conn->own, port->area_bytes);
-	close_watched(port, &conn->fd);
+	conn->own = conn->peer = NULL;
+	if (conn->fd >= 0)
+		epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
 	close_watched(port, &conn->pidfd);
-	free(conn);
+	if (!conn->held_count)
+		hang_up(conn);
+}
+
+void shm_conn_say_reading(struct shm_conn *conn)
+{
+	/* Release: what was read comes before the news that nothing is. */
+	atomic_store_explicit(&conn->own->reading, conn->peek_count + conn->held_count,
+		memory_order_release);
+}
+
+void shm_conn_drop(struct shm_conn *conn)
+{
+	conn->held_count--;
+	if (conn->own)
+		shm_conn_say_reading(conn);
+	else if (!conn->held_count)
+		hang_up(conn);
 }
 
 /* Who is at the other end, and may it be? */
@@ -530,10 +564,40 @@ static void on_end(struct shm_conn *conn)
 		shm_conn_fail(conn, -ECONNRESET);
 }
 
+/* It reads nothing of ours any more: once again to reap(). */
+static void now_unread(struct shm_conn *conn)
+{
+	if (conn->unread)
+		return;
+	conn->unread = true;
+	tern_list_remove(&conn->link);
+	tern_list_push(&shm_conn_port(conn)->closed, &conn->link);
+}
+
+/* Of its socket, but for its end, nothing counts any more. */
+static int await_end(struct shm_conn *conn)
+{
+	char packet[sizeof(struct shm_note)];
+	ssize_t n;
+
+	for (int i = 0; i < 16; i++) {
+		n = recv(conn->fd, packet, sizeof(packet), MSG_DONTWAIT);
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return i;
+		if (n <= 0) {
+			now_unread(conn);
+			return i + 1;
+		}
+	}
+	return 16;
+}
+
 int shm_conn_socket(struct shm_conn *conn)
 {
 	int count = 0;
 
+	if (conn->over)
+		return await_end(conn);
 	shm_conn_rouse(conn);
 	/* A peer that writes faster than this keeps others waiting for no longer. */
 	while (count < 16) {
@@ -639,9 +703,22 @@ void shm_conn_wake(struct shm_conn *conn)
 	(void)shm_note_send(conn->fd, &note, -1);
 }
 
-void shm_conn_reap(struct shm_conn *conn)
+int shm_conn_process(struct shm_conn *conn)
 {
 	struct shm_port *port = shm_conn_port(conn);
+
+	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->pidfd, NULL);
+	if (conn->over)
+		now_unread(conn);
+	else if (conn->state == SHM_UP)
+		shm_conn_part(conn, false);
+	else if (conn->state != SHM_PARTING)
+		shm_conn_fail(conn, -ECONNRESET);
+	return 1;
+}
+
+static void end_ops(struct shm_conn *conn)
+{
 	const struct shm_note bye = {
 		.magic = SHM_NOTE_MAGIC,
 		.version = SHM_NOTE_VERSION,
@@ -655,7 +732,47 @@ void shm_conn_reap(struct shm_conn *conn)
 		(void)shm_note_send(conn->fd, &bye, -1);
 	}
 	shm_op_fail_all(conn, conn->status ? conn->status : -ECANCELED);
+	conn->over = true;
+}
+
+static bool is_read(const struct shm_conn *conn)
+{
+	return conn->peer && !has_exited(conn) &&
+	       atomic_load_explicit(&conn->peer->reading, memory_order_acquire);
+}
+
+/* True: until its socket or its process ends, reap() can do nothing. */
+static bool awaits_reader(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
+	if (conn->unread || !is_read(conn))
+		return false;
+	/* It may have been taken out for good, since it had nothing more to say. */
+	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+	if (shm_watch_add(port, conn->fd, &conn->socket_watch, SHM_WATCH_SOCKET))
+		tern_log(port->base.env, TERN_LOG_ERROR,
+			"%s: the system cannot tell when it stops reading memory",
+			conn->base.name);
+	tern_log(port->base.env, TERN_LOG_INFO,
+		"%s: ended: waits until it releases memory that it reads in place",
+		conn->base.name);
+	tern_list_push(&port->read, &conn->link);
+	if (conn->known && port->base.handler->ended)
+		port->base.handler->ended(
+			port->base.handler_arg, &conn->base, conn->status);
+	return true;
+}
+
+void shm_conn_reap(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+
 	tern_list_remove(&conn->link);
+	if (!conn->over)
+		end_ops(conn);
+	if (awaits_reader(conn))
+		return;
 	if (conn->known)
 		port->base.handler->closed(
 			port->base.handler_arg, &conn->base, conn->status);

@@ -78,6 +78,7 @@ struct shm_area {
 	_Atomic uint32_t asked;    /* asks ever made; ask n is in asks[n % COUNT] */
 	_Atomic uint32_t answered; /* asks of the peer ever answered */
 	_Atomic uint32_t gone;     /* the maker has closed: its memory may change */
+	_Atomic uint32_t reading;  /* slabs of the peer's that the maker reads in place */
 
 	_Alignas(64) struct shm_ask asks[SHM_CHUNK_COUNT];
 	_Atomic int32_t statuses[SHM_CHUNK_COUNT]; /* of the answers */

@@ -52,8 +52,11 @@ static void slab_free(struct shm_slab *slab)
 	conn->slab_count--;
 	if (slab->user_count || slab->state != SHM_SLAB_MAPPED)
 		conn->busy_count--;
-	if (slab->peek_count)
+	if (slab->peek_count) {
 		conn->peek_count--;
+		conn->held_count++;
+		slab->reader = conn;
+	}
 	slab->conn = NULL;
 	if (!slab->user_count)
 		slab_unmap(slab);
@@ -151,11 +154,31 @@ int shm_slab_peek(struct shm_slab *slab)
 		if (conn->peek_count >= port->slab_max / 2)
 			return -ENOTSUP;
 		conn->peek_count++;
+		shm_conn_say_reading(conn);
+		/* The other half of reap(): whoever sets `gone` first and looks at
+		 * `reading` then, sees what was said before `gone` was found unset. */
+		atomic_thread_fence(memory_order_seq_cst);
+		if (shm_peer_gone(conn)) {
+			conn->peek_count--;
+			shm_conn_say_reading(conn);
+			shm_conn_part(conn, true);
+			return -ENOTCONN;
+		}
 		tern_list_push(&port->peeked, &slab->peeked);
 	}
 	slab->peek_count++;
 	shm_slab_hold(slab);
 	return 0;
+}
+
+static void read_no_more(struct shm_slab *slab)
+{
+	if (slab->conn) {
+		slab->conn->peek_count--;
+		shm_conn_say_reading(slab->conn);
+	} else {
+		shm_conn_drop(slab->reader);
+	}
 }
 
 /* A port reads from few slabs at a time, one or two for each peer. */
@@ -169,8 +192,7 @@ void shm_unpeek(struct tern_port *port, const void *data)
 			continue;
 		if (--slab->peek_count == 0) {
 			tern_list_remove(&slab->peeked);
-			if (slab->conn)
-				slab->conn->peek_count--;
+			read_no_more(slab);
 		}
 		shm_slab_drop(slab);
 		return;

@@ -123,7 +123,17 @@ static void ended(struct side *s)
 		return;
 	s->state = SIDE_ENDED;
 	stop_landing(s);
-	sim_post(sim_item_new(ITEM_CLOSED, s));
+	sim_report_end(s);
+}
+
+void sim_report_end(struct side *s)
+{
+	bool read = s->reader_count && !tern_sim_crashed(side_port(s)->process);
+
+	if (s->end_posted)
+		return;
+	s->end_posted = !read;
+	sim_post(sim_item_new(read ? ITEM_ENDED : ITEM_CLOSED, s));
 }
 
 static void end_event(struct tern_sim_event *event)
@@ -213,6 +223,12 @@ void tern_sim_fabric_part(
 	}
 }
 
+static void stop_reading(struct sim_port *port)
+{
+	tern_list_for_each_safe (n, &port->peeks)
+		sim_read_no_more(tern_list_entry(n, struct reading, node));
+}
+
 void tern_sim_fabric_crash(struct tern_sim_process *process)
 {
 	struct tern_sim *sim = tern_sim_of(process);
@@ -228,6 +244,7 @@ void tern_sim_fabric_crash(struct tern_sim_process *process)
 
 		if (side_port(s)->process != process)
 			continue;
+		stop_reading(side_port(s));
 		if (s->other)
 			end_at(s->other,
 				s->base.caps & TERN_CAP_BOUND ? -EPIPE : -ECONNRESET,
@@ -373,9 +390,8 @@ static int sim_connect(
  * ---------------------------------------------------------------------------------------------
  */
 
-static void report_closed(struct side *s)
+static void end_works(struct side *s)
 {
-	struct sim_port *port = side_port(s);
 	struct tern_list *n;
 
 	while ((n = tern_list_pop(&s->works))) {
@@ -385,6 +401,22 @@ static void report_closed(struct side *s)
 		w->op->done(w->op, -ECONNRESET);
 		sim_work_put(w);
 	}
+}
+
+static void report_ended(struct side *s)
+{
+	const struct tern_port_handler *handler = s->base.port->handler;
+
+	end_works(s);
+	if (handler->ended)
+		handler->ended(s->base.port->handler_arg, &s->base, s->status);
+}
+
+static void report_closed(struct side *s)
+{
+	struct sim_port *port = side_port(s);
+
+	end_works(s);
 	tern_list_remove(&s->node);
 	tern_list_remove(&s->of_sim);
 	port->base.handler->closed(port->base.handler_arg, &s->base, s->status);
@@ -403,8 +435,8 @@ static void report(struct sim_port *port, struct item *i)
 		i->op->done(i->op, i->status);
 		return;
 	}
-	if (i->kind == ITEM_CLOSED) {
-		report_closed(s);
+	if (i->kind == ITEM_ENDED || i->kind == ITEM_CLOSED) {
+		(i->kind == ITEM_ENDED ? report_ended : report_closed)(s);
 		return;
 	}
 	if (s->reported || s->refused || (s->state == SIDE_ENDING && s->status == 0))
@@ -432,6 +464,7 @@ static void report(struct sim_port *port, struct item *i)
 		handler->writable(arg, &s->base);
 		break;
 	case ITEM_DONE:
+	case ITEM_ENDED:
 	case ITEM_CLOSED:
 		break;
 	}
@@ -445,6 +478,10 @@ static void end_all(struct sim_port *port)
 
 		if (s->state == SIDE_ENDING)
 			ended(s);
+		if (s->state == SIDE_ENDED && s->reader_count) {
+			s->reader_count = 0; /* nobody will read on */
+			sim_report_end(s);
+		}
 	}
 }
 
@@ -555,6 +592,7 @@ static int sim_port_new(struct tern_fabric *fabric, const struct tern_port_opts 
 		port->windows[i].generation = 1u << 31;
 	tern_list_init(&port->sides);
 	tern_list_init(&port->inbox);
+	tern_list_init(&port->peeks);
 	tern_list_push(&f->ports, &port->node);
 	*out = &port->base;
 	return 0;
@@ -568,6 +606,7 @@ static void sim_port_free(struct tern_port *base)
 	tern_assert(tern_list_empty(&port->sides));
 	for (uint32_t i = 0; i < WINDOWS_MAX; i++)
 		tern_assert(!port->windows[i].used);
+	tern_assert(tern_list_empty(&port->peeks));
 	while ((n = tern_list_pop(&port->inbox)))
 		free_item(tern_list_entry(n, struct item, node));
 	tern_list_remove(&port->node);

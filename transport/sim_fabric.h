@@ -35,6 +35,7 @@ struct sim_fabric {
 struct sim_port {
 	struct tern_port base;
 	struct tern_list node, sides, inbox;
+	struct tern_list peeks; /* struct reading */
 	struct tern_sim_process *process;
 	struct window windows[WINDOWS_MAX];
 	uint64_t idle_ns;
@@ -53,12 +54,20 @@ struct side {
 	struct side *other;            /* NULL: not yet, or freed */
 	enum side_state state;
 	unsigned refs; /* events that are about it */
-	bool wants_room, reported, refused;
+	bool wants_room, end_posted, reported, refused;
+	unsigned reader_count; /* peeks of the other end's at memory of ours */
 	int status;
 	uint64_t last_ns; /* when the last thing we sent takes effect there */
 	struct tern_list works, incoming;
 	struct tern_sim_event end, connect, up;
 	char address[64];
+};
+
+/* What a port reads in place, also when the conn is gone. */
+struct reading {
+	struct tern_list node;
+	struct side *owner; /* with a reference */
+	const void *data;
 };
 
 enum item_kind {
@@ -67,6 +76,7 @@ enum item_kind {
 	ITEM_MESSAGE,
 	ITEM_WRITABLE,
 	ITEM_DONE,
+	ITEM_ENDED,
 	ITEM_CLOSED,
 };
 
@@ -137,7 +147,12 @@ void sim_post(struct item *i);
 void sim_post_event(struct tern_sim_event *event); /* if the side still listens then */
 bool sim_is_up(const struct side *s);
 
+/* ENDED: `closed` is to be reported, unless the other end reads in place. */
+void sim_report_end(struct side *s);
+
 /* sim_move.c */
+/* Ends one peek. */
+void sim_read_no_more(struct reading *reading);
 void sim_work_put(struct work *w);
 /* Its op ends with its side: our memory is the caller's again, and what is under way
  * lands as it is now, or not at all. */

@@ -340,6 +340,18 @@ int sim_get(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 	return 0;
 }
 
+static void begin_reading(struct sim_port *port, struct side *owner, const void *data)
+{
+	struct reading *reading = calloc(1, sizeof(*reading));
+
+	tern_assert(reading);
+	reading->owner = owner;
+	reading->data = data;
+	owner->refs++;
+	owner->reader_count++;
+	tern_list_push(&port->peeks, &reading->node);
+}
+
 int sim_peek(struct tern_conn *conn, struct tern_op *op, const struct tern_region *remote,
 	uint64_t remote_offset, uint64_t bytes, const void **out)
 {
@@ -361,11 +373,32 @@ int sim_peek(struct tern_conn *conn, struct tern_op *op, const struct tern_regio
 		(uint32_t)remote->word[1]);
 	tern_assert(window && remote_offset + bytes <= window->bytes);
 	*out = tern_mem_at(window->mem, window->offset + remote_offset);
+	begin_reading(side_port(s), s->other, *out);
 	return 0;
+}
+
+void sim_read_no_more(struct reading *reading)
+{
+	struct side *owner = reading->owner;
+
+	tern_list_remove(&reading->node);
+	free(reading);
+	if (owner->reader_count && --owner->reader_count == 0 &&
+		owner->state == SIDE_ENDED)
+		sim_report_end(owner);
+	sim_side_put(owner);
 }
 
 void sim_unpeek(struct tern_port *port, const void *data)
 {
-	(void)port;
-	(void)data;
+	tern_list_for_each (n, &port_of(port)->peeks) {
+		struct reading *reading = tern_list_entry(n, struct reading, node);
+
+		if (reading->data != data)
+			continue;
+		sim_read_no_more(reading);
+		return;
+	}
+	/* It may have crashed: then nothing of it is read any more. */
+	tern_assert(tern_sim_crashed(port_of(port)->process));
 }

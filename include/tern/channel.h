@@ -35,7 +35,8 @@ enum tern_peer_event {
 	TERN_PEER_UP,      /* connected; requests posted before now start to move */
 	TERN_PEER_SUSPECT, /* silent, or its connection was lost and is being restored */
 	TERN_PEER_RECOVERED, /* heard from again; nothing was lost */
-	TERN_PEER_DOWN,      /* gone for good: every request has ended with `status` */
+	TERN_PEER_DOWN,      /* gone for good: every request has ended with `status`, but
+				for sends that the peer still reads in place */
 };
 
 struct tern_peer_opts {
@@ -192,7 +193,9 @@ TERN_API uint64_t tern_key(const char *name);
 /*
  * Sends `tensor` under (key, step). Its buffer must stay unchanged until the request
  * ended: for small tensors that is when they left, for larger ones when the peer has
- * them.
+ * them. What the peer reads in place (TERN_RECV_PEEK) stays in use until the peer has
+ * released it, or until its process has ended: no cancel, close or dead_ns ends such a
+ * send earlier.
  *
  * `name` may be NULL, and is read in this call only. Where both halves have one, they are
  * compared when they meet: if they differ, -EEXIST and a log line with both (of long names

@@ -106,7 +106,12 @@ static void child_push(struct child *child)
 void conformance_child(const struct instance *instance, int in, int out)
 {
 	static const struct tern_port_handler handler = {
-		child_accepted, child_up, child_message, child_writable, child_closed};
+		.accepted = child_accepted,
+		.up = child_up,
+		.message = child_message,
+		.writable = child_writable,
+		.closed = child_closed,
+	};
 	static const struct tern_pool_opts pool_opts = {.slab_bytes = 16u << 20};
 	static struct child child;
 	struct tern_port_opts opts = {.env = tern_env_system(),

@@ -300,8 +300,13 @@ static void sleeper_closed(void *arg, struct tern_conn *conn, int status)
 
 static void sleeper_open(struct sleeper *s, struct tern_lsn **lsn)
 {
-	static const struct tern_port_handler handler = {sleeper_accepted, sleeper_up,
-		sleeper_message, sleeper_writable, sleeper_closed};
+	static const struct tern_port_handler handler = {
+		.accepted = sleeper_accepted,
+		.up = sleeper_up,
+		.message = sleeper_message,
+		.writable = sleeper_writable,
+		.closed = sleeper_closed,
+	};
 	static const struct tern_pool_opts pool_opts = {.slab_bytes = 1u << 21};
 	struct tern_port_opts opts = {.env = tern_env_system(),
 		.handler = &handler,

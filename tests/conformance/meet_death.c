@@ -400,12 +400,78 @@ static void test_goodbye_waits_for_an_end_that_does_not_poll(
 	meet_free(meet);
 }
 
+/* ---- memory that is read in place ---- */
+
+/* False: this fabric cannot. */
+static bool peek(struct meet *meet, struct call *send, struct call *recv)
+{
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+	struct tern_buf data = end_data(a, SLAB, 100000, 5);
+
+	if (!tern_peer_can_peek(b->peer))
+		return false;
+	for (uint64_t step = 0;; step++) { /* now and then it has other ways */
+		assert_int_equal(
+			call_recv(recv, b, 1, step, NULL, TERN_RECV_PEEK), 0);
+		assert_int_equal(call_send(send, a, 1, step, &data, 0), 0);
+		MEET_PUMP(meet, call_over(recv));
+		if (recv->req.peeked)
+			return true;
+		tern_release(&recv->req);
+		MEET_PUMP(meet, call_over(send));
+	}
+}
+
+enum part { SILENCE, SENDER_LEAVES, READER_LEAVES, PARTS };
+
+static void part(struct meet *meet, enum part how)
+{
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+
+	b->asleep = how == SILENCE;
+	if (how == SILENCE)
+		pump_for(meet, a, 4 * UNREACHABLE_NS);
+	if (how == SENDER_LEAVES)
+		tern_peer_free(TERN_TAKE(a->peer));
+	if (how == READER_LEAVES)
+		tern_peer_free(TERN_TAKE(b->peer));
+	meet_settle(meet);
+}
+
+static void test_what_is_read_in_place_stays_whoever_leaves(
+	const struct instance *instance)
+{
+	for (enum part how = SILENCE; how < PARTS; how++) {
+		struct tern_context_opts opts = meet_opts(), normal = meet_opts();
+		struct call send = {0}, recv = {0};
+		struct meet *meet;
+
+		opts.dead_ns = how == SILENCE ? UNREACHABLE_NS : 0;
+		opts.suspect_ns = UNREACHABLE_NS / 2;
+		meet = meet_new_with(instance, &opts, &normal);
+		if (!peek(meet, &send, &recv))
+			MEET_SKIP(meet, "nothing is read in place");
+		part(meet, how);
+		assert_false(call_over(&send));
+		call_check(&recv, 100000, 5);
+		meet->ends[B].asleep = false;
+		meet_settle(meet);
+		assert_false(call_over(&send));
+		call_check(&recv, 100000, 5);
+		tern_release(&recv.req);
+		MEET_PUMP(meet, call_over(&send));
+		assert_true(send.req.status < 0);
+		meet_free(meet);
+	}
+}
+
 const struct conformance_test meet_death[] = {
 	CONFORMANCE(test_a_peer_that_is_killed_ends_every_request, NEEDS_PROCESS),
 	CONFORMANCE(test_what_is_peeked_outlives_the_one_who_sent_it, NEEDS_PROCESS),
 	CONFORMANCE(test_a_stopped_peer_is_suspect_and_recovers, NEEDS_PROCESS),
 	CONFORMANCE(test_a_silent_peer_is_dead_if_that_is_asked_for, NEEDS_PROCESS),
 	CONFORMANCE(test_an_end_that_does_not_poll_loses_nothing, NEEDS_NOTHING),
+	CONFORMANCE(test_what_is_read_in_place_stays_whoever_leaves, NEEDS_NOTHING),
 	CONFORMANCE(test_goodbye_waits_for_an_end_that_does_not_poll, NEEDS_NOTHING),
 	{0},
 };

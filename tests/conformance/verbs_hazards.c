@@ -301,7 +301,12 @@ static void p2_done(struct tern_op *op, int status)
 static void test_new_memory_on_dead_device(void **state)
 {
 	static const struct tern_port_handler handler = {
-		p2_accepted, p2_up, p2_message, p2_writable, p2_closed};
+		.accepted = p2_accepted,
+		.up = p2_up,
+		.message = p2_message,
+		.writable = p2_writable,
+		.closed = p2_closed,
+	};
 	struct bed *bed = begin("from=10.7.0.1");
 	struct side *side = &bed->sides[A];
 	struct tern_op op = {.done = p2_done};

@@ -62,8 +62,7 @@ static struct outcome train_with(const struct setup *setup, mishap *happens)
 	for (unsigned i = setup->servers; i < count; i++)
 		if (members[i].results.finisher && !members[i].closed)
 			out.results = members[i].results;
-	for (unsigned i = count; i-- > 0;)
-		close_member(&members[i]);
+	close_members(members, count);
 	tern_model_free(model);
 	f = fopen(save, "rb");
 	assert_non_null(f);
@@ -174,8 +173,7 @@ static void test_servers_of_different_arithmetic_do_not_clip_together(void **sta
 	for (unsigned i = 1; i < 3; i++)
 		assert_true(members[i].ended && members[i].status < 0);
 	assert_non_null(strstr(members[1].text, "server 1 computes with \"an abacus\""));
-	for (unsigned i = 3; i-- > 0;)
-		close_member(&members[i]);
+	close_members(members, 3);
 	tern_model_free(model);
 }
 
@@ -230,10 +228,9 @@ static void stop_a_spare(const char *fabric)
 		step_all(m, 2);
 	assert_int_equal(m[1].step, setup.steps);
 	run_out(m, 3);
-	for (int i = 3; i-- > 0;) {
+	for (int i = 3; i-- > 0;)
 		assert_int_equal(m[i].status, 0);
-		close_member(&m[i]);
-	}
+	close_members(m, 3);
 	tern_model_free(model);
 }
 
@@ -316,8 +313,7 @@ static void test_another_shape_is_refused_in_words(void **state)
 	while ((!m[1].ended || m[0].server->has_job) && tern_clock_ns() < limit)
 		step_all(m, 3);
 	assert_true(m[1].ended && !m[0].ended && !m[0].server->has_job);
-	for (int i = 3; i-- > 0;)
-		close_member(&m[i]);
+	close_members(m, 3);
 	tern_model_free(models[0]);
 	tern_model_free(models[1]);
 }

@@ -31,8 +31,7 @@ static void test_without_any_worker_the_job_fails_with_the_first_cause(void **st
 		assert_non_null(strstr(m[i].text, "no worker is left: worker 1"));
 		assert_non_null(strstr(m[i].text, "nothing works here"));
 	}
-	for (int i = 4; i-- > 0;)
-		close_member(&m[i]);
+	close_members(m, 4);
 	tern_model_free(model);
 }
 
@@ -67,8 +66,7 @@ static void test_a_loss_before_the_start_makes_room_for_another(void **state)
 	run_out(m, 7);
 	for (int i = 0; i < 7; i++)
 		assert_int_equal(m[i].status, 0);
-	for (int i = 7; i-- > 0;)
-		close_member(&m[i]);
+	close_members(m, 7);
 	tern_model_free(model);
 }
 
@@ -96,8 +94,7 @@ static void test_a_server_that_was_complete_waits_again(void **state)
 	run_out(m, 5);
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(m[i].status == 0, i != 2);
-	for (int i = 5; i-- > 0;)
-		close_member(&m[i]);
+	close_members(m, 5);
 	tern_model_free(model);
 }
 
@@ -128,8 +125,7 @@ static void test_a_job_without_workers_is_forgotten(void **state)
 	run_out(m, 5);
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(m[i].status == 0, i != 1 && i != 2);
-	for (int i = 5; i-- > 0;)
-		close_member(&m[i]);
+	close_members(m, 5);
 	tern_model_free(model);
 	tern_model_free(typo);
 }
@@ -154,8 +150,8 @@ static void test_a_norm_that_cannot_move_ends_the_job(void **state)
 	for (int i = 4; i-- > 0;) {
 		assert_int_not_equal(m[i].status, 0);
 		assert_non_null(strstr(m[i].text, "a tensor did not come through"));
-		close_member(&m[i]);
 	}
+	close_members(m, 4);
 	tern_model_free(model);
 }
 
@@ -216,8 +212,7 @@ static void test_who_is_waited_for_is_said(void **state)
 	run_out(m, 5);
 	fire(&w->wait_timer); /* it is over */
 	assert_string_equal(said, "");
-	for (int i = 5; i-- > 0;)
-		close_member(&m[i]);
+	close_members(m, 5);
 	tern_model_free(model);
 }
 
@@ -264,8 +259,7 @@ static void test_a_worker_needs_room_for_its_own_slots_only(void **state)
 	assert_int_equal(open_first(&m[1], &setup, model, addresses, &why), -E2BIG);
 	assert_non_null(strstr(why.text, "this worker needs them 4098 times"));
 	assert_non_null(strstr(why.text, "it can hold 68719476736 bytes"));
-	for (int i = 0; i < 2; i++)
-		close_member(&m[i]);
+	close_members(m, 2);
 	tern_model_free(model);
 }
 
@@ -298,7 +292,7 @@ static void test_a_device_that_breaks_at_the_birth_of_a_worker_is_told(void **st
 	m.engine->ops = &ops;
 	assert_int_equal(open_first(&m, &setup, model, addresses, &why), -EIO);
 	assert_string_equal(why.text, "the device is gone");
-	close_member(&m);
+	close_members(&m, 1);
 	tern_model_free(model);
 }
 
@@ -322,8 +316,7 @@ static void test_a_loss_without_room_for_it_ends_the_job_in_words(void **state)
 	assert_non_null(strstr(m[0].text, "server 0 needs room for all of a step, "
 					  "1099511627776 bytes"));
 	assert_non_null(strstr(m[2].text, m[0].text));
-	for (int i = 3; i-- > 0;)
-		close_member(&m[i]);
+	close_members(m, 3);
 	tern_model_free(model);
 }
 
@@ -352,8 +345,7 @@ static void test_a_server_that_finds_itself_in_the_place_of_server_0_says_so(voi
 		assert_false(m[0].ended); /* it waits for another job */
 		if (!strstr(m[1].text, "leads server 1 to server 1"))
 			fail_msg("%s: %s", fabrics[i], m[1].text);
-		for (int j = 4; j-- > 0;)
-			close_member(&m[j]);
+		close_members(m, 4);
 		tern_model_free(model);
 	}
 }
@@ -379,8 +371,7 @@ static void test_a_second_server_of_a_number_or_of_another_job_is_refused(void *
 		run_out(m, 3);
 		assert_non_null(strstr(m[1].text, other ? "has 1000001, the job 1000000"
 							: "number 1 is here already"));
-		for (int i = 3; i-- > 0;)
-			close_member(&m[i]);
+		close_members(m, 3);
 	}
 	tern_model_free(model);
 }
@@ -411,8 +402,7 @@ static void test_a_server_that_comes_before_the_job_is_compared_with_it(void **s
 	assert_false(m[0].ended);
 	for (unsigned i = 1; i < 6; i++)
 		assert_int_equal(m[i].status == 0, i == 2 || i == 5);
-	for (int i = 6; i-- > 0;)
-		close_member(&m[i]);
+	close_members(m, 6);
 	tern_model_free(model);
 }
 
@@ -442,8 +432,7 @@ static void test_an_end_is_told_whatever_its_text_is(void **state)
 		assert_non_null(strstr(m[2].text, who ? "caf? is closed" : "????"));
 		if (who == 1)
 			assert_non_null(strstr(m[0].text, "caf? is closed"));
-		for (int i = 3; i-- > 0;)
-			close_member(&m[i]);
+		close_members(m, 3);
 	}
 	tern_model_free(model);
 }

@@ -119,11 +119,10 @@ void open_worker(struct member *m, const struct tern_model *model)
 		tern_engine_cpu_new(tern_kernels_cpu(), model, 16, &m->engine), 0);
 }
 
-void close_member(struct member *m)
+static void *leave(void *arg)
 {
-	if (m->closed)
-		return;
-	m->closed = true;
+	struct member *m = arg;
+
 	host_env_stop(m->env);
 	tern_context_free(m->ctx);
 	tern_server_free(m->server);
@@ -132,6 +131,25 @@ void close_member(struct member *m)
 	tern_engine_free(m->engine);
 	tern_domain_free(m->domain);
 	host_env_free(m->env);
+	return NULL;
+}
+
+/* In a thread, as a process of its own would: a server that reads a gradient in place
+ * keeps it waiting, and goes on meanwhile. */
+void close_member(struct member *m)
+{
+	if (m->closed)
+		return;
+	m->closed = true;
+	assert_int_equal(pthread_create(&m->leaver, NULL, leave, m), 0);
+}
+
+void close_members(struct member *members, unsigned count)
+{
+	for (unsigned i = count; i-- > 0;)
+		close_member(&members[i]);
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(pthread_join(members[i].leaver, NULL), 0);
 }
 
 void step_all(struct member *members, unsigned count)

@@ -6,6 +6,8 @@
 
 #include "tests/cmocka.h"
 
+#include <pthread.h>
+
 #include "client/internal.h"
 #include "server/internal.h"
 
@@ -20,6 +22,7 @@ struct member { /* a process of the job, in this one */
 	struct tern_engine *engine;   /* a worker's */
 	struct tern_updater *updater; /* a server's */
 	bool ended, closed;
+	pthread_t leaver; /* closed: frees what it had */
 	int status;
 	char text[400];
 	struct tern_worker_results results;
@@ -44,6 +47,8 @@ void worker_ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results);
 void open_worker(struct member *m, const struct tern_model *model);
 void close_member(struct member *m);
+/* All that are not closed yet; when it returns, nothing of any is left. */
+void close_members(struct member *members, unsigned count);
 void step_all(struct member *members, unsigned count);
 bool all_ended(const struct member *members, unsigned count);
 void start_servers(struct member *m, const struct setup *setup, char addresses[][128]);
