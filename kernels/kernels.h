@@ -119,7 +119,7 @@ const struct tern_kernels *tern_kernels_cpu(void);
  * without a word or an end, if there is none. Once, before any thread computes; twice is
  * harmless. -ENOMEM: fewer than TERN_KERNELS_BYTES are to be had.
  */
-#define TERN_KERNELS_BYTES (160ull << 20)
+#define TERN_KERNELS_BYTES (320ull << 20)
 int tern_kernels_reserve(void);
 const struct tern_kernels *tern_kernels_named(const char *name);
 

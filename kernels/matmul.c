@@ -39,12 +39,13 @@ int tern_kernels_reserve(void)
 	void *room = mmap(NULL, TERN_KERNELS_BYTES, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	/* OpenBLAS 0.3 asks for 128 MiB where it is built for many processors. */
+	/* OpenBLAS 0.3 keeps 128 MiB where it is built for many processors, and maps
+	 * twice as much to choose from. */
 	if (room == MAP_FAILED)
 		return -ENOMEM;
 	munmap(room, TERN_KERNELS_BYTES);
-	tern_matmul(c, a, false, a, false, RESERVE_SIDE, RESERVE_SIDE, RESERVE_SIDE,
-		false);
+	tern_matmul(
+		c, a, false, a, false, RESERVE_SIDE, RESERVE_SIDE, RESERVE_SIDE, false);
 	return 0;
 }
 

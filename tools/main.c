@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The `tern` program: finds the subcommand, answers help and --version, and no more. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <tern/types.h>
 
@@ -94,7 +96,30 @@ static bool asks_help(int argc, char **argv)
 	return false;
 }
 
-int main(int argc, char **argv)
+/* What is opened later must not take the number of a standard stream. */
+static void open_streams(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Results that could not be written are no success. */
+static int close_stdout(int code)
+{
+	bool lost = ferror(stdout);
+
+	if (fflush(stdout) == 0 && !lost)
+		return code;
+	fprintf(stderr, "tern: stdout: not all of the output could be written\n");
+	return code ? code : EXIT_JOB;
+}
+
+static int run(int argc, char **argv)
 {
 	const struct command *command;
 
@@ -117,4 +142,10 @@ int main(int argc, char **argv)
 	if (asks_help(argc - 2, argv + 2))
 		return help_one(command);
 	return command->run(argc - 2, argv + 2);
+}
+
+int main(int argc, char **argv)
+{
+	open_streams();
+	return close_stdout(run(argc, argv));
 }

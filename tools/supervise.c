@@ -38,6 +38,9 @@ int supervise_init(struct supervisor *s)
 static _Noreturn void become(
 	char *const *argv, int out, int secret, pid_t parent, const sigset_t *mask)
 {
+	static const char failed[] =
+		"tern: /proc/self/exe cannot be executed: is /proc mounted?\n";
+
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	/* The parent may have died before the line above took effect. */
 	if (getppid() != parent)
@@ -52,6 +55,8 @@ static _Noreturn void become(
 	else if (secret >= 0 && dup2(secret, SUPERVISE_SECRET_FD) < 0)
 		_exit(127);
 	execv("/proc/self/exe", argv);
+	if (write(STDERR_FILENO, failed, sizeof(failed) - 1) < 0)
+		_exit(126);
 	_exit(127);
 }
 

@@ -176,7 +176,7 @@ def too_little_memory_is_told():
     """With little address space a job works, or says that there is too little: OpenBLAS waits
     for its buffers for ever."""
     script = ('ulimit -v $0 && exec "$@"')
-    for limit_kib in range(400_000, 800_000, 50_000):
+    for limit_kib in range(400_000, 1_000_000, 75_000):
         done = subprocess.run(
             ["sh", "-c", script, str(limit_kib), job.TERN, "train",
              *map(str, job.small("--batch", 256, model="mlp:512,512", steps=3))],
@@ -187,6 +187,34 @@ def too_little_memory_is_told():
         assert (done.returncode == 0) == (done.stderr == ""), (limit_kib, done)
         assert "no step for" not in done.stdout, (limit_kib, done)
     assert done.returncode == 0, done
+
+
+def output_that_cannot_be_written_is_an_error():
+    for words in (["info"], ["help"], ["train", *map(str, job.small("--json", steps=3))]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([job.TERN, *words], stdout=full, stderr=subprocess.PIPE,
+                                  text=True)
+        assert done.returncode == 1 and "stdout" in done.stderr.splitlines()[-1], (words, done)
+
+
+def closed_pipe_does_not_lose_the_model():
+    directory = job.SCRATCH / "closed-pipe"
+    ours, theirs = os.pipe()
+    os.close(ours)
+    words = map(str, job.small("--save", directory, steps=300))
+    done = subprocess.run([job.TERN, "train", *words], stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    assert done.returncode == 1, done
+    assert (directory / "model.safetensors").exists()
+
+
+def closed_streams_do_not_lose_the_model():
+    directory = job.SCRATCH / "closed-streams"
+    words = " ".join(shlex.quote(str(w)) for w in (
+        job.TERN, "train", *job.small("--save", directory, steps=300)))
+    done = subprocess.run(["sh", "-c", f"exec {words} <&- >&- 2>&-"])
+    assert done.returncode == 0, done
+    assert (directory / "model.safetensors").exists()
 
 
 # ---- roles on their own ------------------------------------------------------------------
@@ -335,6 +363,9 @@ tap.run([
     full_file_system_is_told_before_the_work,
     full_inodes_are_told_before_the_work,
     too_little_memory_is_told,
+    output_that_cannot_be_written_is_an_error,
+    closed_pipe_does_not_lose_the_model,
+    closed_streams_do_not_lose_the_model,
     control_characters_of_options_do_not_reach_the_terminal,
     data_without_an_end_is_refused,
     port_in_use_is_told,
