@@ -170,7 +170,7 @@ struct tern_peer {
 	bool pumping, serving_starved;
 	bool renewing; /* some xfers are to be renewed */
 	struct tern_peer_opts opts;
-	char own_name[64], name[160];
+	char own_name[64], name[192];
 	char *secret; /* NULL: the context's */
 	enum tern_peer_state state;
 	bool dialler;
