@@ -29,6 +29,7 @@ struct half {
 struct way {
 	struct half *sends, *recvs;
 	unsigned sent, received;               /* posted so far */
+	unsigned taken;                        /* receives that have ended */
 	unsigned *send_triples, *recv_triples; /* the same ones, in different orders */
 	unsigned *send_counts, *recv_counts;   /* per triple */
 	struct storm_end from, to;
@@ -212,6 +213,7 @@ static void on_done(struct tern_req *req)
 	check_end(h);
 	h->ended = true;
 	s->ended++;
+	way_of(h)->taken += !h->is_send;
 	s->delivered += req->status == 0;
 	spoil(h);
 	if (!h->is_send && h->flags && req->status == 0 && tern_rng_below(&s->rng, 2)) {
@@ -383,6 +385,12 @@ static void end_leftovers(struct storm *s)
 		}
 }
 
+static bool may_receive(const struct storm *s, const struct way *w)
+{
+	return w->sent >= s->opts.lag &&
+	       (!s->opts.open_most || w->received - w->taken < s->opts.open_most);
+}
+
 void storm_step(struct storm *s)
 {
 	bool all = true;
@@ -394,8 +402,8 @@ void storm_step(struct storm *s)
 		while (n-- && w->sent < s->opts.pair_count && post_send(s, w) == 0)
 			;
 		n = (unsigned)tern_rng_below(&s->rng, 4);
-		while (n-- && w->sent >= s->opts.lag &&
-			w->received < s->opts.pair_count && post_recv(s, w) == 0)
+		while (n-- && w->received < s->opts.pair_count &&
+			may_receive(s, w) && post_recv(s, w) == 0)
 			;
 		if (permille(s, s->opts.cancel_permille))
 			cancel_one(s, w);

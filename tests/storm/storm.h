@@ -28,7 +28,8 @@ struct storm_opts {
 		STORM_SHUFFLED, /* in any order, */
 		STORM_LAST_FIRST
 	} order;
-	unsigned lag; /* and only behind so many sends of their direction */
+	unsigned lag;       /* and only behind so many sends of their direction */
+	unsigned open_most; /* and at most so many at a time; 0: any number */
 };
 
 struct storm;
