@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -566,6 +567,7 @@ static _Noreturn void stay_silent(const struct host *host)
 	enum { COUNT = 400 };
 	struct pollfd p[COUNT];
 
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* also where the test fails */
 	for (unsigned i = 0; i < COUNT; i++)
 		p[i] = (struct pollfd){raw_dial(host), POLLIN, 0};
 	for (;;) {
