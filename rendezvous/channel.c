@@ -84,15 +84,18 @@ static bool good_name(const char *name)
 	return !name || (*name && strlen(name) <= TERN_NAME_MAX);
 }
 
-static int send_on(struct tern_channel *channel, struct tern_req *req, uint64_t key,
-	uint64_t step, const struct tern_tensor *tensor, const char *name, unsigned flags,
-	struct tern_route *route)
+int tern_send_sized(struct tern_channel *channel, struct tern_req *req, size_t req_bytes,
+	uint64_t key, uint64_t step, const struct tern_tensor *tensor, const char *name,
+	unsigned flags)
 {
 	struct tern_xfer *x = tern_xfer_of(req);
 	struct tern_stager *stager;
 	uint64_t bytes;
-	int r = tern_shape_bytes(&tensor->shape, &bytes);
+	int r = check_req(req, req_bytes);
 
+	if (r)
+		return r;
+	r = tern_shape_bytes(&tensor->shape, &bytes);
 	if (r < 0 || bytes != tensor->buf.bytes || !holds(&tensor->buf) ||
 		!good_name(name) || (flags & ~(unsigned)TERN_URGENT))
 		return -EINVAL;
@@ -102,7 +105,6 @@ static int send_on(struct tern_channel *channel, struct tern_req *req, uint64_t 
 	tern_xfer_init(x, channel, true, flags);
 	x->stage.stager = stager;
 	x->buf = tensor->buf;
-	x->route = route;
 	req->shape = tensor->shape;
 	if (begin(x, req, key, step, name))
 		return 0;
@@ -111,15 +113,17 @@ static int send_on(struct tern_channel *channel, struct tern_req *req, uint64_t 
 	return 0;
 }
 
-static int recv_on(struct tern_channel *channel, struct tern_req *req, uint64_t key,
-	uint64_t step, const struct tern_buf *room, const char *name, unsigned flags,
-	struct tern_route *route)
+int tern_recv_sized(struct tern_channel *channel, struct tern_req *req, size_t req_bytes,
+	uint64_t key, uint64_t step, const struct tern_buf *room, const char *name,
+	unsigned flags)
 {
 	struct tern_xfer *x = tern_xfer_of(req);
 	bool own_room = !(flags & (TERN_RECV_ALLOC | TERN_RECV_PEEK));
 	struct tern_stager *stager = NULL;
-	int r;
+	int r = check_req(req, req_bytes);
 
+	if (r)
+		return r;
 	if ((own_room && (!room || !holds(room))) || !good_name(name) ||
 		(flags & ~(unsigned)(TERN_RECV_ALLOC | TERN_RECV_PEEK)) ||
 		((flags & TERN_RECV_ALLOC) && !channel->peer->opts.pool))
@@ -137,43 +141,11 @@ static int recv_on(struct tern_channel *channel, struct tern_req *req, uint64_t 
 	x->stage.stager = stager;
 	if (own_room)
 		x->buf = *room;
-	x->route = route;
 	memset(&req->shape, 0, sizeof(req->shape));
 	if (begin(x, req, key, step, name))
 		return 0;
 	tern_recv_begin(x);
 	return 0;
-}
-
-int tern_send_sized(struct tern_channel *channel, struct tern_req *req, size_t req_bytes,
-	uint64_t key, uint64_t step, const struct tern_tensor *tensor, const char *name,
-	unsigned flags)
-{
-	int r = check_req(req, req_bytes);
-
-	return r ? r : send_on(channel, req, key, step, tensor, name, flags, NULL);
-}
-
-int tern_recv_sized(struct tern_channel *channel, struct tern_req *req, size_t req_bytes,
-	uint64_t key, uint64_t step, const struct tern_buf *room, const char *name,
-	unsigned flags)
-{
-	int r = check_req(req, req_bytes);
-
-	return r ? r : recv_on(channel, req, key, step, room, name, flags, NULL);
-}
-
-int tern_channel_start(struct tern_route *route, struct tern_req *req, size_t req_bytes)
-{
-	int r = check_req(req, req_bytes);
-
-	if (r)
-		return r;
-	if (route->is_send)
-		return send_on(route->channel, req, route->key, route->next_step,
-			&route->tensor, NULL, 0, route);
-	return recv_on(route->channel, req, route->key, route->next_step, &route->room,
-		NULL, 0, route);
 }
 
 void tern_cancel(struct tern_req *req)

@@ -93,18 +93,6 @@ static bool older_ones_are_advertised(const struct tern_xfer *x)
 			     TERN_XFER_ADVERTISED;
 }
 
-int tern_recv_expose(struct tern_xfer *x)
-{
-	int r;
-
-	if (!x->route || x->stage.bounce.mem)
-		return tern_xfer_expose(x, TERN_ACCESS_WRITE);
-	r = tern_route_expose(x->route);
-	if (r == 0)
-		x->region = x->route->region;
-	return r;
-}
-
 /*
  * A POST is a help, not a need: without one the sender announces itself. So whatever it
  * lacks (a credit, an entry for the region) only means that there is none; and it leaves
@@ -126,7 +114,7 @@ static int say_post(struct tern_xfer *x)
 	if (!may_advertise(x) || !older_ones_are_advertised(x))
 		return 0;
 	tern_rails_expect(peer, x->buf.bytes);
-	if (tern_xfer_id(x) < 0 || tern_recv_expose(x) < 0)
+	if (tern_xfer_id(x) < 0 || tern_xfer_expose(x, TERN_ACCESS_WRITE) < 0)
 		return 0;
 	if (!tern_peer_credit(peer, TERN_CREDIT_MIN))
 		return 0;
@@ -252,7 +240,7 @@ static int say_cts(struct tern_xfer *x)
 	}
 	r = tern_xfer_id(x);
 	if (r == 0)
-		r = tern_recv_expose(x);
+		r = tern_xfer_expose(x, TERN_ACCESS_WRITE);
 	if (r < 0)
 		return -EAGAIN;
 	h.src = x->id;

@@ -254,7 +254,7 @@ struct tern_peer {
 	/* That tensors are staged there was logged; that they are not. */
 	const struct tern_port *stage_told, *direct_told;
 
-	struct tern_list channels, routes;
+	struct tern_list channels;
 	struct tern_slot *slots; /* requests that the peer knows by id */
 	uint32_t slot_count, free_slot;
 	struct tern_name_key name_key;
@@ -413,7 +413,6 @@ struct tern_xfer {
 	uint64_t issued;            /* bytes given to put or get in this epoch */
 	uint32_t id, remote_id, done_seq, puts_out;
 	struct tern_stage stage;
-	struct tern_route *route; /* bound: its room is exposed already, and stays so */
 	struct tern_pool *pool;   /* receive with ALLOC: where buf is from */
 	int result;               /* what it ends with, when that is already known */
 	uint8_t state;            /* enum tern_xfer_state */
@@ -485,7 +484,6 @@ void tern_xfer_end(struct tern_xfer *x, int status);
 int tern_xfer_id(struct tern_xfer *x); /* gives it an id. -EAGAIN: 65535 are in use */
 struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id);
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
-int tern_recv_expose(struct tern_xfer *x); /* its room, or its route's */
 
 /* Does anybody wait to say something? Whoever comes now has to stand behind them. */
 static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
@@ -682,24 +680,6 @@ struct tern_put_op *tern_rail_next(struct tern_xfer *x, struct tern_conn **conn)
 int tern_rails_settle(struct tern_xfer *x);
 int tern_rail_message(struct tern_link *link, const void *message, size_t bytes);
 void tern_rail_writable(struct tern_link *link);
-
-/* route.c */
-struct tern_route {
-	struct tern_list node; /* peer->routes */
-	struct tern_channel *channel;
-	uint64_t key, next_step;
-	struct tern_tensor tensor; /* send */
-	struct tern_buf room;      /* receive */
-	struct tern_region region; /* receive, while exposed */
-	struct tern_op op;
-	bool is_send, exposed;
-	bool busy; /* a request has started and not ended */
-};
-int tern_route_expose(struct tern_route *route);
-void tern_route_withdraw(struct tern_route *route);
-/* What tern_send and tern_recv do, for a request of a route. */
-int tern_channel_start(
-	struct tern_route *route, struct tern_req *req, size_t req_bytes);
 
 struct tern_listener {
 	struct tern_list node;

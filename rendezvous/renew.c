@@ -112,8 +112,6 @@ void tern_renew_move(struct tern_peer *peer, struct tern_port *port)
 		/* No link is left, so nothing is landing any more. */
 		tern_assert(tern_xfer_withdraw(
 				    tern_list_entry(n, struct tern_xfer, all), 0) == 0);
-	tern_list_for_each (n, &peer->routes)
-		tern_route_withdraw(tern_list_entry(n, struct tern_route, node));
 	peer->port = port;
 	peer->fabric_name = port->ops->name;
 }
@@ -137,7 +135,7 @@ static int region_of(struct tern_xfer *x, const struct tern_region **out)
 	*out = NULL;
 	if (x->is_send && !tern_send_readable(x))
 		return 0;
-	r = x->is_send ? tern_xfer_expose(x, TERN_ACCESS_READ) : tern_recv_expose(x);
+	r = tern_xfer_expose(x, x->is_send ? TERN_ACCESS_READ : TERN_ACCESS_WRITE);
 	*out = &x->region;
 	return r < 0 ? -EAGAIN : 0;
 }

@@ -67,7 +67,7 @@ static void init_lists(struct tern_peer *peer)
 {
 	struct tern_list *lists[] = {&peer->wait_ack, &peer->xfers, &peer->pending,
 		&peer->starved, &peer->writing[0], &peer->writing[1], &peer->answers,
-		&peer->records, &peer->offering, &peer->unasked, &peer->channels, &peer->routes,
+		&peer->records, &peer->offering, &peer->unasked, &peer->channels,
 		&peer->end_call.link, &peer->tell_call.link};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
@@ -736,8 +736,6 @@ static void end_requests(struct tern_peer *peer)
 		if (!may_be_read(x))
 			tern_xfer_end(x, status);
 	}
-	tern_list_for_each (i, &peer->routes)
-		tern_route_withdraw(tern_list_entry(i, struct tern_route, node));
 	while ((n = peer->records.next) != &peer->records)
 		tern_record_free(tern_list_entry(n, struct tern_record, all));
 	tern_want_end(peer);
@@ -859,8 +857,6 @@ void tern_peer_destroy(struct tern_peer *peer)
 
 	while ((n = tern_list_pop(&peer->channels)))
 		free(tern_list_entry(n, struct tern_channel, node));
-	while ((n = tern_list_pop(&peer->routes)))
-		free(tern_list_entry(n, struct tern_route, node));
 	tern_list_remove(&peer->end_call.link);
 	tern_list_remove(&peer->tell_call.link);
 	leave_limbo(peer);

@@ -225,8 +225,6 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 			req->data = tern_buf_ptr(&x->buf);
 	}
 	tern_peer_maybe_finish(x->peer);
-	if (x->route)
-		x->route->busy = false;
 	/* Whoever sees that it ended may use it again: not before done() is about to run.
 	 */
 	x->result = status;

@@ -27,7 +27,6 @@ extern "C" {
 struct tern_peer;
 struct tern_channel;
 struct tern_listener;
-struct tern_route;
 
 /* ---- peers ---- */
 
@@ -260,30 +259,6 @@ TERN_API void tern_cancel(struct tern_req *req);
  * also when the peer is gone; a buffer lives as long as its pool.
  */
 TERN_API void tern_release(struct tern_req *req);
-
-/* ---- bound routes ---- */
-
-/*
- * A key bound to one place on both ends: the receiver's room stays exposed from step to
- * step (the peer may write into it until the route is freed), and steps count themselves:
- * the n-th start at one end meets the n-th at the other. Start a receive when the room
- * may be overwritten. A bound key must not be used with tern_send and tern_recv. Freed
- * with the peer at the latest. -EINVAL: shape and bytes differ; -ENOMEM.
- */
-TERN_API int tern_route_bind_send(struct tern_channel *channel, uint64_t key,
-	const struct tern_tensor *tensor, struct tern_route **out);
-TERN_API int tern_route_bind_recv(struct tern_channel *channel, uint64_t key,
-	const struct tern_buf *room, struct tern_route **out);
-/* Starts the route's next transfer; `req` ends like any other. -EBUSY: the last one has
- * not. */
-TERN_API int tern_route_start_sized(
-	struct tern_route *route, struct tern_req *req, size_t req_bytes);
-static inline int tern_route_start(struct tern_route *route, struct tern_req *req)
-{
-	return tern_route_start_sized(route, req, sizeof(*req));
-}
-/* Idle routes only: -EBUSY otherwise. */
-TERN_API int tern_route_free(struct tern_route *route);
 
 /* ---- statistics ---- */
 

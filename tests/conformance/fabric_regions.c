@@ -491,7 +491,7 @@ static void test_regions_run_out_and_come_back(const struct instance *instance)
 		(r = ops->expose(scene.b->conn, middle.mem, middle.offset, middle.bytes,
 			 TERN_ACCESS_WRITE, &region[count])) == 0)
 		count++;
-	assert_true(count >= 1024); /* 256 in flight on a few channels and routes */
+	assert_true(count >= 1024); /* 256 in flight on a few channels */
 	if (count < MOST)
 		assert_int_equal(r, -EAGAIN);
 	/* Conns do not need entries. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The steady state: routes, rails, statistics that add up, nothing registered after
+ * The steady state: rails, statistics that add up, nothing registered after
  * warm-up, and two threads that sleep until there is something to do.
  */
 #include "tests/conformance/meet.h"
@@ -12,179 +12,6 @@
 
 #include "base/clock.h"
 #include "base/util.h"
-
-/* ---- routes ---- */
-
-static void route_bind(struct meet *meet, uint64_t key, const struct tern_buf *data,
-	const struct tern_buf *room, struct tern_route **out, struct tern_route **in)
-{
-	struct tern_tensor tensor = {*data, tern_shape_1d(TERN_U8, data->bytes)};
-
-	assert_int_equal(
-		tern_route_bind_send(meet->ends[A].channel, key, &tensor, out), 0);
-	assert_int_equal(tern_route_bind_recv(meet->ends[B].channel, key, room, in), 0);
-}
-
-static void route_steps(const struct instance *instance, uint64_t bytes, unsigned steps)
-{
-	struct meet *meet = meet_new(instance);
-	struct end *a = &meet->ends[A], *b = &meet->ends[B];
-	struct tern_buf data = end_data(a, SLAB, bytes, 0);
-	struct tern_buf room = end_memory(b, SLAB, bytes);
-	struct call send = {0}, recv = {0};
-	struct tern_route *out, *in;
-
-	route_bind(meet, 1, &data, &room, &out, &in);
-	for (unsigned i = 0; i < steps; i++) {
-		struct tern_buf start = buf_part(&data, 0, TERN_MIN(bytes, 64u));
-		struct tern_buf came = buf_part(&room, 0, start.bytes);
-
-		call_init(&send, a);
-		call_init(&recv, b);
-		buf_fill(&start, i);
-		if (i % 2)
-			assert_int_equal(tern_route_start(in, &recv.req), 0);
-		assert_int_equal(tern_route_start(out, &send.req), 0);
-		if (i % 7 == 0)
-			meet_settle(meet);
-		if (i % 2 == 0)
-			assert_int_equal(tern_route_start(in, &recv.req), 0);
-		MEET_PUMP(meet, call_over(&recv));
-		assert_int_equal(recv.req.status, 0);
-		assert_int_equal(recv.req.bytes, bytes);
-		assert_true(buf_holds(&came, i));
-		MEET_PUMP(meet, call_over(&send));
-		assert_int_equal(send.req.status, 0);
-	}
-	assert_int_equal(tern_route_free(out), 0);
-	assert_int_equal(tern_route_free(in), 0);
-	meet_free(meet);
-}
-
-static void test_a_route_carries_1000_steps(const struct instance *instance)
-{
-	route_steps(instance, 20000, 1000);
-	route_steps(instance, 100, 300);
-	route_steps(instance, 0, 20);
-	route_steps(instance, 3u << 20, 20);
-}
-
-static void test_many_routes_run_at_once(const struct instance *instance)
-{
-	enum { ROUTES = 40, STEPS = 30 };
-	struct meet *meet = meet_new(instance);
-	struct end *a = &meet->ends[A], *b = &meet->ends[B];
-	struct tern_route *out[ROUTES], *in[ROUTES];
-	struct call send[ROUTES] = {0}, recv[ROUTES] = {0};
-	struct tern_buf data[ROUTES], room[ROUTES];
-
-	for (unsigned i = 0; i < ROUTES; i++) {
-		data[i] = end_data(a, SLAB, i % 3 ? 30000 : 300, i);
-		room[i] = end_memory(b, SLAB, 30000);
-		route_bind(meet, i, &data[i], &room[i], &out[i], &in[i]);
-	}
-	for (unsigned step = 0; step < STEPS; step++) {
-		for (unsigned i = 0; i < ROUTES; i++) {
-			unsigned j = (i * 7 + step) % ROUTES;
-
-			call_init(&send[i], a);
-			call_init(&recv[j], b);
-			buf_fill(&data[i], i + step);
-			assert_int_equal(tern_route_start(out[i], &send[i].req), 0);
-			assert_int_equal(tern_route_start(in[j], &recv[j].req), 0);
-		}
-		MEET_PUMP(meet, calls_over(send, ROUTES) && calls_over(recv, ROUTES));
-		for (unsigned i = 0; i < ROUTES; i++)
-			call_check(&recv[i], data[i].bytes, i + step);
-	}
-	meet_free(meet); /* with the peers */
-}
-
-static void test_a_busy_route_is_ebusy(const struct instance *instance)
-{
-	struct meet *meet = meet_new(instance);
-	struct end *a = &meet->ends[A], *b = &meet->ends[B];
-	struct tern_buf data = end_data(a, SLAB, 20000, 1);
-	struct tern_buf room = end_memory(b, SLAB, 20000);
-	struct call send[2] = {0}, recv[2] = {0};
-	struct tern_route *out, *in;
-
-	route_bind(meet, 1, &data, &room, &out, &in);
-	for (unsigned i = 0; i < 2; i++) {
-		call_init(&send[i], a);
-		call_init(&recv[i], b);
-	}
-	assert_int_equal(tern_route_start(out, &send[0].req), 0);
-	assert_int_equal(tern_route_start(out, &send[1].req), -EBUSY);
-	assert_int_equal(tern_route_free(out), -EBUSY);
-	meet_settle(meet);
-	assert_int_equal(tern_test(&send[0].req), -EINPROGRESS);
-	assert_int_equal(tern_route_start(in, &recv[0].req), 0);
-	assert_int_equal(tern_route_start(in, &recv[1].req), -EBUSY);
-	assert_int_equal(tern_route_free(in), -EBUSY);
-	MEET_PUMP(meet, call_over(&send[0]) && call_over(&recv[0]));
-	call_check(&recv[0], 20000, 1);
-	assert_int_equal(tern_route_free(out), 0);
-	assert_int_equal(tern_route_free(in), 0);
-	assert_int_equal(send[1].done_count + recv[1].done_count, 0);
-	meet_free(meet);
-}
-
-/* A request is the caller's again when it has ended, also one of a route. */
-static void test_a_route_forgets_requests_that_ended(const struct instance *instance)
-{
-	struct meet *meet = meet_new(instance);
-	struct end *a = &meet->ends[A], *b = &meet->ends[B];
-	struct tern_buf data = end_data(a, SLAB, 20000, 1);
-	struct tern_buf room = end_memory(b, SLAB, 20000);
-	struct tern_route *out, *in;
-	static struct call all[3][2];
-
-	route_bind(meet, 1, &data, &room, &out, &in);
-	for (unsigned i = 0; i < 3; i++) {
-		struct call *calls = all[i];
-
-		call_init(&calls[0], a);
-		call_init(&calls[1], b);
-		assert_int_equal(tern_route_start(out, &calls[0].req), 0);
-		assert_int_equal(tern_route_start(in, &calls[1].req), 0);
-		MEET_PUMP(meet, calls_over(calls, 2));
-		call_check(&calls[1], 20000, 1);
-		/* As it looks while it is used for something else. */
-		calls[0].req.status = calls[1].req.status = -EINPROGRESS;
-	}
-	assert_int_equal(tern_route_free(out), 0);
-	assert_int_equal(tern_route_free(in), 0);
-	meet_free(meet);
-}
-
-/* The receiver lags: what was sent for step n + 1 may not be in the room at step n. */
-static void test_a_route_does_not_overtake_its_receiver(const struct instance *instance)
-{
-	struct meet *meet = meet_new(instance);
-	struct end *a = &meet->ends[A], *b = &meet->ends[B];
-	struct tern_buf data = end_data(a, SLAB, 50000, 0);
-	struct tern_buf room = end_memory(b, SLAB, 50000);
-	struct call send = {0}, recv = {0};
-	struct tern_route *out, *in;
-
-	route_bind(meet, 1, &data, &room, &out, &in);
-	call_init(&send, a);
-	assert_int_equal(tern_route_start(out, &send.req), 0);
-	for (unsigned i = 0; i < 50; i++) {
-		call_init(&recv, b);
-		assert_int_equal(tern_route_start(in, &recv.req), 0);
-		MEET_PUMP(meet, call_over(&send) && call_over(&recv));
-		buf_fill(&data, i + 1);
-		call_init(&send, a);
-		assert_int_equal(tern_route_start(out, &send.req), 0);
-		meet_settle(meet);
-		assert_true(buf_holds(&room, i)); /* not started: not to be overwritten */
-	}
-	tern_cancel(&send.req);
-	MEET_PUMP(meet, call_over(&send));
-	meet_free(meet);
-}
 
 /* ---- rails ---- */
 
@@ -537,11 +364,6 @@ static void test_wake_wakes(const struct instance *instance)
 }
 
 const struct conformance_test meet_flow[] = {
-	CONFORMANCE(test_a_route_carries_1000_steps, NEEDS_NOTHING),
-	CONFORMANCE(test_many_routes_run_at_once, NEEDS_NOTHING),
-	CONFORMANCE(test_a_busy_route_is_ebusy, NEEDS_NOTHING),
-	CONFORMANCE(test_a_route_forgets_requests_that_ended, NEEDS_NOTHING),
-	CONFORMANCE(test_a_route_does_not_overtake_its_receiver, NEEDS_NOTHING),
 	CONFORMANCE(test_rails_carry_everything, NEEDS_TCP),
 	CONFORMANCE(test_statistics_add_up, NEEDS_NOTHING),
 	CONFORMANCE(test_nothing_is_registered_after_warm_up, NEEDS_NOTHING),
