@@ -670,6 +670,7 @@ const struct tern_fabric_ops tern_verbs_fabric_ops = {
 	.lsn_close = verbs_lsn_close,
 	.connect = verbs_connect,
 	.conn_close = verbs_conn_close,
+	.unanswered_ns = verbs_unanswered_ns,
 	.send = verbs_send,
 	.put = verbs_put,
 	.get = verbs_get,

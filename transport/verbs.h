@@ -403,6 +403,7 @@ struct verbs_conn {
 	uint32_t head,
 		tail; /* [head, tail) is in the send queue or waits for a doorbell */
 	uint32_t unsignalled;
+	uint32_t probe_at; /* of the last write of no bytes */
 	uint32_t wait_count; /* those that wait for a doorbell */
 	struct ibv_send_wr wr[VERBS_BATCH];
 	struct ibv_sge sge[VERBS_BATCH][2];
@@ -577,6 +578,7 @@ void verbs_tx_flush(struct verbs_conn *conn);
 void verbs_tx_credit(struct verbs_conn *conn, uint32_t credit);
 /* The work requests up to position `at` have left the queue. */
 void verbs_tx_done(struct verbs_conn *conn, uint32_t at);
+uint64_t verbs_unanswered_ns(struct tern_conn *conn);
 /* Frames without a message. -EAGAIN. */
 int verbs_tx_control(struct verbs_conn *conn, enum verbs_frame_type type);
 /* May something be sent that could not be before? */

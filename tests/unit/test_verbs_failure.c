@@ -328,6 +328,38 @@ static void test_a_cut_wire_ends_the_conn_and_a_new_one_comes_up_when_it_heals(
 	}
 }
 
+static void ask(struct link *link)
+{
+	if (link->conn)
+		assert_int_equal(
+			link->side->fabric->ops->unanswered_ns(link->conn), 0);
+}
+
+/* The other end does not poll, and its card answers, until there is no way to it. */
+static void test_a_cut_is_noticed_by_asking_where_nothing_moves(void **state)
+{
+	struct bed *bed = verbs_bed_new(NULL);
+	struct link *a, *b;
+
+	(void)state;
+	bed_pair(bed, &a, &b);
+	bed->sides[B].asleep = true;
+	for (unsigned i = 0; i < 1000; i++) { /* more than its slots or our queue hold */
+		ask(a);
+		bed_settle(bed);
+	}
+	assert_int_equal(a->closed_count, 0);
+	fake_verbs_cut(0, 1, true);
+	bed_settle(bed);
+	assert_int_equal(a->closed_count, 0);
+	PUMP(bed, (ask(a), a->closed_count));
+	assert_int_equal(a->status, -ETIMEDOUT);
+	bed->sides[B].asleep = false;
+	PUMP(bed, (ask(b), b->closed_count));
+	fake_verbs_cut(0, 1, false);
+	verbs_bed_free(bed);
+}
+
 static void test_a_short_cut_is_survived(void **state)
 {
 	struct bed *bed = verbs_bed_new(NULL);
@@ -640,6 +672,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_a_peer_whose_device_went_is_missed),
 		cmocka_unit_test(
 			test_a_cut_wire_ends_the_conn_and_a_new_one_comes_up_when_it_heals),
+		cmocka_unit_test(test_a_cut_is_noticed_by_asking_where_nothing_moves),
 		cmocka_unit_test(test_a_short_cut_is_survived),
 		cmocka_unit_test(
 			test_a_queue_pair_that_breaks_silently_ends_its_conn_only),
