@@ -61,7 +61,7 @@ static int set_opts(
 	struct tern_context *ctx, const struct tern_context_opts *opts, size_t opts_bytes)
 {
 	struct tern_context_opts *o = &ctx->opts;
-
+	char *secret, *device;
 	int r = tern_read_sized(o, sizeof(*o), opts, opts_bytes);
 
 	if (r)
@@ -79,12 +79,14 @@ static int set_opts(
 	if (o->no_spin || cpu_count() == 1)
 		o->spin_us = 0;
 	ctx->spin_ns = ctx->spin_max_ns = o->spin_us * TERN_NS_PER_US;
-	if (o->secret) {
-		o->secret = strdup(o->secret);
-		if (!o->secret)
-			return -ENOMEM;
-	}
-	return o->rail_count > RAILS_MAX ? -EINVAL : 0;
+	/* Both, whatever becomes of them: none of the caller's is left to be freed. */
+	secret = o->secret ? strdup(o->secret) : NULL;
+	device = o->rdma_device ? strdup(o->rdma_device) : NULL;
+	if ((o->secret && !secret) || (o->rdma_device && !device))
+		r = -ENOMEM;
+	o->secret = secret;
+	o->rdma_device = device;
+	return !r && o->rail_count > RAILS_MAX ? -EINVAL : r;
 }
 
 static int watch(struct tern_context *ctx, int fd)
@@ -138,6 +140,7 @@ static void destroy(struct tern_context *ctx)
 	tern_cleanup_close(&ctx->wake_fd);
 	tern_cleanup_close(&ctx->epoll_fd);
 	free((char *)(uintptr_t)ctx->opts.secret);
+	free((char *)(uintptr_t)ctx->opts.rdma_device);
 	free(ctx->heap);
 	free(ctx);
 }
@@ -184,6 +187,7 @@ int tern_context_port(
 		.handler = ctx->user.handler,
 		.arg = ctx->user.arg,
 		.message_bytes = ctx->user.message_bytes,
+		.device = ctx->opts.rdma_device,
 		.unreachable_ns = ctx->opts.unreachable_ns,
 	};
 	struct tern_port *port;

@@ -158,6 +158,26 @@ void tern_domain_stats_sized(
 	tern_write_sized(out, out_bytes, &stats, sizeof(stats));
 }
 
+int tern_rdma_devices_sized(struct tern_domain *domain, struct tern_rdma_device *out,
+	size_t out_bytes, unsigned max)
+{
+	struct tern_fabric *verbs = tern_domain_fabric(domain, "verbs", strlen("verbs"));
+	struct tern_rdma_device *own;
+	int count;
+
+	if (!verbs || !verbs->ops->devices)
+		return 0;
+	own = calloc(max + 1, sizeof(*own));
+	if (!own)
+		return -ENOMEM;
+	count = verbs->ops->devices(verbs, own, max);
+	for (unsigned i = 0; i < max && i < (unsigned)count; i++)
+		tern_write_sized(
+			(char *)out + i * out_bytes, out_bytes, &own[i], sizeof(own[i]));
+	free(own);
+	return count;
+}
+
 struct tern_fabric *tern_domain_fabric(
 	struct tern_domain *domain, const char *name, size_t name_bytes)
 {

@@ -38,6 +38,7 @@
 #include "base/env.h"
 
 struct tern_domain_opts;
+struct tern_rdma_device;
 struct tern_fabric;
 struct tern_port;
 struct tern_lsn;
@@ -125,6 +126,7 @@ struct tern_port_opts {
 	const struct tern_port_handler *handler;
 	void *arg;              /* first argument of the handlers */
 	uint32_t message_bytes; /* largest message either way (both ends use the same) */
+	const char *device; /* verbs: the only device that it uses; NULL: all */
 	uint64_t unreachable_ns; /* the caller gives up a conn whose unanswered_ns() has
 				    come so far: questions are asked often enough for
 				    that. 0: it never does */
@@ -281,6 +283,11 @@ struct tern_fabric_ops {
 	 * the conn is up. Only with TERN_CAP_DEVICE; else the entry may be NULL.
 	 */
 	const char *(*reaches)(const struct tern_conn *conn, const struct tern_mem *mem);
+
+	/* Describes up to `max` devices, one entry for each port. How many there are. NULL:
+	 * the fabric has none. */
+	int (*devices)(struct tern_fabric *fabric, struct tern_rdma_device *out,
+		unsigned max);
 
 	/*
 	 * Sends what waits, receives, completes, calls handlers; at most about `budget`

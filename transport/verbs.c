@@ -390,7 +390,8 @@ static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device
 }
 
 /* The first address in the GIDs of its active ports. InfiniBand's have none. */
-static bool own_of(struct verbs_fabric *fabric, const struct verbs_device *device)
+static bool address_by_gids(struct verbs_fabric *fabric,
+	const struct verbs_device *device, struct tern_addr *out)
 {
 	for (uint8_t port = 1; port <= device->attr.phys_port_cnt; port++) {
 		struct ibv_port_attr attr;
@@ -399,8 +400,7 @@ static bool own_of(struct verbs_fabric *fabric, const struct verbs_device *devic
 			attr.state != IBV_PORT_ACTIVE)
 			continue;
 		for (int index = 0; index < attr.gid_tbl_len && index < 16; index++)
-			if (address_of_gid(fabric, device, port, index, &fabric->own) ==
-				0)
+			if (address_of_gid(fabric, device, port, index, out) == 0)
 				return true;
 	}
 	return false;
@@ -418,30 +418,33 @@ static bool own_from_gids(struct verbs_fabric *fabric)
 			const struct verbs_device *device = &fabric->devices[i];
 			int theirs = fabric->api->device_node(device->context);
 
-			if ((!near || theirs == (int)node) && own_of(fabric, device))
+			if ((!near || theirs == (int)node) &&
+				address_by_gids(fabric, device, &fabric->own))
 				return true;
 		}
 	}
 	return false;
 }
 
-/* Does librdmacm bind this address to one of our devices? */
-static bool is_ours(struct verbs_fabric *fabric, struct rdma_event_channel *channel,
-	struct sockaddr *address)
+/* The device of ours that librdmacm binds this address to; NULL: none. */
+static struct verbs_device *device_at(struct verbs_fabric *fabric,
+	struct rdma_event_channel *channel, struct sockaddr *address)
 {
+	struct verbs_device *device = NULL;
 	struct rdma_cm_id *id;
-	bool ours;
 
 	if (fabric->api->create_id(channel, &id, NULL))
-		return false;
-	ours = fabric->api->bind_addr(id, address) == 0 && id->verbs &&
-	       find(fabric, id->verbs);
+		return NULL;
+	if (fabric->api->bind_addr(id, address) == 0 && id->verbs)
+		device = find(fabric, id->verbs);
 	fabric->api->destroy_id(id);
-	return ours;
+	return device;
 }
 
-/* The first IPv4 address of this machine that a device has: IPoIB's. */
-static void own_from_interfaces(struct verbs_fabric *fabric)
+/* The first IPv4 address of this machine that `only`, or if that is NULL any device, has:
+ * IPoIB's. */
+static void address_by_interfaces(struct verbs_fabric *fabric,
+	const struct verbs_device *only, struct tern_addr *out)
 {
 	struct rdma_event_channel *channel;
 	struct ifaddrs *all;
@@ -450,7 +453,8 @@ static void own_from_interfaces(struct verbs_fabric *fabric)
 		return;
 	if (getifaddrs(&all) < 0)
 		all = NULL;
-	for (struct ifaddrs *i = all; i && !fabric->own.len; i = i->ifa_next) {
+	for (struct ifaddrs *i = all; i && !out->len; i = i->ifa_next) {
+		const struct verbs_device *device;
 		struct sockaddr_in address;
 
 		if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET ||
@@ -458,14 +462,24 @@ static void own_from_interfaces(struct verbs_fabric *fabric)
 			continue;
 		memcpy(&address, i->ifa_addr, sizeof(address));
 		address.sin_port = 0;
-		if (!is_ours(fabric, channel, (struct sockaddr *)&address))
+		device = device_at(fabric, channel, (struct sockaddr *)&address);
+		if (!device || (only && device != only))
 			continue;
-		memcpy(&fabric->own.sa, &address, sizeof(address));
-		fabric->own.len = sizeof(address);
+		memcpy(&out->sa, &address, sizeof(address));
+		out->len = sizeof(address);
 	}
 	if (all)
 		freeifaddrs(all);
 	fabric->api->destroy_event_channel(channel);
+}
+
+int verbs_address_of(struct verbs_fabric *fabric, const struct verbs_device *device,
+	struct tern_addr *out)
+{
+	out->len = 0;
+	if (!address_by_gids(fabric, device, out))
+		address_by_interfaces(fabric, device, out);
+	return out->len ? 0 : -EADDRNOTAVAIL;
 }
 
 static int find_devices(struct verbs_fabric *fabric, const char **why)
@@ -495,7 +509,7 @@ static int find_devices(struct verbs_fabric *fabric, const char **why)
 	}
 	/* Where others can connect to, for listeners at every address. */
 	if (!own_from_gids(fabric))
-		own_from_interfaces(fabric);
+		address_by_interfaces(fabric, NULL, &fabric->own);
 	return 0;
 }
 
@@ -677,6 +691,7 @@ const struct tern_fabric_ops tern_verbs_fabric_ops = {
 	.expose = expose,
 	.withdraw = withdraw,
 	.reaches = verbs_gpu_reaches,
+	.devices = verbs_devices,
 	.poll = verbs_poll,
 	.arm = verbs_arm,
 	.fd = verbs_fd,

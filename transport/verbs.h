@@ -4,6 +4,7 @@
  *
  *     verbs.c         fabric: devices, registrations; the vtable
  *     verbs_gpu.c     memory of GPUs as the devices reach it
+ *     verbs_choice.c  the list of devices, and the choice of one of them
  *     verbs_opts.c    "gid=3,retry=7"
  *     verbs_port.c    poll and arm: completion queues, what else there is to hear
  *     verbs_slot.c    the registered slots that messages are sent from and received into
@@ -143,6 +144,7 @@ struct verbs_device {
 	int refused_status;
 	uint64_t refused_bytes;
 	bool gpu_refused; /* that it does not reach a GPU has been logged */
+	bool gpu_taken;   /* it has registered memory of one */
 };
 
 /* A memory's registrations. */
@@ -205,6 +207,10 @@ static inline uint64_t verbs_address(const struct tern_mem *mem, uint64_t offset
 	return (mem->kind == TERN_MEM_HOST ? (uintptr_t)mem->base : mem->address) +
 	       offset;
 }
+
+/* The first IP address that the device has. With the lock held. -EADDRNOTAVAIL. */
+int verbs_address_of(struct verbs_fabric *fabric, const struct verbs_device *device,
+	struct tern_addr *out);
 
 /* ---- memory of GPUs: verbs_gpu.c ---- */
 
@@ -299,6 +305,7 @@ struct verbs_port {
 	struct tern_list ending;  /* conns to be ended by this poll */
 	struct verbs_slots slots;
 	struct tern_windows windows; /* made with the first guarded region */
+	char device[VERBS_NAME_MAX]; /* the only one that it uses; "": all */
 	struct verbs_conn **table;   /* by index */
 	uint32_t table_count;
 	unsigned conn_count;
@@ -393,6 +400,7 @@ struct verbs_conn {
 	struct ibv_qp *qp;
 	uint32_t qp_num;
 	struct tern_addrs *addrs; /* while it is resolved: those to try */
+	struct tern_addr from;    /* where it starts; len 0: as the options say */
 	int cq_entries;           /* reserved in the queue's CQ */
 	struct verbs_conn *hash_next;
 	uint64_t deadline_ns;
@@ -462,6 +470,23 @@ static inline struct verbs_op *verbs_op_of(struct tern_op *op)
 {
 	return (struct verbs_op *)op->priv;
 }
+
+/* ---- choice: verbs_choice.c ---- */
+
+int verbs_devices(struct tern_fabric *base, struct tern_rdma_device *out, unsigned max);
+
+/* An address as it was given, "HOST:PORT" or "HOST:PORT@DEVICE", taken apart. */
+struct verbs_choice {
+	char address[128];           /* without the device */
+	char device[VERBS_NAME_MAX]; /* "": any */
+	struct tern_addr own;        /* the device's; len 0: any */
+};
+/* Without a device in `text`, that of the port counts. -EINVAL: malformed; -ENODEV: no
+ * such device (a log line says which there are); -EADDRNOTAVAIL: it has no address. */
+int verbs_choose(struct verbs_port *port, const char *text, struct verbs_choice *out);
+/* Was `context` chosen? */
+bool verbs_is_choice(const struct verbs_port *port, const struct verbs_choice *choice,
+	struct ibv_context *context);
 
 /* ---- verbs_slot.c ---- */
 

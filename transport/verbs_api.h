@@ -19,7 +19,7 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
-#define TERN_VERBS_API_VERSION 4
+#define TERN_VERBS_API_VERSION 5
 #define TERN_VERBS_MODULE      "tern-verbs.so"
 #define TERN_VERBS_SYMBOL      "tern_verbs_api"
 
@@ -75,6 +75,8 @@ struct tern_verbs_api {
 	const char *(*device_name)(struct ibv_context *device);
 	/* Its NUMA node; -1: unknown, or there is only one. */
 	int (*device_node)(struct ibv_context *device);
+	/* Its PCI address, "0000:3b:00.0"; "": it has none. */
+	void (*device_pci)(struct ibv_context *device, char *out, size_t bytes);
 
 	/* Resources: ibv_NAME(3). */
 	int (*alloc_pd)(struct ibv_context *device, struct ibv_pd **out);

@@ -258,7 +258,8 @@ static void fail(struct verbs_conn *conn, const char *what, int status)
 static int resolve_next(struct verbs_conn *conn)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
-	struct tern_addr from = verbs_port_fabric(port)->opts.from;
+	struct tern_addr from =
+		conn->from.len ? conn->from : verbs_port_fabric(port)->opts.from;
 	char text[VERBS_NAME_MAX];
 
 	while (conn->addrs && conn->addrs->next < conn->addrs->count) {
@@ -473,16 +474,20 @@ int verbs_cm_poll(struct verbs_port *port)
 int verbs_connect(struct tern_port *base, const char *address, struct tern_conn **out)
 {
 	struct verbs_port *port = verbs_port_of(base);
+	struct verbs_choice choice;
 	struct tern_addrs addrs;
 	struct verbs_conn *conn;
-	int r = tern_addr_resolve(address, false, &addrs);
+	int r = verbs_choose(port, address, &choice);
 
+	if (!r)
+		r = tern_addr_resolve(choice.address, false, &addrs);
 	if (r)
 		return r;
 	conn = verbs_conn_new(port);
 	if (!conn)
 		return -ENOMEM;
 	conn->announced = true;
+	conn->from = choice.own;
 	conn->addrs = malloc(sizeof(addrs));
 	if (conn->addrs)
 		*conn->addrs = addrs;

@@ -59,6 +59,7 @@ void verbs_gpu_register(struct verbs_fabric *fabric, struct verbs_device *device
 		explain(fabric, device, dma_buf, peermem, env);
 		return;
 	}
+	device->gpu_taken = true;
 	verbs_reg_set(reg, device->index, mr);
 	reg->ways[device->index] = dma_buf ? "nvidia-peermem" : "dma-buf";
 }

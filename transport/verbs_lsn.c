@@ -58,6 +58,13 @@ static bool is_any(const struct tern_addr *addr)
 	       htonl(INADDR_ANY);
 }
 
+static in_port_t port_of(const struct tern_addr *addr)
+{
+	return addr->sa.ss_family == AF_INET6
+		       ? ((const struct sockaddr_in6 *)(const void *)&addr->sa)->sin6_port
+		       : ((const struct sockaddr_in *)(const void *)&addr->sa)->sin_port;
+}
+
 static void set_port(struct tern_addr *addr, in_port_t port)
 {
 	if (addr->sa.ss_family == AF_INET6)
@@ -77,9 +84,7 @@ static void name_lsn(struct verbs_lsn *lsn)
 		own.len = sizeof(struct sockaddr_in6);
 	memcpy(&own.sa, &lsn->id->route.addr.src_storage, own.len);
 	lsn->bound = own;
-	port = own.sa.ss_family == AF_INET6
-		       ? ((struct sockaddr_in6 *)(void *)&own.sa)->sin6_port
-		       : ((struct sockaddr_in *)(void *)&own.sa)->sin_port;
+	port = port_of(&own);
 	if (is_any(&own) && any.len) {
 		own = any;
 		set_port(&own, port);
@@ -87,20 +92,40 @@ static void name_lsn(struct verbs_lsn *lsn)
 	tern_addr_print(&own, lsn->address, sizeof(lsn->address));
 }
 
+/* Every address of this machine means that of the device, if one is chosen. */
+static void narrow(struct tern_addrs *addrs, const struct verbs_choice *choice)
+{
+	in_port_t port = port_of(&addrs->addr[0]);
+
+	if (!choice->own.len || !is_any(&addrs->addr[0]))
+		return;
+	addrs->addr[0] = choice->own;
+	set_port(&addrs->addr[0], port);
+	addrs->count = 1;
+}
+
 int verbs_listen(struct tern_port *base, const char *address, struct tern_lsn **out)
 {
 	struct verbs_port *port = verbs_port_of(base);
+	struct verbs_choice choice;
 	struct tern_addrs addrs;
 	struct verbs_lsn *lsn;
-	int r = tern_addr_resolve(address, true, &addrs);
+	int r = verbs_choose(port, address, &choice);
 
+	if (!r)
+		r = tern_addr_resolve(choice.address, true, &addrs);
 	if (r)
 		return r;
+	narrow(&addrs, &choice);
 	lsn = calloc(1, sizeof(*lsn));
 	if (!lsn)
 		return -ENOMEM;
 	lsn->base.port = base;
 	r = listen_at_any(lsn, &addrs);
+	if (r == 0 && !verbs_is_choice(port, &choice, lsn->id->verbs)) {
+		verbs_api_of(port)->destroy_id(lsn->id);
+		r = -EADDRNOTAVAIL; /* another device's */
+	}
 	if (r) {
 		free(lsn);
 		return r;

@@ -231,6 +231,24 @@ static int device_node(struct ibv_context *device)
 	return node;
 }
 
+static void device_pci(struct ibv_context *device, char *out, size_t bytes)
+{
+	char path[sizeof(device->device->ibdev_path) + 32], target[256];
+	const char *name;
+	ssize_t n;
+
+	*out = '\0';
+	snprintf(path, sizeof(path), "%s/device", device->device->ibdev_path);
+	n = readlink(path, target, sizeof(target) - 1);
+	if (n < 0)
+		return;
+	target[n] = '\0';
+	name = strrchr(target, '/');
+	name = name ? name + 1 : target;
+	if (strchr(name, ':')) /* else it is of another bus */
+		snprintf(out, bytes, "%s", name);
+}
+
 static int alloc_pd(struct ibv_context *device, struct ibv_pd **out)
 {
 	return FROM_POINTER(out, ibv_alloc_pd(device));
@@ -376,6 +394,7 @@ const struct tern_verbs_api tern_verbs_api = {
 	.query_gid_type = query_gid_type,
 	.device_name = device_name,
 	.device_node = device_node,
+	.device_pci = device_pci,
 	.alloc_pd = alloc_pd,
 	.dealloc_pd = dealloc_pd,
 	.reg_mr = reg_mr,

@@ -11,6 +11,7 @@
  * what that finds is kept in the stash, because arm() may call no handler.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -610,6 +611,8 @@ int verbs_port_new(struct tern_fabric *base, const struct tern_port_opts *opts,
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
 		tern_list_init(lists[i]);
 	tern_list_init(&port->link);
+	if (opts->device)
+		snprintf(port->device, sizeof(port->device), "%s", opts->device);
 	port->epoll_fd = port->timer_fd = port->wake_fd = -1;
 	port->deadline_ns = port->timer_fd_ns = UINT64_MAX;
 	r = open_fds(port);

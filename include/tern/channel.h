@@ -60,7 +60,7 @@ struct tern_peer_opts {
 
 /*
  * Listens at `address`: "FABRIC://REST", FABRIC one of auto, verbs, tcp, shm, sim. For
- * auto, verbs and tcp REST is HOST:PORT (port 0: the system picks one; see
+ * auto, verbs and tcp REST is HOST:PORT, for verbs also HOST:PORT@DEVICE (port 0: the system picks one; see
  * tern_listener_address), for shm any name, for sim a number. auto listens on tcp, for
  * peers on this host on shm, and on verbs if an RDMA device has the address.
  * accept() is called for each peer that completed the handshake; it may call

@@ -80,6 +80,41 @@ static inline void tern_domain_stats(
 }
 
 /* Each duration may be TERN_NEVER. */
+/* ---- RDMA devices ---- */
+
+enum tern_gpu_direct {
+	TERN_GPU_DIRECT_UNTRIED, /* no memory of a GPU has been registered yet */
+	TERN_GPU_DIRECT_WORKS,   /* the device reads and writes memory of GPUs itself */
+	TERN_GPU_DIRECT_REFUSED, /* it does not: such tensors are staged */
+};
+
+/* A port of an RDMA device that this domain uses (its option device=). */
+struct tern_rdma_device {
+	char name[64];       /* "mlx5_0" */
+	char pci[32];        /* PCI address, "0000:3b:00.0"; "": it has none */
+	char address[64];    /* an IP address of the device, for listeners; "": none */
+	uint64_t guid;       /* of the device, as ibstat writes it */
+	uint64_t bits_per_s; /* 0: unknown */
+	uint32_t port;       /* from 1 on */
+	int32_t numa_node;   /* -1: unknown */
+	enum tern_gpu_direct gpu_direct;
+	bool active; /* the link is up */
+};
+
+/*
+ * Describes up to `max` of them. How many there are, which may be more; 0 also where
+ * there is no RDMA; -ENOMEM. May ask the system for addresses: not for the data path. One
+ * is chosen by its name: behind an address ("verbs://HOST:PORT@mlx5_1", to listen or to
+ * connect), for a context (rdma_device), or for the domain (`verbs`).
+ */
+TERN_API int tern_rdma_devices_sized(struct tern_domain *domain,
+	struct tern_rdma_device *out, size_t out_bytes, unsigned max);
+static inline int tern_rdma_devices(
+	struct tern_domain *domain, struct tern_rdma_device *out, unsigned max)
+{
+	return tern_rdma_devices_sized(domain, out, sizeof(*out), max);
+}
+
 struct tern_context_opts {
 	struct tern_env *env;  /* NULL: the system's. One context's at a time, which
 				  it must outlive */
@@ -114,6 +149,9 @@ struct tern_context_opts {
 				    is survived. A longer one is noticed, at the latest,
 				    when docs/tuning.md says, which depends on the fabric.
 				    0: 10 s, or dead_ns where that is less */
+	const char *rdma_device; /* verbs: the only device that this context uses, by its
+				    name in tern_rdma_devices(); NULL: that of each
+				    address. Copied */
 };
 
 /* opts may be NULL. -ENOMEM, -EMFILE; -EBUSY: another context has this `env`; -EINVAL:

@@ -109,6 +109,7 @@ int fake_query_device(struct ibv_context *device, struct ibv_device_attr *out)
 		return -EIO;
 	memset(out, 0, sizeof(*out));
 	snprintf(out->fw_ver, sizeof(out->fw_ver), "0.1");
+	out->node_guid = htobe64(0x7e52000000000000u + FAKE_DEVICE(device)->index);
 	out->max_mr_size =
 		fake.opts.reg_limit_bytes ? fake.opts.reg_limit_bytes : UINT64_MAX;
 	out->page_size_cap = 4096;
@@ -184,6 +185,11 @@ const char *fake_device_name(struct ibv_context *device)
 int fake_device_node(struct ibv_context *device)
 {
 	return fake.opts.nodes[FAKE_DEVICE(device)->index];
+}
+
+void fake_device_pci(struct ibv_context *device, char *out, size_t bytes)
+{
+	snprintf(out, bytes, "0000:%02x:00.0", FAKE_DEVICE(device)->index + 1);
 }
 
 int fake_alloc_pd(struct ibv_context *device, struct ibv_pd **out)

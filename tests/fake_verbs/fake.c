@@ -234,6 +234,7 @@ const struct tern_verbs_api *fake_verbs_api(void)
 		.query_gid_type = fake_query_gid_type,
 		.device_name = fake_device_name,
 		.device_node = fake_device_node,
+		.device_pci = fake_device_pci,
 		.alloc_pd = fake_alloc_pd,
 		.dealloc_pd = fake_dealloc_pd,
 		.reg_mr = fake_reg_mr,

@@ -313,6 +313,7 @@ int fake_query_gid_type(
 	struct ibv_context *device, uint8_t port, int index, char *out, size_t bytes);
 const char *fake_device_name(struct ibv_context *device);
 int fake_device_node(struct ibv_context *device);
+void fake_device_pci(struct ibv_context *device, char *out, size_t bytes);
 int fake_alloc_pd(struct ibv_context *device, struct ibv_pd **out);
 int fake_dealloc_pd(struct ibv_pd *pd);
 int fake_prepare_fork(void);

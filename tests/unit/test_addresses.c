@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,6 +206,98 @@ static void test_eight_devices_carry_eight_rails(void **state)
 		free(memory[i]);
 }
 
+/* ---- one device ---- */
+
+static void test_devices_are_listed_with_where_they_are(void **state)
+{
+	struct tern_rdma_device found[DEVICES + 1];
+	struct pair p;
+
+	(void)state;
+	pair_init(&p, 1, DEVICES);
+	assert_int_equal(tern_rdma_devices(p.domain, found, DEVICES + 1), DEVICES);
+	for (unsigned i = 0; i < DEVICES; i++) {
+		char text[32];
+
+		snprintf(text, sizeof(text), "fake_%u", i);
+		assert_string_equal(found[i].name, text);
+		snprintf(text, sizeof(text), "0000:%02x:00.0", i + 1);
+		assert_string_equal(found[i].pci, text);
+		assert_int_equal(found[i].guid & 0xff, i);
+		assert_int_equal(found[i].port, 1);
+		assert_true(found[i].active);
+		assert_int_equal(found[i].bits_per_s, 100000000000);
+		assert_int_equal(found[i].gpu_direct, TERN_GPU_DIRECT_UNTRIED);
+	}
+	assert_string_equal(found[6].address, "10.7.0.7");
+	memset(found, 0, sizeof(found));
+	assert_int_equal(tern_rdma_devices(p.domain, found, 1), DEVICES);
+	assert_string_equal(found[0].name, "fake_0");
+	assert_string_equal(found[1].name, "");
+	assert_int_equal(tern_rdma_devices(p.domain, NULL, 0), DEVICES);
+	pair_fini(&p);
+}
+
+/* The device of the only queue pair of this end. */
+static unsigned device_of(bool passive)
+{
+	struct fake_verbs_qp qps[32];
+	unsigned count = fake_verbs_qps(qps, TERN_ARRAY_SIZE(qps)), found = UINT_MAX;
+
+	for (unsigned i = 0; i < count; i++)
+		if (qps[i].passive == passive && qps[i].state == IBV_QPS_RTS)
+			found = qps[i].device;
+	return found;
+}
+
+static void test_an_address_chooses_the_device_of_its_end(void **state)
+{
+	struct tern_listener *listener;
+	char address[128];
+	struct pair p;
+
+	(void)state;
+	pair_init(&p, 1, DEVICES);
+	snprintf(address, sizeof(address), "%s@fake_5",
+		listen_at(&p, "verbs://:0@fake_6"));
+	assert_non_null(strstr(address, "10.7.0.7:"));
+	join(&p, address);
+	assert_int_equal(device_of(false), 5);
+	assert_int_equal(device_of(true), 6);
+	/* An address of another device; one of no device; none. */
+	assert_int_equal(tern_listen(p.b, "verbs://10.7.0.2:0@fake_0", NULL, on_accept,
+				 &p, &listener),
+		-EADDRNOTAVAIL);
+	assert_int_equal(tern_listen(p.b, "verbs://10.7.0.2:0@nobody", NULL, on_accept,
+				 &p, &listener),
+		-ENODEV);
+	assert_int_equal(
+		tern_listen(p.b, "verbs://10.7.0.2:0@", NULL, on_accept, &p, &listener),
+		-EINVAL);
+	pair_fini(&p);
+}
+
+static void test_a_context_chooses_the_device_of_all_its_ends(void **state)
+{
+	struct tern_context_opts opts;
+	char name[] = "fake_3";
+	struct pair p;
+
+	(void)state;
+	pair_init(&p, 1, DEVICES);
+	tern_context_free(p.a);
+	tern_context_free(p.b);
+	opts = (struct tern_context_opts){.rdma_device = name};
+	assert_int_equal(tern_context_new(p.domain, &opts, &p.a), 0);
+	name[5] = '4';
+	assert_int_equal(tern_context_new(p.domain, &opts, &p.b), 0);
+	memset(name, 'x', sizeof(name) - 1); /* it was copied */
+	join(&p, listen_at(&p, "verbs://0.0.0.0:0"));
+	assert_int_equal(device_of(false), 3);
+	assert_int_equal(device_of(true), 4);
+	pair_fini(&p);
+}
+
 /* Connected sockets whose other end is at this port. */
 static unsigned sockets_to(uint16_t port)
 {
@@ -319,6 +412,9 @@ int main(void)
 		cmocka_unit_test(test_the_next_address_is_tried),
 		cmocka_unit_test(test_rails_go_to_the_addresses_in_turn),
 		cmocka_unit_test(test_eight_devices_carry_eight_rails),
+		cmocka_unit_test(test_devices_are_listed_with_where_they_are),
+		cmocka_unit_test(test_an_address_chooses_the_device_of_its_end),
+		cmocka_unit_test(test_a_context_chooses_the_device_of_all_its_ends),
 		cmocka_unit_test(test_bulk_goes_to_the_address_in_use),
 		cmocka_unit_test(test_what_is_no_list_is_refused),
 	};
