@@ -571,7 +571,7 @@ static json_t *differences(const struct scan *s, const struct found *f)
 		info_say(out, "not used: %s",
 			s->opts.device_count
 				? "device= does not name it"
-				: "there are more than 4; device= chooses them");
+				: "there are more than 8; device= chooses them");
 	return out;
 }
 

@@ -33,7 +33,7 @@
 
 #include "transport/verbs_api.h"
 
-#define FAKE_VERBS_MAX_DEVICES 8
+#define FAKE_VERBS_MAX_DEVICES 10
 
 struct fake_verbs_opts {
 	unsigned device_count;             /* 0: get_devices says -ENODEV */
