@@ -130,14 +130,15 @@ static void test_switches_are_on_or_off(void **state)
 
 static void test_devices_are_names_with_plus_between(void **state)
 {
-	const char *right = "want names as in `tern info`, up to 4, with + between";
+	const char *right = "want names as in `tern info`, up to 8, with + between";
 	char text[256], says[400];
 
 	(void)state;
-	assert_int_equal(parsed("device=a+b+c+d").device_count, 4);
+	assert_int_equal(parsed("device=a+b+c+d+e+f+g+h").device_count, 8);
 	assert_int_equal(parsed("device=a+b,device=c").device_count, 1);
 	for (int i = 0; i < 4; i++) {
-		static const char *const wrong[] = {"", "a++b", "a+", "a+b+c+d+e"};
+		static const char *const wrong[] = {
+			"", "a++b", "a+", "a+b+c+d+e+f+g+h+i"};
 
 		snprintf(text, sizeof(text), "device=%s", wrong[i]);
 		snprintf(says, sizeof(says), "%s: %s", text, right);
