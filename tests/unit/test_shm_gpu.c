@@ -354,7 +354,7 @@ static void check_that_region_cuts(void (*spoil)(struct shm_region *region), boo
 	wire = expose(rig.a, rig.mem, 0, BYTES);
 	memcpy(&region, &wire, sizeof(region));
 	spoil(&region);
-	memcpy(&wire, &region, sizeof(wire));
+	memcpy(&wire, &region, sizeof(region));
 	room = new_mem(&rig.duo.b, true, BYTES);
 	if (by_get)
 		assert_int_equal(start_get(rig.b, &work, room, 100, &wire, 0), -ENOTCONN);

@@ -328,14 +328,14 @@ static void test_slabs_that_could_shrink_or_are_too_short_cut_the_conn(void **st
 		const struct shm_region forged = {
 			.kind = SHM_REGION_SLAB, .mem_id = 5, .bytes = 8192};
 		struct shm_note note;
-		struct tern_region region;
+		struct tern_region region = {0};
 		struct work work = new_work();
 		struct raw raw;
 		int fd = raw_memory(kind == 1 ? 4096 : 8192, kind ? F_SEAL_SHRINK : 0);
 
 		end.conn_count = end.closed_count = 0;
 		raw_init(&raw, &end);
-		memcpy(&region, &forged, sizeof(region));
+		memcpy(&region, &forged, sizeof(forged));
 		assert_int_equal(
 			start_get(end.conns[0], &work, target, 8192, &region, 0), 0);
 		assert_int_equal(raw_receive(&end, raw.fd, &note), 1);
