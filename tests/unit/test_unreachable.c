@@ -285,7 +285,7 @@ static struct pair *add_pair(const char *name)
 }
 
 /* More than sockets and windows hold waits for an end that does not read. */
-static void clog(struct pair *pair, unsigned sleeper)
+static void clog_up(struct pair *pair, unsigned sleeper)
 {
 	struct end *from = &pair->ends[!sleeper], *to = &pair->ends[sleeper];
 
@@ -339,8 +339,8 @@ static void test_a_host_that_vanishes_is_noticed(void **state)
 	open_all();
 	add_pair("idle");
 	add_pair("busy")->talks = true;
-	clog(add_pair("window closed by B"), B);
-	clog(add_pair("window closed by A"), A);
+	clog_up(add_pair("window closed by B"), B);
+	clog_up(add_pair("window closed by A"), A);
 	turn_for(UNREACHABLE_NS); /* until windows have closed, and nobody was given up */
 	for (unsigned i = 0; i < 2 * pair_count; i++)
 		assert_int_equal(pairs[i / 2]->ends[i % 2].down_count, 0);
@@ -365,7 +365,7 @@ static void test_a_cut_shorter_than_promised_is_survived(void **state)
 	add_pair("idle");
 	add_pair("busy")->talks = true;
 	clogged = add_pair("window closed by B");
-	clog(clogged, B);
+	clog_up(clogged, B);
 	turn_for(300 * TERN_NS_PER_MS);
 	step = pairs[1]->ends[A].step;
 	switch_link(B, false);
