@@ -184,7 +184,7 @@ static void test_the_secret_proves_which_context_speaks(const struct instance *i
 		[A] = TERN_LINK_WAIT_ANSWER, [B] = TERN_LINK_WAIT_PROOF};
 
 	if (tern_secret_check("open sesame") < 0) {
-		print_message("skipped: %s: built without OpenSSL\n", instance->name);
+		print_message("skipped: built without OpenSSL\n");
 		skip();
 	}
 	for (unsigned i = A; i <= B; i++) {
