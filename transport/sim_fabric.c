@@ -598,11 +598,29 @@ static int sim_port_new(struct tern_fabric *fabric, const struct tern_port_opts 
 	return 0;
 }
 
+/* A conn that came when its listener had gone was closed at once. The handler never heard
+ * of it, so its end is not waited for. */
+static void drop_strangers(struct sim_port *port)
+{
+	tern_list_for_each_safe (n, &port->sides) {
+		struct side *s = tern_list_entry(n, struct side, node);
+
+		if (s->base.user || s->state != SIDE_ENDING)
+			continue;
+		s->state = SIDE_ENDED;
+		s->reported = true;
+		tern_list_remove(&s->node);
+		tern_list_remove(&s->of_sim);
+		sim_side_put(s);
+	}
+}
+
 static void sim_port_free(struct tern_port *base)
 {
 	struct sim_port *port = port_of(base);
 	struct tern_list *n;
 
+	drop_strangers(port);
 	tern_assert(tern_list_empty(&port->sides));
 	for (uint32_t i = 0; i < WINDOWS_MAX; i++)
 		tern_assert(!port->windows[i].used);

@@ -179,7 +179,7 @@ def worker_whose_device_breaks_leaves_the_directory_to_the_others():
     with two_workers_of_which_the_first_breaks(*args) as (_, other):
         assert save.is_dir(), "worker 0 took it away with it"
         other.process.terminate()
-        assert other.end() == 130, other.error
+        assert other.end() == 143, other.error
 
 
 def device_that_refuses_a_call_ends_the_job_in_a_line():
