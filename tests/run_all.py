@@ -34,9 +34,9 @@ LONG_LIMIT_S = 6 * 3600
 # name, compiler, meson options, suites left out (none: all but suite long run), limit in seconds,
 # factor on the tests' own time limits.
 CONFIGURATIONS = [
-    ("gcc", "gcc", ["-Dwerror=true"], [], 900, 1),
+    ("gcc", "gcc", ["-Dwerror=true"], [], 1200, 1),
     ("asan", "clang", ["-Dwerror=true", "-Db_sanitize=address,undefined", "-Db_lundef=false"],
-     ["install", "once", "tidy"], 900, 4),
+     ["install", "once", "tidy"], 1500, 4),
     # One context is one thread, and these have one in all; ports share devices between
     # threads, so the fabrics' own list is run.
     ("tsan", "gcc", ["-Db_sanitize=thread", "-Db_lundef=false"],
