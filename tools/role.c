@@ -46,9 +46,7 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	uint64_t connect_s, bool json)
 {
 	struct host_env_opts env_opts = {.log = log_line, .log_arg = role};
-	/* A process that is stopped holds a slot that others wait for. */
-	struct tern_context_opts ctx_opts = {
-		.dead_ns = 10 * TERN_NS_PER_S, .secret = secret};
+	struct tern_context_opts ctx_opts = {.secret = secret};
 	int r;
 
 	*role = (struct role){.command = command, .signal_fd = -1};
