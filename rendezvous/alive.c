@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Is a peer still there? Its timer `tick` fires four times per suspect_ns, and once a
- * second at least, while it is UP. If the other end was silent since the last one, it says PING, counts the silence and
- * makes the peer suspect. A tick that comes late counts as one: our own standstill is no
- * silence of theirs.
+ * second at least, while it is UP. If the other end was silent since the last one, it
+ * says PING, counts the silence and makes the peer suspect. A tick that comes late counts
+ * as one: our own standstill is no silence of theirs.
  *
  * Silence alone kills nobody (unless the user asked for that: dead_ns), since a program
  * may compute for minutes without a look at its peers. What ends a link is that the
@@ -15,22 +15,21 @@
  * PING is said once and then waits for its answer: many would fill the room that there is
  * for messages, and none of them would make the host answer sooner.
  *
- * Where nothing but PINGs has moved for a while, and all of them were answered, ticks come
- * after half that while, so that idle peers cost next to nothing; tern_peer_stir() ends
- * it. Ticks of idle peers fall together, so that one wake of the process serves many. A
- * PING puts the next one off at both ends, and the end that dialled has it later: so the
- * other one asks, which often has many peers, and both have heard. If it stops, the end
- * that dialled does.
+ * Where nothing but PINGs has moved for a while, and all of them were answered, ticks
+ * come after half that while, so that idle peers cost next to nothing; tern_peer_stir()
+ * ends it. Ticks of idle peers fall together, so that one wake of the process serves
+ * many. A PING puts the next one off at both ends, and the end that dialled has it later:
+ * so the other one asks, which often has many peers, and both have heard. If it stops,
+ * the end that dialled does.
  */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
 
-#define IDLE_SUSPECTS 5u   /* an idle peer is asked once in so many suspect_ns, or earlier */
+#define IDLE_SUSPECTS 5u   /* an idle peer is asked once in so many suspect_ns */
 #define ASKED_LATER   5u   /* by the end that dialled: later by this part of the time */
 #define GROUP_PEERS   128u /* asked at once: a millisecond's work */
-#define REDIAL_PART   4u   /* a link without an answer is cut by the end that dialled after
-			      this part of what is given to the peer's host */
+#define REDIAL_PART   4u   /* of unreachable_ns: the end that dialled cuts its link then */
 
 static uint64_t now_of(const struct tern_peer *peer)
 {
@@ -55,8 +54,8 @@ static uint64_t busy_tick_ns(const struct tern_peer *peer)
 static uint64_t idle_tick_ns(const struct tern_peer *peer, uint64_t now_ns)
 {
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
-	uint64_t most_ns = TERN_MIN(opts->unreachable_ns / 2,
-		tern_ns_times(opts->suspect_ns, IDLE_SUSPECTS));
+	uint64_t most_ns = TERN_MIN(
+		opts->unreachable_ns / 2, tern_ns_times(opts->suspect_ns, IDLE_SUSPECTS));
 
 	most_ns = TERN_MIN(most_ns, opts->dead_ns / 2);
 	return TERN_MIN((now_ns - peer->quiet_since_ns) / 2, most_ns);

@@ -32,8 +32,7 @@ static struct tern_record *waiting_record(
 	tern_list_for_each (n, &peer->records) {
 		struct tern_record *record = tern_list_entry(n, struct tern_record, all);
 
-		if (record->type == type && record->src == src &&
-			record->node.waits)
+		if (record->type == type && record->src == src && record->node.waits)
 			return record;
 	}
 	return NULL;

@@ -47,8 +47,8 @@ struct tern_rdv {
 	struct tern_match_secret match_secret;
 	struct tern_list peers, links, listeners;
 	struct tern_list half_open; /* the links of the count below, oldest first */
-	uint32_t limbo_count;     /* see session.c */
-	uint32_t half_open_count; /* accepted links that have not proved themselves */
+	uint32_t limbo_count;       /* see session.c */
+	uint32_t half_open_count;   /* accepted links that have not proved themselves */
 
 	struct tern_list completed; /* xfers whose done() is to run */
 	struct tern_deferred complete_call;
@@ -100,9 +100,9 @@ struct tern_link {
 	bool counted;   /* in rdv->half_open and its count */
 	struct tern_list half_open;
 	uint64_t late_ns; /* counted: when even without pressure its time is over */
-	bool over;      /* its peer was told; `closed` is still to come */
-	int verdict;    /* a status that outranks the one of `closed`; 0: none */
-	uint32_t epoch; /* proposed in step 1 */
+	bool over;        /* its peer was told; `closed` is still to come */
+	int verdict;      /* a status that outranks the one of `closed`; 0: none */
+	uint32_t epoch;   /* proposed in step 1 */
 	struct tern_hello theirs;
 	uint8_t nonce[16];
 	struct tern_timer timer; /* the handshake's limit */
@@ -180,9 +180,9 @@ struct tern_peer {
 	bool finished; /* DOWN, and nothing of it is left */
 	bool suspect;
 	bool fin_wanted, fin_sent, fin_received;
-	int cause;                      /* why it is lost or down */
+	int cause;                                   /* why it is lost or down */
 	uint32_t lost_acked, lost_rx_seq, fruitless; /* see session.c */
-	uint64_t fruitless_ns;          /* since when */
+	uint64_t fruitless_ns;                       /* since when */
 
 	struct tern_candidates candidates; /* dialler: addresses to try, in order */
 	unsigned candidate, home; /* the one in use; the first that it came up on */
@@ -237,7 +237,7 @@ struct tern_peer {
 	struct tern_list offering;   /* lend.c: sends whose memory the peer was offered */
 	struct tern_list records;    /* all of this peer's */
 	struct tern_put_op put_ops[TERN_RAILS_MAX][TERN_CONN_PUTS]; /* of each link */
-	unsigned put_op_count;  /* in use */
+	unsigned put_op_count;                                      /* in use */
 	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
 	uint32_t sent_first, sent_count;
 	uint32_t arrival_count; /* records that wait for a receive */
@@ -410,14 +410,14 @@ struct tern_xfer {
 	struct tern_op op;          /* get, peek, withdraw: one at a time */
 	struct tern_record *record; /* receive: the RTS (or EAGER) that it met */
 	struct tern_name name;
-	uint64_t issued;            /* bytes given to put or get in this epoch */
+	uint64_t issued; /* bytes given to put or get in this epoch */
 	uint32_t id, remote_id, done_seq, puts_out;
 	struct tern_stage stage;
-	struct tern_pool *pool;   /* receive with ALLOC: where buf is from */
-	int result;               /* what it ends with, when that is already known */
-	uint8_t state;            /* enum tern_xfer_state */
-	uint8_t flags;            /* enum tern_req_flags */
-	uint8_t rail;             /* whose turn it is; and sets of rails: */
+	struct tern_pool *pool; /* receive with ALLOC: where buf is from */
+	int result;             /* what it ends with, when that is already known */
+	uint8_t state;          /* enum tern_xfer_state */
+	uint8_t flags;          /* enum tern_req_flags */
+	uint8_t rail;           /* whose turn it is; and sets of rails: */
 	uint16_t rails_used, rails_asked, rails_confirmed;
 	bool is_send, exposed, cancelled, cancel_told, acked;
 	uint8_t ask;     /* receive: enum tern_ask */
@@ -490,8 +490,7 @@ static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 {
 	return !tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||
 	       !tern_list_empty(&peer->starved) || peer->renewing || peer->pings_due ||
-	       peer->miss_count ||
-	       peer->retain.sent_count < peer->retain.count;
+	       peer->miss_count || peer->retain.sent_count < peer->retain.count;
 }
 
 /* Has a receive to ask, and may it? The peer has used all that it was granted, and waits.
@@ -569,10 +568,10 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *header);
 int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *header);
 
 /* want.c */
-void tern_want_later(struct tern_xfer *x);    /* nothing has arrived for it: it may ask */
-void tern_want_pump(struct tern_peer *peer);  /* lets those ask that may */
-void tern_want_leave(struct tern_xfer *x);    /* out of the table: the next one may ask */
-void tern_want_end(struct tern_peer *peer);   /* nobody will answer any more */
+void tern_want_later(struct tern_xfer *x);   /* nothing has arrived for it: it may ask */
+void tern_want_pump(struct tern_peer *peer); /* lets those ask that may */
+void tern_want_leave(struct tern_xfer *x);   /* out of the table: the next one may ask */
+void tern_want_end(struct tern_peer *peer);  /* nobody will answer any more */
 /* The receive `id`, whose WANT is answered; NULL: it has none out. */
 struct tern_xfer *tern_want_answered(struct tern_peer *peer, uint32_t id);
 int tern_want_say_misses(struct tern_peer *peer); /* -EAGAIN */

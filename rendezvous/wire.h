@@ -81,7 +81,7 @@ enum tern_message_flags {
 	TERN_FLAG_STARVED = 1 << 4, /* sends are waiting for credit: grant more */
 	TERN_FLAG_RAIL = 1 << 5,    /* DONE: of one rail only, see rail.c */
 	TERN_FLAG_MISSED = 1 << 6,  /* a receive that heard MISS waits for a HAVE */
-	TERN_FLAG_WIDE = 1 << 7, /* with REGION: it has 48 bytes; set by the encoder */
+	TERN_FLAG_WIDE = 1 << 7,    /* with REGION: it has 48 bytes; set by the encoder */
 };
 
 struct tern_header {

@@ -34,9 +34,9 @@ struct tern_server_opts {
 	struct tern_updater *updater;
 	const char *listen;     /* "auto://127.0.0.1:0" */
 	uint64_t staging_bytes; /* room for gradients that arrive; 0: 256 MiB */
-	uint64_t memory_bytes;  /* most that its share may take; 0: what a pool can hold */
-	uint32_t guests_max;    /* peers that have not joined; one more takes the place of
-				   the oldest of them; 0: 512 */
+	uint64_t memory_bytes; /* most that its share may take; 0: what a pool can hold */
+	uint32_t guests_max;   /* peers that have not joined; one more takes the place of
+				  the oldest of them; 0: 512 */
 	/* How long a worker that wants to leave waits for others that are asked to end at
 	 * the same time (leaving.c); 0: 1 s. */
 	uint64_t leave_ns;

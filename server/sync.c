@@ -21,9 +21,9 @@
 
 #include <errno.h>
 
-/* A gradient that is read in place keeps its send in flight, and a record, until all slots
- * are here. So many of one worker, and of all: half of the records that there are. The
- * others are copied. */
+/* A gradient that is read in place keeps its send in flight, and a record, until all
+ * slots are here. So many of one worker, and of all: half of the records that there are.
+ * The others are copied. */
 #define IN_PLACE_MAX     128u
 #define IN_PLACE_ALL_MAX 2048u
 

@@ -70,7 +70,8 @@ static int cpu_engine(const struct tern_model *model, size_t rows,
 
 	if (r < 0) {
 		options_refuse(error,
-			"no memory: matrix products need %llu MiB beside the model, which "
+			"no memory: matrix products need %llu MiB beside the model, "
+			"which "
 			"this process may not have (ulimit -v?)",
 			TERN_KERNELS_BYTES >> 20);
 		return r;

@@ -32,7 +32,8 @@ struct tern_domain {
 	atomic_uint next_mem_id;
 	atomic_ullong registration_count;
 	atomic_ullong registered_bytes;
-	atomic_uint refs; /* the user's until tern_domain_free(), and one for each tenant */
+	atomic_uint
+		refs; /* the user's until tern_domain_free(), and one for each tenant */
 	atomic_uint tenants[TERN_TENANT_COUNT];
 };
 

@@ -64,7 +64,8 @@ enum tern_caps {
 
 /*
  * The right to reach a range of memory, as it travels on the wire: 48 bytes, of which the
- * last 16 stay at home if they are zero; opaque to all but the fabric that made it. The holder addresses it by offsets from its start.
+ * last 16 stay at home if they are zero; opaque to all but the fabric that made it. The
+ * holder addresses it by offsets from its start.
  */
 struct tern_region {
 	uint64_t word[6];
@@ -109,7 +110,8 @@ struct tern_port_handler {
 	 * it never came up; -ECONNRESET: cut or EOF; -ETIMEDOUT, -ENETDOWN: the
 	 * path was lost, nobody is known to be gone; -EPIPE: the peer's process is known
 	 * to be gone; -EPROTO; -EFAULT: memory of ours that was named to the conn is not
-	 * mapped any more, or not with the right to write. The conn must not be used when this returns. */
+	 * mapped any more, or not with the right to write. The conn must not be used when
+	 * this returns. */
 	void (*closed)(void *arg, struct tern_conn *conn, int status);
 };
 
@@ -124,9 +126,9 @@ static inline bool tern_status_may_end(int status)
 struct tern_port_opts {
 	struct tern_env *env;
 	const struct tern_port_handler *handler;
-	void *arg;              /* first argument of the handlers */
-	uint32_t message_bytes; /* largest message either way (both ends use the same) */
-	const char *device; /* verbs: the only device that it uses; NULL: all */
+	void *arg;               /* first argument of the handlers */
+	uint32_t message_bytes;  /* largest message either way (both ends use the same) */
+	const char *device;      /* verbs: the only device that it uses; NULL: all */
 	uint64_t unreachable_ns; /* the caller gives up a conn whose unanswered_ns() has
 				    come so far: questions are asked often enough for
 				    that. 0: it never does */
@@ -229,8 +231,9 @@ struct tern_fabric_ops {
 	 * The mapping outlives the conn, so that a peer's death takes no memory from
 	 * under a reader. Nor do the bytes change when the conn ends: `closed` is not
 	 * called at the end that owns them before they were given back, or the
-	 * reader's process is gone. -EAGAIN: not yet; op->done() tells when to try again. -ENOTSUP: not this
-	 * region (memory outside slabs): use get. Only with TERN_CAP_PEEK.
+	 * reader's process is gone. -EAGAIN: not yet; op->done() tells when to try again.
+	 * -ENOTSUP: not this region (memory outside slabs): use get. Only with
+	 * TERN_CAP_PEEK.
 	 */
 	int (*peek)(struct tern_conn *conn, struct tern_op *op,
 		const struct tern_region *remote, uint64_t remote_offset, uint64_t bytes,
@@ -284,10 +287,10 @@ struct tern_fabric_ops {
 	 */
 	const char *(*reaches)(const struct tern_conn *conn, const struct tern_mem *mem);
 
-	/* Describes up to `max` devices, one entry for each port. How many there are. NULL:
-	 * the fabric has none. */
-	int (*devices)(struct tern_fabric *fabric, struct tern_rdma_device *out,
-		unsigned max);
+	/* Describes up to `max` devices, one entry for each port. How many there are.
+	 * NULL: the fabric has none. */
+	int (*devices)(
+		struct tern_fabric *fabric, struct tern_rdma_device *out, unsigned max);
 
 	/*
 	 * Sends what waits, receives, completes, calls handlers; at most about `budget`
@@ -324,14 +327,14 @@ struct tern_lsn {
 
 struct tern_conn {
 	struct tern_port *port;
-	uint32_t caps;        /* enum tern_caps */
-	uint32_t eager_bytes; /* this fabric's default eager threshold */
+	uint32_t caps;               /* enum tern_caps */
+	uint32_t eager_bytes;        /* this fabric's default eager threshold */
 	uint32_t eager_mapped_bytes; /* the same for slabs, if the peer maps them; or 0 */
-	uint64_t chunk_bytes; /* best size of one put or get of a large transfer */
-	uint64_t bulk_bytes;  /* what is put stands before the messages behind it for as
-				 long as its bytes take: tensors of so many and more should
-				 be put over other conns. 0: no such thing (verbs) */
-	void *user;           /* the caller's */
+	uint64_t chunk_bytes;        /* best size of one put or get of a large transfer */
+	uint64_t bulk_bytes; /* what is put stands before the messages behind it for as
+				long as its bytes take: tensors of so many and more should
+				be put over other conns. 0: no such thing (verbs) */
+	void *user;          /* the caller's */
 	void *owner;   /* set by the caller before it exposes or accepts anything: whom
 			  regions   belong to. Compared, never followed */
 	char name[80]; /* for messages: "tcp 10.0.0.7:41234", "shm pid 812" */

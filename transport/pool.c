@@ -2,13 +2,13 @@
 /*
  * Pools: slabs carved by a two-level segregated fit (Masmano, Ripoll, Crespo, Real: TLSF:
  * a new dynamic memory allocator for real-time systems, 2004): free blocks hang in lists
- * by size class, two bitmaps find the first class that surely fits, neighbours are merged,
- * and so every operation takes constant time.
+ * by size class, two bitmaps find the first class that surely fits, neighbours are
+ * merged, and so every operation takes constant time.
  *
  * Who moves tensors takes and gives back the same few sizes for ever. So what is given
  * back is first put aside for the next who wants just this size, up to a sixteenth of a
- * slab in all: it stands in the way of larger blocks. All of it becomes free when there is
- * nothing else, and when the pool is empty.
+ * slab in all: it stands in the way of larger blocks. All of it becomes free when there
+ * is nothing else, and when the pool is empty.
  *
  * Where TLSF writes a header in front of each block, this one has an array beside the
  * slab with one entry per unit of 64 bytes, of which only those at block starts are in

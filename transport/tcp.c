@@ -322,8 +322,8 @@ static int connect_next(struct tcp_conn *conn, int rc)
 
 	while (targets->next < targets->count) {
 		struct tern_addr *addr = &targets->addr[targets->next++];
-		int fd = tcp_socket_open(
-			addr->sa.ss_family, fabric_of(port)->congestion, port->unreachable_ns);
+		int fd = tcp_socket_open(addr->sa.ss_family, fabric_of(port)->congestion,
+			port->unreachable_ns);
 
 		if (fd < 0) {
 			rc = fd;

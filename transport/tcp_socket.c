@@ -14,7 +14,7 @@
 /* What waits is sent again at least so often, and so is a closed window probed. Many
  * times before the peer is given up, and seldom enough that the kernel, which gives up
  * after 15 times, does not come first. */
-#define ASK_PARTS 8u
+#define ASK_PARTS  8u
 #define RTO_MIN_NS TERN_NS_PER_S
 #define RTO_MAX_NS (120 * TERN_NS_PER_S)
 

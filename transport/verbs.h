@@ -411,7 +411,7 @@ struct verbs_conn {
 	uint32_t head,
 		tail; /* [head, tail) is in the send queue or waits for a doorbell */
 	uint32_t unsignalled;
-	uint32_t probe_at; /* of the last write of no bytes */
+	uint32_t probe_at;   /* of the last write of no bytes */
 	uint32_t wait_count; /* those that wait for a doorbell */
 	struct ibv_send_wr wr[VERBS_BATCH];
 	struct ibv_sge sge[VERBS_BATCH][2];

@@ -136,8 +136,8 @@ static void maybe_signal(
 /*
  * A reliable queue pair finds out by itself, and ends with -ETIMEDOUT, but only while
  * something is under way. So where the caller hears nothing, a write of no bytes is: it
- * takes no receive slot and no credit, needs no key, and the peer's program has no part in
- * its acknowledgement.
+ * takes no receive slot and no credit, needs no key, and the peer's program has no part
+ * in its acknowledgement.
  */
 uint64_t verbs_unanswered_ns(struct tern_conn *base)
 {

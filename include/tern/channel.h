@@ -60,10 +60,10 @@ struct tern_peer_opts {
 
 /*
  * Listens at `address`: "FABRIC://REST", FABRIC one of auto, verbs, tcp, shm, sim. For
- * auto, verbs and tcp REST is HOST:PORT, for verbs also HOST:PORT@DEVICE (port 0: the system picks one; see
- * tern_listener_address), for shm any name, for sim a number. auto listens on tcp, for
- * peers on this host on shm, and on verbs if an RDMA device has the address.
- * accept() is called for each peer that completed the handshake; it may call
+ * auto, verbs and tcp REST is HOST:PORT, for verbs also HOST:PORT@DEVICE (port 0: the
+ * system picks one; see tern_listener_address), for shm any name, for sim a number. auto
+ * listens on tcp, for peers on this host on shm, and on verbs if an RDMA device has the
+ * address. accept() is called for each peer that completed the handshake; it may call
  * tern_peer_set_opts and must not block. -EINVAL: address, or an empty secret; -ENOTSUP:
  * a secret, and this library was built without OpenSSL; -EADDRINUSE, -EADDRNOTAVAIL,
  * -EACCES: from the system.
@@ -197,8 +197,8 @@ TERN_API uint64_t tern_key(const char *name);
  * send earlier.
  *
  * `name` may be NULL, and is read in this call only. Where both halves have one, they are
- * compared when they meet: if they differ, -EEXIST and a log line with both (of long names
- * the last 47 bytes); a small send may have ended before.
+ * compared when they meet: if they differ, -EEXIST and a log line with both (of long
+ * names the last 47 bytes); a small send may have ended before.
  *
  * Ends with 0; -EMSGSIZE: the receiver's buffer is too small (both ends get this, but of
  * a small tensor that had left already only the receiver does); -EEXIST; -ECANCELED; or
@@ -255,8 +255,9 @@ TERN_API void tern_cancel(struct tern_req *req);
 
 /*
  * Gives back what a receive with ALLOC or PEEK holds. Once per such request that ended
- * with 0; nothing happens for one that holds nothing, or was never posted. What is read in place can be read until then or until the context is freed,
- * also when the peer is gone; a buffer lives as long as its pool.
+ * with 0; nothing happens for one that holds nothing, or was never posted. What is read
+ * in place can be read until then or until the context is freed, also when the peer is
+ * gone; a buffer lives as long as its pool.
  */
 TERN_API void tern_release(struct tern_req *req);
 

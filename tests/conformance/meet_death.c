@@ -412,8 +412,7 @@ static bool peek(struct meet *meet, struct call *send, struct call *recv)
 	if (!tern_peer_can_peek(b->peer))
 		return false;
 	for (uint64_t step = 0; step < PEEK_TRIES; step++) {
-		assert_int_equal(
-			call_recv(recv, b, 1, step, NULL, TERN_RECV_PEEK), 0);
+		assert_int_equal(call_recv(recv, b, 1, step, NULL, TERN_RECV_PEEK), 0);
 		assert_int_equal(call_send(send, a, 1, step, &data, 0), 0);
 		MEET_PUMP(meet, call_over(recv));
 		if (recv->req.peeked)

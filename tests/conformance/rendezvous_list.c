@@ -25,8 +25,8 @@ static const char *missing(const struct instance *instance, unsigned needs)
 int main(int argc, char **argv)
 {
 	static const struct conformance_test *const lists[] = {meet_paths, meet_pairing,
-		meet_order, meet_cancel, meet_ends, meet_strangers, meet_flow, meet_death, meet_age,
-		meet_links};
+		meet_order, meet_cancel, meet_ends, meet_strangers, meet_flow, meet_death,
+		meet_age, meet_links};
 
 	return conformance_main(argc, argv, lists, TERN_ARRAY_SIZE(lists), missing);
 }

@@ -221,8 +221,8 @@ static void crowd(struct storm_opts *opts)
 	}
 }
 
-/* Where the last sends of many are received first, somebody has to ask; unless all receives
- * were posted while a connection was lost or a process stood still. */
+/* Where the last sends of many are received first, somebody has to ask; unless all
+ * receives were posted while a connection was lost or a process stood still. */
 static bool has_asked(const struct world *w, const struct storm_opts *opts)
 {
 	struct tern_peer_stats stats[2];
@@ -230,8 +230,7 @@ static bool has_asked(const struct world *w, const struct storm_opts *opts)
 	for (int i = 0; i < 2; i++)
 		tern_peer_stats(w->ends[i].peer, &stats[i]);
 	if (opts->order != STORM_LAST_FIRST || w->stall_permille ||
-		stats[0].reconnect_count ||
-		stats[0].want_count + stats[1].want_count)
+		stats[0].reconnect_count || stats[0].want_count + stats[1].want_count)
 		return true;
 	fprintf(stderr, "storm: no receive had to ask for its send\n");
 	return false;
@@ -264,9 +263,9 @@ static bool scenario(uint64_t seed, bool verbose, uint64_t *hash, bool crowded,
 		.small_room_permille = seed % 7 == 2 ? 100 : 0,
 		.copy_fail_permille = memory && seed % 5 == 3 ? 100 : 0};
 	struct world w = {.memory = memory,
-		/* A copy from the device takes its time, and so do the regions of a crowd,
-		   which go first: on slow networks connections have to last long enough
-		   for anything to come of them. */
+		/* A copy from the device takes its time, and so do the regions of a
+		   crowd, which go first: on slow networks connections have to last long
+		   enough for anything to come of them. */
 		.cut_permille = seed % 2 == 0                          ? 0
 				: (memory || crowded) && seed % 5 == 4 ? 5
 								       : 15,

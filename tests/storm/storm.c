@@ -402,8 +402,8 @@ void storm_step(struct storm *s)
 		while (n-- && w->sent < s->opts.pair_count && post_send(s, w) == 0)
 			;
 		n = (unsigned)tern_rng_below(&s->rng, 4);
-		while (n-- && w->received < s->opts.pair_count &&
-			may_receive(s, w) && post_recv(s, w) == 0)
+		while (n-- && w->received < s->opts.pair_count && may_receive(s, w) &&
+			post_recv(s, w) == 0)
 			;
 		if (permille(s, s->opts.cancel_permille))
 			cancel_one(s, w);

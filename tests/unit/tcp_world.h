@@ -146,7 +146,8 @@ static inline void world_start(struct world *w, enum tern_tcp_engine engine)
 	assert_int_equal(tern_tcp_fabric_ops.open(NULL, &opts, &w->fabric, &why), 0);
 	for (int i = 0; i < 2; i++) {
 		struct side *side = i ? &w->server : &w->client;
-		struct tern_port_opts port = {&w->env, &handler, side, MESSAGE_BYTES, NULL, 0};
+		struct tern_port_opts port = {
+			&w->env, &handler, side, MESSAGE_BYTES, NULL, 0};
 
 		assert_int_equal(
 			w->fabric->ops->port_new(w->fabric, &port, &side->port), 0);

@@ -492,8 +492,7 @@ static void test_the_simulated_context_has_no_fd(void **state)
 {
 	struct tern_domain_opts domain_opts = {.sim = &fake};
 	struct tern_context_opts opts = {.env = &fake_env};
-	struct tern_req req = {
-		.status = -EINPROGRESS, .posted = TERN_REQ_POSTED};
+	struct tern_req req = {.status = -EINPROGRESS, .posted = TERN_REQ_POSTED};
 	struct tern_timer timer = {.fire = count_fire};
 
 	(void)state;

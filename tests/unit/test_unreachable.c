@@ -107,8 +107,9 @@ static const char *make_network(void)
 	if (!command(line))
 		return "`ip link add ... type veth` fails";
 	enter(1);
-	snprintf(line, sizeof(line), "ip addr add %s/24 dev %s && ip link set %s arp off up",
-		addresses[1], interfaces[1], interfaces[1]);
+	snprintf(line, sizeof(line),
+		"ip addr add %s/24 dev %s && ip link set %s arp off up", addresses[1],
+		interfaces[1], interfaces[1]);
 	return command(line) ? NULL : "`ip addr add` fails";
 }
 
@@ -250,8 +251,7 @@ static void open_end(struct end *end, struct pair *pair, unsigned side)
 	*end = (struct end){.pair = pair, .side = side};
 	enter(side);
 	assert_int_equal(tern_context_new(domain, &opts, &end->ctx), 0);
-	assert_int_equal(
-		tern_mem_wrap(domain, end->out, BLOCK_BYTES, &end->out_mem), 0);
+	assert_int_equal(tern_mem_wrap(domain, end->out, BLOCK_BYTES, &end->out_mem), 0);
 	assert_int_equal(tern_mem_wrap(domain, end->in, BLOCK_BYTES, &end->in_mem), 0);
 }
 
@@ -371,8 +371,8 @@ static void test_a_cut_shorter_than_promised_is_survived(void **state)
 	switch_link(B, false);
 	turn_for(cut_ns);
 	switch_link(B, true);
-	TURN_UNTIL(pairs[1]->ends[A].step > step + 20 &&
-		   pairs[1]->ends[B].step > step + 20);
+	TURN_UNTIL(
+		pairs[1]->ends[A].step > step + 20 && pairs[1]->ends[B].step > step + 20);
 	/* The session that was dialled anew meets a program that still sleeps. */
 	turn_for(UNREACHABLE_NS * 2);
 	clogged->ends[B].asleep = false;

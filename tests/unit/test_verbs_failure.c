@@ -331,8 +331,7 @@ static void test_a_cut_wire_ends_the_conn_and_a_new_one_comes_up_when_it_heals(
 static void ask(struct link *link)
 {
 	if (link->conn)
-		assert_int_equal(
-			link->side->fabric->ops->unanswered_ns(link->conn), 0);
+		assert_int_equal(link->side->fabric->ops->unanswered_ns(link->conn), 0);
 }
 
 /* The other end does not poll, and its card answers, until there is no way to it. */
