@@ -31,6 +31,12 @@ static inline unsigned fuzz_below(struct fuzz *f, unsigned limit)
 	return (unsigned)(fuzz_take(f, 1) % limit);
 }
 
+/* Of made-up messages (rendezvous/wire.h). Not NAME: the encoder would want one. Not
+ * WIDE: it sets that itself. */
+#define FUZZ_FLAGS                                                                       \
+	(TERN_FLAG_REGION | TERN_FLAG_REPLY | TERN_FLAG_RECV | TERN_FLAG_STARVED |       \
+		TERN_FLAG_RAIL | TERN_FLAG_MISSED)
+
 /* A copy of exactly that size, so that a read behind it is seen. Freed by the caller. */
 void *fuzz_copy(const void *data, size_t bytes);
 

@@ -44,7 +44,7 @@ static void check_hello(const void *message, size_t bytes)
 static struct tern_header header_of(struct fuzz *f)
 {
 	struct tern_header h = {.type = (uint8_t)fuzz_below(f, TERN_MSG_TYPE_COUNT),
-		.flags = (uint16_t)fuzz_take(f, 1) & TERN_FLAGS_KNOWN & ~TERN_FLAG_NAME,
+		.flags = (uint16_t)fuzz_take(f, 1) & FUZZ_FLAGS,
 		.status = (int16_t)fuzz_take(f, 2),
 		.epoch = (uint32_t)fuzz_take(f, 1),
 		.seq = (uint32_t)fuzz_take(f, 4),

@@ -194,7 +194,7 @@ static struct tern_header made_up(struct fuzz *f, const struct world *w)
 	uint64_t bytes = fuzz_take(f, 2) % (2 * ROOM);
 	struct tern_header h = {
 		.type = (uint8_t)(2 + fuzz_below(f, TERN_MSG_TYPE_COUNT - 2)),
-		.flags = (uint16_t)(fuzz_take(f, 1) & TERN_FLAGS_KNOWN & ~TERN_FLAG_NAME),
+		.flags = (uint16_t)(fuzz_take(f, 1) & FUZZ_FLAGS),
 		.status = (int16_t)(fuzz_below(f, 2) ? -(int)fuzz_take(f, 1) : 0),
 		.epoch = victim->epoch,
 		.ack = victim->tx_seq - fuzz_below(f, 3),
