@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+import signal
 import struct
 import subprocess
 import tempfile
@@ -20,6 +21,10 @@ _scratch = tempfile.TemporaryDirectory(prefix="tern-e2e-")
 SCRATCH = Path(_scratch.name)
 TERN = None  # set by use()
 DRIVERS = []  # set by use_drivers(): simulated ones that tern may load
+# tern leaves a signal ignored that was when it began: under nohup, or in a shell's background.
+for ignored in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(ignored) == signal.SIG_IGN:
+        signal.signal(ignored, signal.SIG_DFL)
 
 
 def use(program):
