@@ -34,7 +34,8 @@ enum tern_byte_order {
 								 : TERN_LITTLE_ENDIAN,
 };
 
-/* What a peer said about its own: 0; -EILSEQ: it is the other one; -EPROTO: neither. */
+/* Checks the byte order that a peer announced. 0: it is ours; -EILSEQ: it is the other
+ * one; -EPROTO: it is none. */
 static inline int tern_byte_order_check(uint8_t theirs)
 {
 	if (theirs != TERN_LITTLE_ENDIAN && theirs != TERN_BIG_ENDIAN)

@@ -43,7 +43,8 @@ static bool is_hidden(uint32_t c)
 	return false;
 }
 
-/* Of the UTF-8 character that starts with this byte; 0: none does. */
+/* Length of the UTF-8 character that starts with `lead`; 0: no character starts with it.
+ */
 static size_t character_bytes(unsigned char lead)
 {
 	if (lead < 0x80)

@@ -22,11 +22,12 @@
  */
 char *tern_escape(char *out, size_t size, const void *text, size_t bytes);
 
-/* The same into a temporary of the enclosing block, at most TERN_SHOWN_MAX - 1 bytes. */
+/* Escapes `text` into a temporary that lives as long as the enclosing block; at most
+ * TERN_SHOWN_MAX - 1 bytes of it. */
 #define TERN_SHOWN_MAX 192u
 #define TERN_SHOWN_BYTES(text, bytes)                                                    \
 	tern_escape((char[TERN_SHOWN_MAX]){0}, TERN_SHOWN_MAX, (text), (bytes))
-/* Of a string. */
+/* Escapes a terminated string in the same way. */
 #define TERN_SHOWN(text) TERN_SHOWN_BYTES((text), strlen(text))
 
 #endif

@@ -109,8 +109,8 @@ static void save_again(struct tern_timer *timer)
 		save(w, w->opts.save_path);
 }
 
-/* Whatever the reason, somebody may remove it, and the parameters exist nowhere else: all
- * of the job waits. */
+/* Saving is tried again until it works, whatever the error: the parameters exist nowhere
+ * else, and somebody may make room. The other processes wait meanwhile. */
 static void save_failed(struct tern_worker *w, const char *path, int status)
 {
 	char text[600];

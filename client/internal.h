@@ -186,7 +186,8 @@ int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
 
 /* spare.c */
 void spare_init(struct tern_worker *w);
-/* It has to compute from an older version before it comes to this one. */
+/* True: the spare worker follows from an older version and has to compute that before
+ * `version`. */
 bool spare_is_behind(const struct tern_worker *w, uint64_t version);
 void spare_follow(struct tern_worker *w); /* it has a slot now */
 void spare_on_begun(struct worker_server *s);

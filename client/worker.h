@@ -42,8 +42,8 @@ struct tern_worker_results {
 	bool finisher; /* it was this worker that evaluated, wrote and saved */
 	bool alone;    /* it failed alone: others may go on, and save */
 	bool left;     /* it was asked to end, and the job goes on without it */
-	/* What was saved, and where; NULL: nothing. Of a job that was interrupted these
-	 * are the parameters as they were, after `saved_step` steps. */
+	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
+	 * interrupted job are those after `saved_step` steps. */
 	const char *saved_path;
 	uint64_t saved_step;
 	double test_loss; /* mean over the records; NAN: no test set, or another worker */

@@ -52,7 +52,7 @@ char *tern_ps_job_encode(const struct tern_ps_job *job);
 int tern_ps_job_decode(const char *json, size_t bytes, struct tern_ps_job *out,
 	struct tern_ps_text *why);
 
-/* The same of what is parsed already. */
+/* Reads a job that is parsed already: checks and errors as tern_ps_job_decode(). */
 int tern_ps_job_read(
 	const json_t *root, struct tern_ps_job *out, struct tern_ps_text *why);
 

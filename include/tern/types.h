@@ -72,7 +72,7 @@ TERN_API bool tern_shape_equal(const struct tern_shape *a, const struct tern_sha
 /* What a status means, as a sentence fragment for messages. Static storage. */
 TERN_API const char *tern_status_text(int status);
 
-/* Of the library: "0.1.0". Static storage. */
+/* Version of the library that the program runs with: "0.1.0". Static storage. */
 TERN_API const char *tern_version(void);
 
 #ifdef __cplusplus
