@@ -29,12 +29,7 @@
 #define IDLE_SUSPECTS 5u   /* an idle peer is asked once in so many suspect_ns */
 #define ASKED_LATER   5u   /* by the end that dialled: later by this part of the time */
 #define GROUP_PEERS   128u /* asked at once: a millisecond's work */
-#define REDIAL_PART   4u   /* of unreachable_ns: the end that dialled cuts its link then */
-
-static uint64_t now_of(const struct tern_peer *peer)
-{
-	return tern_now_ns(peer->rdv->ctx->env);
-}
+#define REDIAL_PART   4u /* of unreachable_ns: the end that dialled cuts its link then */
 
 static void set_tick(struct tern_peer *peer, uint64_t due_ns)
 {
@@ -81,7 +76,7 @@ static uint64_t idle_due_ns(const struct tern_peer *peer, uint64_t now_ns, uint6
 
 void tern_peer_wake(struct tern_peer *peer)
 {
-	uint64_t now_ns = now_of(peer);
+	uint64_t now_ns = tern_peer_now_ns(peer);
 
 	peer->drowsy = false;
 	peer->quiet_since_ns = now_ns;
@@ -128,7 +123,7 @@ void tern_peer_pinged(struct tern_peer *peer)
 	/* The next tick is soon: it sees that something was heard. */
 	if (peer->stirred || peer->suspect)
 		return;
-	now_ns = now_of(peer);
+	now_ns = tern_peer_now_ns(peer);
 	tend(peer, now_ns);
 	heard_of(peer, now_ns);
 }
@@ -160,8 +155,8 @@ bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
 	if (link->state != TERN_LINK_WAIT_ANSWER || link->rail ||
 		peer->state != TERN_PEER_STATE_LOST || !tern_link_awaits_program(link))
 		return false;
-	peer->give_up_ns = tern_ns_add(
-		now_of(peer), TERN_MAX(opts->reconnect_ns, opts->unreachable_ns));
+	peer->give_up_ns = tern_ns_add(tern_peer_now_ns(peer),
+		TERN_MAX(opts->reconnect_ns, opts->unreachable_ns));
 	return true;
 }
 
@@ -206,7 +201,7 @@ void tern_peer_tick(struct tern_timer *timer)
 {
 	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, tick);
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
-	uint64_t now_ns = now_of(peer);
+	uint64_t now_ns = tern_peer_now_ns(peer);
 
 	if (peer->stirred)
 		peer->quiet_since_ns = now_ns;

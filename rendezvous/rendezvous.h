@@ -5,7 +5,7 @@
  *     link     one fabric connection and its handshake                        hello.c
  *     peer     a session: survives its links; numbers messages, keeps what the other
  *              has not acknowledged, comes back with a new epoch
- *                                                         session.c stream.c alive.c
+ *                                                  session.c dial.c stream.c alive.c
  *     channel  a name space of keys on a peer                                channel.c
  *     xfer     one half of a rendezvous, inside the caller's tern_req
  *                                                             xfer.c send.c recv.c
@@ -266,8 +266,6 @@ struct tern_peer {
 /* session.c */
 struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts);
 void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link);
-/* How long the dialler waits for the link that it tries now. */
-uint64_t tern_peer_attempt_until(const struct tern_peer *peer);
 /* Nothing comes over the link any more; and then, perhaps later, nobody reads memory in
  * place that was shown over it. */
 void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int status);
@@ -289,6 +287,32 @@ static inline uint32_t tern_peer_first_seq(const struct tern_peer *peer)
 {
 	return peer->rdv->ctx->opts.first_seq;
 }
+
+/* It does not come back. That is no loss if all that we said was heard, or if it had said
+ * goodbye after all that it wanted to say. */
+void tern_peer_give_up(struct tern_peer *peer, int status);
+static inline uint64_t tern_peer_now_ns(const struct tern_peer *peer)
+{
+	return tern_now_ns(peer->rdv->ctx->env);
+}
+static inline void tern_peer_set_timer(
+	struct tern_peer *peer, struct tern_timer *timer, uint64_t in_ns)
+{
+	tern_timer_set(peer->rdv->ctx, timer, tern_ns_add(tern_peer_now_ns(peer), in_ns));
+}
+
+/* dial.c */
+void tern_dial(struct tern_peer *peer); /* the address whose turn it is, now */
+/* An attempt has ended: another address, a pause, or the end. */
+void tern_dial_failed(struct tern_peer *peer, int status);
+/* No attempt at this address will end differently. */
+bool tern_dial_is_final(int status);
+/* How long the dialler waits for the link that it tries now. */
+uint64_t tern_peer_attempt_until(const struct tern_peer *peer);
+/* The link that was in use has ended, and nobody meant it to. */
+void tern_dial_lost(struct tern_peer *peer, int status);
+/* Nothing of the old epoch is left: what it carried starts over, and so may the link. */
+void tern_dial_again(struct tern_peer *peer);
 
 /* alive.c */
 void tern_peer_tick(struct tern_timer *timer);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers: how they come up, are lost, come back, and end. (How they are watched meanwhile:
- * alive.c.) The timer `retry` is the dialler's next attempt, and for both ends the moment
- * to give up.
+ * Peers: how they come up, are lost, come back, and end. (How they are reached: dial.c;
+ * how they are watched meanwhile: alive.c.) The timer `retry` is the dialler's next
+ * attempt, and for both ends the moment to give up.
  *
  * The end is in two steps: tern_peer_down() stops everything and closes the links; when
  * the last of them is gone, and the last copy from or to a GPU has ended, and with them
@@ -17,31 +17,10 @@
 #include "base/escape.h"
 #include "base/sized.h"
 
-#define LIMBO_MAX        64u
-#define CANDIDATE_NS     TERN_NS_PER_S
-#define ATTEMPT_NS       (2 * TERN_NS_PER_S) /* the kernel says SYN at 0 s and 1 s */
-#define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
-#define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
-/* A link that stayed for so long was of use, even if nothing waited for it. */
-#define LASTING_NS TERN_NS_PER_S
-/* Links in a row that came up and carried none of what waited, for as long as silence is
- * suffered: the path lets small messages through and not large ones, or one end refuses
- * what the other sends. */
-#define FRUITLESS_MAX  16u
-#define FRUITLESS_MOVE 4u /* then another address is tried */
+#define LIMBO_MAX 64u
 
 static void end_call(struct tern_deferred *deferred);
 static void retry(struct tern_timer *timer);
-
-static uint64_t now_of(const struct tern_peer *peer)
-{
-	return tern_now_ns(peer->rdv->ctx->env);
-}
-
-static void set_timer(struct tern_peer *peer, struct tern_timer *timer, uint64_t in_ns)
-{
-	tern_timer_set(peer->rdv->ctx, timer, tern_ns_add(now_of(peer), in_ns));
-}
 
 static void defer_end(struct tern_peer *peer)
 {
@@ -143,103 +122,7 @@ struct tern_peer *tern_peer_by_token(
 	return NULL;
 }
 
-/* ---- dialling ---- */
-
-static void dial_failed(struct tern_peer *peer, int status);
-
-/* Addresses of the session: once it has come up on one, that and those behind it. */
-static unsigned choices(const struct tern_peer *peer)
-{
-	return peer->candidates.count - peer->home;
-}
-
-/* A host that never answers must not cost more than the whole time there is, nor a fabric
- * that it does not have the time of those that it has. */
-uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
-{
-	uint64_t now_ns = now_of(peer);
-	uint64_t left_ns = peer->give_up_ns > now_ns ? peer->give_up_ns - now_ns : 0;
-	bool starts = peer->state == TERN_PEER_STATE_START;
-	bool last = choices(peer) == 1 || (starts && peer->tried + 1 == choices(peer));
-
-	if (last && !starts) /* only a new attempt says soon that the path is back */
-		return now_ns + TERN_MIN(left_ns, ATTEMPT_NS);
-	/* Of a lost session's addresses, any may be the one that returns. */
-	return last ? peer->give_up_ns : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
-}
-
-/* False: each was tried, and it is time for a pause. The last address has not refused. */
-static bool next_candidate(struct tern_peer *peer)
-{
-	bool all = false;
-
-	do {
-		unsigned at = peer->candidate - peer->home;
-
-		peer->candidate = peer->home + (at + 1) % choices(peer);
-		peer->tried = (peer->tried + 1) % choices(peer);
-		all |= peer->tried == 0;
-	} while (peer->refused & 1u << peer->candidate);
-	return !all;
-}
-
-/* A first connection was refused at this address. Whoever is there need not be the peer:
- * a stranger may have taken the name in shared memory that belongs to a tcp port, or the
- * peer's shared memory is of another version or user. So it is not tried again, and only
- * the last address has the last word: true. */
-static bool refused_at_last(struct tern_peer *peer, int status)
-{
-	const struct tern_candidate *at = &peer->candidates.at[peer->candidate];
-
-	if (peer->candidate + 1 == peer->candidates.count)
-		return true;
-	peer->refused |= 1u << peer->candidate;
-	peer->token = 0; /* a session that was begun there is over */
-	tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
-		"%s: %s://%s refuses (%s): the next address is tried", peer->name,
-		at->fabric->ops->name, at->address, tern_status_text(status));
-	return false;
-}
-
-static int start_link(struct tern_peer *peer)
-{
-	const struct tern_candidate *to = &peer->candidates.at[peer->candidate];
-	struct tern_port *port;
-	struct tern_conn *conn = NULL;
-	struct tern_link *link = NULL;
-	int r = tern_context_port(peer->rdv->ctx, to->fabric, &port);
-
-	if (r == 0)
-		r = port->ops->connect(port, to->address, &conn);
-	if (r == 0) {
-		link = tern_link_new(peer->rdv, conn, TERN_LINK_DIALLING);
-		if (!link) {
-			conn->user = NULL;
-			port->ops->conn_close(conn, false);
-			r = -ENOMEM;
-		}
-	}
-	if (r < 0)
-		return r;
-	link->peer = peer;
-	peer->link_count++;
-	tern_timer_set(peer->rdv->ctx, &link->timer, tern_peer_attempt_until(peer));
-	return 0;
-}
-
-static void dial(struct tern_peer *peer)
-{
-	int r = start_link(peer);
-
-	if (r < 0)
-		dial_failed(peer, r);
-}
-
-static bool is_final(int status)
-{
-	return status == -EPROTONOSUPPORT || status == -EILSEQ || status == -EACCES ||
-	       status == -EPROTO || status == -EINVAL || status == -ENOBUFS;
-}
+/* ---- links come and go ---- */
 
 /* Each end has said its last word, and knows that the other has heard it. */
 static bool has_parted(const struct tern_peer *peer)
@@ -247,77 +130,21 @@ static bool has_parted(const struct tern_peer *peer)
 	return peer->fin_sent && peer->fin_received && peer->acked == peer->tx_seq;
 }
 
-/* It does not come back. That is no loss if all that we said was heard, or if it had said
- * goodbye after all that it wanted to say. */
-static void give_up(struct tern_peer *peer, int status)
+void tern_peer_give_up(struct tern_peer *peer, int status)
 {
 	bool well = peer->fin_sent && (peer->fin_received || peer->acked == peer->tx_seq);
 
 	tern_peer_down(peer, well ? 0 : status);
 }
 
-/* Is the failure of an attempt the end? `status`: why the session is lost. */
-static bool ends_dialling(struct tern_peer *peer, int attempt, int status)
-{
-	if (peer->state == TERN_PEER_STATE_START)
-		return is_final(attempt) && refused_at_last(peer, attempt);
-	/* -ESTALE: the other end has no such session any more. */
-	return is_final(status) || status == -EPIPE || attempt == -ESTALE;
-}
-
-/* Dials again after a pause, which is twice as long the next time; never so long that the
- * other end, which waits for reconnect_ns, might have given up. */
-static void back_off(struct tern_peer *peer)
-{
-	uint64_t most_ns = TERN_MAX(peer->rdv->ctx->opts.reconnect_ns / 4, 1u);
-	uint64_t half_ns = TERN_MIN(peer->backoff_ns, most_ns) / 2;
-
-	set_timer(peer, &peer->retry,
-		half_ns + tern_random(peer->rdv->ctx->env) % (half_ns + 1));
-	peer->backoff_ns = TERN_MIN(peer->backoff_ns * 2, BACKOFF_MAX_NS);
-}
-
-static void dial_failed(struct tern_peer *peer, int status)
-{
-	int attempt = status;
-
-	if (peer->state == TERN_PEER_STATE_LOST)
-		status = status == -EPIPE ? status
-					  : peer->cause; /* why it was lost says more */
-	/* The path is there again, and the peer is not. */
-	if (peer->state == TERN_PEER_STATE_LOST && attempt == -ECONNREFUSED &&
-		peer->candidates.at[peer->candidate].fabric == peer->port->fabric)
-		peer->give_up_ns = TERN_MIN(peer->give_up_ns,
-			tern_ns_add(now_of(peer), peer->rdv->ctx->opts.reconnect_ns));
-	/* An attempt that ran out of time says less than the one before it. */
-	if (status == -ETIMEDOUT && peer->cause)
-		status = peer->cause;
-	peer->cause = status;
-	/* What was begun at another address, or has been given up there: start anew. */
-	if (peer->state == TERN_PEER_STATE_START && attempt == -ESTALE)
-		peer->token = 0;
-	if (ends_dialling(peer, attempt, status)) {
-		give_up(peer, status);
-		return;
-	}
-	if (next_candidate(peer)) {
-		set_timer(peer, &peer->retry, 0);
-		return;
-	}
-	if (now_of(peer) >= peer->give_up_ns) {
-		give_up(peer, status);
-		return;
-	}
-	back_off(peer);
-}
-
 /* What it has not even heard yet would be lost. */
 static void never_said_goodbye(struct tern_peer *peer)
 {
 	if (peer->acked != peer->tx_seq && tern_link_awaits_program(peer->link))
-		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
+		tern_peer_set_timer(
+			peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
 	else
-		give_up(peer, -ETIMEDOUT);
+		tern_peer_give_up(peer, -ETIMEDOUT);
 }
 
 static void retry(struct tern_timer *timer)
@@ -326,58 +153,12 @@ static void retry(struct tern_timer *timer)
 
 	if (peer->fin_sent && peer->state == TERN_PEER_STATE_UP)
 		never_said_goodbye(peer);
-	else if (peer->dialler && (now_of(peer) < peer->give_up_ns || !peer->cause))
-		dial(peer);
+	else if (peer->dialler &&
+		 (tern_peer_now_ns(peer) < peer->give_up_ns || !peer->cause))
+		tern_dial(peer);
 	else
-		give_up(peer, peer->cause);
+		tern_peer_give_up(peer, peer->cause);
 }
-
-/* Before the clock starts: a fabric may have much memory to register at first. What
- * fails is told by the dialling. */
-static void open_ports(struct tern_peer *peer)
-{
-	struct tern_port *port;
-
-	for (unsigned i = 0; i < peer->candidates.count; i++)
-		tern_context_port(peer->rdv->ctx, peer->candidates.at[i].fabric, &port);
-}
-
-int tern_connect_sized(struct tern_context *ctx, const char *address,
-	const struct tern_peer_opts *opts, size_t opts_bytes, struct tern_peer **out)
-{
-	struct tern_candidates candidates;
-	struct tern_peer_opts own;
-	struct tern_peer *peer;
-	int r = tern_read_sized(&own, sizeof(own), opts, opts_bytes);
-
-	if (r == 0)
-		r = tern_secret_check(own.secret);
-	if (r == 0)
-		r = tern_address_dial(ctx->domain, address, &candidates);
-	if (r < 0)
-		return r;
-	peer = tern_peer_new(tern_rdv_of(ctx), &own);
-	if (!peer)
-		return -ENOMEM;
-	peer->dialler = true;
-	tern_credit_widen(&peer->credit_rx);
-	peer->candidates = candidates;
-	peer->backoff_ns = BACKOFF_FIRST_NS;
-	snprintf(peer->name, sizeof(peer->name), "%s", address);
-	open_ports(peer);
-	peer->give_up_ns = tern_ns_add(now_of(peer), ctx->opts.connect_ns);
-	r = start_link(peer);
-	if (r == -EINVAL) { /* the address: no time will heal it */
-		tern_peer_destroy(peer);
-		return r;
-	}
-	if (r < 0)
-		set_timer(peer, &peer->retry, 0);
-	*out = peer;
-	return 0;
-}
-
-/* ---- links come and go ---- */
 
 /*
  * An acceptor's first link ended before its last word came. The dialler may have said it,
@@ -386,7 +167,7 @@ int tern_connect_sized(struct tern_context *ctx, const char *address,
  */
 static void limbo(struct tern_peer *peer, int status)
 {
-	if (is_final(status) || peer->rdv->limbo_count >= LIMBO_MAX) {
+	if (tern_dial_is_final(status) || peer->rdv->limbo_count >= LIMBO_MAX) {
 		tern_peer_down(peer, status);
 		return;
 	}
@@ -394,7 +175,7 @@ static void limbo(struct tern_peer *peer, int status)
 		peer->rdv->limbo_count++;
 	peer->in_limbo = true;
 	peer->cause = status ? status : -ECONNRESET;
-	set_timer(peer, &peer->retry, peer->rdv->ctx->opts.reconnect_ns);
+	tern_peer_set_timer(peer, &peer->retry, peer->rdv->ctx->opts.reconnect_ns);
 }
 
 static void leave_limbo(struct tern_peer *peer)
@@ -495,7 +276,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	peer->heard = true;
 	peer->pinged = false;
 	peer->silent_ns = 0;
-	peer->up_ns = now_of(peer);
+	peer->up_ns = tern_peer_now_ns(peer);
 	peer->tried = 0;
 	peer->rail_failures = 0;
 	peer->rails_after_ns = 0;
@@ -504,7 +285,8 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	tern_send_sort(peer);
 	tern_timer_clear(peer->rdv->ctx, &peer->retry);
 	if (peer->fin_sent)
-		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
+		tern_peer_set_timer(
+			peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
 	tern_peer_wake(peer);
 	tern_stream_up(peer, first ? tern_peer_first_seq(peer) : link->theirs.rx_seq);
 	if (peer->dialler)
@@ -524,103 +306,6 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	tern_peer_pump(peer);
 }
 
-/*
- * How long a lost link may take to return. A path that carries nothing may be a cable or
- * a switch, and gets as long as silence does; so does one that was cut, for the end that
- * dials: if its peer is gone, the peer's host will say so (see dial_failed). The other
- * end is told nothing more, and a peer that cut its link is most likely gone, unless it
- * had been silent: then it may have found no path, and its next attempt is under way.
- */
-static uint64_t return_ns(const struct tern_peer *peer, int status)
-{
-	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
-	bool path = status == -ETIMEDOUT || status == -EHOSTUNREACH ||
-		    status == -ENETUNREACH || status == -ENETDOWN;
-
-	uint64_t least_ns = 0;
-
-	if (path || peer->dialler)
-		least_ns = opts->unreachable_ns;
-	else if (peer->silent_ns >= opts->suspect_ns)
-		least_ns = TERN_MIN(2 * ATTEMPT_NS, opts->unreachable_ns);
-	return TERN_MAX(opts->reconnect_ns, least_ns);
-}
-
-/* Only what was of use makes the next link come at once: a path that lets handshakes
- * through and nothing else would cause a storm of them. */
-static bool was_of_use(const struct tern_peer *peer)
-{
-	return peer->acked != peer->lost_acked || peer->rx_seq != peer->lost_rx_seq ||
-	       now_of(peer) - peer->up_ns >= LASTING_NS;
-}
-
-/* Counts the links that carried none of what waited; was this one too many? */
-static bool is_fruitless(struct tern_peer *peer)
-{
-	bool progress = !tern_stream_busy(peer) || peer->acked != peer->lost_acked;
-
-	peer->redial_at_once = was_of_use(peer);
-	peer->lost_acked = peer->acked;
-	peer->lost_rx_seq = peer->rx_seq;
-	if (progress)
-		peer->fruitless = 0;
-	else if (peer->fruitless++ == 0)
-		peer->fruitless_ns = now_of(peer);
-	return peer->fruitless >= FRUITLESS_MAX &&
-	       now_of(peer) - peer->fruitless_ns >= peer->rdv->ctx->opts.unreachable_ns;
-}
-
-/* The link that was in use has ended, and nobody meant it to. */
-static void lost(struct tern_peer *peer, int status)
-{
-	if (is_fruitless(peer)) {
-		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
-			"%s: %u connections in a row carried nothing", peer->name,
-			peer->fruitless);
-		tern_peer_down(peer, status);
-		return;
-	}
-	if (peer->dialler && peer->fruitless && peer->fruitless % FRUITLESS_MOVE == 0)
-		next_candidate(peer);
-	peer->tried = 0;
-	peer->state = TERN_PEER_STATE_LOST;
-	peer->cause = status;
-	peer->give_up_ns = tern_ns_add(now_of(peer), return_ns(peer, status));
-	tern_timer_clear(peer->rdv->ctx, &peer->tick);
-	tern_rails_close(peer);
-	if (!peer->suspect) {
-		peer->suspect = true;
-		tern_peer_report(peer, TERN_PEER_SUSPECT, status);
-	}
-}
-
-static void answer_waiting(struct tern_peer *peer)
-{
-	tern_list_for_each (n, &peer->rdv->links) {
-		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
-
-		if (link->peer == peer && link->state == TERN_LINK_WAIT_OLD) {
-			tern_link_answer(link);
-			return;
-		}
-	}
-}
-
-/* Nothing of the old epoch is left: what it carried starts over, and so may the link. */
-static void ready_for_next(struct tern_peer *peer)
-{
-	tern_stream_lost(peer);
-	if (!peer->dialler)
-		set_timer(peer, &peer->retry, return_ns(peer, peer->cause));
-	else if (peer->redial_at_once)
-		set_timer(peer, &peer->retry, 0);
-	else
-		back_off(peer);
-	if (peer->redial_at_once)
-		peer->backoff_ns = BACKOFF_FIRST_NS;
-	answer_waiting(peer);
-}
-
 static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
 {
 	status = status ? status : -ECONNRESET;
@@ -635,9 +320,9 @@ static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
 	if (status == -EPROTO || status == -EFAULT)
 		tern_peer_down(peer, status);
 	else if (has_parted(peer) || (caps & TERN_CAP_BOUND) || status == -EPIPE)
-		give_up(peer, status);
+		tern_peer_give_up(peer, status);
 	else
-		lost(peer, status);
+		tern_dial_lost(peer, status);
 }
 
 void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int status)
@@ -661,10 +346,10 @@ void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int sta
 	}
 	if ((main || rail) && peer->state == TERN_PEER_STATE_LOST &&
 		tern_rails_closed(peer))
-		ready_for_next(peer);
+		tern_dial_again(peer);
 	if (!main && !link->rail && peer->state != TERN_PEER_STATE_DOWN) {
 		if (peer->dialler)
-			dial_failed(peer, status ? status : -ECONNRESET);
+			tern_dial_failed(peer, status ? status : -ECONNRESET);
 		else if (!peer->accepted)
 			limbo(peer, status);
 	}
@@ -750,7 +435,8 @@ static void say_fin(struct tern_peer *peer)
 
 	if (tern_stream_send(peer, &h, NULL, NULL) == 0) {
 		peer->fin_sent = true;
-		set_timer(peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
+		tern_peer_set_timer(
+			peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
 	}
 }
 

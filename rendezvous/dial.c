@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a peer is reached, and reached again: its addresses in turn, the attempts at each,
+ * the pauses between them, and how long a lost session may take to return. (The states
+ * that this leads to, and the end: session.c.)
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/sized.h"
+
+#define CANDIDATE_NS     TERN_NS_PER_S
+#define ATTEMPT_NS       (2 * TERN_NS_PER_S) /* the kernel says SYN at 0 s and 1 s */
+#define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
+#define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
+/* A link that stayed for so long was of use, even if nothing waited for it. */
+#define LASTING_NS TERN_NS_PER_S
+/* Links in a row that came up and carried none of what waited, for as long as silence is
+ * suffered: the path lets small messages through and not large ones, or one end refuses
+ * what the other sends. */
+#define FRUITLESS_MAX  16u
+#define FRUITLESS_MOVE 4u /* then another address is tried */
+
+/* ---- addresses ---- */
+
+/* Addresses of the session: once it has come up on one, that and those behind it. */
+static unsigned choices(const struct tern_peer *peer)
+{
+	return peer->candidates.count - peer->home;
+}
+
+/* A host that never answers must not cost more than the whole time there is, nor a fabric
+ * that it does not have the time of those that it has. */
+uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
+{
+	uint64_t now_ns = tern_peer_now_ns(peer);
+	uint64_t left_ns = peer->give_up_ns > now_ns ? peer->give_up_ns - now_ns : 0;
+	bool starts = peer->state == TERN_PEER_STATE_START;
+	bool last = choices(peer) == 1 || (starts && peer->tried + 1 == choices(peer));
+
+	if (last && !starts) /* only a new attempt says soon that the path is back */
+		return now_ns + TERN_MIN(left_ns, ATTEMPT_NS);
+	/* Of a lost session's addresses, any may be the one that returns. */
+	return last ? peer->give_up_ns : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
+}
+
+/* False: each was tried, and it is time for a pause. The last address has not refused. */
+static bool next_candidate(struct tern_peer *peer)
+{
+	bool all = false;
+
+	do {
+		unsigned at = peer->candidate - peer->home;
+
+		peer->candidate = peer->home + (at + 1) % choices(peer);
+		peer->tried = (peer->tried + 1) % choices(peer);
+		all |= peer->tried == 0;
+	} while (peer->refused & 1u << peer->candidate);
+	return !all;
+}
+
+/* A first connection was refused at this address. Whoever is there need not be the peer:
+ * a stranger may have taken the name in shared memory that belongs to a tcp port, or the
+ * peer's shared memory is of another version or user. So it is not tried again, and only
+ * the last address has the last word: true. */
+static bool refused_at_last(struct tern_peer *peer, int status)
+{
+	const struct tern_candidate *at = &peer->candidates.at[peer->candidate];
+
+	if (peer->candidate + 1 == peer->candidates.count)
+		return true;
+	peer->refused |= 1u << peer->candidate;
+	peer->token = 0; /* a session that was begun there is over */
+	tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
+		"%s: %s://%s refuses (%s): the next address is tried", peer->name,
+		at->fabric->ops->name, at->address, tern_status_text(status));
+	return false;
+}
+
+/* ---- attempts ---- */
+
+static int start_link(struct tern_peer *peer)
+{
+	const struct tern_candidate *to = &peer->candidates.at[peer->candidate];
+	struct tern_port *port;
+	struct tern_conn *conn = NULL;
+	struct tern_link *link = NULL;
+	int r = tern_context_port(peer->rdv->ctx, to->fabric, &port);
+
+	if (r == 0)
+		r = port->ops->connect(port, to->address, &conn);
+	if (r == 0) {
+		link = tern_link_new(peer->rdv, conn, TERN_LINK_DIALLING);
+		if (!link) {
+			conn->user = NULL;
+			port->ops->conn_close(conn, false);
+			r = -ENOMEM;
+		}
+	}
+	if (r < 0)
+		return r;
+	link->peer = peer;
+	peer->link_count++;
+	tern_timer_set(peer->rdv->ctx, &link->timer, tern_peer_attempt_until(peer));
+	return 0;
+}
+
+void tern_dial(struct tern_peer *peer)
+{
+	int r = start_link(peer);
+
+	if (r < 0)
+		tern_dial_failed(peer, r);
+}
+
+bool tern_dial_is_final(int status)
+{
+	return status == -EPROTONOSUPPORT || status == -EILSEQ || status == -EACCES ||
+	       status == -EPROTO || status == -EINVAL || status == -ENOBUFS;
+}
+
+/* Is the failure of an attempt the end? `status`: why the session is lost. */
+static bool ends_dialling(struct tern_peer *peer, int attempt, int status)
+{
+	if (peer->state == TERN_PEER_STATE_START)
+		return tern_dial_is_final(attempt) && refused_at_last(peer, attempt);
+	/* -ESTALE: the other end has no such session any more. */
+	return tern_dial_is_final(status) || status == -EPIPE || attempt == -ESTALE;
+}
+
+/* Dials again after a pause, which is twice as long the next time; never so long that the
+ * other end, which waits for reconnect_ns, might have given up. */
+static void back_off(struct tern_peer *peer)
+{
+	uint64_t most_ns = TERN_MAX(peer->rdv->ctx->opts.reconnect_ns / 4, 1u);
+	uint64_t half_ns = TERN_MIN(peer->backoff_ns, most_ns) / 2;
+
+	tern_peer_set_timer(peer, &peer->retry,
+		half_ns + tern_random(peer->rdv->ctx->env) % (half_ns + 1));
+	peer->backoff_ns = TERN_MIN(peer->backoff_ns * 2, BACKOFF_MAX_NS);
+}
+
+void tern_dial_failed(struct tern_peer *peer, int status)
+{
+	int attempt = status;
+
+	if (peer->state == TERN_PEER_STATE_LOST)
+		status = status == -EPIPE ? status
+					  : peer->cause; /* why it was lost says more */
+	/* The path is there again, and the peer is not. */
+	if (peer->state == TERN_PEER_STATE_LOST && attempt == -ECONNREFUSED &&
+		peer->candidates.at[peer->candidate].fabric == peer->port->fabric)
+		peer->give_up_ns = TERN_MIN(
+			peer->give_up_ns, tern_ns_add(tern_peer_now_ns(peer),
+						  peer->rdv->ctx->opts.reconnect_ns));
+	/* An attempt that ran out of time says less than the one before it. */
+	if (status == -ETIMEDOUT && peer->cause)
+		status = peer->cause;
+	peer->cause = status;
+	/* What was begun at another address, or has been given up there: start anew. */
+	if (peer->state == TERN_PEER_STATE_START && attempt == -ESTALE)
+		peer->token = 0;
+	if (ends_dialling(peer, attempt, status)) {
+		tern_peer_give_up(peer, status);
+		return;
+	}
+	if (next_candidate(peer)) {
+		tern_peer_set_timer(peer, &peer->retry, 0);
+		return;
+	}
+	if (tern_peer_now_ns(peer) >= peer->give_up_ns) {
+		tern_peer_give_up(peer, status);
+		return;
+	}
+	back_off(peer);
+}
+
+/* Before the clock starts: a fabric may have much memory to register at first. What
+ * fails is told by the dialling. */
+static void open_ports(struct tern_peer *peer)
+{
+	struct tern_port *port;
+
+	for (unsigned i = 0; i < peer->candidates.count; i++)
+		tern_context_port(peer->rdv->ctx, peer->candidates.at[i].fabric, &port);
+}
+
+int tern_connect_sized(struct tern_context *ctx, const char *address,
+	const struct tern_peer_opts *opts, size_t opts_bytes, struct tern_peer **out)
+{
+	struct tern_candidates candidates;
+	struct tern_peer_opts own;
+	struct tern_peer *peer;
+	int r = tern_read_sized(&own, sizeof(own), opts, opts_bytes);
+
+	if (r == 0)
+		r = tern_secret_check(own.secret);
+	if (r == 0)
+		r = tern_address_dial(ctx->domain, address, &candidates);
+	if (r < 0)
+		return r;
+	peer = tern_peer_new(tern_rdv_of(ctx), &own);
+	if (!peer)
+		return -ENOMEM;
+	peer->dialler = true;
+	tern_credit_widen(&peer->credit_rx);
+	peer->candidates = candidates;
+	peer->backoff_ns = BACKOFF_FIRST_NS;
+	snprintf(peer->name, sizeof(peer->name), "%s", address);
+	open_ports(peer);
+	peer->give_up_ns = tern_ns_add(tern_peer_now_ns(peer), ctx->opts.connect_ns);
+	r = start_link(peer);
+	if (r == -EINVAL) { /* the address: no time will heal it */
+		tern_peer_destroy(peer);
+		return r;
+	}
+	if (r < 0)
+		tern_peer_set_timer(peer, &peer->retry, 0);
+	*out = peer;
+	return 0;
+}
+
+/* ---- a lost session ---- */
+
+/*
+ * How long a lost link may take to return. A path that carries nothing may be a cable or
+ * a switch, and gets as long as silence does; so does one that was cut, for the end that
+ * dials: if its peer is gone, the peer's host will say so (see
+ * tern_dial_failed). The other
+ * end is told nothing more, and a peer that cut its link is most likely gone, unless it
+ * had been silent: then it may have found no path, and its next attempt is under way.
+ */
+static uint64_t return_ns(const struct tern_peer *peer, int status)
+{
+	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
+	bool path = status == -ETIMEDOUT || status == -EHOSTUNREACH ||
+		    status == -ENETUNREACH || status == -ENETDOWN;
+
+	uint64_t least_ns = 0;
+
+	if (path || peer->dialler)
+		least_ns = opts->unreachable_ns;
+	else if (peer->silent_ns >= opts->suspect_ns)
+		least_ns = TERN_MIN(2 * ATTEMPT_NS, opts->unreachable_ns);
+	return TERN_MAX(opts->reconnect_ns, least_ns);
+}
+
+/* Only what was of use makes the next link come at once: a path that lets handshakes
+ * through and nothing else would cause a storm of them. */
+static bool was_of_use(const struct tern_peer *peer)
+{
+	return peer->acked != peer->lost_acked || peer->rx_seq != peer->lost_rx_seq ||
+	       tern_peer_now_ns(peer) - peer->up_ns >= LASTING_NS;
+}
+
+/* Counts the links that carried none of what waited; was this one too many? */
+static bool is_fruitless(struct tern_peer *peer)
+{
+	bool progress = !tern_stream_busy(peer) || peer->acked != peer->lost_acked;
+
+	peer->redial_at_once = was_of_use(peer);
+	peer->lost_acked = peer->acked;
+	peer->lost_rx_seq = peer->rx_seq;
+	if (progress)
+		peer->fruitless = 0;
+	else if (peer->fruitless++ == 0)
+		peer->fruitless_ns = tern_peer_now_ns(peer);
+	return peer->fruitless >= FRUITLESS_MAX &&
+	       tern_peer_now_ns(peer) - peer->fruitless_ns >=
+		       peer->rdv->ctx->opts.unreachable_ns;
+}
+
+void tern_dial_lost(struct tern_peer *peer, int status)
+{
+	if (is_fruitless(peer)) {
+		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
+			"%s: %u connections in a row carried nothing", peer->name,
+			peer->fruitless);
+		tern_peer_down(peer, status);
+		return;
+	}
+	if (peer->dialler && peer->fruitless && peer->fruitless % FRUITLESS_MOVE == 0)
+		next_candidate(peer);
+	peer->tried = 0;
+	peer->state = TERN_PEER_STATE_LOST;
+	peer->cause = status;
+	peer->give_up_ns = tern_ns_add(tern_peer_now_ns(peer), return_ns(peer, status));
+	tern_timer_clear(peer->rdv->ctx, &peer->tick);
+	tern_rails_close(peer);
+	if (!peer->suspect) {
+		peer->suspect = true;
+		tern_peer_report(peer, TERN_PEER_SUSPECT, status);
+	}
+}
+
+static void answer_waiting(struct tern_peer *peer)
+{
+	tern_list_for_each (n, &peer->rdv->links) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+
+		if (link->peer == peer && link->state == TERN_LINK_WAIT_OLD) {
+			tern_link_answer(link);
+			return;
+		}
+	}
+}
+
+void tern_dial_again(struct tern_peer *peer)
+{
+	tern_stream_lost(peer);
+	if (!peer->dialler)
+		tern_peer_set_timer(peer, &peer->retry, return_ns(peer, peer->cause));
+	else if (peer->redial_at_once)
+		tern_peer_set_timer(peer, &peer->retry, 0);
+	else
+		back_off(peer);
+	if (peer->redial_at_once)
+		peer->backoff_ns = BACKOFF_FIRST_NS;
+	answer_waiting(peer);
+}
