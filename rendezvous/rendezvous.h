@@ -285,7 +285,7 @@ struct tern_peer *tern_peer_by_token(
 void tern_peer_destroy(struct tern_peer *peer);
 static inline uint32_t tern_peer_first_seq(const struct tern_peer *peer)
 {
-	return peer->rdv->ctx->opts.first_seq;
+	return peer->rdv->ctx->first_seq;
 }
 
 /* It does not come back. That is no loss if all that we said was heard, or if it had said

@@ -76,7 +76,7 @@ int tern_peer_set_opts_sized(
 struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts)
 {
 	struct tern_peer *peer = calloc(1, sizeof(*peer));
-	uint32_t first = rdv->ctx->opts.first_seq;
+	uint32_t first = rdv->ctx->first_seq;
 
 	if (!peer)
 		return NULL;

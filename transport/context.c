@@ -160,7 +160,7 @@ int tern_context_new_sized(struct tern_domain *domain,
 	tern_list_init(&ctx->deferred);
 	tern_list_init(&ctx->stagers);
 	status = set_opts(ctx, opts, opts_bytes);
-	if (!status && !domain->opts.sim)
+	if (!status && !domain->hooks.sim)
 		status = open_fds(ctx);
 	if (!status) {
 		ctx->own_env = *tern_env_system();

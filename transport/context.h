@@ -59,6 +59,7 @@ struct tern_context {
 	struct tern_env *env;
 	struct tern_env own_env; /* used when the caller gave none */
 	struct tern_context_opts opts;
+	uint32_t first_seq; /* where sequence and credit counters start: tests set it */
 	struct tern_port
 		*ports[TERN_FABRICS_MAX]; /* by tern_fabric.index; NULL: not in use */
 	struct tern_timer **heap;

@@ -17,19 +17,19 @@
 #include "base/sized.h"
 
 static bool is_wanted(
-	const struct tern_fabric_ops *ops, const struct tern_domain_opts *opts)
+	const struct tern_fabric_ops *ops, const struct tern_domain_hooks *hooks)
 {
 	bool sim = strncmp(ops->name, "sim", 3) == 0;
 
-	return sim == (opts->sim != NULL);
+	return sim == (hooks->sim != NULL);
 }
 
-static bool may_be_missing(const struct tern_fabric_ops *ops, int status,
-	const struct tern_domain_opts *opts)
+static bool may_be_missing(
+	const struct tern_fabric_ops *ops, int status, const struct tern_domain *domain)
 {
-	if (opts->sim)
+	if (domain->hooks.sim)
 		return false;
-	if (opts->tcp_engine == TERN_TCP_URING && strcmp(ops->name, "tcp") == 0)
+	if (domain->opts.tcp_engine == TERN_TCP_URING && strcmp(ops->name, "tcp") == 0)
 		return false;
 	return status == -ENODEV || status == -ENOSYS;
 }
@@ -40,15 +40,15 @@ static int open_fabric(struct tern_domain *domain, unsigned index)
 	struct tern_fabric *fabric = NULL;
 	int status;
 
-	if (!is_wanted(ops, &domain->opts)) {
+	if (!is_wanted(ops, &domain->hooks)) {
 		domain->why[index] =
-			domain->opts.sim ? "this domain is simulated" : "only in tests";
+			domain->hooks.sim ? "this domain is simulated" : "only in tests";
 		return 0;
 	}
 	domain->why[index] = "it does not work on this machine";
 	status = ops->open(domain, &domain->opts, &fabric, &domain->why[index]);
 	if (status)
-		return may_be_missing(ops, status, &domain->opts) ? 0 : status;
+		return may_be_missing(ops, status, domain) ? 0 : status;
 	domain->why[index] = NULL;
 	fabric->ops = ops;
 	fabric->domain = domain;
@@ -69,19 +69,18 @@ static void close_domain(struct tern_domain *domain)
 	free(domain);
 }
 
-int tern_domain_new_sized(
-	const struct tern_domain_opts *opts, size_t opts_bytes, struct tern_domain **out)
+int tern_domain_new_hooked(const struct tern_domain_opts *opts,
+	const struct tern_domain_hooks *hooks, struct tern_domain **out)
 {
 	struct tern_domain *domain = calloc(1, sizeof(*domain));
-	int status;
+	int status = 0;
 
 	if (!domain)
 		return -ENOMEM;
-	status = tern_read_sized(&domain->opts, sizeof(domain->opts), opts, opts_bytes);
-	if (status) {
-		free(domain);
-		return status;
-	}
+	if (opts)
+		domain->opts = *opts;
+	if (hooks)
+		domain->hooks = *hooks;
 	if (domain->opts.tcp_congestion) {
 		domain->opts.tcp_congestion = strdup(domain->opts.tcp_congestion);
 		if (!domain->opts.tcp_congestion)
@@ -103,6 +102,15 @@ int tern_domain_new_sized(
 	}
 	*out = domain;
 	return 0;
+}
+
+int tern_domain_new_sized(
+	const struct tern_domain_opts *opts, size_t opts_bytes, struct tern_domain **out)
+{
+	struct tern_domain_opts own;
+	int r = tern_read_sized(&own, sizeof(own), opts, opts_bytes);
+
+	return r < 0 ? r : tern_domain_new_hooked(&own, NULL, out);
 }
 
 void tern_domain_hold(struct tern_domain *domain, enum tern_tenant tenant)

@@ -21,8 +21,21 @@ enum tern_tenant {
 	TERN_TENANT_COUNT
 };
 
+struct tern_cuda_api;
+struct tern_sim_process;
+struct tern_verbs_api;
+
+/* What tests put in place of what the machine has: NULL and false leave it. */
+struct tern_domain_hooks {
+	struct tern_sim_process *sim;           /* then `sim` is the only fabric: sim.h */
+	const struct tern_verbs_api *verbs_api; /* rdma-core */
+	const struct tern_cuda_api *cuda_api;   /* the GPU's driver */
+	bool cuda_ipc_self; /* handles of CUDA IPC are used within one process, too */
+};
+
 struct tern_domain {
 	struct tern_domain_opts opts;
+	struct tern_domain_hooks hooks;
 	struct tern_fabric *fabrics[TERN_FABRICS_MAX]; /* those that opened */
 	unsigned fabric_count;
 	const char
@@ -36,6 +49,10 @@ struct tern_domain {
 		refs; /* the user's until tern_domain_free(), and one for each tenant */
 	atomic_uint tenants[TERN_TENANT_COUNT];
 };
+
+/* tern_domain_new() with hooks. Both may be NULL, and are copied. */
+int tern_domain_new_hooked(const struct tern_domain_opts *opts,
+	const struct tern_domain_hooks *hooks, struct tern_domain **out);
 
 /* Counts something of the user's that needs the domain / frees the domain with the last
  * of them, if the user has given it up. */

@@ -64,14 +64,14 @@ static int complain(const struct tern_cuda_api *api, const char *call, CUresult 
 	return tern_cuda_status(result);
 }
 
-static int load(const struct tern_domain_opts *opts, const struct tern_cuda_api **out)
+static int load(const struct tern_domain_hooks *hooks, const struct tern_cuda_api **out)
 {
 	const char *why = "";
 	CUresult result;
 	int r;
 
-	if (opts->cuda_api) {
-		*out = opts->cuda_api;
+	if (hooks->cuda_api) {
+		*out = hooks->cuda_api;
 		result = (*out)->init(0);
 		return result ? complain(*out, "cuInit", result) : 0;
 	}
@@ -92,7 +92,7 @@ static int need_driver(struct tern_domain *domain)
 
 	if (gpus->api)
 		return 0;
-	r = load(&domain->opts, &api);
+	r = load(&domain->hooks, &api);
 	if (r)
 		return r;
 	result = api->device_get_count(&count);

@@ -176,7 +176,7 @@ static int view_new(
 	if (!view)
 		return -ENOMEM;
 	status = tern_ipc_open(domain, handle,
-		conn->pid == getpid() && !domain->opts.cuda_ipc_self, &view->mapping);
+		conn->pid == getpid() && !domain->hooks.cuda_ipc_self, &view->mapping);
 	if (status) {
 		free(view);
 		return status;

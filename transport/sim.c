@@ -348,7 +348,7 @@ static void woken(struct tern_sim_event *event)
 struct tern_sim_process *tern_sim_process_new(struct tern_sim *sim, const char *name)
 {
 	struct tern_sim_process *p = calloc(1, sizeof(*p));
-	struct tern_domain_opts opts = {.sim = p, .cuda_api = sim->opts.cuda_api};
+	struct tern_domain_hooks hooks = {.sim = p, .cuda_api = sim->opts.cuda_api};
 
 	tern_assert(p);
 	p->sim = sim;
@@ -359,7 +359,7 @@ struct tern_sim_process *tern_sim_process_new(struct tern_sim *sim, const char *
 	snprintf(p->name, sizeof(p->name), "%s", name);
 	tern_list_init(&p->done);
 	tern_list_push(&sim->processes, &p->node);
-	if (tern_domain_new(&opts, &p->domain) < 0)
+	if (tern_domain_new_hooked(NULL, &hooks, &p->domain) < 0)
 		tern_never("a simulated domain opens always");
 	return p;
 }

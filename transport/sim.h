@@ -33,7 +33,7 @@ struct tern_sim_opts {
 	unsigned refuse_permille; /* of connects */
 	unsigned slow_permille;   /* of connects: take a hundred times as long */
 	unsigned file_fail_permille;
-	const void *cuda_api; /* tern_domain_opts.cuda_api of every process */
+	const void *cuda_api; /* tern_domain_hooks.cuda_api of every process */
 	/* Where log lines go, with time and process; NULL: nowhere. */
 	void (*log)(const char *line);
 };

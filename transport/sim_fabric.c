@@ -15,6 +15,7 @@
 
 #include <tern/context.h>
 
+#include "transport/domain.h"
 #include "transport/mem.h"
 #include "transport/sim_fabric.h"
 
@@ -529,15 +530,15 @@ static int sim_open(struct tern_domain *domain, const struct tern_domain_opts *o
 {
 	struct sim_fabric *f;
 
-	(void)domain;
-	if (!opts->sim) {
+	(void)opts;
+	if (!domain->hooks.sim) {
 		*why = "only in the simulator";
 		return -ENODEV;
 	}
 	f = calloc(1, sizeof(*f));
 	if (!f)
 		return -ENOMEM;
-	f->process = opts->sim;
+	f->process = domain->hooks.sim;
 	tern_list_init(&f->ports);
 	*out = &f->base;
 	return 0;

@@ -534,7 +534,6 @@ static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts
 	char error[200];
 	int r;
 
-	(void)domain;
 	if (!fabric)
 		return -ENOMEM;
 	tern_list_init(&fabric->regs);
@@ -545,7 +544,7 @@ static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts
 		tern_log(tern_env_system(), TERN_LOG_ERROR, "verbs options: %s", error);
 		*why = "its options are wrong";
 	}
-	fabric->api = opts->verbs_api;
+	fabric->api = domain->hooks.verbs_api;
 	if (!r && !fabric->api)
 		r = tern_verbs_load(&fabric->api, why);
 	if (!r) {

@@ -37,15 +37,11 @@ struct tern_domain_opts {
 	const char *tcp_congestion; /* NULL: "cubic" if the kernel has it */
 	bool no_cma;                /* shm: behave as if process_vm_readv were refused */
 	bool no_hugepages;          /* do not try 2 MiB pages, reserved or made */
-	bool cuda_ipc_self;    /* tests: handles of CUDA IPC within one process, too */
 	const char *verbs;     /* options of the verbs fabric, "NAME=VALUE,...", as in
 				  docs/tuning.md; NULL: its defaults */
-	const void *verbs_api; /* tests: a struct tern_verbs_api in rdma-core's place */
-	const void *cuda_api;  /* tests: a struct tern_cuda_api in the driver's place */
 	uint64_t bounce_bytes; /* page-locked memory for tensors of GPUs that a fabric
 				  cannot reach and cannot move in pieces: never more than
 				  this; 0: 1 GiB. It is taken as it is needed */
-	void *sim; /* tests: a process of transport/sim.h; then sim is the only fabric */
 };
 
 /* opts may be NULL. -ENOMEM; TERN_TCP_URING asked for and refused: -ENOSYS or -EPERM;
@@ -79,7 +75,6 @@ static inline void tern_domain_stats(
 	tern_domain_stats_sized(domain, out, sizeof(*out));
 }
 
-/* Each duration may be TERN_NEVER. */
 /* ---- RDMA devices ---- */
 
 enum tern_gpu_direct {
@@ -115,6 +110,9 @@ static inline int tern_rdma_devices(
 	return tern_rdma_devices_sized(domain, out, sizeof(*out), max);
 }
 
+/* ---- contexts ---- */
+
+/* Each duration may be TERN_NEVER. */
 struct tern_context_opts {
 	struct tern_env *env;  /* NULL: the system's. One context's at a time, which
 				  it must outlive */
@@ -140,7 +138,6 @@ struct tern_context_opts {
 				messages need not wait for them; 0: 2 MiB */
 	uint32_t spin_us;    /* tern_wait: most it spins before it sleeps; 0: 20 */
 	bool no_spin;        /* never spin: more processes than cores, or power matters */
-	uint32_t first_seq;  /* tests: where sequence and credit counters start */
 	const char *secret;  /* cluster secret both ends must know; NULL: none. Copied.
 				Listeners and peers may have one of their own:
 				struct tern_peer_opts, where more is said */

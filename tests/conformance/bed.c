@@ -211,7 +211,7 @@ const char *bed_unavailable(const struct instance *instance)
 		why = instance->unavailable();
 	if (why || instance->world_new)
 		return why; /* a world needs nothing of the machine */
-	r = tern_domain_new(&instance->opts, &domain);
+	r = tern_domain_new_hooked(&instance->opts, &instance->hooks, &domain);
 	if (r < 0)
 		return tern_status_text(r);
 	if (!tern_domain_fabric(domain, name, strlen(name)))
@@ -230,7 +230,8 @@ struct tern_domain *instance_domain(
 
 	if (world)
 		return instance->world_domain(world, side);
-	assert_int_equal(tern_domain_new(&instance->opts, &domain), 0);
+	assert_int_equal(
+		tern_domain_new_hooked(&instance->opts, &instance->hooks, &domain), 0);
 	return domain;
 }
 

@@ -20,6 +20,7 @@
 
 #include "base/env.h"
 #include "base/list.h"
+#include "transport/domain.h"
 #include "transport/fabric.h"
 
 #define MESSAGE_BYTES   8192u
@@ -32,6 +33,7 @@ struct instance {
 	const char *name;   /* "tcp-epoll" */
 	const char *fabric; /* "tcp" */
 	struct tern_domain_opts opts;
+	struct tern_domain_hooks hooks;
 	/* Called first: why it cannot run here, or NULL. May be NULL itself. */
 	const char *(*unavailable)(void);
 	bool can_sleep; /* fd() and arm() are of use */

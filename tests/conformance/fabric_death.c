@@ -124,7 +124,7 @@ void conformance_child(const struct instance *instance, int in, int out)
 	struct tern_pool *pool;
 	struct tern_lsn *lsn;
 
-	require(tern_domain_new(&instance->opts, &domain) == 0);
+	require(tern_domain_new_hooked(&instance->opts, &instance->hooks, &domain) == 0);
 	child.fabric = tern_domain_fabric(domain, name, strlen(name));
 	require(child.fabric->ops->port_new(child.fabric, &opts, &child.port) == 0);
 	require(tern_pool_new(domain, &pool_opts, &pool) == 0);

@@ -314,7 +314,8 @@ static void sleeper_open(struct sleeper *s, struct tern_lsn **lsn)
 		.message_bytes = MESSAGE_BYTES};
 	const char *name = s->instance->fabric;
 
-	SLEEPER_CHECK(s, tern_domain_new(&s->instance->opts, &s->domain) == 0);
+	SLEEPER_CHECK(s, tern_domain_new_hooked(&s->instance->opts, &s->instance->hooks,
+				 &s->domain) == 0);
 	s->fabric = tern_domain_fabric(s->domain, name, strlen(name));
 	SLEEPER_CHECK(s, tern_pool_new(s->domain, &pool_opts, &s->pool) == 0);
 	SLEEPER_CHECK(s, tern_pool_get(s->pool, 1u << 20, &s->room) == 0);

@@ -105,8 +105,8 @@ const struct instance *const conformance_fakes[] = {
 /* The table is known at run time only. */
 __attribute__((constructor)) static void set_api(void)
 {
-	fake_plain.opts.verbs_api = fake_verbs_api();
-	fake_own.opts.verbs_api = fake_verbs_api();
-	fake_least.opts.verbs_api = fake_verbs_api();
-	fake_guard.opts.verbs_api = fake_verbs_api();
+	fake_plain.hooks.verbs_api = fake_verbs_api();
+	fake_own.hooks.verbs_api = fake_verbs_api();
+	fake_least.hooks.verbs_api = fake_verbs_api();
+	fake_guard.hooks.verbs_api = fake_verbs_api();
 }

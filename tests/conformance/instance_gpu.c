@@ -191,8 +191,8 @@ const struct instance *conformance_with_gpus(const char *name)
 	instance.ipc = kind->ipc;
 	instance.direct = reaches_gpus(base) && !kind->staged;
 	api = fake_cuda_api();
-	instance.opts.cuda_api = fake.api = api;
-	instance.opts.cuda_ipc_self = kind->ipc_self;
+	instance.hooks.cuda_api = fake.api = api;
+	instance.hooks.cuda_ipc_self = kind->ipc_self;
 	device_memory = &fake;
 	return &instance;
 }

@@ -93,7 +93,7 @@ void conformance_child(const struct instance *instance, int in, int out)
 	(void)in;
 	if (instance->gpus)
 		device_memory->reset(true);
-	require(tern_domain_new(&instance->opts, &domain) == 0);
+	require(tern_domain_new_hooked(&instance->opts, &instance->hooks, &domain) == 0);
 	require(!instance->uses_gpu || tern_gpu_by_number(domain, 0, &gpu) == 0);
 	require(tern_context_new(domain, &opts, &child.ctx) == 0);
 	box_init(&box, domain);

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "base/util.h"
+#include "transport/context.h"
 
 enum { SAME = 12 };
 
@@ -156,14 +157,17 @@ static void test_an_urgent_send_goes_ahead(const struct instance *instance)
 	meet_free(meet);
 }
 
-static void many_posted(const struct instance *instance, bool sender_first,
-	const struct tern_context_opts *opts)
+static void many_posted_from(const struct instance *instance, bool sender_first,
+	const struct tern_context_opts *opts, uint32_t first_seq)
 {
 	enum { COUNT = 600 };
-	struct meet *meet = meet_new_with(instance, opts, opts);
+	struct meet *meet = meet_new_apart(instance, opts, opts);
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
 	static struct call send[COUNT], recv[COUNT];
 
+	a->ctx->first_seq = b->ctx->first_seq = first_seq;
+	meet_dial(meet);
+	MEET_PUMP(meet, a->up_count && b->accepted_count);
 	for (unsigned pass = 0; pass < 2; pass++) {
 		bool sends = (pass == 0) == sender_first;
 
@@ -197,6 +201,12 @@ static void many_posted(const struct instance *instance, bool sender_first,
 	meet_free(meet);
 }
 
+static void many_posted(const struct instance *instance, bool sender_first,
+	const struct tern_context_opts *opts)
+{
+	many_posted_from(instance, sender_first, opts, 0);
+}
+
 static void test_600_receives_are_met_by_600_sends(const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
@@ -225,10 +235,8 @@ static void test_counters_wrap(const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
 
-	opts.first_seq = UINT32_MAX - 2;
-	many_posted(instance, true, &opts);
-	opts.first_seq = UINT32_MAX - 300;
-	many_posted(instance, false, &opts);
+	many_posted_from(instance, true, &opts, UINT32_MAX - 2);
+	many_posted_from(instance, false, &opts, UINT32_MAX - 300);
 }
 
 /* Both ends are starved at once: nothing they hold back may keep the other from going on.

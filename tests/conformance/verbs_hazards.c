@@ -36,7 +36,7 @@ static struct bed *begin(const char *options)
 {
 	machine_opts = fake_verbs_defaults();
 	instance.opts.verbs = options;
-	instance.opts.verbs_api = fake_verbs_api();
+	instance.hooks.verbs_api = fake_verbs_api();
 	machine();
 	return bed_new(&instance);
 }

@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "tern-config.h"
 #include "tests/storm/storm.h"
+#include "transport/context.h"
 #include "transport/sim.h"
 #if TERN_HAVE_CUDA
 #include "tests/storm/gpu.h"
@@ -69,7 +70,6 @@ static void make_end(struct world *w, struct end *e, const char *name, uint64_t 
 	struct tern_pool_opts other = pool;
 	struct tern_context_opts opts = {.eager_bytes = 512,
 		.record_count = 24 + seed % 64,
-		.first_seq = UINT32_MAX - 1,
 		.reconnect_ns = (seed % 5 == 4 ? 400 : 50) * TERN_NS_PER_MS,
 		.rail_count = seed % 3 == 2 ? 4 : 1,
 		.suspect_ns = 20 * TERN_NS_PER_MS,
@@ -84,6 +84,7 @@ static void make_end(struct world *w, struct end *e, const char *name, uint64_t 
 				      &e->other) < 0) ||
 		tern_context_new(tern_sim_domain(e->process), &opts, &e->ctx) < 0)
 		tern_never("an end of the storm");
+	e->ctx->first_seq = UINT32_MAX - 1;
 	tern_sim_drive(e->process, e->ctx);
 }
 

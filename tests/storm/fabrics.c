@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "transport/context.h"
 
 struct end {
 	struct tern_domain *domain;
@@ -35,6 +36,7 @@ struct bed {
 /* Some of the memory is a GPU's: "-gpu" behind the name of a bed; "-ipc": and the driver
  * has CUDA IPC. */
 static bool gpu, ipc;
+static struct tern_domain_hooks hooks; /* simulated devices */
 
 static void on_accept(struct tern_peer *peer, void *arg)
 {
@@ -51,13 +53,14 @@ static void make_end(struct end *e, const struct tern_domain_opts *domain_opts,
 	struct tern_pool_opts other = pool;
 
 	other.kind = on_gpu ? TERN_MEM_HOST : TERN_MEM_CUDA;
-	if (tern_domain_new(domain_opts, &e->domain) < 0 ||
+	if (tern_domain_new_hooked(domain_opts, &hooks, &e->domain) < 0 ||
 		tern_pool_new(e->domain, &pool, &e->pool) < 0 ||
 		(gpu && tern_pool_new(e->domain, &other, &e->other) < 0) ||
 		tern_context_new(e->domain, opts, &e->ctx) < 0) {
 		fprintf(stderr, "storm: cannot make an end\n");
 		exit(1);
 	}
+	e->ctx->first_seq = UINT32_MAX - 1;
 }
 
 static void free_end(struct end *e)
@@ -136,7 +139,6 @@ static bool moved(struct end e[2], uint64_t limit_ns)
 static int run(const char *where, const struct bed *bed, uint64_t seed)
 {
 	struct tern_context_opts opts = {.eager_bytes = 1024,
-		.first_seq = UINT32_MAX - 1,
 		.rail_count = seed % 3 == 2 ? 3 : 1,
 		.bulk_bytes = seed % 2 ? 20000 : 0,
 		.record_count = 64};
@@ -162,8 +164,8 @@ static int run(const char *where, const struct bed *bed, uint64_t seed)
 #if TERN_HAVE_CUDA
 	if (gpu) {
 		memory = storm_gpu_open(seed, ipc);
-		domain_opts.cuda_api = storm_gpu_api();
-		domain_opts.cuda_ipc_self = seed % 3; /* as the driver allows it */
+		hooks.cuda_api = storm_gpu_api();
+		hooks.cuda_ipc_self = seed % 3; /* as the driver allows it */
 		domain_opts.bounce_bytes = seed % 2 ? 200000 : 0; /* few: they wait */
 	}
 #endif
@@ -223,7 +225,7 @@ static struct bed beds[] = {
 	{"shm-no-cma", "shm://storm-%d", NULL, {.no_cma = true}},
 };
 
-static void prepare(const char *name, struct tern_domain_opts *opts)
+static void prepare(const char *name)
 {
 	const char *address = getenv("TERN_RDMA_ADDRESS"),
 		   *from = getenv("TERN_RDMA_FROM");
@@ -240,10 +242,9 @@ static void prepare(const char *name, struct tern_domain_opts *opts)
 #if TERN_HAVE_VERBS
 	if (strncmp(name, "fa", 2) == 0) {
 		reset_fakes();
-		opts->verbs_api = fake_verbs_api();
+		hooks.verbs_api = fake_verbs_api();
 	}
 #endif
-	(void)opts;
 }
 
 int main(int argc, char **argv)
@@ -268,7 +269,7 @@ int main(int argc, char **argv)
 
 		if (strcmp(argv[1], beds[i].name) != 0)
 			continue;
-		prepare(argv[1], &beds[i].opts);
+		prepare(argv[1]);
 		if (strncmp(beds[i].address, "shm", 3) == 0)
 			snprintf(where, sizeof(where), "shm://storm-%d", (int)getpid());
 		else

@@ -6,7 +6,7 @@
 #include "tests/storm/storm.h"
 
 const struct storm_memory *storm_gpu_open(uint64_t seed, bool ipc);
-const void *storm_gpu_api(void); /* for tern_domain_opts.cuda_api */
+const void *storm_gpu_api(void); /* for tern_domain_hooks.cuda_api */
 void storm_gpu_close(void);      /* all that uses it is gone */
 
 #endif

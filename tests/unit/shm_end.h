@@ -140,8 +140,9 @@ static inline struct tern_env *quiet_env(void)
 
 static inline void end_init_sized(struct end *end, bool no_cma, uint32_t message_bytes)
 {
-	const struct tern_domain_opts opts = {
-		.no_cma = no_cma, .cuda_api = cuda_api, .cuda_ipc_self = cuda_ipc_self};
+	const struct tern_domain_opts opts = {.no_cma = no_cma};
+	const struct tern_domain_hooks hooks = {
+		.cuda_api = cuda_api, .cuda_ipc_self = cuda_ipc_self};
 	struct tern_port_opts port_opts = {
 		.env = quiet_env(),
 		.handler = &handler,
@@ -151,7 +152,7 @@ static inline void end_init_sized(struct end *end, bool no_cma, uint32_t message
 	struct tern_fabric *fabric;
 
 	*end = (struct end){.closed_status = 1};
-	assert_int_equal(tern_domain_new(&opts, &end->domain), 0);
+	assert_int_equal(tern_domain_new_hooked(&opts, &hooks, &end->domain), 0);
 	fabric = tern_domain_fabric(end->domain, "shm", 3);
 	assert_non_null(fabric);
 	assert_int_equal(fabric->ops->port_new(fabric, &port_opts, &end->port), 0);

@@ -33,14 +33,14 @@ static void on_accept(struct tern_peer *peer, void *arg)
 static void pair_init(struct pair *p, uint32_t rail_count, unsigned device_count)
 {
 	struct fake_verbs_opts machine = fake_verbs_defaults();
-	struct tern_domain_opts opts = {.verbs_api = fake_verbs_api()};
+	struct tern_domain_hooks hooks = {.verbs_api = fake_verbs_api()};
 	struct tern_context_opts ctx_opts = {
 		.rail_count = rail_count, .bulk_bytes = BULK_BYTES};
 
 	machine.device_count = device_count;
 	fake_verbs_reset(&machine);
 	*p = (struct pair){0};
-	assert_int_equal(tern_domain_new(&opts, &p->domain), 0);
+	assert_int_equal(tern_domain_new_hooked(NULL, &hooks, &p->domain), 0);
 	assert_int_equal(tern_context_new(p->domain, &ctx_opts, &p->a), 0);
 	assert_int_equal(tern_context_new(p->domain, &ctx_opts, &p->b), 0);
 }

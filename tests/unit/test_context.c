@@ -141,8 +141,8 @@ static struct tern_env fake_env = {.ops = &env_ops};
 static struct tern_domain *domain;
 static struct tern_context *ctx;
 
-static void open_context(
-	const struct tern_domain_opts *domain_opts, const struct tern_context_opts *opts)
+static void open_hooked(
+	const struct tern_domain_hooks *hooks, const struct tern_context_opts *opts)
 {
 	struct tern_port *port;
 
@@ -150,9 +150,14 @@ static void open_context(
 	user_frees = polls_to_drain = 0;
 	fake_now_ns = 1000;
 	fake.fd = eventfd(0, EFD_NONBLOCK);
-	assert_int_equal(tern_domain_new(domain_opts, &domain), 0);
+	assert_int_equal(tern_domain_new_hooked(NULL, hooks, &domain), 0);
 	assert_int_equal(tern_context_new(domain, opts, &ctx), 0);
 	assert_int_equal(tern_context_port(ctx, domain->fabrics[0], &port), 0);
+}
+
+static void open_context(const struct tern_context_opts *opts)
+{
+	open_hooked(NULL, opts);
 }
 
 static void close_context(void)
@@ -206,7 +211,7 @@ static void test_timers_fire_in_order_after_any_changes(void **state)
 	int set = 0, events;
 
 	(void)state;
-	open_context(NULL, &opts);
+	open_context(&opts);
 	memset(timers, 0, sizeof(timers));
 	last_due_ns = 0;
 	fired = 0;
@@ -255,7 +260,7 @@ static void test_a_timer_that_sets_itself_does_not_hold_progress(void **state)
 	struct tern_timer timer = {.fire = fire_and_set_again};
 
 	(void)state;
-	open_context(NULL, &opts);
+	open_context(&opts);
 	fired = 0;
 	tern_timer_set(ctx, &timer, 0);
 	assert_int_equal(tern_progress(ctx), 1);
@@ -279,7 +284,7 @@ static void test_a_timer_makes_the_fd_readable(void **state)
 	struct tern_timer timer = {.fire = count_fire};
 
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	fired = 0;
 	tern_timer_set(ctx, &timer, tern_clock_ns() + TERN_NS_PER_MS);
 	while (!fired) {
@@ -307,7 +312,7 @@ static void call_and_defer(struct tern_deferred *deferred)
 static void test_deferred_calls_run_once_each(void **state)
 {
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	again = (struct tern_deferred){.call = call_and_defer};
 	calls = 0;
 	tern_defer(ctx, &again);
@@ -334,7 +339,7 @@ static void *wake_thread(void *arg)
 static void test_wake_from_another_thread_ends_sleep(void **state)
 {
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	for (int i = 0; i < 500; i++) {
 		pthread_t thread;
 
@@ -352,7 +357,7 @@ static void test_wake_from_another_thread_ends_sleep(void **state)
 static void test_a_wake_while_awake_costs_no_sleep_later(void **state)
 {
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	ctx->env->wake(ctx->env->wake_arg);
 	assert_int_equal(tern_arm(ctx), -EAGAIN);
 	assert_int_equal(tern_progress(ctx), 1);
@@ -373,7 +378,7 @@ static void late_write(void)
 static void test_a_wakes_write_that_comes_late_is_read_once(void **state)
 {
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	assert_int_equal(tern_arm(ctx), 0);
 	assert_true(atomic_exchange(&ctx->sleeping, false));
 	tern_progress(ctx);
@@ -394,7 +399,7 @@ static void test_a_wakes_write_that_comes_late_is_read_once(void **state)
 static void test_a_wake_between_two_arms_is_not_forgotten(void **state)
 {
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	assert_int_equal(tern_arm(ctx), 0);
 	tern_context_wake(ctx);
 	assert_int_equal(tern_arm(ctx), -EAGAIN);
@@ -417,7 +422,7 @@ static void test_a_ports_event_makes_the_fd_readable(void **state)
 	uint64_t one = 1;
 
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	fake.arm_status = -EAGAIN;
 	assert_int_equal(tern_arm(ctx), -EAGAIN);
 	fake.arm_status = 0;
@@ -434,7 +439,7 @@ static void test_a_ports_event_makes_the_fd_readable(void **state)
 static void test_a_broken_port_is_told(void **state)
 {
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	fake.events = -EIO;
 	assert_int_equal(tern_progress(ctx), -EIO);
 	assert_int_equal(tern_wait_any(ctx, UINT64_MAX), -EIO);
@@ -472,7 +477,7 @@ static void test_polling_makes_no_system_call(void **state)
 	int status;
 
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	tern_timer_set(ctx, &timer, UINT64_MAX - 1);
 	child = fork();
 	/* Not _exit: before it a sanitizer makes calls of its own. */
@@ -490,13 +495,13 @@ static void test_polling_makes_no_system_call(void **state)
 
 static void test_the_simulated_context_has_no_fd(void **state)
 {
-	struct tern_domain_opts domain_opts = {.sim = &fake};
+	struct tern_domain_hooks hooks = {.sim = (void *)&fake};
 	struct tern_context_opts opts = {.env = &fake_env};
 	struct tern_req req = {.status = -EINPROGRESS, .posted = TERN_REQ_POSTED};
 	struct tern_timer timer = {.fire = count_fire};
 
 	(void)state;
-	open_context(&domain_opts, &opts);
+	open_hooked(&hooks, &opts);
 	assert_ptr_equal(domain->fabrics[0]->ops, &fake_sim);
 	assert_int_equal(tern_context_fd(ctx), -1);
 	tern_timer_set(ctx, &timer, 5000);
@@ -513,7 +518,7 @@ static void test_the_simulated_context_has_no_fd(void **state)
 static void test_wait_any_ends_with_an_event_or_the_time(void **state)
 {
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	assert_int_equal(tern_wait_any(ctx, 0), -ETIMEDOUT);
 	assert_int_equal(tern_wait_any(ctx, TERN_NS_PER_MS), -ETIMEDOUT);
 	assert_true(fake.arms > 0);
@@ -540,7 +545,7 @@ static void test_wait_returns_the_requests_status(void **state)
 		.req = {.status = -EINPROGRESS, .posted = TERN_REQ_POSTED}};
 
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	assert_int_equal(tern_wait(ctx, &ending.req, TERN_NS_PER_MS), -ETIMEDOUT);
 	tern_timer_set(ctx, &ending.timer, tern_clock_ns() + 2 * TERN_NS_PER_MS);
 	assert_int_equal(tern_wait(ctx, &ending.req, UINT64_MAX), -ECANCELED);
@@ -554,7 +559,7 @@ static void test_spinning_stops_where_it_does_not_pay(void **state)
 	struct tern_context_opts no_spin = {.spin_us = 100, .no_spin = true};
 
 	(void)state;
-	open_context(NULL, &opts);
+	open_context(&opts);
 	ctx->spin_ns = ctx->spin_max_ns =
 		100 * TERN_NS_PER_US; /* also with one processor */
 	for (int i = 0; i < 10; i++)
@@ -568,7 +573,7 @@ static void test_spinning_stops_where_it_does_not_pay(void **state)
 	}
 	assert_true(ctx->spin_ns > 100 * TERN_NS_PER_US);
 	close_context();
-	open_context(NULL, &no_spin);
+	open_context(&no_spin);
 	assert_int_equal(ctx->spin_max_ns, 0);
 	fake.events = 1;
 	assert_int_equal(tern_wait_any(ctx, UINT64_MAX), 0);
@@ -581,7 +586,7 @@ static void test_spinning_stops_where_it_does_not_pay(void **state)
 static void test_free_waits_until_nothing_is_in_use(void **state)
 {
 	(void)state;
-	open_context(NULL, NULL);
+	open_context(NULL);
 	polls_to_drain = 5;
 	tern_context_free(ctx);
 	assert_int_equal(fake.polls, 5);
@@ -599,7 +604,7 @@ static void test_options_have_defaults_and_limits(void **state)
 	struct tern_context *refused;
 
 	(void)state;
-	open_context(NULL, &opts);
+	open_context(&opts);
 	secret[0] = 'x';
 	assert_string_equal(ctx->opts.secret, "s3cret");
 	assert_int_equal(ctx->opts.suspect_ns, TERN_NS_PER_S);
@@ -621,12 +626,12 @@ static void test_an_environment_has_one_context(void **state)
 	struct tern_context *second;
 
 	(void)state;
-	open_context(NULL, &opts);
+	open_context(&opts);
 	assert_int_equal(tern_context_new(domain, &opts, &second), -EBUSY);
 	assert_ptr_equal(env.wake_arg, ctx);
 	close_context();
 	assert_null(env.wake);
-	open_context(NULL, &opts);
+	open_context(&opts);
 	assert_ptr_equal(env.wake_arg, ctx);
 	close_context();
 }

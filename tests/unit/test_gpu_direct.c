@@ -18,6 +18,7 @@
 #include "base/util.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_verbs/fake_verbs.h"
+#include "transport/domain.h"
 
 #define BYTES    (3u << 19)
 #define VERBS    "verbs://10.7.0.2:0"
@@ -89,12 +90,12 @@ static void turn(struct rig *rig)
 
 static void end_open(struct rig *rig, struct end *end)
 {
-	const struct tern_domain_opts opts = {.cuda_api = rig->api,
-		.verbs_api = fake_verbs_api(),
-		.verbs = "from=10.7.0.1"};
+	const struct tern_domain_opts opts = {.verbs = "from=10.7.0.1"};
+	const struct tern_domain_hooks hooks = {
+		.cuda_api = rig->api, .verbs_api = fake_verbs_api()};
 	const struct tern_context_opts ctx_opts = {.no_spin = true};
 
-	assert_int_equal(tern_domain_new(&opts, &end->domain), 0);
+	assert_int_equal(tern_domain_new_hooked(&opts, &hooks, &end->domain), 0);
 	assert_int_equal(tern_context_new(end->domain, &ctx_opts, &end->ctx), 0);
 	OK(rig->api->ctx_push_current(rig->context));
 	OK(rig->api->mem_alloc(&end->at, BYTES + 5000));

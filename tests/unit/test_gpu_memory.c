@@ -28,6 +28,7 @@ struct user {
 static void user_open(struct user *u, const struct fake_cuda_opts *opts, uint64_t bound)
 {
 	struct tern_domain_opts domain_opts = {.bounce_bytes = bound};
+	struct tern_domain_hooks hooks = {0};
 
 	*u = (struct user){.count = opts ? opts->device_count : 1};
 	fake_cuda_reset(opts);
@@ -39,8 +40,8 @@ static void user_open(struct user *u, const struct fake_cuda_opts *opts, uint64_
 		OK(u->api->mem_alloc(&u->at[i], 10000));
 		OK(u->api->ctx_pop_current(NULL));
 	}
-	domain_opts.cuda_api = u->api;
-	assert_int_equal(tern_domain_new(&domain_opts, &u->domain), 0);
+	hooks.cuda_api = u->api;
+	assert_int_equal(tern_domain_new_hooked(&domain_opts, &hooks, &u->domain), 0);
 }
 
 static void user_close(struct user *u)
@@ -177,7 +178,7 @@ static void test_without_a_device_it_is_enodev(void **state)
 {
 	struct fake_cuda_opts opts = fake_cuda_defaults();
 	struct tern_pool_opts pool_opts = {.kind = TERN_MEM_CUDA};
-	struct tern_domain_opts domain_opts = {0};
+	struct tern_domain_hooks hooks = {0};
 	struct tern_domain *domain;
 	struct tern_pool *pool;
 	struct tern_mem *mem;
@@ -185,8 +186,8 @@ static void test_without_a_device_it_is_enodev(void **state)
 	(void)state;
 	opts.device_count = 0;
 	fake_cuda_reset(&opts);
-	domain_opts.cuda_api = fake_cuda_api();
-	assert_int_equal(tern_domain_new(&domain_opts, &domain), 0);
+	hooks.cuda_api = fake_cuda_api();
+	assert_int_equal(tern_domain_new_hooked(NULL, &hooks, &domain), 0);
 	assert_int_equal(tern_mem_wrap_cuda(domain, 4096, 100, &mem), -ENODEV);
 	assert_int_equal(tern_pool_new(domain, &pool_opts, &pool), -ENODEV);
 	tern_domain_free(domain);

@@ -44,7 +44,7 @@ struct copy {
 
 static void rig_open_with(struct rig *rig, const struct fake_cuda_opts *opts)
 {
-	struct tern_domain_opts domain_opts = {0};
+	struct tern_domain_hooks hooks = {0};
 	struct tern_context_opts ctx_opts = {.no_spin = true};
 
 	*rig = (struct rig){0};
@@ -55,8 +55,8 @@ static void rig_open_with(struct rig *rig, const struct fake_cuda_opts *opts)
 	OK(rig->api->ctx_push_current(rig->context));
 	OK(rig->api->mem_alloc(&rig->at, 1u << 20));
 	OK(rig->api->ctx_pop_current(NULL));
-	domain_opts.cuda_api = rig->api;
-	assert_int_equal(tern_domain_new(&domain_opts, &rig->domain), 0);
+	hooks.cuda_api = rig->api;
+	assert_int_equal(tern_domain_new_hooked(NULL, &hooks, &rig->domain), 0);
 	assert_int_equal(tern_context_new(rig->domain, &ctx_opts, &rig->ctx), 0);
 	assert_int_equal(
 		tern_mem_wrap_cuda(rig->domain, rig->at, 1u << 20, &rig->mem), 0);

@@ -144,7 +144,7 @@ static void test_any_function_may_fail_when_a_conn_ends(void **state)
 /* From nothing to a listener: a negative errno, or it works. */
 static bool open_and_close(void)
 {
-	struct tern_domain_opts opts = {.verbs_api = fake_verbs_api()};
+	struct tern_domain_hooks hooks = {.verbs_api = fake_verbs_api()};
 	struct tern_port_opts port_opts = {.message_bytes = MESSAGE_BYTES};
 	static const struct tern_port_handler none;
 	struct tern_domain *domain;
@@ -157,7 +157,7 @@ static bool open_and_close(void)
 	log_env_init(&log);
 	port_opts.env = &log.env;
 	port_opts.handler = &none;
-	assert_int_equal(tern_domain_new(&opts, &domain), 0);
+	assert_int_equal(tern_domain_new_hooked(NULL, &hooks, &domain), 0);
 	fabric = tern_domain_fabric(domain, "verbs", 5);
 	if (!fabric) {
 		tern_domain_free(domain);

@@ -321,7 +321,7 @@ static void test_memory_that_cannot_be_registered_is_refused_and_conns_go_on(voi
 static void test_a_port_whose_devices_cannot_register_is_refused(void **state)
 {
 	struct fake_verbs_opts fake = fake_verbs_defaults();
-	struct tern_domain_opts opts = {.verbs_api = fake_verbs_api()};
+	struct tern_domain_hooks hooks = {.verbs_api = fake_verbs_api()};
 	const uint64_t bytes = 32u << 20;
 	struct rlimit limit, low;
 	struct tern_domain *domain;
@@ -336,7 +336,7 @@ static void test_a_port_whose_devices_cannot_register_is_refused(void **state)
 	fake.reg_limit_bytes = 16u << 20;
 	fake_verbs_reset(&fake);
 	log_env_init(&log);
-	assert_int_equal(tern_domain_new(&opts, &domain), 0);
+	assert_int_equal(tern_domain_new_hooked(NULL, &hooks, &domain), 0);
 	verbs = tern_domain_fabric(domain, "verbs", 5);
 	assert_int_equal(tern_mem_wrap(domain, memory, bytes, &mem), 0);
 	assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &limit), 0);

@@ -13,6 +13,7 @@
 #include "base/env.h"
 #include "base/util.h"
 #include "tests/fake_verbs/fake_verbs.h"
+#include "transport/domain.h"
 
 static unsigned line_count;
 static char last_line[512];
@@ -38,7 +39,7 @@ static void down(
 static void test_refusal_is_told_once_whatever_is_tried(void **state)
 {
 	struct fake_verbs_opts machine = fake_verbs_defaults();
-	struct tern_domain_opts opts = {.verbs_api = fake_verbs_api()};
+	struct tern_domain_hooks hooks = {.verbs_api = fake_verbs_api()};
 	struct tern_env_ops ops = *tern_env_system()->ops;
 	struct tern_env env = {.ops = &ops, .log_level = TERN_LOG_WARN};
 	struct tern_context_opts ctx_opts = {
@@ -56,7 +57,7 @@ static void test_refusal_is_told_once_whatever_is_tried(void **state)
 	machine.device_count = 1;
 	machine.reg_limit_bytes = 4u << 20;
 	fake_verbs_reset(&machine);
-	assert_int_equal(tern_domain_new(&opts, &domain), 0);
+	assert_int_equal(tern_domain_new_hooked(NULL, &hooks, &domain), 0);
 	assert_int_equal(tern_pool_new(domain, &pool_opts, &pool), 0);
 	assert_int_equal(tern_context_new(domain, &ctx_opts, &ctx), 0);
 	assert_int_equal(
@@ -145,7 +146,8 @@ static void meeting_connect(struct meeting *m)
 
 static void meeting_open(struct meeting *m, const char *verbs)
 {
-	struct tern_domain_opts opts = {.verbs_api = fake_verbs_api(), .verbs = verbs};
+	struct tern_domain_opts opts = {.verbs = verbs};
+	struct tern_domain_hooks hooks = {.verbs_api = fake_verbs_api()};
 
 	*m = (struct meeting){.ops = *tern_env_system()->ops};
 	m->ops.log = keep;
@@ -154,7 +156,7 @@ static void meeting_open(struct meeting *m, const char *verbs)
 	kept_level = TERN_LOG_WARN;
 	line_count = 0;
 	fake_verbs_reset(NULL);
-	assert_int_equal(tern_domain_new(&opts, &m->domain), 0);
+	assert_int_equal(tern_domain_new_hooked(&opts, &hooks, &m->domain), 0);
 	m->memory[0] = malloc(2 * MEMORY_BYTES);
 	m->memory[1] = m->memory[0] + MEMORY_BYTES;
 }
@@ -331,8 +333,8 @@ static void break_again(
 static void test_a_path_that_carries_nothing_is_the_end(void **state)
 {
 	struct fake_verbs_opts machine = fake_verbs_defaults();
-	struct tern_domain_opts opts = {
-		.verbs_api = fake_verbs_api(), .verbs = "from=10.7.0.1"};
+	struct tern_domain_opts opts = {.verbs = "from=10.7.0.1"};
+	struct tern_domain_hooks hooks = {.verbs_api = fake_verbs_api()};
 	struct tern_env_ops ops = *tern_env_system()->ops;
 	struct tern_env env = {.ops = &ops, .log_level = TERN_LOG_WARN};
 	struct tern_env other_env = env;
@@ -355,7 +357,7 @@ static void test_a_path_that_carries_nothing_is_the_end(void **state)
 	line_count = 0;
 	kept_level = TERN_LOG_WARN;
 	fake_verbs_reset(&machine);
-	assert_int_equal(tern_domain_new(&opts, &domain), 0);
+	assert_int_equal(tern_domain_new_hooked(&opts, &hooks, &domain), 0);
 	assert_int_equal(tern_pool_new(domain,
 				 &(struct tern_pool_opts){.slab_bytes = 1 << 20}, &pool),
 		0);

@@ -38,7 +38,9 @@ static void *shared_new(void)
 	struct shared *shared = calloc(1, sizeof(*shared));
 
 	assert_non_null(shared);
-	assert_int_equal(tern_domain_new(&instance.opts, &shared->domain), 0);
+	assert_int_equal(
+		tern_domain_new_hooked(&instance.opts, &instance.hooks, &shared->domain),
+		0);
 	log_env_init(&shared->logs[A]);
 	log_env_init(&shared->logs[B]);
 	return shared;
@@ -96,8 +98,8 @@ struct bed *verbs_bed_new(const struct verbs_bed_opts *given)
 	instance = (struct instance){
 		.name = "verbs",
 		.fabric = "verbs",
-		.opts = {.verbs = opts.verbs ? opts.verbs : "from=10.7.0.1",
-			.verbs_api = fake_verbs_api()},
+		.opts = {.verbs = opts.verbs ? opts.verbs : "from=10.7.0.1"},
+		.hooks = {.verbs_api = fake_verbs_api()},
 		.can_sleep = true,
 		.alone = true,
 		.address = address,
