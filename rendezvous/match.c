@@ -18,9 +18,9 @@ static struct tern_list *bucket_of(const struct tern_match *match,
 	const struct tern_triple *t, enum tern_match_kind kind)
 {
 	const uint64_t *secret = match->secret.word;
-	uint64_t h = fold(t->key ^ secret[0], t->step ^ secret[1]);
+	uint64_t place = (t->channel | (uint64_t)kind << 32) * secret[2];
+	uint64_t h = fold(t->key ^ secret[0], t->step ^ secret[1] ^ place);
 
-	h = fold(h ^ (t->channel | (uint64_t)kind << 32), secret[2]);
 	return &match->buckets[h >> match->shift];
 }
 
