@@ -2,7 +2,7 @@
 /*
  * `tern bench`: what one command can measure on this machine. lat, bw and rate are one
  * engine (bench_pair.c) with different windows; pool takes and gives back memory in this
- * process. One line or one JSON object per size.
+ * process. One row of a table or one JSON object per size.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -42,7 +42,8 @@ static const struct option options[] = {
 		struct bench_settings, listen),
 	INSECURE_OPTION(struct bench_settings, secret),
 	OPTION(BYTES, "size", "N,...",
-		"bytes of a tensor; default: a range that suits the test",
+		"bytes of a tensor, such as 64, 4K or 1.5MiB; default: a range that "
+		"suits the test",
 		struct bench_settings, size, .min = 1, .max = 1ull << 36),
 	OPTION(COUNT, "inflight", "K",
 		"tensors on their way at once; default 1 (lat), 16 (bw), "
@@ -50,7 +51,7 @@ static const struct option options[] = {
 		struct bench_settings, inflight, .min = 1, .max = 4096),
 	OPTION(CHOICE, "wait", "HOW", "between events", struct bench_settings, wait,
 		.initial = "poll", .choices = waits),
-	OPTION(BYTES, "rounds", "M,...",
+	OPTION(COUNTS, "rounds", "M,...",
 		"measured tensors, of all sizes or of each; default: by size",
 		struct bench_settings, rounds, .min = 1, .max = 1e9),
 	OPTION(CHOICE, "receive", "WHERE",
@@ -104,6 +105,39 @@ static uint64_t rounds_of(
 
 /* ---- two processes ---- */
 
+/* For people: what stands in the columns, of at most 79 characters. */
+static void print_heading(const struct kind *kind, struct output *out)
+{
+	if (strcmp(kind->name, "pool") == 0)
+		output_line(out, "%11s %16s %5s", "bytes", "ns a put and get", "regs");
+	else
+		output_line(out, "%-5s %11s%s %7s %8s %9s %5s", "", "bytes",
+			kind->reply_each ? "   p50 us   p99 us p99.9 us" : "", "GB/s",
+			"msgs/s", "cpu s/GB", "regs");
+}
+
+/* Of a time in us, in eight columns. */
+static int decimals(double us)
+{
+	return us < 1e5 ? 2 : 0;
+}
+
+static void print_row(const struct kind *kind, const struct bench_result *r,
+	uint64_t size, double gb_per_s, double msgs_per_s, double cpu_s_per_gb,
+	struct output *out)
+{
+	double p50_us = (double)r->p50_ns / 1e3, p99_us = (double)r->p99_ns / 1e3;
+	double p999_us = (double)r->p999_ns / 1e3;
+	char trip[96] = "";
+
+	if (kind->reply_each)
+		snprintf(trip, sizeof(trip), " %8.*f %8.*f %8.*f", decimals(p50_us),
+			p50_us, decimals(p99_us), p99_us, decimals(p999_us), p999_us);
+	output_line(out, "%-5s %11llu%s %7.3f %8.0f %9.3f %5llu", r->fabric,
+		(unsigned long long)size, trip, gb_per_s, msgs_per_s, cpu_s_per_gb,
+		(unsigned long long)r->registrations);
+}
+
 static void print_pair(const struct kind *kind, const struct bench_settings *s,
 	const struct bench_config *c, const struct bench_result *r, struct output *out)
 {
@@ -114,18 +148,8 @@ static void print_pair(const struct kind *kind, const struct bench_settings *s,
 	json_t *o;
 
 	if (!s->json) {
-		char trip[96] = "";
-
-		if (kind->reply_each)
-			snprintf(trip, sizeof(trip),
-				"  p50 %.2f us  p99 %.2f us  p99.9 %.2f us", p50_us,
-				p99_us, p999_us);
-		output_line(out,
-			"%-4s %-4s %10llu B%s  %.3f GB/s  %.0f msgs/s  %.3f cpu-s/GB  "
-			"%llu registrations",
-			kind->name, r->fabric, (unsigned long long)c->size, trip,
-			gb / seconds, (double)c->rounds / seconds, cpu_s / gb,
-			(unsigned long long)r->registrations);
+		print_row(kind, r, c->size, gb / seconds, (double)c->rounds / seconds,
+			cpu_s / gb, out);
 		return;
 	}
 	o = json_pack("{ss ss ss ss sI sI sI sb}", "bench", kind->name, "fabric",
@@ -276,11 +300,8 @@ static int run_pool(const struct command *command, const struct kind *kind,
 			(json_int_t)rounds, "alloc_ns", alloc_ns, "registrations",
 			(json_int_t)after.registration_count));
 	else
-		output_line(out,
-			"%-4s      %10llu B  %.1f ns to give back and take  "
-			"%llu registrations",
-			kind->name, (unsigned long long)size, alloc_ns,
-			(unsigned long long)after.registration_count);
+		output_line(out, "%11llu %16.1f %5llu", (unsigned long long)size,
+			alloc_ns, (unsigned long long)after.registration_count);
 	return EXIT_OK;
 }
 
@@ -315,6 +336,7 @@ static int bench_run(int argc, char **argv)
 			"--rounds has %zu values, --size %zu: give one, or one for each",
 			s.rounds.count, s.size.count);
 	output_init(&out, s.json);
+	print_heading(kind, &out);
 	for (size_t i = 0; i < s.size.count; i++) {
 		int (*run)(const struct command *, const struct kind *,
 			const struct bench_settings *, size_t, struct output *) =

@@ -65,6 +65,7 @@ void fabric_listen_address(const struct fabric_settings *settings, const char *l
 	if (settings->choice == FABRIC_SHM)
 		snprintf(out, bytes, "shm://%s-%d", name, (int)getpid());
 	else
-		snprintf(out, bytes, "%s://%s", fabric_names[settings->choice],
+		snprintf(out, bytes, "%s://%s%s", fabric_names[settings->choice],
+			listen && !strchr(listen, ':') ? ":" : "",
 			listen ? listen : initial);
 }

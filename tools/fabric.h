@@ -38,8 +38,9 @@ struct tern_domain_opts fabric_domain_opts(const struct fabric_settings *setting
 const char *fabric_missing(
 	const struct fabric_settings *settings, const struct tern_domain *domain);
 
-/* Where to listen, as an address for tern_listen. `listen` is HOST:PORT, or NULL for what
- * the fabric is best asked for; `name` is for shared memory, which has no addresses. */
+/* Where to listen, as an address for tern_listen. `listen` is HOST:PORT, PORT alone
+ * (every address), or NULL for what the fabric is best asked for; `name` is for shared
+ * memory, which has no addresses. */
 void fabric_listen_address(const struct fabric_settings *settings, const char *listen,
 	const char *name, char *out, size_t bytes);
 

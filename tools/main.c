@@ -129,7 +129,7 @@ static int run(int argc, char **argv)
 		printf("tern %s\n", tern_version());
 		return EXIT_OK;
 	}
-	if (strcmp(argv[1], "help") == 0 && argc > 2) {
+	if (strcmp(argv[1], "help") == 0 && argc > 2 && strcmp(argv[2], "help") != 0) {
 		command = find(argv[2]);
 		return command ? help_one(command) : unknown(argv[2]);
 	}

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/util.h"
 
@@ -69,6 +70,34 @@ const char *options_nearest(const char *typed, const char *const *names)
 	return best;
 }
 
+/* What other programs call it: "" if there is nothing of the kind here, NULL if the word
+ * is not known. */
+static const char *named_elsewhere(const char *typed, const char *const *names)
+{
+	static const struct {
+		const char *typed, *here;
+	} words[] = {
+		{"batch-size", "batch"},
+		{"epochs", "steps"},
+		{"gpu", "device"},
+		{"host", "listen"},
+		{"learning-rate", "lr"},
+		{"output", "save"},
+		{"port", "listen"},
+		{"verbose", "log-level"},
+	};
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(words); i++) {
+		if (strcmp(typed, words[i].typed) != 0)
+			continue;
+		for (; *names; names++)
+			if (strcmp(*names, words[i].here) == 0)
+				return *names;
+		return "";
+	}
+	return NULL;
+}
+
 /* ---- values ---- */
 
 static bool in_range(const struct option *o, double v)
@@ -114,46 +143,94 @@ static int parse_real(
 	return 0;
 }
 
+/* "K" or "KiB", 1,024 of them; M, G and T; "B": how many bits to shift by. -EINVAL. */
+static int read_unit(const char **at, unsigned *shift)
+{
+	static const char units[] = "KMGT";
+	const char *p = *at;
+	const char *unit = *p ? strchr(units, toupper((unsigned char)*p)) : NULL;
+
+	*shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
+	if (unit)
+		p += strncasecmp(p + 1, "iB", 2) == 0 ? 3 : 1;
+	else if (toupper((unsigned char)*p) == 'B')
+		p++;
+	*at = p;
+	return *p && *p != ',' ? -EINVAL : 0;
+}
+
+/* The digits behind the point of "1.5M", as so many 2^-shift: 524288. -EINVAL: bytes
+ * cannot be divided like that. */
+static int read_fraction(const char *digits, size_t n, unsigned shift, uint64_t *out)
+{
+	uint64_t above = 0, below = 1;
+
+	for (size_t i = 0; i < n; i++) {
+		above = above * 10 + (uint64_t)(digits[i] - '0');
+		below *= 10;
+	}
+	*out = (uint64_t)(((unsigned __int128)above << shift) / below);
+	return ((unsigned __int128)above << shift) % below ? -EINVAL : 0;
+}
+
+/* One number of a list, which `at` is moved behind. */
+static int read_size(const struct option *o, const char *text, const char **at,
+	uint64_t *out, struct message *error)
+{
+	const char *wrong = o->type == OPTION_COUNTS
+				    ? "must be whole numbers, separated by commas"
+				    : "a size is a number, perhaps with K, M or G "
+				      "(or KiB, MiB, GiB, the same)";
+	const char *p, *point = NULL;
+	uint64_t whole, fraction = 0;
+	size_t digits = 0;
+	unsigned shift;
+	char *end;
+
+	if (!isdigit((unsigned char)**at))
+		return options_refuse(error, "--%s %s: %s", o->name, text, wrong);
+	if (!read_count(*at, &end, &whole))
+		return options_refuse(error, "--%s %s: too large", o->name, text);
+	p = end;
+	if (*p == '.') {
+		point = p + 1;
+		digits = strspn(point, "0123456789");
+		p = point + digits;
+	}
+	if (read_unit(&p, &shift) || (point && (!digits || digits > 18)))
+		return options_refuse(error, "--%s %s: %s", o->name, text, wrong);
+	if (read_fraction(point, digits, shift, &fraction))
+		return options_refuse(
+			error, "--%s %s: not a whole number", o->name, text);
+	if (whole > (UINT64_MAX >> shift) - 1)
+		return options_refuse(error, "--%s %s: too large", o->name, text);
+	*out = (whole << shift) + fraction;
+	*at = p;
+	return 0;
+}
+
 static int parse_bytes(const struct option *o, const char *text, struct byte_list *out,
 	struct message *error)
 {
-	static const char units[] = "KMG";
 	const char *p = text;
+	int r;
 
 	out->count = 0;
 	do {
 		uint64_t v = 0;
-		char *end;
-		const char *unit;
 
 		if (out->count == TERN_ARRAY_SIZE(out->bytes))
-			return options_refuse(error, "--%s %s: more than %zu sizes",
+			return options_refuse(error, "--%s %s: more than %zu values",
 				o->name, text, TERN_ARRAY_SIZE(out->bytes));
-		if (!read_count(p, &end, &v))
-			return options_refuse(error,
-				"--%s %s: a size is a number, perhaps with K, M or G",
-				o->name, text);
-		unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
-		if (unit) {
-			unsigned shift = 10 * (unsigned)(unit - units + 1);
-
-			if (v > UINT64_MAX >> shift)
-				return options_refuse(
-					error, "--%s %s: too large", o->name, text);
-			v <<= shift;
-			end++;
-		}
-		if (*end && *end != ',')
-			return options_refuse(error,
-				"--%s %s: a size is a number, perhaps with K, M or G",
-				o->name, text);
+		r = read_size(o, text, &p, &v, error);
+		if (r)
+			return r;
 		if (!in_range(o, (double)v))
-			return options_refuse(error,
-				"--%s %s: must be %.0f to %.0f bytes", o->name, text,
-				o->min, o->max);
+			return options_refuse(error, "--%s %s: must be %.0f to %.0f%s",
+				o->name, text, o->min, o->max,
+				o->type == OPTION_BYTES ? " bytes" : "");
 		out->bytes[out->count++] = v;
-		p = *end ? end + 1 : end;
-		if (*end && !*p)
+		if (*p == ',' && !*++p)
 			return options_refuse(
 				error, "--%s %s: ends with a comma", o->name, text);
 	} while (*p);
@@ -164,7 +241,8 @@ int options_parse_bytes(const char *text, struct byte_list *out)
 {
 	struct message error;
 
-	return parse_bytes(&(struct option){.name = "size"}, text, out, &error);
+	return parse_bytes(&(struct option){.name = "size", .type = OPTION_BYTES}, text,
+		out, &error);
 }
 
 static int parse_choice(
@@ -183,16 +261,17 @@ static int parse_choice(
 	return options_refuse(error, "--%s %s: must be one of %s", o->name, text, all);
 }
 
+/* HOST:PORT; ":PORT" and "PORT" are at every address of this host. */
 static int check_address(const struct option *o, const char *text, struct message *error)
 {
 	const char *colon = strrchr(text, ':');
 	char *end;
 	uint64_t port;
 
-	if (!colon || colon == text || !read_count(colon + 1, &end, &port) || *end ||
-		port > 65535)
+	if (!read_count(colon ? colon + 1 : text, &end, &port) || *end || port > 65535)
 		return options_refuse(error,
-			"--%s %s: must be HOST:PORT, the port 0 to 65535", o->name, text);
+			"--%s %s: must be HOST:PORT, or PORT alone, the port 0 to 65535",
+			o->name, text);
 	return 0;
 }
 
@@ -223,6 +302,7 @@ static int parse_value(
 		return parse_count(o, text, at, error);
 	case OPTION_REAL:
 		return parse_real(o, text, at, error);
+	case OPTION_COUNTS:
 	case OPTION_BYTES:
 		return parse_bytes(o, text, at, error);
 	case OPTION_CHOICE:
@@ -270,8 +350,10 @@ static int unknown(
 		names[n++] = table->name;
 	}
 	names[n] = NULL;
-	near = options_nearest(typed, names);
-	if (near)
+	near = named_elsewhere(typed, names);
+	if (!near)
+		near = options_nearest(typed, names);
+	if (near && *near)
 		return options_refuse(
 			error, "--%s: no such option; did you mean --%s?", typed, near);
 	return options_refuse(error, "--%s: no such option; see --help", typed);

@@ -17,11 +17,11 @@ enum option_type {
 	OPTION_FLAG,    /* bool; takes no value */
 	OPTION_COUNT,   /* uint64_t, decimal */
 	OPTION_REAL,    /* double */
-	OPTION_BYTES,   /* struct byte_list: sizes such as 64, 4K, 1M, separated by commas
-			 */
+	OPTION_COUNTS,  /* struct byte_list: whole numbers, separated by commas */
+	OPTION_BYTES,   /* struct byte_list: sizes such as 64, 4K, 1.5MiB, 64B */
 	OPTION_CHOICE,  /* int: index into `choices` */
 	OPTION_TEXT,    /* const char *, not empty */
-	OPTION_ADDRESS, /* const char *: HOST:PORT */
+	OPTION_ADDRESS, /* const char *: HOST:PORT, or PORT alone */
 	OPTION_PAIR,    /* struct count_pair: A:B */
 	OPTION_CUSTOM,  /* what `parse` makes of it */
 };
@@ -48,7 +48,7 @@ struct option {
 	size_t at; /* offset in the command's settings */
 	const char
 		*initial; /* the default, as one would write it; NULL: zero, not given */
-	double min, max;  /* COUNT, REAL and BYTES, inclusive; both 0: anything */
+	double min, max;  /* of numbers, inclusive; both 0: anything */
 	const char *const *choices; /* CHOICE: NULL-terminated */
 	/* CUSTOM: 0, or -EINVAL with what would be right in `why`. */
 	int (*parse)(const char *text, void *at, struct message *why);

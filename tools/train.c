@@ -615,11 +615,12 @@ static int make_secret(struct secret *secret, struct message *error)
 	return 0;
 }
 
-static bool ends_with(const char *text, const char *end)
+/* The last part of HOST:PORT. */
+static const char *port_of(const char *address)
 {
-	size_t n = strlen(text), m = strlen(end);
+	const char *colon = strrchr(address, ':');
 
-	return n >= m && strcmp(text + n - m, end) == 0;
+	return colon ? colon + 1 : address;
 }
 
 static int check(struct train_settings *s, struct secret *secret, struct message *error)
@@ -634,7 +635,7 @@ static int check(struct train_settings *s, struct secret *secret, struct message
 	if (r)
 		return r;
 	/* They are processes of one host. */
-	if (s->listen && s->job.servers > 1 && !ends_with(s->listen, ":0")) {
+	if (s->listen && s->job.servers > 1 && strcmp(port_of(s->listen), "0") != 0) {
 		snprintf(error->text, sizeof(error->text),
 			"--listen %.200s: %llu servers cannot share a port: let it be 0",
 			s->listen, (unsigned long long)s->job.servers);

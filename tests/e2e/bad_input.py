@@ -69,6 +69,24 @@ def verbs_where_it_does_not_work_is_told():
         job.refused(*command, "--fabric", "verbs", says=["--fabric verbs", why])
 
 
+def port_alone_is_listened_at():
+    for listen in ":0", "0":
+        server = job.Job("server", "--fabric", "tcp", "--listen", listen, "--insecure", "--json")
+        try:
+            address = server.wait_event(lambda e: e["event"] == "listening")["address"]
+            port = int(address.rsplit(":", 1)[1])
+            socket.create_connection(("127.0.0.1", port)).close()
+        finally:
+            server.kill()
+        # Beyond this host, so with a secret or --insecure only.
+        job.refused("server", "--listen", listen, says=[f"--listen {listen}:", "--secret-file"])
+        job.train(*job.small("--listen", listen, "--servers", 2, "--fabric", "tcp", steps=3))
+
+
+def help_of_help_is_the_help():
+    assert job.finish("help", "help").lines == job.finish("help").lines
+
+
 def listen_is_checked():
     refused("--listen", "127.0.0.1", says=["--listen 127.0.0.1", "HOST:PORT"])
     refused("--listen", "127.0.0.1:7000", "--servers", 2, says=["--listen", "2 servers"])
@@ -350,6 +368,8 @@ tap.run([
     options_are_checked,
     verbs_options_are_checked,
     verbs_where_it_does_not_work_is_told,
+    port_alone_is_listened_at,
+    help_of_help_is_the_help,
     listen_is_checked,
     model_specs_are_checked,
     missing_files_are_named,

@@ -102,9 +102,15 @@ def pool_is_measured():
     assert len(events) == 2, events
 
 
-def plain_output_is_one_line_per_size():
-    done = job.finish("bench", "lat", "--fabric", "tcp", "--size", "8,64", "--rounds", 10)
-    assert len(done.lines) == 2 and all("p50" in line for line in done.lines), done.lines
+def plain_output_is_a_heading_and_a_row_per_size():
+    for test, columns in (("lat", ["bytes", "p50 us", "GB/s", "regs"]), ("pool", ["bytes", "regs"]),
+                          ("rate", ["bytes", "msgs/s"])):
+        done = job.finish("bench", test, "--size", "8,64KiB", "--rounds", 1000)
+        heading, *rows = done.lines
+        assert all(c in heading for c in columns), heading
+        assert len(rows) == 2 and "65536" in rows[1], rows
+        # They stand below each other, and fit into a terminal.
+        assert len(heading) == len(rows[0]) == len(rows[1]) < 80, done.lines
 
 
 def wrong_options_are_refused():
@@ -129,6 +135,6 @@ tap.run([
     rate_is_measured_on_both,
     same_host_means_shm_for_auto,
     pool_is_measured,
-    plain_output_is_one_line_per_size,
+    plain_output_is_a_heading_and_a_row_per_size,
     wrong_options_are_refused,
 ])
