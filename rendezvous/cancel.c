@@ -26,40 +26,21 @@ int tern_cancel_say(struct tern_xfer *x)
 	return r;
 }
 
-static struct tern_record *waiting_record(
-	struct tern_peer *peer, uint8_t type, uint32_t src)
-{
-	tern_list_for_each (n, &peer->records) {
-		struct tern_record *record = tern_list_entry(n, struct tern_record, all);
-
-		if (record->type == type && record->src == src && record->node.waits)
-			return record;
-	}
-	return NULL;
-}
-
 /* The receive `id` of the peer is being written by us: stop. */
 static void stop_writing(struct tern_peer *peer, uint32_t id)
 {
-	tern_list_for_each (n, &peer->xfers) {
-		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+	struct tern_xfer *x = tern_xfer_by_their_id(peer, id);
 
-		if (x->is_send && x->remote_id == id &&
-			(x->state == TERN_XFER_WRITING ||
-				x->state == TERN_XFER_FINISHING)) {
-			tern_send_cancel(x);
-			return;
-		}
-	}
+	if (x && (x->state == TERN_XFER_WRITING || x->state == TERN_XFER_FINISHING))
+		tern_send_cancel(x);
 }
 
 int tern_on_cancel(struct tern_peer *peer, const struct tern_header *h)
 {
 	bool of_recv = h->flags & TERN_FLAG_RECV;
-	struct tern_record *record =
-		waiting_record(peer, of_recv ? TERN_MSG_POST : TERN_MSG_RTS, h->src);
+	struct tern_record *record = tern_record_by_id(peer, of_recv, h->src);
 
-	if (record) {
+	if (record && record->node.waits) {
 		tern_match_remove(&peer->match, &record->node);
 		if (!of_recv)
 			peer->arrival_count--;

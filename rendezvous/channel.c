@@ -164,7 +164,7 @@ void tern_cancel(struct tern_req *req)
 void tern_xfer_release(struct tern_xfer *x)
 {
 	struct tern_req *req = tern_req_of(x);
-	struct tern_record *record = TERN_TAKE(x->record);
+	struct tern_record *record = tern_xfer_part(x);
 
 	tern_list_remove(&x->all);
 	if (x->state == TERN_XFER_HELD) {

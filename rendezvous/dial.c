@@ -102,8 +102,7 @@ static int start_link(struct tern_peer *peer)
 	}
 	if (r < 0)
 		return r;
-	link->peer = peer;
-	peer->link_count++;
+	tern_peer_add_link(peer, link);
 	tern_timer_set(peer->rdv->ctx, &link->timer, tern_peer_attempt_until(peer));
 	return 0;
 }
@@ -298,10 +297,10 @@ void tern_dial_lost(struct tern_peer *peer, int status)
 
 static void answer_waiting(struct tern_peer *peer)
 {
-	tern_list_for_each (n, &peer->rdv->links) {
-		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+	tern_list_for_each (n, &peer->links) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, of_peer);
 
-		if (link->peer == peer && link->state == TERN_LINK_WAIT_OLD) {
+		if (link->state == TERN_LINK_WAIT_OLD) {
 			tern_link_answer(link);
 			return;
 		}

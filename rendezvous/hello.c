@@ -196,6 +196,7 @@ struct tern_link *tern_link_new(
 	link->timer.fire = too_slow;
 	conn->user = link;
 	tern_list_push(&rdv->links, &link->node);
+	tern_list_init(&link->of_peer);
 	for (int i = 0; i < 16; i += 8)
 		tern_put_le64(link->nonce + i, tern_random(rdv->ctx->env));
 	if (state == TERN_LINK_WAIT_HELLO)
@@ -207,6 +208,7 @@ void tern_link_free(struct tern_link *link)
 {
 	leave_half_open(link);
 	tern_list_remove(&link->node);
+	tern_list_remove(&link->of_peer);
 	free(link->echoes);
 	free(link);
 }
@@ -301,6 +303,7 @@ static void new_session(struct tern_link *link)
 {
 	struct tern_rdv *rdv = link->rdv;
 	struct tern_peer *peer;
+	uint64_t token;
 
 	if (!link->listener) {
 		refuse(link, -ECONNREFUSED);
@@ -312,10 +315,10 @@ static void new_session(struct tern_link *link)
 		return;
 	}
 	do
-		peer->token = tern_random(rdv->ctx->env);
-	while (peer->token == 0);
-	link->peer = peer;
-	peer->link_count++;
+		token = tern_random(rdv->ctx->env);
+	while (token == 0);
+	tern_peer_set_token(peer, token);
+	tern_peer_add_link(peer, link);
 	peer->their_incarnation = link->theirs.incarnation;
 	peer->rx_seq = link->theirs.first_seq;
 	tern_link_answer(link);
@@ -325,10 +328,10 @@ static void new_session(struct tern_link *link)
  * still on its way here. */
 static void abandon_others(struct tern_peer *peer)
 {
-	tern_list_for_each_safe (n, &peer->rdv->links) {
-		struct tern_link *other = tern_list_entry(n, struct tern_link, node);
+	tern_list_for_each_safe (n, &peer->links) {
+		struct tern_link *other = tern_list_entry(n, struct tern_link, of_peer);
 
-		if (other->peer == peer && !other->rail)
+		if (!other->rail)
 			tern_link_close(other, -ECONNRESET, false);
 	}
 }
@@ -367,8 +370,7 @@ static void old_session(struct tern_link *link)
 	}
 	if (!link->rail)
 		abandon_others(peer);
-	link->peer = peer;
-	peer->link_count++;
+	tern_peer_add_link(peer, link);
 	if (!link->rail && (peer->link || !tern_rails_closed(peer)))
 		link->state = TERN_LINK_WAIT_OLD;
 	else

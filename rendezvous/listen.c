@@ -110,9 +110,9 @@ static const struct tern_port_handler port_handler = {
 
 /* What is read in place can be read no longer; buffers stay their holders'. Those whose
  * done() has not run yet are let go behind it. */
-static void let_go(struct tern_rdv *rdv)
+static void let_go_of(struct tern_list *held)
 {
-	tern_list_for_each_safe (n, &rdv->held) {
+	tern_list_for_each_safe (n, held) {
 		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
 
 		if (tern_req_of(x)->status)
@@ -120,6 +120,13 @@ static void let_go(struct tern_rdv *rdv)
 		tern_xfer_release(x);
 		x->rdv = NULL;
 	}
+}
+
+static void let_go(struct tern_rdv *rdv)
+{
+	let_go_of(&rdv->held);
+	tern_list_for_each (n, &rdv->peers)
+		let_go_of(&tern_list_entry(n, struct tern_peer, node)->held);
 }
 
 static void rdv_free(void *arg)
@@ -143,6 +150,7 @@ static void destroy(struct tern_rdv *rdv)
 	tern_rdv_stage_fini(rdv);
 	tern_list_remove(&rdv->complete_call.link); /* others are in the list with it */
 	tern_records_fini(rdv);
+	tern_map_fini(&rdv->tokens);
 	free(rdv);
 }
 
@@ -177,6 +185,7 @@ int tern_rendezvous_init(struct tern_context *ctx)
 	tern_list_init(&rdv->peers);
 	tern_list_init(&rdv->links);
 	tern_list_init(&rdv->half_open);
+	tern_map_init(&rdv->tokens, rdv->match_secret.word[0]);
 	tern_list_init(&rdv->listeners);
 	tern_list_init(&rdv->completed);
 	tern_list_init(&rdv->complete_call.link);
@@ -311,8 +320,9 @@ void tern_listener_free(struct tern_listener *l)
 {
 	if (!l)
 		return;
-	tern_list_for_each (n, &l->rdv->links) {
-		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+	/* Links that are up have no use for it any more. */
+	tern_list_for_each (n, &l->rdv->half_open) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, half_open);
 
 		if (link->listener == l)
 			link->listener = NULL;

@@ -33,10 +33,11 @@ static bool exists(const struct tern_peer *peer, unsigned rail)
 {
 	if (peer->rails[rail])
 		return true;
-	tern_list_for_each (n, &peer->rdv->links) {
-		const struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+	tern_list_for_each (n, &peer->links) {
+		const struct tern_link *link =
+			tern_list_entry(n, struct tern_link, of_peer);
 
-		if (link->peer == peer && link->rail == rail)
+		if (link->rail == rail)
 			return true;
 	}
 	return false;
@@ -79,9 +80,8 @@ static void dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 		peer->port->ops->conn_close(conn, false);
 		return;
 	}
-	link->peer = peer;
 	link->rail = (uint8_t)rail;
-	peer->link_count++;
+	tern_peer_add_link(peer, link);
 	/* connect_ns may be minutes, for a peer that is not there yet. */
 	tern_timer_set(rdv->ctx, &link->timer,
 		tern_ns_add(now_ns, TERN_MIN(rdv->ctx->opts.connect_ns, DIAL_NS)));
@@ -158,10 +158,10 @@ bool tern_rails_closed(const struct tern_peer *peer)
 /* Those too that are not up yet: they would come to the session's next link. */
 void tern_rails_close(struct tern_peer *peer)
 {
-	tern_list_for_each_safe (n, &peer->rdv->links) {
-		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+	tern_list_for_each_safe (n, &peer->links) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, of_peer);
 
-		if (link->peer == peer && link->rail)
+		if (link->rail)
 			tern_link_close(link, -ECONNRESET, false);
 	}
 }

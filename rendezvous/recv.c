@@ -148,7 +148,7 @@ static int advertise(struct tern_xfer *x)
 /* The end of a transfer that answered an RTS. */
 static void answer_and_end(struct tern_xfer *x, int status)
 {
-	struct tern_record *record = TERN_TAKE(x->record);
+	struct tern_record *record = tern_xfer_part(x);
 
 	tern_record_answer(record, TERN_MSG_ATS, status);
 	tern_xfer_end(x, status);
@@ -252,7 +252,7 @@ static int say_cts(struct tern_xfer *x)
 		return r;
 	x->told = true;
 	tern_xfer_enter(x, TERN_XFER_FILLING);
-	tern_record_free(TERN_TAKE(x->record));
+	tern_record_free(tern_xfer_part(x));
 	return 0;
 }
 
@@ -269,7 +269,7 @@ static void fetch(struct tern_xfer *x)
 		if (req->bytes)
 			memcpy(tern_buf_ptr(&x->buf), tern_record_payload(record),
 				req->bytes);
-		tern_record_free(TERN_TAKE(x->record));
+		tern_record_free(tern_xfer_part(x));
 		x->peer->stats.eager_count++;
 		x->peer->stats.bytes_received += req->bytes;
 		tern_xfer_end(x, 0);
@@ -290,7 +290,7 @@ static void refuse(struct tern_xfer *x, int status)
 		answer_and_end(x, status);
 		return;
 	}
-	tern_record_free(TERN_TAKE(x->record));
+	tern_record_free(tern_xfer_part(x));
 	tern_xfer_end(x, status);
 }
 
@@ -403,7 +403,7 @@ static void pair(struct tern_xfer *x, struct tern_record *record)
 	}
 	if (x->state == TERN_XFER_ADVERTISED)
 		tern_xfer_enter(x, TERN_XFER_POSTED);
-	x->record = record;
+	tern_xfer_meet(x, record);
 	req->shape = record->shape;
 	req->bytes = record->bytes;
 	if (tern_xfer_clashes(x, &record->name)) {

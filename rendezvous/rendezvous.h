@@ -27,6 +27,7 @@
 
 #include "base/clock.h"
 #include "base/list.h"
+#include "base/map.h"
 #include "rendezvous/address.h"
 #include "rendezvous/credit.h"
 #include "rendezvous/key.h"
@@ -52,7 +53,8 @@ struct tern_rdv {
 
 	struct tern_list completed; /* xfers whose done() is to run */
 	struct tern_deferred complete_call;
-	struct tern_list held;   /* receives that ended and were not released */
+	struct tern_map tokens;  /* the peers that came to us, by token */
+	struct tern_list held;   /* as that of a peer, of peers that are gone */
 	struct tern_list hungry; /* receives that wait for room in their pool */
 	struct tern_timer feed_timer;
 	struct tern_list bounceless; /* stage.c: xfers that wait for a bounce buffer */
@@ -89,7 +91,8 @@ enum tern_link_state {
 };
 
 struct tern_link {
-	struct tern_list node;
+	struct tern_list node;    /* rdv->links */
+	struct tern_list of_peer; /* peer->links */
 	struct tern_rdv *rdv;
 	struct tern_conn *conn;
 	enum tern_link_state state;
@@ -168,7 +171,6 @@ struct tern_peer {
 	struct tern_rdv *rdv;
 	struct tern_port *port; /* of the fabric that it was reached by */
 	bool pumping, serving_starved;
-	bool renewing; /* some xfers are to be renewed */
 	struct tern_peer_opts opts;
 	char own_name[64], name[192];
 	char *secret; /* NULL: the context's */
@@ -195,6 +197,7 @@ struct tern_peer {
 	struct tern_timer retry;
 
 	uint64_t token, their_incarnation;
+	struct tern_map_node by_token; /* acceptor: rdv->tokens */
 	uint32_t epoch;
 	struct tern_link *link;                  /* the one in use: NULL unless UP */
 	struct tern_link *rails[TERN_RAILS_MAX]; /* [0] is not used; NULL: not up */
@@ -202,8 +205,10 @@ struct tern_peer {
 	bool bulk;           /* a tensor of so many bytes has been met */
 	uint32_t rail_failures;  /* in a row; */
 	uint64_t rails_after_ns; /* no rail is dialled before then */
-	uint32_t link_count;     /* of it, in any state */
-	uint32_t over_count;     /* ... of which only readers in place are left */
+	struct tern_list links;  /* of it, in any state: the main one, rails, and what
+				    is closing */
+	uint32_t link_count;
+	uint32_t over_count; /* ... of which only readers in place are left */
 	const char *fabric_name;
 
 	/* The stream: stream.c */
@@ -229,7 +234,14 @@ struct tern_peer {
 
 	/* Halves that wait, move, or are answered. */
 	struct tern_match match;
-	struct tern_list xfers;      /* all of them */
+	struct tern_list xfers;    /* all of them, in the order of their posting */
+	struct tern_list renewals; /* renew.c: whose regions are to be told anew */
+	struct tern_list held;     /* receives that ended and were not released */
+	uint32_t send_count, landing_count; /* in xfers */
+	bool receives_over; /* FIN was received, and receives without a sender ended */
+	/* By the peer's ids: records of RTS and POST, and sends that write into its
+	 * memory. See tern_theirs_key(). */
+	struct tern_map theirs;
 	struct tern_list pending;    /* something to say, no room to say it */
 	struct tern_list starved;    /* something to say that takes a credit */
 	struct tern_list writing[2]; /* puts to be issued; [1]: those put apart */
@@ -266,6 +278,10 @@ struct tern_peer {
 /* session.c */
 struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts);
 void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link);
+/* It is the peer's from now on. */
+void tern_peer_add_link(struct tern_peer *peer, struct tern_link *link);
+/* The token of one that came to us. */
+void tern_peer_set_token(struct tern_peer *peer, uint64_t token);
 /* Nothing comes over the link any more; and then, perhaps later, nobody reads memory in
  * place that was shown over it. */
 void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int status);
@@ -422,8 +438,10 @@ static inline bool tern_stage_is_idle(const struct tern_stage *stage)
 }
 
 struct tern_xfer {
-	struct tern_list all;   /* peer->xfers, then rdv->held */
-	struct tern_list queue; /* the one list that its state waits in */
+	struct tern_list all;        /* peer->xfers, then rdv->held */
+	struct tern_list queue;      /* the one list that its state waits in */
+	struct tern_list renewal;    /* peer->renewals */
+	struct tern_map_node theirs; /* send: peer->theirs, by remote_id */
 	struct tern_match_node node;
 	struct tern_channel *channel;
 	struct tern_peer *peer; /* NULL: HELD, and the peer is gone */
@@ -448,9 +466,9 @@ struct tern_xfer {
 	bool behind;     /* receive: it asks when it is the oldest of its triple */
 	bool starving;   /* send: it stands in peer->starved */
 	uint32_t wanted; /* send: the receive that asked for it; 0: none */
-	/* renew.c: the peer knows a region of ours; and is to be told of it again; the
-	 * peer's region, in `region`, is of an earlier link. */
-	bool told, renew, stale;
+	/* renew.c: the peer knows a region of ours; the peer's region, in `region`, is of
+	 * an earlier link. */
+	bool told, stale;
 	bool withdrawing; /* FLUSHING, and the fabric will say when it is done */
 };
 
@@ -472,7 +490,9 @@ struct tern_record {
 	struct tern_match_node node; /* ARRIVAL or POST, while it waits */
 	struct tern_list all;        /* peer->records; free: rdv->free_records */
 	struct tern_list queue;      /* peer->answers */
+	struct tern_map_node theirs; /* RTS, POST: peer->theirs, by src */
 	struct tern_peer *peer;
+	struct tern_xfer *xfer; /* the receive that it met: xfer->record is this one */
 	unsigned char *payload; /* room for the data of one EAGER */
 	struct tern_shape shape;
 	struct tern_region region;
@@ -486,6 +506,14 @@ struct tern_record {
 	bool wanted;    /* it answered a WANT: no credit was taken for it */
 	int16_t status; /* of the answer */
 };
+
+/* What a request of the peer's is known by here. It can be known twice, as a record and,
+ * if it is a receive, as the send that writes into it. */
+enum tern_theirs { TERN_THEIR_SEND, TERN_THEIR_RECV, TERN_WRITES_INTO };
+static inline uint64_t tern_theirs_key(enum tern_theirs what, uint32_t id)
+{
+	return (uint64_t)what << 32 | id;
+}
 
 static inline struct tern_triple tern_header_triple(const struct tern_header *h)
 {
@@ -505,6 +533,11 @@ int tern_xfer_withdraw(struct tern_xfer *x, int status);
 bool tern_xfer_clashes(const struct tern_xfer *x, const struct tern_name *theirs);
 /* Withdraws, then ends it. */
 void tern_xfer_end(struct tern_xfer *x, int status);
+/* It meets the message of the peer's / gives it back: it may be NULL. */
+void tern_xfer_meet(struct tern_xfer *x, struct tern_record *record);
+struct tern_record *tern_xfer_part(struct tern_xfer *x);
+/* A send is to write into the peer's receive `id`. */
+void tern_xfer_write_into(struct tern_xfer *x, uint32_t id);
 int tern_xfer_id(struct tern_xfer *x); /* gives it an id. -EAGAIN: 65535 are in use */
 struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id);
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
@@ -513,8 +546,9 @@ int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
 static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 {
 	return !tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||
-	       !tern_list_empty(&peer->starved) || peer->renewing || peer->pings_due ||
-	       peer->miss_count || peer->retain.sent_count < peer->retain.count;
+	       !tern_list_empty(&peer->starved) || !tern_list_empty(&peer->renewals) ||
+	       peer->pings_due || peer->miss_count ||
+	       peer->retain.sent_count < peer->retain.count;
 }
 
 /* Has a receive to ask, and may it? The peer has used all that it was granted, and waits.
@@ -546,6 +580,10 @@ bool tern_peer_credit(
 uint32_t tern_peer_caps(const struct tern_peer *peer);
 struct tern_conn *tern_peer_conn(const struct tern_peer *peer);
 
+/* The one of the peer's request `id`; NULL: none. */
+struct tern_record *tern_record_by_id(struct tern_peer *peer, bool is_recv, uint32_t id);
+/* The send that writes into the peer's receive `id`; NULL: none. */
+struct tern_xfer *tern_xfer_by_their_id(struct tern_peer *peer, uint32_t id);
 struct tern_record *tern_record_new(
 	struct tern_peer *peer, const struct tern_header *header);
 void tern_record_free(struct tern_record *record);

@@ -12,6 +12,9 @@
  *     request says the region. It goes before everything else on the new link, because a
  *     DONE that is sent again waits for it, and others wait behind that DONE.
  *
+ * A loss walks through all requests of the peer once, since each may have something to be
+ * told anew; a RENEW finds by its id what it is about.
+ *
  * Where the new fabric cannot read, an RTS is renewed without a region, and the receiver
  * answers with a CTS instead of reading. The other way round it stays what it was.
  */
@@ -41,17 +44,12 @@ void tern_renew_lost(struct tern_peer *peer)
 }
 
 /* The receive that waits for what an RTS says, if it is the time to go on. */
-static void go_on_reading(struct tern_peer *peer, const struct tern_record *record)
+static void go_on_reading(const struct tern_record *record)
 {
-	tern_list_for_each (n, &peer->xfers) {
-		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+	struct tern_xfer *x = record->xfer;
 
-		if (x->record != record)
-			continue;
-		if (x->state == TERN_XFER_READING || x->state == TERN_XFER_PEEKING)
-			tern_xfer_pend(x);
-		return;
-	}
+	if (x && (x->state == TERN_XFER_READING || x->state == TERN_XFER_PEEKING))
+		tern_xfer_pend(x);
 }
 
 static int renew_record(struct tern_record *record, const struct tern_header *h)
@@ -64,7 +62,7 @@ static int renew_record(struct tern_record *record, const struct tern_header *h)
 	record->has_region = has_region;
 	record->stale = false;
 	if (record->type == TERN_MSG_RTS)
-		go_on_reading(record->peer, record);
+		go_on_reading(record);
 	return 0;
 }
 
@@ -81,25 +79,21 @@ static int renew_send(struct tern_xfer *x, const struct tern_header *h)
 
 int tern_on_renew(struct tern_peer *peer, const struct tern_header *h)
 {
+	bool of_recv = h->flags & TERN_FLAG_RECV;
+	struct tern_record *record;
+	struct tern_xfer *x;
+
 	if (!h->src)
 		return -EPROTO;
-	if ((h->flags & TERN_FLAG_REGION) && !(h->flags & TERN_FLAG_RECV) &&
+	if ((h->flags & TERN_FLAG_REGION) && !of_recv &&
 		!(tern_peer_caps(peer) & TERN_CAP_GET))
 		return -EPROTO;
-	tern_list_for_each (n, &peer->records) {
-		struct tern_record *record = tern_list_entry(n, struct tern_record, all);
-		bool of_recv = record->type == TERN_MSG_POST;
-
-		if (record->stale && record->src == h->src &&
-			of_recv == !!(h->flags & TERN_FLAG_RECV))
-			return renew_record(record, h);
-	}
-	tern_list_for_each (n, &peer->xfers) {
-		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
-
-		if (x->stale && x->remote_id == h->src && (h->flags & TERN_FLAG_RECV))
-			return renew_send(x, h);
-	}
+	record = tern_record_by_id(peer, of_recv, h->src);
+	if (record && record->stale)
+		return renew_record(record, h);
+	x = of_recv ? tern_xfer_by_their_id(peer, h->src) : NULL;
+	if (x && x->stale)
+		return renew_send(x, h);
 	return 0; /* it has not seen, or needs no more, what this is about */
 }
 
@@ -118,12 +112,12 @@ void tern_renew_move(struct tern_peer *peer, struct tern_port *port)
 
 void tern_renew_begin(struct tern_peer *peer)
 {
-	peer->renewing = false;
 	tern_list_for_each (n, &peer->xfers) {
 		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
 
-		x->renew = x->told;
-		peer->renewing = peer->renewing || x->renew;
+		tern_list_remove(&x->renewal);
+		if (x->told)
+			tern_list_push(&peer->renewals, &x->renewal);
 	}
 }
 
@@ -158,17 +152,14 @@ static int say_renew(struct tern_xfer *x)
 
 int tern_renew_pump(struct tern_peer *peer)
 {
-	if (!peer->renewing)
-		return 0;
-	tern_list_for_each (n, &peer->xfers) {
-		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
+	struct tern_xfer *x;
 
+	while ((x = tern_list_first(&peer->renewals, struct tern_xfer, renewal))) {
 		/* Meanwhile the peer may have said what ends its interest. */
-		if (x->renew && x->told && say_renew(x) < 0)
+		if (x->told && say_renew(x) < 0)
 			return -EAGAIN;
-		x->renew = false;
+		tern_list_remove(&x->renewal);
 	}
-	peer->renewing = false;
 	return 0;
 }
 

@@ -78,7 +78,7 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 	tern_match_add(&peer->match, &x->node, TERN_MATCH_CLAIM);
 	tern_list_remove(&x->queue);
 	unexpose(x);
-	x->remote_id = record->src;
+	tern_xfer_write_into(x, record->src);
 	x->region = record->region;
 	x->stale = record->stale;
 	if (tern_xfer_clashes(x, &record->name))
@@ -586,7 +586,7 @@ int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *h)
 	unexpose(x);
 	x->told = false;
 	tern_list_remove(&x->queue);
-	x->remote_id = h->src;
+	tern_xfer_write_into(x, h->src);
 	x->region = h->region;
 	tern_xfer_enter(x, TERN_XFER_WRITING);
 	tern_send_resume(x);

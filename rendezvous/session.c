@@ -47,7 +47,8 @@ static void init_lists(struct tern_peer *peer)
 	struct tern_list *lists[] = {&peer->wait_ack, &peer->xfers, &peer->pending,
 		&peer->starved, &peer->writing[0], &peer->writing[1], &peer->answers,
 		&peer->records, &peer->offering, &peer->unasked, &peer->channels,
-		&peer->end_call.link, &peer->tell_call.link};
+		&peer->links, &peer->renewals, &peer->held, &peer->end_call.link,
+		&peer->tell_call.link};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
 		tern_list_init(lists[i]);
@@ -82,6 +83,8 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 		return NULL;
 	peer->rdv = rdv;
 	init_lists(peer);
+	tern_map_init(&peer->theirs, rdv->match_secret.word[0]);
+	tern_map_node_init(&peer->by_token);
 	peer->end_call.call = end_call;
 	peer->retry.fire = retry;
 	peer->tick.fire = tern_peer_tick;
@@ -109,17 +112,30 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 	return peer;
 }
 
+void tern_peer_set_token(struct tern_peer *peer, uint64_t token)
+{
+	peer->token = token;
+	tern_map_add(&peer->rdv->tokens, &peer->by_token, token);
+}
+
 struct tern_peer *tern_peer_by_token(
 	struct tern_rdv *rdv, uint64_t token, uint64_t incarnation)
 {
-	tern_list_for_each (n, &rdv->peers) {
-		struct tern_peer *peer = tern_list_entry(n, struct tern_peer, node);
+	struct tern_map_node *n = tern_map_find(&rdv->tokens, token);
+	struct tern_peer *peer =
+		n ? tern_container_of(n, struct tern_peer, by_token) : NULL;
 
-		if (peer->token == token && peer->their_incarnation == incarnation &&
-			!peer->dialler && peer->state != TERN_PEER_STATE_DOWN)
-			return peer;
-	}
-	return NULL;
+	return peer && peer->their_incarnation == incarnation &&
+			       peer->state != TERN_PEER_STATE_DOWN
+		       ? peer
+		       : NULL;
+}
+
+void tern_peer_add_link(struct tern_peer *peer, struct tern_link *link)
+{
+	link->peer = peer;
+	peer->link_count++;
+	tern_list_push(&peer->links, &link->of_peer);
 }
 
 /* ---- links come and go ---- */
@@ -383,12 +399,9 @@ void tern_peer_down(struct tern_peer *peer, int status)
 	peer->cause = status;
 	tern_timer_clear(ctx, &peer->retry);
 	tern_timer_clear(ctx, &peer->tick);
-	tern_list_for_each_safe (n, &peer->rdv->links) {
-		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
-
-		if (link->peer == peer)
-			tern_link_close(link, status, status == 0);
-	}
+	tern_list_for_each_safe (n, &peer->links)
+		tern_link_close(tern_list_entry(n, struct tern_link, of_peer), status,
+			status == 0);
 	defer_end(peer);
 }
 
@@ -405,14 +418,13 @@ static void end_requests(struct tern_peer *peer)
 	int status = peer->cause ? peer->cause : -ESHUTDOWN;
 	struct tern_list *n;
 
-	tern_list_for_each (i, &peer->rdv->held) {
+	tern_list_for_each (i, &peer->held) {
 		struct tern_xfer *x = tern_list_entry(i, struct tern_xfer, all);
 
-		if (x->peer != peer)
-			continue;
 		x->record = NULL;
 		x->peer = NULL;
 	}
+	tern_list_splice(&peer->rdv->held, &peer->held);
 	tern_list_for_each_safe (i, &peer->xfers) {
 		struct tern_xfer *x = tern_list_entry(i, struct tern_xfer, all);
 
@@ -442,15 +454,14 @@ static void say_fin(struct tern_peer *peer)
 
 static bool sends_left(const struct tern_peer *peer)
 {
-	tern_list_for_each (n, &peer->xfers)
-		if (tern_list_entry(n, struct tern_xfer, all)->is_send)
-			return true;
-	return !tern_list_empty(&peer->answers);
+	return peer->send_count > 0 || !tern_list_empty(&peer->answers);
 }
 
-/* Receives that nobody will ever serve, once the peer has said its last word. */
+/* Receives that nobody will ever serve, once the peer has said its last word. Those that
+ * are posted later end at once. */
 static void end_receives(struct tern_peer *peer)
 {
+	peer->receives_over = true;
 	tern_list_for_each_safe (n, &peer->xfers) {
 		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
 
@@ -460,25 +471,17 @@ static void end_receives(struct tern_peer *peer)
 	}
 }
 
-/* Receives that have come, but are not on the device yet. */
-static bool any_landing(const struct tern_peer *peer)
-{
-	tern_list_for_each (n, &peer->xfers)
-		if (tern_list_entry(n, struct tern_xfer, all)->state == TERN_XFER_LANDING)
-			return true;
-	return false;
-}
-
 static void goodbye(struct tern_peer *peer)
 {
 	if (peer->state != TERN_PEER_STATE_UP)
 		return;
-	if (peer->fin_received)
+	if (peer->fin_received && !peer->receives_over)
 		end_receives(peer);
 	if (!peer->fin_sent && ((peer->fin_wanted && !sends_left(peer)) ||
 				       (peer->fin_received && peer->arrival_count == 0)))
 		say_fin(peer);
-	if (has_parted(peer) && peer->arrival_count == 0 && !any_landing(peer) &&
+	/* Nothing that has come is on its way to a device. */
+	if (has_parted(peer) && peer->arrival_count == 0 && peer->landing_count == 0 &&
 		tern_stream_ack(peer) == 0)
 		tern_peer_down(peer, 0);
 }
@@ -548,6 +551,8 @@ void tern_peer_destroy(struct tern_peer *peer)
 	leave_limbo(peer);
 	tern_credit_close(&peer->credit_rx);
 	peer->rdv->peer_count--;
+	tern_map_remove(&peer->rdv->tokens, &peer->by_token);
+	tern_map_fini(&peer->theirs);
 	tern_match_fini(&peer->match);
 	free(peer->sent);
 	free(peer->slots);

@@ -299,7 +299,7 @@ int tern_stage_get(struct tern_xfer *x)
 /* Its record is needed no more as soon as the bytes are in the slot. */
 static void land_eager(struct tern_xfer *x, struct tern_stage_slot *slot)
 {
-	struct tern_record *record = TERN_TAKE(x->record);
+	struct tern_record *record = tern_xfer_part(x);
 
 	slot->bytes = record->bytes;
 	memcpy(tern_stage_slot_data(slot), tern_record_payload(record), record->bytes);

@@ -28,9 +28,12 @@ void tern_xfer_init(
 		.state = is_send ? TERN_XFER_QUEUED : TERN_XFER_POSTED,
 	};
 	tern_list_init(&x->queue);
+	tern_list_init(&x->renewal);
+	tern_map_node_init(&x->theirs);
 	tern_match_node_init(&x->node);
 	tern_stage_init(x);
 	tern_list_push(&channel->peer->xfers, &x->all);
+	channel->peer->send_count += is_send;
 }
 
 /* Which states may follow which: the diagram in rendezvous.h, as bits. */
@@ -60,6 +63,10 @@ static const uint32_t edges[TERN_XFER_STATE_COUNT] = {
 void tern_xfer_enter(struct tern_xfer *x, enum tern_xfer_state next)
 {
 	tern_assert(edges[x->state] & (1u << next));
+	if (x->state == TERN_XFER_LANDING)
+		x->peer->landing_count--;
+	if (next == TERN_XFER_LANDING)
+		x->peer->landing_count++;
 	x->state = (uint8_t)next;
 }
 
@@ -134,6 +141,20 @@ struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id)
 	return peer->slots[i].xfer;
 }
 
+void tern_xfer_write_into(struct tern_xfer *x, uint32_t id)
+{
+	x->remote_id = id;
+	tern_map_add(&x->peer->theirs, &x->theirs, tern_theirs_key(TERN_WRITES_INTO, id));
+}
+
+struct tern_xfer *tern_xfer_by_their_id(struct tern_peer *peer, uint32_t id)
+{
+	struct tern_map_node *n =
+		tern_map_find(&peer->theirs, tern_theirs_key(TERN_WRITES_INTO, id));
+
+	return n ? tern_container_of(n, struct tern_xfer, theirs) : NULL;
+}
+
 /* ---- names --------------------------------------------------------------------------
  */
 
@@ -206,11 +227,14 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 	if (!tern_stage_is_idle(&x->stage))
 		tern_stage_fini(x);
 	tern_list_remove(&x->queue);
+	tern_list_remove(&x->renewal);
+	tern_map_remove(&x->peer->theirs, &x->theirs);
 	leave_table(x);
 	tern_xfer_forget_id(x);
 	tern_list_remove(&x->all);
+	x->peer->send_count -= x->is_send;
 	if (held || (status == 0 && x->pool))
-		tern_list_push(&rdv->held, &x->all);
+		tern_list_push(&x->peer->held, &x->all);
 	if (!held) {
 		tern_xfer_enter(x, TERN_XFER_ENDED);
 		if (status < 0 && x->pool)
@@ -287,6 +311,40 @@ void tern_xfer_end(struct tern_xfer *x, int status)
 /* ---- records ------------------------------------------------------------------------
  */
 
+void tern_xfer_meet(struct tern_xfer *x, struct tern_record *record)
+{
+	x->record = record;
+	record->xfer = x;
+}
+
+struct tern_record *tern_xfer_part(struct tern_xfer *x)
+{
+	struct tern_record *record = TERN_TAKE(x->record);
+
+	if (record)
+		record->xfer = NULL;
+	return record;
+}
+
+struct tern_record *tern_record_by_id(struct tern_peer *peer, bool is_recv, uint32_t id)
+{
+	struct tern_map_node *n = tern_map_find(&peer->theirs,
+		tern_theirs_key(is_recv ? TERN_THEIR_RECV : TERN_THEIR_SEND, id));
+
+	return n ? tern_container_of(n, struct tern_record, theirs) : NULL;
+}
+
+static void know_by_id(struct tern_record *record)
+{
+	tern_map_node_init(&record->theirs);
+	if (record->type == TERN_MSG_EAGER)
+		return;
+	tern_map_add(&record->peer->theirs, &record->theirs,
+		tern_theirs_key(
+			record->type == TERN_MSG_POST ? TERN_THEIR_RECV : TERN_THEIR_SEND,
+			record->src));
+}
+
 struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_header *h)
 {
 	struct tern_list *n = tern_list_pop(&peer->rdv->free_records);
@@ -309,6 +367,8 @@ struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_he
 	record->bytes = h->bytes;
 	record->src = h->src;
 	record->type = h->type;
+	record->xfer = NULL;
+	know_by_id(record);
 	tern_match_node_init(&record->node);
 	record->node.triple = tern_header_triple(h);
 	tern_list_init(&record->queue);
@@ -321,6 +381,7 @@ void tern_record_free(struct tern_record *record)
 	struct tern_peer *peer = record->peer;
 
 	tern_match_remove(&peer->match, &record->node);
+	tern_map_remove(&peer->theirs, &record->theirs);
 	tern_list_remove(&record->queue);
 	tern_list_remove(&record->all);
 	tern_list_push_front(&peer->rdv->free_records, &record->all);
