@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "base/lock.h"
 
 #define RATION_NS (10 * TERN_NS_PER_S)
 
@@ -17,6 +18,53 @@ _Noreturn void tern_assert_failed(const char *expr, const char *file, int line)
 	abort();
 }
 
+/* ---- what tern_log_set() sets ---- */
+
+static _Atomic(enum tern_log_level) process_level = TERN_LOG_WARN;
+static struct {
+	struct tern_lock lock; /* not held while the function runs */
+	void (*log)(enum tern_log_level level, const char *text, void *arg);
+	void *arg;
+} process;
+
+void tern_log_set(enum tern_log_level level,
+	void (*log)(enum tern_log_level level, const char *text, void *arg), void *arg)
+{
+	tern_lock_take(&process.lock);
+	process.log = log;
+	process.arg = arg;
+	tern_lock_give(&process.lock);
+	atomic_store(&process_level, level == TERN_LOG_DEFAULT ? TERN_LOG_WARN : level);
+}
+
+const char *tern_log_level_name(enum tern_log_level level)
+{
+	switch (level) {
+	case TERN_LOG_ERROR:
+		return "error";
+	case TERN_LOG_WARN:
+		return "warning";
+	case TERN_LOG_INFO:
+		return "info";
+	case TERN_LOG_DEBUG:
+		return "debug";
+	case TERN_LOG_NONE:
+		return "none";
+	case TERN_LOG_DEFAULT:
+		break;
+	}
+	return "?";
+}
+
+static enum tern_log_level level_of(const struct tern_env *env)
+{
+	return env->log_level == TERN_LOG_DEFAULT
+		       ? atomic_load_explicit(&process_level, memory_order_relaxed)
+		       : env->log_level;
+}
+
+/* ---- lines ---- */
+
 static void log_line(struct tern_env *env, enum tern_log_level level, const char *fmt,
 	va_list ap) __attribute__((format(printf, 3, 0)));
 
@@ -25,7 +73,7 @@ static void log_line(
 {
 	char raw[512], line[2 * sizeof(raw)];
 
-	if (level > env->log_level)
+	if (level > level_of(env))
 		return;
 	vsnprintf(raw, sizeof(raw), fmt, ap);
 	tern_escape(line, sizeof(line), raw, strlen(raw));
@@ -96,10 +144,18 @@ static uint64_t system_random(struct tern_env *env)
 
 static void system_log(struct tern_env *env, enum tern_log_level level, const char *line)
 {
-	static const char *const names[] = {"error", "warning", "info", "debug"};
+	void (*log)(enum tern_log_level level, const char *text, void *arg);
+	void *arg;
 
 	(void)env;
-	fprintf(stderr, "tern: %s: %s\n", names[level], line);
+	tern_lock_take(&process.lock);
+	log = process.log;
+	arg = process.arg;
+	tern_lock_give(&process.lock);
+	if (log)
+		log(level, line, arg);
+	else
+		fprintf(stderr, "tern: %s: %s\n", tern_log_level_name(level), line);
 }
 
 static int system_submit(struct tern_env *env, struct tern_job *job)
@@ -126,7 +182,7 @@ struct tern_env *tern_env_system(void)
 		.submit = system_submit,
 		.file = system_file,
 	};
-	static struct tern_env env = {.ops = &ops, .log_level = TERN_LOG_WARN};
+	static struct tern_env env = {.ops = &ops};
 
 	return &env;
 }

@@ -16,16 +16,11 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include <tern/log.h>
+
 #include "base/list.h"
 
 struct tern_env;
-
-enum tern_log_level {
-	TERN_LOG_ERROR,
-	TERN_LOG_WARN,
-	TERN_LOG_INFO,
-	TERN_LOG_DEBUG,
-};
 
 /* Computation. The caller owns it and keeps it in place until done() has run. */
 struct tern_job {
@@ -87,7 +82,8 @@ struct tern_log_ration {
 
 struct tern_env {
 	const struct tern_env_ops *ops;
-	enum tern_log_level log_level; /* lines above it are not formatted */
+	enum tern_log_level log_level; /* lines above it are not formatted; DEFAULT: the
+					  process's, tern_log_set() */
 	/* Set by the context: poll() has something to do. Called from any thread. */
 	void (*wake)(void *arg);
 	void *wake_arg;

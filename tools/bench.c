@@ -15,6 +15,7 @@
 #include "base/util.h"
 #include "tools/bench_pair.h"
 #include "tools/command.h"
+#include "tools/log.h"
 #include "tools/output.h"
 #include "tools/secret.h"
 
@@ -28,6 +29,7 @@ struct bench_settings {
 	uint64_t inflight;
 	int receive, pin;
 	bool rewrite, json;
+	enum tern_log_level log_level;
 };
 
 static const char *const waits[] = {"poll", "sleep", NULL};
@@ -65,6 +67,7 @@ static const struct option options[] = {
 		struct bench_settings, pin, .initial = "auto", .choices = pins),
 	OPTION(FLAG, "json", NULL, "one JSON object per size", struct bench_settings,
 		json),
+	LOG_LEVEL_OPTION(struct bench_settings, log_level),
 	OPTION_END,
 };
 
@@ -320,7 +323,7 @@ static int bench_run(int argc, char **argv)
 			"%s%sthe test must be one of lat, bw, rate, pool",
 			argc ? argv[0] : "", argc ? ": " : "");
 	if (options_parse(options, argc - 1, argv + 1, &s, &error) ||
-		fabric_check(&s.fabric, &error))
+		log_open("bench", s.log_level, &error) || fabric_check(&s.fabric, &error))
 		return command_refuse(self, "%s", error.text);
 	if (!s.secret.insecure && secret_make(&s.made) < 0)
 		return command_refuse(self, "no random numbers for a secret");

@@ -145,13 +145,10 @@ static uint64_t host_random(struct tern_env *env)
 
 static void host_log(struct tern_env *env, enum tern_log_level level, const char *line)
 {
-	struct host_env *host = host_of(env);
 	struct tern_env *system = tern_env_system();
 
-	if (host->opts.log)
-		host->opts.log(host->opts.log_arg, level, line);
-	else
-		system->ops->log(system, level, line);
+	(void)env;
+	system->ops->log(system, level, line);
 }
 
 static int host_submit(struct tern_env *env, struct tern_job *job)
@@ -295,7 +292,6 @@ int host_env_new(const struct host_env_opts *opts, struct tern_env **out)
 	if (!host)
 		return -ENOMEM;
 	host->env.ops = &ops;
-	host->env.log_level = TERN_LOG_WARN;
 	if (opts)
 		host->opts = *opts;
 	pthread_mutex_init(&host->lock, NULL);

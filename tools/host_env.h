@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The environment of a real process: the system's clock and randomness, threads that run
- * jobs, and one thread that does files. These are the only threads Tern ever starts.
+ * The environment of a real process: the system's clock, randomness and log, threads that
+ * run jobs, and one thread that does files. These are the only threads Tern ever starts.
  */
 #ifndef TERN_TOOLS_HOST_ENV_H
 #define TERN_TOOLS_HOST_ENV_H
@@ -12,9 +12,6 @@
 
 struct host_env_opts {
 	unsigned job_thread_count; /* 0: one */
-	/* Where log lines go; called on the context's thread. NULL: stderr. */
-	void (*log)(void *arg, enum tern_log_level level, const char *line);
-	void *log_arg;
 };
 
 /* opts may be NULL. -ENOMEM, -EAGAIN: no threads to be had. */

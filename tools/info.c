@@ -20,12 +20,14 @@
 #include "tools/info_check.h"
 #include "tools/info_cuda.h"
 #include "tools/info_rdma.h"
+#include "tools/log.h"
 #include "tools/output.h"
 #include "transport/domain.h"
 
 struct info_settings {
 	struct fabric_settings fabric; /* its --verbs only */
 	bool check, json;
+	enum tern_log_level log_level;
 };
 
 static const struct option options[] = {
@@ -33,6 +35,7 @@ static const struct option options[] = {
 		struct info_settings, check),
 	FABRIC_VERBS_OPTION(struct info_settings, fabric),
 	OPTION(FLAG, "json", NULL, "one JSON object", struct info_settings, json),
+	LOG_LEVEL_OPTION(struct info_settings, log_level),
 	OPTION_END,
 };
 
@@ -245,7 +248,7 @@ static int info_run(int argc, char **argv)
 	json_t *all, *found;
 
 	if (options_parse(options, argc, argv, &s, &error) ||
-		fabric_check(&s.fabric, &error))
+		log_open("info", s.log_level, &error) || fabric_check(&s.fabric, &error))
 		return command_refuse(&info_command, "%s", error.text);
 	if (s.check)
 		return info_check(&s.fabric, s.json);

@@ -24,7 +24,6 @@
 #include <tern/tern.h>
 
 #include "base/clock.h"
-#include "base/env.h"
 #include "base/rng.h"
 #include "base/util.h"
 #include "tools/info_json.h"
@@ -49,7 +48,6 @@ struct target {
 
 struct end {
 	struct pair *pair;
-	struct tern_env env; /* the system's, but its log is kept */
 	char verbs[512];
 	struct tern_domain *domain;
 	struct tern_context *ctx;
@@ -270,9 +268,9 @@ static void set_verbs_options(const struct target *target, bool connects, struct
 		e->verbs[n - 1] = '\0';
 }
 
-static void keep_line(struct tern_env *env, enum tern_log_level level, const char *line)
+static void keep_line(enum tern_log_level level, const char *line, void *arg)
 {
-	struct pair *p = tern_container_of(env, struct end, env)->pair;
+	struct pair *p = arg;
 
 	if (*p->said && level > p->level)
 		return;
@@ -282,18 +280,15 @@ static void keep_line(struct tern_env *env, enum tern_log_level level, const cha
 
 static int end_open(struct pair *p, unsigned index, const struct target *target)
 {
-	static struct tern_env_ops env_ops;
 	struct end *e = &p->end[index];
-	struct tern_context_opts ctx_opts = {.env = &e->env};
+	struct tern_context_opts ctx_opts = {
+		.log = keep_line, .log_arg = p, .log_level = TERN_LOG_INFO};
 	struct tern_domain_opts domain_opts = {0};
 	struct tern_pool_opts pool_opts = {.slab_bytes = 4u << 20};
 	const char *missing = NULL;
 	int r;
 
 	e->pair = p;
-	env_ops = *tern_env_system()->ops;
-	env_ops.log = keep_line;
-	e->env = (struct tern_env){.ops = &env_ops, .log_level = TERN_LOG_INFO};
 	if (target->device) {
 		set_verbs_options(target, index == 1, e);
 		domain_opts.verbs = e->verbs;

@@ -11,6 +11,7 @@
 #include "ps/job.h"
 #include "tools/device.h"
 #include "tools/fabric.h"
+#include "tools/log.h"
 
 /* In --save: the results, and what an interrupted job leaves instead, which so never
  * passes for them. */
@@ -32,6 +33,7 @@ struct job_settings {
 	bool overwrite;    /* what an earlier job saved there */
 	uint64_t generate; /* charlm: characters to write at the end */
 	bool json;
+	enum tern_log_level log_level; /* log.h */
 };
 
 int job_parse_mode(const char *text, void *at, struct message *why);
@@ -88,7 +90,8 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 			"--save may replace the results of an earlier job"),             \
 		JOB_OPTION(COUNT, "generate", "N", generate,                             \
 			"charlm: write so many characters at the end", .max = 1e6),      \
-		JOB_OPTION(FLAG, "json", NULL, json, "one JSON object per line")
+		JOB_OPTION(FLAG, "json", NULL, json, "one JSON object per line"),        \
+		LOG_LEVEL_OPTION(struct job_settings, log_level)
 
 /* A row of the commands that start servers; double. */
 #define WORKER_TIMEOUT_OPTION(settings, field)                                           \

@@ -98,8 +98,8 @@ static void show(struct output *out, const char *who, const json_t *event)
 	else if (strcmp(name, "generated") == 0)
 		output_text(out, text_of(event, "text"));
 	else if (strcmp(name, "log") == 0)
-		output_error(out, who, "%s: %s", text_of(event, "level"),
-			text_of(event, "text"));
+		output_error(out, who, "%s %s: %s", text_of(event, "time"),
+			text_of(event, "level"), text_of(event, "text"));
 	else if (strcmp(name, "error") == 0)
 		output_error(out, who, "%s", text_of(event, "text"));
 }
@@ -117,19 +117,4 @@ void report(struct output *out, const char *who, json_t *event)
 json_t *report_text(const char *text)
 {
 	return tern_talk_text(text);
-}
-
-const char *report_level_name(enum tern_log_level level)
-{
-	switch (level) {
-	case TERN_LOG_ERROR:
-		return "error";
-	case TERN_LOG_WARN:
-		return "warning";
-	case TERN_LOG_INFO:
-		return "info";
-	case TERN_LOG_DEBUG:
-		return "debug";
-	}
-	return "?";
 }

@@ -14,7 +14,7 @@
  *     generated  text
  *     note       text: something worth a line, such as who joined and how
  *     waiting    text: there was no step for so long, and who is waited for
- *     log        level, text, who
+ *     log        time, level, text: a line of the library's log
  *     error      text, input (the user's, not the job's, fault)
  *     done       steps, loss, test_accuracy, ..., steps_per_s, samples_per_s
  */
@@ -30,7 +30,5 @@ void report(struct output *out, const char *who, json_t *event);
 /* A string for an event of text that may not be UTF-8 (paths, what a model wrote): bytes
  * that JSON cannot hold become '?'. */
 json_t *report_text(const char *text);
-
-const char *report_level_name(enum tern_log_level level);
 
 #endif

@@ -13,16 +13,25 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "tools/host_env.h"
+#include "tools/log.h"
 #include "tools/signals.h"
+#include "transport/context.h"
 
 #define SIGNAL_TURNS 1024
 #define STOPPING_NS  (7 * TERN_NS_PER_S)
 #define THREADS_MS   2000 /* for a computation to end, before it is left behind */
 
-static void log_line(void *arg, enum tern_log_level level, const char *line)
+/* Some lines come from job threads. */
+static void log_line(enum tern_log_level level, const char *line, void *arg)
 {
-	role_report(arg, json_pack("{ss ss so}", "event", "log", "level",
-				 report_level_name(level), "text", report_text(line)));
+	struct role *role = arg;
+	char time[LOG_TIME_BYTES];
+
+	flockfile(stdout);
+	report(&role->out, role->name,
+		json_pack("{ss ss ss so}", "event", "log", "time", log_time(time),
+			"level", tern_log_level_name(level), "text", report_text(line)));
+	funlockfile(stdout);
 }
 
 /* The domain, with the fabric that was asked for. */
@@ -45,7 +54,6 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
 	uint64_t connect_s, bool json)
 {
-	struct host_env_opts env_opts = {.log = log_line, .log_arg = role};
 	struct tern_context_opts ctx_opts = {.secret = secret};
 	int r;
 
@@ -56,14 +64,14 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	role->spin_ns = spin_us * TERN_NS_PER_US;
 	role->signal_fd = r = signals_open();
 	signals_abort_on_second();
+	log_redirect(log_line, role);
 	if (r >= 0)
-		r = host_env_new(&env_opts, &role->env);
+		r = host_env_new(NULL, &role->env);
 	if (r == 0)
 		r = open_domain(role, fabric);
-	ctx_opts.env = role->env;
 	ctx_opts.connect_ns = connect_s * TERN_NS_PER_S;
 	if (r == 0)
-		r = tern_context_new(role->domain, &ctx_opts, &role->ctx);
+		r = tern_context_new_in(role->domain, &ctx_opts, role->env, &role->ctx);
 	if (r)
 		role_fail(role, false, "starting: %s", tern_status_text(r));
 	return r;
@@ -179,6 +187,7 @@ int role_close(struct role *role)
 	role_cut(role);
 	tern_domain_free(role->domain);
 	host_env_free(role->env);
+	log_redirect(NULL, NULL);
 	if (role->signal_fd >= 0)
 		signals_close(role->signal_fd);
 	return exit_code(role);
@@ -202,7 +211,9 @@ void role_fail(struct role *role, bool input, const char *fmt, ...)
 
 void role_report(struct role *role, json_t *event)
 {
+	flockfile(stdout);
 	report(&role->out, role->command->name, event);
+	funlockfile(stdout);
 }
 
 void role_note(struct role *role, const char *text)

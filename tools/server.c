@@ -7,6 +7,7 @@
 
 #include "server/server.h"
 #include "tools/job.h"
+#include "tools/log.h"
 #include "tools/role.h"
 #include "tools/secret.h"
 
@@ -18,6 +19,7 @@ struct server_settings {
 	uint64_t index, spin_us;
 	double worker_timeout_s;
 	bool json;
+	enum tern_log_level log_level;
 };
 
 static const struct option options[] = {
@@ -39,6 +41,7 @@ static const struct option options[] = {
 		struct server_settings, spin_us, .initial = "0", .max = 1000000),
 	OPTION(FLAG, "json", NULL, "one JSON object per line", struct server_settings,
 		json),
+	LOG_LEVEL_OPTION(struct server_settings, log_level),
 	OPTION_END,
 };
 
@@ -166,6 +169,7 @@ static int server_run(int argc, char **argv)
 	int r;
 
 	if (options_parse(options, argc, argv, &settings, &error) ||
+		log_open("server", settings.log_level, &error) ||
 		fabric_check(&settings.fabric, &error) ||
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);

@@ -155,6 +155,10 @@ static int start_server(struct train *t, unsigned index)
 		args[n++] = "--listen";
 		args[n++] = t->listen;
 	}
+	if (t->job->log_level != TERN_LOG_DEFAULT) {
+		args[n++] = "--log-level";
+		args[n++] = tern_log_level_name(t->job->log_level);
+	}
 	if (t->insecure)
 		args[n++] = "--insecure";
 	n += add_secret(t, args + n);
@@ -652,7 +656,8 @@ static int train_run(int argc, char **argv)
 	struct message error;
 	int r;
 
-	if (options_parse(options, argc, argv, &s, &error) || check(&s, &secret, &error))
+	if (options_parse(options, argc, argv, &s, &error) ||
+		log_open("train", s.job.log_level, &error) || check(&s, &secret, &error))
 		return command_refuse(&train_command, "%s", error.text);
 	if (argc + 14 > SUPERVISE_ARGS_MAX)
 		return command_refuse(&train_command, "too many arguments");

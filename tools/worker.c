@@ -503,6 +503,7 @@ static int worker_run(int argc, char **argv)
 	int r;
 
 	if (options_parse(options, argc, argv, &settings, &error) ||
+		log_open("worker", settings.job.log_level, &error) ||
 		check(&settings, &error) ||
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&worker_command, "%s", error.text);

@@ -145,9 +145,28 @@ static void destroy(struct tern_context *ctx)
 	free(ctx);
 }
 
-int tern_context_new_sized(struct tern_domain *domain,
-	const struct tern_context_opts *opts, size_t opts_bytes,
-	struct tern_context **out)
+static void log_to_program(
+	struct tern_env *env, enum tern_log_level level, const char *line)
+{
+	struct tern_context *ctx = tern_container_of(env, struct tern_context, own_env);
+
+	ctx->opts.log(level, line, ctx->opts.log_arg);
+}
+
+static struct tern_env *make_env(struct tern_context *ctx)
+{
+	ctx->own_env = *tern_env_system();
+	ctx->own_env.log_level = ctx->opts.log_level;
+	if (ctx->opts.log) {
+		ctx->own_ops = *ctx->own_env.ops;
+		ctx->own_ops.log = log_to_program;
+		ctx->own_env.ops = &ctx->own_ops;
+	}
+	return &ctx->own_env;
+}
+
+static int open_context(struct tern_domain *domain, const struct tern_context_opts *opts,
+	size_t opts_bytes, struct tern_env *env, struct tern_context **out)
 {
 	struct tern_context *ctx = calloc(1, sizeof(*ctx));
 	int status;
@@ -163,8 +182,7 @@ int tern_context_new_sized(struct tern_domain *domain,
 	if (!status && !domain->hooks.sim)
 		status = open_fds(ctx);
 	if (!status) {
-		ctx->own_env = *tern_env_system();
-		ctx->env = ctx->opts.env ? ctx->opts.env : &ctx->own_env;
+		ctx->env = env ? env : make_env(ctx);
 		status = take_env(ctx);
 	}
 	if (!status)
@@ -176,6 +194,19 @@ int tern_context_new_sized(struct tern_domain *domain,
 	tern_domain_hold(domain, TERN_TENANT_CONTEXT);
 	*out = ctx;
 	return 0;
+}
+
+int tern_context_new_sized(struct tern_domain *domain,
+	const struct tern_context_opts *opts, size_t opts_bytes,
+	struct tern_context **out)
+{
+	return open_context(domain, opts, opts_bytes, NULL, out);
+}
+
+int tern_context_new_in(struct tern_domain *domain, const struct tern_context_opts *opts,
+	struct tern_env *env, struct tern_context **out)
+{
+	return open_context(domain, opts, sizeof(*opts), env, out);
 }
 
 int tern_context_port(

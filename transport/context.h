@@ -14,6 +14,16 @@
 #include "transport/fabric.h"
 
 /*
+ * tern_context_new() in another environment than the system's, such as the tools' or the
+ * simulator's: one context's at a time, which it must outlive. Lines go to its log.
+ * -EBUSY: another context has it.
+ */
+int tern_context_new_in(struct tern_domain *domain, const struct tern_context_opts *opts,
+	struct tern_env *env, struct tern_context **out);
+
+struct tern_env *tern_context_env(struct tern_context *ctx);
+
+/*
  * Timers: a pairing-free binary heap, since a context has a handful per peer. The owner
  * keeps the timer in place while it is set.
  */
@@ -58,6 +68,7 @@ struct tern_context {
 	struct tern_domain *domain;
 	struct tern_env *env;
 	struct tern_env own_env; /* used when the caller gave none */
+	struct tern_env_ops own_ops;
 	struct tern_context_opts opts;
 	uint32_t first_seq; /* where sequence and credit counters start: tests set it */
 	struct tern_port

@@ -14,6 +14,7 @@
 #ifndef TERN_CONTEXT_H
 #define TERN_CONTEXT_H
 
+#include <tern/log.h>
 #include <tern/types.h>
 
 #ifdef __cplusplus
@@ -22,8 +23,6 @@ extern "C" {
 
 struct tern_domain;
 struct tern_context;
-struct tern_env; /* time, randomness, logging, jobs: base/env.h; NULL takes the system's
-		  */
 struct tern_req;
 
 enum tern_tcp_engine {
@@ -114,8 +113,6 @@ static inline int tern_rdma_devices(
 
 /* Each duration may be TERN_NEVER. */
 struct tern_context_opts {
-	struct tern_env *env;  /* NULL: the system's. One context's at a time, which
-				  it must outlive */
 	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s. Where
 				  nothing has moved for a while, it is asked less often:
 				  after half that while, up to 5 times this */
@@ -149,11 +146,15 @@ struct tern_context_opts {
 	const char *rdma_device; /* verbs: the only device that this context uses, by its
 				    name in tern_rdma_devices(); NULL: that of each
 				    address. Copied */
+	/* Takes the lines about this context and its peers: log.h says when, and what it
+	 * may do. NULL: they go where the process's go. */
+	void (*log)(enum tern_log_level level, const char *text, void *arg);
+	void *log_arg;
+	enum tern_log_level log_level; /* the last that is logged; 0: the process's */
 };
 
-/* opts may be NULL. -ENOMEM, -EMFILE; -EBUSY: another context has this `env`; -EINVAL:
- * more than 8 rails, or an empty secret; -ENOTSUP: a secret, and this library was built
- * without OpenSSL. */
+/* opts may be NULL. -ENOMEM, -EMFILE; -EINVAL: more than 8 rails, or an empty secret;
+ * -ENOTSUP: a secret, and this library was built without OpenSSL. */
 TERN_API int tern_context_new_sized(struct tern_domain *domain,
 	const struct tern_context_opts *opts, size_t opts_bytes,
 	struct tern_context **out);
@@ -192,7 +193,6 @@ TERN_API int tern_context_fd(struct tern_context *ctx);
 TERN_API void tern_context_wake(struct tern_context *ctx);
 
 TERN_API struct tern_domain *tern_context_domain(struct tern_context *ctx);
-TERN_API struct tern_env *tern_context_env(struct tern_context *ctx);
 
 /*
  * Blocking helpers for callers with nothing else to do: spin, then sleep, until the

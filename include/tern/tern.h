@@ -4,6 +4,7 @@
 #define TERN_H
 
 #include <tern/types.h>
+#include <tern/log.h>
 #include <tern/memory.h>
 #include <tern/context.h>
 #include <tern/channel.h>

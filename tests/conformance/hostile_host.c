@@ -19,6 +19,7 @@
 #include "base/env.h"
 #include "base/util.h"
 #include "tests/cmocka.h"
+#include "transport/context.h"
 
 #define KEY_IN     1u
 #define KEY_OUT    2u
@@ -129,7 +130,7 @@ static int serve(int orders, int out, const char *secret)
 	static struct tern_env env = {.ops = &quiet_ops, .log_level = TERN_LOG_WARN};
 	struct tern_pool_opts pool_opts = {
 		.slab_bytes = 8u << 20, .max_bytes = 32u << 20};
-	struct tern_context_opts opts = {.env = &env, .no_spin = true, .secret = secret};
+	struct tern_context_opts opts = {.no_spin = true, .secret = secret};
 	struct tern_pool_stats stats;
 	struct tern_listener *listener;
 	struct tern_domain *domain;
@@ -137,7 +138,8 @@ static int serve(int orders, int out, const char *secret)
 
 	require(tern_domain_new(NULL, &domain) == 0, "tern_domain_new");
 	require(tern_pool_new(domain, &pool_opts, &server.pool) == 0, "tern_pool_new");
-	require(tern_context_new(domain, &opts, &server.ctx) == 0, "tern_context_new");
+	require(tern_context_new_in(domain, &opts, &env, &server.ctx) == 0,
+		"tern_context_new");
 	require(tern_listen(server.ctx, "tcp://127.0.0.1:0", NULL, guest_came, &server,
 			&listener) == 0,
 		"tern_listen");
@@ -217,8 +219,7 @@ void host_fini(struct host *host)
 static int ask_echo(const struct host *host)
 {
 	static struct tern_env env = {.ops = &quiet_ops, .log_level = TERN_LOG_WARN};
-	struct tern_context_opts opts = {
-		.env = &env, .no_spin = true, .secret = host->secret};
+	struct tern_context_opts opts = {.no_spin = true, .secret = host->secret};
 	struct tern_req send = {0}, recv = {0};
 	static unsigned char data[ECHO_BYTES], back[ECHO_BYTES];
 	static unsigned calls;
@@ -238,7 +239,7 @@ static int ask_echo(const struct host *host)
 	assert_int_equal(tern_domain_new(NULL, &domain), 0);
 	assert_int_equal(tern_mem_wrap(domain, data, sizeof(data), &mem[0]), 0);
 	assert_int_equal(tern_mem_wrap(domain, back, sizeof(back), &mem[1]), 0);
-	assert_int_equal(tern_context_new(domain, &opts, &ctx), 0);
+	assert_int_equal(tern_context_new_in(domain, &opts, &env, &ctx), 0);
 	assert_int_equal(tern_connect(ctx, host->address, NULL, &peer), 0);
 	assert_int_equal(tern_channel_open(peer, HOST_CHANNEL, &channel), 0);
 	tensor.buf = (struct tern_buf){mem[0], 0, bytes};

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "transport/context.h"
 #include "transport/gpu.h"
 
 static unsigned ended_count;
@@ -88,21 +89,21 @@ static void end_init(struct end *end, struct meet *meet, unsigned number,
 		.max_bytes = 4 * MEET_SLAB_BYTES,
 		.kind = gpu ? TERN_MEM_CUDA : TERN_MEM_HOST,
 	};
-	struct tern_context_opts opts = *like;
+	struct tern_env *env;
 	struct tern_gpu *in_use;
 
 	end->meet = meet;
 	end->number = number;
 	log_env_init(&end->log);
-	opts.env = meet->world ? meet->instance->world_env(meet->world, number)
-			       : &end->log.env;
+	env = meet->world ? meet->instance->world_env(meet->world, number)
+			  : &end->log.env;
 	end->domain = instance_domain(meet->instance, meet->world, number);
 	if (meet->instance->uses_gpu)
 		assert_int_equal(tern_gpu_by_number(end->domain, 0, &in_use), 0);
 	assert_int_equal(tern_pool_new(end->domain, &pool_opts, &end->pool), 0);
-	assert_int_equal(tern_context_new(end->domain, &opts, &end->ctx), 0);
+	assert_int_equal(tern_context_new_in(end->domain, like, env, &end->ctx), 0);
 	assert_ptr_equal(tern_context_domain(end->ctx), end->domain);
-	assert_ptr_equal(tern_context_env(end->ctx), opts.env);
+	assert_ptr_equal(tern_context_env(end->ctx), env);
 	box_init(&end->box, end->domain);
 	end->box.gpu = gpu;
 }

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "transport/context.h"
 #include "transport/gpu.h"
 
 #define CHILD_SEED  3u

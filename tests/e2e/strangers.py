@@ -254,6 +254,41 @@ def scans_of_the_port_are_named_and_do_not_fill_the_log():
     assert len(told) == 8, told
 
 
+def what_a_scanned_server_logs(*options):
+    """Its lines on stderr; those on stdout would be events."""
+    server = job.Job("server", "--fabric", "tcp", "--index", 3, *options)
+    try:
+        address = server.process.stdout.readline().split()[-1]
+        assert say(Recorder(address).server, b"GET /metrics HTTP/1.1\r\nHost: there\r\n\r\n")
+        server.process.terminate()
+        server.end()
+    finally:
+        server.kill()
+    return server.error.splitlines()
+
+
+def warnings_have_a_time_and_the_role():
+    lines = what_a_scanned_server_logs()
+    assert len(lines) == 1, lines
+    assert re.match(r"tern server 3: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z warning: ", lines[0]), lines
+
+
+def the_log_level_is_the_users():
+    assert not what_a_scanned_server_logs("--log-level", "error")
+    assert not what_a_scanned_server_logs("--log-level=none")
+    os.environ["TERN_LOG"] = "error"
+    try:
+        assert not what_a_scanned_server_logs()
+        assert len(what_a_scanned_server_logs("--log-level", "warn")) == 1
+        os.environ["TERN_LOG"] = "loud"
+        job.refused("server", says=["TERN_LOG=loud", "none, error, warn, info or debug"])
+    finally:
+        del os.environ["TERN_LOG"]
+    job.refused("worker", "--log-level", "loud", says=["--log-level", "loud", "debug"])
+    told = job.finish("train", *job.small("--json", "--log-level", "debug", steps=2)).events
+    assert any(e["event"] == "log" and e["level"] == "debug" and e["time"] for e in told), told
+
+
 def other_users_of_the_host_are_refused():
     has_secrets()
     if os.geteuid() != 0:
@@ -290,5 +325,7 @@ tap.run([
     secret_of_tern_train_is_not_to_be_seen_and_keeps_strangers_out,
     replayed_handshakes_and_noise_get_nothing,
     scans_of_the_port_are_named_and_do_not_fill_the_log,
+    warnings_have_a_time_and_the_role,
+    the_log_level_is_the_users,
     other_users_of_the_host_are_refused,
 ])

@@ -70,9 +70,10 @@ static void open_end(struct world *w, struct end *e, const char *name)
 
 	e->process = tern_sim_process_new(w->sim, name);
 	domain = tern_sim_domain(e->process);
-	opts.env = tern_sim_env(e->process);
 	e->bytes = calloc(1, MEM_BYTES);
-	if (!e->bytes || tern_context_new(domain, &opts, &e->ctx) < 0 ||
+	if (!e->bytes ||
+		tern_context_new_in(domain, &opts, tern_sim_env(e->process), &e->ctx) <
+			0 ||
 		tern_mem_wrap(domain, e->bytes, MEM_BYTES, &e->mem) < 0 ||
 		tern_pool_new(domain,
 			&(struct tern_pool_opts){

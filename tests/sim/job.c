@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "transport/context.h"
 
 #define ENDLESS_NS (1000 * TERN_NS_PER_S)
 
@@ -65,8 +66,8 @@ static void open_member(struct job *j, struct member *m, const char *role, unsig
 
 	snprintf(name, sizeof(name), "%s %u", role, i);
 	m->process = tern_sim_process_new(j->sim, name);
-	opts.env = tern_sim_env(m->process);
-	if (tern_context_new(tern_sim_domain(m->process), &opts, &m->ctx) < 0)
+	if (tern_context_new_in(tern_sim_domain(m->process), &opts,
+		    tern_sim_env(m->process), &m->ctx) < 0)
 		tern_never("a context");
 	tern_sim_drive(m->process, m->ctx);
 }

@@ -77,12 +77,12 @@ static void make_end(struct world *w, struct end *e, const char *name, uint64_t 
 
 	e->world = w;
 	e->process = tern_sim_process_new(w->sim, name);
-	opts.env = tern_sim_env(e->process);
 	other.kind = on_gpu ? TERN_MEM_HOST : TERN_MEM_CUDA;
 	if (tern_pool_new(tern_sim_domain(e->process), &pool, &e->pool) < 0 ||
 		(w->memory && tern_pool_new(tern_sim_domain(e->process), &other,
 				      &e->other) < 0) ||
-		tern_context_new(tern_sim_domain(e->process), &opts, &e->ctx) < 0)
+		tern_context_new_in(tern_sim_domain(e->process), &opts,
+			tern_sim_env(e->process), &e->ctx) < 0)
 		tern_never("an end of the storm");
 	e->ctx->first_seq = UINT32_MAX - 1;
 	tern_sim_drive(e->process, e->ctx);

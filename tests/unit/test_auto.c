@@ -45,7 +45,7 @@ static struct tern_context *new_context(
 	struct tern_domain *domain, const char *secret, uint64_t connect_ns)
 {
 	const struct tern_context_opts opts = {
-		.env = quiet_env(), .secret = secret, .connect_ns = connect_ns};
+		.secret = secret, .connect_ns = connect_ns, .log_level = TERN_LOG_NONE};
 	struct tern_context *ctx;
 	int status = tern_context_new(domain, &opts, &ctx);
 

@@ -141,8 +141,9 @@ static struct tern_env fake_env = {.ops = &env_ops};
 static struct tern_domain *domain;
 static struct tern_context *ctx;
 
-static void open_hooked(
-	const struct tern_domain_hooks *hooks, const struct tern_context_opts *opts)
+/* `env` may be NULL. */
+static void open_hooked(const struct tern_domain_hooks *hooks,
+	const struct tern_context_opts *opts, struct tern_env *env)
 {
 	struct tern_port *port;
 
@@ -151,13 +152,13 @@ static void open_hooked(
 	fake_now_ns = 1000;
 	fake.fd = eventfd(0, EFD_NONBLOCK);
 	assert_int_equal(tern_domain_new_hooked(NULL, hooks, &domain), 0);
-	assert_int_equal(tern_context_new(domain, opts, &ctx), 0);
+	assert_int_equal(tern_context_new_in(domain, opts, env, &ctx), 0);
 	assert_int_equal(tern_context_port(ctx, domain->fabrics[0], &port), 0);
 }
 
 static void open_context(const struct tern_context_opts *opts)
 {
-	open_hooked(NULL, opts);
+	open_hooked(NULL, opts, NULL);
 }
 
 static void close_context(void)
@@ -206,12 +207,11 @@ static void fire(struct tern_timer *timer)
 
 static void test_timers_fire_in_order_after_any_changes(void **state)
 {
-	struct tern_context_opts opts = {.env = &fake_env};
 	struct tern_rng rng = {.seed = 7};
 	int set = 0, events;
 
 	(void)state;
-	open_context(&opts);
+	open_hooked(NULL, NULL, &fake_env);
 	memset(timers, 0, sizeof(timers));
 	last_due_ns = 0;
 	fired = 0;
@@ -256,11 +256,10 @@ static void fire_and_set_again(struct tern_timer *timer)
 
 static void test_a_timer_that_sets_itself_does_not_hold_progress(void **state)
 {
-	struct tern_context_opts opts = {.env = &fake_env};
 	struct tern_timer timer = {.fire = fire_and_set_again};
 
 	(void)state;
-	open_context(&opts);
+	open_hooked(NULL, NULL, &fake_env);
 	fired = 0;
 	tern_timer_set(ctx, &timer, 0);
 	assert_int_equal(tern_progress(ctx), 1);
@@ -496,12 +495,11 @@ static void test_polling_makes_no_system_call(void **state)
 static void test_the_simulated_context_has_no_fd(void **state)
 {
 	struct tern_domain_hooks hooks = {.sim = (void *)&fake};
-	struct tern_context_opts opts = {.env = &fake_env};
 	struct tern_req req = {.status = -EINPROGRESS, .posted = TERN_REQ_POSTED};
 	struct tern_timer timer = {.fire = count_fire};
 
 	(void)state;
-	open_hooked(&hooks, &opts);
+	open_hooked(&hooks, NULL, &fake_env);
 	assert_ptr_equal(domain->fabrics[0]->ops, &fake_sim);
 	assert_int_equal(tern_context_fd(ctx), -1);
 	tern_timer_set(ctx, &timer, 5000);
@@ -622,16 +620,15 @@ static void test_options_have_defaults_and_limits(void **state)
 static void test_an_environment_has_one_context(void **state)
 {
 	struct tern_env env = *tern_env_system();
-	struct tern_context_opts opts = {.env = &env};
 	struct tern_context *second;
 
 	(void)state;
-	open_context(&opts);
-	assert_int_equal(tern_context_new(domain, &opts, &second), -EBUSY);
+	open_hooked(NULL, NULL, &env);
+	assert_int_equal(tern_context_new_in(domain, NULL, &env, &second), -EBUSY);
 	assert_ptr_equal(env.wake_arg, ctx);
 	close_context();
 	assert_null(env.wake);
-	open_context(&opts);
+	open_hooked(NULL, NULL, &env);
 	assert_ptr_equal(env.wake_arg, ctx);
 	close_context();
 }

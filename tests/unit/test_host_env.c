@@ -321,23 +321,24 @@ static void test_stop_carries_out_waiting_writes(void **state)
 
 /* ---- logging ---- */
 
-static void keep_line(void *arg, enum tern_log_level level, const char *line)
+static void keep_line(enum tern_log_level level, const char *line, void *arg)
 {
-	snprintf(arg, 64, "%d %s", (int)level, line);
+	snprintf(arg, 64, "%s %s", tern_log_level_name(level), line);
 }
 
 static void test_log_lines_go_where_they_were_asked_to(void **state)
 {
 	char line[64] = "";
-	struct host_env_opts opts = {.log = keep_line, .log_arg = line};
 	struct tern_env *env;
 
 	(void)state;
-	assert_int_equal(host_env_new(&opts, &env), 0);
+	assert_int_equal(host_env_new(NULL, &env), 0);
+	tern_log_set(TERN_LOG_DEFAULT, keep_line, line);
 	tern_log(env, TERN_LOG_WARN, "peer %d", 3);
-	assert_string_equal(line, "1 peer 3");
+	assert_string_equal(line, "warning peer 3");
 	tern_log(env, TERN_LOG_DEBUG, "chatter");
-	assert_string_equal(line, "1 peer 3");
+	assert_string_equal(line, "warning peer 3");
+	tern_log_set(TERN_LOG_DEFAULT, NULL, NULL);
 	host_env_free(env);
 }
 

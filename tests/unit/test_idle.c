@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/util.h"
+#include "transport/context.h"
 
 #define STEP_NS    (50 * TERN_NS_PER_MS)
 #define STEP_TURNS 50 /* what was said is heard within them */
@@ -82,8 +83,7 @@ static void step(unsigned first, unsigned last)
 
 static void open_end(struct end *end)
 {
-	struct tern_context_opts opts = {
-		.env = &end->env, .suspect_ns = SUSPECT_NS, .dead_ns = DEAD_NS};
+	struct tern_context_opts opts = {.suspect_ns = SUSPECT_NS, .dead_ns = DEAD_NS};
 
 	*end = (struct end){0};
 	end->env = *tern_env_system();
@@ -92,7 +92,7 @@ static void open_end(struct end *end)
 	end->ops.ticks = NULL;
 	end->env.ops = &end->ops;
 	end->env.log_level = TERN_LOG_ERROR;
-	assert_int_equal(tern_context_new(domain, &opts, &end->ctx), 0);
+	assert_int_equal(tern_context_new_in(domain, &opts, &end->env, &end->ctx), 0);
 }
 
 static void add_peer(const char *address)

@@ -58,12 +58,10 @@ static void on_accept(struct tern_peer *peer, void *arg)
 
 static void end_open(struct world *w, struct end *end, const char *name)
 {
-	struct tern_context_opts opts = {0};
-
 	end->process = tern_sim_process_new(w->sim, name);
-	opts.env = tern_sim_env(end->process);
-	assert_int_equal(
-		tern_context_new(tern_sim_domain(end->process), &opts, &end->ctx), 0);
+	assert_int_equal(tern_context_new_in(tern_sim_domain(end->process), NULL,
+				 tern_sim_env(end->process), &end->ctx),
+		0);
 	tern_sim_drive(end->process, end->ctx);
 }
 

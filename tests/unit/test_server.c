@@ -13,6 +13,7 @@
 #include "rendezvous/rendezvous.h"
 #include "server/internal.h"
 #include "tools/host_env.h"
+#include "transport/context.h"
 
 struct end { /* a process, in this one */
 	struct tern_env *env;
@@ -39,12 +40,9 @@ struct rig {
 
 static void open_end(struct end *end)
 {
-	struct tern_context_opts opts = {0};
-
 	assert_int_equal(host_env_new(NULL, &end->env), 0);
 	assert_int_equal(tern_domain_new(NULL, &end->domain), 0);
-	opts.env = end->env;
-	assert_int_equal(tern_context_new(end->domain, &opts, &end->ctx), 0);
+	assert_int_equal(tern_context_new_in(end->domain, NULL, end->env, &end->ctx), 0);
 }
 
 static void ended(void *arg, int status, const char *text)

@@ -13,6 +13,7 @@
 #include "base/env.h"
 #include "base/util.h"
 #include "tests/fake_verbs/fake_verbs.h"
+#include "transport/context.h"
 #include "transport/domain.h"
 
 static unsigned line_count;
@@ -42,8 +43,7 @@ static void test_refusal_is_told_once_whatever_is_tried(void **state)
 	struct tern_domain_hooks hooks = {.verbs_api = fake_verbs_api()};
 	struct tern_env_ops ops = *tern_env_system()->ops;
 	struct tern_env env = {.ops = &ops, .log_level = TERN_LOG_WARN};
-	struct tern_context_opts ctx_opts = {
-		.env = &env, .connect_ns = 300 * TERN_NS_PER_MS};
+	struct tern_context_opts ctx_opts = {.connect_ns = 300 * TERN_NS_PER_MS};
 	struct tern_pool_opts pool_opts = {.slab_bytes = 8u << 20};
 	struct tern_domain *domain;
 	struct tern_context *ctx;
@@ -59,7 +59,7 @@ static void test_refusal_is_told_once_whatever_is_tried(void **state)
 	fake_verbs_reset(&machine);
 	assert_int_equal(tern_domain_new_hooked(NULL, &hooks, &domain), 0);
 	assert_int_equal(tern_pool_new(domain, &pool_opts, &pool), 0);
-	assert_int_equal(tern_context_new(domain, &ctx_opts, &ctx), 0);
+	assert_int_equal(tern_context_new_in(domain, &ctx_opts, &env, &ctx), 0);
 	assert_int_equal(
 		tern_connect(ctx, "verbs://10.7.0.1:7000", &peer_opts, &peer), 0);
 	while (status == 1)
@@ -128,10 +128,8 @@ static void meeting_connect(struct meeting *m)
 	struct tern_peer_opts opts = {.event = meeting_event, .arg = m};
 
 	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(tern_context_new(m->domain,
-					 &(struct tern_context_opts){.env = &m->env[i]},
-					 &m->ctx[i]),
-			0);
+		assert_int_equal(
+			tern_context_new_in(m->domain, NULL, &m->env[i], &m->ctx[i]), 0);
 	assert_int_equal(tern_listen(m->ctx[1], "verbs://10.7.0.2:0", &opts,
 				 meeting_accept, m, &m->listener),
 		0);
@@ -338,8 +336,7 @@ static void test_a_path_that_carries_nothing_is_the_end(void **state)
 	struct tern_env_ops ops = *tern_env_system()->ops;
 	struct tern_env env = {.ops = &ops, .log_level = TERN_LOG_WARN};
 	struct tern_env other_env = env;
-	struct tern_context_opts ctx_opts = {.env = &env,
-		.suspect_ns = 50 * TERN_NS_PER_MS,
+	struct tern_context_opts ctx_opts = {.suspect_ns = 50 * TERN_NS_PER_MS,
 		.unreachable_ns = 300 * TERN_NS_PER_MS};
 	struct fruitless f = {.status = 1};
 	struct tern_peer_opts peer_opts = {.event = break_again, .arg = &f};
@@ -362,9 +359,8 @@ static void test_a_path_that_carries_nothing_is_the_end(void **state)
 				 &(struct tern_pool_opts){.slab_bytes = 1 << 20}, &pool),
 		0);
 	assert_int_equal(tern_pool_get(pool, 64, &tensor.buf), 0);
-	assert_int_equal(tern_context_new(domain, &ctx_opts, &a), 0);
-	ctx_opts.env = &other_env;
-	assert_int_equal(tern_context_new(domain, &ctx_opts, &b), 0);
+	assert_int_equal(tern_context_new_in(domain, &ctx_opts, &env, &a), 0);
+	assert_int_equal(tern_context_new_in(domain, &ctx_opts, &other_env, &b), 0);
 	assert_int_equal(
 		tern_listen(b, "verbs://10.7.0.2:0", NULL, on_accept, &f, &listener), 0);
 	assert_int_equal(

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "tools/host_env.h"
+#include "transport/context.h"
 
 struct tern_dataset *data, *test;
 uint64_t staging_bytes;
@@ -98,12 +99,9 @@ static int finishing(void *arg, struct tern_ps_text *why)
 
 static void open_member(struct member *m)
 {
-	struct tern_context_opts opts = {0};
-
 	assert_int_equal(host_env_new(NULL, &m->env), 0);
 	assert_int_equal(tern_domain_new(NULL, &m->domain), 0);
-	opts.env = m->env;
-	assert_int_equal(tern_context_new(m->domain, &opts, &m->ctx), 0);
+	assert_int_equal(tern_context_new_in(m->domain, NULL, m->env, &m->ctx), 0);
 }
 
 static void open_server(struct member *m)
