@@ -292,13 +292,33 @@ static void print_shape(const struct tern_shape *shape, char *out, size_t size)
 		snprintf(out + n, size - n, "]");
 }
 
+/* As it was typed: the fewest digits that are read as the same value; what was typed
+ * was stored as a float or a double. */
+static void print_number(double value, char *out, size_t size)
+{
+	bool narrow = (double)(float)value == value;
+
+	for (int digits = 1; digits <= 17; digits++) {
+		double read;
+
+		snprintf(out, size, "%.*g", digits, value);
+		read = strtod(out, NULL);
+		if (narrow ? (float)read == (float)value : read == value)
+			return;
+	}
+}
+
 static bool differ(struct tern_ps_text *why, const char *who, const char *what,
 	double ours, double theirs)
 {
+	char our_text[32], their_text[32];
+
 	if (ours == theirs)
 		return false;
-	snprintf(why->text, sizeof(why->text), "%s: %s has %.17g, the job %.17g", what,
-		who, theirs, ours);
+	print_number(ours, our_text, sizeof(our_text));
+	print_number(theirs, their_text, sizeof(their_text));
+	snprintf(why->text, sizeof(why->text), "%s: %s has %s, the job %s", what, who,
+		their_text, our_text);
 	return true;
 }
 
@@ -391,8 +411,9 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 	}
 	return differ_int(why, who, "steps", a->steps, b->steps) ||
 	       differ_int(why, who, "seed", a->seed, b->seed) ||
-	       differ_int(why, who, "slots", a->slots, b->slots) ||
+	       /* First: where no slots are typed, they follow from the workers. */
 	       differ_int(why, who, "workers", a->workers, b->workers) ||
+	       differ_int(why, who, "slots", a->slots, b->slots) ||
 	       differ_int(why, who, "batch", a->batch, b->batch) ||
 	       differ_int(
 		       why, who, "number of servers", a->server_count, b->server_count) ||

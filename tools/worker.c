@@ -283,40 +283,45 @@ static bool is_busy(struct role *role)
 
 /* ---- starting ---- */
 
+static size_t address_count(const char *join)
+{
+	size_t n = 1;
+
+	for (; *join; join++)
+		n += *join == ',';
+	return n;
+}
+
 /* Splits --join into `job->servers`; an address without a fabric gets the job's. */
 static int read_servers(struct worker_role *w, struct tern_ps_job *job)
 {
 	const char *p = w->settings->join;
 	const char *fabric = fabric_names[w->settings->job.fabric.choice];
+	size_t count = address_count(p);
 
-	for (;;) {
-		size_t n = strcspn(p, ",");
-		bool whole = memmem(p, n, "://", 3) != NULL;
+	if (count != w->settings->job.servers) {
+		role_fail(&w->role, true,
+			"--join %.300s: has %zu address%s, --servers says %llu", p, count,
+			count == 1 ? "" : "es",
+			(unsigned long long)w->settings->job.servers);
+		return -EINVAL;
+	}
+	for (size_t n; job->server_count < count; p += n + 1) {
+		bool whole;
+		char *to = job->servers[job->server_count++];
 		size_t room = sizeof(job->servers[0]);
 
-		if (job->server_count == w->settings->job.servers || n == 0 ||
-			snprintf(job->servers[job->server_count], room, "%s%s%.*s",
-				whole ? "" : fabric, whole ? "" : "://", (int)n,
-				p) >= (int)room) {
-			role_fail(&w->role, true,
-				"--join %.300s: must be %llu addresses (--servers), "
-				"separated by "
-				"commas",
-				w->settings->join,
-				(unsigned long long)w->settings->job.servers);
-			return -EINVAL;
-		}
-		job->server_count++;
-		if (!p[n])
-			break;
-		p += n + 1;
+		n = strcspn(p, ",");
+		whole = memmem(p, n, "://", 3) != NULL;
+		if (n && snprintf(to, room, "%s%s%.*s", whole ? "" : fabric,
+				 whole ? "" : "://", (int)n, p) < (int)room)
+			continue;
+		role_fail(&w->role, true, "--join %.300s: address %u is %s",
+			w->settings->join, job->server_count,
+			n ? "longer than 127 characters" : "empty");
+		return -EINVAL;
 	}
-	if (job->server_count == w->settings->job.servers)
-		return 0;
-	role_fail(&w->role, true, "--join %.300s: has %u addresses, --servers says %llu",
-		w->settings->join, job->server_count,
-		(unsigned long long)w->settings->job.servers);
-	return -EINVAL;
+	return 0;
 }
 
 /* It goes again if the job fails before anything was saved. */

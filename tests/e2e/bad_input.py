@@ -262,6 +262,16 @@ def data_without_an_end_is_refused():
                     path, says=[f"--test {path}: must be a file"])
 
 
+def servers_to_join_are_counted():
+    def refused(join, *more, says):
+        job.refused("worker", *job.small("--join", join, *more), says=[f"--join {join}: {says}"])
+
+    refused("a:1,b:2", says="has 2 addresses, --servers says 1")
+    refused("a:1", "--servers", 2, says="has 1 address, --servers says 2")
+    refused("a:1,,b:2", "--servers", 3, says="address 2 is empty")
+    refused("a" * 150 + ":1", says="address 1 is longer than 127 characters")
+
+
 def port_in_use_is_told():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -327,6 +337,7 @@ def second_worker_is_refused(*more, says, **kw):
 
 def worker_of_another_model_is_refused():
     second_worker_is_refused(model="mlp:8", says=["parameter"])
+    second_worker_is_refused(lr="0.3", says=["learning rate", "has 0.3, the job 0.01"])
 
 
 def worker_of_other_data_is_refused():
@@ -388,6 +399,7 @@ tap.run([
     closed_streams_do_not_lose_the_model,
     control_characters_of_options_do_not_reach_the_terminal,
     data_without_an_end_is_refused,
+    servers_to_join_are_counted,
     port_in_use_is_told,
     unreachable_server_is_told_after_some_tries,
     worker_waits_for_its_server,

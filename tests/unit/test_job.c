@@ -447,6 +447,9 @@ static void test_a_difference_is_said_with_both_values(void **state)
 	DIFFERS(strcpy(theirs.arithmetic, "avx2"), "\"avx2\"");
 	DIFFERS(theirs.optimizer.kind = TERN_OPT_SGD, "sgd, the job adam");
 	DIFFERS(theirs.optimizer.lr = 1, "learning rate");
+	DIFFERS(theirs.optimizer.lr = 0.3f, "has 0.3, the job 0.001");
+	DIFFERS(theirs.clip_norm = 0.7, "has 0.7, the job 0.1");
+	DIFFERS(theirs.workers = theirs.slots = 4, "workers: worker 7 has 4, the job 3");
 	DIFFERS(theirs.optimizer.momentum = 1, "momentum");
 	DIFFERS(theirs.optimizer.beta1 = 0, "beta1");
 	DIFFERS(theirs.optimizer.beta2 = 0, "beta2");
