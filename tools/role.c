@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -50,6 +51,17 @@ static int open_domain(struct role *role, const struct fabric_settings *fabric)
 	return -ENODEV;
 }
 
+/* What ps and top show: the launcher's children are /proc/self/exe, so "exe" else. */
+static void name_process(const struct command *command, uint64_t index)
+{
+	char name[16]; /* all that the kernel keeps: "tern-worker4095" fits without a
+			  space */
+
+	snprintf(name, sizeof(name), "tern-%s%s%llu", command->name,
+		index < 1000 ? " " : "", (unsigned long long)index);
+	prctl(PR_SET_NAME, name);
+}
+
 int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
 	uint64_t connect_s, bool json)
@@ -60,6 +72,7 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	*role = (struct role){.command = command, .signal_fd = -1};
 	snprintf(role->name, sizeof(role->name), "%s %llu", command->name,
 		(unsigned long long)index);
+	name_process(command, index);
 	output_init(&role->out, json);
 	role->spin_ns = spin_us * TERN_NS_PER_US;
 	role->signal_fd = r = signals_open();

@@ -38,6 +38,17 @@ def after(running, act, code, limit_s=20):
     return running.error
 
 
+def processes_are_called_what_they_are():
+    running = started("--servers", 2, "--workers", 2, "--fabric", "shm")
+    try:
+        for role, index in (("server", 0), ("server", 1), ("worker", 0), ("worker", 1)):
+            pid = running.pid_of(role, index)
+            comm = Path(f"/proc/{pid}/comm").read_text()
+            assert comm == f"tern-{role} {index}\n", comm
+    finally:
+        after(running, lambda: running.process.send_signal(signal.SIGINT), code=130)
+
+
 def killed_process_ends_the_job(role, index, *more):
     directory = job.SCRATCH / f"killed-{role}-{index}"
     running = started(*more, "--save", directory)
@@ -396,6 +407,7 @@ def stopped_worker_does_not_keep_the_others_from_ending():
 
 
 tap.run([
+    processes_are_called_what_they_are,
     killed_server_is_named,
     killed_only_worker_is_named,
     killed_first_worker_costs_nothing_over_shm,
