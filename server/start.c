@@ -169,6 +169,9 @@ static void start(struct tern_server *s)
 		async_start(s);
 	late_start(s);
 	lease_maybe_done(s);
+	/* A short job may be over before its start is heard of, at a server that has no
+	 * part of the parameters. */
+	server_maybe_end(s);
 }
 
 void start_on_start(struct tern_server *s)

@@ -98,6 +98,32 @@ static void test_a_server_that_was_complete_waits_again(void **state)
 	tern_model_free(model);
 }
 
+/* The only chunk is server 0's, so its word to start reaches server 1 when the worker may
+ * have said goodbye. */
+static void test_a_server_that_hears_late_of_the_start_ends(void **state)
+{
+	const struct setup all = {"tcp", "softmax", "sgd", 2, 1, 1, 5, TERN_MODE_SYNC, 0};
+	struct member m[3] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&all);
+
+	(void)state;
+	start_servers(m, &all, addresses);
+	start_workers(m + 2, &all, model, addresses, NULL);
+	while (!m[1].server->running)
+		step_all(m, 3);
+	m[1].server->running = false; /* as if it had not heard of it */
+	while (!m[2].ended || m[1].server->bye_count == 0)
+		step_all(m, 3);
+	assert_false(m[1].ended);
+	start_on_start(m[1].server);
+	run_out(m, 3);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(m[i].status, 0);
+	close_members(m, 3);
+	tern_model_free(model);
+}
+
 /* The first worker is the job, as long as it is here. */
 static void test_a_job_without_workers_is_forgotten(void **state)
 {
@@ -398,7 +424,7 @@ static void test_a_server_that_comes_before_the_job_is_compared_with_it(void **s
 	start_worker(&m[5], &one, model, &addresses[2], NULL, 0);
 	while (!all_ended(&m[1], 5))
 		step_all(m, 6);
-	assert_non_null(strstr(m[1].text, "slots: server 1"));
+	assert_non_null(strstr(m[1].text, "workers: server 1"));
 	assert_false(m[0].ended);
 	for (unsigned i = 1; i < 6; i++)
 		assert_int_equal(m[i].status == 0, i == 2 || i == 5);
@@ -444,6 +470,7 @@ int main(void)
 			test_without_any_worker_the_job_fails_with_the_first_cause),
 		cmocka_unit_test(test_a_loss_before_the_start_makes_room_for_another),
 		cmocka_unit_test(test_a_server_that_was_complete_waits_again),
+		cmocka_unit_test(test_a_server_that_hears_late_of_the_start_ends),
 		cmocka_unit_test(test_a_job_without_workers_is_forgotten),
 		cmocka_unit_test(test_a_norm_that_cannot_move_ends_the_job),
 		cmocka_unit_test(test_who_is_waited_for_is_said),
