@@ -34,6 +34,7 @@ def made(name, content):
 
 def options_are_checked():
     refused("--stepps", 3, says=["--stepps", "--steps"])
+    refused("--verbose", says=["--verbose", "--log-level"])
     refused("--steps", "many", says=["--steps many"])
     refused("--steps", 0, says=["--steps 0", "1 to"])
     refused("--optimizer", "adem", says=["adem", "adam"])
