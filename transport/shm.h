@@ -23,13 +23,14 @@
 #define SHM_SLAB_BUCKETS   64u
 #define SHM_VIEW_COUNT     1024u /* memories of GPUs opened of one peer */
 #define SHM_EAGER_BYTES    8192u
-#define SHM_MAPPED_BYTES   1024u /* the same for slabs, which the peer copies from itself \
-				  */
+#define SHM_MAPPED_BYTES                                                                 \
+	1024u /* the same for slabs, which the peer copies from itself                   \
+	       */
 #define SHM_GET_BYTES   (1u << 20)
 #define SHM_PIECE_BYTES (256u << 10) /* copied by one poll: of one op, or small ones */
 #define SHM_ADDRESS_MAX 80u
 #define SHM_GREETING_COUNT                                                               \
-	64u /* accepted conns of a listener that have not said hello                     \
+	64u /* accepted conns of a listener that have not said hello: the oldest goes    \
 	     */
 
 /*

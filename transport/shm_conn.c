@@ -363,6 +363,20 @@ static void refuse(struct shm_conn *conn, int status)
 	shm_conn_fail(conn, status);
 }
 
+/* Who connects and says nothing keeps nobody else out. */
+static void cut_oldest_greeting(struct shm_lsn *lsn)
+{
+	struct shm_conn *oldest = NULL;
+
+	tern_list_for_each (node, &shm_port_of(lsn->base.port)->conns) {
+		struct shm_conn *conn = tern_list_entry(node, struct shm_conn, link);
+
+		if (conn->lsn == lsn && (!oldest || conn->due_ns < oldest->due_ns))
+			oldest = conn;
+	}
+	shm_conn_fail(oldest, -EMFILE);
+}
+
 /* One that is waiting in the queue of the listener. 1; 0: none. */
 static int accept_one(struct shm_lsn *lsn)
 {
@@ -372,8 +386,9 @@ static int accept_one(struct shm_lsn *lsn)
 
 	if (fd < 0)
 		return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -errno : 0;
-	conn = lsn->greeting_count < SHM_GREETING_COUNT ? conn_new(port, SHM_ACCEPTING)
-							: NULL;
+	if (lsn->greeting_count == SHM_GREETING_COUNT)
+		cut_oldest_greeting(lsn);
+	conn = conn_new(port, SHM_ACCEPTING);
 	if (!conn) {
 		close(fd);
 		return 1;

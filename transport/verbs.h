@@ -265,7 +265,7 @@ struct verbs_slots {
 #define VERBS_CHUNK_BYTES (1u << 20)
 /* How long a closing conn may take to send what it has, and a disconnect to be heard. */
 #define VERBS_ACCEPT_NS (5 * TERN_NS_PER_S)
-/* Conns that have been accepted and not heard of. */
+/* Conns that have been accepted and not heard of: the oldest goes for one more. */
 #define VERBS_ACCEPTING_MAX 256u
 #define VERBS_FLUSH_NS      TERN_NS_PER_S
 #define VERBS_LINGER_NS     (200 * TERN_NS_PER_MS)

@@ -187,6 +187,19 @@ static void on_established(struct verbs_conn *conn, const struct rdma_conn_param
 
 /* ---- accepting ---- */
 
+/* Who connects and does not answer keeps nobody else out. */
+static void cut_oldest_accepting(struct verbs_port *port)
+{
+	tern_list_for_each (node, &port->conns) {
+		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, link);
+
+		if (conn->state == VERBS_ACCEPTING) {
+			verbs_conn_end(conn, -EMFILE);
+			return;
+		}
+	}
+}
+
 static int accept_request(struct verbs_conn *conn, const struct rdma_conn_param *param)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
@@ -194,12 +207,12 @@ static int accept_request(struct verbs_conn *conn, const struct rdma_conn_param 
 	struct rdma_conn_param answer;
 	int r = take_greeting(conn, param);
 
-	if (!r && port->accepting_count == VERBS_ACCEPTING_MAX)
-		r = -EAGAIN;
 	if (!r)
 		r = verbs_conn_open(conn);
 	if (r)
 		return r;
+	if (port->accepting_count == VERBS_ACCEPTING_MAX)
+		cut_oldest_accepting(port);
 	conn->read_max = TERN_MIN(conn->read_max, (uint32_t)param->initiator_depth);
 	mine = greeting(conn, 0);
 	answer = conn_param(conn, &mine);

@@ -511,6 +511,34 @@ static void test_connect_waits_for_a_place_in_the_listeners_queue(void **state)
 	end_fini(&end);
 }
 
+static bool is_cut(int socket)
+{
+	char byte;
+
+	return recv(socket, &byte, sizeof(byte), MSG_DONTWAIT) == 0;
+}
+
+static void test_the_silent_give_way_to_the_newest(void **state)
+{
+	int silent[SHM_GREETING_COUNT];
+	struct end end;
+
+	(void)state;
+	end_init(&end, false);
+	end_listen(&end);
+	for (unsigned i = 0; i < SHM_GREETING_COUNT; i++) {
+		silent[i] = raw_connect(&end);
+		end_poll(&end);
+	}
+	check_serves(&end);
+	assert_true(is_cut(silent[0]));
+	for (unsigned i = 1; i < SHM_GREETING_COUNT; i++)
+		assert_false(is_cut(silent[i]));
+	for (unsigned i = 0; i < SHM_GREETING_COUNT; i++)
+		close(silent[i]);
+	end_fini(&end);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -527,6 +555,7 @@ int main(void)
 		cmocka_unit_test(
 			test_conn_that_ends_without_a_word_is_reset_if_its_process_lives),
 		cmocka_unit_test(test_connect_waits_for_a_place_in_the_listeners_queue),
+		cmocka_unit_test(test_the_silent_give_way_to_the_newest),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include "tests/unit/verbs_bed.h"
+#include "transport/verbs.h"
 
 /* What a dial to `to` ends with. */
 static int dial_status(struct bed *bed, const char *to)
@@ -228,6 +229,29 @@ static void test_a_conn_that_never_came_up_at_the_acceptor_goes_with_its_peer(
 	verbs_bed_free(bed);
 }
 
+static void test_the_silent_give_way_to_the_newest(void **state)
+{
+	struct bed *bed = verbs_bed_new(NULL);
+	struct link *silent[VERBS_ACCEPTING_MAX], *newest;
+
+	(void)state;
+	fake_verbs_hold_cm(RDMA_CM_EVENT_ESTABLISHED, FAKE_VERBS_PASSIVE, true);
+	for (unsigned i = 0; i < VERBS_ACCEPTING_MAX; i++) {
+		silent[i] = bed_dial(bed);
+		PUMP(bed, silent[i]->up);
+	}
+	newest = bed_dial(bed);
+	PUMP(bed, newest->up);
+	check_ends(silent[0], -ECONNRESET);
+	link_say_surely(newest, 0);
+	PUMP(bed, bed->sides[B].accepted_count);
+	check_works(newest, only_link(&bed->sides[B]));
+	for (unsigned i = 1; i < VERBS_ACCEPTING_MAX; i++)
+		assert_int_equal(silent[i]->closed_count, 0);
+	fake_verbs_hold_cm(RDMA_CM_EVENT_ESTABLISHED, FAKE_VERBS_PASSIVE, false);
+	verbs_bed_free(bed);
+}
+
 /* ---- ends in order ---- */
 
 /* Whenever in B's round of polls the disconnect is heard. */
@@ -381,6 +405,7 @@ int main(void)
 		cmocka_unit_test(test_ends_that_disagree_on_messages_do_not_connect),
 		cmocka_unit_test(test_a_closed_listener_refuses_those_in_its_queue),
 		cmocka_unit_test(test_a_closed_listener_ends_conns_that_are_half_open),
+		cmocka_unit_test(test_the_silent_give_way_to_the_newest),
 		cmocka_unit_test(test_the_accepted_handler_may_close_its_listener),
 		cmocka_unit_test(test_a_conn_may_be_closed_at_any_moment),
 		cmocka_unit_test(
