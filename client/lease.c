@@ -59,25 +59,34 @@ static int add_slots(struct tern_worker *w, const json_t *slots, uint64_t genera
 	return 0;
 }
 
+static bool is_worker(const struct tern_worker *w, const json_t *number)
+{
+	json_int_t i = json_integer_value(number);
+
+	return json_is_integer(number) && i >= 0 && i < w->job.workers;
+}
+
 void worker_on_lost(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
 	const json_t *slots = json_object_get(message, "slots");
 	const char *text = json_string_value(json_object_get(message, "text"));
-	json_int_t lost = json_integer_value(json_object_get(message, "worker"));
-	json_int_t finisher = json_integer_value(json_object_get(message, "finisher"));
+	const json_t *worker = json_object_get(message, "worker");
+	json_int_t lost = json_integer_value(worker);
+	const json_t *finisher = json_object_get(message, "finisher");
 	json_int_t generation =
 		json_integer_value(json_object_get(message, "generation"));
 	int r = -EPROTO;
 
 	text = text ? text : "no reason given";
-	if (lost == w->opts.index) {
+	if (json_is_integer(worker) && lost == w->opts.index) {
 		worker_give_up(w, -ECONNABORTED,
 			"the job goes on without this worker: %s", text);
 		return;
 	}
-	if (s->index == 0 && generation > 0 && finisher >= 0 &&
-		finisher < w->job.workers && json_is_array(slots))
+	if (s->index == 0 && is_worker(w, worker) && generation > 0 &&
+		generation <= w->job.workers && is_worker(w, finisher) &&
+		json_is_array(slots))
 		r = add_slots(w, slots, (uint64_t)generation);
 	if (r == -EPROTO) {
 		worker_fail(
@@ -87,7 +96,7 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 			tern_status_text(r));
 	} else {
 		note(w, json_array_size(slots), text);
-		w->finisher = (uint32_t)finisher;
+		w->finisher = (uint32_t)json_integer_value(finisher);
 		finish_next(w);
 		if (json_array_size(slots) > 0)
 			spare_follow(w);
@@ -145,12 +154,18 @@ static int waits_for(const struct tern_worker *w, uint32_t but)
 void worker_on_late(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
-	json_int_t silent_ns = json_integer_value(json_object_get(message, "silent_ns"));
+	const json_t *silent = json_object_get(message, "silent_ns");
+	json_int_t silent_ns = json_integer_value(silent);
 	bool worked = tern_now_ns(w->env) - w->worked_ns < (uint64_t)silent_ns;
 	/* Also between two attempts: another worker could not save either. */
 	bool saves = w->saving || w->save_timer.slot;
 	int server = waits_for(w, s->index);
 
+	if (!json_is_integer(silent) || silent_ns < 0) {
+		worker_fail(w, -EPROTO, "server %u waits, and does not say for how long",
+			s->index);
+		return;
+	}
 	if (!worked && !saves && server < 0)
 		return;
 	tern_talk_say(&s->talk,

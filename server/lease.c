@@ -265,26 +265,43 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 	server_maybe_end(s);
 }
 
-/* What server 0 has decided. A slot whose new holder was quicker, or that was given away
- * again meanwhile, has a later generation. */
+/* Each decision is about one worker, which does not come back. */
+static bool is_generation(const struct tern_server *s, json_int_t generation)
+{
+	return generation >= 1 && generation <= s->job.workers;
+}
+
+/* A slot whose new holder was quicker, or that was given away again meanwhile, has a
+ * later generation. False: there is no such slot. */
+static bool note_owner(struct tern_server *s, const json_t *slots, uint64_t generation,
+	struct server_peer *owner)
+{
+	for (size_t i = 0; i < json_array_size(slots); i++) {
+		const json_t *number = json_array_get(slots, i);
+		json_int_t slot = json_integer_value(number);
+
+		if (!json_is_integer(number) || slot < 0 || slot >= s->job.slots)
+			return false;
+		if (s->leases && generation > s->leases[slot].generation)
+			s->leases[slot].owner = owner;
+	}
+	return true;
+}
+
+/* What server 0 has decided. */
 static void note_owners(struct tern_server *s, const json_t *message)
 {
 	const json_t *given = json_object_get(message, "slots");
 	json_int_t generation =
 		json_integer_value(json_object_get(message, "generation"));
+	bool good =
+		is_generation(s, generation) && json_array_size(given) == s->job.workers;
 
-	for (size_t k = 0; s->leases && k < json_array_size(given) && k < s->job.workers;
-		k++) {
-		const json_t *slots = json_array_get(given, k);
-
-		for (size_t i = 0; i < json_array_size(slots); i++) {
-			json_int_t slot = json_integer_value(json_array_get(slots, i));
-
-			if (slot >= 0 && slot < s->job.slots &&
-				(uint64_t)generation > s->leases[slot].generation)
-				s->leases[slot].owner = s->workers[k];
-		}
-	}
+	for (uint32_t k = 0; good && k < s->job.workers; k++)
+		good = note_owner(
+			s, json_array_get(given, k), (uint64_t)generation, s->workers[k]);
+	if (!good)
+		server_fail(s, -EPROTO, "server 0 leases slots that cannot be leased");
 }
 
 /* From server 0, or to it. */
@@ -355,7 +372,8 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 
 	if (json_unpack((json_t *)(uintptr_t)message, "{s:I, s:I, s:I}", "slot", &slot,
 		    "version", &version, "generation", &generation) < 0 ||
-		slot < 0 || slot >= s->job.slots || version < 0 || generation < 1)
+		slot < 0 || slot >= s->job.slots || version < 0 ||
+		!is_generation(s, generation))
 		server_refuse(p, "it takes a slot and does not say which, or since when");
 	else if (!s->leases || !s->running || !is_made(s, (uint64_t)version))
 		server_refuse(p, "it takes a slot of a version that is not made yet");

@@ -463,6 +463,96 @@ static void test_an_end_is_told_whatever_its_text_is(void **state)
 	tern_model_free(model);
 }
 
+/* ---- messages that cannot be ---- */
+
+static void until_step(struct member *m, unsigned worker, uint64_t step, unsigned all)
+{
+	while (m[worker].step < step)
+		step_all(m, all);
+}
+
+/* Server 0 says it to the worker: the worker ends, and the job with it. */
+static void check_worker_refuses(const char *text, const char *why)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 1, 1, 1, 1000000, TERN_MODE_SYNC, 0};
+	struct member m[2] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&setup);
+
+	start_servers(m, &setup, addresses);
+	start_workers(m + 1, &setup, model, addresses, NULL);
+	until_step(m, 1, 5, 2);
+	tern_talk_say(&m[0].server->workers[0]->talk, json_loads(text, 0, NULL));
+	run_out(m, 2);
+	assert_int_equal(m[1].status, -EPROTO);
+	assert_non_null(strstr(m[1].text, why));
+	close_members(m, 2);
+	tern_model_free(model);
+}
+
+static void test_a_worker_believes_no_number_that_cannot_be(void **state)
+{
+	static const char *const late[] = {
+		"{\"type\":\"late\"}",
+		"{\"type\":\"late\",\"silent_ns\":-1}",
+		"{\"type\":\"late\",\"silent_ns\":1.5}",
+	};
+	static const char *const lost[] = {
+		"{\"type\":\"lost\"}",
+		"{\"type\":\"lost\",\"worker\":\"0\"}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1,\"finisher\":0,"
+		"\"slots\":[]}",
+		"{\"type\":\"lost\",\"worker\":-1,\"generation\":-1,\"finisher\":0,"
+		"\"slots\":[]}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(late); i++)
+		check_worker_refuses(late[i], "does not say for how long");
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(lost); i++)
+		check_worker_refuses(lost[i], "leases slots that cannot be leased");
+}
+
+/* Server 0 says to server 1 what it has decided about worker 1. */
+static void check_server_refuses(const char *decision)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 2, 2, 2, 1000000, TERN_MODE_SYNC, 0};
+	struct member m[4] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&setup);
+
+	start_servers(m, &setup, addresses);
+	start_workers(m + 2, &setup, model, addresses, NULL);
+	until_step(m, 2, 5, 4);
+	tern_talk_say(&others_find(m[0].server, 1)->talk, json_loads(decision, 0, NULL));
+	run_out(m, 4);
+	assert_int_equal(m[1].status, -EPROTO);
+	assert_non_null(strstr(m[1].text, "leases slots that cannot be leased"));
+	close_members(m, 4);
+	tern_model_free(model);
+}
+
+static void test_a_server_believes_no_decision_that_cannot_be(void **state)
+{
+	static const char *const decisions[] = {
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":-1,"
+		"\"slots\":[[1],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":3,\"slots\":[[1],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"slots\":[[1],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1,"
+		"\"slots\":[[2],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1,"
+		"\"slots\":[[\"1\"],[]]}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(decisions); i++)
+		check_server_refuses(decisions[i]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -485,6 +575,8 @@ int main(void)
 		cmocka_unit_test(
 			test_a_server_that_comes_before_the_job_is_compared_with_it),
 		cmocka_unit_test(test_an_end_is_told_whatever_its_text_is),
+		cmocka_unit_test(test_a_worker_believes_no_number_that_cannot_be),
+		cmocka_unit_test(test_a_server_believes_no_decision_that_cannot_be),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);
