@@ -83,6 +83,10 @@ const char *tern_status_text(int status)
 		return "two names have the same key";
 	case -ECANCELED:
 		return "cancelled";
+	case -ENODATA:
+		return "no host has this name";
+	case -ENONET:
+		return "its name cannot be looked up now";
 	case -EPIPE:
 		return "the peer's process is gone";
 	default:

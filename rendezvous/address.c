@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "transport/addr.h"
+
 static bool scheme_is(const char *address, const char *scheme, const char **rest)
 {
 	size_t n = strlen(scheme);
@@ -78,8 +80,7 @@ static bool same_host(const struct sockaddr *sa, int family, const void *address
 		       address, sizeof(struct in6_addr)) == 0;
 }
 
-/* Is this numeric address one of our own? A name other than localhost is not looked up.
- */
+/* Is this numeric address one of our own? */
 static bool is_local(const char *host)
 {
 	unsigned char address[sizeof(struct in6_addr)];
@@ -126,20 +127,54 @@ int tern_address_beside(const char *tcp_address, char *out, size_t size)
 	return r < 0 || (size_t)r >= size ? -EINVAL : 0;
 }
 
-static void add_shm(
-	struct tern_domain *domain, const char *rest, struct tern_candidates *out)
+/* Of an address that is one of our own: where a listener at it is, and one at all. */
+static void add_shm_at(
+	struct tern_fabric *shm, const char *rest, struct tern_candidates *out)
 {
-	struct tern_fabric *shm = tern_domain_fabric(domain, "shm", 3);
 	char host[100], name[128];
 	const char *port;
 
-	if (!shm || split(rest, host, sizeof(host), &port) < 0 || !is_local(host))
+	if (split(rest, host, sizeof(host), &port) < 0 || !is_local(host))
 		return;
 	if (tern_address_beside(rest, name, sizeof(name)) == 0)
 		add(out, shm, name);
 	if (strcmp(canonical(host), "*") != 0) {
 		snprintf(name, sizeof(name), "auto-*:%s", port);
 		add(out, shm, name);
+	}
+}
+
+static bool is_numeric(const char *host)
+{
+	unsigned char address[sizeof(struct in6_addr)];
+
+	return !*host || strcmp(host, "localhost") == 0 ||
+	       inet_pton(AF_INET, host, address) == 1 ||
+	       inet_pton(AF_INET6, host, address) == 1;
+}
+
+/* Schedulers such as Slurm give names only. */
+static void add_shm(
+	struct tern_domain *domain, const char *rest, struct tern_candidates *out)
+{
+	struct tern_fabric *shm = tern_domain_fabric(domain, "shm", 3);
+	unsigned before = out->count;
+	struct tern_addrs addrs = {0};
+	char host[100], numeric[100];
+	const char *port;
+
+	if (!shm || split(rest, host, sizeof(host), &port) < 0)
+		return;
+	if (is_numeric(host)) {
+		add_shm_at(shm, rest, out);
+		return;
+	}
+	/* A name that is not known is told by the fabrics that need it. */
+	if (tern_addr_resolve(rest, false, &addrs) < 0)
+		return;
+	for (unsigned i = 0; i < addrs.count && out->count == before; i++) {
+		tern_addr_print(&addrs.addr[i], numeric, sizeof(numeric));
+		add_shm_at(shm, numeric, out);
 	}
 }
 

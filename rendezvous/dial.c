@@ -118,7 +118,8 @@ void tern_dial(struct tern_peer *peer)
 bool tern_dial_is_final(int status)
 {
 	return status == -EPROTONOSUPPORT || status == -EILSEQ || status == -EACCES ||
-	       status == -EPROTO || status == -EINVAL || status == -ENOBUFS;
+	       status == -EPROTO || status == -EINVAL || status == -ENOBUFS ||
+	       status == -ENODATA;
 }
 
 /* Is the failure of an attempt the end? `status`: why the session is lost. */

@@ -77,6 +77,14 @@ static void targets_any(struct tern_addrs *out, uint16_t port)
 	out->count = 2;
 }
 
+/* Of a look-up that failed. */
+static int status_of(int rc)
+{
+	if (rc == EAI_MEMORY)
+		return -ENOMEM;
+	return rc == EAI_AGAIN || rc == EAI_SYSTEM ? -ENONET : -ENODATA;
+}
+
 int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *out)
 {
 	struct addrinfo hints = {
@@ -97,10 +105,8 @@ int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *ou
 		return 0;
 	}
 	rc = getaddrinfo(*host ? host : NULL, port, &hints, &found);
-	if (rc == EAI_MEMORY)
-		return -ENOMEM;
 	if (rc)
-		return -EHOSTUNREACH;
+		return status_of(rc);
 	for (struct addrinfo *ai = found; ai && out->count < TERN_ADDRS_MAX;
 		ai = ai->ai_next) {
 		struct tern_addr *addr = &out->addr[out->count];
@@ -112,7 +118,7 @@ int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *ou
 		out->count++;
 	}
 	freeaddrinfo(found);
-	return out->count ? 0 : -EHOSTUNREACH;
+	return out->count ? 0 : -ENODATA;
 }
 
 void tern_addr_print(const struct tern_addr *addr, char *out, size_t bytes)

@@ -23,8 +23,8 @@ struct tern_addrs {
  * HOST:PORT in all its forms: "10.0.0.7:7000", "[::1]:7000", "localhost:0", ":7000". An
  * empty host means every address of this machine when listening, this machine when
  * connecting. Other names than those of /etc/hosts are looked up in the DNS, which
- * blocks: callers that must not block give numbers. -EINVAL: malformed; -EHOSTUNREACH: no
- * such name (now).
+ * blocks: callers that must not block give numbers. -EINVAL: malformed; -ENODATA: no
+ * host has this name; -ENONET: nobody who knows names can be asked now.
  */
 int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *out);
 

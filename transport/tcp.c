@@ -442,7 +442,7 @@ static int tcp_listen(struct tern_port *base, const char *address, struct tern_l
 		return -ENOMEM;
 	rc = tern_addr_resolve(address, true, &targets);
 	if (rc)
-		return rc == -EHOSTUNREACH ? -EADDRNOTAVAIL : rc;
+		return rc;
 	/* The next address only if this family or address does not exist here. */
 	for (; targets.next < targets.count; targets.next++) {
 		fd = listen_at(&targets.addr[targets.next], fabric_of(port)->congestion);

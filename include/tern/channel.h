@@ -91,15 +91,17 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * until the context's connect_ns has passed, then the peer goes DOWN with the last cause:
  * -ECONNREFUSED, -ETIMEDOUT, -EPROTO (not a Tern peer), -EPROTONOSUPPORT (another
  * version), -EILSEQ (a machine of the other byte order), -EACCES (the secret does not
- * match). At once: -EINVAL, malformed address or empty secret; -ENOTSUP, a secret without
- * OpenSSL; -ENODEV, a fabric that is not available here; -E2BIG, more than eight
- * addresses.
+ * match), -ENODATA (no host has this name: not tried again), -ENONET (its name cannot be
+ * looked up now). Looking up a name that only the DNS knows blocks. At once: -EINVAL,
+ * malformed address or empty secret; -ENOTSUP, a secret without OpenSSL; -ENODEV, a
+ * fabric that is not available here; -E2BIG, more than eight addresses.
  *
  * `address` may be several, "verbs://10.1.0.7:5000+tcp://10.0.0.7:5000": they are tried
  * in this order, and a connection that is lost later may come back on the one that it had
- * or on one behind it; no request notices. "auto://HOST:PORT" is such a list: shm on this
- * host, verbs, tcp. (A peer reached by shm shares its fate: that is not left again.) The
- * rails of a connection (rail_count) go to the addresses of its fabric in turn.
+ * or on one behind it; no request notices. "auto://HOST:PORT" is such a list: shm if
+ * HOST is this host, verbs, tcp. (A peer reached by shm shares its fate: that is not left
+ * again.) The rails of a connection (rail_count) go to the addresses of its fabric in
+ * turn.
  */
 TERN_API int tern_connect_sized(struct tern_context *ctx, const char *address,
 	const struct tern_peer_opts *opts, size_t opts_bytes, struct tern_peer **out);

@@ -287,6 +287,20 @@ def unreachable_server_is_told_after_some_tries():
                 says=[address, "refused"], code=1)
 
 
+def unknown_host_is_told_at_once():
+    address = "no-such-host.invalid:7000"
+    try:
+        socket.getaddrinfo("no-such-host.invalid", 7000)
+    except socket.gaierror as e:
+        if e.errno == socket.EAI_AGAIN:
+            raise tap.Skip("names cannot be looked up here") from e
+    # It may wait for five minutes.
+    job.refused("worker", *job.small(), "--join", address, says=[address, "no host has this name"],
+                code=1)
+    job.refused("server", "--listen", address, "--insecure", says=[address,
+                "no host has this name"], code=1)
+
+
 def worker_waits_for_its_server():
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -403,6 +417,7 @@ tap.run([
     servers_to_join_are_counted,
     port_in_use_is_told,
     unreachable_server_is_told_after_some_tries,
+    unknown_host_is_told_at_once,
     worker_waits_for_its_server,
     stranger_is_not_taken_for_a_server,
     worker_of_another_model_is_refused,

@@ -6,6 +6,7 @@
  */
 #include "tests/unit/shm_end.h"
 
+#include <netdb.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -350,6 +351,48 @@ static void dials(const char *address)
 	_exit(p.up ? fabric_of(p.dialled) : 6);
 }
 
+/* ---- names ---- */
+
+static void test_a_name_of_this_host_means_shared_memory(void **state)
+{
+	char host[100], address[200];
+	struct addrinfo *found = NULL;
+	struct pair p;
+
+	(void)state;
+	if (gethostname(host, sizeof(host)) || getaddrinfo(host, NULL, NULL, &found)) {
+		print_message("skip: the name of this host cannot be looked up\n");
+		skip();
+	}
+	freeaddrinfo(found);
+	pair_init(&p, NULL, NULL);
+	snprintf(address, sizeof(address), "auto://%s:%s", host,
+		port_of(listen_at(&p, "auto://0.0.0.0:0")));
+	dial(&p, address);
+	PAIR_UNTIL(&p, NOBODY, p.up || p.down);
+	assert_true(p.up);
+	assert_string_equal(tern_peer_fabric(p.dialled), "shm");
+	pair_fini(&p);
+}
+
+/* It has TERN_NEVER to be reached. */
+static void test_a_name_that_no_host_has_is_final(void **state)
+{
+	struct addrinfo *found = NULL;
+	struct pair p;
+
+	(void)state;
+	if (getaddrinfo("no-such-host.invalid", NULL, NULL, &found) == EAI_AGAIN) {
+		print_message("skip: names cannot be looked up\n");
+		skip();
+	}
+	pair_init(&p, NULL, NULL);
+	dial(&p, "auto://no-such-host.invalid:7000");
+	PAIR_UNTIL(&p, NOBODY, p.down);
+	assert_int_equal(p.down_status, -ENODATA);
+	pair_fini(&p);
+}
+
 static void test_another_user_listens(void **state)
 {
 	struct pair p;
@@ -400,6 +443,8 @@ int main(void)
 		cmocka_unit_test(test_a_listener_whose_name_is_taken_serves_over_tcp),
 		cmocka_unit_test(test_a_wrong_secret_is_refused_over_every_fabric),
 		cmocka_unit_test(test_the_right_secret_goes_over_shared_memory),
+		cmocka_unit_test(test_a_name_of_this_host_means_shared_memory),
+		cmocka_unit_test(test_a_name_that_no_host_has_is_final),
 		cmocka_unit_test(test_another_user_listens),
 		cmocka_unit_test(test_another_user_dials),
 	};

@@ -114,7 +114,7 @@ static void test_a_name_nobody_has_ends_the_conn(void **state)
 	assert_int_equal(ops->connect(w.client.port, "no-such-host.invalid:1", &conn), 0);
 	seen = side_adopt(&w.client, conn);
 	world_until(&w, seen->closed_count);
-	assert_int_equal(seen->status, -EHOSTUNREACH);
+	assert_true(seen->status == -ENODATA || seen->status == -ENONET);
 	world_stop(&w);
 }
 
