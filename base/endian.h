@@ -47,6 +47,18 @@ TERN_ENDIAN_PAIR(16)
 TERN_ENDIAN_PAIR(32)
 TERN_ENDIAN_PAIR(64)
 
+/* Copies elements of `width` bytes, each with its bytes in the other order. */
+static inline void tern_swap_bytes(
+	void *to, const void *from, uint64_t bytes, size_t width)
+{
+	const char *in = from;
+	char *out = to;
+
+	for (uint64_t at = 0; at < bytes; at += width)
+		for (size_t i = 0; i < width; i++)
+			out[at + i] = in[at + width - 1 - i];
+}
+
 static inline uint32_t tern_get_be32(const void *p)
 {
 	uint32_t v;

@@ -93,8 +93,8 @@ static int add_metadata(
 	return 0;
 }
 
-/* Length, JSON and padding. */
-static int print_header(json_t *header, struct iovec *out)
+/* Length, JSON and padding, and `room` bytes behind them that are not a part of it. */
+static int print_header(json_t *header, uint64_t room, struct iovec *out)
 {
 	char *text = json_dumps(header, JSON_COMPACT);
 	size_t bytes, padded;
@@ -104,7 +104,7 @@ static int print_header(json_t *header, struct iovec *out)
 		return -ENOMEM;
 	bytes = strlen(text);
 	padded = tern_align_up(bytes, 8);
-	whole = malloc(LENGTH_BYTES + padded);
+	whole = room <= SIZE_MAX / 2 ? malloc(LENGTH_BYTES + padded + room) : NULL;
 	if (whole) {
 		tern_put_le64(whole, padded);
 		memcpy(whole + LENGTH_BYTES, text, bytes);
@@ -115,11 +115,29 @@ static int print_header(json_t *header, struct iovec *out)
 	return whole ? 0 : -ENOMEM;
 }
 
-int tern_safetensors_build(const struct tern_safetensor *tensors, size_t count,
+/* Copies each tensor's data behind the header, with its elements' bytes swapped. */
+static void swap_parts(
+	const struct tern_safetensor *tensors, size_t count, struct iovec *parts)
+{
+	char *at = (char *)parts[0].iov_base + parts[0].iov_len;
+
+	for (size_t i = 0; i < count; i++) {
+		struct iovec *part = &parts[1 + i];
+
+		tern_swap_bytes(at, part->iov_base, part->iov_len,
+			tern_dtype_bytes(tensors[i].shape.dtype));
+		part->iov_base = at;
+		at += part->iov_len;
+	}
+}
+
+int tern_safetensors_build_from(enum tern_byte_order order,
+	const struct tern_safetensor *tensors, size_t count,
 	const struct tern_safetensors_metadata *metadata, size_t metadata_count,
 	struct iovec *parts)
 {
 	json_t *TERN_CLEANUP(decref) header = json_object();
+	bool swapped = order != TERN_LITTLE_ENDIAN;
 	uint64_t offset = 0, first;
 	int status;
 
@@ -132,7 +150,19 @@ int tern_safetensors_build(const struct tern_safetensor *tensors, size_t count,
 		parts[1 + i].iov_base = (void *)(uintptr_t)tensors[i].data;
 		parts[1 + i].iov_len = offset - first;
 	}
-	return status ? status : print_header(header, &parts[0]);
+	if (!status)
+		status = print_header(header, swapped ? offset : 0, &parts[0]);
+	if (!status && swapped)
+		swap_parts(tensors, count, parts);
+	return status;
+}
+
+int tern_safetensors_build(const struct tern_safetensor *tensors, size_t count,
+	const struct tern_safetensors_metadata *metadata, size_t metadata_count,
+	struct iovec *parts)
+{
+	return tern_safetensors_build_from(
+		TERN_BYTE_ORDER, tensors, count, metadata, metadata_count, parts);
 }
 
 /* ---- reading ---- */

@@ -19,14 +19,15 @@
 
 #include <tern/types.h>
 
+#include "base/endian.h"
 #include "client/data/dataset.h"
 
 struct tern_safetensor {
 	const char *name; /* UTF-8; not "__metadata__" */
 	struct tern_shape shape;
-	const void
-		*data; /* its bytes; parsed: aligned as the file's bytes are, no better */
-	uint64_t bytes; /* written: ignored, the shape says it */
+	const void *data; /* written: its elements; parsed: its bytes in the file, which
+			     are little-endian, and aligned no better than there */
+	uint64_t bytes;   /* written: ignored, the shape says it */
 };
 
 struct tern_safetensors_metadata {
@@ -35,11 +36,18 @@ struct tern_safetensors_metadata {
 
 /*
  * The parts of a file: parts[0] is the header, which the caller frees
- * (parts[0].iov_base), parts[1..count] point to the tensors' own data. `parts` has room
+ * (parts[0].iov_base), parts[1..count] point to the tensors' own data; on a big-endian
+ * machine to copies, which go with the header. `parts` has room
  * for count + 1. -EINVAL: a shape that is none, a name twice or not UTF-8; -EOVERFLOW;
  * -ENOMEM.
  */
 int tern_safetensors_build(const struct tern_safetensor *tensors, size_t count,
+	const struct tern_safetensors_metadata *metadata, size_t metadata_count,
+	struct iovec *parts);
+
+/* The same of elements that are in this byte order in memory. */
+int tern_safetensors_build_from(enum tern_byte_order order,
+	const struct tern_safetensor *tensors, size_t count,
 	const struct tern_safetensors_metadata *metadata, size_t metadata_count,
 	struct iovec *parts);
 

@@ -41,10 +41,11 @@ __attribute__((weak)) jmp_buf asserts_end;
 		if (!(x))                                                                \
 			fail_msg("%s", #x);                                              \
 	} while (0)
-#define assert_false(x)        assert_true(!(x))
-#define assert_null(p)         assert_true((p) == NULL)
-#define assert_non_null(p)     assert_true((p) != NULL)
-#define assert_ptr_equal(a, b) assert_true((const void *)(a) == (const void *)(b))
+#define assert_false(x)            assert_true(!(x))
+#define assert_null(p)             assert_true((p) == NULL)
+#define assert_non_null(p)         assert_true((p) != NULL)
+#define assert_ptr_equal(a, b)     assert_true((const void *)(a) == (const void *)(b))
+#define assert_ptr_not_equal(a, b) assert_false((const void *)(a) == (const void *)(b))
 
 #define ASSERTS_COMPARE(a, op, b)                                                        \
 	do {                                                                             \
@@ -56,6 +57,13 @@ __attribute__((weak)) jmp_buf asserts_end;
 	} while (0)
 #define assert_int_equal(a, b)     ASSERTS_COMPARE(a, ==, b)
 #define assert_int_not_equal(a, b) ASSERTS_COMPARE(a, !=, b)
+
+#define assert_in_range(x, least, most)                                                  \
+	do {                                                                             \
+		unsigned long long asserts_x = (x);                                      \
+                                                                                         \
+		assert_true(asserts_x >= (least) && asserts_x <= (most));                \
+	} while (0)
 
 #define assert_string_equal(a, b)                                                        \
 	do {                                                                             \

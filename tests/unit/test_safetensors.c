@@ -43,6 +43,11 @@ static void *file_of(const char *header, size_t data_bytes, size_t *bytes)
 static const float weights[6] = {1, 2, 3, 4, 5, 6};
 static const float bias[1] = {-1};
 
+/* In a file, on every machine. */
+static const unsigned char weight_bytes[24] = {0, 0, 0x80, 0x3f, 0, 0, 0, 0x40, 0, 0,
+	0x40, 0x40, 0, 0, 0x80, 0x40, 0, 0, 0xa0, 0x40, 0, 0, 0xc0, 0x40};
+static const unsigned char bias_bytes[4] = {0, 0, 0x80, 0xbf};
+
 static const struct tern_safetensor tensors[] = {
 	{.name = "fc1.weight", .shape = {TERN_F32, 2, {2, 3}}, .data = weights},
 	{.name = "none", .shape = {TERN_F32, 1, {0}}},
@@ -75,10 +80,35 @@ static void test_a_written_file_has_these_bytes(void **state)
 	assert_memory_equal(file + 8, header, sizeof(header) - 1);
 	for (size_t i = sizeof(header) - 1; i < length; i++)
 		assert_int_equal(file[8 + i], ' ');
-	assert_memory_equal(file + 8 + length, weights, 24);
-	assert_memory_equal(file + 8 + length + 24, bias, 4);
+	assert_memory_equal(file + 8 + length, weight_bytes, 24);
+	assert_memory_equal(file + 8 + length + 24, bias_bytes, 4);
 	free(parts[0].iov_base);
 	free(file);
+}
+
+static void test_elements_of_any_byte_order_are_written_little_endian(void **state)
+{
+	static const unsigned char big[] = {1, 2, 3, 4, 5, 6, 7, 8, 0x3f, 0x80, 0, 0};
+	static const unsigned char little[] = {8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0x80, 0x3f};
+	const struct tern_safetensor both[] = {
+		{.name = "u64", .shape = {TERN_U64, 1, {1}}, .data = big},
+		{.name = "f32", .shape = {TERN_F32, 0, {0}}, .data = big + 8},
+		{.name = "u8", .shape = {TERN_U8, 1, {3}}, .data = big},
+	};
+	struct iovec parts[4];
+
+	(void)state;
+	assert_int_equal(
+		tern_safetensors_build_from(TERN_BIG_ENDIAN, both, 3, NULL, 0, parts), 0);
+	assert_memory_equal(parts[1].iov_base, little, 8);
+	assert_memory_equal(parts[2].iov_base, little + 8, 4);
+	assert_memory_equal(parts[3].iov_base, big, 3);
+	free(parts[0].iov_base);
+	assert_int_equal(
+		tern_safetensors_build_from(TERN_LITTLE_ENDIAN, both, 3, NULL, 0, parts),
+		0);
+	assert_ptr_equal(parts[1].iov_base, big);
+	free(parts[0].iov_base);
 }
 
 static void test_what_was_written_is_read(void **state)
@@ -101,7 +131,8 @@ static void test_what_was_written_is_read(void **state)
 		assert_true(tern_shape_equal(&list[i].shape, &tensors[i].shape));
 		assert_ptr_equal(tern_safetensors_find(parsed, list[i].name), &list[i]);
 		if (list[i].bytes)
-			assert_memory_equal(list[i].data, tensors[i].data, list[i].bytes);
+			assert_memory_equal(list[i].data, i ? bias_bytes : weight_bytes,
+				list[i].bytes);
 	}
 	assert_int_equal(list[0].bytes, 24);
 	assert_null(tern_safetensors_find(parsed, "__metadata__"));
@@ -312,6 +343,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_written_file_has_these_bytes),
+		cmocka_unit_test(
+			test_elements_of_any_byte_order_are_written_little_endian),
 		cmocka_unit_test(test_what_was_written_is_read),
 		cmocka_unit_test(test_an_empty_file_is_a_file),
 		cmocka_unit_test(test_impossible_tensors_are_not_written),
