@@ -5,11 +5,8 @@
  * printed from that object, so the two cannot differ.
  */
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <tern/tern.h>
 
@@ -19,6 +16,7 @@
 #include "tools/fabric.h"
 #include "tools/info_check.h"
 #include "tools/info_cuda.h"
+#include "tools/info_machine.h"
 #include "tools/info_rdma.h"
 #include "tools/log.h"
 #include "tools/output.h"
@@ -39,46 +37,12 @@ static const struct option options[] = {
 	OPTION_END,
 };
 
-/* First line of a small file of /proc or /sys; "" if there is none. */
-static const char *first_line(const char *path, char *line, int bytes)
-{
-	FILE *f = fopen(path, "re");
-
-	*line = '\0';
-	if (f) {
-		if (!fgets(line, bytes, f))
-			*line = '\0';
-		fclose(f);
-	}
-	line[strcspn(line, "\n")] = '\0';
-	return line;
-}
-
-static json_int_t number_in(const char *path)
-{
-	char line[64];
-
-	return atoll(first_line(path, line, sizeof(line)));
-}
-
-/* "always [madvise] never" -> "madvise"; a file without brackets as it is. */
-static json_t *chosen_in(const char *path)
-{
-	char line[128];
-	char *open, *close;
-
-	first_line(path, line, sizeof(line));
-	open = strchr(line, '[');
-	close = open ? strchr(open, ']') : NULL;
-	return close ? json_stringn(open + 1, (size_t)(close - open - 1))
-		     : json_string(line);
-}
-
 static json_t *built_in(void)
 {
-	return json_pack("{sb sb sb sb sb sb}", "io_uring", TERN_HAVE_URING, "verbs",
+	return json_pack("{sb sb sb sb sb sb sb}", "io_uring", TERN_HAVE_URING, "verbs",
 		TERN_HAVE_VERBS, "cuda", TERN_HAVE_CUDA, "openblas", TERN_HAVE_OPENBLAS,
-		"openssl", TERN_HAVE_OPENSSL, "bzip2", TERN_HAVE_BZIP2);
+		"openssl", TERN_HAVE_OPENSSL, "bzip2", TERN_HAVE_BZIP2, "zlib",
+		TERN_HAVE_ZLIB);
 }
 
 /* How the tcp fabric would run, and whether io_uring may be asked for. */
@@ -150,30 +114,23 @@ static json_t *kernels(void)
 		"fingerprint", tern_kernels_fingerprint(used));
 }
 
-static json_t *machine(void)
-{
-	struct rlimit memlock = {0};
-	cpu_set_t cpus;
-
-	CPU_ZERO(&cpus);
-	sched_getaffinity(0, sizeof(cpus), &cpus);
-	getrlimit(RLIMIT_MEMLOCK, &memlock);
-	return json_pack("{sI sI sI sI sI so so so}", "cores",
-		(json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "cores_usable",
-		(json_int_t)CPU_COUNT(&cpus), "hugepages_2m",
-		number_in("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"),
-		"hugepages_2m_free",
-		number_in("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
-		"memlock_bytes",
-		memlock.rlim_cur == RLIM_INFINITY ? -1 : (json_int_t)memlock.rlim_cur,
-		"transparent_hugepages",
-		chosen_in("/sys/kernel/mm/transparent_hugepage/enabled"),
-		"shmem_hugepages",
-		chosen_in("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
-		"tcp_congestion", chosen_in("/proc/sys/net/ipv4/tcp_congestion_control"));
-}
-
 /* ---- for people ---- */
+
+static void print_value(const json_t *value);
+
+/* "node 0, cpus 0-3, memory_bytes 8589934592;" */
+static void print_members(const json_t *object)
+{
+	const char *key, *between = "";
+	json_t *one;
+
+	json_object_foreach((json_t *)object, key, one)
+	{
+		printf("%s%s ", between, key);
+		print_value(one);
+		between = " ";
+	}
+}
 
 static void print_value(const json_t *value)
 {
@@ -199,10 +156,15 @@ static void print_value(const json_t *value)
 			print_value(one);
 		}
 		break;
-	case JSON_OBJECT:
 	case JSON_REAL:
+		printf("%g", json_real_value(value));
+		break;
 	case JSON_NULL:
-		break; /* nothing above makes one here */
+		fputs("no limit", stdout);
+		break;
+	case JSON_OBJECT:
+		print_members(value);
+		break;
 	}
 }
 
@@ -256,7 +218,7 @@ static int info_run(int argc, char **argv)
 	all = json_pack("{ss so so so so so so}", "version", tern_version(), "built_in",
 		built_in(), "fabrics", found, "rdma",
 		info_rdma(&s.fabric, verbs_missing(found), NULL), "cuda", info_cuda(NULL),
-		"kernels", kernels(), "machine", machine());
+		"kernels", kernels(), "machine", info_machine());
 	if (s.json) {
 		output_json(all);
 		return EXIT_OK;

@@ -754,9 +754,9 @@ void info_rdma_print(const json_t *rdma)
 	json_t *one;
 	size_t i;
 
-	puts("rdma");
 	if (json_object_get(rdma, "why"))
-		printf("  %-22s %s\n", "not here", info_text(rdma, "why"));
+		return; /* the fabric has said it */
+	puts("rdma");
 	json_array_foreach(json_object_get(rdma, "devices"), i, one)
 	{
 		print_device(one);

@@ -24,7 +24,7 @@ struct tern_verbs_api;
 json_t *info_rdma(const struct fabric_settings *settings, const char *why,
 	const struct tern_verbs_api *api);
 
-/* The same for people, on stdout. */
+/* The same for people, on stdout; nothing if it is a "why". */
 void info_rdma_print(const json_t *rdma);
 
 #endif

@@ -12,6 +12,7 @@
 #include "base/escape.h"
 #include "base/util.h"
 #include "tools/command.h"
+#include "tools/version.h"
 
 static const struct command *const commands[] = {
 	&train_command,
@@ -45,13 +46,14 @@ static const struct command *find(const char *name)
 
 static int unknown(const char *name)
 {
-	const char *names[TERN_ARRAY_SIZE(commands) + 2];
+	const char *names[TERN_ARRAY_SIZE(commands) + 3];
 	const char *near;
 	size_t n = 0;
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(commands); i++)
 		names[n++] = commands[i]->name;
 	names[n++] = "help";
+	names[n++] = "version";
 	names[n] = NULL;
 	near = options_nearest(name, names);
 	if (near)
@@ -71,7 +73,8 @@ static int help_all(FILE *out)
 		tern_version());
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(commands); i++)
 		fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-	fputs("  help       tern help COMMAND: its options\n\n"
+	fputs("  help       tern help COMMAND: its options\n"
+	      "  version    what this is, and was built from\n\n"
 	      "exit codes: 0 success, 1 the job failed, 2 the command or its input was "
 	      "wrong,\n"
 	      "128+N ended by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP)\n",
@@ -94,6 +97,12 @@ static bool asks_help(int argc, char **argv)
 			return true;
 	}
 	return false;
+}
+
+static bool asks_version(const char *word)
+{
+	return strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0 ||
+	       strcmp(word, "-v") == 0 || strcmp(word, "version") == 0;
 }
 
 /* What is opened later must not take the number of a standard stream. */
@@ -125,8 +134,8 @@ static int run(int argc, char **argv)
 
 	if (argc < 2)
 		return help_all(stderr);
-	if (strcmp(argv[1], "--version") == 0) {
-		printf("tern %s\n", tern_version());
+	if (asks_version(argv[1])) {
+		version_print();
 		return EXIT_OK;
 	}
 	if (strcmp(argv[1], "help") == 0 && argc > 2 && strcmp(argv[2], "help") != 0) {

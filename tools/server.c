@@ -5,7 +5,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/util.h"
 #include "server/server.h"
+#include "tools/info_machine.h"
 #include "tools/job.h"
 #include "tools/log.h"
 #include "tools/role.h"
@@ -124,13 +126,23 @@ static uint32_t guests_max(void)
 	return (uint32_t)limit.rlim_cur / 2;
 }
 
+/* What this process may have. */
+static uint64_t memory_bytes(void)
+{
+	uint64_t all =
+		(uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	struct cgroup_limits limits;
+
+	info_cgroup_limits("", &limits);
+	return TERN_MIN(all, limits.memory_bytes);
+}
+
 static int start(struct server_role *s, const struct server_settings *settings)
 {
 	struct tern_server_opts opts = {
 		.domain = s->role.domain,
 		.ctx = s->role.ctx,
-		.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) *
-				(uint64_t)sysconf(_SC_PAGESIZE),
+		.memory_bytes = memory_bytes(),
 		.guests_max = guests_max(),
 		.updater = s->updater,
 		.worker_timeout_ns = (uint64_t)(settings->worker_timeout_s * 1e9),

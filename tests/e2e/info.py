@@ -22,7 +22,13 @@ def info_says_what_works_here():
     fabrics.pop("verbs", None)  # there are RDMA devices, or not, or it was built without
     assert fabrics == {"tcp": True, "shm": True}, info
     text = "\n".join(job.finish("info").lines)
-    for word in (info["version"], "tcp", "shm", info["kernels"]["used"], "memlock"):
+    machine = info["machine"]
+    assert "zlib" in info["built_in"] and machine["memory_bytes"] > 0, info
+    for limit in ("cgroup_memory_bytes", "cgroup_cpus"):
+        assert machine[limit] is None or machine[limit] > 0, machine
+    assert all(n["cpus"] is not None for n in machine["numa_nodes"]), machine
+    for word in (info["version"], "tcp", "shm", info["kernels"]["used"], "memlock", "zlib",
+                 "cgroup_memory_bytes", "cgroup_cpus", "numa_nodes"):
         assert word in text, f"{word} is not in:\n{text}"
 
 
@@ -46,7 +52,7 @@ def info_on_rdma_says_why_there_is_none():
         assert rdma["devices"], rdma
         raise tap.Skip("there are RDMA devices here")
     assert why in rdma["why"], rdma
-    assert any(why in line for line in job.finish("info").lines)
+    assert sum(why in line for line in job.finish("info").lines) == 1
 
 
 def info_on_cuda_says_what_there_is_or_why_not():
@@ -88,8 +94,20 @@ def help_names_every_command_and_option():
         own = "\n".join(job.finish("help", command).lines)
         assert own == "\n".join(job.finish(command, "--help").lines)
         assert "--json" in own, own
-    assert job.finish("--version").lines[0].startswith("tern "), "version"
+    done = job.finish(code=2)
+    assert not done.lines and done.error.startswith("tern "), done.error
     job.refused("trian", says=["did you mean train?"])
+
+
+def version_says_what_it_was_built_from():
+    lines = job.finish("--version").lines
+    assert lines[0] == f"tern {job.info()['version']}", lines
+    said = dict(line.split(None, 1) for line in lines[1:])
+    assert list(said) == ["commit", "compiler", "fabrics", "wire"], lines
+    assert said["compiler"].split()[0] in ("gcc", "clang"), lines
+    assert said["fabrics"].startswith("shm, tcp") and said["wire"].startswith("session "), lines
+    for word in "-V", "-v", "version":
+        assert job.finish(word).lines == lines, word
 
 
 tap.run([
@@ -100,4 +118,5 @@ tap.run([
     info_on_cuda_describes_gpus,
     info_on_cuda_names_what_is_wrong_with_the_driver,
     help_names_every_command_and_option,
+    version_says_what_it_was_built_from,
 ])

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See version.h. */
+#include "tools/version.h"
+
+#include <stdio.h>
+
+#include <tern/types.h>
+
+#include "rendezvous/wire.h"
+#include "tern-commit.h"
+#include "tern-config.h"
+#include "transport/shm.h"
+#if TERN_HAVE_VERBS
+#include "transport/verbs.h"
+#endif
+
+/* clang defines gcc's as well. */
+#if defined(__clang__)
+#define COMPILER    "clang"
+#define COMPILER_IS __clang_major__, __clang_minor__, __clang_patchlevel__
+#else
+#define COMPILER    "gcc"
+#define COMPILER_IS __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__
+#endif
+
+void version_print(void)
+{
+	printf("tern %s\n", tern_version());
+	printf("commit    %s\n", TERN_COMMIT);
+	printf("compiler  " COMPILER " %d.%d.%d\n", COMPILER_IS);
+	printf("fabrics   shm, tcp%s\n", TERN_HAVE_VERBS ? ", verbs" : "");
+	printf("wire      session %u, shm %u", TERN_WIRE_VERSION, SHM_NOTE_VERSION);
+#if TERN_HAVE_VERBS
+	printf(", verbs %u", (unsigned)VERBS_VERSION);
+#endif
+	putchar('\n');
+}
