@@ -35,10 +35,13 @@ def installed(name):
     return found[0]
 
 
-def install_puts_headers_library_and_program_in_place():
+def install_puts_headers_library_program_and_documents_in_place():
     out("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", ROOT)
     for name in ("tern.h", "libtern.so", "tern.pc", "tern"):
         installed(name)
+    docs = installed("LICENSE").parent
+    for name in ("README.md", "CHANGELOG.md", "docs/tuning.md", "docs/examples/ping.c"):
+        assert (docs / name).is_file(), f"{name} was not installed"
 
 
 def example_compiles_with_what_pkg_config_says():
@@ -75,7 +78,7 @@ def example_moves_a_tensor_over_shm():
 
 
 tap.run([
-    install_puts_headers_library_and_program_in_place,
+    install_puts_headers_library_program_and_documents_in_place,
     example_compiles_with_what_pkg_config_says,
     example_moves_a_tensor_over_tcp,
     example_moves_a_tensor_over_shm,

@@ -173,6 +173,7 @@ def files_are_not_too_long():
 
 def files_open_with_their_licence():
     none([str(p) for p in ALL if (p.suffix in (".c", ".h", ".py", ".sh") or
+                                  p.name in ("meson.build", "meson_options.txt") or
                                   str(p) in ("run", ".ci/run", "tests/rdma/vm")) and
           "SPDX-License-Identifier: Apache-2.0" not in "\n".join(TEXT[p].splitlines()[:3])])
 
