@@ -7,8 +7,8 @@
 #include <tern/types.h>
 
 #include "rendezvous/wire.h"
-#include "tern-commit.h"
 #include "tern-config.h"
+#include "tools/commit.h"
 #include "transport/shm.h"
 #if TERN_HAVE_VERBS
 #include "transport/verbs.h"
