@@ -156,6 +156,11 @@ static void forget_file(struct tern_worker *w)
 	w->file_parts = NULL;
 }
 
+/* For whoever reads the file without these sources. */
+static const struct tern_safetensors_metadata metadata[] = {
+	{"weight_layout", "[in, out], y = x W + b; torch.nn.Linear has [out, in]"},
+};
+
 static int build_file(struct tern_worker *w)
 {
 	const float *flat = versions_current(w).values;
@@ -172,8 +177,8 @@ static int build_file(struct tern_worker *w)
 				.shape = p->shape,
 				.data = flat + p->first};
 		}
-		r = tern_safetensors_build(
-			tensors, w->job.param_count, NULL, 0, w->file_parts);
+		r = tern_safetensors_build(tensors, w->job.param_count, metadata,
+			TERN_ARRAY_SIZE(metadata), w->file_parts);
 	}
 	free(tensors);
 	return r;

@@ -67,7 +67,7 @@ def file_is_safetensors():
     data = saved("format")
     size = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + size])
-    header.pop("__metadata__", None)
+    assert header.pop("__metadata__")["weight_layout"].startswith("[in, out]"), header
     end = 0
     for name, tensor in header.items():
         assert tensor["dtype"] == "F32", tensor
