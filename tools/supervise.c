@@ -26,7 +26,7 @@ int supervise_init(struct supervisor *s)
 	if (s->signal_fd < 0)
 		return s->signal_fd;
 	s->signal = 0;
-	s->signal_count = 0;
+	s->interrupt_count = 0;
 	s->patient = false;
 	s->child_count = 0;
 	return 0;
@@ -217,7 +217,7 @@ static void take_signals(struct supervisor *s)
 		if (number == SIGCHLD)
 			continue;
 		s->signal = s->signal ? s->signal : number;
-		s->signal_count++;
+		s->interrupt_count += number == SIGINT;
 	}
 }
 
@@ -266,7 +266,6 @@ static void signal_all(struct supervisor *s, int signal)
 void supervise_end(struct supervisor *s, int signal, unsigned grace_ms)
 {
 	uint64_t limit_ns = tern_clock_ns() + grace_ms * TERN_NS_PER_MS;
-	unsigned asked = s->signal_count;
 
 	signal_all(s, signal);
 	/* A stopped child gets the signal only when it goes on. */
@@ -274,7 +273,7 @@ void supervise_end(struct supervisor *s, int signal, unsigned grace_ms)
 	while (supervise_running(s)) {
 		uint64_t now_ns = tern_clock_ns();
 
-		if (s->signal_count > asked || (now_ns >= limit_ns && !s->patient)) {
+		if (s->interrupt_count > 1 || (now_ns >= limit_ns && !s->patient)) {
 			signal_all(s, SIGKILL);
 			supervise_turn(s, -1);
 		} else if (now_ns >= limit_ns) {

@@ -41,7 +41,7 @@ struct supervisor {
 			       nothing, and no such descriptor */
 	int signal_fd;
 	int signal; /* the first that asked to end, see signals.h; 0: none */
-	unsigned signal_count;
+	unsigned interrupt_count; /* SIGINTs that came: the second one kills */
 	bool patient; /* supervise_end: a child does what must not be cut short */
 	unsigned child_count;
 	struct child children[SUPERVISE_CHILDREN_MAX];
@@ -63,8 +63,9 @@ void supervise_turn(struct supervisor *s, int timeout_ms);
 unsigned supervise_running(const struct supervisor *s);
 
 /* Sends `signal` to all that still run, SIGKILL to those left after grace_ms, unless
- * `patient` is set, or when one more signal asks to end; returns when every one has been
- * waited for. The handlers are called as ever. */
+ * `patient` is set, or when SIGINT has come twice; returns when every one has been waited
+ * for. The handlers are called as ever. Other signals may come many times: at a closed
+ * terminal both the shell and the kernel send SIGHUP. */
 void supervise_end(struct supervisor *s, int signal, unsigned grace_ms);
 
 /* All children have ended. Gives the signals back. */

@@ -7,9 +7,12 @@ usage: ends.py TERN
 """
 import functools
 import os
+import pty
 import resource
+import shlex
 import signal
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -268,6 +271,37 @@ def hangup_saves_and_leaves_nobody():
     interrupted_by(signal.SIGHUP)
 
 
+def closed_terminal_saves_and_leaves_nobody():
+    """The kernel and the shell send SIGHUP each: a second one must not cut the saving short."""
+    directory, log = job.SCRATCH / "terminal", job.SCRATCH / "terminal.log"
+    words = [job.TERN, "train", *job.small("--save", directory, steps=FOR_EVER), "--json"]
+    shell, terminal = pty.fork()
+    if shell == 0:
+        os.execvp("bash", ["bash", "--norc", "-i"])
+    try:
+        os.write(terminal, (shlex.join(map(str, words)) + f" >{log} 2>&1\n").encode())
+        job.wait_until(lambda: log.exists() and '"progress"' in log.read_text())
+    finally:
+        os.close(terminal)
+    os.waitpid(shell, 0)
+    job.wait_until(lambda: '"failed"' in log.read_text())
+    assert "ended by SIGHUP" in log.read_text(), log.read_text()
+    assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"], log.read_text()
+
+
+def repeated_termination_saves():
+    directory = job.SCRATCH / "repeated"
+    running = started("--save", directory)
+
+    def terminate():
+        for _ in range(3):
+            running.process.terminate()
+            time.sleep(0.001)
+
+    error = after(running, terminate, code=143)
+    assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"], error
+
+
 def interrupt_before_the_first_step_leaves_no_directory():
     directory = job.SCRATCH / "no-step"
     server, worker = by_hand(2, directory)
@@ -425,6 +459,8 @@ tap.run([
     interrupt_saves_and_leaves_nobody,
     termination_saves_and_leaves_nobody,
     hangup_saves_and_leaves_nobody,
+    closed_terminal_saves_and_leaves_nobody,
+    repeated_termination_saves,
     interrupt_before_the_first_step_leaves_no_directory,
     terminated_first_worker_costs_nothing_over_tcp,
     terminated_worker_costs_nothing_over_shm,

@@ -200,18 +200,35 @@ static void test_a_hangup_that_is_ignored_stays_ignored(void **state)
 	signal(SIGHUP, SIG_DFL);
 }
 
-static void test_a_second_signal_ends_a_patient_end(void **state)
+static void test_a_second_interrupt_ends_a_patient_end(void **state)
 {
 	(void)state;
 	start("worker 0", "ignore");
 	while (!seen.line_count)
 		supervise_turn(&sup, -1);
 	sup.patient = true;
-	raise(SIGTERM);
+	raise(SIGINT);
 	supervise_turn(&sup, -1);
-	raise(SIGTERM); /* taken by supervise_end */
+	raise(SIGINT); /* taken by supervise_end */
 	supervise_end(&sup, SIGTERM, 1);
 	expect_description(0, "was killed by signal 9 (Killed)");
+}
+
+static void test_repeated_signals_do_not_cut_an_end_short(void **state)
+{
+	(void)state;
+	start("worker 0", "slow");
+	while (!seen.line_count)
+		supervise_turn(&sup, -1);
+	raise(SIGHUP);
+	supervise_turn(&sup, -1);
+	assert_int_equal(sup.signal, SIGHUP);
+	/* Taken by supervise_end. */
+	raise(SIGHUP);
+	raise(SIGTERM);
+	raise(SIGINT);
+	supervise_end(&sup, SIGTERM, 60000);
+	expect_description(0, "exited with status 7");
 }
 
 /* A supervisor that is killed takes its children with it: seen as the end of a pipe that
@@ -240,6 +257,13 @@ static void test_children_die_with_a_killed_supervisor(void **state)
 
 /* ---- what the children are ---- */
 
+static void end_slowly(int number)
+{
+	(void)number;
+	usleep(100000);
+	_exit(7);
+}
+
 static int be(const char *what)
 {
 	if (strcmp(what, "lines") == 0) {
@@ -264,6 +288,8 @@ static int be(const char *what)
 	}
 	if (strcmp(what, "ignore") == 0)
 		signal(SIGTERM, SIG_IGN);
+	if (strcmp(what, "slow") == 0)
+		signal(SIGTERM, end_slowly);
 	printf("here\n");
 	fflush(stdout);
 	for (;;)
@@ -287,7 +313,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(
 			test_a_hangup_that_is_ignored_stays_ignored, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			test_a_second_signal_ends_a_patient_end, setup, teardown),
+			test_a_second_interrupt_ends_a_patient_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_repeated_signals_do_not_cut_an_end_short, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_children_die_with_a_killed_supervisor, setup, teardown),
 	};
