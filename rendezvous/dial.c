@@ -20,9 +20,12 @@
 #define LASTING_NS TERN_NS_PER_S
 /* Links in a row that came up and carried none of what waited, for as long as silence is
  * suffered: the path lets small messages through and not large ones, or one end refuses
- * what the other sends. */
-#define FRUITLESS_MAX  16u
-#define FRUITLESS_MOVE 4u /* then another address is tried */
+ * what the other sends. So many that lasted are proof. One that was cut early may have
+ * had bad luck: a path that breaks every few round trips brings a large tensor through
+ * now and then, and so it takes many more of these. */
+#define FRUITLESS_MAX   16u
+#define FRUITLESS_EARLY 16u /* as many as these count as one that lasted */
+#define FRUITLESS_MOVE  4u  /* then another address is tried */
 
 /* ---- addresses ---- */
 
@@ -260,17 +263,20 @@ static bool was_of_use(const struct tern_peer *peer)
 static bool is_fruitless(struct tern_peer *peer)
 {
 	bool progress = !tern_stream_busy(peer) || peer->acked != peer->lost_acked;
+	uint64_t now_ns = tern_peer_now_ns(peer);
 
 	peer->redial_at_once = was_of_use(peer);
 	peer->lost_acked = peer->acked;
 	peer->lost_rx_seq = peer->rx_seq;
-	if (progress)
-		peer->fruitless = 0;
-	else if (peer->fruitless++ == 0)
-		peer->fruitless_ns = tern_peer_now_ns(peer);
-	return peer->fruitless >= FRUITLESS_MAX &&
-	       tern_peer_now_ns(peer) - peer->fruitless_ns >=
-		       peer->rdv->ctx->opts.unreachable_ns;
+	if (progress) {
+		peer->fruitless = peer->fruitless_parts = 0;
+		return false;
+	}
+	if (peer->fruitless++ == 0)
+		peer->fruitless_ns = now_ns;
+	peer->fruitless_parts += now_ns - peer->up_ns >= LASTING_NS ? FRUITLESS_EARLY : 1;
+	return peer->fruitless_parts >= FRUITLESS_MAX * FRUITLESS_EARLY &&
+	       now_ns - peer->fruitless_ns >= peer->rdv->ctx->opts.unreachable_ns;
 }
 
 void tern_dial_lost(struct tern_peer *peer, int status)

@@ -182,9 +182,10 @@ struct tern_peer {
 	bool finished; /* DOWN, and nothing of it is left */
 	bool suspect;
 	bool fin_wanted, fin_sent, fin_received;
-	int cause;                                   /* why it is lost or down */
-	uint32_t lost_acked, lost_rx_seq, fruitless; /* see session.c */
-	uint64_t fruitless_ns;                       /* since when */
+	int cause; /* why it is lost or down */
+	/* See dial.c: */
+	uint32_t lost_acked, lost_rx_seq, fruitless, fruitless_parts;
+	uint64_t fruitless_ns; /* since when */
 
 	struct tern_candidates candidates; /* dialler: addresses to try, in order */
 	unsigned candidate, home; /* the one in use; the first that it came up on */
@@ -221,6 +222,7 @@ struct tern_peer {
 	struct tern_credit_rx credit_rx;
 	bool ack_due, starved_told;
 	uint8_t pings_due; /* stream.c: that found no room */
+	bool renewed_last; /* stream.c: now it is the turn of what is sent again */
 	struct tern_deferred tell_call;
 	struct tern_timer tick;
 	bool heard;              /* anything, since the last tick */
@@ -711,7 +713,7 @@ void tern_send_settled(struct tern_xfer *x); /* a rail has confirmed */
 void tern_renew_lost(struct tern_peer *peer);
 void tern_renew_move(struct tern_peer *peer, struct tern_port *port);
 void tern_renew_begin(struct tern_peer *peer);
-int tern_renew_pump(struct tern_peer *peer);
+int tern_renew_next(struct tern_peer *peer); /* 1: said one; 0: none left; -EAGAIN */
 int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e);
 int tern_on_renew(struct tern_peer *peer, const struct tern_header *header);
 

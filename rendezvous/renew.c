@@ -9,8 +9,10 @@
  *
  *   - a message that has a region and is sent again gets the present one;
  *   - of all others the peer has handled the message already: a RENEW with the id of the
- *     request says the region. It goes before everything else on the new link, because a
- *     DONE that is sent again waits for it, and others wait behind that DONE.
+ *     request says the region. RENEWs and what is sent again take turns: a DONE that is
+ *     sent again may wait for a RENEW of the peer's, and so RENEWs wait for nothing; and
+ *     where links are cut before all the RENEWs are out, and all begin anew on the next
+ *     one, the first message that waits still gets through.
  *
  * A loss walks through all requests of the peer once, since each may have something to be
  * told anew; a RENEW finds by its id what it is about.
@@ -150,17 +152,17 @@ static int say_renew(struct tern_xfer *x)
 	return tern_stream_bare(x->peer, &h);
 }
 
-int tern_renew_pump(struct tern_peer *peer)
+int tern_renew_next(struct tern_peer *peer)
 {
-	struct tern_xfer *x;
+	struct tern_xfer *x = tern_list_first(&peer->renewals, struct tern_xfer, renewal);
 
-	while ((x = tern_list_first(&peer->renewals, struct tern_xfer, renewal))) {
-		/* Meanwhile the peer may have said what ends its interest. */
-		if (x->told && say_renew(x) < 0)
-			return -EAGAIN;
-		tern_list_remove(&x->renewal);
-	}
-	return 0;
+	if (!x)
+		return 0;
+	/* Meanwhile the peer may have said what ends its interest. */
+	if (x->told && say_renew(x) < 0)
+		return -EAGAIN;
+	tern_list_remove(&x->renewal);
+	return 1;
 }
 
 /* Of a request that has ended nobody reads the region any more. */

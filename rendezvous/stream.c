@@ -7,8 +7,7 @@
  * it is sent again: what they say is part of the order (see send.c on POSTs). CREDIT has
  * no number and is sent only when nothing numbered waits, so that order holds for its
  * counters too; a PING that overtakes what waits has the counters of the first of these.
- * RENEW goes before what is sent again, which needs it: so its `ack` is not part of the
- * order.
+ * RENEW takes turns with what is sent again: so its `ack` is not part of the order.
  *
  * On a fabric whose connection cannot come back (TERN_CAP_BOUND) nothing is kept.
  */
@@ -125,27 +124,57 @@ static int say_pings(struct tern_peer *peer)
 	return 0;
 }
 
-int tern_stream_flush(struct tern_peer *peer)
+/* The next message that waits. 1: it is out; 0: none is left; -EAGAIN: no room, or it
+ * waits for a RENEW of the peer's. */
+static int send_next(struct tern_peer *peer)
 {
 	struct tern_retain *retain = &peer->retain;
+	struct tern_retained *e;
 
-	/* Nothing else is put meanwhile, or there might never be room for it. */
+	if (retain->sent_count == retain->count)
+		return 0;
+	e = tern_retain_at(retain, retain->sent_count);
+	if (tern_renew_retained(peer, e) < 0)
+		return -EAGAIN;
+	if (e->xfer && repeat_puts(peer, e) < 0)
+		return -EAGAIN;
+	if (give_kept(peer, e) < 0)
+		return -EAGAIN;
+	retain->sent_count++;
+	return 1;
+}
+
+/* A RENEW, or the next message that waits: in turn, also from call to call, because there
+ * may be room for one at a time only. 1: it is out; 0: new messages may follow; -EAGAIN.
+ */
+static int say_next(struct tern_peer *peer)
+{
+	int renewed, sent;
+
+	if (peer->renewed_last) {
+		sent = send_next(peer);
+		peer->renewed_last = sent < 0;
+		return sent < 0 && tern_renew_next(peer) > 0 ? 1 : sent;
+	}
+	renewed = tern_renew_next(peer);
+	peer->renewed_last = renewed > 0;
+	if (renewed > 0)
+		return 1;
+	sent = send_next(peer);
+	return sent ? sent : renewed;
+}
+
+/* Nothing else is put meanwhile, or there might never be room for it. */
+int tern_stream_flush(struct tern_peer *peer)
+{
+	int r;
+
 	if (tern_unlikely(peer->pings_due) && say_pings(peer) < 0)
 		return -EAGAIN;
-	if (tern_renew_pump(peer) < 0)
-		return -EAGAIN;
-	while (retain->sent_count < retain->count) {
-		struct tern_retained *e = tern_retain_at(retain, retain->sent_count);
-
-		if (tern_renew_retained(peer, e) < 0)
-			return -EAGAIN;
-		if (e->xfer && repeat_puts(peer, e) < 0)
-			return -EAGAIN;
-		if (give_kept(peer, e) < 0)
-			return -EAGAIN;
-		retain->sent_count++;
-	}
-	return 0;
+	do
+		r = say_next(peer);
+	while (r > 0);
+	return r;
 }
 
 /* Keeps a copy first; the copy is what is sent, now or when there is room. */

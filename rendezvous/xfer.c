@@ -528,16 +528,19 @@ void tern_peer_pump_now(struct tern_peer *peer)
 	if (peer->state != TERN_PEER_STATE_UP || peer->pumping)
 		return;
 	peer->pumping = true;
-	/* Writing finishes transfers, whose DONE is pending then: once more from the
-	 * start. */
+	/* Writing finishes transfers, whose DONE is pending then, and RENEWs let other
+	 * messages have a turn: once more from the start. */
 	do {
 		if (tern_stream_flush(peer) < 0 || pump_answers(peer) < 0 ||
 			pump_pending(peer) < 0 || pump_starved(peer) < 0)
 			break;
 		tern_want_pump(peer);
+		if (!tern_list_empty(&peer->renewals))
+			continue; /* bulk would take the room */
 		pump_writing(&peer->writing[0]);
 		pump_writing(&peer->writing[1]);
-	} while (!tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers));
+	} while (!tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||
+		 !tern_list_empty(&peer->renewals));
 	peer->pumping = false;
 	tern_peer_maybe_finish(peer);
 }

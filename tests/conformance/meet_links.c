@@ -73,6 +73,57 @@ static void test_links_of_no_use_come_ever_more_slowly(const struct instance *in
 	}
 }
 
+static void cut_as_if_it_had_lasted(struct end *end, enum tern_peer_event event)
+{
+	struct tern_peer *a = end->meet->ends[A].peer;
+
+	if (event != TERN_PEER_RECOVERED)
+		return;
+	a->up_ns -= TERN_NS_PER_S;
+	a->fruitless_ns -= TERN_NS_PER_S;
+	cut_when_recovered(end, event);
+}
+
+/* How many links that carry nothing a session survives: B cuts them before it has read
+ * what A says. */
+static uint64_t links_until_the_end(const struct instance *instance,
+	void (*cut)(struct end *end, enum tern_peer_event event))
+{
+	struct tern_context_opts opts = meet_opts();
+	struct tern_peer_stats stats;
+	struct call send = {0};
+	struct tern_buf data;
+	struct meet *meet;
+	struct end *a, *b;
+
+	opts.reconnect_ns = 8 * TERN_NS_PER_MS; /* and pauses of 2 ms at most */
+	opts.unreachable_ns = 20 * TERN_NS_PER_MS;
+	meet = meet_new_with(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	b->on_event = cut;
+	data = end_data(a, SLAB, 300000, 1);
+	assert_int_equal(call_send(&send, a, 1, 1, &data, 0), 0);
+	tern_peer_cut(b->peer, -ECONNRESET);
+	MEET_PUMP(meet, a->down_count);
+	assert_int_equal(a->down_status, -ECONNRESET);
+	assert_int_equal(send.req.status, -ECONNRESET);
+	tern_peer_stats(a->peer, &stats);
+	meet_free(meet);
+	return stats.reconnect_count;
+}
+
+static void test_links_that_carry_nothing_are_the_end(const struct instance *instance)
+{
+	if (!instance->world_new) {
+		print_message("skipped: no virtual time\n");
+		skip();
+	}
+	assert_int_equal(links_until_the_end(instance, cut_as_if_it_had_lasted), 16);
+	/* They may have had bad luck. */
+	assert_int_equal(links_until_the_end(instance, cut_when_recovered), 255);
+}
+
 /* The next link is asked for at once when the last one carried something: a session with
  * much to do is not kept waiting for a path that breaks now and then. */
 static void test_a_link_of_use_is_followed_at_once(const struct instance *instance)
@@ -198,6 +249,7 @@ static void test_a_thousand_who_come_at_once_all_get_in(const struct instance *i
 const struct conformance_test meet_links[] = {
 	CONFORMANCE(test_a_thousand_who_come_at_once_all_get_in, NEEDS_NOTHING),
 	CONFORMANCE(test_links_of_no_use_come_ever_more_slowly, NEEDS_NOTHING),
+	CONFORMANCE(test_links_that_carry_nothing_are_the_end, NEEDS_NOTHING),
 	CONFORMANCE(test_a_link_of_use_is_followed_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_a_ping_does_not_wait_for_what_is_sent_again, NEEDS_NOTHING),
 	{0},

@@ -264,12 +264,11 @@ static bool scenario(uint64_t seed, bool verbose, uint64_t *hash, bool crowded,
 		.small_room_permille = seed % 7 == 2 ? 100 : 0,
 		.copy_fail_permille = memory && seed % 5 == 3 ? 100 : 0};
 	struct world w = {.memory = memory,
-		/* A copy from the device takes its time, and so do the regions of a
-		   crowd, which go first: on slow networks connections have to last long
-		   enough for anything to come of them. */
-		.cut_permille = seed % 2 == 0                          ? 0
-				: (memory || crowded) && seed % 5 == 4 ? 5
-								       : 15,
+		/* A copy from the device takes its time: on slow networks connections
+		   have to last long enough for one. */
+		.cut_permille = seed % 2 == 0             ? 0
+				: memory && seed % 5 == 4 ? 5
+							  : 15,
 		.stall_permille = seed % 11 == 3 ? 20 : 0,
 		.crash_permille = seed % 13 == 4 ? 10 : 0,
 		.break_permille = breaks ? 10 : 0};

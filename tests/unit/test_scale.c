@@ -29,6 +29,7 @@ struct world {
 	struct end a, b; /* a dials */
 	struct tern_listener *listener;
 	unsigned over_count;
+	uint32_t tx_seq;
 };
 
 static void on_event(
@@ -99,6 +100,8 @@ static void close_world(struct world *w)
 	struct end *ends[] = {&w->a, &w->b};
 
 	for (unsigned i = 0; i < 2; i++) {
+		if (!ends[i]->ctx)
+			continue;
 		tern_sim_forget(ends[i]->process, ends[i]->ctx);
 		tern_context_free(ends[i]->ctx);
 	}
@@ -212,12 +215,72 @@ static void test_thousands_of_receives_are_cancelled(void **state)
 	cancel_all(false);
 }
 
+static bool is_lost(void *arg)
+{
+	return ((struct world *)arg)->a.peers[0]->state == TERN_PEER_STATE_LOST;
+}
+
+static bool has_come(void *arg)
+{
+	const struct world *w = arg;
+
+	return w->b.peers[0]->rx_seq == w->tx_seq + 1;
+}
+
+/* There is room for few messages at a time. */
+static void make_room_scarce(struct tern_sim *sim, unsigned eagain_permille)
+{
+	struct tern_sim_opts *opts = (void *)(uintptr_t)tern_sim_opts(sim);
+
+	opts->eagain_permille = eagain_permille;
+}
+
+/* Where links are cut early, all regions begin anew on the next one: whatever waits must
+ * not stand behind all of them. */
+static void test_what_waits_stands_behind_few_regions(void **state)
+{
+	static struct world w;
+	static struct tern_req recvs[40], send;
+	struct tern_pool_opts opts = {.slab_bytes = 16u << 20};
+	struct tern_tensor empty = {.shape = tern_shape_1d(TERN_U8, 0)};
+	struct tern_channel *channel;
+	struct tern_pool *pool;
+	struct tern_buf buf;
+
+	(void)state;
+	open_world(&w, 1);
+	tern_sim_run(w.sim, never, NULL, 20 * TERN_NS_PER_MS); /* more credits come */
+	assert_int_equal(tern_channel_open(w.a.peers[0], 1, &channel), 0);
+	assert_int_equal(tern_pool_new(tern_sim_domain(w.a.process), &opts, &pool), 0);
+	assert_int_equal(tern_pool_get(pool, BYTES, &buf), 0);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(recvs); i++)
+		assert_int_equal(tern_recv(channel, &recvs[i], i, 0, &buf, NULL, 0), 0);
+	tern_sim_run(w.sim, never, NULL, 20 * TERN_NS_PER_MS);
+	assert_true(w.b.peers[0]->theirs.count > 30);
+	w.tx_seq = w.a.peers[0]->tx_seq;
+	tern_sim_part(w.a.process, w.b.process, TERN_NS_PER_MS, -ECONNRESET);
+	assert_int_equal(tern_sim_run(w.sim, is_lost, &w, 20 * TERN_NS_PER_S), 0);
+	make_room_scarce(w.sim, 500);
+	assert_int_equal(tern_send(channel, &send, 1000, 0, &empty, NULL, 0), 0);
+	assert_int_equal(tern_sim_run(w.sim, has_come, &w, 20 * TERN_NS_PER_S), 0);
+	assert_false(tern_list_empty(&w.a.peers[0]->renewals));
+	tern_sim_run(w.sim, never, NULL, 20 * TERN_NS_PER_MS);
+	assert_true(tern_list_empty(&w.a.peers[0]->renewals));
+	tern_sim_forget(w.a.process, w.a.ctx);
+	tern_context_free(w.a.ctx);
+	w.a.ctx = NULL;
+	tern_pool_put(pool, &buf);
+	tern_pool_free(pool);
+	close_world(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_thousand_sessions_are_lost_and_come_back),
 		cmocka_unit_test(test_thousands_of_sends_are_cancelled),
 		cmocka_unit_test(test_thousands_of_receives_are_cancelled),
+		cmocka_unit_test(test_what_waits_stands_behind_few_regions),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
