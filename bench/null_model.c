@@ -27,6 +27,7 @@ struct tern_model {
 	struct tern_param params[PARAMS_MAX];
 	size_t count;
 	uint64_t size;
+	size_t floats; /* of a record, which nobody looks at */
 };
 
 struct tern_workspace {
@@ -54,9 +55,9 @@ int tern_model_new(const char *spec, const struct tern_dataset *data,
 	struct tern_model *m = calloc(1, sizeof(*m));
 	unsigned long long bytes;
 
-	(void)data;
 	if (!m)
 		return -ENOMEM;
+	m->floats = data->width;
 	if (sscanf(spec, "flat:%llu", &bytes) == 1 && bytes >= sizeof(float))
 		add_param(m, bytes / sizeof(float));
 	for (size_t i = 0; strcmp(spec, "mlp") == 0 && i < sizeof(mlp) / sizeof(*mlp);
@@ -94,11 +95,9 @@ uint64_t tern_model_size(const struct tern_model *model)
 	return model->size;
 }
 
-/* Nobody looks at them. */
 void tern_model_record(const struct tern_model *model, size_t *floats, size_t *symbols)
 {
-	(void)model;
-	*floats = 1;
+	*floats = model->floats;
 	*symbols = 0;
 }
 

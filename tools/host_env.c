@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "tools/host_file.h"
+#include "tools/stack.h"
 
 #define JOB_THREADS_MAX 64
 
@@ -258,20 +259,37 @@ static int host_poll(struct tern_env *env)
 
 /* ---- life ---- */
 
-static int start_threads(struct host_env *host)
+static int start_threads(struct host_env *host, const pthread_attr_t *attr)
 {
 	unsigned jobs = host->opts.job_thread_count ? host->opts.job_thread_count : 1;
 
 	tern_assert(jobs <= JOB_THREADS_MAX);
 	for (unsigned i = 0; i <= jobs; i++) {
 		int r = pthread_create(
-			&host->threads[i], NULL, i ? job_thread : file_thread, host);
+			&host->threads[i], attr, i ? job_thread : file_thread, host);
 
 		if (r)
 			return -r;
 		host->thread_count++;
 	}
 	return 0;
+}
+
+/* By default a thread's stack is as large as the main thread's was allowed to be when the
+ * process began (ulimit -s), which may be too little. */
+static int start_all(struct host_env *host)
+{
+	pthread_attr_t attr;
+	size_t bytes;
+	int r;
+
+	pthread_attr_init(&attr);
+	pthread_attr_getstacksize(&attr, &bytes);
+	if (bytes < STACK_BYTES)
+		pthread_attr_setstacksize(&attr, STACK_BYTES);
+	r = start_threads(host, &attr);
+	pthread_attr_destroy(&attr);
+	return r;
 }
 
 int host_env_new(const struct host_env_opts *opts, struct tern_env **out)
@@ -301,7 +319,7 @@ int host_env_new(const struct host_env_opts *opts, struct tern_env **out)
 	tern_list_init(&host->events);
 	tern_list_init(&host->files);
 	tern_list_init(&host->file_events);
-	r = start_threads(host);
+	r = start_all(host);
 	if (r) {
 		host_env_free(&host->env);
 		return r;

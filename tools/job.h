@@ -53,12 +53,12 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 		JOB_OPTION(PAIR, "split", "A:B", split,                                  \
 			"train on the first A records, test on the last B"),             \
 		JOB_OPTION(COUNT, "servers", "S", servers, "servers of the job",         \
-			.initial = "1", .min = 1, .max = 64),                            \
+			.initial = "1", .min = 1, .max = TERN_SERVERS_MAX),              \
 		JOB_OPTION(COUNT, "workers", "N", workers, "workers of the job",         \
-			.initial = "1", .min = 1, .max = 128),                           \
+			.initial = "1", .min = 1, .max = TERN_WORKERS_MAX),              \
 		JOB_OPTION(COUNT, "slots", "R", slots,                                   \
 			"gradients per step; default: one per worker", .min = 1,         \
-			.max = 1024),                                                    \
+			.max = TERN_SLOTS_MAX),                                          \
 		JOB_OPTION(CUSTOM, "mode", "sync|async", mode,                           \
 			"sync: a step sums R gradients; async: each is applied as it "   \
 			"comes",                                                         \

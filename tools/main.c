@@ -12,6 +12,7 @@
 #include "base/escape.h"
 #include "base/util.h"
 #include "tools/command.h"
+#include "tools/stack.h"
 #include "tools/version.h"
 
 static const struct command *const commands[] = {
@@ -153,8 +154,24 @@ static int run(int argc, char **argv)
 	return command->run(argc - 2, argv + 2);
 }
 
+/* Less ends in a signal somewhere inside. */
+static bool has_stack(void)
+{
+	uint64_t bytes;
+
+	if (stack_raise(&bytes) == 0)
+		return true;
+	fprintf(stderr,
+		"tern: the stack may have %llu KiB (ulimit -s): at least %zu are "
+		"needed\n",
+		(unsigned long long)(bytes >> 10), STACK_BYTES >> 10);
+	return false;
+}
+
 int main(int argc, char **argv)
 {
 	open_streams();
+	if (!has_stack())
+		return EXIT_INPUT;
 	return close_stdout(run(argc, argv));
 }

@@ -223,22 +223,21 @@ static void take_signals(struct supervisor *s)
 
 void supervise_turn(struct supervisor *s, int timeout_ms)
 {
-	struct pollfd fds[SUPERVISE_CHILDREN_MAX + 1];
-	struct child *of[SUPERVISE_CHILDREN_MAX + 1];
+	struct pollfd *fds = s->fds;
 	nfds_t n = 0;
 
 	fds[n++] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
 	for (unsigned i = 0; i < s->child_count; i++) {
 		if (s->children[i].fd < 0)
 			continue;
-		of[n] = &s->children[i];
+		s->of[n] = &s->children[i];
 		fds[n++] = (struct pollfd){.fd = s->children[i].fd, .events = POLLIN};
 	}
 	if (poll(fds, n, timeout_ms) <= 0)
 		return;
 	for (nfds_t i = 1; i < n; i++) {
 		if (fds[i].revents)
-			read_lines(s, of[i]);
+			read_lines(s, s->of[i]);
 	}
 	if (fds[0].revents) {
 		take_signals(s);

@@ -13,11 +13,12 @@
 #ifndef TERN_TOOLS_SUPERVISE_H
 #define TERN_TOOLS_SUPERVISE_H
 
+#include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
-#define SUPERVISE_CHILDREN_MAX 256
+#define SUPERVISE_CHILDREN_MAX (256 + 4096) /* servers and workers of a job */
 #define SUPERVISE_ARGS_MAX     64
 #define SUPERVISE_SECRET_FD    3
 
@@ -45,6 +46,9 @@ struct supervisor {
 	bool patient; /* supervise_end: a child does what must not be cut short */
 	unsigned child_count;
 	struct child children[SUPERVISE_CHILDREN_MAX];
+	/* Of one turn. */
+	struct pollfd fds[SUPERVISE_CHILDREN_MAX + 1];
+	struct child *of[SUPERVISE_CHILDREN_MAX + 1];
 };
 
 /* Catches SIGINT, SIGTERM and SIGCHLD from now on. -EMFILE. */

@@ -30,10 +30,12 @@
 #include "tools/signals.h"
 #include "tools/supervise.h"
 
+_Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
+	"as many as a job may have");
+
 #define PATIENCE_NS (300 * TERN_NS_PER_MS)
 #define LINGER_NS   (5 * TERN_NS_PER_S) /* workers, after the last server has ended */
 #define SECRET_FD   "3"                 /* SUPERVISE_SECRET_FD */
-#define SLOTS_MAX   1024                /* of --slots */
 #define GRACE_MS    2000                /* children of a job that has failed */
 #define LEAVE_MS    9500                /* children that are to save, if they can */
 
@@ -74,7 +76,7 @@ struct train {
 	struct output out;
 	struct supervisor sup;
 	unsigned listening_count;
-	char *addresses[64];
+	char *addresses[TERN_SERVERS_MAX];
 	bool workers_started;
 	bool begun;       /* all are here: from now on a worker may be lost */
 	unsigned speaker; /* the worker whose progress is shown */
@@ -93,8 +95,8 @@ struct train {
 	bool killed; /* `dead` was killed by a signal */
 	bool ending; /* what children do from now on is our doing and says nothing */
 	json_t *done;
-	double slot_losses[SLOTS_MAX];
-	bool has_loss[SLOTS_MAX];
+	double slot_losses[TERN_SLOTS_MAX];
+	bool has_loss[TERN_SLOTS_MAX];
 	uint64_t step; /* that was shown last */
 	bool saved;
 };
@@ -212,7 +214,7 @@ static int start_worker(struct train *t, unsigned index, const char *join)
 
 static void start_workers(struct train *t)
 {
-	char join[8192] = "";
+	char join[TERN_SERVERS_MAX * 122] = "";
 	size_t n = 0;
 
 	for (uint64_t i = 0; i < t->job->servers; i++)
@@ -315,7 +317,7 @@ static void take_slot_losses(struct train *t, const json_t *event)
 	{
 		json_int_t slot = json_integer_value(json_array_get(one, 0));
 
-		if (slot < 0 || slot >= SLOTS_MAX)
+		if (slot < 0 || slot >= TERN_SLOTS_MAX)
 			continue;
 		t->slot_losses[slot] = json_number_value(json_array_get(one, 1));
 		t->has_loss[slot] = true;
@@ -328,7 +330,7 @@ static void set_loss_of_all_slots(struct train *t)
 	double sum = 0;
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < SLOTS_MAX; i++)
+	for (unsigned i = 0; i < TERN_SLOTS_MAX; i++)
 		if (t->has_loss[i]) {
 			sum += t->slot_losses[i];
 			n++;

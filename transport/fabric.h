@@ -35,6 +35,7 @@
 #include <tern/memory.h>
 #include <tern/types.h>
 
+#include "base/clock.h"
 #include "base/env.h"
 
 struct tern_domain_opts;
@@ -322,8 +323,21 @@ struct tern_port {
 
 struct tern_lsn {
 	struct tern_port *port;
-	void *user; /* the caller's */
+	void *user;           /* the caller's */
+	uint64_t complain_ns; /* tern_lsn_may_complain: not before */
 };
+
+/* Has it been quiet for a minute? A peer that cannot be accepted tries again and again,
+ * and one line says as much as hundreds. */
+static inline bool tern_lsn_may_complain(struct tern_lsn *lsn)
+{
+	uint64_t now_ns = tern_now_ns(lsn->port->env);
+
+	if (now_ns < lsn->complain_ns)
+		return false;
+	lsn->complain_ns = now_ns + 60 * TERN_NS_PER_S;
+	return true;
+}
 
 struct tern_conn {
 	struct tern_port *port;

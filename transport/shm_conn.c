@@ -377,6 +377,19 @@ static void cut_oldest_greeting(struct shm_lsn *lsn)
 	shm_conn_fail(oldest, -EMFILE);
 }
 
+/* Something that this process lacks, and no fault of the peer's. */
+static bool is_scarcity(int status)
+{
+	return status == -EMFILE || status == -ENFILE || status == -ENOMEM;
+}
+
+static void complain(struct shm_lsn *lsn, int status)
+{
+	if (tern_lsn_may_complain(&lsn->base))
+		tern_log(lsn->base.port->env, TERN_LOG_WARN, "shm %s: cannot accept: %s",
+			lsn->address, tern_status_text(status));
+}
+
 /* One that is waiting in the queue of the listener. 1; 0: none. */
 static int accept_one(struct shm_lsn *lsn)
 {
@@ -385,7 +398,7 @@ static int accept_one(struct shm_lsn *lsn)
 	int fd = accept4(lsn->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC), status;
 
 	if (fd < 0)
-		return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -errno : 0;
+		return is_scarcity(-errno) ? -errno : 0;
 	if (lsn->greeting_count == SHM_GREETING_COUNT)
 		cut_oldest_greeting(lsn);
 	conn = conn_new(port, SHM_ACCEPTING);
@@ -424,9 +437,7 @@ int shm_accept(struct shm_lsn *lsn)
 			epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, lsn->fd, NULL);
 			lsn->resume_ns =
 				tern_now_ns(port->base.env) + 50 * TERN_NS_PER_MS;
-			tern_log(port->base.env, TERN_LOG_WARN,
-				"shm %s: cannot accept: %s", lsn->address,
-				tern_status_text(status));
+			complain(lsn, status);
 			return i;
 		}
 	}
@@ -496,8 +507,11 @@ static void go_up(struct shm_conn *conn)
 
 static void turn_away(struct shm_conn *conn, int status)
 {
-	tern_log_stranger(conn->base.port->env, "%s: refused: %s", conn->base.name,
-		tern_status_text(status));
+	if (is_scarcity(status))
+		complain(conn->lsn, status);
+	else
+		tern_log_stranger(conn->base.port->env, "%s: refused: %s",
+			conn->base.name, tern_status_text(status));
 	refuse(conn, status);
 }
 

@@ -490,9 +490,10 @@ static void refuse(struct tcp_port *port, struct tcp_lsn *lsn)
 {
 	int fd;
 
-	tern_log(port->base.env, TERN_LOG_WARN,
-		"tcp: refused a peer at %s: no more descriptors (ulimit -n)",
-		lsn->address);
+	if (tern_lsn_may_complain(&lsn->base))
+		tern_log(port->base.env, TERN_LOG_WARN,
+			"tcp: peers at %s are refused: no more descriptors (ulimit -n)",
+			lsn->address);
 	tern_cleanup_close(&port->spare_fd);
 	fd = accept4(lsn->watch.fd, NULL, NULL, SOCK_CLOEXEC);
 	tern_cleanup_close(&fd);

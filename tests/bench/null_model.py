@@ -13,10 +13,11 @@ import job  # noqa: E402
 import tap  # noqa: E402
 
 
-def trains(model, workers, servers):
-    data = job.SCRATCH / "two.svm"
-    data.write_text("1 1:1\n-1 2:1\n")
-    job.finish("train", "--model", model, "--data", data, "--lr", 2 ** -10, "--steps", 20, "--batch", 1,
+def trains(model, workers, servers, *data, batch=1):
+    if not data:
+        data = [job.SCRATCH / "two.svm"]
+        data[0].write_text("1 1:1\n-1 2:1\n")
+    job.finish("train", "--model", model, "--data", *data, "--lr", 2 ** -10, "--steps", 20, "--batch", batch,
                "--workers", workers, "--servers", servers)
 
 
@@ -28,6 +29,12 @@ def many_tensors_two_workers_two_servers():
     trains("resnet50", 2, 2)
 
 
+def records_of_any_width_are_left_alone():
+    images, labels = job.write_idx("wide")
+    trains("flat:1000", 1, 1, images, "--labels", labels, batch=128)
+
+
 if __name__ == "__main__":
     job.use(sys.argv[1])
-    tap.run([one_tensor, many_tensors_two_workers_two_servers])
+    tap.run([one_tensor, many_tensors_two_workers_two_servers,
+             records_of_any_width_are_left_alone])

@@ -208,6 +208,42 @@ def too_little_memory_is_told():
     assert done.returncode == 0, done
 
 
+def limited(limit, *words):
+    """What `tern train` of a small job does under a limit of the shell."""
+    done = subprocess.run(["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", job.TERN, "train",
+                           *map(str, job.small(*words, steps=5))],
+                          capture_output=True, text=True, timeout=60)
+    if "Sanitizer" in done.stderr:
+        raise tap.Skip("a sanitizer needs more than that")
+    return done
+
+
+def too_little_stack_is_told():
+    done = limited("-s 64")
+    assert done.returncode == 2 and done.stderr.splitlines() == [
+        "tern: the stack may have 64 KiB (ulimit -s): at least 1024 are needed"], done
+    done = limited("-S -s 64")  # the hard limit allows more
+    assert done.returncode == 0, done
+
+
+def too_few_descriptors_are_told_once():
+    for fabric in "shm", "tcp":
+        for limit in range(14, 18):
+            words = ["sh", "-c", f'ulimit -n {limit} && exec timeout -k 1 1 "$@"', "sh", job.TERN,
+                     "train", *map(str, job.small("--fabric", fabric, steps=5))]
+            done = subprocess.run(words, capture_output=True, text=True)
+            if "Sanitizer" in done.stderr:
+                raise tap.Skip("a sanitizer needs descriptors of its own")
+            assert len(done.stderr.splitlines()) <= 3, (fabric, limit, done)
+
+
+def as_many_processes_as_a_job_may_have_are_allowed():
+    refused("--servers", 257, says=["--servers 257: must be 1 to 256"])
+    refused("--workers", 4097, says=["--workers 4097: must be 1 to 4096"])
+    refused("--slots", 4097, says=["--slots 4097: must be 1 to 4096"])
+    assert job.train(*job.small("--servers", 65, steps=5))["steps"] == 5
+
+
 def output_that_cannot_be_written_is_an_error():
     for words in (["info"], ["help"], ["train", *map(str, job.small("--json", steps=3))]):
         with open("/dev/full", "w") as full:
@@ -409,6 +445,9 @@ tap.run([
     full_file_system_is_told_before_the_work,
     full_inodes_are_told_before_the_work,
     too_little_memory_is_told,
+    too_little_stack_is_told,
+    too_few_descriptors_are_told_once,
+    as_many_processes_as_a_job_may_have_are_allowed,
     output_that_cannot_be_written_is_an_error,
     closed_pipe_does_not_lose_the_model,
     closed_streams_do_not_lose_the_model,
