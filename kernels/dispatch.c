@@ -36,9 +36,11 @@ static void find_out(void)
 #endif
 	tern_matmul_init();
 	for (int i = 0; i < TABLE_COUNT; i++) {
-		tern_layers_fill(&tables[i]);
+		tern_layers_fill(&tables[i], i == PORTABLE);
 		snprintf(fingerprints[i], sizeof(fingerprints[i]), "%s %s libm %08x",
-			tables[i].name, tern_matmul_name(), tern_libm_digest(&libm));
+			tables[i].name,
+			i == PORTABLE ? TERN_MATMUL_PORTABLE : tern_matmul_name(),
+			tern_libm_digest(&libm));
 	}
 }
 

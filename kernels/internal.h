@@ -14,15 +14,19 @@ void tern_elementwise_portable(struct tern_kernels *k);
 void tern_elementwise_avx2(struct tern_kernels *k);
 void tern_elementwise_avx512(struct tern_kernels *k);
 
-/* layers.c: the layers, for any width. */
-void tern_layers_fill(struct tern_kernels *k);
+/* layers.c: the layers. `portable`: with the same bits on every processor that has the
+ * same mathematical library. */
+void tern_layers_fill(struct tern_kernels *k, bool portable);
 
 /* matmul.c: c[m][n] = a b (+ c if `add`), a as a[m][k], or a[k][m] if transposed; b as
  * b[k][n], or b[n][k]. One thread. */
-void tern_matmul(float *c, const float *a, bool a_transposed, const float *b,
+typedef void tern_matmul_fn(float *c, const float *a, bool a_transposed, const float *b,
 	bool b_transposed, size_t m, size_t n, size_t k, bool add);
-void tern_matmul_init(void); /* pins the library to one thread */
-/* "openblas 0.3.21 SkylakeX", or "portable matmul". Static storage. */
+tern_matmul_fn tern_matmul;
+tern_matmul_fn tern_matmul_portable; /* plain C, several times slower */
+void tern_matmul_init(void);         /* pins the library to one thread */
+/* "openblas 0.3.21 SkylakeX", or TERN_MATMUL_PORTABLE. Static storage. */
+#define TERN_MATMUL_PORTABLE "portable matmul"
 const char *tern_matmul_name(void);
 
 /* libm.c: the functions of the mathematical library that are used, and what tells one

@@ -110,8 +110,8 @@ struct tern_kernels {
 };
 
 /* The widest table this processor runs; TERN_KERNELS=avx512|avx2|portable in the
- * environment of the process picks another (an unknown or unsupported one is ignored with
- * NULL from tern_kernels_named). Also pins OpenBLAS to one thread. */
+ * environment of the process picks another (an unknown or unsupported one is ignored; the
+ * tools refuse it before, see tools/device.h). Also pins OpenBLAS to one thread. */
 const struct tern_kernels *tern_kernels_cpu(void);
 /*
  * Takes the memory that matrix products need beside their operands, which the process

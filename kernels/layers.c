@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layers: matrix products by tern_matmul, everything around them here, in a fixed
- * order. */
+/* The layers: matrix products by OpenBLAS, or by plain C in the portable table;
+ * everything around them here, in a fixed order. */
 #include <math.h>
 #include <string.h>
 
 #include "base/util.h"
 #include "kernels/internal.h"
 
-static void dense_forward(float *y, const float *x, const float *w, const float *b,
-	size_t rows, size_t in, size_t out, int relu)
+static void forward(tern_matmul_fn *matmul, float *y, const float *x, const float *w,
+	const float *b, size_t rows, size_t in, size_t out, int relu)
 {
 	for (size_t i = 0; i < rows; i++)
 		memcpy(y + i * out, b, out * sizeof(*y));
-	tern_matmul(y, x, false, w, false, rows, out, in, true);
+	matmul(y, x, false, w, false, rows, out, in, true);
 	for (size_t j = 0; relu && j < rows * out; j++)
 		y[j] = y[j] > 0.0f ? y[j] : 0.0f;
 }
 
-static void dense_backward(float *dx, float *dw, float *db, float *dy, const float *y,
-	const float *x, const float *w, size_t rows, size_t in, size_t out, int relu)
+static void backward(tern_matmul_fn *matmul, float *dx, float *dw, float *db, float *dy,
+	const float *y, const float *x, const float *w, size_t rows, size_t in,
+	size_t out, int relu)
 {
 	for (size_t j = 0; relu && j < rows * out; j++)
 		dy[j] = y[j] > 0.0f ? dy[j] : 0.0f;
@@ -26,9 +27,33 @@ static void dense_backward(float *dx, float *dw, float *db, float *dy, const flo
 	for (size_t i = 0; i < rows; i++)
 		for (size_t j = 0; j < out; j++)
 			db[j] += dy[i * out + j];
-	tern_matmul(dw, x, true, dy, false, in, out, rows, false);
+	matmul(dw, x, true, dy, false, in, out, rows, false);
 	if (dx)
-		tern_matmul(dx, dy, false, w, true, rows, in, out, false);
+		matmul(dx, dy, false, w, true, rows, in, out, false);
+}
+
+static void dense_forward(float *y, const float *x, const float *w, const float *b,
+	size_t rows, size_t in, size_t out, int relu)
+{
+	forward(tern_matmul, y, x, w, b, rows, in, out, relu);
+}
+
+static void dense_backward(float *dx, float *dw, float *db, float *dy, const float *y,
+	const float *x, const float *w, size_t rows, size_t in, size_t out, int relu)
+{
+	backward(tern_matmul, dx, dw, db, dy, y, x, w, rows, in, out, relu);
+}
+
+static void portable_forward(float *y, const float *x, const float *w, const float *b,
+	size_t rows, size_t in, size_t out, int relu)
+{
+	forward(tern_matmul_portable, y, x, w, b, rows, in, out, relu);
+}
+
+static void portable_backward(float *dx, float *dw, float *db, float *dy, const float *y,
+	const float *x, const float *w, size_t rows, size_t in, size_t out, int relu)
+{
+	backward(tern_matmul_portable, dx, dw, db, dy, y, x, w, rows, in, out, relu);
 }
 
 /* One row: the loss, and the softmax into p unless NULL. */
@@ -98,10 +123,10 @@ static void embed_backward(float *dtable, const float *dy, const int32_t *ids,
 	}
 }
 
-void tern_layers_fill(struct tern_kernels *k)
+void tern_layers_fill(struct tern_kernels *k, bool portable)
 {
-	k->dense_forward = dense_forward;
-	k->dense_backward = dense_backward;
+	k->dense_forward = portable ? portable_forward : dense_forward;
+	k->dense_backward = portable ? portable_backward : dense_backward;
 	k->softmax_xent = softmax_xent;
 	k->embed_forward = embed_forward;
 	k->embed_backward = embed_backward;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Matrix products: OpenBLAS on one thread (one, two and three threads give three
- * different results), or plain C with a fixed order of additions where it is not built
- * in.
+ * different results), or plain C with a fixed order of additions: where OpenBLAS is not
+ * built in, and in the portable table, since OpenBLAS has other bits for each processor.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,6 +12,25 @@
 #include "base/util.h"
 #include "kernels/internal.h"
 #include "tern-config.h"
+
+/* Row by row, so that the inner loop runs along rows of b and c. */
+void tern_matmul_portable(float *c, const float *a, bool a_transposed, const float *b,
+	bool b_transposed, size_t m, size_t n, size_t k, bool add)
+{
+	for (size_t i = 0; i < m; i++) {
+		float *row = c + i * n;
+
+		if (!add)
+			memset(row, 0, n * sizeof(*row));
+		for (size_t l = 0; l < k; l++) {
+			float x = a_transposed ? a[l * m + i] : a[i * k + l];
+
+			for (size_t j = 0; j < n; j++)
+				row[j] +=
+					x * (b_transposed ? b[j * k + l] : b[l * n + j]);
+		}
+	}
+}
 
 #if TERN_HAVE_OPENBLAS
 #include <cblas.h>
@@ -59,23 +78,10 @@ const char *tern_matmul_name(void)
 	return name;
 }
 #else
-/* Row by row, so that the inner loop runs along rows of b and c. */
 void tern_matmul(float *c, const float *a, bool a_transposed, const float *b,
 	bool b_transposed, size_t m, size_t n, size_t k, bool add)
 {
-	for (size_t i = 0; i < m; i++) {
-		float *row = c + i * n;
-
-		if (!add)
-			memset(row, 0, n * sizeof(*row));
-		for (size_t l = 0; l < k; l++) {
-			float x = a_transposed ? a[l * m + i] : a[i * k + l];
-
-			for (size_t j = 0; j < n; j++)
-				row[j] +=
-					x * (b_transposed ? b[j * k + l] : b[l * n + j]);
-		}
-	}
+	tern_matmul_portable(c, a, a_transposed, b, b_transposed, m, n, k, add);
 }
 
 void tern_matmul_init(void)
@@ -89,6 +95,6 @@ int tern_kernels_reserve(void)
 
 const char *tern_matmul_name(void)
 {
-	return "portable matmul";
+	return TERN_MATMUL_PORTABLE;
 }
 #endif

@@ -405,7 +405,7 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 	if (a->mode == TERN_MODE_SYNC && strcmp(a->arithmetic, b->arithmetic) != 0) {
 		snprintf(why->text, sizeof(why->text),
 			"arithmetic: %s has \"%s\", the job \"%s\": the same bits "
-			"need the same",
+			"need the same (--arithmetic portable for all)",
 			who, b->arithmetic, a->arithmetic);
 		return true;
 	}

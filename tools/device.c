@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/util.h"
@@ -62,10 +63,48 @@ void device_name(const struct device *device, char *out, size_t bytes)
 		snprintf(out, bytes, "cpu");
 }
 
-static int cpu_engine(const struct tern_model *model, size_t rows,
-	struct tern_engine **out, struct message *error)
+const char *const device_arithmetics[] = {"auto", "avx512", "avx2", "portable", NULL};
+
+static bool is_arithmetic(const char *name)
 {
-	const struct tern_kernels *kernels = tern_kernels_cpu();
+	for (size_t i = 1; device_arithmetics[i]; i++)
+		if (strcmp(name, device_arithmetics[i]) == 0)
+			return true;
+	return false;
+}
+
+int device_check_arithmetic(
+	int arithmetic, const struct device_choice *choice, struct message *error)
+{
+	const char *named = getenv("TERN_KERNELS");
+	const char *name = arithmetic ? device_arithmetics[arithmetic] : named;
+	const char *from = arithmetic ? "--arithmetic " : "TERN_KERNELS=";
+
+	if (!name)
+		return 0;
+	if (arithmetic && choice->cuda)
+		return options_refuse(error,
+			"--arithmetic %s: is of the CPU, and %s was asked for", name,
+			choice->text);
+	if (!is_arithmetic(name))
+		return options_refuse(
+			error, "%s%s: must be one of avx512, avx2, portable", from, name);
+	if (!tern_kernels_named(name))
+		return options_refuse(error,
+			"%s%s: this processor does not have it; it has %sportable", from,
+			name, tern_kernels_named("avx2") ? "avx2, " : "");
+	return 0;
+}
+
+static const struct tern_kernels *kernels_of(int arithmetic)
+{
+	return arithmetic ? tern_kernels_named(device_arithmetics[arithmetic])
+			  : tern_kernels_cpu();
+}
+
+static int cpu_engine(const struct tern_kernels *kernels, const struct tern_model *model,
+	size_t rows, struct tern_engine **out, struct message *error)
+{
 	int r = tern_kernels_reserve();
 
 	if (r < 0) {
@@ -82,9 +121,10 @@ static int cpu_engine(const struct tern_model *model, size_t rows,
 	return r;
 }
 
-static int cpu_updater(struct tern_updater **out, struct message *error)
+static int cpu_updater(const struct tern_kernels *kernels, struct tern_updater **out,
+	struct message *error)
 {
-	int r = tern_updater_cpu_new(tern_kernels_cpu(), out);
+	int r = tern_updater_cpu_new(kernels, out);
 
 	if (r < 0)
 		options_refuse(error, "out of memory");
@@ -108,13 +148,13 @@ static int choose(const struct tern_cuda_api *api, const struct device_choice *c
 }
 
 int device_find(const char *option, const struct device_choice *choice, uint64_t index,
-	struct device *out, struct message *error)
+	int arithmetic, struct device *out, struct message *error)
 {
 	struct tern_cuda_device device;
 	const char *why = "the driver tells of no device";
 	char line[400];
 
-	*out = (struct device){0};
+	*out = (struct device){.kernels = kernels_of(arithmetic)};
 	if (!choice->cuda)
 		return 0;
 	if (tern_cuda_load(&out->api, &why) < 0 ||
@@ -138,7 +178,7 @@ int device_engine(const struct device *device, const struct tern_model *model,
 	int r;
 
 	if (!device->api)
-		return cpu_engine(model, rows, out, error);
+		return cpu_engine(device->kernels, model, rows, out, error);
 	tern_cublas_load(device->api, &opts.blas, &why);
 	r = tern_engine_cuda_new(&opts, out, error->text, sizeof(error->text));
 	return r == -ENODEV || r == -ENOEXEC ? -EINVAL : r;
@@ -150,7 +190,7 @@ int device_updater(
 	int r;
 
 	if (!device->api)
-		return cpu_updater(out, error);
+		return cpu_updater(device->kernels, out, error);
 	r = tern_updater_cuda_new(
 		device->api, device->ordinal, out, error->text, sizeof(error->text));
 	return r == -ENODEV || r == -ENOEXEC ? -EINVAL : r;
@@ -159,28 +199,26 @@ int device_updater(
 #else
 
 int device_find(const char *option, const struct device_choice *choice, uint64_t index,
-	struct device *out, struct message *error)
+	int arithmetic, struct device *out, struct message *error)
 {
 	(void)option;
 	(void)choice; /* device_parse took nothing but the CPU */
 	(void)index;
 	(void)error;
-	*out = (struct device){0};
+	*out = (struct device){.kernels = kernels_of(arithmetic)};
 	return 0;
 }
 
 int device_engine(const struct device *device, const struct tern_model *model,
 	size_t rows, struct tern_engine **out, struct message *error)
 {
-	(void)device;
-	return cpu_engine(model, rows, out, error);
+	return cpu_engine(device->kernels, model, rows, out, error);
 }
 
 int device_updater(
 	const struct device *device, struct tern_updater **out, struct message *error)
 {
-	(void)device;
-	return cpu_updater(out, error);
+	return cpu_updater(device->kernels, out, error);
 }
 
 #endif

@@ -23,7 +23,21 @@ int device_parse(const char *text, void *at, struct message *why);
 struct device {
 	const struct tern_cuda_api *api; /* NULL: the CPU */
 	unsigned ordinal;
+	const struct tern_kernels *kernels; /* of the CPU */
 };
+
+/* --arithmetic; an int: 0, "auto", is what TERN_KERNELS of the environment says, else the
+ * widest that the processor has. */
+extern const char *const device_arithmetics[];
+#define ARITHMETIC_OPTION(settings, field)                                               \
+	OPTION(CHOICE, "arithmetic", "NAME",                                             \
+		"instructions of the CPU: all workers of a sync job need the same; "     \
+		"portable: where processors differ, several times slower",               \
+		settings, field, .initial = "auto", .choices = device_arithmetics)
+
+/* Can it be had here, and does the device leave a choice? -EINVAL with one line. */
+int device_check_arithmetic(
+	int arithmetic, const struct device_choice *choice, struct message *error);
 
 /*
  * The device of process `index` of its role: the one that was named, or else its share of
@@ -31,7 +45,7 @@ struct device {
  * it. -EINVAL: what is wrong with `option`, in a line.
  */
 int device_find(const char *option, const struct device_choice *choice, uint64_t index,
-	struct device *out, struct message *error);
+	int arithmetic, struct device *out, struct message *error);
 
 /* -EINVAL: the device turned out to be of no use; else it failed (-ENOMEM: with how much
  * was wanted). In any case with a line. */

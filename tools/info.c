@@ -13,6 +13,7 @@
 #include "base/util.h"
 #include "kernels/kernels.h"
 #include "tern-config.h"
+#include "tools/device.h"
 #include "tools/fabric.h"
 #include "tools/info_check.h"
 #include "tools/info_cuda.h"
@@ -210,7 +211,9 @@ static int info_run(int argc, char **argv)
 	json_t *all, *found;
 
 	if (options_parse(options, argc, argv, &s, &error) ||
-		log_open("info", s.log_level, &error) || fabric_check(&s.fabric, &error))
+		log_open("info", s.log_level, &error) ||
+		fabric_check(&s.fabric, &error) ||
+		device_check_arithmetic(0, NULL, &error))
 		return command_refuse(&info_command, "%s", error.text);
 	if (s.check)
 		return info_check(&s.fabric, s.json);

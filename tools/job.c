@@ -145,6 +145,8 @@ int job_check(struct job_settings *job, struct message *error)
 		job->optimizer.lr = (float)job->lr;
 	r = fabric_check(&job->fabric, error);
 	if (r == 0)
+		r = device_check_arithmetic(job->arithmetic, &job->device, error);
+	if (r == 0)
 		r = check_path("data", job->data, context > 0, error);
 	if (r == 0)
 		r = check_path("labels", job->labels, false, error);

@@ -29,6 +29,7 @@ struct job_settings {
 	uint64_t batch, steps, seed;
 	struct fabric_settings fabric;
 	struct device_choice device; /* of workers */
+	int arithmetic;              /* device_arithmetics */
 	const char *save;
 	bool overwrite;    /* what an earlier job saved there */
 	uint64_t generate; /* charlm: characters to write at the end */
@@ -84,6 +85,7 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 			"where workers compute; cuda: worker I on device I modulo how "  \
 			"many there are",                                                \
 			.initial = "cpu", .parse = device_parse),                        \
+		ARITHMETIC_OPTION(struct job_settings, arithmetic),                      \
 		JOB_OPTION(TEXT, "save", "DIR", save,                                    \
 			"write the parameters there as safetensors"),                    \
 		JOB_OPTION(FLAG, "overwrite", NULL, overwrite,                           \

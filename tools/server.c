@@ -18,6 +18,7 @@ struct server_settings {
 	struct fabric_settings fabric;
 	struct secret_settings secret;
 	struct device_choice device;
+	int arithmetic; /* device_arithmetics */
 	uint64_t index, spin_us;
 	double worker_timeout_s;
 	bool json;
@@ -38,6 +39,7 @@ static const struct option options[] = {
 		struct server_settings, device, .initial = "cpu", .parse = device_parse),
 	OPTION(COUNT, "index", "I", "which server this is, from 0; for messages only",
 		struct server_settings, index, .initial = "0", .max = 255),
+	ARITHMETIC_OPTION(struct server_settings, arithmetic),
 	WORKER_TIMEOUT_OPTION(struct server_settings, worker_timeout_s),
 	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
 		struct server_settings, spin_us, .initial = "0", .max = 1000000),
@@ -93,8 +95,8 @@ static void ended(void *arg, int status, const char *text)
 static int make_updater(struct server_role *s, const struct server_settings *settings)
 {
 	struct message error;
-	int r = device_find(
-		"server-device", &settings->device, settings->index, &s->device, &error);
+	int r = device_find("server-device", &settings->device, settings->index,
+		settings->arithmetic, &s->device, &error);
 
 	if (r == 0)
 		r = device_updater(&s->device, &s->updater, &error);
@@ -183,6 +185,7 @@ static int server_run(int argc, char **argv)
 	if (options_parse(options, argc, argv, &settings, &error) ||
 		log_open("server", settings.log_level, &error) ||
 		fabric_check(&settings.fabric, &error) ||
+		device_check_arithmetic(settings.arithmetic, &settings.device, &error) ||
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	r = role_open(&s.role, &server_command, settings.index, &settings.fabric,

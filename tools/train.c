@@ -151,6 +151,10 @@ static int start_server(struct train *t, unsigned index)
 	}
 	args[n++] = "--server-device";
 	args[n++] = t->server_device;
+	if (strcmp(t->server_device, "cpu") == 0) {
+		args[n++] = "--arithmetic";
+		args[n++] = device_arithmetics[t->job->arithmetic];
+	}
 	args[n++] = "--worker-timeout";
 	args[n++] = t->worker_timeout_s;
 	if (t->listen) {

@@ -388,7 +388,7 @@ static int find_device(struct worker_role *w)
 {
 	struct message error;
 	int r = device_find("device", &w->settings->job.device, w->settings->index,
-		&w->device, &error);
+		w->settings->job.arithmetic, &w->device, &error);
 
 	if (r)
 		role_fail(&w->role, true, "%s", error.text);

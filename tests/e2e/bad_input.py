@@ -70,6 +70,24 @@ def verbs_where_it_does_not_work_is_told():
         job.refused(*command, "--fabric", "verbs", says=["--fabric verbs", why])
 
 
+def arithmetic_is_checked():
+    refused("--arithmetic", "sse", says=["--arithmetic sse", "portable"])
+    if job.info()["built_in"]["cuda"]:
+        refused("--arithmetic", "portable", "--device", "cuda", says=["--arithmetic portable",
+                                                                       "cuda was asked for"])
+    os.environ["TERN_KERNELS"] = "foo"
+    try:
+        for command in (["train", *job.small()], ["server"], ["info"],
+                        ["worker", *job.small("--join", "127.0.0.1:1")]):
+            job.refused(*command, says=["TERN_KERNELS=foo: must be one of avx512, avx2, portable"])
+        # What was typed goes before what stands in the environment.
+        job.train(*job.small("--arithmetic", "portable", steps=3))
+        os.environ["TERN_KERNELS"] = "portable"
+        assert job.info()["kernels"]["used"] == "portable"
+    finally:
+        del os.environ["TERN_KERNELS"]
+
+
 def port_alone_is_listened_at():
     for listen in ":0", "0":
         server = job.Job("server", "--fabric", "tcp", "--listen", listen, "--insecure", "--json")
@@ -430,6 +448,7 @@ tap.run([
     options_are_checked,
     verbs_options_are_checked,
     verbs_where_it_does_not_work_is_told,
+    arithmetic_is_checked,
     port_alone_is_listened_at,
     help_of_help_is_the_help,
     listen_is_checked,

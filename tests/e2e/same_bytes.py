@@ -63,6 +63,24 @@ def other_seeds_give_other_bytes():
     assert saved("seed-7") != saved("seed-8", "--seed", 8)
 
 
+def portable_arithmetic_is_the_same_whatever_the_processor_has():
+    assert saved("portable-1", "--arithmetic", "portable") == saved(
+        "portable-2", "--arithmetic", "portable", "--workers", 2)
+    # Of the job only, as every worker is told: one that is not is refused.
+    server = job.Job("server", "--arithmetic", "portable", "--json")
+    address = server.wait_event(lambda e: e["event"] == "listening")["address"]
+    first = job.Job("worker", *job.small("--workers", 2, "--arithmetic", "portable"), "--join",
+                    address, "--json")
+    try:
+        server.wait_event(lambda e: e["event"] == "note" and "joined" in e["text"])
+        if job.info()["kernels"]["used"] != "portable":
+            job.refused("worker", *job.small("--workers", 2, "--index", 1), "--join", address,
+                        says=["arithmetic", "--arithmetic portable"], code=1)
+    finally:
+        first.kill()
+        server.kill()
+
+
 def file_is_safetensors():
     data = saved("format")
     size = struct.unpack("<Q", data[:8])[0]
@@ -88,5 +106,6 @@ tap.run([
     so_they_do_with_clipping_by_global_norm,
     so_they_do_with_a_model_of_many_chunks,
     other_seeds_give_other_bytes,
+    portable_arithmetic_is_the_same_whatever_the_processor_has,
     file_is_safetensors,
 ])

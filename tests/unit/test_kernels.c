@@ -385,6 +385,28 @@ static void test_tables_are_found_by_name_only(void **state)
 	}
 }
 
+/* Workers on different processors can then train together (--arithmetic portable). */
+static void test_the_portable_table_does_not_depend_on_the_processor(void **state)
+{
+	const char *print = tern_kernels_fingerprint(tern_kernels_named("portable"));
+	float x[7 * 5], w[5 * 3], b[3] = {1, 2, 3}, y[7 * 3], wanted[7 * 3];
+
+	(void)state;
+	assert_memory_equal(print, "portable portable matmul libm ", 30);
+	for (size_t j = 0; j < TERN_ARRAY_SIZE(x); j++)
+		x[j] = some();
+	for (size_t j = 0; j < TERN_ARRAY_SIZE(w); j++)
+		w[j] = some();
+	for (size_t i = 0; i < 7; i++)
+		for (size_t j = 0; j < 3; j++) {
+			wanted[i * 3 + j] = b[j];
+			for (size_t l = 0; l < 5; l++)
+				wanted[i * 3 + j] += x[i * 5 + l] * w[l * 3 + j];
+		}
+	tern_kernels_named("portable")->dense_forward(y, x, w, b, 7, 5, 3, false);
+	assert_memory_equal(y, wanted, sizeof(y));
+}
+
 static double exp_rounded_up(double x)
 {
 	return nextafter(exp(x), HUGE_VAL);
@@ -609,6 +631,8 @@ int main(void)
 		cmocka_unit_test(test_update_without_clip_is_the_sum_then_the_step),
 		cmocka_unit_test(test_optimizers_have_names_and_state),
 		cmocka_unit_test(test_tables_are_found_by_name_only),
+		cmocka_unit_test(
+			test_the_portable_table_does_not_depend_on_the_processor),
 		cmocka_unit_test(test_another_libm_is_another_arithmetic),
 		cmocka_unit_test(test_f16_and_bf16_go_to_f32_and_back),
 		cmocka_unit_test(test_casts_round_to_nearest_even),
