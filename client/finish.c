@@ -200,6 +200,8 @@ static void save(struct tern_worker *w, const char *path)
 	w->saving = r == 0;
 	if (r < 0)
 		save_failed(w, path, r);
+	else if (w->opts.saving)
+		w->opts.saving(w->opts.arg);
 }
 
 void finish_interrupted(struct tern_worker *w)

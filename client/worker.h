@@ -80,6 +80,9 @@ struct tern_worker_opts {
 	void (*note)(void *arg, const char *text);
 	/* No step for 10 s, and who is waited for; may be NULL. */
 	void (*waiting)(void *arg, const char *text);
+	/* A file is being written from now on, until ended() or unsaved(); may be NULL.
+	 */
+	void (*saving)(void *arg);
 	/* Saving failed: it is tried again until it works, or the end has come and
 	 * nothing is saved, as `text` says. Once for each; may be NULL. */
 	void (*unsaved)(void *arg, const char *text);

@@ -9,7 +9,7 @@
  *     start      servers, workers, slots, model, parameters  the launcher: the job begins
  *     progress   step, steps, loss, samples_per_s, mb_per_s
  *     saved      path, step, steps: parameters after so many of the job's steps
- *     saving     an interrupted job is: its end is waited for
+ *     saving     a file of the parameters is being written: its end is waited for
  *     unsaved    text: they could not be saved
  *     generated  text
  *     note       text: something worth a line, such as who joined and how

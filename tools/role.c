@@ -143,8 +143,6 @@ static bool is_busy(struct role *role)
 static uint64_t limit_passed(struct role *role)
 {
 	role->over = !is_busy(role);
-	if (!role->over)
-		role_report(role, json_pack("{ss}", "event", "saving"));
 	return tern_clock_ns() + TERN_NS_PER_S;
 }
 

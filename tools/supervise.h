@@ -43,7 +43,7 @@ struct supervisor {
 	int signal_fd;
 	int signal; /* the first that asked to end, see signals.h; 0: none */
 	unsigned interrupt_count; /* SIGINTs that came: the second one kills */
-	bool patient; /* supervise_end: a child does what must not be cut short */
+	bool patient; /* supervise_end: a child is saving and must not be killed */
 	unsigned child_count;
 	struct child children[SUPERVISE_CHILDREN_MAX];
 	/* Of one turn. */

@@ -376,16 +376,14 @@ static bool is_for_all(struct train *t, const struct child *c, const char *name)
 	       (strcmp(name, "note") == 0 && (is_worker(t, c) || number_of(t, c) == 0));
 }
 
-/* The job is being ended by a signal: only what becomes of the parameters is told.
- * Takes the reference. */
+/* The job is being ended: only what becomes of the parameters is told. Takes the
+ * reference. */
 static void take_last_event(struct train *t, const struct child *c, json_t *event)
 {
 	const char *name = json_string_value(json_object_get(event, "event"));
 	bool saved = name && strcmp(name, "saved") == 0;
 
 	t->saved = t->saved || saved;
-	if (name && strcmp(name, "saving") == 0)
-		t->sup.patient = true;
 	if (saved || (name && strcmp(name, "unsaved") == 0)) {
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&t->out, c->name, event);
@@ -394,12 +392,24 @@ static void take_last_event(struct train *t, const struct child *c, json_t *even
 	}
 }
 
+/* A child that saves is not killed; it may begin before the end does. */
+static void be_patient(struct train *t, const char *name)
+{
+	if (!name)
+		return;
+	if (strcmp(name, "saving") == 0)
+		t->sup.patient = true;
+	else if (strcmp(name, "saved") == 0 || strcmp(name, "unsaved") == 0)
+		t->sup.patient = false;
+}
+
 static void on_line(void *arg, struct child *c, const char *line)
 {
 	struct train *t = arg;
 	json_t *event = json_loads(line, 0, NULL);
 	const char *name = json_string_value(json_object_get(event, "event"));
 
+	be_patient(t, name);
 	if (t->ending) {
 		take_last_event(t, c, event);
 		return;

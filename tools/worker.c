@@ -255,6 +255,14 @@ static void ended(void *arg, int status, const char *text,
 	w->role.over = true;
 }
 
+/* Whoever ends this process must be patient from now on. */
+static void saving(void *arg)
+{
+	struct worker_role *w = arg;
+
+	role_report(&w->role, json_pack("{ss}", "event", "saving"));
+}
+
 /* The parameters cannot be saved: tried again, or lost. */
 static void unsaved(void *arg, const char *text)
 {
@@ -448,6 +456,7 @@ static int start(struct worker_role *w)
 		.begun = begun,
 		.progress = progress,
 		.note = note,
+		.saving = saving,
 		.unsaved = unsaved,
 		.waiting = waiting,
 		.ended = ended,

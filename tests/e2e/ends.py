@@ -3,7 +3,7 @@
 """However a job ends, it says why and leaves nobody and nothing half done behind; and it does
 not end when workers do, as long as one is left.
 
-usage: ends.py TERN
+usage: ends.py TERN [SLOW_FSYNC.so]
 """
 import functools
 import os
@@ -394,6 +394,21 @@ def terminated_server_tells_why_and_nothing_is_lost():
     assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"]
 
 
+def terminated_server_waits_for_a_slow_disk():
+    if len(sys.argv) < 3:
+        raise tap.Skip("nothing can be preloaded into a program with a sanitizer")
+    directory = job.SCRATCH / "slow-disk"
+    os.environ["LD_PRELOAD"] = sys.argv[2]
+    try:
+        running = started("--save", directory)
+    finally:
+        del os.environ["LD_PRELOAD"]
+    error = after(running, lambda: os.kill(running.pid_of("server", 0), signal.SIGTERM), code=1)
+    assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"], error
+    assert [e["path"] for e in running.events if e["event"] == "saved"] == [
+        str(directory / "interrupted.safetensors")], running.events
+
+
 def full_disk_at_the_end_loses_nothing():
     """As with a disk that is full: the worker may not write that much. The parameters wait for
     room, here until the job is ended."""
@@ -467,6 +482,7 @@ tap.run([
     terminated_worker_leaves_with_exit_code_0,
     all_terminated_at_once_save_once,
     terminated_server_tells_why_and_nothing_is_lost,
+    terminated_server_waits_for_a_slow_disk,
     full_disk_at_the_end_loses_nothing,
     terminated_server_without_a_job_has_not_failed,
     killed_launcher_leaves_nobody,
