@@ -80,7 +80,7 @@ const char *tern_status_text(int status)
 	case -EMSGSIZE:
 		return "the receiver's buffer is too small";
 	case -EEXIST:
-		return "two names have the same key";
+		return "it is there already, or two names have the same key";
 	case -ECANCELED:
 		return "cancelled";
 	case -ENODATA:

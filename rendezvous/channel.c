@@ -12,9 +12,13 @@ int tern_channel_open(struct tern_peer *peer, uint32_t number, struct tern_chann
 {
 	struct tern_channel *channel;
 
-	tern_list_for_each (n, &peer->channels)
-		if (tern_list_entry(n, struct tern_channel, node)->number == number)
+	tern_list_for_each (n, &peer->channels) {
+		channel = tern_list_entry(n, struct tern_channel, node);
+		if (channel->number == number) {
+			*out = channel;
 			return -EEXIST;
+		}
+	}
 	channel = calloc(1, sizeof(*channel));
 	if (!channel)
 		return -ENOMEM;

@@ -173,6 +173,7 @@ struct tern_peer {
 	bool pumping, serving_starved;
 	struct tern_peer_opts opts;
 	char own_name[64], name[192];
+	char address[80]; /* of the conn: `name` keeps that of the first one */
 	char *secret; /* NULL: the context's */
 	enum tern_peer_state state;
 	bool dialler;

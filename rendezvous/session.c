@@ -213,6 +213,14 @@ static void name_it(struct tern_peer *peer, const struct tern_link *link)
 		snprintf(peer->name, sizeof(peer->name), "%s", link->conn->name);
 }
 
+/* Of "tcp 10.0.0.7:41234" what follows the fabric. */
+static void place_it(struct tern_peer *peer, const char *conn_name)
+{
+	const char *space = strchr(conn_name, ' ');
+
+	snprintf(peer->address, sizeof(peer->address), "%s", space ? space + 1 : "");
+}
+
 static void first_up(struct tern_peer *peer, const struct tern_link *link)
 {
 	const struct tern_hello *theirs = &link->theirs;
@@ -286,6 +294,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	link->state = TERN_LINK_UP;
 	link->conn->owner = peer;
 	peer->link = link;
+	place_it(peer, link->conn->name);
 	peer->epoch = link->epoch;
 	peer->bulk_bytes = bulk_bytes_on(peer, link->conn);
 	peer->state = TERN_PEER_STATE_UP;
@@ -566,6 +575,11 @@ void tern_peer_destroy(struct tern_peer *peer)
 const char *tern_peer_name(const struct tern_peer *peer)
 {
 	return peer->name;
+}
+
+const char *tern_peer_address(const struct tern_peer *peer)
+{
+	return peer->address;
 }
 
 bool tern_peer_can_peek(const struct tern_peer *peer)

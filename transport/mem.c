@@ -93,7 +93,7 @@ static int wrap(struct tern_domain *domain, const void *base, uint64_t bytes,
 {
 	struct tern_mem *mem;
 
-	if (!base || !bytes || bytes > UINTPTR_MAX - (uintptr_t)base)
+	if (!domain || !base || !bytes || bytes > UINTPTR_MAX - (uintptr_t)base)
 		return -EINVAL;
 	if (!is_mapped(base, bytes))
 		return -EFAULT;

@@ -10,6 +10,26 @@
  * until done() ran (or tern_test says something else than -EINPROGRESS). Each ends with
  * exactly one status, and may then be posted again, once what it holds is released.
  * Everything here is called on the context's thread.
+ *
+ * Callbacks run in tern_progress() of their context only (and so in tern_wait,
+ * tern_wait_any and tern_context_free), never in the call that causes them. None of them
+ * may block, throw or longjmp. What each may call:
+ *
+ *                                      accept()  event()  event() DOWN  done()  log
+ *     tern_send, recv, cancel, release   yes       yes         no        yes    no
+ *     tern_channel_open                  yes       yes         no        yes    no
+ *     tern_peer_set_opts, close          yes       yes         no        yes    no
+ *     tern_peer_free of this peer        yes       yes         yes       yes    no
+ *     tern_peer_name and the like        yes       yes         yes       yes    no
+ *     tern_connect, tern_listen          yes       yes         yes       yes    no
+ *     tern_listener_free                 yes       yes         yes       yes    no
+ *     pools, memory, tern_context_wake   yes       yes         yes       yes    no
+ *     tern_progress, arm, wait, wait_any
+ *       and tern_context_free (own ctx)  no        no          no        no     no
+ *
+ * "no" in the column DOWN is about the peer that went down: requests on others are
+ * allowed, and so is tern_release of what a request on this one holds. "no" in the last
+ * row stops the process. In done(), the request may be posted again or freed.
  */
 #ifndef TERN_CHANNEL_H
 #define TERN_CHANNEL_H
@@ -40,14 +60,18 @@ enum tern_peer_event {
 
 struct tern_peer_opts {
 	/* `status`: why, for SUSPECT and DOWN (0: the peer said goodbye). May be NULL.
-	 * After DOWN the only call allowed on the peer is tern_peer_free. */
+	 * DOWN comes once, unless the peer was freed before, and is the last; after it
+	 * the only call allowed on the peer is tern_peer_free. The process of a peer that
+	 * is DOWN may come again as another peer. */
 	void (*event)(struct tern_peer *peer, enum tern_peer_event event, int status,
 		void *arg);
 	void *arg;
-	const char
-		*name; /* how this end is to be called in the peer's messages; copied */
-	struct tern_pool
-		*pool; /* where TERN_RECV_ALLOC receives come from; may be NULL */
+	/* How this end is to be called in the peer's messages. Copied; the first 63 bytes
+	 * count, and any are allowed: what is not printable is shown escaped. NULL, also
+	 * at one end only: it is called by its address alone. */
+	const char *name;
+	struct tern_pool *pool; /* where TERN_RECV_ALLOC receives come from, and PEEK
+				   where the fabric cannot; may be NULL */
 	/*
 	 * The secret that both ends must know, for tern_listen and tern_connect; copied.
 	 * NULL: the context's. tern_peer_set_opts ignores it: a peer has proved itself
@@ -63,10 +87,19 @@ struct tern_peer_opts {
  * auto, verbs and tcp REST is HOST:PORT, for verbs also HOST:PORT@DEVICE (port 0: the
  * system picks one; see tern_listener_address), for shm any name, for sim a number. auto
  * listens on tcp, for peers on this host on shm, and on verbs if an RDMA device has the
- * address. accept() is called for each peer that completed the handshake; it may call
- * tern_peer_set_opts and must not block. -EINVAL: address, or an empty secret; -ENOTSUP:
- * a secret, and this library was built without OpenSSL; -EADDRINUSE, -EADDRNOTAVAIL,
- * -EACCES: from the system.
+ * address.
+ *
+ * accept() is called once for each peer that completed the handshake, and takes the place
+ * of its event UP. The peer is the program's from then on, to be freed by
+ * tern_peer_free() or with the context; tern_peer_free() in accept() refuses it (the
+ * other end goes DOWN with -ECONNRESET). tern_peer_address() says where it is. Its
+ * options are the listener's
+ * (`opts`, copied; NULL: none) until tern_peer_set_opts(); no event comes before accept()
+ * has returned, so none is lost if it sets them.
+ *
+ * -EINVAL: address, or an empty secret; -ENOTSUP: a secret, and this library was built
+ * without OpenSSL; -EADDRINUSE, -EADDRNOTAVAIL, -EACCES: from the system. A host name is
+ * looked up in this call, which waits for that.
  */
 TERN_API int tern_listen_sized(struct tern_context *ctx, const char *address,
 	const struct tern_peer_opts *opts, size_t opts_bytes,
@@ -80,21 +113,27 @@ static inline int tern_listen(struct tern_context *ctx, const char *address,
 	return tern_listen_sized(ctx, address, opts, sizeof(*opts), accept, arg, out);
 }
 
-/* The address that peers connect to, with the port that was picked. */
+/* The address that peers connect to, with the port that was picked. Valid until
+ * tern_listener_free. */
 TERN_API const char *tern_listener_address(const struct tern_listener *listener);
 
-/* Accepted peers stay. NULL is allowed. */
+/* Accepted peers stay. NULL is allowed. Who is in its handshake is cut. */
 TERN_API void tern_listener_free(struct tern_listener *listener);
 
 /*
- * Starts to connect and returns at once; requests may be posted straight away. Retries
- * until the context's connect_ns has passed, then the peer goes DOWN with the last cause:
- * -ECONNREFUSED, -ETIMEDOUT, -EPROTO (not a Tern peer), -EPROTONOSUPPORT (another
- * version), -EILSEQ (a machine of the other byte order), -EACCES (the secret does not
- * match), -ENODATA (no host has this name: not tried again), -ENONET (its name cannot be
- * looked up now). Looking up a name that only the DNS knows blocks. At once: -EINVAL,
- * malformed address or empty secret; -ENOTSUP, a secret without OpenSSL; -ENODEV, a
- * fabric that is not available here; -E2BIG, more than eight addresses.
+ * Starts to connect; requests may be posted straight away. With numeric addresses, or
+ * names that are in /etc/hosts, it returns at once; another host name is asked of the
+ * system's resolver (getaddrinfo) in this call and at each further attempt, in
+ * tern_progress(), and a name server that does not answer blocks for seconds: look up
+ * names on a thread of your own where that matters. Retries until the context's
+ * connect_ns has passed, then the peer goes DOWN with the last cause: -ECONNREFUSED,
+ * -ETIMEDOUT, -ENODATA (no host has this name), -ENONET (it cannot be looked up now),
+ * -EPROTO (not a Tern peer), -EPROTONOSUPPORT (another version), -EILSEQ (a machine of
+ * the other byte order), -EACCES (the secret does not match), -ENODATA (no host has this
+ * name: not tried again), -ENONET (its name cannot be looked up now). Looking up a name
+ * that only the DNS knows blocks. At once: -EINVAL, malformed address or empty secret;
+ * -ENOTSUP, a secret without OpenSSL; -ENODEV, a fabric that is not available here;
+ * -E2BIG, more than eight addresses.
  *
  * `address` may be several, "verbs://10.1.0.7:5000+tcp://10.0.0.7:5000": they are tried
  * in this order, and a connection that is lost later may come back on the one that it had
@@ -111,7 +150,8 @@ static inline int tern_connect(struct tern_context *ctx, const char *address,
 	return tern_connect_sized(ctx, address, opts, sizeof(*opts), out);
 }
 
-/* -E2BIG: see tern_domain_new. */
+/* Sets all of them, the copied name too; NULL: none. The next event follows them. A pool
+ * that receives take buffers from stays in use by those. -E2BIG: see tern_domain_new. */
 TERN_API int tern_peer_set_opts_sized(
 	struct tern_peer *peer, const struct tern_peer_opts *opts, size_t opts_bytes);
 static inline int tern_peer_set_opts(
@@ -120,11 +160,17 @@ static inline int tern_peer_set_opts(
 	return tern_peer_set_opts_sized(peer, opts, sizeof(*opts));
 }
 
-/* What the other end calls itself, and where it is: "worker 3 (tcp 10.0.0.7:41234)". */
+/* For people: what the other end calls itself, and where it is, "worker 3 (tcp
+ * 10.0.0.7:41234)"; the address given to tern_connect until it is connected. Printable.
+ * Valid until the peer is freed; the text changes when the peer comes up. */
 TERN_API const char *tern_peer_name(const struct tern_peer *peer);
 /* "tcp", "shm", ...; "" until it is connected; another one after it moved (tern_connect).
- */
+ * Static storage. */
 TERN_API const char *tern_peer_fabric(const struct tern_peer *peer);
+/* Where the other end of the present connection, or the last one, is: "10.0.0.7:41234"
+ * over tcp and verbs, "pid 812" over shm; "" before the first. Valid until the peer is
+ * freed; the text changes with the connection. */
+TERN_API const char *tern_peer_address(const struct tern_peer *peer);
 /* Does TERN_RECV_PEEK read tensors of the peer's pools in place now? False while there is
  * no connection. */
 TERN_API bool tern_peer_can_peek(const struct tern_peer *peer);
@@ -133,19 +179,25 @@ TERN_API bool tern_peer_can_peek(const struct tern_peer *peer);
  * Orderly end: sends already posted are waited for, then goodbye is said, and when the
  * peer has said it too the event DOWN comes with status 0. Receives that nobody served
  * end with -ESHUTDOWN. A peer that is told goodbye may still receive what had arrived; it
- * goes down when it has.
+ * goes down when it has. While it does not (its program does not poll, or its sends are
+ * not received), this end waits, without limit but for dead_ns and unreachable_ns: who
+ * does not want to wait longer frees the peer. Before it is connected: nothing is waited
+ * for if nothing was posted, else until connect_ns has passed. Twice is harmless.
  */
 TERN_API void tern_peer_close(struct tern_peer *peer);
 
 /* Cuts the connection if it is still there: requests end with -ECANCELED in a later
- * tern_progress, when nothing can touch their memory any more. No event is reported after
- * this call. */
+ * tern_progress, when nothing can touch their memory any more; until then they must stay.
+ * No event is reported after this call, the peer and its channels are not to be used any
+ * more. NULL is allowed. */
 TERN_API void tern_peer_free(struct tern_peer *peer);
 
 /* ---- channels ---- */
 
-/* Channel `number` of this peer: a name space of keys. Both ends open the same number.
- * Lives until the peer is freed. -EEXIST, -ENOMEM. */
+/* Channel `number` of this peer, 0 to UINT32_MAX: a name space of keys. Both ends open
+ * the same number, in any order. There is no close: it costs some tens of bytes, and
+ * lives until the peer is freed. -EEXIST: it is open already, and *out is that one;
+ * -ENOMEM. */
 TERN_API int tern_channel_open(
 	struct tern_peer *peer, uint32_t number, struct tern_channel **out);
 
@@ -165,6 +217,12 @@ enum tern_req_flags {
 				 the fabric puts (tcp, verbs); no effect on shm */
 };
 
+/*
+ * 912 bytes: the library's account of the transfer is in here, so that a post
+ * allocates nothing. While it is posted the library has pointers to it: not to be moved,
+ * copied or freed (a vector that grows, a coroutine's frame, realloc), nor on a stack
+ * that is left.
+ */
 struct tern_req {
 	/* Set by the caller before it posts. done may be NULL. */
 	void (*done)(struct tern_req *req);
@@ -198,7 +256,8 @@ TERN_API uint64_t tern_key(const char *name);
  * released it, or until its process has ended: no cancel, close or dead_ns ends such a
  * send earlier.
  *
- * `name` may be NULL, and is read in this call only. Where both halves have one, they are
+ * `name` may be NULL, else has 1 to 255 bytes of any kind, and is read in this call only.
+ * Where both halves have one, they are
  * compared when they meet: if they differ, -EEXIST and a log line with both (of long
  * names the last 47 bytes); a small send may have ended before.
  *

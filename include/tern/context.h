@@ -111,7 +111,11 @@ static inline int tern_rdma_devices(
 
 /* ---- contexts ---- */
 
-/* Each duration may be TERN_NEVER. */
+/*
+ * 0 means the default everywhere. What 0 would mean otherwise: a duration without end is
+ * TERN_NEVER, the shortest is 1; no eager transfers: eager_bytes 1; no connections for
+ * bulk: bulk_bytes UINT64_MAX; no spinning: no_spin.
+ */
 struct tern_context_opts {
 	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s. Where
 				  nothing has moved for a while, it is asked less often:
@@ -186,7 +190,13 @@ TERN_API int tern_progress(struct tern_context *ctx);
  */
 TERN_API int tern_arm(struct tern_context *ctx);
 
-/* For poll(2) or epoll. Valid as long as the context. -1 in the simulator. */
+/*
+ * For poll(2) or epoll, to be asked for POLLIN. It means something after tern_arm() said
+ * 0, and is then level-triggered: readable until tern_progress(). Edge-triggered epoll
+ * works too if tern_progress() is called after each event until it handles 0, then
+ * tern_arm(). Valid as long as the context, which keeps it: not to be read or closed.
+ * After fork() it is the parent's, and the child may neither use nor free the context.
+ */
 TERN_API int tern_context_fd(struct tern_context *ctx);
 
 /* From any thread: makes the context's fd readable, so that its owner calls progress. */
@@ -197,8 +207,9 @@ TERN_API struct tern_domain *tern_context_domain(struct tern_context *ctx);
 /*
  * Blocking helpers for callers with nothing else to do: spin, then sleep, until the
  * request has ended or timeout_ns has passed (TERN_NEVER: waits for as long as it takes).
- * The request's status; -ETIMEDOUT: it is still going on; -ENOTSUP: in the simulator,
- * where nobody can wait; or what tern_progress failed with.
+ * The request's status; -ETIMEDOUT: it is still going on, as if nobody had waited: wait
+ * again, or tern_cancel it and wait, before its memory is used for anything else;
+ * -ENOTSUP: in the simulator, where nobody can wait; or what tern_progress failed with.
  */
 TERN_API int tern_wait(
 	struct tern_context *ctx, struct tern_req *req, uint64_t timeout_ns);

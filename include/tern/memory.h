@@ -33,16 +33,17 @@ enum tern_mem_kind {
  * it mapped, and writable, until tern_mem_put() and until every request on it has ended.
  * (If not, the CPU or a device meets a bad address: a signal, or the peer goes down with
  * -EFAULT.)
- * Ranges may overlap, and one may be wrapped twice: each is registered by itself.
+ * Ranges may overlap, and one may be wrapped twice: each is registered by itself, and a
+ * tern_mem has no count of references: one wrap, one put.
  *
  * Some memory cannot be registered with an RDMA device: a mapping without the permission
  * to write, a shared mapping of a file (Linux 6.5), memory of another device. Tensors in
  * it go over RDMA all the same, copied by the CPU through registered memory, and a
  * warning in the log names the device and its reason. Other fabrics register nothing.
  *
- * -EINVAL: NULL or empty range, or one that ends behind all memory; -EFAULT: some page of
- * it is not mapped; -ENOMEM: no memory, or an RDMA device in use may not lock that much
- * (RLIMIT_MEMLOCK; the log says so).
+ * -EINVAL: no domain, NULL or empty range, or one that ends behind all memory; -EFAULT:
+ * some page of it is not mapped; -ENOMEM: no memory, or an RDMA device in use may not
+ * lock that much (RLIMIT_MEMLOCK; the log says so).
  *
  * Fork: a child may use neither the domain nor what is wrapped in it. Registered memory
  * of the parent stays its own: Linux 5.12 and later copies such pages for the child, and
@@ -79,7 +80,8 @@ TERN_API int tern_mem_wrap_readonly(struct tern_domain *domain, const void *base
 TERN_API int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address,
 	uint64_t bytes, struct tern_mem **out);
 
-/* Unregisters what one of the calls above wrapped, and frees `mem`. NULL is allowed. */
+/* Unregisters what one of the calls above wrapped, and frees `mem`: once every request on
+ * it has ended. NULL is allowed. */
 TERN_API void tern_mem_put(struct tern_mem *mem);
 
 /* First byte for the CPU; NULL if the CPU cannot address this kind of memory. */

@@ -149,6 +149,17 @@ static void test_a_domain_given_up_first_serves_its_context_and_its_pool(void **
 	tern_pool_free(pool);
 }
 
+static void test_memory_belongs_to_a_domain(void **state)
+{
+	struct tern_mem *mem;
+	char byte;
+
+	(void)state;
+	assert_int_equal(tern_mem_wrap(NULL, &byte, 1, &mem), -EINVAL);
+	assert_int_equal(tern_mem_wrap_readonly(NULL, &byte, 1, &mem), -EINVAL);
+	tern_mem_put(NULL);
+}
+
 /* ---- requests ---- */
 
 struct meeting {
@@ -283,6 +294,7 @@ int main(void)
 		cmocka_unit_test(test_a_pool_given_up_goes_with_its_last_buffer),
 		cmocka_unit_test(
 			test_a_domain_given_up_first_serves_its_context_and_its_pool),
+		cmocka_unit_test(test_memory_belongs_to_a_domain),
 		cmocka_unit_test(test_a_request_that_was_never_posted_is_told_apart),
 		cmocka_unit_test(test_a_request_is_posted_once_at_a_time),
 		cmocka_unit_test(test_a_receive_that_can_never_be_served_is_refused),
