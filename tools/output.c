@@ -17,9 +17,19 @@
 #define LINE_BYTES     256
 #define TTY_EVERY_NS   (100 * TERN_NS_PER_MS)
 
+/* A line that rewrites itself takes a terminal that knows how to, and a user who has not
+ * asked for plain text. */
+static bool rewrites(void)
+{
+	const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");
+
+	return isatty(STDERR_FILENO) && !(plain && *plain) &&
+	       !(term && strcmp(term, "dumb") == 0);
+}
+
 void output_init(struct output *out, bool json)
 {
-	*out = (struct output){.json = json, .tty = !json && isatty(STDOUT_FILENO)};
+	*out = (struct output){.json = json, .tty = !json && rewrites()};
 }
 
 void output_json(json_t *object)
@@ -62,7 +72,7 @@ static void print_line(FILE *to, const char *fmt, va_list ap)
 static void finish_line(struct output *out)
 {
 	if (out->line_open)
-		putchar('\n');
+		fputc('\n', stderr);
 	out->line_open = false;
 	fflush(stdout);
 }
@@ -124,7 +134,7 @@ static int line_room(const struct output *out)
 {
 	struct winsize size;
 
-	if (!out->tty || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col < 2)
+	if (!out->tty || ioctl(STDERR_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col < 2)
 		return LINE_BYTES - 1;
 	return TERN_MIN(size.ws_col - 1, LINE_BYTES - 1);
 }
@@ -156,7 +166,6 @@ void output_progress(struct output *out, const struct progress *p, uint64_t now_
 	out->next_ns = now_ns + (out->tty ? TTY_EVERY_NS : PLAIN_EVERY_NS);
 	format_left(left, sizeof(left), last ? 0 : p->left_s);
 	compose(p, left, line_room(out), line);
-	printf("%s%s%s", out->tty ? "\r" : "", line, out->tty ? "\033[K" : "\n");
+	fprintf(stderr, "%s%s%s", out->tty ? "\r" : "", line, out->tty ? "\033[K" : "\n");
 	out->line_open = out->tty;
-	fflush(stdout);
 }

@@ -2,6 +2,7 @@
 /*
  * What a command says while it works: JSON lines for machines; for people a progress line
  * that rewrites itself on a terminal and plain lines, not too many, anywhere else.
+ * Progress goes to stderr, so that stdout has the results only.
  */
 #ifndef TERN_TOOLS_OUTPUT_H
 #define TERN_TOOLS_OUTPUT_H
@@ -12,7 +13,7 @@
 
 struct output {
 	bool json;        /* every line on stdout is one JSON object */
-	bool tty;         /* stdout is a terminal, and not json */
+	bool tty;         /* stderr is a terminal that may be written on freely; not json */
 	bool line_open;   /* a progress line stands there without its newline */
 	uint64_t next_ns; /* plain: no progress line before this instant */
 };

@@ -35,15 +35,21 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5: without the race of looking up a number */
+#endif
+
+/* sys/pidfd.h, which has a function for it, is glibc's only. */
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
 #endif
 
 #define DIAL_NS  (2 * TERN_NS_PER_MS)
@@ -252,7 +258,8 @@ static int identify(struct shm_conn *conn)
 		return -EACCES;
 	}
 	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERPIDFD, &conn->pidfd, &fd_bytes))
-		conn->pidfd = peer.pid > 0 ? pidfd_open(peer.pid, 0) : -1;
+		conn->pidfd =
+			peer.pid > 0 ? (int)syscall(SYS_pidfd_open, peer.pid, 0) : -1;
 	return 0;
 }
 

@@ -21,12 +21,13 @@ import job  # noqa: E402
 job.use(sys.argv[1])
 
 
-def shown(columns):
+def shown(columns, **environment):
     """All that a job writes to a terminal of so many columns."""
+    environment = {"NO_COLOR": "", "TERM": "xterm", **environment}
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     with subprocess.Popen([job.TERN, "train", *map(str, job.small(steps=3000))], stdout=theirs,
-                          stderr=theirs) as process:
+                          stderr=theirs, env={**os.environ, **environment}) as process:
         os.close(theirs)
         text = b""
         try:
@@ -64,9 +65,27 @@ def tiny_terminal_has_what_fits():
     progress_lines(12)
 
 
+def plain_text_is_written_where_it_was_asked_for():
+    for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        text = shown(80, **environment).replace("\r\n", "\n")
+        assert "step 3000/3000" in text, text
+        assert not [c for c in text if c < " " and c != "\n"], repr(text)
+
+
+def progress_and_results_are_apart():
+    done = subprocess.run([job.TERN, "train", *map(str, job.small(steps=3000))], text=True,
+                          capture_output=True)
+    assert done.returncode == 0, done
+    assert "step " not in done.stdout and "done: 3000 steps" in done.stdout, done.stdout
+    assert all(line.startswith("step ") for line in done.stderr.splitlines()), done.stderr
+    assert "step 3000/3000" in done.stderr, done.stderr
+
+
 tap.run([
     wide_terminal_has_everything,
     usual_terminal_has_one_line,
     narrow_terminal_leaves_out_what_does_not_fit,
     tiny_terminal_has_what_fits,
+    plain_text_is_written_where_it_was_asked_for,
+    progress_and_results_are_apart,
 ])
