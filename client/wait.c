@@ -60,6 +60,16 @@ static void name_cause(const struct tern_worker *w, char *text, size_t bytes)
 		name_servers(w, text, bytes);
 }
 
+void tern_worker_describe(const struct tern_worker *w, char *text, size_t bytes)
+{
+	char cause[260];
+
+	name_cause(w, cause, sizeof(cause));
+	snprintf(text, bytes, "step %llu of %llu, it waits for %s",
+		(unsigned long long)w->version, (unsigned long long)w->my_steps,
+		w->over ? "its connections to end" : cause);
+}
+
 static void fire(struct tern_timer *timer)
 {
 	struct tern_worker *w = tern_container_of(timer, struct tern_worker, wait_timer);

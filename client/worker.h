@@ -109,6 +109,9 @@ void tern_worker_stop(struct tern_worker *worker, const char *why);
  */
 void tern_worker_ask_to_leave(struct tern_worker *worker, const char *why);
 
+/* In a few words: how far it is, and what it waits for. */
+void tern_worker_describe(const struct tern_worker *worker, char *text, size_t bytes);
+
 /* The end waits for a file that is being written. */
 bool tern_worker_is_saving(const struct tern_worker *worker);
 

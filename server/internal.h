@@ -317,6 +317,8 @@ void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t
 bool start_has_workers(const struct tern_server *s);
 void start_maybe(struct tern_server *s);
 void start_wait(struct tern_server *s); /* it has a job */
+/* Who has not come yet; how many bytes were written. */
+size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes);
 void start_left(struct server_peer *p, const char *text);
 void start_on_lost(struct server_peer *p, uint32_t worker, const char *text);
 void start_on_start(struct tern_server *s);

@@ -219,11 +219,54 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 	}
 }
 
+/* Those who owe something; how many bytes were written, 0: nobody does. */
+static size_t name_owing(const struct tern_server *s, char *names, size_t bytes)
+{
+	char what[64];
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < s->job.workers && n < bytes; i++) {
+		const struct server_peer *w = s->workers[i];
+
+		if (!w->owes || w->waits_for_server)
+			continue;
+		describe(w, what, sizeof(what));
+		n += (size_t)snprintf(names + n, bytes - n, "%s%.100s for %s",
+			n ? ", " : "", tern_peer_name(w->peer), what);
+	}
+	for (uint32_t i = 0; n == 0 && i < s->job.workers; i++)
+		if (s->workers[i]->owes)
+			n = (size_t)snprintf(names, bytes, "server %u",
+				s->workers[i]->waits_for_server - 1);
+	return n;
+}
+
+void tern_server_describe(struct tern_server *s, char *text, size_t bytes)
+{
+	struct tern_server_stats stats;
+	char names[300] = "its own computation";
+
+	if (!s->has_job) {
+		snprintf(text, bytes, "no job yet, it waits for a worker");
+		return;
+	}
+	if (!s->running) {
+		start_name_missing(s, names, sizeof(names));
+		snprintf(text, bytes, "%u of %u workers are here, it waits for %s",
+			s->joined_count, s->job.workers, names);
+		return;
+	}
+	tern_server_stats(s, &stats);
+	find_owing(s);
+	name_owing(s, names, sizeof(names));
+	snprintf(text, bytes, "step %llu of %llu, it waits for %s",
+		(unsigned long long)stats.steps, (unsigned long long)s->job.steps, names);
+}
+
 /* Who is waited for, in a line, once for each time that nothing moves. */
 static void note_quiet(struct tern_server *s, uint64_t passed_ns)
 {
-	char names[300] = "", what[64];
-	size_t n = 0;
+	char names[300] = "";
 
 	if (s->quiet_gradients != s->stats.gradients_added) {
 		s->quiet_gradients = s->stats.gradients_added;
@@ -232,20 +275,7 @@ static void note_quiet(struct tern_server *s, uint64_t passed_ns)
 	s->quiet_ns += passed_ns;
 	if (s->quiet_ns < QUIET_NS || s->quiet_ns - passed_ns >= QUIET_NS)
 		return;
-	for (uint32_t i = 0; i < s->job.workers && n < sizeof(names); i++) {
-		const struct server_peer *w = s->workers[i];
-
-		if (!w->owes || w->waits_for_server)
-			continue;
-		describe(w, what, sizeof(what));
-		n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%.100s for %s",
-			n ? ", " : "", tern_peer_name(w->peer), what);
-	}
-	for (uint32_t i = 0; n == 0 && i < s->job.workers; i++)
-		if (s->workers[i]->owes)
-			n = (size_t)snprintf(names, sizeof(names), "server %u",
-				s->workers[i]->waits_for_server - 1);
-	if (n)
+	if (name_owing(s, names, sizeof(names)))
 		server_note(s, "no step for %.0f s, waiting for %s",
 			(double)QUIET_NS / 1e9, names);
 }

@@ -62,6 +62,9 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 const char *tern_server_address(const struct tern_server *server);
 void tern_server_stats(const struct tern_server *server, struct tern_server_stats *out);
 
+/* In a few words: how far it is, and who it waits for. */
+void tern_server_describe(struct tern_server *server, char *text, size_t bytes);
+
 /* Ends the job from outside: workers are told `why`, then ended() comes with -ECANCELED.
  * `save`: the worker that would have finished saves the parameters as they are. */
 void tern_server_stop(struct tern_server *server, const char *why, bool save);

@@ -115,7 +115,7 @@ void start_again(struct tern_server *s)
 
 /* ---- who is waited for ---- */
 
-static size_t name_missing(const struct tern_server *s, char *text, size_t bytes)
+size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes)
 {
 	size_t n = 0;
 
@@ -138,7 +138,7 @@ static void say_who(struct tern_timer *timer)
 
 	if (s->over || s->running || !s->has_job || s->opts.ctx->ending)
 		return;
-	if (name_missing(s, names, sizeof(names)))
+	if (start_name_missing(s, names, sizeof(names)))
 		server_note(s, "%u of %u workers are here, waiting for %s",
 			s->joined_count, s->job.workers, names);
 	tern_timer_set(

@@ -93,7 +93,7 @@ static void show(struct output *out, const char *who, const json_t *event)
 			number_of(event, "index"), text_of(event, "text"));
 	else if (strcmp(name, "saved") == 0)
 		show_saved(out, event);
-	else if (strcmp(name, "unsaved") == 0)
+	else if (strcmp(name, "unsaved") == 0 || strcmp(name, "status") == 0)
 		output_error(out, who, "%s", text_of(event, "text"));
 	else if (strcmp(name, "generated") == 0)
 		output_text(out, text_of(event, "text"));

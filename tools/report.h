@@ -15,6 +15,7 @@
  *     note       text: something worth a line, such as who joined and how
  *     waiting    text: there was no step for so long, and who is waited for
  *     log        time, level, text: a line of the library's log
+ *     status     text: the answer to SIGUSR1, on stderr
  *     error      text, input (the user's, not the job's, fault)
  *     done       steps, loss, test_accuracy, ..., steps_per_s, samples_per_s
  */

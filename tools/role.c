@@ -92,11 +92,23 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 
 /* ---- the loop ---- */
 
+static void say_status(struct role *role)
+{
+	char text[600] = "it starts";
+
+	if (role->describe)
+		role->describe(role, text, sizeof(text));
+	report(&role->out, role->name,
+		json_pack("{ss so}", "event", "status", "text", report_text(text)));
+}
+
 static void look_for_signal(struct role *role)
 {
 	int number = signals_take(role->signal_fd);
 	char why[60], line[120];
 
+	if (number == SIGUSR1)
+		say_status(role);
 	if (!signals_is_end(number) || role->signal)
 		return;
 	role->signal = number;

@@ -28,6 +28,8 @@ struct role {
 	 * does what it has to and sets `over`. `save`: the parameters are not to be lost.
 	 */
 	void (*stop)(struct role *role, const char *why, bool save);
+	/* How far it is, and who it waits for: for SIGUSR1. NULL: it is starting. */
+	void (*describe)(struct role *role, char *text, size_t bytes);
 	bool (*is_busy)(struct role *role); /* saving: its end is waited for; or NULL */
 	int signal;                         /* that asked it to end; 0: none */
 	bool over;                          /* the loop returns */

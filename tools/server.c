@@ -68,6 +68,11 @@ static void stop(struct role *role, const char *why, bool save)
 	tern_server_stop(s->server, text, save);
 }
 
+static void describe(struct role *role, char *text, size_t bytes)
+{
+	tern_server_describe(((struct server_role *)role)->server, text, bytes);
+}
+
 static void note(void *arg, const char *text)
 {
 	role_note(arg, text);
@@ -168,6 +173,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		return r;
 	}
 	s->role.stop = stop;
+	s->role.describe = describe;
 	report_device(s, settings);
 	role_report(&s->role, json_pack("{ss ss}", "event", "listening", "address",
 				      tern_server_address(s->server)));

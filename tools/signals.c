@@ -9,7 +9,7 @@
 
 #include "base/util.h"
 
-static const int caught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR2, SIGCHLD};
+static const int caught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
 static volatile int write_fd = -1;
 static volatile sig_atomic_t aborts_on_second, interrupted;
 
@@ -89,6 +89,23 @@ void signals_abort_on_second(void)
 	aborts_on_second = true;
 }
 
+void signals_catch_stop(void)
+{
+	struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
+
+	if (!is_ignored(SIGTSTP))
+		sigaction(SIGTSTP, &action, NULL);
+}
+
+void signals_stop(void)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL}, kept;
+
+	sigaction(SIGTSTP, &action, &kept);
+	raise(SIGTSTP);
+	sigaction(SIGTSTP, &kept, NULL);
+}
+
 int signals_take(int fd)
 {
 	unsigned char byte;
@@ -96,14 +113,27 @@ int signals_take(int fd)
 	return read(fd, &byte, 1) == 1 ? byte : 0;
 }
 
-void signals_reset(void)
+static void reset(void)
 {
+	struct sigaction action = {.sa_handler = SIG_DFL};
+
 	set_all(SIG_DFL);
+	if (!is_ignored(SIGTSTP))
+		sigaction(SIGTSTP, &action, NULL);
+}
+
+void signals_reset_child(void)
+{
+	struct sigaction action = {.sa_handler = SIG_IGN};
+
+	reset();
+	/* The question may come before the child is ready to answer. */
+	sigaction(SIGUSR1, &action, NULL);
 }
 
 void signals_close(int fd)
 {
-	signals_reset();
+	reset();
 	close(fd);
 	close(write_fd);
 	write_fd = -1;

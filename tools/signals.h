@@ -16,6 +16,7 @@
  *
  *     SIGINT, SIGTERM  in order
  *     SIGHUP           the same, unless it was ignored (nohup)
+ *     SIGUSR1          (asks for the status, and ends nothing)
  *     SIGUSR2          in order and without saving: the launcher ends what is left of a
  *                      job that has failed
  *
@@ -26,6 +27,13 @@ int signals_open(void);
 
 /* A second SIGINT ends the process at once, from the handler. */
 void signals_abort_on_second(void);
+
+/* Catches SIGTSTP (Ctrl-Z) too, unless it is ignored. */
+void signals_catch_stop(void);
+
+/* Stops this process as SIGTSTP does; returns when it goes on, or at once if there is
+ * nobody who could continue it (an orphaned process group). */
+void signals_stop(void);
 
 /* Did it ask the process to end? */
 bool signals_is_end(int number);
@@ -39,7 +47,8 @@ int signals_take(int fd);
 /* Default actions again; closes the descriptor. */
 void signals_close(int fd);
 
-/* In a child between fork and exec: default actions. Async-signal-safe. */
-void signals_reset(void);
+/* In a child between fork and exec: default actions, and SIGUSR1 is ignored until the
+ * child catches it. Async-signal-safe. */
+void signals_reset_child(void);
 
 #endif

@@ -25,6 +25,7 @@ int supervise_init(struct supervisor *s)
 	s->signal_fd = signals_open();
 	if (s->signal_fd < 0)
 		return s->signal_fd;
+	signals_catch_stop();
 	s->signal = 0;
 	s->interrupt_count = 0;
 	s->patient = false;
@@ -46,7 +47,7 @@ static _Noreturn void become(
 	if (getppid() != parent)
 		_exit(127);
 	setpgid(0, 0);
-	signals_reset();
+	signals_reset_child();
 	sigprocmask(SIG_SETMASK, mask, NULL);
 	if (dup2(out, STDOUT_FILENO) < 0)
 		_exit(127);
@@ -209,12 +210,40 @@ static void reap(struct supervisor *s)
 	}
 }
 
+static void signal_all(struct supervisor *s, int signal)
+{
+	for (unsigned i = 0; i < s->child_count; i++) {
+		if (s->children[i].running)
+			kill(s->children[i].pid, signal);
+	}
+}
+
+/* Ctrl-Z stops the whole job. The children are in process groups of their own, so the
+ * terminal has not told them. */
+static void stop_all(struct supervisor *s)
+{
+	signal_all(s, SIGSTOP);
+	signals_stop();
+	signal_all(s, SIGCONT);
+}
+
+static void ask_all(struct supervisor *s)
+{
+	if (s->on_status)
+		s->on_status(s->arg);
+	signal_all(s, SIGUSR1);
+}
+
 static void take_signals(struct supervisor *s)
 {
 	int number;
 
 	while ((number = signals_take(s->signal_fd))) {
-		if (number == SIGCHLD)
+		if (number == SIGTSTP)
+			stop_all(s);
+		if (number == SIGUSR1)
+			ask_all(s);
+		if (!signals_is_end(number))
 			continue;
 		s->signal = s->signal ? s->signal : number;
 		s->interrupt_count += number == SIGINT;
@@ -252,14 +281,6 @@ unsigned supervise_running(const struct supervisor *s)
 	for (unsigned i = 0; i < s->child_count; i++)
 		n += s->children[i].running;
 	return n;
-}
-
-static void signal_all(struct supervisor *s, int signal)
-{
-	for (unsigned i = 0; i < s->child_count; i++) {
-		if (s->children[i].running)
-			kill(s->children[i].pid, signal);
-	}
 }
 
 void supervise_end(struct supervisor *s, int signal, unsigned grace_ms)

@@ -37,6 +37,8 @@ struct supervisor {
 	void (*on_line)(void *arg, struct child *child, const char *line);
 	/* It has ended, all its lines have been handed over; child->status says how. */
 	void (*on_exit)(void *arg, struct child *child);
+	/* SIGUSR1 asks for the status; the children are asked next. May be NULL. */
+	void (*on_status)(void *arg);
 	void *arg;
 	const char *secret; /* what each child can read from SUPERVISE_SECRET_FD; NULL:
 			       nothing, and no such descriptor */
@@ -51,7 +53,8 @@ struct supervisor {
 	struct child *of[SUPERVISE_CHILDREN_MAX + 1];
 };
 
-/* Catches SIGINT, SIGTERM and SIGCHLD from now on. -EMFILE. */
+/* Catches what signals.h says from now on, and SIGTSTP: the children stop and go on with
+ * this process. `on_...` may be set before or after. -EMFILE. */
 int supervise_init(struct supervisor *s);
 
 /* Starts "tern ARGS..." (at most SUPERVISE_ARGS_MAX, NULL-terminated). -EAGAIN, -ENOMEM,

@@ -373,6 +373,7 @@ static void take_worker_event(
 static bool is_for_all(struct train *t, const struct child *c, const char *name)
 {
 	return strcmp(name, "log") == 0 || strcmp(name, "device") == 0 ||
+	       strcmp(name, "status") == 0 ||
 	       (strcmp(name, "note") == 0 && (is_worker(t, c) || number_of(t, c) == 0));
 }
 
@@ -429,6 +430,18 @@ static void on_line(void *arg, struct child *c, const char *line)
 		take_loss(t, event);
 	}
 	json_decref(event);
+}
+
+/* The children say more. */
+static void on_status(void *arg)
+{
+	struct train *t = arg;
+	char text[120];
+
+	snprintf(text, sizeof(text), "step %llu of %llu, %u of %u processes run",
+		(unsigned long long)t->step, (unsigned long long)t->job->steps,
+		supervise_running(&t->sup), t->sup.child_count);
+	report(&t->out, "train", json_pack("{ss ss}", "event", "status", "text", text));
 }
 
 /* ---- losses ---- */
@@ -692,6 +705,7 @@ static int train_run(int argc, char **argv)
 	t->spin_us = cores_to_spare(&s.job) ? "20" : "0";
 	t->sup.on_line = on_line;
 	t->sup.on_exit = on_exit_of;
+	t->sup.on_status = on_status;
 	t->sup.arg = t;
 	t->sup.secret = secret_text(&t->secret);
 	output_init(&t->out, s.job.json);

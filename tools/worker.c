@@ -284,6 +284,11 @@ static void stop(struct role *role, const char *why, bool save)
 		tern_worker_stop(worker, text);
 }
 
+static void describe(struct role *role, char *text, size_t bytes)
+{
+	tern_worker_describe(((struct worker_role *)role)->worker, text, bytes);
+}
+
 static bool is_busy(struct role *role)
 {
 	return tern_worker_is_saving(((struct worker_role *)role)->worker);
@@ -486,6 +491,7 @@ static int start(struct worker_role *w)
 		role_fail(&w->role, r == -EINVAL, "%s", why.text);
 	w->role.stop = r ? NULL : stop;
 	w->role.is_busy = r ? NULL : is_busy;
+	w->role.describe = r ? NULL : describe;
 	if (r == 0)
 		report_device(w);
 	return r;

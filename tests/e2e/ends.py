@@ -8,6 +8,7 @@ usage: ends.py TERN [SLOW_FSYNC.so]
 import functools
 import os
 import pty
+import re
 import resource
 import shlex
 import signal
@@ -455,6 +456,98 @@ def stopped_worker_does_not_keep_the_others_from_ending():
     after(running, lambda: running.process.send_signal(signal.SIGINT), code=130)
 
 
+# ---- stopped, and asked ------------------------------------------------------------------
+
+def state_of(pid):
+    """Its letter in ps."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def stopped_launcher_stops_the_job_which_goes_on_with_it():
+    """As Ctrl-Z and fg do. Nobody is lost for the time in between."""
+    running, directory = training("ctrl-z", "--workers", 2, "--worker-timeout", 0.5)
+    running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+    everybody = list(running.processes())
+    for _ in range(2):
+        running.process.send_signal(signal.SIGTSTP)
+        job.wait_until(lambda: all(state_of(pid) == "T" for pid in everybody))
+        time.sleep(1)
+        running.process.send_signal(signal.SIGCONT)
+        job.wait_until(lambda: all(not Path(f"/proc/{pid}").exists() or state_of(pid) != "T"
+                                   for pid in everybody))
+    assert saved_by(running, directory) == undisturbed(), "other bytes"
+    assert not [e for e in running.events if e["event"] == "lost"], running.events
+
+
+def stopped_job_can_be_ended():
+    running = started("--workers", 2)
+    running.process.send_signal(signal.SIGTSTP)
+    job.wait_until(lambda: state_of(running.process.pid) == "T")
+
+    def end():
+        running.process.terminate()
+        running.process.send_signal(signal.SIGCONT)  # as shells do
+
+    after(running, end, code=143)
+
+
+def server_that_stands_still_for_a_while_is_waited_for():
+    """As under a debugger: longer than any time-out of the transport."""
+    jobs = [training(f"still-{fabric}", "--workers", 2, "--fabric", fabric)
+            for fabric in ("shm", "tcp")]
+    for running, _ in jobs:
+        running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+    servers = [running.pid_of("server", 0) for running, _ in jobs]
+    for server in servers:
+        os.kill(server, signal.SIGSTOP)
+    time.sleep(15)
+    for server in servers:
+        os.kill(server, signal.SIGCONT)
+    for running, directory in jobs:
+        assert saved_by(running, directory) == undisturbed(), "other bytes"
+        assert not [e for e in running.events if e["event"] == "lost"], running.events
+
+
+def everybody_answers_the_question_for_the_status():
+    running = started("--workers", 2)
+    try:
+        running.process.send_signal(signal.SIGUSR1)
+        said = {}
+        while len(said) < 4:
+            event = running.wait_event(lambda e: e["event"] == "status")
+            said[event.get("who", "train")] = event["text"]
+        assert set(said) == {"train", "server 0", "worker 0", "worker 1"}, said
+        assert re.fullmatch(rf"step \d+ of {FOR_EVER}, 3 of 3 processes run", said["train"]), said
+        for who in "server 0", "worker 0":
+            assert re.match(rf"step \d+ of {FOR_EVER}, it waits for ", said[who]), said
+    finally:
+        after(running, lambda: running.process.send_signal(signal.SIGINT), code=130)
+
+
+def server_without_a_job_answers_on_stderr():
+    server = job.Job("server", "--fabric", "shm")
+    try:
+        assert "listening" in server.process.stdout.readline()
+        server.process.send_signal(signal.SIGUSR1)
+        assert server.process.stderr.readline() == (
+            "tern server 0: no job yet, it waits for a worker\n")
+        server.process.terminate()
+        assert server.end(20) == 0, server.error
+    finally:
+        server.kill()
+
+
+def question_before_the_children_are_ready_ends_nobody():
+    running = job.Job("train", *job.small("--workers", 3, steps=5), "--json")
+    status = Path(f"/proc/{running.process.pid}/status")
+    catches = 1 << (signal.SIGUSR1 - 1)
+    job.wait_until(lambda: int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) & catches)
+    for _ in range(100):
+        running.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.005)
+    assert running.end() == 0, running.error
+
+
 tap.run([
     processes_are_called_what_they_are,
     killed_server_is_named,
@@ -487,4 +580,10 @@ tap.run([
     terminated_server_without_a_job_has_not_failed,
     killed_launcher_leaves_nobody,
     stopped_worker_does_not_keep_the_others_from_ending,
+    stopped_launcher_stops_the_job_which_goes_on_with_it,
+    stopped_job_can_be_ended,
+    server_that_stands_still_for_a_while_is_waited_for,
+    everybody_answers_the_question_for_the_status,
+    server_without_a_job_answers_on_stderr,
+    question_before_the_children_are_ready_ends_nobody,
 ])

@@ -70,7 +70,7 @@ class Job:
         self.args = [str(a) for a in args]
         self.process = subprocess.Popen(
             [TERN, *self.args], env=dict(os.environ, **{MARK: self.mark}), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=os.setpgrp)
         self.lines = []
         self.events = []
 

@@ -162,7 +162,7 @@ static int status_after(bool aborts, int first, int second)
 	int status;
 
 	if (child == 0) {
-		signals_reset();
+		signals_reset_child();
 		supervise_fini(&sup); /* the descriptor of this process' parent */
 		if (signals_open() < 0)
 			_exit(1);
