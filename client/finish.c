@@ -116,7 +116,7 @@ static void save_failed(struct tern_worker *w, const char *path, int status)
 	char text[600];
 
 	snprintf(text, sizeof(text), "cannot save to %.400s: %s: %s", path,
-		tern_status_text(status),
+		strerror(-status),
 		w->over ? "the parameters are lost"
 			: "tried again every 10 s until it works or this worker is asked "
 			  "to end");

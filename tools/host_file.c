@@ -89,15 +89,29 @@ static int write_parts(int fd, const struct iovec *parts, int count)
 	return 0;
 }
 
-static int sync_directory(const char *path, size_t dir_bytes)
+/* Who may write into a directory need not be allowed to read it, and some file systems
+ * sync no directories. Nothing more can be done for a file that is whole there. */
+static bool is_harmless(int error)
 {
-	char dir[PATH_MAX];
-	TERN_CLEANUP(tern_cleanup_close) int fd = -1;
+	return error == EACCES || error == EPERM || error == EINVAL || error == EROFS ||
+	       error == EOPNOTSUPP;
+}
 
-	snprintf(dir, sizeof(dir), "%.*s", (int)dir_bytes, path);
-	fd = open(dir_bytes ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 || fsync(fd) < 0)
+/* "" is the current one. */
+static int sync_directory(const char *path)
+{
+	const char *dir = *path ? path : ".";
+	TERN_CLEANUP(tern_cleanup_close)
+	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd >= 0 && fsync(fd) == 0)
+		return 0;
+	if (!is_harmless(errno))
 		return -errno;
+	tern_log(tern_env_system(), TERN_LOG_WARN,
+		"directory %.300s cannot be synced: %s: a file that is saved there may "
+		"be lost in a power failure",
+		dir, strerror(errno));
 	return 0;
 }
 
@@ -162,7 +176,8 @@ static int write_whole(const struct tern_file_op *op)
 		unlink(aside);
 		return r;
 	}
-	return sync_directory(op->path, dir_bytes);
+	snprintf(aside, sizeof(aside), "%.*s", (int)dir_bytes, op->path);
+	return sync_directory(aside);
 }
 
 /* Where a file system cannot set room aside (NFS), what it says is free counts. */
@@ -183,6 +198,7 @@ int host_file_probe(const char *directory, uint64_t bytes)
 {
 	TERN_CLEANUP(tern_cleanup_close) int fd = -1;
 	char path[PATH_MAX];
+	int r;
 
 	if (snprintf(path, sizeof(path), "%s/.tern.%d.new", directory, (int)getpid()) >=
 		(int)sizeof(path))
@@ -191,7 +207,8 @@ int host_file_probe(const char *directory, uint64_t bytes)
 	if (fd < 0)
 		return -errno;
 	unlink(path);
-	return take_room(fd, bytes);
+	r = take_room(fd, bytes);
+	return r < 0 ? r : sync_directory(directory);
 }
 
 void host_file_run(struct tern_file_op *op)

@@ -11,8 +11,11 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tools/host_env.h"
+#include "tools/host_file.h"
 
 #define JOBS 500
 
@@ -298,6 +301,41 @@ static void test_failed_write_leaves_nothing_behind(void **state)
 	assert_int_equal(entries(loop->dir), 1);
 }
 
+/* In a child: it gives up the right of root to read any directory. */
+static int write_without_reading(const char *dir)
+{
+	char path[256];
+	struct iovec part = {(void *)"new", 3};
+	struct tern_file_op op = {
+		.kind = TERN_FILE_WRITE, .path = path, .parts = &part, .part_count = 1};
+
+	if (setuid(geteuid() ? geteuid() : 65534) < 0)
+		return 1;
+	if (host_file_probe(dir, 100) < 0)
+		return 2;
+	snprintf(path, sizeof(path), "%s/a", dir);
+	host_file_run(&op);
+	return op.status < 0 ? 3 : 0;
+}
+
+static void test_directory_that_cannot_be_read_takes_files(void **state)
+{
+	struct loop *loop = *state;
+	pid_t child;
+	int status;
+
+	if (geteuid() == 0)
+		assert_int_equal(chown(loop->dir, 65534, 65534), 0);
+	assert_int_equal(chmod(loop->dir, 0300), 0);
+	child = fork();
+	if (child == 0)
+		_exit(write_without_reading(loop->dir));
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(chmod(loop->dir, 0700), 0);
+	assert_int_equal(status, 0);
+	assert_int_equal(entries(loop->dir), 1);
+}
+
 static void test_stop_carries_out_waiting_writes(void **state)
 {
 	struct loop *loop = *state;
@@ -361,6 +399,8 @@ int main(void)
 			test_file_errors_are_the_systems, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_failed_write_leaves_nothing_behind, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_directory_that_cannot_be_read_takes_files, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_stop_carries_out_waiting_writes, setup, teardown),
 		cmocka_unit_test(test_log_lines_go_where_they_were_asked_to),
