@@ -4,8 +4,10 @@
  * crash, finds the old contents or the new ones: written aside in the same directory,
  * synced, renamed over, and the directory synced, because the rename itself is durable
  * only then. What is written aside has no name until it is whole (O_TMPFILE), so that a
- * writer that is killed leaves nothing; where a file system knows no such files it has
- * one from the start.
+ * writer that is killed leaves nothing, except in the moment between naming the file and
+ * renaming it; where a file system knows no such files it has a name from the start.
+ * The name is random: a process id is not unique in a directory that hosts or containers
+ * share.
  */
 #include "tools/host_file.h"
 
@@ -115,6 +117,11 @@ static int sync_directory(const char *path)
 	return 0;
 }
 
+static unsigned long long random_number(void)
+{
+	return tern_random(tern_env_system());
+}
+
 /* A file in the directory of `aside`, without a name if that can be. */
 static int open_aside(const char *aside, size_t dir_bytes, bool *nameless)
 {
@@ -129,7 +136,7 @@ static int open_aside(const char *aside, size_t dir_bytes, bool *nameless)
 		return fd;
 	if (fd >= 0)
 		close(fd);
-	fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+	fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	return fd < 0 ? -errno : fd;
 }
 
@@ -138,7 +145,6 @@ static int give_name(int fd, const char *name)
 	char path[40];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	unlink(name); /* of a process that had this one's number */
 	return linkat(AT_FDCWD, path, AT_FDCWD, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
 }
 
@@ -165,9 +171,9 @@ static int write_whole(const struct tern_file_op *op)
 	char aside[PATH_MAX];
 	int r;
 
-	/* The process is in the name: two of them saving the same file do not mix. */
-	if (snprintf(aside, sizeof(aside), "%.*s.%s.%d.new", (int)dir_bytes, op->path,
-		    op->path + dir_bytes, (int)getpid()) >= (int)sizeof(aside))
+	if (snprintf(aside, sizeof(aside), "%.*s.%s.%016llx.new", (int)dir_bytes,
+		    op->path, op->path + dir_bytes,
+		    random_number()) >= (int)sizeof(aside))
 		return -ENAMETOOLONG;
 	r = write_aside(op, aside, dir_bytes);
 	if (r == 0 && rename(aside, op->path) < 0)
@@ -200,10 +206,10 @@ int host_file_probe(const char *directory, uint64_t bytes)
 	char path[PATH_MAX];
 	int r;
 
-	if (snprintf(path, sizeof(path), "%s/.tern.%d.new", directory, (int)getpid()) >=
-		(int)sizeof(path))
+	if (snprintf(path, sizeof(path), "%s/.tern.%016llx.new", directory,
+		    random_number()) >= (int)sizeof(path))
 		return -ENAMETOOLONG;
-	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (fd < 0)
 		return -errno;
 	unlink(path);

@@ -301,6 +301,30 @@ static void test_failed_write_leaves_nothing_behind(void **state)
 	assert_int_equal(entries(loop->dir), 1);
 }
 
+static void put(const char *dir, const char *name)
+{
+	char path[256];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s.%d.new", dir, name, (int)getpid());
+	f = fopen(path, "wx");
+	assert_non_null(f);
+	assert_int_equal(fclose(f), 0);
+}
+
+/* Two hosts share the directory: a process of the other one has this process' number. */
+static void test_files_of_a_process_of_another_host_stay(void **state)
+{
+	struct loop *loop = *state;
+	struct iovec part = {(void *)"new", 3};
+
+	put(loop->dir, ".a");
+	put(loop->dir, ".tern");
+	assert_int_equal(host_file_probe(loop->dir, 100), 0);
+	assert_int_equal(file_do(loop, TERN_FILE_WRITE, "a", &part, 1).op.status, 0);
+	assert_int_equal(entries(loop->dir), 3);
+}
+
 /* In a child: it gives up the right of root to read any directory. */
 static int write_without_reading(const char *dir)
 {
@@ -399,6 +423,8 @@ int main(void)
 			test_file_errors_are_the_systems, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_failed_write_leaves_nothing_behind, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_files_of_a_process_of_another_host_stay, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_directory_that_cannot_be_read_takes_files, setup, teardown),
 		cmocka_unit_test_setup_teardown(
