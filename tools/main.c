@@ -12,6 +12,7 @@
 #include "base/escape.h"
 #include "base/util.h"
 #include "tools/command.h"
+#include "tools/report.h"
 #include "tools/stack.h"
 #include "tools/version.h"
 
@@ -23,6 +24,8 @@ static const struct command *const commands[] = {
 	&info_command,
 };
 
+static bool wants_json;
+
 int command_refuse(const struct command *command, const char *fmt, ...)
 {
 	char line[700], shown[4 * sizeof(line)];
@@ -33,6 +36,8 @@ int command_refuse(const struct command *command, const char *fmt, ...)
 	va_end(ap);
 	fprintf(stderr, "tern %s: %s\n", command->name,
 		tern_escape(shown, sizeof(shown), line, strlen(line)));
+	if (wants_json)
+		report_failed(line, EXIT_INPUT);
 	return EXIT_INPUT;
 }
 
@@ -91,13 +96,17 @@ static int help_one(const struct command *command)
 	return EXIT_OK;
 }
 
+static bool has_argument(int argc, char **argv, const char *name)
+{
+	for (int i = 0; i < argc; i++)
+		if (strcmp(argv[i], name) == 0)
+			return true;
+	return false;
+}
+
 static bool asks_help(int argc, char **argv)
 {
-	for (int i = 0; i < argc; i++) {
-		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-			return true;
-	}
-	return false;
+	return has_argument(argc, argv, "--help") || has_argument(argc, argv, "-h");
 }
 
 static bool asks_version(const char *word)
@@ -151,6 +160,7 @@ static int run(int argc, char **argv)
 		return unknown(argv[1]);
 	if (asks_help(argc - 2, argv + 2))
 		return help_one(command);
+	wants_json = has_argument(argc, argv, "--json");
 	return command->run(argc - 2, argv + 2);
 }
 

@@ -32,12 +32,20 @@ void output_init(struct output *out, bool json)
 	*out = (struct output){.json = json, .tty = !json && rewrites()};
 }
 
+/* All in ASCII, so that what changes a terminal or the direction of text arrives there as
+ * \uNNNN; of DEL that library takes no care. */
 void output_json(json_t *object)
 {
-	json_dumpf(object, stdout,
-		JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
-	putchar('\n');
+	char *text =
+		json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER |
+					   JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
+	const char *from = text, *del;
+
+	for (; from && (del = strchr(from, 0x7f)); from = del + 1)
+		printf("%.*s\\u007f", (int)(del - from), from);
+	puts(from ? from : "{\"event\":\"error\",\"text\":\"no memory to show it\"}");
 	fflush(stdout);
+	free(text);
 	json_decref(object);
 }
 

@@ -12,9 +12,9 @@
 #include <stdint.h>
 
 struct output {
-	bool json;        /* every line on stdout is one JSON object */
-	bool tty;         /* stderr is a terminal that may be written on freely; not json */
-	bool line_open;   /* a progress line stands there without its newline */
+	bool json;      /* every line on stdout is one JSON object */
+	bool tty;       /* stderr is a terminal that may be written on freely; not json */
+	bool line_open; /* a progress line stands there without its newline */
 	uint64_t next_ns; /* plain: no progress line before this instant */
 };
 
@@ -27,7 +27,8 @@ struct progress {
 
 void output_init(struct output *out, bool json);
 
-/* One JSON object on a line of its own, flushed. Takes the reference. */
+/* One JSON object on a line of its own, in printable ASCII, flushed. Takes the reference.
+ */
 void output_json(json_t *object);
 
 /* For people: a progress line is finished first. Nothing in json mode. One line whatever

@@ -3,10 +3,13 @@
  * as it goes: it may come from a child of another version. */
 #include "tools/report.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "ps/talk.h"
+#include "tools/log.h"
 
 static const char *text_of(const json_t *event, const char *name)
 {
@@ -104,9 +107,41 @@ static void show(struct output *out, const char *who, const json_t *event)
 		output_error(out, who, "%s", text_of(event, "text"));
 }
 
+static void set_if_missing(json_t *event, const char *name, json_t *value)
+{
+	if (json_object_get(event, name))
+		json_decref(value);
+	else
+		json_object_set_new(event, name, value);
+}
+
+/* When and where it came to be. An event of a child has that already. */
+static void stamp(json_t *event)
+{
+	const char *job = getenv(REPORT_JOB);
+	char time[LOG_TIME_BYTES], host[256] = "";
+
+	gethostname(host, sizeof(host) - 1);
+	set_if_missing(event, "time", json_string(log_time(time)));
+	set_if_missing(event, "host", report_text(host));
+	set_if_missing(event, "pid", json_integer(getpid()));
+	if (job)
+		set_if_missing(event, "job", report_text(job));
+}
+
+void report_failed(const char *text, int code)
+{
+	json_t *event = json_pack(
+		"{ss so si}", "event", "failed", "text", report_text(text), "code", code);
+
+	stamp(event);
+	output_json(event);
+}
+
 void report(struct output *out, const char *who, json_t *event)
 {
 	if (out->json) {
+		stamp(event);
 		output_json(event);
 		return;
 	}

@@ -18,6 +18,11 @@
  *     status     text: the answer to SIGUSR1, on stderr
  *     error      text, input (the user's, not the job's, fault)
  *     done       steps, loss, test_accuracy, ..., steps_per_s, samples_per_s
+ *     failed     text, code: the last of a command that failed
+ *     end        code: the last of a server or worker
+ *
+ * With --json each has "time" (UTC), "host", "pid", and "job": what the environment says
+ * in TERN_JOB, which the launcher sets if nobody has.
  */
 #ifndef TERN_TOOLS_REPORT_H
 #define TERN_TOOLS_REPORT_H
@@ -27,6 +32,11 @@
 
 /* Takes the reference. `who`: what errors and log lines begin with: "tern WHO: ". */
 void report(struct output *out, const char *who, json_t *event);
+
+#define REPORT_JOB "TERN_JOB"
+
+/* The event "failed", as JSON. */
+void report_failed(const char *text, int code);
 
 /* A string for an event of text that may not be UTF-8 (paths, what a model wrote): bytes
  * that JSON cannot hold become '?'. */

@@ -193,10 +193,16 @@ static int exit_code(const struct role *role)
 	return role->code;
 }
 
+static void say_end(struct role *role)
+{
+	role_report(role, json_pack("{ss si}", "event", "end", "code", exit_code(role)));
+}
+
 void role_cut(struct role *role)
 {
 	/* What a thread computes cannot be taken from it, and may take minutes. */
 	if (role->env && role->signal && !host_env_ends(role->env, THREADS_MS)) {
+		say_end(role);
 		fflush(NULL);
 		_exit(exit_code(role));
 	}
@@ -213,6 +219,7 @@ int role_close(struct role *role)
 	log_redirect(NULL, NULL);
 	if (role->signal_fd >= 0)
 		signals_close(role->signal_fd);
+	say_end(role);
 	return exit_code(role);
 }
 

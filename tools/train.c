@@ -587,9 +587,7 @@ static int say_end(struct train *t, int code, const char *text)
 {
 	output_error(&t->out, "train", "%s", text);
 	if (t->out.json)
-		report(&t->out, "train",
-			json_pack("{ss so si}", "event", "failed", "text",
-				report_text(text), "code", code));
+		report_failed(text, code);
 	return code;
 }
 
@@ -677,6 +675,16 @@ static int check(struct train_settings *s, struct secret *secret, struct message
 	return 0;
 }
 
+/* So that the events of several jobs can be told apart. */
+static void name_job(void)
+{
+	char name[17];
+
+	snprintf(name, sizeof(name), "%016llx",
+		(unsigned long long)tern_random(tern_env_system()));
+	setenv(REPORT_JOB, name, false);
+}
+
 static int train_run(int argc, char **argv)
 {
 	struct train_settings s = {0};
@@ -709,6 +717,7 @@ static int train_run(int argc, char **argv)
 	t->sup.arg = t;
 	t->sup.secret = secret_text(&t->secret);
 	output_init(&t->out, s.job.json);
+	name_job();
 	r = supervise_init(&t->sup);
 	if (r) {
 		command_refuse(&train_command, "%s", strerror(-r));

@@ -263,6 +263,22 @@ def as_many_processes_as_a_job_may_have_are_allowed():
     assert job.train(*job.small("--servers", 65, steps=5))["steps"] == 5
 
 
+def json_has_an_end_whatever_is_wrong():
+    for command in ["train"], ["server"], ["worker"], ["bench", "lat"], ["info"]:
+        refused = job.Job(*command, "--json", "--stepps", 3)
+        assert refused.end() == 2 and "--stepps" in refused.error, refused.error
+        assert [(e["event"], e["code"]) for e in refused.events] == [("failed", 2)], refused.events
+        assert "--stepps" in refused.events[0]["text"], refused.events
+    server, _ = listening_server()
+    try:
+        server.process.terminate()
+        assert server.end(20) == 0, server.error
+        assert (server.last["event"], server.last["code"]) == ("end", 0), server.last
+        assert server.last["pid"] == server.process.pid and server.last["host"], server.last
+    finally:
+        server.kill()
+
+
 def output_that_cannot_be_written_is_an_error():
     for words in (["info"], ["help"], ["train", *map(str, job.small("--json", steps=3))]):
         with open("/dev/full", "w") as full:
@@ -468,6 +484,7 @@ tap.run([
     too_little_stack_is_told,
     too_few_descriptors_are_told_once,
     as_many_processes_as_a_job_may_have_are_allowed,
+    json_has_an_end_whatever_is_wrong,
     output_that_cannot_be_written_is_an_error,
     closed_pipe_does_not_lose_the_model,
     closed_streams_do_not_lose_the_model,

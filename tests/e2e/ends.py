@@ -60,6 +60,9 @@ def killed_process_ends_the_job(role, index, *more):
     error = after(running, lambda: os.kill(pid, signal.SIGKILL), code=1)
     assert error.splitlines()[-1] == (
         f"tern train: {role} {index} (pid {pid}) was killed by signal 9 (Killed)"), error
+    last = running.events[-1]
+    assert last["event"] == "failed" and last["code"] == 1 and last["text"] in error, last
+    assert len({e["job"] for e in running.events}) == 1, running.events
     assert not directory.exists() or not list(directory.iterdir()), "something was saved"
 
 

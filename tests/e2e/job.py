@@ -94,6 +94,9 @@ class Job:
         self.lines += out.splitlines()
         if "--json" in self.args:
             self.events += [json.loads(line) for line in out.splitlines()]
+        self.last = self.events[-1] if self.events else None
+        if self.last and self.last.get("event") == "end":
+            self.events.pop()  # says only that it has ended
         self.code = self.process.returncode
         left = self.processes()
         assert not left, f"{self.args}: processes {left} are left"

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,9 +17,8 @@ static const char shown[] =
 static char said[4096];
 
 /* What `fd` is told by report(), as a command does that has no --json. */
-static const char *said_of(int fd, json_t *event)
+static const char *said_with(struct output *out, int fd, json_t *event)
 {
-	struct output out = {0};
 	FILE *file = tmpfile();
 	int kept = dup(fd);
 	ssize_t n;
@@ -26,7 +26,7 @@ static const char *said_of(int fd, json_t *event)
 	assert_non_null(file);
 	fflush(stdout);
 	assert_true(dup2(fileno(file), fd) == fd);
-	report(&out, "server", event);
+	report(out, "server", event);
 	fflush(stdout);
 	dup2(kept, fd);
 	close(kept);
@@ -35,6 +35,11 @@ static const char *said_of(int fd, json_t *event)
 	said[n] = '\0';
 	fclose(file);
 	return said;
+}
+
+static const char *said_of(int fd, json_t *event)
+{
+	return said_with(&(struct output){0}, fd, event);
 }
 
 static json_t *event_of(const char *name)
@@ -67,6 +72,41 @@ static void test_a_text_that_was_generated_keeps_its_lines(void **state)
 	assert_string_equal(said_of(STDOUT_FILENO, event), "one\\x1b\n\nthree\n");
 }
 
+static void test_json_is_printable_ascii(void **state)
+{
+	/* DEL, NEL, right-to-left override, an emoji. */
+	json_t *event = json_pack("{s:s, s:s}", "event", "note", "text",
+		"a\177b\302\205c\342\200\256d\360\237\230\200\177");
+	struct output out = {.json = true};
+	const char *line = said_with(&out, STDOUT_FILENO, event);
+
+	(void)state;
+	assert_non_null(
+		strstr(line, "\"a\\u007fb\\u0085c\\u202Ed\\uD83D\\uDE00\\u007f\""));
+	for (const char *p = line; p[1]; p++)
+		assert_true(*p >= ' ' && *p <= '~');
+}
+
+static void test_json_says_when_and_where(void **state)
+{
+	struct output out = {.json = true};
+	json_t *event;
+
+	(void)state;
+	setenv("TERN_JOB", "night-7", true);
+	event = json_loads(said_with(&out, STDOUT_FILENO, event_of("note")), 0, NULL);
+	assert_string_equal(json_string_value(json_object_get(event, "job")), "night-7");
+	assert_int_equal(json_integer_value(json_object_get(event, "pid")), getpid());
+	assert_true(json_is_string(json_object_get(event, "host")));
+	assert_true(json_is_string(json_object_get(event, "time")));
+	/* An event of another process keeps what it has. */
+	json_object_set_new(event, "pid", json_integer(17));
+	event = json_loads(said_with(&out, STDOUT_FILENO, event), 0, NULL);
+	assert_int_equal(json_integer_value(json_object_get(event, "pid")), 17);
+	json_decref(event);
+	unsetenv("TERN_JOB");
+}
+
 static void test_what_is_printable_stays(void **state)
 {
 	json_t *event =
@@ -81,6 +121,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_texts_of_peers_are_one_harmless_line),
 		cmocka_unit_test(test_a_text_that_was_generated_keeps_its_lines),
+		cmocka_unit_test(test_json_is_printable_ascii),
+		cmocka_unit_test(test_json_says_when_and_where),
 		cmocka_unit_test(test_what_is_printable_stays),
 	};
 
