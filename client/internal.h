@@ -5,6 +5,7 @@
  *     worker.c    joining, the end
  *     versions.c  parameters: two buffers, one in use, one being filled
  *     slots.c     gradients: computed one slot after the other, sent while they come
+ *     rooms.c     the two buffers that they are computed in
  *     spare.c     a worker without a slot
  *     lease.c     slots of workers that were lost; what keeps this one
  *     wait.c      who is waited for
@@ -53,21 +54,31 @@ struct version_part { /* a chunk of a version on its way here */
 
 struct gradient_part { /* a chunk of a gradient on its way out */
 	struct tern_req req;
-	struct slot *slot;
+	struct room *room;
+};
+
+/* While one gradient is on its way out, the next one is computed. */
+#define WORKER_ROOMS 2u
+
+struct room { /* for one gradient */
+	struct tern_worker *worker;
+	struct tern_buf gradient;    /* of all parameters */
+	struct gradient_part *parts; /* [chunks] */
+	uint32_t sends_out;
+	uint64_t version; /* what its gradient is of */
+	uint32_t slot;
+	bool announced; /* the engine knows the buffer */
+	bool wanted;    /* the servers were asked to take the gradient at once */
 };
 
 #define WORKER_LOSS_WINDOW 100u
 
 /* A slot of this worker, of every step. */
 struct slot {
-	struct tern_worker *worker;
 	uint32_t number;
-	struct tern_buf gradient;    /* of all parameters */
-	struct gradient_part *parts; /* [chunks] */
-	uint32_t sends_out;
 	uint64_t generation; /* of the decision that gave it to this worker; 0: first */
 	bool taken;          /* the servers know that it comes from here */
-	bool announced;      /* the engine knows the buffer */
+	bool pending;        /* of this step it was not computed yet */
 	double losses[WORKER_LOSS_WINDOW];
 	uint64_t loss_count;
 };
@@ -97,8 +108,12 @@ struct tern_worker {
 
 	/* slots.c */
 	struct slot *slots;
-	uint32_t slot_count, slot_at; /* of this step: computing this one, or done */
+	uint32_t slot_count;
+	struct room rooms[WORKER_ROOMS];
+	uint32_t room_count;
 	bool computing;
+	struct slot *slot; /* that is being computed, */
+	struct room *room; /* and where its gradient goes */
 	struct tern_job job_item;
 	uint64_t *records;
 	struct tern_result result;
@@ -183,6 +198,18 @@ void slots_fini(struct tern_worker *w);
 void slots_run(struct tern_worker *w); /* a version is complete, or a buffer is free */
 bool slots_are_due(const struct tern_worker *w);
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
+void slots_begin(struct tern_worker *w); /* a step: all of them are to be computed */
+
+/* rooms.c */
+/* One more, up to WORKER_ROOMS; the engine hears of one that is made `late` when it is
+ * used. */
+int rooms_add(struct tern_worker *w, bool late);
+void rooms_fini(struct tern_worker *w);
+struct room *rooms_find(struct tern_worker *w); /* whose sends have ended; or NULL */
+/* No room is free for this slot. */
+void rooms_want(struct tern_worker *w, const struct slot *slot);
+/* Of slots that came later: the engine may have been busy then. In a job. */
+int rooms_announce(struct tern_worker *w, struct room *room);
 
 /* spare.c */
 void spare_init(struct tern_worker *w);

@@ -125,12 +125,18 @@ static bool is_from(const struct tern_worker *w, uint32_t chunk,
 	return req->status == -EINPROGRESS && w->plan.chunks[chunk].server != but;
 }
 
+static bool is_sent(const struct tern_worker *w, uint32_t chunk, uint32_t but)
+{
+	for (uint32_t i = 0; i < w->room_count; i++)
+		if (is_from(w, chunk, &w->rooms[i].parts[chunk].req, but))
+			return true;
+	return false;
+}
+
 /* A server other than `but` that this worker waits for: for a part of a version, to be
- * done with a gradient whose buffer is needed, or for leave to go. -1: none. */
+ * done with a gradient whose buffer may be needed, or for leave to go. -1: none. */
 static int waits_for(const struct tern_worker *w, uint32_t but)
 {
-	const struct slot *slot = &w->slots[w->slot_at];
-
 	if (w->state == WORKER_FINISHING && !w->results.finisher && but != 0)
 		return 0;
 	for (uint32_t i = 0; i < w->job.server_count; i++)
@@ -139,9 +145,7 @@ static int waits_for(const struct tern_worker *w, uint32_t but)
 			return (int)i;
 	for (uint32_t i = 0; !w->computing && i < w->plan.chunk_count; i++)
 		if (is_from(w, i, &w->parts[0][i].req, but) ||
-			is_from(w, i, &w->parts[1][i].req, but) ||
-			(w->slot_at < w->slot_count && slot->sends_out &&
-				is_from(w, i, &slot->parts[i].req, but)))
+			is_from(w, i, &w->parts[1][i].req, but) || is_sent(w, i, but))
 			return (int)w->plan.chunks[i].server;
 	return -1;
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients. The slots of this worker are computed one after the other, each by one job;
- * while it runs, it says from which element on its gradient is final, and the chunks
- * beyond are sent, the last layer's first.
+ * Gradients. The slots of this worker are computed one after the other in the order of
+ * their numbers, each by one job; while it runs, it says from which element on its
+ * gradient is final, and the chunks beyond are sent, the last layer's first.
  *
  * A slot's records and its result follow from (seed, step, slot) and the version alone,
  * so it does not matter who computes it. One that was another worker's joins the others
- * here behind them (lease.c). What the servers were told to expect is sent in any case:
- * this worker stays at a version until it has sent all slots that are taken, even if the
- * next one is complete because the lost worker had got that far.
+ * here (lease.c). What the servers were told to expect is sent in any case: this worker
+ * stays at a version until it has sent all slots that are taken, even if the next one is
+ * complete because the lost worker had got that far.
  */
 #include "client/internal.h"
 
@@ -21,44 +21,46 @@
 /* ---- sending ---- */
 
 /* In async mode every step of every worker is a slot of its own. */
-static uint64_t slot_id(const struct tern_worker *w, const struct slot *slot)
+static uint64_t slot_id(const struct tern_worker *w, uint32_t slot)
 {
 	if (w->job.mode == TERN_MODE_ASYNC)
 		return w->version * w->job.workers + w->opts.index;
-	return w->version * w->job.slots + slot->number;
+	return w->version * w->job.slots + slot;
 }
 
 static void part_sent(struct tern_req *req)
 {
 	struct gradient_part *part = req->arg;
-	struct tern_worker *w = part->slot->worker;
+	struct room *room = part->room;
+	struct tern_worker *w = room->worker;
 
 	/* The way to that server is lost, and it may be reading the buffer in place for a
 	 * moment yet: it is not used again, and this worker is about to end. -EMSGSIZE:
 	 * the server had it from somebody else. */
 	if (req->status < 0 && req->status != -EMSGSIZE) {
-		worker_failed(w, (uint32_t)(part - part->slot->parts), req->status);
+		worker_failed(w, (uint32_t)(part - room->parts), req->status);
 		return;
 	}
-	part->slot->sends_out--;
+	room->sends_out--;
 	if (!w->over && w->state <= WORKER_RUNNING)
 		slots_run(w); /* perhaps this buffer was waited for */
 }
 
-static void send_chunk(struct tern_worker *w, struct slot *slot, uint32_t chunk)
+static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
 {
 	const struct tern_chunk *c = &w->plan.chunks[chunk];
-	struct gradient_part *part = &slot->parts[chunk];
+	struct gradient_part *part = &room->parts[chunk];
 	struct tern_tensor tensor = {
-		.buf = slot->gradient, .shape = tern_shape_1d(TERN_F32, c->count)};
-	uint64_t step = w->job.mode == TERN_MODE_ASYNC ? w->version : slot_id(w, slot);
+		.buf = room->gradient, .shape = tern_shape_1d(TERN_F32, c->count)};
+	uint64_t step =
+		w->job.mode == TERN_MODE_ASYNC ? w->version : slot_id(w, room->slot);
 
 	tensor.buf.offset += c->first * sizeof(float);
 	tensor.buf.bytes = c->count * sizeof(float);
-	part->slot = slot;
+	part->room = room;
 	part->req.done = part_sent;
 	part->req.arg = part;
-	slot->sends_out++;
+	room->sends_out++;
 	w->byte_count += tensor.buf.bytes;
 	tern_send(w->servers[c->server].data, &part->req, c->gradient_key, step, &tensor,
 		NULL, 0);
@@ -66,10 +68,8 @@ static void send_chunk(struct tern_worker *w, struct slot *slot, uint32_t chunk)
 
 static void send_ready(struct tern_worker *w, uint64_t first)
 {
-	struct slot *slot = &w->slots[w->slot_at];
-
 	while (!w->over && w->unsent > 0 && w->plan.chunks[w->unsent - 1].first >= first)
-		send_chunk(w, slot, --w->unsent);
+		send_chunk(w, w->room, --w->unsent);
 }
 
 /* ---- computing ---- */
@@ -84,33 +84,21 @@ static void say_ready(void *arg, uint64_t first)
 	tern_job_signal(&w->job_item);
 }
 
-/* The buffer of a slot that came later: the engine may have been busy then. */
-static int announce(struct tern_worker *w, struct slot *slot)
-{
-	const struct tern_mem *mem = slot->gradient.mem;
-
-	if (slot->announced)
-		return 0;
-	slot->announced = true;
-	return tern_engine_pin(w->opts.engine, tern_mem_base(mem), tern_mem_bytes(mem));
-}
-
 static void compute(struct tern_job *job)
 {
 	struct tern_worker *w = tern_container_of(job, struct tern_worker, job_item);
 	const struct tern_engine_params params = versions_current(w);
-	struct slot *slot = &w->slots[w->slot_at];
-	uint64_t base = slot_id(w, slot) * w->job.batch;
+	uint64_t base = slot_id(w, w->slot->number) * w->job.batch;
 
 	for (uint32_t j = 0; j < w->job.batch; j++)
 		w->records[j] =
 			tern_permutation_at(w->job.seed, w->opts.train->count, base + j);
 	tern_dataset_batch(
 		w->opts.train, w->records, w->job.batch, &w->opts.engine->batch);
-	w->compute_status = announce(w, slot);
+	w->compute_status = rooms_announce(w, w->room);
 	if (w->compute_status == 0)
 		w->compute_status = tern_engine_gradient(w->opts.engine, &params,
-			tern_buf_ptr(&slot->gradient), say_ready, w, &w->result);
+			tern_buf_ptr(&w->room->gradient), say_ready, w, &w->result);
 }
 
 static void on_progress(struct tern_job *job)
@@ -125,7 +113,7 @@ static void on_progress(struct tern_job *job)
 static void computed(struct tern_job *job)
 {
 	struct tern_worker *w = tern_container_of(job, struct tern_worker, job_item);
-	struct slot *slot = &w->slots[w->slot_at];
+	struct slot *slot = w->slot;
 	double loss = w->result.loss / w->job.batch;
 
 	worker_engine_note(w);
@@ -150,7 +138,6 @@ static void computed(struct tern_job *job)
 	}
 	slot->losses[slot->loss_count++ % WORKER_LOSS_WINDOW] = loss;
 	w->step_loss = w->step_slots++ == 0 ? loss : w->step_loss + loss;
-	w->slot_at++;
 	if (w->missing[(w->version + 1) & 1] == 0 && !slots_are_due(w))
 		versions_complete(w, w->version + 1);
 	else
@@ -159,20 +146,47 @@ static void computed(struct tern_job *job)
 
 bool slots_are_due(const struct tern_worker *w)
 {
-	return w->computing || (w->slot_at < w->slot_count && w->slots[w->slot_at].taken);
+	for (uint32_t i = 0; i < w->slot_count; i++)
+		if (w->slots[i].pending && w->slots[i].taken)
+			return true;
+	return w->computing;
+}
+
+/* The first one that is to be computed, in the order of numbers. */
+static struct slot *next_slot(struct tern_worker *w)
+{
+	struct slot *next = NULL;
+
+	for (uint32_t i = 0; i < w->slot_count; i++) {
+		struct slot *slot = &w->slots[i];
+
+		if (slot->pending && (!next || slot->number < next->number))
+			next = slot;
+	}
+	return next;
 }
 
 void slots_run(struct tern_worker *w)
 {
-	struct slot *slot = &w->slots[w->slot_at];
+	struct slot *slot;
 
-	if (w->spare || w->computing || w->over || w->slot_at >= w->slot_count ||
-		w->missing[w->version & 1] > 0)
+	if (w->spare || w->computing || w->over || w->missing[w->version & 1] > 0)
 		return;
-	if (slot->sends_out > 0)
-		return; /* its buffer is still being read: part_sent comes */
+	slot = next_slot(w);
+	if (!slot)
+		return;
+	w->room = rooms_find(w);
+	if (!w->room) {
+		rooms_want(w, slot); /* and part_sent comes */
+		return;
+	}
 	if (!slot->taken)
 		worker_take(w, slot);
+	slot->pending = false;
+	w->slot = slot;
+	w->room->version = w->version;
+	w->room->slot = slot->number;
+	w->room->wanted = false;
 	w->computing = true;
 	w->unsent = w->plan.chunk_count;
 	atomic_store_explicit(&w->ready_first, UINT64_MAX, memory_order_relaxed);
@@ -186,24 +200,22 @@ void slots_run(struct tern_worker *w)
 
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation)
 {
-	struct slot *slot = &w->slots[w->slot_count];
-	int r;
-
-	*slot = (struct slot){.worker = w,
-		.number = number,
+	/* What is given to a worker is to be computed for the version that it is at, and
+	 * the first slots not before there is one. */
+	w->slots[w->slot_count++] = (struct slot){.number = number,
 		.generation = generation,
 		.taken = generation == 0,
-		.announced = generation == 0};
-	if (slot->announced)
-		r = worker_get_vector(w, &slot->gradient);
-	else
-		r = tern_pool_get(
-			w->pool, w->job.element_count * sizeof(float), &slot->gradient);
-	if (r < 0)
-		return r == -EAGAIN ? -ENOMEM : r;
-	slot->parts = calloc(w->plan.chunk_count, sizeof(*slot->parts));
-	w->slot_count++;
-	return slot->parts ? 0 : -ENOMEM;
+		.pending = generation != 0};
+	return w->room_count < TERN_MIN(w->slot_count, WORKER_ROOMS)
+		       ? rooms_add(w, generation != 0)
+		       : 0;
+}
+
+void slots_begin(struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->slot_count; i++)
+		w->slots[i].pending = true;
+	slots_run(w);
 }
 
 int slots_init(struct tern_worker *w)
@@ -220,16 +232,12 @@ int slots_init(struct tern_worker *w)
 		i++)
 		if (tern_slot_owner(&w->job, i) == w->opts.index)
 			r = slots_add(w, i, 0);
-	w->slot_at = w->slot_count; /* nothing is due before the first version */
 	return r;
 }
 
 void slots_fini(struct tern_worker *w)
 {
-	for (uint32_t i = 0; i < w->slot_count; i++) {
-		tern_pool_put(w->pool, &w->slots[i].gradient);
-		free(w->slots[i].parts);
-	}
+	rooms_fini(w);
 	free(w->records);
 	free(w->slots);
 }

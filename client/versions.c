@@ -71,8 +71,7 @@ void versions_complete(struct tern_worker *w, uint64_t version)
 	}
 	if (!w->last_posted)
 		versions_receive(w, version + 1);
-	w->slot_at = 0;
-	slots_run(w);
+	slots_begin(w);
 }
 
 static void arrived(struct tern_req *req)

@@ -365,13 +365,14 @@ static int make_job(struct tern_worker *w)
 	return tern_ps_job_copy(&w->job, &job);
 }
 
-static uint32_t own_slots(const struct tern_worker *w)
+/* That it needs from the beginning. */
+static uint32_t own_rooms(const struct tern_worker *w)
 {
 	uint32_t count = 0;
 
 	if (w->job.mode == TERN_MODE_ASYNC)
 		return 1;
-	for (uint32_t i = 0; i < w->job.slots; i++)
+	for (uint32_t i = 0; i < w->job.slots && count < WORKER_ROOMS; i++)
 		count += tern_slot_owner(&w->job, i) == w->opts.index;
 	return count;
 }
@@ -380,10 +381,10 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 {
 	struct tern_pool_opts talk = {
 		.slab_bytes = 1u << 20, .max_bytes = TERN_PS_SAID_MAX};
-	/* Both versions and the gradients. Small ones share slabs, of which a process has
+	/* Both versions and two gradients. Small ones share slabs, of which a process has
 	 * few; the pool rounds their size up, so there is one to spare. */
 	uint64_t bytes = tern_align_up(w->job.element_count * sizeof(float), 64);
-	uint64_t count = 2ull + w->job.slots, own = 2ull + own_slots(w), per_slab;
+	uint64_t count = 2ull + WORKER_ROOMS, own = 2ull + own_rooms(w), per_slab;
 	struct tern_pool_opts pool = {.slab_bytes = TERN_MAX(bytes + 4096,
 					      TERN_MIN(bytes * count, SLAB_BYTES))};
 	int r;
@@ -393,12 +394,13 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 		snprintf(why->text, sizeof(why->text),
 			"no room for the model: its parameters have %llu bytes, and this "
 			"worker needs them %llu times (two versions, and the gradient of "
-			"each of its slots); it can hold %llu bytes",
+			"%s); it can hold %llu bytes",
 			(unsigned long long)bytes, (unsigned long long)own,
+			own_rooms(w) == 1 ? "one slot" : "two slots",
 			TERN_POOL_BYTES_MAX);
 		return -E2BIG;
 	}
-	/* What is beyond the limit would be for the slots of others, if all were lost. */
+	/* What is beyond the limit would be for slots of others, if those were lost. */
 	pool.max_bytes =
 		TERN_MIN(pool.slab_bytes * ((count + per_slab - 1) / per_slab + 1),
 			TERN_POOL_BYTES_MAX);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ps/sum.h"
 
+#include <stdbool.h>
+
 #include "base/util.h"
 
 #define PIECE 2048u /* elements: 8 KiB of each operand at a time */
@@ -75,4 +77,72 @@ double tern_sum_run(const struct tern_kernels *kernels, float *dst,
 		squares += kernels->sum_squares(dst + at, n);
 	}
 	return squares;
+}
+
+/* ---- in the order in which gradients come ---- */
+
+uint32_t tern_sum_span(uint32_t n)
+{
+	uint32_t span = 1;
+
+	while (n > (uint64_t)span * TERN_SUM_MAX)
+		span *= TERN_SUM_MAX;
+	return span;
+}
+
+uint32_t tern_sum_held_most(uint32_t n, uint32_t window)
+{
+	uint32_t top = tern_sum_span(n), most = window;
+
+	if (window >= n)
+		return n;
+	for (uint32_t span = TERN_SUM_MAX; span < top; span *= TERN_SUM_MAX)
+		most += TERN_SUM_MAX - 1;
+	if (top > 1)
+		most += (n - 1) / top;
+	return TERN_MIN(n, most);
+}
+
+uint32_t tern_sum_folded_next(uint32_t n, uint32_t folded)
+{
+	return n - folded > TERN_SUM_MAX ? folded + TERN_SUM_MAX : n;
+}
+
+/* The first of the group of `span` sums or gradients that the last one is in. */
+static uint32_t group_start(uint32_t folded, uint32_t span)
+{
+	return (folded - 1) / (span * TERN_SUM_MAX) * (span * TERN_SUM_MAX);
+}
+
+/* Is a group of sums of `span` full, or the last one? */
+static bool ends_group(uint32_t n, uint32_t folded, uint32_t span)
+{
+	return folded == n || folded % (span * TERN_SUM_MAX) == 0;
+}
+
+uint32_t tern_sum_fold_start(uint32_t n, uint32_t folded)
+{
+	uint32_t top = tern_sum_span(n), start = folded - 1;
+
+	for (uint32_t span = 1; span < top && ends_group(n, folded, span);
+		span *= TERN_SUM_MAX)
+		start = group_start(folded, span);
+	return start;
+}
+
+void tern_sum_fold(const struct tern_kernels *kernels, float *const *places, uint32_t n,
+	uint32_t folded, uint64_t count)
+{
+	uint32_t end = tern_sum_folded_next(n, folded), top = tern_sum_span(n);
+	const float *in[TERN_SUM_MAX];
+
+	for (uint32_t span = 1; span < top && ends_group(n, end, span);
+		span *= TERN_SUM_MAX) {
+		uint32_t start = group_start(end, span), groups = 0;
+
+		for (uint32_t i = start; i < end; i += span)
+			in[groups++] = places[i];
+		if (groups > 1)
+			kernels->sum(places[start], in, groups, 1.0f, count);
+	}
 }

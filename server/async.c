@@ -119,7 +119,7 @@ static void apply_one(struct tern_job *job)
 	const float *gradient = tern_buf_ptr(&t->gradient);
 
 	if (!t->pulled)
-		chunk_apply(c, 0, 0, &gradient, 1, 1.0f);
+		chunk_apply(c, 0, 0, &gradient, 1, 1.0f, 1.0f);
 	if (c->status == 0)
 		memcpy(tern_buf_ptr(&t->copy), chunk_w(c, 0),
 			c->plan->count * sizeof(float));

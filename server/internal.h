@@ -109,6 +109,7 @@ struct gradient { /* of one slot */
 	struct server_peer
 		*in_place; /* in whose memory it is read, or will be; else NULL */
 	bool arrived;
+	bool wanted; /* before its turn: its worker needs the buffer */
 };
 
 struct publication { /* a version on its way to a worker */
@@ -130,9 +131,11 @@ struct chunk {
 	double squares;
 	struct gradient *gradients; /* sync: [slots] */
 	unsigned arrived_count;
+	uint32_t folded; /* slots whose gradients are in partial sums, the first ones */
+	bool folding;    /* a job adds the next ones */
 	struct publication *publications; /* [2][workers] */
 	unsigned sends_out[2];
-	const float **sources; /* [slots]: where they lie */
+	float **sources; /* [slots]: where they lie */
 	struct tern_job job;
 	struct stream *streams; /* async: [workers] */
 	struct tern_list ready; /* async: streams whose gradient waits to be applied */
@@ -210,6 +213,8 @@ struct tern_server {
 	struct tern_list holding;
 	uint64_t staging_left, staging_bytes; /* of the budget */
 	uint64_t staging_most;                /* what all chunks at once need */
+	uint32_t window;    /* sync: slots that a chunk receives at a time */
+	uint32_t held_most; /* sync: gradients and partial sums that a chunk holds */
 	unsigned jobs_out;
 
 	struct server_peer *to_zero; /* others.c */
@@ -278,10 +283,10 @@ float *chunk_w(const struct chunk *c, uint64_t version);
 void chunk_publish(struct chunk *c); /* sends its version to whoever follows */
 /* A version that it has; the worker is not being sent one of the same parity. */
 void chunk_publish_to(struct chunk *c, uint64_t version, struct server_peer *worker);
-/* In a job: from version `from` into `to`, which may be the same, with the mean of n
- * gradients, or with what was summed if g is NULL. */
+/* In a job: from version `from` into `to`, which may be the same, with `scale` times the
+ * sum of n gradients, or with what was summed if g is NULL; scale is 1 then. */
 void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const *g,
-	unsigned n, float clip);
+	unsigned n, float scale, float clip);
 /* After a job: whether it failed, which has ended the server. */
 bool chunk_failed(struct chunk *c);
 void chunk_pin(struct chunk *c, const struct tern_buf *buf);
@@ -295,6 +300,8 @@ void sync_apply(struct chunk *c, double clip);
 void sync_sends_ended(struct chunk *c);
 /* The slot has a new holder, who sends what belongs to `version` and all later ones. */
 void sync_taken(struct tern_server *s, uint32_t slot, uint64_t version);
+/* Its holder needs the buffer of what it has computed for `version`. */
+void sync_wanted(struct tern_server *s, uint32_t slot, uint64_t version);
 
 /* lease.c */
 int lease_init(struct tern_server *s);
@@ -308,6 +315,7 @@ void lease_lost(struct server_peer *worker, bool known, const char *fmt, ...)
 void lease_on_lost(struct server_peer *p, const json_t *message);
 void lease_tell_lost(struct server_peer *p, uint32_t lost, const char *text);
 void lease_on_take(struct server_peer *p, const json_t *message);
+void lease_on_holds(struct server_peer *p, const json_t *message);
 void lease_on_bye(struct tern_server *s);
 void lease_on_done(struct server_peer *p);
 void lease_maybe_done(struct tern_server *s);

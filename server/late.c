@@ -3,10 +3,11 @@
  * Workers that make no progress.
  *
  * A worker owes a gradient if the oldest step that is gathered here lacks one of its
- * slots. Another live worker that owes nothing waits for it, and from then on the time
- * counts in which nothing comes from the first one and nothing reaches it. When that is
- * the deadline, the worker is lost like one that died (lease.c): its slots go to others,
- * and its connection is cut, so that nothing of it is received any more.
+ * slots, and all chunks here receive it (sync.c). Another live worker that owes nothing
+ * waits for it, and from then on the time counts in which nothing comes from the first
+ * one and nothing reaches it. When that is the deadline, the worker is lost like one that
+ * died (lease.c): its slots go to others, and its connection is cut, so that nothing of
+ * it is received any more.
  *
  * The deadline is `worker_timeout_ns`, or ten times the median time of a slot where that
  * is longer. Before the first slot is complete nobody can say how long one takes, and
@@ -112,16 +113,29 @@ static bool gathers(const struct chunk *c, uint64_t version)
 	return c->state == CHUNK_GATHERING && c->version == version;
 }
 
+/* Slots that all chunks receive (sync.c). Who lacks a later one may be kept from it,
+ * because a chunk that waits for somebody else does not take what is before it. */
+static uint32_t turns_end(const struct tern_server *s, uint64_t version)
+{
+	uint32_t folded = s->job.slots;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		if (gathers(&s->chunks[i], version))
+			folded = TERN_MIN(folded, s->chunks[i].folded);
+	return TERN_MIN(folded + s->window, s->job.slots);
+}
+
 static void find_owing_sync(struct tern_server *s)
 {
 	uint64_t oldest = UINT64_MAX;
+	uint32_t end;
 
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		if (s->chunks[i].state == CHUNK_GATHERING)
 			oldest = TERN_MIN(oldest, s->chunks[i].version);
+	end = turns_end(s, oldest);
 	for (uint32_t i = 0; i < s->chunk_count; i++)
-		for (uint32_t k = 0; gathers(&s->chunks[i], oldest) && k < s->job.slots;
-			k++)
+		for (uint32_t k = 0; gathers(&s->chunks[i], oldest) && k < end; k++)
 			if (!s->chunks[i].gradients[k].arrived)
 				owe(s->leases[k].owner, oldest, k);
 }

@@ -385,6 +385,23 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 		take(p, (uint32_t)slot, (uint64_t)version, (uint64_t)generation);
 }
 
+/* A worker has gradients of two slots in its buffers, and must compute one that comes
+ * before them. If the slot has another holder here, this worker is about to be lost. */
+void lease_on_holds(struct server_peer *p, const json_t *message)
+{
+	struct tern_server *s = p->server;
+	json_int_t slot = -1, version = -1;
+
+	if (json_unpack((json_t *)(uintptr_t)message, "{s:I, s:I}", "slot", &slot,
+		    "version", &version) < 0 ||
+		slot < 0 || slot >= s->job.slots || version < 0)
+		server_refuse(p, "it holds a gradient and does not say which");
+	else if (!s->leases || !s->running)
+		server_refuse(p, "it holds a gradient before the start");
+	else if (s->leases[slot].holder == p && !s->over)
+		sync_wanted(s, (uint32_t)slot, (uint64_t)version);
+}
+
 /* ---- birth and death ---- */
 
 int lease_init(struct tern_server *s)

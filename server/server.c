@@ -459,6 +459,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		on_bye(p);
 	} else if (strcmp(type, "take") == 0 && p->is_worker) {
 		lease_on_take(p, message);
+	} else if (strcmp(type, "holds") == 0 && p->is_worker) {
+		lease_on_holds(p, message);
 	} else if (strcmp(type, "where") == 0 && p->is_worker) {
 		spare_on_where(p);
 	} else if (strcmp(type, "follow") == 0 && p->is_worker) {

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ps/sum.h"
+
 #define STORE_SLAB (64ull << 20)
 
 float *chunk_w(const struct chunk *c, uint64_t version)
@@ -35,12 +37,18 @@ static void fill(struct chunk *c)
 	}
 }
 
+/* Gradients, or sums of them, that one update takes. */
+static uint32_t inputs_of(const struct tern_server *s)
+{
+	return s->window < s->job.slots ? TERN_SUM_MAX : s->job.slots;
+}
+
 static int make_state(struct chunk *c)
 {
 	struct tern_server *s = c->server;
 	const struct tern_updater_opts opts = {.optimizer = &s->job.optimizer,
 		.count = c->plan->count,
-		.gradient_count = s->job.mode == TERN_MODE_SYNC ? s->job.slots : 1,
+		.gradient_count = s->job.mode == TERN_MODE_SYNC ? inputs_of(s) : 1,
 		.two_phase = s->job.clip_norm > 0};
 
 	return tern_updater_chunk_new(s->opts.updater, &opts, &c->kept);
@@ -142,16 +150,29 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 	return -E2BIG;
 }
 
+/*
+ * So many slots at a time that each worker has one among them, if all have the same
+ * number: then nobody waits for slots of others longer than it would at the end of the
+ * step. Whole groups, since those are what is folded.
+ */
+static void set_window(struct tern_server *s)
+{
+	s->window = (uint32_t)tern_align_up(s->job.workers, TERN_SUM_MAX);
+	s->window = TERN_MIN(s->window, s->job.slots);
+	s->held_most = tern_sum_held_most(s->job.slots, s->window);
+}
+
 int shard_init(struct tern_server *s)
 {
 	struct tern_plan_share share = tern_plan_share(&s->plan, s->index);
 	int r;
 
-	/* One chunk's gradients must fit, however many slots there are. */
+	set_window(s);
+	/* What one chunk holds must fit, however many slots there are. */
 	s->staging_bytes = TERN_MAX(TERN_MIN(s->opts.staging_bytes, STAGING_MOST),
-		s->job.slots * s->plan.chunk_elements * sizeof(float));
+		s->held_most * s->plan.chunk_elements * sizeof(float));
 	s->staging_left = s->staging_bytes;
-	s->staging_most = s->job.slots * share.element_count * sizeof(float);
+	s->staging_most = s->held_most * share.element_count * sizeof(float);
 	s->chunks = calloc(share.chunk_count + 1u, sizeof(*s->chunks));
 	if (!s->chunks)
 		return -ENOMEM;
@@ -239,7 +260,7 @@ void shard_fini(struct tern_server *s)
 /* ---- work and versions ---- */
 
 void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const *g,
-	unsigned n, float clip)
+	unsigned n, float scale, float clip)
 {
 	c->status = tern_updater_update(c->server->opts.updater, c->kept,
 		&(struct tern_updater_step){.step = c->version + 1,
@@ -247,7 +268,7 @@ void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const
 			.w_out = chunk_w(c, to),
 			.gradients = g,
 			.gradient_count = n,
-			.scale = 1.0f / (float)n,
+			.scale = scale,
 			.clip = clip});
 }
 

@@ -9,7 +9,17 @@
  * the workers' memory. Chunks queue for it in the order in which workers produce
  * gradients, the last first.
  *
- * On shared memory the gradients are read where the worker wrote them.
+ * Memory does not grow with the number of slots R (training.md's tree, ps/sum.h): a chunk
+ * receives the gradients of a window of slots, in their order, and adds up the first
+ * eight of them as soon as they are here; the window moves on then. It has room for one
+ * slot of each worker. A worker has two buffers, so it computes a slot while the one
+ * before waits for its turn. A loss may give it a slot that comes before those that it
+ * has computed: it says so ("holds"), and these are received before their turn. So the
+ * slot that is first of all those missing is always being computed, or can be.
+ *
+ * On shared memory a gradient is read where the worker wrote it, if workers have one slot
+ * each. A worker with more needs its buffer, and so does one that was given another's
+ * slot: those are copied.
  *
  * Exactly once: one receive at a time is posted for each (step, slot, chunk), the only
  * way in, and none after one has ended well. When a slot has a new holder, the receive is
@@ -20,6 +30,8 @@
 #include "server/internal.h"
 
 #include <errno.h>
+
+#include "ps/sum.h"
 
 /* A gradient that is read in place keeps its send in flight, and a record, until all
  * slots are here. So many of one worker, and of all: half of the records that there are.
@@ -34,7 +46,13 @@ static bool is_two_phase(const struct chunk *c)
 
 static uint64_t staging_of(const struct chunk *c)
 {
-	return c->server->job.slots * c->plan->count * sizeof(float);
+	return c->server->held_most * c->plan->count * sizeof(float);
+}
+
+/* Are there too many slots to hold all their gradients? */
+static bool folds(const struct tern_server *s)
+{
+	return s->window < s->job.slots;
 }
 
 /* ---- applying ---- */
@@ -55,13 +73,14 @@ static void release(struct chunk *c)
 	for (uint32_t i = 0; i < s->job.slots; i++) {
 		struct gradient *g = &c->gradients[i];
 
-		g->arrived = false;
+		g->arrived = g->wanted = false;
 		if (g->in_place)
 			tern_release(&g->req);
 		leave_place(g);
 		tern_pool_put(s->staging, &g->room);
 	}
 	c->arrived_count = 0;
+	c->folded = 0;
 	s->staging_left += staging_of(c);
 }
 
@@ -104,11 +123,30 @@ static void pin_gradients(struct chunk *c)
 		chunk_pin(c, &c->gradients[i].room);
 }
 
+/* What is left to be added up: all gradients, or the last sums. */
+static uint32_t input_count(const struct chunk *c)
+{
+	const struct tern_server *s = c->server;
+	uint32_t span = folds(s) ? tern_sum_span(s->job.slots) : 1;
+
+	return (s->job.slots + span - 1) / span;
+}
+
+static const float *const *inputs(const struct chunk *c)
+{
+	return (const float *const *)c->sources;
+}
+
+static float scale(const struct chunk *c)
+{
+	return 1.0f / (float)c->server->job.slots;
+}
+
 static void apply_mean(struct tern_job *job)
 {
 	struct chunk *c = tern_container_of(job, struct chunk, job);
 
-	chunk_apply(c, c->version, c->version + 1, NULL, 1, clip_factor(c));
+	chunk_apply(c, c->version, c->version + 1, NULL, 1, 1.0f, clip_factor(c));
 }
 
 static void apply_sum(struct tern_job *job)
@@ -117,7 +155,7 @@ static void apply_sum(struct tern_job *job)
 
 	pin_gradients(c);
 	chunk_apply(
-		c, c->version, c->version + 1, c->sources, c->server->job.slots, 1.0f);
+		c, c->version, c->version + 1, inputs(c), input_count(c), scale(c), 1.0f);
 }
 
 void sync_apply(struct chunk *c, double clip)
@@ -146,11 +184,10 @@ void sync_sends_ended(struct chunk *c)
 static void sum(struct tern_job *job)
 {
 	struct chunk *c = tern_container_of(job, struct chunk, job);
-	uint32_t slots = c->server->job.slots;
 
 	pin_gradients(c);
-	c->status = tern_updater_sum(c->server->opts.updater, c->kept, c->sources, slots,
-		1.0f / (float)slots, &c->squares);
+	c->status = tern_updater_sum(c->server->opts.updater, c->kept, inputs(c),
+		input_count(c), scale(c), &c->squares);
 }
 
 static void summed(struct tern_job *job)
@@ -171,8 +208,10 @@ static void arrived(struct tern_req *req);
 
 static void all_here(struct chunk *c)
 {
-	for (uint32_t i = 0; i < c->server->job.slots; i++)
-		c->sources[i] = c->gradients[i].req.data;
+	uint32_t span = folds(c->server) ? tern_sum_span(c->server->job.slots) : 1;
+
+	for (uint32_t i = 0; i < input_count(c); i++)
+		c->sources[i] = c->sources[i * span];
 	if (is_two_phase(c)) {
 		c->state = CHUNK_SUMMING;
 		chunk_submit(c, sum, summed);
@@ -181,11 +220,15 @@ static void all_here(struct chunk *c)
 	}
 }
 
-static bool may_be_in_place(const struct tern_server *s, const struct server_peer *worker)
+/* Only what a worker has had from the beginning, if that is one slot: the buffer is gone
+ * until all slots are here, and a worker has two. */
+static bool may_be_in_place(
+	const struct tern_server *s, const struct server_peer *worker, uint32_t slot)
 {
 	uint32_t most = TERN_MIN(IN_PLACE_MAX, IN_PLACE_ALL_MAX / s->job.workers);
 
-	return tern_peer_can_peek(worker->peer) && worker->in_place_count < most;
+	return s->job.slots <= s->job.workers && slot == worker->index &&
+	       tern_peer_can_peek(worker->peer) && worker->in_place_count < most;
 }
 
 /* From the slot's holder. Without one this comes again when somebody takes the slot. */
@@ -202,7 +245,7 @@ static void receive(struct chunk *c, uint32_t slot)
 	g->req.arg = g;
 	leave_place(g); /* and the room: of a holder that was lost */
 	tern_pool_put(s->staging, &g->room);
-	if (may_be_in_place(s, worker)) {
+	if (may_be_in_place(s, worker, slot)) {
 		g->in_place = worker;
 		worker->in_place_count++;
 	} else {
@@ -217,6 +260,75 @@ static void receive(struct chunk *c, uint32_t slot)
 	if (r < 0)
 		server_fail(
 			s, r, "no room to receive gradients: %s", tern_status_text(r));
+}
+
+/* Is the slot's gradient received as soon as the chunk gathers? */
+static bool is_due(const struct chunk *c, uint32_t slot)
+{
+	return slot < c->folded + c->server->window || c->gradients[slot].wanted;
+}
+
+static void receive_due(struct chunk *c)
+{
+	struct tern_server *s = c->server;
+
+	for (uint32_t i = c->folded; i < s->job.slots && !s->over; i++) {
+		const struct gradient *g = &c->gradients[i];
+
+		if (!g->arrived && !g->from && is_due(c, i))
+			receive(c, i);
+	}
+}
+
+static void go_on(struct chunk *c);
+
+static void fold(struct tern_job *job)
+{
+	struct chunk *c = tern_container_of(job, struct chunk, job);
+
+	tern_sum_fold(tern_kernels_cpu(), c->sources, c->server->job.slots, c->folded,
+		c->plan->count);
+}
+
+static void folded(struct tern_job *job)
+{
+	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct tern_server *s = c->server;
+	uint32_t first;
+
+	c->folding = false;
+	c->folded = tern_sum_folded_next(s->job.slots, c->folded);
+	first = tern_sum_fold_start(s->job.slots, c->folded);
+	for (uint32_t i = first + 1; i < c->folded; i++)
+		tern_pool_put(s->staging, &c->gradients[i].room);
+	if (s->over)
+		return;
+	receive_due(c);
+	if (!s->over)
+		go_on(c);
+}
+
+static bool next_group_is_here(const struct chunk *c)
+{
+	uint32_t end = tern_sum_folded_next(c->server->job.slots, c->folded);
+
+	for (uint32_t i = c->folded; i < end; i++)
+		if (!c->gradients[i].arrived)
+			return false;
+	return true;
+}
+
+/* A gradient has come, or some have been added up. */
+static void go_on(struct chunk *c)
+{
+	uint32_t slots = c->server->job.slots;
+
+	if (c->arrived_count == slots && (!folds(c->server) || c->folded == slots)) {
+		all_here(c);
+	} else if (folds(c->server) && !c->folding && next_group_is_here(c)) {
+		c->folding = true;
+		chunk_submit(c, fold, folded);
+	}
 }
 
 /* It is here, perhaps from a holder that was lost meanwhile. */
@@ -236,8 +348,10 @@ static void take_in(struct gradient *g, struct server_peer *from)
 	}
 	if (s->leases[slot].holder && s->leases[slot].holder != from)
 		lease_refuse_extra(c, slot, c->version, c->version);
-	if (++c->arrived_count == s->job.slots)
-		all_here(c);
+	/* Nobody writes to what is in place: there the sums are the updater's. */
+	c->sources[slot] = (float *)(uintptr_t)g->req.data;
+	c->arrived_count++;
+	go_on(c);
 }
 
 static void arrived(struct tern_req *req)
@@ -288,23 +402,25 @@ static void chunk_taken(struct chunk *c, uint32_t slot, uint64_t version)
 	if (version < first_missing)
 		lease_refuse_extra(c, slot, version, first_missing - 1);
 	/* One that is posted with the old holder ends first: arrived() goes on. */
-	if (c->state == CHUNK_GATHERING && !has && !g->from)
+	if (c->state == CHUNK_GATHERING && !has && !g->from && is_due(c, slot))
 		receive(c, slot);
 }
 
 /*
  * A worker sends the chunks of one slot and then those of the next. What the budget has
- * no room for yet waits there, in flight, before what is wanted of the next slot; so
- * where a worker computes several slots there must be room for all.
+ * no room for yet waits there, in a buffer that is needed for the next slot; so
+ * where a worker computes several slots, all chunks must have their share.
  */
 static void widen_staging(struct tern_server *s)
 {
 	if (s->staging_most > STAGING_MOST) {
 		server_fail(s, -ENOMEM,
 			"no room to receive gradients: where a worker has several slots, "
-			"server %u needs room for all of a step, %llu bytes; it can hold "
-			"%llu: take more servers, or as many workers as slots",
-			s->index, (unsigned long long)s->staging_most, STAGING_MOST);
+			"server %u needs room for %u gradients of its share, %llu bytes; "
+			"it can hold %llu: take more servers, or as many workers as "
+			"slots",
+			s->index, s->held_most, (unsigned long long)s->staging_most,
+			STAGING_MOST);
 		return;
 	}
 	if (s->staging_most > s->staging_bytes) {
@@ -321,16 +437,34 @@ void sync_taken(struct tern_server *s, uint32_t slot, uint64_t version)
 	sync_next(s);
 }
 
+static void chunk_wanted(struct chunk *c, uint32_t slot, uint64_t version)
+{
+	struct gradient *g = &c->gradients[slot];
+
+	if (c->version != version || has_all(c) || g->arrived || g->wanted)
+		return;
+	g->wanted = true;
+	if (c->state == CHUNK_GATHERING && !g->from)
+		receive(c, slot);
+}
+
+void sync_wanted(struct tern_server *s, uint32_t slot, uint64_t version)
+{
+	widen_staging(s);
+	for (uint32_t i = 0; i < s->chunk_count && !s->over; i++)
+		chunk_wanted(&s->chunks[i], slot, version);
+	sync_next(s);
+}
+
 static void gather(struct chunk *c)
 {
 	struct tern_server *s = c->server;
 
 	s->staging_left -= staging_of(c);
 	c->state = CHUNK_GATHERING;
-	for (uint32_t i = 0; i < s->job.slots && !s->over; i++) {
+	for (uint32_t i = 0; i < s->job.slots; i++)
 		c->gradients[i].chunk = c;
-		receive(c, i);
-	}
+	receive_due(c);
 }
 
 void sync_next(struct tern_server *s)

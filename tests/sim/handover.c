@@ -172,10 +172,10 @@ static bool waits(const struct script *s, const struct member *m)
 			one->chunks[i].state != CHUNK_GATHERING)
 			return false;
 
-	for (uint32_t i = 0; i < w->slot_count; i++)
-		if (w->slots[i].sends_out)
+	for (uint32_t i = 0; i < w->room_count; i++)
+		if (w->rooms[i].sends_out)
 			return false;
-	return !w->computing && w->slot_at == w->slot_count;
+	return !w->computing && !slots_are_due(w);
 }
 
 static void ahead(struct script *s)

@@ -223,7 +223,7 @@ static uint64_t staged(const struct tern_server *s)
 		if (s->chunks[i].state == CHUNK_GATHERING ||
 			s->chunks[i].state == CHUNK_SUMMING ||
 			(s->chunks[i].state == CHUNK_APPLYING && s->job.clip_norm == 0))
-			bytes += s->job.slots * s->chunks[i].plan->count * sizeof(float);
+			bytes += s->held_most * s->chunks[i].plan->count * sizeof(float);
 	return bytes;
 }
 
@@ -235,6 +235,25 @@ static uint32_t in_place(const struct tern_server *s, const struct server_peer *
 		for (uint32_t k = 0; k < s->job.slots; k++)
 			count += s->chunks[i].gradients[k].in_place == worker;
 	return count;
+}
+
+/* However many slots there are, a chunk holds the gradients of its window and sums of
+ * others; and what workers had computed when they got slots that come before. */
+static bool holds_no_more(const struct tern_server *s, const struct chunk *c, bool lost)
+{
+	uint32_t held = 0, wanted = 0;
+
+	for (uint32_t k = 0; k < s->job.slots; k++) {
+		held += c->gradients[k].room.mem != NULL;
+		wanted += c->gradients[k].wanted;
+	}
+	if (held <= s->held_most + wanted && (lost || wanted == 0))
+		return true;
+	fprintf(stderr,
+		"job: chunk %u holds %u gradients, of %u that it may, and %u that were "
+		"wanted\n",
+		c->number, held, s->held_most, wanted);
+	return false;
 }
 
 /* A worker says goodbye when it has sent all that it promised to. */
@@ -257,7 +276,7 @@ static bool owes_nothing(const struct tern_server *s)
 
 /* What a server has of its staging budget, and reads in place, is what its chunks hold.
  */
-static bool books_are_right(const struct tern_server *s)
+static bool books_are_right(const struct tern_server *s, bool lost)
 {
 	if (s->staging_left > s->staging_bytes ||
 		s->staging_bytes - s->staging_left != staged(s)) {
@@ -268,6 +287,9 @@ static bool books_are_right(const struct tern_server *s)
 			(unsigned long long)staged(s));
 		return false;
 	}
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		if (!holds_no_more(s, &s->chunks[i], lost))
+			return false;
 	for (uint32_t i = 0; i < s->job.workers; i++) {
 		if (s->workers[i]->in_place_count == in_place(s, s->workers[i]))
 			continue;
@@ -279,8 +301,34 @@ static bool books_are_right(const struct tern_server *s)
 	return true;
 }
 
+/* What a worker sends is taken or refused; else its buffer would be lost. */
+static bool sends_end(const struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->room_count; i++) {
+		const struct room *room = &w->rooms[i];
+
+		if (room->sends_out == 0 || room->version + 1 >= w->version)
+			continue;
+		fprintf(stderr,
+			"job: worker %u is at version %llu, and its gradient of slot %u, "
+			"version %llu, is still under way\n",
+			w->opts.index, (unsigned long long)w->version, room->slot,
+			(unsigned long long)room->version);
+		return false;
+	}
+	return true;
+}
+
 static void check_books(struct job *j)
 {
+	bool lost = j->members[0].server->lost_count > 0; /* server 0 decides */
+
+	for (unsigned i = j->servers; i < j->count && !j->async; i++) {
+		const struct member *m = &j->members[i];
+
+		if (!m->ended && !tern_sim_crashed(m->process) && !m->worker->over)
+			j->broken = j->broken || !sends_end(m->worker);
+	}
 	for (unsigned i = 0; i < j->servers && !j->async; i++) {
 		const struct member *m = &j->members[i];
 
@@ -288,7 +336,7 @@ static void check_books(struct job *j)
 			m->server->status)
 			continue;
 		j->broken = j->broken || !owes_nothing(m->server) ||
-			    (!m->server->over && !books_are_right(m->server));
+			    (!m->server->over && !books_are_right(m->server, lost));
 	}
 }
 

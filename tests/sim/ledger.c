@@ -256,7 +256,7 @@ static bool run(uint64_t seed, bool async, bool verbose, uint64_t *hash)
 
 	if (job.losses >= job.workers)
 		job.losses = job.workers - 1;
-	job.plan = ledger_plan(1 + (uint32_t)(seed / 3 % 13));
+	job.plan = ledger_plan(1 + (uint32_t)(seed / 3 % (seed % 2 ? 39 : 13)));
 	if (async)
 		job.plan.steps = 3 * job.workers + 1;
 	job.engine_arg = &model;

@@ -36,7 +36,7 @@ static void make_data(void)
  * wait for a worker that lags behind; with and without clipping. */
 static const char *const models[] = {"mlp:150,20", "logreg"};
 
-#define KINDS 4u /* the model by kind / 2, clipped if kind % 2 */
+#define KINDS 8u /* the model by kind / 2 % 2, clipped if kind % 2, slots if kind / 4 */
 
 /* The bytes of an undisturbed run with one of each, made once. */
 static char *expected[KINDS];
@@ -105,11 +105,11 @@ static bool run(
 	if (!data)
 		make_data();
 	j->sim = tern_sim_new(opts);
-	if (tern_model_new(models[kind / 2], data, &model, &error) < 0)
+	if (tern_model_new(models[kind / 2 % 2], data, &model, &error) < 0)
 		tern_never("a model");
 	j->plan = (struct tern_ps_job){.steps = j->async ? 3 * j->workers + 1 : 4,
 		.seed = 5,
-		.slots = 4,
+		.slots = kind / 4 ? 20 : 4, /* more than are held at once */
 		.batch = 4,
 		.clip_norm = kind % 2 ? 0.01 : 0};
 	tern_optimizer_parse("adam", &j->plan.optimizer);
@@ -169,7 +169,8 @@ static bool disturb(uint64_t seed, bool async, bool late, bool verbose, uint64_t
 		.worker_timeout_ns = seed % 7 > 3 ? 2 * TERN_NS_PER_S : 0,
 		.server_falls = seed % 10 == 7,
 		.async = async};
-	unsigned kind = (unsigned)(seed / 8 % 2 + (seed / 64 % 4 == 3 ? 2 : 0));
+	unsigned kind = (unsigned)(seed / 8 % 2 + (seed / 64 % 4 == 3 ? 2 : 0) +
+				   (seed % 11 < 4 ? 4 : 0));
 	struct job plain = {.servers = 1, .workers = 1};
 	uint64_t ignored;
 
@@ -182,7 +183,7 @@ static bool disturb(uint64_t seed, bool async, bool late, bool verbose, uint64_t
 	if (job.losses >= job.workers && seed % 40 != 38)
 		job.losses = job.workers - 1;
 	if (async)
-		return run(&opts, &job, kind / 2 * 2, hash);
+		return run(&opts, &job, kind % 4 / 2 * 2, hash);
 	if (!expected[kind] && !run(&(struct tern_sim_opts){.caps = TERN_CAP_PUT}, &plain,
 				       kind, &ignored))
 		return false;

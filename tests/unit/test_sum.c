@@ -11,8 +11,9 @@
 #include "base/util.h"
 #include "ps/sum.h"
 
-#define MOST  600u  /* gradients: two levels above the kernel's eight */
-#define COUNT 4133u /* elements: two pieces and a part of one */
+#define MOST   600u  /* gradients: two levels above the kernel's eight */
+#define FOLDED 1024u /* gradients that are folded as they come */
+#define COUNT  4133u /* elements: two pieces and a part of one */
 
 static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
 static const struct tern_kernels *tables[3];
@@ -196,6 +197,109 @@ static void test_update_run_is_the_step_on_the_tree(void **state)
 	}
 }
 
+/* ---- as they come ---- */
+
+#define FOLD_COUNT 5u
+
+/* A server's way with a window: slots come in any order within it, those at its front are
+ * folded as soon as they are here. */
+struct gathering {
+	uint32_t n, window, folded, held, most;
+	bool here[FOLDED];
+	float values[FOLDED][FOLD_COUNT];
+	float *places[FOLDED];
+};
+
+static void take_one(struct gathering *g, struct tern_rng *rng)
+{
+	uint32_t end = TERN_MIN(g->n, g->folded + g->window), missing = 0, pick;
+
+	for (uint32_t i = g->folded; i < end; i++)
+		missing += !g->here[i];
+	pick = (uint32_t)tern_rng_below(rng, missing);
+	for (uint32_t i = g->folded; i < end; i++) {
+		if (g->here[i] || pick-- > 0)
+			continue;
+		g->here[i] = true;
+		memcpy(g->values[i], gradients[i % MOST] + i / MOST,
+			sizeof(g->values[i]));
+		g->places[i] = g->values[i];
+		g->held++;
+		break;
+	}
+	g->most = TERN_MAX(g->most, g->held);
+}
+
+static bool may_fold(const struct gathering *g)
+{
+	for (uint32_t i = g->folded; i < tern_sum_folded_next(g->n, g->folded); i++)
+		if (!g->here[i])
+			return false;
+	return g->folded < g->n;
+}
+
+static void fold_one(struct gathering *g)
+{
+	tern_sum_fold(tables[0], g->places, g->n, g->folded, FOLD_COUNT);
+	g->folded = tern_sum_folded_next(g->n, g->folded);
+	for (uint32_t i = tern_sum_fold_start(g->n, g->folded) + 1; i < g->folded; i++) {
+		g->held -= g->places[i] != NULL;
+		g->places[i] = NULL; /* whoever reads it again fails */
+	}
+}
+
+/* Bit for bit the straight tree, and its most held; shuffled: the window is all there
+ * is of an order. */
+static uint32_t check_fold(uint32_t n, uint32_t window, uint64_t seed)
+{
+	static struct gathering g;
+	struct tern_rng rng = {.seed = seed};
+	const float *all[FOLDED], *left[TERN_SUM_MAX];
+	float wanted[FOLD_COUNT], got[FOLD_COUNT];
+	uint32_t span = tern_sum_span(n), count = 0;
+
+	g = (struct gathering){.n = n, .window = window};
+	while (g.folded < n) {
+		take_one(&g, &rng);
+		while (may_fold(&g))
+			fold_one(&g);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		all[i] = gradients[i % MOST] + i / MOST;
+	for (uint32_t i = 0; i < n; i += span)
+		left[count++] = g.places[i];
+	assert_int_equal(g.held, count);
+	tern_sum_run(tables[0], wanted, all, n, 1.0f / (float)n, FOLD_COUNT);
+	tern_sum_run(tables[0], got, left, count, 1.0f / (float)n, FOLD_COUNT);
+	assert_same(got, wanted, FOLD_COUNT, n);
+	assert_true(g.most <= tern_sum_held_most(n, window));
+	return g.most;
+}
+
+static void test_folding_as_gradients_come_is_the_tree(void **state)
+{
+	(void)state;
+	for (uint32_t n = 1; n < 700; n++)
+		for (uint32_t window = 8; window <= 32; window *= 2)
+			check_fold(n, window, n);
+	for (uint64_t seed = 0; seed < 20; seed++)
+		check_fold(1024, 16, seed);
+}
+
+static void test_folding_holds_few(void **state)
+{
+	(void)state;
+	assert_int_equal(check_fold(16, 8, 1), 9);
+	assert_int_equal(check_fold(64, 8, 1), 15);
+	assert_int_equal(check_fold(1024, 8, 1), 23);
+	assert_int_equal(tern_sum_held_most(16, 8), 9);
+	assert_int_equal(tern_sum_held_most(64, 8), 15);
+	assert_int_equal(tern_sum_held_most(1024, 8), 23);
+	assert_int_equal(tern_sum_held_most(64, 64), 64);
+	assert_int_equal(tern_sum_held_most(5, 8), 5);
+	assert_int_equal(tern_sum_held_most(UINT32_MAX, 8), 8 + 9 * 7 + 3);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -203,6 +307,8 @@ int main(void)
 		cmocka_unit_test(test_sum_run_is_the_tree_across_pieces),
 		cmocka_unit_test(test_sum_run_of_nothing_writes_nothing),
 		cmocka_unit_test(test_update_run_is_the_step_on_the_tree),
+		cmocka_unit_test(test_folding_as_gradients_come_is_the_tree),
+		cmocka_unit_test(test_folding_holds_few),
 	};
 
 	return cmocka_run_group_tests(tests, prepare, clean_up);

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The buffers that gradients are computed in and sent from: two, however many slots this
+ * worker has. One is free again when the servers have all that is in it.
+ *
+ * Servers take gradients in the order of the slots' numbers, as far ahead as they have
+ * room (server/sync.c), and slots are computed here in the same order; so the servers
+ * wait for what one of these buffers holds, for what is computed next, or for another
+ * worker. Slots of a worker that was lost break this: one of them may come before all
+ * that is held here. The servers are told then, and take what is held at once.
+ */
+#include "client/internal.h"
+
+#include <errno.h>
+
+int rooms_add(struct tern_worker *w, bool late)
+{
+	struct room *room = &w->rooms[w->room_count];
+	uint64_t bytes = w->job.element_count * sizeof(float);
+	int r;
+
+	*room = (struct room){.worker = w, .announced = !late};
+	if (late)
+		r = tern_pool_get(w->pool, bytes, &room->gradient);
+	else
+		r = worker_get_vector(w, &room->gradient);
+	if (r < 0)
+		return r == -EAGAIN ? -ENOMEM : r;
+	w->room_count++;
+	room->parts = calloc(w->plan.chunk_count, sizeof(*room->parts));
+	return room->parts ? 0 : -ENOMEM;
+}
+
+void rooms_fini(struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->room_count; i++) {
+		tern_pool_put(w->pool, &w->rooms[i].gradient);
+		free(w->rooms[i].parts);
+	}
+}
+
+struct room *rooms_find(struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->room_count; i++)
+		if (w->rooms[i].sends_out == 0)
+			return &w->rooms[i];
+	return NULL;
+}
+
+void rooms_want(struct tern_worker *w, const struct slot *slot)
+{
+	for (uint32_t i = 0; i < w->room_count; i++) {
+		struct room *room = &w->rooms[i];
+
+		if (room->slot < slot->number || room->wanted)
+			continue;
+		room->wanted = true;
+		for (uint32_t k = 0; k < w->job.server_count; k++)
+			tern_talk_say(&w->servers[k].talk,
+				json_pack("{s:s, s:I, s:I}", "type", "holds", "slot",
+					(json_int_t)room->slot, "version",
+					(json_int_t)room->version));
+	}
+}
+
+int rooms_announce(struct tern_worker *w, struct room *room)
+{
+	const struct tern_mem *mem = room->gradient.mem;
+
+	if (room->announced)
+		return 0;
+	room->announced = true;
+	return tern_engine_pin(w->opts.engine, tern_mem_base(mem), tern_mem_bytes(mem));
+}
