@@ -129,10 +129,30 @@ static void let_go(struct tern_rdv *rdv)
 		let_go_of(&tern_list_entry(n, struct tern_peer, node)->held);
 }
 
+/* A peer may read in place for as long as it likes; whoever waits for it is to know. */
+static void say_who_reads(struct tern_rdv *rdv)
+{
+	if (rdv->said_who_reads ||
+		tern_now_ns(rdv->ctx->env) - rdv->ending_ns < TERN_NS_PER_S)
+		return;
+	rdv->said_who_reads = true;
+	tern_list_for_each (n, &rdv->peers) {
+		const struct tern_peer *peer = tern_list_entry(n, struct tern_peer, node);
+
+		if (peer->send_count)
+			tern_log(rdv->ctx->env, TERN_LOG_WARN,
+				"%s: tern_context_free waits until the peer releases "
+				"what "
+				"it reads in place (tensors: %u), or its process ends",
+				peer->name, peer->send_count);
+	}
+}
+
 static void rdv_free(void *arg)
 {
 	struct tern_rdv *rdv = arg;
 
+	rdv->ending_ns = tern_now_ns(rdv->ctx->env);
 	/* A peer that is freed, too, waits for this. */
 	let_go(rdv);
 	tern_list_for_each_safe (n, &rdv->listeners)
@@ -159,8 +179,10 @@ static bool rdv_drained(void *arg)
 	struct tern_rdv *rdv = arg;
 
 	let_go(rdv);
-	if (!tern_list_empty(&rdv->peers) || !tern_list_empty(&rdv->links))
+	if (!tern_list_empty(&rdv->peers) || !tern_list_empty(&rdv->links)) {
+		say_who_reads(rdv);
 		return false;
+	}
 	tern_rdv_run_completed(rdv);
 	let_go(rdv);
 	destroy(rdv);

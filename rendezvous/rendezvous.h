@@ -53,6 +53,8 @@ struct tern_rdv {
 
 	struct tern_list completed; /* xfers whose done() is to run */
 	struct tern_deferred complete_call;
+	uint64_t ending_ns;      /* when its context was freed */
+	bool said_who_reads;     /* listen.c */
 	struct tern_map tokens;  /* the peers that came to us, by token */
 	struct tern_list held;   /* as that of a peer, of peers that are gone */
 	struct tern_list hungry; /* receives that wait for room in their pool */

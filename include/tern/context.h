@@ -172,7 +172,9 @@ static inline int tern_context_new(struct tern_domain *domain,
  * Cuts every connection, ends every request with -ECANCELED, and returns when no peer and
  * no device can touch the memory of any of them. What is read in place here is released;
  * a peer that reads in place (TERN_RECV_PEEK) keeps this call waiting until it releases
- * that, or until its process ends. NULL is allowed.
+ * that, frees its context, or until its process ends; after a second a line in the log
+ * names it. So a thread that has both ends releases what one of them reads, or frees that
+ * end, before it frees the other: here it would wait for itself. NULL is allowed.
  */
 TERN_API void tern_context_free(struct tern_context *ctx);
 
