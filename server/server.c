@@ -476,7 +476,7 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "failed") == 0 && p->is_worker) {
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer),
 			text ? text : "it gave up");
-	} else if (strcmp(type, "lost") == 0 && p->is_server && server_has_joined(p)) {
+	} else if (strcmp(type, "lost") == 0 && p->is_server) {
 		lease_on_lost(p, message);
 	} else if (strcmp(type, "abort") == 0 && server_has_joined(p)) {
 		server_aborted(p, tern_peer_name(p->peer), message);

@@ -42,8 +42,26 @@ static void free_place(struct server_peer *p)
 	tern_defer(s->opts.ctx, &s->end_call); /* frees it */
 }
 
+/* Server p has told server 0 that its workers are complete, and it is told that they are
+ * not. It comes back when they are. */
+static void send_away(struct server_peer *p)
+{
+	p->is_server = false;
+	p->refused = true;
+	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "again"));
+	tern_peer_close(p->peer);
+	guests_refused(p);
+}
+
+/* Without a job nobody could compare the other servers with the next one. */
 void start_forget(struct tern_server *s)
 {
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (p->is_server && !p->gone)
+			send_away(p);
+	}
 	server_note(s, "the job is forgotten: all its workers have left");
 	server_forget_job(s);
 }
@@ -75,15 +93,13 @@ void start_left(struct server_peer *p, const char *text)
 
 /* ---- server 0 and another one ---- */
 
-/* Server 0 has not started: it counts on server p no more, and misses the worker. */
+/* Server 0 has not started: it counts on server p no more, and misses the worker. It may
+ * have no job: p came back before it missed the worker itself. */
 void start_on_lost(struct server_peer *p, uint32_t worker, const char *text)
 {
 	struct tern_server *s = p->server;
 
-	p->is_server = false;
-	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "again"));
-	tern_peer_close(p->peer);
-	guests_refused(p);
+	send_away(p);
 	if (s->has_job && worker < s->job.workers && s->workers[worker])
 		lease_lost(s->workers[worker], false, "%s", text);
 }

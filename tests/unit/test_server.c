@@ -615,7 +615,8 @@ static void test_an_unknown_server_ends_nothing(void **state)
 		if (words[i]) {
 			tern_talk_say(&v[i].talk,
 				json_pack("{s:s, s:i}", "type", words[i], "worker", 0));
-			run_until(&rig, &v[i].refused);
+			until_peers(&rig, 1);
+			run_until(&rig, &newest(&rig)->refused);
 		}
 		tern_peer_free(v[i].peer);
 		until_peers(&rig, 0);

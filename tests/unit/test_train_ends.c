@@ -70,6 +70,14 @@ static void test_a_loss_before_the_start_makes_room_for_another(void **state)
 	tern_model_free(model);
 }
 
+static bool has_peer(const struct tern_server *s, const struct server_peer *p)
+{
+	tern_list_for_each (n, &s->peers)
+		if (n == &p->node)
+			return true;
+	return false;
+}
+
 /* One that all have joined tells server 0; then one of them turns out to be wrong about
  * server 0, and leaves. */
 static void test_a_server_that_was_complete_waits_again(void **state)
@@ -95,6 +103,70 @@ static void test_a_server_that_was_complete_waits_again(void **state)
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(m[i].status == 0, i != 2);
 	close_members(m, 5);
+	tern_model_free(model);
+}
+
+/* A third server that is never found, and server 0 misses the worker first: it forgets
+ * the job, and server 1 hears of that, or complains about the loss before it does. */
+static void test_a_server_outlives_a_job_that_server_0_has_forgotten(void **state)
+{
+	const struct setup two = {"tcp", "softmax", "sgd", 2, 1, 1, 5, TERN_MODE_SYNC, 0};
+	const struct setup three = {
+		"tcp", "softmax", "sgd", 3, 1, 1, 5, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&two);
+	char addresses[MEMBERS_MAX][128];
+
+	(void)state;
+	for (int late = 0; late < 2; late++) {
+		struct member m[4] = {0};
+
+		start_servers(m, &two, addresses);
+		strcpy(addresses[2], "tcp://127.0.0.1:1");
+		start_worker(&m[2], &three, model, addresses, NULL, 0);
+		while (!m[0].server->joined_count || !others_find(m[0].server, 1))
+			step_all(m, 3);
+		lease_lost(m[0].server->workers[0], false, "it is gone");
+		if (late)
+			while (m[1].server->to_zero)
+				step_all(m, 3);
+		lease_lost(m[1].server->workers[0], false, "it is gone");
+		while (m[1].server->has_job && !m[0].ended && !m[1].ended)
+			step_all(m, 3);
+		start_worker(&m[3], &two, model, addresses, NULL, 0);
+		run_out(m, 4);
+		for (int i = 0; i < 4; i++)
+			if ((m[i].status == 0) != (i != 2))
+				fail_msg("member %d: %s", i, m[i].text);
+		close_members(m, 4);
+	}
+	tern_model_free(model);
+}
+
+/* A tensor that broke on a connection to server 0 that is given up: it was no guest, and
+ * has a guest's time to end. */
+static void test_a_given_up_connection_to_server_0_ends(void **state)
+{
+	const struct setup two = {"tcp", "softmax", "sgd", 2, 2, 2, 5, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&two);
+	char addresses[MEMBERS_MAX][128], wrong[2][128] = {"tcp://127.0.0.1:1"};
+	struct server_peer *zero;
+	struct member m[4] = {0};
+
+	(void)state;
+	start_servers(m, &two, addresses);
+	strcpy(wrong[1], addresses[1]);
+	start_worker(&m[2], &two, model, wrong, NULL, 0);
+	until_joined(m, 1, 1, 3);
+	start_worker(&m[3], &two, model, addresses, NULL, 1);
+	until_joined(m, 1, 2, 4);
+	zero = m[1].server->to_zero;
+	start_again(m[1].server);
+	server_broken(&zero->talk, -EIO);
+	tern_timer_set(m[1].ctx, &zero->guest_timer, 0);
+	while (has_peer(m[1].server, zero))
+		step_all(m, 4);
+	assert_false(m[1].ended);
+	close_members(m, 4);
 	tern_model_free(model);
 }
 
@@ -561,6 +633,9 @@ int main(void)
 			test_without_any_worker_the_job_fails_with_the_first_cause),
 		cmocka_unit_test(test_a_loss_before_the_start_makes_room_for_another),
 		cmocka_unit_test(test_a_server_that_was_complete_waits_again),
+		cmocka_unit_test(
+			test_a_server_outlives_a_job_that_server_0_has_forgotten),
+		cmocka_unit_test(test_a_given_up_connection_to_server_0_ends),
 		cmocka_unit_test(test_a_server_that_hears_late_of_the_start_ends),
 		cmocka_unit_test(test_a_job_without_workers_is_forgotten),
 		cmocka_unit_test(test_a_norm_that_cannot_move_ends_the_job),
