@@ -75,10 +75,14 @@ void guests_reap(struct tern_server *s)
 	}
 }
 
+static void time_is_up(struct tern_timer *timer);
+
 static void set_timer(struct server_peer *p, uint64_t in_ns)
 {
 	struct tern_server *s = p->server;
 
+	/* Also for a connection to server 0, which was no guest when it was made. */
+	p->guest_timer.fire = time_is_up;
 	tern_timer_set(s->opts.ctx, &p->guest_timer, tern_now_ns(s->env) + in_ns);
 }
 
@@ -127,7 +131,6 @@ void guests_enter(struct server_peer *p)
 	guests_reap(s);
 	make_place(s);
 	p->talk.text_left = &s->guest_bytes_left;
-	p->guest_timer.fire = time_is_up;
 	set_timer(p, GUEST_NS);
 }
 
