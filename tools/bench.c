@@ -5,6 +5,7 @@
  * process. One row of a table or one JSON object per size.
  */
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 #include "base/util.h"
 #include "tools/bench_pair.h"
 #include "tools/command.h"
+#include "tools/info_machine.h"
 #include "tools/log.h"
 #include "tools/output.h"
 #include "tools/secret.h"
@@ -32,7 +34,9 @@ struct bench_settings {
 	enum tern_log_level log_level;
 };
 
-static const char *const waits[] = {"poll", "sleep", NULL};
+enum bench_wait { WAIT_AUTO, WAIT_POLL, WAIT_SLEEP };
+
+static const char *const waits[] = {"auto", "poll", "sleep", NULL};    /* bench_wait */
 static const char *const receives[] = {"room", "alloc", "peek", NULL}; /* bench_receive */
 static const char *const pins[] = {"auto", "yes", "no", NULL};         /* bench_pin */
 
@@ -51,8 +55,9 @@ static const struct option options[] = {
 		"tensors on their way at once; default 1 (lat), 16 (bw), "
 		"256 (rate)",
 		struct bench_settings, inflight, .min = 1, .max = 4096),
-	OPTION(CHOICE, "wait", "HOW", "between events", struct bench_settings, wait,
-		.initial = "poll", .choices = waits),
+	OPTION(CHOICE, "wait", "HOW",
+		"between events; auto: poll, or sleep where both ends share one core",
+		struct bench_settings, wait, .initial = "auto", .choices = waits),
 	OPTION(COUNTS, "rounds", "M,...",
 		"measured tensors, of all sizes or of each; default: by size",
 		struct bench_settings, rounds, .min = 1, .max = 1e9),
@@ -183,7 +188,7 @@ static int run_pair(const struct command *command, const struct kind *kind,
 		.size = size,
 		.inflight = (uint32_t)(s->inflight ? s->inflight : kind->inflight),
 		.rounds = rounds_of(kind, s, index),
-		.sleep = s->wait == 1,
+		.sleep = s->wait == WAIT_SLEEP,
 		.rewrite = s->rewrite,
 		.receive = (enum bench_receive)s->receive,
 		.pin = (enum bench_pin)s->pin,
@@ -310,6 +315,29 @@ static int run_pool(const struct command *command, const struct kind *kind,
 
 /* ---- the command ---- */
 
+static bool has_two_cores(void)
+{
+	struct cgroup_limits limits;
+	cpu_set_t cpus;
+
+	info_cgroup_limits("", &limits);
+	return (sched_getaffinity(0, sizeof(cpus), &cpus) < 0 || CPU_COUNT(&cpus) > 1) &&
+	       (limits.cpus == 0 || limits.cpus >= 2);
+}
+
+/* Two ends that poll on one core wait for the ends of each other's time slices. */
+static void settle_wait(struct bench_settings *s)
+{
+	bool two = has_two_cores();
+
+	if (s->wait == WAIT_AUTO)
+		s->wait = two ? WAIT_POLL : WAIT_SLEEP;
+	else if (s->wait == WAIT_POLL && !two)
+		fputs("tern bench: warning: both ends poll on one core, so the times are "
+		      "the scheduler's; --wait sleep measures Tern\n",
+			stderr);
+}
+
 static int bench_run(int argc, char **argv)
 {
 	const struct command *self = &bench_command;
@@ -338,6 +366,8 @@ static int bench_run(int argc, char **argv)
 		return command_refuse(self,
 			"--rounds has %zu values, --size %zu: give one, or one for each",
 			s.rounds.count, s.size.count);
+	if (strcmp(kind->name, "pool") != 0)
+		settle_wait(&s);
 	output_init(&out, s.json);
 	print_heading(kind, &out);
 	for (size_t i = 0; i < s.size.count; i++) {

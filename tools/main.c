@@ -12,6 +12,7 @@
 #include "base/escape.h"
 #include "base/util.h"
 #include "tools/command.h"
+#include "tools/crash.h"
 #include "tools/report.h"
 #include "tools/stack.h"
 #include "tools/version.h"
@@ -181,6 +182,7 @@ static bool has_stack(void)
 int main(int argc, char **argv)
 {
 	open_streams();
+	crash_open();
 	if (!has_stack())
 		return EXIT_INPUT;
 	return close_stdout(run(argc, argv));

@@ -71,9 +71,10 @@ static struct iovec part_of(const void *at, size_t bytes)
 
 static int send_packet(int socket, struct iovec *parts, size_t count, int fd)
 {
-	struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+	struct msghdr message = {.msg_iov = parts};
 	union control control = {.bytes = {0}};
 
+	message.msg_iovlen = (__typeof__(message.msg_iovlen))count; /* musl: int */
 	if (fd >= 0) {
 		struct cmsghdr *head;
 

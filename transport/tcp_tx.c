@@ -246,9 +246,10 @@ void tcp_tx_unblock(struct tcp_conn *conn)
 
 static ssize_t transmit(int fd, struct iovec *pieces, size_t count)
 {
-	struct msghdr message = {.msg_iov = pieces, .msg_iovlen = count};
+	struct msghdr message = {.msg_iov = pieces};
 	ssize_t n;
 
+	message.msg_iovlen = (__typeof__(message.msg_iovlen))count; /* musl: int */
 	do {
 		n = count == 1 ? send(fd, pieces->iov_base, pieces->iov_len, MSG_NOSIGNAL)
 			       : sendmsg(fd, &message, MSG_NOSIGNAL);

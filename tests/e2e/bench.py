@@ -4,7 +4,10 @@
 
 usage: bench.py TERN
 """
+import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -113,6 +116,22 @@ def plain_output_is_a_heading_and_a_row_per_size():
         assert len(heading) == len(rows[0]) == len(rows[1]) < 80, done.lines
 
 
+def ends_on_one_core_sleep():
+    core = str(min(os.sched_getaffinity(0)))
+    words = [job.TERN, "bench", "lat", "--fabric", "shm", "--size", "64", "--rounds", "100", "--json"]
+
+    def on_one_core(*more):
+        done = subprocess.run(["taskset", "-c", core, *words, *more], capture_output=True, text=True)
+        assert done.returncode == 0, done
+        return json.loads(done.stdout)["wait"], done.stderr
+
+    if not shutil.which("taskset"):
+        raise tap.Skip("taskset is not here")
+    assert on_one_core() == ("sleep", "")
+    wait, said = on_one_core("--wait", "poll")
+    assert wait == "poll" and "both ends poll on one core" in said, said
+
+
 def wrong_options_are_refused():
     job.refused("bench", says=["lat, bw, rate, pool"])
     job.refused("bench", "latency", says=["latency", "lat, bw, rate, pool"])
@@ -136,5 +155,6 @@ tap.run([
     same_host_means_shm_for_auto,
     pool_is_measured,
     plain_output_is_a_heading_and_a_row_per_size,
+    ends_on_one_core_sleep,
     wrong_options_are_refused,
 ])

@@ -70,6 +70,17 @@ def killed_server_is_named():
     killed_process_ends_the_job("server", 1, "--servers", 2, "--workers", 3, "--fabric", "shm")
 
 
+def crash_leaves_a_backtrace():
+    running = started("--workers", 1, "--fabric", "shm")
+    pid = running.pid_of("worker", 0)
+    lines = after(running, lambda: os.kill(pid, signal.SIGSEGV), code=1).splitlines()
+    if any("Sanitizer" in line for line in lines):
+        raise tap.Skip("a sanitizer has a handler of its own")
+    assert "tern-worker 0: ended by SIGSEGV; where it was:" in lines, lines
+    assert any("tern(" in line or "/exe(" in line or "[0x" in line for line in lines), lines
+    assert lines[-1].endswith("was killed by signal 11 (Segmentation fault)"), lines
+
+
 def killed_only_worker_is_named():
     killed_process_ends_the_job("worker", 0, "--workers", 1, "--fabric", "shm")
 
@@ -554,6 +565,7 @@ def question_before_the_children_are_ready_ends_nobody():
 tap.run([
     processes_are_called_what_they_are,
     killed_server_is_named,
+    crash_leaves_a_backtrace,
     killed_only_worker_is_named,
     killed_first_worker_costs_nothing_over_shm,
     killed_first_worker_costs_nothing_over_tcp,
