@@ -60,13 +60,15 @@ static bool is_ignored(int number)
 	return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-static void set_all(void (*handler)(int))
+static void set_all(void (*handler)(int), void (*of_question)(int))
 {
-	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+	struct sigaction action = {.sa_flags = SA_RESTART};
 
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(caught); i++)
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(caught); i++) {
+		action.sa_handler = caught[i] == SIGUSR1 ? of_question : handler;
 		if (caught[i] != SIGHUP || !is_ignored(SIGHUP))
 			sigaction(caught[i], &action, NULL);
+	}
 }
 
 int signals_open(void)
@@ -78,7 +80,7 @@ int signals_open(void)
 		return -errno;
 	write_fd = fds[1];
 	interrupted = aborts_on_second = false;
-	set_all(handle);
+	set_all(handle, handle);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN);
 	return fds[0];
@@ -117,18 +119,16 @@ static void reset(void)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
 
-	set_all(SIG_DFL);
+	/* A question for the status may come before a child is ready to answer, or when
+	 * it has closed: it ends nobody. */
+	set_all(SIG_DFL, SIG_IGN);
 	if (!is_ignored(SIGTSTP))
 		sigaction(SIGTSTP, &action, NULL);
 }
 
 void signals_reset_child(void)
 {
-	struct sigaction action = {.sa_handler = SIG_IGN};
-
 	reset();
-	/* The question may come before the child is ready to answer. */
-	sigaction(SIGUSR1, &action, NULL);
 }
 
 void signals_close(int fd)
