@@ -53,6 +53,7 @@ static void close_all(struct tern_worker *w, const char *type)
 	w->state = WORKER_LEAVING;
 	tern_timer_clear(w->opts.ctx, &w->leave_timer);
 	tern_timer_clear(w->opts.ctx, &w->wait_timer);
+	tern_timer_clear(w->opts.ctx, &w->save_timer);
 	for (uint32_t i = 0; i < w->job.server_count; i++) {
 		struct worker_server *s = &w->servers[i];
 
