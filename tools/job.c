@@ -64,17 +64,20 @@ static int check_path(
  * for a --save that was not changed. */
 static int check_earlier(const struct job_settings *job, struct message *error)
 {
+	static const char *const names[] = {JOB_SAVED, JOB_INTERRUPTED};
 	char path[4200];
 
 	if (!job->save || job->overwrite)
 		return 0;
-	snprintf(path, sizeof(path), "%.4000s/" JOB_SAVED, job->save);
-	if (access(path, F_OK) < 0)
-		return 0;
-	return options_refuse(error,
-		"--save %.300s: an earlier job has saved its " JOB_SAVED
-		" there: another directory, or --overwrite",
-		job->save);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+		snprintf(path, sizeof(path), "%.4000s/%s", job->save, names[i]);
+		if (access(path, F_OK) == 0)
+			return options_refuse(error,
+				"--save %.300s: an earlier job has saved its %s there: "
+				"another directory, or --overwrite",
+				job->save, names[i]);
+	}
+	return 0;
 }
 
 /* The directory, or what it would be made in, must take files. */

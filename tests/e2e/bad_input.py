@@ -187,6 +187,14 @@ def save_into_earlier_results_is_refused():
     assert earlier.read_bytes() != b"better"
 
 
+def save_beside_an_interrupted_job_is_refused():
+    directory = job.SCRATCH / "interrupted"
+    directory.mkdir()
+    (directory / "interrupted.safetensors").write_bytes(b"hours")
+    refused("--save", directory, says=["--save", "interrupted.safetensors", "--overwrite"])
+    job.train(*job.small("--save", directory, "--overwrite", steps=5))
+
+
 def on_a_tmpfs(options, *more, says):
     mount = job.SCRATCH / "mount"
     mount.mkdir(exist_ok=True)
@@ -478,6 +486,7 @@ tap.run([
     text_that_is_too_short_is_refused,
     save_over_a_file_is_refused,
     save_into_earlier_results_is_refused,
+    save_beside_an_interrupted_job_is_refused,
     full_file_system_is_told_before_the_work,
     full_inodes_are_told_before_the_work,
     too_little_memory_is_told,
