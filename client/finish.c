@@ -142,6 +142,7 @@ static void saved(struct tern_file_op *op)
 	}
 	w->results.saved_path = op->path;
 	w->results.saved_step = w->final ? w->results.steps_made : w->version;
+	w->results.saved_own = w->job.mode == TERN_MODE_ASYNC && !w->final;
 	if (w->over)
 		worker_saved(w);
 	else

@@ -43,9 +43,11 @@ struct tern_worker_results {
 	bool alone;    /* it failed alone: others may go on, and save */
 	bool left;     /* it was asked to end, and the job goes on without it */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
-	 * interrupted job are those after `saved_step` steps. */
+	 * interrupted job are those after `saved_step` steps; in async mode these are
+	 * this worker's own (saved_own), and the others have taken theirs meanwhile. */
 	const char *saved_path;
 	uint64_t saved_step;
+	bool saved_own;
 	double test_loss; /* mean over the records; NAN: no test set, or another worker */
 	double test_accuracy; /* NAN as well */
 	double test_auc;      /* two classes only; else NAN */

@@ -60,7 +60,10 @@ static void show_saved(struct output *out, const json_t *event)
 {
 	double step = number_of(event, "step"), steps = number_of(event, "steps");
 
-	if (step < steps)
+	if (json_object_get(event, "worker"))
+		output_line(out, "saved %s: step %.0f of %.0f of worker %.0f",
+			text_of(event, "path"), step, steps, number_of(event, "worker"));
+	else if (step < steps)
 		output_line(out, "saved %s: step %.0f of %.0f", text_of(event, "path"),
 			step, steps);
 	else

@@ -8,7 +8,8 @@
  *     listening  address                                     a server can be joined
  *     start      servers, workers, slots, model, parameters  the launcher: the job begins
  *     progress   step, steps, loss, samples_per_s, mb_per_s
- *     saved      path, step, steps: parameters after so many of the job's steps
+ *     saved      path, step, steps: parameters after so many of the job's steps, or of
+ *                those of `worker`, if it is there (async mode, interrupted)
  *     saving     a file of the parameters is being written: its end is waited for
  *     unsaved    text: they could not be saved
  *     generated  text

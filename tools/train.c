@@ -97,7 +97,7 @@ struct train {
 	json_t *done;
 	double slot_losses[TERN_SLOTS_MAX];
 	bool has_loss[TERN_SLOTS_MAX];
-	uint64_t step; /* that was shown last */
+	uint64_t step, steps; /* shown last; in async mode they are the speaker's own */
 	bool saved;
 };
 
@@ -344,6 +344,23 @@ static void set_loss_of_all_slots(struct train *t)
 	json_object_del(t->done, "slot_losses");
 }
 
+static void take_step(struct train *t, const json_t *event)
+{
+	t->step = (uint64_t)json_integer_value(json_object_get(event, "step"));
+	t->steps = (uint64_t)json_integer_value(json_object_get(event, "steps"));
+}
+
+/* "step 12 of 4000" */
+static void describe_step(const struct train *t, char *text, size_t bytes)
+{
+	size_t n = (size_t)snprintf(text, bytes, "step %llu of %llu",
+		(unsigned long long)t->step,
+		(unsigned long long)(t->steps ? t->steps : t->job->steps));
+
+	if (t->job->mode == TERN_MODE_ASYNC && t->steps)
+		snprintf(text + n, bytes - n, " of worker %u", t->speaker);
+}
+
 static void take_worker_event(
 	struct train *t, const struct child *c, const char *name, json_t *event)
 {
@@ -361,8 +378,7 @@ static void take_worker_event(
 	} else if (speaks || strcmp(name, "saved") == 0 || strcmp(name, "unsaved") == 0 ||
 		   strcmp(name, "generated") == 0) {
 		if (speaks)
-			t->step = (uint64_t)json_integer_value(
-				json_object_get(event, "step"));
+			take_step(t, event);
 		t->saved = t->saved || strcmp(name, "saved") == 0;
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&t->out, c->name, json_incref(event));
@@ -436,10 +452,10 @@ static void on_line(void *arg, struct child *c, const char *line)
 static void on_status(void *arg)
 {
 	struct train *t = arg;
-	char text[120];
+	char text[160], step[80];
 
-	snprintf(text, sizeof(text), "step %llu of %llu, %u of %u processes run",
-		(unsigned long long)t->step, (unsigned long long)t->job->steps,
+	describe_step(t, step, sizeof(step));
+	snprintf(text, sizeof(text), "%s, %u of %u processes run", step,
 		supervise_running(&t->sup), t->sup.child_count);
 	report(&t->out, "train", json_pack("{ss ss}", "event", "status", "text", text));
 }
@@ -593,13 +609,11 @@ static int say_end(struct train *t, int code, const char *text)
 
 static int conclude_interrupted(struct train *t)
 {
-	char text[300];
-	size_t n = (size_t)snprintf(text, sizeof(text),
-		"ended by %s at step %llu of %llu", signals_name(t->sup.signal),
-		(unsigned long long)t->step, (unsigned long long)t->job->steps);
+	char text[300], step[80];
 
-	if (t->job->save && !t->saved)
-		snprintf(text + n, sizeof(text) - n, ": nothing was saved");
+	describe_step(t, step, sizeof(step));
+	snprintf(text, sizeof(text), "ended by %s at %s%s", signals_name(t->sup.signal),
+		step, t->job->save && !t->saved ? ": nothing was saved" : "");
 	return say_end(t, 128 + t->sup.signal, text);
 }
 

@@ -229,6 +229,19 @@ static void report_end(struct worker_role *w, const struct tern_worker_results *
 	role_report(&w->role, event);
 }
 
+static void report_saved(struct worker_role *w, const struct tern_worker_results *results)
+{
+	json_t *event = json_pack("{ss so sI sI}", "event", "saved", "path",
+		report_text(results->saved_path), "step", (json_int_t)results->saved_step,
+		"steps",
+		(json_int_t)(results->saved_own ? w->my_steps : w->settings->job.steps));
+
+	if (results->saved_own)
+		json_object_set_new(
+			event, "worker", json_integer((json_int_t)w->settings->index));
+	role_report(&w->role, event);
+}
+
 static void ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results)
 {
@@ -236,10 +249,7 @@ static void ended(void *arg, int status, const char *text,
 
 	if (results->saved_path) {
 		w->made_directory = false;
-		role_report(&w->role, json_pack("{ss so sI sI}", "event", "saved", "path",
-					      report_text(results->saved_path), "step",
-					      (json_int_t)results->saved_step, "steps",
-					      (json_int_t)w->settings->job.steps));
+		report_saved(w, results);
 	}
 	if (results->left) {
 		w->role.left = true;

@@ -286,6 +286,17 @@ def hangup_saves_and_leaves_nobody():
     interrupted_by(signal.SIGHUP)
 
 
+def interrupted_async_job_tells_whose_steps_it_has_saved():
+    """Each worker takes half of the steps, and one of them saves."""
+    directory = job.SCRATCH / "interrupted-async"
+    running = started("--workers", 2, "--mode", "async", "--save", directory)
+    error = after(running, lambda: running.process.terminate(), code=143)
+    saved = [e for e in running.events if e["event"] == "saved"]
+    assert len(saved) == 1, saved
+    assert (saved[0]["steps"], saved[0]["worker"]) == (FOR_EVER // 2, 0), saved
+    assert error.splitlines()[-1].endswith(f" of {FOR_EVER // 2} of worker 0"), error
+
+
 def closed_terminal_saves_and_leaves_nobody():
     """The kernel and the shell send SIGHUP each: a second one must not cut the saving short."""
     directory, log = job.SCRATCH / "terminal", job.SCRATCH / "terminal.log"
@@ -582,6 +593,7 @@ tap.run([
     interrupt_saves_and_leaves_nobody,
     termination_saves_and_leaves_nobody,
     hangup_saves_and_leaves_nobody,
+    interrupted_async_job_tells_whose_steps_it_has_saved,
     closed_terminal_saves_and_leaves_nobody,
     repeated_termination_saves,
     interrupt_before_the_first_step_leaves_no_directory,
