@@ -195,6 +195,8 @@ static void one_applied(struct tern_job *job)
 	if (!t->pulled) {
 		c->version++;
 		s->stats.gradients_added++;
+		s->stats.staleness_sum += staleness;
+		s->stats.staleness_max = TERN_MAX(s->stats.staleness_max, staleness);
 		s->stats.staleness[TERN_MIN(
 			staleness, (uint64_t)TERN_STALENESS_BINS - 1)]++;
 	}

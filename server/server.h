@@ -25,6 +25,7 @@ struct tern_server_stats {
 	uint64_t gradients_added, gradients_refused;
 	uint64_t staleness[TERN_STALENESS_BINS]; /* async: updates that were k versions
 						    old; the last bin holds all beyond */
+	uint64_t staleness_sum, staleness_max;
 };
 
 struct tern_server_opts {

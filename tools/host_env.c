@@ -25,8 +25,6 @@
 #include "tools/host_file.h"
 #include "tools/stack.h"
 
-#define JOB_THREADS_MAX 64
-
 enum {
 	JOB_SIGNALLED = 1,
 	JOB_FINISHED = 2,
@@ -42,7 +40,7 @@ struct host_env {
 	bool stopping;
 	atomic_uint ended_count;
 	unsigned thread_count; /* of `threads`; the file thread comes first */
-	pthread_t threads[JOB_THREADS_MAX + 1];
+	pthread_t threads[HOST_ENV_JOB_THREADS_MAX + 1];
 };
 
 static struct host_env *host_of(struct tern_env *env)
@@ -263,7 +261,7 @@ static int start_threads(struct host_env *host, const pthread_attr_t *attr)
 {
 	unsigned jobs = host->opts.job_thread_count ? host->opts.job_thread_count : 1;
 
-	tern_assert(jobs <= JOB_THREADS_MAX);
+	tern_assert(jobs <= HOST_ENV_JOB_THREADS_MAX);
 	for (unsigned i = 0; i <= jobs; i++) {
 		int r = pthread_create(
 			&host->threads[i], attr, i ? job_thread : file_thread, host);

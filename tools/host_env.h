@@ -10,6 +10,8 @@
 
 #include "base/env.h"
 
+#define HOST_ENV_JOB_THREADS_MAX 64
+
 struct host_env_opts {
 	unsigned job_thread_count; /* 0: one */
 };

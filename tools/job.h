@@ -11,6 +11,7 @@
 #include "ps/job.h"
 #include "tools/device.h"
 #include "tools/fabric.h"
+#include "tools/host_env.h"
 #include "tools/log.h"
 
 /* In --save: the results, and what an interrupted job leaves instead, which so never
@@ -95,7 +96,13 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 		JOB_OPTION(FLAG, "json", NULL, json, "one JSON object per line"),        \
 		LOG_LEVEL_OPTION(struct job_settings, log_level)
 
-/* A row of the commands that start servers; double. */
+/* Rows of the commands that start servers: uint64_t; double. */
+#define THREADS_OPTION(name, settings, field)                                            \
+	OPTION(COUNT, name, "N",                                                         \
+		"threads of each server that add gradients up and update parameters; "   \
+		"the result is the same for any number",                                 \
+		settings, field, .initial = "1", .min = 1,                               \
+		.max = HOST_ENV_JOB_THREADS_MAX)
 #define WORKER_TIMEOUT_OPTION(settings, field)                                           \
 	OPTION(REAL, "worker-timeout", "S",                                              \
 		"seconds that a worker which others wait for may make no progress; "     \

@@ -42,7 +42,7 @@ static void show_progress(struct output *out, const json_t *event)
 
 static void show_done(struct output *out, const json_t *event)
 {
-	char tested[160] = "";
+	char tested[160] = "", stale[64] = "", refused[48] = "";
 	size_t n = 0;
 
 	if (json_object_get(event, "test_accuracy"))
@@ -51,9 +51,27 @@ static void show_done(struct output *out, const json_t *event)
 	if (json_object_get(event, "test_auc"))
 		snprintf(tested + n, sizeof(tested) - n, ", AUC %.4f",
 			number_of(event, "test_auc"));
-	output_line(out, "done: %.0f steps, loss %.4f%s; %.1f steps/s, %.0f samples/s",
+	if (json_object_get(event, "staleness_mean"))
+		snprintf(stale, sizeof(stale), ", staleness %.2f (at most %.0f)",
+			number_of(event, "staleness_mean"),
+			number_of(event, "staleness_max"));
+	if (number_of(event, "gradients_refused") > 0)
+		snprintf(refused, sizeof(refused), ", %.0f gradients refused",
+			number_of(event, "gradients_refused"));
+	output_line(out,
+		"done: %.0f steps, loss %.4f%s; %.1f steps/s, %.0f samples/s%s%s",
 		number_of(event, "steps"), number_of(event, "loss"), tested,
-		number_of(event, "steps_per_s"), number_of(event, "samples_per_s"));
+		number_of(event, "steps_per_s"), number_of(event, "samples_per_s"), stale,
+		refused);
+}
+
+static void show_applied(struct output *out, const json_t *event)
+{
+	output_line(out,
+		"applied %.0f gradients of chunks, refused %.0f; staleness %.2f (at most "
+		"%.0f)",
+		number_of(event, "gradients"), number_of(event, "gradients_refused"),
+		number_of(event, "staleness_mean"), number_of(event, "staleness_max"));
 }
 
 static void show_saved(struct output *out, const json_t *event)
@@ -94,6 +112,8 @@ static void show(struct output *out, const char *who, const json_t *event)
 	else if (strcmp(name, "note") == 0 || strcmp(name, "waiting") == 0 ||
 		 strcmp(name, "lost") == 0)
 		output_line(out, "%s", text_of(event, "text"));
+	else if (strcmp(name, "applied") == 0)
+		show_applied(out, event);
 	else if (strcmp(name, "device") == 0)
 		output_line(out, "%s %.0f: computes on %s", text_of(event, "role"),
 			number_of(event, "index"), text_of(event, "text"));

@@ -64,7 +64,7 @@ static void name_process(const struct command *command, uint64_t index)
 
 int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
-	uint64_t connect_s, bool json)
+	uint64_t connect_s, unsigned threads, bool json)
 {
 	struct tern_context_opts ctx_opts = {.secret = secret};
 	int r;
@@ -79,7 +79,8 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	signals_abort_on_second();
 	log_redirect(log_line, role);
 	if (r >= 0)
-		r = host_env_new(NULL, &role->env);
+		r = host_env_new(
+			&(struct host_env_opts){.job_thread_count = threads}, &role->env);
 	if (r == 0)
 		r = open_domain(role, fabric);
 	ctx_opts.connect_ns = connect_s * TERN_NS_PER_S;

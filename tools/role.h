@@ -37,12 +37,12 @@ struct role {
 	int code;  /* enum exit_code */
 };
 
-/* Everything up to the context, whose secret (NULL: none) is copied. Negative: it failed
- * and was reported; role_cut and role_close in any case. `stop` is set by the caller
- * afterwards. */
+/* Everything up to the context, with so many threads for arithmetic. The context's secret
+ * (NULL: none) is copied. Negative: it failed and was reported; role_cut and role_close
+ * in any case. `stop` is set by the caller afterwards. */
 int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
-	uint64_t connect_s, bool json);
+	uint64_t connect_s, unsigned threads, bool json);
 
 /* Until `over`. */
 void role_loop(struct role *role);

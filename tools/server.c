@@ -19,7 +19,7 @@ struct server_settings {
 	struct secret_settings secret;
 	struct device_choice device;
 	int arithmetic; /* device_arithmetics */
-	uint64_t index, spin_us;
+	uint64_t index, spin_us, threads;
 	double worker_timeout_s;
 	bool json;
 	enum tern_log_level log_level;
@@ -40,6 +40,7 @@ static const struct option options[] = {
 	OPTION(COUNT, "index", "I", "which server this is, from 0; for messages only",
 		struct server_settings, index, .initial = "0", .max = 255),
 	ARITHMETIC_OPTION(struct server_settings, arithmetic),
+	THREADS_OPTION("threads", struct server_settings, threads),
 	WORKER_TIMEOUT_OPTION(struct server_settings, worker_timeout_s),
 	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
 		struct server_settings, spin_us, .initial = "0", .max = 1000000),
@@ -88,10 +89,27 @@ static void lost(void *arg, uint32_t worker, const char *text)
 				 (json_int_t)worker, "text", report_text(line)));
 }
 
+/* A gradient counts once for each of its chunks that lies here. */
+static void report_applied(struct server_role *s)
+{
+	struct tern_server_stats stats;
+
+	tern_server_stats(s->server, &stats);
+	if (!stats.gradients_added)
+		return;
+	role_report(&s->role,
+		json_pack("{ss sI sI sf sI}", "event", "applied", "gradients",
+			(json_int_t)stats.gradients_added, "gradients_refused",
+			(json_int_t)stats.gradients_refused, "staleness_mean",
+			(double)stats.staleness_sum / (double)stats.gradients_added,
+			"staleness_max", (json_int_t)stats.staleness_max));
+}
+
 static void ended(void *arg, int status, const char *text)
 {
 	struct role *role = arg;
 
+	report_applied((struct server_role *)role);
 	if (status)
 		role_fail(role, false, "%s", text);
 	role->over = true;
@@ -195,7 +213,8 @@ static int server_run(int argc, char **argv)
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	r = role_open(&s.role, &server_command, settings.index, &settings.fabric,
-		secret_text(&secret), settings.spin_us, 0, settings.json);
+		secret_text(&secret), settings.spin_us, 0, (unsigned)settings.threads,
+		settings.json);
 	if (r == 0) /* a fabric that does not work here is told first */
 		r = secret_check_listen(&settings.secret, &secret, &settings.fabric,
 			settings.listen, &error);

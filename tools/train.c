@@ -45,6 +45,7 @@ struct train_settings {
 	struct secret_settings secret; /* `insecure` alone */
 	struct device_choice server_device;
 	double worker_timeout_s;
+	uint64_t server_threads;
 };
 
 static const struct option options[] = {
@@ -59,6 +60,7 @@ static const struct option options[] = {
 		"many there are",
 		struct train_settings, server_device, .initial = "cpu",
 		.parse = device_parse),
+	THREADS_OPTION("server-threads", struct train_settings, server_threads),
 	WORKER_TIMEOUT_OPTION(struct train_settings, worker_timeout_s),
 	OPTION_END,
 };
@@ -68,7 +70,9 @@ struct train {
 	const char *listen;   /* NULL: the servers' default */
 	struct secret secret; /* of this job; its children get it */
 	const char *server_device;
-	char worker_timeout_s[32];
+	char worker_timeout_s[32], server_threads[16];
+	/* What servers have said of the gradients that they applied. */
+	double applied, refused, staleness_sum, staleness_max;
 	bool insecure;
 	int argc; /* the user's options, handed on to workers */
 	char **argv;
@@ -138,7 +142,7 @@ static int start_role(
 static int start_server(struct train *t, unsigned index)
 {
 	const struct fabric_settings *fabric = &t->job->fabric;
-	const char *args[24] = {"server", "--fabric", fabric_names[fabric->choice],
+	const char *args[32] = {"server", "--fabric", fabric_names[fabric->choice],
 		"--spin-us", t->spin_us, "--index", NULL, "--json", NULL};
 	char number[16];
 	size_t n = 8;
@@ -157,6 +161,8 @@ static int start_server(struct train *t, unsigned index)
 	}
 	args[n++] = "--worker-timeout";
 	args[n++] = t->worker_timeout_s;
+	args[n++] = "--threads";
+	args[n++] = t->server_threads;
 	if (t->listen) {
 		args[n++] = "--listen";
 		args[n++] = t->listen;
@@ -175,7 +181,7 @@ static int start_server(struct train *t, unsigned index)
 static bool is_for_servers(const char *arg)
 {
 	static const char *const names[] = {
-		"--listen", "--server-device", "--worker-timeout"};
+		"--listen", "--server-device", "--server-threads", "--worker-timeout"};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
 		size_t n = strlen(names[i]);
@@ -311,6 +317,32 @@ static void take_loss(struct train *t, const json_t *event)
 		t->loss_ns = tern_clock_ns();
 }
 
+/* From each server, at its end. */
+static void take_applied(struct train *t, const json_t *event)
+{
+	double gradients = json_number_value(json_object_get(event, "gradients"));
+
+	t->applied += gradients;
+	t->refused += json_number_value(json_object_get(event, "gradients_refused"));
+	t->staleness_sum +=
+		gradients * json_number_value(json_object_get(event, "staleness_mean"));
+	t->staleness_max = TERN_MAX(t->staleness_max,
+		json_number_value(json_object_get(event, "staleness_max")));
+}
+
+/* In sync mode nothing is stale. */
+static void set_applied(struct train *t)
+{
+	json_object_set_new(
+		t->done, "gradients_refused", json_integer((json_int_t)t->refused));
+	if (t->job->mode != TERN_MODE_ASYNC || t->applied == 0)
+		return;
+	json_object_set_new(
+		t->done, "staleness_mean", json_real(t->staleness_sum / t->applied));
+	json_object_set_new(
+		t->done, "staleness_max", json_integer((json_int_t)t->staleness_max));
+}
+
 static void take_slot_losses(struct train *t, const json_t *event)
 {
 	const json_t *list = json_object_get(event, "slot_losses");
@@ -405,6 +437,8 @@ static void take_last_event(struct train *t, const struct child *c, json_t *even
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&t->out, c->name, event);
 	} else {
+		if (name && strcmp(name, "applied") == 0)
+			take_applied(t, event);
 		json_decref(event);
 	}
 }
@@ -444,6 +478,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		take_listening(t, c, event);
 	} else if (strcmp(name, "lost") == 0) {
 		take_loss(t, event);
+	} else if (strcmp(name, "applied") == 0) {
+		take_applied(t, event);
 	}
 	json_decref(event);
 }
@@ -630,6 +666,7 @@ static int conclude(struct train *t)
 		tell_losses(t);
 		json_object_del(t->done, "finisher");
 		set_loss_of_all_slots(t);
+		set_applied(t);
 		report(&t->out, "train", json_incref(t->done));
 		return EXIT_OK;
 	}
@@ -720,6 +757,8 @@ static int train_run(int argc, char **argv)
 	t->insecure = s.secret.insecure;
 	t->secret = secret;
 	t->server_device = s.server_device.text;
+	snprintf(t->server_threads, sizeof(t->server_threads), "%llu",
+		(unsigned long long)s.server_threads);
 	snprintf(t->worker_timeout_s, sizeof(t->worker_timeout_s), "%.9g",
 		s.worker_timeout_s);
 	t->argc = argc;

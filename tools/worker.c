@@ -538,7 +538,7 @@ static int worker_run(int argc, char **argv)
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&worker_command, "%s", error.text);
 	r = role_open(&w.role, &worker_command, settings.index, &settings.job.fabric,
-		secret_text(&secret), settings.spin_us, settings.wait_s,
+		secret_text(&secret), settings.spin_us, settings.wait_s, 1,
 		settings.job.json);
 	secret_forget(&secret);
 	if (r == 0 && start(&w) == 0)

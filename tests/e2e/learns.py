@@ -58,12 +58,16 @@ def logreg_on_svmlight_text():
 def async_mode_learns_too():
     done = job.train(*job.small("--mode", "async", "--workers", 2, steps=300))
     reaches(done, 0.9)
+    # Each of 300 gradients but those of a worker that is alone for a while is some versions old.
+    assert 0 < done["staleness_mean"] <= done["staleness_max"] < 300, done
+    assert done["gradients_refused"] == 0, done
 
 
 def made_up_data_is_learnt():
     done = job.train(*job.small("--workers", 2, steps=200))
     has_fields(done)
     assert done["steps"] == 200, done
+    assert done["gradients_refused"] == 0 and "staleness_mean" not in done, done
     reaches(done, 0.9)
 
 

@@ -59,6 +59,16 @@ def so_they_do_with_a_model_of_many_chunks():
     same("wide", model="mlp:300,200", steps=12)
 
 
+def so_they_do_with_more_threads_at_the_servers():
+    for clip in ([], ["--clip-norm", "0.1"]):
+        common = ["--slots", 20, *clip]
+        name = f"threads-{len(clip)}"
+        reference = saved(f"{name}-1", *common, model="mlp:300,200", steps=6)
+        other = saved(f"{name}-4", *common, "--workers", 2, "--server-threads", 4,
+                      model="mlp:300,200", steps=6)
+        assert other == reference, "4 threads give other bytes than one"
+
+
 def other_seeds_give_other_bytes():
     assert saved("seed-7") != saved("seed-8", "--seed", 8)
 
@@ -105,6 +115,7 @@ tap.run([
     the_reported_loss_is_the_same_too,
     so_they_do_with_clipping_by_global_norm,
     so_they_do_with_a_model_of_many_chunks,
+    so_they_do_with_more_threads_at_the_servers,
     other_seeds_give_other_bytes,
     portable_arithmetic_is_the_same_whatever_the_processor_has,
     file_is_safetensors,
