@@ -54,6 +54,8 @@ static int evaluate(struct tern_worker *w)
 		tern_job_signal(&w->finish_job);
 	}
 	w->results.test_loss = sum.loss / (double)test->count;
+	if (!isfinite(w->results.test_loss))
+		return -EDOM;
 	w->results.test_accuracy = (double)sum.correct / (double)test->count;
 	if (w->scores)
 		w->results.test_auc = tern_auc(w->scores, w->score_labels, test->count);
@@ -88,11 +90,24 @@ static int write_text(struct tern_worker *w)
 	return 0;
 }
 
+/* A last step that went too far has had no loss yet. */
+static bool are_numbers(const struct tern_worker *w)
+{
+	const float *values = versions_current(w).values;
+
+	for (uint64_t i = 0; i < w->job.element_count; i++)
+		if (!isfinite(values[i]))
+			return false;
+	return true;
+}
+
 static void run(struct tern_job *job)
 {
 	struct tern_worker *w = tern_container_of(job, struct tern_worker, finish_job);
 
-	w->finish_status = w->opts.test ? evaluate(w) : 0;
+	w->finish_status = are_numbers(w) ? 0 : -EDOM;
+	if (w->finish_status == 0 && w->opts.test)
+		w->finish_status = evaluate(w);
 	if (w->finish_status == 0 && w->written)
 		w->finish_status = write_text(w);
 }
@@ -224,7 +239,12 @@ static void ran(struct tern_job *job)
 	w->results.written = w->written;
 	if (w->over)
 		return;
-	if (w->finish_status < 0)
+	if (w->finish_status == -EDOM)
+		worker_fail(w, -EDOM,
+			"after the last step parameters are no longer numbers, nothing "
+			"is "
+			"saved: a lower learning rate may help");
+	else if (w->finish_status < 0)
 		worker_engine_failed(w, w->finish_status);
 	else if (w->opts.save_path)
 		save(w, w->opts.save_path);
@@ -334,6 +354,7 @@ void finish_start(struct tern_worker *w)
 	w->state = WORKER_FINISHING;
 	w->results.steps = w->version;
 	w->results.loss = mean_loss(w->losses, w->loss_count);
+	w->results.first_loss = w->loss_count ? w->first_loss : (double)NAN;
 	if (set_slot_losses(w) < 0) {
 		worker_give_up(w, -ENOMEM, "no memory for the losses of the slots");
 		return;

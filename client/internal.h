@@ -122,7 +122,7 @@ struct tern_worker {
 	uint32_t unsent;              /* chunks 0..unsent-1 are still to be sent */
 	double step_loss;             /* sum over `step_slots` slots */
 	uint32_t step_slots;
-	double losses[WORKER_LOSS_WINDOW];
+	double losses[WORKER_LOSS_WINDOW], first_loss;
 	uint64_t loss_count, record_count, byte_count;
 
 	/* lease.c */

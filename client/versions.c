@@ -40,6 +40,8 @@ static void report_step(struct tern_worker *w)
 {
 	double loss = w->step_slots ? w->step_loss / w->step_slots : 0;
 
+	if (w->step_slots && w->loss_count == 0)
+		w->first_loss = loss;
 	if (w->step_slots)
 		w->losses[w->loss_count++ % WORKER_LOSS_WINDOW] = loss;
 	w->step_slots = 0;

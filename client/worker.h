@@ -35,6 +35,7 @@ struct tern_worker_results {
 	uint64_t steps_made; /* the finisher's: of the job, applied to all parameters */
 	uint64_t steps_torn; /* applied to some of them: of workers that were lost */
 	double loss;         /* mean of `loss` over the last steps, at most 100 */
+	double first_loss;   /* of the first step that this worker has computed */
 	/* Sync: of each slot that this worker has computed. The mean over all slots of a
 	 * job, in their order, does not depend on who computed which. */
 	const struct tern_slot_loss *slot_losses;

@@ -177,6 +177,21 @@ static void note_missing(
 	note(w, text);
 }
 
+/* Not a doubt of some percent: batches differ. */
+static void note_divergence(
+	struct worker_role *w, const struct tern_worker_results *results)
+{
+	char text[200];
+
+	if (!(results->loss > 1.1 * results->first_loss))
+		return;
+	snprintf(text, sizeof(text),
+		"the loss has risen from %.4g to %.4g: the training has diverged, a "
+		"lower learning rate may help",
+		results->first_loss, results->loss);
+	note(w, text);
+}
+
 static void set_slot_losses(const struct tern_worker_results *results, json_t *event)
 {
 	json_t *losses = json_array();
@@ -213,6 +228,8 @@ static void report_end(struct worker_role *w, const struct tern_worker_results *
 		"finisher", results->finisher);
 	if (results->finisher && results->steps_made < job->steps)
 		note_missing(w, results, event);
+	if (results->finisher)
+		note_divergence(w, results);
 	set_number(event, "loss", results->loss);
 	set_slot_losses(results, event);
 	if (w->data.test && results->finisher) {

@@ -342,6 +342,32 @@ def interrupt_before_the_first_step_leaves_no_directory():
     assert not directory.exists()
 
 
+# ---- diverged ----------------------------------------------------------------------------
+
+def diverging(*more, steps, lr):
+    return ["train", *job.small("--optimizer", "sgd", "--json", *more, steps=steps, lr=lr)]
+
+
+def higher_loss_than_at_the_start_is_said():
+    risen = [e["text"] for e in job.finish(*diverging(steps=300, lr=3)).events
+             if e["event"] == "note" and "diverged" in e["text"]]
+    assert len(risen) == 1 and "the loss has risen from 1." in risen[0], risen
+    well = job.finish("train", *job.small(steps=300), "--json")
+    assert not [e for e in well.events if "diverged" in e.get("text", "")], well.events
+
+
+def model_that_is_no_number_is_not_saved():
+    directory = job.SCRATCH / "diverged"
+    failed = job.finish(*diverging("--save", directory, steps=1000, lr=1e6), code=1)
+    step = int(re.search(r"step (\d+): the loss is no longer a number", failed.error)[1])
+    # The last step before has no loss that could tell.
+    failed = job.finish(*diverging("--save", directory, "--split", "1000:200", steps=step - 1,
+                                   lr=1e6), code=1)
+    assert "parameters are no longer numbers" in failed.error, failed.error
+    assert failed.events[-1]["event"] == "failed", failed.events
+    assert not directory.exists() or not list(directory.iterdir())
+
+
 # ---- asked to leave ----------------------------------------------------------------------
 
 def terminated_worker_costs_nothing(victim, *more):
@@ -597,6 +623,8 @@ tap.run([
     closed_terminal_saves_and_leaves_nobody,
     repeated_termination_saves,
     interrupt_before_the_first_step_leaves_no_directory,
+    higher_loss_than_at_the_start_is_said,
+    model_that_is_no_number_is_not_saved,
     terminated_first_worker_costs_nothing_over_tcp,
     terminated_worker_costs_nothing_over_shm,
     terminated_worker_leaves_with_exit_code_0,
