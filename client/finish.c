@@ -241,9 +241,8 @@ static void ran(struct tern_job *job)
 		return;
 	if (w->finish_status == -EDOM)
 		worker_fail(w, -EDOM,
-			"after the last step parameters are no longer numbers, nothing "
-			"is "
-			"saved: a lower learning rate may help");
+			"after the last step the parameters or their loss are no longer "
+			"numbers, nothing is saved: a lower learning rate may help");
 	else if (w->finish_status < 0)
 		worker_engine_failed(w, w->finish_status);
 	else if (w->opts.save_path)

@@ -23,15 +23,16 @@ void worker_take(struct tern_worker *w, struct slot *slot)
 				(json_int_t)slot->generation));
 }
 
-static void note(struct tern_worker *w, size_t slot_count, const char *text)
+static void tell_lost(
+	struct tern_worker *w, uint32_t lost, size_t slot_count, const char *text)
 {
 	char line[600];
 
-	if (!w->opts.note)
+	if (!w->opts.lost)
 		return;
 	snprintf(line, sizeof(line), "%s: %zu of its slots %s computed here", text,
 		slot_count, slot_count == 1 ? "is" : "are");
-	w->opts.note(w->opts.arg, line);
+	w->opts.lost(w->opts.arg, lost, line);
 }
 
 static bool has_slot(const struct tern_worker *w, json_int_t number)
@@ -95,7 +96,7 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 		worker_give_up(w, r, "no room for the gradient of one more slot: %s",
 			tern_status_text(r));
 	} else {
-		note(w, json_array_size(slots), text);
+		tell_lost(w, (uint32_t)lost, json_array_size(slots), text);
 		w->finisher = (uint32_t)json_integer_value(finisher);
 		finish_next(w);
 		if (json_array_size(slots) > 0)

@@ -81,6 +81,9 @@ struct tern_worker_opts {
 	void (*progress)(void *arg, const struct tern_worker_progress *progress);
 	/* Something worth a line happened; may be NULL. */
 	void (*note)(void *arg, const char *text);
+	/* Another worker is lost, as the servers have decided, and what this one takes
+	 * over from it; may be NULL. */
+	void (*lost)(void *arg, uint32_t worker, const char *text);
 	/* No step for 10 s, and who is waited for; may be NULL. */
 	void (*waiting)(void *arg, const char *text);
 	/* A file is being written from now on, until ended() or unsaved(); may be NULL.

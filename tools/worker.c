@@ -177,6 +177,17 @@ static void note_missing(
 	note(w, text);
 }
 
+/* `tern train` hears it from a server, too, and tells it once. */
+static void lost(void *arg, uint32_t worker, const char *text)
+{
+	struct worker_role *w = arg;
+	char line[700];
+
+	snprintf(line, sizeof(line), "%s: %s", w->role.name, text);
+	role_report(&w->role, json_pack("{ss sI so}", "event", "lost", "worker",
+				      (json_int_t)worker, "text", report_text(line)));
+}
+
 /* Not a doubt of some percent: batches differ. */
 static void note_divergence(
 	struct worker_role *w, const struct tern_worker_results *results)
@@ -488,6 +499,7 @@ static int start(struct worker_role *w)
 		.begun = begun,
 		.progress = progress,
 		.note = note,
+		.lost = lost,
 		.saving = saving,
 		.unsaved = unsaved,
 		.waiting = waiting,

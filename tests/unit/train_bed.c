@@ -83,10 +83,11 @@ static void progress(void *arg, const struct tern_worker_progress *progress)
 	((struct member *)arg)->step = progress->step;
 }
 
-static void note(void *arg, const char *text)
+static void lost(void *arg, uint32_t worker, const char *text)
 {
 	struct member *m = arg;
 
+	(void)worker;
 	m->has_more = m->has_more || !strstr(text, ": 0 of its slots");
 }
 
@@ -231,7 +232,7 @@ void start_worker(struct member *m, const struct setup *setup,
 						 .save_path = save,
 						 .finishing = finishing,
 						 .progress = progress,
-						 .note = note,
+						 .lost = lost,
 						 .ended = worker_ended,
 						 .arg = m},
 				 &m->worker, &why),
