@@ -69,6 +69,9 @@ class Run:
         self.by_hand = self.rng.random() < 0.3
         self.for_good = seed % 5 == 4 and self.workers > 1  # somebody stands still
         self.acts = [self.choose() for _ in range(self.rng.randint(1, 3))]
+        # A server or the launcher stands still for good: the job must end when it is asked to.
+        self.frozen = self.rng.choice(["server", "launcher"]) if (
+            seed % 5 == 3 and not self.by_hand) else None
         self.processes, self.done, self.early = [], [], False
 
     def choose(self):
@@ -145,6 +148,18 @@ class Run:
             for victim in victims:
                 os.kill(pids[victim], signal.SIGCONT)
 
+    def freeze(self):
+        pids = self.running()
+        launcher = self.processes[0].process
+        if (self.frozen, 0) not in pids or launcher.poll() is not None:
+            return  # it has ended
+        os.kill(pids[self.frozen, 0], signal.SIGSTOP)
+        time.sleep(self.rng.uniform(0, 1))
+        launcher.send_signal(self.rng.choice(ENDS))
+        launcher.send_signal(signal.SIGCONT)
+        self.done.append((signal.SIGTERM, self.frozen, 0))
+        launcher.wait(20)
+
     def may_fail(self):
         """Is there a reason for the job not to end well?"""
         hurt = {(role, index) for number, role, index in self.done if number != signal.SIGSTOP}
@@ -185,6 +200,8 @@ class Run:
         for when, number, role, index in sorted(self.acts):
             time.sleep(max(0, start + when - time.monotonic()))
             self.act(number, role, index)
+        if self.frozen:
+            self.freeze()
         self.wait()
         self.check()
         left = {f.name for f in (set(SHM.iterdir()) if SHM.exists() else set()) - shm
