@@ -16,7 +16,7 @@ sys.path.insert(0, str(TOP / "tests"))
 import tap  # noqa: E402
 
 BUILD = Path(sys.argv[1])
-PING = TOP / "docs" / "examples" / "ping.c"
+EXAMPLES = TOP / "docs" / "examples"
 scratch = tempfile.TemporaryDirectory(prefix="tern-install-")
 ROOT = Path(scratch.name)
 
@@ -50,8 +50,9 @@ def example_compiles_with_what_pkg_config_says():
     env = dict(os.environ, PKG_CONFIG_PATH=str(pc), PKG_CONFIG_SYSROOT_DIR=str(ROOT),
                PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1", PKG_CONFIG_ALLOW_SYSTEM_LIBS="1")
     flags = shlex.split(out("pkg-config", "--cflags", "--libs", "tern", env=env))
-    out(os.environ.get("CC", "cc"), "-Wall", "-Wextra", "-Werror", PING, *flags, "-o",
-        ROOT / "ping")
+    for name in ("ping", "gather"):
+        out(*shlex.split(os.environ.get("CC", "cc")), "-Wall", "-Wextra", "-Werror",
+            EXAMPLES / f"{name}.c", *flags, "-pthread", "-o", ROOT / name)
 
 
 def transfer(listen):
@@ -77,9 +78,30 @@ def example_moves_a_tensor_over_shm():
     transfer(f"shm://tern-ping-{os.getpid()}")
 
 
+def gather(*args):
+    env = dict(os.environ, LD_LIBRARY_PATH=str(installed("libtern.so").parent))
+    return subprocess.run([str(ROOT / "gather"), *args], env=env, text=True, capture_output=True,
+                          timeout=100)
+
+
+def example_with_threads_gathers_from_all():
+    for address in "tcp://127.0.0.1:0", f"shm://tern-gather-{os.getpid()}":
+        done = gather(address, "4", "100")
+        assert done.returncode == 0, done
+        assert done.stdout == "100 vectors from each of 4: 1638400\n", done
+
+
+def example_with_threads_says_what_failed():
+    done = gather("tcp://192.0.2.1:7", "1", "1")
+    assert done.returncode == 1 and done.stderr.startswith("gather: tcp://192.0.2.1:7: "), done
+    assert gather("tcp://127.0.0.1:0", "0", "1").returncode == 2
+
+
 tap.run([
     install_puts_headers_library_program_and_documents_in_place,
     example_compiles_with_what_pkg_config_says,
     example_moves_a_tensor_over_tcp,
     example_moves_a_tensor_over_shm,
+    example_with_threads_gathers_from_all,
+    example_with_threads_says_what_failed,
 ])
