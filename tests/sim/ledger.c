@@ -249,14 +249,14 @@ static bool run(uint64_t seed, bool async, bool verbose, uint64_t *hash)
 		.stalls = seed % 7 == 3,
 		.async = async,
 		/* One chunk at a time, or all. */
-		.staging_bytes = seed % 5 < 3 ? 1 : 1u << 20,
+		.staging_bytes = seed % 5 < 4 ? 1 : 1u << 20,
 		.engine = ledger_engine};
 	struct tern_model model = ledger_model();
 	bool good;
 
 	if (job.losses >= job.workers)
 		job.losses = job.workers - 1;
-	job.plan = ledger_plan(1 + (uint32_t)(seed / 3 % (seed % 2 ? 39 : 13)));
+	job.plan = ledger_plan(1 + (uint32_t)(seed / 3 % (seed % 16 == 1 ? 39 : 13)));
 	if (async)
 		job.plan.steps = 3 * job.workers + 1;
 	job.engine_arg = &model;
