@@ -32,6 +32,14 @@ static void name_servers(const struct tern_worker *w, char *text, size_t bytes)
 			n += (size_t)snprintf(text + n, bytes - n, " %u", i);
 }
 
+static bool has_all_parameters(const struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		if (is_missing(w, i))
+			return false;
+	return true;
+}
+
 static const struct worker_server *unwelcome(const struct tern_worker *w)
 {
 	for (uint32_t i = 0; i < w->job.server_count; i++)
@@ -56,6 +64,8 @@ static void name_cause(const struct tern_worker *w, char *text, size_t bytes)
 		snprintf(text, bytes, "other workers or servers to join");
 	else if (w->computing)
 		snprintf(text, bytes, "its own computation");
+	else if (has_all_parameters(w))
+		snprintf(text, bytes, "servers to take its gradients");
 	else
 		name_servers(w, text, bytes);
 }

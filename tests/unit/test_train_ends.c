@@ -268,6 +268,27 @@ static void fire(struct tern_timer *timer)
 	timer->fire(timer);
 }
 
+/* All parameters of the next version are here, and gradients are still on their way. */
+static void expect_wait_for_room(struct tern_worker *w)
+{
+	struct version_part *parts = w->parts[(w->version + 1) & 1];
+	int status[8];
+	bool computing = w->computing;
+	char text[300];
+
+	assert_true(w->plan.chunk_count <= 8 && w->state == WORKER_RUNNING);
+	for (uint32_t i = 0; i < w->plan.chunk_count; i++) {
+		status[i] = parts[i].req.status;
+		parts[i].req.status = 0;
+	}
+	w->computing = false;
+	tern_worker_describe(w, text, sizeof(text));
+	assert_non_null(strstr(text, "it waits for servers to take its gradients"));
+	w->computing = computing;
+	for (uint32_t i = 0; i < w->plan.chunk_count; i++)
+		parts[i].req.status = status[i];
+}
+
 static void test_who_is_waited_for_is_said(void **state)
 {
 	const struct setup all = {"shm", "softmax", "sgd", 2, 3, 3, 5, TERN_MODE_SYNC, 0};
@@ -307,6 +328,7 @@ static void test_who_is_waited_for_is_said(void **state)
 	fire(&w->wait_timer);
 	assert_true(strstr(said, "parameters from server") || w->computing ||
 		    w->state > WORKER_RUNNING);
+	expect_wait_for_room(w);
 	run_out(m, 5);
 	fire(&w->wait_timer); /* it is over */
 	assert_string_equal(said, "");
