@@ -27,7 +27,8 @@ struct tern_worker_progress {
 
 struct tern_slot_loss {
 	uint32_t slot;
-	double loss; /* mean over the records of its last steps, at most 100 */
+	double loss; /* mean over the records of its last steps, at most 100; since a
+			lost worker's slot was taken over, counted anew */
 };
 
 struct tern_worker_results {
