@@ -401,7 +401,11 @@ void finish_on_applied(struct worker_server *s, const json_t *message)
 
 	if (s->counted || !w->uncounted_count ||
 		count_parts(w, json_object_get(message, "parts")) < 0) {
-		worker_fail(w, -EPROTO, "server %u has applied what cannot be", s->index);
+		worker_fail(w, -EPROTO,
+			"server %u reports applied steps that are more than the job has, "
+			"or not "
+			"in order",
+			s->index);
 		return;
 	}
 	s->counted = true;

@@ -101,7 +101,7 @@ struct tern_worker {
 	bool last_posted; /* the receives of the last one */
 
 	/* spare.c */
-	bool spare;              /* no version has come, and none is computed with */
+	bool spare;              /* it has no slot and gets no versions */
 	uint32_t unplaced_count; /* servers that are still asked */
 	bool follows;            /* it gets all versions from this one on: */
 	uint64_t follow_from;

@@ -73,8 +73,9 @@ void spare_on_at(struct worker_server *s, const json_t *message)
 
 	if (s->placed || !w->unplaced_count || !json_is_integer(at) || version < 0 ||
 		(uint64_t)version > w->job.steps) {
-		worker_fail(
-			w, -EPROTO, "server %u is at a version that cannot be", s->index);
+		worker_fail(w, -EPROTO,
+			"server %u reports a version that this job does not have",
+			s->index);
 		return;
 	}
 	s->placed = true;

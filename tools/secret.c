@@ -142,12 +142,14 @@ int secret_read(
 int secret_make(struct secret *out)
 {
 	unsigned char bytes[MADE_BYTES];
+	ssize_t got;
 
 	*out->text = '\0';
 	if (!usable())
 		return 0;
-	if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes))
-		return -errno;
+	got = getrandom(bytes, sizeof(bytes), 0);
+	if (got != sizeof(bytes))
+		return got < 0 ? -errno : -EIO;
 	for (unsigned i = 0; i < MADE_BYTES; i++)
 		snprintf(out->text + 2 * i, 3, "%02x", bytes[i]);
 	explicit_bzero(bytes, sizeof(bytes));

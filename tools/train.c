@@ -36,7 +36,7 @@ _Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
 #define PATIENCE_NS (300 * TERN_NS_PER_MS)
 #define LINGER_NS   (5 * TERN_NS_PER_S) /* workers, after the last server has ended */
 #define SECRET_FD   "3"                 /* SUPERVISE_SECRET_FD */
-#define GRACE_MS    2000                /* children of a job that has failed */
+#define GRACE_MS    2500                /* children of a job that has failed */
 #define LEAVE_MS    9500                /* children that are to save, if they can */
 
 struct train_settings {
@@ -602,7 +602,8 @@ static int turn_ms(const struct train *t)
 	return t->served_ns ? ms_left(t->served_ns, LINGER_NS) : -1;
 }
 
-/* Runs a worker that is not lost? Who was stopped and is missed would never come. */
+/* Does a worker run that is not lost? One that was lost because it stands still would
+ * never end by itself. */
 static bool workers_to_come(const struct train *t)
 {
 	for (unsigned i = (unsigned)t->job->servers; i < t->sup.child_count; i++)
