@@ -262,7 +262,9 @@ struct tern_peer {
 
 	/* want.c, as a receiver: */
 	struct tern_list unasked; /* receives that may have to ask */
-	uint32_t asks_out, missed_count, behind_count;
+	uint32_t asks_out;  /* WANTs without an answer yet */
+	uint32_t asks_lost; /* ... whose receive has left: nothing but a MISS is due */
+	uint32_t missed_count, behind_count;
 	bool they_starve; /* sends of the peer wait for credits */
 	/* and as a sender: */
 	bool watching; /* a receive of the peer may have missed a send: say HAVE */

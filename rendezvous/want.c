@@ -82,6 +82,8 @@ static void forget_ask(struct tern_xfer *x)
 {
 	if (x->ask == TERN_ASK_MISSED)
 		x->peer->missed_count--;
+	if (x->ask == TERN_ASK_OUT)
+		x->peer->asks_lost++;
 	x->ask = TERN_ASK_NONE;
 }
 
@@ -128,9 +130,10 @@ int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *h)
 {
 	struct tern_xfer *x = tern_want_answered(peer, h->dst);
 
-	if (!x) { /* an arrival took it, and crossed what it asked */
-		if (peer->asks_out == 0)
+	if (!x) { /* an arrival took its receive, and crossed the WANT */
+		if (peer->asks_lost == 0)
 			return -EPROTO;
+		peer->asks_lost--;
 		peer->asks_out--;
 	}
 	peer->rdv->wanted_count--;
@@ -163,7 +166,7 @@ int tern_want_on_have(struct tern_peer *peer, const struct tern_header *h)
 void tern_want_end(struct tern_peer *peer)
 {
 	peer->rdv->wanted_count -= peer->asks_out;
-	peer->asks_out = 0;
+	peer->asks_out = peer->asks_lost = 0;
 	peer->miss_count = 0;
 }
 

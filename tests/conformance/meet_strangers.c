@@ -13,7 +13,7 @@
 
 #include "base/endian.h"
 #include "base/util.h"
-#include "rendezvous/wire.h"
+#include "rendezvous/rendezvous.h"
 
 #define STRANGER_KEY 99u
 
@@ -25,6 +25,9 @@ struct scene {
 	struct link *link;              /* the stranger's */
 	struct tern_hello answer;       /* B's; step 0: not heard yet */
 	uint32_t seq;
+	uint32_t granted, used;   /* credits, as B counts them */
+	uint32_t want;            /* the id of B's last WANT; 0: none */
+	struct tern_peer *caller; /* the stranger, to B */
 	unsigned accepted_count, down_count;
 	int down_status;
 };
@@ -36,7 +39,7 @@ static void on_accept(struct tern_peer *peer, void *arg)
 {
 	struct scene *s = arg;
 
-	(void)peer;
+	s->caller = peer;
 	s->accepted_count++;
 }
 
@@ -52,19 +55,26 @@ static void on_event(
 	tern_peer_free(peer);
 }
 
-static void scene_init(struct scene *s, const struct instance *instance)
+/* NULL: B has the options of the tests. */
+static void scene_init_with(struct scene *s, const struct instance *instance,
+	const struct tern_context_opts *b_opts)
 {
 	const struct tern_peer_opts opts = {.event = on_event, .arg = s};
 	char rest[BED_ADDRESS_MAX], url[BED_ADDRESS_MAX];
 
 	*s = (struct scene){.instance = instance};
-	s->meet = meet_new(instance);
+	s->meet = meet_new_with(instance, NULL, b_opts);
 	s->bed = bed_new_sized(instance, TERN_MESSAGE_MAX, TERN_MESSAGE_MAX);
 	instance->address(rest, 1);
 	meet_url(instance, rest, url);
 	assert_int_equal(
 		tern_listen(s->meet->ends[B].ctx, url, &opts, on_accept, s, &s->listener),
 		0);
+}
+
+static void scene_init(struct scene *s, const struct instance *instance)
+{
+	scene_init_with(s, instance, NULL);
 }
 
 static void scene_fini(struct scene *s)
@@ -78,8 +88,15 @@ static int stranger_hears(struct link *link, const void *data, size_t bytes)
 {
 	struct scene *s = link->arg;
 
-	if (tern_header_type(data) == TERN_MSG_HELLO)
+	if (tern_header_type(data) == TERN_MSG_HELLO) {
 		assert_int_equal(tern_hello_decode(data, bytes, &s->answer), 0);
+		s->granted = s->answer.credit;
+		s->used = s->answer.first_seq;
+		return 0;
+	}
+	s->granted = tern_header_credit(data);
+	if (tern_header_type(data) == TERN_MSG_WANT)
+		s->want = tern_header_src(data);
 	return 0;
 }
 
@@ -115,6 +132,7 @@ static void say(struct scene *s, const struct tern_header *what)
 	struct tern_header h = *what;
 	size_t bytes;
 
+	s->used += tern_type_takes_credit(h.type, h.dst);
 	h.epoch = 1;
 	h.seq = ++s->seq;
 	h.ack = s->answer.first_seq;
@@ -133,7 +151,7 @@ static void stranger_dials(struct scene *s)
 	s->link->on_message = stranger_hears;
 	s->link->arg = s;
 	s->answer = (struct tern_hello){0};
-	s->seq = 0;
+	s->seq = s->want = 0;
 	SCENE_PUMP(s, s->link->up);
 }
 
@@ -260,6 +278,102 @@ static void test_messages_that_cannot_be_meant_end_their_session_only(
 	scene_fini(&s);
 }
 
+/* ---- answers to a WANT ---- */
+
+#define WANTED_STEP 7u
+
+static const struct tern_header starved = {.type = TERN_MSG_EAGER,
+	.flags = TERN_FLAG_STARVED,
+	.shape = {TERN_U8, 1, {9}},
+	.bytes = 9};
+
+static uint32_t wanted_count(struct scene *s)
+{
+	return tern_rdv_of(s->meet->ends[B].ctx)->wanted_count;
+}
+
+/* The stranger has used all its credits and waits for more, and so B asks for what
+ * `recv` is to have. */
+static void be_wanted(struct scene *s, struct call *recv)
+{
+	struct end *b = &s->meet->ends[B];
+	struct tern_buf room = end_memory(b, SLAB, 9);
+	struct tern_channel *channel;
+
+	stranger_comes(s);
+	assert_int_equal(tern_channel_open(s->caller, MEET_CHANNEL, &channel), 0);
+	call_init(recv, b);
+	assert_int_equal(
+		call_recv_as(recv, channel, STRANGER_KEY, WANTED_STEP, &room, NULL, 0),
+		0);
+	while (!s->want) {
+		if (s->used != s->granted)
+			say(s, &starved);
+		else
+			SCENE_PUMP(s, s->want || s->used != s->granted);
+	}
+	assert_int_equal(wanted_count(s), 1);
+}
+
+static void check_thrown_out(struct scene *s, unsigned down_before)
+{
+	SCENE_PUMP(s, s->link->closed_count);
+	SCENE_PUMP(s, s->down_count > down_before);
+	assert_int_equal(s->down_status, -EPROTO);
+	assert_int_equal(wanted_count(s), 0);
+	check_undisturbed(s, 100 + down_before);
+}
+
+static void miss(struct scene *s, uint32_t id)
+{
+	say(s, &(struct tern_header){.type = TERN_MSG_MISS, .dst = id});
+}
+
+/* An EAGER with a credit that came late takes the receive, and crosses the WANT. */
+static void take_the_receive(struct scene *s, struct call *recv)
+{
+	struct tern_header h = starved;
+	struct tern_buf room = end_memory(&s->meet->ends[B], SLAB, 9);
+	struct tern_channel *channel;
+	struct call arrival = {0};
+
+	assert_int_equal(
+		tern_channel_open(s->caller, MEET_CHANNEL, &channel), -EEXIST);
+	call_init(&arrival, &s->meet->ends[B]);
+	assert_int_equal(
+		call_recv_as(&arrival, channel, STRANGER_KEY, 0, &room, NULL, 0), 0);
+	SCENE_PUMP(s, call_over(&arrival) && s->used != s->granted);
+	h.step = WANTED_STEP;
+	say(s, &h);
+	SCENE_PUMP(s, call_over(recv));
+	assert_int_equal(recv->req.status, 0);
+	assert_int_equal(wanted_count(s), 1);
+}
+
+static void test_only_a_miss_that_is_due_is_believed(const struct instance *instance)
+{
+	struct tern_context_opts few_records = meet_opts();
+	struct call recv = {0};
+	struct scene s;
+
+	few_records.record_count = 64;
+	scene_init_with(&s, instance, &few_records);
+	/* What was asked for waits, and another id is named. */
+	be_wanted(&s, &recv);
+	miss(&s, 0xdead);
+	check_thrown_out(&s, 0);
+	assert_int_equal(recv.req.status, -EPROTO);
+	/* What was asked for has come, and one MISS is due. */
+	be_wanted(&s, &recv);
+	take_the_receive(&s, &recv);
+	miss(&s, s.want);
+	SCENE_PUMP(&s, wanted_count(&s) == 0);
+	assert_int_equal(s.down_count, 1);
+	miss(&s, s.want);
+	check_thrown_out(&s, 1);
+	scene_fini(&s);
+}
+
 /* A byte of an encoded HELLO that makes it one of another kind of Tern. */
 static const struct foreign {
 	size_t at;
@@ -354,5 +468,6 @@ const struct conformance_test meet_strangers[] = {
 	CONFORMANCE(test_who_answers_with_other_bytes_is_refused_in_words, NEEDS_SLEEP),
 	CONFORMANCE(
 		test_messages_that_cannot_be_meant_end_their_session_only, NEEDS_SLEEP),
+	CONFORMANCE(test_only_a_miss_that_is_due_is_believed, NEEDS_SLEEP),
 	{0},
 };
