@@ -206,9 +206,11 @@ int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation)
 		.generation = generation,
 		.taken = generation == 0,
 		.pending = generation != 0};
-	return w->room_count < TERN_MIN(w->slot_count, WORKER_ROOMS)
-		       ? rooms_add(w, generation != 0)
-		       : 0;
+	/* After the last step nothing is computed, and no room is needed. */
+	if (w->state > WORKER_RUNNING ||
+		w->room_count >= TERN_MIN(w->slot_count, WORKER_ROOMS))
+		return 0;
+	return rooms_add(w, generation != 0);
 }
 
 void slots_begin(struct tern_worker *w)

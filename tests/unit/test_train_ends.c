@@ -580,6 +580,28 @@ static void test_a_worker_that_was_stopped_does_not_try_to_save_again(void **sta
 	tern_model_free(model);
 }
 
+/* A loss is told even when nobody has a step left to take. */
+static void test_a_slot_that_comes_after_the_last_step_needs_no_room(void **state)
+{
+	const struct setup setup = {
+		"shm", "softmax", "sgd", 1, 1, 1, 2, TERN_MODE_SYNC, 0};
+	struct tern_model *model = make_model(&setup);
+	char addresses[MEMBERS_MAX][128];
+	struct member m[2] = {0};
+
+	(void)state;
+	start_servers(m, &setup, addresses);
+	start_workers(m + 1, &setup, model, addresses, "/no/such/directory/model");
+	while (!m[1].worker->save_failed)
+		step_all(m, 2);
+	assert_int_equal(slots_add(m[1].worker, 1, 1), 0);
+	assert_int_equal(m[1].worker->room_count, 1);
+	tern_worker_stop(m[1].worker, "enough");
+	run_out(m, 2);
+	close_members(m, 2);
+	tern_model_free(model);
+}
+
 /* ---- messages that cannot be ---- */
 
 static void until_step(struct member *m, unsigned worker, uint64_t step, unsigned all)
@@ -697,6 +719,8 @@ int main(void)
 		cmocka_unit_test(test_an_end_is_told_whatever_its_text_is),
 		cmocka_unit_test(
 			test_a_worker_that_was_stopped_does_not_try_to_save_again),
+		cmocka_unit_test(
+			test_a_slot_that_comes_after_the_last_step_needs_no_room),
 		cmocka_unit_test(test_a_worker_believes_no_number_that_cannot_be),
 		cmocka_unit_test(test_a_server_believes_no_decision_that_cannot_be),
 	};
