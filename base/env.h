@@ -125,8 +125,8 @@ static inline int tern_env_poll(struct tern_env *env)
 	return env->ops->poll ? env->ops->poll(env) : 0;
 }
 
-/* Writes a line of at most 511 bytes to the environment's log. Bytes that are not
- * printable are escaped: base/escape.h. */
+/* Writes a line of at most 511 bytes to the environment's log: escaped (base/escape.h),
+ * where bytes are not printable, it has at most 1,023. */
 void tern_log(struct tern_env *env, enum tern_log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

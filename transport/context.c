@@ -139,6 +139,9 @@ static void destroy(struct tern_context *ctx)
 	tern_cleanup_close(&ctx->timer_fd);
 	tern_cleanup_close(&ctx->wake_fd);
 	tern_cleanup_close(&ctx->epoll_fd);
+	if (ctx->opts.secret)
+		explicit_bzero((char *)(uintptr_t)ctx->opts.secret,
+			strlen(ctx->opts.secret));
 	free((char *)(uintptr_t)ctx->opts.secret);
 	free((char *)(uintptr_t)ctx->opts.rdma_device);
 	free(ctx->heap);

@@ -175,7 +175,7 @@ int tern_rdma_devices_sized(struct tern_domain *domain, struct tern_rdma_device 
 
 	if (!verbs || !verbs->ops->devices)
 		return 0;
-	own = calloc(max + 1, sizeof(*own));
+	own = calloc((size_t)max + 1, sizeof(*own));
 	if (!own)
 		return -ENOMEM;
 	count = verbs->ops->devices(verbs, own, max);

@@ -314,14 +314,16 @@ static int feed(struct shm_conn *conn)
 
 static bool wants_to_ask(const struct shm_conn *conn)
 {
-	return conn->asking_count || conn->gone_waits;
+	return conn->asking_count || conn->gone_waits || conn->owed_count;
 }
 
-/* True: some could not be asked for, or offered, the socket being full. */
+/* True: some could not be asked for, offered or answered, the socket being full. */
 static bool ask_for_slabs(struct shm_conn *conn)
 {
 	bool left = shm_offers_make(conn);
 
+	shm_answers_say(conn);
+	left |= conn->owed_count;
 	tern_list_for_each (node, &conn->asking) {
 		struct shm_slab *slab = tern_list_entry(node, struct shm_slab, link);
 
@@ -477,7 +479,7 @@ static bool may_doze(const struct shm_conn *conn)
 
 	return conn->state == SHM_UP && port->conn_count > port->awake_count &&
 	       port->looked_ns - conn->used_ns >= port->doze_ns && !conn->blocked &&
-	       !conn->starved && !conn->asking_count && !conn->gone_waits &&
+	       !conn->starved && !wants_to_ask(conn) &&
 	       !conn->refused_for_now;
 }
 

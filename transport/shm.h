@@ -172,6 +172,13 @@ struct shm_offer {
 	int status; /* REFUSED: why */
 };
 
+/* An answer to a packet of the peer's. */
+struct shm_owed {
+	uint16_t type; /* SHM_SLAB or SHM_TAKEN */
+	int32_t status;
+	uint32_t mem_id;
+};
+
 enum shm_watch_kind {
 	SHM_WATCH_TIMER,
 	SHM_WATCH_LISTENER,
@@ -293,6 +300,8 @@ struct shm_conn {
 
 	struct tern_list offers; /* shm_share.c: to the peer, last made first */
 	bool gone_waits;         /* some GONE found no room */
+	struct shm_owed *owed;   /* answers that found none, first asked first; or NULL */
+	uint32_t owed_count;
 	uint32_t asking_count;   /* slabs not mapped yet, offers not answered yet */
 
 	struct tern_list views; /* shm_gpu.c: what it offered and we opened */
@@ -411,6 +420,13 @@ void shm_offer_enter(
 void shm_offer_free(struct shm_conn *conn, struct shm_offer *offer);
 /* Says GONE of what was freed, as far as the socket has room: conn->gone_waits. */
 void shm_gone_say(struct shm_conn *conn);
+/* Answers a packet with SHM_SLAB or SHM_TAKEN (`status` of it), now or when the socket has
+ * room again: a peer that does not poll for a while may find it full of GONEs. One that
+ * asks for more than it can have is cut. */
+void shm_answer(
+	struct shm_conn *conn, enum shm_note_type type, uint32_t mem_id, int status);
+/* As far as the socket has room: conn->owed_count. */
+void shm_answers_say(struct shm_conn *conn);
 /* Looks for what was freed, and tells each peer that may have it open. */
 void shm_gone_look_now(struct shm_port *port);
 static inline void shm_gone_look(struct shm_port *port)
@@ -436,9 +452,10 @@ void shm_slab_drop(struct shm_slab *slab);
 int shm_slab_peek(struct shm_slab *slab);
 void shm_unpeek(struct tern_port *port, const void *data);
 void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab);
-/* A slab arrived or was refused; is asked for; was freed by its owner. */
+/* A slab arrived or was refused; was asked for by the peer (-EAGAIN: the socket is full);
+ * was freed by its owner. */
 void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd);
-int shm_slab_serve(struct shm_conn *conn, uint32_t mem_id);
+int shm_slab_pass(struct shm_conn *conn, uint32_t mem_id);
 void shm_slab_gone(struct shm_conn *conn, uint32_t mem_id);
 void shm_slab_free_all(struct shm_conn *conn);
 static inline bool shm_slab_holds(

@@ -218,6 +218,9 @@ static void conn_free(struct shm_conn *conn)
 	if (conn->own)
 		munmap(conn->own, port->area_bytes);
 	conn->own = conn->peer = NULL;
+	free(conn->owed);
+	conn->owed = NULL;
+	conn->owed_count = 0;
 	if (conn->fd >= 0)
 		epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
 	close_watched(port, &conn->pidfd);
@@ -252,7 +255,7 @@ static int identify(struct shm_conn *conn)
 	conn->pid = peer.pid;
 	snprintf(conn->base.name, sizeof(conn->base.name), "shm pid %d", (int)peer.pid);
 	if (peer.uid != geteuid() && peer.uid != 0) {
-		tern_log(conn->base.port->env, TERN_LOG_WARN,
+		tern_log_stranger(conn->base.port->env,
 			"%s: refused: user id %u is not %u", conn->base.name, peer.uid,
 			geteuid());
 		return -EACCES;
@@ -477,7 +480,7 @@ static int take_area(struct shm_conn *conn, const struct shm_note *note, int fd)
 	int status;
 
 	if (note->message_bytes != port->base.message_bytes) {
-		tern_log(port->base.env, TERN_LOG_WARN,
+		tern_log_stranger(port->base.env,
 			"%s: messages of %u bytes, not %u", conn->base.name,
 			note->message_bytes, port->base.message_bytes);
 		return -EPROTO;
@@ -564,9 +567,7 @@ static void on_note(struct shm_conn *conn, const struct shm_note *note,
 		shm_conn_part(conn, true);
 		return;
 	case SHM_SLAB_ASK:
-		if (shm_slab_serve(conn, note->mem_id))
-			shm_conn_blame(
-				conn, "it asks for slabs and does not read the answers");
+		shm_answer(conn, SHM_SLAB, note->mem_id, 0);
 		return;
 	case SHM_SLAB:
 		shm_slab_arrived(conn, note, fd);

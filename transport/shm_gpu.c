@@ -209,7 +209,6 @@ void shm_offer_arrived(struct shm_conn *conn, const struct shm_note *note,
 	const struct tern_ipc_handle *handle)
 {
 	uint32_t chances = atomic_load(&fabric_of(conn)->chance_count);
-	struct shm_note answer;
 	int status;
 
 	if (!(conn->base.caps & TERN_CAP_LEND) || view_find(conn, note->mem_id)) {
@@ -221,9 +220,7 @@ void shm_offer_arrived(struct shm_conn *conn, const struct shm_note *note,
 		conn->refused_for_now = true;
 		conn->chance_seen = chances;
 	}
-	answer = note_of(SHM_TAKEN, note->mem_id, status);
-	if (shm_note_send(conn->fd, &answer, -1) == -EAGAIN)
-		shm_conn_blame(conn, "it offers memory and does not read the answers");
+	shm_answer(conn, SHM_TAKEN, note->mem_id, status);
 }
 
 bool shm_view_gone(struct shm_conn *conn, uint32_t mem_id)

@@ -18,6 +18,10 @@
 #include "transport/shm.h"
 
 #include <errno.h>
+#include <string.h>
+
+/* A peer has asked for at most SHM_SLAB_COUNT slabs, and offered what we may open. */
+#define OWED_COUNT (SHM_SLAB_COUNT + SHM_VIEW_COUNT)
 
 static struct shm_fabric *fabric_of(const struct shm_port *port)
 {
@@ -152,6 +156,50 @@ void shm_gone_say(struct shm_conn *conn)
 		}
 		shm_offer_free(conn, offer);
 	}
+}
+
+static int answer_say(struct shm_conn *conn, const struct shm_owed *owed)
+{
+	const struct shm_note note = {
+		.magic = SHM_NOTE_MAGIC,
+		.version = SHM_NOTE_VERSION,
+		.type = owed->type,
+		.mem_id = owed->mem_id,
+		.status = owed->status,
+	};
+
+	if (owed->type == SHM_SLAB) /* passed as it stands when it is said */
+		return shm_slab_pass(conn, owed->mem_id);
+	return shm_note_send(conn->fd, &note, -1);
+}
+
+void shm_answers_say(struct shm_conn *conn)
+{
+	uint32_t said = 0;
+
+	while (said < conn->owed_count && answer_say(conn, &conn->owed[said]) != -EAGAIN)
+		said++;
+	conn->owed_count -= said;
+	if (said)
+		memmove(conn->owed, conn->owed + said,
+			conn->owed_count * sizeof(*conn->owed));
+}
+
+void shm_answer(
+	struct shm_conn *conn, enum shm_note_type type, uint32_t mem_id, int status)
+{
+	const struct shm_owed owed = {(uint16_t)type, status, mem_id};
+
+	if (!conn->owed_count && answer_say(conn, &owed) != -EAGAIN)
+		return;
+	if (!conn->owed)
+		conn->owed = calloc(OWED_COUNT, sizeof(*conn->owed));
+	if (!conn->owed)
+		shm_conn_fail(conn, -ENOMEM);
+	else if (conn->owed_count == OWED_COUNT)
+		shm_conn_blame(conn, "it asks for more than it can have, and reads no answer");
+	else
+		conn->owed[conn->owed_count++] = owed;
 }
 
 static void look_among(struct tern_list *conns)

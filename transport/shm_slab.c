@@ -240,7 +240,7 @@ static int note_passing(struct shm_conn *conn, const struct tern_mem *mem)
 	return shm_offer_new(conn, known, SHM_OFFER_TAKEN) ? 0 : -ENOMEM;
 }
 
-int shm_slab_serve(struct shm_conn *conn, uint32_t mem_id)
+int shm_slab_pass(struct shm_conn *conn, uint32_t mem_id)
 {
 	const struct tern_mem *mem = exposed(conn, mem_id);
 	bool slab = mem && tern_mem_is_slab(mem);
@@ -251,9 +251,8 @@ int shm_slab_serve(struct shm_conn *conn, uint32_t mem_id)
 		.mem_id = mem_id,
 		.status = slab ? note_passing(conn, mem) : -EACCES,
 	};
-	int status = shm_note_send(conn->fd, &note, note.status ? -1 : mem->fd);
 
-	return status == -ECONNRESET ? 0 : status;
+	return shm_note_send(conn->fd, &note, note.status ? -1 : mem->fd);
 }
 
 /* Where the process can have no more mappings, slabs of any conn that nobody reads give

@@ -339,6 +339,41 @@ static void test_gone_waits_for_room_in_the_socket(void **state)
 	duo_fini(&duo);
 }
 
+/* The answer to what it asked before it stopped polling waits, too. */
+static void test_an_answer_waits_for_room_in_the_socket(void **state)
+{
+	enum { COUNT = 2000 };
+	static struct tern_mem *slabs[COUNT];
+	struct tern_mem *late, *target;
+	struct tern_region region;
+	struct work work = new_work();
+	struct duo duo;
+
+	(void)state;
+	duo_init(&duo, false);
+	target = new_mem(&duo.a, false, BYTES);
+	late = new_mem(&duo.b, true, BYTES);
+	for (unsigned i = 0; i < COUNT; i++) {
+		slabs[i] = new_mem(&duo.b, true, BYTES);
+		region = expose(duo.b.conns[0], slabs[i], 0, BYTES);
+		get_all(&duo, slabs[i], target, &region);
+		withdraw(&duo.b, &region);
+	}
+	region = expose(duo.b.conns[0], late, 0, BYTES);
+	assert_int_equal(start_get(duo.a.conns[0], &work, target, BYTES, &region, 0), 0);
+	end_poll(&duo.a); /* asks; and polls no more */
+	for (unsigned i = 0; i < COUNT; i++)
+		put_mem(slabs[i], true);
+	UNTIL(&duo.b, NULL, conn_of(&duo.b)->owed_count == 1);
+	UNTIL(&duo.a, &duo.b, work.status != 1);
+	assert_int_equal(work.status, 0);
+	assert_int_equal(duo.a.closed_count + duo.b.closed_count, 0);
+	UNTIL(&duo.a, &duo.b, offer_count(&duo.b) == 1);
+	put_mem(late, true);
+	put_mem(target, false);
+	duo_fini(&duo);
+}
+
 static void test_a_conn_that_dozes_hears_of_it_and_sleeps_on(void **state)
 {
 	struct tern_mem *slab, *target;
@@ -405,6 +440,7 @@ int main(void)
 		cmocka_unit_test(
 			test_a_process_without_room_gives_up_what_it_does_not_read),
 		cmocka_unit_test(test_gone_waits_for_room_in_the_socket),
+		cmocka_unit_test(test_an_answer_waits_for_room_in_the_socket),
 		cmocka_unit_test(test_a_conn_that_dozes_hears_of_it_and_sleeps_on),
 		cmocka_unit_test(test_news_of_other_slabs_changes_nothing),
 	};
