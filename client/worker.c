@@ -15,7 +15,7 @@
 #include "base/clock.h"
 
 #define LEAVING_NS  (2 * TERN_NS_PER_S)
-#define DECISION_NS (3 * TERN_NS_PER_S) /* how long server 0 may take to let it go */
+#define DECISION_NS (6 * TERN_NS_PER_S) /* how long server 0 may take to let it go */
 #define SLAB_BYTES  (64ull << 20)
 
 /* ---- the end ---- */
@@ -59,9 +59,10 @@ static void close_all(struct tern_worker *w, const char *type)
 
 		if (!s->peer || s->gone)
 			continue;
-		tern_talk_say(&s->talk,
-			json_pack("{s:s, s:o, s:b}", "type", type, "text",
-				tern_talk_text(w->text), "save", w->interrupted));
+		tern_talk_say(
+			&s->talk, json_pack("{s:s, s:o, s:b, s:I}", "type", type, "text",
+					  tern_talk_text(w->text), "save", w->interrupted,
+					  "finisher", (json_int_t)w->finisher));
 		tern_peer_close(s->peer);
 	}
 	w->end_timer.fire = end_timer;
@@ -178,9 +179,14 @@ void worker_saved(struct tern_worker *w)
 static void aborted(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
+	const json_t *finisher = json_object_get(message, "finisher");
 	const char *text = json_string_value(json_object_get(message, "text"));
 
 	w->interrupted = json_is_true(json_object_get(message, "save"));
+	/* The one that this worker knows may be on its way out. */
+	if (json_is_integer(finisher) && json_integer_value(finisher) >= 0 &&
+		json_integer_value(finisher) < w->job.workers)
+		w->finisher = (uint32_t)json_integer_value(finisher);
 	worker_fail(w, -ECANCELED, "server %u ended the job: %s", s->index,
 		text ? text : "no reason given");
 }

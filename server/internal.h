@@ -202,6 +202,7 @@ struct tern_server {
 	uint32_t index; /* which server this is */
 	struct tern_plan plan;
 	bool has_job, running, over, told;
+	int64_t finisher; /* once over: the worker that saves; -1: as it knows */
 	bool save;  /* `over` by a signal: the worker that finishes saves what it has */
 	int status; /* once over: how it ended, and the sentence */
 	char text[512];
@@ -335,6 +336,8 @@ void start_forget(struct tern_server *s);
 
 /* leaving.c */
 void leaving_on_leave(struct server_peer *p, const json_t *message);
+/* Server 0, as the job is interrupted: who saves. -1: nobody is here. */
+int64_t leaving_finisher(const struct tern_server *s);
 
 /* spare.c */
 void spare_start(struct tern_server *s);

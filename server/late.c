@@ -225,7 +225,8 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 			continue;
 		}
 		w->silent_ns += passed_ns;
-		w->late_ns += waiting ? passed_ns : 0;
+		/* Whoever has waited for it may have left meanwhile. */
+		w->late_ns += waiting || w->late_ns ? passed_ns : 0;
 		if (w->late_ns >= limit_ns)
 			lose(w, limit_ns);
 		else

@@ -6,7 +6,10 @@
  *
  *     others stay    the leaving workers may go: each ends as one that fails alone, and
  *                    its slots go to the others (lease.c)
- *     nobody stays   the job ends, and the worker that would finish it saves what it has
+ *     nobody stays   the job ends, and the first worker that is here and has no leave to
+ *                    go saves what it has
+ *     others stay, and all of these make no progress, while somebody waits for them
+ *                    undecided, until one of them goes on or all are lost (late.c)
  */
 #include "server/internal.h"
 
@@ -30,6 +33,28 @@ static bool all_leave(const struct tern_server *s)
 	return true;
 }
 
+/* Whoever makes no progress may hang, and nobody would go on with the job. */
+static bool somebody_goes_on(const struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		const struct server_peer *p = s->workers[i];
+
+		if (is_here(p) && !p->leaving && !(p->owes && p->late_ns))
+			return true;
+	}
+	return false;
+}
+
+int64_t leaving_finisher(const struct tern_server *s)
+{
+	for (uint32_t i = 0; s->running && i < s->job.workers; i++)
+		if (is_here(s->workers[i]))
+			return i;
+	return -1;
+}
+
+static void set_timer(struct tern_server *s);
+
 static void decide(struct tern_server *s)
 {
 	tern_timer_clear(s->opts.ctx, &s->leave_timer);
@@ -37,6 +62,10 @@ static void decide(struct tern_server *s)
 		return;
 	if (all_leave(s)) {
 		server_interrupt(s, "every worker was asked to end");
+		return;
+	}
+	if (!somebody_goes_on(s)) {
+		set_timer(s);
 		return;
 	}
 	for (uint32_t i = 0; i < s->job.workers; i++) {
@@ -52,6 +81,13 @@ static void decide(struct tern_server *s)
 static void leave_timer(struct tern_timer *timer)
 {
 	decide(tern_container_of(timer, struct tern_server, leave_timer));
+}
+
+static void set_timer(struct tern_server *s)
+{
+	s->leave_timer.fire = leave_timer;
+	tern_timer_set(s->opts.ctx, &s->leave_timer,
+		tern_now_ns(s->env) + (s->opts.leave_ns ? s->opts.leave_ns : LEAVE_NS));
 }
 
 void leaving_on_leave(struct server_peer *p, const json_t *message)
@@ -72,7 +108,5 @@ void leaving_on_leave(struct server_peer *p, const json_t *message)
 		decide(s);
 		return;
 	}
-	s->leave_timer.fire = leave_timer;
-	tern_timer_set(s->opts.ctx, &s->leave_timer,
-		tern_now_ns(s->env) + (s->opts.leave_ns ? s->opts.leave_ns : LEAVE_NS));
+	set_timer(s);
 }

@@ -100,8 +100,9 @@ static void leave(struct tern_server *s)
 			continue;
 		if (s->status < 0)
 			tern_talk_say(&p->talk,
-				json_pack("{s:s, s:o, s:b}", "type", "abort", "text",
-					tern_talk_text(s->text), "save", s->save));
+				json_pack("{s:s, s:o, s:b, s:I}", "type", "abort", "text",
+					tern_talk_text(s->text), "save", s->save,
+					"finisher", (json_int_t)s->finisher));
 		tern_peer_close(p->peer);
 	}
 	s->end_timer.fire = end_timer;
@@ -117,6 +118,8 @@ void server_fail(struct tern_server *s, int status, const char *fmt, ...)
 		return;
 	s->over = true;
 	s->status = status;
+	if (s->index == 0)
+		s->finisher = leaving_finisher(s);
 	va_start(ap, fmt);
 	vsnprintf(s->text, sizeof(s->text), fmt, ap);
 	va_end(ap);
@@ -432,9 +435,13 @@ void server_maybe_end(struct tern_server *s)
 void server_aborted(struct server_peer *p, const char *name, const json_t *message)
 {
 	const char *text = json_string_value(json_object_get(message, "text"));
+	const json_t *finisher = json_object_get(message, "finisher");
 	char why[400];
 
 	snprintf(why, sizeof(why), "%s: %s", name, text ? text : "it gave up");
+	/* A worker may pass on what server 0 has said before server 0 is heard itself. */
+	if (!p->server->over && p->server->index != 0 && json_is_integer(finisher))
+		p->server->finisher = json_integer_value(finisher);
 	if (!p->server->running && p->is_worker)
 		lease_lost(p, false, "%s", why);
 	else if (json_is_true(json_object_get(message, "save")))
@@ -586,6 +593,7 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	if (!s)
 		return -ENOMEM;
 	s->opts = *opts;
+	s->finisher = -1;
 	s->env = tern_context_env(opts->ctx);
 	tern_list_init(&s->peers);
 	tern_list_init(&s->holding);

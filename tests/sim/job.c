@@ -97,7 +97,8 @@ void job_start(struct job *j, const struct tern_dataset *data)
 					    .updater = m->updater,
 					    .listen = addresses[i],
 					    .staging_bytes = j->staging_bytes,
-					    .leave_ns = TERN_NS_PER_MS,
+					    .leave_ns = j->leave_ns ? j->leave_ns
+								    : TERN_NS_PER_MS,
 					    .worker_timeout_ns = j->worker_timeout_ns,
 					    .ended = server_ended,
 					    .arg = m},
@@ -118,6 +119,7 @@ void job_start(struct job *j, const struct tern_dataset *data)
 					    .index = i,
 					    .train = data,
 					    .save_path = "result",
+					    .interrupted_path = "interrupted",
 					    .ended = worker_ended,
 					    .arg = m},
 			    &m->worker, &why) < 0)
@@ -135,8 +137,8 @@ static bool all_ended(void *arg)
 	return true;
 }
 
-/* Before that, servers wait for their workers, however long they take; a worker that
- * joined and is lost ends the job. */
+/* Before that, servers wait for their workers, however long they take; one that is lost
+ * leaves a place, and nobody here would come to take it. */
 static bool has_begun(const struct job *j)
 {
 	struct tern_server_stats stats;

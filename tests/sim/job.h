@@ -50,11 +50,13 @@ struct job {
 	void *engine_arg;
 
 	uint64_t reconnect_ns;
+	uint64_t leave_ns; /* how long server 0 waits before it decides; 0: 1 ms */
 	void (*script)(struct job
 			*j); /* called at each instant once steps are made; NULL: none */
 
-	bool doomed; /* a server has crashed, or the last worker */
-	bool broken; /* a server's books were wrong at some instant */
+	unsigned stage; /* the script's own */
+	bool doomed;    /* a server has crashed, or the last worker */
+	bool broken;    /* a server's books were wrong at some instant */
 	uint64_t next_ns;
 };
 

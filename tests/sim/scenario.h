@@ -30,6 +30,9 @@ bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash);
 /* Either mode, while a worker hangs or a process is stopped, without any that dies. */
 bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* All workers but one that stands still are asked to end: the others save. */
+bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* Jobs whose parameters count: each record is applied once in every chunk, from the
  * version of its step, whatever was lost; in async mode at most once. */
 bool scenario_ledger(uint64_t seed, bool verbose, uint64_t *hash);

@@ -36,6 +36,7 @@ static const struct {
 	{"train", scenario_train, 50},
 	{"async", scenario_async, 50},
 	{"late", scenario_late, 50},
+	{"leaving", scenario_leaving, 50},
 	{"ledger", scenario_ledger, 50},
 	{"async-ledger", scenario_async_ledger, 50},
 	{"handover", scenario_handover, 50},

@@ -86,6 +86,63 @@ static bool compare_with_servers(const struct job *j)
 	return true;
 }
 
+/* ---- all are asked to end ---- */
+
+static void ask_all_but_first(struct job *j)
+{
+	for (unsigned i = j->servers + 1; i < j->count; i++) {
+		struct member *m = &j->members[i];
+
+		m->asked = true;
+		tern_worker_ask_to_leave(m->worker, "asked");
+	}
+	j->doomed = true;
+}
+
+static void stop_first(struct job *j)
+{
+	struct member *m = &j->members[j->servers];
+
+	m->stalled = true;
+	tern_sim_stall(m->process, 30 * TERN_NS_PER_S);
+}
+
+/* Worker 0, which would finish the job, has leave to go, and is not gone when the others
+ * are asked. */
+static void leave_one_by_one(struct job *j)
+{
+	struct member *m = &j->members[j->servers];
+
+	if (j->stage == 0) {
+		j->stage++;
+		m->asked = true;
+		tern_worker_ask_to_leave(m->worker, "asked");
+	} else if (j->stage == 1 && j->members[0].server->workers[0]->may_go) {
+		j->stage++;
+		stop_first(j);
+		ask_all_but_first(j);
+	}
+}
+
+/* Worker 0 hangs, and nobody knows it yet. */
+static void leave_a_hung_one(struct job *j)
+{
+	if (j->stage++)
+		return;
+	stop_first(j);
+	ask_all_but_first(j);
+}
+
+static bool is_saved(const struct job *j)
+{
+	size_t bytes;
+
+	if (tern_sim_file_get(j->sim, "interrupted", &bytes))
+		return true;
+	fprintf(stderr, "train: all were asked to end, and nobody saved\n");
+	return false;
+}
+
 static struct tern_engine *new_engine(void *model, size_t rows)
 {
 	struct tern_engine *engine;
@@ -107,7 +164,9 @@ static bool run(
 	j->sim = tern_sim_new(opts);
 	if (tern_model_new(models[kind / 2 % 2], data, &model, &error) < 0)
 		tern_never("a model");
-	j->plan = (struct tern_ps_job){.steps = j->async ? 3 * j->workers + 1 : 4,
+	j->plan = (struct tern_ps_job){.steps = j->script  ? 100000
+						: j->async ? 3 * j->workers + 1
+							   : 4,
 		.seed = 5,
 		.slots = kind / 4 ? 20 : 4, /* more than are held at once */
 		.batch = 4,
@@ -119,6 +178,8 @@ static bool run(
 	job_start(j, data);
 	tern_sim_run(j->sim, job_disturb, j, 60 * TERN_NS_PER_S);
 	good = job_judge(j);
+	if (good && j->script)
+		good = is_saved(j);
 	if (good && !j->doomed)
 		good = j->async ? compare_with_servers(j) : compare(j->sim, kind);
 	job_finish(j);
@@ -203,4 +264,22 @@ bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash)
 bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash)
 {
 	return disturb(seed, seed / 16 % 2, true, verbose, hash);
+}
+
+bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = {.seed = seed,
+		.caps = TERN_CAP_PUT | (seed / 4 % 2 ? TERN_CAP_GET : 0),
+		.eagain_permille = seed % 3 ? 50 : 0,
+		.chunk_bytes = 4000,
+		.eager_bytes = 512,
+		.log = verbose ? print_line : NULL};
+	struct job job = {.servers = 1 + (unsigned)(seed / 2 % 2),
+		.workers = 2 + (unsigned)(seed / 8 % 3),
+		.worker_timeout_ns = 2 * TERN_NS_PER_S,
+		.leave_ns = 500 * TERN_NS_PER_MS, /* two ticks of late.c */
+		.script = seed % 2 ? leave_one_by_one : leave_a_hung_one,
+		.async = seed % 2 && seed / 32 % 4 == 3};
+
+	return run(&opts, &job, 0, hash);
 }
