@@ -64,13 +64,14 @@ static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64
 	return 0;
 }
 
-/* Does it have what tern_release() gives back? */
+/* Does it have what tern_release() gives back? Not before it has ended for its owner: one
+ * that is HELD may still wait for its done(). */
 static bool has_hold(const struct tern_req *req)
 {
 	const struct tern_xfer *x = (const void *)req->priv;
 
-	return req->posted == TERN_REQ_POSTED &&
-	       (x->state == TERN_XFER_HELD || (x->pool && req->status == 0));
+	return req->posted == TERN_REQ_POSTED && req->status == 0 &&
+	       (x->state == TERN_XFER_HELD || x->pool);
 }
 
 /* May it be posted? */

@@ -388,6 +388,41 @@ static void test_what_is_peeked_stays_until_it_is_released(
 	meet_free(meet);
 }
 
+static void release_other(struct call *call)
+{
+	struct call *other = call->arg;
+
+	tern_release(&other->req);
+}
+
+static void test_what_has_not_ended_yet_is_not_released(const struct instance *instance)
+{
+	struct meet *meet = meet_new(instance);
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+	struct tern_buf data = end_data(a, SLAB, 1u << 20, 3);
+	struct call send[2] = {0}, recv[2] = {0};
+
+	recv[0].then = release_other;
+	recv[0].arg = &recv[1];
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(
+			call_recv(&recv[i], b, i, 1, NULL, TERN_RECV_PEEK), 0);
+	meet_settle(meet);
+	/* Both are met in one look at what came. */
+	b->asleep = true;
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(call_send(&send[i], a, i, 1, &data, 0), 0);
+	meet_settle(meet);
+	b->asleep = false;
+	MEET_PUMP(meet, calls_over(recv, 2));
+	for (unsigned i = 0; i < 2; i++) {
+		call_check(&recv[i], data.bytes, 3);
+		tern_release(&recv[i].req);
+	}
+	MEET_PUMP(meet, calls_over(send, 2));
+	meet_free(meet);
+}
+
 static void check_way(const struct end *end)
 {
 	const struct instance *instance = end->meet->instance;
@@ -440,6 +475,7 @@ const struct conformance_test meet_paths[] = {
 	CONFORMANCE(test_a_tensor_that_is_not_one_is_einval, NEEDS_NOTHING),
 	CONFORMANCE(test_an_alloc_that_can_never_fit_is_enobufs, NEEDS_NOTHING),
 	CONFORMANCE(test_an_alloc_waits_for_room_in_its_pool, NEEDS_NOTHING),
+	CONFORMANCE(test_what_has_not_ended_yet_is_not_released, NEEDS_NOTHING),
 	CONFORMANCE(test_what_is_peeked_stays_until_it_is_released, NEEDS_NOTHING),
 	CONFORMANCE(test_memory_of_a_gpu_is_staged_only_if_it_must_be, NEEDS_NOTHING),
 	{0},
