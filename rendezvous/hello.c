@@ -464,14 +464,24 @@ static int on_step_3(struct tern_link *link, const struct tern_hello *proof)
 	return 0;
 }
 
-/* The counters are checked where the session knows what they may be: plausible(), in
- * session.c. Nothing can be said of them here, because they wrap: after 2^31 messages
+/* Only a step 2 can refuse, and a refusal needs no limits. The counters are checked where
+ * the session knows what they may be: plausible(), in session.c. Nothing can be said of them here, because they wrap: after 2^31 messages
  * `credit` may lie anywhere, seen from `first_seq`. */
-static int check_limits(const struct tern_link *link)
+static int check_limits(const struct tern_hello *h)
 {
-	const struct tern_hello *h = &link->theirs;
+	bool refusal = h->step == 2 && h->status;
 
-	return h->status == 0 && h->eager_bytes == 0 ? -EPROTO : 0;
+	return !refusal && (h->status || h->eager_bytes == 0) ? -EPROTO : 0;
+}
+
+static int on_hello(struct tern_link *link, const struct tern_hello *hello)
+{
+	if (link->state == TERN_LINK_WAIT_PROOF)
+		return on_step_3(link, hello);
+	link->theirs = *hello;
+	if (link->state == TERN_LINK_WAIT_HELLO)
+		return on_step_1(link);
+	return link->state == TERN_LINK_WAIT_ANSWER ? on_step_2(link) : -EPROTO;
 }
 
 int tern_link_handshake(struct tern_link *link, const void *message, size_t bytes)
@@ -486,18 +496,10 @@ int tern_link_handshake(struct tern_link *link, const void *message, size_t byte
 		refuse(link, r);
 		return 0;
 	}
-	if (r == 0 && link->state == TERN_LINK_WAIT_PROOF)
-		r = on_step_3(link, &hello);
-	else if (r == 0) {
-		link->theirs = hello;
-		r = check_limits(link);
-		if (r == 0 && link->state == TERN_LINK_WAIT_HELLO)
-			r = on_step_1(link);
-		else if (r == 0 && link->state == TERN_LINK_WAIT_ANSWER)
-			r = on_step_2(link);
-		else if (r == 0)
-			r = -EPROTO;
-	}
+	if (r == 0)
+		r = check_limits(&hello);
+	if (r == 0)
+		r = on_hello(link, &hello);
 	if (r < 0) {
 		tern_log_stranger(link->rdv->ctx->env, "%s: handshake refused: %s",
 			link->conn->name, tern_status_text(r));

@@ -107,21 +107,28 @@ static int try_to_say(
 		(const char *)message + bytes, payload_bytes);
 }
 
-static void say_hello(struct scene *s, uint8_t step)
+static void say_hello_with(
+	struct scene *s, uint8_t step, int16_t status, uint32_t eager_bytes)
 {
 	const struct tern_hello hello = {
 		.step = step,
+		.status = status,
 		.epoch = 1,
 		.incarnation = 77,
 		.token = s->answer.token,
 		.credit = 64,
-		.eager_bytes = TERN_EAGER_MAX,
+		.eager_bytes = eager_bytes,
 		.name = "a stranger",
 	};
 	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
 
 	tern_hello_encode(&hello, message);
 	SCENE_PUMP(s, try_to_say(s, message, sizeof(message), 0) == 0);
+}
+
+static void say_hello(struct scene *s, uint8_t step)
+{
+	say_hello_with(s, step, 0, TERN_EAGER_MAX);
 }
 
 /* Numbers and counters are right. */
@@ -421,6 +428,28 @@ static void test_who_dials_with_other_bytes_is_refused_in_words(
 	scene_fini(&s);
 }
 
+/* Only an answer refuses. */
+static void test_a_dialler_that_says_a_status_is_refused(const struct instance *instance)
+{
+	struct scene s;
+
+	scene_init(&s, instance);
+	for (unsigned i = 0; i < 4; i++) {
+		uint8_t step = i < 2 ? 1 : 3;
+
+		stranger_dials(&s);
+		if (step == 3) {
+			say_hello(&s, 1);
+			SCENE_PUMP(&s, s.answer.step == 2);
+		}
+		say_hello_with(&s, step, -ECONNREFUSED, i % 2 ? TERN_EAGER_MAX : 0);
+		SCENE_PUMP(&s, s.link->closed_count);
+		check_undisturbed(&s, i);
+	}
+	assert_int_equal(s.accepted_count, 0);
+	scene_fini(&s);
+}
+
 /* The stranger listens. */
 static int stranger_answers(struct link *link, const void *data, size_t bytes)
 {
@@ -465,6 +494,7 @@ static void test_who_answers_with_other_bytes_is_refused_in_words(
 
 const struct conformance_test meet_strangers[] = {
 	CONFORMANCE(test_who_dials_with_other_bytes_is_refused_in_words, NEEDS_SLEEP),
+	CONFORMANCE(test_a_dialler_that_says_a_status_is_refused, NEEDS_SLEEP),
 	CONFORMANCE(test_who_answers_with_other_bytes_is_refused_in_words, NEEDS_SLEEP),
 	CONFORMANCE(
 		test_messages_that_cannot_be_meant_end_their_session_only, NEEDS_SLEEP),
