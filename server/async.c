@@ -266,8 +266,12 @@ static bool may_pull(const struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
 
-	if (!s->running || s->job.mode != TERN_MODE_ASYNC || p->pull)
+	if (!s->has_job || s->job.mode != TERN_MODE_ASYNC || p->pull)
 		return false;
+	/* Nobody waits for a server without a chunk, so that a short job may come to its
+	 * end before the start is heard of here. */
+	if (!s->running)
+		return s->chunk_count == 0;
 	for (uint32_t i = 0; i < s->chunk_count; i++) {
 		const struct stream *t = &s->chunks[i].streams[p->index];
 

@@ -266,7 +266,7 @@ static uint32_t check_fold(uint32_t n, uint32_t window, uint64_t seed)
 	}
 	for (uint32_t i = 0; i < n; i++)
 		all[i] = gradients[i % MOST] + i / MOST;
-	for (uint32_t i = 0; i < n; i += span)
+	for (uint32_t i = 0; i < n && count < TERN_SUM_MAX; i += span)
 		left[count++] = g.places[i];
 	assert_int_equal(g.held, count);
 	tern_sum_run(tables[0], wanted, all, n, 1.0f / (float)n, FOLD_COUNT);
