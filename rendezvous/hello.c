@@ -28,10 +28,8 @@
 #endif
 
 #define HANDSHAKE_NS (5 * TERN_NS_PER_S)
-#define PATIENCE_NS                                                                      \
-	(250 * TERN_NS_PER_MS)      /* between two looks whether there is reason         \
-				     */
-#define HASTE_NS      TERN_NS_PER_S /* the same under pressure */
+#define PATIENCE_NS   (250 * TERN_NS_PER_MS) /* between two looks at a late link */
+#define HASTE_NS      TERN_NS_PER_S          /* HANDSHAKE_NS under pressure */
 #define HALF_OPEN_MAX 256u
 #define SOURCES       256u /* more share a count */
 
@@ -148,7 +146,6 @@ static void cut_oldest_of_most(struct tern_rdv *rdv)
 		struct tern_link *link = tern_list_entry(n, struct tern_link, half_open);
 
 		if (source_of(link) == most) {
-			leave_half_open(link);
 			tern_link_close(link, -EMFILE, false);
 			return;
 		}
@@ -178,7 +175,8 @@ static void too_slow(struct tern_timer *timer)
 		tern_timer_set(ctx, timer, tern_now_ns(ctx->env) + PATIENCE_NS);
 	else if (link->counted && !is_pressed(link->rdv) &&
 		 tern_now_ns(ctx->env) < link->late_ns)
-		tern_timer_set(ctx, timer, link->late_ns);
+		tern_timer_set(ctx, timer,
+			TERN_MIN(tern_now_ns(ctx->env) + PATIENCE_NS, link->late_ns));
 	else
 		tern_link_close(link, -ETIMEDOUT, false);
 }
@@ -218,6 +216,7 @@ void tern_link_close(struct tern_link *link, int verdict, bool flush)
 	if (link->state == TERN_LINK_CLOSING)
 		return;
 	link->state = TERN_LINK_CLOSING;
+	leave_half_open(link); /* it makes no room by being cut again */
 	if (verdict && !link->verdict)
 		link->verdict = verdict;
 	link->conn->port->ops->conn_close(link->conn, flush);
@@ -465,8 +464,9 @@ static int on_step_3(struct tern_link *link, const struct tern_hello *proof)
 }
 
 /* Only a step 2 can refuse, and a refusal needs no limits. The counters are checked where
- * the session knows what they may be: plausible(), in session.c. Nothing can be said of them here, because they wrap: after 2^31 messages
- * `credit` may lie anywhere, seen from `first_seq`. */
+ * the session knows what they may be: plausible(), in session.c. Nothing can be said of
+ * them here, because they wrap: after 2^31 messages `credit` may lie anywhere, seen from
+ * `first_seq`. */
 static int check_limits(const struct tern_hello *h)
 {
 	bool refusal = h->step == 2 && h->status;

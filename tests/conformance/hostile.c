@@ -561,6 +561,30 @@ static void test_half_open_connections_do_not_lock_others_out(void **state)
 	host_fini(&host);
 }
 
+/* Those that came before there were many are cut early as well: a handshake has 5 s, and
+ * a second under pressure. */
+static void test_pressure_cuts_those_that_came_before_it(void **state)
+{
+	enum { EARLY = 100, COUNT = 250 };
+	uint64_t start_ns = tern_clock_ns();
+	struct host host;
+	int fd[COUNT];
+
+	(void)state;
+	host_init(&host, NULL);
+	for (unsigned i = 0; i < COUNT; i++) {
+		if (i == EARLY)
+			poll(NULL, 0, 1500);
+		fd[i] = raw_dial(&host);
+	}
+	assert_true(raw_hung_up(fd[0]));
+	assert_true(tern_clock_ns() - start_ns < 4 * TERN_NS_PER_S);
+	for (unsigned i = 0; i < COUNT; i++)
+		close(fd[i]);
+	check_served_soon(&host);
+	host_fini(&host);
+}
+
 /* Opens connections, says nothing, and opens the next one wherever it is hung up on. */
 static _Noreturn void stay_silent(const struct host *host)
 {
@@ -655,6 +679,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_a_flood_behind_a_good_handshake_is_survived),
 		cmocka_unit_test(test_a_slow_handshake_is_cut),
 		cmocka_unit_test(test_half_open_connections_do_not_lock_others_out),
+		cmocka_unit_test(test_pressure_cuts_those_that_came_before_it),
 		cmocka_unit_test(test_the_silent_do_not_lock_others_out),
 		cmocka_unit_test(test_rails_of_nobody_leave_nothing_behind),
 		cmocka_unit_test(test_without_the_secret_nobody_gets_in),
