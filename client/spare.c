@@ -52,10 +52,10 @@ void spare_follow(struct tern_worker *w)
 }
 
 /* From the last server: all are known. If the last step is done, the parameters come by
- * themselves, and the slot is not needed any more. */
+ * themselves, or have come while this was asked, and the slot is not needed any more. */
 static void follow(struct tern_worker *w)
 {
-	if (w->follow_from == w->job.steps)
+	if (!w->spare || w->follow_from == w->job.steps)
 		return;
 	w->follows = true;
 	for (uint32_t i = 0; i < w->job.server_count; i++)
