@@ -618,6 +618,7 @@ void tern_send_cancel(struct tern_xfer *x)
 	switch ((enum tern_xfer_state)x->state) {
 	case TERN_XFER_QUEUED:
 		end_and_promote(x, -ECANCELED);
+		tern_peer_pump(peer); /* the peer may wait for a MISS now */
 		break;
 	case TERN_XFER_ANNOUNCED:
 		x->cancelled = true;
