@@ -507,7 +507,7 @@ struct tern_record {
 	uint64_t bytes;
 	uint32_t src;
 	uint8_t type;   /* EAGER, RTS, POST */
-	uint8_t answer; /* ATS, NACK, CANCEL_ACK: what is to be said */
+	uint8_t answer; /* ATS or CANCEL_ACK: what is to be said */
 	bool has_region;
 	bool stale;     /* the region is of an earlier link */
 	bool wanted;    /* it answered a WANT: no credit was taken for it */

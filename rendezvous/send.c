@@ -77,6 +77,7 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 	tern_match_remove(&peer->match, &x->node);
 	tern_match_add(&peer->match, &x->node, TERN_MATCH_CLAIM);
 	tern_list_remove(&x->queue);
+	x->starving = false;
 	unexpose(x);
 	tern_xfer_write_into(x, record->src);
 	x->region = record->region;

@@ -235,6 +235,9 @@ int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)
 	x = n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 	if (!x || x->wanted || tern_match_find(&peer->match, &triple, TERN_MATCH_CLAIM))
 		return miss(peer, h->src);
+	/* No POST of an honest peer claims the send after this: the peer asks for its oldest
+	 * receive of the triple, which has said no POST, and no later receive says one
+	 * before that. */
 	x->wanted = h->src;
 	if (x->starving) {
 		x->starving = false;

@@ -122,7 +122,10 @@ struct tern_context_opts {
 				  after half that while, up to 5 times this */
 	uint64_t dead_ns;      /* silence of the peer's program after which it is dead,
 				  though its host answers; 0: never. A program that
-				  computes, is stopped or is debugged is silent, too */
+				  computes, is stopped or is debugged is silent, too.
+				  So with 0 a lost session waits without end if another
+				  program now listens at the peer's address, takes the
+				  connection and says nothing */
 	uint64_t reconnect_ns; /* how long a lost connection may take to return; 0: 500
 				  ms. Where the path was lost, and for the end that dials
 				  until it is told that nobody is there: unreachable_ns */
