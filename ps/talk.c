@@ -172,6 +172,9 @@ static void heard(struct tern_req *req)
 		tern_talk_failed(talk, req->status);
 		if (talk->closed && talk->idle)
 			talk->idle(talk);
+	} else if (talk->deaf) {
+		forget_text(talk);
+		listen(talk);
 	} else if (last && !talk->text_bytes) { /* most messages have one piece */
 		take(talk, req->data, req->bytes);
 	} else if (!append(talk, req->data, req->bytes)) {

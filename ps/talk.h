@@ -98,6 +98,7 @@ struct tern_talk {
 	char *text; /* what was heard of such a message */
 	uint64_t text_bytes, text_room;
 	bool overrun;
+	bool deaf; /* set by the owner: what comes is dropped unread */
 	uint64_t said_count, heard_count;
 	struct tern_buf piece;
 	struct tern_req req;

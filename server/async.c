@@ -261,6 +261,19 @@ void async_start(struct tern_server *s)
 		}
 }
 
+bool async_is_done(const struct server_peer *p)
+{
+	const struct tern_server *s = p->server;
+	uint64_t last = tern_ps_job_steps_of(&s->job, p->index);
+
+	if (!s->running)
+		return s->chunk_count == 0;
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		if (steps_applied(&s->chunks[i].streams[p->index]) < last)
+			return false;
+	return true;
+}
+
 /* Of every chunk, or of none: all are behind the last step, and it comes once. */
 static bool may_pull(const struct server_peer *p)
 {

@@ -296,6 +296,7 @@ void chunk_submit(
 
 /* sync.c */
 void sync_start(struct tern_server *s);
+bool sync_is_done(const struct tern_server *s); /* its chunks have the last version */
 void sync_next(struct tern_server *s); /* more budget: let the next chunks gather */
 void sync_apply(struct chunk *c, double clip);
 void sync_sends_ended(struct chunk *c);
@@ -368,6 +369,7 @@ void norm_fini(struct tern_server *s);
 int async_init(struct chunk *c);
 void async_fini(struct chunk *c);
 void async_start(struct tern_server *s);
+bool async_is_done(const struct server_peer *p); /* this worker has made all its steps */
 void async_on_pull(struct server_peer *p);
 
 #endif

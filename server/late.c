@@ -68,12 +68,7 @@ void late_slot_ended(struct chunk *c, struct server_peer *worker)
 
 static bool all_computed(const struct tern_server *s)
 {
-	if (s->job.mode == TERN_MODE_ASYNC)
-		return s->all_done;
-	for (uint32_t i = 0; i < s->chunk_count; i++)
-		if (s->chunks[i].version < s->job.steps)
-			return false;
-	return true;
+	return s->job.mode == TERN_MODE_ASYNC ? s->all_done : sync_is_done(s);
 }
 
 static int compare(const void *a, const void *b)

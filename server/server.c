@@ -151,7 +151,7 @@ bool server_has_joined(const struct server_peer *p)
 
 void server_refuse(struct server_peer *p, const char *text)
 {
-	p->refused = true;
+	p->refused = p->talk.deaf = true;
 	p->is_server &= server_has_joined(p);
 	if (server_has_joined(p) || guests_may_note(p->server))
 		server_note(
@@ -406,12 +406,26 @@ static void on_peer(struct server_peer *p, const json_t *message)
 	start_maybe(p->server);
 }
 
+/* A goodbye in the middle would leave slots to nobody, and a place that nobody gets. */
+static bool may_say_bye(const struct server_peer *p)
+{
+	const struct tern_server *s = p->server;
+
+	return s->over ||
+	       (s->job.mode == TERN_MODE_ASYNC ? async_is_done(p) : sync_is_done(s));
+}
+
 static void on_bye(struct server_peer *p)
 {
 	struct tern_server *s = p->server;
 
-	if (!p->is_worker || p->said_bye)
+	if (p->said_bye)
 		return;
+	if (!may_say_bye(p)) {
+		lease_lost(p, false, "%s: it says goodbye before the last step",
+			tern_peer_name(p->peer));
+		return;
+	}
 	p->said_bye = true;
 	s->bye_count++;
 	lease_on_bye(s);
@@ -462,7 +476,7 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		on_join(p, message);
 	} else if (strcmp(type, "peer") == 0) {
 		on_peer(p, message);
-	} else if (strcmp(type, "bye") == 0) {
+	} else if (strcmp(type, "bye") == 0 && p->is_worker) {
 		on_bye(p);
 	} else if (strcmp(type, "take") == 0 && p->is_worker) {
 		lease_on_take(p, message);

@@ -118,6 +118,13 @@ static uint64_t copies_of(const struct tern_ps_job *job)
 	       (job->mode == TERN_MODE_ASYNC ? 2ull * job->workers : 0);
 }
 
+/* With what the update itself keeps. */
+static uint64_t vectors_of(const struct tern_ps_job *job)
+{
+	return copies_of(job) + tern_updater_has_m(job->optimizer.kind) +
+	       tern_updater_has_v(job->optimizer.kind) + (job->clip_norm > 0);
+}
+
 /* Of one copy, with what the pool adds. */
 static uint64_t bytes_of(const struct tern_plan_share *share)
 {
@@ -140,13 +147,13 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 	if (s->opts.memory_bytes)
 		most = TERN_MIN(most, s->opts.memory_bytes);
 	share = tern_plan_share(&plan, index);
-	if (bytes_of(&share) <= most / copies_of(job))
+	if (bytes_of(&share) <= most / vectors_of(job))
 		return 0;
 	snprintf(why->text, sizeof(why->text),
 		"no room for the parameters: server %u's share of them has %llu bytes, "
 		"and it keeps %llu copies; it can hold %llu bytes: take more servers",
 		index, (unsigned long long)(share.element_count * sizeof(float)),
-		(unsigned long long)copies_of(job), (unsigned long long)most);
+		(unsigned long long)vectors_of(job), (unsigned long long)most);
 	return -E2BIG;
 }
 

@@ -478,6 +478,14 @@ void sync_next(struct tern_server *s)
 	}
 }
 
+bool sync_is_done(const struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		if (s->chunks[i].version < s->job.steps)
+			return false;
+	return true;
+}
+
 void sync_start(struct tern_server *s)
 {
 	if (s->job.slots > s->job.workers)

@@ -553,6 +553,22 @@ static void test_a_share_must_fit_into_the_memory_of_the_host(void **state)
 	close_rig(&rig);
 }
 
+/* Two versions fit, and the mean gradient beside them does not. */
+static void test_what_an_update_keeps_must_fit_as_well(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1, .clip_norm = 1};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.memory_bytes = 5u << 19;
+	join(&rig, &v, &job, 1u << 18, 0);
+	refused_alone(&rig, &v);
+	assert_non_null(strstr(v.text, "it keeps 3 copies"));
+	close_rig(&rig);
+}
+
 /* 2^28 chunks: to list them alone would take 10 GB and minutes. */
 static void test_a_job_of_absurd_size_is_refused_before_anything_is_made(void **state)
 {
@@ -714,6 +730,62 @@ static void test_a_lost_worker_that_comes_again_is_told_so(void **state)
 	close_rig(&rig);
 }
 
+static void say_bye(struct visitor *v)
+{
+	tern_talk_say(&v->talk, json_pack("{s:s}", "type", "bye"));
+}
+
+static void test_a_guest_has_nothing_to_say_goodbye_to(void **state)
+{
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	visit(&rig, &v);
+	say_bye(&v);
+	refused_alone(&rig, &v);
+	close_rig(&rig);
+}
+
+static void test_a_goodbye_before_the_start_makes_room_for_another(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v, again;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join(&rig, &v, &job, 1000, 0);
+	run_until(&rig, &v.welcome);
+	say_bye(&v);
+	run_until(&rig, &v.down);
+	join(&rig, &again, &job, 1000, 0);
+	run_until(&rig, &again.welcome);
+	assert_int_equal(rig.server->bye_count, 0);
+	close_rig(&rig);
+}
+
+static void test_a_goodbye_before_the_last_step_is_a_loss(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v[2];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	for (unsigned i = 0; i < 2; i++)
+		join(&rig, &v[i], &job, 1000, i);
+	for (unsigned i = 0; i < 2; i++)
+		run_until(&rig, &v[i].welcome);
+	run_until(&rig, &rig.server->running);
+	say_bye(&v[0]);
+	run_until(&rig, &rig.server->workers[0]->lost);
+	assert_int_equal(rig.server->bye_count, 0);
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
 /* ---- what does not come through ---- */
 
 static void test_what_a_guest_announces_takes_no_memory(void **state)
@@ -787,6 +859,7 @@ int main(void)
 		cmocka_unit_test(test_the_first_copies_of_async_mode_are_made_in_jobs),
 		cmocka_unit_test(test_a_worker_hears_what_there_is_no_room_for),
 		cmocka_unit_test(test_a_share_must_fit_into_the_memory_of_the_host),
+		cmocka_unit_test(test_what_an_update_keeps_must_fit_as_well),
 		cmocka_unit_test(
 			test_a_job_of_absurd_size_is_refused_before_anything_is_made),
 		cmocka_unit_test(test_a_job_that_cannot_be_taken_leaves_nothing),
@@ -795,6 +868,9 @@ int main(void)
 		cmocka_unit_test(test_refusals_of_strangers_are_noted_sparingly),
 		cmocka_unit_test(test_a_worker_is_refused_with_one_sentence),
 		cmocka_unit_test(test_a_lost_worker_that_comes_again_is_told_so),
+		cmocka_unit_test(test_a_guest_has_nothing_to_say_goodbye_to),
+		cmocka_unit_test(test_a_goodbye_before_the_start_makes_room_for_another),
+		cmocka_unit_test(test_a_goodbye_before_the_last_step_is_a_loss),
 		cmocka_unit_test(test_what_a_guest_announces_takes_no_memory),
 		cmocka_unit_test(test_a_worker_that_refuses_a_version_is_lost),
 	};
