@@ -392,7 +392,8 @@ static void release_other(struct call *call)
 {
 	struct call *other = call->arg;
 
-	tern_release(&other->req);
+	if (tern_test(&other->req) == -EINPROGRESS)
+		tern_release(&other->req);
 }
 
 static void test_what_has_not_ended_yet_is_not_released(const struct instance *instance)
