@@ -52,7 +52,10 @@ void rooms_want(struct tern_worker *w, const struct slot *slot)
 	for (uint32_t i = 0; i < w->room_count; i++) {
 		struct room *room = &w->rooms[i];
 
-		if (room->slot < slot->number || room->wanted)
+		/* What is left of an older version, servers have: only the end of its
+		 * sends has not been heard of. */
+		if (room->slot < slot->number || room->wanted ||
+			room->version != w->version || w->job.mode != TERN_MODE_SYNC)
 			continue;
 		room->wanted = true;
 		for (uint32_t k = 0; k < w->job.server_count; k++)

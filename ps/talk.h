@@ -19,8 +19,9 @@
  *                        until server 0 has decided
  *     server 0 -> worker {"type":"leave"}: it may, the job goes on: it says failed
  *     any                {"type":"abort", "text":..., "save":true}: the job has failed,
- *                        and why; save: it was asked to end, and the worker that would
- *                        have finished saves the parameters as they are
+ *                        and why; save: it was asked to end, and worker "finisher", or
+ *                        the one that would have finished, saves the parameters as
+ *                        they are
  *
  * The end in async mode:
  *
@@ -41,6 +42,8 @@
  *     server -> worker k {"type":"lost", "worker":k, "text":...}: it is cut off
  *     worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: its
  *                        gradients for v and all later versions come from here
+ *     worker -> server   {"type":"holds", "slot":i, "version":v}: it has the gradient and no
+ *                        room for another that must come first: take it out of turn
  *     server 0 -> worker {"type":"finished"}: somebody has said bye
  *
  * A worker without a slot is sent no version but the last (server/spare.c):

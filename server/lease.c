@@ -313,7 +313,10 @@ void lease_on_lost(struct server_peer *p, const json_t *message)
 	json_int_t k = json_integer_value(worker);
 
 	text = text ? text : "no reason given";
-	if (!json_is_integer(worker) || k < 0 || k >= TERN_WORKERS_MAX)
+	/* Whoever calls itself a server of a job that is not here is a guest. */
+	if (!s->has_job)
+		start_on_lost(p, 0, text);
+	else if (!json_is_integer(worker) || k < 0 || k >= TERN_WORKERS_MAX)
 		server_fail(s, -EPROTO, "%s says that a worker is lost, and not which",
 			tern_peer_name(p->peer));
 	else if (!s->running && s->index == 0)
@@ -365,6 +368,13 @@ static void take(
 	sync_taken(s, slot, version);
 }
 
+/* Without a chunk it is waited for by nobody: the steps may be under way before it has
+ * heard of the start. Who has which slot is nothing to it. */
+static bool has_no_part(const struct tern_server *s)
+{
+	return s->leases && !s->running && s->chunk_count == 0;
+}
+
 void lease_on_take(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
@@ -375,6 +385,8 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 		slot < 0 || slot >= s->job.slots || version < 0 ||
 		!is_generation(s, generation))
 		server_refuse(p, "it takes a slot and does not say which, or since when");
+	else if (has_no_part(s))
+		return;
 	else if (!s->leases || !s->running || !is_made(s, (uint64_t)version))
 		server_refuse(p, "it takes a slot of a version that is not made yet");
 	else if (s->leases[slot].holder == p ||
@@ -396,6 +408,8 @@ void lease_on_holds(struct server_peer *p, const json_t *message)
 		    "version", &version) < 0 ||
 		slot < 0 || slot >= s->job.slots || version < 0)
 		server_refuse(p, "it holds a gradient and does not say which");
+	else if (has_no_part(s))
+		return;
 	else if (!s->leases || !s->running)
 		server_refuse(p, "it holds a gradient before the start");
 	else if (s->leases[slot].holder == p && !s->over)

@@ -44,8 +44,10 @@ static bool may_follow(const struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
 
-	if (!s->running || !s->leases || p->follows)
+	if (!s->leases || p->follows)
 		return false;
+	if (!s->running)
+		return s->chunk_count == 0; /* it has not heard of the start yet */
 	for (uint32_t i = 0; s->index == 0 && i < s->job.slots; i++)
 		if (s->leases[i].owner == p)
 			return true;

@@ -437,23 +437,37 @@ void sync_taken(struct tern_server *s, uint32_t slot, uint64_t version)
 	sync_next(s);
 }
 
-static void chunk_wanted(struct chunk *c, uint32_t slot, uint64_t version)
+static bool can_be_wanted(const struct chunk *c, uint32_t slot, uint64_t version)
+{
+	const struct gradient *g = &c->gradients[slot];
+
+	return c->version == version && !has_all(c) && !g->arrived && !g->wanted;
+}
+
+static void chunk_wanted(struct chunk *c, uint32_t slot)
 {
 	struct gradient *g = &c->gradients[slot];
 
-	if (c->version != version || has_all(c) || g->arrived || g->wanted)
-		return;
 	g->wanted = true;
 	if (c->state == CHUNK_GATHERING && !g->from)
 		receive(c, slot);
 }
 
+/* The budget grows for good, so only for what is missing. */
 void sync_wanted(struct tern_server *s, uint32_t slot, uint64_t version)
 {
-	widen_staging(s);
-	for (uint32_t i = 0; i < s->chunk_count && !s->over; i++)
-		chunk_wanted(&s->chunks[i], slot, version);
-	sync_next(s);
+	bool wide = false;
+
+	for (uint32_t i = 0; i < s->chunk_count && !s->over; i++) {
+		if (!can_be_wanted(&s->chunks[i], slot, version))
+			continue;
+		if (!wide)
+			widen_staging(s);
+		wide = true;
+		chunk_wanted(&s->chunks[i], slot);
+	}
+	if (wide)
+		sync_next(s);
 }
 
 static void gather(struct chunk *c)

@@ -121,7 +121,7 @@ static void test_links_that_carry_nothing_are_the_end(const struct instance *ins
 	}
 	assert_int_equal(links_until_the_end(instance, cut_as_if_it_had_lasted), 16);
 	/* They may have had bad luck. */
-	assert_int_equal(links_until_the_end(instance, cut_when_recovered), 255);
+	assert_in_range(links_until_the_end(instance, cut_when_recovered), 255, 256);
 }
 
 /* The next link is asked for at once when the last one carried something: a session with

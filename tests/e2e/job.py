@@ -149,10 +149,12 @@ def train(*args):
 
 
 def refused(*args, says, code=2):
-    """It ends with `code` and one line on stderr, in which every text of `says` stands."""
+    """It ends with `code` and one line on stderr beside its progress, in which every text of
+    `says` stands."""
     job = finish(*args, code=code)
     # A leak checker that meets a thread on its way out says so, and that is not ours.
-    lines = [line for line in job.error.splitlines() if "Unable to get registers" not in line]
+    lines = [line for line in job.error.splitlines()
+             if "Unable to get registers" not in line and not line.startswith("step ")]
     assert len(lines) == 1, f"{args}: not one line: {job.error}"
     for text in says:
         assert text in lines[0], f"{args}: {text!r} is not in {lines[0]!r}"

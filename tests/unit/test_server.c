@@ -618,19 +618,21 @@ static void say_peer(struct visitor *v, json_t *job, unsigned server)
 
 static void test_an_unknown_server_ends_nothing(void **state)
 {
-	static const char *const words[] = {"abort", "lost", NULL};
+	static const char *const words[] = {"abort", "lost", "lost", NULL};
+	static const int workers[] = {0, 0, -1, 0};
 	const struct tern_ps_job job = {.slots = 1, .workers = 1};
-	struct visitor v[3], worker;
+	struct visitor v[4], worker;
 	struct rig rig;
 
 	(void)state;
 	open_rig(&rig);
-	for (unsigned i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < 4; i++) {
 		visit(&rig, &v[i]);
 		say_peer(&v[i], job_of(&rig, &job, 1, 1000, 2), 1);
 		if (words[i]) {
 			tern_talk_say(&v[i].talk,
-				json_pack("{s:s, s:i}", "type", words[i], "worker", 0));
+				json_pack("{s:s, s:i}", "type", words[i], "worker",
+					workers[i]));
 			until_peers(&rig, 1);
 			run_until(&rig, &newest(&rig)->refused);
 		}
