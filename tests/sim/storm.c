@@ -237,6 +237,50 @@ static bool has_asked(const struct world *w, const struct storm_opts *opts)
 	return false;
 }
 
+/* Makes both ends, with a second fabric between them if `two`, and lets them meet. */
+static bool bring_up(struct world *w, uint64_t seed, bool two)
+{
+	bool good;
+
+	make_end(w, &w->ends[0], "zero", seed);
+	make_end(w, &w->ends[1], "one", seed);
+	tern_listen(w->ends[0].ctx, "sim://storm", NULL, on_accept, &w->ends[0],
+		&w->ends[0].listener);
+	if (two)
+		tern_listen(w->ends[0].ctx, "sim-b://storm", NULL, on_accept, &w->ends[0],
+			&w->ends[0].listener_b);
+	tern_connect(w->ends[1].ctx, two ? "sim://storm+sim-b://storm" : "sim://storm",
+		&(struct tern_peer_opts){.event = on_event,
+			.arg = &w->ends[1],
+			.pool = w->ends[1].pool,
+			.name = "dialler"},
+		&w->ends[1].peer);
+	good = tern_sim_run(w->sim, have_met, w, 10 * TERN_NS_PER_S) == 0 &&
+	       !w->ends[1].down;
+	if (!good)
+		fprintf(stderr, "storm: the peers did not meet\n");
+	return good;
+}
+
+/* False: the storm's own accounts do not balance. */
+static bool take_down(struct world *w)
+{
+	bool good = true;
+
+	for (int i = 1; i >= 0; i--) {
+		tern_sim_forget(w->ends[i].process, w->ends[i].ctx);
+		tern_context_free(w->ends[i].ctx);
+	}
+	if (w->storm && storm_free(w->storm) < 0)
+		good = false;
+	for (int i = 1; i >= 0; i--) {
+		tern_pool_free(w->ends[i].pool);
+		tern_pool_free(w->ends[i].other);
+		tern_sim_process_free(w->ends[i].process);
+	}
+	return good;
+}
+
 static bool scenario(uint64_t seed, bool verbose, uint64_t *hash, bool crowded,
 	const struct storm_memory *memory, const void *cuda_api)
 {
@@ -273,28 +317,12 @@ static bool scenario(uint64_t seed, bool verbose, uint64_t *hash, bool crowded,
 		.crash_permille = seed % 13 == 4 ? 10 : 0,
 		.break_permille = breaks ? 10 : 0};
 	struct storm_end ends[2];
-	bool good = true;
+	bool good;
 
 	if (crowded)
 		crowd(&storm_opts);
 	w.sim = tern_sim_new(&opts);
-	make_end(&w, &w.ends[0], "zero", seed);
-	make_end(&w, &w.ends[1], "one", seed);
-	tern_listen(w.ends[0].ctx, "sim://storm", NULL, on_accept, &w.ends[0],
-		&w.ends[0].listener);
-	if (two)
-		tern_listen(w.ends[0].ctx, "sim-b://storm", NULL, on_accept, &w.ends[0],
-			&w.ends[0].listener_b);
-	tern_connect(w.ends[1].ctx, two ? "sim://storm+sim-b://storm" : "sim://storm",
-		&(struct tern_peer_opts){.event = on_event,
-			.arg = &w.ends[1],
-			.pool = w.ends[1].pool,
-			.name = "dialler"},
-		&w.ends[1].peer);
-	good = tern_sim_run(w.sim, have_met, &w, 10 * TERN_NS_PER_S) == 0 &&
-	       !w.ends[1].down;
-	if (!good)
-		fprintf(stderr, "storm: the peers did not meet\n");
+	good = bring_up(&w, seed, two);
 	for (int i = 0; good && i < 2; i++) {
 		ends[i].pool = w.ends[i].pool;
 		ends[i].other = w.ends[i].other;
@@ -322,17 +350,7 @@ static bool scenario(uint64_t seed, bool verbose, uint64_t *hash, bool crowded,
 	if (good && !storm_opts.cancel_permille && !storm_opts.copy_fail_permille &&
 		!w.crashed && !w.ends[0].down && !w.ends[1].down)
 		good = part(&w, seed);
-	for (int i = 1; i >= 0; i--) {
-		tern_sim_forget(w.ends[i].process, w.ends[i].ctx);
-		tern_context_free(w.ends[i].ctx);
-	}
-	if (w.storm && storm_free(w.storm) < 0)
-		good = false;
-	for (int i = 1; i >= 0; i--) {
-		tern_pool_free(w.ends[i].pool);
-		tern_pool_free(w.ends[i].other);
-		tern_sim_process_free(w.ends[i].process);
-	}
+	good = take_down(&w) && good;
 	*hash = tern_sim_hash(w.sim);
 	tern_sim_free(w.sim);
 	return good;
