@@ -33,10 +33,11 @@ static inline void tern_map_node_init(struct tern_map_node *node)
 	tern_list_init(&node->chain);
 }
 
-/* It is in no map. */
+/* The node must not be in a map already. */
 void tern_map_add(struct tern_map *map, struct tern_map_node *node, uint64_t key);
 void tern_map_remove(struct tern_map *map, struct tern_map_node *node);
-/* Of several with that number, the one that was added first; NULL: none. */
+/* The node of that key, or NULL. Where several nodes have the key, the one that was added
+ * first. */
 struct tern_map_node *tern_map_find(const struct tern_map *map, uint64_t key);
 
 #endif

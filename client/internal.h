@@ -201,14 +201,15 @@ int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
 void slots_begin(struct tern_worker *w); /* a step: all of them are to be computed */
 
 /* rooms.c */
-/* One more, up to WORKER_ROOMS; the engine hears of one that is made `late` when it is
- * used. */
+/* Makes another gradient buffer, if there are fewer than WORKER_ROOMS. The engine is told
+ * of a buffer that is made `late` only when it is first used: rooms_announce(). */
 int rooms_add(struct tern_worker *w, bool late);
 void rooms_fini(struct tern_worker *w);
 struct room *rooms_find(struct tern_worker *w); /* whose sends have ended; or NULL */
 /* No room is free for this slot. */
 void rooms_want(struct tern_worker *w, const struct slot *slot);
-/* Of slots that came later: the engine may have been busy then. In a job. */
+/* Tells the engine of a buffer that was made late, when the engine may have been busy.
+ * Called in a job. */
 int rooms_announce(struct tern_worker *w, struct room *room);
 
 /* spare.c */

@@ -52,8 +52,8 @@ void rooms_want(struct tern_worker *w, const struct slot *slot)
 	for (uint32_t i = 0; i < w->room_count; i++) {
 		struct room *room = &w->rooms[i];
 
-		/* What is left of an older version, servers have: only the end of its
-		 * sends has not been heard of. */
+		/* The gradient of an older version has reached all servers: only the end
+		 * of its sends has not been heard of. */
 		if (room->slot < slot->number || room->wanted ||
 			room->version != w->version || w->job.mode != TERN_MODE_SYNC)
 			continue;

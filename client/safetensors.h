@@ -45,7 +45,8 @@ int tern_safetensors_build(const struct tern_safetensor *tensors, size_t count,
 	const struct tern_safetensors_metadata *metadata, size_t metadata_count,
 	struct iovec *parts);
 
-/* The same of elements that are in this byte order in memory. */
+/* Like tern_safetensors_build(), for elements that lie in memory in the byte order
+ * `order`. */
 int tern_safetensors_build_from(enum tern_byte_order order,
 	const struct tern_safetensor *tensors, size_t count,
 	const struct tern_safetensors_metadata *metadata, size_t metadata_count,

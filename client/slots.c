@@ -200,8 +200,8 @@ void slots_run(struct tern_worker *w)
 
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation)
 {
-	/* What is given to a worker is to be computed for the version that it is at, and
-	 * the first slots not before there is one. */
+	/* A slot that is given to a worker is to be computed for the version that the
+	 * worker is at; the first slots wait until there is a version. */
 	w->slots[w->slot_count++] = (struct slot){.number = number,
 		.generation = generation,
 		.taken = generation == 0,

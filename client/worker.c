@@ -407,7 +407,7 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 			TERN_POOL_BYTES_MAX);
 		return -E2BIG;
 	}
-	/* What is beyond the limit would be for slots of others, if those were lost. */
+	/* Buffers beyond the limit would only be used for the slots of lost workers. */
 	pool.max_bytes =
 		TERN_MIN(pool.slab_bytes * ((count + per_slab - 1) / per_slab + 1),
 			TERN_POOL_BYTES_MAX);

@@ -34,8 +34,8 @@ double tern_sum_run(const struct tern_kernels *kernels, float *dst,
 	const float *const *gradients, unsigned gradient_count, float scale,
 	uint64_t count);
 
-/* What tern_sum_fold() leaves of n gradients are sums of so many each: at most
- * TERN_SUM_MAX of them, which are the inputs of the tree's top. */
+/* How many gradients each partial sum holds once tern_sum_fold() has folded all n. There are
+ * at most TERN_SUM_MAX such sums: the inputs of the tree's top. */
 uint32_t tern_sum_span(uint32_t n);
 
 /* The most gradients and partial sums at one time, while n are folded in their order and

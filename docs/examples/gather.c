@@ -145,7 +145,7 @@ static int send_all(struct sender *s)
 	return status;
 }
 
-/* What is still posted ends with -ECANCELED, in finish(). */
+/* Sends that are still posted when this ends are cancelled in finish(). */
 static void *sender_main(void *arg)
 {
 	struct sender *s = arg;
