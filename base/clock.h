@@ -12,9 +12,9 @@
 #define TERN_NS_PER_S  1000000000ull
 
 /*
- * Instants and durations are added and multiplied by these wherever one of them is a
- * user's, or is computed from one: what does not fit is TERN_NEVER, where plain
- * arithmetic would wrap, and turn "never" into "at once".
+ * Saturating sum and product of times. Use them wherever a time is a user's, or is
+ * computed from one: a result that does not fit is TERN_NEVER. Plain arithmetic would
+ * wrap and turn "never" into "at once".
  */
 static inline uint64_t tern_ns_add(uint64_t a_ns, uint64_t b_ns)
 {
@@ -34,16 +34,16 @@ uint64_t tern_clock_ns(void);     /* CLOCK_MONOTONIC */
 uint64_t tern_clock_cpu_ns(void); /* processor time of this process, all threads */
 
 /* A counter that takes a fifth of the clock's time to read; its unit depends on the
- * processor. While it has grown by less than TERN_TICKS_LULL, at most some 4 us have
+ * processor. While it has grown by less than TERN_TICKS_LULL, at most about 4 us have
  * passed. */
 #if defined(__x86_64__)
-#define TERN_TICKS_LULL 4096u /* of 1 to 5 GHz */
+#define TERN_TICKS_LULL 4096u /* the counter runs at 1 to 5 GHz */
 static inline uint64_t tern_clock_ticks(void)
 {
 	return __builtin_ia32_rdtsc();
 }
 #elif defined(__aarch64__)
-#define TERN_TICKS_LULL 64u /* of 20 MHz to 1 GHz */
+#define TERN_TICKS_LULL 64u /* the counter runs at 20 MHz to 1 GHz */
 static inline uint64_t tern_clock_ticks(void)
 {
 	uint64_t ticks;

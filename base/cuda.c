@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds the CUDA driver: see cuda.h. Only three of its functions are looked up by their
- * exported names; cuGetProcAddress gives the others, each in the version that its type in
- * the table has. (The exported name of a function is that of some version, "_v2" or none,
- * which no header states for all of them.)
+ * exported names; cuGetProcAddress returns the others, each in the version that its type
+ * in the table has. (An exported name stands for some version of the function, with "_v2"
+ * or without, and no header lists these for all functions.)
  */
 #include "base/cuda.h"
 
@@ -56,8 +56,8 @@ static int open_driver(void **out)
 	if (*out)
 		return 0;
 	error = dlerror();
-	/* Anything else is worth the whole text: a file of another machine, a library
-	 * that the driver needs. */
+	/* For any other error the whole text is worth showing: a file of another
+	 * machine, or a missing library that the driver needs. */
 	if (!error || strstr(error, DRIVER ": cannot open shared object file: No such"))
 		return refuse(-ENOSYS, DRIVER " is not there: no NVIDIA driver");
 	return refuse(-ENOSYS, "%s", error);
@@ -142,8 +142,8 @@ int tern_cuda_load(const struct tern_cuda_api **out, const char **why)
 	return status;
 }
 
-/* Those of which cuda.h says that the process is left in an inconsistent state, that the
- * context cannot be used any more, or that it is gone. */
+/* The results of which cuda.h says that the process is left in an inconsistent state,
+ * that the context cannot be used any more, or that it was destroyed. */
 bool tern_cuda_is_sticky(CUresult result)
 {
 	static const int sticky[] = {
@@ -160,7 +160,7 @@ bool tern_cuda_is_sticky(CUresult result)
 		CUDA_ERROR_INVALID_ADDRESS_SPACE,
 		CUDA_ERROR_INVALID_PC,
 		CUDA_ERROR_LAUNCH_FAILED,
-		721, /* CUDA_ERROR_TENSOR_MEMORY_LEAK: nor this one */
+		721, /* CUDA_ERROR_TENSOR_MEMORY_LEAK: also not in cuda.h before 12.8 */
 		CUDA_ERROR_MPS_CLIENT_TERMINATED,
 		CUDA_ERROR_EXTERNAL_DEVICE,
 	};

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls of the CUDA driver API that Tern makes: field of the table, name, and version
- * of the signature, which is also the version that the driver is asked for. One list, so
- * that the two cannot differ: what cuGetProcAddress gives for a version has that
- * version's type in cudaTypedefs.h, and no later one.
+ * The functions of the CUDA driver API that Tern calls: field in the table, name, and
+ * version of the signature, which is also the version requested from the driver. One list
+ * serves both, so that they cannot differ: the function that cuGetProcAddress returns for
+ * a version has that version's type in cudaTypedefs.h, and no later one.
  *
  * Included with TERN_CUDA_CALL(field, name, version) defined, and TERN_CUDA_CALL_OPTIONAL
- * for what may be missing on some platforms: such a field may be NULL. No include guard:
- * it is included once for each use (the table, the loader, the simulated driver).
+ * for functions that some platforms lack, whose field may be NULL. There is no include
+ * guard: the file is included once for each use (the table, the loader, the simulated
+ * driver).
  */
 
 /* Errors: static texts. */
@@ -20,13 +21,13 @@ TERN_CUDA_CALL(driver_get_version, cuDriverGetVersion, 2020)
 TERN_CUDA_CALL(device_get_count, cuDeviceGetCount, 2000)
 TERN_CUDA_CALL(device_get, cuDeviceGet, 2000)
 TERN_CUDA_CALL(device_get_name, cuDeviceGetName, 2000)
-TERN_CUDA_CALL(device_get_uuid, cuDeviceGetUuid, 11040) /* of the slice under MIG */
+TERN_CUDA_CALL(device_get_uuid, cuDeviceGetUuid, 11040) /* under MIG, that of the slice */
 TERN_CUDA_CALL(device_get_pci_bus_id, cuDeviceGetPCIBusId, 4010)
 TERN_CUDA_CALL(device_total_mem, cuDeviceTotalMem, 3020)
 TERN_CUDA_CALL(device_get_attribute, cuDeviceGetAttribute, 2000)
 
-/* Contexts: the primary one of a device only, which every library in the process shares.
- */
+/* Contexts: only the primary context of a device, which all libraries in the process
+ * share. */
 TERN_CUDA_CALL(primary_ctx_retain, cuDevicePrimaryCtxRetain, 7000)
 TERN_CUDA_CALL(primary_ctx_release, cuDevicePrimaryCtxRelease, 11000)
 TERN_CUDA_CALL(primary_ctx_set_flags, cuDevicePrimaryCtxSetFlags, 11000)
@@ -93,7 +94,7 @@ TERN_CUDA_CALL(graph_launch, cuGraphLaunch, 10000)
 TERN_CUDA_CALL(graph_destroy, cuGraphDestroy, 10000)
 TERN_CUDA_CALL(graph_exec_destroy, cuGraphExecDestroy, 10000)
 
-/* Memory for others: network cards, and other processes. */
+/* Sharing memory with network cards and other processes. */
 TERN_CUDA_CALL_OPTIONAL(
 	mem_get_handle_for_address_range, cuMemGetHandleForAddressRange, 11070)
 TERN_CUDA_CALL_OPTIONAL(flush_gpu_direct_rdma_writes, cuFlushGPUDirectRDMAWrites, 11030)

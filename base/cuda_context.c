@@ -9,7 +9,7 @@
 
 #include "base/util.h"
 
-/* ---- is it there? ---- */
+/* ---- checking the device ---- */
 
 static int refuse_code(const struct tern_cuda_api *api, unsigned ordinal,
 	const struct tern_cuda_device *d, char *why, size_t bytes)
@@ -158,7 +158,7 @@ int tern_cuda_context_alloc(
 	return -ENOMEM;
 }
 
-/* A part of what was refused may be taken. */
+/* Memory inside a refused range may itself be accepted. */
 static const struct tern_cuda_pin *find_pin(
 	const struct tern_cuda_context *c, const char *base, uint64_t bytes)
 {
@@ -191,7 +191,8 @@ int tern_cuda_context_pin(struct tern_cuda_context *c, void *base, uint64_t byte
 	c->pins = pins;
 	result = c->api->mem_host_register(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
 	pin.ours = result == CUDA_SUCCESS;
-	/* Somebody else's in this process is as good as ours. */
+	/* Memory that another library of this process has page-locked is as good as
+	 * ours. */
 	if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
 		pin.status = tern_cuda_check(c, result, "page-locking memory for copies");
 	c->pins[c->pin_count++] = pin;

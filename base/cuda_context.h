@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA device that is computed on: its primary context, the host memory that is
- * page-locked for its copies, and the line to the last failure, which always names the
- * device. Used by one thread at a time.
+ * A CUDA device that is used for computation: its primary context, the host memory that
+ * is page-locked for its copies, and a line about the last failure, which always names
+ * the device. Used by one thread at a time.
  */
 #ifndef TERN_BASE_CUDA_CONTEXT_H
 #define TERN_BASE_CUDA_CONTEXT_H
@@ -12,8 +12,9 @@
 struct tern_cuda_pin {
 	void *base;
 	uint64_t bytes;
-	bool ours;  /* else somebody else's in this process, or refused */
-	int status; /* why it was refused; 0: it is page-locked */
+	/* false: another library of this process has locked it, or it was refused. */
+	bool ours;
+	int status; /* 0: page-locked; else the error */
 };
 
 struct tern_cuda_context {
@@ -27,39 +28,41 @@ struct tern_cuda_context {
 };
 
 /*
- * Is there a device `ordinal` that our kernels run on? -ENODEV: there is none; -ENOEXEC:
- * it is too old, or the driver is; else what the driver says. `why` (of `bytes` bytes)
- * has the line: "cuda:2 is not there: ...". Needs no context.
+ * Checks that our kernels run on device `ordinal`. -ENODEV: there is no such device;
+ * -ENOEXEC: it or the driver is too old; other errors are the driver's. `why` (of `bytes`
+ * bytes) gets a line about the failure: "cuda:2 is not there: ...". Needs no context.
  */
 int tern_cuda_check_device(const struct tern_cuda_api *api, unsigned ordinal,
 	struct tern_cuda_device *out, char *why, size_t bytes);
 
-/* Checks the device and retains its context. On failure c->error has the line, and there
- * is nothing to close. */
+/* Checks the device and retains its context. On failure c->error has a line about it,
+ * and nothing needs to be closed. */
 int tern_cuda_context_open(
 	struct tern_cuda_context *c, const struct tern_cuda_api *api, unsigned ordinal);
-/* Unpins what is pinned. Twice is harmless. */
+/* Releases the context and unpins all memory. A second call does nothing. */
 void tern_cuda_context_close(struct tern_cuda_context *c);
 
-/* Makes it this thread's until tern_cuda_context_leave(). */
+/* Makes the context current on this thread, until tern_cuda_context_leave(). */
 int tern_cuda_context_enter(struct tern_cuda_context *c);
 void tern_cuda_context_leave(struct tern_cuda_context *c);
 
-/* 0, or the status of a driver's call that was to do `what`, with the line in c->error.
- */
+/* Converts the result of a driver call to a status. `what` names what the call was to
+ * do, for the line in c->error. */
 int tern_cuda_check(struct tern_cuda_context *c, CUresult result, const char *what);
 
-/* -ENOMEM: the line says how much was wanted for `what` and how much is free. Entered. */
+/* Allocates device memory. -ENOMEM: the line says how much was wanted for `what`, and
+ * how much is free. The context must be entered. */
 int tern_cuda_context_alloc(
 	struct tern_cuda_context *c, CUdeviceptr *out, uint64_t bytes, const char *what);
-/* ": 12.0 MiB of 1.0 GiB are free", for lines about memory. Entered. */
+/* Text for lines about memory: ": 12.0 MiB of 1.0 GiB are free". The context must be
+ * entered. */
 void tern_cuda_context_free_text(struct tern_cuda_context *c, char *out, size_t bytes);
 
 /*
- * Page-locks host memory (whole mappings) until it is unpinned with all others. Refused
- * (RLIMIT_MEMLOCK, memory that the driver cannot take): a status and the line;
- * -ENOTRECOVERABLE as ever. The same memory again gets the same status, and the driver is
- * not asked. Entered.
+ * Page-locks host memory (whole mappings) until tern_cuda_context_unpin(). If it is
+ * refused (RLIMIT_MEMLOCK, memory that the driver cannot lock), returns a status and sets
+ * the line; -ENOTRECOVERABLE as for every call. For the same memory again, the same
+ * status is returned without asking the driver. The context must be entered.
  */
 int tern_cuda_context_pin(struct tern_cuda_context *c, void *base, uint64_t bytes);
 void tern_cuda_context_unpin(struct tern_cuda_context *c);

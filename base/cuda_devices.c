@@ -7,7 +7,7 @@
 
 #include "base/util.h"
 
-/* Not in every cuda.h since 12.0; an older driver does not know them either. */
+/* Some cuda.h since 12.0 lack these, and older drivers do not know them. */
 #define ATTRIBUTE_IPC_EVENT    125
 #define ATTRIBUTE_HOST_NUMA_ID 134
 
@@ -76,8 +76,8 @@ static void get_abilities(const struct tern_cuda_api *api, struct tern_cuda_devi
 		attribute(api, d, CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 0);
 	out->compute_mode = attribute(api, d, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, 0);
 	out->map_host = attribute(api, d, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 0);
-	/* The manual names this attribute for memory handles, too; before it, what the
-	 * manual wanted was unified addressing and a device that is not Tegra's. */
+	/* The manual names this attribute for memory handles too. Before it existed,
+	 * the manual required unified addressing and a device other than Tegra. */
 	out->ipc = attribute(api, d, ATTRIBUTE_IPC_EVENT, unified && !integrated) &&
 		   api->ipc_get_mem_handle && api->ipc_open_mem_handle &&
 		   api->ipc_close_mem_handle;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Little-endian loads and stores at any alignment. All that Tern itself says on a wire is
- * little-endian. Tensors travel as they stand in memory, which nobody may swap on the way
- * without knowing them; so handshakes say the byte order of their end, and peers of
- * different ones are refused.
+ * Little-endian loads and stores at any alignment. All headers of Tern are little-endian
+ * on the wire. Tensors travel in the byte order of memory, since swapping them would need
+ * their element type; so each handshake carries the byte order of its end, and peers of
+ * different byte order are refused.
  */
 #ifndef TERN_BASE_ENDIAN_H
 #define TERN_BASE_ENDIAN_H
@@ -34,8 +34,8 @@ enum tern_byte_order {
 								 : TERN_LITTLE_ENDIAN,
 };
 
-/* Checks the byte order that a peer announced. 0: it is ours; -EILSEQ: it is the other
- * one; -EPROTO: it is none. */
+/* Checks the byte order that a peer announced. 0: the same as ours; -EILSEQ: the other
+ * one; -EPROTO: neither. */
 static inline int tern_byte_order_check(uint8_t theirs)
 {
 	if (theirs != TERN_LITTLE_ENDIAN && theirs != TERN_BIG_ENDIAN)
@@ -47,7 +47,7 @@ TERN_ENDIAN_PAIR(16)
 TERN_ENDIAN_PAIR(32)
 TERN_ENDIAN_PAIR(64)
 
-/* Copies elements of `width` bytes, each with its bytes in the other order. */
+/* Copies elements of `width` bytes, and reverses the bytes of each. */
 static inline void tern_swap_bytes(
 	void *to, const void *from, uint64_t bytes, size_t width)
 {

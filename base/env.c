@@ -18,11 +18,11 @@ _Noreturn void tern_assert_failed(const char *expr, const char *file, int line)
 	abort();
 }
 
-/* ---- what tern_log_set() sets ---- */
+/* ---- the settings of tern_log_set() ---- */
 
 static _Atomic(enum tern_log_level) process_level = TERN_LOG_WARN;
 static struct {
-	struct tern_lock lock; /* not held while the function runs */
+	struct tern_lock lock; /* not held while the log function runs */
 	void (*log)(enum tern_log_level level, const char *text, void *arg);
 	void *arg;
 } process;
@@ -97,7 +97,8 @@ static bool ration(struct tern_env *env)
 	if (now_ns >= r->until_ns) {
 		if (r->dropped)
 			tern_log(env, TERN_LOG_WARN,
-				"%u more connections of strangers were cut", r->dropped);
+				"%u more connections were cut in their handshake",
+				r->dropped);
 		*r = (struct tern_log_ration){
 			.until_ns = now_ns + RATION_NS, .left = TERN_LOG_STRANGERS};
 	}
@@ -158,10 +159,10 @@ static void system_log(struct tern_env *env, enum tern_log_level level, const ch
 		fprintf(stderr, "tern: %s: %s\n", tern_log_level_name(level), line);
 }
 
-static int system_submit(struct tern_env *env, struct tern_job *job)
+static int system_submit(struct tern_env *env, struct tern_task *task)
 {
 	(void)env;
-	(void)job;
+	(void)task;
 	return -ENOTSUP;
 }
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Text that somebody else chose, made safe to show: a peer's name, a key's name, a reason
- * that came over the network, a file's contents. Raw, it could move a terminal's cursor,
- * start a new line that looks like one of ours, or turn the direction of the rest.
+ * Makes text from others safe to show: a peer's name, a key's name, a reason that came
+ * over the network, a file's contents. Shown raw, it could move a terminal's cursor,
+ * start a line that looks like one of ours, or reverse the direction of the text after
+ * it.
  *
- * tern_log() passes every line through tern_escape(), so a log line is safe in any case.
- * What is returned to the user, printed or stored must be escaped where it comes in.
+ * tern_log() passes every line through tern_escape(), so log lines are always safe. Text
+ * that is returned to the user, printed or stored must be escaped where it is received.
  */
 #ifndef TERN_BASE_ESCAPE_H
 #define TERN_BASE_ESCAPE_H
@@ -22,8 +23,8 @@
  */
 char *tern_escape(char *out, size_t size, const void *text, size_t bytes);
 
-/* Escapes `text` into a temporary that lives as long as the enclosing block; at most
- * TERN_SHOWN_MAX - 1 bytes of it. */
+/* Escapes `text` into a temporary buffer that lives as long as the enclosing block;
+ * the result has at most TERN_SHOWN_MAX - 1 bytes. */
 #define TERN_SHOWN_MAX 192u
 #define TERN_SHOWN_BYTES(text, bytes)                                                    \
 	tern_escape((char[TERN_SHOWN_MAX]){0}, TERN_SHOWN_MAX, (text), (bytes))

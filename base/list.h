@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Intrusive doubly linked list. A node that is in no list points to itself, so removing
- * twice is harmless and tern_list_linked() answers whether it is in one. */
+/* Intrusive doubly linked list. A node that is in no list points to itself, so
+ * removing it twice is harmless, and tern_list_linked() tells whether it is in a list. */
 #ifndef TERN_BASE_LIST_H
 #define TERN_BASE_LIST_H
 
@@ -34,13 +34,13 @@ static inline void tern_list_insert_(
 	next->prev = n;
 }
 
-/* At the end of `l`. */
+/* Adds `n` at the end of `l`. */
 static inline void tern_list_push(struct tern_list *l, struct tern_list *n)
 {
 	tern_list_insert_(n, l->prev, l);
 }
 
-/* At the front of `l`. */
+/* Adds `n` at the front of `l`. */
 static inline void tern_list_push_front(struct tern_list *l, struct tern_list *n)
 {
 	tern_list_insert_(n, l, l->next);
@@ -53,7 +53,7 @@ static inline void tern_list_remove(struct tern_list *n)
 	tern_list_init(n);
 }
 
-/* First node, removed; NULL if empty. */
+/* Removes and returns the first node; NULL if the list is empty. */
 static inline struct tern_list *tern_list_pop(struct tern_list *l)
 {
 	struct tern_list *n = l->next;
@@ -78,14 +78,14 @@ static inline void tern_list_splice(struct tern_list *to, struct tern_list *from
 
 #define tern_list_entry(node, type, member) tern_container_of(node, type, member)
 
-/* NULL if empty. */
+/* The first entry; NULL if the list is empty. */
 #define tern_list_first(l, type, member)                                                 \
 	(tern_list_empty(l) ? NULL : tern_list_entry((l)->next, type, member))
 
 #define tern_list_for_each(pos, l)                                                       \
 	for (struct tern_list *pos = (l)->next; pos != (l); pos = pos->next)
 
-/* `pos` may be removed in the body; other nodes may not. */
+/* The body may remove `pos`, but no other node. */
 #define tern_list_for_each_safe(pos, l)                                                  \
 	for (struct tern_list *pos = (l)->next, *pos##_next_ = pos->next; pos != (l);    \
 		pos = pos##_next_, pos##_next_ = pos->next)

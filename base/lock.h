@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lock for sections of some tens of nanoseconds, without a system call in them. It is
- * given back by a plain store, where a mutex takes a second locked instruction to learn
- * whether somebody sleeps: these two are most of what an uncontended mutex costs. Nobody
- * is woken for it: who finds it taken looks again for longer than a section lasts, and then
- * sleeps now and then, because its holder has lost the processor. So a waiter of higher
- * priority does not keep the holder from running. Not fair, not recursive; zeroes are a
- * free one.
+ * A lock for sections of some tens of nanoseconds without a system call. It is released
+ * by a plain store. A mutex takes a second locked instruction to learn whether a thread
+ * sleeps, and these two instructions are most of its cost without contention. No waiter
+ * is woken: a thread that finds the lock taken polls for longer than a section lasts, and
+ * then sleeps repeatedly for a short time, because the holder has lost the processor. So
+ * a waiter of higher priority does not keep the holder from running. Not fair, not
+ * recursive; zeroed memory is a free lock.
  */
 #ifndef TERN_BASE_LOCK_H
 #define TERN_BASE_LOCK_H
@@ -17,7 +17,7 @@
 
 #include "base/util.h"
 
-#define TERN_LOCK_LOOKS    256 /* some microseconds */
+#define TERN_LOCK_LOOKS    256 /* takes some microseconds */
 #define TERN_LOCK_SLEEP_NS 20000
 
 struct tern_lock {
@@ -38,8 +38,8 @@ static inline void tern_lock_wait(struct tern_lock *lock)
 
 static inline void tern_lock_take(struct tern_lock *lock)
 {
-	while (tern_unlikely(atomic_exchange_explicit(
-		&lock->held, true, memory_order_acquire)))
+	while (tern_unlikely(
+		atomic_exchange_explicit(&lock->held, true, memory_order_acquire)))
 		tern_lock_wait(lock);
 }
 

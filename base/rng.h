@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random numbers that are a pure function of their counter: the i-th number of a stream
- * can be computed by anyone, alone, in any order. So a parameter's initial value depends
- * on (seed, parameter, element) and a slot's numbers on (seed, step, slot), never on who
- * computes them. The mixer is splitmix64's finaliser (Steele, Lea, Flood: Fast splittable
- * pseudorandom number generators, 2014), which passes BigCrush on counters.
+ * can be computed by any process, alone, in any order. So the initial value of a
+ * parameter depends on (seed, parameter, element), and the numbers of a slot on (seed,
+ * step, slot), never on the process that computes them. The mixer is the finaliser of
+ * splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014),
+ * which passes BigCrush on counters.
  */
 #ifndef TERN_BASE_RNG_H
 #define TERN_BASE_RNG_H

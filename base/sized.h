@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Structures that a program and the library share, where either may be the older one.
- * A function of the interface is told the size that the program knows (an inline function
- * in the header says it), and new fields are added at the end only, never into padding,
- * so that the shorter one is a prefix of the other; a field of 0 is as if it were not
- * there.
+ * Each public function is told the size that the program knows (an inline function in the
+ * header passes it). New fields are only added at the end, never into padding, so the
+ * shorter structure is a prefix of the longer one, and a field of 0 has the same effect
+ * as a missing one.
  */
 #ifndef TERN_BASE_SIZED_H
 #define TERN_BASE_SIZED_H
@@ -15,8 +15,8 @@
 
 #include "base/util.h"
 
-/* Options into `own`; what `theirs` lacks, or all of them if it is NULL, is 0. -E2BIG: it
- * sets one that this library does not have. */
+/* Copies options to `own`; fields that `theirs` lacks become 0, and so do all if it is
+ * NULL. -E2BIG: the program sets an option that this library does not have. */
 static inline int tern_read_sized(
 	void *own, size_t own_bytes, const void *theirs, size_t their_bytes)
 {
@@ -32,8 +32,8 @@ static inline int tern_read_sized(
 	return 0;
 }
 
-/* Results into `theirs`: what the program does not know is left out, and what this
- * library does not have is 0. */
+/* Copies results to `theirs`: fields that the program does not know are left out,
+ * fields that this library does not have become 0. */
 static inline void tern_write_sized(
 	void *theirs, size_t their_bytes, const void *own, size_t own_bytes)
 {

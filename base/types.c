@@ -40,8 +40,8 @@ int tern_shape_bytes(const struct tern_shape *shape, uint64_t *bytes)
 	if (!product || shape->rank > TERN_RANK_MAX)
 		return -EINVAL;
 	for (uint32_t i = 0; i < shape->rank; i++) {
-		/* A zero is remembered, not multiplied in: it must not hide an overflow.
-		 */
+		/* Remember the zero instead of multiplying by it, since it would hide
+		 * an overflow. */
 		if (shape->dims[i] == 0)
 			empty = true;
 		else if (__builtin_mul_overflow(product, shape->dims[i], &product))

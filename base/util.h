@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small things every file needs: assertions, bounds, container_of, cleanup. */
+/* Small helpers that every file needs: assertions, bounds, container_of, cleanup. */
 #ifndef TERN_BASE_UTIL_H
 #define TERN_BASE_UTIL_H
 
@@ -30,28 +30,29 @@
 #define tern_likely(x)   __builtin_expect(!!(x), 1)
 #define tern_unlikely(x) __builtin_expect(!!(x), 0)
 
-/* Stays on in release builds: preconditions and conserved sums, never input. */
+/* Assertions stay on in release builds. They check preconditions and conserved sums,
+ * never input. */
 _Noreturn void tern_assert_failed(const char *expr, const char *file, int line);
 #define tern_assert(expr)                                                                \
 	(tern_likely(expr) ? (void)0 : tern_assert_failed(#expr, __FILE__, __LINE__))
 
-/* A place that a correct program does not reach: says why. */
+/* Marks a place that a correct program does not reach, and says why. */
 #define tern_never(why) tern_assert_failed(why, __FILE__, __LINE__)
 
-/* n must be a power of two. */
+/* Rounds x up to a multiple of n, which must be a power of two. */
 static inline uint64_t tern_align_up(uint64_t x, uint64_t n)
 {
 	return (x + n - 1) & ~(n - 1);
 }
 
-/* Serial-number comparison of wrapping 32-bit counters: a before b. */
+/* True if a is before b, for wrapping 32-bit counters (serial-number comparison). */
 static inline bool tern_seq_before(uint32_t a, uint32_t b)
 {
 	return (int32_t)(a - b) < 0;
 }
 
-/* Constructors: a variable marked TERN_CLEANUP(f) is undone on every exit until TERN_TAKE
- * moves it out. */
+/* Scope guards: f runs on every exit from the block for a variable marked
+ * TERN_CLEANUP(f), unless TERN_TAKE has moved its value out. */
 #define TERN_CLEANUP(f) __attribute__((cleanup(f)))
 #define TERN_TAKE(ptr)                                                                   \
 	({                                                                               \

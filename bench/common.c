@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clock, cores, memory and contents, for every program of this folder. */
+/* Clock, cores, memory and contents, for all programs of this folder. */
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -70,7 +70,7 @@ void *bench_memory(size_t bytes, bool shared)
 {
 	size_t whole = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
 	int flags = MAP_ANONYMOUS | (shared ? MAP_SHARED : MAP_PRIVATE);
-	/* One huge page more, so that the first byte can be at a multiple of one. */
+	/* One huge page more, so that the first byte can be aligned to one. */
 	char *p = mmap(NULL, whole + HUGE_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
 
 	if (p == MAP_FAILED)

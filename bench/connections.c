@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many connections to one server: the time until the first answer on a new one, how many
- * come up a second, what each costs in memory and, while nothing moves, in processor
- * time, and whether idle ones slow a busy one. New processes for each number of
- * connections.
+ * come up per second, what each costs in memory and, while idle, in processor time, and
+ * whether idle connections slow down a busy one. Each number of connections is measured
+ * with new processes.
  *
  *     connections FABRIC COUNT,...
  */
@@ -21,7 +21,7 @@
 
 #define COUNTS_MAX 8
 #define TRIPS      1000u
-/* Peers are asked ever more rarely whether they live: about every 5 s after this. */
+/* Idle peers are sent PINGs ever more seldom: about every 5 s after this time. */
 #define QUIET_NS    12000000000ull
 #define MANY        1000u
 #define IDLE_NS     5000000000ull
@@ -69,7 +69,7 @@ static void arrived(struct tern_req *req)
 	struct connection *c = req->arg;
 
 	if (req->status)
-		return; /* the client is done */
+		return; /* the client has ended */
 	post(c, true, true);
 	c->step++;
 	post(c, false, false);
@@ -158,7 +158,8 @@ static void do_nothing(struct link *link, uint64_t for_ns)
 		tern_wait_any(link->ctx, for_ns - (bench_now_ns() - start_ns));
 }
 
-/* What few connections cost, nobody can tell from nothing: the long way is for many. */
+/* The cost of a few connections is too small to measure, so the long idle time is for
+ * many. */
 static void stay_idle(struct link *link, unsigned count, struct ask_result *r)
 {
 	uint64_t idle_ns = count < MANY ? FEW_IDLE_NS : IDLE_NS, start_ns, cpu_ns;
@@ -190,8 +191,9 @@ static void measure(struct link *link, unsigned count)
 		connect_one(&connections[i], link, address);
 	wait_until_up(link, count);
 	r.all_up_ns = bench_now_ns() - start_ns;
+	/* Checks each connection, and lets it allocate what it needs. */
 	for (unsigned i = 1; i < count; i++)
-		trip(&connections[i]); /* each works, and has what it needs */
+		trip(&connections[i]);
 	r.memory_bytes = memory_of_both(link) - before;
 	for (unsigned i = 0; i < TRIPS; i++) {
 		start_ns = bench_now_ns();
@@ -228,7 +230,8 @@ int main(int argc, char **argv)
 	if (!n)
 		pair_die("usage: connections FABRIC COUNT,...");
 	ask_for_files();
-	/* Each in a process of its own: nothing of one is left for the next. */
+	/* Each number runs in a process of its own, so that nothing of one affects the
+	 * next. */
 	for (unsigned i = 0; i < n; i++) {
 		int status;
 		pid_t pid = fork();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copy whose destination does not go through the cache: the limit for large tensors. */
+/* A copy whose destination bypasses the cache: the limit for large tensors. */
 #ifndef TERN_BENCH_COPY_H
 #define TERN_BENCH_COPY_H
 
@@ -9,7 +9,8 @@
 #include <emmintrin.h>
 #endif
 
-/* False: this processor has no such stores here. Both at multiples of 16, bytes of 64. */
+/* False: this processor has no non-temporal stores here. Both addresses must be
+ * multiples of 16, and bytes a multiple of 64. */
 static inline bool copy_around_cache(void *to, const void *from, size_t bytes)
 {
 #ifdef __SSE2__

@@ -30,7 +30,7 @@ PACKAGES = [
     ("libtensorpipe-dev", "/usr/include/tensorpipe/tensorpipe.h"),
     ("libzmq3-dev", "/usr/include/zmq.h"),
 ]
-# Of the parameter servers in Python: most of the download, and a quick run asks none of them.
+# Packages for the parameter servers in Python. They are most of the download; a quick run does not need them.
 PYTHON_PACKAGES = [
     ("python3-torch", "/usr/lib/python3/dist-packages/torch/__init__.py"),
     ("python3-venv", "/usr/lib/python3.11/ensurepip/__init__.py"),
@@ -69,7 +69,8 @@ def packages(wanted, say):
     subprocess.run(["apt-get", "update", "-q"], capture_output=True)
     if not apt_install(names):
         return {}
-    # One bad one spoils the lot. Without a network, each would wait for it anew.
+    # One package that fails makes the whole call fail, so install them one by one. No
+    # retries: without a network, each package would wait for it again.
     reasons = {name: apt_install([name], "-o", "Acquire::Retries=0") for name in names}
     return {name: why for name, why in reasons.items() if why}
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one core can do with memory: memcpy, a copy around the cache, and STREAM's triad
- * a = b + s * c, which counts three transfers. Bandwidths are the median of several
- * passes.
+ * Memory bandwidth of one core: memcpy, a copy that bypasses the cache, and STREAM's
+ * triad a = b + s * c, which counts three transfers. Each bandwidth is the median of
+ * several passes.
  */
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static void triad(size_t bytes)
 	__asm__ volatile("" ::"r"(a) : "memory");
 }
 
-/* Small ones are repeated until the clock's own time does not count. */
+/* Small passes are repeated until the time to read the clock does not matter. */
 static double gb_per_s(void (*pass)(size_t), size_t bytes, unsigned transfers)
 {
 	size_t repeats = BYTES_MAX / bytes / 4 + 1;

@@ -144,7 +144,7 @@ void link_run(const char *fabric, uint64_t pool_bytes, void (*send_)(struct link
 	meet(&link);
 	(link.sender ? send_ : receive)(&link);
 	if (!link.sender) {
-		link_hear(&link); /* the sender may still be reading our memory */
+		link_hear(&link); /* the other end may still be reading our memory */
 		_exit(0);
 	}
 	link_tell(&link, 0);

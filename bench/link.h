@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two processes with Tern between them, for questions that `tern bench` does not answer:
- * one connection, one channel, a pool, through the public interface only.
+ * Two processes connected by Tern, for questions that `tern bench` does not answer: one
+ * connection, one channel and a pool, through the public interface only.
  */
 #ifndef TERN_BENCH_LINK_H
 #define TERN_BENCH_LINK_H
@@ -11,7 +11,7 @@
 struct link {
 	const char *fabric;
 	bool sender;
-	int fd; /* to the other process; whole words only: link_tell, link_hear */
+	int fd; /* socket to the other process, for 64-bit words: link_tell, link_hear */
 	struct tern_domain *domain;
 	struct tern_context *ctx;
 	struct tern_pool *pool;
@@ -19,21 +19,22 @@ struct link {
 	struct tern_channel *channel;
 };
 
-/* Forks; the first process runs `send`, the other `receive`, each pinned to a core, with
- * a connection; returns in the first when both are done. Dies if anything fails. */
+/* Forks and connects two processes, each pinned to a core: the first runs `send`, the
+ * other `receive`. Returns in the first one when both are done. Ends the process if
+ * anything fails. */
 void link_run(const char *fabric, uint64_t pool_bytes, void (*send)(struct link *link),
 	void (*receive)(struct link *link));
 
-/* The parts of it, for programs that have more than one connection. */
+/* The parts of link_run(), for programs with more than one connection. */
 void link_fork(struct link *link); /* sets sender and fd */
 void link_open(struct link *link, const char *fabric, uint64_t pool_bytes);
 void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void *arg),
 	void *arg, struct tern_listener **listener, char *address, size_t bytes);
 
-/* A negative status ends the process with a line. */
+/* Ends the process with a line if `status` is negative. */
 void link_must(const char *what, int status);
 void link_wait(struct link *link, struct tern_req *req);
-/* Until *flag is set. */
+/* Makes progress until *flag is set. */
 void link_wait_for(struct link *link, const bool *flag);
 
 struct tern_buf link_take(struct link *link, uint64_t bytes);

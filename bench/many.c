@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many small tensors against one large: ResNet-50's 161 parameters, and one tensor of the
- * same bytes, sent step by step; a step is over when the receiver has all of them and has
- * said so with 8 bytes.
+ * Many small tensors compared with one large one: the 161 parameters of ResNet-50, and
+ * one tensor of the same size, sent step by step. A step ends when the receiver has all
+ * of them and has answered with 8 bytes.
  *
  *     many FABRIC STEPS
  */

@@ -110,7 +110,7 @@ def run_once(contender):
     return {contender.point_of(line): line for line in lines}
 
 
-# What was asked for, and not what was found.
+# Keys of a result that repeat what was asked for; the other keys are measurements.
 GIVEN = {"size", "inflight", "rounds", "bytes", "workers", "servers"}
 
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model without arithmetic, in the place of client/models/model.c: what is left of a
+ * A model without arithmetic that replaces client/models/model.c: what remains of a
  * training step is the parameter server. The gradient of element i is (i % 8) / 8 and the
- * learning rate 2^-10, so that after s steps the parameter is exactly -s 2^-10 (i % 8) /
- * 8, whatever the number of workers; every step checks some of them.
+ * learning rate 2^-10, so after s steps the parameter is exactly -s 2^-10 (i % 8) / 8 for
+ * any number of workers; every step checks some of them.
  *
- * The gradient is written once and then pushed as it is, as the peers' programs push
+ * The gradient is written once and then pushed unchanged, as the peers' programs push
  * theirs. The spec names the shapes: "flat:BYTES", "mlp" (784-256-128-10) or "resnet50".
  */
 #include "client/models/model.h"
@@ -27,12 +27,13 @@ struct tern_model {
 	struct tern_param params[PARAMS_MAX];
 	size_t count;
 	uint64_t size;
-	size_t floats; /* of a record, which nobody looks at */
+	size_t floats; /* of a record, which is not used */
 };
 
 struct tern_workspace {
 	uint64_t steps;
-	const float *written[BUFFERS_MAX]; /* gradients that hold their values already */
+	/* Gradient buffers that have their values already. */
+	const float *written[BUFFERS_MAX];
 	unsigned written_count;
 };
 
@@ -128,7 +129,8 @@ static float gradient_at(uint64_t i)
 	return (float)(i % 8) / 8;
 }
 
-/* The servers' arithmetic, seen from here: not a number ends the job. */
+/* Checks the arithmetic of the servers. If it is wrong, the loss is NaN, which ends
+ * the job. */
 static bool are_right(const float *params, uint64_t size, uint64_t steps)
 {
 	for (uint64_t k = 0; k < CHECKS; k++) {
@@ -183,7 +185,8 @@ int32_t tern_model_sample(const struct tern_model *model,
 	return 0;
 }
 
-/* client/models/internal.h has it, beside a structure of the same name as ours. */
+/* The prototype is in client/models/layers.h, which cannot be included: it has a
+ * structure of the same name as ours. */
 int32_t tern_model_draw(
 	const struct tern_model *model, const float *logits, float temperature, float u);
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine of the programs of two processes: see pair.h. It is the counterpart of
- * `tern bench` (tools/bench_pair.c): the same windows, the same rounds, the same clock
- * readings, the same line at the end.
+ * Runs the programs of two processes: see pair.h. It is the counterpart of `tern bench`
+ * (tools/bench_pair.c): the same windows, rounds, clock readings and final line.
  *
- * The process that is started sends; a fork of it receives, unless the peer starts both
- * itself (MPI). One connection serves all sizes; between sizes both ends meet over the
- * socket, so no message of one size is counted with the next.
+ * The process that is started sends, and its fork receives, unless the peer starts both
+ * itself (MPI). One connection serves all sizes. Between sizes both ends synchronise over
+ * the socket, so that no message of one size is counted with the next.
  */
 #include "bench/pair.h"
 
@@ -23,7 +22,8 @@
 #include <unistd.h>
 
 #define SIZES_MAX 32
-#define LIMIT_S   120 /* one size takes seconds: beyond this something is broken */
+/* One size takes seconds: if it takes longer, something is broken. */
+#define LIMIT_S 120
 
 struct plan {
 	const char *test;
@@ -94,8 +94,8 @@ static void finish_message(const struct pair_ops *ops, struct pair *p, struct ti
 	count_message(p, t, n);
 }
 
-/* The measured part starts when the warm-up is over, so that nothing of it is still on
- * its way. */
+/* The measured part starts after the warm-up has ended, so that none of its messages
+ * is in flight. */
 static void send_all(const struct pair_ops *ops, struct pair *p, struct timing *t)
 {
 	uint64_t *posted_ns = calloc(p->inflight, sizeof(*posted_ns));
@@ -195,7 +195,7 @@ static void be_one_end(
 	ops->open(p);
 	for (unsigned i = 0; i < plan->size_count; i++)
 		run_size(ops, plan, p, plan->sizes[i], plan->rounds[i]);
-	/* From here on a receiver that ends is no surprise: meet() would notice. */
+	/* From here on the receiver may end: meet() would notice an early end. */
 	over = 1;
 	meet(p);
 	if (ops->close)
@@ -237,7 +237,8 @@ static int run_forked(const struct pair_ops *ops, const struct plan *plan, struc
 	return 0;
 }
 
-/* Both were started by one process, after which their meeting place is called. */
+/* Both processes were started by another program; their socket is named after the
+ * process that started them. */
 static int run_ranked(const struct pair_ops *ops, const struct plan *plan, struct pair *p)
 {
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -264,7 +265,7 @@ static int run_ranked(const struct pair_ops *ops, const struct plan *plan, struc
 
 /* ---- arguments ---- */
 
-/* Whether `name` is one of the comma-separated list. */
+/* True if `name` is in the comma-separated list. */
 static bool listed(const char *list, const char *name)
 {
 	size_t length = strlen(name);

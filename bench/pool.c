@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * malloc as `tern bench pool` measures the pool: 256 pieces are out, and one at random is
- * given back and taken again; the median of batches.
+ * Measures malloc as `tern bench pool` measures the pool: 256 pieces are allocated, and
+ * one at random is freed and allocated again; prints the median of batches.
  *
  *     pool SIZES ROUNDS
  */
@@ -25,7 +25,8 @@ static void churn(void **out, size_t size, uint64_t rounds)
 		one = &out[random_state >> 56];
 		free(*one);
 		*one = malloc(size);
-		*(volatile char *)*one = 1; /* or the compiler leaves both out */
+		/* Otherwise the compiler removes both calls. */
+		*(volatile char *)*one = 1;
 	}
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every parameter server of the peers shares: processes, the model, timing and the
- * line of JSON. S servers hold 1/S of the parameters each; in a round each of W workers
- * pushes its gradient to all servers, which sum the W gradients, apply p -= RATE * mean,
- * and each worker gets the parameters into its own array.
+ * Code that the parameter servers of all peers share: processes, the model, timing and
+ * the JSON line. Each of S servers holds 1/S of the parameters. In a round each of W
+ * workers pushes its gradient to all servers, which sum the W gradients and apply p -=
+ * RATE * mean; then each worker gets the parameters into its own array.
  *
- * Gradient and rate are null_model.c's, so the parameters are known exactly after every
- * round, and workers check some of them.
+ * Gradient and rate are those of null_model.c, so the parameters are known exactly after
+ * every round, and workers check some of them.
  */
 #ifndef TERN_BENCH_PS_H
 #define TERN_BENCH_PS_H
@@ -19,43 +19,44 @@
 extern "C" {
 #endif
 
-#define PS_RATE        (1.0f / 1024)
-#define PS_PIECE_BYTES (256u << 10) /* stays in the cache from arrival to sum */
-#define PS_MOST        16u          /* servers, workers */
+#define PS_RATE (1.0f / 1024)
+/* Small enough to stay in the cache from arrival to sum. */
+#define PS_PIECE_BYTES (256u << 10)
+#define PS_MOST        16u /* largest number of servers, and of workers */
 
 struct ps_shared;
 
 struct ps {
 	const char *variant;
 	unsigned servers, workers;
-	size_t count;    /* parameters in all */
-	unsigned rounds; /* with the warm-up */
-	unsigned index;  /* of this server or worker */
+	size_t count;    /* number of all parameters */
+	unsigned rounds; /* number of rounds, warm-up included */
+	unsigned index;  /* number of this server or worker */
 	struct ps_shared *shared;
-	float *gradient, *params; /* worker: all of them */
+	float *gradient, *params; /* worker: all elements */
 	void *state;
 };
 
 struct ps_ops {
 	const char *name, *variants, *wait;
 	const char *(*version)(void);
-	/* Before any process is started; may be NULL. */
+	/* Called before any process is started; may be NULL. */
 	void (*prepare)(struct ps *p);
-	/* A server's life: at least p->rounds rounds. It is killed when the workers are
-	 * done. */
+	/* Runs a server for at least p->rounds rounds. It is killed when the workers
+	 * are done. */
 	void (*serve)(struct ps *p);
-	/* A worker: connected when it returns. */
+	/* Connects a worker. */
 	void (*join)(struct ps *p);
-	/* One round: the gradient goes out, p->params come back. */
+	/* Runs one round: sends the gradient and receives p->params. */
 	void (*round)(struct ps *p);
 };
 
 int ps_main(int argc, char **argv, const struct ps_ops *ops);
 
-/* Elements of server s: [ps_first(s), ps_first(s + 1)). */
+/* First element of server s, which has [ps_first(s), ps_first(s + 1)). */
 size_t ps_first(const struct ps *p, unsigned server);
 
-/* A server's port, for the workers; they wait for it. */
+/* Tells the workers a server's port; they wait for it. */
 void ps_tell_port(struct ps *p, int port);
 int ps_port(const struct ps *p, unsigned server);
 

@@ -59,7 +59,7 @@ def roundtrip_shm(plan):
     sizes = plan.sizes([64, 4 * K, 64 * K, M, 16 * M, 64 * M], [64, 4 * K, 64 * K, M, 64 * M])
     ours = [plan.make.tern("lat", "shm", wait, latency_points(sizes, "shm", wait))
             for wait in ("poll", "sleep")]
-    # What moves nothing takes no longer for being large, so it is asked as often as the rest.
+    # Reading in place copies nothing, so a large size takes no longer and gets as many rounds.
     peek = plan.make.tern("lat", "shm", "poll", [(size, 40000) for size in sizes],
                           key="tern.shm.peek", title="Tern, shm, in place", receive="peek")
     theirs = [plan.make.peer(p, "lat", latency_points(sizes, "shm", p.wait))
@@ -173,7 +173,7 @@ def connections(plan):
         "they live, five seconds after twelve quiet ones. The round trip: 64 bytes on one of "
         "them while the others are idle.",
         [*ours_with(plan, "connections", counts, fabrics=["tcp"]),
-         # No goal asks for a thousand of shm's, which take 17 s of waiting.
+         # For shm, no goal needs a thousand connections, and they would take 17 s of waiting.
          *ours_with(plan, "connections", "1,100", fabrics=["shm"]), raw],
         [("first_byte_us", "us", "smaller"), ("connections_per_s", "/s", "larger"),
          ("kib_per_connection", "KiB", "smaller"), ("idle_cpu_percent", "%", "smaller"),
@@ -192,7 +192,7 @@ def head_of_line(plan):
                     "Round trips of an urgent tensor of 4 KiB on a connection that is idle, and on "
                     "one over which two tensors of 256 MB are always under way.",
                     [*ours_with(plan, "head_of_line", plan.sizes(300, 200), fabrics=["tcp"]),
-                     # As long: some of the large tensors are to end meanwhile.
+                     # More rounds, so that it takes as long: some large tensors must end meanwhile.
                      *ours_with(plan, "head_of_line", plan.sizes(4000, 2000), fabrics=["shm"])],
                     [("p50_us", "us", "smaller"), ("p99_us", "us", "smaller"),
                      ("beside_gb_per_s", "GB/s", "larger")], axis="beside")
@@ -267,7 +267,8 @@ def parameter_server(plan):
         "ps", "Parameter server: push and pull with the update applied",
         "Each worker pushes its gradient and gets the new parameters; servers sum all gradients "
         "and apply SGD; some of the parameters (64; of Python's peers 6) are checked after every "
-        "round. `2w 1s`: two workers, one "
+        "round. Peers' first two rounds are not counted, nor is Tern's first step, after which it "
+        "has touched all of its memory. `2w 1s`: two workers, one "
         "server. Tern is the real `tern train` with a model that computes nothing; where "
         "there are two cores for each process, it spins for 20 us before it sleeps. Nobody is "
         "pinned, because there are more processes than cores. Over TCP raw C sums what has "

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What registering memory on the way costs: round trips of a tensor from the pool, and of
- * memory that both ends wrap before and give back after each message.
+ * The cost of registering memory for each message: round trips of a tensor from the pool,
+ * and of memory that both ends wrap before and release after each message.
  *
  *     registration FABRIC BYTES ROUNDS
  */
@@ -16,7 +16,7 @@
 
 static uint64_t bytes, rounds;
 
-/* The memory of one message: `once` if it comes from the pool. */
+/* Memory of one message; `once`: it comes from the pool. */
 struct place {
 	bool once;
 	void *memory;
@@ -69,7 +69,7 @@ static void both(struct link *link)
 	struct place pool = {.once = true, .buf = link_take(link, bytes)};
 	struct place wrapped = {.memory = bench_memory(bytes, false)};
 
-	run(link, &pool, 0, trips_ns); /* not counted */
+	run(link, &pool, 0, trips_ns); /* warm-up, not counted */
 	run(link, &pool, rounds, trips_ns);
 	if (link->sender)
 		printf("{\"point\": \"from the pool\", \"p50_us\": %.3f}\n",

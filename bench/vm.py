@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs fabric beside perftest: tests/rdma runs both in a virtual machine with Soft-RoCE,
+"""The verbs fabric beside perftest: tests/system/rdma runs both in a virtual machine with Soft-RoCE,
 in turn as everything here, and leaves its values in a file."""
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from measure import Contender, Failed, Missing, run_group
 
-IN_VM = Path(__file__).resolve().parents[1] / "tests/rdma/in_vm.py"
+IN_VM = Path(__file__).resolve().parents[1] / "tests/system/rdma/in_vm.py"
 LIMIT_S = 900
 PEERS = ("ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_write_bw")
 

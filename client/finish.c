@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one of the workers does with the last version: evaluates it on the test set, lets
- * a character model write a few lines, saves it. It is worker 0, or the first of those
- * that are left. The others wait until it has: one of them does all of it again if it is
- * lost meanwhile, and comes to the same results. (In async mode to those of the
- * parameters as they are when everybody has taken the last step: it pulls them then.)
+ * The finisher's work with the last version: it evaluates it on the test set, lets a
+ * character model write a few lines, and saves it. The finisher is worker 0, or if it is
+ * lost, the first worker that is left. The others wait until it has finished: if it is
+ * lost meanwhile, one of them does everything again, with the same results. (In async
+ * mode, with the results for the parameters after every worker has taken its last step:
+ * it pulls these.)
  */
-#include "client/internal.h"
+#include "client/worker_state.h"
 
 #include <errno.h>
 #include <math.h>
@@ -22,7 +23,7 @@
 #define SAVE_AGAIN_NS     (10 * TERN_NS_PER_S)
 #define WRITE_STREAM      0x7772697465ull /* "write" */
 #define WRITE_TEMPERATURE 0.6f
-#define SIGNAL_WRITTEN    64u /* characters are a piece of work */
+#define SIGNAL_WRITTEN    64u /* progress is signalled after this many characters */
 
 /* ---- computing ---- */
 
@@ -51,7 +52,7 @@ static int evaluate(struct tern_worker *w)
 				rows * sizeof(*w->score_labels));
 		sum.loss += one.loss;
 		sum.correct += one.correct;
-		tern_job_signal(&w->finish_job);
+		tern_task_signal(&w->finish_task);
 	}
 	w->results.test_loss = sum.loss / (double)test->count;
 	if (!isfinite(w->results.test_loss))
@@ -62,8 +63,8 @@ static int evaluate(struct tern_worker *w)
 	return 0;
 }
 
-/* Goes on from a place of the text that the seed picks (its beginning may be a page of
- * blanks), then from what it wrote. */
+/* Starts from a place of the text that the seed chooses (its beginning may be blank),
+ * then continues from what it has written. */
 static int write_text(struct tern_worker *w)
 {
 	const struct tern_engine_params params = versions_current(w);
@@ -85,12 +86,13 @@ static int write_text(struct tern_worker *w)
 		memmove(ids, ids + 1, (data->width - 1) * sizeof(*ids));
 		ids[data->width - 1] = next;
 		if (i % SIGNAL_WRITTEN == 0)
-			tern_job_signal(&w->finish_job);
+			tern_task_signal(&w->finish_task);
 	}
 	return 0;
 }
 
-/* A last step that went too far has had no loss yet. */
+/* Checks the parameters for NaN and infinity: a last step that diverged has shown no
+ * loss yet. */
 static bool are_numbers(const struct tern_worker *w)
 {
 	const float *values = versions_current(w).values;
@@ -101,9 +103,9 @@ static bool are_numbers(const struct tern_worker *w)
 	return true;
 }
 
-static void run(struct tern_job *job)
+static void run(struct tern_task *task)
 {
-	struct tern_worker *w = tern_container_of(job, struct tern_worker, finish_job);
+	struct tern_worker *w = tern_container_of(task, struct tern_worker, finish_task);
 
 	w->finish_status = are_numbers(w) ? 0 : -EDOM;
 	if (w->finish_status == 0 && w->opts.test)
@@ -124,8 +126,8 @@ static void save_again(struct tern_timer *timer)
 		save(w, w->opts.save_path);
 }
 
-/* Saving is tried again until it works, whatever the error: the parameters exist nowhere
- * else, and somebody may make room. The other processes wait meanwhile. */
+/* Saving is tried again until it works, whatever the error: the parameters exist
+ * nowhere else, and a person may make room. The other processes wait meanwhile. */
 static void save_failed(struct tern_worker *w, const char *path, int status)
 {
 	char text[600];
@@ -172,17 +174,22 @@ static void forget_file(struct tern_worker *w)
 	w->file_parts = NULL;
 }
 
-/* For whoever reads the file without these sources. */
-static const struct tern_safetensors_metadata metadata[] = {
-	{"weight_layout", "[in, out], y = x W + b; torch.nn.Linear has [out, in]"},
-};
-
-static int build_file(struct tern_worker *w)
+static int build_file(struct tern_worker *w, bool interrupted)
 {
 	const float *flat = versions_current(w).values;
 	struct tern_safetensor *tensors = calloc(w->job.param_count, sizeof(*tensors));
+	char step[24];
+	/* A file of final results has only the first entry, so that its bytes depend
+	 * on the training alone. */
+	const struct tern_safetensors_metadata metadata[] = {
+		{"weight_layout",
+			"[in, out], y = x W + b; torch.nn.Linear has [out, in]"},
+		{TERN_WORKER_METADATA_JOB, w->opts.job_name},
+		{TERN_WORKER_METADATA_STEP, step},
+	};
 	int r = -ENOMEM;
 
+	snprintf(step, sizeof(step), "%llu", (unsigned long long)w->version);
 	forget_file(w);
 	w->file_parts = calloc(w->job.param_count + 1u, sizeof(*w->file_parts));
 	if (tensors && w->file_parts) {
@@ -194,7 +201,8 @@ static int build_file(struct tern_worker *w)
 				.data = flat + p->first};
 		}
 		r = tern_safetensors_build(tensors, w->job.param_count, metadata,
-			TERN_ARRAY_SIZE(metadata), w->file_parts);
+			interrupted && w->opts.job_name ? TERN_ARRAY_SIZE(metadata) : 1,
+			w->file_parts);
 	}
 	free(tensors);
 	return r;
@@ -202,7 +210,7 @@ static int build_file(struct tern_worker *w)
 
 static void save(struct tern_worker *w, const char *path)
 {
-	int r = build_file(w);
+	int r = build_file(w, path == w->opts.interrupted_path);
 
 	w->file = (struct tern_file_op){
 		.kind = TERN_FILE_WRITE,
@@ -220,20 +228,33 @@ static void save(struct tern_worker *w, const char *path)
 		w->opts.saving(w->opts.arg);
 }
 
+static int prepare_interrupted(struct tern_worker *w, struct tern_ps_text *why)
+{
+	if (w->final)
+		return w->opts.finishing ? w->opts.finishing(w->opts.arg, why) : 0;
+	return w->opts.interrupted ? w->opts.interrupted(w->opts.arg, w->version, why)
+				   : 0;
+}
+
 void finish_interrupted(struct tern_worker *w)
 {
 	const char *path = w->final ? w->opts.save_path : w->opts.interrupted_path;
+	struct tern_ps_text why;
 
 	tern_timer_clear(w->opts.ctx, &w->save_timer);
-	if (path && !w->saving && w->version > 0 && w->finisher == w->opts.index)
+	if (!path || w->saving || w->version == 0 || w->finisher != w->opts.index)
+		return;
+	if (prepare_interrupted(w, &why) == 0)
 		save(w, path);
+	else if (w->opts.unsaved)
+		w->opts.unsaved(w->opts.arg, why.text);
 }
 
-/* ---- in order ---- */
+/* ---- the sequence ---- */
 
-static void ran(struct tern_job *job)
+static void ran(struct tern_task *task)
 {
-	struct tern_worker *w = tern_container_of(job, struct tern_worker, finish_job);
+	struct tern_worker *w = tern_container_of(task, struct tern_worker, finish_task);
 
 	worker_engine_note(w);
 	w->results.written = w->written;
@@ -270,7 +291,7 @@ static int make_room(struct tern_worker *w)
 	return r;
 }
 
-/* The last ones of a ring. */
+/* Mean of the last entries of a ring. */
 static double mean_loss(const double *losses, uint64_t count)
 {
 	uint64_t n = TERN_MIN(count, (uint64_t)WORKER_LOSS_WINDOW);
@@ -300,7 +321,7 @@ static int set_slot_losses(struct tern_worker *w)
 	return 0;
 }
 
-/* ---- async: what was applied ---- */
+/* ---- async: steps that were applied ---- */
 
 static int start_counting(struct tern_worker *w)
 {
@@ -314,7 +335,8 @@ static int start_counting(struct tern_worker *w)
 	return 0;
 }
 
-/* From one server, in the order of the workers; of the others it has all steps. */
+/* Reads the list of one server, in the order of the workers; workers that are not in
+ * the list have all their steps. */
 static int count_parts(struct tern_worker *w, const json_t *parts)
 {
 	size_t at = 0;
@@ -390,7 +412,8 @@ void finish_next(struct tern_worker *w)
 	if (w->job.mode == TERN_MODE_SYNC)
 		finish_run(w);
 	else if (start_counting(w) < 0)
-		worker_give_up(w, -ENOMEM, "no memory to count what was applied");
+		worker_give_up(
+			w, -ENOMEM, "no memory to count the steps that were applied");
 	else
 		versions_pull(w);
 }
@@ -402,9 +425,9 @@ void finish_on_applied(struct worker_server *s, const json_t *message)
 	if (s->counted || !w->uncounted_count ||
 		count_parts(w, json_object_get(message, "parts")) < 0) {
 		worker_fail(w, -EPROTO,
-			"server %u reports applied steps that are more than the job has, "
-			"or not "
-			"in order",
+			"server %u sent a list of applied steps that cannot be right: "
+			"expected it once, in the order of the workers, with no more "
+			"steps of each than the job has",
 			s->index);
 		return;
 	}
@@ -412,13 +435,14 @@ void finish_on_applied(struct worker_server *s, const json_t *message)
 	if (--w->uncounted_count > 0)
 		return;
 	add_up(w);
-	if (w->version > w->my_steps) /* its last copies are here, too */
+	/* The last copies of its parameters are here, too. */
+	if (w->version > w->my_steps)
 		finish_run(w);
 }
 
-static void on_progress(struct tern_job *job)
+static void on_progress(struct tern_task *task)
 {
-	struct tern_worker *w = tern_container_of(job, struct tern_worker, finish_job);
+	struct tern_worker *w = tern_container_of(task, struct tern_worker, finish_task);
 
 	w->worked_ns = tern_now_ns(w->env);
 }
@@ -427,10 +451,10 @@ void finish_run(struct tern_worker *w)
 {
 	w->final = true;
 	w->worked_ns = tern_now_ns(w->env);
-	w->finish_job.run = run;
-	w->finish_job.done = ran;
-	w->finish_job.progress = on_progress;
-	worker_submit(w, &w->finish_job, TEST_COST_NS);
+	w->finish_task.run = run;
+	w->finish_task.done = ran;
+	w->finish_task.progress = on_progress;
+	worker_submit(w, &w->finish_task, TEST_COST_NS);
 }
 
 void finish_fini(struct tern_worker *w)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When another worker is lost, server 0 says which of its slots are computed here from
- * now on, and who finishes the job. A slot is taken at each server when its first
- * computation here begins: with the version that this worker is at, which no chunk
- * is behind, because all of them have come from there.
+ * When another worker is lost, server 0 decides which of its slots this worker computes
+ * from now on, and which worker finishes the job. A server learns of the new owner when
+ * the slot's first computation here begins, with the version at which this worker is. No
+ * chunk is behind that version, because this worker has received all chunks of it.
  *
- * A worker that others wait for is asked what keeps it (server/late.c).
+ * A worker for which others wait is asked what it is doing (server/late.c).
  */
-#include "client/internal.h"
+#include "client/worker_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -43,7 +43,8 @@ static bool has_slot(const struct tern_worker *w, json_int_t number)
 	return false;
 }
 
-/* -EPROTO: what was given cannot be; -ENOMEM. */
+/* Adds slots of a lost worker. -EPROTO: a number is not a slot of the job, or this
+ * worker has the slot already; -ENOMEM. */
 static int add_slots(struct tern_worker *w, const json_t *slots, uint64_t generation)
 {
 	for (size_t i = 0; i < json_array_size(slots); i++) {
@@ -90,8 +91,12 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 		json_is_array(slots))
 		r = add_slots(w, slots, (uint64_t)generation);
 	if (r == -EPROTO) {
-		worker_fail(
-			w, r, "server %u leases slots that cannot be leased", s->index);
+		worker_fail(w, r,
+			"server %u gave slots to this worker in a message that cannot be "
+			"right: expected it from server 0, workers from 0 to %u, a "
+			"generation from 1 to %u, and slots from 0 to %u that are new to "
+			"this worker",
+			s->index, w->job.workers - 1, w->job.workers, w->job.slots - 1);
 	} else if (r < 0) {
 		worker_give_up(w, r, "no room for the gradient of one more slot: %s",
 			tern_status_text(r));
@@ -118,7 +123,7 @@ void worker_on_finished(struct worker_server *s)
 	finish_next(s->worker);
 }
 
-/* ---- what keeps this worker ---- */
+/* ---- what this worker is doing ---- */
 
 static bool is_from(const struct tern_worker *w, uint32_t chunk,
 	const struct tern_req *req, uint32_t but)
@@ -134,8 +139,9 @@ static bool is_sent(const struct tern_worker *w, uint32_t chunk, uint32_t but)
 	return false;
 }
 
-/* A server other than `but` that this worker waits for: for a part of a version, to be
- * done with a gradient whose buffer may be needed, or for leave to go. -1: none. */
+/* A server other than `but` for which this worker waits: for a part of a version, for
+ * the end of sending a gradient whose buffer may be needed, or for permission to
+ * leave. -1: none. */
 static int waits_for(const struct tern_worker *w, uint32_t but)
 {
 	if (w->state == WORKER_FINISHING && !w->results.finisher && but != 0)
@@ -152,9 +158,9 @@ static int waits_for(const struct tern_worker *w, uint32_t but)
 }
 
 /*
- * A server has heard nothing of this worker for `silent_ns`, and others wait. It is told
- * that this is no standstill only if that is so: something was computed meanwhile, a
- * file is being written, or another server is what is waited for.
+ * A server has received nothing from this worker for `silent_ns`, and other workers wait.
+ * The answer is "busy" only if it is true: something was computed meanwhile, a file is
+ * being written, or another server is waited for.
  */
 void worker_on_late(struct worker_server *s, const json_t *message)
 {
@@ -162,12 +168,14 @@ void worker_on_late(struct worker_server *s, const json_t *message)
 	const json_t *silent = json_object_get(message, "silent_ns");
 	json_int_t silent_ns = json_integer_value(silent);
 	bool worked = tern_now_ns(w->env) - w->worked_ns < (uint64_t)silent_ns;
-	/* Also between two attempts: another worker could not save either. */
+	/* Also between two attempts to save: another worker could not save either. */
 	bool saves = w->saving || w->save_timer.slot;
 	int server = waits_for(w, s->index);
 
 	if (!json_is_integer(silent) || silent_ns < 0) {
-		worker_fail(w, -EPROTO, "server %u waits, and does not say for how long",
+		worker_fail(w, -EPROTO,
+			"server %u waits for this worker: expected the time in ns, 0 or "
+			"more",
 			s->index);
 		return;
 	}

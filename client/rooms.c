@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The buffers that gradients are computed in and sent from: two, however many slots this
- * worker has. One is free again when the servers have all that is in it.
+ * The buffers in which gradients are computed and from which they are sent: two, however
+ * many slots this worker has. A buffer is free again when the servers have its whole
+ * gradient.
  *
- * Servers take gradients in the order of the slots' numbers, as far ahead as they have
- * room (server/sync.c), and slots are computed here in the same order; so the servers
- * wait for what one of these buffers holds, for what is computed next, or for another
- * worker. Slots of a worker that was lost break this: one of them may come before all
- * that is held here. The servers are told then, and take what is held at once.
+ * Servers take gradients in the order of slot numbers, as far ahead as they have room
+ * (server/sync.c), and slots are computed here in the same order. So the servers wait for
+ * a gradient in one of these buffers, for the next one to be computed, or for another
+ * worker. Slots of a lost worker break this rule: one of them may come before all
+ * gradients that are held here. The servers are told then, and take the held gradients at
+ * once.
  */
-#include "client/internal.h"
+#include "client/worker_state.h"
 
 #include <errno.h>
 
@@ -52,8 +54,8 @@ void rooms_want(struct tern_worker *w, const struct slot *slot)
 	for (uint32_t i = 0; i < w->room_count; i++) {
 		struct room *room = &w->rooms[i];
 
-		/* The gradient of an older version has reached all servers: only the end
-		 * of its sends has not been heard of. */
+		/* The gradient of an older version has reached all servers: only the
+		 * completion of its sends was not handled yet. */
 		if (room->slot < slot->number || room->wanted ||
 			room->version != w->version || w->job.mode != TERN_MODE_SYNC)
 			continue;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing and reading safetensors. See the header for the format. Reading goes in two
- * passes: each entry by itself, then all of them in the order of their data, where every
- * tensor must begin exactly where the one before it ended: that alone excludes overlaps,
- * gaps and bytes that belong to nobody.
+ * Writing and reading safetensors. See the header for the format. Reading takes two
+ * passes: first each entry on its own, then all entries in the order of their data, where
+ * each tensor must begin exactly where the one before it ended. This excludes overlaps,
+ * gaps and bytes that belong to no tensor.
  */
 #include "client/safetensors.h"
 
@@ -17,7 +17,7 @@
 #include "client/data/read.h"
 
 #define LENGTH_BYTES     8
-#define HEADER_BYTES_MAX (100u << 20) /* as the reference implementation */
+#define HEADER_BYTES_MAX (100u << 20) /* the limit of the reference implementation */
 #define METADATA         "__metadata__"
 
 /* In the order of enum tern_dtype. */
@@ -41,7 +41,7 @@ static void decref(json_t **json)
 
 /* ---- writing ---- */
 
-/* The entry of a tensor whose data begins at *offset, which moves behind it. */
+/* Adds the entry of a tensor whose data begins at *offset, and advances *offset. */
 static int add_tensor(
 	json_t *header, const struct tern_safetensor *tensor, uint64_t *offset)
 {
@@ -64,8 +64,8 @@ static int add_tensor(
 		json_array_append_new(
 			shape, json_integer((json_int_t)tensor->shape.dims[i]));
 	}
-	/* Fails for want of memory or for a name that is not UTF-8: more likely the
-	 * second. */
+	/* It fails for lack of memory, or for a name that is not UTF-8, which is more
+	 * likely. */
 	return json_object_set_new(header, tensor->name,
 		       json_pack("{s:s, s:o, s:[I, I]}", "dtype",
 			       dtype_names[tensor->shape.dtype], "shape", shape,
@@ -93,7 +93,8 @@ static int add_metadata(
 	return 0;
 }
 
-/* Length, JSON and padding, and `room` bytes behind them that are not a part of it. */
+/* Prints length, JSON and padding, with `room` further bytes behind them in the same
+ * allocation. */
 static int print_header(json_t *header, uint64_t room, struct iovec *out)
 {
 	char *text = json_dumps(header, JSON_COMPACT);
@@ -115,7 +116,7 @@ static int print_header(json_t *header, uint64_t room, struct iovec *out)
 	return whole ? 0 : -ENOMEM;
 }
 
-/* Copies each tensor's data behind the header, with its elements' bytes swapped. */
+/* Copies each tensor's data behind the header, with the bytes of its elements swapped. */
 static void swap_parts(
 	const struct tern_safetensor *tensors, size_t count, struct iovec *parts)
 {
@@ -262,7 +263,7 @@ static int compare(const void *a, const void *b)
 
 	if (x->data != y->data)
 		return (const char *)x->data < (const char *)y->data ? -1 : 1;
-	/* Empty ones before the one that begins where they are. */
+	/* Empty tensors come before the tensor that begins at the same place. */
 	return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients. The slots of this worker are computed one after the other in the order of
- * their numbers, each by one job; while it runs, it says from which element on its
- * gradient is final, and the chunks beyond are sent, the last layer's first.
+ * Gradients. The slots of this worker are computed one after the other, in the order of
+ * their numbers, each by one job. While the job runs, it tells from which element on its
+ * gradient is final, and the chunks beyond are sent, those of the last layer first.
  *
- * A slot's records and its result follow from (seed, step, slot) and the version alone,
- * so it does not matter who computes it. One that was another worker's joins the others
- * here (lease.c). What the servers were told to expect is sent in any case: this worker
- * stays at a version until it has sent all slots that are taken, even if the next one is
- * complete because the lost worker had got that far.
+ * The records of a slot and its result depend on (seed, step, slot) and the version
+ * alone, so any worker may compute it. Slots of a lost worker are added here (lease.c).
+ * Gradients that the servers were told to expect are always sent: this worker stays at a
+ * version until it has sent all slots that are taken, even if the next version is
+ * complete because the lost worker had sent them before.
  */
-#include "client/internal.h"
+#include "client/worker_state.h"
 
 #include <errno.h>
 #include <math.h>
 
-/* What the simulator charges for a slot. */
+/* Virtual time for a slot in the simulator. */
 #define SLOT_COST_NS 200000u
 
 /* ---- sending ---- */
@@ -34,16 +34,17 @@ static void part_sent(struct tern_req *req)
 	struct room *room = part->room;
 	struct tern_worker *w = room->worker;
 
-	/* The way to that server is lost, and it may be reading the buffer in place for a
-	 * moment yet: it is not used again, and this worker is about to end. -EMSGSIZE:
-	 * the server had it from somebody else. */
+	/* The connection to that server is lost, and the server may still read the
+	 * buffer in place for a moment: the buffer is not used again, since this
+	 * worker is about to end. -EMSGSIZE: the server had the gradient from another
+	 * worker. */
 	if (req->status < 0 && req->status != -EMSGSIZE) {
 		worker_failed(w, (uint32_t)(part - room->parts), req->status);
 		return;
 	}
 	room->sends_out--;
 	if (!w->over && w->state <= WORKER_RUNNING)
-		slots_run(w); /* perhaps this buffer was waited for */
+		slots_run(w); /* a slot may have waited for this buffer */
 }
 
 static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
@@ -78,15 +79,15 @@ static void say_ready(void *arg, uint64_t first)
 {
 	struct tern_worker *w = arg;
 
-	/* Release: the gradient behind `first` is written before the context's thread,
-	 * which acquires it in on_progress, reads it to send it. */
+	/* Release: the gradient from `first` on is written before the context's
+	 * thread, which acquires `first` in on_progress, reads and sends it. */
 	atomic_store_explicit(&w->ready_first, first, memory_order_release);
-	tern_job_signal(&w->job_item);
+	tern_task_signal(&w->task);
 }
 
-static void compute(struct tern_job *job)
+static void compute(struct tern_task *task)
 {
-	struct tern_worker *w = tern_container_of(job, struct tern_worker, job_item);
+	struct tern_worker *w = tern_container_of(task, struct tern_worker, task);
 	const struct tern_engine_params params = versions_current(w);
 	uint64_t base = slot_id(w, w->slot->number) * w->job.batch;
 
@@ -101,18 +102,18 @@ static void compute(struct tern_job *job)
 			tern_buf_ptr(&w->room->gradient), say_ready, w, &w->result);
 }
 
-static void on_progress(struct tern_job *job)
+static void on_progress(struct tern_task *task)
 {
-	struct tern_worker *w = tern_container_of(job, struct tern_worker, job_item);
+	struct tern_worker *w = tern_container_of(task, struct tern_worker, task);
 
 	if (w->computing)
 		send_ready(
 			w, atomic_load_explicit(&w->ready_first, memory_order_acquire));
 }
 
-static void computed(struct tern_job *job)
+static void computed(struct tern_task *task)
 {
-	struct tern_worker *w = tern_container_of(job, struct tern_worker, job_item);
+	struct tern_worker *w = tern_container_of(task, struct tern_worker, task);
 	struct slot *slot = w->slot;
 	double loss = w->result.loss / w->job.batch;
 
@@ -152,7 +153,7 @@ bool slots_are_due(const struct tern_worker *w)
 	return w->computing;
 }
 
-/* The first one that is to be computed, in the order of numbers. */
+/* The first slot to be computed, in the order of numbers. */
 static struct slot *next_slot(struct tern_worker *w)
 {
 	struct slot *next = NULL;
@@ -177,7 +178,7 @@ void slots_run(struct tern_worker *w)
 		return;
 	w->room = rooms_find(w);
 	if (!w->room) {
-		rooms_want(w, slot); /* and part_sent comes */
+		rooms_want(w, slot); /* part_sent() will call again */
 		return;
 	}
 	if (!slot->taken)
@@ -190,25 +191,25 @@ void slots_run(struct tern_worker *w)
 	w->computing = true;
 	w->unsent = w->plan.chunk_count;
 	atomic_store_explicit(&w->ready_first, UINT64_MAX, memory_order_relaxed);
-	w->job_item.run = compute;
-	w->job_item.done = computed;
-	w->job_item.progress = on_progress;
-	worker_submit(w, &w->job_item, SLOT_COST_NS);
+	w->task.run = compute;
+	w->task.done = computed;
+	w->task.progress = on_progress;
+	worker_submit(w, &w->task, SLOT_COST_NS);
 }
 
-/* ---- birth and death ---- */
+/* ---- making and freeing slots ---- */
 
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation)
 {
-	/* A slot that is given to a worker is to be computed for the version that the
-	 * worker is at; the first slots wait until there is a version. */
+	/* A slot that was given to this worker must be computed for the present
+	 * version; the first slots wait until there is a version. */
 	w->slots[w->slot_count++] = (struct slot){.number = number,
 		.generation = generation,
 		.taken = generation == 0,
 		.pending = generation != 0};
-	/* After the last step nothing is computed, and no room is needed. */
+	/* After the last step nothing is computed, and no further buffer is needed. */
 	if (w->state > WORKER_RUNNING ||
-		w->room_count >= TERN_MIN(w->slot_count, WORKER_ROOMS))
+		w->room_count >= TERN_MIN(w->slot_count, TERN_GRADIENT_BUFFERS))
 		return 0;
 	return rooms_add(w, generation != 0);
 }

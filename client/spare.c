@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A worker without a slot, in sync mode. It gets no version before the last one
- * (server/spare.c says why), so it has nothing to compute from when it is given a slot:
- * it asks all servers which version they are at, and follows from the oldest on, which
- * all of them still have.
+ * A worker without a slot, in sync mode. It gets no version except the last one
+ * (server/spare.c says why), so it has no parameters when it is given a slot. Then it
+ * asks all servers for their version, and follows from the oldest one on, which all
+ * servers still have.
  */
-#include "client/internal.h"
+#include "client/worker_state.h"
 
 #include <errno.h>
 
@@ -14,7 +14,7 @@ void spare_init(struct tern_worker *w)
 	w->spare = w->job.mode == TERN_MODE_SYNC && w->slot_count == 0;
 }
 
-/* All are here, and the steps begin. */
+/* All processes are connected, and the steps begin. */
 void spare_on_begun(struct worker_server *s)
 {
 	struct tern_worker *w = s->worker;
@@ -51,8 +51,9 @@ void spare_follow(struct tern_worker *w)
 	}
 }
 
-/* From the last server: all are known. If the last step is done, the parameters come by
- * themselves, or have come while this was asked, and the slot is not needed any more. */
+/* The last server has answered, so all versions are known. If the last step is done,
+ * the parameters arrive unasked, or have arrived meanwhile, and the slot is not needed
+ * any more. */
 static void follow(struct tern_worker *w)
 {
 	if (!w->spare || w->follow_from == w->job.steps)
@@ -74,8 +75,9 @@ void spare_on_at(struct worker_server *s, const json_t *message)
 	if (s->placed || !w->unplaced_count || !json_is_integer(at) || version < 0 ||
 		(uint64_t)version > w->job.steps) {
 		worker_fail(w, -EPROTO,
-			"server %u reports a version that this job does not have",
-			s->index);
+			"server %u said that its oldest version is %lld: expected 0 to "
+			"%llu, once, when it is asked",
+			s->index, (long long)version, (unsigned long long)w->job.steps);
 		return;
 	}
 	s->placed = true;

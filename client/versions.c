@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters come chunk by chunk, straight into one of two flat buffers: version v into
+ * Parameters arrive chunk by chunk, directly in one of two flat buffers: version v in
  * buffer v mod 2. The receives of v+1 are posted when v is complete; by then nobody reads
  * v-1.
  */
-#include "client/internal.h"
+#include "client/worker_state.h"
 
 #include <errno.h>
 
@@ -80,25 +80,28 @@ static void arrived(struct tern_req *req)
 {
 	struct version_part *part = req->arg;
 	struct tern_worker *w = part->worker;
+	uint32_t number = (uint32_t)(part - w->parts[part->parity]);
+	const struct tern_chunk *chunk = &w->plan.chunks[number];
 
 	if (w->over)
 		return;
-	if (req->status == -EMSGSIZE) {
-		worker_fail(w, -EPROTO, "a chunk of %llu bytes came: more than it has",
-			(unsigned long long)req->bytes);
+	if (req->status < 0 && req->status != -EMSGSIZE) {
+		worker_failed(w, number, req->status);
 		return;
 	}
-	if (req->status < 0) {
-		worker_failed(w, (uint32_t)(part - w->parts[part->parity]), req->status);
-		return;
-	}
-	if (req->bytes != req->buf.bytes || req->shape.dtype != TERN_F32) {
-		worker_fail(w, -EPROTO, "a chunk of another shape came");
+	if (req->bytes != chunk->count * sizeof(float) || req->shape.dtype != TERN_F32) {
+		worker_fail(w, -EPROTO,
+			"server %u sent %llu bytes, %s, for chunk %u: expected %llu "
+			"bytes, %s",
+			chunk->server, (unsigned long long)req->bytes,
+			tern_dtype_name(req->shape.dtype), number,
+			(unsigned long long)(chunk->count * sizeof(float)),
+			tern_dtype_name(TERN_F32));
 		return;
 	}
 	w->byte_count += req->bytes;
-	/* The answer to a gradient may be here before the end of the job that computed
-	 * it: computed() goes on then. */
+	/* The answer to a gradient may arrive before the job that computed the
+	 * gradient has ended: then computed() continues. */
 	if (--w->missing[part->parity] == 0 && !slots_are_due(w) &&
 		!spare_is_behind(w, part->version))
 		versions_complete(w, part->version);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What this worker waits for, said when it has made no step for QUIET_NS, and again after
- * twice that time, four times, and so on.
+ * Reports what this worker waits for, when it has done no step for QUIET_NS, and again
+ * after twice that time, four times, and so on.
  */
-#include "client/internal.h"
+#include "client/worker_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -96,7 +96,7 @@ static void fire(struct tern_timer *timer)
 		(unsigned long long)(w->wait_ns / TERN_NS_PER_S), cause);
 	if (w->opts.waiting)
 		w->opts.waiting(w->opts.arg, text);
-	/* So long again: twice as long in all. */
+	/* The next report comes after the same time again, so the total doubles. */
 	tern_timer_set(w->opts.ctx, &w->wait_timer, tern_now_ns(w->env) + w->wait_ns);
 	w->wait_ns *= 2;
 }

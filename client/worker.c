@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Joining the servers, and the end. Every way a job can fail comes through worker_fail(),
- * and every way in which only this worker does through worker_give_up(), once, with a
- * sentence that names who and why; the servers are told, connections are closed in order,
- * and ended() is called when they are or after two seconds.
+ * Joining the servers, and the end. Every failure of the job goes through worker_fail(),
+ * and every failure of this worker alone through worker_give_up(): once, with a sentence
+ * that names the process and the reason. The servers are told, connections are closed in
+ * an orderly way, and ended() is called when they are closed, or after two seconds.
  */
-#include "client/internal.h"
+#include "client/worker_state.h"
 
 #include <errno.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 #include "base/clock.h"
 
 #define LEAVING_NS  (2 * TERN_NS_PER_S)
-#define DECISION_NS (6 * TERN_NS_PER_S) /* how long server 0 may take to let it go */
+#define DECISION_NS (6 * TERN_NS_PER_S) /* time for server 0 to let the worker go */
 #define SLAB_BYTES  (64ull << 20)
 
 /* ---- the end ---- */
@@ -70,7 +70,7 @@ static void close_all(struct tern_worker *w, const char *type)
 	tern_defer(w->opts.ctx, &w->end_call);
 }
 
-/* `type` is what the servers are told. */
+/* `type` is the message that is sent to the servers. */
 static void end_badly(struct tern_worker *w, const char *type, int status,
 	const char *fmt, va_list ap) __attribute__((format(printf, 4, 0)));
 
@@ -131,9 +131,11 @@ void worker_leave(struct tern_worker *w)
 		close_all(w, "bye");
 }
 
-/* ---- asked to end ---- */
+/* ---- asked to leave ---- */
 
-/* The servers say nothing any more: they have been asked to end, too. */
+/* Server 0 does not answer: it was asked to end too, or hangs. No other process
+ * decides who saves, so each worker that waits for the decision saves. An existing
+ * file of the job with as many steps is not replaced. */
 static void leave_timer(struct tern_timer *timer)
 {
 	struct tern_worker *w = tern_container_of(timer, struct tern_worker, leave_timer);
@@ -141,7 +143,11 @@ static void leave_timer(struct tern_timer *timer)
 	if (w->opts.ctx->ending)
 		return;
 	w->interrupted = true;
+	w->finisher = w->opts.index;
 	worker_give_up(w, -ECANCELED, "%s", w->leave_text);
+	/* At its end a worker gives the servers LEAVING_NS to answer its goodbye. Server 0
+	 * has not answered for long, so this worker gives them less. */
+	tern_timer_set(w->opts.ctx, &w->end_timer, tern_now_ns(w->env) + LEAVING_NS / 4);
 }
 
 void tern_worker_stop(struct tern_worker *w, const char *why)
@@ -176,6 +182,17 @@ void worker_saved(struct tern_worker *w)
 	tern_defer(w->opts.ctx, &w->end_call);
 }
 
+/* Server 0 lets this worker go. If no other worker goes on, this one saves. */
+static void may_leave(struct tern_worker *w, const json_t *message)
+{
+	w->results.left = true;
+	if (json_is_true(json_object_get(message, "save"))) {
+		w->interrupted = true;
+		w->finisher = w->opts.index;
+	}
+	worker_give_up(w, -ECANCELED, "%s", w->leave_text);
+}
+
 static void aborted(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
@@ -183,7 +200,7 @@ static void aborted(struct worker_server *s, const json_t *message)
 	const char *text = json_string_value(json_object_get(message, "text"));
 
 	w->interrupted = json_is_true(json_object_get(message, "save"));
-	/* The one that this worker knows may be on its way out. */
+	/* The finisher that this worker knows of may be leaving. */
 	if (json_is_integer(finisher) && json_integer_value(finisher) >= 0 &&
 		json_integer_value(finisher) < w->job.workers)
 		w->finisher = (uint32_t)json_integer_value(finisher);
@@ -204,12 +221,12 @@ int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
 	return r;
 }
 
-int worker_submit(struct tern_worker *w, struct tern_job *job, uint64_t cost_ns)
+int worker_submit(struct tern_worker *w, struct tern_task *task, uint64_t cost_ns)
 {
 	int r;
 
-	job->cost_ns = cost_ns;
-	r = tern_env_submit(w->env, job);
+	task->cost_ns = cost_ns;
+	r = tern_env_submit(w->env, task);
 	if (r < 0)
 		worker_give_up(
 			w, r, "no thread for computation: %s", tern_status_text(r));
@@ -223,9 +240,31 @@ static void maybe_run(struct tern_worker *w)
 	for (uint32_t i = 0; i < w->job.server_count; i++)
 		if (!w->servers[i].welcome)
 			return;
-	/* A server without chunks may say so when the last version is here already. */
+	/* A server without chunks may send its welcome when the last version is
+	 * already here. */
 	if (w->state == WORKER_JOINING)
 		w->state = WORKER_RUNNING;
+}
+
+static void say_join(struct worker_server *s, const char *job_text)
+{
+	tern_talk_say(&s->talk,
+		json_pack("{s:s, s:I, s:I, s:o}", "type", "join", "worker",
+			(json_int_t)s->worker->opts.index, "server", (json_int_t)s->index,
+			"job", json_loads(job_text, 0, NULL)));
+}
+
+/* Joins again when the server has dropped this worker's message for lack of memory. */
+static void join_again(struct worker_server *s)
+{
+	char *text = tern_ps_job_encode(&s->worker->job);
+
+	if (text)
+		say_join(s, text);
+	else
+		worker_give_up(s->worker, -ENOMEM, "no memory to join server %u again",
+			s->index);
+	free(text);
 }
 
 static void heard(struct tern_talk *talk, const json_t *message)
@@ -237,17 +276,23 @@ static void heard(struct tern_talk *talk, const json_t *message)
 
 	if (w->over)
 		return;
-	if (strcmp(type, "welcome") == 0 && !s->welcome) {
+	if (!message) {
+		worker_fail(w, -EPROTO, "server %u: %s", s->index, talk->fault);
+	} else if (strcmp(type, "welcome") == 0 && !s->welcome) {
 		s->welcome = true;
 		maybe_run(w);
+	} else if (strcmp(type, "again") == 0 && !s->welcome) {
+		join_again(s);
 	} else if (strcmp(type, "refused") == 0) {
 		worker_give_up(w, -EINVAL, "server %u refused this worker: %s", s->index,
 			text ? text : "no reason given");
 	} else if (strcmp(type, "lost") == 0) {
 		worker_on_lost(s, message);
 	} else if (strcmp(type, "leave") == 0 && w->leaving) {
-		w->results.left = true;
-		worker_give_up(w, -ECANCELED, "%s", w->leave_text);
+		may_leave(w, message);
+	} else if (strcmp(type, "there") == 0) {
+		tern_talk_say(&s->talk, json_pack("{s:s, s:I}", "type", "here", "version",
+						(json_int_t)w->version));
 	} else if (strcmp(type, "done") == 0) {
 		worker_on_done(s);
 	} else if (strcmp(type, "applied") == 0) {
@@ -266,8 +311,9 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		aborted(s, message);
 	} else {
 		worker_fail(w, -EPROTO,
-			"server %u sent a message that this worker does not know",
-			s->index);
+			"server %u sent a message of type \"%.40s\", which this worker "
+			"does not expect now",
+			s->index, type);
 	}
 }
 
@@ -282,11 +328,14 @@ static void server_event(
 		return;
 	s->gone = true;
 	tern_talk_close(&s->talk);
-	w->interrupted = w->interrupted || w->leaving; /* so was the server, likely */
+	/* The server was probably asked to end, too. */
+	w->interrupted = w->interrupted || w->leaving;
 	if (!s->welcome && status)
 		worker_give_up(w, status, "server %u at %s: cannot be reached: %s",
 			s->index, w->job.servers[s->index], tern_status_text(status));
-	else /* or only the way to it: if the server is, the others notice as well */
+	/* Perhaps only the path to the server failed: if the server did, the others
+	 * notice too. */
+	else
 		worker_give_up(w, status ? status : -EPIPE,
 			"server %u at %s is gone: %s%s", s->index,
 			w->job.servers[s->index],
@@ -307,7 +356,6 @@ static void broken(struct tern_talk *talk, int status)
 static int join(struct tern_worker *w, uint32_t index, const char *job_text)
 {
 	struct worker_server *s = &w->servers[index];
-	json_t *job = json_loads(job_text, 0, NULL);
 	char name[32];
 	int r;
 
@@ -325,14 +373,9 @@ static int join(struct tern_worker *w, uint32_t index, const char *job_text)
 		r = tern_channel_open(s->peer, TERN_PS_CHANNEL_DATA, &s->data);
 	if (r == 0)
 		r = tern_talk_open(&s->talk, s->peer);
-	if (r < 0) {
-		json_decref(job);
-		return r;
-	}
-	tern_talk_say(&s->talk, json_pack("{s:s, s:I, s:I, s:o}", "type", "join",
-					"worker", (json_int_t)w->opts.index, "server",
-					(json_int_t)index, "job", job));
-	return 0;
+	if (r == 0)
+		say_join(s, job_text);
+	return r;
 }
 
 static int join_all(struct tern_worker *w, struct tern_ps_text *why)
@@ -354,7 +397,7 @@ static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 	return r;
 }
 
-/* ---- birth and death ---- */
+/* ---- making and freeing the worker ---- */
 
 static int make_job(struct tern_worker *w)
 {
@@ -372,14 +415,14 @@ static int make_job(struct tern_worker *w)
 	return tern_ps_job_copy(&w->job, &job);
 }
 
-/* That it needs from the beginning. */
+/* Gradient buffers that it needs from the start. */
 static uint32_t own_rooms(const struct tern_worker *w)
 {
 	uint32_t count = 0;
 
 	if (w->job.mode == TERN_MODE_ASYNC)
 		return 1;
-	for (uint32_t i = 0; i < w->job.slots && count < WORKER_ROOMS; i++)
+	for (uint32_t i = 0; i < w->job.slots && count < TERN_GRADIENT_BUFFERS; i++)
 		count += tern_slot_owner(&w->job, i) == w->opts.index;
 	return count;
 }
@@ -388,10 +431,11 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 {
 	struct tern_pool_opts talk = {
 		.slab_bytes = 1u << 20, .max_bytes = TERN_PS_SAID_MAX};
-	/* Both versions and two gradients. Small ones share slabs, of which a process has
-	 * few; the pool rounds their size up, so there is one to spare. */
+	/* Both versions and two gradients. Small buffers share slabs, of which a
+	 * process has few; the pool rounds sizes up, so one more is needed. */
 	uint64_t bytes = tern_align_up(w->job.element_count * sizeof(float), 64);
-	uint64_t count = 2ull + WORKER_ROOMS, own = 2ull + own_rooms(w), per_slab;
+	uint64_t count = 2ull + TERN_GRADIENT_BUFFERS, own = 2ull + own_rooms(w),
+		 per_slab;
 	struct tern_pool_opts pool = {.slab_bytes = TERN_MAX(bytes + 4096,
 					      TERN_MIN(bytes * count, SLAB_BYTES))};
 	int r;
@@ -407,7 +451,7 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 			TERN_POOL_BYTES_MAX);
 		return -E2BIG;
 	}
-	/* Buffers beyond the limit would only be used for the slots of lost workers. */
+	/* Buffers beyond the limit are used only for slots of lost workers. */
 	pool.max_bytes =
 		TERN_MIN(pool.slab_bytes * ((count + per_slab - 1) / per_slab + 1),
 			TERN_POOL_BYTES_MAX);
@@ -433,7 +477,7 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	w->opts = *opts;
 	w->env = tern_context_env(opts->ctx);
 	w->end_call.call = end_call;
-	tern_list_init(&w->end_call.link);
+	tern_list_init(&w->end_call.node);
 	w->results.test_loss = w->results.test_accuracy = w->results.test_auc =
 		(double)NAN;
 	r = make_job(w);
@@ -452,7 +496,7 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 		for (uint32_t i = 0; w->servers && i < w->job.server_count; i++)
 			tern_peer_free(w->servers[i].peer);
 		w->over = true;
-		*out = w; /* to be freed as any other, after the context */
+		*out = w; /* the caller frees it as any other, after the context */
 		return r;
 	}
 	worker_engine_note(w);

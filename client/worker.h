@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The worker: joins the servers of a job, follows the versions of the parameters,
- * computes the gradients of its slots, and at the end evaluates and saves if it is the
- * first of those that are left: worker 0, if nothing happened to it.
+ * The worker: joins the servers of a job, receives the versions of the parameters, and
+ * computes the gradients of its slots. At the end one worker, the finisher, evaluates and
+ * saves: worker 0, or if it was lost, the first one that is left.
  *
- * Everything happens on the context's thread, except arithmetic, which is submitted to
- * the context's environment.
+ * Everything runs on the context's thread, except arithmetic, which is submitted as tasks
+ * to the context's environment.
  */
 #ifndef TERN_CLIENT_WORKER_H
 #define TERN_CLIENT_WORKER_H
@@ -19,110 +19,137 @@
 struct tern_worker;
 
 struct tern_worker_progress {
-	uint64_t step;    /* steps done */
-	double loss;      /* mean over the records of this worker's slots of that step */
-	uint64_t records; /* that this worker has computed */
-	uint64_t bytes;   /* of gradients and parameters that it has moved */
+	uint64_t step;    /* number of steps done */
+	double loss;      /* mean over the records of this worker's slots in that step */
+	uint64_t records; /* records that this worker has computed */
+	uint64_t bytes;   /* bytes of gradients and parameters that it has transferred */
 };
 
 struct tern_slot_loss {
 	uint32_t slot;
-	double loss; /* mean over the records of its last steps, at most 100; since a
-			lost worker's slot was taken over, counted anew */
+	/* Mean over the records of its last steps, at most 100; counted from the last
+	 * time that it took over a lost worker's slot. */
+	double loss;
 };
 
 struct tern_worker_results {
-	uint64_t steps;      /* of the job in sync mode, this worker's own in async */
-	uint64_t steps_made; /* the finisher's: of the job, applied to all parameters */
-	uint64_t steps_torn; /* applied to some of them: of workers that were lost */
-	double loss;         /* mean of `loss` over the last steps, at most 100 */
-	double first_loss;   /* of the first step that this worker has computed */
-	/* Sync: of each slot that this worker has computed. The mean over all slots of a
-	 * job, in their order, does not depend on who computed which. */
+	/* Sync mode: steps of the job; async mode: steps of this worker. */
+	uint64_t steps;
+	/* finisher: steps of the job that were applied to all parameters. */
+	uint64_t steps_made;
+	/* finisher: steps of lost workers that were applied to some parameters only. */
+	uint64_t steps_torn;
+	double loss;       /* mean of `loss` over the last steps, at most 100 */
+	double first_loss; /* `loss` of the first step that this worker has computed */
+	/* Sync mode: losses of each slot that this worker has computed. The mean over
+	 * all slots of a job, in their order, does not depend on which worker computed
+	 * which slot. */
 	const struct tern_slot_loss *slot_losses;
 	uint32_t slot_loss_count;
-	bool finisher; /* it was this worker that evaluated, wrote and saved */
-	bool alone;    /* it failed alone: others may go on, and save */
-	bool left;     /* it was asked to end, and the job goes on without it */
+	bool finisher; /* this worker has evaluated, written and saved */
+	bool alone;    /* only this worker failed: others may go on, and save */
+	bool left;     /* it was asked to leave, and the job goes on without it */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
-	 * interrupted job are those after `saved_step` steps; in async mode these are
-	 * this worker's own (saved_own), and the others have taken theirs meanwhile. */
+	 * interrupted job are those after `saved_step` steps. In async mode these are
+	 * steps of this worker (saved_own); other workers have taken steps of their
+	 * own meanwhile. */
 	const char *saved_path;
 	uint64_t saved_step;
 	bool saved_own;
-	double test_loss; /* mean over the records; NAN: no test set, or another worker */
-	double test_accuracy; /* NAN as well */
-	double test_auc;      /* two classes only; else NAN */
+	/* Mean over the records; NAN: there is no test set, or another worker has it. */
+	double test_loss;
+	double test_accuracy; /* NAN in the same cases */
+	double test_auc;      /* for two classes only; else NAN */
 	uint64_t bytes;
-	const char
-		*written; /* what the model wrote, terminated; NULL: nothing was asked */
+	/* Text that the model wrote, NUL-terminated; NULL: none was asked for. */
+	const char *written;
 };
+
+/* Metadata in the file of an interrupted job: opts.job_name, and the number of steps. */
+#define TERN_WORKER_METADATA_JOB  "tern_job"
+#define TERN_WORKER_METADATA_STEP "tern_step"
 
 struct tern_worker_opts {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
-	/* The caller's, and used by this worker alone until it is freed. It is made for
-	 * the model, and for batches of job->batch. */
+	/* Owned by the caller, but used by this worker alone until it is freed. It was
+	 * made for the model, with batches of job->batch. */
 	struct tern_engine *engine;
-	/* Of `job`: everything but params and arithmetic, which follow from the engine,
-	 * and what is said of the data. Copied. */
+	/* Fields of the job except params and arithmetic, which follow from the
+	 * engine, and the description of the data. Copied. */
 	const struct tern_ps_job *job;
 	uint32_t index;
 	const struct tern_dataset *train;
-	/* For the worker that finishes the job, which may be any: */
+	/* For the finisher, which may be any worker: */
 	const struct tern_dataset *test; /* NULL: none */
-	const char *save_path;           /* for the parameters; NULL: nowhere */
-	const char *interrupted_path; /* where they go if the job is ended before; or NULL
-				       */
-	uint32_t write_count;         /* charlm: symbols that the model is to write */
-	/* It is this one: last preparations. An error, with why->text, is this worker's
-	 * alone: another one finishes then. May be NULL. */
+	const char *save_path;           /* where to save the parameters; NULL: nowhere */
+	/* Where to save them if the job ends early; may be NULL. */
+	const char *interrupted_path;
+	/* Identifies the job in that file, for another run of it. */
+	const char *job_name;
+	uint32_t write_count; /* charlm: number of symbols that the model shall write */
+	/* Called when this worker is the finisher, so that the caller can prepare. If it
+	 * returns an error, with why->text, this worker fails alone, and another one
+	 * finishes. May be NULL. */
 	int (*finishing)(void *arg, struct tern_ps_text *why);
-	void (*begun)(void *arg); /* all are here, the steps begin; may be NULL */
+	/* Called when the job ends early and this worker is about to save its first `step`
+	 * steps to interrupted_path, so that the caller can prepare. If it returns an
+	 * error, with why->text, nothing is saved. May be NULL. */
+	int (*interrupted)(void *arg, uint64_t step, struct tern_ps_text *why);
+	/* All processes are connected and the steps begin; may be NULL. */
+	void (*begun)(void *arg);
 	void (*progress)(void *arg, const struct tern_worker_progress *progress);
-	/* Something worth a line happened; may be NULL. */
+	/* Something worth a log line has happened; may be NULL. */
 	void (*note)(void *arg, const char *text);
-	/* Another worker is lost, as the servers have decided, and what this one takes
-	 * over from it; may be NULL. */
+	/* Another worker was lost by decision of the servers; `text` includes what
+	 * this worker takes over from it. May be NULL. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);
-	/* No step for 10 s, and who is waited for; may be NULL. */
+	/* No step was done for 10 s; `text` says which process is waited for. May be
+	 * NULL. */
 	void (*waiting)(void *arg, const char *text);
-	/* A file is being written from now on, until ended() or unsaved(); may be NULL.
-	 */
+	/* From now on a file is being written, until ended() or unsaved(); may be
+	 * NULL. */
 	void (*saving)(void *arg);
-	/* Saving failed: it is tried again until it works, or the end has come and
-	 * nothing is saved, as `text` says. Once for each; may be NULL. */
+	/* Saving has failed; `text` says whether it will be tried again until it
+	 * works, or the end has come and nothing is saved. Called once for each of the
+	 * two; may be NULL. */
 	void (*unsaved)(void *arg, const char *text);
-	/* The end, once: 0 and results, or a status and a sentence. The worker is to be
-	 * freed afterwards, not in here. */
+	/* The end, reported once: 0 and results, or a status and a sentence. The
+	 * worker must be freed afterwards, but not inside this call. */
 	void (*ended)(void *arg, int status, const char *text,
 		const struct tern_worker_results *results);
 	void *arg;
 };
 
-/* Starts to connect. -EINVAL with why->text; -ENOMEM. */
+/* Makes a worker and starts to connect. -EINVAL with why->text; -ENOMEM. */
 int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **out,
 	struct tern_ps_text *why);
 
-/* Ends the job from outside: the servers are told `why`, then ended() comes with
- * -ECANCELED. Nothing is saved. */
+/* Ends the whole job: the servers are told `why`, then ended() comes with -ECANCELED.
+ * Nothing is saved. */
 void tern_worker_stop(struct tern_worker *worker, const char *why);
 
 /*
- * Asks the worker to leave, `why` in a few words. ended() comes with -ECANCELED: within
- * about a second, with results->left, when the others have its slots; or, if it is the
- * last one, or all are asked, when it has saved what it has to `interrupted_path`. Twice
- * is harmless.
+ * Asks the worker to leave; `why` gives the reason in a few words. ended() follows with
+ * -ECANCELED, in one of three cases:
+ *
+ * - the other workers have its slots: within about a second, with results->left;
+ * - it is the last worker, or all were asked: when it has saved its state to
+ *   `interrupted_path`;
+ * - no other worker was seen to go on: after some seconds, when it has done both.
+ *
+ * A second call does nothing.
  */
 void tern_worker_ask_to_leave(struct tern_worker *worker, const char *why);
 
-/* In a few words: how far it is, and what it waits for. */
+/* Describes in a few words how far it is, and what it waits for. */
 void tern_worker_describe(const struct tern_worker *worker, char *text, size_t bytes);
 
-/* The end waits for a file that is being written. */
+/* True if the end waits for a file that is being written. */
 bool tern_worker_is_saving(const struct tern_worker *worker);
 
-/* Jobs must have ended (host_env_stop) and the context must be freed first. */
+/* Frees the worker. Its tasks must have ended (host_env_stop), and the context must
+ * have been freed. */
 void tern_worker_free(struct tern_worker *worker);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which table this processor runs. Filled in once; afterwards read by any thread. */
+/* Chooses the table that this processor runs. It is filled in once and may then be
+ * read by any thread. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -7,7 +8,7 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "kernels/internal.h"
+#include "kernels/variants.h"
 
 enum { AVX512, AVX2, PORTABLE, TABLE_COUNT };
 

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Element-by-element kernels: one source, compiled once for each vector width (see
- * meson.build; TERN_WIDTH names it). The loops are plain C that the compiler vectorises;
- * every operation on an element is an IEEE operation with one rounding and none is fused,
- * so an element's bits depend neither on the width, nor on where in a range it stands.
+ * meson.build; TERN_WIDTH names it). The loops are plain C that the compiler vectorises.
+ * Every operation on an element is an IEEE operation with one rounding, and none is
+ * fused, so an element's bits depend neither on the width nor on its position in a range.
  */
 #include <math.h>
 #include <string.h>
 
-#include "kernels/internal.h"
+#include "kernels/variants.h"
 
 #define PASTE_(a, b) a##b
 #define PASTE(a, b)  PASTE_(a, b)
 #define NAME(name)   PASTE(name##_, TERN_WIDTH)
 
-/* Before a loop whose iterations do not depend on each other through memory. */
+/* Stands before a loop whose iterations do not depend on each other through memory. */
 #ifdef __clang__
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -24,8 +24,9 @@
 /* ---- sums ---- */
 
 /*
- * tree(lo, hi) of training.md for up to eight inputs, written out: s[k] is input k's
- * element. Inlined with n constant, so that each n has a loop of its own.
+ * tree(lo, hi) of docs/training.md for up to eight inputs, written out: s[k] is the
+ * element of input k. It is inlined with n constant, so that each n has a loop of its
+ * own.
  */
 static inline __attribute__((always_inline)) float tree(
 	const float *const *src, unsigned n, size_t j)
@@ -60,8 +61,8 @@ static inline __attribute__((always_inline)) float tree(
 
 #define FOR_EACH_N(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 
-/* The pointers are copied first: the compiler must know that dst does not change them.
- * dst may be one of src, element j of which is read before it is written. */
+/* The pointers are copied first, so that the compiler knows that writing dst does not
+ * change them. dst may be one of src: element j is read before it is written. */
 #define SUM_CASE(N)                                                                      \
 	case N:                                                                          \
 		INDEPENDENT for (size_t j = 0; j < count; j++) dst[j] =                  \
@@ -81,7 +82,7 @@ static void sum(
 	}
 }
 
-/* Sixteen partial sums, whatever the width, added up in a fixed order at the end. */
+/* Sixteen partial sums for every width, added up in a fixed order at the end. */
 static double sum_squares(const float *x, size_t count)
 {
 	double part[16] = {0};
@@ -100,7 +101,7 @@ static double sum_squares(const float *x, size_t count)
 
 /* ---- optimizers ---- */
 
-/* One element each; the scalars are loop constants. */
+/* One element of each optimizer; the scalars are constant in the loop. */
 #define GRADIENT(N) (tree(in, N, j) * scale * clip + c.decay * w_in[j])
 
 #define SGD_CASE(N)                                                                      \
@@ -208,7 +209,8 @@ static void f32_to_bf16(uint16_t *dst, const float *src, size_t count)
 	for (size_t j = 0; j < count; j++) {
 		uint32_t u = bits_of(src[j]);
 		uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-		uint32_t quiet = (u >> 16) | 0x40; /* a NaN stays one when cut off */
+		/* Keeps a NaN a NaN when its low bits are cut off. */
+		uint32_t quiet = (u >> 16) | 0x40;
 
 		dst[j] = (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
 	}
@@ -221,8 +223,8 @@ static void bf16_to_f32(float *dst, const uint16_t *src, size_t count)
 }
 
 /*
- * Rounding by the FPU: adding 0.5 to a number below the smallest normal half leaves its
- * multiple of 2^-24 in the low bits; above, the rounding is done on the bits.
+ * Rounds by the FPU: adding 0.5 to a number below the smallest normal half leaves its
+ * multiple of 2^-24 in the low bits. Larger numbers are rounded on their bits.
  */
 static void f32_to_f16(uint16_t *dst, const float *src, size_t count)
 {
@@ -243,8 +245,8 @@ static void f16_to_f32(float *dst, const uint16_t *src, size_t count)
 {
 	for (size_t j = 0; j < count; j++) {
 		uint32_t h = src[j], sign = (h & 0x8000) << 16, a = h & 0x7fff;
-		/* Exponents are 112 apart; a power of two brings subnormals to their
-		 * place. */
+		/* The exponents differ by 112; the multiplication by a power of two
+		 * also handles subnormals. */
 		uint32_t finite = bits_of(float_of(a << 13) * 0x1p112f);
 		uint32_t special =
 			0x7f800000 | (a & 0x3ff) << 13 | (a > 0x7c00 ? 0x400000 : 0);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layers: matrix products by OpenBLAS, or by plain C in the portable table;
- * everything around them here, in a fixed order. */
+/* The layers: matrix products by OpenBLAS, or by plain C in the portable table; all
+ * other parts are here, in a fixed order. */
 #include <math.h>
 #include <string.h>
 
 #include "base/util.h"
-#include "kernels/internal.h"
+#include "kernels/variants.h"
 
 static void forward(tern_matmul_fn *matmul, float *y, const float *x, const float *w,
 	const float *b, size_t rows, size_t in, size_t out, int relu)
@@ -56,7 +56,7 @@ static void portable_backward(float *dx, float *dw, float *db, float *dy, const 
 	backward(tern_matmul_portable, dx, dw, db, dy, y, x, w, rows, in, out, relu);
 }
 
-/* One row: the loss, and the softmax into p unless NULL. */
+/* One row: returns the loss, and writes the softmax to p unless it is NULL. */
 static double row_xent(
 	float *p, const float *logits, int32_t label, size_t classes, size_t *best)
 {

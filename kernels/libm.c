@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which mathematical library this is, for the fingerprint. Its functions are not rounded
- * correctly, and not the same in every version or on every processor (glibc has one for
- * those with FMA). So they are known by what they return: for arguments of the size that
- * layers and optimizers use.
+ * Identifies the mathematical library for the fingerprint. Its functions are not
+ * correctly rounded, and differ between versions and between processors (glibc has
+ * variants for processors with FMA). So the library is identified by its results, for
+ * arguments of the size that layers and optimizers use.
  */
 #include <string.h>
 
 #include "base/rng.h"
-#include "kernels/internal.h"
+#include "kernels/variants.h"
 
 #define ARGUMENTS 1024u
 
@@ -25,7 +25,7 @@ uint32_t tern_libm_digest(const struct tern_libm *libm)
 	uint64_t digest = 0;
 
 	for (uint32_t i = 0; i < ARGUMENTS; i++) {
-		/* In [0, 1). */
+		/* A number in [0, 1). */
 		double x = (double)(tern_mix64(i) >> 11) / (double)(1ull << 53);
 
 		digest = mixed(digest, libm->exp(-32 * x));

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matrix products: OpenBLAS on one thread (one, two and three threads give three
- * different results), or plain C with a fixed order of additions: where OpenBLAS is not
- * built in, and in the portable table, since OpenBLAS has other bits for each processor.
+ * Matrix products by OpenBLAS on one thread (one, two and three threads give three
+ * different results), or by plain C with a fixed order of additions. Plain C is used
+ * where OpenBLAS is not built in, and in the portable table, since OpenBLAS gives other
+ * bits on each processor.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -10,10 +11,10 @@
 #include <sys/mman.h>
 
 #include "base/util.h"
-#include "kernels/internal.h"
+#include "kernels/variants.h"
 #include "tern-config.h"
 
-/* Row by row, so that the inner loop runs along rows of b and c. */
+/* Computes row by row, so that the inner loop runs along rows of b and c. */
 void tern_matmul_portable(float *c, const float *a, bool a_transposed, const float *b,
 	bool b_transposed, size_t m, size_t n, size_t k, bool add)
 {
@@ -49,7 +50,8 @@ void tern_matmul_init(void)
 	openblas_set_num_threads(1);
 }
 
-/* Where the kernel for small matrices is not taken, which needs no buffer. */
+/* Large enough that OpenBLAS does not use its kernel for small matrices, which needs
+ * no buffer. */
 #define RESERVE_SIDE 256u
 
 int tern_kernels_reserve(void)
@@ -58,7 +60,7 @@ int tern_kernels_reserve(void)
 	void *room = mmap(NULL, TERN_KERNELS_BYTES, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	/* OpenBLAS 0.3 keeps 128 MiB where it is built for many processors, and maps
+	/* OpenBLAS 0.3 keeps 128 MiB if it is built for many processors, and maps
 	 * twice as much to choose from. */
 	if (room == MAP_FAILED)
 		return -ENOMEM;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers by name, their defaults, what state they keep, and their scalars. */
+/* Optimizers: names, defaults, which state they keep, and their scalars. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/util.h"
-#include "kernels/internal.h"
+#include "kernels/variants.h"
 
 static const struct {
 	const char *name;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an update's loop needs of the optimizer and the step: computed once on the host,
- * in one place, so that every table and every device starts from the same bits. Plain C
- * that is C++ too, for nvcc.
+ * The scalars of an update: optimizer settings and step-dependent factors. They are
+ * computed once on the host, in one place, so that every table and every device starts
+ * from the same bits. The header is valid C and C++, for nvcc.
  */
 #ifndef TERN_KERNELS_SCALARS_H
 #define TERN_KERNELS_SCALARS_H

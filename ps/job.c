@@ -28,12 +28,6 @@ void tern_ps_job_fini(struct tern_ps_job *job)
 	*job = (struct tern_ps_job){0};
 }
 
-uint64_t tern_ps_job_bytes(const struct tern_ps_job *job)
-{
-	return job->param_count * sizeof(*job->params) +
-	       job->server_count * sizeof(*job->servers);
-}
-
 int tern_ps_job_copy(struct tern_ps_job *to, const struct tern_ps_job *from)
 {
 	*to = *from;
@@ -48,8 +42,7 @@ int tern_ps_job_copy(struct tern_ps_job *to, const struct tern_ps_job *from)
 	return 0;
 }
 
-/* ---- encoding -------------------------------------------------------------------------
- */
+/* ---- encoding ---- */
 
 static json_t *encode_param(const struct tern_param *p)
 {
@@ -92,12 +85,26 @@ char *tern_ps_job_encode(const struct tern_ps_job *job)
 	return text;
 }
 
-/* ---- decoding -------------------------------------------------------------------------
- */
+/* ---- decoding ---- */
 
 static int bad(struct tern_ps_text *why, const char *field, const char *expected)
 {
 	snprintf(why->text, sizeof(why->text), "%s: expected %s", field, expected);
+	return -EINVAL;
+}
+
+/* As bad(), for a field that is not a list. */
+static int bad_value(struct tern_ps_text *why, const json_t *root, const char *field,
+	const char *expected)
+{
+	const json_t *value = json_object_get(root, field);
+	char text[60] = "";
+	size_t bytes =
+		json_dumpb(value, text, sizeof(text) - 1, JSON_ENCODE_ANY | JSON_COMPACT);
+	const char *shown = bytes < sizeof(text) ? text : "a longer text";
+
+	snprintf(why->text, sizeof(why->text), "%s: expected %s, got %s", field, expected,
+		value ? shown : "nothing");
 	return -EINVAL;
 }
 
@@ -114,7 +121,7 @@ static int get_int(const json_t *root, const char *field, uint64_t low, uint64_t
 	}
 	snprintf(expected, sizeof(expected), "an integer from %llu to %llu",
 		(unsigned long long)low, (unsigned long long)high);
-	return bad(why, field, expected);
+	return bad_value(why, root, field, expected);
 }
 
 static int get_float(
@@ -124,7 +131,7 @@ static int get_float(
 	double d = json_number_value(value);
 
 	if (!json_is_number(value) || !isfinite((float)d))
-		return bad(why, field, "a finite number");
+		return bad_value(why, root, field, "a finite number");
 	*out = (float)d;
 	return 0;
 }
@@ -163,12 +170,12 @@ static int decode_param(const json_t *root, struct tern_param *p, uint64_t *elem
 	p->shape = (struct tern_shape){
 		.dtype = TERN_F32, .rank = (uint32_t)json_array_size(dims)};
 	if (!json_is_array(dims) || json_array_size(dims) > TERN_RANK_MAX)
-		return bad(why, p->name, "at most 8 dims");
+		return bad(why, p->name, "at most 8 dimensions");
 	for (uint32_t i = 0; i < p->shape.rank; i++) {
 		const json_t *dim = json_array_get(dims, i);
 
 		if (!json_is_integer(dim) || json_integer_value(dim) <= 0)
-			return bad(why, p->name, "positive dims");
+			return bad(why, p->name, "dimensions of 1 or more");
 		p->shape.dims[i] = (uint64_t)json_integer_value(dim);
 	}
 	if (tern_shape_bytes(&p->shape, &bytes) < 0 || bytes > (1ull << 40))
@@ -191,7 +198,7 @@ static int decode_lists(
 	       server_count = json_array_size(servers);
 
 	if (param_count < 1 || param_count > TERN_PARAMS_MAX)
-		return bad(why, "params", "1 to 65536 parameters");
+		return bad(why, "params", "1 to 4096 parameters");
 	if (server_count < 1 || server_count > TERN_SERVERS_MAX)
 		return bad(why, "servers", "1 to 256 addresses");
 	job->params = calloc(param_count, sizeof(*job->params));
@@ -226,7 +233,7 @@ static int decode_numbers(
 	uint64_t slots, workers, batch;
 
 	if (!mode || (strcmp(mode, "sync") != 0 && strcmp(mode, "async") != 0))
-		return bad(why, "mode", "sync or async");
+		return bad_value(why, root, "mode", "sync or async");
 	job->mode = strcmp(mode, "async") == 0 ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
 	if (get_int(root, "steps", 0, 1ull << 40, &job->steps, why) < 0 ||
 		get_int(root, "seed", 0, UINT64_MAX, &job->seed, why) < 0 ||
@@ -241,12 +248,13 @@ static int decode_numbers(
 	job->batch = (uint32_t)batch;
 	job->clip_norm = json_number_value(clip);
 	if (!json_is_number(clip) || !(job->clip_norm >= 0) || !isfinite(job->clip_norm))
-		return bad(why, "clip_norm", "a finite number, 0 or more");
+		return bad_value(why, root, "clip_norm", "a finite number, 0 or more");
 	if (job->clip_norm > 0 && job->mode == TERN_MODE_ASYNC)
 		return bad(
 			why, "clip_norm", "0 in async mode: a norm needs a whole step");
 	if (!arithmetic || strlen(arithmetic) >= sizeof(job->arithmetic))
-		return bad(why, "arithmetic", "a string below 128 characters");
+		return bad_value(
+			why, root, "arithmetic", "a string below 128 characters");
 	strcpy(job->arithmetic, arithmetic);
 	return decode_optimizer(json_object_get(root, "optimizer"), &job->optimizer, why);
 }
@@ -278,8 +286,7 @@ int tern_ps_job_decode(
 	return r;
 }
 
-/* ---- comparing ------------------------------------------------------------------------
- */
+/* ---- comparing ---- */
 
 static void print_shape(const struct tern_shape *shape, char *out, size_t size)
 {
@@ -292,8 +299,8 @@ static void print_shape(const struct tern_shape *shape, char *out, size_t size)
 		snprintf(out + n, size - n, "]");
 }
 
-/* As it was typed: the fewest digits that are read as the same value; what was typed
- * was stored as a float or a double. */
+/* Prints a number as the user typed it: the fewest digits that give the same value,
+ * stored as a float or a double. */
 static void print_number(double value, char *out, size_t size)
 {
 	bool narrow = (double)(float)value == value;
@@ -411,7 +418,8 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 	}
 	return differ_int(why, who, "steps", a->steps, b->steps) ||
 	       differ_int(why, who, "seed", a->seed, b->seed) ||
-	       /* First: where no slots are typed, they follow from the workers. */
+	       /* Compare this first: by default, the number of slots follows from the
+	        * number of workers. */
 	       differ_int(why, who, "workers", a->workers, b->workers) ||
 	       differ_int(why, who, "slots", a->slots, b->slots) ||
 	       differ_int(why, who, "batch", a->batch, b->batch) ||

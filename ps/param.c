@@ -5,7 +5,8 @@
 
 #include "base/rng.h"
 
-#define STREAM 0x706172616dull /* "param": apart from what else the seed is used for */
+/* "param": separates this stream from other uses of the seed. */
+#define STREAM 0x706172616dull
 
 void tern_param_init(const struct tern_param *param, uint64_t seed, uint32_t index,
 	uint64_t first, uint64_t count, float *out)

@@ -7,14 +7,14 @@
 
 #define PIECE 2048u /* elements: 8 KiB of each operand at a time */
 
-/* tree(lo..lo+n) of the pieces that start at `at`, into dst. */
+/* Computes tree(lo..lo+n) of the pieces that start at `at`, into dst. */
 static void sum_tree(const struct tern_kernels *k, float *dst, const float *const *src,
 	unsigned n, uint64_t at, size_t count);
 
 /*
- * The inputs of the tree's top: at most TERN_SUM_MAX subtrees of `span` leaves each, with
- * span a power of TERN_SUM_MAX. Those of one leaf are read where they are, the others
- * from `room`.
+ * Computes the inputs of the tree's top: at most TERN_SUM_MAX subtrees of `span` leaves
+ * each; span is a power of TERN_SUM_MAX. A subtree of a single leaf is read from that
+ * gradient, others are computed into `room`.
  */
 static unsigned top(const struct tern_kernels *k, const float **in, float (*room)[PIECE],
 	const float *const *src, unsigned n, uint64_t at, size_t count)
@@ -79,7 +79,7 @@ double tern_sum_run(const struct tern_kernels *kernels, float *dst,
 	return squares;
 }
 
-/* ---- in the order in which gradients come ---- */
+/* ---- sums in the order of arrival ---- */
 
 uint32_t tern_sum_span(uint32_t n)
 {
@@ -108,13 +108,13 @@ uint32_t tern_sum_folded_next(uint32_t n, uint32_t folded)
 	return n - folded > TERN_SUM_MAX ? folded + TERN_SUM_MAX : n;
 }
 
-/* The first of the group of `span` sums or gradients that the last one is in. */
+/* First place of the group of `span` sums or gradients that includes the last one. */
 static uint32_t group_start(uint32_t folded, uint32_t span)
 {
 	return (folded - 1) / (span * TERN_SUM_MAX) * (span * TERN_SUM_MAX);
 }
 
-/* Is a group of sums of `span` full, or the last one? */
+/* True if a group of sums of `span` is full, or is the last one. */
 static bool ends_group(uint32_t n, uint32_t folded, uint32_t span)
 {
 	return folded == n || folded % (span * TERN_SUM_MAX) == 0;

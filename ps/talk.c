@@ -2,6 +2,7 @@
 #include "ps/talk.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -9,10 +10,8 @@
 #include "base/util.h"
 
 #define BROKEN_NS TERN_NS_PER_S
-/* A legal job of the largest size has fewer. A node takes up to 100 times its text. */
-#define NODES_MAX (1u << 20)
 
-/* One piece on its way out. */
+/* One piece being sent. */
 struct saying {
 	struct tern_req req;
 	struct tern_pool *pool;
@@ -24,7 +23,7 @@ static uint64_t talk_key(void)
 	return tern_key("talk");
 }
 
-/* ---- saying ---- */
+/* ---- sending ---- */
 
 static void said(struct tern_req *req)
 {
@@ -66,15 +65,15 @@ void tern_talk_say(struct tern_talk *talk, json_t *message)
 		r = say_piece(talk, text + at, TERN_MIN(bytes - at, TERN_PS_PIECE_BYTES));
 	free(text);
 	if (r < 0)
-		tern_talk_failed(talk, r); /* somebody may wait for it */
+		tern_talk_failed(talk, r); /* a process may wait for it */
 }
 
-/* ---- hearing ---- */
+/* ---- receiving ---- */
 
 static void forget_text(struct tern_talk *talk)
 {
-	if (talk->text_left)
-		*talk->text_left += talk->text_room;
+	if (talk->budget)
+		talk->budget->bytes_left += talk->text_room;
 	free(talk->text);
 	talk->text = NULL;
 	talk->text_bytes = talk->text_room = 0;
@@ -95,6 +94,16 @@ static void listen(struct tern_talk *talk)
 			&talk->piece, NULL, 0);
 }
 
+static bool is_in_budget(struct tern_talk *talk, uint64_t more)
+{
+	struct tern_talk_budget *budget = talk->budget;
+
+	if (budget && budget->bytes_left < more)
+		budget->short_of(budget, more);
+	return !talk->deaf && !talk->skips && (!budget || budget->bytes_left >= more);
+}
+
+/* Makes room for more text. False: `fault` says why. */
 static bool make_room(struct tern_talk *talk, uint64_t bytes)
 {
 	uint64_t room = talk->text_room ? talk->text_room : 4 * TERN_PS_PIECE_BYTES, more;
@@ -105,13 +114,22 @@ static bool make_room(struct tern_talk *talk, uint64_t bytes)
 	while (room < bytes)
 		room *= 2;
 	more = room - talk->text_room;
-	if (bytes > TERN_PS_TEXT_MAX || (talk->text_left && *talk->text_left < more))
+	if (bytes > TERN_PS_TEXT_MAX) {
+		snprintf(talk->fault, sizeof(talk->fault),
+			"its message is longer than %u bytes, and the largest job is "
+			"shorter",
+			TERN_PS_TEXT_MAX);
 		return false;
-	text = realloc(talk->text, room);
-	if (!text)
+	}
+	text = is_in_budget(talk, more) ? realloc(talk->text, room) : NULL;
+	if (!text) {
+		snprintf(talk->fault, sizeof(talk->fault),
+			"no memory is left for its message of more than %llu bytes",
+			(unsigned long long)talk->text_bytes);
 		return false;
-	if (talk->text_left)
-		*talk->text_left -= more;
+	}
+	if (talk->budget)
+		talk->budget->bytes_left -= more;
 	talk->text = text;
 	talk->text_room = room;
 	return true;
@@ -127,26 +145,47 @@ static bool append(struct tern_talk *talk, const void *data, uint64_t bytes)
 	return true;
 }
 
-/* NULL: it is no JSON object, or one of absurdly many parts. */
-static json_t *parse(const char *text, uint64_t bytes)
+/* Counts the characters that begin or separate parts, outside strings. */
+static uint64_t count_parts(const char *text, uint64_t bytes)
 {
-	json_t *message;
-	unsigned nodes = 0;
+	uint64_t count = 0;
+	bool quoted = false;
 
-	for (uint64_t i = 0; i < bytes; i++)
-		nodes += text[i] == ',' || text[i] == '[' || text[i] == '{';
-	if (nodes > NODES_MAX)
+	for (uint64_t i = 0; i < bytes; i++) {
+		if (quoted && text[i] == '\\')
+			i++;
+		else if (text[i] == '"')
+			quoted = !quoted;
+		else if (!quoted)
+			count += text[i] == ',' || text[i] == '[' || text[i] == '{';
+	}
+	return count;
+}
+
+/* Parses a message. NULL: `fault` says why. */
+static json_t *parse(struct tern_talk *talk, const char *text, uint64_t bytes)
+{
+	uint64_t parts = count_parts(text, bytes);
+	json_t *message;
+
+	if (parts > TERN_PS_PARTS_MAX) {
+		snprintf(talk->fault, sizeof(talk->fault),
+			"its message has %llu parts, and the largest job has fewer than "
+			"%u",
+			(unsigned long long)parts, TERN_PS_PARTS_MAX);
 		return NULL;
+	}
 	message = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
 	if (json_is_object(message))
 		return message;
 	json_decref(message);
+	snprintf(talk->fault, sizeof(talk->fault), "its message is no JSON object");
 	return NULL;
 }
 
 static void take(struct tern_talk *talk, const char *text, uint64_t bytes)
 {
-	json_t *message = parse(text, bytes);
+	json_t *message = parse(talk, text, bytes);
 
 	forget_text(talk);
 	listen(talk);
@@ -154,12 +193,19 @@ static void take(struct tern_talk *talk, const char *text, uint64_t bytes)
 	json_decref(message);
 }
 
-/* Nothing more is heard: where the message would end, nobody knows. */
+/* The message was too long, and nothing more is received: its end cannot be found. */
 static void overrun(struct tern_talk *talk)
 {
 	stop(talk);
-	talk->overrun = true;
 	talk->heard(talk, NULL);
+}
+
+static void skip_piece(struct tern_talk *talk, bool last)
+{
+	talk->skips = !last;
+	listen(talk);
+	if (last)
+		talk->budget->skipped(talk);
 }
 
 static void heard(struct tern_req *req)
@@ -173,12 +219,16 @@ static void heard(struct tern_req *req)
 		if (talk->closed && talk->idle)
 			talk->idle(talk);
 	} else if (talk->deaf) {
-		forget_text(talk);
 		listen(talk);
+	} else if (talk->skips) {
+		skip_piece(talk, last);
 	} else if (last && !talk->text_bytes) { /* most messages have one piece */
 		take(talk, req->data, req->bytes);
 	} else if (!append(talk, req->data, req->bytes)) {
-		overrun(talk);
+		if (talk->skips)
+			skip_piece(talk, last);
+		else
+			overrun(talk);
 	} else if (last) {
 		take(talk, talk->text, talk->text_bytes);
 	} else {
@@ -200,9 +250,22 @@ int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer)
 	return 0;
 }
 
+void tern_talk_deafen(struct tern_talk *talk)
+{
+	talk->deaf = true;
+	forget_text(talk);
+}
+
+void tern_talk_skip(struct tern_talk *talk)
+{
+	talk->skips = true;
+	forget_text(talk);
+}
+
 void tern_talk_close(struct tern_talk *talk)
 {
 	talk->closed = true;
+	forget_text(talk);
 	tern_timer_clear(talk->ctx, &talk->broken_timer);
 }
 
@@ -219,8 +282,8 @@ static void broken(struct tern_timer *timer)
 		talk->broken(talk, talk->broken_status);
 }
 
-/* -ECANCELED: it was cut off here. -ESHUTDOWN: it has said goodbye, and goes down when
- * all is said. */
+/* -ECANCELED: the peer was cut off here. -ESHUTDOWN: the peer has said goodbye, and
+ * goes DOWN after its last message. Neither needs a report. */
 void tern_talk_failed(struct tern_talk *talk, int status)
 {
 	if (status == -ECANCELED || status == -ESHUTDOWN || talk->closed ||

@@ -1,64 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The talk between the processes of a job: small JSON messages in order, on a channel of
- * their own. The tensors go over another one.
+ * Control messages between the processes of a job: small JSON messages, in order, on a
+ * channel of their own. The tensors use another channel.
  *
- * A message goes in pieces of TERN_PS_PIECE_BYTES; the last one is shorter, perhaps
- * empty. The receiver has room for one piece and for what it has heard of a message: what
- * a peer announces takes no memory, only what it has said does, within limits.
+ * A message is sent in pieces of TERN_PS_PIECE_BYTES; the last one is shorter, perhaps
+ * empty. The receiver has memory for one piece and for the received part of a message. So
+ * memory is used only for what a peer has sent, within limits, and not for what it
+ * announces.
  *
- *     worker -> server   {"type":"join", "worker":i, "server":j, "job":{...}}
- *     server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: that
- *                        if norms are added up
- *     server -> worker   {"type":"welcome"}, {"type":"refused", "text":...}
- *     server 0 -> server {"type":"start"}: all are here; {"type":"again"}: not any more,
- *                        it is to say "peer" anew when all workers are (server/start.c)
- *     worker -> server   {"type":"bye"}: it has all it needs, and the results are safe
- *     worker -> server   {"type":"failed", "text":...}: it leaves; the job may go on
- *     worker -> server 0 {"type":"leave", "text":...}: it was asked to end, and works on
- *                        until server 0 has decided
- *     server 0 -> worker {"type":"leave"}: it may, the job goes on: it says failed
- *     any                {"type":"abort", "text":..., "save":true}: the job has failed,
- *                        and why; save: it was asked to end, and worker "finisher", or
- *                        the one that would have finished, saves the parameters as
- *                        they are
+ *   worker -> server   {"type":"join", "worker":i, "server":j, "job":{...}}
+ *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: sent
+ *                      if norms are added up over the servers
+ *   server -> worker   {"type":"welcome"}, {"type":"refused", "text":...}, {"type":"again"}:
+ *                      the server had no memory for the message, so the worker sends
+ *                      "join" again
+ *   server 0 -> server {"type":"start"}: all processes are connected; {"type":"again"}:
+ *                      one is missing again, or server 0 has no job yet: the server sends
+ *                      "peer" anew when all workers are connected (server/start.c)
+ *   worker -> server   {"type":"bye"}: it needs nothing more, and the results are safe
+ *   worker -> server   {"type":"failed", "text":...}: it leaves; the job may go on
+ *   worker -> server 0 {"type":"leave", "text":...}: it was asked to end, and works on
+ *                      until server 0 has decided
+ *   server 0 -> worker {"type":"leave", "save":false}: it may leave, and the job goes on:
+ *                      it answers "failed"; save true: no other worker was seen to go on,
+ *                      so this one saves its parameters
+ *   server 0 -> worker {"type":"there"}: are you running? (server/leaving.c)
+ *   worker -> server 0 {"type":"here", "version":v}: yes, with parameters if v > 0
+ *   any                {"type":"abort", "text":..., "save":true}: the job has failed, for
+ *                      the reason in "text". save: it was asked to end, and worker
+ *                      "finisher", or the one that would have finished, saves the present
+ *                      parameters. From a server to server 0: server 0 ends the job
  *
  * The end in async mode:
  *
- *     worker -> server 0 {"type":"done"}: it has taken its last step
- *     server 0 -> worker {"type":"done"}: so have all that are left
- *     worker -> server   {"type":"pull"}: the parameters once more, as they are now
- *     server -> worker   {"type":"applied", "parts":[[k, a, b], ...]}: of worker k, which
- *                        was lost, these have a steps in every chunk, and b in some
+ *   worker -> server 0 {"type":"done"}: it has taken its last step
+ *   server 0 -> worker {"type":"done"}: so have all remaining workers
+ *   worker -> server   {"type":"pull"}: send the present parameters once more
+ *   server -> worker   {"type":"applied", "parts":[[k, a, b], ...]}: of the lost worker
+ *                      k, a steps were applied in every chunk, and b in some
  *
  * When a worker is lost (server/lease.c):
  *
- *     server -> server 0 {"type":"lost", "worker":k, "text":...}: it is missed here
- *     server 0 -> server the same with "generation" and "slots":[[i, ...], ...], for each
- *                        worker which of k's slots it has now: it is decided
- *     server 0 -> worker {"type":"lost", "worker":k, "text":..., "generation":g,
- *                        "finisher":f, "slots":[i, ...]}: the decision's number, who
- *                        evaluates and saves, and k's slots that the hearer now has
- *     server -> worker k {"type":"lost", "worker":k, "text":...}: it is cut off
- *     worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: its
- *                        gradients for v and all later versions come from here
- *     worker -> server   {"type":"holds", "slot":i, "version":v}: it has the gradient and no
- *                        room for another that must come first: take it out of turn
- *     server 0 -> worker {"type":"finished"}: somebody has said bye
+ *   server -> server 0 {"type":"lost", "worker":k, "text":...}: its connection was lost
+ *                      here
+ *   server 0 -> server the same with "generation" and "slots":[[i, ...], ...]: the
+ *                      decision, with the slots of k that each worker has now
+ *   server 0 -> worker {"type":"lost", "worker":k, "text":..., "generation":g,
+ *                      "finisher":f, "slots":[i, ...]}: the decision's number, the worker
+ *                      that evaluates and saves, and the slots of k that the receiver of
+ *                      this message has now
+ *   server -> worker k {"type":"lost", "worker":k, "text":...}: it is cut off
+ *   worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: it sends
+ *                      the gradients of slot i for v and all later versions
+ *   worker -> server   {"type":"holds", "slot":i, "version":v}: it has this gradient, and
+ *                      no room for another that must come first: take it out of turn
+ *   server 0 -> worker {"type":"finished"}: a worker has said bye
  *
- * A worker without a slot is sent no version but the last (server/spare.c):
+ * A worker without a slot is sent only the last version (server/spare.c):
  *
- *     server 0 -> worker {"type":"begun"}: all are here
- *     worker -> server   {"type":"where"}: it was given a slot
- *     server -> worker   {"type":"at", "version":v}: the oldest of its chunks
- *     worker -> server   {"type":"follow", "version":v}: that one and all later ones
- *     server 0 -> worker {"type":"last"}: the last version comes
+ *   server 0 -> worker {"type":"begun"}: all processes are connected
+ *   worker -> server   {"type":"where"}: it was given a slot; which version is current?
+ *   server -> worker   {"type":"at", "version":v}: the oldest version of its chunks
+ *   worker -> server   {"type":"follow", "version":v}: send v and all later versions
+ *   server 0 -> worker {"type":"last"}: the last version follows
  *
  * When others wait for a worker (server/late.c):
  *
- *     server -> worker   {"type":"late", "silent_ns":n}: nothing has come for so long
- *     worker -> server   {"type":"busy"}: it has done some work since, or writes a file;
- *                        with "server":j: it waits for that one
+ *   server -> worker   {"type":"late", "silent_ns":n}: nothing was received for so long
+ *   worker -> server   {"type":"busy"}: it has worked since, or writes a file; with
+ *                      "server":j: it waits for server j
  */
 #ifndef TERN_PS_TALK_H
 #define TERN_PS_TALK_H
@@ -69,72 +79,97 @@
 
 #include "transport/context.h"
 
-/* Channels, and the keys on them that are not a chunk's. */
+/* Channels, and their keys that are not numbers of chunks. */
 enum {
 	TERN_PS_CHANNEL_TALK = 1,
 	TERN_PS_CHANNEL_DATA = 2,
 };
 
-#define TERN_PS_TEXT_MAX    (16u << 20) /* of a message: a job with many parameters */
+/* Limits of one message. The longest is a join with the largest job: 4,096 parameters
+ * of eight dimensions and 256 addresses have 1.8 MB and 54,000 parts. A part is a
+ * member of an object or an element of a list; parsed, it takes up to 100 times its
+ * text. */
+#define TERN_PS_TEXT_MAX    (2u << 20) /* bytes */
+#define TERN_PS_PARTS_MAX   (1u << 16)
 #define TERN_PS_PIECE_BYTES 4096u
-#define TERN_PS_SAID_MAX                                                                 \
-	(4ull << 30) /* of a talk's pool: a job to each of 256 servers                   \
-		      */
+/* Size of a talk's pool: one longest message for each of 256 servers. */
+#define TERN_PS_SAID_MAX (512ull << 20)
+
+struct tern_talk;
+
+/* Memory that several talks together may use for incomplete messages. */
+struct tern_talk_budget {
+	uint64_t bytes_left;
+	/* Called when fewer than `bytes` are left, and a message needs them to be
+	 * completed. It may make talks drop what they hold: tern_talk_skip(). */
+	void (*short_of)(struct tern_talk_budget *budget, uint64_t bytes);
+	/* The end of a message that tern_talk_skip() dropped was received. */
+	void (*skipped)(struct tern_talk *talk);
+};
 
 struct tern_talk {
 	struct tern_context *ctx;
-	struct tern_pool *pool; /* for pieces: one to hear, and those on their way out */
+	/* Buffers of pieces: one to receive, and those being sent. */
+	struct tern_pool *pool;
 	struct tern_channel *channel;
-	/* A message, valid during the call. NULL: it was not a JSON object, or, with
-	 * `overrun`, it was too long and nothing is heard any more. The talk may be
-	 * closed in here. Not called again after the peer went down. */
+	/* A message was received; it is valid during the call. NULL: it could not be
+	 * read, and `fault` says why; if it was too long, no further message is
+	 * received. The talk may be closed in here. Not called after the peer went
+	 * down. */
 	void (*heard)(struct tern_talk *talk, const json_t *message);
-	/* A request has failed, and its peer is still there (tern_talk_failed). */
+	/* A request has failed although its peer is still there: tern_talk_failed(). */
 	void (*broken)(struct tern_talk *talk, int status);
-	/* It was closed, and its last receive has ended: it may be freed, not in here.
-	 * May be NULL. */
+	/* The talk was closed and its last receive has ended: it may be freed, but not
+	 * in this call. May be NULL. */
 	void (*idle)(struct tern_talk *talk);
-	/* Bytes that all talks with this pointer may still take for messages of more than
-	 * one piece; NULL: as many as there are. Changed only while no message is heard
-	 * in part, as in heard(). */
-	uint64_t *text_left;
-	char *text; /* what was heard of such a message */
+	/* Limits messages of more than one piece; NULL: no limit. May be changed only
+	 * while no message is partly received, as in heard(). */
+	struct tern_talk_budget *budget;
+	char *text; /* received part of a message with several pieces */
 	uint64_t text_bytes, text_room;
-	bool overrun;
-	bool deaf; /* set by the owner: what comes is dropped unread */
+	char fault[120]; /* why the last message could not be read */
+	bool deaf;       /* messages are dropped unread */
+	bool skips;      /* the rest of this message is dropped unread */
 	uint64_t said_count, heard_count;
 	struct tern_buf piece;
 	struct tern_req req;
 	struct tern_timer broken_timer;
-	int broken_status; /* of the first one; 0: none */
-	bool closed;       /* by tern_talk_close() */
+	int broken_status; /* of the first failed request; 0: none */
+	bool closed;       /* tern_talk_close() was called */
 };
 
-/* Opens the channel and starts to listen. ctx, pool, heard, broken and text_left are set
- * by the caller. -EEXIST, -ENOMEM, -EAGAIN: the pool is empty. */
+/* Opens the channel and starts to receive. The caller has set ctx, pool, heard, broken
+ * and budget. -EEXIST, -ENOMEM, -EAGAIN: the pool is empty. */
 int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer);
 
-/* Says `message` and drops it. What cannot be said any more is dropped too: the peer's
- * end is reported elsewhere. What there is no memory for is tern_talk_failed(). */
+/* Sends `message` and releases it. If it cannot be sent any more it is dropped: the
+ * end of the peer is reported elsewhere. A lack of memory leads to tern_talk_failed(). */
 void tern_talk_say(struct tern_talk *talk, json_t *message);
 
-/* The peer is down, or cut off: nothing is said any more, and broken() is not called. The
- * talk stays in place until tern_talk_is_idle(). */
+/* Drops a message with a budget that was received in part, and the rest when it comes. */
+void tern_talk_skip(struct tern_talk *talk);
+
+/* From now on messages are dropped unread, and so is a partly received one. */
+void tern_talk_deafen(struct tern_talk *talk);
+
+/* Ends the talk, when the peer is down or cut off: nothing more is sent, and broken()
+ * is not called. The talk stays in place until tern_talk_is_idle(). */
 void tern_talk_close(struct tern_talk *talk);
 
-/* Has the last receive ended? Then a closed talk may be freed. */
+/* True if the last receive has ended: a closed talk may then be freed. */
 bool tern_talk_is_idle(const struct tern_talk *talk);
 
-/* A request with this talk's peer, on any channel, has ended with `status`, and whoever
- * waits for it does so in vain. Mostly the peer is down, which is reported in a moment.
- * If it is not within a second, broken() is called. */
+/* A request of this talk's peer, on any channel, has failed with `status`. Usually the
+ * peer is down, which will be reported in a moment. If it is not reported within a
+ * second, broken() is called, since otherwise a process would wait for that request
+ * for ever. */
 void tern_talk_failed(struct tern_talk *talk, int status);
 
-/* A string for a message of text that may not be UTF-8 (paths, what was cut to its room):
- * then what is not ASCII becomes '?', since JSON cannot hold it. */
+/* A JSON string of text that may not be UTF-8 (a path, or text that was cut): if it is
+ * not, all bytes above ASCII become '?', since JSON cannot hold them. */
 json_t *tern_talk_text(const char *text);
 
-/* What a message's "type" is; "" if it has none. */
+/* The "type" of a message; "" if it has none. */
 const char *tern_talk_type(const json_t *message);
 
 #endif

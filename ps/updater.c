@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's updater: ps/sum.c, and the vectors that it works on. */
+/* The CPU's updater: ps/sum.c, and the vectors that it uses. */
 #include "ps/updater.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ struct cpu_updater {
 
 struct cpu_chunk {
 	struct tern_updater_chunk chunk;
-	float *m, *v, *mean; /* NULL where there is none */
+	float *m, *v, *mean; /* NULL if not used */
 };
 
 static struct cpu_updater *cpu_of(struct tern_updater *u)
@@ -39,7 +39,7 @@ static void chunk_free(struct tern_updater *u, struct tern_updater_chunk *chunk)
 	free(c);
 }
 
-/* True: there is no memory for it. */
+/* Allocates a vector if it is wanted. True: there is no memory for it. */
 static bool misses(float **out, bool wanted, uint64_t count, float value)
 {
 	if (!wanted)

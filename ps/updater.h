@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An updater is where a server's arithmetic runs: it adds the gradients of a chunk up and
- * applies the optimizer, on the CPU (updater.c) or on a GPU (updater_cuda.c). It keeps
- * what only it needs: the optimizer's state, and the sum between the phases of a
- * two-phase step. Parameters and gradients are the server's, in host memory.
+ * An updater runs a server's arithmetic: it adds up the gradients of a chunk and applies
+ * the optimizer, on the CPU (updater.c) or on a GPU (updater_cuda.c). It owns the
+ * optimizer's state, and the sum between the two phases of a two-phase step. Parameters
+ * and gradients belong to the server, in host memory.
  *
- * Sums and updates give the same bits everywhere; sums of squares depend on the device
- * (kernels/cuda/table.h), so servers that add theirs up must have equal fingerprints.
+ * Sums and updates give the same bits on every device. Sums of squares depend on the
+ * device (kernels/cuda/table.h), so servers that add up their norms must have equal
+ * fingerprints: names of the device's kind and of its kernels.
  *
- * A chunk is used by one thread at a time, different chunks by any. Calls wait until all
- * that they name is done with. Errors are a negative errno with a line in the chunk's
- * `error`, for births in the updater's.
+ * Threads: a chunk is used by one thread at a time, different chunks by any threads.
+ * Calls are synchronous. Errors are a negative errno; the reason of a failure is in
+ * chunk->error, that of chunk_new in updater->error.
  */
 #ifndef TERN_PS_UPDATER_H
 #define TERN_PS_UPDATER_H
@@ -19,11 +20,12 @@
 
 #include "kernels/kernels.h"
 
-struct tern_updater_opts {                      /* of a chunk */
-	const struct tern_optimizer *optimizer; /* stays with the caller, who keeps it */
-	uint64_t count;                         /* elements */
-	unsigned gradient_count;                /* at most, of one sum */
-	bool two_phase;                         /* tern_updater_sum() will be used */
+struct tern_updater_opts { /* options of a chunk */
+	/* Owned by the caller, and used as long as the chunk. */
+	const struct tern_optimizer *optimizer;
+	uint64_t count;          /* elements */
+	unsigned gradient_count; /* most gradients of one sum */
+	bool two_phase;          /* tern_updater_sum() will be used */
 };
 
 struct tern_updater_chunk {
@@ -32,16 +34,16 @@ struct tern_updater_chunk {
 };
 
 struct tern_updater_step {
-	uint64_t step; /* from 1 */
+	uint64_t step; /* counted from 1 */
 	float *w_out;
 	const float *w_in; /* what the last update wrote; may be w_out */
-	/* NULL: what tern_updater_sum() left; scale is 1 then. */
+	/* NULL: use the sum that tern_updater_sum() kept; scale must then be 1. */
 	const float *const *gradients;
 	unsigned gradient_count;
 	float scale, clip; /* as in struct tern_kernels */
 };
 
-/* The vectors that an optimizer keeps. */
+/* True if the optimizer keeps a vector m, or v. */
 static inline bool tern_updater_has_m(enum tern_optimizer_kind kind)
 {
 	return kind == TERN_OPT_MOMENTUM || kind == TERN_OPT_ADAM;
@@ -72,8 +74,8 @@ struct tern_updater_ops {
 struct tern_updater {
 	const struct tern_updater_ops *ops;
 	char name[160];        /* "NVIDIA H200 (cuda:0)" */
-	char fingerprint[128]; /* equal strings, equal bits of everything */
-	char error[400];       /* why the last birth failed */
+	char fingerprint[128]; /* equal strings mean equal bits of all results */
+	char error[400];       /* reason of the last chunk_new() that failed */
 };
 
 /* -ENOMEM. */
@@ -85,7 +87,8 @@ static inline void tern_updater_free(struct tern_updater *u)
 		u->ops->free(u);
 }
 
-/* m starts at 0, v at the optimizer's initial accumulator. -ENOMEM: with u->error. */
+/* Makes a chunk. m starts at 0, v at the optimizer's initial accumulator. -ENOMEM,
+ * with u->error. */
 static inline int tern_updater_chunk_new(struct tern_updater *u,
 	const struct tern_updater_opts *opts, struct tern_updater_chunk **out)
 {
@@ -99,14 +102,15 @@ static inline void tern_updater_chunk_free(
 		u->ops->chunk_free(u, c);
 }
 
-/* w_out = optimizer(w_in, clip * scale * tree(gradients)), see ps/sum.h. */
+/* Computes w_out = optimizer(w_in, clip * scale * tree(gradients)), see ps/sum.h. */
 static inline int tern_updater_update(struct tern_updater *u,
 	struct tern_updater_chunk *c, const struct tern_updater_step *step)
 {
 	return u->ops->update(u, c, step);
 }
 
-/* Keeps scale * tree(gradients) for the update; the sum of its squares. */
+/* Computes scale * tree(gradients), keeps it for the update, and returns the sum of
+ * its squares. */
 static inline int tern_updater_sum(struct tern_updater *u, struct tern_updater_chunk *c,
 	const float *const *gradients, unsigned gradient_count, float scale,
 	double *squares)
@@ -114,8 +118,8 @@ static inline int tern_updater_sum(struct tern_updater *u, struct tern_updater_c
 	return u->ops->sum(u, c, gradients, gradient_count, scale, squares);
 }
 
-/* Parameters or gradients will be in this memory (whole mappings; the same one may be
- * named again) until tern_updater_unpin(). From any thread. */
+/* Page-locks memory that will hold parameters or gradients (whole mappings; the same
+ * one may be named again) until tern_updater_unpin(). Any thread. */
 static inline void tern_updater_pin(struct tern_updater *u, void *base, uint64_t bytes)
 {
 	if (u->ops->pin)
@@ -128,8 +132,8 @@ static inline void tern_updater_unpin(struct tern_updater *u)
 		u->ops->unpin(u);
 }
 
-/* What is worth a line since the last time, "" if nothing. From any thread; where there
- * is nothing it waits for nobody. */
+/* Moves the pending note into `note`, "" if there is none; takes no lock if there is
+ * none. Any thread. */
 static inline void tern_updater_take_note(
 	struct tern_updater *u, char *note, size_t bytes)
 {
@@ -138,7 +142,7 @@ static inline void tern_updater_take_note(
 		u->ops->take_note(u, note, bytes);
 }
 
-/* Bytes of device memory. From any thread; waits for the call that is under way. */
+/* Bytes of device memory in use. Any thread; waits for the call under way. */
 static inline uint64_t tern_updater_held_bytes(struct tern_updater *u)
 {
 	return u->ops->held_bytes ? u->ops->held_bytes(u) : 0;

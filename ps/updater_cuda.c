@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The CUDA updater. Parameters, the optimizer's state and the sum of a two-phase step
- * stay on the device; gradients go up from where they lie, one launch adds up to
- * TERN_SUM_MAX of them and applies the optimizer, and the new parameters come down to
- * where they are sent from. Longer sums are built from groups as ps/sum.c builds them,
- * but of whole chunks: a level of the tree has TERN_SUM_MAX rooms, which are used again
- * and again in the order of the stream.
+ * stay on the device. Gradients are copied to it from the server's memory, one launch
+ * adds up to TERN_SUM_MAX of them and applies the optimizer, and the new parameters are
+ * copied to the memory from which they are sent. Longer sums are built from groups as in
+ * ps/sum.c, but of whole chunks: each level of the tree has TERN_SUM_MAX buffers
+ * ("rooms"), which are reused in stream order.
  *
- * There is one stream and one set of rooms, so one chunk is worked on at a time: a lock
- * is held over each call, by threads that are there to compute.
+ * There is one stream and one set of rooms, so one chunk is processed at a time: a lock
+ * is held during each call, on threads that exist to compute.
  */
 #include "ps/updater_cuda.h"
 
@@ -22,27 +22,27 @@
 #include "base/util.h"
 #include "kernels/cuda/table.h"
 
-#define LEVELS_MAX 11u /* of a tree with 2^32 leaves */
+#define LEVELS_MAX 11u /* levels of a tree with 2^32 leaves */
 
 struct cuda_updater {
 	struct tern_updater updater;
-	pthread_mutex_t lock; /* covers all below, and the device */
+	pthread_mutex_t lock; /* protects everything below, and the device */
 	struct tern_cuda_context gpu;
 	CUstream stream;
 	struct tern_cuda_kernels *kernels;
-	int status; /* of the call in progress: its first failure */
+	int status; /* first error of the call in progress */
 	char note[400];
-	atomic_bool has_note; /* without the lock: a hint */
-	bool pageable;        /* it was said */
+	atomic_bool has_note; /* read without the lock, as a hint */
+	bool pageable;        /* a note about unlocked memory was made */
 
-	double *squares; /* on the device, in `words`; and on the host */
+	double *squares; /* on the device, in `words`, and on the host */
 	double host_squares;
 	CUdeviceptr words;
 	/* [levels][TERN_SUM_MAX][room_count] */
 	CUdeviceptr rooms;
 	unsigned levels;
 	uint64_t room_count; /* elements */
-	uint64_t bytes;      /* of device memory */
+	uint64_t bytes;      /* device memory in bytes */
 };
 
 struct cuda_chunk {
@@ -50,7 +50,7 @@ struct cuda_chunk {
 	CUdeviceptr memory;
 	uint64_t bytes;
 	float *w, *m, *v, *mean; /* on the device */
-	bool holds;              /* w is what the last update wrote */
+	bool holds;              /* w has the result of the last update */
 };
 
 static struct cuda_updater *cuda_of(struct tern_updater *u)
@@ -63,7 +63,7 @@ static struct cuda_chunk *chunk_of(struct tern_updater_chunk *c)
 	return tern_container_of(c, struct cuda_chunk, chunk);
 }
 
-/* A call of the driver, or of the kernels' table, unless one before it has failed. */
+/* Calls the driver or the kernels' table, unless an earlier call has failed. */
 #define DO(u, call, what)                                                                \
 	((u)->status == 0                                                                \
 			? (void)((u)->status = tern_cuda_check(&(u)->gpu, (call), what)) \
@@ -81,7 +81,7 @@ static int kernel_check(struct cuda_updater *u, int status)
 
 /* ---- a call ---- */
 
-/* Whether it entered; leave() in any case. */
+/* Enters the context. leave() must follow, also if this returns false. */
 static bool enter(struct cuda_updater *u)
 {
 	pthread_mutex_lock(&u->lock);
@@ -89,8 +89,9 @@ static bool enter(struct cuda_updater *u)
 	return u->status == 0;
 }
 
-/* Nothing is under way any more, also after a failure, whose line goes to `error` (of
- * as many bytes as the context's; NULL: nowhere). */
+/* Waits until the stream is idle, also after a failure, and leaves the context.
+ * Returns the status; the line about a failure goes to `error` (of the size of the
+ * context's; NULL: nowhere). */
 static int leave(struct cuda_updater *u, bool entered, char *error)
 {
 	int r;
@@ -233,7 +234,8 @@ static void pin(struct tern_updater *updater, void *base, uint64_t bytes)
 	struct cuda_updater *u = cuda_of(updater);
 	bool entered = enter(u);
 
-	/* Whatever it is: copies say so if they fail as well. */
+	/* The reason of the refusal does not matter: if copies fail too, they report
+	 * it. */
 	if (entered && tern_cuda_context_pin(&u->gpu, base, bytes) < 0 && !u->pageable) {
 		snprintf(u->note, sizeof(u->note),
 			"%.300s: copies go through other memory", u->gpu.error);
@@ -253,7 +255,7 @@ static void unpin(struct tern_updater *updater)
 	leave(u, entered, NULL);
 }
 
-/* Asked for behind each chunk, while the device computes the next one under the lock. */
+/* Called after each chunk, while the device computes the next one under the lock. */
 static void take_note(struct tern_updater *updater, char *note, size_t bytes)
 {
 	struct cuda_updater *u = cuda_of(updater);
@@ -303,8 +305,8 @@ static void release_rooms(struct cuda_updater *u)
 	release(u, u->rooms, rooms_bytes(u->levels, u->room_count));
 }
 
-/* Room for the sums of such a chunk. Rooms are kept at a multiple of 16 bytes. What there
- * was stays until there is more: other chunks live by it. */
+/* Makes rooms for the sums of such a chunk. Sizes are multiples of 16 bytes. The old
+ * rooms stay if there is no memory for larger ones: other chunks use them. */
 static void make_rooms(struct cuda_updater *u, const struct tern_updater_opts *opts)
 {
 	uint64_t leaves = TERN_SUM_MAX, room_count;
@@ -327,7 +329,7 @@ static void make_rooms(struct cuda_updater *u, const struct tern_updater_opts *o
 	u->room_count = room_count;
 }
 
-/* Takes `count` floats, a multiple of 256 bytes. */
+/* Takes `count` floats from the chunk's memory, rounded up to 256 bytes. */
 static float *carve(const struct cuda_chunk *c, uint64_t *at, bool wanted)
 {
 	uint64_t here = *at;
@@ -412,7 +414,7 @@ static int chunk_new(struct tern_updater *updater, const struct tern_updater_opt
 	return r;
 }
 
-/* ---- its life ---- */
+/* ---- making and freeing the updater ---- */
 
 static void open_kernels(struct cuda_updater *u)
 {

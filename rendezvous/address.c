@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rendezvous/address.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
-#include <stdio.h>
 #include <string.h>
-
-#include "transport/addr.h"
 
 static bool scheme_is(const char *address, const char *scheme, const char **rest)
 {
@@ -36,7 +30,7 @@ static int add(struct tern_candidates *c, struct tern_fabric *fabric, const char
 	return 0;
 }
 
-/* "FABRIC://REST" of one fabric. */
+/* Adds "FABRIC://REST" of one fabric. */
 static int add_named(
 	struct tern_domain *domain, const char *address, struct tern_candidates *out)
 {
@@ -48,150 +42,34 @@ static int add_named(
 		colon + 3);
 }
 
-/* "HOST:PORT" or "[HOST]:PORT" apart. */
-static int split(const char *address, char *host, size_t size, const char **port)
-{
-	const char *colon = strrchr(address, ':');
-	size_t n;
+struct to {
+	struct tern_candidates *out;
+	struct tern_fabric *fabric;
+};
 
-	if (!colon || !colon[1])
-		return -EINVAL;
-	n = (size_t)(colon - address);
-	if (n >= 2 && address[0] == '[' && address[n - 1] == ']') {
-		address++;
-		n -= 2;
-	}
-	if (n >= size)
-		return -EINVAL;
-	memcpy(host, address, n);
-	host[n] = 0;
-	*port = colon + 1;
-	return 0;
+static int add_to(void *arg, const char *address)
+{
+	struct to *to = arg;
+
+	return add(to->out, to->fabric, address);
 }
 
-static bool same_host(const struct sockaddr *sa, int family, const void *address)
-{
-	if (!sa || sa->sa_family != family)
-		return false;
-	if (family == AF_INET)
-		return memcmp(&((const struct sockaddr_in *)(const void *)sa)->sin_addr,
-			       address, sizeof(struct in_addr)) == 0;
-	return memcmp(&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr,
-		       address, sizeof(struct in6_addr)) == 0;
-}
-
-/* Is this numeric address one of our own? */
-static bool is_local(const char *host)
-{
-	unsigned char address[sizeof(struct in6_addr)];
-	struct ifaddrs *all;
-	bool found = false;
-	int family;
-
-	if (!*host || strcmp(host, "localhost") == 0)
-		return true;
-	if (inet_pton(AF_INET, host, address) == 1)
-		family = AF_INET;
-	else if (inet_pton(AF_INET6, host, address) == 1)
-		family = AF_INET6;
-	else
-		return false;
-	if (family == AF_INET && address[0] == 127)
-		return true;
-	if (getifaddrs(&all) < 0)
-		return false;
-	for (struct ifaddrs *i = all; i && !found; i = i->ifa_next)
-		found = same_host(i->ifa_addr, family, address);
-	freeifaddrs(all);
-	return found;
-}
-
-static const char *canonical(const char *host)
-{
-	if (strcmp(host, "localhost") == 0)
-		return "127.0.0.1";
-	if (!*host || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0)
-		return "*";
-	return host;
-}
-
-int tern_address_beside(const char *tcp_address, char *out, size_t size)
-{
-	char host[100];
-	const char *port;
-	int r = split(tcp_address, host, sizeof(host), &port);
-
-	if (r < 0)
-		return r;
-	r = snprintf(out, size, "auto-%s:%s", canonical(host), port);
-	return r < 0 || (size_t)r >= size ? -EINVAL : 0;
-}
-
-/* Of an address that is one of our own: where a listener at it is, and one at all. */
-static void add_shm_at(
-	struct tern_fabric *shm, const char *rest, struct tern_candidates *out)
-{
-	char host[100], name[128];
-	const char *port;
-
-	if (split(rest, host, sizeof(host), &port) < 0 || !is_local(host))
-		return;
-	if (tern_address_beside(rest, name, sizeof(name)) == 0)
-		add(out, shm, name);
-	if (strcmp(canonical(host), "*") != 0) {
-		snprintf(name, sizeof(name), "auto-*:%s", port);
-		add(out, shm, name);
-	}
-}
-
-static bool is_numeric(const char *host)
-{
-	unsigned char address[sizeof(struct in6_addr)];
-
-	return !*host || strcmp(host, "localhost") == 0 ||
-	       inet_pton(AF_INET, host, address) == 1 ||
-	       inet_pton(AF_INET6, host, address) == 1;
-}
-
-/* Schedulers such as Slurm give names only. */
-static void add_shm(
+/* Adds "auto://REST". An address that one fabric cannot use is tried on the others;
+ * the fabric that picks the port decides whether it is well-formed. */
+static int add_auto(
 	struct tern_domain *domain, const char *rest, struct tern_candidates *out)
 {
-	struct tern_fabric *shm = tern_domain_fabric(domain, "shm", 3);
-	unsigned before = out->count;
-	struct tern_addrs addrs = {0};
-	char host[100], numeric[100];
-	const char *port;
+	int result = -ENODEV;
 
-	if (!shm || split(rest, host, sizeof(host), &port) < 0)
-		return;
-	if (is_numeric(host)) {
-		add_shm_at(shm, rest, out);
-		return;
+	for (unsigned i = 0; i < domain->fabric_count; i++) {
+		struct to to = {out, domain->fabrics[i]};
+		const struct tern_fabric_ops *ops = to.fabric->ops;
+		int r = ops->auto_dial ? ops->auto_dial(rest, add_to, &to) : 0;
+
+		if (ops->picks_port)
+			result = r;
 	}
-	/* A name that is not known is told by the fabrics that need it. */
-	if (tern_addr_resolve(rest, false, &addrs) < 0)
-		return;
-	for (unsigned i = 0; i < addrs.count && out->count == before; i++) {
-		tern_addr_print(&addrs.addr[i], numeric, sizeof(numeric));
-		add_shm_at(shm, numeric, out);
-	}
-}
-
-bool tern_address_is_loopback(const char *tcp_address)
-{
-	unsigned char address[sizeof(struct in6_addr)];
-	const char *port;
-	char host[100];
-
-	if (split(tcp_address, host, sizeof(host), &port) < 0)
-		return false;
-	if (strcmp(host, "localhost") == 0)
-		return true;
-	if (inet_pton(AF_INET, host, address) == 1)
-		return address[0] == 127;
-	return inet_pton(AF_INET6, host, address) == 1 &&
-	       memcmp(address, &in6addr_loopback, sizeof(in6addr_loopback)) == 0;
+	return result;
 }
 
 static int add_address(
@@ -199,16 +77,12 @@ static int add_address(
 {
 	const char *rest;
 
-	if (!scheme_is(address, "auto", &rest))
-		return add_named(domain, address, out);
-	add_shm(domain, rest, out);
-	if (tern_domain_fabric(domain, "verbs", 5) && !tern_address_is_loopback(rest))
-		add(out, tern_domain_fabric(domain, "verbs", 5), rest);
-	return add(out, tern_domain_fabric(domain, "tcp", 3), rest);
+	return scheme_is(address, "auto", &rest) ? add_auto(domain, rest, out)
+						 : add_named(domain, address, out);
 }
 
-/* The plus behind the first address of a list; NULL: it is the only one. A plus that no
- * "FABRIC://" follows is part of a name. */
+/* The plus behind the first address of a list; NULL: there is only one. A plus that is
+ * not followed by "FABRIC://" is part of a name. */
 static const char *end_of_first(const char *list)
 {
 	for (const char *c = strchr(list, '+'); c; c = strchr(c + 1, '+')) {
@@ -242,6 +116,14 @@ int tern_address_dial(
 	return add_address(domain, list, out);
 }
 
+static struct tern_fabric *port_picker(const struct tern_domain *domain)
+{
+	for (unsigned i = 0; i < domain->fabric_count; i++)
+		if (domain->fabrics[i]->ops->picks_port)
+			return domain->fabrics[i];
+	return NULL;
+}
+
 int tern_address_listen(struct tern_domain *domain, const char *address,
 	struct tern_candidates *out, bool *is_auto)
 {
@@ -249,7 +131,6 @@ int tern_address_listen(struct tern_domain *domain, const char *address,
 
 	out->count = 0;
 	*is_auto = scheme_is(address, "auto", &rest);
-	if (*is_auto)
-		return add(out, tern_domain_fabric(domain, "tcp", 3), rest);
-	return add_named(domain, address, out);
+	return *is_auto ? add(out, port_picker(domain), rest)
+			: add_named(domain, address, out);
 }

@@ -1,42 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Is a peer still there? Its timer `tick` fires four times per suspect_ns, and once a
- * second at least, while it is UP. If the other end was silent since the last one, it
- * says PING, counts the silence and makes the peer suspect. A tick that comes late counts
- * as one: our own standstill is no silence of theirs.
+ * Keep-alive: finds out whether a peer is still there. While the peer is UP, its timer
+ * `tick` fires four times per suspect_ns, and at least once a second. If nothing was
+ * received since the last tick, it sends a PING, counts the silence and reports the peer
+ * as SUSPECT. A late tick counts as one interval: a pause of our own process is not
+ * silence of the peer.
  *
- * Silence alone kills nobody (unless the user asked for that: dead_ns), since a program
- * may compute for minutes without a look at its peers. What ends a link is that the
- * peer's host does not answer the fabric (unanswered_ns in fabric.h). The end that
- * dialled cuts the link early and dials: a new connection is the quickest to find
- * that the path is back, as what waits on the old one is sent again ever more seldom. The
- * other end can only wait for that, and gives up the peer after all the time there is.
+ * Silence alone never ends a peer (unless the user set dead_ns), since a program may
+ * compute for minutes without handling its peers. A link ends when the peer's host does
+ * not answer the fabric (unanswered_ns in fabric.h). The end that dialled cuts the link
+ * early and dials: a new connection finds out soonest that the path is back, since data
+ * waiting on the old one is repeated ever more seldom. The other end can only wait for
+ * that, and gives up the peer after unreachable_ns.
  *
- * PING is said once and then waits for its answer: many would fill the room that there is
- * for messages, and none of them would make the host answer sooner.
+ * A PING is sent once, and then its answer is awaited: more PINGs would fill the room for
+ * messages, and would not make the host answer sooner.
  *
- * Where nothing but PINGs has moved for a while, and all of them were answered, ticks
- * come after half that while, so that idle peers cost next to nothing; tern_peer_stir()
- * ends it. Ticks of idle peers fall together, so that one wake of the process serves
- * many. A PING puts the next one off at both ends, and the end that dialled has it later:
- * so the other one asks, which often has many peers, and both have heard. If it stops,
- * the end that dialled does.
+ * If only PINGs have moved for a while and all of them were answered, the next tick comes
+ * after half that while, so that idle peers cost almost nothing; tern_peer_stir() ends
+ * this. Ticks of idle peers coincide, so that one wake of the process serves many. A PING
+ * postpones the next tick at both ends, and the end that dialled has the later tick. So
+ * the accepting end, which often has many peers, sends the PING, and both ends have
+ * received something. If it stops, the end that dialled sends PINGs.
  */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
 
-#define IDLE_SUSPECTS 5u   /* an idle peer is asked once in so many suspect_ns */
-#define ASKED_LATER   5u   /* by the end that dialled: later by this part of the time */
-#define GROUP_PEERS   128u /* asked at once: a millisecond's work */
-#define REDIAL_PART   4u /* of unreachable_ns: the end that dialled cuts its link then */
+/* An idle peer is probed once in this many suspect_ns at most. */
+#define IDLE_SUSPECTS 5u
+/* The tick of the dialling end is later by this fraction of the time. */
+#define ASKED_LATER 5u
+#define GROUP_PEERS 128u /* peers probed at once: a millisecond of work */
+/* The dialling end cuts its link after this fraction of unreachable_ns. */
+#define REDIAL_PART 4u
 
 static void set_tick(struct tern_peer *peer, uint64_t due_ns)
 {
 	tern_timer_set(peer->rdv->ctx, &peer->tick, due_ns);
 }
 
-/* While something moves. Upkeep goes on where silence is never suspect. */
+/* Tick interval while something moves. If silence never makes a peer suspect, ticks
+ * are still needed for upkeep. */
 static uint64_t busy_tick_ns(const struct tern_peer *peer)
 {
 	uint64_t quarter_ns = peer->rdv->ctx->opts.suspect_ns / 4;
@@ -44,8 +49,8 @@ static uint64_t busy_tick_ns(const struct tern_peer *peer)
 	return TERN_MAX(TERN_MIN(quarter_ns, TERN_NS_PER_S), 1u);
 }
 
-/* Half of how long it has been quiet, within bounds that keep a death from staying
- * unnoticed for long. */
+/* Tick interval of an idle peer: half of its idle time, within bounds that limit the
+ * delay until a death is noticed. */
 static uint64_t idle_tick_ns(const struct tern_peer *peer, uint64_t now_ns)
 {
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
@@ -57,9 +62,10 @@ static uint64_t idle_tick_ns(const struct tern_peer *peer, uint64_t now_ns)
 }
 
 /*
- * On a multiple of the busy tick. The end that asks has all its idle peers, or those of
- * one group, on the same, because a wake and cold caches cost more than the asking; each
- * context on another. The other end comes late enough to have been asked by then.
+ * Time of the next idle tick, on a multiple of the busy interval. The end that sends the
+ * PINGs uses the same multiple for all its idle peers, or for one group of them, because
+ * a wake and cold caches cost more than the PINGs; each context uses another multiple.
+ * The other end's tick is late enough that it has got the PING by then.
  */
 static uint64_t idle_due_ns(const struct tern_peer *peer, uint64_t now_ns, uint64_t in_ns)
 {
@@ -93,7 +99,7 @@ static void sleep_until_next_tick(struct tern_peer *peer, uint64_t now_ns)
 				    : now_ns + busy_tick_ns(peer));
 }
 
-/* What is to be done now and then. Not more often because the peer says more. */
+/* Periodic upkeep, limited in rate so that a talkative peer cannot speed it up. */
 static void tend(struct tern_peer *peer, uint64_t now_ns)
 {
 	if (now_ns - peer->tended_ns < busy_tick_ns(peer))
@@ -104,7 +110,8 @@ static void tend(struct tern_peer *peer, uint64_t now_ns)
 		tern_rails_dial(peer);
 }
 
-/* Timers first: whoever is told may end the peer, or ask for something. */
+/* Something was received. Timers are set first: a callback may end the peer, or post a
+ * request. */
 static void heard_of(struct tern_peer *peer, uint64_t now_ns)
 {
 	peer->heard = peer->pinged = false;
@@ -120,7 +127,7 @@ void tern_peer_pinged(struct tern_peer *peer)
 {
 	uint64_t now_ns;
 
-	/* The next tick is soon: it sees that something was heard. */
+	/* The next tick is soon, and will see that something was received. */
 	if (peer->stirred || peer->suspect)
 		return;
 	now_ns = tern_peer_now_ns(peer);
@@ -146,8 +153,8 @@ bool tern_link_awaits_program(const struct tern_link *link)
 	       !tern_link_is_unreachable(link);
 }
 
-/* The host that a lost session came back to has taken the connection. Its program may
- * have other things to do, and all the time there is starts anew. */
+/* The host to which a lost session returned has accepted the connection. Its program
+ * may be busy, so the whole time limit starts again. */
 bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
 {
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
@@ -160,8 +167,8 @@ bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
 	return true;
 }
 
-/* Whatever the main link says: its path may be another one. One that ends takes the main
- * link with it. True: that happened. */
+/* Checks the rails on their own, since their path may differ from that of the main
+ * link. A rail that ends also ends the main link. True: that happened. */
 static bool lost_a_rail(struct tern_peer *peer)
 {
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++) {
@@ -213,7 +220,7 @@ void tern_peer_tick(struct tern_timer *timer)
 		heard_of(peer, now_ns);
 		return;
 	}
-	/* It had no reason to say anything before it is asked. */
+	/* The peer had no reason to send anything before it got the PING. */
 	peer->silent_ns += busy_tick_ns(peer);
 	sleep_until_next_tick(peer, now_ns);
 	if (gave_up(peer))

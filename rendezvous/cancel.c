@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cancelling what the other end knows of. The end that wants out says CANCEL; then either
- * the other end had not started: it forgets its half and says CANCEL_ACK; or it had, and
- * what it says anyway (ATS, CTS, DONE, an EAGER that crossed) ends the request. A sender
- * that is writing stops and says DONE with -ECANCELED, so both halves end the same.
+ * Cancelling requests that the other end knows of. The end that cancels sends CANCEL. If
+ * the other end has not started, it forgets its half and answers CANCEL_ACK. If it has,
+ * its regular message (ATS, CTS, DONE, or an EAGER that crossed) ends the request. A
+ * sender that is writing stops and sends DONE with -ECANCELED, so both halves end with
+ * the same status.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -26,7 +27,7 @@ int tern_cancel_say(struct tern_xfer *x)
 	return r;
 }
 
-/* The receive `id` of the peer is being written by us: stop. */
+/* Stops writing into the receive `id` of the peer. */
 static void stop_writing(struct tern_peer *peer, uint32_t id)
 {
 	struct tern_xfer *x = tern_xfer_by_their_id(peer, id);

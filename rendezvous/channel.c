@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The interface of requests: checks what the caller gives, then hands over to send.c and
- * recv.c. A request that fails once it was taken ends through done(), like any other. */
+/* The public functions of requests: they check the caller's arguments, then call
+ * send.c and recv.c. A request that fails after it was accepted ends through done(),
+ * like any other. */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "transport/mem.h"
+#include "transport/memory/mem.h"
 
 int tern_channel_open(struct tern_peer *peer, uint32_t number, struct tern_channel **out)
 {
@@ -37,7 +38,7 @@ static bool holds(const struct tern_buf *buf)
 	return buf->mem && tern_mem_holds(buf->mem, buf->offset, buf->bytes);
 }
 
-/* What sends and receives have in common. 1: it has ended, or is about to. */
+/* Common start of sends and receives. 1: it has ended, or is about to. */
 static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64_t step,
 	const char *name)
 {
@@ -64,8 +65,8 @@ static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64
 	return 0;
 }
 
-/* Does it have what tern_release() gives back? Not before it has ended for its owner: one
- * that is HELD may still wait for its done(). */
+/* True if the request has something for tern_release() to give back. Not before its
+ * done(): a HELD request may still wait for that. */
 static bool has_hold(const struct tern_req *req)
 {
 	const struct tern_xfer *x = (const void *)req->priv;
@@ -74,7 +75,7 @@ static bool has_hold(const struct tern_req *req)
 	       (x->state == TERN_XFER_HELD || x->pool);
 }
 
-/* May it be posted? */
+/* Checks that the request may be posted. */
 static int check_req(const struct tern_req *req, size_t bytes)
 {
 	if (bytes < offsetof(struct tern_req, priv) + sizeof(struct tern_xfer))
@@ -135,7 +136,7 @@ int tern_recv_sized(struct tern_channel *channel, struct tern_req *req, size_t r
 		return -EINVAL;
 	if (own_room && room->bytes && room->mem->read_only) {
 		tern_log(channel->peer->rdv->ctx->env, TERN_LOG_ERROR,
-			"%s: a receive into memory that was wrapped read-only",
+			"%s: refused: a receive into memory that was wrapped read-only",
 			channel->peer->name);
 		return -EACCES;
 	}
@@ -165,7 +166,7 @@ void tern_cancel(struct tern_req *req)
 		tern_recv_cancel(x);
 }
 
-/* What holds on to memory lets go: also called for those that outlive their context. */
+/* Releases what the xfer holds; also called for requests that outlive their context. */
 void tern_xfer_release(struct tern_xfer *x)
 {
 	struct tern_req *req = tern_req_of(x);

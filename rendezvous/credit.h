@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Credits: the right to send a message that may have to wait at the receiver for its
- * other half (EAGER, RTS, POST); what a receive asked for needs none (want.c). Each such
- * message may occupy one record there, so a peer holds never more credits than there are
- * records for it: memory is bounded whatever the peers do.
+ * other half (EAGER, RTS, POST). A message that answers a WANT needs none (want.c). Each
+ * message with a credit may occupy one record at the receiver, so a peer never holds more
+ * credits than there are records for it: memory is bounded whatever the peers do.
  *
- * Each peer brings TERN_CREDIT_OWN records, which no other can take; what it is promised
- * beyond them comes from a pool that all share. So the number of peers has no bound, and
- * one that comes late can always work.
+ * Each peer has TERN_CREDIT_OWN records, which no other can use. Credits beyond these
+ * come from a pool that all peers share. So the number of peers is not limited, and a
+ * late peer can always work.
  *
  * Counters are cumulative and wrap: `granted` travels in every header, so a lost or
- * repeated one does no harm. Invariants: used is never past granted; both only grow; the
- * sum over all peers of what each is promised (granted - received + held) beyond its own
+ * repeated header does no harm. Invariants: used never exceeds granted; both only grow;
+ * the sum, over all peers, of the promises (granted - received + held) beyond their own
  * records is at most the pool.
  *
- * Windows grow when a peer says that it is starved: of records, because all that it was
- * granted are held; or of the way, because what it was granted comes too late for how
- * fast it sends, and then only while plenty is left. They shrink, by not being granted
- * again, when it has not been starved for a while; or was of the way only, and its window
- * is more than what is left for all others. A new peer gets a share of what is left in
- * the pool, so that there is always something for those who need it.
+ * A window grows when its peer says that it is starved. The cause is either a lack of
+ * records, if all granted ones are held, or the pace: grants come too late for the speed
+ * of the peer. In the second case the window grows only while plenty is left. A window
+ * shrinks, by not renewing grants, when its peer has not been starved for a while, or
+ * when it grew for its pace and is larger than what is left for all others. A new peer
+ * gets a share of what is left in the pool, so that there is always something for those
+ * who need it.
  */
 #ifndef TERN_RENDEZVOUS_CREDIT_H
 #define TERN_RENDEZVOUS_CREDIT_H
@@ -30,9 +31,9 @@
 #define TERN_CREDIT_OWN   16u
 #define TERN_CREDIT_FIRST 64u
 #define TERN_CREDIT_MAX   1024u
-#define TERN_CREDIT_SHARE 16u /* a new peer gets at most this part of what is left */
+#define TERN_CREDIT_SHARE 16u /* a new peer gets at most this fraction of what is left */
 
-/* As a sender: what the peer lets us send. */
+/* Sender side: credits that the peer has granted us. */
 struct tern_credit_tx {
 	uint32_t granted, used;
 };
@@ -45,7 +46,8 @@ static inline bool tern_credit_take(struct tern_credit_tx *tx)
 	return true;
 }
 
-/* A header arrived; an older one, sent again, says nothing new. False: the absurd. */
+/* Takes the grant of a header; older grants are ignored. False if the grant exceeds
+ * TERN_CREDIT_MAX. */
 static inline bool tern_credit_update(struct tern_credit_tx *tx, uint32_t granted)
 {
 	if (tern_seq_before(granted, tx->granted))
@@ -56,22 +58,23 @@ static inline bool tern_credit_update(struct tern_credit_tx *tx, uint32_t grante
 	return true;
 }
 
-/* Records of a context that all its peers share, beside the own ones of each. */
+/* Records of a context that all its peers share, besides each peer's own. */
 struct tern_credit_pool {
 	uint32_t total, promised;
 };
 
-/* As a receiver: what we let the peer send. */
+/* Receiver side: credits that we grant the peer. */
 struct tern_credit_rx {
 	struct tern_credit_pool *pool;
-	uint32_t granted;  /* cumulative; what headers carry */
-	uint32_t received; /* cumulative; messages that took one */
+	uint32_t granted;  /* cumulative, as in headers */
+	uint32_t received; /* messages received that used a credit, cumulative */
 	uint32_t held;     /* records in use now */
-	uint32_t window;   /* what the peer should be able to have outstanding */
-	uint32_t told;     /* `granted` as the peer last heard it */
-	uint32_t grown_at; /* messages that were over when the window grew last */
-	bool starved;      /* the peer said so since the last idle tick */
-	bool waiting;      /* and since it was last told of new ones */
+	/* Number of credits that the peer should be able to have outstanding. */
+	uint32_t window;
+	uint32_t told;     /* value of `granted` in the last header sent */
+	uint32_t grown_at; /* value of tern_credit_over() when the window grew last */
+	bool starved;      /* the peer was starved since the last idle tick */
+	bool waiting;      /* the peer was starved since it was last sent new grants */
 };
 
 static inline uint32_t tern_credit_promised(const struct tern_credit_rx *rx)
@@ -79,7 +82,7 @@ static inline uint32_t tern_credit_promised(const struct tern_credit_rx *rx)
 	return rx->granted - rx->received + rx->held;
 }
 
-/* How many of them are the pool's. */
+/* Number of promised records that come from the shared pool. */
 static inline uint32_t tern_credit_shared(const struct tern_credit_rx *rx)
 {
 	uint32_t promised = tern_credit_promised(rx);
@@ -92,7 +95,8 @@ static inline uint32_t tern_credit_left(const struct tern_credit_pool *pool)
 	return pool->total - pool->promised;
 }
 
-/* Grants up to the window, as far as its own records and the pool go. */
+/* Grants credits up to the window, as far as the peer's own records and the pool
+ * allow. */
 static inline void tern_credit_fill(struct tern_credit_rx *rx)
 {
 	uint32_t promised = tern_credit_promised(rx), shared = tern_credit_shared(rx);
@@ -103,8 +107,9 @@ static inline void tern_credit_fill(struct tern_credit_rx *rx)
 	rx->pool->promised += tern_credit_shared(rx) - shared;
 }
 
-/* A new peer, with the least window until it is widened: it may be nobody. Its own
- * records are there. */
+/* Opens the account of a new peer, with the smallest window until it has proved
+ * itself. These credits are backed by records of its own, which are reserved before
+ * its first message is read. */
 static inline void tern_credit_open(
 	struct tern_credit_rx *rx, struct tern_credit_pool *pool, uint32_t first)
 {
@@ -117,7 +122,7 @@ static inline void tern_credit_open(
 	tern_credit_fill(rx);
 }
 
-/* It has proved who it is. */
+/* The peer has completed the handshake: widens its window. */
 static inline void tern_credit_widen(struct tern_credit_rx *rx)
 {
 	uint32_t share = tern_credit_left(rx->pool) / TERN_CREDIT_SHARE;
@@ -135,7 +140,7 @@ static inline void tern_credit_close(struct tern_credit_rx *rx)
 	rx->pool = NULL;
 }
 
-/* A message that takes a credit arrived. False: the peer had none left. */
+/* Counts a message that used a credit. False: the peer had no credit left. */
 static inline bool tern_credit_receive(struct tern_credit_rx *rx)
 {
 	if (rx->received == rx->granted)
@@ -145,7 +150,7 @@ static inline bool tern_credit_receive(struct tern_credit_rx *rx)
 	return true;
 }
 
-/* Its record is free again. */
+/* The record of a message is free again. */
 static inline void tern_credit_release(struct tern_credit_rx *rx)
 {
 	uint32_t shared = tern_credit_shared(rx);
@@ -156,22 +161,22 @@ static inline void tern_credit_release(struct tern_credit_rx *rx)
 	tern_credit_fill(rx);
 }
 
-/* Messages whose records came and went. */
+/* Number of messages whose records were used and freed. */
 static inline uint32_t tern_credit_over(const struct tern_credit_rx *rx)
 {
 	return rx->received - rx->held;
 }
 
-/* A whole window has come and gone since it grew, and the peer still has to wait: it
- * sends faster than credits get to it. */
+/* True if a whole window was used and freed since it grew, and the peer is still
+ * starved: it sends faster than grants reach it. */
 static inline bool tern_credit_is_outrun(const struct tern_credit_rx *rx)
 {
 	return tern_credit_over(rx) - rx->grown_at >= rx->window &&
 	       rx->window <= tern_credit_left(rx->pool) / 4;
 }
 
-/* The peer is starved: a larger window, if nothing granted is still on its way to it, or
- * always is. */
+/* The peer is starved: enlarges its window, if no grant is still on its way, or if
+ * grants are always on their way. */
 static inline void tern_credit_grow(struct tern_credit_rx *rx)
 {
 	rx->starved = rx->waiting = true;
@@ -182,16 +187,17 @@ static inline void tern_credit_grow(struct tern_credit_rx *rx)
 	tern_credit_fill(rx);
 }
 
-/* For its pace alone the peer has more than is left for all others. Growing for pace
- * leaves one and a half times the new window or more, so such windows do not go up and
- * down: those that came first shrink until the later ones have about as much, and stay.
- */
+/* True if a window that grew for its peer's pace is larger than what is left for all
+ * others. Growing for pace leaves at least one and a half times the new window, so
+ * such windows do not oscillate: the earlier ones shrink until the later ones are
+ * about as large, and stay. */
 static inline bool tern_credit_is_greedy(const struct tern_credit_rx *rx)
 {
 	return rx->granted != rx->received && rx->window > tern_credit_left(rx->pool);
 }
 
-/* Called now and then: shrinks what was not needed, and further if others may need it. */
+/* Called periodically: shrinks a window that was not needed, and further if others may
+ * need it. */
 static inline void tern_credit_idle(struct tern_credit_rx *rx)
 {
 	bool scarce = tern_credit_left(rx->pool) < rx->pool->total / 4;
@@ -202,8 +208,8 @@ static inline void tern_credit_idle(struct tern_credit_rx *rx)
 	rx->starved = false;
 }
 
-/* Worth a message of its own: half a window that the peer has not heard of; or a single
- * one that it waits for. */
+/* True if new grants deserve a message of their own: half a window that was not sent
+ * yet, or any grant that the peer waits for. */
 static inline bool tern_credit_worth_telling(const struct tern_credit_rx *rx)
 {
 	uint32_t enough = rx->waiting ? 1 : TERN_MAX(rx->window / 2, 1u);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a peer is reached, and reached again: its addresses in turn, the attempts at each,
- * the pauses between them, and how long a lost session may take to return. (The states
- * that this leads to, and the end: session.c.)
+ * Connecting to a peer, and reconnecting: its addresses in turn, the attempts at each,
+ * the pauses between them, and how long a lost session may take to return. (session.c has
+ * the states that follow, and the end.)
  */
 #include "rendezvous/rendezvous.h"
 
@@ -13,30 +13,34 @@
 #include "base/sized.h"
 
 #define CANDIDATE_NS     TERN_NS_PER_S
-#define ATTEMPT_NS       (2 * TERN_NS_PER_S) /* the kernel says SYN at 0 s and 1 s */
+#define ATTEMPT_NS       (2 * TERN_NS_PER_S) /* the kernel sends SYN at 0 s and 1 s */
 #define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
 #define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
-/* A link that stayed for so long was of use, even if nothing waited for it. */
+/* A link that stayed up for so long was useful, even if nothing waited to be sent. */
 #define LASTING_NS TERN_NS_PER_S
-/* Links in a row that came up and carried none of what waited, for as long as silence is
- * suffered: the path lets small messages through and not large ones, or one end refuses
- * what the other sends. So many that lasted are proof. One that was cut early may have
- * had bad luck: a path that breaks every few round trips brings a large tensor through
- * now and then, and so it takes many more of these. */
-#define FRUITLESS_MAX   16u
-#define FRUITLESS_EARLY 16u /* as many as these count as one that lasted */
-#define FRUITLESS_MOVE  4u  /* then another address is tried */
+/* The session ends after this many links in a row that came up and carried none of
+ * what waited, if this lasts for as long as silence is allowed. Then the path passes
+ * small messages and drops large ones, or one end refuses what the other sends. Links
+ * that lasted are good evidence of that. A link that was cut early may have had bad
+ * luck: a path that breaks every few round trips carries a large tensor now and then,
+ * so many more of those are needed. */
+#define FRUITLESS_MAX 16u
+/* This many links that were cut early count as one that lasted. */
+#define FRUITLESS_EARLY 16u
+#define FRUITLESS_MOVE  4u /* after this many such links, another address is tried */
 
 /* ---- addresses ---- */
 
-/* Addresses of the session: once it has come up on one, that and those behind it. */
+/* Number of addresses to try. A session that has come up on one address uses only that
+ * one and those behind it. */
 static unsigned choices(const struct tern_peer *peer)
 {
 	return peer->candidates.count - peer->home;
 }
 
-/* A host that never answers must not cost more than the whole time there is, nor a fabric
- * that it does not have the time of those that it has. */
+/* Returns when the attempt must end. A host that never answers must not take the whole
+ * time there is; nor may an address of a fabric that the host lacks take the time of
+ * the fabrics that it has. */
 uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
 {
 	uint64_t now_ns = tern_peer_now_ns(peer);
@@ -44,13 +48,16 @@ uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
 	bool starts = peer->state == TERN_PEER_STATE_START;
 	bool last = choices(peer) == 1 || (starts && peer->tried + 1 == choices(peer));
 
-	if (last && !starts) /* only a new attempt says soon that the path is back */
+	/* The kernel repeats its SYN ever more rarely, so a new attempt notices sooner
+	 * that the path is back. */
+	if (last && !starts)
 		return now_ns + TERN_MIN(left_ns, ATTEMPT_NS);
-	/* Of a lost session's addresses, any may be the one that returns. */
+	/* Any address of a lost session may be the one that comes back. */
 	return last ? peer->give_up_ns : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
 }
 
-/* False: each was tried, and it is time for a pause. The last address has not refused. */
+/* Moves to the next address that has not refused. False: each has been tried, and it
+ * is time for a pause. The last address of the list is never marked as refusing. */
 static bool next_candidate(struct tern_peer *peer)
 {
 	bool all = false;
@@ -65,10 +72,10 @@ static bool next_candidate(struct tern_peer *peer)
 	return !all;
 }
 
-/* A first connection was refused at this address. Whoever is there need not be the peer:
- * a stranger may have taken the name in shared memory that belongs to a tcp port, or the
- * peer's shared memory is of another version or user. So it is not tried again, and only
- * the last address has the last word: true. */
+/* Handles the refusal of a first connection at this address. The process there need
+ * not be the peer: a stranger may have taken the name in shared memory that belongs to
+ * a tcp port, or the peer's shared memory is of another version or user. So this
+ * address is not tried again. True: it was the last address, so the refusal is final. */
 static bool refused_at_last(struct tern_peer *peer, int status)
 {
 	const struct tern_candidate *at = &peer->candidates.at[peer->candidate];
@@ -76,7 +83,7 @@ static bool refused_at_last(struct tern_peer *peer, int status)
 	if (peer->candidate + 1 == peer->candidates.count)
 		return true;
 	peer->refused |= 1u << peer->candidate;
-	peer->token = 0; /* a session that was begun there is over */
+	peer->token = 0; /* a session that was begun at this address is over */
 	tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
 		"%s: %s://%s refuses (%s): the next address is tried", peer->name,
 		at->fabric->ops->name, at->address, tern_status_text(status));
@@ -121,21 +128,21 @@ void tern_dial(struct tern_peer *peer)
 bool tern_dial_is_final(int status)
 {
 	return status == -EPROTONOSUPPORT || status == -EILSEQ || status == -EACCES ||
-	       status == -EPROTO || status == -EINVAL || status == -ENOBUFS ||
-	       status == -ENODATA;
+	       status == -EPROTO || status == -EINVAL || status == -ENODATA;
 }
 
-/* Is the failure of an attempt the end? `status`: why the session is lost. */
+/* True: the failure of this attempt ends the session. `status`: why the session is
+ * lost. */
 static bool ends_dialling(struct tern_peer *peer, int attempt, int status)
 {
 	if (peer->state == TERN_PEER_STATE_START)
 		return tern_dial_is_final(attempt) && refused_at_last(peer, attempt);
-	/* -ESTALE: the other end has no such session any more. */
+	/* -ESTALE: the other end no longer has this session. */
 	return tern_dial_is_final(status) || status == -EPIPE || attempt == -ESTALE;
 }
 
-/* Dials again after a pause, which is twice as long the next time; never so long that the
- * other end, which waits for reconnect_ns, might have given up. */
+/* Dials again after a random pause, which doubles each time. It stays below a quarter
+ * of reconnect_ns: the other end waits that long and must not give up meanwhile. */
 static void back_off(struct tern_peer *peer)
 {
 	uint64_t most_ns = TERN_MAX(peer->rdv->ctx->opts.reconnect_ns / 4, 1u);
@@ -150,20 +157,21 @@ void tern_dial_failed(struct tern_peer *peer, int status)
 {
 	int attempt = status;
 
+	/* The first cause says more than a failed attempt. */
 	if (peer->state == TERN_PEER_STATE_LOST)
-		status = status == -EPIPE ? status
-					  : peer->cause; /* why it was lost says more */
-	/* The path is there again, and the peer is not. */
+		status = status == -EPIPE ? status : peer->cause;
+	/* The path is back, and nobody listens there: the peer has probably ended. */
 	if (peer->state == TERN_PEER_STATE_LOST && attempt == -ECONNREFUSED &&
 		peer->candidates.at[peer->candidate].fabric == peer->port->fabric)
 		peer->give_up_ns = TERN_MIN(
 			peer->give_up_ns, tern_ns_add(tern_peer_now_ns(peer),
 						  peer->rdv->ctx->opts.reconnect_ns));
-	/* An attempt that ran out of time says less than the one before it. */
+	/* A timeout says less than the failure before it. */
 	if (status == -ETIMEDOUT && peer->cause)
 		status = peer->cause;
 	peer->cause = status;
-	/* What was begun at another address, or has been given up there: start anew. */
+	/* The session was begun at another address, or was given up there: start a new
+	 * one. */
 	if (peer->state == TERN_PEER_STATE_START && attempt == -ESTALE)
 		peer->token = 0;
 	if (ends_dialling(peer, attempt, status)) {
@@ -181,8 +189,8 @@ void tern_dial_failed(struct tern_peer *peer, int status)
 	back_off(peer);
 }
 
-/* Before the clock starts: a fabric may have much memory to register at first. What
- * fails is told by the dialling. */
+/* Opens the ports before the clock starts, since a fabric may have to register much
+ * memory at first. Failures are reported by the attempts to connect. */
 static void open_ports(struct tern_peer *peer)
 {
 	struct tern_port *port;
@@ -208,6 +216,11 @@ int tern_connect_sized(struct tern_context *ctx, const char *address,
 	peer = tern_peer_new(tern_rdv_of(ctx), &own);
 	if (!peer)
 		return -ENOMEM;
+	r = tern_records_reserve(peer);
+	if (r < 0) {
+		tern_peer_destroy(peer);
+		return r;
+	}
 	peer->dialler = true;
 	tern_credit_widen(&peer->credit_rx);
 	peer->candidates = candidates;
@@ -216,7 +229,7 @@ int tern_connect_sized(struct tern_context *ctx, const char *address,
 	open_ports(peer);
 	peer->give_up_ns = tern_ns_add(tern_peer_now_ns(peer), ctx->opts.connect_ns);
 	r = start_link(peer);
-	if (r == -EINVAL) { /* the address: no time will heal it */
+	if (r == -EINVAL) { /* the address is wrong: waiting does not help */
 		tern_peer_destroy(peer);
 		return r;
 	}
@@ -229,12 +242,12 @@ int tern_connect_sized(struct tern_context *ctx, const char *address,
 /* ---- a lost session ---- */
 
 /*
- * How long a lost link may take to return. A path that carries nothing may be a cable or
- * a switch, and gets as long as silence does; so does one that was cut, for the end that
- * dials: if its peer is gone, the peer's host will say so (see
- * tern_dial_failed). The other
- * end is told nothing more, and a peer that cut its link is most likely gone, unless it
- * had been silent: then it may have found no path, and its next attempt is under way.
+ * Returns how long a lost session may take to return. A path that carries nothing may
+ * have a broken cable or switch, and gets as long as silence is allowed. So does the
+ * dialler of a link that was cut: if the peer has ended, its host will refuse the next
+ * attempt (see tern_dial_failed). The acceptor gets no such report, and a dialler that
+ * cut its link has most likely ended. But if the dialler had been silent before, it may
+ * have lost its path, and its next attempt may be under way.
  */
 static uint64_t return_ns(const struct tern_peer *peer, int status)
 {
@@ -251,15 +264,15 @@ static uint64_t return_ns(const struct tern_peer *peer, int status)
 	return TERN_MAX(opts->reconnect_ns, least_ns);
 }
 
-/* Only what was of use makes the next link come at once: a path that lets handshakes
- * through and nothing else would cause a storm of them. */
+/* True: the lost link was useful, so the next one is dialled at once. Without this
+ * check, a path that passes only handshakes would cause a storm of them. */
 static bool was_of_use(const struct tern_peer *peer)
 {
 	return peer->acked != peer->lost_acked || peer->rx_seq != peer->lost_rx_seq ||
 	       tern_peer_now_ns(peer) - peer->up_ns >= LASTING_NS;
 }
 
-/* Counts the links that carried none of what waited; was this one too many? */
+/* Counts the links that carried none of what waited. True: this was one too many. */
 static bool is_fruitless(struct tern_peer *peer)
 {
 	bool progress = !tern_stream_busy(peer) || peer->acked != peer->lost_acked;

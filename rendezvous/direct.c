@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors in memory of a GPU that the fabric of the link reaches: GPUDirect RDMA.
+ * Tensors in GPU memory that the fabric of the link reaches: GPUDirect RDMA.
  *
- *     send, the fabric puts     from where it lies
- *     send, the peer reads      it is exposed as other memory is
- *     receive, by get           to where it belongs; settled; then ATS
+ *     send, the fabric puts     directly from GPU memory
+ *     send, the peer reads      GPU memory is exposed like other memory
+ *     receive, by get           directly into GPU memory; made visible to it; then ATS
  *     receive, all else         staged: stage.c
  *
- * Into memory of a GPU only our own gets write. A room that the peer may write into, by a
- * POST or CTS, is one that it must be able to write into on the next link as well, which
- * may be of a fabric that does not reach it: that needs a bounce buffer, and those are
- * not held ahead. A get starts over on the next link in whatever way is right there.
+ * Only our own gets write directly into GPU memory. Room that the peer may write into, by
+ * a POST or CTS, must stay writable for it on the next link, whose fabric may not reach
+ * GPU memory. That needs a bounce buffer, and those are not held ahead. A get starts
+ * again on the next link in whatever way works there.
  *
- * Whether the memory is reached may change while the link is up (a device comes or goes),
- * and pieces of both kinds would not make a tensor; so each xfer is asked about once for
- * each link. A link that cannot do what was chosen ends, and the next one has its own
- * choice.
+ * Whether the fabric reaches the memory may change while the link is up (a device comes
+ * or goes). Since the pieces of one tensor must all go the same way, it is decided once
+ * per xfer and link. If a link cannot do what was decided, it ends, and the next link
+ * decides anew.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -34,14 +34,14 @@ bool tern_direct_chosen(struct tern_xfer *x)
 	return x->stage.direct;
 }
 
-/* Once for each fabric that a peer is on. */
+/* Logs it, once for each fabric that a peer is on. */
 static void tell(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
 	struct tern_conn *conn = tern_peer_conn(peer);
 	const char *way = peer->port->ops->reaches(conn, x->buf.mem);
 
-	/* NULL: since it was chosen, a device has come that does not reach it. */
+	/* NULL: since the decision, a device was added that does not reach the memory. */
 	if (peer->direct_told == peer->port || !way)
 		return;
 	peer->direct_told = peer->port;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links and their handshake: three messages, see struct tern_hello. Until it is done a
- * link may take no memory, no session and little time from us: it has five seconds, and
- * there may be 256 such links at once. Under pressure, from half of them on, it has one
- * second; and where one more comes than there may be, the source with the most of them
- * loses its oldest. So who opens connections and says nothing keeps nobody else out, and
- * many who begin at once, from one host too, get in: a handshake takes a round trip, and
- * who was cut dials again.
+ * Links and their handshake: three messages, see struct tern_hello. Until the handshake
+ * is complete, a link takes little memory (a session object without records of its own)
+ * and little time: it has five seconds. The number of such links is bounded;
+ * transport/admission.h tells which one is cut when one more comes. A dialler that was
+ * cut dials again, since its session is not up before the acceptor has sent a message on
+ * it.
  *
  * Proof of the cluster secret: each end sends HMAC-SHA256(secret, its role, both nonces,
  * both incarnations, token, epoch, rail), so neither can replay or reflect the other's.
@@ -28,10 +27,13 @@
 #endif
 
 #define HANDSHAKE_NS (5 * TERN_NS_PER_S)
-#define PATIENCE_NS   (250 * TERN_NS_PER_MS) /* between two looks at a late link */
-#define HASTE_NS      TERN_NS_PER_S          /* HANDSHAKE_NS under pressure */
-#define HALF_OPEN_MAX 256u
-#define SOURCES       256u /* more share a count */
+/* Interval of the checks whether to wait longer for a late link. */
+#define PATIENCE_NS (250 * TERN_NS_PER_MS)
+/* Bounds of a context's half-open links. They get half of the descriptors, and the other
+ * half remains for links that are up. */
+#define HALF_OPEN_LEAST     64u
+#define HALF_OPEN_MOST      4096u
+#define FILES_FOR_HALF_OPEN 2u
 
 /* ---- proof ---- */
 
@@ -58,7 +60,7 @@ void tern_secret_free(char *secret)
 enum side {
 	SIDE_DIALLER = 'd',
 	SIDE_ACCEPTOR = 'a',
-	SIDE_RETURNING = 'r', /* the dialler of a session that there is, in step 1 */
+	SIDE_RETURNING = 'r', /* the dialler of an existing session, in step 1 */
 };
 
 static void prove(const struct tern_link *link, const struct tern_peer *peer,
@@ -91,7 +93,7 @@ static void prove(const struct tern_link *link, const struct tern_peer *peer,
 
 static const uint8_t no_nonce[16];
 
-/* In constant time. */
+/* Compares in constant time, so that the time does not tell how many bytes agree. */
 static bool same_mac(const uint8_t *a, const uint8_t *b)
 {
 	uint8_t difference = 0;
@@ -103,67 +105,32 @@ static bool same_mac(const uint8_t *a, const uint8_t *b)
 
 /* ---- links ---- */
 
-static bool is_pressed(const struct tern_rdv *rdv)
+uint32_t tern_half_open_max(uint64_t file_max)
 {
-	return rdv->half_open_count > HALF_OPEN_MAX / 2;
+	uint64_t share = file_max / FILES_FOR_HALF_OPEN;
+
+	return (uint32_t)TERN_MAX(HALF_OPEN_LEAST, TERN_MIN(share, HALF_OPEN_MOST));
 }
 
 static void leave_half_open(struct tern_link *link)
 {
 	tern_timer_clear(link->rdv->ctx, &link->timer);
-	if (link->counted) {
-		tern_list_remove(&link->half_open);
-		link->rdv->half_open_count--;
-	}
-	link->counted = false;
-}
-
-/* Where a link comes from, which its conn's name says in front of the port: as a number
- * that nobody can choose. */
-static unsigned source_of(const struct tern_link *link)
-{
-	const char *name = link->conn->name, *port = strrchr(name, ':');
-	uint64_t hash = link->rdv->incarnation;
-
-	for (; *name && name != port; name++)
-		hash = tern_mix64(hash ^ (unsigned char)*name);
-	return hash % SOURCES;
-}
-
-static void cut_oldest_of_most(struct tern_rdv *rdv)
-{
-	uint16_t counts[SOURCES] = {0};
-	unsigned most = 0;
-
-	tern_list_for_each (n, &rdv->half_open) {
-		struct tern_link *link = tern_list_entry(n, struct tern_link, half_open);
-		unsigned source = source_of(link);
-
-		if (++counts[source] > counts[most])
-			most = source;
-	}
-	tern_list_for_each (n, &rdv->half_open) {
-		struct tern_link *link = tern_list_entry(n, struct tern_link, half_open);
-
-		if (source_of(link) == most) {
-			tern_link_close(link, -EMFILE, false);
-			return;
-		}
-	}
+	tern_admission_remove(&link->rdv->half_open, &link->half_open);
 }
 
 static void enter_half_open(struct tern_link *link)
 {
 	struct tern_rdv *rdv = link->rdv;
 	uint64_t now_ns = tern_now_ns(rdv->ctx->env);
+	struct tern_half_open *excess;
 
-	link->counted = true;
-	link->late_ns = now_ns + HANDSHAKE_NS;
-	tern_list_push(&rdv->half_open, &link->half_open);
-	rdv->half_open_count++;
-	tern_timer_set(rdv->ctx, &link->timer, now_ns + HASTE_NS);
-	if (rdv->half_open_count > HALF_OPEN_MAX)
-		cut_oldest_of_most(rdv);
+	tern_admission_add(&rdv->half_open, &link->half_open, link->conn->name, now_ns);
+	tern_timer_set(rdv->ctx, &link->timer, now_ns + HANDSHAKE_NS);
+	excess = tern_admission_excess(
+		&rdv->half_open, &link->half_open, rdv->half_open_max, now_ns);
+	if (excess)
+		tern_link_close(tern_container_of(excess, struct tern_link, half_open),
+			-EMFILE, false);
 }
 
 static void too_slow(struct tern_timer *timer)
@@ -173,10 +140,6 @@ static void too_slow(struct tern_timer *timer)
 
 	if (link->peer && tern_peer_is_patient(link->peer, link))
 		tern_timer_set(ctx, timer, tern_now_ns(ctx->env) + PATIENCE_NS);
-	else if (link->counted && !is_pressed(link->rdv) &&
-		 tern_now_ns(ctx->env) < link->late_ns)
-		tern_timer_set(ctx, timer,
-			TERN_MIN(tern_now_ns(ctx->env) + PATIENCE_NS, link->late_ns));
 	else
 		tern_link_close(link, -ETIMEDOUT, false);
 }
@@ -192,6 +155,7 @@ struct tern_link *tern_link_new(
 	link->conn = conn;
 	link->state = state;
 	link->timer.fire = too_slow;
+	tern_list_init(&link->half_open.node);
 	conn->user = link;
 	tern_list_push(&rdv->links, &link->node);
 	tern_list_init(&link->of_peer);
@@ -216,7 +180,7 @@ void tern_link_close(struct tern_link *link, int verdict, bool flush)
 	if (link->state == TERN_LINK_CLOSING)
 		return;
 	link->state = TERN_LINK_CLOSING;
-	leave_half_open(link); /* it makes no room by being cut again */
+	leave_half_open(link); /* a closing link is not half-open any more */
 	if (verdict && !link->verdict)
 		link->verdict = verdict;
 	link->conn->port->ops->conn_close(link->conn, flush);
@@ -231,7 +195,8 @@ static uint32_t own_eager_bytes(const struct tern_link *link)
 	return TERN_MIN(asked ? asked : link->conn->eager_bytes, TERN_EAGER_MAX);
 }
 
-/* -EAGAIN: no room for it yet; tern_link_writable says it again. */
+/* Sends the HELLO of this step. -EAGAIN: there is no room yet; tern_link_writable()
+ * sends it again. */
 static int say_hello(struct tern_link *link, uint8_t step, int status)
 {
 	struct tern_peer *peer = link->peer;
@@ -298,6 +263,14 @@ static void refuse(struct tern_link *link, int status)
 
 /* ---- hearing hello ---- */
 
+int tern_link_lacks_memory(const struct tern_link *link)
+{
+	tern_log_stranger(link->rdv->ctx->env,
+		"%s: refused: no memory for the records of one more peer",
+		link->conn->name);
+	return -ENOMEM;
+}
+
 static void new_session(struct tern_link *link)
 {
 	struct tern_rdv *rdv = link->rdv;
@@ -308,9 +281,10 @@ static void new_session(struct tern_link *link)
 		refuse(link, -ECONNREFUSED);
 		return;
 	}
-	peer = tern_peer_new(rdv, &link->listener->opts);
+	peer = tern_records_spare(rdv) < 0 ? NULL
+					   : tern_peer_new(rdv, &link->listener->opts);
 	if (!peer) {
-		refuse(link, -ENOBUFS);
+		refuse(link, tern_link_lacks_memory(link));
 		return;
 	}
 	do
@@ -323,8 +297,8 @@ static void new_session(struct tern_link *link)
 	tern_link_answer(link);
 }
 
-/* The dialler has given up every link before its newest, also one whose last word is
- * still on its way here. */
+/* The dialler has given up every link before its newest one, even a link whose last
+ * message has not arrived here yet. */
 static void abandon_others(struct tern_peer *peer)
 {
 	tern_list_for_each_safe (n, &peer->links) {
@@ -336,8 +310,8 @@ static void abandon_others(struct tern_peer *peer)
 }
 
 /*
- * Before the old link is given up for it. Who recorded a step 1 can send it again, but
- * its epoch has been used.
+ * Checks the dialler's proof of step 1, before the old link is given up for the new one.
+ * Whoever recorded a step 1 can send it again, but its epoch has been used by then.
  */
 static bool may_return(const struct tern_link *link, const struct tern_peer *peer)
 {
@@ -347,8 +321,8 @@ static bool may_return(const struct tern_link *link, const struct tern_peer *pee
 	return same_mac(expected, link->theirs.mac);
 }
 
-/* An old session on a new connection. The old one and its rails must be gone first: only
- * then is it certain what arrived on it. */
+/* Moves an existing session to a new connection. The old connection and its rails must
+ * be closed first: only then is it certain what arrived on them. */
 static void old_session(struct tern_link *link)
 {
 	struct tern_peer *peer = tern_peer_by_token(
@@ -370,7 +344,9 @@ static void old_session(struct tern_link *link)
 	if (!link->rail)
 		abandon_others(peer);
 	tern_peer_add_link(peer, link);
-	if (!link->rail && (peer->link || !tern_rails_closed(peer)))
+	if (!peer->has_records && tern_records_spare(link->rdv) < 0)
+		refuse(link, tern_link_lacks_memory(link));
+	else if (!link->rail && (peer->link || !tern_rails_closed(peer)))
 		link->state = TERN_LINK_WAIT_OLD;
 	else
 		tern_link_answer(link);
@@ -380,7 +356,7 @@ static int on_step_1(struct tern_link *link)
 {
 	if (link->theirs.step != 1)
 		return -EPROTO;
-	/* A rail is one of a session that there is: nothing else would ever end it. */
+	/* A rail belongs to an existing session: otherwise nothing would ever end it. */
 	if (link->theirs.rail >= TERN_RAILS_MAX ||
 		(link->theirs.rail && !link->theirs.token))
 		return -EPROTO;
@@ -401,11 +377,28 @@ static void up(struct tern_link *link)
 		tern_peer_link_up(link->peer, link);
 }
 
-/* The last word of the dialler; from then on the link is up. */
+/*
+ * Takes the dialler's last step. The acceptor may cut the link before it reads step 3,
+ * and then it has no session. So a new session is up only when the acceptor sends
+ * something on it. A session that was up before survives such a cut.
+ */
 static void introduce(struct tern_link *link)
 {
+	struct tern_peer *peer = link->peer;
+
 	if (say_hello(link, 3, 0) < 0)
 		return;
+	if (!link->rail && peer->state == TERN_PEER_STATE_START) {
+		peer->epoch = link->epoch; /* the acceptor may have used this epoch */
+		link->state = TERN_LINK_WAIT_WELCOME;
+		return;
+	}
+	leave_half_open(link);
+	up(link);
+}
+
+void tern_link_welcomed(struct tern_link *link)
+{
 	leave_half_open(link);
 	up(link);
 }
@@ -434,6 +427,8 @@ static int on_step_2(struct tern_link *link)
 			(peer->token != link->theirs.token ||
 				peer->their_incarnation != link->theirs.incarnation)))
 		return -EPROTO;
+	if (!peer->token) /* if this link is lost, a further HELLO 1 announces rx_seq */
+		peer->rx_seq = link->theirs.first_seq;
 	peer->token = link->theirs.token;
 	peer->their_incarnation = link->theirs.incarnation;
 	prove(link, peer, SIDE_ACCEPTOR, link->nonce, link->theirs.nonce, expected);
@@ -463,10 +458,10 @@ static int on_step_3(struct tern_link *link, const struct tern_hello *proof)
 	return 0;
 }
 
-/* Only a step 2 can refuse, and a refusal needs no limits. The counters are checked where
- * the session knows what they may be: plausible(), in session.c. Nothing can be said of
- * them here, because they wrap: after 2^31 messages `credit` may lie anywhere, seen from
- * `first_seq`. */
+/* Only a step 2 can refuse, and a refusal carries no limits. The counters are checked
+ * where the session knows their possible values: plausible() in session.c. They cannot
+ * be checked here, because they wrap: after 2^31 messages `credit` may lie anywhere
+ * relative to `first_seq`. */
 static int check_limits(const struct tern_hello *h)
 {
 	bool refusal = h->step == 2 && h->status;
@@ -478,6 +473,7 @@ static int on_hello(struct tern_link *link, const struct tern_hello *hello)
 {
 	if (link->state == TERN_LINK_WAIT_PROOF)
 		return on_step_3(link, hello);
+	link->half_open.has_spoken = true;
 	link->theirs = *hello;
 	if (link->state == TERN_LINK_WAIT_HELLO)
 		return on_step_1(link);

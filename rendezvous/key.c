@@ -6,7 +6,7 @@
 #include "base/endian.h"
 #include "base/util.h"
 
-/* FNV-1a (Fowler, Noll, Vo), of 64 bits: short, and names are hashed once. */
+/* 64-bit FNV-1a (Fowler, Noll, Vo). It is short, and each name is hashed once. */
 uint64_t tern_key(const char *name)
 {
 	uint64_t hash = 0xcbf29ce484222325;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of keys. A key is a 64-bit hash that anybody may make collide; so a request that
- * has a name says it beside the key, and where two halves with names meet, they are
- * compared: two names for one key are an error, never a mix-up.
+ * Names of keys. A key is a 64-bit hash, for which anyone can make two names collide. So
+ * a request with a name sends it beside the key, and when two halves with names are
+ * matched, the names are compared: two names for one key are an error, and never mix
+ * tensors up.
  *
- * What is said and compared is a digest of fixed size, keyed by the cluster secret, so
- * that who does not know that cannot make two names look the same. No table holds names:
- * one that is never used again costs nothing.
+ * The name is sent and compared as a digest of fixed size, keyed by the cluster secret:
+ * without the secret nobody can make two names with the same digest. No table holds
+ * names: a name that is never used again takes no memory.
  */
 #ifndef TERN_RENDEZVOUS_KEY_H
 #define TERN_RENDEZVOUS_KEY_H
@@ -15,13 +16,13 @@
 #include <stdint.h>
 #include <string.h>
 
-#define TERN_NAME_MAX 255u /* bytes of a name that a caller gives */
+#define TERN_NAME_MAX 255u /* longest name of a caller, in bytes */
 
-/* As it is on the wire. All zeros: there is no name. */
+/* A name on the wire. All zeros: there is no name. */
 struct tern_name {
 	uint8_t digest[8];
-	uint8_t bytes; /* of text */
-	char text[47]; /* for messages to users: the end of the name */
+	uint8_t bytes; /* length of text */
+	char text[47]; /* end of the name, for messages to users */
 };
 _Static_assert(sizeof(struct tern_name) == 56, "a name is part of the wire");
 
@@ -29,13 +30,13 @@ struct tern_name_key {
 	uint64_t word[2];
 };
 
-/* What a session's names are digested with. `secret`: NULL, or the session's. */
+/* The key of the session's digests. `secret` is the session's; NULL: none. */
 struct tern_name_key tern_name_key(const char *secret);
 
 void tern_name_set(
 	struct tern_name *out, const struct tern_name_key *key, const char *name);
 
-/* Both are there, and they are not the same. */
+/* True if both names are there and differ. */
 static inline bool tern_names_differ(const struct tern_name *a, const struct tern_name *b)
 {
 	return a->bytes && b->bytes &&

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors in memory of a GPU that the other end's GPU copies from where they are
- * (TERN_CAP_LEND: shm, by CUDA IPC). What cannot go this way is staged (stage.c), and
- * which way it is, the sender knows before it announces the tensor:
+ * Tensors in GPU memory that the other end's GPU copies directly (TERN_CAP_LEND: shm, by
+ * CUDA IPC). Tensors that cannot be transferred in this way are staged (stage.c). The
+ * sender knows which way it is before it announces the tensor:
  *
- *     send      offer the memory; once the peer has taken it: RTS with its region
+ *     send      offer the memory; once the peer has opened it: RTS with its region
  *     receive   borrow it, copy, repay it; then ATS
  *
- * Into memory of a device or page-locked memory of the host the copy goes straight. Into
- * other memory of the host it goes by slots, since the driver would hold up the thread
- * until such a copy is done.
+ * The copy goes directly into GPU memory or page-locked host memory. For other host
+ * memory it goes through slots, since the driver would block the thread until such a copy
+ * is done.
  *
- * A send that waits for the peer's answer stands in peer->offering and holds up nobody.
+ * A send that waits for the peer's answer is in peer->offering and blocks no other.
  */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
 
-/* Once for each peer: a session does not leave a fabric that lends. */
+/* Logs it, once for each peer: a session never leaves a fabric that lends. */
 static void tell(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;

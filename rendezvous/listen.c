@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listening, and the events of the ports: the layer's outer edge towards the fabrics. An
- * `auto` listener is up to three: tcp, shm under a name that follows from the tcp port,
- * and verbs at the same address if an RDMA device has it.
+ * Listeners, and the events of the ports: the edge of this layer towards the fabrics. An
+ * `auto` listener listens on each fabric that takes part: on one that chooses the port,
+ * and on the others whose addresses follow from HOST:PORT (auto_listen in fabric.h).
  */
 #include "rendezvous/rendezvous.h"
 
@@ -43,8 +43,12 @@ static int on_message(void *arg, struct tern_conn *conn, const void *data, size_
 	(void)arg;
 	if (!link || link->state == TERN_LINK_CLOSING)
 		return 0;
-	if (link->state != TERN_LINK_UP)
+	if (link->state == TERN_LINK_WAIT_WELCOME)
+		tern_link_welcomed(link);
+	else if (link->state != TERN_LINK_UP)
 		return tern_link_handshake(link, data, bytes);
+	if (link->state != TERN_LINK_UP)
+		return 0;
 	if (link->rail)
 		return tern_rail_message(link, data, bytes);
 	if (link->peer->link != link)
@@ -66,7 +70,8 @@ static void on_writable(void *arg, struct tern_conn *conn)
 	else {
 		tern_lend_answered(link->peer);
 		tern_peer_pump(link->peer);
-		tern_stream_tell(link->peer); /* what there may have been no room for */
+		/* Sends what there may have been no room for before. */
+		tern_stream_tell(link->peer);
 	}
 }
 
@@ -108,8 +113,8 @@ static const struct tern_port_handler port_handler = {
 
 /* ---- the layer ---- */
 
-/* What is read in place can be read no longer; buffers stay their holders'. Those whose
- * done() has not run yet are let go behind it. */
+/* Ends reading in place: the data cannot be read after this. Buffers stay with their
+ * holders. Receives whose done() has not been called yet are released later. */
 static void let_go_of(struct tern_list *held)
 {
 	tern_list_for_each_safe (n, held) {
@@ -129,7 +134,8 @@ static void let_go(struct tern_rdv *rdv)
 		let_go_of(&tern_list_entry(n, struct tern_peer, node)->held);
 }
 
-/* A peer may read in place for as long as it likes; whoever waits for it is to know. */
+/* A peer may read in place for as long as it likes, so log which peer the end waits
+ * for. */
 static void say_who_reads(struct tern_rdv *rdv)
 {
 	if (rdv->said_who_reads ||
@@ -153,7 +159,7 @@ static void rdv_free(void *arg)
 	struct tern_rdv *rdv = arg;
 
 	rdv->ending_ns = tern_now_ns(rdv->ctx->env);
-	/* A peer that is freed, too, waits for this. */
+	/* A peer that is being freed also waits until its memory is not read any more. */
 	let_go(rdv);
 	tern_list_for_each_safe (n, &rdv->listeners)
 		tern_listener_free(tern_list_entry(n, struct tern_listener, node));
@@ -168,7 +174,8 @@ static void destroy(struct tern_rdv *rdv)
 {
 	tern_timer_clear(rdv->ctx, &rdv->feed_timer);
 	tern_rdv_stage_fini(rdv);
-	tern_list_remove(&rdv->complete_call.link); /* others are in the list with it */
+	/* Other deferred calls are in the same list. */
+	tern_list_remove(&rdv->complete_call.node);
 	tern_records_fini(rdv);
 	tern_map_fini(&rdv->tokens);
 	free(rdv);
@@ -206,11 +213,12 @@ int tern_rendezvous_init(struct tern_context *ctx)
 		rdv->match_secret.word[i] = tern_random(ctx->env);
 	tern_list_init(&rdv->peers);
 	tern_list_init(&rdv->links);
-	tern_list_init(&rdv->half_open);
+	tern_admission_init(&rdv->half_open, tern_random(ctx->env));
+	rdv->half_open_max = tern_half_open_max(ctx->file_max);
 	tern_map_init(&rdv->tokens, rdv->match_secret.word[0]);
 	tern_list_init(&rdv->listeners);
 	tern_list_init(&rdv->completed);
-	tern_list_init(&rdv->complete_call.link);
+	tern_list_init(&rdv->complete_call.node);
 	tern_list_init(&rdv->held);
 	tern_list_init(&rdv->hungry);
 	tern_rdv_stage_init(rdv);
@@ -247,38 +255,28 @@ static int add_lsn(
 	return 0;
 }
 
-/* The same host and port on verbs; without it peers use tcp. */
-static void add_verbs(struct tern_listener *l, const char *tcp_address)
+/* Listens on a further fabric, besides the one that chose the port. If this fails,
+ * peers use the other fabrics. */
+static void add_beside(
+	struct tern_listener *l, struct tern_fabric *fabric, const char *host_port)
 {
-	struct tern_context *ctx = l->rdv->ctx;
-	struct tern_fabric *verbs = tern_domain_fabric(ctx->domain, "verbs", 5);
+	const struct tern_fabric_ops *ops = fabric->ops;
+	char address[128];
 	int r;
 
-	if (!verbs || tern_address_is_loopback(tcp_address))
+	if (!ops->auto_listen ||
+		ops->auto_listen(host_port, address, sizeof(address)) < 0)
 		return;
-	r = add_lsn(l, verbs, tcp_address);
-	/* Not every network of a machine with RDMA devices is one of theirs. */
+	r = add_lsn(l, fabric, address);
+	/* -EADDRNOTAVAIL is not worth a warning: on a machine with RDMA devices, some
+	 * networks do not belong to such a device. */
 	if (r < 0)
-		tern_log(ctx->env, r == -EADDRNOTAVAIL ? TERN_LOG_DEBUG : TERN_LOG_WARN,
-			"verbs is off for %s: %s: peers use tcp", l->address,
-			tern_status_text(r));
-}
-
-/* The shm name beside an auto listener's port; without it peers on this host use tcp. */
-static void add_shm(struct tern_listener *l, const char *tcp_address)
-{
-	struct tern_context *ctx = l->rdv->ctx;
-	struct tern_fabric *shm = tern_domain_fabric(ctx->domain, "shm", 3);
-	char name[128];
-	int r;
-
-	if (!shm || tern_address_beside(tcp_address, name, sizeof(name)) < 0)
-		return;
-	r = add_lsn(l, shm, name);
-	if (r < 0)
-		tern_log(ctx->env, TERN_LOG_WARN,
-			"shared memory is off for %s: %s: peers on this host use tcp",
-			l->address, tern_status_text(r));
+		tern_log(l->rdv->ctx->env,
+			r == -EADDRNOTAVAIL ? TERN_LOG_DEBUG : TERN_LOG_WARN,
+			"%s is off for %s: %s: peers%s use %s",
+			ops->title ? ops->title : ops->name, l->address,
+			tern_status_text(r), ops->one_host ? " on this host" : "",
+			l->lsns[0]->port->ops->name);
 }
 
 int tern_listen_sized(struct tern_context *ctx, const char *address,
@@ -299,7 +297,7 @@ int tern_listen_sized(struct tern_context *ctx, const char *address,
 		r = tern_address_listen(ctx->domain, address, &where, &is_auto);
 	if (r < 0)
 		return r;
-	l = calloc(1, sizeof(*l));
+	l = calloc(1, sizeof(*l) + ctx->domain->fabric_count * sizeof(l->lsns[0]));
 	if (!l)
 		return -ENOMEM;
 	r = tern_secret_copy(&l->secret, own.secret);
@@ -324,10 +322,8 @@ int tern_listen_sized(struct tern_context *ctx, const char *address,
 	got = l->lsns[0]->port->ops->lsn_address(l->lsns[0]);
 	fabric = is_auto ? "auto" : where.at[0].fabric->ops->name;
 	snprintf(l->address, sizeof(l->address), "%s://%s", fabric, got);
-	if (is_auto) {
-		add_shm(l, got);
-		add_verbs(l, got);
-	}
+	for (unsigned i = 0; is_auto && i < ctx->domain->fabric_count; i++)
+		add_beside(l, ctx->domain->fabrics[i], got);
 	tern_list_push(&l->rdv->listeners, &l->node);
 	*out = l;
 	return 0;
@@ -342,9 +338,10 @@ void tern_listener_free(struct tern_listener *l)
 {
 	if (!l)
 		return;
-	/* Links that are up have no use for it any more. */
-	tern_list_for_each (n, &l->rdv->half_open) {
-		struct tern_link *link = tern_list_entry(n, struct tern_link, half_open);
+	/* Only half-open links use their listener. */
+	tern_list_for_each (n, &l->rdv->half_open.all) {
+		struct tern_link *link =
+			tern_list_entry(n, struct tern_link, half_open.node);
 
 		if (link->listener == l)
 			link->listener = NULL;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rails: more connections to the same peer, over which the puts of large tensors are
+ * Rails: further connections to the same peer, over which the puts of large tensors are
  * spread.
  *
- * A rail carries puts and nothing else but this: when a sender has issued all its puts,
- * it says DONE with the flag RAIL on each rail that it used; the receiver, whose fabric
- * delivers it behind the puts, says it back; and when all have come back the sender says
- * the real DONE on the main link. So the receiver keeps no account of stripes, and the
- * acknowledgement of DONE means what it always means. It costs large striped transfers
- * half a round trip.
+ * A rail carries puts, and one message: when a sender has issued all its puts, it sends
+ * DONE with the flag RAIL on each rail that it used. The receiver, whose fabric delivers
+ * it behind the puts, sends it back. When all have come back, the sender sends the real
+ * DONE on the main link. So the receiver keeps no record of stripes, and the
+ * acknowledgement of DONE keeps its meaning. This costs large striped transfers half a
+ * round trip.
  *
- * Rails live and die with the main link: when one breaks, what it carried may be lost,
- * and the peer starts over with a new epoch.
+ * Rails end with the main link, and it with them: when a rail breaks, its data may be
+ * lost, and the peer starts again with a new epoch.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -19,7 +19,7 @@
 
 #include "base/clock.h"
 
-#define RAIL_FAILURES_MAX 6u /* then it is tried every 8 s */
+#define RAIL_FAILURES_MAX 6u /* then a rail is dialled every 8 s */
 #define DIAL_NS           (5 * TERN_NS_PER_S)
 
 static uint32_t bit(unsigned rail)
@@ -43,9 +43,9 @@ static bool exists(const struct tern_peer *peer, unsigned rail)
 	return false;
 }
 
-/* The peer's addresses on the fabric in use, in turn from the one of the main link on: so
- * what carries puts, the main link among them or not, spreads over networks, and devices,
- * if there are addresses of several. */
+/* Address of a rail: the peer's addresses on the fabric in use, in turn from that of
+ * the main link on. So the connections that carry puts spread over networks and
+ * devices, if there are addresses of several. */
 static const char *address_of(const struct tern_peer *peer, uint32_t rail)
 {
 	const struct tern_candidates *all = &peer->candidates;
@@ -64,7 +64,8 @@ static const char *address_of(const struct tern_peer *peer, uint32_t rail)
 	return found->address;
 }
 
-/* Unless it is up or under way. One that does not even start is tried again later. */
+/* Dials a rail unless it is up or being dialled. If the attempt cannot even start, it
+ * is repeated later. */
 static void dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 {
 	struct tern_rdv *rdv = peer->rdv;
@@ -82,14 +83,14 @@ static void dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 	}
 	link->rail = (uint8_t)rail;
 	tern_peer_add_link(peer, link);
-	/* connect_ns may be minutes, for a peer that is not there yet. */
+	/* The limit is lower than connect_ns, which may be minutes, for a peer that is
+	 * not started yet. */
 	tern_timer_set(rdv->ctx, &link->timer,
 		tern_ns_add(now_ns, TERN_MIN(rdv->ctx->opts.connect_ns, DIAL_NS)));
 }
 
-/* Called when the main link is up and with every tick: a rail may come too early for the
- * acceptor, which refuses it then. Each time that some did not come up, it is twice as
- * long until they are tried again. */
+/* Called when the main link is up and at every tick: an acceptor that is not ready
+ * refuses a rail. Each failure doubles the time until the next attempt. */
 void tern_rails_dial(struct tern_peer *peer)
 {
 	uint64_t now_ns = tern_now_ns(peer->rdv->ctx->env);
@@ -104,7 +105,7 @@ void tern_rails_dial(struct tern_peer *peer)
 		dial(peer, i, now_ns);
 }
 
-/* One that never came up has ended. */
+/* Counts a rail that ended before it was up. */
 void tern_rail_failed(struct tern_peer *peer)
 {
 	const struct tern_context *ctx = peer->rdv->ctx;
@@ -123,7 +124,7 @@ void tern_rails_make(struct tern_peer *peer)
 		tern_rails_dial(peer);
 }
 
-/* An acceptor's check of step 1. */
+/* An acceptor's check of step 1 of a rail. */
 bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link)
 {
 	return peer->state == TERN_PEER_STATE_UP && link->epoch == peer->epoch &&
@@ -155,7 +156,7 @@ bool tern_rails_closed(const struct tern_peer *peer)
 	return true;
 }
 
-/* Those too that are not up yet: they would come to the session's next link. */
+/* Closes rails that are not up yet, too: they would join the session's next link. */
 void tern_rails_close(struct tern_peer *peer)
 {
 	tern_list_for_each_safe (n, &peer->links) {
@@ -194,22 +195,21 @@ bool tern_rail_is_apart(const struct tern_xfer *x)
 	return tern_is_bulk(x->peer, x->buf.bytes) && any_is_up(x->peer);
 }
 
-/* Over the main link go: what is sent again, for it is ordered with its DONE; what is not
- * bulk, where that makes a difference; and its share of the rest, unless that is put
- * apart. */
+/* True if the transfer uses the main link only: if it is sent again, since it must be
+ * in order with its DONE; and if it is not bulk, on fabrics with bulk connections. */
 static bool only_main(const struct tern_xfer *x)
 {
 	return x->state != TERN_XFER_WRITING ||
 	       (x->peer->bulk_bytes && !tern_rail_is_apart(x));
 }
 
-/* May a chunk go over it, room or not? */
+/* True if chunks may be put over this rail, with room or not. */
 static bool takes_chunks(const struct tern_peer *peer, unsigned rail)
 {
 	return rail == 0 ? !peer->bulk_bytes : is_up(peer, rail);
 }
 
-/* In turn, for each tensor. */
+/* Each tensor uses the rails in turn. */
 struct tern_put_op *tern_rail_next(struct tern_xfer *x, struct tern_conn **conn)
 {
 	struct tern_peer *peer = x->peer;
@@ -248,8 +248,8 @@ static int say(struct tern_link *link, uint16_t flags, uint32_t src, uint32_t ds
 	return link->conn->port->ops->send(link->conn, head, bytes, NULL, 0);
 }
 
-/* All puts are issued. 0: every rail has confirmed its share; -EINPROGRESS: they will;
- * -EAGAIN: no room to ask. */
+/* All puts were issued. 0: every rail has confirmed its share; -EINPROGRESS:
+ * confirmations are awaited; -EAGAIN: no room to ask. */
 int tern_rails_settle(struct tern_xfer *x)
 {
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++) {
@@ -266,7 +266,7 @@ int tern_rails_settle(struct tern_xfer *x)
 
 /* ---- receiving ---- */
 
-/* What could not be said back yet, oldest first. */
+/* Sends echoes that found no room before, oldest first. */
 static int flush_echoes(struct tern_link *link)
 {
 	while (link->echo_count) {

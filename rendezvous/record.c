@@ -1,29 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The records of a context: for each message that waits for our half, or for our answer,
- * one, with room for the data of an EAGER. They are made a slab at a time, when peers
- * come or receives ask, never when messages come, and stay until the context ends.
+ * The records of a context: one for each message that waits for our half or for our
+ * answer, with room for the data of an EAGER. They are allocated in slabs when peers
+ * complete the handshake or receives send a WANT, never when messages arrive, and stay
+ * until the context is freed. All unproven peers together cause at most one slab: there
+ * must be room for one more peer, and that room serves the next one too.
  *
- * Invariant: there are never fewer than the shared ones and TERN_CREDIT_OWN for each
- * peer, which is what credits may promise (credit.h), and one for each WANT (want.c) and
- * each message that answered one. So a message that had a credit, or was asked for, finds
- * a record.
+ * Invariant: there are always at least the shared records, TERN_CREDIT_OWN for each peer
+ * that may send (which covers all credits, credit.h), and one for each WANT (want.c) and
+ * for each message that answered one. So a message that had a credit, or was asked for,
+ * finds a record.
  *
- * A record is some 200 bytes, its payload TERN_EAGER_MAX: of address space, of which
- * pages are taken when a message first needs them. The record that was freed last is used
- * next, and one that never was only if none is free, so that few of them are.
+ * A record takes about 200 bytes. Its payload takes TERN_EAGER_MAX of address space,
+ * whose pages are allocated when a message first needs them. The record that was freed
+ * last is used next, and a record that was never used only if no other is free, so that
+ * few pages are touched.
  */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
 #include <sys/mman.h>
 
-#define SLAB_PEERS 16u /* so many bring a slab together */
+#define SLAB_PEERS 16u /* number of peers whose records share a slab */
 
-/* Behind the payloads, in the same mapping. */
+/* Header of a slab; it follows the payloads in the same mapping. */
 struct slab {
-	struct tern_list node; /* rdv->record_slabs: those with fresh ones come first */
-	uint32_t count, used;  /* the records from `used` on are fresh */
+	/* In rdv->record_slabs: slabs with fresh records come first. */
+	struct tern_list node;
+	uint32_t count, used; /* the records from `used` on were never used */
 	unsigned char *payloads;
 	struct tern_record records[];
 };
@@ -91,7 +95,7 @@ void tern_records_fini(struct tern_rdv *rdv)
 	}
 }
 
-/* -ENOMEM: there are not as many, and cannot be. */
+/* Makes sure that there are records for so many peers and WANTs. -ENOMEM. */
 static int ensure(struct tern_rdv *rdv, uint64_t peer_count, uint64_t wanted_count)
 {
 	uint64_t need = rdv->credits.total + peer_count * TERN_CREDIT_OWN + wanted_count;
@@ -99,13 +103,27 @@ static int ensure(struct tern_rdv *rdv, uint64_t peer_count, uint64_t wanted_cou
 	return rdv->record_count < need ? add_slab(rdv, SLAB_PEERS * TERN_CREDIT_OWN) : 0;
 }
 
-int tern_records_reserve(struct tern_rdv *rdv)
+int tern_records_spare(struct tern_rdv *rdv)
 {
-	int r = ensure(rdv, rdv->peer_count + 1, rdv->wanted_count);
+	return ensure(rdv, rdv->peer_count + 1, rdv->wanted_count);
+}
 
-	if (r == 0)
-		rdv->peer_count++;
+int tern_records_reserve(struct tern_peer *peer)
+{
+	int r = tern_records_spare(peer->rdv);
+
+	if (r == 0) {
+		peer->has_records = true;
+		peer->rdv->peer_count++;
+	}
 	return r;
+}
+
+void tern_records_release(struct tern_peer *peer)
+{
+	if (peer->has_records)
+		peer->rdv->peer_count--;
+	peer->has_records = false;
 }
 
 int tern_records_want(struct tern_rdv *rdv)

@@ -13,15 +13,15 @@
  *                  READING: get -> ATS -> end
  *                  ANSWERING: CTS -> FILLING --DONE--> end
  *
- * A receive that says no POST asks for its send if the peer is out of credits (want.c).
+ * A receive that sends no POST asks for its send if the peer is out of credits (want.c).
  *
- * Room of a GPU is not advertised, and what comes for it takes another step (stage.c):
- * EAGER and DONE -> LANDING -> end; or the get is settled before its ATS (direct.c).
+ * Room in GPU memory is not advertised, and receiving into it takes a further step
+ * (stage.c): EAGER and DONE -> LANDING -> end; or the get is made visible to the GPU
+ * before its ATS (direct.c).
  *
  * A receive is advertised only if all older ones of its triple are: the peer gives the
- * oldest POST to its oldest send, and that must be our oldest receive. A POST that
- * crossed an arrival is dropped by the peer (see send.c), so pairing an advertised
- * receive is safe.
+ * oldest POST to its oldest send, and that must be our oldest receive. The peer drops a
+ * POST that crossed an arrival (see send.c), so pairing an advertised receive is safe.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -44,8 +44,8 @@ static struct tern_xfer *oldest_recv(
 	return n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 }
 
-/* A POST is worth its while where the peer can put, and would not send an EAGER. On the
- * next link that may be otherwise, as long as there is none. */
+/* A POST is useful if the peer can put, and would not send an EAGER. Without a link
+ * nothing is advertised, since the next link may differ. */
 static bool may_advertise(const struct tern_xfer *x)
 {
 	const struct tern_peer *peer = x->peer;
@@ -84,7 +84,8 @@ void tern_recv_begin(struct tern_xfer *x)
 
 /* ---- advertising ---- */
 
-/* The one before it was advertised only if all before that were. */
+/* Checking one is enough: the receive before it was advertised only if all older ones
+ * were. */
 static bool older_ones_are_advertised(const struct tern_xfer *x)
 {
 	const struct tern_match_node *n = tern_match_before(&x->node);
@@ -94,9 +95,9 @@ static bool older_ones_are_advertised(const struct tern_xfer *x)
 }
 
 /*
- * A POST is a help, not a need: without one the sender announces itself. So whatever it
- * lacks (a credit, an entry for the region) only means that there is none; and it leaves
- * the last credits to those who cannot do without.
+ * Sends a POST. A POST is optional, since without one the sender announces itself. So if
+ * anything is missing (a credit, an entry for the region) no POST is sent; and the last
+ * credits are left to messages that need them.
  */
 static int say_post(struct tern_xfer *x)
 {
@@ -145,7 +146,7 @@ static int advertise(struct tern_xfer *x)
 
 /* ---- pairing ---- */
 
-/* The end of a transfer that answered an RTS. */
+/* Ends a transfer that has to answer an RTS. */
 static void answer_and_end(struct tern_xfer *x, int status)
 {
 	struct tern_record *record = tern_xfer_part(x);
@@ -167,9 +168,8 @@ static void get_done(struct tern_op *op, int status)
 		answer_and_end(x, 0);
 	} else if (status == -EACCES) {
 		answer_and_end(x, status);
-	} else {
-		x->issued = 0; /* the link is gone; tern_recv_lost starts it again */
 	}
+	/* Otherwise the link was lost: tern_recv_lost() starts the get again. */
 }
 
 void tern_recv_landed(struct tern_xfer *x, int status)
@@ -177,7 +177,7 @@ void tern_recv_landed(struct tern_xfer *x, int status)
 	struct tern_peer_stats *stats = &x->peer->stats;
 	bool reading = x->state == TERN_XFER_READING;
 
-	/* What came by puts was counted with its DONE. */
+	/* Data that came by puts was counted at its DONE. */
 	if (status == 0 && !x->stage.bounce.mem) {
 		*(reading ? &stats->get_count : &stats->eager_count) += 1;
 		stats->bytes_received += tern_req_of(x)->bytes;
@@ -206,7 +206,7 @@ static int start_get(struct tern_xfer *x)
 		return r;
 	if (tern_stage_needed(x))
 		return tern_stage_get(x);
-	if (x->stage.status) { /* of a copy, on an earlier link */
+	if (x->stage.status) { /* the copy failed on an earlier link */
 		answer_and_end(x, x->stage.status);
 		return 0;
 	}
@@ -216,11 +216,10 @@ static int start_get(struct tern_xfer *x)
 	if (r < 0)
 		return -EAGAIN;
 	tern_direct_started(x);
-	x->issued = bytes;
 	return 0;
 }
 
-/* Of what the peer may write into. */
+/* Size of the memory that the peer may write into. */
 static uint64_t capacity(const struct tern_xfer *x)
 {
 	return x->stage.bounce.mem ? x->stage.bounce.bytes : x->buf.bytes;
@@ -256,7 +255,7 @@ static int say_cts(struct tern_xfer *x)
 	return 0;
 }
 
-/* The room is known and large enough: fetch, or have it filled. */
+/* The room is known and large enough: reads the tensor, or lets the peer write it. */
 static void fetch(struct tern_xfer *x)
 {
 	const struct tern_record *record = x->record;
@@ -311,8 +310,8 @@ void tern_rdv_feed(struct tern_rdv *rdv)
 		tern_recv_advance(tern_list_entry(n, struct tern_xfer, queue));
 }
 
-/* A release of this context's feeds the hungry at once; the pool may be shared with
- * others, who do not tell, so a timer looks as well. */
+/* A release in this context continues the waiting receives at once. Other contexts
+ * that share the pool do not tell, so a timer polls as well. */
 static void wait_for_pool(struct tern_xfer *x)
 {
 	struct tern_rdv *rdv = x->peer->rdv;
@@ -353,11 +352,10 @@ static void peek_ready(struct tern_op *op, int status)
 
 	if (status == 0)
 		tern_xfer_pend(x);
-	else
-		x->issued = 0;
+	/* Otherwise the link was lost: tern_recv_lost() starts the peek again. */
 }
 
-/* 0: it went on, one way or the other. */
+/* 0: it proceeded, in one way or another. */
 static int peek(struct tern_xfer *x)
 {
 	struct tern_req *req = tern_req_of(x);
@@ -379,11 +377,9 @@ static int peek(struct tern_xfer *x)
 		x->peer->stats.bytes_received += req->bytes;
 		tern_xfer_enter(x, TERN_XFER_HELD);
 		tern_xfer_complete(x, 0);
-	} else if (r == -EAGAIN) {
-		x->issued = 1; /* peek_ready comes */
 	} else if (r == -ENOTSUP) {
 		allocate(x);
-	}
+	} /* else -EAGAIN: peek_ready() will be called */
 	return 0;
 }
 
@@ -396,7 +392,8 @@ static void pair(struct tern_xfer *x, struct tern_record *record)
 	tern_xfer_forget_id(x);
 	x->told = false;
 	if (tern_xfer_withdraw(x, -EPROTO) < 0) {
-		/* The peer writes into room that it knows to be taken. */
+		/* The peer must know that this room is in use, and writes into it all
+		 * the same. */
 		tern_record_free(record);
 		tern_peer_cut(x->peer, -EPROTO);
 		return;
@@ -425,7 +422,7 @@ int tern_recv_advance(struct tern_xfer *x)
 	switch ((enum tern_xfer_state)x->state) {
 	case TERN_XFER_POSTED:
 		return advertise(x);
-	case TERN_XFER_ADVERTISED: /* it waits to say that it is cancelled */
+	case TERN_XFER_ADVERTISED: /* it waits to send CANCEL */
 	case TERN_XFER_FILLING:
 		return tern_cancel_say(x);
 	case TERN_XFER_ALLOCATING:
@@ -449,10 +446,10 @@ int tern_recv_advance(struct tern_xfer *x)
 	case TERN_XFER_STATE_COUNT:
 		break;
 	}
-	tern_never("a receive in this state has nothing to say");
+	tern_never("no message is due in this state of a receive");
 }
 
-/* The link is gone: gets and peeks start again on the next one. */
+/* The link was lost: gets and peeks start again on the next one. */
 void tern_recv_lost(struct tern_xfer *x)
 {
 	x->cancel_told = false;
@@ -461,13 +458,11 @@ void tern_recv_lost(struct tern_xfer *x)
 	if ((x->state == TERN_XFER_READING || x->state == TERN_XFER_PEEKING) &&
 		!tern_list_linked(&x->queue))
 		tern_list_push(&x->peer->pending, &x->queue);
-	x->issued = 0;
 }
 
-/* ---- what the peer says ---------------------------------------------------------------
- */
+/* ---- what the peer says ---- */
 
-/* Straight into the caller's room: the one copy of an eager tensor. */
+/* Copies into the caller's room: the only copy of an eager tensor. */
 static void deliver(struct tern_xfer *x, const struct tern_header *h)
 {
 	struct tern_req *req = tern_req_of(x);
@@ -509,7 +504,7 @@ static struct tern_record *record_eager(
 	return record;
 }
 
-/* No record was needed: what stood for it is given back. */
+/* No record was needed: gives back the credit or the reservation. */
 static void give_back(struct tern_peer *peer, const struct tern_header *h)
 {
 	if (h->dst) {
@@ -540,28 +535,42 @@ static void keep_arrival(struct tern_peer *peer, struct tern_record *record)
 	peer->arrival_count++;
 }
 
+/* A receive that sent a POST or a WANT stays until it is answered; only the peer's
+ * goodbye ends it earlier: end_receives() in session.c. */
+static int unknown_receive(const struct tern_peer *peer)
+{
+	return peer->receives_over ? 0 : -EPROTO;
+}
+
+/* Handles an EAGER that answers a POST. */
+static int take_addressed(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_xfer *x = advertised(peer, h->dst);
+
+	if (!x)
+		return unknown_receive(peer);
+	/* Room in GPU memory is never advertised, so no EAGER can answer with bytes. */
+	if (x->stage.stager && h->bytes)
+		return -EPROTO;
+	deliver(x, h);
+	return 0;
+}
+
 int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 {
 	const struct tern_triple triple = tern_header_triple(h);
 	struct tern_xfer *x;
 
-	/* Not more than there is room for. What was agreed on binds the sender; the two
-	 * ends may have agreed on links of different fabrics if the first one failed at
-	 * once. */
+	/* The limit is the size of the room. The negotiated limit binds the sender;
+	 * the two ends may have negotiated on links of different fabrics if the first
+	 * one failed at once. */
 	if (h->bytes > TERN_EAGER_MAX)
 		return -EPROTO;
 	x = h->dst ? tern_want_answered(peer, h->dst) : NULL;
 	if (x)
 		return take_eager(x, h);
-	if (h->dst) {
-		x = advertised(peer, h->dst);
-		/* Room of a GPU is never advertised, so nobody answers it with bytes. */
-		if (x && x->stage.stager && h->bytes)
-			return -EPROTO;
-		if (x)
-			deliver(x, h);
-		return 0;
-	}
+	if (h->dst)
+		return take_addressed(peer, h);
 	x = oldest_recv(peer, &triple);
 	if (x)
 		return take_eager(x, h);
@@ -576,20 +585,29 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_record *record;
 	struct tern_xfer *x;
 
-	/* Without a region where there could be one: it was said on another fabric. */
+	/* An RTS without a region, on a link that can read, was made on another
+	 * fabric. */
 	if (!h->src ||
 		!(tern_peer_caps(peer) & (has_region ? TERN_CAP_GET : TERN_CAP_PUT)))
 		return -EPROTO;
 	tern_rails_expect(peer, h->bytes);
 	x = h->dst ? tern_want_answered(peer, h->dst) : oldest_recv(peer, &triple);
 	if (h->dst && !x)
-		return -EPROTO; /* a receive that asks stays until it is answered */
+		return unknown_receive(peer);
 	record = tern_record_new(peer, h);
 	if (x)
 		pair(x, record);
 	else
 		keep_arrival(peer, record);
 	return 0;
+}
+
+/* Room that was large enough is no reason to end with -EMSGSIZE. */
+static bool fits_its_status(const struct tern_xfer *x, const struct tern_header *h)
+{
+	bool fits = h->bytes <= capacity(x);
+
+	return h->status == 0 ? fits : h->status != -EMSGSIZE || !fits;
 }
 
 static int done(struct tern_peer *peer, const struct tern_header *h)
@@ -599,7 +617,7 @@ static int done(struct tern_peer *peer, const struct tern_header *h)
 
 	if (!x)
 		return 0;
-	if (h->status == 0 && h->bytes > capacity(x))
+	if (!fits_its_status(x, h))
 		return -EPROTO;
 	req = tern_req_of(x);
 	req->shape = h->shape;
@@ -619,8 +637,8 @@ static int done(struct tern_peer *peer, const struct tern_header *h)
 	return 0;
 }
 
-/* The sender's buffer is in use until it hears of this. It is told behind the callback of
- * the receive: the POST of the next one, if that follows, says it as well. */
+/* The sender's buffer is in use until it gets this ack. It is sent after the callback
+ * of the receive: if the callback posts the next receive, that POST carries it. */
 int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *h)
 {
 	int r = done(peer, h);
@@ -636,7 +654,7 @@ void tern_recv_cancel(struct tern_xfer *x)
 
 	switch ((enum tern_xfer_state)x->state) {
 	case TERN_XFER_POSTED:
-		if (x->ask == TERN_ASK_OUT) /* what answers it ends it */
+		if (x->ask == TERN_ASK_OUT) /* the answer to its WANT will end it */
 			x->cancelled = true;
 		else
 			tern_xfer_end(x, -ECANCELED);
@@ -653,7 +671,7 @@ void tern_recv_cancel(struct tern_xfer *x)
 		tern_list_remove(&x->queue);
 		answer_and_end(x, -ECANCELED);
 		break;
-	case TERN_XFER_PEEKING: /* nearly there: they end with what they come to */
+	case TERN_XFER_PEEKING: /* nearly complete: they end with their own status */
 	case TERN_XFER_READING:
 	case TERN_XFER_LANDING:
 	case TERN_XFER_FLUSHING:

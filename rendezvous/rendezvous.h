@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the rendezvous layer: what its files share.
+ * The inside of the rendezvous layer: declarations that its files share.
  *
  *     link     one fabric connection and its handshake                        hello.c
- *     peer     a session: survives its links; numbers messages, keeps what the other
- *              has not acknowledged, comes back with a new epoch
+ *     peer     a session: survives its links; numbers messages, keeps those that the
+ *              other end has not acknowledged, returns with a new epoch
  *                                                  session.c dial.c stream.c alive.c
  *     channel  a name space of keys on a peer                                channel.c
- *     xfer     one half of a rendezvous, inside the caller's tern_req
- *                                                             xfer.c send.c recv.c
- *     stage    what an xfer needs where the fabric does not reach its memory   stage.c
- *     direct   the same where it reaches memory of a GPU                      direct.c
- *     lend     what the other end's GPU copies from where it is                  lend.c
- *     want     receives that ask for what a send without a credit holds        want.c
- *     record   a message of the peer's that waits for our half, or our answer to it
+ *     xfer     one half of a rendezvous (a send or a receive), inside the caller's
+ *              tern_req                                       xfer.c send.c recv.c
+ *     stage    staging of an xfer whose memory the fabric does not reach       stage.c
+ *     direct   transfers of GPU memory that the fabric reaches                direct.c
+ *     lend     GPU memory that the other end's GPU copies directly              lend.c
+ *     want     receives that ask for a send that waits for a credit             want.c
+ *     record   a message of the peer that waits for our half, or for our answer
  *
- * Regions belong to a link: on the next one, perhaps of another fabric, they are told
- * anew (renew.c).
+ * Regions belong to a link. On the next link, perhaps of another fabric, they are
+ * announced anew (renew.c).
  *
- * Everything runs on the context's thread. docs/protocol.md tells how the halves pair.
+ * Everything runs on the context's thread. docs/protocol.md says how the halves are
+ * matched.
  */
 #ifndef TERN_RENDEZVOUS_RENDEZVOUS_H
 #define TERN_RENDEZVOUS_RENDEZVOUS_H
@@ -34,10 +35,11 @@
 #include "rendezvous/match.h"
 #include "rendezvous/retain.h"
 #include "rendezvous/wire.h"
+#include "transport/admission.h"
 #include "transport/context.h"
-#include "transport/stager.h"
+#include "transport/gpu/stager.h"
 
-#define TERN_RAILS_MAX   9u /* 8, and the main link where it is none of them */
+#define TERN_RAILS_MAX   9u /* 8, and the main link if it is not one of them */
 #define TERN_RAIL_ECHOES 512u
 
 /* ---- the layer, one per context ---- */
@@ -47,26 +49,28 @@ struct tern_rdv {
 	uint64_t incarnation;
 	struct tern_match_secret match_secret;
 	struct tern_list peers, links, listeners;
-	struct tern_list half_open; /* the links of the count below, oldest first */
-	uint32_t limbo_count;       /* see session.c */
-	uint32_t half_open_count;   /* accepted links that have not proved themselves */
+	struct tern_admission half_open; /* accepted links, handshake not complete */
+	uint32_t half_open_max;
 
 	struct tern_list completed; /* xfers whose done() is to run */
 	struct tern_deferred complete_call;
-	uint64_t ending_ns;      /* when its context was freed */
-	bool said_who_reads;     /* listen.c */
-	struct tern_map tokens;  /* the peers that came to us, by token */
-	struct tern_list held;   /* as that of a peer, of peers that are gone */
+	uint64_t ending_ns; /* time at which its context was freed */
+	/* listen.c: it was logged which peer still reads our memory. */
+	bool said_who_reads;
+	struct tern_map tokens;  /* accepted peers, by token */
+	struct tern_list held;   /* like peer->held, for peers that were freed */
 	struct tern_list hungry; /* receives that wait for room in their pool */
 	struct tern_timer feed_timer;
 	struct tern_list bounceless; /* stage.c: xfers that wait for a bounce buffer */
 	struct tern_deferred bounce_call;
 	struct tern_timer bounce_timer;
 
-	struct tern_list record_slabs; /* record.c */
+	struct tern_list record_slabs; /* slabs of records: record.c */
 	struct tern_list free_records;
-	uint32_t record_count, peer_count;
-	uint32_t wanted_count; /* records of WANTs: kept free, or of what answered one */
+	uint32_t record_count;
+	uint32_t peer_count; /* peers that have records of their own */
+	/* Records for WANTs: reserved, or used by the message that answered one. */
+	uint32_t wanted_count;
 	struct tern_credit_pool credits;
 };
 
@@ -78,15 +82,18 @@ static inline struct tern_rdv *tern_rdv_of(struct tern_context *ctx)
 /* ---- links ---- */
 
 /*
- *     dialler:   DIALLING -up-> WAIT_ANSWER -step 2-> UP
+ *     dialler:   DIALLING -up-> WAIT_ANSWER -step 2-> UP; the first link of a session:
+ *                WAIT_ANSWER -step 2-> WAIT_WELCOME -a message-> UP
  *     acceptor:  WAIT_HELLO -step 1-> (WAIT_OLD ->) WAIT_PROOF -step 3-> UP
- *     any:       -> CLOSING -closed-> gone
+ *     any:       -> CLOSING -`closed`-> freed
  */
 enum tern_link_state {
 	TERN_LINK_DIALLING,
 	TERN_LINK_WAIT_ANSWER,
+	TERN_LINK_WAIT_WELCOME,
 	TERN_LINK_WAIT_HELLO,
-	TERN_LINK_WAIT_OLD, /* the session's old link must be gone before the answer */
+	/* Waits until the session's old link has ended, then answers. */
+	TERN_LINK_WAIT_OLD,
 	TERN_LINK_WAIT_PROOF,
 	TERN_LINK_UP,
 	TERN_LINK_CLOSING,
@@ -98,42 +105,56 @@ struct tern_link {
 	struct tern_rdv *rdv;
 	struct tern_conn *conn;
 	enum tern_link_state state;
-	struct tern_peer *peer; /* acceptor: NULL until step 1 told whose it is */
+	struct tern_peer *peer; /* acceptor: NULL until step 1 has told the session */
 	struct tern_listener *listener;
-	uint8_t rail;   /* 0: the main one */
-	uint8_t unsaid; /* the step of a HELLO that found no room; 0: none */
-	bool counted;   /* in rdv->half_open and its count */
-	struct tern_list half_open;
-	uint64_t late_ns; /* counted: when even without pressure its time is over */
-	bool over;        /* its peer was told; `closed` is still to come */
-	int verdict;      /* a status that outranks the one of `closed`; 0: none */
-	uint32_t epoch;   /* proposed in step 1 */
+	uint8_t rail; /* number of the rail; 0: the main link */
+	/* Step of a HELLO that could not be sent for lack of room; 0: none. */
+	uint8_t unsaid;
+	struct tern_half_open half_open; /* in rdv->half_open */
+	bool over;      /* its peer was told of the end; `closed` follows */
+	int verdict;    /* status that overrides that of `closed`; 0: none */
+	uint32_t epoch; /* proposed in step 1 */
 	struct tern_hello theirs;
 	uint8_t nonce[16];
-	struct tern_timer timer; /* the handshake's limit */
-	uint32_t *echoes;        /* rail.c: TERN_RAIL_ECHOES; NULL until first used */
+	struct tern_timer timer; /* time limit of the handshake */
+	uint32_t *echoes; /* rail.c: TERN_RAIL_ECHOES entries; NULL until first used */
 	uint32_t echo_first, echo_count;
 };
 
 /* hello.c */
+/* Returns the number of half-open links that a context may have if its process may
+ * have `file_max` files. */
+uint32_t tern_half_open_max(uint64_t file_max);
 struct tern_link *tern_link_new(
 	struct tern_rdv *rdv, struct tern_conn *conn, enum tern_link_state state);
-void tern_link_hello(struct tern_link *link); /* sends step 1: a dialled link is up */
+/* Sends step 1, when a dialled link is up. */
+void tern_link_hello(struct tern_link *link);
 int tern_link_handshake(struct tern_link *link, const void *message, size_t bytes);
 void tern_link_answer(struct tern_link *link); /* sends step 2 */
+/* The acceptor's first message has arrived: a link in WAIT_WELCOME goes UP. */
+void tern_link_welcomed(struct tern_link *link);
 void tern_link_close(struct tern_link *link, int verdict, bool flush);
 void tern_link_free(struct tern_link *link);
-void tern_link_writable(struct tern_link *link); /* during the handshake */
-/* May it be one (NULL: none)? -EINVAL: empty; -ENOTSUP: built without OpenSSL. */
+void tern_link_writable(struct tern_link *link); /* continues the handshake */
+/* Logs that there is no memory for the records of the link's peer. Returns -ENOMEM,
+ * with which the dialler goes on trying. */
+int tern_link_lacks_memory(const struct tern_link *link);
+/* Checks a secret (NULL: none). -EINVAL: empty; -ENOTSUP: built without OpenSSL. */
 int tern_secret_check(const char *secret);
 int tern_secret_copy(char **to, const char *secret); /* -ENOMEM */
-void tern_secret_free(char *secret);                 /* leaves no copy in memory */
+void tern_secret_free(char *secret);                 /* erases it from memory */
 
 /* ---- peers ---- */
 
 /*
- *     START -handshake done-> UP <-> LOST -time is up, refused, or the process is gone->
- *     DOWN; from any state DOWN when freed. FIN is a detail of UP.
+ *     START --handshake done--> UP <----------> LOST
+ *       |                       |  link lost,     |
+ *       |                       |  link back      |
+ *       +-----------------------+-----------------+--> DOWN
+ *
+ * LOST -> DOWN: the time to reconnect has passed, the peer refused, or its process has
+ * ended. Freeing a peer in any state makes it DOWN. An orderly goodbye (FIN) takes place
+ * in UP.
  */
 enum tern_peer_state {
 	TERN_PEER_STATE_START,
@@ -142,135 +163,154 @@ enum tern_peer_state {
 	TERN_PEER_STATE_DOWN,
 };
 
-#define TERN_CONN_PUTS 4u /* few ahead of everything else: messages wait behind them */
+/* Puts in flight per link: few, since messages wait behind them. */
+#define TERN_CONN_PUTS 4u
 
 struct tern_put_op {
 	struct tern_op op;
 	struct tern_xfer *xfer;       /* NULL: free */
-	struct tern_stage_slot *slot; /* what it is put from; NULL: the tensor itself */
+	struct tern_stage_slot *slot; /* source of the put; NULL: the tensor itself */
 	uint64_t bytes;
 };
 
-/* An announced send that the peer may not have seen when it posted. */
+/* An EAGER or RTS that the peer may not have seen when it sent a POST. */
 struct tern_sent {
 	struct tern_match_node node;
 	uint32_t seq;
 };
 #define TERN_SENT_MAX TERN_CREDIT_MAX
 
-/* WANTs that may be without an answer. */
+/* Largest number of WANTs without an answer. */
 #define TERN_WANTS_MAX 16u
 
-/* A request id on the wire is generation << 16 | slot; generations start at 1. */
+/* A slot of request ids. An id on the wire is generation << 16 | slot; generations
+ * start at 1. */
 struct tern_slot {
 	struct tern_xfer *xfer; /* NULL: free */
-	uint32_t next;          /* of the free ones */
+	uint32_t next;          /* next free slot */
 	uint16_t generation;
 };
 
 struct tern_peer {
 	struct tern_list node;
 	struct tern_rdv *rdv;
-	struct tern_port *port; /* of the fabric that it was reached by */
+	struct tern_port *port; /* port of the fabric of its connection */
 	bool pumping, serving_starved;
 	struct tern_peer_opts opts;
 	char own_name[64], name[192];
-	char address[80]; /* of the conn: `name` keeps that of the first one */
-	char *secret; /* NULL: the context's */
+	/* Of the present connection; `name` keeps that of the first one. */
+	char address[80];
+	char *secret; /* NULL: that of the context */
 	enum tern_peer_state state;
 	bool dialler;
-	bool accepted; /* acceptor: the user has been told of it */
-	bool freed;    /* the user is done with it: no more events */
-	bool in_limbo;
-	bool finished; /* DOWN, and nothing of it is left */
+	bool accepted;    /* acceptor: the user's accept() was called */
+	bool in_accept;   /* accept() is running */
+	bool has_records; /* it is counted in rdv->peer_count: record.c */
+	bool freed;       /* freed by the user: no more events */
+	bool finished;    /* DOWN, and nothing of it is left */
 	bool suspect;
 	bool fin_wanted, fin_sent, fin_received;
-	int cause; /* why it is lost or down */
+	int cause; /* reason of LOST or DOWN */
 	/* See dial.c: */
 	uint32_t lost_acked, lost_rx_seq, fruitless, fruitless_parts;
-	uint64_t fruitless_ns; /* since when */
+	uint64_t fruitless_ns; /* start of the present series of fruitless links */
 
 	struct tern_candidates candidates; /* dialler: addresses to try, in order */
-	unsigned candidate, home; /* the one in use; the first that it came up on */
-	unsigned tried;           /* one after the other without success */
-	unsigned refused;         /* a bit for each that refused the first connection */
+	unsigned candidate, home; /* address in use; first address on which it came up */
+	unsigned tried;           /* consecutive addresses tried without success */
+	unsigned refused; /* bit set of the addresses that refused the first connection */
 	uint64_t give_up_ns;
 	uint64_t backoff_ns;
-	uint64_t up_ns;      /* when the link came up */
-	bool redial_at_once; /* the lost link was of use */
+	uint64_t up_ns;      /* time at which the link came up */
+	bool redial_at_once; /* the lost link had carried something */
 	struct tern_timer retry;
 
 	uint64_t token, their_incarnation;
-	struct tern_map_node by_token; /* acceptor: rdv->tokens */
+	struct tern_map_node by_token; /* acceptor: node in rdv->tokens */
 	uint32_t epoch;
-	struct tern_link *link;                  /* the one in use: NULL unless UP */
+	struct tern_link *link;                  /* the main link; NULL unless UP */
 	struct tern_link *rails[TERN_RAILS_MAX]; /* [0] is not used; NULL: not up */
-	uint64_t bulk_bytes; /* the link's, of the last one if there is none: fabric.h */
-	bool bulk;           /* a tensor of so many bytes has been met */
-	uint32_t rail_failures;  /* in a row; */
-	uint64_t rails_after_ns; /* no rail is dialled before then */
-	struct tern_list links;  /* of it, in any state: the main one, rails, and what
-				    is closing */
+	/* bulk_bytes of the link, or of the last one if there is none: fabric.h. */
+	uint64_t bulk_bytes;
+	bool bulk;               /* a tensor of at least that size was transferred */
+	uint32_t rail_failures;  /* consecutive rail failures */
+	uint64_t rails_after_ns; /* earliest time of the next dial of a rail */
+	/* All its links in any state: the main link, rails, and closing ones. */
+	struct tern_list links;
 	uint32_t link_count;
-	uint32_t over_count; /* ... of which only readers in place are left */
+	/* Links that have ended but whose memory is still read in place. */
+	uint32_t over_count;
 	const char *fabric_name;
 
 	/* The stream: stream.c */
-	uint32_t tx_seq, acked;    /* last given out; last acknowledged */
-	uint32_t rx_seq, told_ack; /* last handled; last that the peer was told */
+	/* Seq of the last message sent, and the last one acknowledged. */
+	uint32_t tx_seq, acked;
+	/* Seq of the last message handled, and the last ack that was sent. */
+	uint32_t rx_seq, told_ack;
 	uint64_t untold_bytes;
 	struct tern_retain retain;
-	struct tern_list wait_ack; /* sends in order of their DONE's seq */
+	/* Sends that wait for the ack of their DONE, in the order of its seq. */
+	struct tern_list wait_ack;
 	struct tern_credit_tx credit_tx;
 	struct tern_credit_rx credit_rx;
 	bool ack_due, starved_told;
-	uint8_t pings_due; /* stream.c: that found no room */
-	bool renewed_last; /* stream.c: now it is the turn of what is sent again */
+	uint8_t pings_due; /* PINGs that could not be sent for lack of room: stream.c */
+	/* The next turn belongs to messages that are sent again: stream.c. */
+	bool renewed_last;
 	struct tern_deferred tell_call;
 	struct tern_timer tick;
-	bool heard;              /* anything, since the last tick */
-	bool stirred;            /* something else than PINGs moved since */
-	bool pinged;             /* a PING waits for something to be heard */
-	bool drowsy;             /* the next tick is later than while something moves */
-	uint64_t silent_ns;      /* since it was asked and has not answered */
-	uint64_t quiet_since_ns; /* when something else than PINGs moved last */
-	uint64_t tended_ns;      /* when what is due now and then was done last */
-	struct tern_deferred end_call; /* FIN, or the last things of DOWN */
+	bool heard; /* something was received since the last tick */
+	/* Something other than PINGs was sent or received since the last tick. */
+	bool stirred;
+	bool pinged;        /* a PING was sent and nothing was received since */
+	bool drowsy;        /* idle: ticks come less often */
+	uint64_t silent_ns; /* duration of the silence since a PING was not answered */
+	uint64_t quiet_since_ns; /* time of the last message other than a PING */
+	uint64_t tended_ns;      /* time of the last periodic upkeep (credits, rails) */
+	struct tern_deferred end_call; /* sends FIN, or finishes DOWN */
 
-	/* Halves that wait, move, or are answered. */
+	/* Transfers and records. */
 	struct tern_match match;
-	struct tern_list xfers;    /* all of them, in the order of their posting */
-	struct tern_list renewals; /* renew.c: whose regions are to be told anew */
-	struct tern_list held;     /* receives that ended and were not released */
-	uint32_t send_count, landing_count; /* in xfers */
-	bool receives_over; /* FIN was received, and receives without a sender ended */
-	/* By the peer's ids: records of RTS and POST, and sends that write into its
-	 * memory. See tern_theirs_key(). */
+	struct tern_list xfers; /* all xfers of the peer, in the order of posting */
+	/* Transfers whose region must be announced anew: renew.c. */
+	struct tern_list renewals;
+	struct tern_list held; /* receives that have ended and were not released */
+	uint32_t send_count, landing_count; /* numbers among xfers */
+	/* FIN was received, and the receives without a sender have ended. */
+	bool receives_over;
+	/* By ids of the peer's requests: records of RTS and POST, and sends that write
+	 * into the peer's memory. See tern_theirs_key(). */
 	struct tern_map theirs;
-	struct tern_list pending;    /* something to say, no room to say it */
-	struct tern_list starved;    /* something to say that takes a credit */
-	struct tern_list writing[2]; /* puts to be issued; [1]: those put apart */
-	struct tern_list answers;    /* records with an answer to be sent */
-	struct tern_list offering;   /* lend.c: sends whose memory the peer was offered */
-	struct tern_list records;    /* all of this peer's */
-	struct tern_put_op put_ops[TERN_RAILS_MAX][TERN_CONN_PUTS]; /* of each link */
-	unsigned put_op_count;                                      /* in use */
+	struct tern_list pending; /* xfers with a message to send but no room for it */
+	struct tern_list starved; /* xfers with a message that needs a credit */
+	/* Transfers with puts to issue; [1]: those on bulk connections. */
+	struct tern_list writing[2];
+	struct tern_list answers; /* records with an answer to be sent */
+	/* Sends whose memory was offered to the peer: lend.c. */
+	struct tern_list offering;
+	struct tern_list records; /* all records of this peer */
+	struct tern_put_op put_ops[TERN_RAILS_MAX][TERN_CONN_PUTS]; /* by link */
+	unsigned put_op_count;                                      /* number in use */
 	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
 	uint32_t sent_first, sent_count;
 	uint32_t arrival_count; /* records that wait for a receive */
-	uint32_t copy_count;    /* of the stager, under way */
+	uint32_t copy_count;    /* copies of the stager under way */
 
-	/* want.c, as a receiver: */
-	struct tern_list unasked; /* receives that may have to ask */
-	uint32_t asks_out;  /* WANTs without an answer yet */
-	uint32_t asks_lost; /* ... whose receive has left: nothing but a MISS is due */
+	/* want.c, for our receives: */
+	struct tern_list unasked; /* receives that may have to send a WANT */
+	uint32_t asks_out;        /* WANTs without an answer yet */
+	uint32_t asks_lost; /* WANTs whose receive has ended: only a MISS can answer */
 	uint32_t missed_count, behind_count;
 	bool they_starve; /* sends of the peer wait for credits */
-	/* and as a sender: */
-	bool watching; /* a receive of the peer may have missed a send: say HAVE */
+	/* want.c, for our sends: */
+	/* A receive of the peer has been answered by MISS: send HAVE when a send
+	 * waits. */
+	bool watching;
 	uint32_t miss_seq;
-	uint32_t misses[TERN_WANTS_MAX], miss_count; /* WANTs to be answered by MISS */
-	/* That tensors are staged there was logged; that they are not. */
+	/* Ids of WANTs to be answered by MISS. */
+	uint32_t misses[TERN_WANTS_MAX], miss_count;
+	/* Ports for which it was logged that tensors are staged, and that they are
+	 * not. */
 	const struct tern_port *stage_told, *direct_told;
 
 	struct tern_list channels;
@@ -278,30 +318,30 @@ struct tern_peer {
 	uint32_t slot_count, free_slot;
 	struct tern_name_key name_key;
 	uint32_t eager_bytes;        /* negotiated */
-	uint32_t eager_mapped_bytes; /* of what we send from slabs; at most eager_bytes */
+	uint32_t eager_mapped_bytes; /* for tensors in slabs; at most eager_bytes */
 	struct tern_peer_stats stats;
 };
 
 /* session.c */
 struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts);
 void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link);
-/* It is the peer's from now on. */
+/* Adds a link to the peer, which owns it from now on. */
 void tern_peer_add_link(struct tern_peer *peer, struct tern_link *link);
-/* The token of one that came to us. */
+/* Sets the token of an accepted peer. */
 void tern_peer_set_token(struct tern_peer *peer, uint64_t token);
-/* Nothing comes over the link any more; and then, perhaps later, nobody reads memory in
- * place that was shown over it. */
+/* link_over: nothing arrives over the link any more. link_closed follows, perhaps
+ * later: no peer reads memory in place through it any more. */
 void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int status);
 void tern_peer_link_closed(struct tern_peer *peer);
-/* The end: every request ends with `status`, the links are cut. */
+/* Ends the peer: every request ends with `status`, and the links are cut. */
 void tern_peer_down(struct tern_peer *peer, int status);
-/* Cuts the link because the peer broke the protocol or a rule of ours. */
+/* Cuts the link because the peer violated the protocol or a limit. */
 void tern_peer_cut(struct tern_peer *peer, int status);
-/* Tells the log, and the user. */
+/* Logs an event and calls the user's event(). */
 void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int status);
-/* The last copy of the stager for it has ended. */
+/* The last copy of the stager for this peer has ended. */
 void tern_peer_settled(struct tern_peer *peer);
-/* Something ended: perhaps it was the last before a FIN. */
+/* Called when a request has ended: FIN is sent if it was the last one. */
 void tern_peer_maybe_finish(struct tern_peer *peer);
 struct tern_peer *tern_peer_by_token(
 	struct tern_rdv *rdv, uint64_t token, uint64_t incarnation);
@@ -311,8 +351,8 @@ static inline uint32_t tern_peer_first_seq(const struct tern_peer *peer)
 	return peer->rdv->ctx->first_seq;
 }
 
-/* It does not come back. That is no loss if all that we said was heard, or if it had said
- * goodbye after all that it wanted to say. */
+/* The peer will not return: DOWN. The status is 0 if it had handled all our messages,
+ * or had sent its FIN after its own last message. */
 void tern_peer_give_up(struct tern_peer *peer, int status);
 static inline uint64_t tern_peer_now_ns(const struct tern_peer *peer)
 {
@@ -325,32 +365,34 @@ static inline void tern_peer_set_timer(
 }
 
 /* dial.c */
-void tern_dial(struct tern_peer *peer); /* the address whose turn it is, now */
-/* An attempt has ended: another address, a pause, or the end. */
+void tern_dial(struct tern_peer *peer); /* dials the next address now */
+/* An attempt has failed: dials another address, pauses, or gives up. */
 void tern_dial_failed(struct tern_peer *peer, int status);
-/* No attempt at this address will end differently. */
+/* True if a further attempt at this address cannot succeed. */
 bool tern_dial_is_final(int status);
-/* How long the dialler waits for the link that it tries now. */
+/* Time until which the dialler waits for its present attempt. */
 uint64_t tern_peer_attempt_until(const struct tern_peer *peer);
-/* The link that was in use has ended, and nobody meant it to. */
+/* The main link has ended without our intention: starts to dial. */
 void tern_dial_lost(struct tern_peer *peer, int status);
-/* Nothing of the old epoch is left: what it carried starts over, and so may the link. */
+/* Nothing of the old epoch is left: its requests are restarted, and the dialler may
+ * dial. */
 void tern_dial_again(struct tern_peer *peer);
 
 /* alive.c */
 void tern_peer_tick(struct tern_timer *timer);
-/* Of one whose conn is up: asks, and tells whether the peer's host has not answered for
- * too long. */
+/* Probes the host of a link whose conn is up. True: the host has not answered for too
+ * long. */
 bool tern_link_is_unreachable(const struct tern_link *link);
-/* The same of one on which an answer of the peer's program is due: may it be waited for
- * longer, because the host answers and silence is allowed? */
+/* For a link on which the peer's program owes an answer. True: wait longer, since its
+ * host answers and silence is allowed. */
 bool tern_link_awaits_program(const struct tern_link *link);
-/* The handshake on `link` takes long. Is there reason to wait on? */
+/* The handshake on `link` takes long. True: wait longer. */
 bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link);
-void tern_peer_pinged(struct tern_peer *peer); /* it asked, or answered */
-/* From now on it is looked after as while something moves. */
+/* The peer has sent a PING or answered one. */
+void tern_peer_pinged(struct tern_peer *peer);
+/* Returns to the busy keep-alive interval. */
 void tern_peer_wake(struct tern_peer *peer);
-/* Something moves, or is asked for. */
+/* Called when something moves, or is posted. */
 static inline void tern_peer_stir(struct tern_peer *peer)
 {
 	peer->stirred = true;
@@ -360,27 +402,30 @@ static inline void tern_peer_stir(struct tern_peer *peer)
 
 /* stream.c */
 /*
- * Says something: numbers it, keeps it until it is acknowledged, gives it to the fabric.
- * -EAGAIN: no room now, or no link; tern_peer_pump will be called when there is.
- * `header`: its counters are filled in. `xfer`: of a DONE, so that its puts can be
- * repeated; else NULL.
+ * Sends a message: numbers it, keeps it until it is acknowledged, gives it to the fabric.
+ * Fills in the counters of `header`. `xfer`: for a DONE, the transfer whose puts may have
+ * to be repeated; else NULL. -EAGAIN: no room now, or no link; tern_peer_pump() is called
+ * when there is.
  */
 int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 	const void *payload, struct tern_xfer *xfer);
 int tern_stream_receive(struct tern_peer *peer, const void *message, size_t bytes);
 void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq);
 void tern_stream_lost(struct tern_peer *peer);
-int tern_stream_flush(struct tern_peer *peer);       /* -EAGAIN: something still waits */
-bool tern_stream_busy(const struct tern_peer *peer); /* unacknowledged or waiting */
-void tern_stream_tell(struct tern_peer *peer);       /* ack and credit, soon */
-int tern_stream_ack(struct tern_peer *peer); /* at once, if there is news; -EAGAIN */
-/* Now, or as soon as there is room. */
+int tern_stream_flush(struct tern_peer *peer); /* -EAGAIN: something still waits */
+/* Messages are unacknowledged or wait. */
+bool tern_stream_busy(const struct tern_peer *peer);
+void tern_stream_tell(struct tern_peer *peer);    /* sends ack and credit soon */
+void tern_stream_welcome(struct tern_peer *peer); /* sends the acceptor's first message */
+/* Sends an ack at once, if there is a new one; -EAGAIN. */
+int tern_stream_ack(struct tern_peer *peer);
+/* Sends a PING or its answer, now or when there is room. */
 void tern_stream_ping(struct tern_peer *peer, bool reply);
-/* Without a number, at once, before what waits. -EAGAIN: no room. */
+/* Sends a message without a number, at once, ahead of waiting messages. -EAGAIN: no
+ * room. */
 int tern_stream_bare(struct tern_peer *peer, struct tern_header *header);
 
-/* ---- channels and transfers ----------------------------------------------------------
- */
+/* ---- channels and transfers ---- */
 
 struct tern_channel {
 	struct tern_list node;
@@ -389,94 +434,111 @@ struct tern_channel {
 };
 
 /*
- *     send:     QUEUED -> { (eager) | ANNOUNCED -> (read by the peer) | [POST, CTS]
- * WRITING -> FINISHING -> UNACKED } -> ENDED receive:  POSTED -> { (eager) | ADVERTISED |
- * ALLOCATING | PEEKING | READING | ANSWERING -> FILLING } -> (LANDING ->) ENDED both: ->
- * FLUSHING (bytes may still land, or a copy of the stager is under way) -> ENDED; a
- * peeked receive is HELD after its end until it is released
+ *     send     QUEUED --EAGER sent-------------------------------------> ENDED
+ *                |----RTS sent--> ANNOUNCED --the peer has read it-----> ENDED
+ *                |                    | CTS: the peer cannot read
+ *                |                    v
+ *                +--POST-------> WRITING -> FINISHING -> UNACKED ------> ENDED
+ *
+ *     receive  POSTED --EAGER arrives------------------------> [LANDING] -> ENDED
+ *                |----POST sent--> ADVERTISED --DONE arrives-> [LANDING] -> ENDED
+ *                |----RTS arrives: one of
+ *                        ALLOCATING   waits for room in the pool, then one of the others
+ *                        PEEKING -> HELD until the caller releases it ----> ENDED
+ *                        READING -> ANSWERING (ATS) ----------------------> ENDED
+ *                        ANSWERING (CTS) -> FILLING --DONE--> [LANDING] --> ENDED
+ *
+ *     both     any -> FLUSHING -> ENDED
+ *
+ * LANDING: the received bytes are being copied to GPU memory. FLUSHING: the transfer has
+ * failed or was cancelled, but bytes may still be written, or a copy of the stager is
+ * under way.
  */
 enum tern_xfer_state {
 	TERN_XFER_QUEUED,     /* send: not announced yet */
-	TERN_XFER_ANNOUNCED,  /* send: RTS is out */
+	TERN_XFER_ANNOUNCED,  /* send: RTS was sent */
 	TERN_XFER_WRITING,    /* send: puts are being issued */
-	TERN_XFER_FINISHING,  /* send: DONE is to be said */
-	TERN_XFER_UNACKED,    /* send: DONE is out */
+	TERN_XFER_FINISHING,  /* send: DONE is to be sent */
+	TERN_XFER_UNACKED,    /* send: DONE was sent */
 	TERN_XFER_POSTED,     /* receive: waits in the table */
-	TERN_XFER_ADVERTISED, /* receive: POST is out */
-	TERN_XFER_ALLOCATING, /* receive: matched, its pool is empty */
-	TERN_XFER_PEEKING,    /* receive: the fabric makes the peer's memory readable */
-	TERN_XFER_READING,    /* receive: get */
-	TERN_XFER_ANSWERING,  /* receive: CTS is to be said */
-	TERN_XFER_FILLING,    /* receive: CTS is out */
-	TERN_XFER_LANDING,    /* receive: all is here, and goes to the device */
+	TERN_XFER_ADVERTISED, /* receive: POST was sent */
+	TERN_XFER_ALLOCATING, /* receive: matched, but its pool is full */
+	TERN_XFER_PEEKING,    /* receive: the fabric maps the peer's memory */
+	TERN_XFER_READING,    /* receive: a get is under way */
+	TERN_XFER_ANSWERING,  /* receive: CTS or ATS is to be sent */
+	TERN_XFER_FILLING,    /* receive: CTS was sent */
+	/* receive: all bytes are here, and are being copied to the GPU. */
+	TERN_XFER_LANDING,
 	TERN_XFER_FLUSHING,
 	TERN_XFER_HELD,
 	TERN_XFER_ENDED,
 	TERN_XFER_STATE_COUNT
 };
 
-/* What a receive that nothing has arrived for asked the peer: see want.c. */
+/* WANT of a receive for which nothing has arrived: see want.c. */
 enum tern_ask {
 	TERN_ASK_NONE,
-	TERN_ASK_OUT,    /* WANT is out */
-	TERN_ASK_MISSED, /* the peer had nothing, and will say HAVE */
+	TERN_ASK_OUT,    /* WANT was sent */
+	TERN_ASK_MISSED, /* the peer had no such send, and will send HAVE */
 };
 
-/* What an xfer whose memory is a GPU's has in addition: see stage.c. */
+/* Staging state of an xfer in GPU memory: see stage.c. */
 struct tern_stage {
-	struct tern_stager *stager;  /* NULL: its memory is the host's, or it is empty */
-	struct tern_stage_wait wait; /* for a slot */
-	struct tern_list slots;      /* that it holds, in the order of the tensor */
+	struct tern_stager *stager;  /* NULL: the memory is host memory, or empty */
+	struct tern_stage_wait wait; /* waits for a slot */
+	struct tern_list slots;      /* slots that it holds, in the order of the tensor */
 	struct tern_buf bounce;      /* mem NULL: none */
-	struct tern_copy copy; /* of all of it: between bounce and device, or lent */
-	struct tern_loan loan; /* receive: what it is copied from; gpu NULL: none */
-	uint64_t asked;        /* bytes for which it has had slots, on this link */
-	uint64_t landed;       /* bytes that are where they are to be copied to */
-	uint32_t copies;       /* under way */
-	int status;            /* why it fails; 0: it does not */
-	uint32_t epoch;        /* of the link that `direct` is about */
-	bool direct;           /* the fabric is at the memory itself: direct.c */
-	bool lent;             /* send: the peer's GPU copies it where it is */
+	/* Copy of the whole tensor: to or from the bounce buffer, or of lent memory. */
+	struct tern_copy copy;
+	struct tern_loan loan; /* receive: the lent source; gpu NULL: none */
+	uint64_t asked;        /* bytes for which it has got slots on this link */
+	uint64_t landed;       /* bytes that have arrived at their destination */
+	uint32_t copies;       /* copies under way */
+	int status;            /* error with which it ends; 0: none so far */
+	uint32_t epoch;        /* epoch of the link for which `direct` was decided */
+	bool direct;           /* the fabric accesses the GPU memory itself: direct.c */
+	bool lent;             /* send: the peer's GPU copies the tensor directly */
 };
-/* Of the host's memory, from the host's memory: nothing above was ever touched. */
+/* True if both ends of the copy are host memory: staging is unused. */
 static inline bool tern_stage_is_idle(const struct tern_stage *stage)
 {
 	return !stage->stager && !stage->loan.gpu;
 }
 
 struct tern_xfer {
-	struct tern_list all;        /* peer->xfers, then rdv->held */
-	struct tern_list queue;      /* the one list that its state waits in */
-	struct tern_list renewal;    /* peer->renewals */
-	struct tern_map_node theirs; /* send: peer->theirs, by remote_id */
+	struct tern_list all;        /* in peer->xfers, later in rdv->held */
+	struct tern_list queue;      /* in the one list that its state waits in */
+	struct tern_list renewal;    /* in peer->renewals */
+	struct tern_map_node theirs; /* send: in peer->theirs, by remote_id */
 	struct tern_match_node node;
 	struct tern_channel *channel;
-	struct tern_peer *peer; /* NULL: HELD, and the peer is gone */
+	struct tern_peer *peer; /* NULL: HELD, and the peer was freed */
 	struct tern_rdv *rdv;
-	struct tern_port *port;     /* HELD: whose memory is being read */
-	struct tern_buf buf;        /* send: data; receive: room */
-	struct tern_region region;  /* own while `exposed`, else the peer's */
-	struct tern_op op;          /* get, peek, withdraw: one at a time */
-	struct tern_record *record; /* receive: the RTS (or EAGER) that it met */
+	struct tern_port *port;    /* HELD: port through which the memory is read */
+	struct tern_buf buf;       /* send: the data; receive: the room */
+	struct tern_region region; /* own region while `exposed`, else the peer's */
+	struct tern_op op;         /* get, peek or withdraw: one at a time */
+	/* receive: the RTS (or EAGER) that it was matched with. */
+	struct tern_record *record;
 	struct tern_name name;
-	uint64_t issued; /* bytes given to put or get in this epoch */
+	uint64_t issued; /* send: bytes given to put in this epoch */
 	uint32_t id, remote_id, done_seq, puts_out;
 	struct tern_stage stage;
-	struct tern_pool *pool; /* receive with ALLOC: where buf is from */
-	int result;             /* what it ends with, when that is already known */
+	struct tern_pool *pool; /* receive with ALLOC: pool of `buf` */
+	int result;             /* final status, if it is already decided */
 	uint8_t state;          /* enum tern_xfer_state */
 	uint8_t flags;          /* enum tern_req_flags */
-	uint8_t rail;           /* whose turn it is; and sets of rails: */
+	uint8_t rail;           /* next rail to use; below, bit sets of rails: */
 	uint16_t rails_used, rails_asked, rails_confirmed;
 	bool is_send, exposed, cancelled, cancel_told, acked;
-	uint8_t ask;     /* receive: enum tern_ask */
-	bool behind;     /* receive: it asks when it is the oldest of its triple */
-	bool starving;   /* send: it stands in peer->starved */
-	uint32_t wanted; /* send: the receive that asked for it; 0: none */
-	/* renew.c: the peer knows a region of ours; the peer's region, in `region`, is of
-	 * an earlier link. */
+	uint8_t ask; /* receive: enum tern_ask */
+	bool behind; /* receive: it may send a WANT once it is the oldest of its triple */
+	bool starving;   /* send: it is in peer->starved */
+	uint32_t wanted; /* send: id of the receive that asked for it; 0: none */
+	/* renew.c: `told`: the peer knows a region of ours; `stale`: the peer's
+	 * region, in `region`, belongs to an earlier link. */
 	bool told, stale;
-	bool withdrawing; /* FLUSHING, and the fabric will say when it is done */
+	bool withdrawing; /* FLUSHING, until the fabric has withdrawn the region */
 };
 
 _Static_assert(sizeof(struct tern_xfer) <= sizeof(((struct tern_req *)0)->priv),
@@ -495,11 +557,12 @@ static inline struct tern_req *tern_req_of(struct tern_xfer *xfer)
 
 struct tern_record {
 	struct tern_match_node node; /* ARRIVAL or POST, while it waits */
-	struct tern_list all;        /* peer->records; free: rdv->free_records */
-	struct tern_list queue;      /* peer->answers */
-	struct tern_map_node theirs; /* RTS, POST: peer->theirs, by src */
+	struct tern_list all;        /* in peer->records; if free, in rdv->free_records */
+	struct tern_list queue;      /* in peer->answers */
+	struct tern_map_node theirs; /* RTS, POST: in peer->theirs, by src */
 	struct tern_peer *peer;
-	struct tern_xfer *xfer; /* the receive that it met: xfer->record is this one */
+	/* The receive that it was matched with, whose xfer->record it is. */
+	struct tern_xfer *xfer;
 	unsigned char *payload; /* room for the data of one EAGER */
 	struct tern_shape shape;
 	struct tern_region region;
@@ -507,15 +570,15 @@ struct tern_record {
 	uint64_t bytes;
 	uint32_t src;
 	uint8_t type;   /* EAGER, RTS, POST */
-	uint8_t answer; /* ATS or CANCEL_ACK: what is to be said */
+	uint8_t answer; /* answer to be sent: ATS or CANCEL_ACK */
 	bool has_region;
-	bool stale;     /* the region is of an earlier link */
-	bool wanted;    /* it answered a WANT: no credit was taken for it */
-	int16_t status; /* of the answer */
+	bool stale;     /* its region belongs to an earlier link */
+	bool wanted;    /* it answered a WANT, so it used no credit */
+	int16_t status; /* status of the answer */
 };
 
-/* What a request of the peer's is known by here. It can be known twice, as a record and,
- * if it is a receive, as the send that writes into it. */
+/* Kinds of keys in peer->theirs. One request of the peer can have two entries: its
+ * record and, if it is a receive, the send that writes into it. */
 enum tern_theirs { TERN_THEIR_SEND, TERN_THEIR_RECV, TERN_WRITES_INTO };
 static inline uint64_t tern_theirs_key(enum tern_theirs what, uint32_t id)
 {
@@ -532,24 +595,25 @@ static inline struct tern_triple tern_header_triple(const struct tern_header *h)
 void tern_xfer_init(
 	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags);
 void tern_xfer_enter(struct tern_xfer *x, enum tern_xfer_state next);
-/* Waits for its turn to say something: behind all others of the peer. */
+/* Queues a message of this xfer behind those of all others of the peer. */
 void tern_xfer_pend(struct tern_xfer *x);
-/* Takes back what it exposed. -EINPROGRESS: it is FLUSHING now and ends with `status`. */
+/* Withdraws the exposed region. -EINPROGRESS: the xfer is FLUSHING now, and ends with
+ * `status`. */
 int tern_xfer_withdraw(struct tern_xfer *x, int status);
-/* Says, if it is so, that the other half that it meets has another name. */
+/* True, with a log line, if the matched halves have different names. */
 bool tern_xfer_clashes(const struct tern_xfer *x, const struct tern_name *theirs);
-/* Withdraws, then ends it. */
+/* Withdraws the region, then ends the xfer. */
 void tern_xfer_end(struct tern_xfer *x, int status);
-/* It meets the message of the peer's / gives it back: it may be NULL. */
+/* Match the xfer with a record, and separate them: part returns the record, or NULL. */
 void tern_xfer_meet(struct tern_xfer *x, struct tern_record *record);
 struct tern_record *tern_xfer_part(struct tern_xfer *x);
-/* A send is to write into the peer's receive `id`. */
+/* Records that a send writes into the peer's receive `id`. */
 void tern_xfer_write_into(struct tern_xfer *x, uint32_t id);
-int tern_xfer_id(struct tern_xfer *x); /* gives it an id. -EAGAIN: 65535 are in use */
+int tern_xfer_id(struct tern_xfer *x); /* gives it an id; -EAGAIN: 65535 ids are in use */
 struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id);
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
 
-/* Does anybody wait to say something? Whoever comes now has to stand behind them. */
+/* True if xfers wait to send a message: a new one must queue behind them. */
 static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 {
 	return !tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||
@@ -558,8 +622,8 @@ static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 	       peer->retain.sent_count < peer->retain.count;
 }
 
-/* Has a receive to ask, and may it? The peer has used all that it was granted, and waits.
- */
+/* True if a receive may send a WANT now: the peer has used all its credits and has
+ * sends that wait. */
 static inline bool tern_want_is_due(const struct tern_peer *peer)
 {
 	return peer->they_starve && !tern_list_empty(&peer->unasked) &&
@@ -568,7 +632,7 @@ static inline bool tern_want_is_due(const struct tern_peer *peer)
 }
 
 void tern_peer_pump_now(struct tern_peer *peer);
-/* Lets move what can. */
+/* Lets everything proceed that can. */
 static inline void tern_peer_pump(struct tern_peer *peer)
 {
 	if (tern_peer_has_unsaid(peer) || tern_want_is_due(peer) ||
@@ -579,15 +643,15 @@ static inline void tern_peer_pump(struct tern_peer *peer)
 }
 
 void tern_xfer_complete(
-	struct tern_xfer *x, int status); /* nothing touches it any more */
+	struct tern_xfer *x, int status); /* nothing accesses its memory any more */
 void tern_rdv_run_completed(struct tern_rdv *rdv);
 void tern_xfer_forget_id(struct tern_xfer *x);
-bool tern_peer_credit(
-	struct tern_peer *peer, uint32_t keep); /* takes one if > keep are left */
+/* Takes a credit if more than `keep` are left. */
+bool tern_peer_credit(struct tern_peer *peer, uint32_t keep);
 uint32_t tern_peer_caps(const struct tern_peer *peer);
 struct tern_conn *tern_peer_conn(const struct tern_peer *peer);
 
-/* The one of the peer's request `id`; NULL: none. */
+/* Record of the peer's request `id`; NULL: none. */
 struct tern_record *tern_record_by_id(struct tern_peer *peer, bool is_recv, uint32_t id);
 /* The send that writes into the peer's receive `id`; NULL: none. */
 struct tern_xfer *tern_xfer_by_their_id(struct tern_peer *peer, uint32_t id);
@@ -604,21 +668,28 @@ static inline unsigned char *tern_record_payload(const struct tern_record *recor
 /* record.c */
 int tern_records_init(struct tern_rdv *rdv, uint32_t shared_count); /* -ENOMEM */
 void tern_records_fini(struct tern_rdv *rdv);
-/* The `all` of one that was never used; NULL: there is none. */
+/* `all` of a record that was never used; NULL: there is none. */
 struct tern_list *tern_record_fresh(struct tern_rdv *rdv);
-/* Those that one more peer brings; counts it. -ENOMEM. */
-int tern_records_reserve(struct tern_rdv *rdv);
-/* Keeps one free for the answer of a WANT, and counts it in wanted_count. -ENOMEM. */
+/* Allocates the records of one more peer, without reserving them. -ENOMEM. */
+int tern_records_spare(struct tern_rdv *rdv);
+/* Reserves TERN_CREDIT_OWN records for a new peer and increments peer_count, before
+ * its first message; release undoes that. */
+int tern_records_reserve(struct tern_peer *peer); /* -ENOMEM */
+void tern_records_release(struct tern_peer *peer);
+/* Reserves one record for the answer to a WANT, and increments wanted_count. -ENOMEM. */
 int tern_records_want(struct tern_rdv *rdv);
 
 /* send.c */
 void tern_send_begin(struct tern_xfer *x);
 bool tern_send_readable(struct tern_xfer *x);
-int tern_send_advance(struct tern_xfer *x); /* -EAGAIN: later; -ENOBUFS: wants a credit */
-/* Issues puts. -EAGAIN; -EINPROGRESS: it waits for its rails, or for its region. */
+/* -EAGAIN: no room now; -ENOBUFS: needs a credit. */
+int tern_send_advance(struct tern_xfer *x);
+/* Issues puts. -EAGAIN: no room; -EINPROGRESS: waits for its rails, or for its region. */
 int tern_send_write(struct tern_xfer *x);
-void tern_send_resume(struct tern_xfer *x);  /* WRITING: it stands in line for that */
-void tern_send_sort(struct tern_peer *peer); /* where they stand may have changed */
+/* Queues a send in WRITING for tern_send_write(). */
+void tern_send_resume(struct tern_xfer *x);
+/* Sorts WRITING sends into their lists again. */
+void tern_send_sort(struct tern_peer *peer);
 void tern_send_cancel(struct tern_xfer *x);
 void tern_send_acked(struct tern_peer *peer);
 void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack);
@@ -637,74 +708,82 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *header);
 int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *header);
 
 /* want.c */
-void tern_want_later(struct tern_xfer *x);   /* nothing has arrived for it: it may ask */
-void tern_want_pump(struct tern_peer *peer); /* lets those ask that may */
-void tern_want_leave(struct tern_xfer *x);   /* out of the table: the next one may ask */
-void tern_want_end(struct tern_peer *peer);  /* nobody will answer any more */
-/* The receive `id`, whose WANT is answered; NULL: it has none out. */
+/* Nothing has arrived for x: it may send a WANT. */
+void tern_want_later(struct tern_xfer *x);
+void tern_want_pump(struct tern_peer *peer); /* sends the WANTs that may be sent */
+/* x leaves the table: the next receive may send a WANT. */
+void tern_want_leave(struct tern_xfer *x);
+void tern_want_end(struct tern_peer *peer); /* the peer will answer no WANT any more */
+/* The receive `id`, whose WANT is now answered; NULL: it has sent none. */
 struct tern_xfer *tern_want_answered(struct tern_peer *peer, uint32_t id);
 int tern_want_say_misses(struct tern_peer *peer); /* -EAGAIN */
-int tern_want_say_have(struct tern_xfer *x);      /* if the peer is to know. -EAGAIN */
-/* A header arrived while we watch. */
+/* Sends HAVE if the peer waits for one; -EAGAIN. */
+int tern_want_say_have(struct tern_xfer *x);
+/* Looks at a received header while `watching` is set. */
 void tern_want_watch(struct tern_peer *peer, const struct tern_header *header);
-void tern_want_withdraw(struct tern_xfer *x); /* a wanted send ends without a message */
+/* A send that a WANT asked for ends without a message. */
+void tern_want_withdraw(struct tern_xfer *x);
 int tern_want_on_want(struct tern_peer *peer, const struct tern_header *header);
 int tern_want_on_have(struct tern_peer *peer, const struct tern_header *header);
 int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *header);
 
 void tern_xfer_release(struct tern_xfer *x);
-void tern_rdv_feed(struct tern_rdv *rdv); /* tries the hungry again */
+void tern_rdv_feed(struct tern_rdv *rdv); /* lets receives in rdv->hungry try again */
 
-/* All its bytes are on the device (0), or will not be. */
+/* All bytes of a receive are on the GPU (status 0), or the copy has failed. */
 void tern_recv_landed(struct tern_xfer *x, int status);
 
 /* stage.c */
-/* What `buf` needs: NULL if it is the host's. Errors: those of tern_context_stager. */
+/* The stager for `buf`; NULL if it is host memory. Errors of tern_context_stager(). */
 int tern_stage_open(
 	struct tern_rdv *rdv, const struct tern_buf *buf, struct tern_stager **out);
 void tern_stage_init(struct tern_xfer *x);
-/* On the link that there is now: does its memory have to be staged? */
+/* True if the memory must be staged on the present link. */
 bool tern_stage_needed(struct tern_xfer *x);
-/* The part of its tensor that is next to be put, in host memory; NULL: the stager will
- * let it go on. */
+/* The next part of the tensor to put, in host memory; NULL: the stager will continue
+ * the xfer when there is one. */
 struct tern_stage_slot *tern_stage_next(struct tern_xfer *x);
-void tern_stage_put(struct tern_stage_slot *slot); /* the fabric has it */
+/* The fabric has taken the slot's data. */
+void tern_stage_put(struct tern_stage_slot *slot);
 void tern_stage_put_done(struct tern_stage_slot *slot);
-/* The tensor in a bounce buffer, for the peer to read. 0: it is there; 1: it will go on;
- * or a negative status. */
+/* Copies the tensor to a bounce buffer for the peer to read. 0: done; 1: the xfer will
+ * be continued; or a negative status. */
 int tern_stage_lay_out(struct tern_xfer *x);
-/* A bounce buffer for the peer to write into. The same. */
+/* Takes a bounce buffer for the peer to write into. Returns as tern_stage_lay_out(). */
 int tern_stage_room(struct tern_xfer *x);
-void tern_stage_eager(struct tern_xfer *x); /* the payload of its record; frees that */
-int tern_stage_get(struct tern_xfer *x);    /* 0: under way; -EAGAIN: no room */
-void tern_stage_land(struct tern_xfer *x);  /* what is in the bounce buffer */
-/* What was lent, by copies of `stager`; called again for each slot that it waits for. */
+/* Copies the payload of its record to the GPU, and frees the record. */
+void tern_stage_eager(struct tern_xfer *x);
+int tern_stage_get(struct tern_xfer *x);   /* 0: under way; -EAGAIN: no room */
+void tern_stage_land(struct tern_xfer *x); /* copies the bounce buffer to the GPU */
+/* Copies lent memory by `stager`; called again for each slot that it waits for. */
 void tern_stage_fetch(struct tern_xfer *x, struct tern_stager *stager);
-/* It wants no slots any more. */
+/* The xfer needs no slots any more. */
 void tern_stage_drop(struct tern_xfer *x);
-/* The link is gone: pieces start over. */
+/* The link was lost: all pieces start again. */
 void tern_stage_lost(struct tern_xfer *x);
-void tern_stage_fini(struct tern_xfer *x); /* it has ended */
+void tern_stage_fini(struct tern_xfer *x); /* the xfer has ended */
 void tern_rdv_stage_init(struct tern_rdv *rdv);
 void tern_rdv_stage_fini(struct tern_rdv *rdv);
 
 /* direct.c */
-/* On the link that there is now: does the fabric take its bytes from memory of a GPU, or
- * bring them there? The answer stays the same as long as the link does. */
+/* True if, on the present link, the fabric accesses the GPU memory of this xfer
+ * itself. The answer does not change during the life of a link. */
 bool tern_direct_chosen(struct tern_xfer *x);
-void tern_direct_started(struct tern_xfer *x); /* counts it, if it is so */
-/* After the fabric has received into its memory: brings about that the GPU sees it. 0, or
- * what the request ends with. */
+/* Counts the transfer in direct_count, if it is one. */
+void tern_direct_started(struct tern_xfer *x);
+/* After the fabric has received into GPU memory: makes the bytes visible to the GPU.
+ * 0, or the status of the request. */
 int tern_direct_settle(struct tern_xfer *x);
 
 /* lend.c */
-/* 0: the peer's GPU copies it from where it is; 1: it will go on; -ENOTSUP: it does not.
- */
+/* 0: the peer's GPU copies the tensor directly; 1: the xfer will be continued;
+ * -ENOTSUP: it cannot. */
 int tern_lend_offer(struct tern_xfer *x);
-void tern_lend_answered(struct tern_peer *peer); /* perhaps: those who wait ask again */
-/* 0: under way, or ended; -EAGAIN; -ENOTSUP: what its record names was not lent. */
+/* The peer may have answered an offer: waiting sends ask again. */
+void tern_lend_answered(struct tern_peer *peer);
+/* 0: under way, or ended; -EAGAIN; -ENOTSUP: the region in its record was not lent. */
 int tern_lend_get(struct tern_xfer *x);
-/* Its copies have ended. -ECONNRESET: what they brought may be torn. */
+/* All copies have ended. -ECONNRESET: the copied bytes may be inconsistent. */
 int tern_lend_repay(struct tern_xfer *x);
 
 /* cancel.c */
@@ -718,7 +797,8 @@ void tern_send_settled(struct tern_xfer *x); /* a rail has confirmed */
 void tern_renew_lost(struct tern_peer *peer);
 void tern_renew_move(struct tern_peer *peer, struct tern_port *port);
 void tern_renew_begin(struct tern_peer *peer);
-int tern_renew_next(struct tern_peer *peer); /* 1: said one; 0: none left; -EAGAIN */
+/* 1: one RENEW was sent; 0: none is left; -EAGAIN. */
+int tern_renew_next(struct tern_peer *peer);
 int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e);
 int tern_on_renew(struct tern_peer *peer, const struct tern_header *header);
 
@@ -728,21 +808,22 @@ bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link);
 void tern_rail_up(struct tern_link *link);
 bool tern_rails_closed(const struct tern_peer *peer);
 void tern_rails_close(struct tern_peer *peer);
-/* Is a tensor of so many bytes put apart from messages, where that can be? */
+/* True if a tensor of this size is sent on bulk connections, where there are any. */
 static inline bool tern_is_bulk(const struct tern_peer *peer, uint64_t bytes)
 {
 	return peer->bulk_bytes && bytes >= peer->bulk_bytes;
 }
 void tern_rails_make(struct tern_peer *peer);
-/* A tensor of so many bytes is about to move, either way. */
+/* Called before a tensor of this size is sent or received. */
 static inline void tern_rails_expect(struct tern_peer *peer, uint64_t bytes)
 {
 	if (tern_is_bulk(peer, bytes) && !peer->bulk)
 		tern_rails_make(peer);
 }
-bool tern_rail_is_apart(const struct tern_xfer *x); /* now */
+/* True if the tensor now goes over bulk connections. */
+bool tern_rail_is_apart(const struct tern_xfer *x);
 void tern_rail_failed(struct tern_peer *peer);
-/* What the next chunk is put with, and the connection that it goes over; NULL: none has
+/* A free put for the next chunk, and the connection to use; NULL: no connection has
  * room. */
 struct tern_put_op *tern_rail_next(struct tern_xfer *x, struct tern_conn **conn);
 int tern_rails_settle(struct tern_xfer *x);
@@ -752,14 +833,14 @@ void tern_rail_writable(struct tern_link *link);
 struct tern_listener {
 	struct tern_list node;
 	struct tern_rdv *rdv;
-	struct tern_lsn *lsns[3];
-	unsigned lsn_count;
 	struct tern_peer_opts opts;
 	char own_name[64];
-	char *secret; /* NULL: the context's */
+	char *secret; /* NULL: that of the context */
 	void (*accept)(struct tern_peer *peer, void *arg);
 	void *accept_arg;
 	char address[128];
+	unsigned lsn_count;
+	struct tern_lsn *lsns[]; /* at most one for each fabric */
 };
 
 #endif

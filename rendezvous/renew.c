@@ -2,23 +2,26 @@
 /*
  * Regions on the next link.
  *
- * What a region names (a window of tcp, a key of an RDMA device) belongs to a fabric, and
- * the next link may be of another one. So whatever the peer's end, when a link is lost
- * every region of the peer's that is still needed is stale: nothing is put or read there.
- * Then each end tells its own anew:
+ * A region (a window of tcp, a key of an RDMA device) belongs to a fabric, and the next
+ * link may use another fabric. So when a link is lost, every region of the peer that is
+ * still needed becomes stale: nothing is put or read there. Then each end announces its
+ * own regions anew:
  *
- *   - a message that has a region and is sent again gets the present one;
- *   - of all others the peer has handled the message already: a RENEW with the id of the
- *     request says the region. RENEWs and what is sent again take turns: a DONE that is
- *     sent again may wait for a RENEW of the peer's, and so RENEWs wait for nothing; and
- *     where links are cut before all the RENEWs are out, and all begin anew on the next
- *     one, the first message that waits still gets through.
+ * - a message with a region that is sent again carries the present region;
+ * - if the peer has handled the message already, a RENEW with the id of the request
+ *   carries the region.
  *
- * A loss walks through all requests of the peer once, since each may have something to be
- * told anew; a RENEW finds by its id what it is about.
+ * RENEWs and messages that are sent again alternate. A DONE that is sent again may wait
+ * for a RENEW of the peer, so RENEWs wait for nothing. And if links are cut before all
+ * RENEWs were sent, so that all begin again on the next link, the first waiting message
+ * still gets through.
  *
- * Where the new fabric cannot read, an RTS is renewed without a region, and the receiver
- * answers with a CTS instead of reading. The other way round it stays what it was.
+ * A loss walks through all requests of the peer once, since each may have a region to
+ * announce. A RENEW finds its request by id.
+ *
+ * If the new fabric cannot read, an RTS is renewed without a region, and the receiver
+ * answers with a CTS instead of reading. A transfer that began with puts stays one, even
+ * if the new fabric can read.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -45,7 +48,8 @@ void tern_renew_lost(struct tern_peer *peer)
 	}
 }
 
-/* The receive that waits for what an RTS says, if it is the time to go on. */
+/* Continues the receive that waits for the region of an RTS, if that region is present
+ * now. */
 static void go_on_reading(const struct tern_record *record)
 {
 	struct tern_xfer *x = record->xfer;
@@ -96,16 +100,16 @@ int tern_on_renew(struct tern_peer *peer, const struct tern_header *h)
 	x = of_recv ? tern_xfer_by_their_id(peer, h->src) : NULL;
 	if (x && x->stale)
 		return renew_send(x, h);
-	return 0; /* it has not seen, or needs no more, what this is about */
+	return 0; /* the peer has not seen, or no longer needs, this request */
 }
 
 /* ---- our own ---- */
 
-/* Also on the same port: what a region says may depend on the devices that there are. */
+/* Also when the port is the same: a region may depend on the devices that are present. */
 void tern_renew_move(struct tern_peer *peer, struct tern_port *port)
 {
 	tern_list_for_each (n, &peer->xfers)
-		/* No link is left, so nothing is landing any more. */
+		/* No link is left, so nothing can be written to it any more. */
 		tern_assert(tern_xfer_withdraw(
 				    tern_list_entry(n, struct tern_xfer, all), 0) == 0);
 	peer->port = port;
@@ -123,7 +127,7 @@ void tern_renew_begin(struct tern_peer *peer)
 	}
 }
 
-/* Its present region; NULL: none, as the fabric cannot read. -EAGAIN. */
+/* The present region of a transfer; NULL: none, since the fabric cannot read. -EAGAIN. */
 static int region_of(struct tern_xfer *x, const struct tern_region **out)
 {
 	int r;
@@ -158,14 +162,14 @@ int tern_renew_next(struct tern_peer *peer)
 
 	if (!x)
 		return 0;
-	/* Meanwhile the peer may have said what ends its interest. */
+	/* Meanwhile the peer may have ended its interest in the region. */
 	if (x->told && say_renew(x) < 0)
 		return -EAGAIN;
 	tern_list_remove(&x->renewal);
 	return 1;
 }
 
-/* Of a request that has ended nobody reads the region any more. */
+/* The region of a request that has ended is not read any more. */
 int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e)
 {
 	static const struct tern_region nowhere;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages that were sent and not yet acknowledged, oldest first, whole: what a reconnect
- * sends again. Also the queue of messages that the fabric had no room for: `sent_count`
- * of them were given to it, the others wait.
+ * Complete copies of messages that were sent and not yet acknowledged, oldest first: a
+ * reconnect sends them again. It is also the queue of messages for which the fabric had
+ * no room: the first `sent_count` were given to the fabric, the others wait.
  *
- * A ring of bytes beside a ring of entries; both are empty most of the time, and then
- * start over at their beginning, so that an idle peer keeps one page of each warm.
+ * It has a ring of bytes and a ring of entries. Both are empty most of the time and then
+ * start again at their beginning, so that an idle peer keeps one page of each in use.
  */
 #ifndef TERN_RENDEZVOUS_RETAIN_H
 #define TERN_RENDEZVOUS_RETAIN_H
@@ -22,14 +22,15 @@ struct tern_xfer;
 struct tern_retained {
 	uint32_t offset, bytes, head_bytes;
 	uint32_t seq;
-	bool stale;             /* its region is of an earlier link */
-	struct tern_xfer *xfer; /* DONE: whose puts go before it; NULL if it has none */
+	bool stale;             /* its region belongs to an earlier link */
+	struct tern_xfer *xfer; /* DONE: the transfer whose puts precede it; NULL: none */
 };
 
 struct tern_retain {
 	unsigned char *ring; /* NULL until first used */
 	struct tern_retained *entries;
-	uint32_t first, count; /* entries, modulo TERN_RETAIN_ENTRIES */
+	/* Index of the first entry, and their number; modulo TERN_RETAIN_ENTRIES. */
+	uint32_t first, count;
 	uint32_t sent_count;
 	uint32_t head; /* where the next message goes */
 };
@@ -37,8 +38,8 @@ struct tern_retain {
 void tern_retain_fini(struct tern_retain *retain);
 
 /*
- * Room for a message of `bytes`, contiguous and 8-aligned, as the newest entry.
- * NULL: no room now (-EAGAIN), or no memory at first use.
+ * Adds an entry with contiguous, 8-aligned room for a message of `bytes`. NULL: no room
+ * now (-EAGAIN), or no memory at first use.
  */
 struct tern_retained *tern_retain_add(struct tern_retain *retain, size_t bytes);
 
@@ -54,7 +55,7 @@ static inline struct tern_retained *tern_retain_at(
 	return &r->entries[(r->first + index) % TERN_RETAIN_ENTRIES];
 }
 
-/* Forgets all that the peer has handled: seq up to and including `ack`. */
+/* Drops all messages up to and including `ack`, which the peer has handled. */
 void tern_retain_ack(struct tern_retain *retain, uint32_t ack);
 
 #endif

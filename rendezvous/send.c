@@ -3,27 +3,27 @@
  * The sending half.
  *
  *     tern_send --- a POST is held ---> claim: WRITING -> FINISHING -> UNACKED -> end
- *         |   (small data answers a POST with an EAGER addressed to it: FINISHING -> end)
+ *         |         (small data: an EAGER addressed to the POST: FINISHING -> end)
  *         +-- small: EAGER -> end
  *         +-- RTS: ANNOUNCED --ATS--> end                  (the peer read it)
  *                       +------CTS--> WRITING -> ...       (the peer cannot read)
  *
- * EAGER and RTS take a credit. A send that has none stands in `starved`, until one comes
- * or the peer asks for this send (want.c).
+ * EAGER and RTS need a credit. A send without a credit waits in `starved`, until a credit
+ * arrives or the peer asks for this send (want.c).
  *
- * Which POST is whose. The receiver pairs our EAGERs and RTSs, as they arrive, with its
- * oldest receive of the triple. So a POST that crossed an EAGER or RTS of the same triple
- * on the wire is for a receive that will be taken by that: it must be dropped. A POST's
- * header says what the receiver had seen when it posted (`ack`); what we sent after that
- * is in the table as SENT. And while a claimed POST is being written (CLAIM in the
- * table), nothing else of its triple may be announced, for it would arrive first and take
- * its place.
+ * Which send a POST belongs to: the receiver matches our EAGERs and RTSs, in the order of
+ * arrival, with its oldest receive of the triple. So a POST that crossed an EAGER or RTS
+ * of the same triple on the wire is for a receive that this message takes, and must be
+ * dropped. The POST's header says what the receiver had seen when it posted (`ack`);
+ * messages sent after that are in the table as SENT. While a claimed POST is being
+ * written (CLAIM in the table), no other send of its triple may be announced: it would
+ * arrive first and take the receive of that POST.
  */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
 
-#include "transport/mem.h"
+#include "transport/memory/mem.h"
 
 #define APART_CHUNKS 4u
 
@@ -41,12 +41,13 @@ static struct tern_xfer *find_send(
 	return n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 }
 
-/* The same for as long as the session lasts, on whatever link. */
+/* Is it sent as one EAGER? Depends on limits of the session only, so a reconnect
+ * cannot change it. */
 static bool is_small(const struct tern_xfer *x)
 {
 	if (!x->buf.bytes)
 		return true;
-	if (x->stage.stager) /* no bytes at hand to say, of memory of a GPU */
+	if (x->stage.stager) /* the CPU cannot read the bytes of GPU memory */
 		return false;
 	return x->buf.bytes <= (tern_mem_is_slab(x->buf.mem) ? x->peer->eager_mapped_bytes
 							     : x->peer->eager_bytes);
@@ -57,10 +58,9 @@ static const void *data_of(const struct tern_xfer *x)
 	return tern_buf_ptr(&x->buf);
 }
 
-/* ---- pairing ------------------------------------------------------------------------
- */
+/* ---- pairing ---- */
 
-/* Takes back what an RTS exposed, or was to; READ exposures end at once. */
+/* Withdraws what an RTS exposed, or was about to expose. READ exposures end at once. */
 static void unexpose(struct tern_xfer *x)
 {
 	if (!x->exposed)
@@ -69,7 +69,7 @@ static void unexpose(struct tern_xfer *x)
 	x->peer->port->ops->withdraw(x->peer->port, &x->op, &x->region);
 }
 
-/* The POST's room is ours: `record` says where and how much. */
+/* Claims a POST: `record` has its region and size. */
 static void claim(struct tern_xfer *x, struct tern_record *record)
 {
 	struct tern_peer *peer = x->peer;
@@ -97,7 +97,7 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 	}
 }
 
-/* The triple's next send may go on, now that the one before it is out. */
+/* Lets the triple's next send proceed, after the one before it was sent. */
 static void promote(struct tern_peer *peer, const struct tern_triple *triple)
 {
 	struct tern_xfer *next = find_send(peer, triple);
@@ -112,34 +112,34 @@ static void promote(struct tern_peer *peer, const struct tern_triple *triple)
 		tern_xfer_pend(next);
 }
 
-/* Its message is out: the table forgets it. */
+/* The message of x was sent: removes x from the table. */
 static void leave_table(struct tern_xfer *x)
 {
 	tern_match_remove(&x->peer->match, &x->node);
 	promote(x->peer, triple_of(x));
 }
 
-/* ---- what the peer may not have seen -------------------------------------------------
- */
+/* ---- what the peer may not have seen ---- */
 
 static int remember_sent(struct tern_peer *peer, const struct tern_triple *triple)
 {
 	struct tern_sent *s;
 
 	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
-		return 0; /* the peer never posts */
+		return 0; /* the peer never sends a POST */
 	if (!peer->sent)
 		peer->sent = malloc(TERN_SENT_MAX * sizeof(*peer->sent));
 	if (!peer->sent || peer->sent_count == TERN_SENT_MAX)
 		return -EAGAIN;
-	/* Empty most of the time, and then starts over: few pages of it are touched. */
+	/* The ring is empty most of the time, and then starts at its beginning, so
+	 * that few of its pages are touched. */
 	if (peer->sent_count == 0)
 		peer->sent_first = 0;
 	s = &peer->sent[(peer->sent_first + peer->sent_count++) % TERN_SENT_MAX];
 	tern_match_node_init(&s->node);
 	s->node.triple = *triple;
 	tern_match_add(&peer->match, &s->node, TERN_MATCH_SENT);
-	s->seq = peer->tx_seq + 1; /* what the message is about to get */
+	s->seq = peer->tx_seq + 1; /* the number of the message that follows */
 	return 0;
 }
 
@@ -166,8 +166,7 @@ void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack)
 	}
 }
 
-/* ---- saying things ------------------------------------------------------------------
- */
+/* ---- saying things ---- */
 
 static void describe(const struct tern_xfer *x, uint8_t type, struct tern_header *h)
 {
@@ -201,7 +200,7 @@ static int say_eager(struct tern_xfer *x)
 	return r;
 }
 
-/* Can the peer read it, on this link? */
+/* True if the peer can read the tensor on this link. */
 bool tern_send_readable(struct tern_xfer *x)
 {
 	if (!(tern_peer_caps(x->peer) & TERN_CAP_GET))
@@ -234,15 +233,15 @@ static int say_rts(struct tern_xfer *x)
 	return 0;
 }
 
-/* It is still there when it has ended: done() runs later. */
+/* x stays valid after tern_xfer_end(): done() is deferred. */
 static void end_and_promote(struct tern_xfer *x, int status)
 {
 	tern_xfer_end(x, status);
 	promote(x->peer, triple_of(x));
 }
 
-/* Says an EAGER or RTS, which takes a credit unless the peer asked for it. -ENOBUFS:
- * there is none; -EAGAIN. */
+/* Sends an EAGER or RTS by `say`. It takes a credit unless the peer asked for the
+ * send. -ENOBUFS: there is no credit; -EAGAIN: no room. */
 static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
 {
 	struct tern_peer *peer = x->peer;
@@ -264,11 +263,11 @@ static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
 	}
 	if (r == 0)
 		return 0;
-	peer->credit_tx.used--; /* it was not spent */
+	peer->credit_tx.used--; /* give the credit back */
 	return -EAGAIN;
 }
 
-/* The data itself, with which the send ends. */
+/* Sends the data in an EAGER, which ends the send. */
 static int announce_small(struct tern_xfer *x)
 {
 	int r = say_first(x, say_eager);
@@ -285,7 +284,7 @@ static int announce(struct tern_xfer *x)
 
 	if (is_small(x))
 		return announce_small(x);
-	/* Where nothing can be put, the peer reads. */
+	/* This fabric has no put: lay the tensor out for the peer to read. */
 	if (tern_stage_needed(x) && !(tern_peer_caps(peer) & TERN_CAP_PUT)) {
 		r = tern_lend_offer(x);
 		if (r == -ENOTSUP)
@@ -312,7 +311,7 @@ void tern_send_begin(struct tern_xfer *x)
 
 	post = first ? tern_match_find(&peer->match, triple, TERN_MATCH_POST) : NULL;
 	free = first && !post && !tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM);
-	/* What most small ones are: said at once, and over. */
+	/* Fast path: an unblocked small send leaves now and is complete. */
 	if (free && is_small(x) && peer->state == TERN_PEER_STATE_UP &&
 		!tern_peer_has_unsaid(peer) && announce_small(x) == 0)
 		return;
@@ -323,7 +322,8 @@ void tern_send_begin(struct tern_xfer *x)
 		tern_xfer_pend(x);
 }
 
-/* DONE behind the puts; or the data itself, addressed to the POST, when it is small. */
+/* Sends DONE behind the puts; for small data, sends an EAGER addressed to the POST
+ * instead. */
 static int finish(struct tern_xfer *x)
 {
 	bool small = x->result == 0 && is_small(x);
@@ -359,7 +359,7 @@ int tern_send_advance(struct tern_xfer *x)
 		return announce(x);
 	case TERN_XFER_FINISHING:
 		return finish(x);
-	case TERN_XFER_ANNOUNCED: /* it waits to say that it is cancelled */
+	case TERN_XFER_ANNOUNCED: /* it waits to send CANCEL */
 		return tern_cancel_say(x);
 	case TERN_XFER_WRITING:
 	case TERN_XFER_UNACKED:
@@ -377,11 +377,10 @@ int tern_send_advance(struct tern_xfer *x)
 	case TERN_XFER_STATE_COUNT:
 		break;
 	}
-	tern_never("a send in this state has nothing to say");
+	tern_never("no message is due in this state of a send");
 }
 
-/* ---- writing ------------------------------------------------------------------------
- */
+/* ---- writing ---- */
 
 static void put_done(struct tern_op *op, int status)
 {
@@ -389,7 +388,7 @@ static void put_done(struct tern_op *op, int status)
 	struct tern_xfer *x = put->xfer;
 	struct tern_peer *peer = x->peer;
 
-	(void)status; /* a failure is the link's, whose end is on its way */
+	(void)status; /* the failure is the link's, which will be reported */
 	if (put->slot)
 		tern_stage_put_done(TERN_TAKE(put->slot));
 	put->xfer = NULL;
@@ -420,7 +419,8 @@ void tern_send_sort(struct tern_peer *peer)
 		tern_send_resume(tern_list_entry(n, struct tern_xfer, queue));
 }
 
-/* One chunk; of what is put apart, where no message waits behind it, a larger one. */
+/* Puts one chunk. On a bulk connection, where no message waits behind it, the chunk is
+ * larger. */
 static int put_chunk(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -461,7 +461,7 @@ static int put_chunk(struct tern_xfer *x)
 	return 0;
 }
 
-/* Puts and messages are ordered: DONE may follow before the puts complete. */
+/* Puts and messages are ordered, so DONE may be sent before the puts complete. */
 static void finish_writing(struct tern_xfer *x)
 {
 	tern_list_remove(&x->queue);
@@ -488,7 +488,7 @@ int tern_send_write(struct tern_xfer *x)
 
 	if (x->stale && x->issued < x->buf.bytes && !over)
 		return x->state == TERN_XFER_WRITING ? -EINPROGRESS : -EAGAIN;
-	if (x->state != TERN_XFER_WRITING) { /* sent again by the stream: all of it */
+	if (x->state != TERN_XFER_WRITING) { /* the stream repeats the whole transfer */
 		while (r == 0 && x->issued < x->buf.bytes)
 			r = put_chunk(x);
 		return r == -EINPROGRESS ? -EAGAIN : r;
@@ -519,8 +519,7 @@ void tern_send_acked(struct tern_peer *peer)
 	}
 }
 
-/* The link is gone, and with it, perhaps, what was put: all of it again on the next one.
- */
+/* The link was lost, and perhaps the data of its puts: starts again on the next link. */
 void tern_send_lost(struct tern_xfer *x)
 {
 	tern_assert(x->puts_out == 0);
@@ -539,8 +538,7 @@ void tern_send_lost(struct tern_xfer *x)
 	}
 }
 
-/* ---- what the peer says ---------------------------------------------------------------
- */
+/* ---- what the peer says ---- */
 
 int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
 {
@@ -556,7 +554,8 @@ int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
 	record = tern_record_new(peer, h);
 	crossed = tern_match_find(&peer->match, &triple, TERN_MATCH_SENT);
 	if (crossed) {
-		tern_match_remove(&peer->match, crossed); /* it accounts for one POST */
+		/* The crossed message answers one POST. */
+		tern_match_remove(&peer->match, crossed);
 		tern_record_free(record);
 		return 0;
 	}
@@ -580,7 +579,7 @@ int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_xfer *x = announced(peer, h->dst);
 
 	if (!x)
-		return 0; /* a stale id changes nothing */
+		return 0; /* a stale id has no effect */
 	if (!(h->flags & TERN_FLAG_REGION) || !h->src || h->bytes < x->buf.bytes ||
 		!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return -EPROTO;
@@ -609,8 +608,7 @@ int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *h)
 	return 0;
 }
 
-/* ---- cancel ----------------------------------------------------------------
- */
+/* ---- cancel ---- */
 
 void tern_send_cancel(struct tern_xfer *x)
 {
@@ -634,7 +632,7 @@ void tern_send_cancel(struct tern_xfer *x)
 	case TERN_XFER_FINISHING:
 		x->result = -ECANCELED;
 		break;
-	case TERN_XFER_UNACKED: /* too late: it will end with what it came to */
+	case TERN_XFER_UNACKED: /* too late: it ends with the status of the transfer */
 	case TERN_XFER_FLUSHING:
 	case TERN_XFER_ENDED:
 		break;

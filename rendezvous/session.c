@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers: how they come up, are lost, come back, and end. (How they are reached: dial.c;
- * how they are watched meanwhile: alive.c.) The timer `retry` is the dialler's next
- * attempt, and for both ends the moment to give up.
+ * Peers: how they come up, are lost, return, and end. (dial.c connects to them; alive.c
+ * watches them while they are up.) The timer `retry` starts the dialler's next attempt,
+ * and at both ends decides when to give up.
  *
- * The end is in two steps: tern_peer_down() stops everything and closes the links; when
- * the last of them is gone, and the last copy from or to a GPU has ended, and with them
- * all access to memory, end_call ends the requests.
+ * A session ends in two steps: tern_peer_down() stops everything and closes the links.
+ * When the last link is closed and the last copy from or to a GPU has ended, nothing
+ * accesses the memory of requests any more: then end_call ends the requests.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -17,7 +17,8 @@
 #include "base/escape.h"
 #include "base/sized.h"
 
-#define LIMBO_MAX 64u
+/* Interval of the checks whether a lost session whose time is over is returning. */
+#define RETURNING_NS (50 * TERN_NS_PER_MS)
 
 static void end_call(struct tern_deferred *deferred);
 static void retry(struct tern_timer *timer);
@@ -47,8 +48,8 @@ static void init_lists(struct tern_peer *peer)
 	struct tern_list *lists[] = {&peer->wait_ack, &peer->xfers, &peer->pending,
 		&peer->starved, &peer->writing[0], &peer->writing[1], &peer->answers,
 		&peer->records, &peer->offering, &peer->unasked, &peer->channels,
-		&peer->links, &peer->renewals, &peer->held, &peer->end_call.link,
-		&peer->tell_call.link};
+		&peer->links, &peer->renewals, &peer->held, &peer->end_call.node,
+		&peer->tell_call.node};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
 		tern_list_init(lists[i]);
@@ -60,7 +61,8 @@ static void set_opts(struct tern_peer *peer, const struct tern_peer_opts *opts)
 	if (opts->name)
 		snprintf(peer->own_name, sizeof(peer->own_name), "%s", opts->name);
 	peer->opts.name = peer->own_name;
-	peer->opts.secret = NULL; /* the caller's; what it was at the start is kept */
+	/* This string is the caller's; the session keeps a copy made at the start. */
+	peer->opts.secret = NULL;
 }
 
 int tern_peer_set_opts_sized(
@@ -100,12 +102,6 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 		free(peer);
 		return NULL;
 	}
-	if (tern_records_reserve(rdv) < 0) {
-		tern_match_fini(&peer->match);
-		tern_secret_free(peer->secret);
-		free(peer);
-		return NULL;
-	}
 	tern_credit_open(&peer->credit_rx, &rdv->credits, first);
 	set_opts(peer, opts);
 	tern_list_push(&rdv->peers, &peer->node);
@@ -140,7 +136,7 @@ void tern_peer_add_link(struct tern_peer *peer, struct tern_link *link)
 
 /* ---- links come and go ---- */
 
-/* Each end has said its last word, and knows that the other has heard it. */
+/* True: each end has said goodbye (FIN), and knows that the other one has received it. */
 static bool has_parted(const struct tern_peer *peer)
 {
 	return peer->fin_sent && peer->fin_received && peer->acked == peer->tx_seq;
@@ -153,7 +149,8 @@ void tern_peer_give_up(struct tern_peer *peer, int status)
 	tern_peer_down(peer, well ? 0 : status);
 }
 
-/* What it has not even heard yet would be lost. */
+/* The peer did not say goodbye in time. If its host is alive and its program has not
+ * received everything yet, wait longer: messages would be lost. */
 static void never_said_goodbye(struct tern_peer *peer)
 {
 	if (peer->acked != peer->tx_seq && tern_link_awaits_program(peer->link))
@@ -163,42 +160,42 @@ static void never_said_goodbye(struct tern_peer *peer)
 		tern_peer_give_up(peer, -ETIMEDOUT);
 }
 
+/*
+ * True: a lost session may still return, though its time is over. If many sessions return
+ * at once, or processor time is scarce, it may be on its way: a link of it is in its
+ * handshake, or links were accepted that have not said yet which session they belong to.
+ */
+static bool is_returning(const struct tern_peer *peer)
+{
+	const struct tern_rdv *rdv = peer->rdv;
+	uint64_t now_ns = tern_peer_now_ns(peer);
+
+	if (peer->dialler || peer->state != TERN_PEER_STATE_LOST)
+		return false;
+	tern_list_for_each (n, &peer->links) {
+		const struct tern_link *link =
+			tern_list_entry(n, struct tern_link, of_peer);
+
+		if (!link->rail && link->state != TERN_LINK_CLOSING)
+			return true;
+	}
+	return now_ns < tern_ns_add(peer->give_up_ns, rdv->ctx->opts.unreachable_ns) &&
+	       tern_admission_expects(&rdv->half_open, now_ns);
+}
+
 static void retry(struct tern_timer *timer)
 {
 	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, retry);
 
 	if (peer->fin_sent && peer->state == TERN_PEER_STATE_UP)
 		never_said_goodbye(peer);
+	else if (is_returning(peer))
+		tern_peer_set_timer(peer, &peer->retry, RETURNING_NS);
 	else if (peer->dialler &&
 		 (tern_peer_now_ns(peer) < peer->give_up_ns || !peer->cause))
 		tern_dial(peer);
 	else
 		tern_peer_give_up(peer, peer->cause);
-}
-
-/*
- * An acceptor's first link ended before its last word came. The dialler may have said it,
- * and then it will be back with the token; so the session is kept for that long, if it is
- * one of few.
- */
-static void limbo(struct tern_peer *peer, int status)
-{
-	if (tern_dial_is_final(status) || peer->rdv->limbo_count >= LIMBO_MAX) {
-		tern_peer_down(peer, status);
-		return;
-	}
-	if (!peer->in_limbo)
-		peer->rdv->limbo_count++;
-	peer->in_limbo = true;
-	peer->cause = status ? status : -ECONNRESET;
-	tern_peer_set_timer(peer, &peer->retry, peer->rdv->ctx->opts.reconnect_ns);
-}
-
-static void leave_limbo(struct tern_peer *peer)
-{
-	if (peer->in_limbo)
-		peer->rdv->limbo_count--;
-	peer->in_limbo = false;
 }
 
 static void name_it(struct tern_peer *peer, const struct tern_link *link)
@@ -213,7 +210,7 @@ static void name_it(struct tern_peer *peer, const struct tern_link *link)
 		snprintf(peer->name, sizeof(peer->name), "%s", link->conn->name);
 }
 
-/* Of "tcp 10.0.0.7:41234" what follows the fabric. */
+/* Stores what follows the fabric's name in a conn name such as "tcp 10.0.0.7:41234". */
 static void place_it(struct tern_peer *peer, const char *conn_name)
 {
 	const char *space = strchr(conn_name, ' ');
@@ -243,7 +240,7 @@ static void first_up(struct tern_peer *peer, const struct tern_link *link)
 	name_it(peer, link);
 }
 
-/* A session on a new link, perhaps of another fabric than it was on before. */
+/* Continues a session on a new link, which may use another fabric than the old one. */
 static void next_up(struct tern_peer *peer, const struct tern_link *link)
 {
 	struct tern_port *port = link->conn->port;
@@ -257,7 +254,8 @@ static void next_up(struct tern_peer *peer, const struct tern_link *link)
 	tern_renew_begin(peer);
 }
 
-/* Counters that can follow from what we know. */
+/* False: the peer's counters cannot be right, considering what this end has sent and
+ * received. */
 static bool plausible(struct tern_peer *peer, const struct tern_hello *theirs, bool first)
 {
 	if (!tern_credit_update(&peer->credit_tx, theirs->credit))
@@ -266,7 +264,8 @@ static bool plausible(struct tern_peer *peer, const struct tern_hello *theirs, b
 				!tern_seq_before(theirs->rx_seq, peer->acked));
 }
 
-/* What is bulk on this connection; 0: nothing. */
+/* Returns the size from which a transfer is bulk on this connection; 0: no transfer
+ * is. */
 static uint64_t bulk_bytes_on(const struct tern_peer *peer, const struct tern_conn *conn)
 {
 	uint64_t asked = peer->rdv->ctx->opts.bulk_bytes;
@@ -274,21 +273,31 @@ static uint64_t bulk_bytes_on(const struct tern_peer *peer, const struct tern_co
 	return conn->bulk_bytes && asked ? asked : conn->bulk_bytes;
 }
 
+/* Returns 0 if the session may go on over this link, otherwise the reason why not. */
+static int admit(struct tern_peer *peer, const struct tern_link *link, bool first)
+{
+	/* A session that may return on a new link cannot return on a link that is
+	 * never replaced. */
+	if (peer->state == TERN_PEER_STATE_DOWN || peer->link ||
+		(first ? !peer->dialler && !link->listener
+		       : (link->conn->caps & TERN_CAP_BOUND) != 0))
+		return -ECONNRESET;
+	if (first)
+		first_up(peer, link);
+	if (!plausible(peer, &link->theirs, first))
+		return -EPROTO;
+	if (!peer->has_records && tern_records_reserve(peer) < 0)
+		return tern_link_lacks_memory(link);
+	return 0;
+}
+
 void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 {
 	bool first = peer->state == TERN_PEER_STATE_START;
+	int r = admit(peer, link, first);
 
-	/* One that can lose its link cannot go on over one that is kept for good. */
-	if (peer->state == TERN_PEER_STATE_DOWN || peer->link ||
-		(first ? !peer->dialler && !link->listener
-		       : (link->conn->caps & TERN_CAP_BOUND) != 0)) {
-		tern_link_close(link, -ECONNRESET, false);
-		return;
-	}
-	if (first)
-		first_up(peer, link);
-	if (!plausible(peer, &link->theirs, first)) {
-		tern_link_close(link, -EPROTO, false);
+	if (r < 0) {
+		tern_link_close(link, r, false);
 		return;
 	}
 	link->state = TERN_LINK_UP;
@@ -324,9 +333,11 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 		tern_peer_report(peer, TERN_PEER_UP, 0);
 	} else {
 		peer->accepted = true;
-		leave_limbo(peer);
 		tern_credit_widen(&peer->credit_rx);
+		tern_stream_welcome(peer);
+		peer->in_accept = true;
 		link->listener->accept(peer, link->listener->accept_arg);
+		peer->in_accept = false;
 	}
 	tern_peer_pump(peer);
 }
@@ -362,8 +373,8 @@ void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int sta
 		current_closed(peer, status, link->conn->caps);
 	if (rail) {
 		peer->rails[link->rail] = NULL;
-		/* What it carried may be lost; behind both goodbyes it carries nothing.
-		 */
+		/* What the rail carried may be lost, so the session must resume. After
+		 * both goodbyes the rail carries nothing. */
 		if (!peer->fin_sent || !peer->fin_received)
 			tern_peer_cut(peer, status == -EFAULT ? status : -ECONNRESET);
 	} else if (link->rail) {
@@ -375,8 +386,8 @@ void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int sta
 	if (!main && !link->rail && peer->state != TERN_PEER_STATE_DOWN) {
 		if (peer->dialler)
 			tern_dial_failed(peer, status ? status : -ECONNRESET);
-		else if (!peer->accepted)
-			limbo(peer, status);
+		else if (!peer->accepted && peer->link_count == peer->over_count)
+			tern_peer_down(peer, status);
 	}
 	if (peer->state == TERN_PEER_STATE_DOWN)
 		defer_end(peer);
@@ -408,20 +419,23 @@ void tern_peer_down(struct tern_peer *peer, int status)
 	peer->cause = status;
 	tern_timer_clear(ctx, &peer->retry);
 	tern_timer_clear(ctx, &peer->tick);
+	/* If the callback accept() refuses a dialler, the dialler must still receive
+	 * the acceptor's messages: otherwise it would dial again. */
 	tern_list_for_each_safe (n, &peer->links)
 		tern_link_close(tern_list_entry(n, struct tern_link, of_peer), status,
-			status == 0);
+			status == 0 || peer->in_accept);
 	defer_end(peer);
 }
 
-/* Of a link that is over, only this can be left: what the peer reads in place, until it
- * says that it does not, or exits. */
+/* True: the peer may still read the data of this send in place, until it releases them
+ * or exits. This is all that can be left when every link is over. */
 static bool may_be_read(const struct tern_xfer *x)
 {
 	return x->peer->link_count > 0 && x->is_send && x->exposed;
 }
 
-/* No link carries anything more: nothing can write to memory. */
+/* Ends the requests. No link carries anything more, so nothing can write to their
+ * memory. */
 static void end_requests(struct tern_peer *peer)
 {
 	int status = peer->cause ? peer->cause : -ESHUTDOWN;
@@ -466,8 +480,8 @@ static bool sends_left(const struct tern_peer *peer)
 	return peer->send_count > 0 || !tern_list_empty(&peer->answers);
 }
 
-/* Receives that nobody will ever serve, once the peer has said its last word. Those that
- * are posted later end at once. */
+/* Ends receives that no send will ever match, since the peer has said goodbye.
+ * Receives that are posted later end at once. */
 static void end_receives(struct tern_peer *peer)
 {
 	peer->receives_over = true;
@@ -489,7 +503,7 @@ static void goodbye(struct tern_peer *peer)
 	if (!peer->fin_sent && ((peer->fin_wanted && !sends_left(peer)) ||
 				       (peer->fin_received && peer->arrival_count == 0)))
 		say_fin(peer);
-	/* Nothing that has come is on its way to a device. */
+	/* End only when no received data are on their way to a device. */
 	if (has_parted(peer) && peer->arrival_count == 0 && peer->landing_count == 0 &&
 		tern_stream_ack(peer) == 0)
 		tern_peer_down(peer, 0);
@@ -503,7 +517,7 @@ static void end_call(struct tern_deferred *deferred)
 		goodbye(peer);
 		return;
 	}
-	/* Until then somebody may be at the memory of its requests. */
+	/* Before that, a link or a copy may still access the memory of the requests. */
 	if (peer->link_count > peer->over_count || peer->copy_count > 0)
 		return;
 	end_requests(peer);
@@ -511,7 +525,7 @@ static void end_call(struct tern_deferred *deferred)
 	if (!peer->finished) {
 		peer->finished = true;
 		if (!peer->accepted && !peer->dialler)
-			peer->freed = true; /* nobody was ever told of it */
+			peer->freed = true; /* the application was never told of it */
 		tern_peer_report(peer, TERN_PEER_DOWN, peer->cause);
 	}
 	if (peer->freed && peer->link_count == 0)
@@ -555,11 +569,10 @@ void tern_peer_destroy(struct tern_peer *peer)
 
 	while ((n = tern_list_pop(&peer->channels)))
 		free(tern_list_entry(n, struct tern_channel, node));
-	tern_list_remove(&peer->end_call.link);
-	tern_list_remove(&peer->tell_call.link);
-	leave_limbo(peer);
+	tern_list_remove(&peer->end_call.node);
+	tern_list_remove(&peer->tell_call.node);
 	tern_credit_close(&peer->credit_rx);
-	peer->rdv->peer_count--;
+	tern_records_release(peer);
 	tern_map_remove(&peer->rdv->tokens, &peer->by_token);
 	tern_map_fini(&peer->theirs);
 	tern_match_fini(&peer->match);
@@ -570,7 +583,7 @@ void tern_peer_destroy(struct tern_peer *peer)
 	free(peer);
 }
 
-/* ---- looking at it ---- */
+/* ---- queries ---- */
 
 const char *tern_peer_name(const struct tern_peer *peer)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors in memory of a GPU that the fabric of the link does not reach (else: direct.c).
- * Each end does this for itself: nothing of it is seen on the wire.
+ * Tensors in GPU memory that the fabric of the link does not reach (if it does:
+ * direct.c). Each end stages on its own; the wire does not show it.
  *
- *     send, the fabric puts     pieces: down into a slot, put from there
- *     send, the peer reads      a bounce buffer: all of it down, then the RTS
- *     receive, EAGER            its payload into a slot, up; LANDING -> end
- *     receive, by get           pieces: into a slot, up; then ATS
- *     receive, the peer puts    a bounce buffer in the CTS; DONE: up; LANDING -> end
- *     receive, the peer lends   see lend.c; pieces by slots: down, and copied from there
+ *     send, the fabric puts     pieces: copied to a slot on the host, put from there
+ *     send, the peer reads      all of it copied to a bounce buffer, then the RTS
+ *     receive, EAGER            its payload copied to a slot, then to the GPU: LANDING
+ *     receive, by get           pieces: get to a slot, copied to the GPU; then ATS
+ *     receive, the peer puts    a bounce buffer in the CTS; after DONE copied: LANDING
+ *     receive, the peer lends   lend.c; for host memory, pieces copied through slots
  *
  * A slot that an xfer holds is in one phase:
  *
@@ -16,21 +16,22 @@
  *     get:   (IDLE ->) MOVING (get) -> COPYING -> given back
  *     lent:  (IDLE ->) COPYING -> given back
  *
- * Whoever wants it no more marks it dropped; the device or the fabric that is at it is
- * waited for all the same. Nor does an xfer end while a copy of it is under way: it is
- * FLUSHING then, and its peer does not go down before.
+ * An xfer that no longer needs a slot marks it as dropped; the slot is freed when the
+ * device or the fabric has finished with it. An xfer does not end while a copy of it is
+ * under way: it is in FLUSHING, and its peer does not go DOWN before.
  *
- * The other end writes only into room that it was given after the halves had met (CTS),
- * never into room that was posted ahead: a bounce buffer is held for as long as
- * the bytes need, and one of those who hold one can always go on. For what the peer reads
- * that is not so: it lies there until the receive comes.
+ * The peer writes only into bounce buffers that it got after the halves were matched
+ * (CTS), never into room that was advertised ahead (POST). So a bounce buffer is held
+ * only as long as the bytes need, and one of its holders can always proceed. This does
+ * not hold for a bounce buffer that the peer reads: it is held until the receive is
+ * posted.
  */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* Of what is lent, in one copy: some 10 us between two GPUs. */
+/* Size of one copy of lent memory: about 10 us between two GPUs. */
 #define LENT_PIECE_BYTES ((uint64_t)8 << 20)
 
 enum phase { IDLE, COPYING, READY, MOVING };
@@ -49,7 +50,7 @@ int tern_stage_open(
 void tern_stage_init(struct tern_xfer *x)
 {
 	x->stage.wait.ready = slot_ready;
-	tern_list_init(&x->stage.wait.link);
+	tern_list_init(&x->stage.wait.node);
 	tern_list_init(&x->stage.slots);
 }
 
@@ -64,7 +65,7 @@ static uint64_t bytes_of(const struct tern_xfer *x)
 			  : tern_req_of((struct tern_xfer *)(uintptr_t)x)->bytes;
 }
 
-/* Once for each fabric that a peer is on. */
+/* Logs it, once for each fabric that a peer is on. */
 static void tell(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -78,8 +79,7 @@ static void tell(struct tern_xfer *x)
 		peer->fabric_name);
 }
 
-/* ---- copies -------------------------------------------------------------------------
- */
+/* ---- copies ---- */
 
 static bool is_over(const struct tern_xfer *x)
 {
@@ -87,7 +87,7 @@ static bool is_over(const struct tern_xfer *x)
 	       (x->stage.status || x->stage.landed == bytes_of(x));
 }
 
-/* Something that it waited for has happened. */
+/* Continues an xfer after something that it waited for has happened. */
 static void go_on(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -99,7 +99,7 @@ static void go_on(struct tern_xfer *x)
 		if (is_over(x) && tern_lend_repay(x) == 0)
 			tern_recv_landed(x, x->stage.status);
 	} else if (x->state == TERN_XFER_QUEUED) {
-		tern_xfer_pend(x); /* its tensor is laid out */
+		tern_xfer_pend(x); /* its tensor is in the bounce buffer */
 	} else if (x->state == TERN_XFER_WRITING) {
 		tern_send_resume(x);
 	}
@@ -128,7 +128,7 @@ static void start_copy(struct tern_xfer *x, struct tern_copy *copy,
 
 static void give_back(struct tern_stage_slot *slot)
 {
-	tern_list_remove(&slot->link);
+	tern_list_remove(&slot->node);
 	tern_stager_give(slot);
 }
 
@@ -136,7 +136,7 @@ static void fail(struct tern_xfer *x, int status)
 {
 	if (!x->stage.status)
 		x->stage.status = status;
-	tern_list_remove(&x->stage.wait.link);
+	tern_list_remove(&x->stage.wait.node);
 }
 
 static void slot_copied(struct tern_copy *copy, int status)
@@ -176,7 +176,7 @@ static void hold(struct tern_xfer *x, struct tern_stage_slot *slot)
 	slot->dropped = false;
 	slot->phase = IDLE;
 	slot->at = slot->bytes = 0;
-	tern_list_push(&x->stage.slots, &slot->link);
+	tern_list_push(&x->stage.slots, &slot->node);
 }
 
 static void wait_for_slot(struct tern_xfer *x, enum tern_stage_way way)
@@ -186,7 +186,7 @@ static void wait_for_slot(struct tern_xfer *x, enum tern_stage_way way)
 	tern_stager_wait(x->stage.stager, way, &x->stage.wait, urgent);
 }
 
-/* A free one, or NULL: it will be told of one. */
+/* Takes a free slot; NULL: the xfer is called when there is one. */
 static struct tern_stage_slot *take(struct tern_xfer *x, enum tern_stage_way way)
 {
 	struct tern_stage_slot *slot = tern_stager_take(x->stage.stager, way);
@@ -198,8 +198,7 @@ static struct tern_stage_slot *take(struct tern_xfer *x, enum tern_stage_way way
 	return slot;
 }
 
-/* ---- sending: pieces ----------------------------------------------------------------
- */
+/* ---- sending: pieces ---- */
 
 static void fill(struct tern_xfer *x, struct tern_stage_slot *slot)
 {
@@ -220,7 +219,7 @@ static struct tern_stage_slot *first_in(struct tern_xfer *x, enum phase phase)
 {
 	tern_list_for_each (n, &x->stage.slots) {
 		struct tern_stage_slot *slot =
-			tern_list_entry(n, struct tern_stage_slot, link);
+			tern_list_entry(n, struct tern_stage_slot, node);
 
 		if (slot->phase == phase && !slot->dropped)
 			return slot;
@@ -250,8 +249,7 @@ void tern_stage_put_done(struct tern_stage_slot *slot)
 	give_back(slot);
 }
 
-/* ---- receiving: pieces --------------------------------------------------------------
- */
+/* ---- receiving: pieces ---- */
 
 static void got(struct tern_op *op, int status)
 {
@@ -262,7 +260,7 @@ static void got(struct tern_op *op, int status)
 		copy_slot(x, slot);
 		return;
 	}
-	/* All else is the link's end: tern_stage_lost starts again. */
+	/* Any other failure means that the link ends: tern_stage_lost() starts again. */
 	if (status == -EACCES && !slot->dropped)
 		fail(x, status);
 	give_back(slot);
@@ -289,14 +287,14 @@ int tern_stage_get(struct tern_xfer *x)
 		r = conn->port->ops->get(conn, &slot->op, slot->mem, slot->offset,
 			slot->bytes, &x->record->region, slot->at);
 		if (r < 0)
-			return -EAGAIN; /* it keeps the slot: it is the next to get */
+			return -EAGAIN; /* it keeps the slot for its next get */
 		slot->phase = MOVING;
 		x->stage.asked += slot->bytes;
 	}
 	return 0;
 }
 
-/* Its record is needed no more as soon as the bytes are in the slot. */
+/* Its record is freed as soon as the bytes are in the slot. */
 static void land_eager(struct tern_xfer *x, struct tern_stage_slot *slot)
 {
 	struct tern_record *record = tern_xfer_part(x);
@@ -316,7 +314,7 @@ void tern_stage_eager(struct tern_xfer *x)
 		land_eager(x, slot);
 }
 
-/* Its turn has come. */
+/* The xfer gets a slot that it waited for. */
 static void slot_ready(struct tern_stage_wait *wait, struct tern_stage_slot *slot)
 {
 	struct tern_xfer *x = tern_container_of(wait, struct tern_xfer, stage.wait);
@@ -325,7 +323,7 @@ static void slot_ready(struct tern_stage_wait *wait, struct tern_stage_slot *slo
 	if (x->state == TERN_XFER_LANDING) {
 		land_eager(x, slot);
 	} else if (x->peer->state != TERN_PEER_STATE_UP) {
-		give_back(slot); /* it starts over on the next link, or ends */
+		give_back(slot); /* it starts again on the next link, or ends */
 	} else if (x->state == TERN_XFER_READING) {
 		tern_xfer_pend(x);
 	} else {
@@ -335,8 +333,7 @@ static void slot_ready(struct tern_stage_wait *wait, struct tern_stage_slot *slo
 	}
 }
 
-/* ---- bounce buffers -----------------------------------------------------------------
- */
+/* ---- bounce buffers ---- */
 
 static int get_bounce(struct tern_xfer *x)
 {
@@ -355,7 +352,8 @@ static int get_bounce(struct tern_xfer *x)
 	return r;
 }
 
-/* This context's are told by whoever gives one back; a timer looks for the others'. */
+/* If this context gives back a bounce buffer, it tells the waiters; for those of other
+ * contexts, a timer polls. */
 static void look_later(struct tern_rdv *rdv)
 {
 	if (!rdv->bounce_timer.slot)
@@ -363,7 +361,8 @@ static void look_later(struct tern_rdv *rdv)
 			tern_now_ns(rdv->ctx->env) + TERN_NS_PER_MS);
 }
 
-/* First come, first served: the first one takes it before anybody else can. */
+/* In the order of arrival: the first waiter is served before anyone else can take a
+ * buffer. */
 static void serve_bounceless(struct tern_rdv *rdv)
 {
 	struct tern_xfer *x;
@@ -388,7 +387,7 @@ static void bounce_looked(struct tern_timer *timer)
 	serve_bounceless(tern_container_of(timer, struct tern_rdv, bounce_timer));
 }
 
-/* 0; 1: it waits; or a negative status. */
+/* 0: it has a bounce buffer; 1: it waits; or a negative status. */
 static int need_bounce(struct tern_xfer *x)
 {
 	struct tern_rdv *rdv = x->rdv;
@@ -444,8 +443,7 @@ void tern_stage_land(struct tern_xfer *x)
 	copy_bounce(x, TERN_STAGE_UP);
 }
 
-/* ---- receiving: what was lent -------------------------------------------------------
- */
+/* ---- receiving: lent memory ---- */
 
 static void fetch(struct tern_xfer *x, struct tern_copy *copy, uint64_t at,
 	const struct tern_mem *mem, uint64_t offset, uint64_t bytes)
@@ -476,7 +474,8 @@ static void fetch_by_slots(struct tern_xfer *x)
 
 static void fetched(struct tern_copy *copy, int status);
 
-/* One piece at a time: small tensors have their turn between those of a large one. */
+/* One piece at a time, so that small tensors get their turn between pieces of a large
+ * one. */
 static void fetch_straight(struct tern_xfer *x)
 {
 	uint64_t at = x->stage.asked,
@@ -510,15 +509,14 @@ void tern_stage_fetch(struct tern_xfer *x, struct tern_stager *stager)
 		fetch_straight(x);
 }
 
-/* ---- ends ---------------------------------------------------------------------------
- */
+/* ---- ends ---- */
 
 void tern_stage_drop(struct tern_xfer *x)
 {
-	tern_list_remove(&x->stage.wait.link);
+	tern_list_remove(&x->stage.wait.node);
 	tern_list_for_each_safe (n, &x->stage.slots) {
 		struct tern_stage_slot *slot =
-			tern_list_entry(n, struct tern_stage_slot, link);
+			tern_list_entry(n, struct tern_stage_slot, node);
 
 		slot->dropped = true;
 		if (slot->phase == READY || slot->phase == IDLE)
@@ -553,7 +551,7 @@ void tern_stage_fini(struct tern_xfer *x)
 void tern_rdv_stage_init(struct tern_rdv *rdv)
 {
 	tern_list_init(&rdv->bounceless);
-	tern_list_init(&rdv->bounce_call.link);
+	tern_list_init(&rdv->bounce_call.node);
 	rdv->bounce_call.call = bounce_given;
 	rdv->bounce_timer.fire = bounce_looked;
 }
@@ -561,5 +559,5 @@ void tern_rdv_stage_init(struct tern_rdv *rdv)
 void tern_rdv_stage_fini(struct tern_rdv *rdv)
 {
 	tern_timer_clear(rdv->ctx, &rdv->bounce_timer);
-	tern_list_remove(&rdv->bounce_call.link);
+	tern_list_remove(&rdv->bounce_call.node);
 }

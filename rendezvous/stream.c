@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A peer's messages as a stream that survives its links: numbered, kept until the other
- * end has handled them, sent again on the next link from the first one that it had not.
+ * A peer's messages as a stream that survives its links: messages are numbered, kept
+ * until the other end has handled them, and sent again on the next link, from the first
+ * one that was not handled.
  *
- * A header's `ack` and `credit` are those of the moment the message was made, also when
- * it is sent again: what they say is part of the order (see send.c on POSTs). CREDIT has
- * no number and is sent only when nothing numbered waits, so that order holds for its
- * counters too; a PING that overtakes what waits has the counters of the first of these.
- * RENEW takes turns with what is sent again: so its `ack` is not part of the order.
+ * The `ack` and `credit` of a header are those of the moment at which the message was
+ * made, also when it is sent again: they are part of the order (see send.c about POSTs).
+ * CREDIT has no number and is sent only when no numbered message waits, so that the order
+ * holds for its counters too. A PING that overtakes waiting messages carries the counters
+ * of the first of them. A RENEW alternates with messages that are sent again, so its
+ * `ack` is not part of the order.
  *
- * On a fabric whose connection cannot come back (TERN_CAP_BOUND) nothing is kept.
+ * On a fabric whose connection cannot return (TERN_CAP_BOUND) no message is kept.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -45,7 +47,7 @@ static void stamp(const struct tern_peer *peer, struct tern_header *h, uint32_t 
 		h->flags |= TERN_FLAG_MISSED;
 }
 
-/* The peer has been told of our counters. */
+/* Records that our counters were sent to the peer. */
 static void told(struct tern_peer *peer)
 {
 	peer->told_ack = peer->rx_seq;
@@ -60,8 +62,9 @@ static int give(struct tern_peer *peer, const void *head, size_t head_bytes,
 {
 	struct tern_conn *conn = tern_peer_conn(peer);
 
+	/* Also if the conn has failed: its end will be reported. */
 	if (conn->port->ops->send(conn, head, head_bytes, payload, payload_bytes) < 0)
-		return -EAGAIN; /* also when the conn has failed: its end is on its way */
+		return -EAGAIN;
 	peer->stats.messages_sent++;
 	return 0;
 }
@@ -74,8 +77,8 @@ static int give_kept(struct tern_peer *peer, const struct tern_retained *e)
 		e->bytes - e->head_bytes);
 }
 
-/* What a DONE that is sent again says is there. If it cannot be had from the device any
- * more, the DONE says that. */
+/* A DONE that is sent again promises data: puts it again. If the device can no longer
+ * deliver the data, the DONE carries that status. */
 static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
 {
 	int r = tern_send_write(e->xfer);
@@ -88,9 +91,9 @@ static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
 	return 0;
 }
 
-/* Overtakes what waits to be sent again, which may be gigabytes: else the peer would hear
- * nothing meanwhile and take it for silence. Then its counters are those of the first
- * message that waits, so that their order holds. */
+/* Sends a PING ahead of messages that wait to be sent again, which may be gigabytes:
+ * without it the peer would take this time for silence. It carries the counters of the
+ * first waiting message, so that their order holds. */
 static int say_ping(struct tern_peer *peer, uint16_t flags)
 {
 	struct tern_header h = {.type = TERN_MSG_PING, .flags = flags};
@@ -124,8 +127,8 @@ static int say_pings(struct tern_peer *peer)
 	return 0;
 }
 
-/* The next message that waits. 1: it is out; 0: none is left; -EAGAIN: no room, or it
- * waits for a RENEW of the peer's. */
+/* Sends the next waiting message. 1: it was sent; 0: none is left; -EAGAIN: no room,
+ * or it waits for a RENEW of the peer. */
 static int send_next(struct tern_peer *peer)
 {
 	struct tern_retain *retain = &peer->retain;
@@ -144,9 +147,9 @@ static int send_next(struct tern_peer *peer)
 	return 1;
 }
 
-/* A RENEW, or the next message that waits: in turn, also from call to call, because there
- * may be room for one at a time only. 1: it is out; 0: new messages may follow; -EAGAIN.
- */
+/* Sends a RENEW or the next waiting message, in turn. The turn is kept from call to
+ * call, because there may be room for one at a time only. 1: sent; 0: new messages may
+ * follow; -EAGAIN. */
 static int say_next(struct tern_peer *peer)
 {
 	int renewed, sent;
@@ -164,7 +167,8 @@ static int say_next(struct tern_peer *peer)
 	return sent ? sent : renewed;
 }
 
-/* Nothing else is put meanwhile, or there might never be room for it. */
+/* No other put is issued meanwhile, or there might never be room for a waiting
+ * message. */
 int tern_stream_flush(struct tern_peer *peer)
 {
 	int r;
@@ -177,11 +181,11 @@ int tern_stream_flush(struct tern_peer *peer)
 	return r;
 }
 
-/* Keeps a copy first; the copy is what is sent, now or when there is room. */
+/* Makes a copy first; the copy is sent, now or when there is room. */
 static int send_kept(struct tern_peer *peer, const void *head, size_t head_bytes,
 	const void *payload, size_t payload_bytes, struct tern_xfer *xfer)
 {
-	/* The region that it is sent again with may be a wider one. */
+	/* When it is sent again, its region may be a wider one. */
 	size_t spare = tern_header_has_region(head) ? TERN_REGION_SPARE : 0;
 	struct tern_retained *e =
 		tern_retain_add(&peer->retain, head_bytes + payload_bytes + spare);
@@ -235,7 +239,7 @@ int tern_stream_bare(struct tern_peer *peer, struct tern_header *header)
 	return give(peer, head, bytes, NULL, 0);
 }
 
-/* Only if nothing numbered waits. */
+/* Sends a message without a number, only if no numbered one waits. */
 static int say_bare(struct tern_peer *peer, uint8_t type, uint16_t flags)
 {
 	if (peer->state != TERN_PEER_STATE_UP || tern_stream_flush(peer) < 0)
@@ -255,6 +259,13 @@ void tern_stream_ping(struct tern_peer *peer, bool reply)
 	say_pings(peer);
 }
 
+/* Tells the dialler that it is accepted. If there is no room now, the message that
+ * tern_stream_up() asked for does so later. */
+void tern_stream_welcome(struct tern_peer *peer)
+{
+	say_bare(peer, TERN_MSG_CREDIT, 0);
+}
+
 int tern_stream_ack(struct tern_peer *peer)
 {
 	return peer->told_ack == peer->rx_seq ? 0 : say_bare(peer, TERN_MSG_CREDIT, 0);
@@ -268,7 +279,7 @@ static bool worth_telling(const struct tern_peer *peer)
 	       (!peer->starved_told && !tern_list_empty(&peer->starved));
 }
 
-/* If what there is to tell has not gone out with another message meanwhile. */
+/* Sends ack and credit, unless another message has carried them meanwhile. */
 static void tell_now(struct tern_deferred *deferred)
 {
 	struct tern_peer *peer = tern_container_of(deferred, struct tern_peer, tell_call);
@@ -307,7 +318,7 @@ static int on_credit(struct tern_peer *peer, const struct tern_header *h)
 {
 	(void)peer;
 	(void)h;
-	return 0; /* its header said it all */
+	return 0; /* its header has said everything */
 }
 
 static int (*const handlers[TERN_MSG_TYPE_COUNT])(
@@ -393,7 +404,8 @@ static int dispatch(struct tern_peer *peer, const struct tern_header *h)
 {
 	int r = handlers[h->type](peer, h);
 
-	/* Refused before it had a record, which would give the credit back. */
+	/* The message was refused before it got a record, so its credit is released
+	 * here. */
 	if (r < 0 && tern_type_takes_credit(h->type, h->dst))
 		tern_credit_release(&peer->credit_rx);
 	return r;
@@ -409,7 +421,8 @@ int tern_stream_receive(struct tern_peer *peer, const void *message, size_t byte
 		r = check_counters(peer, &h, &why);
 	if (r == 0) {
 		take_counters(peer, &h);
-		tern_assert(peer->state == TERN_PEER_STATE_UP); /* done() comes later */
+		/* done() is called later. */
+		tern_assert(peer->state == TERN_PEER_STATE_UP);
 		r = dispatch(peer, &h);
 	}
 	if (r < 0) {
@@ -432,7 +445,7 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 	struct tern_retain *retain = &peer->retain;
 
 	peer->pings_due = 0;
-	/* First: whatever is said from here on must come behind these. */
+	/* This comes first: new messages must queue behind these. */
 	retain->sent_count = 0;
 	for (uint32_t i = 0; i < retain->count; i++) {
 		struct tern_retained *e = tern_retain_at(retain, i);

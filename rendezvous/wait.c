@@ -3,10 +3,11 @@
  * Blocking helpers for callers with nothing else to do: thin loops over tern_progress,
  * tern_test, tern_arm and poll(2).
  *
- * A wait spins for a budget and then sleeps. The budget follows what would have paid off:
- * a wait that ended before the bound (whether it spun or slept by then) doubles it, a
- * wait that outlasted the bound halves it, down to nothing. The bound itself is 0 where
- * spinning takes the processor away from the peer: one processor, or the caller said so.
+ * A wait spins for a budget and then sleeps. The budget adapts to what would have paid
+ * off: a wait that ended before the bound (whether it was spinning or sleeping by then)
+ * doubles it, a longer wait halves it, down to nothing. The bound is 0 if spinning would
+ * take the processor away from the peer: with a single processor, or if the caller asked
+ * for that.
  */
 #include <errno.h>
 #include <poll.h>
@@ -33,7 +34,8 @@ static bool is_over(const struct tern_req *req, int events)
 	return events < 0 || (req ? tern_test(req) != -EINPROGRESS : events > 0);
 }
 
-/* Events of the last progress, which is the one after the budget was spent. */
+/* Spins. Returns the events of the last tern_progress(), which runs after the budget
+ * was spent. */
 static int spin(struct tern_context *ctx, const struct tern_req *req, uint64_t until_ns)
 {
 	for (unsigned round = 1;; round++) {
@@ -48,7 +50,8 @@ static int spin(struct tern_context *ctx, const struct tern_req *req, uint64_t u
 	}
 }
 
-/* 0 also when it was for nothing; -ETIMEDOUT when `deadline_ns` has passed. */
+/* Sleeps until there is an event. Returns 0 also after a spurious wake; -ETIMEDOUT
+ * when `deadline_ns` has passed. */
 static int sleep_until(struct tern_context *ctx, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = tern_context_fd(ctx), .events = POLLIN};
@@ -93,7 +96,7 @@ int tern_wait(struct tern_context *ctx, struct tern_req *req, uint64_t timeout_n
 
 	if (tern_test(req) == -EINPROGRESS)
 		status = wait_for(ctx, req, timeout_ns);
-	else /* a small send ends at once: now it leaves, too */
+	else /* a small send ends at once: let it leave, too */
 		status = TERN_MIN(tern_progress(ctx), 0);
 	return status ? status : tern_test(req);
 }

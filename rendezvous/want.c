@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sends that wait for a credit, and receives that want one of them: whatever order the
- * sends were posted in, the one that is received next goes next (docs/protocol.md, "Out
- * of credits", has the proof).
+ * Sends that wait for a credit, and receives that ask for one of them. Whatever the order
+ * in which the sends were posted, the one that is received next goes next
+ * (docs/protocol.md, "Out of credits", has the proof).
  *
  *     receiver                                 sender
  *     WANT (triple, id)      -->   a send of the triple waits: it goes without a credit,
@@ -13,12 +13,12 @@
  *                            <--      HAVE (triple)
  *     WANT ...
  *
- * The receiver asks when the sender is starved and has used every credit: nothing that
- * takes one can be on its way then, nor come before the WANT is handled. It asks for the
- * oldest receive of a triple only, and for TERN_WANTS_MAX at a time, for each of which it
- * keeps a record free. Neither end keeps anything of what the other asked or has: a
- * receive that waits to ask stands in `unasked`, or, while it is not the oldest of its
- * triple, in no list (`behind`).
+ * The receiver sends a WANT when the sender is starved and has used every credit: then no
+ * message with a credit can be in flight, nor arrive before the WANT is handled. Only the
+ * oldest receive of a triple asks, and at most TERN_WANTS_MAX at a time; for each of them
+ * a record is reserved. Neither end stores what the other has asked for or has. A receive
+ * that waits to ask is in `unasked`; while it is not the oldest of its triple, it is in
+ * no list (`behind`).
  */
 #include "rendezvous/rendezvous.h"
 
@@ -172,7 +172,7 @@ void tern_want_end(struct tern_peer *peer)
 
 /* ---- sender ---- */
 
-/* The peer asked for `id` in vain. -EPROTO: it asked for more than it may. */
+/* No send matches the WANT `id`. -EPROTO: the peer has sent more WANTs than it may. */
 static int miss(struct tern_peer *peer, uint32_t id)
 {
 	if (peer->miss_count == TERN_WANTS_MAX)
@@ -197,8 +197,8 @@ int tern_want_say_misses(struct tern_peer *peer)
 	return 0;
 }
 
-/* A header without the flag says that no receive of the peer waits for a HAVE, if it was
- * made when the peer knew of every MISS. */
+/* A header without the flag MISSED, made when the peer knew of every MISS, says that
+ * no receive of the peer waits for a HAVE. */
 void tern_want_watch(struct tern_peer *peer, const struct tern_header *h)
 {
 	if (!(h->flags & TERN_FLAG_MISSED) && peer->miss_count == 0 &&
@@ -227,7 +227,8 @@ int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)
 	if (!h->src)
 		return -EPROTO;
 	crossed = tern_match_find(&peer->match, &triple, TERN_MATCH_SENT);
-	if (crossed) { /* it accounts for one WANT, as for one POST (send.c) */
+	/* The crossed message answers one WANT, as it does one POST (send.c). */
+	if (crossed) {
 		tern_match_remove(&peer->match, crossed);
 		return miss(peer, h->src);
 	}
@@ -235,9 +236,9 @@ int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)
 	x = n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 	if (!x || x->wanted || tern_match_find(&peer->match, &triple, TERN_MATCH_CLAIM))
 		return miss(peer, h->src);
-	/* No POST of an honest peer claims the send after this: the peer asks for its oldest
-	 * receive of the triple, which has said no POST, and no later receive says one
-	 * before that. */
+	/* No POST of a correct peer claims the send after this: the peer asks for its
+	 * oldest receive of the triple, which has sent no POST, and no later receive
+	 * sends one before that. */
 	x->wanted = h->src;
 	if (x->starving) {
 		x->starving = false;

@@ -63,14 +63,14 @@ static size_t encode_ext(const struct tern_header *h, bool wide, unsigned char *
 	return (size_t)(p - out);
 }
 
-/* Fields that are neighbours on the wire, as the one word that they are there. */
+/* Stores two 32-bit fields that are adjacent on the wire as one 64-bit word. */
 static void put_pair(unsigned char *p, uint32_t low, uint32_t high)
 {
 	tern_put_le64(p, low | (uint64_t)high << 32);
 }
 
-/* In words of 8 bytes, since a copy of what was just written in smaller ones has to wait
- * for them. */
+/* Encodes in words of 8 bytes: a copy of recently written memory would stall if the
+ * stores were smaller than its loads. */
 size_t tern_header_encode(const struct tern_header *h, void *out)
 {
 	unsigned char *p = out;
@@ -158,7 +158,7 @@ static int refuse(const char **why, const char *text)
 	return -EPROTO;
 }
 
-/* That any message may have, and those of each type. */
+/* Flags that every message may have; below, those of each type. */
 #define COMMON_FLAGS (TERN_FLAG_STARVED | TERN_FLAG_MISSED)
 #define REGION_FLAGS (TERN_FLAG_REGION | TERN_FLAG_WIDE)
 static const uint16_t own_flags[TERN_MSG_TYPE_COUNT] = {
@@ -173,14 +173,14 @@ static const uint16_t own_flags[TERN_MSG_TYPE_COUNT] = {
 	[TERN_MSG_RENEW] = REGION_FLAGS | TERN_FLAG_RECV,
 };
 
-/* What ends somebody's request says with what. */
+/* Checks that a message that ends a request carries a valid final status. */
 static int check_status(uint8_t type, int status, const char **why)
 {
 	bool ends = type == TERN_MSG_DONE || type == TERN_MSG_ATS ||
 		    type == TERN_MSG_CANCEL_ACK;
 
 	if (!tern_status_may_end(status) || (status && !ends))
-		return refuse(why, "a status that it cannot have");
+		return refuse(why, "a status that its type cannot have");
 	return 0;
 }
 
@@ -232,7 +232,7 @@ static int decode_ext(
 		for (unsigned i = 0; i < words; i++, p += 8, left -= 8)
 			h->region.word[i] = tern_get_le64(p);
 	} else if (h->flags & TERN_FLAG_WIDE) {
-		return refuse(why, "a width without a region");
+		return refuse(why, "flag WIDE without a region");
 	}
 	if (h->flags & TERN_FLAG_NAME) {
 		int r = decode_name(h, p, left, why);
@@ -244,7 +244,7 @@ static int decode_ext(
 	return left ? refuse(why, "extension longer than its parts") : 0;
 }
 
-/* A type that describes a tensor must describe a possible one, of `bytes` bytes. */
+/* A message that describes a tensor must have a valid shape of `bytes` bytes. */
 static int check_shape(const struct tern_header *h, const char **why)
 {
 	bool described = h->type == TERN_MSG_EAGER || h->type == TERN_MSG_RTS ||
@@ -314,7 +314,7 @@ const char *tern_message_name(uint8_t type)
 	return names[type < TERN_MSG_TYPE_COUNT ? type : 0];
 }
 
-/* HELLO: the ordinary header with its type, then the fields one after the other. */
+/* A HELLO is the ordinary header with its type, then its fields one after the other. */
 
 #define OFF_HELLO_ORDER 152u
 

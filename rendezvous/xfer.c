@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What sends and receives have in common: states, ids, exposure, their end, and the pump
- * that lets them go on when there is room.
+ * Code that sends and receives share: states, ids, exposure, their end, and the pump,
+ * which continues them when there is room.
  *
- * Whoever cannot go on waits in exactly one list: `pending` (no room in the stream),
+ * An xfer that cannot proceed is in exactly one list: `pending` (no room in the stream),
  * `starved` (no credit), `unasked` (a receive: want.c), `writing` (puts to issue) or
- * `wait_ack`. The pump serves them in that order, so that answers and small messages are
- * never behind bulk data.
+ * `wait_ack`. The pump serves the lists in that order, so that answers and small messages
+ * never wait behind bulk data.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -36,7 +36,7 @@ void tern_xfer_init(
 	channel->peer->send_count += is_send;
 }
 
-/* Which states may follow which: the diagram in rendezvous.h, as bits. */
+/* Allowed transitions of states, as bits: the diagram in rendezvous.h. */
 #define TO(state) (1u << TERN_XFER_##state)
 static const uint32_t edges[TERN_XFER_STATE_COUNT] = {
 	[TERN_XFER_QUEUED] =
@@ -80,8 +80,7 @@ uint32_t tern_peer_caps(const struct tern_peer *peer)
 	return peer->link ? peer->link->conn->caps : 0;
 }
 
-/* ---- ids ----------------------------------------------------------------------------
- */
+/* ---- ids ---- */
 
 static int more_slots(struct tern_peer *peer)
 {
@@ -155,8 +154,7 @@ struct tern_xfer *tern_xfer_by_their_id(struct tern_peer *peer, uint32_t id)
 	return n ? tern_container_of(n, struct tern_xfer, theirs) : NULL;
 }
 
-/* ---- names --------------------------------------------------------------------------
- */
+/* ---- names ---- */
 
 bool tern_xfer_clashes(const struct tern_xfer *x, const struct tern_name *theirs)
 {
@@ -170,8 +168,7 @@ bool tern_xfer_clashes(const struct tern_xfer *x, const struct tern_name *theirs
 	return true;
 }
 
-/* ---- memory -------------------------------------------------------------------------
- */
+/* ---- memory ---- */
 
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access)
 {
@@ -187,8 +184,7 @@ int tern_xfer_expose(struct tern_xfer *x, enum tern_access access)
 	return r;
 }
 
-/* ---- the end ------------------------------------------------------------------------
- */
+/* ---- the end ---- */
 
 void tern_rdv_run_completed(struct tern_rdv *rdv)
 {
@@ -249,8 +245,8 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 			req->data = tern_buf_ptr(&x->buf);
 	}
 	tern_peer_maybe_finish(x->peer);
-	/* Whoever sees that it ended may use it again: not before done() is about to run.
-	 */
+	/* A caller that polls the status may reuse the request at once, so the status
+	 * is set just before done(). */
 	x->result = status;
 	if (!req->done) {
 		req->status = status;
@@ -288,7 +284,7 @@ int tern_xfer_withdraw(struct tern_xfer *x, int status)
 	return -EINPROGRESS;
 }
 
-/* Its copies under way cannot be taken back. */
+/* Started copies cannot be cancelled: wait in FLUSHING. */
 static int await_copies(struct tern_xfer *x, int status)
 {
 	if (x->stage.copies == 0)
@@ -308,8 +304,7 @@ void tern_xfer_end(struct tern_xfer *x, int status)
 		tern_xfer_complete(x, status);
 }
 
-/* ---- records ------------------------------------------------------------------------
- */
+/* ---- records ---- */
 
 void tern_xfer_meet(struct tern_xfer *x, struct tern_record *record)
 {
@@ -420,14 +415,13 @@ static int say_answer(struct tern_record *record)
 	return r;
 }
 
-/* ---- the pump -----------------------------------------------------------------------
- */
+/* ---- the pump ---- */
 
 bool tern_peer_credit(struct tern_peer *peer, uint32_t keep)
 {
 	struct tern_credit_tx *tx = &peer->credit_tx;
 
-	/* First come, first served: nobody overtakes those who wait for one. */
+	/* Waiting xfers come first: none may overtake them. */
 	if (!peer->serving_starved && !tern_list_empty(&peer->starved))
 		return false;
 	return tx->granted - tx->used > keep && tern_credit_take(tx);
@@ -503,7 +497,7 @@ static int pump_starved(struct tern_peer *peer)
 	return 0;
 }
 
-/* Large transfers take turns, a chunk each, until there is no room. */
+/* Large transfers take turns, one chunk each, until there is no room. */
 static void pump_writing(struct tern_list *writing)
 {
 	struct tern_list *n;
@@ -528,15 +522,15 @@ void tern_peer_pump_now(struct tern_peer *peer)
 	if (peer->state != TERN_PEER_STATE_UP || peer->pumping)
 		return;
 	peer->pumping = true;
-	/* Writing finishes transfers, whose DONE is pending then, and RENEWs let other
-	 * messages have a turn: once more from the start. */
+	/* Repeat from the start: transfers that finished writing have a pending DONE,
+	 * and RENEWs give other messages a turn. */
 	do {
 		if (tern_stream_flush(peer) < 0 || pump_answers(peer) < 0 ||
 			pump_pending(peer) < 0 || pump_starved(peer) < 0)
 			break;
 		tern_want_pump(peer);
 		if (!tern_list_empty(&peer->renewals))
-			continue; /* bulk would take the room */
+			continue; /* RENEWs wait, and bulk data would take their room */
 		pump_writing(&peer->writing[0]);
 		pump_writing(&peer->writing[1]);
 	} while (!tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||

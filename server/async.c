@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Async mode: each worker has its own stream with each chunk. Its gradient is applied
- * when it comes, one at a time, and the worker gets a copy of the chunk as it is then: a
- * copy, because the next gradient may be applied while it is still on its way.
+ * Async mode: each worker has its own stream with each chunk. Its gradients are applied
+ * as they arrive, one at a time, and the worker gets a copy of the chunk as it is then: a
+ * copy, because the next gradient may be applied while it is still being sent.
  *
- * A stream's steps are the worker's own, one receive for each: no gradient counts twice.
- * How many versions the chunk has moved on since the worker was sent it is its staleness.
- * A stream begins with a turn that has no gradient: jobs make the first copies too, since
- * those of a large model for many workers take longer than a connection may be silent.
+ * A stream's steps are those of the worker, with one receive for each, so no gradient
+ * counts twice. The staleness of a gradient is the number of versions by which the chunk
+ * has moved on since it was sent to the worker. A stream begins with a turn without a
+ * gradient: the first copies are made in tasks too, since those of a large model for many
+ * workers take longer than a connection may be silent.
  *
- * When a worker is lost its streams end where they are: the others go on with their own
- * steps, and nobody makes up for those that it had left.
+ * When a worker is lost, its streams end where they are: the others continue with their
+ * own steps, and no worker makes up for the lost steps.
  *
- * When all that are left have taken their last steps (lease.c), the one that finishes
- * pulls: each of its streams waits for its turn at the chunk once more, with no gradient,
- * and gets a last copy. With it goes what that copy contains: of a lost worker some
+ * When all remaining workers have taken their last steps (lease.c), the finisher pulls:
+ * each of its streams waits for its turn at the chunk once more, without a gradient, and
+ * gets a last copy. It is also told what that copy contains, since of a lost worker some
  * chunks may have a gradient that others will never get. A chunk applies a worker's
- * gradients in the order of its steps, so two numbers for each worker say all: the steps
- * that every chunk here has, and those that any has.
+ * gradients in the order of its steps, so two numbers for each worker suffice: the steps
+ * that every chunk here has, and the steps that any chunk has.
  */
-#include "server/internal.h"
+#include "server/server_state.h"
 
 #include <errno.h>
 #include <string.h>
 
-#define BEFORE_FIRST UINT64_MAX /* a stream's step, until its first copy is made */
+#define BEFORE_FIRST UINT64_MAX /* step of a stream until its first copy is made */
 
 int async_init(struct chunk *c)
 {
@@ -70,8 +71,8 @@ static void failed(struct stream *t, int status)
 
 static void queue(struct stream *t)
 {
-	/* What a job reads of the list does not change while it runs: only its tail
-	 * does. */
+	/* This is safe while a job runs: the job reads the head of the list, and only
+	 * its tail changes. */
 	tern_list_push(&t->chunk->ready, &t->node);
 	run_next(t->chunk);
 }
@@ -112,9 +113,9 @@ static void send_copy(struct stream *t)
 
 /* Applies the first ready gradient in place, unless it is a pull, and copies the result
  * for its worker. */
-static void apply_one(struct tern_job *job)
+static void apply_one(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 	struct stream *t = tern_list_first(&c->ready, struct stream, node);
 	const float *gradient = tern_buf_ptr(&t->gradient);
 
@@ -125,7 +126,7 @@ static void apply_one(struct tern_job *job)
 			c->plan->count * sizeof(float));
 }
 
-/* Turns behind the last step were pulls. */
+/* The turns after the last step were pulls. */
 static uint64_t steps_applied(const struct stream *t)
 {
 	uint64_t last = tern_ps_job_steps_of(&t->chunk->server->job, t->worker);
@@ -133,7 +134,7 @@ static uint64_t steps_applied(const struct stream *t)
 	return t->step == BEFORE_FIRST ? 0 : TERN_MIN(t->step, last);
 }
 
-/* Only of those who have not taken all their steps. */
+/* Lists only workers that have not taken all their steps. */
 static void say_applied(struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
@@ -150,7 +151,7 @@ static void say_applied(struct server_peer *p)
 	free(TERN_TAKE(p->pull));
 }
 
-/* The last copy of a chunk is made: what is in it? */
+/* The last copy of a chunk is made: counts the steps in it. */
 static void count_applied(struct chunk *c, struct server_peer *p)
 {
 	struct tern_server *s = c->server;
@@ -182,9 +183,9 @@ static int start_counting(struct server_peer *p)
 	return 0;
 }
 
-static void one_applied(struct tern_job *job)
+static void one_applied(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 	struct tern_server *s = c->server;
 	struct stream *t = tern_list_entry(tern_list_pop(&c->ready), struct stream, node);
 	uint64_t staleness = c->version - t->seen;
@@ -226,7 +227,10 @@ static void gradient_arrived(struct tern_req *req)
 	if (req->status == -EMSGSIZE ||
 		(req->status == 0 && req->bytes != t->gradient.bytes))
 		server_fail(c->server, -EPROTO,
-			"chunk %u: a gradient of another size came", c->number);
+			"worker %u sent a gradient of %llu bytes for chunk %u: expected "
+			"%llu bytes",
+			t->worker, (unsigned long long)req->bytes, c->number,
+			(unsigned long long)t->gradient.bytes);
 	else if (req->status < 0)
 		failed(t, req->status);
 	if (req->status < 0 || c->server->over)
@@ -274,17 +278,13 @@ bool async_is_done(const struct server_peer *p)
 	return true;
 }
 
-/* Of every chunk, or of none: all are behind the last step, and it comes once. */
+/* A worker may pull only once, after its last step on all chunks. */
 static bool may_pull(const struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
 
-	if (!s->has_job || s->job.mode != TERN_MODE_ASYNC || p->pull)
+	if (p->pull)
 		return false;
-	/* Nobody waits for a server without a chunk, so that a short job may come to its
-	 * end before the start is heard of here. */
-	if (!s->running)
-		return s->chunk_count == 0;
 	for (uint32_t i = 0; i < s->chunk_count; i++) {
 		const struct stream *t = &s->chunks[i].streams[p->index];
 
@@ -298,14 +298,15 @@ void async_on_pull(struct server_peer *p)
 {
 	struct tern_server *s = p->server;
 
-	if (s->over)
-		return;
 	if (!may_pull(p)) {
-		server_refuse(p, "it pulls before its last step, or again");
+		server_refuse(p,
+			"its message \"pull\" came before its last step (%llu) was "
+			"applied, or for the second time",
+			(unsigned long long)tern_ps_job_steps_of(&s->job, p->index));
 		return;
 	}
 	if (start_counting(p) < 0) {
-		server_fail(s, -ENOMEM, "no memory to count what was applied");
+		server_fail(s, -ENOMEM, "no memory to count the steps that were applied");
 		return;
 	}
 	for (uint32_t i = 0; i < s->chunk_count; i++) {
@@ -313,6 +314,6 @@ void async_on_pull(struct server_peer *p)
 
 		t->pulled = true;
 		if (!t->sending)
-			queue(t); /* else copy_sent does it */
+			queue(t); /* otherwise copy_sent() calls it */
 	}
 }

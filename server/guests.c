@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Guests: peers that connected and have not been taken as a worker or a server of the
- * job. Anybody who may connect can be one, so a guest ends alone, whatever it does, and
- * nothing of it stays.
+ * Guests: peers that have connected but have not joined as a worker or a server of the
+ * job. Any process that may connect can be a guest, so whatever a guest does ends only
+ * that guest, and leaves nothing behind.
  *
  * Bounds: a guest has GUEST_NS to join, and is cut LEAVING_NS after it was refused. There
- * are at most opts.guests_max of them: one more takes the place of the one that is here
- * longest. What they say in more than one piece takes TEXT_MAX bytes in all.
+ * are at most opts.guests_max guests: one more replaces the oldest.
+ *
+ * The received part of a guest's message takes memory until the message is complete: at
+ * most TERN_PS_TEXT_MAX for each guest, and TEXT_MAX for all. When these are used up, the
+ * received part of the oldest guest's message is dropped. So a guest that holds back the
+ * end of a message makes room for later guests. A guest that goes on and completes its
+ * message is asked to send it again, so many workers may join at once, in turns. (The
+ * buffer of a message with several pieces doubles as it grows, so half of TEXT_MAX may
+ * have been received, and less in short messages.)
  */
-#include "server/internal.h"
-
-#include <errno.h>
+#include "server/server_state.h"
 
 #include "base/clock.h"
 #include "base/util.h"
@@ -20,25 +25,7 @@
 #define LEAVING_NS (5 * TERN_NS_PER_S)
 #define NOTES_NS   (10 * TERN_NS_PER_S)
 #define NOTES_MAX  16u
-#define BYTES_MAX  (4ull * TERN_PS_TEXT_MAX)
-
-int guests_keep_job(struct server_peer *p)
-{
-	uint64_t bytes = tern_ps_job_bytes(&p->job);
-
-	if (bytes > p->server->guest_bytes_left) {
-		tern_ps_job_fini(&p->job);
-		return -ENOBUFS;
-	}
-	p->server->guest_bytes_left -= bytes;
-	return 0;
-}
-
-void guests_forget_job(struct server_peer *p)
-{
-	p->server->guest_bytes_left += tern_ps_job_bytes(&p->job);
-	tern_ps_job_fini(&p->job);
-}
+#define TEXT_MAX   (32ull * TERN_PS_TEXT_MAX)
 
 bool guests_may_note(struct tern_server *s)
 {
@@ -61,7 +48,6 @@ static void guest_free(struct server_peer *p)
 		tern_peer_free(p->peer);
 	tern_timer_clear(p->server->opts.ctx, &p->guest_timer);
 	tern_list_remove(&p->node);
-	guests_forget_job(p);
 	free(p);
 }
 
@@ -81,7 +67,7 @@ static void set_timer(struct server_peer *p, uint64_t in_ns)
 {
 	struct tern_server *s = p->server;
 
-	/* Also for a connection to server 0, which was no guest when it was made. */
+	/* Also for the connection to server 0, which was not a guest when it was made. */
 	p->guest_timer.fire = time_is_up;
 	tern_timer_set(s->opts.ctx, &p->guest_timer, tern_now_ns(s->env) + in_ns);
 }
@@ -95,10 +81,12 @@ static void time_is_up(struct tern_timer *timer)
 	if (p->refused)
 		server_drop(p);
 	else
-		server_refuse(p, "it is no part of the job after 30 s");
+		server_refuse(p,
+			"it has not said within %llu s which worker or server it is",
+			GUEST_NS / TERN_NS_PER_S);
 }
 
-/* The oldest guest goes if there is no place for one more. */
+/* Refuses the oldest guest if there is no place for one more. */
 static void make_place(struct tern_server *s)
 {
 	struct server_peer *oldest = NULL;
@@ -117,11 +105,43 @@ static void make_place(struct tern_server *s)
 		server_drop(oldest);
 }
 
+static void drop_oldest_text(struct tern_talk_budget *budget, uint64_t bytes)
+{
+	struct tern_server *s = tern_container_of(budget, struct tern_server, guest_text);
+
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (budget->bytes_left >= bytes)
+			return;
+		if (p->talk.budget == budget && p->talk.text && !p->gone)
+			tern_talk_skip(&p->talk);
+	}
+}
+
+/* Asks a guest whose message was dropped to send it again. The guest gets the time of a
+ * new one, since the loss is not its fault. */
+static void ask_again(struct tern_talk *talk)
+{
+	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
+
+	if (p->gone || p->refused || p->server->over)
+		return;
+	if (guests_may_note(p->server))
+		server_note(p->server,
+			"%s must send its message again: others needed the memory",
+			tern_peer_name(p->peer));
+	tern_talk_say(talk, json_pack("{s:s}", "type", "again"));
+	set_timer(p, GUEST_NS);
+}
+
 void guests_init(struct tern_server *s)
 {
 	if (!s->opts.guests_max)
 		s->opts.guests_max = GUESTS_MAX;
-	s->guest_bytes_left = BYTES_MAX;
+	s->guest_text = (struct tern_talk_budget){.bytes_left = TEXT_MAX,
+		.short_of = drop_oldest_text,
+		.skipped = ask_again};
 }
 
 void guests_enter(struct server_peer *p)
@@ -130,13 +150,13 @@ void guests_enter(struct server_peer *p)
 
 	guests_reap(s);
 	make_place(s);
-	p->talk.text_left = &s->guest_bytes_left;
+	p->talk.budget = &s->guest_text;
 	set_timer(p, GUEST_NS);
 }
 
 void guests_leave(struct server_peer *p)
 {
-	p->talk.text_left = NULL;
+	p->talk.budget = NULL;
 	tern_timer_clear(p->server->opts.ctx, &p->guest_timer);
 }
 

@@ -3,29 +3,30 @@
  * Workers that make no progress.
  *
  * A worker owes a gradient if the oldest step that is gathered here lacks one of its
- * slots, and all chunks here receive it (sync.c). Another live worker that owes nothing
- * waits for it, and from then on the time counts in which nothing comes from the first
- * one and nothing reaches it. When that is the deadline, the worker is lost like one that
- * died (lease.c): its slots go to others, and its connection is cut, so that nothing of
- * it is received any more.
+ * slots, and all chunks here receive that slot (sync.c). Another live worker that owes
+ * nothing waits for it, or the job waits because other workers were lost. From then on,
+ * the time counts in which nothing is received from the first worker and nothing reaches
+ * it. When it reaches the deadline, the worker is lost like one that died (lease.c): its
+ * slots go to others, and its connection is cut, so that nothing of it is received any
+ * more.
  *
- * The deadline is `worker_timeout_ns`, or ten times the median time of a slot where that
- * is longer. Before the first slot is complete nobody can say how long one takes, and
- * there is none.
+ * The deadline is `worker_timeout_ns`, or ten times the median time of a slot if that is
+ * longer. Before the first slot is complete the time of a slot is unknown, and there is
+ * no deadline.
  *
- * That its process or a thread of it answers does not count. But a worker may wait for
- * another server: so it is asked, and says "busy" if it does, or if it has done a piece
- * of work since it was last heard here.
+ * An answer of its process or its network does not count as progress. But a worker may
+ * wait for another server. So it is asked, and answers "busy" if it waits, or if it has
+ * done some work since this server last received something from it.
  *
- * Time is counted in ticks, and one that comes late counts as one: a server that was
- * stopped or had no processor blames nobody for that time.
+ * Time is counted in ticks, and a late tick counts as one: a server that was stopped, or
+ * had no processor, does not count that time.
  *
- * In async mode nobody waits for another one before the end: there a worker owes as long
- * as it has steps left, and one that has none waits for it. In both modes, when all slots
- * are done, everybody waits for the worker that finishes the job, and then the servers
- * for the goodbye of each.
+ * In async mode no worker waits for another before the end: there a worker owes as long
+ * as it has steps left, and workers that have none wait for it. In both modes, when all
+ * slots are done, every process waits for the worker that finishes the job, and then the
+ * servers wait for the goodbye of each worker.
  */
-#include "server/internal.h"
+#include "server/server_state.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -34,8 +35,10 @@
 
 #define TIMEOUT_NS  (30 * TERN_NS_PER_S)
 #define TICK_MAX_NS TERN_NS_PER_S
-#define QUIET_NS    (10 * TERN_NS_PER_S) /* without a step: that is worth a line */
-#define MEDIANS     10u                  /* the deadline is at least so many slot times */
+/* Time without a step after which a note is logged. */
+#define QUIET_NS (10 * TERN_NS_PER_S)
+/* The deadline is at least this many slot times. */
+#define MEDIANS 10u
 
 /* ---- what happens ---- */
 
@@ -45,7 +48,8 @@ void late_progress(struct server_peer *worker)
 	worker->waits_for_server = 0;
 }
 
-/* A worker sends a slot's last layer first, so chunk 0 of a server ends each slot. */
+/* A worker sends the last layer of a slot first, so chunk 0 of a server ends each
+ * slot. */
 void late_slot_begins(struct chunk *c, struct server_peer *worker)
 {
 	late_progress(worker);
@@ -78,7 +82,7 @@ static int compare(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
-/* UINT64_MAX: there is none for slots yet. */
+/* UINT64_MAX: slots have no deadline yet. */
 static uint64_t deadline_ns(const struct tern_server *s)
 {
 	uint64_t sorted[LATE_SLOTS];
@@ -108,8 +112,9 @@ static bool gathers(const struct chunk *c, uint64_t version)
 	return c->state == CHUNK_GATHERING && c->version == version;
 }
 
-/* Slots that all chunks receive (sync.c). Who lacks a later one may be kept from it,
- * because a chunk that waits for somebody else does not take what is before it. */
+/* End of the slots that all chunks receive (sync.c). A worker that lacks a later one
+ * may be kept from sending it, because a chunk that waits for another worker does not
+ * take the chunks before it. */
 static uint32_t turns_end(const struct tern_server *s, uint64_t version)
 {
 	uint32_t folded = s->job.slots;
@@ -149,7 +154,9 @@ static void find_owing_async(struct tern_server *s)
 			owe(s->workers[k], tern_ps_job_steps_of(&s->job, k), k);
 }
 
-/* Whether somebody waits for those who owe: a worker, or in the end this server. */
+/* True if a worker, or in the end this server, waits for those that owe. After workers
+ * were lost, or have left, there may be no worker left that could wait, and a job whose
+ * last worker hangs has to end. */
 static bool find_owing(struct tern_server *s)
 {
 	unsigned waiting = 0;
@@ -169,7 +176,7 @@ static bool find_owing(struct tern_server *s)
 		owe(s->workers[lease_finisher(s)], UINT64_MAX, 0);
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		waiting += lease_is_live(s->workers[i]) && !s->workers[i]->owes;
-	return waiting > 0;
+	return waiting > 0 || s->lost_count > 0;
 }
 
 static void describe(const struct server_peer *w, char *text, size_t bytes)
@@ -196,8 +203,8 @@ static void lose(struct server_peer *w, uint64_t limit_ns)
 		tern_peer_name(w->peer), (double)limit_ns / 1e9, what);
 }
 
-/* From half of the shortest deadline on, every second tick: an answer is there before the
- * next question. */
+/* Asks the worker, from half of the shortest deadline on, every second tick: an answer
+ * arrives before the next question. */
 static void ask(struct server_peer *w)
 {
 	const struct tern_server *s = w->server;
@@ -220,7 +227,7 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 			continue;
 		}
 		w->silent_ns += passed_ns;
-		/* Whoever has waited for it may have left meanwhile. */
+		/* The worker that has waited for it may have left meanwhile. */
 		w->late_ns += waiting || w->late_ns ? passed_ns : 0;
 		if (w->late_ns >= limit_ns)
 			lose(w, limit_ns);
@@ -229,7 +236,8 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 	}
 }
 
-/* Those who owe something; how many bytes were written, 0: nobody does. */
+/* Writes the names of workers that owe something. Returns the number of bytes; 0: none
+ * owes. */
 static size_t name_owing(const struct tern_server *s, char *names, size_t bytes)
 {
 	char what[64];
@@ -273,7 +281,7 @@ void tern_server_describe(struct tern_server *s, char *text, size_t bytes)
 		(unsigned long long)stats.steps, (unsigned long long)s->job.steps, names);
 }
 
-/* Who is waited for, in a line, once for each time that nothing moves. */
+/* Logs a line about who is waited for, once for each time that nothing moves. */
 static void note_quiet(struct tern_server *s, uint64_t passed_ns)
 {
 	char names[300] = "";
@@ -323,7 +331,7 @@ void late_start(struct tern_server *s)
 	set_tick(s);
 }
 
-/* The answer to ask(). */
+/* Handles the answer to ask(). */
 void late_on_busy(struct server_peer *worker, const json_t *message)
 {
 	const json_t *server = json_object_get(message, "server");

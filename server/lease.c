@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who computes what, and what happens when a worker is lost.
+ * Which worker computes which slot, and what happens when a worker is lost.
  *
- * A job begins with slot i at worker i mod N. Whichever server misses a worker (its
- * connection ended without a goodbye, or it said that it failed) tells server 0, which
- * decides, once for each worker: it is lost, its slots go to the live workers that have
- * the fewest, and the lowest live worker is the one that evaluates and saves. All servers
- * and all live workers are told, in the order of the decisions.
+ * A job begins with slot i at worker i mod N. A server that loses a worker (its
+ * connection ended without a goodbye, or it said that it failed) tells server 0. Server 0
+ * decides, once for each worker: the worker is lost, its slots go to the live workers
+ * with the fewest slots, and the lowest live worker evaluates and saves. All servers and
+ * all live workers are told, in the order of the decisions.
  *
  * A worker that was given a slot takes it on each server when it begins to compute it,
- * and says for which version; from that one on it sends every chunk of the slot's
- * gradient once for every version. The server then cuts off the old holder, if it can
- * still see it, receives from the new one what it has not got (sync.c), and refuses what
- * it has: such an extra gradient meets a receive without room, which ends both halves
- * before a byte of it moves.
+ * and says for which version; from that version on it sends every chunk of the slot's
+ * gradient once per version. The server then cuts off the old holder, if that is still
+ * connected, receives from the new holder what is missing (sync.c), and refuses what is
+ * already here: such an extra gradient meets a receive without room, which ends both
+ * halves before a byte moves.
  *
  * A slot may be lost again at any moment of this. Decisions are numbered, and a taking
- * that is older than the slot's last one changes nothing.
+ * with an older number than the slot's last one has no effect.
  */
-#include "server/internal.h"
+#include "server/server_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ static void extra_refused(struct tern_req *req)
 
 	if (req->status != -EMSGSIZE) {
 		tern_talk_failed(&e->from->talk, req->status);
-		extra_free(e); /* whoever was to send it is gone */
+		extra_free(e); /* the worker that was to send it is lost */
 		return;
 	}
 	s->stats.gradients_refused++;
@@ -68,7 +68,8 @@ void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t
 	struct extra *e = calloc(1, sizeof(*e));
 
 	if (!e) {
-		server_fail(s, -ENOMEM, "no memory to refuse gradients");
+		server_fail(s, -ENOMEM,
+			"no memory to refuse a gradient that is here already");
 		return;
 	}
 	e->chunk = c;
@@ -87,7 +88,7 @@ bool lease_is_live(const struct server_peer *worker)
 	return !worker->lost && !worker->said_bye;
 }
 
-/* The live worker with the least to do. */
+/* The live worker with the fewest slots. */
 static uint32_t least_loaded(const struct tern_server *s, const uint32_t *load)
 {
 	uint32_t best = UINT32_MAX;
@@ -99,7 +100,7 @@ static uint32_t least_loaded(const struct tern_server *s, const uint32_t *load)
 	return best;
 }
 
-/* Gives the slots of `lost` to others; [workers] lists of who got which. */
+/* Gives the slots of `lost` to others; given[] has a list of slots for each worker. */
 static int spread(struct tern_server *s, uint32_t lost, json_t **given)
 {
 	uint32_t *load = calloc(s->job.workers, sizeof(*load));
@@ -145,14 +146,15 @@ static void tell_workers(
 	}
 }
 
-/* That a worker is missed here, or that it is cut off. */
+/* Tells p that a worker is lost here, or that p itself is cut off. */
 void lease_tell_lost(struct server_peer *p, uint32_t lost, const char *text)
 {
 	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:o}", "type", "lost", "worker",
 					(json_int_t)lost, "text", tern_talk_text(text)));
 }
 
-/* Who has its slots now: the other servers wait for them, too (late.c). */
+/* Tells the other servers the new owners of its slots, for which they wait, too
+ * (late.c). */
 static void tell_servers(
 	struct tern_server *s, uint32_t lost, const char *text, json_t *const *given)
 {
@@ -173,7 +175,7 @@ static void tell_servers(
 static void decide(struct tern_server *s, uint32_t lost, const char *text)
 {
 	json_t **given = calloc(s->job.workers, sizeof(json_t *));
-	/* Once somebody has said goodbye nothing is left to be computed. */
+	/* Once a worker has said goodbye, nothing is left to be computed. */
 	bool goes_on = s->bye_count == 0 && s->lost_count < s->job.workers;
 	int r = given ? 0 : -ENOMEM;
 
@@ -183,11 +185,14 @@ static void decide(struct tern_server *s, uint32_t lost, const char *text)
 	if (r == 0 && s->leases && goes_on)
 		r = spread(s, lost, given);
 	if (r < 0)
-		server_fail(s, r, "no memory to lease slots again");
+		server_fail(
+			s, r, "no memory to give the slots of worker %u to others", lost);
 	if (r == 0)
 		tell_servers(s, lost, text, given);
 	if (r == 0 && goes_on)
 		tell_workers(s, lost, text, given);
+	if (r == 0 && s->leases && goes_on)
+		sync_owners_changed(s);
 	for (uint32_t i = 0; given && i < s->job.workers; i++)
 		json_decref(given[i]);
 	free(given);
@@ -197,7 +202,7 @@ static void decide(struct tern_server *s, uint32_t lost, const char *text)
 
 /* ---- the end of an async job: server 0 ---- */
 
-/* All that are left have taken their last steps: one of them finishes. */
+/* If all remaining workers have taken their last steps, one of them finishes. */
 void lease_maybe_done(struct tern_server *s)
 {
 	if (s->index != 0 || s->job.mode != TERN_MODE_ASYNC || !s->running || s->over ||
@@ -221,9 +226,9 @@ void lease_on_done(struct server_peer *p)
 
 /* ---- losing a worker: every server ---- */
 
-/* Its requests end, when nothing can touch their memory any more. Should it be there
- * after all, it hears why if this still gets through, and else that the connection is
- * gone. */
+/* Cuts off a worker. Its requests end when nothing can access their memory any more.
+ * If its process is still alive, it learns the reason if this message still gets
+ * through, and otherwise that the connection was lost. */
 static void cut(struct server_peer *p, const char *text)
 {
 	if (p->gone)
@@ -232,7 +237,7 @@ static void cut(struct server_peer *p, const char *text)
 	server_drop(p);
 }
 
-/* `known`: server 0 has said so. */
+/* Handles the loss of a worker. `known`: server 0 has decided it. */
 void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 {
 	struct tern_server *s = p->server;
@@ -258,21 +263,21 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 			s->leases[i].holder = NULL;
 	if (s->index == 0) {
 		decide(s, p->index, text);
-		lease_maybe_done(s); /* perhaps it was the one that was waited for */
+		lease_maybe_done(s); /* the others may have waited only for this worker */
 	} else if (!known && !s->to_zero->gone) {
 		lease_tell_lost(s->to_zero, p->index, text);
 	}
 	server_maybe_end(s);
 }
 
-/* Each decision is about one worker, which does not come back. */
+/* Checks the number of a decision: each is about one worker, which does not come back. */
 static bool is_generation(const struct tern_server *s, json_int_t generation)
 {
 	return generation >= 1 && generation <= s->job.workers;
 }
 
-/* A slot whose new holder was quicker, or that was given away again meanwhile, has a
- * later generation. False: there is no such slot. */
+/* Notes the new owner of slots. A slot that its new holder has taken already, or that
+ * was given away again, has a later generation. False: a number is not a slot. */
 static bool note_owner(struct tern_server *s, const json_t *slots, uint64_t generation,
 	struct server_peer *owner)
 {
@@ -288,7 +293,7 @@ static bool note_owner(struct tern_server *s, const json_t *slots, uint64_t gene
 	return true;
 }
 
-/* What server 0 has decided. */
+/* Notes the owners that server 0 has decided. */
 static void note_owners(struct tern_server *s, const json_t *message)
 {
 	const json_t *given = json_object_get(message, "slots");
@@ -301,36 +306,80 @@ static void note_owners(struct tern_server *s, const json_t *message)
 		good = note_owner(
 			s, json_array_get(given, k), (uint64_t)generation, s->workers[k]);
 	if (!good)
-		server_fail(s, -EPROTO, "server 0 leases slots that cannot be leased");
+		server_fail(s, -EPROTO,
+			"server 0 gave slots to other workers in a message that cannot "
+			"be right: expected a generation from 1 to %u, and for each of "
+			"%u workers a list of slots from 0 to %u",
+			s->job.workers, s->job.workers, s->job.slots - 1);
+	else if (s->leases)
+		sync_owners_changed(s);
 }
 
-/* From server 0, or to it. */
-void lease_on_lost(struct server_peer *p, const json_t *message)
+void lease_on_failed(struct server_peer *p, const json_t *message)
+{
+	const char *text = json_string_value(json_object_get(message, "text"));
+
+	lease_lost(
+		p, false, "%s: %s", tern_peer_name(p->peer), text ? text : "it gave up");
+}
+
+/* Reads which worker is lost. False: p does not say that, and the job was ended. */
+static bool read_loss(
+	struct server_peer *p, const json_t *message, uint32_t *worker, const char **text)
+{
+	const json_t *number = json_object_get(message, "worker");
+	json_int_t k = json_integer_value(number);
+
+	*worker = (uint32_t)k;
+	*text = json_string_value(json_object_get(message, "text"));
+	if (!*text)
+		*text = "no reason given";
+	if (json_is_integer(number) && k >= 0 && k < TERN_WORKERS_MAX)
+		return true;
+	server_fail(p->server, -EPROTO,
+		"%s said that a worker is lost: expected its number, from 0 to %u",
+		tern_peer_name(p->peer), p->server->job.workers - 1);
+	return false;
+}
+
+/* Server 0: another server has lost a worker. */
+void lease_on_report(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
-	const json_t *worker = json_object_get(message, "worker");
-	const char *text = json_string_value(json_object_get(message, "text"));
-	json_int_t k = json_integer_value(worker);
+	const char *text;
+	uint32_t k;
 
-	text = text ? text : "no reason given";
-	/* Whoever calls itself a server of a job that is not here is a guest. */
-	if (!s->has_job)
-		start_on_lost(p, 0, text);
-	else if (!json_is_integer(worker) || k < 0 || k >= TERN_WORKERS_MAX)
-		server_fail(s, -EPROTO, "%s says that a worker is lost, and not which",
-			tern_peer_name(p->peer));
-	else if (!s->running && s->index == 0)
-		start_on_lost(p, (uint32_t)k, text);
-	else if (!s->running)
-		server_fail(s, -EPROTO, "%s loses a worker before the start",
-			tern_peer_name(p->peer));
+	if (!read_loss(p, message, &k, &text))
+		return;
+	if (!s->running)
+		start_on_lost(p, k, text);
 	else if (k < s->job.workers)
-		lease_lost(s->workers[k], p == s->to_zero, "%s", text);
-	if (s->running && p == s->to_zero)
-		note_owners(s, message);
+		lease_lost(s->workers[k], false, "%s", text);
 }
 
-/* The first one: the results are safe, and the others may leave when they are done. */
+/* Server 0 has given the slots of a lost worker to others. */
+void lease_on_decision(struct server_peer *p, const json_t *message)
+{
+	struct tern_server *s = p->server;
+	const char *text;
+	uint32_t k;
+
+	if (!read_loss(p, message, &k, &text))
+		return;
+	if (!s->running) {
+		server_fail(s, -EPROTO,
+			"server 0 gave slots of worker %u to others before the steps "
+			"began",
+			k);
+		return;
+	}
+	if (k < s->job.workers)
+		lease_lost(s->workers[k], true, "%s", text);
+	note_owners(s, message);
+}
+
+/* The first goodbye: the results are safe, and the others may leave when they are
+ * done. */
 void lease_on_bye(struct tern_server *s)
 {
 	if (s->index != 0 || s->bye_count != 1 || s->over)
@@ -358,21 +407,14 @@ static void take(
 	struct lease *lease = &s->leases[slot];
 
 	if (generation <= lease->generation)
-		return; /* it has been given to another one since */
-	/* Nobody but server 0 gives slots away, and only those of a lost worker. */
+		return; /* it was given to another worker since */
+	/* Only server 0 gives slots away, and only those of a lost worker. */
 	if (lease->holder)
 		lease_lost(lease->holder, true, "%s has its slots now",
 			tern_peer_name(p->peer));
 	lease->holder = lease->owner = p;
 	lease->generation = generation;
 	sync_taken(s, slot, version);
-}
-
-/* Without a chunk it is waited for by nobody: the steps may be under way before it has
- * heard of the start. Who has which slot is nothing to it. */
-static bool has_no_part(const struct tern_server *s)
-{
-	return s->leases && !s->running && s->chunk_count == 0;
 }
 
 void lease_on_take(struct server_peer *p, const json_t *message)
@@ -384,16 +426,24 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 		    "version", &version, "generation", &generation) < 0 ||
 		slot < 0 || slot >= s->job.slots || version < 0 ||
 		!is_generation(s, generation))
-		server_refuse(p, "it takes a slot and does not say which, or since when");
-	else if (has_no_part(s))
-		return;
-	else if (!s->leases || !s->running || !is_made(s, (uint64_t)version))
-		server_refuse(p, "it takes a slot of a version that is not made yet");
+		server_refuse(p,
+			"its message \"take\" has slot %lld, version %lld and generation "
+			"%lld: expected a slot from 0 to %u, a version from 0 and a "
+			"generation from 1 to %u",
+			(long long)slot, (long long)version, (long long)generation,
+			s->job.slots - 1, s->job.workers);
+	else if (!s->running)
+		return; /* a server without chunks receives no slots */
+	else if (!is_made(s, (uint64_t)version))
+		server_refuse(p,
+			"it takes slot %lld from version %lld on, which is not made yet",
+			(long long)slot, (long long)version);
 	else if (s->leases[slot].holder == p ||
 		 (s->index == 0 && (s->leases[slot].owner != p ||
 					   (uint64_t)generation > s->generation)))
-		server_refuse(p, "it takes a slot that it was not given");
-	else if (!s->over)
+		server_refuse(
+			p, "it takes slot %lld, which it was not given", (long long)slot);
+	else
 		take(p, (uint32_t)slot, (uint64_t)version, (uint64_t)generation);
 }
 
@@ -407,12 +457,11 @@ void lease_on_holds(struct server_peer *p, const json_t *message)
 	if (json_unpack((json_t *)(uintptr_t)message, "{s:I, s:I}", "slot", &slot,
 		    "version", &version) < 0 ||
 		slot < 0 || slot >= s->job.slots || version < 0)
-		server_refuse(p, "it holds a gradient and does not say which");
-	else if (has_no_part(s))
-		return;
-	else if (!s->leases || !s->running)
-		server_refuse(p, "it holds a gradient before the start");
-	else if (s->leases[slot].holder == p && !s->over)
+		server_refuse(p,
+			"its message \"holds\" has slot %lld and version %lld: expected "
+			"a slot from 0 to %u and a version from 0",
+			(long long)slot, (long long)version, s->job.slots - 1);
+	else if (s->running && s->leases[slot].holder == p)
 		sync_wanted(s, (uint32_t)slot, (uint64_t)version);
 }
 

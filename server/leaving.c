@@ -1,28 +1,137 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A worker that is asked to end (SIGTERM) says "leave" to server 0 and works on until
- * server 0 has decided about it. The decision waits a second, because whoever ends a
- * whole job (Slurm, Kubernetes) asks all its processes within a moment:
+ * server 0 has decided about it. The decision waits a second, because a system that ends
+ * a whole job (Slurm, Kubernetes) asks all its processes within a moment. Meanwhile
+ * server 0 calls the roll: each worker whose process runs answers at once.
  *
- *     others stay    the leaving workers may go: each ends as one that fails alone, and
- *                    its slots go to the others (lease.c)
- *     nobody stays   the job ends, and the first worker that is here and has no leave to
- *                    go saves what it has
- *     others stay, and all of these make no progress, while somebody waits for them
- *                    undecided, until one of them goes on or all are lost (late.c)
+ *     another stays    the leaving workers may go: each ends as one that fails alone, and
+ *                      its slots go to the others (lease.c)
+ *     nobody stays     the job is interrupted
+ *     others stay, and none of them answers and makes progress
+ *                      undecided for some more roll calls; then the leaving workers may
+ *                      go, and one of them saves its parameters first. The others are
+ *                      lost if they do not go on by their deadline (late.c)
+ *
+ * A job is also interrupted if a server is asked to end. A server other than 0 tells
+ * server 0, since only one process may decide who saves: the first worker that answers
+ * the roll call and has parameters. If server 0 does not answer, the other server decides,
+ * by a roll call of its own.
  */
-#include "server/internal.h"
+#include "server/server_state.h"
+
+#include <stdio.h>
 
 #include "base/clock.h"
 
 #define LEAVE_NS TERN_NS_PER_S
+/* Roll calls before the leaving workers go, though no other worker goes on. */
+#define ROLLS_MAX 3u
 
 static bool is_here(const struct server_peer *worker)
 {
 	return !worker->lost && !worker->said_bye && !worker->gone && !worker->may_go;
 }
 
-/* Nobody stays, and nobody has saved the results yet. */
+static uint64_t leave_ns(const struct tern_server *s)
+{
+	return s->opts.leave_ns ? s->opts.leave_ns : LEAVE_NS;
+}
+
+/* ---- the roll ---- */
+
+static void call_roll(struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		struct server_peer *p = s->workers[i];
+
+		p->answered = p->has_parameters = false;
+		if (is_here(p))
+			tern_talk_say(&p->talk, json_pack("{s:s}", "type", "there"));
+	}
+}
+
+/* Chooses the worker that saves, of all workers or of those that leave: the first one
+ * that has said that it has parameters, else the first one that has answered, else the
+ * first one. NULL: no worker is here. */
+static struct server_peer *saver(const struct tern_server *s, bool leaving)
+{
+	struct server_peer *found = NULL;
+
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		struct server_peer *p = s->workers[i];
+
+		if (!is_here(p) || (leaving && !p->leaving))
+			continue;
+		if (p->has_parameters)
+			return p;
+		if (!found || (p->answered && !found->answered))
+			found = p;
+	}
+	return found;
+}
+
+/* True if no further answer can change which worker saves. */
+static bool saver_is_known(const struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		const struct server_peer *p = s->workers[i];
+
+		if (is_here(p) && (!p->answered || p->has_parameters))
+			return p->answered;
+	}
+	return true;
+}
+
+int64_t leaving_finisher(const struct tern_server *s)
+{
+	const struct server_peer *p = s->running ? saver(s, false) : NULL;
+
+	return p ? (int64_t)p->index : -1;
+}
+
+/* ---- the job is interrupted ---- */
+
+static void set_timer(struct tern_server *s, uint64_t in_ns);
+
+void leaving_interrupt(struct tern_server *s, const char *why)
+{
+	struct server_peer *zero = s->to_zero;
+
+	if (s->over || s->interrupting)
+		return;
+	if (s->index == 0 ? !s->running : !zero || zero->gone) {
+		server_interrupt(s, why);
+		return;
+	}
+	s->interrupting = true;
+	snprintf(s->interrupt_text, sizeof(s->interrupt_text), "%s", why);
+	if (s->running)
+		call_roll(s);
+	if (s->index == 0) {
+		set_timer(s, leave_ns(s) / 2);
+	} else {
+		tern_talk_say(
+			&zero->talk, json_pack("{s:s, s:o, s:b}", "type", "abort", "text",
+					     tern_talk_text(why), "save", true));
+		/* If server 0 does not answer by then, it hangs. */
+		set_timer(s, 2 * leave_ns(s));
+	}
+}
+
+void leaving_on_here(struct server_peer *p, const json_t *message)
+{
+	struct tern_server *s = p->server;
+
+	p->answered = true;
+	p->has_parameters = json_integer_value(json_object_get(message, "version")) > 0;
+	if (s->interrupting && s->index == 0 && saver_is_known(s))
+		server_interrupt(s, s->interrupt_text);
+}
+
+/* ---- workers leave ---- */
+
+/* True if every worker leaves, and no worker has saved the results yet. */
 static bool all_leave(const struct tern_server *s)
 {
 	if (s->bye_count > 0)
@@ -33,61 +142,71 @@ static bool all_leave(const struct tern_server *s)
 	return true;
 }
 
-/* Whoever makes no progress may hang, and nobody would go on with the job. */
+/* True if a worker that stays has answered and made progress. A silent one may hang,
+ * and then the job would not go on. */
 static bool somebody_goes_on(const struct tern_server *s)
 {
 	for (uint32_t i = 0; i < s->job.workers; i++) {
 		const struct server_peer *p = s->workers[i];
 
-		if (is_here(p) && !p->leaving && !(p->owes && p->late_ns))
+		if (is_here(p) && !p->leaving && p->answered && !(p->owes && p->late_ns))
 			return true;
 	}
 	return false;
 }
 
-int64_t leaving_finisher(const struct tern_server *s)
+static void let_go(struct tern_server *s, const struct server_peer *saves)
 {
-	for (uint32_t i = 0; s->running && i < s->job.workers; i++)
-		if (is_here(s->workers[i]))
-			return i;
-	return -1;
-}
-
-static void set_timer(struct tern_server *s);
-
-static void decide(struct tern_server *s)
-{
-	tern_timer_clear(s->opts.ctx, &s->leave_timer);
-	if (s->over || s->opts.ctx->ending)
-		return;
-	if (all_leave(s)) {
-		server_interrupt(s, "every worker was asked to end");
-		return;
-	}
-	if (!somebody_goes_on(s)) {
-		set_timer(s);
-		return;
-	}
+	if (saves)
+		server_note(s,
+			"no worker that stays makes progress: worker %u saves the "
+			"parameters before it leaves",
+			saves->index);
+	s->roll_count = 0;
 	for (uint32_t i = 0; i < s->job.workers; i++) {
 		struct server_peer *p = s->workers[i];
 
 		if (!is_here(p) || !p->leaving)
 			continue;
 		p->may_go = true;
-		tern_talk_say(&p->talk, json_pack("{s:s}", "type", "leave"));
+		tern_talk_say(&p->talk,
+			json_pack("{s:s, s:b}", "type", "leave", "save", p == saves));
+	}
+}
+
+static void decide(struct tern_server *s)
+{
+	if (all_leave(s)) {
+		leaving_interrupt(s, "every worker was asked to end");
+	} else if (s->bye_count > 0 || somebody_goes_on(s)) {
+		let_go(s, NULL);
+	} else if (s->roll_count < ROLLS_MAX) {
+		s->roll_count++;
+		call_roll(s);
+		set_timer(s, leave_ns(s));
+	} else {
+		let_go(s, saver(s, true));
 	}
 }
 
 static void leave_timer(struct tern_timer *timer)
 {
-	decide(tern_container_of(timer, struct tern_server, leave_timer));
+	struct tern_server *s = tern_container_of(timer, struct tern_server, leave_timer);
+
+	if (s->over || s->opts.ctx->ending)
+		return;
+	if (s->interrupting) {
+		s->finisher = leaving_finisher(s);
+		server_interrupt(s, s->interrupt_text);
+	} else {
+		decide(s);
+	}
 }
 
-static void set_timer(struct tern_server *s)
+static void set_timer(struct tern_server *s, uint64_t in_ns)
 {
 	s->leave_timer.fire = leave_timer;
-	tern_timer_set(s->opts.ctx, &s->leave_timer,
-		tern_now_ns(s->env) + (s->opts.leave_ns ? s->opts.leave_ns : LEAVE_NS));
+	tern_timer_set(s->opts.ctx, &s->leave_timer, tern_now_ns(s->env) + in_ns);
 }
 
 void leaving_on_leave(struct server_peer *p, const json_t *message)
@@ -95,18 +214,25 @@ void leaving_on_leave(struct server_peer *p, const json_t *message)
 	struct tern_server *s = p->server;
 	const char *text = json_string_value(json_object_get(message, "text"));
 
-	if (s->over || p->leaving)
+	if (p->leaving)
 		return;
-	/* Only server 0 decides, and only between workers that have begun. */
+	/* Only server 0 decides, and only about workers that have begun. */
 	if (!s->running || s->index != 0) {
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer),
 			text ? text : "it leaves");
 		return;
 	}
 	p->leaving = true;
+	if (s->interrupting)
+		return;
 	if (all_leave(s)) {
 		decide(s);
 		return;
 	}
-	set_timer(s);
+	/* If a decision about other leaving workers is pending already, it will be made for
+	 * this one, too. */
+	if (!s->leave_timer.slot) {
+		call_roll(s);
+		set_timer(s, leave_ns(s));
+	}
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The second phase of a step that needs a number over all chunks: the norm of the mean
- * gradient, to clip by it. Every server sends the sums of squares of its chunks to server
- * 0, which adds them in the order of the chunks, whoever had them, and sends the total to
- * all. Nothing of w, m or v has changed by then, and the same number reaches every chunk.
+ * gradient, for clipping. Every server sends the sums of squares of its chunks to server
+ * 0. Server 0 adds them in the order of the chunks, whichever server has them, and sends
+ * the total to all. w, m and v have not changed by then, and every chunk gets the same
+ * number.
  */
-#include "server/internal.h"
+#include "server/server_state.h"
 
 #include <errno.h>
 #include <math.h>
@@ -62,8 +63,8 @@ void norm_fini(struct tern_server *s)
 
 /* ---- the exchange ---- */
 
-/* Whoever waits for what was to go to this server, or come from it, would do so in vain.
- */
+/* An exchange with this server has failed: the processes that wait for it would wait
+ * in vain. */
 static void check(struct tern_server *s, uint32_t server, int status)
 {
 	struct server_peer *other = s->index ? s->to_zero : others_find(s, server);
@@ -94,8 +95,8 @@ static void apply_all(struct tern_server *s, double norm)
 		sync_apply(&s->chunks[i], clip);
 }
 
-/* Server 0: everybody's share is here. Each server's partials are in the order of its
- * chunks. */
+/* Server 0: the shares of all servers are here. The partial sums of each server are in
+ * the order of its chunks. */
 static void add_up(struct tern_server *s)
 {
 	uint32_t *next = calloc(s->job.server_count, sizeof(*next));
@@ -150,8 +151,11 @@ static void share_arrived(struct tern_req *req)
 	if (req->status < 0 || s->over)
 		return;
 	if (req->bytes != chunks_of(s, share->index) * sizeof(double)) {
-		server_fail(s, -EPROTO, "server %u sent a norm of other chunks",
-			share->index);
+		server_fail(s, -EPROTO,
+			"server %u sent %llu bytes for the norm: expected %zu, a number "
+			"for each of its chunks",
+			share->index, (unsigned long long)req->bytes,
+			chunks_of(s, share->index) * sizeof(double));
 		return;
 	}
 	share->arrived = true;
@@ -166,13 +170,16 @@ static void total_arrived(struct tern_req *req)
 	if (req->status < 0 || s->over)
 		return;
 	if (req->bytes != sizeof(double)) {
-		server_fail(s, -EPROTO, "server 0 sent a norm that is not one number");
+		server_fail(s, -EPROTO,
+			"server 0 sent a norm of %llu bytes: expected one number, %zu "
+			"bytes",
+			(unsigned long long)req->bytes, sizeof(double));
 		return;
 	}
 	apply_all(s, *(const double *)req->data);
 }
 
-/* The first chunk of a step: the exchange of this step begins. */
+/* The first chunk of a step is summed: the exchange of this step begins. */
 static void open_exchange(struct tern_server *s)
 {
 	if (s->index != 0) {

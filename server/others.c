@@ -1,37 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The servers of a job among themselves: every one but number 0 connects to number 0 when
- * all workers have joined it, which tells number 0 just that. Over these connections go
- * the losses of workers (lease.c) and the shares of a norm (norm.c); and a server that is
- * lost is missed by one that can say so.
+ * The servers of a job among themselves. Each server except number 0 connects to number 0
+ * when all workers have joined it, which tells server 0 just that. These connections
+ * carry the losses of workers (lease.c) and the shares of a norm (norm.c); and through
+ * them the loss of a server is noticed by another one, which can name it.
  */
-#include "server/internal.h"
+#include "server/server_state.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-static void zero_heard(struct tern_talk *talk, const json_t *message)
-{
-	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
-
-	const char *type = tern_talk_type(message);
-
-	if (p != p->server->to_zero)
-		return; /* it has said that there is nothing to start */
-	if (strcmp(type, "lost") == 0)
-		lease_on_lost(p, message);
-	else if (strcmp(type, "start") == 0)
-		start_on_start(p->server);
-	else if (strcmp(type, "again") == 0 && !p->server->running)
-		start_again(p->server);
-	else
-		server_aborted(p, "server 0", message);
-}
-
-/* The end of the job, unless it has served all its workers: then it says goodbye. And
- * once a worker has said goodbye, no server has anything left to do. Before the start it
- * is the workers that miss a server, if it is gone. */
+/* A server was lost. This ends the job, unless that server has served all its workers:
+ * then it says goodbye. Once a worker has said goodbye, no server has anything left to
+ * do. Before the start, the workers notice the loss of a server. */
 void others_lost(struct server_peer *p, int status, const char *name)
 {
 	struct tern_server *s = p->server;
@@ -40,9 +22,10 @@ void others_lost(struct server_peer *p, int status, const char *name)
 		return;
 	if (!s->running && p == s->to_zero) {
 		server_note(s,
-			"%s cannot be reached: %s: tried again as long as all "
-			"workers are here",
+			"%s cannot be reached: %s: this server tries again as long as "
+			"all workers are here",
 			name, tern_status_text(status));
+		s->again_count = 0;
 		start_again(s);
 	} else if (!s->running) {
 		p->is_server = false;
@@ -68,7 +51,8 @@ static void zero_event(
 	}
 }
 
-/* Server 0 compares the job with its own: whether it is server 0, only it can tell. */
+/* Only server 0 can tell whether it is server 0 of this job: it compares the job with
+ * its own. */
 static int introduce(struct server_peer *p)
 {
 	struct tern_server *s = p->server;
@@ -85,7 +69,7 @@ static int introduce(struct server_peer *p)
 	return 0;
 }
 
-/* All workers are here: every server but 0 connects to 0. */
+/* All workers have joined: every server except 0 connects to 0. */
 int others_connect(struct tern_server *s)
 {
 	struct server_peer *p;
@@ -101,9 +85,10 @@ int others_connect(struct tern_server *s)
 	p->server = s;
 	p->talk.pool = s->talk_pool;
 	p->talk.ctx = s->opts.ctx;
-	p->talk.heard = zero_heard;
+	p->talk.heard = server_heard;
 	p->talk.broken = server_broken;
-	/* As a worker spells it that is here: the first of the job may have left. */
+	/* The address as a present worker has written it: the first worker of the job
+	 * may have left. */
 	memcpy(p->zero, s->workers[0]->zero, sizeof(p->zero));
 	r = tern_connect(s->opts.ctx, p->zero,
 		&(struct tern_peer_opts){

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The chunks held here, in registered memory: two versions of their parameters each, so
+ * The chunks held here, in registered memory. Each has two versions of its parameters, so
  * that one can be sent while the next is made (in async mode one, of which copies are
- * sent); the optimizer's state beside them.
+ * sent), and the optimizer's state.
  */
-#include "server/internal.h"
+#include "server/server_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ float *chunk_w(const struct chunk *c, uint64_t version)
 	return tern_buf_ptr(&c->w[version & 1]);
 }
 
-/* Initial values: those parts of parameters that lie in the chunk. */
+/* Sets the initial values of the parts of parameters that lie in the chunk. */
 static void fill(struct chunk *c)
 {
 	const struct tern_ps_job *job = &c->server->job;
@@ -37,7 +37,7 @@ static void fill(struct chunk *c)
 	}
 }
 
-/* Gradients, or sums of them, that one update takes. */
+/* Largest number of gradients, or partial sums, that one update takes. */
 static uint32_t inputs_of(const struct tern_server *s)
 {
 	return s->window < s->job.slots ? TERN_SUM_MAX : s->job.slots;
@@ -105,27 +105,28 @@ static int make_store(struct tern_server *s, uint64_t bytes)
 	struct tern_pool_opts opts = {
 		.slab_bytes = TERN_MIN(bytes + bytes / 16, STORE_SLAB)};
 
-	/* A slab's last bytes may be too few for a chunk. */
+	/* The last bytes of a slab may be too few for a chunk. */
 	opts.max_bytes =
 		TERN_MIN(bytes + bytes / 16 + opts.slab_bytes, TERN_POOL_BYTES_MAX);
 	return tern_pool_new(s->opts.domain, &opts, &s->store);
 }
 
-/* In async mode also a gradient and a copy for each worker. */
+/* Number of copies of its share that a server keeps in its pool: versions, and in
+ * async mode also a gradient and a copy for each worker. */
 static uint64_t copies_of(const struct tern_ps_job *job)
 {
 	return versions_of(job) +
 	       (job->mode == TERN_MODE_ASYNC ? 2ull * job->workers : 0);
 }
 
-/* With what the update itself keeps. */
+/* The same, including the vectors of the updater. */
 static uint64_t vectors_of(const struct tern_ps_job *job)
 {
 	return copies_of(job) + tern_updater_has_m(job->optimizer.kind) +
 	       tern_updater_has_v(job->optimizer.kind) + (job->clip_norm > 0);
 }
 
-/* Of one copy, with what the pool adds. */
+/* Bytes of one copy of a share, including the pool's rounding. */
 static uint64_t bytes_of(const struct tern_plan_share *share)
 {
 	return share->element_count * sizeof(float) + share->chunk_count * 64ull;
@@ -158,9 +159,10 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 }
 
 /*
- * So many slots at a time that each worker has one among them, if all have the same
- * number: then nobody waits for slots of others longer than it would at the end of the
- * step. Whole groups, since those are what is folded.
+ * Sets the number of slots that a chunk receives at a time. If all workers have the same
+ * number of slots, the window has a slot of each: then no worker waits longer for the
+ * slots of others than it would at the end of the step. The window is a whole number of
+ * groups of TERN_SUM_MAX, since groups are folded.
  */
 static void set_window(struct tern_server *s)
 {
@@ -175,7 +177,7 @@ int shard_init(struct tern_server *s)
 	int r;
 
 	set_window(s);
-	/* What one chunk holds must fit, however many slots there are. */
+	/* The budget must suffice for one chunk, for any number of slots. */
 	s->staging_bytes = TERN_MAX(TERN_MIN(s->opts.staging_bytes, STAGING_MOST),
 		s->held_most * s->plan.chunk_elements * sizeof(float));
 	s->staging_left = s->staging_bytes;
@@ -184,7 +186,7 @@ int shard_init(struct tern_server *s)
 	if (!s->chunks)
 		return -ENOMEM;
 	if (share.chunk_count == 0)
-		return 0; /* more servers than chunks: this one only keeps company */
+		return 0; /* there are more servers than chunks */
 	r = make_store(s, copies_of(&s->job) * bytes_of(&share));
 	for (uint32_t i = 0; r == 0 && i < s->plan.chunk_count; i++)
 		if (s->plan.chunks[i].server == s->index)
@@ -192,16 +194,16 @@ int shard_init(struct tern_server *s)
 	return r;
 }
 
-static void make(struct tern_job *job)
+static void make(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 
 	c->status = init_chunk(c);
 }
 
-static void made(struct tern_job *job)
+static void made(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 	struct tern_server *s = c->server;
 	const char *error = s->opts.updater->error;
 
@@ -222,7 +224,7 @@ static void made(struct tern_job *job)
 void shard_make(struct tern_server *s)
 {
 	if (shard_is_made(s))
-		server_shard_made(s);
+		join_shard_made(s);
 	else
 		chunk_submit(&s->chunks[s->made_count], make, made);
 }
@@ -294,17 +296,17 @@ void chunk_pin(struct chunk *c, const struct tern_buf *buf)
 			tern_mem_bytes(buf->mem));
 }
 
-void chunk_submit(
-	struct chunk *c, void (*run)(struct tern_job *), void (*done)(struct tern_job *))
+void chunk_submit(struct chunk *c, void (*run)(struct tern_task *),
+	void (*done)(struct tern_task *))
 {
 	struct tern_server *s = c->server;
 	int r;
 
-	c->job.run = run;
-	c->job.done = done;
-	/* About 4 bytes a ns: what the simulator charges for it. */
-	c->job.cost_ns = 1000 + c->plan->count;
-	r = tern_env_submit(s->env, &c->job);
+	c->task.run = run;
+	c->task.done = done;
+	/* Virtual time in the simulator: 1 ns for each 4 bytes. */
+	c->task.cost_ns = 1000 + c->plan->count;
+	r = tern_env_submit(s->env, &c->task);
 	if (r < 0)
 		server_fail(s, r, "no thread for computation: %s", tern_status_text(r));
 }

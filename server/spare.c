@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Workers without a slot. They compute nothing, so they are sent no version but the last:
- * one that stands still would else keep the buffer of an old version from being used
- * again, and with it all others from going on.
+ * Workers without a slot. They compute nothing, so they are sent only the last version:
+ * otherwise a worker that stands still would block the buffer of an old version, and with
+ * it all other workers.
  *
- *     spare --"where"--> each server says its oldest version --"follow" the oldest of
- *     all--> follows: gets that version and all later ones
+ *     spare                                  each server
+ *     "where"                       -->
+ *                                   <--      "at": the oldest version of its chunks
+ *     "follow" the oldest of all    -->      sends that version and all later ones
  *
- * That happens when a spare is given a slot of a worker that was lost. Let m be the
- * oldest version of a chunk on any server after the loss. The lost worker never had the
- * whole version m+1, so its gradient for m+1 exists nowhere, and no chunk gets beyond m+1
- * before the spare has computed it from m. So each chunk is at m or m+1, and still has m.
+ * This happens when a spare is given a slot of a lost worker. Let m be the oldest version
+ * of a chunk on any server after the loss. The lost worker never had the whole version
+ * m+1, so its gradient for m+1 exists nowhere, and no chunk gets beyond m+1 before the
+ * spare has computed it from m. So each chunk is at m or m+1, and still has m.
  */
-#include "server/internal.h"
+#include "server/server_state.h"
 
 static void begin(struct server_peer *worker)
 {
@@ -44,17 +46,16 @@ static bool may_follow(const struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
 
-	if (!s->leases || p->follows)
+	if (p->follows)
 		return false;
-	if (!s->running)
-		return s->chunk_count == 0; /* it has not heard of the start yet */
 	for (uint32_t i = 0; s->index == 0 && i < s->job.slots; i++)
 		if (s->leases[i].owner == p)
 			return true;
-	return s->index != 0; /* others may hear of the loss only later */
+	/* Other servers may learn of the loss, or even of the start, only later. */
+	return s->index != 0;
 }
 
-/* A server without chunks is nowhere behind. */
+/* The oldest version of a chunk here; a server without chunks is never behind. */
 static uint64_t oldest(const struct tern_server *s)
 {
 	uint64_t version = s->job.steps;
@@ -68,7 +69,9 @@ void spare_on_where(struct server_peer *p)
 {
 	late_progress(p);
 	if (!may_follow(p))
-		server_refuse(p, "it asks for versions, and has no slot to compute");
+		server_refuse(p, "it asks which version is here, and %s",
+			p->follows ? "is sent all versions already"
+				   : "was given no slot to compute from one");
 	else
 		tern_talk_say(&p->talk, json_pack("{s:s, s:I}", "type", "at", "version",
 						(json_int_t)oldest(p->server)));
@@ -83,7 +86,7 @@ static bool has_version(const struct tern_server *s, uint64_t version)
 	return true;
 }
 
-/* The last version went to everybody when it was made. */
+/* The last version was sent to every worker when it was made. */
 void spare_on_follow(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
@@ -93,11 +96,17 @@ void spare_on_follow(struct server_peer *p, const json_t *message)
 	late_progress(p);
 	if (!may_follow(p) || !json_is_integer(from) || version < 0 ||
 		!has_version(s, (uint64_t)version)) {
-		server_refuse(p, "it asks for versions that it cannot have");
+		server_refuse(p,
+			"it asks for all versions from %lld on: expected a worker that "
+			"was given its first slot, and a version that is here (the "
+			"oldest chunk is at %llu)",
+			(long long)version, (unsigned long long)oldest(s));
 		return;
 	}
 	p->follows = true;
-	for (uint32_t i = 0; i < s->chunk_count; i++)
+	/* Before the start nothing is sent: the start sends the first version to all
+	 * that follow. */
+	for (uint32_t i = 0; s->running && i < s->chunk_count; i++)
 		for (uint64_t v = (uint64_t)version; v <= s->chunks[i].version; v++)
 			if (v < s->job.steps)
 				chunk_publish_to(&s->chunks[i], v, p);

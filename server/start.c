@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Until the steps begin. A worker that leaves before that, whatever the reason, leaves
- * alone: its place is free again, and a job whose last worker has left is forgotten, so
- * that what one user typed wrong is no more than that user's error.
+ * The time until the steps begin. If a worker leaves before that, for any reason, only
+ * that worker ends: its place is free again. A job whose last worker has left is
+ * forgotten, so that a user's wrong option is an error of that user alone.
  *
- * The steps begin on all servers or on none: each other server tells server 0 that all
+ * The steps begin on all servers or on none. Each other server tells server 0 that all
  * workers have joined it ("peer", others.c); when they have joined server 0 too, it tells
- * all servers to start. A worker that another server misses between the two is reported
- * to server 0 ("lost"), which has either said "start" before: then the worker is lost
- * like any other; or says "again": then the server frees its places and comes back when
- * all have joined anew.
+ * all servers to start. If another server loses a worker between the two, it tells server
+ * 0 ("lost"). If server 0 has said "start" before, the worker is lost like any other.
+ * Otherwise server 0 answers "again": then the other server frees its places, and comes
+ * back when all workers have joined anew. Server 0 also says "again" while it has no job
+ * to compare a server's with: it stores nothing for a process that merely claims to be a
+ * server.
  */
-#include "server/internal.h"
+#include "server/server_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -37,38 +39,39 @@ static void free_place(struct server_peer *p)
 	struct tern_server *s = p->server;
 
 	s->workers[p->index] = NULL;
+	s->again_count = 0;
 	s->joined_count -= p->welcome;
 	p->is_worker = p->welcome = false;
 	tern_defer(s->opts.ctx, &s->end_call); /* frees it */
 }
 
-/* Server p has told server 0 that its workers are complete, and it is told that they are
- * not. It comes back when they are. */
-static void send_away(struct server_peer *p)
+void start_send_away(struct server_peer *p)
 {
 	p->is_server = false;
 	p->refused = true;
+	tern_talk_deafen(&p->talk);
 	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "again"));
 	tern_peer_close(p->peer);
 	guests_refused(p);
 }
 
-/* Without a job nobody could compare the other servers with the next one. */
+/* Without a job, the other servers could not be compared with the next one. */
 void start_forget(struct tern_server *s)
 {
 	tern_list_for_each (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
 		if (p->is_server && !p->gone)
-			send_away(p);
+			start_send_away(p);
 	}
 	server_note(s, "the job is forgotten: all its workers have left");
-	server_forget_job(s);
+	join_forget_job(s);
 }
 
 static void maybe_forget(struct tern_server *s)
 {
-	/* A chunk that is being made is in a job's hands: shard.c forgets then. */
+	/* While a job is making a chunk, the shard cannot be freed: shard.c forgets
+	 * the job then. */
 	if (s->has_job && !start_has_workers(s) && shard_is_made(s))
 		start_forget(s);
 }
@@ -86,21 +89,21 @@ void start_left(struct server_peer *p, const char *text)
 		return;
 	}
 	free_place(p);
-	server_note(s, "%s: before the start: %u of %u workers are here", text,
+	server_note(s, "%s, before the steps began: %u of %u workers are here", text,
 		s->joined_count, s->job.workers);
 	maybe_forget(s);
 }
 
 /* ---- server 0 and another one ---- */
 
-/* Server 0 has not started: it counts on server p no more, and misses the worker. It may
- * have no job: p came back before it missed the worker itself. */
+/* Called before server 0 has started: server p has lost the worker, so p no longer
+ * counts as ready. */
 void start_on_lost(struct server_peer *p, uint32_t worker, const char *text)
 {
 	struct tern_server *s = p->server;
 
-	send_away(p);
-	if (s->has_job && worker < s->job.workers && s->workers[worker])
+	start_send_away(p);
+	if (worker < s->job.workers && s->workers[worker])
 		lease_lost(s->workers[worker], false, "%s", text);
 }
 
@@ -110,13 +113,15 @@ static void come_again(struct tern_timer *timer)
 
 	if (!s->over && !s->opts.ctx->ending && s->has_job && !s->to_zero &&
 		s->joined_count == s->job.workers)
-		server_meet_zero(s);
+		join_meet_zero(s);
 }
 
 void start_again(struct tern_server *s)
 {
 	struct server_peer *zero = TERN_TAKE(s->to_zero);
 
+	zero->refused = true;
+	tern_talk_deafen(&zero->talk);
 	if (!zero->gone)
 		tern_peer_close(zero->peer);
 	for (uint32_t i = 0; i < s->job.workers; i++)
@@ -127,6 +132,21 @@ void start_again(struct tern_server *s)
 	maybe_forget(s);
 	s->zero_timer.fire = come_again;
 	tern_timer_set(s->opts.ctx, &s->zero_timer, tern_now_ns(s->env) + ZERO_AGAIN_NS);
+}
+
+/* Handles server 0's answer "again": it has no job yet, or a worker has not joined it. If
+ * it answers so for too long although all workers have joined this server, the address
+ * does not lead to server 0. */
+void start_on_again(struct tern_server *s)
+{
+	if (++s->again_count < START_AGAIN_MAX)
+		start_again(s);
+	else
+		server_fail(s, -EPROTO,
+			"server 0 at %s has had no job for %u s, though all workers have "
+			"joined server %u: the first of --join must lead to server 0 on "
+			"every host",
+			s->to_zero->zero, START_AGAIN_MAX, s->index);
 }
 
 /* ---- who is waited for ---- */
@@ -140,7 +160,8 @@ size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes)
 			n += (size_t)snprintf(
 				text + n, bytes - n, "%sworker %u", n ? ", " : "", i);
 	if (n == 0 && s->index != 0)
-		return (size_t)snprintf(text, bytes, "server 0 to start");
+		return (size_t)snprintf(text, bytes, "server 0 at %s to begin the steps",
+			s->workers[0]->zero);
 	for (uint32_t i = 1; n == 0 && i < s->job.server_count; i++)
 		if (!others_find(s, i))
 			n = (size_t)snprintf(text, bytes, "server %u", i);
@@ -185,16 +206,17 @@ static void start(struct tern_server *s)
 		async_start(s);
 	late_start(s);
 	lease_maybe_done(s);
-	/* A short job may be over before its start is heard of, at a server that has no
-	 * part of the parameters. */
+	/* A short job may end before a server without parameters is told of its start. */
 	server_maybe_end(s);
 }
 
 void start_on_start(struct tern_server *s)
 {
 	if (s->running || !s->has_job || s->joined_count < s->job.workers)
-		server_fail(
-			s, -EPROTO, "server 0 starts a job that is not complete here");
+		server_fail(s, -EPROTO,
+			"server 0 began the steps, and %u of %u workers have joined "
+			"server %u",
+			s->joined_count, s->job.workers, s->index);
 	else
 		start(s);
 }

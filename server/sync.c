@@ -1,41 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sync mode: v_{s+1} = opt(v_s, mean of all slots' gradients). Each chunk goes its own
- * way from version to version; the only thing that chunks wait for each other for is a
- * norm (norm.c).
+ * Sync mode: v_{s+1} = opt(v_s, mean of all slots' gradients). Each chunk goes from
+ * version to version on its own; chunks wait for each other only for a norm (norm.c).
  *
- * Flow control: a chunk receives gradients only after it got its share of the staging
- * budget, so memory is bounded at any number of workers; until then its gradients wait in
- * the workers' memory. Chunks queue for it in the order in which workers produce
- * gradients, the last first.
+ * Flow control: a chunk receives gradients only after it has got its share of the staging
+ * budget, so memory is bounded for any number of workers. Until then its gradients wait
+ * in the workers' memory. Chunks queue for the budget in the order in which workers
+ * produce gradients, the last first.
  *
- * Memory does not grow with the number of slots R (training.md's tree, ps/sum.h): a chunk
- * receives the gradients of a window of slots, in their order, and adds up the first
- * eight of them as soon as they are here; the window moves on then. It has room for one
- * slot of each worker. A worker has two buffers, so it computes a slot while the one
- * before waits for its turn. A loss may give it a slot that comes before those that it
- * has computed: it says so ("holds"), and these are received before their turn. So the
- * slot that is first of all those missing is always being computed, or can be.
+ * Memory does not grow with the number of slots R (ps/sum.h, and the tree of
+ * docs/training.md). A chunk receives the gradients of a window of slots, in their order,
+ * and adds up the first eight of them as soon as they are here; then the window moves on.
+ * The window has room for one slot of each worker. A worker has two buffers, so it
+ * computes a slot while the one before waits for its turn. A loss may give a worker a
+ * slot that comes before those that it has computed: it says so ("holds"), and these are
+ * received before their turn. So the first of all missing slots is always being computed,
+ * or can be.
  *
- * On shared memory a gradient is read where the worker wrote it, if workers have one slot
- * each. A worker with more needs its buffer, and so does one that was given another's
- * slot: those are copied.
+ * Two numbers bound the memory of gradients. If their sum would exceed STAGING_MOST, the
+ * job ends and says why:
  *
- * Exactly once: one receive at a time is posted for each (step, slot, chunk), the only
- * way in, and none after one has ended well. When a slot has a new holder, the receive is
- * posted anew with it after the old one has ended, and what the chunk has already is
- * refused (lease.c): whoever holds a slot sends each chunk of its gradient once for every
+ *     staging_bytes  the budget. It is raised to what all chunks need if there are more
+ *                    slots than workers, or if losses leave a worker with more slots than
+ *                    buffers: a chunk for which the budget has no room would block a
+ *                    buffer that the worker's next slot needs.
+ *     wanted_bytes   gradients that are received before their turn, counted until the end
+ *                    of the step: for each loss, at most two of each remaining worker.
+ *
+ * On shared memory a gradient is read in the worker's memory if each worker has one slot.
+ * A worker with more slots needs its buffer, and so does a worker that was given
+ * another's slot: their gradients are copied.
+ *
+ * Exactly once: at most one receive is posted at a time for each (step, slot, chunk), and
+ * none after one has succeeded. If a slot gets a new holder, the receive is posted anew
+ * for it after the old receive has ended, and data that the chunk has already is refused
+ * (lease.c). The holder of a slot sends each chunk of its gradient once for every
  * version, so each of its sends meets exactly one receive here.
  */
-#include "server/internal.h"
+#include "server/server_state.h"
 
 #include <errno.h>
 
 #include "ps/sum.h"
 
-/* A gradient that is read in place keeps its send in flight, and a record, until all
- * slots are here. So many of one worker, and of all: half of the records that there are.
- * The others are copied. */
+/* Largest number of gradients read in place, of one worker and of all. Each keeps its
+ * send in flight and a record in use until all slots are here, so the limit is half of
+ * the records. Further gradients are copied. */
 #define IN_PLACE_MAX     128u
 #define IN_PLACE_ALL_MAX 2048u
 
@@ -44,12 +54,17 @@ static bool is_two_phase(const struct chunk *c)
 	return c->server->job.clip_norm > 0;
 }
 
-static uint64_t staging_of(const struct chunk *c)
+static uint64_t bytes_of(const struct chunk *c)
 {
-	return c->server->held_most * c->plan->count * sizeof(float);
+	return c->plan->count * sizeof(float);
 }
 
-/* Are there too many slots to hold all their gradients? */
+static uint64_t staging_of(const struct chunk *c)
+{
+	return c->server->held_most * bytes_of(c);
+}
+
+/* True if there are too many slots to hold all their gradients. */
 static bool folds(const struct tern_server *s)
 {
 	return s->window < s->job.slots;
@@ -57,7 +72,7 @@ static bool folds(const struct tern_server *s)
 
 /* ---- applying ---- */
 
-/* It is not read in place, or no more. */
+/* Stops counting this gradient as read in place. */
 static void leave_place(struct gradient *g)
 {
 	if (g->in_place)
@@ -65,7 +80,7 @@ static void leave_place(struct gradient *g)
 	g->in_place = NULL;
 }
 
-/* The gradients have been used: back to whom they belong. */
+/* The gradients have been used: releases them. */
 static void release(struct chunk *c)
 {
 	struct tern_server *s = c->server;
@@ -82,6 +97,8 @@ static void release(struct chunk *c)
 	c->arrived_count = 0;
 	c->folded = 0;
 	s->staging_left += staging_of(c);
+	s->wanted_bytes -= c->wanted_count * bytes_of(c);
+	c->wanted_count = 0;
 }
 
 static void hold(struct chunk *c)
@@ -93,9 +110,9 @@ static void hold(struct chunk *c)
 		tern_list_push(&s->holding, &c->node);
 }
 
-static void applied(struct tern_job *job)
+static void applied(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 	struct tern_server *s = c->server;
 
 	if (!is_two_phase(c))
@@ -113,17 +130,17 @@ static void applied(struct tern_job *job)
 
 static float clip_factor(const struct chunk *c)
 {
-	return (float)c->squares; /* what sync_apply left there */
+	return (float)c->squares; /* computed by sync_apply */
 }
 
-/* Gradients that came over a network lie in the staging pool. */
+/* Gradients that came over a network are in the staging pool. */
 static void pin_gradients(struct chunk *c)
 {
 	for (uint32_t i = 0; i < c->server->job.slots; i++)
 		chunk_pin(c, &c->gradients[i].room);
 }
 
-/* What is left to be added up: all gradients, or the last sums. */
+/* Number of terms left to be added up: all gradients, or the last partial sums. */
 static uint32_t input_count(const struct chunk *c)
 {
 	const struct tern_server *s = c->server;
@@ -142,16 +159,16 @@ static float scale(const struct chunk *c)
 	return 1.0f / (float)c->server->job.slots;
 }
 
-static void apply_mean(struct tern_job *job)
+static void apply_mean(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 
 	chunk_apply(c, c->version, c->version + 1, NULL, 1, 1.0f, clip_factor(c));
 }
 
-static void apply_sum(struct tern_job *job)
+static void apply_sum(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 
 	pin_gradients(c);
 	chunk_apply(
@@ -162,8 +179,8 @@ void sync_apply(struct chunk *c, double clip)
 {
 	c->squares = clip;
 	c->state = CHUNK_APPLYING;
-	/* The version before this one lies where the next is to be: wait for its readers.
-	 */
+	/* The next version overwrites the one before this one: wait until its sends
+	 * have ended. */
 	if (c->sends_out[(c->version + 1) & 1] == 0)
 		chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
 	else
@@ -181,18 +198,18 @@ void sync_sends_ended(struct chunk *c)
 
 /* ---- two phases ---- */
 
-static void sum(struct tern_job *job)
+static void sum(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 
 	pin_gradients(c);
 	c->status = tern_updater_sum(c->server->opts.updater, c->kept, inputs(c),
 		input_count(c), scale(c), &c->squares);
 }
 
-static void summed(struct tern_job *job)
+static void summed(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 
 	release(c);
 	c->state = CHUNK_WAITING;
@@ -220,8 +237,8 @@ static void all_here(struct chunk *c)
 	}
 }
 
-/* Only what a worker has had from the beginning, if that is one slot: the buffer is gone
- * until all slots are here, and a worker has two. */
+/* True only for the first slot of a worker that has a single slot: in-place reading
+ * blocks the buffer until all slots are here, and a worker has two buffers. */
 static bool may_be_in_place(
 	const struct tern_server *s, const struct server_peer *worker, uint32_t slot)
 {
@@ -231,7 +248,8 @@ static bool may_be_in_place(
 	       tern_peer_can_peek(worker->peer) && worker->in_place_count < most;
 }
 
-/* From the slot's holder. Without one this comes again when somebody takes the slot. */
+/* Receives from the slot's holder. If there is none, this is called again when a
+ * worker takes the slot. */
 static void receive(struct chunk *c, uint32_t slot)
 {
 	struct tern_server *s = c->server;
@@ -243,7 +261,7 @@ static void receive(struct chunk *c, uint32_t slot)
 		return;
 	g->req.done = arrived;
 	g->req.arg = g;
-	leave_place(g); /* and the room: of a holder that was lost */
+	leave_place(g); /* and frees the room of a holder that was lost */
 	tern_pool_put(s->staging, &g->room);
 	if (may_be_in_place(s, worker, slot)) {
 		g->in_place = worker;
@@ -262,7 +280,7 @@ static void receive(struct chunk *c, uint32_t slot)
 			s, r, "no room to receive gradients: %s", tern_status_text(r));
 }
 
-/* Is the slot's gradient received as soon as the chunk gathers? */
+/* True if the slot's gradient is to be received as soon as the chunk gathers. */
 static bool is_due(const struct chunk *c, uint32_t slot)
 {
 	return slot < c->folded + c->server->window || c->gradients[slot].wanted;
@@ -282,17 +300,17 @@ static void receive_due(struct chunk *c)
 
 static void go_on(struct chunk *c);
 
-static void fold(struct tern_job *job)
+static void fold(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 
 	tern_sum_fold(tern_kernels_cpu(), c->sources, c->server->job.slots, c->folded,
 		c->plan->count);
 }
 
-static void folded(struct tern_job *job)
+static void folded(struct tern_task *task)
 {
-	struct chunk *c = tern_container_of(job, struct chunk, job);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
 	struct tern_server *s = c->server;
 	uint32_t first;
 
@@ -318,7 +336,7 @@ static bool next_group_is_here(const struct chunk *c)
 	return true;
 }
 
-/* A gradient has come, or some have been added up. */
+/* A gradient has arrived, or some have been added up. */
 static void go_on(struct chunk *c)
 {
 	uint32_t slots = c->server->job.slots;
@@ -331,7 +349,19 @@ static void go_on(struct chunk *c)
 	}
 }
 
-/* It is here, perhaps from a holder that was lost meanwhile. */
+static void fail_gradient(
+	const struct chunk *c, const struct server_peer *from, const struct tern_req *req)
+{
+	server_fail(c->server, -EPROTO,
+		"worker %u sent a gradient of %llu bytes, %s, for chunk %u: expected "
+		"%llu bytes, %s",
+		from->index, (unsigned long long)req->bytes,
+		tern_dtype_name(req->shape.dtype), c->number,
+		(unsigned long long)(c->plan->count * sizeof(float)),
+		tern_dtype_name(TERN_F32));
+}
+
+/* Takes a gradient that has arrived, perhaps from a holder that was lost meanwhile. */
 static void take_in(struct gradient *g, struct server_peer *from)
 {
 	struct chunk *c = g->chunk;
@@ -342,13 +372,12 @@ static void take_in(struct gradient *g, struct server_peer *from)
 	late_slot_ended(c, from);
 	if (g->req.shape.dtype != TERN_F32 ||
 		g->req.bytes != c->plan->count * sizeof(float)) {
-		server_fail(s, -EPROTO, "chunk %u: a gradient of another shape came",
-			c->number);
+		fail_gradient(c, from, &g->req);
 		return;
 	}
 	if (s->leases[slot].holder && s->leases[slot].holder != from)
 		lease_refuse_extra(c, slot, c->version, c->version);
-	/* Nobody writes to what is in place: there the sums are the updater's. */
+	/* Memory read in place is never written: the updater keeps the sums then. */
 	c->sources[slot] = (float *)(uintptr_t)g->req.data;
 	c->arrived_count++;
 	go_on(c);
@@ -368,12 +397,9 @@ static void arrived(struct tern_req *req)
 	} else if (req->status == 0) {
 		take_in(g, from);
 	} else if (req->status == -EMSGSIZE) {
-		server_fail(s, -EPROTO,
-			"chunk %u: a gradient of %llu bytes came, %llu fit", c->number,
-			(unsigned long long)req->bytes,
-			(unsigned long long)(c->plan->count * sizeof(float)));
+		fail_gradient(c, from, req);
 	} else if (s->leases[slot].holder != from) {
-		receive(c, slot); /* the old holder is gone: from the new one */
+		receive(c, slot); /* the old holder was lost: receive from the new one */
 	} else {
 		tern_talk_failed(&from->talk, req->status);
 	}
@@ -390,7 +416,7 @@ static bool has_all(const struct chunk *c)
 	case CHUNK_APPLYING:
 		return true;
 	}
-	tern_never("a chunk is in one of its states");
+	tern_never("unknown state of a chunk");
 }
 
 static void chunk_taken(struct chunk *c, uint32_t slot, uint64_t version)
@@ -401,26 +427,22 @@ static void chunk_taken(struct chunk *c, uint32_t slot, uint64_t version)
 
 	if (version < first_missing)
 		lease_refuse_extra(c, slot, version, first_missing - 1);
-	/* One that is posted with the old holder ends first: arrived() goes on. */
+	/* A receive from the old holder must end first: arrived() continues. */
 	if (c->state == CHUNK_GATHERING && !has && !g->from && is_due(c, slot))
 		receive(c, slot);
 }
 
-/*
- * A worker sends the chunks of one slot and then those of the next. What the budget has
- * no room for yet waits there, in a buffer that is needed for the next slot; so
- * where a worker computes several slots, all chunks must have their share.
- */
+/* Raises the budget for the rest of the job, so that every chunk has its share. */
 static void widen_staging(struct tern_server *s)
 {
 	if (s->staging_most > STAGING_MOST) {
 		server_fail(s, -ENOMEM,
-			"no room to receive gradients: where a worker has several slots, "
+			"no room to receive gradients: with %u slots and %u workers, "
 			"server %u needs room for %u gradients of its share, %llu bytes; "
 			"it can hold %llu: take more servers, or as many workers as "
 			"slots",
-			s->index, s->held_most, (unsigned long long)s->staging_most,
-			STAGING_MOST);
+			s->job.slots, s->job.workers - s->lost_count, s->index,
+			s->held_most, (unsigned long long)s->staging_most, STAGING_MOST);
 		return;
 	}
 	if (s->staging_most > s->staging_bytes) {
@@ -429,9 +451,30 @@ static void widen_staging(struct tern_server *s)
 	}
 }
 
+/* True if no chunk may wait for the budget. A worker sends the chunks of one slot and
+ * then those of the next, and begins a slot when one of its buffers is free. So this
+ * is needed if a worker has more slots than buffers. */
+static bool needs_all_chunks(struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		s->workers[i]->slot_count = 0;
+	for (uint32_t i = 0; i < s->job.slots; i++)
+		if (++s->leases[i].owner->slot_count > TERN_GRADIENT_BUFFERS)
+			return true;
+	return false;
+}
+
+void sync_owners_changed(struct tern_server *s)
+{
+	if (s->over || s->staging_bytes >= s->staging_most || !needs_all_chunks(s))
+		return;
+	widen_staging(s);
+	sync_next(s);
+}
+
 void sync_taken(struct tern_server *s, uint32_t slot, uint64_t version)
 {
-	widen_staging(s);
+	sync_owners_changed(s);
 	for (uint32_t i = 0; i < s->chunk_count && !s->over; i++)
 		chunk_taken(&s->chunks[i], slot, version);
 	sync_next(s);
@@ -441,33 +484,34 @@ static bool can_be_wanted(const struct chunk *c, uint32_t slot, uint64_t version
 {
 	const struct gradient *g = &c->gradients[slot];
 
-	return c->version == version && !has_all(c) && !g->arrived && !g->wanted;
+	return c->version == version && !has_all(c) && !g->arrived && !is_due(c, slot);
 }
 
 static void chunk_wanted(struct chunk *c, uint32_t slot)
 {
+	struct tern_server *s = c->server;
 	struct gradient *g = &c->gradients[slot];
 
 	g->wanted = true;
-	if (c->state == CHUNK_GATHERING && !g->from)
+	c->wanted_count++;
+	s->wanted_bytes += bytes_of(c);
+	if (s->staging_bytes + s->wanted_bytes > STAGING_MOST)
+		server_fail(s, -ENOMEM,
+			"no room to receive gradients before their turn: workers that "
+			"were given slots of lost ones need room for %llu bytes, and "
+			"server %u, which receives %llu bytes in turn, can hold %llu: "
+			"take more servers",
+			(unsigned long long)s->wanted_bytes, s->index,
+			(unsigned long long)s->staging_bytes, STAGING_MOST);
+	else if (c->state == CHUNK_GATHERING && !g->from)
 		receive(c, slot);
 }
 
-/* The budget grows for good, so only for what is missing. */
 void sync_wanted(struct tern_server *s, uint32_t slot, uint64_t version)
 {
-	bool wide = false;
-
-	for (uint32_t i = 0; i < s->chunk_count && !s->over; i++) {
-		if (!can_be_wanted(&s->chunks[i], slot, version))
-			continue;
-		if (!wide)
-			widen_staging(s);
-		wide = true;
-		chunk_wanted(&s->chunks[i], slot);
-	}
-	if (wide)
-		sync_next(s);
+	for (uint32_t i = 0; i < s->chunk_count && !s->over; i++)
+		if (can_be_wanted(&s->chunks[i], slot, version))
+			chunk_wanted(&s->chunks[i], slot);
 }
 
 static void gather(struct chunk *c)

@@ -18,14 +18,15 @@ import threading
 import time
 from pathlib import Path
 
-import tap_count
-
 TOP = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(TOP / "tests" / "rdma"))
+sys.path[:0] = [str(TOP / "tests" / "harness"), str(TOP / "tests" / "system" / "rdma")]
 import in_vm  # noqa: E402
+import tap_count  # noqa: E402
 
 BUILDS = TOP / "build-test"
 
+# Most tests sleep for most of their time.
+TESTS_AT_ONCE = 2 * os.cpu_count()
 # Seconds after which a line says how far the tests are, if none of them has ended meanwhile.
 QUIET_S = 30
 # Six times the longest test of suite long.
@@ -37,8 +38,8 @@ CONFIGURATIONS = [
     ("gcc", "gcc", ["-Dwerror=true"], [], 1200, 1),
     ("asan", "clang", ["-Dwerror=true", "-Db_sanitize=address,undefined", "-Db_lundef=false"],
      ["install", "once", "tidy"], 1500, 4),
-    # One context is one thread, and these have one in all; ports share devices between
-    # threads, so the fabrics' own list is run.
+    # A context belongs to one thread. The unit tests have one thread in all, so they are left
+    # out; ports share devices between threads, so the fabrics' own tests are run.
     ("tsan", "gcc", ["-Db_sanitize=thread", "-Db_lundef=false"],
      ["sim", "rendezvous", "e2e", "install", "once", "tidy"], 900, 6),
 ]
@@ -124,8 +125,8 @@ def run_tests(count, name, directory, env, limit, selection):
     for old in log.parent.glob("testlog*.json"):
         old.unlink()
     progress = Progress(name)
-    status, lines = stream(["meson", "test", "-C", str(directory), "--no-rebuild", *selection], env,
-                           limit, progress.line_of_test)
+    command = ["meson", "test", "-C", str(directory), "--no-rebuild", "--num-processes", str(TESTS_AT_ONCE)]
+    status, lines = stream([*command, *selection], env, limit, progress.line_of_test)
     progress.timer.cancel()
     logs = [*log.parent.glob("testlog*.json")]  # the name has the setup's in it
     tests = [json.loads(t) for t in logs[0].read_text().splitlines()] if logs else []
@@ -150,7 +151,7 @@ def run(count, configuration):
 
 
 def run_rdma(count, when):
-    """The cases of tests/rdma with gcc's build, which is there unless only they were asked for; and
+    """The cases of tests/system/rdma with gcc's build, which is there unless only they were asked for; and
     with that of the sanitizers, if it is all of them."""
     env = dict(os.environ)
     needed = CONFIGURATIONS[:1] if when == "quick" else CONFIGURATIONS[:2]

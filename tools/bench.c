@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tern bench`: what one command can measure on this machine. lat, bw and rate are one
- * engine (bench_pair.c) with different windows; pool takes and gives back memory in this
- * process. One row of a table or one JSON object per size.
+ * `tern bench`: measurements on this machine by a single command. lat, bw and rate use
+ * one engine (bench_pair.c) with different windows; pool allocates and frees memory in
+ * this process. Prints one row of a table or one JSON object per size.
  */
 #include <errno.h>
 #include <sched.h>
@@ -24,7 +24,7 @@
 struct bench_settings {
 	struct fabric_settings fabric;
 	const char *listen;
-	struct secret_settings secret; /* `insecure` alone */
+	struct secret_settings secret; /* only `insecure` is used */
 	struct secret made;
 	int wait;
 	struct byte_list size, rounds;
@@ -76,12 +76,12 @@ static const struct option options[] = {
 	OPTION_END,
 };
 
-/* What a test is when nothing is said. */
+/* Default settings of a test. */
 struct kind {
 	const char *name, *sizes;
 	uint64_t inflight;
-	uint64_t bytes, rounds_min,
-		rounds_max; /* rounds: about `bytes` in all, within these */
+	/* Limits of the number of rounds, which transfer about `bytes`. */
+	uint64_t bytes, rounds_min, rounds_max;
 	bool reply_each;
 };
 
@@ -113,7 +113,7 @@ static uint64_t rounds_of(
 
 /* ---- two processes ---- */
 
-/* For people: what stands in the columns, of at most 79 characters. */
+/* For people: names the columns, in lines of at most 79 characters. */
 static void print_heading(const struct kind *kind, struct output *out)
 {
 	if (strcmp(kind->name, "pool") == 0)
@@ -124,7 +124,7 @@ static void print_heading(const struct kind *kind, struct output *out)
 			"msgs/s", "cpu s/GB", "regs");
 }
 
-/* Of a time in us, in eight columns. */
+/* Decimals of a time in us, in eight columns. */
 static int decimals(double us)
 {
 	return us < 1e5 ? 2 : 0;
@@ -197,15 +197,14 @@ static int run_pair(const struct command *command, const struct kind *kind,
 	struct bench_result result;
 	struct bench_error error;
 
-	/* Each slot at least once. */
+	/* Each slot is used at least once. */
 	config.warmup = TERN_MAX(config.inflight, 2u);
 	config.warmup = TERN_MAX(config.warmup, config.rounds / 20);
 	if (bench_pair_run(&config, &result, &error)) {
 		if (error.input)
 			return command_refuse(command, "%s", error.text);
 		command_refuse(command, "%s %s %llu: %s", kind->name,
-			fabric_names[s->fabric.choice], (unsigned long long)size,
-			error.text);
+			fabric_name(&s->fabric), (unsigned long long)size, error.text);
 		return EXIT_JOB;
 	}
 	print_pair(kind, s, &config, &result, out);
@@ -223,7 +222,8 @@ static int by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* `window` buffers are out; one at random is given back and taken again, each round. */
+/* `window` buffers are allocated; each round frees one at random and allocates it
+ * again. */
 static int churn_pool(struct tern_pool *pool, struct tern_buf *bufs, uint64_t window,
 	uint64_t rounds, struct tern_rng *rng)
 {
@@ -240,9 +240,9 @@ static int churn_pool(struct tern_pool *pool, struct tern_buf *bufs, uint64_t wi
 }
 
 /*
- * Takes and gives back in a shuffled order, so that free lists are neither always empty
- * nor in the order of addresses. ns of one pair: the median of batches, since a mean over
- * all rounds counts whatever else the processor did meanwhile.
+ * Frees and allocates in a shuffled order, so that free lists are neither always empty
+ * nor in the order of addresses. Returns ns of one pair: the median of batches, since a
+ * mean over all rounds would include whatever else the processor did meanwhile.
  */
 static int time_pool(struct tern_pool *pool, uint64_t size, uint64_t window,
 	uint64_t rounds, double *alloc_ns)
@@ -325,7 +325,7 @@ static bool has_two_cores(void)
 	       (limits.cpus == 0 || limits.cpus >= 2);
 }
 
-/* Two ends that poll on one core wait for the ends of each other's time slices. */
+/* Two ends that poll on one core would wait for the end of each other's time slices. */
 static void settle_wait(struct bench_settings *s)
 {
 	bool two = has_two_cores();
@@ -357,9 +357,8 @@ static int bench_run(int argc, char **argv)
 		return command_refuse(self, "no random numbers for a secret");
 	if (secret_check_listen(&s.secret, &s.made, &s.fabric, s.listen, &error))
 		return command_refuse(self, "%s", error.text);
-	if (s.listen && s.fabric.choice == FABRIC_SHM)
-		return command_refuse(
-			self, "--listen %s: shm has no addresses", s.listen);
+	if (fabric_check_listen(&s.fabric, s.listen, &error))
+		return command_refuse(self, "%s", error.text);
 	if (!s.size.count)
 		tern_assert(options_parse_bytes(kind->sizes, &s.size) == 0);
 	if (s.rounds.count > 1 && s.rounds.count != s.size.count)

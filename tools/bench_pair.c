@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Both ends of a measurement. There are `inflight` slots; message n uses slot n %
- * inflight at both ends, so a slot's buffers are in use by one message at a time. The
+ * inflight at both ends, so a slot's buffers are used by one message at a time. The
  * receiver posts the next receive of a slot before it answers, so the sender always meets
- * a waiting receive: what is timed is the steady state of training.
+ * a posted receive: the measurement covers the steady state of training.
  *
- * The processes share nothing but a socket pair, over which the receiver tells its
- * address and, at the end, what it used. Both are new for each measurement, because what
- * the RDMA libraries set up in a process is of no use to one that is forked from it.
+ * The processes share only a socket pair, over which the receiver sends its address and,
+ * at the end, its resource usage. Both processes are new for each measurement, because
+ * resources of the RDMA libraries cannot be used in a forked child.
  */
 #include "tools/bench_pair.h"
 
@@ -28,19 +28,20 @@
 #include "base/util.h"
 
 #define REPLY_BYTES 8
-#define LIMIT_NS    (20 * TERN_NS_PER_S) /* without any progress: something is broken */
+/* Without progress for this long, something is broken. */
+#define LIMIT_NS (20 * TERN_NS_PER_S)
 
 struct slot {
 	struct pair_end *end;
 	struct tern_buf data, reply;
 	struct tern_req data_req, reply_req;
 	bool data_busy, reply_busy;
-	bool reply_due; /* receiver: an answer waits for the last one's end */
-	uint64_t n;     /* the message this slot is at */
+	bool reply_due; /* receiver: an answer waits for the end of the last one */
+	uint64_t n;     /* number of the present message of this slot */
 	uint64_t start_ns;
 };
 
-/* What the receiver reports at the end. */
+/* The receiver's report at the end. */
 struct usage {
 	int status;
 	uint64_t cpu_ns, registrations;
@@ -61,7 +62,7 @@ struct pair_end {
 	uint64_t data_key, reply_key;
 	struct slot *slots;
 	uint64_t next;       /* sender: number of the next message */
-	uint64_t done_count; /* messages that are over for this end */
+	uint64_t done_count; /* messages that have ended at this end */
 	uint64_t *trips_ns;  /* sender with reply_each: one per measured round */
 	uint64_t start_ns, end_ns;
 	uint64_t start_cpu_ns, start_registrations;
@@ -71,7 +72,7 @@ struct pair_end {
 static int fail(struct pair_end *e, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* The first failure counts; those that follow from it do not. */
+/* The first failure counts; later ones follow from it. */
 static int fail(struct pair_end *e, int status, const char *fmt, ...)
 {
 	va_list ap;
@@ -87,7 +88,7 @@ static int fail(struct pair_end *e, int status, const char *fmt, ...)
 
 /* ---- contents ---- */
 
-/* Of the nth message at byte i. Steps are what a compiler makes vectors of. */
+/* Word i of message n. The formula has constant steps, so that compilers vectorise it. */
 static uint64_t word_of(uint64_t n, uint64_t i)
 {
 	return (n + 1) * 0x9e3779b97f4a7c15u + i * 0xd6e8feb86659fd93u;
@@ -134,8 +135,9 @@ static uint64_t registrations(const struct pair_end *e)
 	return stats.registration_count;
 }
 
-/* Message n is over at this end; from the last of the warm-up on, it counts. The clock is
- * read where it is needed only: of a small message it would be a tenth. */
+/* Message n has ended at this end; it counts from the last message of the warm-up on.
+ * The clock is read only when needed: for a small message it would take a tenth of the
+ * time. */
 static void count_message(struct pair_end *e)
 {
 	e->done_count++;
@@ -178,8 +180,8 @@ static int post(struct slot *s, bool send, bool reply, uint64_t n)
 /* ---- the sender ---- */
 
 /*
- * Whether message `n` may go out. A rate's measured part starts when the warm-up has been
- * answered, so that nothing of it is still on its way.
+ * True if message `n` may be sent. When a rate is measured, the measured part starts
+ * after the warm-up was answered, so that none of its messages is in flight.
  */
 static bool may_start(const struct pair_end *e, uint64_t n)
 {
@@ -218,9 +220,9 @@ static void sender_done(struct slot *s, bool reply)
 
 	if (reply && e->config->reply_each && s->n >= e->config->warmup)
 		e->trips_ns[s->n - e->config->warmup] = tern_clock_ns() - s->start_ns;
-	/* Over: the answer is here, and the buffer may be used again. A message of a rate
-	 * that is not answered is over when its buffer is free; the answered ones hold up
-	 * the count. */
+	/* The message has ended: the answer is here, and the buffer may be reused. An
+	 * unanswered message of a rate has ended when its buffer is free; answered
+	 * ones also wait for the answer. */
 	if (!s->data_busy && !s->reply_busy)
 		count_message(e);
 	start_messages(e);
@@ -249,7 +251,7 @@ static void send_reply(struct slot *s)
 	s->reply_due = false;
 	if (s->end->config->receive != BENCH_RECEIVE_ROOM)
 		tern_release(&s->data_req);
-	/* Receive ahead of the answer: see the head of this file. */
+	/* The receive is posted before the answer: see the head of this file. */
 	s->n += s->end->config->inflight;
 	if (s->n < s->end->total && post(s, false, false, s->n))
 		return;
@@ -321,7 +323,7 @@ static void accepted(struct tern_peer *peer, void *arg)
 	struct pair_end *e = arg;
 	struct tern_peer_opts opts = {.event = peer_event, .arg = e, .pool = e->pool};
 
-	if (e->peer) { /* a stranger found the port */
+	if (e->peer) { /* another process has found the port */
 		tern_peer_close(peer);
 		return;
 	}
@@ -349,8 +351,8 @@ static bool is_down(const struct pair_end *e)
 	return e->down;
 }
 
-/* Drives the context until `until` holds, something failed, or nothing happens any more.
- */
+/* Drives the context until `until` holds, something failed, or nothing happens any
+ * more. */
 static int drive(
 	struct pair_end *e, bool (*until)(const struct pair_end *e), const char *what)
 {
@@ -369,8 +371,9 @@ static int drive(
 			seen = e->done_count;
 			quiet_since_ns = tern_clock_ns();
 		} else if (tern_clock_ns() - quiet_since_ns > LIMIT_NS) {
-			return fail(e, -ETIMEDOUT, "%s: nothing happened for %d s", what,
-				(int)(LIMIT_NS / TERN_NS_PER_S));
+			return fail(e, -ETIMEDOUT,
+				"%s: given up after %d s in which no operation ended",
+				what, (int)(LIMIT_NS / TERN_NS_PER_S));
 		}
 	}
 	return e->usage.status;
@@ -416,7 +419,7 @@ static int open_domain(struct pair_end *e)
 	if (!why)
 		return 0;
 	e->usage.error.input = true;
-	return fail(e, -ENODEV, "--fabric %s: %s", fabric_names[fabric->choice], why);
+	return fail(e, -ENODEV, "--fabric %s: %s", fabric_name(fabric), why);
 }
 
 static int end_init(struct pair_end *e)
@@ -511,8 +514,8 @@ static int run_sender(struct pair_end *e, int fd, struct bench_result *result)
 
 	if (r)
 		return r;
-	/* A receiver that failed has told why in the address' place, which run_both()
-	 * reads. */
+	/* A receiver that failed has sent the reason instead of the address;
+	 * run_both() reads it. */
 	if (recv(fd, address, sizeof(address), MSG_PEEK | MSG_TRUNC) != sizeof(address))
 		return -EPIPE;
 	if (read(fd, address, sizeof(address)) != sizeof(address))
@@ -530,7 +533,7 @@ static int run_sender(struct pair_end *e, int fd, struct bench_result *result)
 	return r ? r : say_goodbye(e);
 }
 
-/* The n-th core that this process may use; false if there are not that many. */
+/* Pins the process to the n-th core that it may use; false if it has fewer. */
 static bool pin(unsigned n)
 {
 	cpu_set_t all, one;
@@ -592,7 +595,7 @@ static void summarise(
 	result->p999_ns = percentile(e->trips_ns, n, 0.999);
 }
 
-/* This process sends, a fork of it receives. */
+/* This process sends, and its fork receives. */
 static int run_both(const struct bench_config *config, struct bench_result *result,
 	struct bench_error *error)
 {
@@ -629,9 +632,10 @@ static int run_both(const struct bench_config *config, struct bench_result *resu
 		if (poll(&(struct pollfd){.fd = fds[0], .events = POLLIN}, 1, 1000) <= 0)
 			kill(pid, SIGKILL);
 	}
+	/* The receiver's failure is the reason why the connection was lost. */
 	if (read(fds[0], &other, sizeof(other)) == sizeof(other) &&
 		other.status == -EBADMSG)
-		e.usage.status = 0; /* what the receiver saw is why the connection went */
+		e.usage.status = 0;
 	if (other.status)
 		fail(&e, other.status, "receiver: %.200s", other.error.text);
 	waitpid(pid, NULL, 0);
@@ -643,7 +647,7 @@ static int run_both(const struct bench_config *config, struct bench_result *resu
 	return e.usage.status;
 }
 
-/* What the process that sends tells the one that asked for the measurement. */
+/* Result that the sending process passes to the one that asked for the measurement. */
 struct outcome {
 	int status;
 	struct bench_result result;

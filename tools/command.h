@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a subcommand is to main.c, and the exit codes that scripts depend on. */
+/* The interface between a subcommand and main.c, and the exit codes that scripts
+ * depend on. */
 #ifndef TERN_TOOLS_COMMAND_H
 #define TERN_TOOLS_COMMAND_H
 
@@ -14,16 +15,17 @@ enum exit_code {
 
 struct command {
 	const char *name;
-	const char *usage;   /* what follows "tern NAME" */
+	const char *usage;   /* the usage text behind "tern NAME" */
 	const char *summary; /* one line */
 	const struct option *options;
-	int (*run)(int argc, char **argv); /* arguments behind the name; an exit code */
+	/* Gets the arguments behind the name; returns an exit code. */
+	int (*run)(int argc, char **argv);
 };
 
 extern const struct command train_command, server_command, worker_command, bench_command,
 	info_command;
 
-/* One line on stderr, "tern NAME: ..."; returns EXIT_INPUT. */
+/* Prints one line on stderr, "tern NAME: ..."; returns EXIT_INPUT. */
 int command_refuse(const struct command *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See crash.h. The handler makes system calls only, but for backtrace(), whose library is
- * loaded beforehand. It may still fail where the stack is broken: the signal's action is
- * the default one by then, so that the process ends all the same.
+ * See crash.h. The handler only makes system calls, except for backtrace(), whose library
+ * is loaded beforehand. It may fail if the stack is corrupted: by then the signal has its
+ * default action, so that the process ends all the same.
  */
 #include "tools/crash.h"
 
@@ -21,7 +21,7 @@
 #include "base/util.h"
 
 #define FRAMES_MAX  64
-#define STACK_BYTES (64u << 10) /* of the handler: the thread's may be used up */
+#define STACK_BYTES (64u << 10) /* stack of the handler: the thread's may be used up */
 
 static const struct {
 	int number;
@@ -38,7 +38,7 @@ static void say(const char *text)
 {
 	ssize_t written = write(STDERR_FILENO, text, strlen(text));
 
-	(void)written; /* there is nobody to tell */
+	(void)written; /* there is no way to report a failure */
 }
 
 static void say_backtrace(void)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a process that breaks leaves behind: a line and a backtrace on stderr. */
+/* Reports a crash of the process: a line and a backtrace on stderr. */
 #ifndef TERN_TOOLS_CRASH_H
 #define TERN_TOOLS_CRASH_H
 
-/* Catches SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, unless somebody else has (a
- * sanitizer). After its lines the process ends by the signal, with a core if the system
- * keeps one. Once, before there are threads. */
+/* Catches SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, unless another handler is set
+ * (a sanitizer's). After its lines the process ends by the signal, with a core if the
+ * system keeps one. Call it once, before threads are started. */
 void crash_open(void);
 
 #endif

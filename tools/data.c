@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From paths to data sets. A directory stands for the texts in it, one after the other in
- * the order of their names; links are left out, since what they point to is there already
- * or is somebody else's.
+ * Reads data sets from paths. A directory stands for the text files in it, one after the
+ * other in the order of their names. Links are skipped, since their targets are in the
+ * directory already or belong elsewhere.
  */
 #include "tools/data.h"
 
@@ -22,21 +22,23 @@ static void free_file(struct tern_data_file *file)
 
 /* ---- bytes ---- */
 
+/* Sets the file's data and bytes. */
 static int read_one(const char *path, struct tern_data_file *file, struct message *error)
 {
-	struct tern_file_op op = {.kind = TERN_FILE_READ, .path = path};
+	void *data;
+	int r = host_file_read(path, file->stop, file->stop_arg, &data, &file->bytes);
 
-	host_file_run(&op);
-	if (op.status)
-		return options_refuse(error, "%.400s: %s", path, strerror(-op.status));
-	file->data = op.data;
-	file->bytes = op.bytes;
-	return 0;
+	if (r == 0)
+		file->data = data;
+	else if (r != -ECANCELED)
+		r = options_refuse(error, "%.400s: %s", path, strerror(-r));
+	return r;
 }
 
 static int append_one(const char *path, struct tern_data_file *all, struct message *error)
 {
-	TERN_CLEANUP(free_file) struct tern_data_file one = {0};
+	TERN_CLEANUP(free_file)
+	struct tern_data_file one = {.stop = all->stop, .stop_arg = all->stop_arg};
 	char *more;
 	int r = read_one(path, &one, error);
 
@@ -57,7 +59,7 @@ static int plain_files(const struct dirent *entry)
 	       (entry->d_type == DT_REG || entry->d_type == DT_UNKNOWN);
 }
 
-/* By bytes, not by the locale: every machine must read the same text. */
+/* Compares bytes, independent of the locale: every machine must read the same text. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
 	return strcmp((*a)->d_name, (*b)->d_name);
@@ -75,7 +77,7 @@ static int append_all(const char *directory, struct dirent **entries, int count,
 			    entries[i]->d_name) >= (int)sizeof(path))
 			return options_refuse(
 				error, "%.400s: a path in it is too long", directory);
-		/* Some file systems do not tell the type with the name. */
+		/* Some file systems do not return the type with the name. */
 		if (lstat(path, &st) < 0 || !S_ISREG(st.st_mode))
 			continue;
 		r = append_one(path, all, error);
@@ -104,37 +106,49 @@ static int read_directory(
 	return r;
 }
 
-static int read_path(const char *path, struct tern_data_file *file, struct message *error)
+/* Without a path there is nothing to read. */
+static int read_path(struct tern_data_file *file, struct message *error)
 {
 	struct stat st;
 
-	*file = (struct tern_data_file){.path = path};
-	if (!path)
+	if (!file->path)
 		return 0;
-	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-		return read_directory(path, file, error);
-	return read_one(path, file, error);
+	if (stat(file->path, &st) == 0 && S_ISDIR(st.st_mode))
+		return read_directory(file->path, file, error);
+	return read_one(file->path, file, error);
 }
 
 /* ---- data sets ---- */
 
-static int read_set(const char *path, const char *labels_path, uint32_t context,
-	uint32_t min_width, struct tern_dataset **out, struct message *error)
+/* The callback that may end the reading. */
+struct stop {
+	bool (*asked)(void *arg);
+	void *arg;
+};
+
+static int read_set(const struct stop *stop, const char *path, const char *labels_path,
+	uint32_t context, uint32_t min_width, struct tern_dataset **out,
+	struct message *error)
 {
-	TERN_CLEANUP(free_file) struct tern_data_file data = {0};
-	TERN_CLEANUP(free_file) struct tern_data_file labels = {0};
+	TERN_CLEANUP(free_file)
+	struct tern_data_file data = {
+		.path = path, .stop = stop->asked, .stop_arg = stop->arg};
+	TERN_CLEANUP(free_file)
+	struct tern_data_file labels = {
+		.path = labels_path, .stop = stop->asked, .stop_arg = stop->arg};
 	struct tern_data_error why;
-	int r = read_path(path, &data, error);
+	int r = read_path(&data, error);
 
 	if (r == 0)
-		r = read_path(labels_path, &labels, error);
+		r = read_path(&labels, error);
 	if (r)
 		return r;
 	r = tern_dataset_read(
 		&data, labels_path ? &labels : NULL, context, min_width, out, &why);
 	switch (r) {
 	case 0:
-		return 0;
+	case -ECANCELED:
+		return r;
 	case -ENOTSUP:
 		return options_refuse(
 			error, "%.400s: this tern was built without bzip2", path);
@@ -145,7 +159,7 @@ static int read_set(const char *path, const char *labels_path, uint32_t context,
 	}
 }
 
-/* The first A records and the last B of one set. */
+/* Splits off the first A records and the last B of one set. */
 static int split(
 	const struct job_settings *job, struct job_data *data, struct message *error)
 {
@@ -167,11 +181,11 @@ static int split(
 	return r;
 }
 
-static int read_test(
-	const struct job_settings *job, struct job_data *data, struct message *error)
+static int read_test(const struct stop *stop, const struct job_settings *job,
+	struct job_data *data, struct message *error)
 {
 	const struct tern_dataset *train = data->train;
-	int r = read_set(job->test, NULL, 0, train->width, &data->test, error);
+	int r = read_set(stop, job->test, NULL, 0, train->width, &data->test, error);
 
 	if (r)
 		return r;
@@ -186,9 +200,10 @@ static int read_test(
 	return 0;
 }
 
-int job_data_read(
-	const struct job_settings *job, struct job_data *data, struct message *error)
+int job_data_read(const struct job_settings *job, bool (*asked)(void *arg), void *arg,
+	struct job_data *data, struct message *error)
 {
+	const struct stop stop = {asked, arg};
 	struct tern_data_error why;
 	int context = tern_model_context(job->model, &why);
 	int r;
@@ -197,11 +212,12 @@ int job_data_read(
 	if (context < 0)
 		return options_refuse(
 			error, "--model %.100s: %.380s", job->model, why.text);
-	r = read_set(job->data, job->labels, (uint32_t)context, 0, &data->train, error);
+	r = read_set(
+		&stop, job->data, job->labels, (uint32_t)context, 0, &data->train, error);
 	if (r == 0 && job->split.given)
 		r = split(job, data, error);
 	else if (r == 0 && job->test)
-		r = read_test(job, data, error);
+		r = read_test(&stop, job, data, error);
 	return r;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data sets of a job, from the files that its options name. */
+/* Reads the data sets of a job from the files that its options name. */
 #ifndef TERN_TOOLS_DATA_H
 #define TERN_TOOLS_DATA_H
 
@@ -8,16 +8,17 @@
 
 struct job_data {
 	struct tern_dataset *train;
-	struct tern_dataset *test; /* NULL: nothing to test on */
+	struct tern_dataset *test; /* NULL: there is no test set */
 };
 
 /*
- * Reads and parses them, blocking: for use before a context has anything to do. -EINVAL
- * with one line: what is wrong with which file or option, and where. job_data_free in any
- * case.
+ * Reads and parses the files. It blocks, so call it before a context has anything to do.
+ * -EINVAL with one line: what is wrong with which file or option, and where. -ECANCELED:
+ * stop(), which is called several times a second, returned true; stop may be NULL.
+ * job_data_free() must follow in any case.
  */
-int job_data_read(
-	const struct job_settings *job, struct job_data *data, struct message *error);
+int job_data_read(const struct job_settings *job, bool (*stop)(void *arg), void *arg,
+	struct job_data *data, struct message *error);
 void job_data_free(struct job_data *data);
 
 #endif

@@ -18,7 +18,7 @@
 
 #define ORDINAL_MAX 255u
 
-/* "cuda" or "cuda:N" */
+/* Parses "cuda" or "cuda:N". */
 static bool parse_cuda(const char *text, struct device_choice *out)
 {
 	unsigned long value;
@@ -80,7 +80,7 @@ int device_check_arithmetic(
 	const char *name = arithmetic ? device_arithmetics[arithmetic] : named;
 	const char *from = arithmetic ? "--arithmetic " : "TERN_KERNELS=";
 
-	if (!name)
+	if (!name || !*name)
 		return 0;
 	if (arithmetic && choice->cuda)
 		return options_refuse(error,
@@ -202,7 +202,7 @@ int device_find(const char *option, const struct device_choice *choice, uint64_t
 	int arithmetic, struct device *out, struct message *error)
 {
 	(void)option;
-	(void)choice; /* device_parse took nothing but the CPU */
+	(void)choice; /* in this build device_parse() accepts only the CPU */
 	(void)index;
 	(void)error;
 	*out = (struct device){.kernels = kernels_of(arithmetic)};

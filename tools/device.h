@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which device a process computes on: --device, --server-device. */
+/* The device on which a process computes: --device, --server-device. */
 #ifndef TERN_TOOLS_DEVICE_H
 #define TERN_TOOLS_DEVICE_H
 
@@ -12,12 +12,12 @@
 struct tern_cuda_api;
 
 struct device_choice { /* all zero: the CPU */
-	char text[24]; /* as it was given: "cuda:1" */
+	char text[24]; /* as the user typed it: "cuda:1" */
 	bool cuda, numbered;
-	unsigned ordinal; /* if numbered */
+	unsigned ordinal; /* valid if `numbered` */
 };
 
-/* "cpu", "cuda", "cuda:N": for options of type CUSTOM. */
+/* Parses "cpu", "cuda", "cuda:N": for options of type CUSTOM. */
 int device_parse(const char *text, void *at, struct message *why);
 
 struct device {
@@ -26,8 +26,8 @@ struct device {
 	const struct tern_kernels *kernels; /* of the CPU */
 };
 
-/* --arithmetic; an int: 0, "auto", is what TERN_KERNELS of the environment says, else the
- * widest that the processor has. */
+/* Values of --arithmetic. 0, "auto", uses TERN_KERNELS of the environment, else the
+ * widest table that the processor runs. */
 extern const char *const device_arithmetics[];
 #define ARITHMETIC_OPTION(settings, field)                                               \
 	OPTION(CHOICE, "arithmetic", "NAME",                                             \
@@ -35,28 +35,29 @@ extern const char *const device_arithmetics[];
 		"portable: where processors differ, several times slower",               \
 		settings, field, .initial = "auto", .choices = device_arithmetics)
 
-/* Can it be had here, and does the device leave a choice? -EINVAL with one line. */
+/* Checks that the arithmetic is available here, and makes sense for the device.
+ * -EINVAL with one line. */
 int device_check_arithmetic(
 	int arithmetic, const struct device_choice *choice, struct message *error);
 
 /*
- * The device of process `index` of its role: the one that was named, or else its share of
- * those that there are. Looks whether it is there and can be used, and takes nothing of
- * it. -EINVAL: what is wrong with `option`, in a line.
+ * Finds the device of process `index` of its role: the named one, or its share of the
+ * existing ones. Checks that it exists and can be used, without allocating anything on
+ * it. -EINVAL: one line says what is wrong with `option`.
  */
 int device_find(const char *option, const struct device_choice *choice, uint64_t index,
 	int arithmetic, struct device *out, struct message *error);
 
-/* -EINVAL: the device turned out to be of no use; else it failed (-ENOMEM: with how much
- * was wanted). In any case with a line. */
+/* Makes an engine on the device. -EINVAL: the device cannot be used; other errors: it
+ * failed (-ENOMEM: the line says how much was wanted). Always with a line. */
 int device_engine(const struct device *device, const struct tern_model *model,
 	size_t rows, struct tern_engine **out, struct message *error);
 
-/* The same, for a server. */
+/* The same for a server: makes an updater. */
 int device_updater(
 	const struct device *device, struct tern_updater **out, struct message *error);
 
-/* "cpu", "cuda:1" */
+/* Name of the device: "cpu", "cuda:1". */
 void device_name(const struct device *device, char *out, size_t bytes);
 
 #endif

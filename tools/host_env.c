@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs and files on threads of their own.
+ * Runs tasks and file operations on threads.
  *
- *     submit -> waiting -> [job thread: run] -> events -> [poll: progress, done]
+ *     submit -> waiting -> [task thread: run] -> events -> [poll: progress, done]
  *     file   -> files   -> [file thread]     -> file_events -> [poll: done]
  *
- * One mutex covers the four lists, and the fields `link` and `signals` of every job in
- * them. It is held for a few instructions only, never over run() or a system call on a
- * file; a job or an operation takes milliseconds, so there is nothing to gain from
- * anything cleverer. What is polled in a tight loop is one atomic count, without the
- * lock.
+ * One mutex protects the four lists, and the fields `node` and `signals` of every task in
+ * them. It is held for a few instructions only, never during run() or a system call on a
+ * file. Tasks and operations take milliseconds, so a cleverer scheme would gain nothing. A
+ * tight polling loop reads only one atomic count, without the lock.
  *
- * A job is in the list of events at most once: a signal that finds it there just adds its
- * bit. poll() takes one job at a time, with its bits, so that a job that is still running
- * may be put back the moment the lock is gone.
+ * A task is in the list of events at most once: a signal that finds it there only adds its
+ * bit. poll() takes one task at a time, with its bits, so a task that is still running may
+ * be queued again as soon as the lock is released.
  */
 #include "tools/host_env.h"
 
@@ -26,21 +25,22 @@
 #include "tools/stack.h"
 
 enum {
-	JOB_SIGNALLED = 1,
-	JOB_FINISHED = 2,
+	TASK_SIGNALLED = 1,
+	TASK_FINISHED = 2,
 };
 
 struct host_env {
 	struct tern_env env;
 	struct host_env_opts opts;
 	pthread_mutex_t lock;
-	pthread_cond_t job_cond, file_cond;
+	pthread_cond_t task_cond, file_cond;
 	struct tern_list waiting, events, files, file_events;
-	atomic_uint event_count; /* of both lists of events; written under the lock */
+	/* Entries in both lists of events; written under the lock. */
+	atomic_uint event_count;
 	bool stopping;
 	atomic_uint ended_count;
-	unsigned thread_count; /* of `threads`; the file thread comes first */
-	pthread_t threads[HOST_ENV_JOB_THREADS_MAX + 1];
+	unsigned thread_count; /* entries of `threads`; the file thread is the first */
+	pthread_t threads[HOST_ENV_TASK_THREADS_MAX + 1];
 };
 
 static struct host_env *host_of(struct tern_env *env)
@@ -48,14 +48,14 @@ static struct host_env *host_of(struct tern_env *env)
 	return tern_container_of(env, struct host_env, env);
 }
 
-/* With the lock held. */
-static void job_event(struct host_env *host, struct tern_job *job, unsigned bit)
+/* Queues an event. The caller holds the lock. */
+static void task_event(struct host_env *host, struct tern_task *task, unsigned bit)
 {
-	if (!job->signals) {
-		tern_list_push(&host->events, &job->link);
+	if (!task->signals) {
+		tern_list_push(&host->events, &task->node);
 		host->event_count++;
 	}
-	job->signals |= bit;
+	task->signals |= bit;
 }
 
 static void wake(struct host_env *host)
@@ -66,26 +66,26 @@ static void wake(struct host_env *host)
 
 /* ---- threads ---- */
 
-static void *job_thread(void *arg)
+static void *task_thread(void *arg)
 {
 	struct host_env *host = arg;
 
 	pthread_mutex_lock(&host->lock);
 	for (;;) {
-		struct tern_job *job;
+		struct tern_task *task;
 
 		while (!host->stopping && tern_list_empty(&host->waiting))
-			pthread_cond_wait(&host->job_cond, &host->lock);
+			pthread_cond_wait(&host->task_cond, &host->lock);
 		if (host->stopping)
 			break;
-		job = tern_list_entry(
-			tern_list_pop(&host->waiting), struct tern_job, link);
+		task = tern_list_entry(
+			tern_list_pop(&host->waiting), struct tern_task, node);
 		pthread_mutex_unlock(&host->lock);
-		job->run(job);
+		task->run(task);
 		pthread_mutex_lock(&host->lock);
-		job_event(host, job, JOB_FINISHED);
+		task_event(host, task, TASK_FINISHED);
 		pthread_mutex_unlock(&host->lock);
-		/* `job` may be gone by now: its done() may have run. */
+		/* `task` may be freed by now: its done() may have run. */
 		wake(host);
 		pthread_mutex_lock(&host->lock);
 	}
@@ -107,11 +107,11 @@ static void *file_thread(void *arg)
 		if (tern_list_empty(&host->files))
 			break;
 		op = tern_list_entry(
-			tern_list_pop(&host->files), struct tern_file_op, link);
+			tern_list_pop(&host->files), struct tern_file_op, node);
 		pthread_mutex_unlock(&host->lock);
 		host_file_run(op);
 		pthread_mutex_lock(&host->lock);
-		tern_list_push(&host->file_events, &op->link);
+		tern_list_push(&host->file_events, &op->node);
 		host->event_count++;
 		pthread_mutex_unlock(&host->lock);
 		wake(host);
@@ -150,7 +150,7 @@ static void host_log(struct tern_env *env, enum tern_log_level level, const char
 	system->ops->log(system, level, line);
 }
 
-static int host_submit(struct tern_env *env, struct tern_job *job)
+static int host_submit(struct tern_env *env, struct tern_task *task)
 {
 	struct host_env *host = host_of(env);
 	int r = 0;
@@ -159,20 +159,20 @@ static int host_submit(struct tern_env *env, struct tern_job *job)
 	if (host->stopping) {
 		r = -ECANCELED;
 	} else {
-		job->signals = 0;
-		tern_list_push(&host->waiting, &job->link);
-		pthread_cond_signal(&host->job_cond);
+		task->signals = 0;
+		tern_list_push(&host->waiting, &task->node);
+		pthread_cond_signal(&host->task_cond);
 	}
 	pthread_mutex_unlock(&host->lock);
 	return r;
 }
 
-static void host_signal(struct tern_env *env, struct tern_job *job)
+static void host_signal(struct tern_env *env, struct tern_task *task)
 {
 	struct host_env *host = host_of(env);
 
 	pthread_mutex_lock(&host->lock);
-	job_event(host, job, JOB_SIGNALLED);
+	task_event(host, task, TASK_SIGNALLED);
 	pthread_mutex_unlock(&host->lock);
 	wake(host);
 }
@@ -188,14 +188,14 @@ static int host_file(struct tern_env *env, struct tern_file_op *op)
 	} else {
 		op->data = NULL;
 		op->bytes = 0;
-		tern_list_push(&host->files, &op->link);
+		tern_list_push(&host->files, &op->node);
 		pthread_cond_signal(&host->file_cond);
 	}
 	pthread_mutex_unlock(&host->lock);
 	return r;
 }
 
-/* With the lock held. */
+/* Takes the first entry; NULL: none. The caller holds the lock. */
 static struct tern_list *take(struct host_env *host, struct tern_list *from)
 {
 	struct tern_list *node = tern_list_pop(from);
@@ -205,26 +205,26 @@ static struct tern_list *take(struct host_env *host, struct tern_list *from)
 	return node;
 }
 
-static int poll_jobs(struct host_env *host)
+static int poll_tasks(struct host_env *host)
 {
 	struct tern_list *node;
 	int n = 0;
 
 	for (;; n++) {
-		struct tern_job *job;
+		struct tern_task *task;
 		unsigned bits;
 
 		pthread_mutex_lock(&host->lock);
 		node = take(host, &host->events);
-		job = node ? tern_list_entry(node, struct tern_job, link) : NULL;
-		bits = job ? atomic_exchange(&job->signals, 0) : 0;
+		task = node ? tern_list_entry(node, struct tern_task, node) : NULL;
+		bits = task ? atomic_exchange(&task->signals, 0) : 0;
 		pthread_mutex_unlock(&host->lock);
-		if (!job)
+		if (!task)
 			return n;
-		if ((bits & JOB_SIGNALLED) && job->progress)
-			job->progress(job);
-		if (bits & JOB_FINISHED)
-			job->done(job);
+		if ((bits & TASK_SIGNALLED) && task->progress)
+			task->progress(task);
+		if (bits & TASK_FINISHED)
+			task->done(task);
 	}
 }
 
@@ -239,7 +239,7 @@ static int poll_files(struct host_env *host)
 		pthread_mutex_unlock(&host->lock);
 		if (!node)
 			return n;
-		op = tern_list_entry(node, struct tern_file_op, link);
+		op = tern_list_entry(node, struct tern_file_op, node);
 		op->done(op);
 	}
 }
@@ -251,7 +251,7 @@ static int host_poll(struct tern_env *env)
 
 	if (!atomic_load_explicit(&host->event_count, memory_order_relaxed))
 		return 0;
-	n = poll_jobs(host);
+	n = poll_tasks(host);
 	return n + poll_files(host);
 }
 
@@ -259,12 +259,12 @@ static int host_poll(struct tern_env *env)
 
 static int start_threads(struct host_env *host, const pthread_attr_t *attr)
 {
-	unsigned jobs = host->opts.job_thread_count ? host->opts.job_thread_count : 1;
+	unsigned tasks = host->opts.task_thread_count ? host->opts.task_thread_count : 1;
 
-	tern_assert(jobs <= HOST_ENV_JOB_THREADS_MAX);
-	for (unsigned i = 0; i <= jobs; i++) {
+	tern_assert(tasks <= HOST_ENV_TASK_THREADS_MAX);
+	for (unsigned i = 0; i <= tasks; i++) {
 		int r = pthread_create(
-			&host->threads[i], attr, i ? job_thread : file_thread, host);
+			&host->threads[i], attr, i ? task_thread : file_thread, host);
 
 		if (r)
 			return -r;
@@ -273,8 +273,8 @@ static int start_threads(struct host_env *host, const pthread_attr_t *attr)
 	return 0;
 }
 
-/* By default a thread's stack is as large as the main thread's was allowed to be when the
- * process began (ulimit -s), which may be too little. */
+/* The default size of a thread's stack is the limit of the main thread's stack at the
+ * start of the process (ulimit -s), which may be too small. */
 static int start_all(struct host_env *host)
 {
 	pthread_attr_t attr;
@@ -311,7 +311,7 @@ int host_env_new(const struct host_env_opts *opts, struct tern_env **out)
 	if (opts)
 		host->opts = *opts;
 	pthread_mutex_init(&host->lock, NULL);
-	pthread_cond_init(&host->job_cond, NULL);
+	pthread_cond_init(&host->task_cond, NULL);
 	pthread_cond_init(&host->file_cond, NULL);
 	tern_list_init(&host->waiting);
 	tern_list_init(&host->events);
@@ -330,7 +330,7 @@ static void ask_to_end(struct host_env *host)
 {
 	pthread_mutex_lock(&host->lock);
 	host->stopping = true;
-	pthread_cond_broadcast(&host->job_cond);
+	pthread_cond_broadcast(&host->task_cond);
 	pthread_cond_broadcast(&host->file_cond);
 	pthread_mutex_unlock(&host->lock);
 }
@@ -357,11 +357,11 @@ void host_env_stop(struct tern_env *env)
 	ask_to_end(host);
 	while (host->thread_count)
 		pthread_join(host->threads[--host->thread_count], NULL);
-	/* Nobody runs any more; what is left is dropped, not completed. */
+	/* No thread runs any more; the remaining entries are dropped, not completed. */
 	tern_list_init(&host->waiting);
 	tern_list_init(&host->events);
 	while ((node = tern_list_pop(&host->file_events)))
-		free(tern_list_entry(node, struct tern_file_op, link)->data);
+		free(tern_list_entry(node, struct tern_file_op, node)->data);
 	host->event_count = 0;
 }
 
@@ -374,7 +374,7 @@ void host_env_free(struct tern_env *env)
 	host_env_stop(env);
 	host = host_of(env);
 	pthread_cond_destroy(&host->file_cond);
-	pthread_cond_destroy(&host->job_cond);
+	pthread_cond_destroy(&host->task_cond);
 	pthread_mutex_destroy(&host->lock);
 	free(host);
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a file whole, and writing one so that whoever looks, at any time and after any
- * crash, finds the old contents or the new ones: written aside in the same directory,
- * synced, renamed over, and the directory synced, because the rename itself is durable
- * only then. What is written aside has no name until it is whole (O_TMPFILE), so that a
- * writer that is killed leaves nothing, except in the moment between naming the file and
- * renaming it; where a file system knows no such files it has a name from the start.
- * The name is random: a process id is not unique in a directory that hosts or containers
- * share.
+ * Reads a whole file, and writes one so that a reader, at any time and after any crash,
+ * finds the old contents or the new ones. A new file is written in the same directory,
+ * synced, and renamed over the old one; then the directory is synced, because only then
+ * the rename is durable. The new file has no name until it is complete (O_TMPFILE), so a
+ * writer that is killed leaves nothing, except between naming and renaming. On file
+ * systems without O_TMPFILE it has a name from the start. The name is random: a process
+ * id is not unique in a directory that hosts or containers share.
  */
 #include "tools/host_file.h"
 
@@ -19,9 +18,11 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#define READ_STEP (1u << 20)
+#define READ_STEP  ((size_t)1 << 20)
+#define READ_PIECE ((size_t)4 << 20)
 
-static int read_open(int fd, void **data, size_t *bytes)
+static int read_open(
+	int fd, bool (*stop)(void *arg), void *arg, void **data, size_t *bytes)
 {
 	TERN_CLEANUP(tern_cleanup_free) char *buf = NULL;
 	struct stat st;
@@ -31,14 +32,16 @@ static int read_open(int fd, void **data, size_t *bytes)
 		return -errno;
 	if (S_ISDIR(st.st_mode))
 		return -EISDIR;
-	/* The size is a hint: pipes have none, and a file may grow under us. */
+	/* The size is only a hint: pipes have none, and a file may grow meanwhile. */
 	room = st.st_size > 0 ? (size_t)st.st_size + 1 : READ_STEP;
 	buf = malloc(room + 1);
 	if (!buf)
 		return -ENOMEM;
 	for (;;) {
-		ssize_t n = read(fd, buf + have, room - have);
+		ssize_t n = read(fd, buf + have, TERN_MIN(room - have, READ_PIECE));
 
+		if (stop && stop(arg))
+			return -ECANCELED;
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
@@ -61,16 +64,15 @@ static int read_open(int fd, void **data, size_t *bytes)
 	return 0;
 }
 
-static int read_whole(struct tern_file_op *op)
+int host_file_read(
+	const char *path, bool (*stop)(void *arg), void *arg, void **data, size_t *bytes)
 {
-	TERN_CLEANUP(tern_cleanup_close) int fd = open(op->path, O_RDONLY | O_CLOEXEC);
+	TERN_CLEANUP(tern_cleanup_close) int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-	if (fd < 0)
-		return -errno;
-	return read_open(fd, &op->data, &op->bytes);
+	return fd < 0 ? -errno : read_open(fd, stop, arg, data, bytes);
 }
 
-/* All parts, whatever writev() does with them. Zero-length parts are allowed. */
+/* Writes all parts, however much writev() writes at a time. Empty parts are allowed. */
 static int write_parts(int fd, const struct iovec *parts, int count)
 {
 	for (int i = 0; i < count; i++) {
@@ -91,15 +93,15 @@ static int write_parts(int fd, const struct iovec *parts, int count)
 	return 0;
 }
 
-/* Who may write into a directory need not be allowed to read it, and some file systems
- * sync no directories. Nothing more can be done for a file that is whole there. */
+/* A user who may write into a directory need not be allowed to read it, and some file
+ * systems cannot sync directories. Nothing more can be done then for a complete file. */
 static bool is_harmless(int error)
 {
 	return error == EACCES || error == EPERM || error == EINVAL || error == EROFS ||
 	       error == EOPNOTSUPP;
 }
 
-/* "" is the current one. */
+/* "" is the current directory. */
 static int sync_directory(const char *path)
 {
 	const char *dir = *path ? path : ".";
@@ -122,7 +124,7 @@ static unsigned long long random_number(void)
 	return tern_random(tern_env_system());
 }
 
-/* A file in the directory of `aside`, without a name if that can be. */
+/* Makes a file in the directory of `aside`, without a name if possible. */
 static int open_aside(const char *aside, size_t dir_bytes, bool *nameless)
 {
 	char dir[PATH_MAX];
@@ -130,7 +132,7 @@ static int open_aside(const char *aside, size_t dir_bytes, bool *nameless)
 
 	snprintf(dir, sizeof(dir), "%.*s", (int)dir_bytes, aside);
 	fd = open(dir_bytes ? dir : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
-	/* It is named through /proc. */
+	/* It gets its name through /proc. */
 	*nameless = fd >= 0 && access("/proc/self/fd", X_OK) == 0;
 	if (*nameless)
 		return fd;
@@ -186,7 +188,7 @@ static int write_whole(const struct tern_file_op *op)
 	return sync_directory(aside);
 }
 
-/* Where a file system cannot set room aside (NFS), what it says is free counts. */
+/* If a file system cannot reserve space (NFS), its free space counts. */
 static int take_room(int fd, uint64_t bytes)
 {
 	struct statvfs st;
@@ -221,7 +223,7 @@ void host_file_run(struct tern_file_op *op)
 {
 	switch (op->kind) {
 	case TERN_FILE_READ:
-		op->status = read_whole(op);
+		op->status = host_file_read(op->path, NULL, NULL, &op->data, &op->bytes);
 		break;
 	case TERN_FILE_WRITE:
 		op->status = write_whole(op);

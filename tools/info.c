@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tern info`: what was built in, what works on this machine, and what of the machine
- * matters to it. Everything is gathered into one JSON object; the text for people is
+ * `tern info`: what was built in, what works on this machine, and which properties of the
+ * machine matter. Everything is gathered into one JSON object; the text for people is
  * printed from that object, so the two cannot differ.
  */
 #include <errno.h>
@@ -24,7 +24,7 @@
 #include "transport/domain.h"
 
 struct info_settings {
-	struct fabric_settings fabric; /* its --verbs only */
+	struct fabric_settings fabric; /* only its --verbs */
 	bool check, json;
 	enum tern_log_level log_level;
 };
@@ -46,17 +46,17 @@ static json_t *built_in(void)
 		TERN_HAVE_ZLIB);
 }
 
-/* How the tcp fabric would run, and whether io_uring may be asked for. */
-static json_t *tcp_engine(void)
+static json_t *fabric(const struct tern_fabric_ops *row, const char *why)
 {
-	struct tern_domain_opts opts = {.tcp_engine = TERN_TCP_URING};
-	struct tern_domain *domain;
-	int r = tern_domain_new(&opts, &domain);
+	json_t *one = json_pack(
+		"{ss sb ss*}", "name", row->name, "available", !why, "why", why);
+	char about[160];
 
-	if (r)
-		return json_sprintf("epoll (io_uring: %s)", tern_status_text(r));
-	tern_domain_free(domain);
-	return json_string("epoll (io_uring: works too)");
+	if (!why && row->about) {
+		row->about(about, sizeof(about));
+		json_object_set_new(one, row->about_name, json_string(about));
+	}
+	return one;
 }
 
 static json_t *fabrics(const struct info_settings *s)
@@ -67,22 +67,11 @@ static json_t *fabrics(const struct info_settings *s)
 
 	if (tern_domain_new(&opts, &domain))
 		return all;
-	for (size_t i = 0; tern_fabric_table[i]; i++) {
-		const char *why = domain->why[i];
-		json_t *one;
-
+	for (size_t i = 0; tern_fabric_table[i]; i++)
 		/* The simulator is for tests: no process is reached through it. */
-		if (strncmp(tern_fabric_table[i]->name, "sim", 3) == 0)
-			continue;
-		one = json_pack(
-			"{ss sb}", "name", tern_fabric_table[i]->name, "available", !why);
-
-		if (why)
-			json_object_set_new(one, "why", json_string(why));
-		else if (strcmp(tern_fabric_table[i]->name, "tcp") == 0)
-			json_object_set_new(one, "engine", tcp_engine());
-		json_array_append_new(all, one);
-	}
+		if (!tern_fabric_table[i]->simulated)
+			json_array_append_new(
+				all, fabric(tern_fabric_table[i], domain->why[i]));
 	tern_domain_free(domain);
 	return all;
 }
@@ -95,7 +84,8 @@ static const char *verbs_missing(const json_t *all)
 
 	json_array_foreach(all, i, one)
 	{
-		if (strcmp(json_string_value(json_object_get(one, "name")), "verbs") == 0)
+		if (strcmp(json_string_value(json_object_get(one, "name")),
+			    tern_verbs_fabric_ops.name) == 0)
 			return json_string_value(json_object_get(one, "why"));
 	}
 	return "this tern was built without rdma-core";
@@ -119,7 +109,7 @@ static json_t *kernels(void)
 
 static void print_value(const json_t *value);
 
-/* "node 0, cpus 0-3, memory_bytes 8589934592;" */
+/* Prints members like "node 0, cpus 0-3, memory_bytes 8589934592;". */
 static void print_members(const json_t *object)
 {
 	const char *key, *between = "";
@@ -183,6 +173,20 @@ static void print_section(const char *title, json_t *section)
 	}
 }
 
+/* Why the fabric does not work here, or the detail that its row adds. */
+static const char *about(const json_t *one)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach((json_t *)one, key, value)
+	{
+		if (strcmp(key, "name") != 0 && json_is_string(value))
+			return json_string_value(value);
+	}
+	return NULL;
+}
+
 static void print_fabrics(const json_t *all)
 {
 	size_t i;
@@ -191,16 +195,13 @@ static void print_fabrics(const json_t *all)
 	puts("fabrics");
 	json_array_foreach(all, i, one)
 	{
-		const char *why = json_string_value(json_object_get(one, "why"));
-		const char *engine = json_string_value(json_object_get(one, "engine"));
+		const char *more = about(one);
+		bool here = json_is_true(json_object_get(one, "available"));
 
 		printf("  %-22s %s%s%s\n",
 			json_string_value(json_object_get(one, "name")),
-			why ? "not here: " : "available",
-			why      ? why
-			: engine ? ": "
-				 : "",
-			why || !engine ? "" : engine);
+			here ? "available" : "not here", more ? ": " : "",
+			more ? more : "");
 	}
 }
 

@@ -41,9 +41,9 @@ static const uint64_t sizes[] = {64, 1u << 20};
 
 /* What is checked. */
 struct target {
-	enum fabric_choice fabric;
+	int fabric;                   /* index into fabric_names() */
 	const char *verbs;            /* the user's options */
-	const char *device, *address; /* of verbs */
+	const char *device, *address; /* of a fabric that has devices */
 };
 
 struct end {
@@ -207,12 +207,14 @@ static int transfer(struct pair *p, struct tern_channel *from, struct tern_chann
 			p, r, "a transfer of %llu bytes", (unsigned long long)out->bytes);
 	for (uint64_t i = 0; i < out->bytes; i++) {
 		if (got[i] != byte_at(seed, i))
-			return fail(p, -EBADMSG, "byte %llu of %llu is another one",
+			return fail(p, -EBADMSG,
+				"byte %llu of %llu is not the one that was sent",
 				(unsigned long long)i, (unsigned long long)out->bytes);
 	}
 	return tern_shape_equal(&in_req.shape, &tensor.shape)
 		       ? 0
-		       : fail(p, -EBADMSG, "the shape is another one");
+		       : fail(p, -EBADMSG,
+				 "the shape that arrived is not the one that was sent");
 }
 
 static int move_one(struct pair *p, unsigned sender, uint64_t size, uint64_t seed)
@@ -296,8 +298,7 @@ static int end_open(struct pair *p, unsigned index, const struct target *target)
 	r = tern_domain_new(&domain_opts, &e->domain);
 	if (r == 0)
 		missing = fabric_missing(
-			&(struct fabric_settings){.choice = (int)target->fabric},
-			e->domain);
+			&(struct fabric_settings){.choice = target->fabric}, e->domain);
 	if (missing) {
 		snprintf(p->why, sizeof(p->why), "%s", missing);
 		return -ENODEV;
@@ -320,7 +321,7 @@ static int join(struct pair *p, const struct target *target)
 		snprintf(host, sizeof(host),
 			strchr(target->address, ':') ? "[%.70s]:0" : "%.70s:0",
 			target->address);
-	fabric_listen_address(&(struct fabric_settings){.choice = (int)target->fabric},
+	fabric_listen_address(&(struct fabric_settings){.choice = target->fabric},
 		target->address ? host : NULL, "tern-check", address, sizeof(address));
 	r = tern_listen(p->end[0].ctx, address, NULL, accepted, &p->end[0], &p->listener);
 	if (r)
@@ -392,14 +393,14 @@ static json_t *list(const struct target *target)
 
 	if (r)
 		return json_pack("{ss}", "why", tern_status_text(r));
-	for (int i = FABRIC_AUTO + 1; fabric_names[i]; i++) {
+	for (int i = FABRIC_AUTO + 1; i < fabric_count(); i++) {
 		const char *why;
 
 		settings.choice = i;
 		why = fabric_missing(&settings, domain);
 		json_object_set_new(
-			fabrics, fabric_names[i], why ? json_string(why) : json_null());
-		if (i == FABRIC_VERBS && !why)
+			fabrics, fabric_names()[i], why ? json_string(why) : json_null());
+		if (fabric_row(i)->devices && !why)
 			rdma = info_rdma(&settings, NULL, NULL);
 	}
 	tern_domain_free(domain);
@@ -503,8 +504,8 @@ struct run {
 	bool failed;
 };
 
-/* Shows and keeps one check: {"fabric", ...} with "skipped", or "ok" and "ms" or "why".
- */
+/* Shows and keeps one check: {"fabric", ...} with "skipped", or "ok" and "ms" or
+ * "why". */
 static void add(struct run *run, json_t *check)
 {
 	bool named = json_object_get(check, "device");
@@ -527,8 +528,9 @@ static void add(struct run *run, json_t *check)
 
 static void check(struct run *run, const struct target *target)
 {
-	json_t *one = json_pack("{ss ss* ss* sb}", "fabric", fabric_names[target->fabric],
-		"device", target->device, "address", target->address, "ok", false);
+	json_t *one = json_pack("{ss ss* ss* sb}", "fabric",
+		fabric_names()[target->fabric], "device", target->device, "address",
+		target->address, "ok", false);
 	json_t *result = in_child(check_pair, target);
 
 	json_object_update(one, result);
@@ -537,10 +539,10 @@ static void check(struct run *run, const struct target *target)
 	add(run, one);
 }
 
-static void skip_device(struct run *run, const char *device, json_t *why)
+static void skip_device(struct run *run, const struct target *target, json_t *why)
 {
-	add(run, json_pack("{ss ss so}", "fabric", "verbs", "device", device, "skipped",
-			 why));
+	add(run, json_pack("{ss ss so}", "fabric", fabric_names()[target->fabric],
+			 "device", target->device, "skipped", why));
 }
 
 static const char *address_of(const json_t *device, json_int_t port)
@@ -557,16 +559,16 @@ static const char *address_of(const json_t *device, json_int_t port)
 }
 
 /* Through each of its ports. */
-static void check_device(struct run *run, const json_t *device)
+static void check_device(struct run *run, int fabric, const json_t *device)
 {
-	struct target target = {.fabric = FABRIC_VERBS,
+	struct target target = {.fabric = fabric,
 		.verbs = run->verbs,
 		.device = info_text(device, "name")};
 	json_t *differences = json_object_get(device, "differences"), *port;
 	size_t i;
 
 	if (!json_is_true(json_object_get(device, "used"))) {
-		skip_device(run, target.device,
+		skip_device(run, &target,
 			json_incref(json_array_get(
 				differences, json_array_size(differences) - 1)));
 		return;
@@ -577,19 +579,19 @@ static void check_device(struct run *run, const json_t *device)
 
 		target.address = address_of(device, number);
 		if (strcmp(info_text(port, "state"), "active") != 0)
-			skip_device(run, target.device,
+			skip_device(run, &target,
 				json_sprintf("port %d is not active", (int)number));
 		else if (!target.address)
-			skip_device(run, target.device,
+			skip_device(run, &target,
 				json_sprintf("port %d has no IP address", (int)number));
 		else
 			check(run, &target);
 	}
 }
 
-static void check_fabric(struct run *run, const json_t *listed, enum fabric_choice fabric)
+static void check_fabric(struct run *run, const json_t *listed, int fabric)
 {
-	const char *name = fabric_names[fabric];
+	const char *name = fabric_names()[fabric];
 	json_t *why = json_object_get(json_object_get(listed, "fabrics"), name);
 	json_t *device;
 	size_t i;
@@ -598,15 +600,22 @@ static void check_fabric(struct run *run, const json_t *listed, enum fabric_choi
 		add(run, json_pack("{ss sO}", "fabric", name, "skipped", why));
 		return;
 	}
-	if (fabric != FABRIC_VERBS) {
+	if (!fabric_row(fabric)->devices) {
 		check(run, &(struct target){.fabric = fabric, .verbs = run->verbs});
 		return;
 	}
 	json_array_foreach(
 		json_object_get(json_object_get(listed, "rdma"), "devices"), i, device)
 	{
-		check_device(run, device);
+		check_device(run, fabric, device);
 	}
+}
+
+/* From this host outwards: --fabric names them the other way round. */
+static void check_fabrics(struct run *run, const json_t *listed)
+{
+	for (int i = fabric_count() - 1; i > FABRIC_AUTO; i--)
+		check_fabric(run, listed, i);
 }
 
 int info_check(const struct fabric_settings *settings, bool json)
@@ -620,9 +629,7 @@ int info_check(const struct fabric_settings *settings, bool json)
 		output_error(&run.out, "info", "looking for fabrics: %s",
 			info_text(listed, "why"));
 	} else {
-		check_fabric(&run, listed, FABRIC_SHM);
-		check_fabric(&run, listed, FABRIC_TCP);
-		check_fabric(&run, listed, FABRIC_VERBS);
+		check_fabrics(&run, listed);
 	}
 	if (json)
 		output_json(json_pack("{ss sO sb}", "version", tern_version(), "checks",

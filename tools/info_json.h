@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of `tern info` as JSON: what all of them do with it. */
+/* Helpers for the JSON parts of `tern info`. */
 #ifndef TERN_TOOLS_INFO_JSON_H
 #define TERN_TOOLS_INFO_JSON_H
 
@@ -8,7 +8,7 @@
 /* Appends a line of text to an array. */
 void info_say(json_t *list, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* A member that is text; "": there is none. It belongs to the object. */
+/* Text of a member, which belongs to the object; "": there is none. */
 const char *info_text(const json_t *object, const char *name);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See info_machine.h. The files of control groups stand below /sys/fs/cgroup at the path
+ * See info_machine.h. The files of control groups are below /sys/fs/cgroup, at the path
  * that /proc/self/cgroup names. In a container that path may be the host's, which is not
- * there: then the limit is that of the top.
+ * there: then the limit of the top applies.
  */
 #include "tools/info_machine.h"
 
@@ -18,10 +18,10 @@
 
 #define PATH_BYTES 4096
 #define NODES_MAX  1024
-/* Control groups of version 1 say "no limit" with about 2^63. */
+/* Version 1 of control groups writes "no limit" as about 2^63. */
 #define NO_LIMIT (1ull << 62)
 
-/* First line of a small file of /proc or /sys; "" if there is none. */
+/* Reads the first line of a small file of /proc or /sys; "" if there is none. */
 static const char *first_line(const char *path, char *line, int bytes)
 {
 	FILE *f = fopen(path, "re");
@@ -43,7 +43,8 @@ static json_int_t number_in(const char *path)
 	return atoll(first_line(path, line, sizeof(line)));
 }
 
-/* "always [madvise] never" -> "madvise"; a file without brackets as it is. */
+/* Returns "madvise" for "always [madvise] never", and a file without brackets
+ * unchanged. */
 static json_t *chosen_in(const char *path)
 {
 	char line[128];
@@ -115,7 +116,7 @@ static void take_directory(
 	}
 }
 
-/* From the group up to the top: a parent's limit holds for its children. */
+/* From the group up to the top, since a parent's limit holds for its children. */
 static void take_group(const char *root, const char *controllers, const char *group,
 	struct cgroup_limits *out)
 {
@@ -146,7 +147,8 @@ void info_cgroup_limits(const char *root, struct cgroup_limits *out)
 	f = fopen(path, "re");
 	if (!f)
 		return;
-	/* "0::/user.slice" of version 2; "4:memory:/a" and "2:cpu,cpuacct:/a" of 1. */
+	/* Lines are "0::/user.slice" in version 2; "4:memory:/a" and
+	 * "2:cpu,cpuacct:/a" in version 1. */
 	while (fgets(line, sizeof(line), f)) {
 		char *controllers = strchr(line, ':');
 		char *group = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -164,9 +166,34 @@ void info_cgroup_limits(const char *root, struct cgroup_limits *out)
 	fclose(f);
 }
 
+/* ---- memory ---- */
+
+bool info_memory(const char *root, uint64_t *total, uint64_t *available)
+{
+	unsigned long long kib;
+	char path[PATH_BYTES], line[128];
+	unsigned found = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%.1000s/proc/meminfo", root);
+	f = fopen(path, "re");
+	while (f && found < 2 && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "MemTotal: %llu kB", &kib) == 1) {
+			*total = kib << 10;
+			found++;
+		} else if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) {
+			*available = kib << 10;
+			found++;
+		}
+	}
+	if (f)
+		fclose(f);
+	return found == 2;
+}
+
 /* ---- NUMA ---- */
 
-/* "Node 0 MemTotal:  8123456 kB" */
+/* Parses "Node 0 MemTotal: 8123456 kB". */
 static json_int_t node_memory(const char *root, unsigned node)
 {
 	char path[PATH_BYTES], line[128];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See info_rdma.h. Devices are asked through the table that the verbs fabric uses; sysfs
- * adds what verbs do not know: the driver and the network interfaces.
+ * See info_rdma.h. Devices are queried through the table that the verbs fabric uses;
+ * sysfs adds what verbs do not know: the driver and the network interfaces.
  *
- * Which addresses are a device's is found as the fabric will find it: librdmacm is asked
- * to bind to each address of this machine and says which device that is. GIDs alone do
- * not tell: an InfiniBand port has the address of its IPoIB interface.
+ * The addresses of a device are found as the fabric will find them: librdmacm is asked to
+ * bind to each address of this machine and returns the device. GIDs alone do not suffice:
+ * an InfiniBand port has the address of its IPoIB interface.
  */
 #include "tools/info_rdma.h"
 
@@ -24,11 +24,11 @@
 #include <unistd.h>
 
 #include "base/util.h"
-#include "transport/verbs.h"
+#include "transport/verbs/verbs.h"
 
 /* Largest slab of a pool. */
 #define SLAB_MAX_BYTES (64ull << 30)
-/* Fewer connections than this are told. */
+/* A limit below this number of connections is reported. */
 #define CONNECTIONS_FEW 64
 
 struct found {
@@ -59,7 +59,7 @@ static bool first_line(const char *path, char *line, size_t bytes)
 	return *line != '\0';
 }
 
-/* A file below the device's folder; a simulated one has none. */
+/* Reads a file in the device's folder; a simulated device has none. */
 static bool device_line(
 	const struct ibv_context *context, const char *name, char *line, size_t bytes)
 {
@@ -94,7 +94,7 @@ static void set_driver(const struct ibv_context *context, json_t *device)
 	json_object_set_new(device, "driver", json_string(slash ? slash + 1 : target));
 }
 
-/* The interface that a GID belongs to. */
+/* The network interface of a GID. */
 static bool gid_netdev(const struct ibv_context *context, unsigned port, int index,
 	char *name, size_t bytes)
 {
@@ -114,8 +114,8 @@ static json_int_t ip_mtu(const char *netdev)
 
 /* ---- GIDs ---- */
 
-/* The IP address that an entry of an Ethernet port stands for, unless it is one that
- * exists on every link. */
+/* The IP address of an entry of an Ethernet port, unless it is one that exists on
+ * every link. */
 static bool gid_address(const union ibv_gid *gid, char *out, size_t bytes)
 {
 	struct in6_addr a;
@@ -127,7 +127,7 @@ static bool gid_address(const union ibv_gid *gid, char *out, size_t bytes)
 	       inet_ntop(AF_INET6, &a, out, (socklen_t)bytes) != NULL;
 }
 
-/* As sysfs writes it. */
+/* The GID as sysfs prints it. */
 static json_t *gid_text(const union ibv_gid *gid)
 {
 	char text[64] = "";
@@ -191,7 +191,8 @@ static int mtu_bytes(enum ibv_mtu mtu)
 	return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? 128 << mtu : 0;
 }
 
-/* As the kernel says it, which knows the newest speeds; else from the port's codes. */
+/* The rate as the kernel prints it, which knows the newest speeds; else from the
+ * port's codes. */
 static json_t *rate_text(const struct ibv_context *context, unsigned port,
 	const struct ibv_port_attr *attr)
 {
@@ -201,7 +202,7 @@ static json_t *rate_text(const struct ibv_context *context, unsigned port,
 	static const struct {
 		unsigned code;
 		const char *name;
-		double gbits; /* of a lane, as it is called */
+		double gbits; /* nominal speed of a lane */
 	} speeds[] = {{1, "SDR", 2.5}, {2, "DDR", 5}, {4, "QDR", 10}, {8, "FDR10", 10},
 		{16, "FDR", 14}, {32, "EDR", 25}, {64, "HDR", 50}, {128, "NDR", 100}};
 	char file[64], line[64];
@@ -290,19 +291,19 @@ static const char *transport_name(const struct ibv_context *context, const json_
 }
 
 /*
- * Nothing is behind it in sysfs. Older kernels put the network card's device there, but
- * then the vendor is still none: 0, or what rxe and siw have instead of one.
+ * True for a device without hardware in sysfs. Older kernels link it to the network
+ * card's device, but then the vendor is still 0, or the pseudo vendor of rxe and siw.
  */
 static bool is_software(
 	const struct ibv_context *context, const struct ibv_device_attr *attr)
 {
 	if (!*context->device->ibdev_path)
-		return false; /* a test's: it does not say */
+		return false; /* a simulated device does not say */
 	return !has_hardware(context) || attr->vendor_id == 0 ||
 	       attr->vendor_id == 0xffffff || attr->vendor_id == 0x626d74;
 }
 
-/* -1: none that matters. */
+/* -1: no limit that matters. */
 static json_int_t limit_of(uint64_t value)
 {
 	return value > INT64_MAX ? -1 : (json_int_t)value;
@@ -369,7 +370,8 @@ static const void *address_bytes(const struct sockaddr *sa)
 	return &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
 }
 
-/* One that others can connect to: of a device's network, or of another's. */
+/* True if others can connect to it: it belongs to a network of a device, or another
+ * one. */
 static bool may_be_a_devices(const struct ifaddrs *i)
 {
 	if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || i->ifa_flags & IFF_LOOPBACK)
@@ -393,7 +395,7 @@ static bool has_address(const json_t *addresses, const char *text)
 	return false;
 }
 
-/* Gives the address to the device that librdmacm finds for it, if any. */
+/* Adds the address to the device that librdmacm finds for it, if any. */
 static void place_address(struct scan *s, struct rdma_event_channel *channel,
 	const char *text, const char *netdev)
 {
@@ -419,7 +421,7 @@ static void place_address(struct scan *s, struct rdma_event_channel *channel,
 	s->api->destroy_id(id);
 }
 
-/* Those of the GIDs too: a container may see them and not the interfaces. */
+/* Also the addresses of GIDs: a container may see these and not the interfaces. */
 static void place_gid_addresses(struct scan *s, struct rdma_event_channel *channel)
 {
 	for (unsigned i = 0; i < s->count; i++) {
@@ -577,7 +579,7 @@ static json_t *differences(const struct scan *s, const struct found *f)
 
 /* ---- all of it ---- */
 
-/* Who may lock memory without limit: CAP_IPC_LOCK is bit 14. */
+/* True if the process may lock memory without limit: CAP_IPC_LOCK is bit 14. */
 static bool may_lock_all(void)
 {
 	unsigned long long caps = 0;
@@ -615,7 +617,7 @@ static json_t *describe_all(struct scan *s, struct ibv_context **contexts, int c
 
 		*f = (struct found){.context = contexts[i]};
 		if (s->api->query_device(f->context, &f->attr))
-			continue; /* it has just gone */
+			continue; /* it was removed just now */
 		f->json = describe_device(s, f->context, &f->attr);
 		json_array_append_new(devices, f->json);
 		s->count++;
@@ -755,7 +757,7 @@ void info_rdma_print(const json_t *rdma)
 	size_t i;
 
 	if (json_object_get(rdma, "why"))
-		return; /* the fabric has said it */
+		return; /* the fabric has reported it */
 	puts("rdma");
 	json_array_foreach(json_object_get(rdma, "devices"), i, one)
 	{

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The RDMA devices of this machine as `tern info` tells of them: what they are, what they
- * can do, and in what they differ in ways that Tern's user notices.
+ * The RDMA devices of this machine for `tern info`: what they are, their capabilities,
+ * and differences that matter to a user of Tern.
  */
 #ifndef TERN_TOOLS_INFO_RDMA_H
 #define TERN_TOOLS_INFO_RDMA_H
@@ -13,18 +13,18 @@
 struct tern_verbs_api;
 
 /*
- * {"why"} if the devices cannot be listed, else
- * {"devices": [{"name", "transport", "software", "used", "ports": [{"port", "state",
- * "gids": [...], ...}], "addresses": [{"address", "port", "netdev"}], "limits": {...},
- * "differences": ["..."]}], "notes": ["..."]}.
+ * Returns {"why"} if the devices cannot be listed, else {"devices": [{"name",
+ * "transport", "software", "used", "ports": [{"port", "state", "gids": [...], ...}],
+ * "addresses": [{"address", "port", "netdev"}], "limits": {...}, "differences":
+ * ["..."]}], "notes": ["..."]}.
  *
- * `why` is what the verbs fabric says of itself, NULL if it works; `api` a test's
- * provider, NULL for rdma-core's.
+ * `why` is the reason why the verbs fabric does not work, NULL if it does; `api` is a
+ * test's provider, NULL for rdma-core's.
  */
 json_t *info_rdma(const struct fabric_settings *settings, const char *why,
 	const struct tern_verbs_api *api);
 
-/* The same for people, on stdout; nothing if it is a "why". */
+/* Prints the same for people on stdout; nothing if it is a "why". */
 void info_rdma_print(const json_t *rdma);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See job.h. Only what can be told without reading data is checked here; the rest is
- * found by the worker that reads it. */
+/* See job.h. Only what can be checked without reading data is checked here; the worker
+ * that reads the data checks the rest. */
 #include "tools/job.h"
 
 #include <errno.h>
@@ -10,6 +10,7 @@
 
 #include "base/util.h"
 #include "client/models/model.h"
+#include "tools/earlier.h"
 
 int job_parse_mode(const char *text, void *at, struct message *why)
 {
@@ -40,7 +41,7 @@ int job_parse_optimizer(const char *text, void *at, struct message *why)
 	return options_refuse(why, "must be one of %s", tern_optimizer_names());
 }
 
-/* A file, or a directory if that is allowed, that can be read. */
+/* Checks that a file, or a directory if that is allowed, can be read. */
 static int check_path(
 	const char *option, const char *path, bool directory, struct message *error)
 {
@@ -51,7 +52,7 @@ static int check_path(
 	if (stat(path, &st) < 0 || access(path, R_OK) < 0)
 		return options_refuse(
 			error, "--%s %.300s: %s", option, path, strerror(errno));
-	/* A device may have no end; and every worker reads all of it. */
+	/* A device may have no end; and every worker reads the whole file. */
 	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
 		return options_refuse(error, "--%s %.300s: must be a file", option, path);
 	if (S_ISDIR(st.st_mode) && !directory)
@@ -60,8 +61,21 @@ static int check_path(
 	return 0;
 }
 
-/* Nobody is asked, since nobody may be there, and hours of training are not to be lost
- * for a --save that was not changed. */
+/* True if an earlier run of this very job has left its file there. */
+static bool is_interrupted_run(
+	const struct job_settings *job, const char *path, const char *name)
+{
+	char job_name[EARLIER_NAME_BYTES];
+	uint64_t step;
+
+	if (strcmp(name, JOB_INTERRUPTED) != 0)
+		return false;
+	earlier_name(job, job_name);
+	return earlier_is_of(path, job_name, &step);
+}
+
+/* The user is not asked, since nobody may be at the terminal, and a forgotten --save
+ * must not cost hours of training. */
 static int check_earlier(const struct job_settings *job, struct message *error)
 {
 	static const char *const names[] = {JOB_SAVED, JOB_INTERRUPTED};
@@ -71,7 +85,7 @@ static int check_earlier(const struct job_settings *job, struct message *error)
 		return 0;
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
 		snprintf(path, sizeof(path), "%.4000s/%s", job->save, names[i]);
-		if (access(path, F_OK) == 0)
+		if (access(path, F_OK) == 0 && !is_interrupted_run(job, path, names[i]))
 			return options_refuse(error,
 				"--save %.300s: an earlier job has saved its %s there: "
 				"another directory, or --overwrite",
@@ -80,7 +94,8 @@ static int check_earlier(const struct job_settings *job, struct message *error)
 	return 0;
 }
 
-/* The directory, or what it would be made in, must take files. */
+/* Checks that files can be made in the directory, or in the one in which it would be
+ * made. */
 static int check_save(const char *path, struct message *error)
 {
 	struct stat st;
@@ -92,7 +107,7 @@ static int check_save(const char *path, struct message *error)
 	if (snprintf(parent, sizeof(parent), "%s", path) >= (int)sizeof(parent))
 		return options_refuse(error, "--save: the path is too long");
 	if (stat(path, &st) < 0 && errno == ENOENT) {
-		/* "a/b/" and "b" are in "a" and in "." */
+		/* The parent of "a/b/" is "a", that of "b" is ".". */
 		while (strlen(parent) > 1 && parent[strlen(parent) - 1] == '/')
 			parent[strlen(parent) - 1] = '\0';
 		slash = strrchr(parent, '/');
@@ -136,6 +151,10 @@ int job_check(struct job_settings *job, struct message *error)
 	if (job->test && job->labels)
 		return options_refuse(
 			error, "--test has no labels file: use --split with --labels");
+	if (job->labels && context)
+		return options_refuse(error,
+			"--labels %.300s: charlm trains on text, which has none",
+			job->labels);
 	if (job->generate && !context)
 		return options_refuse(error,
 			"--generate %llu: only charlm writes text, the model is %.100s",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a training job is, as the command line says it. `tern train`, `tern server` and
- * `tern worker` take the same options for it, so that the launcher hands its own
- * arguments on and every process of a job, here or on another machine, is told the same.
+ * The options of a training job. `tern train`, `tern server` and `tern worker` take the
+ * same options for it, so that the launcher can pass on its own arguments, and every
+ * process of a job, on this machine or another, gets the same.
  */
 #ifndef TERN_TOOLS_JOB_H
 #define TERN_TOOLS_JOB_H
@@ -14,26 +14,27 @@
 #include "tools/host_env.h"
 #include "tools/log.h"
 
-/* In --save: the results, and what an interrupted job leaves instead, which so never
- * passes for them. */
+/* Names of files in --save: the results, and the parameters of an interrupted job,
+ * which have another name so that they cannot be mistaken for results. */
 #define JOB_SAVED       "model.safetensors"
 #define JOB_INTERRUPTED "interrupted.safetensors"
 
 struct job_settings {
 	const char *model, *data, *labels, *test;
 	struct count_pair split;
-	uint64_t servers, workers, slots; /* slots 0: as many as workers, see job_check */
+	/* Slots 0: as many as workers, see job_check(). */
+	uint64_t servers, workers, slots;
 	enum tern_mode mode;
-	struct tern_optimizer optimizer; /* lr included, after job_check */
+	struct tern_optimizer optimizer; /* includes lr, after job_check() */
 	double lr;                       /* 0: the optimizer's default */
-	double clip_norm;                /* 0: none */
+	double clip_norm;                /* 0: no clipping */
 	uint64_t batch, steps, seed;
 	struct fabric_settings fabric;
-	struct device_choice device; /* of workers */
-	int arithmetic;              /* device_arithmetics */
+	struct device_choice device; /* for workers */
+	int arithmetic;              /* index into device_arithmetics */
 	const char *save;
-	bool overwrite;    /* what an earlier job saved there */
-	uint64_t generate; /* charlm: characters to write at the end */
+	bool overwrite;    /* replace the files of an earlier job */
+	uint64_t generate; /* charlm: number of characters to write at the end */
 	bool json;
 	enum tern_log_level log_level; /* log.h */
 };
@@ -41,7 +42,8 @@ struct job_settings {
 int job_parse_mode(const char *text, void *at, struct message *why);
 int job_parse_optimizer(const char *text, void *at, struct message *why);
 
-/* The rows of a command's table; its settings must begin with a struct job_settings. */
+/* Rows of a command's table of options; its settings must begin with a struct
+ * job_settings. */
 #define JOB_OPTION(kind, name, value, field, help, ...)                                  \
 	OPTION(kind, name, value, help, struct job_settings, field, __VA_ARGS__)
 #define JOB_OPTIONS                                                                      \
@@ -96,13 +98,13 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 		JOB_OPTION(FLAG, "json", NULL, json, "one JSON object per line"),        \
 		LOG_LEVEL_OPTION(struct job_settings, log_level)
 
-/* Rows of the commands that start servers: uint64_t; double. */
+/* Rows for the commands that start servers: uint64_t; double. */
 #define THREADS_OPTION(name, settings, field)                                            \
 	OPTION(COUNT, name, "N",                                                         \
 		"threads of each server that add gradients up and update parameters; "   \
 		"the result is the same for any number",                                 \
 		settings, field, .initial = "1", .min = 1,                               \
-		.max = HOST_ENV_JOB_THREADS_MAX)
+		.max = HOST_ENV_TASK_THREADS_MAX)
 #define WORKER_TIMEOUT_OPTION(settings, field)                                           \
 	OPTION(REAL, "worker-timeout", "S",                                              \
 		"seconds that a worker which others wait for may make no progress; "     \
@@ -111,8 +113,9 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 		settings, field, .initial = "30", .min = 0.01, .max = 1e6)
 
 /*
- * What the table cannot check: what must be there, what excludes what, and whether the
- * files named exist. Fills in the defaults that depend on others. -EINVAL with one line.
+ * Checks what the table cannot: required options, options that exclude each other, and
+ * whether files exist. Fills in the defaults that depend on other options. -EINVAL with
+ * one line.
  */
 int job_check(struct job_settings *job, struct message *error);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The `tern` program: finds the subcommand, answers help and --version, and no more. */
+/* The `tern` program: finds the subcommand, and answers help and --version. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 #include "base/util.h"
 #include "tools/command.h"
 #include "tools/crash.h"
+#include "tools/output.h"
 #include "tools/report.h"
 #include "tools/stack.h"
 #include "tools/version.h"
@@ -62,6 +63,7 @@ static int unknown(const char *name)
 	names[n++] = "help";
 	names[n++] = "version";
 	names[n] = NULL;
+	name = *name ? name : "''";
 	near = options_nearest(name, names);
 	if (near)
 		fprintf(stderr, "tern: %s: no such command; did you mean %s?\n",
@@ -116,7 +118,7 @@ static bool asks_version(const char *word)
 	       strcmp(word, "-v") == 0 || strcmp(word, "version") == 0;
 }
 
-/* What is opened later must not take the number of a standard stream. */
+/* Opens missing standard streams, so that no other file gets their descriptors. */
 static void open_streams(void)
 {
 	int fd;
@@ -128,14 +130,16 @@ static void open_streams(void)
 		close(fd);
 }
 
-/* Results that could not be written are no success. */
+/* If results could not be written, the exit code is not 0. */
 static int close_stdout(int code)
 {
-	bool lost = ferror(stdout);
+	static const char text[] =
+		"tern: stdout: not all of the output could be written\n";
+	bool lost = ferror(stdout) || output_lost();
 
 	if (fflush(stdout) == 0 && !lost)
 		return code;
-	fprintf(stderr, "tern: stdout: not all of the output could be written\n");
+	output_put(STDERR_FILENO, text, sizeof(text) - 1);
 	return code ? code : EXIT_JOB;
 }
 
@@ -165,7 +169,7 @@ static int run(int argc, char **argv)
 	return command->run(argc - 2, argv + 2);
 }
 
-/* Less ends in a signal somewhere inside. */
+/* A smaller stack would end the process by a signal somewhere inside. */
 static bool has_stack(void)
 {
 	uint64_t bytes;

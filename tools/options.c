@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parsing by table: see options.h. The defaults go through the same parser as what the
- * user types, so a default is always a value that could have been typed.
+ * Parses options by table: see options.h. Defaults go through the same parser as the
+ * user's input, so a default is always a valid value.
  */
 #include "tools/options.h"
 
@@ -55,13 +55,13 @@ static unsigned distance(const char *a, const char *b)
 const char *options_nearest(const char *typed, const char *const *names)
 {
 	const char *best = NULL;
-	unsigned best_distance = 3; /* more than two slips are another word */
+	unsigned best_distance = 3; /* a name with more than two slips is another word */
 
 	for (; *names; names++) {
 		unsigned d = distance(typed, *names);
 
 		if (strlen(typed) >= 2 && strncmp(typed, *names, strlen(typed)) == 0)
-			d = 1; /* the beginning of it */
+			d = 1; /* the typed word is the beginning of the name */
 		if (d < best_distance && d < strlen(*names)) {
 			best = *names;
 			best_distance = d;
@@ -70,8 +70,8 @@ const char *options_nearest(const char *typed, const char *const *names)
 	return best;
 }
 
-/* What other programs call it: "" if there is nothing of the kind here, NULL if the word
- * is not known. */
+/* Returns the name that an option of other programs has here. "": there is no such
+ * option here. NULL: the word is not known. */
 static const char *named_elsewhere(const char *typed, const char *const *names)
 {
 	static const struct {
@@ -105,7 +105,7 @@ static bool in_range(const struct option *o, double v)
 	return (o->min == 0 && o->max == 0) || (v >= o->min && v <= o->max);
 }
 
-/* Decimal digits only: strtoull alone would take signs and spaces. */
+/* Reads decimal digits only: strtoull alone would accept signs and spaces. */
 static bool read_count(const char *text, char **end, uint64_t *out)
 {
 	if (!isdigit((unsigned char)*text))
@@ -118,15 +118,14 @@ static bool read_count(const char *text, char **end, uint64_t *out)
 static int parse_count(
 	const struct option *o, const char *text, uint64_t *out, struct message *error)
 {
+	bool number = text[strspn(text, "0123456789")] == '\0';
+	uint64_t max = o->max == 0 ? UINT64_MAX : (uint64_t)o->max;
 	char *end;
 
-	if (!read_count(text, &end, out) || *end)
-		return options_refuse(
-			error, "--%s %s: not a whole number", o->name, text);
-	if (!in_range(o, (double)*out))
-		return options_refuse(error, "--%s %s: must be %.0f to %.0f", o->name,
-			text, o->min, o->max);
-	return 0;
+	if (number && read_count(text, &end, out) && in_range(o, (double)*out))
+		return 0;
+	return options_refuse(error, "--%s %s: must be %s%.0f to %llu", o->name, text,
+		number ? "" : "a whole number, ", o->min, (unsigned long long)max);
 }
 
 static int parse_real(
@@ -135,15 +134,18 @@ static int parse_real(
 	char *end;
 
 	*out = strtod(text, &end);
-	if (end == text || *end || !isfinite(*out))
-		return options_refuse(error, "--%s %s: not a number", o->name, text);
-	if (!in_range(o, *out))
+	/* strtod() would also accept blanks, hexadecimal, infinity and NaN. */
+	if (text[strspn(text, "0123456789+-.eE")] || end == text || *end)
+		return options_refuse(error, "--%s %s: must be a number, %g to %g",
+			o->name, text, o->min, o->max);
+	if (!isfinite(*out) || !in_range(o, *out))
 		return options_refuse(error, "--%s %s: must be %g to %g", o->name, text,
 			o->min, o->max);
 	return 0;
 }
 
-/* "K" or "KiB", 1,024 of them; M, G and T; "B": how many bits to shift by. -EINVAL. */
+/* Reads a unit. "K" and "KiB" mean 1,024; M, G and T likewise; "B" is 1. `shift`: log2
+ * of the unit. -EINVAL: not a unit. */
 static int read_unit(const char **at, unsigned *shift)
 {
 	static const char units[] = "KMGT";
@@ -159,8 +161,8 @@ static int read_unit(const char **at, unsigned *shift)
 	return *p && *p != ',' ? -EINVAL : 0;
 }
 
-/* The digits behind the point of "1.5M", as so many 2^-shift: 524288. -EINVAL: bytes
- * cannot be divided like that. */
+/* Converts the digits behind the point of "1.5M", in units of 2^-shift: 524288.
+ * -EINVAL: not a whole number of bytes. */
 static int read_fraction(const char *digits, size_t n, unsigned shift, uint64_t *out)
 {
 	uint64_t above = 0, below = 1;
@@ -173,7 +175,7 @@ static int read_fraction(const char *digits, size_t n, unsigned shift, uint64_t 
 	return ((unsigned __int128)above << shift) % below ? -EINVAL : 0;
 }
 
-/* One number of a list, which `at` is moved behind. */
+/* Reads one number of a list, and moves `at` behind it. */
 static int read_size(const struct option *o, const char *text, const char **at,
 	uint64_t *out, struct message *error)
 {
@@ -245,34 +247,51 @@ int options_parse_bytes(const char *text, struct byte_list *out)
 		out, &error);
 }
 
+static const char *const *choices_of(const struct option *o)
+{
+	return o->choices ? o->choices : o->find_choices();
+}
+
 static int parse_choice(
 	const struct option *o, const char *text, int *out, struct message *error)
 {
+	const char *const *choices = choices_of(o);
 	char all[256] = "";
 
-	for (int i = 0; o->choices[i]; i++) {
-		if (strcmp(text, o->choices[i]) == 0) {
+	for (int i = 0; choices[i]; i++) {
+		if (strcmp(text, choices[i]) == 0) {
 			*out = i;
 			return 0;
 		}
 		snprintf(all + strlen(all), sizeof(all) - strlen(all), "%s%s",
-			i ? ", " : "", o->choices[i]);
+			i ? ", " : "", choices[i]);
 	}
 	return options_refuse(error, "--%s %s: must be one of %s", o->name, text, all);
 }
 
-/* HOST:PORT; ":PORT" and "PORT" are at every address of this host. */
-static int check_address(const struct option *o, const char *text, struct message *error)
+const char *options_wrong_address(const char *text, uint64_t least_port)
 {
 	const char *colon = strrchr(text, ':');
 	char *end;
 	uint64_t port;
 
-	if (!read_count(colon ? colon + 1 : text, &end, &port) || *end || port > 65535)
-		return options_refuse(error,
-			"--%s %s: must be HOST:PORT, or PORT alone, the port 0 to 65535",
-			o->name, text);
-	return 0;
+	if (colon && strchr(text, ':') != colon &&
+		(*text != '[' || memchr(text, ']', (size_t)(colon - text)) != colon - 1))
+		return "an IPv6 address stands in brackets, [ADDRESS]:PORT";
+	if (!read_count(colon ? colon + 1 : text, &end, &port) || *end ||
+		port < least_port || port > 65535)
+		return least_port ? "must be HOST:PORT, the port 1 to 65535"
+				  : "must be HOST:PORT, or PORT alone, the port 0 to "
+				    "65535";
+	return NULL;
+}
+
+/* Checks HOST:PORT. ":PORT" and "PORT" mean every address of this host. */
+static int check_address(const struct option *o, const char *text, struct message *error)
+{
+	const char *wrong = options_wrong_address(text, 0);
+
+	return wrong ? options_refuse(error, "--%s %s: %s", o->name, text, wrong) : 0;
 }
 
 static int parse_pair(const struct option *o, const char *text, struct count_pair *out,
@@ -294,6 +313,8 @@ static int parse_value(
 	void *at = (char *)settings + o->at;
 	struct message why;
 
+	if (o->type != OPTION_FLAG && !*text)
+		return options_refuse(error, "--%s: its value is empty", o->name);
 	switch (o->type) {
 	case OPTION_FLAG:
 		*(bool *)at = true;
@@ -309,8 +330,6 @@ static int parse_value(
 		return parse_choice(o, text, at, error);
 	case OPTION_TEXT:
 	case OPTION_ADDRESS:
-		if (!*text)
-			return options_refuse(error, "--%s: its value is empty", o->name);
 		*(const char **)at = text;
 		return o->type == OPTION_ADDRESS ? check_address(o, text, error) : 0;
 	case OPTION_PAIR:
@@ -323,7 +342,7 @@ static int parse_value(
 	return -EINVAL;
 }
 
-/* ---- the line ---- */
+/* ---- parsing the command line ---- */
 
 static const struct option *find(
 	const struct option *table, const char *name, size_t bytes)
@@ -373,8 +392,8 @@ int options_parse(const struct option *table, int argc, char **argv, void *setti
 		int r;
 
 		if (strncmp(argv[i], "--", 2) != 0 || !*name)
-			return options_refuse(
-				error, "%s: not an option; see --help", argv[i]);
+			return options_refuse(error, "%s: not an option; see --help",
+				*argv[i] ? argv[i] : "''");
 		bytes = strcspn(name, "=");
 		value = name[bytes] ? name + bytes + 1 : NULL;
 		o = find(table, name, bytes);
@@ -405,7 +424,7 @@ static size_t name_of(const struct option *o, char *out, size_t bytes)
 		o->value ? o->value : "");
 }
 
-/* What is said of it, its choices and its default, in one line. */
+/* Writes the help text of an option, its choices and its default, in one line. */
 static void text_of(const struct option *o, char *out, size_t bytes)
 {
 	FILE *f = fmemopen(out, bytes, "w");
@@ -414,17 +433,18 @@ static void text_of(const struct option *o, char *out, size_t bytes)
 	fputs(o->help, f);
 	if (o->type == OPTION_CHOICE) {
 		fputs(" (", f);
-		for (int i = 0; o->choices[i]; i++)
-			fprintf(f, "%s%s", i ? "|" : "", o->choices[i]);
+		for (int i = 0; choices_of(o)[i]; i++)
+			fprintf(f, "%s%s", i ? "|" : "", choices_of(o)[i]);
 		fputs(")", f);
 	}
 	if (o->initial)
 		fprintf(f, "; default %s", o->initial);
 	fclose(f);
-	out[bytes - 1] = '\0'; /* which is missing where it was too long */
+	out[bytes - 1] = '\0'; /* fclose() writes no NUL if the text is too long */
 }
 
-/* The line is at `column` already; broken lines begin there. */
+/* Prints words, broken into lines. The cursor is at `column` already, where broken
+ * lines begin too. */
 static void print_words(FILE *out, size_t column, char *text)
 {
 	size_t at = column;

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See output.h. Every line is flushed at once: its reader may be a program that waits. */
+/* See output.h. Every line is written at once: its reader may be a program that waits. */
 #include "tools/output.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +16,77 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/util.h"
+#include "tools/signals.h"
 
+#define PIECE_BYTES    PIPE_BUF /* a pipe that polls as writable accepts this much */
+#define LOOK_MS        100      /* interval at which a blocked write looks for a signal */
+#define STUCK_NS       TERN_NS_PER_S
 #define PLAIN_EVERY_NS TERN_NS_PER_S
 #define LINE_BYTES     256
 #define TTY_EVERY_NS   (100 * TERN_NS_PER_MS)
 
-/* A line that rewrites itself takes a terminal that knows how to, and a user who has not
+/* Streams that are given up; shared by the threads that print. */
+static atomic_bool given_up[STDERR_FILENO + 1], lost;
+
+/* False: the stream is given up. */
+static bool wait_for_room(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLOUT};
+	uint64_t limit_ns = 0; /* 0: no signal was seen */
+
+	while (!given_up[fd]) {
+		if (poll(&p, 1, LOOK_MS) > 0)
+			return true;
+		if (!limit_ns && signals_asked())
+			limit_ns = tern_clock_ns() + STUCK_NS;
+		if (limit_ns && tern_clock_ns() >= limit_ns)
+			given_up[fd] = true;
+	}
+	return false;
+}
+
+void output_put(int fd, const char *text, size_t bytes)
+{
+	if (fd == STDOUT_FILENO)
+		fflush(stdout);
+	while (bytes && wait_for_room(fd)) {
+		ssize_t n = write(fd, text, TERN_MIN(bytes, (size_t)PIECE_BYTES));
+
+		if (n < 0 && errno != EINTR && errno != EAGAIN)
+			break;
+		text += TERN_MAX(n, 0);
+		bytes -= (size_t)TERN_MAX(n, 0);
+	}
+	if (bytes && fd == STDOUT_FILENO)
+		lost = true;
+}
+
+bool output_lost(void)
+{
+	return lost;
+}
+
+static void put(int fd, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void put(int fd, const char *fmt, ...)
+{
+	static const char nothing[] = "(no memory to show it)\n";
+	char *text = NULL;
+	va_list ap;
+	int bytes;
+
+	va_start(ap, fmt);
+	bytes = vasprintf(&text, fmt, ap);
+	va_end(ap);
+	if (bytes < 0)
+		output_put(fd, nothing, sizeof(nothing) - 1);
+	else
+		output_put(fd, text, (size_t)bytes);
+	if (bytes >= 0)
+		free(text);
+}
+
+/* A self-rewriting line needs a terminal that supports it, and a user who has not
  * asked for plain text. */
 static bool rewrites(void)
 {
@@ -32,8 +101,8 @@ void output_init(struct output *out, bool json)
 	*out = (struct output){.json = json, .tty = !json && rewrites()};
 }
 
-/* All in ASCII, so that what changes a terminal or the direction of text arrives there as
- * \uNNNN; of DEL that library takes no care. */
+/* All in ASCII, so that characters that change a terminal or the direction of text
+ * arrive as \uNNNN. The library does not escape DEL, so that is done here. */
 void output_json(json_t *object)
 {
 	char *text =
@@ -42,47 +111,42 @@ void output_json(json_t *object)
 	const char *from = text, *del;
 
 	for (; from && (del = strchr(from, 0x7f)); from = del + 1)
-		printf("%.*s\\u007f", (int)(del - from), from);
-	puts(from ? from : "{\"event\":\"error\",\"text\":\"no memory to show it\"}");
-	fflush(stdout);
+		put(STDOUT_FILENO, "%.*s\\u007f", (int)(del - from), from);
+	put(STDOUT_FILENO, "%s\n",
+		from ? from : "{\"event\":\"error\",\"text\":\"no memory to show it\"}");
 	free(text);
 	json_decref(object);
 }
 
-/* Whatever is in it, it is one line. */
-static void print_shown(FILE *to, const char *text, size_t bytes)
+/* Writes a line: `head`, and then the text, whatever it contains. */
+static void put_shown(int fd, const char *head, const char *text, size_t bytes)
 {
 	size_t size = 4 * bytes + 1;
 	char *shown = malloc(size);
 
-	if (shown)
-		fputs(tern_escape(shown, size, text, bytes), to);
-	else
-		fputs("(no memory to show it)", to);
+	put(fd, "%s%s\n", head,
+		shown ? tern_escape(shown, size, text, bytes) : "(no memory to show it)");
 	free(shown);
 }
 
-static void print_line(FILE *to, const char *fmt, va_list ap)
-	__attribute__((format(printf, 2, 0)));
+static void put_line(int fd, const char *head, const char *fmt, va_list ap)
+	__attribute__((format(printf, 3, 0)));
 
-static void print_line(FILE *to, const char *fmt, va_list ap)
+static void put_line(int fd, const char *head, const char *fmt, va_list ap)
 {
 	char *text = NULL;
 	int bytes = vasprintf(&text, fmt, ap);
 
-	if (bytes >= 0) {
-		print_shown(to, text, (size_t)bytes);
+	put_shown(fd, head, bytes < 0 ? "" : text, bytes < 0 ? 0 : (size_t)bytes);
+	if (bytes >= 0)
 		free(text);
-	}
-	fputc('\n', to);
 }
 
 static void finish_line(struct output *out)
 {
 	if (out->line_open)
-		fputc('\n', stderr);
+		put(STDERR_FILENO, "\n");
 	out->line_open = false;
-	fflush(stdout);
 }
 
 void output_line(struct output *out, const char *fmt, ...)
@@ -93,9 +157,8 @@ void output_line(struct output *out, const char *fmt, ...)
 		return;
 	finish_line(out);
 	va_start(ap, fmt);
-	print_line(stdout, fmt, ap);
+	put_line(STDOUT_FILENO, "", fmt, ap);
 	va_end(ap);
-	fflush(stdout);
 }
 
 void output_text(struct output *out, const char *text)
@@ -105,20 +168,19 @@ void output_text(struct output *out, const char *text)
 	finish_line(out);
 	for (const char *end = text; *text; text = end + (*end == '\n')) {
 		end = strchrnul(text, '\n');
-		print_shown(stdout, text, (size_t)(end - text));
-		putchar('\n');
+		put_shown(STDOUT_FILENO, "", text, (size_t)(end - text));
 	}
-	fflush(stdout);
 }
 
 void output_error(struct output *out, const char *who, const char *fmt, ...)
 {
+	char head[80];
 	va_list ap;
 
 	finish_line(out);
-	fprintf(stderr, "tern %s: ", who);
+	snprintf(head, sizeof(head), "tern %s: ", who);
 	va_start(ap, fmt);
-	print_line(stderr, fmt, ap);
+	put_line(STDERR_FILENO, head, fmt, ap);
 	va_end(ap);
 }
 
@@ -136,8 +198,8 @@ static void format_left(char *text, size_t bytes, double left_s)
 		snprintf(text, bytes, "%uh%02um", s / 3600, s / 60 % 60);
 }
 
-/* Columns of the terminal that a line may use: one in the last makes some of them wrap.
- */
+/* Columns of the terminal that a line may use: on some terminals a character in the
+ * last column wraps. */
 static int line_room(const struct output *out)
 {
 	struct winsize size;
@@ -147,7 +209,7 @@ static int line_room(const struct output *out)
 	return TERN_MIN(size.ws_col - 1, LINE_BYTES - 1);
 }
 
-/* What does not fit is left out, the least important first. */
+/* Parts that do not fit are left out, the least important first. */
 static void compose(const struct progress *p, const char *left, int room, char *line)
 {
 	char rate[40], bytes[40], loss[40];
@@ -174,6 +236,7 @@ void output_progress(struct output *out, const struct progress *p, uint64_t now_
 	out->next_ns = now_ns + (out->tty ? TTY_EVERY_NS : PLAIN_EVERY_NS);
 	format_left(left, sizeof(left), last ? 0 : p->left_s);
 	compose(p, left, line_room(out), line);
-	fprintf(stderr, "%s%s%s", out->tty ? "\r" : "", line, out->tty ? "\033[K" : "\n");
+	put(STDERR_FILENO, "%s%s%s", out->tty ? "\r" : "", line,
+		out->tty ? "\033[K" : "\n");
 	out->line_open = out->tty;
 }

@@ -1,21 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a command says while it works: JSON lines for machines; for people a progress line
- * that rewrites itself on a terminal and plain lines, not too many, anywhere else.
- * Progress goes to stderr, so that stdout has the results only.
+ * The output of a command while it works: JSON lines for programs; for people a progress
+ * line that rewrites itself on a terminal, and a limited number of plain lines elsewhere.
+ * Progress goes to stderr, so that stdout has only the results.
+ *
+ * If the reader stops reading, the process blocks, as usual. But once a signal has asked
+ * the process to end, a stream that accepts nothing for a second is given up: later
+ * output to it is lost.
  */
 #ifndef TERN_TOOLS_OUTPUT_H
 #define TERN_TOOLS_OUTPUT_H
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct output {
-	bool json;      /* every line on stdout is one JSON object */
-	bool tty;       /* stderr is a terminal that may be written on freely; not json */
-	bool line_open; /* a progress line stands there without its newline */
-	uint64_t next_ns; /* plain: no progress line before this instant */
+	bool json; /* every line on stdout is one JSON object */
+	/* Stderr is a terminal that supports control characters; not with json. */
+	bool tty;
+	bool line_open;   /* a progress line without its newline is on the terminal */
+	uint64_t next_ns; /* plain lines: earliest time of the next progress line */
 };
 
 struct progress {
@@ -27,24 +33,32 @@ struct progress {
 
 void output_init(struct output *out, bool json);
 
-/* One JSON object on a line of its own, in printable ASCII, flushed. Takes the reference.
- */
+/* Writes to stdout or stderr (`fd`), after the contents of stdio's buffer. */
+void output_put(int fd, const char *text, size_t bytes);
+
+/* True if something could not be written to stdout. */
+bool output_lost(void);
+
+/* Prints one JSON object on a line of its own, in printable ASCII, flushed. Releases
+ * the object. */
 void output_json(json_t *object);
 
-/* For people: a progress line is finished first. Nothing in json mode. One line whatever
- * the arguments hold: what would move a cursor or start a line is shown as \xNN
- * (base/escape.h). */
+/* For people: prints a line, after ending a progress line. Prints nothing in json
+ * mode. It is one line whatever the arguments contain: characters that would move a
+ * cursor or start a line are shown as \xNN (base/escape.h). */
 void output_line(struct output *out, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* A text of several lines, escaped line by line. */
+/* Prints a text of several lines, each escaped. */
 void output_text(struct output *out, const char *text);
 
-/* Shows it, if it is time to. `now_ns` is monotonic. Nothing in json mode. */
+/* Prints the progress if it is time to. `now_ns` is monotonic. Prints nothing in json
+ * mode. */
 void output_progress(
 	struct output *out, const struct progress *progress, uint64_t now_ns);
 
-/* One line on stderr, "tern WHO: ...", behind a finished progress line; escaped, too. */
+/* Prints one line on stderr, "tern WHO: ...", after ending a progress line; escaped
+ * too. */
 void output_error(struct output *out, const char *who, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

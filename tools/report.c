@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See report.h. An event of an unknown name, or one that lacks a member, is shown as far
- * as it goes: it may come from a child of another version. */
+/* See report.h. An event with an unknown name, or without a member, is printed as far
+ * as possible: it may come from a child of another version. */
 #include "tools/report.h"
 
 #include <stdlib.h>
@@ -138,7 +138,7 @@ static void set_if_missing(json_t *event, const char *name, json_t *value)
 		json_object_set_new(event, name, value);
 }
 
-/* When and where it came to be. An event of a child has that already. */
+/* Adds time, host and pid. An event of a child has them already. */
 static void stamp(json_t *event)
 {
 	const char *job = getenv(REPORT_JOB);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -16,13 +17,16 @@
 #include "tools/host_env.h"
 #include "tools/log.h"
 #include "tools/signals.h"
-#include "transport/context.h"
 
 #define SIGNAL_TURNS 1024
 #define STOPPING_NS  (7 * TERN_NS_PER_S)
-#define THREADS_MS   2000 /* for a computation to end, before it is left behind */
+#define FILES_FEW    64 /* less than a process of a job needs */
+/* Time for a computation to end; after that its thread is abandoned. */
+#define THREADS_MS 2000
+/* Time for peers that read memory of a failed process. */
+#define CUT_NS TERN_NS_PER_S
 
-/* Some lines come from job threads. */
+/* Writes one log line. Threads of jobs may call this too. */
 static void log_line(enum tern_log_level level, const char *line, void *arg)
 {
 	struct role *role = arg;
@@ -35,7 +39,7 @@ static void log_line(enum tern_log_level level, const char *line, void *arg)
 	funlockfile(stdout);
 }
 
-/* The domain, with the fabric that was asked for. */
+/* Makes the domain, with the fabric that the user chose. */
 static int open_domain(struct role *role, const struct fabric_settings *fabric)
 {
 	struct tern_domain_opts opts = fabric_domain_opts(fabric);
@@ -47,11 +51,12 @@ static int open_domain(struct role *role, const struct fabric_settings *fabric)
 	why = fabric_missing(fabric, role->domain);
 	if (!why)
 		return 0;
-	role_fail(role, true, "--fabric %s: %s", fabric_names[fabric->choice], why);
+	role_fail(role, true, "--fabric %s: %s", fabric_name(fabric), why);
 	return -ENODEV;
 }
 
-/* What ps and top show: the launcher's children are /proc/self/exe, so "exe" else. */
+/* Sets the name that ps and top show. Without it, the launcher's children would be
+ * called "exe", since they run /proc/self/exe. */
 static void name_process(const struct command *command, uint64_t index)
 {
 	char name[16]; /* all that the kernel keeps: "tern-worker4095" fits without a
@@ -67,6 +72,7 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	uint64_t connect_s, unsigned threads, bool json)
 {
 	struct tern_context_opts ctx_opts = {.secret = secret};
+	char why[200];
 	int r;
 
 	*role = (struct role){.command = command, .signal_fd = -1};
@@ -79,16 +85,35 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	signals_abort_on_second();
 	log_redirect(log_line, role);
 	if (r >= 0)
-		r = host_env_new(
-			&(struct host_env_opts){.job_thread_count = threads}, &role->env);
+		r = host_env_new(&(struct host_env_opts){.task_thread_count = threads},
+			&role->env);
 	if (r == 0)
 		r = open_domain(role, fabric);
 	ctx_opts.connect_ns = connect_s * TERN_NS_PER_S;
 	if (r == 0)
 		r = tern_context_new_in(role->domain, &ctx_opts, role->env, &role->ctx);
 	if (r)
-		role_fail(role, false, "starting: %s", tern_status_text(r));
+		role_fail(role, false, "starting: %s", role_why(r, why, sizeof(why)));
 	return r;
+}
+
+const char *role_why(int status, char *text, size_t bytes)
+{
+	struct rlimit size, files;
+	size_t n = (size_t)snprintf(text, bytes, "%s",
+		status == -EACCES ? "Permission denied" : tern_status_text(status));
+
+	if (status != -ENOMEM || getrlimit(RLIMIT_FSIZE, &size) < 0 ||
+		getrlimit(RLIMIT_NOFILE, &files) < 0)
+		return text;
+	if (size.rlim_cur != RLIM_INFINITY)
+		snprintf(text + n, bytes - n,
+			": files may have %llu KiB (ulimit -f), shared memory, too",
+			(unsigned long long)size.rlim_cur >> 10);
+	else if (files.rlim_cur < FILES_FEW)
+		snprintf(text + n, bytes - n, ": only %llu files may be open (ulimit -n)",
+			(unsigned long long)files.rlim_cur);
+	return text;
 }
 
 /* ---- the loop ---- */
@@ -124,7 +149,15 @@ static void look_for_signal(struct role *role)
 		role->over = true;
 }
 
-/* At most until `limit_ns`. */
+bool role_is_asked(void *arg)
+{
+	struct role *role = arg;
+
+	look_for_signal(role);
+	return role->signal != 0;
+}
+
+/* Sleeps until an event, but at most until `limit_ns`. */
 static void sleep_until_event(struct role *role, uint64_t limit_ns)
 {
 	struct pollfd fds[] = {
@@ -152,7 +185,7 @@ static bool is_busy(struct role *role)
 	return role->is_busy && role->is_busy(role);
 }
 
-/* The next limit. */
+/* Handles a limit that has passed, and returns the next one. */
 static uint64_t limit_passed(struct role *role)
 {
 	role->over = !is_busy(role);
@@ -166,8 +199,8 @@ void role_loop(struct role *role)
 	for (unsigned turn = 1; !role->over; turn++) {
 		int n = tern_progress(role->ctx);
 
-		/* A context that is never idle never sleeps, where signals are seen else.
-		 */
+		/* Signals are otherwise seen when the context sleeps, but a busy
+		 * context never does. */
 		if (turn % SIGNAL_TURNS == 0)
 			look_for_signal(role);
 		if (role->signal && limit_ns == UINT64_MAX)
@@ -199,16 +232,37 @@ static void say_end(struct role *role)
 	role_report(role, json_pack("{ss si}", "event", "end", "code", exit_code(role)));
 }
 
+static _Noreturn void exit_now(struct role *role)
+{
+	say_end(role);
+	fflush(NULL);
+	_exit(exit_code(role));
+}
+
+static void cut_timer(struct tern_timer *timer)
+{
+	exit_now(tern_container_of(timer, struct role, cut_timer));
+}
+
+/* Sets the time after which the context's end no longer waits for peers.
+ * tern_context_free() waits for peers that read this process' memory, and a peer that
+ * hangs would keep it waiting for ever. Memory that peers have mapped outlives the
+ * process. */
+static void limit_cut(struct role *role)
+{
+	role->cut_timer.fire = cut_timer;
+	tern_timer_set(role->ctx, &role->cut_timer, tern_now_ns(role->env) + CUT_NS);
+}
+
 void role_cut(struct role *role)
 {
-	/* What a thread computes cannot be taken from it, and may take minutes. */
-	if (role->env && role->signal && !host_env_ends(role->env, THREADS_MS)) {
-		say_end(role);
-		fflush(NULL);
-		_exit(exit_code(role));
-	}
+	/* A thread that computes cannot be interrupted, and may need minutes. */
+	if (role->env && role->signal && !host_env_ends(role->env, THREADS_MS))
+		exit_now(role);
 	if (role->env)
 		host_env_stop(role->env);
+	if (role->ctx && (role->signal || role->code))
+		limit_cut(role);
 	tern_context_free(TERN_TAKE(role->ctx));
 }
 

@@ -11,17 +11,18 @@
 #include <unistd.h>
 
 #include "base/util.h"
-#include "rendezvous/address.h"
 #include "rendezvous/rendezvous.h"
+#include "transport/addr.h"
 
 #define MADE_BYTES 32u
+#define BYTES_MIN  16 /* a shorter one can be guessed from one recorded handshake */
 
 static bool usable(void)
 {
 	return tern_secret_check("any") == 0;
 }
 
-/* Who else could read it could join. */
+/* Checks that no other user can read the file, since any reader could join. */
 static int check_file(int fd, const char *what, struct message *error)
 {
 	struct stat st;
@@ -41,7 +42,7 @@ static int check_file(int fd, const char *what, struct message *error)
 	return 0;
 }
 
-/* Up to the end, or one byte more than there is room for. */
+/* Reads to the end, or one byte more than there is room for. */
 static ssize_t read_all(int fd, char *to, size_t room)
 {
 	size_t bytes = 0;
@@ -55,7 +56,7 @@ static ssize_t read_all(int fd, char *to, size_t room)
 	return n < 0 ? -errno : (ssize_t)bytes;
 }
 
-/* The newline that editors and echo put behind it is no part of it. */
+/* The newline that editors and echo append is not part of the secret. */
 static int read_text(int fd, const char *what, struct secret *out, struct message *error)
 {
 	char text[SECRET_BYTES_MAX + 3];
@@ -76,6 +77,11 @@ static int read_text(int fd, const char *what, struct secret *out, struct messag
 	else if (memchr(text, 0, (size_t)n))
 		r = options_refuse(
 			error, "%.400s: has a byte 0 in it, must be text", what);
+	else if (n < BYTES_MIN)
+		r = options_refuse(error,
+			"%.400s: has %zd bytes, must have %d or more that nobody can "
+			"guess: head -c 32 /dev/urandom | base64",
+			what, n, BYTES_MIN);
 	if (r == 0) {
 		memcpy(out->text, text, (size_t)n);
 		out->text[n] = '\0';
@@ -99,13 +105,17 @@ static int read_fd(
 static int read_file(
 	const char *option, const char *path, struct secret *out, struct message *error)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY), r;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK), r;
 	char what[400];
 
 	snprintf(what, sizeof(what), "%s %.350s", option, path);
 	if (fd < 0)
 		return options_refuse(error, "%s: %s", what, strerror(errno));
 	r = check_file(fd, what, error);
+	/* open() would wait for a pipe's writer for ever. A writer that exists, as in
+	 * bash's <(COMMAND), is waited for. */
+	if (r == 0 && fcntl(fd, F_SETFL, O_RDONLY) < 0)
+		r = options_refuse(error, "%s: %s", what, strerror(errno));
 	if (r == 0)
 		r = read_text(fd, what, out, error);
 	close(fd);
@@ -169,14 +179,15 @@ int secret_check_listen(const struct secret_settings *s, const struct secret *se
 				      : "this tern was built without OpenSSL and has no "
 					"secrets: --insecure if that is well";
 
-	if (*secret->text || s->insecure || fabric->choice == FABRIC_SHM)
+	if (*secret->text || s->insecure || fabric_stays_here(fabric))
 		return 0;
-	if (listen ? tern_address_is_loopback(listen) : fabric->choice != FABRIC_VERBS)
+	if (tern_addr_is_loopback(listen ? listen : fabric_default_listen(fabric)))
 		return 0;
 	if (listen)
 		return options_refuse(error,
 			"--listen %.200s: lets in whoever connects from other hosts: %s",
 			listen, advice);
 	return options_refuse(error,
-		"--fabric verbs: lets in whoever connects from other hosts: %s", advice);
+		"--fabric %s: lets in whoever connects from other hosts: %s",
+		fabric_name(fabric), advice);
 }

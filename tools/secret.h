@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who may come in: the secret that the processes of a job share, and what is said to a
- * user who would let in whoever connects.
+ * The secret that the processes of a job share, and the warning for a user who would let
+ * any process join.
  *
- * A secret never stands on a command line, where every user of the host sees it. It comes
- * from a file (--secret-file, or TERN_SECRET_FILE), or through an open descriptor
- * (--secret-fd): `tern train` makes one for each job and gives it to its children so.
- * (Not in the environment, which programs started later inherit and which debuggers and
- * crash reports show; what was read from a pipe is gone.)
+ * A secret is never on a command line, where every user of the host could see it. It
+ * comes from a file (--secret-file, or TERN_SECRET_FILE), or through an open descriptor
+ * (--secret-fd): `tern train` makes a secret for each job and passes it to its children
+ * in this way. (The environment is not used, since programs started later inherit it and
+ * debuggers and crash reports show it; data read from a pipe is gone.)
  */
 #ifndef TERN_TOOLS_SECRET_H
 #define TERN_TOOLS_SECRET_H
@@ -26,7 +26,8 @@ struct secret {
 	char text[SECRET_BYTES_MAX + 1]; /* "": none */
 };
 
-/* Rows of a command's table; `field` of its settings is a struct secret_settings. */
+/* Rows of a command's table of options; `field` of its settings is a struct
+ * secret_settings. */
 #define SECRET_OPTIONS(settings, field)                                                  \
 	OPTION(TEXT, "secret-file", "PATH",                                              \
 		"what all processes of the job must know: a file that only its owner "   \
@@ -40,24 +41,27 @@ struct secret {
 		"listen beyond this host without a secret: whoever connects may join",   \
 		settings, field.insecure)
 
-/* Reads what the settings name; "" if they name nothing. -EINVAL with one line. */
+/* Reads the secret that the settings name; "" if they name none. -EINVAL with one
+ * line. */
 int secret_read(const struct secret_settings *settings, struct secret *out,
 	struct message *error);
 
-/* A new one from the system's random numbers; "" if this build cannot use secrets. */
+/* Makes a secret from the system's random numbers; "" if this build cannot use
+ * secrets. */
 int secret_make(struct secret *out);
 
-/* Leaves no copy in memory. */
+/* Erases the secret from memory. */
 void secret_forget(struct secret *secret);
 
-/* What the library is given. */
+/* The secret as the library's options take it; NULL: none. */
 static inline const char *secret_text(const struct secret *secret)
 {
 	return *secret->text ? secret->text : NULL;
 }
 
-/* May this be listened at (`listen` as fabric_listen_address has it)? Beyond this host
- * only with a secret, or with --insecure. -EINVAL with one line. */
+/* Checks that the process may listen at `listen` (an address of
+ * fabric_listen_address()): beyond this host only with a secret, or with --insecure.
+ * -EINVAL with one line. */
 int secret_check_listen(const struct secret_settings *settings,
 	const struct secret *secret, const struct fabric_settings *fabric,
 	const char *listen, struct message *error);

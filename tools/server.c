@@ -14,11 +14,11 @@
 #include "tools/secret.h"
 
 struct server_settings {
-	const char *listen; /* NULL: see fabric_listen_address */
+	const char *listen; /* NULL: see fabric_listen_address() */
 	struct fabric_settings fabric;
 	struct secret_settings secret;
 	struct device_choice device;
-	int arithmetic; /* device_arithmetics */
+	int arithmetic; /* index into device_arithmetics */
 	uint64_t index, spin_us, threads;
 	double worker_timeout_s;
 	bool json;
@@ -64,7 +64,7 @@ static void stop(struct role *role, const char *why, bool save)
 	char text[120];
 
 	tern_server_stats(s->server, &stats);
-	role->left = !stats.has_job; /* nobody loses anything */
+	role->left = !stats.has_job; /* without a job nobody loses anything */
 	snprintf(text, sizeof(text), "it was %s", why);
 	tern_server_stop(s->server, text, save);
 }
@@ -89,7 +89,7 @@ static void lost(void *arg, uint32_t worker, const char *text)
 				 (json_int_t)worker, "text", report_text(line)));
 }
 
-/* A gradient counts once for each of its chunks that lies here. */
+/* A gradient counts once for each of its chunks on this server. */
 static void report_applied(struct server_role *s)
 {
 	struct tern_server_stats stats;
@@ -141,7 +141,7 @@ static void report_device(struct server_role *s, const struct server_settings *s
 			report_text(s->updater->name)));
 }
 
-/* Those who do not join leave half of the descriptors to those who do. */
+/* Guests leave half of the descriptors to the processes of the job. */
 static uint32_t guests_max(void)
 {
 	struct rlimit limit;
@@ -151,7 +151,7 @@ static uint32_t guests_max(void)
 	return (uint32_t)limit.rlim_cur / 2;
 }
 
-/* What this process may have. */
+/* Memory that this process may use. */
 static uint64_t memory_bytes(void)
 {
 	uint64_t all =
@@ -176,7 +176,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.ended = ended,
 		.arg = &s->role,
 	};
-	char address[300];
+	char address[300], why[200];
 	int r;
 
 	fabric_listen_address(&settings->fabric, settings->listen, "tern-server", address,
@@ -187,7 +187,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		role_fail(&s->role, r == -EINVAL, "--listen %s: %s",
 			settings->listen ? settings->listen : address,
 			r == -EINVAL ? "not an address of this host"
-				     : tern_status_text(r));
+				     : role_why(r, why, sizeof(why)));
 		return r;
 	}
 	s->role.stop = stop;
@@ -209,13 +209,14 @@ static int server_run(int argc, char **argv)
 	if (options_parse(options, argc, argv, &settings, &error) ||
 		log_open("server", settings.log_level, &error) ||
 		fabric_check(&settings.fabric, &error) ||
+		fabric_check_listen(&settings.fabric, settings.listen, &error) ||
 		device_check_arithmetic(settings.arithmetic, &settings.device, &error) ||
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	r = role_open(&s.role, &server_command, settings.index, &settings.fabric,
 		secret_text(&secret), settings.spin_us, 0, (unsigned)settings.threads,
 		settings.json);
-	if (r == 0) /* a fabric that does not work here is told first */
+	if (r == 0) /* a fabric that does not work here is reported first */
 		r = secret_check_listen(&settings.secret, &secret, &settings.fabric,
 			settings.listen, &error);
 	if (r && !s.role.code)

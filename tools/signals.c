@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pipe that the handler writes each signal's number to, on whatever thread it runs. */
+/* A pipe to which the handler writes each signal's number, on whatever thread it runs. */
 #include "tools/signals.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 static const int caught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
 static volatile int write_fd = -1;
-static volatile sig_atomic_t aborts_on_second, interrupted;
+static volatile sig_atomic_t aborts_on_second, interrupted, asked;
 
 bool signals_is_end(int number)
 {
@@ -46,9 +46,9 @@ static void handle(int number)
 		_exit(128 + SIGINT);
 	}
 	interrupted = interrupted || number == SIGINT;
+	asked = asked || signals_is_end(number);
 
-	/* A full pipe holds thousands that have not been looked at: one more says
-	 * nothing. */
+	/* A full pipe holds thousands of unread signals: one more adds nothing. */
 	if (write(write_fd, &byte, 1) < 0)
 		errno = error;
 }
@@ -79,11 +79,16 @@ int signals_open(void)
 	if (pipe2(fds, O_NONBLOCK | O_CLOEXEC) < 0)
 		return -errno;
 	write_fd = fds[1];
-	interrupted = aborts_on_second = false;
+	interrupted = aborts_on_second = asked = false;
 	set_all(handle, handle);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN);
 	return fds[0];
+}
+
+bool signals_asked(void)
+{
+	return asked;
 }
 
 void signals_abort_on_second(void)
@@ -119,8 +124,8 @@ static void reset(void)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
 
-	/* A question for the status may come before a child is ready to answer, or when
-	 * it has closed: it ends nobody. */
+	/* SIGUSR1 may come before a child is ready to answer, or when it is ending: it
+	 * must not end the child. */
 	set_all(SIG_DFL, SIG_IGN);
 	if (!is_ignored(SIGTSTP))
 		sigaction(SIGTSTP, &action, NULL);

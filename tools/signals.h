@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signals as something to poll. Not a signalfd: that needs every thread of the process to
- * block the signals, and libraries start threads of their own before main() does
- * (OpenBLAS), which would take a signal and end the process.
+ * Signals as a descriptor to poll. signalfd cannot be used: it needs the signals blocked
+ * in every thread of the process, and libraries start threads before main() runs
+ * (OpenBLAS), one of which would take a signal and end the process.
  *
- * There is one of these per process at a time.
+ * A process has one of these at a time.
  */
 #ifndef TERN_TOOLS_SIGNALS_H
 #define TERN_TOOLS_SIGNALS_H
@@ -12,42 +12,46 @@
 #include <stdbool.h>
 
 /*
- * Catches what asks a process to end, and SIGCHLD:
+ * Catches SIGCHLD, and the signals that ask a process to end:
  *
- *     SIGINT, SIGTERM  in order
+ *     SIGINT, SIGTERM  end in an orderly way
  *     SIGHUP           the same, unless it was ignored (nohup)
  *     SIGUSR1          (asks for the status, and ends nothing)
- *     SIGUSR2          in order and without saving: the launcher ends what is left of a
- *                      job that has failed
+ *     SIGUSR2          end in an orderly way, without saving: the launcher ends the rest
+ *                      of a job that has failed
  *
- * SIGPIPE and SIGXFSZ are ignored from now on: a write says EPIPE or EFBIG. A descriptor
- * that is readable once a signal came; -EMFILE.
+ * SIGPIPE and SIGXFSZ are ignored from now on: a write fails with EPIPE or EFBIG. Returns
+ * a descriptor that is readable when a signal has come; -EMFILE.
  */
 int signals_open(void);
 
-/* A second SIGINT ends the process at once, from the handler. */
+/* A second SIGINT ends the process at once, inside the handler. */
 void signals_abort_on_second(void);
 
 /* Catches SIGTSTP (Ctrl-Z) too, unless it is ignored. */
 void signals_catch_stop(void);
 
-/* Stops this process as SIGTSTP does; returns when it goes on, or at once if there is
- * nobody who could continue it (an orphaned process group). */
+/* Stops this process as SIGTSTP does. Returns when it continues, or at once if no
+ * process could continue it (an orphaned process group). */
 void signals_stop(void);
 
-/* Did it ask the process to end? */
+/* True if this signal asks the process to end. */
 bool signals_is_end(int number);
 
-/* "SIGTERM" */
+/* True if a signal has asked this process to end since signals_open(). For code that
+ * blocks while no loop takes signals. */
+bool signals_asked(void);
+
+/* Name of a signal: "SIGTERM". */
 const char *signals_name(int number);
 
-/* The next signal that came; 0: none. */
+/* Takes the next signal that came; 0: none. */
 int signals_take(int fd);
 
-/* Default actions again; closes the descriptor. */
+/* Restores the default actions and closes the descriptor. */
 void signals_close(int fd);
 
-/* In a child between fork and exec: default actions, and SIGUSR1 is ignored until the
+/* For a child between fork and exec: default actions, and SIGUSR1 is ignored until the
  * child catches it. Async-signal-safe. */
 void signals_reset_child(void);
 

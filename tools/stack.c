@@ -4,8 +4,7 @@
 #include <errno.h>
 #include <sys/resource.h>
 
-/* The kernel looks at the limit when the stack grows, so this works in a process that
- * runs already. */
+/* The kernel reads the limit when the stack grows, so this works in a running process. */
 int stack_raise(uint64_t *soft_bytes)
 {
 	struct rlimit limit;

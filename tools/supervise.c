@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See supervise.h. Signals arrive through a pipe (signals.h), so everything happens in
- * one loop: the handler does nothing but write their numbers there. */
+ * one loop: the handler only writes their numbers there. */
 #include "tools/supervise.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ int supervise_init(struct supervisor *s)
 
 /* ---- start ---- */
 
-/* In the child, between fork and exec: async-signal-safe calls only. */
+/* Runs in the child, between fork and exec: async-signal-safe calls only. */
 static _Noreturn void become(
 	char *const *argv, int out, int secret, pid_t parent, const sigset_t *mask)
 {
@@ -61,7 +61,7 @@ static _Noreturn void become(
 	_exit(127);
 }
 
-/* The end to read from of a pipe that holds the secret; -1: there is none. */
+/* Returns the read end of a pipe that holds the secret; -1: there is none. */
 static int offer_secret(const struct supervisor *s)
 {
 	size_t bytes = s->secret ? strlen(s->secret) : 0;
@@ -72,7 +72,7 @@ static int offer_secret(const struct supervisor *s)
 		return -1;
 	if (pipe2(fds, O_CLOEXEC) < 0)
 		return -errno;
-	/* A pipe takes so little at once, without a reader. */
+	/* A pipe accepts this much without a reader. */
 	written = write(fds[1], s->secret, bytes);
 	tern_assert(written == (ssize_t)bytes);
 	close(fds[1]);
@@ -104,8 +104,8 @@ int supervise_start(struct supervisor *s, const char *name, const char *const *a
 	}
 	*c = (struct child){.fd = fds[0]};
 	snprintf(c->name, sizeof(c->name), "%s", name);
-	/* What the child gets before it has handlers of its own must not be taken for
-	 * ours. */
+	/* A signal that the child gets before it has handlers of its own must not be
+	 * written to our pipe. */
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, &mask);
 	c->pid = fork();
@@ -121,7 +121,8 @@ int supervise_start(struct supervisor *s, const char *name, const char *const *a
 		close(fds[0]);
 		return -error;
 	}
-	/* Not shared with the child: its end of the pipe has flags of its own. */
+	/* The flag is not shared with the child: its end of the pipe has flags of its
+	 * own. */
 	fcntl(fds[0], F_SETFL, O_NONBLOCK);
 	c->running = true;
 	s->child_count++;
@@ -130,7 +131,7 @@ int supervise_start(struct supervisor *s, const char *name, const char *const *a
 
 /* ---- lines ---- */
 
-/* Hands over the whole lines in c->line, keeps the rest. */
+/* Hands over the complete lines in c->line, and keeps the rest. */
 static void split_lines(struct supervisor *s, struct child *c)
 {
 	size_t from = 0;
@@ -164,8 +165,7 @@ static bool make_room(struct child *c)
 	return true;
 }
 
-/* Reads what there is; at the end of the stream, or if a line is absurdly long, closes
- * it. */
+/* Reads what is there; closes the pipe at its end, or if a line is far too long. */
 static void read_lines(struct supervisor *s, struct child *c)
 {
 	while (c->fd >= 0) {
@@ -219,7 +219,7 @@ static void signal_all(struct supervisor *s, int signal)
 }
 
 /* Ctrl-Z stops the whole job. The children are in process groups of their own, so the
- * terminal has not told them. */
+ * terminal did not signal them. */
 static void stop_all(struct supervisor *s)
 {
 	signal_all(s, SIGSTOP);
@@ -288,7 +288,7 @@ void supervise_end(struct supervisor *s, int signal, unsigned grace_ms)
 	uint64_t limit_ns = tern_clock_ns() + grace_ms * TERN_NS_PER_MS;
 
 	signal_all(s, signal);
-	/* A stopped child gets the signal only when it goes on. */
+	/* A stopped child gets the signal only when it continues. */
 	signal_all(s, SIGCONT);
 	while (supervise_running(s)) {
 		uint64_t now_ns = tern_clock_ns();

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The processes of a job: started from this program's own file, heard through one pipe
- * each, and never left behind.
+ * The processes of a job: started from this program's own file, each read through one
+ * pipe, and never left behind.
  *
  * A child cannot outlive its supervisor: it asks the kernel for SIGKILL at the parent's
- * death. The supervisor learns of a child's end by SIGCHLD, so within a moment, whatever
- * the cause. Children are in process groups of their own: a Ctrl-C at the terminal
- * reaches the supervisor alone, which then ends them in order.
+ * death. The supervisor learns of a child's end by SIGCHLD, within a moment, whatever the
+ * cause. Children are in process groups of their own: a Ctrl-C at the terminal reaches
+ * only the supervisor, which then ends them in an orderly way.
  *
- * One thread; nothing else in the process may wait for children or handle these signals.
+ * One thread uses this; nothing else in the process may wait for children or handle these
+ * signals.
  */
 #ifndef TERN_TOOLS_SUPERVISE_H
 #define TERN_TOOLS_SUPERVISE_H
@@ -18,67 +19,71 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#define SUPERVISE_CHILDREN_MAX (256 + 4096) /* servers and workers of a job */
+#define SUPERVISE_CHILDREN_MAX (256 + 4096) /* most servers and workers of a job */
 #define SUPERVISE_ARGS_MAX     64
 #define SUPERVISE_SECRET_FD    3
 
 struct child {
 	char name[32]; /* "worker 1" */
 	pid_t pid;
-	bool running; /* not yet waited for */
-	int status;   /* as from waitpid, once it is not running */
-	int fd;       /* its stdout; -1 at its end */
-	char *line;   /* what came of a line so far */
+	bool running; /* not waited for yet */
+	int status;   /* from waitpid, when it is not running any more */
+	int fd;       /* its stdout; -1 after end of file */
+	char *line;   /* the incomplete last line */
 	size_t line_bytes, line_room;
 };
 
 struct supervisor {
-	/* One line that a child printed, without its newline. */
+	/* A child has printed a line, given without its newline. */
 	void (*on_line)(void *arg, struct child *child, const char *line);
-	/* It has ended, all its lines have been handed over; child->status says how. */
+	/* A child has ended, and all its lines were handed over; child->status says
+	 * how it ended. */
 	void (*on_exit)(void *arg, struct child *child);
-	/* SIGUSR1 asks for the status; the children are asked next. May be NULL. */
+	/* SIGUSR1 asks for the status; afterwards the children are asked. May be NULL. */
 	void (*on_status)(void *arg);
 	void *arg;
-	const char *secret; /* what each child can read from SUPERVISE_SECRET_FD; NULL:
-			       nothing, and no such descriptor */
+	/* Secret that each child can read from SUPERVISE_SECRET_FD; NULL: none, and no
+	 * such descriptor. */
+	const char *secret;
 	int signal_fd;
-	int signal; /* the first that asked to end, see signals.h; 0: none */
-	unsigned interrupt_count; /* SIGINTs that came: the second one kills */
+	int signal; /* first signal that asked to end, see signals.h; 0: none */
+	unsigned interrupt_count; /* number of SIGINTs; the second one kills */
 	bool patient; /* supervise_end: a child is saving and must not be killed */
 	unsigned child_count;
 	struct child children[SUPERVISE_CHILDREN_MAX];
-	/* Of one turn. */
+	/* Used during one turn. */
 	struct pollfd fds[SUPERVISE_CHILDREN_MAX + 1];
 	struct child *of[SUPERVISE_CHILDREN_MAX + 1];
 };
 
-/* Catches what signals.h says from now on, and SIGTSTP: the children stop and go on with
- * this process. `on_...` may be set before or after. -EMFILE. */
+/* Catches the signals of signals.h from now on, and SIGTSTP: the children stop and
+ * continue with this process. The on_... handlers may be set before or after. -EMFILE. */
 int supervise_init(struct supervisor *s);
 
-/* Starts "tern ARGS..." (at most SUPERVISE_ARGS_MAX, NULL-terminated). -EAGAIN, -ENOMEM,
- * -EMFILE; a program that cannot be executed is seen as one that exits with 127. */
+/* Starts "tern ARGS..." (at most SUPERVISE_ARGS_MAX, NULL-terminated). -EAGAIN,
+ * -ENOMEM, -EMFILE; a program that cannot be executed appears as one that exits with
+ * 127. */
 int supervise_start(struct supervisor *s, const char *name, const char *const *args);
 
 /*
- * Waits at most timeout_ms (-1: for ever) for something to happen and calls the handlers.
- * A signal that came is in `signal` afterwards.
+ * Waits at most timeout_ms (-1: no limit) for an event and calls the handlers. If a
+ * signal came, it is in `signal` afterwards.
  */
 void supervise_turn(struct supervisor *s, int timeout_ms);
 
 unsigned supervise_running(const struct supervisor *s);
 
-/* Sends `signal` to all that still run, SIGKILL to those left after grace_ms, unless
- * `patient` is set, or when SIGINT has come twice; returns when every one has been waited
- * for. The handlers are called as ever. Other signals may come many times: at a closed
- * terminal both the shell and the kernel send SIGHUP. */
+/* Sends `signal` to all children that still run. Children left after grace_ms get
+ * SIGKILL, unless `patient` is set, and so do all when SIGINT has come twice. Returns
+ * when every child was waited for; the handlers are called as usual. Other signals may
+ * be repeated: at a closed terminal both the shell and the kernel send SIGHUP. */
 void supervise_end(struct supervisor *s, int signal, unsigned grace_ms);
 
-/* All children have ended. Gives the signals back. */
+/* Restores the signal handlers. All children must have ended. */
 void supervise_fini(struct supervisor *s);
 
-/* "worker 1 (pid 4242) was killed by signal 9 (Killed)", "... exited with status 1". */
+/* Describes the end of a child: "worker 1 (pid 4242) was killed by signal 9 (Killed)",
+ * "... exited with status 1". */
 void supervise_describe(const struct child *child, char *text, size_t bytes);
 
 #endif

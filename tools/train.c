@@ -4,16 +4,21 @@
  *
  *     SERVERS --all of them listen--> WORKERS --all have ended well--> finished
  *        \________________________________/
- *             something went wrong -> FAILED -> everybody is ended
+ *             something went wrong -> FAILED -> all processes are ended
  *
  * Servers and workers are this program again, `tern server` and `tern worker`, with the
- * arguments that this process was given; they are heard through their JSON lines. When
- * one dies, others complain about it too, and not in the order of cause and effect: so a
- * process that was killed is named before one that reported an error, and there is a
- * moment's patience for that to show.
+ * arguments that this process got; their events are read as JSON lines. When one dies,
+ * others report errors too, and not in the order of cause and effect. So a process that
+ * was killed is named before one that reported an error, and the launcher waits a moment
+ * for that to show.
  *
- * A worker may die once the steps have begun: the servers go on with the others. That is
- * told in a line, after the same patience, if no server has ended by then.
+ * A worker may die once the steps have begun: the servers continue with the others. This
+ * is reported in a line, after the same wait, if no server has ended by then.
+ *
+ * One process is started in each turn of the loop, so a signal or a failure can end a job
+ * of thousands of workers while they start. Only a few workers start at once: a started
+ * worker has its data in memory, so the remaining memory tells whether more workers fit,
+ * and this process gets processor time.
  */
 #include <errno.h>
 #include <sched.h>
@@ -24,6 +29,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "tools/info_machine.h"
 #include "tools/job.h"
 #include "tools/report.h"
 #include "tools/secret.h"
@@ -34,15 +40,21 @@ _Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
 	"as many as a job may have");
 
 #define PATIENCE_NS (300 * TERN_NS_PER_MS)
-#define LINGER_NS   (5 * TERN_NS_PER_S) /* workers, after the last server has ended */
+#define LINGER_NS   (5 * TERN_NS_PER_S) /* for workers, after the last server has ended */
 #define SECRET_FD   "3"                 /* SUPERVISE_SECRET_FD */
-#define GRACE_MS    2500                /* children of a job that has failed */
-#define LEAVE_MS    9500                /* children that are to save, if they can */
+#define GRACE_MS    2500                /* for children of a failed job */
+#define LEAVE_MS    9500                /* for children that shall save, if they can */
+/* Largest number of workers that are still reading their data. */
+#define UNREADY_MAX 64
+/* Interval of looking at the memory during the start. */
+#define MEMORY_MS 100
+/* Memory that must stay free, on a host with 16 GiB or more. */
+#define MEMORY_LOW (256ull << 20)
 
 struct train_settings {
-	struct job_settings job; /* first: JOB_OPTIONS */
+	struct job_settings job; /* first member: JOB_OPTIONS */
 	const char *listen;
-	struct secret_settings secret; /* `insecure` alone */
+	struct secret_settings secret; /* only `insecure` is used */
 	struct device_choice server_device;
 	double worker_timeout_s;
 	uint64_t server_threads;
@@ -68,40 +80,44 @@ static const struct option options[] = {
 struct train {
 	struct job_settings *job;
 	const char *listen;   /* NULL: the servers' default */
-	struct secret secret; /* of this job; its children get it */
+	struct secret secret; /* secret of this job, passed to its children */
 	const char *server_device;
 	char worker_timeout_s[32], server_threads[16];
-	/* What servers have said of the gradients that they applied. */
+	/* Numbers that servers have reported about the gradients that they applied. */
 	double applied, refused, staleness_sum, staleness_max;
 	bool insecure;
-	int argc; /* the user's options, handed on to workers */
+	int argc; /* options of the user, passed on to workers */
 	char **argv;
 	const char *spin_us; /* for the roles */
 	struct output out;
 	struct supervisor sup;
 	unsigned listening_count;
 	char *addresses[TERN_SERVERS_MAX];
-	bool workers_started;
-	bool begun;       /* all are here: from now on a worker may be lost */
+	char join[TERN_SERVERS_MAX *
+		  122]; /* all addresses, for workers; "": not known yet */
+	bool ready[SUPERVISE_CHILDREN_MAX]; /* workers that have read their data */
+	uint64_t memory_ns; /* time of the next look at the host's memory */
+	bool begun; /* all processes are connected: from now on a worker may be lost */
 	unsigned speaker; /* the worker whose progress is shown */
-	/* Losses that are not told yet, by child; a server's words for one whose process
-	 * may live. */
-	uint64_t loss_ns; /* of the first of them; 0: none */
+	/* Losses that were not reported yet, by child; the text is a server's if the
+	 * process may be alive. */
+	uint64_t loss_ns; /* time of the first of them; 0: none */
 	bool died[SUPERVISE_CHILDREN_MAX], told[SUPERVISE_CHILDREN_MAX];
 	char *missed[SUPERVISE_CHILDREN_MAX];
-	char *complaints[SUPERVISE_CHILDREN_MAX]; /* their own words */
-	uint64_t served_ns; /* when the last server had ended; 0: not yet */
+	char *complaints[SUPERVISE_CHILDREN_MAX]; /* error texts of the children */
+	uint64_t served_ns; /* time at which the last server had ended; 0: not yet */
 	/* The first error event, and the first process that did not end as it should. */
 	uint64_t failed_ns; /* 0: nothing failed */
 	char error[512];
 	bool input_error;
 	char dead[160];
 	bool killed; /* `dead` was killed by a signal */
-	bool ending; /* what children do from now on is our doing and says nothing */
+	/* The job is being ended, so events of children are no errors of their own. */
+	bool ending;
 	json_t *done;
 	double slot_losses[TERN_SLOTS_MAX];
 	bool has_loss[TERN_SLOTS_MAX];
-	uint64_t step, steps; /* shown last; in async mode they are the speaker's own */
+	uint64_t step, steps; /* last step shown; in async mode that of the speaker */
 	bool saved;
 };
 
@@ -113,7 +129,7 @@ static void failed(struct train *t)
 
 /* ---- starting ---- */
 
-/* What it needs to hear the secret; how many arguments. */
+/* Adds the arguments for reading the secret. Returns how many. */
 static size_t add_secret(const struct train *t, const char **args)
 {
 	if (!*t->secret.text)
@@ -123,7 +139,7 @@ static size_t add_secret(const struct train *t, const char **args)
 	return 2;
 }
 
-static int start_role(
+static void start_role(
 	struct train *t, const char *role, unsigned index, const char **args)
 {
 	char name[32];
@@ -136,14 +152,13 @@ static int start_role(
 			strerror(-r));
 		failed(t);
 	}
-	return r;
 }
 
-static int start_server(struct train *t, unsigned index)
+static void start_server(struct train *t, unsigned index)
 {
 	const struct fabric_settings *fabric = &t->job->fabric;
-	const char *args[32] = {"server", "--fabric", fabric_names[fabric->choice],
-		"--spin-us", t->spin_us, "--index", NULL, "--json", NULL};
+	const char *args[32] = {"server", "--fabric", fabric_name(fabric), "--spin-us",
+		t->spin_us, "--index", NULL, "--json", NULL};
 	char number[16];
 	size_t n = 8;
 
@@ -175,7 +190,7 @@ static int start_server(struct train *t, unsigned index)
 		args[n++] = "--insecure";
 	n += add_secret(t, args + n);
 	args[n] = NULL;
-	return start_role(t, "server", index, args);
+	start_role(t, "server", index, args);
 }
 
 static bool is_for_servers(const char *arg)
@@ -192,8 +207,8 @@ static bool is_for_servers(const char *arg)
 	return false;
 }
 
-/* With the options that the user gave to the job. */
-static int start_worker(struct train *t, unsigned index, const char *join)
+/* Starts a worker with the options that the user gave to the job. */
+static void start_worker(struct train *t, unsigned index)
 {
 	const char *args[SUPERVISE_ARGS_MAX + 1];
 	char number[16];
@@ -214,35 +229,84 @@ static int start_worker(struct train *t, unsigned index, const char *join)
 	args[n++] = "--index";
 	args[n++] = number;
 	args[n++] = "--join";
-	args[n++] = join;
+	args[n++] = t->join;
 	args[n++] = "--spin-us";
 	args[n++] = t->spin_us;
 	n += add_secret(t, args + n);
 	args[n] = NULL;
-	return start_role(t, "worker", index, args);
+	start_role(t, "worker", index, args);
 }
 
-static void start_workers(struct train *t)
+/* All servers listen: prepares the workers' arguments. */
+static void prepare_workers(struct train *t)
 {
-	char join[TERN_SERVERS_MAX * 122] = "";
 	size_t n = 0;
 
 	for (uint64_t i = 0; i < t->job->servers; i++)
-		n += (size_t)snprintf(join + n, sizeof(join) - n, "%s%.120s",
+		n += (size_t)snprintf(t->join + n, sizeof(t->join) - n, "%s%.120s",
 			i ? "," : "", t->addresses[i]);
-	t->workers_started = true;
 	report(&t->out, "train",
 		json_pack("{ss ss ss sI sI sI}", "event", "start", "model", t->job->model,
-			"fabric", fabric_names[t->job->fabric.choice], "servers",
+			"fabric", fabric_name(&t->job->fabric), "servers",
 			(json_int_t)t->job->servers, "workers",
 			(json_int_t)t->job->workers, "slots", (json_int_t)t->job->slots));
-	for (unsigned i = 0; i < t->job->workers; i++) {
-		if (start_worker(t, i, join))
-			return;
-	}
 }
 
-/* ---- what the children say ---- */
+static unsigned unready_count(const struct train *t)
+{
+	unsigned n = 0;
+
+	for (unsigned i = (unsigned)t->job->servers; i < t->sup.child_count; i++)
+		n += t->sup.children[i].running && !t->ready[i];
+	return n;
+}
+
+/* True if another process can be started now. */
+static bool may_start(const struct train *t)
+{
+	uint64_t servers = t->job->servers, count = t->sup.child_count;
+
+	if (t->failed_ns || t->sup.signal || unready_count(t) >= UNREADY_MAX)
+		return false;
+	return count < servers ||
+	       (t->listening_count == servers && count < servers + t->job->workers);
+}
+
+static void start_next(struct train *t)
+{
+	unsigned servers = (unsigned)t->job->servers, next = t->sup.child_count;
+
+	if (next >= servers && !*t->join)
+		prepare_workers(t);
+	if (next < servers)
+		start_server(t, next);
+	else
+		start_worker(t, next - servers);
+}
+
+/* Ends a job that does not fit into this host's memory while it starts: otherwise the
+ * kernel would kill processes, perhaps others than the job's. */
+static void look_at_memory(struct train *t)
+{
+	uint64_t now_ns = tern_clock_ns(), total, left;
+
+	if (t->begun || t->failed_ns || now_ns < t->memory_ns)
+		return;
+	t->memory_ns = now_ns + MEMORY_MS * TERN_NS_PER_MS;
+	if (!info_memory("", &total, &left) || left >= TERN_MIN(MEMORY_LOW, total / 64))
+		return;
+	snprintf(t->error, sizeof(t->error),
+		"this host's memory does not hold the job: %llu of %llu MiB are left "
+		"with "
+		"%u of %llu processes started: fewer --workers or --servers, or less "
+		"data",
+		(unsigned long long)left >> 20, (unsigned long long)total >> 20,
+		t->sup.child_count,
+		(unsigned long long)(t->job->servers + t->job->workers));
+	failed(t);
+}
+
+/* ---- events of the children ---- */
 
 static unsigned number_of(const struct train *t, const struct child *c)
 {
@@ -265,12 +329,13 @@ static void take_error(struct train *t, const struct child *c, const json_t *eve
 
 	if (!*t->error) {
 		t->input_error = json_is_true(json_object_get(event, "input"));
-		/* What the user typed wrong has nothing to do with who found it. */
+		/* A wrong option is the user's, so the process that found it is not
+		 * named. */
 		snprintf(t->error, sizeof(t->error), "%s%s%s",
 			t->input_error ? "" : c->name, t->input_error ? "" : ": ",
 			text ? text : "failed");
 	}
-	/* What a worker says of itself is the job's end only if a server says so too. */
+	/* An error of a worker ends the job only if a server says so too. */
 	if (!is_worker(t, c) || t->input_error) {
 		failed(t);
 	} else if (text && !t->complaints[number_of(t, c)]) {
@@ -289,7 +354,7 @@ static void take_listening(struct train *t, const struct child *c, const json_t 
 	t->listening_count++;
 }
 
-/* Whose progress is shown from now on: the first worker's that runs and is not lost. */
+/* Chooses the worker whose progress is shown: the first one that runs and is not lost. */
 static void choose_speaker(struct train *t)
 {
 	for (unsigned i = 0; i < t->job->workers; i++)
@@ -317,7 +382,7 @@ static void take_loss(struct train *t, const json_t *event)
 		t->loss_ns = tern_clock_ns();
 }
 
-/* From each server, at its end. */
+/* Adds the numbers that each server reports at its end. */
 static void take_applied(struct train *t, const json_t *event)
 {
 	double gradients = json_number_value(json_object_get(event, "gradients"));
@@ -360,7 +425,8 @@ static void take_slot_losses(struct train *t, const json_t *event)
 	}
 }
 
-/* In the order of the slots: the sum does not depend on who computed which. */
+/* In the order of the slots, so that the sum does not depend on which worker computed
+ * which. */
 static void set_loss_of_all_slots(struct train *t)
 {
 	double sum = 0;
@@ -398,11 +464,14 @@ static void take_worker_event(
 {
 	bool speaks = c == worker(t, t->speaker) && strcmp(name, "progress") == 0;
 
-	if (strcmp(name, "begun") == 0) {
+	if (strcmp(name, "ready") == 0) {
+		t->ready[number_of(t, c)] = true;
+	} else if (strcmp(name, "begun") == 0) {
 		t->begun = true;
 	} else if (strcmp(name, "done") == 0) {
 		take_slot_losses(t, event);
-		/* It has tested; what it found is shown when everybody has ended. */
+		/* The finisher has tested the parameters. Its result is shown when all
+		 * processes have ended. */
 		if (json_is_true(json_object_get(event, "finisher"))) {
 			json_decref(t->done);
 			t->done = json_incref(event);
@@ -417,7 +486,7 @@ static void take_worker_event(
 	}
 }
 
-/* What is told of everybody. Servers note the same things: one of them is heard. */
+/* True for events that all servers report: only one server's are shown. */
 static bool is_for_all(struct train *t, const struct child *c, const char *name)
 {
 	return strcmp(name, "log") == 0 || strcmp(name, "device") == 0 ||
@@ -425,8 +494,7 @@ static bool is_for_all(struct train *t, const struct child *c, const char *name)
 	       (strcmp(name, "note") == 0 && (is_worker(t, c) || number_of(t, c) == 0));
 }
 
-/* The job is being ended: only what becomes of the parameters is told. Takes the
- * reference. */
+/* The job is being ended: only events about saving are shown. Releases the event. */
 static void take_last_event(struct train *t, const struct child *c, json_t *event)
 {
 	const char *name = json_string_value(json_object_get(event, "event"));
@@ -443,7 +511,7 @@ static void take_last_event(struct train *t, const struct child *c, json_t *even
 	}
 }
 
-/* A child that saves is not killed; it may begin before the end does. */
+/* A child that saves is not killed; it may begin before the job is ended. */
 static void be_patient(struct train *t, const char *name)
 {
 	if (!name)
@@ -484,7 +552,7 @@ static void on_line(void *arg, struct child *c, const char *line)
 	json_decref(event);
 }
 
-/* The children say more. */
+/* The children add their own status. */
 static void on_status(void *arg)
 {
 	struct train *t = arg;
@@ -559,7 +627,7 @@ static void tell_loss(struct train *t, unsigned i)
 			report_text(text)));
 }
 
-/* What was not the end of the job is told, and is nothing to blame for a later end. */
+/* Reports losses that did not end the job; they are not blamed for a later end. */
 static void tell_losses(struct train *t)
 {
 	for (unsigned i = 0; i < t->sup.child_count; i++)
@@ -582,7 +650,7 @@ static void settle_losses(struct train *t)
 
 /* ---- the job ---- */
 
-/* Until `limit_ns` after `since_ns`. */
+/* Milliseconds left until `limit_ns` after `since_ns`. */
 static int ms_left(uint64_t since_ns, uint64_t limit_ns)
 {
 	uint64_t waited_ns = tern_clock_ns() - since_ns;
@@ -591,19 +659,21 @@ static int ms_left(uint64_t since_ns, uint64_t limit_ns)
 				     : (int)((limit_ns - waited_ns) / TERN_NS_PER_MS) + 1;
 }
 
-/* How long to wait for more: the cause of a failure may still be on its way, and so may
- * be the last ones to leave. */
+/* Time to wait for further events: the cause of a failure may still be reported, and
+ * the last processes may still be ending. */
 static int turn_ms(const struct train *t)
 {
 	if (t->failed_ns)
 		return ms_left(t->failed_ns, PATIENCE_NS);
 	if (t->loss_ns)
 		return ms_left(t->loss_ns, PATIENCE_NS);
-	return t->served_ns ? ms_left(t->served_ns, LINGER_NS) : -1;
+	if (t->served_ns)
+		return ms_left(t->served_ns, LINGER_NS);
+	return t->begun ? -1 : MEMORY_MS;
 }
 
-/* Does a worker run that is not lost? One that was lost because it stands still would
- * never end by itself. */
+/* True if a worker runs that is not lost. A worker that was lost because it stands
+ * still would never end by itself. */
 static bool workers_to_come(const struct train *t)
 {
 	for (unsigned i = (unsigned)t->job->servers; i < t->sup.child_count; i++)
@@ -622,20 +692,16 @@ static bool has_waited(const struct train *t)
 
 static void run(struct train *t)
 {
-	for (unsigned i = 0; i < t->job->servers; i++) {
-		if (start_server(t, i))
-			return;
-	}
-	while (supervise_running(&t->sup) && !t->sup.signal && !has_waited(t)) {
-		supervise_turn(&t->sup, turn_ms(t));
+	do {
+		if (may_start(t))
+			start_next(t);
+		supervise_turn(&t->sup, may_start(t) ? 0 : turn_ms(t));
 		settle_losses(t);
-		if (!t->failed_ns && !t->workers_started &&
-			t->listening_count == t->job->servers)
-			start_workers(t);
-	}
+		look_at_memory(t);
+	} while (supervise_running(&t->sup) && !t->sup.signal && !has_waited(t));
 }
 
-/* Said on stderr, and in the stream of events as its last. */
+/* Reports the end on stderr, and as the last event. */
 static int say_end(struct train *t, int code, const char *text)
 {
 	output_error(&t->out, "train", "%s", text);
@@ -646,11 +712,17 @@ static int say_end(struct train *t, int code, const char *text)
 
 static int conclude_interrupted(struct train *t)
 {
-	char text[300], step[80];
+	char text[300], where[80];
 
-	describe_step(t, step, sizeof(step));
+	if (t->begun)
+		describe_step(t, where, sizeof(where));
+	else
+		snprintf(where, sizeof(where),
+			"its start, with %u of %llu processes started",
+			t->sup.child_count,
+			(unsigned long long)(t->job->servers + t->job->workers));
 	snprintf(text, sizeof(text), "ended by %s at %s%s", signals_name(t->sup.signal),
-		step, t->job->save && !t->saved ? ": nothing was saved" : "");
+		where, t->job->save && !t->saved ? ": nothing was saved" : "");
 	return say_end(t, 128 + t->sup.signal, text);
 }
 
@@ -658,10 +730,10 @@ static int conclude(struct train *t)
 {
 	t->ending = true;
 	if (t->sup.signal) {
-		supervise_end(&t->sup, SIGTERM, LEAVE_MS);
+		supervise_end(&t->sup, SIGTERM, t->begun ? LEAVE_MS : GRACE_MS);
 		return conclude_interrupted(t);
 	}
-	/* Nothing is saved of a job that has failed. */
+	/* Nothing is saved in a job that has failed. */
 	supervise_end(&t->sup, SIGUSR2, GRACE_MS);
 	if (!t->failed_ns && t->done) {
 		tell_losses(t);
@@ -677,8 +749,8 @@ static int conclude(struct train *t)
 	return say_end(t, t->input_error ? EXIT_INPUT : EXIT_JOB, t->error);
 }
 
-/* Each process has a thread that moves bytes and one that computes; if the first ones
- * poll where there are not cores for all, they take them from the second ones. */
+/* Each process has a thread that moves bytes and one that computes. If there are too
+ * few cores, polling threads would take them from computing ones. */
 static bool cores_to_spare(const struct job_settings *job)
 {
 	cpu_set_t cpus;
@@ -687,7 +759,7 @@ static bool cores_to_spare(const struct job_settings *job)
 	       (uint64_t)CPU_COUNT(&cpus) >= 2 * (job->servers + job->workers);
 }
 
-/* So that nobody else joins, be it another user of this host. */
+/* So that no other process joins, be it another user's on this host. */
 static int make_secret(struct secret *secret, struct message *error)
 {
 	int r = secret_make(secret);
@@ -698,7 +770,7 @@ static int make_secret(struct secret *secret, struct message *error)
 	return 0;
 }
 
-/* The last part of HOST:PORT. */
+/* Port in HOST:PORT. */
 static const char *port_of(const char *address)
 {
 	const char *colon = strrchr(address, ':');
@@ -710,6 +782,8 @@ static int check(struct train_settings *s, struct secret *secret, struct message
 {
 	int r = job_check(&s->job, error);
 
+	if (r == 0)
+		r = fabric_check_listen(&s->job.fabric, s->listen, error);
 	if (r == 0 && !s->secret.insecure)
 		r = make_secret(secret, error);
 	if (r == 0)
@@ -717,7 +791,7 @@ static int check(struct train_settings *s, struct secret *secret, struct message
 			&s->secret, secret, &s->job.fabric, s->listen, error);
 	if (r)
 		return r;
-	/* They are processes of one host. */
+	/* The servers are processes of one host, so they cannot share a port. */
 	if (s->listen && s->job.servers > 1 && strcmp(port_of(s->listen), "0") != 0) {
 		snprintf(error->text, sizeof(error->text),
 			"--listen %.200s: %llu servers cannot share a port: let it be 0",

@@ -9,9 +9,10 @@
 #include "rendezvous/wire.h"
 #include "tern-config.h"
 #include "tools/commit.h"
-#include "transport/shm.h"
+#include "tools/fabric.h"
+#include "transport/shm/shm.h"
 #if TERN_HAVE_VERBS
-#include "transport/verbs.h"
+#include "transport/verbs/verbs.h"
 #endif
 
 /* clang defines gcc's as well. */
@@ -23,12 +24,26 @@
 #define COMPILER_IS __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__
 #endif
 
+/* Those that work everywhere come first, which --fabric names last. */
+static void print_fabrics(void)
+{
+	const char *between = "fabrics   ";
+
+	for (int i = fabric_count() - 1; i > FABRIC_AUTO; i--) {
+		if (fabric_row(i)->absent)
+			continue;
+		printf("%s%s", between, fabric_row(i)->name);
+		between = ", ";
+	}
+	putchar('\n');
+}
+
 void version_print(void)
 {
 	printf("tern %s\n", tern_version());
 	printf("commit    %s\n", TERN_COMMIT);
 	printf("compiler  " COMPILER " %d.%d.%d\n", COMPILER_IS);
-	printf("fabrics   shm, tcp%s\n", TERN_HAVE_VERBS ? ", verbs" : "");
+	print_fabrics();
 	printf("wire      session %u, shm %u", TERN_WIRE_VERSION, SHM_NOTE_VERSION);
 #if TERN_HAVE_VERBS
 	printf(", verbs %u", (unsigned)VERBS_VERSION);

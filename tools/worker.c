@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tern worker`: one worker. It reads its data, joins the servers, and does its share;
- * number 0, or the first that is left, also tests, writes and saves. */
+/* `tern worker`: one worker. It reads its data, joins the servers, and computes its
+ * slots; number 0, or the first worker that is left, also tests, writes and saves. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,6 +12,7 @@
 #include "base/util.h"
 #include "client/worker.h"
 #include "tools/data.h"
+#include "tools/earlier.h"
 #include "tools/host_file.h"
 #include "tools/job.h"
 #include "tools/role.h"
@@ -20,7 +21,7 @@
 #define REPORT_NS (200 * TERN_NS_PER_MS)
 
 struct worker_settings {
-	struct job_settings job; /* first: JOB_OPTIONS */
+	struct job_settings job; /* first member: JOB_OPTIONS */
 	struct secret_settings secret;
 	const char *join;
 	uint64_t index, spin_us, wait_s;
@@ -43,9 +44,9 @@ static const struct option options[] = {
 	OPTION_END,
 };
 
-#define RECENT 16u /* reports */
+#define RECENT 16u /* number of reports that are kept */
 
-/* How far it was at an instant. */
+/* Progress at one time. */
 struct mark {
 	uint64_t ns, step, bytes;
 };
@@ -60,13 +61,14 @@ struct worker_role {
 	struct tern_worker *worker;
 	uint64_t my_steps;
 	char save_path[4096], interrupted_path[4096];
+	char job_name[EARLIER_NAME_BYTES];
 	bool made_directory;
-	/* For the rates: where the steps began, the last one, and the last reports. */
+	/* For the rates: when the steps began, the last step, and the last reports. */
 	struct mark begun, last, recent[RECENT];
 	uint64_t recent_count, report_ns;
 };
 
-/* ---- what it says ---- */
+/* ---- events ---- */
 
 /* JSON has no NaN. */
 static void set_number(json_t *event, const char *name, double value)
@@ -75,7 +77,7 @@ static void set_number(json_t *event, const char *name, double value)
 		event, name, isfinite(value) ? json_real(value) : json_null());
 }
 
-/* Steps of this worker per second, without the wait for the others at the start. */
+/* Steps of this worker per second since `since`. */
 static double own_steps_per_s(const struct worker_role *w, const struct mark *since)
 {
 	uint64_t ns = w->last.ns - since->ns;
@@ -99,7 +101,7 @@ static void set_rates(
 		seconds > 0 ? (double)(w->last.bytes - since->bytes) / 1e6 / seconds : 0);
 }
 
-/* Where it was some seconds ago: what is shown follows what happens now. */
+/* Progress some seconds ago, so that the shown rate follows the present speed. */
 static const struct mark *recent(const struct worker_role *w)
 {
 	return &w->recent[w->recent_count < RECENT ? 0 : (w->recent_count + 1) % RECENT];
@@ -111,8 +113,12 @@ static void progress(void *arg, const struct tern_worker_progress *p)
 	uint64_t now_ns = tern_clock_ns();
 	json_t *event;
 
+	/* The final rates leave out the first step if there are more: in it memory is
+	 * touched and libraries are loaded for the first time. */
+	if (w->last.step == 1)
+		w->begun = w->last;
 	w->last = (struct mark){.ns = now_ns, .step = p->step, .bytes = p->bytes};
-	if (!w->begun.ns) /* it has joined late, as one without slots does */
+	if (!w->begun.ns) /* it has joined late, as a worker without slots does */
 		w->begun = w->recent[0] = w->last;
 	if (now_ns < w->report_ns && p->step != w->my_steps)
 		return;
@@ -133,7 +139,7 @@ static void begun(void *arg)
 	role_report(&w->role, json_pack("{ss}", "event", "begun"));
 }
 
-/* What it computes on, once it is known. */
+/* Reports the device, once it is known. */
 static void report_device(struct worker_role *w)
 {
 	char device[24];
@@ -157,7 +163,7 @@ static void note(void *arg, const char *text)
 	role_note(&w->role, line);
 }
 
-/* Async: nobody makes up for the steps of a worker that was lost. */
+/* Async mode: no worker makes up for the steps of a lost worker. */
 static void note_missing(
 	struct worker_role *w, const struct tern_worker_results *results, json_t *event)
 {
@@ -177,7 +183,7 @@ static void note_missing(
 	note(w, text);
 }
 
-/* `tern train` hears it from a server, too, and tells it once. */
+/* `tern train` is told by a server, too, and prints it once. */
 static void lost(void *arg, uint32_t worker, const char *text)
 {
 	struct worker_role *w = arg;
@@ -188,7 +194,7 @@ static void lost(void *arg, uint32_t worker, const char *text)
 				      (json_int_t)worker, "text", report_text(line)));
 }
 
-/* Not a doubt of some percent: batches differ. */
+/* Small differences are normal, since batches differ. */
 static void note_divergence(
 	struct worker_role *w, const struct tern_worker_results *results)
 {
@@ -214,7 +220,7 @@ static void set_slot_losses(const struct tern_worker_results *results, json_t *e
 	json_object_set_new(event, "slot_losses", losses);
 }
 
-/* The servers say so too: `tern train` shows what they say. */
+/* The servers report this too: `tern train` prints their events. */
 static void waiting(void *arg, const char *text)
 {
 	struct worker_role *w = arg;
@@ -270,6 +276,15 @@ static void report_saved(struct worker_role *w, const struct tern_worker_results
 	role_report(&w->role, event);
 }
 
+/* The job was completed: removes the file of an interrupted run of it. */
+static void remove_interrupted(const struct worker_role *w)
+{
+	uint64_t step;
+
+	if (earlier_is_of(w->interrupted_path, w->job_name, &step))
+		unlink(w->interrupted_path);
+}
+
 static void ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results)
 {
@@ -278,22 +293,27 @@ static void ended(void *arg, int status, const char *text,
 	if (results->saved_path) {
 		w->made_directory = false;
 		report_saved(w, results);
+		if (results->saved_path == w->save_path)
+			remove_interrupted(w);
 	}
 	if (results->left) {
 		w->role.left = true;
-		note(w, "it has left, the job goes on");
+		note(w, results->saved_path
+				? "it has saved the parameters and left, since no "
+				  "other worker was seen to go on"
+				: "it has left, the job goes on");
 	} else if (status) {
 		role_fail(&w->role, false, "%s", text);
 	} else {
-		w->role.left = true; /* it had ended before the signal could matter */
+		w->role.left = true; /* it had ended before the signal had an effect */
 		report_end(w, results);
 	}
-	if (results->alone) /* whoever takes over has found the directory there */
+	if (results->alone) /* the worker that takes over uses the directory */
 		w->made_directory = false;
 	w->role.over = true;
 }
 
-/* Whoever ends this process must be patient from now on. */
+/* From now on the process must not be killed. */
 static void saving(void *arg)
 {
 	struct worker_role *w = arg;
@@ -301,7 +321,7 @@ static void saving(void *arg)
 	role_report(&w->role, json_pack("{ss}", "event", "saving"));
 }
 
-/* The parameters cannot be saved: tried again, or lost. */
+/* The parameters cannot be saved: it is tried again, or they are lost. */
 static void unsaved(void *arg, const char *text)
 {
 	struct worker_role *w = arg;
@@ -327,6 +347,13 @@ static void describe(struct role *role, char *text, size_t bytes)
 	tern_worker_describe(((struct worker_role *)role)->worker, text, bytes);
 }
 
+static void describe_reading(struct role *role, char *text, size_t bytes)
+{
+	const struct job_settings *job = &((struct worker_role *)role)->settings->job;
+
+	snprintf(text, bytes, "it reads its data, %.300s", job->data);
+}
+
 static bool is_busy(struct role *role)
 {
 	return tern_worker_is_saving(((struct worker_role *)role)->worker);
@@ -347,8 +374,9 @@ static size_t address_count(const char *join)
 static int read_servers(struct worker_role *w, struct tern_ps_job *job)
 {
 	const char *p = w->settings->join;
-	const char *fabric = fabric_names[w->settings->job.fabric.choice];
+	const char *fabric = fabric_name(&w->settings->job.fabric);
 	size_t count = address_count(p);
+	struct message why;
 
 	if (count != w->settings->job.servers) {
 		role_fail(&w->role, true,
@@ -364,18 +392,20 @@ static int read_servers(struct worker_role *w, struct tern_ps_job *job)
 
 		n = strcspn(p, ",");
 		whole = memmem(p, n, "://", 3) != NULL;
-		if (n && snprintf(to, room, "%s%s%.*s", whole ? "" : fabric,
-				 whole ? "" : "://", (int)n, p) < (int)room)
+		if (!n || snprintf(to, room, "%s%s%.*s", whole ? "" : fabric,
+				  whole ? "" : "://", (int)n, p) >= (int)room)
+			options_refuse(&why, "address %u is %s", job->server_count,
+				n ? "longer than 127 characters" : "empty");
+		else if (fabric_check_address(w->role.domain, to, &why) == 0)
 			continue;
-		role_fail(&w->role, true, "--join %.300s: address %u is %s",
-			w->settings->join, job->server_count,
-			n ? "longer than 127 characters" : "empty");
+		role_fail(&w->role, true, "--join %.300s: %.200s", w->settings->join,
+			why.text);
 		return -EINVAL;
 	}
 	return 0;
 }
 
-/* It goes again if the job fails before anything was saved. */
+/* Makes the directory; it is removed again if the job fails before anything was saved. */
 static int make_directory(struct worker_role *w, struct tern_ps_text *why)
 {
 	const char *save = w->settings->job.save;
@@ -392,7 +422,7 @@ static int make_directory(struct worker_role *w, struct tern_ps_text *why)
 	return 0;
 }
 
-/* Is there room for what is to be saved? A full disk is better found now. */
+/* Checks that there is room for the file, since a full disk is better found now. */
 static int probe_directory(const struct worker_role *w, struct tern_ps_text *why)
 {
 	/* The header names each parameter. */
@@ -411,8 +441,8 @@ static int probe_directory(const struct worker_role *w, struct tern_ps_text *why
 	return r;
 }
 
-/* Worker 0 makes the directory before the work, so that a failure to make it costs
- * nothing; another one when it has to take worker 0's place. */
+/* Worker 0 makes the directory before the work, so that a failure costs nothing;
+ * another worker makes it when it takes worker 0's place. */
 static int prepare_saving(struct worker_role *w)
 {
 	struct tern_ps_text why;
@@ -435,6 +465,24 @@ static int finishing(void *arg, struct tern_ps_text *why)
 	return make_directory(arg, why);
 }
 
+/* The file of an interrupted run with more steps is kept. */
+static int interrupted(void *arg, uint64_t step, struct tern_ps_text *why)
+{
+	struct worker_role *w = arg;
+	uint64_t earlier;
+
+	if (!w->settings->job.overwrite &&
+		earlier_is_of(w->interrupted_path, w->job_name, &earlier) &&
+		earlier >= step) {
+		snprintf(why->text, sizeof(why->text),
+			"step %llu is not saved: %.300s has step %llu of an earlier run",
+			(unsigned long long)step, w->interrupted_path,
+			(unsigned long long)earlier);
+		return -EEXIST;
+	}
+	return make_directory(w, why);
+}
+
 static int find_device(struct worker_role *w)
 {
 	struct message error;
@@ -450,10 +498,16 @@ static int read_data(struct worker_role *w)
 {
 	struct message error;
 	struct tern_data_error why;
+	int r;
 
-	if (job_data_read(&w->settings->job, &w->data, &error)) {
+	w->role.describe = describe_reading;
+	r = job_data_read(&w->settings->job, role_is_asked, &w->role, &w->data, &error);
+	w->role.describe = NULL;
+	if (r == -ECANCELED)
+		return r;
+	if (r) {
 		role_fail(&w->role, true, "%s", error.text);
-		return -EINVAL;
+		return r;
 	}
 	if (tern_model_new(w->settings->job.model, w->data.train, &w->model, &why)) {
 		role_fail(&w->role, true, "--model %.100s: %s", w->settings->job.model,
@@ -496,6 +550,7 @@ static int start(struct worker_role *w)
 		.index = (uint32_t)w->settings->index,
 		.write_count = (uint32_t)j->generate,
 		.finishing = finishing,
+		.interrupted = interrupted,
 		.begun = begun,
 		.progress = progress,
 		.note = note,
@@ -524,15 +579,19 @@ static int start(struct worker_role *w)
 	opts.test = w->data.test;
 	opts.save_path = *w->save_path ? w->save_path : NULL;
 	opts.interrupted_path = *w->interrupted_path ? w->interrupted_path : NULL;
+	earlier_name(&w->settings->job, w->job_name);
+	opts.job_name = w->job_name;
 	w->my_steps = tern_ps_job_steps_of(&job, opts.index);
 	r = tern_worker_new(&opts, &w->worker, &why);
 	if (r)
-		role_fail(&w->role, r == -EINVAL, "%s", why.text);
+		role_fail(&w->role, r == -EINVAL || r == -E2BIG, "%s", why.text);
 	w->role.stop = r ? NULL : stop;
 	w->role.is_busy = r ? NULL : is_busy;
 	w->role.describe = r ? NULL : describe;
-	if (r == 0)
+	if (r == 0) {
 		report_device(w);
+		role_report(&w->role, json_pack("{ss}", "event", "ready"));
+	}
 	return r;
 }
 

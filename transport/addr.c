@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses. HOST:PORT is taken apart by hand, because the system's
- * functions want the two halves and forgive too much; names are resolved by getaddrinfo,
- * which blocks for those that only the DNS knows.
+ * Addresses. HOST:PORT is parsed by hand, because the system's functions expect host and
+ * port apart and accept malformed text. Names are resolved by getaddrinfo(), which blocks
+ * for names that only the DNS knows.
  */
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -14,7 +16,7 @@
 
 #include "transport/addr.h"
 
-/* Characters of names and of numeric addresses, with %scope. */
+/* True if the host has only characters of names and of numeric addresses, with %scope. */
 static bool host_valid(const char *host)
 {
 	for (; *host; host++) {
@@ -38,33 +40,41 @@ static bool port_valid(const char *port, bool listening)
 	return value <= 65535 && (listening || value > 0);
 }
 
-/* Splits into host (256 bytes) and *port, which points into `address`. */
-static int address_split(const char *address, char *host, const char **port)
+int tern_addr_split(const char *address, char *host, size_t size, const char **port)
 {
-	const char *end = strrchr(address, ':');
-	const char *start = address;
-	size_t bytes;
+	const char *colon = strrchr(address, ':');
+	size_t n;
 
-	if (!end)
+	if (!colon || !colon[1])
 		return -EINVAL;
-	*port = end + 1;
-	if (*start == '[') {
-		start++;
-		if (end == address || *--end != ']')
-			return -EINVAL;
-	} else if (memchr(start, ':', (size_t)(end - start))) {
-		return -EINVAL; /* an IPv6 address without brackets: where does it end? */
+	n = (size_t)(colon - address);
+	if (n >= 2 && address[0] == '[' && address[n - 1] == ']') {
+		address++;
+		n -= 2;
 	}
-	bytes = (size_t)(end - start);
-	if (bytes >= 256 || (*address == '[' && !bytes))
+	if (n >= size)
 		return -EINVAL;
-	memcpy(host, start, bytes);
-	host[bytes] = '\0';
-	return host_valid(host) ? 0 : -EINVAL;
+	memcpy(host, address, n);
+	host[n] = 0;
+	*port = colon + 1;
+	return 0;
 }
 
-/* Every address of this machine: a socket of both families, or where there is no IPv6 one
- * of IPv4. */
+/* As tern_addr_split() with a host of 256 bytes; also refuses a host with impossible
+ * characters. */
+static int address_split(const char *address, char *host, const char **port)
+{
+	if (tern_addr_split(address, host, 256, port) < 0 || !host_valid(host))
+		return -EINVAL;
+	if (*address == '[')
+		return *host ? 0 : -EINVAL;
+	/* In an IPv6 address without brackets the port cannot be told from the
+	 * address. */
+	return strchr(host, ':') ? -EINVAL : 0;
+}
+
+/* Every address of this machine: one socket for IPv6 and IPv4, or one for IPv4 if
+ * there is no IPv6. */
 static void targets_any(struct tern_addrs *out, uint16_t port)
 {
 	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&out->addr[0].sa;
@@ -77,7 +87,7 @@ static void targets_any(struct tern_addrs *out, uint16_t port)
 	out->count = 2;
 }
 
-/* Of a look-up that failed. */
+/* The status for a getaddrinfo() error. */
 static int status_of(int rc)
 {
 	if (rc == EAI_MEMORY)
@@ -132,4 +142,65 @@ void tern_addr_print(const struct tern_addr *addr, char *out, size_t bytes)
 		snprintf(out, bytes, "[%s]:%s", host, port);
 	else
 		snprintf(out, bytes, "%s:%s", host, port);
+}
+
+bool tern_addr_is_numeric(const char *host)
+{
+	unsigned char address[sizeof(struct in6_addr)];
+
+	return !*host || strcmp(host, "localhost") == 0 ||
+	       inet_pton(AF_INET, host, address) == 1 ||
+	       inet_pton(AF_INET6, host, address) == 1;
+}
+
+static bool same_host(const struct sockaddr *sa, int family, const void *address)
+{
+	if (!sa || sa->sa_family != family)
+		return false;
+	if (family == AF_INET)
+		return memcmp(&((const struct sockaddr_in *)(const void *)sa)->sin_addr,
+			       address, sizeof(struct in_addr)) == 0;
+	return memcmp(&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr,
+		       address, sizeof(struct in6_addr)) == 0;
+}
+
+bool tern_addr_is_local(const char *host)
+{
+	unsigned char address[sizeof(struct in6_addr)];
+	struct ifaddrs *all;
+	bool found = false;
+	int family;
+
+	if (!*host || strcmp(host, "localhost") == 0)
+		return true;
+	if (inet_pton(AF_INET, host, address) == 1)
+		family = AF_INET;
+	else if (inet_pton(AF_INET6, host, address) == 1)
+		family = AF_INET6;
+	else
+		return false;
+	if (family == AF_INET && address[0] == 127)
+		return true;
+	if (getifaddrs(&all) < 0)
+		return false;
+	for (struct ifaddrs *i = all; i && !found; i = i->ifa_next)
+		found = same_host(i->ifa_addr, family, address);
+	freeifaddrs(all);
+	return found;
+}
+
+bool tern_addr_is_loopback(const char *address)
+{
+	unsigned char numeric[sizeof(struct in6_addr)];
+	const char *port;
+	char host[100];
+
+	if (tern_addr_split(address, host, sizeof(host), &port) < 0)
+		return false;
+	if (strcmp(host, "localhost") == 0)
+		return true;
+	if (inet_pton(AF_INET, host, numeric) == 1)
+		return numeric[0] == 127;
+	return inet_pton(AF_INET6, host, numeric) == 1 &&
+	       memcmp(numeric, &in6addr_loopback, sizeof(in6addr_loopback)) == 0;
 }

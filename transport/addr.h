@@ -20,15 +20,30 @@ struct tern_addrs {
 };
 
 /*
- * HOST:PORT in all its forms: "10.0.0.7:7000", "[::1]:7000", "localhost:0", ":7000". An
- * empty host means every address of this machine when listening, this machine when
- * connecting. Other names than those of /etc/hosts are looked up in the DNS, which
- * blocks: callers that must not block give numbers. -EINVAL: malformed; -ENODATA: no
- * host has this name; -ENONET: nobody who knows names can be asked now.
+ * Resolves HOST:PORT in all its forms: "10.0.0.7:7000", "[::1]:7000", "localhost:0",
+ * ":7000". An empty host means every address of this machine when listening, and this
+ * machine when connecting. A host name that is not in /etc/hosts is looked up in the DNS,
+ * which blocks: callers that must not block pass numeric addresses. -EINVAL: malformed;
+ * -ENODATA: no host has this name; -ENONET: no name server can be asked now.
  */
 int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *out);
 
-/* "10.0.0.7:7000", "[::1]:7000". */
+/* Writes the address as text: "10.0.0.7:7000", "[::1]:7000". */
 void tern_addr_print(const struct tern_addr *addr, char *out, size_t bytes);
+
+/* Splits "HOST:PORT" or "[HOST]:PORT"; *port points into `address`. The contents of
+ * host and port are not checked. -EINVAL: there is no port, or the host has `size`
+ * characters or more. */
+int tern_addr_split(const char *address, char *host, size_t size, const char **port);
+
+/* True if the host, as tern_addr_split() returns it, is a numeric address, which needs
+ * no look-up. */
+bool tern_addr_is_numeric(const char *host);
+
+/* True if this numeric address is one of this machine's own. */
+bool tern_addr_is_local(const char *host);
+
+/* True if "HOST:PORT" names a loopback address, which no other host reaches. */
+bool tern_addr_is_loopback(const char *address);
 
 #endif

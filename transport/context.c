@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A context: ports, timers, deferred calls, and one fd that stands for all of them.
+ * A context: ports, timers, deferred calls, and one fd that becomes readable for all of
+ * them.
  *
- * While its thread polls, tern_progress makes no system call of its own. Sleeping is
- * announced: tern_arm() prepares the ports, sets the timer fd and raises `sleeping`; the
- * next tern_progress undoes that and empties the fds.
+ * While its thread polls, tern_progress makes no system call of its own. Before sleeping,
+ * tern_arm() prepares the ports, sets the timer fd and sets `sleeping`; the next
+ * tern_progress undoes that and empties the fds.
  *
- * tern_context_wake() from other threads raises `woken` and then looks at `sleeping`;
- * tern_arm() raises `sleeping` and then looks at `woken`. Both use sequentially
- * consistent order, so at least one of them sees the other: either the owner does not go
- * to sleep, or the waker writes the eventfd. Many wakes of a thread that is awake
- * therefore cost no system call.
+ * tern_context_wake() on another thread sets `woken` and then reads `sleeping`;
+ * tern_arm() sets `sleeping` and then reads `woken`. Both use sequentially consistent
+ * order, so at least one of them sees the other's flag: either the owner does not sleep,
+ * or the waker writes to the eventfd. So waking a thread that is awake costs no system
+ * call.
  *
- * Who lowers `sleeping`, with an exchange, decides whether there is anything to read: the
- * owner, and no waker has written for this sleep nor will; or one waker, who adds one to
- * the eventfd, at once or, if it loses its processor in between, during some later sleep,
- * which then ends early. So the owner keeps account: `wakes_owed` is what wakers have
- * added or are yet to add, less what was read. While it is zero, the eventfd is empty
- * and stays so; else each awakening reads. A write that comes late finds it unequal to
- * zero, since nobody else can have paid for it, and is read when it has ended a sleep.
+ * Whoever clears `sleeping`, by an atomic exchange, decides about the eventfd. If the
+ * owner clears it, no waker writes for this sleep. If a waker clears it, that waker adds
+ * one to the eventfd: at once or, if it is preempted in between, during a later sleep,
+ * which then ends early. The owner therefore counts in `wakes_owed` the writes that
+ * wakers have made or will make, minus what it has read. While the count is zero, the
+ * eventfd is empty and stays empty; otherwise each awakening reads it. A late write finds
+ * the count above zero and is read after it has ended a sleep.
  *
- * In the simulator's domain there are no fds: whoever drives it asks
- * tern_context_next_ns().
+ * The simulator has no fds; it schedules by tern_context_next_ns().
  */
 #include "transport/context.h"
 
@@ -31,13 +31,15 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/timerfd.h>
 
 #include "base/clock.h"
 #include "base/sized.h"
-#include "transport/stager.h"
+#include "transport/gpu/stager.h"
 
 #define PORT_BUDGET   64
+#define FILES_UNKNOWN 512u /* also in the simulator, which has no descriptors */
 #define SPIN_US       20u
 #define RAILS_MAX     8
 #define DRAIN_WAIT_MS 10
@@ -51,7 +53,8 @@ static unsigned cpu_count(void)
 {
 	cpu_set_t set;
 
-	/* Fails on machines of more than 1024 processors: those have more than one. */
+	/* The call fails on machines with more than 1024 processors: assume more than
+	 * one. */
 	if (sched_getaffinity(0, sizeof(set), &set))
 		return 2;
 	return (unsigned)CPU_COUNT(&set);
@@ -79,7 +82,8 @@ static int set_opts(
 	if (o->no_spin || cpu_count() == 1)
 		o->spin_us = 0;
 	ctx->spin_ns = ctx->spin_max_ns = o->spin_us * TERN_NS_PER_US;
-	/* Both, whatever becomes of them: none of the caller's is left to be freed. */
+	/* Both copies are made before either is checked, so that ctx never points to
+	 * the caller's strings. */
 	secret = o->secret ? strdup(o->secret) : NULL;
 	device = o->rdma_device ? strdup(o->rdma_device) : NULL;
 	if ((o->secret && !secret) || (o->rdma_device && !device))
@@ -96,8 +100,16 @@ static int watch(struct tern_context *ctx, int fd)
 	return epoll_ctl(ctx->epoll_fd, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
 
+static uint64_t file_max(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_NOFILE, &limit) ? FILES_UNKNOWN : limit.rlim_cur;
+}
+
 static int open_fds(struct tern_context *ctx)
 {
+	ctx->file_max = file_max();
 	ctx->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (ctx->epoll_fd < 0)
 		return -errno;
@@ -115,7 +127,8 @@ static void wake_context(void *arg)
 	tern_context_wake(arg);
 }
 
-/* What the environment's threads have done is handled by one context, on its thread. */
+/* Handles what the environment's threads have completed. An environment has one
+ * context, and this runs on its thread. */
 static int take_env(struct tern_context *ctx)
 {
 	if (ctx->env->wake == wake_context)
@@ -128,7 +141,7 @@ static int take_env(struct tern_context *ctx)
 static void destroy(struct tern_context *ctx)
 {
 	tern_stagers_free(ctx);
-	for (unsigned i = 0; i < TERN_FABRICS_MAX; i++) {
+	for (unsigned i = 0; i < ctx->port_count; i++) {
 		if (ctx->ports[i])
 			ctx->ports[i]->ops->port_free(ctx->ports[i]);
 	}
@@ -140,8 +153,8 @@ static void destroy(struct tern_context *ctx)
 	tern_cleanup_close(&ctx->wake_fd);
 	tern_cleanup_close(&ctx->epoll_fd);
 	if (ctx->opts.secret)
-		explicit_bzero((char *)(uintptr_t)ctx->opts.secret,
-			strlen(ctx->opts.secret));
+		explicit_bzero(
+			(char *)(uintptr_t)ctx->opts.secret, strlen(ctx->opts.secret));
 	free((char *)(uintptr_t)ctx->opts.secret);
 	free((char *)(uintptr_t)ctx->opts.rdma_device);
 	free(ctx->heap);
@@ -171,14 +184,17 @@ static struct tern_env *make_env(struct tern_context *ctx)
 static int open_context(struct tern_domain *domain, const struct tern_context_opts *opts,
 	size_t opts_bytes, struct tern_env *env, struct tern_context **out)
 {
-	struct tern_context *ctx = calloc(1, sizeof(*ctx));
+	struct tern_context *ctx =
+		calloc(1, sizeof(*ctx) + domain->fabric_count * sizeof(ctx->ports[0]));
 	int status;
 
 	if (!ctx)
 		return -ENOMEM;
 	ctx->domain = domain;
+	ctx->port_count = domain->fabric_count;
 	ctx->epoll_fd = ctx->wake_fd = ctx->timer_fd = -1;
 	ctx->timer_fd_ns = TERN_NEVER;
+	ctx->file_max = FILES_UNKNOWN;
 	tern_list_init(&ctx->deferred);
 	tern_list_init(&ctx->stagers);
 	status = set_opts(ctx, opts, opts_bytes);
@@ -253,8 +269,8 @@ static int set_timer_fd(struct tern_context *ctx, uint64_t next_ns, uint64_t now
 
 	if (ctx->timer_fd < 0 || next_ns == ctx->timer_fd_ns)
 		return 0;
-	/* Relative, since the environment's clock may have another origin; zero turns it
-	 * off. */
+	/* The time is relative, since the environment's clock may have another origin;
+	 * zero turns the timer off. */
 	if (next_ns != TERN_NEVER) {
 		spec.it_value.tv_sec = (time_t)((next_ns - now_ns) / TERN_NS_PER_S);
 		spec.it_value.tv_nsec = (long)((next_ns - now_ns) % TERN_NS_PER_S);
@@ -265,7 +281,7 @@ static int set_timer_fd(struct tern_context *ctx, uint64_t next_ns, uint64_t now
 	return 0;
 }
 
-/* Takes what wakers have written, as far as it is there by now. */
+/* Reads what wakers have written to wake_fd so far. */
 static void empty_wake_fd(struct tern_context *ctx)
 {
 	uint64_t count;
@@ -281,38 +297,38 @@ static void empty_wake_fd(struct tern_context *ctx)
 static void disarm(struct tern_context *ctx)
 {
 	ctx->armed = false;
-	/* A waker has lowered it: see the head of this file. */
+	/* A waker has cleared `sleeping`: see the head of this file. */
 	if (!atomic_exchange(&ctx->sleeping, false) && ctx->wake_fd >= 0)
 		ctx->wakes_owed++;
 	if (ctx->wakes_owed)
 		empty_wake_fd(ctx);
-	/* Turned off and not read: by its own clock it may be about to expire only now.
-	 */
+	/* Turn the timer off instead of reading it: by its own clock it may expire
+	 * only now. */
 	if (ctx->timer_fd_ns <= tern_now_ns(ctx->env))
 		set_timer_fd(ctx, TERN_NEVER, 0);
 }
 
 void tern_defer(struct tern_context *ctx, struct tern_deferred *deferred)
 {
-	if (!deferred->link.next || !tern_list_linked(&deferred->link)) {
-		tern_list_init(&deferred->link);
-		tern_list_push(&ctx->deferred, &deferred->link);
+	if (!deferred->node.next || !tern_list_linked(&deferred->node)) {
+		tern_list_init(&deferred->node);
+		tern_list_push(&ctx->deferred, &deferred->node);
 	}
 }
 
-/* Those that are deferred by the calls themselves wait for the next round. */
+/* Calls that are deferred by these calls wait for the next round. */
 static int run_deferred(struct tern_context *ctx)
 {
-	struct tern_list round, *link;
+	struct tern_list round, *node;
 	int count = 0;
 
 	if (tern_list_empty(&ctx->deferred))
 		return 0;
 	tern_list_init(&round);
 	tern_list_splice(&round, &ctx->deferred);
-	while ((link = tern_list_pop(&round))) {
+	while ((node = tern_list_pop(&round))) {
 		struct tern_deferred *deferred =
-			tern_list_entry(link, struct tern_deferred, link);
+			tern_list_entry(node, struct tern_deferred, node);
 
 		deferred->call(deferred);
 		count++;
@@ -320,7 +336,8 @@ static int run_deferred(struct tern_context *ctx)
 	return count;
 }
 
-/* Reading the clock would be half of a poll that finds nothing. */
+/* False if the CPU's tick counter shows that the clock need not be read: reading it
+ * would take half of the time of a poll that finds nothing. */
 static bool time_has_passed(struct tern_context *ctx)
 {
 	uint64_t ticks;
@@ -336,7 +353,8 @@ static bool time_has_passed(struct tern_context *ctx)
 
 static int run_timers(struct tern_context *ctx)
 {
-	uint32_t left = ctx->timer_count; /* one that sets itself anew waits its turn */
+	/* A timer that sets itself again waits for the next round. */
+	uint32_t left = ctx->timer_count;
 	uint64_t now_ns;
 	int count = 0;
 
@@ -359,11 +377,12 @@ static int progress(struct tern_context *ctx)
 
 	if (ctx->armed)
 		disarm(ctx);
-	/* Before the environment is polled: what is queued after this wakes again. */
+	/* Clear `woken` before the environment is polled: work that is queued after
+	 * this sets it again. */
 	if (tern_unlikely(atomic_load_explicit(&ctx->woken, memory_order_relaxed)))
 		count += atomic_exchange(&ctx->woken, false);
 	count += run_deferred(ctx);
-	for (unsigned i = 0; i < TERN_FABRICS_MAX; i++) {
+	for (unsigned i = 0; i < ctx->port_count; i++) {
 		struct tern_port *port = ctx->ports[i];
 		int events = port ? port->ops->poll(port, PORT_BUDGET) : 0;
 
@@ -371,7 +390,8 @@ static int progress(struct tern_context *ctx)
 			return events;
 		count += events;
 	}
-	/* What ended is told before the clock is read: often somebody waits for it. */
+	/* Call done() of ended requests before the clock is read: often a caller waits
+	 * for that. */
 	count += run_deferred(ctx);
 	count += tern_stagers_poll(ctx);
 	count += tern_env_poll(ctx->env);
@@ -398,7 +418,7 @@ int tern_arm(struct tern_context *ctx)
 	int status;
 
 	tern_assert(!ctx->in_progress);
-	/* Twice without progress between: what became of the first one's `sleeping`? */
+	/* tern_arm() was called twice without tern_progress(): undo the first call. */
 	if (ctx->armed)
 		disarm(ctx);
 	if (!tern_list_empty(&ctx->deferred))
@@ -410,7 +430,7 @@ int tern_arm(struct tern_context *ctx)
 		if (next_ns <= now_ns)
 			return -EAGAIN;
 	}
-	for (unsigned i = 0; i < TERN_FABRICS_MAX; i++) {
+	for (unsigned i = 0; i < ctx->port_count; i++) {
 		status = ctx->ports[i] ? ctx->ports[i]->ops->arm(ctx->ports[i]) : 0;
 		if (status)
 			return status;
@@ -431,7 +451,8 @@ void tern_context_wake(struct tern_context *ctx)
 	atomic_store(&ctx->woken, true);
 	if (!atomic_exchange(&ctx->sleeping, false) || ctx->wake_fd < 0)
 		return;
-	/* Fails only when the counter is full, and then the fd is readable. */
+	/* A write fails only if the counter is full, and then the fd is readable
+	 * anyway. */
 	while (write(ctx->wake_fd, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 }
@@ -449,8 +470,8 @@ void tern_context_free(struct tern_context *ctx)
 	ctx->ending = true;
 	if (ctx->user.free)
 		ctx->user.free(ctx->user.arg);
-	/* Waits for devices and peers to let go of memory, which no status can replace.
-	 */
+	/* Wait until devices and peers have stopped using this context's memory. An
+	 * error status could not replace this. */
 	while (ctx->user.drained && !ctx->user.drained(ctx->user.arg)) {
 		if (tern_progress(ctx) == 0 && pfd.fd >= 0 && tern_arm(ctx) == 0)
 			poll(&pfd, 1, DRAIN_WAIT_MS);

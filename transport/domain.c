@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The domain: opens the fabrics of this process once and tells each of them about every
- * memory. A fabric that does not work on this machine leaves a sentence in why[] and the
- * rest goes on without it; only a fabric that was asked for by name (an engine of tcp,
- * the simulator) fails the domain.
+ * The domain: opens the fabrics of this process once and registers all memory with each
+ * of them. If a fabric does not work on this machine, why[] has a sentence about it and
+ * the domain works without it. Only two kinds make tern_domain_new() fail: a fabric that
+ * the options require (tcp, for its engine), and a simulated one.
  *
- * Threads: the fabrics are fixed when tern_domain_new returns, so they are read without a
- * lock; everything that changes later is a counter.
+ * Threads: the fabrics are fixed when tern_domain_new() returns, so they are read without
+ * a lock; everything that changes later is a counter.
  */
 #include "transport/domain.h"
 
@@ -16,43 +16,43 @@
 #include "base/env.h"
 #include "base/sized.h"
 
-static bool is_wanted(
-	const struct tern_fabric_ops *ops, const struct tern_domain_hooks *hooks)
-{
-	bool sim = strncmp(ops->name, "sim", 3) == 0;
-
-	return sim == (hooks->sim != NULL);
-}
-
 static bool may_be_missing(
 	const struct tern_fabric_ops *ops, int status, const struct tern_domain *domain)
 {
-	if (domain->hooks.sim)
-		return false;
-	if (domain->opts.tcp_engine == TERN_TCP_URING && strcmp(ops->name, "tcp") == 0)
+	if (domain->hooks.sim || (ops->required && ops->required(&domain->opts)))
 		return false;
 	return status == -ENODEV || status == -ENOSYS;
 }
 
-static int open_fabric(struct tern_domain *domain, unsigned index)
+/* Opens one fabric. *why is set as for tern_fabric_ops.open(). */
+static int open_ops(struct tern_domain *domain, const struct tern_fabric_ops *ops,
+	struct tern_fabric **out, const char **why)
 {
-	const struct tern_fabric_ops *ops = tern_fabric_table[index];
+	*why = ops->absent;
+	if (ops->absent)
+		return -ENOSYS;
+	*why = "it does not work on this machine";
+	return ops->open(domain, &domain->opts, out, why);
+}
+
+static int open_fabric(struct tern_domain *domain, unsigned row)
+{
+	const struct tern_fabric_ops *ops = tern_fabric_table[row];
 	struct tern_fabric *fabric = NULL;
 	int status;
 
-	if (!is_wanted(ops, &domain->hooks)) {
-		domain->why[index] =
+	if (ops->simulated != (domain->hooks.sim != NULL)) {
+		domain->why[row] =
 			domain->hooks.sim ? "this domain is simulated" : "only in tests";
 		return 0;
 	}
-	domain->why[index] = "it does not work on this machine";
-	status = ops->open(domain, &domain->opts, &fabric, &domain->why[index]);
+	status = open_ops(domain, ops, &fabric, &domain->why[row]);
 	if (status)
 		return may_be_missing(ops, status, domain) ? 0 : status;
-	domain->why[index] = NULL;
+	domain->why[row] = NULL;
 	fabric->ops = ops;
 	fabric->domain = domain;
-	fabric->index = index;
+	fabric->index = domain->fabric_count;
 	domain->fabrics[domain->fabric_count++] = fabric;
 	return 0;
 }
@@ -66,7 +66,26 @@ static void close_domain(struct tern_domain *domain)
 	}
 	tern_gpus_close(domain);
 	free((char *)(uintptr_t)domain->opts.tcp_congestion);
+	free(domain->fabrics);
+	free(domain->why);
 	free(domain);
+}
+
+static int open_fabrics(struct tern_domain *domain)
+{
+	unsigned rows = 0;
+	int status = 0;
+
+	while (tern_fabric_table[rows])
+		rows++;
+	tern_assert(rows <= 32); /* each fabric has a bit in tern_mem.copied */
+	domain->fabrics = calloc(rows, sizeof(domain->fabrics[0]));
+	domain->why = calloc(rows, sizeof(domain->why[0]));
+	if (!domain->fabrics || !domain->why)
+		return -ENOMEM;
+	for (unsigned row = 0; row < rows && !status; row++)
+		status = open_fabric(domain, row);
+	return status;
 }
 
 int tern_domain_new_hooked(const struct tern_domain_opts *opts,
@@ -91,10 +110,8 @@ int tern_domain_new_hooked(const struct tern_domain_opts *opts,
 	tern_bounces_open(domain);
 	if (!status)
 		status = tern_gpus_open(domain);
-	for (unsigned i = 0; tern_fabric_table[i] && !status; i++) {
-		tern_assert(i < TERN_FABRICS_MAX);
-		status = open_fabric(domain, i);
-	}
+	if (!status)
+		status = open_fabrics(domain);
 	if (status) {
 		tern_bounces_close(domain);
 		close_domain(domain);
@@ -121,7 +138,8 @@ void tern_domain_hold(struct tern_domain *domain, enum tern_tenant tenant)
 
 static void drop_ref(struct tern_domain *domain)
 {
-	/* Acquire and release: the last one out sees what the others did with it. */
+	/* Acquire and release order: the last thread to drop sees what the others did
+	 * with the domain. */
 	if (atomic_fetch_sub_explicit(&domain->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	tern_bounces_close(domain);
@@ -166,19 +184,27 @@ void tern_domain_stats_sized(
 	tern_write_sized(out, out_bytes, &stats, sizeof(stats));
 }
 
+static struct tern_fabric *with_devices(const struct tern_domain *domain)
+{
+	for (unsigned i = 0; i < domain->fabric_count; i++)
+		if (domain->fabrics[i]->ops->devices)
+			return domain->fabrics[i];
+	return NULL;
+}
+
 int tern_rdma_devices_sized(struct tern_domain *domain, struct tern_rdma_device *out,
 	size_t out_bytes, unsigned max)
 {
-	struct tern_fabric *verbs = tern_domain_fabric(domain, "verbs", strlen("verbs"));
+	struct tern_fabric *fabric = with_devices(domain);
 	struct tern_rdma_device *own;
 	int count;
 
-	if (!verbs || !verbs->ops->devices)
+	if (!fabric)
 		return 0;
 	own = calloc((size_t)max + 1, sizeof(*own));
 	if (!own)
 		return -ENOMEM;
-	count = verbs->ops->devices(verbs, own, max);
+	count = fabric->ops->devices(fabric, own, max);
 	for (unsigned i = 0; i < max && i < (unsigned)count; i++)
 		tern_write_sized(
 			(char *)out + i * out_bytes, out_bytes, &own[i], sizeof(own[i]));
@@ -196,6 +222,24 @@ struct tern_fabric *tern_domain_fabric(
 			return domain->fabrics[i];
 	}
 	return NULL;
+}
+
+const char *tern_domain_why(
+	const struct tern_domain *domain, const struct tern_fabric_ops *ops)
+{
+	unsigned row = 0;
+
+	while (tern_fabric_table[row] != ops)
+		row++;
+	return domain->why[row];
+}
+
+bool tern_domain_pins_memory(const struct tern_domain *domain)
+{
+	for (unsigned i = 0; i < domain->fabric_count; i++)
+		if (domain->fabrics[i]->ops->pins_memory)
+			return true;
+	return false;
 }
 
 static void unregister_first(

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of struct tern_domain: the fabrics of this process and what they registered.
- */
+/* The inside of struct tern_domain: the fabrics of this process and what they
+ * registered. */
 #ifndef TERN_TRANSPORT_DOMAIN_H
 #define TERN_TRANSPORT_DOMAIN_H
 
@@ -9,15 +9,15 @@
 
 #include <tern/context.h>
 
-#include "transport/bounce.h"
+#include "transport/gpu/bounce.h"
 #include "transport/fabric.h"
-#include "transport/mem.h"
+#include "transport/memory/mem.h"
 
-/* What a user makes in a domain. */
+/* Kinds of objects of the user that keep a domain alive. */
 enum tern_tenant {
 	TERN_TENANT_CONTEXT,
 	TERN_TENANT_POOL,
-	TERN_TENANT_MEM, /* wrapped: slabs go with their pools */
+	TERN_TENANT_MEM, /* memory wrapped by the user; slabs count with their pools */
 	TERN_TENANT_COUNT
 };
 
@@ -25,49 +25,56 @@ struct tern_cuda_api;
 struct tern_sim_process;
 struct tern_verbs_api;
 
-/* What tests put in place of what the machine has: NULL and false leave it. */
+/* Replacements that tests put in place of the machine's own. NULL and false: no
+ * replacement. */
 struct tern_domain_hooks {
-	struct tern_sim_process *sim;           /* then `sim` is the only fabric: sim.h */
+	struct tern_sim_process *sim; /* if set, `sim` is the only fabric: sim.h */
 	const struct tern_verbs_api *verbs_api; /* rdma-core */
 	const struct tern_cuda_api *cuda_api;   /* the GPU's driver */
-	bool cuda_ipc_self; /* handles of CUDA IPC are used within one process, too */
+	bool cuda_ipc_self; /* use CUDA IPC handles within one process too */
 };
 
 struct tern_domain {
 	struct tern_domain_opts opts;
 	struct tern_domain_hooks hooks;
-	struct tern_fabric *fabrics[TERN_FABRICS_MAX]; /* those that opened */
+	struct tern_fabric **fabrics; /* the fabrics that opened, by tern_fabric.index */
 	unsigned fabric_count;
-	const char
-		*why[TERN_FABRICS_MAX]; /* by tern_fabric_table index; NULL: it opened */
-	struct tern_gpus *gpus;         /* gpu.c; NULL: built without CUDA */
+	const char **why; /* reason, by the row of tern_fabric_table; NULL: it opened */
+	struct tern_gpus *gpus; /* gpu.c; NULL: built without CUDA */
 	struct tern_bounces bounces;
 	atomic_uint next_mem_id;
 	atomic_ullong registration_count;
 	atomic_ullong registered_bytes;
-	atomic_uint
-		refs; /* the user's until tern_domain_free(), and one for each tenant */
+	/* One for the user until tern_domain_free(), and one for each tenant. */
+	atomic_uint refs;
 	atomic_uint tenants[TERN_TENANT_COUNT];
 };
 
-/* tern_domain_new() with hooks. Both may be NULL, and are copied. */
+/* tern_domain_new() with hooks. opts and hooks may be NULL; both are copied. */
 int tern_domain_new_hooked(const struct tern_domain_opts *opts,
 	const struct tern_domain_hooks *hooks, struct tern_domain **out);
 
-/* Counts something of the user's that needs the domain / frees the domain with the last
- * of them, if the user has given it up. */
+/* Count an object of the user that needs the domain, and uncount it. The last drop
+ * frees the domain if the user has released it. */
 void tern_domain_hold(struct tern_domain *domain, enum tern_tenant tenant);
 void tern_domain_drop(struct tern_domain *domain, enum tern_tenant tenant);
 
-/* Every fabric that was built in, in order of preference for `auto`; NULL-terminated. */
+/* All fabrics of this build, in the order of preference of `auto`; NULL-terminated. */
 extern const struct tern_fabric_ops *const tern_fabric_table[];
 
-/* The opened fabric of that name; NULL if it is unknown or did not open. */
+/* Why this fabric did not open in the domain; NULL: it did. */
+const char *tern_domain_why(
+	const struct tern_domain *domain, const struct tern_fabric_ops *ops);
+
+/* True if a fabric that opened pins registered memory. */
+bool tern_domain_pins_memory(const struct tern_domain *domain);
+
+/* The opened fabric with this name; NULL: unknown, or it did not open. */
 struct tern_fabric *tern_domain_fabric(
 	struct tern_domain *domain, const char *name, size_t name_bytes);
 
-/* Can the fabric of `conn` send from `mem` and receive into it? Else its bytes go through
- * memory of the host: stager.h, bounce.h. */
+/* True if the fabric of `conn` can send from `mem` and receive into it. If not, the
+ * bytes are staged in host memory: stager.h, bounce.h. */
 static inline bool tern_conn_reaches(
 	const struct tern_conn *conn, const struct tern_mem *mem)
 {
@@ -75,15 +82,17 @@ static inline bool tern_conn_reaches(
 	       ((conn->caps & TERN_CAP_DEVICE) && conn->port->ops->reaches(conn, mem));
 }
 
-/* Does the fabric of `conn` copy what is in `mem`? Then peers cannot read it, and it
- * cannot be the target of a get(); all else is possible. */
+/* True if the fabric of `conn` refused to register `mem`, so that the CPU copies its
+ * bytes. Peers cannot read such memory and it cannot be the target of a get();
+ * everything else works. */
 static inline bool tern_conn_copies(
 	const struct tern_conn *conn, const struct tern_mem *mem)
 {
 	return tern_mem_is_copied(mem, conn->port->fabric->index);
 }
 
-/* Registers `mem` with every fabric / undoes it. Counts. */
+/* Register `mem` with every fabric, and undo that. Both update the domain's
+ * statistics. */
 int tern_domain_register(struct tern_domain *domain, struct tern_mem *mem);
 void tern_domain_unregister(struct tern_domain *domain, struct tern_mem *mem);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The seam: what a fabric (verbs, tcp, shm, sim) provides, and nothing else of it is seen
- * above. A fabric moves bytes between registered memories and delivers short messages; it
- * knows nothing of keys, requests or tensors.
+ * The interface between a fabric (verbs, tcp, shm, sim) and the layers above, which see
+ * nothing else of it. A fabric moves bytes between registered memories and delivers short
+ * messages; it knows nothing of keys, requests or tensors.
  *
  *     fabric   one per domain: devices, registrations              thread-safe
  *     port     one per context: queues, listening sockets, fds     the context's thread
@@ -11,18 +11,18 @@
  *
  * Order. On one conn, messages and puts take effect at the peer in the order of the calls
  * that returned 0: a message sent behind a put is delivered when all bytes of the put are
- * visible to the peer's CPU. A get is ordered with nothing.
+ * visible to the peer's CPU. A get has no order relative to anything.
  *
  * Blocking. No call blocks, waits or calls a handler, except poll(), which calls handlers
  * and op->done(). Handlers and done() may call everything but poll() and port_free().
- * What send() and put() took may wait in buffers until the next poll() or arm().
+ * Data accepted by send() and put() may wait in buffers until the next poll() or arm().
  *
  * Failure. A conn fails once: every op on it is completed with the status, then the
- * `closed` handler is called as the last thing, and then the conn is gone: nothing of the
- * fabric and no peer can touch memory through it any more, nor read it in place: peek()
- * delays the `closed` of the conn's other end. Bytes of a failed conn may or
- * may not have arrived. What a peer sends wrong (frame, length, region) is -EPROTO on its
- * own conn, with a log line that names the peer, and touches no other.
+ * `closed` handler is called, last. After that the conn no longer exists, and neither the
+ * fabric nor a peer can access memory through it. This includes reading in place: while a
+ * peer reads with peek(), the owner's `closed` is delayed. Bytes of a failed conn may or
+ * may not have arrived. A wrong frame, length or region from a peer ends its own conn
+ * with -EPROTO and a log line that names the peer; other conns are not affected.
  *
  * Memory is (mem, offset), never a bare pointer, except for message bytes, which are
  * short and copied.
@@ -52,21 +52,23 @@ enum tern_caps {
 	TERN_CAP_PEEK = 1 << 2, /* peek(): the peer's memory can be read in place */
 	TERN_CAP_IMM =
 		1 << 3, /* put can carry 32 bits to the peer (verbs; not used yet) */
-	TERN_CAP_DEVICE = 1 << 4, /* memory of another kind than the host's may be
-				     reached: see reaches() (verbs) */
-	TERN_CAP_BOUND = 1 << 5,  /* the end of the conn is the end of the peer's process:
-				     a  reconnect is pointless (shm) */
-	TERN_CAP_UNGUARDED = 1 << 6, /* what a region lets the peer reach is an agreement:
-					the fabric does not enforce its bounds, its owner
-					or its withdrawal (verbs with keys) */
-	TERN_CAP_LEND = 1 << 7, /* offer(), borrow(): a GPU of one end may read memory of
-				   one of the other's itself (shm) */
+	/* GPU memory may be reachable: see reaches() (verbs). */
+	TERN_CAP_DEVICE = 1 << 4,
+	/* The conn ends exactly when the peer's process ends, so a reconnect is
+	 * pointless (shm). */
+	TERN_CAP_BOUND = 1 << 5,
+	/* The bounds, the owner and the withdrawal of a region are not enforced by the
+	 * fabric: a peer is trusted to respect them (verbs with keys). */
+	TERN_CAP_UNGUARDED = 1 << 6,
+	/* offer() and borrow(): a GPU of one end may itself read memory of a GPU of
+	 * the other end (shm). */
+	TERN_CAP_LEND = 1 << 7,
 };
 
 /*
- * The right to reach a range of memory, as it travels on the wire: 48 bytes, of which the
- * last 16 stay at home if they are zero; opaque to all but the fabric that made it. The
- * holder addresses it by offsets from its start.
+ * The right to access a range of memory, as it travels on the wire: 48 bytes; if the last
+ * 16 are zero they are not sent. Only the fabric that made it understands its contents.
+ * The holder addresses the range by offsets from its start.
  */
 struct tern_region {
 	uint64_t word[6];
@@ -77,47 +79,58 @@ enum tern_access {
 	TERN_ACCESS_WRITE = 2,
 };
 
-/* Memory of a GPU of the peer's that one of ours reads, until repay(). */
+/* GPU memory of the peer that a GPU of ours reads, until repay(). */
 struct tern_loan {
-	struct tern_gpu *gpu; /* whose copies reach it; NULL: nothing is lent */
-	uint64_t address;     /* for them */
-	void *priv;           /* the fabric's */
+	/* Our GPU, whose copies can access the peer's memory; NULL: the fabric has lent
+	 * none. */
+	struct tern_gpu *gpu;
+	uint64_t address; /* address for copies of `gpu` */
+	void *priv;       /* used by the fabric */
 };
 
-/* A piece of work of the fabric. The caller owns it until done() runs, once, in poll().
- */
+/* An operation (put, get, peek). The caller owns it until done() runs, once, in
+ * poll(). */
 struct tern_op {
 	void (*done)(struct tern_op *op, int status);
 	struct tern_conn *conn; /* set by put() and get() */
-	uint64_t priv[8];       /* the fabric's */
+	uint64_t priv[8];       /* used by the fabric */
 };
 
-/* What a port reports. All are called in poll(). */
+/* Events that a port reports. All handlers are called in poll(). */
 struct tern_port_handler {
 	/* A peer connected to `lsn`: the new conn is up. */
 	void (*accepted)(void *arg, struct tern_lsn *lsn, struct tern_conn *conn);
 	/* A conn made with connect() is up. */
 	void (*up)(void *arg, struct tern_conn *conn);
-	/* One message, whole. The bytes (64-byte aligned) are the callee's to read until
-	 * it returns. A non-zero return cuts the conn with that status. */
+	/* One whole message. The callee may read the bytes (64-byte aligned) until it
+	 * returns. A non-zero return cuts the conn with that status. */
 	int (*message)(void *arg, struct tern_conn *conn, const void *data, size_t bytes);
-	/* After a -EAGAIN of send(), put() or offer(): worth trying again. */
+	/* After send(), put() or offer() returned -EAGAIN: it is worth trying again. */
 	void (*writable)(void *arg, struct tern_conn *conn);
-	/* The end, but for memory of ours that the peer reads in place: all that is said
-	 * of `closed` holds for what is written. `closed` follows when the peer reads no
-	 * more. Without readers it comes alone. May be NULL. */
+	/* The conn has ended, but the peer still reads memory of ours in place.
+	 * Everything that is said of `closed` holds for writes already; `closed`
+	 * follows when the peer has stopped reading. If no memory is being read, only
+	 * `closed` is called. May be NULL. */
 	void (*ended)(void *arg, struct tern_conn *conn, int status);
-	/* The end, see above. status: 0 after close(); -ECONNREFUSED, -ETIMEDOUT, ... if
-	 * it never came up; -ECONNRESET: cut or EOF; -ETIMEDOUT, -ENETDOWN: the
-	 * path was lost, nobody is known to be gone; -EPIPE: the peer's process is known
-	 * to be gone; -EPROTO; -EFAULT: memory of ours that was named to the conn is not
-	 * mapped any more, or not with the right to write. The conn must not be used when
-	 * this returns. */
+	/*
+	 * The end of the conn, see above; the conn must not be used when this returns.
+	 * status:
+	 *
+	 * - 0: after close();
+	 * - -ECONNREFUSED, -ETIMEDOUT, ...: the conn never came up;
+	 * - -ECONNRESET: cut, or EOF;
+	 * - -ETIMEDOUT, -ENETDOWN: the network path was lost; the peer may be alive;
+	 * - -EPIPE: the peer's process is known to be gone;
+	 * - -EPROTO: the peer violated the protocol;
+	 * - -EFAULT: memory of ours that was given to the conn is no longer mapped, or no
+	 *   longer writable.
+	 */
 	void (*closed)(void *arg, struct tern_conn *conn, int status);
 };
 
-/* Of a status that a peer sent: may a request or a connection end with it? Others, above
- * all the one of requests that go on, are not passed to anybody. */
+/* True if a request or a connection may end with this status, received from a peer.
+ * Other values are not passed on, above all -EINPROGRESS, which marks a request that
+ * has not ended. */
 static inline bool tern_status_may_end(int status)
 {
 	return status <= 0 && status > -4096 && status != -EINPROGRESS &&
@@ -127,28 +140,64 @@ static inline bool tern_status_may_end(int status)
 struct tern_port_opts {
 	struct tern_env *env;
 	const struct tern_port_handler *handler;
-	void *arg;               /* first argument of the handlers */
-	uint32_t message_bytes;  /* largest message either way (both ends use the same) */
-	const char *device;      /* verbs: the only device that it uses; NULL: all */
-	uint64_t unreachable_ns; /* the caller gives up a conn whose unanswered_ns() has
-				    come so far: questions are asked often enough for
-				    that. 0: it never does */
+	void *arg; /* first argument of the handlers */
+	/* Largest message in either direction; both ends use the same value. */
+	uint32_t message_bytes;
+	const char *device; /* verbs: the only device to use; NULL: all */
+	/* The caller gives up a conn when unanswered_ns() reaches this, so the fabric
+	 * probes the peer's host often enough for that. 0: the caller never gives up. */
+	uint64_t unreachable_ns;
 };
 
+/* Adds one address to try. 0; -EINVAL, -E2BIG: the address cannot be tried. */
+typedef int tern_auto_add(void *arg, const char *address);
+
+/* A fabric: a row of tern_fabric_table (domain.h). */
 struct tern_fabric_ops {
-	const char *name; /* as in "tcp://" */
+	const char *name;  /* as in "tcp://" */
+	const char *title; /* name for messages; NULL: `name` */
+	/* Set if this build has only the name of the fabric: the reason. NULL: it is
+	 * built in. */
+	const char *absent;
+	bool simulated; /* simulated domains open these fabrics, and no others */
+	/* Both ends are on one host. Addresses are names, which any program may
+	 * choose. */
+	bool one_host;
+	/* A listener of "auto://HOST:PORT" starts with this fabric, and the other
+	 * fabrics use the port that it gets. */
+	bool picks_port;
+	/* mem_register() pins pages, so huge pages of a slab are made before it. */
+	bool pins_memory;
+	/* HOST:PORT at which a program listens by default; NULL: ":0", every address. */
+	const char *default_listen;
+	/* True if the options ask for something that only this fabric has; if it does
+	 * not open, tern_domain_new() fails. NULL: never. */
+	bool (*required)(const struct tern_domain_opts *opts);
 
 	/*
-	 * Opens the devices of this process. -ENODEV, -ENOSYS: not on this machine, and
-	 * *why points to a sentence (static storage) for `tern info`. -ENOMEM.
+	 * Calls add() for each address of this fabric at which a listener of
+	 * "auto://HOST:PORT" may be, best first. 0, also if there is none; the error of
+	 * add(); -EINVAL: malformed; -ENODATA, -ENONET: as tern_addr_resolve(). NULL:
+	 * `auto` does not use the fabric.
+	 */
+	int (*auto_dial)(const char *host_port, tern_auto_add *add, void *arg);
+	/* Writes the address at which an `auto` listener listens on this fabric, next
+	 * to the fabric that picked the port. -EINVAL; -ENOTSUP: peers cannot reach
+	 * this address over the fabric. NULL: the fabric does not listen for `auto`. */
+	int (*auto_listen)(const char *host_port, char *out, size_t size);
+
+	/*
+	 * Opens the devices for this process. -ENODEV, -ENOSYS: the fabric does not work
+	 * on this machine, and *why is a sentence (static storage) for `tern info`.
+	 * -ENOMEM.
 	 */
 	int (*open)(struct tern_domain *domain, const struct tern_domain_opts *opts,
 		struct tern_fabric **out, const char **why);
 	void (*close)(struct tern_fabric *fabric);
 
 	/*
-	 * Makes `mem` known to the devices; called once per mem and fabric, before any
-	 * other call that names it. *reg is kept by the caller and can be read with
+	 * Registers `mem` with the devices; called once per mem and fabric, before any
+	 * other call that names it. The caller keeps *reg and returns it by
 	 * tern_mem_reg(). NULL if the fabric needs no registration. -ENOMEM.
 	 */
 	int (*mem_register)(struct tern_fabric *fabric, struct tern_mem *mem, void **reg);
@@ -157,70 +206,70 @@ struct tern_fabric_ops {
 
 	int (*port_new)(struct tern_fabric *fabric, const struct tern_port_opts *opts,
 		struct tern_port **out);
-	/* All conns and lsns must be gone. */
+	/* Frees the port; all its conns and lsns must be gone. */
 	void (*port_free)(struct tern_port *port);
 
 	/*
 	 * Listens at `address` (without "NAME://"). -EINVAL: malformed; -EADDRINUSE,
-	 * -EADDRNOTAVAIL, -EACCES. lsn_address() gives what to connect to, valid as long
-	 * as lsn.
+	 * -EADDRNOTAVAIL, -EACCES. lsn_address() returns the address to connect to, valid
+	 * as long as lsn.
 	 */
 	int (*listen)(struct tern_port *port, const char *address, struct tern_lsn **out);
 	const char *(*lsn_address)(struct tern_lsn *lsn);
-	void (*lsn_close)(struct tern_lsn *lsn); /* at once; accepted conns stay */
+	void (*lsn_close)(struct tern_lsn *lsn); /* stops at once; accepted conns stay */
 
 	/*
 	 * Starts to connect; `up` or `closed` follows. Nothing may be sent before `up`.
-	 * -EINVAL: malformed; -EMFILE, -ENOMEM. There is no time limit in here: the
-	 * caller has one, and close()s.
+	 * There is no time limit in here: the caller has one and closes the conn.
+	 * -EINVAL: malformed; -EMFILE, -ENOMEM.
 	 */
 	int (*connect)(
 		struct tern_port *port, const char *address, struct tern_conn **out);
 
 	/*
-	 * Ends the conn: `closed` follows, with status 0 if it was up and healthy.
-	 * Messages and puts already taken are still sent when `flush` is set and the peer
-	 * takes them within a second; without it they may be lost. Calling it again is
-	 * harmless.
+	 * Ends the conn: `closed` follows, with status 0 if the conn was up and healthy.
+	 * With `flush`, messages and puts already accepted are still sent if the peer
+	 * takes them within a second; without it they may be lost. A second call does
+	 * nothing.
 	 */
 	void (*conn_close)(struct tern_conn *conn, bool flush);
 
 	/*
-	 * For how long the host of the peer (its kernel, its NIC) is known to have left
-	 * what it was asked unanswered; 0: it answers. The peer's program takes no part
-	 * in this: one that does not poll is well. The time is counted up to a question
-	 * that should have been answered by now, so a path that is back in time is never
-	 * given up because nobody has asked it again.
+	 * Time for which the peer's host (its kernel, its NIC) has not answered a probe;
+	 * 0: it answers. The peer's program takes no part: a program that does not poll
+	 * counts as answering. The time counts only up to a probe whose answer is
+	 * overdue, so a path that returned in time is never given up because nobody has
+	 * probed it again.
 	 *
-	 * The call asks: from then on the fabric sees to it that a question is under way.
-	 * It costs a system call or a post, so callers call it a few times a second, and
-	 * only for a conn that is up and on which nothing is heard. NULL: the fabric
-	 * knows without asking (shm: the kernel tells of a process that ends).
+	 * The call also starts a probe, if none is under way. That costs a system call or
+	 * a posted operation, so callers call it a few times a second, and only for a
+	 * conn that is up and silent. NULL: the fabric knows without probes (shm: the
+	 * kernel reports the end of a process).
 	 */
 	uint64_t (*unanswered_ns)(struct tern_conn *conn);
 
 	/*
-	 * One message: `head` (a multiple of 8 bytes), then `payload` of `payload_bytes`
-	 * from memory; together at most message_bytes. Both are copied or gone when it
-	 * returns 0. -EAGAIN: no room, nothing was taken, `writable` will come.
-	 * -ENOTCONN: it failed, `closed` is on its way.
+	 * Sends one message: `head` (a multiple of 8 bytes), then `payload` of
+	 * `payload_bytes`; together at most message_bytes. When it returns 0, both were
+	 * copied or sent. -EAGAIN: no room, nothing was taken, `writable` follows.
+	 * -ENOTCONN: the conn failed, `closed` follows.
 	 */
 	int (*send)(struct tern_conn *conn, const void *head, size_t head_bytes,
 		const void *payload, size_t payload_bytes);
 
 	/*
-	 * Writes `bytes` from (mem, offset) to `remote` + remote_offset. done(0): the
-	 * source may be reused; says nothing of the peer (a message behind it does).
-	 * Errors as send(). Only with TERN_CAP_PUT. bytes > 0.
+	 * Writes `bytes` (> 0) from (mem, offset) to `remote` + remote_offset. done(0):
+	 * the source may be reused, which does not mean that the peer has the bytes (a
+	 * message behind the put proves that). Errors as send(). Only with TERN_CAP_PUT.
 	 */
 	int (*put)(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 		uint64_t offset, uint64_t bytes, const struct tern_region *remote,
 		uint64_t remote_offset);
 
 	/*
-	 * Reads `bytes` at `remote` + remote_offset into (mem, offset). done(0): they are
-	 * there. done(-EACCES): the peer does not let us (permission outside our
-	 * control); the bytes are not there and the conn lives. Errors as send(). Only
+	 * Reads `bytes` at `remote` + remote_offset into (mem, offset). done(0): the
+	 * bytes are there. done(-EACCES): the system does not permit reading the peer's
+	 * memory; the bytes are not there and the conn stays up. Errors as send(). Only
 	 * with TERN_CAP_GET.
 	 */
 	int (*get)(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
@@ -228,88 +277,99 @@ struct tern_fabric_ops {
 		uint64_t remote_offset);
 
 	/*
-	 * Where `bytes` at `remote` + remote_offset can be read in place, until unpeek().
-	 * The mapping outlives the conn, so that a peer's death takes no memory from
-	 * under a reader. Nor do the bytes change when the conn ends: `closed` is not
-	 * called at the end that owns them before they were given back, or the
-	 * reader's process is gone. -EAGAIN: not yet; op->done() tells when to try again.
-	 * -ENOTSUP: not this region (memory outside slabs): use get. Only with
-	 * TERN_CAP_PEEK.
+	 * Returns where `bytes` at `remote` + remote_offset can be read in place, until
+	 * unpeek(). The mapping outlives the conn, so the death of the peer does not take
+	 * memory away from a reader. The bytes do not change when the conn ends either:
+	 * at the end that owns them `closed` is called only after unpeek(), or after the
+	 * reader's process has ended. -EAGAIN: not yet, op->done() tells when to try
+	 * again. -ENOTSUP: not for this region (memory outside slabs), use get(). Only
+	 * with TERN_CAP_PEEK.
 	 */
 	int (*peek)(struct tern_conn *conn, struct tern_op *op,
 		const struct tern_region *remote, uint64_t remote_offset, uint64_t bytes,
 		const void **out);
-	/* Ends one successful peek() of this port; `data` is what it gave. */
+	/* Ends one successful peek() of this port; `data` is the pointer that it
+	 * returned. */
 	void (*unpeek)(struct tern_port *port, const void *data);
 
 	/*
-	 * Lets the peer of `conn` reach (mem, offset, bytes), and any later conn of this
-	 * port with the same conn->owner (a reconnect, another rail). Constant time, no
-	 * system call. -EAGAIN: all entries are in use; -ENOTSUP: memory of a kind that
-	 * the fabric does not reach (see tern_conn_reaches). bytes may be 0.
+	 * Lets the peer of `conn` access (mem, offset, bytes), also through any later
+	 * conn of this port with the same conn->owner (a reconnect, another rail).
+	 * Constant time, no system call. bytes may be 0. -EAGAIN: all entries are in use;
+	 * -ENOTSUP: the fabric does not reach this kind of memory (see
+	 * tern_conn_reaches).
 	 */
 	int (*expose)(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 		uint64_t bytes, enum tern_access access, struct tern_region *out);
 
 	/*
-	 * Ends it. 0: from now on the fabric does not touch the memory for the peer.
-	 * -EINPROGRESS: bytes are landing right now; op->done() tells when they no longer
-	 * do. A peer that uses the region later gets its conn cut or its bytes dropped (a
-	 * put that crossed the withdrawal is no crime). Regions that the peer reads in
-	 * place, and those of a conn with TERN_CAP_UNGUARDED, are not protected by this:
-	 * withdraw when the peer has said that it is done, or is gone. Needs no live
-	 * conn.
+	 * Ends an expose(). 0: from now on the fabric does not access the memory for the
+	 * peer. -EINPROGRESS: bytes are being written right now; op->done() tells when
+	 * that has ended. If a peer uses the region later, its conn is cut or its bytes
+	 * are dropped (a put that crossed the withdrawal is not a violation).
+	 *
+	 * Regions that the peer reads in place, and those of a conn with
+	 * TERN_CAP_UNGUARDED, are not protected by this: withdraw them after the peer has
+	 * said that it is done, or is gone. Needs no live conn.
 	 */
 	int (*withdraw)(struct tern_port *port, struct tern_op *op,
 		const struct tern_region *region);
 
 	/*
-	 * Can a GPU of the peer's read `mem`, memory of a GPU, where it is? 0: expose()
-	 * it, now or later on this conn. -EAGAIN: the peer was asked, `writable` will
-	 * come. -ENOTSUP: no, for this conn. -ENOTCONN. Only with TERN_CAP_LEND.
+	 * Can a GPU of the peer read `mem`, which is GPU memory, in place? 0: yes,
+	 * expose() it, now or later on this conn. -EAGAIN: the peer was asked, `writable`
+	 * follows. -ENOTSUP: no, for the whole life of this conn. -ENOTCONN. Only with
+	 * TERN_CAP_LEND.
 	 */
 	int (*offer)(struct tern_conn *conn, const struct tern_mem *mem);
 	/*
-	 * Where copies of ours read `bytes` at `remote` + remote_offset. The address
-	 * outlives the conn. -ENOTSUP: a region of other memory: use get(). -ENOTCONN:
-	 * the peer did not offer it, and the conn was cut. Only with TERN_CAP_LEND.
+	 * Returns an address from which our GPU copies read `bytes` at `remote` +
+	 * remote_offset. The address outlives the conn. -ENOTSUP: the region is other
+	 * memory, use get(). -ENOTCONN: the peer did not offer it, and the conn was cut.
+	 * Only with TERN_CAP_LEND.
 	 */
 	int (*borrow)(struct tern_conn *conn, const struct tern_region *remote,
 		uint64_t remote_offset, uint64_t bytes, struct tern_loan *out);
-	/* Ends one borrow(): no copy is under way any more. -ECONNRESET: the peer had
-	 * closed, so what was copied may be torn; the conn's end is on its way. */
+	/* Ends one borrow(); no copy may be under way any more. -ECONNRESET: the peer
+	 * had closed, so copied bytes may be inconsistent; `closed` follows. */
 	int (*repay)(struct tern_loan *loan);
 
 	/*
-	 * How all devices in use reach `mem`, of another kind than the host's, in a word
-	 * for people ("dma-buf"); NULL: they do not. The answer may change when a device
-	 * comes or goes; what is exposed or under way stays possible as long as
-	 * the conn is up. Only with TERN_CAP_DEVICE; else the entry may be NULL.
+	 * Name of the way in which all devices in use reach `mem`, which is not host
+	 * memory ("dma-buf"); NULL: they do not. The answer may change when a device
+	 * comes or goes; exposed regions and operations under way stay valid as long as
+	 * the conn is up. Only with TERN_CAP_DEVICE; otherwise the entry may be NULL.
 	 */
 	const char *(*reaches)(const struct tern_conn *conn, const struct tern_mem *mem);
 
-	/* Describes up to `max` devices, one entry for each port. How many there are.
-	 * NULL: the fabric has none. */
+	/* Detail that `tern info` prints for a working fabric, and its label. Both may
+	 * be NULL. */
+	const char *about_name;
+	void (*about)(char *out, size_t size);
+	/* Describes up to `max` devices, one entry for each port. Returns how many
+	 * there are. NULL: the fabric has none. */
 	int (*devices)(
 		struct tern_fabric *fabric, struct tern_rdma_device *out, unsigned max);
 
 	/*
-	 * Sends what waits, receives, completes, calls handlers; at most about `budget`
-	 * events, so that one busy conn does not keep the others and the timers waiting.
-	 * (tcp: whoever has connected meanwhile comes on top.) How many events.
+	 * Sends what waits, receives, completes operations and calls handlers; about
+	 * `budget` events at most, so that one busy conn does not delay the others and
+	 * the timers. (tcp: newly accepted connections come on top.) Returns the number
+	 * of events.
 	 */
 	int (*poll)(struct tern_port *port, int budget);
-	/* Sends what waits and prepares for sleep: after 0, fd() becomes readable on the
-	 * next event. -EAGAIN: there is one already: poll. */
+	/* Sends what waits and prepares for sleep. 0: fd() becomes readable at the
+	 * next event. -EAGAIN: there is an event already, so poll. */
 	int (*arm)(struct tern_port *port);
 	int (*fd)(struct tern_port *port); /* -1 if the fabric has none (sim) */
 };
 
-/* The heads of the providers' own structures. */
+/* First members of the fabrics' own structures. */
 struct tern_fabric {
 	const struct tern_fabric_ops *ops;
 	struct tern_domain *domain;
-	unsigned index; /* in the domain's table: see tern_mem_reg */
+	/* Index among the fabrics that the domain opened: see tern_mem_reg. */
+	unsigned index;
 };
 
 struct tern_port {
@@ -323,12 +383,13 @@ struct tern_port {
 
 struct tern_lsn {
 	struct tern_port *port;
-	void *user;           /* the caller's */
-	uint64_t complain_ns; /* tern_lsn_may_complain: not before */
+	void *user; /* for the caller */
+	/* Earliest time of the next line: tern_lsn_may_complain(). */
+	uint64_t complain_ns;
 };
 
-/* Has it been quiet for a minute? A peer that cannot be accepted tries again and again,
- * and one line says as much as hundreds. */
+/* True if this listener has logged no refused peer for a minute. A refused peer tries
+ * again and again, and one line says as much as hundreds. */
 static inline bool tern_lsn_may_complain(struct tern_lsn *lsn)
 {
 	uint64_t now_ns = tern_now_ns(lsn->port->env);
@@ -341,23 +402,28 @@ static inline bool tern_lsn_may_complain(struct tern_lsn *lsn)
 
 struct tern_conn {
 	struct tern_port *port;
-	uint32_t caps;               /* enum tern_caps */
-	uint32_t eager_bytes;        /* this fabric's default eager threshold */
-	uint32_t eager_mapped_bytes; /* the same for slabs, if the peer maps them; or 0 */
-	uint64_t chunk_bytes;        /* best size of one put or get of a large transfer */
-	uint64_t bulk_bytes; /* what is put stands before the messages behind it for as
-				long as its bytes take: tensors of so many and more should
-				be put over other conns. 0: no such thing (verbs) */
-	void *user;          /* the caller's */
-	void *owner;   /* set by the caller before it exposes or accepts anything: whom
-			  regions   belong to. Compared, never followed */
+	uint32_t caps;        /* enum tern_caps */
+	uint32_t eager_bytes; /* this fabric's default eager threshold */
+	/* The same for tensors in slabs, if the peer maps slabs; 0: no difference. */
+	uint32_t eager_mapped_bytes;
+	uint64_t chunk_bytes; /* best size of one put or get within a large transfer */
+	/* Puts of at least this size should use other conns, because messages behind a
+	 * put wait until its bytes are sent. 0: they do not wait (verbs). */
+	uint64_t bulk_bytes;
+	void *user; /* for the caller */
+	/* Owner of the regions of this conn. The caller sets it before it exposes or
+	 * accepts anything. It is compared, never dereferenced. */
+	void *owner;
 	char name[80]; /* for messages: "tcp 10.0.0.7:41234", "shm pid 812" */
 };
 
-extern const struct tern_fabric_ops tern_tcp_fabric_ops;
-extern const struct tern_fabric_ops tern_shm_fabric_ops;
-extern const struct tern_fabric_ops tern_sim_fabric_ops;
-extern const struct tern_fabric_ops tern_sim_b_fabric_ops;
-extern const struct tern_fabric_ops tern_verbs_fabric_ops;
+/* The rows of tern_fabric_table (domain.h), in the order of preference of `auto`.
+ * ROW(NAME) stands for tern_NAME_fabric_ops. */
+#define TERN_FABRICS(ROW) ROW(shm) ROW(verbs) ROW(tcp) ROW(sim) ROW(sim_b)
+
+#define TERN_FABRIC_DECLARE(name)                                                        \
+	extern const struct tern_fabric_ops tern_##name##_fabric_ops;
+#define TERN_FABRIC_POINTER(name) &tern_##name##_fabric_ops,
+TERN_FABRICS(TERN_FABRIC_DECLARE)
 
 #endif

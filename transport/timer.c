@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A context's timers: a binary heap of pointers to timers that their owners keep. Each
- * timer knows its slot, so moving and clearing one needs no search. Invariant:
- * heap[i]->slot == i + 1 and no timer is due before the one above it.
+ * timer knows its slot, so moving or clearing one needs no search. Invariant:
+ * heap[i]->slot == i + 1, and no timer is due before its parent in the heap.
  */
 #include <errno.h>
 
@@ -41,7 +41,8 @@ static void sift_down(struct tern_context *ctx, uint32_t at, struct tern_timer *
 	place(ctx, at, timer);
 }
 
-/* Puts `timer` at a place of the heap that is free or its own. */
+/* Puts `timer` at index `at` of the heap, which must be free or its own, and restores
+ * the heap order. */
 static void settle(struct tern_context *ctx, uint32_t at, struct tern_timer *timer)
 {
 	if (at > 0 && timer->due_ns < ctx->heap[(at - 1) / 2]->due_ns)

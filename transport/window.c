@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows: the memory that peers may write into. A peer names one by slot and generation,
- * never by address, and the table says where it is, how long, and whose.
+ * Windows: the memory that peers may write into. A peer names a window by slot and
+ * generation, never by address; the table holds its address, size and owner.
  *
- * A generation is used once: it is counted up when a slot is exposed, so a name that a
- * peer kept too long does not match what the slot holds now. Such a put may have crossed
- * the withdrawal on the wire, which is nobody's fault, and is told apart from names that
- * were never given out, which are.
+ * Every use of a slot gets a new generation, so a name that a peer has kept too long does
+ * not match the slot's present use. A put with an old generation may just have crossed
+ * the withdrawal on the wire, which is no fault; a put with a name that was never given
+ * out is one. The table tells the two apart.
  *
- * The table is allocated whole, so that exposing costs no system call; pages of it that
- * were never used are never touched. Freed slots are used again first: they are in the
+ * The table is allocated as a whole, so that exposing memory makes no system call; its
+ * unused pages are never touched. Freed slots are reused first, because they are in the
  * cache.
  */
 #include <errno.h>
@@ -61,8 +61,8 @@ struct tern_window *tern_window_withdraw(
 	uint32_t slot = (uint32_t)region->word[0];
 	struct tern_window *window;
 
-	/* The region is our own, from expose: anything else is a mistake of this process.
-	 */
+	/* The region was made by this process, in expose(): a mismatch is a bug of
+	 * this process. */
 	tern_assert(slot < windows->used_count);
 	window = &windows->table[slot];
 	tern_assert(window->in_use && window->generation == region->word[0] >> 32);

@@ -16,28 +16,30 @@ struct tern_window {
 	void *owner;
 	char *base;
 	uint64_t bytes;
-	struct tern_list landing; /* conns in the middle of a put into it */
+	struct tern_list landing; /* connections with a put into this window under way */
 };
 
 struct tern_windows {
 	struct tern_window *table;
-	uint32_t used_count; /* slots below were used at least once */
-	uint32_t free;       /* slot + 1; 0: none */
+	uint32_t used_count; /* slots below this one have been used at least once */
+	uint32_t free;       /* first free slot + 1; 0: none */
 };
 
 int tern_windows_init(struct tern_windows *windows);
 void tern_windows_fini(struct tern_windows *windows);
 
-/* -EAGAIN: all in use. */
+/* Opens a window on `bytes` bytes at `base`. -EAGAIN: all slots are in use. */
 int tern_window_expose(struct tern_windows *windows, void *owner, char *base,
 	uint64_t bytes, enum tern_access access, struct tern_region *out);
 
-/* Ends the use. The window, for its `landing` list, which the caller empties at once. */
+/* Ends the use of a window. Returns the window because of its `landing` list, which
+ * the caller must empty at once. */
 struct tern_window *tern_window_withdraw(
 	struct tern_windows *windows, const struct tern_region *region);
 
-/* The window that `owner`'s conn may write at (offset, bytes). -ESTALE: it was withdrawn;
- * -EPROTO: it never was, is not the owner's, is not for writing, or ends before. */
+/* Finds the window in which a connection of `owner` may write `bytes` at `offset`.
+ * -ESTALE: it was withdrawn; -EPROTO: it never existed, belongs to another owner, is
+ * read-only, or is too short. */
 int tern_window_find(struct tern_windows *windows, void *owner, uint32_t slot,
 	uint32_t generation, uint64_t offset, uint64_t bytes, struct tern_window **out);
 

@@ -7,7 +7,7 @@
 #include "base/rng.h"
 #include "base/util.h"
 
-#define PATTERN_COUNT (1u << 20) /* floats */
+#define PATTERN_COUNT (1u << 20) /* in floats */
 
 void bench_fail(int status, const char *fmt, ...)
 {
@@ -99,7 +99,7 @@ void bench_gpu_down(struct bench_gpu *gpu, void *to, const void *from, uint64_t 
 	bench_gpu_check(gpu, gpu->api->stream_synchronize(gpu->stream), "the stream");
 }
 
-/* A pattern from here, doubled there until it fills all. */
+/* Copies a pattern to the device, and doubles it there until it fills the memory. */
 float *bench_gpu_floats(struct bench_gpu *gpu, uint64_t count, float low)
 {
 	uint64_t have = TERN_MIN(count, (uint64_t)PATTERN_COUNT);

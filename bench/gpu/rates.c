@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How close the CUDA kernels come to what the device can move, and what a launch costs.
- * Every case is measured beside its limit in turn (limit, ours, ours, limit), in one
- * process and on one stream; a sample is the time of `times` runs one behind the other.
- * The data are several times as large as any L2, and random.
+ * How close the CUDA kernels come to the device's memory bandwidth, and what a launch
+ * costs. Every case is measured in turn with its limit (limit, ours, ours, limit), in one
+ * process and on one stream; a sample is the time of `times` consecutive runs. The data
+ * are random, and several times as large as any L2 cache.
  *
  * usage: gpu_rates [--smoke | --device]. It prints samples, one JSON object a line;
- * figures.py makes figures of them. --smoke: small and short, to try the program itself.
- * --device: only what device it is.
+ * figures.py makes figures of them. --smoke: small and short, to test the program itself.
+ * --device: prints only the name of the device.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,12 +25,12 @@ struct rates {
 	struct tern_optimizer adam;
 	uint64_t count;                  /* floats of a vector */
 	float *vector[TERN_SUM_MAX + 1]; /* on the device */
-	float *copy_from, *copy_to;      /* as large as half of what a case moves */
-	void *pinned;                    /* `count` floats of the host */
+	float *copy_from, *copy_to; /* each has half of the bytes that a case moves */
+	void *pinned;               /* `count` floats on the host */
 	struct tern_cuda_tensor many[TENSORS_MAX], one, small;
 	size_t many_count;
-	uint64_t bytes;  /* of the case that runs */
-	unsigned inputs; /* of its sum */
+	uint64_t bytes;  /* bytes of the present case */
+	unsigned inputs; /* inputs of its sum */
 	unsigned rounds, times;
 };
 
@@ -71,7 +71,7 @@ static void copy_down(void *arg)
 		"a copy from the device");
 }
 
-/* The driver's own smallest work. */
+/* The smallest work of the driver. */
 static void set_few(void *arg)
 {
 	struct rates *r = arg;
@@ -127,7 +127,8 @@ static uint64_t bytes_of_adam_many(const struct rates *r)
 
 	for (size_t i = 0; i < r->many_count; i++)
 		count += r->many[i].count;
-	return 7 * sizeof(float) * count; /* w, m, v read and written; the gradient */
+	/* W, m, v are read and written; the gradient is read. */
+	return 7 * sizeof(float) * count;
 }
 
 static uint64_t bytes_of_adam_one(const struct rates *r)
@@ -145,13 +146,14 @@ static uint64_t bytes_of_vector(const struct rates *r)
 	return sizeof(float) * r->count;
 }
 
-/* What else is measured against a limit gets a line here. ours NULL: the limit is the
- * figure. goal: of the limit's rate; 0: none. */
+/* Add a line for each further measurement. ours NULL: the limit is the figure. goal: a
+ * fraction of the limit's rate; 0: none. */
 static const struct rate_case {
 	const char *name, *limit_name;
 	double goal;
 	unsigned inputs, more_times;
-	uint64_t (*bytes)(const struct rates *r); /* read and written; NULL: a launch */
+	/* Bytes read and written; NULL: the cost of a launch. */
+	uint64_t (*bytes)(const struct rates *r);
 	void (*ours)(void *arg);
 	void (*limit)(void *arg);
 } cases[] = {
@@ -170,7 +172,7 @@ static const struct rate_case {
 		adam_small, set_few},
 };
 
-/* A, B, B, A: a drift of the clocks meets both alike. */
+/* The order A, B, B, A makes a drift of the clocks affect both alike. */
 static void run_case(struct rates *r, const struct rate_case *c)
 {
 	double ours[2 * ROUNDS_MAX], limit[2 * ROUNDS_MAX];
@@ -178,7 +180,7 @@ static void run_case(struct rates *r, const struct rate_case *c)
 
 	r->inputs = c->inputs;
 	r->bytes = c->bytes ? c->bytes(r) : 0;
-	bench_gpu_time_us(&r->gpu, c->limit, r, times); /* to be warm */
+	bench_gpu_time_us(&r->gpu, c->limit, r, times); /* warm-up */
 	if (c->ours)
 		bench_gpu_time_us(&r->gpu, c->ours, r, times);
 	for (unsigned i = 0; i < r->rounds; i++) {
@@ -214,7 +216,7 @@ static void add_tensor(struct rates *r, uint64_t count, uint64_t *at)
 	*at += count;
 }
 
-/* A convolution and the scale and shift of the normalisation behind it. */
+/* A convolution, and the scale and shift of the normalisation after it. */
 static void add_convolution(
 	struct rates *r, uint64_t in, uint64_t out, uint64_t window, uint64_t *at)
 {
@@ -223,7 +225,7 @@ static void add_convolution(
 	add_tensor(r, out, at);
 }
 
-/* ResNet-50 (He et al. 2015), one tensor behind the other. */
+/* ResNet-50 (He et al. 2015), one tensor after the other. */
 static void add_resnet(struct rates *r)
 {
 	static const unsigned blocks[] = {3, 4, 6, 3};
@@ -252,9 +254,9 @@ static void prepare(struct rates *r)
 	uint64_t moved = (TERN_SUM_MAX + 1) * r->count;
 
 	r->k = bench_gpu_table(&r->gpu, NULL, &sizes);
+	/* Adam's v must not be negative. */
 	for (unsigned i = 0; i <= TERN_SUM_MAX; i++)
-		r->vector[i] = bench_gpu_floats(
-			&r->gpu, r->count, i == 2 ? 0 : -1); /* Adam's v */
+		r->vector[i] = bench_gpu_floats(&r->gpu, r->count, i == 2 ? 0 : -1);
 	r->copy_from = bench_gpu_floats(&r->gpu, moved / 2 + 1, -1);
 	r->copy_to = bench_gpu_floats(&r->gpu, moved / 2 + 1, -1);
 	bench_gpu_check(&r->gpu,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tensors in memory of a GPU lose to staging: pieces through the stager's slots
- * beside one copy of the same bytes by the driver, from or to page-locked memory; with
- * the device idle, and with kernels that run all the while. Nobody reads the slots: what
- * a network costs is not in these figures. Measured in turn (limit, ours, ours, limit),
- * by the CPU's clock, since half of staging is the CPU's work.
+ * The cost of staging tensors in GPU memory: pieces through the stager's slots, compared
+ * with one copy of the same bytes by the driver, from or to page-locked memory; with the
+ * device idle, and with kernels that run all the time. Nothing reads the slots, so the
+ * cost of a network is not included. Both are measured in turn (limit, ours, ours,
+ * limit), by the CPU's clock, since half of staging is the CPU's work.
  *
  * usage: gpu_staging [--smoke], which prints samples as gpu_rates does.
  */
@@ -15,14 +15,14 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "bench/gpu/device.h"
-#include "transport/mem.h"
-#include "transport/stager.h"
+#include "transport/memory/mem.h"
+#include "transport/gpu/stager.h"
 
 #define ROUNDS_MAX 16
 #define INPUTS     4u
 
 struct staging {
-	struct bench_gpu gpu; /* its stream is the kernels' */
+	struct bench_gpu gpu; /* its stream runs the kernels */
 	CUstream copies;
 	struct tern_domain *domain;
 	struct tern_context *ctx;
@@ -31,11 +31,12 @@ struct staging {
 	struct tern_cuda_kernels *k;
 	float *sum, *inputs[INPUTS];
 	void *pinned;
-	uint64_t bytes;            /* of the tensor */
-	uint64_t given, moved;     /* of it, to the stager and by it */
-	unsigned rounds, launches; /* launches: of a sum, longer than the copies take */
-	bool idle;                 /* the kernels ended first */
-	bool smoke;                /* whose kernels may */
+	uint64_t bytes;        /* size of the tensor */
+	uint64_t given, moved; /* bytes given to the stager, and copied by it */
+	/* launches: sums, which together take longer than the copies. */
+	unsigned rounds, launches;
+	bool idle;  /* the kernels ended before the copies */
+	bool smoke; /* a smoke run, in which that is allowed */
 };
 
 static void require(int status, const char *what)
@@ -46,7 +47,7 @@ static void require(int status, const char *what)
 
 /* ---- ours ---- */
 
-/* The slot's holder is the benchmark. */
+/* The benchmark itself is the holder of the slot. */
 static void piece_done(struct tern_copy *copy, int status)
 {
 	struct tern_stage_slot *slot =
@@ -139,7 +140,7 @@ static void run_case(struct staging *s, const struct staging_case *c)
 	double ours[2 * ROUNDS_MAX], limit[2 * ROUNDS_MAX];
 
 	s->idle = false;
-	time_us(s, c, copy, false); /* to be warm */
+	time_us(s, c, copy, false); /* warm-up */
 	time_us(s, c, stage, false);
 	for (unsigned i = 0; i < s->rounds; i++) {
 		limit[2 * i] = time_us(s, c, copy, false);
@@ -207,7 +208,8 @@ int main(int argc, char **argv)
 	bench_gpu_open(&s.gpu);
 	s.bytes = s.smoke ? 3u << 20 : 256u << 20;
 	s.rounds = s.smoke ? 2 : 9;
-	s.launches = s.smoke ? 4 : 200; /* 0.3 to 1 ms each, and 256 MiB take 5 to 20 */
+	/* Each takes 0.3 to 1 ms; the copies of 256 MiB take 5 to 20. */
+	s.launches = s.smoke ? 4 : 200;
 	prepare(&s);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(cases); i++)
 		run_case(&s, &cases[i]);

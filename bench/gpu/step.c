@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Training steps of one process on the GPU: forward, loss, backward and Adam, always of
- * the same batch, which stays on the device. What does not change from step to step is
- * captured into a graph once and launched again; Adam's numbers change with each step, so
- * the update is a launch of its own. compare.py drives this over a pipe and lets it take
- * turns with the same training in PyTorch.
+ * the same batch, which stays on the device. The parts that do not change from step to
+ * step are captured into a graph once and launched again. Adam's scalars change with each
+ * step, so the update is a launch of its own. compare.py drives this program over a pipe,
+ * in turns with the same training in PyTorch.
  *
  * usage: gpu_step MODEL FEATURES CLASSES BATCH fp32|tf32 FILE [--no-blas]
  *
- * MODEL as tern train takes it; FEATURES: floats of a record, or symbols of context.
- * FILE: the initial parameters (floats, in the model's order), the batch's records
- * (floats, or 32-bit symbols) and labels (32 bits). The first line on stdout is JSON.
- * Then each line on stdin has an answer:
+ * MODEL as for tern train; FEATURES: floats of a record, or symbols of context. FILE: the
+ * initial parameters (floats, in the model's order), the batch's records (floats, or
+ * 32-bit symbols) and labels (32 bits). The first line on stdout is JSON. Then each line
+ * on stdin has an answer:
  *
  *     reset      start again from the initial parameters; answers "0 0"
- *     N          do N steps; answers microseconds of the device for all of them, and the
- *                mean loss of the last, before its update
+ *     N          do N steps; answers the microseconds of the device for all of them, and
+ *                the mean loss of the last step, before its update
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@
 #define LAYERS_MAX 17u
 
 struct layer {
-	uint64_t w, b, in, out; /* w and b: where they lie in the flat vector */
+	uint64_t w, b, in, out; /* w and b: offsets in the flat vector */
 	float *y, *dy;
 };
 
@@ -38,11 +38,12 @@ struct step {
 	bool text;
 	uint64_t batch, features, classes;
 
-	uint64_t size; /* of the model */
+	uint64_t size; /* elements of the model */
 	float *initial, *params, *grads, *m, *v;
-	float *x;                         /* what the first layer reads */
-	float *dx;                        /* text: its gradient */
-	uint64_t embed_width, embed_rows; /* text: of the table, which lies at 0 */
+	float *x;  /* input of the first layer */
+	float *dx; /* text: gradient of that input */
+	/* text: size of the table, which is at offset 0. */
+	uint64_t embed_width, embed_rows;
 	int32_t *ids, *labels;
 	struct layer layers[LAYERS_MAX];
 	unsigned layer_count;
@@ -115,7 +116,8 @@ static void run_step(void *arg)
 	update(s);
 }
 
-/* Once without: what libraries do at their first call is not to be captured. */
+/* Run once before the capture: libraries do things at their first call that must not
+ * be captured. */
 static void capture(struct step *s)
 {
 	const struct tern_cuda_api *api = s->gpu.api;
@@ -161,8 +163,8 @@ static float *room(struct step *s, uint64_t count)
 	return bench_gpu_alloc(&s->gpu, count * sizeof(float));
 }
 
-/* The model's parameters say what its layers are: (weight, bias) of each, and of text the
- * embedding before them. */
+/* Derives the layers from the model's parameters: (weight, bias) of each, and for text
+ * the embedding before them. */
 static void lay_out(struct step *s, const char *spec)
 {
 	const struct tern_dataset like = {
@@ -175,7 +177,7 @@ static void lay_out(struct step *s, const char *spec)
 	size_t count;
 
 	if (tern_model_new(spec, &like, &model, &error) < 0)
-		bench_fail(2, "%s", error.text);
+		bench_fail(2, "model %s: %s", spec, error.text);
 	params = tern_model_params(model, &count);
 	s->size = tern_model_size(model);
 	if (s->text) {
@@ -227,7 +229,7 @@ static void prepare(struct step *s, char **argv, bool with_blas)
 	struct tern_cuda_sizes sizes = {.tf32 = strcmp(argv[5], "tf32") == 0};
 
 	if (context < 0)
-		bench_fail(2, "%s", error.text);
+		bench_fail(2, "model %s: %s", argv[1], error.text);
 	s->text = context > 0;
 	s->features = strtoul(argv[2], NULL, 10);
 	s->classes = strtoul(argv[3], NULL, 10);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded into peers that have no option for it: every TCP socket of theirs gets cubic,
- * as Tern's and the raw ones do, whatever the system's default is. Accepted sockets have
- * it from the one that listens.
+ * Preloaded into peers that have no option for it: sets cubic on all their TCP sockets,
+ * whatever the system's default is, as on those of Tern and of the plain programs.
+ * Accepted sockets inherit it from the listening one.
  */
 #include <dlfcn.h>
 #include <netinet/in.h>

@@ -18,7 +18,7 @@
 #define NAME_MAX_BYTES 256u
 
 struct request {
-	struct fi_context2 context; /* first: completions point at it */
+	struct fi_context2 context; /* first member: completions point to it */
 	bool busy;
 };
 
@@ -53,7 +53,7 @@ static struct fi_info *find(const char *provider)
 	return info;
 }
 
-/* Names as the provider gives them, in a fixed field. */
+/* Exchanges the endpoints' names, in a fixed field. */
 static void exchange(struct pair *p, struct fid_av *av)
 {
 	char ours[NAME_MAX_BYTES] = {0}, theirs[NAME_MAX_BYTES];

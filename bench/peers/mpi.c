@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MPI: non-blocking sends and receives. It polls; which transport it takes is said to
- * mpirun. */
+/* MPI: non-blocking sends and receives. It polls; mpirun's options choose the
+ * transport. */
 #include "bench/peers/tagged.h"
 
 #include <mpi.h>

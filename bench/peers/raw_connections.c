@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What bench/connections.c asks, of TCP sockets with an epoll server: 64 bytes out and 8
- * back. What the kernel keeps for a socket is in nobody's resident memory, here or there.
+ * The measurements of bench/connections.c for TCP sockets with an epoll server: 64 bytes
+ * are sent and 8 come back. The kernel's memory for a socket is in no process's resident
+ * memory, here or in the other programs.
  *
  *     raw_connections COUNT,...
  */
@@ -51,7 +52,7 @@ static void answer(int fd)
 
 	if (recv(fd, data, sizeof(data), MSG_WAITALL) != sizeof(data) ||
 		send(fd, data, 8, MSG_NOSIGNAL) != 8)
-		_exit(0); /* the client is done */
+		_exit(0); /* the client has ended */
 }
 
 static _Noreturn void serve(int fd)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A parameter server with nothing in between, three ways.
+ * A parameter server without a library, in three ways.
  *
- * tcp: blocking sockets with cubic. What arrives is added to the sum in pieces of 256
- * KiB, from whichever worker has some; updated parameters leave piece by piece. shm:
- * gradients and parameters lie in shared memory; workers copy theirs in and out. inplace:
+ * tcp: blocking sockets with cubic. Received bytes are added to the sum in pieces of 256
+ * KiB, from any worker that has some; updated parameters are sent piece by piece. shm:
+ * gradients and parameters are in shared memory; workers copy theirs in and out. inplace:
  * the same without these two copies.
  */
 #include <errno.h>
@@ -25,7 +25,8 @@
 
 /* ---- tcp ---- */
 
-static int fds[PS_MOST]; /* of a worker: servers; of a server: workers */
+/* worker: sockets to the servers; server: sockets to the workers. */
+static int fds[PS_MOST];
 
 static int new_socket(void)
 {
@@ -82,10 +83,10 @@ static void accept_workers(struct ps *p)
 		fds[i] = accept(listener, NULL, NULL);
 }
 
-/* What has arrived from one worker: whole floats are added, the rest waits. */
+/* Bytes received from one worker: whole floats are added at once, the rest waits. */
 struct arrival {
-	size_t done; /* floats */
-	size_t odd;  /* bytes of the next one, at the start of `piece` */
+	size_t done; /* in floats */
+	size_t odd;  /* bytes of an incomplete float, at the start of `piece` */
 	float piece[PIECE + 1];
 };
 
@@ -125,7 +126,8 @@ static void add_gradients(
 				continue;
 			add_some(fds[i], &arrivals[i], sums, count);
 			if (arrivals[i].done == count) {
-				polls[i].fd = -1; /* what follows is the next round's */
+				/* Further bytes belong to the next round. */
+				polls[i].fd = -1;
 				open--;
 			}
 		}
@@ -227,8 +229,8 @@ static void serve_shm(struct ps *p)
 	}
 }
 
-/* The next round's update waits for every worker's gradient, so nobody still reads the
- * parameters then. */
+/* No copy is needed: the next round's update waits for the gradients of all workers,
+ * so none reads the parameters then. */
 static void round_shm(struct ps *p)
 {
 	bool copies = strcmp(p->variant, "shm") == 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCP with nothing on top: what the kernel gives. Cubic, no Nagle; received straight into
- * the tensor, at most 1 MiB a call, which measured best. Polling reads without waiting in
- * a loop; sleeping reads block.
+ * Plain TCP: what the kernel gives. Cubic, no Nagle; bytes are received directly into the
+ * tensor, at most 1 MiB a call, which measured best. Polling calls recv without waiting
+ * in a loop; sleeping calls block.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -17,7 +17,7 @@
 #define CALL_BYTES (1u << 20)
 
 static int fd;
-static int flags; /* of a receive */
+static int flags; /* flags of recv */
 
 static void open_socket(int s)
 {
@@ -53,7 +53,8 @@ static void raw_open(struct pair *p)
 	flags = p->poll ? MSG_DONTWAIT : 0;
 }
 
-/* While the socket is full: reading the answers is not needed, 8 bytes each fit. */
+/* A full socket is waited for without reading the answers: they have 8 bytes each and
+ * fit. */
 static void put_bytes(const unsigned char *data, size_t bytes)
 {
 	while (bytes) {

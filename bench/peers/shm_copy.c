@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The limit of shared memory: the sender's tensor lies in it, a counter tells that it is
- * there, the receiver copies it once into its own tensor, and a counter goes back.
- * Variants: how it copies; "around" goes around the cache from 4 MiB on, where that is
+ * The limit of shared memory: the sender's tensor is in it, a counter says that it is
+ * ready, the receiver copies it once into its own tensor, and a counter goes back. The
+ * variants are ways of copying; "around" bypasses the cache from 4 MiB on, where that is
  * faster.
  */
 #include <errno.h>
@@ -19,7 +19,8 @@
 #define HEAD_BYTES   4096u
 #define AROUND_BYTES (4u << 20)
 
-/* Release of a counter orders the bytes before it; acquire of it, those after. */
+/* The release store of a counter orders the bytes before it; the acquire load, those
+ * after it. */
 struct head {
 	_Alignas(64) atomic_uint_fast64_t posted;
 	_Alignas(64) atomic_uint_fast64_t answered;
@@ -27,7 +28,7 @@ struct head {
 
 static struct head *head;
 static unsigned char *shared;
-static uint64_t before; /* messages of sizes before this one */
+static uint64_t before; /* messages of the sizes before this one */
 static uint64_t before_answers;
 
 struct where {
@@ -54,7 +55,7 @@ static void shm_open_pair(struct pair *p)
 	head = mmap(NULL, where.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, where.fd, 0);
 	if (head == MAP_FAILED)
 		pair_die("shared memory: %s", strerror(errno));
-	madvise(head, where.bytes, MADV_HUGEPAGE); /* before any page is there */
+	madvise(head, where.bytes, MADV_HUGEPAGE); /* before any page is touched */
 	madvise(head, where.bytes, MADV_POPULATE_WRITE);
 	shared = (unsigned char *)head + HEAD_BYTES;
 	if (p->sender)
@@ -94,7 +95,7 @@ static void shm_receive(struct pair *p, uint64_t n)
 		memcpy(to, from, p->size);
 }
 
-/* Frees the slot as well, so it is said for each. */
+/* The answer also frees the slot, so it is sent for each message. */
 static void shm_answer(struct pair *p, uint64_t n)
 {
 	(void)p;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The four operations of pair.h for libraries that match messages by tags (UCX, MPI,
- * libfabric): they give send, receive and wait, and tagged.c does the rest in the way
- * that suits them best, with each receive posted before the other end can send.
+ * The operations of pair.h for libraries that match messages by tags (UCX, MPI,
+ * libfabric). They provide send, receive and wait; tagged.c does the rest in the way that
+ * suits them best: each receive is posted before the other end can send.
  */
 #ifndef TERN_BENCH_TAGGED_H
 #define TERN_BENCH_TAGGED_H
@@ -11,13 +11,14 @@
 
 enum tagged_what { TAGGED_DATA, TAGGED_REPLY };
 
-/* A request is (slot, what); at one end, each is only ever sent or only ever received. */
+/* A request is identified by (slot, what). At one end, each is only ever sent or only
+ * ever received. */
 struct tagged_ops {
 	void (*send)(struct pair *p, unsigned slot, enum tagged_what what, void *data,
 		size_t bytes);
 	void (*receive)(struct pair *p, unsigned slot, enum tagged_what what, void *data,
 		size_t bytes);
-	/* Until it is over. */
+	/* Waits until the request has ended. */
 	void (*wait)(struct pair *p, unsigned slot, enum tagged_what what);
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * UCX: tagged messages of UCP, as ucx_perftest's tag tests use them, but with 8 bytes
- * back. UCX_TLS says which transports it may take. Sleeping waits for the worker's event.
+ * UCX: tagged messages of UCP, as in ucx_perftest's tag tests, but with an answer of 8
+ * bytes. UCX_TLS chooses the transports. To sleep, it waits for the worker's event.
  */
 #include "bench/peers/tagged.h"
 
@@ -12,14 +12,14 @@
 
 static ucp_worker_h worker;
 static ucp_ep_h ep;
-static void **requests; /* NULL: over */
+static void **requests; /* NULL: the request has ended */
 
 static void must(const char *what, ucs_status_t status)
 {
 	pair_must(what, status, ucs_status_string(status));
 }
 
-/* Each end's address, with its length in front. */
+/* Exchanges the addresses of both ends, each preceded by its length. */
 static void exchange(struct pair *p)
 {
 	ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};

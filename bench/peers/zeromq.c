@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ZeroMQ: a PAIR of sockets over TCP. The sender's message is its tensor, without a copy
- * unless it is so small that a copy takes less time than the bookkeeping does; the
- * receiver copies the message into its tensor. Its I/O thread sleeps between events,
- * so there is no polling to be shown: it would take the core that the I/O thread needs.
+ * unless it is so small that a copy is cheaper than the bookkeeping; the receiver copies
+ * the message into its tensor. ZeroMQ's I/O thread sleeps between events, so polling is
+ * not offered: it would take the core that the I/O thread needs.
  */
 #include <errno.h>
 #include <sched.h>
@@ -17,8 +17,9 @@
 #define COPY_BYTES 1024u
 
 static void *context, *sock;
-static atomic_uint_fast64_t freed; /* by the I/O thread: messages that left a tensor */
-static uint64_t sent, sent_before; /* this size */
+/* Set by the I/O thread: messages that have left a tensor. */
+static atomic_uint_fast64_t freed;
+static uint64_t sent, sent_before; /* messages sent of this size, and of sizes before */
 
 static void must(const char *what, int status)
 {
@@ -59,7 +60,7 @@ static void sent_one(void *data, void *hint)
 	atomic_fetch_add(&freed, 1);
 }
 
-/* Into `data`, of exactly so many bytes. */
+/* Receives a message of exactly `bytes` into `data`. */
 static void get_message(void *data, size_t bytes)
 {
 	zmq_msg_t message;
@@ -92,7 +93,7 @@ static void zeromq_post(struct pair *p, uint64_t n)
 	must("send", zmq_msg_send(&message, sock, 0));
 }
 
-/* The I/O thread lets go of tensors in the order in which they were sent. */
+/* The I/O thread releases tensors in the order in which they were sent. */
 static void zeromq_await(struct pair *p, uint64_t n)
 {
 	unsigned char reply[PAIR_REPLY_BYTES];

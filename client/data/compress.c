@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Unpacking gzip (RFC 1952) and bzip2 in memory. Both formats allow streams one behind
- * the other, which parallel packers write. A small file can be made to unpack to any
- * size, so the size is bounded by what honest data comes nowhere near.
+ * Unpacks gzip (RFC 1952) and bzip2 in memory. Both formats allow several streams one
+ * after the other, which parallel packers write. A small file can be made to unpack to
+ * any size, so the size is limited to far more than honest data needs.
  */
 #include <errno.h>
 #include <limits.h>
@@ -19,7 +19,7 @@
 #include <bzlib.h>
 #endif
 
-/* Text packs to a tenth, images of digits to a fifth. */
+/* Typical ratios: text packs to a tenth, images of digits to a fifth. */
 #define RATIO_MAX   256u
 #define BYTES_SPARE (64ull << 20)
 
@@ -27,15 +27,17 @@ struct unpacker {
 	const struct tern_data_file *file;
 	struct tern_data_error *error;
 	const char *format;
-	size_t taken; /* bytes of the file */
+	size_t taken; /* bytes of the file consumed */
 	char *out;
 	size_t bytes, capacity, limit;
 };
 
 #if TERN_HAVE_ZLIB || TERN_HAVE_BZIP2
-/* Room for more output; its size goes to *room. */
+/* Makes room for the next piece of output; *room is its size. */
 static int make_room(struct unpacker *u, unsigned *room)
 {
+	if (tern_data_stopped(u->file))
+		return -ECANCELED;
 	if (u->bytes == u->limit)
 		return tern_data_fail(u->error, u->file->path,
 			"unpacks to more than %zu bytes from %zu: this is not data, but "
@@ -50,7 +52,7 @@ static int make_room(struct unpacker *u, unsigned *room)
 		u->out = grown;
 		u->capacity = capacity;
 	}
-	*room = (unsigned)TERN_MIN(u->capacity - u->bytes, (size_t)INT_MAX);
+	*room = (unsigned)TERN_MIN(u->capacity - u->bytes, TERN_DATA_PIECE);
 	return 0;
 }
 
@@ -91,8 +93,8 @@ static bool is_bzip2(const struct tern_data_file *file, size_t at)
 {
 	const char *p = (const char *)file->data + at;
 
-	/* A text may start with BZh, but not go on with pi or its root, in which they
-	 * start. */
+	/* A text may start with BZh, but not continue with the digits of pi or of its
+	 * square root, with which blocks and ends start. */
 	return file->bytes - at >= 10 && memcmp(p, "BZh", 3) == 0 && p[3] >= '1' &&
 	       p[3] <= '9' &&
 	       (memcmp(p + 4, "1AY&SY", 6) == 0 || memcmp(p + 4, "\x17rE8P\x90", 6) == 0);
@@ -108,7 +110,7 @@ static int fail_left_out(struct unpacker *u)
 #endif
 
 #if TERN_HAVE_ZLIB
-/* One step. 0: go on; 1: a stream has ended; else the failure. */
+/* One step. 0: continue; 1: a stream has ended; else an error. */
 static int inflate_some(struct unpacker *u, z_stream *z)
 {
 	unsigned room = 0, had = input_left(u);
@@ -205,8 +207,8 @@ static int unpack_bzip2(struct unpacker *u)
 }
 #endif
 
-/* Packers for tape fill the last block with zeros; anything else does not belong there.
- */
+/* Packers for tapes fill the last block with zeros; other data after the end is an
+ * error. */
 static int check_rest(struct unpacker *u)
 {
 	const char *p = u->file->data;

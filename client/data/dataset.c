@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Data sets: tells formats apart, and hands out records. The arrays never change once
- * they are read, and are shared by a data set and its ranges by counting references, so
- * ranges can be read and freed on any thread.
+ * Data sets: recognises formats, and hands out records. The arrays never change after
+ * reading. A data set and its ranges share them by reference counts, so ranges can be
+ * read and freed on any thread.
  */
 #include "client/data/dataset.h"
 
@@ -130,7 +130,8 @@ void tern_dataset_free(struct tern_dataset *dataset)
 		return;
 	storage = dataset->storage;
 	free(dataset);
-	/* Acquire and release: whoever frees it comes after all others have read it. */
+	/* Acquire and release order: the thread that frees it does so after all others
+	 * have read it. */
 	if (atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	free(storage->rows.bytes);
@@ -179,11 +180,10 @@ void tern_dataset_batch(const struct tern_dataset *dataset, const uint64_t *reco
 	}
 }
 
-/* ---- the digest ----------------------------------------------------------------------
- */
+/* ---- the digest ---- */
 
-/* FNV-1a, of words in the place of bytes. What the multiplication leaves in the high half
- * is folded down: alone it would let two changed signs cancel each other. */
+/* FNV-1a over words instead of bytes. The high half of the product is folded down:
+ * without that, two changed signs could cancel each other. */
 static uint64_t digest_word(uint64_t digest, uint64_t word)
 {
 	digest = (digest ^ word) * 0x9e3779b97f4a7c15ull;
@@ -216,11 +216,12 @@ static uint64_t digest_rows(uint64_t digest, const struct tern_dataset *dataset)
 			count * dataset->width);
 	from = rows->starts[first];
 	pairs = rows->starts[first + count] - from;
-	/* Not where a row starts: that depends on what is before the range. */
+	/* Lengths of rows, not their starts, which depend on the records before the
+	 * range. */
 	for (uint64_t i = first; i < first + count; i++)
 		digest = digest_word(digest, rows->starts[i + 1] - rows->starts[i]);
 	if (!pairs)
-		return digest; /* perhaps there are no arrays */
+		return digest; /* there may be no arrays */
 	digest = digest_bytes(digest, rows->columns + from, pairs * sizeof(uint32_t));
 	return digest_bytes(digest, rows->values + from, pairs * sizeof(float));
 }

@@ -2,8 +2,8 @@
 /*
  * IDX, the format of MNIST (yann.lecun.com/exdb/mnist): two zero bytes, a type, the
  * number of dimensions, each dimension as a big-endian 32-bit number, then the elements.
- * Read are files of unsigned bytes: records of any shape, and a vector of labels. The
- * lengths in the header must say exactly how long the file is.
+ * The reader accepts files of unsigned bytes: records of any shape, and a vector of
+ * labels. The header must give exactly the length of the file.
  */
 #include <errno.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static const char *type_name(uint8_t type)
 	}
 }
 
-/* `what`: "images" or "labels". The type and the number of dimensions. */
+/* Checks the type and the number of dimensions. `what`: "images" or "labels". */
 static int check_magic(const struct tern_data_file *file, const char *what,
 	bool want_vector, struct tern_data_error *error)
 {
@@ -91,7 +91,8 @@ static int parse(const struct tern_data_file *file, const char *what, bool want_
 	for (unsigned i = 1; i < p[3]; i++) {
 		uint32_t dim = tern_get_be32(p + HEADER_BYTES + 4 * i);
 
-		/* Each factor is below 2^32 and the product so far at most 2^24. */
+		/* The product cannot overflow: each factor is below 2^32, and the
+		 * product so far at most 2^24. */
 		out->width *= dim;
 		if (out->width == 0 || out->width > TERN_DATA_WIDTH_MAX)
 			return tern_data_fail(error, file->path,
@@ -114,11 +115,19 @@ static int parse(const struct tern_data_file *file, const char *what, bool want_
 	return 0;
 }
 
-static void *copy_of(const void *data, size_t bytes)
+static int copy_of(const struct tern_data_file *file, const uint8_t *elements,
+	uint64_t bytes, uint8_t **copy)
 {
-	void *copy = malloc(bytes);
-
-	return copy ? memcpy(copy, data, bytes) : NULL;
+	*copy = malloc(bytes);
+	if (!*copy)
+		return -ENOMEM;
+	for (uint64_t at = 0, n; at < bytes; at += n) {
+		n = TERN_MIN(bytes - at, (uint64_t)TERN_DATA_PIECE);
+		memcpy(*copy + at, elements + at, n);
+		if (tern_data_stopped(file))
+			return -ECANCELED;
+	}
+	return 0;
 }
 
 int tern_data_read_idx(const struct tern_data_file *data,
@@ -138,10 +147,13 @@ int tern_data_read_idx(const struct tern_data_file *data,
 			"byte 4: %llu labels: expected %llu, one per image of %.100s",
 			(unsigned long long)classes.count,
 			(unsigned long long)images.count, data->path);
-	storage->rows.bytes = copy_of(images.elements, images.count * images.width);
-	storage->rows.labels = copy_of(classes.elements, classes.count);
-	if (!storage->rows.bytes || !storage->rows.labels)
-		return -ENOMEM;
+	status = copy_of(
+		data, images.elements, images.count * images.width, &storage->rows.bytes);
+	if (!status)
+		status = copy_of(
+			labels, classes.elements, classes.count, &storage->rows.labels);
+	if (status)
+		return status;
 	dataset->kind = TERN_DATA_DENSE;
 	dataset->count = images.count;
 	dataset->width = (uint32_t)images.width;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the readers share. Each reader takes the plain bytes of a file, of which nothing
- * is trusted, and fills a data set whose arrays hang on its storage, or refuses with a
- * sentence.
+ * Declarations that the readers of formats share. A reader takes the unpacked bytes of a
+ * file, none of which is trusted. It fills a data set, whose arrays belong to its
+ * storage, or refuses with a sentence.
  */
 #ifndef TERN_CLIENT_READ_H
 #define TERN_CLIENT_READ_H
@@ -12,44 +12,54 @@
 
 #include "client/data/dataset.h"
 
-/* Rows of DENSE: either bytes, or (column, value) pairs. */
+/* Rows of DENSE data: either bytes, or (column, value) pairs. */
 struct tern_dataset_rows {
-	uint8_t *bytes;    /* [count][width], each a 255th */
-	uint64_t *starts;  /* [count + 1], into the two below; NULL: it is bytes */
+	uint8_t *bytes;   /* [count][width], each byte in units of 1/255 */
+	uint64_t *starts; /* [count + 1], indices into the next two arrays; NULL: bytes */
 	uint32_t *columns; /* increasing within a row */
 	float *values;
 	uint8_t *labels; /* [count] */
 };
 
-/* What a data set and its ranges share; freed with the last of them. */
+/* Memory that a data set and its ranges share; freed with the last of them. */
 struct tern_dataset_storage {
 	atomic_uint refs;
 	struct tern_dataset_rows rows;
 	uint8_t *symbols;
 };
 
-/* Columns of the widest row, and so what one record may take as floats: 64 MiB. */
+/* Largest number of columns: one record as floats then takes 64 MiB. */
 #define TERN_DATA_WIDTH_MAX (1u << 24)
 
-/* "PATH: ..." into error->text; -EINVAL. */
+/* Bytes of a file that are processed between two calls of stop(). bzip2, the slowest
+ * format, unpacks about 30 MB a second. */
+#define TERN_DATA_PIECE ((size_t)4 << 20)
+
+static inline bool tern_data_stopped(const struct tern_data_file *file)
+{
+	return file->stop && file->stop(file->stop_arg);
+}
+
+/* Sets error->text to "PATH: ..." and returns -EINVAL. */
 int tern_data_fail(struct tern_data_error *error, const char *path, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Up to 24 bytes of a file as they can be shown in a message. */
+/* Up to 24 bytes of a file, escaped for a message. */
 struct tern_data_quote {
 	char text[24 * 4 + 4];
 };
 struct tern_data_quote tern_data_quote(const void *data, size_t bytes);
 
 /*
- * What is in `file` when it is unpacked: gzip and bzip2 are told by their first bytes,
- * also several streams one behind the other. *plain has the file's path; *owned is to be
- * freed, and NULL if the file is plain already.
+ * Unpacks `file`. gzip and bzip2 are recognised by their first bytes; several streams may
+ * follow each other. *plain keeps the file's path. The caller frees *owned, which is NULL
+ * if the file is not packed.
  */
 int tern_data_unpack(const struct tern_data_file *file, struct tern_data_file *plain,
 	void **owned, struct tern_data_error *error);
 
-/* They fill *dataset, all zero but for `storage`. Errors as tern_dataset_read. */
+/* The readers fill *dataset, which is zero except for `storage`. Errors as
+ * tern_dataset_read(). */
 int tern_data_read_idx(const struct tern_data_file *data,
 	const struct tern_data_file *labels, struct tern_dataset *dataset,
 	struct tern_data_error *error);
@@ -58,7 +68,7 @@ int tern_data_read_svmlight(const struct tern_data_file *data, uint32_t min_widt
 int tern_data_read_text(const struct tern_data_file *data, uint32_t context,
 	struct tern_dataset *dataset, struct tern_data_error *error);
 
-/* Does it start as an IDX file does? */
+/* True if the file starts as an IDX file does. */
 bool tern_data_is_idx(const struct tern_data_file *data);
 
 #endif

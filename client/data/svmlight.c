@@ -4,10 +4,10 @@
  *
  *     LABEL INDEX:VALUE INDEX:VALUE ... # comment
  *
- * with increasing indices. Indices are columns as they stand (the format does not say
- * whether it counts from 0 or 1; shifting would make two files of one data set disagree
- * when only one of them happens to use 0). Labels are -1 and +1, or 0 and 1, and become 0
- * and 1.
+ * with increasing indices. An index is the number of a column, without a shift: the
+ * format does not say whether it counts from 0 or 1, and shifting would make two files of
+ * one data set disagree if only one of them uses 0. Labels are -1 and +1, or 0 and 1, and
+ * become 0 and 1.
  */
 #include <errno.h>
 #include <locale.h>
@@ -22,9 +22,10 @@
 struct reader {
 	const struct tern_data_file *file;
 	struct tern_data_error *error;
-	locale_t locale; /* the point is a point, whatever the process's locale says */
+	locale_t locale; /* decimal point whatever the process's locale */
 	uint64_t line;
-	bool seen_minus, seen_zero; /* which of the two labellings it is */
+	const char *piece_end;      /* when this is reached, stop() is called */
+	bool seen_minus, seen_zero; /* which of the two labellings the file uses */
 	struct tern_dataset_rows *rows;
 	uint64_t count, capacity;
 	uint64_t pair_count, pair_capacity;
@@ -55,7 +56,7 @@ static struct token next_token(const char **at, const char *end)
 	return token;
 }
 
-/* Decimal, with or without fraction and exponent, and nothing else. */
+/* Parses a decimal number, with or without fraction and exponent, and nothing else. */
 static bool parse_number(struct reader *r, struct token token, double *out)
 {
 	char copy[TOKEN_BYTES], *end;
@@ -64,8 +65,8 @@ static bool parse_number(struct reader *r, struct token token, double *out)
 		return false;
 	memcpy(copy, token.text, token.bytes);
 	copy[token.bytes] = '\0';
-	/* Also keeps out what strtod takes beyond numbers: hexadecimal, nan, inf, blanks.
-	 */
+	/* This also excludes what strtod accepts beyond numbers: hexadecimal, nan,
+	 * inf, blanks. */
 	if (strspn(copy, "0123456789+-.eE") != token.bytes)
 		return false;
 	*out = strtod_l(copy, &end, r->locale);
@@ -110,6 +111,17 @@ static int fail(struct reader *r, struct token token, const char *expected)
 		tern_data_quote(token.text, token.bytes).text, expected);
 }
 
+/* Calls stop() if the reader has come far enough. */
+static bool is_stopped(struct reader *r, const char *at)
+{
+	const char *end = (const char *)r->file->data + r->file->bytes;
+
+	if (at < r->piece_end)
+		return false;
+	r->piece_end = at + TERN_MIN(TERN_DATA_PIECE, (size_t)(end - at));
+	return tern_data_stopped(r->file);
+}
+
 static int read_label(struct reader *r, struct token token)
 {
 	double label;
@@ -122,7 +134,7 @@ static int read_label(struct reader *r, struct token token)
 	r->seen_zero |= label == 0;
 	if (r->seen_minus && r->seen_zero)
 		return fail(r, token,
-			"the labels of the lines before: -1 and 0 are not of one file");
+			"labels of one kind in all lines: -1 and +1, or 0 and 1");
 	r->rows->labels[r->count] = label == 1;
 	return 0;
 }
@@ -154,6 +166,8 @@ static int read_pair(struct reader *r, struct token token)
 	double value;
 	int status;
 
+	if (is_stopped(r, token.text)) /* a line may be as long as the file */
+		return -ECANCELED;
 	if (!index.bytes)
 		return fail(r, token, "INDEX:VALUE");
 	status = parse_index(r, token, index, &column);
@@ -202,6 +216,8 @@ static int read_lines(struct reader *r)
 		const char *newline = memchr(at, '\n', (size_t)(end - at));
 		int status;
 
+		if (is_stopped(r, at))
+			return -ECANCELED;
 		r->line++;
 		status = read_line(r, at, newline ? newline : end);
 		if (status)
@@ -223,6 +239,7 @@ int tern_data_read_svmlight(const struct tern_data_file *data, uint32_t min_widt
 	struct reader r = {
 		.file = data,
 		.error = error,
+		.piece_end = data->data,
 		.rows = &storage->rows,
 		.width = 1,
 	};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's engine: model.c with a table of kernels, and room for its activations. */
+/* The CPU's engine: model.c with a table of kernels, and memory for its activations. */
 #include <errno.h>
 #include <stdio.h>
 

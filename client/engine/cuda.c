@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA engine's life, and what it does besides gradients.
+ * Makes and frees the CUDA engine, and everything besides gradients.
  *
- * Everything of the device is allocated at the beginning: one piece of device memory, one
- * of page-locked memory. Every call enters the device's context and leaves it when both
- * streams are idle, so nothing is under way between calls: whoever owns memory may free
- * it, and a failure of one call is not met by the next.
+ * All memory is allocated at the start: one piece of device memory and one of page-locked
+ * memory. Every call enters the device's context and leaves it when both streams are
+ * idle. So nothing is under way between calls: the owner of memory may free it, and the
+ * failure of one call does not affect the next.
  *
- * There is one copy of the parameters on the device. It is overwritten by the pass that
- * first wants another version, layer by layer beside its own forward pass.
+ * There is one copy of the parameters on the device. The first pass that needs another
+ * version overwrites it, layer by layer, concurrently with its own forward pass.
  */
 #include "client/engine/cuda_internal.h"
 
@@ -66,7 +66,7 @@ int cuda_leave(struct cuda_engine *e, const struct tern_engine_params *params)
 	e->holds = e->status == 0;
 	e->version = params->version;
 	if (e->status < 0) {
-		/* Whatever was put there before it failed. */
+		/* Waits also for work that was queued before an error. */
 		e->gpu.api->stream_synchronize(e->compute);
 		e->gpu.api->stream_synchronize(e->copy);
 	}
@@ -206,7 +206,7 @@ static void unpin(struct tern_engine *engine)
 
 	if (tern_cuda_context_enter(&e->gpu) < 0)
 		return;
-	/* They copy from and to what is page-locked now, and are found by its address. */
+	/* The graphs name page-locked addresses, so they are freed too. */
 	cuda_graphs_free(e);
 	tern_cuda_context_unpin(&e->gpu);
 	tern_cuda_context_leave(&e->gpu);
@@ -214,7 +214,7 @@ static void unpin(struct tern_engine *engine)
 
 /* ---- room ---- */
 
-/* Takes `bytes` of what starts at `base`; without a base it only counts. */
+/* Takes `bytes` from the memory at `base`; if base is NULL, only counts them. */
 static void *carve(void *base, uint64_t *at, uint64_t bytes)
 {
 	uint64_t here = *at;
@@ -223,8 +223,8 @@ static void *carve(void *base, uint64_t *at, uint64_t bytes)
 	return base ? (char *)base + here : NULL;
 }
 
-/* Bytes of `count` floats for each row; more than any device has, if they do not fit into
- * 64 bits. */
+/* Bytes of `count` floats for each row; if they do not fit into 64 bits, more than any
+ * device has. */
 static uint64_t floats(const struct cuda_engine *e, uint64_t count)
 {
 	const uint64_t most = 1ull << 56;
@@ -275,7 +275,7 @@ static uint64_t lay_out_host(struct cuda_engine *e)
 	return at;
 }
 
-/* Ordinary memory where page-locked memory cannot be had. */
+/* Uses ordinary memory if page-locked memory is refused. */
 static int make_host_room(struct cuda_engine *e)
 {
 	uint64_t bytes = lay_out_host(e);
@@ -321,7 +321,7 @@ static int make_room(struct cuda_engine *e)
 	return r;
 }
 
-/* ---- birth ---- */
+/* ---- making the engine ---- */
 
 static int make_streams(struct cuda_engine *e)
 {
@@ -346,7 +346,8 @@ static int make_streams(struct cuda_engine *e)
 
 static int make_event(struct cuda_engine *e, CUevent *out)
 {
-	/* Who waits for it sleeps, and leaves the core to who moves bytes. */
+	/* A thread that waits for it sleeps, and leaves the core to threads that move
+	 * data. */
 	return tern_cuda_check(&e->gpu,
 		e->gpu.api->event_create(
 			out, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC),
@@ -427,7 +428,7 @@ static int make(struct cuda_engine *e, const struct tern_engine_cuda_opts *opts)
 	return 0;
 }
 
-/* ---- death ---- */
+/* ---- freeing the engine ---- */
 
 static void free_event(const struct cuda_engine *e, CUevent event)
 {
@@ -450,7 +451,7 @@ static void free_streams(struct cuda_engine *e)
 		e->gpu.api->stream_destroy(e->copy);
 }
 
-/* On a spoilt device nothing of this is granted; its memory went with the context. */
+/* On a corrupted device these calls fail; its memory went with the context. */
 static void free_device(struct cuda_engine *e)
 {
 	const struct tern_cuda_api *api = e->gpu.api;

@@ -2,8 +2,8 @@
 /*
  * The inside of the CUDA engine.
  *
- *     cuda.c       its life; evaluation, sampling
- *     cuda_pass.c  what goes into the streams: batches, parameters, forward, backward
+ *     cuda.c       making and freeing it; evaluation, sampling
+ *     cuda_pass.c  work queued into the streams: batches, parameters, forward, backward
  *     cuda_step.c  a gradient: the pass as plain launches or as a graph, and its progress
  */
 #ifndef TERN_CLIENT_ENGINE_CUDA_INTERNAL_H
@@ -13,26 +13,26 @@
 
 #include "base/cuda_context.h"
 #include "client/engine/cuda.h"
-#include "client/models/internal.h"
+#include "client/models/layers.h"
 #include "kernels/cuda/table.h"
 
-/* The embedding, and the layers. */
+/* The parts of a model: the embedding and the layers. */
 #define CUDA_PARTS_MAX  (TERN_LAYERS_MAX + 1u)
 #define CUDA_GRAPHS_MAX 64u
 
-/* Of the flat vector: what one stage of the forward pass needs, and one of the backward
- * pass makes final. */
+/* A range of the flat vector: the parameters of one stage of the forward pass, whose
+ * gradient one stage of the backward pass makes final. */
 struct cuda_part {
 	uint64_t first, count;
 	CUevent up;    /* its parameters are on the device */
-	CUevent final; /* its gradient is final there */
-	CUevent down;  /* and here */
+	CUevent final; /* its gradient is final on the device */
+	CUevent down;  /* its gradient is on the host */
 };
 
-/* What comes down besides gradients. */
+/* Results other than gradients that are copied to the host. */
 struct cuda_words {
 	struct tern_cuda_result result;
-	/* 1 behind a part's gradient: put there by the copy that follows it. */
+	/* Set to 1, for each part, by a copy that follows the copy of its gradient. */
 	_Atomic uint32_t seen[CUDA_PARTS_MAX];
 };
 
@@ -51,9 +51,9 @@ struct cuda_engine {
 	struct cuda_part parts[CUDA_PARTS_MAX];
 	unsigned part_count;
 	CUevent fork, join;
-	int status; /* of what is being put into the streams: the first failure */
+	int status; /* first error while work is queued */
 
-	/* On the device, in one allocation. */
+	/* Device memory, in one allocation. */
 	CUdeviceptr memory;
 	uint64_t memory_bytes;
 	float *params, *grads;
@@ -64,23 +64,25 @@ struct cuda_engine {
 	struct tern_cuda_result *result;
 	uint32_t *one;
 
-	/* On the host, in one allocation, page-locked if that was possible. */
+	/* Host memory, in one allocation, page-locked if that was possible. */
 	void *host;
 	bool host_locked;
 	struct cuda_words *words;
 	float *logits; /* [rows][classes] */
 
-	/* The version whose parameters are on the device. */
+	/* The version of the parameters on the device, if `holds`. */
 	bool holds;
 	uint64_t version;
 
-	bool pageable; /* some memory is not page-locked: no graphs, and it was said */
+	/* Some memory is not page-locked, so no graphs are used; this was noted. */
+	bool pageable;
 	bool graphs_off, warm;
 	struct cuda_graph graphs[CUDA_GRAPHS_MAX];
 	unsigned graph_count;
 };
 
-/* A call of the driver, or of the kernels' table, unless one of this pass has failed. */
+/* Calls the driver or the kernels' table, unless an earlier call of this pass has
+ * failed. */
 #define CUDA_DO(e, call, what)                                                           \
 	((e)->status == 0                                                                \
 			? (void)((e)->status = tern_cuda_check(&(e)->gpu, (call), what)) \
@@ -88,20 +90,21 @@ struct cuda_engine {
 #define CUDA_KERNEL(e, call)                                                             \
 	((e)->status == 0 ? (void)((e)->status = cuda_kernel_check(e, call)) : (void)0)
 
-/* A status of the kernels' table; its line becomes the device's. */
+/* Takes a status of the kernels' table over; the error line too. */
 int cuda_kernel_check(struct cuda_engine *e, int status);
 
-/* A pass over the batch. */
+/* One pass over the batch. */
 struct cuda_pass {
 	size_t rows;
-	const float *fresh; /* parameters to be copied up; NULL: they are there */
-	float *grads;       /* where the gradients go, on the host */
+	const float *fresh; /* parameters to copy to the device; NULL: they are there */
+	float *grads;       /* destination of the gradients, on the host */
 	bool capturing;
 };
 
-/* cuda_pass.c: into the streams, in e->status. The caller waits. */
+/* cuda_pass.c: these queue work into the streams; errors are in e->status. The caller
+ * waits. */
 void cuda_put_batch(struct cuda_engine *e, size_t rows, bool labels);
-/* Into the logits: returns where they are. */
+/* Queues the forward pass. Returns where the logits will be. */
 float *cuda_put_forward(struct cuda_engine *e, const struct cuda_pass *pass);
 void cuda_put_gradient(struct cuda_engine *e, const struct cuda_pass *pass);
 
@@ -111,13 +114,14 @@ int cuda_gradient(struct tern_engine *engine, const struct tern_engine_params *p
 	struct tern_result *result);
 void cuda_graphs_free(struct cuda_engine *e);
 
-/* cuda.c: the beginning and the end of everything that uses the device. Leaving waits, so
- * that nothing is under way; the status of it all, and after a failure the line. */
+/* cuda.c: every use of the device is between these two. cuda_leave() waits for both
+ * streams; it returns the status of all calls, and sets the error line after a
+ * failure. */
 int cuda_enter(struct cuda_engine *e);
 int cuda_leave(struct cuda_engine *e, const struct tern_engine_params *params);
 const float *cuda_fresh(
 	const struct cuda_engine *e, const struct tern_engine_params *params);
-/* Adds it to what is still to be told. */
+/* Appends a line to the engine's note. */
 void cuda_note(struct cuda_engine *e, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

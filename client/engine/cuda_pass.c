@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What goes into the streams for one pass over a batch. There are two: `compute`, and
- * `copy`, which brings parameters up and gradients down beside it:
+ * Queues the work of one pass over a batch into two streams: `compute`, and `copy`, which
+ * copies parameters to the device and gradients from it at the same time:
  *
  *     compute  batch up | layer 0 | layer 1 | ... loss | dw1 db1 | dx1 | dw0 db0 | result
  *     copy     w0 b0 up | w1 b1 up | ...                         | dw1 db1 down | dw0 ...
  *
- * A layer waits for its own parameters only, so their way up is hidden behind the layers
- * below it; a gradient goes down as soon as it is final, which is before dx. All of it
- * can be captured: nothing here waits, and nothing depends on what was computed.
+ * A layer waits only for its own parameters, so the copy of the next ones overlaps the
+ * layers below. A gradient is copied as soon as it is final, which is before dx is
+ * computed. Everything can be captured: nothing here waits or depends on computed values.
  */
 #include "client/engine/cuda_internal.h"
 
@@ -32,14 +32,14 @@ static void copy_down(struct cuda_engine *e, void *to, const void *from, uint64_
 		what);
 }
 
-/* What `waiting` does from now on comes after what `first` has been given. */
+/* Lets further work of `waiting` start after the present work of `first`. */
 static void follow(struct cuda_engine *e, CUstream waiting, CUevent event, CUstream first)
 {
 	CUDA_DO(e, e->gpu.api->event_record(event, first), "an event");
 	CUDA_DO(e, e->gpu.api->stream_wait_event(waiting, event, 0), "an event");
 }
 
-/* ---- up ---- */
+/* ---- copies to the device ---- */
 
 void cuda_put_batch(struct cuda_engine *e, size_t rows, bool labels)
 {
@@ -113,8 +113,8 @@ float *cuda_put_forward(struct cuda_engine *e, const struct cuda_pass *pass)
 
 /* ---- backward ---- */
 
-/* The part's gradient is on its way down; the event behind it, and a word that only
- * arrives behind it. */
+/* Queues the copy of a part's gradient, then its event, and a word that arrives only
+ * after the copy. */
 static void put_down(struct cuda_engine *e, const struct cuda_pass *pass, unsigned part)
 {
 	const struct cuda_part *p = &e->parts[part];
@@ -131,7 +131,7 @@ static void put_down(struct cuda_engine *e, const struct cuda_pass *pass, unsign
 		"an event");
 }
 
-/* dw and db of layer i go down before dx is computed. */
+/* The gradients dw and db of layer i are copied before dx is computed. */
 static void put_layer_back(
 	struct cuda_engine *e, const struct cuda_pass *pass, unsigned i, unsigned part)
 {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A gradient. The first one is launched plainly (cuBLAS loads its code then); later ones
- * are captured once for each place of parameters and gradients, which are few and stay,
- * and replayed with one call. What goes into the streams is the same either way, hence
- * the bits.
+ * Computes a gradient. The first one uses plain launches (cuBLAS loads its code then).
+ * Later ones are captured into a graph, once for each pair of addresses of parameters and
+ * gradients, of which there are few, and replayed with one call. The same work is queued
+ * either way, so the bits are equal.
  *
- * A part is announced when its event says that it is here. In a graph that is an
- * "external" event, which a launch records anew. Where it does so late, an event that was
- * not recorded yet seems to be done; so a word that travels behind the part is looked at
- * as well, and until it is here the thread spins instead of sleeping.
+ * A part of the gradient is announced when its event says that it is on the host. In a
+ * graph that is an "external" event, which each launch records anew. If the launch does
+ * so late, the event of the previous launch seems to be done. So a word that is copied
+ * behind the part is checked as well, and until it is here the thread spins instead of
+ * sleeping.
  */
 #include "client/engine/cuda_internal.h"
 
@@ -28,7 +29,7 @@ static void end_capture(struct cuda_engine *e, CUgraph *graph)
 {
 	CUresult result = e->gpu.api->stream_end_capture(e->compute, graph);
 
-	/* One that stays open would swallow the plain launches. */
+	/* End the capture: an open one would swallow the plain launches. */
 	if (result && e->gpu.api->stream_end_capture(e->compute, graph) == CUDA_SUCCESS)
 		result = CUDA_SUCCESS;
 	CUDA_DO(e, result, "capturing a graph");
@@ -74,7 +75,7 @@ static const struct cuda_graph *find(
 	return NULL;
 }
 
-/* NULL: plain launches it is. */
+/* The graph for this pass; NULL: use plain launches. */
 static const struct cuda_graph *graph_for(
 	struct cuda_engine *e, const struct cuda_pass *pass)
 {
@@ -112,7 +113,7 @@ static void wait_for_all(struct cuda_engine *e)
 	CUDA_DO(e, e->gpu.api->stream_synchronize(e->compute), "computing");
 }
 
-/* Acquire: what the part's copy wrote was written before the word that follows it. */
+/* Acquire: the part's copy was written before the word that follows it. */
 static bool is_seen(struct cuda_engine *e, unsigned part)
 {
 	return atomic_load_explicit(&e->words->seen[part], memory_order_acquire) == 1;

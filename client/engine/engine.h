@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An engine is where a model's arithmetic runs: the worker says what is to be computed
- * from which parameters, the engine computes it on the CPU (cpu.c) or on a GPU (cuda.c).
- * The worker knows nothing of devices, an engine nothing of workers.
+ * An engine runs a model's arithmetic: the worker says what to compute from which
+ * parameters, and the engine computes it on the CPU (cpu.c) or on a GPU (cuda.c). The
+ * worker knows nothing of devices, an engine nothing of workers.
  *
- * The batch is the engine's, since a device has wishes for the memory that it reads: who
- * wants a gradient fills `batch` first. Parameters and gradients are the caller's, flat
- * vectors in host memory; a device copies straight from and to them, best where they were
- * announced with tern_engine_pin().
+ * The engine owns the batch, since a device may need special memory for it: before asking
+ * for a gradient, the caller fills `batch`. The caller owns parameters and gradients,
+ * flat vectors in host memory. A device copies directly from and to them, fastest if the
+ * memory was announced by tern_engine_pin().
  *
- * An engine is used by one thread at a time, any; its calls wait until all that they name
- * is done with, also when they fail. So the caller's memory is its own again with every
- * return.
+ * Threads: an engine is used by any one thread at a time. Its calls are synchronous, also
+ * when they fail, so after each return the caller may use its memory again.
  *
- * Errors are a negative errno with a line in `error`: -ENOTRECOVERABLE where nothing will
- * succeed on this device any more (base/cuda.h). The CPU's engine has none.
+ * Errors are a negative errno with a line in `error`. After -ENOTRECOVERABLE nothing will
+ * succeed on this device any more (base/cuda.h). The CPU's engine has no errors.
  */
 #ifndef TERN_CLIENT_ENGINE_H
 #define TERN_CLIENT_ENGINE_H
@@ -26,9 +25,9 @@
 
 struct tern_engine;
 
-/* Equal versions are equal values: a device copies them once. */
+/* Parameters. Equal versions mean equal values: a device copies them once. */
 struct tern_engine_params {
-	const float *values; /* of the whole model */
+	const float *values; /* values of the whole model */
 	uint64_t version;
 };
 
@@ -47,28 +46,29 @@ struct tern_engine_ops {
 	void (*free)(struct tern_engine *engine);
 };
 
-/* All but `batch` and `note` is for reading. */
+/* Callers may write only `batch` and `note`. */
 struct tern_engine {
 	const struct tern_engine_ops *ops;
-	const struct tern_model *model; /* the caller's, outlives the engine */
-	struct tern_batch batch;        /* room for `rows` */
+	const struct tern_model *model; /* owned by the caller, outlives the engine */
+	struct tern_batch batch;        /* has room for `rows` */
 	size_t rows;
 	char name[160];        /* "NVIDIA H200 (cuda:0), CUDA graphs, cuBLAS 13.0.2" */
-	char fingerprint[128]; /* equal strings, equal bits */
-	uint64_t device_bytes; /* of device memory that it holds */
-	char error[400];       /* of the last call that failed */
-	char note[400]; /* something worth a line; the caller empties it when it was told
-			 */
+	char fingerprint[128]; /* equal strings mean equal bits of results */
+	uint64_t device_bytes; /* device memory that it holds */
+	char error[400];       /* line about the last call that failed */
+	char note[400];        /* a line to be logged; the caller clears it after that */
 };
 
-/* For batches of at most `rows`, or of TERN_ENGINE_ROWS if that is more. -ENOMEM. */
+/* Makes the CPU's engine for batches of at most `rows`, or TERN_ENGINE_ROWS if that is
+ * more. -ENOMEM. */
 int tern_engine_cpu_new(const struct tern_kernels *kernels,
 	const struct tern_model *model, size_t rows, struct tern_engine **out);
 
 /*
- * Parameters or gradients will be in this memory, until tern_engine_unpin(), which comes
- * before the memory goes. Whole slabs; the same one may be named again. 0 also if the
- * device cannot have it page-locked: `note` says so, and copies take longer.
+ * Announces memory that will hold parameters or gradients, until tern_engine_unpin(),
+ * which must precede its release. It must be a whole slab; the same one may be announced
+ * again. Returns 0 also if the device cannot page-lock it: then `note` says so, and
+ * copies take longer.
  */
 static inline int tern_engine_pin(struct tern_engine *e, void *base, uint64_t bytes)
 {
@@ -81,7 +81,7 @@ static inline void tern_engine_unpin(struct tern_engine *e)
 		e->ops->unpin(e);
 }
 
-/* As tern_model_gradient, of `batch`. */
+/* As tern_model_gradient(), of `batch`. */
 static inline int tern_engine_gradient(struct tern_engine *e,
 	const struct tern_engine_params *params, float *grads,
 	void (*ready)(void *arg, uint64_t first), void *arg, struct tern_result *result)
@@ -89,7 +89,7 @@ static inline int tern_engine_gradient(struct tern_engine *e,
 	return e->ops->gradient(e, params, grads, ready, arg, result);
 }
 
-/* As tern_model_evaluate, of `batch`. */
+/* As tern_model_evaluate(), of `batch`. */
 static inline int tern_engine_evaluate(struct tern_engine *e,
 	const struct tern_engine_params *params, float *scores,
 	struct tern_result *result)
@@ -97,7 +97,7 @@ static inline int tern_engine_evaluate(struct tern_engine *e,
 	return e->ops->evaluate(e, params, scores, result);
 }
 
-/* As tern_model_sample, after the first row of ids in `batch`. */
+/* As tern_model_sample(), after the first row of ids in `batch`. */
 static inline int tern_engine_sample(struct tern_engine *e,
 	const struct tern_engine_params *params, float temperature, float u,
 	int32_t *symbol)
@@ -105,7 +105,7 @@ static inline int tern_engine_sample(struct tern_engine *e,
 	return e->ops->sample(e, params, temperature, u, symbol);
 }
 
-/* NULL is allowed. */
+/* Frees the engine. NULL is allowed. */
 static inline void tern_engine_free(struct tern_engine *e)
 {
 	if (e)

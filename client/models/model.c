@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every model here is a stack of dense layers with ReLU between them and a softmax
+ * Every model is a stack of dense layers with ReLU between them and a softmax
  * cross-entropy on top; a character model has an embedding below. So one structure serves
  * all, and a spec is parsed into it:
  *
@@ -19,16 +19,16 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "client/models/internal.h"
+#include "client/models/layers.h"
 
 #define WIDTH_MAX (1u << 20)
 
 struct tern_workspace {
 	size_t rows;
-	float *input; /* text: embeddings of the context, and its gradient */
+	float *input; /* text: embeddings of the context, and their gradient */
 	float *dinput;
-	float *y[TERN_LAYERS_MAX];  /* outputs */
-	float *dy[TERN_LAYERS_MAX]; /* their gradients */
+	float *y[TERN_LAYERS_MAX];  /* outputs of the layers */
+	float *dy[TERN_LAYERS_MAX]; /* gradients of the outputs */
 };
 
 /* ---- specs ---- */
@@ -45,7 +45,7 @@ static int fail(struct tern_data_error *error, const char *fmt, ...)
 	return -EINVAL;
 }
 
-/* "NAME:a,b,c" into widths; how many. */
+/* Parses "NAME:a,b,c" into widths. Returns how many there are. */
 static int parse_widths(const char *spec, const char *name, size_t *widths, unsigned max,
 	struct tern_data_error *error)
 {
@@ -59,16 +59,15 @@ static int parse_widths(const char *spec, const char *name, size_t *widths, unsi
 		unsigned long v = strtoul(p + 1, &end, 10);
 
 		if (!isdigit((unsigned char)p[1]) || v < 1 || v > WIDTH_MAX)
-			return fail(error,
-				"model %s: expected a width from 1 to %u at \"%s\"", spec,
+			return fail(error, "expected a width from 1 to %u at \"%.40s\"",
 				WIDTH_MAX, p + 1);
 		if (n == max)
-			return fail(error, "model %s: at most %u widths", spec, max);
+			return fail(error, "expected at most %u widths", max);
 		widths[n++] = v;
 		p = end;
 	} while (*p == ',');
 	if (*p)
-		return fail(error, "model %s: unexpected \"%s\"", spec, p);
+		return fail(error, "expected a comma at \"%.40s\"", p);
 	return (int)n;
 }
 
@@ -79,12 +78,10 @@ static bool named(const char *spec, const char *name)
 	return strncmp(spec, name, n) == 0 && (spec[n] == 0 || spec[n] == ':');
 }
 
-static int unknown(const char *spec, struct tern_data_error *error)
+static int unknown(struct tern_data_error *error)
 {
-	return fail(error,
-		"model \"%s\": expected softmax, logreg, mlp:WIDTH[,WIDTH...] or "
-		"charlm:CONTEXT,EMBED,HIDDEN",
-		spec);
+	return fail(error, "expected softmax, logreg, mlp:WIDTH[,WIDTH...] or "
+			   "charlm:CONTEXT,EMBED,HIDDEN");
 }
 
 int tern_model_context(const char *spec, struct tern_data_error *error)
@@ -95,20 +92,18 @@ int tern_model_context(const char *spec, struct tern_data_error *error)
 	if (named(spec, "charlm")) {
 		n = parse_widths(spec, "charlm", widths, 3, error);
 		if (n >= 0 && n != 3)
-			return fail(error,
-				"model %s: expected charlm:CONTEXT,EMBED,HIDDEN", spec);
+			return fail(error, "expected charlm:CONTEXT,EMBED,HIDDEN");
 		return n < 0 ? n : (int)widths[0];
 	}
 	if (named(spec, "mlp")) {
 		n = parse_widths(spec, "mlp", widths, TERN_LAYERS_MAX - 1, error);
 		if (n == 0)
-			return fail(
-				error, "model %s: expected mlp:WIDTH[,WIDTH...]", spec);
+			return fail(error, "expected mlp:WIDTH[,WIDTH...]");
 		return n < 0 ? n : 0;
 	}
 	return strcmp(spec, "softmax") == 0 || strcmp(spec, "logreg") == 0
 		       ? 0
-		       : unknown(spec, error);
+		       : unknown(error);
 }
 
 /* ---- building ---- */
@@ -132,8 +127,8 @@ static uint64_t add_param(struct tern_model *m, const char *layer, const char *w
 	return p->first;
 }
 
-/* Weights start uniform with the variance 2 / in before a ReLU (He et al. 2015), and
- * 2 / (in + out) else (Glorot, Bengio 2010); biases at zero. */
+/* Initial weights are uniform, with the variance 2 / in before a ReLU (He et al.
+ * 2015), and else 2 / (in + out) (Glorot, Bengio 2010); biases are zero. */
 static void add_dense(struct tern_model *m, size_t in, size_t out, bool relu)
 {
 	struct tern_layer *l = &m->layers[m->layer_count++];
@@ -161,14 +156,13 @@ static int build_text(struct tern_model *m, const char *spec,
 	size_t widths[3];
 
 	if (data->kind != TERN_DATA_TEXT)
-		return fail(error,
-			"model %s: wants text, and the data are labelled records", spec);
+		return fail(error, "it wants text, and the data are labelled records");
 	if (tern_model_context(spec, error) < 0)
 		return -EINVAL;
 	parse_widths(spec, "charlm", widths, 3, error);
 	if (widths[0] != data->width)
-		return fail(error, "model %s: the data were read with a context of %u",
-			spec, data->width);
+		return fail(
+			error, "the data were read with a context of %u", data->width);
 	m->text = true;
 	m->context = widths[0];
 	m->embed = widths[1];
@@ -191,11 +185,9 @@ static int build(struct tern_model *m, const char *spec, const struct tern_datas
 	if (context > 0)
 		return build_text(m, spec, data, error);
 	if (data->kind != TERN_DATA_DENSE)
-		return fail(error,
-			"model %s: wants labelled records, and the data are text", spec);
+		return fail(error, "it wants labelled records, and the data are text");
 	if (strcmp(spec, "logreg") == 0 && data->class_count != 2)
-		return fail(error,
-			"model logreg: wants two classes, and the data have %u",
+		return fail(error, "it wants two classes, and the data have %u",
 			data->class_count);
 	if (named(spec, "mlp"))
 		n = parse_widths(spec, "mlp", widths, TERN_LAYERS_MAX - 1, error);
@@ -298,7 +290,7 @@ static const float *input_of(const struct tern_model *m, const struct tern_kerne
 	return ws->input;
 }
 
-/* The logits. */
+/* Computes the logits. */
 static float *forward(const struct tern_model *m, const struct tern_kernels *k,
 	const float *params, const float *x, size_t rows, struct tern_workspace *ws)
 {
@@ -402,8 +394,8 @@ static int by_score(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* By ranks (Mann, Whitney 1947): the chance that a random positive scores above a random
- * negative. Equal scores share their mean rank. */
+/* Computed by ranks (Mann, Whitney 1947): the probability that a random positive
+ * scores above a random negative. Equal scores share their mean rank. */
 double tern_auc(const float *scores, const int32_t *labels, size_t count)
 {
 	struct scored *all = malloc(count * sizeof(*all) + 1);

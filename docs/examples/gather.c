@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a program does that has threads, a poll loop of its own, and errors to handle: one
- * thread gathers vectors from any number of others, adds them up and says what it has.
+ * Example of a program that has threads and a poll loop of its own, and handles errors:
+ * one thread gathers vectors from any number of others, adds them up and prints the sum.
  *
  *     gather ADDRESS SENDERS VECTORS     tcp://127.0.0.1:0 4 100
  *
  * - The process has one domain and one pool, which all threads use.
  * - Each thread has a context of its own: nothing in a context locks.
- * - The gatherer sleeps in poll(2), on its context's descriptor and on a signalfd, as a
- *   program does that has other things to wait for. Ctrl-C ends it in order.
+ * - The gatherer sleeps in poll(2) on its context's descriptor and on a signalfd, like a
+ *   program that also waits for other events. Ctrl-C ends it in order.
  * - Memory comes from the pool: nothing is registered on the way. When the pool is full,
  *   a sender waits until one of its sends has ended.
  * - Each failure is a status; the first one ends the program, with exit code 1.

@@ -59,8 +59,8 @@ int main(int argc, char **argv)
 	}
 	must("domain", tern_domain_new(NULL, &domain));
 	must("context", tern_context_new(domain, NULL, &ctx));
-	/* Memory is registered once; after that, nothing on the way copies or allocates.
-	 */
+	/* Memory is registered once; after that, nothing on the way copies or
+	 * allocates. */
 	must("memory", tern_mem_wrap(domain, x, sizeof(x), &tensor.buf.mem));
 	tensor.buf.bytes = sizeof(x);
 	if (sends) {
@@ -75,7 +75,7 @@ int main(int argc, char **argv)
 		tern_wait_any(ctx, SECOND);
 	must("channel", tern_channel_open(peer, 1, &channel));
 
-	/* Both name the same key and step; neither waits for the other. */
+	/* The sender and the receiver name the same key and step. Either may call first. */
 	for (int i = 0; sends && i < 12; i++)
 		x[i] = (float)i;
 	must("post",

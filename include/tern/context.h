@@ -2,14 +2,16 @@
 /*
  * Domain and context.
  *
- * A domain is what a process has once: fabrics, memory registrations, pools. It is
- * thread-safe. A context is a set of connections, queues and timers, used by one thread
- * at a time; nothing in it locks. Only tern_context_wake() may be called from anywhere.
+ * A domain holds what a process needs once: fabrics, memory registrations, pools. It is
+ * thread-safe. A context is a set of connections, queues and timers. Only one thread may
+ * use a context at a time, since it takes no locks; the exception is tern_context_wake(),
+ * which any thread may call.
  *
- * Options and results are structures that may grow at their end. Zero what you do not set
- * ({0}, or designated initialisers). Programs call the inline functions here and in the
- * other headers, which tell the library the size that they were built with; a caller that
- * is not written in C calls NAME_sized itself. docs/compatibility.md.
+ * Structures for options and results may grow at their end in later versions. Zero the
+ * fields that you do not set ({0}, or designated initialisers). C programs call the
+ * inline functions of these headers, which pass the size of the structure that the
+ * program was built with; other languages call NAME_sized and pass the size themselves.
+ * See docs/compatibility.md.
  */
 #ifndef TERN_CONTEXT_H
 #define TERN_CONTEXT_H
@@ -26,26 +28,36 @@ struct tern_context;
 struct tern_req;
 
 enum tern_tcp_engine {
-	TERN_TCP_AUTO = 0, /* epoll, which was faster asleep: docs/performance.md */
+	/* epoll, since it was faster for idle connections: docs/log/performance.md */
+	TERN_TCP_AUTO = 0,
 	TERN_TCP_URING = 1,
 	TERN_TCP_EPOLL = 2,
 };
 
 struct tern_domain_opts {
 	enum tern_tcp_engine tcp_engine;
-	const char *tcp_congestion; /* NULL: "cubic" if the kernel has it */
-	bool no_cma;                /* shm: behave as if process_vm_readv were refused */
-	bool no_hugepages;          /* do not try 2 MiB pages, reserved or made */
-	const char *verbs;     /* options of the verbs fabric, "NAME=VALUE,...", as in
-				  docs/tuning.md; NULL: its defaults */
-	uint64_t bounce_bytes; /* page-locked memory for tensors of GPUs that a fabric
-				  cannot reach and cannot move in pieces: never more than
-				  this; 0: 1 GiB. It is taken as it is needed */
+	/* TCP congestion control; NULL: "cubic" if the kernel has it */
+	const char *tcp_congestion;
+	bool no_cma;       /* shm: behave as if the kernel refused process_vm_readv */
+	bool no_hugepages; /* do not try 2 MiB pages, neither reserved nor transparent */
+	/* Options of the verbs fabric, "NAME=VALUE,...", listed in docs/tuning.md;
+	 * NULL: defaults. */
+	const char *verbs;
+	/* Largest amount of page-locked memory for GPU tensors that the fabric can
+	 * neither access directly nor move in pieces, in bytes; 0: 1 GiB. It is
+	 * allocated when it is needed. */
+	uint64_t bounce_bytes;
 };
 
-/* opts may be NULL. -ENOMEM; TERN_TCP_URING asked for and refused: -ENOSYS or -EPERM;
- * tcp_congestion asked for and not there: -ENOENT; -E2BIG (as all that takes options):
- * the program sets an option that this library, an older one, does not have. */
+/*
+ * Makes a domain. opts may be NULL.
+ *
+ * - -ENOSYS, -EPERM: TERN_TCP_URING was asked for, and the kernel refuses it;
+ * - -ENOENT: the kernel does not have tcp_congestion;
+ * - -E2BIG: the program sets an option that this older library does not have. Every
+ *   function that takes options returns this;
+ * - -ENOMEM.
+ */
 TERN_API int tern_domain_new_sized(
 	const struct tern_domain_opts *opts, size_t opts_bytes, struct tern_domain **out);
 static inline int tern_domain_new(
@@ -55,16 +67,16 @@ static inline int tern_domain_new(
 }
 
 /*
- * Gives the domain up. What still lives in it (contexts, pools, wrapped memory) goes on
- * working, an error in the log says what and how many, and the domain is freed with the
- * last of them. NULL is allowed.
+ * Releases the domain. Contexts, pools and wrapped memory that still use it go on
+ * working: the domain is freed with the last of them, and a line of level error says
+ * which and how many there are. NULL is allowed.
  */
 TERN_API void tern_domain_free(struct tern_domain *domain);
 
 struct tern_domain_stats {
-	uint64_t
-		registration_count; /* memory registrations ever made, over all fabrics */
-	uint64_t registered_bytes;  /* registered now */
+	/* Memory registrations made so far, over all fabrics. */
+	uint64_t registration_count;
+	uint64_t registered_bytes; /* bytes registered now */
 };
 TERN_API void tern_domain_stats_sized(
 	struct tern_domain *domain, struct tern_domain_stats *out, size_t out_bytes);
@@ -77,29 +89,33 @@ static inline void tern_domain_stats(
 /* ---- RDMA devices ---- */
 
 enum tern_gpu_direct {
-	TERN_GPU_DIRECT_UNTRIED, /* no memory of a GPU has been registered yet */
-	TERN_GPU_DIRECT_WORKS,   /* the device reads and writes memory of GPUs itself */
-	TERN_GPU_DIRECT_REFUSED, /* it does not: such tensors are staged */
+	TERN_GPU_DIRECT_UNTRIED, /* no GPU memory has been registered yet */
+	TERN_GPU_DIRECT_WORKS,   /* the device reads and writes GPU memory directly */
+	/* The device refused to register GPU memory: tensors there are staged in host
+	 * memory. */
+	TERN_GPU_DIRECT_REFUSED,
 };
 
-/* A port of an RDMA device that this domain uses (its option device=). */
+/* One port of an RDMA device that this domain uses (verbs option "device="). */
 struct tern_rdma_device {
 	char name[64];       /* "mlx5_0" */
-	char pci[32];        /* PCI address, "0000:3b:00.0"; "": it has none */
-	char address[64];    /* an IP address of the device, for listeners; "": none */
-	uint64_t guid;       /* of the device, as ibstat writes it */
+	char pci[32];        /* PCI address, "0000:3b:00.0"; "": the device has none */
+	char address[64];    /* an IP address of the device, to listen at; "": none */
+	uint64_t guid;       /* GUID of the device, as ibstat prints it */
 	uint64_t bits_per_s; /* 0: unknown */
-	uint32_t port;       /* from 1 on */
+	uint32_t port;       /* port number, counted from 1 */
 	int32_t numa_node;   /* -1: unknown */
 	enum tern_gpu_direct gpu_direct;
 	bool active; /* the link is up */
 };
 
 /*
- * Describes up to `max` of them. How many there are, which may be more; 0 also where
- * there is no RDMA; -ENOMEM. May ask the system for addresses: not for the data path. One
- * is chosen by its name: behind an address ("verbs://HOST:PORT@mlx5_1", to listen or to
- * connect), for a context (rdma_device), or for the domain (`verbs`).
+ * Describes at most `max` RDMA ports in out[]. Returns how many ports there are, which
+ * may be more than `max`; 0 if there is no RDMA; -ENOMEM. The call may ask the system for
+ * addresses, so keep it off the data path.
+ *
+ * A device is chosen by its name: in an address ("verbs://HOST:PORT@mlx5_1", to listen or
+ * to connect), for a context (rdma_device), or for the domain (`verbs`).
  */
 TERN_API int tern_rdma_devices_sized(struct tern_domain *domain,
 	struct tern_rdma_device *out, size_t out_bytes, unsigned max);
@@ -112,56 +128,66 @@ static inline int tern_rdma_devices(
 /* ---- contexts ---- */
 
 /*
- * 0 means the default everywhere. What 0 would mean otherwise: a duration without end is
- * TERN_NEVER, the shortest is 1; no eager transfers: eager_bytes 1; no connections for
- * bulk: bulk_bytes UINT64_MAX; no spinning: no_spin.
+ * Options of a context. 0 is the default for every field. Where 0 itself would be a
+ * useful value, use instead: TERN_NEVER for a duration without limit, 1 for the shortest
+ * duration, eager_bytes 1 for no eager transfers, bulk_bytes UINT64_MAX for no bulk
+ * connections, no_spin for no spinning.
  */
 struct tern_context_opts {
-	uint64_t suspect_ns;   /* silence after which a peer is suspect; 0: 1 s. Where
-				  nothing has moved for a while, it is asked less often:
-				  after half that while, up to 5 times this */
-	uint64_t dead_ns;      /* silence of the peer's program after which it is dead,
-				  though its host answers; 0: never. A program that
-				  computes, is stopped or is debugged is silent, too.
-				  So with 0 a lost session waits without end if another
-				  program now listens at the peer's address, takes the
-				  connection and says nothing */
-	uint64_t reconnect_ns; /* how long a lost connection may take to return; 0: 500
-				  ms. Where the path was lost, and for the end that dials
-				  until it is told that nobody is there: unreachable_ns */
-	uint64_t connect_ns;   /* how long tern_connect tries; 0: 5 s */
-	uint32_t eager_bytes;  /* eager threshold; 0: the fabric's measured default, over
-				  shm a lower one for tensors of pools */
-	uint32_t record_count; /* unmatched messages that all peers share, beside 16 that
-				  each has of its own; 0: 4096 */
-	uint32_t rail_count;   /* connections (sockets) per peer that large tensors are
-				  spread over, 1..8; 0: 1. Messages go over the first of
-				  them; over tcp, over one more */
-	uint64_t bulk_bytes; /* tcp: tensors of so many bytes and more go over connections
-				of their own, made when the first one comes, so that
-				messages need not wait for them; 0: 2 MiB */
-	uint32_t spin_us;    /* tern_wait: most it spins before it sleeps; 0: 20 */
-	bool no_spin;        /* never spin: more processes than cores, or power matters */
-	const char *secret;  /* cluster secret both ends must know; NULL: none. Copied.
-				Listeners and peers may have one of their own:
-				struct tern_peer_opts, where more is said */
-	uint64_t unreachable_ns; /* how long a peer's host may answer nothing, not even
-				    its kernel or its NIC: a shorter cut of the network
-				    is survived. A longer one is noticed, at the latest,
-				    when docs/tuning.md says, which depends on the fabric.
-				    0: 10 s, or dead_ns where that is less */
-	const char *rdma_device; /* verbs: the only device that this context uses, by its
-				    name in tern_rdma_devices(); NULL: that of each
-				    address. Copied */
-	/* Takes the lines about this context and its peers: log.h says when, and what it
-	 * may do. NULL: they go where the process's go. */
+	/* Silence after which a peer is reported SUSPECT; 0: 1 s. After an idle time
+	 * the peer is probed less often, so the report comes after half of that idle
+	 * time, and at most after 5 times suspect_ns. */
+	uint64_t suspect_ns;
+	/* Silence of the peer's program after which the peer is dead although its host
+	 * still answers; 0: never. A program that computes, is stopped or is in a
+	 * debugger is silent too. With 0, a lost session waits without limit if
+	 * another program now listens at the peer's address, accepts the connection
+	 * and says nothing. */
+	uint64_t dead_ns;
+	/* Time for a lost connection to return; 0: 500 ms. unreachable_ns counts
+	 * instead if the network path was lost, and for the end that dials until it
+	 * learns that no program listens there. */
+	uint64_t reconnect_ns;
+	uint64_t connect_ns; /* time for tern_connect() to succeed; 0: 5 s */
+	/* Tensors up to this size are sent eagerly, with their message. 0: the
+	 * fabric's measured default; over shm it is lower for tensors in pools. */
+	uint32_t eager_bytes;
+	/* Records for unmatched messages that all peers share, besides 16 that each
+	 * peer has of its own; 0: 4096. */
+	uint32_t record_count;
+	/* Connections (sockets) for each peer over which large tensors are spread, 1
+	 * to 8; 0: 1. Messages use the first of them; over tcp they have a further
+	 * connection of their own. */
+	uint32_t rail_count;
+	/* tcp: tensors of at least this size use connections of their own, so that
+	 * messages need not wait behind them. These are opened for the first such
+	 * tensor. 0: 2 MiB. */
+	uint64_t bulk_bytes;
+	uint32_t spin_us; /* tern_wait: longest time to spin before sleeping; 0: 20 µs */
+	/* Never spin: there are more processes than cores, or power matters. */
+	bool no_spin;
+	/* Secret of the cluster that both ends must know; NULL: none. Copied. A
+	 * listener or a peer may have another one: see struct tern_peer_opts. */
+	const char *secret;
+	/* Time for which a peer's host may answer nothing at all, neither its kernel
+	 * nor its NIC; 0: 10 s, or dead_ns if that is less. A shorter outage of the
+	 * network is survived. The fabric determines how much later a longer one is
+	 * noticed at most: docs/tuning.md. */
+	uint64_t unreachable_ns;
+	/* verbs: the only RDMA device that this context uses, by its name in
+	 * tern_rdma_devices(); NULL: the device that has the address. Copied. */
+	const char *rdma_device;
+	/* Receives the log lines of this context and its peers; log.h says on which
+	 * thread and what it may do. NULL: they go to the log function of the process. */
 	void (*log)(enum tern_log_level level, const char *text, void *arg);
 	void *log_arg;
-	enum tern_log_level log_level; /* the last that is logged; 0: the process's */
+	/* Highest level that is logged; 0: the level of the process. */
+	enum tern_log_level log_level;
 };
 
-/* opts may be NULL. -ENOMEM, -EMFILE; -EINVAL: more than 8 rails, or an empty secret;
- * -ENOTSUP: a secret, and this library was built without OpenSSL. */
+/* Makes a context. opts may be NULL. -EINVAL: more than 8 rails, or an empty secret;
+ * -ENOTSUP: a secret is set, but this library was built without OpenSSL; -ENOMEM;
+ * -EMFILE. */
 TERN_API int tern_context_new_sized(struct tern_domain *domain,
 	const struct tern_context_opts *opts, size_t opts_bytes,
 	struct tern_context **out);
@@ -172,54 +198,68 @@ static inline int tern_context_new(struct tern_domain *domain,
 }
 
 /*
- * Cuts every connection, ends every request with -ECANCELED, and returns when no peer and
- * no device can touch the memory of any of them. What is read in place here is released;
- * a peer that reads in place (TERN_RECV_PEEK) keeps this call waiting until it releases
- * that, frees its context, or until its process ends; after a second a line in the log
- * names it. So a thread that has both ends releases what one of them reads, or frees that
- * end, before it frees the other: here it would wait for itself. NULL is allowed.
+ * Frees the context. It cuts every connection, ends every request with -ECANCELED, and
+ * returns when neither a peer nor a device can access the memory of a request any more.
+ * Memory that this context reads in place is released.
+ *
+ * If a peer reads memory of this context in place (TERN_RECV_PEEK), the call waits until
+ * the peer has released it, has freed its own context, or its process has ended; after
+ * one second a log line names that peer. A thread that owns both ends must therefore
+ * release what one end reads, or free that end, before it frees the other: otherwise the
+ * call waits for its own thread for ever. NULL is allowed.
  */
 TERN_API void tern_context_free(struct tern_context *ctx);
 
 /*
- * Moves everything that can move now, without blocking: sends what was queued, receives,
- * runs the done() of requests that ended and timers that are due. How many events it
- * handled (0: nothing to do), or a negative status when the context itself is broken.
- * Callbacks run only in here. Not to be called from a callback.
+ * Makes all progress that is possible now, without blocking: sends what is queued,
+ * receives, calls done() of requests that have ended, and runs timers that are due.
+ * Callbacks run only inside this function; it must not be called from a callback. Returns
+ * the number of events handled (0: nothing to do), or a negative status if the context
+ * itself is broken.
  */
 TERN_API int tern_progress(struct tern_context *ctx);
 
 /*
- * Prepares for sleep: after 0, tern_context_fd() becomes readable when tern_progress()
- * has something to do, timers included. -EAGAIN: there is something to do already.
+ * Prepares the context for sleeping. After it has returned 0, tern_context_fd() becomes
+ * readable when tern_progress() has something to do, timers included. -EAGAIN: there is
+ * something to do already.
  */
 TERN_API int tern_arm(struct tern_context *ctx);
 
 /*
- * For poll(2) or epoll, to be asked for POLLIN. It means something after tern_arm() said
- * 0, and is then level-triggered: readable until tern_progress(). Edge-triggered epoll
- * works too if tern_progress() is called after each event until it handles 0, then
- * tern_arm(). Valid as long as the context, which keeps it: not to be read or closed.
- * After fork() it is the parent's, and the child may neither use nor free the context.
+ * File descriptor to wait on with poll(2) (POLLIN) or epoll. Wait on it only after
+ * tern_arm() has returned 0. It is level-triggered: it stays readable until
+ * tern_progress() is called. With edge-triggered epoll, call tern_progress() after each
+ * event until it returns 0, then tern_arm().
+ *
+ * The context owns the descriptor: do not read or close it. It is valid until the context
+ * is freed. After fork() it belongs to the parent; the child may neither use nor free the
+ * context.
  */
 TERN_API int tern_context_fd(struct tern_context *ctx);
 
-/* From any thread: makes the context's fd readable, so that its owner calls progress. */
+/* Makes the context's file descriptor readable, so that its thread calls
+ * tern_progress(). May be called from any thread. */
 TERN_API void tern_context_wake(struct tern_context *ctx);
 
 TERN_API struct tern_domain *tern_context_domain(struct tern_context *ctx);
 
 /*
- * Blocking helpers for callers with nothing else to do: spin, then sleep, until the
- * request has ended or timeout_ns has passed (TERN_NEVER: waits for as long as it takes).
- * The request's status; -ETIMEDOUT: it is still going on, as if nobody had waited: wait
- * again, or tern_cancel it and wait, before its memory is used for anything else;
- * -ENOTSUP: in the simulator, where nobody can wait; or what tern_progress failed with.
+ * Waits until the request has ended or timeout_ns has passed (TERN_NEVER: no limit). It
+ * calls tern_progress(), spins first and then sleeps; meant for threads with nothing else
+ * to do.
+ *
+ * Returns the status of the request, or
+ *
+ * - -ETIMEDOUT: the request has not ended and continues. Wait again, or call
+ *   tern_cancel() and wait, before its memory is used for anything else;
+ * - -ENOTSUP: the context runs in the simulator, where a thread cannot wait;
+ * - the error of tern_progress().
  */
 TERN_API int tern_wait(
 	struct tern_context *ctx, struct tern_req *req, uint64_t timeout_ns);
 
-/* The same until at least one event was handled: 0 then. */
+/* As tern_wait(), until at least one event was handled; then it returns 0. */
 TERN_API int tern_wait_any(struct tern_context *ctx, uint64_t timeout_ns);
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Types shared by every interface: element types, shapes, statuses.
+ * Types that all headers share: element types, shapes, statuses.
  *
- * Statuses: every function that can fail returns an int, 0 or a positive outcome on
- * success, a negative errno on failure. tern_status_text() says it in words.
+ * A status is an int: 0 or a positive result on success, a negative errno on failure.
+ * Every function that can fail returns one. tern_status_text() describes it in words.
  */
 #ifndef TERN_TYPES_H
 #define TERN_TYPES_H
@@ -38,8 +38,9 @@ enum tern_dtype {
 	TERN_DTYPE_COUNT
 };
 
-/* Times are in nanoseconds. As a duration: without end. As an instant: one that never
- * comes. Longer durations than there is time for mean the same, since sums saturate. */
+/* Times are uint64_t in nanoseconds. TERN_NEVER is a duration without limit, or an
+ * instant that never comes. Sums of times saturate, so a duration too long to add
+ * means the same. */
 #define TERN_NEVER UINT64_MAX
 
 #define TERN_RANK_MAX 8
@@ -58,21 +59,22 @@ TERN_API size_t tern_dtype_bytes(enum tern_dtype dtype);
 TERN_API const char *tern_dtype_name(enum tern_dtype dtype);
 
 /*
- * Bytes that a tensor of this shape takes, into *bytes.
- * -EINVAL: unknown dtype or rank > TERN_RANK_MAX; -EOVERFLOW: the product does not fit
- * 64 bits (also when a later dimension is 0: a shape must be sane in every prefix).
+ * Stores the size in bytes of a tensor of this shape in *bytes.
+ *
+ * -EINVAL: unknown dtype, or rank above TERN_RANK_MAX; -EOVERFLOW: a product of leading
+ * dimensions does not fit into 64 bits, even if a later dimension is 0.
  */
 TERN_API int tern_shape_bytes(const struct tern_shape *shape, uint64_t *bytes);
 
-/* A vector of `count` elements: the shape most transfers have. */
+/* Shape of a vector of `count` elements, which most transfers have. */
 TERN_API struct tern_shape tern_shape_1d(enum tern_dtype dtype, uint64_t count);
 
 TERN_API bool tern_shape_equal(const struct tern_shape *a, const struct tern_shape *b);
 
-/* What a status means, as a sentence fragment for messages. Static storage. */
+/* Describes a status by a sentence fragment for messages. Static storage. */
 TERN_API const char *tern_status_text(int status);
 
-/* Version of the library that the program runs with: "0.1.0". Static storage. */
+/* Version of the library that is running, as "0.1.0". Static storage. */
 TERN_API const char *tern_version(void);
 
 #ifdef __cplusplus

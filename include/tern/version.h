@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The version of these headers. tern_version() is that of the library that runs, which
- * may be later: docs/compatibility.md says what that means.
+ * Version of these headers. tern_version() returns the version of the running library,
+ * which may be later: see docs/compatibility.md.
  */
 #ifndef TERN_VERSION_H
 #define TERN_VERSION_H

@@ -9,7 +9,7 @@
 
 #include "base/util.h"
 
-/* By name where the system knows it, and where the toolkit is usually installed. */
+/* Searched by name where the system knows it, and in the toolkit's usual folders. */
 static const struct {
 	int major;
 	const char *name;
@@ -74,7 +74,8 @@ static void load(int driver)
 	}
 	if (!loaded && !reason[0])
 		snprintf(reason, sizeof(reason),
-			"cuBLAS (libcublas.so.12 or later) for driver %d.%d is not here",
+			"cuBLAS (libcublas.so.12 or later) for driver %d.%d is not "
+			"installed",
 			driver / 1000, driver % 1000 / 10);
 }
 

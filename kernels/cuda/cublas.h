@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What Tern calls of cuBLAS, as a table: the library is loaded when somebody asks for it,
- * like the driver (base/cuda.h), and a test may put its own in its place.
+ * The functions of cuBLAS that Tern calls, as a table. The library is loaded at the first
+ * use, like the driver (base/cuda.h), and a test may replace it by its own.
  */
 #ifndef TERN_KERNELS_CUDA_CUBLAS_H
 #define TERN_KERNELS_CUDA_CUBLAS_H
 
 #include "base/cuda.h"
 
-/* The values of cublas_api.h; its functions return 0 if all is well. */
+/* Values from cublas_api.h, whose functions return 0 on success. */
 #define TERN_CUBLAS_N                   0
 #define TERN_CUBLAS_T                   1
 #define TERN_CUBLAS_DEFAULT_MATH        0
@@ -31,9 +31,10 @@ struct tern_cublas_api {
 };
 
 /*
- * Loads libcublas.so.13 or .12, not of a later major version than the driver's, at the
- * first call in this process; the others get the same answer. Thread-safe; it stays
- * loaded. -ENOSYS: it is not here, and *why is a line for people, in static storage.
+ * Loads libcublas.so.13 or .12, but no later major version than the driver's, at the
+ * first call in this process; later calls return the same result. Thread-safe; the
+ * library stays loaded. -ENOSYS: it is not installed, and *why is a line for people, in
+ * static storage.
  */
 int tern_cublas_load(const struct tern_cuda_api *api, const struct tern_cublas_api **out,
 	const char **why);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches of the element-by-element kernels and of the sum of squares: what the blocks
- * are told of where their elements lie, and how many blocks there are.
+ * Launches of the element-by-element kernels and of the sum of squares: describes to the
+ * blocks where their elements are, and chooses the number of blocks.
  */
 #include <string.h>
 
 #include "base/util.h"
-#include "kernels/cuda/internal.h"
-#include "kernels/internal.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/variants.h"
 
 /* ---- spans ---- */
 
@@ -50,7 +50,8 @@ int tern_cuda_sum(struct tern_cuda_kernels *k, float *dst, const float *const *s
 	return cuda_launch(k, TERN_CUDA_sum, cuda_span_blocks(&a.span), &a);
 }
 
-/* Blocks and their shares are chosen by the count alone: the bits depend on them. */
+/* The number of blocks and their shares depend on the count alone, since the bits
+ * depend on them. */
 int tern_cuda_sum_squares(
 	struct tern_cuda_kernels *k, double *out, const float *x, uint64_t count)
 {
@@ -86,7 +87,7 @@ static enum tern_cuda_kernel kernel_of(enum tern_optimizer_kind kind, unsigned n
 	tern_never("an optimizer without a kernel");
 }
 
-/* Its first block is the caller's to set. */
+/* The caller sets first_block. */
 static struct tern_cuda_part part_of(const struct tern_cuda_tensor *t, unsigned n)
 {
 	struct tern_cuda_part p = {.w_out = t->w_out,
@@ -107,7 +108,7 @@ static struct tern_cuda_part part_of(const struct tern_cuda_tensor *t, unsigned 
 	return p;
 }
 
-/* As many of the tensors as one launch takes; how many, or a status. */
+/* Launches as many of the tensors as one launch takes. Returns how many, or a status. */
 static int update_some(struct tern_cuda_kernels *k, enum tern_cuda_kernel kernel,
 	struct tern_cuda_update *a, const struct tern_cuda_tensor *tensors, size_t count)
 {

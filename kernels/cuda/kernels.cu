@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The GPU's functions: each block function of the list under the name tern_cuda_NAME. The
- * arguments stay in constant memory (__grid_constant__), where a pointer to them may
- * lead.
+ * The GPU's functions: each block function of the list, under the name tern_cuda_NAME.
+ * The arguments stay in constant memory (__grid_constant__), and the kernels use pointers
+ * to them.
  */
 #include "kernels/cuda/blocks/list.h"
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches of the layers. Products of matrices are cuBLAS', or where it is missing our
- * own; all else are our kernels, one for everything that touches the same elements.
+ * Launches of the layers. Matrix products use cuBLAS, or our own kernel without it.
+ * Everything else uses our kernels: one kernel for all operations on the same elements.
  */
 #include <errno.h>
 #include <limits.h>
 
 #include "base/util.h"
-#include "kernels/cuda/internal.h"
+#include "kernels/cuda/cuda_kernels.h"
 
 /* ---- products of matrices ---- */
 
-/* c[m][n] = a b, a as a[m][k] or (transposed) a[k][m], b as b[k][n] or b[n][k]. */
+/* c[m][n] = a b; a is a[m][k] or (transposed) a[k][m], b is b[k][n] or b[n][k]. */
 struct product {
 	float *c;
 	const float *a, *b;
@@ -35,8 +35,8 @@ static int multiply_tiled(struct tern_cuda_kernels *k, const struct product *p)
 		k, TERN_CUDA_matmul, div_up(p->m, TERN_TILE) * a.column_tiles, &a);
 }
 
-/* cuBLAS counts columns first: what it sees of a row-major matrix is its transpose, and
- * c' is b' a'. */
+/* cuBLAS is column-major, so it sees the transpose of a row-major matrix: compute c' =
+ * b' a'. */
 static int multiply_blas(struct tern_cuda_kernels *k, const struct product *p)
 {
 	const float one = 1.0f, zero = 0.0f;
@@ -44,7 +44,8 @@ static int multiply_blas(struct tern_cuda_kernels *k, const struct product *p)
 	int status;
 
 	if (p->m > INT_MAX || p->n > INT_MAX || p->k > INT_MAX)
-		return cuda_fail(k, -EOVERFLOW, "a matrix beyond what cuBLAS can count");
+		return cuda_fail(k, -EOVERFLOW,
+			"a matrix is too large for cuBLAS, which counts in 32 bits");
 	status = k->blas->sgemm(k->blas_handle,
 		p->b_transposed ? TERN_CUBLAS_T : TERN_CUBLAS_N,
 		p->a_transposed ? TERN_CUBLAS_T : TERN_CUBLAS_N, (int)p->n, (int)p->m,
@@ -133,7 +134,8 @@ int tern_cuda_softmax_xent(struct tern_cuda_kernels *k, struct tern_cuda_result 
 	int r;
 
 	if (rows > k->sizes.xent_rows)
-		return cuda_fail(k, -E2BIG, "softmax over %llu rows, made for %llu",
+		return cuda_fail(k, -E2BIG,
+			"softmax over %llu rows: the workspace has room for %llu",
 			(unsigned long long)rows, (unsigned long long)k->sizes.xent_rows);
 	r = cuda_launch(k, TERN_CUDA_xent, div_up(rows, TERN_XENT_ROWS), &a);
 	return r < 0 ? r : cuda_launch(k, TERN_CUDA_xent_total, 1, &total);
@@ -197,7 +199,8 @@ int tern_cuda_embed_backward(struct tern_cuda_kernels *k, float *dtable, const f
 
 	if (rows > k->sizes.embed_rows || table_rows > k->sizes.embed_table_rows)
 		return cuda_fail(k, -E2BIG,
-			"%llu ids of %llu rows, made for %llu of %llu",
+			"%llu ids of a table of %llu rows: the workspace has room for "
+			"%llu of %llu",
 			(unsigned long long)rows, (unsigned long long)table_rows,
 			(unsigned long long)k->sizes.embed_rows,
 			(unsigned long long)k->sizes.embed_table_rows);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of the CUDA table: the module with the kernels, the workspace, cuBLAS, the
- * fingerprint; and launching. Everything that can fail for lack of something fails here,
- * at the start.
+ * Makes and frees the CUDA table: the module with the kernels, the workspace, cuBLAS, the
+ * fingerprint; and launches kernels. Everything that can fail for lack of resources fails
+ * here, at the start.
  */
 #include <assert.h>
 #include <errno.h>
@@ -13,15 +13,15 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "kernels/cuda/internal.h"
+#include "kernels/cuda/cuda_kernels.h"
 
 extern const unsigned char tern_fatbin[];
 
-/* What cuBLAS is given to work in: what it would take by itself on the largest devices. A
- * fixed one is a condition for equal results in all runs. */
+/* Workspace for cuBLAS: what it would take by itself on the largest devices. A fixed
+ * workspace is a condition for equal results in all runs. */
 #define BLAS_BYTES (32u << 20)
-/* Beyond these, sorting the ids is less work than reading them for each row of the table.
- */
+/* Above these sizes, sorting the ids is less work than reading them for each row of
+ * the table. */
 #define SCAN_ROWS  16384u
 #define SCAN_PAIRS (8u << 20)
 
@@ -37,7 +37,7 @@ static const struct {
 static_assert(TERN_CUDA_SLOTS == TERN_SUM_MAX, "one sum is one launch");
 static_assert(sizeof(struct tern_cuda_update) <= 4096, "arguments of a kernel");
 static_assert(sizeof(struct tern_cuda_row) == sizeof(struct tern_cuda_result),
-	"a total is what a caller reads");
+	"callers read a row of totals as a result");
 
 /* ---- errors ---- */
 
@@ -51,7 +51,7 @@ int cuda_fail(struct tern_cuda_kernels *k, int error, const char *fmt, ...)
 	return error;
 }
 
-/* 0, or the status of a driver's call that was to do `what`. */
+/* Converts the result of a driver call; `what` names what it was to do. */
 static int check(struct tern_cuda_kernels *k, CUresult result, const char *what)
 {
 	char text[160];
@@ -100,7 +100,8 @@ bool cuda_embed_sorts(uint64_t rows, uint64_t table_rows)
 	return rows > SCAN_ROWS || table_rows > SCAN_PAIRS / TERN_MAX(rows, (uint64_t)1);
 }
 
-/* Takes `count` of `size` bytes; without memory it only counts. */
+/* Takes `count` elements of `size` bytes from the workspace; before it is allocated,
+ * only counts them. */
 static void *carve(struct tern_cuda_kernels *k, uint64_t count, size_t size)
 {
 	uint64_t at = k->bytes;
@@ -134,7 +135,7 @@ static int make_workspace(struct tern_cuda_kernels *k)
 
 	if (k->sizes.embed_rows > UINT32_MAX || k->sizes.embed_table_rows > INT32_MAX ||
 		k->sizes.xent_rows > UINT32_MAX)
-		return cuda_fail(k, -E2BIG, "rows beyond 32 bits");
+		return cuda_fail(k, -E2BIG, "more rows than 32 bits can count");
 	lay_out(k);
 	snprintf(what, sizeof(what), "%llu bytes of workspace on the device",
 		(unsigned long long)k->bytes);
@@ -165,7 +166,7 @@ static int load_module(struct tern_cuda_kernels *k)
 	return r;
 }
 
-/* The stream is set before the workspace: setting it takes the workspace away. */
+/* The stream is set before the workspace, since setting it resets the workspace. */
 static int open_blas(struct tern_cuda_kernels *k)
 {
 	const struct tern_cublas_api *b = k->blas;
@@ -196,7 +197,7 @@ static int open_blas(struct tern_cuda_kernels *k)
 
 /* ---- the fingerprint ---- */
 
-/* Whoever starts the program may have cuBLAS compute in another way. */
+/* Names the environment variables by which a user can make cuBLAS compute differently. */
 static void name_overrides(char *out, size_t bytes)
 {
 	static const struct {
@@ -275,7 +276,7 @@ uint64_t tern_cuda_kernels_bytes(const struct tern_cuda_kernels *kernels)
 	return kernels->bytes;
 }
 
-/* ---- its life ---- */
+/* ---- making and freeing the table ---- */
 
 int tern_cuda_kernels_new(const struct tern_cuda_api *api,
 	const struct tern_cublas_api *blas, CUdevice device, CUstream stream,

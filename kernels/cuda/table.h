@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The arithmetic of kernels.h on the GPU. A struct tern_cuda_kernels belongs to one
- * stream and is used by one thread at a time, with the device's context current: a call
- * puts work into the stream and returns, so what it names (device addresses, as plain
- * pointers of the device's unified addressing) has to stay until the stream has passed
- * it. Its workspace is allocated when it is made, for the sizes given then; no call
- * allocates, waits or reads back, so every call can be captured into a graph (numbers,
- * like an update's step, as they were then).
+ * stream and is used by one thread at a time, with the device's context current. A call
+ * queues work into the stream and returns, so its operands (device addresses, as plain
+ * pointers of unified addressing) must stay until the stream has passed the work. The
+ * workspace is allocated when the table is made, for the sizes given then. No call
+ * allocates, waits or reads back, so every call can be captured into a graph (which
+ * repeats scalars, such as an update's step, with their values at the capture).
  *
  * Results are a pure function of the inputs, bit for bit, for one device and one
- * fingerprint: sums have an order that depends on the sizes only, and no float is added
- * atomically. Sum, update, casts and embeddings give the bits of the CPU's table (which
- * payload a NaN has excepted); sums of squares, dense layers and losses are close to it.
- * tern_cuda_kernels_fingerprint() names all that the bits depend on.
+ * fingerprint: the order of sums depends on the sizes only, and floats are never added
+ * atomically. Sum, update, casts and embeddings give the same bits as the CPU's table
+ * (except the payload of a NaN); sums of squares, dense layers and losses are close to
+ * it. tern_cuda_kernels_fingerprint() names everything that the bits depend on.
  *
- * Calls return 0 or a negative errno: what tern_cuda_status() makes of the driver's
- * answer to the launch, -EIO for cuBLAS', -E2BIG for sizes beyond those the object was
- * made for, -EOVERFLOW for sizes beyond what a launch can count.
- * tern_cuda_kernels_error() has the line to it. Errors of the kernels themselves come
- * with the stream's later calls.
+ * Calls return 0 or a negative errno: the tern_cuda_status() of the launch, -EIO for an
+ * error of cuBLAS, -E2BIG for sizes beyond those that the table was made for, -EOVERFLOW
+ * for sizes beyond what a launch can count. tern_cuda_kernels_error() has a line about
+ * it. Errors inside a kernel are reported by later calls on the stream.
  */
 #ifndef TERN_KERNELS_CUDA_TABLE_H
 #define TERN_KERNELS_CUDA_TABLE_H
@@ -31,37 +30,40 @@
 
 struct tern_cuda_kernels;
 
-/* What the workspace has to do for; 0 where a function is not used. */
+/* Largest sizes, for which the workspace is allocated; 0 for functions that are not
+ * used. */
 struct tern_cuda_sizes {
 	uint64_t xent_rows;
-	uint64_t embed_rows, embed_table_rows; /* of embed_backward */
+	uint64_t embed_rows, embed_table_rows; /* for embed_backward */
 	bool tf32; /* matrix products may round their inputs to 11 bits */
 };
 
 /*
- * `stream` is the caller's and outlives it. blas may be NULL: matrix products are then
- * Tern's own, which are several times slower, and the fingerprint says "tiled". -ENOMEM,
- * -ENOEXEC (no code for this device), ...: `why` (of `bytes` bytes) has the line.
+ * Makes a table. `stream` stays the caller's and must outlive it. blas may be NULL:
+ * matrix products are then Tern's own, which are several times slower, and the
+ * fingerprint says "tiled". -ENOMEM, -ENOEXEC (no code for this device), ...: `why` (of
+ * `bytes` bytes) gets a line.
  */
 int tern_cuda_kernels_new(const struct tern_cuda_api *api,
 	const struct tern_cublas_api *blas, CUdevice device, CUstream stream,
 	const struct tern_cuda_sizes *sizes, struct tern_cuda_kernels **out, char *why,
 	size_t bytes);
-/* Waits for the stream. The context must be current. */
+/* Waits for the stream and frees the table. The context must be current. */
 void tern_cuda_kernels_free(struct tern_cuda_kernels *kernels);
 
-/* "cuda NVIDIA H200 (132 x sm_90) driver 13.0 cublas 13.0.2": lives as long as it. */
+/* Identifies what the bits of results depend on: "cuda NVIDIA H200 (132 x sm_90)
+ * driver 13.0 cublas 13.0.2". Valid as long as the table. */
 const char *tern_cuda_kernels_fingerprint(const struct tern_cuda_kernels *kernels);
-/* Why the last call that failed did; "" if none. */
+/* A line about the last call that failed; "" if none failed. */
 const char *tern_cuda_kernels_error(const struct tern_cuda_kernels *kernels);
-/* Bytes of device memory that it holds. */
+/* Bytes of device memory that the table holds. */
 uint64_t tern_cuda_kernels_bytes(const struct tern_cuda_kernels *kernels);
 
 /* ---- see struct tern_kernels for what each computes ---- */
 
 int tern_cuda_sum(struct tern_cuda_kernels *k, float *dst, const float *const *src,
 	unsigned n, float scale, uint64_t count);
-/* Into *out, on the device. */
+/* Writes the sum to *out, on the device. */
 int tern_cuda_sum_squares(
 	struct tern_cuda_kernels *k, double *out, const float *x, uint64_t count);
 
@@ -69,12 +71,13 @@ int tern_cuda_sum_squares(
 struct tern_cuda_tensor {
 	float *w_out;
 	const float *w_in; /* may be w_out */
-	float *m, *v;      /* NULL where the optimizer keeps none */
+	float *m, *v;      /* NULL if the optimizer has none */
 	const float *grads[TERN_SUM_MAX];
 	uint64_t count;
 };
 
-/* All tensors in one launch for every 33 of them. n: gradients of each. */
+/* Updates all tensors, in one launch for every 33 of them. n: number of gradients of
+ * each tensor. */
 int tern_cuda_update(struct tern_cuda_kernels *k, const struct tern_optimizer *opt,
 	uint64_t step, const struct tern_cuda_tensor *tensors, size_t tensor_count,
 	unsigned n, float scale, float clip);
@@ -91,13 +94,13 @@ int tern_cuda_bf16_to_f32(
 int tern_cuda_dense_forward(struct tern_cuda_kernels *k, float *y, const float *x,
 	const float *w, const float *b, uint64_t rows, uint64_t in, uint64_t out,
 	bool relu);
-/* db and dw are put into the stream before dx. */
+/* The gradients db and dw are queued before dx. */
 int tern_cuda_dense_backward(struct tern_cuda_kernels *k, float *dx, float *dw, float *db,
 	float *dy, const float *y, const float *x, const float *w, uint64_t rows,
 	uint64_t in, uint64_t out, bool relu);
 
-/* dx alone, of a dy that was masked already: after a backward that had no dx, so that
- * something can be put between them that waits for dw and db only. */
+/* Computes only dx, from a dy that was already masked by a backward call without dx.
+ * So work that needs only dw and db can be queued between the two. */
 int tern_cuda_dense_backward_input(struct tern_cuda_kernels *k, float *dx,
 	const float *dy, const float *w, uint64_t rows, uint64_t in, uint64_t out);
 

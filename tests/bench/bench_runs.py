@@ -18,7 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests"))
+sys.path.insert(0, str(TOP / "tests" / "harness"))
 sys.path.insert(0, str(TOP / "bench"))
 import tap  # noqa: E402
 import bench  # noqa: E402

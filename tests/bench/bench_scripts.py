@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests"))
+sys.path.insert(0, str(TOP / "tests" / "harness"))
 sys.path.insert(0, str(TOP / "bench"))
 import tap  # noqa: E402
 import bench  # noqa: E402
@@ -366,6 +366,15 @@ def the_readme_changes_between_its_marks_only():
         assert not report.update_readme(path, results_of()) and path.read_text() == "no marks\n"
 
 
+def the_readme_shows_five_rows_each_of_which_is_a_goal():
+    """A row whose goal was renamed would vanish, and a row that was not measured is shown as such."""
+    lines = report.readme_table(results_of(tern_tcp_poll=[1] * 3)).splitlines()
+    shown = [line for line in lines if line.startswith("| ")][1:]
+    assert len(shown) == 5 and all("not measured" in line for line in shown), shown
+    known = {(goal.what, goal.against) for goal in goals.GOALS}
+    assert set(report.README_ROWS) <= known, set(report.README_ROWS) - known
+
+
 def numbers_have_three_digits():
     assert [figures.number_text(v) for v in (0, 0.0123, 0.5, 1.234, 12.34, 123.4, 1234.5)] == [
         "0", "0.012", "0.50", "1.23", "12.3", "123", "1,234"]
@@ -406,5 +415,6 @@ tap.run([
     a_check_ignores_what_was_not_measured_now,
     the_report_has_figures_and_what_is_missing,
     the_readme_changes_between_its_marks_only,
+    the_readme_shows_five_rows_each_of_which_is_a_goal,
     numbers_have_three_digits,
 ])

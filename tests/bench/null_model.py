@@ -8,7 +8,8 @@ usage: null_model.py TERN_NULL
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "e2e")]
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "harness"), str(TESTS / "system" / "e2e")]
 import job  # noqa: E402
 import tap  # noqa: E402
 

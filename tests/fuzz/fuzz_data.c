@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The readers of data sets. The first byte says how the file is read. */
+/* Fuzzes the readers of data sets. The first byte chooses how the file is read. */
 #include <stdlib.h>
 
 #include "base/util.h"
@@ -13,8 +13,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	size_t label_bytes = how == 3 ? TERN_MIN(fuzz_take(&f, 2), f.bytes) : 0;
 	char *labels = fuzz_copy(f.data, label_bytes);
 	char *text = fuzz_copy(f.data + label_bytes, f.bytes - label_bytes);
-	const struct tern_data_file file = {"data", text, f.bytes - label_bytes};
-	const struct tern_data_file label_file = {"labels", labels, label_bytes};
+	const struct tern_data_file file = {
+		.path = "data", .data = text, .bytes = f.bytes - label_bytes};
+	const struct tern_data_file label_file = {
+		.path = "labels", .data = labels, .bytes = label_bytes};
 	struct tern_data_error error = {{0}};
 	struct tern_dataset *set;
 

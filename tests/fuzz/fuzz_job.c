@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job that a worker brings, as a server reads it. */
+/* Fuzzes the job that a worker sends, as a server reads it. */
 #include <stdlib.h>
 
 #include "base/util.h"

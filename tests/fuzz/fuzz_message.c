@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The decoders of messages. What they take is encoded again and must come out the same.
- */
+/* Fuzzes the decoders of messages. An accepted message is encoded again and must give
+ * the same bytes. */
 #include <stdlib.h>
 
 #include "base/util.h"
@@ -21,7 +21,7 @@ static void check_header(const void *message, size_t bytes)
 	head_bytes = tern_header_encode(&h, encoded);
 	tern_assert(head_bytes <= bytes && head_bytes <= sizeof(encoded));
 	if (h.type == TERN_MSG_EAGER)
-		return; /* its length is that of head and payload */
+		return; /* its length is that of head and payload together */
 	tern_assert(tern_header_decode(encoded, head_bytes, &again, &why) == 0);
 	tern_assert(again.type == h.type && again.seq == h.seq && again.key == h.key &&
 		    again.bytes == h.bytes && again.status == h.status &&
@@ -60,7 +60,7 @@ static struct tern_header header_of(struct fuzz *f)
 	return h;
 }
 
-/* A message that could be, but for a few bytes. */
+/* A valid message with a few changed bytes. */
 static void check_nearly_right(struct fuzz *f)
 {
 	_Alignas(8) unsigned char message[TERN_HEAD_MAX + 256] = {0};

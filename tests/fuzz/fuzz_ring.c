@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One end of the rings of shared memory, while the other writes whatever it likes into
- * its own area: the marks, lengths and indices of the input.
+ * Fuzzes one end of the rings of shared memory, while the other end writes anything into
+ * its own area: the input gives marks, lengths and indices.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/util.h"
 #include "tests/fuzz/fuzz.h"
-#include "transport/shm_ring.h"
+#include "transport/shm/ring.h"
 
 #define MESSAGE_BYTES 4096u
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of saved parameters. Every byte that a tensor of one has is read. */
+/* Fuzzes files of saved parameters. Every byte of each tensor of an accepted file is
+ * read. */
 #include <stdlib.h>
 
 #include "base/util.h"

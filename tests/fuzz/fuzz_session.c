@@ -1,24 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A session in the simulator whose peer says what the input says: messages with an epoch,
- * number and ids that could be right, in any order, between sends, receives and cancels
- * of both ends. Every request must end once, and nothing may be left at the end.
+ * Fuzzes a session in the simulator whose peer sends messages from the input, with
+ * plausible epochs, numbers and ids, in any order, between sends, receives and cancels of
+ * both ends. Every request must end once, and nothing may be left at the end.
  *
- * The simulator's fabric trusts regions, and whether real ones do is for the tests of
- * each. So the regions here are real, and on a later link nothing is made up.
+ * The simulator's fabric trusts regions, and whether real fabrics do is tested for each.
+ * So the regions here are valid, and on a later link no message is made up.
+ *
+ * `fuzz_session --seeds DIRECTORY` writes inputs for situations that chance hardly
+ * reaches: an end must be out of credits before a WANT, a MISS or a HAVE has an effect.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/util.h"
 #include "rendezvous/rendezvous.h"
 #include "tests/fuzz/fuzz.h"
-#include "transport/sim.h"
+#include "transport/sim/sim.h"
 
 #define REQS      16u
 #define ROOM      16384u
 #define MEM_BYTES (REQS * ROOM)
+#define RECORDS   64u
+#define INPUT_MAX 4096u /* longer inputs find nothing new */
 
 struct end {
 	struct tern_sim_process *process;
@@ -35,10 +41,12 @@ struct end {
 
 struct world {
 	struct tern_sim *sim;
-	struct end ends[2]; /* [0]: the peer of the other says what the input says */
-	const struct tern_link *link;   /* the victim's first */
-	struct tern_port *port;         /* the liar's */
-	struct tern_region read, write; /* the liar's memory, on that link */
+	/* ends[0] is the peer of the end whose messages come from the input (the
+	 * liar). */
+	struct end ends[2];
+	const struct tern_link *link;   /* first link of the victim */
+	struct tern_port *port;         /* port of the liar */
+	struct tern_region read, write; /* memory of the liar, exposed on that link */
 };
 
 static void on_event(
@@ -65,7 +73,7 @@ static void on_accept(struct tern_peer *peer, void *arg)
 
 static void open_end(struct world *w, struct end *e, const char *name)
 {
-	struct tern_context_opts opts = {.eager_bytes = 512, .record_count = 64};
+	struct tern_context_opts opts = {.eager_bytes = 512, .record_count = RECORDS};
 	struct tern_domain *domain;
 
 	e->process = tern_sim_process_new(w->sim, name);
@@ -142,7 +150,7 @@ static void release(struct end *e, unsigned i)
 	e->released[i] = true;
 }
 
-/* Nobody looks at it again. */
+/* No other code looks at the request again. */
 static void on_done(struct tern_req *req)
 {
 	struct end *e = req->arg;
@@ -182,7 +190,7 @@ static void cancel(struct fuzz *f, struct end *e)
 		tern_cancel(&e->reqs[i]);
 }
 
-/* ---- what is made up ---- */
+/* ---- made-up messages ---- */
 
 static uint32_t some_id(struct fuzz *f)
 {
@@ -239,26 +247,48 @@ static void say(struct fuzz *f, struct world *w)
 		tern_peer_cut(victim, -EPROTO);
 }
 
+/* A posted request may have ended, which no event reports. */
+static void run(struct world *w)
+{
+	for (unsigned i = 0; i < 2; i++)
+		tern_sim_rouse(w->ends[i].process);
+	tern_sim_run(w->sim, never, NULL, 200 * TERN_NS_PER_US);
+}
+
+enum act {
+	POST,
+	POST_AGAIN,
+	LIAR_POSTS,
+	CANCEL,
+	RELEASE,
+	RUN,
+	SAY,
+	SAY_AGAIN,
+	ACT_COUNT
+};
+
 static void act(struct fuzz *f, struct world *w)
 {
-	switch (fuzz_below(f, 8)) {
-	case 0:
-	case 1:
+	switch ((enum act)fuzz_below(f, ACT_COUNT)) {
+	case POST:
+	case POST_AGAIN:
 		post(f, &w->ends[0]);
 		break;
-	case 2:
+	case LIAR_POSTS:
 		post(f, &w->ends[1]);
 		break;
-	case 3:
+	case CANCEL:
 		cancel(f, &w->ends[0]);
 		break;
-	case 4:
+	case RELEASE:
 		release(&w->ends[0], fuzz_below(f, REQS));
 		break;
-	case 5:
-		tern_sim_run(w->sim, never, NULL, 200 * TERN_NS_PER_US);
+	case RUN:
+		run(w);
 		break;
-	default:
+	case SAY:
+	case SAY_AGAIN:
+	case ACT_COUNT:
 		say(f, w);
 		break;
 	}
@@ -291,23 +321,197 @@ static void withdraw(
 	w->port->ops->withdraw(w->port, op, region);
 }
 
+static void play(struct world *w, const uint8_t *data, size_t bytes)
+{
+	struct fuzz f = {data, bytes};
+
+	open_world(w, &f);
+	while (f.bytes)
+		act(&f, w);
+}
+
+static void close_world(struct world *w)
+{
+	static struct tern_op ops[2];
+
+	close_end(&w->ends[0]);
+	withdraw(w, &ops[0], &w->read);
+	withdraw(w, &ops[1], &w->write);
+	close_end(&w->ends[1]);
+	for (unsigned i = 0; i < 2; i++)
+		tern_sim_process_free(w->ends[i].process);
+	tern_sim_free(w->sim);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
 	static struct world w;
-	static struct tern_op ops[2];
-	struct fuzz f = {data, bytes};
 
-	if (bytes > 4096)
-		return -1; /* longer ones say nothing new */
-	open_world(&w, &f);
-	while (f.bytes)
-		act(&f, &w);
-	close_end(&w.ends[0]);
-	withdraw(&w, &ops[0], &w.read);
-	withdraw(&w, &ops[1], &w.write);
-	close_end(&w.ends[1]);
-	for (unsigned i = 0; i < 2; i++)
-		tern_sim_process_free(w.ends[i].process);
-	tern_sim_free(w.sim);
+	if (bytes > INPUT_MAX)
+		return -1;
+	play(&w, data, bytes);
+	close_world(&w);
 	return 0;
+}
+
+/* ---- inputs made by hand, in the language of the code above ---- */
+
+#define SEND   0u /* values of post()'s `how` */
+#define RECV   4u
+#define CROWD  1u /* key of the messages that use up all credits */
+#define WANTED 2u /* key of a send that is asked for */
+
+struct seed {
+	uint8_t bytes[INPUT_MAX];
+	size_t count;
+	/* Last messages of the victim, which the liar does not acknowledge. */
+	unsigned unseen;
+};
+
+static void put(struct seed *s, unsigned byte)
+{
+	tern_assert(s->count < INPUT_MAX);
+	s->bytes[s->count++] = (uint8_t)byte;
+}
+
+static void put_bytes(struct seed *s, unsigned bytes)
+{
+	put(s, bytes & 0xff);
+	put(s, bytes >> 8);
+}
+
+static void put_post(
+	struct seed *s, unsigned req, unsigned how, unsigned bytes, unsigned key)
+{
+	put(s, POST);
+	put(s, req);
+	put(s, how);
+	put_bytes(s, bytes);
+	put(s, key - 1);
+}
+
+/* dst: the generation of the victim's request 0; 0: none. */
+static void put_say(
+	struct seed *s, unsigned type, unsigned flags, unsigned key, unsigned dst)
+{
+	put(s, SAY);
+	put_bytes(s, 8);
+	put(s, type - 2);
+	put(s, flags);
+	put(s, 0); /* status */
+	put(s, s->unseen);
+	put(s, 0); /* credit */
+	put(s, key - 1);
+	put_bytes(s, 0); /* src: request 0, generation 1 */
+	put(s, dst != 0);
+	if (dst)
+		put_bytes(s, (dst - 1) << 8);
+	put(s, type == TERN_MSG_EAGER || type == TERN_MSG_RTS); /* with a shape or not */
+}
+
+/* The victim uses up its credits. Its requests 0 to 3 remain free. */
+static void put_crowd(struct seed *s)
+{
+	for (unsigned i = 0; i < TERN_CREDIT_OWN + RECORDS + REQS; i++) {
+		put_post(s, 4 + i % (REQS - 4), SEND, 8, CROWD);
+		if (i % (REQS - 4) == 0)
+			put(s, RUN); /* they end */
+	}
+}
+
+/* The liar asks for a send that is already in flight. */
+static void liar_asks_too_late(struct seed *s)
+{
+	put_post(s, 0, SEND, 8, WANTED);
+	s->unseen = 1;
+	put_say(s, TERN_MSG_WANT, TERN_FLAG_MISSED, WANTED, 0);
+}
+
+/* The liar asks for two sends that wait for credits, and for one that does not exist. */
+static void liar_asks(struct seed *s)
+{
+	put_crowd(s);
+	put_post(s, 1, SEND, 8, WANTED); /* the victim sends HAVE */
+	put_post(s, 2, SEND, 2000, WANTED);
+	for (unsigned i = 0; i < 3; i++)
+		put_say(s, TERN_MSG_WANT, TERN_FLAG_MISSED, WANTED, 0);
+	put_say(s, TERN_MSG_CREDIT, 0, WANTED, 0);
+	put_post(s, 3, SEND, 8, WANTED); /* and now it does not */
+}
+
+/* The liar waits for credits, and the victim asks for the sends of two receives. */
+static void victim_asks(struct seed *s)
+{
+	put_post(s, 0, RECV, 100, WANTED);
+	put_post(s, 1, RECV, 100, WANTED);
+	for (unsigned i = 0; i < TERN_CREDIT_OWN + RECORDS; i++)
+		put_say(s, TERN_MSG_EAGER, TERN_FLAG_STARVED, CROWD, 0);
+}
+
+static void liar_answers(struct seed *s)
+{
+	victim_asks(s);
+	put_say(s, TERN_MSG_MISS, TERN_FLAG_STARVED, WANTED, 1);
+	put_say(s, TERN_MSG_HAVE, TERN_FLAG_STARVED, WANTED, 0);
+	put_say(s, TERN_MSG_EAGER, TERN_FLAG_STARVED, WANTED, 2);
+	put_say(s, TERN_MSG_RTS, TERN_FLAG_STARVED | TERN_FLAG_REGION, WANTED, 3);
+}
+
+static void victim_cancels_and_hears_miss(struct seed *s)
+{
+	victim_asks(s);
+	put(s, CANCEL);
+	put(s, 0);
+	put_say(s, TERN_MSG_MISS, TERN_FLAG_STARVED, WANTED, 1);
+	put_say(s, TERN_MSG_MISS, TERN_FLAG_STARVED, WANTED, 2);
+	put(s, CANCEL);
+	put(s, 1);
+	put_say(s, TERN_MSG_HAVE, TERN_FLAG_STARVED, WANTED, 0);
+}
+
+static void victim_cancels_and_gets_it(struct seed *s)
+{
+	victim_asks(s);
+	put(s, CANCEL);
+	put(s, 0);
+	put_say(s, TERN_MSG_EAGER, TERN_FLAG_STARVED, WANTED, 1);
+}
+
+/* A seed is useless if the victim refuses the liar's messages. */
+static void check_seed(const struct seed *s)
+{
+	static struct world w;
+
+	play(&w, s->bytes, s->count);
+	tern_assert(w.ends[0].peer->link == w.link);
+	close_world(&w);
+}
+
+static void write_seed(
+	const char *directory, void (*make)(struct seed *s), unsigned number)
+{
+	struct seed s = {.count = 0};
+	char path[4096];
+	FILE *f;
+
+	put(&s, number % 4); /* capabilities of the fabric */
+	make(&s);
+	check_seed(&s);
+	put(&s, RUN);
+	snprintf(path, sizeof(path), "%s/by-hand-%u", directory, number);
+	f = fopen(path, "wb");
+	if (!f || fwrite(s.bytes, 1, s.count, f) != s.count || fclose(f) != 0)
+		tern_never("a file for a seed");
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	static void (*const makers[])(struct seed *) = {liar_asks_too_late, liar_asks,
+		liar_answers, victim_cancels_and_hears_miss, victim_cancels_and_gets_it};
+
+	if (*argc != 3 || strcmp((*argv)[1], "--seeds") != 0)
+		return 0;
+	for (unsigned i = 0; i < 4 * TERN_ARRAY_SIZE(makers); i++)
+		write_seed((*argv)[2], makers[i / 4], i);
+	exit(0);
 }

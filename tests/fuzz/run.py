@@ -5,7 +5,8 @@
 usage: run.py [--seconds N] [--keep] [TARGET...]
 
 Without --seconds an hour each. What is found stands in build-fuzz/TARGET/ and is told with the command
-that runs it again. --keep adds the inputs that reach something new to the corpus, tests/fuzz/corpus.
+that runs it again. --keep adds the inputs that reach something new to the corpus, tests/fuzz/corpus: a
+file for each target with an input on each line, in hexadecimal digits.
 """
 import argparse
 import os
@@ -19,10 +20,11 @@ HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[1]
 BUILD = TOP / "build-fuzz"
 CORPUS = HERE / "corpus"
-sys.path.insert(0, str(TOP / "tests"))
+sys.path.insert(0, str(TOP / "tests" / "harness"))
 import tap  # noqa: E402
 
 TARGETS = sorted(p.stem.removeprefix("fuzz_") for p in HERE.glob("fuzz_*.c"))
+SEEDED = ["session"]  # targets that write inputs by hand when asked to (--seeds)
 OPTIONS = ["-Dfuzz=true", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dcuda=disabled",
            "-Dverbs=disabled", "-Doptimization=1"]
 ENVIRONMENT = dict(os.environ, CC=os.environ.get("CC", "clang"),
@@ -42,24 +44,40 @@ def build():
     call("ninja", "-C", BUILD, *(f"tests/fuzz/fuzz_{target}" for target in TARGETS))
 
 
+def emptied(directory):
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    return directory
+
+
+def unpack(target, directory):
+    for number, line in enumerate((CORPUS / target).read_text().split()):
+        (directory / str(number)).write_bytes(bytes.fromhex(line))
+
+
+def pack(target, directory):
+    lines = sorted(path.read_bytes().hex() + "\n" for path in directory.iterdir())
+    (CORPUS / target).write_text("".join(lines))
+
+
 def fuzz(target, seconds, keep):
     """The text of what it found; "" if that is nothing."""
     program, found, learnt = (BUILD / "tests/fuzz" / f"fuzz_{target}", BUILD / target,
                               BUILD / f"{target}-corpus")
     for directory in (found, learnt):
         directory.mkdir(exist_ok=True)
-    known = CORPUS / target
+    known, seeds = emptied(BUILD / f"{target}-known"), emptied(BUILD / f"{target}-seeds")
+    unpack(target, known)
+    if target in SEEDED:
+        call(program, "--seeds", seeds)
     done = subprocess.run([program, f"-max_total_time={seconds}", f"-artifact_prefix={found}/",
-                           "-rss_limit_mb=2048", "-timeout=20", "-max_len=4096", learnt, known],
+                           "-rss_limit_mb=2048", "-timeout=20", "-max_len=4096", learnt, known, seeds],
                           env=ENVIRONMENT, text=True, errors="replace", stdout=subprocess.DEVNULL,
                           stderr=subprocess.PIPE)
     if keep:
-        merged = BUILD / f"{target}-merged"
-        shutil.rmtree(merged, ignore_errors=True)
-        merged.mkdir()
+        merged = emptied(BUILD / f"{target}-merged")
         call(program, "-merge=1", merged, known, learnt)
-        shutil.rmtree(known)
-        shutil.copytree(merged, known)
+        pack(target, merged)
     runs = next((line for line in done.stderr.splitlines() if line.startswith("Done ")), "")
     print(f"# {target}: {runs or 'ended'}", flush=True)
     return done.stderr[-6000:] if done.returncode else ""

@@ -5,7 +5,7 @@
 
 #include "base/util.h"
 #include "kernels/cuda/blocks/list.h"
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fakes/cuda/fake_cuda.h"
 
 const enum gpu_scale gpu_blocks_scale = GPU_SOME;
 

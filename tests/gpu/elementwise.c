@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums, updates and casts: the CPU's bits. Sums of squares: close to the CPU's, and their
- * bits do not depend on where the elements lie. */
+/* Tests that sums, updates and casts have the CPU's bits, that sums of squares are
+ * close to the CPU's, and that their bits do not depend on the alignment of the
+ * elements. */
 #include "tests/gpu/gpu.h"
 
 #include <math.h>
@@ -8,8 +9,9 @@
 
 static const uint64_t sizes[] = {0, 1, 2, 3, 4, 5, 7, 31, 1000, 4096, 4099, 12293};
 
-/* Elements aside for operand i in layout 0 (all aligned), 1 (all aside alike, so that
- * quads are cut at both ends) and 2 (each otherwise, so that nothing moves in quads). */
+/* Offset in elements of operand i: in layout 0 all are aligned; in layout 1 all have
+ * the same offset, so that quads are cut at both ends; in layout 2 each has another
+ * one, so that quads cannot be used. */
 static size_t aside_of(unsigned layout, unsigned i)
 {
 	return layout == 0 ? 0 : layout == 1 ? 3 : i % 4;
@@ -38,7 +40,7 @@ static void check_sum(maker *make, unsigned n, uint64_t count, unsigned layout)
 	assert_done(k, tern_cuda_sum(k, got.dev, dev, n, scale, count));
 	gpu_down(&got);
 	assert_same_f32(got.host, wanted.host, count);
-	/* Into one of its inputs, the last. */
+	/* Into one of its inputs, the last one. */
 	assert_done(k, tern_cuda_sum(k, in[n - 1].dev, dev, n, scale, count));
 	gpu_down(&in[n - 1]);
 	assert_same_f32(in[n - 1].host, wanted.host, count);
@@ -104,7 +106,7 @@ static void test_sum_of_squares_is_close_and_the_same_wherever_it_lies(void **st
 
 /* ---- updates ---- */
 
-struct trial { /* one tensor, for the GPU and for the CPU */
+struct trial { /* one tensor, on the GPU and on the CPU */
 	struct twin w, m, v, grads[TERN_SUM_MAX], out;
 	uint64_t count;
 };
@@ -157,7 +159,7 @@ static struct tern_cuda_tensor tensor_of(
 	return x;
 }
 
-/* Takes the CPU's step from what the twins have on the host, and compares. */
+/* Computes the CPU's step from the host's copies, and compares. */
 static void check_trial(const struct tern_optimizer *o, struct trial *t, unsigned n,
 	uint64_t step, bool in_place)
 {
@@ -300,7 +302,7 @@ static void test_casts_have_the_bits_of_the_cpu(void **state)
 		}
 }
 
-/* Each float's upper bits with some lower ones: all exponents, ties and NaNs. */
+/* Upper bits of floats with some lower bits: all exponents, ties and NaNs. */
 static struct twin patterns_new(uint64_t count, size_t aside)
 {
 	struct twin t = twin_new(count * sizeof(float), aside);

@@ -25,9 +25,10 @@ static struct tern_dataset *read_text(void)
 
 	for (int i = 0; i < 20; i++)
 		strcat(text, line);
-	assert_int_equal(
-		tern_dataset_read(&(struct tern_data_file){"text", text, strlen(text)},
-			NULL, 6, 0, &data, &error),
+	assert_int_equal(tern_dataset_read(&(struct tern_data_file){.path = "text",
+						   .data = text,
+						   .bytes = strlen(text)},
+				 NULL, 6, 0, &data, &error),
 		0);
 	return data;
 }
@@ -54,7 +55,9 @@ static struct tern_dataset *read_records(void)
 		}
 		at += (size_t)sprintf(text + at, "%s%s\n", sum > 0 ? "+1" : "-1", row);
 	}
-	assert_int_equal(tern_dataset_read(&(struct tern_data_file){"records", text, at},
+	assert_int_equal(tern_dataset_read(
+				 &(struct tern_data_file){
+					 .path = "records", .data = text, .bytes = at},
 				 NULL, 0, 0, &data, &error),
 		0);
 	free(text);
@@ -143,12 +146,12 @@ static struct tern_engine *cpu_engine(const struct world *w)
 	return e;
 }
 
-/* ---- what is announced ---- */
+/* ---- announced parts ---- */
 
 struct watch {
 	const struct world *world;
 	const float *grads;
-	float *early; /* as they were when they were announced */
+	float *early; /* values at the time of the announcement */
 	uint64_t first;
 	unsigned times;
 };
@@ -282,7 +285,7 @@ static void test_what_is_written_is_what_the_cpu_writes(void **state)
 
 /* ---- the same bits ---- */
 
-/* The gradients of some steps, one behind the other. */
+/* The gradients of some steps, one after the other. */
 static float *some_steps(const struct world *w, bool no_graphs, bool pinned)
 {
 	float *all = malloc(8 * w->bytes);

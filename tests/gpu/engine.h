@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA engine's suite: the same cases on the simulated driver (engine_on_fake.c) and
- * on a GPU (engine_on_device.c). Gradients are compared with the CPU engine's within
- * bounds, and among themselves as bits.
+ * The suite of the CUDA engine: the same cases on the simulated driver (engine_on_fake.c)
+ * and on a GPU (engine_on_device.c). Gradients are compared with the CPU engine's within
+ * bounds, and with each other bit for bit.
  */
 #ifndef TERN_TESTS_GPU_ENGINE_H
 #define TERN_TESTS_GPU_ENGINE_H
 
-#include "tests/cmocka.h"
+#include "tests/harness/cmocka.h"
 
 #include "client/engine/cuda.h"
 
@@ -18,14 +18,14 @@ struct engine_suite {
 
 extern struct engine_suite suite;
 
-#define ROWS 24u /* of the batches whose gradient is wanted */
+#define ROWS 24u /* rows of the batches */
 
-/* A model, its data, and two versions of its parameters, which lie as a worker's do:
+/* A model, its data, and two versions of its parameters in memory like a worker's:
  * whole mappings. */
 struct world {
 	struct tern_dataset *data;
 	struct tern_model *model;
-	uint64_t count; /* of parameters */
+	uint64_t count; /* number of parameters */
 	size_t bytes;   /* of a mapping */
 	float *params[2], *grads[2];
 };
@@ -37,11 +37,11 @@ void world_fill(
 void world_pin(const struct world *w, struct tern_engine *e);
 
 struct tern_engine *cuda_engine(const struct world *w, bool no_graphs);
-/* Of batch `at` at params[parity] into grads[buffer]. */
+/* Computes the gradient of batch `at` at params[parity] into grads[buffer]. */
 struct tern_result gradient(const struct world *w, struct tern_engine *e, unsigned at,
 	unsigned parity, unsigned buffer);
 
-/* The number of cases that failed. */
+/* Returns the number of cases that failed. */
 int engine_run_cases(CMFixtureFunction setup, CMFixtureFunction teardown);
 
 #endif

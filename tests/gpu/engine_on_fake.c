@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's suite on the simulated driver, which works as late as it may, so that what
- * is announced too early shows; and what goes wrong there: every call of the driver
- * fails once, at birth and in a step, and a device that breaks.
+ * The engine's suite on the simulated driver, which works as late as possible, so that an
+ * early announcement shows. It also tests errors: every driver call fails once, when the
+ * engine is made and in a step, and the device breaks.
  */
 #include "tests/gpu/engine.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fakes/cuda/fake_cuda.h"
 #include "tests/gpu/blocks.h"
 #include "tests/gpu/fake_blas.h"
 
@@ -39,7 +39,7 @@ static int open_without_blas(void **state)
 	return 0;
 }
 
-/* Work also happens early, at random. */
+/* Random work also happens early. */
 static int open_lively(void **state)
 {
 	struct fake_cuda_opts opts = fake_cuda_defaults();
@@ -52,7 +52,7 @@ static int open_lively(void **state)
 	return 0;
 }
 
-/* Asserts that nothing was left. */
+/* Asserts that nothing is left open. */
 static int close_machine(void **state)
 {
 	(void)state;
@@ -60,7 +60,7 @@ static int close_machine(void **state)
 	return 0;
 }
 
-/* ---- graphs, and what there is instead ---- */
+/* ---- graphs, and their replacement ---- */
 
 static void test_steps_are_replayed(void **state)
 {
@@ -122,7 +122,7 @@ static void test_a_driver_may_record_late(void **state)
 	e = cuda_engine(&w, false);
 	world_pin(&w, e);
 	for (unsigned at = 0; at < 4; at++)
-		gradient(&w, e, at, at % 2, 0); /* asserts what is announced */
+		gradient(&w, e, at, at % 2, 0); /* asserts the announcements */
 	assert_string_equal(e->note, "");
 	assert_int_equal(fake_cuda_live().graph_execs, 2);
 	tern_engine_free(e);
@@ -262,7 +262,8 @@ static const char *const at_birth[] = {"device_get_count", "device_get",
 	"stream_create_with_priority", "event_create", "mem_alloc", "memset_d32_async",
 	"module_load_data_ex", "module_get_function", "stream_synchronize"};
 
-/* With its nth call failing; 0: none. How often the function was called. */
+/* Makes an engine while the nth call of `function` fails; 0: none. Returns the number
+ * of calls. */
 static unsigned try_birth(const struct world *w, const char *function, unsigned nth)
 {
 	const struct tern_engine_cuda_opts want = {
@@ -282,7 +283,7 @@ static unsigned try_birth(const struct world *w, const char *function, unsigned 
 		tern_engine_free(e);
 	else
 		assert_true(strlen(why) > 10 && r < 0);
-	fake_cuda_reset(NULL); /* asserts that nothing was left */
+	fake_cuda_reset(NULL); /* asserts that nothing is left open */
 	return calls;
 }
 
@@ -308,7 +309,7 @@ static const char *const in_a_step[] = {"ctx_push_current", "memcpy_htod_async",
 	"stream_begin_capture", "stream_end_capture", "graph_instantiate",
 	"graph_launch"};
 
-/* Three steps, the first of them plain; then all is well again. */
+/* Three steps, the first with plain launches; afterwards everything works again. */
 static unsigned try_steps(const struct world *w, const char *function, unsigned nth)
 {
 	const struct tern_engine_params params = {w->params[0], 1};

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/util.h"
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fakes/cuda/fake_cuda.h"
 
 int fake_blas_create_fails, fake_blas_sgemm_fails;
 
@@ -23,7 +23,7 @@ struct gemm {
 	float *c;
 };
 
-/* Columns first, as cuBLAS has it. With beta 0 nothing is read of c. */
+/* Column-major, like cuBLAS. With beta 0, c is not read. */
 static void run(const struct fake_cuda_launch *launch)
 {
 	const struct gemm *g = launch->params[0];
@@ -96,7 +96,7 @@ static int set_stream(void *handle, void *stream)
 	struct handle *h = handle;
 
 	h->stream = stream;
-	h->has_workspace = false; /* as the real one */
+	h->has_workspace = false; /* as in the real one */
 	return 0;
 }
 

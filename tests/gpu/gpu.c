@@ -71,7 +71,7 @@ void twin_free(struct twin *t)
 	free(t->host);
 }
 
-/* The whole of it, margins and all. */
+/* Size including the margins. */
 static size_t whole(const struct twin *t)
 {
 	return (size_t)((uintptr_t)t->dev - t->base) + t->bytes + MARGIN;
@@ -108,7 +108,8 @@ void gpu_down(struct twin *t)
 
 /* ---- contents ---- */
 
-/* In [-1, 1), over some orders of magnitude, so that the order of additions shows. */
+/* A random number in [-1, 1), over some orders of magnitude, so that the order of
+ * additions shows. */
 float gpu_random(void)
 {
 	float u = 2.0f * tern_unit_f32(tern_rng_next(&gpu_rng)) - 1.0f;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layers. Embeddings: the CPU's bits. Dense layers and losses: close to float64 or to the
- * CPU's, which is tested against it, and the same bits again.
+ * Tests of layers. Embeddings have the CPU's bits. Dense layers and losses are close to
+ * float64 or to the CPU's (which is tested against it), and have the same bits in a
+ * second run.
  */
 #include "tests/gpu/gpu.h"
 
@@ -20,7 +21,7 @@ static const struct shape shapes[] = {{33, 7, 3}, {70, 40, 67}, {33, 17, 1}, {1,
 static const size_t few_shapes = 2;
 static const struct shape large = {1024, 784, 1024};
 
-/* One float64 product, of elements (i, l) and (l, j). */
+/* Element (i, j) of a product in float64, from elements (i, l) and (l, j). */
 static double product(
 	const float *a, const float *b, uint64_t depth, uint64_t a_step, uint64_t b_step)
 {
@@ -35,7 +36,7 @@ static void check_forward(struct tern_cuda_kernels *k, const struct shape *s, bo
 {
 	struct twin x = floats_new(s->rows * s->in, 0), w = floats_new(s->in * s->out, 4);
 	struct twin b = floats_new(s->out, 0), y = floats_new(s->rows * s->out, 4);
-	/* Aligned alike: cuBLAS may choose by it. */
+	/* With the same alignment, since cuBLAS may choose its kernel by it. */
 	struct twin again = floats_new(s->rows * s->out, 4);
 	double most = 1e-5 * sqrt((double)s->in);
 
@@ -46,7 +47,7 @@ static void check_forward(struct tern_cuda_kernels *k, const struct shape *s, bo
 	gpu_down(&y);
 	gpu_down(&again);
 	assert_memory_equal(y.host, again.host, y.bytes);
-	/* All of a small one, a part of a large one. */
+	/* All elements of a small result, some of a large one. */
 	for (uint64_t e = 0; e < s->rows * s->out; e += 1 + s->rows * s->out / 10000) {
 		uint64_t i = e / s->out, j = e % s->out;
 		double wanted = (double)host_f32(&b)[j] +
@@ -67,7 +68,7 @@ struct gradients {
 	struct twin dx, dw, db, dy;
 };
 
-/* From the same dy, which a run may change. */
+/* From a copy of dy, which a run may change. */
 static struct gradients gradients_of(struct tern_cuda_kernels *k, const struct shape *s,
 	const struct twin *dy, const struct twin *y, const struct twin *x,
 	const struct twin *w, bool relu, bool with_x)
@@ -147,7 +148,7 @@ static void test_dense_is_close_to_float64_and_the_same_again(void **state)
 	size_t used = gpu.scale == GPU_FEW ? few_shapes : TERN_ARRAY_SIZE(shapes);
 
 	(void)state;
-	/* The few are for our own kernels. */
+	/* The few large shapes are skipped for our own kernels. */
 	for (size_t t = gpu.scale == GPU_FEW ? 1 : 0; t < gpu.table_count; t++)
 		for (int relu = 0; relu < 2; relu++) {
 			for (size_t s = 0; s < used; s++) {
@@ -281,7 +282,7 @@ struct embed {
 	uint64_t rows, width, table_rows;
 };
 
-/* A third of the ids are one and the same, and the last one never comes. */
+/* A third of the ids are equal, and the last id never occurs. */
 static struct embed embed_new(uint64_t rows, uint64_t width, uint64_t table_rows)
 {
 	struct embed e = {.rows = rows,
@@ -363,7 +364,7 @@ static void test_embeddings_of_many_rows_are_sorted_and_have_the_bits_of_the_cpu
 
 /* ---- graphs ---- */
 
-struct step { /* of a layer with a loss on top, and an embedding beside it */
+struct step { /* one step of a layer with a loss, and an embedding */
 	struct twin x, w, b, y, dx, dw, db;
 	struct xent xent;
 	struct embed embed;
@@ -412,7 +413,7 @@ static void step_free(struct step *p)
 	embed_free(&p->embed);
 }
 
-/* `wanted` is what a step without a graph wrote. */
+/* `wanted` has the results of a step without a graph. */
 static void check_graph(CUgraphExec exec, struct twin *const *out,
 	const struct twin *wanted, size_t count)
 {

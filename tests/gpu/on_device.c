@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The suite on the first GPU of this machine: the only place where the kernels run as
- * they are. Without a driver or a device it says why and is skipped.
+ * The suite on the first GPU of this machine: only here the compiled kernels run. Without
+ * a driver or a device it is skipped and says why.
  */
 #include "tests/gpu/gpu.h"
 
@@ -38,7 +38,7 @@ static bool open_device(void)
 		       CUDA_SUCCESS;
 }
 
-/* Checkers make everything many times slower. */
+/* Checkers such as compute-sanitizer make everything many times slower. */
 static enum gpu_scale scale_asked_for(void)
 {
 	const char *asked = getenv("TERN_GPU_SCALE");

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The suite on the simulated driver: what it shows is the arithmetic and the indexing of
- * the kernels, and what the host tells them; not that threads of a block meet where they
- * must, nor what nvcc made of it. And what a driver may refuse.
+ * The suite on the simulated driver, with errors of the driver. It tests the arithmetic
+ * and the indexing of the kernels, and the arguments from the host; but neither the
+ * barriers of a block nor nvcc's code.
  */
 #include "tests/gpu/gpu.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fakes/cuda/fake_cuda.h"
 #include "tests/gpu/blocks.h"
 #include "tests/gpu/fake_blas.h"
 
@@ -34,7 +34,7 @@ static void machine_open(void)
 		CUDA_SUCCESS);
 }
 
-/* Asserts (in the reset) that nothing was left. */
+/* Asserts (in the reset) that nothing is left open. */
 static void machine_close(void)
 {
 	const struct tern_cuda_api *api = gpu.api;
@@ -155,7 +155,7 @@ static void test_fingerprint_says_what_overrides_cublas(void **state)
 	assert_non_null(strstr(tern_cuda_kernels_fingerprint(k),
 		" cublas 13.0.2 tf32_override=0 emulate=1"));
 	tern_cuda_kernels_free(k);
-	/* Our own products ask nobody. */
+	/* Our own products need no cuBLAS. */
 	assert_int_equal(open_table(NULL, &k, why, sizeof(why)), 0);
 	assert_null(strstr(tern_cuda_kernels_fingerprint(k), "override"));
 	tern_cuda_kernels_free(k);

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TOP / "tests"), str(TOP / "bench" / "gpu")]
+sys.path[:0] = [str(TOP / "tests" / "harness"), str(TOP / "bench" / "gpu")]
 import figures  # noqa: E402
 import tap_count  # noqa: E402
 

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fakes/cuda/fake_cuda.h"
 
 static _Thread_local unsigned thread_index;
 static pthread_barrier_t meeting;
@@ -15,8 +15,8 @@ static void meet(void)
 	pthread_barrier_wait(&meeting);
 }
 
-/* What block.h would define: here a thread of the GPU is one of the process, and blocks,
- * of which there is one at a time, share static memory. */
+/* Replaces the definitions of block.h: a thread of the GPU is a thread of the process,
+ * and the single block that runs at a time uses static memory as shared memory. */
 #define TERN_BODY            static inline
 #define TERN_EACH(t, count)  for (unsigned t = thread_index, once = 1; once; once = 0)
 #define TERN_BARRIER()       meet()

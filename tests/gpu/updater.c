@@ -7,7 +7,7 @@
 #include "base/rng.h"
 #include "base/util.h"
 
-#define COUNT     3001u /* of a chunk: no multiple of anything */
+#define COUNT     3001u /* elements of a chunk, not a multiple of any block size */
 #define SLOTS_MAX 70u
 
 const struct tern_cuda_api *updater_api;
@@ -28,12 +28,12 @@ static void make_gradients(void)
 	}
 }
 
-/* What both have done, side by side: 0 is the CPU's. */
+/* Both updaters side by side: 0 is the CPU's. */
 struct pair {
 	struct tern_optimizer optimizer;
 	struct tern_updater *updaters[2];
 	struct tern_updater_chunk *chunks[2];
-	float w[2][2][COUNT]; /* by parity */
+	float w[2][2][COUNT]; /* by parity of the version */
 };
 
 static void pair_open(

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The updater's suite on the simulated driver; and every call of the driver fails once.
- */
+/* The updater's suite on the simulated driver; every driver call also fails once. */
 #include "tests/gpu/updater.h"
 
 #include <errno.h>
@@ -8,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "base/util.h"
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fakes/cuda/fake_cuda.h"
 #include "tests/gpu/blocks.h"
 
 #define COUNT 100u
@@ -24,7 +23,7 @@ static int machine_open(void **state)
 	return 0;
 }
 
-/* Asserts that nothing was left. */
+/* Asserts that nothing is left open. */
 static int machine_close(void **state)
 {
 	(void)state;
@@ -81,7 +80,7 @@ static int use(struct tern_updater *u, const char *function, unsigned *calls)
 	return r;
 }
 
-/* With the nth call failing, or none; how often the function was called. */
+/* Runs while the nth call fails, or none. Returns the number of calls of `function`. */
 static unsigned try_life(const char *function, unsigned nth, bool expected)
 {
 	struct tern_updater *u;
@@ -189,7 +188,7 @@ static void test_memory_that_cannot_be_locked_is_told_once(void **state)
 	tern_updater_pin(u, (char *)memory + (1u << 15), 1u << 15);
 	tern_updater_take_note(u, note, sizeof(note));
 	assert_string_equal(note, "");
-	/* Nor is the driver asked for it in each step. */
+	/* The driver is not asked again in each step. */
 	calls = fake_cuda_calls("mem_host_register");
 	tern_updater_pin(u, memory, 1u << 16);
 	assert_int_equal(fake_cuda_calls("mem_host_register"), calls);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors in memory of a real GPU over the wire: two contexts of this process, over tcp
- * and over shm, the memory of either end or of both on the first device; 1 B to 64 MiB,
- * either half first. With --processes: two processes over shm, which is what CUDA IPC is
- * for. On the simulated driver the conformance list does the same and more; this shows
- * that the driver does what the simulated one does. Skipped without a device.
+ * Tests of tensors in memory of a real GPU over the wire: two contexts of this process,
+ * over tcp and over shm, with the memory of either end or of both on the first device; 1
+ * B to 64 MiB, either half first. With --processes: two processes over shm, for CUDA IPC.
+ * The conformance list tests more on the simulated driver; this shows that the real
+ * driver behaves like the simulated one. Skipped without a device.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -204,7 +204,7 @@ static bool can_share(const struct end *e)
 		       CUDA_SUCCESS;
 }
 
-/* Between GPUs over shm the bytes are copied from where they are. */
+/* Between GPUs over shm the bytes are copied directly. */
 static void check_way(const struct end *e, bool on_gpu, bool both)
 {
 	bool direct =
@@ -278,7 +278,7 @@ static void close_device(CUdevice device)
 
 /* ---- two processes ---- */
 
-/* Tells the other one that we are here, and goes on until it is, too. */
+/* Waits until the other process is at this point, too. */
 static void meet(struct end *e, int socket)
 {
 	uint64_t limit_ns = tern_clock_ns() + WAIT_NS;
@@ -327,7 +327,7 @@ static void carry_half(struct end *e, int socket, bool sends, uint64_t step)
 		check_room(e, &req, bytes);
 }
 
-/* The one that listens receives. */
+/* The listening end receives. */
 static void run_half(int socket, bool sends, bool from_gpu, bool to_gpu)
 {
 	bool on_gpu = sends ? from_gpu : to_gpu;
@@ -351,7 +351,7 @@ static void run_half(int socket, bool sends, bool from_gpu, bool to_gpu)
 	check_way(&e, on_gpu, from_gpu && to_gpu);
 	if (sends)
 		tell(&e, from_gpu, to_gpu, step);
-	meet(&e, socket); /* both have all, before either goes */
+	meet(&e, socket); /* both have received everything before either ends */
 	unmake(&e);
 }
 
@@ -368,7 +368,7 @@ static int run_process(int socket, bool sends)
 	return 0;
 }
 
-/* The driver does not survive a fork: each loads it for itself. */
+/* The driver does not survive a fork, so each process loads it. */
 static int run_processes(void)
 {
 	int sockets[2], status, r;

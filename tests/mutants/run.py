@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does the simulator notice bugs? Each *.patch here is a bug that somebody could make. It is
 applied to a copy of the sources, so these have no hooks, and the scenario that it names must fail for
-at least a tenth of the seeds. Before, the scenario must have run the lines that the patch changes, and
-those in reached.txt (reach.py).
+at least a tenth of the seeds. Before, with the copy as the sources are, the scenario must fail for none of
+the same seeds, or what fails later proves nothing; and it must have run the lines that the patch changes,
+and those in reached.txt (reach.py).
 
 usage: run.py [--seeds N] [NAME...]
        run.py --applies
 
 --applies only tests that every patch still applies, and that every mark names a line: whoever changes the
 code under one writes it anew.
-A patch begins with the lines "What:" (the bug, in words) and "Scenario:" (of tests/sim).
+A patch begins with the lines "What:" (the bug, in words) and "Scenario:" (of tests/system/sim).
 """
 import argparse
 import os
@@ -23,7 +24,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[1]
-sys.path.insert(0, str(TOP / "tests"))
+sys.path.insert(0, str(TOP / "tests" / "harness"))
 import reach  # noqa: E402
 import tap  # noqa: E402
 
@@ -54,30 +55,39 @@ class Copy:
                                 ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, self.top / name)
-        # Nothing is optimised: building takes longer than the seeds do.
         self.counts = not reach.missing()
-        self.run("meson", "setup", "build", "-Dcuda=disabled", "-Doptimization=0",
-                 f"-Db_coverage={str(self.counts).lower()}")
-        self.build()
+        # The counters make the scenarios several times slower, so only one build has them. The other one is
+        # optimised as far as its seeds gain more time than building takes.
+        self.run("meson", "setup", "build", "-Dcuda=disabled", "-Doptimization=1")
+        self.build("build")
+        if self.counts:
+            self.run("meson", "setup", reach.BUILD, "-Dcuda=disabled", "-Doptimization=0", "-Db_coverage=true",
+                     CC=reach.COMPILER)
+            self.build(reach.BUILD)
 
-    def run(self, *command):
+    def run(self, *command, **environment):
         done = subprocess.run(command, cwd=self.top, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT,
-                              env=dict(os.environ, CC=reach.COMPILER) if self.counts else None)
+                              stderr=subprocess.STDOUT, env=dict(os.environ, **environment))
         assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-3000:]}"
 
-    def build(self):
-        self.run("ninja", "-C", "build", "tests/sim/sim_run")
+    def build(self, directory):
+        self.run("ninja", "-C", directory, "tests/system/sim/sim_run")
 
     def failures(self, scenario, seeds):
-        done = subprocess.run([self.top / "build/tests/sim/sim_run", "--scenario", scenario,
+        done = subprocess.run([self.top / "build/tests/system/sim/sim_run", "--scenario", scenario,
                                "--seeds", f"0:{seeds}", "--count"], text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
+                              env=reach.ONE_THREAD)
         return int(re.search(r"(\d+) failed$", done.stdout, re.M).group(1))
 
 
 def changed(patch):
     return re.findall(r"^\+\+\+ b/(\S+)$", patch.read_text(), re.M)
+
+
+def fails_for_no_seed(copy, scenario, seeds):
+    failed = copy.failures(scenario, seeds)
+    assert failed == 0, f"{scenario}: {failed} of {seeds} seeds fail without any patch"
 
 
 def is_noticed(copy, reached, patch, seeds):
@@ -87,7 +97,7 @@ def is_noticed(copy, reached, patch, seeds):
         for path in before if copy.counts else ():
             reached.check_change(said(patch, "Scenario"), path, before[path],
                                  (copy.top / path).read_text().splitlines())
-        copy.build()
+        copy.build("build")
         failed = copy.failures(said(patch, "Scenario"), seeds)
     finally:
         apply(copy.top, patch, "--reverse")
@@ -125,14 +135,18 @@ def main():
     with tempfile.TemporaryDirectory(prefix="tern-mutants-") as directory:
         copy = Copy(directory)
         reached = reach.Reach(directory, min(arguments.seeds, REACH_SEEDS))
+        scenarios = sorted({said(p, "Scenario") for p in patches})
         # First, while the copy is as the sources are.
-        for scenario in {said(p, "Scenario") for p in patches} if copy.counts else ():
+        for scenario in scenarios if copy.counts else ():
             reached.counts(scenario)
+        unpatched = [named(f"{scenario}_unpatched_fails_for_no_seed", fails_for_no_seed, copy, scenario,
+                           arguments.seeds) for scenario in scenarios]
         marks = [] if arguments.names else [
             named(f"{scenario} comes to {path}: {text}", is_reached, copy, reached, scenario, path, text)
             for scenario, path, text in reach.marks()]
-        tap.run(marks + [named(f"{p.stem}_is_noticed", is_noticed, copy, reached, p, arguments.seeds)
-                         for p in patches])
+        tap.run(unpatched + marks
+                + [named(f"{p.stem}_is_noticed", is_noticed, copy, reached, p, arguments.seeds)
+                   for p in patches])
 
 
 if __name__ == "__main__":

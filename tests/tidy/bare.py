@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests"))
+sys.path.insert(0, str(TOP / "tests" / "harness"))
 import tap  # noqa: E402
 
 OPTIONS = ["bzip2", "cuda", "openblas", "openssl", "train", "uring", "verbs", "zlib"]
@@ -35,10 +35,10 @@ def every_library_can_be_switched_off():
 
 def what_is_left_compiles_and_says_what_it_lacks():
     run("ninja", "-C", BUILD, "libternps.a", "libterncore.a")
-    if not (Path(BUILD) / "tests" / "unit").exists():
+    if not (Path(BUILD) / "tests" / "client").exists():
         raise tap.Skip("cmocka is not here")
-    run("ninja", "-C", BUILD, "tests/unit/test_dataset")
-    told = run(f"{BUILD}/tests/unit/test_dataset")
+    run("ninja", "-C", BUILD, "tests/test_dataset")
+    told = run(f"{BUILD}/tests/test_dataset")
     assert "test_gzip_says_that_it_is_not_built_in" in told
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests"))
+sys.path.insert(0, str(TOP / "tests" / "harness"))
 import tap  # noqa: E402
 import tap_count  # noqa: E402
 
@@ -61,7 +61,17 @@ def a_case_that_was_announced_and_not_reported_has_failed():
     assert status == 1 and lines[-1] == "1 passed, 1 failed, 0 skipped", lines
 
 
+def what_a_failed_case_printed_is_shown_however_much_came_after_it():
+    after = [line for i in range(2, 100) for line in (f"ok {i} - y", "# talk")]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        tap_count.Count().add_program("gcc", program(
+            "a", "1..99", "# before", "not ok 1 - x", "# a.c:7: 1 != 2", *after, result="FAIL"))
+    assert "# before\nnot ok 1 - x\n# a.c:7: 1 != 2\n" in out.getvalue(), out.getvalue()
+
+
 tap.run([skips_of_one_reason_in_one_suite_share_a_line,
          verbose_names_each_skipped_case,
          the_slowest_programs_are_told_and_no_more_than_ten,
-         a_case_that_was_announced_and_not_reported_has_failed])
+         a_case_that_was_announced_and_not_reported_has_failed,
+         what_a_failed_case_printed_is_shown_however_much_came_after_it])

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests"))
+sys.path.insert(0, str(TOP / "tests" / "harness"))
 import tap  # noqa: E402
 
 

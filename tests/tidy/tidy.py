@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Rules about the sources that a compiler does not check: who may include whom, what code
-below the tools may call, that no file is dead, sizes, heads.
+below the tools may call, that no file is dead, sizes, heads, what documents cite.
 
 usage: tidy.py BUILD_DIRECTORY (for compile_commands.json)
 """
@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests"))
+sys.path.insert(0, str(TOP / "tests" / "harness"))
 import tap  # noqa: E402
 
 BUILD = Path(sys.argv[1])
 LINES_MAX = 900
 
-# A folder includes from these, from itself and from include/tern. See docs/design.md.
+# A folder includes from these, from itself and from include/tern. See README.md, "Layers".
 MAY_INCLUDE = {
     "include": set(),
     "base": set(),
@@ -35,7 +35,7 @@ MAY_INCLUDE = {
 }
 GENERATED = {"tern-config.h"}
 
-# What nothing below the tools calls: the environment provides it (base/env.h).
+# Functions that only the tools may call: for the rest, the environment provides them (base/env.h).
 NOT_BELOW_TOOLS = {
     "reads a clock": r"\b(clock_gettime|gettimeofday|time\(NULL)",
     "sleeps": r"\b(u|nano)?sleep\(|\bclock_nanosleep\(",
@@ -51,8 +51,8 @@ EXCEPT = {("base/clock.c", "reads a clock"), ("base/env.c", "prints"),
           # who waits for a thread that has lost the processor; there is one in the simulator
           ("base/lock.h", "sleeps"),
           # the one place that may have to wait for the kernel, and that reads what it publishes
-          ("transport/verbs_retire.c", "starts a thread"),
-          ("transport/verbs_module.c", "opens a file")}
+          ("transport/verbs/retire.c", "starts a thread"),
+          ("transport/verbs/module.c", "opens a file")}
 
 MARKS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 URL = re.compile(r"https?://([A-Za-z0-9.-]+)")
@@ -174,7 +174,7 @@ def files_are_not_too_long():
 def files_open_with_their_licence():
     none([str(p) for p in ALL if (p.suffix in (".c", ".h", ".py", ".sh") or
                                   p.name in ("meson.build", "meson_options.txt") or
-                                  str(p) in ("run", ".ci/run", "tests/rdma/vm")) and
+                                  str(p) in ("run", ".ci/run", "tests/system/rdma/vm")) and
           "SPDX-License-Identifier: Apache-2.0" not in "\n".join(TEXT[p].splitlines()[:3])])
 
 
@@ -196,6 +196,68 @@ def nothing_points_outside():
     none(found)
 
 
+# ---- what documents and comments cite ----
+
+SUFFIXES = "build|c|cc|cu|h|hh|json|map|md|patch|proto|py|sh|svg|txt"
+PATH = re.compile(rf"(?<![\w./<*-])(?:\.\./)*\w[\w.-]*(?:/[\w.-]+)+\.(?:{SUFFIXES})\b(?![/\w*])")
+LINK = re.compile(r"\[[^\]\n]*\]\(([^()\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.M)
+COMMENTS = {  # by suffix; of other files that are listed, the whole text counts
+    ".c": r"/\*.*?\*/|//[^\n]*", ".py": r'""".*?"""|#[^\n]*', ".build": r"#[^\n]*",
+    ".sh": r"#[^\n]*", ".md": r".+"}
+COMMENTS |= {suffix: COMMENTS[".c"] for suffix in (".h", ".cc", ".hh", ".cu", ".S", ".map")}
+# Documents of the past: they may name files that do not exist any more.
+HISTORY = {"CHANGELOG.md", "docs/log/performance.md"}
+
+
+def comments(p):
+    """(line number, text) of each line of what people read in a file."""
+    pattern = COMMENTS.get(p.suffix, r"#[^\n]*" if str(p) in ("run", ".ci/run") else None)
+    for m in re.finditer(pattern, TEXT[p], re.S) if pattern else ():
+        first = TEXT[p].count("\n", 0, m.start()) + 1
+        yield from enumerate(m.group(0).splitlines(), first)
+
+
+def is_there(cited, p):
+    """From the top, from where public headers are, or from beside the file."""
+    return any((TOP / start / cited).exists() for start in ("", "include", p.parent))
+
+
+def what_documents_and_comments_cite_is_there():
+    """NAME stands for any name. Headers of others are cited in <>."""
+    found = []
+    for p in ALL:
+        if str(p) in HISTORY:
+            continue
+        for number, line in comments(p):
+            found += [f"{p}:{number}: there is no {cited}" for cited in PATH.findall(line)
+                      if "NAME" not in cited and not is_there(cited, p)]
+    none(found)
+
+
+def anchors(text):
+    """As GitHub makes them of headings."""
+    seen = {}
+    for heading in HEADING.findall(re.sub(r"^( {4}|```).*$", "", text, flags=re.M)):
+        shown = LINK.sub(lambda link: link.group(0).split("]")[0], heading)
+        name = re.sub(r"[^\w\- ]", "", shown.lower()).strip().replace(" ", "-")
+        seen[name] = seen.get(name, -1) + 1
+        yield f"{name}-{seen[name]}" if seen[name] else name
+
+
+def links_of_documents_lead_somewhere():
+    found = []
+    for p in (p for p in ALL if p.suffix == ".md"):
+        for target in LINK.findall(TEXT[p]):
+            path, _, anchor = target.partition("#")
+            there = (TOP / p.parent / path).resolve() if path else TOP / p
+            if not there.exists():
+                found.append(f"{p}: there is no {target}")
+            elif anchor and (there.suffix != ".md" or anchor not in anchors(there.read_text())):
+                found.append(f"{p}: {target}: there is no such heading")
+    none(found)
+
+
 def no_trailing_blanks():
     none([f"{p}:{n}" for p in ALL if p.name != "LICENSE"
           for n, line in enumerate(TEXT[p].splitlines(), 1) if line != line.rstrip()])
@@ -211,5 +273,7 @@ tap.run([
     files_open_with_their_licence,
     no_marks_of_unfinished_work,
     nothing_points_outside,
+    what_documents_and_comments_cite_is_there,
+    links_of_documents_lead_somewhere,
     no_trailing_blanks,
 ])

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the CUDA kernels are written: each is a function of one block, in a header, which
+ * How the CUDA kernels are written: each is a function of one block, in a header that
  * nvcc compiles for the GPU and the C compiler for the CPU. So the indexing, the order of
- * every addition and the handling of edges are tested where there is no GPU; what a GPU
- * adds is that the threads of a block are there at once.
+ * every addition and the handling of edges can be tested without a GPU; on a GPU the
+ * threads of a block run at the same time.
  *
- * A block function is made of regions that start with TERN_EACH (t, THREADS). On the GPU
- * a region is run once, by each thread with its t; on the CPU it is a loop over t.
- * Between regions stands TERN_BARRIER where one reads what another thread wrote; on the
- * CPU the end of the loop is that barrier. What the threads of a block share is
- * TERN_SHARED; what a thread keeps from one region to the next is an array of
- * TERN_KEPT(THREADS) indexed by TERN_MINE(t): one element on the GPU, one for each thread
- * on the CPU.
+ * A block function consists of regions that start with TERN_EACH (t, THREADS). On the GPU
+ * each thread runs a region once with its t; on the CPU a region is a loop over t.
+ * TERN_BARRIER stands between two regions if one reads what another thread wrote; on the
+ * CPU the end of the loop is that barrier. TERN_SHARED marks variables that the threads
+ * of a block share. A variable that a thread keeps from one region to the next is an
+ * array of TERN_KEPT(THREADS) indexed by TERN_MINE(t): one element on the GPU, one for
+ * each thread on the CPU.
  *
- * Arithmetic is IEEE with one rounding for each operation on both: nvcc gets --fmad=false
- * and keeps its defaults of correctly rounded division and square root and of subnormals;
- * fusing is written out, as fmaf.
+ * Arithmetic is IEEE with one rounding per operation on both: nvcc gets --fmad=false and
+ * keeps its defaults of correctly rounded division and square root and of subnormals;
+ * fusing is written out as fmaf.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_BLOCK_H
 #define TERN_KERNELS_CUDA_BLOCKS_BLOCK_H
@@ -47,33 +47,33 @@
 #define TERN_UNROLL
 #endif
 
-/* Four floats, moved at once: 16 bytes, aligned to as many. */
+/* Four floats that are moved at once: 16 bytes, aligned to 16. */
 struct tern_quad {
 	float at[4];
 } __attribute__((aligned(16)));
 
-struct tern_half_quad { /* of 16-bit numbers */
+struct tern_half_quad { /* four 16-bit numbers */
 	uint16_t at[4];
 } __attribute__((aligned(8)));
 
 /*
- * The elements of an element-by-element kernel: `shift` elements before the first lies an
- * address that is a multiple of 16 in every operand, if there is one for all (`quads`);
- * so element e belongs to quad (e + shift) / 4, and only the first and the last quad may
- * be cut. Elements do not depend on each other, so their bits do not depend on this.
+ * The elements of an element-by-element kernel. `quads`: in every operand the address
+ * `shift` elements before the first element is a multiple of 16. Then element e belongs
+ * to quad (e + shift) / 4, and only the first and the last quad may be incomplete.
+ * Elements do not depend on each other, so their bits do not depend on this.
  */
 struct tern_span {
 	uint64_t count;
 	uint16_t shift, quads;
 };
 
-/* One quad for each thread: what hides the memory's latency is how many threads there
- * are, and a small tensor has no more than one round of them. */
+/* One quad for each thread: many threads hide the latency of memory, and a small
+ * tensor has only enough work for one round of them. */
 #define TERN_QUAD_THREADS 256u
 #define TERN_QUAD_BLOCK   (4u * TERN_QUAD_THREADS) /* elements */
 
-/* For each quad of the block: whole(args, e) if it may be moved at once, else one(args,
- * e) for each of its elements. */
+/* For each quad of the block: whole(args, e) if it may be moved at once, else
+ * one(args, e) for each of its elements. */
 #define TERN_EACH_QUAD(args, span, block, whole, one)                                    \
 	TERN_EACH (t, TERN_QUAD_THREADS) {                                               \
 		uint64_t at = 4 * ((block)*TERN_QUAD_THREADS + t);                       \
@@ -96,8 +96,8 @@ TERN_BODY int tern_span_has(const struct tern_span *s, uint64_t e)
 	return e >= s->shift && e < s->count + s->shift;
 }
 
-/* nvcc may take a structure's move apart, and a store of its own types too unless asked
- * so. */
+/* nvcc may split the move of a structure, and even a store of its own vector types,
+ * unless told otherwise. */
 TERN_BODY struct tern_quad tern_quad_get(const float *p)
 {
 #ifdef __CUDACC__

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One element each: the tree of the slot sum, the optimizers' steps, the casts. The same
- * operations in the same order as the CPU's table (elementwise.c), whose bits they give;
- * only which payload a NaN carries may differ where arithmetic made it.
+ * Operations on one element: the tree of the slot sum, the optimizers' steps, the casts.
+ * They do the same operations in the same order as the CPU's table (elementwise.c) and so
+ * give the same bits; only the payload of a NaN that arithmetic made may differ.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_ELEMENTS_H
 #define TERN_KERNELS_CUDA_BLOCKS_ELEMENTS_H
@@ -11,9 +11,8 @@
 #include "kernels/scalars.h"
 
 /*
- * The tree of training.md over x[0..n), n at most 8, in place and by halves: what stands
- * at i and i + step has been summed already. With n known to the compiler nothing of it
- * is left but the additions.
+ * The tree of docs/training.md over x[0..n), n at most 8, in place: x[i] and x[i + step]
+ * are already sums. If the compiler knows n, only the additions remain.
  */
 TERN_BODY float tern_element_tree(float *x, unsigned n)
 {
@@ -33,7 +32,7 @@ TERN_BODY float tern_element_gradient(
 	return sum * scale * clip + c->decay * w;
 }
 
-/* The new w; *m and *v are brought forward. */
+/* Each returns the new w, and updates *m and *v. */
 TERN_BODY float tern_element_sgd(
 	const struct tern_scalars *c, float g, float w, float *m, float *v)
 {
@@ -66,8 +65,8 @@ TERN_BODY float tern_element_adam(
 	return w - c->lr * (*m * c->unbias1) / (sqrtf(*v * c->unbias2) + c->epsilon);
 }
 
-/* What elementwise.c says of these holds here too. Not the GPU's own conversions: they
- * give every NaN the same payload. */
+/* See elementwise.c for the casts. The GPU's own conversions are not used: they give
+ * every NaN the same payload. */
 TERN_BODY uint16_t tern_element_bf16(float f)
 {
 	uint32_t u = tern_bits_of(f);

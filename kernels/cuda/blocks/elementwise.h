@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Element-by-element kernels and the sum of squares, as functions of one block: see
- * block.h. A launch of an update covers many tensors: their descriptors travel as the
- * kernel's argument, which is constant memory, so that nothing is uploaded before it and
- * nothing has to outlive it; a block finds its tensor by bisection over first_block.
+ * block.h. One launch of an update covers many tensors. Their descriptors are the
+ * kernel's argument, which is constant memory, so nothing is uploaded before the launch
+ * and nothing must outlive it. A block finds its tensor by bisection over first_block.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_ELEMENTWISE_H
 #define TERN_KERNELS_CUDA_BLOCKS_ELEMENTWISE_H
 
 #include "kernels/cuda/blocks/elements.h"
 
-#define TERN_CUDA_SLOTS 8u /* TERN_SUM_MAX */
+#define TERN_CUDA_SLOTS 8u /* equals TERN_SUM_MAX */
 
 /* ---- sum: dst = scale * tree(src[0..n)) ---- */
 
@@ -77,13 +77,13 @@ TERN_BODY void tern_block_sum(const struct tern_cuda_sum *a, uint64_t block)
 struct tern_cuda_part { /* one tensor */
 	float *w_out;
 	const float *w_in;
-	float *m, *v; /* NULL where the optimizer keeps none */
+	float *m, *v; /* NULL if the optimizer has none */
 	const float *grads[TERN_CUDA_SLOTS];
 	struct tern_span span;
 	uint32_t first_block;
 };
 
-/* Arguments of a kernel may take 4 KiB on every device. */
+/* So many fit: a kernel's arguments may take 4 KiB on every device. */
 #define TERN_CUDA_PARTS_MAX 33u
 
 struct tern_cuda_update {
@@ -93,12 +93,12 @@ struct tern_cuda_update {
 	struct tern_cuda_part parts[TERN_CUDA_PARTS_MAX];
 };
 
-struct tern_update_at { /* one part of it */
+struct tern_update_at { /* one tensor of the update, for a thread */
 	const struct tern_cuda_update *a;
 	const struct tern_cuda_part *p;
 };
 
-/* The last part that starts at `block` or before. */
+/* The last part whose first block is `block` or before. */
 TERN_BODY const struct tern_cuda_part *tern_part_of(
 	const struct tern_cuda_update *a, uint64_t block)
 {
@@ -116,8 +116,9 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 }
 
 /*
- * A block function of an optimizer. All but the name are constants: which state it has,
- * and N, the slots: 1, which leaves more registers and so more threads, or a->n.
+ * Defines the block function of an optimizer. Its parameters except the name are
+ * compile-time constants: which state it has, and N, the number of slots. N is 1, which
+ * leaves more registers and so allows more threads, or a->n.
  */
 #define TERN_UPDATE_BLOCK(name, kind, HAS_M, HAS_V, N)                                   \
 	TERN_BODY void tern_##name##_one(const struct tern_update_at *u, uint64_t e)     \
@@ -254,7 +255,7 @@ TERN_CAST_BLOCKS(bf16)
 #define TERN_REDUCE_THREADS 256u
 #define TERN_PARTIALS_MAX   1024u
 
-/* Adds up part[0..threads), a power of two, by halves; then part[0] is the sum. */
+/* Adds up part[0..threads), a power of two, by halves; the sum is then in part[0]. */
 #define TERN_ADD_HALVES(part, threads)                                                   \
 	for (unsigned half = (threads) / 2; half > 0; half /= 2) {                       \
 		TERN_EACH (t, threads)                                                   \
@@ -264,9 +265,9 @@ TERN_CAST_BLOCKS(bf16)
 	}
 
 /*
- * Block b sums elements from b * per_block on into partials[b]. The cut depends on count
- * alone, and thread t takes quads t, t + 256, ... of it wherever x lies, so the bits are
- * a function of the elements.
+ * Block b sums the elements from b * per_block on into partials[b]. The partition depends
+ * on count alone, and thread t takes quads t, t + 256, ... of it for any alignment of x,
+ * so the bits are a function of the elements.
  */
 struct tern_cuda_squares {
 	double *partials;
@@ -314,7 +315,7 @@ TERN_BODY void tern_block_squares(const struct tern_cuda_squares *a, uint64_t bl
 			a->partials[block] = part[0];
 }
 
-/* The second pass, one block: *out = the sum of partials[0..count). */
+/* The second pass, in one block: *out = the sum of partials[0..count). */
 struct tern_cuda_total {
 	double *out;
 	const double *partials;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Embeddings, as functions of one block. Forward: a gather. Backward: dtable[id] is the
- * sum of dy[i] over the i with ids[i] == id, in the order of i, as on the CPU and with
- * its bits. A block owns one row of the table and TERN_COLUMNS columns; it needs the list
- * of its i in order, and gets it in one of two ways that give the same list:
+ * Embeddings, as functions of one block. Forward is a gather. Backward: dtable[id] is the
+ * sum of dy[i] over all i with ids[i] == id, in the order of i, as on the CPU and with
+ * the same bits. A block computes TERN_COLUMNS columns of one row of the table. It needs
+ * the list of its i in order, and gets it in one of two ways, with the same result:
  *
- *   embed_scan   reads all ids and keeps its own: one launch, best for small tables
- *   embed_sorted finds its run in the positions sorted by id. The sort is stable: radix
- *                passes over 4 bits, each made of sort_count (digits of each tile),
- *                sort_scan (where each tile's digits go) and sort_move
+ *     embed_scan    reads all ids and keeps its own: one launch, best for small tables
+ *     embed_sorted  finds its run in the positions sorted by id. The sort is stable:
+ *                   radix passes over 4 bits, each made of sort_count (digits of each
+ *                   tile), sort_scan (where each tile's digits go) and sort_move
  *
- * Rows of dy are brought to shared memory by all threads at once, and then added by one
- * thread for each column, so that an id that comes often costs additions, not waits.
+ * All threads together load rows of dy into shared memory; then one thread for each
+ * column adds them. So an id that occurs often costs additions, not waits for memory.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_EMBED_H
 #define TERN_KERNELS_CUDA_BLOCKS_EMBED_H
@@ -24,7 +24,8 @@ struct tern_cuda_gather {
 	float *y;
 	const float *table;
 	const int32_t *ids;
-	struct tern_span span; /* over rows * width; quads only if each lies in one row */
+	/* Over rows * width; uses quads only if each lies within one row. */
+	struct tern_span span;
 	uint64_t width;
 };
 
@@ -55,11 +56,12 @@ TERN_BODY void tern_block_gather(const struct tern_cuda_gather *a, uint64_t bloc
 #define TERN_SORT_BITS    4u
 #define TERN_SORT_DIGITS  (1u << TERN_SORT_BITS)
 #define TERN_SORT_THREADS 256u
-#define TERN_SORT_ITEMS   8u /* in a row, of a thread */
+#define TERN_SORT_ITEMS   8u /* consecutive items of one thread */
 #define TERN_SORT_TILE    (TERN_SORT_THREADS * TERN_SORT_ITEMS)
 #define TERN_SORT_CELLS   (TERN_SORT_DIGITS * TERN_SORT_THREADS)
 
-/* One pass. counts[digit][tile] holds how many, then (scanned) where they go. */
+/* One pass of the sort. counts[digit][tile] is the number of items, and after the scan
+ * the position of the first. */
 struct tern_cuda_sort {
 	const int32_t *ids;
 	const uint32_t *positions; /* NULL in the first pass: 0, 1, 2, ... */
@@ -97,8 +99,9 @@ TERN_BODY void tern_block_sort_count(const struct tern_cuda_sort *a, uint64_t bl
 }
 
 /*
- * sums[t] becomes the sum of sums[0..t], in steps of 1, 2, 4, ... (Hillis, Steele 1986).
- * `other` is as large; the sums end where they began, since the steps are eight.
+ * Prefix sums: sums[t] becomes the sum of sums[0..t], in steps of 1, 2, 4, ... (Hillis,
+ * Steele 1986). `other` has the same size; the result is in `sums` again, since the
+ * number of steps, eight, is even.
  */
 #define TERN_SUM_UP_TO(sums, other)                                                      \
 	for (unsigned reach = 1; reach < TERN_SORT_THREADS; reach *= 4) {                \
@@ -111,7 +114,7 @@ TERN_BODY void tern_block_sort_count(const struct tern_cuda_sort *a, uint64_t bl
 		TERN_BARRIER();                                                          \
 	}
 
-/* One block: counts become the sums of those before them. */
+/* One block: replaces each count by the sum of the counts before it. */
 TERN_BODY void tern_block_sort_scan(const struct tern_cuda_sort *a, uint64_t block)
 {
 	TERN_SHARED uint32_t sums[TERN_SORT_THREADS], other[TERN_SORT_THREADS];
@@ -139,8 +142,9 @@ TERN_BODY void tern_block_sort_scan(const struct tern_cuda_sort *a, uint64_t blo
 }
 
 /*
- * Moves a tile's items. cells[digit][thread] counts the digits of each thread's items in
- * a row; summed up in that order they say where in the sorted tile each of them stands.
+ * Moves a tile's items to their place. cells[digit][thread] counts the digits of each
+ * thread's consecutive items; its prefix sums say where in the sorted tile each item
+ * goes.
  */
 TERN_BODY void tern_block_sort_move(const struct tern_cuda_sort *a, uint64_t block)
 {
@@ -198,27 +202,27 @@ TERN_BODY void tern_block_sort_move(const struct tern_cuda_sort *a, uint64_t blo
 
 /* ---- dtable[table_rows][width] ---- */
 
-#define TERN_COLUMNS       32u /* of a block: a warp reads 128 bytes of a row */
+#define TERN_COLUMNS       32u /* columns of one block: a warp reads 128 bytes of a row */
 #define TERN_EMBED_THREADS 256u
-#define TERN_EMBED_STAGE   128u                      /* rows of dy at a time */
-#define TERN_EMBED_SCAN    (4u * TERN_EMBED_THREADS) /* ids at a time */
+#define TERN_EMBED_STAGE   128u                      /* rows of dy loaded at a time */
+#define TERN_EMBED_SCAN    (4u * TERN_EMBED_THREADS) /* ids read at a time */
 
 struct tern_cuda_scatter {
 	float *dtable;
 	const float *dy;
-	const int32_t *ids;        /* sorted: in the order of `positions` */
-	const uint32_t *positions; /* sorted only */
+	const int32_t *ids;        /* for embed_sorted: in the order of `positions` */
+	const uint32_t *positions; /* for embed_sorted only */
 	uint64_t rows, width, column_blocks;
 };
 
-/* What a block adds up: columns first .. first + 32 of the rows dy[list[0..count)]. */
+/* Terms of a block's sums: columns first .. first + 32 of the rows dy[list[0..count)]. */
 struct tern_addends {
 	const float *dy;
 	const uint32_t *list;
 	uint64_t count, width, first;
 };
 
-/* Rows of the list from `at` on, into the stage: 32 columns of each. */
+/* Loads 32 columns of the list's rows, from `at` on, into the stage. */
 TERN_BODY void tern_stage(
 	const struct tern_addends *x, float *stage, uint64_t at, unsigned t)
 {
@@ -244,7 +248,7 @@ TERN_BODY float tern_add_staged(const struct tern_addends *x, float sum,
 	return sum;
 }
 
-/* All of the list onto sums[TERN_MINE(t)], t below 32. Ends with a barrier. */
+/* Adds the whole list to sums[TERN_MINE(t)], for t below 32. Ends with a barrier. */
 #define TERN_ADD_LIST(x, stage, sums)                                                    \
 	for (uint64_t at = 0; at < (x)->count; at += TERN_EMBED_STAGE) {                 \
 		TERN_EACH (t, TERN_EMBED_THREADS)                                        \
@@ -264,7 +268,7 @@ TERN_BODY void tern_put_sum(const struct tern_cuda_scatter *a, uint64_t id,
 		a->dtable[id * a->width + first + t] = sum;
 }
 
-/* How many of the sorted ids are below `id`. */
+/* Number of sorted ids that are less than `id`. */
 TERN_BODY uint64_t tern_below(const struct tern_cuda_scatter *a, uint64_t id)
 {
 	uint64_t low = 0, high = a->rows;
@@ -297,7 +301,7 @@ TERN_BODY void tern_block_embed_sorted(const struct tern_cuda_scatter *a, uint64
 		tern_put_sum(a, id, x.first, t, sums[TERN_MINE(t)]);
 }
 
-/* Which of the four ids from i on are `id`: a bit for each. */
+/* A bit mask: which of the four ids from i on equal `id`. */
 TERN_BODY unsigned tern_matches(
 	const struct tern_cuda_scatter *a, uint64_t i, uint64_t id)
 {
@@ -343,7 +347,7 @@ TERN_BODY void tern_block_embed_scan(const struct tern_cuda_scatter *a, uint64_t
 		TERN_BARRIER();
 		x.count = ends[TERN_EMBED_THREADS - 1];
 		TERN_ADD_LIST(&x, stage, sums)
-		/* The next ids are written over these ends. */
+		/* The next ids overwrite what other threads may still read. */
 		TERN_BARRIER();
 	}
 	TERN_EACH (t, TERN_EMBED_THREADS)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What stands around the matrix products of a layer, as functions of one block: bias and
- * ReLU in one pass, the ReLU's mask and the bias' gradient in one pass, softmax and
- * cross-entropy in one pass with its gradient. Sums go over a fixed set of lanes, each
- * from its first element to its last, and then by halves: their bits are a function of
- * the shape and the elements, never of the device.
+ * The parts of a layer other than matrix products, as functions of one block: bias and
+ * ReLU in one pass; the ReLU's mask and the bias' gradient in one pass; softmax and
+ * cross-entropy with their gradient in one pass. A sum is split over a fixed number of
+ * lanes, each of which adds its elements from the first to the last, and the lanes are
+ * then added by halves. So the bits depend on the shape and the elements, never on the
+ * device.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_LAYERS_H
 #define TERN_KERNELS_CUDA_BLOCKS_LAYERS_H
@@ -33,7 +34,8 @@ TERN_BODY void tern_bias_one(const struct tern_cuda_bias *a, uint64_t e)
 	a->y[e] = tern_biased(a, a->y[e], e % a->out);
 }
 
-/* Division of 64 bits takes longer than the memory; nearly all layers do without. */
+/* Column of element e. A 64-bit division takes longer than the memory access, and
+ * nearly all layers need only 32 bits. */
 TERN_BODY uint64_t tern_column(uint64_t e, uint64_t out)
 {
 	if (((e | out) >> 32) == 0)
@@ -61,22 +63,22 @@ TERN_BODY void tern_block_bias(const struct tern_cuda_bias *a, uint64_t block)
 
 /* ---- dy = 0 where y is not above 0 (if relu), db[out] = its column sums ---- */
 
-/* Few columns, so that there are blocks for all of the device: a warp reads 32 bytes of
- * each of four rows, which is what the memory moves at once. */
+/* Few columns per block, so that there are enough blocks for the whole device. A warp
+ * reads 32 bytes of each of four rows, the unit in which the memory moves data. */
 #define TERN_BIAS_COLUMNS 8u
 #define TERN_BIAS_LANES   32u /* lane l takes rows l, l + 32, ... */
 #define TERN_BIAS_THREADS (TERN_BIAS_COLUMNS * TERN_BIAS_LANES)
-#define TERN_BIAS_AHEAD   8u /* rows that a lane reads before it adds them up */
+#define TERN_BIAS_AHEAD   8u /* rows that a lane reads before it adds them */
 
 struct tern_cuda_bias_grad {
 	float *db, *dy;
-	const float *y; /* read if relu */
+	const float *y; /* used if relu */
 	uint64_t rows, out;
 	uint32_t relu;
 };
 
-/* `sum` and some rows of a lane, from row i on. All is read before anything is written:
- * the compiler may not, since it cannot know that dy is not y. */
+/* Adds some rows of a lane, from row i on, to `sum`. All reads come before the writes:
+ * the compiler may not reorder them, since dy might be y. */
 TERN_BODY float tern_add_rows(
 	const struct tern_cuda_bias_grad *a, float sum, uint64_t i, uint64_t column)
 {
@@ -120,7 +122,8 @@ TERN_BODY void tern_block_bias_grad(const struct tern_cuda_bias_grad *a, uint64_
 		part[t] = sum;
 	}
 	TERN_BARRIER();
-	/* Halves of lanes are halves of threads, as long as a lane is whole. */
+	/* Half of the lanes is half of the threads, as long as all columns of a lane
+	 * are there. */
 	for (unsigned half = TERN_BIAS_THREADS / 2; half >= TERN_BIAS_COLUMNS;
 		half /= 2) {
 		TERN_EACH (t, TERN_BIAS_THREADS)
@@ -135,11 +138,11 @@ TERN_BODY void tern_block_bias_grad(const struct tern_cuda_bias_grad *a, uint64_
 
 /* ---- softmax and cross-entropy ---- */
 
-#define TERN_XENT_LANES   32u /* of a row */
-#define TERN_XENT_ROWS    4u  /* of a block */
+#define TERN_XENT_LANES   32u /* lanes for a row */
+#define TERN_XENT_ROWS    4u  /* rows for a block */
 #define TERN_XENT_THREADS (TERN_XENT_LANES * TERN_XENT_ROWS)
 
-struct tern_cuda_row { /* what a row adds to the result */
+struct tern_cuda_row { /* a row's contribution to the result */
 	double loss;
 	uint64_t correct;
 };
@@ -152,12 +155,12 @@ struct tern_cuda_xent {
 	uint64_t rows, classes;
 };
 
-struct tern_xent_top { /* the largest logit so far, the first of equals */
+struct tern_xent_top { /* the largest logit so far; of equal ones, the first */
 	float value;
 	uint64_t index;
 };
 
-/* A NaN is above nothing, as in the CPU's table. */
+/* A NaN is never larger, as in the CPU's table. */
 TERN_BODY void tern_top_take(struct tern_xent_top *top, float value, uint64_t index)
 {
 	if (value > top->value || (value == top->value && index < top->index)) {
@@ -217,7 +220,7 @@ TERN_BODY void tern_block_xent(const struct tern_cuda_xent *a, uint64_t block)
 			unsigned lane = t % TERN_XENT_LANES;
 
 			tops[t] = tern_top_of_lane(row, a->classes, lane);
-			/* What is no number from the start stays on top. */
+			/* A NaN in the first logit stays the maximum. */
 			if (lane == 0 && !(row[0] == row[0]))
 				tern_top_take(&tops[t], INFINITY, 0);
 			if (lane == 0)
@@ -271,7 +274,7 @@ TERN_BODY void tern_block_xent(const struct tern_cuda_xent *a, uint64_t block)
 	}
 }
 
-/* The second pass, one block: the sums over the rows. */
+/* The second pass, in one block: sums over the rows. */
 struct tern_cuda_xent_total {
 	struct tern_cuda_row *out;
 	const struct tern_cuda_row *results;

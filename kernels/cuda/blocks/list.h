@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels: name, type of the only argument, threads of a block. From this one list
- * come the GPU's functions (kernels.cu), what the host looks up and launches
- * (table.c), and the CPU's versions of them for tests.
+ * The list of kernels: name, type of the single argument, threads of a block. The GPU's
+ * functions (kernels.cu), the host's lookup and launch (table.c), and the CPU versions
+ * for tests are all generated from this list.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_LIST_H
 #define TERN_KERNELS_CUDA_BLOCKS_LIST_H

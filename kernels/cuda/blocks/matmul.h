@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The matrix product where cuBLAS is missing, as a function of one block: a tile of 64 x
- * 64 of c, each thread 4 x 4 of it, over k from the first to the last, each step fused.
- * So an element's bits depend on its row of a and its column of b only. For correctness,
- * not for speed: cuBLAS is several times faster.
+ * The matrix product for machines without cuBLAS, as a function of one block. A block
+ * computes a tile of 64 x 64 of c, and each thread 4 x 4 of it, over k from the first to
+ * the last, each step fused. So the bits of an element depend only on its row of a and
+ * its column of b. It is meant for correctness, not for speed: cuBLAS is several times
+ * faster.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_MATMUL_H
 #define TERN_KERNELS_CUDA_BLOCKS_MATMUL_H
@@ -14,7 +15,7 @@
 #define TERN_TILE_DEPTH   16u
 #define TERN_TILE_THREADS 256u
 #define TERN_TILE_SIDE    16u /* threads along one side */
-#define TERN_TILE_OWN     4u  /* elements of a thread along one side */
+#define TERN_TILE_OWN     4u  /* elements of one thread along one side */
 
 /* c[m][n] = a b; a as a[m][k], or a[k][m] if transposed; b as b[k][n], or b[n][k]. */
 struct tern_cuda_matmul {
@@ -32,7 +33,7 @@ struct tern_tile_sums {
 	float at[TERN_TILE_OWN][TERN_TILE_OWN];
 };
 
-/* Element (row, l) of an operand that has `rows` of them, each of `depth`; 0 outside. */
+/* Element (row, l) of an operand with `rows` rows of `depth` elements; 0 outside. */
 TERN_BODY float tern_operand(const float *x, uint32_t by_depth, uint64_t rows,
 	uint64_t depth, uint64_t row, uint64_t l)
 {
@@ -41,7 +42,8 @@ TERN_BODY float tern_operand(const float *x, uint32_t by_depth, uint64_t rows,
 	return by_depth ? x[l * rows + row] : x[row * depth + l];
 }
 
-/* One operand's part of the tile. Neighbouring threads read neighbouring addresses. */
+/* Loads one operand's part of the tile. Neighbouring threads read neighbouring
+ * addresses. */
 TERN_BODY void tern_tile_load(float (*to)[TERN_TILE + 1], const float *x,
 	uint32_t by_depth, uint64_t rows, uint64_t depth, uint64_t first, uint64_t from,
 	unsigned t)

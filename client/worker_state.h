@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of the worker.
+ *
+ *     worker.c    joining, the end
+ *     versions.c  parameters: two buffers, one in use, one being received
+ *     slots.c     gradients: computed slot by slot, sent while they are computed
+ *     rooms.c     the two buffers for gradients ("rooms")
+ *     spare.c     a worker without a slot
+ *     lease.c     slots of workers that were lost; answers to "late"
+ *     wait.c      which process is waited for
+ *     finish.c    evaluation, writing, saving
+ *
+ *     JOINING --all servers said welcome--> RUNNING --last version--> FINISHING
+ *     FINISHING --the results are safe--> LEAVING -> over
+ */
+#ifndef TERN_CLIENT_WORKER_STATE_H
+#define TERN_CLIENT_WORKER_STATE_H
+
+#include <stdatomic.h>
+
+#include <tern/tern.h>
+
+#include "base/env.h"
+#include "client/worker.h"
+#include "ps/plan.h"
+#include "ps/talk.h"
+#include "transport/context.h"
+
+struct worker_server {
+	struct tern_worker *worker;
+	struct tern_peer *peer;
+	struct tern_talk talk;
+	struct tern_channel *data;
+	uint32_t index;
+	bool welcome, gone;
+	bool placed;  /* spare.c: its version is known */
+	bool counted; /* finish.c: its number of applied steps is known */
+};
+
+enum worker_state {
+	WORKER_JOINING,
+	WORKER_RUNNING,
+	WORKER_FINISHING,
+	WORKER_LEAVING,
+};
+
+struct version_part { /* a chunk of a version being received */
+	struct tern_req req;
+	struct tern_worker *worker;
+	uint64_t version;
+	unsigned parity;
+};
+
+struct gradient_part { /* a chunk of a gradient being sent */
+	struct tern_req req;
+	struct room *room;
+};
+
+struct room { /* buffer of one gradient */
+	struct tern_worker *worker;
+	struct tern_buf gradient;    /* gradient of all parameters */
+	struct gradient_part *parts; /* one entry per chunk */
+	uint32_t sends_out;
+	uint64_t version; /* version for which the gradient was computed */
+	uint32_t slot;
+	bool announced; /* the buffer was announced to the engine */
+	bool wanted;    /* the servers were asked to take the gradient out of turn */
+};
+
+#define WORKER_LOSS_WINDOW 100u
+
+/* A slot that this worker computes in every step. */
+struct slot {
+	uint32_t number;
+	/* Number of the decision that gave it to this worker; 0: since the start. */
+	uint64_t generation;
+	bool taken;   /* the servers know that this worker sends it */
+	bool pending; /* it was not computed yet in this step */
+	double losses[WORKER_LOSS_WINDOW];
+	uint64_t loss_count;
+};
+
+struct tern_worker {
+	struct tern_worker_opts opts;
+	struct tern_env *env;
+	struct tern_ps_job job;
+	struct tern_plan plan;
+	uint64_t my_steps;
+	enum worker_state state;
+	struct worker_server *servers;
+	struct tern_pool *talk_pool, *pool;
+
+	/* versions.c */
+	struct tern_buf w[2];
+	struct version_part *parts[2]; /* one entry per chunk */
+	uint32_t missing[2];
+	uint64_t version; /* newest complete version */
+	bool last_posted; /* the receives of the last version are posted */
+
+	/* spare.c */
+	bool spare;              /* it has no slot and gets no versions */
+	uint32_t unplaced_count; /* servers whose answer to "where" is missing */
+	bool follows;            /* first version of those that it receives: */
+	uint64_t follow_from;
+
+	/* slots.c */
+	struct slot *slots;
+	uint32_t slot_count;
+	struct room rooms[TERN_GRADIENT_BUFFERS];
+	uint32_t room_count;
+	bool computing;
+	struct slot *slot; /* slot being computed */
+	struct room *room; /* buffer for its gradient */
+	struct tern_task task;
+	uint64_t *records;
+	struct tern_result result;
+	int compute_status;           /* status of the engine, for `result` */
+	_Atomic uint64_t ready_first; /* elements from here on are final */
+	uint32_t unsent;              /* chunks 0..unsent-1 are still to be sent */
+	double step_loss;             /* sum over `step_slots` slots */
+	uint32_t step_slots;
+	double losses[WORKER_LOSS_WINDOW], first_loss;
+	uint64_t loss_count, record_count, byte_count;
+
+	/* lease.c */
+	uint64_t worked_ns; /* time at which the engine last completed something */
+	uint32_t finisher;  /* the worker that evaluates and saves */
+	bool all_done;      /* async: all remaining workers have taken their last step */
+	bool finished;      /* this worker has taken its last step */
+	bool begun;   /* it has received a version, so the others may go on without it */
+	bool leaving; /* it was asked to leave */
+	bool interrupted; /* the job was interrupted: the present parameters are saved */
+	char leave_text[200];
+	struct tern_timer leave_timer;
+	/* wait.c: the state of the worker when it was last looked at, and how long it
+	 * has been in that state when the timer fires. */
+	struct tern_timer wait_timer;
+	bool wait_begun;
+	uint64_t wait_version, wait_ns;
+
+	/* finish.c */
+	uint32_t uncounted_count; /* servers that have not told the applied steps */
+	/* By worker: steps applied to all chunks, and to at least one. */
+	uint64_t *least_made, *most_made;
+	struct tern_task finish_task;
+	int finish_status;
+	bool final;                   /* the parameters are the final ones */
+	bool saving;                  /* `file` is being written */
+	bool save_failed;             /* the failure was reported */
+	struct tern_timer save_timer; /* time of the next attempt */
+	struct tern_worker_results results;
+	char *written;
+	float *scores;
+	int32_t *score_labels;
+	struct tern_slot_loss *slot_losses;
+	struct tern_file_op file;
+	struct iovec *file_parts;
+
+	/* The end of the worker. */
+	bool over, told;
+	int status;
+	char text[512];
+	struct tern_deferred end_call;
+	struct tern_timer end_timer;
+	bool end_due; /* end_timer has fired: the end no longer waits for connections */
+};
+
+/* worker.c */
+void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* Leaves the job: the worker needs nothing more from the servers. */
+void worker_leave(struct tern_worker *w);
+/* The state of an interrupted job was saved, or could not be. */
+void worker_saved(struct tern_worker *w);
+/* Only this worker fails: the job goes on without it, if there are others. */
+void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* A request for this chunk has failed: usually its server is down. */
+void worker_failed(struct tern_worker *w, uint32_t chunk, int status);
+void worker_engine_failed(struct tern_worker *w, int status);
+void worker_engine_note(struct tern_worker *w); /* logs the engine's note */
+/* Takes a buffer for a value of every parameter, and announces it to the engine, which
+ * must be idle. On an error nothing is taken. */
+int worker_get_vector(struct tern_worker *w, struct tern_buf *out);
+int worker_submit(struct tern_worker *w, struct tern_task *task, uint64_t cost_ns);
+
+/* versions.c */
+int versions_init(struct tern_worker *w);
+void versions_fini(struct tern_worker *w);
+void versions_complete(struct tern_worker *w, uint64_t version);
+void versions_receive(struct tern_worker *w, uint64_t version);
+/* async: asks for the parameters once more after the last step. */
+void versions_pull(struct tern_worker *w);
+struct tern_engine_params versions_current(const struct tern_worker *w);
+
+/* slots.c */
+int slots_init(struct tern_worker *w);
+void slots_fini(struct tern_worker *w);
+void slots_run(struct tern_worker *w); /* a version is complete, or a buffer is free */
+bool slots_are_due(const struct tern_worker *w);
+int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
+void slots_begin(struct tern_worker *w); /* begins a step: all slots are to be computed */
+
+/* rooms.c */
+/* Makes another gradient buffer, if there are fewer than TERN_GRADIENT_BUFFERS. With
+ * `late`, the buffer is announced to the engine only at its first use:
+ * rooms_announce(). */
+int rooms_add(struct tern_worker *w, bool late);
+void rooms_fini(struct tern_worker *w);
+/* A buffer whose sends have ended; or NULL. */
+struct room *rooms_find(struct tern_worker *w);
+/* No room is free for this slot: asks the servers to take a gradient out of turn. */
+void rooms_want(struct tern_worker *w, const struct slot *slot);
+/* Announces a late buffer to the engine, which may have been busy when the buffer was
+ * made. Called in a task. */
+int rooms_announce(struct tern_worker *w, struct room *room);
+
+/* spare.c */
+void spare_init(struct tern_worker *w);
+/* True: the spare worker follows from an older version, and must compute that before
+ * `version`. */
+bool spare_is_behind(const struct tern_worker *w, uint64_t version);
+void spare_follow(struct tern_worker *w); /* it has a slot now */
+void spare_on_begun(struct worker_server *s);
+void spare_on_last(struct worker_server *s);
+void spare_on_at(struct worker_server *s, const json_t *message);
+
+/* lease.c */
+void worker_on_lost(struct worker_server *s, const json_t *message);
+void worker_on_done(struct worker_server *s);
+void worker_on_finished(struct worker_server *s);
+void worker_on_late(struct worker_server *s, const json_t *message);
+void worker_take(struct tern_worker *w, struct slot *slot);
+
+/* wait.c */
+void worker_wait_start(struct tern_worker *w);
+
+/* finish.c */
+void finish_start(struct tern_worker *w);
+/* The finisher, or the state of the job, has changed. */
+void finish_next(struct tern_worker *w);
+void finish_run(struct tern_worker *w); /* the final version has been received */
+void finish_on_applied(struct worker_server *s, const json_t *message);
+/* Saves the present parameters, if this worker would have been the finisher. */
+void finish_interrupted(struct tern_worker *w);
+void finish_fini(struct tern_worker *w);
+
+#endif

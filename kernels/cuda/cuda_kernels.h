@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Declarations that the files of the CUDA table share. */
+#ifndef TERN_KERNELS_CUDA_CUDA_KERNELS_H
+#define TERN_KERNELS_CUDA_CUDA_KERNELS_H
+
+#include "kernels/cuda/blocks/list.h"
+#include "kernels/cuda/table.h"
+
+enum tern_cuda_kernel {
+#define NAME(name, type, threads) TERN_CUDA_##name,
+	TERN_CUDA_KERNELS(NAME)
+#undef NAME
+		TERN_CUDA_KERNEL_COUNT
+};
+
+struct tern_cuda_kernels {
+	const struct tern_cuda_api *api;
+	const struct tern_cublas_api *blas; /* NULL: use our own matrix products */
+	void *blas_handle;
+	CUstream stream;
+	CUmodule module;
+	CUfunction functions[TERN_CUDA_KERNEL_COUNT];
+	struct tern_cuda_sizes sizes;
+
+	/* The workspace: one allocation of device memory. */
+	CUdeviceptr memory;
+	uint64_t bytes;
+	double *partials;              /* [TERN_PARTIALS_MAX] */
+	struct tern_cuda_row *results; /* [sizes.xent_rows] */
+	int32_t *sorted_ids[2];        /* [sizes.embed_rows] each */
+	/* Allocated, as sorted_ids, only if embed_backward sorts. */
+	uint32_t *positions[2];
+	uint32_t *counts;
+	void *blas_memory;
+
+	char fingerprint[256], error[256];
+};
+
+/* Queues `blocks` blocks of a kernel into the stream; does nothing for 0. args: the
+ * kernel's argument in list.h. */
+int cuda_launch(struct tern_cuda_kernels *k, enum tern_cuda_kernel kernel,
+	uint64_t blocks, const void *args);
+/* Sets the line of tern_cuda_kernels_error() and returns `error`. */
+int cuda_fail(struct tern_cuda_kernels *k, int error, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* True if embed_backward sorts the ids; otherwise each block reads all ids. Both give
+ * the same bits. */
+bool cuda_embed_sorts(uint64_t rows, uint64_t table_rows);
+
+/* A span of `count` elements; p is its first operand, with elements of `size` bytes. */
+struct tern_span cuda_span(uint64_t count, const void *p, size_t size);
+/* Adds another operand: quads can be used only if it is aligned as the first one is. */
+void cuda_span_with(struct tern_span *span, const void *p, size_t size);
+uint64_t cuda_span_blocks(const struct tern_span *span);
+
+static inline uint64_t div_up(uint64_t x, uint64_t n)
+{
+	return x / n + (x % n > 0);
+}
+
+#endif

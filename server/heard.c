@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which messages a server accepts, from whom, and when. A message that is in no row of
+ * the table ends its sender: a guest, worker or server is refused; if server 0 sends it,
+ * the job ends, since no server can go on without server 0.
+ *
+ * ps/talk.h says what the messages mean.
+ */
+#include "server/server_state.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum speaker {
+	GUEST = 1,
+	WORKER = 2,
+	SERVER = 4, /* another server of the job, in server 0 */
+	ZERO = 8,   /* server 0, in the other servers */
+};
+
+enum when {
+	ANY_TIME,
+	BEFORE_THE_STEPS,
+	SYNC_MODE,  /* in sync mode, also before the steps */
+	SYNC_STEPS, /* in sync mode, during the steps */
+	ASYNC_STEPS,
+};
+
+/* ---- handlers that need another prototype ---- */
+
+static void on_second(struct server_peer *p, const json_t *message)
+{
+	(void)message;
+	server_refuse(p, "it has joined already, as %s %u",
+		p->is_worker ? "worker" : "server", p->index);
+}
+
+static void on_where(struct server_peer *p, const json_t *message)
+{
+	(void)message;
+	spare_on_where(p);
+}
+
+static void on_done(struct server_peer *p, const json_t *message)
+{
+	(void)message;
+	lease_on_done(p);
+}
+
+static void on_pull(struct server_peer *p, const json_t *message)
+{
+	(void)message;
+	async_on_pull(p);
+}
+
+static void on_bye(struct server_peer *p, const json_t *message)
+{
+	(void)message;
+	server_on_bye(p);
+}
+
+static void on_start(struct server_peer *p, const json_t *message)
+{
+	(void)message;
+	start_on_start(p->server);
+}
+
+static void on_again(struct server_peer *p, const json_t *message)
+{
+	(void)message;
+	start_on_again(p->server);
+}
+
+static void on_abort(struct server_peer *p, const json_t *message)
+{
+	server_aborted(p, tern_peer_name(p->peer), message);
+}
+
+static void on_abort_by_zero(struct server_peer *p, const json_t *message)
+{
+	server_aborted(p, "server 0", message);
+}
+
+/* ---- the table ---- */
+
+static const struct word {
+	const char *type;
+	unsigned from;
+	enum when when;
+	void (*on)(struct server_peer *p, const json_t *message);
+} words[] = {
+	{"join", GUEST, ANY_TIME, join_on_join},
+	{"peer", GUEST, ANY_TIME, join_on_peer},
+	{"join", WORKER | SERVER, ANY_TIME, on_second},
+	{"peer", WORKER | SERVER, ANY_TIME, on_second},
+	{"take", WORKER, SYNC_STEPS, lease_on_take},
+	{"holds", WORKER, SYNC_STEPS, lease_on_holds},
+	{"where", WORKER, SYNC_MODE, on_where},
+	{"follow", WORKER, SYNC_MODE, spare_on_follow},
+	{"pull", WORKER, ASYNC_STEPS, on_pull},
+	{"done", WORKER, ANY_TIME, on_done},
+	{"busy", WORKER, ANY_TIME, late_on_busy},
+	{"leave", WORKER, ANY_TIME, leaving_on_leave},
+	{"here", WORKER, ANY_TIME, leaving_on_here},
+	{"failed", WORKER, ANY_TIME, lease_on_failed},
+	{"bye", WORKER, ANY_TIME, on_bye},
+	{"lost", SERVER, ANY_TIME, lease_on_report},
+	{"lost", ZERO, ANY_TIME, lease_on_decision},
+	{"start", ZERO, ANY_TIME, on_start},
+	{"again", ZERO, BEFORE_THE_STEPS, on_again},
+	{"abort", WORKER | SERVER, ANY_TIME, on_abort},
+	{"abort", ZERO, ANY_TIME, on_abort_by_zero},
+	{"refused", ZERO, ANY_TIME, on_abort_by_zero},
+};
+
+static enum speaker speaker_of(const struct server_peer *p)
+{
+	if (p == p->server->to_zero)
+		return ZERO;
+	if (p->is_server)
+		return SERVER;
+	return p->is_worker ? WORKER : GUEST;
+}
+
+static const char *name_of(enum speaker speaker)
+{
+	switch (speaker) {
+	case GUEST:
+		return "a process that has not joined";
+	case WORKER:
+		return "a worker";
+	case SERVER:
+		return "a server";
+	case ZERO:
+		return "server 0";
+	}
+	tern_never("unknown kind of sender");
+}
+
+static const struct word *find(const char *type, enum speaker speaker)
+{
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(words); i++)
+		if (words[i].from & speaker && strcmp(words[i].type, type) == 0)
+			return &words[i];
+	return NULL;
+}
+
+/* Nothing waits for a server without a chunk, so the steps may be under way before it
+ * has received the start. */
+static bool makes_steps(const struct tern_server *s, enum tern_mode mode)
+{
+	return s->has_job && s->job.mode == mode && (s->running || s->chunk_count == 0);
+}
+
+static bool is_time(const struct tern_server *s, enum when when)
+{
+	switch (when) {
+	case ANY_TIME:
+		return true;
+	case BEFORE_THE_STEPS:
+		return !s->running;
+	case SYNC_MODE:
+		return s->job.mode == TERN_MODE_SYNC;
+	case SYNC_STEPS:
+		return makes_steps(s, TERN_MODE_SYNC);
+	case ASYNC_STEPS:
+		return makes_steps(s, TERN_MODE_ASYNC);
+	}
+	tern_never("unknown time of a message");
+}
+
+/* Explains why a message of this type is not accepted; `word` is NULL if it has no
+ * row. */
+static void explain(const struct server_peer *p, const json_t *message,
+	const struct word *word, char *text, size_t bytes)
+{
+	const struct tern_server *s = p->server;
+	const char *type = tern_talk_type(message);
+
+	if (!message)
+		snprintf(text, bytes, "%s", p->talk.fault);
+	else if (!word)
+		snprintf(text, bytes,
+			"its message is of type \"%.40s\", which %s does not send", type,
+			name_of(speaker_of(p)));
+	else if (word->when == BEFORE_THE_STEPS)
+		snprintf(text, bytes, "its message \"%s\" came after the steps began",
+			type);
+	else if ((word->when == ASYNC_STEPS) != (s->job.mode == TERN_MODE_ASYNC))
+		snprintf(text, bytes, "its message \"%s\" is not sent in %s mode", type,
+			tern_mode_name(s->job.mode));
+	else
+		snprintf(text, bytes, "its message \"%s\" came before the steps began",
+			type);
+}
+
+void server_heard(struct tern_talk *talk, const json_t *message)
+{
+	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
+	const struct word *word = find(tern_talk_type(message), speaker_of(p));
+	struct tern_server *s = p->server;
+	char text[200];
+
+	/* The peer was cut off or refused, or the end was told, while this message was
+	 * in flight. */
+	if (p->gone || p->refused || s->over)
+		return;
+	if (word && is_time(s, word->when)) {
+		word->on(p, message);
+		return;
+	}
+	explain(p, message, word, text, sizeof(text));
+	if (p == s->to_zero)
+		server_fail(s, -EPROTO, "server 0: %s", text);
+	else
+		server_refuse(p, "%s", text);
+}

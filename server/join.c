@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Joining. A process says what it is in its first message. The first worker's message
+ * contains the job, and later ones are compared with it. Workers are welcome when the
+ * shard is made. The steps start on all servers when all workers have joined everywhere.
+ */
+#include "server/server_state.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the job ---- */
+
+void join_forget_job(struct tern_server *s)
+{
+	shard_fini(s);
+	lease_fini(s);
+	norm_fini(s);
+	tern_plan_fini(&s->plan);
+	tern_ps_job_fini(&s->job);
+	free(s->workers);
+	s->workers = NULL;
+	s->has_job = false;
+}
+
+/* Takes over a job: makes everything that depends on it. If that fails, the server
+ * waits for another job. */
+static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t index,
+	struct tern_ps_text *why)
+{
+	int r = shard_check(s, job, index, why);
+
+	if (r == 0)
+		r = tern_ps_job_copy(&s->job, job);
+	if (r < 0)
+		return r;
+	s->has_job = true;
+	s->index = index;
+	*s->opts.updater->error = '\0';
+	s->workers = calloc(job->workers, sizeof(struct server_peer *));
+	r = s->workers ? tern_plan_init(&s->plan, job->element_count, job->server_count)
+		       : -ENOMEM;
+	if (r == 0)
+		r = shard_init(s);
+	if (r == 0)
+		r = lease_init(s);
+	if (r == 0 && job->clip_norm > 0)
+		r = norm_init(s);
+	if (r < 0)
+		join_forget_job(s);
+	return r;
+}
+
+static int decode_job(
+	const json_t *message, struct tern_ps_job *job, struct tern_ps_text *why)
+{
+	int r = tern_ps_job_read(json_object_get(message, "job"), job, why);
+
+	if (r == -ENOMEM)
+		snprintf(why->text, sizeof(why->text), "no memory for the job");
+	return r;
+}
+
+static bool adopt_in_words(struct tern_server *s, const struct tern_ps_job *job,
+	uint32_t index, struct tern_ps_text *why)
+{
+	const char *error = s->opts.updater->error;
+	int r = adopt(s, job, index, why);
+
+	if (r < 0 && !*why->text)
+		snprintf(why->text, sizeof(why->text),
+			"no room for the parameters: %.300s",
+			*error ? error : tern_status_text(r));
+	return r == 0;
+}
+
+/* Reads the worker's number, and which server it takes this one for. */
+static bool read_numbers(const json_t *message, const struct tern_ps_job *job,
+	uint32_t *worker, uint32_t *server, struct tern_ps_text *why)
+{
+	const json_t *numbers[] = {
+		json_object_get(message, "worker"), json_object_get(message, "server")};
+	json_int_t i = json_integer_value(numbers[0]), j = json_integer_value(numbers[1]);
+
+	*worker = (uint32_t)i;
+	*server = (uint32_t)j;
+	if (!json_is_integer(numbers[0]) || i < 0 || i >= job->workers)
+		snprintf(why->text, sizeof(why->text),
+			"worker: expected an integer from 0 to %u", job->workers - 1);
+	else if (!json_is_integer(numbers[1]) || j < 0 || j >= job->server_count)
+		snprintf(why->text, sizeof(why->text),
+			"server: expected an integer from 0 to %u",
+			job->server_count - 1);
+	else
+		return true;
+	return false;
+}
+
+/* The first job is adopted; any other must be the same. */
+static bool agree(const struct server_peer *p, const struct tern_ps_job *job,
+	uint32_t index, struct tern_ps_text *why)
+{
+	struct tern_server *s = p->server;
+
+	if (!s->has_job)
+		return adopt_in_words(s, job, index, why);
+	if (s->index == index)
+		return !tern_ps_job_differs(&s->job, job, tern_peer_name(p->peer), why);
+	snprintf(why->text, sizeof(why->text),
+		"this server is number %u in its --join, and number %u in the job: all "
+		"must name the servers in the same order",
+		index, s->index);
+	return false;
+}
+
+static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t *index,
+	struct tern_ps_text *why)
+{
+	struct tern_ps_job job = {0};
+	uint32_t server;
+	bool good;
+
+	if (decode_job(message, &job, why) < 0)
+		return false;
+	good = read_numbers(message, &job, index, &server, why) &&
+	       agree(p, &job, server, why);
+	if (good)
+		snprintf(p->zero, sizeof(p->zero), "%s", job.servers[0]);
+	tern_ps_job_fini(&job);
+	return good;
+}
+
+/* ---- workers ---- */
+
+void join_meet_zero(struct tern_server *s)
+{
+	int r = others_connect(s);
+
+	if (r < 0)
+		server_fail(s, r, "server 0 at %s: %s", s->workers[0]->zero,
+			r == -EINVAL ? "not an address" : tern_status_text(r));
+}
+
+static void welcome(struct server_peer *p)
+{
+	struct tern_server *s = p->server;
+
+	p->welcome = true;
+	s->joined_count++;
+	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "welcome"));
+	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
+		s->job.workers);
+	if (s->joined_count == s->job.workers)
+		join_meet_zero(s);
+	start_maybe(s);
+}
+
+/* Notes the device memory that the updater holds. */
+static void note_memory(struct tern_server *s)
+{
+	uint64_t bytes = tern_updater_held_bytes(s->opts.updater);
+
+	server_updater_note(s);
+	if (bytes)
+		server_note(s, "server %u holds %llu bytes on %s", s->index,
+			(unsigned long long)bytes, s->opts.updater->name);
+}
+
+/* Welcomes the processes that have joined meanwhile. */
+void join_shard_made(struct tern_server *s)
+{
+	note_memory(s);
+	for (uint32_t i = 0; i < s->job.workers && !s->over; i++)
+		if (s->workers[i])
+			welcome(s->workers[i]);
+}
+
+void join_on_join(struct server_peer *p, const json_t *message)
+{
+	struct tern_server *s = p->server;
+	struct tern_ps_text why = {""};
+	bool first = !s->has_job;
+	uint32_t index;
+
+	if (!may_be_worker(p, message, &index, &why)) {
+		server_refuse(p, "%s", why.text);
+		return;
+	}
+	if (s->workers[index]) {
+		server_refuse(p,
+			s->workers[index]->lost
+				? "worker %u was lost, and no other may take its place"
+				: "worker %u has joined already",
+			index);
+		return;
+	}
+	p->is_worker = true;
+	guests_leave(p);
+	p->index = index;
+	s->workers[index] = p;
+	if (first) {
+		start_wait(s);
+		shard_make(s);
+	} else if (shard_is_made(s)) {
+		welcome(p);
+	}
+}
+
+/* ---- other servers ---- */
+
+/* Another server takes this one for number 0 of its job. The address that it used was
+ * written by a worker, perhaps on another host. */
+static bool is_one_of_us(const struct server_peer *p, uint32_t index,
+	const struct tern_ps_job *job, struct tern_ps_text *why)
+{
+	const struct tern_server *s = p->server;
+
+	if (s->index != 0) {
+		snprintf(why->text, sizeof(why->text),
+			"%s leads server %u to server %u: the first of --join must be "
+			"right on every host",
+			job->servers[0], index, s->index);
+		return false;
+	}
+	if (tern_ps_job_differs(&s->job, job, tern_peer_name(p->peer), why))
+		return false;
+	if (!others_find(s, index))
+		return true;
+	snprintf(why->text, sizeof(why->text), "server %u has joined already", index);
+	return false;
+}
+
+/* `arithmetic` is NULL or empty if no norm is added up. */
+static bool adds_up_alike(const struct tern_server *s, uint32_t index,
+	const char *arithmetic, struct tern_ps_text *why)
+{
+	const char *mine = s->opts.updater->fingerprint;
+
+	if (!arithmetic || !*arithmetic || strcmp(arithmetic, mine) == 0)
+		return true;
+	snprintf(why->text, sizeof(why->text),
+		"server %u computes with \"%.120s\", server 0 with \"%s\": both must be "
+		"the same, since norms are added up from both",
+		index, arithmetic, mine);
+	return false;
+}
+
+static bool may_be_server(struct server_peer *p, const json_t *message, uint32_t *index,
+	struct tern_ps_text *why)
+{
+	const json_t *number = json_object_get(message, "server");
+	json_int_t i = json_integer_value(number);
+	struct tern_ps_job job = {0};
+	bool good = false;
+
+	if (decode_job(message, &job, why) < 0)
+		return false;
+	*index = (uint32_t)i;
+	if (!json_is_integer(number) || i < 1 || i >= job.server_count)
+		snprintf(why->text, sizeof(why->text),
+			"server: expected an integer from 1 to %u", job.server_count - 1);
+	else
+		good = is_one_of_us(p, *index, &job, why) &&
+		       adds_up_alike(p->server, *index,
+			       json_string_value(json_object_get(message, "arithmetic")),
+			       why);
+	tern_ps_job_fini(&job);
+	return good;
+}
+
+void join_on_peer(struct server_peer *p, const json_t *message)
+{
+	struct tern_ps_text why = {""};
+	uint32_t index;
+
+	if (!p->server->has_job) {
+		start_send_away(p);
+	} else if (!may_be_server(p, message, &index, &why)) {
+		server_refuse(p, "%s", why.text);
+	} else {
+		p->is_server = true;
+		p->index = index;
+		guests_leave(p);
+		start_maybe(p->server);
+	}
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of the lock for short sections: it excludes, and lets a holder that was
+ * preempted continue. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/resource.h>
+
+#include <cmocka.h>
+
+#include "base/lock.h"
+
+#define THREADS 4
+#define ROUNDS  20000
+
+struct shared {
+	struct tern_lock lock;
+	int in_use, count; /* not atomic, so that a race detector checks the lock too */
+	atomic_int intruders;
+};
+
+/* Now and then the section lasts until the other threads have to sleep. */
+static void *count_up(void *arg)
+{
+	const struct timespec nap = {.tv_nsec = 200000};
+	struct shared *s = arg;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		tern_lock_take(&s->lock);
+		if (s->in_use++)
+			atomic_fetch_add(&s->intruders, 1);
+		if (i % (ROUNDS / 20) == 0)
+			nanosleep(&nap, NULL);
+		s->count++;
+		s->in_use--;
+		tern_lock_give(&s->lock);
+	}
+	return NULL;
+}
+
+static void test_excludes(void **state)
+{
+	struct shared s = {0};
+	pthread_t threads[THREADS];
+
+	(void)state;
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, count_up, &s), 0);
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	assert_int_equal(atomic_load(&s.intruders), 0);
+	assert_int_equal(s.count, THREADS * ROUNDS);
+}
+
+struct waiter {
+	struct tern_lock *lock;
+	long sleeps;
+};
+
+static void *take_and_give(void *arg)
+{
+	struct waiter *w = arg;
+	struct rusage usage;
+
+	tern_lock_take(w->lock);
+	tern_lock_give(w->lock);
+	w->sleeps = getrusage(RUSAGE_THREAD, &usage) ? -1 : usage.ru_nvcsw;
+	return NULL;
+}
+
+/* The waiter sleeps repeatedly. */
+static void test_a_long_wait_sleeps(void **state)
+{
+	const struct timespec nap = {.tv_nsec = 200000000};
+	struct tern_lock lock = {0};
+	struct waiter w = {.lock = &lock};
+	pthread_t thread;
+
+	(void)state;
+	tern_lock_take(&lock);
+	assert_int_equal(pthread_create(&thread, NULL, take_and_give, &w), 0);
+	nanosleep(&nap, NULL);
+	tern_lock_give(&lock);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(w.sleeps > 3);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_excludes),
+		cmocka_unit_test(test_a_long_wait_sleeps),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

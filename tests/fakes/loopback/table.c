@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of fabrics with one more row, for programs that link it instead of
+ * transport/fabrics.c. */
+#include "transport/domain.h"
+
+extern const struct tern_fabric_ops tern_loopback_fabric_ops;
+
+const struct tern_fabric_ops *const tern_fabric_table[] = {
+	&tern_loopback_fabric_ops, TERN_FABRICS(TERN_FABRIC_POINTER) NULL};

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Any instance with the memory of one end, or of both, in a simulated GPU: all memory
+ * that a test takes, and the pools of receives with ALLOC. Each test gets a new device,
+ * whose timing depends on a number that each test increments; on fabrics that can sleep a
+ * thread also does the device's work, so that it can wake them. The device orders the
+ * writes of network cards by itself, or not. The CPU can never access its memory.
+ *
+ * The suffix of the name also says who else can access GPU memory. "-gpu": network cards,
+ * if the fabric is theirs. "-gpu-staged": nobody. "-ipc": other processes, by CUDA IPC
+ * (and handles can be opened in their own process, unlike real ones). "-address": as
+ * "-ipc", but the two ends, which are one process, use addresses.
+ */
+#include "tests/harness/bed.h"
+
+#include <string.h>
+
+#include "base/util.h"
+#include "tests/fakes/cuda/fake_cuda.h"
+
+static const struct kind {
+	const char *end;
+	unsigned gpus;
+	bool uses_gpu, ipc, ipc_self, staged;
+} kinds[] = {
+	{"-gpu", 3, false, false, false, false},
+	{"-gpu-a", 1 << A, false, false, false, false},
+	{"-gpu-b", 1 << B, false, false, false, false},
+	{"-gpu-staged", 3, false, false, false, true},
+	{"-ipc", 3, false, true, true, false},
+	{"-ipc-a", 1 << A, true, true, true, false},
+	{"-ipc-host", 1 << A, false, true, true,
+		false}, /* B uses no device, so it refuses */
+	{"-address", 3, false, true, false, false},
+};
+
+static const struct kind *kind;
+static const struct tern_cuda_api *api;
+static CUcontext context; /* the tests' own, of the present simulated driver */
+
+static void retain(void)
+{
+	CUdevice device;
+
+	if (context)
+		return;
+	assert_int_equal(api->init(0), 0);
+	assert_int_equal(api->device_get(&device, 0), 0);
+	assert_int_equal(api->primary_ctx_retain(&context, device), 0);
+}
+
+static void release(void)
+{
+	if (!context)
+		return;
+	api->primary_ctx_release(0);
+	context = NULL;
+}
+
+static void reset(bool background)
+{
+	static uint64_t seed;
+	struct fake_cuda_opts opts = fake_cuda_defaults();
+
+	release();
+	opts.seed = ++seed;
+	opts.early_percent = (unsigned)(seed % 3) * 30;
+	opts.background = background;
+	opts.ipc = kind->ipc;
+	opts.ipc_self = kind->ipc_self;
+	opts.dma_buf = !kind->staged;
+	if (seed % 2)
+		opts.rdma_order = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
+	fake_cuda_reset(&opts);
+	retain();
+}
+
+/* Threads have a context only inside these functions, as threads of a program may have
+ * none. */
+static void enter(void)
+{
+	assert_int_equal(api->ctx_push_current(context), 0);
+}
+
+static void leave(void)
+{
+	assert_int_equal(api->ctx_pop_current(NULL), 0);
+}
+
+static uint64_t take(uint64_t bytes)
+{
+	CUdeviceptr at;
+
+	enter();
+	assert_int_equal(api->mem_alloc(&at, bytes), 0);
+	leave();
+	return at;
+}
+
+static void give(uint64_t address)
+{
+	enter();
+	assert_int_equal(api->mem_free(address), 0);
+	leave();
+}
+
+/* The simulated driver's copies of ordinary host memory are complete when they return,
+ * or use a copy of it. */
+static void write_bytes(uint64_t address, const void *from, uint64_t bytes)
+{
+	CUstream stream;
+
+	enter();
+	assert_int_equal(
+		api->stream_create_with_priority(&stream, CU_STREAM_NON_BLOCKING, 0), 0);
+	assert_int_equal(api->memcpy_htod_async(address, from, bytes, stream), 0);
+	assert_int_equal(api->stream_synchronize(stream), 0);
+	assert_int_equal(api->stream_destroy(stream), 0);
+	leave();
+}
+
+static void read_bytes(void *to, uint64_t address, uint64_t bytes)
+{
+	CUstream stream;
+
+	enter();
+	assert_int_equal(
+		api->stream_create_with_priority(&stream, CU_STREAM_NON_BLOCKING, 0), 0);
+	assert_int_equal(api->memcpy_dtoh_async(to, address, bytes, stream), 0);
+	assert_int_equal(api->stream_synchronize(stream), 0);
+	assert_int_equal(api->stream_destroy(stream), 0);
+	leave();
+}
+
+static struct device_memory fake = {
+	.reset = reset,
+	.take = take,
+	.give = give,
+	.write = write_bytes,
+	.read = read_bytes,
+};
+
+/* With guard=on the puts of peers are messages, which the CPU copies. */
+static bool reaches_gpus(const struct instance *instance)
+{
+	return strcmp(instance->fabric, "verbs") == 0 &&
+	       !strstr(instance->opts.verbs, "guard=on");
+}
+
+static const struct kind *kind_of(const char *name, size_t *base_bytes)
+{
+	size_t bytes = strlen(name);
+
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(kinds); i++) {
+		size_t end_bytes = strlen(kinds[i].end);
+
+		*base_bytes = bytes - end_bytes;
+		if (bytes > end_bytes && strcmp(name + *base_bytes, kinds[i].end) == 0)
+			return &kinds[i];
+	}
+	return NULL;
+}
+
+const struct instance *conformance_with_gpus(const char *name)
+{
+	static struct instance instance;
+	const struct instance *base;
+	size_t bytes;
+
+	kind = kind_of(name, &bytes);
+	if (!kind)
+		return NULL;
+	base = instance_find(name, bytes);
+	if (!base)
+		return NULL;
+	instance = *base;
+	instance.name = name;
+	instance.gpus = kind->gpus;
+	instance.uses_gpu = kind->uses_gpu;
+	instance.ipc = kind->ipc;
+	instance.direct = reaches_gpus(base) && !kind->staged;
+	api = fake_cuda_api();
+	instance.hooks.cuda_api = fake.api = api;
+	instance.hooks.cuda_ipc_self = kind->ipc_self;
+	device_memory = &fake;
+	return &instance;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See conformance_main in bed.h. */
+#include "tests/harness/bed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "tern-config.h"
+
+#define TESTS_MAX 128
+
+struct row {
+	const struct conformance_test *test;
+	const struct instance *instance;
+	const char *(*missing)(const struct instance *instance, unsigned needs);
+};
+
+static void row_run(void **state)
+{
+	const struct row *row = *state;
+	const char *why = row->missing(row->instance, row->test->needs);
+
+	if (why) {
+		print_message("skipped: %s\n", why);
+		skip();
+	}
+	row->test->run(row->instance);
+}
+
+pid_t conformance_spawn(const struct instance *instance, int in, int out)
+{
+	char in_text[16], out_text[16];
+	pid_t pid;
+
+	snprintf(in_text, sizeof(in_text), "%d", in);
+	snprintf(out_text, sizeof(out_text), "%d", out);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		execl("/proc/self/exe", "conformance", instance->name, "--child", in_text,
+			out_text, (char *)NULL);
+		_exit(4);
+	}
+	return pid;
+}
+
+static int usage(const char *program)
+{
+	fprintf(stderr, "usage: %s INSTANCE [FILTER]\ninstances:", program);
+	for (const struct instance *i = instance_first(); i; i = i->next)
+		fprintf(stderr, " %s", i->name);
+	fprintf(stderr,
+		"\nand each of them with -gpu, -gpu-a, -gpu-b, -gpu-staged, -ipc, "
+		"-ipc-a, -ipc-host or -address behind it\n");
+	return 2;
+}
+
+int conformance_main(int argc, char **argv, const struct conformance_test *const lists[],
+	size_t list_count,
+	const char *(*missing)(const struct instance *instance, unsigned needs))
+{
+	static struct CMUnitTest tests[TESTS_MAX];
+	static struct row rows[TESTS_MAX];
+	const struct instance *instance = NULL;
+	const char *why;
+	size_t count = 0;
+
+	if (argc > 1)
+		instance = instance_find(argv[1], strlen(argv[1]));
+#if TERN_HAVE_CUDA
+	if (!instance && argc > 1)
+		instance = conformance_with_gpus(argv[1]);
+#endif
+	if (!instance)
+		return usage(argv[0]);
+	why = bed_unavailable(instance);
+	if (why) {
+		printf("skipped: %s\n", why);
+		return 77;
+	}
+	if (argc == 5 && strcmp(argv[2], "--child") == 0)
+		conformance_child(instance, atoi(argv[3]), atoi(argv[4]));
+	if (argc > 2)
+		cmocka_set_test_filter(argv[2]);
+	for (size_t l = 0; l < list_count; l++) {
+		for (const struct conformance_test *test = lists[l]; test->name; test++) {
+			tern_assert(count < TESTS_MAX);
+			rows[count] = (struct row){test, instance, missing};
+			tests[count] = (struct CMUnitTest){.name = test->name,
+				.test_func = row_run,
+				.initial_state = &rows[count]};
+			count++;
+		}
+	}
+	/* The public macro needs an array whose length it can see. */
+	return _cmocka_run_group_tests(instance->name, tests, count, NULL, NULL);
+}

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts the single cases of programs that were run, from what they printed.
+
+The programs of the suites print TAP (cmocka does when it is asked to, the scripts always do),
+so a case is a line "ok N - name"; a program that prints none of it is one case, and exit code
+77 means that it was skipped. A program is a dictionary as in meson's testlog.json: name, result
+(OK, SKIP, FAIL, TIMEOUT...), returncode, stdout, stderr.
+"""
+import re
+
+ENVIRONMENT = {
+    "CMOCKA_MESSAGE_OUTPUT": "TAP",
+    "PYTHONUNBUFFERED": "1",
+}
+SKIPPED = 77
+
+CASE = re.compile(r"^(ok|not ok)\b(?:\s+(\d+))?\s*(?:-\s*)?(.*)$")
+SKIP = re.compile(r"#\s*SKIP\b\s*(.*)$", re.IGNORECASE)
+
+
+def cases_of(output):
+    """How many cases were announced, None without any, and (verdict, name, reason) of each TAP
+    line. A program of several groups announces each. A skipped cmocka case has its reason in
+    the line "skip: ..." or "skipped: ..." before it."""
+    cases, plan, reason = [], None, ""
+    for line in output.splitlines():
+        if re.fullmatch(r"1\.\.\d+", line):
+            plan = (plan or 0) + int(line[3:])
+        elif line.lower().startswith(("skip: ", "skipped: ")):
+            reason = line.partition(": ")[2]
+        m = CASE.match(line)
+        if not m or plan is None:
+            continue
+        skip = SKIP.search(m.group(3))
+        if skip:
+            name = m.group(3)[: skip.start()].strip(" -")
+            cases.append(("skip", name or skip.group(1), (skip.group(1) if name else reason)))
+            reason = ""
+        else:
+            cases.append(("pass" if m.group(1) == "ok" else "fail", m.group(3), ""))
+    return plan, cases
+
+
+def told_by_failures(output):
+    """What stands around each failed case's line: from the case before it to the one after it, since cmocka
+    says why after the line and scripts say why before it."""
+    lines = output.splitlines()
+    marks = [i for i, line in enumerate(lines) if CASE.match(line)]
+    failed = [i for i in marks if lines[i].startswith("not ok") and not SKIP.search(lines[i])]
+    told = []
+    for mark in failed:
+        before = max((i for i in marks if i < mark), default=-1)
+        after = min((i for i in marks if i > mark), default=len(lines))
+        told += lines[max(before + 1, mark - LINES_KEPT) : min(after, mark + LINES_KEPT)]
+    return told
+
+
+LINES_KEPT = 40
+SLOWEST = 10
+
+
+def suite_of(name, otherwise):
+    """meson names a test "project:suite+suite / program"."""
+    m = re.match(r"[^:/]*:([^+/ ]+)", name)
+    return m.group(1) if m else otherwise
+
+
+class Count:
+    """`verbose`: the report names every skipped case, not only how many there are."""
+
+    def __init__(self, verbose=False):
+        self.verbose = verbose
+        self.passed = 0
+        self.failed = []
+        self.skipped = []  # (suite, program, case, reason, configuration)
+        self.seconds = []  # (duration, program with its configuration)
+
+    def add_program(self, where, test):
+        """One program's cases. Whatever its cases say, a program that ends wrongly has failed."""
+        program = test["name"].split(":")[-1].split("/")[-1].strip()
+        suite = suite_of(test["name"], where)
+        name = f"[{where}] {program}"
+        if "duration" in test:
+            self.seconds.append((test["duration"], name))
+        plan, cases = cases_of(test.get("stdout", ""))
+        for verdict, case, reason in cases:
+            if verdict == "pass":
+                self.passed += 1
+            elif verdict == "skip":
+                self.skip(suite, program, case, reason, where)
+            else:
+                self.failed.append(f"{name}: {case}")
+        failed_cases = any(c[0] == "fail" for c in cases)
+        result = test["result"]
+        if result == "SKIP" and not cases:
+            lines = (test.get("stdout", "") + test.get("stderr", "")).strip().splitlines()
+            self.skip(suite, program, "all", lines[-1] if lines else "", where)
+        elif result in ("OK", "SKIP"):
+            if not cases:
+                self.passed += 1
+            elif plan != len(cases):
+                self.failed.append(f"{name}: {len(cases)} of its {plan} cases were reported")
+        elif not failed_cases:
+            self.failed.append(f"{name}: {result.lower()}, exit status {test.get('returncode')}")
+        if result not in ("OK", "SKIP"):
+            self.tell(name, test)
+
+    def tell(self, name, test):
+        told = told_by_failures(test.get("stdout", ""))
+        if told:
+            print(f"---- {name}: what its failed cases printed", *told, sep="\n")
+        print(f"---- {name}: what it printed last")
+        for stream in ("stdout", "stderr"):
+            print("\n".join(test.get(stream, "").splitlines()[-LINES_KEPT:]))
+        print("----", flush=True)
+
+    def skip(self, suite, program, case, reason, where):
+        self.skipped.append((suite, program, case, reason or "no reason given", where))
+
+    def skipped_lines(self):
+        """One line for all cases of a suite with one reason."""
+        grouped = {}
+        for suite, program, case, reason, where in self.skipped:
+            grouped.setdefault((suite, reason), []).append((program, case, where))
+        lines = []
+        for (suite, reason), cases in grouped.items():
+            builds = ", ".join(sorted({where for _, _, where in cases}))
+            lines.append(f"{len(cases):4} of {suite} ({builds}): {reason}")
+            if self.verbose:
+                lines += [f"         {program}: {case}"
+                          for program, case in sorted({c[:2] for c in cases})]
+        return lines
+
+    def slowest_lines(self):
+        return [f"{duration:6.1f} s {name}"
+                for duration, name in sorted(self.seconds, reverse=True)[:SLOWEST]]
+
+    def report(self):
+        """Prints the slowest programs, what was skipped, what failed and, last, the numbers; the
+        exit status."""
+        for line in self.slowest_lines():
+            print(f"slowest: {line}")
+        for line in self.skipped_lines():
+            print(f"skipped: {line}")
+        if self.skipped and not self.verbose:
+            print("skipped: --verbose names every case")
+        for line in self.failed:
+            print(f"FAILED: {line}")
+        print(f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped",
+              flush=True)
+        return 1 if self.failed else 0

@@ -1,0 +1,647 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One suite for every table that this processor runs. Results that must be equal bit for
+ * bit are compared with a plain scalar computation; results with rounding are compared
+ * with float64.
+ */
+#include "tests/harness/cmocka.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "base/util.h"
+#include "kernels/variants.h"
+
+#define MOST 1000u
+
+static const size_t sizes[] = {0, 1, 17, MOST};
+static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
+static const struct tern_kernels *tables[3];
+static size_t table_count;
+static struct tern_rng rng = {.seed = 20};
+
+static int find_tables(void **state)
+{
+	static const char *const names[] = {"avx512", "avx2", "portable"};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+		const struct tern_kernels *k = tern_kernels_named(names[i]);
+
+		if (k)
+			tables[table_count++] = k;
+	}
+	return table_count > 0 ? 0 : -1;
+}
+
+static uint32_t bits_of(float f)
+{
+	uint32_t u;
+
+	memcpy(&u, &f, sizeof(u));
+	return u;
+}
+
+static float float_of(uint32_t u)
+{
+	float f;
+
+	memcpy(&f, &u, sizeof(f));
+	return f;
+}
+
+/* A random number in [-1, 1), over some orders of magnitude, so that the order of
+ * additions shows. */
+static float some(void)
+{
+	float u = 2.0f * tern_unit_f32(tern_rng_next(&rng)) - 1.0f;
+
+	return ldexpf(u, -(int)tern_rng_below(&rng, 8));
+}
+
+/* A vector in memory of exactly its size, so that a sanitizer sees an access beyond
+ * it. `off` moves it by one element from the alignment of malloc. */
+struct vector {
+	float *base, *at;
+	size_t count;
+};
+
+static struct vector vector_new(size_t count, bool off)
+{
+	struct vector v = {.base = malloc((count + 1) * sizeof(float)), .count = count};
+
+	assert_non_null(v.base);
+	v.at = v.base + off;
+	for (size_t j = 0; j < count; j++)
+		v.at[j] = some();
+	return v;
+}
+
+static struct vector vector_copy(const struct vector *from, bool off)
+{
+	struct vector v = vector_new(from->count, off);
+
+	memcpy(v.at, from->at, from->count * sizeof(float));
+	return v;
+}
+
+static void assert_close(double got, double wanted, double relative, double absolute)
+{
+	double most = absolute + relative * fabs(wanted);
+
+	if (!(fabs(got - wanted) <= most))
+		fail_msg("got %.9g, wanted %.9g", got, wanted);
+}
+
+static void assert_same(const struct vector *a, const struct vector *b)
+{
+	assert_int_equal(a->count, b->count);
+	for (size_t j = 0; j < a->count; j++)
+		if (bits_of(a->at[j]) != bits_of(b->at[j]))
+			fail_msg("element %zu: %a is not %a", j, (double)a->at[j],
+				(double)b->at[j]);
+}
+
+/* tree(lo, hi) as in kernels.h. */
+static float tree(const float *const *src, unsigned lo, unsigned hi, size_t j)
+{
+	unsigned half = 1;
+
+	if (hi - lo == 1)
+		return src[lo][j];
+	while (2 * half < hi - lo)
+		half *= 2;
+	return tree(src, lo, lo + half, j) + tree(src, lo + half, hi, j);
+}
+
+/* ---- sums ---- */
+
+static void check_sum(const struct tern_kernels *k, unsigned n, size_t count, bool off)
+{
+	struct vector in[TERN_SUM_MAX], got = vector_new(count, off);
+	struct vector wanted = vector_new(count, false);
+	const float *src[TERN_SUM_MAX];
+	float scale = n % 2 ? 1.0f : 1.0f / 3.0f;
+
+	for (unsigned i = 0; i < n; i++) {
+		in[i] = vector_new(count, off && i % 2);
+		src[i] = in[i].at;
+	}
+	for (size_t j = 0; j < count; j++)
+		wanted.at[j] = scale * tree(src, 0, n, j);
+	k->sum(got.at, src, n, scale, count);
+	assert_same(&got, &wanted);
+	/* Into one of its inputs, the last one. */
+	k->sum(in[n - 1].at, src, n, scale, count);
+	assert_same(&in[n - 1], &wanted);
+	for (unsigned i = 0; i < n; i++)
+		free(in[i].base);
+	free(got.base);
+	free(wanted.base);
+}
+
+static void test_sum_is_the_tree_bit_for_bit(void **state)
+{
+	(void)state;
+	for (size_t t = 0; t < table_count; t++)
+		for (unsigned n = 1; n <= TERN_SUM_MAX; n++)
+			for (size_t s = 0; s < TERN_ARRAY_SIZE(sizes); s++) {
+				check_sum(tables[t], n, sizes[s], false);
+				check_sum(tables[t], n, sizes[s], true);
+			}
+}
+
+static void test_sum_squares_is_close_and_the_same_in_all_tables(void **state)
+{
+	(void)state;
+	for (size_t s = 0; s < TERN_ARRAY_SIZE(sizes); s++) {
+		struct vector x = vector_new(sizes[s], true);
+		double wanted = 0, first = tables[0]->sum_squares(x.at, x.count);
+
+		for (size_t j = 0; j < x.count; j++)
+			wanted += (double)x.at[j] * (double)x.at[j];
+		for (size_t t = 0; t < table_count; t++) {
+			double got = tables[t]->sum_squares(x.at, x.count);
+
+			assert_close(got, wanted, 1e-13, 0);
+			assert_memory_equal(&got, &first, sizeof(got));
+		}
+		free(x.base);
+	}
+}
+
+/* ---- optimizers ---- */
+
+struct trial {
+	struct tern_optimizer opt;
+	struct vector w, m, v, grads[TERN_SUM_MAX];
+	const float *src[TERN_SUM_MAX];
+	unsigned n;
+	uint64_t step;
+	float scale, clip;
+};
+
+static struct trial trial_new(const char *name, unsigned n, size_t count)
+{
+	struct trial t = {.n = n,
+		.step = 1 + tern_rng_below(&rng, 50),
+		.scale = 1.0f / (float)n,
+		.clip = 0.75f,
+		.w = vector_new(count, false),
+		.m = vector_new(count, false),
+		.v = vector_new(count, false)};
+
+	assert_int_equal(tern_optimizer_parse(name, &t.opt), 0);
+	t.opt.weight_decay = 0.01f;
+	for (size_t j = 0; j < count; j++)
+		t.v.at[j] = fabsf(t.v.at[j]);
+	for (unsigned i = 0; i < n; i++) {
+		t.grads[i] = vector_new(count, false);
+		t.src[i] = t.grads[i].at;
+	}
+	return t;
+}
+
+/* The same values elsewhere: `off` moves each vector by one element. */
+static struct trial trial_copy(const struct trial *from, bool off)
+{
+	struct trial t = *from;
+
+	t.w = vector_copy(&from->w, off);
+	t.m = vector_copy(&from->m, !off);
+	t.v = vector_copy(&from->v, off);
+	for (unsigned i = 0; i < t.n; i++) {
+		t.grads[i] = vector_copy(&from->grads[i], off && i % 2 == 0);
+		t.src[i] = t.grads[i].at;
+	}
+	return t;
+}
+
+static void trial_free(struct trial *t)
+{
+	free(t->w.base);
+	free(t->m.base);
+	free(t->v.base);
+	for (unsigned i = 0; i < t->n; i++)
+		free(t->grads[i].base);
+}
+
+/* Updates elements first..first+count, from t->w into w_out. */
+static void step(const struct tern_kernels *k, struct trial *t, float *w_out,
+	size_t first, size_t count)
+{
+	const float *src[TERN_SUM_MAX];
+	bool has_m = t->opt.kind == TERN_OPT_MOMENTUM || t->opt.kind == TERN_OPT_ADAM;
+	bool has_v = t->opt.kind == TERN_OPT_ADAGRAD || t->opt.kind == TERN_OPT_ADAM;
+
+	for (unsigned i = 0; i < t->n; i++)
+		src[i] = t->src[i] + first;
+	k->update(&t->opt, t->step, w_out + first, t->w.at + first,
+		has_m ? t->m.at + first : NULL, has_v ? t->v.at + first : NULL, src, t->n,
+		t->scale, t->clip, count);
+}
+
+/* One element in float64, by the formula in kernels.h. */
+static double reference(const struct trial *t, size_t j, double *m, double *v)
+{
+	const struct tern_optimizer *o = &t->opt;
+	double g = 0, w = (double)t->w.at[j], lr = (double)o->lr;
+	double b1 = (double)o->beta1, b2 = (double)o->beta2, at = (double)t->step;
+
+	*m = (double)t->m.at[j];
+	*v = (double)t->v.at[j];
+	for (unsigned i = 0; i < t->n; i++)
+		g += (double)t->src[i][j];
+	g = g * (double)t->scale * (double)t->clip + (double)o->weight_decay * w;
+	switch (o->kind) {
+	case TERN_OPT_SGD:
+		return w - lr * g;
+	case TERN_OPT_MOMENTUM:
+		*m = (double)o->momentum * *m + g;
+		return w - lr * *m;
+	case TERN_OPT_ADAGRAD:
+		*v += g * g;
+		return w - lr * g / (sqrt(*v) + (double)o->epsilon);
+	case TERN_OPT_ADAM:
+		*m = b1 * *m + (1 - b1) * g;
+		*v = b2 * *v + (1 - b2) * g * g;
+		return w - lr * (*m / (1 - pow(b1, at))) /
+				   (sqrt(*v / (1 - pow(b2, at))) + (double)o->epsilon);
+	}
+	return NAN;
+}
+
+static void check_reference(
+	const struct tern_kernels *k, const char *name, unsigned n, size_t count)
+{
+	struct trial t = trial_new(name, n, count), was = trial_copy(&t, false);
+
+	step(k, &t, t.w.at, 0, count);
+	for (size_t j = 0; j < count; j++) {
+		double m, v, w = reference(&was, j, &m, &v);
+
+		assert_close((double)t.w.at[j], w, 1e-6, 1e-6);
+		assert_close((double)t.m.at[j], m, 1e-6, 1e-6);
+		assert_close((double)t.v.at[j], v, 1e-6, 1e-6);
+	}
+	trial_free(&t);
+	trial_free(&was);
+}
+
+static void test_update_is_close_to_float64(void **state)
+{
+	(void)state;
+	for (size_t t = 0; t < table_count; t++)
+		for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++)
+			for (unsigned n = 1; n <= TERN_SUM_MAX; n++)
+				check_reference(tables[t], optimizers[o], n, 200);
+}
+
+/* Compares the first table, in place, whole and aligned, with every table, elsewhere,
+ * in three parts and unaligned. */
+static void check_update_bits(const char *name, unsigned n, size_t count)
+{
+	struct trial one = trial_new(name, n, count), before = trial_copy(&one, false);
+
+	step(tables[0], &one, one.w.at, 0, count);
+	for (size_t i = 0; i < 2 * table_count; i++) {
+		struct trial other = trial_copy(&before, i % 2);
+		struct vector out = vector_new(count, i % 2 == 0);
+		size_t a = count / 3, b = count - count / 5;
+
+		step(tables[i / 2], &other, out.at, 0, a);
+		step(tables[i / 2], &other, out.at, a, b - a);
+		step(tables[i / 2], &other, out.at, b, count - b);
+		assert_same(&out, &one.w);
+		assert_same(&other.m, &one.m);
+		assert_same(&other.v, &one.v);
+		assert_same(&other.w, &before.w);
+		free(out.base);
+		trial_free(&other);
+	}
+	trial_free(&one);
+	trial_free(&before);
+}
+
+static void test_update_bits_do_not_depend_on_table_place_or_split(void **state)
+{
+	(void)state;
+	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++)
+		for (unsigned n = 1; n <= TERN_SUM_MAX; n++)
+			for (size_t s = 0; s < TERN_ARRAY_SIZE(sizes); s++)
+				check_update_bits(optimizers[o], n, sizes[s]);
+}
+
+static void test_update_without_clip_is_the_sum_then_the_step(void **state)
+{
+	struct trial t = trial_new("sgd", 5, MOST), was = trial_copy(&t, false);
+
+	(void)state;
+	t.clip = 1.0f;
+	t.opt.weight_decay = 0;
+	step(tables[0], &t, t.w.at, 0, MOST);
+	for (size_t j = 0; j < MOST; j++) {
+		float g = t.scale * tree(t.src, 0, 5, j);
+
+		assert_int_equal(bits_of(t.w.at[j]), bits_of(was.w.at[j] - t.opt.lr * g));
+	}
+	trial_free(&t);
+	trial_free(&was);
+}
+
+/* ---- names ---- */
+
+static void test_optimizers_have_names_and_state(void **state)
+{
+	struct tern_optimizer o;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(optimizers); i++) {
+		assert_int_equal(tern_optimizer_parse(optimizers[i], &o), 0);
+		assert_string_equal(tern_optimizer_name(o.kind), optimizers[i]);
+		assert_non_null(strstr(tern_optimizer_names(), optimizers[i]));
+		assert_null(tern_optimizer_state_name(
+			o.kind, tern_optimizer_state_count(o.kind)));
+	}
+	assert_true(tern_optimizer_parse("sgdx", &o) < 0);
+	assert_true(tern_optimizer_parse("", &o) < 0);
+}
+
+static void test_tables_are_found_by_name_only(void **state)
+{
+	(void)state;
+	assert_null(tern_kernels_named("avx"));
+	assert_null(tern_kernels_named(""));
+	assert_non_null(tern_kernels_named("portable"));
+	for (size_t t = 0; t < table_count; t++) {
+		const char *print = tern_kernels_fingerprint(tables[t]);
+		size_t n = strlen(tables[t]->name);
+
+		assert_memory_equal(print, tables[t]->name, n);
+		assert_int_equal(print[n], ' ');
+		assert_non_null(strstr(print, " libm "));
+	}
+}
+
+/* So workers on different processors can train together (--arithmetic portable). */
+static void test_the_portable_table_does_not_depend_on_the_processor(void **state)
+{
+	const char *print = tern_kernels_fingerprint(tern_kernels_named("portable"));
+	float x[7 * 5], w[5 * 3], b[3] = {1, 2, 3}, y[7 * 3], wanted[7 * 3];
+
+	(void)state;
+	assert_memory_equal(print, "portable portable matmul libm ", 30);
+	for (size_t j = 0; j < TERN_ARRAY_SIZE(x); j++)
+		x[j] = some();
+	for (size_t j = 0; j < TERN_ARRAY_SIZE(w); j++)
+		w[j] = some();
+	for (size_t i = 0; i < 7; i++)
+		for (size_t j = 0; j < 3; j++) {
+			wanted[i * 3 + j] = b[j];
+			for (size_t l = 0; l < 5; l++)
+				wanted[i * 3 + j] += x[i * 5 + l] * w[l * 3 + j];
+		}
+	tern_kernels_named("portable")->dense_forward(y, x, w, b, 7, 5, 3, false);
+	assert_memory_equal(y, wanted, sizeof(y));
+}
+
+static double exp_rounded_up(double x)
+{
+	return nextafter(exp(x), HUGE_VAL);
+}
+
+static void test_another_libm_is_another_arithmetic(void **state)
+{
+	struct tern_libm libm = {.exp = exp, .log = log, .pow = pow};
+	uint32_t digest = tern_libm_digest(&libm);
+
+	(void)state;
+	assert_int_equal(tern_libm_digest(&libm), digest);
+	libm.exp = exp_rounded_up;
+	assert_int_not_equal(tern_libm_digest(&libm), digest);
+}
+
+/* ---- casts ---- */
+
+/* f16 by definition: the nearer of the two neighbours, in float64. Slow. */
+static double half_value(uint32_t h)
+{
+	int exponent = (int)((h >> 10) & 31);
+	double fraction = (double)(h & 0x3ff) / 1024.0;
+
+	return exponent ? ldexp(1.0 + fraction, exponent - 15) : ldexp(fraction, -14);
+}
+
+static uint16_t half_reference(float f)
+{
+	uint32_t sign = bits_of(f) >> 31 << 15, low = 0, high = 0x7c00;
+	double x = fabs((double)f);
+
+	if (isnan(f))
+		return (uint16_t)(sign | 0x7e00);
+	/* half_value(0x7c00) is 65536: the value of that exponent if there were no
+	 * infinity. */
+	if (x >= half_value(0x7c00))
+		return (uint16_t)(sign | 0x7c00);
+	while (high - low > 1) {
+		uint32_t mid = (low + high) / 2;
+
+		if (half_value(mid) <= x)
+			low = mid;
+		else
+			high = mid;
+	}
+	if (x - half_value(low) > half_value(high) - x)
+		low = high;
+	else if (x - half_value(low) == half_value(high) - x)
+		low += low & 1;
+	return (uint16_t)(sign | low);
+}
+
+static bool half_is_nan(uint16_t h)
+{
+	return (h & 0x7fff) > 0x7c00;
+}
+
+static bool bf16_is_nan(uint16_t h)
+{
+	return (h & 0x7fff) > 0x7f80;
+}
+
+static void test_f16_and_bf16_go_to_f32_and_back(void **state)
+{
+	uint16_t *all = malloc(65536 * sizeof(*all)),
+		 *back = malloc(65536 * sizeof(*back));
+	float *wide = malloc(65536 * sizeof(*wide));
+
+	(void)state;
+	for (uint32_t i = 0; i < 65536; i++)
+		all[i] = (uint16_t)i;
+	for (size_t t = 0; t < table_count; t++) {
+		tables[t]->f16_to_f32(wide, all, 65536);
+		tables[t]->f32_to_f16(back, wide, 65536);
+		for (uint32_t i = 0; i < 65536; i++) {
+			double value = half_value(i) * (i & 0x8000 ? -1 : 1);
+
+			if (half_is_nan(all[i])) {
+				assert_true(isnan(wide[i]) && half_is_nan(back[i]));
+				assert_int_equal(back[i] & 0x8000, i & 0x8000);
+				continue;
+			}
+			assert_int_equal(back[i], i);
+			if ((i & 0x7fff) == 0x7c00)
+				assert_true(isinf(wide[i]));
+			else
+				assert_true((double)wide[i] == value);
+		}
+		tables[t]->bf16_to_f32(wide, all, 65536);
+		tables[t]->f32_to_bf16(back, wide, 65536);
+		for (uint32_t i = 0; i < 65536; i++) {
+			assert_int_equal(bits_of(wide[i]), i << 16);
+			if (bf16_is_nan(all[i]))
+				assert_true(bf16_is_nan(back[i]));
+			else
+				assert_int_equal(back[i], i);
+		}
+	}
+	free(all);
+	free(back);
+	free(wide);
+}
+
+static void test_casts_round_to_nearest_even(void **state)
+{
+	static const struct {
+		uint32_t f32;
+		uint16_t f16, bf16;
+	} cases[] = {
+		{0x3f801000, 0x3c00, 0x3f80}, /* 1 + half a step of f16: tie, down */
+		{0x3f803000, 0x3c02, 0x3f80}, /* tie, up */
+		{0x3f801001, 0x3c01, 0x3f80}, /* just above the tie */
+		{0x3f808000, 0x3c04, 0x3f80}, /* half a step of bf16: tie, down */
+		{0x3f818000, 0x3c0c, 0x3f82}, /* tie, up */
+		{0x477fefff, 0x7bff, 0x4780}, /* the last that is 65504 */
+		{0x477ff000, 0x7c00, 0x4780}, /* 65520 */
+		{0x7f7fffff, 0x7c00, 0x7f80}, /* FLT_MAX */
+		{0xff7f8000, 0xfc00, 0xff80}, /* rounds to -infinity in bf16 too */
+		{0x7f7f7fff, 0x7c00, 0x7f7f}, /* and this does not */
+		{0x7f800000, 0x7c00, 0x7f80}, /* infinity */
+		{0x33000000, 0x0000, 0x3300}, /* 2^-25: tie with zero */
+		{0x33000001, 0x0001, 0x3300}, /* just above */
+		{0x33c00000, 0x0002, 0x33c0}, /* 1.5 * 2^-24: tie, up */
+		{0x387fe000, 0x0400,
+			0x3880}, /* largest subnormal's tie: the first normal */
+		{0x387fc000, 0x03ff, 0x3880}, /* the largest subnormal itself */
+		{0x80000001, 0x8000, 0x8000}, /* the smallest f32, negative */
+		{0x00018000, 0x0000, 0x0002}, /* a tie among subnormals of bf16 */
+	};
+
+	(void)state;
+	for (size_t t = 0; t < table_count; t++)
+		for (size_t i = 0; i < TERN_ARRAY_SIZE(cases); i++) {
+			float f = float_of(cases[i].f32);
+			uint16_t h;
+
+			tables[t]->f32_to_f16(&h, &f, 1);
+			assert_int_equal(h, cases[i].f16);
+			assert_int_equal(h, half_reference(f));
+			tables[t]->f32_to_bf16(&h, &f, 1);
+			assert_int_equal(h, cases[i].bf16);
+		}
+}
+
+static void test_nan_stays_nan_when_its_payload_is_cut_off(void **state)
+{
+	static const uint32_t nans[] = {
+		0x7f800001, 0xff800001, 0x7fffffff, 0xffffffff, 0x7fc00000, 0x7f801fff};
+
+	(void)state;
+	for (size_t t = 0; t < table_count; t++)
+		for (size_t i = 0; i < TERN_ARRAY_SIZE(nans); i++) {
+			float f = float_of(nans[i]);
+			uint16_t h;
+
+			tables[t]->f32_to_f16(&h, &f, 1);
+			assert_true(half_is_nan(h));
+			tables[t]->f32_to_bf16(&h, &f, 1);
+			assert_true(bf16_is_nan(h));
+		}
+}
+
+/* Two thirds of the patterns are near the subnormals of f16, many exactly on ties. */
+static void test_f32_to_f16_agrees_with_the_slow_way(void **state)
+{
+	enum { COUNT = 200000 };
+	float *x = malloc(COUNT * sizeof(*x));
+	uint16_t *h = malloc(COUNT * sizeof(*h));
+
+	(void)state;
+	for (size_t j = 0; j < COUNT; j++) {
+		uint32_t u = (uint32_t)tern_rng_next(&rng);
+
+		if (j % 3 == 1)
+			u = (u & 0x80ffffff) + 0x38000000 - (u >> 24 & 15) * 0x800000;
+		if (j % 3 == 2)
+			u = ((u & 0x8fffffff) | 0x30000000) & ~0xfffu;
+		x[j] = float_of(u);
+	}
+	for (size_t t = 0; t < table_count; t++) {
+		tables[t]->f32_to_f16(h, x, COUNT);
+		for (size_t j = 0; j < COUNT; j++) {
+			if (isnan(x[j]))
+				assert_true(half_is_nan(h[j]));
+			else if (h[j] != half_reference(x[j]))
+				fail_msg("%s: %a became %04x, not %04x", tables[t]->name,
+					(double)x[j], h[j], half_reference(x[j]));
+		}
+	}
+	free(x);
+	free(h);
+}
+
+static void test_casts_of_a_part_are_those_of_the_whole(void **state)
+{
+	float x[37], back[37];
+	uint16_t whole[37], part[37];
+
+	(void)state;
+	for (size_t j = 0; j < 37; j++)
+		x[j] = some();
+	for (size_t t = 0; t < table_count; t++) {
+		tables[t]->f32_to_f16(whole, x, 37);
+		memset(part, 0xaa, sizeof(part));
+		tables[t]->f32_to_f16(part + 1, x + 1, 18);
+		assert_memory_equal(part + 1, whole + 1, 18 * sizeof(*part));
+		assert_int_equal(part[0], 0xaaaa);
+		assert_int_equal(part[19], 0xaaaa);
+		memset(back, 0xaa, sizeof(back));
+		tables[t]->f16_to_f32(back, whole, 0);
+		assert_int_equal(bits_of(back[0]), 0xaaaaaaaa);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_sum_is_the_tree_bit_for_bit),
+		cmocka_unit_test(test_sum_squares_is_close_and_the_same_in_all_tables),
+		cmocka_unit_test(test_update_is_close_to_float64),
+		cmocka_unit_test(test_update_bits_do_not_depend_on_table_place_or_split),
+		cmocka_unit_test(test_update_without_clip_is_the_sum_then_the_step),
+		cmocka_unit_test(test_optimizers_have_names_and_state),
+		cmocka_unit_test(test_tables_are_found_by_name_only),
+		cmocka_unit_test(
+			test_the_portable_table_does_not_depend_on_the_processor),
+		cmocka_unit_test(test_another_libm_is_another_arithmetic),
+		cmocka_unit_test(test_f16_and_bf16_go_to_f32_and_back),
+		cmocka_unit_test(test_casts_round_to_nearest_even),
+		cmocka_unit_test(test_nan_stays_nan_when_its_payload_is_cut_off),
+		cmocka_unit_test(test_f32_to_f16_agrees_with_the_slow_way),
+		cmocka_unit_test(test_casts_of_a_part_are_those_of_the_whole),
+	};
+
+	return cmocka_run_group_tests(tests, find_tables, NULL);
+}

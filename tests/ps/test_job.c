@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of the job in JSON. A decoded job equals the encoded one; a field that is missing
+ * or wrong is refused with a sentence that names it; and no bytes crash the decoder.
+ */
+#include "tests/harness/cmocka.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "base/rng.h"
+#include "base/util.h"
+#include "ps/job.h"
+
+static struct tern_ps_text why;
+
+/* ---- a job ---- */
+
+static void add_param(struct tern_ps_job *job, uint32_t i, const char *name,
+	uint64_t rows, uint64_t columns, float scale)
+{
+	struct tern_param *p = &job->params[i];
+
+	snprintf(p->name, sizeof(p->name), "%s", name);
+	p->shape = (struct tern_shape){
+		.dtype = TERN_F32, .rank = columns ? 2 : 1, .dims = {rows, columns}};
+	p->first = job->element_count;
+	p->count = rows * (columns ? columns : 1);
+	p->init = scale > 0 ? TERN_INIT_UNIFORM : TERN_INIT_ZERO;
+	p->scale = scale;
+	job->element_count += p->count;
+}
+
+static struct tern_ps_job some_job(void)
+{
+	struct tern_ps_job job = {.mode = TERN_MODE_SYNC,
+		.steps = 1000,
+		.seed = 0xfedcba9876543210ull,
+		.slots = 8,
+		.workers = 3,
+		.batch = 32,
+		.records = 60000,
+		.data = 0x8000000000000001ull,
+		.clip_norm = 0.1,
+		.arithmetic = "portable \"quoted\" 1",
+		.param_count = 2,
+		.server_count = 2};
+
+	tern_optimizer_parse("adam", &job.optimizer);
+	job.optimizer.weight_decay = 1.0f / 3.0f;
+	job.params = calloc(2, sizeof(*job.params));
+	job.servers = calloc(2, sizeof(*job.servers));
+	add_param(&job, 0, "fc1.weight", 4, 7, 0.3f);
+	add_param(&job, 1, "fc1.bias", 7, 0, 0);
+	strcpy(job.servers[0], "tcp://a:1");
+	strcpy(job.servers[1], "tcp://b:2");
+	return job;
+}
+
+static json_t *some_json(void)
+{
+	struct tern_ps_job job = some_job();
+	char *text = tern_ps_job_encode(&job);
+	json_t *root = json_loads(text, 0, NULL);
+
+	assert_non_null(root);
+	free(text);
+	tern_ps_job_fini(&job);
+	return root;
+}
+
+/* Decodes and frees `root`, from memory that ends where the text ends. */
+static int decode(json_t *root, struct tern_ps_job *out)
+{
+	char *text = json_dumps(root, 0);
+	size_t bytes = strlen(text);
+	char *exact = malloc(bytes);
+	int r;
+
+	memcpy(exact, text, bytes);
+	r = tern_ps_job_decode(exact, bytes, out, &why);
+	free(exact);
+	free(text);
+	json_decref(root);
+	return r;
+}
+
+/* ---- there and back ---- */
+
+static void assert_same(const struct tern_ps_job *a, const struct tern_ps_job *b)
+{
+	assert_false(tern_ps_job_differs(a, b, "it", &why));
+	assert_true(a->seed == b->seed);
+	assert_true(a->records == b->records && a->data == b->data);
+	assert_true(a->clip_norm == b->clip_norm);
+	assert_string_equal(a->arithmetic, b->arithmetic);
+	assert_memory_equal(&a->optimizer, &b->optimizer, sizeof(a->optimizer));
+	assert_int_equal(a->element_count, b->element_count);
+	assert_int_equal(a->param_count, b->param_count);
+	for (uint32_t i = 0; i < a->param_count; i++) {
+		const struct tern_param *p = &a->params[i], *q = &b->params[i];
+
+		assert_string_equal(p->name, q->name);
+		assert_true(tern_shape_equal(&p->shape, &q->shape));
+		assert_int_equal(p->first, q->first);
+		assert_int_equal(p->count, q->count);
+		assert_int_equal(p->init, q->init);
+		assert_true(p->scale == q->scale);
+	}
+	assert_int_equal(a->server_count, b->server_count);
+	for (uint32_t i = 0; i < a->server_count; i++)
+		assert_string_equal(a->servers[i], b->servers[i]);
+}
+
+static void test_a_job_comes_back_the_same(void **state)
+{
+	static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(optimizers); i++) {
+		struct tern_ps_job job = some_job(), back, copy;
+		char *text;
+
+		tern_optimizer_parse(optimizers[i], &job.optimizer);
+		job.optimizer.lr = 1.0f / 7.0f;
+		if (i % 2) {
+			job.mode = TERN_MODE_ASYNC;
+			job.clip_norm = 0;
+			job.params[1].shape.rank = 0; /* a scalar */
+			job.params[1].shape.dims[0] = 0;
+			job.params[1].count = 1;
+			job.element_count -= 6;
+		}
+		text = tern_ps_job_encode(&job);
+		assert_int_equal(tern_ps_job_decode(text, strlen(text), &back, &why), 0);
+		assert_same(&job, &back);
+		assert_int_equal(tern_ps_job_copy(&copy, &back), 0);
+		tern_ps_job_fini(&back);
+		assert_same(&job, &copy);
+		tern_ps_job_fini(&copy);
+		tern_ps_job_fini(&job);
+		free(text);
+	}
+}
+
+/* ---- what is refused ---- */
+
+/* Where a field is: in the job, in its optimizer, or in its second parameter. */
+enum place { ROOT, OPTIMIZER, PARAM };
+
+static json_t *at(json_t *root, enum place place)
+{
+	switch (place) {
+	case ROOT:
+		return root;
+	case OPTIMIZER:
+		return json_object_get(root, "optimizer");
+	case PARAM:
+		return json_array_get(json_object_get(root, "params"), 1);
+	}
+	return NULL;
+}
+
+/* Checks that the job is refused with a field set to `value` (JSON), or without it if
+ * NULL. */
+static void refused(
+	enum place place, const char *field, const char *value, const char *word)
+{
+	json_t *root = some_json();
+	struct tern_ps_job job;
+
+	assert_non_null(json_object_get(at(root, place), field));
+	if (value) {
+		json_t *v = json_loads(value, JSON_DECODE_ANY, NULL);
+
+		assert_non_null(v);
+		json_object_set_new(at(root, place), field, v);
+	} else {
+		json_object_del(at(root, place), field);
+	}
+	if (decode(root, &job) != -EINVAL)
+		fail_msg("%s: %s was taken", field, value ? value : "nothing");
+	if (!strstr(why.text, word) || !strstr(why.text, "expected"))
+		fail_msg("%s: %s: \"%s\" does not say \"%s\"", field,
+			value ? value : "nothing", why.text, word);
+	assert_null(job.params);
+	assert_null(job.servers);
+}
+
+static const struct {
+	enum place place;
+	const char *field, *word; /* word NULL: the name of the field */
+	const char *wrong[7];
+} fields[] = {
+	{ROOT, "mode", NULL, {"\"both\"", "\"\""}},
+	{ROOT, "steps", NULL, {"-1", "1.0", "1099511627777"}},
+	{ROOT, "seed", NULL, {"1.5"}},
+	{ROOT, "slots", NULL, {"0", "-1", "4097", "1.0"}},
+	{ROOT, "workers", NULL, {"0", "-1", "4097", "1.0"}},
+	{ROOT, "batch", NULL, {"0", "-1", "16777217", "1.0"}},
+	{ROOT, "records", NULL, {"0", "-1", "1099511627777", "1.0"}},
+	{ROOT, "data", NULL, {"1.5"}},
+	{ROOT, "clip_norm", NULL, {"-1", "-0.001"}},
+	{ROOT, "arithmetic", NULL, {"3"}},
+	{ROOT, "optimizer", NULL, {"\"adam\"", "{}"}},
+	{ROOT, "params", NULL, {"{}", "[3]", "[{}]"}},
+	{ROOT, "servers", NULL, {"{}", "[3]", "[\"\"]", "[\"a\", null]"}},
+	{OPTIMIZER, "name", "optimizer", {"3", "\"sgdx\"", "\"\""}},
+	{OPTIMIZER, "lr", NULL, {"\"1\"", "1e300", "-1e39"}},
+	{OPTIMIZER, "momentum", NULL, {"1e39"}},
+	{OPTIMIZER, "beta1", NULL, {"1e39"}},
+	{OPTIMIZER, "beta2", NULL, {"1e39"}},
+	{OPTIMIZER, "epsilon", NULL, {"1e39"}},
+	{OPTIMIZER, "weight_decay", NULL, {"1e39"}},
+	{OPTIMIZER, "initial_accumulator", NULL, {"1e39"}},
+	{PARAM, "name", NULL,
+		{"\"\"", "3",
+			"\"12345678901234567890123456789012345678901234567\\u00e9\""}},
+	{PARAM, "dims", "fc1.bias",
+		{"{}", "[0]", "[-1]", "[1.0]", "[1,1,1,1,1,1,1,1,1]", "[1099511627776]",
+			"[4294967296,4294967296,4294967296]"}},
+	{PARAM, "uniform", NULL, {"1", "\"yes\""}},
+	{PARAM, "scale", NULL, {"1e39", "\"1\""}},
+};
+
+static void test_a_field_that_is_missing_or_wrong_is_named(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(fields); i++) {
+		const char *word = fields[i].word ? fields[i].word : fields[i].field;
+
+		refused(fields[i].place, fields[i].field, NULL, word);
+		refused(fields[i].place, fields[i].field, "null", word);
+		/* As dims it is a scalar. */
+		if (strcmp(fields[i].field, "dims") != 0)
+			refused(fields[i].place, fields[i].field, "[]", word);
+		for (size_t j = 0; j < 7 && fields[i].wrong[j]; j++)
+			refused(fields[i].place, fields[i].field, fields[i].wrong[j],
+				word);
+	}
+}
+
+static void test_the_value_of_a_wrong_field_is_told(void **state)
+{
+	(void)state;
+	refused(ROOT, "steps", "-1", "an integer from 0 to 1099511627776, got -1");
+	refused(ROOT, "mode", NULL, "sync or async, got nothing");
+	refused(ROOT, "mode", "\"both\"", "sync or async, got \"both\"");
+	refused(OPTIMIZER, "lr", "[1,2]", "a finite number, got [1,2]");
+	refused(ROOT, "batch",
+		"\"1234567890123456789012345678901234567890123456789012345678901234\"",
+		"got a longer text");
+}
+
+/* Every encoded field is in the list above. */
+static void test_all_fields_are_tried(void **state)
+{
+	json_t *root = some_json();
+	size_t sent = 0;
+
+	(void)state;
+	sent += json_object_size(at(root, ROOT));
+	sent += json_object_size(at(root, OPTIMIZER));
+	sent += json_object_size(at(root, PARAM));
+	assert_int_equal(sent, TERN_ARRAY_SIZE(fields));
+	json_decref(root);
+}
+
+static void test_strings_that_are_too_long_are_refused(void **state)
+{
+	char value[131];
+
+	(void)state;
+	memset(value, 'x', sizeof(value));
+	value[0] = value[129] = '"'; /* 128 characters */
+	value[130] = 0;
+	refused(ROOT, "arithmetic", value, "arithmetic");
+	for (unsigned longest = 0; longest < 2; longest++) {
+		json_t *root = some_json();
+		struct tern_ps_job job;
+
+		value[0] = value[127] = 'x';
+		value[127 + longest] = 0;
+		json_array_set_new(
+			json_object_get(root, "servers"), 1, json_string(value));
+		assert_int_equal(decode(root, &job), longest ? -EINVAL : 0);
+		tern_ps_job_fini(&job);
+	}
+	assert_non_null(strstr(why.text, "servers"));
+}
+
+static void test_lists_that_are_too_long_are_refused(void **state)
+{
+	json_t *root = some_json(), *params, *first;
+	struct tern_ps_job job;
+
+	(void)state;
+	for (unsigned i = 2; i < TERN_SERVERS_MAX; i++)
+		json_array_append_new(json_object_get(root, "servers"), json_string("a"));
+	assert_int_equal(decode(json_deep_copy(root), &job), 0);
+	tern_ps_job_fini(&job);
+	json_array_append_new(json_object_get(root, "servers"), json_string("a"));
+	assert_int_equal(decode(root, &job), -EINVAL);
+	assert_non_null(strstr(why.text, "servers"));
+
+	root = some_json();
+	params = json_object_get(root, "params");
+	first = json_array_get(params, 0);
+	for (unsigned i = 2; i <= TERN_PARAMS_MAX; i++)
+		json_array_append(params, first);
+	assert_int_equal(decode(root, &job), -EINVAL);
+	assert_non_null(strstr(why.text, "params"));
+}
+
+static void test_clipping_in_async_mode_is_refused(void **state)
+{
+	(void)state;
+	refused(ROOT, "mode", "\"async\"", "clip_norm");
+}
+
+static void test_what_is_no_object_is_refused(void **state)
+{
+	static const char *const texts[] = {
+		"", " ", "{", "[]", "3", "null", "{}x", "\"mode\"", "\xff\xfe", "{}"};
+	struct tern_ps_job job;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(texts); i++) {
+		why.text[0] = 0;
+		assert_int_equal(
+			tern_ps_job_decode(texts[i], strlen(texts[i]), &job, &why),
+			-EINVAL);
+		assert_non_null(strstr(why.text, "expected"));
+	}
+}
+
+/* A field that occurs twice is refused, since it would be unclear which one counts. */
+static void test_duplicate_fields_are_refused(void **state)
+{
+	struct tern_ps_job job = some_job(), back;
+	char *text = tern_ps_job_encode(&job), twice[4096];
+
+	(void)state;
+	snprintf(twice, sizeof(twice), "{\"steps\":1,%s", text + 1);
+	assert_int_equal(tern_ps_job_decode(twice, strlen(twice), &back, &why), -EINVAL);
+	free(text);
+	tern_ps_job_fini(&job);
+}
+
+/* ---- mutations ---- */
+
+/* Changes a byte, cuts a piece out, repeats a piece, or multiplies a digit. */
+static size_t mutate(char *text, size_t bytes, size_t room, struct tern_rng *rng)
+{
+	size_t from = tern_rng_below(rng, bytes), n = 1 + tern_rng_below(rng, 12);
+
+	n = TERN_MIN(n, bytes - from);
+	switch (tern_rng_below(rng, 4)) {
+	case 0:
+		text[from] = (char)tern_rng_next(rng);
+		return bytes;
+	case 1:
+		text[from] = "0123456789-.eE\"{}[],:"[tern_rng_below(rng, 21)];
+		return bytes;
+	case 2:
+		memmove(text + from, text + from + n, bytes - from - n);
+		return bytes - n;
+	default:
+		if (bytes + n > room)
+			return bytes;
+		memmove(text + from + n, text + from, bytes - from);
+		return bytes + n;
+	}
+}
+
+static void check_limits(const struct tern_ps_job *job)
+{
+	uint64_t elements = 0;
+
+	assert_true(job->slots >= 1 && job->slots <= TERN_SLOTS_MAX);
+	assert_true(job->workers >= 1 && job->workers <= TERN_WORKERS_MAX);
+	assert_true(job->batch >= 1 && job->clip_norm >= 0);
+	assert_true(job->param_count >= 1 && job->server_count >= 1);
+	for (uint32_t i = 0; i < job->param_count; i++) {
+		assert_int_equal(job->params[i].first, elements);
+		assert_true(job->params[i].count > 0);
+		elements += job->params[i].count;
+	}
+	assert_int_equal(elements, job->element_count);
+}
+
+static void test_changed_bytes_are_refused_or_a_sane_job(void **state)
+{
+	struct tern_ps_job job = some_job(), back;
+	char *text = tern_ps_job_encode(&job);
+	size_t length = strlen(text), room = length + 64;
+	struct tern_rng rng = {.seed = 25};
+	unsigned taken = 0, turned_down = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 20000; i++) {
+		char *changed = malloc(room), *exact;
+		size_t bytes = length;
+
+		memcpy(changed, text, length);
+		for (uint64_t n = 1 + tern_rng_below(&rng, 3); n > 0; n--)
+			bytes = mutate(changed, bytes, room, &rng);
+		exact = malloc(bytes + !bytes);
+		memcpy(exact, changed, bytes);
+		if (tern_ps_job_decode(exact, bytes, &back, &why) == 0) {
+			check_limits(&back);
+			tern_ps_job_fini(&back);
+			taken++;
+		} else {
+			assert_true(why.text[0] != 0);
+			assert_null(back.params);
+			turned_down++;
+		}
+		free(exact);
+		free(changed);
+	}
+	assert_true(taken > 100 && turned_down > 100);
+	free(text);
+	tern_ps_job_fini(&job);
+}
+
+/* ---- differences ---- */
+
+#define DIFFERS(change, word)                                                            \
+	do {                                                                             \
+		struct tern_ps_job ours = some_job(), theirs = some_job();               \
+		change;                                                                  \
+		why.text[0] = 0;                                                         \
+		assert_true(tern_ps_job_differs(&ours, &theirs, "worker 7", &why));      \
+		if (!strstr(why.text, word) || !strstr(why.text, "worker 7"))            \
+			fail_msg("\"%s\" does not say \"%s\"", why.text, word);          \
+		tern_ps_job_fini(&ours);                                                 \
+		tern_ps_job_fini(&theirs);                                               \
+	} while (0)
+
+static void test_a_difference_is_said_with_both_values(void **state)
+{
+	(void)state;
+	DIFFERS(theirs.mode = TERN_MODE_ASYNC, "mode");
+	DIFFERS(theirs.steps = 999, "999, the job 1000");
+	DIFFERS(theirs.seed = 5, "seed");
+	DIFFERS(theirs.slots = 9, "9, the job 8");
+	DIFFERS(theirs.workers = 4, "4, the job 3");
+	DIFFERS(theirs.batch = 33, "33, the job 32");
+	DIFFERS(theirs.records = 59999, "59999, the job 60000");
+	DIFFERS(theirs.data = 1, "not the same ones (digest 0000000000000001");
+	DIFFERS(theirs.server_count = 1, "servers");
+	DIFFERS(theirs.clip_norm = 0, "clip norm");
+	DIFFERS(strcpy(theirs.arithmetic, "avx2"), "\"avx2\"");
+	DIFFERS(theirs.optimizer.kind = TERN_OPT_SGD, "sgd, the job adam");
+	DIFFERS(theirs.optimizer.lr = 1, "learning rate");
+	DIFFERS(theirs.optimizer.lr = 0.3f, "has 0.3, the job 0.001");
+	DIFFERS(theirs.clip_norm = 0.7, "has 0.7, the job 0.1");
+	DIFFERS(theirs.workers = theirs.slots = 4, "workers: worker 7 has 4, the job 3");
+	DIFFERS(theirs.optimizer.momentum = 1, "momentum");
+	DIFFERS(theirs.optimizer.beta1 = 0, "beta1");
+	DIFFERS(theirs.optimizer.beta2 = 0, "beta2");
+	DIFFERS(theirs.optimizer.epsilon = 1, "epsilon");
+	DIFFERS(theirs.optimizer.weight_decay = 0, "weight decay");
+	DIFFERS(theirs.optimizer.initial_accumulator = 1, "initial accumulator");
+	DIFFERS(theirs.param_count = 1, "number of parameters");
+	DIFFERS(strcpy(theirs.params[1].name, "b"), "calls it b, the job fc1.bias");
+	DIFFERS(theirs.params[0].shape.dims[1] = 8, "f32[4,8], the job f32[4,7]");
+	DIFFERS(theirs.params[0].scale = 1, "fc1.weight");
+	DIFFERS(theirs.params[0].init = TERN_INIT_ZERO, "fc1.weight");
+	/* The two numbers differ by one, which float64 cannot represent. */
+	DIFFERS(theirs.seed++, "18364758544493064721, the job 18364758544493064720");
+}
+
+static void test_arithmetic_may_differ_in_async_mode(void **state)
+{
+	struct tern_ps_job ours = some_job(), theirs = some_job();
+
+	(void)state;
+	ours.mode = theirs.mode = TERN_MODE_ASYNC;
+	strcpy(theirs.arithmetic, "avx2");
+	assert_false(tern_ps_job_differs(&ours, &theirs, "it", &why));
+	tern_ps_job_fini(&ours);
+	tern_ps_job_fini(&theirs);
+}
+
+static void test_async_shares_add_up_to_the_steps(void **state)
+{
+	struct tern_ps_job job = {.mode = TERN_MODE_ASYNC, .workers = 7};
+
+	(void)state;
+	for (job.steps = 0; job.steps < 30; job.steps++) {
+		uint64_t sum = 0;
+
+		for (uint32_t i = 0; i < job.workers; i++)
+			sum += tern_ps_job_steps_of(&job, i);
+		assert_int_equal(sum, job.steps);
+	}
+	job.mode = TERN_MODE_SYNC;
+	assert_int_equal(tern_ps_job_steps_of(&job, 3), 30);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_job_comes_back_the_same),
+		cmocka_unit_test(test_a_field_that_is_missing_or_wrong_is_named),
+		cmocka_unit_test(test_the_value_of_a_wrong_field_is_told),
+		cmocka_unit_test(test_all_fields_are_tried),
+		cmocka_unit_test(test_strings_that_are_too_long_are_refused),
+		cmocka_unit_test(test_lists_that_are_too_long_are_refused),
+		cmocka_unit_test(test_clipping_in_async_mode_is_refused),
+		cmocka_unit_test(test_what_is_no_object_is_refused),
+		cmocka_unit_test(test_duplicate_fields_are_refused),
+		cmocka_unit_test(test_changed_bytes_are_refused_or_a_sane_job),
+		cmocka_unit_test(test_a_difference_is_said_with_both_values),
+		cmocka_unit_test(test_arithmetic_may_differ_in_async_mode),
+		cmocka_unit_test(test_async_shares_add_up_to_the_steps),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of the plan: every element is in one chunk, the chunks are the same for any
+ * number of servers, and the servers' shares are nearly equal. */
+#include "tests/harness/cmocka.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "ps/plan.h"
+
+static const uint64_t counts[] = {1, 15, 16, 17, 4095, 4096, 4097, 8192, 100001, 262144,
+	262145, 1000003, 16777216, 16777217, 25000000, 268435457};
+static const uint32_t servers[] = {1, 2, 3, 4, 7, 8, 16, 100, 256};
+
+static void check_cut(const struct tern_plan *plan, uint64_t count)
+{
+	uint64_t next = 0, bytes = plan->chunk_elements * sizeof(float);
+
+	assert_int_equal(plan->element_count, count);
+	assert_int_equal(bytes % 64, 0);
+	assert_true(bytes >= 16384 && bytes <= 1048576);
+	/* A 64th of the whole, within the two bounds. */
+	if (bytes > 16384 && bytes < 1048576) {
+		assert_true(bytes * 64 >= count * sizeof(float));
+		assert_true((bytes - 64) * 64 < count * sizeof(float));
+	}
+	for (uint32_t i = 0; i < plan->chunk_count; i++) {
+		const struct tern_chunk *c = &plan->chunks[i];
+
+		assert_int_equal(c->first, next);
+		assert_true(c->count > 0);
+		if (i + 1 < plan->chunk_count)
+			assert_int_equal(c->count, plan->chunk_elements);
+		assert_true(c->count <= plan->chunk_elements);
+		assert_true(c->server < plan->server_count);
+		next += c->count;
+	}
+	assert_int_equal(next, count);
+}
+
+static void test_chunks_cover_every_element_once(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(counts); i++)
+		for (size_t s = 0; s < TERN_ARRAY_SIZE(servers); s++) {
+			struct tern_plan plan;
+
+			assert_int_equal(tern_plan_init(&plan, counts[i], servers[s]), 0);
+			check_cut(&plan, counts[i]);
+			tern_plan_fini(&plan);
+			assert_null(plan.chunks);
+		}
+}
+
+static void test_shares_are_known_without_the_chunks(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(counts); i++)
+		for (size_t s = 0; s < TERN_ARRAY_SIZE(servers); s++) {
+			struct tern_plan_share found[256] = {{0}};
+			struct tern_plan plan, measured;
+
+			assert_int_equal(tern_plan_init(&plan, counts[i], servers[s]), 0);
+			for (uint32_t c = 0; c < plan.chunk_count; c++) {
+				found[plan.chunks[c].server].chunk_count++;
+				found[plan.chunks[c].server].element_count +=
+					plan.chunks[c].count;
+			}
+			assert_int_equal(
+				tern_plan_measure(&measured, counts[i], servers[s]), 0);
+			assert_null(measured.chunks);
+			for (uint32_t j = 0; j < servers[s]; j++) {
+				struct tern_plan_share share =
+					tern_plan_share(&measured, j);
+
+				assert_int_equal(share.chunk_count, found[j].chunk_count);
+				assert_int_equal(
+					share.element_count, found[j].element_count);
+			}
+			tern_plan_fini(&plan);
+		}
+}
+
+static void test_cut_does_not_depend_on_the_servers(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(counts); i++) {
+		struct tern_plan one;
+
+		assert_int_equal(tern_plan_init(&one, counts[i], 1), 0);
+		for (size_t s = 0; s < TERN_ARRAY_SIZE(servers); s++) {
+			struct tern_plan plan;
+
+			assert_int_equal(tern_plan_init(&plan, counts[i], servers[s]), 0);
+			assert_int_equal(plan.chunk_count, one.chunk_count);
+			for (uint32_t c = 0; c < one.chunk_count; c++) {
+				const struct tern_chunk *a = &one.chunks[c];
+				const struct tern_chunk *b = &plan.chunks[c];
+
+				assert_int_equal(a->first, b->first);
+				assert_int_equal(a->count, b->count);
+				assert_true(a->gradient_key == b->gradient_key);
+				assert_true(a->parameter_key == b->parameter_key);
+			}
+			tern_plan_fini(&plan);
+		}
+		tern_plan_fini(&one);
+	}
+}
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void test_keys_are_all_different(void **state)
+{
+	struct tern_plan plan;
+	uint64_t *keys;
+
+	(void)state;
+	assert_int_equal(tern_plan_init(&plan, 268435457, 4), 0);
+	keys = malloc(2 * plan.chunk_count * sizeof(*keys));
+	for (uint32_t i = 0; i < plan.chunk_count; i++) {
+		keys[2 * i] = plan.chunks[i].gradient_key;
+		keys[2 * i + 1] = plan.chunks[i].parameter_key;
+	}
+	qsort(keys, 2 * plan.chunk_count, sizeof(*keys), by_value);
+	for (uint32_t i = 1; i < 2 * plan.chunk_count; i++)
+		assert_true(keys[i] != keys[i - 1]);
+	free(keys);
+	tern_plan_fini(&plan);
+}
+
+static void test_servers_have_nearly_equal_shares(void **state)
+{
+	unsigned checked = 0;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(counts); i++)
+		for (size_t s = 0; s < TERN_ARRAY_SIZE(servers); s++) {
+			struct tern_plan plan;
+			uint64_t load[256] = {0}, low = UINT64_MAX, high = 0;
+
+			assert_int_equal(tern_plan_init(&plan, counts[i], servers[s]), 0);
+			for (uint32_t c = 0; c < plan.chunk_count; c++)
+				load[plan.chunks[c].server] += plan.chunks[c].count;
+			for (uint32_t j = 0; j < servers[s]; j++) {
+				low = TERN_MIN(low, load[j]);
+				high = TERN_MAX(high, load[j]);
+			}
+			if (plan.chunk_count >= 32 * servers[s]) {
+				assert_true((double)high <= 1.05 * (double)low);
+				checked += servers[s] > 1;
+			} else {
+				assert_true(high - low <= plan.chunk_elements);
+			}
+			tern_plan_fini(&plan);
+		}
+	assert_true(checked >= 8);
+}
+
+static void test_nothing_to_plan_and_far_too_much_are_refused(void **state)
+{
+	struct tern_plan plan;
+
+	(void)state;
+	assert_int_equal(tern_plan_init(&plan, 0, 1), -EINVAL);
+	assert_int_equal(tern_plan_init(&plan, 1, 0), -EINVAL);
+	/* More chunks than can be numbered. */
+	assert_int_equal(tern_plan_init(&plan, 1ull << 50, 1), -EINVAL);
+	assert_int_equal(tern_plan_init(&plan, (1ull << 50) + 1, 1), -EINVAL);
+	assert_int_equal(tern_plan_init(&plan, UINT64_MAX, 1), -EINVAL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_chunks_cover_every_element_once),
+		cmocka_unit_test(test_shares_are_known_without_the_chunks),
+		cmocka_unit_test(test_cut_does_not_depend_on_the_servers),
+		cmocka_unit_test(test_keys_are_all_different),
+		cmocka_unit_test(test_servers_have_nearly_equal_shares),
+		cmocka_unit_test(test_nothing_to_plan_and_far_too_much_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

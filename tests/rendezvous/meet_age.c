@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of old sessions. 32-bit counters wrap, and then have no relation to the numbers
+ * with which the session began. So each test advances them by amounts at, before and
+ * after every power of two at which something could wrap, by different amounts for
+ * different counters, and then lets the session do everything that a young one does: move
+ * tensors, lose its link, make rails.
+ */
+#include "tests/rendezvous/meet.h"
+
+#include <errno.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "rendezvous/rendezvous.h"
+
+#define SMALL_COUNT 150u
+#define LARGE_BYTES 300000u /* bulk, so that rails are made */
+#define RAIL_COUNT  2u
+
+static struct tern_peer_stats stats_of(const struct end *end)
+{
+	struct tern_peer_stats stats;
+
+	tern_peer_stats(end->peer, &stats);
+	return stats;
+}
+
+/* True if the counters of what one end has sent agree with what the other has
+ * received, at both ends. */
+static bool is_told(const struct tern_peer *from, const struct tern_peer *to)
+{
+	return from->stats.messages_sent == to->stats.messages_received &&
+	       from->tx_seq == to->rx_seq && from->acked == from->tx_seq &&
+	       from->retain.count == 0 && from->sent_count == 0 &&
+	       from->credit_rx.granted == to->credit_tx.granted;
+}
+
+/* As if `seq` messages had gone from `from` to `to`, of which `credits` used one. */
+static void set_forward(
+	struct tern_peer *from, struct tern_peer *to, uint32_t seq, uint32_t credits)
+{
+	from->tx_seq += seq;
+	from->acked += seq;
+	from->lost_acked += seq;
+	to->rx_seq += seq;
+	to->told_ack += seq;
+	from->credit_tx.granted += credits;
+	from->credit_tx.used += credits;
+	to->credit_rx.granted += credits;
+	to->credit_rx.received += credits;
+	to->credit_rx.told += credits;
+	to->credit_rx.grown_at += credits;
+}
+
+/* Makes the next id of each slot the last one before the generation wraps. */
+static void age_ids(struct tern_peer *peer)
+{
+	for (uint32_t i = 0; i < peer->slot_count; i++)
+		if (!peer->slots[i].xfer)
+			peer->slots[i].generation = UINT16_MAX;
+}
+
+static void age_epoch(struct tern_peer *peer, uint32_t epoch)
+{
+	peer->epoch = epoch;
+	peer->link->epoch = epoch;
+	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
+		if (peer->rails[i])
+			peer->rails[i]->epoch = epoch;
+}
+
+struct age {
+	uint32_t seq, credits; /* from A to B; from B to A exchanged */
+	uint32_t epoch;
+};
+
+/* Nothing may be in flight: it would carry old counters. */
+static void age(struct meet *meet, const struct age *by)
+{
+	struct tern_peer *a = meet->ends[A].peer, *b = meet->ends[B].peer;
+
+	MEET_PUMP(meet, is_told(a, b) && is_told(b, a));
+	set_forward(a, b, by->seq, by->credits);
+	set_forward(b, a, by->credits, by->seq);
+	age_ids(a);
+	age_ids(b);
+	age_epoch(a, by->epoch);
+	age_epoch(b, by->epoch);
+}
+
+static void exchange(struct meet *meet, unsigned from, uint64_t step)
+{
+	static struct call send[SMALL_COUNT + 1], recv[SMALL_COUNT + 1];
+	struct end *a = &meet->ends[from], *b = &meet->ends[!from];
+
+	for (unsigned i = 0; i <= SMALL_COUNT; i++) {
+		uint64_t bytes = i == SMALL_COUNT ? LARGE_BYTES
+				 : i % 10 == 0    ? MEET_EAGER + 1 + i
+						  : i;
+		struct tern_buf data = end_data(a, SLAB, bytes, i + step);
+		struct tern_buf room = end_memory(b, SLAB, bytes);
+
+		if (i % 2)
+			assert_int_equal(call_recv(&recv[i], b, i, step, &room, 0), 0);
+		assert_int_equal(call_send(&send[i], a, i, step, &data, 0), 0);
+		if (i % 2 == 0)
+			assert_int_equal(call_recv(&recv[i], b, i, step, &room, 0), 0);
+	}
+	MEET_PUMP(meet,
+		calls_over(send, SMALL_COUNT + 1) && calls_over(recv, SMALL_COUNT + 1));
+	for (unsigned i = 0; i <= SMALL_COUNT; i++) {
+		assert_int_equal(send[i].req.status, 0);
+		call_check(&recv[i], send[i].buf.bytes, i + step);
+	}
+	box_free(&a->box);
+	box_free(&b->box);
+}
+
+static bool can_come_back(const struct meet *meet)
+{
+	return !(tern_peer_caps(meet->ends[A].peer) & TERN_CAP_BOUND);
+}
+
+static void lose_the_link(struct meet *meet)
+{
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+	unsigned before = a->recovered_count;
+
+	if (!can_come_back(meet))
+		return;
+	tern_peer_cut(a->peer, -ECONNRESET);
+	MEET_PUMP(meet,
+		a->recovered_count > before && b->suspect_count == b->recovered_count);
+}
+
+static unsigned rails_up(const struct tern_peer *peer)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
+		count += peer->rails[i] && peer->rails[i]->state == TERN_LINK_UP;
+	return count;
+}
+
+/* True if all rails are up. On fabrics that put, the main link is one of them, unless
+ * large tensors have connections of their own. */
+static bool has_its_rails(const struct meet *meet)
+{
+	const struct tern_peer *a = meet->ends[A].peer, *b = meet->ends[B].peer;
+	unsigned wanted = a->bulk_bytes ? RAIL_COUNT : RAIL_COUNT - 1;
+
+	if (!(tern_peer_caps(a) & TERN_CAP_PUT))
+		wanted = 0;
+	return rails_up(a) == wanted && rails_up(b) == wanted;
+}
+
+/* For an idle session: checks its records and promised credits. */
+static bool holds_nothing(const struct tern_peer *peer)
+{
+	const struct tern_credit_rx *rx = &peer->credit_rx;
+
+	return rx->held == 0 && tern_list_empty(&peer->records) &&
+	       tern_credit_promised(rx) <= TERN_CREDIT_MAX &&
+	       rx->pool->promised == tern_credit_shared(rx);
+}
+
+static void live_on(struct meet *meet, const struct age *by)
+{
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+
+	for (unsigned from = A; from <= B; from++)
+		exchange(meet, from, 1);
+	MEET_PUMP(meet, has_its_rails(meet));
+	age(meet, by);
+	exchange(meet, A, 2); /* across the wrap */
+	for (unsigned round = 0; round < 2; round++) {
+		lose_the_link(meet);
+		exchange(meet, A, 3 + round);
+		exchange(meet, B, 3 + round);
+		MEET_PUMP(meet, has_its_rails(meet));
+	}
+	MEET_PUMP(meet, holds_nothing(a->peer) && holds_nothing(b->peer));
+	assert_int_equal(a->down_count + b->down_count, 0);
+	assert_int_equal(stats_of(a).reconnect_count, can_come_back(meet) ? 2 : 0);
+}
+
+static void test_a_session_of_2_to_the_33_messages_lives_on(
+	const struct instance *instance)
+{
+	static const struct age ages[] = {
+		{(1u << 31) - 300, 1u << 31, 1},
+		{1u << 31, (1u << 31) + 1, (1u << 31) - 1},
+		{UINT32_MAX - 200, 5, UINT32_MAX - 1},
+		{UINT32_MAX, 3u << 30, UINT32_MAX},
+		/* The remainders of 2^33 + 2^31 + 7, and of 2^33. */
+		{(1u << 31) + 7, 0, 7},
+	};
+	struct tern_context_opts opts = meet_opts();
+
+	opts.bulk_bytes = 100000;
+	opts.rail_count = RAIL_COUNT;
+	opts.suspect_ns = 40 * TERN_NS_PER_MS; /* counters are sent with every PING */
+	opts.reconnect_ns = opts.dead_ns = 60 * TERN_NS_PER_S;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(ages); i++) {
+		struct meet *meet = meet_new_with(instance, &opts, &opts);
+
+		live_on(meet, &ages[i]);
+		meet_free(meet);
+	}
+}
+
+const struct conformance_test meet_age[] = {
+	CONFORMANCE(test_a_session_of_2_to_the_33_messages_lives_on, NEEDS_NOTHING),
+	{0},
+};

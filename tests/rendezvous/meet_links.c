@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of links that come and go: how often a session dials, and what it sends on a
+ * new link before it has repeated everything. */
+#include "tests/rendezvous/meet.h"
+
+#include <errno.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "rendezvous/rendezvous.h"
+
+static bool can_come_back(const struct meet *meet)
+{
+	return !(tern_peer_caps(meet->ends[A].peer) & TERN_CAP_BOUND);
+}
+
+static void cut_when_recovered(struct end *end, enum tern_peer_event event)
+{
+	if (event == TERN_PEER_RECOVERED)
+		tern_peer_cut(end->peer, -ECONNRESET);
+}
+
+/* Counts the links of a second on a path that passes handshakes and nothing else. In
+ * virtual time, since a busy machine may not get far in a real second. */
+static uint64_t links_of_a_second(const struct instance *instance, uint64_t waiting_bytes)
+{
+	struct meet *meet = meet_new(instance);
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+	struct call send = {0}, recv = {0};
+	struct tern_peer_stats stats;
+	uint64_t until_ns;
+
+	a->on_event = cut_when_recovered;
+	if (waiting_bytes) {
+		struct tern_buf data = end_data(a, SLAB, waiting_bytes, 1);
+
+		assert_int_equal(call_send(&send, a, 1, 1, &data, 0), 0);
+	}
+	until_ns = tern_now_ns(tern_context_env(a->ctx)) + TERN_NS_PER_S;
+	tern_peer_cut(a->peer, -ECONNRESET);
+	while (tern_now_ns(tern_context_env(a->ctx)) < until_ns)
+		meet_turn(meet);
+	assert_int_equal(a->down_count, 0);
+
+	/* The path works again. */
+	a->on_event = NULL;
+	if (waiting_bytes) {
+		struct tern_buf room = end_memory(b, SLAB, waiting_bytes);
+
+		assert_int_equal(call_recv(&recv, b, 1, 1, &room, 0), 0);
+		MEET_PUMP(meet, call_over(&send) && call_over(&recv));
+		call_check(&recv, waiting_bytes, 1);
+	}
+	tern_peer_stats(a->peer, &stats);
+	meet_free(meet);
+	return stats.reconnect_count;
+}
+
+static void test_links_of_no_use_come_ever_more_slowly(const struct instance *instance)
+{
+	static const uint64_t waiting[] = {0, 300000};
+
+	if (!instance->world_new) {
+		print_message("skipped: no virtual time\n");
+		skip();
+	}
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(waiting); i++) {
+		uint64_t count = links_of_a_second(instance, waiting[i]);
+
+		/* Pauses of 1 to 2 ms, 2 to 4, ... and 50 to 100. */
+		assert_in_range(count, 10, 30);
+	}
+}
+
+static void cut_as_if_it_had_lasted(struct end *end, enum tern_peer_event event)
+{
+	struct tern_peer *a = end->meet->ends[A].peer;
+
+	if (event != TERN_PEER_RECOVERED)
+		return;
+	a->up_ns -= TERN_NS_PER_S;
+	a->fruitless_ns -= TERN_NS_PER_S;
+	cut_when_recovered(end, event);
+}
+
+/* Counts the links without data that a session survives: B cuts them before it has
+ * read A's messages. */
+static uint64_t links_until_the_end(const struct instance *instance,
+	void (*cut)(struct end *end, enum tern_peer_event event))
+{
+	struct tern_context_opts opts = meet_opts();
+	struct tern_peer_stats stats;
+	struct call send = {0};
+	struct tern_buf data;
+	struct meet *meet;
+	struct end *a, *b;
+
+	opts.reconnect_ns = 8 * TERN_NS_PER_MS; /* so pauses are 2 ms at most */
+	opts.unreachable_ns = 20 * TERN_NS_PER_MS;
+	meet = meet_new_with(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	b->on_event = cut;
+	data = end_data(a, SLAB, 300000, 1);
+	assert_int_equal(call_send(&send, a, 1, 1, &data, 0), 0);
+	tern_peer_cut(b->peer, -ECONNRESET);
+	MEET_PUMP(meet, a->down_count);
+	assert_int_equal(a->down_status, -ECONNRESET);
+	assert_int_equal(send.req.status, -ECONNRESET);
+	tern_peer_stats(a->peer, &stats);
+	meet_free(meet);
+	return stats.reconnect_count;
+}
+
+static void test_links_that_carry_nothing_are_the_end(const struct instance *instance)
+{
+	if (!instance->world_new) {
+		print_message("skipped: no virtual time\n");
+		skip();
+	}
+	assert_int_equal(links_until_the_end(instance, cut_as_if_it_had_lasted), 16);
+	/* Such links may have been cut by chance. */
+	assert_in_range(links_until_the_end(instance, cut_when_recovered), 255, 256);
+}
+
+/* If the lost link had carried something, the next one is dialled at once: a busy
+ * session does not wait for a path that breaks now and then. */
+static void test_a_link_of_use_is_followed_at_once(const struct instance *instance)
+{
+	struct meet *meet = meet_new(instance);
+	struct end *a = &meet->ends[A], *b = &meet->ends[B];
+
+	if (!can_come_back(meet))
+		MEET_SKIP(meet, "a connection is for good");
+	for (unsigned round = 0; round < 8; round++) {
+		struct tern_buf data = end_data(a, SLAB, 90000, round);
+		struct tern_buf room = end_memory(b, SLAB, 90000);
+		struct call send = {0}, recv = {0};
+
+		assert_int_equal(call_recv(&recv, b, 1, round, &room, 0), 0);
+		assert_int_equal(call_send(&send, a, 1, round, &data, 0), 0);
+		MEET_PUMP(meet, call_over(&send) && call_over(&recv));
+		call_check(&recv, 90000, round);
+		tern_peer_cut(a->peer, -ECONNRESET);
+		MEET_PUMP(meet, a->recovered_count == round + 1);
+		assert_true(a->peer->redial_at_once);
+	}
+	meet_free(meet);
+}
+
+static bool is_replaying(const struct tern_peer *peer)
+{
+	return peer->state == TERN_PEER_STATE_UP &&
+	       peer->retain.sent_count < peer->retain.count;
+}
+
+static uint64_t sent_by(const struct tern_peer *peer)
+{
+	struct tern_peer_stats stats;
+
+	tern_peer_stats(peer, &stats);
+	return stats.messages_sent;
+}
+
+/* Polls one end at a time: the other one has not received DONE yet. */
+static bool says_done(struct end *a, struct end *b, const struct call *send)
+{
+	const struct tern_xfer *x = (const void *)send->req.priv;
+
+	if (x->state == TERN_XFER_UNACKED && b->asleep) {
+		b->asleep = false;
+		return true;
+	}
+	b->asleep = !b->asleep;
+	a->asleep = !b->asleep;
+	return false;
+}
+
+/* After a reconnect a large tensor is put again, before anything else is sent. */
+static void test_a_ping_does_not_wait_for_what_is_sent_again(
+	const struct instance *instance)
+{
+	enum { BYTES = 24 << 20 };
+	struct tern_context_opts opts = meet_opts();
+	struct call send = {0}, recv = {0};
+	struct tern_buf data, room;
+	struct meet *meet;
+	struct end *a, *b;
+	uint64_t before;
+
+	opts.bulk_bytes = (uint64_t)1 << 40; /* no rails */
+	opts.reconnect_ns = opts.dead_ns = 60 * TERN_NS_PER_S;
+	meet = meet_new_with(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	if (!can_come_back(meet) || !(tern_peer_caps(a->peer) & TERN_CAP_PUT) ||
+		(instance->gpus & 1 << B)) /* its memory is read */
+		MEET_SKIP(meet, "nothing is put again");
+	data = end_data(a, SLAB, BYTES, 1);
+	room = end_memory(b, SLAB, BYTES);
+	assert_int_equal(call_recv(&recv, b, 1, 1, &room, 0), 0);
+	meet_settle(meet);
+	assert_int_equal(call_send(&send, a, 1, 1, &data, 0), 0);
+	MEET_PUMP(meet, says_done(a, b, &send));
+	tern_peer_cut(b->peer, -ECONNRESET); /* B does not handle DONE any more */
+	MEET_PUMP(meet, a->recovered_count && is_replaying(a->peer));
+	before = sent_by(a->peer);
+	/* The PING goes behind the puts that the fabric has already. */
+	tern_stream_ping(a->peer, false);
+	MEET_PUMP(meet, !a->peer->pings_due);
+	assert_true(is_replaying(a->peer));
+	assert_int_equal(sent_by(a->peer), before + 1);
+	MEET_PUMP(meet, call_over(&send) && call_over(&recv));
+	call_check(&recv, BYTES, 1);
+	assert_int_equal(a->down_count + b->down_count, 0);
+	meet_free(meet);
+}
+
+/* Many more than the limit of half-open links. In virtual time, so that all come at
+ * one instant. */
+static void test_a_thousand_who_come_at_once_all_get_in(const struct instance *instance)
+{
+	enum { COUNT = 1000 };
+	static struct tern_peer *peers[COUNT];
+	struct tern_context_opts opts = meet_opts();
+	struct meet *meet;
+	struct end *a, *b;
+
+	if (!instance->world_new) {
+		print_message("skipped: no virtual time\n");
+		skip();
+	}
+	meet = meet_new_apart(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(
+			tern_connect(a->ctx, tern_listener_address(meet->listener), NULL,
+				&peers[i]),
+			0);
+	MEET_PUMP(meet, b->accepted_count == COUNT);
+	for (unsigned i = 0; i < COUNT; i++)
+		MEET_PUMP(meet, peers[i]->state == TERN_PEER_STATE_UP);
+	assert_int_equal(tern_rdv_of(b->ctx)->half_open.count, 0);
+	meet_free(meet);
+}
+
+/* Runs in real time, also over fabrics that bound their own half-open connections. */
+static void test_more_than_may_be_half_open_all_get_in(const struct instance *instance)
+{
+	enum { COUNT = 300, HALF_OPEN = 64 };
+	static struct tern_peer *peers[COUNT];
+	struct tern_context_opts opts = meet_opts();
+	struct meet *meet;
+	struct end *a, *b;
+
+	opts.connect_ns = 60 * TERN_NS_PER_S;
+	meet = meet_new_apart(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	tern_rdv_of(b->ctx)->half_open_max = HALF_OPEN;
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(
+			tern_connect(a->ctx, tern_listener_address(meet->listener), NULL,
+				&peers[i]),
+			0);
+	MEET_PUMP(meet, b->accepted_count == COUNT);
+	for (unsigned i = 0; i < COUNT; i++)
+		MEET_PUMP(meet, peers[i]->state == TERN_PEER_STATE_UP);
+	assert_int_equal(b->accepted_count, COUNT);
+	meet_free(meet);
+}
+
+static bool has_link_in(const struct end *end, enum tern_link_state state)
+{
+	tern_list_for_each (n, &tern_rdv_of(end->ctx)->links)
+		if (tern_list_entry(n, struct tern_link, node)->state == state)
+			return true;
+	return false;
+}
+
+/* Progresses one end at a time until B has answered and A has not received the answer. */
+static bool awaits_proof(struct end *a, struct end *b)
+{
+	if (!b->asleep && has_link_in(b, TERN_LINK_WAIT_PROOF))
+		return true;
+	b->asleep = !b->asleep;
+	a->asleep = !b->asleep;
+	return false;
+}
+
+/* The acceptor's time for the session to return is over. But a new link of it was
+ * accepted, on which the slow dialler has not completed its handshake. */
+static void test_a_session_in_its_handshake_is_waited_for(const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct meet *meet;
+	struct end *a, *b;
+	uint64_t due_ns;
+
+	opts.reconnect_ns = 60 * TERN_NS_PER_S;
+	meet = meet_new_with(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	if (!can_come_back(meet))
+		MEET_SKIP(meet, "a connection is for good");
+	tern_peer_cut(a->peer, -ECONNRESET);
+	MEET_PUMP(meet, awaits_proof(a, b));
+	tern_peer_set_timer(b->peer, &b->peer->retry, 0);
+	due_ns = b->peer->retry.due_ns;
+	MEET_PUMP(meet, b->down_count || b->peer->retry.due_ns > due_ns);
+	assert_int_equal(b->down_count, 0);
+	a->asleep = false;
+	MEET_PUMP(meet, a->recovered_count && b->recovered_count);
+	assert_int_equal(a->down_count + b->down_count, 0);
+	meet_free(meet);
+}
+
+const struct conformance_test meet_links[] = {
+	CONFORMANCE(test_a_thousand_who_come_at_once_all_get_in, NEEDS_NOTHING),
+	CONFORMANCE(test_more_than_may_be_half_open_all_get_in, NEEDS_NOTHING),
+	CONFORMANCE(test_a_session_in_its_handshake_is_waited_for, NEEDS_NOTHING),
+	CONFORMANCE(test_links_of_no_use_come_ever_more_slowly, NEEDS_NOTHING),
+	CONFORMANCE(test_links_that_carry_nothing_are_the_end, NEEDS_NOTHING),
+	CONFORMANCE(test_a_link_of_use_is_followed_at_once, NEEDS_NOTHING),
+	CONFORMANCE(test_a_ping_does_not_wait_for_what_is_sent_again, NEEDS_NOTHING),
+	{0},
+};

@@ -1,0 +1,730 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests with a stranger: a peer that completes the handshake and then sends messages that
+ * no correct Tern sends. It uses a port of the test bed, so the wrong messages are sent
+ * on each fabric. B cuts it, with a log line that says why, and gives back what the
+ * message had taken; B's session with A is not affected. Errors below the rendezvous, and
+ * before the handshake, are in hostile.c.
+ */
+#include "tests/rendezvous/meet.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/endian.h"
+#include "base/util.h"
+#include "rendezvous/rendezvous.h"
+
+#define STRANGER_KEY 99u
+
+struct scene {
+	const struct instance *instance;
+	struct meet *meet; /* A and B, which are correct */
+	struct bed *bed;
+	struct tern_listener *listener; /* another listener of B */
+	struct link *link;              /* link of the stranger */
+	struct tern_hello answer;       /* B's answer; step 0: not received yet */
+	uint32_t seq;
+	uint32_t heard, ack;      /* seq of B's last message; last ack sent to B */
+	uint32_t fin_seq;         /* seq of B's FIN; 0: not received yet */
+	uint32_t granted, used;   /* credits as B counts them */
+	uint32_t want;            /* id of B's last WANT; 0: none */
+	uint32_t missed;          /* id in B's last MISS; 0: none */
+	uint32_t posted;          /* the id of B's last POST; 0: none */
+	struct tern_peer *caller; /* the stranger, as B's peer */
+	unsigned accepted_count, down_count;
+	int down_status;
+};
+
+#define SCENE_PUMP(s, cond)                                                              \
+	PUMP_WITH((meet_turn((s)->meet), bed_turn((s)->bed)), (s)->instance->name, cond)
+
+static void on_accept(struct tern_peer *peer, void *arg)
+{
+	struct scene *s = arg;
+
+	s->caller = peer;
+	s->accepted_count++;
+}
+
+static void on_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct scene *s = arg;
+
+	if (event != TERN_PEER_DOWN)
+		return;
+	s->down_count++;
+	s->down_status = status;
+	tern_peer_free(peer);
+}
+
+/* NULL: B has the options of the tests. */
+static void scene_init_with(struct scene *s, const struct instance *instance,
+	const struct tern_context_opts *b_opts)
+{
+	const struct tern_peer_opts opts = {.event = on_event, .arg = s};
+	char rest[BED_ADDRESS_MAX], url[BED_ADDRESS_MAX];
+
+	*s = (struct scene){.instance = instance};
+	s->meet = meet_new_with(instance, NULL, b_opts);
+	s->bed = bed_new_sized(instance, TERN_MESSAGE_MAX, TERN_MESSAGE_MAX);
+	instance->address(rest, 1);
+	meet_url(instance, rest, url);
+	assert_int_equal(
+		tern_listen(s->meet->ends[B].ctx, url, &opts, on_accept, s, &s->listener),
+		0);
+}
+
+static void scene_init(struct scene *s, const struct instance *instance)
+{
+	scene_init_with(s, instance, NULL);
+}
+
+static void scene_fini(struct scene *s)
+{
+	bed_free(s->bed);
+	tern_listener_free(s->listener);
+	meet_free(s->meet);
+}
+
+static int stranger_hears(struct link *link, const void *data, size_t bytes)
+{
+	struct scene *s = link->arg;
+	struct tern_header h;
+	const char *why;
+
+	if (tern_header_type(data) == TERN_MSG_HELLO) {
+		assert_int_equal(tern_hello_decode(data, bytes, &s->answer), 0);
+		s->granted = s->answer.credit;
+		s->used = s->heard = s->ack = s->answer.first_seq;
+		return 0;
+	}
+	assert_int_equal(tern_header_decode(data, bytes, &h, &why), 0);
+	s->granted = h.credit;
+	if (tern_type_is_sequenced(h.type))
+		s->heard = h.seq;
+	if (h.type == TERN_MSG_FIN)
+		s->fin_seq = h.seq;
+	if (h.type == TERN_MSG_WANT)
+		s->want = h.src;
+	if (h.type == TERN_MSG_MISS)
+		s->missed = h.dst;
+	if (h.type == TERN_MSG_POST)
+		s->posted = h.src;
+	return 0;
+}
+
+static int try_to_say(
+	struct scene *s, const void *message, size_t bytes, size_t payload_bytes)
+{
+	return s->bed->sides[A].fabric->ops->send(s->link->conn, message, bytes,
+		(const char *)message + bytes, payload_bytes);
+}
+
+static void say_hello_with(
+	struct scene *s, uint8_t step, int16_t status, uint32_t eager_bytes)
+{
+	const struct tern_hello hello = {
+		.step = step,
+		.status = status,
+		.epoch = 1,
+		.incarnation = 77,
+		.token = s->answer.token,
+		.credit = 64,
+		.eager_bytes = eager_bytes,
+		.name = "a stranger",
+	};
+	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+
+	tern_hello_encode(&hello, message);
+	SCENE_PUMP(s, try_to_say(s, message, sizeof(message), 0) == 0);
+}
+
+static void say_hello(struct scene *s, uint8_t step)
+{
+	say_hello_with(s, step, 0, TERN_EAGER_MAX);
+}
+
+/* Sends a message with correct numbers and counters. */
+static void say(struct scene *s, const struct tern_header *what)
+{
+	static _Alignas(8) unsigned char message[TERN_MESSAGE_MAX];
+	size_t payload_bytes = what->type == TERN_MSG_EAGER ? what->bytes : 0;
+	struct tern_header h = *what;
+	size_t bytes;
+
+	s->used += tern_type_takes_credit(h.type, h.dst);
+	s->seq += tern_type_is_sequenced(h.type);
+	h.epoch = 1;
+	h.seq = s->seq;
+	h.ack = s->ack;
+	h.credit = 64;
+	h.channel = MEET_CHANNEL;
+	h.key = STRANGER_KEY;
+	bytes = tern_header_encode(&h, message);
+	pattern_fill(message + bytes, payload_bytes, s->seq, 0);
+	SCENE_PUMP(s, try_to_say(s, message, bytes, payload_bytes) == 0);
+}
+
+static void stranger_dials(struct scene *s)
+{
+	s->link = bed_dial_at(
+		s->bed, A, strstr(tern_listener_address(s->listener), "://") + 3);
+	s->link->on_message = stranger_hears;
+	s->link->arg = s;
+	s->answer = (struct tern_hello){0};
+	s->seq = s->want = s->missed = s->fin_seq = s->posted = 0;
+	SCENE_PUMP(s, s->link->up);
+}
+
+static void stranger_comes(struct scene *s)
+{
+	unsigned before = s->accepted_count;
+
+	stranger_dials(s);
+	say_hello(s, 1);
+	SCENE_PUMP(s, s->answer.step == 2);
+	say_hello(s, 3);
+	SCENE_PUMP(s, s->accepted_count > before);
+}
+
+/* Sends a tensor from A to B that takes a record there. */
+static void check_undisturbed(struct scene *s, uint64_t step)
+{
+	struct end *a = &s->meet->ends[A], *b = &s->meet->ends[B];
+	struct tern_buf data = end_data(a, SLAB, 100000, step);
+	struct tern_buf room = end_memory(b, SLAB, 100000);
+	struct call send = {0}, recv = {0};
+
+	assert_int_equal(call_send(&send, a, STRANGER_KEY, step, &data, 0), 0);
+	assert_int_equal(call_recv(&recv, b, STRANGER_KEY, step, &room, 0), 0);
+	SCENE_PUMP(s, call_over(&send) && call_over(&recv));
+	call_check(&recv, 100000, step);
+	assert_int_equal(a->suspect_count + b->suspect_count, 0);
+}
+
+/* Messages that no correct peer sends. */
+static const struct {
+	struct tern_header h;
+	uint32_t unless; /* capability with which the message is correct; 0: none */
+} wrong[] = {
+	{{.type = TERN_MSG_RTS, .shape = {TERN_U8, 1, {9}}, .bytes = 9}, 0},
+	{{.type = TERN_MSG_RTS,
+		 .flags = TERN_FLAG_REGION,
+		 .shape = {TERN_U8, 1, {9}},
+		 .bytes = 9},
+		0},
+	{{.type = TERN_MSG_RTS,
+		 .flags = TERN_FLAG_REGION,
+		 .shape = {TERN_U8, 1, {9}},
+		 .bytes = 9,
+		 .src = 0x10001},
+		TERN_CAP_GET},
+	{{.type = TERN_MSG_RTS, .shape = {TERN_U8, 1, {9}}, .bytes = 9, .src = 0x10001},
+		TERN_CAP_PUT},
+	{{.type = TERN_MSG_POST, .flags = TERN_FLAG_REGION, .bytes = 9}, 0},
+	{{.type = TERN_MSG_POST, .bytes = 9, .src = 0x10001}, 0},
+	{{.type = TERN_MSG_POST, .flags = TERN_FLAG_REGION, .bytes = 9, .src = 0x10001},
+		TERN_CAP_PUT},
+	/* The shape of a DONE on a rail is not checked. */
+	{{.type = TERN_MSG_DONE,
+		 .flags = TERN_FLAG_RAIL,
+		 .shape = {(enum tern_dtype)200, 0, {0}},
+		 .bytes = 9,
+		 .dst = 0x10001},
+		0},
+	/* Invalid statuses. */
+	{{.type = TERN_MSG_ATS, .status = -EINPROGRESS, .dst = 0x10001}, 0},
+	{{.type = TERN_MSG_ATS, .status = -EAGAIN, .dst = 0x10001}, 0},
+	{{.type = TERN_MSG_ATS, .status = -4096, .dst = 0x10001}, 0},
+	{{.type = TERN_MSG_DONE, .status = -EINPROGRESS, .dst = 0x10001}, 0},
+	{{.type = TERN_MSG_CTS, .status = -EIO, .dst = 0x10001}, 0},
+	/* Answers without a question, and a question without an id. */
+	{{.type = TERN_MSG_MISS, .dst = 0x10001}, 0},
+	{{.type = TERN_MSG_MISS, .status = -EIO, .dst = 0x10001}, 0},
+	{{.type = TERN_MSG_WANT, .key = 5}, 0},
+	{{.type = TERN_MSG_RTS,
+		 .shape = {TERN_U8, 1, {9}},
+		 .bytes = 9,
+		 .src = 0x10001,
+		 .dst = 0x10001},
+		0},
+	{{.type = TERN_MSG_EAGER, .shape = {TERN_U8, 1, {9}}, .bytes = 9, .dst = 0x10001},
+		0},
+	/* Flags of other message types. */
+	{{.type = TERN_MSG_HAVE, .flags = TERN_FLAG_RECV}, 0},
+	{{.type = TERN_MSG_ATS, .flags = TERN_FLAG_REPLY, .dst = 0x10001}, 0},
+	{{.type = TERN_MSG_FIN, .flags = TERN_FLAG_RECV}, 0},
+	{{.type = TERN_MSG_DONE,
+		 .flags = TERN_FLAG_REGION,
+		 .status = -EIO,
+		 .dst = 0x10001},
+		0},
+	{{.type = TERN_MSG_EAGER,
+		 .shape = {TERN_U8, 1, {TERN_EAGER_MAX + 1}},
+		 .bytes = TERN_EAGER_MAX + 1},
+		0},
+};
+
+static const struct tern_header decent = {
+	.type = TERN_MSG_EAGER, .shape = {TERN_U8, 1, {9}}, .bytes = 9};
+
+/* The stranger sends the message and is cut for it. */
+static void check_protocol_error(struct scene *s, const struct tern_header *h)
+{
+	unsigned before = s->down_count;
+	char line[64];
+
+	say(s, &decent); /* its record stays until the end */
+	say(s, h);
+	SCENE_PUMP(s, s->link->closed_count);
+	SCENE_PUMP(s, s->down_count > before);
+	assert_int_equal(s->down_status, -EPROTO);
+	snprintf(line, sizeof(line), "protocol error: %s", tern_message_name(h->type));
+	assert_true(log_env_has(&s->meet->ends[B].log, line));
+	s->meet->ends[B].log.count = 0;
+}
+
+static void test_messages_that_cannot_be_meant_end_their_session_only(
+	const struct instance *instance)
+{
+	struct scene s;
+
+	scene_init(&s, instance);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(wrong); i++) {
+		stranger_comes(&s);
+		if (link_caps(s.link) & wrong[i].unless)
+			link_close(s.link, false);
+		else
+			check_protocol_error(&s, &wrong[i].h);
+		check_undisturbed(&s, i);
+	}
+	scene_fini(&s);
+}
+
+/* ---- answers to a WANT ---- */
+
+#define WANTED_STEP 7u
+
+static const struct tern_header starved = {.type = TERN_MSG_EAGER,
+	.flags = TERN_FLAG_STARVED,
+	.shape = {TERN_U8, 1, {9}},
+	.bytes = 9};
+
+static uint32_t wanted_count(struct scene *s)
+{
+	return tern_rdv_of(s->meet->ends[B].ctx)->wanted_count;
+}
+
+/* The stranger has used all its credits and waits for more, so B sends a WANT for
+ * `recv`. */
+static void be_wanted(struct scene *s, struct call *recv)
+{
+	struct end *b = &s->meet->ends[B];
+	struct tern_buf room = end_memory(b, SLAB, 9);
+	struct tern_channel *channel;
+
+	stranger_comes(s);
+	assert_int_equal(tern_channel_open(s->caller, MEET_CHANNEL, &channel), 0);
+	call_init(recv, b);
+	assert_int_equal(
+		call_recv_as(recv, channel, STRANGER_KEY, WANTED_STEP, &room, NULL, 0),
+		0);
+	while (!s->want) {
+		if (s->used != s->granted)
+			say(s, &starved);
+		else
+			SCENE_PUMP(s, s->want || s->used != s->granted);
+	}
+	assert_int_equal(wanted_count(s), 1);
+}
+
+static void check_thrown_out(struct scene *s, unsigned down_before)
+{
+	SCENE_PUMP(s, s->link->closed_count);
+	SCENE_PUMP(s, s->down_count > down_before);
+	assert_int_equal(s->down_status, -EPROTO);
+	assert_int_equal(wanted_count(s), 0);
+	check_undisturbed(s, 100 + down_before);
+}
+
+static void miss(struct scene *s, uint32_t id)
+{
+	say(s, &(struct tern_header){.type = TERN_MSG_MISS, .dst = id});
+}
+
+/* An EAGER with a late credit takes the receive, and crosses the WANT. */
+static void take_the_receive(struct scene *s, struct call *recv)
+{
+	struct tern_header h = starved;
+	struct tern_buf room = end_memory(&s->meet->ends[B], SLAB, 9);
+	struct tern_channel *channel;
+	struct call arrival = {0};
+
+	assert_int_equal(tern_channel_open(s->caller, MEET_CHANNEL, &channel), -EEXIST);
+	call_init(&arrival, &s->meet->ends[B]);
+	assert_int_equal(
+		call_recv_as(&arrival, channel, STRANGER_KEY, 0, &room, NULL, 0), 0);
+	SCENE_PUMP(s, call_over(&arrival) && s->used != s->granted);
+	h.step = WANTED_STEP;
+	say(s, &h);
+	SCENE_PUMP(s, call_over(recv));
+	assert_int_equal(recv->req.status, 0);
+	assert_int_equal(wanted_count(s), 1);
+}
+
+static void test_only_a_miss_that_is_due_is_believed(const struct instance *instance)
+{
+	struct tern_context_opts few_records = meet_opts();
+	struct call recv = {0};
+	struct scene s;
+
+	few_records.record_count = 64;
+	scene_init_with(&s, instance, &few_records);
+	/* The WANT is not answered, and another id is named. */
+	be_wanted(&s, &recv);
+	miss(&s, 0xdead);
+	check_thrown_out(&s, 0);
+	assert_int_equal(recv.req.status, -EPROTO);
+	/* The WANT was answered, and one MISS is due. */
+	be_wanted(&s, &recv);
+	take_the_receive(&s, &recv);
+	miss(&s, s.want);
+	SCENE_PUMP(&s, wanted_count(&s) == 0);
+	assert_int_equal(s.down_count, 1);
+	miss(&s, s.want);
+	check_thrown_out(&s, 1);
+	scene_fini(&s);
+}
+
+/* A MISS is due, but data arrives instead: no room is left for it. */
+static void test_data_for_a_receive_that_has_left_are_not_believed(
+	const struct instance *instance)
+{
+	struct tern_context_opts few_records = meet_opts();
+	struct call recv = {0};
+	struct tern_header h = starved;
+	struct scene s;
+
+	few_records.record_count = 64;
+	scene_init_with(&s, instance, &few_records);
+	be_wanted(&s, &recv);
+	take_the_receive(&s, &recv);
+	h.step = WANTED_STEP;
+	h.dst = s.want;
+	say(&s, &h);
+	check_thrown_out(&s, 0);
+	scene_fini(&s);
+}
+
+/* ---- answers to a POST ---- */
+
+#define POSTED_BYTES 200000u /* more than is eager */
+
+/* The stranger comes, and hears of the room that B has posted for `recv`. A
+ * GPU's room is not posted to everybody. */
+static void be_posted(struct scene *s, struct call *recv)
+{
+	struct end *b = &s->meet->ends[B];
+	struct tern_buf room = end_memory(b, SLAB, POSTED_BYTES);
+	struct tern_channel *channel;
+
+	stranger_comes(s);
+	assert_int_equal(tern_channel_open(s->caller, MEET_CHANNEL, &channel), 0);
+	call_init(recv, b);
+	assert_int_equal(call_recv_as(recv, channel, STRANGER_KEY, 0, &room, NULL, 0), 0);
+	if ((link_caps(s->link) & TERN_CAP_PUT) && !(s->instance->gpus & 1u << B))
+		SCENE_PUMP(s, s->posted);
+}
+
+/* The stranger's tensor had so many bytes, and the put of it ended with `status`. */
+static void done_with(struct scene *s, int status, uint64_t bytes)
+{
+	say(s, &(struct tern_header){.type = TERN_MSG_DONE,
+		       .status = (int16_t)status,
+		       .shape = {TERN_U8, 1, {bytes}},
+		       .bytes = bytes,
+		       .dst = s->posted});
+}
+
+static void test_a_size_that_contradicts_its_status_is_not_believed(
+	const struct instance *instance)
+{
+	struct call recv = {0};
+	struct scene s;
+
+	scene_init(&s, instance);
+	be_posted(&s, &recv);
+	if (!s.posted) {
+		scene_fini(&s);
+		print_message("skipped: no room is posted\n");
+		skip();
+	}
+	/* Too large, as it says. */
+	done_with(&s, -EMSGSIZE, POSTED_BYTES + 1);
+	SCENE_PUMP(&s, call_over(&recv));
+	assert_int_equal(recv.req.status, -EMSGSIZE);
+	assert_int_equal(s.down_count, 0);
+	/* It says that it has come, and there was no room for it. */
+	be_posted(&s, &recv);
+	done_with(&s, 0, POSTED_BYTES + 1);
+	check_thrown_out(&s, 0);
+	assert_int_equal(recv.req.status, -EPROTO);
+	/* It says that there was no room for it, and there was. */
+	be_posted(&s, &recv);
+	done_with(&s, -EMSGSIZE, POSTED_BYTES);
+	check_thrown_out(&s, 1);
+	assert_int_equal(recv.req.status, -EPROTO);
+	scene_fini(&s);
+}
+
+/* The data may have been sent behind the goodbye because there was no room before. */
+static void test_data_behind_a_goodbye_change_nothing(const struct instance *instance)
+{
+	struct tern_header h = starved;
+	struct scene s;
+
+	scene_init(&s, instance);
+	stranger_comes(&s);
+	say(&s, &(struct tern_header){.type = TERN_MSG_FIN});
+	SCENE_PUMP(&s, s.fin_seq);
+	h.dst = 0x10001;
+	say(&s, &h);
+	s.ack = s.fin_seq;
+	say(&s, &(struct tern_header){.type = TERN_MSG_HAVE});
+	SCENE_PUMP(&s, s.down_count);
+	assert_int_equal(s.down_status, 0);
+	check_undisturbed(&s, 0);
+	scene_fini(&s);
+}
+
+/* More than one slab has records for. */
+#define HALF_OPEN_STRANGERS 24u
+
+static void test_who_has_proved_nothing_takes_no_records(const struct instance *instance)
+{
+	const struct tern_rdv *rdv;
+	uint32_t peer_count, record_count;
+	struct scene s;
+
+	scene_init(&s, instance);
+	rdv = tern_rdv_of(s.meet->ends[B].ctx);
+	peer_count = rdv->peer_count;
+	record_count = rdv->record_count;
+	for (unsigned i = 0; i < HALF_OPEN_STRANGERS; i++) {
+		stranger_dials(&s);
+		say_hello(&s, 1);
+		SCENE_PUMP(&s, s.answer.step == 2);
+		/* Messages that it sends right after its proof need not wait for
+		 * further credits. */
+		assert_int_equal(s.granted - s.used, TERN_CREDIT_MIN);
+	}
+	assert_int_equal(rdv->peer_count, peer_count);
+	assert_int_equal(rdv->record_count, record_count);
+	check_undisturbed(&s, 0);
+	scene_fini(&s);
+}
+
+/* ---- a WANT of the stranger's ---- */
+
+#define CROWD_MOST 64u /* number of credits of B */
+#define WANT_ID    0x10005u
+
+static void send_to_stranger(
+	struct scene *s, struct call *call, const struct tern_buf *buf, uint64_t step)
+{
+	struct tern_tensor tensor = {*buf, tern_shape_1d(TERN_U8, buf->bytes)};
+	struct tern_channel *channel;
+
+	tern_channel_open(s->caller, MEET_CHANNEL, &channel);
+	call_init(call, &s->meet->ends[B]);
+	assert_int_equal(
+		call_send_as(call, channel, STRANGER_KEY, step, &tensor, NULL, 0), 0);
+}
+
+/* Lets B's sends fill the connection. If nothing is kept for another link, the
+ * stranger must not read; otherwise it must not acknowledge. */
+static void turn_unread(struct scene *s)
+{
+	meet_turn(s->meet);
+	if (!(link_caps(s->link) & TERN_CAP_BOUND))
+		bed_turn(s->bed);
+}
+
+/* Posts sends of B until there is no room for another one. */
+static void fill_the_way(struct scene *s, struct call *crowd, const struct tern_buf *data)
+{
+	const struct tern_retain *kept = &s->caller->retain;
+
+	for (unsigned i = 0; tern_list_empty(&s->caller->pending); i++) {
+		assert_true(i < CROWD_MOST);
+		send_to_stranger(s, &crowd[i], data, i);
+		PUMP_WITH(turn_unread(s), s->instance->name,
+			kept->sent_count == kept->count);
+	}
+}
+
+static void hear_the_miss(struct scene *s)
+{
+	while (!s->missed) {
+		SCENE_PUMP(s, s->missed || s->heard != s->ack);
+		s->ack = s->heard;
+		say(s, &(struct tern_header){.type = TERN_MSG_CREDIT});
+	}
+	assert_int_equal(s->missed, WANT_ID);
+}
+
+/* B has no room to send what was asked for, and cancels that send. */
+static void test_who_wants_what_is_cancelled_hears_miss(const struct instance *instance)
+{
+	const struct tern_header want = {
+		.type = TERN_MSG_WANT, .step = WANTED_STEP + CROWD_MOST, .src = WANT_ID};
+	struct tern_context_opts opts = meet_opts();
+	struct call crowd[CROWD_MOST] = {0}, wanted = {0};
+	struct tern_buf data;
+	struct scene s;
+
+	opts.eager_bytes = TERN_EAGER_MAX;
+	scene_init_with(&s, instance, &opts);
+	data = end_data(&s.meet->ends[B], SLAB, TERN_EAGER_MAX, 1);
+	stranger_comes(&s);
+	fill_the_way(&s, crowd, &data);
+	send_to_stranger(&s, &wanted, &data, want.step);
+	say(&s, &want);
+	PUMP_WITH(turn_unread(&s), instance->name, tern_xfer_of(&wanted.req)->wanted);
+	tern_cancel(&wanted.req);
+	MEET_PUMP(s.meet, call_over(&wanted));
+	assert_int_equal(wanted.req.status, -ECANCELED);
+	hear_the_miss(&s);
+	assert_int_equal(s.down_count, 0);
+	scene_fini(&s);
+}
+
+/* A changed byte in a HELLO that makes it one of another kind of Tern. */
+static const struct foreign {
+	size_t at;
+	unsigned char value;
+	int status;
+} foreign[] = {
+	{2, TERN_WIRE_VERSION + 1, -EPROTONOSUPPORT},
+	{TERN_HEADER_BYTES + 152, TERN_LITTLE_ENDIAN + TERN_BIG_ENDIAN - TERN_BYTE_ORDER,
+		-EILSEQ},
+};
+
+static size_t foreign_hello(const struct foreign *how, uint8_t step, void *message)
+{
+	const struct tern_hello hello = {.step = step,
+		.epoch = 1,
+		.incarnation = 77,
+		.token = step == 1 ? 0 : 5,
+		.credit = 64,
+		.eager_bytes = TERN_EAGER_MAX};
+
+	tern_hello_encode(&hello, message);
+	((unsigned char *)message)[how->at] = how->value;
+	return TERN_HELLO_MESSAGE_BYTES;
+}
+
+static void test_who_dials_with_other_bytes_is_refused_in_words(
+	const struct instance *instance)
+{
+	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+	struct scene s;
+
+	scene_init(&s, instance);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(foreign); i++) {
+		size_t bytes = foreign_hello(&foreign[i], 1, message);
+
+		stranger_dials(&s);
+		SCENE_PUMP(&s, try_to_say(&s, message, bytes, 0) == 0);
+		SCENE_PUMP(&s, s.answer.step == 2 && s.link->closed_count);
+		assert_int_equal(s.answer.status, foreign[i].status);
+		assert_true(log_env_has(
+			&s.meet->ends[B].log, tern_status_text(foreign[i].status)));
+		check_undisturbed(&s, i);
+	}
+	assert_int_equal(s.accepted_count, 0);
+	scene_fini(&s);
+}
+
+/* Only an answer (step 2) can refuse. */
+static void test_a_dialler_that_says_a_status_is_refused(const struct instance *instance)
+{
+	struct scene s;
+
+	scene_init(&s, instance);
+	for (unsigned i = 0; i < 4; i++) {
+		uint8_t step = i < 2 ? 1 : 3;
+
+		stranger_dials(&s);
+		if (step == 3) {
+			say_hello(&s, 1);
+			SCENE_PUMP(&s, s.answer.step == 2);
+		}
+		say_hello_with(&s, step, -ECONNREFUSED, i % 2 ? TERN_EAGER_MAX : 0);
+		SCENE_PUMP(&s, s.link->closed_count);
+		check_undisturbed(&s, i);
+	}
+	assert_int_equal(s.accepted_count, 0);
+	scene_fini(&s);
+}
+
+/* Here the stranger listens. */
+static int stranger_answers(struct link *link, const void *data, size_t bytes)
+{
+	const struct foreign *how = link->side->bed->arg;
+	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
+
+	(void)data;
+	(void)bytes;
+	assert_int_equal(link->side->fabric->ops->send(link->conn, message,
+				 foreign_hello(how, 2, message), NULL, 0),
+		0);
+	return 0;
+}
+
+static void stranger_accepts(struct link *link)
+{
+	link->on_message = stranger_answers;
+}
+
+static void test_who_answers_with_other_bytes_is_refused_in_words(
+	const struct instance *instance)
+{
+	char url[BED_ADDRESS_MAX];
+	struct scene s;
+
+	scene_init(&s, instance);
+	meet_url(instance, s.bed->sides[B].fabric->ops->lsn_address(s.bed->lsn), url);
+	s.bed->sides[B].on_accepted = stranger_accepts;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(foreign); i++) {
+		const struct tern_peer_opts opts = {.event = on_event, .arg = &s};
+		struct tern_peer *peer;
+
+		s.bed->arg = (void *)&foreign[i];
+		s.down_count = 0;
+		assert_int_equal(tern_connect(s.meet->ends[A].ctx, url, &opts, &peer), 0);
+		SCENE_PUMP(&s, s.down_count);
+		assert_int_equal(s.down_status, foreign[i].status);
+		check_undisturbed(&s, i);
+	}
+	scene_fini(&s);
+}
+
+const struct conformance_test meet_strangers[] = {
+	CONFORMANCE(test_who_dials_with_other_bytes_is_refused_in_words, NEEDS_SLEEP),
+	CONFORMANCE(test_a_dialler_that_says_a_status_is_refused, NEEDS_SLEEP),
+	CONFORMANCE(test_who_has_proved_nothing_takes_no_records, NEEDS_SLEEP),
+	CONFORMANCE(test_who_answers_with_other_bytes_is_refused_in_words, NEEDS_SLEEP),
+	CONFORMANCE(
+		test_messages_that_cannot_be_meant_end_their_session_only, NEEDS_SLEEP),
+	CONFORMANCE(test_only_a_miss_that_is_due_is_believed, NEEDS_SLEEP),
+	CONFORMANCE(test_data_for_a_receive_that_has_left_are_not_believed, NEEDS_SLEEP),
+	CONFORMANCE(test_a_size_that_contradicts_its_status_is_not_believed, NEEDS_SLEEP),
+	CONFORMANCE(test_data_behind_a_goodbye_change_nothing, NEEDS_SLEEP),
+	CONFORMANCE(
+		test_who_wants_what_is_cancelled_hears_miss, NEEDS_SLEEP | NEEDS_EAGER_B),
+	{0},
+};

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The conformance list of the rendezvous: what include/tern/channel.h promises, through
+ * two real contexts, on each fabric and set of options that meson.build names.
+ */
+#include "tests/rendezvous/meet.h"
+
+#include <string.h>
+
+#include "base/util.h"
+
+/* True if the sender lays the tensor out for the peer to read. Domains of a simulated
+ * world have options of their own. */
+static bool lays_out(const struct instance *instance)
+{
+	return strcmp(instance->fabric, "shm") == 0 && (instance->gpus & 1 << A) &&
+	       !instance->ipc && !instance->world_new;
+}
+
+static const char *missing(const struct instance *instance, unsigned needs)
+{
+	if ((needs & NEEDS_TCP) && !instance->sockets)
+		return "not made of sockets";
+	if ((needs & NEEDS_SLEEP) && !instance->can_sleep)
+		return "nothing to sleep on";
+	if (((needs & NEEDS_EAGER) && (instance->gpus & 1 << A)) ||
+		((needs & NEEDS_EAGER_B) && (instance->gpus & 1 << B)))
+		return "tensors of a GPU do not leave at once";
+	if ((needs & NEEDS_BOUNCE) && !lays_out(instance))
+		return "no tensors of a GPU are laid out for the peer";
+	if ((needs & NEEDS_PROCESS) && (instance->alone || instance->world_new))
+		return "no second process";
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct conformance_test *const lists[] = {meet_paths, meet_pairing,
+		meet_order, meet_cancel, meet_ends, meet_strangers, meet_flow, meet_death,
+		meet_age, meet_links};
+
+	return conformance_main(argc, argv, lists, TERN_ARRAY_SIZE(lists), missing);
+}

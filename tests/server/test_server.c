@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of a server alone: with jobs that do not fit, and with workers that violate
+ * the protocol. */
+#include "tests/server/server_bed.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "transport/context.h"
+
+/* ---- making the shard ---- */
+
+static int (*chunk_new)(struct tern_updater *u, const struct tern_updater_opts *opts,
+	struct tern_updater_chunk **out);
+static atomic_bool may_be_made;
+
+static int slow_chunk_new(struct tern_updater *u, const struct tern_updater_opts *opts,
+	struct tern_updater_chunk **out)
+{
+	for (int i = 0; i < 1000 && !may_be_made; i++)
+		usleep(1000);
+	return chunk_new(u, opts, out);
+}
+
+static bool has_both(const struct tern_server *s)
+{
+	return s->workers && s->workers[0] && s->workers[1];
+}
+
+static void test_workers_join_while_the_shard_is_made(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+	struct tern_updater_ops slow;
+	struct visitor v[2];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	slow = *rig.updater->ops;
+	chunk_new = slow.chunk_new;
+	slow.chunk_new = slow_chunk_new;
+	rig.updater->ops = &slow;
+	for (unsigned i = 0; i < 2; i++)
+		join(&rig, &v[i], &job, 10000, i);
+	while (!has_both(rig.server) && tern_clock_ns() < limit)
+		step(&rig);
+	assert_true(has_both(rig.server));
+	assert_int_equal(rig.server->joined_count, 0);
+	may_be_made = true;
+	for (unsigned i = 0; i < 2; i++)
+		run_until(&rig, &v[i].welcome);
+	assert_true(rig.server->running);
+	stop_and_close(&rig);
+}
+
+/* ---- the start in async mode ---- */
+
+static struct tern_task *held_task;
+
+static int hold_task(struct tern_env *env, struct tern_task *task)
+{
+	(void)env;
+	held_task = task;
+	return 0;
+}
+
+static void has_come(struct tern_req *req)
+{
+	assert_int_equal(req->status, 0);
+	*(bool *)req->arg = true;
+}
+
+/* If they ran on the context's thread, the server could answer nobody meanwhile. */
+static void test_the_first_copies_of_async_mode_are_made_in_tasks(void **state)
+{
+	const struct tern_ps_job job = {
+		.mode = TERN_MODE_ASYNC, .slots = 2, .workers = 2};
+	struct tern_channel *channel;
+	struct tern_req req[2];
+	struct visitor v[2];
+	bool came[2] = {0};
+	struct tern_env_ops holding;
+	const struct tern_env_ops *ops;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join_well(&rig, &v[0], &job, 0);
+	assert_int_equal(rig.server->chunk_count, 1);
+	ops = rig.at.env->ops;
+	holding = *ops;
+	holding.submit = hold_task;
+	rig.at.env->ops = &holding;
+	join_well(&rig, &v[1], &job, 1);
+	assert_true(rig.server->running);
+	assert_non_null(held_task);
+	for (unsigned i = 0; i < 2; i++)
+		assert_false(rig.server->chunks[0].streams[i].sending);
+	for (unsigned i = 0; i < 2; i++) {
+		req[i] = (struct tern_req){.done = has_come, .arg = &came[i]};
+		assert_int_equal(
+			tern_channel_open(v[i].peer, TERN_PS_CHANNEL_DATA, &channel), 0);
+		assert_int_equal(tern_recv(channel, &req[i], tern_key("parameter/0"), 0,
+					 NULL, NULL, TERN_RECV_ALLOC),
+			0);
+	}
+	rig.at.env->ops = ops;
+	assert_int_equal(tern_env_submit(rig.at.env, held_task), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		run_until(&rig, &came[i]);
+		assert_int_equal(req[i].bytes, 1000 * sizeof(float));
+		assert_memory_equal(
+			req[i].data, chunk_w(&rig.server->chunks[0], 0), req[i].bytes);
+		tern_release(&req[i]);
+	}
+	assert_int_equal(rig.server->chunks[0].version, 0);
+	assert_int_equal(rig.server->stats.gradients_added, 0);
+	stop_and_close(&rig);
+}
+
+/* ---- too much ---- */
+
+static void test_a_worker_hears_what_there_is_no_room_for(void **state)
+{
+	const struct tern_ps_job job = {
+		.mode = TERN_MODE_ASYNC, .slots = 4096, .workers = 4096};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join(&rig, &v, &job, 4u << 20, 0);
+	refused_alone(&rig, &v);
+	assert_non_null(strstr(v.text, "share of them has 16777216 bytes"));
+	assert_non_null(strstr(v.text, "and it keeps 8193 copies"));
+	assert_non_null(strstr(v.text, "it can hold 68719476736 bytes"));
+	close_rig(&rig);
+}
+
+static void test_a_share_must_fit_into_the_memory_of_the_host(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.memory_bytes = 1u << 20;
+	join(&rig, &v, &job, 1u << 18, 0);
+	refused_alone(&rig, &v);
+	assert_non_null(strstr(v.text, "it can hold 1048576 bytes"));
+	close_rig(&rig);
+}
+
+/* Two versions fit, but not the mean gradient in addition. */
+static void test_what_an_update_keeps_must_fit_as_well(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1, .clip_norm = 1};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.memory_bytes = 5u << 19;
+	join(&rig, &v, &job, 1u << 18, 0);
+	refused_alone(&rig, &v);
+	assert_non_null(strstr(v.text, "it keeps 3 copies"));
+	close_rig(&rig);
+}
+
+/* 2^28 chunks: a list of them alone would take 10 GB and minutes. */
+static void test_a_job_of_absurd_size_is_refused_before_anything_is_made(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	visit(&rig, &v);
+	say_join(&v, job_of(&rig, &job, 180, 1ull << 38, 1), 0);
+	refused_alone(&rig, &v);
+	assert_non_null(strstr(v.text, "no room for the parameters"));
+	close_rig(&rig);
+}
+
+/* There is no memory for the data of the norm. */
+static void test_a_job_that_cannot_be_taken_leaves_nothing(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1, .clip_norm = 1};
+	struct tern_buf all;
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	tern_pool_free(rig.server->staging);
+	assert_int_equal(
+		tern_pool_new(rig.at.domain, &(struct tern_pool_opts){.slab_bytes = 4096},
+			&rig.server->staging),
+		0);
+	assert_int_equal(tern_pool_get(rig.server->staging, 4096, &all), 0);
+	join(&rig, &v, &job, 1000, 0);
+	refused_alone(&rig, &v);
+	assert_non_null(strstr(v.text, "no room for the parameters"));
+	tern_pool_put(rig.server->staging, &all);
+	close_rig(&rig);
+}
+
+/* ---- a worker that is refused ---- */
+
+/* The worker fails, and tells all its servers, as a worker does. */
+static void test_a_worker_is_refused_with_one_sentence(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v[2];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join_well(&rig, &v[0], &job, 0);
+	join(&rig, &v[1], &job, 1000, 0);
+	run_until(&rig, &v[1].refused);
+	assert_string_equal(v[1].text, "worker 0 has joined already");
+	tern_talk_say(
+		&v[1].talk, json_pack("{s:s, s:s}", "type", "abort", "text", v[1].text));
+	tern_peer_close(v[1].peer);
+	run_until(&rig, &v[1].down);
+	assert_int_equal(rig.refusals, 1);
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
+static void test_a_worker_joins_once(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join(&rig, &v, &job, 1000, 0);
+	run_until(&rig, &v.welcome);
+	say_join(&v, job_of(&rig, &job, 1, 1000, 1), 0);
+	run_until(&rig, &v.refused);
+	assert_string_equal(v.text, "it has joined already, as worker 0");
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
+static void test_a_lost_worker_that_comes_again_is_told_so(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v[2], again;
+	struct rig rig;
+
+	(void)state;
+	open_with_workers(&rig, v, &job);
+	tern_peer_close(v[0].peer);
+	run_until(&rig, &rig.server->workers[0]->lost);
+	join(&rig, &again, &job, 1000, 0);
+	run_until(&rig, &again.refused);
+	assert_non_null(
+		strstr(again.text, "worker 0 was lost, and no other may take its place"));
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
+static void test_a_goodbye_before_the_start_makes_room_for_another(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v, again;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join_well(&rig, &v, &job, 0);
+	say_bye(&v);
+	run_until(&rig, &v.down);
+	join_well(&rig, &again, &job, 0);
+	assert_int_equal(rig.server->bye_count, 0);
+	close_rig(&rig);
+}
+
+static void test_a_goodbye_before_the_last_step_is_a_loss(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v[2];
+	struct rig rig;
+
+	(void)state;
+	open_with_workers(&rig, v, &job);
+	say_bye(&v[0]);
+	run_until(&rig, &rig.server->workers[0]->lost);
+	assert_int_equal(rig.server->bye_count, 0);
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
+/* ---- workers that are asked to end ---- */
+
+/* If workers are asked to end one after another, the decision comes about a second
+ * after the first of them asked. */
+static void test_a_later_leave_does_not_put_off_the_decision(void **state)
+{
+	const struct tern_ps_job job = {.slots = 3, .workers = 3};
+	const struct tern_timer *timer;
+	struct visitor v[3];
+	uint64_t due_ns = 0;
+	struct rig rig;
+
+	(void)state;
+	open_with_workers(&rig, v, &job);
+	timer = &rig.server->leave_timer;
+	for (unsigned i = 0; i < 2; i++) {
+		tern_talk_say(&v[i].talk, json_pack("{s:s}", "type", "leave"));
+		while (!rig.server->workers[i]->leaving)
+			step(&rig);
+		assert_true(timer->slot);
+		assert_true(i == 0 || timer->due_ns == due_ns);
+		due_ns = timer->due_ns;
+	}
+	stop_and_close(&rig);
+}
+
+/* ---- requests that fail ---- */
+
+/* The worker has no room for a version: it would wait for ever, and so would all
+ * others. */
+static void test_a_worker_that_refuses_a_version_is_lost(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct tern_pool_opts opts = {.slab_bytes = 4096};
+	struct tern_channel *channel;
+	struct tern_req req = {0};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	assert_int_equal(tern_pool_new(rig.guests.domain, &opts, &rig.small), 0);
+	join(&rig, &v, &job, 4u << 20, 0);
+	tern_peer_set_opts(
+		v.peer, &(struct tern_peer_opts){
+				.event = visitor_event, .arg = &v, .pool = rig.small});
+	assert_int_equal(tern_channel_open(v.peer, TERN_PS_CHANNEL_DATA, &channel), 0);
+	assert_int_equal(tern_recv(channel, &req, tern_key("parameter/0"), 0, NULL, NULL,
+				 TERN_RECV_ALLOC),
+		0);
+	run_until(&rig, &rig.ended);
+	assert_int_equal(req.status, -ENOBUFS);
+	assert_non_null(strstr(rig.text, "no worker is left"));
+	assert_non_null(strstr(rig.text, "a tensor did not come through"));
+	close_rig(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_workers_join_while_the_shard_is_made),
+		cmocka_unit_test(test_the_first_copies_of_async_mode_are_made_in_tasks),
+		cmocka_unit_test(test_a_worker_hears_what_there_is_no_room_for),
+		cmocka_unit_test(test_a_share_must_fit_into_the_memory_of_the_host),
+		cmocka_unit_test(test_what_an_update_keeps_must_fit_as_well),
+		cmocka_unit_test(
+			test_a_job_of_absurd_size_is_refused_before_anything_is_made),
+		cmocka_unit_test(test_a_job_that_cannot_be_taken_leaves_nothing),
+		cmocka_unit_test(test_a_worker_is_refused_with_one_sentence),
+		cmocka_unit_test(test_a_worker_joins_once),
+		cmocka_unit_test(test_a_lost_worker_that_comes_again_is_told_so),
+		cmocka_unit_test(test_a_goodbye_before_the_start_makes_room_for_another),
+		cmocka_unit_test(test_a_goodbye_before_the_last_step_is_a_loss),
+		cmocka_unit_test(test_a_later_leave_does_not_put_off_the_decision),
+		cmocka_unit_test(test_a_worker_that_refuses_a_version_is_lost),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,580 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of whole jobs: the result must not depend on the numbers of servers and workers,
+ * on the fabric, or on which workers are lost on the way.
+ */
+#include "tests/server/train_bed.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+#define DONE     99     /* last stage of a mishap */
+#define EXPECTED ENOTTY /* status of a worker that shall give up; no other code uses it */
+
+struct outcome {
+	char *bytes;
+	size_t size;
+	struct tern_worker_results results;
+	struct tern_server_stats stats;
+};
+
+/* A mishap of the workers during training: called between turns. */
+typedef void mishap(struct member *workers, unsigned *stage);
+
+/* Runs a job that succeeds for all members that are left and did not give up. */
+static struct outcome train_with(const struct setup *setup, mishap *happens)
+{
+	struct member members[MEMBERS_MAX] = {0};
+	unsigned count = setup->servers + setup->workers;
+	char addresses[MEMBERS_MAX][128], save[64];
+	struct tern_model *model = make_model(setup);
+	uint64_t limit = tern_clock_ns() + 30 * TERN_NS_PER_S;
+	struct outcome out = {0};
+	unsigned stage = 0;
+	FILE *f;
+
+	snprintf(save, sizeof(save), "/tmp/tern-train-%d.safetensors", (int)getpid());
+	start_servers(members, setup, addresses);
+	start_workers(members + setup->servers, setup, model, addresses, save);
+	while (!all_ended(members, count) && tern_clock_ns() < limit) {
+		step_all(members, count);
+		if (happens)
+			happens(members + setup->servers, &stage);
+	}
+	assert_int_equal(stage, happens ? DONE : 0);
+	for (unsigned i = 0; i < count; i++) {
+		if (members[i].closed ||
+			(happens && members[i].worker && members[i].status == -EXPECTED))
+			continue;
+		if (!members[i].ended || members[i].status)
+			fprintf(stderr, "member %u: %d %s\n", i, members[i].status,
+				members[i].text);
+		assert_true(members[i].ended);
+		assert_int_equal(members[i].status, 0);
+	}
+	tern_server_stats(members[0].server, &out.stats);
+	for (unsigned i = setup->servers; i < count; i++)
+		if (members[i].results.finisher && !members[i].closed)
+			out.results = members[i].results;
+	close_members(members, count);
+	tern_model_free(model);
+	f = fopen(save, "rb");
+	assert_non_null(f);
+	out.bytes = malloc(1u << 20);
+	out.size = fread(out.bytes, 1, 1u << 20, f);
+	fclose(f);
+	unlink(save);
+	return out;
+}
+
+static struct outcome train(const struct setup *setup)
+{
+	return train_with(setup, NULL);
+}
+
+static void expect_same_with(
+	const struct outcome *a, const struct setup *setup, mishap *happens)
+{
+	struct outcome b = train_with(setup, happens);
+
+	assert_true(b.results.finisher);
+	assert_true(isfinite(b.results.test_accuracy));
+	assert_int_equal(a->size, b.size);
+	assert_memory_equal(a->bytes, b.bytes, a->size);
+	free(b.bytes);
+}
+
+static void expect_same(const struct outcome *a, const struct setup *setup)
+{
+	expect_same_with(a, setup, NULL);
+}
+
+/* More gradients are in flight than a connection takes, and than servers have room
+ * for. */
+static void test_one_worker_may_compute_many_slots(void **state)
+{
+	static const struct setup others[] = {
+		{"shm", "mlp:512,480", "sgd", 1, 1, 16, 3, TERN_MODE_SYNC, 0},
+		{"shm", "mlp:512,480", "sgd", 2, 1, 16, 3, TERN_MODE_SYNC, 0},
+		{"shm", "mlp:512,480", "sgd", 1, 3, 16, 3, TERN_MODE_SYNC, 0.05},
+		{"tcp", "mlp:512,480", "sgd", 1, 2, 16, 3, TERN_MODE_SYNC, 0},
+	};
+	struct outcome one = train(&(struct setup){
+		"tcp", "mlp:512,480", "sgd", 1, 1, 16, 3, TERN_MODE_SYNC, 0});
+	struct outcome clipped = train(&(struct setup){
+		"tcp", "mlp:512,480", "sgd", 1, 6, 16, 3, TERN_MODE_SYNC, 0.05});
+
+	(void)state;
+	staging_bytes = 1;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(others); i++)
+		expect_same(others[i].clip_norm > 0 ? &clipped : &one, &others[i]);
+	free(one.bytes);
+	free(clipped.bytes);
+	staging_bytes = 0;
+}
+
+/* ---- tests ---- */
+
+static void test_the_same_bytes_whoever_computes(void **state)
+{
+	static const struct setup others[] = {
+		{"shm", "mlp:300,40", "adam", 1, 2, 4, 30, TERN_MODE_SYNC, 0},
+		{"tcp", "mlp:300,40", "adam", 1, 4, 4, 30, TERN_MODE_SYNC, 0},
+		{"shm", "mlp:300,40", "adam", 2, 4, 4, 30, TERN_MODE_SYNC, 0},
+		{"tcp", "mlp:300,40", "adam", 2, 3, 4, 30, TERN_MODE_SYNC, 0},
+		{"auto", "mlp:300,40", "adam", 3, 1, 4, 30, TERN_MODE_SYNC, 0},
+	};
+	struct outcome one = train(&(struct setup){
+		"tcp", "mlp:300,40", "adam", 1, 1, 4, 30, TERN_MODE_SYNC, 0});
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		expect_same(&one, &others[i]);
+	free(one.bytes);
+}
+
+static void test_clipping_gives_the_same_bytes_on_any_servers(void **state)
+{
+	struct outcome one = train(&(struct setup){
+		"shm", "mlp:300", "momentum", 1, 1, 3, 20, TERN_MODE_SYNC, 0.05});
+	struct outcome unclipped = train(&(struct setup){
+		"shm", "mlp:300", "momentum", 1, 1, 3, 20, TERN_MODE_SYNC, 1e9});
+
+	(void)state;
+	assert_memory_not_equal(one.bytes, unclipped.bytes, one.size);
+	expect_same(&one, &(struct setup){"tcp", "mlp:300", "momentum", 2, 2, 3, 20,
+				  TERN_MODE_SYNC, 0.05});
+	expect_same(&one, &(struct setup){"shm", "mlp:300", "momentum", 3, 3, 3, 20,
+				  TERN_MODE_SYNC, 0.05});
+	free(one.bytes);
+	free(unclipped.bytes);
+}
+
+static void test_servers_of_different_arithmetic_do_not_clip_together(void **state)
+{
+	const struct setup setup = {
+		"tcp", "mlp:300", "sgd", 2, 1, 1, 20, TERN_MODE_SYNC, 0.05};
+	struct member members[3] = {0};
+	char addresses[2][128];
+	struct tern_model *model = make_model(&setup);
+	uint64_t limit = tern_clock_ns() + 30 * TERN_NS_PER_S;
+
+	(void)state;
+	start_servers(members, &setup, addresses);
+	strcpy(members[1].updater->fingerprint, "an abacus");
+	start_workers(&members[2], &setup, model, addresses, NULL);
+	while (!all_ended(&members[1], 2) && tern_clock_ns() < limit)
+		step_all(members, 3);
+	for (unsigned i = 1; i < 3; i++)
+		assert_true(members[i].ended && members[i].status < 0);
+	assert_non_null(strstr(members[1].text, "server 1 computes with \"an abacus\""));
+	close_members(members, 3);
+	tern_model_free(model);
+}
+
+static void test_a_clip_that_never_clips_changes_nothing(void **state)
+{
+	struct outcome plain = train(
+		&(struct setup){"tcp", "softmax", "sgd", 1, 2, 2, 20, TERN_MODE_SYNC, 0});
+
+	(void)state;
+	expect_same(&plain, &(struct setup){"tcp", "softmax", "sgd", 1, 2, 2, 20,
+				    TERN_MODE_SYNC, 1e9});
+	free(plain.bytes);
+}
+
+static void test_more_slots_than_one_sum_takes(void **state)
+{
+	struct outcome one = train(&(struct setup){
+		"shm", "softmax", "adagrad", 1, 1, 21, 5, TERN_MODE_SYNC, 0});
+
+	(void)state;
+	expect_same(&one, &(struct setup){"tcp", "softmax", "adagrad", 1, 4, 21, 5,
+				  TERN_MODE_SYNC, 0});
+	free(one.bytes);
+}
+
+static void test_a_spare_worker_gets_the_results(void **state)
+{
+	struct outcome one = train(
+		&(struct setup){"shm", "softmax", "sgd", 1, 1, 1, 10, TERN_MODE_SYNC, 0});
+
+	(void)state;
+	expect_same(&one,
+		&(struct setup){"shm", "softmax", "sgd", 1, 3, 1, 10, TERN_MODE_SYNC, 0});
+	free(one.bytes);
+}
+
+/* Worker 1 has no slot, and its context is not run during the steps. */
+static void stop_a_spare(const char *fabric)
+{
+	const struct setup setup = {
+		fabric, "mlp:400", "sgd", 1, 2, 1, 50, TERN_MODE_SYNC, 0};
+	struct member m[3] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *model = make_model(&setup);
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+
+	start_servers(m, &setup, addresses);
+	start_workers(m + 1, &setup, model, addresses, NULL);
+	while (m[1].step < 2)
+		step_all(m, 3);
+	while (m[1].step < setup.steps && tern_clock_ns() < limit)
+		step_all(m, 2);
+	assert_int_equal(m[1].step, setup.steps);
+	run_out(m, 3);
+	for (int i = 3; i-- > 0;)
+		assert_int_equal(m[i].status, 0);
+	close_members(m, 3);
+	tern_model_free(model);
+}
+
+static void test_a_stopped_spare_holds_nobody_up_over_shm(void **state)
+{
+	(void)state;
+	stop_a_spare("shm");
+}
+
+static void test_a_stopped_spare_holds_nobody_up_over_tcp(void **state)
+{
+	(void)state;
+	stop_a_spare("tcp");
+}
+
+static void test_it_learns(void **state)
+{
+	struct outcome sync = train(&(struct setup){
+		"shm", "logreg", "adagrad", 1, 2, 2, 400, TERN_MODE_SYNC, 0});
+	struct outcome async = train(&(struct setup){
+		"tcp", "mlp:32", "adam", 2, 3, 3, 1500, TERN_MODE_ASYNC, 0});
+	uint64_t updates = 0;
+
+	(void)state;
+	assert_true(sync.results.test_accuracy > 0.95);
+	assert_true(sync.results.test_auc > 0.98);
+	assert_true(async.results.test_accuracy > 0.95);
+	for (unsigned i = 0; i < TERN_STALENESS_BINS; i++)
+		updates += async.stats.staleness[i];
+	assert_int_equal(updates % 1500, 0);
+	assert_int_equal(async.stats.steps, 1500);
+	free(sync.bytes);
+	free(async.bytes);
+}
+
+static void test_another_shape_is_refused_in_words(void **state)
+{
+	const struct setup small = {"shm", "mlp:8", "sgd", 1, 2, 2, 5, TERN_MODE_SYNC, 0};
+	const struct setup large = {"shm", "mlp:9", "sgd", 1, 2, 2, 5, TERN_MODE_SYNC, 0};
+	struct member m[4] = {0};
+	char addresses[MEMBERS_MAX][128];
+	struct tern_model *models[2] = {make_model(&small), make_model(&large)};
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+
+	(void)state;
+	start_servers(m, &small, addresses);
+	for (int i = 0; i < 2; i++) {
+		struct tern_ps_job job = {.steps = 5,
+			.slots = 2,
+			.workers = 2,
+			.batch = 16,
+			.servers = addresses,
+			.server_count = 1};
+		struct tern_ps_text why;
+
+		tern_optimizer_parse("sgd", &job.optimizer);
+		open_worker(&m[1 + i], models[i]);
+		assert_int_equal(
+			tern_worker_new(
+				&(struct tern_worker_opts){.domain = m[1 + i].domain,
+					.ctx = m[1 + i].ctx,
+					.engine = m[1 + i].engine,
+					.job = &job,
+					.index = (uint32_t)i,
+					.train = data,
+					.ended = worker_ended,
+					.arg = &m[1 + i]},
+				&m[1 + i].worker, &why),
+			0);
+		for (int turn = 0; turn < 300; turn++)
+			step_all(m, 2 + (unsigned)i);
+	}
+	while (!m[2].ended && tern_clock_ns() < limit)
+		step_all(m, 3);
+	assert_int_equal(m[2].status, -EINVAL);
+	assert_non_null(strstr(m[2].text, "fc1.weight: worker 1"));
+	assert_non_null(strstr(m[2].text, "f32[20,9], the job f32[20,8]"));
+	tern_worker_stop(m[1].worker, "enough");
+	/* The steps have not begun: the server waits for another job. */
+	while ((!m[1].ended || m[0].server->has_job) && tern_clock_ns() < limit)
+		step_all(m, 3);
+	assert_true(m[1].ended && !m[0].ended && !m[0].server->has_job);
+	close_members(m, 3);
+	tern_model_free(models[0]);
+	tern_model_free(models[1]);
+}
+
+/* ---- mishaps ---- */
+
+static void first_worker_dies(struct member *workers, unsigned *stage)
+{
+	if (*stage == 0 && workers[0].step >= 4) {
+		close_member(&workers[0]);
+		*stage = DONE;
+	}
+}
+
+static void two_die_at_once(struct member *workers, unsigned *stage)
+{
+	if (*stage == 0 && workers[1].step >= 4) {
+		close_member(&workers[0]);
+		close_member(&workers[2]);
+		*stage = DONE;
+	}
+}
+
+/* The slot of worker 1 goes to worker 0, the first of those with the fewest slots. */
+static void the_new_holder_dies(struct member *workers, unsigned *stage)
+{
+	if (*stage == 0 && workers[1].step >= 4) {
+		close_member(&workers[1]);
+		*stage = 1;
+	} else if (*stage == 1 && workers[0].has_more) {
+		close_member(&workers[0]);
+		*stage = DONE;
+	}
+}
+
+static void the_finisher_dies(struct member *workers, unsigned *stage)
+{
+	if (*stage == 0 && workers[0].finishes) {
+		close_member(&workers[0]);
+		*stage = 1;
+	} else if (*stage == 1 && workers[1].finishes) {
+		close_member(&workers[1]);
+		*stage = DONE;
+	}
+}
+
+static void one_gives_up(struct member *workers, unsigned *stage)
+{
+	if (*stage == 0 && workers[0].step >= 4) {
+		worker_give_up(workers[1].worker, -EXPECTED, "enough of it");
+		*stage = 1;
+	} else if (*stage == 1 && workers[1].ended) {
+		/* So no memory that the others need is freed. */
+		assert_true(workers[1].results.alone);
+		*stage = DONE;
+	}
+}
+
+/* The second of two servers loses a worker that is well, and still connected to the
+ * first: it is cut off there too. */
+static void one_server_misses_it(struct member *workers, unsigned *stage)
+{
+	struct tern_server *second = workers[-1].server;
+
+	if (*stage == 0 && workers[1].step >= 4) {
+		lease_lost(second->workers[1], false, "worker 1 is not seen any more");
+		*stage = 1;
+	} else if (*stage == 1 && workers[1].ended) {
+		/* It was told, or was cut off before it could be told. */
+		assert_true(strstr(workers[1].text, "goes on without this worker") ||
+			    strstr(workers[1].text, "is gone: Connection reset"));
+		workers[1].status = -EXPECTED;
+		*stage = DONE;
+	}
+}
+
+static void test_lost_workers_change_no_byte(void **state)
+{
+	static mishap *const mishaps[] = {first_worker_dies, two_die_at_once,
+		the_new_holder_dies, the_finisher_dies, one_gives_up};
+	static const struct setup setups[] = {
+		{"shm", "mlp:300,40", "adam", 1, 3, 3, 30, TERN_MODE_SYNC, 0.05},
+		{"tcp", "mlp:300,40", "adam", 2, 3, 3, 30, TERN_MODE_SYNC, 0.05},
+		{"shm", "mlp:300,40", "adam", 3, 4, 3, 30, TERN_MODE_SYNC, 0.05},
+	};
+	struct outcome one = train(&(struct setup){
+		"shm", "mlp:300,40", "adam", 1, 1, 3, 30, TERN_MODE_SYNC, 0.05});
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(mishaps) / sizeof(mishaps[0]); i++)
+		for (size_t j = 0; j < sizeof(setups) / sizeof(setups[0]); j++)
+			if (mishaps[i] != the_new_holder_dies || setups[j].workers == 3)
+				expect_same_with(&one, &setups[j], mishaps[i]);
+	free(one.bytes);
+}
+
+static void test_a_worker_that_one_server_misses_is_cut_off_by_all(void **state)
+{
+	struct outcome one = train(&(struct setup){
+		"shm", "mlp:300,40", "adam", 1, 1, 3, 30, TERN_MODE_SYNC, 0});
+
+	(void)state;
+	expect_same_with(&one,
+		&(struct setup){
+			"shm", "mlp:300,40", "adam", 2, 3, 3, 30, TERN_MODE_SYNC, 0},
+		one_server_misses_it);
+	free(one.bytes);
+}
+
+static void test_a_lost_worker_is_not_made_up_for_in_async_mode(void **state)
+{
+	struct outcome out = train_with(&(struct setup){"tcp", "mlp:32", "adam", 2, 3, 3,
+						300, TERN_MODE_ASYNC, 0},
+		first_worker_dies);
+
+	(void)state;
+	assert_true(out.results.finisher);
+	assert_in_range(out.stats.steps, 204, 299);
+	free(out.bytes);
+}
+
+/* ---- gradients of older versions ---- */
+
+static uint64_t oldest_version(const struct tern_server *s)
+{
+	uint64_t oldest = UINT64_MAX;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		oldest = TERN_MIN(oldest, s->chunks[i].version);
+	return oldest;
+}
+
+/* A chunk that waits for the slot's gradient, and to which a version came before;
+ * NULL: there is none now. */
+static const struct chunk *chunk_that_waits(const struct tern_server *s, uint32_t slot)
+{
+	for (uint32_t i = 0; i < s->chunk_count && oldest_version(s) > 0; i++)
+		if (s->chunks[i].state == CHUNK_GATHERING &&
+			!s->chunks[i].gradients[slot].arrived)
+			return &s->chunks[i];
+	return NULL;
+}
+
+static void hear_holds(struct server_peer *worker, uint32_t slot, uint64_t version)
+{
+	json_t *message = json_pack(
+		"{s:I, s:I}", "slot", (json_int_t)slot, "version", (json_int_t)version);
+
+	lease_on_holds(worker, message);
+	json_decref(message);
+}
+
+static unsigned wanted_count(const struct tern_server *s, uint32_t slot)
+{
+	unsigned count = 0;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		count += s->chunks[i].gradients[slot].wanted;
+	return count;
+}
+
+/* The older gradient has reached the servers: at the worker only the end of its
+ * send is still to be handled. */
+static void test_a_server_wants_no_gradient_of_an_older_version(void **state)
+{
+	const struct setup setup = {
+		"tcp", "mlp:512,480", "sgd", 1, 2, 20, 20, TERN_MODE_SYNC, 0};
+	const struct chunk *c;
+	struct tern_server *s;
+	struct job j;
+
+	(void)state;
+	job_start(&j, &setup);
+	s = j.m[0].server;
+	JOB_UNTIL(&j, (c = chunk_that_waits(s, 19)));
+	hear_holds(s->workers[1], 19, oldest_version(s) - 1);
+	assert_int_equal(wanted_count(s, 19), 0);
+	assert_int_equal(s->wanted_bytes, 0);
+	hear_holds(s->workers[1], 19, c->version);
+	assert_true(c->gradients[19].wanted);
+	assert_true(s->wanted_bytes > 0);
+	job_run_out(&j);
+	for (unsigned i = 0; i < j.count; i++)
+		assert_int_equal(j.m[i].status, 0);
+	assert_int_equal(s->wanted_bytes, 0);
+	job_close(&j);
+}
+
+static void test_gradients_that_are_wanted_must_fit(void **state)
+{
+	const struct setup setup = {
+		"tcp", "mlp:512,480", "sgd", 1, 2, 20, 1000000, TERN_MODE_SYNC, 0};
+	const struct chunk *c;
+	struct tern_server *s;
+	struct job j;
+
+	(void)state;
+	job_start(&j, &setup);
+	s = j.m[0].server;
+	JOB_UNTIL(&j, (c = chunk_that_waits(s, 19)));
+	s->wanted_bytes = STAGING_MOST - s->staging_bytes;
+	hear_holds(s->workers[1], 19, c->version);
+	job_run_out(&j);
+	assert_non_null(
+		strstr(j.m[0].text, "no room to receive gradients before their turn"));
+	assert_non_null(strstr(j.m[1].text, j.m[0].text));
+	job_close(&j);
+}
+
+/* One of two buffers has the gradient of the present version. */
+static bool rooms_differ(const struct tern_worker *w)
+{
+	return w->room_count == 2 && w->version > 0 &&
+	       (w->rooms[0].version == w->version) != (w->rooms[1].version == w->version);
+}
+
+static void test_a_worker_says_of_no_older_version_that_it_holds_it(void **state)
+{
+	/* Many steps, because not each of them is seen in that state. */
+	const struct setup setup = {
+		"tcp", "mlp:300,40", "sgd", 1, 1, 3, 500, TERN_MODE_SYNC, 0};
+	const struct slot first = {.number = 0};
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	job_start(&j, &setup);
+	w = j.m[1].worker;
+	JOB_UNTIL(&j, rooms_differ(w));
+	rooms_want(w, &first);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(w->rooms[i].wanted, w->rooms[i].version == w->version);
+	job_run_out(&j);
+	for (unsigned i = 0; i < j.count; i++)
+		assert_int_equal(j.m[i].status, 0);
+	job_close(&j);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_same_bytes_whoever_computes),
+		cmocka_unit_test(test_one_worker_may_compute_many_slots),
+		cmocka_unit_test(test_clipping_gives_the_same_bytes_on_any_servers),
+		cmocka_unit_test(test_a_clip_that_never_clips_changes_nothing),
+		cmocka_unit_test(
+			test_servers_of_different_arithmetic_do_not_clip_together),
+		cmocka_unit_test(test_more_slots_than_one_sum_takes),
+		cmocka_unit_test(test_a_spare_worker_gets_the_results),
+		cmocka_unit_test(test_a_stopped_spare_holds_nobody_up_over_shm),
+		cmocka_unit_test(test_a_stopped_spare_holds_nobody_up_over_tcp),
+		cmocka_unit_test(test_it_learns),
+		cmocka_unit_test(test_another_shape_is_refused_in_words),
+		cmocka_unit_test(test_lost_workers_change_no_byte),
+		cmocka_unit_test(test_a_worker_that_one_server_misses_is_cut_off_by_all),
+		cmocka_unit_test(test_a_lost_worker_is_not_made_up_for_in_async_mode),
+		cmocka_unit_test(test_a_server_wants_no_gradient_of_an_older_version),
+		cmocka_unit_test(test_gradients_that_are_wanted_must_fit),
+		cmocka_unit_test(test_a_worker_says_of_no_older_version_that_it_holds_it),
+	};
+
+	return cmocka_run_group_tests(tests, make_data, free_data);
+}

@@ -1,0 +1,826 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of jobs that cannot go on: the end and its cause are reported to every process
+ * that is left. */
+#include "tests/server/train_bed.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/rendezvous.h"
+
+#define FOR_EVER 1000000u
+
+static void until_step(struct job *j, unsigned member, uint64_t step)
+{
+	JOB_UNTIL(j, j->m[member].step >= step);
+}
+
+/* Runs until members first..first+count-1 have ended; the others may go on. */
+static void until_ended(struct job *j, unsigned first, unsigned count)
+{
+	JOB_UNTIL(j, all_ended(&j->m[first], count));
+}
+
+/* Checks that all members have succeeded, except those whose bit is set in `but`. */
+static void check_good(const struct job *j, unsigned but)
+{
+	for (unsigned i = 0; i < j->count; i++)
+		if ((j->m[i].status == 0) != !(but & 1u << i))
+			fail_msg("member %u: %d: %s", i, j->m[i].status, j->m[i].text);
+}
+
+static void test_without_any_worker_the_job_fails_with_the_first_cause(void **state)
+{
+	const struct setup setup = {
+		"shm", "softmax", "sgd", 2, 2, 2, FOR_EVER, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	(void)state;
+	job_start(&j, &setup);
+	until_step(&j, 3, 5);
+	worker_give_up(j.m[3].worker, -ENOMEM, "nothing works here");
+	JOB_UNTIL(&j, j.m[2].has_more);
+	close_member(&j.m[2]);
+	job_run_out(&j);
+	assert_int_equal(j.m[3].status, -ENOMEM);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(j.m[i].status, -EPIPE);
+		assert_non_null(strstr(j.m[i].text, "no worker is left: worker 1"));
+		assert_non_null(strstr(j.m[i].text, "nothing works here"));
+	}
+	job_close(&j);
+}
+
+/* ---- before the start ---- */
+
+static void until_joined(struct job *j, unsigned server, uint32_t count)
+{
+	JOB_UNTIL(j, j->m[server].server->joined_count == count);
+}
+
+/* The other workers wait for a replacement, and train with it. */
+static void test_a_loss_before_the_start_makes_room_for_another(void **state)
+{
+	const struct setup all = {"shm", "softmax", "sgd", 2, 3, 3, 5, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	(void)state;
+	job_start(&j, &all);
+	/* The third worker never sends a message. */
+	close_member(&j.m[4]);
+	until_joined(&j, 0, 2);
+	until_joined(&j, 1, 2);
+	close_member(&j.m[3]);
+	until_joined(&j, 0, 1);
+	until_joined(&j, 1, 1);
+	job_join(&j, 2);
+	job_join(&j, 1);
+	job_run_out(&j);
+	check_good(&j, 0);
+	job_close(&j);
+}
+
+static bool has_peer(const struct tern_server *s, const struct server_peer *p)
+{
+	tern_list_for_each (n, &s->peers)
+		if (n == &p->node)
+			return true;
+	return false;
+}
+
+/* Lets a worker that has announced its end leave at once, without waiting for a server
+ * that does not exist. */
+static void leave_at_once(struct job *j, struct member *m)
+{
+	JOB_UNTIL(j, m->worker->over);
+	tern_timer_set(m->ctx, &m->worker->end_timer, 0);
+}
+
+/* Starts two servers, worker 0, which has a wrong address of server 0, and then worker
+ * 1, which has the right one. Server 1 is complete then, and looks for server 0 where
+ * worker 0 says. */
+static void complete_server_1_alone(struct job *j, const struct setup *setup)
+{
+	char wrong[2][128] = {"tcp://127.0.0.1:1"};
+
+	job_open(j, setup);
+	strcpy(wrong[1], j->addresses[1]);
+	start_worker(job_add(j), setup, j->model, wrong, NULL, 0);
+	until_joined(j, 1, 1);
+	job_join(j, 1);
+	until_joined(j, 1, 2);
+	assert_non_null(j->m[1].server->to_zero);
+}
+
+/* A server that all workers have joined dials server 0. Then one of the workers turns
+ * out to have a wrong address of server 0, and leaves. */
+static void test_a_server_that_was_complete_waits_again(void **state)
+{
+	const struct setup all = {"tcp", "softmax", "sgd", 2, 2, 2, 5, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	(void)state;
+	complete_server_1_alone(&j, &all);
+	tern_worker_ask_to_leave(j.m[2].worker, "a typo");
+	leave_at_once(&j, &j.m[2]);
+	JOB_UNTIL(&j, j.m[1].server->workers[0]->left);
+	j.m[1].server->to_zero->peer->give_up_ns = 0; /* ends dialling at once */
+	until_joined(&j, 1, 1);
+	assert_false(j.m[0].ended || j.m[1].ended || j.m[3].ended);
+	job_join(&j, 0);
+	job_run_out(&j);
+	check_good(&j, 1u << 2);
+	job_close(&j);
+}
+
+/* Server 0 has told server 1 to try again later; this makes it try now. */
+static void comes_again_now(struct job *j)
+{
+	tern_timer_set(j->m[1].ctx, &j->m[1].server->zero_timer, 0);
+}
+
+/* When server 1 is complete, no worker has told server 0 of the job yet. */
+static void test_a_server_that_comes_before_the_job_comes_again(void **state)
+{
+	const struct setup all = {"tcp", "softmax", "sgd", 2, 1, 1, 5, TERN_MODE_SYNC, 0};
+	uint64_t limit_ns = tern_clock_ns() + 30 * TERN_NS_PER_S;
+	struct job j;
+
+	(void)state;
+	job_start(&j, &all);
+	while (!j.m[1].server->to_zero && tern_clock_ns() < limit_ns)
+		step_all(&j.m[1], 2); /* not server 0 */
+	while (j.m[1].server->to_zero && tern_clock_ns() < limit_ns)
+		step_all(j.m, 2); /* not the worker */
+	assert_null(j.m[1].server->to_zero);
+	assert_false(j.m[0].server->has_job);
+	JOB_UNTIL(&j, j.m[0].server->has_job);
+	comes_again_now(&j);
+	job_run_out(&j);
+	check_good(&j, 0);
+	job_close(&j);
+}
+
+/* The server at the address of server 0 never has a job. */
+static void test_a_server_asks_for_a_job_until_its_limit(void **state)
+{
+	const struct setup all = {"tcp", "softmax", "sgd", 2, 1, 1, 5, TERN_MODE_SYNC, 0};
+	uint64_t limit_ns = tern_clock_ns() + 30 * TERN_NS_PER_S;
+	struct job j;
+
+	(void)state;
+	job_start(&j, &all);
+	while (!j.m[1].server->to_zero && tern_clock_ns() < limit_ns)
+		step_all(&j.m[1], 2); /* not server 0 */
+	j.m[1].server->again_count = START_AGAIN_MAX - 2;
+	for (unsigned i = 0; i < 2; i++) {
+		while (j.m[1].server->to_zero && !j.m[1].server->over &&
+			tern_clock_ns() < limit_ns)
+			step_all(j.m, 2); /* not the worker */
+		assert_int_equal(j.m[1].server->over, i == 1);
+		comes_again_now(&j);
+		while (!j.m[1].server->to_zero && tern_clock_ns() < limit_ns)
+			step_all(j.m, 2);
+	}
+	JOB_UNTIL(&j, j.m[1].ended && j.m[2].ended);
+	assert_int_equal(j.m[1].status, -EPROTO);
+	assert_non_null(strstr(j.m[1].text, "has had no job for 300 s"));
+	assert_non_null(strstr(j.m[2].text, j.m[1].text));
+	assert_false(j.m[0].ended);
+	job_close(&j);
+}
+
+/* The server drops the first message of a worker that it has just accepted. */
+static void test_a_worker_that_was_not_heard_joins_again(void **state)
+{
+	const struct setup one = {"tcp", "softmax", "sgd", 1, 1, 1, 5, TERN_MODE_SYNC, 0};
+	uint64_t limit_ns = tern_clock_ns() + 30 * TERN_NS_PER_S;
+	struct server_peer *guest;
+	struct job j;
+
+	(void)state;
+	job_start(&j, &one);
+	while (tern_list_empty(&j.m[0].server->peers) && tern_clock_ns() < limit_ns) {
+		step_all(&j.m[1], 1);
+		step_all(&j.m[0], 1);
+	}
+	guest = tern_list_first(&j.m[0].server->peers, struct server_peer, node);
+	assert_false(j.m[0].server->has_job);
+	tern_talk_skip(&guest->talk);
+	JOB_UNTIL(&j, !guest->talk.skips);
+	assert_false(j.m[0].server->has_job);
+	job_run_out(&j);
+	check_good(&j, 0);
+	job_close(&j);
+}
+
+/* A third server is never found. Server 0 loses the worker first, so it forgets the
+ * job. Server 1 loses the worker before it is told that, or (`late`) afterwards. */
+static void check_forgotten_job(bool late)
+{
+	const struct setup two = {"tcp", "softmax", "sgd", 2, 1, 1, 5, TERN_MODE_SYNC, 0};
+	const struct setup three = {
+		"tcp", "softmax", "sgd", 3, 1, 1, 5, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	job_open(&j, &two);
+	strcpy(j.addresses[2], "tcp://127.0.0.1:1");
+	start_worker(job_add(&j), &three, j.model, j.addresses, NULL, 0);
+	JOB_UNTIL(&j, j.m[0].server->joined_count && others_find(j.m[0].server, 1));
+	lease_lost(j.m[0].server->workers[0], false, "it is gone");
+	if (late)
+		JOB_UNTIL(&j, !j.m[1].server->to_zero);
+	lease_lost(j.m[1].server->workers[0], false, "it is gone");
+	JOB_UNTIL(&j, !j.m[1].server->has_job || j.m[0].ended || j.m[1].ended);
+	leave_at_once(&j, &j.m[2]);
+	job_join(&j, 0);
+	job_run_out(&j);
+	check_good(&j, 1u << 2);
+	job_close(&j);
+}
+
+static void test_a_server_outlives_a_job_that_server_0_has_forgotten(void **state)
+{
+	(void)state;
+	check_forgotten_job(false);
+	check_forgotten_job(true);
+}
+
+/* Receiving a tensor has failed on a connection to server 0 that was given up. The
+ * connection was not a guest, but has the time of a guest to end. */
+static void test_a_given_up_connection_to_server_0_ends(void **state)
+{
+	const struct setup two = {"tcp", "softmax", "sgd", 2, 2, 2, 5, TERN_MODE_SYNC, 0};
+	struct server_peer *zero;
+	struct job j;
+
+	(void)state;
+	complete_server_1_alone(&j, &two);
+	zero = j.m[1].server->to_zero;
+	start_again(j.m[1].server);
+	server_broken(&zero->talk, -EIO);
+	tern_timer_set(j.m[1].ctx, &zero->guest_timer, 0);
+	JOB_UNTIL(&j, !has_peer(j.m[1].server, zero));
+	assert_false(j.m[1].ended);
+	job_close(&j);
+}
+
+/* Server 0 has the only chunk, so its message to start may reach server 1 after the
+ * worker has said goodbye to server 1. */
+static void test_a_server_that_hears_late_of_the_start_ends(void **state)
+{
+	const struct setup all = {"tcp", "softmax", "sgd", 2, 1, 1, 5, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	(void)state;
+	job_start(&j, &all);
+	JOB_UNTIL(&j, j.m[1].server->running);
+	j.m[1].server->running = false; /* as if the message to start had not arrived */
+	JOB_UNTIL(&j, j.m[2].ended && j.m[1].server->bye_count);
+	assert_false(j.m[1].ended);
+	start_on_start(j.m[1].server);
+	job_run_out(&j);
+	check_good(&j, 0);
+	job_close(&j);
+}
+
+/* The first worker defines the job, as long as it is connected. */
+static void test_a_job_without_workers_is_forgotten(void **state)
+{
+	const struct setup wrong = {
+		"shm", "mlp:20", "adam", 1, 2, 2, 5, TERN_MODE_SYNC, 0};
+	const struct setup right = {
+		"shm", "softmax", "sgd", 1, 2, 4, 5, TERN_MODE_SYNC, 0.5};
+	struct tern_model *typo = make_model(&wrong);
+	struct job j;
+
+	(void)state;
+	job_open(&j, &right);
+	start_worker(job_add(&j), &wrong, typo, j.addresses, NULL, 1);
+	until_joined(&j, 0, 1);
+	job_join(&j, 0);
+	until_ended(&j, 2, 1);
+	assert_non_null(strstr(j.m[2].text, "server 0 refused this worker"));
+	tern_worker_ask_to_leave(j.m[1].worker, "a typo");
+	JOB_UNTIL(&j, !j.m[0].server->has_job);
+	job_join(&j, 0);
+	job_join(&j, 1);
+	job_run_out(&j);
+	check_good(&j, 1u << 1 | 1u << 2);
+	job_close(&j);
+	tern_model_free(typo);
+}
+
+/* A server cannot receive the norm of its peer. The peer lives, so without this error
+ * the job would wait for ever. */
+static void test_a_norm_that_cannot_move_ends_the_job(void **state)
+{
+	const struct setup setup = {
+		"tcp", "mlp:400", "sgd", 2, 2, 2, FOR_EVER, TERN_MODE_SYNC, 0.5};
+	struct job j;
+
+	(void)state;
+	job_start(&j, &setup);
+	until_step(&j, 2, 3);
+	j.m[1].server->total.offset += 1u << 30; /* now outside of its memory */
+	job_run_out(&j);
+	j.m[1].server->total.offset -= 1u << 30; /* so that the pool can take it back */
+	for (int i = 4; i-- > 0;) {
+		assert_int_not_equal(j.m[i].status, 0);
+		assert_non_null(strstr(j.m[i].text, "a tensor did not come through"));
+	}
+	job_close(&j);
+}
+
+static char said[400]; /* the last line of a process about what it waits for */
+
+static void say(void *arg, const char *text)
+{
+	(void)arg;
+	snprintf(said, sizeof(said), "%s", text);
+}
+
+/* Calls the timer's function as if its time had come. */
+static void fire(struct tern_timer *timer)
+{
+	*said = '\0';
+	timer->fire(timer);
+}
+
+/* Pretends that the worker has all parameters of the next version while its gradients
+ * are still being sent. */
+static void expect_wait_for_room(struct tern_worker *w)
+{
+	struct version_part *parts = w->parts[(w->version + 1) & 1];
+	int status[8];
+	bool computing = w->computing;
+	char text[300];
+
+	assert_true(w->plan.chunk_count <= 8 && w->state == WORKER_RUNNING);
+	for (uint32_t i = 0; i < w->plan.chunk_count; i++) {
+		status[i] = parts[i].req.status;
+		parts[i].req.status = 0;
+	}
+	w->computing = false;
+	tern_worker_describe(w, text, sizeof(text));
+	assert_non_null(strstr(text, "it waits for servers to take its gradients"));
+	w->computing = computing;
+	for (uint32_t i = 0; i < w->plan.chunk_count; i++)
+		parts[i].req.status = status[i];
+}
+
+/* Checks the lines while the job's processes join, worker 1 first. */
+static void expect_wait_for_others(struct job *j)
+{
+	struct tern_worker *w = j->m[2].worker;
+
+	fire(&w->wait_timer);
+	assert_non_null(
+		strstr(said, "no step for 10 s: it waits for server 0 at shm://"));
+	until_joined(j, 0, 1);
+	j->m[0].server->opts.note = say;
+	fire(&j->m[0].server->start_timer);
+	assert_string_equal(
+		said, "1 of 3 workers are here, waiting for worker 0, worker 2");
+	JOB_UNTIL(j, w->state != WORKER_JOINING);
+	fire(&w->wait_timer);
+	assert_string_equal(
+		said, "no step for 20 s: it waits for other workers or servers to join");
+}
+
+static void test_who_is_waited_for_is_said(void **state)
+{
+	const struct setup all = {"shm", "softmax", "sgd", 2, 3, 3, 5, TERN_MODE_SYNC, 0};
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	job_open(&j, &all);
+	w = job_join(&j, 1)->worker;
+	w->opts.waiting = say;
+	expect_wait_for_others(&j);
+	job_join(&j, 0);
+	until_joined(&j, 0, 2);
+	job_join(&j, 2);
+	until_step(&j, 2, 2);
+	/* Only this worker runs, so some server has not received all gradients that it
+	 * needs. */
+	for (int turn = 0; turn < 2000 && !w->over; turn++)
+		step_all(&j.m[2], 1);
+	fire(&w->wait_timer); /* the worker has made steps since the last line */
+	assert_string_equal(said, "");
+	fire(&w->wait_timer);
+	assert_true(strstr(said, "parameters from server") || w->computing ||
+		    w->state > WORKER_RUNNING);
+	expect_wait_for_room(w);
+	job_run_out(&j);
+	fire(&w->wait_timer); /* the job is over */
+	assert_string_equal(said, "");
+	job_close(&j);
+}
+
+/* ---- too large ---- */
+
+/* Opens worker 0 of `setup`, which may have more workers than the test starts. */
+static int open_first(struct member *m, const struct setup *setup,
+	const struct tern_model *model, char addresses[][128], struct tern_ps_text *why)
+{
+	struct tern_ps_job job = {.mode = setup->mode,
+		.steps = setup->steps,
+		.slots = setup->slots,
+		.workers = setup->workers,
+		.batch = 16,
+		.servers = addresses,
+		.server_count = setup->servers};
+
+	tern_optimizer_parse(setup->optimizer, &job.optimizer);
+	if (!m->engine)
+		open_worker(m, model);
+	return tern_worker_new(&(struct tern_worker_opts){.domain = m->domain,
+				       .ctx = m->ctx,
+				       .engine = m->engine,
+				       .job = &job,
+				       .train = data,
+				       .ended = worker_ended,
+				       .arg = m},
+		&m->worker, why);
+}
+
+/* The gradients of all slots need more memory than a pool has; those of two slots do
+ * not. */
+static void test_a_worker_needs_room_for_two_of_its_slots_only(void **state)
+{
+	struct setup setup = {
+		"tcp", "mlp:2048,2048", "sgd", 1, 4096, 4096, 5, TERN_MODE_SYNC, 0};
+	char addresses[1][128] = {"tcp://127.0.0.1:1"};
+	struct tern_model *model = make_model(&setup);
+	struct member m[2] = {0};
+	struct tern_ps_text why;
+
+	(void)state;
+	assert_int_equal(open_first(&m[0], &setup, model, addresses, &why), 0);
+	assert_int_equal(m[0].worker->room_count, 1);
+	setup.workers = 1;
+	assert_int_equal(open_first(&m[1], &setup, model, addresses, &why), 0);
+	assert_int_equal(m[1].worker->slot_count, 4096);
+	assert_int_equal(m[1].worker->room_count, 2);
+	close_members(m, 2);
+	tern_model_free(model);
+}
+
+static unsigned pin_count;
+
+static int pin_or_break(struct tern_engine *e, void *base, uint64_t bytes)
+{
+	(void)base;
+	(void)bytes;
+	if (++pin_count < 3)
+		return 0; /* the memory of the two versions is pinned */
+	snprintf(e->error, sizeof(e->error), "the device is gone");
+	return -EIO;
+}
+
+static void test_a_device_that_breaks_at_the_birth_of_a_worker_is_told(void **state)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 1, 1, 1, 5, TERN_MODE_SYNC, 0};
+	char addresses[1][128] = {"tcp://127.0.0.1:1"};
+	struct tern_model *model = make_model(&setup);
+	struct tern_engine_ops ops;
+	struct member m = {0};
+	struct tern_ps_text why;
+
+	(void)state;
+	open_worker(&m, model);
+	ops = *m.engine->ops;
+	ops.pin = pin_or_break;
+	m.engine->ops = &ops;
+	assert_int_equal(open_first(&m, &setup, model, addresses, &why), -EIO);
+	assert_string_equal(why.text, "the device is gone");
+	close_members(&m, 1);
+	tern_model_free(model);
+}
+
+/* The gradients of all slots need more memory than a pool has. The worker that is left
+ * has two slots, and as many buffers, so that chunks can still take turns. */
+static void test_a_loss_needs_no_more_room_where_buffers_are_enough(void **state)
+{
+	const struct setup setup = {
+		"tcp", "mlp:512,480", "sgd", 1, 2, 2, FOR_EVER, TERN_MODE_SYNC, 0};
+	struct tern_server *s;
+	uint64_t before, step;
+	struct job j;
+
+	(void)state;
+	staging_bytes = 1;
+	job_start(&j, &setup);
+	staging_bytes = 0;
+	s = j.m[0].server;
+	until_step(&j, 1, 3);
+	before = s->staging_bytes;
+	s->staging_most = 1ull << 40;
+	close_member(&j.m[1]);
+	JOB_UNTIL(&j, j.m[2].has_more);
+	step = j.m[2].step;
+	until_step(&j, 2, step + 3);
+	assert_int_equal(s->staging_bytes, before);
+	assert_false(j.m[0].ended);
+	job_close(&j);
+}
+
+static void test_a_loss_without_room_for_it_ends_the_job_in_words(void **state)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 1, 3, 3, FOR_EVER, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	(void)state;
+	job_start(&j, &setup);
+	until_step(&j, 1, 5);
+	j.m[0].server->staging_most = 1ull << 40;
+	close_member(&j.m[1]);
+	JOB_UNTIL(&j, j.m[2].has_more || j.m[3].has_more);
+	close_member(&j.m[2]);
+	job_run_out(&j);
+	assert_non_null(strstr(j.m[0].text,
+		"with 3 slots and 1 workers, server 0 needs room for 3 gradients of its "
+		"share, 1099511627776 bytes"));
+	assert_non_null(strstr(j.m[3].text, j.m[0].text));
+	job_close(&j);
+}
+
+/* ---- servers that meet the wrong server 0 ---- */
+
+static void check_server_that_finds_itself(const char *fabric)
+{
+	const struct setup setup = {
+		fabric, "mlp:300", "sgd", 2, 2, 2, 20, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	job_open(&j, &setup);
+	job_join(&j, 0);
+	JOB_UNTIL(&j, j.m[1].server->has_job);
+	strcpy(j.m[1].server->workers[0]->zero, j.addresses[1]);
+	job_join(&j, 1);
+	until_ended(&j, 1, 3);
+	for (int i = 1; i < 4; i++)
+		assert_true(j.m[i].status < 0);
+	assert_false(j.m[0].ended); /* the server waits for another job */
+	if (!strstr(j.m[1].text, "leads server 1 to server 1"))
+		fail_msg("%s: %s", fabric, j.m[1].text);
+	job_close(&j);
+}
+
+static void test_a_server_that_finds_itself_in_the_place_of_server_0_says_so(void **state)
+{
+	(void)state;
+	check_server_that_finds_itself("tcp");
+	check_server_that_finds_itself("shm");
+	check_server_that_finds_itself("auto");
+}
+
+/* While steps are made, server 1 connects to server 0 a second time. */
+static void check_second_server(uint64_t more_steps, const char *why)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 2, 1, 1, FOR_EVER, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	job_start(&j, &setup);
+	until_step(&j, 2, 2);
+	j.m[1].server->job.steps += more_steps;
+	j.m[1].server->to_zero = NULL;
+	assert_int_equal(others_connect(j.m[1].server), 0);
+	job_run_out(&j);
+	assert_non_null(strstr(j.m[1].text, why));
+	job_close(&j);
+}
+
+static void test_a_second_server_of_a_number_or_of_another_job_is_refused(void **state)
+{
+	(void)state;
+	check_second_server(0, "server 1 has joined already");
+	check_second_server(1, "has 1000001, the job 1000000");
+}
+
+/* The address of server 0 leads to a server that has no job yet, and later gets
+ * another job. */
+static void test_a_server_that_comes_before_the_job_is_compared_with_it(void **state)
+{
+	const struct setup three = {"tcp", "softmax", "sgd", 3, 0, 0, 0, 0, 0};
+	const struct setup two = {
+		"tcp", "softmax", "sgd", 2, 2, 2, FOR_EVER, TERN_MODE_SYNC, 0};
+	const struct setup one = {
+		"tcp", "softmax", "sgd", 1, 1, 1, FOR_EVER, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	(void)state;
+	job_open(&j, &three);
+	start_worker(job_add(&j), &two, j.model, j.addresses, NULL, 0);
+	JOB_UNTIL(&j, j.m[1].server->has_job);
+	strcpy(j.m[1].server->workers[0]->zero, j.addresses[2]);
+	start_worker(job_add(&j), &two, j.model, j.addresses, NULL, 1);
+	JOB_UNTIL(&j, j.m[1].server->to_zero);
+	JOB_UNTIL(&j, !j.m[1].server->to_zero);
+	start_worker(job_add(&j), &one, j.model, &j.addresses[2], NULL, 0);
+	JOB_UNTIL(&j, j.m[5].step > 0);
+	comes_again_now(&j);
+	JOB_UNTIL(&j, j.m[1].ended && j.m[3].ended && j.m[4].ended);
+	assert_non_null(strstr(j.m[1].text, "workers: server 1"));
+	assert_false(j.m[0].ended || j.m[2].ended || j.m[5].ended);
+	job_close(&j);
+}
+
+/* ---- texts of an end ---- */
+
+/* The text of an end may contain bytes from a name or a path that are not UTF-8, or be
+ * cut inside a character. */
+static void test_an_end_is_told_whatever_its_text_is(void **state)
+{
+	const struct setup setup = {
+		"shm", "softmax", "sgd", 1, 2, 2, FOR_EVER, TERN_MODE_SYNC, 0};
+	char umlauts[601] = "";
+
+	(void)state;
+	for (int i = 0; i < 300; i++)
+		strcat(umlauts, "\xc3\xbc");
+	for (int who = 0; who < 2; who++) {
+		struct job j;
+
+		job_start(&j, &setup);
+		JOB_UNTIL(&j, j.m[1].step >= 2 && j.m[2].step >= 2);
+		if (who == 0)
+			tern_server_stop(j.m[0].server, umlauts, false);
+		else
+			tern_worker_stop(j.m[1].worker, "caf\xe9 is closed");
+		job_run_out(&j);
+		assert_non_null(strstr(j.m[2].text, who ? "caf? is closed" : "????"));
+		if (who == 1)
+			assert_non_null(strstr(j.m[0].text, "caf? is closed"));
+		job_close(&j);
+	}
+}
+
+/* Starts a job whose worker has made all its steps, and cannot save. */
+static struct tern_worker *start_unsaved(struct job *j)
+{
+	static const struct setup setup = {
+		"shm", "softmax", "sgd", 1, 1, 1, 2, TERN_MODE_SYNC, 0};
+
+	job_open(j, &setup);
+	start_worker(job_add(j), &setup, j->model, j->addresses,
+		"/no/such/directory/model", 0);
+	JOB_UNTIL(j, j->m[1].worker->save_failed);
+	return j->m[1].worker;
+}
+
+/* A stopped worker must not save any more, and nobody waits for its file. */
+static void test_a_worker_that_was_stopped_does_not_try_to_save_again(void **state)
+{
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	w = start_unsaved(&j);
+	assert_true(w->save_timer.slot != 0);
+	tern_worker_stop(w, "enough");
+	assert_int_equal(w->save_timer.slot, 0);
+	job_run_out(&j);
+	job_close(&j);
+}
+
+/* The worker is told of a loss even when no step is left. */
+static void test_a_slot_that_comes_after_the_last_step_needs_no_room(void **state)
+{
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	w = start_unsaved(&j);
+	assert_int_equal(slots_add(w, 1, 1), 0);
+	assert_int_equal(w->room_count, 1);
+	tern_worker_stop(w, "enough");
+	job_run_out(&j);
+	job_close(&j);
+}
+
+/* ---- impossible messages ---- */
+
+/* Server 0 sends `text` to the worker. The worker must end with `why`, and the job
+ * with it. */
+static void check_worker_refuses(const char *text, const char *why)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 1, 1, 1, FOR_EVER, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	job_start(&j, &setup);
+	until_step(&j, 1, 5);
+	tern_talk_say(&j.m[0].server->workers[0]->talk, json_loads(text, 0, NULL));
+	job_run_out(&j);
+	assert_int_equal(j.m[1].status, -EPROTO);
+	assert_non_null(strstr(j.m[1].text, why));
+	job_close(&j);
+}
+
+static void test_a_worker_believes_no_number_that_cannot_be(void **state)
+{
+	static const char *const late[] = {
+		"{\"type\":\"late\"}",
+		"{\"type\":\"late\",\"silent_ns\":-1}",
+		"{\"type\":\"late\",\"silent_ns\":1.5}",
+	};
+	static const char *const lost[] = {
+		"{\"type\":\"lost\"}",
+		"{\"type\":\"lost\",\"worker\":\"0\"}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1,\"finisher\":0,"
+		"\"slots\":[]}",
+		"{\"type\":\"lost\",\"worker\":-1,\"generation\":-1,\"finisher\":0,"
+		"\"slots\":[]}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(late); i++)
+		check_worker_refuses(late[i], "expected the time in ns");
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(lost); i++)
+		check_worker_refuses(lost[i], "server 0 gave slots to this worker");
+}
+
+/* Server 0 sends server 1 an impossible decision about worker 1. Server 1 must end the
+ * job. */
+static void check_server_refuses(const char *decision)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 2, 2, 2, FOR_EVER, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	job_start(&j, &setup);
+	until_step(&j, 2, 5);
+	tern_talk_say(
+		&others_find(j.m[0].server, 1)->talk, json_loads(decision, 0, NULL));
+	job_run_out(&j);
+	assert_int_equal(j.m[1].status, -EPROTO);
+	assert_non_null(strstr(j.m[1].text, "server 0 gave slots to other workers"));
+	job_close(&j);
+}
+
+static void test_a_server_believes_no_decision_that_cannot_be(void **state)
+{
+	static const char *const decisions[] = {
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":-1,"
+		"\"slots\":[[1],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":3,\"slots\":[[1],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"slots\":[[1],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1,"
+		"\"slots\":[[2],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1,"
+		"\"slots\":[[\"1\"],[]]}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(decisions); i++)
+		check_server_refuses(decisions[i]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(
+			test_without_any_worker_the_job_fails_with_the_first_cause),
+		cmocka_unit_test(test_a_loss_before_the_start_makes_room_for_another),
+		cmocka_unit_test(test_a_server_that_was_complete_waits_again),
+		cmocka_unit_test(test_a_server_that_comes_before_the_job_comes_again),
+		cmocka_unit_test(test_a_server_asks_for_a_job_until_its_limit),
+		cmocka_unit_test(test_a_worker_that_was_not_heard_joins_again),
+		cmocka_unit_test(
+			test_a_server_outlives_a_job_that_server_0_has_forgotten),
+		cmocka_unit_test(test_a_given_up_connection_to_server_0_ends),
+		cmocka_unit_test(test_a_server_that_hears_late_of_the_start_ends),
+		cmocka_unit_test(test_a_job_without_workers_is_forgotten),
+		cmocka_unit_test(test_a_norm_that_cannot_move_ends_the_job),
+		cmocka_unit_test(test_who_is_waited_for_is_said),
+		cmocka_unit_test(test_a_worker_needs_room_for_two_of_its_slots_only),
+		cmocka_unit_test(
+			test_a_device_that_breaks_at_the_birth_of_a_worker_is_told),
+		cmocka_unit_test(test_a_loss_needs_no_more_room_where_buffers_are_enough),
+		cmocka_unit_test(test_a_loss_without_room_for_it_ends_the_job_in_words),
+		cmocka_unit_test(
+			test_a_server_that_finds_itself_in_the_place_of_server_0_says_so),
+		cmocka_unit_test(
+			test_a_second_server_of_a_number_or_of_another_job_is_refused),
+		cmocka_unit_test(
+			test_a_server_that_comes_before_the_job_is_compared_with_it),
+		cmocka_unit_test(test_an_end_is_told_whatever_its_text_is),
+		cmocka_unit_test(
+			test_a_worker_that_was_stopped_does_not_try_to_save_again),
+		cmocka_unit_test(
+			test_a_slot_that_comes_after_the_last_step_needs_no_room),
+		cmocka_unit_test(test_a_worker_believes_no_number_that_cannot_be),
+		cmocka_unit_test(test_a_server_believes_no_decision_that_cannot_be),
+	};
+
+	return cmocka_run_group_tests(tests, make_data, free_data);
+}

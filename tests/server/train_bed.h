@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Servers and workers of a job in one process, with contexts and task threads of their
+ * own, driven in turn. */
+#ifndef TERN_TESTS_TRAIN_BED_H
+#define TERN_TESTS_TRAIN_BED_H
+
+#include "tests/harness/cmocka.h"
+
+#include <pthread.h>
+
+#include "base/clock.h"
+#include "client/worker_state.h"
+#include "server/server_state.h"
+
+#define MEMBERS_MAX 8
+
+struct member { /* a process of the job, simulated in this one */
+	struct tern_env *env;
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+	struct tern_server *server;
+	struct tern_worker *worker;
+	struct tern_engine *engine;   /* of a worker */
+	struct tern_updater *updater; /* of a server */
+	bool ended, closed;
+	pthread_t leaver; /* thread of a closed member that frees what it had */
+	int status;
+	char text[400];
+	struct tern_worker_results results;
+	uint64_t step;
+	bool has_more, finishes; /* it was given slots; it evaluates and saves */
+};
+
+struct setup {
+	const char *fabric, *model, *optimizer;
+	unsigned servers, workers, slots;
+	uint64_t steps;
+	enum tern_mode mode;
+	double clip_norm;
+};
+
+/* A job: its servers, and workers in the order in which they were added. */
+struct job {
+	const struct setup *setup;
+	struct tern_model *model;
+	char addresses[MEMBERS_MAX][128];
+	struct member m[MEMBERS_MAX];
+	unsigned count;
+};
+
+/* Two classes separated by a plane, with some noise. */
+extern struct tern_dataset *data, *test;
+extern uint64_t staging_bytes; /* for servers; 0: their default */
+
+int make_data(void **state);
+int free_data(void **state);
+void worker_ended(void *arg, int status, const char *text,
+	const struct tern_worker_results *results);
+void open_worker(struct member *m, const struct tern_model *model);
+void close_member(struct member *m);
+/* Closes all members that are not closed yet, and waits until all their memory is
+ * freed. */
+void close_members(struct member *members, unsigned count);
+void step_all(struct member *members, unsigned count);
+bool all_ended(const struct member *members, unsigned count);
+void start_servers(struct member *m, const struct setup *setup, char addresses[][128]);
+struct tern_model *make_model(const struct setup *setup);
+void start_worker(struct member *m, const struct setup *setup,
+	const struct tern_model *model, char addresses[][128], const char *save,
+	unsigned index);
+void start_workers(struct member *m, const struct setup *setup,
+	const struct tern_model *model, char addresses[][128], const char *save);
+void run_out(struct member *m, unsigned count);
+
+void job_open(struct job *j, const struct setup *setup); /* opens the servers alone */
+/* Opens the servers and all workers. */
+void job_start(struct job *j, const struct setup *setup);
+/* The next member, to be opened by the caller. */
+struct member *job_add(struct job *j);
+/* Adds the worker with that index. */
+struct member *job_join(struct job *j, unsigned index);
+void job_step(struct job *j);
+void job_run_out(struct job *j);
+void job_close(struct job *j);
+
+/* Runs the job until `cond` holds. */
+#define JOB_UNTIL(job_, cond)                                                            \
+	do {                                                                             \
+		uint64_t limit_ns_ = tern_clock_ns() + 30 * TERN_NS_PER_S;               \
+		while (!(cond)) {                                                        \
+			job_step(job_);                                                  \
+			if (tern_clock_ns() > limit_ns_)                                 \
+				fail_msg("never happened: %s", #cond);                   \
+		}                                                                        \
+	} while (0)
+
+#endif

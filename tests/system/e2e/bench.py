@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`tern bench`: what scripts read from it. No figure is judged here.
+
+usage: bench.py TERN
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
+import tap  # noqa: E402
+import job  # noqa: E402
+
+job.use(sys.argv[1])
+PAIR = {"bench": str, "fabric": str, "wait": str, "size": int, "inflight": int, "rounds": int,
+        "gb_per_s": float, "msgs_per_s": float, "cpu_s_per_gb": float, "registrations": int}
+TRIPS = {"p50_us": float, "p99_us": float, "p999_us": float}
+
+
+def measure(*args, fields):
+    done = job.finish("bench", *args, "--json")
+    for event in done.events:
+        for name, kind in fields.items():
+            assert isinstance(event.get(name), kind), f"{args}: {name} in {event}"
+            assert event[name] or name in ("registrations", "cpu_s_per_gb"), event
+        assert event["registrations"] == 0, f"{args}: memory was registered: {event}"
+        if "p50_us" in event:
+            assert 0 < event["p50_us"] <= event["p99_us"] <= event["p999_us"], event
+    return done.events
+
+
+def latency_over(fabric, wait):
+    events = measure("lat", "--fabric", fabric, "--size", "1,64,4097,1M", "--rounds", 30,
+                     "--wait", wait, fields={**PAIR, **TRIPS})
+    assert [e["size"] for e in events] == [1, 64, 4097, 1 << 20]
+    assert all(e["fabric"] == fabric and e["wait"] == wait and e["inflight"] == 1
+               for e in events), events
+
+
+def latency_is_measured_over_tcp():
+    latency_over("tcp", "poll")
+    latency_over("tcp", "sleep")
+
+
+def latency_is_measured_over_shm():
+    latency_over("shm", "poll")
+    latency_over("shm", "sleep")
+
+
+def bandwidth_is_measured_on_both():
+    for fabric in ("tcp", "shm"):
+        events = measure("bw", "--fabric", fabric, "--size", "67108864,100000", "--rounds", 20,
+                         "--inflight", 4, fields={**PAIR, **TRIPS})
+        assert len(events) == 2 and events[0]["inflight"] == 4, events
+
+
+def tensors_land_wherever_the_receiver_says():
+    for fabric in ("tcp", "shm"):
+        for where in ("room", "alloc", "peek"):
+            events = measure("bw", "--fabric", fabric, "--size", "64,100000,8M", "--rounds", 20,
+                             "--inflight", 4, "--receive", where, fields={**PAIR, **TRIPS})
+            assert all(e["receive"] == where for e in events), events
+
+
+def tensors_may_be_written_anew_each_time():
+    for fabric in ("tcp", "shm"):
+        measure("lat", "--fabric", fabric, "--size", "64,1M", "--rounds", 10, "--rewrite",
+                fields={**PAIR, **TRIPS})
+
+
+def rounds_may_be_told_for_each_size():
+    events = measure("lat", "--fabric", "shm", "--size", "64,1M", "--rounds", "20,5",
+                     fields=PAIR)
+    assert [e["rounds"] for e in events] == [20, 5], events
+
+
+def ends_are_pinned_when_that_is_asked():
+    if len(os.sched_getaffinity(0)) < 2:
+        raise tap.Skip("this process has one core")
+    for pin, wait, pinned in (("yes", "sleep", True), ("no", "poll", False),
+                              ("auto", "poll", True), ("auto", "sleep", False)):
+        done = job.finish("bench", "lat", "--fabric", "shm", "--size", 8, "--rounds", 10, "--pin",
+                          pin, "--wait", wait, "--json")
+        assert done.events[0]["pinned"] is pinned, (pin, wait, done.events)
+
+
+def rate_is_measured_on_both():
+    for fabric in ("tcp", "shm"):
+        measure("rate", "--fabric", fabric, "--rounds", 2000, "--wait", "sleep", fields=PAIR)
+
+
+def same_host_means_shm_for_auto():
+    events = measure("lat", "--size", 64, "--rounds", 20, fields=PAIR)
+    assert events[0]["fabric"] == "shm", events
+
+
+def pool_is_measured():
+    events = measure("pool", "--size", "64,4K", "--rounds", 10000,
+                     fields={"bench": str, "size": int, "alloc_ns": float,
+                             "registrations": int})
+    assert len(events) == 2, events
+
+
+def plain_output_is_a_heading_and_a_row_per_size():
+    for test, columns in (("lat", ["bytes", "p50 us", "GB/s", "regs"]), ("pool", ["bytes", "regs"]),
+                          ("rate", ["bytes", "msgs/s"])):
+        done = job.finish("bench", test, "--size", "8,64KiB", "--rounds", 1000)
+        heading, *rows = done.lines
+        assert all(c in heading for c in columns), heading
+        assert len(rows) == 2 and "65536" in rows[1], rows
+        # They stand below each other, and fit into a terminal.
+        assert len(heading) == len(rows[0]) == len(rows[1]) < 80, done.lines
+
+
+def ends_on_one_core_sleep():
+    core = str(min(os.sched_getaffinity(0)))
+    words = [job.TERN, "bench", "lat", "--fabric", "shm", "--size", "64", "--rounds", "100", "--json"]
+
+    def on_one_core(*more):
+        done = subprocess.run(["taskset", "-c", core, *words, *more], capture_output=True, text=True)
+        assert done.returncode == 0, done
+        return json.loads(done.stdout)["wait"], done.stderr
+
+    if not shutil.which("taskset"):
+        raise tap.Skip("taskset is not here")
+    assert on_one_core() == ("sleep", "")
+    wait, said = on_one_core("--wait", "poll")
+    assert wait == "poll" and "both ends poll on one core" in said, said
+
+
+def wrong_options_are_refused():
+    job.refused("bench", says=["lat, bw, rate, pool"])
+    job.refused("bench", "latency", says=["latency", "lat, bw, rate, pool"])
+    job.refused("bench", "lat", "--fabric", "roce", says=["roce", "auto, verbs, tcp, shm"])
+    job.refused("bench", "lat", "--size", "big", says=["--size big"])
+    job.refused("bench", "lat", "--round", "9", says=["--rounds"])
+    job.refused("bench", "lat", "--size", "8,64", "--rounds", "1,2,3",
+                says=["--rounds has 3 values", "--size 2"])
+    job.refused("bench", "lat", "--receive", "there", says=["there", "room, alloc, peek"])
+
+
+tap.run([
+    latency_is_measured_over_tcp,
+    latency_is_measured_over_shm,
+    bandwidth_is_measured_on_both,
+    tensors_land_wherever_the_receiver_says,
+    tensors_may_be_written_anew_each_time,
+    rounds_may_be_told_for_each_size,
+    ends_are_pinned_when_that_is_asked,
+    rate_is_measured_on_both,
+    same_host_means_shm_for_auto,
+    pool_is_measured,
+    plain_output_is_a_heading_and_a_row_per_size,
+    ends_on_one_core_sleep,
+    wrong_options_are_refused,
+])

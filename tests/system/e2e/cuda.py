@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole jobs on GPUs, which are simulated: the kernels are loops on the CPU.
+
+usage: cuda.py TERN [the simulated driver's libraries]
+"""
+import contextlib
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
+import tap  # noqa: E402
+import job  # noqa: E402
+
+job.use(sys.argv[1])
+job.use_drivers(sys.argv[2:])
+BROKEN = 700  # CUDA_ERROR_ILLEGAL_ADDRESS
+UNSUPPORTED = 801
+
+
+def text():
+    path = job.SCRATCH / "text.txt"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    return path
+
+
+def charlm(*more, steps=60):
+    return ["--model", "charlm:8,8,48", "--data", text(), "--optimizer", "adam", "--lr", "0.02",
+            "--batch", 64, "--steps", steps, *more]
+
+
+def trained(*args, machine=""):
+    """The events of a job that ends well, on such a machine."""
+    with job.simulated_gpus(machine):
+        done = job.finish("train", *args, "--json")
+    assert done.events[-1]["event"] == "done", done.events[-1]
+    return done.events
+
+
+def told(events, name):
+    return [e for e in events if e["event"] == name]
+
+
+def saved(name, *more, machine="", **kw):
+    """Bytes of what a small job saves, and its events."""
+    directory = job.SCRATCH / name
+    events = trained(*job.small("--slots", 4, "--save", directory, *more, steps=12, **kw),
+                     machine=machine)
+    return (directory / "model.safetensors").read_bytes(), events
+
+
+# ---- training ------------------------------------------------------------------------------
+
+def character_model_learns_and_writes():
+    events = trained(*charlm("--device", "cuda", "--workers", 2, "--generate", 60),
+                     machine="devices=2,alike=1")
+    losses = [e["loss"] for e in told(events, "progress")]
+    assert losses[-1] < losses[0] / 3, losses
+    written = told(events, "generated")[0]["text"]
+    assert "brown fox jumps" in written, written
+    devices = {e["index"]: e for e in told(events, "device")}
+    assert [devices[i]["device"] for i in range(2)] == ["cuda:0", "cuda:1"], devices
+    assert devices[1]["text"] == "Simulated GPU (cuda:1), CUDA graphs, cuBLAS 13.0.2", devices
+    assert events[-1]["device"] == "cuda:0" and events[-1]["device_bytes"] > 1000, events[-1]
+    assert not [e for e in told(events, "note") if "CUDA" in e["text"]], events
+
+
+def records_are_learnt_with_everything_on_gpus():
+    events = trained(*job.small("--device", "cuda:0", "--server-device", "cuda", steps=120))
+    assert events[-1]["test_accuracy"] >= 0.9, events[-1]
+    assert {e["role"] for e in told(events, "device")} == {"worker", "server"}, events
+
+
+def async_mode_and_clipping_learn_too():
+    for more in (["--mode", "async", "--workers", 2], ["--clip-norm", "1", "--servers", 2]):
+        events = trained(*job.small("--device", "cuda", "--server-device", "cuda", *more,
+                                    steps=120))
+        assert events[-1]["test_accuracy"] >= 0.9, events[-1]
+
+
+# ---- the same bytes ------------------------------------------------------------------------
+
+def result_depends_on_the_slots_and_on_nothing_else():
+    one, _ = saved("one", "--device", "cuda", machine="alike=1")
+    for name, more, machine in (
+            ("again", [], ""),
+            ("shm", ["--workers", 2, "--fabric", "shm"], ""),
+            ("tcp", ["--workers", 4, "--fabric", "tcp"], "devices=3,alike=1"),
+            ("plain", ["--workers", 2], f"fail=stream_begin_capture:1:{UNSUPPORTED}"),
+            ("late", ["--workers", 2], "late=1"),
+            ("pageable", ["--workers", 2], "host=5000"),
+            ("servers", ["--servers", 2, "--server-device", "cuda"], "devices=2")):
+        other, events = saved(name, "--device", "cuda", *more, machine=machine)
+        assert other == one, name
+        notes = [e for e in told(events, "note") if "CUDA graphs" in e["text"]]
+        assert len(notes) == (2 if name in ("plain", "pageable") else 0), notes
+
+
+def servers_on_gpus_give_the_cpus_bytes():
+    for i, more in enumerate((["--servers", 2, "--fabric", "tcp"],
+                              ["--optimizer", "momentum", "--slots", 11, "--workers", 3])):
+        wanted, _ = saved(f"cpu-{i}", *more)
+        got, _ = saved(f"cuda-{i}", "--server-device", "cuda", *more)
+        assert got == wanted, more
+
+
+# ---- without -------------------------------------------------------------------------------
+
+def program_without_cuda_says_so():
+    if job.DRIVERS:
+        raise tap.Skip("this tern was built with CUDA")
+    for option in ("--device", "--server-device"):
+        job.refused("train", *charlm(option, "cuda"),
+                    says=[f"{option} cuda: this program was built without CUDA: must be cpu"])
+    job.finish("train", *charlm("--device", "cpu", "--server-device", "cpu", steps=5))
+
+
+# ---- what goes wrong -----------------------------------------------------------------------
+
+def refused(*args, says, machine="", code=2):
+    with job.simulated_gpus(machine):
+        job.refused("train", *charlm(*args), says=says, code=code)
+
+
+def what_is_not_there_is_refused_in_a_line():
+    for option in ("--device", "--server-device"):
+        refused(option, "gpu", says=[f"{option} gpu: must be cpu, cuda or cuda:N"])
+        refused(option, "cuda:4", says=[f"{option} cuda:4: ", "the driver has 1 device,"])
+        refused(option, "cuda", machine="devices=0", says=["has no CUDA device"])
+        refused(option, "cuda", machine="major=7,minor=5", says=["capability 7.5; 8.0 or later"])
+        refused(option, "cuda", machine="version=12000", says=["driver is for CUDA 12.0"])
+        refused(option, "cuda", machine="stub=1", says=["stub", f"{option} cpu"])
+        refused(option, "cuda", machine="mem=30000", code=1,
+                says=["out of device memory", "needs", "29.3 KiB are free"])
+
+
+def device_that_breaks_ends_the_job_in_a_line():
+    for kernel, args, who in (
+            ("tern_cuda_xent:20", ["--device", "cuda"], "worker "),
+            ("tern_cuda_xent:20", ["--device", "cuda", "--fabric", "tcp"], "worker "),
+            ("tern_cuda_adam_slots:20", ["--server-device", "cuda"], "server 0")):
+        refused("--workers", 2, *args, machine=f"break={kernel}:{BROKEN}", code=1,
+                says=[who, "cuda:0: ", "CUDA_ERROR_ILLEGAL_ADDRESS"])
+
+
+@contextlib.contextmanager
+def two_workers_of_which_the_first_breaks(*args):
+    """The server and worker 1, when worker 0 has ended for it."""
+    server = job.Job("server", "--listen", "127.0.0.1:0", "--json")
+    workers = []
+    try:
+        address = server.wait_event(lambda e: e["event"] == "listening")["address"]
+        for i, machine in enumerate((f"break=tern_cuda_xent:7:{BROKEN}", "")):
+            with job.simulated_gpus(machine):
+                workers.append(job.Job("worker", "--join", address, "--index", i, *args,
+                                       "--workers", 2, "--device", "cuda"))
+        assert workers[0].end() == 1
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS" in workers[0].error, workers[0].error
+        yield server, workers[1]
+    finally:
+        for running in (server, *workers):
+            running.kill()
+
+
+def device_of_one_worker_may_break():
+    """The others take its slots, and the job ends with the same bytes."""
+    wanted, _ = saved("unbroken", "--device", "cuda", "--workers", 2)
+    save = job.SCRATCH / "broken"
+    args = job.small("--slots", 4, "--save", save, steps=12)
+    with two_workers_of_which_the_first_breaks(*args) as (server, other):
+        assert other.end() == 0, other.error
+        assert server.end() == 0, server.error
+    assert (save / "model.safetensors").read_bytes() == wanted
+
+
+def worker_whose_device_breaks_leaves_the_directory_to_the_others():
+    save = job.SCRATCH / "left"
+    args = job.small("--slots", 4, "--save", save, steps=100_000_000)
+    with two_workers_of_which_the_first_breaks(*args) as (_, other):
+        assert save.is_dir(), "worker 0 took it away with it"
+        other.process.terminate()
+        assert other.end() == 143, other.error
+
+
+def device_that_refuses_a_call_ends_the_job_in_a_line():
+    for call in ("graph_launch:9", "memcpy_dtoh_async:3", "event_synchronize:7"):
+        refused("--device", "cuda", machine=f"fail={call}:999", code=1,
+                says=["worker 0", "cuda:0: ", "CUDA_ERROR_UNKNOWN"])
+
+
+def worker_on_another_device_is_refused():
+    server = job.Job("server", "--listen", "127.0.0.1:0", "--json")
+    workers = []
+    try:
+        address = server.wait_event(lambda e: e["event"] == "listening")["address"]
+        for i, device in enumerate(("cuda", "cpu")):
+            with job.simulated_gpus():
+                workers.append(job.Job("worker", "--join", address, "--index", i,
+                                       *charlm("--workers", 2, "--device", device)))
+            job.wait_until(lambda: "joined" in str(server.wait_event(
+                lambda e: e["event"] == "note")) if i == 0 else True)
+        assert workers[1].end() != 0
+        assert "arithmetic" in workers[1].error, workers[1].error
+        assert "Simulated GPU" in workers[1].error, workers[1].error
+    finally:
+        for running in (server, *workers):
+            running.kill()
+
+
+tap.run([
+    program_without_cuda_says_so,
+    character_model_learns_and_writes,
+    records_are_learnt_with_everything_on_gpus,
+    async_mode_and_clipping_learn_too,
+    result_depends_on_the_slots_and_on_nothing_else,
+    servers_on_gpus_give_the_cpus_bytes,
+    what_is_not_there_is_refused_in_a_line,
+    device_that_breaks_ends_the_job_in_a_line,
+    device_of_one_worker_may_break,
+    worker_whose_device_breaks_leaves_the_directory_to_the_others,
+    device_that_refuses_a_call_ends_the_job_in_a_line,
+    worker_on_another_device_is_refused,
+])

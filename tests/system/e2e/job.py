@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running `tern` from a test: its JSON lines, its exit code, and that it leaves no process."""
+import contextlib
+import gzip
+import json
+import os
+import pty
+import random
+import select
+import shlex
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import tap
+
+LIMIT_S = 240
+MARK = "TERN_TEST_MARK"
+_scratch = tempfile.TemporaryDirectory(prefix="tern-e2e-")
+SCRATCH = Path(_scratch.name)
+TERN = None  # set by use()
+DRIVERS = []  # set by use_drivers(): simulated ones that tern may load
+# tern leaves a signal ignored that was when it began: under nohup, or in a shell's background.
+for ignored in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(ignored) == signal.SIG_IGN:
+        signal.signal(ignored, signal.SIG_DFL)
+
+
+def use(program):
+    global TERN
+    TERN = str(Path(program).resolve())
+
+
+def use_drivers(paths):
+    DRIVERS.extend(Path(p).resolve() for p in paths)
+
+
+@contextlib.contextmanager
+def simulated_gpus(machine=""):
+    """Programs find the simulated driver, with this in FAKE_CUDA."""
+    if not DRIVERS:
+        raise tap.Skip("this tern was built without CUDA")
+    names = {"LD_LIBRARY_PATH": ":".join(sorted({str(d.parent) for d in DRIVERS})),
+             "FAKE_CUDA": machine}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def data_dir():
+    """Where the real data sets are; skips the case if nobody said."""
+    if "TERN_DATA_DIR" not in os.environ:
+        raise tap.Skip("TERN_DATA_DIR is not set")
+    return Path(os.environ["TERN_DATA_DIR"])
+
+
+def marked(mark):
+    """pid: command line, of every process with this mark that runs."""
+    found = {}
+    for p in Path("/proc").iterdir():
+        if not p.name.isdigit():
+            continue
+        try:
+            if f"{MARK}={mark}".encode() in (p / "environ").read_bytes():
+                words = (p / "cmdline").read_bytes().split(b"\0")
+                if words != [b""]:  # a zombie has none
+                    found[int(p.name)] = [w.decode() for w in words]
+        except OSError:
+            continue  # gone, or not ours
+    return found
+
+
+class Job:
+    """A running `tern`. Its processes are told from others by a mark in their environment."""
+
+    def __init__(self, *args):
+        self.mark = uuid.uuid4().hex
+        self.args = [str(a) for a in args]
+        self.process = subprocess.Popen(
+            [TERN, *self.args], env=dict(os.environ, **{MARK: self.mark}), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=os.setpgrp)
+        self.lines = []
+        self.events = []
+
+    def wait_event(self, wanted):
+        """The next event for which wanted(event) holds."""
+        for line in self.process.stdout:
+            event = self._take(line)
+            if wanted(event):
+                return event
+        raise AssertionError(f"{self.args}: ended without the event\n{self.process.stderr.read()}")
+
+    def _take(self, line):
+        self.lines.append(line)
+        event = json.loads(line)
+        self.events.append(event)
+        return event
+
+    def end(self, limit_s=LIMIT_S):
+        """Waits for the end; exit code. Nobody may be left."""
+        out, self.error = self.process.communicate(timeout=limit_s)
+        self.lines += out.splitlines()
+        if "--json" in self.args:
+            self.events += [json.loads(line) for line in out.splitlines()]
+        self.last = self.events[-1] if self.events else None
+        if self.last and self.last.get("event") == "end":
+            self.events.pop()  # says only that it has ended
+        self.code = self.process.returncode
+        left = self.processes()
+        assert not left, f"{self.args}: processes {left} are left"
+        return self.code
+
+    def processes(self):
+        """pid: command line, of every process of this job that runs."""
+        return marked(self.mark)
+
+    def pid_of(self, role, index):
+        """pid of the process that runs `tern ROLE ... --index INDEX`."""
+        for pid, words in self.processes().items():
+            if words[1:2] == [role] and words[words.index("--index") + 1] == str(index):
+                return pid
+        raise AssertionError(f"no {role} {index} among {self.processes()}")
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+class Terminal:
+    """A shell at a terminal of its own, in which keys can be typed: "\\x1a" is Ctrl-Z. One `tern`
+    at a time, which prints into `log`."""
+
+    def __init__(self, name):
+        self.log = SCRATCH / f"{name}.log"
+        self.mark = uuid.uuid4().hex
+        self.shell, self.keys = pty.fork()
+        if self.shell == 0:
+            os.environ[MARK] = self.mark
+            os.execvp("bash", ["bash", "--norc", "--noediting", "-i"])
+        self.closed = False
+        self.reader = threading.Thread(target=self._read_all)
+        self.reader.start()
+
+    def _read_all(self):
+        """What the shell prints has to go somewhere. A blocked read would keep the terminal open."""
+        with contextlib.suppress(OSError):  # the shell has ended
+            while not self.closed:
+                if select.select([self.keys], [], [], 0.05)[0]:
+                    os.read(self.keys, 4096)
+
+    def type(self, keys):
+        os.write(self.keys, keys.encode())
+
+    def start(self, *args):
+        words = shlex.join(map(str, [TERN, *args, "--json"]))
+        self.type(f"{words} >{self.log} 2>&1\n")
+
+    def said(self, text):
+        return self.log.exists() and text in self.log.read_text()
+
+    def processes(self):
+        """pids of the `tern` that runs, and of its children."""
+        return [pid for pid in marked(self.mark) if pid != self.shell]
+
+    def close(self):
+        """As the window's button does."""
+        self.closed = True
+        self.reader.join()
+        os.close(self.keys)
+        os.waitpid(self.shell, 0)
+
+
+def finish(*args, code=0):
+    """Runs it to its end, which must be `code`."""
+    job = Job(*args)
+    try:
+        job.end()
+    finally:
+        job.kill()
+    assert job.code == code, (f"{job.args}: exit code {job.code}, expected {code}\n"
+                              + "\n".join(job.lines[-5:]) + "\n" + job.error)
+    return job
+
+
+def train(*args):
+    """`tern train --json` to its good end: the last event."""
+    job = finish("train", *args, "--json")
+    assert job.events[-1]["event"] == "done", job.events[-1]
+    return job.events[-1]
+
+
+def refused(*args, says, code=2):
+    """It ends with `code` and one line on stderr beside its progress, in which every text of
+    `says` stands."""
+    job = finish(*args, code=code)
+    # A leak checker that meets a thread on its way out says so, and that is not ours.
+    lines = [line for line in job.error.splitlines()
+             if "Unable to get registers" not in line and not line.startswith("step ")]
+    assert len(lines) == 1, f"{args}: not one line: {job.error}"
+    for text in says:
+        assert text in lines[0], f"{args}: {text!r} is not in {lines[0]!r}"
+
+
+def info():
+    """What `tern info` says of this machine."""
+    return json.loads(finish("info", "--json").lines[0])
+
+
+def fabric_missing(name):
+    """Why it does not work here; None if it does."""
+    return {f["name"]: f.get("why") for f in info()["fabrics"]}.get(name, "without rdma-core")
+
+
+def wait_until(what, limit_s=20):
+    end = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+# ---- data that is made up ----------------------------------------------------------------
+
+SIDE, CLASSES = 6, 4
+
+
+def write_idx(name, count=1200, seed=1, label_max=CLASSES - 1):
+    """Images of a bright quarter in noise, the label says which: (images, labels)."""
+    rng = random.Random(seed)
+    pixels, labels = bytearray(), bytearray()
+    for _ in range(count):
+        label = rng.randint(0, label_max)
+        labels.append(label)
+        for y in range(SIDE):
+            for x in range(SIDE):
+                quarter = (y >= SIDE // 2) * 2 + (x >= SIDE // 2)
+                pixels.append(rng.randint(90, 255) if quarter == label % 4
+                              else rng.randint(0, 140))
+    images = SCRATCH / f"{name}-images.gz"
+    label_file = SCRATCH / f"{name}-labels.gz"
+    images.write_bytes(gzip.compress(
+        struct.pack(">IIII", 0x803, count, SIDE, SIDE) + bytes(pixels)))
+    label_file.write_bytes(gzip.compress(struct.pack(">II", 0x801, count) + bytes(labels)))
+    return images, label_file
+
+
+def small(*more, model="mlp:24,16", steps=40, lr="0.01"):
+    """Options of a job that takes a second or two and learns."""
+    images, labels = SCRATCH / "small-images.gz", SCRATCH / "small-labels.gz"
+    if not images.exists():
+        write_idx("small")
+    return ["--model", model, "--data", images, "--labels", labels, "--split", "1000:200",
+            "--batch", 16, "--steps", steps, "--optimizer", "adam", "--lr", lr, "--seed", 7,
+            *more]

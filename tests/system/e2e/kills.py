@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Kills, stops, asks and ends processes of small jobs at random times. However that goes, nobody
+hangs or crashes, and no process and no half-written file is left. A job ends well if the launcher
+and all servers live and one worker goes on: whoever is asked to leave (SIGTERM) costs nothing, and
+neither does one that stands still. What a job that ends well has saved are the bytes of an
+undisturbed one. A job that was ended by being asked to, once its steps had begun, has saved how
+far it came, and that is what an undisturbed job has after so many steps; the same command line
+may be run again after it.
+
+usage: kills.py TERN FIRST:COUNT    seeds; one that fails is named, and can be run alone
+"""
+import functools
+import json
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
+import tap  # noqa: E402
+import job  # noqa: E402
+
+job.use(sys.argv[1])
+FIRST, COUNT = (int(n) for n in sys.argv[2].split(":"))
+LIMIT_S = 120
+STEPS = 4000
+ACTS_S = 0.4  # from the first step, or in some runs from the start; steps take longer than that
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+HARMLESS = (signal.SIGSTOP, signal.SIGCONT, signal.SIGUSR1)
+FINISHED, INTERRUPTED = "model.safetensors", "interrupted.safetensors"
+
+
+class Process:
+    """A `tern` whose output goes to a file, so that nobody need read it."""
+
+    def __init__(self, run, name, *args):
+        self.name = name
+        self.log = run.directory / f"{name}.log"
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                [job.TERN, *map(str, args)], stdout=log, stderr=subprocess.STDOUT,
+                env=dict(os.environ, **{job.MARK: run.mark}))
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def place(self):
+        """(role, index)"""
+        role, _, index = self.name.partition("-")
+        return role, int(index or 0)
+
+    def events(self):
+        events = []
+        for line in self.text().splitlines():
+            try:
+                events.append(json.loads(line))
+            except ValueError:
+                continue  # what is for people, or not whole yet
+        return events
+
+    def says(self, name):
+        return any(e.get("event") == name for e in self.events())
+
+    def ended(self):
+        return self.process.poll() is not None
+
+
+class Run:
+    """One job, and what is done to it: all follows from the seed, but the times."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.directory = job.SCRATCH / f"run-{seed}"
+        self.directory.mkdir()
+        self.save = self.directory / "save"
+        self.mark = f"kills-{os.getpid()}-{seed}"
+        self.fabric = self.rng.choice(["shm", "tcp"])
+        self.servers, self.workers = self.rng.randint(1, 2), self.rng.randint(1, 3)
+        self.model = self.rng.choice(["mlp:24,16", "mlp:200,30"])  # one chunk, or several
+        self.slots = self.rng.choice([1, 4, 4])  # with 1, all workers but one have no slot
+        self.mode = self.rng.choice(["sync"] * 4 + ["async"])
+        self.by_hand = self.rng.random() < 0.3
+        self.timeout_s = self.rng.choice([2, 5])  # more and less than a worker that leaves waits
+        # A worker stands still for good.
+        self.hung = self.rng.randrange(self.workers) if seed % 5 == 4 and self.workers > 1 else None
+        self.acts = [act for _ in range(self.rng.randint(1, 3)) for act in self.choose()]
+        if self.hung is not None:
+            self.acts.append((self.rng.uniform(0, ACTS_S), signal.SIGSTOP, "worker", self.hung))
+        # A server or the launcher stands still for good: the job must end when it is asked to.
+        self.frozen = self.rng.choice(
+            [("launcher", 0), ("server", self.rng.randrange(self.servers))]) if (
+            seed % 5 == 3 and not self.by_hand) else None
+        # Before the steps, too. By hand the workers have all begun by then.
+        self.soon = seed % 6 == 3 and self.hung is None
+        self.processes, self.done, self.landed, self.early = [], [], [], False
+
+    def choose(self):
+        """(when, signal, role, index), and what undoes it; role "all" is everybody."""
+        when = self.rng.uniform(0, ACTS_S)
+        role = self.rng.choice(["worker"] * 6 + ["server", "launcher", "all"])
+        number = self.rng.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGSTOP, signal.SIGUSR1,
+                                  signal.SIGTERM, *ENDS])
+        if role == "launcher" and self.by_hand:
+            role = "worker"
+        if role == "launcher" and number == signal.SIGUSR1:
+            number = signal.SIGTERM  # it may come before the launcher can catch it
+        if role == "all":
+            number = self.rng.choice(ENDS)
+        index = self.rng.randrange({"worker": self.workers, "server": self.servers}.get(role, 1))
+        acts = [(when, number, role, index)]
+        if number == signal.SIGSTOP and (role, index) != ("worker", self.hung):
+            acts.append((when + self.rng.uniform(0, 0.5), signal.SIGCONT, role, index))
+        return acts
+
+    def options(self):
+        return [*job.small("--slots", self.slots, "--mode", self.mode, "--workers", self.workers,
+                           model=self.model, steps=STEPS), "--save", self.save]
+
+    def start(self):
+        options = [*self.options(), "--fabric", self.fabric, "--servers", self.servers]
+        # Whoever stands still for a while only (half a second) must not be lost for it.
+        deadline = ["--worker-timeout", self.timeout_s]
+        if not self.by_hand:
+            self.processes = [Process(self, "launcher", "train", *options, *deadline, "--json")]
+            return
+        servers = [Process(self, f"server-{i}", "server", "--fabric", self.fabric, "--index", i,
+                           *deadline, "--json") for i in range(self.servers)]
+        self.processes = servers
+        job.wait_until(lambda: all(s.says("listening") for s in servers))
+        join = ",".join(s.events()[0]["address"] for s in servers)
+        self.processes = servers + [
+            Process(self, f"worker-{i}", "worker", *options, "--join", join, "--index", i, "--json")
+            for i in range(self.workers)]
+        # One that is lost before leaves its place to another, who would be waited for.
+        job.wait_until(lambda: all(p.says("begun") for p in self.processes[self.servers:]))
+
+    def stepping(self):
+        return any(p.says("progress") or p.ended() for p in self.processes)
+
+    def running(self):
+        """(role, index): pid"""
+        found = self.copies()
+        # A copy of its parent is none of the job's processes: LeakSanitizer makes one while it looks for
+        # leaks, and the parent waits for it for ever if it is killed; so does fork(), until exec().
+        return {place: pid for pid, (place, parent) in found.items()
+                if parent not in found or found[parent][0] != place}
+
+    def copies(self):
+        """pid: (role, index), pid of the parent"""
+        found = {}
+        for p in Path("/proc").iterdir():
+            if not p.name.isdigit():
+                continue
+            try:
+                if f"{job.MARK}={self.mark}".encode() not in (p / "environ").read_bytes():
+                    continue
+                words = (p / "cmdline").read_bytes().decode().split("\0")
+                parent = int((p / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue  # gone, or not ours
+            if len(words) > 2:  # no zombie
+                index = int(words[words.index("--index") + 1]) if "--index" in words else 0
+                found[int(p.name)] = ("launcher" if words[1] == "train" else words[1], index), parent
+        return found
+
+    def act(self, number, role, index):
+        pids = self.running()
+        early = not self.stepping()
+        victims = list(pids) if role == "all" else [(role, index)] if (role, index) in pids else []
+        for victim in victims:
+            try:
+                os.kill(pids[victim], number)
+            except ProcessLookupError:
+                continue  # it has ended meanwhile
+            self.done.append((number, *victim))
+        if victims and number != signal.SIGCONT:
+            self.landed.append(role)
+        # The launcher gives up if a worker is lost before the steps begin.
+        self.early = self.early or (early and bool(victims) and number not in HARMLESS)
+
+    def freeze(self):
+        pids = self.running()
+        launcher = self.processes[0].process
+        if self.frozen not in pids or launcher.poll() is not None:
+            return  # it has ended
+        os.kill(pids[self.frozen], signal.SIGSTOP)
+        time.sleep(self.rng.uniform(0, 1))
+        launcher.send_signal(self.rng.choice(ENDS))
+        launcher.send_signal(signal.SIGCONT)
+        self.done.append((signal.SIGTERM, *self.frozen))
+        job.wait_until(lambda: launcher.poll() is not None)
+
+    def hurt(self):
+        """(role, index) of whom was not left to end by itself."""
+        return {(role, index) for number, role, index in self.done if number not in HARMLESS}
+
+    def may_fail(self):
+        """Is there a reason for the job not to end well?"""
+        lost = {index for role, index in self.hurt() if role == "worker"} | {self.hung} - {None}
+        return (self.early or len(lost) == self.workers
+                or any(role in ("server", "launcher") for role, _ in self.hurt()))
+
+    def must_save(self):
+        """Was it only asked to end, while it had steps to make and somebody had parameters?"""
+        asked = [act for act in self.done if act[0] not in HARMLESS]
+        interrupts = [act for act in asked if act[0] == signal.SIGINT]
+        aborted = len(interrupts) > len(set(interrupts))
+        able = set(range(min(self.slots, self.workers))) - {self.hung}
+        return (bool(asked) and bool(able) and not (self.early or self.frozen or aborted)
+                and not any(number == signal.SIGKILL for number, _, _ in asked))
+
+    def wait(self):
+        end = time.monotonic() + LIMIT_S
+        while not all(p.ended() for p in self.processes):
+            waiting = [p for p in self.processes if not p.ended()]
+            # By hand nobody ends the one that stands still for good.
+            if [p.name for p in waiting] == [f"worker-{self.hung}"]:
+                waiting[0].process.kill()
+            assert time.monotonic() < end, f"{[p.name for p in waiting]} hang"
+            time.sleep(0.02)
+
+    # ---- what has come of it -------------------------------------------------------------
+
+    def check_ends(self):
+        """Nobody crashed. By hand, who was let alone in a job that ended well has ended well."""
+        for p in self.processes:
+            crash = re.search(r"; where it was:|Sanitizer|killed by signal (4|6|7|8|11) ", p.text())
+            assert not crash, f"{p.name} has crashed: {crash[0]}"
+        if not self.by_hand or not self.well():
+            return
+        hurt = self.hurt() | {("worker", self.hung)}
+        codes = {p.name: p.process.returncode for p in self.processes
+                 if p.place() not in hurt and p.process.returncode != 0}
+        assert not codes, f"exit codes of processes that were let alone: {codes}"
+
+    def well(self):
+        return (any(p.says("done") for p in self.processes) if self.by_hand
+                else self.processes[0].process.returncode == 0)
+
+    def expected(self, steps):
+        return reference(self.model, self.slots, steps)
+
+    def check_saved(self):
+        names = sorted(f.name for f in self.save.iterdir()) if self.save.exists() else []
+        assert set(names) <= {FINISHED, INTERRUPTED}, names
+        if self.well():
+            assert names == [FINISHED], names
+        if self.must_save():
+            assert len(names) == 1, f"asked to end, it saved {names}"
+        if self.mode == "sync" and FINISHED in names:
+            assert (self.save / FINISHED).read_bytes() == self.expected(STEPS), (
+                "other bytes than undisturbed")
+        if self.mode == "sync" and INTERRUPTED in names:
+            metadata, data = parts((self.save / INTERRUPTED).read_bytes())
+            steps = int(metadata["tern_step"])
+            assert data == parts(self.expected(steps))[1], f"not the parameters of step {steps}"
+        return names
+
+    def run_again(self):
+        """The same command line, undisturbed."""
+        again = job.Job("train", *self.options(), "--json")
+        try:
+            assert again.end() == 0, f"the same command line again: {again.error}"
+        finally:
+            again.kill()
+        names = [f.name for f in self.save.iterdir()]
+        assert names == [FINISHED], f"the same command line again: {names}"
+
+    def go(self):
+        self.start()
+        if not self.soon:
+            job.wait_until(self.stepping)
+        start = time.monotonic()
+        for when, number, role, index in sorted(self.acts):
+            time.sleep(max(0, start + when - time.monotonic()))
+            self.act(number, role, index)
+        if self.frozen:
+            self.freeze()
+        self.wait()
+        # A child of a killed launcher is ended by the kernel, in a moment.
+        job.wait_until(lambda: not self.running())
+        assert self.well() or self.may_fail(), (
+            "it did not end well, and nothing that was done excuses it")
+        self.check_ends()
+        if self.check_saved() == [INTERRUPTED]:
+            self.run_again()
+
+    def end(self):
+        for pid in self.running().values():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for p in self.processes:
+            p.process.wait()
+
+    def story(self):
+        acts = [(signal.Signals(number).name, role, index) for number, role, index in self.done]
+        logs = "".join(f"--- {p.name}: {p.process.returncode}\n"
+                       + "\n".join(p.log.read_text(errors="replace").splitlines()[-6:]) + "\n"
+                       for p in self.processes)
+        return (f"{'by hand' if self.by_hand else 'train'}, {self.mode}, {self.fabric}, "
+                f"{self.model}, {self.servers} servers, {self.workers} workers, {self.slots} slots, "
+                f"worker {self.hung} hangs; done: {acts}\n{logs}")
+
+
+def parts(file):
+    """Metadata and data of a safetensors file."""
+    header = struct.unpack_from("<Q", file)[0]
+    return json.loads(file[8:8 + header])["__metadata__"], file[8 + header:]
+
+
+@functools.cache
+def reference(model, slots, steps):
+    """The bytes of an undisturbed job."""
+    directory = job.SCRATCH / f"reference-{model}-{slots}-{steps}"
+    job.train(*job.small("--slots", slots, "--fabric", "shm", "--save", directory, model=model,
+                         steps=steps))
+    return (directory / FINISHED).read_bytes()
+
+
+def whatever_is_killed_nothing_hangs_or_differs():
+    acts, landed = 0, 0
+    for seed in range(FIRST, FIRST + COUNT):
+        run = Run(seed)
+        try:
+            run.go()
+        except AssertionError as e:
+            again = f"{sys.argv[0]} TERN {seed}:1"
+            raise AssertionError(f"seed {seed}: {e}\n{run.story()}again: {again}") from e
+        finally:
+            run.end()
+        acts += sum(act[1] != signal.SIGCONT for act in run.acts)
+        landed += len(run.landed)
+    print(f"# {landed} of {acts} acts met a running process")
+    assert COUNT < 10 or landed >= acts / 2, "most came too late: give the jobs more steps"
+
+
+tap.run([whatever_is_killed_nothing_hangs_or_differs])

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Preloaded into a process, it makes the first fsync() last 3 seconds, like a slow
+ * disk: longer than the launcher waits for the processes of a failed job. */
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+__attribute__((visibility("default"))) int fsync(int fd)
+{
+	static bool called;
+
+	if (!called)
+		sleep(3);
+	called = true;
+	return (int)syscall(SYS_fsync, fd);
+}

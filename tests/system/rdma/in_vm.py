@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs suite.py and perf.py in a virtual machine and counts what they did.
+
+usage: in_vm.py BUILD_DIRECTORY quick|full [NAME...]
+       in_vm.py BUILD_DIRECTORY perf [OPTION...]
+
+quick and full are parts of the suite; they measure afterwards, quick less. Names choose single
+cases, and then nothing is measured.
+"""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "harness"))
+import tap_count  # noqa: E402
+
+WHERE = "rdma"
+QUICK_LIMIT_S, FULL_LIMIT_S, PERF_LIMIT_S = 1200, 5400, 1800
+
+
+def results_of(build):
+    """The directory that the guest may write to."""
+    directory = build / "rdma"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+def vm(build, limit_s, *command):
+    """Runs it in a machine and prints what it says: exit status, the last line, which says why
+    if anything does."""
+    whole = [str(HERE / "vm"), "--limit", str(limit_s), "--writable", str(results_of(build)),
+             "--", *map(str, command)]
+    last = "no reason given"
+    with subprocess.Popen(whole, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, errors="replace") as p:
+        for line in p.stdout:
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    return p.returncode, last.removeprefix("vm: ")
+
+
+def run_suite(count, build, asan, when, names=()):
+    """Adds the suite's cases to the count. `asan`: a build of the same with AddressSanitizer, which full
+    needs. A machine that cannot be had is a skipped suite; one
+    that does not come to its end is a failure, of whatever had not been run as well."""
+    log = results_of(build) / "suite.log"
+    log.unlink(missing_ok=True)
+    limit_s = QUICK_LIMIT_S if when == "quick" else FULL_LIMIT_S
+    status, last = vm(build, limit_s, "python3", HERE / "suite.py", when, build, asan, log,
+                      *names)
+    if status == tap_count.SKIPPED and not log.exists():
+        count.skip(WHERE, WHERE, "all", last, WHERE)
+        return
+    lines = log.read_text().splitlines() if log.exists() else []
+    facts = [json.loads(line) for line in lines]
+    for program in facts[1:]:
+        count.add_program(WHERE, program)
+    done = {program["name"] for program in facts[1:]}
+    for name in facts[0]["planned"] if facts else []:
+        if name not in done:
+            count.failed.append(f"[{WHERE}] {name}: did not end")
+    if status not in (0, 1) or not facts:
+        count.failed.append(f"[{WHERE}] the machine: exit status {status}: {last}")
+
+
+def run_perf(count, build, options=()):
+    """A measurement judges nothing, so it is one case: that there are figures."""
+    status, last = vm(build, PERF_LIMIT_S, "python3", HERE / "perf.py", build / "tern",
+                      results_of(build) / "perf.json", *options)
+    if status == tap_count.SKIPPED:
+        count.skip(WHERE, WHERE, "perf", last, WHERE)
+    elif status:
+        count.failed.append(f"[{WHERE}] perf: exit status {status}: {last}")
+    else:
+        count.passed += 1
+
+
+def main():
+    if len(sys.argv) < 3 or sys.argv[2] not in ("quick", "full", "perf"):
+        sys.exit(__doc__)
+    build, what, rest = Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3:]
+    count = tap_count.Count()
+    if what == "perf":
+        run_perf(count, build, rest)
+    else:
+        run_suite(count, build, build.parent / "build-asan", what, rest)
+        if not rest:
+            run_perf(count, build, ["--quick"] if what == "quick" else [])
+    return count.report()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/system/sim/job.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "tests/system/sim/scenario.h"
+#include "transport/context.h"
+
+#define ENDLESS_NS (1000 * TERN_NS_PER_S)
+
+struct tern_sim_opts job_sim_opts(uint64_t seed, bool verbose)
+{
+	return (struct tern_sim_opts){.seed = seed,
+		.caps = TERN_CAP_PUT,
+		.chunk_bytes = 4000,
+		.eager_bytes = 512,
+		.log = verbose ? print_line : NULL};
+}
+
+struct tern_sim_opts job_rough_sim_opts(uint64_t seed, bool verbose)
+{
+	static const uint32_t kinds[] = {TERN_CAP_PUT, TERN_CAP_PUT | TERN_CAP_GET,
+		TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND,
+		TERN_CAP_PUT | TERN_CAP_GET | TERN_CAP_PEEK};
+	struct tern_sim_opts opts = job_sim_opts(seed, verbose);
+
+	opts.caps = kinds[seed % 4];
+	opts.eagain_permille = seed % 3 ? 50 : 0;
+	opts.refuse_permille = 50;
+	return opts;
+}
+
+static void server_ended(void *arg, int status, const char *text)
+{
+	struct member *m = arg;
+
+	m->ended = true;
+	m->status = status;
+	snprintf(m->text, sizeof(m->text), "%s", text);
+}
+
+static void worker_ended(void *arg, int status, const char *text,
+	const struct tern_worker_results *results)
+{
+	((struct member *)arg)->results = *results;
+	server_ended(arg, status, text);
+}
+
+/* ---- engines that may hang ---- */
+
+static struct job *current;
+
+/* The simulator reads the cost of a job after it has run. */
+static int gradient_or_hang(struct tern_engine *e,
+	const struct tern_engine_params *params, float *grads,
+	void (*ready)(void *arg, uint64_t first), void *arg, struct tern_result *result)
+{
+	struct member *m = &current->members[0];
+
+	while (m->engine != e)
+		m++;
+	if (m->hangs)
+		m->worker->task.cost_ns = ENDLESS_NS;
+	return m->engine_ops->gradient(e, params, grads, ready, arg, result);
+}
+
+static void let_hang(struct member *m)
+{
+	static struct tern_engine_ops ops;
+
+	m->engine_ops = m->engine->ops;
+	ops = *m->engine_ops;
+	ops.gradient = gradient_or_hang;
+	m->engine->ops = &ops;
+}
+
+/* ---- birth ---- */
+
+static void open_member(struct job *j, struct member *m, const char *role, unsigned i)
+{
+	struct tern_context_opts opts = {.eager_bytes = 512,
+		.record_count = 512,
+		.reconnect_ns = j->reconnect_ns ? j->reconnect_ns : 100 * TERN_NS_PER_MS};
+	char name[32];
+
+	snprintf(name, sizeof(name), "%s %u", role, i);
+	m->process = tern_sim_process_new(j->sim, name);
+	if (tern_context_new_in(tern_sim_domain(m->process), &opts,
+		    tern_sim_env(m->process), &m->ctx) < 0)
+		tern_never("a context");
+	tern_sim_drive(m->process, m->ctx);
+}
+
+static void start_server(struct job *j, unsigned i)
+{
+	struct member *m = &j->members[i];
+
+	open_member(j, m, "server", i);
+	if (tern_updater_cpu_new(tern_kernels_cpu(), &m->updater) < 0)
+		tern_never("an updater");
+	snprintf(j->addresses[i], sizeof(j->addresses[i]), "sim://server-%u", i);
+	if (tern_server_new(
+		    &(struct tern_server_opts){.domain = tern_sim_domain(m->process),
+			    .ctx = m->ctx,
+			    .updater = m->updater,
+			    .listen = j->addresses[i],
+			    .staging_bytes = j->staging_bytes,
+			    .leave_ns = j->leave_ns ? j->leave_ns : TERN_NS_PER_MS,
+			    .worker_timeout_ns = j->worker_timeout_ns,
+			    .ended = server_ended,
+			    .arg = m},
+		    &m->server) < 0)
+		tern_never("a server");
+}
+
+struct member *job_add_worker(struct job *j, unsigned index)
+{
+	struct member *m = &j->members[j->count++];
+	struct tern_ps_job job = j->plan;
+	struct tern_ps_text why;
+
+	tern_assert(j->count <= MEMBERS_MAX);
+	job.mode = j->async ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
+	job.workers = j->workers;
+	job.servers = j->addresses;
+	job.server_count = j->servers;
+	open_member(j, m, "worker", index);
+	m->engine = j->engine(j->engine_arg, job.batch);
+	let_hang(m);
+	if (tern_worker_new(
+		    &(struct tern_worker_opts){.domain = tern_sim_domain(m->process),
+			    .ctx = m->ctx,
+			    .engine = m->engine,
+			    .job = &job,
+			    .index = index,
+			    .train = j->data,
+			    .save_path = "result",
+			    .interrupted_path = "interrupted",
+			    .ended = worker_ended,
+			    .arg = m},
+		    &m->worker, &why) < 0)
+		tern_never("a worker");
+	return m;
+}
+
+void job_start(struct job *j, const struct tern_dataset *data)
+{
+	current = j;
+	j->data = data;
+	j->count = j->servers;
+	for (unsigned i = 0; i < j->servers; i++)
+		start_server(j, i);
+	for (unsigned i = 0; i < j->workers; i++)
+		job_add_worker(j, i);
+}
+
+static bool all_ended(void *arg)
+{
+	struct job *j = arg;
+
+	for (unsigned i = 0; i < j->count; i++)
+		if (!j->members[i].ended && !tern_sim_crashed(j->members[i].process))
+			return false;
+	return true;
+}
+
+/* Before the steps begin, servers wait for their workers without a limit. A lost
+ * worker leaves a place, which only a prologue fills. */
+static bool has_begun(const struct job *j)
+{
+	struct tern_server_stats stats;
+
+	tern_server_stats(j->members[0].server, &stats);
+	return stats.steps > 0;
+}
+
+/* A random one of `count` members from `first` on that still runs; NULL: there is
+ * none. */
+static struct member *victim(struct job *j, unsigned first, unsigned count)
+{
+	unsigned at = (unsigned)tern_rng_below(tern_sim_rng(j->sim), count);
+
+	for (unsigned i = 0; i < count; i++) {
+		struct member *m = &j->members[first + (at + i) % count];
+
+		if (!m->ended && !m->asked && !m->stalled &&
+			!tern_sim_crashed(m->process))
+			return m;
+	}
+	return NULL;
+}
+
+unsigned job_workers_left(const struct job *j)
+{
+	unsigned n = 0;
+
+	for (unsigned i = j->servers; i < j->count; i++)
+		n += !j->members[i].asked && !j->members[i].stalled &&
+		     !tern_sim_crashed(j->members[i].process);
+	return n;
+}
+
+/* Causes one loss; further ones soon after the first, while it is being handled. */
+static void hurt(struct job *j)
+{
+	struct member *m = victim(j, j->servers, j->count - j->servers);
+
+	if (j->losses && m) {
+		j->losses--;
+		j->hurt_permille = 200;
+		m->asked = j->polite && tern_sim_dice(j->sim, 500);
+		if (m->asked)
+			tern_worker_ask_to_leave(m->worker, "asked");
+		else
+			tern_sim_crash(m->process);
+		j->doomed = j->doomed || job_workers_left(j) == 0;
+	} else if (j->stalls && m && job_workers_left(j) > 1) {
+		j->stalls = false;
+		m->stalled = true;
+		tern_sim_stall(m->process, 30 * TERN_NS_PER_S);
+	} else if (j->hangs && m && job_workers_left(j) > 1) {
+		j->hangs = false;
+		m->stalled = m->hangs = true;
+	} else if (j->server_naps && (m = victim(j, 0, j->servers))) {
+		j->server_naps = false;
+		tern_sim_stall(m->process, 6 * TERN_NS_PER_S);
+	} else if (j->server_falls && (m = victim(j, 0, j->servers))) {
+		j->server_falls = false;
+		j->doomed = true;
+		tern_sim_crash(m->process);
+	}
+}
+
+/* A worker lags behind the others, but must not be lost. */
+static void nap(struct job *j)
+{
+	struct member *m = victim(j, j->servers, j->count - j->servers);
+
+	if (m)
+		tern_sim_stall(m->process,
+			TERN_NS_PER_MS +
+				tern_rng_below(tern_sim_rng(j->sim), 4 * TERN_NS_PER_MS));
+}
+
+/* ---- accounts ---- */
+
+static uint64_t staged(const struct tern_server *s)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		if (s->chunks[i].state == CHUNK_GATHERING ||
+			s->chunks[i].state == CHUNK_SUMMING ||
+			(s->chunks[i].state == CHUNK_APPLYING && s->job.clip_norm == 0))
+			bytes += s->held_most * s->chunks[i].plan->count * sizeof(float);
+	return bytes;
+}
+
+static uint32_t in_place(const struct tern_server *s, const struct server_peer *worker)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		for (uint32_t k = 0; k < s->job.slots; k++)
+			count += s->chunks[i].gradients[k].in_place == worker;
+	return count;
+}
+
+/* For any number of slots, a chunk holds the gradients of its window and sums of
+ * others, and gradients that workers had computed before they were given earlier
+ * slots. */
+static bool holds_no_more(const struct tern_server *s, const struct chunk *c, bool lost)
+{
+	uint32_t held = 0, wanted = 0;
+
+	for (uint32_t k = 0; k < s->job.slots; k++) {
+		held += c->gradients[k].room.mem != NULL;
+		wanted += c->gradients[k].wanted;
+	}
+	if (held <= s->held_most + wanted && wanted == c->wanted_count &&
+		(lost || wanted == 0))
+		return true;
+	fprintf(stderr,
+		"job: chunk %u holds %u gradients, of %u that it may, and %u that were "
+		"wanted, of %u that were counted\n",
+		c->number, held, s->held_most, wanted, c->wanted_count);
+	return false;
+}
+
+/* ---- the memory of gradients ---- */
+
+/* Largest number of slots of one worker. */
+static uint32_t most_slots(const struct tern_server *s)
+{
+	uint32_t count[MEMBERS_MAX] = {0}, most = 0;
+
+	for (uint32_t i = 0; i < s->job.slots; i++)
+		most = TERN_MAX(most, ++count[s->leases[i].owner->index]);
+	return most;
+}
+
+/* Bytes of the pool in use: what chunks have taken of the budget and beyond it, and
+ * norms. */
+static uint64_t may_be_used(const struct tern_server *s)
+{
+	uint64_t bytes = s->staging_bytes - s->staging_left + s->wanted_bytes;
+	uint64_t norm = s->partials.bytes + s->total.bytes;
+
+	for (uint32_t i = 1; s->shares && i < s->job.server_count; i++)
+		norm += s->shares[i].buf.bytes;
+	/* The pool rounds up to units of 64 bytes. */
+	return bytes + norm +
+	       64ull * (s->chunk_count * s->job.slots + 2ull + s->job.server_count);
+}
+
+/* True if there was a reason to raise the budget (server/sync.c). */
+static bool may_be_wide(struct member *m)
+{
+	const struct tern_server *s = m->server;
+
+	m->crowded = m->crowded || s->job.slots > s->job.workers ||
+		     most_slots(s) > TERN_GRADIENT_BUFFERS;
+	return m->crowded;
+}
+
+static uint64_t wanted_bytes(const struct tern_server *s)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		bytes += s->chunks[i].wanted_count * s->chunks[i].plan->count *
+			 sizeof(float);
+	return bytes;
+}
+
+static bool memory_is_bounded(struct job *j, struct member *m)
+{
+	const struct tern_server *s = m->server;
+	uint64_t chunk_bytes = s->plan.chunk_elements * sizeof(float);
+	uint64_t budget = TERN_MAX(j->staging_bytes, s->held_most * chunk_bytes);
+	uint32_t wanted_most =
+		TERN_GRADIENT_BUFFERS * s->job.workers * j->members[0].server->lost_count;
+	struct tern_pool_stats stats;
+
+	tern_pool_stats(s->staging, &stats);
+	if (may_be_wide(m))
+		budget = TERN_MAX(budget, s->staging_most);
+	if (stats.used_bytes <= may_be_used(s) && s->staging_bytes <= budget &&
+		s->wanted_bytes == wanted_bytes(s) &&
+		s->wanted_bytes <= wanted_most * s->chunk_count * chunk_bytes)
+		return true;
+	fprintf(stderr,
+		"job: %llu bytes of gradients, of %llu that chunks may have; a budget of "
+		"%llu, of %llu that it may be; %llu wanted, of %u gradients at most\n",
+		(unsigned long long)stats.used_bytes, (unsigned long long)may_be_used(s),
+		(unsigned long long)s->staging_bytes, (unsigned long long)budget,
+		(unsigned long long)s->wanted_bytes, wanted_most);
+	return false;
+}
+
+/* A worker says goodbye only when it has sent all that it promised. */
+static bool owes_nothing(const struct tern_server *s)
+{
+	tern_list_for_each (n, &s->extras) {
+		const struct extra *e = tern_list_entry(n, struct extra, node);
+
+		if (!e->from->said_bye)
+			continue;
+		fprintf(stderr,
+			"job: worker %u left and owes chunk %u of slot %u, version "
+			"%llu\n",
+			e->from->index, e->chunk->number, e->slot,
+			(unsigned long long)e->version);
+		return false;
+	}
+	return true;
+}
+
+/* The staging budget in use, and the gradients read in place, must agree with what the
+ * chunks hold. */
+static bool books_are_right(const struct tern_server *s, bool lost)
+{
+	if (s->staging_left > s->staging_bytes ||
+		s->staging_bytes - s->staging_left != staged(s)) {
+		fprintf(stderr,
+			"job: %llu of %llu staging bytes are left, chunks hold %llu\n",
+			(unsigned long long)s->staging_left,
+			(unsigned long long)s->staging_bytes,
+			(unsigned long long)staged(s));
+		return false;
+	}
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		if (!holds_no_more(s, &s->chunks[i], lost))
+			return false;
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		if (s->workers[i]->in_place_count == in_place(s, s->workers[i]))
+			continue;
+		fprintf(stderr,
+			"job: %u gradients of worker %u in place, chunks hold %u\n",
+			s->workers[i]->in_place_count, i, in_place(s, s->workers[i]));
+		return false;
+	}
+	return true;
+}
+
+/* Every gradient of a worker is received or refused; otherwise its buffer would be
+ * blocked. */
+static bool sends_end(const struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->room_count; i++) {
+		const struct room *room = &w->rooms[i];
+
+		if (room->sends_out == 0 || room->version + 1 >= w->version)
+			continue;
+		fprintf(stderr,
+			"job: worker %u is at version %llu, and its gradient of slot %u, "
+			"version %llu, is still under way\n",
+			w->opts.index, (unsigned long long)w->version, room->slot,
+			(unsigned long long)room->version);
+		return false;
+	}
+	return true;
+}
+
+static void check_books(struct job *j)
+{
+	bool lost = j->members[0].server->lost_count > 0; /* server 0 decides */
+
+	for (unsigned i = j->servers; i < j->count && !j->async; i++) {
+		const struct member *m = &j->members[i];
+
+		if (!m->ended && !tern_sim_crashed(m->process) && !m->worker->over)
+			j->broken = j->broken || !sends_end(m->worker);
+	}
+	for (unsigned i = 0; i < j->servers && !j->async; i++) {
+		struct member *m = &j->members[i];
+
+		if (m->ended || tern_sim_crashed(m->process) || !m->server->running ||
+			m->server->status)
+			continue;
+		j->broken = j->broken || !owes_nothing(m->server) ||
+			    (!m->server->over && (!books_are_right(m->server, lost) ||
+							 !memory_is_bounded(j, m)));
+	}
+}
+
+bool job_disturb(void *arg)
+{
+	struct job *j = arg;
+
+	if (!j->broken)
+		check_books(j);
+	if (j->prologue && !has_begun(j))
+		j->prologue(j);
+	if (j->script && has_begun(j))
+		j->script(j);
+	if (tern_sim_now_ns(j->sim) >= j->next_ns) {
+		j->next_ns = tern_sim_now_ns(j->sim) + 50 * TERN_NS_PER_US;
+		if (tern_sim_dice(j->sim, j->cut_permille))
+			tern_sim_cut(j->sim);
+		if (tern_sim_dice(j->sim, j->nap_permille))
+			nap(j);
+		if (has_begun(j) && tern_sim_dice(j->sim, j->hurt_permille))
+			hurt(j);
+	}
+	return all_ended(arg);
+}
+
+/* Checks that every member that did not crash has ended: with success, or with a
+ * reason if the job could not succeed. */
+bool job_judge(const struct job *j)
+{
+	bool good = !j->broken;
+
+	for (unsigned i = 0; i < j->count; i++) {
+		const struct member *m = &j->members[i];
+
+		if (!m->ended ? !tern_sim_crashed(m->process)
+			      : m->status && !j->doomed && !m->stalled &&
+					!(m->asked && m->status == -ECANCELED)) {
+			fprintf(stderr, "job: member %u: %s %d %s\n", i,
+				m->ended ? "ended" : "hangs", m->status, m->text);
+			good = false;
+		}
+		if (m->ended && m->status && !m->text[0]) {
+			fprintf(stderr, "job: member %u failed without a word\n", i);
+			good = false;
+		}
+	}
+	return good;
+}
+
+void job_finish(struct job *j)
+{
+	for (unsigned i = j->count; i-- > 0;) {
+		struct member *m = &j->members[i];
+
+		tern_sim_forget(m->process, m->ctx);
+		tern_context_free(m->ctx);
+		tern_server_free(m->server);
+		tern_updater_free(m->updater);
+		tern_worker_free(m->worker);
+		tern_engine_free(m->engine);
+	}
+	for (unsigned i = j->count; i-- > 0;)
+		tern_sim_process_free(j->members[i].process);
+}
+
+const float *job_result(const struct job *j)
+{
+	size_t bytes = 0;
+	const char *result = tern_sim_file_get(j->sim, "result", &bytes);
+	uint64_t header;
+
+	if (!result) {
+		fprintf(stderr, "job: nothing was saved\n");
+		return NULL;
+	}
+	memcpy(&header, result, sizeof(header));
+	return (const float *)(const void *)(result + sizeof(header) + header);
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parameters as a ledger: the "gradient" of a record is a 1 at the record's own place
+ * in every chunk, and at a second place the version from which it was computed. SGD with
+ * rate 1 makes the parameters minus the sum of all gradients, so the saved parameters
+ * tell for each record and chunk how often it was applied and from which version. No
+ * record occurs twice in so short a job, so a record identifies a computation (slot and
+ * step, or worker and step).
+ *
+ * Sync: each record is applied once, from the version of its step, whichever worker was
+ * lost. Async: once without a loss, else at most once.
+ */
+#include "tests/system/sim/scenario.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "client/models/layers.h"
+#include "tests/system/sim/ledger.h"
+
+#define RECORDS       200u
+#define CHUNKS        3u
+#define CHUNK_FLOATS  4096u /* smallest size of a chunk: ps/plan.c */
+#define VERSION_PLACE 2048u /* offset in a chunk, behind the counts */
+#define SEED          5u
+#define STEPS         5u
+
+/* Record i is {i}. */
+const struct tern_dataset *ledger_data(void)
+{
+	static struct tern_dataset *data;
+	struct tern_data_error error;
+	char text[RECORDS * 16];
+	size_t at = 0;
+
+	if (data)
+		return data;
+	for (unsigned i = 0; i < RECORDS; i++)
+		at += (size_t)sprintf(text + at, "%d 0:%u\n", i % 2 ? 1 : -1, i);
+	if (tern_dataset_read(
+		    &(struct tern_data_file){
+			    .path = "numbers", .data = text, .bytes = at},
+		    NULL, 0, 0, &data, &error) < 0)
+		tern_never("the data that this file makes");
+	return data;
+}
+
+struct tern_model ledger_model(void)
+{
+	struct tern_model model = {.features = 1,
+		.classes = 2,
+		.param_count = 1,
+		.size = (uint64_t)CHUNKS * CHUNK_FLOATS};
+
+	model.params[0] = (struct tern_param){.name = "ledger",
+		.shape = tern_shape_1d(TERN_F32, model.size),
+		.count = model.size,
+		.init = TERN_INIT_ZERO};
+	return model;
+}
+
+struct tern_ps_job ledger_plan(uint32_t slots)
+{
+	struct tern_ps_job plan = {
+		.steps = STEPS, .seed = SEED, .slots = slots, .batch = 1};
+
+	tern_optimizer_parse("sgd", &plan.optimizer);
+	plan.optimizer.lr = 1.0f;
+	return plan;
+}
+
+/* ---- the engine ---- */
+
+static int count_records(struct tern_engine *engine,
+	const struct tern_engine_params *params, float *grads,
+	void (*ready)(void *arg, uint64_t first), void *arg, struct tern_result *result)
+{
+	memset(grads, 0, engine->model->size * sizeof(*grads));
+	*result = (struct tern_result){0};
+	for (size_t i = 0; i < engine->batch.rows; i++) {
+		float *place = grads + (size_t)engine->batch.x[i];
+
+		for (unsigned c = 0; c < CHUNKS; c++) {
+			place[c * CHUNK_FLOATS] += 1;
+			place[c * CHUNK_FLOATS + VERSION_PLACE] += (float)params->version;
+		}
+	}
+	for (unsigned c = CHUNKS; c-- > 0;)
+		ready(arg, (uint64_t)c * CHUNK_FLOATS);
+	return 0;
+}
+
+static void engine_free(struct tern_engine *engine)
+{
+	free(engine->batch.x);
+	free(engine->batch.labels);
+	free(engine);
+}
+
+struct tern_engine *ledger_engine(void *model, size_t rows)
+{
+	static const struct tern_engine_ops ops = {
+		.gradient = count_records, .free = engine_free};
+	struct tern_engine *engine = calloc(1, sizeof(*engine));
+
+	if (!engine)
+		tern_never("an engine");
+	engine->ops = &ops;
+	engine->model = model;
+	engine->rows = TERN_MAX(rows, TERN_ENGINE_ROWS);
+	engine->batch.x = calloc(engine->rows, sizeof(*engine->batch.x));
+	engine->batch.labels = calloc(engine->rows, sizeof(*engine->batch.labels));
+	if (!engine->batch.x || !engine->batch.labels)
+		tern_never("a batch");
+	strcpy(engine->name, "ledger");
+	strcpy(engine->fingerprint, "ledger");
+	return engine;
+}
+
+/* ---- the audit ---- */
+
+/* Expectations for one record: how often it is applied at most and at least, and from
+ * which version. */
+struct entry {
+	uint64_t number; /* in the endless sequence of records */
+	float least, most, version;
+};
+
+static struct entry expected(const struct job *j, uint64_t number)
+{
+	uint64_t width = j->async ? j->workers : j->plan.slots; /* records in a step */
+	bool lost = job_workers_left(j) < j->workers;
+	bool used = number < j->plan.steps * (j->async ? 1 : j->plan.slots);
+
+	return (struct entry){.number = number,
+		.least = used && !(j->async && lost) ? 1 : 0,
+		.most = used ? 1 : 0,
+		.version = (float)(number / width)};
+}
+
+static bool is_right(
+	const struct job *j, const float *w, const struct entry *e, unsigned chunk)
+{
+	const float *place =
+		w + chunk * CHUNK_FLOATS + tern_permutation_at(SEED, RECORDS, e->number);
+	float mean_of = j->async ? 1 : (float)j->plan.slots;
+	float times = roundf(-place[0] * mean_of * 100) / 100;
+	float version = roundf(-place[VERSION_PLACE] * mean_of * 100) / 100;
+
+	if ((times == e->least || times == e->most) && version == times * e->version)
+		return true;
+	fprintf(stderr,
+		"ledger: record %llu, chunk %u: applied %g times, from versions that add "
+		"up to %g; should be %g to %g times, from version %g\n",
+		(unsigned long long)e->number, chunk, (double)times, (double)version,
+		(double)e->least, (double)e->most, (double)e->version);
+	return false;
+}
+
+/* Async mode: the number of steps of one worker that a chunk has. It applies them in
+ * order. */
+static uint64_t steps_in(
+	const struct job *j, const float *w, unsigned worker, unsigned chunk)
+{
+	uint64_t steps = 0;
+
+	for (uint64_t number = worker; number < j->plan.steps; number += j->workers)
+		steps += w[chunk * CHUNK_FLOATS +
+				 tern_permutation_at(SEED, RECORDS, number)] < -0.5f;
+	return steps;
+}
+
+/* The results that the worker that saved has reported. */
+static const struct tern_worker_results *said(const struct job *j)
+{
+	for (unsigned i = j->servers; i < j->count; i++) {
+		const struct member *m = &j->members[i];
+
+		if (m->ended && m->status == 0 && m->results.finisher)
+			return &m->results;
+	}
+	return NULL;
+}
+
+static bool count_is_right(const struct job *j, const float *w)
+{
+	const struct tern_worker_results *results = said(j);
+	uint64_t made = 0, torn = 0;
+
+	for (unsigned i = 0; i < j->workers; i++) {
+		uint64_t least = UINT64_MAX, most = 0;
+
+		for (unsigned chunk = 0; chunk < CHUNKS; chunk++) {
+			uint64_t steps = steps_in(j, w, i, chunk);
+
+			least = TERN_MIN(least, steps);
+			most = TERN_MAX(most, steps);
+		}
+		made += least;
+		torn += most - least;
+	}
+	/* The worker that saved may have crashed before it could report. */
+	if (!results || (results->steps_made == made && results->steps_torn == torn))
+		return true;
+	fprintf(stderr,
+		"ledger: %llu steps were made and %llu torn, reported are %llu and "
+		"%llu\n",
+		(unsigned long long)made, (unsigned long long)torn,
+		(unsigned long long)results->steps_made,
+		(unsigned long long)results->steps_torn);
+	return false;
+}
+
+bool ledger_is_right(const struct job *j)
+{
+	const float *w = job_result(j);
+
+	if (w && j->async && !count_is_right(j, w))
+		return false;
+	for (uint64_t number = 0; w && number < RECORDS; number++) {
+		struct entry e = expected(j, number);
+
+		for (unsigned chunk = 0; chunk < CHUNKS; chunk++)
+			if (!is_right(j, w, &e, chunk))
+				return false;
+	}
+	return w;
+}
+
+/* ---- the scenarios ---- */
+
+static bool run(uint64_t seed, bool async, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
+	struct job job = {.servers = 1 + (unsigned)(seed % 3),
+		.workers = 1 + (unsigned)(seed / 2 % 6),
+		.cut_permille = seed % 4 != 2 && seed % 3 ? 100 : 0,
+		.hurt_permille = 30,
+		.nap_permille = seed / 32 % 2 ? 20 : 0,
+		.losses = seed % 5 > 1 ? (unsigned)(seed / 16 % 5) : 0,
+		.stalls = seed % 7 == 3,
+		.async = async,
+		/* Room for one chunk at a time, or for all. */
+		.staging_bytes = seed % 5 < 4 ? 1 : 1u << 20,
+		.engine = ledger_engine};
+	struct tern_model model = ledger_model();
+	bool good;
+
+	if (job.losses >= job.workers)
+		job.losses = job.workers - 1;
+	job.plan = ledger_plan(1 + (uint32_t)(seed / 3 % (seed % 16 == 1 ? 39 : 13)));
+	if (async)
+		job.plan.steps = 3 * job.workers + 1;
+	job.engine_arg = &model;
+	job.sim = tern_sim_new(&opts);
+	job_start(&job, ledger_data());
+	tern_sim_run(job.sim, job_disturb, &job, 60 * TERN_NS_PER_S);
+	good = job_judge(&job) && (job.doomed || ledger_is_right(&job));
+	job_finish(&job);
+	*hash = tern_sim_hash(job.sim);
+	tern_sim_free(job.sim);
+	return good;
+}
+
+bool scenario_ledger(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return run(seed, false, verbose, hash);
+}
+
+bool scenario_async_ledger(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return run(seed, true, verbose, hash);
+}

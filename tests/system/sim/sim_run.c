@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs scenarios in the simulator, one seed at a time:
+ *
+ *     sim_run [--scenario NAME] [--seeds FIRST:COUNT] [--verbose | --count]
+ *
+ * For a seed that fails, the command that runs it again alone, with log lines, is
+ * printed; the fifth failure ends the scenario. With --count it goes on and only counts:
+ * each seed runs in a process of its own, so that a seed that crashes or never ends
+ * counts as a failure.
+ */
+#include "tests/system/sim/scenario.h"
+
+#include "tern-config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FAILED_MOST  5u
+#define SEED_LIMIT_S 20u /* of real time, with --count; a seed takes milliseconds */
+
+void print_line(const char *line)
+{
+	fprintf(stderr, "%s\n", line);
+}
+
+static const struct {
+	const char *name;
+	bool (*run)(uint64_t seed, bool verbose, uint64_t *hash);
+	/* Every n-th seed is run twice, to check that both runs are equal. */
+	uint64_t repeat;
+} scenarios[] = {
+	{"storm", scenario_storm, 50},
+	{"crowd", scenario_crowd, 50},
+	{"train", scenario_train, 50},
+	{"async", scenario_async, 50},
+	{"late", scenario_late, 50},
+	{"leaving", scenario_leaving, 50},
+	{"start", scenario_start, 50},
+	{"ledger", scenario_ledger, 50},
+	{"async-ledger", scenario_async_ledger, 50},
+	{"handover", scenario_handover, 50},
+	{"arrivals", scenario_arrivals, 50},
+#if TERN_HAVE_CUDA
+	{"gpu-storm", scenario_gpu_storm, 50},
+#endif
+};
+
+#define SCENARIO_COUNT (sizeof(scenarios) / sizeof(scenarios[0]))
+
+static bool run_seed(const char *program, size_t i, uint64_t seed, bool verbose)
+{
+	uint64_t first = 0, second = 0;
+	bool good = scenarios[i].run(seed, verbose, &first);
+
+	if (good && seed % scenarios[i].repeat == 0) {
+		good = scenarios[i].run(seed, false, &second) && first == second;
+		if (!good)
+			fprintf(stderr, "the second run of the seed went another way\n");
+	}
+	if (!good)
+		printf("FAILED: %s --scenario %s --seeds %llu:1 --verbose\n", program,
+			scenarios[i].name, (unsigned long long)seed);
+	return good;
+}
+
+static bool run_apart(size_t i, uint64_t seed)
+{
+	int status = -1;
+	pid_t child = fork();
+
+	if (child == 0) {
+		uint64_t hash = 0;
+
+		alarm(SEED_LIMIT_S);
+		_exit(freopen("/dev/null", "w", stderr) &&
+					scenarios[i].run(seed, false, &hash)
+				? 0
+				: 1);
+	}
+	return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+/* Returns how many seeds failed. After five failures the rest is not run, except with
+ * --count. */
+static unsigned long long run_scenario(const char *program, size_t i,
+	unsigned long long first, unsigned long long count, bool verbose, bool all)
+{
+	unsigned long long failed = 0;
+
+	for (unsigned long long seed = first;
+		seed < first + count && (all || failed < FAILED_MOST); seed++)
+		failed +=
+			all ? !run_apart(i, seed) : !run_seed(program, i, seed, verbose);
+	printf("sim: %s: seeds %llu to %llu: %llu failed\n", scenarios[i].name, first,
+		first + count - 1, failed);
+	return failed;
+}
+
+static int usage(void)
+{
+	fprintf(stderr, "usage: sim_run [--scenario NAME] [--seeds FIRST:COUNT] "
+			"[--verbose | --count]\nnames:");
+	for (size_t i = 0; i < SCENARIO_COUNT; i++)
+		fprintf(stderr, " %s", scenarios[i].name);
+	fprintf(stderr, "\n");
+	return 2;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long long first = 0, count = 100;
+	const char *only = NULL;
+	bool verbose = false, all = false, good = true;
+
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--verbose") == 0)
+			verbose = true;
+		else if (strcmp(argv[i], "--count") == 0)
+			all = true;
+		else if (strcmp(argv[i], "--scenario") == 0 && i + 1 < argc)
+			only = argv[++i];
+		else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc &&
+			 sscanf(argv[i + 1], "%llu:%llu", &first, &count) == 2)
+			i++;
+		else
+			return usage();
+	}
+	for (size_t i = 0; i < SCENARIO_COUNT; i++)
+		if (!only || strcmp(only, scenarios[i].name) == 0)
+			good = run_scenario(argv[0], i, first, count, verbose, all) ==
+				       0 &&
+			       good;
+	return good ? 0 : 1;
+}

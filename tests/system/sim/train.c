@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/system/sim/scenario.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "tests/system/sim/job.h"
+
+static struct tern_dataset *data;
+
+static void make_data(void)
+{
+	struct tern_rng rng = {.seed = 11};
+	struct tern_data_error error;
+	char *text = malloc(1u << 20);
+	size_t at = 0;
+
+	tern_assert(text);
+	for (int i = 0; i < 200; i++) {
+		at += (size_t)sprintf(text + at, "%d", tern_rng_next(&rng) % 2 ? 1 : -1);
+		for (int j = 0; j < 10; j++)
+			at += (size_t)sprintf(text + at, " %d:%.4f", j,
+				(double)tern_unit_f32(tern_rng_next(&rng)));
+		at += (size_t)sprintf(text + at, "\n");
+	}
+	if (tern_dataset_read(
+		    &(struct tern_data_file){
+			    .path = "made up", .data = text, .bytes = at},
+		    NULL, 0, 0, &data, &error) < 0)
+		tern_never("the data that this file makes");
+	free(text);
+}
+
+/* The models: two chunks, or one that fits into a message, so that servers do not wait
+ * for a lagging worker; with and without clipping. */
+static const char *const models[] = {"mlp:150,20", "logreg"};
+
+#define KINDS 8u /* the model by kind / 2 % 2, clipped if kind % 2, slots if kind / 4 */
+
+/* Results of an undisturbed run of each kind with one worker and one server, computed
+ * once. */
+static char *expected[KINDS];
+static size_t expected_bytes[KINDS];
+
+static bool compare(struct tern_sim *sim, unsigned kind)
+{
+	size_t bytes = 0;
+	const void *result = tern_sim_file_get(sim, "result", &bytes);
+
+	if (!result) {
+		fprintf(stderr, "train: nothing was saved\n");
+		return false;
+	}
+	if (!expected[kind]) {
+		expected[kind] = malloc(bytes);
+		memcpy(expected[kind], result, bytes);
+		expected_bytes[kind] = bytes;
+	}
+	if (bytes == expected_bytes[kind] && memcmp(result, expected[kind], bytes) == 0)
+		return true;
+	fprintf(stderr, "train: other bytes than undisturbed\n");
+	return false;
+}
+
+/* Async mode: the saved parameters equal those of the servers at the end. A lost
+ * worker may have sent them something after it was given up. */
+static bool compare_with_servers(const struct job *j)
+{
+	const float *result = job_result(j);
+
+	if (!result)
+		return false;
+	for (unsigned i = 0; i < j->servers && job_workers_left(j) == j->workers; i++) {
+		const struct tern_server *s = j->members[i].server;
+
+		for (uint32_t k = 0; k < s->chunk_count; k++) {
+			const struct tern_chunk *c = s->chunks[k].plan;
+
+			if (memcmp(result + c->first, chunk_w(&s->chunks[k], 0),
+				    c->count * sizeof(float)) == 0)
+				continue;
+			fprintf(stderr, "train: not the parameters of the end\n");
+			return false;
+		}
+	}
+	return true;
+}
+
+/* ---- all are asked to end ---- */
+
+/* A worker without parameters does not ask for permission to leave, but fails alone. */
+static bool all_have_begun(const struct job *j)
+{
+	for (unsigned i = j->servers; i < j->count; i++)
+		if (!j->members[i].worker->begun)
+			return false;
+	return true;
+}
+
+static void ask_all_but_first(struct job *j)
+{
+	for (unsigned i = j->servers + 1; i < j->count; i++) {
+		struct member *m = &j->members[i];
+
+		m->asked = true;
+		tern_worker_ask_to_leave(m->worker, "asked");
+	}
+	j->doomed = true;
+}
+
+#define HUNG_NS (30 * TERN_NS_PER_S) /* longer than any deadline */
+
+/* The worker that hangs. It crashes after HUNG_NS, and all others must have ended by
+ * then: none may wait for it beyond its deadline. */
+static struct {
+	struct tern_sim_event event;
+	struct job *job;
+	struct member *member;
+} hung;
+
+static void end_hung(struct tern_sim_event *event)
+{
+	struct job *j = hung.job;
+
+	(void)event;
+	for (unsigned i = 0; i < j->count; i++) {
+		struct member *m = &j->members[i];
+
+		if (m == hung.member || m->ended)
+			continue;
+		fprintf(stderr, "train: member %u waits for a worker that hangs\n", i);
+		j->broken = true;
+	}
+	tern_sim_crash(hung.member->process);
+}
+
+/* Worker 0 hangs from now on. */
+static void stop_first(struct job *j)
+{
+	struct member *m = &j->members[j->servers];
+
+	m->stalled = true;
+	tern_sim_stall(m->process, 2 * HUNG_NS);
+	hung.job = j;
+	hung.member = m;
+	hung.event = (struct tern_sim_event){.happen = end_hung};
+	tern_sim_at(j->sim, &hung.event, tern_sim_now_ns(j->sim) + HUNG_NS);
+}
+
+/* Worker 0, the finisher, has permission to leave, and is still there when the others
+ * are asked. */
+static void leave_one_by_one(struct job *j)
+{
+	struct member *m = &j->members[j->servers];
+
+	if (j->stage == 0 && all_have_begun(j)) {
+		j->stage++;
+		m->asked = true;
+		tern_worker_ask_to_leave(m->worker, "asked");
+	} else if (j->stage == 1 && j->members[0].server->workers[0]->may_go) {
+		j->stage++;
+		stop_first(j);
+		ask_all_but_first(j);
+	}
+}
+
+/* Worker 0 hangs, which no process knows yet. The others leave. */
+static void leave_a_hung_one(struct job *j)
+{
+	if (j->stage || !all_have_begun(j))
+		return;
+	j->stage++;
+	stop_first(j);
+	ask_all_but_first(j);
+}
+
+/* The last server is asked to end while worker 0 hangs. */
+static void interrupt_beside_a_hung_one(struct job *j)
+{
+	if (j->stage || !all_have_begun(j))
+		return;
+	j->stage++;
+	stop_first(j);
+	tern_server_stop(j->members[j->servers - 1].server, "asked", true);
+	j->doomed = true;
+}
+
+static bool is_saved(const struct job *j)
+{
+	size_t bytes;
+
+	if (tern_sim_file_get(j->sim, "interrupted", &bytes))
+		return true;
+	fprintf(stderr, "train: all that could were asked to end, and nobody saved\n");
+	return false;
+}
+
+static struct tern_engine *new_engine(void *model, size_t rows)
+{
+	struct tern_engine *engine;
+
+	if (tern_engine_cpu_new(tern_kernels_cpu(), model, rows, &engine) < 0)
+		tern_never("an engine");
+	return engine;
+}
+
+static bool run(
+	const struct tern_sim_opts *opts, struct job *j, unsigned kind, uint64_t *hash)
+{
+	struct tern_data_error error;
+	struct tern_model *model;
+	bool good;
+
+	if (!data)
+		make_data();
+	j->sim = tern_sim_new(opts);
+	if (tern_model_new(models[kind / 2 % 2], data, &model, &error) < 0)
+		tern_never("a model");
+	j->plan = (struct tern_ps_job){.steps = j->script  ? 100000
+						: j->async ? 3 * j->workers + 1
+							   : 4,
+		.seed = 5,
+		.slots = kind / 4 ? 20 : 4, /* more than are held at once */
+		.batch = 4,
+		.clip_norm = kind % 2 ? 0.01 : 0};
+	tern_optimizer_parse("adam", &j->plan.optimizer);
+	j->staging_bytes = 1u << 20;
+	j->engine = new_engine;
+	j->engine_arg = model;
+	job_start(j, data);
+	tern_sim_run(j->sim, job_disturb, j, 60 * TERN_NS_PER_S);
+	good = job_judge(j);
+	if (good && j->script)
+		good = is_saved(j);
+	if (good && !j->doomed)
+		good = j->async ? compare_with_servers(j) : compare(j->sim, kind);
+	job_finish(j);
+	*hash = tern_sim_hash(j->sim);
+	tern_sim_free(j->sim);
+	tern_model_free(model);
+	return good;
+}
+
+/* The expected result; it is computed if it was not needed before. */
+static bool is_known(unsigned kind)
+{
+	const struct tern_sim_opts opts = {.caps = TERN_CAP_PUT};
+	struct job plain = {.servers = 1, .workers = 1};
+	uint64_t ignored;
+
+	return expected[kind] || run(&opts, &plain, kind, &ignored);
+}
+
+/* Workers are lost only for lack of progress: an engine hangs, a worker is stopped, or
+ * a server is stopped, which no worker may be blamed for. */
+static void make_late(struct job *j, uint64_t seed)
+{
+	j->servers = 2 + (unsigned)(seed / 8 % 2);
+	j->workers = 2 + (unsigned)(seed / 2 % 5);
+	j->hurt_permille = 300;
+	j->losses = 0;
+	j->hangs = seed % 3 == 1;
+	j->stalls = seed % 3 == 2;
+	j->server_naps = seed % 3 == 0;
+	j->server_falls = false;
+	j->worker_timeout_ns = 2 * TERN_NS_PER_S;
+}
+
+static bool disturb(uint64_t seed, bool async, bool late, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
+	struct job job = {.servers = 1 + (unsigned)(seed % 3),
+		.workers = 1 + (unsigned)(seed / 2 % 6),
+		.cut_permille = seed % 4 != 2 && seed % 3 ? 100 : 0,
+		.hurt_permille = 30,
+		.nap_permille = seed / 64 % 4 == 3 ? 20 : 0,
+		.losses = seed % 5 > 1 ? (unsigned)(seed / 16 % 5) : 0,
+		.polite = seed / 32 % 2,
+		.stalls = seed % 7 == 3,
+		.hangs = seed % 7 == 4,
+		.server_naps = seed % 7 == 5,
+		.worker_timeout_ns = seed % 7 > 3 ? 2 * TERN_NS_PER_S : 0,
+		.server_falls = seed % 10 == 7,
+		.async = async};
+	unsigned kind = (unsigned)(seed / 8 % 2 + (seed / 64 % 4 == 3 ? 2 : 0) +
+				   (seed % 11 < 4 ? 4 : 0));
+
+	/* The file is saved in the end. */
+	opts.file_fail_permille = seed % 5 == 4 ? 100 : 0;
+	if (late)
+		make_late(&job, seed);
+	/* A process that is cut off from a server for so long loses it. */
+	if (job.server_naps)
+		job.cut_permille = 0;
+	/* Usually at least one worker stays. */
+	if (job.losses >= job.workers && seed % 40 != 38)
+		job.losses = job.workers - 1;
+	if (async)
+		return run(&opts, &job, kind % 4 / 2 * 2, hash);
+	return is_known(kind) && run(&opts, &job, kind, hash);
+}
+
+bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return disturb(seed, false, false, verbose, hash);
+}
+
+bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return disturb(seed, true, false, verbose, hash);
+}
+
+bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return disturb(seed, seed / 16 % 2, true, verbose, hash);
+}
+
+bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = job_sim_opts(seed, verbose);
+	static void (*const scripts[])(struct job *) = {
+		leave_one_by_one, leave_a_hung_one, interrupt_beside_a_hung_one};
+	struct job job = {.servers = 1 + (unsigned)(seed / 3 % 2),
+		.workers = 2 + (unsigned)(seed / 12 % 3),
+		/* Shorter than the time that a worker waits for permission to leave,
+		 * or longer. */
+		.worker_timeout_ns = (seed / 6 % 2 ? 2 : 20) * TERN_NS_PER_S,
+		.leave_ns = 500 * TERN_NS_PER_MS,
+		.script = scripts[seed % 3],
+		.async = seed / 5 % 2};
+
+	opts.caps |= seed / 4 % 2 ? TERN_CAP_GET : 0;
+	opts.eagain_permille = seed % 3 ? 50 : 0;
+	return run(&opts, &job, 0, hash);
+}
+
+/* ---- lost before the steps begin ---- */
+
+#define AGAIN_NS (300 * TERN_NS_PER_MS) /* by then all servers have noticed the loss */
+
+struct start {
+	struct job job;
+	unsigned losses;
+	uint64_t instants; /* until the next loss */
+	struct member *lost;
+	struct tern_sim_event again; /* another worker may take its place */
+};
+
+/* This event only makes the world call the prologue. */
+static void may_come_again(struct tern_sim_event *event)
+{
+	(void)event;
+}
+
+/* A loss comes at one of so many instants, which is about their number until the
+ * start. */
+static unsigned instants_of(const struct job *j)
+{
+	return 15 * j->servers * j->workers;
+}
+
+static bool has_started(const struct job *j)
+{
+	return j->members[0].server->running;
+}
+
+/* True if every server that has the job has a place for it. */
+static bool has_place(const struct job *j, unsigned index)
+{
+	for (unsigned i = 0; i < j->servers; i++) {
+		const struct tern_server *s = j->members[i].server;
+
+		if (s->has_job && s->workers[index])
+			return false;
+	}
+	return true;
+}
+
+static void lose_one(struct start *s)
+{
+	struct job *j = &s->job;
+	struct tern_rng *rng = tern_sim_rng(j->sim);
+
+	do
+		s->lost = &j->members[j->servers +
+				      tern_rng_below(rng, j->count - j->servers)];
+	while (s->lost->asked || tern_sim_crashed(s->lost->process));
+	s->lost->asked = tern_sim_dice(j->sim, 300);
+	if (s->lost->asked)
+		tern_worker_ask_to_leave(s->lost->worker, "asked");
+	else
+		tern_sim_crash(s->lost->process);
+	s->losses--;
+	s->again.happen = may_come_again;
+	tern_sim_at(j->sim, &s->again, tern_sim_now_ns(j->sim) + AGAIN_NS);
+}
+
+/* A loss after the start of server 0, or one that is noticed after it, is handled as
+ * during the steps: no worker may join then. */
+static void lose_before_start(struct job *j)
+{
+	struct start *s = tern_container_of(j, struct start, job);
+
+	if (has_started(j)) {
+		j->doomed = job_workers_left(j) == 0;
+	} else if (!s->lost) {
+		if (s->losses && s->instants-- == 0)
+			lose_one(s);
+	} else if (!s->again.slot && has_place(j, s->lost->worker->opts.index)) {
+		job_add_worker(j, s->lost->worker->opts.index);
+		s->lost = NULL;
+		s->instants = tern_rng_below(tern_sim_rng(j->sim), instants_of(j));
+	}
+}
+
+bool scenario_start(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
+	struct start s = {.job = {.servers = 1 + (unsigned)(seed / 2 % 3),
+				  .workers = 1 + (unsigned)(seed / 8 % 4),
+				  .prologue = lose_before_start},
+		.losses = 1 + (unsigned)(seed % 2)};
+	unsigned kind = (unsigned)(seed / 16 % 2);
+
+	s.instants = seed * 7 % instants_of(&s.job);
+	return is_known(kind) && run(&opts, &s.job, kind, hash);
+}

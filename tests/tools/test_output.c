@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of the output to a terminal: one line for each event, whatever a peer has put
+ * into it. */
+#include "tests/harness/cmocka.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/report.h"
+
+static const char evil[] = "\033]0;pwned\a\033[31mboo\ntern server: all is well\302\233";
+static const char shown[] =
+	"\\x1b]0;pwned\\x07\\x1b[31mboo\\x0atern server: all is well\\xc2\\x9b";
+
+static char said[4096];
+
+/* What report() writes to `fd`, as in a command without --json. */
+static const char *said_with(struct output *out, int fd, json_t *event)
+{
+	FILE *file = tmpfile();
+	int kept = dup(fd);
+	ssize_t n;
+
+	assert_non_null(file);
+	fflush(stdout);
+	assert_true(dup2(fileno(file), fd) == fd);
+	report(out, "server", event);
+	fflush(stdout);
+	dup2(kept, fd);
+	close(kept);
+	n = pread(fileno(file), said, sizeof(said) - 1, 0);
+	assert_true(n >= 0);
+	said[n] = '\0';
+	fclose(file);
+	return said;
+}
+
+static const char *said_of(int fd, json_t *event)
+{
+	return said_with(&(struct output){0}, fd, event);
+}
+
+static json_t *event_of(const char *name)
+{
+	return json_pack("{s:s, s:o, s:s}", "event", name, "text", report_text(evil),
+		"level", "warning");
+}
+
+static void test_texts_of_peers_are_one_harmless_line(void **state)
+{
+	static const char *const names[] = {"error", "log", "note", "lost"};
+	static const int fds[] = {
+		STDERR_FILENO, STDERR_FILENO, STDOUT_FILENO, STDOUT_FILENO};
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		const char *line = said_of(fds[i], event_of(names[i]));
+
+		assert_non_null(strstr(line, shown));
+		assert_ptr_equal(strchr(line, '\n'), line + strlen(line) - 1);
+	}
+}
+
+static void test_a_text_that_was_generated_keeps_its_lines(void **state)
+{
+	json_t *event = json_pack(
+		"{s:s, s:s}", "event", "generated", "text", "one\033\n\nthree\n");
+
+	(void)state;
+	assert_string_equal(said_of(STDOUT_FILENO, event), "one\\x1b\n\nthree\n");
+}
+
+static void test_json_is_printable_ascii(void **state)
+{
+	/* DEL, NEL, right-to-left override, an emoji. */
+	json_t *event = json_pack("{s:s, s:s}", "event", "note", "text",
+		"a\177b\302\205c\342\200\256d\360\237\230\200\177");
+	struct output out = {.json = true};
+	const char *line = said_with(&out, STDOUT_FILENO, event);
+
+	(void)state;
+	assert_non_null(
+		strstr(line, "\"a\\u007fb\\u0085c\\u202Ed\\uD83D\\uDE00\\u007f\""));
+	for (const char *p = line; p[1]; p++)
+		assert_true(*p >= ' ' && *p <= '~');
+}
+
+static void test_json_says_when_and_where(void **state)
+{
+	struct output out = {.json = true};
+	json_t *event;
+
+	(void)state;
+	setenv("TERN_JOB", "night-7", true);
+	event = json_loads(said_with(&out, STDOUT_FILENO, event_of("note")), 0, NULL);
+	assert_string_equal(json_string_value(json_object_get(event, "job")), "night-7");
+	assert_int_equal(json_integer_value(json_object_get(event, "pid")), getpid());
+	assert_true(json_is_string(json_object_get(event, "host")));
+	assert_true(json_is_string(json_object_get(event, "time")));
+	/* An event of another process keeps its own fields. */
+	json_object_set_new(event, "pid", json_integer(17));
+	event = json_loads(said_with(&out, STDOUT_FILENO, event), 0, NULL);
+	assert_int_equal(json_integer_value(json_object_get(event, "pid")), 17);
+	json_decref(event);
+	unsetenv("TERN_JOB");
+}
+
+static void test_what_is_printable_stays(void **state)
+{
+	json_t *event =
+		json_pack("{s:s, s:s}", "event", "note", "text", "100 % of \303\266\\n");
+
+	(void)state;
+	assert_string_equal(said_of(STDOUT_FILENO, event), "100 % of \303\266\\n\n");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_texts_of_peers_are_one_harmless_line),
+		cmocka_unit_test(test_a_text_that_was_generated_keeps_its_lines),
+		cmocka_unit_test(test_json_is_printable_ascii),
+		cmocka_unit_test(test_json_says_when_and_where),
+		cmocka_unit_test(test_what_is_printable_stays),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of the supervision of processes. The children are this program; arguments tell
+ * them what to do. */
+#include "tests/harness/cmocka.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/signals.h"
+#include "tools/supervise.h"
+
+#define CHILDREN 8
+
+struct seen {
+	unsigned line_count, exit_count;
+	size_t longest;
+	char last[64];  /* line */
+	char ended[96]; /* description */
+};
+
+static void on_line(void *arg, struct child *child, const char *line)
+{
+	struct seen *seen = arg;
+
+	assert_true(child->fd >= 0 || !child->running);
+	seen->line_count++;
+	if (strlen(line) > seen->longest)
+		seen->longest = strlen(line);
+	snprintf(seen->last, sizeof(seen->last), "%s", line);
+}
+
+static void on_exit_(void *arg, struct child *child)
+{
+	struct seen *seen = arg;
+
+	assert_false(child->running);
+	seen->exit_count++;
+	supervise_describe(child, seen->ended, sizeof(seen->ended));
+}
+
+static struct supervisor sup;
+static struct seen seen;
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&seen, 0, sizeof(seen));
+	sup.on_line = on_line;
+	sup.on_exit = on_exit_;
+	sup.arg = &seen;
+	return supervise_init(&sup);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	supervise_fini(&sup);
+	return 0;
+}
+
+static void start(const char *name, const char *what)
+{
+	const char *args[] = {what, NULL};
+
+	assert_int_equal(supervise_start(&sup, name, args), 0);
+}
+
+static void expect_description(unsigned child, const char *rest)
+{
+	char text[128];
+
+	snprintf(text, sizeof(text), "worker %u (pid %d) %s", child,
+		(int)sup.children[child].pid, rest);
+	assert_string_equal(seen.ended, text);
+}
+
+static void test_lines_come_before_the_end(void **state)
+{
+	(void)state;
+	start("worker 0", "lines");
+	while (!seen.exit_count)
+		supervise_turn(&sup, -1);
+	assert_int_equal(seen.line_count, 1001);
+	assert_string_equal(seen.last, "line 999");
+	assert_int_equal(seen.longest, 100000);
+	expect_description(0, "exited with status 3");
+}
+
+static void expect_secret(const char *secret, const char *line)
+{
+	unsigned exits = seen.exit_count;
+
+	sup.secret = secret;
+	start("worker 0", "secret");
+	sup.secret = NULL;
+	while (seen.exit_count == exits)
+		supervise_turn(&sup, -1);
+	assert_string_equal(seen.last, line);
+}
+
+static void test_each_child_can_read_the_secret_once(void **state)
+{
+	(void)state;
+	expect_secret("open sesame", "open sesame and no more");
+	expect_secret("open sesame", "open sesame and no more");
+	expect_secret(NULL, "nothing");
+}
+
+static void test_killed_child_is_described(void **state)
+{
+	(void)state;
+	start("worker 0", "wait");
+	while (!seen.line_count)
+		supervise_turn(&sup, -1);
+	kill(sup.children[0].pid, SIGKILL);
+	while (!seen.exit_count)
+		supervise_turn(&sup, -1);
+	expect_description(0, "was killed by signal 9 (Killed)");
+}
+
+static void test_end_leaves_nobody(void **state)
+{
+	(void)state;
+	/* Some obey SIGTERM, some ignore it, one is stopped. */
+	for (unsigned i = 0; i < CHILDREN; i++)
+		start("worker", i % 2 ? "wait" : "ignore");
+	while (seen.line_count < CHILDREN)
+		supervise_turn(&sup, -1);
+	kill(sup.children[1].pid, SIGSTOP);
+	supervise_end(&sup, SIGTERM, 50);
+	assert_int_equal(seen.exit_count, CHILDREN);
+	assert_int_equal(supervise_running(&sup), 0);
+	for (unsigned i = 0; i < CHILDREN; i++) {
+		assert_int_equal(
+			WTERMSIG(sup.children[i].status), i % 2 ? SIGTERM : SIGKILL);
+		assert_true(kill(sup.children[i].pid, 0) < 0 && errno == ESRCH);
+	}
+}
+
+static void test_signals_to_the_supervisor_are_reported(void **state)
+{
+	(void)state;
+	start("worker 0", "wait");
+	while (!seen.line_count)
+		supervise_turn(&sup, -1);
+	raise(SIGINT);
+	supervise_turn(&sup, -1);
+	assert_int_equal(sup.signal, SIGINT);
+	supervise_end(&sup, SIGTERM, 5000);
+	expect_description(0, "was killed by signal 15 (Terminated)");
+}
+
+/* The exit status of a process that gets `first` and then `second`. */
+static int status_after(bool aborts, int first, int second)
+{
+	pid_t child = fork();
+	int status;
+
+	if (child == 0) {
+		signals_reset_child();
+		supervise_fini(&sup); /* the descriptor of this process' parent */
+		if (signals_open() < 0)
+			_exit(1);
+		if (aborts)
+			signals_abort_on_second();
+		raise(first);
+		raise(second);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return status;
+}
+
+static void test_a_second_interrupt_aborts(void **state)
+{
+	(void)state;
+	assert_int_equal(WEXITSTATUS(status_after(true, SIGINT, SIGINT)), 130);
+	/* A batch system may send SIGTERM twice, and it may coincide with the
+	 * launcher's. */
+	assert_int_equal(status_after(true, SIGTERM, SIGTERM), 0);
+	assert_int_equal(status_after(true, SIGTERM, SIGINT), 0);
+	assert_int_equal(status_after(true, SIGCHLD, SIGINT), 0);
+	assert_int_equal(status_after(false, SIGINT, SIGINT), 0);
+}
+
+static void test_a_hangup_that_is_ignored_stays_ignored(void **state)
+{
+	(void)state;
+	supervise_fini(&sup);
+	signal(SIGHUP, SIG_IGN);
+	assert_int_equal(supervise_init(&sup), 0);
+	raise(SIGHUP);
+	raise(SIGTERM);
+	supervise_turn(&sup, -1);
+	assert_int_equal(sup.signal, SIGTERM);
+	signal(SIGHUP, SIG_DFL);
+}
+
+static void test_a_second_interrupt_ends_a_patient_end(void **state)
+{
+	(void)state;
+	start("worker 0", "ignore");
+	while (!seen.line_count)
+		supervise_turn(&sup, -1);
+	sup.patient = true;
+	raise(SIGINT);
+	supervise_turn(&sup, -1);
+	raise(SIGINT); /* taken by supervise_end() */
+	supervise_end(&sup, SIGTERM, 1);
+	expect_description(0, "was killed by signal 9 (Killed)");
+}
+
+static void test_repeated_signals_do_not_cut_an_end_short(void **state)
+{
+	(void)state;
+	start("worker 0", "slow");
+	while (!seen.line_count)
+		supervise_turn(&sup, -1);
+	raise(SIGHUP);
+	supervise_turn(&sup, -1);
+	assert_int_equal(sup.signal, SIGHUP);
+	/* Taken by supervise_end(). */
+	raise(SIGHUP);
+	raise(SIGTERM);
+	raise(SIGINT);
+	supervise_end(&sup, SIGTERM, 60000);
+	expect_description(0, "exited with status 7");
+}
+
+/* The children of a killed supervisor die too: the end of a pipe that only they hold
+ * shows it. */
+static void test_children_die_with_a_killed_supervisor(void **state)
+{
+	int fds[2];
+	char byte;
+	pid_t middle;
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	middle = fork();
+	if (middle == 0) {
+		close(fds[0]);
+		start("worker 0", "ignore");
+		while (!seen.line_count)
+			supervise_turn(&sup, -1);
+		raise(SIGKILL);
+	}
+	close(fds[1]);
+	assert_int_equal(waitpid(middle, NULL, 0), middle);
+	assert_int_equal(read(fds[0], &byte, 1), 0);
+	close(fds[0]);
+}
+
+/* ---- roles of the children ---- */
+
+static void end_slowly(int number)
+{
+	(void)number;
+	usleep(100000);
+	_exit(7);
+}
+
+static int be(const char *what)
+{
+	if (strcmp(what, "lines") == 0) {
+		for (int i = 0; i < 100000; i++)
+			putchar('x');
+		putchar('\n');
+		for (int i = 0; i < 1000; i++)
+			printf("line %d\n", i);
+		printf("no newline: not a line");
+		return 3;
+	}
+	if (strcmp(what, "secret") == 0) {
+		char text[64];
+		ssize_t n = read(SUPERVISE_SECRET_FD, text, sizeof(text));
+
+		if (n < 0)
+			printf("nothing\n");
+		else
+			printf("%.*s and %s\n", (int)n, text,
+				read(SUPERVISE_SECRET_FD, text, 1) ? "more" : "no more");
+		return 0;
+	}
+	if (strcmp(what, "ignore") == 0)
+		signal(SIGTERM, SIG_IGN);
+	if (strcmp(what, "slow") == 0)
+		signal(SIGTERM, end_slowly);
+	printf("here\n");
+	fflush(stdout);
+	for (;;)
+		pause();
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			test_lines_come_before_the_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_each_child_can_read_the_secret_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_killed_child_is_described, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_end_leaves_nobody, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_signals_to_the_supervisor_are_reported, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_second_interrupt_aborts, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_hangup_that_is_ignored_stays_ignored, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_second_interrupt_ends_a_patient_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_repeated_signals_do_not_cut_an_end_short, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_children_die_with_a_killed_supervisor, setup, teardown),
+	};
+
+	if (argc > 1)
+		return be(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

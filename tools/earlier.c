@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See earlier.h. Only the header of the file is read, and it is not trusted: a damaged
+ * file, or one with a far too long header, counts as another job's. */
+#include "tools/earlier.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include <tern/channel.h>
+
+#include "base/endian.h"
+#include "base/util.h"
+#include "client/worker.h"
+
+#define LENGTH_BYTES     8
+#define HEADER_BYTES_MAX (16u << 20)
+
+static const char *or_empty(const char *text)
+{
+	return text ? text : "";
+}
+
+void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES])
+{
+	/* In async mode the workers share the steps, so the result depends on their
+	 * number. */
+	uint64_t workers = job->mode == TERN_MODE_ASYNC ? job->workers : 0;
+	TERN_CLEANUP(tern_cleanup_free) char *text = NULL;
+
+	*name = '\0';
+	if (asprintf(&text,
+		    "%d\n%s\n%s\n%s\n%s\n%llu:%llu\n%llu\n%llu\n%d\n%.9g\n%.17g\n%llu\n"
+		    "%llu\n%llu",
+		    job->mode, job->model, job->data, or_empty(job->labels),
+		    or_empty(job->test), (unsigned long long)job->split.a,
+		    (unsigned long long)job->split.b, (unsigned long long)job->slots,
+		    (unsigned long long)workers, job->optimizer.kind,
+		    (double)job->optimizer.lr, job->clip_norm,
+		    (unsigned long long)job->batch, (unsigned long long)job->steps,
+		    (unsigned long long)job->seed) < 0) {
+		text = NULL;
+		return;
+	}
+	snprintf(name, EARLIER_NAME_BYTES, "%016llx", (unsigned long long)tern_key(text));
+}
+
+static bool read_all(int fd, void *to, size_t bytes)
+{
+	return read(fd, to, bytes) == (ssize_t)bytes;
+}
+
+/* NULL: the file has no valid header. */
+static json_t *read_header(const char *path)
+{
+	TERN_CLEANUP(tern_cleanup_close)
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	TERN_CLEANUP(tern_cleanup_free) char *text = NULL;
+	unsigned char length[LENGTH_BYTES];
+	uint64_t bytes;
+
+	if (fd < 0 || !read_all(fd, length, sizeof(length)))
+		return NULL;
+	bytes = tern_get_le64(length);
+	text = bytes <= HEADER_BYTES_MAX ? malloc(bytes) : NULL;
+	if (!text || !read_all(fd, text, bytes))
+		return NULL;
+	return json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
+}
+
+bool earlier_is_of(const char *path, const char *name, uint64_t *step)
+{
+	json_t *header = read_header(path);
+	const json_t *metadata = json_object_get(header, "__metadata__");
+	const char *job =
+		json_string_value(json_object_get(metadata, TERN_WORKER_METADATA_JOB));
+	const char *count =
+		json_string_value(json_object_get(metadata, TERN_WORKER_METADATA_STEP));
+	bool is = *name && job && count && strcmp(job, name) == 0;
+
+	if (is)
+		*step = strtoull(count, NULL, 10);
+	json_decref(header);
+	return is;
+}

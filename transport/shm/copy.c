@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies the bytes of gets. An op is in exactly one list, which says what it waits for:
+ *
+ *     slab->waiting    the peer to pass the slab
+ *     conn->copying    its turn: a piece is copied from the mapping, or by
+ *                      process_vm_readv
+ *     conn->bouncing   a free chunk: a piece can be asked for
+ *     conn->answering  answers to the pieces asked for
+ *
+ * One poll copies one piece per conn and kind of work, and takes ops in turn. So a
+ * message or a small get behind a large one waits for the copy of a piece, not of the
+ * whole. Several small gets are copied together up to the size of a piece: their answers
+ * then leave together and wake the peer once.
+ *
+ * Chunks are used without permission to read the peer. The asker writes a request into
+ * asks[n % COUNT] of its area; the other end copies the bytes into its chunk n % COUNT in
+ * its poll(); the asker copies them out, which frees the chunk, so ask n + COUNT may be
+ * made. Asks are answered in order, so two counters suffice and nothing can overflow. A
+ * copy into a chunk takes place as a whole between the check of the exposure and the
+ * return of poll(): after withdraw() the memory is not read.
+ */
+#include "transport/shm/shm.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+
+static struct tern_op *first_op(struct tern_list *list)
+{
+	return shm_op_outer(tern_list_first(list, struct shm_op, node));
+}
+
+static void op_end(struct tern_op *op, int status)
+{
+	struct shm_op *inner = shm_op_of(op);
+
+	tern_list_remove(&inner->node);
+	if (inner->kind == SHM_OP_SLAB && inner->slab)
+		shm_slab_drop(inner->slab);
+	op->done(op, status);
+}
+
+void shm_op_start(struct shm_conn *conn, struct tern_op *op, struct shm_slab *slab)
+{
+	struct shm_op *inner = shm_op_of(op);
+	bool direct = slab || conn->cma;
+
+	if (slab && !shm_slab_holds(slab, inner->remote, inner->bytes)) {
+		/* This op ends with the conn, like the conn's others. */
+		tern_list_push(&conn->answering, &inner->node);
+		shm_conn_blame(conn, "it sent a region that is not inside its slab");
+		return;
+	}
+	if (slab) {
+		shm_slab_hold(slab);
+		inner->slab = slab;
+	}
+	tern_list_push(
+		direct || !inner->bytes ? &conn->copying : &conn->bouncing, &inner->node);
+}
+
+/* Orders earlier loads before later loads. It is an acquire fence in a form that race
+ * detectors do not report: the loads that it orders race on purpose. */
+static inline void order_loads(void)
+{
+#if defined(__x86_64__)
+	__asm__ __volatile__("" ::: "memory");
+#elif defined(__aarch64__)
+	__asm__ __volatile__("dmb ishld" ::: "memory");
+#else
+	__sync_synchronize();
+#endif
+}
+
+/*
+ * Sets `gone`, which tells a peer that the bytes it is copying from us may change. Two
+ * halves make this safe. Here, the store of `gone` comes before every later store to
+ * memory that was exposed, by anyone whom this thread tells that it may write. In
+ * shm_peer_gone(), the loads of the bytes come before the load of `gone`. So a peer that
+ * copied a byte written after `gone` was set also sees `gone`, and drops the copy.
+ *
+ * A fence is needed: a release store orders what is before it, not what follows. arm64
+ * may swap it with later stores; x86 may not, except for non-temporal stores, as in
+ * tern_copy(), which no release fence orders there either.
+ */
+void shm_say_gone(struct shm_conn *conn)
+{
+	atomic_store_explicit(&conn->own->gone, 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+/* The reader's half of shm_say_gone(). If the kernel or a GPU copied, the bytes were
+ * read before it reported the end of the copy. */
+bool shm_peer_gone(const struct shm_conn *conn)
+{
+	order_loads();
+	return atomic_load_explicit(&conn->peer->gone, memory_order_relaxed);
+}
+
+/* Reads from the peer's process. Returns the number of bytes, or a negative status. */
+static int64_t read_process(
+	struct shm_conn *conn, const struct shm_op *op, uint64_t bytes)
+{
+	struct iovec here = {.iov_base = op->target + op->copied, .iov_len = bytes};
+	struct iovec there = {.iov_base = (void *)(uintptr_t)(op->remote + op->copied),
+		.iov_len = bytes};
+	ssize_t n = process_vm_readv(conn->pid, &here, 1, &there, 1, 0);
+
+	return n < 0 ? -errno : n;
+}
+
+/* Size of the next piece to be copied. */
+static uint64_t piece_bytes(const struct shm_conn *conn)
+{
+	const struct shm_op *op = tern_list_first(&conn->copying, struct shm_op, node);
+
+	return TERN_MIN(op->bytes - op->copied, (uint64_t)SHM_PIECE_BYTES);
+}
+
+static void copy_piece(struct shm_conn *conn)
+{
+	struct tern_op *outer = first_op(&conn->copying);
+	struct shm_op *op = shm_op_of(outer);
+	uint64_t bytes = piece_bytes(conn);
+
+	if (bytes && op->kind == SHM_OP_SLAB) {
+		tern_copy(op->target + op->copied,
+			op->slab->base + op->remote + op->copied, bytes, op->bytes);
+	} else if (bytes) {
+		int64_t n = read_process(conn, op, bytes);
+
+		if (n <= 0) {
+			/* -EFAULT concerns this memory (a device's, say). Any other
+			 * error concerns the peer: it no longer permits reading, or it
+			 * is ending. If it lives, it can still copy into chunks. */
+			conn->cma = conn->cma && n == -EFAULT;
+			op->asked = op->copied;
+			tern_list_remove(&op->node);
+			tern_list_push(&conn->bouncing, &op->node);
+			return;
+		}
+		bytes = (uint64_t)n;
+	}
+	op->copied += bytes;
+	if (op->copied < op->bytes) {
+		tern_list_remove(&op->node);
+		tern_list_push(&conn->copying, &op->node);
+	} else if (shm_peer_gone(conn)) {
+		shm_conn_part(conn, true);
+	} else {
+		op_end(outer, 0);
+	}
+}
+
+static bool may_copy(const struct shm_conn *conn)
+{
+	return conn->state == SHM_UP && !tern_list_empty(&conn->copying);
+}
+
+/* Copies one piece, or several small ones of the same total size. Returns how many. */
+static int copy_pieces(struct shm_conn *conn)
+{
+	uint64_t left = SHM_PIECE_BYTES;
+	int count = 0;
+
+	while (left && may_copy(conn) && piece_bytes(conn) <= left) {
+		left -= TERN_MIN(left, TERN_MAX(piece_bytes(conn), (uint64_t)SHM_LINE));
+		copy_piece(conn);
+		count++;
+	}
+	return count;
+}
+
+/* Asks for one more piece of the first op. */
+static void ask_piece(struct shm_conn *conn)
+{
+	struct tern_op *outer = first_op(&conn->bouncing);
+	struct shm_op *op = shm_op_of(outer);
+	uint64_t bytes = TERN_MIN(op->bytes - op->asked, (uint64_t)SHM_CHUNK_BYTES);
+	struct shm_ask *ask = &conn->own->asks[conn->asked % SHM_CHUNK_COUNT];
+
+	conn->desks[conn->asked % SHM_CHUNK_COUNT] = (struct shm_desk){
+		.op = outer,
+		.target = op->target + op->asked,
+		.bytes = bytes,
+	};
+	atomic_store_explicit(&ask->slot, op->slot, memory_order_relaxed);
+	atomic_store_explicit(&ask->generation, op->id, memory_order_relaxed);
+	atomic_store_explicit(
+		&ask->address, op->remote + op->asked, memory_order_relaxed);
+	atomic_store_explicit(&ask->bytes, bytes, memory_order_relaxed);
+	/* Release: the ask is written before the peer can see the count. */
+	atomic_store_explicit(&conn->own->asked, ++conn->asked, memory_order_release);
+	conn->ring.published = true;
+	op->asked += bytes;
+	tern_list_remove(&op->node);
+	tern_list_push(
+		op->asked < op->bytes ? &conn->bouncing : &conn->answering, &op->node);
+}
+
+static void forget_desks(struct shm_conn *conn, const struct tern_op *op)
+{
+	for (unsigned i = 0; i < SHM_CHUNK_COUNT; i++)
+		if (conn->desks[i].op == op)
+			conn->desks[i].op = NULL;
+}
+
+static uint32_t answers_waiting(const struct shm_conn *conn)
+{
+	/* Acquire: the chunk was filled before it was counted. */
+	return atomic_load_explicit(&conn->peer->answered, memory_order_acquire) -
+	       conn->taken;
+}
+
+static uint32_t asks_waiting(const struct shm_conn *conn)
+{
+	/* Acquire: the ask was written before it was counted. */
+	return atomic_load_explicit(&conn->peer->asked, memory_order_acquire) -
+	       conn->answered;
+}
+
+static void take_answer(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	uint32_t n = conn->taken;
+	struct shm_desk desk = conn->desks[n % SHM_CHUNK_COUNT];
+	int refused = atomic_load_explicit(
+		&conn->peer->statuses[n % SHM_CHUNK_COUNT], memory_order_relaxed);
+	struct shm_op *op = desk.op ? shm_op_of(desk.op) : NULL;
+
+	if (op && !refused)
+		tern_copy(desk.target, shm_chunk(conn->peer, port->ring_bytes, n),
+			desk.bytes, op->bytes);
+	/* The peer writes to this chunk only after the next ask for it. */
+	conn->taken = n + 1;
+	if (!op)
+		return;
+	op->copied += desk.bytes;
+	if (refused) {
+		forget_desks(conn, desk.op);
+		op_end(desk.op, -EACCES);
+	} else if (op->copied == op->bytes) {
+		op_end(desk.op, 0);
+	}
+}
+
+/* Answers one ask. -EPROTO: the ask is malformed. */
+static int answer(struct shm_conn *conn)
+{
+	struct shm_port *port = shm_conn_port(conn);
+	uint32_t n = conn->answered, index = n % SHM_CHUNK_COUNT;
+	const struct shm_ask *ask = &conn->peer->asks[index];
+	uint32_t slot = atomic_load_explicit(&ask->slot, memory_order_relaxed);
+	uint32_t generation =
+		atomic_load_explicit(&ask->generation, memory_order_relaxed);
+	uint64_t address = atomic_load_explicit(&ask->address, memory_order_relaxed);
+	uint64_t bytes = atomic_load_explicit(&ask->bytes, memory_order_relaxed);
+	const struct shm_exposure *exposure = shm_exposure_find(conn, slot, generation);
+
+	if (bytes > SHM_CHUNK_BYTES)
+		return -EPROTO;
+	if (exposure) {
+		uint64_t offset = address - exposure->start;
+
+		if (tern_mem_is_slab(exposure->mem) || !exposure->mem->base ||
+			offset > exposure->bytes || bytes > exposure->bytes - offset)
+			return -EPROTO;
+		memcpy(shm_chunk(conn->own, port->ring_bytes, n),
+			(const void *)(uintptr_t)address, bytes);
+	}
+	atomic_store_explicit(&conn->own->statuses[index], exposure ? 0 : -EACCES,
+		memory_order_relaxed);
+	/* Release: the chunk is filled before the peer can see the count. */
+	atomic_store_explicit(
+		&conn->own->answered, ++conn->answered, memory_order_release);
+	conn->ring.published = true;
+	return 0;
+}
+
+static bool can_ask(const struct shm_conn *conn)
+{
+	return !tern_list_empty(&conn->bouncing) &&
+	       conn->asked - conn->taken < SHM_CHUNK_COUNT;
+}
+
+bool shm_copy_ready(const struct shm_conn *conn)
+{
+	return !tern_list_empty(&conn->copying) || can_ask(conn) || asks_waiting(conn) ||
+	       (conn->asked != conn->taken && answers_waiting(conn));
+}
+
+int shm_copy_step(struct shm_conn *conn)
+{
+	uint32_t waiting = asks_waiting(conn);
+	int count = 0;
+
+	if (waiting) {
+		if (waiting > SHM_CHUNK_COUNT || answer(conn)) {
+			shm_conn_blame(conn,
+				"it asks for a copy of memory that is not exposed to it");
+			return 1;
+		}
+		count++;
+	}
+	while (can_ask(conn))
+		ask_piece(conn);
+	if (conn->asked != conn->taken && (waiting = answers_waiting(conn))) {
+		if (waiting > conn->asked - conn->taken) {
+			shm_conn_blame(conn, "it answers a request that was not made");
+			return count + 1;
+		}
+		take_answer(conn);
+		count++;
+	}
+	return count + copy_pieces(conn);
+}
+
+static void fail_list(struct tern_list *list, int status)
+{
+	while (!tern_list_empty(list))
+		op_end(first_op(list), status);
+}
+
+void shm_op_fail_all(struct shm_conn *conn, int status)
+{
+	tern_list_for_each (node, &conn->asking)
+		fail_list(&tern_list_entry(node, struct shm_slab, node)->waiting, status);
+	fail_list(&conn->copying, status);
+	fail_list(&conn->bouncing, status);
+	fail_list(&conn->answering, status);
+}
+
+void shm_op_release(struct shm_conn *conn, struct shm_slab *slab,
+	struct tern_list *waiting, int status)
+{
+	while (!tern_list_empty(waiting)) {
+		struct tern_op *op = first_op(waiting);
+
+		if (status || shm_op_of(op)->kind == SHM_OP_PEEK) {
+			op_end(op, status);
+		} else {
+			tern_list_remove(&shm_op_of(op)->node);
+			shm_op_start(conn, op, slab);
+		}
+	}
+}

@@ -1,0 +1,642 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulator's world: time, processes, computation, files. The network is
+ * fabric.c. */
+#include "transport/sim/sim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "transport/context.h"
+
+#define CONTEXTS_MAX 4
+#define PARTS_MAX    8
+
+struct part { /* two processes that cannot reach each other */
+	const struct tern_sim_process *a, *b;
+	uint64_t until_ns;
+};
+
+struct tern_sim {
+	struct tern_sim_opts opts;
+	struct tern_rng rng;
+	uint64_t now_ns, order, hash;
+	struct tern_sim_event **heap;
+	uint32_t event_count, capacity;
+	struct tern_list processes, files, lsns, conns;
+	bool broken;
+	struct part parts[PARTS_MAX];
+};
+
+struct tern_sim_process {
+	struct tern_env env;
+	struct tern_sim *sim;
+	struct tern_list node;
+	char name[32];
+	struct tern_rng rng;
+	struct tern_domain *domain;
+	struct tern_context *contexts[CONTEXTS_MAX];
+	unsigned context_count;
+	struct tern_list done; /* struct notice */
+	bool roused, crashed;
+	uint64_t stalled_until_ns;
+	struct tern_sim_event wake_up;
+};
+
+/* A notice for a process, handled in its next turn. */
+struct notice {
+	struct tern_list node;
+	struct tern_sim_event event;
+	struct tern_sim_process *process;
+	struct tern_task *task;    /* either a task */
+	struct tern_file_op *file; /* or a file operation */
+	bool progress, running;
+};
+
+struct file {
+	struct tern_list node;
+	char path[256];
+	void *data;
+	size_t bytes;
+};
+
+/* ---- events ---- */
+
+static bool sooner(const struct tern_sim_event *a, const struct tern_sim_event *b)
+{
+	return a->at_ns < b->at_ns || (a->at_ns == b->at_ns && a->order < b->order);
+}
+
+static void place(struct tern_sim *sim, uint32_t i, struct tern_sim_event *event)
+{
+	sim->heap[i] = event;
+	event->slot = i + 1;
+}
+
+void tern_sim_at(struct tern_sim *sim, struct tern_sim_event *event, uint64_t at_ns)
+{
+	uint32_t i = sim->event_count++;
+
+	tern_assert(event->slot == 0);
+	if (sim->event_count > sim->capacity) {
+		sim->capacity = TERN_MAX(sim->capacity * 2, 64u);
+		sim->heap = realloc(
+			sim->heap, sim->capacity * sizeof(struct tern_sim_event *));
+		tern_assert(sim->heap);
+	}
+	event->at_ns = TERN_MAX(at_ns, sim->now_ns);
+	event->order = sim->order++;
+	for (; i > 0 && sooner(event, sim->heap[(i - 1) / 2]); i = (i - 1) / 2)
+		place(sim, i, sim->heap[(i - 1) / 2]);
+	place(sim, i, event);
+}
+
+static struct tern_sim_event *next_event(struct tern_sim *sim)
+{
+	struct tern_sim_event *first = sim->heap[0],
+			      *last = sim->heap[--sim->event_count];
+	uint32_t i = 0, child;
+
+	for (; (child = 2 * i + 1) < sim->event_count; i = child) {
+		if (child + 1 < sim->event_count &&
+			sooner(sim->heap[child + 1], sim->heap[child]))
+			child++;
+		if (!sooner(sim->heap[child], last))
+			break;
+		place(sim, i, sim->heap[child]);
+	}
+	if (sim->event_count)
+		place(sim, i, last);
+	first->slot = 0;
+	return first;
+}
+
+uint64_t tern_sim_delay(struct tern_sim *sim)
+{
+	uint64_t span = sim->opts.delay_max_ns - sim->opts.delay_min_ns + 1;
+
+	return sim->opts.delay_min_ns + tern_rng_below(&sim->rng, span);
+}
+
+bool tern_sim_dice(struct tern_sim *sim, unsigned permille)
+{
+	return permille && tern_rng_below(&sim->rng, 1000) < permille;
+}
+
+void tern_sim_trace(struct tern_sim *sim, uint64_t what)
+{
+	sim->hash = tern_mix64(sim->hash ^ tern_mix64(sim->now_ns) ^ what);
+}
+
+/* ---- the environment ---- */
+
+static struct tern_sim_process *process_of(struct tern_env *env)
+{
+	return tern_container_of(env, struct tern_sim_process, env);
+}
+
+static uint64_t sim_now_ns(struct tern_env *env)
+{
+	return process_of(env)->sim->now_ns;
+}
+
+static uint64_t sim_random(struct tern_env *env)
+{
+	return tern_rng_next(&process_of(env)->rng);
+}
+
+static void sim_log(struct tern_env *env, enum tern_log_level level, const char *line)
+{
+	struct tern_sim_process *p = process_of(env);
+	char text[640];
+
+	if (!p->sim->opts.log)
+		return;
+	snprintf(text, sizeof(text), "%12.3f us  %-10s %d %s",
+		(double)p->sim->now_ns / 1e3, p->name, (int)level, line);
+	p->sim->opts.log(text);
+}
+
+static struct notice *new_notice(
+	struct tern_sim_process *p, void (*happen)(struct tern_sim_event *))
+{
+	struct notice *n = calloc(1, sizeof(*n));
+
+	tern_assert(n);
+	n->process = p;
+	n->event.happen = happen;
+	tern_list_init(&n->node);
+	return n;
+}
+
+static void deliver(struct tern_sim_event *event)
+{
+	struct notice *n = tern_container_of(event, struct notice, event);
+
+	if (n->process->crashed) {
+		free(n);
+		return;
+	}
+	tern_list_push(&n->process->done, &n->node);
+	tern_sim_rouse(n->process);
+}
+
+/* Runs a task: it computes at once, and ends after its virtual time has passed. */
+static void run_task(struct tern_sim_event *event)
+{
+	struct notice *n = tern_container_of(event, struct notice, event);
+	struct tern_sim *sim = n->process->sim;
+
+	if (n->process->crashed) {
+		free(n);
+		return;
+	}
+	tern_sim_trace(sim, 1);
+	n->task->run(n->task);
+	n->event.happen = deliver;
+	tern_sim_at(sim, &n->event, sim->now_ns + n->task->cost_ns + tern_sim_delay(sim));
+}
+
+static int sim_submit(struct tern_env *env, struct tern_task *task)
+{
+	struct tern_sim_process *p = process_of(env);
+	struct notice *n = new_notice(p, run_task);
+
+	n->task = task;
+	tern_sim_at(p->sim, &n->event, p->sim->now_ns + tern_sim_delay(p->sim));
+	return 0;
+}
+
+static void sim_signal(struct tern_env *env, struct tern_task *task)
+{
+	struct tern_sim_process *p = process_of(env);
+	struct notice *n = new_notice(p, deliver);
+
+	n->task = task;
+	n->progress = true;
+	tern_sim_at(
+		p->sim, &n->event, p->sim->now_ns + tern_rng_below(&p->sim->rng, 500));
+}
+
+static void do_file(struct tern_sim_event *event)
+{
+	struct notice *n = tern_container_of(event, struct notice, event);
+	struct tern_file_op *op = n->file;
+	struct tern_sim *sim = n->process->sim;
+	const void *data;
+	size_t bytes = 0;
+	char *whole;
+
+	if (!n->process->crashed && tern_sim_dice(sim, sim->opts.file_fail_permille)) {
+		op->status = -EIO;
+	} else if (!n->process->crashed && op->kind == TERN_FILE_READ) {
+		data = tern_sim_file_get(sim, op->path, &op->bytes);
+		op->status = data ? 0 : -ENOENT;
+		op->data = data ? malloc(op->bytes + 1) : NULL;
+		if (op->data) {
+			memcpy(op->data, data, op->bytes);
+			((char *)op->data)[op->bytes] = 0;
+		}
+	} else if (!n->process->crashed) {
+		for (int i = 0; i < op->part_count; i++)
+			bytes += op->parts[i].iov_len;
+		whole = malloc(bytes + 1);
+		tern_assert(whole);
+		bytes = 0;
+		for (int i = 0; i < op->part_count; i++) {
+			memcpy(whole + bytes, op->parts[i].iov_base,
+				op->parts[i].iov_len);
+			bytes += op->parts[i].iov_len;
+		}
+		op->status = tern_sim_file_put(sim, op->path, whole, bytes);
+		free(whole);
+	}
+	deliver(event);
+}
+
+static int sim_file(struct tern_env *env, struct tern_file_op *op)
+{
+	struct tern_sim_process *p = process_of(env);
+	struct notice *n = new_notice(p, do_file);
+
+	n->file = op;
+	tern_sim_at(p->sim, &n->event, p->sim->now_ns + 10 * tern_sim_delay(p->sim));
+	return 0;
+}
+
+static int sim_poll(struct tern_env *env)
+{
+	struct tern_sim_process *p = process_of(env);
+	struct tern_list *l;
+	int count = 0;
+
+	while ((l = tern_list_pop(&p->done))) {
+		struct notice *n = tern_list_entry(l, struct notice, node);
+
+		if (n->file)
+			n->file->done(n->file);
+		else if (!n->progress)
+			n->task->done(n->task);
+		else if (n->task->progress)
+			n->task->progress(n->task);
+		free(n);
+		count++;
+	}
+	return count;
+}
+
+static const struct tern_env_ops env_ops = {
+	.now_ns = sim_now_ns,
+	.random = sim_random,
+	.log = sim_log,
+	.submit = sim_submit,
+	.signal = sim_signal,
+	.file = sim_file,
+	.poll = sim_poll,
+};
+
+/* ---- files ---- */
+
+static struct file *find_file(struct tern_sim *sim, const char *path)
+{
+	tern_list_for_each (n, &sim->files) {
+		struct file *f = tern_list_entry(n, struct file, node);
+
+		if (strcmp(f->path, path) == 0)
+			return f;
+	}
+	return NULL;
+}
+
+int tern_sim_file_put(
+	struct tern_sim *sim, const char *path, const void *data, size_t bytes)
+{
+	struct file *f = find_file(sim, path);
+
+	if (!f) {
+		f = calloc(1, sizeof(*f));
+		tern_assert(f && strlen(path) < sizeof(f->path));
+		strcpy(f->path, path);
+		tern_list_push(&sim->files, &f->node);
+	}
+	free(f->data);
+	f->data = malloc(bytes + 1);
+	tern_assert(f->data);
+	memcpy(f->data, data, bytes);
+	f->bytes = bytes;
+	return 0;
+}
+
+const void *tern_sim_file_get(struct tern_sim *sim, const char *path, size_t *bytes)
+{
+	struct file *f = find_file(sim, path);
+
+	if (!f)
+		return NULL;
+	*bytes = f->bytes;
+	return f->data;
+}
+
+/* ---- processes ---- */
+
+static void woken(struct tern_sim_event *event)
+{
+	tern_sim_rouse(tern_container_of(event, struct tern_sim_process, wake_up));
+}
+
+struct tern_sim_process *tern_sim_process_new(struct tern_sim *sim, const char *name)
+{
+	struct tern_sim_process *p = calloc(1, sizeof(*p));
+	struct tern_domain_hooks hooks = {.sim = p, .cuda_api = sim->opts.cuda_api};
+
+	tern_assert(p);
+	p->sim = sim;
+	p->env.ops = &env_ops;
+	p->env.log_level = TERN_LOG_DEBUG;
+	p->rng.seed = tern_rng_next(&sim->rng);
+	p->wake_up.happen = woken;
+	snprintf(p->name, sizeof(p->name), "%s", name);
+	tern_list_init(&p->done);
+	tern_list_push(&sim->processes, &p->node);
+	if (tern_domain_new_hooked(NULL, &hooks, &p->domain) < 0)
+		tern_never("a simulated domain could not be opened");
+	return p;
+}
+
+void tern_sim_process_free(struct tern_sim_process *p)
+{
+	struct tern_list *n;
+
+	tern_domain_free(p->domain);
+	p->crashed = true; /* events on their way to it are dropped */
+	while ((n = tern_list_pop(&p->done)))
+		free(tern_list_entry(n, struct notice, node));
+	p->context_count = 0;
+}
+
+struct tern_env *tern_sim_env(struct tern_sim_process *p)
+{
+	return &p->env;
+}
+
+struct tern_domain *tern_sim_domain(struct tern_sim_process *p)
+{
+	return p->domain;
+}
+
+void tern_sim_drive(struct tern_sim_process *p, struct tern_context *ctx)
+{
+	tern_assert(p->context_count < CONTEXTS_MAX);
+	p->contexts[p->context_count++] = ctx;
+	tern_sim_rouse(p);
+}
+
+void tern_sim_forget(struct tern_sim_process *p, struct tern_context *ctx)
+{
+	for (unsigned i = 0; i < p->context_count; i++)
+		if (p->contexts[i] == ctx)
+			p->contexts[i--] = p->contexts[--p->context_count];
+}
+
+void tern_sim_rouse(struct tern_sim_process *p)
+{
+	p->roused = true;
+}
+
+void tern_sim_crash(struct tern_sim_process *p)
+{
+	struct tern_list *n;
+
+	p->crashed = true;
+	p->context_count = 0;
+	while ((n = tern_list_pop(&p->done)))
+		free(tern_list_entry(n, struct notice, node));
+	tern_sim_fabric_crash(p);
+}
+
+void tern_sim_stall(struct tern_sim_process *p, uint64_t for_ns)
+{
+	if (p->wake_up.slot)
+		return; /* it is stalled already */
+	p->stalled_until_ns = tern_ns_add(p->sim->now_ns, for_ns);
+	tern_sim_at(p->sim, &p->wake_up, p->stalled_until_ns);
+}
+
+struct tern_sim *tern_sim_of(struct tern_sim_process *p)
+{
+	return p->sim;
+}
+
+const char *tern_sim_process_name(const struct tern_sim_process *p)
+{
+	return p->name;
+}
+
+bool tern_sim_crashed(const struct tern_sim_process *p)
+{
+	return p->crashed;
+}
+
+/* ---- the world ---- */
+
+struct tern_sim *tern_sim_new(const struct tern_sim_opts *opts)
+{
+	struct tern_sim *sim = calloc(1, sizeof(*sim));
+
+	tern_assert(sim);
+	sim->opts = *opts;
+	sim->rng.seed = opts->seed;
+	sim->now_ns = TERN_NS_PER_S; /* no clock starts at zero */
+	if (!sim->opts.caps)
+		sim->opts.caps = TERN_CAP_PUT;
+	if (!sim->opts.caps_b)
+		sim->opts.caps_b = TERN_CAP_PUT;
+	if (!sim->opts.delay_max_ns) {
+		sim->opts.delay_min_ns = TERN_NS_PER_US;
+		sim->opts.delay_max_ns = 50 * TERN_NS_PER_US;
+	}
+	if (!sim->opts.chunk_bytes)
+		sim->opts.chunk_bytes = 4096;
+	if (!sim->opts.eager_bytes)
+		sim->opts.eager_bytes = 1024;
+	tern_list_init(&sim->processes);
+	tern_list_init(&sim->files);
+	tern_list_init(&sim->lsns);
+	tern_list_init(&sim->conns);
+	return sim;
+}
+
+/* Events that have not happened still hold resources: let them happen without effect. */
+void tern_sim_free(struct tern_sim *sim)
+{
+	struct tern_list *n;
+
+	while (sim->event_count) {
+		struct tern_sim_event *event = next_event(sim);
+
+		event->happen(event);
+	}
+	while ((n = tern_list_pop(&sim->processes)))
+		free(tern_list_entry(n, struct tern_sim_process, node));
+	while ((n = tern_list_pop(&sim->files))) {
+		struct file *f = tern_list_entry(n, struct file, node);
+
+		free(f->data);
+		free(f);
+	}
+	free(sim->heap);
+	free(sim);
+}
+
+static bool stands_still(const struct tern_sim_process *p)
+{
+	return p->crashed || p->stalled_until_ns > p->sim->now_ns;
+}
+
+static void turn(struct tern_sim_process *p)
+{
+	for (unsigned i = 0; i < p->context_count; i++) {
+		/* The bound makes a context that is never idle fail the run instead of
+		 * hanging it. */
+		for (int n = 0; p->context_count && tern_progress(p->contexts[i]) > 0;
+			n++)
+			tern_assert(n < 100000);
+	}
+}
+
+static void turns(struct tern_sim *sim)
+{
+	bool again;
+
+	do {
+		again = false;
+		tern_list_for_each (n, &sim->processes) {
+			struct tern_sim_process *p =
+				tern_list_entry(n, struct tern_sim_process, node);
+
+			if (!p->roused || stands_still(p))
+				continue;
+			p->roused = false;
+			again = true;
+			turn(p);
+		}
+	} while (again);
+}
+
+/* The next timer of a process that is not stalled. */
+static uint64_t next_timer_ns(struct tern_sim *sim, struct tern_sim_process **whose)
+{
+	uint64_t next = UINT64_MAX;
+
+	tern_list_for_each (n, &sim->processes) {
+		struct tern_sim_process *p =
+			tern_list_entry(n, struct tern_sim_process, node);
+
+		for (unsigned i = 0; !stands_still(p) && i < p->context_count; i++) {
+			uint64_t at = tern_context_next_ns(p->contexts[i]);
+
+			if (at < next) {
+				next = at;
+				*whose = p;
+			}
+		}
+	}
+	return next;
+}
+
+int tern_sim_run(
+	struct tern_sim *sim, bool (*until)(void *arg), void *arg, uint64_t limit_ns)
+{
+	uint64_t limit = tern_ns_add(sim->now_ns, limit_ns);
+
+	turns(sim);
+	while (!until(arg)) {
+		struct tern_sim_process *p = NULL;
+		uint64_t timer_ns = next_timer_ns(sim, &p);
+		uint64_t event_ns = sim->event_count ? sim->heap[0]->at_ns : UINT64_MAX;
+		uint64_t next = TERN_MIN(timer_ns, event_ns);
+
+		if (next > limit) {
+			sim->now_ns = limit;
+			return -ETIMEDOUT;
+		}
+		sim->now_ns = TERN_MAX(sim->now_ns, next);
+		if (event_ns <= timer_ns) {
+			struct tern_sim_event *event = next_event(sim);
+
+			event->happen(event);
+		} else {
+			tern_sim_rouse(p);
+		}
+		turns(sim);
+	}
+	return 0;
+}
+
+uint64_t tern_sim_now_ns(const struct tern_sim *sim)
+{
+	return sim->now_ns;
+}
+
+struct tern_rng *tern_sim_rng(struct tern_sim *sim)
+{
+	return &sim->rng;
+}
+
+uint64_t tern_sim_hash(const struct tern_sim *sim)
+{
+	return sim->hash;
+}
+
+bool tern_sim_broken(const struct tern_sim *sim)
+{
+	return sim->broken;
+}
+
+void tern_sim_break(struct tern_sim *sim, bool broken)
+{
+	sim->broken = broken;
+	if (broken)
+		tern_sim_fabric_break(sim);
+}
+
+bool tern_sim_parted(const struct tern_sim_process *a, const struct tern_sim_process *b)
+{
+	for (unsigned i = 0; i < PARTS_MAX; i++) {
+		const struct part *p = &a->sim->parts[i];
+
+		if (p->until_ns > a->sim->now_ns &&
+			((p->a == a && p->b == b) || (p->a == b && p->b == a)))
+			return true;
+	}
+	return false;
+}
+
+void tern_sim_part(struct tern_sim_process *a, struct tern_sim_process *b,
+	uint64_t for_ns, int status)
+{
+	struct part *p = a->sim->parts;
+
+	while (p->until_ns > a->sim->now_ns) {
+		p++;
+		tern_assert(p < a->sim->parts + PARTS_MAX);
+	}
+	*p = (struct part){a, b, tern_ns_add(a->sim->now_ns, for_ns)};
+	tern_sim_fabric_part(a, b, status);
+}
+
+const struct tern_sim_opts *tern_sim_opts(const struct tern_sim *sim)
+{
+	return &sim->opts;
+}
+
+struct tern_list *tern_sim_lsns(struct tern_sim *sim)
+{
+	return &sim->lsns;
+}
+
+struct tern_list *tern_sim_conns(struct tern_sim *sim)
+{
+	return &sim->conns;
+}
