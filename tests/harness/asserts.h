@@ -2,8 +2,7 @@
 /*
  * Replaces cmocka where it is not installed: as much of it as those suites need that also
  * run on machines where nothing can be installed. A failed assertion ends its case.
- * Results are always printed as TAP. Mocks, fixtures of single cases, and cmocka's
- * catching of signals are missing.
+ * Results are always printed as TAP. Mocks and cmocka's catching of signals are missing.
  */
 #ifndef TERN_TESTS_HARNESS_ASSERTS_H
 #define TERN_TESTS_HARNESS_ASSERTS_H
@@ -16,11 +15,13 @@ typedef int (*CMFixtureFunction)(void **state);
 struct CMUnitTest {
 	const char *name;
 	void (*test_func)(void **state);
+	CMFixtureFunction setup_func, teardown_func;
 };
-#define cmocka_unit_test(f)                                                              \
+#define cmocka_unit_test_setup_teardown(f, setup, teardown)                              \
 	{                                                                                \
-#f, f                                                                    \
+#f, f, setup, teardown                                                   \
 	}
+#define cmocka_unit_test(f) cmocka_unit_test_setup_teardown(f, NULL, NULL)
 
 enum asserts_verdict { ASSERTS_FAILED = 1, ASSERTS_SKIPPED = 2 };
 /* Weak: all files of a program share this variable, since helpers assert too. */
@@ -75,23 +76,39 @@ __attribute__((weak)) jmp_buf asserts_end;
 #define assert_memory_equal(a, b, bytes)     assert_true(memcmp(a, b, bytes) == 0)
 #define assert_memory_not_equal(a, b, bytes) assert_true(memcmp(a, b, bytes) != 0)
 
+/* A case whose setup fails has failed; its teardown runs whatever became of the case. */
+static inline int asserts_run_case(const struct CMUnitTest *test, void **state)
+{
+	volatile int verdict;
+
+	if (test->setup_func && test->setup_func(state) != 0) {
+		printf("# the case's setup failed\n");
+		return ASSERTS_FAILED;
+	}
+	verdict = setjmp(asserts_end);
+	if (verdict == 0)
+		test->test_func(state);
+	if (test->teardown_func && test->teardown_func(state) != 0) {
+		printf("# the case's teardown failed\n");
+		return ASSERTS_FAILED;
+	}
+	return verdict;
+}
+
 static inline int asserts_run_group(const struct CMUnitTest *tests, size_t count,
 	CMFixtureFunction setup, CMFixtureFunction teardown)
 {
 	void *state = NULL;
-	volatile int failed = 0;
-	volatile size_t i;
+	int failed = 0;
 
 	printf("1..%zu\n", count);
 	if (setup && setup(&state) != 0) {
 		printf("# the group's setup failed\n");
 		return (int)count;
 	}
-	for (i = 0; i < count; i++) {
-		int verdict = setjmp(asserts_end);
+	for (size_t i = 0; i < count; i++) {
+		int verdict = asserts_run_case(&tests[i], &state);
 
-		if (verdict == 0)
-			tests[i].test_func(&state);
 		failed += verdict == ASSERTS_FAILED;
 		printf("%s %zu - %s%s\n", verdict == ASSERTS_FAILED ? "not ok" : "ok",
 			i + 1, tests[i].name,
@@ -106,5 +123,7 @@ static inline int asserts_run_group(const struct CMUnitTest *tests, size_t count
 }
 #define cmocka_run_group_tests(tests, setup, teardown)                                   \
 	asserts_run_group(tests, sizeof(tests) / sizeof((tests)[0]), setup, teardown)
+#define cmocka_run_group_tests_name(name, tests, setup, teardown)                        \
+	(printf("# %s\n", name), cmocka_run_group_tests(tests, setup, teardown))
 
 #endif

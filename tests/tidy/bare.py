@@ -42,4 +42,18 @@ def what_is_left_compiles_and_says_what_it_lacks():
     assert "test_gzip_says_that_it_is_not_built_in" in told
 
 
-tap.run([every_library_can_be_switched_off, what_is_left_compiles_and_says_what_it_lacks])
+def tests_on_a_gpu_need_no_cmocka():
+    told = run("meson", "setup", f"{BUILD}/gpu", str(TOP), "-Dwerror=true", "-Doptimization=0",
+               "-Dcmocka=disabled")
+    if "CUDA : yes" not in " ".join(told.split()):
+        raise tap.Skip("no CUDA toolkit")
+    programs = [f"tests/gpu/test_gpu_{name}" for name in ("kernels", "engine", "updater")]
+    programs += ["tests/gpu/gpu_wire", *[f"tests/gpu/test_cuda_{name}" for name in ("engine", "updater")]]
+    run("ninja", "-C", f"{BUILD}/gpu", *programs)
+    for name in ("engine", "updater"):
+        told = run(f"{BUILD}/gpu/tests/gpu/test_cuda_{name}")
+        assert "\nok 1 - " in told and "not ok" not in told, told
+
+
+tap.run([every_library_can_be_switched_off, what_is_left_compiles_and_says_what_it_lacks,
+         tests_on_a_gpu_need_no_cmocka])
