@@ -5,13 +5,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "base/util.h"
 
 static const int caught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
-static volatile int write_fd = -1;
-static volatile sig_atomic_t aborts_on_second, interrupted, asked;
+/* Atomic: two signals may be handled on two threads at once. */
+static atomic_int write_fd = -1;
+static atomic_bool aborts_on_second, interrupted, asked;
 
 bool signals_is_end(int number)
 {
@@ -40,13 +42,13 @@ static void handle(int number)
 	unsigned char byte = (unsigned char)number;
 	int error = errno;
 
-	if (number == SIGINT && interrupted && aborts_on_second) {
+	if (number == SIGINT && atomic_exchange(&interrupted, true) && aborts_on_second) {
 		if (write(STDERR_FILENO, aborted, sizeof(aborted) - 1) < 0)
 			errno = error;
 		_exit(128 + SIGINT);
 	}
-	interrupted = interrupted || number == SIGINT;
-	asked = asked || signals_is_end(number);
+	if (signals_is_end(number))
+		asked = true;
 
 	/* A full pipe holds thousands of unread signals: one more adds nothing. */
 	if (write(write_fd, &byte, 1) < 0)

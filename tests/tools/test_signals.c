@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/harness/cmocka.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include "base/util.h"
+#include "tools/signals.h"
+
+#define THREADS 4u
+#define EACH    1000u
+
+static const int sent[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
+
+static void *raise_many(void *arg)
+{
+	const int *number = arg;
+
+	for (unsigned i = 0; i < EACH; i++)
+		raise(*number);
+	return NULL;
+}
+
+/* Each thread sends one signal to itself: its handler runs on that thread. */
+static void test_signals_are_heard_on_all_threads_at_once(void **state)
+{
+	pthread_t threads[THREADS];
+	unsigned heard[THREADS] = {0};
+	int fd = signals_open(), number;
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_false(signals_asked());
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(
+			pthread_create(&threads[i], NULL, raise_many, (void *)&sent[i]),
+			0);
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	assert_true(signals_asked());
+	while ((number = signals_take(fd)) > 0)
+		for (unsigned i = 0; i < THREADS; i++)
+			heard[i] += number == sent[i];
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(heard[i], EACH);
+	signals_close(fd);
+}
+
+static void test_a_child_that_ends_asks_nobody_to_end(void **state)
+{
+	int fd = signals_open();
+
+	(void)state;
+	assert_true(fd >= 0);
+	raise(SIGCHLD);
+	raise(SIGUSR1);
+	assert_false(signals_asked());
+	raise(SIGUSR2);
+	assert_true(signals_asked());
+	signals_close(fd);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_signals_are_heard_on_all_threads_at_once),
+		cmocka_unit_test(test_a_child_that_ends_asks_nobody_to_end),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
