@@ -224,16 +224,14 @@ static void gradient_arrived(struct tern_req *req)
 	struct stream *t = req->arg;
 	struct chunk *c = t->chunk;
 
-	if (req->status == -EMSGSIZE ||
-		(req->status == 0 && req->bytes != t->gradient.bytes))
-		server_fail(c->server, -EPROTO,
-			"worker %u sent a gradient of %llu bytes for chunk %u: expected "
-			"%llu bytes",
-			t->worker, (unsigned long long)req->bytes, c->number,
-			(unsigned long long)t->gradient.bytes);
-	else if (req->status < 0)
+	if (req->status == 0 || req->status == -EMSGSIZE) {
+		if (!chunk_takes(c, t->worker, req))
+			return;
+	} else {
 		failed(t, req->status);
-	if (req->status < 0 || c->server->over)
+		return;
+	}
+	if (c->server->over)
 		return;
 	late_slot_ended(c, c->server->workers[t->worker]);
 	queue(t);

@@ -339,6 +339,9 @@ void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const
 /* Called after a job. True: the job has failed, and with it the server. */
 bool chunk_failed(struct chunk *c);
 void chunk_pin(struct chunk *c, const struct tern_buf *buf);
+/* True if what a receive got is a gradient for the chunk: its type and size are right.
+ * Otherwise ends the job. For requests of status 0 and -EMSGSIZE. */
+bool chunk_takes(const struct chunk *c, uint32_t worker, const struct tern_req *req);
 void chunk_submit(struct chunk *c, void (*run)(struct tern_task *),
 	void (*done)(struct tern_task *));
 

@@ -296,6 +296,20 @@ void chunk_pin(struct chunk *c, const struct tern_buf *buf)
 			tern_mem_bytes(buf->mem));
 }
 
+bool chunk_takes(const struct chunk *c, uint32_t worker, const struct tern_req *req)
+{
+	uint64_t bytes = c->plan->count * sizeof(float);
+
+	if (req->status == 0 && req->bytes == bytes && req->shape.dtype == TERN_F32)
+		return true;
+	server_fail(c->server, -EPROTO,
+		"worker %u sent a gradient of %llu bytes, %s, for chunk %u: expected "
+		"%llu bytes, %s",
+		worker, (unsigned long long)req->bytes, tern_dtype_name(req->shape.dtype),
+		c->number, (unsigned long long)bytes, tern_dtype_name(TERN_F32));
+	return false;
+}
+
 void chunk_submit(struct chunk *c, void (*run)(struct tern_task *),
 	void (*done)(struct tern_task *))
 {

@@ -349,18 +349,6 @@ static void go_on(struct chunk *c)
 	}
 }
 
-static void fail_gradient(
-	const struct chunk *c, const struct server_peer *from, const struct tern_req *req)
-{
-	server_fail(c->server, -EPROTO,
-		"worker %u sent a gradient of %llu bytes, %s, for chunk %u: expected "
-		"%llu bytes, %s",
-		from->index, (unsigned long long)req->bytes,
-		tern_dtype_name(req->shape.dtype), c->number,
-		(unsigned long long)(c->plan->count * sizeof(float)),
-		tern_dtype_name(TERN_F32));
-}
-
 /* Takes a gradient that has arrived, perhaps from a holder that was lost meanwhile. */
 static void take_in(struct gradient *g, struct server_peer *from)
 {
@@ -370,11 +358,8 @@ static void take_in(struct gradient *g, struct server_peer *from)
 
 	g->arrived = true;
 	late_slot_ended(c, from);
-	if (g->req.shape.dtype != TERN_F32 ||
-		g->req.bytes != c->plan->count * sizeof(float)) {
-		fail_gradient(c, from, &g->req);
+	if (!chunk_takes(c, from->index, &g->req))
 		return;
-	}
 	if (s->leases[slot].holder && s->leases[slot].holder != from)
 		lease_refuse_extra(c, slot, c->version, c->version);
 	/* Memory read in place is never written: the updater keeps the sums then. */
@@ -397,7 +382,7 @@ static void arrived(struct tern_req *req)
 	} else if (req->status == 0) {
 		take_in(g, from);
 	} else if (req->status == -EMSGSIZE) {
-		fail_gradient(c, from, req);
+		chunk_takes(c, from->index, req);
 	} else if (s->leases[slot].holder != from) {
 		receive(c, slot); /* the old holder was lost: receive from the new one */
 	} else {

@@ -122,6 +122,67 @@ static void test_the_first_copies_of_async_mode_are_made_in_tasks(void **state)
 	stop_and_close(&rig);
 }
 
+/* ---- gradients ---- */
+
+static void has_gone(struct tern_req *req)
+{
+	*(bool *)req->arg = true;
+}
+
+/* Sends `shape` as the first gradient of a job of one worker and 1,000 parameters. */
+static void send_first_gradient(
+	enum tern_mode mode, struct tern_shape shape, const char *told)
+{
+	const struct tern_ps_job job = {.mode = mode, .slots = 1, .workers = 1};
+	struct tern_tensor tensor = {.shape = shape};
+	bool came = false, gone = false;
+	struct tern_req version = {.done = has_come, .arg = &came};
+	struct tern_req gradient = {.done = has_gone, .arg = &gone};
+	struct tern_channel *channel;
+	struct visitor v;
+	struct rig rig;
+
+	open_rig(&rig);
+	assert_int_equal(tern_pool_get(rig.pool, 4000, &tensor.buf), 0);
+	memset(tern_buf_ptr(&tensor.buf), 0, tensor.buf.bytes);
+	join_well(&rig, &v, &job, 0);
+	assert_int_equal(tern_channel_open(v.peer, TERN_PS_CHANNEL_DATA, &channel), 0);
+	assert_int_equal(tern_recv(channel, &version, tern_key("parameter/0"), 0, NULL,
+				 NULL, TERN_RECV_ALLOC),
+		0);
+	run_until(&rig, &came);
+	tern_release(&version);
+	assert_int_equal(tern_send(channel, &gradient, tern_key("gradient/0"), 0, &tensor,
+				 NULL, 0),
+		0);
+	if (told) {
+		run_until(&rig, &rig.ended);
+		assert_non_null(strstr(rig.text, told));
+	} else {
+		run_until(&rig, &gone);
+		while (rig.server->stats.gradients_added == 0 && !rig.ended)
+			step(&rig);
+		assert_false(rig.ended);
+	}
+	tern_pool_put(rig.pool, &tensor.buf);
+	close_rig(&rig);
+}
+
+static void test_only_a_gradient_of_the_right_type_and_size_is_applied(void **state)
+{
+	const struct tern_shape right = tern_shape_1d(TERN_F32, 1000);
+	const struct tern_shape bytes = tern_shape_1d(TERN_U8, 4000);
+	const enum tern_mode modes[] = {TERN_MODE_SYNC, TERN_MODE_ASYNC};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		send_first_gradient(modes[i], right, NULL);
+		send_first_gradient(modes[i], bytes,
+			"worker 0 sent a gradient of 4000 bytes, u8, for chunk 0: "
+			"expected 4000 bytes, f32");
+	}
+}
+
 /* ---- too much ---- */
 
 static void test_a_worker_hears_what_there_is_no_room_for(void **state)
@@ -363,6 +424,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_workers_join_while_the_shard_is_made),
 		cmocka_unit_test(test_the_first_copies_of_async_mode_are_made_in_tasks),
+		cmocka_unit_test(
+			test_only_a_gradient_of_the_right_type_and_size_is_applied),
 		cmocka_unit_test(test_a_worker_hears_what_there_is_no_room_for),
 		cmocka_unit_test(test_a_share_must_fit_into_the_memory_of_the_host),
 		cmocka_unit_test(test_what_an_update_keeps_must_fit_as_well),
