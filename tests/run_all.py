@@ -6,7 +6,8 @@ The last line is always "N passed, N failed, N skipped".
 usage: run_all.py [--verbose] [CONFIGURATION|quick|long...]
 
 Without a name: all configurations, and the quick cases in the virtual machine. quick is gcc. long is
-what takes too long for every change: suite long of the gcc build, and all cases in the virtual machine.
+what takes too long for every change: suite long of the gcc build, the seeds that the sanitizers leave
+out (suite rest), and all cases in the virtual machine.
 """
 import argparse
 import json
@@ -161,9 +162,10 @@ def run_rdma(count, when):
 
 def run_long(count):
     env = dict(os.environ, **ENVIRONMENT)
-    name, *how = CONFIGURATIONS[0][:3]
-    if is_built(count, name, *how, env):
-        run_tests(count, "long", BUILDS / name, env, LONG_LIMIT_S, ["--setup", "long", "--suite", "long"])
+    for (name, compiler, options, *_, factor), suite in zip(CONFIGURATIONS, ("long", "rest")):
+        if is_built(count, name, compiler, options, env):
+            run_tests(count, suite, BUILDS / name, env, LONG_LIMIT_S,
+                      ["--setup", "long", "--suite", suite, "-t", str(factor)])
     run_rdma(count, "full")
 
 
