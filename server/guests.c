@@ -27,19 +27,37 @@
 #define NOTES_MAX  16u
 #define TEXT_MAX   (32ull * TERN_PS_TEXT_MAX)
 
+/* The interval in which notes were dropped is over. */
+static void tell_dropped(struct tern_timer *timer)
+{
+	struct tern_server *s = tern_container_of(timer, struct tern_server, notes_timer);
+
+	server_note(s, "%u more notes about strangers were left out", s->notes_dropped);
+	s->notes_dropped = 0;
+}
+
 bool guests_may_note(struct tern_server *s)
 {
 	uint64_t now_ns = tern_now_ns(s->env);
 
 	if (now_ns >= s->notes_ns) {
-		if (s->notes_dropped)
-			server_note(s, "%u more peers were refused", s->notes_dropped);
 		s->notes_ns = now_ns + NOTES_NS;
 		s->notes_left = NOTES_MAX;
-		s->notes_dropped = 0;
 	}
-	s->notes_dropped += s->notes_left == 0;
-	return s->notes_left && s->notes_left--;
+	if (s->notes_left) {
+		s->notes_left--;
+		return true;
+	}
+	if (s->notes_dropped++ == 0)
+		tern_timer_set(s->opts.ctx, &s->notes_timer, s->notes_ns);
+	return false;
+}
+
+void guests_end(struct tern_server *s)
+{
+	tern_timer_clear(s->opts.ctx, &s->notes_timer);
+	if (s->notes_dropped)
+		tell_dropped(&s->notes_timer);
 }
 
 static void guest_free(struct server_peer *p)
@@ -142,6 +160,7 @@ void guests_init(struct tern_server *s)
 	s->guest_text = (struct tern_talk_budget){.bytes_left = TEXT_MAX,
 		.short_of = drop_oldest_text,
 		.skipped = ask_again};
+	s->notes_timer.fire = tell_dropped;
 }
 
 void guests_enter(struct server_peer *p)

@@ -59,6 +59,7 @@ static void tell_end(struct tern_server *s)
 	s->told = true;
 	tern_timer_clear(s->opts.ctx, &s->end_timer);
 	tern_timer_clear(s->opts.ctx, &s->late_timer);
+	guests_end(s);
 	s->opts.ended(s->opts.arg, s->status, s->text);
 }
 

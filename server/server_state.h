@@ -207,6 +207,7 @@ struct tern_server {
 	struct tern_talk_budget guest_text; /* text of all guests' incomplete messages */
 	uint64_t notes_ns; /* until then, notes about guests are limited */
 	uint32_t notes_left, notes_dropped;
+	struct tern_timer notes_timer; /* tells how many notes were dropped */
 
 	/* lease.c */
 	struct lease *leases; /* sync: [slots] */
@@ -308,6 +309,7 @@ void join_meet_zero(struct tern_server *s);
 void guests_init(struct tern_server *s);
 /* True if a refusal may be noted: notes about guests are limited in rate. */
 bool guests_may_note(struct tern_server *s);
+void guests_end(struct tern_server *s);   /* the server ends */
 void guests_enter(struct server_peer *p); /* p was accepted just now */
 void guests_leave(struct server_peer *p); /* p has joined the job */
 /* p was refused: it is cut unless it closes the connection within LEAVING_NS. */

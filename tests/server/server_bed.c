@@ -32,7 +32,10 @@ static void ended(void *arg, int status, const char *text)
 
 static void note(void *arg, const char *text)
 {
-	((struct rig *)arg)->refusals += strstr(text, "was refused") != NULL;
+	struct rig *rig = arg;
+
+	rig->refusals += strstr(text, "was refused") != NULL;
+	snprintf(rig->noted, sizeof(rig->noted), "%s", text);
 }
 
 void open_rig(struct rig *rig)

@@ -29,6 +29,7 @@ struct rig {
 	bool ended;
 	char text[600];
 	unsigned refusals; /* refusals that the server has noted */
+	char noted[200];   /* its last note */
 };
 
 void open_rig(struct rig *rig);

@@ -360,6 +360,11 @@ static void test_refusals_of_strangers_are_noted_sparingly(void **state)
 	}
 	assert_int_equal(rig.refusals, 16);
 	assert_int_equal(rig.server->notes_dropped, 4);
+	/* Nobody else comes: the end of the interval is told all the same. */
+	tern_timer_set(rig.at.ctx, &rig.server->notes_timer, 0);
+	while (rig.server->notes_dropped)
+		step(&rig);
+	assert_string_equal(rig.noted, "4 more notes about strangers were left out");
 	close_rig(&rig);
 }
 
