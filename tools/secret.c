@@ -145,7 +145,9 @@ int secret_read(
 	if (r == 0 && *out->text && !usable())
 		r = options_refuse(error,
 			"%s: this tern was built without OpenSSL, which a secret needs",
-			s->fd ? "--secret-fd" : "--secret-file");
+			s->fd     ? "--secret-fd"
+			: s->file ? "--secret-file"
+				  : "TERN_SECRET_FILE");
 	return r;
 }
 

@@ -846,6 +846,7 @@ static int train_run(int argc, char **argv)
 	t->sup.secret = secret_text(&t->secret);
 	output_init(&t->out, s.job.json);
 	name_job();
+	unsetenv("TERN_SECRET_FILE"); /* the job has a secret of its own, or none */
 	r = supervise_init(&t->sup);
 	if (r) {
 		command_refuse(&train_command, "%s", strerror(-r));

@@ -89,6 +89,17 @@ def secret_files_are_checked():
         del os.environ["TERN_SECRET_FILE"]
 
 
+def launcher_needs_no_secret_of_the_environment():
+    has_secrets()
+    # Nobody but its owner may read a secret: a process that looked at this one would refuse it.
+    os.environ["TERN_SECRET_FILE"] = str(secret_file("not-asked-for", mode=0o644))
+    try:
+        for more in [], ["--insecure"]:
+            job.finish("train", *job.small("--fabric", "tcp", *more, steps=5), "--json")
+    finally:
+        del os.environ["TERN_SECRET_FILE"]
+
+
 def secrets_come_through_pipes_too():
     has_secrets()
     nobody_writes = job.SCRATCH / "secret-fifo"
@@ -343,6 +354,7 @@ tap.run([
     listening_beyond_this_host_without_a_secret_is_refused,
     a_secret_file_allows_it,
     secret_files_are_checked,
+    launcher_needs_no_secret_of_the_environment,
     secrets_come_through_pipes_too,
     secret_of_tern_train_is_not_to_be_seen_and_keeps_strangers_out,
     replayed_handshakes_and_noise_get_nothing,
