@@ -257,7 +257,8 @@ static void limit_cut(struct role *role)
 void role_cut(struct role *role)
 {
 	/* A thread that computes cannot be interrupted, and may need minutes. */
-	if (role->env && role->signal && !host_env_ends(role->env, THREADS_MS))
+	if (role->env && (role->signal || role->code) &&
+		!host_env_ends(role->env, THREADS_MS))
 		exit_now(role);
 	if (role->env)
 		host_env_stop(role->env);
