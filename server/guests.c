@@ -32,7 +32,8 @@ static void tell_dropped(struct tern_timer *timer)
 {
 	struct tern_server *s = tern_container_of(timer, struct tern_server, notes_timer);
 
-	server_note(s, "%u more notes about strangers were left out", s->notes_dropped);
+	server_note(s, "%u more notes about peers outside the job were left out",
+		s->notes_dropped);
 	s->notes_dropped = 0;
 }
 

@@ -274,6 +274,11 @@ void tern_server_describe(struct tern_server *s, char *text, size_t bytes)
 			s->joined_count, s->job.workers, names);
 		return;
 	}
+	if (s->over) {
+		snprintf(text, bytes,
+			"the job has ended, it waits for its peers to close");
+		return;
+	}
 	tern_server_stats(s, &stats);
 	find_owing(s);
 	name_owing(s, names, sizeof(names));

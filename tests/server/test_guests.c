@@ -364,7 +364,8 @@ static void test_refusals_of_strangers_are_noted_sparingly(void **state)
 	tern_timer_set(rig.at.ctx, &rig.server->notes_timer, 0);
 	while (rig.server->notes_dropped)
 		step(&rig);
-	assert_string_equal(rig.noted, "4 more notes about strangers were left out");
+	assert_string_equal(
+		rig.noted, "4 more notes about peers outside the job were left out");
 	close_rig(&rig);
 }
 
