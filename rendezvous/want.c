@@ -206,7 +206,7 @@ void tern_want_watch(struct tern_peer *peer, const struct tern_header *h)
 		peer->watching = false;
 }
 
-int tern_want_say_have(struct tern_xfer *x)
+static int say_have(struct tern_xfer *x)
 {
 	struct tern_header h = {
 		.type = TERN_MSG_HAVE,
@@ -215,7 +215,12 @@ int tern_want_say_have(struct tern_xfer *x)
 		.step = x->node.triple.step,
 	};
 
-	return x->peer->watching ? tern_stream_send(x->peer, &h, NULL, NULL) : 0;
+	return tern_stream_send(x->peer, &h, NULL, NULL);
+}
+
+int tern_want_say_have(struct tern_xfer *x)
+{
+	return x->peer->watching ? say_have(x) : 0;
 }
 
 int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)
