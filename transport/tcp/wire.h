@@ -10,9 +10,10 @@
  *                          `head`
  *     8  u64 bytes         what follows the header
  *
- *                MESSAGE      PUT
- * 16  u32     head_bytes   slot        of the window written to 20  u32     zero
- * generation  of the slot 24  u64     zero         offset      from the window's start
+ *             MESSAGE       PUT
+ *    16  u32  head_bytes    slot          entry of the window written to
+ *    20  u32  zero          generation    of that entry
+ *    24  u64  zero          offset        from the window's start
  *
  * A MESSAGE consists of head and payload. `head` has the headers of the layer above. The
  * payload, like the bytes of a PUT, is protected by TCP's checksum only, since it is data
