@@ -6,6 +6,7 @@
  * connections. After each attack the server serves a correct client, and in the end it
  * exits with success. Under the address sanitizer, a read outside of its memory kills it.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -27,6 +28,8 @@
 #include "rendezvous/wire.h"
 #include "tests/rendezvous/hostile_frame.h"
 #include "tests/rendezvous/hostile_host.h"
+#include "transport/admission.h"
+
 /* ---- raw ends ---- */
 
 static int raw_dial(const struct host *host)
@@ -553,8 +556,10 @@ static void test_half_open_connections_do_not_lock_others_out(void **state)
 }
 
 /* A server that may have 512 files lets 256 links be in their handshakes. */
-#define FEW_FILES 512u
-#define HALF_OPEN 256u
+#define FEW_FILES   512u
+#define HALF_OPEN   256u
+#define NEWCOMERS   4u
+#define OTHER_FILES 50u /* more than a server has besides links */
 
 static void host_init_with_few_files(struct host *host)
 {
@@ -568,6 +573,22 @@ static void host_init_with_few_files(struct host *host)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
 }
 
+/* Waits until the server closes one of these connections, and returns its index. */
+static unsigned first_hung_up(const int *fd, unsigned count)
+{
+	struct pollfd p[HALF_OPEN + 1];
+
+	for (unsigned i = 0; i < count; i++)
+		p[i] = (struct pollfd){fd[i], POLLIN, 0};
+	assert_true(poll(p, count, HOST_PATIENCE_NS / TERN_NS_PER_MS) > 0);
+	for (unsigned i = 0; i < count; i++)
+		if (p[i].revents) {
+			assert_true(raw_hung_up(fd[i]));
+			return i;
+		}
+	return count;
+}
+
 static void test_who_is_late_gives_way_to_newcomers(void **state)
 {
 	int fd[HALF_OPEN + 1];
@@ -579,8 +600,37 @@ static void test_who_is_late_gives_way_to_newcomers(void **state)
 		fd[i] = raw_dial(&host);
 	poll(NULL, 0, 1500);
 	fd[HALF_OPEN] = raw_dial(&host);
-	assert_true(raw_hung_up(fd[0]));
+	assert_int_equal(first_hung_up(fd, HALF_OPEN + 1), 0);
 	for (unsigned i = 0; i <= HALF_OPEN; i++)
+		close(fd[i]);
+	check_served(&host);
+	host_fini(&host);
+}
+
+/* The oldest connection has sent HELLO 1, so the fourth newcomer takes the place of the
+ * next one. On a machine that is too slow all are overdue, and nothing is checked. */
+static void test_one_newcomer_in_four_takes_the_place_of_a_silent_one(void **state)
+{
+	uint64_t start_ns = tern_clock_ns();
+	int fd[HALF_OPEN + 1];
+	struct tern_hello answer;
+	struct host host;
+
+	(void)state;
+	host_init_with_few_files(&host);
+	fd[0] = raw_ask(&host, &answer);
+	for (unsigned i = 1; i < HALF_OPEN; i++)
+		fd[i] = raw_dial(&host);
+	for (unsigned i = 0; i < NEWCOMERS; i++) {
+		unsigned cut, newcomer = HALF_OPEN;
+
+		fd[newcomer] = raw_dial(&host);
+		cut = first_hung_up(fd, HALF_OPEN + 1);
+		if (tern_clock_ns() - start_ns < TERN_OVERDUE_NS)
+			assert_int_equal(cut, i < NEWCOMERS - 1 ? newcomer : 1);
+		close(fd[newcomer]);
+	}
+	for (unsigned i = 0; i < HALF_OPEN; i++)
 		close(fd[i]);
 	check_served(&host);
 	host_fini(&host);
@@ -652,6 +702,21 @@ static void test_the_silent_do_not_lock_other_hosts_out(void **state)
 	check_the_silent_do_not_lock_others_out(2);
 }
 
+static unsigned open_files(pid_t pid)
+{
+	unsigned count = 0;
+	char path[40];
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	dir = opendir(path);
+	assert_non_null(dir);
+	while (readdir(dir))
+		count++;
+	closedir(dir);
+	return count;
+}
+
 /* Silent connections hold no more than their share, and other diallers need not wait
  * until they are gone. */
 static void test_three_thousand_silent_sockets_lock_nobody_out(void **state)
@@ -669,9 +734,12 @@ static void test_three_thousand_silent_sockets_lock_nobody_out(void **state)
 		print_message("skip: 3,100 files are needed\n");
 		skip();
 	}
+	/* Only the bound on links that have not proved themselves stops it now. */
+	assert_int_equal(prlimit(host.pid, RLIMIT_NOFILE, &files, NULL), 0);
 	for (unsigned i = 0; i < COUNT; i++)
 		fd[i] = silent_dial(&host, 1);
 	check_served(&host);
+	assert_true(open_files(host.pid) < HALF_OPEN + OTHER_FILES);
 	for (unsigned i = 0; i < COUNT; i++)
 		close(fd[i]);
 	check_served(&host);
@@ -731,6 +799,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_a_slow_handshake_is_cut),
 		cmocka_unit_test(test_half_open_connections_do_not_lock_others_out),
 		cmocka_unit_test(test_who_is_late_gives_way_to_newcomers),
+		cmocka_unit_test(
+			test_one_newcomer_in_four_takes_the_place_of_a_silent_one),
 		cmocka_unit_test(test_the_silent_do_not_lock_their_own_host_out),
 		cmocka_unit_test(test_the_silent_do_not_lock_other_hosts_out),
 		cmocka_unit_test(test_three_thousand_silent_sockets_lock_nobody_out),

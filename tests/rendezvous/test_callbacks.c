@@ -6,8 +6,11 @@
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <tern/tern.h>
@@ -22,11 +25,12 @@ struct end {
 	struct world *world;
 	struct tern_peer *peer;
 	unsigned up, down, done;
-	int status; /* status of DOWN */
+	unsigned called; /* call_what_is_always_allowed() */
+	int status;      /* status of DOWN */
 	void (*on_up)(struct end *end);
 	void (*on_down)(struct end *end);
 	void (*on_done)(struct end *end);
-	struct tern_req req;
+	struct tern_req req, sent, cancelled, released;
 };
 
 struct world {
@@ -163,6 +167,87 @@ static void post_first(struct end *end)
 	post_again(end);
 }
 
+/* The rows of the table that say "yes" in each of its columns. */
+static void call_what_is_always_allowed(struct end *end)
+{
+	struct world *w = end->world;
+	struct tern_listener *listener;
+	struct tern_pool *pool;
+	struct tern_peer *peer;
+	struct tern_buf buf;
+	struct tern_mem *mem;
+
+	assert_int_not_equal(*tern_peer_name(end->peer), '\0');
+	assert_non_null(tern_peer_fabric(end->peer));
+	assert_non_null(tern_peer_address(end->peer));
+	tern_peer_can_peek(end->peer);
+	assert_int_equal(tern_connect(w->ctx, "tcp://127.0.0.1:1", NULL, &peer), 0);
+	tern_peer_free(peer);
+	assert_int_equal(
+		tern_listen(w->ctx, "tcp://127.0.0.1:0", NULL, NULL, NULL, &listener), 0);
+	tern_listener_free(listener);
+	assert_int_equal(tern_mem_wrap(w->domain, w->bytes, 64, &mem), 0);
+	tern_mem_put(mem);
+	assert_int_equal(tern_pool_new(w->domain,
+				 &(struct tern_pool_opts){.slab_bytes = 4096}, &pool),
+		0);
+	assert_int_equal(tern_pool_get(pool, 64, &buf), 0);
+	tern_pool_put(pool, &buf);
+	tern_pool_free(pool);
+	tern_context_wake(w->ctx);
+	end->called++;
+}
+
+/* The rows that say "no" for a peer that went down. */
+static void call_what_is_allowed_on_a_live_peer(struct end *end)
+{
+	struct tern_tensor tensor = {.shape = tern_shape_1d(TERN_U8, 16),
+		.buf = {.mem = end->world->mem, .bytes = 16}};
+	struct tern_peer_opts opts = {.event = event, .arg = end};
+	struct tern_channel *channel;
+
+	call_what_is_always_allowed(end);
+	assert_int_equal(tern_channel_open(end->peer, 100 + end->called, &channel), 0);
+	assert_int_equal(
+		tern_recv(channel, &end->cancelled, 1, 0, &tensor.buf, NULL, 0), 0);
+	tern_cancel(&end->cancelled);
+	assert_int_equal(tern_send(channel, &end->sent, 2, 0, &tensor, NULL, 0), 0);
+	tern_release(&end->released);
+	assert_int_equal(tern_peer_set_opts(end->peer, &opts), 0);
+}
+
+/* The row that says "no" everywhere. */
+static void call_progress(struct end *end)
+{
+	tern_progress(end->world->ctx);
+}
+
+static void call_arm(struct end *end)
+{
+	tern_arm(end->world->ctx);
+}
+
+static void call_wait(struct end *end)
+{
+	tern_wait(end->world->ctx, &end->released, 0);
+}
+
+static void call_wait_any(struct end *end)
+{
+	tern_wait_any(end->world->ctx, 0);
+}
+
+static void call_context_free(struct end *end)
+{
+	tern_context_free(end->world->ctx);
+}
+
+static void free_peer_and_context(struct end *end)
+{
+	free_peer(end);
+	tern_context_free(end->world->ctx);
+}
+
 /* ---- tests ---- */
 
 static const char *address_of(unsigned i)
@@ -278,6 +363,83 @@ static void test_done_may_free_the_peer(void **state)
 	}
 }
 
+static void test_callbacks_may_call_what_the_table_says(void **state)
+{
+	struct world w;
+
+	(void)state;
+	ON_EACH(&w)
+	{
+		w.on_accept = call_what_is_allowed_on_a_live_peer;
+		w.dialled.on_up = call_what_is_allowed_on_a_live_peer;
+		w.accepted.on_down = w.dialled.on_down = call_what_is_always_allowed;
+		dial(&w);
+		UNTIL(&w, w.dialled.up && w.accepted_count);
+		w.accepted.on_done = w.dialled.on_done =
+			call_what_is_allowed_on_a_live_peer;
+		UNTIL(&w, w.accepted.cancelled.status == -ECANCELED &&
+				  w.dialled.cancelled.status == -ECANCELED &&
+				  w.accepted.sent.status == 0 &&
+				  w.dialled.sent.status == 0);
+		post(&w.accepted, false, 1);
+		post(&w.dialled, true, 1);
+		UNTIL(&w, w.accepted.done && w.dialled.done);
+		tern_peer_free(TERN_TAKE(w.dialled.peer));
+		UNTIL(&w, w.accepted.down);
+		assert_int_equal(w.accepted.called, 3);
+		assert_int_equal(w.dialled.called, 2);
+	}
+}
+
+enum caller { ON_ACCEPT, ON_UP, ON_DONE, ON_DOWN, CALLER_COUNT };
+
+/* Never returns if `call` aborts the process, as it should. */
+static void call_from(enum caller caller, void (*call)(struct end *end), unsigned each)
+{
+	struct world w;
+
+	open_world(&w, address_of(each));
+	w.on_accept = caller == ON_ACCEPT ? call : NULL;
+	w.dialled.on_up = caller == ON_UP ? call : NULL;
+	w.dialled.on_done = caller == ON_DONE ? call : NULL;
+	w.dialled.on_down = caller == ON_DOWN ? call : NULL;
+	dial(&w);
+	UNTIL(&w, w.dialled.up && w.accepted_count);
+	if (caller == ON_DONE) {
+		post(&w.accepted, false, 1);
+		post(&w.dialled, true, 1);
+		UNTIL(&w, w.dialled.done);
+	}
+	tern_peer_free(TERN_TAKE(w.accepted.peer));
+	UNTIL(&w, w.dialled.down);
+}
+
+static void test_what_no_callback_may_call_aborts_the_process(void **state)
+{
+	static void (*const calls[])(struct end * end) = {call_progress, call_arm,
+		call_wait, call_wait_any, call_context_free, free_peer_and_context};
+
+	(void)state;
+	for (unsigned i = 0; i < CALLER_COUNT * TERN_ARRAY_SIZE(calls) * 2; i++) {
+		const enum caller caller = i / 2 % CALLER_COUNT;
+		int status;
+		pid_t pid = fork();
+
+		assert_true(pid >= 0);
+		if (pid == 0) {
+			signal(SIGABRT, SIG_DFL); /* cmocka catches it */
+			prctl(PR_SET_DUMPABLE, 0);
+			fclose(stderr);
+			call_from(caller, calls[i / 2 / CALLER_COUNT], i % 2);
+			_exit(0);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
+			fail_msg("call %u from callback %u: status %#x",
+				i / 2 / CALLER_COUNT, (unsigned)caller, status);
+	}
+}
+
 /* Callbacks do not run inside the call that causes them: the caller may be changing
  * its own state. */
 static void test_events_come_in_progress_only(void **state)
@@ -363,6 +525,8 @@ int main(void)
 		cmocka_unit_test(test_a_peer_may_be_closed_or_freed_by_its_events),
 		cmocka_unit_test(test_done_may_post_again_and_accept_may_post),
 		cmocka_unit_test(test_done_may_free_the_peer),
+		cmocka_unit_test(test_callbacks_may_call_what_the_table_says),
+		cmocka_unit_test(test_what_no_callback_may_call_aborts_the_process),
 		cmocka_unit_test(test_events_come_in_progress_only),
 		cmocka_unit_test(test_an_open_channel_is_found),
 		cmocka_unit_test(test_where_a_peer_is_can_be_asked),

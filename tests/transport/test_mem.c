@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/util.h"
 #include "transport/domain.h"
@@ -274,6 +276,52 @@ static void test_a_slab_cannot_be_shrunk_under_its_readers(void **state)
 	tern_domain_free(domain);
 }
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+static bool has_write_seal(void)
+{
+	int fd = memfd_create("tern-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	bool has = fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0;
+
+	assert_true(fd >= 0);
+	close(fd);
+	return has;
+}
+
+/* A peer that gets the descriptor can neither write through it nor map it for that, nor
+ * open it anew for that where the kernel has the seal (Linux 5.1). */
+static void test_a_slab_cannot_be_written_by_its_readers(void **state)
+{
+	struct tern_domain *domain = new_domain();
+	struct tern_mem *mem;
+	char path[40];
+	int seals, again;
+
+	(void)state;
+	assert_int_equal(tern_mem_new_slab(domain, 1 << 20, false, &mem), 0);
+	assert_int_equal(fcntl(mem->fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+	assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, mem->fd, 0),
+		MAP_FAILED);
+	seals = fcntl(mem->fd, F_GET_SEALS);
+	assert_true(seals & F_SEAL_SEAL);
+	if (has_write_seal()) {
+		assert_true(seals & F_SEAL_FUTURE_WRITE);
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", mem->fd);
+		again = open(path, O_RDWR | O_CLOEXEC);
+		if (again >= 0) {
+			assert_int_equal(write(again, "x", 1), -1);
+			assert_ptr_equal(
+				mmap(NULL, 4096, PROT_WRITE, MAP_SHARED, again, 0),
+				MAP_FAILED);
+			close(again);
+		}
+	}
+	tern_mem_put(mem);
+	tern_domain_free(domain);
+}
+
 static void test_offsets_are_checked_without_overflow(void **state)
 {
 	struct tern_mem mem = {.bytes = 100};
@@ -335,6 +383,7 @@ int main(void)
 		cmocka_unit_test(test_a_refused_registration_leaves_nothing_behind),
 		cmocka_unit_test(test_ids_are_never_given_twice),
 		cmocka_unit_test(test_a_slab_cannot_be_shrunk_under_its_readers),
+		cmocka_unit_test(test_a_slab_cannot_be_written_by_its_readers),
 		cmocka_unit_test(test_offsets_are_checked_without_overflow),
 		cmocka_unit_test(test_a_missing_fabric_is_named_and_done_without),
 		cmocka_unit_test(test_an_engine_that_was_asked_for_must_work),
