@@ -169,7 +169,7 @@ void worker_on_late(struct worker_server *s, const json_t *message)
 	json_int_t silent_ns = json_integer_value(silent);
 	bool worked = tern_now_ns(w->env) - w->worked_ns < (uint64_t)silent_ns;
 	/* Also between two attempts to save: another worker could not save either. */
-	bool saves = w->saving || w->save_timer.slot;
+	bool saves = w->saving || w->save_timer.place;
 	int server = waits_for(w, s->index);
 
 	if (!json_is_integer(silent) || silent_ns < 0) {

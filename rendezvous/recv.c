@@ -320,7 +320,7 @@ static void wait_for_pool(struct tern_xfer *x)
 		tern_xfer_enter(x, TERN_XFER_ALLOCATING);
 	tern_list_push(&rdv->hungry, &x->queue);
 	rdv->feed_timer.fire = feed;
-	if (!rdv->feed_timer.slot)
+	if (!rdv->feed_timer.place)
 		tern_timer_set(rdv->ctx, &rdv->feed_timer,
 			tern_now_ns(rdv->ctx->env) + TERN_NS_PER_MS);
 }

@@ -356,7 +356,7 @@ static int get_bounce(struct tern_xfer *x)
  * contexts, a timer polls. */
 static void look_later(struct tern_rdv *rdv)
 {
-	if (!rdv->bounce_timer.slot)
+	if (!rdv->bounce_timer.place)
 		tern_timer_set(rdv->ctx, &rdv->bounce_timer,
 			tern_now_ns(rdv->ctx->env) + TERN_NS_PER_MS);
 }

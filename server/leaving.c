@@ -231,7 +231,7 @@ void leaving_on_leave(struct server_peer *p, const json_t *message)
 	}
 	/* If a decision about other leaving workers is pending already, it will be made for
 	 * this one, too. */
-	if (!s->leave_timer.slot) {
+	if (!s->leave_timer.place) {
 		call_roll(s);
 		set_timer(s, leave_ns(s));
 	}

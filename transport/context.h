@@ -31,7 +31,7 @@ struct tern_timer {
 	/* Called in tern_progress, when the timer is no longer set. */
 	void (*fire)(struct tern_timer *timer);
 	uint64_t due_ns;
-	uint32_t slot; /* index in the heap + 1; 0: not set */
+	uint32_t place; /* index in the heap + 1; 0: not set */
 };
 
 /* Sets the timer, or moves it to another time. With TERN_NEVER it is set but does not

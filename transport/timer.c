@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A context's timers: a binary heap of pointers to timers that their owners keep. Each
- * timer knows its slot, so moving or clearing one needs no search. Invariant:
- * heap[i]->slot == i + 1, and no timer is due before its parent in the heap.
+ * timer knows its place, so moving or clearing one needs no search. Invariant:
+ * heap[i]->place == i + 1, and no timer is due before its parent in the heap.
  */
 #include <errno.h>
 
@@ -11,7 +11,7 @@
 static void place(struct tern_context *ctx, uint32_t at, struct tern_timer *timer)
 {
 	ctx->heap[at] = timer;
-	timer->slot = at + 1;
+	timer->place = at + 1;
 }
 
 static void sift_up(struct tern_context *ctx, uint32_t at, struct tern_timer *timer)
@@ -53,7 +53,7 @@ static void settle(struct tern_context *ctx, uint32_t at, struct tern_timer *tim
 
 int tern_timer_set(struct tern_context *ctx, struct tern_timer *timer, uint64_t due_ns)
 {
-	if (!timer->slot && ctx->timer_count == ctx->heap_capacity) {
+	if (!timer->place && ctx->timer_count == ctx->heap_capacity) {
 		uint32_t capacity = ctx->heap_capacity ? 2 * ctx->heap_capacity : 64;
 		void *heap = reallocarray(ctx->heap, capacity, sizeof(*ctx->heap));
 
@@ -63,20 +63,20 @@ int tern_timer_set(struct tern_context *ctx, struct tern_timer *timer, uint64_t 
 		ctx->heap_capacity = capacity;
 	}
 	timer->due_ns = due_ns;
-	if (!timer->slot)
-		timer->slot = ++ctx->timer_count;
-	settle(ctx, timer->slot - 1, timer);
+	if (!timer->place)
+		timer->place = ++ctx->timer_count;
+	settle(ctx, timer->place - 1, timer);
 	return 0;
 }
 
 void tern_timer_clear(struct tern_context *ctx, struct tern_timer *timer)
 {
-	uint32_t at = timer->slot - 1;
+	uint32_t at = timer->place - 1;
 	struct tern_timer *last;
 
-	if (!timer->slot)
+	if (!timer->place)
 		return;
-	timer->slot = 0;
+	timer->place = 0;
 	last = ctx->heap[--ctx->timer_count];
 	if (last != timer)
 		settle(ctx, at, last);

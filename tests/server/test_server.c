@@ -381,7 +381,7 @@ static void test_a_later_leave_does_not_put_off_the_decision(void **state)
 		tern_talk_say(&v[i].talk, json_pack("{s:s}", "type", "leave"));
 		while (!rig.server->workers[i]->leaving)
 			step(&rig);
-		assert_true(timer->slot);
+		assert_true(timer->place);
 		assert_true(i == 0 || timer->due_ns == due_ns);
 		due_ns = timer->due_ns;
 	}

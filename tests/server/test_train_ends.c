@@ -684,9 +684,9 @@ static void test_a_worker_that_was_stopped_does_not_try_to_save_again(void **sta
 
 	(void)state;
 	w = start_unsaved(&j);
-	assert_true(w->save_timer.slot != 0);
+	assert_true(w->save_timer.place != 0);
 	tern_worker_stop(w, "enough");
-	assert_int_equal(w->save_timer.slot, 0);
+	assert_int_equal(w->save_timer.place, 0);
 	job_run_out(&j);
 	job_close(&j);
 }

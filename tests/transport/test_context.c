@@ -197,7 +197,7 @@ static int fired;
 
 static void fire(struct tern_timer *timer)
 {
-	assert_int_equal(timer->slot, 0);
+	assert_int_equal(timer->place, 0);
 	assert_true(timer->due_ns >= last_due_ns);
 	assert_true(timer->due_ns <= fake_now_ns);
 	last_due_ns = timer->due_ns;
@@ -226,13 +226,13 @@ static void test_timers_fire_in_order_after_any_changes(void **state)
 						 2000 + tern_rng_below(&rng, 500)),
 				0);
 		for (int j = 0; j < TIMERS; j++) {
-			if (timers[j].slot && timers[j].due_ns < least)
+			if (timers[j].place && timers[j].due_ns < least)
 				least = timers[j].due_ns;
 		}
 		assert_int_equal(tern_context_next_ns(ctx), least);
 	}
 	for (int j = 0; j < TIMERS; j++)
-		set += timers[j].slot != 0;
+		set += timers[j].place != 0;
 	assert_true(set > 100);
 	assert_int_equal(tern_progress(ctx), 0);
 	fake_now_ns = 2200;

@@ -228,7 +228,7 @@ int tern_stagers_poll(struct tern_context *ctx)
 
 		for (unsigned i = 0; i < TERN_STAGE_WAYS; i++)
 			count += poll_lane(s, &s->lanes[i]);
-		if (ctx->epoll_fd < 0 && is_busy(s) && !s->look.slot)
+		if (ctx->epoll_fd < 0 && is_busy(s) && !s->look.place)
 			look_later(s, SIM_NS);
 	}
 	return count;

@@ -71,14 +71,14 @@ static bool sooner(const struct tern_sim_event *a, const struct tern_sim_event *
 static void place(struct tern_sim *sim, uint32_t i, struct tern_sim_event *event)
 {
 	sim->heap[i] = event;
-	event->slot = i + 1;
+	event->place = i + 1;
 }
 
 void tern_sim_at(struct tern_sim *sim, struct tern_sim_event *event, uint64_t at_ns)
 {
 	uint32_t i = sim->event_count++;
 
-	tern_assert(event->slot == 0);
+	tern_assert(event->place == 0);
 	if (sim->event_count > sim->capacity) {
 		sim->capacity = TERN_MAX(sim->capacity * 2, 64u);
 		sim->heap = realloc(
@@ -108,7 +108,7 @@ static struct tern_sim_event *next_event(struct tern_sim *sim)
 	}
 	if (sim->event_count)
 		place(sim, i, last);
-	first->slot = 0;
+	first->place = 0;
 	return first;
 }
 
@@ -417,7 +417,7 @@ void tern_sim_crash(struct tern_sim_process *p)
 
 void tern_sim_stall(struct tern_sim_process *p, uint64_t for_ns)
 {
-	if (p->wake_up.slot)
+	if (p->wake_up.place)
 		return; /* it is stalled already */
 	p->stalled_until_ns = tern_ns_add(p->sim->now_ns, for_ns);
 	tern_sim_at(p->sim, &p->wake_up, p->stalled_until_ns);

@@ -93,7 +93,7 @@ const void *tern_sim_file_get(struct tern_sim *sim, const char *path, size_t *by
 struct tern_sim_event {
 	void (*happen)(struct tern_sim_event *event);
 	uint64_t at_ns, order;
-	uint32_t slot; /* index in the heap + 1; 0: not in it */
+	uint32_t place; /* index in the heap + 1; 0: not in it */
 };
 
 void tern_sim_at(struct tern_sim *sim, struct tern_sim_event *event, uint64_t at_ns);

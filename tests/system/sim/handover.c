@@ -269,7 +269,7 @@ static void play(struct job *j)
 {
 	struct script *s = tern_container_of(j, struct script, job);
 
-	if (!s->alarm.slot)
+	if (!s->alarm.place)
 		s->step(s);
 }
 

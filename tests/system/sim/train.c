@@ -409,7 +409,7 @@ static void lose_before_start(struct job *j)
 	} else if (!s->lost) {
 		if (s->losses && s->instants-- == 0)
 			lose_one(s);
-	} else if (!s->again.slot && has_place(j, s->lost->worker->opts.index)) {
+	} else if (!s->again.place && has_place(j, s->lost->worker->opts.index)) {
 		job_add_worker(j, s->lost->worker->opts.index);
 		s->lost = NULL;
 		s->instants = tern_rng_below(tern_sim_rng(j->sim), instants_of(j));
