@@ -5,6 +5,7 @@
 usage: bad_input.py TERN
 """
 import gzip
+import json
 import os
 import shlex
 import socket
@@ -273,18 +274,45 @@ def too_little_memory_is_told():
     assert done.returncode == 0, done
 
 
-def job_that_the_memory_does_not_hold_is_ended_at_its_start():
-    """Not by the kernel, which might take another process."""
-    meminfo = made("meminfo", b"MemTotal: 16777216 kB\nMemFree: 1024 kB\nMemAvailable: 20480 kB\n")
-    words = " ".join(shlex.quote(str(w)) for w in (
-        job.TERN, "train", *job.small("--workers", 2)))
-    script = f"mount --bind {meminfo} /proc/meminfo || exit 99; {words}"
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True,
-                          timeout=60)
-    if "tern" not in done.stderr:
+def meminfo(total_mib, left_mib):
+    return (f"MemTotal: {total_mib << 10} kB\nMemFree: 1024 kB\n"
+            f"MemAvailable: {left_mib << 10} kB\n").encode()
+
+
+def with_meminfo(path, *words):
+    """The words of a command that sees this file as /proc/meminfo; it ends with 99 if it cannot."""
+    script = f'mount --bind {path} /proc/meminfo || exit 99; exec "$@"'
+    words = ["sh", "-c", script, "sh", *map(str, words)]
+    if subprocess.run(["unshare", "-rm", *words[:3], "sh", "true"], capture_output=True,
+                      check=False).returncode:
         raise tap.Skip("/proc/meminfo cannot be another file here")
-    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(
-        "tern train: this host's memory does not hold the job: 20 of 16384 MiB are left"), done
+    return ["unshare", "-rm", *words]
+
+
+def job_that_the_memory_does_not_hold_is_ended_at_its_start():
+    """Not by the kernel, which might take another process. Too little is less than a 64th, and less
+    than 256 MiB."""
+    for total, left, ended in (16384, 20, True), (1024, 20, False), (65536, 512, False):
+        path = made("meminfo", meminfo(total, left))
+        done = subprocess.run(with_meminfo(path, job.TERN, "train", *job.small("--workers", 2)),
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == ended, (total, left, done)
+        if ended:
+            assert done.stderr.splitlines()[-1].startswith(
+                "tern train: this host's memory does not hold the job: "
+                f"{left} of {total} MiB are left"), done
+
+
+def memory_that_becomes_scarce_after_the_first_step_ends_no_job():
+    path = made("meminfo", meminfo(16384, 8192))
+    with subprocess.Popen(with_meminfo(path, job.TERN, "train", *job.small(steps=10000), "--json"),
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        for line in running.stdout:
+            if json.loads(line)["event"] == "progress":
+                path.write_bytes(meminfo(16384, 20))
+                break
+        out, errors = running.communicate(timeout=120)
+    assert running.returncode == 0 and '"done"' in out, (out, errors)
 
 
 def limited(limit, *words):
@@ -569,6 +597,7 @@ tap.run([
     full_inodes_are_told_before_the_work,
     too_little_memory_is_told,
     job_that_the_memory_does_not_hold_is_ended_at_its_start,
+    memory_that_becomes_scarce_after_the_first_step_ends_no_job,
     too_little_stack_is_told,
     too_small_files_are_told,
     too_few_descriptors_are_told_once,
