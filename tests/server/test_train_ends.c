@@ -286,6 +286,47 @@ static void test_a_server_that_hears_late_of_the_start_ends(void **state)
 	job_close(&j);
 }
 
+static bool is_refused(struct tern_server *s, const char *type)
+{
+	json_t *message = json_pack("{s:s, s:i, s:i, s:i}", "type", type, "slot", 0,
+		"version", 0, "generation", 1);
+
+	server_heard(&s->workers[0]->talk, message);
+	json_decref(message);
+	return s->workers[0]->refused;
+}
+
+/* Nothing waits for server 1, which has no chunk. So it may hear what a worker says in
+ * the middle of the job, or at its end, before it hears of the start. */
+static void check_may_come_before_the_start(enum tern_mode mode, const char *type)
+{
+	const struct setup all = {"tcp", "softmax", "sgd", 2, 1, 1, 5000, mode, 0};
+	struct job j;
+
+	job_start(&j, &all);
+	JOB_UNTIL(&j, j.m[0].server->running && j.m[1].server->running);
+	assert_int_equal(j.m[1].server->chunk_count, 0);
+	assert_false(j.m[2].ended);
+	for (unsigned i = 0; i < 2; i++) {
+		j.m[i].server->running = false;
+		j.m[i].server->workers[0]->follows = false; /* as if it had no slot */
+	}
+	assert_false(is_refused(j.m[1].server, type));
+	if (strcmp(type, "where") != 0)
+		assert_true(is_refused(j.m[0].server, type));
+	job_close(&j);
+}
+
+static void test_only_a_server_without_a_chunk_hears_of_steps_before_the_start(
+	void **state)
+{
+	(void)state;
+	check_may_come_before_the_start(TERN_MODE_SYNC, "take");
+	check_may_come_before_the_start(TERN_MODE_SYNC, "holds");
+	check_may_come_before_the_start(TERN_MODE_SYNC, "where");
+	check_may_come_before_the_start(TERN_MODE_ASYNC, "pull");
+}
+
 /* The first worker defines the job, as long as it is connected. */
 static void test_a_job_without_workers_is_forgotten(void **state)
 {
@@ -799,6 +840,8 @@ int main(void)
 			test_a_server_outlives_a_job_that_server_0_has_forgotten),
 		cmocka_unit_test(test_a_given_up_connection_to_server_0_ends),
 		cmocka_unit_test(test_a_server_that_hears_late_of_the_start_ends),
+		cmocka_unit_test(
+			test_only_a_server_without_a_chunk_hears_of_steps_before_the_start),
 		cmocka_unit_test(test_a_job_without_workers_is_forgotten),
 		cmocka_unit_test(test_a_norm_that_cannot_move_ends_the_job),
 		cmocka_unit_test(test_who_is_waited_for_is_said),
