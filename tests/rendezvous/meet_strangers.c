@@ -602,6 +602,41 @@ static void test_who_wants_what_is_cancelled_hears_miss(const struct instance *i
 	scene_fini(&s);
 }
 
+/* The send waits for the stranger's answer to an offer of its GPU memory, and nothing else
+ * is due: B sends the MISS in its next turns, and not with its next message. */
+static void test_who_wants_what_was_offered_and_is_cancelled_hears_miss(
+	const struct instance *instance)
+{
+	enum { TURNS = 3 };
+	const struct tern_header want = {.type = TERN_MSG_WANT, .src = WANT_ID};
+	struct call wanted = {0};
+	struct tern_buf data;
+	struct scene s;
+	uint32_t sent;
+
+	scene_init(&s, instance);
+	data = end_data(&s.meet->ends[B], SLAB, 100000, 1);
+	stranger_comes(&s);
+	send_to_stranger(&s, &wanted, &data, want.step);
+	for (unsigned i = 0; i < TURNS; i++)
+		meet_turn(s.meet);
+	if (tern_list_empty(&s.caller->offering)) {
+		print_message("skipped: nothing is offered here\n");
+		scene_fini(&s);
+		skip();
+	}
+	say(&s, &want);
+	PUMP_WITH(meet_turn(s.meet), instance->name, tern_xfer_of(&wanted.req)->wanted);
+	sent = s.caller->tx_seq;
+	tern_cancel(&wanted.req);
+	for (unsigned i = 0; i < TURNS; i++)
+		meet_turn(s.meet);
+	assert_int_equal(s.caller->tx_seq, sent + 1);
+	assert_int_equal(wanted.req.status, -ECANCELED);
+	hear_the_miss(&s);
+	scene_fini(&s);
+}
+
 /* A changed byte in a HELLO that makes it one of another kind of Tern. */
 static const struct foreign {
 	size_t at;
@@ -726,5 +761,7 @@ const struct conformance_test meet_strangers[] = {
 	CONFORMANCE(test_data_behind_a_goodbye_change_nothing, NEEDS_SLEEP),
 	CONFORMANCE(
 		test_who_wants_what_is_cancelled_hears_miss, NEEDS_SLEEP | NEEDS_EAGER_B),
+	CONFORMANCE(
+		test_who_wants_what_was_offered_and_is_cancelled_hears_miss, NEEDS_SLEEP),
 	{0},
 };
