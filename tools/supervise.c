@@ -28,7 +28,6 @@ int supervise_init(struct supervisor *s)
 	signals_catch_stop();
 	s->signal = 0;
 	s->interrupt_count = 0;
-	s->patient = false;
 	s->child_count = 0;
 	return 0;
 }
@@ -283,6 +282,17 @@ unsigned supervise_running(const struct supervisor *s)
 	return n;
 }
 
+/* Kills all children, or those that do not write a file. */
+static void cut(struct supervisor *s, bool also_saving)
+{
+	for (unsigned i = 0; i < s->child_count; i++) {
+		const struct child *c = &s->children[i];
+
+		if (c->running && (also_saving || !c->saving))
+			kill(c->pid, SIGKILL);
+	}
+}
+
 void supervise_end(struct supervisor *s, int signal, unsigned grace_ms)
 {
 	uint64_t limit_ns = tern_clock_ns() + grace_ms * TERN_NS_PER_MS;
@@ -293,10 +303,8 @@ void supervise_end(struct supervisor *s, int signal, unsigned grace_ms)
 	while (supervise_running(s)) {
 		uint64_t now_ns = tern_clock_ns();
 
-		if (s->interrupt_count > 1 || (now_ns >= limit_ns && !s->patient)) {
-			signal_all(s, SIGKILL);
-			supervise_turn(s, -1);
-		} else if (now_ns >= limit_ns) {
+		if (s->interrupt_count > 1 || now_ns >= limit_ns) {
+			cut(s, s->interrupt_count > 1);
 			supervise_turn(s, -1);
 		} else {
 			supervise_turn(

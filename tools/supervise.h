@@ -27,6 +27,7 @@ struct child {
 	char name[32]; /* "worker 1" */
 	pid_t pid;
 	bool running; /* not waited for yet */
+	bool saving;  /* it writes a file: supervise_end does not kill it */
 	int status;   /* from waitpid, when it is not running any more */
 	int fd;       /* its stdout; -1 after end of file */
 	char *line;   /* the incomplete last line */
@@ -48,7 +49,6 @@ struct supervisor {
 	int signal_fd;
 	int signal; /* first signal that asked to end, see signals.h; 0: none */
 	unsigned interrupt_count; /* number of SIGINTs; the second one kills */
-	bool patient; /* supervise_end: a child is saving and must not be killed */
 	unsigned child_count;
 	struct child children[SUPERVISE_CHILDREN_MAX];
 	/* Used during one turn. */
@@ -74,7 +74,7 @@ void supervise_turn(struct supervisor *s, int timeout_ms);
 unsigned supervise_running(const struct supervisor *s);
 
 /* Sends `signal` to all children that still run. Children left after grace_ms get
- * SIGKILL, unless `patient` is set, and so do all when SIGINT has come twice. Returns
+ * SIGKILL once they are not `saving`; all get it when SIGINT has come twice. Returns
  * when every child was waited for; the handlers are called as usual. Other signals may
  * be repeated: at a closed terminal both the shell and the kernel send SIGHUP. */
 void supervise_end(struct supervisor *s, int signal, unsigned grace_ms);

@@ -512,14 +512,14 @@ static void take_last_event(struct train *t, const struct child *c, json_t *even
 }
 
 /* A child that saves is not killed; it may begin before the job is ended. */
-static void be_patient(struct train *t, const char *name)
+static void note_saving(struct child *c, const char *name)
 {
 	if (!name)
 		return;
 	if (strcmp(name, "saving") == 0)
-		t->sup.patient = true;
+		c->saving = true;
 	else if (strcmp(name, "saved") == 0 || strcmp(name, "unsaved") == 0)
-		t->sup.patient = false;
+		c->saving = false;
 }
 
 static void on_line(void *arg, struct child *c, const char *line)
@@ -528,7 +528,7 @@ static void on_line(void *arg, struct child *c, const char *line)
 	json_t *event = json_loads(line, 0, NULL);
 	const char *name = json_string_value(json_object_get(event, "event"));
 
-	be_patient(t, name);
+	note_saving(c, name);
 	if (t->ending) {
 		take_last_event(t, c, event);
 		return;

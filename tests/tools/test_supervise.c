@@ -201,18 +201,31 @@ static void test_a_hangup_that_is_ignored_stays_ignored(void **state)
 	signal(SIGHUP, SIG_DFL);
 }
 
-static void test_a_second_interrupt_ends_a_patient_end(void **state)
+static void test_a_second_interrupt_kills_also_who_saves(void **state)
 {
 	(void)state;
 	start("worker 0", "ignore");
 	while (!seen.line_count)
 		supervise_turn(&sup, -1);
-	sup.patient = true;
+	sup.children[0].saving = true;
 	raise(SIGINT);
 	supervise_turn(&sup, -1);
 	raise(SIGINT); /* taken by supervise_end() */
 	supervise_end(&sup, SIGTERM, 1);
 	expect_description(0, "was killed by signal 9 (Killed)");
+}
+
+static void test_only_who_saves_is_waited_for(void **state)
+{
+	(void)state;
+	start("worker 0", "slow");
+	start("worker 1", "ignore");
+	while (seen.line_count < 2)
+		supervise_turn(&sup, -1);
+	sup.children[0].saving = true;
+	supervise_end(&sup, SIGTERM, 1);
+	assert_int_equal(WEXITSTATUS(sup.children[0].status), 7);
+	assert_int_equal(WTERMSIG(sup.children[1].status), SIGKILL);
 }
 
 static void test_repeated_signals_do_not_cut_an_end_short(void **state)
@@ -314,7 +327,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(
 			test_a_hangup_that_is_ignored_stays_ignored, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			test_a_second_interrupt_ends_a_patient_end, setup, teardown),
+			test_only_who_saves_is_waited_for, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_second_interrupt_kills_also_who_saves, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_repeated_signals_do_not_cut_an_end_short, setup, teardown),
 		cmocka_unit_test_setup_teardown(
