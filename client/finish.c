@@ -230,6 +230,12 @@ static void save(struct tern_worker *w, const char *path)
 
 static int prepare_interrupted(struct tern_worker *w, struct tern_ps_text *why)
 {
+	if (!are_numbers(w)) {
+		snprintf(why->text, sizeof(why->text),
+			"step %llu is not saved: its parameters are no longer numbers",
+			(unsigned long long)w->version);
+		return -EDOM;
+	}
 	if (w->final)
 		return w->opts.finishing ? w->opts.finishing(w->opts.arg, why) : 0;
 	return w->opts.interrupted ? w->opts.interrupted(w->opts.arg, w->version, why)

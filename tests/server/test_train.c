@@ -553,6 +553,41 @@ static void test_a_worker_says_of_no_older_version_that_it_holds_it(void **state
 	job_close(&j);
 }
 
+static char not_saved[200];
+
+static void keep_text(void *arg, const char *text)
+{
+	(void)arg;
+	snprintf(not_saved, sizeof(not_saved), "%s", text);
+}
+
+static void test_an_interrupted_job_saves_numbers_only(void **state)
+{
+	const struct setup one = {
+		"tcp", "softmax", "sgd", 1, 1, 1, 100, TERN_MODE_SYNC, 0};
+	struct tern_worker *w;
+	float *values, kept;
+	struct job j;
+
+	(void)state;
+	job_start(&j, &one);
+	w = j.m[1].worker;
+	JOB_UNTIL(&j, w->version >= 3);
+	values = (float *)(uintptr_t)versions_current(w).values;
+	kept = values[1];
+	values[1] = NAN;
+	w->finisher = 0;
+	w->opts.interrupted_path = "/nowhere/interrupted";
+	w->opts.unsaved = keep_text;
+	finish_interrupted(w);
+	assert_false(w->saving);
+	assert_non_null(strstr(not_saved, "its parameters are no longer numbers"));
+	values[1] = kept;
+	job_run_out(&j);
+	assert_true(j.m[0].status == 0 && j.m[1].status == 0);
+	job_close(&j);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -574,6 +609,7 @@ int main(void)
 		cmocka_unit_test(test_a_server_wants_no_gradient_of_an_older_version),
 		cmocka_unit_test(test_gradients_that_are_wanted_must_fit),
 		cmocka_unit_test(test_a_worker_says_of_no_older_version_that_it_holds_it),
+		cmocka_unit_test(test_an_interrupted_job_saves_numbers_only),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);
