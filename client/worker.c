@@ -333,8 +333,8 @@ static void server_event(
 	if (!s->welcome && status)
 		worker_give_up(w, status, "server %u at %s: cannot be reached: %s",
 			s->index, w->job.servers[s->index], tern_status_text(status));
-	/* Perhaps only the path to the server failed: if the server did, the others
-	 * notice too. */
+	/* Perhaps the server works, and only the path from here to it has failed. So this
+	 * worker gives up alone: if the server has failed, the other workers notice it. */
 	else
 		worker_give_up(w, status ? status : -EPIPE,
 			"server %u at %s is gone: %s%s", s->index,

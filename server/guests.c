@@ -11,9 +11,10 @@
  * most TERN_PS_TEXT_MAX for each guest, and TEXT_MAX for all. When these are used up, the
  * received part of the oldest guest's message is dropped. So a guest that holds back the
  * end of a message makes room for later guests. A guest that goes on and completes its
- * message is asked to send it again, so many workers may join at once, in turns. (The
- * buffer of a message with several pieces doubles as it grows, so half of TEXT_MAX may
- * have been received, and less in short messages.)
+ * message is asked to send it again, so many workers may join at once, in turns. (What
+ * counts is the size of the buffers. The buffer of a message doubles as it grows, so the
+ * limit may be reached when half of TEXT_MAX bytes have been received; with many short
+ * messages, even earlier.)
  */
 #include "server/server_state.h"
 

@@ -146,8 +146,8 @@ static const struct word *find(const char *type, enum speaker speaker)
 	return NULL;
 }
 
-/* Nothing waits for a server without a chunk, so the steps may be under way before it
- * has received the start. */
+/* A server without a chunk receives no gradients, so no process waits for it: the steps
+ * may have begun before it receives "start". */
 static bool makes_steps(const struct tern_server *s, enum tern_mode mode)
 {
 	return s->has_job && s->job.mode == mode && (s->running || s->chunk_count == 0);

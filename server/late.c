@@ -48,8 +48,8 @@ void late_progress(struct server_peer *worker)
 	worker->waits_for_server = 0;
 }
 
-/* A worker sends the last layer of a slot first, so chunk 0 of a server ends each
- * slot. */
+/* Workers send the gradients of a slot from the last layer to the first, so the gradient
+ * of chunk 0, the first layer of this server, ends the slot; and only chunk 0 is timed. */
 void late_slot_begins(struct chunk *c, struct server_peer *worker)
 {
 	late_progress(worker);
@@ -112,9 +112,9 @@ static bool gathers(const struct chunk *c, uint64_t version)
 	return c->state == CHUNK_GATHERING && c->version == version;
 }
 
-/* End of the slots that all chunks receive (sync.c). A worker that lacks a later one
- * may be kept from sending it, because a chunk that waits for another worker does not
- * take the chunks before it. */
+/* Number of slots, counted from slot 0, whose gradients all chunks of this server accept
+ * (sync.c). A worker is not late with the gradient of a later slot: it may be unable to
+ * send it, because a chunk that waits for another worker does not accept it yet. */
 static uint32_t turns_end(const struct tern_server *s, uint64_t version)
 {
 	uint32_t folded = s->job.slots;

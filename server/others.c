@@ -11,9 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A server was lost. This ends the job, unless that server has served all its workers:
- * then it says goodbye. Once a worker has said goodbye, no server has anything left to
- * do. Before the start, the workers notice the loss of a server. */
+/* The connection to another server has ended, with `status` 0 if that server has said
+ * goodbye, which it does when all its workers have left. A loss during the steps ends the
+ * job. It does not when a worker has said goodbye, since no server has anything left to do
+ * then; and before the start the workers notice that a server is missing. */
 void others_lost(struct server_peer *p, int status, const char *name)
 {
 	struct tern_server *s = p->server;

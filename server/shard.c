@@ -159,10 +159,11 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 }
 
 /*
- * Sets the number of slots that a chunk receives at a time. If all workers have the same
- * number of slots, the window has a slot of each: then no worker waits longer for the
- * slots of others than it would at the end of the step. The window is a whole number of
- * groups of TERN_SUM_MAX, since groups are folded.
+ * Sets `window`, the number of slots whose gradients a chunk accepts, counted from the
+ * first that is not folded yet. It is at least the number of workers, so that it has a
+ * slot of each worker (slot i belongs to worker i % workers): a worker then never waits
+ * until another one has sent two gradients. It is a multiple of TERN_SUM_MAX, because
+ * gradients are folded in groups of that size.
  */
 static void set_window(struct tern_server *s)
 {

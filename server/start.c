@@ -214,7 +214,7 @@ void start_on_start(struct tern_server *s)
 {
 	if (s->running || !s->has_job || s->joined_count < s->job.workers)
 		server_fail(s, -EPROTO,
-			"server 0 began the steps, and %u of %u workers have joined "
+			"server 0 began the steps, but only %u of %u workers have joined "
 			"server %u",
 			s->joined_count, s->job.workers, s->index);
 	else

@@ -12,11 +12,11 @@
 #include <stdbool.h>
 
 /*
- * Catches SIGCHLD, and the signals that ask a process to end:
+ * Catches SIGCHLD, and the signals that a user sends:
  *
  *     SIGINT, SIGTERM  end in an orderly way
  *     SIGHUP           the same, unless it was ignored (nohup)
- *     SIGUSR1          (asks for the status, and ends nothing)
+ *     SIGUSR1          tell the status, and go on
  *     SIGUSR2          end in an orderly way, without saving: the launcher ends the rest
  *                      of a job that has failed
  *

@@ -297,9 +297,8 @@ static void look_at_memory(struct train *t)
 		return;
 	snprintf(t->error, sizeof(t->error),
 		"this host's memory does not hold the job: %llu of %llu MiB are left "
-		"with "
-		"%u of %llu processes started: fewer --workers or --servers, or less "
-		"data",
+		"with %u of %llu processes started: fewer --workers or --servers, or "
+		"less data",
 		(unsigned long long)left >> 20, (unsigned long long)total >> 20,
 		t->sup.child_count,
 		(unsigned long long)(t->job->servers + t->job->workers));

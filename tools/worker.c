@@ -475,7 +475,7 @@ static int interrupted(void *arg, uint64_t step, struct tern_ps_text *why)
 		earlier_is_of(w->interrupted_path, w->job_name, &earlier) &&
 		earlier >= step) {
 		snprintf(why->text, sizeof(why->text),
-			"step %llu is not saved: %.300s has step %llu of an earlier run",
+			"step %llu is not saved: %.300s has step %llu of this job",
 			(unsigned long long)step, w->interrupted_path,
 			(unsigned long long)earlier);
 		return -EEXIST;

@@ -38,10 +38,8 @@ static void explain_refusal(struct verbs_fabric *fabric, struct verbs_device *de
 	if (status == -ENOMEM && limit.rlim_cur != RLIM_INFINITY)
 		tern_log(env, TERN_LOG_ERROR,
 			"verbs: %s cannot register %llu MiB: at most %llu MiB may be "
-			"locked "
-			"(RLIMIT_MEMLOCK): ulimit -l unlimited, or LimitMEMLOCK=infinity "
-			"in "
-			"the service",
+			"locked (RLIMIT_MEMLOCK): ulimit -l unlimited, or "
+			"LimitMEMLOCK=infinity in the service",
 			name, (unsigned long long)(mem->bytes >> 20),
 			(unsigned long long)(limit.rlim_cur >> 20));
 	else

@@ -89,7 +89,7 @@ def requeued_job_replaces_what_its_interrupted_run_saved():
     kept = path.read_bytes()
     # Less than the first run: that would lose what the first one had done.
     told = terminated_after(0, *options)["unsaved"]["text"]
-    assert f"has step {step} of an earlier run" in told, told
+    assert f"has step {step} of this job" in told, told
     assert path.read_bytes() == kept
     # What somebody has taken away meanwhile is not there to be lost.
     taken = directory / "taken"
