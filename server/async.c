@@ -71,7 +71,7 @@ static void failed(struct stream *t, int status)
 
 static void queue(struct stream *t)
 {
-	/* This is safe while a job runs: the job reads the head of the list, and only
+	/* This is safe while the task runs: it reads the head of the list, and only
 	 * its tail changes. */
 	tern_list_push(&t->chunk->ready, &t->node);
 	run_next(t->chunk);
@@ -190,7 +190,7 @@ static void one_applied(struct tern_task *task)
 	struct stream *t = tern_list_entry(tern_list_pop(&c->ready), struct stream, node);
 	uint64_t staleness = c->version - t->seen;
 
-	c->busy = false;
+	c->computing = false;
 	if (chunk_failed(c))
 		return;
 	if (!t->pulled) {
@@ -213,9 +213,9 @@ static void one_applied(struct tern_task *task)
 
 static void run_next(struct chunk *c)
 {
-	if (c->busy || tern_list_empty(&c->ready))
+	if (c->computing || tern_list_empty(&c->ready))
 		return;
-	c->busy = true;
+	c->computing = true;
 	chunk_submit(c, apply_one, one_applied);
 }
 

@@ -145,23 +145,24 @@ struct chunk {
 	uint64_t version;
 	struct tern_buf w[2];            /* parameters, by parity of the version */
 	struct tern_updater_chunk *kept; /* state of the optimizer */
-	int status;                      /* status of the updater in the last job */
-	double squares; /* sum of squares of the mean gradient; then the clip factor */
+	int status;                      /* status of the updater in the last task */
+	double squares;             /* clipping: sum of squares of the mean gradient */
+	double clip;                /* clipping: factor of that gradient */
 	struct gradient *gradients; /* sync: by slot */
 	unsigned arrived_count;
 	/* Number of slots, counted from the first, whose gradients are in partial
 	 * sums. */
 	uint32_t folded;
 	uint32_t wanted_count;            /* number of gradients with `wanted` set */
-	bool folding;                     /* a job is adding up the next gradients */
+	bool folding;                     /* a task is adding up the next gradients */
 	struct publication *publications; /* [2][workers] */
 	unsigned sends_out[2];            /* sends under way, by parity of the version */
 	float **sources; /* sync: by slot: where the gradients or their sums are */
 	struct tern_task task;
 	struct stream *streams; /* async: by worker */
 	struct tern_list ready; /* async: streams whose gradient waits to be applied */
-	/* async: a job is running; sync: applying waits for sends of an older version. */
-	bool busy;
+	bool computing;         /* async: the task is running */
+	bool waits_for_sends;   /* sync: applying waits for sends of an older version */
 };
 
 /* A worker sends a chunk of a slot's gradient that is already here. It is refused, for

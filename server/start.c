@@ -70,7 +70,7 @@ void start_forget(struct tern_server *s)
 
 static void maybe_forget(struct tern_server *s)
 {
-	/* While a job is making a chunk, the shard cannot be freed: shard.c forgets
+	/* While a task is making a chunk, the shard cannot be freed: shard.c forgets
 	 * the job then. */
 	if (s->has_job && !start_has_workers(s) && shard_is_made(s))
 		start_forget(s);

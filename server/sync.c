@@ -130,7 +130,7 @@ static void applied(struct tern_task *task)
 
 static float clip_factor(const struct chunk *c)
 {
-	return (float)c->squares; /* computed by sync_apply */
+	return (float)c->clip;
 }
 
 /* Gradients that came over a network are in the staging pool. */
@@ -177,22 +177,22 @@ static void apply_sum(struct tern_task *task)
 
 void sync_apply(struct chunk *c, double clip)
 {
-	c->squares = clip;
+	c->clip = clip;
 	c->state = CHUNK_APPLYING;
 	/* The next version overwrites the one before this one: wait until its sends
 	 * have ended. */
 	if (c->sends_out[(c->version + 1) & 1] == 0)
 		chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
 	else
-		c->busy = true;
+		c->waits_for_sends = true;
 }
 
 void sync_sends_ended(struct chunk *c)
 {
-	if (c->state != CHUNK_APPLYING || !c->busy ||
+	if (c->state != CHUNK_APPLYING || !c->waits_for_sends ||
 		c->sends_out[(c->version + 1) & 1] || c->server->over)
 		return;
-	c->busy = false;
+	c->waits_for_sends = false;
 	chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
 }
 
