@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows: the memory that peers may write into. A peer names a window by slot and
+ * Windows: the memory that peers may write into. A peer names a window by entry and
  * generation, never by address; the table holds its address, size and owner.
  *
- * Every use of a slot gets a new generation, so a name that a peer has kept too long does
- * not match the slot's present use. A put with an old generation may just have crossed
+ * Every use of an entry gets a new generation, so a name that a peer has kept too long does
+ * not match the entry's present use. A put with an old generation may just have crossed
  * the withdrawal on the wire, which is no fault; a put with a name that was never given
  * out is one. The table tells the two apart.
  *
  * The table is allocated as a whole, so that exposing memory makes no system call; its
- * unused pages are never touched. Freed slots are reused first, because they are in the
+ * unused pages are never touched. Freed entries are reused first, because they are in the
  * cache.
  */
 #include <errno.h>
@@ -32,15 +32,15 @@ int tern_window_expose(struct tern_windows *windows, void *owner, char *base,
 	uint64_t bytes, enum tern_access access, struct tern_region *out)
 {
 	struct tern_window *window;
-	uint32_t slot;
+	uint32_t entry;
 
 	if (windows->free) {
-		slot = windows->free - 1;
-		window = &windows->table[slot];
+		entry = windows->free - 1;
+		window = &windows->table[entry];
 		windows->free = window->next_free;
 	} else if (windows->used_count < TERN_WINDOWS_MAX) {
-		slot = windows->used_count++;
-		window = &windows->table[slot];
+		entry = windows->used_count++;
+		window = &windows->table[entry];
 		tern_list_init(&window->landing);
 	} else {
 		return -EAGAIN;
@@ -51,35 +51,35 @@ int tern_window_expose(struct tern_windows *windows, void *owner, char *base,
 	window->owner = owner;
 	window->base = base;
 	window->bytes = bytes;
-	*out = (struct tern_region){{slot | (uint64_t)window->generation << 32, bytes}};
+	*out = (struct tern_region){{entry | (uint64_t)window->generation << 32, bytes}};
 	return 0;
 }
 
 struct tern_window *tern_window_withdraw(
 	struct tern_windows *windows, const struct tern_region *region)
 {
-	uint32_t slot = (uint32_t)region->word[0];
+	uint32_t entry = (uint32_t)region->word[0];
 	struct tern_window *window;
 
 	/* The region was made by this process, in expose(): a mismatch is a bug of
 	 * this process. */
-	tern_assert(slot < windows->used_count);
-	window = &windows->table[slot];
+	tern_assert(entry < windows->used_count);
+	window = &windows->table[entry];
 	tern_assert(window->in_use && window->generation == region->word[0] >> 32);
 	window->in_use = false;
 	window->next_free = windows->free;
-	windows->free = slot + 1;
+	windows->free = entry + 1;
 	return window;
 }
 
-int tern_window_find(struct tern_windows *windows, void *owner, uint32_t slot,
+int tern_window_find(struct tern_windows *windows, void *owner, uint32_t entry,
 	uint32_t generation, uint64_t offset, uint64_t bytes, struct tern_window **out)
 {
 	struct tern_window *window;
 
-	if (slot >= windows->used_count)
+	if (entry >= windows->used_count)
 		return -EPROTO;
-	window = &windows->table[slot];
+	window = &windows->table[entry];
 	if (tern_seq_before(window->generation, generation))
 		return -EPROTO;
 	if (generation != window->generation || !window->in_use)

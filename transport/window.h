@@ -12,7 +12,7 @@ struct tern_window {
 	uint32_t generation; /* of its present or last use; 0: never used */
 	bool in_use;
 	enum tern_access access;
-	uint32_t next_free; /* slot + 1; 0: none */
+	uint32_t next_free; /* entry + 1; 0: none */
 	void *owner;
 	char *base;
 	uint64_t bytes;
@@ -21,14 +21,14 @@ struct tern_window {
 
 struct tern_windows {
 	struct tern_window *table;
-	uint32_t used_count; /* slots below this one have been used at least once */
-	uint32_t free;       /* first free slot + 1; 0: none */
+	uint32_t used_count; /* entries below this one have been used at least once */
+	uint32_t free;       /* first free entry + 1; 0: none */
 };
 
 int tern_windows_init(struct tern_windows *windows);
 void tern_windows_fini(struct tern_windows *windows);
 
-/* Opens a window on `bytes` bytes at `base`. -EAGAIN: all slots are in use. */
+/* Opens a window on `bytes` bytes at `base`. -EAGAIN: all entries are in use. */
 int tern_window_expose(struct tern_windows *windows, void *owner, char *base,
 	uint64_t bytes, enum tern_access access, struct tern_region *out);
 
@@ -40,7 +40,7 @@ struct tern_window *tern_window_withdraw(
 /* Finds the window in which a connection of `owner` may write `bytes` at `offset`.
  * -ESTALE: it was withdrawn; -EPROTO: it never existed, belongs to another owner, is
  * read-only, or is too short. */
-int tern_window_find(struct tern_windows *windows, void *owner, uint32_t slot,
+int tern_window_find(struct tern_windows *windows, void *owner, uint32_t entry,
 	uint32_t generation, uint64_t offset, uint64_t bytes, struct tern_window **out);
 
 #endif

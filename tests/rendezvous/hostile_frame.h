@@ -60,7 +60,7 @@ static inline size_t hostile_put(void *out, unsigned number)
 	struct tcp_frame frame = {
 		.kind = TCP_PUT,
 		.bytes = sizes[number % 5],
-		.slot = number < 12 ? number : UINT32_MAX - number,
+		.entry = number < 12 ? number : UINT32_MAX - number,
 		.generation = number % 3,
 		.offset = number % 4 ? 0 : UINT64_MAX - number,
 	};

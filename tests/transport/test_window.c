@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the names of windows, also after 2^31 and 2^32 uses of a slot:
+/* Tests of the names of windows, also after 2^31 and 2^32 uses of an entry:
  * transport/window.h. */
 #include "tests/harness/cmocka.h"
 

@@ -114,7 +114,7 @@ static void stop_landing(struct side *s)
 	while ((n = tern_list_pop(&s->incoming))) {
 		const struct work *w = tern_list_entry(n, struct piece, node)->work;
 
-		sim_window_landed(side_port(s), w->slot, w->generation);
+		sim_window_landed(side_port(s), w->entry, w->generation);
 	}
 }
 

@@ -112,7 +112,7 @@ struct work { /* a put, get or peek under way */
 	struct tern_op *op;
 	struct tern_mem *mem;
 	uint64_t offset, bytes, remote_offset;
-	uint32_t slot, generation;
+	uint32_t entry, generation;
 	/* put: bytes at the time of the call; NULL: they are read when they land. */
 	unsigned char *snapshot;
 	struct piece pieces[PIECES_MAX];
@@ -164,7 +164,7 @@ void sim_work_put(struct work *w);
 /* Ends the op, together with its side. The memory belongs to the caller again: what is
  * under way lands with its present contents, or not at all. */
 void sim_work_cut(struct work *w);
-void sim_window_landed(struct sim_port *port, uint32_t slot, uint32_t generation);
+void sim_window_landed(struct sim_port *port, uint32_t entry, uint32_t generation);
 int sim_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 	uint64_t bytes, enum tern_access access, struct tern_region *out);
 int sim_withdraw(

@@ -34,9 +34,10 @@ void sim_work_cut(struct work *w)
 
 /* ---- windows ---- */
 
-static struct window *window_at(struct sim_port *port, uint32_t slot, uint32_t generation)
+static struct window *window_at(
+	struct sim_port *port, uint32_t entry, uint32_t generation)
 {
-	struct window *w = slot < WINDOWS_MAX ? &port->windows[slot] : NULL;
+	struct window *w = entry < WINDOWS_MAX ? &port->windows[entry] : NULL;
 
 	return w && w->generation == generation && w->used ? w : NULL;
 }
@@ -49,9 +50,9 @@ static void window_free(struct window *w)
 }
 
 /* Counts a piece that has landed, or that will never land. */
-void sim_window_landed(struct sim_port *port, uint32_t slot, uint32_t generation)
+void sim_window_landed(struct sim_port *port, uint32_t entry, uint32_t generation)
 {
-	struct window *w = window_at(port, slot, generation);
+	struct window *w = window_at(port, entry, generation);
 	struct item *i;
 
 	if (!w)
@@ -180,7 +181,7 @@ static struct work *new_work(struct side *s, struct tern_op *op, struct tern_mem
 		.offset = offset,
 		.bytes = bytes,
 		.remote_offset = remote_offset,
-		.slot = (uint32_t)remote->word[0],
+		.entry = (uint32_t)remote->word[0],
 		.generation = (uint32_t)remote->word[1],
 		.refs = 1};
 	s->refs++;
@@ -220,7 +221,7 @@ static struct window *target(struct work *w)
 
 	if (!other || other->state == SIDE_ENDED)
 		return NULL;
-	window = window_at(side_port(other), w->slot, w->generation);
+	window = window_at(side_port(other), w->entry, w->generation);
 	/* Until the other end has set the conn's owner, a put may be ahead of its
 	 * messages. */
 	if (window)
@@ -246,7 +247,7 @@ static void land(struct tern_sim_event *event)
 				       window->offset + w->remote_offset + p->from),
 				from + p->from, p->bytes);
 		}
-		sim_window_landed(side_port(w->side->other), w->slot, w->generation);
+		sim_window_landed(side_port(w->side->other), w->entry, w->generation);
 	}
 	sim_work_put(w);
 }

@@ -104,7 +104,7 @@ static void put_arrives(struct tcp_conn *conn)
 		complain(conn, "unexpected put");
 		return;
 	}
-	rc = tern_window_find(&port->windows, conn->base.owner, rx->frame.slot,
+	rc = tern_window_find(&port->windows, conn->base.owner, rx->frame.entry,
 		rx->frame.generation, rx->frame.offset, rx->frame.bytes, &window);
 	if (rc == -EPROTO) {
 		complain(conn, "a put to memory that is not exposed to it");

@@ -87,7 +87,7 @@ struct tcp_watch {
 	uint32_t got;              /* events that have happened and were not handled */
 	struct tern_list ready;    /* in port->ready while got != 0 */
 	struct tern_list unsynced; /* in port->unsynced while want != set */
-	uint32_t slot;             /* io_uring: index of its name + 1; 0: none */
+	uint32_t entry;            /* io_uring: index of its name + 1; 0: none */
 };
 
 struct tcp_engine_ops {

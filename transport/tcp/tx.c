@@ -119,7 +119,7 @@ int tcp_conn_put(struct tern_conn *base, struct tern_op *op, struct tern_mem *me
 	struct tcp_frame frame = {
 		.kind = TCP_PUT,
 		.bytes = bytes,
-		.slot = (uint32_t)remote->word[0],
+		.entry = (uint32_t)remote->word[0],
 		.generation = (uint32_t)(remote->word[0] >> 32),
 		.offset = remote_offset,
 	};

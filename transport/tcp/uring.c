@@ -9,8 +9,8 @@
  * slower while spinning, than plain calls on ready sockets. And with no receive in flight
  * only this thread writes into a window, so withdrawing one needs no wait.
  *
- * A completion may arrive after its watch was freed. So a poll is named by a slot and the
- * slot's generation, which changes when the name is given up, and not by the watch's
+ * A completion may arrive after its watch was freed. So a poll is named by an entry and the
+ * entry's generation, which changes when the name is given up, and not by the watch's
  * address.
  *
  * The ring is not tied to one thread (no SINGLE_ISSUER), because several threads may use
@@ -31,13 +31,13 @@
 struct uring_name {
 	struct tcp_watch *watch;
 	uint32_t generation;
-	uint32_t next_free; /* slot + 1; 0: none */
+	uint32_t next_free; /* entry + 1; 0: none */
 };
 
 struct tcp_uring {
 	struct io_uring ring;
 	struct uring_name *names;
-	uint32_t count, free; /* free: slot + 1; 0: none */
+	uint32_t count, free; /* free: entry + 1; 0: none */
 };
 
 /*
@@ -109,37 +109,37 @@ static int name_take(struct tcp_uring *uring, struct tcp_watch *watch)
 {
 	if (!uring->free && names_grow(uring))
 		return -ENOMEM;
-	watch->slot = uring->free;
-	uring->free = uring->names[watch->slot - 1].next_free;
-	uring->names[watch->slot - 1].watch = watch;
+	watch->entry = uring->free;
+	uring->free = uring->names[watch->entry - 1].next_free;
+	uring->names[watch->entry - 1].watch = watch;
 	return 0;
 }
 
 static void name_release(struct tcp_uring *uring, struct tcp_watch *watch)
 {
-	struct uring_name *name = &uring->names[watch->slot - 1];
+	struct uring_name *name = &uring->names[watch->entry - 1];
 
 	name->watch = NULL;
 	name->generation++;
 	name->next_free = uring->free;
-	uring->free = watch->slot;
-	watch->slot = 0;
+	uring->free = watch->entry;
+	watch->entry = 0;
 }
 
 static uint64_t name_of(const struct tcp_uring *uring, const struct tcp_watch *watch)
 {
-	return watch->slot | (uint64_t)uring->names[watch->slot - 1].generation << 32;
+	return watch->entry | (uint64_t)uring->names[watch->entry - 1].generation << 32;
 }
 
 /* The watch of a completion; NULL: its poll was given up, or the completion is that of
  * a removal. */
 static struct tcp_watch *watch_of(const struct tcp_uring *uring, uint64_t name)
 {
-	uint32_t slot = (uint32_t)name;
+	uint32_t entry = (uint32_t)name;
 
-	if (!slot || uring->names[slot - 1].generation != name >> 32)
+	if (!entry || uring->names[entry - 1].generation != name >> 32)
 		return NULL;
-	return uring->names[slot - 1].watch;
+	return uring->names[entry - 1].watch;
 }
 
 /* ---- polls ---- */

@@ -11,7 +11,7 @@
  *     8  u64 bytes         what follows the header
  *
  *             MESSAGE       PUT
- *    16  u32  head_bytes    slot          entry of the window written to
+ *    16  u32  head_bytes    entry         index of the window in the table of the receiver
  *    20  u32  zero          generation    of that entry
  *    24  u64  zero          offset        from the window's start
  *
@@ -40,8 +40,8 @@ struct tcp_frame {
 	uint8_t kind; /* enum tcp_kind, once checked */
 	uint32_t crc;
 	uint64_t bytes;
-	uint32_t head_bytes;       /* MESSAGE */
-	uint32_t slot, generation; /* PUT */
+	uint32_t head_bytes;        /* MESSAGE */
+	uint32_t entry, generation; /* PUT */
 	uint64_t offset;
 };
 
@@ -57,7 +57,7 @@ static inline void tcp_frame_put(
 	p[3] = 0;
 	tern_put_le32(p + 4, 0);
 	tern_put_le64(p + 8, frame->bytes);
-	tern_put_le32(p + 16, message ? frame->head_bytes : frame->slot);
+	tern_put_le32(p + 16, message ? frame->head_bytes : frame->entry);
 	tern_put_le32(p + 20, message ? 0 : frame->generation);
 	tern_put_le64(p + 24, message ? 0 : frame->offset);
 	crc = tern_crc32c(0, p, TCP_FRAME_BYTES);
@@ -81,7 +81,7 @@ static inline bool tcp_frame_get(
 		.crc = tern_get_le32(p + 4),
 		.bytes = tern_get_le64(p + 8),
 		.head_bytes = word,
-		.slot = word,
+		.entry = word,
 		.generation = tern_get_le32(p + 20),
 		.offset = tern_get_le64(p + 24),
 	};

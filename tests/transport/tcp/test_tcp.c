@@ -459,7 +459,7 @@ static void test_a_put_to_a_withdrawn_window_is_dropped(void **state)
 	assert_int_equal(
 		ops->expose(server->conn, &to, 0, 5000, TERN_ACCESS_WRITE, &old), 0);
 	assert_int_equal(ops->withdraw(w.server.port, NULL, &old), 0);
-	/* Once while the slot is free, once while it is another window's. */
+	/* Once while the entry is free, once while it is another window's. */
 	assert_int_equal(ops->put(client->conn, &op[0].op, &from, 0, 5000, &old, 0), 0);
 	assert_int_equal(ops->send(client->conn, "message1", 8, NULL, 0), 0);
 	world_until(&w, server->message_count == 1);

@@ -178,7 +178,7 @@ static void test_every_wrong_bit_of_a_put_is_found(void **state)
 	struct scene s;
 
 	scene_start_or_skip(&s, state);
-	frame.slot = (uint32_t)s.region.word[0];
+	frame.entry = (uint32_t)s.region.word[0];
 	frame.generation = (uint32_t)(s.region.word[0] >> 32);
 	tcp_frame_put(good, &frame, NULL);
 	memset(good + TCP_FRAME_BYTES, 'p', 64);
@@ -215,12 +215,12 @@ static void test_puts_to_where_the_peer_may_not_write_are_refused(void **state)
 {
 	struct tern_region read_only;
 	struct scene s;
-	uint32_t slot, generation;
+	uint32_t entry, generation;
 	void *owner;
 
 	scene_start_or_skip(&s, state);
 	memset(body, 'x', sizeof(body));
-	slot = (uint32_t)s.region.word[0];
+	entry = (uint32_t)s.region.word[0];
 	generation = (uint32_t)(s.region.word[0] >> 32);
 	owner = s.server->conn->owner;
 	assert_int_equal(
@@ -236,14 +236,14 @@ static void test_puts_to_where_the_peer_may_not_write_are_refused(void **state)
 		{{.bytes = 64, .offset = UINT64_MAX - 31}, owner},
 		{{.bytes = UINT64_MAX, .offset = 64}, owner},
 		{{.bytes = 0}, owner},
-		{{.bytes = 64, .slot = slot + 2}, owner},
-		{{.bytes = 64, .slot = UINT32_MAX}, owner},
-		{{.bytes = 64, .slot = TERN_WINDOWS_MAX}, owner},
+		{{.bytes = 64, .entry = entry + 2}, owner},
+		{{.bytes = 64, .entry = UINT32_MAX}, owner},
+		{{.bytes = 64, .entry = TERN_WINDOWS_MAX}, owner},
 		{{.bytes = 64, .generation = generation + 1}, owner},
 		{{.bytes = 64}, &other_owner},
 		{{.bytes = 64}, NULL},
 		{{.bytes = 64,
-			 .slot = (uint32_t)read_only.word[0],
+			 .entry = (uint32_t)read_only.word[0],
 			 .generation = (uint32_t)(read_only.word[0] >> 32)},
 			owner},
 	};
@@ -251,8 +251,8 @@ static void test_puts_to_where_the_peer_may_not_write_are_refused(void **state)
 		struct tcp_frame frame = wrong[i].frame;
 
 		frame.kind = TCP_PUT;
-		if (!frame.slot)
-			frame.slot = slot;
+		if (!frame.entry)
+			frame.entry = entry;
 		if (!frame.generation)
 			frame.generation = generation;
 		assert_int_equal(
@@ -269,7 +269,7 @@ static void test_a_put_at_the_edges_of_its_window_lands(void **state)
 
 	scene_start_or_skip(&s, state);
 	memset(body, 'x', 64);
-	frame.slot = (uint32_t)s.region.word[0];
+	frame.entry = (uint32_t)s.region.word[0];
 	frame.generation = (uint32_t)(s.region.word[0] >> 32);
 	for (int end = 0; end < 2; end++) {
 		frame.offset = end ? WINDOW_BYTES - 64 : 0;
