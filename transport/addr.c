@@ -88,11 +88,11 @@ static void targets_any(struct tern_addrs *out, uint16_t port)
 }
 
 /* The status for a getaddrinfo() error. */
-static int status_of(int rc)
+static int status_of(int r)
 {
-	if (rc == EAI_MEMORY)
+	if (r == EAI_MEMORY)
 		return -ENOMEM;
-	return rc == EAI_AGAIN || rc == EAI_SYSTEM ? -ENONET : -ENODATA;
+	return r == EAI_AGAIN || r == EAI_SYSTEM ? -ENONET : -ENODATA;
 }
 
 int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *out)
@@ -105,7 +105,7 @@ int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *ou
 	struct addrinfo *found;
 	char host[256];
 	const char *port;
-	int rc;
+	int r;
 
 	*out = (struct tern_addrs){0};
 	if (address_split(address, host, &port) || !port_valid(port, listening))
@@ -114,9 +114,9 @@ int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *ou
 		targets_any(out, (uint16_t)strtoul(port, NULL, 10));
 		return 0;
 	}
-	rc = getaddrinfo(*host ? host : NULL, port, &hints, &found);
-	if (rc)
-		return status_of(rc);
+	r = getaddrinfo(*host ? host : NULL, port, &hints, &found);
+	if (r)
+		return status_of(r);
 	for (struct addrinfo *ai = found; ai && out->count < TERN_ADDRS_MAX;
 		ai = ai->ai_next) {
 		struct tern_addr *addr = &out->addr[out->count];

@@ -104,22 +104,22 @@ static void sync_watches(struct tcp_port *port, bool direct)
 		struct tcp_watch *watch =
 			tern_list_entry(node, struct tcp_watch, unsynced);
 		bool conn = watch->kind == TCP_WATCH_CONN;
-		int rc;
+		int r;
 
 		tern_list_remove(node);
 		if (direct && conn && conn_of_watch(watch)->state != TCP_CONNECTING) {
 			tern_list_push(&port->unsynced, node);
 			continue;
 		}
-		rc = port->engine->sync(port, watch);
-		if (rc == -EAGAIN)
+		r = port->engine->sync(port, watch);
+		if (r == -EAGAIN)
 			tern_list_push(&port->unsynced, node);
-		else if (rc && conn)
-			tcp_conn_end(conn_of_watch(watch), rc);
-		else if (rc)
+		else if (r && conn)
+			tcp_conn_end(conn_of_watch(watch), r);
+		else if (r)
 			tern_log(port->base.env, TERN_LOG_ERROR,
 				"tcp: the kernel cannot watch a listening socket: %s",
-				tern_status_text(rc));
+				tern_status_text(r));
 	}
 }
 

@@ -94,7 +94,7 @@ static void put_arrives(struct tcp_conn *conn)
 	struct tcp_port *port = tcp_conn_port(conn);
 	struct tcp_rx *rx = &conn->rx;
 	struct tern_window *window;
-	int rc;
+	int r;
 
 	if (rx->crc != rx->frame.crc) {
 		complain(conn, "damaged header");
@@ -104,14 +104,14 @@ static void put_arrives(struct tcp_conn *conn)
 		complain(conn, "unexpected put");
 		return;
 	}
-	rc = tern_window_find(&port->windows, conn->base.owner, rx->frame.entry,
+	r = tern_window_find(&port->windows, conn->base.owner, rx->frame.entry,
 		rx->frame.generation, rx->frame.offset, rx->frame.bytes, &window);
-	if (rc == -EPROTO) {
+	if (r == -EPROTO) {
 		complain(conn, "a put to memory that is not exposed to it");
 		return;
 	}
 	rx->target = NULL;
-	if (rc == 0) {
+	if (r == 0) {
 		rx->target = window->base + rx->frame.offset;
 		tern_list_push(&window->landing, &rx->landing);
 	}
@@ -152,7 +152,7 @@ static void message_arrived(struct tcp_conn *conn, const char *data)
 	struct tern_port *port = conn->base.port;
 	struct tcp_rx *rx = &conn->rx;
 	size_t bytes = rx->frame.bytes;
-	int rc;
+	int r;
 
 	if (bytes > rx->frame.head_bytes)
 		tcp_talks(conn);
@@ -163,9 +163,9 @@ static void message_arrived(struct tcp_conn *conn, const char *data)
 		complain(conn, "damaged message");
 		return;
 	}
-	rc = port->handler->message(port->handler_arg, &conn->base, data, bytes);
-	if (rc)
-		tcp_conn_end(conn, rc);
+	r = port->handler->message(port->handler_arg, &conn->base, data, bytes);
+	if (r)
+		tcp_conn_end(conn, r);
 }
 
 /* Each take_*() function consumes what it can of `bytes` at `data`, and returns how

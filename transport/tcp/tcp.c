@@ -59,7 +59,7 @@ static int choose_congestion(
 	struct tcp_fabric *fabric, const char *asked, const char **why)
 {
 	const char *name = asked ? asked : "cubic";
-	int fd, rc;
+	int fd, r;
 
 	fd = tcp_socket_open(AF_INET, "", 0);
 	if (fd == -EAFNOSUPPORT)
@@ -68,11 +68,11 @@ static int choose_congestion(
 		*why = "the system gives no TCP sockets";
 		return -ENODEV;
 	}
-	rc = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name));
-	if (rc == 0 && strlen(name) < sizeof(fabric->congestion))
+	r = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name));
+	if (r == 0 && strlen(name) < sizeof(fabric->congestion))
 		strcpy(fabric->congestion, name);
 	close(fd);
-	if (rc == 0 || !asked)
+	if (r == 0 || !asked)
 		return 0;
 	*why = "the kernel has not, or does not allow, the TCP congestion control asked "
 	       "for";
@@ -84,17 +84,17 @@ static int tcp_open(struct tern_domain *domain, const struct tern_domain_opts *o
 {
 	TERN_CLEANUP(tern_cleanup_free)
 	struct tcp_fabric *fabric = calloc(1, sizeof(*fabric));
-	int rc;
+	int r;
 
 	if (!fabric)
 		return -ENOMEM;
 	fabric->base.ops = &tern_tcp_fabric_ops;
 	fabric->base.domain = domain;
-	rc = choose_engine(fabric, opts->tcp_engine, why);
-	if (rc == 0)
-		rc = choose_congestion(fabric, opts->tcp_congestion, why);
-	if (rc)
-		return rc;
+	r = choose_engine(fabric, opts->tcp_engine, why);
+	if (r == 0)
+		r = choose_congestion(fabric, opts->tcp_congestion, why);
+	if (r)
+		return r;
 	*why = NULL;
 	*out = &TERN_TAKE(fabric)->base;
 	return 0;
@@ -130,7 +130,7 @@ static void tcp_close(struct tern_fabric *fabric)
 
 static int port_start(struct tcp_port *port)
 {
-	int rc;
+	int r;
 
 	port->stage = aligned_alloc(64, TCP_STAGE_BYTES + 64);
 	if (!port->stage || tern_windows_init(&port->windows))
@@ -139,10 +139,10 @@ static int port_start(struct tcp_port *port)
 	port->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 	if (port->spare_fd < 0 || port->timer.fd < 0)
 		return -errno;
-	rc = fabric_of(port)->engine->init(port);
-	if (rc == 0)
+	r = fabric_of(port)->engine->init(port);
+	if (r == 0)
 		port->engine = fabric_of(port)->engine;
-	return rc;
+	return r;
 }
 
 static void tcp_port_free(struct tern_port *base)
@@ -165,7 +165,7 @@ static int tcp_port_new(struct tern_fabric *fabric, const struct tern_port_opts 
 	struct tern_port **out)
 {
 	struct tcp_port *port = calloc(1, sizeof(*port));
-	int rc;
+	int r;
 
 	if (!port)
 		return -ENOMEM;
@@ -188,10 +188,10 @@ static int tcp_port_new(struct tern_fabric *fabric, const struct tern_port_opts 
 	tern_list_init(&port->writable);
 	tern_list_init(&port->lingering);
 	tern_list_init(&port->ended);
-	rc = port_start(port);
-	if (rc) {
+	r = port_start(port);
+	if (r) {
 		tcp_port_free(&port->base);
-		return rc;
+		return r;
 	}
 	tcp_watch_want(port, &port->timer, EPOLLIN);
 	*out = &port->base;
@@ -339,7 +339,7 @@ static void tcp_conn_close(struct tern_conn *base, bool flush)
 
 /* Starts to connect to the next address that works. 0, or the error of the last
  * attempt. */
-static int connect_next(struct tcp_conn *conn, int rc)
+static int connect_next(struct tcp_conn *conn, int r)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
 	struct tern_addrs *targets = conn->targets;
@@ -350,7 +350,7 @@ static int connect_next(struct tcp_conn *conn, int rc)
 			port->unreachable_ns);
 
 		if (fd < 0) {
-			rc = fd;
+			r = fd;
 			continue;
 		}
 		if (connect(fd, (struct sockaddr *)&addr->sa, addr->len) == 0 ||
@@ -360,10 +360,10 @@ static int connect_next(struct tcp_conn *conn, int rc)
 			conn_name(conn, addr);
 			return 0;
 		}
-		rc = -errno;
+		r = -errno;
 		close(fd);
 	}
-	return rc;
+	return r;
 }
 
 static int tcp_connect(
@@ -373,21 +373,21 @@ static int tcp_connect(
 	TERN_CLEANUP(tern_cleanup_free)
 	struct tern_addrs *targets = malloc(sizeof(*targets));
 	struct tcp_conn *conn;
-	int rc;
+	int r;
 
 	if (!targets)
 		return -ENOMEM;
-	rc = tern_addr_resolve(address, false, targets);
-	if (rc == -EINVAL || rc == -ENOMEM)
-		return rc;
+	r = tern_addr_resolve(address, false, targets);
+	if (r == -EINVAL || r == -ENOMEM)
+		return r;
 	conn = conn_new(port, -1, TCP_CONNECTING);
 	if (!conn)
 		return -ENOMEM;
 	snprintf(conn->base.name, sizeof(conn->base.name), "tcp %s", address);
 	conn->targets = TERN_TAKE(targets);
-	rc = connect_next(conn, rc);
-	if (rc)
-		tcp_conn_end(conn, rc);
+	r = connect_next(conn, r);
+	if (r)
+		tcp_conn_end(conn, r);
 	*out = &conn->base;
 	return 0;
 }
@@ -407,18 +407,18 @@ int tcp_conn_connected(struct tcp_conn *conn)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
 	socklen_t len = sizeof(int);
-	int rc = 0;
+	int r = 0;
 
-	if (getsockopt(conn->watch.fd, SOL_SOCKET, SO_ERROR, &rc, &len) < 0)
-		rc = errno;
-	if (rc == 0 && is_itself(conn->watch.fd))
-		rc = ECONNREFUSED;
-	if (rc) {
+	if (getsockopt(conn->watch.fd, SOL_SOCKET, SO_ERROR, &r, &len) < 0)
+		r = errno;
+	if (r == 0 && is_itself(conn->watch.fd))
+		r = ECONNREFUSED;
+	if (r) {
 		conn_hang_up(conn);
-		rc = connect_next(conn, -rc);
-		if (rc)
-			tcp_conn_end(conn, rc);
-		return rc != 0;
+		r = connect_next(conn, -r);
+		if (r)
+			tcp_conn_end(conn, r);
+		return r != 0;
 	}
 	conn->state = TCP_UP;
 	port->connecting_count--;
@@ -446,10 +446,10 @@ static int listen_at(const struct tern_addr *addr, const char *congestion)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
 	if (bind(fd, (const struct sockaddr *)&addr->sa, addr->len) < 0 ||
 		listen(fd, SOMAXCONN) < 0) {
-		int rc = -errno;
+		int r = -errno;
 
 		close(fd);
-		return rc;
+		return r;
 	}
 	return fd;
 }
@@ -460,13 +460,13 @@ static int tcp_listen(struct tern_port *base, const char *address, struct tern_l
 	TERN_CLEANUP(tern_cleanup_free) struct tcp_lsn *lsn = calloc(1, sizeof(*lsn));
 	struct tern_addr bound = {.len = sizeof(bound.sa)};
 	struct tern_addrs targets;
-	int fd = -EADDRNOTAVAIL, rc;
+	int fd = -EADDRNOTAVAIL, r;
 
 	if (!lsn)
 		return -ENOMEM;
-	rc = tern_addr_resolve(address, true, &targets);
-	if (rc)
-		return rc;
+	r = tern_addr_resolve(address, true, &targets);
+	if (r)
+		return r;
 	/* The next address is tried only if this family or address does not exist
 	 * here. */
 	for (; targets.next < targets.count; targets.next++) {
@@ -477,9 +477,9 @@ static int tcp_listen(struct tern_port *base, const char *address, struct tern_l
 	if (fd < 0)
 		return fd == -EAFNOSUPPORT ? -EADDRNOTAVAIL : fd;
 	if (getsockname(fd, (struct sockaddr *)&bound.sa, &bound.len) < 0) {
-		rc = -errno;
+		r = -errno;
 		close(fd);
-		return rc;
+		return r;
 	}
 	tern_addr_print(&bound, lsn->address, sizeof(lsn->address));
 	tcp_watch_init(&lsn->watch, TCP_WATCH_LSN, fd);

@@ -93,13 +93,13 @@ int tcp_conn_send(struct tern_conn *base, const void *head, size_t head_bytes,
 		.head_bytes = (uint32_t)head_bytes,
 	};
 	uint8_t header[TCP_FRAME_BYTES];
-	int rc;
+	int r;
 
 	tern_assert(head_bytes % 8 == 0 && head_bytes <= base->port->message_bytes &&
 		    payload_bytes <= base->port->message_bytes - head_bytes);
-	rc = admit(conn, sizeof(header) + frame.bytes);
-	if (rc)
-		return rc;
+	r = admit(conn, sizeof(header) + frame.bytes);
+	if (r)
+		return r;
 	tcp_frame_put(header, &frame, head);
 	append(&conn->tx, header, sizeof(header));
 	append(&conn->tx, head, head_bytes);
@@ -124,13 +124,13 @@ int tcp_conn_put(struct tern_conn *base, struct tern_op *op, struct tern_mem *me
 		.offset = remote_offset,
 	};
 	uint8_t header[TCP_FRAME_BYTES];
-	int rc;
+	int r;
 
 	tern_assert(bytes > 0 && mem->kind == TERN_MEM_HOST &&
 		    tern_mem_holds(mem, offset, bytes));
-	rc = admit(conn, sizeof(header));
-	if (rc)
-		return rc;
+	r = admit(conn, sizeof(header));
+	if (r)
+		return r;
 	tcp_frame_put(header, &frame, NULL);
 	append(tx, header, sizeof(header));
 	op->conn = base;

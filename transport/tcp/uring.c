@@ -48,33 +48,33 @@ struct tcp_uring {
  */
 static int ring_init(unsigned entries, struct io_uring *ring)
 {
-	int rc = io_uring_queue_init(
+	int r = io_uring_queue_init(
 		entries, ring, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
 
-	return rc == -EINVAL ? io_uring_queue_init(entries, ring, 0) : rc;
+	return r == -EINVAL ? io_uring_queue_init(entries, ring, 0) : r;
 }
 
 static int uring_probe(void)
 {
 	struct io_uring ring;
-	int rc = ring_init(2, &ring);
+	int r = ring_init(2, &ring);
 
-	if (rc == 0)
+	if (r == 0)
 		io_uring_queue_exit(&ring);
-	return rc;
+	return r;
 }
 
 static int uring_init(struct tcp_port *port)
 {
 	struct tcp_uring *uring = calloc(1, sizeof(*uring));
-	int rc;
+	int r;
 
 	if (!uring)
 		return -ENOMEM;
-	rc = ring_init(RING_ENTRIES, &uring->ring);
-	if (rc) {
+	r = ring_init(RING_ENTRIES, &uring->ring);
+	if (r) {
 		free(uring);
-		return rc;
+		return r;
 	}
 	port->uring = uring;
 	return 0;

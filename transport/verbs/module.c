@@ -13,17 +13,17 @@
 #include "transport/verbs/api.h"
 #include "transport/verbs/retire.h"
 
-static int from_rdma(int rc)
+static int from_rdma(int r)
 {
-	return rc ? -errno : 0;
+	return r ? -errno : 0;
 }
 
 /* Converts the result of functions that return an errno, or in some cases -1. */
-static int from_ibv(int rc)
+static int from_ibv(int r)
 {
-	if (rc == 0)
+	if (r == 0)
 		return 0;
-	return rc == -1 ? -errno : -rc;
+	return r == -1 ? -errno : -r;
 }
 
 #define FROM_POINTER(out, call) ((*(out) = (call)) ? 0 : errno ? -errno : -ENOMEM)

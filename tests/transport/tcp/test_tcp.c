@@ -336,16 +336,16 @@ static void test_a_full_conn_says_so_and_later_that_it_has_room(void **state)
 	struct seen *client, *server;
 	unsigned sent = 0;
 	struct world w;
-	int rc;
+	int r;
 
 	world_start_or_skip(&w, state);
 	world_connect(&w, &client, &server);
 	/* The server does not poll: socket buffers fill, then ours. */
-	while ((rc = ops->send(client->conn, data, 8, data, sizeof(data))) == 0) {
+	while ((r = ops->send(client->conn, data, 8, data, sizeof(data))) == 0) {
 		sent++;
 		ops->poll(w.client.port, 64);
 	}
-	assert_int_equal(rc, -EAGAIN);
+	assert_int_equal(r, -EAGAIN);
 	assert_int_equal(client->writable_count, 0);
 	world_until(&w, client->writable_count);
 	assert_int_equal(ops->send(client->conn, data, 8, data, sizeof(data)), 0);

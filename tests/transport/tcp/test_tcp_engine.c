@@ -42,13 +42,13 @@ static enum outcome open_refused(enum tern_tcp_engine asked, int error)
 	struct tern_domain_opts opts = {.tcp_engine = asked};
 	struct tern_fabric *fabric;
 	const char *why = NULL;
-	int rc;
+	int r;
 
 	if (!refuse_uring(error))
 		return NO_SECCOMP;
-	rc = tern_tcp_fabric_ops.open(NULL, &opts, &fabric, &why);
-	if (rc)
-		return rc == (TERN_HAVE_URING ? -error : -ENOSYS) && why &&
+	r = tern_tcp_fabric_ops.open(NULL, &opts, &fabric, &why);
+	if (r)
+		return r == (TERN_HAVE_URING ? -error : -ENOSYS) && why &&
 				       strstr(why, "io_uring")
 			       ? GOT_REFUSAL
 			       : GOT_NONSENSE;

@@ -20,10 +20,10 @@ static void sleep_and_poll(struct world *w)
 	bool ready = false;
 
 	for (int i = 0; i < 2; i++) {
-		int rc = ops->arm(ports[i]);
+		int r = ops->arm(ports[i]);
 
-		assert_true(rc == 0 || rc == -EAGAIN);
-		ready |= rc != 0;
+		assert_true(r == 0 || r == -EAGAIN);
+		ready |= r != 0;
 		fds[i] = (struct pollfd){ops->fd(ports[i]), POLLIN, 0};
 	}
 	if (poll(fds, 2, ready ? 0 : 20000) == 0 && !ready)
