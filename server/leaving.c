@@ -159,8 +159,8 @@ static void let_go(struct tern_server *s, const struct server_peer *saves)
 {
 	if (saves)
 		server_note(s,
-			"no worker that stays makes progress: worker %u saves the "
-			"parameters before it leaves",
+			"no worker that stays was seen to make progress: worker %u saves "
+			"the parameters before it leaves",
 			saves->index);
 	s->roll_count = 0;
 	for (uint32_t i = 0; i < s->job.workers; i++) {

@@ -465,7 +465,8 @@ static int finishing(void *arg, struct tern_ps_text *why)
 	return make_directory(arg, why);
 }
 
-/* The file of an interrupted run with more steps is kept. */
+/* Without --overwrite, the file of an interrupted run of this job is kept if it has as
+ * many steps or more. */
 static int interrupted(void *arg, uint64_t step, struct tern_ps_text *why)
 {
 	struct worker_role *w = arg;
