@@ -56,6 +56,7 @@ def told_by_failures(output):
 
 
 LINES_KEPT = 40
+LINES_REPEATED = 8
 SLOWEST = 10
 
 
@@ -72,6 +73,7 @@ class Count:
         self.verbose = verbose
         self.passed = 0
         self.failed = []
+        self.told = []  # the last lines of programs that failed: (program, lines)
         self.skipped = []  # (suite, program, case, reason, configuration)
         self.seconds = []  # (duration, program with its configuration)
 
@@ -107,6 +109,8 @@ class Count:
 
     def tell(self, name, test):
         told = told_by_failures(test.get("stdout", ""))
+        both = (test.get("stdout", "") + "\n" + test.get("stderr", "")).splitlines()
+        self.told.append((name, [line for line in told or both if line.strip()][-LINES_REPEATED:]))
         if told:
             print(f"---- {name}: what its failed cases printed", *told, sep="\n")
         print(f"---- {name}: what it printed last")
@@ -136,14 +140,17 @@ class Count:
                 for duration, name in sorted(self.seconds, reverse=True)[:SLOWEST]]
 
     def report(self):
-        """Prints the slowest programs, what was skipped, what failed and, last, the numbers; the
-        exit status."""
+        """Prints the slowest programs, what was skipped, what failed with its last words (for who sees
+        only the end of a log) and, last, the numbers; the exit status."""
         for line in self.slowest_lines():
             print(f"slowest: {line}")
         for line in self.skipped_lines():
             print(f"skipped: {line}")
         if self.skipped and not self.verbose:
             print("skipped: --verbose names every case")
+        for name, lines in self.told:
+            for line in lines:
+                print(f"{name}: {line}")
         for line in self.failed:
             print(f"FAILED: {line}")
         print(f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped",

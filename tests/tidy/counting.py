@@ -70,8 +70,18 @@ def what_a_failed_case_printed_is_shown_however_much_came_after_it():
     assert "# before\nnot ok 1 - x\n# a.c:7: 1 != 2\n" in out.getvalue(), out.getvalue()
 
 
+def what_a_failed_program_printed_last_stands_at_the_end():
+    count = tap_count.Count()
+    with contextlib.redirect_stdout(io.StringIO()):
+        count.add_program("gcc", program("a", *(f"ok: {i}" for i in range(99)), "failed: why", result="FAIL"))
+    lines = report_of(count)[1]
+    assert lines[-3:] == ["[gcc] a: failed: why", "FAILED: [gcc] a: fail, exit status 0",
+                          "0 passed, 1 failed, 0 skipped"], lines
+
+
 tap.run([skips_of_one_reason_in_one_suite_share_a_line,
          verbose_names_each_skipped_case,
          the_slowest_programs_are_told_and_no_more_than_ten,
          a_case_that_was_announced_and_not_reported_has_failed,
-         what_a_failed_case_printed_is_shown_however_much_came_after_it])
+         what_a_failed_case_printed_is_shown_however_much_came_after_it,
+         what_a_failed_program_printed_last_stands_at_the_end])
