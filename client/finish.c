@@ -378,7 +378,7 @@ static void add_up(struct tern_worker *w)
 
 void finish_start(struct tern_worker *w)
 {
-	w->state = WORKER_FINISHING;
+	worker_enter(w, WORKER_FINISHING);
 	w->results.steps = w->version;
 	w->results.loss = mean_loss(w->losses, w->loss_count);
 	w->results.first_loss = w->loss_count ? w->first_loss : (double)NAN;

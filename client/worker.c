@@ -39,6 +39,20 @@ static void end_call(struct tern_deferred *deferred)
 	tell_end(w);
 }
 
+void worker_enter(struct tern_worker *w, enum worker_state next)
+{
+	static const uint8_t edges[] = {
+		[WORKER_JOINING] =
+			1 << WORKER_RUNNING | 1 << WORKER_FINISHING | 1 << WORKER_LEAVING,
+		[WORKER_RUNNING] = 1 << WORKER_FINISHING | 1 << WORKER_LEAVING,
+		[WORKER_FINISHING] = 1 << WORKER_LEAVING,
+		[WORKER_LEAVING] = 0,
+	};
+
+	tern_assert(edges[w->state] >> next & 1);
+	w->state = next;
+}
+
 static void end_timer(struct tern_timer *timer)
 {
 	struct tern_worker *w = tern_container_of(timer, struct tern_worker, end_timer);
@@ -50,7 +64,7 @@ static void end_timer(struct tern_timer *timer)
 static void close_all(struct tern_worker *w, const char *type)
 {
 	w->over = true;
-	w->state = WORKER_LEAVING;
+	worker_enter(w, WORKER_LEAVING);
 	tern_timer_clear(w->opts.ctx, &w->leave_timer);
 	tern_timer_clear(w->opts.ctx, &w->wait_timer);
 	tern_timer_clear(w->opts.ctx, &w->save_timer);
@@ -243,7 +257,7 @@ static void maybe_run(struct tern_worker *w)
 	/* A server without chunks may send its welcome when the last version is
 	 * already here. */
 	if (w->state == WORKER_JOINING)
-		w->state = WORKER_RUNNING;
+		worker_enter(w, WORKER_RUNNING);
 }
 
 static void say_join(struct worker_server *s, const char *job_text)

@@ -38,6 +38,14 @@ struct worker_server {
 	bool counted; /* finish.c: its number of applied steps is known */
 };
 
+/*
+ *     JOINING --welcome of all servers--> RUNNING --last version--> FINISHING --> LEAVING
+ *        |                                   |
+ *        +--last version--> FINISHING        +--failure, or asked to leave--> LEAVING
+ *
+ * A server without a chunk may send its welcome when the last version is already here:
+ * then FINISHING follows on JOINING. LEAVING may follow on any state.
+ */
 enum worker_state {
 	WORKER_JOINING,
 	WORKER_RUNNING,
@@ -167,6 +175,8 @@ struct tern_worker {
 };
 
 /* worker.c */
+/* Changes the state, by an edge of the diagram. */
+void worker_enter(struct tern_worker *w, enum worker_state next);
 void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Leaves the job: the worker needs nothing more from the servers. */

@@ -304,7 +304,7 @@ void tern_dial_lost(struct tern_peer *peer, int status)
 	if (peer->dialler && peer->fruitless && peer->fruitless % FRUITLESS_MOVE == 0)
 		next_candidate(peer);
 	peer->tried = 0;
-	peer->state = TERN_PEER_STATE_LOST;
+	tern_peer_enter(peer, TERN_PEER_STATE_LOST);
 	peer->cause = status;
 	peer->give_up_ns = tern_ns_add(tern_peer_now_ns(peer), return_ns(peer, status));
 	tern_timer_clear(peer->rdv->ctx, &peer->tick);

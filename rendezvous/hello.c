@@ -144,6 +144,26 @@ static void too_slow(struct tern_timer *timer)
 		tern_link_close(link, -ETIMEDOUT, false);
 }
 
+/* Allowed transitions of states, as bits: the diagram in rendezvous.h. */
+#define TO(state) (1u << TERN_LINK_##state)
+static const uint8_t edges[] = {
+	[TERN_LINK_DIALLING] = TO(WAIT_ANSWER) | TO(CLOSING),
+	[TERN_LINK_WAIT_ANSWER] = TO(WAIT_WELCOME) | TO(UP) | TO(CLOSING),
+	[TERN_LINK_WAIT_WELCOME] = TO(UP) | TO(CLOSING),
+	[TERN_LINK_WAIT_HELLO] = TO(WAIT_OLD) | TO(WAIT_PROOF) | TO(CLOSING),
+	[TERN_LINK_WAIT_OLD] = TO(WAIT_PROOF) | TO(CLOSING),
+	[TERN_LINK_WAIT_PROOF] = TO(UP) | TO(CLOSING),
+	[TERN_LINK_UP] = TO(CLOSING),
+	[TERN_LINK_CLOSING] = 0,
+};
+#undef TO
+
+void tern_link_enter(struct tern_link *link, enum tern_link_state next)
+{
+	tern_assert(edges[link->state] >> next & 1);
+	link->state = next;
+}
+
 struct tern_link *tern_link_new(
 	struct tern_rdv *rdv, struct tern_conn *conn, enum tern_link_state state)
 {
@@ -179,7 +199,7 @@ void tern_link_close(struct tern_link *link, int verdict, bool flush)
 {
 	if (link->state == TERN_LINK_CLOSING)
 		return;
-	link->state = TERN_LINK_CLOSING;
+	tern_link_enter(link, TERN_LINK_CLOSING);
 	leave_half_open(link); /* a closing link is not half-open any more */
 	if (verdict && !link->verdict)
 		link->verdict = verdict;
@@ -241,7 +261,7 @@ void tern_link_hello(struct tern_link *link)
 	struct tern_rdv *rdv = link->rdv;
 
 	link->epoch = link->peer->epoch + (link->rail ? 0 : 1);
-	link->state = TERN_LINK_WAIT_ANSWER;
+	tern_link_enter(link, TERN_LINK_WAIT_ANSWER);
 	tern_timer_set(rdv->ctx, &link->timer,
 		TERN_MIN(tern_now_ns(rdv->ctx->env) + HANDSHAKE_NS,
 			link->rail ? TERN_NEVER : tern_peer_attempt_until(link->peer)));
@@ -250,7 +270,7 @@ void tern_link_hello(struct tern_link *link)
 
 void tern_link_answer(struct tern_link *link)
 {
-	link->state = TERN_LINK_WAIT_PROOF;
+	tern_link_enter(link, TERN_LINK_WAIT_PROOF);
 	say_hello(link, 2, 0);
 }
 
@@ -347,7 +367,7 @@ static void old_session(struct tern_link *link)
 	if (!peer->has_records && tern_records_spare(link->rdv) < 0)
 		refuse(link, tern_link_lacks_memory(link));
 	else if (!link->rail && (peer->link || !tern_rails_closed(peer)))
-		link->state = TERN_LINK_WAIT_OLD;
+		tern_link_enter(link, TERN_LINK_WAIT_OLD);
 	else
 		tern_link_answer(link);
 }
@@ -390,7 +410,7 @@ static void introduce(struct tern_link *link)
 		return;
 	if (!link->rail && peer->state == TERN_PEER_STATE_START) {
 		peer->epoch = link->epoch; /* the acceptor may have used this epoch */
-		link->state = TERN_LINK_WAIT_WELCOME;
+		tern_link_enter(link, TERN_LINK_WAIT_WELCOME);
 		return;
 	}
 	leave_half_open(link);

@@ -82,7 +82,8 @@ static void on_ended(void *arg, struct tern_conn *conn, int status)
 	(void)arg;
 	if (!link)
 		return;
-	link->state = TERN_LINK_CLOSING;
+	if (link->state != TERN_LINK_CLOSING)
+		tern_link_enter(link, TERN_LINK_CLOSING);
 	link->over = true;
 	if (link->peer)
 		tern_peer_link_over(link->peer, link, status);

@@ -140,7 +140,7 @@ void tern_rail_up(struct tern_link *link)
 		tern_link_close(link, -ECONNRESET, false);
 		return;
 	}
-	link->state = TERN_LINK_UP;
+	tern_link_enter(link, TERN_LINK_UP);
 	link->conn->owner = peer;
 	peer->rails[link->rail] = link;
 	peer->rail_failures = 0;

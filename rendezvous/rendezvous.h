@@ -127,6 +127,8 @@ struct tern_link {
 uint32_t tern_half_open_max(uint64_t file_max);
 struct tern_link *tern_link_new(
 	struct tern_rdv *rdv, struct tern_conn *conn, enum tern_link_state state);
+/* Changes the state, by an edge of the diagram. */
+void tern_link_enter(struct tern_link *link, enum tern_link_state next);
 /* Sends step 1, when a dialled link is up. */
 void tern_link_hello(struct tern_link *link);
 int tern_link_handshake(struct tern_link *link, const void *message, size_t bytes);
@@ -324,6 +326,8 @@ struct tern_peer {
 
 /* session.c */
 struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts);
+/* Changes the state, by an edge of the diagram. */
+void tern_peer_enter(struct tern_peer *peer, enum tern_peer_state next);
 void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link);
 /* Adds a link to the peer, which owns it from now on. */
 void tern_peer_add_link(struct tern_peer *peer, struct tern_link *link);

@@ -108,6 +108,22 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 	return peer;
 }
 
+/* Allowed transitions of states, as bits: the diagram in rendezvous.h. */
+#define TO(state) (1u << TERN_PEER_STATE_##state)
+static const uint8_t edges[] = {
+	[TERN_PEER_STATE_START] = TO(UP) | TO(DOWN),
+	[TERN_PEER_STATE_UP] = TO(LOST) | TO(DOWN),
+	[TERN_PEER_STATE_LOST] = TO(UP) | TO(DOWN),
+	[TERN_PEER_STATE_DOWN] = 0,
+};
+#undef TO
+
+void tern_peer_enter(struct tern_peer *peer, enum tern_peer_state next)
+{
+	tern_assert(edges[peer->state] >> next & 1);
+	peer->state = next;
+}
+
 void tern_peer_set_token(struct tern_peer *peer, uint64_t token)
 {
 	peer->token = token;
@@ -300,13 +316,13 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 		tern_link_close(link, r, false);
 		return;
 	}
-	link->state = TERN_LINK_UP;
+	tern_link_enter(link, TERN_LINK_UP);
 	link->conn->owner = peer;
 	peer->link = link;
 	place_it(peer, link->conn->name);
 	peer->epoch = link->epoch;
 	peer->bulk_bytes = bulk_bytes_on(peer, link->conn);
-	peer->state = TERN_PEER_STATE_UP;
+	tern_peer_enter(peer, TERN_PEER_STATE_UP);
 	peer->heard = true;
 	peer->pinged = false;
 	peer->silent_ns = 0;
@@ -415,7 +431,7 @@ void tern_peer_down(struct tern_peer *peer, int status)
 
 	if (peer->state == TERN_PEER_STATE_DOWN)
 		return;
-	peer->state = TERN_PEER_STATE_DOWN;
+	tern_peer_enter(peer, TERN_PEER_STATE_DOWN);
 	peer->cause = status;
 	tern_timer_clear(ctx, &peer->retry);
 	tern_timer_clear(ctx, &peer->tick);

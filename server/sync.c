@@ -101,11 +101,26 @@ static void release(struct chunk *c)
 	c->wanted_count = 0;
 }
 
+/* Changes the state, by an edge of the diagram in server_state.h. */
+static void enter(struct chunk *c, enum chunk_state next)
+{
+	static const uint8_t edges[] = {
+		[CHUNK_HOLDING] = 1 << CHUNK_GATHERING,
+		[CHUNK_GATHERING] = 1 << CHUNK_SUMMING | 1 << CHUNK_APPLYING,
+		[CHUNK_SUMMING] = 1 << CHUNK_WAITING,
+		[CHUNK_WAITING] = 1 << CHUNK_APPLYING,
+		[CHUNK_APPLYING] = 1 << CHUNK_HOLDING,
+	};
+
+	tern_assert(edges[c->state] >> next & 1);
+	c->state = next;
+}
+
+/* Lets a chunk that is HOLDING wait for the budget of its next version. */
 static void hold(struct chunk *c)
 {
 	struct tern_server *s = c->server;
 
-	c->state = CHUNK_HOLDING;
 	if (c->version < s->job.steps)
 		tern_list_push(&s->holding, &c->node);
 }
@@ -124,6 +139,7 @@ static void applied(struct tern_task *task)
 	if (s->over)
 		return;
 	chunk_publish(c);
+	enter(c, CHUNK_HOLDING);
 	hold(c);
 	sync_next(s);
 }
@@ -178,7 +194,7 @@ static void apply_sum(struct tern_task *task)
 void sync_apply(struct chunk *c, double clip)
 {
 	c->clip = clip;
-	c->state = CHUNK_APPLYING;
+	enter(c, CHUNK_APPLYING);
 	/* The next version overwrites the one before this one: wait until its sends
 	 * have ended. */
 	if (c->sends_out[(c->version + 1) & 1] == 0)
@@ -212,7 +228,7 @@ static void summed(struct tern_task *task)
 	struct chunk *c = tern_container_of(task, struct chunk, task);
 
 	release(c);
-	c->state = CHUNK_WAITING;
+	enter(c, CHUNK_WAITING);
 	if (chunk_failed(c) || c->server->over)
 		return;
 	norm_chunk_summed(c);
@@ -230,7 +246,7 @@ static void all_here(struct chunk *c)
 	for (uint32_t i = 0; i < input_count(c); i++)
 		c->sources[i] = c->sources[i * span];
 	if (is_two_phase(c)) {
-		c->state = CHUNK_SUMMING;
+		enter(c, CHUNK_SUMMING);
 		chunk_submit(c, sum, summed);
 	} else {
 		sync_apply(c, 1.0);
@@ -504,7 +520,7 @@ static void gather(struct chunk *c)
 	struct tern_server *s = c->server;
 
 	s->staging_left -= staging_of(c);
-	c->state = CHUNK_GATHERING;
+	enter(c, CHUNK_GATHERING);
 	for (uint32_t i = 0; i < s->job.slots; i++)
 		c->gradients[i].chunk = c;
 	receive_due(c);

@@ -111,8 +111,17 @@ struct shm_offer *shm_offer_new(
 void shm_offer_enter(
 	struct shm_conn *conn, struct shm_offer *offer, enum shm_offer_state next)
 {
+	static const uint8_t edges[] = {
+		[SHM_OFFER_WANTED] = 1 << SHM_OFFER_MADE | 1 << SHM_OFFER_GONE,
+		[SHM_OFFER_MADE] = 1 << SHM_OFFER_TAKEN | 1 << SHM_OFFER_REFUSED |
+				   1 << SHM_OFFER_GONE,
+		[SHM_OFFER_TAKEN] = 1 << SHM_OFFER_GONE,
+		[SHM_OFFER_REFUSED] = 1 << SHM_OFFER_GONE,
+		[SHM_OFFER_GONE] = 1 << SHM_OFFER_GONE, /* found gone, then freed */
+	};
 	bool waited = offer->state <= SHM_OFFER_MADE, waits = next <= SHM_OFFER_MADE;
 
+	tern_assert(edges[offer->state] >> next & 1);
 	offer->state = next;
 	if (waited && !waits)
 		conn->asking_count--;

@@ -247,6 +247,22 @@ static struct tcp_conn *conn_new(struct tcp_port *port, int fd, enum tcp_state s
 	return conn;
 }
 
+/* Changes the state, by an edge of the diagram in tcp.h. */
+static void enter(struct tcp_conn *conn, enum tcp_state next)
+{
+	static const uint8_t edges[] = {
+		[TCP_CONNECTING] = 1 << TCP_UP | 1 << TCP_ENDED,
+		[TCP_UP] = 1 << TCP_FLUSHING | 1 << TCP_ENDED,
+		[TCP_FLUSHING] = 1 << TCP_LINGERING | 1 << TCP_ENDED,
+		[TCP_LINGERING] = 1 << TCP_ENDED,
+		[TCP_ENDED] = 0,
+	};
+
+	tern_assert(edges[conn->state] >> next & 1);
+	tcp_conn_port(conn)->connecting_count -= conn->state == TCP_CONNECTING;
+	conn->state = next;
+}
+
 static void conn_name(struct tcp_conn *conn, const struct tern_addr *addr)
 {
 	char text[76];
@@ -275,8 +291,7 @@ void tcp_conn_end(struct tcp_conn *conn, int status)
 
 	if (conn->state == TCP_ENDED)
 		return;
-	port->connecting_count -= conn->state == TCP_CONNECTING;
-	conn->state = TCP_ENDED;
+	enter(conn, TCP_ENDED);
 	conn->status = status;
 	conn_hang_up(conn);
 	tcp_rx_discard(conn);
@@ -297,7 +312,7 @@ void tcp_conn_free(struct tcp_conn *conn)
 
 void tcp_conn_flushed(struct tcp_conn *conn)
 {
-	conn->state = TCP_LINGERING;
+	enter(conn, TCP_LINGERING);
 	shutdown(conn->watch.fd, SHUT_WR);
 	if (conn->rx.eof)
 		tcp_conn_end(conn, 0);
@@ -317,7 +332,7 @@ static void tcp_conn_close(struct tern_conn *base, bool flush)
 			tcp_conn_end(conn, 0);
 			break;
 		}
-		conn->state = TCP_FLUSHING;
+		enter(conn, TCP_FLUSHING);
 		conn->deadline_ns = tern_now_ns(port->base.env) + TCP_LINGER_NS;
 		tern_list_push(&port->lingering, &conn->end_link);
 		tern_list_remove(&conn->writable_link);
@@ -420,8 +435,7 @@ int tcp_conn_connected(struct tcp_conn *conn)
 			tcp_conn_end(conn, r);
 		return r != 0;
 	}
-	conn->state = TCP_UP;
-	port->connecting_count--;
+	enter(conn, TCP_UP);
 	free(TERN_TAKE(conn->targets));
 	/* The socket is unwatched until the thread sleeps: watching costs the kernel
 	 * time with every received byte, and the socket is always writable. */

@@ -132,7 +132,7 @@ static void come_up(struct verbs_conn *conn)
 	verbs_api_of(port)->modify_qp(
 		conn->qp, &attr, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER);
 	conn->deadline_ns = UINT64_MAX;
-	conn->state = VERBS_UP;
+	verbs_conn_enter(conn, VERBS_UP);
 	conn->base.caps = TERN_CAP_PUT;
 	if (!guard && !conn->peer_guarded && conn->read_max > 0)
 		conn->base.caps |= TERN_CAP_GET;
@@ -242,7 +242,6 @@ static int accept_request(struct verbs_conn *conn, const struct rdma_conn_param 
 	if (answer.responder_resources > param->responder_resources)
 		answer.responder_resources = param->responder_resources;
 	answer.initiator_depth = (uint8_t)conn->read_max;
-	conn->state = VERBS_ACCEPTING;
 	conn->deadline_ns = tern_now_ns(port->base.env) + VERBS_ACCEPT_NS;
 	verbs_port_deadline(port, conn->deadline_ns);
 	r = verbs_api_of(port)->accept(conn->id, &answer);
@@ -254,7 +253,7 @@ static int accept_request(struct verbs_conn *conn, const struct rdma_conn_param 
 static void on_request(struct verbs_port *port, struct verbs_lsn *lsn,
 	struct rdma_cm_id *id, const struct rdma_conn_param *param)
 {
-	struct verbs_conn *conn = lsn ? verbs_conn_new(port) : NULL;
+	struct verbs_conn *conn = lsn ? verbs_conn_new(port, VERBS_ACCEPTING) : NULL;
 	struct verbs_greeting mine;
 	int r;
 
@@ -319,7 +318,7 @@ static void resolve_or_fail(struct verbs_conn *conn)
 
 static int resolve_route(struct verbs_conn *conn)
 {
-	conn->state = VERBS_ROUTING;
+	verbs_conn_enter(conn, VERBS_ROUTING);
 	return verbs_api_of(verbs_conn_port(conn))->resolve_route(conn->id, RESOLVE_MS);
 }
 
@@ -333,7 +332,7 @@ static int request(struct verbs_conn *conn)
 		return r;
 	mine = greeting(conn, 0);
 	param = conn_param(conn, &mine);
-	conn->state = VERBS_CONNECTING;
+	verbs_conn_enter(conn, VERBS_CONNECTING);
 	return verbs_api_of(verbs_conn_port(conn))->connect(conn->id, &param);
 }
 
@@ -519,7 +518,7 @@ int verbs_connect(struct tern_port *base, const char *address, struct tern_conn 
 		r = tern_addr_resolve(choice.address, false, &addrs);
 	if (r)
 		return r;
-	conn = verbs_conn_new(port);
+	conn = verbs_conn_new(port, VERBS_RESOLVING);
 	if (!conn)
 		return -ENOMEM;
 	conn->announced = true;

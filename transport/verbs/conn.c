@@ -57,12 +57,13 @@ static void hash_remove(struct verbs_conn *conn)
 
 /* ---- birth ---- */
 
-struct verbs_conn *verbs_conn_new(struct verbs_port *port)
+struct verbs_conn *verbs_conn_new(struct verbs_port *port, enum verbs_state state)
 {
 	struct verbs_conn *conn = calloc(1, sizeof(*conn));
 
 	if (!conn)
 		return NULL;
+	conn->state = state;
 	conn->base.port = &port->base;
 	conn->base.eager_bytes = VERBS_EAGER_BYTES;
 	conn->base.chunk_bytes = VERBS_CHUNK_BYTES;
@@ -196,6 +197,22 @@ int verbs_conn_open(struct verbs_conn *conn)
 	return make_qp(conn) ?: make_ring(conn) ?: post_receives(conn);
 }
 
+void verbs_conn_enter(struct verbs_conn *conn, enum verbs_state next)
+{
+	static const uint8_t edges[] = {
+		[VERBS_RESOLVING] = 1 << VERBS_ROUTING | 1 << VERBS_ENDING,
+		[VERBS_ROUTING] = 1 << VERBS_CONNECTING | 1 << VERBS_ENDING,
+		[VERBS_CONNECTING] = 1 << VERBS_UP | 1 << VERBS_ENDING,
+		[VERBS_ACCEPTING] = 1 << VERBS_UP | 1 << VERBS_ENDING,
+		[VERBS_UP] = 1 << VERBS_FLUSHING | 1 << VERBS_ENDING,
+		[VERBS_FLUSHING] = 1 << VERBS_ENDING,
+		[VERBS_ENDING] = 0,
+	};
+
+	tern_assert(edges[conn->state] >> next & 1);
+	conn->state = next;
+}
+
 /* ---- the end ---- */
 
 void verbs_conn_end(struct verbs_conn *conn, int status)
@@ -207,7 +224,7 @@ void verbs_conn_end(struct verbs_conn *conn, int status)
 	if (conn->by_user)
 		status = conn->connected ? 0 : -ECANCELED;
 	tern_admission_remove(&port->half_open, &conn->half_open);
-	conn->state = VERBS_ENDING;
+	verbs_conn_enter(conn, VERBS_ENDING);
 	conn->status = status;
 	tern_list_remove(&conn->dirty);
 	tern_list_remove(&conn->blocked);
@@ -234,7 +251,7 @@ void verbs_conn_close(struct tern_conn *base, bool flush)
 		verbs_conn_end(conn, 0);
 		return;
 	}
-	conn->state = VERBS_FLUSHING;
+	verbs_conn_enter(conn, VERBS_FLUSHING);
 	conn->deadline_ns = tern_now_ns(base->port->env) + VERBS_FLUSH_NS;
 	verbs_port_deadline(verbs_conn_port(conn), conn->deadline_ns);
 	verbs_tx_farewell(conn);

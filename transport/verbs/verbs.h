@@ -598,7 +598,10 @@ void verbs_cm_heard(struct verbs_conn *conn);
 
 /* ---- conn.c ---- */
 
-struct verbs_conn *verbs_conn_new(struct verbs_port *port);
+/* `state`: RESOLVING for a conn that dials, ACCEPTING for the other end. */
+struct verbs_conn *verbs_conn_new(struct verbs_port *port, enum verbs_state state);
+/* Changes the state, by an edge of the diagram. */
+void verbs_conn_enter(struct verbs_conn *conn, enum verbs_state next);
 /* Makes the queue pair, on the device to which the id is bound. */
 int verbs_conn_open(struct verbs_conn *conn);
 /* Marks the conn as ending with `status`; the first status counts. Callable anywhere. */
