@@ -49,15 +49,8 @@ static void tell(struct tern_xfer *x)
 		peer->name, peer->fabric_name, way);
 }
 
-void tern_direct_started(struct tern_xfer *x)
+void tern_direct_count(struct tern_xfer *x)
 {
-	if (!x->stage.stager || x->stage.bounce.mem || !tern_direct_chosen(x))
-		return;
 	x->peer->stats.direct_count++;
 	tell(x);
-}
-
-int tern_direct_settle(struct tern_xfer *x)
-{
-	return x->stage.stager ? tern_gpu_settle(x->buf.mem->gpu) : 0;
 }

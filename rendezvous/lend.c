@@ -72,13 +72,11 @@ static int borrow(struct tern_xfer *x)
 	return r;
 }
 
-int tern_lend_get(struct tern_xfer *x)
+int tern_lend_borrow(struct tern_xfer *x)
 {
 	struct tern_stager *stager;
 	int r;
 
-	if (!(tern_peer_caps(x->peer) & TERN_CAP_LEND))
-		return -ENOTSUP;
 	r = borrow(x);
 	if (r < 0)
 		return r == -ENOTSUP ? r : -EAGAIN;

@@ -26,6 +26,8 @@
 
 #include <tern/channel.h>
 
+#include <errno.h>
+
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/map.h"
@@ -37,6 +39,7 @@
 #include "rendezvous/wire.h"
 #include "transport/admission.h"
 #include "transport/context.h"
+#include "transport/gpu/gpu.h"
 #include "transport/gpu/stager.h"
 
 #define TERN_RAILS_MAX   9u /* 8, and the main link if it is not one of them */
@@ -737,13 +740,50 @@ void tern_rdv_feed(struct tern_rdv *rdv); /* lets receives in rdv->hungry try ag
 /* All bytes of a receive are on the GPU (status 0), or the copy has failed. */
 void tern_recv_landed(struct tern_xfer *x, int status);
 
+/* direct.c */
+/* True if, on the present link, the fabric accesses the GPU memory of this xfer
+ * itself. The answer does not change during the life of a link. */
+bool tern_direct_chosen(struct tern_xfer *x);
+void tern_direct_count(struct tern_xfer *x);
+/* Counts the transfer in direct_count, if it is one. */
+static inline void tern_direct_started(struct tern_xfer *x)
+{
+	if (tern_unlikely(x->stage.stager != NULL) && !x->stage.bounce.mem &&
+		tern_direct_chosen(x))
+		tern_direct_count(x);
+}
+/* After the fabric has received into GPU memory: makes the bytes visible to the GPU.
+ * 0, or the status of the request. */
+static inline int tern_direct_settle(struct tern_xfer *x)
+{
+	return x->stage.stager ? tern_gpu_settle(x->buf.mem->gpu) : 0;
+}
+
 /* stage.c */
+/*
+ * Whether the memory of an xfer is in a GPU is asked once, when it gets its memory: then
+ * `stager` is set. What follows looks at that only, so a tensor of host memory comes to
+ * no file about GPUs.
+ */
 /* The stager for `buf`; NULL if it is host memory. Errors of tern_context_stager(). */
-int tern_stage_open(
-	struct tern_rdv *rdv, const struct tern_buf *buf, struct tern_stager **out);
-void tern_stage_init(struct tern_xfer *x);
+static inline int tern_stage_open(
+	struct tern_rdv *rdv, const struct tern_buf *buf, struct tern_stager **out)
+{
+	*out = NULL;
+	if (tern_likely(!buf->bytes || buf->mem->kind == TERN_MEM_HOST))
+		return 0;
+	return tern_context_stager(rdv->ctx, buf->mem->gpu, out);
+}
+static inline void tern_stage_init(struct tern_stage *stage)
+{
+	tern_list_init(&stage->wait.node);
+	tern_list_init(&stage->slots);
+}
 /* True if the memory must be staged on the present link. */
-bool tern_stage_needed(struct tern_xfer *x);
+static inline bool tern_stage_needed(struct tern_xfer *x)
+{
+	return tern_unlikely(x->stage.stager != NULL) && !tern_direct_chosen(x);
+}
 /* The next part of the tensor to put, in host memory; NULL: the stager will continue
  * the xfer when there is one. */
 struct tern_stage_slot *tern_stage_next(struct tern_xfer *x);
@@ -769,24 +809,20 @@ void tern_stage_fini(struct tern_xfer *x); /* the xfer has ended */
 void tern_rdv_stage_init(struct tern_rdv *rdv);
 void tern_rdv_stage_fini(struct tern_rdv *rdv);
 
-/* direct.c */
-/* True if, on the present link, the fabric accesses the GPU memory of this xfer
- * itself. The answer does not change during the life of a link. */
-bool tern_direct_chosen(struct tern_xfer *x);
-/* Counts the transfer in direct_count, if it is one. */
-void tern_direct_started(struct tern_xfer *x);
-/* After the fabric has received into GPU memory: makes the bytes visible to the GPU.
- * 0, or the status of the request. */
-int tern_direct_settle(struct tern_xfer *x);
-
 /* lend.c */
 /* 0: the peer's GPU copies the tensor directly; 1: the xfer will be continued;
  * -ENOTSUP: it cannot. */
 int tern_lend_offer(struct tern_xfer *x);
 /* The peer may have answered an offer: waiting sends ask again. */
 void tern_lend_answered(struct tern_peer *peer);
+int tern_lend_borrow(struct tern_xfer *x);
 /* 0: under way, or ended; -EAGAIN; -ENOTSUP: the region in its record was not lent. */
-int tern_lend_get(struct tern_xfer *x);
+static inline int tern_lend_get(struct tern_xfer *x)
+{
+	bool may_be_lent = x->stage.loan.gpu || x->peer->link->conn->lent_count;
+
+	return tern_unlikely(may_be_lent) ? tern_lend_borrow(x) : -ENOTSUP;
+}
 /* All copies have ended. -ECONNRESET: the copied bytes may be inconsistent. */
 int tern_lend_repay(struct tern_xfer *x);
 

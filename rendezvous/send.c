@@ -469,7 +469,8 @@ static void finish_writing(struct tern_xfer *x)
 		x->result = -ECANCELED;
 	else if (x->stage.status)
 		x->result = x->stage.status;
-	tern_stage_drop(x);
+	if (!tern_stage_is_idle(&x->stage))
+		tern_stage_drop(x);
 	tern_xfer_enter(x, TERN_XFER_FINISHING);
 	tern_list_push(&x->peer->pending, &x->queue);
 }

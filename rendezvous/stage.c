@@ -38,27 +38,6 @@ enum phase { IDLE, COPYING, READY, MOVING };
 
 static void slot_ready(struct tern_stage_wait *wait, struct tern_stage_slot *slot);
 
-int tern_stage_open(
-	struct tern_rdv *rdv, const struct tern_buf *buf, struct tern_stager **out)
-{
-	*out = NULL;
-	if (!buf->bytes || buf->mem->kind == TERN_MEM_HOST)
-		return 0;
-	return tern_context_stager(rdv->ctx, buf->mem->gpu, out);
-}
-
-void tern_stage_init(struct tern_xfer *x)
-{
-	x->stage.wait.ready = slot_ready;
-	tern_list_init(&x->stage.wait.node);
-	tern_list_init(&x->stage.slots);
-}
-
-bool tern_stage_needed(struct tern_xfer *x)
-{
-	return x->stage.stager && !tern_direct_chosen(x);
-}
-
 static uint64_t bytes_of(const struct tern_xfer *x)
 {
 	return x->is_send ? x->buf.bytes
@@ -183,6 +162,7 @@ static void wait_for_slot(struct tern_xfer *x, enum tern_stage_way way)
 {
 	bool urgent = x->is_send && (x->flags & TERN_URGENT);
 
+	x->stage.wait.ready = slot_ready;
 	tern_stager_wait(x->stage.stager, way, &x->stage.wait, urgent);
 }
 

@@ -31,7 +31,7 @@ void tern_xfer_init(
 	tern_list_init(&x->renewal);
 	tern_map_node_init(&x->theirs);
 	tern_match_node_init(&x->node);
-	tern_stage_init(x);
+	tern_stage_init(&x->stage);
 	tern_list_push(&channel->peer->xfers, &x->all);
 	channel->peer->send_count += is_send;
 }

@@ -393,7 +393,8 @@ static int progress(struct tern_context *ctx)
 	/* Call done() of ended requests before the clock is read: often a caller waits
 	 * for that. */
 	count += run_deferred(ctx);
-	count += tern_stagers_poll(ctx);
+	if (!tern_list_empty(&ctx->stagers))
+		count += tern_stagers_poll(ctx);
 	count += tern_env_poll(ctx->env);
 	count += run_timers(ctx);
 	return count + run_deferred(ctx);

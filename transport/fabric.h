@@ -410,6 +410,8 @@ struct tern_conn {
 	/* Puts of at least this size should use other conns, because messages behind a
 	 * put wait until its bytes are sent. 0: they do not wait (verbs). */
 	uint64_t bulk_bytes;
+	/* Memories of the peer that borrow() may name: those that were opened here. */
+	uint32_t lent_count;
 	void *user; /* for the caller */
 	/* Owner of the regions of this conn. The caller sets it before it exposes or
 	 * accepts anything. It is compared, never dereferenced. */

@@ -114,7 +114,7 @@ char *tern_stage_slot_data(const struct tern_stage_slot *slot);
 /* ---- for the context ---- */
 
 /* Completes copies that have ended. Returns how many. */
-int tern_stagers_poll(struct tern_context *ctx);
+int tern_stagers_poll(struct tern_context *ctx); /* only if it has a stager */
 /* Arranges that the end of the copies under way wakes the context. */
 void tern_stagers_arm(struct tern_context *ctx);
 /* Waits for the devices and frees the stagers. Nobody may hold a slot or wait for one. */

@@ -171,7 +171,7 @@ static int view_new(
 	struct shm_view *view;
 	int status;
 
-	if (conn->view_count == SHM_VIEW_COUNT)
+	if (conn->base.lent_count == SHM_VIEW_COUNT)
 		return -ENOSPC;
 	view = calloc(1, sizeof(*view));
 	if (!view)
@@ -186,7 +186,7 @@ static int view_new(
 	view->conn = conn;
 	view->mem_id = mem_id;
 	tern_list_push_front(&conn->views, &view->node);
-	conn->view_count++;
+	conn->base.lent_count++;
 	return 0;
 }
 
@@ -200,7 +200,7 @@ static void view_close(struct shm_view *view)
 static void view_free(struct shm_conn *conn, struct shm_view *view)
 {
 	tern_list_remove(&view->node);
-	conn->view_count--;
+	conn->base.lent_count--;
 	view->conn = NULL;
 	if (view->loan_count == 0)
 		view_close(view);
@@ -286,13 +286,12 @@ int shm_repay(struct tern_loan *loan)
 
 /* ---- both ---- */
 
-void shm_gpu_step(struct shm_conn *conn)
+void shm_gpu_chance(struct shm_conn *conn)
 {
 	struct shm_fabric *fabric = fabric_of(conn);
 	const struct shm_note again = note_of(SHM_AGAIN, 0, 0);
 
-	if (conn->refused_for_now &&
-		conn->chance_seen != atomic_load(&fabric->chance_count) &&
+	if (conn->chance_seen != atomic_load(&fabric->chance_count) &&
 		shm_note_send(conn->fd, &again, -1) != -EAGAIN)
 		conn->refused_for_now = false;
 }

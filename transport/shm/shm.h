@@ -318,9 +318,8 @@ struct shm_conn {
 	uint32_t asking_count; /* slabs not mapped yet, and offers not answered yet */
 
 	struct tern_list views; /* GPU memory of the peer that is open here: gpu.c */
-	uint32_t view_count;
-	bool refused_for_now; /* an AGAIN is due when fabric->chance_count changes */
-	uint32_t chance_seen; /* value of fabric->chance_count at the refusal */
+	bool refused_for_now;   /* an AGAIN is due when fabric->chance_count changes */
+	uint32_t chance_seen;   /* value of fabric->chance_count at the refusal */
 
 	struct tern_list copying;   /* ops whose next piece can be copied now */
 	struct tern_list bouncing;  /* ops with chunks left to ask for */
@@ -502,7 +501,13 @@ void shm_offer_again(struct shm_conn *conn);
 /* The peer has freed the memory: closes it. False: it is not open here. */
 bool shm_view_gone(struct shm_conn *conn, uint32_t mem_id);
 /* Called in each poll(): sends AGAIN or GONE if something has changed here. */
-void shm_gpu_step(struct shm_conn *conn);
+void shm_gpu_chance(struct shm_conn *conn);
+/* Asks for the refused offers again, if they may be accepted now. */
+static inline void shm_gpu_step(struct shm_conn *conn)
+{
+	if (tern_unlikely(conn->refused_for_now))
+		shm_gpu_chance(conn);
+}
 /* Called when the conn is freed. */
 void shm_gpu_end(struct shm_conn *conn);
 
