@@ -34,6 +34,9 @@
 #define HALF_OPEN_LEAST     64u
 #define HALF_OPEN_MOST      4096u
 #define FILES_FOR_HALF_OPEN 2u
+/* Refused links that may stay open, for a second, until the other end has read why: one
+ * for so many half-open ones. Further ones are closed at once. */
+#define REFUSED_SHARE 4u
 
 /* ---- proof ---- */
 
@@ -189,6 +192,7 @@ struct tern_link *tern_link_new(
 void tern_link_free(struct tern_link *link)
 {
 	leave_half_open(link);
+	link->rdv->refused_count -= link->refused;
 	tern_list_remove(&link->node);
 	tern_list_remove(&link->of_peer);
 	free(link->echoes);
@@ -276,9 +280,15 @@ void tern_link_answer(struct tern_link *link)
 
 static void refuse(struct tern_link *link, int status)
 {
+	struct tern_rdv *rdv = link->rdv;
+
 	link->verdict = status;
 	say_hello(link, 2, status);
-	tern_link_close(link, status, true);
+	if (link->state == TERN_LINK_CLOSING)
+		return;
+	link->refused = rdv->refused_count < rdv->half_open_max / REFUSED_SHARE;
+	rdv->refused_count += link->refused;
+	tern_link_close(link, status, link->refused);
 }
 
 /* ---- hearing hello ---- */
@@ -411,6 +421,12 @@ static void introduce(struct tern_link *link)
 	if (!link->rail && peer->state == TERN_PEER_STATE_START) {
 		peer->epoch = link->epoch; /* the acceptor may have used this epoch */
 		tern_link_enter(link, TERN_LINK_WAIT_WELCOME);
+		/* The acceptor has proved itself. Its first message may be one that it
+		 * had sent on an earlier link, as long as messages may be. */
+		link->conn->owner = peer;
+		tern_timer_set(link->rdv->ctx, &link->timer,
+			TERN_MIN(tern_ns_add(tern_peer_now_ns(peer), HANDSHAKE_NS),
+				peer->give_up_ns));
 		return;
 	}
 	leave_half_open(link);

@@ -54,6 +54,7 @@ struct tern_rdv {
 	struct tern_list peers, links, listeners;
 	struct tern_admission half_open; /* accepted links, handshake not complete */
 	uint32_t half_open_max;
+	uint32_t refused_count; /* links with `refused` */
 
 	struct tern_list completed; /* xfers whose done() is to run */
 	struct tern_deferred complete_call;
@@ -114,6 +115,7 @@ struct tern_link {
 	/* Step of a HELLO that could not be sent for lack of room; 0: none. */
 	uint8_t unsaid;
 	struct tern_half_open half_open; /* in rdv->half_open */
+	bool refused;   /* closing, but its refusal is still being sent */
 	bool over;      /* its peer was told of the end; `closed` follows */
 	int verdict;    /* status that overrides that of `closed`; 0: none */
 	uint32_t epoch; /* proposed in step 1 */

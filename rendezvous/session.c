@@ -179,9 +179,10 @@ static void never_said_goodbye(struct tern_peer *peer)
 /*
  * True: a lost session may still return, though its time is over. If many sessions return
  * at once, or processor time is scarce, it may be on its way: a link of it is in its
- * handshake, or links were accepted that have not said yet which session they belong to.
+ * handshake, or links were accepted that have not said yet which session they belong to;
+ * or this thread was busy elsewhere, and has not looked for new links meanwhile.
  */
-static bool is_returning(const struct tern_peer *peer)
+static bool may_be_returning(const struct tern_peer *peer)
 {
 	const struct tern_rdv *rdv = peer->rdv;
 	uint64_t now_ns = tern_peer_now_ns(peer);
@@ -196,7 +197,8 @@ static bool is_returning(const struct tern_peer *peer)
 			return true;
 	}
 	return now_ns < tern_ns_add(peer->give_up_ns, rdv->ctx->opts.unreachable_ns) &&
-	       tern_admission_expects(&rdv->half_open, now_ns);
+	       (tern_admission_expects(&rdv->half_open, now_ns) ||
+		       now_ns - peer->retry.due_ns >= RETURNING_NS);
 }
 
 static void retry(struct tern_timer *timer)
@@ -205,7 +207,7 @@ static void retry(struct tern_timer *timer)
 
 	if (peer->fin_sent && peer->state == TERN_PEER_STATE_UP)
 		never_said_goodbye(peer);
-	else if (is_returning(peer))
+	else if (may_be_returning(peer))
 		tern_peer_set_timer(peer, &peer->retry, RETURNING_NS);
 	else if (peer->dialler &&
 		 (tern_peer_now_ns(peer) < peer->give_up_ns || !peer->cause))

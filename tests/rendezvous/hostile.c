@@ -746,6 +746,34 @@ static void test_three_thousand_silent_sockets_lock_nobody_out(void **state)
 	host_fini(&host);
 }
 
+/* Connections that were refused, and whose other end stays, are kept only until it may
+ * have read why, and only a few of them. */
+static void test_refused_connections_hold_few_descriptors(void **state)
+{
+	enum { COUNT = 400 };
+	const struct tern_hello nobody = {.token = 12345};
+	struct rlimit files;
+	struct host host;
+	static int fd[COUNT];
+	char byte;
+
+	(void)state;
+	host_init_with_few_files(&host);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+	assert_int_equal(prlimit(host.pid, RLIMIT_NOFILE, &files, NULL), 0);
+	for (unsigned i = 0; i < COUNT; i++) {
+		fd[i] = raw_dial(&host);
+		raw_hello(fd[i], 1, &nobody);
+	}
+	for (unsigned i = 0; i < COUNT; i++)
+		(void)recv(fd[i], &byte, 1, 0); /* the refusal, or the end */
+	assert_true(open_files(host.pid) < HALF_OPEN / 2 + OTHER_FILES);
+	check_served(&host);
+	for (unsigned i = 0; i < COUNT; i++)
+		close(fd[i]);
+	host_fini(&host);
+}
+
 /* Hundreds of rails without a session must leave nothing behind. */
 static void test_rails_of_nobody_leave_nothing_behind(void **state)
 {
@@ -804,6 +832,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_the_silent_do_not_lock_their_own_host_out),
 		cmocka_unit_test(test_the_silent_do_not_lock_other_hosts_out),
 		cmocka_unit_test(test_three_thousand_silent_sockets_lock_nobody_out),
+		cmocka_unit_test(test_refused_connections_hold_few_descriptors),
 		cmocka_unit_test(test_rails_of_nobody_leave_nothing_behind),
 		cmocka_unit_test(test_without_the_secret_nobody_gets_in),
 	};

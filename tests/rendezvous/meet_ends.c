@@ -256,7 +256,7 @@ static int meet_impostor(const struct instance *instance, enum answer answer)
 
 	the_answer = answer;
 	bed->sides[B].on_accepted = impostor_accepted;
-	opts.connect_ns = TERN_NS_PER_S;
+	opts.connect_ns = 60 * TERN_NS_PER_S;
 	meet = meet_new_apart(instance, &opts, &opts);
 	a = &meet->ends[A];
 	meet_url(instance, bed->sides[B].fabric->ops->lsn_address(bed->lsn), url);

@@ -4,6 +4,7 @@
 #include "tests/rendezvous/meet.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/util.h"
@@ -271,18 +272,21 @@ static void test_more_than_may_be_half_open_all_get_in(const struct instance *in
 	meet_free(meet);
 }
 
-static bool has_link_in(const struct end *end, enum tern_link_state state)
+static struct tern_link *link_in(const struct end *end, enum tern_link_state state)
 {
-	tern_list_for_each (n, &tern_rdv_of(end->ctx)->links)
-		if (tern_list_entry(n, struct tern_link, node)->state == state)
-			return true;
-	return false;
+	tern_list_for_each (n, &tern_rdv_of(end->ctx)->links) {
+		struct tern_link *link = tern_list_entry(n, struct tern_link, node);
+
+		if (link->state == state)
+			return link;
+	}
+	return NULL;
 }
 
 /* Progresses one end at a time until B has answered and A has not received the answer. */
 static bool awaits_proof(struct end *a, struct end *b)
 {
-	if (!b->asleep && has_link_in(b, TERN_LINK_WAIT_PROOF))
+	if (!b->asleep && link_in(b, TERN_LINK_WAIT_PROOF))
 		return true;
 	b->asleep = !b->asleep;
 	a->asleep = !b->asleep;
@@ -316,10 +320,90 @@ static void test_a_session_in_its_handshake_is_waited_for(const struct instance 
 	meet_free(meet);
 }
 
+/* Progresses one end at a time until A waits for B's first message. */
+static bool awaits_welcome(struct end *a, struct end *b)
+{
+	if (link_in(a, TERN_LINK_WAIT_WELCOME))
+		return true;
+	b->asleep = !b->asleep;
+	a->asleep = !b->asleep;
+	return false;
+}
+
+/* B is up, and sends, on a link that A gives up before it has heard anything on it. The
+ * next link begins with what B had sent. */
+static void test_what_was_sent_ahead_of_a_lost_welcome_comes(
+	const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct call send = {0}, recv = {0};
+	struct tern_link *link;
+	struct tern_buf room;
+	struct meet *meet;
+	struct end *a, *b;
+
+	opts.reconnect_ns = opts.connect_ns = 60 * TERN_NS_PER_S;
+	meet = meet_new_apart(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	meet_dial(meet);
+	MEET_PUMP(meet, awaits_welcome(a, b));
+	a->asleep = true;
+	b->asleep = false;
+	MEET_PUMP(meet, b->accepted_count);
+	link = link_in(a, TERN_LINK_WAIT_WELCOME);
+	if (link->conn->caps & TERN_CAP_BOUND)
+		MEET_SKIP(meet, "a connection is for good");
+	if (!b->channel)
+		assert_int_equal(
+			tern_channel_open(b->peer, MEET_CHANNEL, &b->channel), 0);
+	room = end_data(b, SLAB, MEET_EAGER, 7);
+	assert_int_equal(call_send(&send, b, 1, 1, &room, 0), 0);
+	tern_link_close(link, -ETIMEDOUT, false);
+	a->asleep = false;
+	room = end_memory(a, SLAB, MEET_EAGER);
+	assert_int_equal(call_recv(&recv, a, 1, 1, &room, 0), 0);
+	MEET_PUMP(meet, call_over(&recv) && call_over(&send));
+	call_check(&recv, MEET_EAGER, 7);
+	assert_int_equal(a->down_count + b->down_count, 0);
+	meet_free(meet);
+}
+
+/* B notices the loss, and is then busy for longer than A's time to return. A has dialled
+ * meanwhile, and B has only to look. */
+static void test_who_was_busy_looks_before_it_gives_up(const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct meet *meet;
+	struct end *a, *b;
+
+	if (!instance->sockets) {
+		print_message("skipped: not made of sockets\n");
+		skip();
+	}
+	opts.reconnect_ns = 50 * TERN_NS_PER_MS;
+	meet = meet_new_with(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	a->asleep = true;
+	tern_peer_cut(a->peer, -ECONNRESET);
+	MEET_PUMP(meet, b->peer->state == TERN_PEER_STATE_LOST);
+	a->asleep = false;
+	b->asleep = true;
+	MEET_PUMP(meet, link_in(a, TERN_LINK_WAIT_ANSWER));
+	usleep(200000);
+	b->asleep = false;
+	MEET_PUMP(meet, (a->recovered_count && b->recovered_count) || b->down_count);
+	assert_int_equal(a->down_count + b->down_count, 0);
+	meet_free(meet);
+}
+
 const struct conformance_test meet_links[] = {
 	CONFORMANCE(test_a_thousand_who_come_at_once_all_get_in, NEEDS_NOTHING),
 	CONFORMANCE(test_more_than_may_be_half_open_all_get_in, NEEDS_NOTHING),
 	CONFORMANCE(test_a_session_in_its_handshake_is_waited_for, NEEDS_NOTHING),
+	CONFORMANCE(test_what_was_sent_ahead_of_a_lost_welcome_comes, NEEDS_NOTHING),
+	CONFORMANCE(test_who_was_busy_looks_before_it_gives_up, NEEDS_NOTHING),
 	CONFORMANCE(test_links_of_no_use_come_ever_more_slowly, NEEDS_NOTHING),
 	CONFORMANCE(test_links_that_carry_nothing_are_the_end, NEEDS_NOTHING),
 	CONFORMANCE(test_a_link_of_use_is_followed_at_once, NEEDS_NOTHING),
