@@ -148,6 +148,13 @@ static void save_failed(struct tern_worker *w, const char *path, int status)
 	tern_timer_set(w->opts.ctx, &w->save_timer, tern_now_ns(w->env) + SAVE_AGAIN_NS);
 }
 
+/* Number of steps in the present parameters. In async mode their version counts the last
+ * copy, which is no step. */
+static uint64_t steps_in(const struct tern_worker *w)
+{
+	return TERN_MIN(w->version, w->my_steps);
+}
+
 static void saved(struct tern_file_op *op)
 {
 	struct tern_worker *w = tern_container_of(op, struct tern_worker, file);
@@ -158,7 +165,7 @@ static void saved(struct tern_file_op *op)
 		return;
 	}
 	w->results.saved_path = op->path;
-	w->results.saved_step = w->final ? w->results.steps_made : w->version;
+	w->results.saved_step = w->final ? w->results.steps_made : steps_in(w);
 	w->results.saved_own = w->job.mode == TERN_MODE_ASYNC && !w->final;
 	if (w->over)
 		worker_saved(w);
@@ -189,7 +196,7 @@ static int build_file(struct tern_worker *w, bool interrupted)
 	};
 	int r = -ENOMEM;
 
-	snprintf(step, sizeof(step), "%llu", (unsigned long long)w->version);
+	snprintf(step, sizeof(step), "%llu", (unsigned long long)steps_in(w));
 	forget_file(w);
 	w->file_parts = calloc(w->job.param_count + 1u, sizeof(*w->file_parts));
 	if (tensors && w->file_parts) {
@@ -238,7 +245,7 @@ static int prepare_interrupted(struct tern_worker *w, struct tern_ps_text *why)
 	}
 	if (w->final)
 		return w->opts.finishing ? w->opts.finishing(w->opts.arg, why) : 0;
-	return w->opts.interrupted ? w->opts.interrupted(w->opts.arg, w->version, why)
+	return w->opts.interrupted ? w->opts.interrupted(w->opts.arg, steps_in(w), why)
 				   : 0;
 }
 

@@ -201,7 +201,7 @@ static void may_leave(struct tern_worker *w, const json_t *message)
 {
 	w->results.left = true;
 	if (json_is_true(json_object_get(message, "save"))) {
-		w->interrupted = true;
+		w->interrupted = w->results.was_last = true;
 		w->finisher = w->opts.index;
 	}
 	worker_give_up(w, -ECANCELED, "%s", w->leave_text);

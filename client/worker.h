@@ -49,6 +49,7 @@ struct tern_worker_results {
 	bool finisher; /* this worker has evaluated, written and saved */
 	bool alone;    /* only this worker failed: others may go on, and save */
 	bool left;     /* it was asked to leave, and the job goes on without it */
+	bool was_last; /* `left`, but no other worker was seen to go on */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
 	 * interrupted job are those after `saved_step` steps. In async mode these are
 	 * steps of this worker (saved_own); other workers have taken steps of their

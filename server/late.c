@@ -88,9 +88,12 @@ static uint64_t deadline_ns(const struct tern_server *s)
 	uint64_t sorted[LATE_SLOTS];
 	size_t n = TERN_MIN(s->slot_count, (uint64_t)LATE_SLOTS);
 
+	if (n == 0 && (s->bye_count || all_computed(s)))
+		return s->opts.worker_timeout_ns;
+	/* Nobody knows how long a slot takes. But once a worker is lost, one that hangs
+	 * in its first slot may be the last one, and the job has to end. */
 	if (n == 0)
-		return s->bye_count || all_computed(s) ? s->opts.worker_timeout_ns
-						       : UINT64_MAX;
+		return s->lost_count ? MEDIANS * s->opts.worker_timeout_ns : UINT64_MAX;
 	memcpy(sorted, s->slot_ns, n * sizeof(*sorted));
 	qsort(sorted, n, sizeof(*sorted), compare);
 	return TERN_MAX(s->opts.worker_timeout_ns, MEDIANS * sorted[n / 2]);
@@ -154,9 +157,10 @@ static void find_owing_async(struct tern_server *s)
 			owe(s->workers[k], tern_ps_job_steps_of(&s->job, k), k);
 }
 
-/* True if a worker, or in the end this server, waits for those that owe. After workers
- * were lost, or have left, there may be no worker left that could wait, and a job whose
- * last worker hangs has to end. */
+/* True if a worker, or in the end this server, waits for those that owe. In sync mode,
+ * after workers were lost or have left, there may be no worker left that could wait, and
+ * a job whose last worker hangs has to end. (In async mode all owe until they have made
+ * their steps: see is_stuck.) */
 static bool find_owing(struct tern_server *s)
 {
 	unsigned waiting = 0;
@@ -176,7 +180,14 @@ static bool find_owing(struct tern_server *s)
 		owe(s->workers[lease_finisher(s)], UINT64_MAX, 0);
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		waiting += lease_is_live(s->workers[i]) && !s->workers[i]->owes;
-	return waiting > 0 || s->lost_count > 0;
+	return waiting > 0 || (s->job.mode == TERN_MODE_SYNC && s->lost_count > 0);
+}
+
+/* async: True if no worker makes progress, and there may be none that could wait. */
+static bool is_stuck(const struct tern_server *s, uint64_t limit_ns)
+{
+	return s->job.mode == TERN_MODE_ASYNC && s->lost_count > 0 &&
+	       s->quiet_ns >= limit_ns;
 }
 
 static void describe(const struct server_peer *w, char *text, size_t bytes)
@@ -229,7 +240,8 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 		w->silent_ns += passed_ns;
 		/* The worker that has waited for it may have left meanwhile. */
 		w->late_ns += waiting || w->late_ns ? passed_ns : 0;
-		if (w->late_ns >= limit_ns)
+		if (w->late_ns >= limit_ns ||
+			(w->silent_ns >= limit_ns && is_stuck(s, limit_ns)))
 			lose(w, limit_ns);
 		else
 			ask(w);

@@ -159,9 +159,10 @@ static void let_go(struct tern_server *s, const struct server_peer *saves)
 {
 	if (saves)
 		server_note(s,
-			"no worker that stays was seen to make progress: worker %u saves "
-			"the parameters before it leaves",
-			saves->index);
+			"no worker that stays was seen to make progress: worker %u %s",
+			saves->index,
+			saves->has_parameters ? "saves the parameters before it leaves"
+					      : "leaves, and has no parameters to save");
 	s->roll_count = 0;
 	for (uint32_t i = 0; i < s->job.workers; i++) {
 		struct server_peer *p = s->workers[i];

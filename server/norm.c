@@ -176,6 +176,11 @@ static void total_arrived(struct tern_req *req)
 			(unsigned long long)req->bytes, sizeof(double));
 		return;
 	}
+	if (s->summed_count < s->chunk_count) {
+		server_fail(s, -EPROTO,
+			"server 0 sent a norm before it had this server's part of it");
+		return;
+	}
 	apply_all(s, *(const double *)req->data);
 }
 

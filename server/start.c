@@ -145,7 +145,7 @@ void start_on_again(struct tern_server *s)
 		server_fail(s, -EPROTO,
 			"server 0 at %s has had no job for %u s, though all workers have "
 			"joined server %u: the first of --join must lead to server 0 on "
-			"every host",
+			"every host, and the workers must reach it",
 			s->to_zero->zero, START_AGAIN_MAX, s->index);
 }
 

@@ -285,6 +285,16 @@ static void remove_interrupted(const struct worker_role *w)
 		unlink(w->interrupted_path);
 }
 
+static const char *how_it_left(const struct tern_worker_results *results)
+{
+	if (!results->was_last)
+		return "it has left, the job goes on";
+	return results->saved_path ? "it has saved the parameters and left, since no "
+				     "other worker was seen to go on"
+				   : "it has left and saved nothing, and no other worker "
+				     "was seen to go on";
+}
+
 static void ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results)
 {
@@ -298,10 +308,7 @@ static void ended(void *arg, int status, const char *text,
 	}
 	if (results->left) {
 		w->role.left = true;
-		note(w, results->saved_path
-				? "it has saved the parameters and left, since no "
-				  "other worker was seen to go on"
-				: "it has left, the job goes on");
+		note(w, how_it_left(results));
 	} else if (status) {
 		role_fail(&w->role, false, "%s", text);
 	} else {
@@ -465,15 +472,14 @@ static int finishing(void *arg, struct tern_ps_text *why)
 	return make_directory(arg, why);
 }
 
-/* Without --overwrite, the file of an interrupted run of this job is kept if it has as
- * many steps or more. */
+/* The file of an interrupted run of this job is kept if it has as many steps or more,
+ * also with --overwrite: batch systems start the same command line again. */
 static int interrupted(void *arg, uint64_t step, struct tern_ps_text *why)
 {
 	struct worker_role *w = arg;
 	uint64_t earlier;
 
-	if (!w->settings->job.overwrite &&
-		earlier_is_of(w->interrupted_path, w->job_name, &earlier) &&
+	if (earlier_is_of(w->interrupted_path, w->job_name, &earlier) &&
 		earlier >= step) {
 		snprintf(why->text, sizeof(why->text),
 			"step %llu is not saved: %.300s has step %llu of this job",

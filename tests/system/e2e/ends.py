@@ -91,6 +91,9 @@ def requeued_job_replaces_what_its_interrupted_run_saved():
     told = terminated_after(0, *options)["unsaved"]["text"]
     assert f"has step {step} of this job" in told, told
     assert path.read_bytes() == kept
+    # The command line of a batch job may have --overwrite.
+    told = terminated_after(0, *options, "--overwrite")["unsaved"]["text"]
+    assert f"has step {step} of this job" in told and path.read_bytes() == kept, told
     # What somebody has taken away meanwhile is not there to be lost.
     taken = directory / "taken"
     less = terminated_after(0, *options, meanwhile=lambda: path.rename(taken))["saved"]["step"]
