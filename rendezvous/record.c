@@ -59,7 +59,7 @@ static int add_slab(struct tern_rdv *rdv, uint32_t count)
 	return 0;
 }
 
-struct tern_list *tern_record_fresh(struct tern_rdv *rdv)
+static struct tern_list *fresh(struct tern_rdv *rdv)
 {
 	struct slab *slab = tern_list_first(&rdv->record_slabs, struct slab, node);
 	struct tern_record *record;
@@ -133,4 +133,97 @@ int tern_records_want(struct tern_rdv *rdv)
 	if (r == 0)
 		rdv->wanted_count++;
 	return r;
+}
+
+/* ---- records in use ---- */
+
+void tern_xfer_meet(struct tern_xfer *x, struct tern_record *record)
+{
+	x->record = record;
+	record->xfer = x;
+}
+
+struct tern_record *tern_xfer_part(struct tern_xfer *x)
+{
+	struct tern_record *record = TERN_TAKE(x->record);
+
+	if (record)
+		record->xfer = NULL;
+	return record;
+}
+
+struct tern_record *tern_record_by_id(struct tern_peer *peer, bool is_recv, uint32_t id)
+{
+	struct tern_map_node *n = tern_map_find(&peer->theirs,
+		tern_theirs_key(is_recv ? TERN_THEIR_RECV : TERN_THEIR_SEND, id));
+
+	return n ? tern_container_of(n, struct tern_record, theirs) : NULL;
+}
+
+static void know_by_id(struct tern_record *record)
+{
+	tern_map_node_init(&record->theirs);
+	if (record->type == TERN_MSG_EAGER)
+		return;
+	tern_map_add(&record->peer->theirs, &record->theirs,
+		tern_theirs_key(
+			record->type == TERN_MSG_POST ? TERN_THEIR_RECV : TERN_THEIR_SEND,
+			record->src));
+}
+
+struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_list *n = tern_list_pop(&peer->rdv->free_records);
+	struct tern_record *record;
+
+	if (!n)
+		n = fresh(peer->rdv);
+	/* Credits never promise more records than there are. */
+	tern_assert(n);
+	record = tern_list_entry(n, struct tern_record, all);
+	record->peer = peer;
+	record->shape = h->shape;
+	record->region = h->region;
+	record->has_region = h->flags & TERN_FLAG_REGION;
+	record->name.bytes = 0;
+	if (h->flags & TERN_FLAG_NAME)
+		record->name = *h->name;
+	record->stale = false;
+	record->wanted = !tern_type_takes_credit(h->type, h->dst);
+	record->bytes = h->bytes;
+	record->src = h->src;
+	record->type = h->type;
+	record->xfer = NULL;
+	know_by_id(record);
+	tern_match_node_init(&record->node);
+	record->node.triple = tern_header_triple(h);
+	tern_list_init(&record->queue);
+	tern_list_push(&peer->records, &record->all);
+	return record;
+}
+
+void tern_record_free(struct tern_record *record)
+{
+	struct tern_peer *peer = record->peer;
+
+	tern_match_remove(&peer->match, &record->node);
+	tern_map_remove(&peer->theirs, &record->theirs);
+	tern_list_remove(&record->queue);
+	tern_list_remove(&record->all);
+	tern_list_push_front(&peer->rdv->free_records, &record->all);
+	if (record->wanted) {
+		peer->rdv->wanted_count--;
+		return;
+	}
+	tern_credit_release(&peer->credit_rx);
+	if (tern_credit_worth_telling(&peer->credit_rx))
+		tern_stream_tell(peer);
+}
+
+void tern_record_answer(struct tern_record *record, uint8_t type, int status)
+{
+	record->answer = type;
+	record->status = (int16_t)status;
+	tern_list_push(&record->peer->answers, &record->queue);
+	tern_peer_pump(record->peer);
 }

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests by the ids that messages name them by: our own requests, and our sends by the
+ * id of the peer's receive that they write into.
+ *
+ * An id is a slot and its generation. A slot is used again, but its generation has
+ * changed by then, so a message that is late finds nothing and not another request. A
+ * request gets an id only when a message of it needs one.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+
+#define SLOTS_MAX  65535u
+#define SLOTS_STEP 64u
+
+static int more_slots(struct tern_peer *peer)
+{
+	uint32_t count = TERN_MIN(TERN_MAX(peer->slot_count * 2, SLOTS_STEP), SLOTS_MAX);
+	struct tern_slot *slots;
+
+	if (count == peer->slot_count)
+		return -EAGAIN;
+	slots = realloc(peer->slots, count * sizeof(*slots));
+	if (!slots)
+		return -EAGAIN;
+	for (uint32_t i = peer->slot_count; i < count; i++)
+		slots[i] = (struct tern_slot){.next = i + 1, .generation = 1};
+	peer->slots = slots;
+	peer->free_slot = peer->slot_count;
+	peer->slot_count = count;
+	return 0;
+}
+
+int tern_xfer_id(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	uint32_t i;
+
+	if (x->id)
+		return 0;
+	if (peer->free_slot == peer->slot_count && more_slots(peer) < 0)
+		return -EAGAIN;
+	i = peer->free_slot;
+	peer->free_slot = peer->slots[i].next;
+	peer->slots[i].xfer = x;
+	x->id = (uint32_t)peer->slots[i].generation << 16 | i;
+	return 0;
+}
+
+void tern_xfer_forget_id(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	uint32_t i = x->id & 0xffff;
+
+	if (!x->id)
+		return;
+	peer->slots[i].xfer = NULL;
+	if (++peer->slots[i].generation == 0)
+		peer->slots[i].generation = 1;
+	peer->slots[i].next = peer->free_slot;
+	peer->free_slot = i;
+	x->id = 0;
+}
+
+struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id)
+{
+	uint32_t i = id & 0xffff;
+
+	if (i >= peer->slot_count || peer->slots[i].generation != id >> 16)
+		return NULL;
+	return peer->slots[i].xfer;
+}
+
+void tern_xfer_write_into(struct tern_xfer *x, uint32_t id)
+{
+	x->remote_id = id;
+	tern_map_add(&x->peer->theirs, &x->theirs, tern_theirs_key(TERN_WRITES_INTO, id));
+}
+
+struct tern_xfer *tern_xfer_by_their_id(struct tern_peer *peer, uint32_t id)
+{
+	struct tern_map_node *n =
+		tern_map_find(&peer->theirs, tern_theirs_key(TERN_WRITES_INTO, id));
+
+	return n ? tern_container_of(n, struct tern_xfer, theirs) : NULL;
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pump continues the requests of a peer when there is room in the stream, or when a
+ * credit has come.
+ *
+ * An xfer that cannot proceed is in exactly one list: `pending` (no room in the stream),
+ * `starved` (no credit), `unasked` (a receive: want.c), `writing` (puts to issue) or
+ * `wait_ack`. The pump serves the lists in that order, so that answers and small messages
+ * never wait behind bulk data.
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+
+bool tern_peer_credit(struct tern_peer *peer, uint32_t keep)
+{
+	struct tern_credit_tx *tx = &peer->credit_tx;
+
+	/* Waiting xfers come first: none may overtake them. */
+	if (!peer->serving_starved && !tern_list_empty(&peer->starved))
+		return false;
+	return tx->granted - tx->used > keep && tern_credit_take(tx);
+}
+
+static int advance(struct tern_xfer *x)
+{
+	return x->is_send ? tern_send_advance(x) : tern_recv_advance(x);
+}
+
+static int starve(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+
+	if (tern_want_say_have(x) < 0)
+		return -EAGAIN;
+	tern_list_push(&peer->starved, &x->queue);
+	x->starving = true;
+	peer->stats.credit_stall_count++;
+	if (!peer->starved_told)
+		tern_stream_tell(peer);
+	return 0;
+}
+
+static int say_answer(struct tern_record *record)
+{
+	struct tern_header h = {
+		.type = record->answer,
+		.dst = record->src,
+		.status = record->status,
+		.flags = record->answer == TERN_MSG_CANCEL_ACK &&
+					 record->type == TERN_MSG_POST
+				 ? TERN_FLAG_RECV
+				 : 0,
+	};
+	int r = tern_stream_send(record->peer, &h, NULL, NULL);
+
+	if (r == 0)
+		tern_record_free(record);
+	return r;
+}
+
+static int pump_answers(struct tern_peer *peer)
+{
+	struct tern_record *record;
+
+	if (tern_want_say_misses(peer) < 0)
+		return -EAGAIN;
+	while ((record = tern_list_first(&peer->answers, struct tern_record, queue)))
+		if (say_answer(record) < 0)
+			return -EAGAIN;
+	return 0;
+}
+
+static int pump_pending(struct tern_peer *peer)
+{
+	struct tern_list *n;
+
+	while ((n = tern_list_pop(&peer->pending))) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
+		int r = advance(x);
+
+		if (r == -ENOBUFS)
+			r = starve(x);
+		if (r == -EAGAIN) {
+			tern_list_push_front(&peer->pending, n);
+			return r;
+		}
+	}
+	return 0;
+}
+
+static int pump_starved(struct tern_peer *peer)
+{
+	while (!tern_list_empty(&peer->starved) &&
+		peer->credit_tx.granted != peer->credit_tx.used) {
+		struct tern_list *n = tern_list_pop(&peer->starved);
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
+		int r;
+
+		peer->serving_starved = true;
+		x->starving = false;
+		r = advance(x);
+		peer->serving_starved = false;
+		if (r < 0) {
+			x->starving = true;
+			tern_list_push_front(&peer->starved, n);
+			return r;
+		}
+	}
+	return 0;
+}
+
+/* Large transfers take turns, one chunk each, until there is no room. */
+static void pump_writing(struct tern_list *writing)
+{
+	struct tern_list *n;
+
+	while ((n = tern_list_pop(writing))) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
+		int r = tern_send_write(x);
+
+		if (x->state != TERN_XFER_WRITING || r == -EINPROGRESS)
+			continue; /* it waits for the stream, or for its rails */
+		if (r < 0 || (x->flags & TERN_URGENT))
+			tern_list_push_front(writing, n);
+		else
+			tern_list_push(writing, n);
+		if (r < 0)
+			return;
+	}
+}
+
+void tern_peer_pump_now(struct tern_peer *peer)
+{
+	if (peer->state != TERN_PEER_STATE_UP || peer->pumping)
+		return;
+	peer->pumping = true;
+	/* Repeat from the start: transfers that finished writing have a pending DONE,
+	 * and RENEWs give other messages a turn. */
+	do {
+		if (tern_stream_flush(peer) < 0 || pump_answers(peer) < 0 ||
+			pump_pending(peer) < 0 || pump_starved(peer) < 0)
+			break;
+		tern_want_pump(peer);
+		if (!tern_list_empty(&peer->renewals))
+			continue; /* RENEWs wait, and bulk data would take their room */
+		pump_writing(&peer->writing[0]);
+		pump_writing(&peer->writing[1]);
+	} while (!tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||
+		 !tern_list_empty(&peer->renewals));
+	peer->pumping = false;
+	tern_peer_maybe_finish(peer);
+}
+
+void tern_xfer_pend(struct tern_xfer *x)
+{
+	if (!tern_list_linked(&x->queue))
+		tern_list_push(&x->peer->pending, &x->queue);
+	tern_peer_pump(x->peer);
+}
