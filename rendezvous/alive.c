@@ -37,7 +37,7 @@
 
 static void set_tick(struct tern_peer *peer, uint64_t due_ns)
 {
-	tern_timer_set(peer->rdv->ctx, &peer->tick, due_ns);
+	tern_timer_set(peer->rdv->ctx, &peer->alive.tick, due_ns);
 }
 
 /* Tick interval while something moves. If silence never makes a peer suspect, ticks
@@ -58,7 +58,7 @@ static uint64_t idle_tick_ns(const struct tern_peer *peer, uint64_t now_ns)
 		opts->unreachable_ns / 2, tern_ns_times(opts->suspect_ns, IDLE_SUSPECTS));
 
 	most_ns = TERN_MIN(most_ns, opts->dead_ns / 2);
-	return TERN_MIN((now_ns - peer->quiet_since_ns) / 2, most_ns);
+	return TERN_MIN((now_ns - peer->alive.quiet_since_ns) / 2, most_ns);
 }
 
 /*
@@ -84,8 +84,8 @@ void tern_peer_wake(struct tern_peer *peer)
 {
 	uint64_t now_ns = tern_peer_now_ns(peer);
 
-	peer->drowsy = false;
-	peer->quiet_since_ns = now_ns;
+	peer->alive.drowsy = false;
+	peer->alive.quiet_since_ns = now_ns;
 	if (peer->state == TERN_PEER_STATE_UP)
 		set_tick(peer, now_ns + busy_tick_ns(peer));
 }
@@ -94,18 +94,18 @@ static void sleep_until_next_tick(struct tern_peer *peer, uint64_t now_ns)
 {
 	uint64_t idle_ns = idle_tick_ns(peer, now_ns);
 
-	peer->drowsy = !peer->silent_ns && idle_ns > busy_tick_ns(peer);
-	set_tick(peer, peer->drowsy ? idle_due_ns(peer, now_ns, idle_ns)
-				    : now_ns + busy_tick_ns(peer));
+	peer->alive.drowsy = !peer->alive.silent_ns && idle_ns > busy_tick_ns(peer);
+	set_tick(peer, peer->alive.drowsy ? idle_due_ns(peer, now_ns, idle_ns)
+					  : now_ns + busy_tick_ns(peer));
 }
 
 /* Periodic upkeep, limited in rate so that a talkative peer cannot speed it up. */
 static void tend(struct tern_peer *peer, uint64_t now_ns)
 {
-	if (now_ns - peer->tended_ns < busy_tick_ns(peer))
+	if (now_ns - peer->alive.tended_ns < busy_tick_ns(peer))
 		return;
-	peer->tended_ns = now_ns;
-	tern_credit_idle(&peer->credit_rx);
+	peer->alive.tended_ns = now_ns;
+	tern_credit_idle(&peer->stream.credit_rx);
 	if (peer->dialler)
 		tern_rails_dial(peer);
 }
@@ -114,11 +114,11 @@ static void tend(struct tern_peer *peer, uint64_t now_ns)
  * request. */
 static void heard_of(struct tern_peer *peer, uint64_t now_ns)
 {
-	peer->heard = peer->pinged = false;
-	peer->silent_ns = 0;
+	peer->alive.heard = peer->alive.pinged = false;
+	peer->alive.silent_ns = 0;
 	sleep_until_next_tick(peer, now_ns);
-	if (peer->suspect) {
-		peer->suspect = false;
+	if (peer->alive.suspect) {
+		peer->alive.suspect = false;
 		tern_peer_report(peer, TERN_PEER_RECOVERED, 0);
 	}
 }
@@ -128,7 +128,7 @@ void tern_peer_pinged(struct tern_peer *peer)
 	uint64_t now_ns;
 
 	/* The next tick is soon, and will see that something was received. */
-	if (peer->stirred || peer->suspect)
+	if (peer->alive.stirred || peer->alive.suspect)
 		return;
 	now_ns = tern_peer_now_ns(peer);
 	tend(peer, now_ns);
@@ -162,7 +162,7 @@ bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
 	if (link->state != TERN_LINK_WAIT_ANSWER || link->rail ||
 		peer->state != TERN_PEER_STATE_LOST || !tern_link_awaits_program(link))
 		return false;
-	peer->give_up_ns = tern_ns_add(tern_peer_now_ns(peer),
+	peer->dial.give_up_ns = tern_ns_add(tern_peer_now_ns(peer),
 		TERN_MAX(opts->reconnect_ns, opts->unreachable_ns));
 	return true;
 }
@@ -172,7 +172,7 @@ bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
 static bool lost_a_rail(struct tern_peer *peer)
 {
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++) {
-		struct tern_link *rail = peer->rails[i];
+		struct tern_link *rail = peer->rails.link[i];
 
 		if (rail && rail->state == TERN_LINK_UP &&
 			tern_link_is_unreachable(rail)) {
@@ -186,7 +186,7 @@ static bool lost_a_rail(struct tern_peer *peer)
 /* True: the peer, or its link, has ended. */
 static bool gave_up(struct tern_peer *peer)
 {
-	if (peer->silent_ns >= peer->rdv->ctx->opts.dead_ns)
+	if (peer->alive.silent_ns >= peer->rdv->ctx->opts.dead_ns)
 		tern_peer_down(peer, -ETIMEDOUT);
 	else if (!tern_link_is_unreachable(peer->link))
 		return false;
@@ -199,34 +199,34 @@ static bool gave_up(struct tern_peer *peer)
 
 static void ask(struct tern_peer *peer)
 {
-	if (!peer->pinged)
+	if (!peer->alive.pinged)
 		tern_stream_ping(peer, false);
-	peer->pinged = true;
+	peer->alive.pinged = true;
 }
 
 void tern_peer_tick(struct tern_timer *timer)
 {
-	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, tick);
+	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, alive.tick);
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
 	uint64_t now_ns = tern_peer_now_ns(peer);
 
-	if (peer->stirred)
-		peer->quiet_since_ns = now_ns;
-	peer->stirred = false;
+	if (peer->alive.stirred)
+		peer->alive.quiet_since_ns = now_ns;
+	peer->alive.stirred = false;
 	tend(peer, now_ns);
 	if (lost_a_rail(peer))
 		return;
-	if (peer->heard) {
+	if (peer->alive.heard) {
 		heard_of(peer, now_ns);
 		return;
 	}
 	/* The peer had no reason to send anything before it got the PING. */
-	peer->silent_ns += busy_tick_ns(peer);
+	peer->alive.silent_ns += busy_tick_ns(peer);
 	sleep_until_next_tick(peer, now_ns);
 	if (gave_up(peer))
 		return;
-	if (peer->silent_ns >= opts->suspect_ns && !peer->suspect) {
-		peer->suspect = true;
+	if (peer->alive.silent_ns >= opts->suspect_ns && !peer->alive.suspect) {
+		peer->alive.suspect = true;
 		tern_peer_report(peer, TERN_PEER_SUSPECT, -ETIMEDOUT);
 	}
 	ask(peer);

@@ -35,7 +35,7 @@
  * one and those behind it. */
 static unsigned choices(const struct tern_peer *peer)
 {
-	return peer->candidates.count - peer->home;
+	return peer->dial.candidates.count - peer->dial.home;
 }
 
 /* Returns when the attempt must end. A host that never answers must not take the whole
@@ -44,16 +44,19 @@ static unsigned choices(const struct tern_peer *peer)
 uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
 {
 	uint64_t now_ns = tern_peer_now_ns(peer);
-	uint64_t left_ns = peer->give_up_ns > now_ns ? peer->give_up_ns - now_ns : 0;
+	uint64_t left_ns =
+		peer->dial.give_up_ns > now_ns ? peer->dial.give_up_ns - now_ns : 0;
 	bool starts = peer->state == TERN_PEER_STATE_START;
-	bool last = choices(peer) == 1 || (starts && peer->tried + 1 == choices(peer));
+	bool last =
+		choices(peer) == 1 || (starts && peer->dial.tried + 1 == choices(peer));
 
 	/* The kernel repeats its SYN ever more rarely, so a new attempt notices sooner
 	 * that the path is back. */
 	if (last && !starts)
 		return now_ns + TERN_MIN(left_ns, ATTEMPT_NS);
 	/* Any address of a lost session may be the one that comes back. */
-	return last ? peer->give_up_ns : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
+	return last ? peer->dial.give_up_ns
+		    : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
 }
 
 /* Moves to the next address that has not refused. False: each has been tried, and it
@@ -63,12 +66,12 @@ static bool next_candidate(struct tern_peer *peer)
 	bool all = false;
 
 	do {
-		unsigned at = peer->candidate - peer->home;
+		unsigned at = peer->dial.candidate - peer->dial.home;
 
-		peer->candidate = peer->home + (at + 1) % choices(peer);
-		peer->tried = (peer->tried + 1) % choices(peer);
-		all |= peer->tried == 0;
-	} while (peer->refused & 1u << peer->candidate);
+		peer->dial.candidate = peer->dial.home + (at + 1) % choices(peer);
+		peer->dial.tried = (peer->dial.tried + 1) % choices(peer);
+		all |= peer->dial.tried == 0;
+	} while (peer->dial.refused & 1u << peer->dial.candidate);
 	return !all;
 }
 
@@ -78,11 +81,11 @@ static bool next_candidate(struct tern_peer *peer)
  * address is not tried again. True: it was the last address, so the refusal is final. */
 static bool refused_at_last(struct tern_peer *peer, int status)
 {
-	const struct tern_candidate *at = &peer->candidates.at[peer->candidate];
+	const struct tern_candidate *at = &peer->dial.candidates.at[peer->dial.candidate];
 
-	if (peer->candidate + 1 == peer->candidates.count)
+	if (peer->dial.candidate + 1 == peer->dial.candidates.count)
 		return true;
-	peer->refused |= 1u << peer->candidate;
+	peer->dial.refused |= 1u << peer->dial.candidate;
 	peer->token = 0; /* a session that was begun at this address is over */
 	tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
 		"%s: %s://%s refuses (%s): the next address is tried", peer->name,
@@ -94,7 +97,7 @@ static bool refused_at_last(struct tern_peer *peer, int status)
 
 static int start_link(struct tern_peer *peer)
 {
-	const struct tern_candidate *to = &peer->candidates.at[peer->candidate];
+	const struct tern_candidate *to = &peer->dial.candidates.at[peer->dial.candidate];
 	struct tern_port *port;
 	struct tern_conn *conn = NULL;
 	struct tern_link *link = NULL;
@@ -146,11 +149,11 @@ static bool ends_dialling(struct tern_peer *peer, int attempt, int status)
 static void back_off(struct tern_peer *peer)
 {
 	uint64_t most_ns = TERN_MAX(peer->rdv->ctx->opts.reconnect_ns / 4, 1u);
-	uint64_t half_ns = TERN_MIN(peer->backoff_ns, most_ns) / 2;
+	uint64_t half_ns = TERN_MIN(peer->dial.backoff_ns, most_ns) / 2;
 
-	tern_peer_set_timer(peer, &peer->retry,
+	tern_peer_set_timer(peer, &peer->dial.retry,
 		half_ns + tern_random(peer->rdv->ctx->env) % (half_ns + 1));
-	peer->backoff_ns = TERN_MIN(peer->backoff_ns * 2, BACKOFF_MAX_NS);
+	peer->dial.backoff_ns = TERN_MIN(peer->dial.backoff_ns * 2, BACKOFF_MAX_NS);
 }
 
 void tern_dial_failed(struct tern_peer *peer, int status)
@@ -162,10 +165,11 @@ void tern_dial_failed(struct tern_peer *peer, int status)
 		status = status == -EPIPE ? status : peer->cause;
 	/* The path is back, and nobody listens there: the peer has probably ended. */
 	if (peer->state == TERN_PEER_STATE_LOST && attempt == -ECONNREFUSED &&
-		peer->candidates.at[peer->candidate].fabric == peer->port->fabric)
-		peer->give_up_ns = TERN_MIN(
-			peer->give_up_ns, tern_ns_add(tern_peer_now_ns(peer),
-						  peer->rdv->ctx->opts.reconnect_ns));
+		peer->dial.candidates.at[peer->dial.candidate].fabric ==
+			peer->port->fabric)
+		peer->dial.give_up_ns = TERN_MIN(peer->dial.give_up_ns,
+			tern_ns_add(tern_peer_now_ns(peer),
+				peer->rdv->ctx->opts.reconnect_ns));
 	/* A timeout says less than the failure before it. */
 	if (status == -ETIMEDOUT && peer->cause)
 		status = peer->cause;
@@ -179,10 +183,10 @@ void tern_dial_failed(struct tern_peer *peer, int status)
 		return;
 	}
 	if (next_candidate(peer)) {
-		tern_peer_set_timer(peer, &peer->retry, 0);
+		tern_peer_set_timer(peer, &peer->dial.retry, 0);
 		return;
 	}
-	if (tern_peer_now_ns(peer) >= peer->give_up_ns) {
+	if (tern_peer_now_ns(peer) >= peer->dial.give_up_ns) {
 		tern_peer_give_up(peer, status);
 		return;
 	}
@@ -195,8 +199,9 @@ static void open_ports(struct tern_peer *peer)
 {
 	struct tern_port *port;
 
-	for (unsigned i = 0; i < peer->candidates.count; i++)
-		tern_context_port(peer->rdv->ctx, peer->candidates.at[i].fabric, &port);
+	for (unsigned i = 0; i < peer->dial.candidates.count; i++)
+		tern_context_port(
+			peer->rdv->ctx, peer->dial.candidates.at[i].fabric, &port);
 }
 
 int tern_connect_sized(struct tern_context *ctx, const char *address,
@@ -222,19 +227,19 @@ int tern_connect_sized(struct tern_context *ctx, const char *address,
 		return r;
 	}
 	peer->dialler = true;
-	tern_credit_widen(&peer->credit_rx);
-	peer->candidates = candidates;
-	peer->backoff_ns = BACKOFF_FIRST_NS;
+	tern_credit_widen(&peer->stream.credit_rx);
+	peer->dial.candidates = candidates;
+	peer->dial.backoff_ns = BACKOFF_FIRST_NS;
 	snprintf(peer->name, sizeof(peer->name), "%s", address);
 	open_ports(peer);
-	peer->give_up_ns = tern_ns_add(tern_peer_now_ns(peer), ctx->opts.connect_ns);
+	peer->dial.give_up_ns = tern_ns_add(tern_peer_now_ns(peer), ctx->opts.connect_ns);
 	r = start_link(peer);
 	if (r == -EINVAL) { /* the address is wrong: waiting does not help */
 		tern_peer_destroy(peer);
 		return r;
 	}
 	if (r < 0)
-		tern_peer_set_timer(peer, &peer->retry, 0);
+		tern_peer_set_timer(peer, &peer->dial.retry, 0);
 	*out = peer;
 	return 0;
 }
@@ -259,7 +264,7 @@ static uint64_t return_ns(const struct tern_peer *peer, int status)
 
 	if (path || peer->dialler)
 		least_ns = opts->unreachable_ns;
-	else if (peer->silent_ns >= opts->suspect_ns)
+	else if (peer->alive.silent_ns >= opts->suspect_ns)
 		least_ns = TERN_MIN(2 * ATTEMPT_NS, opts->unreachable_ns);
 	return TERN_MAX(opts->reconnect_ns, least_ns);
 }
@@ -268,28 +273,31 @@ static uint64_t return_ns(const struct tern_peer *peer, int status)
  * check, a path that passes only handshakes would cause a storm of them. */
 static bool was_of_use(const struct tern_peer *peer)
 {
-	return peer->acked != peer->lost_acked || peer->rx_seq != peer->lost_rx_seq ||
-	       tern_peer_now_ns(peer) - peer->up_ns >= LASTING_NS;
+	return peer->stream.acked != peer->dial.lost_acked ||
+	       peer->stream.rx_seq != peer->dial.lost_rx_seq ||
+	       tern_peer_now_ns(peer) - peer->dial.up_ns >= LASTING_NS;
 }
 
 /* Counts the links that carried none of what waited. True: this was one too many. */
 static bool is_fruitless(struct tern_peer *peer)
 {
-	bool progress = !tern_stream_busy(peer) || peer->acked != peer->lost_acked;
+	bool progress =
+		!tern_stream_busy(peer) || peer->stream.acked != peer->dial.lost_acked;
 	uint64_t now_ns = tern_peer_now_ns(peer);
 
-	peer->redial_at_once = was_of_use(peer);
-	peer->lost_acked = peer->acked;
-	peer->lost_rx_seq = peer->rx_seq;
+	peer->dial.at_once = was_of_use(peer);
+	peer->dial.lost_acked = peer->stream.acked;
+	peer->dial.lost_rx_seq = peer->stream.rx_seq;
 	if (progress) {
-		peer->fruitless = peer->fruitless_parts = 0;
+		peer->dial.fruitless = peer->dial.fruitless_parts = 0;
 		return false;
 	}
-	if (peer->fruitless++ == 0)
-		peer->fruitless_ns = now_ns;
-	peer->fruitless_parts += now_ns - peer->up_ns >= LASTING_NS ? FRUITLESS_EARLY : 1;
-	return peer->fruitless_parts >= FRUITLESS_MAX * FRUITLESS_EARLY &&
-	       now_ns - peer->fruitless_ns >= peer->rdv->ctx->opts.unreachable_ns;
+	if (peer->dial.fruitless++ == 0)
+		peer->dial.fruitless_ns = now_ns;
+	peer->dial.fruitless_parts +=
+		now_ns - peer->dial.up_ns >= LASTING_NS ? FRUITLESS_EARLY : 1;
+	return peer->dial.fruitless_parts >= FRUITLESS_MAX * FRUITLESS_EARLY &&
+	       now_ns - peer->dial.fruitless_ns >= peer->rdv->ctx->opts.unreachable_ns;
 }
 
 void tern_dial_lost(struct tern_peer *peer, int status)
@@ -297,20 +305,22 @@ void tern_dial_lost(struct tern_peer *peer, int status)
 	if (is_fruitless(peer)) {
 		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
 			"%s: %u connections in a row carried nothing", peer->name,
-			peer->fruitless);
+			peer->dial.fruitless);
 		tern_peer_down(peer, status);
 		return;
 	}
-	if (peer->dialler && peer->fruitless && peer->fruitless % FRUITLESS_MOVE == 0)
+	if (peer->dialler && peer->dial.fruitless &&
+		peer->dial.fruitless % FRUITLESS_MOVE == 0)
 		next_candidate(peer);
-	peer->tried = 0;
+	peer->dial.tried = 0;
 	tern_peer_enter(peer, TERN_PEER_STATE_LOST);
 	peer->cause = status;
-	peer->give_up_ns = tern_ns_add(tern_peer_now_ns(peer), return_ns(peer, status));
-	tern_timer_clear(peer->rdv->ctx, &peer->tick);
+	peer->dial.give_up_ns =
+		tern_ns_add(tern_peer_now_ns(peer), return_ns(peer, status));
+	tern_timer_clear(peer->rdv->ctx, &peer->alive.tick);
 	tern_rails_close(peer);
-	if (!peer->suspect) {
-		peer->suspect = true;
+	if (!peer->alive.suspect) {
+		peer->alive.suspect = true;
 		tern_peer_report(peer, TERN_PEER_SUSPECT, status);
 	}
 }
@@ -331,12 +341,13 @@ void tern_dial_again(struct tern_peer *peer)
 {
 	tern_stream_lost(peer);
 	if (!peer->dialler)
-		tern_peer_set_timer(peer, &peer->retry, return_ns(peer, peer->cause));
-	else if (peer->redial_at_once)
-		tern_peer_set_timer(peer, &peer->retry, 0);
+		tern_peer_set_timer(
+			peer, &peer->dial.retry, return_ns(peer, peer->cause));
+	else if (peer->dial.at_once)
+		tern_peer_set_timer(peer, &peer->dial.retry, 0);
 	else
 		back_off(peer);
-	if (peer->redial_at_once)
-		peer->backoff_ns = BACKOFF_FIRST_NS;
+	if (peer->dial.at_once)
+		peer->dial.backoff_ns = BACKOFF_FIRST_NS;
 	answer_waiting(peer);
 }

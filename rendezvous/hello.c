@@ -238,9 +238,9 @@ static int say_hello(struct tern_link *link, uint8_t step, int status)
 	memcpy(hello.nonce, link->nonce, sizeof(hello.nonce));
 	if (peer && status == 0) {
 		hello.token = peer->token;
-		hello.rx_seq = peer->rx_seq;
+		hello.rx_seq = peer->stream.rx_seq;
 		hello.first_seq = tern_peer_first_seq(peer);
-		hello.credit = peer->credit_rx.granted;
+		hello.credit = peer->stream.credit_rx.granted;
 		snprintf(hello.name, sizeof(hello.name), "%s", peer->own_name);
 		if (step == 2)
 			prove(link, peer, SIDE_ACCEPTOR, link->theirs.nonce, link->nonce,
@@ -323,7 +323,7 @@ static void new_session(struct tern_link *link)
 	tern_peer_set_token(peer, token);
 	tern_peer_add_link(peer, link);
 	peer->their_incarnation = link->theirs.incarnation;
-	peer->rx_seq = link->theirs.first_seq;
+	peer->stream.rx_seq = link->theirs.first_seq;
 	tern_link_answer(link);
 }
 
@@ -426,7 +426,7 @@ static void introduce(struct tern_link *link)
 		link->conn->owner = peer;
 		tern_timer_set(link->rdv->ctx, &link->timer,
 			TERN_MIN(tern_ns_add(tern_peer_now_ns(peer), HANDSHAKE_NS),
-				peer->give_up_ns));
+				peer->dial.give_up_ns));
 		return;
 	}
 	leave_half_open(link);
@@ -464,7 +464,7 @@ static int on_step_2(struct tern_link *link)
 				peer->their_incarnation != link->theirs.incarnation)))
 		return -EPROTO;
 	if (!peer->token) /* if this link is lost, a further HELLO 1 announces rx_seq */
-		peer->rx_seq = link->theirs.first_seq;
+		peer->stream.rx_seq = link->theirs.first_seq;
 	peer->token = link->theirs.token;
 	peer->their_incarnation = link->theirs.incarnation;
 	prove(link, peer, SIDE_ACCEPTOR, link->nonce, link->theirs.nonce, expected);

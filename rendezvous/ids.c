@@ -16,19 +16,20 @@
 
 static int more_slots(struct tern_peer *peer)
 {
-	uint32_t count = TERN_MIN(TERN_MAX(peer->slot_count * 2, SLOTS_STEP), SLOTS_MAX);
+	uint32_t count =
+		TERN_MIN(TERN_MAX(peer->ids.slot_count * 2, SLOTS_STEP), SLOTS_MAX);
 	struct tern_slot *slots;
 
-	if (count == peer->slot_count)
+	if (count == peer->ids.slot_count)
 		return -EAGAIN;
-	slots = realloc(peer->slots, count * sizeof(*slots));
+	slots = realloc(peer->ids.slots, count * sizeof(*slots));
 	if (!slots)
 		return -EAGAIN;
-	for (uint32_t i = peer->slot_count; i < count; i++)
+	for (uint32_t i = peer->ids.slot_count; i < count; i++)
 		slots[i] = (struct tern_slot){.next = i + 1, .generation = 1};
-	peer->slots = slots;
-	peer->free_slot = peer->slot_count;
-	peer->slot_count = count;
+	peer->ids.slots = slots;
+	peer->ids.free_slot = peer->ids.slot_count;
+	peer->ids.slot_count = count;
 	return 0;
 }
 
@@ -39,12 +40,12 @@ int tern_xfer_id(struct tern_xfer *x)
 
 	if (x->id)
 		return 0;
-	if (peer->free_slot == peer->slot_count && more_slots(peer) < 0)
+	if (peer->ids.free_slot == peer->ids.slot_count && more_slots(peer) < 0)
 		return -EAGAIN;
-	i = peer->free_slot;
-	peer->free_slot = peer->slots[i].next;
-	peer->slots[i].xfer = x;
-	x->id = (uint32_t)peer->slots[i].generation << 16 | i;
+	i = peer->ids.free_slot;
+	peer->ids.free_slot = peer->ids.slots[i].next;
+	peer->ids.slots[i].xfer = x;
+	x->id = (uint32_t)peer->ids.slots[i].generation << 16 | i;
 	return 0;
 }
 
@@ -55,11 +56,11 @@ void tern_xfer_forget_id(struct tern_xfer *x)
 
 	if (!x->id)
 		return;
-	peer->slots[i].xfer = NULL;
-	if (++peer->slots[i].generation == 0)
-		peer->slots[i].generation = 1;
-	peer->slots[i].next = peer->free_slot;
-	peer->free_slot = i;
+	peer->ids.slots[i].xfer = NULL;
+	if (++peer->ids.slots[i].generation == 0)
+		peer->ids.slots[i].generation = 1;
+	peer->ids.slots[i].next = peer->ids.free_slot;
+	peer->ids.free_slot = i;
 	x->id = 0;
 }
 
@@ -67,9 +68,9 @@ struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id)
 {
 	uint32_t i = id & 0xffff;
 
-	if (i >= peer->slot_count || peer->slots[i].generation != id >> 16)
+	if (i >= peer->ids.slot_count || peer->ids.slots[i].generation != id >> 16)
 		return NULL;
-	return peer->slots[i].xfer;
+	return peer->ids.slots[i].xfer;
 }
 
 void tern_xfer_write_into(struct tern_xfer *x, uint32_t id)

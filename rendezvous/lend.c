@@ -53,7 +53,7 @@ int tern_lend_offer(struct tern_xfer *x)
 
 void tern_lend_answered(struct tern_peer *peer)
 {
-	tern_list_splice(&peer->pending, &peer->offering);
+	tern_list_splice(&peer->pump.pending, &peer->offering);
 }
 
 /* ---- receiving ---- */

@@ -56,58 +56,61 @@ struct tern_slot {
 	uint16_t generation;
 };
 
-struct tern_peer {
-	struct tern_list node;
-	struct tern_rdv *rdv;
-	struct tern_port *port; /* port of the fabric of its connection */
-	bool pumping, serving_starved;
-	struct tern_peer_opts opts;
-	char own_name[64], name[192];
-	/* Of the present connection; `name` keeps that of the first one. */
-	char address[80];
-	char *secret; /* NULL: that of the context */
-	enum tern_peer_state state;
-	bool dialler;
-	bool accepted;    /* acceptor: the user's accept() was called */
-	bool in_accept;   /* accept() is running */
-	bool has_records; /* it is counted in rdv->peer_count: record.c */
-	bool freed;       /* freed by the user: no more events */
-	bool finished;    /* DOWN, and nothing of it is left */
-	bool suspect;
-	bool fin_wanted, fin_sent, fin_received;
-	int cause; /* reason of LOST or DOWN */
-	/* See dial.c: */
-	uint32_t lost_acked, lost_rx_seq, fruitless, fruitless_parts;
-	uint64_t fruitless_ns; /* start of the present series of fruitless links */
+/* Dialling, and when to give up: dial.c. */
+struct tern_dial {
+	/*
+	 * Fires in LOST, START and after the goodbye: dials the next address, looks
+	 * whether the session may still return, or ends it. Set when an attempt has
+	 * failed, when the link is lost, and when FIN was said (session.c).
+	 */
+	struct tern_timer retry;
+	uint64_t give_up_ns; /* time after which no attempt begins */
+	uint64_t backoff_ns; /* pause before the next attempt */
+	uint64_t up_ns;      /* time at which the link came up */
+	bool at_once;        /* the lost link had carried something: no pause */
 
 	struct tern_candidates candidates; /* dialler: addresses to try, in order */
 	unsigned candidate, home; /* address in use; first address on which it came up */
 	unsigned tried;           /* consecutive addresses tried without success */
 	unsigned refused; /* bit set of the addresses that refused the first connection */
-	uint64_t give_up_ns;
-	uint64_t backoff_ns;
-	uint64_t up_ns;      /* time at which the link came up */
-	bool redial_at_once; /* the lost link had carried something */
-	struct tern_timer retry;
 
-	uint64_t token, their_incarnation;
-	struct tern_map_node by_token; /* acceptor: node in rdv->tokens */
-	uint32_t epoch;
-	struct tern_link *link;                  /* the main link; NULL unless UP */
-	struct tern_link *rails[TERN_RAILS_MAX]; /* [0] is not used; NULL: not up */
+	/* Of the last lost link, and of the links that carried nothing since. */
+	uint32_t lost_acked, lost_rx_seq, fruitless, fruitless_parts;
+	uint64_t fruitless_ns; /* start of the present series of fruitless links */
+};
+
+/* Whether the peer is heard, and how often it is asked: alive.c. */
+struct tern_alive {
+	/*
+	 * Fires while the peer is UP, a quarter of `suspect_ns` after the last time, less
+	 * often for an idle peer: upkeep, and a PING if nothing was heard.
+	 */
+	struct tern_timer tick;
+	bool heard;   /* something was received since the last tick */
+	bool stirred; /* something but PINGs was sent or received since the last tick */
+	bool pinged;  /* a PING was sent and nothing was received since */
+	bool drowsy;  /* idle: ticks come less often */
+	bool suspect; /* the user was told SUSPECT */
+	uint64_t silent_ns; /* duration of the silence since a PING was not answered */
+	uint64_t quiet_since_ns; /* time of the last message other than a PING */
+	uint64_t tended_ns;      /* time of the last periodic upkeep (credits, rails) */
+};
+
+/* Connections that carry puts: rail.c. */
+struct tern_rails {
+	struct tern_link *link[TERN_RAILS_MAX]; /* [0] is not used; NULL: not up */
 	/* bulk_bytes of the link, or of the last one if there is none: fabric.h. */
 	uint64_t bulk_bytes;
-	bool bulk;               /* a tensor of at least that size was transferred */
-	uint32_t rail_failures;  /* consecutive rail failures */
-	uint64_t rails_after_ns; /* earliest time of the next dial of a rail */
-	/* All its links in any state: the main link, rails, and closing ones. */
-	struct tern_list links;
-	uint32_t link_count;
-	/* Links that have ended but whose memory is still read in place. */
-	uint32_t over_count;
-	const char *fabric_name;
+	bool bulk;         /* a tensor of at least that size was transferred */
+	uint32_t failures; /* consecutive rail failures */
+	/* Earliest time of the next dial of a rail, which the tick looks at. */
+	uint64_t after_ns;
+	struct tern_put_op put_ops[TERN_RAILS_MAX][TERN_CONN_PUTS]; /* by link */
+	unsigned put_op_count;                                      /* number in use */
+};
 
-	/* The stream: stream.c */
+/* Messages, numbered and kept until they are acknowledged: stream.c. */
+struct tern_stream {
 	/* Seq of the last message sent, and the last one acknowledged. */
 	uint32_t tx_seq, acked;
 	/* Seq of the last message handled, and the last ack that was sent. */
@@ -119,69 +122,107 @@ struct tern_peer {
 	struct tern_credit_tx credit_tx;
 	struct tern_credit_rx credit_rx;
 	bool ack_due, starved_told;
-	uint8_t pings_due; /* PINGs that could not be sent for lack of room: stream.c */
-	/* The next turn belongs to messages that are sent again: stream.c. */
-	bool renewed_last;
+	uint8_t pings_due; /* PINGs that could not be sent for lack of room */
+	bool renewed_last; /* the next turn belongs to messages that are sent again */
 	struct tern_deferred tell_call;
-	struct tern_timer tick;
-	bool heard; /* something was received since the last tick */
-	/* Something other than PINGs was sent or received since the last tick. */
-	bool stirred;
-	bool pinged;        /* a PING was sent and nothing was received since */
-	bool drowsy;        /* idle: ticks come less often */
-	uint64_t silent_ns; /* duration of the silence since a PING was not answered */
-	uint64_t quiet_since_ns; /* time of the last message other than a PING */
-	uint64_t tended_ns;      /* time of the last periodic upkeep (credits, rails) */
-	struct tern_deferred end_call; /* sends FIN, or finishes DOWN */
+	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
+	uint32_t sent_first, sent_count;
+};
 
-	/* Transfers and records. */
-	struct tern_match match;
-	struct tern_list xfers; /* all xfers of the peer, in the order of posting */
-	/* Transfers whose region must be announced anew: renew.c. */
-	struct tern_list renewals;
-	struct tern_list held; /* receives that have ended and were not released */
-	uint32_t send_count, landing_count; /* numbers among xfers */
-	/* FIN was received, and the receives without a sender have ended. */
-	bool receives_over;
-	/* By ids of the peer's requests: records of RTS and POST, and sends that write
-	 * into the peer's memory. See tern_theirs_key(). */
-	struct tern_map theirs;
+/* Lists of what waits for room or for a credit: pump.c. */
+struct tern_pump {
+	bool running, serving_starved;
 	struct tern_list pending; /* xfers with a message to send but no room for it */
 	struct tern_list starved; /* xfers with a message that needs a credit */
 	/* Transfers with puts to issue; [1]: those on bulk connections. */
 	struct tern_list writing[2];
 	struct tern_list answers; /* records with an answer to be sent */
-	/* Sends whose memory was offered to the peer: lend.c. */
-	struct tern_list offering;
-	struct tern_list records; /* all records of this peer */
-	struct tern_put_op put_ops[TERN_RAILS_MAX][TERN_CONN_PUTS]; /* by link */
-	unsigned put_op_count;                                      /* number in use */
-	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
-	uint32_t sent_first, sent_count;
-	uint32_t arrival_count; /* records that wait for a receive */
-	uint32_t copy_count;    /* copies of the stager under way */
+};
 
-	/* want.c, for our receives: */
+/* Receives that ask for a send without a credit, and answers to them: want.c. */
+struct tern_want {
+	/* Of our receives: */
 	struct tern_list unasked; /* receives that may have to send a WANT */
 	uint32_t asks_out;        /* WANTs without an answer yet */
 	uint32_t asks_lost; /* WANTs whose receive has ended: only a MISS can answer */
 	uint32_t missed_count, behind_count;
 	bool they_starve; /* sends of the peer wait for credits */
-	/* want.c, for our sends: */
-	/* A receive of the peer has been answered by MISS: send HAVE when a send
-	 * waits. */
+	/* Of our sends: a receive of the peer has been answered by MISS, so HAVE is sent
+	 * when a send waits. */
 	bool watching;
 	uint32_t miss_seq;
 	/* Ids of WANTs to be answered by MISS. */
 	uint32_t misses[TERN_WANTS_MAX], miss_count;
+};
+
+/* Requests that the peer knows by id: ids.c. */
+struct tern_ids {
+	struct tern_slot *slots;
+	uint32_t slot_count, free_slot;
+};
+
+struct tern_peer {
+	struct tern_list node;
+	struct tern_rdv *rdv;
+	struct tern_port *port; /* port of the fabric of its connection */
+	struct tern_peer_opts opts;
+	char own_name[64], name[192];
+	/* Of the present connection; `name` keeps that of the first one. */
+	char address[80];
+	const char *fabric_name;
+	char *secret; /* NULL: that of the context */
+	struct tern_name_key name_key;
+
+	enum tern_peer_state state;
+	bool dialler;
+	bool accepted;    /* acceptor: the user's accept() was called */
+	bool in_accept;   /* accept() is running */
+	bool has_records; /* it is counted in rdv->peer_count: record.c */
+	bool freed;       /* freed by the user: no more events */
+	bool finished;    /* DOWN, and nothing of it is left */
+	bool fin_wanted, fin_sent, fin_received;
+	/* FIN was received, and the receives without a sender have ended. */
+	bool receives_over;
+	int cause; /* reason of LOST or DOWN */
+	uint64_t token, their_incarnation;
+	struct tern_map_node by_token; /* acceptor: node in rdv->tokens */
+	struct tern_deferred end_call; /* sends FIN, or finishes DOWN */
+
+	uint32_t epoch;
+	struct tern_link *link; /* the main link; NULL unless UP */
+	/* All its links in any state: the main link, rails, and closing ones. */
+	struct tern_list links;
+	uint32_t link_count;
+	/* Links that have ended but whose memory is still read in place. */
+	uint32_t over_count;
+
+	struct tern_dial dial;
+	struct tern_alive alive;
+	struct tern_stream stream;
+	struct tern_pump pump;
+	struct tern_want want;
+	struct tern_ids ids;
+	struct tern_rails rails;
+
+	struct tern_list channels;
+	struct tern_match match;
+	struct tern_list xfers; /* all xfers of the peer, in the order of posting */
+	struct tern_list held;  /* receives that have ended and were not released */
+	uint32_t send_count, landing_count; /* numbers among xfers */
+	/* By ids of the peer's requests: records of RTS and POST, and sends that write
+	 * into the peer's memory. See tern_theirs_key(). */
+	struct tern_map theirs;
+	/* Transfers whose region must be announced anew: renew.c. */
+	struct tern_list renewals;
+	/* Sends whose memory was offered to the peer: lend.c. */
+	struct tern_list offering;
+	struct tern_list records; /* all records of this peer */
+	uint32_t arrival_count;   /* records that wait for a receive */
+	uint32_t copy_count;      /* copies of the stager under way */
 	/* Ports for which it was logged that tensors are staged, and that they are
 	 * not. */
 	const struct tern_port *stage_told, *direct_told;
 
-	struct tern_list channels;
-	struct tern_slot *slots; /* requests that the peer knows by id */
-	uint32_t slot_count, free_slot;
-	struct tern_name_key name_key;
 	uint32_t eager_bytes;        /* negotiated */
 	uint32_t eager_mapped_bytes; /* for tensors in slabs; at most eager_bytes */
 	struct tern_peer_stats stats;
@@ -190,19 +231,21 @@ struct tern_peer {
 /* True if xfers wait to send a message: a new one must queue behind them. */
 static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 {
-	return !tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||
-	       !tern_list_empty(&peer->starved) || !tern_list_empty(&peer->renewals) ||
-	       peer->pings_due || peer->miss_count ||
-	       peer->retain.sent_count < peer->retain.count;
+	return !tern_list_empty(&peer->pump.pending) ||
+	       !tern_list_empty(&peer->pump.answers) ||
+	       !tern_list_empty(&peer->pump.starved) ||
+	       !tern_list_empty(&peer->renewals) || peer->stream.pings_due ||
+	       peer->want.miss_count ||
+	       peer->stream.retain.sent_count < peer->stream.retain.count;
 }
 
 /* True if a receive may send a WANT now: the peer has used all its credits and has
  * sends that wait. */
 static inline bool tern_want_is_due(const struct tern_peer *peer)
 {
-	return peer->they_starve && !tern_list_empty(&peer->unasked) &&
-	       peer->credit_rx.granted == peer->credit_rx.received &&
-	       peer->asks_out < TERN_WANTS_MAX;
+	return peer->want.they_starve && !tern_list_empty(&peer->want.unasked) &&
+	       peer->stream.credit_rx.granted == peer->stream.credit_rx.received &&
+	       peer->want.asks_out < TERN_WANTS_MAX;
 }
 
 /* The connection of the main link; only while the peer is UP. */
@@ -290,8 +333,8 @@ void tern_peer_wake(struct tern_peer *peer);
 /* Called when something moves, or is posted. */
 static inline void tern_peer_stir(struct tern_peer *peer)
 {
-	peer->stirred = true;
-	if (tern_unlikely(peer->drowsy))
+	peer->alive.stirred = true;
+	if (tern_unlikely(peer->alive.drowsy))
 		tern_peer_wake(peer);
 }
 

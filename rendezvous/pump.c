@@ -14,10 +14,10 @@
 
 bool tern_peer_credit(struct tern_peer *peer, uint32_t keep)
 {
-	struct tern_credit_tx *tx = &peer->credit_tx;
+	struct tern_credit_tx *tx = &peer->stream.credit_tx;
 
 	/* Waiting xfers come first: none may overtake them. */
-	if (!peer->serving_starved && !tern_list_empty(&peer->starved))
+	if (!peer->pump.serving_starved && !tern_list_empty(&peer->pump.starved))
 		return false;
 	return tx->granted - tx->used > keep && tern_credit_take(tx);
 }
@@ -33,10 +33,10 @@ static int starve(struct tern_xfer *x)
 
 	if (tern_want_say_have(x) < 0)
 		return -EAGAIN;
-	tern_list_push(&peer->starved, &x->queue);
+	tern_list_push(&peer->pump.starved, &x->queue);
 	x->starving = true;
 	peer->stats.credit_stall_count++;
-	if (!peer->starved_told)
+	if (!peer->stream.starved_told)
 		tern_stream_tell(peer);
 	return 0;
 }
@@ -65,7 +65,7 @@ static int pump_answers(struct tern_peer *peer)
 
 	if (tern_want_say_misses(peer) < 0)
 		return -EAGAIN;
-	while ((record = tern_list_first(&peer->answers, struct tern_record, queue)))
+	while ((record = tern_list_first(&peer->pump.answers, struct tern_record, queue)))
 		if (say_answer(record) < 0)
 			return -EAGAIN;
 	return 0;
@@ -75,14 +75,14 @@ static int pump_pending(struct tern_peer *peer)
 {
 	struct tern_list *n;
 
-	while ((n = tern_list_pop(&peer->pending))) {
+	while ((n = tern_list_pop(&peer->pump.pending))) {
 		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
 		int r = advance(x);
 
 		if (r == -ENOBUFS)
 			r = starve(x);
 		if (r == -EAGAIN) {
-			tern_list_push_front(&peer->pending, n);
+			tern_list_push_front(&peer->pump.pending, n);
 			return r;
 		}
 	}
@@ -91,19 +91,19 @@ static int pump_pending(struct tern_peer *peer)
 
 static int pump_starved(struct tern_peer *peer)
 {
-	while (!tern_list_empty(&peer->starved) &&
-		peer->credit_tx.granted != peer->credit_tx.used) {
-		struct tern_list *n = tern_list_pop(&peer->starved);
+	while (!tern_list_empty(&peer->pump.starved) &&
+		peer->stream.credit_tx.granted != peer->stream.credit_tx.used) {
+		struct tern_list *n = tern_list_pop(&peer->pump.starved);
 		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
 		int r;
 
-		peer->serving_starved = true;
+		peer->pump.serving_starved = true;
 		x->starving = false;
 		r = advance(x);
-		peer->serving_starved = false;
+		peer->pump.serving_starved = false;
 		if (r < 0) {
 			x->starving = true;
-			tern_list_push_front(&peer->starved, n);
+			tern_list_push_front(&peer->pump.starved, n);
 			return r;
 		}
 	}
@@ -132,9 +132,9 @@ static void pump_writing(struct tern_list *writing)
 
 void tern_peer_pump_now(struct tern_peer *peer)
 {
-	if (peer->state != TERN_PEER_STATE_UP || peer->pumping)
+	if (peer->state != TERN_PEER_STATE_UP || peer->pump.running)
 		return;
-	peer->pumping = true;
+	peer->pump.running = true;
 	/* Repeat from the start: transfers that finished writing have a pending DONE,
 	 * and RENEWs give other messages a turn. */
 	do {
@@ -144,17 +144,18 @@ void tern_peer_pump_now(struct tern_peer *peer)
 		tern_want_pump(peer);
 		if (!tern_list_empty(&peer->renewals))
 			continue; /* RENEWs wait, and bulk data would take their room */
-		pump_writing(&peer->writing[0]);
-		pump_writing(&peer->writing[1]);
-	} while (!tern_list_empty(&peer->pending) || !tern_list_empty(&peer->answers) ||
+		pump_writing(&peer->pump.writing[0]);
+		pump_writing(&peer->pump.writing[1]);
+	} while (!tern_list_empty(&peer->pump.pending) ||
+		 !tern_list_empty(&peer->pump.answers) ||
 		 !tern_list_empty(&peer->renewals));
-	peer->pumping = false;
+	peer->pump.running = false;
 	tern_peer_maybe_finish(peer);
 }
 
 void tern_xfer_pend(struct tern_xfer *x)
 {
 	if (!tern_list_linked(&x->queue))
-		tern_list_push(&x->peer->pending, &x->queue);
+		tern_list_push(&x->peer->pump.pending, &x->queue);
 	tern_peer_pump(x->peer);
 }

@@ -31,7 +31,7 @@ static uint32_t bit(unsigned rail)
 
 static bool exists(const struct tern_peer *peer, unsigned rail)
 {
-	if (peer->rails[rail])
+	if (peer->rails.link[rail])
 		return true;
 	tern_list_for_each (n, &peer->links) {
 		const struct tern_link *link =
@@ -48,11 +48,11 @@ static bool exists(const struct tern_peer *peer, unsigned rail)
  * devices, if there are addresses of several. */
 static const char *address_of(const struct tern_peer *peer, uint32_t rail)
 {
-	const struct tern_candidates *all = &peer->candidates;
-	const struct tern_candidate *found = &all->at[peer->candidate];
-	unsigned at = peer->candidate;
+	const struct tern_candidates *all = &peer->dial.candidates;
+	const struct tern_candidate *found = &all->at[peer->dial.candidate];
+	unsigned at = peer->dial.candidate;
 
-	if (peer->bulk_bytes)
+	if (peer->rails.bulk_bytes)
 		rail--;
 	while (rail > 0) {
 		at = (at + 1) % all->count;
@@ -96,10 +96,11 @@ void tern_rails_dial(struct tern_peer *peer)
 	uint64_t now_ns = tern_now_ns(peer->rdv->ctx->env);
 	uint32_t last = peer->rdv->ctx->opts.rail_count;
 
-	if (!(tern_peer_caps(peer) & TERN_CAP_PUT) || (peer->bulk_bytes && !peer->bulk) ||
-		now_ns < peer->rails_after_ns)
+	if (!(tern_peer_caps(peer) & TERN_CAP_PUT) ||
+		(peer->rails.bulk_bytes && !peer->rails.bulk) ||
+		now_ns < peer->rails.after_ns)
 		return;
-	if (!peer->bulk_bytes)
+	if (!peer->rails.bulk_bytes)
 		last--; /* the main link is one of them */
 	for (uint32_t i = 1; i <= last; i++)
 		dial(peer, i, now_ns);
@@ -110,16 +111,16 @@ void tern_rail_failed(struct tern_peer *peer)
 {
 	const struct tern_context *ctx = peer->rdv->ctx;
 	uint64_t first_ns = TERN_MIN(ctx->opts.suspect_ns, TERN_NS_PER_S) / 8;
-	uint64_t pause_ns = first_ns << peer->rail_failures;
+	uint64_t pause_ns = first_ns << peer->rails.failures;
 
-	peer->rails_after_ns = tern_now_ns(ctx->env) + pause_ns;
-	if (peer->rail_failures < RAIL_FAILURES_MAX)
-		peer->rail_failures++;
+	peer->rails.after_ns = tern_now_ns(ctx->env) + pause_ns;
+	if (peer->rails.failures < RAIL_FAILURES_MAX)
+		peer->rails.failures++;
 }
 
 void tern_rails_make(struct tern_peer *peer)
 {
-	peer->bulk = true;
+	peer->rails.bulk = true;
 	if (peer->dialler && peer->state == TERN_PEER_STATE_UP)
 		tern_rails_dial(peer);
 }
@@ -129,7 +130,7 @@ bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link)
 {
 	return peer->state == TERN_PEER_STATE_UP && link->epoch == peer->epoch &&
 	       link->conn->port == peer->port && link->rail < TERN_RAILS_MAX &&
-	       !peer->rails[link->rail];
+	       !peer->rails.link[link->rail];
 }
 
 void tern_rail_up(struct tern_link *link)
@@ -142,8 +143,8 @@ void tern_rail_up(struct tern_link *link)
 	}
 	tern_link_enter(link, TERN_LINK_UP);
 	link->conn->owner = peer;
-	peer->rails[link->rail] = link;
-	peer->rail_failures = 0;
+	peer->rails.link[link->rail] = link;
+	peer->rails.failures = 0;
 	tern_send_sort(peer);
 	tern_peer_pump(peer);
 }
@@ -151,7 +152,7 @@ void tern_rail_up(struct tern_link *link)
 bool tern_rails_closed(const struct tern_peer *peer)
 {
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
-		if (peer->rails[i])
+		if (peer->rails.link[i])
 			return false;
 	return true;
 }
@@ -172,14 +173,14 @@ void tern_rails_close(struct tern_peer *peer)
 static struct tern_put_op *free_op(struct tern_peer *peer, unsigned rail)
 {
 	for (unsigned i = 0; i < TERN_CONN_PUTS; i++)
-		if (!peer->put_ops[rail][i].xfer)
-			return &peer->put_ops[rail][i];
+		if (!peer->rails.put_ops[rail][i].xfer)
+			return &peer->rails.put_ops[rail][i];
 	return NULL;
 }
 
 static bool is_up(const struct tern_peer *peer, unsigned rail)
 {
-	return peer->rails[rail] && peer->rails[rail]->state == TERN_LINK_UP;
+	return peer->rails.link[rail] && peer->rails.link[rail]->state == TERN_LINK_UP;
 }
 
 static bool any_is_up(const struct tern_peer *peer)
@@ -200,13 +201,13 @@ bool tern_rail_is_apart(const struct tern_xfer *x)
 static bool only_main(const struct tern_xfer *x)
 {
 	return x->state != TERN_XFER_WRITING ||
-	       (x->peer->bulk_bytes && !tern_rail_is_apart(x));
+	       (x->peer->rails.bulk_bytes && !tern_rail_is_apart(x));
 }
 
 /* True if chunks may be put over this rail, with room or not. */
 static bool takes_chunks(const struct tern_peer *peer, unsigned rail)
 {
-	return rail == 0 ? !peer->bulk_bytes : is_up(peer, rail);
+	return rail == 0 ? !peer->rails.bulk_bytes : is_up(peer, rail);
 }
 
 /* Each tensor uses the rails in turn. */
@@ -226,7 +227,7 @@ struct tern_put_op *tern_rail_next(struct tern_xfer *x, struct tern_conn **conn)
 			continue;
 		if (rail > 0) {
 			x->rails_used |= (uint16_t)bit(rail);
-			*conn = peer->rails[rail]->conn;
+			*conn = peer->rails.link[rail]->conn;
 		}
 		return put;
 	}
@@ -253,7 +254,7 @@ static int say(struct tern_link *link, uint16_t flags, uint32_t src, uint32_t ds
 int tern_rails_settle(struct tern_xfer *x)
 {
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++) {
-		struct tern_link *link = x->peer->rails[i];
+		struct tern_link *link = x->peer->rails.link[i];
 
 		if (!(x->rails_used & ~x->rails_asked & bit(i)))
 			continue;
@@ -316,7 +317,7 @@ int tern_rail_message(struct tern_link *link, const void *message, size_t bytes)
 			link->peer->name, why);
 		return r;
 	}
-	link->peer->heard = true;
+	link->peer->alive.heard = true;
 	tern_peer_stir(link->peer);
 	if (!(h.flags & TERN_FLAG_REPLY))
 		return echo(link, h.src);

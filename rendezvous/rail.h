@@ -14,13 +14,13 @@ void tern_rails_close(struct tern_peer *peer);
 /* True if a tensor of this size is sent on bulk connections, where there are any. */
 static inline bool tern_is_bulk(const struct tern_peer *peer, uint64_t bytes)
 {
-	return peer->bulk_bytes && bytes >= peer->bulk_bytes;
+	return peer->rails.bulk_bytes && bytes >= peer->rails.bulk_bytes;
 }
 void tern_rails_make(struct tern_peer *peer);
 /* Called before a tensor of this size is sent or received. */
 static inline void tern_rails_expect(struct tern_peer *peer, uint64_t bytes)
 {
-	if (tern_is_bulk(peer, bytes) && !peer->bulk)
+	if (tern_is_bulk(peer, bytes) && !peer->rails.bulk)
 		tern_rails_make(peer);
 }
 /* True if the tensor now goes over bulk connections. */

@@ -215,8 +215,8 @@ void tern_record_free(struct tern_record *record)
 		peer->rdv->wanted_count--;
 		return;
 	}
-	tern_credit_release(&peer->credit_rx);
-	if (tern_credit_worth_telling(&peer->credit_rx))
+	tern_credit_release(&peer->stream.credit_rx);
+	if (tern_credit_worth_telling(&peer->stream.credit_rx))
 		tern_stream_tell(peer);
 }
 
@@ -224,6 +224,6 @@ void tern_record_answer(struct tern_record *record, uint8_t type, int status)
 {
 	record->answer = type;
 	record->status = (int16_t)status;
-	tern_list_push(&record->peer->answers, &record->queue);
+	tern_list_push(&record->peer->pump.answers, &record->queue);
 	tern_peer_pump(record->peer);
 }

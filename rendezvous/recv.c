@@ -127,7 +127,7 @@ static int say_post(struct tern_xfer *x)
 	}
 	r = tern_stream_send(peer, &h, NULL, NULL);
 	if (r < 0) {
-		peer->credit_tx.used--;
+		peer->stream.credit_tx.used--;
 		return r;
 	}
 	x->told = true;
@@ -457,7 +457,7 @@ void tern_recv_lost(struct tern_xfer *x)
 		tern_stage_lost(x);
 	if ((x->state == TERN_XFER_READING || x->state == TERN_XFER_PEEKING) &&
 		!tern_list_linked(&x->queue))
-		tern_list_push(&x->peer->pending, &x->queue);
+		tern_list_push(&x->peer->pump.pending, &x->queue);
 }
 
 /* ---- what the peer says ---- */
@@ -511,8 +511,8 @@ static void give_back(struct tern_peer *peer, const struct tern_header *h)
 		peer->rdv->wanted_count--;
 		return;
 	}
-	tern_credit_release(&peer->credit_rx);
-	if (tern_credit_worth_telling(&peer->credit_rx))
+	tern_credit_release(&peer->stream.credit_rx);
+	if (tern_credit_worth_telling(&peer->stream.credit_rx))
 		tern_stream_tell(peer);
 }
 
@@ -643,7 +643,7 @@ int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *h)
 {
 	int r = done(peer, h);
 
-	peer->ack_due = true;
+	peer->stream.ack_due = true;
 	tern_stream_tell(peer);
 	return r;
 }

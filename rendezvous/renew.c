@@ -174,7 +174,7 @@ int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e)
 {
 	static const struct tern_region nowhere;
 	const struct tern_region *region = &nowhere;
-	void *head = tern_retain_data(&peer->retain, e);
+	void *head = tern_retain_data(&peer->stream.retain, e);
 	struct tern_xfer *x;
 	size_t head_bytes;
 

@@ -127,19 +127,20 @@ static int remember_sent(struct tern_peer *peer, const struct tern_triple *tripl
 
 	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return 0; /* the peer never sends a POST */
-	if (!peer->sent)
-		peer->sent = malloc(TERN_SENT_MAX * sizeof(*peer->sent));
-	if (!peer->sent || peer->sent_count == TERN_SENT_MAX)
+	if (!peer->stream.sent)
+		peer->stream.sent = malloc(TERN_SENT_MAX * sizeof(*peer->stream.sent));
+	if (!peer->stream.sent || peer->stream.sent_count == TERN_SENT_MAX)
 		return -EAGAIN;
 	/* The ring is empty most of the time, and then starts at its beginning, so
 	 * that few of its pages are touched. */
-	if (peer->sent_count == 0)
-		peer->sent_first = 0;
-	s = &peer->sent[(peer->sent_first + peer->sent_count++) % TERN_SENT_MAX];
+	if (peer->stream.sent_count == 0)
+		peer->stream.sent_first = 0;
+	s = &peer->stream.sent[(peer->stream.sent_first + peer->stream.sent_count++) %
+			       TERN_SENT_MAX];
 	tern_match_node_init(&s->node);
 	s->node.triple = *triple;
 	tern_match_add(&peer->match, &s->node, TERN_MATCH_SENT);
-	s->seq = peer->tx_seq + 1; /* the number of the message that follows */
+	s->seq = peer->stream.tx_seq + 1; /* the number of the message that follows */
 	return 0;
 }
 
@@ -149,20 +150,21 @@ static void unremember_sent(struct tern_peer *peer)
 
 	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return;
-	s = &peer->sent[(peer->sent_first + --peer->sent_count) % TERN_SENT_MAX];
+	s = &peer->stream.sent[(peer->stream.sent_first + --peer->stream.sent_count) %
+			       TERN_SENT_MAX];
 	tern_match_remove(&peer->match, &s->node);
 }
 
 void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack)
 {
-	while (peer->sent_count) {
-		struct tern_sent *s = &peer->sent[peer->sent_first];
+	while (peer->stream.sent_count) {
+		struct tern_sent *s = &peer->stream.sent[peer->stream.sent_first];
 
 		if (tern_seq_before(ack, s->seq))
 			return;
 		tern_match_remove(&peer->match, &s->node);
-		peer->sent_first = (peer->sent_first + 1) % TERN_SENT_MAX;
-		peer->sent_count--;
+		peer->stream.sent_first = (peer->stream.sent_first + 1) % TERN_SENT_MAX;
+		peer->stream.sent_count--;
 	}
 }
 
@@ -263,7 +265,7 @@ static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
 	}
 	if (r == 0)
 		return 0;
-	peer->credit_tx.used--; /* give the credit back */
+	peer->stream.credit_tx.used--; /* give the credit back */
 	return -EAGAIN;
 }
 
@@ -341,13 +343,13 @@ static int finish(struct tern_xfer *x)
 	r = tern_stream_send(x->peer, &h, NULL, x->result == 0 ? x : NULL);
 	if (r < 0)
 		return r;
-	x->done_seq = x->peer->tx_seq;
+	x->done_seq = x->peer->stream.tx_seq;
 	if (x->result == 0) {
 		x->peer->stats.put_count++;
 		x->peer->stats.bytes_sent += x->buf.bytes;
 	}
 	tern_xfer_enter(x, TERN_XFER_UNACKED);
-	tern_list_push(&x->peer->wait_ack, &x->queue);
+	tern_list_push(&x->peer->stream.wait_ack, &x->queue);
 	leave_table(x);
 	return 0;
 }
@@ -392,7 +394,7 @@ static void put_done(struct tern_op *op, int status)
 	if (put->slot)
 		tern_stage_put_done(TERN_TAKE(put->slot));
 	put->xfer = NULL;
-	peer->put_op_count--;
+	peer->rails.put_op_count--;
 	x->puts_out--;
 	if (x->acked && x->puts_out == 0)
 		tern_xfer_end(x, x->result);
@@ -405,7 +407,7 @@ void tern_send_resume(struct tern_xfer *x)
 
 	tern_rails_expect(peer, x->buf.bytes);
 	if (!tern_list_linked(&x->queue))
-		tern_list_push(&peer->writing[tern_rail_is_apart(x)], &x->queue);
+		tern_list_push(&peer->pump.writing[tern_rail_is_apart(x)], &x->queue);
 }
 
 void tern_send_sort(struct tern_peer *peer)
@@ -413,8 +415,8 @@ void tern_send_sort(struct tern_peer *peer)
 	struct tern_list all, *n;
 
 	tern_list_init(&all);
-	tern_list_splice(&all, &peer->writing[0]);
-	tern_list_splice(&all, &peer->writing[1]);
+	tern_list_splice(&all, &peer->pump.writing[0]);
+	tern_list_splice(&all, &peer->pump.writing[1]);
 	while ((n = tern_list_pop(&all)))
 		tern_send_resume(tern_list_entry(n, struct tern_xfer, queue));
 }
@@ -455,7 +457,7 @@ static int put_chunk(struct tern_xfer *x)
 	put->slot = slot;
 	put->xfer = x;
 	put->bytes = n;
-	peer->put_op_count++;
+	peer->rails.put_op_count++;
 	x->puts_out++;
 	x->issued += n;
 	return 0;
@@ -472,7 +474,7 @@ static void finish_writing(struct tern_xfer *x)
 	if (!tern_stage_is_idle(&x->stage))
 		tern_stage_drop(x);
 	tern_xfer_enter(x, TERN_XFER_FINISHING);
-	tern_list_push(&x->peer->pending, &x->queue);
+	tern_list_push(&x->peer->pump.pending, &x->queue);
 }
 
 void tern_send_settled(struct tern_xfer *x)
@@ -511,8 +513,8 @@ void tern_send_acked(struct tern_peer *peer)
 {
 	struct tern_xfer *x;
 
-	while ((x = tern_list_first(&peer->wait_ack, struct tern_xfer, queue)) &&
-		!tern_seq_before(peer->acked, x->done_seq)) {
+	while ((x = tern_list_first(&peer->stream.wait_ack, struct tern_xfer, queue)) &&
+		!tern_seq_before(peer->stream.acked, x->done_seq)) {
 		tern_list_remove(&x->queue);
 		x->acked = true;
 		if (x->puts_out == 0)

@@ -45,11 +45,12 @@ void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int st
 
 static void init_lists(struct tern_peer *peer)
 {
-	struct tern_list *lists[] = {&peer->wait_ack, &peer->xfers, &peer->pending,
-		&peer->starved, &peer->writing[0], &peer->writing[1], &peer->answers,
-		&peer->records, &peer->offering, &peer->unasked, &peer->channels,
-		&peer->links, &peer->renewals, &peer->held, &peer->end_call.node,
-		&peer->tell_call.node};
+	struct tern_list *lists[] = {&peer->stream.wait_ack, &peer->xfers,
+		&peer->pump.pending, &peer->pump.starved, &peer->pump.writing[0],
+		&peer->pump.writing[1], &peer->pump.answers, &peer->records,
+		&peer->offering, &peer->want.unasked, &peer->channels, &peer->links,
+		&peer->renewals, &peer->held, &peer->end_call.node,
+		&peer->stream.tell_call.node};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
 		tern_list_init(lists[i]);
@@ -88,9 +89,9 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 	tern_map_init(&peer->theirs, rdv->match_secret.word[0]);
 	tern_map_node_init(&peer->by_token);
 	peer->end_call.call = end_call;
-	peer->retry.fire = retry;
-	peer->tick.fire = tern_peer_tick;
-	peer->tx_seq = peer->acked = first;
+	peer->dial.retry.fire = retry;
+	peer->alive.tick.fire = tern_peer_tick;
+	peer->stream.tx_seq = peer->stream.acked = first;
 	if (tern_secret_copy(&peer->secret, opts->secret) < 0) {
 		free(peer);
 		return NULL;
@@ -102,7 +103,7 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 		free(peer);
 		return NULL;
 	}
-	tern_credit_open(&peer->credit_rx, &rdv->credits, first);
+	tern_credit_open(&peer->stream.credit_rx, &rdv->credits, first);
 	set_opts(peer, opts);
 	tern_list_push(&rdv->peers, &peer->node);
 	return peer;
@@ -155,12 +156,14 @@ void tern_peer_add_link(struct tern_peer *peer, struct tern_link *link)
 /* True: each end has said goodbye (FIN), and knows that the other one has received it. */
 static bool has_parted(const struct tern_peer *peer)
 {
-	return peer->fin_sent && peer->fin_received && peer->acked == peer->tx_seq;
+	return peer->fin_sent && peer->fin_received &&
+	       peer->stream.acked == peer->stream.tx_seq;
 }
 
 void tern_peer_give_up(struct tern_peer *peer, int status)
 {
-	bool well = peer->fin_sent && (peer->fin_received || peer->acked == peer->tx_seq);
+	bool well = peer->fin_sent &&
+		    (peer->fin_received || peer->stream.acked == peer->stream.tx_seq);
 
 	tern_peer_down(peer, well ? 0 : status);
 }
@@ -169,9 +172,10 @@ void tern_peer_give_up(struct tern_peer *peer, int status)
  * received everything yet, wait longer: messages would be lost. */
 static void never_said_goodbye(struct tern_peer *peer)
 {
-	if (peer->acked != peer->tx_seq && tern_link_awaits_program(peer->link))
+	if (peer->stream.acked != peer->stream.tx_seq &&
+		tern_link_awaits_program(peer->link))
 		tern_peer_set_timer(
-			peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
+			peer, &peer->dial.retry, peer->rdv->ctx->opts.unreachable_ns);
 	else
 		tern_peer_give_up(peer, -ETIMEDOUT);
 }
@@ -196,21 +200,22 @@ static bool may_be_returning(const struct tern_peer *peer)
 		if (!link->rail && link->state != TERN_LINK_CLOSING)
 			return true;
 	}
-	return now_ns < tern_ns_add(peer->give_up_ns, rdv->ctx->opts.unreachable_ns) &&
+	return now_ns < tern_ns_add(
+				peer->dial.give_up_ns, rdv->ctx->opts.unreachable_ns) &&
 	       (tern_admission_expects(&rdv->half_open, now_ns) ||
-		       now_ns - peer->retry.due_ns >= RETURNING_NS);
+		       now_ns - peer->dial.retry.due_ns >= RETURNING_NS);
 }
 
 static void retry(struct tern_timer *timer)
 {
-	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, retry);
+	struct tern_peer *peer = tern_container_of(timer, struct tern_peer, dial.retry);
 
 	if (peer->fin_sent && peer->state == TERN_PEER_STATE_UP)
 		never_said_goodbye(peer);
 	else if (may_be_returning(peer))
-		tern_peer_set_timer(peer, &peer->retry, RETURNING_NS);
+		tern_peer_set_timer(peer, &peer->dial.retry, RETURNING_NS);
 	else if (peer->dialler &&
-		 (tern_peer_now_ns(peer) < peer->give_up_ns || !peer->cause))
+		 (tern_peer_now_ns(peer) < peer->dial.give_up_ns || !peer->cause))
 		tern_dial(peer);
 	else
 		tern_peer_give_up(peer, peer->cause);
@@ -242,9 +247,9 @@ static void first_up(struct tern_peer *peer, const struct tern_link *link)
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
 	uint32_t own = opts->eager_bytes ? opts->eager_bytes : link->conn->eager_bytes;
 
-	peer->rx_seq = peer->told_ack = theirs->first_seq;
-	peer->credit_tx.used = theirs->first_seq;
-	peer->credit_tx.granted = theirs->first_seq;
+	peer->stream.rx_seq = peer->stream.told_ack = theirs->first_seq;
+	peer->stream.credit_tx.used = theirs->first_seq;
+	peer->stream.credit_tx.granted = theirs->first_seq;
 	own = TERN_MIN(own, TERN_EAGER_MAX);
 	peer->eager_bytes = TERN_MIN(own, theirs->eager_bytes);
 	peer->eager_mapped_bytes = peer->eager_bytes;
@@ -253,8 +258,8 @@ static void first_up(struct tern_peer *peer, const struct tern_link *link)
 			TERN_MIN(peer->eager_bytes, link->conn->eager_mapped_bytes);
 	peer->port = link->conn->port;
 	peer->fabric_name = peer->port->ops->name;
-	peer->home = peer->candidate;
-	peer->refused = 0;
+	peer->dial.home = peer->dial.candidate;
+	peer->dial.refused = 0;
 	name_it(peer, link);
 }
 
@@ -276,10 +281,10 @@ static void next_up(struct tern_peer *peer, const struct tern_link *link)
  * received. */
 static bool plausible(struct tern_peer *peer, const struct tern_hello *theirs, bool first)
 {
-	if (!tern_credit_update(&peer->credit_tx, theirs->credit))
+	if (!tern_credit_update(&peer->stream.credit_tx, theirs->credit))
 		return false;
-	return first || (!tern_seq_before(peer->tx_seq, theirs->rx_seq) &&
-				!tern_seq_before(theirs->rx_seq, peer->acked));
+	return first || (!tern_seq_before(peer->stream.tx_seq, theirs->rx_seq) &&
+				!tern_seq_before(theirs->rx_seq, peer->stream.acked));
 }
 
 /* Returns the size from which a transfer is bulk on this connection; 0: no transfer
@@ -323,35 +328,35 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	peer->link = link;
 	place_it(peer, link->conn->name);
 	peer->epoch = link->epoch;
-	peer->bulk_bytes = bulk_bytes_on(peer, link->conn);
+	peer->rails.bulk_bytes = bulk_bytes_on(peer, link->conn);
 	tern_peer_enter(peer, TERN_PEER_STATE_UP);
-	peer->heard = true;
-	peer->pinged = false;
-	peer->silent_ns = 0;
-	peer->up_ns = tern_peer_now_ns(peer);
-	peer->tried = 0;
-	peer->rail_failures = 0;
-	peer->rails_after_ns = 0;
+	peer->alive.heard = true;
+	peer->alive.pinged = false;
+	peer->alive.silent_ns = 0;
+	peer->dial.up_ns = tern_peer_now_ns(peer);
+	peer->dial.tried = 0;
+	peer->rails.failures = 0;
+	peer->rails.after_ns = 0;
 	if (!first)
 		next_up(peer, link);
 	tern_send_sort(peer);
-	tern_timer_clear(peer->rdv->ctx, &peer->retry);
+	tern_timer_clear(peer->rdv->ctx, &peer->dial.retry);
 	if (peer->fin_sent)
 		tern_peer_set_timer(
-			peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
+			peer, &peer->dial.retry, peer->rdv->ctx->opts.unreachable_ns);
 	tern_peer_wake(peer);
 	tern_stream_up(peer, first ? tern_peer_first_seq(peer) : link->theirs.rx_seq);
 	if (peer->dialler)
 		tern_rails_dial(peer);
 	if (!first) {
 		peer->stats.reconnect_count++;
-		peer->suspect = false;
+		peer->alive.suspect = false;
 		tern_peer_report(peer, TERN_PEER_RECOVERED, 0);
 	} else if (peer->dialler) {
 		tern_peer_report(peer, TERN_PEER_UP, 0);
 	} else {
 		peer->accepted = true;
-		tern_credit_widen(&peer->credit_rx);
+		tern_credit_widen(&peer->stream.credit_rx);
 		tern_stream_welcome(peer);
 		peer->in_accept = true;
 		link->listener->accept(peer, link->listener->accept_arg);
@@ -382,7 +387,7 @@ static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
 void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int status)
 {
 	bool main = peer->link == link;
-	bool rail = link->rail && peer->rails[link->rail] == link;
+	bool rail = link->rail && peer->rails.link[link->rail] == link;
 
 	peer->over_count++;
 	if (link->verdict)
@@ -390,7 +395,7 @@ void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int sta
 	if (main)
 		current_closed(peer, status, link->conn->caps);
 	if (rail) {
-		peer->rails[link->rail] = NULL;
+		peer->rails.link[link->rail] = NULL;
 		/* What the rail carried may be lost, so the session must resume. After
 		 * both goodbyes the rail carries nothing. */
 		if (!peer->fin_sent || !peer->fin_received)
@@ -435,8 +440,8 @@ void tern_peer_down(struct tern_peer *peer, int status)
 		return;
 	tern_peer_enter(peer, TERN_PEER_STATE_DOWN);
 	peer->cause = status;
-	tern_timer_clear(ctx, &peer->retry);
-	tern_timer_clear(ctx, &peer->tick);
+	tern_timer_clear(ctx, &peer->dial.retry);
+	tern_timer_clear(ctx, &peer->alive.tick);
 	/* If the callback accept() refuses a dialler, the dialler must still receive
 	 * the acceptor's messages: otherwise it would dial again. */
 	tern_list_for_each_safe (n, &peer->links)
@@ -477,8 +482,8 @@ static void end_requests(struct tern_peer *peer)
 	while ((n = peer->records.next) != &peer->records)
 		tern_record_free(tern_list_entry(n, struct tern_record, all));
 	tern_want_end(peer);
-	tern_send_forget_sent(peer, peer->tx_seq);
-	tern_retain_fini(&peer->retain);
+	tern_send_forget_sent(peer, peer->stream.tx_seq);
+	tern_retain_fini(&peer->stream.retain);
 	peer->arrival_count = 0;
 }
 
@@ -489,13 +494,13 @@ static void say_fin(struct tern_peer *peer)
 	if (tern_stream_send(peer, &h, NULL, NULL) == 0) {
 		peer->fin_sent = true;
 		tern_peer_set_timer(
-			peer, &peer->retry, peer->rdv->ctx->opts.unreachable_ns);
+			peer, &peer->dial.retry, peer->rdv->ctx->opts.unreachable_ns);
 	}
 }
 
 static bool sends_left(const struct tern_peer *peer)
 {
-	return peer->send_count > 0 || !tern_list_empty(&peer->answers);
+	return peer->send_count > 0 || !tern_list_empty(&peer->pump.answers);
 }
 
 /* Ends receives that no send will ever match, since the peer has said goodbye.
@@ -588,14 +593,14 @@ void tern_peer_destroy(struct tern_peer *peer)
 	while ((n = tern_list_pop(&peer->channels)))
 		free(tern_list_entry(n, struct tern_channel, node));
 	tern_list_remove(&peer->end_call.node);
-	tern_list_remove(&peer->tell_call.node);
-	tern_credit_close(&peer->credit_rx);
+	tern_list_remove(&peer->stream.tell_call.node);
+	tern_credit_close(&peer->stream.credit_rx);
 	tern_records_release(peer);
 	tern_map_remove(&peer->rdv->tokens, &peer->by_token);
 	tern_map_fini(&peer->theirs);
 	tern_match_fini(&peer->match);
-	free(peer->sent);
-	free(peer->slots);
+	free(peer->stream.sent);
+	free(peer->ids.slots);
 	tern_list_remove(&peer->node);
 	tern_secret_free(peer->secret);
 	free(peer);

@@ -32,29 +32,29 @@ static bool keeps(const struct tern_peer *peer)
 
 bool tern_stream_busy(const struct tern_peer *peer)
 {
-	return peer->retain.count > 0;
+	return peer->stream.retain.count > 0;
 }
 
 static void stamp(const struct tern_peer *peer, struct tern_header *h, uint32_t seq)
 {
 	h->epoch = peer->epoch;
 	h->seq = seq;
-	h->ack = peer->rx_seq;
-	h->credit = peer->credit_rx.granted;
-	if (!tern_list_empty(&peer->starved))
+	h->ack = peer->stream.rx_seq;
+	h->credit = peer->stream.credit_rx.granted;
+	if (!tern_list_empty(&peer->pump.starved))
 		h->flags |= TERN_FLAG_STARVED;
-	if (peer->missed_count)
+	if (peer->want.missed_count)
 		h->flags |= TERN_FLAG_MISSED;
 }
 
 /* Records that our counters were sent to the peer. */
 static void told(struct tern_peer *peer)
 {
-	peer->told_ack = peer->rx_seq;
-	peer->untold_bytes = 0;
-	tern_credit_told(&peer->credit_rx);
-	peer->ack_due = false;
-	peer->starved_told = !tern_list_empty(&peer->starved);
+	peer->stream.told_ack = peer->stream.rx_seq;
+	peer->stream.untold_bytes = 0;
+	tern_credit_told(&peer->stream.credit_rx);
+	peer->stream.ack_due = false;
+	peer->stream.starved_told = !tern_list_empty(&peer->pump.starved);
 }
 
 static int give(struct tern_peer *peer, const void *head, size_t head_bytes,
@@ -71,7 +71,7 @@ static int give(struct tern_peer *peer, const void *head, size_t head_bytes,
 
 static int give_kept(struct tern_peer *peer, const struct tern_retained *e)
 {
-	const unsigned char *copy = tern_retain_data(&peer->retain, e);
+	const unsigned char *copy = tern_retain_data(&peer->stream.retain, e);
 
 	return give(peer, copy, e->head_bytes, copy + e->head_bytes,
 		e->bytes - e->head_bytes);
@@ -87,7 +87,7 @@ static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
 		return r;
 	e->xfer->result = r;
 	e->xfer = NULL;
-	tern_header_set_status(tern_retain_data(&peer->retain, e), r);
+	tern_header_set_status(tern_retain_data(&peer->stream.retain, e), r);
 	return 0;
 }
 
@@ -97,11 +97,11 @@ static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
 static int say_ping(struct tern_peer *peer, uint16_t flags)
 {
 	struct tern_header h = {.type = TERN_MSG_PING, .flags = flags};
-	struct tern_retain *retain = &peer->retain;
+	struct tern_retain *retain = &peer->stream.retain;
 	bool ahead = retain->sent_count < retain->count;
 	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
 
-	stamp(peer, &h, peer->tx_seq);
+	stamp(peer, &h, peer->stream.tx_seq);
 	if (ahead) {
 		const void *waiting = tern_retain_data(
 			retain, tern_retain_at(retain, retain->sent_count));
@@ -118,12 +118,12 @@ static int say_ping(struct tern_peer *peer, uint16_t flags)
 
 static int say_pings(struct tern_peer *peer)
 {
-	if ((peer->pings_due & PING_ASK) && say_ping(peer, 0) < 0)
+	if ((peer->stream.pings_due & PING_ASK) && say_ping(peer, 0) < 0)
 		return -EAGAIN;
-	peer->pings_due &= (uint8_t)~PING_ASK;
-	if ((peer->pings_due & PING_REPLY) && say_ping(peer, TERN_FLAG_REPLY) < 0)
+	peer->stream.pings_due &= (uint8_t)~PING_ASK;
+	if ((peer->stream.pings_due & PING_REPLY) && say_ping(peer, TERN_FLAG_REPLY) < 0)
 		return -EAGAIN;
-	peer->pings_due = 0;
+	peer->stream.pings_due = 0;
 	return 0;
 }
 
@@ -131,7 +131,7 @@ static int say_pings(struct tern_peer *peer)
  * or it waits for a RENEW of the peer. */
 static int send_next(struct tern_peer *peer)
 {
-	struct tern_retain *retain = &peer->retain;
+	struct tern_retain *retain = &peer->stream.retain;
 	struct tern_retained *e;
 
 	if (retain->sent_count == retain->count)
@@ -154,13 +154,13 @@ static int say_next(struct tern_peer *peer)
 {
 	int renewed, sent;
 
-	if (peer->renewed_last) {
+	if (peer->stream.renewed_last) {
 		sent = send_next(peer);
-		peer->renewed_last = sent < 0;
+		peer->stream.renewed_last = sent < 0;
 		return sent < 0 && tern_renew_next(peer) > 0 ? 1 : sent;
 	}
 	renewed = tern_renew_next(peer);
-	peer->renewed_last = renewed > 0;
+	peer->stream.renewed_last = renewed > 0;
 	if (renewed > 0)
 		return 1;
 	sent = send_next(peer);
@@ -173,7 +173,7 @@ int tern_stream_flush(struct tern_peer *peer)
 {
 	int r;
 
-	if (tern_unlikely(peer->pings_due) && say_pings(peer) < 0)
+	if (tern_unlikely(peer->stream.pings_due) && say_pings(peer) < 0)
 		return -EAGAIN;
 	do
 		r = say_next(peer);
@@ -188,21 +188,22 @@ static int send_kept(struct tern_peer *peer, const void *head, size_t head_bytes
 	/* When it is sent again, its region may be a wider one. */
 	size_t spare = tern_header_has_region(head) ? TERN_REGION_SPARE : 0;
 	struct tern_retained *e =
-		tern_retain_add(&peer->retain, head_bytes + payload_bytes + spare);
+		tern_retain_add(&peer->stream.retain, head_bytes + payload_bytes + spare);
 	unsigned char *copy;
 
 	if (!e)
 		return -EAGAIN;
 	e->bytes -= (uint32_t)spare;
-	copy = tern_retain_data(&peer->retain, e);
+	copy = tern_retain_data(&peer->stream.retain, e);
 	memcpy(copy, head, head_bytes);
 	if (payload_bytes)
 		memcpy(copy + head_bytes, payload, payload_bytes);
-	e->seq = peer->tx_seq + 1;
+	e->seq = peer->stream.tx_seq + 1;
 	e->head_bytes = (uint32_t)head_bytes;
 	e->xfer = xfer;
-	if (peer->retain.sent_count + 1 == peer->retain.count && give_kept(peer, e) == 0)
-		peer->retain.sent_count++;
+	if (peer->stream.retain.sent_count + 1 == peer->stream.retain.count &&
+		give_kept(peer, e) == 0)
+		peer->stream.retain.sent_count++;
 	return 0;
 }
 
@@ -216,7 +217,7 @@ int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 
 	if (peer->state != TERN_PEER_STATE_UP)
 		return -EAGAIN;
-	stamp(peer, header, peer->tx_seq + 1);
+	stamp(peer, header, peer->stream.tx_seq + 1);
 	head_bytes = tern_header_encode(header, head);
 	if (keeps(peer))
 		r = send_kept(peer, head, head_bytes, payload, payload_bytes, xfer);
@@ -224,7 +225,7 @@ int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 		r = give(peer, head, head_bytes, payload, payload_bytes);
 	if (r < 0)
 		return r;
-	peer->tx_seq++;
+	peer->stream.tx_seq++;
 	told(peer);
 	return 0;
 }
@@ -234,7 +235,7 @@ int tern_stream_bare(struct tern_peer *peer, struct tern_header *header)
 	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
 	size_t bytes;
 
-	stamp(peer, header, peer->tx_seq);
+	stamp(peer, header, peer->stream.tx_seq);
 	bytes = tern_header_encode(header, head);
 	return give(peer, head, bytes, NULL, 0);
 }
@@ -255,7 +256,7 @@ void tern_stream_ping(struct tern_peer *peer, bool reply)
 {
 	if (peer->state != TERN_PEER_STATE_UP)
 		return;
-	peer->pings_due |= reply ? PING_REPLY : PING_ASK;
+	peer->stream.pings_due |= reply ? PING_REPLY : PING_ASK;
 	say_pings(peer);
 }
 
@@ -268,21 +269,25 @@ void tern_stream_welcome(struct tern_peer *peer)
 
 int tern_stream_ack(struct tern_peer *peer)
 {
-	return peer->told_ack == peer->rx_seq ? 0 : say_bare(peer, TERN_MSG_CREDIT, 0);
+	return peer->stream.told_ack == peer->stream.rx_seq
+		       ? 0
+		       : say_bare(peer, TERN_MSG_CREDIT, 0);
 }
 
 static bool worth_telling(const struct tern_peer *peer)
 {
-	return peer->ack_due || peer->rx_seq - peer->told_ack >= TELL_MESSAGES ||
-	       peer->untold_bytes >= TELL_BYTES ||
-	       tern_credit_worth_telling(&peer->credit_rx) ||
-	       (!peer->starved_told && !tern_list_empty(&peer->starved));
+	return peer->stream.ack_due ||
+	       peer->stream.rx_seq - peer->stream.told_ack >= TELL_MESSAGES ||
+	       peer->stream.untold_bytes >= TELL_BYTES ||
+	       tern_credit_worth_telling(&peer->stream.credit_rx) ||
+	       (!peer->stream.starved_told && !tern_list_empty(&peer->pump.starved));
 }
 
 /* Sends ack and credit, unless another message has carried them meanwhile. */
 static void tell_now(struct tern_deferred *deferred)
 {
-	struct tern_peer *peer = tern_container_of(deferred, struct tern_peer, tell_call);
+	struct tern_peer *peer =
+		tern_container_of(deferred, struct tern_peer, stream.tell_call);
 
 	if (peer->state == TERN_PEER_STATE_UP && worth_telling(peer))
 		say_bare(peer, TERN_MSG_CREDIT, 0);
@@ -290,8 +295,8 @@ static void tell_now(struct tern_deferred *deferred)
 
 void tern_stream_tell(struct tern_peer *peer)
 {
-	peer->tell_call.call = tell_now;
-	tern_defer(peer->rdv->ctx, &peer->tell_call);
+	peer->stream.tell_call.call = tell_now;
+	tern_defer(peer->rdv->ctx, &peer->stream.tell_call);
 }
 
 /* ---- receiving ---- */
@@ -300,7 +305,7 @@ static int on_fin(struct tern_peer *peer, const struct tern_header *h)
 {
 	(void)h;
 	peer->fin_received = true;
-	peer->ack_due = true;
+	peer->stream.ack_due = true;
 	tern_stream_tell(peer);
 	tern_peer_maybe_finish(peer);
 	return 0;
@@ -347,7 +352,7 @@ static int check_counters(
 		*why = "an epoch that is not this connection's";
 		return -EPROTO;
 	}
-	if (tern_type_is_sequenced(h->type) && h->seq != peer->rx_seq + 1) {
+	if (tern_type_is_sequenced(h->type) && h->seq != peer->stream.rx_seq + 1) {
 		*why = "a sequence number out of order";
 		return -EPROTO;
 	}
@@ -355,16 +360,16 @@ static int check_counters(
 		*why = "what only a rail carries";
 		return -EPROTO;
 	}
-	if (tern_seq_before(peer->tx_seq, h->ack)) {
+	if (tern_seq_before(peer->stream.tx_seq, h->ack)) {
 		*why = "an acknowledgement of what was never sent";
 		return -EPROTO;
 	}
-	if (!tern_credit_update(&peer->credit_tx, h->credit)) {
+	if (!tern_credit_update(&peer->stream.credit_tx, h->credit)) {
 		*why = "an impossible credit";
 		return -EPROTO;
 	}
 	if (tern_type_takes_credit(h->type, h->dst) &&
-		!tern_credit_receive(&peer->credit_rx)) {
+		!tern_credit_receive(&peer->stream.credit_rx)) {
 		*why = "a message without a credit for it";
 		return -EPROTO;
 	}
@@ -373,29 +378,29 @@ static int check_counters(
 
 static void take_counters(struct tern_peer *peer, const struct tern_header *h)
 {
-	peer->heard = true;
+	peer->alive.heard = true;
 	if (h->type != TERN_MSG_PING)
 		tern_peer_stir(peer);
 	peer->stats.messages_received++;
 	if (tern_type_is_sequenced(h->type)) {
-		peer->rx_seq = h->seq;
-		peer->untold_bytes += h->type == TERN_MSG_EAGER ? h->bytes : 0;
+		peer->stream.rx_seq = h->seq;
+		peer->stream.untold_bytes += h->type == TERN_MSG_EAGER ? h->bytes : 0;
 		if (worth_telling(peer))
 			tern_stream_tell(peer);
 	}
-	peer->they_starve = h->flags & TERN_FLAG_STARVED;
-	if (peer->watching)
+	peer->want.they_starve = h->flags & TERN_FLAG_STARVED;
+	if (peer->want.watching)
 		tern_want_watch(peer, h);
 	if (h->flags & TERN_FLAG_STARVED) {
-		tern_credit_grow(&peer->credit_rx);
-		if (tern_credit_worth_telling(&peer->credit_rx))
+		tern_credit_grow(&peer->stream.credit_rx);
+		if (tern_credit_worth_telling(&peer->stream.credit_rx))
 			tern_stream_tell(peer);
 	}
 	if (h->type != TERN_MSG_RENEW)
 		tern_send_forget_sent(peer, h->ack);
-	if (tern_seq_before(peer->acked, h->ack)) {
-		peer->acked = h->ack;
-		tern_retain_ack(&peer->retain, h->ack);
+	if (tern_seq_before(peer->stream.acked, h->ack)) {
+		peer->stream.acked = h->ack;
+		tern_retain_ack(&peer->stream.retain, h->ack);
 		tern_send_acked(peer);
 	}
 }
@@ -407,7 +412,7 @@ static int dispatch(struct tern_peer *peer, const struct tern_header *h)
 	/* The message was refused before it got a record, so its credit is released
 	 * here. */
 	if (r < 0 && tern_type_takes_credit(h->type, h->dst))
-		tern_credit_release(&peer->credit_rx);
+		tern_credit_release(&peer->stream.credit_rx);
 	return r;
 }
 
@@ -442,9 +447,9 @@ int tern_stream_receive(struct tern_peer *peer, const void *message, size_t byte
 
 void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 {
-	struct tern_retain *retain = &peer->retain;
+	struct tern_retain *retain = &peer->stream.retain;
 
-	peer->pings_due = 0;
+	peer->stream.pings_due = 0;
 	/* This comes first: new messages must queue behind these. */
 	retain->sent_count = 0;
 	for (uint32_t i = 0; i < retain->count; i++) {
@@ -454,12 +459,12 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 		tern_header_restamp(head, peer->epoch);
 		e->stale = tern_header_has_region(head);
 	}
-	if (tern_seq_before(peer->acked, their_rx_seq)) {
-		peer->acked = their_rx_seq;
+	if (tern_seq_before(peer->stream.acked, their_rx_seq)) {
+		peer->stream.acked = their_rx_seq;
 		tern_retain_ack(retain, their_rx_seq);
 		tern_send_acked(peer);
 	}
-	peer->ack_due = true; /* counters may have been lost with the last link */
+	peer->stream.ack_due = true; /* counters may have been lost with the last link */
 	tern_stream_tell(peer);
 }
 

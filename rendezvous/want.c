@@ -28,7 +28,7 @@
 
 void tern_want_later(struct tern_xfer *x)
 {
-	tern_list_push(&x->peer->unasked, &x->queue);
+	tern_list_push(&x->peer->want.unasked, &x->queue);
 	if (tern_want_is_due(x->peer))
 		tern_peer_pump(x->peer);
 }
@@ -56,7 +56,7 @@ static int say_want(struct tern_xfer *x)
 	}
 	tern_list_remove(&x->queue);
 	x->ask = TERN_ASK_OUT;
-	peer->asks_out++;
+	peer->want.asks_out++;
 	peer->stats.want_count++;
 	return 0;
 }
@@ -65,7 +65,7 @@ void tern_want_pump(struct tern_peer *peer)
 {
 	while (tern_want_is_due(peer)) {
 		struct tern_xfer *x =
-			tern_list_first(&peer->unasked, struct tern_xfer, queue);
+			tern_list_first(&peer->want.unasked, struct tern_xfer, queue);
 
 		if (!tern_match_before(&x->node)) {
 			if (say_want(x) < 0)
@@ -73,7 +73,7 @@ void tern_want_pump(struct tern_peer *peer)
 		} else {
 			tern_list_remove(&x->queue);
 			x->behind = true;
-			peer->behind_count++;
+			peer->want.behind_count++;
 		}
 	}
 }
@@ -81,16 +81,16 @@ void tern_want_pump(struct tern_peer *peer)
 static void forget_ask(struct tern_xfer *x)
 {
 	if (x->ask == TERN_ASK_MISSED)
-		x->peer->missed_count--;
+		x->peer->want.missed_count--;
 	if (x->ask == TERN_ASK_OUT)
-		x->peer->asks_lost++;
+		x->peer->want.asks_lost++;
 	x->ask = TERN_ASK_NONE;
 }
 
 static void come_forward(struct tern_xfer *x)
 {
 	if (x->behind)
-		x->peer->behind_count--;
+		x->peer->want.behind_count--;
 	x->behind = false;
 }
 
@@ -104,14 +104,14 @@ void tern_want_leave(struct tern_xfer *x)
 	forget_ask(x);
 	come_forward(x);
 	tern_match_remove(&peer->match, &x->node);
-	if (peer->behind_count == 0)
+	if (peer->want.behind_count == 0)
 		return;
 	n = tern_match_find(&peer->match, &x->node.triple, TERN_MATCH_RECV);
 	if (n && tern_container_of(n, struct tern_xfer, node)->behind) {
 		struct tern_xfer *next = tern_container_of(n, struct tern_xfer, node);
 
 		come_forward(next);
-		tern_list_push(&peer->unasked, &next->queue);
+		tern_list_push(&peer->want.unasked, &next->queue);
 	}
 }
 
@@ -121,7 +121,7 @@ struct tern_xfer *tern_want_answered(struct tern_peer *peer, uint32_t id)
 
 	if (!x || x->is_send || x->ask != TERN_ASK_OUT)
 		return NULL;
-	peer->asks_out--;
+	peer->want.asks_out--;
 	x->ask = TERN_ASK_NONE;
 	return x;
 }
@@ -131,10 +131,10 @@ int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_xfer *x = tern_want_answered(peer, h->dst);
 
 	if (!x) { /* an arrival took its receive, and crossed the WANT */
-		if (peer->asks_lost == 0)
+		if (peer->want.asks_lost == 0)
 			return -EPROTO;
-		peer->asks_lost--;
-		peer->asks_out--;
+		peer->want.asks_lost--;
+		peer->want.asks_out--;
 	}
 	peer->rdv->wanted_count--;
 	if (!x)
@@ -145,7 +145,7 @@ int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *h)
 		return 0;
 	}
 	x->ask = TERN_ASK_MISSED;
-	peer->missed_count++;
+	peer->want.missed_count++;
 	return 0;
 }
 
@@ -158,16 +158,16 @@ int tern_want_on_have(struct tern_peer *peer, const struct tern_header *h)
 
 	if (x && x->ask == TERN_ASK_MISSED) {
 		forget_ask(x);
-		tern_list_push(&peer->unasked, &x->queue);
+		tern_list_push(&peer->want.unasked, &x->queue);
 	}
 	return 0;
 }
 
 void tern_want_end(struct tern_peer *peer)
 {
-	peer->rdv->wanted_count -= peer->asks_out;
-	peer->asks_out = peer->asks_lost = 0;
-	peer->miss_count = 0;
+	peer->rdv->wanted_count -= peer->want.asks_out;
+	peer->want.asks_out = peer->want.asks_lost = 0;
+	peer->want.miss_count = 0;
 }
 
 /* ---- sender ---- */
@@ -175,24 +175,25 @@ void tern_want_end(struct tern_peer *peer)
 /* No send matches the WANT `id`. -EPROTO: the peer has sent more WANTs than it may. */
 static int miss(struct tern_peer *peer, uint32_t id)
 {
-	if (peer->miss_count == TERN_WANTS_MAX)
+	if (peer->want.miss_count == TERN_WANTS_MAX)
 		return -EPROTO;
-	peer->misses[peer->miss_count++] = id;
-	peer->watching = true;
+	peer->want.misses[peer->want.miss_count++] = id;
+	peer->want.watching = true;
 	return 0;
 }
 
 int tern_want_say_misses(struct tern_peer *peer)
 {
-	while (peer->miss_count) {
-		struct tern_header h = {.type = TERN_MSG_MISS, .dst = peer->misses[0]};
+	while (peer->want.miss_count) {
+		struct tern_header h = {
+			.type = TERN_MSG_MISS, .dst = peer->want.misses[0]};
 
 		if (tern_stream_send(peer, &h, NULL, NULL) < 0)
 			return -EAGAIN;
-		peer->miss_seq = peer->tx_seq;
-		peer->miss_count--;
-		for (uint32_t i = 0; i < peer->miss_count; i++)
-			peer->misses[i] = peer->misses[i + 1];
+		peer->want.miss_seq = peer->stream.tx_seq;
+		peer->want.miss_count--;
+		for (uint32_t i = 0; i < peer->want.miss_count; i++)
+			peer->want.misses[i] = peer->want.misses[i + 1];
 	}
 	return 0;
 }
@@ -201,9 +202,10 @@ int tern_want_say_misses(struct tern_peer *peer)
  * no receive of the peer waits for a HAVE. */
 void tern_want_watch(struct tern_peer *peer, const struct tern_header *h)
 {
-	if (!(h->flags & TERN_FLAG_MISSED) && peer->miss_count == 0 &&
-		h->type != TERN_MSG_RENEW && !tern_seq_before(h->ack, peer->miss_seq))
-		peer->watching = false;
+	if (!(h->flags & TERN_FLAG_MISSED) && peer->want.miss_count == 0 &&
+		h->type != TERN_MSG_RENEW &&
+		!tern_seq_before(h->ack, peer->want.miss_seq))
+		peer->want.watching = false;
 }
 
 static int say_have(struct tern_xfer *x)
@@ -220,7 +222,7 @@ static int say_have(struct tern_xfer *x)
 
 int tern_want_say_have(struct tern_xfer *x)
 {
-	return x->peer->watching ? say_have(x) : 0;
+	return x->peer->want.watching ? say_have(x) : 0;
 }
 
 int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)

@@ -112,7 +112,7 @@ struct tern_xfer {
 	bool is_send, exposed, cancelled, cancel_told, acked;
 	uint8_t ask; /* receive: enum tern_ask */
 	bool behind; /* receive: it may send a WANT once it is the oldest of its triple */
-	bool starving;   /* send: it is in peer->starved */
+	bool starving;   /* send: it is in peer->pump.starved */
 	uint32_t wanted; /* send: id of the receive that asked for it; 0: none */
 	/* renew.c: `told`: the peer knows a region of ours; `stale`: the peer's
 	 * region, in `region`, belongs to an earlier link. */
@@ -137,7 +137,7 @@ static inline struct tern_req *tern_req_of(struct tern_xfer *xfer)
 struct tern_record {
 	struct tern_match_node node; /* ARRIVAL or POST, while it waits */
 	struct tern_list all;        /* in peer->records; if free, in rdv->free_records */
-	struct tern_list queue;      /* in peer->answers */
+	struct tern_list queue;      /* in peer->pump.answers */
 	struct tern_map_node theirs; /* RTS, POST: in peer->theirs, by src */
 	struct tern_peer *peer;
 	/* The receive that it was matched with, whose xfer->record it is. */
@@ -206,8 +206,8 @@ void tern_peer_pump_now(struct tern_peer *peer);
 static inline void tern_peer_pump(struct tern_peer *peer)
 {
 	if (tern_peer_has_unsaid(peer) || tern_want_is_due(peer) ||
-		!tern_list_empty(&peer->writing[0]) ||
-		!tern_list_empty(&peer->writing[1]) || peer->fin_wanted ||
+		!tern_list_empty(&peer->pump.writing[0]) ||
+		!tern_list_empty(&peer->pump.writing[1]) || peer->fin_wanted ||
 		peer->fin_received)
 		tern_peer_pump_now(peer);
 }

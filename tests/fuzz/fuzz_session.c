@@ -207,7 +207,7 @@ static struct tern_header made_up(struct fuzz *f, const struct world *w)
 		.status = (int16_t)(fuzz_below(f, 2) ? -(int)fuzz_take(f, 1) : 0),
 		.epoch = victim->epoch,
 		.ack = victim->tx_seq - fuzz_below(f, 3),
-		.credit = w->ends[1].peer->credit_rx.granted + fuzz_below(f, 4),
+		.credit = w->ends[1].peer->stream.credit_rx.granted + fuzz_below(f, 4),
 		.channel = 1,
 		.key = 1 + fuzz_below(f, 2),
 		.src = some_id(f),

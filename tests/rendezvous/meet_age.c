@@ -31,34 +31,35 @@ static struct tern_peer_stats stats_of(const struct end *end)
 static bool is_told(const struct tern_peer *from, const struct tern_peer *to)
 {
 	return from->stats.messages_sent == to->stats.messages_received &&
-	       from->tx_seq == to->rx_seq && from->acked == from->tx_seq &&
-	       from->retain.count == 0 && from->sent_count == 0 &&
-	       from->credit_rx.granted == to->credit_tx.granted;
+	       from->stream.tx_seq == to->stream.rx_seq &&
+	       from->stream.acked == from->stream.tx_seq &&
+	       from->stream.retain.count == 0 && from->stream.sent_count == 0 &&
+	       from->stream.credit_rx.granted == to->stream.credit_tx.granted;
 }
 
 /* As if `seq` messages had gone from `from` to `to`, of which `credits` used one. */
 static void set_forward(
 	struct tern_peer *from, struct tern_peer *to, uint32_t seq, uint32_t credits)
 {
-	from->tx_seq += seq;
-	from->acked += seq;
-	from->lost_acked += seq;
-	to->rx_seq += seq;
-	to->told_ack += seq;
-	from->credit_tx.granted += credits;
-	from->credit_tx.used += credits;
-	to->credit_rx.granted += credits;
-	to->credit_rx.received += credits;
-	to->credit_rx.told += credits;
-	to->credit_rx.grown_at += credits;
+	from->stream.tx_seq += seq;
+	from->stream.acked += seq;
+	from->dial.lost_acked += seq;
+	to->stream.rx_seq += seq;
+	to->stream.told_ack += seq;
+	from->stream.credit_tx.granted += credits;
+	from->stream.credit_tx.used += credits;
+	to->stream.credit_rx.granted += credits;
+	to->stream.credit_rx.received += credits;
+	to->stream.credit_rx.told += credits;
+	to->stream.credit_rx.grown_at += credits;
 }
 
 /* Makes the next id of each slot the last one before the generation wraps. */
 static void age_ids(struct tern_peer *peer)
 {
-	for (uint32_t i = 0; i < peer->slot_count; i++)
-		if (!peer->slots[i].xfer)
-			peer->slots[i].generation = UINT16_MAX;
+	for (uint32_t i = 0; i < peer->ids.slot_count; i++)
+		if (!peer->ids.slots[i].xfer)
+			peer->ids.slots[i].generation = UINT16_MAX;
 }
 
 static void age_epoch(struct tern_peer *peer, uint32_t epoch)
@@ -66,8 +67,8 @@ static void age_epoch(struct tern_peer *peer, uint32_t epoch)
 	peer->epoch = epoch;
 	peer->link->epoch = epoch;
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
-		if (peer->rails[i])
-			peer->rails[i]->epoch = epoch;
+		if (peer->rails.link[i])
+			peer->rails.link[i]->epoch = epoch;
 }
 
 struct age {
@@ -139,7 +140,8 @@ static unsigned rails_up(const struct tern_peer *peer)
 	unsigned count = 0;
 
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
-		count += peer->rails[i] && peer->rails[i]->state == TERN_LINK_UP;
+		count +=
+			peer->rails.link[i] && peer->rails.link[i]->state == TERN_LINK_UP;
 	return count;
 }
 
@@ -148,7 +150,7 @@ static unsigned rails_up(const struct tern_peer *peer)
 static bool has_its_rails(const struct meet *meet)
 {
 	const struct tern_peer *a = meet->ends[A].peer, *b = meet->ends[B].peer;
-	unsigned wanted = a->bulk_bytes ? RAIL_COUNT : RAIL_COUNT - 1;
+	unsigned wanted = a->rails.bulk_bytes ? RAIL_COUNT : RAIL_COUNT - 1;
 
 	if (!(tern_peer_caps(a) & TERN_CAP_PUT))
 		wanted = 0;
@@ -158,7 +160,7 @@ static bool has_its_rails(const struct meet *meet)
 /* For an idle session: checks its records and promised credits. */
 static bool holds_nothing(const struct tern_peer *peer)
 {
-	const struct tern_credit_rx *rx = &peer->credit_rx;
+	const struct tern_credit_rx *rx = &peer->stream.credit_rx;
 
 	return rx->held == 0 && tern_list_empty(&peer->records) &&
 	       tern_credit_promised(rx) <= TERN_CREDIT_MAX &&

@@ -79,8 +79,8 @@ static void cut_as_if_it_had_lasted(struct end *end, enum tern_peer_event event)
 
 	if (event != TERN_PEER_RECOVERED)
 		return;
-	a->up_ns -= TERN_NS_PER_S;
-	a->fruitless_ns -= TERN_NS_PER_S;
+	a->dial.up_ns -= TERN_NS_PER_S;
+	a->dial.fruitless_ns -= TERN_NS_PER_S;
 	cut_when_recovered(end, event);
 }
 
@@ -144,7 +144,7 @@ static void test_a_link_of_use_is_followed_at_once(const struct instance *instan
 		call_check(&recv, 90000, round);
 		tern_peer_cut(a->peer, -ECONNRESET);
 		MEET_PUMP(meet, a->recovered_count == round + 1);
-		assert_true(a->peer->redial_at_once);
+		assert_true(a->peer->dial.at_once);
 	}
 	meet_free(meet);
 }
@@ -152,7 +152,7 @@ static void test_a_link_of_use_is_followed_at_once(const struct instance *instan
 static bool is_replaying(const struct tern_peer *peer)
 {
 	return peer->state == TERN_PEER_STATE_UP &&
-	       peer->retain.sent_count < peer->retain.count;
+	       peer->stream.retain.sent_count < peer->stream.retain.count;
 }
 
 static uint64_t sent_by(const struct tern_peer *peer)
@@ -208,7 +208,7 @@ static void test_a_ping_does_not_wait_for_what_is_sent_again(
 	before = sent_by(a->peer);
 	/* The PING goes behind the puts that the fabric has already. */
 	tern_stream_ping(a->peer, false);
-	MEET_PUMP(meet, !a->peer->pings_due);
+	MEET_PUMP(meet, !a->peer->stream.pings_due);
 	assert_true(is_replaying(a->peer));
 	assert_int_equal(sent_by(a->peer), before + 1);
 	MEET_PUMP(meet, call_over(&send) && call_over(&recv));
@@ -310,9 +310,9 @@ static void test_a_session_in_its_handshake_is_waited_for(const struct instance 
 		MEET_SKIP(meet, "a connection is for good");
 	tern_peer_cut(a->peer, -ECONNRESET);
 	MEET_PUMP(meet, awaits_proof(a, b));
-	tern_peer_set_timer(b->peer, &b->peer->retry, 0);
-	due_ns = b->peer->retry.due_ns;
-	MEET_PUMP(meet, b->down_count || b->peer->retry.due_ns > due_ns);
+	tern_peer_set_timer(b->peer, &b->peer->dial.retry, 0);
+	due_ns = b->peer->dial.retry.due_ns;
+	MEET_PUMP(meet, b->down_count || b->peer->dial.retry.due_ns > due_ns);
 	assert_int_equal(b->down_count, 0);
 	a->asleep = false;
 	MEET_PUMP(meet, a->recovered_count && b->recovered_count);

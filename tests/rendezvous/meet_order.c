@@ -337,7 +337,8 @@ static void test_a_wanted_send_that_is_cancelled_is_answered(
 	recv_one(c, B, 0, WANTED, 1);
 	MEET_PUMP(c->meet, tern_xfer_of(&c->sends[A][WANTED].req)->wanted);
 	tern_cancel(&c->sends[A][WANTED].req);
-	assert_int_equal(c->meet->ends[A].peer->miss_count, 0); /* the MISS was sent */
+	assert_int_equal(
+		c->meet->ends[A].peer->want.miss_count, 0); /* the MISS was sent */
 	MEET_PUMP(c->meet, call_over(&c->sends[A][WANTED]));
 	assert_int_equal(c->sends[A][WANTED].req.status, -ECANCELED);
 	MEET_PUMP(c->meet, rdv_of(c, B)->wanted_count == 0);
@@ -371,14 +372,14 @@ static void test_a_peer_that_wants_more_than_it_may_is_refused(
 	assert_int_equal(hear_want(a, 0), -EPROTO);
 	for (uint32_t id = 1; id <= TERN_WANTS_MAX; id++)
 		assert_int_equal(hear_want(a, id), 0);
-	assert_int_equal(a->peer->miss_count, TERN_WANTS_MAX);
+	assert_int_equal(a->peer->want.miss_count, TERN_WANTS_MAX);
 	assert_int_equal(hear_want(a, TERN_WANTS_MAX + 1), -EPROTO);
-	assert_int_equal(a->peer->miss_count, TERN_WANTS_MAX);
+	assert_int_equal(a->peer->want.miss_count, TERN_WANTS_MAX);
 	for (uint32_t i = 0; i < TERN_WANTS_MAX; i++)
-		assert_int_equal(a->peer->misses[i], i + 1);
+		assert_int_equal(a->peer->want.misses[i], i + 1);
 	/* Undoes the changes in A, since B has not sent any of these messages. */
-	a->peer->miss_count = 0;
-	a->peer->watching = false;
+	a->peer->want.miss_count = 0;
+	a->peer->want.watching = false;
 	meet_free(meet);
 }
 

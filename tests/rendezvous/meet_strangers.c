@@ -556,9 +556,9 @@ static void turn_unread(struct scene *s)
 /* Posts sends of B until there is no room for another one. */
 static void fill_the_way(struct scene *s, struct call *crowd, const struct tern_buf *data)
 {
-	const struct tern_retain *kept = &s->caller->retain;
+	const struct tern_retain *kept = &s->caller->stream.retain;
 
-	for (unsigned i = 0; tern_list_empty(&s->caller->pending); i++) {
+	for (unsigned i = 0; tern_list_empty(&s->caller->pump.pending); i++) {
 		assert_true(i < CROWD_MOST);
 		send_to_stranger(s, &crowd[i], data, i);
 		PUMP_WITH(turn_unread(s), s->instance->name,
@@ -627,11 +627,11 @@ static void test_who_wants_what_was_offered_and_is_cancelled_hears_miss(
 	}
 	say(&s, &want);
 	PUMP_WITH(meet_turn(s.meet), instance->name, tern_xfer_of(&wanted.req)->wanted);
-	sent = s.caller->tx_seq;
+	sent = s.caller->stream.tx_seq;
 	tern_cancel(&wanted.req);
 	for (unsigned i = 0; i < TURNS; i++)
 		meet_turn(s.meet);
-	assert_int_equal(s.caller->tx_seq, sent + 1);
+	assert_int_equal(s.caller->stream.tx_seq, sent + 1);
 	assert_int_equal(wanted.req.status, -ECANCELED);
 	hear_the_miss(&s);
 	scene_fini(&s);

@@ -226,7 +226,7 @@ static bool has_come(void *arg)
 {
 	const struct world *w = arg;
 
-	return w->b.peers[0]->rx_seq == w->tx_seq + 1;
+	return w->b.peers[0]->stream.rx_seq == w->tx_seq + 1;
 }
 
 /* Limits the room for messages. */
@@ -260,7 +260,7 @@ static void test_what_waits_stands_behind_few_regions(void **state)
 		assert_int_equal(tern_recv(channel, &recvs[i], i, 0, &buf, NULL, 0), 0);
 	tern_sim_run(w.sim, never, NULL, 20 * TERN_NS_PER_MS);
 	assert_true(w.b.peers[0]->theirs.count > 30);
-	w.tx_seq = w.a.peers[0]->tx_seq;
+	w.tx_seq = w.a.peers[0]->stream.tx_seq;
 	tern_sim_part(w.a.process, w.b.process, TERN_NS_PER_MS, -ECONNRESET);
 	assert_int_equal(tern_sim_run(w.sim, is_lost, &w, 20 * TERN_NS_PER_S), 0);
 	make_room_scarce(w.sim, 500);

@@ -126,7 +126,7 @@ static void test_a_server_that_was_complete_waits_again(void **state)
 	tern_worker_ask_to_leave(j.m[2].worker, "a typo");
 	leave_at_once(&j, &j.m[2]);
 	JOB_UNTIL(&j, j.m[1].server->workers[0]->left);
-	j.m[1].server->to_zero->peer->give_up_ns = 0; /* ends dialling at once */
+	j.m[1].server->to_zero->peer->dial.give_up_ns = 0; /* ends dialling at once */
 	until_joined(&j, 1, 1);
 	assert_false(j.m[0].ended || j.m[1].ended || j.m[3].ended);
 	job_join(&j, 0);

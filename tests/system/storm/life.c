@@ -152,10 +152,10 @@ static void flow(struct life *l, uint64_t until_ns)
 /* The main link is one of them, unless large tensors have connections of their own. */
 static bool rails_are_up(const struct tern_peer *peer)
 {
-	unsigned last = peer->bulk_bytes ? RAIL_COUNT : RAIL_COUNT - 1;
+	unsigned last = peer->rails.bulk_bytes ? RAIL_COUNT : RAIL_COUNT - 1;
 
 	for (unsigned i = 1; i <= last; i++)
-		if (!peer->rails[i])
+		if (!peer->rails.link[i])
 			return false;
 	return true;
 }
