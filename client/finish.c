@@ -148,8 +148,8 @@ static void save_failed(struct tern_worker *w, const char *path, int status)
 	tern_timer_set(w->opts.ctx, &w->save_timer, tern_now_ns(w->env) + SAVE_AGAIN_NS);
 }
 
-/* Number of steps in the present parameters. In async mode their version counts the last
- * copy, which is no step. */
+/* Number of steps in the present parameters. In async mode a worker gets a last copy of
+ * them after its steps, which counts as one more version. */
 static uint64_t steps_in(const struct tern_worker *w)
 {
 	return TERN_MIN(w->version, w->my_steps);

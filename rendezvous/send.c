@@ -60,7 +60,8 @@ static const void *data_of(const struct tern_xfer *x)
 
 /* ---- pairing ---- */
 
-/* Withdraws what an RTS exposed, or was about to expose. READ exposures end at once. */
+/* Withdraws what an RTS exposed, or was about to expose. What was exposed for reading is
+ * withdrawn at once: nothing can still be written to it. */
 static void unexpose(struct tern_xfer *x)
 {
 	if (!x->exposed)

@@ -303,7 +303,7 @@ static void slot_ready(struct tern_stage_wait *wait, struct tern_stage_slot *slo
 	if (x->state == TERN_XFER_LANDING) {
 		land_eager(x, slot);
 	} else if (x->peer->state != TERN_PEER_STATE_UP) {
-		give_back(slot); /* it starts again on the next link, or ends */
+		give_back(slot); /* the transfer starts again on the next link, or ends */
 	} else if (x->state == TERN_XFER_READING) {
 		tern_xfer_pend(x);
 	} else {

@@ -142,8 +142,8 @@ static bool all_leave(const struct tern_server *s)
 	return true;
 }
 
-/* True if a worker that stays has answered and made progress. A silent one may hang,
- * and then the job would not go on. */
+/* True if a worker that was not asked to leave has answered and makes progress. One that
+ * is silent may hang, and the job would not go on with it alone. */
 static bool somebody_goes_on(const struct tern_server *s)
 {
 	for (uint32_t i = 0; i < s->job.workers; i++) {

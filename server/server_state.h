@@ -70,7 +70,8 @@ struct server_peer {
 	uint64_t owed_step; /* step of that gradient; UINT64_MAX: they wait for the end */
 	uint32_t owed_slot; /* sync: slot of that gradient */
 	uint64_t silent_ns; /* time without progress */
-	uint64_t late_ns;   /* part of silent_ns in which another worker waited */
+	uint64_t
+		late_ns; /* part of silent_ns in which another worker waited for this one */
 	/* Number + 1 of the server that it says it waits for; 0: none. */
 	uint32_t waits_for_server;
 };
@@ -329,7 +330,8 @@ void shard_make(struct tern_server *s);
 bool shard_is_made(const struct tern_server *s);
 void shard_fini(struct tern_server *s);
 float *chunk_w(const struct chunk *c, uint64_t version);
-/* Sends the newest version to all workers that follow. */
+/* Sends the newest version to all workers that follow the versions (`follows`): those
+ * with a slot. */
 void chunk_publish(struct chunk *c);
 /* Sends a version that the chunk still has. The worker must not be receiving another
  * version of the same parity. */

@@ -498,12 +498,12 @@ static void chunk_wanted(struct chunk *c, uint32_t slot)
 	s->wanted_bytes += bytes_of(c);
 	if (s->staging_bytes + s->wanted_bytes > STAGING_MOST)
 		server_fail(s, -ENOMEM,
-			"no room to receive gradients before their turn: workers that "
-			"were given slots of lost ones need room for %llu bytes, and "
-			"server %u, which receives %llu bytes in turn, can hold %llu: "
-			"take more servers",
-			(unsigned long long)s->wanted_bytes, s->index,
-			(unsigned long long)s->staging_bytes, STAGING_MOST);
+			"no room for gradients: workers that took over slots of lost "
+			"ones need %llu bytes for gradients that come early, beside "
+			"the %llu bytes that server %u always has for them, and it can "
+			"hold %llu: take more servers",
+			(unsigned long long)s->wanted_bytes,
+			(unsigned long long)s->staging_bytes, s->index, STAGING_MOST);
 	else if (c->state == CHUNK_GATHERING && !g->from)
 		receive(c, slot);
 }

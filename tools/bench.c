@@ -59,7 +59,9 @@ static const struct option options[] = {
 		"between events; auto: poll, or sleep where both ends share one core",
 		struct bench_settings, wait, .initial = "auto", .choices = waits),
 	OPTION(COUNTS, "rounds", "M,...",
-		"measured tensors, of all sizes or of each; default: by size",
+		"how many tensors are measured: one number for all sizes, or one for "
+		"each; "
+		"default: by size",
 		struct bench_settings, rounds, .min = 1, .max = 1e9),
 	OPTION(CHOICE, "receive", "WHERE",
 		"into room that is there, room taken from the pool, or read in place",

@@ -35,8 +35,8 @@ extern const char *const device_arithmetics[];
 		"portable: where processors differ, several times slower",               \
 		settings, field, .initial = "auto", .choices = device_arithmetics)
 
-/* Checks that the arithmetic is available here, and makes sense for the device.
- * -EINVAL with one line. */
+/* Checks that this processor has the vector instructions of --arithmetic, and that the
+ * option makes sense for the device. -EINVAL, with one line in `error`. */
 int device_check_arithmetic(
 	int arithmetic, const struct device_choice *choice, struct message *error);
 

@@ -31,10 +31,10 @@
 #include "tools/output.h"
 #include "transport/domain.h"
 
-#define PAIR_NS (10 * TERN_NS_PER_S) /* what the two ends have for everything */
-#define CHILD_NS                                                                         \
-	(15 * TERN_NS_PER_S) /* and their process, opening and closing included */
-#define SLEEP_MS 100         /* at most, should a wake-up be lost */
+/* Time limits: of the two ends for their tensors, and of the process that runs both. */
+#define PAIR_NS  (10 * TERN_NS_PER_S)
+#define CHILD_NS (15 * TERN_NS_PER_S)
+#define SLEEP_MS 100 /* at most, should a wake-up be lost */
 
 static const uint64_t sizes[] = {64, 1u << 20};
 #define SIZES_TEXT "64 B and 1 MiB both ways"

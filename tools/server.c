@@ -37,7 +37,7 @@ static const struct option options[] = {
 		"where updates are computed; cuda: server I on device I modulo how many "
 		"there are",
 		struct server_settings, device, .initial = "cpu", .parse = device_parse),
-	OPTION(COUNT, "index", "I", "which server this is, from 0; for messages only",
+	OPTION(COUNT, "index", "I", "which server this is, from 0: its name in messages",
 		struct server_settings, index, .initial = "0", .max = 255),
 	ARITHMETIC_OPTION(struct server_settings, arithmetic),
 	THREADS_OPTION("threads", struct server_settings, threads),

@@ -93,8 +93,8 @@ struct train {
 	struct supervisor sup;
 	unsigned listening_count;
 	char *addresses[TERN_SERVERS_MAX];
-	char join[TERN_SERVERS_MAX *
-		  122]; /* all addresses, for workers; "": not known yet */
+	/* The servers' addresses, for the workers' --join; "": not all are known yet. */
+	char join[TERN_SERVERS_MAX * 122];
 	bool ready[SUPERVISE_CHILDREN_MAX]; /* workers that have read their data */
 	uint64_t memory_ns; /* time of the next look at the host's memory */
 	bool begun; /* all processes are connected: from now on a worker may be lost */

@@ -15,7 +15,7 @@
 #include "rendezvous/rendezvous.h"
 
 #define SMALL_COUNT 150u
-#define LARGE_BYTES 300000u /* bulk, so that rails are made */
+#define LARGE_BYTES 300000u /* large enough for rails to be made */
 #define RAIL_COUNT  2u
 
 static struct tern_peer_stats stats_of(const struct end *end)

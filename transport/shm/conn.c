@@ -800,10 +800,12 @@ static bool awaits_reader(struct shm_conn *conn)
 	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
 	if (shm_watch_add(port, conn->fd, &conn->socket_watch, SHM_WATCH_SOCKET))
 		tern_log(port->base.env, TERN_LOG_ERROR,
-			"%s: the system cannot tell when it stops reading memory",
+			"%s: its socket cannot be watched (epoll), so memory that this "
+			"peer reads in place is not given back when it stops",
 			conn->base.name);
 	tern_log(port->base.env, TERN_LOG_INFO,
-		"%s: ended: waits until it releases memory that it reads in place",
+		"%s: the connection has ended, but the peer still reads memory of this "
+		"process in place: that memory waits until the peer releases it",
 		conn->base.name);
 	tern_list_push(&port->read, &conn->node);
 	if (conn->known && port->base.handler->ended)

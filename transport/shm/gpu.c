@@ -122,7 +122,8 @@ void shm_offer_answered(struct shm_conn *conn, const struct shm_note *note)
 	port->base.handler->writable(port->base.handler_arg, &conn->base);
 }
 
-/* AGAIN: the peer has a device now, or has closed something. */
+/* On AGAIN: what the peer refused may be accepted now, since it uses a device, or has
+ * closed memory at the same addresses. Forgets the refusals. */
 void shm_offer_again(struct shm_conn *conn)
 {
 	tern_list_for_each_safe (node, &conn->offers) {

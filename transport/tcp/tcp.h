@@ -231,14 +231,16 @@ enum tcp_rx_state {
 struct tcp_rx {
 	enum tcp_rx_state state;
 	uint8_t header[TCP_FRAME_BYTES];
-	uint32_t have;            /* bytes of the header or message that have arrived */
-	struct tcp_frame frame;   /* MESSAGE, PUT */
-	uint32_t crc;             /* CRC of the header */
-	char *body;               /* a message that arrives in pieces; 64-byte aligned */
-	char *target;             /* PUT: where the next byte goes; NULL: it is dropped */
-	uint64_t left;            /* PUT: bytes still to come */
-	struct tern_list landing; /* in the window's list while target != NULL */
-	uint8_t put_likely;       /* greater than 0 if puts were among the last frames */
+	uint32_t have;          /* bytes of the header or message that have arrived */
+	struct tcp_frame frame; /* MESSAGE, PUT */
+	uint32_t crc;           /* CRC of the header */
+	char *body;             /* a message that arrives in pieces; 64-byte aligned */
+	char *target;           /* PUT: where the next byte goes; NULL: it is dropped */
+	uint64_t left;          /* PUT: bytes still to come */
+	/* While target != NULL: in the list of puts that the window (window.h) awaits
+	 * before it may be given back. */
+	struct tern_list landing;
+	uint8_t put_likely; /* greater than 0 if puts were among the last frames */
 	/* The last read left nothing in the socket or the stage, and no incomplete
 	 * frame. */
 	bool dry;
@@ -289,7 +291,8 @@ static inline struct tcp_port *tcp_conn_port(struct tcp_conn *conn)
 	return tcp_port_of(conn->base.port);
 }
 
-/* Notes that a message with data was received or is to be sent, for tcp_call_bytes(). */
+/* Notes that a message with data was received or is to be sent: system calls move less at
+ * a time then, so that messages do not wait (tcp_call_bytes). */
 static inline void tcp_talks(struct tcp_conn *conn)
 {
 	struct tcp_port *port = tcp_conn_port(conn);

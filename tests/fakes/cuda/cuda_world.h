@@ -326,7 +326,8 @@ void fake_capture_join(struct fake_stream *stream, const struct fake_mark *mark)
 void fake_capture_leave(struct fake_stream *stream);
 struct fake_graph *fake_graph_get(struct fake_graph *graph);
 void fake_graph_put(struct fake_graph *graph);
-/* A launch into the stream. If it is freed early, the remaining marks count as done. */
+/* A launch into the stream. If it is freed early, the events of its nodes that have not
+ * run count as recorded. */
 struct fake_run *fake_run_new(struct fake_graph *graph, struct fake_stream *stream);
 void fake_run_free(struct fake_run *run);
 CUresult fake_run_step(struct fake_run *run); /* does one node, if any is left */

@@ -135,7 +135,8 @@ void fake_verbs_return_device(unsigned device);
  * is cut, WRs wait, and end with RETRY_EXC_ERR after opts.retry_steps; connects end
  * with UNREACHABLE. */
 void fake_verbs_cut(unsigned device, unsigned other, bool cut);
-/* The same towards all devices, with IBV_EVENT_PORT_ERR or IBV_EVENT_PORT_ACTIVE. */
+/* Cuts or restores the paths from a device to all devices, and reports IBV_EVENT_PORT_ERR
+ * or IBV_EVENT_PORT_ACTIVE. */
 void fake_verbs_port(unsigned device, bool up);
 /* Stops all data; retries are not counted. */
 void fake_verbs_hold_wire(bool hold);

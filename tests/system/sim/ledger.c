@@ -22,12 +22,13 @@
 #include "client/models/layers.h"
 #include "tests/system/sim/ledger.h"
 
-#define RECORDS       200u
-#define CHUNKS        3u
-#define CHUNK_FLOATS  4096u /* smallest size of a chunk: ps/plan.c */
-#define VERSION_PLACE 2048u /* offset in a chunk, behind the counts */
-#define SEED          5u
-#define STEPS         5u
+#define RECORDS      200u
+#define CHUNKS       3u
+#define CHUNK_FLOATS 4096u /* smallest size of a chunk: ps/plan.c */
+#define VERSION_PLACE                                                                    \
+	2048u /* offset of the version in a chunk; the counts of records come before it */
+#define SEED  5u
+#define STEPS 5u
 
 /* Record i is {i}. */
 const struct tern_dataset *ledger_data(void)

@@ -207,7 +207,7 @@ static void test_own_memory_is_reached_by_its_address(void **state)
 	rig_open_at(&rig, false, true);
 	assert_int_equal(offer_to_the_end(&rig), 0);
 	assert_int_equal(open_count(), 0);
-	/* The driver is not called, since it would count a refusal. */
+	/* The end knows that the driver would refuse, and does not ask it. */
 	assert_int_equal(fake_cuda_calls("ipc_open_mem_handle"), 0);
 	region = expose(rig.a, rig.mem, 8, 100);
 	assert_int_equal(borrow(&rig, &region, 0, 100, &loan), 0);
