@@ -206,7 +206,7 @@ static struct tern_header made_up(struct fuzz *f, const struct world *w)
 		.flags = (uint16_t)(fuzz_take(f, 1) & FUZZ_FLAGS),
 		.status = (int16_t)(fuzz_below(f, 2) ? -(int)fuzz_take(f, 1) : 0),
 		.epoch = victim->epoch,
-		.ack = victim->tx_seq - fuzz_below(f, 3),
+		.ack = victim->stream.tx_seq - fuzz_below(f, 3),
 		.credit = w->ends[1].peer->stream.credit_rx.granted + fuzz_below(f, 4),
 		.channel = 1,
 		.key = 1 + fuzz_below(f, 2),
@@ -238,7 +238,7 @@ static void say(struct fuzz *f, struct world *w)
 		return;
 	conn = victim->link->conn;
 	if (tern_type_is_sequenced(h.type))
-		h.seq = victim->rx_seq + 1;
+		h.seq = victim->stream.rx_seq + 1;
 	bytes = tern_header_encode(&h, message);
 	if (h.type == TERN_MSG_EAGER)
 		bytes += h.bytes;

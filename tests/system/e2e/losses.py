@@ -119,7 +119,7 @@ def killed_worker_is_not_the_end_in_async_mode():
 def stopped_worker_is_left_behind(fabric):
     """Its process lives and its kernel answers; at the end it is still there, and ended."""
     running, directory = training(f"stopped-{fabric}", "--workers", 3, "--fabric", fabric,
-                                  "--worker-timeout", 0.5)
+                                  "--worker-timeout", 2)
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
     os.kill(running.pid_of("worker", 1), signal.SIGSTOP)
     assert saved_by(running, directory) == undisturbed(), "other bytes"
