@@ -254,7 +254,7 @@ void start_workers(struct member *m, const struct setup *setup,
 /* Runs the members until all that are left have ended. */
 void run_out(struct member *m, unsigned count)
 {
-	uint64_t limit = tern_clock_ns() + 30 * TERN_NS_PER_S;
+	uint64_t limit = tern_clock_ns() + 120 * TERN_NS_PER_S;
 
 	while (!all_ended(m, count) && tern_clock_ns() < limit)
 		step_all(m, count);
