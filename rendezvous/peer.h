@@ -74,7 +74,7 @@ struct tern_dial {
 	unsigned tried;           /* consecutive addresses tried without success */
 	unsigned refused; /* bit set of the addresses that refused the first connection */
 
-	/* Of the last lost link, and of the links that carried nothing since. */
+	/* State of the last lost link, and of the links that carried nothing since. */
 	uint32_t lost_acked, lost_rx_seq, fruitless, fruitless_parts;
 	uint64_t fruitless_ns; /* start of the present series of fruitless links */
 };
@@ -141,7 +141,7 @@ struct tern_pump {
 
 /* Receives that ask for a send without a credit, and answers to them: want.c. */
 struct tern_want {
-	/* Of our receives: */
+	/* For our receives: */
 	struct tern_list unasked; /* receives that may have to send a WANT */
 	uint32_t asks_out;        /* WANTs without an answer yet */
 	uint32_t asks_lost; /* WANTs whose receive has ended: only a MISS can answer */
@@ -167,7 +167,7 @@ struct tern_peer {
 	struct tern_port *port; /* port of the fabric of its connection */
 	struct tern_peer_opts opts;
 	char own_name[64], name[192];
-	/* Of the present connection; `name` keeps that of the first one. */
+	/* Address of the present connection; `name` keeps that of the first one. */
 	char address[80];
 	const char *fabric_name;
 	char *secret; /* NULL: that of the context */
