@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The only caller of clock_gettime. Environments and tools use it; nothing else does. */
+/* The system's clocks, and arithmetic on times. Only environments (base/env.h) and tools
+ * read these clocks. All other code asks its environment for the time, so that the
+ * simulator can run it in virtual time. */
 #ifndef TERN_BASE_CLOCK_H
 #define TERN_BASE_CLOCK_H
 
@@ -12,9 +14,9 @@
 #define TERN_NS_PER_S  1000000000ull
 
 /*
- * Saturating sum and product of times. Use them wherever a time is a user's, or is
- * computed from one: a result that does not fit is TERN_NEVER. Plain arithmetic would
- * wrap and turn "never" into "at once".
+ * Saturating sum and product of times: a result that does not fit is TERN_NEVER. Use
+ * them for each time that a user gives, or that is computed from one: plain arithmetic
+ * would wrap and turn "never" into "now".
  */
 static inline uint64_t tern_ns_add(uint64_t a_ns, uint64_t b_ns)
 {
@@ -33,9 +35,9 @@ static inline uint64_t tern_ns_times(uint64_t ns, uint64_t factor)
 uint64_t tern_clock_ns(void);     /* CLOCK_MONOTONIC */
 uint64_t tern_clock_cpu_ns(void); /* processor time of this process, all threads */
 
-/* A counter that takes a fifth of the clock's time to read; its unit depends on the
- * processor. While it has grown by less than TERN_TICKS_LULL, at most about 4 us have
- * passed. */
+/* Reads a counter of the processor, which takes about a fifth of the time of
+ * clock_gettime(). The length of a tick depends on the processor. While the counter has
+ * grown by less than TERN_TICKS_LULL, at most about 4 us have passed. */
 #if defined(__x86_64__)
 #define TERN_TICKS_LULL 4096u /* the counter runs at 1 to 5 GHz */
 static inline uint64_t tern_clock_ticks(void)

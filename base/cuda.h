@@ -8,10 +8,11 @@
  * a driver. A test replaces the table by its own (tests/fakes/cuda).
  *
  * Code that uses CUDA gets the table as an argument, as it gets its environment, and
- * calls the driver through nothing else. Every entry returns a CUresult, which
- * tern_cuda_status() converts to a negative errno. Since an errno says less, the text of
- * the CUresult is read where the call was made. Default streams are the legacy ones; Tern
- * makes its own.
+ * calls the driver only through the table. Every entry returns a CUresult, which
+ * tern_cuda_status() converts to a negative errno. An errno is less precise than a
+ * CUresult, so the code that makes a call also makes the error text, with
+ * tern_cuda_text(). The functions take stream 0 for the legacy default stream; Tern uses
+ * only streams that it has created.
  */
 #ifndef TERN_BASE_CUDA_H
 #define TERN_BASE_CUDA_H
@@ -25,7 +26,8 @@
 /* Oldest supported driver, as cuDriverGetVersion counts: 1000 * major + 10 * minor. */
 #define TERN_CUDA_DRIVER_MIN 12000
 
-/* base/cuda_calls.h lists the entries and says which may be NULL. */
+/* One function pointer for each line of base/cuda_calls.h, which also says which pointers
+ * may be NULL. */
 struct tern_cuda_api {
 #define TERN_CUDA_CALL(field, name, version)          PFN_##name##_v##version field;
 #define TERN_CUDA_CALL_OPTIONAL(field, name, version) PFN_##name##_v##version field;
@@ -33,13 +35,13 @@ struct tern_cuda_api {
 };
 
 /*
- * Loads the driver and initialises it, at the first call in this process; later calls
- * return the same result. Thread-safe. The driver stays loaded. If a process forks
- * afterwards, the child must not use CUDA: the driver does not survive a fork.
+ * Loads and initialises the driver at the first call in this process; later calls return
+ * the same result. Thread-safe. The driver stays loaded. If a process forks afterwards,
+ * the child must not use CUDA: the driver does not survive a fork.
  *
- * On failure *why is a line for people, in static storage. -ENOSYS: there is no driver,
- * it is too old, or it is not a driver (the toolkit's stub); -ENODEV: it has no device
- * for this process; otherwise the status of cuInit's result.
+ * On failure *why is a one-line message for the user, in static storage. -ENOSYS: there
+ * is no driver, it is too old, or it is not a driver (the toolkit's stub); -ENODEV: it
+ * has no device for this process; otherwise the status of cuInit's result.
  */
 int tern_cuda_load(const struct tern_cuda_api **out, const char **why);
 
@@ -52,14 +54,16 @@ int tern_cuda_load(const struct tern_cuda_api **out, const char **why);
 int tern_cuda_status(CUresult result);
 
 /*
- * True if a kernel or the device failed in a way that corrupts the context. Everything in
- * the context, memory included, is lost, each later call fails too, and only a new
- * process can use the device again. The caller can only report it and end in order.
+ * True if a kernel or the device failed in a way that corrupts the CUDA context (a sticky
+ * error). Everything in the context, memory included, is lost, each later call fails too,
+ * and only a new process can use the device again. The caller can only report the error
+ * and shut down.
  */
 bool tern_cuda_is_sticky(CUresult result);
 
-/* Writes "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)" to
- * `out`, and returns `out`. Also works for results that the driver does not know. */
+/* Writes the text of an error to `out`, as "an illegal memory access was encountered
+ * (CUDA_ERROR_ILLEGAL_ADDRESS)", and returns `out`. Also works for results that the
+ * driver does not know. */
 const char *tern_cuda_text(
 	const struct tern_cuda_api *api, CUresult result, char *out, size_t bytes);
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See cuda_devices.h. */
 #include "base/cuda_devices.h"
 
 #include <ctype.h>
@@ -7,7 +6,8 @@
 
 #include "base/util.h"
 
-/* Some cuda.h since 12.0 lack these, and older drivers do not know them. */
+/* Numbers of device attributes that some versions of cuda.h since 12.0 lack, and that
+ * older drivers do not know. */
 #define ATTRIBUTE_IPC_EVENT    125
 #define ATTRIBUTE_HOST_NUMA_ID 134
 
@@ -76,8 +76,9 @@ static void get_abilities(const struct tern_cuda_api *api, struct tern_cuda_devi
 		attribute(api, d, CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 0);
 	out->compute_mode = attribute(api, d, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, 0);
 	out->map_host = attribute(api, d, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 0);
-	/* The manual names this attribute for memory handles too. Before it existed,
-	 * the manual required unified addressing and a device other than Tegra. */
+	/* According to the CUDA manual, the attribute for IPC events also tells whether
+	 * IPC memory handles work. Older manuals, which lack the attribute, require
+	 * unified addressing and a device other than Tegra. */
 	out->ipc = attribute(api, d, ATTRIBUTE_IPC_EVENT, unified && !integrated) &&
 		   api->ipc_get_mem_handle && api->ipc_open_mem_handle &&
 		   api->ipc_close_mem_handle;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Little-endian loads and stores at any alignment. All headers of Tern are little-endian
- * on the wire. Tensors travel in the byte order of memory, since swapping them would need
- * their element type; so each handshake carries the byte order of its end, and peers of
- * different byte order are refused.
+ * on the wire. Tensors travel in the byte order of the sender's memory, since swapping
+ * needs their element type. So each end announces its byte order in the handshake, and a
+ * peer of different byte order is refused.
  */
 #ifndef TERN_BASE_ENDIAN_H
 #define TERN_BASE_ENDIAN_H
@@ -26,7 +26,7 @@
 		memcpy(p, &v, sizeof(v));                                                \
 	}
 
-/* The byte order of this machine as a byte on the wire. */
+/* Byte orders, as one byte of the handshake; TERN_BYTE_ORDER is that of this machine. */
 enum tern_byte_order {
 	TERN_LITTLE_ENDIAN = 1,
 	TERN_BIG_ENDIAN = 2,
@@ -34,8 +34,8 @@ enum tern_byte_order {
 								 : TERN_LITTLE_ENDIAN,
 };
 
-/* Checks the byte order that a peer announced. 0: the same as ours; -EILSEQ: the other
- * one; -EPROTO: neither. */
+/* Checks the byte order that a peer announced. 0: the same as ours; -EILSEQ: the opposite
+ * one; -EPROTO: not a valid value. */
 static inline int tern_byte_order_check(uint8_t theirs)
 {
 	if (theirs != TERN_LITTLE_ENDIAN && theirs != TERN_BIG_ENDIAN)

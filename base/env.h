@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The environment: all code below the tools gets time, randomness, logging, files and
- * computation from here and from nowhere else. This lets the simulator run the real
- * protocol, server and client in virtual time, from a seed.
+ * The environment of a context. All code below the tools gets time, randomness, logging,
+ * files and computation from an environment and from nowhere else. This lets the
+ * simulator run the real protocol, server and client in virtual time, from a seed.
  *
- * One tern_env belongs to one context and is used on its thread. Tasks run elsewhere: on
- * threads of the tools (tools/host_env.c), or inline at a virtual cost in the simulator.
- * From submit until done() a task touches only memory that was handed to it.
+ * One tern_env belongs to one context and is used on that context's thread. Tasks
+ * (computations) run on worker threads of the tools (tools/host_env.c); the simulator
+ * runs them inline and gives them a duration in virtual time. From submit until done(), a
+ * task touches only memory that was handed to it.
  */
 #ifndef TERN_BASE_ENV_H
 #define TERN_BASE_ENV_H
@@ -22,16 +23,17 @@
 
 struct tern_env;
 
-/* A computation. The caller owns it and keeps it in place until done() has run. */
+/* A computation that runs apart from the context's thread. The caller owns the structure
+ * and keeps it in place until done() has run. */
 struct tern_task {
 	void (*run)(struct tern_task *task);  /* on a task thread; never blocks on I/O */
 	void (*done)(struct tern_task *task); /* on the context's thread, after run() */
-	/* Runs on the context's thread, some time after run() called
+	/* Runs on the context's thread, some time after run() has called
 	 * tern_task_signal(). May be NULL. */
 	void (*progress)(struct tern_task *task);
 	struct tern_env *env; /* set by tern_env_submit */
 	uint64_t cost_ns;     /* virtual time that run() takes in the simulator */
-	/* Used by the environment. */
+	/* Private to the environment. */
 	struct tern_list node;
 	atomic_uint signals;
 };
@@ -43,44 +45,47 @@ enum tern_file_kind {
 	TERN_FILE_WRITE,
 };
 
-/* A file operation. The caller owns it, and what it points to, until done() has run. */
+/* A file operation. The caller owns the structure, and what it points to, until done()
+ * has run. */
 struct tern_file_op {
 	enum tern_file_kind kind;
 	const char *path;
-	const struct iovec *parts; /* WRITE: the data, in order */
+	const struct iovec *parts; /* WRITE: the data, in this order */
 	int part_count;
 	void (*done)(struct tern_file_op *op); /* on the context's thread */
-	/* 0 or a negative errno; a failed write leaves no half-written file. */
+	/* Result: 0 or a negative errno. A failed write leaves no half-written file. */
 	int status;
-	/* READ: the bytes, from malloc(), with a NUL behind them; the caller frees
-	 * them. */
+	/* READ: the bytes, followed by a NUL, in memory from malloc(); the caller
+	 * frees it. */
 	void *data;
 	size_t bytes;          /* READ: number of bytes, without the NUL */
-	struct tern_list node; /* used by the environment */
+	struct tern_list node; /* private to the environment */
 };
 
 struct tern_env_ops {
-	uint64_t (*now_ns)(struct tern_env *env); /* monotonic */
-	/* A counter that is cheaper than the clock: while it has grown by less than
-	 * TERN_TICKS_LULL, now_ns() has grown by a few microseconds at most, so a
-	 * polling caller need not read the clock. NULL: there is no such counter. */
+	uint64_t (*now_ns)(struct tern_env *env); /* monotonic time */
+	/* Reads a counter, which is cheaper than the clock. While the counter has grown
+	 * by less than TERN_TICKS_LULL, now_ns() has grown by a few microseconds at most,
+	 * so a polling caller need not read the clock. NULL: there is no such counter. */
 	uint64_t (*ticks)(struct tern_env *env);
-	uint64_t (*random)(
-		struct tern_env *env); /* unpredictable to peers; seeded in sim */
+	/* A random number that peers cannot predict; in the simulator it follows from
+	 * the seed. */
+	uint64_t (*random)(struct tern_env *env);
 	void (*log)(struct tern_env *env, enum tern_log_level level, const char *line);
-	/* Starts a task. Never blocks. -ENOTSUP: this environment has no task threads;
-	 * -ECANCELED: they are being stopped. It has no other errors. */
+	/* Starts a task. Never blocks. -ENOTSUP: this environment has no worker threads;
+	 * -ECANCELED: they are being stopped. There are no other errors. */
 	int (*submit)(struct tern_env *env, struct tern_task *task);
-	void (*signal)(
-		struct tern_env *env, struct tern_task *task); /* from run() only */
-	/* Starts a file operation; errors as submit. */
+	/* Requests a call of the task's progress(). Called only from its run(). */
+	void (*signal)(struct tern_env *env, struct tern_task *task);
+	/* Starts a file operation. Returns the same errors as submit(). */
 	int (*file)(struct tern_env *env, struct tern_file_op *op);
-	/* Runs the done() and progress() callbacks that are due. Returns how many. */
+	/* Runs the done() and progress() callbacks of tasks and file operations that are
+	 * due. Returns how many. */
 	int (*poll)(struct tern_env *env);
 };
 
-/* Limits log lines that anyone who can connect may cause: TERN_LOG_STRANGERS in 10 s,
- * then only their number. */
+/* Limits the log lines that strangers (anyone who can connect) may cause: at most
+ * TERN_LOG_STRANGERS in 10 s, then one line that says how many were left out. */
 #define TERN_LOG_STRANGERS 8u
 struct tern_log_ration {
 	uint64_t until_ns;
@@ -89,18 +94,19 @@ struct tern_log_ration {
 
 struct tern_env {
 	const struct tern_env_ops *ops;
-	/* Lines above this level are not formatted. DEFAULT: the level of the process,
-	 * tern_log_set(). */
+	/* Lines above this level are neither formatted nor logged. DEFAULT: the level of
+	 * the process, tern_log_set(). */
 	enum tern_log_level log_level;
-	/* Set by the context; called from any thread when poll() has something to do. */
+	/* Callback that makes the context call poll(). The context sets it; the
+	 * environment may call it from any thread. */
 	void (*wake)(void *arg);
 	void *wake_arg;
-	struct tern_log_ration strangers; /* starts zeroed */
+	struct tern_log_ration strangers;
 };
 
-/* The system's environment: time, randomness and logging, but no tasks and no files
- * (-ENOTSUP). It is for users of the library who only move tensors. Thread-safe,
- * shared, never freed. */
+/* The environment of programs that only move tensors: it has time, randomness and logging
+ * of the system, but no tasks and no files (-ENOTSUP). It is shared by all threads and
+ * never freed. */
 struct tern_env *tern_env_system(void);
 
 static inline uint64_t tern_now_ns(struct tern_env *env)
@@ -134,14 +140,15 @@ static inline int tern_env_poll(struct tern_env *env)
 	return env->ops->poll ? env->ops->poll(env) : 0;
 }
 
-/* Writes a line of at most 511 bytes to the environment's log. Unprintable bytes are
- * escaped (base/escape.h), so the logged line may have up to 1,023 bytes. */
+/* Logs one line of at most 511 bytes. Unprintable bytes are escaped (base/escape.h), so
+ * the logged line may have up to 1,023 bytes. */
 void tern_log(struct tern_env *env, enum tern_log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
 /* Logs a warning about a peer that has not completed its handshake. Since a port scan
- * must not fill the log, TERN_LOG_STRANGERS lines are logged in 10 s; the next line
- * after that says how many were left out. On the thread of the environment's context. */
+ * must not fill the log, at most TERN_LOG_STRANGERS lines are logged in 10 s; the next
+ * line after that says how many were left out. Call it only on the thread of the
+ * environment's context. */
 void tern_log_stranger(struct tern_env *env, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

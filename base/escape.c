@@ -7,7 +7,7 @@
 
 #include "base/util.h"
 
-#define ESCAPE_BYTES 4u /* \xNN */
+#define ESCAPE_BYTES 4u /* length of \xNN */
 
 /* True for invisible characters above ASCII, which move the cursor, end the line or
  * change the text direction (Unicode categories Cc, Cf, Zl, Zp). */
@@ -43,8 +43,8 @@ static bool is_hidden(uint32_t c)
 	return false;
 }
 
-/* Length of the UTF-8 character that starts with `lead`; 0: no character starts with
- * it. */
+/* Length in bytes of the UTF-8 character that starts with `lead`; 0: no character starts
+ * with this byte. */
 static size_t character_bytes(unsigned char lead)
 {
 	if (lead < 0x80)
@@ -56,7 +56,8 @@ static size_t character_bytes(unsigned char lead)
 	return lead >= 0xf0 && lead <= 0xf4 ? 4 : 0;
 }
 
-/* Length of the printable character at `p`; 0: the byte there must be escaped. */
+/* Length in bytes of the printable character at `p`; 0: the byte at `p` must be
+ * escaped. */
 static size_t printable_bytes(const unsigned char *p, size_t left)
 {
 	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -82,7 +83,7 @@ char *tern_escape(char *out, size_t size, const void *text, size_t bytes)
 {
 	static const char more[] = "...";
 	const unsigned char *p = text;
-	size_t at = 0, whole = 0; /* `more` still fits after the first `whole` bytes */
+	size_t at = 0, whole = 0; /* whole: length after which `more` still fits */
 
 	while (bytes > 0) {
 		size_t plain = printable_bytes(p, bytes);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes text from others safe to show: a peer's name, a key's name, a reason that came
- * over the network, a file's contents. Shown raw, it could move a terminal's cursor,
- * start a line that looks like one of ours, or reverse the direction of the text after
+ * Makes text from outside safe to show: a peer's name, a key's name, a reason that came
+ * over the network, a file's contents. Shown raw, such text could move a terminal's
+ * cursor, forge a log line of this program, or reverse the direction of the text after
  * it.
  *
  * tern_log() passes every line through tern_escape(), so log lines are always safe. Text
- * that is returned to the user, printed or stored must be escaped where it is received.
+ * that is returned to the user, printed or stored must be escaped by the code that
+ * receives it.
  */
 #ifndef TERN_BASE_ESCAPE_H
 #define TERN_BASE_ESCAPE_H
@@ -16,10 +17,10 @@
 
 /*
  * Copies `bytes` bytes of `text` into `out` (`size` bytes, at least 1; always
- * terminated). Printable characters of ASCII and UTF-8 stay as they are. Every byte of
- * anything else becomes \xNN: control characters, malformed UTF-8, characters that
- * change the direction or the line. Text that does not fit ends with "...", after a whole
- * character. Escaping the result again changes nothing. Returns `out`.
+ * NUL-terminated). Printable characters of ASCII and UTF-8 stay as they are. Every other
+ * byte becomes \xNN: control characters, malformed UTF-8, characters that change the text
+ * direction or end the line. Text that does not fit is cut after a whole character and
+ * ends with "...". Escaping the result again changes nothing. Returns `out`.
  */
 char *tern_escape(char *out, size_t size, const void *text, size_t bytes);
 
@@ -28,7 +29,7 @@ char *tern_escape(char *out, size_t size, const void *text, size_t bytes);
 #define TERN_SHOWN_MAX 192u
 #define TERN_SHOWN_BYTES(text, bytes)                                                    \
 	tern_escape((char[TERN_SHOWN_MAX]){0}, TERN_SHOWN_MAX, (text), (bytes))
-/* Escapes a terminated string in the same way. */
+/* Escapes a NUL-terminated string in the same way. */
 #define TERN_SHOWN(text) TERN_SHOWN_BYTES((text), strlen(text))
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lock for sections of some tens of nanoseconds without a system call. It is released
- * by a plain store. A mutex takes a second locked instruction to learn whether a thread
- * sleeps, and these two instructions are most of its cost without contention. No waiter
- * is woken: a thread that finds the lock taken polls for longer than a section lasts, and
- * then sleeps repeatedly for a short time, because the holder has lost the processor. So
- * a waiter of higher priority does not keep the holder from running. Not fair, not
- * recursive; zeroed memory is a free lock.
+ * A lock for critical sections of some tens of nanoseconds that make no system call. It
+ * is released by a plain store. Releasing a mutex takes a second atomic instruction, to
+ * learn whether a thread sleeps, and without contention these two instructions are most
+ * of its cost. No waiter is woken. A thread that finds the lock taken polls for longer
+ * than a section lasts. After that the holder was probably preempted, so the waiter
+ * sleeps repeatedly for a short time. So a waiter of higher priority does not keep the
+ * holder from running. Not fair, not recursive; zeroed memory is a free lock.
  */
 #ifndef TERN_BASE_LOCK_H
 #define TERN_BASE_LOCK_H
@@ -17,7 +17,7 @@
 
 #include "base/util.h"
 
-#define TERN_LOCK_LOOKS    256 /* takes some microseconds */
+#define TERN_LOCK_LOOKS    256 /* polls before each sleep: some microseconds */
 #define TERN_LOCK_SLEEP_NS 20000
 
 struct tern_lock {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Intrusive hash table: finds nodes by a 64-bit key. Removing a node twice is harmless.
- * Memory is allocated only to grow; without memory the chains get longer, and nothing
- * fails. The hash is keyed by a secret, so that a peer that chooses the keys cannot make
- * them collide.
+ * Intrusive hash table that finds nodes by a 64-bit key. Removing a node twice is
+ * harmless. Memory is allocated only when the table grows; if there is no memory, the
+ * chains get longer, and nothing fails. The hash is keyed by a secret, so that a peer
+ * that chooses the keys cannot make them collide.
  */
 #ifndef TERN_BASE_MAP_H
 #define TERN_BASE_MAP_H
@@ -19,10 +19,10 @@ struct tern_map_node {
 
 /* Must not be moved in memory. */
 struct tern_map {
-	struct tern_list *buckets; /* `first` until the map grows */
+	struct tern_list *buckets; /* points to `first` until the map grows */
 	struct tern_list first;
 	uint64_t secret;
-	uint32_t mask, count; /* number of buckets - 1; number of nodes */
+	uint32_t mask, count; /* mask: number of buckets - 1; count: number of nodes */
 };
 
 void tern_map_init(struct tern_map *map, uint64_t secret);
@@ -36,8 +36,8 @@ static inline void tern_map_node_init(struct tern_map_node *node)
 /* Adds a node, which must not be in a map already. */
 void tern_map_add(struct tern_map *map, struct tern_map_node *node, uint64_t key);
 void tern_map_remove(struct tern_map *map, struct tern_map_node *node);
-/* The node with that key, or NULL. If several nodes have the key, the one that was
- * added first. */
+/* Returns the node with that key, or NULL. If several nodes have the key, the one that
+ * was added first. */
 struct tern_map_node *tern_map_find(const struct tern_map *map, uint64_t key);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random numbers that are a pure function of their counter: the i-th number of a stream
- * can be computed by any process, alone, in any order. So the initial value of a
- * parameter depends on (seed, parameter, element), and the numbers of a slot on (seed,
- * step, slot), never on the process that computes them. The mixer is the finaliser of
- * splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014),
- * which passes BigCrush on counters.
+ * can be computed by any process, without the numbers before it. So the initial value of
+ * a parameter depends only on (seed, parameter, element), and the numbers of a training
+ * slot (a fixed share of a step's batch) only on (seed, step, slot), never on the process
+ * that computes them. The mixer is the finaliser of splitmix64 (Steele, Lea, Flood: Fast
+ * splittable pseudorandom number generators, 2014), which passes BigCrush on counters.
  */
 #ifndef TERN_BASE_RNG_H
 #define TERN_BASE_RNG_H
@@ -26,7 +26,8 @@ static inline uint64_t tern_rng_at(uint64_t seed, uint64_t a, uint64_t b, uint64
 	return tern_mix64(tern_mix64(tern_mix64(tern_mix64(seed) ^ a) ^ b) ^ i);
 }
 
-/* Uniform in [0, 1) with 24 bits: exact in a float. */
+/* Converts random bits to a number uniform in [0, 1). It has 24 bits, which a float holds
+ * exactly. */
 static inline float tern_unit_f32(uint64_t r)
 {
 	return (float)(r >> 40) * 0x1p-24f;
@@ -42,7 +43,7 @@ static inline uint64_t tern_rng_next(struct tern_rng *rng)
 	return tern_mix64(tern_mix64(rng->seed) ^ rng->next++);
 }
 
-/* Uniform in [0, n), n > 0; the bias is below 2^-32 for n < 2^32. */
+/* Returns a number uniform in [0, n), n > 0; the bias is below 2^-32 for n < 2^32. */
 static inline uint64_t tern_rng_below(struct tern_rng *rng, uint64_t n)
 {
 	return (uint64_t)(((unsigned __int128)tern_rng_next(rng) * n) >> 64);

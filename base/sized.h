@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Structures that a program and the library share, where either may be the older one.
- * Each public function is told the size that the program knows (an inline function in the
- * header passes it). New fields are only added at the end, never into padding, so the
- * shorter structure is a prefix of the longer one, and a field of 0 has the same effect
- * as a missing one.
+ * Structures that a program and the library share, although the two may have been built
+ * with different versions of the headers. Each public function gets the size that the
+ * structure has in the program (an inline function in the header passes it). New fields
+ * are only added at the end, never into padding, so the shorter structure is a prefix of
+ * the longer one, and a field of 0 has the same effect as a missing one.
  */
 #ifndef TERN_BASE_SIZED_H
 #define TERN_BASE_SIZED_H
@@ -15,8 +15,9 @@
 
 #include "base/util.h"
 
-/* Copies options to `own`; fields that `theirs` lacks become 0, and so do all if it is
- * NULL. -E2BIG: the program sets an option that this library does not have. */
+/* Copies a program's options `theirs` to the library's structure `own`. Fields that
+ * `theirs` is too short for become 0; if it is NULL, all fields become 0. -E2BIG: the
+ * program sets an option that this library does not have. */
 static inline int tern_read_sized(
 	void *own, size_t own_bytes, const void *theirs, size_t their_bytes)
 {
@@ -32,8 +33,8 @@ static inline int tern_read_sized(
 	return 0;
 }
 
-/* Copies results to `theirs`: fields that the program does not know are left out,
- * fields that this library does not have become 0. */
+/* Copies the library's results `own` to the program's structure `theirs`. Fields that the
+ * program does not know are left out; fields that this library does not have become 0. */
 static inline void tern_write_sized(
 	void *theirs, size_t their_bytes, const void *own, size_t own_bytes)
 {

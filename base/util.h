@@ -30,13 +30,13 @@
 #define tern_likely(x)   __builtin_expect(!!(x), 1)
 #define tern_unlikely(x) __builtin_expect(!!(x), 0)
 
-/* Assertions stay on in release builds. They check preconditions and conserved sums,
- * never input. */
+/* Assertions, which stay on in release builds. They check preconditions and invariants of
+ * the code, never input. */
 _Noreturn void tern_assert_failed(const char *expr, const char *file, int line);
 #define tern_assert(expr)                                                                \
 	(tern_likely(expr) ? (void)0 : tern_assert_failed(#expr, __FILE__, __LINE__))
 
-/* Marks a place that a correct program does not reach, and says why. */
+/* Aborts: marks code that a correct program never reaches; `why` is the reason. */
 #define tern_never(why) tern_assert_failed(why, __FILE__, __LINE__)
 
 /* Rounds x up to a multiple of n, which must be a power of two. */
@@ -51,8 +51,8 @@ static inline bool tern_seq_before(uint32_t a, uint32_t b)
 	return (int32_t)(a - b) < 0;
 }
 
-/* Scope guards: f runs on every exit from the block for a variable marked
- * TERN_CLEANUP(f), unless TERN_TAKE has moved its value out. */
+/* Scope guards. When a variable marked TERN_CLEANUP(f) goes out of scope, f runs on it,
+ * unless TERN_TAKE has moved the value out. */
 #define TERN_CLEANUP(f) __attribute__((cleanup(f)))
 #define TERN_TAKE(ptr)                                                                   \
 	({                                                                               \

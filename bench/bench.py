@@ -11,8 +11,8 @@
     ./run bench --resume          with the options of a run that was stopped: goes on with it
 
 Each round is kept when it is over (journal.py), so whatever ends a run costs one round of one
-question. A report is written of a complete set only. Of a run in which a contender failed, it
-goes to build-bench/incomplete; --resume measures again from the round of the failure on.
+question. A run that was stopped writes no report. If a contender failed, the report goes to
+build-bench/incomplete, and --resume measures again from the round of the failure on.
 
 Exit codes: 0; 1 a contender that is installed failed, or (--check --strict) a ratio is worse
 than its spread allows; 2 wrong arguments, or results that do not belong together; 128 and the
@@ -44,7 +44,7 @@ NOT_QUICK = ("verbs",)  # it boots a machine: only if it is asked for by name
 
 
 class Stopped(BaseException):
-    """A signal came. What is under way is ended on the way out."""
+    """A signal asked to stop. As this is raised, the contender that runs is killed."""
 
     def __init__(self, number):
         super().__init__(signal.Signals(number).name)
@@ -94,7 +94,8 @@ def load(directory):
 
 
 def add_to(options, now):
-    """The results that these questions' are put among: of the same machine and ways, or none."""
+    """The earlier results to which those of the named questions are added, or None. Refused if
+    they are of another machine or other options."""
     old = load(options.out) if options.named and not options.check else None
     if old is None:
         return None
@@ -145,8 +146,8 @@ def not_measured(options, journal):
 # ---- what moved ----
 
 def in_both(now, before):
-    """Both results with the contenders that both have: else a ratio could move because a peer
-    came or went."""
+    """Both results, reduced to the contenders that are in both: else a ratio could move because a
+    peer was installed or removed."""
     now, before = copy.deepcopy(now), copy.deepcopy(before)
     for name, question in now["questions"].items():
         other = before["questions"].get(name, {}).get("contenders", {})
@@ -182,7 +183,7 @@ def movement(verdict, row, past):
 
 
 def compare(now, before):
-    """Prints what moved, in words; how many ratios are worse."""
+    """Prints what moved, in words. Returns how many ratios are worse."""
     differ = differences({"machine": machine.fixed(before["machine"])},
                          {"machine": machine.fixed(now["machine"])})
     if differ:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clock, cores, memory and contents, for all programs of this folder. */
+/* Clock, pinning, memory and contents of tensors, for all programs of this folder. */
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -70,7 +70,8 @@ void *bench_memory(size_t bytes, bool shared)
 {
 	size_t whole = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
 	int flags = MAP_ANONYMOUS | (shared ? MAP_SHARED : MAP_PRIVATE);
-	/* One huge page more, so that the first byte can be aligned to one. */
+	/* Maps one huge page more than needed, so that the start can be aligned to a huge
+	 * page. */
 	char *p = mmap(NULL, whole + HUGE_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
 
 	if (p == MAP_FAILED)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many connections to one server: the time until the first answer on a new one, how many
- * come up per second, what each costs in memory and, while idle, in processor time, and
- * whether idle connections slow down a busy one. Each number of connections is measured
- * with new processes.
+ * Measures many connections to one server: the time until the first answer on a new
+ * connection, how many connections come up per second, what each costs in memory and,
+ * while idle, in processor time, and whether idle connections slow down a busy one. New
+ * processes measure each number of connections.
  *
  *     connections FABRIC COUNT,...
  */
@@ -21,7 +21,9 @@
 
 #define COUNTS_MAX 8
 #define TRIPS      1000u
-/* Idle peers are sent PINGs ever more seldom: about every 5 s after this time. */
+/* Time to wait, in ns, before idle connections are measured. Keep-alive messages
+ * (PING) to an idle peer become rarer with time; after this wait there is one about
+ * every 5 s. */
 #define QUIET_NS    12000000000ull
 #define MANY        1000u
 #define IDLE_NS     5000000000ull
@@ -69,7 +71,7 @@ static void arrived(struct tern_req *req)
 	struct connection *c = req->arg;
 
 	if (req->status)
-		return; /* the client has ended */
+		return; /* the client has exited */
 	post(c, true, true);
 	c->step++;
 	post(c, false, false);
@@ -158,8 +160,8 @@ static void do_nothing(struct link *link, uint64_t for_ns)
 		tern_wait_any(link->ctx, for_ns - (bench_now_ns() - start_ns));
 }
 
-/* The cost of a few connections is too small to measure, so the long idle time is for
- * many. */
+/* Measures the processor time of idle connections. With few of them it is too small to
+ * measure, so only many are measured for long. */
 static void stay_idle(struct link *link, unsigned count, struct ask_result *r)
 {
 	uint64_t idle_ns = count < MANY ? FEW_IDLE_NS : IDLE_NS, start_ns, cpu_ns;
@@ -191,7 +193,7 @@ static void measure(struct link *link, unsigned count)
 		connect_one(&connections[i], link, address);
 	wait_until_up(link, count);
 	r.all_up_ns = bench_now_ns() - start_ns;
-	/* Checks each connection, and lets it allocate what it needs. */
+	/* A round trip checks each connection, and lets it allocate what it needs. */
 	for (unsigned i = 1; i < count; i++)
 		trip(&connections[i]);
 	r.memory_bytes = memory_of_both(link) - before;
@@ -230,8 +232,8 @@ int main(int argc, char **argv)
 	if (!n)
 		pair_die("usage: connections FABRIC COUNT,...");
 	ask_for_files();
-	/* Each number runs in a process of its own, so that nothing of one affects the
-	 * next. */
+	/* Each number of connections is measured in new processes, so that it does not
+	 * affect the next one. */
 	for (unsigned i = 0; i < n; i++) {
 		int status;
 		pid_t pid = fork();

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is measured: Tern and the peers, as commands.
 
-All programs of two processes print what `tern bench --json` prints, so a question names them
-and the sizes. What listens on TCP and has no option for its congestion control gets cubic from
-a preloaded socket().
+All programs of two processes print what `tern bench --json` prints, so a question needs to name
+only the programs and the sizes. A program that uses TCP, and has no option for the congestion
+control, gets cubic from a preloaded socket() (peers/cubic.c).
 """
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 
 @dataclass
 class Peer:
-    """A program of bench/peers in one of its ways."""
+    """A program of bench/peers in one of its variants."""
     key: str
     title: str
     program: str
@@ -39,8 +39,8 @@ def cubic():
     return {"LD_PRELOAD": str(install.PEERS / "cubic.so")}
 
 
-# By default UCX, OpenMPI and libfabric ask before they send 64 KiB over tcp. Sent at once, these
-# take about half the time; what is larger is sent as before.
+# By default UCX, OpenMPI and libfabric send 64 KiB over tcp only after a handshake (rendezvous).
+# Sent without it (eagerly), 64 KiB take about half the time. Larger tensors keep the handshake.
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_RNDV_THRESH": "256K"}
 MPI_TCP = ["--mca", "btl_tcp_if_include", "lo", "--mca", "btl_tcp_eager_limit", "131072"]
 LIBFABRIC_TCP = {"FI_OFI_RXM_BUFFER_SIZE": "131072"}
@@ -61,7 +61,8 @@ def grpc_peer(variant, way, kept, wait="sleep"):
 
 
 def grpc_peers():
-    """A call for each tensor as it comes; the other ways only as one who measures runs them."""
+    """Unary calls that sleep, with malloc as it is and with KEEP_MEMORY. The other variants only
+    with KEEP_MEMORY, as a user who measures would run them."""
     return [grpc_peer("bytes", "unary", False), grpc_peer("bytes", "unary", True),
             grpc_peer("bytes", "unary", True, "poll"), grpc_peer("bytes", "stream", True),
             grpc_peer("proto", "unary", False), grpc_peer("proto", "unary", True),
@@ -115,7 +116,7 @@ class PsPeer:
     python: str = ""
     least: int = 1  # workers
     most: int = 16
-    slow: bool = False  # or slow to start: few rounds, 100 MB, one server, at most two workers
+    slow: bool = False  # to run or to start: few rounds, 100 MB, one server, at most two workers
     narrow: bool = False  # 100 MB, one server, one worker
 
 
@@ -143,7 +144,7 @@ def ps_peers():
 
 
 class Maker:
-    """Makes contenders for one session: where things were built, what is missing."""
+    """Makes the contenders of one run. Knows which `tern` is measured, and what is missing."""
 
     def __init__(self, tern, missing):
         self.tern_program, self.missing = Path(tern), missing
@@ -189,7 +190,7 @@ class Maker:
                          "sleep", peer.fabric, self.why_missing(peer.package, program))
 
     def null_data(self):
-        """The records that a model without arithmetic does not look at."""
+        """A data set of two records, for the model without arithmetic, which reads no records."""
         path = install.BUILD / "two.svm"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)

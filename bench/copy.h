@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copy whose destination bypasses the cache: the limit for large tensors. */
+/* A copy whose stores bypass the cache (non-temporal stores): the fastest way for a core
+ * to copy large tensors. */
 #ifndef TERN_BENCH_COPY_H
 #define TERN_BENCH_COPY_H
 
@@ -9,8 +10,8 @@
 #include <emmintrin.h>
 #endif
 
-/* False: this processor has no non-temporal stores here. Both addresses must be
- * multiples of 16, and bytes a multiple of 64. */
+/* Copies `bytes`. False: not implemented for this processor. Both addresses must be
+ * multiples of 16, and `bytes` a multiple of 64. */
 static inline bool copy_around_cache(void *to, const void *from, size_t bytes)
 {
 #ifdef __SSE2__

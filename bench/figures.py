@@ -21,7 +21,7 @@ def figure(values):
 
 
 def ratio(above, below):
-    """Of two lists of equal rounds; None where there is nothing to divide."""
+    """`above` / `below` of each round, as a Figure; None if no round has both values."""
     pairs = [(a, b) for a, b in zip(above, below) if a is not None and b]
     return figure([a / b for a, b in pairs]) if pairs else None
 
@@ -42,8 +42,8 @@ def meets(value, sense, limit):
 def verdict(now, before, sense):
     """How a ratio compares with the committed one: "same", "better" or "worse".
 
-    It moved if the medians lie outside of each other's spread: a noisy run has a wide spread
-    and accuses nobody, and a single odd round does not make one.
+    It moved if each median lies outside of the other's spread. So noise does not count as a
+    change: a noisy run has a wide spread, and a single odd round hardly moves a median.
     """
     if before.low <= now.median <= before.high or now.low <= before.median <= now.high:
         return "same"
@@ -52,7 +52,8 @@ def verdict(now, before, sense):
 
 
 def rounds_of(size, most, least=3, bytes_in_all=64 << 20):
-    """How many messages of a size are measured in a round: about so many bytes, in bounds."""
+    """How many messages of a size are measured in a round: those of about `bytes_in_all`, but at
+    least `least` and at most `most`."""
     return max(least, min(most, bytes_in_all // max(size, 1)))
 
 
@@ -64,7 +65,7 @@ def size_text(size):
 
 
 def number_text(value):
-    """Three digits that matter."""
+    """With about three significant digits."""
     if value == 0:
         return "0"
     if abs(value) >= 1000:

@@ -2,7 +2,7 @@
 """What Tern is to reach, as rows that are computed from the results.
 
 A row compares one figure of Tern with the best of some peers' (or with a plain number), round
-by round: ours / theirs, or, where `invert` is set, theirs / ours, which of times says how many
+by round: ours / theirs, or, where `invert` is set, theirs / ours, which for times says how many
 times as fast Tern is.
 """
 from dataclasses import dataclass, field
@@ -25,10 +25,10 @@ class Goal:
     metric: str
     against: str  # in words
     peers: list  # keys; the best of them counts. Empty: the figure itself
-    sense: str = ""  # "<=", ">=", "": shown, and nothing is asked
+    sense: str = ""  # "<=" or ">="; "": no goal, only shown
     limit: float = None
     peer_point: str = ""  # if another one than ours
-    smaller: bool = True  # which figure is better
+    smaller: bool = True  # the smaller figure is the better one
     invert: bool = False  # theirs / ours
     group: str = "transport"
     unit: str = ""
@@ -100,7 +100,8 @@ def shm():
                 "as fast", "tern.shm.poll", 64 * M, "the best peer", copies, ">=", 1.1,
                 question="rewrite-shm", invert=True)]
     for size in (4 * K, 64 * K, M, 64 * M):
-        # A round trip is one way and 8 bytes back: 1.5 of the one is 1.25 of both.
+        # Allowed is 1.5 times the time of 64 B one way. The 8 bytes back take as long as 64 B, so
+        # that is 1.25 times the round trip.
         rows.append(lat(f"shm, {figures.size_text(size)} handed over in place, round trip",
                         "tern.shm.peek", size, "Tern's own 64 B", ["tern.shm.poll"], "<=", 1.25,
                         question="roundtrip-shm", peer_point="64"))
@@ -213,7 +214,8 @@ def compute(goal, results):
 
 
 def tails(results):
-    """p99 counts as much: up to 64 KiB at most 3 times the p50, or the limit's p99."""
+    """Goals of the p99, up to 64 KiB: at most 3 times Tern's p50, or the p99 of raw TCP or of one
+    copy, whichever is larger."""
     rows = []
     for fabric, wait, peer, text in (
             ("tcp", "poll", "raw.tcp.poll", "raw TCP"), ("tcp", "sleep", "raw.tcp.sleep", "raw TCP"),
@@ -238,7 +240,7 @@ def tails(results):
 
 
 def registrations(results):
-    """After warm-up, of every run of `tern bench`: the most that was counted."""
+    """The most memory registrations after the warm-up that any run of `tern bench` counted."""
     most, seen = 0, False
     for q in results["questions"].values():
         for entry in q["contenders"].values():

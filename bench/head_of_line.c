@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Head-of-line blocking: round trips of a tensor of 4 KiB on an idle connection, and on
- * one that also carries tensors of 256 MB, two at a time.
+ * Measures head-of-line blocking: round trips of a tensor of 4 KiB on an idle connection,
+ * and on a connection that also carries tensors of 256 MB, two at a time.
  *
  *     head_of_line FABRIC ROUNDS
  */
@@ -22,11 +22,12 @@ struct flow {
 	struct tern_buf buf;
 	struct tern_req req;
 	uint64_t key, step;
-	bool on; /* start the next tensor when this one has been sent */
+	bool on; /* start the next tensor when this one is complete */
 };
 
 static struct flow flows[FLOWS];
-static uint64_t rounds, flowed; /* in tensors */
+/* round trips to measure; large tensors that are complete */
+static uint64_t rounds, flowed;
 
 static void flow_start(struct flow *f)
 {
@@ -102,7 +103,7 @@ static void both(struct link *link)
 	start_flows(link);
 	trips(link, 2 * rounds, "beside tensors of 256 MB");
 	for (unsigned i = 0; i < FLOWS; i++)
-		flows[i].on = false; /* transfers under way end with the processes */
+		flows[i].on = false; /* starts no more tensors */
 }
 
 int main(int argc, char **argv)

@@ -15,7 +15,7 @@ TOP = Path(__file__).resolve().parents[1]
 BUILD = TOP / "build-bench"
 PEERS = BUILD / "peers"
 VENV = BUILD / "venv"
-SYSTEM_PYTHON = "/usr/bin/python3"  # whose packages Debian's python3-torch is among
+SYSTEM_PYTHON = "/usr/bin/python3"  # it finds Debian's python3-torch
 
 # Package, and a file or program that shows that it is there.
 PACKAGES = [
@@ -76,7 +76,8 @@ def packages(wanted, say):
 
 
 def has_tensorflow():
-    """By what pip writes last. To import it would take as long as some questions do."""
+    """Looks for the file that pip writes last. Importing TensorFlow would take as long as some
+    questions do."""
     return any(VENV.glob("lib/python*/site-packages/tensorflow_cpu-*.dist-info/RECORD"))
 
 
@@ -103,7 +104,7 @@ def build(tern_build, say):
     steps = [["ninja", "-C", str(BUILD), "--quiet"]]
     setup = ["meson", "setup", str(BUILD), str(TOP / "bench"), f"-Dtern_build={tern_build}"]
     if (BUILD / "build.ninja").exists():
-        setup.append("--reconfigure")  # a package may have come since
+        setup.append("--reconfigure")  # a package may have been installed since
     steps.insert(0, setup)
     for step in steps:
         try:
@@ -117,7 +118,7 @@ def build(tern_build, say):
 
 
 def peers(in_python, may_install, say=lambda text: print(text, file=sys.stderr)):
-    """{package: why it is missing}. `in_python`: also those."""
+    """{package: why it is missing}. `in_python`: of the peers in Python, too."""
     wanted = PACKAGES + (PYTHON_PACKAGES if in_python else [])
     if not may_install:
         names = absent(wanted)
@@ -133,7 +134,8 @@ def peers(in_python, may_install, say=lambda text: print(text, file=sys.stderr))
 
 
 def virtual_machine():
-    """What cannot be had, the question itself finds out and names."""
+    """Prepares the virtual machine of the verbs question. A failure does not stop the
+    run: the question finds out what is missing, and names it."""
     subprocess.run([str(TOP / "run"), "setup", "rdma"], stdout=sys.stderr)
 
 

@@ -20,8 +20,8 @@ class Refused(Exception):
 
 
 def identity(top, program, here, options, missing):
-    """What must be the same for two halves to be one run, as {what: {name: value}}. Of a tree
-    with changes, the changes; of the program, its bytes, because --tern may name any."""
+    """What must be the same for two halves to be one run, as {what: {name: value}}. It has a hash
+    of the changes that are not committed, and one of the program, because --tern may name any."""
     try:
         changes = subprocess.run(["git", "-C", str(top), "diff", "HEAD", "--", ".", ":!docs"],
                                  capture_output=True).stdout
@@ -49,7 +49,8 @@ def differences(then, now):
 
 
 class Journal:
-    """Of one run; another run at the same time is refused: it would also disturb this one."""
+    """The journal of one run. A second run at the same time is refused: it would also disturb the
+    measurements of the first."""
 
     def __init__(self, path):
         self.path, self.head, self.entries = path, None, []
@@ -62,7 +63,7 @@ class Journal:
         self.read()
 
     def read(self):
-        """What a power cut left of a last line is cut off."""
+        """Reads all entries. A last line that is incomplete, after a power cut, is removed."""
         self.file.seek(0)
         whole = 0
         for line in self.file:
@@ -104,11 +105,12 @@ class Journal:
         self.entries.append(self.write(entry))
 
     def parts(self):
-        """In how many sittings it was measured."""
+        """In how many sittings the run was measured: one, and one more for each --resume."""
         return 1 + sum("resumed" in entry for entry in self.entries)
 
     def rounds(self, question):
-        """What may be used of it: the first rounds, up to one in which something failed."""
+        """The rounds of a question that may be used: all before the first one that is missing or
+        in which a contender failed."""
         last = {e["round"]: e for e in self.entries if e.get("question") == question}
         found = []
         while len(found) in last and not last[len(found)]["failed"]:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory bandwidth of one core: memcpy, a copy that bypasses the cache, and STREAM's
- * triad a = b + s * c, which counts three transfers. Each bandwidth is the median of
- * several passes.
+ * Measures the memory bandwidth of one core: memcpy, a copy that bypasses the cache, and
+ * STREAM's triad a = b + s * c, which counts as three transfers. Each bandwidth is the
+ * median of several passes.
  */
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +38,8 @@ static void triad(size_t bytes)
 	__asm__ volatile("" ::"r"(a) : "memory");
 }
 
-/* Small passes are repeated until the time to read the clock does not matter. */
+/* Returns the bandwidth of `pass`. Small passes are repeated so often that the time to
+ * read the clock does not matter. */
 static double gb_per_s(void (*pass)(size_t), size_t bytes, unsigned transfers)
 {
 	size_t repeats = BYTES_MAX / bytes / 4 + 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two processes connected by Tern, for questions that `tern bench` does not answer: one
+ * Two processes connected by Tern, for benchmarks that `tern bench` does not cover: one
  * connection, one channel and a pool, through the public interface only.
  */
 #ifndef TERN_BENCH_LINK_H
@@ -11,7 +11,7 @@
 struct link {
 	const char *fabric;
 	bool sender;
-	int fd; /* socket to the other process, for 64-bit words: link_tell, link_hear */
+	int fd; /* socket to the other process, for link_tell() and link_hear() */
 	struct tern_domain *domain;
 	struct tern_context *ctx;
 	struct tern_pool *pool;
@@ -19,22 +19,22 @@ struct link {
 	struct tern_channel *channel;
 };
 
-/* Forks and connects two processes, each pinned to a core: the first runs `send`, the
- * other `receive`. Returns in the first one when both are done. Ends the process if
- * anything fails. */
+/* Forks a second process and connects the two, each pinned to a core. The first process
+ * runs `send`, the second `receive`. Returns in the first process when both are done.
+ * Exits with an error if anything fails. */
 void link_run(const char *fabric, uint64_t pool_bytes, void (*send)(struct link *link),
 	void (*receive)(struct link *link));
 
 /* The parts of link_run(), for programs with more than one connection. */
-void link_fork(struct link *link); /* sets sender and fd */
+void link_fork(struct link *link); /* forks; sets link->sender and link->fd */
 void link_open(struct link *link, const char *fabric, uint64_t pool_bytes);
 void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void *arg),
 	void *arg, struct tern_listener **listener, char *address, size_t bytes);
 
-/* Ends the process with a line if `status` is negative. */
+/* Exits with an error line if `status` is negative. */
 void link_must(const char *what, int status);
 void link_wait(struct link *link, struct tern_req *req);
-/* Makes progress until *flag is set. */
+/* Drives the context until *flag is set. */
 void link_wait_for(struct link *link, const bool *flag);
 
 struct tern_buf link_take(struct link *link, uint64_t bytes);

@@ -5,7 +5,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-# Programs that print no version of theirs with their figures.
+# Programs that do not print their version with their figures, and their packages, which have it.
 NOT_TOLD = {"perftest": "perftest", "protobuf": "libprotobuf-dev", "QEMU": "qemu-system-x86"}
 
 TOP = Path(__file__).resolve().parents[1]
@@ -58,7 +58,8 @@ def describe():
 
 
 def fixed(described):
-    """What of it is the same after the next boot, which gives some pages more or less."""
+    """What of a description stays the same over a reboot. Memory is rounded to GiB, since its
+    size differs by some pages from boot to boot."""
     kept = {name: value for name, value in described.items()
             if name not in ("load before", "tern")}
     kib = kept.get("memory", "").removesuffix(" kB")

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many small tensors compared with one large one: the 161 parameters of ResNet-50, and
- * one tensor of the same size, sent step by step. A step ends when the receiver has all
- * of them and has answered with 8 bytes.
+ * Compares many small tensors with one large one: the 161 parameter tensors of ResNet-50,
+ * and one tensor of the same total size, sent step by step. A step ends when the receiver
+ * has all tensors and has answered with 8 bytes.
  *
  *     many FABRIC STEPS
  */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model without arithmetic that replaces client/models/model.c: what remains of a
- * training step is the parameter server. The gradient of element i is (i % 8) / 8 and the
- * learning rate 2^-10, so after s steps the parameter is exactly -s 2^-10 (i % 8) / 8 for
- * any number of workers; every step checks some of them.
+ * A model without arithmetic that replaces client/models/model.c in a build for
+ * benchmarks: a training step then costs only what the parameter server costs. The
+ * gradient of element i is (i % 8) / 8 and the learning rate 2^-10, so after s steps
+ * parameter i is exactly -s 2^-10 (i % 8) / 8 for any number of workers. Every step
+ * checks some parameters.
  *
- * The gradient is written once and then pushed unchanged, as the peers' programs push
- * theirs. The spec names the shapes: "flat:BYTES", "mlp" (784-256-128-10) or "resnet50".
+ * The gradient is written once and then pushed unchanged, as in the peers' programs. The
+ * model's spec names the sizes: "flat:BYTES", "mlp" (784-256-128-10) or "resnet50".
  */
 #include "client/models/model.h"
 
@@ -27,12 +28,12 @@ struct tern_model {
 	struct tern_param params[PARAMS_MAX];
 	size_t count;
 	uint64_t size;
-	size_t floats; /* of a record, which is not used */
+	size_t floats; /* floats per record; records are not used */
 };
 
 struct tern_workspace {
 	uint64_t steps;
-	/* Gradient buffers that have their values already. */
+	/* Gradient buffers that already contain the gradient. */
 	const float *written[BUFFERS_MAX];
 	unsigned written_count;
 };
@@ -129,8 +130,8 @@ static float gradient_at(uint64_t i)
 	return (float)(i % 8) / 8;
 }
 
-/* Checks the arithmetic of the servers. If it is wrong, the loss is NaN, which ends
- * the job. */
+/* Checks some parameters, and so the arithmetic of the servers. If one is wrong, the
+ * caller returns the loss NaN, which ends the job. */
 static bool are_right(const float *params, uint64_t size, uint64_t steps)
 {
 	for (uint64_t k = 0; k < CHECKS; k++) {
@@ -185,8 +186,8 @@ int32_t tern_model_sample(const struct tern_model *model,
 	return 0;
 }
 
-/* The prototype is in client/models/layers.h, which cannot be included: it has a
- * structure of the same name as ours. */
+/* This repeats the prototype in client/models/layers.h, which cannot be included: it
+ * defines a structure that has the same name as one in this file. */
 int32_t tern_model_draw(
 	const struct tern_model *model, const float *logits, float temperature, float u);
 

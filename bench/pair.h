@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Code that all programs of two processes share: arguments, pinning, tensors, timing and
- * the JSON line at the end. A peer provides four operations; pair_main() runs them as
- * `tern bench` runs Tern, so that all figures mean the same: N bytes are sent and 8 bytes
- * come back; the receiver gets them in a tensor of its own; the first messages are
- * checked byte for byte.
+ * Code that all programs that measure a pair of processes share: arguments, pinning,
+ * tensors, timing and the JSON line at the end. A peer (a library that Tern is compared
+ * with) provides four operations. pair_main() runs them as `tern bench` runs Tern, so
+ * that all figures mean the same: N bytes are sent and 8 bytes come back; the receiver
+ * gets the N bytes in a tensor of its own; the first messages are checked byte for byte.
  *
  *     sender                              receiver
  *     post(n): starts to send tensor n    receive(n): until tensor n is in its place
@@ -12,9 +12,10 @@
  *       and, if pair_answered(),
  *       its answer is here
  *
- * Message n uses slot n % inflight at both ends. The sender posts `inflight` messages
- * before it awaits the first, in order. A receiver that posts receives ahead does so in
- * answer(), before it answers: the steady state of training.
+ * Message n uses slot n % inflight (tensor and requests) at both ends. The sender posts
+ * up to `inflight` messages before it awaits the first one, in order. A receiver that
+ * posts receives ahead posts the next one in answer(), before it answers, as in the
+ * steady state of training.
  */
 #ifndef TERN_BENCH_PAIR_H
 #define TERN_BENCH_PAIR_H
@@ -30,33 +31,40 @@ extern "C" {
 #define PAIR_REPLY_BYTES 8
 
 struct pair {
-	/* Parameters of the run. */
-	const char *variant; /* which way of the peer to use; "" if it has only one */
+	/* These members are the same at both ends. */
+	/* which of the peer's variants to use; "" if it has only one */
+	const char *variant;
 	size_t size, size_max;
 	unsigned inflight;
-	/* Messages of this size; the first `warmup` are not counted. */
+	/* Messages of the present size: `total`, of which the first `warmup` are not
+	 * counted. */
 	uint64_t warmup, total;
-	/* false: only the last message of the warm-up and of the run is answered. */
+	/* false: only the last message of the warm-up and the last of all are
+	 * answered. */
 	bool reply_each;
-	bool poll;    /* false: sleep between events */
-	bool rewrite; /* the sender writes its tensor anew before each message */
+	bool poll; /* true: the ends poll; false: they sleep between events */
+	/* the sender writes new contents into its tensor before each message */
+	bool rewrite;
 	bool sender;
 
-	int fd; /* socket to the other process, for addresses: pair_tell, pair_hear */
-	void *state; /* for the peer's own data */
+	int fd;      /* socket to the other process, for pair_tell() and pair_hear() */
+	void *state; /* for the peer's own use */
 	unsigned char *tensors;
 };
 
 struct pair_ops {
 	const char *name;
-	const char *variants; /* "unary,stream"; "" if there is only one way */
-	const char *waits;    /* allowed values of --wait: "poll,sleep" */
+	/* names of the variants, as "unary,stream"; "" if there is only one */
+	const char *variants;
+	const char *waits; /* allowed values of --wait, as "poll,sleep" */
 	const char *(*version)(void);
-	/* NULL: pair_main forks. Else returns which process this is; 0 sends. */
+	/* NULL: pair_main() forks the second process. Else (MPI) another program has
+	 * started both, and this returns the number of this process: 0 sends, 1
+	 * receives. */
 	int (*rank)(void);
-	/* Called once; both ends are connected when it returns. */
+	/* Connects the two ends. Called once, at both ends. */
 	void (*open)(struct pair *p);
-	/* Called for each size, at both ends; may be NULL. */
+	/* Called before each size, at both ends; may be NULL. */
 	void (*begin)(struct pair *p);
 	void (*post)(struct pair *p, uint64_t n);
 	void (*await)(struct pair *p, uint64_t n);
@@ -67,22 +75,24 @@ struct pair_ops {
 
 int pair_main(int argc, char **argv, const struct pair_ops *ops);
 
-/* Prints a reason on stderr and ends the process. */
+/* Prints the text on stderr and exits with status 1. */
 void pair_die(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
-/* The same for a negative errno or a library's status, unless it is 0. */
+/* As pair_die(), if `status` (a library's error code or a negative errno) is not 0;
+ * `text` explains the status. */
 void pair_must(const char *what, int status, const char *text);
 
 bool pair_answered(const struct pair *p, uint64_t n);
-/* Memory of tensor n: huge pages if the system gives them, every page touched. */
+/* Returns the memory of tensor n. All tensors are in huge pages if the system has them,
+ * and every page was touched before. */
 unsigned char *pair_tensor(const struct pair *p, uint64_t n);
 
 void pair_tell(const struct pair *p, const void *data, size_t bytes);
-/* Reads exactly `bytes` bytes. */
+/* Reads exactly `bytes` bytes that the other process has sent with pair_tell(). */
 void pair_hear(const struct pair *p, void *data, size_t bytes);
 
-/* ---- also used by programs without a pair ---- */
+/* ---- also used by other programs of this folder ---- */
 
-/* Call this in a loop that spins. */
+/* Tells the processor that the caller spins in a loop. */
 static inline void pair_relax(void)
 {
 #if defined(__x86_64__)
@@ -93,18 +103,20 @@ static inline void pair_relax(void)
 }
 
 uint64_t bench_now_ns(void);
-/* Processor time of this process, all threads, without softirqs. */
+/* Processor time of this process, all threads, in ns, without softirqs. */
 uint64_t bench_cpu_ns(void);
-/* Pins the process to the n-th core that it may use; false if it has fewer. */
+/* Pins the process to the n-th core, from 0, of those that it may use; false if it has
+ * fewer. */
 bool bench_pin(unsigned n);
-/* Zeroed memory, every page touched, advised to be huge; `shared`: shared with forks. */
+/* Allocates zeroed memory: every page is touched, huge pages are requested; `shared`:
+ * shared with processes that are forked later. */
 void *bench_memory(size_t bytes, bool shared);
-/* Percentile by nearest rank. Sorts the values. */
+/* Returns a percentile (`share` from 0 to 1) by nearest rank. Sorts the values. */
 uint64_t bench_percentile_ns(uint64_t *values, uint64_t count, double share);
-/* Parses "64,4K,1M" into out[] and returns how many there are; ends the process if one
- * is not a number of bytes. */
+/* Parses a list such as "64,4K,1M" into out[] and returns how many numbers it has; exits
+ * with an error if the list is wrong or has more than `most`. */
 unsigned bench_sizes(const char *text, uint64_t *out, unsigned most);
-/* Fills tensor number n, and checks its contents. */
+/* Fills a tensor with the contents of message n, and checks whether it has them. */
 void bench_fill(unsigned char *p, size_t bytes, uint64_t n);
 bool bench_holds(const unsigned char *p, size_t bytes, uint64_t n);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures malloc as `tern bench pool` measures the pool: 256 pieces are allocated, and
- * one at random is freed and allocated again; prints the median of batches.
+ * Measures malloc as `tern bench pool` measures Tern's pool: 256 pieces of memory are
+ * allocated, and one at random is freed and allocated again. Prints the median over
+ * batches.
  *
  *     pool SIZES ROUNDS
  */
@@ -25,7 +26,7 @@ static void churn(void **out, size_t size, uint64_t rounds)
 		one = &out[random_state >> 56];
 		free(*one);
 		*one = malloc(size);
-		/* Otherwise the compiler removes both calls. */
+		/* Without this write the compiler would remove free() and malloc(). */
 		*(volatile char *)*one = 1;
 	}
 }

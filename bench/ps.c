@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See ps.h. There are more processes than cores, so no process spins or is pinned. */
+/* See ps.h. There may be more processes than cores, so no process spins or is pinned. */
 #include "bench/ps.h"
 
 #include <getopt.h>
@@ -23,7 +23,7 @@
 struct ps_shared {
 	pthread_barrier_t workers;
 	atomic_int ports[PS_MOST];
-	atomic_uint_fast64_t slowest_ns; /* slowest of the workers */
+	atomic_uint_fast64_t slowest_ns; /* time of the slowest worker */
 };
 
 size_t ps_first(const struct ps *p, unsigned server)
@@ -119,9 +119,9 @@ static pid_t start(const struct ps_ops *ops, struct ps *p, unsigned index, bool 
 	_exit(0);
 }
 
-/* Waits for the workers. Servers may still run; they are killed when this process
- * ends. A failure of one process ends the run, because the others would wait for it in
- * vain. */
+/* Waits for the workers to exit. Servers may still run; they are killed when this process
+ * ends. If one process fails, the run ends, because the others would wait for it for
+ * ever. */
 static void wait_for_workers(const pid_t *workers, unsigned count)
 {
 	for (unsigned left = count; left;) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Code that the parameter servers of all peers share: processes, the model, timing and
- * the JSON line. Each of S servers holds 1/S of the parameters. In a round each of W
- * workers pushes its gradient to all servers, which sum the W gradients and apply p -=
- * RATE * mean; then each worker gets the parameters into its own array.
+ * Code that the parameter servers of all peers (what Tern is compared with) share:
+ * processes, the model, timing and the JSON line. Each of S servers holds 1/S of the
+ * parameters. In a round each of W workers pushes its gradient to all servers, which sum
+ * the W gradients and apply p -= RATE * mean. Then each worker gets the parameters into
+ * its own array.
  *
- * Gradient and rate are those of null_model.c, so the parameters are known exactly after
- * every round, and workers check some of them.
+ * Gradient and rate are those of null_model.c, so the value of each parameter after every
+ * round is known exactly, and workers check some of them.
  */
 #ifndef TERN_BENCH_PS_H
 #define TERN_BENCH_PS_H
@@ -20,7 +21,8 @@ extern "C" {
 #endif
 
 #define PS_RATE (1.0f / 1024)
-/* Small enough to stay in the cache from arrival to sum. */
+/* Gradients are received and summed in pieces of this size, so that a piece is still in
+ * the cache when it is summed. */
 #define PS_PIECE_BYTES (256u << 10)
 #define PS_MOST        16u /* largest number of servers, and of workers */
 
@@ -30,39 +32,40 @@ struct ps {
 	const char *variant;
 	unsigned servers, workers;
 	size_t count;    /* number of all parameters */
-	unsigned rounds; /* number of rounds, warm-up included */
-	unsigned index;  /* number of this server or worker */
+	unsigned rounds; /* number of rounds, including the warm-up */
+	unsigned index;  /* number of this server or worker, from 0 */
 	struct ps_shared *shared;
-	float *gradient, *params; /* worker: all elements */
+	float *gradient, *params; /* a worker's arrays, of `count` elements */
 	void *state;
 };
 
 struct ps_ops {
 	const char *name, *variants, *wait;
 	const char *(*version)(void);
-	/* Called before any process is started; may be NULL. */
+	/* Called before the processes are forked; may be NULL. */
 	void (*prepare)(struct ps *p);
-	/* Runs a server for at least p->rounds rounds. It is killed when the workers
-	 * are done. */
+	/* Runs a server for at least p->rounds rounds. The process is killed when the
+	 * workers are done. */
 	void (*serve)(struct ps *p);
-	/* Connects a worker. */
+	/* Connects a worker to all servers. */
 	void (*join)(struct ps *p);
-	/* Runs one round: sends the gradient and receives p->params. */
+	/* Runs one round of a worker: sends the gradient to all servers, and receives
+	 * p->params from them. */
 	void (*round)(struct ps *p);
 };
 
 int ps_main(int argc, char **argv, const struct ps_ops *ops);
 
-/* First element of server s, which has [ps_first(s), ps_first(s + 1)). */
+/* First element of a server; server s has the elements [ps_first(s), ps_first(s + 1)). */
 size_t ps_first(const struct ps *p, unsigned server);
 
-/* Tells the workers a server's port; they wait for it. */
+/* A server publishes its port; ps_port() waits until the server has done so. */
 void ps_tell_port(struct ps *p, int port);
 int ps_port(const struct ps *p, unsigned server);
 
-/* to[i] += from[i] */
+/* For all i: to[i] += from[i]. */
 void ps_add(float *to, const float *from, size_t count);
-/* params[i] -= RATE / W * sums[i]; sums[i] = 0 */
+/* For all i: params[i] -= PS_RATE / p->workers * sums[i], then sums[i] = 0. */
 void ps_apply(const struct ps *p, float *params, float *sums, size_t count);
 
 #ifdef __cplusplus

@@ -30,15 +30,15 @@ class Plan:
         return quick if self.quick else full
 
     def peers(self, question, peers):
-        """A quick run leaves out what is neither a limit nor named in a goal of the question: the
-        best of fewer peers would be another figure."""
+        """The peers of a question. A quick run has only the plain C programs and the peers that a
+        goal of the question names; of those it needs all, since a goal compares with the best."""
         named = {key for goal in GOALS if goal.question == question for key in goal.peers}
         return [p for p in peers if not self.quick or p.key in named or p.package == "gcc"]
 
 
 def latency_points(sizes, fabric, wait):
-    """Of small tensors, what takes 20 to 150 ms: a p99 of a millisecond says little. Of large
-    ones 256 MiB, and no fewer than eight."""
+    """[(size, rounds)]. Small tensors: as many as take 20 to 150 ms, since the p99 of what takes
+    a millisecond says little. Large ones: 256 MiB in all, and at least eight tensors."""
     most = 2000 if wait == "sleep" else 8000 if fabric == "tcp" else 40000
     return [(size, rounds_of(size, most, least=8, bytes_in_all=256 * M)) for size in sizes]
 
@@ -81,9 +81,9 @@ def rewrite_shm(plan):
 
 
 def bandwidth(plan, fabric, peers):
-    """One tensor under way is the round trip; sixteen fill any pipe. Those of 64 MiB take 2 GB of
-    memory, which takes longer to get than to fill: so there are few sizes, and on shm, where
-    no goal asks for 64 MiB, 16 MiB are large enough for no cache to hold them."""
+    """Sixteen tensors are in flight, which is enough for the full bandwidth. Sixteen of 64 MiB
+    take 2 GB for both ends together, and to allocate that takes longer than to transfer it. So
+    there are few sizes. On shm no goal asks for 64 MiB: 16 MiB suffice to exceed any cache."""
     inflight, largest = 16, 64 * M if fabric == "tcp" else 16 * M
     points = [(size, rounds_of(size, most=2000, least=inflight, bytes_in_all=256 * M))
               for size in plan.sizes([64 * K, M, largest], [largest])]

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cost of registering memory for each message: round trips of a tensor from the pool,
- * and of memory that both ends wrap before and release after each message.
+ * Measures the cost of registering memory for each message: round trips of a tensor from
+ * the pool, and of memory that both ends register (tern_mem_wrap) before each message and
+ * release after it.
  *
  *     registration FABRIC BYTES ROUNDS
  */
@@ -16,7 +17,7 @@
 
 static uint64_t bytes, rounds;
 
-/* Memory of one message; `once`: it comes from the pool. */
+/* Memory of a message. `once`: it comes from the pool, so it was registered only once. */
 struct place {
 	bool once;
 	void *memory;

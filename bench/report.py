@@ -52,7 +52,7 @@ def goal_line(row, results):
 
 
 def ratio_text(row):
-    """With as many digits as tell it from a limit that it misses."""
+    """The ratio. If it misses its limit, it has enough digits not to look like the limit."""
     short = number_text(row.ratio.median)
     return f"{row.ratio.median:.3f}" if row.met is False and \
         float(short.replace(",", "")) == row.goal.limit else short
@@ -82,7 +82,7 @@ def goals_table(results):
 # ---- questions ----
 
 def points_of(question):
-    """In the order of sizes where they are sizes."""
+    """The points of a question, in the order of their sizes if they are sizes."""
     seen = {}
     for entry in question["contenders"].values():
         for point in entry["points"]:
@@ -97,8 +97,8 @@ def points_of(question):
 
 
 def is_telling(question, metric, point):
-    """A p99 of a few large tensors is their worst; the processor time per GB of small ones is
-    their number."""
+    """False if a figure says nothing: the p99 of a few large tensors is only the slowest of them,
+    and the processor time per GB of small ones only says how many make a GB."""
     size = point.partition("x")[0]
     if not size.isdigit() or not is_of_sizes(question):
         return True
@@ -123,7 +123,7 @@ def question_table(question, metric):
 
 
 def uneven(question):
-    """What differs by more than ten times from round to round has no figure to speak of."""
+    """A line for each figure that differs by more than ten times from round to round."""
     metric, unit, _ = question["metrics"][0]
     lines = []
     for entry in question["contenders"].values():
@@ -160,7 +160,8 @@ def other_origin(results, question):
 
 
 def versions(results):
-    """Of the peers. What is the kernel's is said there."""
+    """{peer: version}. A version that is only the kernel's is left out: the machine's table has
+    it."""
     found = {}
     for q in results["questions"].values():
         for entry in q["contenders"].values():
@@ -170,7 +171,7 @@ def versions(results):
 
 
 def sittings(results):
-    """A run that was stopped goes on where it was."""
+    """In how many sittings it was measured, if it was stopped and resumed."""
     return f" in {results['parts']} sittings" if results.get("parts", 1) > 1 else ""
 
 
@@ -216,7 +217,7 @@ def text(results):
 # ---- plots ----
 
 def without_trailing_blanks(path):
-    """As every file of the repository."""
+    """Removes trailing blanks, which no file of the repository may have (tests/tidy/tidy.py)."""
     path.write_text("".join(line.rstrip() + "\n" for line in path.read_text().splitlines()))
 
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes of the 161 parameters of ResNet-50, in the order of its layers: 25,557,032
- * elements in all. */
+/* Number of elements of each of the 161 parameter tensors of ResNet-50, in the order of
+ * its layers: 25,557,032 in all. */
 #ifndef TERN_BENCH_RESNET50_H
 #define TERN_BENCH_RESNET50_H
 

@@ -11,8 +11,8 @@ which receives it. A step ends when the last worker has the last chunk. Costs ar
     message_ns   what a message costs beside its bytes (message rate)
     update_ns    a byte summed and updated (raw C in place)
 
-Where a machine has `cores` for all of them, processes share these: the model of this machine,
-which is checked against what it showed. Without it each process has a core: a cluster.
+With `cores`, all processes share that number of cores: this models the present machine, and is
+compared with what was measured on it. Without, each process has its own core: a cluster.
 """
 import heapq
 import statistics

@@ -21,8 +21,8 @@ def contenders(tern):
 
 
 def measure(tern, rounds, quick):
-    """{key: {point: {"value": values}}}. Soft-RoCE now and then breaks a connection of
-    perftest's, on which it ends: then there is one more try."""
+    """{key: {point: {"value": values}}}. Soft-RoCE now and then breaks a connection, and perftest
+    ends with it. So there is one more try after a failure."""
     try:
         return boot_and_measure(tern, rounds, quick)
     except Failed as why:

@@ -26,7 +26,7 @@ static const char *const dtype_names[TERN_DTYPE_COUNT] = {NULL, "U8", "I8", "U16
 
 struct tern_safetensors {
 	const char *path;
-	struct tern_data_error *error; /* while it is parsed */
+	struct tern_data_error *error; /* used only by the parser */
 	json_t *header;                /* owns the names */
 	const char *data;
 	uint64_t data_bytes;
@@ -64,8 +64,8 @@ static int add_tensor(
 		json_array_append_new(
 			shape, json_integer((json_int_t)tensor->shape.dims[i]));
 	}
-	/* It fails for lack of memory, or for a name that is not UTF-8, which is more
-	 * likely. */
+	/* This fails for lack of memory, or for a name that is not UTF-8. The second is
+	 * more likely, so -EINVAL is returned. */
 	return json_object_set_new(header, tensor->name,
 		       json_pack("{s:s, s:o, s:[I, I]}", "dtype",
 			       dtype_names[tensor->shape.dtype], "shape", shape,
@@ -93,8 +93,8 @@ static int add_metadata(
 	return 0;
 }
 
-/* Prints length, JSON and padding, with `room` further bytes behind them in the same
- * allocation. */
+/* Prints the header (its length, the JSON and the padding) into new memory, which has
+ * `room` unused bytes after the header. */
 static int print_header(json_t *header, uint64_t room, struct iovec *out)
 {
 	char *text = json_dumps(header, JSON_COMPACT);
@@ -116,7 +116,8 @@ static int print_header(json_t *header, uint64_t room, struct iovec *out)
 	return whole ? 0 : -ENOMEM;
 }
 
-/* Copies each tensor's data behind the header, with the bytes of its elements swapped. */
+/* Copies each tensor's data to the space after the header, and swaps the bytes of each
+ * element. */
 static void swap_parts(
 	const struct tern_safetensor *tensors, size_t count, struct iovec *parts)
 {

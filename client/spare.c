@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A worker without a slot, in sync mode. It gets no version except the last one
- * (server/spare.c says why), so it has no parameters when it is given a slot. Then it
- * asks all servers for their version, and follows from the oldest one on, which all
- * servers still have.
+ * A worker without a slot (a share of each step's records), in sync mode. It receives no
+ * version except the last one (server/spare.c says why), so it has no parameters when it
+ * is given a slot. Then it asks each server for the oldest version of its chunks. From
+ * the oldest answer on, it receives all versions; every server still has them.
  */
 #include "client/worker_state.h"
 
@@ -14,7 +14,7 @@ void spare_init(struct tern_worker *w)
 	w->spare = w->job.mode == TERN_MODE_SYNC && w->slot_count == 0;
 }
 
-/* All processes are connected, and the steps begin. */
+/* Handles "begun": all processes are connected, and the steps begin. */
 void spare_on_begun(struct worker_server *s)
 {
 	struct tern_worker *w = s->worker;
@@ -51,9 +51,9 @@ void spare_follow(struct tern_worker *w)
 	}
 }
 
-/* The last server has answered, so all versions are known. If the last step is done,
- * the parameters arrive unasked, or have arrived meanwhile, and the slot is not needed
- * any more. */
+/* Called when all servers have answered "where": asks for all versions from the oldest
+ * one on. If the last step is done, the last version arrives without being asked for, or
+ * has arrived, and the worker need not compute its slot any more. */
 static void follow(struct tern_worker *w)
 {
 	if (!w->spare || w->follow_from == w->job.steps)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chooses the table that this processor runs. It is filled in once and may then be
- * read by any thread. */
+/* Fills the tables of kernels.h once (find_out()), and chooses one for this processor.
+ * Any thread may read the tables afterwards. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>

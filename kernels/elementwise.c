@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Element-by-element kernels: one source, compiled once for each vector width (see
+ * Element-by-element kernels. This file is compiled once for each vector width (see
  * meson.build; TERN_WIDTH names it). The loops are plain C that the compiler vectorises.
- * Every operation on an element is an IEEE operation with one rounding, and none is
- * fused, so an element's bits depend neither on the width nor on its position in a range.
+ * Every operation on an element is one IEEE operation with its own rounding, and no two
+ * are fused. So the bits of an element depend neither on the vector width nor on the
+ * element's position in the array.
  */
 #include <math.h>
 #include <string.h>
@@ -14,7 +15,8 @@
 #define PASTE(a, b)  PASTE_(a, b)
 #define NAME(name)   PASTE(name##_, TERN_WIDTH)
 
-/* Stands before a loop whose iterations do not depend on each other through memory. */
+/* Tells the compiler that the iterations of the next loop do not depend on each other
+ * through memory, so that it vectorises the loop. */
 #ifdef __clang__
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -24,9 +26,8 @@
 /* ---- sums ---- */
 
 /*
- * tree(lo, hi) of docs/training.md for up to eight inputs, written out: s[k] is the
- * element of input k. It is inlined with n constant, so that each n has a loop of its
- * own.
+ * Adds element j of up to eight inputs in the order of tree(lo, hi) of docs/training.md,
+ * written out. It is inlined with n constant, so that each n gets its own loop.
  */
 static inline __attribute__((always_inline)) float tree(
 	const float *const *src, unsigned n, size_t j)
@@ -61,8 +62,8 @@ static inline __attribute__((always_inline)) float tree(
 
 #define FOR_EACH_N(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 
-/* The pointers are copied first, so that the compiler knows that writing dst does not
- * change them. dst may be one of src: element j is read before it is written. */
+/* The caller copies the pointers to `in`, so that the compiler knows that writing dst
+ * does not change them. dst may be one of src: element j is read before it is written. */
 #define SUM_CASE(N)                                                                      \
 	case N:                                                                          \
 		INDEPENDENT for (size_t j = 0; j < count; j++) dst[j] =                  \
@@ -82,7 +83,8 @@ static void sum(
 	}
 }
 
-/* Sixteen partial sums for every width, added up in a fixed order at the end. */
+/* Uses sixteen partial sums for every vector width, and adds them in a fixed order at the
+ * end, so that the bits do not depend on the width. */
 static double sum_squares(const float *x, size_t count)
 {
 	double part[16] = {0};
@@ -101,7 +103,8 @@ static double sum_squares(const float *x, size_t count)
 
 /* ---- optimizers ---- */
 
-/* One element of each optimizer; the scalars are constant in the loop. */
+/* The gradient of element j; one macro per optimizer below has its loop. The scalars `c`
+ * are constant in the loop. */
 #define GRADIENT(N) (tree(in, N, j) * scale * clip + c.decay * w_in[j])
 
 #define SGD_CASE(N)                                                                      \
@@ -209,7 +212,8 @@ static void f32_to_bf16(uint16_t *dst, const float *src, size_t count)
 	for (size_t j = 0; j < count; j++) {
 		uint32_t u = bits_of(src[j]);
 		uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-		/* Keeps a NaN a NaN when its low bits are cut off. */
+		/* Sets the quiet bit, so that a NaN stays a NaN when its low bits are cut
+		 * off. */
 		uint32_t quiet = (u >> 16) | 0x40;
 
 		dst[j] = (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
@@ -223,8 +227,9 @@ static void bf16_to_f32(float *dst, const uint16_t *src, size_t count)
 }
 
 /*
- * Rounds by the FPU: adding 0.5 to a number below the smallest normal half leaves its
- * multiple of 2^-24 in the low bits. Larger numbers are rounded on their bits.
+ * Converts float to f16. Numbers below the smallest normal f16 are rounded by the FPU:
+ * adding 0.5 leaves the nearest multiple of 2^-24 in the low bits. Larger numbers are
+ * rounded with integer operations on their bits.
  */
 static void f32_to_f16(uint16_t *dst, const float *src, size_t count)
 {
@@ -245,8 +250,8 @@ static void f16_to_f32(float *dst, const uint16_t *src, size_t count)
 {
 	for (size_t j = 0; j < count; j++) {
 		uint32_t h = src[j], sign = (h & 0x8000) << 16, a = h & 0x7fff;
-		/* The exponents differ by 112; the multiplication by a power of two
-		 * also handles subnormals. */
+		/* The exponent bias of the two types differs by 112. Multiplying by 2^112
+		 * also handles subnormal numbers. */
 		uint32_t finite = bits_of(float_of(a << 13) * 0x1p112f);
 		uint32_t special =
 			0x7f800000 | (a & 0x3ff) << 13 | (a > 0x7c00 ? 0x400000 : 0);

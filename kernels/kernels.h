@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arithmetic on buffers: one table of functions per device, and one suite of tests for
- * all tables. All matrices are row-major and dense; counts are elements, not bytes;
- * pointers need only the alignment of their type; outputs may overlap inputs only where a
- * comment says so.
+ * Arithmetic on arrays of floats: one table of functions per set of vector instructions,
+ * and one suite of tests for all tables. All matrices are row-major and dense; counts are
+ * elements, not bytes; pointers need only the alignment of their type; outputs may
+ * overlap inputs only where a comment says so.
  *
- * Results are a pure function of the inputs, bit for bit, for one table on one processor:
- * sums have a fixed order, operations are never fused (-ffp-contract=off) unless the
- * source says so, and no function starts a thread. tern_kernels_fingerprint() names
- * everything that the bits depend on.
+ * For one table on one processor, results are a pure function of the inputs, bit for bit:
+ * sums have a fixed order, the compiler fuses no multiply-adds (-ffp-contract=off), and
+ * no function starts a thread. tern_kernels_fingerprint() names everything else that the
+ * bits depend on.
  */
 #ifndef TERN_KERNELS_H
 #define TERN_KERNELS_H
@@ -40,46 +40,49 @@ struct tern_optimizer {
 	float lr, momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator;
 };
 
-/* Finds an optimizer by its name on the command line and fills in its defaults.
- * -EINVAL. */
+/* Finds an optimizer by its name, such as "adam", and fills in its default settings.
+ * -EINVAL: no optimizer has this name. */
 int tern_optimizer_parse(const char *name, struct tern_optimizer *out);
 const char *tern_optimizer_name(enum tern_optimizer_kind kind);
-/* All names, "sgd, momentum, ...", for messages. */
+/* All names, "sgd, momentum, ...", for error messages. */
 const char *tern_optimizer_names(void);
-/* Number of state vectors (m, v) of the optimizer, 0 to 2, and their names. */
+/* Number of state vectors (m, v) that the optimizer keeps per parameter, 0 to 2; and
+ * their names, "m" or "v". */
 unsigned tern_optimizer_state_count(enum tern_optimizer_kind kind);
 const char *tern_optimizer_state_name(enum tern_optimizer_kind kind, unsigned index);
 
-/* Largest number of inputs of one sum. Longer sums are built from groups of this size,
- * which are whole subtrees of the same tree. */
+/* Largest number of inputs of one call of sum() or update(). A larger sum is made of
+ * groups of this size, each of which is a whole subtree of the tree of additions. */
 #define TERN_SUM_MAX 8
 
 struct tern_kernels {
-	const char *name; /* "avx512", "avx2", "portable" */
+	const char *name; /* "avx512", "avx2" or "portable" */
 
 	/*
-	 * dst[j] = scale * tree(src[0..n)[j]), 1 <= n <= TERN_SUM_MAX, with
-	 * tree(lo, hi) = tree(lo, mid) + tree(mid, hi), mid = lo + the largest power of
-	 * two below hi - lo. One pass over memory. dst may be one of src. scale 1 is
-	 * exact.
+	 * dst[j] = scale * tree(src[0..n)[j]), 1 <= n <= TERN_SUM_MAX, with tree(lo, hi)
+	 * = tree(lo, mid) + tree(mid, hi), mid = lo + the largest power of two below hi -
+	 * lo. Makes one pass over memory. dst may be one of src. A scale of 1 changes no
+	 * bit.
 	 */
 	void (*sum)(float *dst, const float *const *src, unsigned n, float scale,
 		size_t count);
 
-	/* Sum of squares in float64, in a fixed order: one tensor's part of a norm. */
+	/* Returns the sum of the squares of x in float64, added in a fixed order: one
+	 * tensor's part of a global norm. */
 	double (*sum_squares)(const float *x, size_t count);
 
 	/*
-	 * One fused pass: g = scale * tree(grads[0..n)), then the optimizer's formula. It
-	 * reads w_in, m, v and writes w_out (may be w_in), m, v (NULL if the optimizer
-	 * has none). step counts from 1. `clip` is a further factor of g (1: no
-	 * clipping).
+	 * One step of an optimizer, in one pass over memory: g = scale *
+	 * tree(grads[0..n)) * clip, then the optimizer's formula (see struct
+	 * tern_optimizer). Reads w_in, m and v; writes w_out (may be w_in), m and v. m
+	 * and v are NULL if the optimizer has none. `step` counts from 1. `clip` is 1
+	 * without gradient clipping.
 	 */
 	void (*update)(const struct tern_optimizer *opt, uint64_t step, float *w_out,
 		const float *w_in, float *m, float *v, const float *const *grads,
 		unsigned n, float scale, float clip, size_t count);
 
-	/* Casts, round to nearest even; NaN stays NaN, overflow becomes infinity. */
+	/* Casts. They round to nearest even; NaN stays NaN, overflow becomes infinity. */
 	void (*f32_to_f16)(uint16_t *dst, const float *src, size_t count);
 	void (*f16_to_f32)(float *dst, const uint16_t *src, size_t count);
 	void (*f32_to_bf16)(uint16_t *dst, const float *src, size_t count);
@@ -89,47 +92,49 @@ struct tern_kernels {
 	void (*dense_forward)(float *y, const float *x, const float *w, const float *b,
 		size_t rows, size_t in, size_t out, int relu);
 	/*
-	 * Gradients of dense_forward. dy[rows][out] is the gradient of y; if relu, it is
-	 * first set to 0 in place where y == 0. Writes dw[in][out] and db[out], and
-	 * dx[rows][in] unless it is NULL.
+	 * Gradients of dense_forward. dy[rows][out] is the gradient with respect to y. If
+	 * relu, dy is first set to 0, in place, where y == 0. Writes dw[in][out] and
+	 * db[out], and dx[rows][in] unless it is NULL.
 	 */
 	void (*dense_backward)(float *dx, float *dw, float *db, float *dy, const float *y,
 		const float *x, const float *w, size_t rows, size_t in, size_t out,
 		int relu);
 	/*
 	 * Softmax and cross-entropy of logits[rows][classes] for labels[rows] in [0,
-	 * classes). Returns the summed loss in float64. dlogits (may be logits, or NULL)
-	 * = (softmax - onehot) / rows. *correct (may be NULL) is the number of rows whose
-	 * largest logit (the first of equals) is that of the label.
+	 * classes). Returns the loss summed over the rows, in float64. dlogits (may be
+	 * logits, or NULL) = (softmax - onehot) / rows. *correct (if not NULL) is the
+	 * number of rows whose largest logit (the first of equal ones) is that of the
+	 * label.
 	 */
 	double (*softmax_xent)(float *dlogits, const float *logits, const int32_t *labels,
 		size_t rows, size_t classes, size_t *correct);
 	/* y[rows][width] = table[ids[rows]][width]; ids in [0, table rows). */
 	void (*embed_forward)(float *y, const float *table, const int32_t *ids,
 		size_t rows, size_t width);
-	/* dtable[table_rows][width] = 0, then dtable[ids[i]] += dy[i] in the order of
-	 * i. */
+	/* Sets dtable[table_rows][width] to 0, then adds dy[i] to dtable[ids[i]] in the
+	 * order of i. */
 	void (*embed_backward)(float *dtable, const float *dy, const int32_t *ids,
 		size_t rows, size_t width, size_t table_rows);
 };
 
-/* The widest table that this processor runs. The environment variable
- * TERN_KERNELS=avx512|avx2|portable chooses another; an unknown or unsupported name is
- * ignored here (the tools refuse it before, see tools/device.h). Also limits OpenBLAS
- * to one thread. */
+/* Returns the table with the widest vector instructions that this processor has. The
+ * environment variable TERN_KERNELS=avx512|avx2|portable chooses another table; an
+ * unknown or unsupported name is ignored here (the `tern` program refuses it earlier, see
+ * tools/device.h). Also limits OpenBLAS to one thread. */
 const struct tern_kernels *tern_kernels_cpu(void);
 /*
- * Allocates the memory that matrix products need besides their operands; the process
- * keeps it. Without this call the first product allocates it, and if there is no memory
- * OpenBLAS retries for ever without a message. Call it once, before any thread computes;
- * a second call does nothing. -ENOMEM: fewer than TERN_KERNELS_BYTES are available.
+ * Makes OpenBLAS allocate the buffers that matrix products need besides their operands;
+ * the process keeps them. Without this call the first product allocates them, and if
+ * there is no memory OpenBLAS retries for ever without a message. Call it once, before
+ * any thread computes; a second call changes nothing. -ENOMEM: fewer than
+ * TERN_KERNELS_BYTES are available.
  */
 #define TERN_KERNELS_BYTES (320ull << 20)
 int tern_kernels_reserve(void);
 const struct tern_kernels *tern_kernels_named(const char *name);
 
-/* Identifies what the bits of results depend on: "avx512 openblas 0.3.21 SkylakeX".
- * Equal strings mean equal bits. Static storage. */
+/* Identifies all that the bits of results depend on: "avx512 openblas 0.3.21 SkylakeX
+ * libm 1b2c3d4e". Equal strings mean equal bits. Static storage. */
 const char *tern_kernels_fingerprint(const struct tern_kernels *kernels);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layers: matrix products by OpenBLAS, or by plain C in the portable table; all
- * other parts are here, in a fixed order. */
+/* The layers of the CPU's tables: matrix products by OpenBLAS, or by plain C in the table
+ * "portable"; all other parts are in this file, with a fixed order of additions. */
 #include <math.h>
 #include <string.h>
 
@@ -56,7 +56,8 @@ static void portable_backward(float *dx, float *dw, float *db, float *dy, const 
 	backward(tern_matmul_portable, dx, dw, db, dy, y, x, w, rows, in, out, relu);
 }
 
-/* One row: returns the loss, and writes the softmax to p unless it is NULL. */
+/* Computes one row: returns its loss, sets *best to the index of the largest logit, and
+ * writes the softmax to p unless p is NULL. */
 static double row_xent(
 	float *p, const float *logits, int32_t label, size_t classes, size_t *best)
 {

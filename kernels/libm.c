@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Identifies the mathematical library for the fingerprint. Its functions are not
- * correctly rounded, and differ between versions and between processors (glibc has
- * variants for processors with FMA). So the library is identified by its results, for
- * arguments of the size that layers and optimizers use.
+ * Identifies the C math library (libm) for the fingerprint. Its functions are not
+ * correctly rounded, and their results differ between versions and between processors
+ * (glibc has variants for processors with FMA). So the library is identified by a digest
+ * of its results, for arguments of the size that layers and optimizers use.
  */
 #include <string.h>
 
@@ -25,7 +25,7 @@ uint32_t tern_libm_digest(const struct tern_libm *libm)
 	uint64_t digest = 0;
 
 	for (uint32_t i = 0; i < ARGUMENTS; i++) {
-		/* A number in [0, 1). */
+		/* A pseudo-random number in [0, 1). */
 		double x = (double)(tern_mix64(i) >> 11) / (double)(1ull << 53);
 
 		digest = mixed(digest, libm->exp(-32 * x));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Matrix products by OpenBLAS on one thread (one, two and three threads give three
- * different results), or by plain C with a fixed order of additions. Plain C is used
- * where OpenBLAS is not built in, and in the portable table, since OpenBLAS gives other
- * bits on each processor.
+ * different results), or by plain C with a fixed order of additions. Plain C is used if
+ * OpenBLAS is not built in, and for the table "portable", since OpenBLAS gives different
+ * bits on different processors.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "kernels/variants.h"
 #include "tern-config.h"
 
-/* Computes row by row, so that the inner loop runs along rows of b and c. */
+/* Computes c row by row, so that the inner loop runs along rows of b and c. */
 void tern_matmul_portable(float *c, const float *a, bool a_transposed, const float *b,
 	bool b_transposed, size_t m, size_t n, size_t k, bool add)
 {
@@ -50,8 +50,8 @@ void tern_matmul_init(void)
 	openblas_set_num_threads(1);
 }
 
-/* Large enough that OpenBLAS does not use its kernel for small matrices, which needs
- * no buffer. */
+/* Side of a matrix that is too large for OpenBLAS's kernel for small matrices, which
+ * would allocate no buffer. */
 #define RESERVE_SIDE 256u
 
 int tern_kernels_reserve(void)
@@ -60,8 +60,8 @@ int tern_kernels_reserve(void)
 	void *room = mmap(NULL, TERN_KERNELS_BYTES, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	/* OpenBLAS 0.3 keeps 128 MiB if it is built for many processors, and maps
-	 * twice as much to choose from. */
+	/* Tests whether OpenBLAS will get its memory: version 0.3, built for many
+	 * processors, maps 256 MiB and keeps half of it. */
 	if (room == MAP_FAILED)
 		return -ENOMEM;
 	munmap(room, TERN_KERNELS_BYTES);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers: names, defaults, which state they keep, and their scalars. */
+/* Optimizers: their names, default settings, state vectors, and the scalars of a step. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -61,7 +61,7 @@ const char *tern_optimizer_state_name(enum tern_optimizer_kind kind, unsigned in
 	return index < table[kind].state_count ? table[kind].states[index] : NULL;
 }
 
-/* 1 / (1 - beta^t), in double, rounded once. */
+/* Returns 1 / (1 - beta^step), computed in double and rounded to float once. */
 static float unbias(float beta, uint64_t step)
 {
 	return (float)(1.0 / (1.0 - pow((double)beta, (double)step)));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The properties of a job on which all its processes must agree. The first worker brings
- * them, and the servers compare every other process with them. They are sent as JSON.
+ * The properties of a job on which all its processes must agree. The first worker that
+ * joins a server sends them, as JSON. A process that joins later with other properties is
+ * refused.
  */
 #ifndef TERN_PS_JOB_H
 #define TERN_PS_JOB_H
@@ -21,23 +22,24 @@ enum tern_mode {
 #define TERN_SERVERS_MAX 256u
 #define TERN_PARAMS_MAX  4096u
 
-/* Gradient buffers of a worker: while one gradient is sent, the next one is computed. */
+/* Number of gradient buffers of a worker: while one gradient is sent, the next one is
+ * computed. */
 #define TERN_GRADIENT_BUFFERS 2u
 
 struct tern_ps_job {
 	enum tern_mode mode;
 	uint64_t steps, seed;
-	uint32_t slots;         /* R */
-	uint32_t workers;       /* N */
-	uint32_t batch;         /* records per slot */
-	uint64_t records, data; /* training records: number, and tern_dataset_digest() */
+	uint32_t slots;         /* R: number of gradients (slots) of each step */
+	uint32_t workers;       /* N: number of workers */
+	uint32_t batch;         /* number of records that one slot is computed from */
+	uint64_t records, data; /* training data: number of records, digest */
 	struct tern_optimizer optimizer;
 	double clip_norm;     /* 0: no clipping */
-	char arithmetic[128]; /* fingerprint: equal strings mean equal bits */
+	char arithmetic[128]; /* engine's fingerprint: equal strings mean equal bits */
 	struct tern_param *params;
 	uint32_t param_count;
-	uint64_t element_count; /* of all parameters; computed from params */
-	char (*servers)[128];   /* addresses of the servers, in order */
+	uint64_t element_count; /* number of elements in all parameters; from params */
+	char (*servers)[128];   /* addresses of the servers, by server number */
 	uint32_t server_count;
 };
 
@@ -59,8 +61,8 @@ int tern_ps_job_decode(const char *json, size_t bytes, struct tern_ps_job *out,
 int tern_ps_job_read(
 	const json_t *root, struct tern_ps_job *out, struct tern_ps_text *why);
 
-/* Compares the job with `theirs`, which `who` has. True if they differ; why->text says
- * where, in one line. */
+/* Compares the job with `theirs`, the job of the process named `who`. True if they
+ * differ: why->text then names the first difference, in one line. */
 bool tern_ps_job_differs(const struct tern_ps_job *job, const struct tern_ps_job *theirs,
 	const char *who, struct tern_ps_text *why);
 
@@ -70,8 +72,8 @@ void tern_ps_job_fini(struct tern_ps_job *job);
 
 const char *tern_mode_name(enum tern_mode mode);
 
-/* Worker to which `slot` belongs at the start of the job, in every step. When workers
- * are lost, slots move: server/lease.c. */
+/* Number of the worker that computes `slot` (one of the R gradients of every step), as
+ * long as no worker is lost. The slots of a lost worker go to others (server/lease.c). */
 static inline uint32_t tern_slot_owner(const struct tern_ps_job *job, uint32_t slot)
 {
 	return slot % job->workers;

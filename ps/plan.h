@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The plan: how the flat vector of parameters is divided into chunks, and which server
- * has each. It is a pure function of the numbers of elements and of servers, so all
- * processes compute it on their own. The division does not depend on the number of
- * servers, and therefore the results do not either.
+ * has each. The plan is a pure function of the numbers of elements and of servers, so
+ * each process computes it itself. The division into chunks does not depend on the number
+ * of servers, so the results of a job do not either.
  */
 #ifndef TERN_PS_PLAN_H
 #define TERN_PS_PLAN_H
@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct tern_chunk {
-	uint64_t first, count; /* range of the flat vector */
+	uint64_t first, count; /* its range of the flat vector, in elements */
 	uint32_t server;
 	uint64_t gradient_key, parameter_key;
 };
@@ -20,7 +20,7 @@ struct tern_chunk {
 struct tern_plan {
 	uint64_t element_count;
 	uint32_t chunk_count, server_count;
-	uint64_t chunk_elements; /* of every chunk except the last */
+	uint64_t chunk_elements; /* number of elements of every chunk except the last */
 	struct tern_chunk *chunks;
 };
 
@@ -33,7 +33,8 @@ struct tern_plan {
 int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t server_count);
 void tern_plan_fini(struct tern_plan *plan);
 
-/* The same without the list of chunks: it takes neither memory nor time. -EINVAL. */
+/* As tern_plan_init(), but without the list of chunks (plan->chunks is NULL), so it
+ * allocates nothing and takes constant time. Errors: -EINVAL. */
 int tern_plan_measure(
 	struct tern_plan *plan, uint64_t element_count, uint32_t server_count);
 
@@ -42,7 +43,7 @@ struct tern_plan_share {
 	uint64_t element_count;
 };
 
-/* Share of one server in a measured plan. */
+/* Numbers of chunks and elements of one server. plan->chunks may be NULL. */
 struct tern_plan_share tern_plan_share(const struct tern_plan *plan, uint32_t server);
 
 #endif

@@ -17,8 +17,9 @@
  *   server 0 -> server {"type":"start"}: all processes are connected; {"type":"again"}:
  *                      one is missing again, or server 0 has no job yet: the server sends
  *                      "peer" anew when all workers are connected (server/start.c)
- *   worker -> server   {"type":"bye"}: it needs nothing more, and the results are safe
- *   worker -> server   {"type":"failed", "text":...}: it leaves; the job may go on
+ *   worker -> server   {"type":"bye"}: the worker needs nothing more: the results are
+ *                      safe
+ *   worker -> server   {"type":"failed", "text":...}: the worker ends; the job may go on
  *   worker -> server 0 {"type":"leave", "text":...}: it was asked to end, and works on
  *                      until server 0 has decided
  *   server 0 -> worker {"type":"leave", "save":false}: it may leave, and the job goes on:
@@ -27,7 +28,7 @@
  *   server 0 -> worker {"type":"there"}: are you running? (server/leaving.c)
  *   worker -> server 0 {"type":"here", "version":v}: yes, with parameters if v > 0
  *   any                {"type":"abort", "text":..., "save":true}: the job has failed, for
- *                      the reason in "text". save: it was asked to end, and worker
+ *                      the reason in "text". save: a process was asked to end, and worker
  *                      "finisher", or the one that would have finished, saves the present
  *                      parameters. From a server to server 0: server 0 ends the job
  *
@@ -41,19 +42,20 @@
  *
  * When a worker is lost (server/lease.c):
  *
- *   server -> server 0 {"type":"lost", "worker":k, "text":...}: its connection was lost
- *                      here
+ *   server -> server 0 {"type":"lost", "worker":k, "text":...}: the sending server
+ *                      has lost its connection to worker k
  *   server 0 -> server the same with "generation" and "slots":[[i, ...], ...]: the
  *                      decision, with the slots of k that each worker has now
  *   server 0 -> worker {"type":"lost", "worker":k, "text":..., "generation":g,
  *                      "finisher":f, "slots":[i, ...]}: the decision's number, the worker
  *                      that evaluates and saves, and the slots of k that the receiver of
  *                      this message has now
- *   server -> worker k {"type":"lost", "worker":k, "text":...}: it is cut off
- *   worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: it sends
- *                      the gradients of slot i for v and all later versions
- *   worker -> server   {"type":"holds", "slot":i, "version":v}: it has this gradient, and
- *                      no room for another that must come first: take it out of turn
+ *   server -> worker k {"type":"lost", "worker":k, "text":...}: worker k is cut off
+ *   worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: from
+ *                      now on it sends the gradients of slot i for v and later versions
+ *   worker -> server   {"type":"holds", "slot":i, "version":v}: it has computed this
+ *                      gradient, and has no free buffer for one that must be sent before
+ *                      it: receive this gradient early
  *   server 0 -> worker {"type":"finished"}: a worker has said bye
  *
  * A worker without a slot is sent only the last version (server/spare.c):
@@ -66,7 +68,7 @@
  *
  * When others wait for a worker (server/late.c):
  *
- *   server -> worker   {"type":"late", "silent_ns":n}: nothing was received for so long
+ *   server -> worker   {"type":"late", "silent_ns":n}: it made no progress for n ns
  *   worker -> server   {"type":"busy"}: it has worked since, or writes a file; with
  *                      "server":j: it waits for server j
  */
@@ -79,7 +81,7 @@
 
 #include "transport/context.h"
 
-/* Channels, and their keys that are not numbers of chunks. */
+/* Channels of each connection between processes of a job. */
 enum {
 	TERN_PS_CHANNEL_TALK = 1,
 	TERN_PS_CHANNEL_DATA = 2,
@@ -100,24 +102,27 @@ struct tern_talk;
 /* Memory that several talks together may use for incomplete messages. */
 struct tern_talk_budget {
 	uint64_t bytes_left;
-	/* Called when fewer than `bytes` are left, and a message needs them to be
-	 * completed. It may make talks drop what they hold: tern_talk_skip(). */
+	/* Called when a message needs `bytes` more and fewer are left. It may free memory
+	 * by dropping partly received messages: tern_talk_skip(). */
 	void (*short_of)(struct tern_talk_budget *budget, uint64_t bytes);
-	/* The end of a message that tern_talk_skip() dropped was received. */
+	/* Called when the last piece of a message that tern_talk_skip() dropped was
+	 * received. */
 	void (*skipped)(struct tern_talk *talk);
 };
 
 struct tern_talk {
 	struct tern_context *ctx;
-	/* Buffers of pieces: one to receive, and those being sent. */
+	/* Pool of buffers for pieces: one to receive into, and one for each being
+	 * sent. */
 	struct tern_pool *pool;
 	struct tern_channel *channel;
 	/* A message was received; it is valid during the call. NULL: it could not be
-	 * read, and `fault` says why; if it was too long, no further message is
-	 * received. The talk may be closed in here. Not called after the peer went
-	 * down. */
+	 * read, and `fault` says why; if it was too long, or no memory was left for it,
+	 * no further message is received. The talk may be closed in here. Not called
+	 * after the peer went down. */
 	void (*heard)(struct tern_talk *talk, const json_t *message);
-	/* A request has failed although its peer is still there: tern_talk_failed(). */
+	/* A request of the peer has failed, but the peer did not go down within a second:
+	 * tern_talk_failed(). */
 	void (*broken)(struct tern_talk *talk, int status);
 	/* The talk was closed and its last receive has ended: it may be freed, but not
 	 * in this call. May be NULL. */
@@ -128,7 +133,7 @@ struct tern_talk {
 	char *text; /* received part of a message with several pieces */
 	uint64_t text_bytes, text_room;
 	char fault[120]; /* why the last message could not be read */
-	bool deaf;       /* messages are dropped unread */
+	bool deaf;       /* all further messages are dropped unread */
 	bool skips;      /* the rest of this message is dropped unread */
 	uint64_t said_count, heard_count;
 	struct tern_buf piece;
@@ -146,14 +151,15 @@ int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer);
  * end of the peer is reported elsewhere. A lack of memory leads to tern_talk_failed(). */
 void tern_talk_say(struct tern_talk *talk, json_t *message);
 
-/* Drops a message with a budget that was received in part, and the rest when it comes. */
+/* Drops the received part of a message, and the rest when it arrives. Only for a talk
+ * with a budget. */
 void tern_talk_skip(struct tern_talk *talk);
 
 /* From now on messages are dropped unread, and so is a partly received one. */
 void tern_talk_deafen(struct tern_talk *talk);
 
 /* Ends the talk, when the peer is down or cut off: nothing more is sent, and broken()
- * is not called. The talk stays in place until tern_talk_is_idle(). */
+ * is not called. The talk must not be freed before tern_talk_is_idle(). */
 void tern_talk_close(struct tern_talk *talk);
 
 /* True if the last receive has ended: a closed talk may then be freed. */

@@ -6,8 +6,8 @@
 #include "base/cuda.h"
 #include "ps/updater.h"
 
-/* Makes the updater of CUDA device `ordinal`. On failure `why` (of `bytes` bytes) gets
- * a line, as for tern_engine_cuda_new(). */
+/* Makes the updater of CUDA device number `ordinal`. On failure `why` (of `bytes` bytes)
+ * gets the reason in one line. Errors as of tern_engine_cuda_new(). */
 int tern_updater_cuda_new(const struct tern_cuda_api *api, unsigned ordinal,
 	struct tern_updater **out, char *why, size_t bytes);
 

@@ -30,7 +30,7 @@ static int add(struct tern_candidates *c, struct tern_fabric *fabric, const char
 	return 0;
 }
 
-/* Adds "FABRIC://REST" of one fabric. */
+/* Adds the address "FABRIC://REST", where FABRIC names one fabric. */
 static int add_named(
 	struct tern_domain *domain, const char *address, struct tern_candidates *out)
 {
@@ -54,8 +54,9 @@ static int add_to(void *arg, const char *address)
 	return add(to->out, to->fabric, address);
 }
 
-/* Adds "auto://REST". An address that one fabric cannot use is tried on the others;
- * the fabric that picks the port decides whether it is well-formed. */
+/* Adds the addresses that "auto://REST" stands for, on each fabric. If one fabric cannot
+ * use REST, the others still can; the fabric that picks the port decides whether REST is
+ * well-formed. */
 static int add_auto(
 	struct tern_domain *domain, const char *rest, struct tern_candidates *out)
 {
@@ -81,8 +82,8 @@ static int add_address(
 						 : add_named(domain, address, out);
 }
 
-/* The plus behind the first address of a list; NULL: there is only one. A plus that is
- * not followed by "FABRIC://" is part of a name. */
+/* Returns the plus after the first address of a list; NULL: there is only one address. A
+ * plus that is not followed by "FABRIC://" is part of a name. */
 static const char *end_of_first(const char *list)
 {
 	for (const char *c = strchr(list, '+'); c; c = strchr(c + 1, '+')) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses: turns "FABRIC://REST" into a list of what to try, in order.
+ * Addresses of peers. Parses "FABRIC://REST" into a list of addresses to try, in order.
  * "auto://HOST:PORT" stands for the addresses that each fabric adds (auto_dial in
  * fabric.h), in the order of the table of fabrics. Several addresses of one peer are
  * joined by "+".
@@ -22,14 +22,15 @@ struct tern_candidates {
 	unsigned count;
 };
 
-/* Where to connect: parses an address, or several joined by "+". -EINVAL: malformed;
- * -ENODEV: the fabric is not available here; -E2BIG: more than TERN_CANDIDATES_MAX. */
+/* Parses an address to connect to, or several joined by "+". -EINVAL: malformed; -ENODEV:
+ * the fabric is not available on this machine; -E2BIG: more than TERN_CANDIDATES_MAX
+ * addresses. */
 int tern_address_dial(
 	struct tern_domain *domain, const char *list, struct tern_candidates *out);
 
-/* Where to listen: parses an address. For auto, the result is the address on the
- * fabric that picks the port; those of the other fabrics follow from it (auto_listen
- * in fabric.h). */
+/* Parses an address to listen at. For "auto", the result is the address on the fabric
+ * that picks the port; the addresses on the other fabrics follow from it (auto_listen in
+ * fabric.h). */
 int tern_address_listen(struct tern_domain *domain, const char *address,
 	struct tern_candidates *out, bool *is_auto);
 

@@ -1,38 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keep-alive: finds out whether a peer is still there. While the peer is UP, its timer
+ * Keep-alive: finds out whether a peer still exists. While the peer is UP, its timer
  * `tick` fires four times per suspect_ns, and at least once a second. If nothing was
- * received since the last tick, it sends a PING, counts the silence and reports the peer
- * as SUSPECT. A late tick counts as one interval: a pause of our own process is not
- * silence of the peer.
+ * received since the last tick, it sends a PING, adds to the time of silence, and reports
+ * the peer as SUSPECT after suspect_ns. A late tick counts as one interval: a pause of
+ * our own process is not silence of the peer.
  *
  * Silence alone never ends a peer (unless the user set dead_ns), since a program may
  * compute for minutes without handling its peers. A link ends when the peer's host does
- * not answer the fabric (unanswered_ns in fabric.h). The end that dialled cuts the link
- * early and dials: a new connection finds out soonest that the path is back, since data
- * waiting on the old one is repeated ever more seldom. The other end can only wait for
- * that, and gives up the peer after unreachable_ns.
+ * not answer the fabric (unanswered_ns in fabric.h). The end that dialled closes the link
+ * early and dials again: a new connection finds out soonest that the path is back, since
+ * the kernel repeats data on the old one at growing intervals. The other end can only
+ * wait for that, and gives up the peer after unreachable_ns.
  *
- * A PING is sent once, and then its answer is awaited: more PINGs would fill the room for
+ * Only one PING is sent until something is received: more PINGs would fill the room for
  * messages, and would not make the host answer sooner.
  *
- * If only PINGs have moved for a while and all of them were answered, the next tick comes
- * after half that while, so that idle peers cost almost nothing; tern_peer_stir() ends
- * this. Ticks of idle peers coincide, so that one wake of the process serves many. A PING
- * postpones the next tick at both ends, and the end that dialled has the later tick. So
- * the accepting end, which often has many peers, sends the PING, and both ends have
- * received something. If it stops, the end that dialled sends PINGs.
+ * A peer is idle if nothing but PINGs was sent or received for some time, and all PINGs
+ * were answered. Its next tick comes after half of that time, so that idle peers cost
+ * almost nothing; tern_peer_stir() ends this. Ticks of idle peers coincide, so that one
+ * wake-up of the process serves many peers. A PING postpones the next tick at both ends,
+ * and the end that dialled has the later tick. So normally the accepting end, which often
+ * has many peers, sends the PING, and then both ends have received something. If that end
+ * sends none, the end that dialled does.
  */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
 
-/* An idle peer is probed once in this many suspect_ns at most. */
+/* Upper limit of the tick interval of an idle peer, as a multiple of suspect_ns. */
 #define IDLE_SUSPECTS 5u
-/* The tick of the dialling end is later by this fraction of the time. */
+/* At the end that dialled, the tick of an idle peer is later by 1/ASKED_LATER of the
+ * interval. */
 #define ASKED_LATER 5u
-#define GROUP_PEERS 128u /* peers probed at once: a millisecond of work */
-/* The dialling end cuts its link after this fraction of unreachable_ns. */
+#define GROUP_PEERS 128u /* idle peers probed in one wake-up: about 1 ms of work */
+/* The end that dialled closes its link when the peer's host has not answered for
+ * 1/REDIAL_PART of unreachable_ns. */
 #define REDIAL_PART 4u
 
 static void set_tick(struct tern_peer *peer, uint64_t due_ns)
@@ -40,8 +43,8 @@ static void set_tick(struct tern_peer *peer, uint64_t due_ns)
 	tern_timer_set(peer->rdv->ctx, &peer->alive.tick, due_ns);
 }
 
-/* Tick interval while something moves. If silence never makes a peer suspect, ticks
- * are still needed for upkeep. */
+/* Tick interval of a peer that is not idle. Ticks are also needed for upkeep, so they
+ * come at least once a second, however long suspect_ns is. */
 static uint64_t busy_tick_ns(const struct tern_peer *peer)
 {
 	uint64_t quarter_ns = peer->rdv->ctx->opts.suspect_ns / 4;
@@ -49,8 +52,8 @@ static uint64_t busy_tick_ns(const struct tern_peer *peer)
 	return TERN_MAX(TERN_MIN(quarter_ns, TERN_NS_PER_S), 1u);
 }
 
-/* Tick interval of an idle peer: half of its idle time, within bounds that limit the
- * delay until a death is noticed. */
+/* Tick interval of an idle peer: half of the time for which it has been idle, within
+ * bounds that limit the delay until a dead peer is noticed. */
 static uint64_t idle_tick_ns(const struct tern_peer *peer, uint64_t now_ns)
 {
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
@@ -62,10 +65,11 @@ static uint64_t idle_tick_ns(const struct tern_peer *peer, uint64_t now_ns)
 }
 
 /*
- * Time of the next idle tick, on a multiple of the busy interval. The end that sends the
- * PINGs uses the same multiple for all its idle peers, or for one group of them, because
- * a wake and cold caches cost more than the PINGs; each context uses another multiple.
- * The other end's tick is late enough that it has got the PING by then.
+ * Returns the time of an idle peer's next tick, a multiple of the busy tick interval. The
+ * end that sends the PINGs (the acceptor) chooses the same time for all its idle peers,
+ * or for one group of them, because a wake-up and cold caches cost more than the PINGs;
+ * each context chooses other times. The tick of the other end (the dialler) is late
+ * enough that the PING has arrived by then.
  */
 static uint64_t idle_due_ns(const struct tern_peer *peer, uint64_t now_ns, uint64_t in_ns)
 {
@@ -99,7 +103,8 @@ static void sleep_until_next_tick(struct tern_peer *peer, uint64_t now_ns)
 					  : now_ns + busy_tick_ns(peer));
 }
 
-/* Periodic upkeep, limited in rate so that a talkative peer cannot speed it up. */
+/* Periodic upkeep of credits and rails. Its rate is limited, so that a talkative peer
+ * cannot speed it up. */
 static void tend(struct tern_peer *peer, uint64_t now_ns)
 {
 	if (now_ns - peer->alive.tended_ns < busy_tick_ns(peer))
@@ -110,8 +115,8 @@ static void tend(struct tern_peer *peer, uint64_t now_ns)
 		tern_rails_dial(peer);
 }
 
-/* Something was received. Timers are set first: a callback may end the peer, or post a
- * request. */
+/* Called when something was received from the peer. Timers are set first, because a
+ * callback may end the peer, or post a request. */
 static void heard_of(struct tern_peer *peer, uint64_t now_ns)
 {
 	peer->alive.heard = peer->alive.pinged = false;
@@ -127,7 +132,8 @@ void tern_peer_pinged(struct tern_peer *peer)
 {
 	uint64_t now_ns;
 
-	/* The next tick is soon, and will see that something was received. */
+	/* The peer is not idle, so the next tick comes soon, and will see that something
+	 * was received. */
 	if (peer->alive.stirred || peer->alive.suspect)
 		return;
 	now_ns = tern_peer_now_ns(peer);
@@ -153,8 +159,8 @@ bool tern_link_awaits_program(const struct tern_link *link)
 	       !tern_link_is_unreachable(link);
 }
 
-/* The host to which a lost session returned has accepted the connection. Its program
- * may be busy, so the whole time limit starts again. */
+/* True if a lost session was dialled, and the peer's host has accepted the connection.
+ * The peer's program may be busy, so the time to give up starts again. */
 bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
 {
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;
@@ -167,8 +173,9 @@ bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
 	return true;
 }
 
-/* Checks the rails on their own, since their path may differ from that of the main
- * link. A rail that ends also ends the main link. True: that happened. */
+/* Checks the rails separately, since their network path may differ from that of the main
+ * link. A rail that is unreachable is closed, which also ends the main link. True: that
+ * happened. */
 static bool lost_a_rail(struct tern_peer *peer)
 {
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++) {
@@ -183,7 +190,7 @@ static bool lost_a_rail(struct tern_peer *peer)
 	return false;
 }
 
-/* True: the peer, or its link, has ended. */
+/* Ends the peer or its link if the peer was silent for too long. True: that happened. */
 static bool gave_up(struct tern_peer *peer)
 {
 	if (peer->alive.silent_ns >= peer->rdv->ctx->opts.dead_ns)
@@ -220,7 +227,8 @@ void tern_peer_tick(struct tern_timer *timer)
 		heard_of(peer, now_ns);
 		return;
 	}
-	/* The peer had no reason to send anything before it got the PING. */
+	/* Adds one busy tick interval, even after the longer interval of an idle peer:
+	 * the peer had no reason to send anything before it got a PING. */
 	peer->alive.silent_ns += busy_tick_ns(peer);
 	sleep_until_next_tick(peer, now_ns);
 	if (gave_up(peer))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Cancelling requests that the other end knows of. The end that cancels sends CANCEL. If
- * the other end has not started, it forgets its half and answers CANCEL_ACK. If it has,
- * its regular message (ATS, CTS, DONE, or an EAGER that crossed) ends the request. A
- * sender that is writing stops and sends DONE with -ECANCELED, so both halves end with
- * the same status.
+ * the other end has not started the transfer, it forgets the announced request and
+ * answers CANCEL_ACK. If it has, its regular message (ATS, CTS, DONE, or an EAGER that
+ * crossed) ends the request. A sender that is writing stops and sends DONE with
+ * -ECANCELED, so both halves end with the same status.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -27,7 +27,7 @@ int tern_cancel_say(struct tern_xfer *x)
 	return r;
 }
 
-/* Stops writing into the receive `id` of the peer. */
+/* Stops our send that writes into the buffer of the peer's receive `id`. */
 static void stop_writing(struct tern_peer *peer, uint32_t id)
 {
 	struct tern_xfer *x = tern_xfer_by_their_id(peer, id);

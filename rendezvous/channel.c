@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public functions of requests: they check the caller's arguments, then call
- * send.c and recv.c. A request that fails after it was accepted ends through done(),
+/* The public functions for channels and requests. They check the caller's arguments, then
+ * call send.c and recv.c. A request that fails after it was accepted ends through done(),
  * like any other. */
 #include "rendezvous/rendezvous.h"
 
@@ -30,7 +30,7 @@ int tern_channel_open(struct tern_peer *peer, uint32_t number, struct tern_chann
 	return 0;
 }
 
-/* Empty buffers need no memory. */
+/* True if the buffer lies inside its memory. An empty buffer needs no memory. */
 static bool holds(const struct tern_buf *buf)
 {
 	if (buf->bytes == 0)
@@ -38,7 +38,8 @@ static bool holds(const struct tern_buf *buf)
 	return buf->mem && tern_mem_holds(buf->mem, buf->offset, buf->bytes);
 }
 
-/* Common start of sends and receives. 1: it has ended, or is about to. */
+/* Common start of sends and receives. 1: the peer is DOWN, so the request has ended, or
+ * is about to; 0: it continues. */
 static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64_t step,
 	const char *name)
 {
@@ -65,8 +66,8 @@ static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64
 	return 0;
 }
 
-/* True if the request has something for tern_release() to give back. Not before its
- * done(): a HELD request may still wait for that. */
+/* True if tern_release() has something to give back for this request. False until done()
+ * was called: a request in state HELD may still wait for that call. */
 static bool has_hold(const struct tern_req *req)
 {
 	const struct tern_xfer *x = (const void *)req->priv;
@@ -166,7 +167,8 @@ void tern_cancel(struct tern_req *req)
 		tern_recv_cancel(x);
 }
 
-/* Releases what the xfer holds; also called for requests that outlive their context. */
+/* Releases the sender's memory that a receive reads in place; also called for requests
+ * that outlive their context. */
 void tern_xfer_release(struct tern_xfer *x)
 {
 	struct tern_req *req = tern_req_of(x);

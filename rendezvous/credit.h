@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Credits: the right to send a message that may have to wait at the receiver for its
- * other half (EAGER, RTS, POST). A message that answers a WANT needs none (want.c). Each
- * message with a credit may occupy one record at the receiver, so a peer never holds more
- * credits than there are records for it: memory is bounded whatever the peers do.
+ * Flow control. A credit is the right to send one message that may have to wait at the
+ * receiver for its other half (EAGER, RTS, POST). A message that the receiver asked for
+ * by a WANT needs none (want.c). Each message that uses a credit may occupy one record (a
+ * preallocated structure) at the receiver, and a peer never holds more credits than there
+ * are records for it. So memory is bounded whatever the peers do.
  *
- * Each peer has TERN_CREDIT_OWN records, which no other can use. Credits beyond these
- * come from a pool that all peers share. So the number of peers is not limited, and a
- * late peer can always work.
+ * Each peer has TERN_CREDIT_OWN records that no other peer can use. Credits beyond these
+ * come from a pool of records that all peers share. So the number of peers is not
+ * limited, and a peer that connects late can always work.
  *
- * Counters are cumulative and wrap: `granted` travels in every header, so a lost or
+ * Counters are cumulative and wrap. `granted` travels in every header, so a lost or
  * repeated header does no harm. Invariants: used never exceeds granted; both only grow;
- * the sum, over all peers, of the promises (granted - received + held) beyond their own
- * records is at most the pool.
+ * the sum, over all peers, of the promised records (granted - received + held) beyond
+ * each peer's own is at most the pool.
  *
- * A window grows when its peer says that it is starved. The cause is either a lack of
- * records, if all granted ones are held, or the pace: grants come too late for the speed
- * of the peer. In the second case the window grows only while plenty is left. A window
- * shrinks, by not renewing grants, when its peer has not been starved for a while, or
- * when it grew for its pace and is larger than what is left for all others. A new peer
- * gets a share of what is left in the pool, so that there is always something for those
- * who need it.
+ * A window is the number of credits that a peer may have outstanding. It grows when the
+ * peer says that it is starved: it has sends that wait for a credit. The cause is either
+ * a lack of records, if all granted ones are in use, or the peer's pace: it sends faster
+ * than grants reach it. In the second case the window grows only while much of the pool
+ * is left. A window shrinks, by not renewing grants, when its peer has not been starved
+ * for a while, or when it grew for the pace and is larger than what is left for all
+ * others. A new peer gets a share of what is left in the pool, so that something remains
+ * for the peers that come later.
  */
 #ifndef TERN_RENDEZVOUS_CREDIT_H
 #define TERN_RENDEZVOUS_CREDIT_H
@@ -31,7 +33,8 @@
 #define TERN_CREDIT_OWN   16u
 #define TERN_CREDIT_FIRST 64u
 #define TERN_CREDIT_MAX   1024u
-#define TERN_CREDIT_SHARE 16u /* a new peer gets at most this fraction of what is left */
+/* A new peer gets at most 1/16 of what is left in the pool. */
+#define TERN_CREDIT_SHARE 16u
 
 /* Sender side: credits that the peer has granted us. */
 struct tern_credit_tx {
@@ -46,8 +49,9 @@ static inline bool tern_credit_take(struct tern_credit_tx *tx)
 	return true;
 }
 
-/* Takes the grant of a header; older grants are ignored. False if the grant exceeds
- * TERN_CREDIT_MAX. */
+/* Takes the grant (`credit`) of a received header; older grants are ignored. False if it
+ * would leave us more than TERN_CREDIT_MAX unused credits, which no correct peer
+ * grants. */
 static inline bool tern_credit_update(struct tern_credit_tx *tx, uint32_t granted)
 {
 	if (tern_seq_before(granted, tx->granted))
@@ -66,15 +70,17 @@ struct tern_credit_pool {
 /* Receiver side: credits that we grant the peer. */
 struct tern_credit_rx {
 	struct tern_credit_pool *pool;
-	uint32_t granted;  /* cumulative, as in headers */
+	uint32_t granted;  /* credits granted in all (cumulative), as in headers */
 	uint32_t received; /* messages received that used a credit, cumulative */
-	uint32_t held;     /* records in use now */
-	/* Number of credits that the peer should be able to have outstanding. */
+	uint32_t held;     /* records that store messages of this peer now */
+	/* Number of credits that the peer should have at most. */
 	uint32_t window;
-	uint32_t told;     /* value of `granted` in the last header sent */
-	uint32_t grown_at; /* value of tern_credit_over() when the window grew last */
-	bool starved;      /* the peer was starved since the last idle tick */
-	bool waiting;      /* the peer was starved since it was last sent new grants */
+	uint32_t told; /* value of `granted` in the last header that we sent */
+	/* Value of tern_credit_over() when the window was last enlarged. */
+	uint32_t grown_at;
+	/* The peer was starved (sends waited) since the last tern_credit_idle(). */
+	bool starved;
+	bool waiting; /* the peer was starved since new grants were last sent to it */
 };
 
 static inline uint32_t tern_credit_promised(const struct tern_credit_rx *rx)
@@ -107,9 +113,9 @@ static inline void tern_credit_fill(struct tern_credit_rx *rx)
 	rx->pool->promised += tern_credit_shared(rx) - shared;
 }
 
-/* Opens the account of a new peer, with the smallest window until it has proved
- * itself. These credits are backed by records of its own, which are reserved before
- * its first message is read. */
+/* Initialises the credits of a new peer, with the smallest window until the peer has
+ * completed its handshake. These credits are backed by records of the peer's own, which
+ * are reserved before its first message is read. */
 static inline void tern_credit_open(
 	struct tern_credit_rx *rx, struct tern_credit_pool *pool, uint32_t first)
 {
@@ -150,7 +156,7 @@ static inline bool tern_credit_receive(struct tern_credit_rx *rx)
 	return true;
 }
 
-/* The record of a message is free again. */
+/* Called when the record of a message is free again. */
 static inline void tern_credit_release(struct tern_credit_rx *rx)
 {
 	uint32_t shared = tern_credit_shared(rx);
@@ -161,22 +167,23 @@ static inline void tern_credit_release(struct tern_credit_rx *rx)
 	tern_credit_fill(rx);
 }
 
-/* Number of messages whose records were used and freed. */
+/* Number of messages whose records are free again, cumulative. */
 static inline uint32_t tern_credit_over(const struct tern_credit_rx *rx)
 {
 	return rx->received - rx->held;
 }
 
-/* True if a whole window was used and freed since it grew, and the peer is still
- * starved: it sends faster than grants reach it. */
+/* For a starved peer. True if as many messages as the window has were received and their
+ * records freed since the window was last enlarged, so that the peer sends faster than
+ * grants reach it; and if at least four windows are left in the pool. */
 static inline bool tern_credit_is_outrun(const struct tern_credit_rx *rx)
 {
 	return tern_credit_over(rx) - rx->grown_at >= rx->window &&
 	       rx->window <= tern_credit_left(rx->pool) / 4;
 }
 
-/* The peer is starved: enlarges its window, if no grant is still on its way, or if
- * grants are always on their way. */
+/* Called when the peer reports that it is starved: doubles its window if the peer has
+ * used every credit granted so far, or if grants reach it too late for its pace. */
 static inline void tern_credit_grow(struct tern_credit_rx *rx)
 {
 	rx->starved = rx->waiting = true;
@@ -187,17 +194,17 @@ static inline void tern_credit_grow(struct tern_credit_rx *rx)
 	tern_credit_fill(rx);
 }
 
-/* True if a window that grew for its peer's pace is larger than what is left for all
- * others. Growing for pace leaves at least one and a half times the new window, so
- * such windows do not oscillate: the earlier ones shrink until the later ones are
- * about as large, and stay. */
+/* True if a window was enlarged for its peer's pace, and is now larger than what is left
+ * in the pool for all others. When a window is enlarged for pace, at least one and a half
+ * times the new size stays in the pool. So windows do not oscillate: those that grew
+ * earlier shrink until those that grew later are about as large, and then stay. */
 static inline bool tern_credit_is_greedy(const struct tern_credit_rx *rx)
 {
 	return rx->granted != rx->received && rx->window > tern_credit_left(rx->pool);
 }
 
-/* Called periodically: shrinks a window that was not needed, and further if others may
- * need it. */
+/* Called periodically: shrinks a window that was not needed, and further if the pool is
+ * scarce. */
 static inline void tern_credit_idle(struct tern_credit_rx *rx)
 {
 	bool scarce = tern_credit_left(rx->pool) < rx->pool->total / 4;
@@ -208,8 +215,8 @@ static inline void tern_credit_idle(struct tern_credit_rx *rx)
 	rx->starved = false;
 }
 
-/* True if new grants deserve a message of their own: half a window that was not sent
- * yet, or any grant that the peer waits for. */
+/* True if new grants are worth a message of their own: half a window that no header has
+ * carried yet, or any grant while the peer waits for one. */
 static inline bool tern_credit_worth_telling(const struct tern_credit_rx *rx)
 {
 	uint32_t enough = rx->waiting ? 1 : TERN_MAX(rx->window / 2, 1u);

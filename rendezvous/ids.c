@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests by the ids that messages name them by: our own requests, and our sends by the
- * id of the peer's receive that they write into.
+ * Finds requests by the ids in messages: our own requests by their ids, and our sends by
+ * the id of the peer's receive whose buffer they write into.
  *
- * An id is a slot and its generation. A slot is used again, but its generation has
- * changed by then, so a message that is late finds nothing and not another request. A
- * request gets an id only when a message of it needs one.
+ * An id consists of the index of a table entry (struct tern_slot) and the entry's
+ * generation. When an entry is used again, its generation has changed, so a late message
+ * finds nothing rather than another request. A request gets an id only when one of its
+ * messages needs one.
  */
 #include "rendezvous/rendezvous.h"
 

@@ -6,7 +6,8 @@
 #include "base/endian.h"
 #include "base/util.h"
 
-/* 64-bit FNV-1a (Fowler, Noll, Vo). It is short, and each name is hashed once. */
+/* 64-bit FNV-1a hash (Fowler, Noll, Vo). The code is short, and speed is no concern,
+ * since each name is hashed once. */
 uint64_t tern_key(const char *name)
 {
 	uint64_t hash = 0xcbf29ce484222325;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rendezvous of one context, and its listeners. */
+/* State of the rendezvous layer in one context (struct tern_rdv), and listeners. */
 #ifndef TERN_RENDEZVOUS_LAYER_H
 #define TERN_RENDEZVOUS_LAYER_H
 
@@ -17,28 +17,35 @@ struct tern_rdv {
 	uint64_t incarnation;
 	struct tern_match_secret match_secret;
 	struct tern_list peers, links, listeners;
-	struct tern_admission half_open; /* accepted links, handshake not complete */
+	/* Accepted links whose handshake is not complete. */
+	struct tern_admission half_open;
 	uint32_t half_open_max;
-	uint32_t refused_count; /* links with `refused` */
+	uint32_t refused_count; /* links whose flag `refused` is set */
 
-	struct tern_list completed; /* xfers whose done() is to run */
+	/* Transfers (struct tern_xfer) whose done() is to run. */
+	struct tern_list completed;
 	struct tern_deferred complete_call;
-	uint64_t ending_ns; /* time at which its context was freed */
-	/* listen.c: it was logged which peer still reads our memory. */
+	uint64_t ending_ns; /* time at which freeing of the context began */
+	/* listen.c: it was logged that freeing waits for a peer that reads our memory in
+	 * place. */
 	bool said_who_reads;
-	struct tern_map tokens;  /* accepted peers, by token */
-	struct tern_list held;   /* like peer->held, for peers that were freed */
-	struct tern_list hungry; /* receives that wait for room in their pool */
+	struct tern_map tokens; /* finds accepted peers by the token of the session */
+	/* Receives that have ended, of peers that have ended, for which the caller has
+	 * not called tern_release() yet. */
+	struct tern_list held;
+	/* Receives that wait until their pool has a free buffer. */
+	struct tern_list hungry;
 	struct tern_timer feed_timer;
-	struct tern_list bounceless; /* stage.c: xfers that wait for a bounce buffer */
+	/* stage.c: transfers that wait for a bounce buffer. */
+	struct tern_list bounceless;
 	struct tern_deferred bounce_call;
 	struct tern_timer bounce_timer;
 
-	struct tern_list record_slabs; /* slabs of records: record.c */
+	struct tern_list record_slabs; /* slabs (blocks of memory) of records: record.c */
 	struct tern_list free_records;
 	uint32_t record_count;
-	uint32_t peer_count; /* peers that have records of their own */
-	/* Records for WANTs: reserved, or used by the message that answered one. */
+	uint32_t peer_count; /* peers for which records are reserved */
+	/* Records reserved for messages that answer a WANT, or used by such messages. */
 	uint32_t wanted_count;
 	struct tern_credit_pool credits;
 };
@@ -53,12 +60,13 @@ struct tern_listener {
 	struct tern_rdv *rdv;
 	struct tern_peer_opts opts;
 	char own_name[64];
-	char *secret; /* NULL: that of the context */
+	char *secret; /* NULL: the context's secret is used */
 	void (*accept)(struct tern_peer *peer, void *arg);
 	void *accept_arg;
 	char address[128];
 	unsigned lsn_count;
-	struct tern_lsn *lsns[]; /* at most one for each fabric */
+	/* Listening sockets or the like; at most one for each fabric. */
+	struct tern_lsn *lsns[];
 };
 
 #endif

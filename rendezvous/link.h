@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One fabric connection and its handshake. */
+/* A link: one fabric connection of a session, with its handshake. */
 #ifndef TERN_RENDEZVOUS_LINK_H
 #define TERN_RENDEZVOUS_LINK_H
 
@@ -19,7 +19,7 @@ enum tern_link_state {
 	TERN_LINK_WAIT_ANSWER,
 	TERN_LINK_WAIT_WELCOME,
 	TERN_LINK_WAIT_HELLO,
-	/* Waits until the session's old link has ended, then answers. */
+	/* Waits until the session's old link is closed, then answers step 1. */
 	TERN_LINK_WAIT_OLD,
 	TERN_LINK_WAIT_PROOF,
 	TERN_LINK_UP,
@@ -27,47 +27,53 @@ enum tern_link_state {
 };
 
 struct tern_link {
-	struct tern_list node;    /* rdv->links */
-	struct tern_list of_peer; /* peer->links */
+	struct tern_list node;    /* node in rdv->links */
+	struct tern_list of_peer; /* node in peer->links */
 	struct tern_rdv *rdv;
 	struct tern_conn *conn;
 	enum tern_link_state state;
-	struct tern_peer *peer; /* acceptor: NULL until step 1 has told the session */
+	/* At the accepting end: NULL until step 1 has named the session. */
+	struct tern_peer *peer;
 	struct tern_listener *listener;
 	uint8_t rail; /* number of the rail; 0: the main link */
-	/* Step of a HELLO that could not be sent for lack of room; 0: none. */
+	/* Step of the HELLO that could not be sent yet for lack of room; 0: none. */
 	uint8_t unsaid;
-	struct tern_half_open half_open; /* in rdv->half_open */
-	bool refused;   /* closing, but its refusal is still being sent */
-	bool over;      /* its peer was told of the end; `closed` follows */
-	int verdict;    /* status that overrides that of `closed`; 0: none */
-	uint32_t epoch; /* proposed in step 1 */
+	/* Node in rdv->half_open, while the handshake is not complete. */
+	struct tern_half_open half_open;
+	bool refused;   /* the link is closing, but its refusal is still being sent */
+	bool over;      /* the fabric has called ended(); closed() follows */
+	int verdict;    /* status to be used instead of that of closed(); 0: none */
+	uint32_t epoch; /* epoch proposed in step 1 of the handshake */
 	struct tern_hello theirs;
 	uint8_t nonce[16];
 	struct tern_timer timer; /* time limit of the handshake */
-	uint32_t *echoes; /* rail.c: TERN_RAIL_ECHOES entries; NULL until first used */
+	/* rail.c: ring buffer of TERN_RAIL_ECHOES request ids that are to be sent back as
+	 * confirmations; NULL until first used. */
+	uint32_t *echoes;
 	uint32_t echo_first, echo_count;
 };
 
-/* hello.c */
-/* Returns the number of half-open links that a context may have if its process may
- * have `file_max` files. */
+/* Functions that hello.c defines: */
+/* Returns how many half-open links (in their handshake) a context may have, if its
+ * process may open `file_max` files. */
 uint32_t tern_half_open_max(uint64_t file_max);
 struct tern_link *tern_link_new(
 	struct tern_rdv *rdv, struct tern_conn *conn, enum tern_link_state state);
-/* Changes the state, by an edge of the diagram. */
+/* Changes the state. The diagram at enum tern_link_state must allow the transition. */
 void tern_link_enter(struct tern_link *link, enum tern_link_state next);
-/* Sends step 1, when a dialled link is up. */
+/* Sends step 1 of the handshake; called when the fabric has connected. */
 void tern_link_hello(struct tern_link *link);
 int tern_link_handshake(struct tern_link *link, const void *message, size_t bytes);
-void tern_link_answer(struct tern_link *link); /* sends step 2 */
-/* The acceptor's first message has arrived: a link in WAIT_WELCOME goes UP. */
+void tern_link_answer(struct tern_link *link); /* sends step 2 of the handshake */
+/* Called when the acceptor's first message has arrived: a link in WAIT_WELCOME goes
+ * UP. */
 void tern_link_welcomed(struct tern_link *link);
 void tern_link_close(struct tern_link *link, int verdict, bool flush);
 void tern_link_free(struct tern_link *link);
-void tern_link_writable(struct tern_link *link); /* continues the handshake */
-/* Logs that there is no memory for the records of the link's peer. Returns -ENOMEM,
- * with which the dialler goes on trying. */
+/* Continues a handshake that had no room to send. */
+void tern_link_writable(struct tern_link *link);
+/* Logs that there is no memory for the records of one more peer. Returns -ENOMEM, with
+ * which the end that dials goes on trying. */
 int tern_link_lacks_memory(const struct tern_link *link);
 /* Checks a secret (NULL: none). -EINVAL: empty; -ENOTSUP: built without OpenSSL. */
 int tern_secret_check(const char *secret);

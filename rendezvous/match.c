@@ -6,8 +6,8 @@
 #define FIRST_BITS 6u
 #define MOST_BITS  30u
 
-/* Folds both halves of the 128-bit product: each bit of either factor affects all
- * bits. */
+/* Mixes two words: XORs both halves of their 128-bit product, so that each bit of either
+ * word affects all bits of the result. */
 static uint64_t fold(uint64_t a, uint64_t b)
 {
 	unsigned __int128 product = (unsigned __int128)a * b;
@@ -42,7 +42,8 @@ static struct tern_list *new_buckets(uint32_t count)
 int tern_match_init(struct tern_match *match, const struct tern_match_secret *secret)
 {
 	*match = (struct tern_match){.secret = *secret, .shift = 64 - FIRST_BITS};
-	match->secret.word[2] |= 1; /* a factor of 0 would hide the others */
+	/* Odd, so never 0, which would hide channel and kind. */
+	match->secret.word[2] |= 1;
 	match->buckets = new_buckets(1u << FIRST_BITS);
 	return match->buckets ? 0 : -ENOMEM;
 }
@@ -64,7 +65,8 @@ static struct tern_match_node *in_ring(struct tern_list *n)
 	return tern_list_entry(n, struct tern_match_node, ring);
 }
 
-/* Doubles the buckets; without memory the chains become longer, and nothing fails. */
+/* Doubles the number of buckets. If there is no memory, the chains become longer, and
+ * nothing fails. */
 static void grow(struct tern_match *match)
 {
 	struct tern_list *old = match->buckets;
@@ -131,7 +133,7 @@ void tern_match_remove(struct tern_match *match, struct tern_match_node *node)
 	node->waits = false;
 	match->count_of[node->kind]--;
 	if (tern_list_linked(&node->bucket)) {
-		if (next != node) /* it becomes the oldest */
+		if (next != node) /* next becomes the oldest */
 			tern_list_push_front(&node->bucket, &next->bucket);
 		else
 			match->ring_count--;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table in which the two halves of a rendezvous find each other; each peer has one.
- * Everything that waits under a (channel, key, step) is a node in it, oldest first. A
- * node is part of its owner, so the table allocates only when it grows.
+ * The matching table, in which sends and receives find each other; each peer has one.
+ * Everything that waits under a (channel, key, step), a triple, is a node in it, oldest
+ * first. A node is part of its owner, so the table allocates only when it grows.
  *
  * The nodes of one triple and kind form a ring, of which only the oldest is in the hash
  * table. So adding, finding the oldest and removing take constant time however many nodes
@@ -17,13 +17,14 @@
 #include "base/list.h"
 
 enum tern_match_kind {
-	TERN_MATCH_RECV, /* ours: a receive that no sender has claimed */
-	TERN_MATCH_SEND, /* ours: a send that was not announced or started */
-	/* ours: a send that writes into a POST, until its DONE was sent. */
+	TERN_MATCH_RECV, /* ours: a receive that is not matched with a send */
+	TERN_MATCH_SEND, /* ours: a send that was neither announced nor started */
+	/* ours: a send that writes into the buffer of a POST, until its DONE was sent */
 	TERN_MATCH_CLAIM,
-	TERN_MATCH_ARRIVAL, /* the peer's: an EAGER or RTS that matched no receive */
-	TERN_MATCH_POST,    /* the peer's: a POST that waits for a send */
-	TERN_MATCH_SENT, /* ours: an EAGER or RTS that the peer may not have seen yet */
+	TERN_MATCH_ARRIVAL, /* the peer's: an EAGER or RTS that matched no receive yet */
+	TERN_MATCH_POST, /* the peer's: a POST (receive buffer) that waits for a send */
+	/* Ours: an EAGER or RTS that the peer may not have handled yet. */
+	TERN_MATCH_SENT,
 	TERN_MATCH_KIND_COUNT
 };
 
@@ -33,14 +34,16 @@ struct tern_triple {
 };
 
 struct tern_match_node {
-	struct tern_list bucket; /* linked if it is the oldest of its triple and kind */
-	struct tern_list ring;   /* the other nodes of its triple and kind */
+	/* In a hash bucket, if the node is the oldest of its triple and kind. */
+	struct tern_list bucket;
+	/* List of all nodes of the same triple and kind, in order of age. */
+	struct tern_list ring;
 	struct tern_triple triple;
 	enum tern_match_kind kind;
-	bool waits; /* the node is in the table */
+	bool waits; /* the node is in the matching table */
 };
 
-/* Random, and unknown to peers. */
+/* Random words that key the hash, unknown to peers. */
 struct tern_match_secret {
 	uint64_t word[3];
 };
@@ -48,8 +51,9 @@ struct tern_match_secret {
 struct tern_match {
 	struct tern_list *buckets;
 	struct tern_match_secret secret;
-	uint32_t shift, ring_count; /* the table has 2^(64 - shift) buckets */
-	/* Nodes by kind. Most counts are 0, and then nothing is searched. */
+	uint32_t shift, ring_count; /* shift: the table has 2^(64 - shift) buckets */
+	/* Number of nodes of each kind. Most counts are 0, and then no search is
+	 * needed. */
 	uint32_t count_of[TERN_MATCH_KIND_COUNT];
 };
 
@@ -64,19 +68,20 @@ static inline void tern_match_node_init(struct tern_match_node *node)
 	node->waits = false;
 }
 
-/* Adds a node under node->triple, behind all others of it. */
+/* Adds a node under its triple (channel, key, step), as the newest node of this triple
+ * and kind. */
 void tern_match_add(struct tern_match *match, struct tern_match_node *node,
 	enum tern_match_kind kind);
 
-/* Removes a node. Harmless if it is not in the table. */
+/* Removes a node. Does nothing if it is not in the table. */
 void tern_match_remove(struct tern_match *match, struct tern_match_node *node);
 
-/* The oldest node of this triple and kind; NULL: none. */
+/* Returns the oldest node of this triple and kind; NULL: there is none. */
 struct tern_match_node *tern_match_find(const struct tern_match *match,
 	const struct tern_triple *triple, enum tern_match_kind kind);
 
-/* The node of the same triple and kind that was added just before `node`, which is in the
- * table; NULL: `node` is the oldest. */
+/* Returns the node of the same triple and kind that was added just before `node`, which
+ * must be in the table. NULL: `node` is the oldest. */
 struct tern_match_node *tern_match_before(const struct tern_match_node *node);
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session with another context, which survives its links. */
+/* A peer: a session with another context (usually of another process). The session
+ * survives its links (fabric connections): when a link is lost, the session continues on
+ * a new one. */
 #ifndef TERN_RENDEZVOUS_PEER_H
 #define TERN_RENDEZVOUS_PEER_H
 
@@ -9,7 +11,9 @@
 #include "rendezvous/link.h"
 #include "rendezvous/retain.h"
 
-#define TERN_RAILS_MAX 9u /* 8, and the main link if it is not one of them */
+/* Size of arrays indexed by rail number: 0 is the main link, 1 to 8 are rails (further
+ * connections that carry only puts). */
+#define TERN_RAILS_MAX 9u
 
 /*
  *     START --handshake done--> UP <----------> LOST
@@ -18,8 +22,8 @@
  *       +-----------------------+-----------------+--> DOWN
  *
  * LOST -> DOWN: the time to reconnect has passed, the peer refused, or its process has
- * ended. Freeing a peer in any state makes it DOWN. An orderly goodbye (FIN) takes place
- * in UP.
+ * ended. Freeing a peer in any state makes it DOWN. The orderly goodbye (FIN in both
+ * directions) takes place in state UP.
  */
 enum tern_peer_state {
 	TERN_PEER_STATE_START,
@@ -28,134 +32,175 @@ enum tern_peer_state {
 	TERN_PEER_STATE_DOWN,
 };
 
-/* Puts in flight per link: few, since messages wait behind them. */
+/* Largest number of puts (RDMA writes) in flight on one link. It is low, because a
+ * message on the link is sent after the puts before it. */
 #define TERN_CONN_PUTS 4u
 
 struct tern_put_op {
 	struct tern_op op;
-	struct tern_xfer *xfer;       /* NULL: free */
-	struct tern_stage_slot *slot; /* source of the put; NULL: the tensor itself */
+	/* The send that the put belongs to; NULL: the entry is free. */
+	struct tern_xfer *xfer;
+	/* Staging slot (page-locked host buffer) with the data; NULL: the data is
+	 * in the tensor. */
+	struct tern_stage_slot *slot;
 	uint64_t bytes;
 };
 
-/* An EAGER or RTS that the peer may not have seen when it sent a POST. */
+/* An EAGER or RTS (announced tensor) of ours that the peer may not have handled yet. If a
+ * POST (announced buffer) of the peer arrives, the two may have crossed on the wire. */
 struct tern_sent {
 	struct tern_match_node node;
 	uint32_t seq;
 };
 #define TERN_SENT_MAX TERN_CREDIT_MAX
 
-/* Largest number of WANTs without an answer. */
+/* Largest number of unanswered WANTs. By a WANT, a receive asks for a send that has no
+ * credit: want.c. */
 #define TERN_WANTS_MAX 16u
 
-/* A slot of request ids. An id on the wire is generation << 16 | slot; generations
- * start at 1. */
+/* An entry of the table of request ids. An id on the wire is generation << 16 | index of
+ * the entry; generations start at 1. */
 struct tern_slot {
-	struct tern_xfer *xfer; /* NULL: free */
-	uint32_t next;          /* next free slot */
+	struct tern_xfer *xfer; /* the request with this id; NULL: the entry is free */
+	uint32_t next;          /* index of the next free entry */
 	uint16_t generation;
 };
 
-/* Dialling, and when to give up: dial.c. */
+/* Connecting and reconnecting (dialling), and the decision to give up: dial.c. */
 struct tern_dial {
 	/*
-	 * Fires in LOST, START and after the goodbye: dials the next address, looks
-	 * whether the session may still return, or ends it. Set when an attempt has
-	 * failed, when the link is lost, and when FIN was said (session.c).
+	 * Timer in the states START and LOST, and after our FIN (goodbye) was sent. When
+	 * it fires, the next address is dialled, or the session waits longer, or the
+	 * session ends. It is set when an attempt to connect has failed, when the link is
+	 * lost, and when FIN was sent (session.c).
 	 */
 	struct tern_timer retry;
-	uint64_t give_up_ns; /* time after which no attempt begins */
-	uint64_t backoff_ns; /* pause before the next attempt */
-	uint64_t up_ns;      /* time at which the link came up */
-	bool at_once;        /* the lost link had carried something: no pause */
+	uint64_t give_up_ns; /* time after which no attempt to connect begins */
+	uint64_t backoff_ns; /* pause before the next attempt to connect */
+	uint64_t up_ns;      /* time at which the main link came up */
+	/* The lost link was useful (was_of_use() in dial.c): dial without a pause. */
+	bool at_once;
 
-	struct tern_candidates candidates; /* dialler: addresses to try, in order */
-	unsigned candidate, home; /* address in use; first address on which it came up */
-	unsigned tried;           /* consecutive addresses tried without success */
+	/* The end that dials: addresses to try, in order. */
+	struct tern_candidates candidates;
+	/* Indices into `candidates`: the address in use; the address on which the session
+	 * first came up. */
+	unsigned candidate, home;
+	unsigned tried;   /* consecutive addresses tried without success */
 	unsigned refused; /* bit set of the addresses that refused the first connection */
 
-	/* State of the last lost link, and of the links that carried nothing since. */
+	/* lost_acked and lost_rx_seq: values of stream.acked and stream.rx_seq when the
+	 * last link was lost. fruitless: number of consecutive links that carried none of
+	 * the waiting messages; fruitless_parts: sum of the weights of these links
+	 * (FRUITLESS_MAX in dial.c). */
 	uint32_t lost_acked, lost_rx_seq, fruitless, fruitless_parts;
-	uint64_t fruitless_ns; /* start of the present series of fruitless links */
+	/* Time at which the first of these consecutive links was lost. */
+	uint64_t fruitless_ns;
 };
 
-/* Whether the peer is heard, and how often it is asked: alive.c. */
+/* Keep-alive: whether messages of the peer arrive, and how often it is probed:
+ * alive.c. */
 struct tern_alive {
 	/*
-	 * Fires while the peer is UP, a quarter of `suspect_ns` after the last time, less
-	 * often for an idle peer: upkeep, and a PING if nothing was heard.
+	 * Periodic timer (tick) of a peer that is UP. Its interval is a quarter of
+	 * suspect_ns, or longer if the peer is idle. Each tick does upkeep, and sends a
+	 * PING if nothing was received since the last tick.
 	 */
 	struct tern_timer tick;
-	bool heard;   /* something was received since the last tick */
-	bool stirred; /* something but PINGs was sent or received since the last tick */
-	bool pinged;  /* a PING was sent and nothing was received since */
-	bool drowsy;  /* idle: ticks come less often */
-	bool suspect; /* the user was told SUSPECT */
-	uint64_t silent_ns; /* duration of the silence since a PING was not answered */
-	uint64_t quiet_since_ns; /* time of the last message other than a PING */
-	uint64_t tended_ns;      /* time of the last periodic upkeep (credits, rails) */
+	bool heard; /* something was received since the last tick */
+	/* Since the last tick, a request was posted or a message other than a PING was
+	 * received. */
+	bool stirred;
+	bool pinged; /* a PING was sent, and nothing was received after it */
+	bool drowsy; /* the peer is idle, so its ticks are less frequent */
+	/* The event SUSPECT was reported, and nothing was received after it. */
+	bool suspect;
+	/* Time for which nothing was received from the peer; counted in ticks. */
+	uint64_t silent_ns;
+	/* Time of the last tick that found `stirred` set, or at which idleness ended. */
+	uint64_t quiet_since_ns;
+	uint64_t tended_ns; /* time of the last periodic upkeep (credits, rails) */
 };
 
-/* Connections that carry puts: rail.c. */
+/* Rails, further connections that carry only puts (RDMA writes): rail.c. */
 struct tern_rails {
-	struct tern_link *link[TERN_RAILS_MAX]; /* [0] is not used; NULL: not up */
-	/* bulk_bytes of the link, or of the last one if there is none: fabric.h. */
+	/* Indexed by rail number. NULL: that rail is not up; [0] is not used. */
+	struct tern_link *link[TERN_RAILS_MAX];
+	/* Tensors of at least this size go over rails only, smaller ones over the main
+	 * link only. 0: every tensor uses the main link and all rails. The value is that
+	 * of the main link; while there is none, that of the last one. */
 	uint64_t bulk_bytes;
-	bool bulk;         /* a tensor of at least that size was transferred */
-	uint32_t failures; /* consecutive rail failures */
-	/* Earliest time of the next dial of a rail, which the tick looks at. */
+	bool bulk;         /* a tensor of at least bulk_bytes was sent or received */
+	uint32_t failures; /* failed attempts since any rail of this peer came up */
+	/* Earliest time at which a rail may be dialled again. */
 	uint64_t after_ns;
-	struct tern_put_op put_ops[TERN_RAILS_MAX][TERN_CONN_PUTS]; /* by link */
-	unsigned put_op_count;                                      /* number in use */
+	/* Indexed by rail number. */
+	struct tern_put_op put_ops[TERN_RAILS_MAX][TERN_CONN_PUTS];
+	unsigned put_op_count; /* entries in use, on all links */
 };
 
-/* Messages, numbered and kept until they are acknowledged: stream.c. */
+/* The stream of messages, which are numbered and kept until they are acknowledged:
+ * stream.c. */
 struct tern_stream {
-	/* Seq of the last message sent, and the last one acknowledged. */
+	/* Sequence numbers: of the last message that we sent, and of the last one that
+	 * the peer has acknowledged. */
 	uint32_t tx_seq, acked;
-	/* Seq of the last message handled, and the last ack that was sent. */
+	/* Sequence numbers: of the last message of the peer that we handled, and of the
+	 * last acknowledgement that we sent. */
 	uint32_t rx_seq, told_ack;
 	uint64_t untold_bytes;
 	struct tern_retain retain;
-	/* Sends that wait for the ack of their DONE, in the order of its seq. */
+	/* Sends whose DONE (the message after the last put) is not acknowledged yet, in
+	 * the order of its sequence number. */
 	struct tern_list wait_ack;
 	struct tern_credit_tx credit_tx;
 	struct tern_credit_rx credit_rx;
 	bool ack_due, starved_told;
-	uint8_t pings_due; /* PINGs that could not be sent for lack of room */
-	bool renewed_last; /* the next turn belongs to messages that are sent again */
+	/* PING_ASK, PING_REPLY: PINGs that the fabric had no room for */
+	uint8_t pings_due;
+	/* The last message sent was a RENEW, so the next one is a message that is sent
+	 * again. */
+	bool renewed_last;
 	struct tern_deferred tell_call;
-	struct tern_sent *sent; /* ring of TERN_SENT_MAX; NULL until first used */
+	/* Ring buffer of TERN_SENT_MAX entries; NULL until first used. */
+	struct tern_sent *sent;
 	uint32_t sent_first, sent_count;
 };
 
-/* Lists of what waits for room or for a credit: pump.c. */
+/* Lists of transfers (struct tern_xfer) that wait for room or for a credit: pump.c. */
 struct tern_pump {
 	bool running, serving_starved;
-	struct tern_list pending; /* xfers with a message to send but no room for it */
-	struct tern_list starved; /* xfers with a message that needs a credit */
-	/* Transfers with puts to issue; [1]: those on bulk connections. */
+	/* Transfers with a message to send, but no room for it. */
+	struct tern_list pending;
+	struct tern_list starved; /* transfers whose next message needs a credit */
+	/* Sends with puts to issue: [1] over rails only (bulk), [0] all others. */
 	struct tern_list writing[2];
-	struct tern_list answers; /* records with an answer to be sent */
+	/* Messages of the peer (records) whose answer is to be sent. */
+	struct tern_list answers;
 };
 
-/* Receives that ask for a send without a credit, and answers to them: want.c. */
+/* WANT (a receive asks for a send that has no credit) and its answers: want.c. */
 struct tern_want {
-	/* For our receives: */
-	struct tern_list unasked; /* receives that may have to send a WANT */
-	uint32_t asks_out;        /* WANTs without an answer yet */
-	uint32_t asks_lost; /* WANTs whose receive has ended: only a MISS can answer */
+	struct tern_list unasked; /* our receives that may have to send a WANT */
+	uint32_t asks_out;        /* our WANTs that are not answered yet */
+	/* Unanswered WANTs whose receive was matched otherwise, or has ended: the answer
+	 * can only be a MISS (no such send). */
+	uint32_t asks_lost;
+	/* missed_count: receives whose WANT was answered by MISS, which wait for a HAVE.
+	 * behind_count: receives that wait for an older receive of the same triple
+	 * (channel, key, step). */
 	uint32_t missed_count, behind_count;
-	bool they_starve; /* sends of the peer wait for credits */
-	/* Of our sends: a receive of the peer has been answered by MISS, so HAVE is sent
-	 * when a send waits. */
+	bool they_starve; /* the peer has sends that wait for credits */
+	/* For our sends: a WANT of the peer was answered by MISS (no such send), so a
+	 * send that begins to wait for a credit sends HAVE. */
 	bool watching;
-	uint32_t miss_seq;
-	/* Ids of WANTs to be answered by MISS. */
+	uint32_t miss_seq; /* sequence number of the last MISS */
+	/* Ids of the peer's receives whose WANT is to be answered by MISS, and their
+	 * number. */
 	uint32_t misses[TERN_WANTS_MAX], miss_count;
 };
 
-/* Requests that the peer knows by id: ids.c. */
+/* Table of our requests that messages refer to by id: ids.c. */
 struct tern_ids {
 	struct tern_slot *slots;
 	uint32_t slot_count, free_slot;
@@ -164,36 +209,42 @@ struct tern_ids {
 struct tern_peer {
 	struct tern_list node;
 	struct tern_rdv *rdv;
-	struct tern_port *port; /* port of the fabric of its connection */
+	/* Port (this context's use of a fabric) of the present link. */
+	struct tern_port *port;
 	struct tern_peer_opts opts;
 	char own_name[64], name[192];
-	/* Address of the present connection; `name` keeps that of the first one. */
+	/* Address of the peer's end of the present connection; `name` keeps that of the
+	 * first connection. */
 	char address[80];
 	const char *fabric_name;
-	char *secret; /* NULL: that of the context */
+	char *secret; /* NULL: the context's secret is used */
 	struct tern_name_key name_key;
 
 	enum tern_peer_state state;
 	bool dialler;
-	bool accepted;    /* acceptor: the user's accept() was called */
-	bool in_accept;   /* accept() is running */
-	bool has_records; /* it is counted in rdv->peer_count: record.c */
+	bool accepted;    /* at the end that accepted: the user's accept() was called */
+	bool in_accept;   /* the user's accept() is running */
+	bool has_records; /* its records are reserved (rdv->peer_count): record.c */
 	bool freed;       /* freed by the user: no more events */
-	bool finished;    /* DOWN, and nothing of it is left */
+	bool finished;    /* the event DOWN was reported */
 	bool fin_wanted, fin_sent, fin_received;
-	/* FIN was received, and the receives without a sender have ended. */
+	/* FIN (goodbye) was received, and the receives that no send will match have
+	 * ended. */
 	bool receives_over;
-	int cause; /* reason of LOST or DOWN */
+	int cause; /* status that says why the peer is LOST or DOWN */
 	uint64_t token, their_incarnation;
-	struct tern_map_node by_token; /* acceptor: node in rdv->tokens */
-	struct tern_deferred end_call; /* sends FIN, or finishes DOWN */
+	struct tern_map_node by_token; /* at the end that accepted: node in rdv->tokens */
+	/* Deferred call: sends FIN (goodbye) of a peer that is UP, or ends the requests
+	 * of a peer that is DOWN. */
+	struct tern_deferred end_call;
 
 	uint32_t epoch;
-	struct tern_link *link; /* the main link; NULL unless UP */
-	/* All its links in any state: the main link, rails, and closing ones. */
+	struct tern_link *link; /* main link, which carries messages; NULL unless UP */
+	/* All links of this peer in any state: the main link, rails, and closing ones. */
 	struct tern_list links;
 	uint32_t link_count;
-	/* Links that have ended but whose memory is still read in place. */
+	/* Links that carry nothing any more, but are not closed yet, since the peer still
+	 * reads memory in place through them. */
 	uint32_t over_count;
 
 	struct tern_dial dial;
@@ -206,29 +257,37 @@ struct tern_peer {
 
 	struct tern_list channels;
 	struct tern_match match;
-	struct tern_list xfers; /* all xfers of the peer, in the order of posting */
-	struct tern_list held;  /* receives that have ended and were not released */
-	uint32_t send_count, landing_count; /* numbers among xfers */
-	/* By ids of the peer's requests: records of RTS and POST, and sends that write
-	 * into the peer's memory. See tern_theirs_key(). */
+	struct tern_list xfers; /* all transfers of the peer, in the order of posting */
+	/* Receives that have ended, but the caller has not called tern_release(). */
+	struct tern_list held;
+	/* In `xfers`: number of sends; number of receives in LANDING (copy to the
+	 * GPU). */
+	uint32_t send_count, landing_count;
+	/* Finds, by the id of a peer's request, the record of its RTS or POST, and our
+	 * send that writes into its buffer. The keys are those of tern_theirs_key(). */
 	struct tern_map theirs;
-	/* Transfers whose region must be announced anew: renew.c. */
+	/* Transfers whose memory region must be announced again on the new link:
+	 * renew.c. */
 	struct tern_list renewals;
-	/* Sends whose memory was offered to the peer: lend.c. */
+	/* Sends that wait until the peer has answered the offer of their GPU memory:
+	 * lend.c. */
 	struct tern_list offering;
-	struct tern_list records; /* all records of this peer */
-	uint32_t arrival_count;   /* records that wait for a receive */
-	uint32_t copy_count;      /* copies of the stager under way */
-	/* Ports for which it was logged that tensors are staged, and that they are
-	 * not. */
+	struct tern_list records; /* all records (stored messages) of this peer */
+	uint32_t arrival_count;   /* stored EAGERs and RTSs that no receive has matched */
+	uint32_t copy_count; /* copies from or to GPU memory in progress (stager.h) */
+	/* The last port for which it was logged that GPU memory is staged, and the last
+	 * one for which it was logged that GPU memory is accessed directly. */
 	const struct tern_port *stage_told, *direct_told;
 
-	uint32_t eager_bytes;        /* negotiated */
-	uint32_t eager_mapped_bytes; /* for tensors in slabs; at most eager_bytes */
+	/* Largest tensor sent as an EAGER; negotiated in the handshake. */
+	uint32_t eager_bytes;
+	/* Largest tensor sent as an EAGER from a slab (pool memory), which the peer can
+	 * map; at most eager_bytes. */
+	uint32_t eager_mapped_bytes;
 	struct tern_peer_stats stats;
 };
 
-/* True if xfers wait to send a message: a new one must queue behind them. */
+/* True if messages wait to be sent. A new message must be queued after them. */
 static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 {
 	return !tern_list_empty(&peer->pump.pending) ||
@@ -239,8 +298,8 @@ static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 	       peer->stream.retain.sent_count < peer->stream.retain.count;
 }
 
-/* True if a receive may send a WANT now: the peer has used all its credits and has
- * sends that wait. */
+/* True if a receive may send a WANT now: sends of the peer wait for credits, and messages
+ * that used all credits granted so far have arrived. */
 static inline bool tern_want_is_due(const struct tern_peer *peer)
 {
 	return peer->want.they_starve && !tern_list_empty(&peer->want.unasked) &&
@@ -248,7 +307,7 @@ static inline bool tern_want_is_due(const struct tern_peer *peer)
 	       peer->want.asks_out < TERN_WANTS_MAX;
 }
 
-/* The connection of the main link; only while the peer is UP. */
+/* The fabric connection of the main link. Call it only while the peer is UP. */
 static inline struct tern_conn *tern_peer_conn(const struct tern_peer *peer)
 {
 	return peer->link->conn;
@@ -258,28 +317,33 @@ static inline uint32_t tern_peer_caps(const struct tern_peer *peer)
 	return peer->link ? peer->link->conn->caps : 0;
 }
 
-/* session.c */
+/* Functions that session.c defines: */
 struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opts *opts);
-/* Changes the state, by an edge of the diagram. */
+/* Changes the state. The diagram at enum tern_peer_state must allow the transition. */
 void tern_peer_enter(struct tern_peer *peer, enum tern_peer_state next);
 void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link);
-/* Adds a link to the peer, which owns it from now on. */
+/* Adds a link to the peer, which owns the link from now on. */
 void tern_peer_add_link(struct tern_peer *peer, struct tern_link *link);
-/* Sets the token of an accepted peer. */
+/* Sets the token (number of the session) of an accepted peer, by which
+ * tern_peer_by_token() finds the peer. */
 void tern_peer_set_token(struct tern_peer *peer, uint64_t token);
-/* link_over: nothing arrives over the link any more. link_closed follows, perhaps
- * later: no peer reads memory in place through it any more. */
+/* tern_peer_link_over(): the link carries nothing any more. tern_peer_link_closed()
+ * follows, perhaps later: no peer reads memory in place through the link any more. */
 void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int status);
 void tern_peer_link_closed(struct tern_peer *peer);
-/* Ends the peer: every request ends with `status`, and the links are cut. */
+/* Ends the peer (state DOWN): its links are closed, and every request ends with
+ * `status`. */
 void tern_peer_down(struct tern_peer *peer, int status);
-/* Cuts the link because the peer violated the protocol or a limit. */
+/* Closes the main link, because the peer violated the protocol, a rail broke, or the
+ * peer's host does not answer. `status` says which, and decides whether the session may
+ * return. */
 void tern_peer_cut(struct tern_peer *peer, int status);
 /* Logs an event and calls the user's event(). */
 void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int status);
-/* The last copy of the stager for this peer has ended. */
+/* Called when the last copy from or to GPU memory for this peer has ended. */
 void tern_peer_settled(struct tern_peer *peer);
-/* Called when a request has ended: FIN is sent if it was the last one. */
+/* Called when a request has ended: if the session is to be closed and no send is left,
+ * FIN (goodbye) is sent. */
 void tern_peer_maybe_finish(struct tern_peer *peer);
 struct tern_peer *tern_peer_by_token(
 	struct tern_rdv *rdv, uint64_t token, uint64_t incarnation);
@@ -289,8 +353,9 @@ static inline uint32_t tern_peer_first_seq(const struct tern_peer *peer)
 	return peer->rdv->ctx->first_seq;
 }
 
-/* The peer will not return: DOWN. The status is 0 if it had handled all our messages,
- * or had sent its FIN after its own last message. */
+/* Ends a peer that will not return: its state becomes DOWN. The status is 0 if our FIN
+ * (goodbye) was sent, and the peer had handled all our messages or had sent its own FIN;
+ * otherwise `status`. */
 void tern_peer_give_up(struct tern_peer *peer, int status);
 static inline uint64_t tern_peer_now_ns(const struct tern_peer *peer)
 {
@@ -302,35 +367,37 @@ static inline void tern_peer_set_timer(
 	tern_timer_set(peer->rdv->ctx, timer, tern_ns_add(tern_peer_now_ns(peer), in_ns));
 }
 
-/* dial.c */
-void tern_dial(struct tern_peer *peer); /* dials the next address now */
-/* An attempt has failed: dials another address, pauses, or gives up. */
+/* Functions that dial.c defines: */
+void tern_dial(struct tern_peer *peer); /* dials the address `dial.candidate` now */
+/* Called when an attempt to connect has failed: dials another address, pauses, or gives
+ * up. */
 void tern_dial_failed(struct tern_peer *peer, int status);
-/* True if a further attempt at this address cannot succeed. */
+/* True if an attempt that failed with `status` cannot succeed when it is repeated. */
 bool tern_dial_is_final(int status);
-/* Time until which the dialler waits for its present attempt. */
+/* Time at which the present attempt to connect is given up. */
 uint64_t tern_peer_attempt_until(const struct tern_peer *peer);
-/* The main link has ended without our intention: starts to dial. */
+/* Called when the main link has ended without our intention: the session becomes LOST, or
+ * DOWN after too many links that carried nothing. */
 void tern_dial_lost(struct tern_peer *peer, int status);
-/* Nothing of the old epoch is left: its requests are restarted, and the dialler may
- * dial. */
+/* Called when the main link and all rails of a lost session have ended: restarts its
+ * requests for the next link. The end that dials may then dial. */
 void tern_dial_again(struct tern_peer *peer);
 
-/* alive.c */
+/* Functions that alive.c defines: */
 void tern_peer_tick(struct tern_timer *timer);
-/* Probes the host of a link whose conn is up. True: the host has not answered for too
- * long. */
+/* Asks the fabric how long the peer's host has left everything on this link unanswered.
+ * True: for too long. */
 bool tern_link_is_unreachable(const struct tern_link *link);
-/* For a link on which the peer's program owes an answer. True: wait longer, since its
- * host answers and silence is allowed. */
+/* Called when the peer's program is late to answer on this link. True: wait longer, since
+ * the peer's host still answers and dead_ns sets no limit. */
 bool tern_link_awaits_program(const struct tern_link *link);
-/* The handshake on `link` takes long. True: wait longer. */
+/* Called when the time for the handshake on `link` is over. True: wait longer. */
 bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link);
-/* The peer has sent a PING or answered one. */
+/* Called when a PING or the answer to one was received. */
 void tern_peer_pinged(struct tern_peer *peer);
-/* Returns to the busy keep-alive interval. */
+/* Returns an idle peer to the short keep-alive interval. */
 void tern_peer_wake(struct tern_peer *peer);
-/* Called when something moves, or is posted. */
+/* Called when a request is posted, or a message other than a PING was received. */
 static inline void tern_peer_stir(struct tern_peer *peer)
 {
 	peer->alive.stirred = true;
@@ -338,29 +405,33 @@ static inline void tern_peer_stir(struct tern_peer *peer)
 		tern_peer_wake(peer);
 }
 
-/* stream.c */
+/* Functions that stream.c defines: */
 /*
- * Sends a message: numbers it, keeps it until it is acknowledged, gives it to the fabric.
- * Fills in the counters of `header`. `xfer`: for a DONE, the transfer whose puts may have
- * to be repeated; else NULL. -EAGAIN: no room now, or no link; tern_peer_pump() is called
- * when there is.
+ * Sends a message: numbers it, keeps it until it is acknowledged, and passes it to the
+ * fabric. Fills in the counters of `header`. `xfer`: for a DONE, the send whose puts must
+ * be repeated if the DONE is; else NULL. -EAGAIN: there is no room now, or no link;
+ * tern_peer_pump() is called when there is.
  */
 int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 	const void *payload, struct tern_xfer *xfer);
 int tern_stream_receive(struct tern_peer *peer, const void *message, size_t bytes);
 void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq);
 void tern_stream_lost(struct tern_peer *peer);
-int tern_stream_flush(struct tern_peer *peer); /* -EAGAIN: something still waits */
-/* Messages are unacknowledged or wait. */
+/* Sends waiting messages; -EAGAIN: some still wait. */
+int tern_stream_flush(struct tern_peer *peer);
+/* True if messages are unacknowledged or wait to be sent. */
 bool tern_stream_busy(const struct tern_peer *peer);
-void tern_stream_tell(struct tern_peer *peer);    /* sends ack and credit soon */
-void tern_stream_welcome(struct tern_peer *peer); /* sends the acceptor's first message */
-/* Sends an ack at once, if there is a new one; -EAGAIN. */
+/* Sends our acknowledgement and credits soon. */
+void tern_stream_tell(struct tern_peer *peer);
+/* Sends a message by which the dialler learns that it is accepted. */
+void tern_stream_welcome(struct tern_peer *peer);
+/* Sends an acknowledgement at once, unless the last one is up to date; -EAGAIN: no
+ * room. */
 int tern_stream_ack(struct tern_peer *peer);
 /* Sends a PING or its answer, now or when there is room. */
 void tern_stream_ping(struct tern_peer *peer, bool reply);
-/* Sends a message without a number, at once, ahead of waiting messages. -EAGAIN: no
- * room. */
+/* Sends a message without a sequence number, at once, before messages that wait. -EAGAIN:
+ * no room. */
 int tern_stream_bare(struct tern_peer *peer, struct tern_header *header);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pump continues the requests of a peer when there is room in the stream, or when a
+ * The pump continues the requests of a peer when there is room for messages, or when a
  * credit has come.
  *
- * An xfer that cannot proceed is in exactly one list: `pending` (no room in the stream),
- * `starved` (no credit), `unasked` (a receive: want.c), `writing` (puts to issue) or
- * `wait_ack`. The pump serves the lists in that order, so that answers and small messages
- * never wait behind bulk data.
+ * A transfer that cannot proceed is in exactly one list: `pending` (no room for its
+ * message), `starved` (no credit), `unasked` (a receive that may send a WANT: want.c),
+ * `writing` (puts to issue) or `wait_ack` (DONE is not acknowledged). The pump serves the
+ * lists so that answers and small messages never wait for large data.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -16,7 +16,7 @@ bool tern_peer_credit(struct tern_peer *peer, uint32_t keep)
 {
 	struct tern_credit_tx *tx = &peer->stream.credit_tx;
 
-	/* Waiting xfers come first: none may overtake them. */
+	/* Transfers that wait for a credit go first: no other may overtake them. */
 	if (!peer->pump.serving_starved && !tern_list_empty(&peer->pump.starved))
 		return false;
 	return tx->granted - tx->used > keep && tern_credit_take(tx);
@@ -110,7 +110,7 @@ static int pump_starved(struct tern_peer *peer)
 	return 0;
 }
 
-/* Large transfers take turns, one chunk each, until there is no room. */
+/* Issues puts of large transfers in turn, one chunk each, until there is no room. */
 static void pump_writing(struct tern_list *writing)
 {
 	struct tern_list *n;
@@ -120,7 +120,8 @@ static void pump_writing(struct tern_list *writing)
 		int r = tern_send_write(x);
 
 		if (x->state != TERN_XFER_WRITING || r == -EINPROGRESS)
-			continue; /* it waits for the stream, or for its rails */
+			/* The transfer waits for something else than room for puts. */
+			continue;
 		if (r < 0 || (x->flags & TERN_URGENT))
 			tern_list_push_front(writing, n);
 		else
@@ -135,15 +136,17 @@ void tern_peer_pump_now(struct tern_peer *peer)
 	if (peer->state != TERN_PEER_STATE_UP || peer->pump.running)
 		return;
 	peer->pump.running = true;
-	/* Repeat from the start: transfers that finished writing have a pending DONE,
-	 * and RENEWs give other messages a turn. */
+	/* Repeat from the start: transfers whose puts are complete have a DONE message to
+	 * send, and RENEWs (regions announced again) alternate with other messages. */
 	do {
 		if (tern_stream_flush(peer) < 0 || pump_answers(peer) < 0 ||
 			pump_pending(peer) < 0 || pump_starved(peer) < 0)
 			break;
 		tern_want_pump(peer);
 		if (!tern_list_empty(&peer->renewals))
-			continue; /* RENEWs wait, and bulk data would take their room */
+			/* RENEWs (regions announced again) wait, and large data would
+			 * take their room. */
+			continue;
 		pump_writing(&peer->pump.writing[0]);
 		pump_writing(&peer->pump.writing[1]);
 	} while (!tern_list_empty(&peer->pump.pending) ||

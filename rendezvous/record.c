@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The records of a context: one for each message that waits for our half or for our
- * answer, with room for the data of an EAGER. They are allocated in slabs when peers
+ * The records of a context: preallocated structures that store a message (EAGER, RTS,
+ * POST) which waits for our half of the rendezvous or for our answer, with room for the
+ * data of an EAGER. They are allocated in slabs (blocks of many records) when peers
  * complete the handshake or receives send a WANT, never when messages arrive, and stay
- * until the context is freed. All unproven peers together cause at most one slab: there
- * must be room for one more peer, and that room serves the next one too.
+ * until the context is freed. All peers that have not proved themselves together cause at
+ * most one slab: when one starts its handshake, there must be records for one more peer,
+ * but they are not reserved.
  *
- * Invariant: there are always at least the shared records, TERN_CREDIT_OWN for each peer
- * that may send (which covers all credits, credit.h), and one for each WANT (want.c) and
- * for each message that answered one. So a message that had a credit, or was asked for,
- * finds a record.
+ * Invariant: the number of records is at least the sum of: the records that all peers
+ * share, TERN_CREDIT_OWN for each peer that may send (together these cover all credits,
+ * credit.h), and one for each WANT (want.c) and for each message that answered one. So a
+ * message that had a credit, or that answers a WANT, always finds a free record.
  *
- * A record takes about 200 bytes. Its payload takes TERN_EAGER_MAX of address space,
- * whose pages are allocated when a message first needs them. The record that was freed
- * last is used next, and a record that was never used only if no other is free, so that
- * few pages are touched.
+ * A record takes about 200 bytes. Its payload takes TERN_EAGER_MAX bytes of address
+ * space, whose pages are allocated when a message first needs them. The record that was
+ * freed last is used next, and a record that was never used only if no other is free, so
+ * that few pages are touched.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -23,11 +25,13 @@
 
 #define SLAB_PEERS 16u /* number of peers whose records share a slab */
 
-/* Header of a slab; it follows the payloads in the same mapping. */
+/* A slab of records: one memory mapping that holds first the payloads of all its records,
+ * then this structure. */
 struct slab {
-	/* In rdv->record_slabs: slabs with fresh records come first. */
+	/* Node in rdv->record_slabs: slabs with records that were never used come
+	 * first. */
 	struct tern_list node;
-	uint32_t count, used; /* the records from `used` on were never used */
+	uint32_t count, used; /* records[used] and later ones were never used */
 	unsigned char *payloads;
 	struct tern_record records[];
 };
@@ -95,7 +99,8 @@ void tern_records_fini(struct tern_rdv *rdv)
 	}
 }
 
-/* Makes sure that there are records for so many peers and WANTs. -ENOMEM. */
+/* Makes sure that there are records for this number of peers and of answers to WANTs.
+ * -ENOMEM. */
 static int ensure(struct tern_rdv *rdv, uint64_t peer_count, uint64_t wanted_count)
 {
 	uint64_t need = rdv->credits.total + peer_count * TERN_CREDIT_OWN + wanted_count;

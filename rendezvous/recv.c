@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving half.
+ * The receiving half of a rendezvous. (An arrival is a stored EAGER or RTS of the peer
+ * that came before its receive was posted.)
  *
  *     tern_recv --- an arrival waits ---> pair
  *         +-- POSTED --(room is large, the peer can put)--> ADVERTISED --DONE--> end
@@ -13,15 +14,18 @@
  *                  READING: get -> ATS -> end
  *                  ANSWERING: CTS -> FILLING --DONE--> end
  *
- * A receive that sends no POST asks for its send if the peer is out of credits (want.c).
+ * A receive that sends no POST asks for its send by a WANT if the peer is out of credits
+ * (want.c).
  *
- * Room in GPU memory is not advertised, and receiving into it takes a further step
- * (stage.c): EAGER and DONE -> LANDING -> end; or the get is made visible to the GPU
- * before its ATS (direct.c).
+ * A buffer in GPU memory is not advertised, and receiving into it takes a further step.
+ * Either (stage.c) the data of an EAGER, or of puts up to the DONE, is copied to the GPU
+ * in state LANDING. Or (direct.c) the data of a get is made visible to the GPU before the
+ * ATS.
  *
- * A receive is advertised only if all older ones of its triple are: the peer gives the
- * oldest POST to its oldest send, and that must be our oldest receive. The peer drops a
- * POST that crossed an arrival (see send.c), so pairing an advertised receive is safe.
+ * A receive is advertised (announced by a POST) only if all older receives of its triple
+ * (channel, key, step) are: the peer gives the oldest POST to its oldest send, and that
+ * must be matched with our oldest receive. The peer drops a POST that crossed an EAGER or
+ * RTS (see send.c), so an advertised receive may be paired with a message that arrives.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -44,8 +48,9 @@ static struct tern_xfer *oldest_recv(
 	return n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 }
 
-/* A POST is useful if the peer can put, and would not send an EAGER. Without a link
- * nothing is advertised, since the next link may differ. */
+/* True if a POST (announcement of the receive's buffer) is useful: the peer can put, and
+ * would not send an EAGER. Without a link the answer is true: the receive is queued, and
+ * the next link decides before a POST is sent. */
 static bool may_advertise(const struct tern_xfer *x)
 {
 	const struct tern_peer *peer = x->peer;
@@ -84,7 +89,7 @@ void tern_recv_begin(struct tern_xfer *x)
 
 /* ---- advertising ---- */
 
-/* Checking one is enough: the receive before it was advertised only if all older ones
+/* Checks only the receive just before x: it was advertised only if all older ones
  * were. */
 static bool older_ones_are_advertised(const struct tern_xfer *x)
 {
@@ -95,9 +100,10 @@ static bool older_ones_are_advertised(const struct tern_xfer *x)
 }
 
 /*
- * Sends a POST. A POST is optional, since without one the sender announces itself. So if
- * anything is missing (a credit, an entry for the region) no POST is sent; and the last
- * credits are left to messages that need them.
+ * Sends a POST, which announces the receive's buffer to the sender. A POST is optional,
+ * since without it the sender announces its tensor. So if anything is missing (a credit,
+ * an entry for the region) no POST is sent. The last credits are left to messages that
+ * need them.
  */
 static int say_post(struct tern_xfer *x)
 {
@@ -146,7 +152,7 @@ static int advertise(struct tern_xfer *x)
 
 /* ---- pairing ---- */
 
-/* Ends a transfer that has to answer an RTS. */
+/* Sends ATS (the answer to an RTS) with this status, and ends the receive. */
 static void answer_and_end(struct tern_xfer *x, int status)
 {
 	struct tern_record *record = tern_xfer_part(x);
@@ -169,7 +175,7 @@ static void get_done(struct tern_op *op, int status)
 	} else if (status == -EACCES) {
 		answer_and_end(x, status);
 	}
-	/* Otherwise the link was lost: tern_recv_lost() starts the get again. */
+	/* Otherwise the link was lost, and tern_recv_lost() starts the get again. */
 }
 
 void tern_recv_landed(struct tern_xfer *x, int status)
@@ -177,7 +183,7 @@ void tern_recv_landed(struct tern_xfer *x, int status)
 	struct tern_peer_stats *stats = &x->peer->stats;
 	bool reading = x->state == TERN_XFER_READING;
 
-	/* Data that came by puts was counted at its DONE. */
+	/* Data that arrived by puts was counted when its DONE arrived. */
 	if (status == 0 && !x->stage.bounce.mem) {
 		*(reading ? &stats->get_count : &stats->eager_count) += 1;
 		stats->bytes_received += tern_req_of(x)->bytes;
@@ -195,7 +201,7 @@ static int start_get(struct tern_xfer *x)
 	int r;
 
 	if (x->record->stale)
-		return 0; /* renew.c calls again */
+		return 0; /* renew.c continues x when it has the new region */
 	if (!x->record->has_region || tern_conn_copies(conn, x->buf.mem)) {
 		tern_xfer_enter(x, TERN_XFER_ANSWERING);
 		tern_xfer_pend(x);
@@ -206,7 +212,7 @@ static int start_get(struct tern_xfer *x)
 		return r;
 	if (tern_stage_needed(x))
 		return tern_stage_get(x);
-	if (x->stage.status) { /* the copy failed on an earlier link */
+	if (x->stage.status) { /* the copy to the GPU failed on an earlier link */
 		answer_and_end(x, x->stage.status);
 		return 0;
 	}
@@ -255,7 +261,8 @@ static int say_cts(struct tern_xfer *x)
 	return 0;
 }
 
-/* The room is known and large enough: reads the tensor, or lets the peer write it. */
+/* Called when the buffer is known and large enough: copies or reads the tensor, or lets
+ * the peer write it. */
 static void fetch(struct tern_xfer *x)
 {
 	const struct tern_record *record = x->record;
@@ -310,8 +317,9 @@ void tern_rdv_feed(struct tern_rdv *rdv)
 		tern_recv_advance(tern_list_entry(n, struct tern_xfer, queue));
 }
 
-/* A release in this context continues the waiting receives at once. Other contexts
- * that share the pool do not tell, so a timer polls as well. */
+/* A tern_release() in this context continues the receives that wait for the pool
+ * immediately. Other contexts that share the pool do not report when they release a
+ * buffer, so a timer retries as well. */
 static void wait_for_pool(struct tern_xfer *x)
 {
 	struct tern_rdv *rdv = x->peer->rdv;
@@ -352,10 +360,11 @@ static void peek_ready(struct tern_op *op, int status)
 
 	if (status == 0)
 		tern_xfer_pend(x);
-	/* Otherwise the link was lost: tern_recv_lost() starts the peek again. */
+	/* Otherwise the link was lost, and tern_recv_lost() starts the peek again. */
 }
 
-/* 0: it proceeded, in one way or another. */
+/* Reads the sender's memory in place. If that is impossible, receives into a buffer from
+ * the pool. Always returns 0. */
 static int peek(struct tern_xfer *x)
 {
 	struct tern_req *req = tern_req_of(x);
@@ -364,7 +373,7 @@ static int peek(struct tern_xfer *x)
 	int r = -ENOTSUP;
 
 	if (x->record->stale)
-		return 0; /* renew.c calls again */
+		return 0; /* renew.c continues x when it has the new region */
 	if ((conn->caps & TERN_CAP_PEEK) && x->record->has_region) {
 		x->op.done = peek_ready;
 		r = conn->port->ops->peek(
@@ -379,7 +388,7 @@ static int peek(struct tern_xfer *x)
 		tern_xfer_complete(x, 0);
 	} else if (r == -ENOTSUP) {
 		allocate(x);
-	} /* else -EAGAIN: peek_ready() will be called */
+	} /* else -EAGAIN: the fabric calls peek_ready() later */
 	return 0;
 }
 
@@ -392,8 +401,8 @@ static void pair(struct tern_xfer *x, struct tern_record *record)
 	tern_xfer_forget_id(x);
 	x->told = false;
 	if (tern_xfer_withdraw(x, -EPROTO) < 0) {
-		/* The peer must know that this room is in use, and writes into it all
-		 * the same. */
+		/* The peer puts data into the advertised buffer, and yet has sent another
+		 * message that takes this receive: a protocol violation. */
 		tern_record_free(record);
 		tern_peer_cut(x->peer, -EPROTO);
 		return;
@@ -422,7 +431,7 @@ int tern_recv_advance(struct tern_xfer *x)
 	switch ((enum tern_xfer_state)x->state) {
 	case TERN_XFER_POSTED:
 		return advertise(x);
-	case TERN_XFER_ADVERTISED: /* it waits to send CANCEL */
+	case TERN_XFER_ADVERTISED: /* waits for room to send CANCEL */
 	case TERN_XFER_FILLING:
 		return tern_cancel_say(x);
 	case TERN_XFER_ALLOCATING:
@@ -449,7 +458,7 @@ int tern_recv_advance(struct tern_xfer *x)
 	tern_never("no message is due in this state of a receive");
 }
 
-/* The link was lost: gets and peeks start again on the next one. */
+/* Called when the link was lost: gets and peeks start again on the next one. */
 void tern_recv_lost(struct tern_xfer *x)
 {
 	x->cancel_told = false;
@@ -462,7 +471,8 @@ void tern_recv_lost(struct tern_xfer *x)
 
 /* ---- what the peer says ---- */
 
-/* Copies into the caller's room: the only copy of an eager tensor. */
+/* Copies the data of an EAGER into the caller's buffer: the only copy of an eager
+ * tensor. */
 static void deliver(struct tern_xfer *x, const struct tern_header *h)
 {
 	struct tern_req *req = tern_req_of(x);
@@ -504,7 +514,8 @@ static struct tern_record *record_eager(
 	return record;
 }
 
-/* No record was needed: gives back the credit or the reservation. */
+/* Called when a message was handled without a record: gives back its credit, or the
+ * record reserved for the answer to a WANT. */
 static void give_back(struct tern_peer *peer, const struct tern_header *h)
 {
 	if (h->dst) {
@@ -535,21 +546,24 @@ static void keep_arrival(struct tern_peer *peer, struct tern_record *record)
 	peer->arrival_count++;
 }
 
-/* A receive that sent a POST or a WANT stays until it is answered; only the peer's
- * goodbye ends it earlier: end_receives() in session.c. */
+/* Returns how to handle an answer to a receive that does not exist. A receive that sent a
+ * POST or a WANT exists until it is answered; only the peer's goodbye ends it earlier:
+ * end_receives() in session.c. So without a goodbye the answer is a protocol error. */
 static int unknown_receive(const struct tern_peer *peer)
 {
 	return peer->receives_over ? 0 : -EPROTO;
 }
 
-/* Handles an EAGER that answers a POST. */
+/* Handles an EAGER (a message with the tensor) that answers our POST (announcement of a
+ * buffer). */
 static int take_addressed(struct tern_peer *peer, const struct tern_header *h)
 {
 	struct tern_xfer *x = advertised(peer, h->dst);
 
 	if (!x)
 		return unknown_receive(peer);
-	/* Room in GPU memory is never advertised, so no EAGER can answer with bytes. */
+	/* A buffer in GPU memory is never advertised, so no correct peer sends bytes for
+	 * it in an EAGER. */
 	if (x->stage.stager && h->bytes)
 		return -EPROTO;
 	deliver(x, h);
@@ -561,9 +575,9 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 	const struct tern_triple triple = tern_header_triple(h);
 	struct tern_xfer *x;
 
-	/* The limit is the size of the room. The negotiated limit binds the sender;
-	 * the two ends may have negotiated on links of different fabrics if the first
-	 * one failed at once. */
+	/* The limit is the size of a record's payload. The limit that was negotiated
+	 * binds only the sender: the two ends may have negotiated it on links of
+	 * different fabrics, if the first link failed immediately. */
 	if (h->bytes > TERN_EAGER_MAX)
 		return -EPROTO;
 	x = h->dst ? tern_want_answered(peer, h->dst) : NULL;
@@ -585,8 +599,8 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_record *record;
 	struct tern_xfer *x;
 
-	/* An RTS without a region, on a link that can read, was made on another
-	 * fabric. */
+	/* With a region, this end reads the tensor. Without a region the peer puts it,
+	 * after a CTS. The fabric of this link must be able to do that. */
 	if (!h->src ||
 		!(tern_peer_caps(peer) & (has_region ? TERN_CAP_GET : TERN_CAP_PUT)))
 		return -EPROTO;
@@ -602,7 +616,8 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	return 0;
 }
 
-/* Room that was large enough is no reason to end with -EMSGSIZE. */
+/* True if the status fits the size: a buffer that was large enough cannot cause
+ * -EMSGSIZE, and one that was too small cannot end with 0. */
 static bool fits_its_status(const struct tern_xfer *x, const struct tern_header *h)
 {
 	bool fits = h->bytes <= capacity(x);
@@ -637,8 +652,9 @@ static int done(struct tern_peer *peer, const struct tern_header *h)
 	return 0;
 }
 
-/* The sender's buffer is in use until it gets this ack. It is sent after the callback
- * of the receive: if the callback posts the next receive, that POST carries it. */
+/* The sender's buffer stays in use until our acknowledgement of DONE (the message after
+ * the last put) arrives. The acknowledgement is sent after the callback of the receive:
+ * if the callback posts the next receive, the POST of that receive carries it. */
 int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *h)
 {
 	int r = done(peer, h);
@@ -654,7 +670,8 @@ void tern_recv_cancel(struct tern_xfer *x)
 
 	switch ((enum tern_xfer_state)x->state) {
 	case TERN_XFER_POSTED:
-		if (x->ask == TERN_ASK_OUT) /* the answer to its WANT will end it */
+		/* The receive has sent a WANT, whose answer will end it. */
+		if (x->ask == TERN_ASK_OUT)
 			x->cancelled = true;
 		else
 			tern_xfer_end(x, -ECANCELED);
@@ -671,7 +688,7 @@ void tern_recv_cancel(struct tern_xfer *x)
 		tern_list_remove(&x->queue);
 		answer_and_end(x, -ECANCELED);
 		break;
-	case TERN_XFER_PEEKING: /* nearly complete: they end with their own status */
+	case TERN_XFER_PEEKING: /* too late: the transfer ends with its own status */
 	case TERN_XFER_READING:
 	case TERN_XFER_LANDING:
 	case TERN_XFER_FLUSHING:
@@ -686,5 +703,7 @@ void tern_recv_cancel(struct tern_xfer *x)
 	case TERN_XFER_STATE_COUNT:
 		tern_never("not a receive");
 	}
-	tern_peer_pump(peer); /* another receive may be the oldest of its triple now */
+	/* Another receive may be the oldest of its (channel, key, step) now, and may ask
+	 * for its send by a WANT. */
+	tern_peer_pump(peer);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the rendezvous layer: all declarations that its files share. Each header
- * says which file has what.
+ * Internal declarations of the rendezvous layer. This table says which file implements
+ * what:
  *
  *     layer    the rendezvous of a context, and its listeners                 listen.c
  *     link     one fabric connection and its handshake                        hello.c
@@ -20,11 +20,11 @@
  *     record   a message of the peer that waits for our half, or for our answer
  *                                                                            record.c
  *
- * Regions belong to a link. On the next link, perhaps of another fabric, they are
- * announced anew (renew.c).
+ * A region (the peer's right to access a range of memory) belongs to a link. On the next
+ * link, perhaps of another fabric, regions are announced again (renew.c).
  *
- * Everything runs on the context's thread. docs/protocol.md says how the halves are
- * matched.
+ * All code of this layer runs on the context's thread. docs/protocol.md says how sends
+ * and receives are matched.
  */
 #ifndef TERN_RENDEZVOUS_RENDEZVOUS_H
 #define TERN_RENDEZVOUS_RENDEZVOUS_H

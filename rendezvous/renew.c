@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Regions on the next link.
+ * Regions after a reconnect: each end announces its own again on the new link.
  *
- * A region (a window of tcp, a key of an RDMA device) belongs to a fabric, and the next
- * link may use another fabric. So when a link is lost, every region of the peer that is
- * still needed becomes stale: nothing is put or read there. Then each end announces its
- * own regions anew:
+ * A region is a right to access memory (a window of tcp, a key of an RDMA device). It
+ * belongs to a fabric, and the next link may use another fabric. So when a link is lost,
+ * every region of the peer that is still needed becomes stale: no put or get uses it.
+ * Then each end announces its own regions anew:
  *
- * - a message with a region that is sent again carries the present region;
+ * - a message with a region that is sent again carries the request's new region;
  * - if the peer has handled the message already, a RENEW with the id of the request
- *   carries the region.
+ *   carries the new region.
  *
- * RENEWs and messages that are sent again alternate. A DONE that is sent again may wait
- * for a RENEW of the peer, so RENEWs wait for nothing. And if links are cut before all
- * RENEWs were sent, so that all begin again on the next link, the first waiting message
- * still gets through.
+ * RENEWs and messages that are sent again alternate. RENEWs must not wait for those
+ * messages, because a DONE that is sent again may itself wait for a RENEW of the peer.
+ * And if every link is cut before all RENEWs were sent, so that they begin again each
+ * time, the first waiting message still gets through.
  *
- * A loss walks through all requests of the peer once, since each may have a region to
- * announce. A RENEW finds its request by id.
+ * When a link is lost, all requests of the peer are visited once, since each may have a
+ * region to announce. The receiver of a RENEW finds the request by its id.
  *
  * If the new fabric cannot read, an RTS is renewed without a region, and the receiver
- * answers with a CTS instead of reading. A transfer that began with puts stays one, even
- * if the new fabric can read.
+ * answers with a CTS instead of reading. A transfer that began with puts continues with
+ * puts, even if the new fabric can read.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -48,8 +48,8 @@ void tern_renew_lost(struct tern_peer *peer)
 	}
 }
 
-/* Continues the receive that waits for the region of an RTS, if that region is present
- * now. */
+/* Continues the receive that waits for the new region of an RTS (announced tensor), if a
+ * receive was matched with that RTS. */
 static void go_on_reading(const struct tern_record *record)
 {
 	struct tern_xfer *x = record->xfer;
@@ -100,16 +100,18 @@ int tern_on_renew(struct tern_peer *peer, const struct tern_header *h)
 	x = of_recv ? tern_xfer_by_their_id(peer, h->src) : NULL;
 	if (x && x->stale)
 		return renew_send(x, h);
-	return 0; /* the peer has not seen, or no longer needs, this request */
+	return 0; /* this end does not know the request, or no longer needs its region */
 }
 
 /* ---- our own ---- */
 
-/* Also when the port is the same: a region may depend on the devices that are present. */
+/* Withdraws our regions of the old link, and stores the port of the new link. Regions are
+ * withdrawn even if the port is the same: a region may depend on the devices that are
+ * present. */
 void tern_renew_move(struct tern_peer *peer, struct tern_port *port)
 {
 	tern_list_for_each (n, &peer->xfers)
-		/* No link is left, so nothing can be written to it any more. */
+		/* No link is left, so nothing can be written to the region any more. */
 		tern_assert(tern_xfer_withdraw(
 				    tern_list_entry(n, struct tern_xfer, all), 0) == 0);
 	peer->port = port;
@@ -127,7 +129,8 @@ void tern_renew_begin(struct tern_peer *peer)
 	}
 }
 
-/* The present region of a transfer; NULL: none, since the fabric cannot read. -EAGAIN. */
+/* Gets our present region of a transfer. NULL: there is none, since the fabric cannot
+ * read. -EAGAIN: no region is free. */
 static int region_of(struct tern_xfer *x, const struct tern_region **out)
 {
 	int r;
@@ -162,14 +165,15 @@ int tern_renew_next(struct tern_peer *peer)
 
 	if (!x)
 		return 0;
-	/* Meanwhile the peer may have ended its interest in the region. */
+	/* If x->told was cleared meanwhile, the peer no longer needs our region of x. */
 	if (x->told && say_renew(x) < 0)
 		return -EAGAIN;
 	tern_list_remove(&x->renewal);
 	return 1;
 }
 
-/* The region of a request that has ended is not read any more. */
+/* Puts the request's present region into a message that is sent again. If the request has
+ * ended, nobody uses the region, so it may be zeros. */
 int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e)
 {
 	static const struct tern_region nowhere;

@@ -23,9 +23,10 @@ static bool first_use(struct tern_retain *r)
 }
 
 /*
- * Finds where `bytes` fit contiguously. With `tail` the oldest byte kept and `head` the
- * first free one, the free space is [head, end) and [0, tail), or [head, tail) once head
- * has wrapped. One byte always stays free, so that head == tail never means full.
+ * Finds where `bytes` bytes fit contiguously in the ring buffer. Let `tail` be the oldest
+ * byte in use and `head` the first free one. The free space is [head, end) and [0, tail),
+ * or [head, tail) once head has wrapped. One byte always stays free, so that head == tail
+ * never means full.
  */
 static bool place(const struct tern_retain *r, uint32_t bytes, uint32_t *offset)
 {

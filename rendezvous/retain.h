@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Complete copies of messages that were sent and not yet acknowledged, oldest first: a
- * reconnect sends them again. It is also the queue of messages for which the fabric had
- * no room: the first `sent_count` were given to the fabric, the others wait.
+ * Copies of messages that were sent and are not acknowledged yet, oldest first: a
+ * reconnect sends them again. The same queue has the messages for which the fabric had no
+ * room: the first `sent_count` were passed to the fabric, the others wait.
  *
- * It has a ring of bytes and a ring of entries. Both are empty most of the time and then
- * start again at their beginning, so that an idle peer keeps one page of each in use.
+ * The queue has a ring buffer of bytes and one of entries. Both are empty most of the
+ * time and then start again at their beginning, so that an idle peer keeps only one page
+ * of each in use.
  */
 #ifndef TERN_RENDEZVOUS_RETAIN_H
 #define TERN_RENDEZVOUS_RETAIN_H
@@ -22,24 +23,25 @@ struct tern_xfer;
 struct tern_retained {
 	uint32_t offset, bytes, head_bytes;
 	uint32_t seq;
-	bool stale;             /* its region belongs to an earlier link */
-	struct tern_xfer *xfer; /* DONE: the transfer whose puts precede it; NULL: none */
+	bool stale;             /* the region in the message belongs to an earlier link */
+	struct tern_xfer *xfer; /* DONE: the send whose puts it follows; else NULL */
 };
 
 struct tern_retain {
 	unsigned char *ring; /* NULL until first used */
 	struct tern_retained *entries;
-	/* Index of the first entry, and their number; modulo TERN_RETAIN_ENTRIES. */
+	/* Index of the oldest entry, modulo TERN_RETAIN_ENTRIES, and number of
+	 * entries. */
 	uint32_t first, count;
 	uint32_t sent_count;
-	uint32_t head; /* where the next message goes */
+	uint32_t head; /* offset in `ring` of the next message */
 };
 
 void tern_retain_fini(struct tern_retain *retain);
 
 /*
- * Adds an entry with contiguous, 8-aligned room for a message of `bytes`. NULL: no room
- * now (-EAGAIN), or no memory at first use.
+ * Adds an entry with contiguous room for a message of `bytes` bytes, aligned to 8 bytes.
+ * NULL: no room now, or no memory at first use.
  */
 struct tern_retained *tern_retain_add(struct tern_retain *retain, size_t bytes);
 
@@ -55,7 +57,7 @@ static inline struct tern_retained *tern_retain_at(
 	return &r->entries[(r->first + index) % TERN_RETAIN_ENTRIES];
 }
 
-/* Drops all messages up to and including `ack`, which the peer has handled. */
+/* Drops all messages up to the sequence number `ack`, which the peer has handled. */
 void tern_retain_ack(struct tern_retain *retain, uint32_t ack);
 
 #endif

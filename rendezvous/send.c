@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sending half.
+ * The sending half of a rendezvous.
  *
  *     tern_send --- a POST is held ---> claim: WRITING -> FINISHING -> UNACKED -> end
  *         |         (small data: an EAGER addressed to the POST: FINISHING -> end)
@@ -8,16 +8,18 @@
  *         +-- RTS: ANNOUNCED --ATS--> end                  (the peer read it)
  *                       +------CTS--> WRITING -> ...       (the peer cannot read)
  *
- * EAGER and RTS need a credit. A send without a credit waits in `starved`, until a credit
- * arrives or the peer asks for this send (want.c).
+ * EAGER (the tensor in a message) and RTS (a tensor is ready) need a credit. A send
+ * without a credit waits in the list `starved`, until a credit arrives or the peer asks
+ * for this send (want.c).
  *
- * Which send a POST belongs to: the receiver matches our EAGERs and RTSs, in the order of
- * arrival, with its oldest receive of the triple. So a POST that crossed an EAGER or RTS
- * of the same triple on the wire is for a receive that this message takes, and must be
- * dropped. The POST's header says what the receiver had seen when it posted (`ack`);
- * messages sent after that are in the table as SENT. While a claimed POST is being
- * written (CLAIM in the table), no other send of its triple may be announced: it would
- * arrive first and take the receive of that POST.
+ * Which send does a POST (an announced receive buffer) belong to? The receiver matches
+ * our EAGERs and RTSs, in the order of arrival, with its oldest receive of the triple
+ * (channel, key, step). So if a POST crossed an EAGER or RTS of the same triple on the
+ * wire, its receive takes that message, and the POST must be dropped. The POST's header
+ * says which of our messages the receiver had handled when it sent the POST (`ack`);
+ * EAGERs and RTSs sent after that are in the matching table as SENT. While a send writes
+ * into the buffer of a POST (CLAIM in the table), no other send of its triple may be
+ * announced: the announcement would arrive first and take the receive of that POST.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -41,8 +43,8 @@ static struct tern_xfer *find_send(
 	return n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 }
 
-/* Is it sent as one EAGER? Depends on limits of the session only, so a reconnect
- * cannot change it. */
+/* True if the tensor is sent inside one EAGER message. This depends on limits of the
+ * session only, so a reconnect cannot change it. */
 static bool is_small(const struct tern_xfer *x)
 {
 	if (!x->buf.bytes)
@@ -60,8 +62,9 @@ static const void *data_of(const struct tern_xfer *x)
 
 /* ---- pairing ---- */
 
-/* Withdraws what an RTS exposed, or was about to expose. What was exposed for reading is
- * withdrawn at once: nothing can still be written to it. */
+/* Ends the peer's access to the region that an RTS announced, or was about to announce.
+ * The peer can only read there, so no write can be in progress, and the call has its
+ * effect immediately. */
 static void unexpose(struct tern_xfer *x)
 {
 	if (!x->exposed)
@@ -70,7 +73,8 @@ static void unexpose(struct tern_xfer *x)
 	x->peer->port->ops->withdraw(x->peer->port, &x->op, &x->region);
 }
 
-/* Claims a POST: `record` has its region and size. */
+/* Lets the send x write into a buffer that the peer announced by a POST. `record` has the
+ * buffer's region and size. */
 static void claim(struct tern_xfer *x, struct tern_record *record)
 {
 	struct tern_peer *peer = x->peer;
@@ -98,7 +102,8 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 	}
 }
 
-/* Lets the triple's next send proceed, after the one before it was sent. */
+/* Lets the next send of a triple (channel, key, step) proceed, after the message of the
+ * one before was sent. */
 static void promote(struct tern_peer *peer, const struct tern_triple *triple)
 {
 	struct tern_xfer *next = find_send(peer, triple);
@@ -113,7 +118,7 @@ static void promote(struct tern_peer *peer, const struct tern_triple *triple)
 		tern_xfer_pend(next);
 }
 
-/* The message of x was sent: removes x from the table. */
+/* Removes x from the matching table, after its message was sent. */
 static void leave_table(struct tern_xfer *x)
 {
 	tern_match_remove(&x->peer->match, &x->node);
@@ -127,12 +132,12 @@ static int remember_sent(struct tern_peer *peer, const struct tern_triple *tripl
 	struct tern_sent *s;
 
 	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
-		return 0; /* the peer never sends a POST */
+		return 0; /* without puts, the peer never announces a buffer (POST) */
 	if (!peer->stream.sent)
 		peer->stream.sent = malloc(TERN_SENT_MAX * sizeof(*peer->stream.sent));
 	if (!peer->stream.sent || peer->stream.sent_count == TERN_SENT_MAX)
 		return -EAGAIN;
-	/* The ring is empty most of the time, and then starts at its beginning, so
+	/* The ring buffer is empty most of the time, and then starts at its beginning, so
 	 * that few of its pages are touched. */
 	if (peer->stream.sent_count == 0)
 		peer->stream.sent_first = 0;
@@ -141,7 +146,7 @@ static int remember_sent(struct tern_peer *peer, const struct tern_triple *tripl
 	tern_match_node_init(&s->node);
 	s->node.triple = *triple;
 	tern_match_add(&peer->match, &s->node, TERN_MATCH_SENT);
-	s->seq = peer->stream.tx_seq + 1; /* the number of the message that follows */
+	s->seq = peer->stream.tx_seq + 1; /* number of the message that is sent next */
 	return 0;
 }
 
@@ -203,7 +208,7 @@ static int say_eager(struct tern_xfer *x)
 	return r;
 }
 
-/* True if the peer can read the tensor on this link. */
+/* True if the peer can read the tensor of x, by a get, on this link. */
 bool tern_send_readable(struct tern_xfer *x)
 {
 	if (!(tern_peer_caps(x->peer) & TERN_CAP_GET))
@@ -236,15 +241,15 @@ static int say_rts(struct tern_xfer *x)
 	return 0;
 }
 
-/* x stays valid after tern_xfer_end(): done() is deferred. */
+/* x stays valid after tern_xfer_end(), because done() is deferred. */
 static void end_and_promote(struct tern_xfer *x, int status)
 {
 	tern_xfer_end(x, status);
 	promote(x->peer, triple_of(x));
 }
 
-/* Sends an EAGER or RTS by `say`. It takes a credit unless the peer asked for the
- * send. -ENOBUFS: there is no credit; -EAGAIN: no room. */
+/* Calls `say`, which sends an EAGER or RTS. The message takes a credit unless the peer
+ * asked for the send by a WANT. -ENOBUFS: there is no credit; -EAGAIN: no room. */
 static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
 {
 	struct tern_peer *peer = x->peer;
@@ -270,7 +275,7 @@ static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
 	return -EAGAIN;
 }
 
-/* Sends the data in an EAGER, which ends the send. */
+/* Sends the tensor in one EAGER message, which ends the send. */
 static int announce_small(struct tern_xfer *x)
 {
 	int r = say_first(x, say_eager);
@@ -287,7 +292,8 @@ static int announce(struct tern_xfer *x)
 
 	if (is_small(x))
 		return announce_small(x);
-	/* This fabric has no put: lay the tensor out for the peer to read. */
+	/* This fabric has no put, so the peer must read the tensor: lend its GPU memory
+	 * to the peer's GPU, or copy it to a bounce buffer. */
 	if (tern_stage_needed(x) && !(tern_peer_caps(peer) & TERN_CAP_PUT)) {
 		r = tern_lend_offer(x);
 		if (r == -ENOTSUP)
@@ -314,7 +320,8 @@ void tern_send_begin(struct tern_xfer *x)
 
 	post = first ? tern_match_find(&peer->match, triple, TERN_MATCH_POST) : NULL;
 	free = first && !post && !tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM);
-	/* Fast path: an unblocked small send leaves now and is complete. */
+	/* Fast path: a small send that need not wait is sent now, and is complete
+	 * then. */
 	if (free && is_small(x) && peer->state == TERN_PEER_STATE_UP &&
 		!tern_peer_has_unsaid(peer) && announce_small(x) == 0)
 		return;
@@ -325,7 +332,7 @@ void tern_send_begin(struct tern_xfer *x)
 		tern_xfer_pend(x);
 }
 
-/* Sends DONE behind the puts; for small data, sends an EAGER addressed to the POST
+/* Sends DONE after the puts. If the data is small, sends an EAGER addressed to the POST
  * instead. */
 static int finish(struct tern_xfer *x)
 {
@@ -362,7 +369,7 @@ int tern_send_advance(struct tern_xfer *x)
 		return announce(x);
 	case TERN_XFER_FINISHING:
 		return finish(x);
-	case TERN_XFER_ANNOUNCED: /* it waits to send CANCEL */
+	case TERN_XFER_ANNOUNCED: /* the send waits for room to send CANCEL */
 		return tern_cancel_say(x);
 	case TERN_XFER_WRITING:
 	case TERN_XFER_UNACKED:
@@ -391,7 +398,8 @@ static void put_done(struct tern_op *op, int status)
 	struct tern_xfer *x = put->xfer;
 	struct tern_peer *peer = x->peer;
 
-	(void)status; /* the failure is the link's, which will be reported */
+	/* A put fails only with its link, whose failure is reported separately. */
+	(void)status;
 	if (put->slot)
 		tern_stage_put_done(TERN_TAKE(put->slot));
 	put->xfer = NULL;
@@ -422,8 +430,8 @@ void tern_send_sort(struct tern_peer *peer)
 		tern_send_resume(tern_list_entry(n, struct tern_xfer, queue));
 }
 
-/* Puts one chunk. On a bulk connection, where no message waits behind it, the chunk is
- * larger. */
+/* Issues the put of one chunk. If the tensor is bulk (on rails only), the chunk is
+ * larger, since no message waits for it. */
 static int put_chunk(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -464,7 +472,8 @@ static int put_chunk(struct tern_xfer *x)
 	return 0;
 }
 
-/* Puts and messages are ordered, so DONE may be sent before the puts complete. */
+/* Called when all puts of x were issued. Puts and messages arrive in order, so DONE may
+ * be sent before the puts complete. */
 static void finish_writing(struct tern_xfer *x)
 {
 	tern_list_remove(&x->queue);
@@ -492,7 +501,8 @@ int tern_send_write(struct tern_xfer *x)
 
 	if (x->stale && x->issued < x->buf.bytes && !over)
 		return x->state == TERN_XFER_WRITING ? -EINPROGRESS : -EAGAIN;
-	if (x->state != TERN_XFER_WRITING) { /* the stream repeats the whole transfer */
+	/* The stream sends the DONE of x again, and before it all puts of x. */
+	if (x->state != TERN_XFER_WRITING) {
 		while (r == 0 && x->issued < x->buf.bytes)
 			r = put_chunk(x);
 		return r == -EINPROGRESS ? -EAGAIN : r;
@@ -523,7 +533,8 @@ void tern_send_acked(struct tern_peer *peer)
 	}
 }
 
-/* The link was lost, and perhaps the data of its puts: starts again on the next link. */
+/* Called when the link was lost, and perhaps the data of puts: x puts its data again on
+ * the next link. */
 void tern_send_lost(struct tern_xfer *x)
 {
 	tern_assert(x->puts_out == 0);
@@ -558,7 +569,9 @@ int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
 	record = tern_record_new(peer, h);
 	crossed = tern_match_find(&peer->match, &triple, TERN_MATCH_SENT);
 	if (crossed) {
-		/* The crossed message answers one POST. */
+		/* This POST (announcement of a buffer) crossed an EAGER or RTS of ours on
+		 * the wire, which takes the same receive: drop the POST. Each such
+		 * message cancels one POST. */
 		tern_match_remove(&peer->match, crossed);
 		tern_record_free(record);
 		return 0;
@@ -583,7 +596,7 @@ int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_xfer *x = announced(peer, h->dst);
 
 	if (!x)
-		return 0; /* a stale id has no effect */
+		return 0; /* the id belongs to a request that has ended: no effect */
 	if (!(h->flags & TERN_FLAG_REGION) || !h->src || h->bytes < x->buf.bytes ||
 		!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return -EPROTO;
@@ -621,13 +634,15 @@ void tern_send_cancel(struct tern_xfer *x)
 	switch ((enum tern_xfer_state)x->state) {
 	case TERN_XFER_QUEUED:
 		end_and_promote(x, -ECANCELED);
-		tern_peer_pump(peer); /* the peer may wait for a MISS now */
+		/* If the peer asked for this send by a WANT, a MISS (no such send) is due
+		 * now. */
+		tern_peer_pump(peer);
 		break;
 	case TERN_XFER_ANNOUNCED:
 		x->cancelled = true;
 		tern_xfer_pend(x);
 		break;
-	case TERN_XFER_WRITING: /* the next turn stops it */
+	case TERN_XFER_WRITING: /* stopped by the next tern_send_write() */
 		x->cancelled = true;
 		if (x->stale || x->stage.stager)
 			tern_send_resume(x);
@@ -636,7 +651,7 @@ void tern_send_cancel(struct tern_xfer *x)
 	case TERN_XFER_FINISHING:
 		x->result = -ECANCELED;
 		break;
-	case TERN_XFER_UNACKED: /* too late: it ends with the status of the transfer */
+	case TERN_XFER_UNACKED: /* too late: the transfer ends with its own status */
 	case TERN_XFER_FLUSHING:
 	case TERN_XFER_ENDED:
 		break;

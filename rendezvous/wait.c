@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocking helpers for callers with nothing else to do: thin loops over tern_progress,
- * tern_test, tern_arm and poll(2).
+ * tern_wait() and tern_wait_any(), which block: loops over tern_progress, tern_test,
+ * tern_arm and poll(2), for callers with nothing else to do.
  *
- * A wait spins for a budget and then sleeps. The budget adapts to what would have paid
- * off: a wait that ended before the bound (whether it was spinning or sleeping by then)
- * doubles it, a longer wait halves it, down to nothing. The bound is 0 if spinning would
- * take the processor away from the peer: with a single processor, or if the caller asked
- * for that.
+ * A wait first spins, for at most the time budget ctx->spin_ns, and then sleeps. The
+ * budget adapts: a wait that took at most spin_max_ns in all would have gained from
+ * spinning, so it doubles the budget (up to spin_max_ns); a longer wait halves the
+ * budget, down to nothing. spin_max_ns is 0 if spinning would take the processor away
+ * from the peer: with a single processor, or if the caller asked for that.
  */
 #include <errno.h>
 #include <poll.h>
@@ -34,8 +34,8 @@ static bool is_over(const struct tern_req *req, int events)
 	return events < 0 || (req ? tern_test(req) != -EINPROGRESS : events > 0);
 }
 
-/* Spins. Returns the events of the last tern_progress(), which runs after the budget
- * was spent. */
+/* Spins until the wait is over or the budget is spent. Returns what the last
+ * tern_progress() returned. */
 static int spin(struct tern_context *ctx, const struct tern_req *req, uint64_t until_ns)
 {
 	for (unsigned round = 1;; round++) {
@@ -50,8 +50,8 @@ static int spin(struct tern_context *ctx, const struct tern_req *req, uint64_t u
 	}
 }
 
-/* Sleeps until there is an event. Returns 0 also after a spurious wake; -ETIMEDOUT
- * when `deadline_ns` has passed. */
+/* Sleeps until there is an event. Returns 0, also after a wake-up without an event;
+ * -ETIMEDOUT when `deadline_ns` has passed. */
 static int sleep_until(struct tern_context *ctx, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = tern_context_fd(ctx), .events = POLLIN};
@@ -96,7 +96,7 @@ int tern_wait(struct tern_context *ctx, struct tern_req *req, uint64_t timeout_n
 
 	if (tern_test(req) == -EINPROGRESS)
 		status = wait_for(ctx, req, timeout_ns);
-	else /* a small send ends at once: let it leave, too */
+	else /* a small send has ended, but its bytes may still be queued: send them */
 		status = TERN_MIN(tern_progress(ctx), 0);
 	return status ? status : tern_test(req);
 }

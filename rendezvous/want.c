@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sends that wait for a credit, and receives that ask for one of them. Whatever the order
- * in which the sends were posted, the one that is received next goes next
+ * WANT, MISS and HAVE: receives ask for sends that wait for a credit. Whatever the order
+ * in which sends were posted, the one that is received next is sent next
  * (docs/protocol.md, "Out of credits", has the proof).
  *
  *     receiver                                 sender
@@ -14,11 +14,12 @@
  *     WANT ...
  *
  * The receiver sends a WANT when the sender is starved and has used every credit: then no
- * message with a credit can be in flight, nor arrive before the WANT is handled. Only the
- * oldest receive of a triple asks, and at most TERN_WANTS_MAX at a time; for each of them
- * a record is reserved. Neither end stores what the other has asked for or has. A receive
- * that waits to ask is in `unasked`; while it is not the oldest of its triple, it is in
- * no list (`behind`).
+ * message that used a credit is in flight, and none can arrive before the sender has
+ * handled the WANT. Only the oldest receive of a triple (channel, key, step) asks, and at
+ * most TERN_WANTS_MAX receives at a time; for each of them a record is reserved. Neither
+ * end stores what the other has asked for or has. A receive that waits to ask is in
+ * `unasked`. If it is not the oldest of its triple when its turn comes, it leaves the
+ * list and has `behind` set, until the older receives are matched.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -130,7 +131,7 @@ int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *h)
 {
 	struct tern_xfer *x = tern_want_answered(peer, h->dst);
 
-	if (!x) { /* an arrival took its receive, and crossed the WANT */
+	if (!x) { /* another message that crossed the WANT took its receive */
 		if (peer->want.asks_lost == 0)
 			return -EPROTO;
 		peer->want.asks_lost--;
@@ -172,7 +173,8 @@ void tern_want_end(struct tern_peer *peer)
 
 /* ---- sender ---- */
 
-/* No send matches the WANT `id`. -EPROTO: the peer has sent more WANTs than it may. */
+/* Called when no send matches the peer's WANT for its receive `id`: queues a MISS (no
+ * such send). -EPROTO: the peer has sent more WANTs than it may. */
 static int miss(struct tern_peer *peer, uint32_t id)
 {
 	if (peer->want.miss_count == TERN_WANTS_MAX)
@@ -198,8 +200,9 @@ int tern_want_say_misses(struct tern_peer *peer)
 	return 0;
 }
 
-/* A header without the flag MISSED, made when the peer knew of every MISS, says that
- * no receive of the peer waits for a HAVE. */
+/* Ends `watching` (the state in which a send that begins to wait for a credit sends HAVE)
+ * if the peer needs no HAVE any more: its header has no flag MISSED, and was made after
+ * the peer had handled our last MISS. */
 void tern_want_watch(struct tern_peer *peer, const struct tern_header *h)
 {
 	if (!(h->flags & TERN_FLAG_MISSED) && peer->want.miss_count == 0 &&
@@ -234,7 +237,9 @@ int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)
 	if (!h->src)
 		return -EPROTO;
 	crossed = tern_match_find(&peer->match, &triple, TERN_MATCH_SENT);
-	/* The crossed message answers one WANT, as it does one POST (send.c). */
+	/* This WANT (the peer asks for a send) crossed an EAGER or RTS of ours on the
+	 * wire, which takes its receive: answer MISS (no such send). Each such message
+	 * cancels one WANT or POST (send.c). */
 	if (crossed) {
 		tern_match_remove(&peer->match, crossed);
 		return miss(peer, h->src);
@@ -243,9 +248,9 @@ int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)
 	x = n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 	if (!x || x->wanted || tern_match_find(&peer->match, &triple, TERN_MATCH_CLAIM))
 		return miss(peer, h->src);
-	/* No POST of a correct peer claims the send after this: the peer asks for its
-	 * oldest receive of the triple, which has sent no POST, and no later receive
-	 * sends one before that. */
+	/* From now on no POST (announced buffer) of a correct peer takes this send. The
+	 * peer sent the WANT for its oldest receive of the triple. That receive has sent
+	 * no POST, and a later receive sends none while an older one has sent none. */
 	x->wanted = h->src;
 	if (x->starving) {
 		x->starving = false;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which messages a server accepts, from whom, and when. A message that is in no row of
- * the table ends its sender: a guest, worker or server is refused; if server 0 sends it,
- * the job ends, since no server can go on without server 0.
+ * Which messages a server accepts, from whom, and when. A guest, worker or server that
+ * sends a message without a row in the table `words` is refused: its connection is
+ * closed. If server 0 sends one, the job ends, since no server can go on without server
+ * 0.
  *
  * ps/talk.h says what the messages mean.
  */
@@ -15,8 +16,8 @@
 enum speaker {
 	GUEST = 1,
 	WORKER = 2,
-	SERVER = 4, /* another server of the job, in server 0 */
-	ZERO = 8,   /* server 0, in the other servers */
+	SERVER = 4, /* on server 0: another server of the job */
+	ZERO = 8,   /* on the other servers: server 0 */
 };
 
 enum when {
@@ -202,8 +203,8 @@ void server_heard(struct tern_talk *talk, const json_t *message)
 	struct tern_server *s = p->server;
 	char text[200];
 
-	/* The peer was cut off or refused, or the end was told, while this message was
-	 * in flight. */
+	/* The peer was cut off or refused, or this server has ended the job, while the
+	 * message was in flight. */
 	if (p->gone || p->refused || s->over)
 		return;
 	if (word && is_time(s, word->when)) {

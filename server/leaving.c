@@ -3,20 +3,22 @@
  * A worker that is asked to end (SIGTERM) says "leave" to server 0 and works on until
  * server 0 has decided about it. The decision waits a second, because a system that ends
  * a whole job (Slurm, Kubernetes) asks all its processes within a moment. Meanwhile
- * server 0 calls the roll: each worker whose process runs answers at once.
+ * server 0 calls the roll: it asks all workers, and each one whose process runs answers
+ * immediately.
  *
- *     another stays    the leaving workers may go: each ends as one that fails alone, and
+ *     other workers stay, and one of them answers and makes progress
+ *                      the leaving workers may go: each ends as one that fails alone, and
  *                      its slots go to the others (lease.c)
- *     nobody stays     the job is interrupted
- *     others stay, and none of them answers and makes progress
+ *     no worker stays  the job is interrupted
+ *     others stay, but none of them answers and makes progress
  *                      undecided for some more roll calls; then the leaving workers may
  *                      go, and one of them saves its parameters first. The others are
  *                      lost if they do not go on by their deadline (late.c)
  *
  * A job is also interrupted if a server is asked to end. A server other than 0 tells
- * server 0, since only one process may decide who saves: the first worker that answers
- * the roll call and has parameters. If server 0 does not answer, the other server decides,
- * by a roll call of its own.
+ * server 0, since only one process may decide who saves. Server 0 chooses the first
+ * worker that answers the roll call and has parameters. If server 0 does not answer, the
+ * other server decides, by a roll call of its own.
  */
 #include "server/server_state.h"
 
@@ -25,7 +27,8 @@
 #include "base/clock.h"
 
 #define LEAVE_NS TERN_NS_PER_S
-/* Roll calls before the leaving workers go, though no other worker goes on. */
+/* Number of roll calls after which the leaving workers may go although no other worker
+ * was seen to make progress. */
 #define ROLLS_MAX 3u
 
 static bool is_here(const struct server_peer *worker)
@@ -114,7 +117,7 @@ void leaving_interrupt(struct tern_server *s, const char *why)
 		tern_talk_say(
 			&zero->talk, json_pack("{s:s, s:o, s:b}", "type", "abort", "text",
 					     tern_talk_text(why), "save", true));
-		/* If server 0 does not answer by then, it hangs. */
+		/* If server 0 does not answer until the timer fires, it hangs. */
 		set_timer(s, 2 * leave_ns(s));
 	}
 }
@@ -217,7 +220,7 @@ void leaving_on_leave(struct server_peer *p, const json_t *message)
 
 	if (p->leaving)
 		return;
-	/* Only server 0 decides, and only about workers that have begun. */
+	/* Only server 0 decides, and only once the steps have begun. */
 	if (!s->running || s->index != 0) {
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer),
 			text ? text : "it leaves");
@@ -230,8 +233,8 @@ void leaving_on_leave(struct server_peer *p, const json_t *message)
 		decide(s);
 		return;
 	}
-	/* If a decision about other leaving workers is pending already, it will be made for
-	 * this one, too. */
+	/* If a decision about other leaving workers is pending already, it will be made
+	 * for this one, too. */
 	if (!s->leave_timer.place) {
 		call_roll(s);
 		set_timer(s, leave_ns(s));

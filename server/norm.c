@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The second phase of a step that needs a number over all chunks: the norm of the mean
- * gradient, for clipping. Every server sends the sums of squares of its chunks to server
- * 0. Server 0 adds them in the order of the chunks, whichever server has them, and sends
- * the total to all. w, m and v have not changed by then, and every chunk gets the same
- * number.
+ * With clipping, a step has two phases, because every update needs one number over all
+ * chunks: the norm of the mean gradient. Every server sends the sums of squares of its
+ * chunks to server 0. Server 0 adds them in the order of the chunks, whichever server has
+ * them, and sends the total to all. Only then do the chunks change their parameters and
+ * optimizer state (w, m, v), and all of them use the same number.
  */
 #include "server/server_state.h"
 
@@ -63,8 +63,8 @@ void norm_fini(struct tern_server *s)
 
 /* ---- the exchange ---- */
 
-/* An exchange with this server has failed: the processes that wait for it would wait
- * in vain. */
+/* Reports a failed exchange with `server`: otherwise processes would wait for its result
+ * for ever. */
 static void check(struct tern_server *s, uint32_t server, int status)
 {
 	struct server_peer *other = s->index ? s->to_zero : others_find(s, server);
@@ -95,8 +95,8 @@ static void apply_all(struct tern_server *s, double norm)
 		sync_apply(&s->chunks[i], clip);
 }
 
-/* Server 0: the shares of all servers are here. The partial sums of each server are in
- * the order of its chunks. */
+/* On server 0, when the partial sums of all servers have arrived: computes the norm and
+ * sends it. The partial sums of each server are in the order of its chunks. */
 static void add_up(struct tern_server *s)
 {
 	uint32_t *next = calloc(s->job.server_count, sizeof(*next));
@@ -184,7 +184,8 @@ static void total_arrived(struct tern_req *req)
 	apply_all(s, *(const double *)req->data);
 }
 
-/* The first chunk of a step is summed: the exchange of this step begins. */
+/* Called when the first chunk of a step is summed: posts the receives of the numbers that
+ * other servers send for this step's norm. */
 static void open_exchange(struct tern_server *s)
 {
 	if (s->index != 0) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The servers of a job among themselves. Each server except number 0 connects to number 0
- * when all workers have joined it, which tells server 0 just that. These connections
- * carry the losses of workers (lease.c) and the shares of a norm (norm.c); and through
- * them the loss of a server is noticed by another one, which can name it.
+ * The connections between the servers of a job. Each server except number 0 connects to
+ * number 0 when all workers have joined it, and so tells server 0 that they have. These
+ * connections carry the losses of workers (lease.c) and the shares of a norm (norm.c);
+ * and through them the loss of a server is noticed by another one, which can name it.
  */
 #include "server/server_state.h"
 
@@ -13,8 +13,8 @@
 
 /* The connection to another server has ended, with `status` 0 if that server has said
  * goodbye, which it does when all its workers have left. A loss during the steps ends the
- * job. It does not when a worker has said goodbye, since no server has anything left to do
- * then; and before the start the workers notice that a server is missing. */
+ * job. A loss after the first goodbye of a worker does not, since no server has anything
+ * left to do then; and before the start the workers notice that a server is missing. */
 void others_lost(struct server_peer *p, int status, const char *name)
 {
 	struct tern_server *s = p->server;
@@ -52,8 +52,8 @@ static void zero_event(
 	}
 }
 
-/* Only server 0 can tell whether it is server 0 of this job: it compares the job with
- * its own. */
+/* Sends our job to p, which compares it with its own: only server 0 can tell whether it
+ * is server 0 of this job. */
 static int introduce(struct server_peer *p)
 {
 	struct tern_server *s = p->server;
@@ -70,7 +70,8 @@ static int introduce(struct server_peer *p)
 	return 0;
 }
 
-/* All workers have joined: every server except 0 connects to 0. */
+/* Called when all workers have joined: connects this server to server 0, unless it is
+ * server 0 itself. */
 int others_connect(struct tern_server *s)
 {
 	struct server_peer *p;
@@ -88,8 +89,8 @@ int others_connect(struct tern_server *s)
 	p->talk.ctx = s->opts.ctx;
 	p->talk.heard = server_heard;
 	p->talk.broken = server_broken;
-	/* The address as a present worker has written it: the first worker of the job
-	 * may have left. */
+	/* Uses the address that worker 0 sent, not the one in the job: the worker that
+	 * brought the job may have left. */
 	memcpy(p->zero, s->workers[0]->zero, sizeof(p->zero));
 	r = tern_connect(s->opts.ctx, p->zero,
 		&(struct tern_peer_opts){

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Workers without a slot. They compute nothing, so they are sent only the last version:
- * otherwise a worker that stands still would block the buffer of an old version, and with
- * it all other workers.
+ * Workers without a slot (spares). They compute nothing, so they are sent only the last
+ * version: otherwise a worker that stands still would block the buffer of an old version,
+ * and with it all other workers.
  *
  *     spare                                  each server
  *     "where"                       -->
  *                                   <--      "at": the oldest version of its chunks
  *     "follow" the oldest of all    -->      sends that version and all later ones
  *
- * This happens when a spare is given a slot of a lost worker. Let m be the oldest version
- * of a chunk on any server after the loss. The lost worker never had the whole version
- * m+1, so its gradient for m+1 exists nowhere, and no chunk gets beyond m+1 before the
- * spare has computed it from m. So each chunk is at m or m+1, and still has m.
+ * These messages are sent when a spare is given a slot of a lost worker. Let m be the
+ * oldest version of a chunk on any server after the loss. The lost worker never had the
+ * whole version m+1, so its gradient for m+1 exists nowhere, and no chunk gets beyond m+1
+ * before the spare has computed it from m. So each chunk is at m or m+1, and still has m.
  */
 #include "server/server_state.h"
 
@@ -21,7 +21,8 @@ static void begin(struct server_peer *worker)
 	tern_talk_say(&worker->talk, json_pack("{s:s}", "type", "begun"));
 }
 
-/* The last step is done: spares need room for the parameters now. */
+/* Called when the last step of a chunk is done: tells the spares that the last version
+ * follows, so that they post receives for it. */
 void spare_say_last(struct tern_server *s)
 {
 	if (s->index != 0 || s->said_last)
@@ -51,11 +52,13 @@ static bool may_follow(const struct server_peer *p)
 	for (uint32_t i = 0; s->index == 0 && i < s->job.slots; i++)
 		if (s->leases[i].owner == p)
 			return true;
-	/* Other servers may learn of the loss, or even of the start, only later. */
+	/* A server other than 0 cannot check which slots p was given: it may not know of
+	 * the loss yet, or even that the steps have begun. */
 	return s->index != 0;
 }
 
-/* The oldest version of a chunk here; a server without chunks is never behind. */
+/* The oldest version of this server's chunks. A server without chunks returns the job's
+ * last version, so that the minimum over all servers is that of the others. */
 static uint64_t oldest(const struct tern_server *s)
 {
 	uint64_t version = s->job.steps;
@@ -86,7 +89,8 @@ static bool has_version(const struct tern_server *s, uint64_t version)
 	return true;
 }
 
-/* The last version was sent to every worker when it was made. */
+/* Sends all versions from the requested one on, except the last one, which every worker
+ * is sent when it is made. */
 void spare_on_follow(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;

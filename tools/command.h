@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The interface between a subcommand and main.c, and the exit codes that scripts
- * depend on. */
+/* What main.c needs to know of a subcommand ("tern NAME"), and the program's exit codes,
+ * which scripts depend on. */
 #ifndef TERN_TOOLS_COMMAND_H
 #define TERN_TOOLS_COMMAND_H
 
@@ -8,24 +8,26 @@
 
 enum exit_code {
 	EXIT_OK = 0,
-	EXIT_JOB = 1,   /* the job failed */
+	EXIT_JOB = 1,   /* the job or the measurement failed */
 	EXIT_INPUT = 2, /* the command or its input was wrong */
-			/* 128 and a signal's number: ended by it */
+			/* 128 + N: the program was ended by signal N */
 };
 
 struct command {
 	const char *name;
-	const char *usage;   /* the usage text behind "tern NAME" */
-	const char *summary; /* one line */
+	const char *usage;   /* the usage text after "tern NAME" */
+	const char *summary; /* what the command does, in one line of `tern help` */
 	const struct option *options;
-	/* Gets the arguments behind the name; returns an exit code. */
+	/* Runs the command. argc and argv are the arguments after NAME; returns an enum
+	 * exit_code. */
 	int (*run)(int argc, char **argv);
 };
 
 extern const struct command train_command, server_command, worker_command, bench_command,
 	info_command;
 
-/* Prints one line on stderr, "tern NAME: ..."; returns EXIT_INPUT. */
+/* Reports an error as one line on stderr, "tern NAME: ..."; with --json also as an event
+ * "failed" on stdout. Returns EXIT_INPUT. */
 int command_refuse(const struct command *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See crash.h. The handler only makes system calls, except for backtrace(), whose library
- * is loaded beforehand. It may fail if the stack is corrupted: by then the signal has its
- * default action, so that the process ends all the same.
+ * See crash.h. The handler makes only system calls, except for backtrace(), whose library
+ * is loaded beforehand. backtrace() may itself crash if the stack is corrupted. The
+ * signal then has its default action again (SA_RESETHAND), so the process still ends by
+ * it.
  */
 #include "tools/crash.h"
 
@@ -11,7 +12,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#if __has_include(<execinfo.h>) /* glibc; not musl */
+#if __has_include(<execinfo.h>) /* glibc has this header, musl has not */
 #include <execinfo.h>
 #define HAVE_BACKTRACE 1
 #else
@@ -20,8 +21,9 @@
 
 #include "base/util.h"
 
-#define FRAMES_MAX  64
-#define STACK_BYTES (64u << 10) /* stack of the handler: the thread's may be used up */
+#define FRAMES_MAX 64
+/* the handler has a stack of its own, since the thread's may have overflowed */
+#define STACK_BYTES (64u << 10)
 
 static const struct {
 	int number;
@@ -38,7 +40,7 @@ static void say(const char *text)
 {
 	ssize_t written = write(STDERR_FILENO, text, strlen(text));
 
-	(void)written; /* there is no way to report a failure */
+	(void)written; /* a failure of this write cannot be reported */
 }
 
 static void say_backtrace(void)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reports a crash of the process: a line and a backtrace on stderr. */
+/* Reports a crash of this process: writes a line and a backtrace to stderr. */
 #ifndef TERN_TOOLS_CRASH_H
 #define TERN_TOOLS_CRASH_H
 
-/* Catches SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, unless another handler is set
- * (a sanitizer's). After its lines the process ends by the signal, with a core if the
- * system keeps one. Call it once, before threads are started. */
+/* Catches SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, unless another handler is set,
+ * such as a sanitizer's. After the report the process ends by the same signal, with a
+ * core file if the system keeps them. To be called once, before threads are started. */
 void crash_open(void);
 
 #endif

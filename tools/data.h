@@ -12,10 +12,10 @@ struct job_data {
 };
 
 /*
- * Reads and parses the files. It blocks, so call it before a context has anything to do.
- * -EINVAL with one line: what is wrong with which file or option, and where. -ECANCELED:
- * stop(), which is called several times a second, returned true; stop may be NULL.
- * job_data_free() must follow in any case.
+ * Reads and parses the files. It blocks, so it must be called before a context has work
+ * to do. -EINVAL: `error` has one line: which file or option is wrong, where, and why.
+ * -ECANCELED: stop(), which is called several times a second, has returned true; stop may
+ * be NULL. job_data_free() must follow in any case.
  */
 int job_data_read(const struct job_settings *job, bool (*stop)(void *arg), void *arg,
 	struct job_data *data, struct message *error);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See earlier.h. Only the header of the file is read, and it is not trusted: a damaged
- * file, or one with a far too long header, counts as another job's. */
+/* See earlier.h. Only the safetensors header of the file is read, and it is not
+ * trusted: a damaged file, or one with an absurdly long header, counts as a file of
+ * another job. */
 #include "tools/earlier.h"
 
 #include <errno.h>
@@ -28,8 +29,8 @@ static const char *or_empty(const char *text)
 
 void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES])
 {
-	/* In async mode the workers share the steps, so the result depends on their
-	 * number. */
+	/* In async mode the steps are divided among the workers, so the result depends on
+	 * the number of workers. */
 	uint64_t workers = job->mode == TERN_MODE_ASYNC ? job->workers : 0;
 	TERN_CLEANUP(tern_cleanup_free) char *text = NULL;
 
@@ -55,7 +56,7 @@ static bool read_all(int fd, void *to, size_t bytes)
 	return read(fd, to, bytes) == (ssize_t)bytes;
 }
 
-/* NULL: the file has no valid header. */
+/* Reads the JSON header of a safetensors file. NULL: the file has no valid header. */
 static json_t *read_header(const char *path)
 {
 	TERN_CLEANUP(tern_cleanup_close)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file that an interrupted run of a job has left in --save. A batch system that
- * interrupts a job starts the same command line again: that run may replace the file, and
- * no other may. So the file names its job.
+ * The file of parameters that an interrupted run of a job has left in the --save
+ * directory. A batch system that interrupts a job starts the same command line again:
+ * only that run may replace the file. So the file contains the name of its job.
  */
 #ifndef TERN_TOOLS_EARLIER_H
 #define TERN_TOOLS_EARLIER_H
@@ -13,12 +13,12 @@
 
 #define EARLIER_NAME_BYTES 17
 
-/* Name of the job: a digest of the options on which its result depends, as they were
- * typed. It is the same in each process of a sync job. */
+/* Writes the job's name: a digest, in hexadecimal, of the options that its result depends
+ * on, as they were typed. In a sync job every process computes the same name. */
 void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES]);
 
-/* True if the file at `path` comes from an interrupted run of the job `name`; *step is
- * then the number of steps in it. */
+/* True if the file at `path` was left by an interrupted run of the job `name`. *step is
+ * then the number of training steps that its parameters have had. */
 bool earlier_is_of(const char *path, const char *name, uint64_t *step);
 
 #endif

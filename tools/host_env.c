@@ -7,12 +7,13 @@
  *
  * One mutex protects the four lists, and the fields `node` and `signals` of every task in
  * them. It is held for a few instructions only, never during run() or a system call on a
- * file. Tasks and operations take milliseconds, so a cleverer scheme would gain nothing. A
- * tight polling loop reads only one atomic count, without the lock.
+ * file. Tasks and operations take milliseconds, so lock-free queues would gain nothing.
+ * poll() is called in a tight loop, so it first reads an atomic count of events without
+ * the lock.
  *
- * A task is in the list of events at most once: a signal that finds it there only adds its
- * bit. poll() takes one task at a time, with its bits, so a task that is still running may
- * be queued again as soon as the lock is released.
+ * A task is in the list `events` at most once: a further signal only sets a bit in
+ * task->signals. poll() removes a task together with its bits, so a task that is still
+ * running may be queued again as soon as the lock is released.
  */
 #include "tools/host_env.h"
 
@@ -35,11 +36,11 @@ struct host_env {
 	pthread_mutex_t lock;
 	pthread_cond_t task_cond, file_cond;
 	struct tern_list waiting, events, files, file_events;
-	/* Entries in both lists of events; written under the lock. */
+	/* number of entries in `events` and `file_events`; written under the lock */
 	atomic_uint event_count;
 	bool stopping;
 	atomic_uint ended_count;
-	unsigned thread_count; /* entries of `threads`; the file thread is the first */
+	unsigned thread_count; /* threads started; threads[0] is the file thread */
 	pthread_t threads[HOST_ENV_TASK_THREADS_MAX + 1];
 };
 
@@ -48,7 +49,8 @@ static struct host_env *host_of(struct tern_env *env)
 	return tern_container_of(env, struct host_env, env);
 }
 
-/* Queues an event. The caller holds the lock. */
+/* Sets an event bit of a task and queues the task for poll(). The caller holds the
+ * lock. */
 static void task_event(struct host_env *host, struct tern_task *task, unsigned bit)
 {
 	if (!task->signals) {
@@ -85,7 +87,7 @@ static void *task_thread(void *arg)
 		pthread_mutex_lock(&host->lock);
 		task_event(host, task, TASK_FINISHED);
 		pthread_mutex_unlock(&host->lock);
-		/* `task` may be freed by now: its done() may have run. */
+		/* `task` may be freed by now, since poll() may have called its done(). */
 		wake(host);
 		pthread_mutex_lock(&host->lock);
 	}
@@ -122,7 +124,7 @@ static void *file_thread(void *arg)
 	return NULL;
 }
 
-/* ---- operations ---- */
+/* ---- the operations of struct tern_env ---- */
 
 static uint64_t host_now_ns(struct tern_env *env)
 {
@@ -195,7 +197,8 @@ static int host_file(struct tern_env *env, struct tern_file_op *op)
 	return r;
 }
 
-/* Takes the first entry; NULL: none. The caller holds the lock. */
+/* Removes the first entry of `events` or `file_events`. NULL: the list is empty. The
+ * caller holds the lock. */
 static struct tern_list *take(struct host_env *host, struct tern_list *from)
 {
 	struct tern_list *node = tern_list_pop(from);
@@ -255,7 +258,7 @@ static int host_poll(struct tern_env *env)
 	return n + poll_files(host);
 }
 
-/* ---- life ---- */
+/* ---- creating, stopping and freeing the environment ---- */
 
 static int start_threads(struct host_env *host, const pthread_attr_t *attr)
 {
@@ -273,8 +276,9 @@ static int start_threads(struct host_env *host, const pthread_attr_t *attr)
 	return 0;
 }
 
-/* The default size of a thread's stack is the limit of the main thread's stack at the
- * start of the process (ulimit -s), which may be too small. */
+/* Starts all threads with a stack of at least STACK_BYTES. The default size is the
+ * main thread's stack limit at the start of the process (ulimit -s), which may be too
+ * small. */
 static int start_all(struct host_env *host)
 {
 	pthread_attr_t attr;
@@ -357,7 +361,8 @@ void host_env_stop(struct tern_env *env)
 	ask_to_end(host);
 	while (host->thread_count)
 		pthread_join(host->threads[--host->thread_count], NULL);
-	/* No thread runs any more; the remaining entries are dropped, not completed. */
+	/* All threads have ended. The remaining entries are dropped without calling
+	 * done(). */
 	tern_list_init(&host->waiting);
 	tern_list_init(&host->events);
 	while ((node = tern_list_pop(&host->file_events)))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two file operations of struct tern_env, implemented with blocking system calls
- * on the environment's file thread. Any thread may call them. */
+/* The two file operations of struct tern_env (read a file, write a file), implemented
+ * with blocking system calls. The environment's file thread calls them, but any thread
+ * may. */
 #ifndef TERN_TOOLS_HOST_FILE_H
 #define TERN_TOOLS_HOST_FILE_H
 
@@ -9,26 +10,27 @@
 #include "base/env.h"
 
 /*
- * Executes `op` and sets its status, and for READ data and bytes; does not call done().
- * READ: the errno of open or read, -EISDIR, -ENOMEM. WRITE: any errno; then `path` is
- * unchanged and no other file is left (or, if the directory could not be synced, the file
- * is new and complete but may not survive a power failure). If the directory may not be
- * read, or its file system cannot sync directories, that is not an error but a warning in
- * the log.
+ * Executes `op`. Sets op->status, and for READ op->data and op->bytes; does not call
+ * op->done().
+ * READ fails with the errno of open() or read(), -EISDIR or -ENOMEM.
+ * WRITE may fail with any errno. Then `path` is unchanged and no temporary file is left.
+ * One exception: if syncing the directory fails, `path` has the new contents, which may
+ * be lost in a power failure. If the directory may not be read, or its file system cannot
+ * sync directories, the write succeeds with a warning in the log.
  */
 void host_file_run(struct tern_file_op *op);
 
 /*
- * Reads a file as TERN_FILE_READ does. `stop` is called after each piece of some MiB: if
- * it returns true, reading ends with -ECANCELED. May be NULL. *data is from malloc(),
- * NUL-terminated, and set only if 0 is returned.
+ * Reads a whole file, as TERN_FILE_READ does. `stop` (may be NULL) is called after each
+ * piece of some MiB; if it returns true, reading ends with -ECANCELED. *data is allocated
+ * with malloc(), NUL-terminated, and set only if 0 is returned.
  */
 int host_file_read(
 	const char *path, bool (*stop)(void *arg), void *arg, void **data, size_t *bytes);
 
-/* Tests whether a file of `bytes` could be written in `directory` now: makes one,
- * reserves its space, removes it and syncs the directory. Returns the errno of the
- * failure: -ENOSPC, -EDQUOT, -EACCES, -EROFS, -EFBIG... */
+/* Tests whether a file of `bytes` could be written in `directory` now: creates a file,
+ * reserves its space, removes it and syncs the directory. Returns 0 or the error:
+ * -ENOSPC, -EDQUOT, -EACCES, -EROFS, -EFBIG... */
 int host_file_probe(const char *directory, uint64_t bytes);
 
 #endif

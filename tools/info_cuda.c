@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See info_cuda.h. Devices are asked through the table that training uses; sysfs adds
- * what the driver does not say: the NUMA node, for older ones, and whether nvidia-peermem
- * is loaded.
+ * See info_cuda.h. Devices are queried through the same table of driver functions as in
+ * training. sysfs adds what the driver does not report: the NUMA node, if the driver is
+ * old, and whether nvidia-peermem is loaded.
  */
 #include "tools/info_cuda.h"
 
@@ -99,7 +99,7 @@ static json_t *describe_transfers(const struct tern_cuda_device *device)
 		"rdma_order", order_name(device->rdma_order));
 }
 
-/* ---- differences ---- */
+/* ---- peculiarities of a device ("differences") ---- */
 
 static void differ_by_code(
 	const struct tern_cuda_device *device, int driver_version, json_t *out)
@@ -151,7 +151,7 @@ static void differ_by_transfers(
 			device->copy_engine_count);
 }
 
-/* ---- devices ---- */
+/* ---- description of the devices ---- */
 
 static void set_memory_free(const struct tern_cuda_api *api,
 	const struct tern_cuda_device *device, json_t *json, json_t *differences)
@@ -187,7 +187,8 @@ static json_t *describe_device(const struct tern_cuda_api *api,
 	return json;
 }
 
-/* One that does not answer is listed, too: its number is what others count by. */
+/* Describes device `n`. A device that does not answer is listed too, so that the
+ * following devices keep their numbers. */
 static json_t *describe_nth(
 	const struct tern_cuda_api *api, unsigned n, int driver_version, bool peermem)
 {
@@ -226,7 +227,7 @@ json_t *info_cuda(const struct tern_cuda_api *api)
 	return describe_all(api);
 }
 
-/* ---- for people ---- */
+/* ---- output as text ---- */
 
 static double gib_of(const json_t *object, const char *name)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The GPUs of this machine for `tern info`: what they are, whether Tern's kernels run
- * there, how tensors get in and out, and differences that matter to a user of Tern.
+ * The GPUs of this machine for `tern info`: their properties, whether Tern's kernels run
+ * on them, how tensors get in and out, and peculiarities that matter to a user of Tern
+ * ("differences").
  */
 #ifndef TERN_TOOLS_INFO_CUDA_H
 #define TERN_TOOLS_INFO_CUDA_H
@@ -11,16 +12,17 @@
 struct tern_cuda_api;
 
 /*
- * Returns {"why"} if there is no CUDA here, else {"driver": "13.0", "toolkit": "13.0",
- * "peermem": false, "devices": [{"name", "uuid", "pci", "numa_node", "capability",
- * "memory_bytes", "memory_free_bytes", "multiprocessors", "kernels": "native", "ptx" or
- * "none", "transfers": {...}, "differences": ["..."]}]}. -1 means unknown.
+ * Returns {"why"} if CUDA does not work on this machine, else {"driver": "13.0",
+ * "toolkit": "13.0", "peermem": false, "devices": [{"name", "uuid", "pci", "numa_node",
+ * "capability", "memory_bytes", "memory_free_bytes", "multiprocessors", "kernels":
+ * "native", "ptx" or "none", "transfers": {...}, "differences": ["..."]}]}. -1 means
+ * unknown.
  *
- * `api` is a test's driver, initialised; NULL for this machine's.
+ * `api`: the initialised driver of a test; NULL: this machine's driver.
  */
 json_t *info_cuda(const struct tern_cuda_api *api);
 
-/* Prints the same for people on stdout. */
+/* Prints the result of info_cuda() for people on stdout. */
 void info_cuda_print(const json_t *cuda);
 
 #endif

@@ -5,10 +5,11 @@
 
 #include <jansson.h>
 
-/* Appends a line of text to an array. */
+/* Appends a formatted text to a JSON array. */
 void info_say(json_t *list, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Text of a member, which belongs to the object; "": there is none. */
+/* Returns the text of a member of `object`; "" if there is none. The object owns the
+ * text. */
 const char *info_text(const json_t *object, const char *name);
 
 #endif

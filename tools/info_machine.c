@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * See info_machine.h. The files of control groups are below /sys/fs/cgroup, at the path
- * that /proc/self/cgroup names. In a container that path may be the host's, which is not
- * there: then the limit of the top applies.
+ * that /proc/self/cgroup names. In a container that path may be the host's, which does
+ * not exist in the container: then only the limit of the topmost group is read.
  */
 #include "tools/info_machine.h"
 
@@ -18,10 +18,10 @@
 
 #define PATH_BYTES 4096
 #define NODES_MAX  1024
-/* Version 1 of control groups writes "no limit" as about 2^63. */
+/* cgroup version 1 writes about 2^63 for "no limit". */
 #define NO_LIMIT (1ull << 62)
 
-/* Reads the first line of a small file of /proc or /sys; "" if there is none. */
+/* Reads the first line of a small file in /proc or /sys; "" if it cannot be read. */
 static const char *first_line(const char *path, char *line, int bytes)
 {
 	FILE *f = fopen(path, "re");
@@ -43,8 +43,8 @@ static json_int_t number_in(const char *path)
 	return atoll(first_line(path, line, sizeof(line)));
 }
 
-/* Returns "madvise" for "always [madvise] never", and a file without brackets
- * unchanged. */
+/* Reads a setting of the kernel. Returns "madvise" if the file contains "always [madvise]
+ * never"; the whole line if it has no brackets. */
 static json_t *chosen_in(const char *path)
 {
 	char line[128];
@@ -68,7 +68,7 @@ static void take_memory(
 	if (snprintf(path, sizeof(path), "%s/%s", directory, file) >= (int)sizeof(path))
 		return;
 	if (!isdigit((unsigned char)*first_line(path, line, sizeof(line))))
-		return; /* "max", or no such file */
+		return; /* "max" (no limit), or no such file */
 	bytes = strtoull(line, NULL, 10);
 	if (bytes < NO_LIMIT)
 		out->memory_bytes = TERN_MIN(out->memory_bytes, bytes);
@@ -116,7 +116,7 @@ static void take_directory(
 	}
 }
 
-/* From the group up to the top, since a parent's limit holds for its children. */
+/* Reads the limits of a group and of all its parents, which limit it too. */
 static void take_group(const char *root, const char *controllers, const char *group,
 	struct cgroup_limits *out)
 {
@@ -147,7 +147,7 @@ void info_cgroup_limits(const char *root, struct cgroup_limits *out)
 	f = fopen(path, "re");
 	if (!f)
 		return;
-	/* Lines are "0::/user.slice" in version 2; "4:memory:/a" and
+	/* Lines are "0::/user.slice" in cgroup version 2; "4:memory:/a" and
 	 * "2:cpu,cpuacct:/a" in version 1. */
 	while (fgets(line, sizeof(line), f)) {
 		char *controllers = strchr(line, ':');
@@ -191,9 +191,10 @@ bool info_memory(const char *root, uint64_t *total, uint64_t *available)
 	return found == 2;
 }
 
-/* ---- NUMA ---- */
+/* ---- NUMA nodes ---- */
 
-/* Parses "Node 0 MemTotal: 8123456 kB". */
+/* Returns the bytes of memory of a NUMA node, from a line "Node 0 MemTotal: 8123456
+ * kB". */
 static json_int_t node_memory(const char *root, unsigned node)
 {
 	char path[PATH_BYTES], line[128];
@@ -225,7 +226,7 @@ json_t *info_numa_nodes(const char *root)
 	return all;
 }
 
-/* ---- all of it ---- */
+/* ---- the JSON object ---- */
 
 json_t *info_machine(void)
 {

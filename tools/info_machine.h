@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Properties of this machine that matter to Tern: processors, memory, and this
- * process's limits of them. */
+/* Properties of this machine that matter to Tern: processors, memory, and the limits on
+ * both for this process. */
 #ifndef TERN_TOOLS_INFO_MACHINE_H
 #define TERN_TOOLS_INFO_MACHINE_H
 
@@ -8,24 +8,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Limits of the control groups that the process is in: the lowest from its own group
- * up to the top. */
+/* Limits of the control groups (cgroups) that the process is in: the lowest of its own
+ * group and all groups above. */
 struct cgroup_limits {
-	uint64_t memory_bytes; /* UINT64_MAX: no limit */
-	double cpus;           /* 0: no limit */
+	uint64_t memory_bytes; /* lowest memory limit; UINT64_MAX: none */
+	double cpus;           /* lowest CPU limit, in processors; 0: none */
 };
 
-/* `root` is a prefix of /proc and /sys: "", except in tests. */
+/* Reads the limits of this process's control groups. `root` is a prefix of /proc and
+ * /sys: "", except in tests. */
 void info_cgroup_limits(const char *root, struct cgroup_limits *out);
 
-/* Memory of this host, and how much of it programs can still get. False: the system
- * does not say. */
+/* Reads the memory of this host and how much of it programs can still get, in bytes.
+ * False: /proc/meminfo does not tell. */
 bool info_memory(const char *root, uint64_t *total, uint64_t *available);
 
-/* Returns [{"node": 0, "cpus": "0-3", "memory_bytes": N}, ...] */
+/* Returns the NUMA nodes: [{"node": 0, "cpus": "0-3", "memory_bytes": N}, ...] */
 json_t *info_numa_nodes(const char *root);
 
-/* Returns an object of numbers and texts; null: no limit. */
+/* Returns an object with all properties. A limit that is null means no limit. */
 json_t *info_machine(void);
 
 #endif

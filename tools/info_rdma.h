@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The RDMA devices of this machine for `tern info`: what they are, their capabilities,
- * and differences that matter to a user of Tern.
+ * The RDMA devices of this machine for `tern info`: their properties, their capabilities,
+ * and peculiarities that matter to a user of Tern ("differences").
  */
 #ifndef TERN_TOOLS_INFO_RDMA_H
 #define TERN_TOOLS_INFO_RDMA_H
@@ -18,13 +18,14 @@ struct tern_verbs_api;
  * "addresses": [{"address", "port", "netdev"}], "limits": {...}, "differences":
  * ["..."]}], "notes": ["..."]}.
  *
- * `why` is the reason why the verbs fabric does not work, NULL if it does; `api` is a
- * test's provider, NULL for rdma-core's.
+ * `why`: the reason why the verbs fabric does not work; NULL: it works. `api`: the verbs
+ * functions of a test; NULL: those of rdma-core.
  */
 json_t *info_rdma(const struct fabric_settings *settings, const char *why,
 	const struct tern_verbs_api *api);
 
-/* Prints the same for people on stdout; nothing if it is a "why". */
+/* Prints the result of info_rdma() for people on stdout; nothing if the result is a
+ * "why". */
 void info_rdma_print(const json_t *rdma);
 
 #endif

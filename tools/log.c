@@ -9,7 +9,7 @@
 #include "base/escape.h"
 #include "base/util.h"
 
-/* Set before the process has threads. */
+/* Role and level for log lines; set before threads are started. */
 static const char *the_role = "";
 static enum tern_log_level the_level;
 

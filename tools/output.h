@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The output of a command while it works: JSON lines for programs; for people a progress
+ * The output of a command while it runs. Programs get JSON lines. People get a progress
  * line that rewrites itself on a terminal, and a limited number of plain lines elsewhere.
  * Progress goes to stderr, so that stdout has only the results.
  *
- * If the reader stops reading, the process blocks, as usual. But once a signal has asked
- * the process to end, a stream that accepts nothing for a second is given up: later
- * output to it is lost.
+ * If the reader of a stream stops reading, the process blocks, as usual. But once a
+ * signal has asked the process to end, a stream that accepts nothing for a second is
+ * given up: all later output to it is lost.
  */
 #ifndef TERN_TOOLS_OUTPUT_H
 #define TERN_TOOLS_OUTPUT_H
@@ -18,47 +18,46 @@
 
 struct output {
 	bool json; /* every line on stdout is one JSON object */
-	/* Stderr is a terminal that supports control characters; not with json. */
+	/* Stderr is a terminal on which a line can be rewritten; false with json. */
 	bool tty;
-	bool line_open;   /* a progress line without its newline is on the terminal */
-	uint64_t next_ns; /* plain lines: earliest time of the next progress line */
+	bool line_open;   /* the terminal shows a progress line that has no newline yet */
+	uint64_t next_ns; /* earliest time of the next progress line, in ns */
 };
 
 struct progress {
 	uint64_t step, steps;
 	double loss;
 	double samples_per_s, mb_per_s;
-	double left_s; /* < 0: not known yet */
+	double left_s; /* seconds until the last step; < 0: not known yet */
 };
 
 void output_init(struct output *out, bool json);
 
-/* Writes to stdout or stderr (`fd`), after the contents of stdio's buffer. */
+/* Writes bytes to stdout or stderr (`fd`), after what stdio has buffered for it. */
 void output_put(int fd, const char *text, size_t bytes);
 
-/* True if something could not be written to stdout. */
+/* True if some output to stdout was lost. */
 bool output_lost(void);
 
-/* Prints one JSON object on a line of its own, in printable ASCII, flushed. Releases
- * the object. */
+/* Prints a JSON object as one line in ASCII and flushes it. Releases the object. */
 void output_json(json_t *object);
 
-/* For people: prints a line, after ending a progress line. Prints nothing in json
- * mode. It is one line whatever the arguments contain: characters that would move a
- * cursor or start a line are shown as \xNN (base/escape.h). */
+/* For people: prints one line on stdout, and ends an open progress line before. Does
+ * nothing in json mode. Arguments cannot break the line: characters that move a cursor or
+ * start a line are shown as \xNN (base/escape.h). */
 void output_line(struct output *out, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Prints a text of several lines, each escaped. */
+/* As output_line(), for a text of several lines, each of which is escaped. */
 void output_text(struct output *out, const char *text);
 
-/* Prints the progress if it is time to. `now_ns` is monotonic. Prints nothing in json
- * mode. */
+/* Prints a progress line, unless the last one was printed too recently. `now_ns` is
+ * monotonic. Does nothing in json mode. */
 void output_progress(
 	struct output *out, const struct progress *progress, uint64_t now_ns);
 
-/* Prints one line on stderr, "tern WHO: ...", after ending a progress line; escaped
- * too. */
+/* Prints one line on stderr, "tern WHO: ...", escaped as by output_line(), and ends an
+ * open progress line before. */
 void output_error(struct output *out, const char *who, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See report.h. An event with an unknown name, or without a member, is printed as far
- * as possible: it may come from a child of another version. */
+/* See report.h. An event with an unknown name, or without some member, is printed as far
+ * as possible, because a child may be of another version. */
 #include "tools/report.h"
 
 #include <stdlib.h>
@@ -138,7 +138,8 @@ static void set_if_missing(json_t *event, const char *name, json_t *value)
 		json_object_set_new(event, name, value);
 }
 
-/* Adds time, host and pid. An event of a child has them already. */
+/* Adds time, host, pid and job, unless the event has them already, as an event from a
+ * child process has. */
 static void stamp(json_t *event)
 {
 	const char *job = getenv(REPORT_JOB);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a server and a worker have in common as processes: the environment with its
- * threads, a domain and a context, the loop that drives the context until the role is
- * over or a signal asks it to end, and what it tells the world. A process that was asked
- * to end is gone within 10 s, unless it is saving the parameters.
+ * The part that a server process and a worker process (each is a "role" in a job) have in
+ * common: the environment with its threads (base/env.h), a domain and a context, the loop
+ * that drives the context until the role has ended or a signal asks the process to end,
+ * and the JSON events that the process prints. A process that was asked to end exits
+ * within 10 s, unless it is saving the parameters.
  *
- *     role_open, (the role's own new), role_loop, role_cut, (its own free), role_close
+ * Order of calls:
+ *
+ *     role_open, (the role's constructor), role_loop, role_cut, (its free), role_close
  */
 #ifndef TERN_TOOLS_ROLE_H
 #define TERN_TOOLS_ROLE_H
@@ -18,63 +21,69 @@
 
 struct role {
 	const struct command *command;
-	char name[32]; /* "worker 1" */
+	char name[32]; /* name in messages: "worker 1" */
 	struct output out;
 	struct tern_env *env;
 	struct tern_domain *domain;
 	struct tern_context *ctx;
 	uint64_t spin_ns;
 	int signal_fd;
-	/* Called when the process is asked to end, for the reason `why` (a few words).
-	 * The role tells its peers, does what is left to do, and sets `over`. `save`:
-	 * the parameters must not be lost. */
+	/* Called once when the process is asked to end; `why` is the reason, in a few
+	 * words. The function tells the peers, finishes what must be finished, and then
+	 * sets `over`. `save`: the parameters must be saved, if this process is the one
+	 * to save them. */
 	void (*stop)(struct role *role, const char *why, bool save);
-	/* Writes for SIGUSR1 how far the role is, and which process it waits for.
-	 * NULL: the role is starting. */
+	/* Answers SIGUSR1: writes to `text` how far the role has got, and which process
+	 * it waits for. NULL: the role is still starting. */
 	void (*describe)(struct role *role, char *text, size_t bytes);
-	/* true: the role is saving, so its end must be awaited; or NULL. */
+	/* Returns true while the role saves a file: the process must not be ended before
+	 * the file is complete. May be NULL. */
 	bool (*is_busy)(struct role *role);
-	int signal; /* the signal that asked the process to end; 0: none */
-	bool over;  /* role_loop returns */
-	bool left;  /* the role was asked to end, and has ended in good order */
-	int code;   /* enum exit_code */
-	struct tern_timer cut_timer; /* role_cut: peers are no longer waited for */
+	int signal; /* the signal that asked the process to end; 0: no signal did */
+	bool over;  /* if set, role_loop() returns */
+	/* the role ended in good order: `code` is the exit code, even after a signal */
+	bool left;
+	int code; /* exit code of the process, an enum exit_code */
+	/* in role_cut(): on expiry the process exits without waiting for peers */
+	struct tern_timer cut_timer;
 };
 
-/* Makes everything up to the context, with this many threads for arithmetic. The
- * context's secret (NULL: none) is copied. Negative: it failed and the error was
- * reported. The caller calls role_cut and role_close in either case, and sets `stop`
- * after this. */
+/* Creates the environment with `threads` threads for arithmetic, the domain and the
+ * context. The secret (NULL: none) is copied. A negative result is a failure, which has
+ * been reported already. The caller must call role_cut and role_close in either case, and
+ * sets role->stop after this call. */
 int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
 	uint64_t connect_s, unsigned threads, bool json);
 
-/* Looks for signals while the loop does not run. True: one has asked the process to end.
- * `role` is a struct role. */
+/* Looks for signals while role_loop() does not run, as during the reading of data.
+ * Returns true if a signal has asked the process to end. `role` is a struct role. */
 bool role_is_asked(void *role);
 
-/* Runs the context until `over` is set. */
+/* Drives the context and handles signals until role->over is set. */
 void role_loop(struct role *role);
 
-/* Ends the threads, then the context: after this, no callback is called. */
+/* Ends the threads, then frees the context. No callback is called after this. */
 void role_cut(struct role *role);
 
-/* Frees everything else. Returns the exit code; after a signal, 128 plus its number. */
+/* Frees what role_cut() has left. Returns the exit code: after a signal, 128 plus its
+ * number, unless the role has left in good order. */
 int role_close(struct role *role);
 
-/* Returns a text for a failure of a system call, with the limit of the process
- * (ulimit) that may be its reason. */
+/* Describes the error code `status`. For -ENOMEM the text names the limit of the process
+ * (ulimit) that may be the cause. Writes to `text` and returns it. */
 const char *role_why(int status, char *text, size_t bytes);
 
-/* Ends the role with a failure. The first failure counts and is reported, unless a
- * signal caused it. `input`: the user's error, exit code 2. */
+/* Ends the role with a failure. Only the first failure is reported and sets the exit
+ * code, and none after a signal, since failures are then a consequence of it. `input`:
+ * the user made the error, so the exit code is 2. */
 void role_fail(struct role *role, bool input, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Shows an event; takes the reference. */
+/* Prints an event of this role, and releases the JSON object. */
 void role_report(struct role *role, json_t *event);
 
-/* Shows an event "note": something worth a line happened. */
+/* Prints an event "note": a line about something that the user may want to know. */
 void role_note(struct role *role, const char *text);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pipe to which the handler writes each signal's number, on whatever thread it runs. */
+/* Signals as a pipe: the handler writes each signal's number to it, on whatever thread
+ * the handler runs. */
 #include "tools/signals.h"
 
 #include <errno.h>
@@ -11,7 +12,8 @@
 #include "base/util.h"
 
 static const int caught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
-/* Atomic: two signals may be handled on two threads at once. */
+/* Write end of the pipe. Atomic, since two signals may be handled on two threads at
+ * once. */
 static atomic_int write_fd = -1;
 static atomic_bool aborts_on_second, interrupted, asked;
 
@@ -50,7 +52,8 @@ static void handle(int number)
 	if (signals_is_end(number))
 		asked = true;
 
-	/* A full pipe holds thousands of unread signals: one more adds nothing. */
+	/* If the pipe is full, it holds thousands of unread signals: this one may be
+	 * dropped. */
 	if (write(write_fd, &byte, 1) < 0)
 		errno = error;
 }
@@ -126,8 +129,8 @@ static void reset(void)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
 
-	/* SIGUSR1 may come before a child is ready to answer, or when it is ending: it
-	 * must not end the child. */
+	/* SIGUSR1 is ignored, not reset: it may come before a child is ready to answer or
+	 * while the child ends, and must not kill the child. */
 	set_all(SIG_DFL, SIG_IGN);
 	if (!is_ignored(SIGTSTP))
 		sigaction(SIGTSTP, &action, NULL);

@@ -4,7 +4,8 @@
 #include <errno.h>
 #include <sys/resource.h>
 
-/* The kernel reads the limit when the stack grows, so this works in a running process. */
+/* The kernel reads the limit each time the stack grows, so the new limit also holds for
+ * this running process. */
 int stack_raise(uint64_t *soft_bytes)
 {
 	struct rlimit limit;

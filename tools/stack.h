@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The size of stacks: a stack that is too small ends the process by a signal somewhere
- * inside. */
+/* The size of thread stacks. A process whose stack is too small would be killed by
+ * SIGSEGV in some deep call. */
 #ifndef TERN_TOOLS_STACK_H
 #define TERN_TOOLS_STACK_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Stack size in bytes that suffices for all code here, on the main thread and on
+/* Stack size in bytes that is enough for all code of Tern, on the main thread and on
  * others. */
 #define STACK_BYTES ((size_t)1 << 20)
 
-/* Raises the main thread's stack limit to STACK_BYTES if it is lower (ulimit -s).
- * -EPERM: the hard limit is lower; `soft_bytes` is the present limit. */
+/* Raises the stack limit of the main thread (ulimit -s) to STACK_BYTES if it is lower.
+ * -EPERM: the hard limit is lower than STACK_BYTES; *soft_bytes is then the present limit
+ * in bytes. */
 int stack_raise(uint64_t *soft_bytes);
 
 #endif

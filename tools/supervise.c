@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See supervise.h. Signals arrive through a pipe (signals.h), so everything happens in
- * one loop: the handler only writes their numbers there. */
+/* See supervise.h. Everything happens in one loop: the signal handler only writes signal
+ * numbers into a pipe (signals.h), which the loop polls. */
 #include "tools/supervise.h"
 
 #include <errno.h>
@@ -32,9 +32,10 @@ int supervise_init(struct supervisor *s)
 	return 0;
 }
 
-/* ---- start ---- */
+/* ---- starting children ---- */
 
-/* Runs in the child, between fork and exec: async-signal-safe calls only. */
+/* Turns the forked child into "tern ARGS...". Runs between fork and exec:
+ * async-signal-safe calls only. */
 static _Noreturn void become(
 	char *const *argv, int out, int secret, pid_t parent, const sigset_t *mask)
 {
@@ -42,7 +43,7 @@ static _Noreturn void become(
 		"tern: /proc/self/exe cannot be executed: is /proc mounted?\n";
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	/* The parent may have died before the line above took effect. */
+	/* The parent may have died before prctl() took effect. */
 	if (getppid() != parent)
 		_exit(127);
 	setpgid(0, 0);
@@ -60,7 +61,8 @@ static _Noreturn void become(
 	_exit(127);
 }
 
-/* Returns the read end of a pipe that holds the secret; -1: there is none. */
+/* Returns the read end of a new pipe that contains the secret; -1: there is no secret;
+ * other negative values: errno of the failure. */
 static int offer_secret(const struct supervisor *s)
 {
 	size_t bytes = s->secret ? strlen(s->secret) : 0;
@@ -71,7 +73,7 @@ static int offer_secret(const struct supervisor *s)
 		return -1;
 	if (pipe2(fds, O_CLOEXEC) < 0)
 		return -errno;
-	/* A pipe accepts this much without a reader. */
+	/* An empty pipe accepts this many bytes even if nothing reads it yet. */
 	written = write(fds[1], s->secret, bytes);
 	tern_assert(written == (ssize_t)bytes);
 	close(fds[1]);
@@ -103,8 +105,8 @@ int supervise_start(struct supervisor *s, const char *name, const char *const *a
 	}
 	*c = (struct child){.fd = fds[0]};
 	snprintf(c->name, sizeof(c->name), "%s", name);
-	/* A signal that the child gets before it has handlers of its own must not be
-	 * written to our pipe. */
+	/* Signals are blocked until the child has reset its handlers: an inherited
+	 * handler would write the child's signals into this process's pipe. */
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, &mask);
 	c->pid = fork();
@@ -120,17 +122,17 @@ int supervise_start(struct supervisor *s, const char *name, const char *const *a
 		close(fds[0]);
 		return -error;
 	}
-	/* The flag is not shared with the child: its end of the pipe has flags of its
-	 * own. */
+	/* O_NONBLOCK does not affect the child, since the two ends of a pipe have
+	 * separate flags. */
 	fcntl(fds[0], F_SETFL, O_NONBLOCK);
 	c->running = true;
 	s->child_count++;
 	return 0;
 }
 
-/* ---- lines ---- */
+/* ---- reading the children's lines ---- */
 
-/* Hands over the complete lines in c->line, and keeps the rest. */
+/* Passes the complete lines in c->line to on_line, and keeps the incomplete rest. */
 static void split_lines(struct supervisor *s, struct child *c)
 {
 	size_t from = 0;
@@ -164,7 +166,8 @@ static bool make_room(struct child *c)
 	return true;
 }
 
-/* Reads what is there; closes the pipe at its end, or if a line is far too long. */
+/* Reads what the pipe contains. Closes the pipe at its end, or if a line is longer than
+ * LINE_MAX_BYTES. */
 static void read_lines(struct supervisor *s, struct child *c)
 {
 	while (c->fd >= 0) {
@@ -189,7 +192,7 @@ static void read_lines(struct supervisor *s, struct child *c)
 	}
 }
 
-/* ---- ends ---- */
+/* ---- the ends of children, and signals ---- */
 
 static void reap(struct supervisor *s)
 {
@@ -217,8 +220,8 @@ static void signal_all(struct supervisor *s, int signal)
 	}
 }
 
-/* Ctrl-Z stops the whole job. The children are in process groups of their own, so the
- * terminal did not signal them. */
+/* Ctrl-Z stops the whole job. The terminal did not signal the children, since they are in
+ * process groups of their own. */
 static void stop_all(struct supervisor *s)
 {
 	signal_all(s, SIGSTOP);
@@ -282,7 +285,7 @@ unsigned supervise_running(const struct supervisor *s)
 	return n;
 }
 
-/* Kills all children, or those that do not write a file. */
+/* Kills the running children; those that are saving a file only if `also_saving`. */
 static void cut(struct supervisor *s, bool also_saving)
 {
 	for (unsigned i = 0; i < s->child_count; i++) {
@@ -298,7 +301,7 @@ void supervise_end(struct supervisor *s, int signal, unsigned grace_ms)
 	uint64_t limit_ns = tern_clock_ns() + grace_ms * TERN_NS_PER_MS;
 
 	signal_all(s, signal);
-	/* A stopped child gets the signal only when it continues. */
+	/* A stopped child handles the signal only when it continues. */
 	signal_all(s, SIGCONT);
 	while (supervise_running(s)) {
 		uint64_t now_ns = tern_clock_ns();

@@ -15,7 +15,7 @@
 #include "transport/verbs/verbs.h"
 #endif
 
-/* clang defines gcc's as well. */
+/* clang also defines the version macros of gcc. */
 #if defined(__clang__)
 #define COMPILER    "clang"
 #define COMPILER_IS __clang_major__, __clang_minor__, __clang_patchlevel__
@@ -24,7 +24,8 @@
 #define COMPILER_IS __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__
 #endif
 
-/* Those that work everywhere come first, which --fabric names last. */
+/* Prints the fabrics that this program was built with, in the reverse order of --fabric:
+ * first those that work everywhere. */
 static void print_fabrics(void)
 {
 	const char *between = "fabrics   ";

@@ -3,7 +3,7 @@
 #ifndef TERN_TOOLS_VERSION_H
 #define TERN_TOOLS_VERSION_H
 
-/* Prints "tern 0.1.0", then lines of details, on stdout. */
+/* Prints "tern VERSION" and lines of details about the build on stdout. */
 void version_print(void);
 
 #endif

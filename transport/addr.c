@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Addresses. HOST:PORT is parsed by hand, because the system's functions expect host and
- * port apart and accept malformed text. Names are resolved by getaddrinfo(), which blocks
- * for names that only the DNS knows.
- */
+/* Socket addresses. HOST:PORT is parsed here, because the system's functions expect host
+ * and port apart and accept malformed text. Names are resolved by getaddrinfo(), which
+ * blocks for names that only the DNS knows. */
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
@@ -16,7 +14,8 @@
 
 #include "transport/addr.h"
 
-/* True if the host has only characters of names and of numeric addresses, with %scope. */
+/* True if all characters may occur in host names or numeric addresses, including
+ * %scope. */
 static bool host_valid(const char *host)
 {
 	for (; *host; host++) {
@@ -60,21 +59,21 @@ int tern_addr_split(const char *address, char *host, size_t size, const char **p
 	return 0;
 }
 
-/* As tern_addr_split() with a host of 256 bytes; also refuses a host with impossible
- * characters. */
+/* As tern_addr_split(), for a `host` buffer of 256 bytes; also refuses a host with
+ * invalid characters. */
 static int address_split(const char *address, char *host, const char **port)
 {
 	if (tern_addr_split(address, host, 256, port) < 0 || !host_valid(host))
 		return -EINVAL;
 	if (*address == '[')
 		return *host ? 0 : -EINVAL;
-	/* In an IPv6 address without brackets the port cannot be told from the
-	 * address. */
+	/* Without brackets around an IPv6 address, its last group cannot be distinguished
+	 * from the port. */
 	return strchr(host, ':') ? -EINVAL : 0;
 }
 
-/* Every address of this machine: one socket for IPv6 and IPv4, or one for IPv4 if
- * there is no IPv6. */
+/* Addresses for listening on all interfaces of this machine: one socket for both IPv6 and
+ * IPv4, or one for IPv4 if there is no IPv6. */
 static void targets_any(struct tern_addrs *out, uint16_t port)
 {
 	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&out->addr[0].sa;
@@ -87,7 +86,7 @@ static void targets_any(struct tern_addrs *out, uint16_t port)
 	out->count = 2;
 }
 
-/* The status for a getaddrinfo() error. */
+/* Translates an error of getaddrinfo() to a negative errno. */
 static int status_of(int r)
 {
 	if (r == EAI_MEMORY)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Socket addresses as text. */
+/* Parsing, resolving and printing of socket addresses. */
 #ifndef TERN_TRANSPORT_ADDR_H
 #define TERN_TRANSPORT_ADDR_H
 
@@ -28,7 +28,7 @@ struct tern_addrs {
  */
 int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *out);
 
-/* Writes the address as text: "10.0.0.7:7000", "[::1]:7000". */
+/* Writes the address as text, as in "10.0.0.7:7000" or "[::1]:7000". */
 void tern_addr_print(const struct tern_addr *addr, char *out, size_t bytes);
 
 /* Splits "HOST:PORT" or "[HOST]:PORT"; *port points into `address`. The contents of

@@ -60,8 +60,8 @@ static unsigned greediest(const struct tern_admission *a)
 	return most;
 }
 
-/* Returns the oldest overdue connection of one source, or (`source` < 0) of all
- * sources. NULL: none is overdue. */
+/* Returns the oldest overdue connection of `source`, or of all sources if source < 0.
+ * NULL: none is overdue. */
 static struct tern_half_open *oldest_overdue(
 	const struct tern_admission *a, int source, uint64_t now_ns)
 {
@@ -76,7 +76,7 @@ static struct tern_half_open *oldest_overdue(
 	return NULL;
 }
 
-/* Returns the oldest connection that has sent nothing. There is at least one: the
+/* Returns the oldest connection that has sent nothing. There is at least one, the
  * newcomer. */
 static struct tern_half_open *oldest_silent(const struct tern_admission *a)
 {

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Admission of half-open connections: those accepted whose other end has not proved
- * itself yet. Their number is bounded, since each holds a descriptor and memory of this
- * process, and anybody can open one. If one more comes than the bound allows, one
+ * Admission of half-open connections: accepted connections whose peer has not completed
+ * the handshake yet. Their number is limited, since each of them holds a descriptor and
+ * memory of this process, and anybody can open one. If a newcomer exceeds the limit, one
  * connection is cut:
  *
- *   1. If a source has far more of them than the newcomer's source, that source loses
- *      one: its oldest if that is overdue, else its newest. So no host keeps another
- *      host out.
- *   2. Otherwise the oldest is cut if it is overdue: it has not proved itself within
- *      TERN_OVERDUE_NS.
+ *   1. If a source (an address without its port; over shm a process) has far more
+ *      half-open connections than the newcomer's source, the greedier source loses one:
+ *      its oldest if that is overdue, else its newest. So no host keeps another host
+ *      out.
+ *   2. Otherwise the oldest is cut if it is overdue: it has not completed the handshake
+ *      within TERN_OVERDUE_NS.
  *   3. Otherwise every fourth newcomer takes the place of the oldest that has sent
  *      nothing. So silent connections keep other connections of their own host out for
  *      four attempts at most, even if each of them is opened again as soon as it is cut:
  *      a newcomer that is admitted has time to send something.
  *   4. Otherwise the newcomer is cut, and dials again. Handshakes under way go on. If
- *      each newcomer cut one of them, then of many diallers that come at once, and
- *      return when they are cut, none would ever complete its handshake.
+ *      each newcomer cut one of them, then of many diallers that arrive at the same
+ *      time, and return when they are cut, none would ever complete its handshake.
  *
- * While the bound is not reached, this module does not cut overdue connections.
+ * While the limit is not reached, this module does not cut overdue connections.
  */
 #ifndef TERN_TRANSPORT_ADMISSION_H
 #define TERN_TRANSPORT_ADMISSION_H
@@ -29,11 +30,13 @@
 #include "base/clock.h"
 #include "base/list.h"
 
+/* A half-open connection older than this is overdue: it may be cut to make room. */
 #define TERN_OVERDUE_NS TERN_NS_PER_S
-/* If there are more sources than this, some share a count; a secret hash chooses
- * which. */
+/* Number of counters for sources. If there are more sources, some of them share a
+ * counter; a secret hash chooses which. */
 #define TERN_SOURCES 256u
-/* One source has "far more" than another from this difference on. */
+/* A source has "far more" connections than another if the difference is larger than
+ * this. */
 #define TERN_SOURCE_MORE 16u
 
 struct tern_half_open {
@@ -44,30 +47,32 @@ struct tern_half_open {
 };
 
 struct tern_admission {
-	struct tern_list all; /* struct tern_half_open, oldest first */
+	struct tern_list all; /* list of struct tern_half_open, oldest first */
 	uint32_t count;
 	uint32_t of_source[TERN_SOURCES];
-	uint64_t salt;    /* makes the hash of the sources secret */
-	uint32_t crowded; /* newcomers that rules 3 and 4 were applied to */
+	uint64_t salt; /* secret start value of the hash of sources */
+	/* Number of newcomers handled by rules 3 and 4 (see the head of this file). */
+	uint32_t crowded;
 };
 
 void tern_admission_init(struct tern_admission *a, uint64_t salt);
 
-/* Adds a connection that was just accepted. `name`: its name; the part before the last
- * colon is its source. */
+/* Adds a connection that was just accepted. `name` identifies the peer (tern_conn.name);
+ * the part before the last colon, if there is one, is its source. */
 void tern_admission_add(struct tern_admission *a, struct tern_half_open *h,
 	const char *name, uint64_t now_ns);
 
-/* Does nothing for a connection that was not added, if its node is initialised. */
+/* Removes a connection from the half-open ones. No effect if it was never added; its node
+ * must have been initialised. */
 void tern_admission_remove(struct tern_admission *a, struct tern_half_open *h);
 
-/* Returns the connection to be cut after `newcomer` was added. NULL: none, since there
- * are at most `most`. */
+/* Returns the connection that must be cut after `newcomer` was added. NULL: none, since
+ * there are at most `most` half-open connections. */
 struct tern_half_open *tern_admission_excess(struct tern_admission *a,
 	struct tern_half_open *newcomer, uint32_t most, uint64_t now_ns);
 
-/* True: a connection was accepted within the last TERN_OVERDUE_NS that has sent
- * nothing yet. */
+/* True if a connection that was accepted within the last TERN_OVERDUE_NS has not sent
+ * anything yet. */
 bool tern_admission_expects(const struct tern_admission *a, uint64_t now_ns);
 
 #endif

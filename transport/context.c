@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A context: ports, timers, deferred calls, and one fd that becomes readable for all of
- * them.
+ * A context: ports (one per fabric), timers, deferred calls, and one epoll fd that
+ * becomes readable when any of them needs tern_progress().
  *
  * While its thread polls, tern_progress makes no system call of its own. Before sleeping,
  * tern_arm() prepares the ports, sets the timer fd and sets `sleeping`; the next
@@ -10,18 +10,19 @@
  * tern_context_wake() on another thread sets `woken` and then reads `sleeping`;
  * tern_arm() sets `sleeping` and then reads `woken`. Both use sequentially consistent
  * order, so at least one of them sees the other's flag: either the owner does not sleep,
- * or the waker writes to the eventfd. So waking a thread that is awake costs no system
- * call.
+ * or the waker writes to the eventfd. So a wake-up of a thread that is awake costs no
+ * system call.
  *
- * Whoever clears `sleeping`, by an atomic exchange, decides about the eventfd. If the
- * owner clears it, no waker writes for this sleep. If a waker clears it, that waker adds
- * one to the eventfd: at once or, if it is preempted in between, during a later sleep,
- * which then ends early. The owner therefore counts in `wakes_owed` the writes that
- * wakers have made or will make, minus what it has read. While the count is zero, the
- * eventfd is empty and stays empty; otherwise each awakening reads it. A late write finds
- * the count above zero and is read after it has ended a sleep.
+ * `sleeping` is cleared by an atomic exchange, either by the owner (the context's thread)
+ * or by a waker (another thread). If the owner clears it, no waker writes to the eventfd
+ * for this sleep. If a waker clears it, that waker adds one to the eventfd: immediately
+ * or, if it is preempted in between, during a later sleep, which then ends early. The
+ * owner therefore counts in `wakes_owed` the writes that wakers have made or will make,
+ * minus those it has read. While the count is zero, the eventfd is empty and stays empty;
+ * otherwise each awakening reads it. A late write finds the count above zero and is read
+ * after it has ended a sleep.
  *
- * The simulator has no fds; it schedules by tern_context_next_ns().
+ * The simulator uses no fds; it finds the next event by tern_context_next_ns().
  */
 #include "transport/context.h"
 
@@ -38,8 +39,9 @@
 #include "base/sized.h"
 #include "transport/gpu/stager.h"
 
-#define PORT_BUDGET   64
-#define FILES_UNKNOWN 512u /* also in the simulator, which has no descriptors */
+#define PORT_BUDGET 64
+/* Assumed limit of open descriptors if it is unknown, as in the simulator. */
+#define FILES_UNKNOWN 512u
 #define SPIN_US       20u
 #define RAILS_MAX     8
 #define DRAIN_WAIT_MS 10
@@ -53,8 +55,8 @@ static unsigned cpu_count(void)
 {
 	cpu_set_t set;
 
-	/* The call fails on machines with more than 1024 processors: assume more than
-	 * one. */
+	/* The call fails on machines with more than 1024 CPUs: assume more than one
+	 * CPU. */
 	if (sched_getaffinity(0, sizeof(set), &set))
 		return 2;
 	return (unsigned)CPU_COUNT(&set);
@@ -127,8 +129,8 @@ static void wake_context(void *arg)
 	tern_context_wake(arg);
 }
 
-/* Handles what the environment's threads have completed. An environment has one
- * context, and this runs on its thread. */
+/* Makes this context the one that the environment wakes. -EBUSY: another context uses the
+ * environment. */
 static int take_env(struct tern_context *ctx)
 {
 	if (ctx->env->wake == wake_context)
@@ -281,7 +283,7 @@ static int set_timer_fd(struct tern_context *ctx, uint64_t next_ns, uint64_t now
 	return 0;
 }
 
-/* Reads what wakers have written to wake_fd so far. */
+/* Empties wake_fd, and counts what wakers have written to it. */
 static void empty_wake_fd(struct tern_context *ctx)
 {
 	uint64_t count;
@@ -297,13 +299,14 @@ static void empty_wake_fd(struct tern_context *ctx)
 static void disarm(struct tern_context *ctx)
 {
 	ctx->armed = false;
-	/* A waker has cleared `sleeping`: see the head of this file. */
+	/* `sleeping` is already cleared: a waker did that, and writes to wake_fd. Count
+	 * this write, as the head of this file explains. */
 	if (!atomic_exchange(&ctx->sleeping, false) && ctx->wake_fd >= 0)
 		ctx->wakes_owed++;
 	if (ctx->wakes_owed)
 		empty_wake_fd(ctx);
-	/* Turn the timer off instead of reading it: by its own clock it may expire
-	 * only now. */
+	/* Turn the timer off instead of reading it: the kernel's clock may lag behind
+	 * the environment's, and then the timer would expire after the read. */
 	if (ctx->timer_fd_ns <= tern_now_ns(ctx->env))
 		set_timer_fd(ctx, TERN_NEVER, 0);
 }
@@ -316,7 +319,7 @@ void tern_defer(struct tern_context *ctx, struct tern_deferred *deferred)
 	}
 }
 
-/* Calls that are deferred by these calls wait for the next round. */
+/* Makes the deferred calls. Calls deferred meanwhile are made in the next round. */
 static int run_deferred(struct tern_context *ctx)
 {
 	struct tern_list round, *node;
@@ -336,8 +339,9 @@ static int run_deferred(struct tern_context *ctx)
 	return count;
 }
 
-/* False if the CPU's tick counter shows that the clock need not be read: reading it
- * would take half of the time of a poll that finds nothing. */
+/* False if the CPU's tick counter shows that too little time has passed for a timer to
+ * expire. Reading the clock instead would take half of the time of a poll that finds
+ * nothing. */
 static bool time_has_passed(struct tern_context *ctx)
 {
 	uint64_t ticks;
@@ -353,7 +357,7 @@ static bool time_has_passed(struct tern_context *ctx)
 
 static int run_timers(struct tern_context *ctx)
 {
-	/* A timer that sets itself again waits for the next round. */
+	/* A timer that sets itself again in fire() is checked in the next call. */
 	uint32_t left = ctx->timer_count;
 	uint64_t now_ns;
 	int count = 0;
@@ -377,8 +381,8 @@ static int progress(struct tern_context *ctx)
 
 	if (ctx->armed)
 		disarm(ctx);
-	/* Clear `woken` before the environment is polled: work that is queued after
-	 * this sets it again. */
+	/* Clear `woken` before the environment is polled: if more work is queued after
+	 * this, `woken` is set again. */
 	if (tern_unlikely(atomic_load_explicit(&ctx->woken, memory_order_relaxed)))
 		count += atomic_exchange(&ctx->woken, false);
 	count += run_deferred(ctx);
@@ -390,8 +394,8 @@ static int progress(struct tern_context *ctx)
 			return events;
 		count += events;
 	}
-	/* Call done() of ended requests before the clock is read: often a caller waits
-	 * for that. */
+	/* Call done() of completed requests before reading the clock: often a caller is
+	 * waiting for that done(). */
 	count += run_deferred(ctx);
 	if (!tern_list_empty(&ctx->stagers))
 		count += tern_stagers_poll(ctx);
@@ -419,7 +423,8 @@ int tern_arm(struct tern_context *ctx)
 	int status;
 
 	tern_assert(!ctx->in_progress);
-	/* tern_arm() was called twice without tern_progress(): undo the first call. */
+	/* tern_arm() was called twice without tern_progress() in between: undo the first
+	 * call. */
 	if (ctx->armed)
 		disarm(ctx);
 	if (!tern_list_empty(&ctx->deferred))
@@ -440,7 +445,8 @@ int tern_arm(struct tern_context *ctx)
 	if (status)
 		return status;
 	ctx->armed = true;
-	/* Pairs with tern_context_wake: see the head of this file. */
+	/* One half of the handshake with tern_context_wake(): see the head of this
+	 * file. */
 	atomic_store(&ctx->sleeping, true);
 	return atomic_load(&ctx->woken) ? -EAGAIN : 0;
 }
@@ -452,7 +458,7 @@ void tern_context_wake(struct tern_context *ctx)
 	atomic_store(&ctx->woken, true);
 	if (!atomic_exchange(&ctx->sleeping, false) || ctx->wake_fd < 0)
 		return;
-	/* A write fails only if the counter is full, and then the fd is readable
+	/* The write fails only if the eventfd's counter is full; then the fd is readable
 	 * anyway. */
 	while (write(ctx->wake_fd, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
@@ -471,8 +477,8 @@ void tern_context_free(struct tern_context *ctx)
 	ctx->ending = true;
 	if (ctx->user.free)
 		ctx->user.free(ctx->user.arg);
-	/* Wait until devices and peers have stopped using this context's memory. An
-	 * error status could not replace this. */
+	/* Wait until network devices and peers have stopped using memory through this
+	 * context. An error returned to the caller would not stop them. */
 	while (ctx->user.drained && !ctx->user.drained(ctx->user.arg)) {
 		if (tern_progress(ctx) == 0 && pfd.fd >= 0 && tern_arm(ctx) == 0)
 			poll(&pfd, 1, DRAIN_WAIT_MS);

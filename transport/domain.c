@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The domain: opens the fabrics of this process once and registers all memory with each
- * of them. If a fabric does not work on this machine, why[] has a sentence about it and
- * the domain works without it. Only two kinds make tern_domain_new() fail: a fabric that
- * the options require (tcp, for its engine), and a simulated one.
+ * of them. If a fabric does not work on this machine, why[] has the reason and the domain
+ * works without this fabric. Only two kinds of fabrics make tern_domain_new() fail: a
+ * fabric that the options require (tcp, for its engine), and a simulated one.
  *
  * Threads: the fabrics are fixed when tern_domain_new() returns, so they are read without
  * a lock; everything that changes later is a counter.
@@ -24,7 +24,7 @@ static bool may_be_missing(
 	return status == -ENODEV || status == -ENOSYS;
 }
 
-/* Opens one fabric. *why is set as for tern_fabric_ops.open(). */
+/* Opens one fabric. On failure *why is the reason, as for tern_fabric_ops.open(). */
 static int open_ops(struct tern_domain *domain, const struct tern_fabric_ops *ops,
 	struct tern_fabric **out, const char **why)
 {
@@ -138,8 +138,8 @@ void tern_domain_hold(struct tern_domain *domain, enum tern_tenant tenant)
 
 static void drop_ref(struct tern_domain *domain)
 {
-	/* Acquire and release order: the last thread to drop sees what the others did
-	 * with the domain. */
+	/* Acquire and release order: the thread that drops the last reference must see
+	 * what the other threads did with the domain. */
 	if (atomic_fetch_sub_explicit(&domain->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	tern_bounces_close(domain);

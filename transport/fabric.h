@@ -10,7 +10,7 @@
  *     conn     one per connection: reliable, ordered               the context's thread
  *
  * Order. On one conn, messages and puts take effect at the peer in the order of the calls
- * that returned 0: a message sent behind a put is delivered when all bytes of the put are
+ * that returned 0: a message sent after a put is delivered when all bytes of the put are
  * visible to the peer's CPU. A get has no order relative to anything.
  *
  * Blocking. No call blocks, waits or calls a handler, except poll(), which calls handlers
@@ -50,26 +50,26 @@ enum tern_caps {
 	TERN_CAP_PUT = 1 << 0,  /* put() into a region of the peer */
 	TERN_CAP_GET = 1 << 1,  /* get() from a region of the peer */
 	TERN_CAP_PEEK = 1 << 2, /* peek(): the peer's memory can be read in place */
-	TERN_CAP_IMM =
-		1 << 3, /* put can carry 32 bits to the peer (verbs; not used yet) */
-	/* GPU memory may be reachable: see reaches() (verbs). */
+	/* put() can carry 32 bits of immediate data to the peer (verbs; not used yet). */
+	TERN_CAP_IMM = 1 << 3,
+	/* GPU memory may be directly accessible to the fabric; reaches() tells for which
+	 * memory (verbs). */
 	TERN_CAP_DEVICE = 1 << 4,
 	/* The conn ends exactly when the peer's process ends, so a reconnect is
 	 * pointless (shm). */
 	TERN_CAP_BOUND = 1 << 5,
-	/* The bounds, the owner and the withdrawal of a region are not enforced by the
-	 * fabric: a peer is trusted to respect them (verbs with keys). */
+	/* The fabric does not enforce the bounds, the owner and the withdrawal
+	 * (revocation) of a region: it trusts the peer to respect them (verbs, where a
+	 * region holds RDMA keys). */
 	TERN_CAP_UNGUARDED = 1 << 6,
-	/* offer() and borrow(): a GPU of one end may itself read memory of a GPU of
-	 * the other end (shm). */
+	/* A GPU of one end may read GPU memory of the other end directly, by offer() and
+	 * borrow() (shm). */
 	TERN_CAP_LEND = 1 << 7,
 };
 
-/*
- * The right to access a range of memory, as it travels on the wire: 48 bytes; if the last
- * 16 are zero they are not sent. Only the fabric that made it understands its contents.
- * The holder addresses the range by offsets from its start.
- */
+/* The right to access a range of memory, as it travels on the wire: 48 bytes; if the last
+ * 16 are zero they are not sent. Only the fabric that made the region understands its
+ * contents. The holder addresses the range by offsets from its start. */
 struct tern_region {
 	uint64_t word[6];
 };
@@ -79,17 +79,18 @@ enum tern_access {
 	TERN_ACCESS_WRITE = 2,
 };
 
-/* GPU memory of the peer that a GPU of ours reads, until repay(). */
+/* GPU memory of the peer that one of our GPUs reads directly, from borrow() until
+ * repay(). */
 struct tern_loan {
-	/* Our GPU, whose copies can access the peer's memory; NULL: the fabric has lent
-	 * none. */
+	/* Our GPU, whose copies can access the peer's memory; NULL: nothing is
+	 * borrowed. */
 	struct tern_gpu *gpu;
-	uint64_t address; /* address for copies of `gpu` */
+	uint64_t address; /* address of the peer's memory for copies that `gpu` makes */
 	void *priv;       /* used by the fabric */
 };
 
-/* An operation (put, get, peek). The caller owns it until done() runs, once, in
- * poll(). */
+/* An asynchronous operation (put, get, peek). The caller owns the structure until the
+ * fabric calls done(), exactly once, in poll(). */
 struct tern_op {
 	void (*done)(struct tern_op *op, int status);
 	struct tern_conn *conn; /* set by put() and get() */
@@ -105,22 +106,23 @@ struct tern_port_handler {
 	/* One whole message. The callee may read the bytes (64-byte aligned) until it
 	 * returns. A non-zero return cuts the conn with that status. */
 	int (*message)(void *arg, struct tern_conn *conn, const void *data, size_t bytes);
-	/* After send(), put() or offer() returned -EAGAIN: it is worth trying again. */
+	/* Called after send(), put() or offer() returned -EAGAIN, when a retry may
+	 * succeed. */
 	void (*writable)(void *arg, struct tern_conn *conn);
-	/* The conn has ended, but the peer still reads memory of ours in place.
-	 * Everything that is said of `closed` holds for writes already; `closed`
-	 * follows when the peer has stopped reading. If no memory is being read, only
-	 * `closed` is called. May be NULL. */
+	/* The conn has ended, but the peer still reads memory of ours in place. All ops
+	 * are completed, and nothing writes to our memory through the conn any more;
+	 * `closed` follows when the peer has stopped reading. If no memory is being
+	 * read, only `closed` is called. May be NULL. */
 	void (*ended)(void *arg, struct tern_conn *conn, int status);
 	/*
-	 * The end of the conn, see above; the conn must not be used when this returns.
-	 * status:
+	 * The conn has ended, and all its ops are completed. It must not be used after
+	 * this returns. status:
 	 *
-	 * - 0: after close();
+	 * - 0: after close(), also if the peer has ended the conn meanwhile;
 	 * - -ECONNREFUSED, -ETIMEDOUT, ...: the conn never came up;
 	 * - -ECONNRESET: cut, or EOF;
 	 * - -ETIMEDOUT, -ENETDOWN: the network path was lost; the peer may be alive;
-	 * - -EPIPE: the peer's process is known to be gone;
+	 * - -EPIPE: the peer's process is known to have ended;
 	 * - -EPROTO: the peer violated the protocol;
 	 * - -EFAULT: memory of ours that was given to the conn is no longer mapped, or no
 	 *   longer writable.
@@ -128,9 +130,9 @@ struct tern_port_handler {
 	void (*closed)(void *arg, struct tern_conn *conn, int status);
 };
 
-/* True if a request or a connection may end with this status, received from a peer.
- * Other values are not passed on, above all -EINPROGRESS, which marks a request that
- * has not ended. */
+/* True if a request or a connection may end with `status`, which came from a peer. Other
+ * values are rejected, above all -EINPROGRESS, which marks a request that has not
+ * ended. */
 static inline bool tern_status_may_end(int status)
 {
 	return status <= 0 && status > -4096 && status != -EINPROGRESS &&
@@ -143,30 +145,35 @@ struct tern_port_opts {
 	void *arg; /* first argument of the handlers */
 	/* Largest message in either direction; both ends use the same value. */
 	uint32_t message_bytes;
-	const char *device; /* verbs: the only device to use; NULL: all */
+	/* Verbs: name of the only RDMA device to use; NULL: all devices. */
+	const char *device;
 	/* The caller gives up a conn when unanswered_ns() reaches this, so the fabric
-	 * probes the peer's host often enough for that. 0: the caller never gives up. */
+	 * must probe the peer's host often enough to measure this time. 0: the caller
+	 * never gives up. */
 	uint64_t unreachable_ns;
 };
 
-/* Adds one address to try. 0; -EINVAL, -E2BIG: the address cannot be tried. */
+/* Callback of auto_dial(): adds one address to the list of those to try. 0; -EINVAL,
+ * -E2BIG: the address cannot be used. */
 typedef int tern_auto_add(void *arg, const char *address);
 
-/* A fabric: a row of tern_fabric_table (domain.h). */
+/* Functions and properties of one fabric: a row of tern_fabric_table (domain.h). */
 struct tern_fabric_ops {
 	const char *name;  /* as in "tcp://" */
-	const char *title; /* name for messages; NULL: `name` */
-	/* Set if this build has only the name of the fabric: the reason. NULL: it is
-	 * built in. */
+	const char *title; /* name in texts for people; NULL: `name` */
+	/* Why this build contains only the name of the fabric, as text for people. NULL:
+	 * the fabric is built in. */
 	const char *absent;
-	bool simulated; /* simulated domains open these fabrics, and no others */
+	/* Simulated domains open the fabrics that set this, and no others. */
+	bool simulated;
 	/* Both ends are on one host. Addresses are names, which any program may
 	 * choose. */
 	bool one_host;
-	/* A listener of "auto://HOST:PORT" starts with this fabric, and the other
-	 * fabrics use the port that it gets. */
+	/* A listener of "auto://HOST:PORT" listens on this fabric first; if PORT is 0,
+	 * the other fabrics use the port number that this fabric got. */
 	bool picks_port;
-	/* mem_register() pins pages, so huge pages of a slab are made before it. */
+	/* mem_register() pins pages, so a memory slab gets its huge pages before it is
+	 * registered. */
 	bool pins_memory;
 	/* HOST:PORT at which a program listens by default; NULL: ":0", every address. */
 	const char *default_listen;
@@ -175,15 +182,16 @@ struct tern_fabric_ops {
 	bool (*required)(const struct tern_domain_opts *opts);
 
 	/*
-	 * Calls add() for each address of this fabric at which a listener of
-	 * "auto://HOST:PORT" may be, best first. 0, also if there is none; the error of
+	 * Calls add() for each address at which a listener of "auto://HOST:PORT" may be
+	 * reached over this fabric, best first. 0, also if there is none; the error of
 	 * add(); -EINVAL: malformed; -ENODATA, -ENONET: as tern_addr_resolve(). NULL:
 	 * `auto` does not use the fabric.
 	 */
 	int (*auto_dial)(const char *host_port, tern_auto_add *add, void *arg);
-	/* Writes the address at which an `auto` listener listens on this fabric, next
-	 * to the fabric that picked the port. -EINVAL; -ENOTSUP: peers cannot reach
-	 * this address over the fabric. NULL: the fabric does not listen for `auto`. */
+	/* Writes the address at which this fabric listens for a listener of
+	 * "auto://HOST:PORT"; PORT is the number that the fabric with picks_port got.
+	 * -EINVAL; -ENOTSUP: peers cannot reach HOST over this fabric. NULL: the fabric
+	 * does not listen for `auto`. */
 	int (*auto_listen)(const char *host_port, char *out, size_t size);
 
 	/*
@@ -197,8 +205,9 @@ struct tern_fabric_ops {
 
 	/*
 	 * Registers `mem` with the devices; called once per mem and fabric, before any
-	 * other call that names it. The caller keeps *reg and returns it by
-	 * tern_mem_reg(). NULL if the fabric needs no registration. -ENOMEM.
+	 * other call of the fabric that uses `mem`. The caller stores *reg, and
+	 * tern_mem_reg() returns it. This pointer is NULL if the fabric needs no
+	 * registration. -ENOMEM.
 	 */
 	int (*mem_register)(struct tern_fabric *fabric, struct tern_mem *mem, void **reg);
 	void (*mem_unregister)(
@@ -206,7 +215,7 @@ struct tern_fabric_ops {
 
 	int (*port_new)(struct tern_fabric *fabric, const struct tern_port_opts *opts,
 		struct tern_port **out);
-	/* Frees the port; all its conns and lsns must be gone. */
+	/* Frees the port, which must have no conns and no lsns left. */
 	void (*port_free)(struct tern_port *port);
 
 	/*
@@ -216,21 +225,19 @@ struct tern_fabric_ops {
 	 */
 	int (*listen)(struct tern_port *port, const char *address, struct tern_lsn **out);
 	const char *(*lsn_address)(struct tern_lsn *lsn);
-	void (*lsn_close)(struct tern_lsn *lsn); /* stops at once; accepted conns stay */
+	void (*lsn_close)(struct tern_lsn *lsn); /* stops now; accepted conns stay */
 
-	/*
-	 * Starts to connect; `up` or `closed` follows. Nothing may be sent before `up`.
-	 * There is no time limit in here: the caller has one and closes the conn.
-	 * -EINVAL: malformed; -EMFILE, -ENOMEM.
-	 */
+	/* Starts to connect; `up` or `closed` follows. Nothing may be sent before `up`.
+	 * The fabric has no time limit for this: the caller has one, and closes the conn.
+	 * -EINVAL: malformed; -EMFILE, -ENOMEM. */
 	int (*connect)(
 		struct tern_port *port, const char *address, struct tern_conn **out);
 
 	/*
 	 * Ends the conn: `closed` follows, with status 0 if the conn was up and healthy.
-	 * With `flush`, messages and puts already accepted are still sent if the peer
-	 * takes them within a second; without it they may be lost. A second call does
-	 * nothing.
+	 * With `flush`, messages and puts that the conn has already accepted are still
+	 * sent if the peer takes them within a second; without `flush` they may be lost.
+	 * A second call does nothing.
 	 */
 	void (*conn_close)(struct tern_conn *conn, bool flush);
 
@@ -243,24 +250,28 @@ struct tern_fabric_ops {
 	 *
 	 * The call also starts a probe, if none is under way. That costs a system call or
 	 * a posted operation, so callers call it a few times a second, and only for a
-	 * conn that is up and silent. NULL: the fabric knows without probes (shm: the
-	 * kernel reports the end of a process).
+	 * conn that is up and silent. NULL: the fabric needs no probes (shm: the kernel
+	 * reports the end of a process).
 	 */
 	uint64_t (*unanswered_ns)(struct tern_conn *conn);
 
 	/*
 	 * Sends one message: `head` (a multiple of 8 bytes), then `payload` of
 	 * `payload_bytes`; together at most message_bytes. When it returns 0, both were
-	 * copied or sent. -EAGAIN: no room, nothing was taken, `writable` follows.
-	 * -ENOTCONN: the conn failed, `closed` follows.
+	 * copied or sent. -EAGAIN: the send queue is full and nothing was queued;
+	 * `writable` follows. -ENOTCONN: the conn failed, `closed` follows. A message
+	 * that is longer than the receiver's message_bytes ends the receiver's conn with
+	 * -EPROTO.
 	 */
 	int (*send)(struct tern_conn *conn, const void *head, size_t head_bytes,
 		const void *payload, size_t payload_bytes);
 
 	/*
 	 * Writes `bytes` (> 0) from (mem, offset) to `remote` + remote_offset. done(0):
-	 * the source may be reused, which does not mean that the peer has the bytes (a
-	 * message behind the put proves that). Errors as send(). Only with TERN_CAP_PUT.
+	 * the source may be reused, which does not mean that the peer has the bytes (its
+	 * answer to a message sent after the put proves that). Errors as send(); an idle
+	 * conn accepts at least four puts of chunk_bytes before -EAGAIN, and one more for
+	 * each completed put. Only with TERN_CAP_PUT.
 	 */
 	int (*put)(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 		uint64_t offset, uint64_t bytes, const struct tern_region *remote,
@@ -268,9 +279,9 @@ struct tern_fabric_ops {
 
 	/*
 	 * Reads `bytes` at `remote` + remote_offset into (mem, offset). done(0): the
-	 * bytes are there. done(-EACCES): the system does not permit reading the peer's
-	 * memory; the bytes are not there and the conn stays up. Errors as send(). Only
-	 * with TERN_CAP_GET.
+	 * bytes have arrived in `mem`. done(-EACCES): the system does not permit reading
+	 * the peer's memory; no bytes were copied and the conn stays up. Errors as
+	 * send(). Only with TERN_CAP_GET.
 	 */
 	int (*get)(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 		uint64_t offset, uint64_t bytes, const struct tern_region *remote,
@@ -282,8 +293,8 @@ struct tern_fabric_ops {
 	 * memory away from a reader. The bytes do not change when the conn ends either:
 	 * at the end that owns them `closed` is called only after unpeek(), or after the
 	 * reader's process has ended. -EAGAIN: not yet, op->done() tells when to try
-	 * again. -ENOTSUP: not for this region (memory outside slabs), use get(). Only
-	 * with TERN_CAP_PEEK.
+	 * again. -ENOTSUP: not for this region (its memory is not in a slab, a memory
+	 * segment that peers can map), use get(). Only with TERN_CAP_PEEK.
 	 */
 	int (*peek)(struct tern_conn *conn, struct tern_op *op,
 		const struct tern_region *remote, uint64_t remote_offset, uint64_t bytes,
@@ -295,50 +306,53 @@ struct tern_fabric_ops {
 	/*
 	 * Lets the peer of `conn` access (mem, offset, bytes), also through any later
 	 * conn of this port with the same conn->owner (a reconnect, another rail).
-	 * Constant time, no system call. bytes may be 0. -EAGAIN: all entries are in use;
-	 * -ENOTSUP: the fabric does not reach this kind of memory (see
+	 * Constant time, no system call. bytes may be 0. -EAGAIN: too many ranges are
+	 * exposed; -ENOTSUP: the fabric cannot access this kind of memory (see
 	 * tern_conn_reaches).
 	 */
 	int (*expose)(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 		uint64_t bytes, enum tern_access access, struct tern_region *out);
 
 	/*
-	 * Ends an expose(). 0: from now on the fabric does not access the memory for the
-	 * peer. -EINPROGRESS: bytes are being written right now; op->done() tells when
-	 * that has ended. If a peer uses the region later, its conn is cut or its bytes
-	 * are dropped (a put that crossed the withdrawal is not a violation).
+	 * Revokes the access that expose() gave to a peer. 0: from now on the fabric does
+	 * not access the memory for the peer. -EINPROGRESS: bytes are being written right
+	 * now; op->done() tells when that has ended. If a peer uses the region later, its
+	 * conn is cut or its bytes are dropped (a put that was already on its way at the
+	 * withdrawal is no protocol violation).
 	 *
 	 * Regions that the peer reads in place, and those of a conn with
 	 * TERN_CAP_UNGUARDED, are not protected by this: withdraw them after the peer has
-	 * said that it is done, or is gone. Needs no live conn.
+	 * reported that it is done, or after `closed`. Needs no live conn.
 	 */
 	int (*withdraw)(struct tern_port *port, struct tern_op *op,
 		const struct tern_region *region);
 
 	/*
-	 * Can a GPU of the peer read `mem`, which is GPU memory, in place? 0: yes,
-	 * expose() it, now or later on this conn. -EAGAIN: the peer was asked, `writable`
-	 * follows. -ENOTSUP: no, for the whole life of this conn. -ENOTCONN. Only with
-	 * TERN_CAP_LEND.
+	 * Asks whether a GPU of the peer can read `mem`, which is GPU memory, directly.
+	 * 0: yes, expose() it, now or later on this conn. -EAGAIN: the peer was asked,
+	 * `writable` follows. -ENOTSUP: no, for the whole life of this conn. -ENOTCONN.
+	 * Only with TERN_CAP_LEND.
 	 */
 	int (*offer)(struct tern_conn *conn, const struct tern_mem *mem);
 	/*
 	 * Returns an address from which our GPU copies read `bytes` at `remote` +
-	 * remote_offset. The address outlives the conn. -ENOTSUP: the region is other
-	 * memory, use get(). -ENOTCONN: the peer did not offer it, and the conn was cut.
-	 * Only with TERN_CAP_LEND.
+	 * remote_offset. The address outlives the conn. -ENOTSUP: the region is not GPU
+	 * memory that was offered, use get(). -ENOTCONN: the peer did not offer it, and
+	 * the conn was cut. Only with TERN_CAP_LEND.
 	 */
 	int (*borrow)(struct tern_conn *conn, const struct tern_region *remote,
 		uint64_t remote_offset, uint64_t bytes, struct tern_loan *out);
-	/* Ends one borrow(); no copy may be under way any more. -ECONNRESET: the peer
-	 * had closed, so copied bytes may be inconsistent; `closed` follows. */
+	/* Ends one borrow(). No copy from the borrowed memory may be in flight any more.
+	 * -ECONNRESET: the peer had already closed the conn, so copied bytes may be
+	 * inconsistent; `closed` follows. */
 	int (*repay)(struct tern_loan *loan);
 
 	/*
-	 * Name of the way in which all devices in use reach `mem`, which is not host
-	 * memory ("dma-buf"); NULL: they do not. The answer may change when a device
-	 * comes or goes; exposed regions and operations under way stay valid as long as
-	 * the conn is up. Only with TERN_CAP_DEVICE; otherwise the entry may be NULL.
+	 * Name of the method by which all devices in use access `mem`, which is not host
+	 * memory ("dma-buf"); NULL: not all of them can access it. The answer may change
+	 * when a device is added or removed; exposed regions and operations in flight
+	 * stay valid as long as the conn is up. Only with TERN_CAP_DEVICE; otherwise
+	 * `reaches` may be NULL.
 	 */
 	const char *(*reaches)(const struct tern_conn *conn, const struct tern_mem *mem);
 
@@ -346,22 +360,24 @@ struct tern_fabric_ops {
 	 * be NULL. */
 	const char *about_name;
 	void (*about)(char *out, size_t size);
-	/* Describes up to `max` devices, one entry for each port. Returns how many
-	 * there are. NULL: the fabric has none. */
+	/* Describes up to `max` RDMA devices, one entry for each port of a device.
+	 * Returns the number of entries that exist. NULL: the fabric has no such
+	 * devices. */
 	int (*devices)(
 		struct tern_fabric *fabric, struct tern_rdma_device *out, unsigned max);
 
 	/*
-	 * Sends what waits, receives, completes operations and calls handlers; about
+	 * Sends waiting data, receives, completes operations and calls handlers; about
 	 * `budget` events at most, so that one busy conn does not delay the others and
-	 * the timers. (tcp: newly accepted connections come on top.) Returns the number
-	 * of events.
+	 * the timers. (tcp accepts connections even when the budget is used up.) Returns
+	 * the number of events.
 	 */
 	int (*poll)(struct tern_port *port, int budget);
-	/* Sends what waits and prepares for sleep. 0: fd() becomes readable at the
-	 * next event. -EAGAIN: there is an event already, so poll. */
+	/* Sends waiting data and prepares for sleep. 0: fd() becomes readable at the next
+	 * event. -EAGAIN: an event is already pending, so call poll(). */
 	int (*arm)(struct tern_port *port);
-	int (*fd)(struct tern_port *port); /* -1 if the fabric has none (sim) */
+	/* the descriptor to sleep on; -1: the fabric has none (sim) */
+	int (*fd)(struct tern_port *port);
 };
 
 /* First members of the fabrics' own structures. */
@@ -383,13 +399,14 @@ struct tern_port {
 
 struct tern_lsn {
 	struct tern_port *port;
-	void *user; /* for the caller */
-	/* Earliest time of the next line: tern_lsn_may_complain(). */
+	void *user; /* used by the layer above */
+	/* Earliest time at which the next refused peer may be logged:
+	 * tern_lsn_may_complain(). */
 	uint64_t complain_ns;
 };
 
-/* True if this listener has logged no refused peer for a minute. A refused peer tries
- * again and again, and one line says as much as hundreds. */
+/* True at most once a minute: whether a refused peer may be logged now. A refused peer
+ * retries again and again, and more than one line a minute would be useless. */
 static inline bool tern_lsn_may_complain(struct tern_lsn *lsn)
 {
 	uint64_t now_ns = tern_now_ns(lsn->port->env);
@@ -402,21 +419,24 @@ static inline bool tern_lsn_may_complain(struct tern_lsn *lsn)
 
 struct tern_conn {
 	struct tern_port *port;
-	uint32_t caps;        /* enum tern_caps */
+	uint32_t caps;        /* bit set of enum tern_caps */
 	uint32_t eager_bytes; /* this fabric's default eager threshold */
-	/* The same for tensors in slabs, if the peer maps slabs; 0: no difference. */
+	/* Default eager threshold for tensors in slabs (shared memory segments), if the
+	 * peer can map them (shm); 0: as eager_bytes. */
 	uint32_t eager_mapped_bytes;
 	uint64_t chunk_bytes; /* best size of one put or get within a large transfer */
-	/* Puts of at least this size should use other conns, because messages behind a
-	 * put wait until its bytes are sent. 0: they do not wait (verbs). */
+	/* Puts of at least this size should use other conns, because messages sent after
+	 * a put wait until its bytes are sent. 0: messages do not wait for puts
+	 * (verbs). */
 	uint64_t bulk_bytes;
-	/* Memories of the peer that borrow() may name: those that were opened here. */
+	/* Number of GPU memories of the peer that this process has open for borrow(). */
 	uint32_t lent_count;
-	void *user; /* for the caller */
-	/* Owner of the regions of this conn. The caller sets it before it exposes or
-	 * accepts anything. It is compared, never dereferenced. */
+	void *user; /* used by the layer above */
+	/* Identifies the owner (a session) of the regions exposed on this conn. The
+	 * caller sets it before it exposes or accepts anything. It is compared, never
+	 * dereferenced. */
 	void *owner;
-	char name[80]; /* for messages: "tcp 10.0.0.7:41234", "shm pid 812" */
+	char name[80]; /* for log lines: "tcp 10.0.0.7:41234", "shm pid 812" */
 };
 
 /* The rows of tern_fabric_table (domain.h), in the order of preference of `auto`.

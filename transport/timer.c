@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A context's timers: a binary heap of pointers to timers that their owners keep. Each
- * timer knows its place, so moving or clearing one needs no search. Invariant:
- * heap[i]->place == i + 1, and no timer is due before its parent in the heap.
+ * A context's timers: a binary heap of pointers to timers that their users own. Each
+ * timer knows its index in the heap, so moving or clearing a timer needs no search.
+ * Invariant: heap[i]->place == i + 1, and no timer is due before its parent in the heap.
  */
 #include <errno.h>
 
@@ -41,8 +41,8 @@ static void sift_down(struct tern_context *ctx, uint32_t at, struct tern_timer *
 	place(ctx, at, timer);
 }
 
-/* Puts `timer` at index `at` of the heap, which must be free or its own, and restores
- * the heap order. */
+/* Puts `timer` at index `at` of the heap, which must be free or hold `timer` already, and
+ * restores the heap order. */
 static void settle(struct tern_context *ctx, uint32_t at, struct tern_timer *timer)
 {
 	if (at > 0 && timer->due_ns < ctx->heap[(at - 1) / 2]->due_ns)

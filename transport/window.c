@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows: the memory that peers may write into. A peer names a window by entry and
- * generation, never by address; the table holds its address, size and owner.
+ * Windows: ranges of memory into which peers may write. A peer identifies a window by its
+ * index in the table (entry) and a generation, never by an address; the table holds the
+ * address, size and owner.
  *
- * Every use of an entry gets a new generation, so a name that a peer has kept too long does
- * not match the entry's present use. A put with an old generation may just have crossed
- * the withdrawal on the wire, which is no fault; a put with a name that was never given
- * out is one. The table tells the two apart.
+ * Every use of an entry gets a new generation, so a region that a peer has kept too long
+ * does not match the entry's present use. A put with an old generation may have been sent
+ * just before the window was closed, which is no fault; a put with a generation that was
+ * never given out is a protocol violation. tern_window_find() distinguishes the two.
  *
  * The table is allocated as a whole, so that exposing memory makes no system call; its
- * unused pages are never touched. Freed entries are reused first, because they are in the
- * cache.
+ * unused pages are never touched. Entries that became free last are reused first, because
+ * they are probably in the cache.
  */
 #include <errno.h>
 
@@ -61,8 +62,8 @@ struct tern_window *tern_window_withdraw(
 	uint32_t entry = (uint32_t)region->word[0];
 	struct tern_window *window;
 
-	/* The region was made by this process, in expose(): a mismatch is a bug of
-	 * this process. */
+	/* The region was made by tern_window_expose() of this process, so a mismatch is a
+	 * bug of this process. */
 	tern_assert(entry < windows->used_count);
 	window = &windows->table[entry];
 	tern_assert(window->in_use && window->generation == region->word[0] >> 32);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of memory that peers may write into by messages: see window.c. */
+/* Windows: ranges of memory into which peers may write by sending messages (see
+ * window.c). */
 #ifndef TERN_TRANSPORT_WINDOW_H
 #define TERN_TRANSPORT_WINDOW_H
 
@@ -9,37 +10,41 @@
 #define TERN_WINDOWS_MAX 65536u
 
 struct tern_window {
-	uint32_t generation; /* of its present or last use; 0: never used */
+	/* Generation of the entry's current or last use; 0: never used. */
+	uint32_t generation;
 	bool in_use;
 	enum tern_access access;
-	uint32_t next_free; /* entry + 1; 0: none */
+	uint32_t next_free; /* next free entry of the table, as index + 1; 0: none */
 	void *owner;
 	char *base;
 	uint64_t bytes;
-	struct tern_list landing; /* connections with a put into this window under way */
+	/* Connections that are currently receiving a put into this window. */
+	struct tern_list landing;
 };
 
 struct tern_windows {
 	struct tern_window *table;
-	uint32_t used_count; /* entries below this one have been used at least once */
-	uint32_t free;       /* first free entry + 1; 0: none */
+	/* Entries with an index below this have been used at least once. */
+	uint32_t used_count;
+	uint32_t free; /* first free entry + 1; 0: none */
 };
 
 int tern_windows_init(struct tern_windows *windows);
 void tern_windows_fini(struct tern_windows *windows);
 
-/* Opens a window on `bytes` bytes at `base`. -EAGAIN: all entries are in use. */
+/* Opens a window on the `bytes` bytes at `base`, for connections with this `owner`. *out
+ * is the region to send to the peer. -EAGAIN: all entries are in use. */
 int tern_window_expose(struct tern_windows *windows, void *owner, char *base,
 	uint64_t bytes, enum tern_access access, struct tern_region *out);
 
-/* Ends the use of a window. Returns the window because of its `landing` list, which
- * the caller must empty at once. */
+/* Closes a window. The caller must immediately stop the puts of the connections in the
+ * returned window's list `landing`, and empty that list. */
 struct tern_window *tern_window_withdraw(
 	struct tern_windows *windows, const struct tern_region *region);
 
 /* Finds the window in which a connection of `owner` may write `bytes` at `offset`.
- * -ESTALE: it was withdrawn; -EPROTO: it never existed, belongs to another owner, is
- * read-only, or is too short. */
+ * -ESTALE: the window was closed meanwhile; -EPROTO: it never existed, belongs to another
+ * owner, is read-only, or is too short. */
 int tern_window_find(struct tern_windows *windows, void *owner, uint32_t entry,
 	uint32_t generation, uint64_t offset, uint64_t bytes, struct tern_window **out);
 

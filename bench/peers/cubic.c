@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded into peers that have no option for it: sets cubic on all their TCP sockets,
- * whatever the system's default is, as on those of Tern and of the plain programs.
- * Accepted sockets inherit it from the listening one.
+ * A library that is preloaded (LD_PRELOAD) into peers without an option for TCP's
+ * congestion control. It sets cubic on all their TCP sockets, whatever the system's
+ * default is, as Tern and the plain programs do on theirs. Accepted sockets inherit it
+ * from the listening socket.
  */
 #include <dlfcn.h>
 #include <netinet/in.h>

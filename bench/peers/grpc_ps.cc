@@ -32,7 +32,7 @@ struct Call {
 	grpc::ByteBuffer request;
 };
 
-/* Slices do not end at floats: what is left of one waits for the rest. */
+/* A slice may end inside a float: the bytes of that float wait in `odd` for the rest. */
 struct Adder {
 	float *to;
 	char odd[sizeof(float)];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The measurements of bench/connections.c for TCP sockets with an epoll server: 64 bytes
- * are sent and 8 come back. The kernel's memory for a socket is in no process's resident
- * memory, here or in the other programs.
+ * The measurements of bench/connections.c for plain TCP sockets with an epoll server: 64
+ * bytes are sent and 8 come back. The kernel's memory for a socket is not counted,
+ * neither here nor in the other programs, since it is in no process's resident memory.
  *
  *     raw_connections COUNT,...
  */
@@ -52,7 +52,7 @@ static void answer(int fd)
 
 	if (recv(fd, data, sizeof(data), MSG_WAITALL) != sizeof(data) ||
 		send(fd, data, 8, MSG_NOSIGNAL) != 8)
-		_exit(0); /* the client has ended */
+		_exit(0); /* the client has exited */
 }
 
 static _Noreturn void serve(int fd)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A parameter server without a library, in three ways.
+ * A parameter server in plain C, without a library, in three variants.
  *
- * tcp: blocking sockets with cubic. Received bytes are added to the sum in pieces of 256
- * KiB, from any worker that has some; updated parameters are sent piece by piece. shm:
- * gradients and parameters are in shared memory; workers copy theirs in and out. inplace:
- * the same without these two copies.
+ * tcp: blocking sockets with cubic. A server adds received bytes to the sum in pieces of
+ * at most 256 KiB, from whichever worker has sent some; it sends updated parameters piece
+ * by piece. shm: gradients and parameters are in shared memory; workers copy theirs in
+ * and out. inplace: as shm, without these two copies.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -23,9 +23,9 @@
 
 #define PIECE (PS_PIECE_BYTES / sizeof(float))
 
-/* ---- tcp ---- */
+/* ---- variant tcp ---- */
 
-/* worker: sockets to the servers; server: sockets to the workers. */
+/* in a worker: sockets to the servers; in a server: to the workers */
 static int fds[PS_MOST];
 
 static int new_socket(void)
@@ -83,10 +83,11 @@ static void accept_workers(struct ps *p)
 		fds[i] = accept(listener, NULL, NULL);
 }
 
-/* Bytes received from one worker: whole floats are added at once, the rest waits. */
+/* The state of receiving one worker's gradient. Complete floats are added to the sum at
+ * once; the bytes of an incomplete float wait for the rest. */
 struct arrival {
-	size_t done; /* in floats */
-	size_t odd;  /* bytes of an incomplete float, at the start of `piece` */
+	size_t done; /* number of floats that were added */
+	size_t odd;  /* number of bytes of an incomplete float, at the start of `piece` */
 	float piece[PIECE + 1];
 };
 
@@ -126,7 +127,8 @@ static void add_gradients(
 				continue;
 			add_some(fds[i], &arrivals[i], sums, count);
 			if (arrivals[i].done == count) {
-				/* Further bytes belong to the next round. */
+				/* This worker's gradient is complete: further bytes
+				 * belong to the next round. */
 				polls[i].fd = -1;
 				open--;
 			}
@@ -177,10 +179,10 @@ static void round_tcp(struct ps *p)
 			ps_first(p, s + 1) - ps_first(p, s));
 }
 
-/* ---- shared memory ---- */
+/* ---- variants shm and inplace ---- */
 
 struct turns {
-	sem_t pushed[PS_MOST][PS_MOST]; /* [server][worker] */
+	sem_t pushed[PS_MOST][PS_MOST]; /* semaphores, by [server][worker] */
 	sem_t updated[PS_MOST][PS_MOST];
 };
 
@@ -229,8 +231,9 @@ static void serve_shm(struct ps *p)
 	}
 }
 
-/* No copy is needed: the next round's update waits for the gradients of all workers,
- * so none reads the parameters then. */
+/* One round of a worker. The variant inplace needs no copy of the parameters: a server
+ * updates them only after all workers have pushed the next gradient, and then no worker
+ * reads them. */
 static void round_shm(struct ps *p)
 {
 	bool copies = strcmp(p->variant, "shm") == 0;
@@ -260,7 +263,7 @@ static void join_shm(struct ps *p)
 	p->params = params;
 }
 
-/* ---- both ---- */
+/* ---- all variants ---- */
 
 static void serve(struct ps *p)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain TCP: what the kernel gives. Cubic, no Nagle; bytes are received directly into the
- * tensor, at most 1 MiB a call, which measured best. Polling calls recv without waiting
- * in a loop; sleeping calls block.
+ * The peer "raw TCP": plain sockets, the limit of what the kernel gives. Cubic,
+ * TCP_NODELAY; bytes are received directly into the tensor, at most 1 MiB per call, which
+ * was the fastest. To poll, it calls a non-blocking recv in a loop; to sleep, the calls
+ * block.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -17,7 +18,7 @@
 #define CALL_BYTES (1u << 20)
 
 static int fd;
-static int flags; /* flags of recv */
+static int flags; /* flags of send() and recv() */
 
 static void open_socket(int s)
 {
@@ -53,8 +54,8 @@ static void raw_open(struct pair *p)
 	flags = p->poll ? MSG_DONTWAIT : 0;
 }
 
-/* A full socket is waited for without reading the answers: they have 8 bytes each and
- * fit. */
+/* Sends all bytes. While the socket is full, it does not read the answers: they have 8
+ * bytes each, and fit into the socket's receive buffer. */
 static void put_bytes(const unsigned char *data, size_t bytes)
 {
 	while (bytes) {

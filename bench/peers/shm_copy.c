@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The limit of shared memory: the sender's tensor is in it, a counter says that it is
- * ready, the receiver copies it once into its own tensor, and a counter goes back. The
- * variants are ways of copying; "around" bypasses the cache from 4 MiB on, where that is
+ * The peer "one copy": the limit of what shared memory can give. The sender's tensor is
+ * in shared memory, a counter says that it is ready, the receiver copies it once into its
+ * own tensor, and a second counter goes back. The variants are ways of copying: "memcpy",
+ * and "around", which bypasses the cache for tensors of 4 MiB or more, where that is
  * faster.
  */
 #include <errno.h>
@@ -19,8 +20,9 @@
 #define HEAD_BYTES   4096u
 #define AROUND_BYTES (4u << 20)
 
-/* The release store of a counter orders the bytes before it; the acquire load, those
- * after it. */
+/* Counters of messages. The sender stores `posted` with release order after the tensor's
+ * bytes; the receiver loads it with acquire order before it reads them. `answered` works
+ * alike in the other direction. */
 struct head {
 	_Alignas(64) atomic_uint_fast64_t posted;
 	_Alignas(64) atomic_uint_fast64_t answered;
@@ -28,7 +30,7 @@ struct head {
 
 static struct head *head;
 static unsigned char *shared;
-static uint64_t before; /* messages of the sizes before this one */
+static uint64_t before; /* value of head->posted before the present size */
 static uint64_t before_answers;
 
 struct where {
@@ -55,7 +57,8 @@ static void shm_open_pair(struct pair *p)
 	head = mmap(NULL, where.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, where.fd, 0);
 	if (head == MAP_FAILED)
 		pair_die("shared memory: %s", strerror(errno));
-	madvise(head, where.bytes, MADV_HUGEPAGE); /* before any page is touched */
+	/* must be called before any page is touched */
+	madvise(head, where.bytes, MADV_HUGEPAGE);
 	madvise(head, where.bytes, MADV_POPULATE_WRITE);
 	shared = (unsigned char *)head + HEAD_BYTES;
 	if (p->sender)
@@ -95,7 +98,7 @@ static void shm_receive(struct pair *p, uint64_t n)
 		memcpy(to, from, p->size);
 }
 
-/* The answer also frees the slot, so it is sent for each message. */
+/* The answer also lets the sender reuse the tensor, so it is sent for each message. */
 static void shm_answer(struct pair *p, uint64_t n)
 {
 	(void)p;

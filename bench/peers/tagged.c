@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 static const struct tagged_ops *lib;
-static unsigned char (*replies)[64]; /* one cache line each */
+static unsigned char (*replies)[64]; /* buffers for answers, one cache line each */
 
 static unsigned slot_of(const struct pair *p, uint64_t n)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The operations of pair.h for libraries that match messages by tags (UCX, MPI,
- * libfabric). They provide send, receive and wait; tagged.c does the rest in the way that
- * suits them best: each receive is posted before the other end can send.
+ * libfabric). A peer's file provides send, receive and wait; tagged.c implements the
+ * other operations in the way that suits these libraries best: each receive is posted
+ * before the other end can send.
  */
 #ifndef TERN_BENCH_TAGGED_H
 #define TERN_BENCH_TAGGED_H
@@ -11,14 +12,14 @@
 
 enum tagged_what { TAGGED_DATA, TAGGED_REPLY };
 
-/* A request is identified by (slot, what). At one end, each is only ever sent or only
- * ever received. */
+/* A request is identified by (slot, what). At each end a request is either always a send
+ * or always a receive. */
 struct tagged_ops {
 	void (*send)(struct pair *p, unsigned slot, enum tagged_what what, void *data,
 		size_t bytes);
 	void (*receive)(struct pair *p, unsigned slot, enum tagged_what what, void *data,
 		size_t bytes);
-	/* Waits until the request has ended. */
+	/* Waits until the request is complete. */
 	void (*wait)(struct pair *p, unsigned slot, enum tagged_what what);
 };
 
@@ -27,7 +28,7 @@ static inline unsigned tagged_index(unsigned slot, enum tagged_what what)
 	return slot * 2 + what;
 }
 
-/* Fills in post, await, receive, answer and begin of `pair`, and runs it. */
+/* Sets post, await, receive, answer and begin of `pair`, and calls pair_main(). */
 int tagged_main(
 	int argc, char **argv, struct pair_ops *pair, const struct tagged_ops *ops);
 

@@ -2,8 +2,8 @@
 /*
  * TensorPipe, what torch.distributed.rpc moves tensors with: "uv" is TCP with its basic
  * channel, "shm" its shared memory transport with the channel that reads the other
- * process' memory. Tensors go from and to the user's memory. Its own thread waits; so
- * does the user's, for it: there is nothing to poll.
+ * process' memory. Tensors go from and to the user's memory. TensorPipe's own thread
+ * waits for events, and the user's thread for that thread, so polling is not offered.
  */
 #include <tensorpipe/tensorpipe.h>
 
@@ -51,7 +51,7 @@ struct End {
 	}
 	std::atomic<bool> closing{false};
 
-	/* Always reading: the next message's place follows from its number. */
+	/* Always posts the next read: the place of a message follows from its number. */
 	void read_next()
 	{
 		pipe->readDescriptor(

@@ -130,8 +130,8 @@ void tern_dataset_free(struct tern_dataset *dataset)
 		return;
 	storage = dataset->storage;
 	free(dataset);
-	/* Acquire and release order: the thread that frees it does so after all others
-	 * have read it. */
+	/* Acquire and release order: the thread that frees the storage does so after
+	 * all others have read it. */
 	if (atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	free(storage->rows.bytes);
@@ -182,8 +182,8 @@ void tern_dataset_batch(const struct tern_dataset *dataset, const uint64_t *reco
 
 /* ---- the digest ---- */
 
-/* FNV-1a over words instead of bytes. The high half of the product is folded down:
- * without that, two changed signs could cancel each other. */
+/* FNV-1a over words instead of bytes. The high half is also XORed into the low half:
+ * otherwise two changed sign bits could cancel each other. */
 static uint64_t digest_word(uint64_t digest, uint64_t word)
 {
 	digest = (digest ^ word) * 0x9e3779b97f4a7c15ull;
@@ -216,12 +216,12 @@ static uint64_t digest_rows(uint64_t digest, const struct tern_dataset *dataset)
 			count * dataset->width);
 	from = rows->starts[first];
 	pairs = rows->starts[first + count] - from;
-	/* Lengths of rows, not their starts, which depend on the records before the
-	 * range. */
+	/* Digests the lengths of rows, not their starts, because the starts depend on the
+	 * records before the range. */
 	for (uint64_t i = first; i < first + count; i++)
 		digest = digest_word(digest, rows->starts[i + 1] - rows->starts[i]);
 	if (!pairs)
-		return digest; /* there may be no arrays */
+		return digest; /* columns and values may be NULL */
 	digest = digest_bytes(digest, rows->columns + from, pairs * sizeof(uint32_t));
 	return digest_bytes(digest, rows->values + from, pairs * sizeof(float));
 }

@@ -15,8 +15,8 @@
 enum tern_data_kind {
 	/* Width floats and a label: IDX images (scaled to 0..1), svmlight. */
 	TERN_DATA_DENSE,
-	/* A sequence of symbols: a record is `width` of them, and its label the next
-	 * one. */
+	/* A sequence of symbols: a record is `width` symbols, and its label is the
+	 * symbol after them. */
 	TERN_DATA_TEXT,
 };
 
@@ -32,7 +32,8 @@ struct tern_dataset {
 	/* TEXT: the symbols, and the byte for each of the class_count symbols. */
 	const uint8_t *symbols;
 	uint8_t symbol_bytes[256];
-	/* A range of a data set shares its storage: see tern_dataset_range(). */
+	/* Index of record 0 in the storage, which a data set shares with its ranges:
+	 * tern_dataset_range(). */
 	uint64_t first;
 	void *storage;
 };

@@ -17,7 +17,7 @@
 
 struct idx {
 	uint64_t count; /* the first dimension */
-	uint64_t width; /* the product of the others */
+	uint64_t width; /* the product of the other dimensions */
 	const uint8_t *elements;
 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The order of records: a keyed bijection of 0..2^bits-1 (Luby, Rackoff: How to construct
- * pseudorandom permutations, 1988), repeated until the result is below count (Black,
- * Rogaway: Ciphers with arbitrary finite domains, 2002). bits is the smallest number that
- * covers count, so this takes less than two steps on average. If bits is odd the halves
- * differ by one bit; they change places every round, so an even number of rounds restores
- * them.
+ * The order in which records are used for training: a keyed bijection of 0..2^bits-1
+ * (Luby, Rackoff: How to construct pseudorandom permutations, 1988), repeated until the
+ * result is below count (Black, Rogaway: Ciphers with arbitrary finite domains, 2002).
+ * bits is the smallest number that covers count, so this takes less than two steps on
+ * average. If bits is odd the halves differ by one bit; they change places every round,
+ * so an even number of rounds restores their places.
  */
 #include "base/rng.h"
 #include "base/util.h"

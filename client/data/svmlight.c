@@ -22,9 +22,9 @@
 struct reader {
 	const struct tern_data_file *file;
 	struct tern_data_error *error;
-	locale_t locale; /* decimal point whatever the process's locale */
+	locale_t locale; /* "C": the decimal point is "." */
 	uint64_t line;
-	const char *piece_end;      /* when this is reached, stop() is called */
+	const char *piece_end;      /* at this place of the file stop() is called */
 	bool seen_minus, seen_zero; /* which of the two labellings the file uses */
 	struct tern_dataset_rows *rows;
 	uint64_t count, capacity;
@@ -111,7 +111,7 @@ static int fail(struct reader *r, struct token token, const char *expected)
 		tern_data_quote(token.text, token.bytes).text, expected);
 }
 
-/* Calls stop() if the reader has come far enough. */
+/* Calls the file's stop() once per TERN_DATA_PIECE bytes. True: reading must end. */
 static bool is_stopped(struct reader *r, const char *at)
 {
 	const char *end = (const char *)r->file->data + r->file->bytes;

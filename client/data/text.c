@@ -9,7 +9,7 @@
 #include "base/util.h"
 #include "client/data/read.h"
 
-/* Finds out which bytes occur. */
+/* Sets seen[b] for each byte b that occurs in the text. */
 static int find_bytes(const struct tern_data_file *data, bool seen[256])
 {
 	const uint8_t *bytes = data->data;

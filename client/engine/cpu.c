@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's engine: model.c with a table of kernels, and memory for its activations. */
+/* The engine that computes on the CPU: it calls model.c with a table of kernels, and owns
+ * the memory for the activations. */
 #include <errno.h>
 #include <stdio.h>
 

@@ -20,9 +20,9 @@ struct tern_engine_cuda_opts {
 
 /*
  * Makes the engine and allocates everything that it will need of the device. On failure
- * `why` (of `bytes` bytes) gets a line. -ENODEV: no such device; -ENOEXEC: our kernels do
- * not run on it; -ENOMEM: no memory (the line says how much was wanted and is free);
- * other errors are the driver's.
+ * `why` (of `bytes` bytes) gets the reason in one line. -ENODEV: no such device;
+ * -ENOEXEC: our kernels do not run on it; -ENOMEM: no memory (`why` says how much is
+ * needed and how much is free); other errors are the driver's.
  */
 int tern_engine_cuda_new(const struct tern_engine_cuda_opts *opts,
 	struct tern_engine **out, char *why, size_t bytes);

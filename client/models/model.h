@@ -63,13 +63,13 @@ struct tern_result tern_model_evaluate(const struct tern_model *model,
 	const struct tern_kernels *kernels, const float *params,
 	const struct tern_batch *batch, struct tern_workspace *workspace, float *scores);
 
-/* Area under the ROC curve; ties count half. Labels are 0 or 1. NAN if a class is
- * missing. */
+/* Area under the ROC curve; ties count half. Labels are 0 or 1. NAN: a class is
+ * missing, or there is no memory. */
 double tern_auc(const float *scores, const int32_t *labels, size_t count);
 
 /*
- * charlm: the next symbol after context ids[width], drawn with `temperature` from u in
- * [0, 1). */
+ * charlm only: draws the next symbol after the context ids[width], with this
+ * `temperature`, from the random number u in [0, 1). */
 int32_t tern_model_sample(const struct tern_model *model,
 	const struct tern_kernels *kernels, const float *params, const int32_t *ids,
 	float temperature, float u, struct tern_workspace *workspace);

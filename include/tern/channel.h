@@ -2,17 +2,18 @@
 /*
  * Peers, channels and requests: how tensors are sent and received.
  *
- * A receiver posts where a key should land and a sender posts what the key holds, in
+ * A receiver posts where the tensor of a key is to go, and a sender posts the tensor, in
  * either order. The k-th send of a (channel, key, step) is matched with the k-th receive
- * of the same triple; different triples are not ordered among each other. The dtype and
- * the shape travel with the bytes.
+ * of the same triple; there is no order between different triples. The dtype and the
+ * shape travel with the bytes.
  *
  * The caller owns each struct tern_req. It must be zeroed ({0}) before its first use, and
  * stay in place until its done() has run or tern_test() no longer returns -EINPROGRESS. A
  * request ends exactly once, with one status. It may then be posted again, after
- * tern_release() if it holds something.
+ * tern_release() if it holds a buffer or memory of the peer.
  *
- * Threads: every function here must be called on the thread that uses the context.
+ * Threads: every function of this file must be called on the thread that uses the
+ * context.
  *
  * Callbacks run only inside tern_progress() of their context (and so inside tern_wait,
  * tern_wait_any and tern_context_free), never inside the call that causes them. A
@@ -54,12 +55,14 @@ struct tern_listener;
 /* ---- peers ---- */
 
 enum tern_peer_event {
-	TERN_PEER_UP, /* connected; requests that were posted earlier start to move */
+	/* The peer is connected; requests that were posted earlier start to move. */
+	TERN_PEER_UP,
 	/* The peer is silent, or its connection was lost and is being restored. */
 	TERN_PEER_SUSPECT,
 	TERN_PEER_RECOVERED, /* the peer answers again; no data was lost */
-	/* The peer is gone for good. All its requests have ended with `status`, except
-	 * sends that the peer still reads in place. */
+	/* The connection has ended for good, or could not be made. All requests of the
+	 * peer have ended with `status`, except sends whose data the peer still reads in
+	 * place. */
 	TERN_PEER_DOWN,
 };
 
@@ -75,12 +78,12 @@ struct tern_peer_opts {
 	void (*event)(struct tern_peer *peer, enum tern_peer_event event, int status,
 		void *arg);
 	void *arg;
-	/* Name of this end, shown in the remote peer's messages. It is copied; at most
-	 * 63 bytes are used. Any bytes are allowed: unprintable ones are shown
+	/* Name of this end, which the remote peer shows in its messages. It is copied; at
+	 * most 63 bytes are used. Any bytes are allowed: unprintable ones are shown
 	 * escaped. NULL: the remote peer shows the address only. */
 	const char *name;
-	/* Pool of the buffers of TERN_RECV_ALLOC receives, and of TERN_RECV_PEEK
-	 * receives where the fabric cannot peek. May be NULL. */
+	/* Pool from which TERN_RECV_ALLOC receives take their buffers; also
+	 * TERN_RECV_PEEK receives where the fabric cannot read in place. May be NULL. */
 	struct tern_pool *pool;
 	/*
 	 * Secret that both ends must know; used by tern_listen and tern_connect. It is
@@ -107,12 +110,12 @@ struct tern_peer_opts {
  * the address.
  *
  * accept() is called once for each peer that has completed the handshake, instead of its
- * event UP. From then on the program owns the peer: it is freed by tern_peer_free() or
+ * event UP. From then on the program owns the peer, which is freed by tern_peer_free() or
  * with the context. tern_peer_free() inside accept() refuses the peer: the remote end
- * goes DOWN with -ECONNRESET. tern_peer_address() returns where the peer is. The peer has
- * the listener's options (`opts`, copied; NULL: none) until tern_peer_set_opts() changes
- * them; no event is reported before accept() has returned, so accept() can set them
- * without missing one.
+ * goes DOWN with -ECONNRESET. tern_peer_address() returns the peer's address. The peer
+ * has the listener's options (`opts`, copied; NULL: none) until tern_peer_set_opts()
+ * changes them. No event is reported before accept() has returned, so accept() can set
+ * the options without missing an event.
  *
  * Returns 0 or
  *
@@ -120,7 +123,7 @@ struct tern_peer_opts {
  * - -ENOTSUP: a secret is set, but this library was built without OpenSSL;
  * - -EADDRINUSE, -EADDRNOTAVAIL, -EACCES: the system's error.
  *
- * A host name is looked up inside this call, which blocks meanwhile.
+ * A host name is looked up inside this call, which blocks until the answer comes.
  */
 TERN_API int tern_listen_sized(struct tern_context *ctx, const char *address,
 	const struct tern_peer_opts *opts, size_t opts_bytes,
@@ -134,7 +137,7 @@ static inline int tern_listen(struct tern_context *ctx, const char *address,
 	return tern_listen_sized(ctx, address, opts, sizeof(*opts), accept, arg, out);
 }
 
-/* Address for peers to connect to, with the port that the system picked. Valid until
+/* Address that peers can connect to, with the port that the system picked. Valid until
  * tern_listener_free(). */
 TERN_API const char *tern_listener_address(const struct tern_listener *listener);
 
@@ -143,27 +146,27 @@ TERN_API const char *tern_listener_address(const struct tern_listener *listener)
 TERN_API void tern_listener_free(struct tern_listener *listener);
 
 /*
- * Starts to connect to `address`; requests may be posted at once. It retries until the
- * context's connect_ns has passed. Then the peer goes DOWN with the cause of the last
- * failure:
+ * Starts to connect to `address`; requests may be posted immediately. Failed attempts are
+ * repeated until the context's connect_ns has passed. Then the peer goes DOWN with the
+ * cause of the last failure:
  *
  * - -ECONNREFUSED, -ETIMEDOUT;
  * - -ENODATA: no host has this name;
  * - -ENONET: the name cannot be looked up now;
  * - -EPROTO: the remote program is not a Tern peer;
- * - -EPROTONOSUPPORT: it speaks another version of the protocol;
- * - -EILSEQ: its machine has the other byte order;
+ * - -EPROTONOSUPPORT: the remote program speaks another version of the protocol;
+ * - -EILSEQ: the remote machine has the opposite byte order;
  * - -EACCES: the secrets differ;
  * - -ENOMEM: the remote process has no memory for another peer.
  *
- * The peer goes DOWN at once, without a retry, for -ENODATA, -EPROTO, -EPROTONOSUPPORT,
- * -EILSEQ and -EACCES, since waiting cannot mend them.
+ * The peer goes DOWN immediately, without a retry, for -ENODATA, -EPROTO,
+ * -EPROTONOSUPPORT, -EILSEQ and -EACCES, since a retry cannot succeed.
  *
  * Returns 0 or
  *
  * - -EINVAL: malformed address or empty secret;
  * - -ENOTSUP: a secret is set, but this library was built without OpenSSL;
- * - -ENODEV: the fabric is not available here;
+ * - -ENODEV: the fabric is not available on this machine;
  * - -E2BIG: more than eight addresses;
  * - -ENOMEM.
  *
@@ -173,8 +176,8 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * that call for seconds; if that matters, look up names on a thread of your own.
  *
  * `address` may be a list, "verbs://10.1.0.7:5000+tcp://10.0.0.7:5000". The addresses are
- * tried in this order. A connection that is lost later may return on its present address
- * or on one behind it in the list; requests do not notice. "auto://HOST:PORT" stands for
+ * tried in this order. A connection that is lost later may be restored on its present
+ * address or on a later one of the list; requests continue. "auto://HOST:PORT" stands for
  * such a list: shm if HOST is this host, verbs, tcp. (A peer that was reached by shm
  * stays on shm: if that connection ends, the remote process has ended too.) The rails of
  * a connection (rail_count) use the addresses of its fabric in turn.
@@ -187,9 +190,9 @@ static inline int tern_connect(struct tern_context *ctx, const char *address,
 	return tern_connect_sized(ctx, address, opts, sizeof(*opts), out);
 }
 
-/* Replaces all options, the copied name too; NULL: none. They hold from the next event
- * on. Receives that have already taken buffers from the former pool keep using it.
- * -E2BIG: as tern_domain_new(). */
+/* Replaces all options, including the copied name; NULL: none. The new options apply from
+ * the next event on. Receives that have already taken buffers from the former pool keep
+ * using that pool. -E2BIG: as tern_domain_new(). */
 TERN_API int tern_peer_set_opts_sized(
 	struct tern_peer *peer, const struct tern_peer_opts *opts, size_t opts_bytes);
 static inline int tern_peer_set_opts(
@@ -198,49 +201,51 @@ static inline int tern_peer_set_opts(
 	return tern_peer_set_opts_sized(peer, opts, sizeof(*opts));
 }
 
-/* Description of the peer for people: the name it gave itself and where it is, as
+/* Description of the peer for messages: the name it gave itself and its address, as
  * "worker 3 (tcp 10.0.0.7:41234)"; before it is connected, the address given to
- * tern_connect(). All characters are printable. Valid until the peer is freed; the
- * text changes when the peer comes UP. */
+ * tern_connect(). All characters are printable. Valid until the peer is freed; the text
+ * changes when the peer comes UP. */
 TERN_API const char *tern_peer_name(const struct tern_peer *peer);
-/* Fabric of the peer: "tcp", "shm", ...; "" before it is connected. It changes if the
- * connection returns on another fabric (see tern_connect). Static storage. */
+/* Name of the fabric that the peer is connected by: "tcp", "shm", ...; "" before it is
+ * connected. It changes if the connection is restored on another fabric (see
+ * tern_connect). Static storage. */
 TERN_API const char *tern_peer_fabric(const struct tern_peer *peer);
-/* Address of the remote end of the present or the last connection: "10.0.0.7:41234"
- * over tcp and verbs, "pid 812" over shm; "" before the first connection. Valid until
- * the peer is freed; the text changes with the connection. */
+/* Address of the remote end of the present or the last connection: "10.0.0.7:41234" over
+ * tcp and verbs, "pid 812" over shm; "" before the first connection. Valid until the peer
+ * is freed; the text changes when the connection changes. */
 TERN_API const char *tern_peer_address(const struct tern_peer *peer);
 /* True if TERN_RECV_PEEK would now read tensors of this peer's pools in place. False
  * while there is no connection. */
 TERN_API bool tern_peer_can_peek(const struct tern_peer *peer);
 
 /*
- * Closes the connection in an orderly way. Sends already posted are completed, then the
- * peer is told goodbye; when it has answered, the event DOWN comes with status 0.
- * Receives that were not matched end with -ESHUTDOWN.
+ * Closes the connection in an orderly way. Sends already posted are completed, then a
+ * goodbye message is sent to the peer; when the peer has answered, the event DOWN is
+ * reported with status 0. Receives that were not matched end with -ESHUTDOWN.
  *
- * The remote peer may still receive messages that had arrived before the goodbye, and
- * answers after that. If it does not receive them, or its program does not call
- * tern_progress(), this end waits; only dead_ns and unreachable_ns limit the wait. To
- * stop waiting, call tern_peer_free().
+ * The remote program may still post receives for tensors that had arrived before the
+ * goodbye, and its end answers the goodbye only after that. If it does not post them, or
+ * does not call tern_progress(), this end waits; only dead_ns and unreachable_ns limit
+ * the wait. To stop waiting, call tern_peer_free().
  *
- * Before the peer is connected: without posted requests it goes DOWN at once, else when
- * connect_ns has passed. A second call does nothing.
+ * A peer that is not connected yet goes DOWN immediately if no request is posted.
+ * Otherwise Tern goes on trying to connect until connect_ns has passed. A second call
+ * does nothing.
  */
 TERN_API void tern_peer_close(struct tern_peer *peer);
 
-/* Cuts the connection if it still exists. Requests end with -ECANCELED in a later
- * tern_progress(), when nothing can access their memory any more; they must stay in
- * place until then. No event is reported after this call. The peer and its channels
- * must not be used any more. NULL is allowed. */
+/* Closes the connection at once if it still exists. Requests end with -ECANCELED in a
+ * later tern_progress(), when nothing can access their memory any more; they must stay in
+ * place until then. No event is reported after this call. The peer and its channels must
+ * not be used any more. NULL is allowed. */
 TERN_API void tern_peer_free(struct tern_peer *peer);
 
 /* ---- channels ---- */
 
 /* Opens channel `number` (0 to UINT32_MAX) of this peer. A channel is a name space of
  * keys. Both ends open the same number, in any order. A channel cannot be closed: it
- * takes some tens of bytes until the peer is freed. -EEXIST: it was already open, and
- * *out is that channel; -ENOMEM. */
+ * takes some tens of bytes until the peer is freed. -EEXIST: the channel was already
+ * open, and *out is that channel; -ENOMEM. */
 TERN_API int tern_channel_open(
 	struct tern_peer *peer, uint32_t number, struct tern_channel **out);
 
@@ -248,30 +253,31 @@ TERN_API int tern_channel_open(
 
 /* A tensor: where its bytes are, its dtype and its shape. */
 struct tern_tensor {
-	/* Send: the data; receive: the room, whose capacity is `bytes`. */
+	/* The data; buf.bytes must be the size of `shape`. */
 	struct tern_buf buf;
 	struct tern_shape shape;
 };
 
 enum tern_req_flags {
-	TERN_RECV_ALLOC = 1 << 0, /* receive into a buffer of the peer's pool */
-	/* Receive in place, read-only, where the fabric can do that; elsewhere as
-	 * TERN_RECV_ALLOC. tern_req.peeked says which of the two happened. */
+	TERN_RECV_ALLOC = 1 << 0, /* receive into a buffer of tern_peer_opts.pool */
+	/* Read the tensor in place, in the sender's memory, where the fabric can do that;
+	 * elsewhere receive as with TERN_RECV_ALLOC. tern_req.peeked says which of the
+	 * two happened. */
 	TERN_RECV_PEEK = 1 << 1,
-	/* Send ahead of other large transfers to this peer, on fabrics that write into
-	 * the receiver's memory (tcp, verbs); no effect on shm. */
+	/* Send this tensor before other large tensors to the same peer, on fabrics that
+	 * write into the receiver's memory (tcp, verbs); no effect on shm. */
 	TERN_URGENT = 1 << 2,
 };
 
 /*
- * One send or receive: 912 bytes. It includes the library's own state of the transfer, so
- * that posting allocates nothing. While it is posted, the library keeps pointers to it:
- * it must not be moved, copied or freed (by a vector that grows, realloc, a coroutine's
- * frame), nor lie in a stack frame that ends.
+ * One send or receive: 912 bytes. The structure includes the library's own state of the
+ * transfer, so that posting allocates nothing. While the request is posted, the library
+ * keeps pointers to it: it must not be moved, copied or freed (by a vector that grows,
+ * realloc, a coroutine's frame), nor lie in a stack frame that ends.
  */
 struct tern_req {
-	/* Set by the caller before posting. done() runs when the request has ended;
-	 * may be NULL. */
+	/* Set by the caller before posting. done() runs once when the request has ended;
+	 * it may be NULL. */
 	void (*done)(struct tern_req *req);
 	void *arg;
 
@@ -280,43 +286,47 @@ struct tern_req {
 	/* Receive: shape of the tensor that was sent, also with -EMSGSIZE. */
 	struct tern_shape shape;
 	uint64_t bytes; /* size of the tensor that was sent, also with -EMSGSIZE */
-	/* Receive: first byte of the tensor for the CPU, with ALLOC and PEEK too. NULL
-	 * if the tensor is in GPU memory: then see `buf`, or the room that was posted. */
+	/* Receive: address of the tensor's first byte for the CPU, also with ALLOC and
+	 * PEEK. NULL if the tensor is in GPU memory: then see `buf`, or the room that was
+	 * posted. */
 	const void *data;
-	/* Receive with ALLOC: the buffer. The caller owns it until tern_release(). */
+	/* Receive with ALLOC: the buffer that holds the tensor. The caller owns it until
+	 * tern_release(). */
 	struct tern_buf buf;
 	bool peeked; /* `data` points into the sender's memory: release it soon */
 
 	/* Private to the library; the space is larger than this version needs. `posted`
-	 * is TERN_REQ_POSTED from the first post on, also after the end. */
+	 * is TERN_REQ_POSTED from the first time that the request is posted, also after
+	 * it has ended. */
 	uint32_t posted;
 	uint64_t priv[96];
 };
 
 #define TERN_REQ_POSTED 0x7e52e901u
 
-/* 64-bit key of a name: the FNV-1a hash of its bytes. tern_send() detects two names in
- * use that have the same key. */
+/* 64-bit key of a name: the FNV-1a hash of its bytes. tern_send() reports an error if two
+ * names have the same key. */
 TERN_API uint64_t tern_key(const char *name);
 
 /*
  * Sends `tensor` under (key, step).
  *
- * Its buffer must stay unchanged until the request has ended. A small tensor's request
- * ends when the bytes have left, a larger one's when the peer has them. A tensor that the
- * peer reads in place (TERN_RECV_PEEK) stays in use until the peer has released it or its
- * process has ended: no cancel, close or dead_ns ends such a send earlier.
+ * The tensor's buffer must stay unchanged until the request has ended. The request of a
+ * small tensor ends when the bytes have left, that of a larger one when the peer has the
+ * bytes. If the peer reads the tensor in place (TERN_RECV_PEEK), the request ends only
+ * when the peer has released the tensor or the peer's process has ended: no cancel, close
+ * or dead_ns ends such a send earlier.
  *
  * `name` may be NULL or have 1 to 255 bytes of any kind; it is read in this call only. If
- * both the send and the receive have a name, the names are compared when the two are
- * matched. If they differ, both requests end with -EEXIST and a log line shows both names
- * (of long names the last 47 bytes); a small send may have ended with 0 before.
+ * both the send and the receive have a name, the names are compared when the two requests
+ * are matched. If they differ, both requests end with -EEXIST and a log line shows both
+ * names (of long names the last 47 bytes); a small send may have ended with 0 before.
  *
  * Statuses of the request:
  *
  * - 0: sent;
- * - -EMSGSIZE: the receiver's buffer is too small. Both ends get this status; a small
- *   send that had already left does not;
+ * - -EMSGSIZE: the receiver's buffer is too small. Both ends get this status, except a
+ *   small send, which may have ended with 0 before;
  * - -EEXIST: the names differ; -ECANCELED;
  * - the status of the peer that went down (-ECONNRESET, -ETIMEDOUT, ...);
  * - for GPU memory, -EIO, -ENOTRECOVERABLE and the like: a copy from or to the GPU
@@ -324,15 +334,15 @@ TERN_API uint64_t tern_key(const char *name);
  * - for GPU memory, -ENOBUFS: the transfer needs a bounce buffer, and the tensor is
  *   larger than the domain's bounce_bytes.
  *
- * Both ends get the two statuses for GPU memory, with two exceptions: a send that failed
+ * Both ends get these statuses for GPU memory, with two exceptions: a send that failed
  * before the peer knew of it, and a receive that failed after the sender was told that
  * its bytes had arrived.
  *
  * Returns 0 if the request was taken; done() will then run, even if the transfer fails.
  * Otherwise done() does not run:
  *
- * - -EBUSY: the request is posted and has not ended, or holds something to be released
- *   first;
+ * - -EBUSY: the request is posted and has not ended, or holds a buffer or memory that
+ *   must be released first;
  * - -EINVAL: shape and bytes disagree, or the buffer is outside its memory;
  * - -ENOMEM, -ENOTRECOVERABLE, ...: for the first request on a GPU, the library's own
  *   buffers and streams could not be made.
@@ -349,12 +359,13 @@ static inline int tern_send(struct tern_channel *channel, struct tern_req *req,
 }
 
 /*
- * Receives into `room`, which is ignored and may be NULL with ALLOC or PEEK. Return
- * values and statuses are those of tern_send(), and also:
+ * Receives the tensor of (key, step) into the buffer `room`. With ALLOC or PEEK, `room`
+ * is ignored and may be NULL. Return values and statuses are those of tern_send(), and
+ * also:
  *
  * - status -ENOBUFS: ALLOC, and the tensor is larger than the pool can ever hold;
  * - returns -EINVAL: ALLOC without a pool in the peer's options;
- * - returns -EACCES: the room was wrapped read-only.
+ * - returns -EACCES: the memory of `room` was wrapped read-only.
  */
 TERN_API int tern_recv_sized(struct tern_channel *channel, struct tern_req *req,
 	size_t req_bytes, uint64_t key, uint64_t step, const struct tern_buf *room,
@@ -374,17 +385,18 @@ static inline int tern_test(const struct tern_req *req)
 }
 
 /*
- * Asks the request to end early. It still ends once, through done(): with -ECANCELED, or
- * with the status that it reached first. A receive that was not matched leaves no trace;
- * a transfer under way ends with -ECANCELED at both ends.
+ * Asks for an early end of the request. It still ends once, through done(): with
+ * -ECANCELED, or with the status that it reached first. A receive that was not matched is
+ * removed; a transfer in progress ends with -ECANCELED at both ends.
  */
 TERN_API void tern_cancel(struct tern_req *req);
 
 /*
  * Gives back the buffer or the memory that a receive with ALLOC or PEEK holds. Call it
- * once for each such request that ended with 0; for a request that holds nothing, or was
- * never posted, it does nothing. Without it, memory read in place stays readable until
- * the context is freed, even if the peer is gone, and a buffer lives as long as its pool.
+ * once for each such request that ended with 0. For a request that holds nothing, or was
+ * never posted, it does nothing. If it is never called, memory read in place stays
+ * readable until the context is freed, even if the peer is gone, and a buffer stays taken
+ * as long as its pool exists.
  */
 TERN_API void tern_release(struct tern_req *req);
 
@@ -392,13 +404,15 @@ TERN_API void tern_release(struct tern_req *req);
 
 struct tern_peer_stats {
 	uint64_t messages_sent, messages_received;
-	uint64_t bytes_sent, bytes_received; /* bytes of tensors */
-	/* Transfers of each path. */
+	uint64_t bytes_sent, bytes_received; /* tensor data, in bytes */
+	/* Numbers of transfers: eager, by a put into the receiver's memory, by a get from
+	 * the sender's memory, read in place. */
 	uint64_t eager_count, put_count, get_count, peek_count;
 	uint64_t reconnect_count;
 	uint64_t credit_stall_count; /* sends that had to wait for a credit */
-	uint64_t want_count; /* receives that asked for a send that waits for a credit */
-	/* Transfers of GPU memory through page-locked host memory. */
+	/* Receives that asked the peer for a send that has no credit. */
+	uint64_t want_count;
+	/* Transfers of GPU memory that were copied through page-locked host memory. */
 	uint64_t staged_count;
 	/* Transfers of GPU memory that the RDMA device accessed itself. */
 	uint64_t direct_count;

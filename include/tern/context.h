@@ -2,10 +2,10 @@
 /*
  * Domain and context.
  *
- * A domain holds what a process needs once: fabrics, memory registrations, pools. It is
- * thread-safe. A context is a set of connections, queues and timers. Only one thread may
- * use a context at a time, since it takes no locks; the exception is tern_context_wake(),
- * which any thread may call.
+ * A domain holds what a process needs once: fabrics (transports), memory registrations,
+ * pools. It is thread-safe. A context is a set of connections, queues and timers. Only
+ * one thread may use a context at a time, since it takes no locks; the exception is
+ * tern_context_wake(), which any thread may call.
  *
  * Structures for options and results may grow at their end in later versions. Zero the
  * fields that you do not set ({0}, or designated initialisers). C programs call the
@@ -28,7 +28,7 @@ struct tern_context;
 struct tern_req;
 
 enum tern_tcp_engine {
-	/* epoll, since it was faster for idle connections: docs/log/performance.md */
+	/* Uses epoll, which was faster with idle connections: docs/log/performance.md. */
 	TERN_TCP_AUTO = 0,
 	TERN_TCP_URING = 1,
 	TERN_TCP_EPOLL = 2,
@@ -38,7 +38,7 @@ struct tern_domain_opts {
 	enum tern_tcp_engine tcp_engine;
 	/* TCP congestion control; NULL: "cubic" if the kernel has it */
 	const char *tcp_congestion;
-	bool no_cma;       /* shm: behave as if the kernel refused process_vm_readv */
+	bool no_cma; /* shm: do not use process_vm_readv, as if the kernel refused it */
 	bool no_hugepages; /* do not try 2 MiB pages, neither reserved nor transparent */
 	/* Options of the verbs fabric, "NAME=VALUE,...", listed in docs/tuning.md;
 	 * NULL: defaults. */
@@ -67,8 +67,8 @@ static inline int tern_domain_new(
 }
 
 /*
- * Releases the domain. Contexts, pools and wrapped memory that still use it go on
- * working: the domain is freed with the last of them, and a line of level error says
+ * Releases the domain. Contexts, pools and wrapped memory that still use the domain go on
+ * working: the domain is freed with the last of them, and a log line of level error says
  * which and how many there are. NULL is allowed.
  */
 TERN_API void tern_domain_free(struct tern_domain *domain);
@@ -91,28 +91,29 @@ static inline void tern_domain_stats(
 enum tern_gpu_direct {
 	TERN_GPU_DIRECT_UNTRIED, /* no GPU memory has been registered yet */
 	TERN_GPU_DIRECT_WORKS,   /* the device reads and writes GPU memory directly */
-	/* The device refused to register GPU memory: tensors there are staged in host
-	 * memory. */
+	/* The device refused to register GPU memory, so tensors in GPU memory are staged
+	 * (copied through host memory). */
 	TERN_GPU_DIRECT_REFUSED,
 };
 
-/* One port of an RDMA device that this domain uses (verbs option "device="). */
+/* One port of an RDMA device that this domain uses (option "device=" in struct
+ * tern_domain_opts, `verbs`). */
 struct tern_rdma_device {
 	char name[64];       /* "mlx5_0" */
 	char pci[32];        /* PCI address, "0000:3b:00.0"; "": the device has none */
-	char address[64];    /* an IP address of the device, to listen at; "": none */
+	char address[64];    /* an IP address of the device, to listen on; "": none */
 	uint64_t guid;       /* GUID of the device, as ibstat prints it */
 	uint64_t bits_per_s; /* 0: unknown */
 	uint32_t port;       /* port number, counted from 1 */
 	int32_t numa_node;   /* -1: unknown */
 	enum tern_gpu_direct gpu_direct;
-	bool active; /* the link is up */
+	bool active; /* the port's link is up */
 };
 
 /*
  * Describes at most `max` RDMA ports in out[]. Returns how many ports there are, which
- * may be more than `max`; 0 if there is no RDMA; -ENOMEM. The call may ask the system for
- * addresses, so keep it off the data path.
+ * may be more than `max`; 0 if there is no RDMA device; -ENOMEM. The call may ask the
+ * system for addresses, so do not use it where speed matters.
  *
  * A device is chosen by its name: in an address ("verbs://HOST:PORT@mlx5_1", to listen or
  * to connect), for a context (rdma_device), or for the domain (`verbs`).
@@ -134,48 +135,51 @@ static inline int tern_rdma_devices(
  * connections, no_spin for no spinning.
  */
 struct tern_context_opts {
-	/* Silence after which a peer is reported SUSPECT; 0: 1 s. After an idle time
-	 * the peer is probed less often, so the report comes after half of that idle
-	 * time, and at most after 5 times suspect_ns. */
+	/* Time without a message from the peer after which it is reported SUSPECT; 0: 1
+	 * s. An idle peer is probed less often, so it is reported later: by about half of
+	 * the time for which it was idle, and by at most about 6 times suspect_ns. */
 	uint64_t suspect_ns;
-	/* Silence of the peer's program after which the peer is dead although its host
-	 * still answers; 0: never. A program that computes, is stopped or is in a
-	 * debugger is silent too. With 0, a lost session waits without limit if
-	 * another program now listens at the peer's address, accepts the connection
-	 * and says nothing. */
+	/* Time without a message from the peer's program after which the peer is dead
+	 * although its host still answers; 0: never. A program that computes, is stopped
+	 * or is in a debugger sends nothing either. With 0, a lost session waits without
+	 * limit if another program now listens at the peer's address, accepts the
+	 * connection and sends nothing. */
 	uint64_t dead_ns;
-	/* Time for a lost connection to return; 0: 500 ms. unreachable_ns counts
-	 * instead if the network path was lost, and for the end that dials until it
-	 * learns that no program listens there. */
+	/* Time within which a lost connection must be restored; 0: 500 ms. unreachable_ns
+	 * applies instead if the network path was lost. It also applies at the end that
+	 * dials, until that end learns that no program listens at the peer's address. */
 	uint64_t reconnect_ns;
-	uint64_t connect_ns; /* time for tern_connect() to succeed; 0: 5 s */
-	/* Tensors up to this size are sent eagerly, with their message. 0: the
-	 * fabric's measured default; over shm it is lower for tensors in pools. */
+	uint64_t connect_ns; /* time within which tern_connect() must succeed; 0: 5 s */
+	/* Tensors up to this size are sent eagerly: the bytes travel inside the first
+	 * message. 0: the fabric's default, which was chosen by measurement; over shm it
+	 * is lower for tensors in pools. */
 	uint32_t eager_bytes;
-	/* Records for unmatched messages that all peers share, besides 16 that each
-	 * peer has of its own; 0: 4096. */
+	/* Records (preallocated structures) that store messages for which no matching
+	 * request is posted yet. All peers share them, besides 16 that each peer has of
+	 * its own; 0: 4096. */
 	uint32_t record_count;
 	/* Connections (sockets) for each peer over which large tensors are spread, 1
 	 * to 8; 0: 1. Messages use the first of them; over tcp they have a further
 	 * connection of their own. */
 	uint32_t rail_count;
 	/* tcp: tensors of at least this size use connections of their own, so that
-	 * messages need not wait behind them. These are opened for the first such
-	 * tensor. 0: 2 MiB. */
+	 * messages need not wait until the tensor is sent. These connections are opened
+	 * for the first such tensor. 0: 2 MiB. */
 	uint64_t bulk_bytes;
 	uint32_t spin_us; /* tern_wait: longest time to spin before sleeping; 0: 20 µs */
-	/* Never spin: there are more processes than cores, or power matters. */
+	/* Never spin before sleeping: for machines with more processes than cores, or to
+	 * save power. */
 	bool no_spin;
-	/* Secret of the cluster that both ends must know; NULL: none. Copied. A
-	 * listener or a peer may have another one: see struct tern_peer_opts. */
+	/* Secret of the cluster that both ends must know; NULL: none. It is copied. A
+	 * listener or a peer may have a secret of its own: see struct tern_peer_opts. */
 	const char *secret;
-	/* Time for which a peer's host may answer nothing at all, neither its kernel
-	 * nor its NIC; 0: 10 s, or dead_ns if that is less. A shorter outage of the
-	 * network is survived. The fabric determines how much later a longer one is
-	 * noticed at most: docs/tuning.md. */
+	/* Time for which a peer's host (its kernel or its NIC) may leave everything
+	 * unanswered; 0: 10 s, or dead_ns if that is less. The connection survives a
+	 * shorter outage of the network. The fabric determines how much later than this a
+	 * longer outage is noticed: docs/tuning.md. */
 	uint64_t unreachable_ns;
-	/* verbs: the only RDMA device that this context uses, by its name in
-	 * tern_rdma_devices(); NULL: the device that has the address. Copied. */
+	/* verbs: name of the only RDMA device that this context uses, as in
+	 * tern_rdma_devices(); NULL: the device that has the address. It is copied. */
 	const char *rdma_device;
 	/* Receives the log lines of this context and its peers; log.h says on which
 	 * thread and what it may do. NULL: they go to the log function of the process. */
@@ -198,9 +202,9 @@ static inline int tern_context_new(struct tern_domain *domain,
 }
 
 /*
- * Frees the context. It cuts every connection, ends every request with -ECANCELED, and
+ * Frees the context: closes every connection, ends every request with -ECANCELED, and
  * returns when neither a peer nor a device can access the memory of a request any more.
- * Memory that this context reads in place is released.
+ * Memory of peers that this context reads in place is released.
  *
  * If a peer reads memory of this context in place (TERN_RECV_PEEK), the call waits until
  * the peer has released it, has freed its own context, or its process has ended; after
@@ -211,7 +215,7 @@ static inline int tern_context_new(struct tern_domain *domain,
 TERN_API void tern_context_free(struct tern_context *ctx);
 
 /*
- * Makes all progress that is possible now, without blocking: sends what is queued,
+ * Makes all progress that is possible now, without blocking: sends queued messages,
  * receives, calls done() of requests that have ended, and runs timers that are due.
  * Callbacks run only inside this function; it must not be called from a callback. Returns
  * the number of events handled (0: nothing to do), or a negative status if the context
@@ -221,8 +225,8 @@ TERN_API int tern_progress(struct tern_context *ctx);
 
 /*
  * Prepares the context for sleeping. After it has returned 0, tern_context_fd() becomes
- * readable when tern_progress() has something to do, timers included. -EAGAIN: there is
- * something to do already.
+ * readable when tern_progress() has something to do, timers included. -EAGAIN:
+ * tern_progress() already has something to do.
  */
 TERN_API int tern_arm(struct tern_context *ctx);
 
@@ -246,8 +250,8 @@ TERN_API struct tern_domain *tern_context_domain(struct tern_context *ctx);
 
 /*
  * Waits until the request has ended or timeout_ns has passed (TERN_NEVER: no limit). It
- * calls tern_progress(), spins first and then sleeps; meant for threads with nothing else
- * to do.
+ * calls tern_progress(), spins first and then sleeps. It is meant for threads with
+ * nothing else to do.
  *
  * Returns the status of the request, or
  *
@@ -259,7 +263,8 @@ TERN_API struct tern_domain *tern_context_domain(struct tern_context *ctx);
 TERN_API int tern_wait(
 	struct tern_context *ctx, struct tern_req *req, uint64_t timeout_ns);
 
-/* As tern_wait(), until at least one event was handled; then it returns 0. */
+/* Waits as tern_wait() does, but until tern_progress() has handled at least one event.
+ * Then it returns 0. */
 TERN_API int tern_wait_any(struct tern_context *ctx, uint64_t timeout_ns);
 
 #ifdef __cplusplus

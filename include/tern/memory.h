@@ -2,13 +2,13 @@
 /*
  * Memory that holds tensors.
  *
- * A tern_mem is a range of memory that was registered once with every fabric in use.
- * Functions take (tern_mem, offset), never a bare pointer, so that GPU memory goes
- * through the same calls (tern_mem_wrap_cuda). A pool is a set of large registered slabs
- * that are divided into tensors in constant time, so that nothing is registered after
- * warm-up.
+ * A tern_mem is a range of memory that was registered once with every fabric (RDMA, TCP,
+ * shared memory) in use. Functions take (tern_mem, offset), never a bare pointer, so that
+ * GPU memory can be passed to the same functions (tern_mem_wrap_cuda). A pool allocates
+ * tensors in constant time from slabs (large segments of registered memory), so that
+ * nothing is registered after warm-up.
  *
- * Threads: every function here may be called from any thread.
+ * Threads: every function of this file may be called from any thread.
  */
 #ifndef TERN_MEMORY_H
 #define TERN_MEMORY_H
@@ -30,10 +30,11 @@ enum tern_mem_kind {
 
 /*
  * Registers `bytes` bytes at `base`, memory that the caller owns, with every fabric. The
- * caller keeps the range mapped and writable until tern_mem_put() and until every request
- * on it has ended. (Otherwise the CPU or a device meets a bad address: the process gets a
- * signal, or the peer goes down with -EFAULT.) Ranges may overlap and may be wrapped
- * twice: each call registers anew, and each tern_mem needs its own tern_mem_put().
+ * caller keeps the range mapped and writable until tern_mem_put(), and until every
+ * request that uses it has ended. (Otherwise the CPU or a device accesses a bad address:
+ * the process gets a signal, or the peer goes down with -EFAULT.) Ranges may overlap, and
+ * a range may be wrapped more than once: each call registers again, and each tern_mem
+ * needs its own tern_mem_put().
  *
  * Some memory cannot be registered with an RDMA device: mappings that are not writable,
  * shared mappings of a file (Linux 6.5 and later), memory of another device. RDMA
@@ -55,25 +56,27 @@ TERN_API int tern_mem_wrap(
 	struct tern_domain *domain, void *base, uint64_t bytes, struct tern_mem **out);
 
 /*
- * As tern_mem_wrap(), for memory that need not be writable, such as a file of weights
- * mapped with PROT_READ. Tensors in it can be sent; a receive into it is refused with
- * -EACCES when it is posted.
+ * Registers memory as tern_mem_wrap() does, but the memory need not be writable, such as
+ * a file of weights mapped with PROT_READ. Tensors in it can be sent; tern_recv() into it
+ * fails with -EACCES.
  */
 TERN_API int tern_mem_wrap_readonly(struct tern_domain *domain, const void *base,
 	uint64_t bytes, struct tern_mem **out);
 
 /*
- * As tern_mem_wrap(), for GPU memory from cuMemAlloc, cudaMalloc or a framework.
- * `address` is the device address in this process. The memory must belong to the primary
- * context of the device, and both must stay until tern_mem_put().
+ * Registers GPU memory from cuMemAlloc, cudaMalloc or a framework, as tern_mem_wrap()
+ * does for host memory. `address` is the device address in this process. The memory must
+ * belong to the primary context of the device, or to no context (cuMemAllocAsync,
+ * cuMemCreate); tensors in memory of the latter kind are staged (copied through host
+ * memory). Neither the memory nor the CUDA context may be freed before tern_mem_put().
  *
  * Requests use GPU memory like host memory, with these differences:
  *
- * - A request waits for no stream. Finish the GPU work that writes a tensor before
- *   sending it, and the work that reads or writes a room before receiving into it. (A
- *   synchronous copy or memset has finished when it returns: the driver is told to make
- *   this so for the whole allocation, permanently.)
- * - Work launched after a receive has ended sees the received bytes.
+ * - A request does not wait for CUDA streams. Wait for the GPU work that writes a tensor
+ *   before you send the tensor, and for the work that reads or writes a buffer before you
+ *   receive into the buffer. (A synchronous copy or memset has finished when it returns:
+ *   Tern makes the driver do so for the whole allocation, permanently.)
+ * - GPU work that is launched after a receive has ended sees the received bytes.
  * - tern_req.data is NULL.
  *
  * Errors:
@@ -86,53 +89,56 @@ TERN_API int tern_mem_wrap_readonly(struct tern_domain *domain, const void *base
 TERN_API int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address,
 	uint64_t bytes, struct tern_mem **out);
 
-/* Unregisters the memory and frees `mem`. Every request on it must have ended. NULL is
- * allowed. */
+/* Unregisters the memory and frees `mem`. Every request that uses the memory must have
+ * ended. NULL is allowed. */
 TERN_API void tern_mem_put(struct tern_mem *mem);
 
-/* First byte of the range for the CPU; NULL if the CPU cannot access this kind of
+/* Address of the first byte for the CPU; NULL if the CPU cannot access this kind of
  * memory. */
 TERN_API void *tern_mem_base(const struct tern_mem *mem);
 TERN_API uint64_t tern_mem_bytes(const struct tern_mem *mem);
 TERN_API enum tern_mem_kind tern_mem_kind(const struct tern_mem *mem);
-/* GPU memory: device address of its first byte, and number of the device in this
- * process. Host memory: 0 and -1. */
+/* For GPU memory: device address of its first byte, and number of the device in this
+ * process. For host memory: 0 and -1. */
 TERN_API uint64_t tern_mem_cuda_address(const struct tern_mem *mem);
 TERN_API int tern_mem_cuda_device(const struct tern_mem *mem);
 
-/* A piece of registered memory: the source of a send or the room of a receive. */
+/* A part of registered memory: the data of a send, or the buffer that a receive fills
+ * (its room). */
 struct tern_buf {
 	struct tern_mem *mem;
 	uint64_t offset; /* in bytes, from the start of mem */
 	uint64_t bytes;
 };
 
-/* First byte of the buffer for the CPU; NULL if the CPU cannot access this memory. */
+/* Address of the buffer's first byte for the CPU; NULL if the CPU cannot access this
+ * memory. */
 TERN_API void *tern_buf_ptr(const struct tern_buf *buf);
-/* Device address of the first byte; 0 for host memory. */
+/* Device address of the buffer's first byte; 0 for host memory. */
 TERN_API uint64_t tern_buf_cuda_address(const struct tern_buf *buf);
 
 #define TERN_POOL_BYTES_MAX (64ull << 30) /* largest max_bytes of a pool */
 
 struct tern_pool_opts {
-	/* Size of a slab, and so the largest allocation; 0: 64 MiB. */
+	/* Size of a slab (a segment of memory that the pool allocates from), and so the
+	 * largest allocation; 0: 64 MiB. */
 	uint64_t slab_bytes;
-	uint64_t max_bytes; /* most memory that the pool may hold; 0: one slab */
-	bool prefault;      /* host memory: touch every page now, not at its first use */
+	uint64_t max_bytes; /* size up to which the pool may grow; 0: one slab */
+	/* Host memory: touch every page when its slab is made, not at the first use. */
+	bool prefault;
 	enum tern_mem_kind kind;
 	uint32_t cuda_device; /* TERN_MEM_CUDA: number of the device in this process */
 };
 
 /*
  * Makes a pool with its first slab allocated and registered. The slab uses reserved 2 MiB
- * pages if the system has them. Otherwise it uses ordinary pages; the first time that a
- * buffer of at least 2 MiB is taken there, the kernel is asked for huge pages (Linux
- * 6.1). Further slabs are added, up to max_bytes, when an allocation needs one. Slabs are
- * kept until the pool is freed.
+ * pages if the system has them. Otherwise it uses ordinary pages; when a buffer of at
+ * least 2 MiB is taken from a part of the slab for the first time, the kernel is asked to
+ * use huge pages for that part (Linux 6.1). Further slabs are added, up to max_bytes,
+ * when an allocation needs one. Slabs are kept until the pool is freed.
  *
  * -ENOMEM; -EINVAL: max_bytes is less than slab_bytes or more than TERN_POOL_BYTES_MAX,
- * or `kind` is unknown. For GPU memory also -ENODEV, -ENOSYS and so on, as
- * tern_mem_wrap_cuda().
+ * or `kind` is unknown. For GPU memory also the errors of tern_mem_wrap_cuda().
  */
 TERN_API int tern_pool_new_sized(struct tern_domain *domain,
 	const struct tern_pool_opts *opts, size_t opts_bytes, struct tern_pool **out);
@@ -143,9 +149,9 @@ static inline int tern_pool_new(struct tern_domain *domain,
 }
 
 /*
- * Releases the pool. Buffers that are still handed out stay valid: the pool is freed with
- * the last of them, and a line of level error says how many there are. The options of no
- * peer may name the pool any more. NULL is allowed.
+ * Releases the pool. Buffers that are still handed out stay valid: the pool is freed when
+ * the last of them is given back, and a log line of level error says how many there are.
+ * No peer's options may name the pool any more. NULL is allowed.
  */
 TERN_API void tern_pool_free(struct tern_pool *pool);
 
@@ -153,7 +159,7 @@ TERN_API void tern_pool_free(struct tern_pool *pool);
  * Takes a buffer of `bytes` bytes, aligned to 64 bytes, in constant time. The first use
  * of memory for a buffer of 2 MiB or more takes longer, since its huge pages are made
  * then. 0 bytes are allowed and give an empty, valid buffer. -EAGAIN: the pool is full
- * now; -EMSGSIZE: larger than a slab. After an error *out is cleared.
+ * now; -EMSGSIZE: the buffer would be larger than a slab. After an error *out is cleared.
  */
 TERN_API int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out);
 
@@ -161,8 +167,9 @@ TERN_API int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_b
 TERN_API void tern_pool_put(struct tern_pool *pool, struct tern_buf *buf);
 
 struct tern_pool_stats {
-	uint64_t slab_count, slab_bytes; /* held now */
-	/* Handed out now; used_bytes counts whole units of 64 bytes. */
+	uint64_t slab_count, slab_bytes; /* slabs of the pool now, and their total size */
+	/* Buffers that are handed out now, and their size; used_bytes counts whole units
+	 * of 64 bytes. */
 	uint64_t used_count, used_bytes;
 	uint64_t peak_bytes;      /* highest used_bytes so far */
 	uint64_t exhausted_count; /* allocations that returned -EAGAIN */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything: #include <tern/tern.h> */
+/* Includes all public headers of Tern. */
 #ifndef TERN_H
 #define TERN_H
 

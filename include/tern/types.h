@@ -38,9 +38,8 @@ enum tern_dtype {
 	TERN_DTYPE_COUNT
 };
 
-/* Times are uint64_t in nanoseconds. TERN_NEVER is a duration without limit, or an
- * instant that never comes. Sums of times saturate, so a duration too long to add
- * means the same. */
+/* Times are uint64_t in nanoseconds. TERN_NEVER is a duration without limit, or a point
+ * in time that never comes. Sums of times that do not fit become TERN_NEVER. */
 #define TERN_NEVER UINT64_MAX
 
 #define TERN_RANK_MAX 8
@@ -52,10 +51,10 @@ struct tern_shape {
 	uint64_t dims[TERN_RANK_MAX];
 };
 
-/* Bytes of one element; 0 if `dtype` is not a known type. */
+/* Size of one element in bytes; 0 if `dtype` is not a known type. */
 TERN_API size_t tern_dtype_bytes(enum tern_dtype dtype);
 
-/* "f32", "u8", ...; "?" if unknown. */
+/* Name of an element type: "f32", "u8", ...; "?" if unknown. */
 TERN_API const char *tern_dtype_name(enum tern_dtype dtype);
 
 /*
@@ -66,15 +65,15 @@ TERN_API const char *tern_dtype_name(enum tern_dtype dtype);
  */
 TERN_API int tern_shape_bytes(const struct tern_shape *shape, uint64_t *bytes);
 
-/* Shape of a vector of `count` elements, which most transfers have. */
+/* Returns the shape of a vector of `count` elements, which most transfers have. */
 TERN_API struct tern_shape tern_shape_1d(enum tern_dtype dtype, uint64_t count);
 
 TERN_API bool tern_shape_equal(const struct tern_shape *a, const struct tern_shape *b);
 
-/* Describes a status by a sentence fragment for messages. Static storage. */
+/* Describes a status in words, for use in messages: "cancelled". Static storage. */
 TERN_API const char *tern_status_text(int status);
 
-/* Version of the library that is running, as "0.1.0". Static storage. */
+/* Version of the library that the process runs with, as "0.1.0". Static storage. */
 TERN_API const char *tern_version(void);
 
 #ifdef __cplusplus

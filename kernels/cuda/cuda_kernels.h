@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations that the files of the CUDA table share. */
+/* Declarations that the files of the GPU's kernels (kernels/cuda) share. */
 #ifndef TERN_KERNELS_CUDA_CUDA_KERNELS_H
 #define TERN_KERNELS_CUDA_CUDA_KERNELS_H
 
@@ -15,20 +15,26 @@ enum tern_cuda_kernel {
 
 struct tern_cuda_kernels {
 	const struct tern_cuda_api *api;
-	const struct tern_cublas_api *blas; /* NULL: use our own matrix products */
+	/* NULL: matrix products use Tern's own kernel */
+	const struct tern_cublas_api *blas;
 	void *blas_handle;
 	CUstream stream;
 	CUmodule module;
 	CUfunction functions[TERN_CUDA_KERNEL_COUNT];
 	struct tern_cuda_sizes sizes;
 
-	/* The workspace: one allocation of device memory. */
+	/* The workspace: one allocation of device memory, of which the pointers below are
+	 * parts. */
 	CUdeviceptr memory;
 	uint64_t bytes;
-	double *partials;              /* [TERN_PARTIALS_MAX] */
-	struct tern_cuda_row *results; /* [sizes.xent_rows] */
-	int32_t *sorted_ids[2];        /* [sizes.embed_rows] each */
-	/* Allocated, as sorted_ids, only if embed_backward sorts. */
+	/* partial sums of a sum of squares: [TERN_PARTIALS_MAX] */
+	double *partials;
+	/* results of single rows of softmax: [sizes.xent_rows] */
+	struct tern_cuda_row *results;
+	/* two buffers of the sort, [sizes.embed_rows] each */
+	int32_t *sorted_ids[2];
+	/* These and sorted_ids are allocated only if embed_backward sorts, see
+	 * cuda_embed_sorts(). */
 	uint32_t *positions[2];
 	uint32_t *counts;
 	void *blas_memory;
@@ -36,21 +42,23 @@ struct tern_cuda_kernels {
 	char fingerprint[256], error[256];
 };
 
-/* Queues `blocks` blocks of a kernel into the stream; does nothing for 0. args: the
- * kernel's argument in list.h. */
+/* Queues a launch of a kernel with `blocks` blocks into the stream; does nothing for 0.
+ * args: the kernel's argument structure, see list.h. */
 int cuda_launch(struct tern_cuda_kernels *k, enum tern_cuda_kernel kernel,
 	uint64_t blocks, const void *args);
-/* Sets the line of tern_cuda_kernels_error() and returns `error`. */
+/* Sets the error text of tern_cuda_kernels_error() and returns `error`. */
 int cuda_fail(struct tern_cuda_kernels *k, int error, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* True if embed_backward sorts the ids; otherwise each block reads all ids. Both give
- * the same bits. */
+/* True if embed_backward sorts the ids first. Otherwise each block reads all ids. Both
+ * ways give the same bits. */
 bool cuda_embed_sorts(uint64_t rows, uint64_t table_rows);
 
-/* A span of `count` elements; p is its first operand, with elements of `size` bytes. */
+/* Makes a span (the elements of an element-by-element kernel) of `count` elements. p is
+ * the kernel's first operand, with elements of `size` bytes. */
 struct tern_span cuda_span(uint64_t count, const void *p, size_t size);
-/* Adds another operand: quads can be used only if it is aligned as the first one is. */
+/* Adds another operand to the span. Quads (four elements moved together) can be used only
+ * if all operands have the same alignment. */
 void cuda_span_with(struct tern_span *span, const void *p, size_t size);
 uint64_t cuda_span_blocks(const struct tern_span *span);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches of the element-by-element kernels and of the sum of squares: describes to the
- * blocks where their elements are, and chooses the number of blocks.
+ * Launches the element-by-element kernels and the sum of squares: fills in the kernels'
+ * arguments, and chooses the number of blocks.
  */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/variants.h"
 
-/* ---- spans ---- */
+/* ---- spans: the elements of an element-by-element kernel ---- */
 
 static uint16_t shift_of(const void *p, size_t size)
 {
@@ -50,12 +50,13 @@ int tern_cuda_sum(struct tern_cuda_kernels *k, float *dst, const float *const *s
 	return cuda_launch(k, TERN_CUDA_sum, cuda_span_blocks(&a.span), &a);
 }
 
-/* The number of blocks and their shares depend on the count alone, since the bits
- * depend on them. */
+/* The number of blocks and the elements of each block depend on `count` alone, since the
+ * bits of the sum depend on them. */
 int tern_cuda_sum_squares(
 	struct tern_cuda_kernels *k, double *out, const float *x, uint64_t count)
 {
-	const uint64_t row = 4 * TERN_REDUCE_THREADS; /* a quad for each thread */
+	/* elements of one quad (four floats) per thread */
+	const uint64_t row = 4 * TERN_REDUCE_THREADS;
 	uint64_t rows = div_up(count, row);
 	uint64_t per_block = row * TERN_MAX(div_up(rows, TERN_PARTIALS_MAX), (uint64_t)4);
 	const struct tern_cuda_squares squares = {.partials = k->partials,
@@ -70,7 +71,7 @@ int tern_cuda_sum_squares(
 	return r < 0 ? r : cuda_launch(k, TERN_CUDA_total, 1, &total);
 }
 
-/* ---- updates ---- */
+/* ---- updates: one optimizer step ---- */
 
 static enum tern_cuda_kernel kernel_of(enum tern_optimizer_kind kind, unsigned n)
 {
@@ -87,7 +88,7 @@ static enum tern_cuda_kernel kernel_of(enum tern_optimizer_kind kind, unsigned n
 	tern_never("an optimizer without a kernel");
 }
 
-/* The caller sets first_block. */
+/* Makes the descriptor of a tensor for the update kernel. The caller sets first_block. */
 static struct tern_cuda_part part_of(const struct tern_cuda_tensor *t, unsigned n)
 {
 	struct tern_cuda_part p = {.w_out = t->w_out,
@@ -108,7 +109,8 @@ static struct tern_cuda_part part_of(const struct tern_cuda_tensor *t, unsigned 
 	return p;
 }
 
-/* Launches as many of the tensors as one launch takes. Returns how many, or a status. */
+/* Launches the update of as many tensors as one launch can take. Returns how many of the
+ * `tensors` are done, or a negative status. */
 static int update_some(struct tern_cuda_kernels *k, enum tern_cuda_kernel kernel,
 	struct tern_cuda_update *a, const struct tern_cuda_tensor *tensors, size_t count)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The GPU's functions: each block function of the list, under the name tern_cuda_NAME.
- * The arguments stay in constant memory (__grid_constant__), and the kernels use pointers
- * to them.
+ * The GPU's kernels: each block function in the list TERN_CUDA_KERNELS becomes a kernel
+ * named tern_cuda_NAME. Its argument stays in constant memory (__grid_constant__), and
+ * the block function gets a pointer to it.
  */
 #include "kernels/cuda/blocks/list.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes and frees the CUDA table: the module with the kernels, the workspace, cuBLAS, the
- * fingerprint; and launches kernels. Everything that can fail for lack of resources fails
- * here, at the start.
+ * Creates and frees a struct tern_cuda_kernels: the module with the kernels, the
+ * workspace, the cuBLAS handle, the fingerprint; and launches kernels. Everything that
+ * can fail for lack of resources is allocated here, at the start.
  */
 #include <assert.h>
 #include <errno.h>
@@ -17,11 +17,11 @@
 
 extern const unsigned char tern_fatbin[];
 
-/* Workspace for cuBLAS: what it would take by itself on the largest devices. A fixed
- * workspace is a condition for equal results in all runs. */
+/* Workspace for cuBLAS: as much as cuBLAS would allocate by itself on the largest
+ * devices. Only with a fixed workspace are its results the same in all runs. */
 #define BLAS_BYTES (32u << 20)
-/* Above these sizes, sorting the ids is less work than reading them for each row of
- * the table. */
+/* Above these sizes embed_backward sorts the ids: that is then less work than reading all
+ * ids for each row of the table. */
 #define SCAN_ROWS  16384u
 #define SCAN_PAIRS (8u << 20)
 
@@ -51,7 +51,8 @@ int cuda_fail(struct tern_cuda_kernels *k, int error, const char *fmt, ...)
 	return error;
 }
 
-/* Converts the result of a driver call; `what` names what it was to do. */
+/* Converts the result of a driver call to 0 or a negative errno, and sets the error text.
+ * `what` names what the call was to do. */
 static int check(struct tern_cuda_kernels *k, CUresult result, const char *what)
 {
 	char text[160];
@@ -74,7 +75,7 @@ const char *tern_cuda_kernels_error(const struct tern_cuda_kernels *kernels)
 	return kernels->error;
 }
 
-/* ---- launching ---- */
+/* ---- launching kernels ---- */
 
 int cuda_launch(struct tern_cuda_kernels *k, enum tern_cuda_kernel kernel,
 	uint64_t blocks, const void *args)
@@ -100,8 +101,8 @@ bool cuda_embed_sorts(uint64_t rows, uint64_t table_rows)
 	return rows > SCAN_ROWS || table_rows > SCAN_PAIRS / TERN_MAX(rows, (uint64_t)1);
 }
 
-/* Takes `count` elements of `size` bytes from the workspace; before it is allocated,
- * only counts them. */
+/* Takes `count` elements of `size` bytes from the workspace. Before the workspace is
+ * allocated, it only counts the bytes and returns NULL. */
 static void *carve(struct tern_cuda_kernels *k, uint64_t count, size_t size)
 {
 	uint64_t at = k->bytes;
@@ -148,7 +149,7 @@ static int make_workspace(struct tern_cuda_kernels *k)
 	return r;
 }
 
-/* ---- the kernels, and cuBLAS ---- */
+/* ---- loading the kernels and cuBLAS ---- */
 
 static int load_module(struct tern_cuda_kernels *k)
 {
@@ -166,7 +167,8 @@ static int load_module(struct tern_cuda_kernels *k)
 	return r;
 }
 
-/* The stream is set before the workspace, since setting it resets the workspace. */
+/* Creates and sets up the cuBLAS handle. The stream is set before the workspace, since
+ * cublasSetStream() resets the workspace. */
 static int open_blas(struct tern_cuda_kernels *k)
 {
 	const struct tern_cublas_api *b = k->blas;
@@ -197,7 +199,8 @@ static int open_blas(struct tern_cuda_kernels *k)
 
 /* ---- the fingerprint ---- */
 
-/* Names the environment variables by which a user can make cuBLAS compute differently. */
+/* Appends to the fingerprint the environment variables by which a user can make cuBLAS
+ * compute differently. */
 static void name_overrides(char *out, size_t bytes)
 {
 	static const struct {
@@ -276,7 +279,7 @@ uint64_t tern_cuda_kernels_bytes(const struct tern_cuda_kernels *kernels)
 	return kernels->bytes;
 }
 
-/* ---- making and freeing the table ---- */
+/* ---- creating and freeing a struct tern_cuda_kernels ---- */
 
 int tern_cuda_kernels_new(const struct tern_cuda_api *api,
 	const struct tern_cublas_api *blas, CUdevice device, CUstream stream,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the description of CUDA devices, on simulated devices. */
+/* Tests of the function that describes CUDA devices, on simulated devices. */
 #include "tests/harness/cmocka.h"
 
 #include "base/cuda_devices.h"
@@ -46,7 +46,7 @@ static void test_devices_are_described(void **state)
 	assert_int_equal(device.rdma_order, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
 	assert_int_equal(tern_cuda_device_get(fake_cuda_api(), 2, &device),
 		CUDA_ERROR_INVALID_DEVICE);
-	fake_cuda_reset(NULL); /* asserts that nothing is left open */
+	fake_cuda_reset(NULL); /* asserts that no object of the driver is open */
 }
 
 static void test_what_a_driver_does_not_know_is_missing(void **state)
@@ -59,7 +59,7 @@ static void test_what_a_driver_does_not_know_is_missing(void **state)
 	device = get(&opts, 0);
 	assert_int_equal(device.numa_node, -1);
 	assert_false(device.dma_buf || device.ipc);
-	assert_true(device.rdma); /* with nvidia-peermem */
+	assert_true(device.rdma); /* true, since nvidia-peermem is loaded */
 	fake_cuda_reset(NULL);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the conversion of the CUDA driver's results. */
+/* Tests of the conversion of the CUDA driver's error codes to errno values. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of loading the CUDA driver: the simulated one, as libcuda.so.1 on the library
- * path. A process loads it once, so each case is a process of its own.
+ * path. A process can load the driver only once, so each test does it in a child process.
  */
 #include "tests/harness/cmocka.h"
 
@@ -14,8 +14,8 @@
 
 #include "base/cuda.h"
 
-/* Loads it in a child with this value of FAKE_CUDA. Returns the status and the child's
- * line. */
+/* Loads the driver in a child process with the environment FAKE_CUDA=`machine`. Returns
+ * the status; `why` gets the line that the child has written. */
 static int load(const char *machine, char *why, size_t bytes)
 {
 	int fds[2], status;
@@ -52,7 +52,8 @@ static void test_the_table_is_filled(void **state)
 	(void)state;
 	assert_int_equal(load("devices=2", why, sizeof(why)), 0);
 	assert_string_equal(why, "all of it");
-	/* The oldest supported version; the functions that it lacks are optional. */
+	/* The oldest supported version of the driver; the functions that it lacks are
+	 * optional. */
 	assert_int_equal(load("version=12000,old=1", why, sizeof(why)), 0);
 	assert_string_equal(why, "");
 }
@@ -122,7 +123,7 @@ static void test_threads_load_it_once(void **state)
 
 int main(void)
 {
-	/* The last case loads it into this process. */
+	/* The last case loads the driver into this process, so it must stay last. */
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_table_is_filled),
 		cmocka_unit_test(test_a_driver_that_is_too_old_is_refused),

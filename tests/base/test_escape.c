@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of showing text from others: base/escape.h. */
+/* Tests of escaping text that comes from another process: base/escape.h. */
 #include "tests/harness/cmocka.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ static void test_control_characters_are_shown_as_bytes(void **state)
 	(void)state;
 	check("\033[2J", "\\x1b[2J");
 	check("a\r\nerror: b\a\177", "a\\x0d\\x0aerror: b\\x07\\x7f");
-	/* The same for the upper half: CSI as a byte, and as a UTF-8 character. */
+	/* The control character CSI (0x9b): as a byte, and as a UTF-8 character. */
 	check("\x9b"
 	      "2J",
 		"\\x9b2J");
@@ -60,12 +60,12 @@ static void test_text_that_turns_or_hides_is_shown_as_bytes(void **state)
 static void test_malformed_utf_8_is_shown_as_bytes(void **state)
 {
 	static const char *const malformed[] = {
-		"\xc3",             /* cut short */
-		"\xc3(",            /* no second byte */
-		"\xc0\xaf",         /* '/' in two bytes */
-		"\xe0\x80\xaf",     /* and in three */
+		"\xc3",             /* only the first byte of a character */
+		"\xc3(",            /* the second byte is no continuation byte */
+		"\xc0\xaf",         /* '/' in two bytes instead of one */
+		"\xe0\x80\xaf",     /* '/' in three bytes instead of one */
 		"\xed\xa0\x80",     /* half of a surrogate pair */
-		"\xf4\x90\x80\x80", /* above U+10FFFF */
+		"\xf4\x90\x80\x80", /* a code point above U+10FFFF */
 		"\xff\xfe",
 		"\x80",
 	};
@@ -76,8 +76,8 @@ static void test_malformed_utf_8_is_shown_as_bytes(void **state)
 			assert_true(*p >= ' ' && *p <= '~');
 }
 
-/* For every size of `out`: it is terminated, no escape or character is cut, and "..."
- * is there as soon as it fits. */
+/* For every size of `out`: the text is NUL-terminated, no escape sequence or character is
+ * cut, and the text ends with "..." if that fits. */
 static void test_text_that_does_not_fit_ends_with_dots(void **state)
 {
 	static const char text[] = "a\033\xc3\xbc"

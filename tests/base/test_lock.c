@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the lock for short sections: it excludes, and lets a holder that was
- * preempted continue. */
+/* Tests of the lock for short sections: only one thread holds it, and if that thread is
+ * preempted, the waiting threads give up the CPU. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,11 +17,12 @@
 
 struct shared {
 	struct tern_lock lock;
-	int in_use, count; /* not atomic, so that a race detector checks the lock too */
+	/* Not atomic, so that a race detector notices if the lock fails. */
+	int in_use, count;
 	atomic_int intruders;
 };
 
-/* Now and then the section lasts until the other threads have to sleep. */
+/* Sometimes a thread holds the lock for so long that the other threads must sleep. */
 static void *count_up(void *arg)
 {
 	const struct timespec nap = {.tv_nsec = 200000};
@@ -70,7 +71,7 @@ static void *take_and_give(void *arg)
 	return NULL;
 }
 
-/* The waiter sleeps repeatedly. */
+/* The waiting thread sleeps several times. */
 static void test_a_long_wait_sleeps(void **state)
 {
 	const struct timespec nap = {.tv_nsec = 200000000};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the hash table: finding, removing, and chains that stay short. */
+/* Tests of the hash table: finding, removing, and that chains stay short. */
 #include "tests/harness/cmocka.h"
 
 #include "base/map.h"
@@ -22,7 +22,8 @@ static unsigned longest_chain(const struct tern_map *map)
 	return longest;
 }
 
-/* Ids like those of requests: a slot, and above it a generation. */
+/* Ids like those of requests: an index in the low 16 bits, a generation number above
+ * them. */
 static uint64_t id_of(unsigned i)
 {
 	return (uint64_t)(1 + i % 3) << 16 | i;
@@ -41,7 +42,7 @@ static void drain(struct tern_map *map)
 {
 	for (unsigned i = 0; i < COUNT; i++)
 		tern_map_remove(map, &nodes[i]);
-	tern_map_fini(map); /* asserts that it is empty */
+	tern_map_fini(map); /* asserts that the table is empty */
 }
 
 static void test_each_is_found_by_its_number_while_it_is_there(void **state)

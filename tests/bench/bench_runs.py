@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a run of bench/ that is stopped: what is kept, what is measured again, what is
-refused. Contenders are small scripts; nothing is measured.
+"""Tests of runs of bench/ that are stopped and resumed: what they keep, what they measure again, and
+what they refuse. Contenders are small scripts; nothing is measured.
 
 usage: bench_runs.py
 """
@@ -31,14 +31,14 @@ HERE = {"processor": "P", "cores": 2, "kernel": "K", "memory": "24684100 kB",
 
 
 class Place:
-    """A directory with contenders that write down when they run, and act up when told to."""
+    """A directory with contenders that log each run, and fail when a test wants it."""
 
     def __init__(self, directory):
         self.top = Path(directory)
         self.log = self.top / "log"
 
     def contender(self, name, line='{"size": 64, "p50_us": 2.0}', **more):
-        """Runs $PLACE/NAME-N, if it is there, as its N-th run."""
+        """A contender whose N-th run starts with the script $PLACE/NAME-N, if that file exists."""
         script = (f"echo {name} >> {self.log}; n=$(grep -cx {name} {self.log}); "
                   f"[ ! -e {self.top}/{name}-$n ] || . {self.top}/{name}-$n; echo '{line}'")
         return measure.Contender(name, name.upper(), ["sh", "-c", script], **more)
@@ -50,7 +50,7 @@ class Place:
         return "".join(self.log.read_text().split())
 
     def bench(self, *arguments, machine=HERE):
-        """(exit code, what it said) of ./run bench, with two questions of our own."""
+        """Runs ./run bench with two questions of our own. Returns (exit code, output)."""
         contenders = [self.contender("a", ours=True), self.contender("b")]
         questions = {name: lambda plan, name=name: measure.Question(
             name, name, "About.", contenders, METRICS) for name in ("first", "second")}
@@ -177,7 +177,7 @@ def what_kills_a_run_at_once_ends_its_contender_too(place):
         f"import sys; sys.path.insert(0, {str(TOP / 'bench')!r}); import measure; "
         f"measure.run_group(['sh', '-c', 'echo $$ > {pid}.new; mv {pid}.new {pid}; "
         "exec sleep 60'], 60)")])
-    while not pid.exists():  # the suite has a limit
+    while not pid.exists():  # the suite has a time limit
         time.sleep(0.01)
     runner.kill()
     runner.wait()

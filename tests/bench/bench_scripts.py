@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/ makes of figures: order of rounds, ratios, verdicts, goals, the report. Contenders
-are small scripts with made-up figures; nothing is measured.
+"""Tests of what bench/ computes from figures: order of rounds, ratios, verdicts, goals, the report.
+Contenders are small scripts with made-up figures; nothing is measured.
 
 usage: bench_scripts.py
 """
@@ -89,7 +89,7 @@ def a_contender_that_hangs_is_ended_with_all_its_processes():
         record = ask([slow], 2).as_json()
         assert record["failed"] == {"Slow": "not done after 1 s"}
         state = Path(f"/proc/{pid.read_text().strip()}/stat")
-        while is_alive(state):  # until the kernel has got round to it; the suite has a limit
+        while is_alive(state):  # the kernel may need a while; the suite has a time limit
             time.sleep(0.01)
 
 
@@ -268,7 +268,7 @@ def a_virtual_machine_leaves_its_values_in_a_file_or_says_why_not():
 
 
 def a_model_of_one_core_takes_the_sum_of_all_work():
-    """Both ends move each byte twice, the server updates it once: one core does it in turn."""
+    """Both ends move each byte twice, the server updates it once: the only core does all of it."""
     costs = scaling.Costs(byte_ns=1, message_ns=0, update_ns=0.5, wire_byte_ns=0, cores=1)
     took_ns, bottleneck = scaling.step(1000, 1, 1, costs)
     assert abs(took_ns - 4500) < 1e-6 and bottleneck == "cores", took_ns
@@ -312,7 +312,7 @@ def a_check_says_what_moved_and_counts_what_is_worse():
 
 
 def a_check_compares_with_the_same_peers():
-    """The committed best peer is not here: Tern did not get better by that."""
+    """The best peer of the committed results is not measured now: that does not make Tern better."""
     ours, slow, fast = [20] * 3, [30, 30.1, 29.9], [10, 10.1, 9.9]
     before = results_of(tern_tcp_sleep=ours, **{"grpc_bytes-unary_sleep": slow,
                                                 "grpc_bytes-stream_malloc_sleep": fast})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs with the model that has no arithmetic, whose every step checks the servers': bench/ measures
-the parameter server by it.
+"""Tests of jobs with the model without arithmetic (bench/null_model.c), with which bench/ measures the
+parameter server. In every step the model checks what the servers have computed.
 
 usage: null_model.py TERN_NULL
 """

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the readers on real data sets, if TERN_DATA_DIR names their folder, and on
- * thousands of small files with a few changed bytes: each must be read or be refused with
- * a sentence.
+ * Tests of the readers of data sets on real files, if TERN_DATA_DIR names their folder,
+ * and on thousands of small files with a few changed bytes: each file must be read, or
+ * refused with a sentence.
  */
 #include "tests/harness/cmocka.h"
 
@@ -30,7 +30,8 @@ static struct tern_data_error error;
 static int skipped;
 
 #if TERN_HAVE_ZLIB || TERN_HAVE_BZIP2
-/* Skips the test if there is no folder of data. The caller frees the bytes. */
+/* Reads a file; skips the test if TERN_DATA_DIR is not set. The caller frees the
+ * bytes. */
 static struct tern_data_file load(const char *name)
 {
 	const char *folder = getenv("TERN_DATA_DIR");
@@ -89,7 +90,7 @@ static void test_mnist_is_read(void **state)
 	assert_int_equal(dataset->count, 10000);
 	assert_int_equal(dataset->width, 784);
 	assert_int_equal(dataset->class_count, 10);
-	/* The test set of MNIST begins 7, 2, 1, 0. */
+	/* The first labels of MNIST's test set are 7, 2, 1, 0. */
 	tern_dataset_batch(dataset, (uint64_t[]){0, 1, 2, 3}, 4, &batch);
 	assert_memory_equal(label, ((int32_t[]){7, 2, 1, 0}), sizeof(label));
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(x); i++) {
@@ -215,7 +216,7 @@ static size_t make_samples(struct sample *samples)
 	return count;
 }
 
-/* Changes one to four places: bytes are set, flipped, cut off or repeated. */
+/* Changes one to four places of the file: bytes are set, flipped, cut off or repeated. */
 static size_t mutate(struct tern_rng *rng, unsigned char *data, size_t bytes, size_t room)
 {
 	static const char spice[] = "\0\xff\x7f\x80\n :#-+.e9";
@@ -250,7 +251,7 @@ static size_t mutate(struct tern_rng *rng, unsigned char *data, size_t bytes, si
 	return bytes;
 }
 
-/* Data that were accepted can be used. */
+/* Uses all records of an accepted data set. */
 static void use(struct tern_dataset *dataset)
 {
 	float *x = malloc(dataset->width * sizeof(*x));
@@ -283,7 +284,8 @@ static void try_sample(const struct sample *sample, uint64_t seed, int *accepted
 	memcpy(changed, sample->data, bytes);
 	if (seed)
 		bytes = mutate(&rng, changed, bytes, sizeof(changed));
-	/* In memory of its own size, so that a sanitizer sees a read beyond it. */
+	/* The copy has exactly its size, so that a sanitizer notices a read beyond the
+	 * end. */
 	exact = malloc(bytes + !bytes);
 	memcpy(exact, changed, bytes);
 	file.data = exact;
@@ -314,7 +316,8 @@ static void test_changed_files_are_read_or_refused(void **state)
 	assert_int_equal(accepted, count);
 	for (uint64_t seed = 1; seed <= 6000; seed++)
 		try_sample(&samples[seed % count], seed, &accepted);
-	/* The test proves nothing if all files are accepted, or all refused. */
+	/* The test would prove nothing if nearly all files were accepted, or nearly all
+	 * refused. */
 	refused = 6000 + (int)count - accepted;
 	assert_true(accepted > 600 && refused > 3000);
 	free(samples);

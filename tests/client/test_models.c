@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of models on small data: gradients against differences of the loss, the promise
- * of `ready`, the sentence for every refused spec, initial values, the AUC.
+ * Tests of models on small data: gradients compared with difference quotients of the
+ * loss; elements of the gradient that must not change after `ready` has announced them;
+ * the error sentence for every refused model spec; initial values; the AUC (area under
+ * the ROC curve).
  */
 #include "tests/harness/cmocka.h"
 
@@ -17,7 +19,7 @@
 #include "client/models/model.h"
 
 #define ROWS  12u
-#define SMALL 1e-3f /* step of a difference quotient */
+#define SMALL 1e-3f /* step of the difference quotients */
 
 static struct tern_data_error error;
 
@@ -38,7 +40,7 @@ static struct tern_dataset *read_data(const char *text, size_t bytes, const char
 	return out;
 }
 
-/* Two classes, five features. */
+/* A data set with two classes and five features. */
 static struct tern_dataset *two_classes(void)
 {
 	static const char text[] = "+1 1:0.5 3:-1.25\n-1 2:1 4:0.75 5:0.1\n"
@@ -48,7 +50,7 @@ static struct tern_dataset *two_classes(void)
 	return read_data(text, sizeof(text) - 1, NULL, 0, 0);
 }
 
-/* Three classes, images of 2 x 2. */
+/* A data set with three classes and images of 2 x 2. */
 static struct tern_dataset *three_classes(void)
 {
 	static const char images[] = "\0\0\x08\x03\0\0\0\x04\0\0\0\x02\0\0\0\x02"
@@ -66,7 +68,7 @@ static struct tern_dataset *text_of_context(uint32_t context)
 	return read_data(text, sizeof(text) - 1, NULL, 0, context);
 }
 
-/* ---- a model at work ---- */
+/* ---- gradients ---- */
 
 struct world {
 	struct tern_dataset *data;
@@ -74,7 +76,7 @@ struct world {
 	struct tern_workspace *ws;
 	struct tern_batch batch;
 	float *params, *grads, *seen;
-	uint64_t size, last; /* last: last value that ready() got */
+	uint64_t size, last; /* last: last value that was passed to ready() */
 	unsigned calls;
 };
 
@@ -135,7 +137,7 @@ static void check_gradient(const char *spec, struct tern_dataset *data)
 	double largest = 0;
 
 	world_init(&w, spec, data);
-	/* NaN: every element must be written. */
+	/* Fills the gradient with NaN: the model must write every element. */
 	memset(w.grads, 0xff, w.size * sizeof(float));
 	r = tern_model_gradient(w.model, tern_kernels_cpu(), w.params, w.grads, &w.batch,
 		w.ws, NULL, NULL);
@@ -188,7 +190,8 @@ static void check_ready(const char *spec, struct tern_dataset *data, unsigned ca
 	assert_int_equal(w.last, 0);
 	assert_int_equal(w.calls, calls);
 	assert_memory_equal(w.seen, w.grads, w.size * sizeof(float));
-	/* Without ready(), on gradients with old contents: the same bits. */
+	/* Without ready(), and with old values in the gradient: the result must have the
+	 * same bits. */
 	memset(w.grads, 0xff, w.size * sizeof(float));
 	tern_model_gradient(w.model, tern_kernels_cpu(), w.params, w.grads, &w.batch,
 		w.ws, NULL, NULL);
@@ -285,7 +288,7 @@ static void test_samples_follow_the_probabilities(void **state)
 	world_fini(&w);
 }
 
-/* ---- specs ---- */
+/* ---- model specs ---- */
 
 static void refused(const char *spec, struct tern_dataset *data, const char *word)
 {
@@ -409,7 +412,8 @@ static void test_auc_counts_ties_half(void **state)
 	assert_true(tern_auc(rising, low_high, 4) == 1);
 	assert_true(tern_auc(rising, high_low, 4) == 0);
 	assert_true(tern_auc(tied, low_high, 4) == 0.5);
-	/* Six pairs: four won and two tied. */
+	/* Six pairs of a positive and a negative record: four in the right order, and two
+	 * ties. */
 	assert_true(fabs(tern_auc(mixed, of_mixed, 5) - 5.0 / 6) < 1e-12);
 	assert_true(isnan(tern_auc(rising, ones, 4)));
 	assert_true(isnan(tern_auc(rising, zeros, 4)));

@@ -12,7 +12,8 @@
 
 static struct tern_data_error error;
 
-/* A file in memory of its own size, so that a sanitizer sees a read beyond it. */
+/* Joins the parts to a file of exactly its size, so that a sanitizer notices a read
+ * beyond the end. */
 static void *join(const struct iovec *parts, size_t count, size_t *bytes)
 {
 	char *file, *at;
@@ -43,7 +44,7 @@ static void *file_of(const char *header, size_t data_bytes, size_t *bytes)
 static const float weights[6] = {1, 2, 3, 4, 5, 6};
 static const float bias[1] = {-1};
 
-/* The bytes in a file, on every machine. */
+/* The bytes of the test's tensors in a file: little-endian on every machine. */
 static const unsigned char weight_bytes[24] = {0, 0, 0x80, 0x3f, 0, 0, 0, 0x40, 0, 0,
 	0x40, 0x40, 0, 0, 0x80, 0x40, 0, 0, 0xa0, 0x40, 0, 0, 0xc0, 0x40};
 static const unsigned char bias_bytes[4] = {0, 0, 0x80, 0xbf};
@@ -193,7 +194,7 @@ static void refuse(const char *header, size_t data_bytes, const char *sentence)
 	assert_int_equal(
 		tern_safetensors_parse("f", file, bytes, &parsed, &error), -EINVAL);
 	assert_null(parsed);
-	/* The text after '...' comes from the JSON library. */
+	/* The rest of the sentence, in place of '...', comes from the JSON library. */
 	if (!strstr(sentence, "..."))
 		assert_string_equal(error.text, sentence);
 	else

@@ -9,7 +9,7 @@ void *fuzz_copy(const void *data, size_t bytes)
 {
 	void *copy = NULL;
 
-	/* Messages are aligned to 8 bytes. */
+	/* The copy is aligned to 8 bytes, as messages are. */
 	if (posix_memalign(&copy, 8, bytes ? bytes : 1) != 0)
 		tern_never("memory for a copy of the input");
 	if (bytes)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions that the fuzz targets share: the input as a stream of small choices. */
+/* Functions that the fuzz targets share: they read the input as a sequence of small
+ * numbers. */
 #ifndef TERN_TESTS_FUZZ_FUZZ_H
 #define TERN_TESTS_FUZZ_FUZZ_H
 
@@ -7,8 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* libFuzzer calls this with each input. A finding is a crash, a sanitizer's report, or
- * a timeout. */
+/* The fuzz target, called by libFuzzer with each input. It fails by a crash, a
+ * sanitizer's report, or a timeout. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 struct fuzz {
@@ -16,7 +17,8 @@ struct fuzz {
 	size_t bytes;
 };
 
-/* Takes the next `bytes` of the input, little-endian; zeros after its end. */
+/* Takes the next `bytes` bytes of the input as a little-endian number; zeros after the
+ * input's end. */
 static inline uint64_t fuzz_take(struct fuzz *f, size_t bytes)
 {
 	uint64_t value = 0;
@@ -31,14 +33,14 @@ static inline unsigned fuzz_below(struct fuzz *f, unsigned limit)
 	return (unsigned)(fuzz_take(f, 1) % limit);
 }
 
-/* Flags of made-up messages (rendezvous/wire.h). Not NAME, since the encoder would
- * need a name. Not WIDE, which the encoder sets. */
+/* Flags that a message made from the input may have (see rendezvous/wire.h). Not NAME,
+ * since the encoder would need a name; nor WIDE, since the encoder sets it. */
 #define FUZZ_FLAGS                                                                       \
 	(TERN_FLAG_REGION | TERN_FLAG_REPLY | TERN_FLAG_RECV | TERN_FLAG_STARVED |       \
 		TERN_FLAG_RAIL | TERN_FLAG_MISSED)
 
-/* A copy in memory of exactly that size, so that a read beyond it is seen. The caller
- * frees it. */
+/* A copy of exactly this size, so that a sanitizer notices a read beyond the end. The
+ * caller frees it. */
 void *fuzz_copy(const void *data, size_t bytes);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes the readers of data sets. The first byte chooses how the file is read. */
+/* Fuzzes the readers of data sets. The first byte of the input chooses as what the rest
+ * is read. */
 #include <stdlib.h>
 
 #include "base/util.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes the job that a worker sends, as a server reads it. */
+/* Fuzzes the decoder of the job description that a worker sends to a server. */
 #include <stdlib.h>
 
 #include "base/util.h"

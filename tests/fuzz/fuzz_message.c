@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes the decoders of messages. An accepted message is encoded again and must give
- * the same bytes. */
+/* Fuzzes the decoders of messages. A message that is accepted must give the same bytes
+ * when it is encoded again. */
 #include <stdlib.h>
 
 #include "base/util.h"
@@ -21,7 +21,8 @@ static void check_header(const void *message, size_t bytes)
 	head_bytes = tern_header_encode(&h, encoded);
 	tern_assert(head_bytes <= bytes && head_bytes <= sizeof(encoded));
 	if (h.type == TERN_MSG_EAGER)
-		return; /* its length is that of head and payload together */
+		/* Skips an EAGER: its length is that of head and payload together. */
+		return;
 	tern_assert(tern_header_decode(encoded, head_bytes, &again, &why) == 0);
 	tern_assert(again.type == h.type && again.seq == h.seq && again.key == h.key &&
 		    again.bytes == h.bytes && again.status == h.status &&
@@ -60,7 +61,7 @@ static struct tern_header header_of(struct fuzz *f)
 	return h;
 }
 
-/* A valid message with a few changed bytes. */
+/* Tests a valid message with a few changed bytes. */
 static void check_nearly_right(struct fuzz *f)
 {
 	_Alignas(8) unsigned char message[TERN_HEAD_MAX + 256] = {0};

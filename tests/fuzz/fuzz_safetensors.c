@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes files of saved parameters. Every byte of each tensor of an accepted file is
- * read. */
+/* Fuzzes the reader of saved parameters. If a file is accepted, every byte of each tensor
+ * is read. */
 #include <stdlib.h>
 
 #include "base/util.h"

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes a session in the simulator whose peer sends messages from the input, with
- * plausible epochs, numbers and ids, in any order, between sends, receives and cancels of
- * both ends. Every request must end once, and nothing may be left at the end.
+ * Fuzzes a session in the simulator. The peer sends messages that are made from the
+ * input, with plausible epochs, numbers and ids, in any order, while both ends send,
+ * receive and cancel. Every request must end once, and nothing may be left at the end.
  *
- * The simulator's fabric trusts regions, and whether real fabrics do is tested for each.
- * So the regions here are valid, and on a later link no message is made up.
+ * The simulator's fabric does not check regions (memory that a peer may access); tests of
+ * each real fabric do that. So the regions in these messages are valid. They belong to
+ * the first link, so no messages are made for a later one.
  *
- * `fuzz_session --seeds DIRECTORY` writes inputs for situations that chance hardly
- * reaches: an end must be out of credits before a WANT, a MISS or a HAVE has an effect.
+ * `fuzz_session --seeds DIRECTORY` writes inputs for situations that random inputs rarely
+ * reach: an end must have no credits left before the messages WANT, MISS or HAVE have an
+ * effect.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,7 +26,7 @@
 #define ROOM      16384u
 #define MEM_BYTES (REQS * ROOM)
 #define RECORDS   64u
-#define INPUT_MAX 4096u /* longer inputs find nothing new */
+#define INPUT_MAX 4096u /* longer inputs reach nothing new */
 
 struct end {
 	struct tern_sim_process *process;
@@ -41,12 +43,13 @@ struct end {
 
 struct world {
 	struct tern_sim *sim;
-	/* ends[0] is the peer of the end whose messages come from the input (the
-	 * liar). */
+	/* ends[0] is the victim, a correct end. ends[1] is the liar, whose messages are
+	 * made from the input. */
 	struct end ends[2];
-	const struct tern_link *link;   /* first link of the victim */
-	struct tern_port *port;         /* port of the liar */
-	struct tern_region read, write; /* memory of the liar, exposed on that link */
+	const struct tern_link *link; /* first link of the victim */
+	struct tern_port *port;       /* the port through which the liar sends */
+	/* Regions of the liar's memory, exposed on that link. */
+	struct tern_region read, write;
 };
 
 static void on_event(
@@ -150,7 +153,7 @@ static void release(struct end *e, unsigned i)
 	e->released[i] = true;
 }
 
-/* No other code looks at the request again. */
+/* After an end has closed, this is the only place where its requests are released. */
 static void on_done(struct tern_req *req)
 {
 	struct end *e = req->arg;
@@ -190,7 +193,7 @@ static void cancel(struct fuzz *f, struct end *e)
 		tern_cancel(&e->reqs[i]);
 }
 
-/* ---- made-up messages ---- */
+/* ---- messages made from the input ---- */
 
 static uint32_t some_id(struct fuzz *f)
 {
@@ -247,7 +250,8 @@ static void say(struct fuzz *f, struct world *w)
 		tern_peer_cut(victim, -EPROTO);
 }
 
-/* A posted request may have ended, which no event reports. */
+/* Runs the simulator. A call of a test is no event for the simulator, although it may
+ * have ended a request: so both ends are run first. */
 static void run(struct world *w)
 {
 	for (unsigned i = 0; i < 2; i++)
@@ -354,17 +358,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	return 0;
 }
 
-/* ---- inputs made by hand, in the language of the code above ---- */
+/* ---- inputs written by hand, in the format that the code above reads ---- */
 
-#define SEND   0u /* values of post()'s `how` */
+#define SEND   0u /* SEND and RECV: values of `how` in post() */
 #define RECV   4u
-#define CROWD  1u /* key of the messages that use up all credits */
-#define WANTED 2u /* key of a send that is asked for */
+#define CROWD  1u /* key of the sends that use up all credits */
+#define WANTED 2u /* key of a send that the peer asks for (WANT) */
 
 struct seed {
 	uint8_t bytes[INPUT_MAX];
 	size_t count;
-	/* Last messages of the victim, which the liar does not acknowledge. */
+	/* Number of the victim's latest messages that the liar does not acknowledge. */
 	unsigned unseen;
 };
 
@@ -390,7 +394,8 @@ static void put_post(
 	put(s, key - 1);
 }
 
-/* dst: the generation of the victim's request 0; 0: none. */
+/* Writes a message of the liar. dst: the generation of the victim's request 0; 0: no
+ * id. */
 static void put_say(
 	struct seed *s, unsigned type, unsigned flags, unsigned key, unsigned dst)
 {
@@ -398,28 +403,29 @@ static void put_say(
 	put_bytes(s, 8);
 	put(s, type - 2);
 	put(s, flags);
-	put(s, 0); /* status */
+	put(s, 0); /* the message's status */
 	put(s, s->unseen);
-	put(s, 0); /* credit */
+	put(s, 0); /* the message's credit */
 	put(s, key - 1);
-	put_bytes(s, 0); /* src: request 0, generation 1 */
+	put_bytes(s, 0); /* src: the id of request 0, generation 1 */
 	put(s, dst != 0);
 	if (dst)
 		put_bytes(s, (dst - 1) << 8);
-	put(s, type == TERN_MSG_EAGER || type == TERN_MSG_RTS); /* with a shape or not */
+	/* Whether the message has a shape. */
+	put(s, type == TERN_MSG_EAGER || type == TERN_MSG_RTS);
 }
 
-/* The victim uses up its credits. Its requests 0 to 3 remain free. */
+/* Makes the victim use up its credits. Its requests 0 to 3 remain free. */
 static void put_crowd(struct seed *s)
 {
 	for (unsigned i = 0; i < TERN_CREDIT_OWN + RECORDS + REQS; i++) {
 		put_post(s, 4 + i % (REQS - 4), SEND, 8, CROWD);
 		if (i % (REQS - 4) == 0)
-			put(s, RUN); /* they end */
+			put(s, RUN); /* runs until these sends have ended */
 	}
 }
 
-/* The liar asks for a send that is already in flight. */
+/* The liar asks (WANT) for a send that is already in flight. */
 static void liar_asks_too_late(struct seed *s)
 {
 	put_post(s, 0, SEND, 8, WANTED);
@@ -427,19 +433,21 @@ static void liar_asks_too_late(struct seed *s)
 	put_say(s, TERN_MSG_WANT, TERN_FLAG_MISSED, WANTED, 0);
 }
 
-/* The liar asks for two sends that wait for credits, and for one that does not exist. */
+/* The liar asks (WANT) for two sends that wait for credits, and for one that does not
+ * exist. */
 static void liar_asks(struct seed *s)
 {
 	put_crowd(s);
-	put_post(s, 1, SEND, 8, WANTED); /* the victim sends HAVE */
+	put_post(s, 1, SEND, 8, WANTED); /* the victim answers HAVE */
 	put_post(s, 2, SEND, 2000, WANTED);
 	for (unsigned i = 0; i < 3; i++)
 		put_say(s, TERN_MSG_WANT, TERN_FLAG_MISSED, WANTED, 0);
 	put_say(s, TERN_MSG_CREDIT, 0, WANTED, 0);
-	put_post(s, 3, SEND, 8, WANTED); /* and now it does not */
+	put_post(s, 3, SEND, 8, WANTED); /* this time the victim does not answer HAVE */
 }
 
-/* The liar waits for credits, and the victim asks for the sends of two receives. */
+/* The liar waits for credits, and the victim asks (WANT) for the sends of two of its
+ * receives. */
 static void victim_asks(struct seed *s)
 {
 	put_post(s, 0, RECV, 100, WANTED);
@@ -477,7 +485,8 @@ static void victim_cancels_and_gets_it(struct seed *s)
 	put_say(s, TERN_MSG_EAGER, TERN_FLAG_STARVED, WANTED, 1);
 }
 
-/* A seed is useless if the victim refuses the liar's messages. */
+/* Checks that the victim does not refuse the messages, since such a seed would be
+ * useless. */
 static void check_seed(const struct seed *s)
 {
 	static struct world w;
@@ -494,7 +503,7 @@ static void write_seed(
 	char path[4096];
 	FILE *f;
 
-	put(&s, number % 4); /* capabilities of the fabric */
+	put(&s, number % 4); /* chooses the capabilities of the fabric */
 	make(&s);
 	check_seed(&s);
 	put(&s, RUN);

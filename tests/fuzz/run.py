@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzzes what reads other people's bytes: builds the targets with clang and runs each, two at a time.
+"""Fuzzes the code that reads bytes of other processes and of files: builds the targets with clang and runs
+them, as many at a time as there are processors.
 
 usage: run.py [--seconds N] [--keep] [TARGET...]
 
-Without --seconds an hour each. What is found stands in build-fuzz/TARGET/ and is told with the command
-that runs it again. --keep adds the inputs that reach something new to the corpus, tests/fuzz/corpus: a
-file for each target with an input on each line, in hexadecimal digits.
+Without --seconds each target runs for an hour. An input with a finding is kept in build-fuzz/TARGET/, and
+the command that runs it again is printed. --keep adds the inputs that reach something new to the corpus,
+tests/fuzz/corpus: a file for each target with an input on each line, in hexadecimal digits.
 """
 import argparse
 import os
@@ -61,7 +62,7 @@ def pack(target, directory):
 
 
 def fuzz(target, seconds, keep):
-    """The text of what it found; "" if that is nothing."""
+    """Runs one target. Returns the end of its output if it found something, else ""."""
     program, found, learnt = (BUILD / "tests/fuzz" / f"fuzz_{target}", BUILD / target,
                               BUILD / f"{target}-corpus")
     for directory in (found, learnt):

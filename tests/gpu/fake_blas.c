@@ -23,7 +23,7 @@ struct gemm {
 	float *c;
 };
 
-/* Column-major, like cuBLAS. With beta 0, c is not read. */
+/* The matrix product: column-major, like cuBLAS. If beta is 0, c is not read. */
 static void run(const struct fake_cuda_launch *launch)
 {
 	const struct gemm *g = launch->params[0];
@@ -96,7 +96,8 @@ static int set_stream(void *handle, void *stream)
 	struct handle *h = handle;
 
 	h->stream = stream;
-	h->has_workspace = false; /* as in the real one */
+	/* cuBLAS, too, forgets its workspace when the stream is set. */
+	h->has_workspace = false;
 	return 0;
 }
 

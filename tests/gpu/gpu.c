@@ -12,7 +12,7 @@
 struct gpu gpu;
 struct tern_rng gpu_rng = {.seed = 22};
 
-/* ---- tables ---- */
+/* ---- tables of kernels ---- */
 
 int gpu_open_tables(void)
 {
@@ -71,7 +71,7 @@ void twin_free(struct twin *t)
 	free(t->host);
 }
 
-/* Size including the margins. */
+/* Size of the memory with the margins before and after it. */
 static size_t whole(const struct twin *t)
 {
 	return (size_t)((uintptr_t)t->dev - t->base) + t->bytes + MARGIN;
@@ -108,8 +108,8 @@ void gpu_down(struct twin *t)
 
 /* ---- contents ---- */
 
-/* A random number in [-1, 1), over some orders of magnitude, so that the order of
- * additions shows. */
+/* A random number in [-1, 1) of varying magnitude, so that sums depend on the order of
+ * additions. */
 float gpu_random(void)
 {
 	float u = 2.0f * tern_unit_f32(tern_rng_next(&gpu_rng)) - 1.0f;
@@ -186,7 +186,7 @@ void assert_done(const struct tern_cuda_kernels *k, int status)
 		fail_msg("%d: %s", status, tern_cuda_kernels_error(k));
 }
 
-/* ---- groups ---- */
+/* ---- groups of tests ---- */
 
 bool gpu_asked(int argc, char **argv, const char *group)
 {

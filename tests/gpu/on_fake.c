@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The suite on the simulated driver, with errors of the driver. It tests the arithmetic
- * and the indexing of the kernels, and the arguments from the host; but neither the
- * barriers of a block nor nvcc's code.
+ * The tests of the CUDA kernels' table, on the simulated driver, and of errors of the
+ * driver. They cover the arithmetic and the indexing of the kernels and the arguments
+ * that the host passes, but neither the barriers of a block nor the code that nvcc
+ * generates.
  */
 #include "tests/gpu/gpu.h"
 
@@ -34,7 +35,7 @@ static void machine_open(void)
 		CUDA_SUCCESS);
 }
 
-/* Asserts (in the reset) that nothing is left open. */
+/* The reset asserts that no object of the driver is open. */
 static void machine_close(void)
 {
 	const struct tern_cuda_api *api = gpu.api;
@@ -45,7 +46,7 @@ static void machine_close(void)
 	fake_cuda_reset(NULL);
 }
 
-/* ---- what a driver may refuse ---- */
+/* ---- errors of the driver ---- */
 
 static int open_table(const struct tern_cublas_api *blas, struct tern_cuda_kernels **out,
 	char *why, size_t bytes)
@@ -155,7 +156,8 @@ static void test_fingerprint_says_what_overrides_cublas(void **state)
 	assert_non_null(strstr(tern_cuda_kernels_fingerprint(k),
 		" cublas 13.0.2 tf32_override=0 emulate=1"));
 	tern_cuda_kernels_free(k);
-	/* Our own products need no cuBLAS. */
+	/* Without cuBLAS (Tern's own matrix products), environment variables for cuBLAS
+	 * do not matter. */
 	assert_int_equal(open_table(NULL, &k, why, sizeof(why)), 0);
 	assert_null(strstr(tern_cuda_kernels_fingerprint(k), "override"));
 	tern_cuda_kernels_free(k);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replaces cmocka where it is not installed: as much of it as those suites need that also
- * run on machines where nothing can be installed. A failed assertion ends its case.
- * Results are always printed as TAP. Mocks and cmocka's catching of signals are missing.
+ * A small replacement of cmocka (a unit-test library), for machines where nothing can be
+ * installed. It has only what the suites that run on such machines need. A failed
+ * assertion ends its test case. Results are always printed as TAP. Mocks are missing, and
+ * signals are not caught.
  */
 #ifndef TERN_TESTS_HARNESS_ASSERTS_H
 #define TERN_TESTS_HARNESS_ASSERTS_H
@@ -24,7 +25,8 @@ struct CMUnitTest {
 #define cmocka_unit_test(f) cmocka_unit_test_setup_teardown(f, NULL, NULL)
 
 enum asserts_verdict { ASSERTS_FAILED = 1, ASSERTS_SKIPPED = 2 };
-/* Weak: all files of a program share this variable, since helpers assert too. */
+/* Weak, so that all files of a program share this one variable: assertions in helper
+ * files jump to it, too. */
 __attribute__((weak)) jmp_buf asserts_end;
 
 #define fail_msg(...)                                                                    \
@@ -76,7 +78,8 @@ __attribute__((weak)) jmp_buf asserts_end;
 #define assert_memory_equal(a, b, bytes)     assert_true(memcmp(a, b, bytes) == 0)
 #define assert_memory_not_equal(a, b, bytes) assert_true(memcmp(a, b, bytes) != 0)
 
-/* A case whose setup fails has failed; its teardown runs whatever became of the case. */
+/* Runs one test case. If its setup fails, the case fails and its teardown does not run.
+ * Otherwise the teardown runs, also after a failed assertion. */
 static inline int asserts_run_case(const struct CMUnitTest *test, void **state)
 {
 	volatile int verdict;

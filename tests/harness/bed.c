@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See bed.h. One end (domain, port, links, messages), and the pumping of both. */
+/* See bed.h. This file has one end of the bed (domain, port, links, messages), and the
+ * pumping of both ends. */
 #include "tests/harness/bed.h"
 
 #include <errno.h>
@@ -210,7 +211,7 @@ const char *bed_unavailable(const struct instance *instance)
 	if (instance->unavailable)
 		why = instance->unavailable();
 	if (why || instance->world_new)
-		return why; /* the instance of a world needs nothing of the machine */
+		return why; /* a simulated world needs nothing from this machine */
 	r = tern_domain_new_hooked(&instance->opts, &instance->hooks, &domain);
 	if (r < 0)
 		return tern_status_text(r);
@@ -355,8 +356,8 @@ int side_poll(struct side *side, int budget)
 	return events;
 }
 
-/* Sleeps the longer the longer nothing has happened, up to a millisecond: then the
- * test waits for the clock, and polling would only take the processor from others. */
+/* Sleeps for 20 us, or for up to 1.3 ms if nothing has happened for a long time: then the
+ * test waits for a timer, and polling would only take CPU time from other processes. */
 static void pause_a_little(unsigned idle_pauses)
 {
 	struct timespec pause = {.tv_nsec = 20000L << TERN_MIN(idle_pauses / 8, 6u)};
@@ -381,12 +382,14 @@ void bed_turn(struct bed *bed)
 	if (turn(bed) > 0 || bed->world)
 		bed->idle_turns = 0;
 	else if (++bed->idle_turns % 64 == 0)
-		pause_a_little(bed->idle_turns / 64); /* lets the kernel run */
+		/* Gives the kernel time to deliver. */
+		pause_a_little(bed->idle_turns / 64);
 }
 
 struct patience patience_new(void)
 {
-	/* An emulated machine is slow: tests/system/rdma sets this. */
+	/* Factor by which pumps wait longer, for slow emulated machines:
+	 * tests/system/rdma sets it. */
 	const char *more = getenv("TERN_TEST_PATIENCE");
 	uint64_t factor = more ? strtoull(more, NULL, 10) : 1;
 
@@ -446,11 +449,13 @@ int link_say(struct link *link, size_t bytes)
 	message[0] = link->said;
 	message[1] = bytes;
 	pattern_fill(message + 2, bytes, link->said, 0);
-	/* The split between head and payload must not matter, so it varies. */
+	/* Varies how the message is split into head and payload, since the split must not
+	 * matter. */
 	head += TERN_MIN(bytes / 8 * 8, 8 * (link->said % 9));
 	r = link->side->fabric->ops->send(link->conn, message, head,
 		(char *)message + head, SAY_HEAD_BYTES + bytes - head);
-	memset(message, 0xa5, sizeof(message)); /* the message was copied or sent */
+	/* send() must have copied or sent the message already. */
+	memset(message, 0xa5, sizeof(message));
 	if (r == 0)
 		link->said++;
 	return r;
@@ -469,6 +474,6 @@ void link_close(struct link *link, bool flush)
 	unsigned before = link->closed_count;
 
 	link->side->fabric->ops->conn_close(link->conn, flush);
-	/* `closed` may only be called from poll(). */
+	/* close() must not call `closed` itself: only poll() may. */
 	assert_int_equal(link->closed_count, before);
 }

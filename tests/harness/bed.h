@@ -2,13 +2,14 @@
 /*
  * The test bed of the fabric conformance list: two ends of one fabric in one process, A
  * (which connects) and B (which listens), each with a domain and a port of its own. It
- * always checks the general rules of transport/fabric.h: handlers and done() run in
- * poll() only, `closed` comes once and last, every op ends once and before it, and
- * messages arrive whole, aligned, in order and once.
+ * always checks the general rules of transport/fabric.h: event handlers and the done() of
+ * operations are called in poll() only, `closed` is called once and last, every operation
+ * ends once and before `closed`, and messages arrive whole, aligned, in order and once.
  *
  * A test opens links (a link is a conn as seen from one end), sends numbered messages on
- * them, and pumps until a condition holds. Nothing here measures time. A pump that makes
- * no progress for long fails the test, so that a lost event is a failure and not a hang.
+ * them, and pumps (polls both ends in turn) until a condition holds. Nothing here
+ * measures time. A pump without progress for long fails the test, so a lost event is a
+ * failure and not a hang.
  */
 #ifndef TERN_TESTS_HARNESS_BED_H
 #define TERN_TESTS_HARNESS_BED_H
@@ -29,9 +30,10 @@
 #define SAY_MOST_BYTES (MESSAGE_BYTES - SAY_HEAD_BYTES)
 
 /*
- * If `name` is the name of an instance with a suffix ("-gpu", "-gpu-a", "-gpu-b", or
- * another one in instance_gpu.c), returns that instance with the memory of both ends, of
- * A or of B in a simulated GPU. NULL: it is not, or this build has no GPU support.
+ * If `name` is the name of an instance with a suffix for a simulated GPU ("-gpu": the
+ * memory of both ends is in it, "-gpu-a": only A's, "-gpu-b": only B's; more in
+ * instance_gpu.c), returns that instance. NULL: `name` is no such name, or this build has
+ * no GPU support.
  */
 const struct instance *conformance_with_gpus(const char *name);
 
@@ -39,7 +41,7 @@ enum side_name { A, B };
 
 struct link;
 
-/* An environment that keeps the last log lines. */
+/* An environment that keeps the last 8 log lines. */
 struct log_env {
 	struct tern_env env;
 	char lines[8][256];
@@ -48,8 +50,10 @@ struct log_env {
 
 /* How tests access GPU memory; NULL until a test uses a GPU. */
 struct device_memory {
-	const void *api;                /* a struct tern_cuda_api */
-	void (*reset)(bool background); /* makes a new GPU, with a different timing */
+	const void *api; /* a struct tern_cuda_api */
+	/* Makes a new GPU, whose work happens at other times; background: a thread does
+	 * the work. */
+	void (*reset)(bool background);
 	uint64_t (*take)(uint64_t bytes);
 	void (*give)(uint64_t address);
 	void (*write)(uint64_t address, const void *from, uint64_t bytes);
@@ -57,11 +61,11 @@ struct device_memory {
 };
 extern const struct device_memory *device_memory;
 
-/* Memory of one domain, freed all at once. */
+/* Buffers allocated in one domain, which box_free() frees all at once. */
 struct memory_box {
 	struct tern_domain *domain;
-	bool gpu;               /* all of it is GPU memory */
-	struct tern_pool *pool; /* made at first use */
+	bool gpu;               /* the buffers are in GPU memory */
+	struct tern_pool *pool; /* created when the first buffer is taken from it */
 	struct tern_list wraps;
 };
 
@@ -71,13 +75,15 @@ struct side {
 	struct tern_fabric *fabric;
 	struct tern_port *port;
 	struct memory_box box;
-	/* Regions exposed by link_expose() and not withdrawn yet. */
+	/* Regions that link_expose() has exposed and side_withdraw() has not revoked
+	 * yet. */
 	struct tern_region regions[64];
 	unsigned region_count;
-	struct tern_list links; /* all links that were ever made */
+	/* All links of this side since it was opened, closed ones too. */
+	struct tern_list links;
 	struct log_env log;
 	bool polling;
-	bool asleep; /* the pump does not poll it */
+	bool asleep; /* bed_turn() does not poll this side */
 	void (*on_accepted)(struct link *link);
 	unsigned accepted_count;
 };
@@ -86,8 +92,8 @@ struct bed {
 	const struct instance *instance;
 	void *world;
 	struct side sides[2];
-	struct tern_lsn *lsn; /* listener of B, at address 0 */
-	void *arg;            /* for the test */
+	struct tern_lsn *lsn; /* B's listener, at the instance's address number 0 */
+	void *arg;            /* for use by the test */
 	unsigned idle_turns;
 };
 
@@ -96,18 +102,21 @@ struct link {
 	struct tern_list node;
 	struct side *side;
 	struct tern_conn *conn; /* NULL after it is closed */
-	struct tern_lsn *lsn;   /* NULL: it was made with connect */
+	/* NULL: the conn was made by connecting, not accepted by a listener. */
+	struct tern_lsn *lsn;
 	bool up;
 	unsigned closed_count;
 	int status;
 	unsigned writable_count;
-	uint64_t said, heard; /* numbered messages sent and received */
+	uint64_t said, heard; /* numbers of numbered messages sent and received */
 	uint64_t heard_bytes;
 	unsigned ops_out;
-	struct tern_region region; /* region that the child of a fork test passes on */
-	/* Replaces the check of numbered messages. */
+	/* Fork tests: the region that the child process sent, to be passed on. */
+	struct tern_region region;
+	/* If set, called for each message, in place of the check that it has the right
+	 * number. */
 	int (*on_message)(struct link *link, const void *data, size_t bytes);
-	/* Called after a numbered message was checked. */
+	/* Called after each numbered message that was right. */
 	void (*on_heard)(struct link *link);
 	void (*on_up)(struct link *link);
 	void (*on_writable)(struct link *link);
@@ -117,7 +126,8 @@ struct link {
 
 struct work {
 	struct tern_op op;
-	struct link *link; /* NULL: this is a withdrawal */
+	/* NULL: this is the revocation of a region, not a put or get. */
+	struct link *link;
 	struct side *side;
 	unsigned done_count;
 	int status;
@@ -126,27 +136,28 @@ struct work {
 };
 
 void log_env_init(struct log_env *log);
-/* True if `text` is in one of the last lines. */
+/* True if one of the kept log lines contains `text`. */
 bool log_env_has(const struct log_env *log, const char *text);
 
-/* NULL if the instance can be opened here, else the reason. */
+/* NULL if the instance can run on this machine, else the reason why it cannot. */
 const char *bed_unavailable(const struct instance *instance);
 
-/* The domain of one side: a new one, or one of the world. */
+/* The domain of side A or B: a new one, or, in a simulated world, the one of its
+ * process. */
 struct tern_domain *instance_domain(
 	const struct instance *instance, void *world, unsigned side);
 
-/* Makes a bed in which B listens; fails the test on an error. */
+/* Creates a bed with a listener at B; fails the test on an error. */
 struct bed *bed_new(const struct instance *instance);
-/* The same with another limit of messages at each end. */
+/* As bed_new(), but limits messages to `a_bytes` at A and to `b_bytes` at B. */
 struct bed *bed_new_sized(
 	const struct instance *instance, uint32_t a_bytes, uint32_t b_bytes);
-/* Closes all links, and checks that everything has ended. */
+/* Closes all links, checks that every operation and conn has ended, and frees the bed. */
 void bed_free(struct bed *bed);
 
-/* Polls each end once. */
+/* Polls each end once that is not asleep. */
 void bed_turn(struct bed *bed);
-/* Polls one side and returns the result of poll(). */
+/* Polls one side; returns what the port's poll() returned. */
 int side_poll(struct side *side, int budget);
 
 /* Repeats `turn` until `cond` holds; fails the test if it never does. */
@@ -168,19 +179,20 @@ struct patience {
 struct patience patience_new(void);
 bool patience_left(struct patience *patience);
 
-/* Runs turns until everything in flight has arrived, for cases without an event that
- * tells. */
+/* Polls often enough for everything in flight to arrive, where no event reports the
+ * arrival. */
 void bed_settle(struct bed *bed);
 
-/* Starts to connect A to B's listener. */
+/* Starts to connect from A to B's listener; returns A's link. */
 struct link *bed_dial(struct bed *bed);
 struct link *bed_dial_at(struct bed *bed, enum side_name side, const char *address);
-/* Makes a conn, and waits until both ends are up. */
+/* Connects A to B, and waits until both ends are up. */
 void bed_pair(struct bed *bed, struct link **a, struct link **b);
-/* Sends the next numbered message, of SAY_HEAD_BYTES + `bytes`; returns the status of
- * send. */
+/* Sends the next numbered message, of SAY_HEAD_BYTES + `bytes`; returns the result of the
+ * fabric's send(). */
 int link_say(struct link *link, size_t bytes);
-/* The same, but pumps while there is no room. */
+/* As link_say(), but while the fabric refuses the message for lack of space, polls and
+ * retries. */
 void link_say_surely(struct link *link, size_t bytes);
 void link_close(struct link *link, bool flush);
 static inline uint32_t link_caps(const struct link *link)
@@ -193,7 +205,7 @@ enum memory { SLAB, USER };
 void box_init(struct memory_box *box, struct tern_domain *domain);
 struct tern_buf box_take(struct memory_box *box, enum memory kind, uint64_t bytes);
 void box_free(struct memory_box *box);
-/* Memory of one side, freed with the bed. */
+/* Takes memory of one side; the bed frees it. */
 static inline struct tern_buf side_memory(
 	struct side *side, enum memory kind, uint64_t bytes)
 {
@@ -204,27 +216,31 @@ int link_put(struct link *link, struct work *work, const struct tern_buf *from,
 	const struct tern_region *region, uint64_t remote_offset);
 int link_get(struct link *link, struct work *work, const struct tern_buf *to,
 	const struct tern_region *region, uint64_t remote_offset);
-/* Puts, and pumps while there is no room. */
+/* Starts a put; while the fabric refuses it for lack of space, polls and retries. */
 void link_put_surely(struct link *link, struct work *work, const struct tern_buf *from,
 	const struct tern_region *region, uint64_t remote_offset);
 void link_get_surely(struct link *link, struct work *work, const struct tern_buf *to,
 	const struct tern_region *region, uint64_t remote_offset);
-/* Exposes all of `buf`; fails the test if that is refused. */
+/* Lets the peer access all of `buf`; fails the test if the fabric refuses. */
 struct tern_region link_expose(
 	struct link *link, const struct tern_buf *buf, enum tern_access access);
-/* Withdraws, and pumps until no bytes land any more. */
+/* Revokes the peer's access to the region, and polls until no more bytes can arrive in
+ * it. */
 void side_withdraw(struct side *side, const struct tern_region *region);
-/* Starts to withdraw; true: done() will tell the end. */
+/* Starts to revoke the peer's access to the region. True: done() will be called when it
+ * is revoked. */
 bool side_withdraw_start(
 	struct side *side, struct work *work, const struct tern_region *region);
-/* Runs peek() to its end: 0 with *out, or -ENOTSUP. */
+/* Calls the fabric's peek() (access to the peer's memory without a copy) until it ends:
+ * returns 0 and sets *out, or returns -ENOTSUP. */
 int link_peek(struct link *link, const struct tern_region *region, uint64_t remote_offset,
 	uint64_t bytes, const void **out);
 
-/* Fills memory with bytes `start` and on of the stream `seed`, and checks it. */
+/* pattern_fill() fills memory with a pseudo-random stream that depends on `seed`, from
+ * byte number `start` of the stream on; pattern_holds() checks for these bytes. */
 void pattern_fill(void *to, uint64_t bytes, uint64_t seed, uint64_t start);
 bool pattern_holds(const void *at, uint64_t bytes, uint64_t seed, uint64_t start);
-/* The same for a buffer, also in GPU memory. */
+/* As pattern_fill() and pattern_holds(), for a buffer, which may be in GPU memory. */
 void buf_fill_from(const struct tern_buf *buf, uint64_t seed, uint64_t start);
 bool buf_holds_from(const struct tern_buf *buf, uint64_t seed, uint64_t start);
 static inline void buf_fill(const struct tern_buf *buf, uint64_t seed)
@@ -237,7 +253,7 @@ static inline bool buf_holds(const struct tern_buf *buf, uint64_t seed)
 }
 struct tern_buf buf_part(const struct tern_buf *buf, uint64_t offset, uint64_t bytes);
 
-/* Skips the test and says why. */
+/* Ends the test as skipped, and prints the reason. */
 #define SKIP(bed_, reason)                                                               \
 	do {                                                                             \
 		print_message("skipped: %s\n", reason);                                  \
@@ -252,15 +268,21 @@ enum needs {
 	NEEDS_PUT = 1 << 0,
 	NEEDS_GET = 1 << 1,
 	NEEDS_PEEK = 1 << 2,
-	NEEDS_SLEEP = 1 << 3,    /* can_sleep */
-	NEEDS_LIES = 1 << 5,     /* a peer that violates the protocol */
-	NEEDS_TCP = 1 << 4,      /* sockets that a test can cut, and rails */
-	NEEDS_PROCESS = 1 << 7,  /* a second process */
-	NEEDS_EAGER = 1 << 8,    /* small messages of A are sent at once */
-	NEEDS_EAGER_B = 1 << 10, /* small messages of B are sent at once */
-	/* What A sends needs bounce buffers, whose number can be limited. */
+	NEEDS_SLEEP = 1 << 3, /* instances with can_sleep */
+	NEEDS_LIES = 1 << 5,  /* a peer that can be made to violate the protocol */
+	/* Conns are TCP sockets that a test can cut, and there are rails. */
+	NEEDS_TCP = 1 << 4,
+	NEEDS_PROCESS = 1 << 7, /* the peer can be a second process */
+	/* A sends small tensors inside a message (EAGER), since its memory is not in a
+	 * GPU. */
+	NEEDS_EAGER = 1 << 8,
+	/* B sends small tensors inside a message (EAGER), since its memory is not in a
+	 * GPU. */
+	NEEDS_EAGER_B = 1 << 10,
+	/* Tensors from A go through bounce buffers, whose number can be limited. */
 	NEEDS_BOUNCE = 1 << 9,
-	NEEDS_GUARD = 1 << 6, /* the fabric enforces regions: no TERN_CAP_UNGUARDED */
+	/* The fabric itself checks accesses to regions: no TERN_CAP_UNGUARDED. */
+	NEEDS_GUARD = 1 << 6,
 };
 
 struct conformance_test {
@@ -275,22 +297,23 @@ struct conformance_test {
 	}
 
 /*
- * Runs lists (each ends with a NULL name) with cmocka, on the instance that the arguments
- * name: PROGRAM INSTANCE [FILTER]. Returns 77 if this machine or this build does not have
- * the fabric. Tests for which missing() has a reason are skipped, each with a line that
- * says so.
+ * Runs lists of tests (each list ends with a NULL name) with cmocka, on the instance that
+ * the arguments name: PROGRAM INSTANCE [FILTER]. Returns 77 if this machine or this build
+ * does not have the fabric. If missing() returns a reason for a test, the test is
+ * skipped, with a line that gives the reason.
  */
 int conformance_main(int argc, char **argv, const struct conformance_test *const lists[],
 	size_t list_count,
 	const char *(*missing)(const struct instance *instance, unsigned needs));
 
 /*
- * Starts the program again as a second process, which calls conformance_child() with
- * these two descriptors. A fork would not do, since devices that this process has opened
- * cannot be used in another. Returns the child's id.
+ * Starts this program again as a second process, in which conformance_child() is called
+ * with the descriptors `in` and `out`. A mere fork would not work, since RDMA and GPU
+ * devices that a process has opened cannot be used in its forked child. Returns the
+ * child's process id.
  */
 pid_t conformance_spawn(const struct instance *instance, int in, int out);
-/* Each program defines its own. */
+/* Main function of the second process; each program defines its own. */
 _Noreturn void conformance_child(const struct instance *instance, int in, int out);
 
 extern const struct conformance_test conformance_messages[];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See bed.h. Bulk data: memory with known contents, exposures and works. */
+/* See bed.h. This file has bulk data: memory with known contents, regions that the peer
+ * may access, and puts and gets. */
 #include "tests/harness/bed.h"
 
 #include <errno.h>
@@ -12,8 +13,8 @@ const struct device_memory *device_memory;
 
 /* ---- patterns ---- */
 
-/* Small, since the simulated device maps and unmaps whole allocations, at a cost per
- * page. */
+/* Size of the segments of a GPU pool. Small, since the simulated device maps and unmaps
+ * whole allocations, at a cost per page. */
 #define GPU_SLAB_BYTES (2u << 20)
 
 static uint8_t pattern_byte(uint64_t seed, uint64_t i)
@@ -98,8 +99,8 @@ struct wrap {
 	struct tern_list node;
 	struct tern_mem *mem;
 	void *base;
-	uint64_t address;    /* in GPU memory */
-	struct tern_buf buf; /* from the pool, if mem is NULL */
+	uint64_t address;    /* of GPU memory; 0: not in a GPU */
+	struct tern_buf buf; /* belongs to the pool if `mem` is NULL */
 };
 
 void box_init(struct memory_box *box, struct tern_domain *domain)
@@ -196,7 +197,8 @@ static void work_init(struct work *work, struct side *side, struct link *link)
 
 static int link_started(struct link *link, const struct work *work, int r)
 {
-	assert_int_equal(work->done_count, 0); /* done() may only be called from poll() */
+	/* The call itself must not call done(): only poll() may. */
+	assert_int_equal(work->done_count, 0);
 	if (r == 0) {
 		assert_ptr_equal(work->op.conn, link->conn);
 		link->ops_out++;
@@ -298,7 +300,8 @@ int link_peek(struct link *link, const struct tern_region *region, uint64_t remo
 		work_init(&work, link->side, link);
 		r = ops->peek(link->conn, &work.op, region, remote_offset, bytes, out);
 		if (r == -ENOTSUP && link->side->bed->world)
-			continue; /* the simulator does this now and then */
+			/* -EAGAIN: the simulator refuses some peeks at random. */
+			continue;
 		if (r != -EAGAIN)
 			return r;
 		link->ops_out++;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Includes cmocka, with the headers that it requires before it, or its replacement: where
- * cmocka is not installed, and always in programs for a GPU's machine, where often nothing
- * can be installed.
+ * Includes cmocka, after the headers that cmocka requires. Where cmocka is not installed,
+ * and always in programs that are built to run on a GPU machine, includes its replacement
+ * asserts.h.
  */
 #ifndef TERN_TESTS_HARNESS_CMOCKA_H
 #define TERN_TESTS_HARNESS_CMOCKA_H

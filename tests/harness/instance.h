@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The instances on which the conformance lists and the storm run. An instance is defined
- * with INSTANCE in a file that the programs are linked with, and is found by its name. A
- * line in meson.build says which programs run on it.
+ * The instances (a fabric with one set of options) on which the conformance lists and the
+ * storm run. An instance is defined with INSTANCE in a file that the programs are linked
+ * with, and is found by its name. A line in meson.build says which programs run on it.
  */
 #ifndef TERN_TESTS_HARNESS_INSTANCE_H
 #define TERN_TESTS_HARNESS_INSTANCE_H
@@ -17,35 +17,38 @@
 /* A fabric with one set of options. */
 struct instance {
 	struct instance *next; /* next in the list of all instances */
-	const char *name;      /* "tcp-epoll" */
-	const char *fabric;    /* "tcp" */
+	const char *name;      /* such as "tcp-epoll" */
+	const char *fabric;    /* name of its fabric, such as "tcp" */
 	struct tern_domain_opts opts;
 	struct tern_domain_hooks hooks;
-	/* Called first: returns why the instance cannot run here, or NULL. May be NULL
-	 * itself. */
+	/* Returns why the instance cannot run on this machine, or NULL if it can. Called
+	 * before anything else. The pointer may be NULL: the instance can always run. */
 	const char *(*unavailable)(void);
-	bool can_sleep; /* fd() and arm() can be used */
+	bool can_sleep; /* a program can sleep until an event: fd() and arm() work */
 	bool alone;     /* both ends must be in one process */
-	/* Conns are TCP sockets, which a test can cut, and there are rails. */
+	/* Conns are TCP sockets, which a test can cut, and a session can have several
+	 * rails (parallel connections). */
 	bool sockets;
-	unsigned gpus; /* ends whose memory is in a GPU: bits 1 << A, 1 << B */
-	bool uses_gpu; /* the domains of the other ends use the device too */
+	unsigned gpus; /* which ends have their memory in a GPU: bits 1 << A, 1 << B */
+	bool uses_gpu; /* the end whose memory is not in the GPU opens the GPU, too */
 	bool ipc;      /* the driver supports CUDA IPC */
-	bool direct;   /* the fabric reaches GPU memory */
-	/* Writes the number-th address to listen at, and an address at which nobody
-	 * listens. */
+	bool direct;   /* the fabric itself can read and write GPU memory */
+	/* address() writes an address to listen at: each `number` gives another one.
+	 * nobody() writes an address at which no process listens. */
 	void (*address)(char *out, unsigned number);
 	void (*nobody)(char *out);
-	const char *const *malformed; /* malformed addresses, NULL-terminated */
-	/* A well-formed address that is not of this machine; may be NULL. */
+	/* Addresses that must be refused as malformed; NULL-terminated. */
+	const char *const *malformed;
+	/* A well-formed address that this machine does not have; may be NULL. */
 	const char *elsewhere;
-	/* For fabrics that live in a simulated world; others leave these NULL. */
+	/* Only for fabrics of the simulator, in which one world has a process for each
+	 * side; other fabrics leave these NULL. */
 	void *(*world_new)(void);
 	void (*world_free)(void *world);
 	struct tern_env *(*world_env)(void *world, unsigned side);
-	/* A domain in the world. */
+	/* The domain of side A's or B's process; it belongs to the world. */
 	struct tern_domain *(*world_domain)(void *world, unsigned side);
-	void (*world_step)(void *world); /* lets virtual time pass */
+	void (*world_step)(void *world); /* advances virtual time */
 };
 
 /* Defines an instance: INSTANCE(tcp_epoll) = {.name = "tcp-epoll", ...}; */
@@ -58,9 +61,10 @@ struct instance {
 	static struct instance symbol
 void instance_add(struct instance *instance);
 
-/* The instance whose name is the `bytes` bytes at `name`; NULL: there is none. */
+/* Finds an instance by name (`bytes` bytes at `name`, without a NUL); NULL: there is
+ * none. */
 const struct instance *instance_find(const char *name, size_t bytes);
-/* The first instance; the others follow by `next`. */
+/* Start of the list of all instances, linked by `next`. */
 const struct instance *instance_first(void);
 
 #endif

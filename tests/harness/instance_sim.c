@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulator as an instance without faults, only with delays. It has a process for
- * each side; a turn lets a few microseconds of virtual time pass. The bed drives ports
- * and contexts as it drives those of the other fabrics.
+ * The simulator as an instance for the conformance lists: no faults, only delays. The
+ * simulated world has one process for each side; each turn of the bed lets a few
+ * microseconds of virtual time pass. The bed drives ports and contexts as on the other
+ * fabrics.
  */
 #include "tests/harness/bed.h"
 
@@ -75,7 +76,7 @@ static void world_step(void *arg)
 	tern_sim_run(((struct world *)arg)->sim, never, NULL, TURN_NS);
 }
 
-/* Each test makes a new world, so addresses may repeat. */
+/* Addresses need not be unique between tests, since each test has a new world. */
 static void sim_address(char *out, unsigned number)
 {
 	snprintf(out, BED_ADDRESS_MAX, "%u", 100 + number);

@@ -20,9 +20,10 @@ static const char *set_options(char *out, size_t bytes, const char *more)
 
 	if (!getenv("TERN_RDMA_ADDRESS") || !from)
 		return "no network of RDMA devices: TERN_RDMA_ADDRESS is not set";
-	/* rxe repeats packets that an emulated machine was only slow to acknowledge,
-	 * and sometimes its receiver refuses these (see tests/system/rdma for wires
-	 * with loss). So the timeout is longer. */
+	/* rxe (Soft-RoCE) repeats packets that a slow emulated machine has not
+	 * acknowledged in time, and sometimes its receiver refuses the repeated ones (see
+	 * tests/system/rdma for networks with loss). So the timeout is longer than the
+	 * default. */
 	snprintf(out, bytes, "from=%s,timeout=18%s", from, more);
 	return NULL;
 }
@@ -33,7 +34,8 @@ static void verbs_address(char *out, unsigned number)
 	snprintf(out, BED_ADDRESS_MAX, "%s:0", getenv("TERN_RDMA_ADDRESS"));
 }
 
-/* Below the ports that the system picks by itself. */
+/* The port number is below the range from which the system assigns ports, so no process
+ * listens at it. */
 static void verbs_nobody(char *out)
 {
 	snprintf(out, BED_ADDRESS_MAX, "%s:1027", getenv("TERN_RDMA_ADDRESS"));

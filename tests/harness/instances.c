@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of instances, and the instances of fabrics that need no simulated devices. */
+/* The list of all instances, and those instances that need no simulated device. */
 #include "tests/harness/bed.h"
 
 #include <arpa/inet.h>
@@ -29,14 +29,14 @@ const struct instance *instance_find(const char *name, size_t bytes)
 	return NULL;
 }
 
-/* The system picks the port, so the number makes no difference. */
+/* Port 0: the system assigns a free port, so `number` makes no difference. */
 static void tcp_address(char *out, unsigned number)
 {
 	(void)number;
 	snprintf(out, BED_ADDRESS_MAX, "127.0.0.1:0");
 }
 
-/* A port that is bound, so that no other process gets it, but has no listener. */
+/* The port is bound, so that no other process gets it, but no process listens at it. */
 static void tcp_nobody(char *out)
 {
 	static int fd = -1;

@@ -42,8 +42,8 @@ def cases_of(output):
 
 
 def told_by_failures(output):
-    """What stands around each failed case's line: from the case before it to the one after it, since cmocka
-    says why after the line and scripts say why before it."""
+    """Returns the lines around each failed case's line, from the case before it to the one after it: cmocka
+    prints the reason after the line, scripts print it before."""
     lines = output.splitlines()
     marks = [i for i, line in enumerate(lines) if CASE.match(line)]
     failed = [i for i in marks if lines[i].startswith("not ok") and not SKIP.search(lines[i])]
@@ -140,8 +140,8 @@ class Count:
                 for duration, name in sorted(self.seconds, reverse=True)[:SLOWEST]]
 
     def report(self):
-        """Prints the slowest programs, what was skipped, what failed with its last words (for who sees
-        only the end of a log) and, last, the numbers; the exit status."""
+        """Prints the slowest programs, the skipped cases, the failed ones with their last lines (for readers
+        who see only the end of a log) and, last, the numbers. Returns the exit status."""
         for line in self.slowest_lines():
             print(f"slowest: {line}")
         for line in self.skipped_lines():

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * visits FABRIC BYTES: the functions that one tensor comes through, at both ends of a
- * connection. visits.py builds this program with a call of the two hooks below in every
- * function of Tern, and reads what it prints: a line for each function that is entered
- * (+ and its address in the program) or left (-), and a mark before tern_send.
+ * visits INSTANCE BYTES: prints the functions through which one tensor passes, at both
+ * ends of a connection. visits.py compiles this program so that the two hooks below are
+ * called at the start and end of every function of Tern, and reads the output: from
+ * tern_send() on, a line for each function that is entered (+ and its address in the
+ * program) or left (- and the address).
  *
- * The receive is posted first, and some tensors have gone before the one that is traced.
- * A call of tern_progress that finds nothing to do is left out.
+ * The receive is posted first, and WARM_UP tensors are sent before the traced one. Calls
+ * of tern_progress() that find nothing to do are left out.
  */
 #include <tern/tern.h>
 

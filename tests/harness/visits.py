@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Which files one tensor comes through, at both ends: how well the code is divided. A table for each
-instance (tests/harness/instances.c):
+"""Prints how many files one tensor passes through, at both ends, as a measure of how well the code is
+divided: a row for each instance (tests/harness/instances.c) and size, with these columns:
 
     calls       of functions of Tern (none is inlined)
     moves       calls of a function of another file than the caller's; functions of headers count as the

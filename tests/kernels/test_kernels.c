@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One suite for every table that this processor runs. Results that must be equal bit for
- * bit are compared with a plain scalar computation; results with rounding are compared
- * with float64.
+ * Tests that run for each table of CPU kernels (AVX-512, AVX2, portable) that this
+ * processor supports. Results that must be equal bit for bit are compared with a scalar
+ * computation; results with rounding are compared with float64.
  */
 #include "tests/harness/cmocka.h"
 
@@ -53,8 +53,8 @@ static float float_of(uint32_t u)
 	return f;
 }
 
-/* A random number in [-1, 1), over some orders of magnitude, so that the order of
- * additions shows. */
+/* A random number in [-1, 1) of varying magnitude, so that sums depend on the order of
+ * additions. */
 static float some(void)
 {
 	float u = 2.0f * tern_unit_f32(tern_rng_next(&rng)) - 1.0f;
@@ -62,8 +62,8 @@ static float some(void)
 	return ldexpf(u, -(int)tern_rng_below(&rng, 8));
 }
 
-/* A vector in memory of exactly its size, so that a sanitizer sees an access beyond
- * it. `off` moves it by one element from the alignment of malloc. */
+/* A vector in memory of exactly its size, so that a sanitizer notices an access beyond
+ * the end. `off` moves it by one element from malloc's alignment. */
 struct vector {
 	float *base, *at;
 	size_t count;
@@ -105,7 +105,8 @@ static void assert_same(const struct vector *a, const struct vector *b)
 				(double)b->at[j]);
 }
 
-/* tree(lo, hi) as in kernels.h. */
+/* tree(lo, hi) as defined in kernels.h: the sum of the inputs lo to hi - 1 in a fixed
+ * order. */
 static float tree(const float *const *src, unsigned lo, unsigned hi, size_t j)
 {
 	unsigned half = 1;
@@ -134,7 +135,7 @@ static void check_sum(const struct tern_kernels *k, unsigned n, size_t count, bo
 		wanted.at[j] = scale * tree(src, 0, n, j);
 	k->sum(got.at, src, n, scale, count);
 	assert_same(&got, &wanted);
-	/* Into one of its inputs, the last one. */
+	/* The result may replace one of the inputs; in this test the last one. */
 	k->sum(in[n - 1].at, src, n, scale, count);
 	assert_same(&in[n - 1], &wanted);
 	for (unsigned i = 0; i < n; i++)
@@ -205,7 +206,8 @@ static struct trial trial_new(const char *name, unsigned n, size_t count)
 	return t;
 }
 
-/* The same values elsewhere: `off` moves each vector by one element. */
+/* Copies the vectors of a trial. `off` chooses which copies are moved by one element from
+ * their alignment. */
 static struct trial trial_copy(const struct trial *from, bool off)
 {
 	struct trial t = *from;
@@ -229,7 +231,7 @@ static void trial_free(struct trial *t)
 		free(t->grads[i].base);
 }
 
-/* Updates elements first..first+count, from t->w into w_out. */
+/* Updates `count` elements from element `first` on, from t->w into w_out. */
 static void step(const struct tern_kernels *k, struct trial *t, float *w_out,
 	size_t first, size_t count)
 {
@@ -244,7 +246,7 @@ static void step(const struct tern_kernels *k, struct trial *t, float *w_out,
 		t->scale, t->clip, count);
 }
 
-/* One element in float64, by the formula in kernels.h. */
+/* Updates one element in float64, by the formula in kernels.h. */
 static double reference(const struct trial *t, size_t j, double *m, double *v)
 {
 	const struct tern_optimizer *o = &t->opt;
@@ -300,8 +302,8 @@ static void test_update_is_close_to_float64(void **state)
 				check_reference(tables[t], optimizers[o], n, 200);
 }
 
-/* Compares the first table, in place, whole and aligned, with every table, elsewhere,
- * in three parts and unaligned. */
+/* Compares every table with the first one. The first one updates in place, in one part,
+ * aligned; the others write to other memory, in three parts, unaligned. */
 static void check_update_bits(const char *name, unsigned n, size_t count)
 {
 	struct trial one = trial_new(name, n, count), before = trial_copy(&one, false);
@@ -386,7 +388,8 @@ static void test_tables_are_found_by_name_only(void **state)
 	}
 }
 
-/* So workers on different processors can train together (--arithmetic portable). */
+/* The portable table's results must be the same on every processor, so that workers on
+ * different processors can train together (--arithmetic portable). */
 static void test_the_portable_table_does_not_depend_on_the_processor(void **state)
 {
 	const char *print = tern_kernels_fingerprint(tern_kernels_named("portable"));
@@ -426,7 +429,8 @@ static void test_another_libm_is_another_arithmetic(void **state)
 
 /* ---- casts ---- */
 
-/* f16 by definition: the nearer of the two neighbours, in float64. Slow. */
+/* A slow conversion to f16 to compare with. half_reference() finds the two f16 values
+ * next to a number in float64, and takes the nearer one. */
 static double half_value(uint32_t h)
 {
 	int exponent = (int)((h >> 10) & 31);
@@ -442,8 +446,8 @@ static uint16_t half_reference(float f)
 
 	if (isnan(f))
 		return (uint16_t)(sign | 0x7e00);
-	/* half_value(0x7c00) is 65536: the value of that exponent if there were no
-	 * infinity. */
+	/* half_value(0x7c00) is 65536, the value that the exponent would mean if it did
+	 * not mean infinity. */
 	if (x >= half_value(0x7c00))
 		return (uint16_t)(sign | 0x7c00);
 	while (high - low > 1) {
@@ -518,25 +522,35 @@ static void test_casts_round_to_nearest_even(void **state)
 		uint32_t f32;
 		uint16_t f16, bf16;
 	} cases[] = {
-		{0x3f801000, 0x3c00, 0x3f80}, /* 1 + half a step of f16: tie, down */
-		{0x3f803000, 0x3c02, 0x3f80}, /* tie, up */
-		{0x3f801001, 0x3c01, 0x3f80}, /* just above the tie */
-		{0x3f808000, 0x3c04, 0x3f80}, /* half a step of bf16: tie, down */
-		{0x3f818000, 0x3c0c, 0x3f82}, /* tie, up */
-		{0x477fefff, 0x7bff, 0x4780}, /* the last that is 65504 */
-		{0x477ff000, 0x7c00, 0x4780}, /* 65520 */
-		{0x7f7fffff, 0x7c00, 0x7f80}, /* FLT_MAX */
-		{0xff7f8000, 0xfc00, 0xff80}, /* rounds to -infinity in bf16 too */
-		{0x7f7f7fff, 0x7c00, 0x7f7f}, /* and this does not */
+		/* f16: half way between two values, rounds down to even. */
+		{0x3f801000, 0x3c00, 0x3f80},
+		/* f16: half way between two values, rounds up to even. */
+		{0x3f803000, 0x3c02, 0x3f80},
+		{0x3f801001, 0x3c01, 0x3f80}, /* f16: just above half way */
+		/* bf16: half way between two values, rounds down to even. */
+		{0x3f808000, 0x3c04, 0x3f80},
+		/* bf16: half way between two values, rounds up to even. */
+		{0x3f818000, 0x3c0c, 0x3f82},
+		/* The largest f32 that becomes 65504, the largest f16. */
+		{0x477fefff, 0x7bff, 0x4780},
+		{0x477ff000, 0x7c00, 0x4780}, /* 65520: half way, rounds to infinity */
+		{0x7f7fffff, 0x7c00, 0x7f80}, /* FLT_MAX: infinity in both formats */
+		{0xff7f8000, 0xfc00, 0xff80}, /* rounds to -infinity in bf16, too */
+		{0x7f7f7fff, 0x7c00, 0x7f7f}, /* just below that: still finite in bf16 */
 		{0x7f800000, 0x7c00, 0x7f80}, /* infinity */
-		{0x33000000, 0x0000, 0x3300}, /* 2^-25: tie with zero */
-		{0x33000001, 0x0001, 0x3300}, /* just above */
-		{0x33c00000, 0x0002, 0x33c0}, /* 1.5 * 2^-24: tie, up */
+		/* 2^-25: half way between 0 and the smallest f16, rounds to 0. */
+		{0x33000000, 0x0000, 0x3300},
+		{0x33000001, 0x0001, 0x3300}, /* just above 2^-25 */
+		/* 1.5 * 2^-24: half way between two subnormals, rounds up to even. */
+		{0x33c00000, 0x0002, 0x33c0},
 		{0x387fe000, 0x0400,
-			0x3880}, /* largest subnormal's tie: the first normal */
-		{0x387fc000, 0x03ff, 0x3880}, /* the largest subnormal itself */
-		{0x80000001, 0x8000, 0x8000}, /* the smallest f32, negative */
-		{0x00018000, 0x0000, 0x0002}, /* a tie among subnormals of bf16 */
+			/* Half way between the largest subnormal f16 and the smallest
+			 * normal one. */
+			0x3880},
+		{0x387fc000, 0x03ff, 0x3880}, /* the largest subnormal f16 itself */
+		{0x80000001, 0x8000, 0x8000}, /* the negative f32 closest to zero */
+		/* Half way between two subnormals of bf16. */
+		{0x00018000, 0x0000, 0x0002},
 	};
 
 	(void)state;
@@ -571,7 +585,8 @@ static void test_nan_stays_nan_when_its_payload_is_cut_off(void **state)
 		}
 }
 
-/* Two thirds of the patterns are near the subnormals of f16, many exactly on ties. */
+/* Two thirds of the tested bit patterns are near the subnormals of f16, many of them
+ * exactly half way between two. */
 static void test_f32_to_f16_agrees_with_the_slow_way(void **state)
 {
 	enum { COUNT = 200000 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the layers of every table that this processor runs, against loops in float64.
- * Matrix products come from a library with an order of its own, so they are close, not
- * equal; but the same inputs give the same bits again.
+ * Tests of the layers in every table of CPU kernels that this processor supports, against
+ * loops in float64. Matrix products come from a library that adds in its own order, so
+ * they are close and not equal; but the same inputs must give the same bits again.
  */
 #include "tests/harness/cmocka.h"
 
@@ -130,7 +130,7 @@ static void check_backward(
 		assert_close((double)db[j], wanted.db[j], 1e-5);
 	for (size_t j = 0; j < rows * out; j++)
 		assert_true(dy[j] == (relu && y[j] == 0 ? 0 : first[j]));
-	/* Without dx the other results have the same bits. */
+	/* Without dx the other results must have the same bits. */
 	memcpy(dy, first, rows * out * sizeof(*dy));
 	memcpy(b, db, out * sizeof(*db));
 	float *dw_before = copy_of(dw, in * out);
@@ -255,7 +255,7 @@ static void test_embedding_reads_and_adds_rows(void **state)
 	int32_t ids[ROWS];
 
 	(void)state;
-	/* The last id never occurs. */
+	/* The last id, TABLE - 1, never occurs. */
 	for (size_t i = 0; i < ROWS; i++)
 		ids[i] = (int32_t)tern_rng_below(&rng, TABLE - 1);
 	for (size_t t = 0; t < table_count; t++) {
@@ -272,7 +272,7 @@ static void test_embedding_reads_and_adds_rows(void **state)
 				assert_true(y[i * WIDTH + j] == table[at]);
 				wanted[at] += dy[i * WIDTH + j];
 			}
-		/* The order of additions is defined, so the bits are too. */
+		/* The order of additions is defined, so the bits must be equal. */
 		assert_memory_equal(dtable, wanted, sizeof(wanted));
 		free(table);
 		free(y);

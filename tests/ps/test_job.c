@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the job in JSON. A decoded job equals the encoded one; a field that is missing
- * or wrong is refused with a sentence that names it; and no bytes crash the decoder.
+ * Tests of the description of a job in JSON. A decoded job must equal the encoded one. A
+ * field that is missing or wrong must be refused with a sentence that names it. No input
+ * may crash the decoder.
  */
 #include "tests/harness/cmocka.h"
 
@@ -74,7 +75,7 @@ static json_t *some_json(void)
 	return root;
 }
 
-/* Decodes and frees `root`, from memory that ends where the text ends. */
+/* Decodes `root` as text, in memory that ends where the text ends, and frees it. */
 static int decode(json_t *root, struct tern_ps_job *out)
 {
 	char *text = json_dumps(root, 0);
@@ -90,7 +91,7 @@ static int decode(json_t *root, struct tern_ps_job *out)
 	return r;
 }
 
-/* ---- there and back ---- */
+/* ---- encoding and decoding ---- */
 
 static void assert_same(const struct tern_ps_job *a, const struct tern_ps_job *b)
 {
@@ -131,7 +132,7 @@ static void test_a_job_comes_back_the_same(void **state)
 		if (i % 2) {
 			job.mode = TERN_MODE_ASYNC;
 			job.clip_norm = 0;
-			job.params[1].shape.rank = 0; /* a scalar */
+			job.params[1].shape.rank = 0; /* the shape of a scalar */
 			job.params[1].shape.dims[0] = 0;
 			job.params[1].count = 1;
 			job.element_count -= 6;
@@ -150,7 +151,7 @@ static void test_a_job_comes_back_the_same(void **state)
 
 /* ---- what is refused ---- */
 
-/* Where a field is: in the job, in its optimizer, or in its second parameter. */
+/* Which object contains a field: the job, its optimizer, or its second parameter. */
 enum place { ROOT, OPTIMIZER, PARAM };
 
 static json_t *at(json_t *root, enum place place)
@@ -166,8 +167,8 @@ static json_t *at(json_t *root, enum place place)
 	return NULL;
 }
 
-/* Checks that the job is refused with a field set to `value` (JSON), or without it if
- * NULL. */
+/* Checks that the job is refused if the field is set to `value` (JSON), or is missing if
+ * `value` is NULL. */
 static void refused(
 	enum place place, const char *field, const char *value, const char *word)
 {
@@ -194,7 +195,8 @@ static void refused(
 
 static const struct {
 	enum place place;
-	const char *field, *word; /* word NULL: the name of the field */
+	/* `word`: expected in the error; NULL: the name of the field. */
+	const char *field, *word;
 	const char *wrong[7];
 } fields[] = {
 	{ROOT, "mode", NULL, {"\"both\"", "\"\""}},
@@ -236,7 +238,7 @@ static void test_a_field_that_is_missing_or_wrong_is_named(void **state)
 
 		refused(fields[i].place, fields[i].field, NULL, word);
 		refused(fields[i].place, fields[i].field, "null", word);
-		/* As dims it is a scalar. */
+		/* An empty list of dims is valid: it is the shape of a scalar. */
 		if (strcmp(fields[i].field, "dims") != 0)
 			refused(fields[i].place, fields[i].field, "[]", word);
 		for (size_t j = 0; j < 7 && fields[i].wrong[j]; j++)
@@ -257,7 +259,7 @@ static void test_the_value_of_a_wrong_field_is_told(void **state)
 		"got a longer text");
 }
 
-/* Every encoded field is in the list above. */
+/* Every field of an encoded job is in the list above. */
 static void test_all_fields_are_tried(void **state)
 {
 	json_t *root = some_json();
@@ -277,7 +279,7 @@ static void test_strings_that_are_too_long_are_refused(void **state)
 
 	(void)state;
 	memset(value, 'x', sizeof(value));
-	value[0] = value[129] = '"'; /* 128 characters */
+	value[0] = value[129] = '"'; /* 128 characters between the quotes */
 	value[130] = 0;
 	refused(ROOT, "arithmetic", value, "arithmetic");
 	for (unsigned longest = 0; longest < 2; longest++) {
@@ -339,7 +341,8 @@ static void test_what_is_no_object_is_refused(void **state)
 	}
 }
 
-/* A field that occurs twice is refused, since it would be unclear which one counts. */
+/* A field that occurs twice is refused, since it would be unclear which value is
+ * meant. */
 static void test_duplicate_fields_are_refused(void **state)
 {
 	struct tern_ps_job job = some_job(), back;
@@ -352,9 +355,10 @@ static void test_duplicate_fields_are_refused(void **state)
 	tern_ps_job_fini(&job);
 }
 
-/* ---- mutations ---- */
+/* ---- random changes ---- */
 
-/* Changes a byte, cuts a piece out, repeats a piece, or multiplies a digit. */
+/* Changes the text at random: replaces a byte by any byte or by one that JSON uses,
+ * removes a piece, or repeats a piece. */
 static size_t mutate(char *text, size_t bytes, size_t room, struct tern_rng *rng)
 {
 	size_t from = tern_rng_below(rng, bytes), n = 1 + tern_rng_below(rng, 12);
@@ -429,7 +433,7 @@ static void test_changed_bytes_are_refused_or_a_sane_job(void **state)
 	tern_ps_job_fini(&job);
 }
 
-/* ---- differences ---- */
+/* ---- differences between two jobs ---- */
 
 #define DIFFERS(change, word)                                                            \
 	do {                                                                             \
@@ -473,7 +477,7 @@ static void test_a_difference_is_said_with_both_values(void **state)
 	DIFFERS(theirs.params[0].shape.dims[1] = 8, "f32[4,8], the job f32[4,7]");
 	DIFFERS(theirs.params[0].scale = 1, "fc1.weight");
 	DIFFERS(theirs.params[0].init = TERN_INIT_ZERO, "fc1.weight");
-	/* The two numbers differ by one, which float64 cannot represent. */
+	/* The two numbers differ by one, which float64 cannot represent at this size. */
 	DIFFERS(theirs.seed++, "18364758544493064721, the job 18364758544493064720");
 }
 

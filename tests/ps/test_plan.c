@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the plan: every element is in one chunk, the chunks are the same for any
- * number of servers, and the servers' shares are nearly equal. */
+/* Tests of the plan, which divides the parameters into chunks and these among the
+ * servers: every element is in exactly one chunk, the chunks are the same for any number
+ * of servers, and the servers' shares are nearly equal. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -21,7 +22,8 @@ static void check_cut(const struct tern_plan *plan, uint64_t count)
 	assert_int_equal(plan->element_count, count);
 	assert_int_equal(bytes % 64, 0);
 	assert_true(bytes >= 16384 && bytes <= 1048576);
-	/* A 64th of the whole, within the two bounds. */
+	/* Unless limited by the minimum or maximum size, a chunk is a 64th of all
+	 * parameters. */
 	if (bytes > 16384 && bytes < 1048576) {
 		assert_true(bytes * 64 >= count * sizeof(float));
 		assert_true((bytes - 64) * 64 < count * sizeof(float));
@@ -171,7 +173,7 @@ static void test_nothing_to_plan_and_far_too_much_are_refused(void **state)
 	(void)state;
 	assert_int_equal(tern_plan_init(&plan, 0, 1), -EINVAL);
 	assert_int_equal(tern_plan_init(&plan, 1, 0), -EINVAL);
-	/* More chunks than can be numbered. */
+	/* Refused: there would be more chunks than numbers for them. */
 	assert_int_equal(tern_plan_init(&plan, 1ull << 50, 1), -EINVAL);
 	assert_int_equal(tern_plan_init(&plan, (1ull << 50) + 1, 1), -EINVAL);
 	assert_int_equal(tern_plan_init(&plan, UINT64_MAX, 1), -EINVAL);

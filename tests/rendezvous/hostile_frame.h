@@ -13,8 +13,8 @@
 #define HOSTILE_HEADER_BYTES TCP_FRAME_BYTES
 #define HOSTILE_FRAME_MAX    (TCP_FRAME_BYTES + TERN_MESSAGE_MAX)
 
-/* Encodes a message as a frame; its last `payload` bytes are not covered by the
- * checksum. */
+/* Encodes a message as a frame of the tcp fabric. The checksum does not cover its last
+ * `payload` bytes. */
 static inline size_t hostile_frame(
 	void *out, const void *message, size_t bytes, size_t payload)
 {
@@ -29,7 +29,7 @@ static inline size_t hostile_frame(
 	return TCP_FRAME_BYTES + bytes;
 }
 
-/* Corrects the checksum of a corrupted frame. */
+/* Recomputes the checksum of a frame that was changed. */
 static inline void hostile_mend(void *out, size_t bytes)
 {
 	unsigned char *p = out;
@@ -52,7 +52,8 @@ static inline void hostile_send_message(
 	send(fd, frame, frame_bytes, MSG_NOSIGNAL);
 }
 
-/* Makes puts into windows that were never opened, some of them huge. */
+/* Encodes put number `number`: each one writes into a window that the server has not
+ * opened; some are huge. */
 #define HOSTILE_PUT_COUNT 24u
 static inline size_t hostile_put(void *out, unsigned number)
 {
@@ -70,7 +71,7 @@ static inline size_t hostile_put(void *out, unsigned number)
 	return TCP_FRAME_BYTES + 1000;
 }
 
-/* Reads the frame header of a message of `bytes` bytes. */
+/* Reads the frame header of a message, which must have `bytes` bytes. */
 static inline bool hostile_read_start(int fd, size_t bytes)
 {
 	unsigned char header[TCP_FRAME_BYTES];

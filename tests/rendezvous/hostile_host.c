@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See hostile_host.h. The server sends back what a guest sends, from memory of a pool,
- * and checks at its end that no buffer was lost.
+ * See hostile_host.h. The server sends back each tensor that a client sends, from memory
+ * of a pool, and checks at its end that no buffer of the pool was lost.
  */
 #include "tests/rendezvous/hostile_host.h"
 
@@ -25,7 +25,7 @@
 #define KEY_OUT    2u
 #define ECHO_BYTES 100000u
 
-/* ---- the server, in a process of its own ---- */
+/* ---- the server, in a child process ---- */
 
 struct guest {
 	struct tern_peer *peer;
@@ -37,7 +37,8 @@ struct guest {
 struct server {
 	struct tern_context *ctx;
 	struct tern_pool *pool;
-	struct guest guests[2048]; /* cut guests are waited for, too */
+	/* A client whose connection was cut stays in the list until its DOWN event. */
+	struct guest guests[2048];
 };
 
 static void require(bool ok, const char *what)
@@ -122,7 +123,7 @@ static uint64_t quiet_random(struct tern_env *env)
 static const struct tern_env_ops quiet_ops = {
 	.now_ns = quiet_now, .random = quiet_random, .log = quiet};
 
-/* Serves until the other end closes `orders`. */
+/* Serves until the other end of the pipe `orders` is closed. */
 static int serve(int orders, int out, const char *secret)
 {
 	static struct server server;

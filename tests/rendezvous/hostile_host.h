@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server process that hostile.c attacks, and the correct client that must be
- * served. */
+/* The server process that hostile.c attacks, and the correct client that the server must
+ * serve. */
 #ifndef TERN_TESTS_RENDEZVOUS_HOSTILE_HOST_H
 #define TERN_TESTS_RENDEZVOUS_HOSTILE_HOST_H
 
@@ -18,12 +18,12 @@ struct host {
 	const char *secret;
 };
 
-/* Forks a server, with this cluster secret or NULL. */
+/* Forks a server process, with this cluster secret, or none if it is NULL. */
 void host_init(struct host *host, const char *secret);
-/* Tells the server to end; fails the test unless it does so with success. */
+/* Ends the server; fails the test unless the server exits with success. */
 void host_fini(struct host *host);
 
-/* Runs a client that sends a tensor and gets it back; fails the test if that does not
+/* Runs a client that sends a tensor and gets it back; fails the test if this does not
  * work. */
 void check_served(const struct host *host);
 

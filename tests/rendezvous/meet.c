@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See meet.h. */
+/* See meet.h: the test bed with two contexts. */
 #include "tests/rendezvous/meet.h"
 
 #include <errno.h>
@@ -66,7 +66,8 @@ static void on_accept(struct tern_peer *peer, void *arg)
 	assert_true(end->working);
 	end->accepted_count++;
 	if (end->peer)
-		return; /* the test with two peers sets them itself */
+		/* A test with two peers sets the options of the second one itself. */
+		return;
 	end->peer = peer;
 	end_peer_opts(end, &opts);
 	tern_peer_set_opts(peer, &opts);
@@ -200,10 +201,10 @@ void meet_free(struct meet *meet)
 	free(meet);
 }
 
-/* ---- turning ---- */
+/* ---- turns ---- */
 
-/* Sleeps the longer the longer nothing has happened, up to a millisecond: then the
- * test waits for the clock, and polling would only take the processor from others. */
+/* Sleeps, the longer the longer nothing has happened, for up to a millisecond: then the
+ * test waits for a timer, and polling would only take CPU time from other processes. */
 static void pause_a_little(unsigned idle_pauses)
 {
 	struct timespec pause = {.tv_nsec = 20000L << TERN_MIN(idle_pauses / 8, 6u)};
@@ -237,7 +238,8 @@ void meet_turn(struct meet *meet)
 	if (turn(meet) > 0 || meet->world)
 		meet->idle_turns = 0;
 	else if (++meet->idle_turns % 64 == 0)
-		pause_a_little(meet->idle_turns / 64); /* lets the kernel run */
+		/* Gives the kernel time to deliver. */
+		pause_a_little(meet->idle_turns / 64);
 }
 
 void meet_settle(struct meet *meet)
@@ -269,7 +271,8 @@ void call_init(struct call *call, struct end *end)
 {
 	call->end = end;
 	call->done_count = 0;
-	memset(&call->req, 0x5a, sizeof(call->req)); /* fields that the library sets */
+	/* Nonzero bytes in the fields that the library must set. */
+	memset(&call->req, 0x5a, sizeof(call->req));
 	call->req.done = on_done;
 	call->req.arg = call;
 }
@@ -277,9 +280,9 @@ void call_init(struct call *call, struct end *end)
 static int call_started(struct call *call, int r)
 {
 	assert_true(r <= 0);
+	/* The call itself must not call done(): only tern_progress() may. */
 	if (r == 0)
-		assert_int_equal(
-			call->done_count, 0); /* done() is called in tern_progress */
+		assert_int_equal(call->done_count, 0);
 	return r;
 }
 

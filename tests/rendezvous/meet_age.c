@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of old sessions. 32-bit counters wrap, and then have no relation to the numbers
- * with which the session began. So each test advances them by amounts at, before and
- * after every power of two at which something could wrap, by different amounts for
- * different counters, and then lets the session do everything that a young one does: move
- * tensors, lose its link, make rails.
+ * Tests of sessions that have existed for long. Their 32-bit counters have wrapped, and
+ * no longer tell how much was sent since the session began. Each test advances the
+ * counters to values at, before and after every power of two at which something could
+ * wrap, by different amounts for different counters. Then the session must do everything
+ * that a new one can: move tensors, survive a lost connection, make rails (additional
+ * connections).
  */
 #include "tests/rendezvous/meet.h"
 
@@ -15,7 +16,7 @@
 #include "rendezvous/rendezvous.h"
 
 #define SMALL_COUNT 150u
-#define LARGE_BYTES 300000u /* large enough for rails to be made */
+#define LARGE_BYTES 300000u /* so large that rails are made */
 #define RAIL_COUNT  2u
 
 static struct tern_peer_stats stats_of(const struct end *end)
@@ -26,8 +27,8 @@ static struct tern_peer_stats stats_of(const struct end *end)
 	return stats;
 }
 
-/* True if the counters of what one end has sent agree with what the other has
- * received, at both ends. */
+/* True if all messages sent by `from` are received and acknowledged, and both ends agree
+ * on the credits (rights to send a message). */
 static bool is_told(const struct tern_peer *from, const struct tern_peer *to)
 {
 	return from->stats.messages_sent == to->stats.messages_received &&
@@ -37,7 +38,8 @@ static bool is_told(const struct tern_peer *from, const struct tern_peer *to)
 	       from->stream.credit_rx.granted == to->stream.credit_tx.granted;
 }
 
-/* As if `seq` messages had gone from `from` to `to`, of which `credits` used one. */
+/* Advances the counters of both ends as if `from` had sent `seq` more messages, of which
+ * `credits` used a credit each. */
 static void set_forward(
 	struct tern_peer *from, struct tern_peer *to, uint32_t seq, uint32_t credits)
 {
@@ -54,7 +56,8 @@ static void set_forward(
 	to->stream.credit_rx.grown_at += credits;
 }
 
-/* Makes the next id of each slot the last one before the generation wraps. */
+/* Changes each free slot of the id table so that its next id is the last one before the
+ * generation number wraps. */
 static void age_ids(struct tern_peer *peer)
 {
 	for (uint32_t i = 0; i < peer->ids.slot_count; i++)
@@ -72,11 +75,14 @@ static void age_epoch(struct tern_peer *peer, uint32_t epoch)
 }
 
 struct age {
-	uint32_t seq, credits; /* from A to B; from B to A exchanged */
+	/* Of messages from A to B; of messages from B to A the two amounts are
+	 * swapped. */
+	uint32_t seq, credits;
 	uint32_t epoch;
 };
 
-/* Nothing may be in flight: it would carry old counters. */
+/* Advances all counters. It first waits until nothing is in flight, since a message in
+ * flight would carry the old values. */
 static void age(struct meet *meet, const struct age *by)
 {
 	struct tern_peer *a = meet->ends[A].peer, *b = meet->ends[B].peer;
@@ -145,8 +151,8 @@ static unsigned rails_up(const struct tern_peer *peer)
 	return count;
 }
 
-/* True if all rails are up. On fabrics that put, the main link is one of them, unless
- * large tensors have connections of their own. */
+/* True if all rails are connected. On fabrics that can put, the main link counts as one
+ * of them, unless large tensors have connections of their own. */
 static bool has_its_rails(const struct meet *meet)
 {
 	const struct tern_peer *a = meet->ends[A].peer, *b = meet->ends[B].peer;
@@ -157,7 +163,8 @@ static bool has_its_rails(const struct meet *meet)
 	return rails_up(a) == wanted && rails_up(b) == wanted;
 }
 
-/* For an idle session: checks its records and promised credits. */
+/* True if the session uses no memory for received messages (records), and promises no
+ * more credits than it may. */
 static bool holds_nothing(const struct tern_peer *peer)
 {
 	const struct tern_credit_rx *rx = &peer->stream.credit_rx;
@@ -175,7 +182,7 @@ static void live_on(struct meet *meet, const struct age *by)
 		exchange(meet, from, 1);
 	MEET_PUMP(meet, has_its_rails(meet));
 	age(meet, by);
-	exchange(meet, A, 2); /* across the wrap */
+	exchange(meet, A, 2); /* the counters wrap during this exchange */
 	for (unsigned round = 0; round < 2; round++) {
 		lose_the_link(meet);
 		exchange(meet, A, 3 + round);
@@ -195,14 +202,16 @@ static void test_a_session_of_2_to_the_33_messages_lives_on(
 		{1u << 31, (1u << 31) + 1, (1u << 31) - 1},
 		{UINT32_MAX - 200, 5, UINT32_MAX - 1},
 		{UINT32_MAX, 3u << 30, UINT32_MAX},
-		/* The remainders of 2^33 + 2^31 + 7, and of 2^33. */
+		/* Both counters modulo 2^32: 2^33 + 2^31 + 7 messages, of which 2^33 used
+		 * a credit. */
 		{(1u << 31) + 7, 0, 7},
 	};
 	struct tern_context_opts opts = meet_opts();
 
 	opts.bulk_bytes = 100000;
 	opts.rail_count = RAIL_COUNT;
-	opts.suspect_ns = 40 * TERN_NS_PER_MS; /* counters are sent with every PING */
+	/* Makes PINGs, which carry the counters, frequent. */
+	opts.suspect_ns = 40 * TERN_NS_PER_MS;
 	opts.reconnect_ns = opts.dead_ns = 60 * TERN_NS_PER_S;
 	for (unsigned i = 0; i < TERN_ARRAY_SIZE(ages); i++) {
 		struct meet *meet = meet_new_with(instance, &opts, &opts);

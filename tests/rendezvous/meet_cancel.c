@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of early ends: tern_cancel in every state, tern_peer_free and tern_context_free
- * with requests in flight. Each request ends once. After its end the memory belongs to
- * the caller: what is written there afterwards stays.
+ * Tests of requests that end early: tern_cancel() in every state, tern_peer_free() and
+ * tern_context_free() with requests in flight. Each request must end exactly once. After
+ * its end the memory belongs to the caller again, and the library must no longer write to
+ * it.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -53,7 +54,7 @@ static void test_an_unmatched_receive_leaves_as_if_never_posted(
 		if (i >= 6)
 			meet_settle(meet);
 		tern_cancel(&recv[0].req);
-		/* done() runs in tern_progress. */
+		/* tern_cancel() itself does not call done(); tern_progress() does. */
 		assert_int_equal(recv[0].done_count, 0);
 		MEET_PUMP(meet, call_over(&recv[0]));
 		assert_int_equal(recv[0].req.status, -ECANCELED);
@@ -88,10 +89,11 @@ static void test_an_unmatched_send_can_be_cancelled(const struct instance *insta
 		MEET_PUMP(meet, call_over(&send));
 		assert_true(send.req.status == -ECANCELED ||
 			    (bytes == 100 && send.req.status == 0));
-		buf_fill(&data, 66); /* the memory is ours again */
+		/* The caller may overwrite the memory after the end of the send. */
+		buf_fill(&data, 66);
 		meet_settle(meet);
-		/* Its other half ends with it, or meets the next half, but never gets
-		 * overwritten data. */
+		/* Allowed: the receive ends as cancelled, gets the tensor as it was, or
+		 * waits for another send. Never may it get the overwritten bytes. */
 		assert_int_equal(call_recv(&recv, b, i, 1, &room, 0), 0);
 		meet_settle(meet);
 		if (!call_over(&recv))
@@ -108,13 +110,13 @@ static void test_an_unmatched_send_can_be_cancelled(const struct instance *insta
 
 struct mess {
 	uint64_t bytes;
-	unsigned flags; /* of the receive */
+	unsigned flags; /* flags of the receive */
 	bool sender_first, sender_cancels;
 	enum memory memory;
 };
 
-/* Ends both halves: the cancelled one ends by itself, and so does the other unless the
- * two never met. */
+/* Waits for the ends of a send and its receive, one of which was cancelled. The other one
+ * is cancelled too, if the two had not been matched. */
 static void end_both(struct meet *meet, struct call *send, struct call *recv)
 {
 	MEET_PUMP(meet, call_over(send) || call_over(recv));
@@ -126,7 +128,8 @@ static void end_both(struct meet *meet, struct call *send, struct call *recv)
 	MEET_PUMP(meet, call_over(send) && call_over(recv));
 }
 
-/* For a receive with ALLOC or PEEK that was not cancelled in time. */
+/* done() of a receive: if it got the tensor because the cancel came too late, checks and
+ * releases it (with ALLOC and PEEK a receive holds memory). */
 static void check_and_release(struct call *call)
 {
 	const struct mess *mess = call->arg;
@@ -137,7 +140,7 @@ static void check_and_release(struct call *call)
 	tern_release(&call->req);
 }
 
-/* One transfer that is cancelled after `turns` turns. */
+/* One transfer of which one half is cancelled after `turns` turns. */
 static void cancel_after(struct meet *meet, const struct mess *mess, unsigned turns)
 {
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
@@ -168,7 +171,8 @@ static void cancel_after(struct meet *meet, const struct mess *mess, unsigned tu
 		tern_cancel(&send.req);
 	if (!mess->sender_cancels && !call_over(&recv))
 		tern_cancel(&recv.req);
-	/* If the room was advertised the two halves have met, and end together. */
+	/* If the receive advertised its memory (POST), send and receive are matched
+	 * already, so the cancel ends both. */
 	if (!mess->flags && !mess->sender_first && !(meet->instance->gpus & 1 << B) &&
 		strcmp(meet->instance->fabric, "tcp") == 0)
 		MEET_PUMP(meet, call_over(&send) && call_over(&recv));
@@ -182,7 +186,7 @@ static void cancel_after(struct meet *meet, const struct mess *mess, unsigned tu
 		spoilt = true;
 	}
 	assert_true(send.req.status == 0 || send.req.status == -ECANCELED);
-	/* When a send has succeeded, its bytes have arrived. */
+	/* A large send succeeds only after its bytes have arrived. */
 	if (send.req.status == 0 && mess->bytes > MEET_EAGER && mess->sender_cancels)
 		assert_int_equal(recv.req.status, 0);
 	if (spoilt) {
@@ -245,8 +249,8 @@ static void test_both_ends_may_cancel_at_once(const struct instance *instance)
 	meet_free(meet);
 }
 
-/* Also for halves whose other half had ended before they met; a copy under way may
- * delay the end of a half. */
+/* Cancels each request whose counterpart has ended, since the two may never be matched.
+ * True when all have ended: a copy in progress may delay that. */
 static bool all_end(struct call *send, struct call *recv, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
@@ -325,7 +329,7 @@ static void test_done_may_cancel_another(const struct instance *instance)
 
 enum { CROWD = 40 };
 
-/* Posts requests that get into every possible state, and makes a few turns. */
+/* Posts requests that reach every possible state, and makes `turns` turns. */
 static void crowd(struct meet *meet, struct call *send, struct call *recv, unsigned turns)
 {
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
@@ -337,7 +341,8 @@ static void crowd(struct meet *meet, struct call *send, struct call *recv, unsig
 		unsigned flags = i % 3 == 1   ? TERN_RECV_ALLOC
 				 : i % 3 == 2 ? TERN_RECV_PEEK
 					      : 0;
-		uint64_t key = i < CROWD / 2 ? i : 100 + i; /* half of them never meet */
+		/* The second half have keys without a counterpart. */
+		uint64_t key = i < CROWD / 2 ? i : 100 + i;
 
 		assert_int_equal(call_send(&send[i], a, i, 1, &data, 0), 0);
 		assert_int_equal(
@@ -360,7 +365,7 @@ static void crowd_check(struct call *send, struct call *recv, bool send_cancelle
 	}
 }
 
-/* Releases a request that ended well and holds something. */
+/* Releases the memory that a successful request holds. */
 static void crowd_release(struct call *call)
 {
 	if (call->req.status == 0 && (call->req.peeked || call->req.buf.mem))
@@ -389,7 +394,7 @@ static void test_peer_free_ends_every_request(const struct instance *instance)
 			crowd(meet, send, recv, turns);
 			events = gone->up_count + gone->suspect_count;
 			peer = gone->peer;
-			gone->working = true; /* some may end before it returns */
+			gone->working = true; /* lets this call run done() */
 			tern_peer_free(peer);
 			gone->working = false;
 			gone->peer = NULL;
@@ -429,7 +434,7 @@ static void test_context_free_ends_every_request(const struct instance *instance
 			for (unsigned i = 0; i < CROWD; i++)
 				assert_int_equal(
 					(side == A ? send : recv)[i].done_count, 1);
-			if (side == B) { /* no peer can reach it any more */
+			if (side == B) { /* no peer can connect to it any more */
 				assert_int_equal(last.req.status, -ECANCELED);
 				buf_fill(&room, 9);
 			}

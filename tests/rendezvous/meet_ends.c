@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of how peers begin and end: addresses, refusals, secrets, versions, goodbyes,
- * connections that are cut and restored.
+ * Tests of how sessions with a peer begin and end: addresses, refusals, secrets,
+ * versions, orderly ends, and connections that are cut and restored.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -116,14 +116,14 @@ static void test_nobody_there_is_econnrefused(const struct instance *instance)
 	MEET_PUMP(meet, a->down_count);
 	assert_int_equal(a->up_count, 0);
 	assert_int_equal(a->down_status, -ECONNREFUSED);
-	/* At DOWN every request has ended. */
+	/* When the DOWN event comes, every request has ended. */
 	assert_true(call_over(&send) && call_over(&recv));
 	assert_int_equal(send.req.status, -ECONNREFUSED);
 	assert_int_equal(recv.req.status, -ECONNREFUSED);
 	meet_free(meet);
 }
 
-/* A dialler that starts early finds a listener that starts late. */
+/* A program may start to connect before the other one listens. */
 static void test_connect_tries_again(const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
@@ -176,8 +176,9 @@ static bool any_link_is(const struct end *end, enum tern_link_state state)
 	return false;
 }
 
-/* The incarnation that one end has sent differs from the one that the other end got,
- * as if it had been changed on the way. */
+/* Changes an end's incarnation number after the end has sent it: for the other end this
+ * looks as if an attacker had changed it on the way. The proof of the secret covers the
+ * number, so the handshake must fail. */
 static void test_the_secret_proves_which_context_speaks(const struct instance *instance)
 {
 	static const enum tern_link_state waits[] = {
@@ -198,7 +199,8 @@ static void test_the_secret_proves_which_context_speaks(const struct instance *i
 		MEET_PUMP(meet, any_link_is(&meet->ends[i], waits[i]));
 		tern_rdv_of(meet->ends[i].ctx)->incarnation++;
 		MEET_PUMP(meet, !any_link_is(&meet->ends[i], waits[i]));
-		/* A dialler that was cut tries again. */
+		/* The connecting end may try again, but the listening end has accepted no
+		 * peer. */
 		assert_int_equal(meet->ends[B].accepted_count, 0);
 		meet_free(meet);
 	}
@@ -212,9 +214,9 @@ static void test_the_secret_decides_who_may_talk(const struct instance *instance
 	secrets(instance, NULL, "open sesame", false);
 }
 
-/* ---- an end that is not Tern, or another version of it ---- */
+/* ---- another program, or another version of Tern, at the address ---- */
 
-/* The impostor's answer to a HELLO. */
+/* How the impostor (a program that is not this version of Tern) answers a HELLO. */
 enum answer { OTHER_VERSION, NOT_A_HELLO, NOISE };
 
 static int impostor_answers(struct link *link, const void *data, size_t bytes)
@@ -243,8 +245,8 @@ static void impostor_accepted(struct link *link)
 	link->arg = &the_answer;
 }
 
-/* B's port of the fabric bed is the impostor, to which the context under test
- * connects. */
+/* Connects a context to an impostor: a port of the fabric test bed, which answers the
+ * HELLO with `answer`. */
 static int meet_impostor(const struct instance *instance, enum answer answer)
 {
 	struct tern_context_opts opts = meet_opts();
@@ -280,7 +282,7 @@ static void test_what_is_not_tern_is_eproto(const struct instance *instance)
 	assert_int_equal(meet_impostor(instance, NOISE), -EPROTO);
 }
 
-/* Bytes that are not a frame of the fabric. */
+/* The server at the address sends bytes that are not a frame of the fabric. */
 static void test_another_server_is_eproto(const struct instance *instance)
 {
 	static const char greeting[] =
@@ -311,7 +313,8 @@ static void test_another_server_is_eproto(const struct instance *instance)
 			continue;
 		assert_int_equal(send(conn, greeting, sizeof(greeting), MSG_NOSIGNAL),
 			sizeof(greeting));
-		shutdown(conn, SHUT_WR); /* not a reset, which could overtake the bytes */
+		/* An orderly end of the stream: a reset could overtake the bytes. */
+		shutdown(conn, SHUT_WR);
 	}
 	assert_int_equal(a->down_status, -EPROTO);
 	meet_free(meet);
@@ -352,7 +355,7 @@ static void test_a_stranger_does_not_disturb_a_listener(const struct instance *i
 	meet_free(meet);
 }
 
-/* ---- goodbyes ---- */
+/* ---- orderly ends ---- */
 
 static void test_close_comes_after_all_is_delivered(const struct instance *instance)
 {
@@ -384,7 +387,7 @@ static void test_close_comes_after_all_is_delivered(const struct instance *insta
 			assert_int_equal(send[i].req.status, 0);
 			call_check(&recv[i], i % 2 ? 60 : 60000, i);
 		}
-		/* This receive has no send. */
+		/* No send matches this receive. */
 		assert_int_equal(late.done_count, 1);
 		assert_true(late.req.status < 0);
 		assert_int_equal(from->suspect_count + to->suspect_count, 0);
@@ -426,7 +429,8 @@ static void test_a_peer_may_be_freed_in_its_last_event(const struct instance *in
 	meet_free(meet);
 }
 
-/* Neither the time limits of the dialling end nor silence delay it. */
+/* When B frees its peer, A goes down at once, however long A's reconnect_ns and dead_ns
+ * are. */
 static void test_a_peer_that_was_freed_is_not_waited_for(const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
@@ -455,7 +459,7 @@ static void exchange(struct meet *meet, uint64_t step)
 	call_check(&recv, 90000, step);
 }
 
-/* With the longest durations, sums with the clock must not wrap to the shortest. */
+/* Very long durations: if "now + duration" wrapped, the time would be over at once. */
 static void test_what_may_take_for_ever_does_not_end_at_once(
 	const struct instance *instance)
 {
@@ -482,7 +486,8 @@ static void test_what_may_take_for_ever_does_not_end_at_once(
 		assert_int_equal(a->down_count + meet->ends[B].down_count, 0);
 		meet_free(meet);
 
-		/* Nobody listens, so each attempt ends, and the next one follows. */
+		/* No program listens at the address, so each attempt to connect fails,
+		 * and another one follows. */
 		meet = meet_new_apart(instance, &opts, &opts);
 		instance->nobody(rest);
 		meet_url(instance, rest, url);
@@ -515,8 +520,8 @@ static void test_accepted_peers_outlive_their_listener(const struct instance *in
 #define ALL  (-1)
 #define NONE (-2)
 
-/* Cuts connected TCP sockets of this process: all, none, or the number-th. Returns how
- * many there are. */
+/* Cuts TCP connections of this process: all, none, or the one with index `number`.
+ * Returns how many there are. */
 static unsigned cut_sockets(int number)
 {
 	unsigned count = 0;
@@ -622,7 +627,7 @@ static void test_a_connection_that_cannot_come_back_is_down(
 	meet_free(meet);
 }
 
-/* ---- connections that are made ---- */
+/* ---- additional connections ---- */
 
 static void move(struct meet *meet, unsigned from, uint64_t bytes, uint64_t step)
 {
@@ -637,7 +642,8 @@ static void move(struct meet *meet, unsigned from, uint64_t bytes, uint64_t step
 	call_check(&recv, bytes, step);
 }
 
-/* For sends of either end, and again after all connections were lost. */
+/* Large tensors get a connection of their own (bulk). Tests sends from both ends, and
+ * again after all connections were lost. */
 static void test_bulk_gets_a_connection_of_its_own(const struct instance *instance)
 {
 	for (unsigned from = 0; from < 2; from++) {
@@ -654,7 +660,7 @@ static void test_bulk_gets_a_connection_of_its_own(const struct instance *instan
 		before = cut_sockets(NONE);
 		move(meet, from, 100000, 2);
 		MEET_PUMP(meet, cut_sockets(NONE) == before + 2);
-		move(meet, from, 1 << 20, 3); /* over the new connection */
+		move(meet, from, 1 << 20, 3); /* goes over the new bulk connection */
 		cut_sockets(ALL);
 		MEET_PUMP(meet, a->recovered_count == 1);
 		MEET_PUMP(meet, cut_sockets(NONE) == before + 2);
@@ -663,8 +669,8 @@ static void test_bulk_gets_a_connection_of_its_own(const struct instance *instan
 	}
 }
 
-/* Nobody listens any more when the bulk connection is dialled: the tensors share the
- * existing one. */
+/* The listener is gone when the bulk connection is dialled, so large tensors share the
+ * existing connection. */
 static void test_bulk_shares_the_connection_where_there_is_no_other(
 	const struct instance *instance)
 {

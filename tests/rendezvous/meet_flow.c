@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the steady state: rails, statistics that add up, no registration after
- * warm-up, and two threads that sleep until there is something to do.
+ * Tests of a running session: rails (additional connections), consistent statistics, no
+ * memory registration after the first transfers, and two threads that sleep while there
+ * is nothing to do.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -28,7 +29,8 @@ static void test_rails_carry_everything(const struct instance *instance)
 
 		a_opts.rail_count = rails;
 		a_opts.bulk_bytes = b_opts.bulk_bytes = 65537;
-		b_opts.rail_count = rails % 2 ? rails : 1; /* the dialling end decides */
+		/* Has no effect: the end that connects chooses the number of rails. */
+		b_opts.rail_count = rails % 2 ? rails : 1;
 		meet = meet_new_with(instance, &a_opts, &b_opts);
 		for (unsigned round = 0; round < 2; round++) {
 			struct end *from = &meet->ends[round], *to = &meet->ends[!round];
@@ -59,7 +61,7 @@ static void test_rails_carry_everything(const struct instance *instance)
 	}
 }
 
-/* ---- numbers ---- */
+/* ---- statistics ---- */
 
 static uint64_t by_path(const struct tern_peer_stats *stats)
 {
@@ -67,7 +69,7 @@ static uint64_t by_path(const struct tern_peer_stats *stats)
 	       stats->peek_count;
 }
 
-/* True between GPUs of one host if the driver has CUDA IPC. */
+/* True if tensors go from GPU to GPU by CUDA IPC: on one host, if the driver has it. */
 static bool goes_by_ipc(const struct instance *instance)
 {
 	bool reader_uses_gpu = instance->uses_gpu || (instance->gpus & 1 << B);
@@ -113,7 +115,7 @@ static void test_statistics_add_up(const struct instance *instance)
 	assert_int_equal(stats[A].eager_count, instance->gpus & 1 << A ? 0 : COUNT / 2);
 	assert_int_equal(stats[A].eager_count, stats[B].eager_count);
 	assert_int_equal(stats[A].put_count, stats[B].put_count);
-	/* The end that is read from does not know whether that was get or peek. */
+	/* The end whose memory is read cannot tell a get from a peek. */
 	assert_int_equal(stats[A].get_count + stats[A].peek_count,
 		stats[B].get_count + stats[B].peek_count);
 	assert_int_equal(stats[A].ipc_count, goes_by_ipc(instance) ? COUNT : 0);
@@ -161,8 +163,8 @@ static void test_nothing_is_registered_after_warm_up(const struct instance *inst
 
 /* ---- sleeping ---- */
 
-/* B on a thread of its own: sends back what it receives, until an empty tensor
- * arrives. */
+/* End B in a thread of its own: it sends back each tensor that it receives, until an
+ * empty one arrives. */
 struct echo {
 	struct end *end;
 	struct tern_buf room;
@@ -205,7 +207,7 @@ static void *echo_run(void *arg)
 		echo->rounds++;
 	}
 	while (tern_wait_any(ctx, 50 * TERN_NS_PER_MS) == 0)
-		; /* the last message is sent and acknowledged */
+		; /* waits until the last message is sent and acknowledged */
 	return NULL;
 }
 
@@ -251,7 +253,8 @@ static void sleepers(
 	meet_free(meet);
 }
 
-/* A send that ended with 0 has left: it does not wait for this end's next call. */
+/* When tern_wait() has returned 0, the bytes have left this end: they arrive although
+ * nothing polls it any more. */
 static void test_what_was_waited_for_has_left(const struct instance *instance)
 {
 	struct meet *meet = meet_new(instance);
@@ -269,7 +272,7 @@ static void test_what_was_waited_for_has_left(const struct instance *instance)
 		a->working = true;
 		assert_int_equal(tern_wait(a->ctx, &send.req, UINT64_MAX), 0);
 		a->working = false;
-		/* It has ended, so done() has run. */
+		/* The send has ended, so done() must have been called. */
 		assert_int_equal(send.done_count, 1);
 		MEET_PUMP(meet, call_over(&recv));
 		a->asleep = false;
@@ -277,7 +280,8 @@ static void test_what_was_waited_for_has_left(const struct instance *instance)
 	meet_free(meet);
 }
 
-/* The caller may reuse a request as soon as its status says that it has ended. */
+/* The caller may reuse a request as soon as its status says that it has ended, so done()
+ * must have run by then. */
 static void test_no_request_says_that_it_ended_before_done(
 	const struct instance *instance)
 {

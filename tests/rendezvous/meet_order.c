@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests that sends can be received in any order, however many stand before the one that
- * is received: more than there are credits and records. TERN_TEST_SENDS sets their number
- * for a manual or a long run.
+ * Tests that sends can be received in any order, however many earlier sends are waiting:
+ * more than there are credits (rights to send a message) and records (memory for received
+ * messages). TERN_TEST_SENDS sets the number of sends, for a manual or a long run.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -17,15 +17,17 @@
 #define LARGE      70000u
 #define LARGEST    (1u << 20)
 #define SIZE_COUNT 8u
-#define AT_ONCE    24u /* receives posted at a time */
+#define AT_ONCE    24u /* receives that are posted at a time */
 
-/* The key determines the size: send k has the bytes of data[k % SIZE_COUNT]. */
+/* Tensor sizes. The key chooses the size: the send with key k has sizes[k % SIZE_COUNT]
+ * bytes. */
 static const uint64_t sizes[SIZE_COUNT] = {
 	0, 1, 100, MEET_EAGER, MEET_EAGER + 1, 20000, LARGE, LARGEST};
 
 struct crowd {
 	struct meet *meet;
-	struct tern_buf data[2][SIZE_COUNT]; /* by end */
+	/* For each end (A, B) and size: the bytes to send. */
+	struct tern_buf data[2][SIZE_COUNT];
 	struct tern_buf rooms[2][AT_ONCE];
 	unsigned count;
 	struct call *sends[2];
@@ -74,7 +76,8 @@ static void crowd_free(struct crowd *c)
 	free(c);
 }
 
-/* The largest sizes are rare, since a card or a device copies all of them. */
+/* Index of the size of key `k`. The largest size is rare, since a GPU or a simulated
+ * device copies all its bytes. */
 static unsigned size_of(unsigned k)
 {
 	return k % SIZE_COUNT == SIZE_COUNT - 1 && k % 128 != 127 ? 0 : k % SIZE_COUNT;
@@ -87,7 +90,8 @@ static void send_one(struct crowd *c, unsigned from, unsigned k, uint64_t step)
 		0);
 }
 
-/* Receives into a room, into the pool, or in place, so that all kinds are used. */
+/* Posts the receive of key `k` into the caller's memory, into the pool, or in place,
+ * depending on `k`, so that all kinds are used. */
 static void recv_one(
 	struct crowd *c, unsigned to, unsigned slot, unsigned k, uint64_t step)
 {
@@ -110,7 +114,7 @@ static void check_one(struct crowd *c, unsigned to, unsigned slot, unsigned k)
 		tern_release(&call->req);
 }
 
-/* Posts some receives at once, and waits for them. */
+/* Posts the receives of these keys at the same time, and waits for all. */
 static void receive(struct crowd *c, unsigned to, const unsigned *keys, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)
@@ -125,7 +129,8 @@ static struct tern_rdv *rdv_of(struct crowd *c, unsigned e)
 	return tern_rdv_of(c->meet->ends[e].ctx);
 }
 
-/* There are as many records as credits need, and a few for answered WANTs. */
+/* Checks that no more records were allocated than the credits need, plus some for
+ * answered WANTs (requests for one send). */
 static void check_records(struct crowd *c, const uint32_t before[2])
 {
 	for (unsigned e = 0; e < 2; e++) {
@@ -149,7 +154,7 @@ static void last_first(const struct instance *instance,
 		order[i] = count - 1 - i;
 	}
 	meet_settle(c->meet);
-	/* The first half strictly from the end, the rest in random order. */
+	/* The second half in reverse order, then the first half in random order. */
 	for (unsigned i = count / 2; i + 1 < count; i++) {
 		unsigned j = i + (unsigned)tern_rng_below(&rng, count - i), k = order[i];
 
@@ -187,7 +192,8 @@ static void test_two_crowds_that_cross_are_received_last_first(
 	last_first(instance, &opts, 300, true);
 }
 
-/* With the default number of records: more sends than any window. */
+/* There are more sends than any peer is ever granted credits; the number of records is
+ * the default. */
 static void test_1100_sends_before_the_wanted_one_are_no_hindrance(
 	const struct instance *instance)
 {
@@ -204,7 +210,8 @@ static void test_1100_sends_before_the_wanted_one_are_no_hindrance(
 	crowd_free(c);
 }
 
-/* A receive that was answered by MISS gets the send when that is posted. */
+/* B asks for a send that A does not have yet (WANT), and A answers so (MISS). When the
+ * send is posted, it still meets the receive. */
 static void test_a_receive_meets_a_send_that_comes_behind_the_crowd(
 	const struct instance *instance)
 {
@@ -228,7 +235,7 @@ static void test_a_receive_meets_a_send_that_comes_behind_the_crowd(
 	crowd_free(c);
 }
 
-/* Also receives that were posted before the crowd of sends. */
+/* The receives of the last sends are posted before any send. */
 static void test_receives_posted_before_the_crowd_are_met(const struct instance *instance)
 {
 	struct tern_context_opts opts = few_records();
@@ -246,7 +253,8 @@ static void test_receives_posted_before_the_crowd_are_met(const struct instance 
 	crowd_free(c);
 }
 
-/* Sends and receives of one triple behind the crowd: the first meets the first. */
+/* After 300 other sends, sends and receives of one triple (channel, key, step) are
+ * posted: the k-th send must meet the k-th receive. */
 static void test_order_within_a_triple_holds_behind_the_crowd(
 	const struct instance *instance)
 {
@@ -258,7 +266,8 @@ static void test_order_within_a_triple_holds_behind_the_crowd(
 		send_one(c, A, i, 1);
 	meet_settle(c->meet);
 	for (unsigned i = 0; i < AT_ONCE; i++) {
-		unsigned of = i % 3 ? i : i + 1; /* its size, by which it is recognised */
+		/* Determines the size, by which the send is recognised. */
+		unsigned of = i % 3 ? i : i + 1;
 		struct tern_buf part = buf_part(&c->data[A][6], 0, 1 + of * 317);
 
 		if (i % 2)
@@ -279,7 +288,8 @@ static void test_order_within_a_triple_holds_behind_the_crowd(
 	crowd_free(c);
 }
 
-/* A cancelled half leaves the other half to the next one. */
+/* If a send is cancelled, its receive meets the next send of the same key and step;
+ * likewise a cancelled receive. */
 static void test_cancelled_halves_leave_the_crowd(const struct instance *instance)
 {
 	struct tern_context_opts opts = few_records();
@@ -292,12 +302,12 @@ static void test_cancelled_halves_leave_the_crowd(const struct instance *instanc
 	meet_settle(c->meet);
 	recv_one(c, B, 0, last, 1);
 	recv_one(c, B, 1, last, 1);
-	tern_cancel(&c->recvs[B][0].req); /* it sends a WANT, or has sent one */
+	tern_cancel(&c->recvs[B][0].req); /* cancelled after or before its WANT is sent */
 	MEET_PUMP(c->meet, call_over(&c->recvs[B][0]));
 	assert_int_equal(c->recvs[B][0].req.status, -ECANCELED);
 	tern_cancel(&c->sends[A][last - 1].req);
 	recv_one(c, B, 2, last - 1, 1);
-	/* GPU memory may be on its way to staging memory. */
+	/* If the send is in a GPU, a copy to staging memory may delay its end. */
 	MEET_PUMP(c->meet, call_over(&c->sends[A][last - 1]));
 	assert_int_equal(c->sends[A][last - 1].req.status, -ECANCELED);
 	meet_settle(c->meet);
@@ -312,9 +322,9 @@ static void test_cancelled_halves_leave_the_crowd(const struct instance *instanc
 	crowd_free(c);
 }
 
-/* The send that B has asked for waits for the only bounce buffer, and is cancelled: B
- * is told at once, and meets the next send of the triple. Empty sends use up the
- * credits. */
+/* B asks for a send (WANT) that is waiting for the only bounce buffer, and A cancels it.
+ * A must answer MISS at once, and B's receive must meet the next send of the triple.
+ * Empty sends use up the credits. */
 static void test_a_wanted_send_that_is_cancelled_is_answered(
 	const struct instance *instance)
 {
@@ -322,7 +332,7 @@ static void test_a_wanted_send_that_is_cancelled_is_answered(
 		HOLDER = 6,
 		WANTED = 14,
 		CROWD = 300
-	}; /* HOLDER and WANTED have LARGE bytes */
+	}; /* the sizes of HOLDER and WANTED are LARGE */
 	struct tern_context_opts opts = few_records();
 	struct instance tight = *instance;
 	struct crowd *c;
@@ -337,8 +347,8 @@ static void test_a_wanted_send_that_is_cancelled_is_answered(
 	recv_one(c, B, 0, WANTED, 1);
 	MEET_PUMP(c->meet, tern_xfer_of(&c->sends[A][WANTED].req)->wanted);
 	tern_cancel(&c->sends[A][WANTED].req);
-	assert_int_equal(
-		c->meet->ends[A].peer->want.miss_count, 0); /* the MISS was sent */
+	/* No MISS is waiting: it was sent. */
+	assert_int_equal(c->meet->ends[A].peer->want.miss_count, 0);
 	MEET_PUMP(c->meet, call_over(&c->sends[A][WANTED]));
 	assert_int_equal(c->sends[A][WANTED].req.status, -ECANCELED);
 	MEET_PUMP(c->meet, rdv_of(c, B)->wanted_count == 0);
@@ -351,7 +361,7 @@ static void test_a_wanted_send_that_is_cancelled_is_answered(
 	crowd_free(c);
 }
 
-/* Handles a WANT of a send that A does not have, as if it had arrived. */
+/* Makes A handle a WANT for a send that A does not have, as if it had come from B. */
 static int hear_want(struct end *a, uint32_t id)
 {
 	const struct tern_header want = {
@@ -360,8 +370,8 @@ static int hear_want(struct end *a, uint32_t id)
 	return tern_want_on_want(a->peer, &want);
 }
 
-/* A peer may have at most TERN_WANTS_MAX of these WANTs under way. So their answers
- * need no more memory here even if the fabric has no room for a MISS. */
+/* A peer may have at most TERN_WANTS_MAX WANTs unanswered, so their answers need limited
+ * memory, even while the fabric accepts no MISS. One more WANT is an error. */
 static void test_a_peer_that_wants_more_than_it_may_is_refused(
 	const struct instance *instance)
 {
@@ -377,7 +387,7 @@ static void test_a_peer_that_wants_more_than_it_may_is_refused(
 	assert_int_equal(a->peer->want.miss_count, TERN_WANTS_MAX);
 	for (uint32_t i = 0; i < TERN_WANTS_MAX; i++)
 		assert_int_equal(a->peer->want.misses[i], i + 1);
-	/* Undoes the changes in A, since B has not sent any of these messages. */
+	/* Restores A's state, since B did not really send these WANTs. */
 	a->peer->want.miss_count = 0;
 	a->peer->want.watching = false;
 	meet_free(meet);

@@ -21,7 +21,7 @@
 
 struct pair {
 	struct tern_domain *domain;
-	struct tern_context *a, *b; /* a dials, b listens */
+	struct tern_context *a, *b; /* `a` dials, `b` listens */
 	struct tern_peer *dialled, *accepted;
 };
 
@@ -74,7 +74,7 @@ static void join(struct pair *p, const char *address)
 	}
 }
 
-/* Number of accepted queue pairs on the device. */
+/* Number of queue pairs on the device whose connection was accepted, not dialled. */
 static unsigned accepted_on(unsigned device)
 {
 	struct fake_verbs_qp qps[32];
@@ -124,7 +124,8 @@ static void test_rails_go_to_the_addresses_in_turn(void **state)
 #define DEVICES      8u
 #define TENSOR_BYTES (24u << 20)
 
-/* Sends from one wrapped memory into the other; the receive is posted first or last. */
+/* Sends from the wrapped memory of one end into that of the other. `first`: the receive
+ * is posted before the send. */
 static void move(struct pair *p, struct tern_mem *const mem[2], unsigned from, bool first)
 {
 	struct tern_peer *peers[] = {p->dialled, p->accepted};
@@ -180,7 +181,8 @@ static void test_eight_devices_carry_eight_rails(void **state)
 		assert_int_equal(
 			tern_mem_wrap(p.domain, memory[i], TENSOR_BYTES, &mem[i]), 0);
 	}
-	/* From the last to the first, so that the main link is on the eighth device. */
+	/* Lists the addresses in reverse order, so that the main link is on the eighth
+	 * device. */
 	for (unsigned i = DEVICES; i > 0; i--) {
 		char address[64];
 
@@ -206,7 +208,7 @@ static void test_eight_devices_carry_eight_rails(void **state)
 		free(memory[i]);
 }
 
-/* ---- one device ---- */
+/* ---- one address or device of several ---- */
 
 static void test_devices_are_listed_with_where_they_are(void **state)
 {
@@ -238,7 +240,7 @@ static void test_devices_are_listed_with_where_they_are(void **state)
 	pair_fini(&p);
 }
 
-/* The device of the only queue pair of this end. */
+/* Device of the only queue pair of the accepting (passive) or the dialling end. */
 static unsigned device_of(bool passive)
 {
 	struct fake_verbs_qp qps[32];
@@ -264,7 +266,8 @@ static void test_an_address_chooses_the_device_of_its_end(void **state)
 	join(&p, address);
 	assert_int_equal(device_of(false), 5);
 	assert_int_equal(device_of(true), 6);
-	/* An address of another device; an address of no device; an unknown device. */
+	/* Refused: an address of another device, an unknown device, an empty device
+	 * name. */
 	assert_int_equal(tern_listen(p.b, "verbs://10.7.0.2:0@fake_0", NULL, on_accept,
 				 &p, &listener),
 		-EADDRNOTAVAIL);
@@ -291,14 +294,14 @@ static void test_a_context_chooses_the_device_of_all_its_ends(void **state)
 	assert_int_equal(tern_context_new(p.domain, &opts, &p.a), 0);
 	name[5] = '4';
 	assert_int_equal(tern_context_new(p.domain, &opts, &p.b), 0);
-	memset(name, 'x', sizeof(name) - 1); /* the name was copied */
+	memset(name, 'x', sizeof(name) - 1); /* the context must have copied the name */
 	join(&p, listen_at(&p, "verbs://0.0.0.0:0"));
 	assert_int_equal(device_of(false), 3);
 	assert_int_equal(device_of(true), 4);
 	pair_fini(&p);
 }
 
-/* Number of connected sockets whose other end is at this port. */
+/* Number of connected sockets of this process whose remote port is this one. */
 static unsigned sockets_to(uint16_t port)
 {
 	unsigned count = 0;
@@ -319,7 +322,8 @@ static uint16_t port_of(const char *address)
 	return (uint16_t)atoi(strrchr(address, ':') + 1);
 }
 
-/* A second tcp address is no reason to leave the first one. */
+/* Large tensors get a second connection: to the tcp address that the session uses,
+ * although the list has another. */
 static void test_bulk_goes_to_the_address_in_use(void **state)
 {
 	uint64_t until_ns = tern_clock_ns() + LIMIT_NS;
@@ -373,7 +377,8 @@ static void test_what_is_no_list_is_refused(void **state)
 		{"", -EINVAL},
 		{"+", -EINVAL},
 		{"+tcp://127.0.0.1:1", -EINVAL},
-		/* The plus is part of the port, which the fabric refuses. */
+		/* A "+" that is not followed by a scheme is part of the port, which the
+		 * fabric refuses. */
 		{"tcp://127.0.0.1:1+", 0},
 		{"tcp://127.0.0.1:1+tcp://", -EINVAL},
 		{"tcp://127.0.0.1:1+none://127.0.0.1:2", -ENODEV},
@@ -398,7 +403,7 @@ static void test_what_is_no_list_is_refused(void **state)
 	assert_int_equal(tern_address_dial(p.domain, name, &found), -EINVAL);
 	strcat(name, "+tcp://127.0.0.1:1");
 	assert_int_equal(tern_address_dial(p.domain, name, &found), -EINVAL);
-	/* This plus is no separator. */
+	/* The first plus is part of the name, since no scheme follows. */
 	assert_int_equal(tern_address_dial(p.domain, "shm://a+b+tcp://c:1", &found), 0);
 	assert_int_equal(found.count, 2);
 	assert_string_equal(found.at[0].address, "a+b");

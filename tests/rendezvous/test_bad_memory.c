@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of memory that a program unmaps, or that cannot be written, while a request uses
- * it. The kernel reports it in the middle of a stream of bytes: the session ends, with a
- * status that says why, instead of being restored only to fail again.
+ * Tests of memory that a program unmaps or makes read-only while a request uses it. The
+ * kernel reports it in the middle of a byte stream, so the connection is lost. The
+ * session must end, with a status that says why: on a new connection it would fail again.
  */
 #include "tests/harness/cmocka.h"
 
@@ -24,7 +24,7 @@ struct end {
 	struct tern_mem *mem;
 	char *memory;
 	unsigned lost_count;
-	int down_status; /* 1: it is not down */
+	int down_status; /* 1: the peer is not down */
 };
 
 struct pair {
@@ -99,7 +99,7 @@ static void pair_close(struct pair *p)
 	tern_domain_free(p->domain);
 }
 
-/* `bad` is the end whose memory is bad: 0 sends, 1 receives. */
+/* `bad`: which end has the bad memory, the sender (0) or the receiver (1). */
 static void check_ends(unsigned bad, uint64_t bytes)
 {
 	struct tern_req send = {0}, receive = {0};
@@ -111,7 +111,8 @@ static void check_ends(unsigned bad, uint64_t bytes)
 	pair_open(&p);
 	tensor.buf = (struct tern_buf){p.ends[0].mem, 0, bytes};
 	room = (struct tern_buf){p.ends[1].mem, 0, bytes};
-	/* In the middle of a chunk, whose beginning the CPU has copied. */
+	/* The bad page is in the middle of a chunk (part of a transfer), so the chunk's
+	 * beginning can be copied. */
 	assert_int_equal(mprotect(p.ends[bad].memory + bytes - (256u << 10), 4096,
 				 bad == 0 ? PROT_NONE : PROT_READ),
 		0);
@@ -128,7 +129,7 @@ static void check_ends(unsigned bad, uint64_t bytes)
 
 static void test_a_bad_address_ends_the_session_and_says_so(void **state)
 {
-	/* The second size uses rails. */
+	/* The second size is large enough to use rails (additional connections). */
 	static const uint64_t sizes[] = {1u << 20, BYTES_MAX};
 
 	(void)state;

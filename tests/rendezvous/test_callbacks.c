@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the calls that are allowed in each callback, as the table in <tern/channel.h>
- * says, and of the events of an accepted peer. Each test runs over tcp and over shm.
+ * Tests of which calls are allowed in which callback, as in the table of
+ * <tern/channel.h>, and of the events of an accepted peer. Each test runs over tcp and
+ * over shm.
  */
 #include "tests/harness/cmocka.h"
 
@@ -25,8 +26,8 @@ struct end {
 	struct world *world;
 	struct tern_peer *peer;
 	unsigned up, down, done;
-	unsigned called; /* call_what_is_always_allowed() */
-	int status;      /* status of DOWN */
+	unsigned called; /* how often call_what_is_always_allowed() ran */
+	int status;      /* status of the DOWN event */
 	void (*on_up)(struct end *end);
 	void (*on_down)(struct end *end);
 	void (*on_done)(struct end *end);
@@ -167,7 +168,7 @@ static void post_first(struct end *end)
 	post_again(end);
 }
 
-/* The rows of the table that say "yes" in each of its columns. */
+/* Makes the calls that the table allows in every callback. */
 static void call_what_is_always_allowed(struct end *end)
 {
 	struct world *w = end->world;
@@ -198,7 +199,7 @@ static void call_what_is_always_allowed(struct end *end)
 	end->called++;
 }
 
-/* The rows that say "no" for a peer that went down. */
+/* Makes also the calls that the table allows unless the peer is down. */
 static void call_what_is_allowed_on_a_live_peer(struct end *end)
 {
 	struct tern_tensor tensor = {.shape = tern_shape_1d(TERN_U8, 16),
@@ -216,7 +217,7 @@ static void call_what_is_allowed_on_a_live_peer(struct end *end)
 	assert_int_equal(tern_peer_set_opts(end->peer, &opts), 0);
 }
 
-/* The row that says "no" everywhere. */
+/* Makes a call that the table allows in no callback; so do the functions below. */
 static void call_progress(struct end *end)
 {
 	tern_progress(end->world->ctx);
@@ -273,7 +274,8 @@ static void test_accept_may_refuse(void **state)
 		dial(&w);
 		UNTIL(&w, w.dialled.down);
 		assert_int_equal(w.dialled.status, -ECONNRESET);
-		assert_int_equal(w.accepted.down, 0); /* no event after the free */
+		/* No event may come after tern_peer_free(). */
+		assert_int_equal(w.accepted.down, 0);
 		free_peer(&w.dialled);
 		w.on_accept = NULL;
 		w.dialled.up = 0;
@@ -393,7 +395,7 @@ static void test_callbacks_may_call_what_the_table_says(void **state)
 
 enum caller { ON_ACCEPT, ON_UP, ON_DONE, ON_DOWN, CALLER_COUNT };
 
-/* Never returns if `call` aborts the process, as it should. */
+/* Has the callback `caller` run `call`, which must abort the process. */
 static void call_from(enum caller caller, void (*call)(struct end *end), unsigned each)
 {
 	struct world w;
@@ -427,7 +429,8 @@ static void test_what_no_callback_may_call_aborts_the_process(void **state)
 
 		assert_true(pid >= 0);
 		if (pid == 0) {
-			signal(SIGABRT, SIG_DFL); /* cmocka catches it */
+			/* Restores the default, since cmocka catches the signal. */
+			signal(SIGABRT, SIG_DFL);
 			prctl(PR_SET_DUMPABLE, 0);
 			close(STDERR_FILENO);
 			call_from(caller, calls[i / 2 / CALLER_COUNT], i % 2);
@@ -440,8 +443,8 @@ static void test_what_no_callback_may_call_aborts_the_process(void **state)
 	}
 }
 
-/* Callbacks do not run inside the call that causes them: the caller may be changing
- * its own state. */
+/* Events are reported only in tern_progress(), never inside the call that causes them:
+ * the caller may be changing its own state. */
 static void test_events_come_in_progress_only(void **state)
 {
 	struct world w;

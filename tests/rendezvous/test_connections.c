@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of many connections between two contexts with default options: each comes up and
- * works, whatever the others hold. Each test runs over tcp with both engines, and over
- * shm.
+ * Tests of many connections between two contexts with default options: each one comes up
+ * and works, whatever resources the others hold. Each test runs over tcp with both
+ * engines, and over shm.
  */
 #include "tests/harness/cmocka.h"
 
@@ -17,8 +17,9 @@
 #include "base/util.h"
 #include "rendezvous/rendezvous.h"
 
-#define COUNT      400u
-#define FILES      (4 * COUNT + 100) /* shm: two descriptors for each end */
+#define COUNT 400u
+/* Descriptors that suffice, for shm two per end of a connection. */
+#define FILES      (4 * COUNT + 100)
 #define LIMIT_NS   (60 * TERN_NS_PER_S)
 #define SENDS_MAX  TERN_CREDIT_OWN
 #define LARGE      (64u << 10)
@@ -40,7 +41,7 @@ struct world {
 	struct tern_listener *listener;
 	struct flow accepted[COUNT], dialled[COUNT];
 	unsigned accepted_count, up_count;
-	int down_status; /* of the first peer that went down with an error */
+	int down_status; /* status of the first peer that went down with an error */
 	uint64_t start_ns;
 };
 
@@ -127,7 +128,7 @@ static void turn(struct world *w)
 	check_nothing_is_lost(w);
 }
 
-/* Makes progress until there is nothing to do without the other end. */
+/* Calls tern_progress() until it can do no more without the other end. */
 static void long_turn(struct tern_context *ctx)
 {
 	unsigned idle = 0;
@@ -192,7 +193,7 @@ static void await(struct world *w, struct tern_req *req)
 	assert_int_equal(tern_test(req), 0);
 }
 
-/* Sends a tensor to the server and back, on each connection. */
+/* Sends a tensor to the server and back over each connection. */
 static void echo_on_all(struct world *w, uint64_t bytes, uint64_t step)
 {
 	for (unsigned i = 0; i < COUNT; i++) {
@@ -238,7 +239,8 @@ static void test_400_connections_come_up_and_work(void **state)
 	world_free(w);
 }
 
-/* The server has cut most of the diallers by the time that they read its answers. */
+/* Most dialling ends read the server's answers only after the server has given up their
+ * handshake. They must connect again, and work. */
 static void test_whoever_is_cut_in_the_handshake_comes_up_and_works(void **state)
 {
 	struct world *w = world_new(*state, 0);
@@ -256,8 +258,9 @@ static void test_whoever_is_cut_in_the_handshake_comes_up_and_works(void **state
 	world_free(w);
 }
 
-/* Nothing is received, and the shared records suffice for only a few connections: each
- * one can still send as much as its own records hold, and loses nothing. */
+/* No tensor is received, and the shared records (memory for received messages) suffice
+ * for only a few connections. Each connection can still send as much as its own records
+ * hold, and loses nothing. */
 static void test_each_has_records_that_no_other_can_take(void **state)
 {
 	struct world *w = world_new(*state, 64);

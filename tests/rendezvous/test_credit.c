@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of credits: what a receiver grants, and when it says so. */
+/* Tests of credits (rights to send a message): how many a receiver grants, and when it
+ * sends a message only to grant them. */
 #include "tests/harness/cmocka.h"
 
 #include "rendezvous/credit.h"
@@ -44,17 +45,18 @@ static void test_a_starved_peer_is_told_of_every_credit(void **state)
 	receive(&rx, TERN_CREDIT_FIRST);
 	tern_credit_release(&rx);
 	assert_false(tern_credit_worth_telling(&rx));
-	tern_credit_grow(&rx); /* one credit is granted already, but was not sent */
+	/* One credit is granted, but no message has told the sender. */
+	tern_credit_grow(&rx);
 	assert_int_equal(rx.window, TERN_CREDIT_FIRST);
 	assert_true(tern_credit_worth_telling(&rx));
 	tern_credit_told(&rx);
 	assert_false(tern_credit_worth_telling(&rx));
 
 	receive(&rx, 1);
-	pool.promised = pool.total; /* other peers have the whole pool */
+	pool.promised = pool.total; /* other peers have all shared credits */
 	tern_credit_grow(&rx);
 	assert_false(tern_credit_worth_telling(&rx));
-	tern_credit_told(&rx); /* a message was sent, with nothing new in it */
+	tern_credit_told(&rx); /* a message was sent, and granted nothing new */
 	tern_credit_release(&rx);
 	assert_true(tern_credit_worth_telling(&rx));
 }
@@ -71,7 +73,8 @@ static void test_a_starved_peer_gets_a_larger_window(void **state)
 	assert_true(tern_credit_worth_telling(&rx));
 }
 
-/* Receives `count` messages whose records are freed at once; all grants are sent. */
+/* Receives `count` messages, frees their records at once, and counts all grants as
+ * sent. */
 static void flow(struct tern_credit_rx *rx, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
@@ -124,7 +127,7 @@ static void test_who_outruns_leaves_most_of_the_rest_to_others(void **state)
 	assert_int_equal(pool.promised, 0);
 }
 
-/* Lets all peers send faster than their credits arrive, for `ticks` ticks each. */
+/* Simulates peers that send faster than their credits arrive, for `ticks` ticks each. */
 static void stream(struct tern_credit_rx *rx, unsigned count, unsigned ticks)
 {
 	for (unsigned i = 0; i < ticks * count; i++) {
@@ -157,7 +160,7 @@ static void test_who_came_first_shares_with_who_comes_later(void **state)
 		}
 		assert_true(least >= TERN_CREDIT_FIRST);
 		assert_true(most <= 4 * least);
-		/* The windows stay like that. */
+		/* From here on the windows (granted credits) must not change. */
 		stream(rx, count, 10);
 		for (unsigned i = 0; i < count; i++)
 			assert_int_equal(rx[i].window, windows[i]);
@@ -175,7 +178,7 @@ static void test_records_in_use_are_not_greed(void **state)
 	receive(&rx, TERN_CREDIT_FIRST);
 	tern_credit_grow(&rx);
 	receive(&rx, TERN_CREDIT_FIRST);
-	pool.promised = pool.total; /* other peers have the whole pool */
+	pool.promised = pool.total; /* other peers have all shared credits */
 	tern_credit_grow(&rx);
 	tern_credit_idle(&rx);
 	assert_int_equal(rx.window, 4 * TERN_CREDIT_FIRST);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of what two peers send while nothing moves, and how soon the silence of one is
- * noticed, by a clock that the test sets. Over tcp and over shm.
+ * Tests of what two idle peers send, and how soon one notices that the other is gone. The
+ * tests set the clock. Over tcp and over shm.
  */
 #include "tests/harness/cmocka.h"
 
@@ -15,14 +15,14 @@
 #include "transport/context.h"
 
 #define STEP_NS    (50 * TERN_NS_PER_MS)
-#define STEP_TURNS 50 /* messages are received within so many turns */
+#define STEP_TURNS 50 /* turns within which a message is received */
 #define STEP_PER_S 20u
 #define SUSPECT_NS TERN_NS_PER_S
 #define DEAD_NS    (10 * TERN_NS_PER_S)
 #define IDLE_STEPS (60 * STEP_PER_S)
 #define TURNS_MAX  10000000
 #define PEERS      50u
-/* shm looks for new connections at this interval. */
+/* Interval at which shm looks for new connections. */
 #define MEET_NS (100 * TERN_NS_PER_US)
 
 static uint64_t clock_ns;
@@ -73,7 +73,7 @@ static void turn(struct end *end)
 	assert_true(tern_progress(end->ctx) >= 0);
 }
 
-/* Lets time pass for these ends; the others are not polled. */
+/* Advances the clock, and progresses only the ends from `first` to `last`. */
 static void step(unsigned first, unsigned last)
 {
 	clock_ns += STEP_NS;
@@ -113,7 +113,7 @@ static void add_peer(const char *address)
 	}
 }
 
-/* The first end dials. */
+/* Opens two ends, and `count` sessions between them; ends[0] dials. */
 static void meet_many(const char *address, unsigned count)
 {
 	struct tern_listener *listener;
@@ -170,7 +170,8 @@ static uint64_t said_in(unsigned steps)
 	return said() - before;
 }
 
-/* Steps one end until it has seen one of the events that `count` counts. */
+/* Advances the clock for one end until `*count`, a number of events that the end has
+ * seen, is no longer 0; returns the number of steps. */
 static unsigned steps_until(unsigned end, const unsigned *count)
 {
 	unsigned steps = 0;
@@ -196,17 +197,17 @@ static void test_the_longer_it_is_quiet_the_less_is_said(void **state)
 
 	meet(*state);
 	first = said_in(4 * STEP_PER_S);
-	assert_true(first >= 4); /* each is sent PINGs, and answers */
+	assert_true(first >= 4); /* each end sends PINGs and answers those of the other */
 	said_in(20 * STEP_PER_S);
 	then = said_in(IDLE_STEPS);
-	/* One PING and its answer in five times suspect_ns; only one end sends PINGs. */
+	/* One PING and its answer in each 5 * suspect_ns; only one end sends PINGs. */
 	assert_in_range(then, 2 * 60 / 5 - 2, 2 * 60 / 5 + 2);
 	check_well();
 	part();
 }
 
-/* Idle peers are sent PINGs together, however far apart they connected: one wake
- * serves all. */
+/* Idle peers get their PINGs together, even if they connected at different times, so one
+ * wake-up serves all. */
 static void test_idle_peers_are_asked_together(void **state)
 {
 	unsigned busy_steps = 0;
@@ -237,7 +238,8 @@ static void test_silence_after_long_quiet_is_noticed(void **state)
 	}
 }
 
-/* A new request makes silence noticed as soon as without idle time. */
+/* After a new request, a lost peer is noticed as soon as in a session that was never
+ * idle. */
 static void test_a_request_ends_the_quiet(void **state)
 {
 	struct tern_channel *channel;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the public functions with calls in the wrong order, with requests that were
- * not initialized, and with programs that were built with other headers than the library.
+ * Tests of the public functions: calls in the wrong order, uninitialized requests, and
+ * programs that were compiled with the headers of another version than the library's.
  */
 #include "tests/harness/cmocka.h"
 
@@ -30,7 +30,8 @@ static void test_the_headers_version_is_the_projects(void **state)
 
 /* ---- sizes ---- */
 
-/* Options of another version of the library: their first bytes are those of ours. */
+/* The options of another version of the library: longer, with the same beginning as
+ * ours. */
 union grown {
 	struct tern_context_opts opts;
 	struct tern_pool_opts pool;
@@ -50,8 +51,8 @@ static void test_what_an_old_program_does_not_know_is_not_read(void **state)
 	memset(&old, 0xee, sizeof(old));
 	memset(&old, 0, offsetof(struct tern_context_opts, rail_count));
 	old.opts.suspect_ns = 1234;
-	/* rail_count and secret would be refused, or be read from memory that is not
-	 * there. */
+	/* The bytes of rail_count and of the pointer `secret` are 0xee. The library must
+	 * not read them: it would refuse the call or crash. */
 	assert_int_equal(tern_context_new_sized(domain, &old.opts,
 				 offsetof(struct tern_context_opts, rail_count), &ctx),
 		0);
@@ -103,7 +104,7 @@ static void test_results_are_as_long_as_the_program_knows(void **state)
 	tern_domain_free(domain);
 }
 
-/* ---- order ---- */
+/* ---- order of calls ---- */
 
 static void test_a_pool_given_up_goes_with_its_last_buffer(void **state)
 {
@@ -222,7 +223,7 @@ static void test_a_request_that_was_never_posted_is_told_apart(void **state)
 
 	(void)state;
 	assert_int_equal(tern_test(&req), -EINVAL);
-	tern_release(&req); /* it holds nothing */
+	tern_release(&req); /* no effect: the request holds no buffer */
 	tern_cancel(&req);
 	assert_int_equal(tern_test(&req), -EINVAL);
 }
@@ -238,11 +239,11 @@ static void test_a_request_is_posted_once_at_a_time(void **state)
 	assert_int_equal(tern_test(&receive), -EINPROGRESS);
 	assert_int_equal(
 		tern_recv(m.in, &receive, 2, 0, NULL, NULL, TERN_RECV_ALLOC), -EBUSY);
-	tern_release(&receive); /* too early: has no effect */
+	tern_release(&receive); /* no effect, since the request has not ended */
 	assert_int_equal(tern_send(m.out, &send, 1, 0, &m.tensor, NULL, 0), 0);
 	assert_int_equal(tern_wait(m.ctx, &receive, 10 * TERN_NS_PER_S), 0);
 	assert_int_equal(tern_wait(m.ctx, &send, 10 * TERN_NS_PER_S), 0);
-	/* It holds a buffer until that is released. */
+	/* The receive holds a buffer until the caller releases it. */
 	assert_int_equal(
 		tern_recv(m.in, &receive, 2, 0, NULL, NULL, TERN_RECV_ALLOC), -EBUSY);
 	tern_release(&receive);
@@ -261,7 +262,7 @@ static void test_a_receive_that_can_never_be_served_is_refused(void **state)
 
 	(void)state;
 	meeting_open(&m);
-	/* The dialler has no pool. */
+	/* Refused, since the dialling end has no pool. */
 	assert_int_equal(
 		tern_recv(m.out, &req, 1, 0, NULL, NULL, TERN_RECV_ALLOC), -EINVAL);
 	assert_int_equal(tern_test(&req), -EINVAL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the digests of names. */
+/* Tests of the digest of a name, which serves as the key of a tensor. */
 #include "tests/harness/cmocka.h"
 
 #include "base/endian.h"
@@ -14,8 +14,8 @@ static struct tern_name named(const struct tern_name_key *key, const char *name)
 	return out;
 }
 
-/* The first test vector of the paper's authors: no bytes, under the key 00 01 02 ...
- * 0f. The other vectors contain zero bytes, which no name has. */
+/* The first test vector of the authors of SipHash: no bytes, with the key 00 01 02 ...
+ * 0f. Their other vectors contain zero bytes, which a name cannot have. */
 static void test_the_digest_is_siphash_2_4(void **state)
 {
 	const struct tern_name_key key = {{0x0706050403020100, 0x0f0e0d0c0b0a0908}};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the table of waiting halves: order, and chains that nobody can make long. */
+/* Tests of the table of requests that wait for their counterpart: their order, and that
+ * no peer can make one hash chain long. */
 #include "tests/harness/cmocka.h"
 
 #include "rendezvous/match.h"
@@ -31,7 +32,7 @@ static void table_free(struct table *t)
 {
 	for (unsigned i = 0; i < COUNT; i++)
 		tern_match_remove(&t->match, &t->nodes[i]);
-	tern_match_fini(&t->match); /* asserts that it is empty */
+	tern_match_fini(&t->match); /* asserts that the table is empty */
 	free(t);
 }
 
@@ -66,11 +67,12 @@ static void test_nodes_of_one_triple_are_found_oldest_first(void **state)
 	(void)state;
 	for (unsigned i = 0; i < FEW; i++) {
 		add(t, i, 5, 6, 7, TERN_MATCH_RECV);
-		add(t, FEW + i, 5, 6, 7, TERN_MATCH_SEND); /* another kind of node */
+		add(t, FEW + i, 5, 6, 7, TERN_MATCH_SEND); /* same triple, but a send */
 		add(t, 2 * FEW + i, 5, 6, 8, TERN_MATCH_RECV);
 	}
 	tern_match_remove(&t->match, &t->nodes[4]);
-	tern_match_remove(&t->match, &t->nodes[4]); /* harmless */
+	/* Removing a node twice has no effect. */
+	tern_match_remove(&t->match, &t->nodes[4]);
 	tern_match_remove(&t->match, &t->nodes[FEW - 1]);
 	assert_null(tern_match_before(&t->nodes[0]));
 	assert_ptr_equal(tern_match_before(&t->nodes[5]), &t->nodes[3]);
@@ -113,8 +115,8 @@ static void test_many_nodes_of_one_triple_are_one_link_of_a_chain(void **state)
 	table_free(t);
 }
 
-/* These keys are multiples of the inverse of 2^64 / golden ratio: with a
- * multiplicative hash and without a secret all of them would be in one bucket. */
+/* The keys are multiples of the inverse of 2^64 / golden ratio: multiplicative hashing
+ * without a secret would put all of them into one bucket. */
 static void test_crafted_triples_do_not_fall_together(void **state)
 {
 	const uint64_t spread = 0x9e3779b97f4a7c15;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of a listener whose process has no memory for the records of another peer: a
- * dialler is refused, tries again, and is accepted when there is memory. The limit is one
- * of address space, of which a slab of records takes more than anything else here.
+ * Tests of a listening process that has no memory for the records (received messages) of
+ * one more peer: the peer is refused, tries again, and is accepted when there is memory.
+ * The tests limit the address space; a slab of records (unit of allocation) takes more of
+ * it than anything else in this process.
  */
 #include "tests/harness/cmocka.h"
 
@@ -19,10 +20,11 @@
 #include "rendezvous/rendezvous.h"
 #include "transport/context.h"
 
-#define SLAB_PEERS 16u /* number of peers that share a slab of records */
+#define SLAB_PEERS 16u /* number of peers whose records are in one slab */
 #define DIALLERS   (SLAB_PEERS + 1)
-#define EARLY      4u          /* these send before there is memory again */
-#define ROOM_BYTES (12u << 20) /* a slab of records takes 16 MiB */
+#define EARLY      4u /* dialling ends that send before there is memory again */
+/* Address space that is left: less than a slab of records, 16 MiB. */
+#define ROOM_BYTES (12u << 20)
 #define DATA_BYTES 100u
 #define LIMIT_NS   (20 * TERN_NS_PER_S)
 
@@ -49,7 +51,7 @@ struct world {
 	struct rlimit old;
 };
 
-static unsigned refused_count; /* log lines about a refusal */
+static unsigned refused_count; /* number of log lines about a refusal */
 
 static void count_refusals(
 	struct tern_env *env, enum tern_log_level level, const char *line)
@@ -99,7 +101,7 @@ static void world_init(struct world *w, const char *address, uint64_t connect_ns
 	assert_int_equal(getrlimit(RLIMIT_AS, &w->old), 0);
 }
 
-/* Leaves too little address space for a slab of records. */
+/* Limits the address space so that no slab of records can be allocated. */
 static void run_short(struct world *w)
 {
 	struct rlimit tight = w->old;
@@ -139,7 +141,7 @@ static void dial(struct world *w, unsigned i)
 	assert_int_equal(tern_channel_open(c->peer, 1, &c->channel), 0);
 }
 
-/* Sends a tensor to the peer that answers. */
+/* Sends a tensor from dialler `i` to the server. */
 static void say(struct world *w, unsigned i)
 {
 	struct caller *c = &w->callers[i];
@@ -165,7 +167,7 @@ static void turn(struct world *w)
 		assert_true(condition);                                                  \
 	} while (0)
 
-/* Checks that the tensor of each dialler has arrived exactly once. */
+/* Checks that the tensor of each dialling end has arrived exactly once. */
 static void check_all_came(struct world *w, unsigned count)
 {
 	bool came[DIALLERS + 1] = {false};
@@ -231,8 +233,8 @@ static unsigned peers_of(struct tern_context *ctx)
 	return count;
 }
 
-/* Each dialler was promised records, but when all have proved themselves there are
- * none for the last one: its connection is lost, and its session returns. */
+/* Each dialling end was promised records, but the last one to complete its handshake
+ * finds none free: it loses its connection, and its session must connect again. */
 static void test_memory_may_end_within_a_handshake(void **state)
 {
 	struct world w;
@@ -240,7 +242,8 @@ static void test_memory_may_end_within_a_handshake(void **state)
 	world_init(&w, *state, LIMIT_NS);
 	for (unsigned i = 0; i < DIALLERS; i++)
 		dial(&w, i);
-	/* Sent messages are kept, and there is not enough memory for all. */
+	/* A sender keeps its messages until they are acknowledged, which takes 1 MiB for
+	 * each dialling end. That is more memory than there is for all of them. */
 	for (unsigned i = DIALLERS - EARLY; i < DIALLERS; i++)
 		say(&w, i);
 	for (unsigned i = 0; i < 100; i++)

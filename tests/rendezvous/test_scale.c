@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of a context with a thousand sessions, and of a session with thousands of
- * requests, in virtual time: an event of one of them looks at few others. All connections
- * are cut at once, and every session returns; thousands of requests are cancelled at
- * once, and all end.
+ * requests, in virtual time: to handle an event of one, the library must not walk through
+ * all others. All connections are cut at once, and every session must return; thousands
+ * of requests are cancelled at once, and all must end.
  */
 #include "tests/harness/cmocka.h"
 
@@ -15,7 +15,7 @@
 
 #define PEERS    1000u
 #define REQUESTS 3000u
-#define BYTES    4000u /* larger than an EAGER */
+#define BYTES    4000u /* more than fits into an EAGER */
 
 struct end {
 	struct tern_sim_process *process;
@@ -26,7 +26,7 @@ struct end {
 
 struct world {
 	struct tern_sim *sim;
-	struct end a, b; /* a dials */
+	struct end a, b; /* `a` dials, `b` listens */
 	struct tern_listener *listener;
 	unsigned over_count;
 	uint32_t tx_seq;
@@ -42,7 +42,8 @@ static void on_event(
 	end->up_count += event == TERN_PEER_UP;
 	end->recovered_count += event == TERN_PEER_RECOVERED;
 	end->down_count += event == TERN_PEER_DOWN;
-	/* A session looks only at its own links, however many others there are. */
+	/* The list has only the links of this session, however many other sessions there
+	 * are. */
 	tern_list_for_each (n, &peer->links)
 		links++;
 	assert_in_range(links, 0, 3);
@@ -88,7 +89,8 @@ static void open_world(struct world *w, unsigned peers)
 		assert_int_equal(tern_connect(w->a.ctx, "sim://scale", &opts,
 					 &w->a.peers[w->a.peer_count++]),
 			0);
-		if (w->a.peer_count % 100 == 0) /* so that few are in their handshake */
+		/* Limits how many sessions are in their handshake at a time. */
+		if (w->a.peer_count % 100 == 0)
 			assert_int_equal(
 				tern_sim_run(w->sim, have_met, w, 10 * TERN_NS_PER_S), 0);
 	}
@@ -174,7 +176,7 @@ static void cancel_all(bool sends)
 	struct tern_buf buf;
 
 	open_world(&w, 1);
-	/* Further credits arrive. */
+	/* Lets time pass for more credits to arrive. */
 	tern_sim_run(w.sim, never, NULL, 20 * TERN_NS_PER_MS);
 	assert_int_equal(tern_channel_open(w.a.peers[0], 1, &channels[0]), 0);
 	assert_int_equal(tern_channel_open(w.b.peers[0], 1, &channels[1]), 0);
@@ -192,8 +194,8 @@ static void cancel_all(bool sends)
 			0);
 	}
 	tern_sim_run(w.sim, never, NULL, 20 * TERN_NS_PER_MS);
-	/* Requests that had a credit are known at the other end, by the ids of this
-	 * end. */
+	/* The other end knows the requests for which there was a credit, by the ids of
+	 * this end. */
 	assert_true(w.b.peers[0]->theirs.count > 40);
 	assert_true(w.b.peers[0]->theirs.mask >= w.b.peers[0]->theirs.count / 2);
 	for (unsigned i = 0; i < REQUESTS; i++)
@@ -229,7 +231,7 @@ static bool has_come(void *arg)
 	return w->b.peers[0]->stream.rx_seq == w->tx_seq + 1;
 }
 
-/* Limits the room for messages. */
+/* Makes the simulated fabric refuse this share of the sends for lack of space. */
 static void make_room_scarce(struct tern_sim *sim, unsigned eagain_permille)
 {
 	struct tern_sim_opts *opts = (void *)(uintptr_t)tern_sim_opts(sim);
@@ -237,8 +239,8 @@ static void make_room_scarce(struct tern_sim *sim, unsigned eagain_permille)
 	opts->eagain_permille = eagain_permille;
 }
 
-/* If links are cut early, all regions are announced anew on the next one: waiting
- * messages must not stand behind all of them. */
+/* After a lost link, the sender announces all its regions again on the new link (RENEW).
+ * A waiting message must not be sent after all of them. */
 static void test_what_waits_stands_behind_few_regions(void **state)
 {
 	static struct world w;
@@ -251,7 +253,7 @@ static void test_what_waits_stands_behind_few_regions(void **state)
 
 	(void)state;
 	open_world(&w, 1);
-	/* Further credits arrive. */
+	/* Lets time pass for more credits to arrive. */
 	tern_sim_run(w.sim, never, NULL, 20 * TERN_NS_PER_MS);
 	assert_int_equal(tern_channel_open(w.a.peers[0], 1, &channel), 0);
 	assert_int_equal(tern_pool_new(tern_sim_domain(w.a.process), &opts, &pool), 0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of secrets of listeners and of dialled peers, besides the context's; and that
- * somebody who has seen a session, but does not know its secret, cannot disturb it. */
+/* Tests of secrets of single listeners and single dialled peers, which replace the
+ * context's secret. Somebody who has observed a session, but does not know its secret,
+ * must not be able to disturb it. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -27,7 +28,7 @@ struct dialled {
 	int status;
 };
 
-static struct end ends[2]; /* the dialling end, the listening end */
+static struct end ends[2]; /* ends[0] dials, ends[1] listens */
 
 static void on_accept(struct tern_peer *peer, void *arg)
 {
@@ -77,7 +78,7 @@ static void listen_with(const char *secret)
 				 &(struct tern_peer_opts){.secret = secret ? own : NULL},
 				 on_accept, &ends[1], &ends[1].listener),
 		0);
-	memset(own, 'x', sizeof(own) - 1); /* the secret was copied */
+	memset(own, 'x', sizeof(own) - 1); /* the listener must have copied the secret */
 }
 
 static void dial(struct end *from, struct dialled *d, const char *secret)
@@ -129,7 +130,7 @@ static void test_a_listener_has_a_secret_of_its_own(void **state)
 	listen_with("its own");
 	meets("its own", true);
 	meets("another", false);
-	meets(NULL, false); /* the secret of the context */
+	meets(NULL, false); /* connects with the context's secret */
 	tern_listener_free(ends[1].listener);
 	listen_with(NULL);
 	meets(NULL, true);
@@ -173,7 +174,7 @@ static void test_an_empty_secret_is_none_and_is_refused(void **state)
 	close_ends();
 }
 
-/* One end cuts its link, and dials again. */
+/* One end cuts the connection, and the session must restore it. */
 static void test_a_lost_link_is_restored_with_the_secret(void **state)
 {
 	struct dialled d;
@@ -185,7 +186,7 @@ static void test_a_lost_link_is_restored_with_the_secret(void **state)
 	listen_with("its own");
 	dial(&ends[0], &d, "its own");
 	UNTIL(ends[1].accepted && d.peer->link);
-	/* Options that the user sets later do not change it. */
+	/* A secret that is set later does not change that of the session. */
 	tern_peer_set_opts(d.peer,
 		&(struct tern_peer_opts){.event = on_event, .arg = &d, .secret = "no"});
 	tern_peer_set_opts(ends[1].accepted, &(struct tern_peer_opts){.secret = "no"});
@@ -196,8 +197,8 @@ static void test_a_lost_link_is_restored_with_the_secret(void **state)
 	close_ends();
 }
 
-/* The attacker knows the token, the incarnation and the epoch, as an eavesdropper
- * does. */
+/* The attacker knows the session's token, incarnation and epoch, as an eavesdropper
+ * would. */
 static void test_who_has_seen_a_session_cannot_cut_it(void **state)
 {
 	struct dialled d, thief;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of a network that carries nothing for a while, or for ever: two network
- * namespaces of this process, joined by a pair of virtual interfaces, of which one is
- * switched off. A socket belongs to the namespace in which its thread is when it makes
- * the socket, so each end's turn begins by entering its namespace. Both interfaces have
- * the same hardware address and do not use ARP: an unanswered ARP request would be
- * reported to the sender, which would then repeat sooner than it does behind a router.
+ * Tests of a network that loses all packets for a while, or for ever: two network
+ * namespaces of this process, joined by a pair of virtual interfaces, one of which is
+ * switched off. A socket belongs to the namespace in which its thread is when it creates
+ * the socket, so each end enters its namespace before each of its turns. Both interfaces
+ * have the same hardware address and do not use ARP: the kernel would report an
+ * unanswered ARP request to the sender, which would then retransmit sooner than it does
+ * behind a router.
  *
- * Several pairs of contexts experience the same cut, since each cut takes long.
+ * Several pairs of contexts go through the same cut, since each cut takes long.
  */
 #include "tests/harness/cmocka.h"
 
@@ -33,10 +34,10 @@
 #include "base/util.h"
 
 #define UNREACHABLE_NS (3 * TERN_NS_PER_S / 2)
-/* Makes a lost event a failure and not a hang. */
+/* Time limit of a test, so that a lost event is a failure and not a hang. */
 #define LIMIT_NS    (60 * TERN_NS_PER_S)
 #define BLOCK_BYTES (64u << 10)
-#define QUEUE       50u /* blocks that fill everything between two ends */
+#define QUEUE       50u /* blocks in flight that fill all buffers between two ends */
 
 /* ---- the network ---- */
 
@@ -69,7 +70,8 @@ static bool command(const char *line)
 	return system(line) == 0;
 }
 
-/* Makes a namespace with a process in it, since `ip` names a namespace by a process. */
+/* Creates a namespace with a process in it, since `ip` refers to a namespace by a
+ * process. */
 static pid_t settle(unsigned side)
 {
 	pid_t pid;
@@ -86,7 +88,7 @@ static pid_t settle(unsigned side)
 	return pid;
 }
 
-/* Makes the network. Returns why it cannot be made, or NULL. */
+/* Creates the network. Returns NULL, or the reason why it cannot. */
 static const char *make_network(void)
 {
 	char line[256];
@@ -116,7 +118,7 @@ static const char *make_network(void)
 
 /* ---- pairs ---- */
 
-enum { A, B }; /* A dials */
+enum { A, B }; /* end A dials */
 
 struct end {
 	struct pair *pair;
@@ -124,20 +126,20 @@ struct end {
 	struct tern_context *ctx;
 	struct tern_peer *peer;
 	struct tern_channel *channel;
-	bool asleep; /* its program does not poll */
+	bool asleep; /* no turns for this end: its program does not poll */
 	unsigned suspect_count, recovered_count, down_count;
 	int down_status;
 	struct tern_req sends[QUEUE], recvs[QUEUE];
 	char out[BLOCK_BYTES], in[BLOCK_BYTES];
 	struct tern_mem *out_mem, *in_mem;
-	uint64_t step; /* number of the tensor under way in each direction */
+	uint64_t step; /* number of the tensor in flight in each direction */
 };
 
 struct pair {
 	const char *name;
 	struct tern_listener *listener;
 	struct end ends[2];
-	bool talks; /* a tensor is always under way in each direction */
+	bool talks; /* this pair always has a tensor in flight in each direction */
 };
 
 static struct tern_domain *domain;
@@ -183,7 +185,7 @@ static void receive_block(struct end *end, unsigned i, uint64_t step)
 		tern_recv(end->channel, &end->recvs[i], i, step, &room, NULL, 0), 0);
 }
 
-/* Sends the next tensors, with their number in them, when the last ones have arrived. */
+/* When the last tensors have arrived, sends the next ones, which contain their number. */
 static void talk(struct pair *pair)
 {
 	if (pair->ends[A].down_count || pair->ends[B].down_count)
@@ -285,7 +287,7 @@ static struct pair *add_pair(const char *name)
 	return pair;
 }
 
-/* Sends more than sockets and windows hold to an end that does not read. */
+/* Sends to end `sleeper`, which does not read, more than sockets and windows hold. */
 static void clog_up(struct pair *pair, unsigned sleeper)
 {
 	struct end *from = &pair->ends[!sleeper], *to = &pair->ends[sleeper];
@@ -320,7 +322,7 @@ static void close_all(void)
 	tern_domain_free(domain);
 }
 
-/* True if all pairs are down, except those whose programs sleep. */
+/* True if all peers are down, except at ends that are asleep. */
 static bool all_down(void)
 {
 	for (unsigned i = 0; i < 2 * pair_count; i++) {
@@ -342,7 +344,7 @@ static void test_a_host_that_vanishes_is_noticed(void **state)
 	add_pair("busy")->talks = true;
 	clog_up(add_pair("window closed by B"), B);
 	clog_up(add_pair("window closed by A"), A);
-	/* Until windows have closed; no peer may be given up yet. */
+	/* Waits until the TCP windows are closed; no peer may be reported as down yet. */
 	turn_for(UNREACHABLE_NS);
 	for (unsigned i = 0; i < 2 * pair_count; i++)
 		assert_int_equal(pairs[i / 2]->ends[i % 2].down_count, 0);
@@ -355,7 +357,8 @@ static void test_a_host_that_vanishes_is_noticed(void **state)
 	close_all();
 }
 
-/* The cut is just short enough, so data is repeated too early and then not for long. */
+/* The cut is slightly shorter than unreachable_ns, so the kernel's last retransmission
+ * falls into the cut, and the next one comes long after it. */
 static void test_a_cut_shorter_than_promised_is_survived(void **state)
 {
 	const uint64_t cut_ns = UNREACHABLE_NS * 19 / 20;
@@ -375,7 +378,8 @@ static void test_a_cut_shorter_than_promised_is_survived(void **state)
 	switch_link(B, true);
 	TURN_UNTIL(
 		pairs[1]->ends[A].step > step + 20 && pairs[1]->ends[B].step > step + 20);
-	/* The session that was dialled anew meets a program that still sleeps. */
+	/* A makes a new connection for the blocked session while the program of B still
+	 * sleeps. */
 	turn_for(UNREACHABLE_NS * 2);
 	clogged->ends[B].asleep = false;
 	for (unsigned i = 0; i < QUEUE; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of messages whose region is replaced by another, of the same width or not. */
+/* Tests of encoded messages whose region (memory that a peer may access) is replaced by
+ * another, of the same or another width. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@ static const struct tern_region wide = {{11, 12, 13, 14, 0, 16}};
 static const struct tern_name name = {
 	.digest = {1, 2, 3, 4, 5, 6, 7, 8}, .bytes = 6, .text = "a name"};
 
-/* An RTS with everything that an extension can have. */
+/* An RTS with everything that an extension of the header can have. */
 static struct tern_header full(const struct tern_region *region)
 {
 	struct tern_header h = {
@@ -89,7 +90,7 @@ static void test_a_width_without_a_region_is_refused(void **state)
 	bytes = tern_header_encode(&h, message);
 	assert_int_equal(tern_header_decode(message, bytes, &out, &why), -EPROTO);
 	assert_string_equal(why, "flag WIDE without a region");
-	/* The header says that there are 48 bytes, but there are 32 and a name of 8. */
+	/* The flag WIDE says that the region takes 48 bytes, but it takes 32. */
 	h = full(&narrow);
 	h.flags |= TERN_FLAG_WIDE;
 	bytes = tern_header_encode(&h, message);

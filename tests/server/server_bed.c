@@ -11,7 +11,7 @@
 #include "tools/host_env.h"
 #include "transport/context.h"
 
-/* Tests here only lose links for good. */
+/* reconnect_ns is short, since in these tests no lost link is ever restored. */
 static void open_end(struct end *end)
 {
 	const struct tern_context_opts opts = {.reconnect_ns = 50 * TERN_NS_PER_MS};
@@ -247,7 +247,8 @@ void say_bye(struct visitor *v)
 void refused_alone(struct rig *rig, struct visitor *v)
 {
 	const struct tern_ps_job job = {.slots = 1, .workers = 1};
-	static struct visitor next; /* it stays until the rig is closed */
+	/* Static, since it stays connected until the rig is closed. */
+	static struct visitor next;
 
 	run_until(rig, &v->refused);
 	assert_false(rig->server->has_job);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of a server's guests, which are processes that have not joined its job.
- * Whatever they do ends nobody else, and leaves nothing behind. */
+/* Tests of a server's guests, which are processes that have not joined its job. Whatever
+ * a guest does, no other process may end because of it, and it must leave nothing
+ * behind. */
 #include "tests/server/server_bed.h"
 
 #include <errno.h>
@@ -13,8 +14,8 @@
 
 static void (*accept_it)(struct tern_peer *peer, void *arg);
 
-/* Creates the channel before the server opens it, so that opening it fails as it does
- * for lack of memory. */
+/* Opens the channel before the server does, so that the server's own call fails, as it
+ * would without memory. */
 static void accept_without_talk(struct tern_peer *peer, void *arg)
 {
 	struct tern_channel *channel;
@@ -39,7 +40,7 @@ static void test_a_peer_that_could_not_be_accepted_is_forgotten(void **state)
 
 /* ---- guests that come and go ---- */
 
-/* The guest says goodbye, or is cut off without a message. */
+/* The guest says goodbye, or is disconnected without a message. */
 static void test_a_guest_that_leaves_ends_nothing_and_leaves_nothing(void **state)
 {
 	const struct tern_ps_job job = {.slots = 1, .workers = 1};
@@ -131,13 +132,14 @@ static void test_a_silent_guest_is_refused_and_then_cut(void **state)
 	run_until(&rig, &v.refused);
 	assert_string_equal(
 		v.text, "it has not said within 30 s which worker or server it is");
-	assert_false(newest(&rig)->gone); /* the guest does not answer the goodbye */
+	/* The guest does not answer the goodbye, so it is still connected. */
+	assert_false(newest(&rig)->gone);
 	fire_now(&rig, &newest(&rig)->guest_timer);
 	until_peers(&rig, 0);
 	close_rig(&rig);
 }
 
-/* ---- what guests say ---- */
+/* ---- messages of guests ---- */
 
 static void test_what_a_guest_announces_takes_no_memory(void **state)
 {
@@ -169,7 +171,7 @@ static void test_what_a_guest_announces_takes_no_memory(void **state)
 	close_rig(&rig);
 }
 
-/* Sends the first pieces of a message, and never the last one. */
+/* Sends the first `count` pieces of a message, and never the last one. */
 static void say_pieces(struct rig *rig, struct visitor *v, unsigned count)
 {
 	static struct tern_req reqs[64];
@@ -191,8 +193,8 @@ static void say_pieces(struct rig *rig, struct visitor *v, unsigned count)
 	tern_pool_put(rig->pool, &tensor.buf);
 }
 
-/* True: the server is dropping the message of its i-th peer, in the order in which
- * they came. */
+/* True if the server is dropping the rest of a message of its i-th peer (in the order of
+ * connecting). */
 static bool is_dropped(const struct rig *rig, unsigned i)
 {
 	tern_list_for_each (n, &rig->server->peers)
@@ -221,8 +223,8 @@ static void test_the_oldest_guest_with_half_a_message_makes_room(void **state)
 	say_pieces(&rig, &v[2], 13);
 	while (!is_dropped(&rig, 0) || rig.server->guest_text.bytes_left)
 		step(&rig);
-	/* This join message has several pieces, and the second guest is now the
-	 * oldest. */
+	/* The worker's join message has several pieces, and the second guest is now the
+	 * oldest one with an unfinished message. */
 	visit(&rig, &worker);
 	say_join(&worker, job_of(&rig, &job, 180, 10, 1), 0);
 	run_until(&rig, &worker.welcome);
@@ -237,7 +239,7 @@ static void test_the_oldest_guest_with_half_a_message_makes_room(void **state)
 	close_rig(&rig);
 }
 
-/* The oldest guest needs more memory than is left, and no older guest holds any. */
+/* The oldest guest itself needs more memory than is left, and no older guest has any. */
 static void test_the_oldest_guest_may_be_the_one_that_needs_more(void **state)
 {
 	struct visitor v[2];
@@ -278,7 +280,8 @@ static void test_a_guest_whose_message_was_dropped_says_it_again(void **state)
 	while (!is_dropped(&rig, 0))
 		step(&rig);
 	v[0].talk.said_count = 16;
-	say_join(&v[0], job_of(&rig, &job, 1, 10, 1), 0); /* this completes the message */
+	/* Completes a message, but its beginning was dropped. */
+	say_join(&v[0], job_of(&rig, &job, 1, 10, 1), 0);
 	run_until(&rig, &v[0].again);
 	assert_false(v[0].welcome || is_dropped(&rig, 0));
 	assert_true(newest(&rig)->talk.text != NULL);
@@ -289,7 +292,7 @@ static void test_a_guest_whose_message_was_dropped_says_it_again(void **state)
 	close_rig(&rig);
 }
 
-/* ---- servers that are not of the job ---- */
+/* ---- servers that do not belong to the job ---- */
 
 static void say_peer(struct visitor *v, json_t *job, unsigned server)
 {
@@ -360,7 +363,8 @@ static void test_refusals_of_strangers_are_noted_sparingly(void **state)
 	}
 	assert_int_equal(rig.refusals, 16);
 	assert_int_equal(rig.server->notes_dropped, 4);
-	/* Nobody else comes: the end of the interval is told all the same. */
+	/* At the end of the interval the number of refusals is logged even if no further
+	 * peer comes. */
 	tern_timer_set(rig.at.ctx, &rig.server->notes_timer, 0);
 	while (rig.server->notes_dropped)
 		step(&rig);

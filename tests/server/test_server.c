@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of a server alone: with jobs that do not fit, and with workers that violate
- * the protocol. */
+/* Tests of a single server: with jobs that do not fit into memory, and with workers that
+ * violate the protocol. */
 #include "tests/server/server_bed.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "transport/context.h"
 
-/* ---- making the shard ---- */
+/* ---- creating the server's chunks ---- */
 
 static int (*chunk_new)(struct tern_updater *u, const struct tern_updater_opts *opts,
 	struct tern_updater_chunk **out);
@@ -74,7 +74,8 @@ static void has_come(struct tern_req *req)
 	*(bool *)req->arg = true;
 }
 
-/* If they ran on the context's thread, the server could answer nobody meanwhile. */
+/* The first copies of the parameters must be made in tasks (other threads): on the
+ * context's thread, the server could answer no message meanwhile. */
 static void test_the_first_copies_of_async_mode_are_made_in_tasks(void **state)
 {
 	const struct tern_ps_job job = {
@@ -129,7 +130,9 @@ static void has_gone(struct tern_req *req)
 	*(bool *)req->arg = true;
 }
 
-/* Sends `shape` as the first gradient of a job of one worker and 1,000 parameters. */
+/* Sends a gradient of this shape to a server whose job has one worker and 1,000
+ * parameters. `told`: the reason with which the server must end; NULL: the server must
+ * apply the gradient. */
 static void send_first_gradient(
 	enum tern_mode mode, struct tern_shape shape, const char *told)
 {
@@ -183,7 +186,7 @@ static void test_only_a_gradient_of_the_right_type_and_size_is_applied(void **st
 	}
 }
 
-/* ---- too much ---- */
+/* ---- jobs that need too much memory ---- */
 
 static void test_a_worker_hears_what_there_is_no_room_for(void **state)
 {
@@ -217,7 +220,8 @@ static void test_a_share_must_fit_into_the_memory_of_the_host(void **state)
 	close_rig(&rig);
 }
 
-/* Two versions fit, but not the mean gradient in addition. */
+/* Two versions of the parameters fit into memory, but not the mean gradient in
+ * addition. */
 static void test_what_an_update_keeps_must_fit_as_well(void **state)
 {
 	const struct tern_ps_job job = {.slots = 1, .workers = 1, .clip_norm = 1};
@@ -233,7 +237,8 @@ static void test_what_an_update_keeps_must_fit_as_well(void **state)
 	close_rig(&rig);
 }
 
-/* 2^28 chunks: a list of them alone would take 10 GB and minutes. */
+/* 2^28 chunks: the list of them alone would take 10 GB and minutes, so the job must be
+ * refused before the list is made. */
 static void test_a_job_of_absurd_size_is_refused_before_anything_is_made(void **state)
 {
 	const struct tern_ps_job job = {.slots = 1, .workers = 1};
@@ -249,7 +254,7 @@ static void test_a_job_of_absurd_size_is_refused_before_anything_is_made(void **
 	close_rig(&rig);
 }
 
-/* There is no memory for the data of the norm. */
+/* No memory is left for the data of the gradient's norm. */
 static void test_a_job_that_cannot_be_taken_leaves_nothing(void **state)
 {
 	const struct tern_ps_job job = {.slots = 1, .workers = 1, .clip_norm = 1};
@@ -274,7 +279,8 @@ static void test_a_job_that_cannot_be_taken_leaves_nothing(void **state)
 
 /* ---- a worker that is refused ---- */
 
-/* The worker fails, and tells all its servers, as a worker does. */
+/* A worker that is refused by one server tells all its servers that it fails. This server
+ * must continue. */
 static void test_a_worker_is_refused_with_one_sentence(void **state)
 {
 	const struct tern_ps_job job = {.slots = 2, .workers = 2};
@@ -362,10 +368,10 @@ static void test_a_goodbye_before_the_last_step_is_a_loss(void **state)
 	close_rig(&rig);
 }
 
-/* ---- workers that are asked to end ---- */
+/* ---- workers that are asked to leave ---- */
 
-/* If workers are asked to end one after another, the decision comes about a second
- * after the first of them asked. */
+/* If workers are asked to leave one after another, the server decides about a second
+ * after the first of them has asked. */
 static void test_a_later_leave_does_not_put_off_the_decision(void **state)
 {
 	const struct tern_ps_job job = {.slots = 3, .workers = 3};
@@ -390,8 +396,8 @@ static void test_a_later_leave_does_not_put_off_the_decision(void **state)
 
 /* ---- requests that fail ---- */
 
-/* The worker has no room for a version: it would wait for ever, and so would all
- * others. */
+/* The worker has no memory for a new version of the parameters. It would wait for ever,
+ * and so would all others, so it must be lost. */
 static void test_a_worker_that_refuses_a_version_is_lost(void **state)
 {
 	const struct tern_ps_job job = {.slots = 1, .workers = 1};

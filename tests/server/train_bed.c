@@ -100,7 +100,7 @@ static int finishing(void *arg, struct tern_ps_text *why)
 	return 0;
 }
 
-/* Tests here only lose links for good. */
+/* reconnect_ns is short, since in these tests no lost link is ever restored. */
 static void open_member(struct member *m)
 {
 	const struct tern_context_opts opts = {.reconnect_ns = 50 * TERN_NS_PER_MS};
@@ -138,8 +138,9 @@ static void *leave(void *arg)
 	return NULL;
 }
 
-/* Closes it on a thread, as in a process of its own: a server that reads a gradient in
- * place keeps it waiting, and must go on meanwhile. */
+/* Closes the member in a thread of its own, as another process would close. Closing waits
+ * for a server that still reads a gradient in place, so that server must run
+ * meanwhile. */
 void close_member(struct member *m)
 {
 	if (m->closed)
@@ -164,7 +165,7 @@ void step_all(struct member *members, unsigned count)
 		if (!members[i].closed)
 			n += tern_progress(members[i].ctx);
 	if (n == 0)
-		usleep(50); /* lets the task threads run */
+		usleep(50); /* gives the task threads time to run */
 }
 
 bool all_ended(const struct member *members, unsigned count)
@@ -251,7 +252,7 @@ void start_workers(struct member *m, const struct setup *setup,
 		start_worker(&m[i], setup, model, addresses, save, i);
 }
 
-/* Runs the members until all that are left have ended. */
+/* Runs the members until all that are still open have ended. */
 void run_out(struct member *m, unsigned count)
 {
 	uint64_t limit = tern_clock_ns() + 120 * TERN_NS_PER_S;

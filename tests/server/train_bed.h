@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Servers and workers of a job in one process, with contexts and task threads of their
- * own, driven in turn. */
+/* Test bed with the servers and workers of a job in one process. Each has a context and
+ * task threads of its own; the test calls them in turn. */
 #ifndef TERN_TESTS_TRAIN_BED_H
 #define TERN_TESTS_TRAIN_BED_H
 
@@ -14,21 +14,23 @@
 
 #define MEMBERS_MAX 8
 
-struct member { /* a process of the job, simulated in this one */
+struct member { /* one process of the job, simulated within this one */
 	struct tern_env *env;
 	struct tern_domain *domain;
 	struct tern_context *ctx;
 	struct tern_server *server;
 	struct tern_worker *worker;
-	struct tern_engine *engine;   /* of a worker */
-	struct tern_updater *updater; /* of a server */
+	struct tern_engine *engine;   /* for a worker */
+	struct tern_updater *updater; /* for a server */
 	bool ended, closed;
-	pthread_t leaver; /* thread of a closed member that frees what it had */
+	pthread_t leaver; /* thread that frees what a closed member had */
 	int status;
 	char text[400];
 	struct tern_worker_results results;
 	uint64_t step;
-	bool has_more, finishes; /* it was given slots; it evaluates and saves */
+	/* has_more: it got the slots of a lost worker; finishes: it evaluates and saves
+	 * the model. */
+	bool has_more, finishes;
 };
 
 struct setup {
@@ -39,7 +41,7 @@ struct setup {
 	double clip_norm;
 };
 
-/* A job: its servers, and workers in the order in which they were added. */
+/* A job: its servers, followed by its workers in the order in which they were added. */
 struct job {
 	const struct setup *setup;
 	struct tern_model *model;
@@ -48,9 +50,10 @@ struct job {
 	unsigned count;
 };
 
-/* Two classes separated by a plane, with some noise. */
+/* Training and test data: two classes separated by a plane, with some noise. */
 extern struct tern_dataset *data, *test;
-extern uint64_t staging_bytes; /* for servers; 0: their default */
+/* Memory of each server for received gradients; 0: the servers' default. */
+extern uint64_t staging_bytes;
 
 int make_data(void **state);
 int free_data(void **state);
@@ -58,8 +61,7 @@ void worker_ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results);
 void open_worker(struct member *m, const struct tern_model *model);
 void close_member(struct member *m);
-/* Closes all members that are not closed yet, and waits until all their memory is
- * freed. */
+/* Closes all members that are still open, and waits until all their memory is freed. */
 void close_members(struct member *members, unsigned count);
 void step_all(struct member *members, unsigned count);
 bool all_ended(const struct member *members, unsigned count);
@@ -72,18 +74,18 @@ void start_workers(struct member *m, const struct setup *setup,
 	const struct tern_model *model, char addresses[][128], const char *save);
 void run_out(struct member *m, unsigned count);
 
-void job_open(struct job *j, const struct setup *setup); /* opens the servers alone */
-/* Opens the servers and all workers. */
+void job_open(struct job *j, const struct setup *setup); /* opens only the servers */
+/* Opens the servers and all workers of the setup. */
 void job_start(struct job *j, const struct setup *setup);
-/* The next member, to be opened by the caller. */
+/* Adds a member, which the caller must open. */
 struct member *job_add(struct job *j);
-/* Adds the worker with that index. */
+/* Adds and opens worker number `index`. */
 struct member *job_join(struct job *j, unsigned index);
 void job_step(struct job *j);
 void job_run_out(struct job *j);
 void job_close(struct job *j);
 
-/* Runs the job until `cond` holds. */
+/* Runs all members of the job until `cond` is true. */
 #define JOB_UNTIL(job_, cond)                                                            \
 	do {                                                                             \
 		uint64_t limit_ns_ = tern_clock_ns() + 30 * TERN_NS_PER_S;               \

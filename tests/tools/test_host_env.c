@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the environment of a real process: tasks and files run on other threads,
- * their ends are reported on this one. */
+/* Tests of the environment of a real process: tasks and file operations run in other
+ * threads, and their ends are reported in this one. */
 #include "tests/harness/cmocka.h"
 
 #include <dirent.h>
@@ -19,7 +19,7 @@
 
 #define TASKS 500
 
-/* Waits for wake() as a context does: on a file descriptor. */
+/* Waits for wake() in the way of a context: by a file descriptor. */
 struct loop {
 	struct tern_env *env;
 	int fd;
@@ -80,7 +80,7 @@ struct sum_task {
 	struct tern_task task;
 	struct loop *loop;
 	unsigned n, rounds;
-	uint64_t sum, seen; /* sum belongs to the task until done() */
+	uint64_t sum, seen; /* while the task runs, only the task uses `sum` */
 	atomic_uint step;
 };
 
@@ -133,7 +133,8 @@ static void test_every_task_runs_and_ends_once(void **state)
 		loop_turn(loop);
 	for (unsigned i = 0; i < TASKS; i++) {
 		assert_int_equal(tasks[i].sum, 2 * (i % 7) * (i % 7 + 1) / 2);
-		/* The last signal is never lost: progress() was called after it. */
+		/* The last tern_task_signal() was not lost: progress() was called after
+		 * it. */
 		assert_int_equal(tasks[i].seen, i % 7);
 	}
 	assert_int_equal(tern_env_poll(loop->env), 0);
@@ -239,7 +240,7 @@ static unsigned entries(const char *dir)
 	while (readdir(d))
 		n++;
 	closedir(d);
-	return n - 2; /* . and .. */
+	return n - 2; /* without "." and ".." */
 }
 
 static void test_file_is_written_and_read_whole(void **state)
@@ -284,7 +285,8 @@ static bool is_third(void *arg)
 static void test_reading_stops_when_asked(void **state)
 {
 	struct loop *loop = *state;
-	size_t bytes = (size_t)16 << 20; /* larger than a piece */
+	/* Larger than the pieces in which a file is read. */
+	size_t bytes = (size_t)16 << 20;
 	struct iovec part = {calloc(1, bytes), bytes};
 	unsigned asked = 0;
 	void *data = NULL;
@@ -316,7 +318,8 @@ static void test_failed_write_leaves_nothing_behind(void **state)
 	struct iovec part = {(void *)"new", 3};
 	char path[256];
 
-	/* A file cannot be renamed over a directory: the last step fails. */
+	/* A file cannot be renamed to the name of a directory, so the last step of
+	 * writing fails. */
 	snprintf(path, sizeof(path), "%s/taken", loop->dir);
 	assert_int_equal(mkdir(path, 0755), 0);
 	assert_int_equal(
@@ -335,7 +338,7 @@ static void put(const char *dir, const char *name)
 	assert_int_equal(fclose(f), 0);
 }
 
-/* Two hosts share the directory: a process of the other host has the pid of this
+/* Two hosts share the directory, and a process of the other host has the same pid as this
  * process. */
 static void test_files_of_a_process_of_another_host_stay(void **state)
 {
@@ -349,7 +352,7 @@ static void test_files_of_a_process_of_another_host_stay(void **state)
 	assert_int_equal(entries(loop->dir), 3);
 }
 
-/* Runs in a child that gives up root's right to read any directory. */
+/* Runs in a child process that gives up root's right to read any directory. */
 static int write_without_reading(const char *dir)
 {
 	char path[256];

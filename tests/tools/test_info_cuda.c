@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of what `tern info` prints about GPUs, on simulated ones. */
+/* Tests of what `tern info` prints about GPUs, on simulated GPUs. */
 #include "tests/harness/cmocka.h"
 
 #include <stdbool.h>
@@ -31,7 +31,7 @@ static json_int_t number(json_t *object, const char *name)
 	return json_integer_value(json_object_get(object, name));
 }
 
-/* True if there is a difference with this beginning. */
+/* True if one of the listed differences begins with `begin`. */
 static bool differs(json_t *one, const char *begin)
 {
 	json_t *line;
@@ -45,7 +45,7 @@ static bool differs(json_t *one, const char *begin)
 	return false;
 }
 
-/* The printed text; the caller frees it. */
+/* Returns the printed text, which the caller frees. */
 static char *printed(const json_t *cuda)
 {
 	FILE *before = stdout;
@@ -87,7 +87,7 @@ static void test_devices_are_listed(void **state)
 	assert_string_equal(text(transfers, "rdma_flush"), "host");
 	assert_int_equal(json_array_size(json_object_get(one, "differences")), 0);
 	json_decref(cuda);
-	fake_cuda_reset(NULL); /* asserts that nothing is left open */
+	fake_cuda_reset(NULL); /* asserts that no object of the driver is open */
 }
 
 static void test_what_a_device_lacks_is_a_difference(void **state)
@@ -159,7 +159,8 @@ static void test_people_read_the_same(void **state)
 	opts.copy_engines = 1;
 	opts.driver_version = 20010;
 	cuda = info_cuda(with(&opts));
-	json_object_set_new(cuda, "peermem", json_false()); /* depends on this machine */
+	/* Replaced, since the real value depends on this machine. */
+	json_object_set_new(cuda, "peermem", json_false());
 	json_object_set_new(cuda, "toolkit", json_string("13.0"));
 	out = printed(cuda);
 	assert_string_equal(out,

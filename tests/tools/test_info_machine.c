@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of what `tern info` prints about control groups and NUMA nodes, from made-up
- * files. */
+/* Tests of what `tern info` prints about control groups (limits of CPU and memory) and
+ * NUMA nodes, from files made by the tests. */
 #include "tests/harness/cmocka.h"
 
 #include <stdio.h>
@@ -70,7 +70,8 @@ static void test_the_lowest_limit_up_to_the_top_counts(void **state)
 	assert_true(limits.cpus == 1.5);
 }
 
-/* The path is the host's, so only the top is there. */
+/* The path in /proc/self/cgroup is that of the host. The container itself sees only the
+ * files of its topmost group. */
 static void test_the_group_of_a_container_is_the_top(void **state)
 {
 	struct cgroup_limits limits;

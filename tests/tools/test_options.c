@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the command line's parser: what it accepts, and its one-line refusals. */
+/* Tests of the parser of the command line: what it accepts, and the line with which it
+ * refuses the rest. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>

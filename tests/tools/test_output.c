@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the output to a terminal: one line for each event, whatever a peer has put
- * into it. */
+/* Tests of the output to a terminal: one line for each event, whatever text a peer has
+ * sent. */
 #include "tests/harness/cmocka.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ static const char shown[] =
 
 static char said[4096];
 
-/* What report() writes to `fd`, as in a command without --json. */
+/* Returns what report() writes to `fd` for the event. */
 static const char *said_with(struct output *out, int fd, json_t *event)
 {
 	FILE *file = tmpfile();
@@ -75,7 +75,7 @@ static void test_a_text_that_was_generated_keeps_its_lines(void **state)
 
 static void test_json_is_printable_ascii(void **state)
 {
-	/* DEL, NEL, right-to-left override, an emoji. */
+	/* The text contains DEL, NEL, a right-to-left override, and an emoji. */
 	json_t *event = json_pack("{s:s, s:s}", "event", "note", "text",
 		"a\177b\302\205c\342\200\256d\360\237\230\200\177");
 	struct output out = {.json = true};
@@ -100,7 +100,8 @@ static void test_json_says_when_and_where(void **state)
 	assert_int_equal(json_integer_value(json_object_get(event, "pid")), getpid());
 	assert_true(json_is_string(json_object_get(event, "host")));
 	assert_true(json_is_string(json_object_get(event, "time")));
-	/* An event of another process keeps its own fields. */
+	/* The fields "pid" and so on that an event of another process already has are
+	 * kept. */
 	json_object_set_new(event, "pid", json_integer(17));
 	event = json_loads(said_with(&out, STDOUT_FILENO, event), 0, NULL);
 	assert_int_equal(json_integer_value(json_object_get(event, "pid")), 17);

@@ -22,7 +22,8 @@ static void *raise_many(void *arg)
 	return NULL;
 }
 
-/* Each thread sends one signal to itself: its handler runs on that thread. */
+/* Each thread sends itself one kind of signal, so the signal's handler runs in that
+ * thread. */
 static void test_signals_are_heard_on_all_threads_at_once(void **state)
 {
 	pthread_t threads[THREADS];

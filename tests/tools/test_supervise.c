@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the supervision of processes. The children are this program; arguments tell
- * them what to do. */
+/* Tests of the supervision of child processes. The children run this same program; their
+ * arguments choose what they do. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -19,8 +19,8 @@
 struct seen {
 	unsigned line_count, exit_count;
 	size_t longest;
-	char last[64];  /* line */
-	char ended[96]; /* description */
+	char last[64];  /* last line that a child has written */
+	char ended[96]; /* description of how a child ended */
 };
 
 static void on_line(void *arg, struct child *child, const char *line)
@@ -126,7 +126,7 @@ static void test_killed_child_is_described(void **state)
 static void test_end_leaves_nobody(void **state)
 {
 	(void)state;
-	/* Some obey SIGTERM, some ignore it, one is stopped. */
+	/* Half of the children obey SIGTERM, the others ignore it, and one is stopped. */
 	for (unsigned i = 0; i < CHILDREN; i++)
 		start("worker", i % 2 ? "wait" : "ignore");
 	while (seen.line_count < CHILDREN)
@@ -155,7 +155,7 @@ static void test_signals_to_the_supervisor_are_reported(void **state)
 	expect_description(0, "was killed by signal 15 (Terminated)");
 }
 
-/* The exit status of a process that gets `first` and then `second`. */
+/* Returns the exit status of a process that gets the signal `first` and then `second`. */
 static int status_after(bool aborts, int first, int second)
 {
 	pid_t child = fork();
@@ -163,7 +163,8 @@ static int status_after(bool aborts, int first, int second)
 
 	if (child == 0) {
 		signals_reset_child();
-		supervise_fini(&sup); /* the descriptor of this process' parent */
+		/* Also closes the descriptor for signals that the parent has opened. */
+		supervise_fini(&sup);
 		if (signals_open() < 0)
 			_exit(1);
 		if (aborts)
@@ -180,8 +181,8 @@ static void test_a_second_interrupt_aborts(void **state)
 {
 	(void)state;
 	assert_int_equal(WEXITSTATUS(status_after(true, SIGINT, SIGINT)), 130);
-	/* A batch system may send SIGTERM twice, and it may coincide with the
-	 * launcher's. */
+	/* A batch system may send SIGTERM twice, or to this process at the same time as
+	 * the launcher does. */
 	assert_int_equal(status_after(true, SIGTERM, SIGTERM), 0);
 	assert_int_equal(status_after(true, SIGTERM, SIGINT), 0);
 	assert_int_equal(status_after(true, SIGCHLD, SIGINT), 0);
@@ -210,7 +211,7 @@ static void test_a_second_interrupt_kills_also_who_saves(void **state)
 	sup.children[0].saving = true;
 	raise(SIGINT);
 	supervise_turn(&sup, -1);
-	raise(SIGINT); /* taken by supervise_end() */
+	raise(SIGINT); /* supervise_end() handles this signal */
 	supervise_end(&sup, SIGTERM, 1);
 	expect_description(0, "was killed by signal 9 (Killed)");
 }
@@ -237,7 +238,7 @@ static void test_repeated_signals_do_not_cut_an_end_short(void **state)
 	raise(SIGHUP);
 	supervise_turn(&sup, -1);
 	assert_int_equal(sup.signal, SIGHUP);
-	/* Taken by supervise_end(). */
+	/* supervise_end() handles these signals. */
 	raise(SIGHUP);
 	raise(SIGTERM);
 	raise(SIGINT);
@@ -245,8 +246,8 @@ static void test_repeated_signals_do_not_cut_an_end_short(void **state)
 	expect_description(0, "exited with status 7");
 }
 
-/* The children of a killed supervisor die too: the end of a pipe that only they hold
- * shows it. */
+/* If the supervisor is killed, its children must end, too. The test sees that by the end
+ * of a pipe that only they hold open. */
 static void test_children_die_with_a_killed_supervisor(void **state)
 {
 	int fds[2];

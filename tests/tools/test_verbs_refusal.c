@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of problems that a session over verbs does not solve: a device that refuses to
- * register memory, as with a low limit on locked memory; and a path that comes up and
- * carries nothing. */
+/* Tests of failures over verbs that reconnecting does not cure: a device that refuses to
+ * register memory, as with a low limit of locked memory; and a network path on which
+ * connections come up but carry no data. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -21,7 +21,8 @@
 static unsigned line_count;
 static char last_line[512];
 static enum tern_log_level kept_level = TERN_LOG_ERROR;
-static unsigned fruitless_count; /* log lines about links that carried nothing */
+/* Number of log lines about links that carried no data. */
+static unsigned fruitless_count;
 
 static void keep(struct tern_env *env, enum tern_log_level level, const char *line)
 {
@@ -80,13 +81,13 @@ static void test_refusal_is_told_once_whatever_is_tried(void **state)
 	fake_verbs_reset(NULL);
 }
 
-/* ---- memory that a device does not register ---- */
+/* ---- memory that a device refuses to register ---- */
 
 #define PART_BYTES   (768u << 10)
 #define PARTS        4u
 #define MEMORY_BYTES (PARTS * PART_BYTES)
 
-/* A dialler and an acceptor in one process, each with a memory of its own. */
+/* An end that dials and an end that accepts, in one process, each with its own memory. */
 struct meeting {
 	struct tern_env_ops ops;
 	struct tern_env env[2];
@@ -195,8 +196,8 @@ static struct tern_tensor part_of(const struct meeting *m, unsigned i, unsigned 
 	};
 }
 
-/* Sends from the memory of `from` into the other one's, under two keys: the receive
- * comes first for one of them and second for the other. */
+/* Sends from the memory of end `from` to that of the other end, under two keys: one
+ * receive is posted before its send, the other one after it. */
 static void meeting_exchange(struct meeting *m, unsigned from)
 {
 	struct tern_req sends[2] = {{0}}, receives[2] = {{0}};
@@ -230,7 +231,8 @@ static void meeting_exchange(struct meeting *m, unsigned from)
 	}
 }
 
-/* `refused`: one bit for each of the two adjacent memories. */
+/* Bit i of `refused`: the device refuses to register the memory of end i. The two
+ * memories are adjacent. */
 static void check_copied(const char *verbs, unsigned refused, bool early)
 {
 	struct meeting m;
@@ -295,11 +297,12 @@ static void test_fork_is_prepared_before_anything_is_registered(void **state)
 	meeting_connect(&m);
 	assert_true(fake_verbs_calls("reg_mr") > 0);
 	assert_int_equal(fake_verbs_calls("prepare_fork"), 1);
-	assert_int_equal(api->prepare_fork(), 0); /* later calls would fail */
+	/* Would fail if it had first been called after a registration. */
+	assert_int_equal(api->prepare_fork(), 0);
 	meeting_close(&m);
 }
 
-/* ---- links that carry nothing ---- */
+/* ---- links that carry no data ---- */
 
 struct fruitless {
 	struct meeting meeting;
@@ -324,8 +327,8 @@ static void break_all_pairs(void)
 		fake_verbs_qp_break(qps[i].qp_num);
 }
 
-/* Cuts the link as soon as both ends have it again, before the acceptor reads waiting
- * data. */
+/* Cuts the link as soon as it is restored at both ends, before the accepting end reads
+ * waiting data. */
 static void break_again(
 	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
 {
@@ -337,8 +340,8 @@ static void break_again(
 	tern_peer_cut(peer, -ETIMEDOUT);
 }
 
-/* The pauses between two attempts are 2 ms at most, but the acceptor waits for as long as
- * a slow machine needs. */
+/* The pauses between two attempts are at most 2 ms, but the accepting end waits as long
+ * as a slow machine may need. */
 static void fruitless_open(struct fruitless *f)
 {
 	*f = (struct fruitless){.status = 1};
@@ -371,7 +374,8 @@ static void test_a_path_that_carries_nothing_is_the_end(void **state)
 		meeting_turn(&f.meeting);
 	assert_true(f.status < 0);
 	assert_int_equal(req.status, f.status);
-	/* 256 links that were cut early, or fewer if some lasted for a second. */
+	/* The peer goes down after 16 links without data, where 16 short ones count as
+	 * one. So 256 links are made, or fewer if some of them lasted for a second. */
 	assert_in_range(f.recovered_count, 200, 5000);
 	assert_int_equal(fruitless_count, 1);
 	meeting_close(&f.meeting);

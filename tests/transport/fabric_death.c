@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of two processes, one of which dies. A child opens the fabric, listens or
- * connects, exposes memory and is killed at some moment; the parent's bed must find every
- * op ended, `closed` called once, and its memory inaccessible.
+ * Tests with two processes, one of which is killed. The child process opens the fabric,
+ * listens or connects, lets its peer access memory, and is killed at some moment. In the
+ * parent every operation must end, `closed` must be called once, and the parent's memory
+ * must no longer be accessed.
  *
- * The child inherits nothing of the fabric: the program is started anew.
+ * The child inherits no state of the fabric, since the program is started anew.
  */
 #include "tests/harness/bed.h"
 
@@ -28,7 +29,8 @@ struct child {
 	struct tern_port *port;
 	struct tern_conn *conn;
 	struct tern_buf buf;
-	struct tern_region region; /* the parent's, if it has sent one */
+	/* The parent's region; zeros: the parent has sent none yet. */
+	struct tern_region region;
 	struct tern_op op;
 	bool busy;
 };
@@ -89,7 +91,7 @@ static void child_closed(void *arg, struct tern_conn *conn, int status)
 	(void)status;
 }
 
-/* Puts or gets without end, once the parent has given it a region. */
+/* Starts the next put or get, if none is in flight and the parent has sent a region. */
 static void child_push(struct child *child)
 {
 	const struct tern_fabric_ops *ops = child->fabric->ops;
@@ -158,8 +160,8 @@ struct family {
 	char address[BED_ADDRESS_MAX];
 };
 
-/* Starts a child that listens (`listens`), or one that waits for an address to connect
- * to. */
+/* Starts a child process: `listens`: it listens; otherwise it waits for an address to
+ * which it connects. */
 static void family_init(
 	struct family *family, const struct instance *instance, bool listens)
 {
@@ -180,7 +182,8 @@ static void family_kill(struct family *family)
 
 	assert_int_equal(kill(family->pid, SIGKILL), 0);
 	assert_int_equal(waitpid(family->pid, &status, 0), family->pid);
-	assert_true(WIFSIGNALED(status)); /* it did not end by itself */
+	/* The child was killed, and did not end by itself. */
+	assert_true(WIFSIGNALED(status));
 }
 
 static void family_fini(struct family *family)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The conformance list of the fabrics: tests each sentence of transport/fabric.h, on each
- * fabric and set of options in meson.build.
+ * The conformance list of the fabrics: tests each promise of transport/fabric.h, on each
+ * fabric and set of options that meson.build names.
  */
 #include "tests/harness/bed.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of sleeping: arm() and fd(). First, one event at a time, with both ends on one
- * thread; then two threads that sleep whenever they may, so that each event races with
- * the other's falling asleep. A lost event leaves both asleep for ever; the limit of ten
- * seconds turns that into a failure.
+ * Tests of sleeping: arm() and fd(). Some tests cause one event at a time, with both ends
+ * in one thread. In others two threads sleep whenever they may, so that each event races
+ * with the other end's going to sleep. If an event is lost, both sleep for ever; a limit
+ * of ten seconds makes that a failure.
  */
 #include "tests/harness/bed.h"
 
@@ -29,7 +29,7 @@ static bool side_readable(struct side *side, int timeout_ms)
 	return poll(&p, 1, timeout_ms) == 1;
 }
 
-/* Polls until arm() says that there is nothing to do, and the fd agrees. */
+/* Polls until arm() reports that there is nothing to do, and the fd is not readable. */
 static void side_fall_asleep(struct side *side)
 {
 	for (int i = 0; i < 1000; i++) {
@@ -43,7 +43,7 @@ static void side_fall_asleep(struct side *side)
 	fail_msg("an idle port never falls asleep");
 }
 
-/* Waits until an action of the other side makes the fd readable. */
+/* Waits until something that the other side has done makes the fd readable. */
 static void side_wakes(struct side *side)
 {
 	struct patience patience = patience_new();
@@ -61,7 +61,7 @@ static void test_an_idle_port_sleeps(const struct instance *instance)
 	struct bed *bed = bed_new(instance);
 	struct link *a, *b;
 
-	side_fall_asleep(&bed->sides[B]); /* only a listener */
+	side_fall_asleep(&bed->sides[B]); /* B has only a listener, no conn */
 	bed_pair(bed, &a, &b);
 	link_say_surely(a, 100);
 	PUMP(bed, b->heard == 1);
@@ -81,7 +81,7 @@ static void test_every_event_wakes(const struct instance *instance)
 
 	side_fall_asleep(side_b);
 	a = bed_dial(bed);
-	side_wakes(side_b); /* a peer connects */
+	side_wakes(side_b); /* a peer connects to B */
 	PUMP(bed, a->up && side_b->accepted_count);
 	b = tern_list_entry(side_b->links.next, struct link, node);
 	for (uint64_t i = 0; i < 50; i++) {
@@ -98,12 +98,12 @@ static void test_every_event_wakes(const struct instance *instance)
 	bed_settle(bed);
 	side_fall_asleep(side_b);
 	link_close(a, false);
-	side_wakes(side_b); /* end of file */
+	side_wakes(side_b); /* the peer has closed the conn */
 	PUMP(bed, b->closed_count);
 	side_fall_asleep(side_a);
 	b = bed_dial(bed);
 	link_close(b, false);
-	/* An event caused by this side itself must wake it too. */
+	/* An event that this side caused itself must wake it, too. */
 	while (!b->closed_count) {
 		if (side_a->fabric->ops->arm(side_a->port) == 0)
 			assert_true(side_readable(side_a, PATIENCE_MS));
@@ -158,14 +158,16 @@ static void test_a_conn_that_is_up_wakes_its_maker(const struct instance *instan
 
 /* ---- two threads ---- */
 
-/* A thread's end. Errors are kept for the main thread, which fails the test. */
+/* One end, in a thread of its own. Errors are kept for the main thread, which fails the
+ * test. */
 struct sleeper {
 	const struct instance *instance;
 	bool listens;
-	char *address; /* of the listening end */
+	char *address; /* address of the listening end */
 	sem_t *listening;
-	unsigned window, rounds; /* messages in circulation, and their number in all */
-	uint32_t put_bytes;      /* 0: messages only */
+	/* `window`: messages in circulation; `rounds`: messages in all. */
+	unsigned window, rounds;
+	uint32_t put_bytes; /* size of a put before each message; 0: messages only */
 	unsigned puts;
 
 	struct tern_domain *domain;
@@ -178,7 +180,7 @@ struct sleeper {
 	struct tern_op ops[3];
 	unsigned sent, owed, received, puts_started, puts_done;
 	bool closed;
-	const char *error; /* the first error */
+	const char *error; /* the first error of this thread */
 };
 
 #define STRING_OF_(x) #x
@@ -364,7 +366,7 @@ static void *sleeper_run(void *arg)
 		}
 	}
 	if (s->error)
-		return NULL; /* nothing is closed, since the test has failed */
+		return NULL; /* the test has failed, so nothing is closed */
 	if (s->put_bytes && s->listens)
 		SLEEPER_CHECK(s,
 			s->fabric->ops->withdraw(s->port, &s->ops[0], &s->region) == 0);

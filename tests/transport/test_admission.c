@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the rules that decide which connection is cut when more arrive than may be
- * half-open. */
+/* Tests of the rules by which a listener chooses which connection to close when more are
+ * in the handshake (half-open) than it allows. */
 #include "tests/harness/cmocka.h"
 
 #include "base/util.h"
@@ -20,7 +20,7 @@ static int reset(void **state)
 	return 0;
 }
 
-/* Adds connections up to the bound, a nanosecond apart. */
+/* Adds connections from `name` up to the limit, a nanosecond apart. */
 static void fill(const char *name)
 {
 	for (unsigned i = 0; i < MOST; i++)
@@ -56,8 +56,8 @@ static void test_no_source_keeps_another_one_out(void **state)
 	fill(many);
 	assert_ptr_equal(come(&extra[0], other, MOST), &full[MOST - 1]);
 	assert_ptr_equal(come(&extra[1], other, MOST), &full[MOST - 2]);
-	/* An overdue connection is cut rather than one whose handshake may be under
-	 * way. */
+	/* A connection that is overdue is closed rather than one that may still complete
+	 * its handshake. */
 	assert_ptr_equal(come(&extra[2], other, TERN_OVERDUE_NS), &full[0]);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of contexts over a made-up fabric, whose port counts its calls. */
+/* Tests of contexts over a fabric made for these tests, whose port counts its calls. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -141,7 +141,7 @@ static struct tern_env fake_env = {.ops = &env_ops};
 static struct tern_domain *domain;
 static struct tern_context *ctx;
 
-/* `env` may be NULL. */
+/* Opens a domain and a context; `env` may be NULL. */
 static void open_hooked(const struct tern_domain_hooks *hooks,
 	const struct tern_context_opts *opts, struct tern_env *env)
 {
@@ -177,7 +177,7 @@ static bool is_readable(int timeout_ms)
 	return poll(&pfd, 1, timeout_ms) == 1;
 }
 
-/* Checks that the fd does not stay readable. */
+/* Checks that the context's fd does not stay readable. */
 static void check_quiet(void)
 {
 	for (int i = 0; i < 2; i++) {
@@ -314,8 +314,8 @@ static void test_deferred_calls_run_once_each(void **state)
 	calls = 0;
 	tern_defer(ctx, &again);
 	tern_defer(ctx, &again);
-	/* Deferred calls run at the start, then those that they deferred behind the
-	 * ports, and again at the end. */
+	/* Deferred calls run at the start of tern_progress(). Those that they defer run
+	 * after the ports, and those deferred by these run at the end. */
 	assert_int_equal(tern_progress(ctx), 3);
 	assert_int_equal(calls, 3);
 	assert_int_equal(tern_arm(ctx), -EAGAIN);
@@ -342,7 +342,7 @@ static void test_wake_from_another_thread_ends_sleep(void **state)
 		pthread_t thread;
 
 		assert_int_equal(pthread_create(&thread, NULL, wake_thread, ctx), 0);
-		/* The wake is not lost, whichever thread is first. */
+		/* The wake-up is not lost, whichever of the two threads is first. */
 		while (tern_progress(ctx) == 0) {
 			if (tern_arm(ctx) == 0)
 				assert_true(is_readable(-1));
@@ -371,8 +371,8 @@ static void late_write(void)
 	assert_int_equal(write(ctx->wake_fd, &one, sizeof(one)), sizeof(one));
 }
 
-/* A waker that is preempted in the middle of tern_context_wake() writes when the sleep
- * that it meant has long ended. */
+/* A thread that is preempted in the middle of tern_context_wake() writes to the fd when
+ * the sleep that it wanted to end is long over. */
 static void test_a_wakes_write_that_comes_late_is_read_once(void **state)
 {
 	(void)state;
@@ -380,7 +380,7 @@ static void test_a_wakes_write_that_comes_late_is_read_once(void **state)
 	assert_int_equal(tern_arm(ctx), 0);
 	assert_true(atomic_exchange(&ctx->sleeping, false));
 	tern_progress(ctx);
-	/* A second complete wake does not stand for the first. */
+	/* A second, complete wake-up must not be mistaken for the late one. */
 	assert_int_equal(tern_arm(ctx), 0);
 	tern_context_wake(ctx);
 	assert_true(is_readable(0));
@@ -404,7 +404,7 @@ static void test_a_wake_between_two_arms_is_not_forgotten(void **state)
 	assert_int_equal(tern_progress(ctx), 1);
 	assert_int_equal(tern_arm(ctx), 0);
 	assert_false(is_readable(0));
-	/* Also if its write is still to come. */
+	/* The same, if the waking thread has not written to the fd yet. */
 	assert_true(atomic_exchange(&ctx->sleeping, false));
 	assert_int_equal(tern_arm(ctx), 0);
 	late_write();
@@ -444,8 +444,8 @@ static void test_a_broken_port_is_told(void **state)
 	close_context();
 }
 
-/* Runs in a child that is killed by its first system call. Reading the clock may be a
- * system call on machines without a vdso for it. */
+/* Runs in a child process that the kernel kills at its first system call. Only reading
+ * the clock is allowed, since that is a system call on machines without a vdso for it. */
 static int poll_without_system_calls(void)
 {
 	struct sock_filter filter[] = {
@@ -478,7 +478,7 @@ static void test_polling_makes_no_system_call(void **state)
 	open_context(NULL);
 	tern_timer_set(ctx, &timer, UINT64_MAX - 1);
 	child = fork();
-	/* _exit would not do: a sanitizer makes system calls before it. */
+	/* _exit() cannot be used, since a sanitizer makes system calls before it. */
 	if (child == 0)
 		syscall(__NR_exit_group, poll_without_system_calls());
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -556,12 +556,12 @@ static void test_spinning_stops_where_it_does_not_pay(void **state)
 
 	(void)state;
 	open_context(&opts);
-	ctx->spin_ns = ctx->spin_max_ns =
-		100 * TERN_NS_PER_US; /* also with a single processor */
+	/* Set here, so that the context may spin also on a single processor. */
+	ctx->spin_ns = ctx->spin_max_ns = 100 * TERN_NS_PER_US;
 	for (int i = 0; i < 10; i++)
 		assert_int_equal(tern_wait_any(ctx, TERN_NS_PER_MS), -ETIMEDOUT);
 	assert_int_equal(ctx->spin_ns, 0);
-	/* A bound of one second, so that the waits below are shorter on any machine. */
+	/* A limit of one second, so that the waits below are shorter on any machine. */
 	ctx->spin_max_ns = TERN_NS_PER_S;
 	for (int i = 0; i < 40; i++) {
 		fake.events = 1;
@@ -577,7 +577,7 @@ static void test_spinning_stops_where_it_does_not_pay(void **state)
 	close_context();
 }
 
-/* ---- birth and death ---- */
+/* ---- creating and freeing ---- */
 
 static void test_free_waits_until_nothing_is_in_use(void **state)
 {
@@ -614,7 +614,8 @@ static void test_options_have_defaults_and_limits(void **state)
 	close_context();
 }
 
-/* The environment wakes the context that uses it, and keeps doing so. */
+/* After a second context was refused, wake-ups of the environment still reach its first
+ * one. */
 static void test_an_environment_has_one_context(void **state)
 {
 	struct tern_env env = *tern_env_system();

@@ -18,7 +18,7 @@ static void fill(unsigned char *p, size_t bytes, uint64_t seed)
 		p[i] = (unsigned char)tern_rng_next(&rng);
 }
 
-/* Checks that the expected bytes are there, and that nothing around them has changed. */
+/* Checks that `copy` has written the expected bytes, and no byte around them. */
 static void check(void (*copy)(void *, const void *, size_t), unsigned char *room,
 	const unsigned char *src, size_t at, size_t bytes)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of registered memory and the domain, with two made-up fabrics instead of the
- * real ones. */
+/* Tests of registered memory and of the domain, with two fabrics made for these tests. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -18,12 +17,12 @@
 
 static struct {
 	int registered, unregistered, opened, closed;
-	int fail_open, fail_register; /* status of the injected failure */
+	int fail_open, fail_register; /* errno of the injected failure; 0: none */
 } fakes[2];
 
 static int number_of(const struct tern_fabric_ops *ops)
 {
-	return ops->name[0] == 't'; /* "shm" is 0, "tcp" is 1 */
+	return ops->name[0] == 't'; /* 0: "shm", 1: "tcp" */
 }
 
 static int fake_open(int n, struct tern_fabric **out, const char **why)
@@ -290,8 +289,9 @@ static bool has_write_seal(void)
 	return has;
 }
 
-/* A peer that gets the descriptor can neither write through it nor map it for that, nor
- * open it anew for that where the kernel has the seal (Linux 5.1). */
+/* A peer that gets the memory's descriptor must not be able to write through it, or to
+ * map it for writing. Where the kernel has the seal F_SEAL_FUTURE_WRITE (Linux 5.1), the
+ * peer cannot open it again for writing, either. */
 static void test_a_slab_cannot_be_written_by_its_readers(void **state)
 {
 	struct tern_domain *domain = new_domain();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of pools, against a model that knows the owner of every byte. */
+/* Tests of pools, against a model that knows the owner of every byte of a pool. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -52,7 +52,8 @@ static struct tern_pool_stats stats_of(struct tern_pool *pool)
 	return stats;
 }
 
-/* Every slab is one free block again: each can be allocated as a whole. */
+/* Checks that every slab (memory that the pool divides) is one free block again: each
+ * slab can be allocated as a whole. */
 static void check_merged(struct tern_pool *pool, uint64_t slab_bytes)
 {
 	uint64_t slabs = stats_of(pool).slab_count;
@@ -66,7 +67,7 @@ static void check_merged(struct tern_pool *pool, uint64_t slab_bytes)
 		tern_pool_put(pool, &bufs[i]);
 }
 
-/* A random size of any magnitude up to `most`. */
+/* A random size up to `most`, of any order of magnitude. */
 static uint64_t random_size(struct tern_rng *rng, uint64_t most)
 {
 	uint64_t bound = 1 + tern_rng_below(rng, 64 - (uint64_t)__builtin_clzll(most));
@@ -79,7 +80,8 @@ struct held {
 	unsigned char mark;
 };
 
-/* The owner's mark is in every byte: an overlapping buffer would destroy it. */
+/* Takes a buffer and fills it with `mark`, so that a buffer that overlaps it would be
+ * noticed. */
 static void take(
 	struct tern_pool *pool, struct held *held, uint64_t bytes, unsigned char mark)
 {
@@ -98,8 +100,8 @@ static void give(struct tern_pool *pool, struct held *held)
 {
 	const unsigned char *p = tern_buf_ptr(&held->buf);
 
-	/* All bytes equal the mark if the first one does, and each equals the one
-	 * before it. */
+	/* All bytes equal the mark if the first one does and each equals its
+	 * predecessor. */
 	if (p[0] != held->mark || memcmp(p, p + 1, held->buf.bytes - 1) != 0)
 		fail_msg(
 			"a buffer of %zu bytes was overwritten", (size_t)held->buf.bytes);
@@ -144,8 +146,9 @@ static void test_buffers_never_overlap_and_merge_back(void **state)
 	}
 }
 
-/* Some freed blocks are put aside for requests of the same size. One buffer stays
- * allocated, so that the pool is not empty. */
+/* The pool keeps some freed blocks for requests of the same size, but must merge them if
+ * a larger request needs them. One buffer stays allocated, so that the pool is not
+ * empty. */
 static void test_what_was_given_back_serves_other_sizes(void **state)
 {
 	enum { SLAB = 64 << 10, COUNT = SLAB / 64, REST = SLAB - 64 };
@@ -176,7 +179,8 @@ static void test_what_was_given_back_serves_other_sizes(void **state)
 	tern_pool_free(pool);
 }
 
-/* Only little memory may be put aside, since it cannot be merged. */
+/* A large block is merged at once, and not kept for requests of the same size, since a
+ * kept block cannot be merged. */
 static void test_a_large_buffer_is_merged_at_once(void **state)
 {
 	enum { SLAB = 1 << 20 };
@@ -195,7 +199,7 @@ static void test_a_large_buffer_is_merged_at_once(void **state)
 	tern_pool_free(pool);
 }
 
-/* Bytes mapped as huge pages in the mapping that starts at `base`. */
+/* How many bytes of the mapping that starts at `base` are in huge pages. */
 static uint64_t huge_bytes(const void *base)
 {
 	FILE *maps = fopen("/proc/self/smaps", "r");
@@ -214,7 +218,7 @@ static uint64_t huge_bytes(const void *base)
 	return (uint64_t)kib << 10;
 }
 
-/* True if the kernel can give a huge page of shared memory now. */
+/* True if the kernel can provide a huge page of shared memory at present. */
 static bool kernel_has_huge_pages(void)
 {
 	int fd = memfd_create("probe", MFD_CLOEXEC);
@@ -255,7 +259,7 @@ static void test_large_buffers_lie_on_huge_pages(void **state)
 	assert_int_equal(tern_pool_get(pool, 5 * MIB, &large), 0);
 	if (!stats.huge && huge_bytes(base) < 4 * MIB)
 		assert_false(kernel_has_huge_pages());
-	/* The last page is incomplete. */
+	/* The last huge page would be incomplete. */
 	assert_int_equal(tern_pool_get(pool, 10 * MIB, &rest), 0);
 	memset(tern_buf_ptr(&rest), 8, 10 * MIB);
 	for (unsigned i = 0; i < 1000; i++)
@@ -283,7 +287,8 @@ static void *make_pools(void *arg)
 	return NULL;
 }
 
-/* No thread maps over another one's new mapping. */
+/* Threads create pools at the same time: no mapping may replace one that another thread
+ * has just made. */
 static void test_threads_make_pools_at_once(void **state)
 {
 	pthread_t threads[3];
@@ -323,7 +328,8 @@ static void test_giving_back_twice_is_noticed(void **state)
 	tern_pool_free(pool);
 }
 
-/* The size is between two classes, and larger blocks are free: nothing may be split. */
+/* The size is between two size classes. A freed block of exactly this size is used again,
+ * although larger blocks are free: none of the larger ones may be split. */
 static void test_a_hole_is_filled_by_what_fits_it(void **state)
 {
 	struct tern_pool *pool = new_pool(MIB, MIB);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the names of windows, also after 2^31 and 2^32 uses of an entry:
+/* Tests of the names of windows (memory that a peer may access). A name is a table entry
+ * and a generation; it must stay unambiguous after 2^31 and 2^32 uses of an entry. See
  * transport/window.h. */
 #include "tests/harness/cmocka.h"
 

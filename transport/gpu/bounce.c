@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * See bounce.h. Each slab is a pool of its own, so that it can be freed on its own. Slabs
- * are sorted by size, so that small tensors leave the large slabs free.
- */
+/* Bounce buffers; see bounce.h. Each slab (block of registered host memory) is a pool of
+ * its own, so that it can be freed separately. Slabs are sorted by size, so that small
+ * tensors use small slabs and leave the large ones free. */
 #include "transport/gpu/bounce.h"
 
 #include <errno.h>
@@ -76,8 +75,8 @@ static bool any_used(const struct tern_bounces *b)
 	return false;
 }
 
-/* Frees unused slabs until `bytes` more are within `bound`. -EAGAIN or -ENOBUFS if
- * they are not: `bound` tells which. */
+/* Frees unused slabs until `bytes` more fit within `bound`. -EAGAIN: they do not fit,
+ * because of slabs in use. */
 static int make_room(struct tern_bounces *b, uint64_t bytes, uint64_t bound)
 {
 	tern_list_for_each_safe (n, &b->slabs) {
@@ -122,7 +121,7 @@ static int add_slab(struct tern_domain *domain, struct tern_gpu *gpu, uint64_t b
 	return 0;
 }
 
-/* The caller holds the lock. */
+/* Takes a bounce buffer, from a new slab if necessary. The caller holds the lock. */
 static int get(struct tern_domain *domain, struct tern_gpu *gpu, uint64_t bytes,
 	struct tern_buf *out)
 {

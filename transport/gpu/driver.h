@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of struct tern_gpu, for what calls the driver: gpu.c and stager.c. */
+/* Internals of struct tern_gpu, for the files that call the CUDA driver. */
 #ifndef TERN_TRANSPORT_GPU_DRIVER_H
 #define TERN_TRANSPORT_GPU_DRIVER_H
 
 #include "base/cuda.h"
 #include "transport/gpu/gpu.h"
 
-/* What it takes to make data that a network card wrote visible to GPU work. */
+/* What is needed to make data that a network card wrote visible to GPU work. */
 enum tern_gpu_flush {
-	TERN_GPU_ORDERED, /* nothing: the device orders such writes */
+	TERN_GPU_ORDERED, /* nothing: the GPU orders such writes itself */
 	TERN_GPU_FLUSH_OWNER,
 	TERN_GPU_FLUSH_ALL,
-	TERN_GPU_UNORDERED, /* nothing helps: such writes may stay invisible */
+	TERN_GPU_UNORDERED, /* nothing works: such writes may stay invisible */
 };
 
 struct tern_gpu {
 	const struct tern_cuda_api *api;
 	CUdevice device;
 	unsigned number;
-	CUcontext context; /* retained primary context; NULL: not used yet */
+	/* Retained primary context; NULL: this process does not use the GPU yet. */
+	CUcontext context;
 	bool dma_buf, peermem;
 	enum tern_gpu_flush flush;
 };
 
-/* Makes the GPU's context current on this thread. On success, tern_gpu_leave() must
- * follow. */
+/* Makes the GPU's CUDA context current on the calling thread. If it succeeds, the caller
+ * must call tern_gpu_leave() afterwards. */
 static inline CUresult tern_gpu_enter(const struct tern_gpu *gpu)
 {
 	return gpu->api->ctx_push_current(gpu->context);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replacement for the GPU code in a build without the CUDA toolkit: no address is GPU
- * memory, and there is nothing to copy. */
+/* Replacement for the GPU code in a build without the CUDA toolkit: no address belongs to
+ * a GPU, and there is nothing to copy. */
 #include <errno.h>
 
 #include "base/util.h"

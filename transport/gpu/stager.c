@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See stager.h. A copy goes through these states:
+ * Copies between GPU and host memory; see stager.h. A copy goes through these states:
  *
  *     waiting --an event is free--> under_way --its event has passed--> done()
  *
- * A copy that the driver refuses goes the same way, so that copies end in order and only
- * in tern_progress().
+ * A copy that the CUDA driver refuses goes through the same states, so that copies end in
+ * order and only in tern_progress().
  *
- * The ranges of a copy may be used again when the event behind it has passed, or when the
- * CUDA context is corrupted (a sticky error): then its work is lost and the device no
- * longer accesses memory. A non-sticky error proves neither: the copy fails, but ends
- * only when its event has passed. If the event could not be recorded, it is recorded
- * later, which is as good, since it is then later in the stream. If the driver fails to
- * answer ERRORS_MAX times in a row, the device is taken for lost.
+ * The memory of a copy may be reused when the CUDA event recorded after the copy has
+ * passed, or when the CUDA context is corrupted (a sticky error), since then the GPU no
+ * longer accesses memory. A non-sticky error does not prove that the GPU has stopped: the
+ * copy fails, but ends only when its event has passed. If the event could not be
+ * recorded, it is recorded later, which is equivalent, since it is then later in the
+ * stream. If ERRORS_MAX queries in a row fail, the GPU is considered lost.
  *
- * Waking: cuLaunchHostFunc puts a call of tern_context_wake() into the stream, at most
- * once per copy. A corrupted context never runs that call and does not report it, so a
- * timer also polls, rarely. In the simulator nothing sleeps and time stands still while
- * nothing happens, so there only the timer polls.
+ * Waking a sleeping context: cuLaunchHostFunc puts a call of tern_context_wake() into the
+ * stream, at most once per copy. A corrupted CUDA context never runs that call and does
+ * not report it, so a timer also polls, every LOOK_NS. In the simulator nothing sleeps
+ * and time stands still while nothing happens, so in the simulator only the timer polls.
  */
 #include "transport/gpu/stager.h"
 
@@ -28,36 +28,41 @@
 #include "transport/gpu/driver.h"
 #include "transport/memory/mem.h"
 
-#define EVENTS     8u /* copies under way in one stream; more than there are slots */
+/* Copies in flight in one stream; more than there are staging slots. */
+#define EVENTS     8u
 #define ERRORS_MAX 64u
-/* Interval of polling while asleep, besides the wake. */
+/* Interval of polling for completed copies while the context sleeps, in addition to the
+ * wake-up callback in the stream. */
 #define LOOK_NS (100 * TERN_NS_PER_MS)
-/* Interval of polling if the wake could not be queued. */
+/* Interval of polling if no wake-up callback could be added to the stream. */
 #define RELOOK_NS TERN_NS_PER_MS
 #define SIM_NS    (5 * TERN_NS_PER_US) /* interval of polling in the simulator */
 
+/* State of one direction of copies (enum tern_stage_way), with the staging slots for this
+ * direction. */
 struct lane {
 	CUstream stream;
-	CUevent events[EVENTS]; /* used in turn */
+	CUevent events[EVENTS]; /* one per copy in flight, used in turn */
 	uint32_t event_next, event_count;
-	struct tern_list waiting, under_way; /* copies, oldest first */
-	uint32_t copied,
-		woken; /* Copies submitted; copies that a wake-up callback covers. */
-	uint32_t error_count;  /* consecutive errors */
-	struct tern_list free; /* slots */
+	struct tern_list waiting, under_way; /* lists of copies, oldest first */
+	/* copied: copies submitted to the stream; woken: those of them that precede the
+	 * last wake-up callback. */
+	uint32_t copied, woken;
+	uint32_t error_count;  /* consecutive errors of event queries */
+	struct tern_list free; /* list of free staging slots */
 	struct tern_list waits;
 };
 
 struct tern_stager {
-	struct tern_list node; /* ctx->stagers */
+	struct tern_list node; /* in ctx->stagers */
 	struct tern_context *ctx;
 	struct tern_gpu *gpu;
 	struct lane lanes[TERN_STAGE_WAYS];
-	struct tern_mem *mem; /* memory of the slots */
+	struct tern_mem *mem; /* memory of all staging slots */
 	struct tern_stage_slot slots[TERN_STAGE_WAYS * TERN_STAGE_SLOTS];
 	struct tern_deferred serve_call;
 	struct tern_timer look;
-	int lost; /* status with which every copy fails; 0: the device works */
+	int lost; /* status with which all further copies fail; 0: the GPU works */
 };
 
 /* ---- copies ---- */
@@ -94,7 +99,8 @@ static void put_into_stream(struct tern_stager *s, struct lane *lane, struct ter
 	tern_gpu_leave(s->gpu);
 }
 
-/* Starts waiting copies while events are free. Events are used and freed in order. */
+/* Submits waiting copies while CUDA events are free. Events are used and freed in
+ * order. */
 static void go_on(struct tern_stager *s, struct lane *lane)
 {
 	while (lane->event_count < EVENTS && !tern_list_empty(&lane->waiting)) {
@@ -144,7 +150,7 @@ void tern_stager_fetch(struct tern_stager *s, struct tern_copy *c, uint64_t from
 	start(s, c, to_host ? TERN_STAGE_DOWN : TERN_STAGE_UP, bytes);
 }
 
-/* Marks the device as lost: all copies under way in its context have failed. */
+/* Marks the GPU as lost: all copies in flight on it have failed. */
 static void lose(struct tern_stager *s, int status)
 {
 	if (!s->lost)
@@ -154,7 +160,7 @@ static void lose(struct tern_stager *s, int status)
 	s->lost = status;
 }
 
-/* Handles an error that does not tell whether the copy has ended. */
+/* Handles a driver error that does not tell whether the copy has ended. */
 static int odd_answer(
 	struct tern_stager *s, struct lane *lane, struct tern_copy *c, CUresult result)
 {
@@ -167,7 +173,7 @@ static int odd_answer(
 	return s->lost ? 0 : -EAGAIN;
 }
 
-/* Asks whether the copy has ended: 0 or -EAGAIN. */
+/* Asks the driver whether the copy has ended: 0: yes; -EAGAIN: not yet. */
 static int ask(struct tern_stager *s, struct lane *lane, struct tern_copy *c)
 {
 	const struct tern_cuda_api *api = s->gpu->api;
@@ -236,13 +242,14 @@ int tern_stagers_poll(struct tern_context *ctx)
 
 /* ---- waking ---- */
 
-/* Runs on a thread of the driver. */
+/* Callback in a CUDA stream; runs on a thread of the driver. */
 static void CUDA_CB wake(void *arg)
 {
 	tern_context_wake(arg);
 }
 
-/* -EAGAIN: no wake-up covers the copy that the lane waits for next. */
+/* Adds a wake-up callback to the stream. -EAGAIN: there is none, so the next copy to
+ * complete would not wake the context. */
 static int arm_lane(struct tern_stager *s, struct lane *lane)
 {
 	const struct tern_copy *next =
@@ -250,7 +257,7 @@ static int arm_lane(struct tern_stager *s, struct lane *lane)
 	CUresult result;
 
 	if (next && !next->in_stream)
-		return -EAGAIN; /* the driver refused the copy, so it has ended */
+		return -EAGAIN; /* the driver refused the copy, so it has already ended */
 	if (!next || lane->woken == lane->copied)
 		return 0;
 	result = tern_gpu_enter(s->gpu);
@@ -280,7 +287,8 @@ void tern_stagers_arm(struct tern_context *ctx)
 
 static void looked(struct tern_timer *timer)
 {
-	(void)timer; /* the timer exists only to make tern_progress() run */
+	/* The timer only wakes the context; tern_progress() then polls the copies. */
+	(void)timer;
 }
 
 /* ---- slots ---- */
@@ -334,7 +342,7 @@ void tern_stager_give(struct tern_stage_slot *slot)
 
 	tern_list_remove(&slot->node);
 	slot->holder = NULL;
-	/* Put the slot in front, since it may still be in a cache. */
+	/* Put the slot in front, so that it is used next: it may still be in a cache. */
 	tern_list_push_front(&lane->free, &slot->node);
 	serve_soon(slot->stager, lane);
 }
@@ -362,7 +370,8 @@ static void close_lane(struct tern_stager *s, struct lane *lane)
 	tern_assert(tern_list_empty(&lane->waiting) && tern_list_empty(&lane->under_way));
 	tern_assert(tern_list_empty(&lane->waits));
 	if (lane->stream) {
-		/* Wait for queued wake-ups, which refer to the context. */
+		/* Wait until queued wake-up callbacks have run, since they use the
+		 * context. */
 		api->stream_synchronize(lane->stream);
 		api->stream_destroy(lane->stream);
 	}

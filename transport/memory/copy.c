@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies of large tensors bypass the cache with non-temporal stores. A copy through the
- * cache would read every line that it is about to overwrite, and evict what the CPU would
- * use next. The processor does not order non-temporal stores with others, so each copy
- * ends with a fence: a flag stored after it becomes visible after its bytes.
+ * cache would first read every line that it is about to overwrite, and would evict data
+ * that the CPU needs next. The processor does not order non-temporal stores with other
+ * stores, so each copy ends with a fence: a flag that is stored after the copy becomes
+ * visible after the copied bytes.
  */
 #include "transport/memory/copy.h"
 
@@ -16,7 +17,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* Bytes until `dst` is aligned to a cache line, at most `bytes`. */
+/* Number of bytes, at most `bytes`, until `dst` is aligned to a cache line. */
 static size_t head_bytes(const void *dst, size_t bytes)
 {
 	return TERN_MIN((size_t)(-(uintptr_t)dst & 63), bytes);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered ranges: memory of the user, slabs that this library maps, and slabs that it
- * allocates on a GPU.
+ * Registered memory: memory of the user, and slabs (blocks that pools are made of), which
+ * this library maps in host memory or allocates on a GPU.
  *
- * A slab is a memfd, because the shm fabric passes it to a peer, which maps it. It is
- * sealed before anyone can see it, so that neither side can shrink it under the other and
- * only the mapping made here can write to it. The pool's own data is never stored inside:
- * the peer sees tensors and nothing else, and a slab may be memory that the CPU cannot
- * read.
+ * A slab in host memory is a memfd, because the shm fabric passes it to a peer, which
+ * maps it. The memfd is sealed before a peer gets it, so that no process can shrink it
+ * while another uses it, and only the mapping made here can write to it. A pool never
+ * stores its own data inside a slab: a peer must see only tensors, and the CPU may not be
+ * able to read a slab on a GPU.
  *
- * An id is given once and never again. So a message that arrives late may name memory
- * that no longer exists, but never other memory in its place.
+ * Each memory gets an id that is never reused. So a message that arrives late may name
+ * memory that no longer exists, but never other memory in its place.
  */
 #include "transport/memory/mem.h"
 
@@ -47,7 +47,7 @@ static void unmap_slab(struct tern_mem *mem)
 	free(mem->asked_huge);
 }
 
-/* A new id; 0 when all 2^32 ids are used up. */
+/* Returns a new memory id; 0 when all 2^32 ids are used up. */
 static uint32_t next_id(struct tern_domain *domain)
 {
 	unsigned id = atomic_load(&domain->next_mem_id);
@@ -57,8 +57,7 @@ static uint32_t next_id(struct tern_domain *domain)
 	return id;
 }
 
-/* Registers `mem` with the fabrics. Takes over the mapping that `mem` describes, also
- * on failure. */
+/* Registers `mem` with all fabrics. On failure frees `mem` and its mapping too. */
 static int finish_new(
 	struct tern_domain *domain, struct tern_mem *mem, struct tern_mem **out)
 {
@@ -80,7 +79,8 @@ static int finish_new(
 	return 0;
 }
 
-/* Since Linux 2.6.19, msync() does nothing but check that the range is mapped. */
+/* True if the whole range is mapped. msync(MS_ASYNC) has no effect since Linux 2.6.19,
+ * except to check that. */
 static bool is_mapped(const char *base, uint64_t bytes)
 {
 	uint64_t in_page = (uintptr_t)base & ((uint64_t)sysconf(_SC_PAGESIZE) - 1);
@@ -89,7 +89,8 @@ static bool is_mapped(const char *base, uint64_t bytes)
 	       errno != ENOMEM;
 }
 
-/* A zeroed tern_mem with room for the registration of each fabric of the domain. */
+/* Allocates a zeroed tern_mem, with space for one registration per fabric of the
+ * domain. */
 static struct tern_mem *new_mem(const struct tern_domain *domain)
 {
 	struct tern_mem *mem =
@@ -180,8 +181,8 @@ void tern_mem_put(struct tern_mem *mem)
 
 	if (!mem)
 		return;
-	/* Acquire and release order: the last thread to drop sees what the others did
-	 * with the memory. */
+	/* Acquire and release order: the thread that drops the last reference must see
+	 * what the other threads did with the memory. */
 	if (atomic_fetch_sub_explicit(&mem->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	domain = mem->domain;
@@ -239,9 +240,9 @@ void *tern_map_slab(int fd, uint64_t bytes, int prot)
 		char *at = mmap(NULL, room, PROT_NONE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-		/* The range is unmapped and mapped again without MAP_FIXED: with it, a
-		 * mapping that another thread has made there meanwhile would be
-		 * replaced. */
+		/* Unmap the range and map the file there without MAP_FIXED. MAP_FIXED
+		 * would replace a mapping that another thread may have made in the range
+		 * meanwhile. */
 		if (at != MAP_FAILED) {
 			munmap(at, room);
 			hint = at + (-(uintptr_t)at & (TERN_HUGE_BYTES - 1));
@@ -259,9 +260,9 @@ int tern_memfd_seal(int *fd)
 	if (fcntl(*fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) &&
 		fcntl(*fd, F_ADD_SEALS, seals))
 		return -errno;
-	/* Read-only descriptor and seal each prevent writes by mistake. A peer with
-	 * our user id could open the file again for writing; only the seal prevents
-	 * that. */
+	/* The read-only descriptor and the seal each prevent writes by mistake. But a
+	 * process with our user id could reopen the file for writing, in spite of the
+	 * read-only descriptor; only the seal prevents that. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", *fd);
 	reader = open(path, O_RDONLY | O_CLOEXEC);
 	if (reader >= 0) {
@@ -271,8 +272,8 @@ int tern_memfd_seal(int *fd)
 	return 0;
 }
 
-/* Makes a mapped and sealed memfd and sets mem->{fd,base,bytes}; on failure none of
- * them is set. */
+/* Makes a mapped and sealed memfd and sets mem->fd, base, bytes and huge. On failure none
+ * of them is set. */
 static int map_slab(struct tern_mem *mem, uint64_t bytes, bool huge)
 {
 	unsigned flags =
@@ -283,8 +284,8 @@ static int map_slab(struct tern_mem *mem, uint64_t bytes, bool huge)
 
 	if (fd < 0 || ftruncate(fd, (off_t)bytes))
 		return -errno;
-	/* The mapping reserves the huge pages, so that a lack of them is an error here
-	 * and not a SIGBUS later. */
+	/* mmap() reserves the huge pages, so that a lack of them is an error of this call
+	 * and not a SIGBUS at a later access. */
 	base = tern_map_slab(fd, bytes, PROT_READ | PROT_WRITE);
 	if (base == MAP_FAILED)
 		return -errno;
@@ -324,13 +325,15 @@ void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes)
 			return;
 		checked = true;
 		atomic_store_explicit(asked, true, memory_order_relaxed);
-		/* MADV_COLLAPSE fails unless one page of the range exists. */
+		/* MADV_COLLAPSE fails unless at least one page of the range is
+		 * present. */
 		*(volatile char *)(mem->base + TERN_MAX(at, offset)) = 0;
 		madvise(mem->base + at, TERN_HUGE_BYTES, MADV_COLLAPSE);
 	}
 }
 
-/* Makes a mapped slab that is not registered yet. */
+/* Makes a slab (memory for a pool) that is mapped, but not registered with the fabrics
+ * yet. */
 static int new_mapped(
 	struct tern_domain *domain, uint64_t bytes, bool huge, struct tern_mem **out)
 {
@@ -379,7 +382,8 @@ int tern_mem_new_locked_slab(struct tern_domain *domain, struct tern_gpu *gpu,
 
 	if (r)
 		return r;
-	tern_mem_ask_huge(mem, 0, mem->bytes); /* before registration pins the pages */
+	/* Before registration and page-locking pin the pages. */
+	tern_mem_ask_huge(mem, 0, mem->bytes);
 	r = tern_gpu_lock(gpu, mem->base, mem->bytes);
 	if (r) {
 		unmap_slab(mem);
@@ -397,8 +401,8 @@ void tern_mem_prefault(struct tern_mem *mem)
 	tern_mem_ask_huge(mem, 0, mem->bytes);
 	if (madvise(mem->base, mem->bytes, MADV_POPULATE_WRITE) == 0)
 		return;
-	/* Linux before 5.14 has no MADV_POPULATE_WRITE. A slab is zero until its first
-	 * use, so writing zeros changes nothing. */
+	/* Linux before 5.14 has no MADV_POPULATE_WRITE. A slab contains zeros until its
+	 * first use, so writing zeros changes nothing. */
 	for (uint64_t at = 0; at < mem->bytes; at += page_bytes)
 		*(volatile char *)(mem->base + at) = 0;
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The inside of struct tern_mem, for this layer only: what fabrics need to know of a
- * range. See include/tern/memory.h for the interface.
- */
+/* Internals of struct tern_mem, a range of registered memory, for the transport layer
+ * only. See include/tern/memory.h for the public interface. */
 #ifndef TERN_TRANSPORT_MEMORY_MEM_H
 #define TERN_TRANSPORT_MEMORY_MEM_H
 
@@ -18,30 +16,34 @@
 struct tern_mem {
 	struct tern_domain *domain;
 	enum tern_mem_kind kind;
-	char *base; /* NULL: the CPU cannot access it */
+	char *base; /* Address for the CPU; NULL: the CPU cannot access the memory. */
 	uint64_t bytes;
-	/* GPU memory: the device that has it, at `address`. Host memory that we
-	 * page-locked: the device whose copies use it. Otherwise NULL. */
+	/* GPU memory: its GPU, and its `address` on that GPU. Host memory that this
+	 * library has page-locked: the GPU whose copies use it. Otherwise NULL. */
 	struct tern_gpu *gpu;
 	uint64_t address;
 	bool gpu_owned; /* GPU memory that this library allocated */
-	bool wrapped;   /* wrapped by the user */
-	bool read_only; /* wrapped read-only: sent from, never received into */
-	/* The memfd of a slab, which holds it from offset 0, after tern_memfd_seal();
-	 * -1: memory of the user. */
+	/* Created by the user with tern_mem_wrap() or one of its variants. */
+	bool wrapped;
+	/* Wrapped as read-only: tensors are sent from it, never received into it. */
+	bool read_only;
+	/* Memfd of a slab (host memory that this library maps, for a pool or for its own
+	 * use), sealed by tern_memfd_seal(); the slab starts at offset 0 of the file. -1:
+	 * the memory belongs to the user or is GPU memory. */
 	int fd;
-	uint32_t id;   /* unique in the domain for its whole life, never reused */
-	uint32_t slab; /* slab: its number in the pool */
-	bool huge;     /* on reserved huge pages */
-	/* One flag for each TERN_HUGE_BYTES of a slab: the kernel was asked to make it
-	 * a huge page. NULL: it is never asked. */
+	uint32_t id;   /* unique in the domain, and never reused */
+	uint32_t slab; /* number of this slab in its pool */
+	bool huge;     /* allocated from reserved huge pages (hugetlbfs) */
+	/* One flag for each TERN_HUGE_BYTES of a slab: set when the kernel was asked to
+	 * put that part on a huge page. NULL: the kernel is never asked. */
 	atomic_bool *asked_huge;
-	/* Requests and exposures hold no reference: the owners of the memory do. */
+	/* Number of references that owners hold. Requests in flight and exposed regions
+	 * hold none, so an owner must keep its reference until they have ended. */
 	atomic_uint refs;
-	/* Bit set of the fabrics, by tern_fabric.index, whose device refused to
-	 * register this host memory. For those fabrics the CPU copies its bytes. */
+	/* Bit set, indexed by tern_fabric.index: fabrics whose device refused to register
+	 * this host memory. Transfers over those fabrics go through CPU copies. */
 	atomic_uint copied;
-	void *regs[]; /* of each fabric, by tern_fabric.index */
+	void *regs[]; /* registration of each fabric, indexed by tern_fabric.index */
 };
 
 static inline void *tern_mem_reg(const struct tern_mem *mem, unsigned fabric_index)
@@ -55,20 +57,20 @@ static inline bool tern_mem_is_copied(const struct tern_mem *mem, unsigned fabri
 	       (1u << fabric_index);
 }
 
-/* True for host memory in a memfd, which peers on this host can map. */
+/* True for host memory in a memfd, which other processes on this host can map. */
 static inline bool tern_mem_is_slab(const struct tern_mem *mem)
 {
 	return mem->fd >= 0;
 }
 
-/* Address for the CPU; host memory only. */
+/* CPU address of `offset` in host memory. The memory must not be GPU memory. */
 static inline char *tern_mem_at(const struct tern_mem *mem, uint64_t offset)
 {
 	tern_assert(mem->kind == TERN_MEM_HOST);
 	return mem->base + offset;
 }
 
-/* True if (offset, bytes) lies inside `mem`. */
+/* True if the `bytes` bytes at `offset` lie inside `mem`. */
 static inline bool tern_mem_holds(
 	const struct tern_mem *mem, uint64_t offset, uint64_t bytes)
 {
@@ -76,64 +78,64 @@ static inline bool tern_mem_holds(
 }
 
 /*
- * Seals a memfd so that it may be passed to a peer. Call it after the memfd was mapped
- * writable here, since it cannot be mapped writable afterwards. The size and the seals
- * become fixed, and only the existing mapping can write (F_SEAL_FUTURE_WRITE, Linux 5.1).
- * *fd is replaced by a read-only descriptor if /proc is there to open one. -errno: the
- * memfd cannot be kept from shrinking.
+ * Seals a memfd so that it may be passed to a peer: the size and the seals become fixed,
+ * and only mappings that exist already can write (F_SEAL_FUTURE_WRITE, Linux 5.1). So map
+ * the memfd writable before this call. *fd is replaced by a read-only descriptor if /proc
+ * is available to open one. -errno: the memfd cannot be protected from shrinking.
  */
 int tern_memfd_seal(int *fd);
 
 /*
  * Makes a slab: a memfd that is mapped, sealed and registered with every fabric of the
  * domain. `bytes` is rounded up to the page size. If `huge` is set and `bytes` is a
- * multiple of 2 MiB, it uses reserved huge pages as long as there are enough. It starts
- * with one reference. -ENOMEM.
+ * multiple of 2 MiB, the slab uses reserved huge pages as long as there are enough. The
+ * caller gets the first reference. -ENOMEM.
  */
 int tern_mem_new_slab(
 	struct tern_domain *domain, uint64_t bytes, bool huge, struct tern_mem **out);
 
-/* Makes a slab of GPU memory. Errors as tern_gpu_alloc(). */
+/* Makes a slab (a block of memory for a pool) in GPU memory. Errors as
+ * tern_gpu_alloc(). */
 int tern_mem_new_cuda_slab(struct tern_domain *domain, struct tern_gpu *gpu,
 	uint64_t bytes, struct tern_mem **out);
 
-/* Makes a slab of host memory that is page-locked for copies of the domain's GPUs. */
+/* Makes a slab (a block of memory for a pool) of host memory that is page-locked for GPU
+ * copies. */
 int tern_mem_new_locked_slab(struct tern_domain *domain, struct tern_gpu *gpu,
 	uint64_t bytes, struct tern_mem **out);
 
-/* Makes a pool of slabs that tern_mem_new_locked_slab() makes. */
+/* Makes a pool whose slabs are made by tern_mem_new_locked_slab(). */
 int tern_pool_new_locked(struct tern_domain *domain, const struct tern_pool_opts *opts,
 	struct tern_gpu *gpu, struct tern_pool **out);
 
-/* Touches every page of the slab now. */
+/* Writes to every page of the slab now, so that first use causes no page faults. */
 void tern_mem_prefault(struct tern_mem *mem);
 
 #define TERN_HUGE_BYTES (2ull << 20)
-#ifndef MADV_COLLAPSE /* Linux 6.1 */
+#ifndef MADV_COLLAPSE /* since Linux 6.1 */
 #define MADV_COLLAPSE 25
 #endif
 
 /*
  * Asks the kernel to put the range (offset, bytes) of a slab on huge pages. The caller
- * must have the range to itself and nothing may have been written to it; other data on
- * the same huge pages moves too. Each huge page is asked for once: if the kernel cannot
- * make it, small pages stay. Since the kernel takes the memory at once, the call asks for
- * at most a quarter of the free memory. It uses MADV_COLLAPSE (Linux 6.1) because most
- * systems ignore the advice for shared memory
- * (/sys/kernel/mm/transparent_hugepage/shmem_enabled is "never"). Any thread.
+ * must have exclusive use of the range, and nothing may have been written to the range;
+ * other data on the same huge pages keeps its contents. The kernel is asked once for each
+ * huge page: if that fails, small pages stay. Since the kernel allocates the memory
+ * immediately, the call asks for nothing if `bytes` exceeds a quarter of the free memory.
+ * It uses MADV_COLLAPSE (Linux 6.1) because most systems ignore the advice MADV_HUGEPAGE
+ * for shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled is "never"). Any
+ * thread.
  */
 void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes);
 
-/* Maps a slab's memfd at a multiple of TERN_HUGE_BYTES if that is free; elsewhere huge
- * pages of the file would be mapped as small ones. MAP_FAILED and errno as mmap(2).
- * Any thread. */
+/* Maps a slab's memfd at an address that is a multiple of TERN_HUGE_BYTES, if such an
+ * address is free; at other addresses the kernel would map huge pages of the file as
+ * small ones. Returns MAP_FAILED and sets errno as mmap(2) does. Any thread. */
 void *tern_map_slab(int fd, uint64_t bytes, int prot);
 
-/*
- * Copies `bytes` to `dst`. `whole` is the size of the tensor that these bytes are part
- * of: if it is TERN_COPY_STREAM_BYTES or more, non-temporal stores bypass the cache, even
- * for a small part. The ranges must not overlap.
- */
+/* Copies `bytes` to `dst`. `whole` is the size of the tensor that these bytes are part
+ * of. If `whole` is TERN_COPY_STREAM_BYTES or more, non-temporal stores bypass the cache,
+ * even for a small part. The ranges must not overlap. */
 #define TERN_COPY_STREAM_BYTES (4u << 20)
 void tern_copy(void *dst, const void *src, size_t bytes, size_t whole);
 

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pools: slabs divided by a two-level segregated fit (TLSF; Masmano, Ripoll, Crespo,
- * Real: TLSF: a new dynamic memory allocator for real-time systems, 2004). Free blocks
- * are in lists by size class, two bitmaps find the first class that surely fits, and
- * neighbours are merged, so every operation takes constant time.
+ * Pools: slabs (large blocks of registered memory), divided into buffers by a two-level
+ * segregated fit allocator (TLSF; Masmano, Ripoll, Crespo, Real: TLSF: a new dynamic
+ * memory allocator for real-time systems, 2004). Free blocks are in lists by size class,
+ * two bitmaps find the first class that surely fits, and neighbours are merged, so every
+ * operation takes constant time.
  *
  * Programs that move tensors take and give back the same few sizes all the time. So a
- * block that is given back is first put aside for the next request of exactly its size.
- * At most a sixteenth of a slab is put aside, since those blocks cannot be merged into
- * larger ones. All of them become free when nothing else is free, and when the pool is
- * empty.
+ * block that is given back is first kept aside (not merged, not in a free list) for the
+ * next request of exactly its size. At most the size of a sixteenth of a slab is kept
+ * aside, since those blocks cannot be merged into larger ones. All blocks kept aside
+ * become free when no free block fits a request, and when no buffer is in use.
  *
- * TLSF writes a header in front of each block; this pool has an array beside the slab,
- * with one entry per unit of 64 bytes. Only the entries at block starts are used, and
- * only touched pages of the array take memory. The headers are outside the slab because
- * peers map slabs, and because the CPU may not be able to access a slab.
+ * TLSF writes a header in front of each block; this pool keeps the headers in a separate
+ * array, with one entry per unit of 64 bytes of the slab. Only the entries at block
+ * starts are used, and only touched pages of the array take memory. The headers are
+ * outside the slab because peers map slabs, and because the CPU may not be able to access
+ * a slab.
  *
  * Invariant: the blocks of a slab follow each other without a gap, no two free blocks are
  * neighbours, and an entry has units == 0 unless a block starts there. So giving back an
- * offset that was never handed out, or twice, is detected. A block put aside counts as
- * used for its neighbours.
+ * offset that was never handed out, or twice, is detected. A block kept aside is not
+ * merged with its neighbours.
  *
  * A block is named by slab number and unit in 32 bits, which limits a pool to 64 GiB.
  */
@@ -41,25 +43,28 @@
 #define LEVELS     (32 - CLASS_BITS)
 #define NO_BLOCK   UINT32_MAX
 #define IN_USE     (UINT32_MAX - 1) /* value of `next`: the block is in no list */
-/* Value of `next`: the block is put aside, and `prev` is the next one. */
+/* Value of `next`: the block is kept aside for the next request of its size; `prev` is
+ * then the next block in that list. */
 #define ASIDE       (UINT32_MAX - 2)
 #define ASIDE_BITS  3
 #define ASIDE_SIZES (1u << ASIDE_BITS)
-/* Blocks put aside of each size: freeing them all takes about 20 us. */
+/* Largest number of blocks of one size that are kept aside. Freeing them all takes about
+ * 20 us. */
 #define ASIDE_MOST      64u
 #define OWN_CLASS_TRIES 8
 #define GROUP_BITS      12
 #define GROUP           (1u << GROUP_BITS)
 
 struct block {
-	uint32_t units; /* its size; 0: no block starts here */
-	/* Size of the block before it; 0: it is the first of the slab. */
+	/* Size of the block in units of 64 bytes; 0: no block starts here. */
+	uint32_t units;
+	/* Size of the preceding block in the slab; 0: this is the first block. */
 	uint32_t prev_units;
-	uint32_t next, prev; /* neighbours in its free list */
+	uint32_t next, prev; /* neighbours in the free list, if the block is in one */
 };
 #define ENTRIES_PER_LINE (64u / (uint32_t)sizeof(struct block))
 
-/* Blocks of one size that are put aside. */
+/* List of blocks of one size that are kept aside for the next request of this size. */
 struct aside {
 	uint32_t units, count, head;
 };
@@ -72,30 +77,35 @@ struct slab {
 struct tern_pool {
 	struct tern_domain *domain;
 	struct tern_pool_opts opts;
-	/* Device whose memory it is, or for whose copies it is locked. */
+	/* GPU that has the slabs, or for whose copies slabs in host memory are
+	 * page-locked; NULL: neither. */
 	struct tern_gpu *gpu;
 	uint32_t slab_units, slab_shift, slab_max;
 
-	/* Held while a slab is made, which takes long; taken before `lock`. */
+	/* Held while a slab is made, which takes long. Always taken before `lock`. */
 	pthread_mutex_t grow_lock;
-	struct tern_lock lock; /* protects all below */
+	struct tern_lock lock; /* protects all members below */
 	uint32_t slab_count;
-	struct slab *slabs; /* [slab_max] */
+	struct slab *slabs; /* array of slab_max entries */
 	uint32_t level_map;
 	uint32_t class_map[LEVELS];
 	uint32_t heads[LEVELS][CLASSES];
 	struct aside aside[ASIDE_SIZES];
-	uint32_t aside_units; /* units put aside, over all sizes */
+	/* Total size of the blocks kept aside, in units of 64 bytes. */
+	uint32_t aside_units;
 	struct tern_pool_stats stats;
-	bool given_up; /* released by the user: freed with its last buffer */
-	bool is_users; /* false: it is the library's own */
+	/* tern_pool_free() was called; the pool is freed when its last buffer is given
+	 * back */
+	bool given_up;
+	bool is_users; /* made by the user; false: made by this library for its own use */
 };
 
 /*
- * Index of a unit's entry in the array. Tensors of one size lie a power of two apart;
- * with entries in the order of units they would share a few cache sets. So the upper bits
- * of the unit permute the cache lines within a group. (Measured with blocks of 1 MiB: 51
- * ns without, 36 ns with this.)
+ * Index, in the array of headers, of the header for `unit` (64 bytes of the slab).
+ * Tensors of one size often lie a power of two apart; if the array were in the order of
+ * units, their headers would share a few cache sets. So the upper bits of the unit
+ * permute the cache lines within a group. (Measured for blocks of 1 MiB: 51 ns without
+ * this permutation, 36 ns with it.)
  */
 static uint32_t entry_of(uint32_t unit)
 {
@@ -117,7 +127,7 @@ struct class
 	uint32_t level, index;
 };
 
-/* The class to which blocks of `units` belong. Sizes below CLASSES have a class each. */
+/* The size class of a block of `units`. Each size below CLASSES is a class of its own. */
 static struct class class_of(uint32_t units)
 {
 	uint32_t log;
@@ -129,7 +139,7 @@ static struct class class_of(uint32_t units)
 		log - CLASS_BITS + 1, (units >> (log - CLASS_BITS)) & (CLASSES - 1)};
 }
 
-/* The first class in which every block has at least `units`. */
+/* The lowest size class in which every block has at least `units`. */
 static struct class class_above(uint32_t units)
 {
 	if (units >= CLASSES)
@@ -174,8 +184,8 @@ static void list_remove(struct tern_pool *pool, uint32_t id)
 
 /* ---- blocks ---- */
 
-/* Records, in the block behind (slab, unit, units), if any, that a block of that size
- * now precedes it. */
+/* Stores `units`, the new size of block `id`, in the header of the block that follows, if
+ * any. */
 static void set_prev_units(struct tern_pool *pool, uint32_t id, uint32_t units)
 {
 	uint32_t end = (id & ((1u << pool->slab_shift) - 1)) + units;
@@ -191,7 +201,7 @@ static uint32_t find_free(struct tern_pool *pool, uint32_t units)
 	uint32_t id = pool->heads[own.level][own.index];
 	uint32_t tries = OWN_CLASS_TRIES + pool->slab_count;
 
-	/* The block that became free last most often has the size that is wanted next. */
+	/* The block that became free last often has the size that is requested next. */
 	if (id != NO_BLOCK && block_at(pool, id)->units >= units)
 		return id;
 	if (!map && c.level + 1 < LEVELS) {
@@ -204,16 +214,15 @@ static uint32_t find_free(struct tern_pool *pool, uint32_t units)
 	}
 	if (map)
 		return pool->heads[c.level][__builtin_ctz(map)];
-	/*
-	 * Blocks of the size's own class may fit too. For sizes near a whole slab this is
-	 * the only class, and it has at most one block per slab.
-	 */
+	/* The size class of the request itself may also contain blocks that are large
+	 * enough. For sizes near a whole slab this is the only class, and it has at most
+	 * one block per slab. */
 	while (id != NO_BLOCK && block_at(pool, id)->units < units)
 		id = --tries ? block_at(pool, id)->next : NO_BLOCK;
 	return id;
 }
 
-/* Cuts off what `id` has beyond `units`; `id` must be in no list. */
+/* Shortens block `id` to `units` and frees the rest. `id` must be in no list. */
 static void split(struct tern_pool *pool, uint32_t id, uint32_t units)
 {
 	struct block *block = block_at(pool, id);
@@ -227,7 +236,7 @@ static void split(struct tern_pool *pool, uint32_t id, uint32_t units)
 	list_insert(pool, id + units);
 }
 
-/* Merges `id` with the block behind it. Neither may be in a list. */
+/* Merges block `id` with the block that follows it. Neither may be in a list. */
 static void merge(struct tern_pool *pool, uint32_t id)
 {
 	struct block *block = block_at(pool, id);
@@ -264,13 +273,15 @@ static void free_block(struct tern_pool *pool, uint32_t id)
 
 /* ---- put aside ---- */
 
-/* The list for put-aside blocks of this size; NULL: none. */
+/* The list in which blocks of this size are kept aside. Several sizes share a list, but
+ * not at the same time. */
 static struct aside *aside_of(struct tern_pool *pool, uint32_t units)
 {
 	return &pool->aside[units * 0x9e3779b1u >> (32 - ASIDE_BITS)];
 }
 
-/* False: no room to put it aside. */
+/* Keeps the block aside for the next request of its size. False: there is no room for
+ * it. */
 static bool put_aside(struct tern_pool *pool, uint32_t id, struct block *block)
 {
 	struct aside *aside = aside_of(pool, block->units);
@@ -288,8 +299,7 @@ static bool put_aside(struct tern_pool *pool, uint32_t id, struct block *block)
 	return true;
 }
 
-/* Takes a block of this size that was put aside; it is in no list then. NO_BLOCK:
- * there is none. */
+/* Takes a block of this size that was kept aside. NO_BLOCK: there is none. */
 static uint32_t take_aside(struct tern_pool *pool, struct aside *aside, uint32_t units)
 {
 	uint32_t id = aside->head;
@@ -325,8 +335,8 @@ static uint64_t blocks_bytes(const struct tern_pool *pool)
 	return tern_align_up(pool->slab_units, GROUP) * sizeof(struct block);
 }
 
-/* Allocates the zeroed array for a slab. On small pages, since most of them are never
- * touched. */
+/* Allocates the zeroed array of block headers for one slab. The array uses small pages,
+ * since most of its pages are never touched. */
 static struct block *new_blocks(struct tern_pool *pool)
 {
 	void *blocks = mmap(NULL, blocks_bytes(pool), PROT_READ | PROT_WRITE,
@@ -489,15 +499,16 @@ void tern_pool_free(struct tern_pool *pool)
 
 /* ---- get and put ---- */
 
-/* Takes a block of this size out of its list. NO_BLOCK: there is none. */
+/* Takes a block of this size from the blocks kept aside or from the free lists. NO_BLOCK:
+ * there is none. */
 static uint32_t get_block(struct tern_pool *pool, uint32_t units)
 {
 	uint32_t id = take_aside(pool, aside_of(pool, units), units);
 
 	if (tern_likely(id != NO_BLOCK))
 		return id;
-	/* In an empty pool, all put-aside blocks are freed, so that each slab is one
-	 * block again. */
+	/* If no buffer is in use, free all blocks kept aside, so that each slab becomes
+	 * one free block again. */
 	if (!pool->stats.used_count)
 		free_all_aside(pool);
 	id = find_free(pool, units);
@@ -530,14 +541,15 @@ static int try_get(struct tern_pool *pool, uint32_t units, struct tern_buf *out)
 	return 0;
 }
 
-/* Only one thread makes a slab; threads that waited for it try again first. */
+/* Only one thread at a time makes a new slab; threads that waited for it first try to get
+ * a block from that slab. */
 static int get_from_new_slab(struct tern_pool *pool, uint32_t units, struct tern_buf *out)
 {
 	int status;
 
 	pthread_mutex_lock(&pool->grow_lock);
 	status = try_get(pool, units, out);
-	/* slab_count changes only under grow_lock. */
+	/* The counter slab_count changes only while grow_lock is held. */
 	if (status && pool->slab_count < pool->slab_max && add_slab(pool) == 0)
 		status = try_get(pool, units, out);
 	pthread_mutex_unlock(&pool->grow_lock);
@@ -583,7 +595,8 @@ static void put_block(struct tern_pool *pool, const struct tern_buf *buf)
 	tern_assert(buf->offset < pool->slab_units * UNIT_BYTES);
 	tern_assert(slab < pool->slab_count && pool->slabs[slab].mem == buf->mem);
 	block = block_at(pool, id);
-	/* Fails if the buffer is not from this pool, or was given back before. */
+	/* The assertion fails if the buffer is not from this pool, or was given back
+	 * before. */
 	tern_assert(block->units && block->next == IN_USE);
 	pool->stats.used_count--;
 	pool->stats.used_bytes -= block->units * UNIT_BYTES;

@@ -2,11 +2,11 @@
 /*
  * Memory that two processes share, and the packets that carry its descriptors. A peer's
  * memory is used only if the kernel guarantees that it cannot shrink (F_SEAL_SHRINK),
- * since reading beyond the end of a file raises SIGBUS. The memory that we pass (areas
- * here, slabs in mem.c) can be written only through our own mapping: tern_memfd_seal().
- * Peers have our user id (see conn.c), so the seals protect against mistakes and make the
- * checks of the ring sufficient; they do not stop a process that could attach a debugger
- * to us.
+ * since reading beyond the end of a file raises SIGBUS. Memory that is passed to a peer
+ * (areas of this fabric, slabs of mem.c) can be written only through the mapping of its
+ * owner: tern_memfd_seal(). Peers run under the same user id (see conn.c), so the seals
+ * protect against mistakes and make the checks of the ring sufficient; they do not stop a
+ * process that could attach a debugger to this process.
  */
 #include "transport/shm/shm.h"
 
@@ -59,7 +59,8 @@ int shm_memory_map(int fd, uint64_t min_bytes, void **base, uint64_t *bytes)
 	return 0;
 }
 
-/* Room for more descriptors than any note has, so that surplus ones can be closed. */
+/* Space for more descriptors than any note has, so that surplus ones are received and can
+ * be closed. */
 union control {
 	char bytes[CMSG_SPACE(4 * sizeof(int))];
 	struct cmsghdr align;
@@ -75,7 +76,7 @@ static int send_packet(int socket, struct iovec *parts, size_t count, int fd)
 	struct msghdr message = {.msg_iov = parts};
 	union control control = {.bytes = {0}};
 
-	message.msg_iovlen = (__typeof__(message.msg_iovlen))count; /* musl: int */
+	message.msg_iovlen = (__typeof__(message.msg_iovlen))count; /* an int in musl */
 	if (fd >= 0) {
 		struct cmsghdr *head;
 
@@ -108,7 +109,7 @@ int shm_offer_send(
 	return send_packet(socket, parts, TERN_ARRAY_SIZE(parts), -1);
 }
 
-/* Keeps the first descriptor of the message and closes all others. */
+/* Returns the first descriptor of the message, or -1, and closes all others. */
 static int take_fds(struct msghdr *message)
 {
 	int kept = -1;
@@ -133,7 +134,7 @@ static int take_fds(struct msghdr *message)
 	return kept;
 }
 
-/* Size of the packet that begins with this note. */
+/* Expected size of the packet that begins with this note. */
 static ssize_t bytes_of(const struct shm_note *note)
 {
 	return (ssize_t)sizeof(*note) +
@@ -156,9 +157,9 @@ int shm_note_receive(
 	ssize_t bytes = recvmsg(socket, &message, flags);
 
 	*fd = -1;
-	/* If the peer closed before it had read everything we sent, this error is
-	 * reported once, before its last packets, which say why it closed: receive
-	 * again. */
+	/* If the peer closed its socket before it had read everything from this process,
+	 * recvmsg() reports ECONNRESET once, before the peer's last packets. These tell
+	 * why the peer closed, so receive again. */
 	if (bytes < 0 && errno == ECONNRESET)
 		bytes = recvmsg(socket, &message, flags);
 	if (bytes < 0)

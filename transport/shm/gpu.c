@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory between two processes of one host, by CUDA IPC: the reader's device copies
- * it directly, and nothing goes through shared memory.
+ * GPU memory between two processes of one host, by CUDA IPC: the reader's GPU copies it
+ * directly, and no tensor bytes go through shared memory.
  *
- * The reader decides. The owner offers a memory, once on each conn, with the handle of
- * its allocation. The other end opens it or says why not. Only memory that was opened is
- * exposed as a region afterwards. So such a region can always be read; other memory is
- * transferred in another way from the start.
+ * The owner offers each GPU memory once on each conn, with the CUDA IPC handle of its
+ * allocation. The reader opens it, or answers why it cannot. The owner exposes regions
+ * only of memory that the reader has opened. So such a region can always be read; other
+ * memory is transferred in another way from the start.
  *
  *     owner                                 reader
  *     offer():   OFFER mem_id, handle   ->  opens it
  *     writable   <-                         TAKEN mem_id, status
  *     expose()   (the region, in an RTS) -> borrow(), copies, repay()
- *     the memory goes: GONE mem_id      ->  closes it
+ *     memory is freed: GONE mem_id      ->  closes it
  *
- * A reader refuses with -ENODEV if it uses no device yet, and with -EBUSY if an earlier
+ * A reader refuses with -ENODEV if it uses no GPU yet, and with -EBUSY if an earlier
  * memory at the same addresses is still open. When that may have changed it sends AGAIN,
- * and then gets the same offers anew.
+ * and the owner then repeats the refused offers.
  *
  * Open memory is closed when the conn ends or the memory is freed, but never during a
  * copy: then the last repay() closes it. The owner sends GONE in its next poll(), or
- * before its next offer, which may have the same addresses. It does not wait for the
- * reader (docs/decisions/gpu.md).
+ * before its next offer, since newly offered memory may have the same addresses. The
+ * owner does not wait for the reader (docs/decisions/gpu.md).
  */
 #include "transport/shm/shm.h"
 
@@ -31,11 +31,12 @@
 
 #include "transport/domain.h"
 
-/* Memory that the peer offered and that is open here. */
+/* GPU memory that the peer has offered and this process has opened. */
 struct shm_view {
 	struct tern_list node; /* in conn->views */
 	struct shm_fabric *fabric;
-	struct shm_conn *conn; /* NULL: the conn has ended, but copies are under way */
+	/* NULL: the conn has ended, but copies from the memory are in flight */
+	struct shm_conn *conn;
 	uint32_t mem_id;
 	uint32_t loan_count;
 	struct tern_ipc_mapping mapping;
@@ -63,7 +64,8 @@ static void offer_make(struct shm_conn *conn, struct shm_offer *offer)
 {
 	const struct shm_note note = note_of(SHM_OFFER, offer->known->mem_id, 0);
 
-	/* If the socket is full, the next poll() tries again; epoll reports its end. */
+	/* If the socket is full, the next poll() tries again. If it has ended, epoll
+	 * reports that. */
 	if (shm_offer_send(conn->fd, &note, &offer->known->handle) != -EAGAIN)
 		shm_offer_enter(conn, offer, SHM_OFFER_MADE);
 }
@@ -74,8 +76,8 @@ static struct shm_offer *offer_new(struct shm_conn *conn, struct shm_known *know
 
 	if (!offer)
 		return NULL;
-	/* Send GONE first: freed memory that the peer still has open may have had the
-	 * same addresses. */
+	/* Send GONE first: memory that was freed and that the peer still has open may
+	 * have had the same addresses as the offered memory. */
 	shm_gone_look(shm_conn_port(conn));
 	if (!conn->gone_waits)
 		offer_make(conn, offer);
@@ -109,7 +111,7 @@ bool shm_offer_was_taken(struct shm_conn *conn, const struct tern_mem *mem)
 	return offer && offer->state == SHM_OFFER_TAKEN;
 }
 
-/* Answers about memory that was freed meanwhile are ignored. */
+/* Handles TAKEN. Answers about memory that was freed meanwhile are ignored. */
 void shm_offer_answered(struct shm_conn *conn, const struct shm_note *note)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -122,8 +124,9 @@ void shm_offer_answered(struct shm_conn *conn, const struct shm_note *note)
 	port->base.handler->writable(port->base.handler_arg, &conn->base);
 }
 
-/* On AGAIN: what the peer refused may be accepted now, since it uses a device, or has
- * closed memory at the same addresses. Forgets the refusals. */
+/* Handles AGAIN: the peer now uses a GPU, or has closed memory that had the same
+ * addresses. Forgets offers that the peer has refused with -ENODEV or -EBUSY, so that
+ * they are repeated. */
 void shm_offer_again(struct shm_conn *conn)
 {
 	tern_list_for_each_safe (node, &conn->offers) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Names of the listeners of "auto://HOST:PORT": "auto-HOST:PORT", and "auto-*:PORT" for a
- * listener at every address of this host. Both ends derive them from the address alone.
- */
+/* Addresses (names) of shm listeners for "auto://HOST:PORT": "auto-HOST:PORT", and
+ * "auto-*:PORT" for a listener at every address of this host. Both ends derive the name
+ * from the address alone. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,8 +30,8 @@ int shm_auto_listen(const char *host_port, char *out, size_t size)
 	return r < 0 || (size_t)r >= size ? -EINVAL : 0;
 }
 
-/* For a numeric address: adds the name of its listener, and that of a listener at
- * every address. False: the address belongs to another host. */
+/* For a numeric address of this host: adds the name of a listener at that address, and of
+ * one at every address. False: the address belongs to another host. */
 static bool add_numeric(const char *host_port, tern_auto_add *add, void *arg)
 {
 	char host[100], name[128];
@@ -64,7 +63,7 @@ int shm_auto_dial(const char *host_port, tern_auto_add *add, void *arg)
 		add_numeric(host_port, add, arg);
 		return 0;
 	}
-	/* Host names are looked up, since schedulers such as Slurm give nothing else. */
+	/* Host names are resolved, since schedulers such as Slurm provide only names. */
 	r = tern_addr_resolve(host_port, false, &addrs);
 	for (unsigned i = 0; i < addrs.count && !found; i++) {
 		tern_addr_print(&addrs.addr[i], numeric, sizeof(numeric));

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring of ring.h. Invariant: tail - head lies in [0, bytes]; every byte in [head,
- * tail) belongs to the consumer, every other byte to the producer.
+ * Implementation of the message ring of ring.h. Invariant: tail - head lies in [0,
+ * bytes]; every byte in [head, tail) belongs to the consumer, every other byte to the
+ * producer.
  *
  * `head` is published in steps of a quarter of the ring, and of SHOW_BYTES when the ring
- * is empty. So a consumer that has drained the ring shows at least three quarters of
- * room, more than any record with its filler needs, and does not write the line of
- * indices for each message. `tail` is not published: the consumer recognizes records by
- * their marks.
+ * is empty. So a consumer that has drained the ring shows that at least three quarters
+ * are free, which is more than any record with its filler needs; and it does not write
+ * the cache line of indices for each message. `tail` is not published: the consumer
+ * recognizes records by their marks.
  */
 #include "transport/shm/ring.h"
 
@@ -20,19 +21,20 @@
 #define SHOW_BYTES (SHM_LAP_MIN / 4)
 #define NEAR       (SHM_LAP_MIN / 2)
 
-/* Header of a record. */
+/* Header of a record in the ring. */
 struct record {
 	_Atomic uint64_t mark;
-	/* Number of bytes that follow; FILLER: skip to the end of the lap. */
+	/* Number of bytes that follow; FILLER: skip to the end of the ring. */
 	_Atomic uint32_t length;
 	uint32_t reserved;
 	char bytes[];
 };
 _Static_assert(sizeof(struct record) == 16, "the bytes are aligned");
 
-#define FIRST_BYTES (SHM_LINE - sizeof(struct record)) /* bytes on the line of the mark */
+/* Payload bytes on the cache line of the mark. */
+#define FIRST_BYTES (SHM_LINE - sizeof(struct record))
 
-/* Size in the ring of a record with `length` bytes. */
+/* Size in the ring of a record with `length` bytes of payload. */
 static uint64_t record_bytes(uint64_t length)
 {
 	return tern_align_up(sizeof(struct record) + length, SHM_LINE);
@@ -52,7 +54,7 @@ uint64_t shm_area_bytes(uint32_t message_bytes)
 	uint64_t bytes = SHM_RING_OFFSET + shm_ring_bytes(message_bytes) +
 			 (uint64_t)SHM_CHUNK_COUNT * SHM_CHUNK_BYTES;
 
-	/* Whole pages, for the largest usual page size. */
+	/* Round up to whole pages of the largest usual page size. */
 	return tern_align_up(bytes, 64u << 10);
 }
 
@@ -83,7 +85,7 @@ static struct record *record_at(
 	return (void *)((char *)area + SHM_RING_OFFSET + (position & (ring->bytes - 1)));
 }
 
-/* Number of bytes from `position` to the end of the ring. */
+/* Number of bytes from `position` to the end of the ring's memory. */
 static uint64_t rest_of_lap(const struct shm_ring *ring, uint64_t position)
 {
 	return ring->bytes - (position & (ring->bytes - 1));
@@ -91,7 +93,7 @@ static uint64_t rest_of_lap(const struct shm_ring *ring, uint64_t position)
 
 static int look_at_head(struct shm_ring *ring)
 {
-	/* Acquire: the consumer has read a record before we overwrite it. */
+	/* Acquire: the consumer has read a record before the producer overwrites it. */
 	uint64_t head = atomic_load_explicit(&ring->peer->head, memory_order_acquire);
 
 	if (head - ring->peer_head > ring->tail - ring->peer_head || head % SHM_LINE)
@@ -112,7 +114,8 @@ static int reserve(struct shm_ring *ring, uint64_t bytes)
 	return ring->bytes - (ring->tail - ring->peer_head) >= bytes ? 0 : -EAGAIN;
 }
 
-/* Release: the whole record is written before the consumer can see the mark. */
+/* Sets the mark of a record. Release: the whole record is written before the consumer can
+ * see the mark. */
 static void publish(struct shm_ring *ring, struct record *record, uint64_t bytes)
 {
 	atomic_store_explicit(
@@ -122,11 +125,11 @@ static void publish(struct shm_ring *ring, struct record *record, uint64_t bytes
 }
 
 /*
- * Writes a record except its mark, and its first line last. Stores become visible in
- * order: if the first line were written first, the consumer's polling would take the line
- * back before its mark is there, while we wait for the other lines. This works if `head`
- * fills the first line, as the rendezvous headers do; behind a shorter head, the payload
- * begins on the first line.
+ * Writes a record except its mark, and its first cache line last. Stores become visible
+ * in order: if the first line were written first, the consumer's polling would take that
+ * line away again before its mark is written, while this CPU waits for the other lines.
+ * This works only if `head` fills the first line, as the rendezvous headers do: after a
+ * shorter head the payload begins on the first line, so that line is written early.
  */
 static void write_record(struct record *record, const void *head, size_t head_bytes,
 	const void *payload, size_t payload_bytes)
@@ -138,7 +141,7 @@ static void write_record(struct record *record, const void *head, size_t head_by
 	if (head_bytes > first)
 		memcpy(record->bytes + first, (const char *)head + first,
 			head_bytes - first);
-	/* The compiler must keep this order too. */
+	/* The compiler must not reorder these stores either. */
 	atomic_signal_fence(memory_order_release);
 	if (first == FIRST_BYTES)
 		memcpy(record->bytes, head, FIRST_BYTES);
@@ -149,10 +152,11 @@ static void write_record(struct record *record, const void *head, size_t head_by
 }
 
 /*
- * Number of bytes to skip before a record of `need` bytes. The producer skips to the end
- * of the ring if the record does not fit before it, and also, checked once per lap, if
- * the consumer has almost caught up. The next lap then has as much room as the consumer
- * has consumed of this one: at least lap_bytes - NEAR. -EPROTO.
+ * Number of bytes to skip before a record of `need` bytes is written. The producer skips
+ * to the end of the ring if the record does not fit before that end. It also skips if the
+ * consumer has almost caught up, which is checked once per lap. The next lap can then use
+ * the space that the consumer has already freed in this lap: at least lap_bytes - NEAR.
+ * -EPROTO.
  */
 static int64_t filler_before(struct shm_ring *ring, uint64_t need)
 {
@@ -202,14 +206,15 @@ static bool is_there(const struct shm_ring *ring, uint64_t position)
 {
 	struct record *record = record_at(ring, ring->peer, position);
 
-	/* Acquire: the producer wrote the record before its mark. */
+	/* Acquire: if the mark is visible, so is the record, which the producer wrote
+	 * before. */
 	return atomic_load_explicit(&record->mark, memory_order_acquire) ==
 	       shm_mark(ring->peer_start, position);
 }
 
-/* Reads the length of the record at `position` and its size in the ring. -EPROTO:
- * either is impossible. No lap is shorter than SHM_LAP_MIN, so no filler follows
- * another. */
+/* Reads the payload length of the record at `position`, and its size in the ring.
+ * -EPROTO: one of them is impossible. No lap is shorter than SHM_LAP_MIN, so two filler
+ * records never follow each other. */
 static int measure(
 	const struct shm_ring *ring, uint64_t position, uint32_t *length, uint64_t *bytes)
 {
@@ -225,13 +230,14 @@ static int measure(
 	return *bytes <= rest && *bytes <= ring->bytes / 4 ? 0 : -EPROTO;
 }
 
-/* Publishes `head` if `step` bytes were consumed since it was published last. */
+/* Publishes `head` if at least `step` bytes were consumed since the last time. */
 static void show_head(struct shm_ring *ring, uint64_t step)
 {
 	if (ring->head - ring->head_shown < step)
 		return;
 	ring->head_shown = ring->head;
-	/* Release: we have read the records before the producer reuses their memory. */
+	/* Release: this end has read the records before the producer may overwrite
+	 * them. */
 	atomic_store_explicit(&ring->own->head, ring->head, memory_order_release);
 	ring->showed_room = true;
 }
@@ -267,7 +273,8 @@ int shm_ring_receive(struct shm_ring *ring, void *out, size_t room, size_t *byte
 
 bool shm_ring_readable(const struct shm_ring *ring)
 {
-	/* Less than, not unequal: a record that its maker rewrote may skip over `end`. */
+	/* Less than, not unequal: a peer that rewrites records can make `head` skip
+	 * `end`. */
 	return ring->head < ring->end && is_there(ring, ring->head);
 }
 
@@ -283,7 +290,8 @@ void shm_ring_end(struct shm_ring *ring)
 	uint64_t end = ring->head, bytes;
 	uint32_t length;
 
-	/* The limit holds even if a peer that still writes changes the records. */
+	/* Stop after one ring length, even if a peer that still writes changes the
+	 * records. */
 	while (is_there(ring, end) && measure(ring, end, &length, &bytes) == 0 &&
 		end + bytes - ring->head <= ring->bytes)
 		end += bytes;
@@ -297,10 +305,10 @@ bool shm_bell_now(struct shm_ring *ring)
 
 	ring->published = ring->showed_room = false;
 	/*
-	 * The store of bell comes before the load of asleep, as the peer's store of
-	 * asleep in shm_sleep() comes before its load of bell. All four are sequentially
-	 * consistent, so either we see that the peer sleeps, or it sees bell and
-	 * (acquire) everything published before.
+	 * This end stores `bell` before it loads the peer's `asleep`. In shm_sleep(), the
+	 * peer stores `asleep` before it loads `bell`. All four accesses are sequentially
+	 * consistent, so either this end sees that the peer sleeps, or the peer sees
+	 * `bell` and (acquire) everything published before.
 	 */
 	atomic_store(&ring->own->bell, ++ring->bell);
 	asleep = atomic_load(&ring->peer->asleep);
@@ -315,7 +323,7 @@ bool shm_bell_now(struct shm_ring *ring)
 void shm_sleep(struct shm_ring *ring, bool want_room)
 {
 	ring->nap += SHM_NAP;
-	/* The sleeper's half of the pair in shm_bell_now(). */
+	/* One half of the handshake; the other half is in shm_bell_now(). */
 	atomic_store(&ring->own->asleep,
 		ring->nap | SHM_ASLEEP | (want_room ? SHM_WANT_ROOM : 0));
 	(void)atomic_load(&ring->peer->bell);
@@ -323,6 +331,6 @@ void shm_sleep(struct shm_ring *ring, bool want_room)
 
 void shm_awake(struct shm_ring *ring)
 {
-	/* Relaxed: if the peer sees it late, that costs one needless wake. */
+	/* Relaxed: if the peer sees the store late, the only cost is a needless WAKE. */
 	atomic_store_explicit(&ring->own->asleep, 0, memory_order_relaxed);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulator's network, behind fabric.h: both sides of a conn are in one address
- * space, and events carry data between them. It does everything that fabric.h allows,
- * also what a real fabric does rarely, and asserts that its callers respect fabric.h.
+ * The simulator's network, an implementation of fabric.h: both ends ("sides") of a conn
+ * are in one address space, and simulator events carry data between them. The simulated
+ * network does everything that fabric.h allows, also what a real fabric does rarely, and
+ * asserts that its callers respect fabric.h.
  *
- *     side: DIALLING -> UP -> ENDING (its end is on its way) -> ENDED (the inbox has it)
+ *     side: DIALLING -> UP -> ENDING (an event will end it)
+ *                          -> ENDED (`closed` is in the port's inbox)
  *
  * A side is kept until its `closed` was reported and no event refers to it. Pieces of a
- * put are written to the other side's memory until that side is ENDED, not longer.
+ * put are written to the memory of the receiving side only until that side is ENDED.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +21,7 @@
 #include "transport/memory/mem.h"
 #include "transport/sim/fabric.h"
 
-/* ---- sides and what is about them ---- */
+/* ---- sides and their items ---- */
 
 void sim_side_put(struct side *s)
 {
@@ -52,7 +54,7 @@ struct item *sim_item_new(enum item_kind kind, struct side *side)
 	return i;
 }
 
-/* Puts an item into the inbox of the side's port, which reports it in its next poll. */
+/* Puts an event into the inbox of the side's port; the port's next poll reports it. */
 void sim_post(struct item *i)
 {
 	struct sim_port *port = side_port(i->side);
@@ -89,7 +91,7 @@ static struct side *new_side(struct sim_port *port)
 	s->base.eager_bytes = opts->eager_bytes;
 	s->base.chunk_bytes = opts->chunk_bytes;
 	s->base.bulk_bytes = is_b(port) ? 0 : opts->bulk_bytes;
-	s->refs = 1; /* until `closed` was reported */
+	s->refs = 1; /* released when `closed` was reported */
 	tern_list_init(&s->works);
 	tern_list_init(&s->incoming);
 	tern_list_push(&port->sides, &s->node);
@@ -105,8 +107,8 @@ bool sim_is_up(const struct side *s)
 
 /* ---- the end of a side ---- */
 
-/* From now on nothing is written to this side's memory; callers that wait for that are
- * told. */
+/* Stops all writes to this side's memory by puts in flight, and completes the withdraw()
+ * calls that wait for these writes. */
 static void stop_landing(struct side *s)
 {
 	struct tern_list *n;
@@ -167,8 +169,8 @@ static void sim_conn_close(struct tern_conn *conn, bool flush)
 	if (s->other)
 		end_at(s->other, -ECONNRESET, there);
 	if (s->state == SIDE_ENDING && s->status < 0)
-		/* The remote end was about to close it; now this end has asked for it
-		 * too. */
+		/* The conn was about to end with an error. Since the caller now closes it
+		 * too, `closed` reports status 0. */
 		s->status = 0;
 	else
 		end_at(s, s->state == SIDE_UP ? 0 : -ECANCELED, later(sim));
@@ -260,7 +262,7 @@ void tern_sim_fabric_crash(struct tern_sim_process *process)
 
 /* ---- connecting ---- */
 
-/* Finds a listener of the port's own fabric. */
+/* Finds a listener on the same fabric as the port (sim or sim-b). */
 static struct sim_lsn *find_lsn(struct sim_port *port, const char *address)
 {
 	tern_list_for_each (n, tern_sim_lsns(sim_of(port))) {
@@ -335,7 +337,7 @@ static void arrive(struct tern_sim *sim, struct side *s, struct sim_lsn *l)
 		tern_sim_process_name(side_port(s)->process));
 	i->lsn = l;
 	sim_post(i);
-	other->last_ns = up_ns; /* nothing arrives before `up` does */
+	other->last_ns = up_ns; /* nothing arrives before `up` was reported */
 	s->up.happen = up_event;
 	s->refs++;
 	tern_sim_at(sim, &s->up, up_ns);
@@ -345,7 +347,7 @@ static void connect_event(struct tern_sim_event *event)
 {
 	struct side *s = tern_container_of(event, struct side, connect);
 
-	if (s->state == SIDE_DIALLING) { /* otherwise its port may no longer exist */
+	if (s->state == SIDE_DIALLING) { /* otherwise the port may no longer exist */
 		struct tern_sim *sim = sim_of(side_port(s));
 		struct sim_lsn *l = find_lsn(side_port(s), s->address);
 
@@ -471,8 +473,8 @@ static void report(struct sim_port *port, struct item *i)
 	}
 }
 
-/* While a context is being freed it polls without virtual time passing, so its conns
- * must end at once. */
+/* Ends all conns of the port without waiting for events: while a context is being freed
+ * it polls without virtual time passing, so events would never occur. */
 static void end_all(struct sim_port *port)
 {
 	tern_list_for_each (n, &port->sides) {
@@ -481,7 +483,8 @@ static void end_all(struct sim_port *port)
 		if (s->state == SIDE_ENDING)
 			ended(s);
 		if (s->state == SIDE_ENDED && s->reader_count) {
-			s->reader_count = 0; /* the reader is no longer waited for */
+			/* Do not wait for the peer that reads in place. */
+			s->reader_count = 0;
 			sim_report_end(s);
 		}
 	}
@@ -556,7 +559,7 @@ static int sim_mem_register(struct tern_fabric *fabric, struct tern_mem *mem, vo
 	return 0;
 }
 
-/* Memory that peers may still access must not be unregistered. */
+/* Asserts that memory which peers may still access is not unregistered. */
 static void sim_mem_unregister(
 	struct tern_fabric *fabric, struct tern_mem *mem, void *reg)
 {
@@ -587,8 +590,8 @@ static int sim_port_new(struct tern_fabric *fabric, const struct tern_port_opts 
 		.handler_arg = opts->arg,
 		.message_bytes = opts->message_bytes};
 	port->process = f->process;
-	/* Different generations: a region of one fabric never matches one of the
-	 * other. */
+	/* The fabrics sim and sim-b use different generations, so a region of one never
+	 * matches a window of the other. */
 	for (uint32_t i = 0; is_b(port) && i < WINDOWS_MAX; i++)
 		port->windows[i].generation = 1u << 31;
 	tern_list_init(&port->sides);
@@ -599,8 +602,8 @@ static int sim_port_new(struct tern_fabric *fabric, const struct tern_port_opts 
 	return 0;
 }
 
-/* Drops conns that arrived after their listener was closed. The handler never saw
- * them, so their `closed` is not waited for. */
+/* Drops conns that arrived after their listener was closed. The layer above never got to
+ * know them, so no `closed` is reported. */
 static void drop_strangers(struct sim_port *port)
 {
 	tern_list_for_each_safe (n, &port->sides) {

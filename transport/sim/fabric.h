@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations that fabric.c (conns and their ends) and move.c (data on conns) share. */
+/* Declarations shared by fabric.c (simulated connections and their ends) and move.c
+ * (messages, puts and gets on them). */
 #ifndef TERN_TRANSPORT_SIM_FABRIC_H
 #define TERN_TRANSPORT_SIM_FABRIC_H
 
@@ -17,8 +18,10 @@ enum side_state {
 };
 
 struct window {
-	uint32_t generation, landing; /* landing: pieces of puts on their way to it */
-	bool used, withdrawn;         /* withdrawn: waits for pieces to land */
+	/* landing: number of pieces of puts that have not arrived yet */
+	uint32_t generation, landing;
+	/* withdrawn: revoked; the window is freed when `landing` is 0 */
+	bool used, withdrawn;
 	void *owner;
 	struct tern_mem *mem;
 	uint64_t offset, bytes;
@@ -35,7 +38,8 @@ struct sim_fabric {
 struct sim_port {
 	struct tern_port base;
 	struct tern_list node, sides, inbox;
-	struct tern_list peeks; /* struct reading */
+	/* List of struct reading: memory that this port reads in place. */
+	struct tern_list peeks;
 	struct tern_sim_process *process;
 	struct window windows[WINDOWS_MAX];
 	uint64_t idle_ns;
@@ -50,26 +54,31 @@ struct sim_lsn {
 
 struct side {
 	struct tern_conn base;
-	/* In port->sides, and in the list of all conns of the world. */
+	/* node: in port->sides; of_sim: in the simulator's list of all connections */
 	struct tern_list node, of_sim;
-	struct side *other; /* NULL: not yet known, or freed */
+	/* The other end of the connection; NULL: not known yet, or freed. */
+	struct side *other;
 	enum side_state state;
-	unsigned refs; /* number of events that refer to it */
+	/* Number of events, items, works and peeks that refer to this structure. */
+	unsigned refs;
 	bool wants_room, end_posted, reported, refused;
-	/* peek()s by which the other end reads memory of this side. */
+	/* Number of peek()s by which the other end currently reads memory of this end. */
 	unsigned reader_count;
 	int status;
-	/* Time at which the last thing sent takes effect at the other side. */
+	/* Time at which the last data sent arrives at the other end. */
 	uint64_t last_ns;
 	struct tern_list works, incoming;
 	struct tern_sim_event end, connect, up;
 	char address[64];
 };
 
-/* Memory that a port reads in place, also after the conn has ended. */
+/* Memory of a peer that a port reads in place (peek()), perhaps beyond the end of the
+ * conn. */
 struct reading {
 	struct tern_list node;
-	struct side *owner; /* holds a reference */
+	/* End of the connection that owns the memory; this structure holds a reference
+	 * to it. */
+	struct side *owner;
 	const void *data;
 };
 
@@ -83,7 +92,7 @@ enum item_kind {
 	ITEM_CLOSED,
 };
 
-struct item { /* an event for a port's next poll to report */
+struct item { /* An event that a port's next poll reports to the layer above. */
 	struct tern_sim_event event;
 	struct tern_list node;
 	enum item_kind kind;
@@ -98,22 +107,24 @@ struct item { /* an event for a port's next poll to report */
 
 struct piece {
 	struct tern_sim_event event;
-	/* In the target side's list `incoming`. A piece that was taken out of it is ignored
-	 * when its event comes. */
+	/* In the target end's list `incoming`. A piece that was removed from this list is
+	 * ignored when its event occurs. */
 	struct tern_list node;
 	struct work *work;
 	uint64_t from, bytes;
 };
 
-struct work { /* a put, get or peek under way */
-	struct tern_list
-		node; /* in side->works, with a reference; not linked: its op is done */
+/* A put, get or peek in flight. */
+struct work {
+	/* In side->works, which holds a reference; not linked: the op was completed. */
+	struct tern_list node;
 	struct side *side;
 	struct tern_op *op;
 	struct tern_mem *mem;
 	uint64_t offset, bytes, remote_offset;
 	uint32_t entry, generation;
-	/* put: bytes at the time of the call; NULL: they are read when they land. */
+	/* Puts: the bytes as they were at the time of the call; NULL: the bytes are read
+	 * from the source when the piece arrives. */
 	unsigned char *snapshot;
 	struct piece pieces[PIECES_MAX];
 	unsigned piece_count, refs;
@@ -145,24 +156,26 @@ static inline uint64_t later(struct tern_sim *sim)
 	return tern_sim_now_ns(sim) + tern_sim_delay(sim);
 }
 
-/* fabric.c */
+/* Functions of fabric.c. */
 void sim_side_put(struct side *s);
 struct item *sim_item_new(enum item_kind kind, struct side *side);
 void sim_post(struct item *i);
-/* Reported only if the side still exists then. */
+/* Posts the item of `event` if its end of the connection can still receive; otherwise
+ * frees the item. */
 void sim_post_event(struct tern_sim_event *event);
 bool sim_is_up(const struct side *s);
 
-/* Goes to ENDED: `closed` will be reported, once the other end reads nothing in place
- * any more. */
+/* Reports the end of a conn: `ended` while the other end still reads memory of this end
+ * in place, otherwise `closed`. */
 void sim_report_end(struct side *s);
 
-/* move.c */
-/* Ends one peek. */
+/* Functions of move.c. */
+/* Ends one peek(): the memory is no longer read in place. */
 void sim_read_no_more(struct reading *reading);
 void sim_work_put(struct work *w);
-/* Ends the op, together with its side. The memory belongs to the caller again: what is
- * under way lands with its present contents, or not at all. */
+/* Must be called before an op is completed because its connection has ended. The caller
+ * may reuse the memory after that, so pieces in flight, if they arrive at all, carry the
+ * present contents. */
 void sim_work_cut(struct work *w);
 void sim_window_landed(struct sim_port *port, uint32_t entry, uint32_t generation);
 int sim_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,

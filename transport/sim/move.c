@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Data on the simulator's conns: messages, and bytes into and out of windows. A put lands
- * in pieces, in any order, before what was sent behind it; a get reads at some later
- * time; and sends fail with -EAGAIN now and then.
- */
+/* Data on the simulator's connections: messages, puts, gets and peeks. A put arrives in
+ * pieces, in any order, before anything that was sent after it; a get reads at some later
+ * time; sends fail with -EAGAIN at random. */
 #include <errno.h>
 #include <string.h>
 
@@ -49,7 +47,7 @@ static void window_free(struct window *w)
 	w->landing = 0;
 }
 
-/* Counts a piece that has landed, or that will never land. */
+/* Counts a piece of a put that has arrived in a window, or that will never arrive. */
 void sim_window_landed(struct sim_port *port, uint32_t entry, uint32_t generation)
 {
 	struct window *w = window_at(port, entry, generation);
@@ -124,7 +122,8 @@ static void writable_event(struct tern_sim_event *event)
 	sim_post_event(event);
 }
 
-/* Decides at random to return -EAGAIN; `writable` follows. */
+/* True: the calling function must return -EAGAIN, which is decided at random; `writable`
+ * follows. */
 static bool has_no_room(struct side *s)
 {
 	struct tern_sim *sim = sim_of(side_port(s));
@@ -190,7 +189,7 @@ static struct work *new_work(struct side *s, struct tern_op *op, struct tern_mem
 	return w;
 }
 
-/* Ends the op of a work: reported in the next poll. */
+/* Completes the op of a put, get or peek: the next poll calls its done(). */
 static void work_done_event(struct tern_sim_event *event)
 {
 	struct work *w = tern_container_of(event, struct work, done);
@@ -213,7 +212,8 @@ static void finish_at(struct work *w, uint64_t at_ns)
 	tern_sim_at(sim_of(side_port(w->side)), &w->done, at_ns);
 }
 
-/* The window that a work refers to, if it may access it now. */
+/* The window that a put or get refers to; NULL: it was closed, or the other end has
+ * ended. */
 static struct window *target(struct work *w)
 {
 	struct side *other = w->side->other;
@@ -222,8 +222,8 @@ static struct window *target(struct work *w)
 	if (!other || other->state == SIDE_ENDED)
 		return NULL;
 	window = window_at(side_port(other), w->entry, w->generation);
-	/* Until the other end has set the conn's owner, a put may be ahead of its
-	 * messages. */
+	/* The other end may not have set the conn's owner yet: it sets the owner when it
+	 * handles a message that was sent earlier and may still be in its inbox. */
 	if (window)
 		tern_assert((!other->base.owner || window->owner == other->base.owner) &&
 			    w->remote_offset + w->bytes <= window->bytes);
@@ -319,7 +319,7 @@ static void read_now(struct tern_sim_event *event)
 		work_done_event(event);
 		return;
 	}
-	/* The peer has ended: the end of this side ends the op too. */
+	/* The peer's end has ended; the op will be completed when this end does. */
 	sim_work_put(w);
 }
 
@@ -400,6 +400,7 @@ void sim_unpeek(struct tern_port *port, const void *data)
 		sim_read_no_more(reading);
 		return;
 	}
-	/* The owner may have crashed: then nothing reads its memory any more. */
+	/* unpeek() of an unknown pointer is correct only after a crash of this process,
+	 * which has ended all its peeks. */
 	tern_assert(tern_sim_crashed(port_of(port)->process));
 }

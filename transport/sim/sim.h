@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulator: processes, network, disks and time of a small world, in one thread and
- * determined by one seed. The code under test is the real one; only struct tern_env and
- * the fabric are simulated. Two runs with one seed are identical, which tern_sim_hash()
- * shows.
+ * The simulator: simulates processes, network, disks and time in one thread; a seed
+ * determines everything that happens. The code under test is the real code; only struct
+ * tern_env and the fabric are simulated. Two runs with one seed are identical, which
+ * tern_sim_hash() shows.
  *
- * The world has a queue of events in virtual time. tern_sim_run() takes the next event
- * (or the next timer of a context), sets the clock to its time, and lets the contexts
- * concerned make progress until they have nothing to do.
+ * The simulated world has a queue of events in virtual time. tern_sim_run() takes the
+ * next event (or the next timer of a context), sets the clock to its time, and lets the
+ * contexts with work make progress until none is left.
  */
 #ifndef TERN_TRANSPORT_SIM_SIM_H
 #define TERN_TRANSPORT_SIM_SIM_H
@@ -22,86 +22,95 @@ struct tern_sim_process;
 
 struct tern_sim_opts {
 	uint64_t seed;
-	uint32_t caps;   /* TERN_CAP_* of every conn of the fabric sim; 0: TERN_CAP_PUT */
+	/* Capabilities (TERN_CAP_*) of every connection of the fabric sim; 0:
+	 * TERN_CAP_PUT. */
+	uint32_t caps;
 	uint32_t caps_b; /* the same for the fabric sim-b */
-	uint64_t delay_min_ns,
-		delay_max_ns; /* bounds of every delay; 0: 1 us and 50 us */
-	uint64_t chunk_bytes; /* largest piece of a put; 0: 4 KiB */
-	uint32_t eager_bytes; /* 0: 1 KiB */
-	uint64_t bulk_bytes; /* bulk_bytes of the fabric sim; 0: puts delay no messages */
-	/* Share of sends, puts, gets and exposures that return -EAGAIN. */
+	/* Bounds of every simulated delay; 0: 1 us and 50 us. */
+	uint64_t delay_min_ns, delay_max_ns;
+	/* Largest piece of a put that arrives at once, in bytes; 0: 4 KiB. */
+	uint64_t chunk_bytes;
+	uint32_t eager_bytes; /* default eager threshold of a connection; 0: 1 KiB */
+	/* As tern_conn.bulk_bytes, for the fabric sim; 0: puts delay no messages. */
+	uint64_t bulk_bytes;
+	/* Probability, in 1/1000, that a send, put, get or expose returns -EAGAIN. */
 	unsigned eagain_permille;
-	unsigned refuse_permille; /* share of connects that are refused */
-	unsigned slow_permille; /* share of connects that take a hundred times as long */
+	unsigned refuse_permille; /* probability, in 1/1000, that a connect is refused */
+	/* Probability, in 1/1000, that a connect takes 100 x delay_max_ns longer. */
+	unsigned slow_permille;
 	unsigned file_fail_permille;
-	const void *cuda_api; /* tern_domain_hooks.cuda_api of every process */
-	/* Receives log lines, with time and process; NULL: they are dropped. */
+	/* CUDA functions for every process (tern_domain_hooks.cuda_api) */
+	const void *cuda_api;
+	/* Receives log lines, with virtual time and process name; NULL: they are
+	 * dropped. */
 	void (*log)(const char *line);
 };
 
 struct tern_sim *tern_sim_new(const struct tern_sim_opts *opts);
-/* Frees the world. Its processes must have been freed. */
+/* Frees the simulator. All its processes must have been freed before. */
 void tern_sim_free(struct tern_sim *sim);
 
-/* Makes a process: an environment and a domain for it. The name appears in logs. */
+/* Makes a simulated process: an environment and a domain. The name appears in logs. */
 struct tern_sim_process *tern_sim_process_new(struct tern_sim *sim, const char *name);
 struct tern_env *tern_sim_env(struct tern_sim_process *process);
 struct tern_domain *tern_sim_domain(struct tern_sim_process *process);
-/* Lets the world drive a context of the process, until tern_sim_forget(). */
+/* Lets the simulator run tern_progress() of the context, until tern_sim_forget(). */
 void tern_sim_drive(struct tern_sim_process *process, struct tern_context *ctx);
 void tern_sim_forget(struct tern_sim_process *process, struct tern_context *ctx);
 /* Frees a process. Its contexts, pools and other objects must have been freed. */
 void tern_sim_process_free(struct tern_sim_process *process);
 
-/* Runs the world until until(arg) is true: 0; or until limit_ns of virtual time have
- * passed: -ETIMEDOUT. */
+/* Runs the simulation until until(arg) returns true: returns 0. If limit_ns of virtual
+ * time pass before: -ETIMEDOUT. */
 int tern_sim_run(
 	struct tern_sim *sim, bool (*until)(void *arg), void *arg, uint64_t limit_ns);
 
 uint64_t tern_sim_now_ns(const struct tern_sim *sim);
 struct tern_rng *tern_sim_rng(struct tern_sim *sim);
-/* Hash of everything that has happened. */
+/* Hash of everything that has happened in the simulation so far. */
 uint64_t tern_sim_hash(const struct tern_sim *sim);
 
-/* Cuts a connection that the seed chooses. Data in flight may or may not arrive, and
- * bytes may still land until the side concerned learns of the end. False: there is no
- * connection. */
+/* Cuts a connection that the seed chooses. Data in flight may or may not arrive; bytes of
+ * puts may still arrive at an end until that end has been notified. False: no connection
+ * was cut. */
 bool tern_sim_cut(struct tern_sim *sim);
-/* Separates two processes for for_ns: their connections end with `status` at both
- * ends, and new ones fail. Up to 8 pairs at a time. */
+/* Separates two processes from each other for for_ns: connections between them end with
+ * `status` at both ends, and new ones fail. Up to 8 pairs can be separated at a time. */
 void tern_sim_part(struct tern_sim_process *a, struct tern_sim_process *b,
 	uint64_t for_ns, int status);
-/* Breaks or mends the fabric sim: while it is broken its connections end and no new
- * one can be made. sim-b, which is the same otherwise, keeps working. */
+/* Breaks or repairs the fabric sim. While it is broken, its connections end and no new
+ * ones can be made. The fabric sim-b, which is otherwise the same, keeps working. */
 void tern_sim_break(struct tern_sim *sim, bool broken);
-/* Ends the process at once, as a crash does; its peers learn of it later. Its contexts
- * are no longer driven and can be freed. */
+/* Ends the process immediately, as a crash does; its peers are notified later. Its
+ * contexts no longer make progress and can be freed. */
 void tern_sim_crash(struct tern_sim_process *process);
-/* Stops the process for for_ns, as SIGSTOP does. */
+/* Suspends the process for for_ns of virtual time, as SIGSTOP does. */
 void tern_sim_stall(struct tern_sim_process *process, uint64_t for_ns);
 
-/* Writes a file of the world's one file system. The bytes are copied. */
+/* Writes a file in the simulated file system, which all processes share. The bytes are
+ * copied. */
 int tern_sim_file_put(
 	struct tern_sim *sim, const char *path, const void *data, size_t bytes);
-/* Reads a file. NULL: there is none. Valid until the file is written again. */
+/* Reads a file of the simulated file system. NULL: it does not exist. The result is valid
+ * until the file is written again. */
 const void *tern_sim_file_get(struct tern_sim *sim, const char *path, size_t *bytes);
 
 /* ---- between sim.c and fabric.c ---- */
 
-/* An event at a point of virtual time. The callback runs between turns of the
- * processes. */
+/* An event at a point of virtual time. The callback runs while no process runs. */
 struct tern_sim_event {
 	void (*happen)(struct tern_sim_event *event);
 	uint64_t at_ns, order;
-	uint32_t place; /* index in the heap + 1; 0: not in it */
+	uint32_t place; /* index in the event heap + 1; 0: the event is not scheduled */
 };
 
 void tern_sim_at(struct tern_sim *sim, struct tern_sim_event *event, uint64_t at_ns);
-uint64_t tern_sim_delay(struct tern_sim *sim); /* a random delay */
+/* Random delay between delay_min_ns and delay_max_ns. */
+uint64_t tern_sim_delay(struct tern_sim *sim);
 bool tern_sim_dice(struct tern_sim *sim, unsigned permille);
 void tern_sim_trace(struct tern_sim *sim, uint64_t what);
 const struct tern_sim_opts *tern_sim_opts(const struct tern_sim *sim);
-/* Marks the process as having work: it runs before the clock moves on. */
+/* Marks the process as having work: its contexts run before the clock advances. */
 void tern_sim_rouse(struct tern_sim_process *process);
 struct tern_sim *tern_sim_of(struct tern_sim_process *process);
 bool tern_sim_broken(const struct tern_sim *sim);

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out whether the kernel at the remote end answers.
+ * Measures for how long the kernel of the peer's host has not answered.
  *
- * Everything sent probes that kernel, and its acknowledgement is the answer, whether or
- * not the program there reads. Our kernel repeats what is not acknowledged; it sends
- * window probes while the peer's window is closed, and keep-alives while there is nothing
- * to send. We switch keep-alives on once the caller has become suspicious; they are not
- * sent while data waits. TCP_INFO tells what is outstanding, how often it was repeated,
- * and when the last packet arrived. TCP_USER_TIMEOUT does not help: it also ends a
- * connection whose window probes are answered, when the program does not read.
+ * All sent data probes that kernel: its TCP acknowledgement is the answer, whether or not
+ * the peer's program reads. The local kernel retransmits data that is not acknowledged;
+ * it sends window probes while the peer's window is closed, and keep-alives while there
+ * is nothing to send. Keep-alives are switched on when the caller first asks about a
+ * silent conn; the kernel does not send them while data waits. TCP_INFO reports how much
+ * is unacknowledged, how often it was retransmitted, and when the last packet arrived.
+ * TCP_USER_TIMEOUT does not help: it also ends a connection whose window probes are
+ * answered, when the peer's program does not read.
  *
- * Repetitions become rare, and one that was sent while the path was cut says nothing
- * about the time until the next one. So the time without an answer is counted from the
- * first probe to the last repetition that was followed by another, or that is OVERDUE_NS
- * old.
+ * Retransmissions become rare. One that was lost while the path was cut proves nothing
+ * about the time after it. So the time without an answer is counted from the first probe
+ * to the last retransmission that was followed by another one, or that is OVERDUE_NS old.
  */
 #include <netinet/tcp.h>
 
 #include "base/clock.h"
 #include "transport/tcp/tcp.h"
 
-/* Keep-alives are sent a hundred times within unreachable_ns, but at most once a
- * second. The kernel ends the conn after 127 unanswered ones: with fewer, or more
- * often, the kernel would decide instead of the caller. */
+/* The interval of keep-alives is a hundredth of unreachable_ns, but at least a second.
+ * The kernel ends the conn after 127 unanswered keep-alives, later than the caller would.
+ * With a smaller limit or a shorter interval, the kernel would decide instead of the
+ * caller. */
 #define KEEP_ALIVE_PARTS 100u
 #define KEEP_ALIVE_TRIES 127    /* the kernel's maximum */
 #define KEEP_ALIVE_MAX_S 32767u /* the kernel's maximum */
@@ -34,8 +35,8 @@ static void keep_alive(struct tcp_conn *conn)
 	uint64_t interval_s = unreachable_ns / KEEP_ALIVE_PARTS / TERN_NS_PER_S + 1;
 	int one = 1, seconds = (int)interval_s, tries = KEEP_ALIVE_TRIES;
 
-	/* A caller that never gives a host up, or after 37 days at the earliest, needs
-	 * no probes. */
+	/* A caller that never gives up a host, or only after 37 days or more, needs no
+	 * probes. */
 	if (conn->question.keeps_alive || !unreachable_ns ||
 		interval_s > KEEP_ALIVE_MAX_S)
 		return;
@@ -46,9 +47,9 @@ static void keep_alive(struct tcp_conn *conn)
 	setsockopt(conn->watch.fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
 }
 
-/* Time of the last packet received. If everything had been acknowledged before,
- * received data acknowledges nothing new, and the kernel updates only the time of the
- * last data. */
+/* Time when the peer's kernel last answered: when the last acknowledgement or data was
+ * received. Both are needed: data that acknowledges nothing new updates only the
+ * second. */
 static uint64_t answered_ns(const struct tcp_info *info, uint64_t now_ns)
 {
 	uint64_t ms = TERN_MIN(info->tcpi_last_ack_recv, info->tcpi_last_data_recv);
@@ -83,14 +84,15 @@ uint64_t tcp_unanswered_ns(struct tern_conn *base)
 
 	if (conn->state != TCP_UP ||
 		getsockopt(conn->watch.fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) < 0)
-		return 0; /* its end has been queued */
+		return 0; /* not up, or about to end */
 	keep_alive(conn);
 	take_stock(&conn->question, &info, tern_now_ns(base->port->env));
 	return conn->question.unanswered_ns;
 }
 
-/* Without a reset, the kernel would go on sending the goodbye. It would arrive when
- * the path is back, perhaps before the connection that replaces this one. */
+/* Without a reset, the kernel would go on retransmitting the conn's last data. This could
+ * arrive when the path works again, perhaps before the connection that replaces this
+ * one. */
 void tcp_alive_abort(struct tcp_conn *conn)
 {
 	struct linger none = {.l_onoff = 1};

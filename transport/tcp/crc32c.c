@@ -2,8 +2,8 @@
 /*
  * CRC32C. x86 processors since 2008 have an instruction for it (SSE4.2), which is
  * detected at run time: about 3 cycles per 8 bytes, so a frame header and a rendezvous
- * header take about 15 ns. Without it a table of 16 entries is used, one step per half
- * byte: slow, but short enough to verify by reading, and the headers are short.
+ * header take about 15 ns. Other processors use a table of 16 entries, one step per half
+ * byte: that is slow, but the headers are short, and so is the code to verify.
  */
 #include "transport/tcp/crc32c.h"
 

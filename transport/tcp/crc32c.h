@@ -11,7 +11,8 @@
  * everything so far. */
 uint32_t tern_crc32c(uint32_t crc, const void *data, size_t bytes);
 
-/* The same without special instructions; tests compare tern_crc32c() with it. */
+/* The same, without special processor instructions; tests compare tern_crc32c() with
+ * it. */
 uint32_t tern_crc32c_portable(uint32_t crc, const void *data, size_t bytes);
 
 #endif

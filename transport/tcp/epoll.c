@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The epoll engine. It is level-triggered: a socket that was read in the meantime without
- * asking epoll is no longer reported, and the epoll descriptor, on which callers sleep,
- * is readable exactly as long as one of the sockets is ready.
- */
+/* The epoll engine. It uses level-triggered mode: a socket that was read in the meantime
+ * without asking epoll is no longer reported, and the epoll descriptor, on which callers
+ * sleep, is readable exactly as long as one of the sockets is ready. */
 #include <errno.h>
 #include <sys/epoll.h>
 
@@ -37,7 +35,8 @@ static int epoll_sync(struct tcp_port *port, struct tcp_watch *watch)
 
 static void epoll_remove(struct tcp_port *port, struct tcp_watch *watch)
 {
-	/* Closing the descriptor would not remove it if a child process holds a copy. */
+	/* close() alone would not remove the descriptor while a child process holds a
+	 * copy. */
 	if (watch->set)
 		epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, watch->fd, NULL);
 }

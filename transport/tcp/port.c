@@ -1,37 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * poll and arm of the tcp fabric: which conn has its turn.
+ * poll and arm of the tcp fabric: the order in which conns send and receive.
  *
- * A port with few conns tries each of them in every poll, and asks the engine only in
- * every 32nd poll. Data that is there is then read without asking first, and the kernel
- * does less work for sockets that it need not watch. With more conns, or when listeners
- * or connecting conns may have events, the engine tells which sockets are ready. The
- * kernel is told what to watch as late as possible: before sleep, or before the engine is
- * asked.
+ * A port with at most TCP_DIRECT_MAX conns reads each of them in every poll, and asks the
+ * engine (epoll or io_uring) which sockets are ready only in every 32nd poll. So data
+ * that has arrived is read without asking first, and the kernel does less work for
+ * sockets that it need not watch. With more conns, or when listeners or connecting conns
+ * may have events, the engine reports which sockets are ready. The kernel is told what to
+ * watch as late as possible: before sleep, or before the engine is asked.
  *
- * With one conn, the first poll after a sleep tries the conn, and asks the engine only if
- * it had nothing. With two conns, or with a full socket, it only asks the engine: asking
- * costs no more than one failed call. (io_uring answers without a system call, so it is
- * asked in any case.)
+ * With one conn, the first poll after a sleep reads the conn, and asks the engine only if
+ * the conn had no data. With two conns, or with a full socket, that poll only asks the
+ * engine, which costs no more than one failed read. (io_uring answers without a system
+ * call, so it is asked in any case.)
  *
- * A conn can send more than a poll handles, in every poll. So listeners, and conns that
- * are being set up, get their turn however much was received.
+ * Peers can send more than the budget of a poll, again and again. So listeners, and conns
+ * that are being set up, are handled however much was received.
  *
  * A poll skips sockets on which it would find nothing: a socket that has been full since
- * the last poll, and the only conn if it was empty and something has been sent since, to
- * which the peer cannot have answered yet. Each is skipped once and then tried again,
- * whether or not the thread sleeps.
+ * the last poll, and the socket of the only conn if it was empty and something has been
+ * sent after that, which the peer cannot have answered yet. Each such socket is skipped
+ * once and then tried again, whether or not the thread has slept.
  *
- * What a poll skips is late but not lost: arm() tells the engine about every conn, and
- * the engine then looks at its socket. epoll reports states, not changes. A poll of
- * io_uring looks when it is added; one that has completed keeps arm() from returning 0
- * until it is collected, after which it is added anew.
+ * A skipped socket is handled late but not forgotten: arm() tells the engine about every
+ * conn, and the engine then checks its socket. epoll is level-triggered. A poll request
+ * of io_uring checks the socket when it is added; a request that has completed keeps
+ * arm() from returning 0 until it is collected, after which it is added anew.
  *
- * Received bytes stay in the stage only if a poll has reached its budget, and then arm()
- * returns -EAGAIN. All other unread bytes are in the socket, where the engine sees them.
- * So after arm() the descriptor is readable exactly when there is work.
+ * Received bytes stay in the stage (the port's receive buffer) only if a poll has reached
+ * its budget, and then arm() returns -EAGAIN. All other unread bytes are in the socket,
+ * where the engine sees them. So after arm() the descriptor is readable exactly when
+ * there is work.
  *
- * Callbacks run only from poll. Each list is taken over as a whole before it is walked:
+ * Callbacks run only in poll(). Each list is taken over as a whole before it is walked:
  * callbacks may change the port's lists, and what they add is handled in the next poll,
  * so that no poll runs for ever.
  */
@@ -92,8 +93,8 @@ static struct tcp_conn *conn_of_watch(struct tcp_watch *watch)
 	return tern_container_of(watch, struct tcp_conn, watch);
 }
 
-/* Tells the kernel which events we want, except for conns that are read without asking
- * the engine. */
+/* Asks the kernel to report the events that each watch wants. `direct`: conns are read
+ * without asking the engine, so their watches are left as they are. */
 static void sync_watches(struct tcp_port *port, bool direct)
 {
 	struct tern_list todo;
@@ -142,7 +143,7 @@ static int call_done(struct tcp_port *port)
 	int events = 0;
 
 	for (port->done_first = NULL; op; events++) {
-		/* done() may reuse op, so its next is read before. */
+		/* Read `next` before done(), which may reuse op. */
 		struct tern_op *next = tcp_put_of(op)->next;
 
 		op->done(op, tcp_put_of(op)->status);
@@ -217,7 +218,7 @@ static int transmit_all(struct tcp_port *port)
 	tern_list_for_each_safe (node, &todo) {
 		events += tcp_tx_turn(tern_list_entry(node, struct tcp_conn, send_link));
 	}
-	/* Conns whose turn ended before they had sent everything. */
+	/* Conns that have more data to send stay in port->dirty. */
 	tern_list_splice(&port->dirty, &todo);
 	return events;
 }
@@ -226,22 +227,22 @@ static int receive_all(struct tcp_port *port, int budget)
 {
 	int events = 0;
 
-	/* Only tcp_conn_free() removes conns from this list, and nothing called here
-	 * calls it. */
+	/* The iteration is safe: only tcp_conn_free() removes conns from this list, and
+	 * no function called in this loop calls it. */
 	tern_list_for_each (node, &port->conns) {
 		struct tcp_conn *conn = tern_list_entry(node, struct tcp_conn, node);
 
 		if (conn->state == TCP_CONNECTING || conn->state == TCP_ENDED)
 			continue;
-		/* Skip once. Not with a second conn, since this poll may then take
-		 * long. */
+		/* Skip the only conn once: the peer cannot have answered yet. With two
+		 * conns none is skipped, since reading the other conn may take long. */
 		if (conn->rx.answered && port->conn_count == 1) {
 			conn->rx.answered = false;
 			continue;
 		}
 		events += tcp_rx_turn(conn, budget - events);
 		if (events >= budget) {
-			/* The other conns come first in the next poll. */
+			/* Start with the other conns in the next poll. */
 			tern_list_remove(node);
 			tern_list_push(&port->conns, node);
 			break;
@@ -273,8 +274,8 @@ static int ready(struct tcp_watch *watch, int budget)
 	case TCP_WATCH_LSN:
 		return tcp_lsn_accept(tern_container_of(watch, struct tcp_lsn, watch));
 	case TCP_WATCH_TIMER:
-		/* The deadlines are checked in every poll: the timer only had to wake
-		 * the thread. */
+		/* The timer only has to wake the thread: deadlines are checked in every
+		 * poll. */
 		if (read(watch->fd, &expirations, sizeof(expirations)) < 0)
 			return 0;
 		return 0;
@@ -282,8 +283,8 @@ static int ready(struct tcp_watch *watch, int budget)
 	return 0;
 }
 
-/* True if the watch receives data and so counts against the budget. Listeners and
- * connecting conns are handled whatever the budget is. */
+/* True for a conn that is up, which receives data and so is subject to the budget.
+ * Listeners and connecting conns are handled even when the budget is used up. */
 static bool receives(struct tcp_watch *watch)
 {
 	return watch->kind == TCP_WATCH_CONN &&
@@ -309,7 +310,8 @@ static int ask_engine(struct tcp_port *port, bool direct, int budget)
 			events += ready(watch, budget - events);
 	}
 	tern_list_splice(&later, &port->ready);
-	tern_list_splice(&port->ready, &later); /* unhandled events before new ones */
+	/* Events not handled now come before newer ones. */
+	tern_list_splice(&port->ready, &later);
 	return events;
 }
 
@@ -326,14 +328,15 @@ static void end_overdue(struct tcp_port *port)
 	}
 }
 
-/* True if the engine must be asked, although conns are tried directly or have used up
- * the budget: new connections wait for that. */
+/* True if the engine must be asked although the conns are read directly or the budget is
+ * used up, because otherwise new connections would wait too long. */
 static bool must_ask(struct tcp_port *port)
 {
 	return port->connecting_count || ++port->poll_count % TCP_ASK_POLLS == 0;
 }
 
-/* True if the engine is asked instead of trying the conns. */
+/* True if the first poll after a sleep asks the engine which sockets are ready, instead
+ * of reading each conn. */
 static bool asks_first(const struct tcp_port *port, bool slept)
 {
 	return slept && (port->engine->asked_for_free || port->conn_count > 1 ||
@@ -351,8 +354,8 @@ int tcp_port_poll(struct tern_port *base, int budget)
 	port->armed = false;
 	port->polls++;
 	port->short_polls -= port->short_polls > 0;
-	/* A socket whose send buffer was full is tried again without asking the kernel
-	 * whether it has room, but not in the very next poll. */
+	/* A conn whose socket was full is tried again without asking the kernel whether
+	 * the socket has space, but not in the very next poll. */
 	if (direct && port->polls - port->full_at > 1)
 		tern_list_splice(&port->dirty, &port->blocked);
 	events = transmit_all(port);
@@ -373,7 +376,7 @@ int tcp_port_poll(struct tern_port *base, int budget)
 	return events + received;
 }
 
-/* Sets the timer to the first deadline, if there is one. */
+/* Sets the timer to the first deadline of port->lingering, if there is one. */
 static void set_timer(struct tcp_port *port)
 {
 	struct tcp_conn *conn =

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receiving on a conn.
+ * Receiving on a tcp conn.
  *
  *     HEADER --message--> MESSAGE --whole--> HEADER
  *        \----put-------> PUT -----whole--> HEADER
  *
- * Received bytes pass through the port's stage, which all conns share, and are taken out
- * of it completely: an incomplete rest is kept in the conn (up to 32 bytes of a header,
- * or the body of a message). So an idle conn holds nothing of the stage. (Only if a poll
- * has reached its budget does one conn's rest stay in the stage until the next poll.) The
- * bulk of a put is received directly into its target, and the same call also receives the
- * next header.
+ * Received bytes pass through the port's stage, a buffer that all conns share. After each
+ * read the stage is emptied: an incomplete header or message is kept in the conn (up to
+ * 32 bytes of a header, or the body of a message). So an idle conn occupies no part of
+ * the stage. (Only if a poll has reached its budget, unhandled bytes of one conn stay in
+ * the stage until the next poll.) The bulk of a put is received directly into its target,
+ * and the same call also receives the next header.
  *
- * Messages that are whole and aligned are delivered from the stage without a copy. A
- * single message is aligned: the stage is filled from 32 bytes before a multiple of 64,
- * so that the message behind the header starts at that multiple. Other messages are
+ * A message that is complete in the stage and aligned is delivered without a copy. The
+ * first message of a read is aligned: the stage is filled from 32 bytes before a multiple
+ * of 64, so that the message after the header starts at that multiple. Other messages are
  * copied into the conn's body buffer.
  *
  * header_arrived() checks every field of a header before anything is done with it.
@@ -28,7 +28,8 @@
 #include "transport/tcp/tcp.h"
 
 #define MESSAGE_ALIGN 64
-/* A put stays likely for this many messages after the last put. */
+/* Number of messages after a put during which another put is expected (and less is read
+ * into the stage). */
 #define PUT_LIKELY 8
 
 int tcp_rx_init(struct tcp_rx *rx, uint32_t message_bytes)
@@ -64,8 +65,8 @@ static void complain(struct tcp_conn *conn, const char *what)
 	tcp_conn_end(conn, -EPROTO);
 }
 
-/* Recognizes the first bytes of other protocols whose clients connected to this port
- * by mistake. */
+/* Recognizes the first bytes of other protocols, such as HTTP, whose clients have
+ * connected to this port by mistake. */
 static const char *name_stranger(const uint8_t *header)
 {
 	static const struct {
@@ -168,8 +169,8 @@ static void message_arrived(struct tcp_conn *conn, const char *data)
 		tcp_conn_end(conn, r);
 }
 
-/* Each take_*() function consumes what it can of `bytes` at `data`, and returns how
- * much. */
+/* Each take_*() function handles as many of the `bytes` bytes at `data` as it can, and
+ * returns their number. */
 static size_t take_header(struct tcp_conn *conn, const char *data, size_t bytes)
 {
 	struct tcp_rx *rx = &conn->rx;
@@ -225,8 +226,8 @@ static size_t take_put(struct tcp_rx *rx, const char *data, size_t bytes)
 	return n;
 }
 
-/* Consumes all bytes, or stops when the conn is no longer UP; after `budget` messages
- * the rest stays in the stage. Returns the number of messages. */
+/* Handles all bytes, or stops when the conn is no longer UP. After `budget` messages the
+ * remaining bytes stay in the stage. Returns the number of messages. */
 static int take(struct tcp_conn *conn, const char *data, size_t bytes, int budget)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
@@ -234,7 +235,8 @@ static int take(struct tcp_conn *conn, const char *data, size_t bytes, int budge
 	int events = 0;
 	size_t n = 0;
 
-	/* An empty message is complete without a further byte. */
+	/* The second condition: a message of 0 bytes is complete without a further
+	 * byte. */
 	while (conn->state == TCP_UP &&
 		(bytes || (rx->state == TCP_RX_MESSAGE && rx->frame.bytes == 0))) {
 		if (events >= budget) {
@@ -271,9 +273,10 @@ int tcp_rx_rest(struct tcp_port *port, int budget)
 }
 
 /*
- * Chooses where the next bytes go: the target of a put or the rest of a message's body,
- * and behind that the stage. Returns the number of pieces; *direct is set if the first
- * piece is not the stage.
+ * Chooses where the next received bytes go: first into the target of the put that is
+ * being received, if more than TCP_STAGE_PUT_BYTES of this put are left, and then into
+ * the stage (receive buffer). Returns the number of pieces; *direct is set if the first
+ * piece is the put's target.
  */
 static int places(struct tcp_conn *conn, char *stage, struct iovec *pieces, bool *direct)
 {
@@ -308,7 +311,8 @@ static ssize_t receive(int fd, struct iovec *pieces, int count)
 	return n < 0 ? -errno : n;
 }
 
-/* The peer will send no more, or the socket has failed. */
+/* Handles the end of receiving: the peer sends no more (status 0), or the socket has
+ * failed. */
 static void ended(struct tcp_conn *conn, int status)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
@@ -336,7 +340,8 @@ static void ended(struct tcp_conn *conn, int status)
 
 int tcp_rx_turn(struct tcp_conn *conn, int budget)
 {
-	/* With this start, a message behind a 32-byte header is aligned. */
+	/* At this address, a message that follows a 32-byte header is aligned to 64
+	 * bytes. */
 	char *stage = tcp_conn_port(conn)->stage + MESSAGE_ALIGN - TCP_FRAME_BYTES;
 	size_t total = 0, asked = 0, direct_bytes;
 	struct iovec pieces[2];

@@ -8,14 +8,16 @@
 #include "transport/tcp/tcp.h"
 
 #ifndef TCP_RTO_MAX_MS
-#define TCP_RTO_MAX_MS 44 /* Linux 6.15 */
+#define TCP_RTO_MAX_MS 44 /* since Linux 6.15 */
 #endif
 
-/* Interval at which the kernel repeats unacknowledged data and window probes, at most.
- * It is an eighth of unreachable_ns, so that several repetitions go unanswered before
- * the peer is given up. It is long enough that the kernel, which gives up after 15
- * repetitions, does not give up first, unless unreachable_ns is above a quarter of an
- * hour: then the session dials again. */
+/*
+ * Largest interval at which the kernel retransmits unacknowledged data and window probes:
+ * an eighth of unreachable_ns, so that several retransmissions go unanswered before the
+ * caller gives up the peer. It is also long enough that the kernel, which gives up after
+ * 15 retransmissions, does not give up first, unless unreachable_ns is above a quarter of
+ * an hour: in that case the session reconnects.
+ */
 #define ASK_PARTS  8u
 #define RTO_MIN_NS TERN_NS_PER_S
 #define RTO_MAX_NS (120 * TERN_NS_PER_S)
@@ -25,7 +27,8 @@ static void bound_retries(int fd, uint64_t unreachable_ns)
 	uint64_t most_ns = TERN_MAX(unreachable_ns / ASK_PARTS, RTO_MIN_NS);
 	int most_ms = (int)(TERN_MIN(most_ns, RTO_MAX_NS) / TERN_NS_PER_MS);
 
-	/* An older kernel repeats less often: docs/tuning.md says what that costs. */
+	/* An older kernel ignores this option and retransmits less often: docs/tuning.md
+	 * describes the consequences. */
 	setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &most_ms, sizeof(most_ms));
 }
 
@@ -33,9 +36,9 @@ void tcp_socket_options(int fd, const char *congestion, uint64_t unreachable_ns)
 {
 	int one = 1;
 
-	/* Neither option is needed for correctness, so a kernel that refuses is
-	 * accepted. A congestion control that the user asked for was checked when the
-	 * fabric was opened. */
+	/* None of these options is needed for correctness, so it does not matter if the
+	 * kernel refuses one. A congestion control that the user chose was checked when
+	 * the fabric was opened. */
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	if (*congestion)
 		setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion,

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sending on a conn. Headers and messages are copied into a ring. The data of a put is
- * not copied: its op waits in a list with the position in the ring's stream behind which
- * its data belongs. A turn walks both and hands up to a megabyte to the kernel in one
- * call. So many small messages cost one system call, and a large put is not copied by us.
+ * Sending on a tcp conn. Headers and messages are copied into a ring. The data of a put
+ * is not copied: its op waits in a list, with the position in the ring's byte stream at
+ * which its data must be sent. One turn of a conn merges ring and list, and passes up to
+ * tcp_call_bytes() to the kernel in one call. So many small messages cost one system
+ * call, and a large put is not copied in user space.
  *
  * Invariant: the positions of the ops never decrease along the list and lie in [head,
  * tail], so bytes leave in the order of the calls.
  *
- * An empty ring starts again at its beginning: a conn that never has much to send touches
- * little memory, and the same cache lines.
+ * When the ring is empty, the next message is put at its beginning: a conn that never has
+ * much to send uses little memory, and always the same cache lines.
  */
 #include <errno.h>
 #include <string.h>
@@ -46,7 +47,7 @@ bool tcp_tx_empty(const struct tcp_tx *tx)
 	return tx->head == tx->tail && !tx->first;
 }
 
-/* The part of the ring at `pos`, at most `bytes` and not past the ring's end. */
+/* The contiguous part of the ring at stream position `pos`, of at most `bytes`. */
 static struct iovec piece_at(const struct tcp_tx *tx, uint64_t pos, uint64_t bytes)
 {
 	uint64_t at = pos & (tx->ring_bytes - 1);
@@ -66,8 +67,8 @@ static void append(struct tcp_tx *tx, const void *data, size_t bytes)
 	}
 }
 
-/* Checks whether `bytes` may be queued: 0, -ENOTCONN or -EAGAIN. With 0 the conn is
- * marked for sending. */
+/* Checks whether `bytes` may be added to the ring: 0, -ENOTCONN or -EAGAIN. If 0, the
+ * conn is also queued for sending. */
 static int admit(struct tcp_conn *conn, size_t bytes)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
@@ -147,8 +148,8 @@ int tcp_conn_put(struct tern_conn *base, struct tern_op *op, struct tern_mem *me
 	return 0;
 }
 
-/* Collects the next data to send, about `most` bytes. Returns the number of pieces and
- * their total size in *bytes. */
+/* Collects the next data to send, about `most` bytes, as pieces for one system call.
+ * Returns the number of pieces; *bytes is their total size. */
 static size_t gather(
 	const struct tcp_tx *tx, size_t most, struct iovec *pieces, size_t *bytes)
 {
@@ -165,8 +166,8 @@ static size_t gather(
 		} else if (op) {
 			struct tcp_put *put = tcp_put_of(op);
 
-			/* If the put's data is cut here, the call is full and nothing
-			 * follows it. */
+			/* If the put's data is cut here, `most` is reached, so nothing is
+			 * added after it. */
 			pieces[count].iov_base = (void *)(uintptr_t)put->data;
 			pieces[count].iov_len = TERN_MIN(put->bytes, most - *bytes);
 			op = put->next;
@@ -178,7 +179,7 @@ static size_t gather(
 	return count;
 }
 
-/* Removes `bytes` that the kernel has taken, and completes the ops among them. */
+/* Removes `bytes` that the kernel has accepted, and completes the puts that were sent. */
 static int consume(struct tcp_conn *conn, size_t bytes)
 {
 	struct tcp_tx *tx = &conn->tx;
@@ -211,8 +212,8 @@ static int consume(struct tcp_conn *conn, size_t bytes)
 	return events;
 }
 
-/* The socket has failed for sending. Data that the peer sent before, perhaps a
- * goodbye, is still to be read; reading will then find the failure. */
+/* Handles an error of sending. The conn does not end yet if data that the peer sent
+ * before (perhaps its last message) may still be read; reading then reports the error. */
 static void broken(struct tcp_conn *conn, int status)
 {
 	tern_list_remove(&conn->send_link);
@@ -249,7 +250,7 @@ static ssize_t transmit(int fd, struct iovec *pieces, size_t count)
 	struct msghdr message = {.msg_iov = pieces};
 	ssize_t n;
 
-	message.msg_iovlen = (__typeof__(message.msg_iovlen))count; /* musl: int */
+	message.msg_iovlen = (__typeof__(message.msg_iovlen))count; /* an int in musl */
 	do {
 		n = count == 1 ? send(fd, pieces->iov_base, pieces->iov_len, MSG_NOSIGNAL)
 			       : sendmsg(fd, &message, MSG_NOSIGNAL);

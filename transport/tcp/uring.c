@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The io_uring engine: readiness by one-shot polls. Polls are submitted when the caller
- * is about to sleep or asks which sockets are ready, all with one system call;
- * completions are found in shared memory without a call. Sockets that are read without
- * asking have no poll in flight, so spinning costs the kernel nothing extra.
+ * The io_uring engine: detects ready sockets by one-shot poll requests. Polls are
+ * submitted when the caller is about to sleep or asks which sockets are ready, all with
+ * one system call; completions are found in shared memory without a call. Sockets that
+ * are read without asking have no poll in flight, so spinning costs the kernel nothing
+ * extra.
  *
- * Data is not received through the ring: that measured no faster while sleeping, and
- * slower while spinning, than plain calls on ready sockets. And with no receive in flight
- * only this thread writes into a window, so withdrawing one needs no wait.
+ * Data is not received through the ring: measurements showed that this is no faster while
+ * sleeping, and slower while spinning, than plain calls on ready sockets. And since no
+ * receive is in flight, only this thread writes into a window (memory exposed to a peer),
+ * so withdrawing a window needs no wait.
  *
- * A completion may arrive after its watch was freed. So a poll is named by an entry and the
- * entry's generation, which changes when the name is given up, and not by the watch's
- * address.
+ * A completion may arrive after its watch was freed. So a poll request is identified by
+ * an entry of a table and the entry's generation, which changes when the entry is freed,
+ * and not by the watch's address.
  *
  * The ring is not tied to one thread (no SINGLE_ISSUER), because several threads may use
  * a context in turn. A poll completes on the thread that submitted it: if that thread is
@@ -31,20 +33,21 @@
 struct uring_name {
 	struct tcp_watch *watch;
 	uint32_t generation;
-	uint32_t next_free; /* entry + 1; 0: none */
+	uint32_t next_free; /* next free entry, as index + 1; 0: none */
 };
 
 struct tcp_uring {
 	struct io_uring ring;
 	struct uring_name *names;
-	uint32_t count, free; /* free: entry + 1; 0: none */
+	uint32_t count, free; /* free: first free entry, as index + 1; 0: none */
 };
 
 /*
- * COOP_TASKRUN: completions run on our thread when it next enters the kernel, or at once
- * if it sleeps there. Without it, each completion while we spin interrupts the processor,
- * which on a virtual machine costs 20 us, more than all the rest. TASKRUN_FLAG lets
- * liburing see that it should enter the kernel. Linux before 5.19 has neither.
+ * COOP_TASKRUN: completions are handled on this thread when it next enters the kernel, or
+ * immediately if it sleeps in the kernel. Without this flag, each completion while the
+ * thread spins interrupts the CPU, which costs 20 us on a virtual machine, more than
+ * everything else. TASKRUN_FLAG lets liburing see that it should enter the kernel. Linux
+ * before 5.19 supports neither flag.
  */
 static int ring_init(unsigned entries, struct io_uring *ring)
 {
@@ -131,8 +134,8 @@ static uint64_t name_of(const struct tcp_uring *uring, const struct tcp_watch *w
 	return watch->entry | (uint64_t)uring->names[watch->entry - 1].generation << 32;
 }
 
-/* The watch of a completion; NULL: its poll was given up, or the completion is that of
- * a removal. */
+/* Returns the watch to which a completion belongs; NULL: its poll request was cancelled,
+ * or the completion is that of a cancellation. */
 static struct tcp_watch *watch_of(const struct tcp_uring *uring, uint64_t name)
 {
 	uint32_t entry = (uint32_t)name;
@@ -144,7 +147,8 @@ static struct tcp_watch *watch_of(const struct tcp_uring *uring, uint64_t name)
 
 /* ---- polls ---- */
 
-/* NULL: the submission queue is full. */
+/* Returns a free submission entry, and submits the queued ones if needed; NULL: the
+ * submission queue is full. */
 static struct io_uring_sqe *entry(struct tcp_uring *uring)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
@@ -181,7 +185,8 @@ static int uring_sync(struct tcp_port *port, struct tcp_watch *watch)
 	sqe = entry(uring);
 	if (!sqe)
 		return -EAGAIN;
-	/* A submission entry cannot be given back: without a name it becomes a no-op. */
+	/* A submission entry cannot be given back, so it becomes a no-op if no name is
+	 * available. */
 	if (name_take(uring, watch)) {
 		io_uring_prep_nop(sqe);
 		io_uring_sqe_set_data64(sqe, 0);
@@ -199,8 +204,8 @@ static void uring_remove(struct tcp_port *port, struct tcp_watch *watch)
 
 	if (!watch->set)
 		return;
-	/* A poll in flight keeps the socket open, so it must be cancelled now. If that
-	 * fails, the shutdown of the socket that follows ends the poll. */
+	/* A poll request in flight keeps the socket open, so it must be cancelled now. If
+	 * that fails, the shutdown of the socket that follows completes the request. */
 	if (give_up(uring, watch) == 0)
 		io_uring_submit(&uring->ring);
 	else

@@ -6,19 +6,19 @@
  *     0  u16 magic
  *     2  u8  kind
  *     3  u8  zero
- *     4  u32 crc           CRC32C of these 32 bytes (with 0 here) and, in a MESSAGE, of
+ *     4  u32 crc           CRC32C of these 32 bytes (with crc = 0) and, in a MESSAGE, of
  *                          `head`
- *     8  u64 bytes         what follows the header
+ *     8  u64 bytes         number of bytes that follow the header
  *
  *             MESSAGE       PUT
- *    16  u32  head_bytes    entry         index of the window in the table of the receiver
+ *    16  u32  head_bytes    entry         index of the window in the receiver's table
  *    20  u32  zero          generation    of that entry
  *    24  u64  zero          offset        from the window's start
  *
  * A MESSAGE consists of head and payload. `head` has the headers of the layer above. The
- * payload, like the bytes of a PUT, is protected by TCP's checksum only, since it is data
- * and not structure. A frame never carries an address: a PUT names a window that the
- * receiver has opened.
+ * payload, like the bytes of a PUT, is protected by TCP's checksum only, since it is
+ * tensor data. A frame never carries an address: a PUT names a window that the receiver
+ * has opened.
  */
 #ifndef TERN_TRANSPORT_TCP_WIRE_H
 #define TERN_TRANSPORT_TCP_WIRE_H
@@ -37,15 +37,15 @@ enum tcp_kind {
 };
 
 struct tcp_frame {
-	uint8_t kind; /* enum tcp_kind, once checked */
+	uint8_t kind; /* enum tcp_kind; validated by tcp_frame_get() */
 	uint32_t crc;
 	uint64_t bytes;
-	uint32_t head_bytes;        /* MESSAGE */
-	uint32_t entry, generation; /* PUT */
+	uint32_t head_bytes;        /* used in a MESSAGE */
+	uint32_t entry, generation; /* used in a PUT */
 	uint64_t offset;
 };
 
-/* Encodes the 32 bytes, with the CRC over them and `head`. */
+/* Encodes the 32-byte header, with the CRC over the header and `head`. */
 static inline void tcp_frame_put(
 	uint8_t *p, const struct tcp_frame *frame, const void *head)
 {
@@ -66,10 +66,9 @@ static inline void tcp_frame_put(
 	tern_put_le32(p + 4, crc);
 }
 
-/*
- * Decodes a header. False: it is not a frame. *partial is the CRC of the header alone:
- * for a MESSAGE, add its head before comparing with frame->crc.
- */
+/* Decodes a header. False: the bytes are no valid header. *partial is the CRC of the
+ * header alone: for a MESSAGE, extend it over the head before comparing it with
+ * frame->crc. */
 static inline bool tcp_frame_get(
 	struct tcp_frame *frame, const uint8_t *p, uint32_t *partial)
 {

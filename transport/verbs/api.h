@@ -3,9 +3,9 @@
  * The functions of libibverbs and librdmacm that the verbs fabric calls, as a table.
  *
  * The fabric itself is part of the core and needs only the headers of rdma-core. The
- * functions come from our module (module.c), which is linked with the libraries and
- * loaded when the fabric is opened. So the same program also starts on a machine without
- * them. A test replaces the module by a provider of its own (tests/fakes/verbs).
+ * functions come from Tern's own module (module.c), which is linked with the libraries
+ * and loaded when the fabric is opened. So the same program also starts on a machine
+ * without them. A test replaces the module by simulated devices (tests/fakes/verbs).
  *
  * Every function returns 0 or a negative errno. The inline functions of librdmacm and
  * libibverbs (ibv_post_send, ibv_post_recv, ibv_post_srq_recv, ibv_poll_cq,
@@ -25,27 +25,29 @@
 #define TERN_VERBS_SYMBOL      "tern_verbs_api"
 
 struct tern_verbs_api {
-	int version; /* TERN_VERBS_API_VERSION: module and program must be of one build */
+	int version; /* TERN_VERBS_API_VERSION; module and program must have the same */
 
-	/* Protects registered pages from fork(): must be called before anything is
-	 * registered. From then on a fork() of this process takes no registered page
-	 * away from it. On kernels that copy such pages for the child (Linux 5.12) it
-	 * does nothing. -EINVAL: something in this process has registered memory
-	 * before; -ENOSYS: the kernel cannot do it. */
+	/*
+	 * Makes fork() safe for registered memory: must be called before anything is
+	 * registered. Without it, a fork() of this process could replace registered pages
+	 * by copies, which the device does not see. Linux 5.12 and later copy such pages
+	 * for the child, so there the function does nothing. -EINVAL: something in this
+	 * process has registered memory before; -ENOSYS: the kernel cannot do it.
+	 */
 	int (*prepare_fork)(void);
 
-	/* Connections: rdma_NAME(3). */
+	/* Connections: each function calls rdma_NAME(3) of librdmacm. */
 	int (*create_event_channel)(struct rdma_event_channel **out);
 	void (*destroy_event_channel)(struct rdma_event_channel *channel);
 	int (*get_cm_event)(
 		struct rdma_event_channel *channel, struct rdma_cm_event **out);
 	int (*ack_cm_event)(struct rdma_cm_event *event);
 	int (*create_id)(struct rdma_event_channel *channel, struct rdma_cm_id **out,
-		void *context); /* RDMA_PS_TCP */
+		void *context); /* port space RDMA_PS_TCP */
 	int (*destroy_id)(struct rdma_cm_id *id);
-	/* As destroy_id, for an id that was connected. The kernel may keep such an id
-	 * for a minute, so it is destroyed later. No event is reported for it any
-	 * more. */
+	/* As destroy_id, for an id that was connected. Destroying such an id may block
+	 * for a minute, so another thread does it. After this call, get_cm_event()
+	 * reports no more events of the id. */
 	void (*retire_id)(struct rdma_cm_id *id);
 	int (*set_option)(
 		struct rdma_cm_id *id, int level, int name, void *value, size_t bytes);
@@ -54,7 +56,7 @@ struct tern_verbs_api {
 	int (*resolve_addr)(struct rdma_cm_id *id, struct sockaddr *from,
 		struct sockaddr *to, int timeout_ms); /* from may be NULL */
 	int (*resolve_route)(struct rdma_cm_id *id, int timeout_ms);
-	/* On return attr->cap is what was granted. */
+	/* On return attr->cap contains the limits that the device has granted. */
 	int (*create_qp)(
 		struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 	void (*destroy_qp)(struct rdma_cm_id *id);
@@ -64,8 +66,9 @@ struct tern_verbs_api {
 	int (*disconnect)(struct rdma_cm_id *id);
 	int (*notify)(struct rdma_cm_id *id, enum ibv_event_type event);
 
-	/* All devices of this machine that librdmacm knows, opened. The caller frees
-	 * *out with free_devices(); the devices stay open. -ENODEV: there is none. */
+	/* Returns all devices of this machine that librdmacm knows, opened. The caller
+	 * frees the array *out with free_devices(); the devices stay open. -ENODEV: there
+	 * is none. */
 	int (*get_devices)(struct ibv_context ***out, int *count);
 	void (*free_devices)(struct ibv_context **devices);
 	int (*query_device)(struct ibv_context *device, struct ibv_device_attr *out);
@@ -82,15 +85,16 @@ struct tern_verbs_api {
 	/* PCI address of the device, "0000:3b:00.0"; "": it has none. */
 	void (*device_pci)(struct ibv_context *device, char *out, size_t bytes);
 
-	/* Resources: ibv_NAME(3). */
+	/* Resources: each function calls ibv_NAME(3) of libibverbs. */
 	int (*alloc_pd)(struct ibv_context *device, struct ibv_pd **out);
 	int (*dealloc_pd)(struct ibv_pd *pd);
 	int (*reg_mr)(struct ibv_pd *pd, void *base, size_t bytes, int access,
 		struct ibv_mr **out);
-	/* -ENOSYS: rdma-core is older than version 34. */
+	/* As ibv_reg_dmabuf_mr(3). -ENOSYS: rdma-core is older than version 34. */
 	int (*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t bytes,
 		uint64_t address, int fd, int access, struct ibv_mr **out);
-	/* True if the kernel has nvidia-peermem, so that reg_mr accepts GPU addresses. */
+	/* True if the kernel module nvidia-peermem is loaded, so that reg_mr accepts GPU
+	 * addresses. */
 	bool (*has_peermem)(void);
 	int (*dereg_mr)(struct ibv_mr *mr);
 	int (*create_comp_channel)(
@@ -111,9 +115,9 @@ struct tern_verbs_api {
 	const char *(*wc_status_str)(enum ibv_wc_status status);
 };
 
-/* Loads the module, which then stays loaded. -ENOSYS with a sentence in *why (static
- * storage): the module or a library that it needs is missing, or the module is of
- * another build. */
+/* Loads the module tern-verbs.so, which then stays loaded. -ENOSYS: the module or a
+ * library that it needs is missing, or it belongs to another build of Tern; *why is a
+ * sentence about it (static storage). */
 int tern_verbs_load(const struct tern_verbs_api **out, const char **why);
 
 #endif

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asynchronous events of devices: a queue pair that failed, a device that died.
+ * Asynchronous events of RDMA devices: a queue pair has failed, a device has failed.
  *
  * librdmacm opens each device once for the whole process, so any port of any domain may
- * read an event, whatever it is about. Hence there is one list of all fabrics, of all
- * ports, and of all conns with a queue pair: the thread that reads an event looks up whom
- * it concerns, and wakes them. Objects that are not listed belong to another user of
- * librdmacm in this process.
+ * read an event of another port's conn. So this file keeps process-wide lists of all
+ * fabrics, all ports and all conns with a queue pair: the thread that reads an event
+ * finds the objects that it concerns, and wakes their ports. Events of unknown objects
+ * belong to another user of librdmacm in this process.
  *
- * The lock protects the lists and the lifetime of their members. It is taken before a
- * fabric's own lock.
+ * The lock protects the lists and the lifetime of their members. Lock order: this lock
+ * first, then a fabric's own lock.
  */
 #include <errno.h>
 
@@ -54,13 +54,15 @@ void verbs_async_forget(struct tern_list *node)
 	pthread_mutex_unlock(&all.lock);
 }
 
-/* Wakes a port, which may belong to another thread. The caller holds the lock. */
+/* Wakes a port, which may belong to another thread. The caller holds the lock of the
+ * lists. */
 static void wake(struct verbs_port *port)
 {
 	uint64_t one = 1;
 
 	atomic_store(&port->events, true);
-	/* A write fails only if wake_fd is readable anyway. */
+	/* A write fails only if the eventfd's counter is full; then wake_fd is readable
+	 * anyway. */
 	if (write(port->wake_fd, &one, sizeof(one)) < 0)
 		return;
 }

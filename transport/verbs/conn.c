@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A conn, from making its queue pair to its end.
+ * A verbs conn, from making its queue pair to its end.
  *
- * verbs_conn_end() only marks the conn; verbs_poll() does the rest, so that no handler
- * runs where none may. First the queue pair is destroyed: from then on the device
+ * verbs_conn_end() only marks the conn; verbs_poll() does the rest, because handlers may
+ * be called only there. First the queue pair is destroyed: from then on the device
  * accesses no memory for this conn. Then its remaining completions are handled, so that
- * nothing in the completion queue names the conn. Then unfinished work ends with the
- * status, and `closed` is called last.
+ * no entry in the completion queue belongs to the conn. Then unfinished ops are completed
+ * with the status, and `closed` is called last.
  *
- * The id stays for a while as a zombie: librdmacm repeats its disconnect if that was
- * lost, and keeps the device open for it.
+ * The librdmacm id is kept for a while as a "zombie". As long as an id exists, the kernel
+ * retransmits its disconnect if that was lost, and librdmacm keeps the device open.
  */
 #include <errno.h>
 #include <string.h>
@@ -113,7 +113,8 @@ static int make_qp(struct verbs_conn *conn)
 	int r = api->create_qp(conn->id, queue->device->pd, &attr);
 
 	if (r && opts->inline_max > 0) {
-		/* Some devices refuse the request instead of granting less. */
+		/* Some devices refuse the request instead of granting less inline
+		 * data. */
 		attr.cap = wanted;
 		attr.cap.max_inline_data = 0;
 		r = api->create_qp(conn->id, queue->device->pd, &attr);
@@ -280,14 +281,14 @@ static void let_id_go(struct verbs_conn *conn)
 		return;
 	}
 	zombie->id = conn->id;
-	/* On a dead device, the zombie stays only until its queue has been freed, in
-	 * this poll. */
+	/* On a dead device, the id must only outlive the verbs_queue, which this poll
+	 * frees. So the next poll frees the zombie. */
 	zombie->deadline_ns = tern_now_ns(port->base.env) + (dead ? 0 : VERBS_LINGER_NS);
 	verbs_port_deadline(port, zombie->deadline_ns);
 	tern_list_push(&port->zombies, &zombie->node);
 }
 
-/* Gives back the resources that verbs_conn_open() took. */
+/* Gives back the resources that verbs_conn_open() has taken. */
 static void release(struct verbs_conn *conn)
 {
 	struct verbs_queue *queue = conn->queue;
@@ -309,11 +310,13 @@ static void destroy_qp(struct verbs_conn *conn)
 
 	if (!conn->qp)
 		return;
-	/* Disconnects and stops the queue pair. */
+	/* rdma_disconnect() also stops the queue pair. If it fails or was never
+	 * connected, modify_qp() stops it. */
 	if (!conn->connected || verbs_api_of(port)->disconnect(conn->id))
 		verbs_api_of(port)->modify_qp(conn->qp, &error, IBV_QP_STATE);
-	/* On some devices, destroying a queue pair drops its completions from the
-	 * queue: those of shared receives would be lost, together with their slots. */
+	/* Handle completions first: on some devices, destroying a queue pair drops its
+	 * completions from the CQ. Those of shared receives would be lost, and with them
+	 * their slots. */
 	verbs_queue_drain(conn->queue);
 	verbs_async_forget(&conn->all);
 	verbs_api_of(port)->destroy_qp(conn->id);

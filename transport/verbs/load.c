@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads the module with the functions of rdma-core: see api.h. */
+/* Loads the module tern-verbs.so, which provides the functions of rdma-core: see
+ * api.h. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -13,8 +14,8 @@ static char reason[256];
 
 static void load(void)
 {
-	/* Loaded by its name: the run paths of the program and of the library contain
-	 * its folder. */
+	/* Loaded by its name, without a path: the run paths of the program and of the
+	 * library contain its folder. */
 	void *module = dlopen(TERN_VERBS_MODULE, RTLD_NOW | RTLD_LOCAL);
 	const struct tern_verbs_api *api;
 

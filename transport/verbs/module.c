@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The module tern-verbs.so, which alone is linked with libibverbs and librdmacm. It
- * converts their ways of reporting errors (-1 and errno, errno, NULL) into one.
- */
+/* The module tern-verbs.so, which alone is linked with libibverbs and librdmacm. It
+ * converts their three ways of reporting errors (-1 and errno, errno, NULL) to a negative
+ * errno. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +17,8 @@ static int from_rdma(int r)
 	return r ? -errno : 0;
 }
 
-/* Converts the result of functions that return an errno, or in some cases -1. */
+/* Converts the result of ibv functions, which return a positive errno, or in some cases
+ * -1 and set errno. */
 static int from_ibv(int r)
 {
 	if (r == 0)
@@ -35,10 +35,11 @@ static int set_nonblocking(int fd)
 	return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
 }
 
-#define FORK_UNNEEDED 2 /* IBV_FORK_UNNEEDED of rdma-core 33 and later */
+#define FORK_UNNEEDED 2 /* IBV_FORK_UNNEEDED of rdma-core 35 and later */
 
-/* The function is looked up at run time, so that the module loads with an older
- * rdma-core, which does not know what the kernel does. */
+/* ibv_is_fork_initialized() reports whether the kernel makes ibv_fork_init() unnecessary.
+ * It is looked up at run time, so that the module can also be loaded with an older
+ * rdma-core. */
 static int prepare_fork(void)
 {
 	int (*status)(void);
@@ -245,7 +246,7 @@ static void device_pci(struct ibv_context *device, char *out, size_t bytes)
 	target[n] = '\0';
 	name = strrchr(target, '/');
 	name = name ? name + 1 : target;
-	if (strchr(name, ':')) /* otherwise the device is on another bus */
+	if (strchr(name, ':')) /* a name without ':' is not a PCI address */
 		snprintf(out, bytes, "%s", name);
 }
 
@@ -266,8 +267,8 @@ static int reg_mr(
 	return FROM_POINTER(out, ibv_reg_mr(pd, base, bytes, access));
 }
 
-/* The function is looked up at run time, so that the module loads with an rdma-core
- * without it. */
+/* ibv_reg_dmabuf_mr() is looked up at run time, so that the module can also be loaded
+ * with an rdma-core that lacks it. */
 static int reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes,
 	uint64_t address, int fd, int access, struct ibv_mr **out)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Options of the verbs fabric. They are one string, so that a program can pass on what an
- * administrator wrote without understanding it. docs/tuning.md explains them.
- */
+/* Options of the verbs fabric, "NAME=VALUE,...". They are one string, so that a program
+ * can pass on what an administrator has written, without knowing the options.
+ * docs/tuning.md explains them. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
@@ -31,14 +30,16 @@ static const struct option options[] = {
 	{"depth", NUMBER, AT(depth), 16, 16384},
 	{"inline", NUMBER, AT(inline_max), 0, VERBS_INLINE},
 	{"reads", NUMBER, AT(read_max), 1, 255},
-	{"srq", SWITCH, AT(no_srq), 1, 0}, /* stored inverted */
+	/* Stored inverted: srq=on sets no_srq to false. */
+	{"srq", SWITCH, AT(no_srq), 1, 0},
 	{"guard", SWITCH, AT(guard), 0, 0},
 };
 
 static const struct verbs_opts defaults = {
 	.gid_index = -1,
 	.traffic_class = -1,
-	.timeout_exponent = 16, /* 0.27 s: longer than a busy receiver is silent */
+	/* 0.27 s, so that a busy receiver has time to acknowledge */
+	.timeout_exponent = 16,
 	.retry_count = 7,
 	.depth = 256,
 	.inline_max = 220,
@@ -80,7 +81,7 @@ static int set_switch(const struct option *o, const char *value, struct verbs_op
 	return 0;
 }
 
-/* Parses "mlx5_0+mlx5_1". */
+/* Parses a list of device names, such as "mlx5_0+mlx5_1". */
 static int set_devices(
 	const char *value, struct verbs_opts *out, char *error, size_t bytes)
 {
@@ -110,7 +111,8 @@ static int set_address(const struct option *o, const char *value, struct verbs_o
 	unsigned char bits[16];
 	char text[VERBS_NAME_MAX + 8];
 
-	/* The address must be numeric, so that no DNS look-up takes place. */
+	/* The address must be numeric, so that no DNS look-up takes place, which would
+	 * block. */
 	snprintf(text, sizeof(text), strchr(value, ':') ? "[%.60s]:0" : "%.60s:0", value);
 	if ((inet_pton(AF_INET, value, bits) != 1 &&
 		    inet_pton(AF_INET6, value, bits) != 1) ||

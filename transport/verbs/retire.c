@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Part of the module: a thread destroys the ids of connections that have ended.
+ * Part of the module tern-verbs.so: a background thread destroys the librdmacm ids of
+ * connections that have ended.
  *
- * rdma_destroy_id() waits in the kernel until nothing refers to the id any more. If a
- * disconnect crossed the peer's, this may take as long as the disconnect is repeated: a
- * minute, seen with Soft-RoCE on Linux 6.1. (Since 6.13 the kernel avoids one such case,
- * "IB/cm: Rework sending DREQ when destroying a cm_id".) No thread of the program may
- * block that long.
+ * rdma_destroy_id() waits in the kernel until nothing refers to the id any more. If both
+ * ends disconnect at the same time, this may take as long as the kernel retransmits the
+ * disconnect: a minute was observed with Soft-RoCE on Linux 6.1. (Since 6.13 the kernel
+ * avoids one such case, "IB/cm: Rework sending DREQ when destroying a cm_id".) No thread
+ * of the program may block that long.
  *
- * There is one queue, served in order: ids, and each event channel behind its ids. The
- * thread starts with the first entry and lives as long as the process, which it does not
- * keep from ending.
+ * One queue holds ids and event channels, and is served in order: each channel comes
+ * after its ids. The thread is started for the first entry and runs as long as the
+ * process. It is detached, so the process can end without it.
  *
  * Until an id is destroyed, events for it may still arrive, and its destruction waits
- * until they are acknowledged. So the code that reads events asks here whether an id was
- * retired. (The context of a retired id is NULL; a new id, which may have the same
- * address, has a context that is not NULL.)
+ * until they are acknowledged. So the code that reads events checks with
+ * verbs_is_retired() whether it must ignore them. (The context of a retired id is NULL; a
+ * new id, which may have the same address, has a context that is not NULL.)
  */
 #include "transport/verbs/retire.h"
 
@@ -25,14 +26,15 @@
 
 struct retired {
 	struct retired *next;
-	struct rdma_cm_id *id; /* NULL: the entry is the channel itself */
+	struct rdma_cm_id *id; /* NULL: the entry is for the event channel */
 	struct rdma_event_channel *channel;
 };
 
 static struct {
-	pthread_mutex_t lock; /* protects everything below */
+	pthread_mutex_t lock; /* protects all members below */
 	pthread_cond_t more;
-	struct retired *first, **last; /* the first entry is being destroyed */
+	/* list; the thread is destroying the first entry */
+	struct retired *first, **last;
 	bool started;
 } queue = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -70,7 +72,7 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-/* Starts the thread, with all signals blocked. The caller holds the lock. */
+/* Starts the background thread, with all signals blocked. The caller holds the lock. */
 static bool start(void)
 {
 	pthread_attr_t attr;
@@ -89,7 +91,8 @@ static bool start(void)
 	return queue.started;
 }
 
-/* Queues an entry. If there is no thread or no memory, it is destroyed at once. */
+/* Queues an id, or (`id` is NULL) a channel, to be destroyed by the thread. If there is
+ * no thread or no memory, destroys it immediately, which may block. */
 static void retire(struct rdma_cm_id *id, struct rdma_event_channel *channel)
 {
 	struct retired *r = calloc(1, sizeof(*r));

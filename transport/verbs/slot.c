@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slots: pieces of registered memory of one size. Frames are received into them, and
+ * Slots: registered buffers of VERBS_SLOT_BYTES. Frames are received into them, and
  * frames that are too long to be sent inline are sent from them.
  *
- * Each device that a port uses has slots of its own. If a device refuses to register a
- * slab, the slab is freed at once, without effect on the slots of other devices.
+ * For each device that a port uses there are separate slots, cut from slabs: a slab is
+ * one registered memory of VERBS_SLAB_SLOTS slots. If a device refuses to register a
+ * slab, that slab is freed immediately; the slots of other devices are not affected.
  *
- * The number of slots follows the number of conns: each conn adds the slots that it may
- * have posted and those that it is guaranteed for sending, so no conn can take another's.
- * A common reserve lets a busy conn use more. Slabs are added when a conn is made, and
- * stay as long as the port uses the device.
+ * The number of slots follows the number of conns: for each conn there are the slots that
+ * it may have posted for receiving, and those that it is guaranteed for sending, so one
+ * conn cannot use up the slots of another. A common reserve lets a busy conn use more.
+ * Slabs are added when a conn is made, and stay as long as the port uses the device.
  */
 #include <errno.h>
 #include <string.h>
@@ -30,7 +31,7 @@ void verbs_slots_fini(struct verbs_queue *queue)
 	free(slots->table);
 }
 
-/* Makes a slab that the queue's device has registered. */
+/* Makes a slab, and checks that the queue's device could register it. */
 static int new_slab(const struct verbs_queue *queue, struct tern_mem **out)
 {
 	struct tern_fabric *fabric = queue->port->base.fabric;
@@ -65,8 +66,8 @@ static int add_slab(struct verbs_queue *queue)
 	if (r)
 		return r;
 	slots->slab_count++;
-	/* The free list is a stack, so push in reverse: slots are then taken in the
-	 * order of memory. */
+	/* The free list is a stack. The new slots are pushed in reverse order, so that
+	 * they are later taken in the order of their addresses. */
 	for (uint32_t i = VERBS_SLAB_SLOTS; i-- > 0;) {
 		table[first + i] = (struct verbs_slot){.next_free = slots->free};
 		slots->free = first + i + 1;
@@ -145,7 +146,7 @@ void verbs_slot_give(struct verbs_queue *queue, uint32_t slot)
 	push(slots, slot);
 }
 
-/* ---- where they are ---- */
+/* ---- where slots are ---- */
 
 static uint64_t offset_of(uint32_t slot)
 {
@@ -171,7 +172,7 @@ struct ibv_sge verbs_slot_sge(
 
 /* ---- receiving ---- */
 
-/* A list of receives, built from free slots. */
+/* A linked list of receive work requests for free slots. */
 struct batch {
 	struct ibv_recv_wr wr[VERBS_BATCH];
 	struct ibv_sge sge[VERBS_BATCH];
@@ -197,7 +198,8 @@ static uint32_t fill(
 	return n;
 }
 
-/* Undoes the requests from `bad` on, which the device did not take. Returns how many. */
+/* Frees the slots of the requests from `bad` on, which the device did not accept. Returns
+ * their number. */
 static uint32_t unfill(struct verbs_queue *queue, const struct ibv_recv_wr *bad)
 {
 	uint32_t count = 0;
@@ -230,8 +232,8 @@ static uint32_t deficit(const struct verbs_queue *queue)
 	return queue->wanted - TERN_MIN(queue->wanted, queue->posted);
 }
 
-/* Counts the receives that the SRQ lacks of those that it should have. As many slots stay
- * free for them, and are not used for sending, until they can be posted. */
+/* Also updates `owed`, the number of receives that the SRQ still lacks. Until they can be
+ * posted, this many free slots are not used for sending. */
 void verbs_queue_books(struct verbs_queue *queue, int posted, int wanted)
 {
 	struct verbs_slots *slots = &queue->slots;

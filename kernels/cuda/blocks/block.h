@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the CUDA kernels are written: each is a function of one block, in a header that
- * nvcc compiles for the GPU and the C compiler for the CPU. So the indexing, the order of
- * every addition and the handling of edges can be tested without a GPU; on a GPU the
- * threads of a block run at the same time.
+ * How the CUDA kernels are written. Each kernel is a function of one block, in a header
+ * that nvcc compiles for the GPU and the C compiler for the CPU. So the indexing, the
+ * order of every addition and the handling of edges can be tested without a GPU. Only on
+ * a GPU do the threads of a block run at the same time.
  *
  * A block function consists of regions that start with TERN_EACH (t, THREADS). On the GPU
- * each thread runs a region once with its t; on the CPU a region is a loop over t.
+ * each thread runs a region once with its own t; on the CPU a region is a loop over t.
  * TERN_BARRIER stands between two regions if one reads what another thread wrote; on the
  * CPU the end of the loop is that barrier. TERN_SHARED marks variables that the threads
  * of a block share. A variable that a thread keeps from one region to the next is an
- * array of TERN_KEPT(THREADS) indexed by TERN_MINE(t): one element on the GPU, one for
- * each thread on the CPU.
+ * array of TERN_KEPT(THREADS) elements indexed by TERN_MINE(t): one element on the GPU,
+ * one for each thread on the CPU.
  *
- * Arithmetic is IEEE with one rounding per operation on both: nvcc gets --fmad=false and
- * keeps its defaults of correctly rounded division and square root and of subnormals;
- * fusing is written out as fmaf.
+ * On both, arithmetic is IEEE with one rounding per operation. nvcc gets --fmad=false (no
+ * fused multiply-add), and keeps its defaults: correctly rounded division and square
+ * root, and subnormal numbers. Where a fused multiply-add is wanted, the source calls
+ * fmaf().
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_BLOCK_H
 #define TERN_KERNELS_CUDA_BLOCKS_BLOCK_H
@@ -36,7 +37,8 @@
 #include <string.h>
 #endif
 
-#if !defined(__CUDACC__) && !defined(TERN_EACH) /* a test may run threads instead */
+/* a test may define TERN_EACH with real threads */
+#if !defined(__CUDACC__) && !defined(TERN_EACH)
 #define TERN_BODY           static inline
 #define TERN_EACH(t, count) for (unsigned t = 0; t < (count); t++)
 #define TERN_BARRIER()      ((void)0)
@@ -47,33 +49,34 @@
 #define TERN_UNROLL
 #endif
 
-/* Four floats that are moved at once: 16 bytes, aligned to 16. */
+/* A quad: four floats that are loaded or stored together, 16 bytes, aligned to 16. */
 struct tern_quad {
 	float at[4];
 } __attribute__((aligned(16)));
 
-struct tern_half_quad { /* four 16-bit numbers */
+struct tern_half_quad { /* four 16-bit floats */
 	uint16_t at[4];
 } __attribute__((aligned(8)));
 
 /*
- * The elements of an element-by-element kernel. `quads`: in every operand the address
- * `shift` elements before the first element is a multiple of 16. Then element e belongs
- * to quad (e + shift) / 4, and only the first and the last quad may be incomplete.
- * Elements do not depend on each other, so their bits do not depend on this.
+ * The elements of an element-by-element kernel. If `quads` is set, in every operand the
+ * address `shift` elements before the first element is aligned for a quad. Then element e
+ * belongs to quad (e + shift) / 4, and only the first and the last quad may be
+ * incomplete. Elements do not depend on each other, so their bits do not depend on the
+ * use of quads.
  */
 struct tern_span {
 	uint64_t count;
 	uint16_t shift, quads;
 };
 
-/* One quad for each thread: many threads hide the latency of memory, and a small
- * tensor has only enough work for one round of them. */
+/* Each thread has one quad. Many threads hide the latency of memory, and a small tensor
+ * has too few quads for more than one per thread. */
 #define TERN_QUAD_THREADS 256u
-#define TERN_QUAD_BLOCK   (4u * TERN_QUAD_THREADS) /* elements */
+#define TERN_QUAD_BLOCK   (4u * TERN_QUAD_THREADS) /* elements per block */
 
-/* For each quad of the block: whole(args, e) if it may be moved at once, else
- * one(args, e) for each of its elements. */
+/* For each quad of the block: calls whole(args, e) if the quad can be moved as a whole,
+ * else one(args, e) for each of its elements that exists. */
 #define TERN_EACH_QUAD(args, span, block, whole, one)                                    \
 	TERN_EACH (t, TERN_QUAD_THREADS) {                                               \
 		uint64_t at = 4 * ((block)*TERN_QUAD_THREADS + t);                       \
@@ -96,8 +99,9 @@ TERN_BODY int tern_span_has(const struct tern_span *s, uint64_t e)
 	return e >= s->shift && e < s->count + s->shift;
 }
 
-/* nvcc may split the move of a structure, and even a store of its own vector types,
- * unless told otherwise. */
+/* Loads a quad in one instruction. nvcc may split the load of a structure, and even a
+ * store of its own vector types, so the load uses a built-in vector type, and the store
+ * an intrinsic. */
 TERN_BODY struct tern_quad tern_quad_get(const float *p)
 {
 #ifdef __CUDACC__

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations on one element: the tree of the slot sum, the optimizers' steps, the casts.
- * They do the same operations in the same order as the CPU's table (elementwise.c) and so
- * give the same bits; only the payload of a NaN that arithmetic made may differ.
+ * Operations on one element: the tree of additions of gradients, the optimizers' steps,
+ * the casts. They do the same operations in the same order as the CPU's tables
+ * (elementwise.c) and so give the same bits; only the payload of a NaN that arithmetic
+ * produced may differ.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_ELEMENTS_H
 #define TERN_KERNELS_CUDA_BLOCKS_ELEMENTS_H
@@ -11,8 +12,9 @@
 #include "kernels/scalars.h"
 
 /*
- * The tree of docs/training.md over x[0..n), n at most 8, in place: x[i] and x[i + step]
- * are already sums. If the compiler knows n, only the additions remain.
+ * Adds x[0..n), n at most 8, in place, in the order of the tree of docs/training.md: in
+ * each round x[i] and x[i + step] are already sums of `step` inputs. If the compiler
+ * knows n, only the additions remain.
  */
 TERN_BODY float tern_element_tree(float *x, unsigned n)
 {
@@ -32,7 +34,8 @@ TERN_BODY float tern_element_gradient(
 	return sum * scale * clip + c->decay * w;
 }
 
-/* Each returns the new w, and updates *m and *v. */
+/* One step of an optimizer on one element: each of these functions returns the new w, and
+ * updates *m and *v. */
 TERN_BODY float tern_element_sgd(
 	const struct tern_scalars *c, float g, float w, float *m, float *v)
 {
@@ -65,8 +68,8 @@ TERN_BODY float tern_element_adam(
 	return w - c->lr * (*m * c->unbias1) / (sqrtf(*v * c->unbias2) + c->epsilon);
 }
 
-/* See elementwise.c for the casts. The GPU's own conversions are not used: they give
- * every NaN the same payload. */
+/* Casts: kernels/elementwise.c explains them. The GPU's own conversions are not used,
+ * because they give every NaN the same payload. */
 TERN_BODY uint16_t tern_element_bf16(float f)
 {
 	uint32_t u = tern_bits_of(f);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Element-by-element kernels and the sum of squares, as functions of one block: see
- * block.h. One launch of an update covers many tensors. Their descriptors are the
- * kernel's argument, which is constant memory, so nothing is uploaded before the launch
- * and nothing must outlive it. A block finds its tensor by bisection over first_block.
+ * block.h. One launch of an update covers many tensors. Their descriptors are in the
+ * kernel's argument, which is constant memory, so no descriptor is copied to the device
+ * before the launch or must outlive it. A block finds its tensor by bisection over
+ * first_block.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_ELEMENTWISE_H
 #define TERN_KERNELS_CUDA_BLOCKS_ELEMENTWISE_H
@@ -72,18 +73,19 @@ TERN_BODY void tern_block_sum(const struct tern_cuda_sum *a, uint64_t block)
 	TERN_EACH_QUAD(a, &a->span, block, tern_sum_quad, tern_sum_one)
 }
 
-/* ---- updates ---- */
+/* ---- updates: one optimizer step ---- */
 
-struct tern_cuda_part { /* one tensor */
+struct tern_cuda_part { /* one tensor of an update */
 	float *w_out;
 	const float *w_in;
-	float *m, *v; /* NULL if the optimizer has none */
+	float *m, *v; /* state vectors; NULL if the optimizer has none */
 	const float *grads[TERN_CUDA_SLOTS];
 	struct tern_span span;
 	uint32_t first_block;
 };
 
-/* So many fit: a kernel's arguments may take 4 KiB on every device. */
+/* Largest number of tensors in one launch: their descriptors must fit into the 4 KiB of
+ * arguments that a kernel may have on every device. */
 #define TERN_CUDA_PARTS_MAX 33u
 
 struct tern_cuda_update {
@@ -93,12 +95,13 @@ struct tern_cuda_update {
 	struct tern_cuda_part parts[TERN_CUDA_PARTS_MAX];
 };
 
-struct tern_update_at { /* one tensor of the update, for a thread */
+struct tern_update_at { /* a tensor of the update, as the argument of TERN_EACH_QUAD */
 	const struct tern_cuda_update *a;
 	const struct tern_cuda_part *p;
 };
 
-/* The last part whose first block is `block` or before. */
+/* Finds the tensor of a block: the last part whose first_block is not greater than
+ * `block`. */
 TERN_BODY const struct tern_cuda_part *tern_part_of(
 	const struct tern_cuda_update *a, uint64_t block)
 {
@@ -116,9 +119,10 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 }
 
 /*
- * Defines the block function of an optimizer. Its parameters except the name are
- * compile-time constants: which state it has, and N, the number of slots. N is 1, which
- * leaves more registers and so allows more threads, or a->n.
+ * Defines the block function of an optimizer. HAS_M, HAS_V: which state vectors the
+ * optimizer keeps. N: the number of gradients that it adds. All are compile-time
+ * constants, except that N is either 1 or a->n. A function for N = 1 uses fewer
+ * registers, which allows more threads.
  */
 #define TERN_UPDATE_BLOCK(name, kind, HAS_M, HAS_V, N)                                   \
 	TERN_BODY void tern_##name##_one(const struct tern_update_at *u, uint64_t e)     \
@@ -250,12 +254,13 @@ struct tern_cuda_widen {
 TERN_CAST_BLOCKS(f16)
 TERN_CAST_BLOCKS(bf16)
 
-/* ---- sums of float64, in two passes ---- */
+/* ---- sum of squares in float64, in two passes ---- */
 
 #define TERN_REDUCE_THREADS 256u
 #define TERN_PARTIALS_MAX   1024u
 
-/* Adds up part[0..threads), a power of two, by halves; the sum is then in part[0]. */
+/* Adds up part[0..threads): each round adds the upper half to the lower half. `threads`
+ * is a power of two. The sum is then in part[0]. */
 #define TERN_ADD_HALVES(part, threads)                                                   \
 	for (unsigned half = (threads) / 2; half > 0; half /= 2) {                       \
 		TERN_EACH (t, threads)                                                   \
@@ -265,15 +270,16 @@ TERN_CAST_BLOCKS(bf16)
 	}
 
 /*
- * Block b sums the elements from b * per_block on into partials[b]. The partition depends
- * on count alone, and thread t takes quads t, t + 256, ... of it for any alignment of x,
- * so the bits are a function of the elements.
+ * The first pass of a sum of squares: block b adds the squares of elements b * per_block
+ * and following into partials[b]. The partition depends on count alone, and thread t
+ * takes quads t, t + 256, ... of it for any alignment of x, so the bits are a function of
+ * the elements.
  */
 struct tern_cuda_squares {
 	double *partials;
 	const float *x;
-	uint64_t count, per_block; /* a multiple of 4 */
-	uint32_t quads;            /* x is aligned to 16 bytes */
+	uint64_t count, per_block; /* per_block is a multiple of 4 */
+	uint32_t quads;            /* x is aligned to 16 bytes, so quads can be loaded */
 };
 
 TERN_BODY struct tern_quad tern_squares_get(const struct tern_cuda_squares *a, uint64_t e)
@@ -315,7 +321,8 @@ TERN_BODY void tern_block_squares(const struct tern_cuda_squares *a, uint64_t bl
 			a->partials[block] = part[0];
 }
 
-/* The second pass, in one block: *out = the sum of partials[0..count). */
+/* The second pass of a sum of squares, in one block: *out = the sum of
+ * partials[0..count). */
 struct tern_cuda_total {
 	double *out;
 	const double *partials;

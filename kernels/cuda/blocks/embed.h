@@ -1,30 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Embeddings, as functions of one block. Forward is a gather. Backward: dtable[id] is the
- * sum of dy[i] over all i with ids[i] == id, in the order of i, as on the CPU and with
- * the same bits. A block computes TERN_COLUMNS columns of one row of the table. It needs
- * the list of its i in order, and gets it in one of two ways, with the same result:
+ * Embeddings, as functions of one block. Forward is a gather of rows of the table.
+ * Backward: dtable[id] is the sum of dy[i] over all i with ids[i] == id, added in the
+ * order of i, as on the CPU and with the same bits. A block computes TERN_COLUMNS columns
+ * of one row of the table. It needs the list of all i with that id, in order, and gets it
+ * in one of two ways, with the same result:
  *
  *     embed_scan    reads all ids and keeps its own: one launch, best for small tables
  *     embed_sorted  finds its run in the positions sorted by id. The sort is stable:
  *                   radix passes over 4 bits, each made of sort_count (digits of each
  *                   tile), sort_scan (where each tile's digits go) and sort_move
  *
- * All threads together load rows of dy into shared memory; then one thread for each
- * column adds them. So an id that occurs often costs additions, not waits for memory.
+ * All threads together load rows of dy into shared memory; then one thread per column
+ * adds them. So an id that occurs often costs additions, but no waits for memory.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_EMBED_H
 #define TERN_KERNELS_CUDA_BLOCKS_EMBED_H
 
 #include "kernels/cuda/blocks/layers.h"
 
-/* ---- y[rows][width] = table[ids[rows]][width] ---- */
+/* ---- forward: y[rows][width] = table[ids[rows]][width] ---- */
 
 struct tern_cuda_gather {
 	float *y;
 	const float *table;
 	const int32_t *ids;
-	/* Over rows * width; uses quads only if each lies within one row. */
+	/* over rows * width elements; with quads only if no quad crosses the end of a
+	 * row */
 	struct tern_span span;
 	uint64_t width;
 };
@@ -56,15 +58,16 @@ TERN_BODY void tern_block_gather(const struct tern_cuda_gather *a, uint64_t bloc
 #define TERN_SORT_BITS    4u
 #define TERN_SORT_DIGITS  (1u << TERN_SORT_BITS)
 #define TERN_SORT_THREADS 256u
-#define TERN_SORT_ITEMS   8u /* consecutive items of one thread */
+#define TERN_SORT_ITEMS   8u /* consecutive ids that one thread handles */
 #define TERN_SORT_TILE    (TERN_SORT_THREADS * TERN_SORT_ITEMS)
 #define TERN_SORT_CELLS   (TERN_SORT_DIGITS * TERN_SORT_THREADS)
 
-/* One pass of the sort. counts[digit][tile] is the number of items, and after the scan
- * the position of the first. */
+/* One pass of the radix sort. counts[digit][tile] is first the number of the tile's ids
+ * with this digit; after the scan it is the output position of the first of them. */
 struct tern_cuda_sort {
 	const int32_t *ids;
-	const uint32_t *positions; /* NULL in the first pass: 0, 1, 2, ... */
+	/* NULL in the first pass: the positions are 0, 1, 2, ... */
+	const uint32_t *positions;
 	int32_t *ids_out;
 	uint32_t *positions_out, *counts;
 	uint64_t rows, tiles;
@@ -84,7 +87,7 @@ TERN_BODY void tern_block_sort_count(const struct tern_cuda_sort *a, uint64_t bl
 		if (t < TERN_SORT_DIGITS)
 			counts[t] = 0;
 	TERN_BARRIER();
-	/* Counting is the same in any order. */
+	/* The order of atomic increments does not change the counts. */
 	TERN_EACH (t, TERN_SORT_THREADS)
 		for (unsigned k = 0; k < TERN_SORT_ITEMS; k++) {
 			uint64_t i = block * TERN_SORT_TILE + k * TERN_SORT_THREADS + t;
@@ -99,9 +102,9 @@ TERN_BODY void tern_block_sort_count(const struct tern_cuda_sort *a, uint64_t bl
 }
 
 /*
- * Prefix sums: sums[t] becomes the sum of sums[0..t], in steps of 1, 2, 4, ... (Hillis,
- * Steele 1986). `other` has the same size; the result is in `sums` again, since the
- * number of steps, eight, is even.
+ * Prefix sums: sums[t] becomes the sum of sums[0..t], in eight steps that add the element
+ * 1, 2, 4, ... before (Hillis, Steele 1986). `other` is a second array of the same size.
+ * As the number of steps is even, the result is in `sums` again.
  */
 #define TERN_SUM_UP_TO(sums, other)                                                      \
 	for (unsigned reach = 1; reach < TERN_SORT_THREADS; reach *= 4) {                \
@@ -114,7 +117,7 @@ TERN_BODY void tern_block_sort_count(const struct tern_cuda_sort *a, uint64_t bl
 		TERN_BARRIER();                                                          \
 	}
 
-/* One block: replaces each count by the sum of the counts before it. */
+/* In one block: replaces each count by the sum of the counts before it. */
 TERN_BODY void tern_block_sort_scan(const struct tern_cuda_sort *a, uint64_t block)
 {
 	TERN_SHARED uint32_t sums[TERN_SORT_THREADS], other[TERN_SORT_THREADS];
@@ -142,9 +145,9 @@ TERN_BODY void tern_block_sort_scan(const struct tern_cuda_sort *a, uint64_t blo
 }
 
 /*
- * Moves a tile's items to their place. cells[digit][thread] counts the digits of each
- * thread's consecutive items; its prefix sums say where in the sorted tile each item
- * goes.
+ * Moves the ids of a tile to their places in the output. cells[digit][thread] counts the
+ * digits of each thread's consecutive ids; the prefix sums of the cells are the places of
+ * the ids within the sorted tile.
  */
 TERN_BODY void tern_block_sort_move(const struct tern_cuda_sort *a, uint64_t block)
 {
@@ -200,29 +203,35 @@ TERN_BODY void tern_block_sort_move(const struct tern_cuda_sort *a, uint64_t blo
 	}
 }
 
-/* ---- dtable[table_rows][width] ---- */
+/* ---- backward: dtable[table_rows][width] ---- */
 
-#define TERN_COLUMNS       32u /* columns of one block: a warp reads 128 bytes of a row */
+/* columns of one block, so that a warp reads 128 bytes of a row */
+#define TERN_COLUMNS       32u
 #define TERN_EMBED_THREADS 256u
-#define TERN_EMBED_STAGE   128u                      /* rows of dy loaded at a time */
-#define TERN_EMBED_SCAN    (4u * TERN_EMBED_THREADS) /* ids read at a time */
+/* rows of dy that a block loads at a time */
+#define TERN_EMBED_STAGE 128u
+/* ids that a block reads at a time */
+#define TERN_EMBED_SCAN (4u * TERN_EMBED_THREADS)
 
 struct tern_cuda_scatter {
 	float *dtable;
 	const float *dy;
-	const int32_t *ids;        /* for embed_sorted: in the order of `positions` */
-	const uint32_t *positions; /* for embed_sorted only */
+	/* for embed_sorted: sorted, in the order of `positions` */
+	const int32_t *ids;
+	/* for embed_sorted only: position of each id before sorting */
+	const uint32_t *positions;
 	uint64_t rows, width, column_blocks;
 };
 
-/* Terms of a block's sums: columns first .. first + 32 of the rows dy[list[0..count)]. */
+/* The operands of a block: columns first .. first + 31 of the rows dy[list[0..count)]. */
 struct tern_addends {
 	const float *dy;
 	const uint32_t *list;
 	uint64_t count, width, first;
 };
 
-/* Loads 32 columns of the list's rows, from `at` on, into the stage. */
+/* Loads 32 columns of up to TERN_EMBED_STAGE rows of the list, from list[at] on, into the
+ * array `stage` in shared memory. */
 TERN_BODY void tern_stage(
 	const struct tern_addends *x, float *stage, uint64_t at, unsigned t)
 {
@@ -248,7 +257,8 @@ TERN_BODY float tern_add_staged(const struct tern_addends *x, float sum,
 	return sum;
 }
 
-/* Adds the whole list to sums[TERN_MINE(t)], for t below 32. Ends with a barrier. */
+/* Adds all rows of the list to sums[TERN_MINE(t)], for threads t below 32 (one per
+ * column). Ends with a barrier. */
 #define TERN_ADD_LIST(x, stage, sums)                                                    \
 	for (uint64_t at = 0; at < (x)->count; at += TERN_EMBED_STAGE) {                 \
 		TERN_EACH (t, TERN_EMBED_THREADS)                                        \
@@ -268,7 +278,7 @@ TERN_BODY void tern_put_sum(const struct tern_cuda_scatter *a, uint64_t id,
 		a->dtable[id * a->width + first + t] = sum;
 }
 
-/* Number of sorted ids that are less than `id`. */
+/* Returns the number of ids (which are sorted) that are less than `id`. */
 TERN_BODY uint64_t tern_below(const struct tern_cuda_scatter *a, uint64_t id)
 {
 	uint64_t low = 0, high = a->rows;
@@ -301,7 +311,7 @@ TERN_BODY void tern_block_embed_sorted(const struct tern_cuda_scatter *a, uint64
 		tern_put_sum(a, id, x.first, t, sums[TERN_MINE(t)]);
 }
 
-/* A bit mask: which of the four ids from i on equal `id`. */
+/* Returns a bit mask: which of the four ids from ids[i] on equal `id`. */
 TERN_BODY unsigned tern_matches(
 	const struct tern_cuda_scatter *a, uint64_t i, uint64_t id)
 {
@@ -347,7 +357,8 @@ TERN_BODY void tern_block_embed_scan(const struct tern_cuda_scatter *a, uint64_t
 		TERN_BARRIER();
 		x.count = ends[TERN_EMBED_THREADS - 1];
 		TERN_ADD_LIST(&x, stage, sums)
-		/* The next ids overwrite what other threads may still read. */
+		/* The next round overwrites `list` and `ends`, which other threads may
+		 * still read. */
 		TERN_BARRIER();
 	}
 	TERN_EACH (t, TERN_EMBED_THREADS)

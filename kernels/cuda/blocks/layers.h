@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parts of a layer other than matrix products, as functions of one block: bias and
- * ReLU in one pass; the ReLU's mask and the bias' gradient in one pass; softmax and
- * cross-entropy with their gradient in one pass. A sum is split over a fixed number of
- * lanes, each of which adds its elements from the first to the last, and the lanes are
- * then added by halves. So the bits depend on the shape and the elements, never on the
- * device.
+ * The parts of a layer other than matrix products, as functions of one block. One kernel
+ * adds the bias and applies ReLU. One masks dy by ReLU and sums it to the bias' gradient.
+ * One computes softmax, cross-entropy and their gradient. A sum is split over a fixed
+ * number of lanes. Each lane (one thread) adds its elements from the first to the last;
+ * then the lanes are added by halves. So the bits depend on the shape and the elements,
+ * never on the device.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_LAYERS_H
 #define TERN_KERNELS_CUDA_BLOCKS_LAYERS_H
@@ -17,7 +17,7 @@
 struct tern_cuda_bias {
 	float *y;
 	const float *b;
-	struct tern_span span; /* over rows * out elements */
+	struct tern_span span; /* over the rows * out elements of y */
 	uint64_t out;
 	uint32_t relu;
 };
@@ -34,8 +34,8 @@ TERN_BODY void tern_bias_one(const struct tern_cuda_bias *a, uint64_t e)
 	a->y[e] = tern_biased(a, a->y[e], e % a->out);
 }
 
-/* Column of element e. A 64-bit division takes longer than the memory access, and
- * nearly all layers need only 32 bits. */
+/* Returns the column of element e in a matrix with `out` columns. A 64-bit division takes
+ * longer than the memory access, and nearly all layers need only 32 bits. */
 TERN_BODY uint64_t tern_column(uint64_t e, uint64_t out)
 {
 	if (((e | out) >> 32) == 0)
@@ -63,22 +63,24 @@ TERN_BODY void tern_block_bias(const struct tern_cuda_bias *a, uint64_t block)
 
 /* ---- dy = 0 where y is not above 0 (if relu), db[out] = its column sums ---- */
 
-/* Few columns per block, so that there are enough blocks for the whole device. A warp
- * reads 32 bytes of each of four rows, the unit in which the memory moves data. */
+/* A block has few columns, so that there are enough blocks for the whole device. A warp
+ * reads 32 bytes of each of four rows: 32 bytes is the unit in which GPU memory moves
+ * data. */
 #define TERN_BIAS_COLUMNS 8u
-#define TERN_BIAS_LANES   32u /* lane l takes rows l, l + 32, ... */
+#define TERN_BIAS_LANES   32u /* lane l adds rows l, l + 32, ... */
 #define TERN_BIAS_THREADS (TERN_BIAS_COLUMNS * TERN_BIAS_LANES)
-#define TERN_BIAS_AHEAD   8u /* rows that a lane reads before it adds them */
+#define TERN_BIAS_AHEAD   8u /* rows that a lane reads before it adds them to its sum */
 
 struct tern_cuda_bias_grad {
 	float *db, *dy;
-	const float *y; /* used if relu */
+	const float *y; /* used only if relu */
 	uint64_t rows, out;
 	uint32_t relu;
 };
 
-/* Adds some rows of a lane, from row i on, to `sum`. All reads come before the writes:
- * the compiler may not reorder them, since dy might be y. */
+/* Adds TERN_BIAS_AHEAD rows of a lane, from row i on, to `sum`. The source has all reads
+ * before the writes: the compiler may not move a read before a write, since dy might be
+ * y. */
 TERN_BODY float tern_add_rows(
 	const struct tern_cuda_bias_grad *a, float sum, uint64_t i, uint64_t column)
 {
@@ -122,8 +124,8 @@ TERN_BODY void tern_block_bias_grad(const struct tern_cuda_bias_grad *a, uint64_
 		part[t] = sum;
 	}
 	TERN_BARRIER();
-	/* Half of the lanes is half of the threads, as long as all columns of a lane
-	 * are there. */
+	/* Adds the lanes by halves. Thread t belongs to lane t / TERN_BIAS_COLUMNS, so
+	 * half of the threads is half of the lanes. Ends when one lane remains. */
 	for (unsigned half = TERN_BIAS_THREADS / 2; half >= TERN_BIAS_COLUMNS;
 		half /= 2) {
 		TERN_EACH (t, TERN_BIAS_THREADS)
@@ -138,29 +140,30 @@ TERN_BODY void tern_block_bias_grad(const struct tern_cuda_bias_grad *a, uint64_
 
 /* ---- softmax and cross-entropy ---- */
 
-#define TERN_XENT_LANES   32u /* lanes for a row */
-#define TERN_XENT_ROWS    4u  /* rows for a block */
+#define TERN_XENT_LANES   32u /* lanes (threads) per row */
+#define TERN_XENT_ROWS    4u  /* rows per block */
 #define TERN_XENT_THREADS (TERN_XENT_LANES * TERN_XENT_ROWS)
 
-struct tern_cuda_row { /* a row's contribution to the result */
+struct tern_cuda_row { /* what one row adds to the result */
 	double loss;
 	uint64_t correct;
 };
 
 struct tern_cuda_xent {
-	float *dlogits; /* may be logits, or NULL */
+	float *dlogits; /* gradient of the logits; may be `logits`, or NULL */
 	const float *logits;
 	const int32_t *labels;
-	struct tern_cuda_row *results; /* [rows] */
+	struct tern_cuda_row *results; /* one per row */
 	uint64_t rows, classes;
 };
 
-struct tern_xent_top { /* the largest logit so far; of equal ones, the first */
+struct tern_xent_top { /* the largest logit so far; of equal logits, the first */
 	float value;
 	uint64_t index;
 };
 
-/* A NaN is never larger, as in the CPU's table. */
+/* Takes a logit into account for the maximum. A NaN never becomes the maximum, as on the
+ * CPU. */
 TERN_BODY void tern_top_take(struct tern_xent_top *top, float value, uint64_t index)
 {
 	if (value > top->value || (value == top->value && index < top->index)) {
@@ -179,7 +182,8 @@ TERN_BODY struct tern_xent_top tern_top_of_lane(
 	return top;
 }
 
-/* The exponentials are kept in d, rounded, until their sum is known. */
+/* Sums exp(logit - top) over a lane's classes. The exponentials, rounded to float, stay
+ * in d until the sum of all lanes is known. */
 TERN_BODY double tern_exponentials_of_lane(
 	float *d, const float *row, uint64_t classes, float top, unsigned lane)
 {
@@ -220,7 +224,7 @@ TERN_BODY void tern_block_xent(const struct tern_cuda_xent *a, uint64_t block)
 			unsigned lane = t % TERN_XENT_LANES;
 
 			tops[t] = tern_top_of_lane(row, a->classes, lane);
-			/* A NaN in the first logit stays the maximum. */
+			/* A NaN in the first logit becomes the maximum, as on the CPU. */
 			if (lane == 0 && !(row[0] == row[0]))
 				tern_top_take(&tops[t], INFINITY, 0);
 			if (lane == 0)
@@ -274,7 +278,7 @@ TERN_BODY void tern_block_xent(const struct tern_cuda_xent *a, uint64_t block)
 	}
 }
 
-/* The second pass, in one block: sums over the rows. */
+/* The second pass, in one block: sums loss and correct over the rows. */
 struct tern_cuda_xent_total {
 	struct tern_cuda_row *out;
 	const struct tern_cuda_row *results;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The matrix product for machines without cuBLAS, as a function of one block. A block
- * computes a tile of 64 x 64 of c, and each thread 4 x 4 of it, over k from the first to
- * the last, each step fused. So the bits of an element depend only on its row of a and
- * its column of b. It is meant for correctness, not for speed: cuBLAS is several times
- * faster.
+ * computes a tile of 64 x 64 elements of c, and each thread 4 x 4 of them. The products
+ * of an element are added in the order of k, each with a fused multiply-add. So the bits
+ * of an element depend only on its row of a and its column of b. The kernel is meant for
+ * correctness, not for speed: cuBLAS is several times faster.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_MATMUL_H
 #define TERN_KERNELS_CUDA_BLOCKS_MATMUL_H
@@ -14,10 +14,11 @@
 #define TERN_TILE         64u
 #define TERN_TILE_DEPTH   16u
 #define TERN_TILE_THREADS 256u
-#define TERN_TILE_SIDE    16u /* threads along one side */
-#define TERN_TILE_OWN     4u  /* elements of one thread along one side */
+#define TERN_TILE_SIDE    16u /* threads along one side of a tile */
+#define TERN_TILE_OWN     4u  /* elements of one thread along one side of a tile */
 
-/* c[m][n] = a b; a as a[m][k], or a[k][m] if transposed; b as b[k][n], or b[n][k]. */
+/* A product of row-major matrices: c[m][n] = a b; a is a[m][k], or a[k][m] if transposed;
+ * b is b[k][n], or b[n][k] if transposed. */
 struct tern_cuda_matmul {
 	float *c;
 	const float *a, *b;
@@ -25,7 +26,7 @@ struct tern_cuda_matmul {
 	uint32_t a_transposed, b_transposed;
 };
 
-struct tern_tile { /* [depth][row of a, or column of b] */
+struct tern_tile { /* indexed by [depth][row of a, or column of b] */
 	float a[TERN_TILE_DEPTH][TERN_TILE + 1], b[TERN_TILE_DEPTH][TERN_TILE + 1];
 };
 
@@ -33,7 +34,8 @@ struct tern_tile_sums {
 	float at[TERN_TILE_OWN][TERN_TILE_OWN];
 };
 
-/* Element (row, l) of an operand with `rows` rows of `depth` elements; 0 outside. */
+/* Returns element (row, l) of an operand with `rows` rows of `depth` elements, which is
+ * stored transposed if `by_depth`; 0 for an element outside. */
 TERN_BODY float tern_operand(const float *x, uint32_t by_depth, uint64_t rows,
 	uint64_t depth, uint64_t row, uint64_t l)
 {
@@ -42,8 +44,8 @@ TERN_BODY float tern_operand(const float *x, uint32_t by_depth, uint64_t rows,
 	return by_depth ? x[l * rows + row] : x[row * depth + l];
 }
 
-/* Loads one operand's part of the tile. Neighbouring threads read neighbouring
- * addresses. */
+/* Loads one operand's part of a tile into shared memory. Neighbouring threads read
+ * neighbouring addresses. */
 TERN_BODY void tern_tile_load(float (*to)[TERN_TILE + 1], const float *x,
 	uint32_t by_depth, uint64_t rows, uint64_t depth, uint64_t first, uint64_t from,
 	unsigned t)

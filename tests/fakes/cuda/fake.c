@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The world of the simulated driver: its lock, its table, injected faults, and the count
- * of open objects. Invariant: whenever the lock is released, device memory is closed to
- * the host; and without an injected fault, the driver fails only because of its user.
+ * The simulated driver's global state: its lock, its table of functions, injected faults,
+ * and the count of open objects. Invariant: whenever the lock is released, the host
+ * cannot access device memory. Without an injected fault, a call fails only if its caller
+ * made a mistake.
  */
 #include "tests/fakes/cuda/cuda_world.h"
 
@@ -22,17 +23,18 @@ static struct {
 	unsigned call_count[TERN_ARRAY_SIZE(functions)];
 	struct fault {
 		unsigned function;
-		unsigned at_call; /* 0: the entry is free */
+		/* Number of the call that fails; 0: the entry is free. */
+		unsigned at_call;
 		CUresult result;
 	} faults[FAULTS_MAX];
 	struct kernel_fault {
-		char kernel[128]; /* "": any */
-		unsigned left;    /* 0: the entry is free */
+		char kernel[128]; /* name of the kernel; "": any kernel */
+		unsigned left;    /* executions until the fault; 0: the entry is free */
 		CUresult result;
 	} kernel_faults[FAULTS_MAX];
 } state;
 
-/* This thread runs a host function, and holds the lock. */
+/* This thread runs a host function (a callback of a stream) while it holds the lock. */
 static _Thread_local bool in_host_function;
 
 struct fake_cuda_opts fake_cuda_defaults(void)
@@ -99,7 +101,7 @@ static CUresult get_error_string(CUresult result, const char **out)
 	return known;
 }
 
-/* Removes the functions that old_driver lacks. */
+/* Removes the functions that a driver does not have with opts.old_driver. */
 static void drop_optional(struct tern_cuda_api *api)
 {
 #define TERN_CUDA_CALL(field, name, version)
@@ -268,13 +270,15 @@ static void world_close(void)
 /* ---- opts.background ---- */
 
 static pthread_t worker;
-static bool worker_runs; /* only a reset, which runs alone, ends it */
+/* Only fake_cuda_reset() ends the worker, and no other call runs at that time. */
+static bool worker_runs;
 static atomic_bool worker_ends;
 
 static pthread_cond_t worker_call = PTHREAD_COND_INITIALIZER;
 
-/* Waits until there is work. Work that becomes ready without a call, because of an
- * event of another process or of a thread that queries, is found a little later. */
+/* Waits until there is work to do. Work that becomes ready without a call of the driver,
+ * because of another process's event or another thread's query, is found by polling, so a
+ * little later. */
 static void worker_rest(void)
 {
 	struct timespec until;

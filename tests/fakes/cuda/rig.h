@@ -17,7 +17,7 @@ struct rig {
 	const struct tern_cuda_api *api;
 	CUcontext context;
 	CUstream a, b;
-	CUdeviceptr x, y;        /* RIG_BYTES each */
+	CUdeviceptr x, y;        /* device memory, RIG_BYTES each */
 	unsigned char *in, *out; /* page-locked, RIG_BYTES each */
 };
 
@@ -43,7 +43,7 @@ static inline void rig_open(struct rig *rig, const struct fake_cuda_opts *opts)
 	memset(rig->out, 'o', RIG_BYTES);
 }
 
-/* Asserts that the test has left nothing else open. */
+/* Closes everything, and asserts that the test has left no other object open. */
 static inline void rig_close(struct rig *rig)
 {
 	OK(rig->api->stream_destroy(rig->a));
@@ -58,7 +58,7 @@ static inline void rig_close(struct rig *rig)
 	fake_cuda_reset(NULL);
 }
 
-/* Waits for stream a; true if all bytes of `out` have this value. */
+/* Waits for stream `a`; true if every byte of `out` has this value. */
 static inline bool rig_out_is(struct rig *rig, unsigned char value)
 {
 	OK(rig->api->stream_synchronize(rig->a));

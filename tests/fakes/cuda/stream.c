@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams and events of the simulated driver: when work happens. Each stream is executed
- * in order. Work for which a stream waits is executed first, in the stream in which the
- * event was recorded; nothing else happens unless a query or opts.early_percent gives it
- * a turn. Every mark that is waited for was queued before, so waiting ends.
+ * Streams and events of the simulated driver: when work is done. Each stream does its
+ * work in order. If a stream waits for an event, the work before that event is done
+ * first, in the stream in which the event was recorded. Other streams do nothing unless a
+ * query or opts.early_percent gives them a turn. Work is queued only after the marks
+ * (recorded places in streams) that it waits for, so waiting always ends.
  */
 #include "tests/fakes/cuda/cuda_world.h"
 
@@ -79,14 +80,15 @@ void fake_mark_done(struct fake_mark *mark)
 	set_done(mark);
 }
 
-/* Another process must do the work; it may be waiting for any thread of this one. */
+/* The awaited work belongs to another process. Waits without the lock, since that process
+ * may wait for work of another thread of this process. */
 static void wait_outside(void)
 {
 	if (fake_world.held || !fake_streams_step())
 		fake_rest();
 }
 
-/* Does some work that brings the mark nearer. */
+/* Does some of the work that must be done before the mark is. */
 static void approach(struct fake_mark *mark)
 {
 	if (mark->stream)
@@ -95,7 +97,8 @@ static void approach(struct fake_mark *mark)
 		wait_outside();
 }
 
-/* The event may be recorded again meanwhile. */
+/* Does all work before the mark. It takes a reference, since the event may be recorded
+ * again meanwhile and drop its own. */
 static void mark_run(struct fake_mark *mark)
 {
 	fake_mark_get(mark);
@@ -113,7 +116,8 @@ static void stream_free(struct fake_stream *stream)
 	free(stream);
 }
 
-/* The work of a corrupted context is lost; its marks count as done. */
+/* Drops the queued work of a corrupted context. Its marks count as done, so that nothing
+ * waits for them. */
 static void drop_ops(struct fake_stream *stream)
 {
 	struct fake_op *op;
@@ -157,7 +161,8 @@ static void do_op(struct fake_stream *stream, struct fake_op *op)
 		spoil(stream, result);
 }
 
-/* Does the nodes of a graph except the last, one at a time. */
+/* Executes one node of a graph, unless only the last one is left. Returns whether it
+ * did. */
 static bool do_node(struct fake_stream *stream, struct fake_op *op)
 {
 	CUresult result;
@@ -171,7 +176,8 @@ static bool do_node(struct fake_stream *stream, struct fake_op *op)
 	return true;
 }
 
-/* Does the next piece of work of the stream, or of a stream for which it waits. */
+/* Does the next piece of work of the stream. If the stream waits for an event, does a
+ * piece of work before that event instead. */
 static void advance(struct fake_stream *stream)
 {
 	struct fake_op *op = tern_list_first(&stream->ops, struct fake_op, node);
@@ -202,7 +208,8 @@ static bool is_ready(const struct fake_stream *stream)
 
 bool fake_streams_step(void)
 {
-	/* In turn, so that repeated queries complete every stream. */
+	/* Starts with another stream each time, so that repeated queries complete every
+	 * stream. */
 	tern_list_for_each (n, &fake_world.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, node);
 
@@ -239,7 +246,8 @@ static void end_destroyed(void)
 	}
 }
 
-/* The list may change while work is waited for. */
+/* A stream with queued work, or NULL. It searches from the start each time, since the
+ * list of streams may change during a wait. */
 static struct fake_stream *any_busy(const struct fake_device *device)
 {
 	tern_list_for_each (n, &fake_world.streams) {
@@ -312,7 +320,8 @@ void fake_stream_put(struct fake_stream *stream, struct fake_op *op)
 	fake_worker_call();
 }
 
-/* Looks for a newer record of the event in another process. True: there was one. */
+/* Looks whether another process has recorded the event again, and takes over that record.
+ * False: no process has ever recorded the event. */
 static bool refresh(struct fake_event *event)
 {
 	uint64_t recorded = event->shared ? event->shared->page->recorded : 0;
@@ -326,7 +335,7 @@ static bool refresh(struct fake_event *event)
 	return event->mark;
 }
 
-/* Gives streams a turn when a call only queries. */
+/* Lets some streams do work, since a program may poll with queries only. */
 static void turn(void)
 {
 	if (!fake_world.held)
@@ -364,7 +373,8 @@ static CUresult stream_destroy(CUstream handle)
 	return CUDA_SUCCESS;
 }
 
-/* Captured work has no end to wait for; a query of it invalidates the capture. */
+/* Captured work is not executed, so a call cannot wait for it; a query of it invalidates
+ * the capture. */
 static CUresult refuse_captured(struct fake_graph *capture)
 {
 	fake_capture_spoil(capture);
@@ -506,8 +516,8 @@ static CUresult event_record(CUevent handle, CUstream stream_handle)
 	return CUDA_SUCCESS;
 }
 
-/* Records into the graph that is being captured: the capture does not wait for the
- * event, but other streams can, after a launch. */
+/* Records the event as a node of the graph that is being captured. Streams outside the
+ * graph can wait for the event after a launch. */
 static CUresult event_record_with_flags(
 	CUevent handle, CUstream stream_handle, unsigned flags)
 {

@@ -15,7 +15,8 @@ static void test_work_happens_when_it_is_waited_for(void **state)
 	rig_open(&r, NULL);
 	OK(r.api->memcpy_htod_async(r.x, r.in, RIG_BYTES, r.a));
 	OK(r.api->memcpy_dtoh_async(r.out, r.x, RIG_BYTES, r.a));
-	/* Page-locked memory is read when the copy is done. */
+	/* The copy is not done yet, and reads page-locked memory when it is done: so it
+	 * will copy the new bytes. */
 	memset(r.in, 'j', RIG_BYTES);
 	assert_int_equal(r.out[0], 'o');
 	assert_int_equal(fake_cuda_queued(), 2);
@@ -66,14 +67,14 @@ static void test_an_event_orders_streams(void **state)
 	(void)state;
 	rig_open(&r, NULL);
 	OK(r.api->event_create(&event, CU_EVENT_DISABLE_TIMING));
-	/* Never recorded, so there is nothing to wait for. */
+	/* The event was never recorded, so the call waits for nothing. */
 	OK(r.api->stream_wait_event(r.a, event, 0));
 	OK(r.api->memset_d8_async(r.x, 'm', RIG_BYTES, r.b));
 	OK(r.api->event_record(event, r.b));
 	OK(r.api->memset_d8_async(r.x, 'n', RIG_BYTES, r.b));
 	OK(r.api->stream_wait_event(r.a, event, 0));
-	/* A wait refers to the place recorded at the time of the call, not to a later
-	 * one. */
+	/* A wait for an event refers to its latest record at the time of the call, not to
+	 * later records. */
 	OK(r.api->event_record(event, r.b));
 	OK(r.api->memcpy_dtoh_async(r.out, r.x, RIG_BYTES, r.a));
 	assert_true(rig_out_is(&r, 'm'));
@@ -154,8 +155,9 @@ static void test_a_stream_ends_its_work_after_it_was_destroyed(void **state)
 	rig_close(&r);
 }
 
-/* For memory that is not page-locked, the driver takes the bytes at the call, or
- * returns when they are there. */
+/* Copies between the device and host memory that is not page-locked: the driver reads the
+ * source during the call, or returns only when the bytes have arrived at the
+ * destination. */
 static void test_copies_of_pageable_memory_are_staged_and_counted(void **state)
 {
 	unsigned char in[RIG_BYTES], out[RIG_BYTES];
@@ -182,7 +184,7 @@ static void test_copies_of_pageable_memory_are_staged_and_counted(void **state)
 	rig_close(&r);
 }
 
-/* The end of one range is the start of the other, as with pages of two mappings. */
+/* Two page-locked ranges, of which one ends where the other starts. */
 static void test_page_locked_neighbours_are_told_apart(void **state)
 {
 	struct rig r;
@@ -286,13 +288,14 @@ static void test_a_dma_buf_holds_the_memory(void **state)
 	rig_close(&r);
 }
 
-/* Runs in the other process of the next test. */
+/* Runs in the child process of the next test: writes to the parent's device memory. */
 static int write_through(CUipcMemHandle handle)
 {
 	struct rig r;
 	CUdeviceptr at, again;
 
-	/* The handles that the parent has open are not this process's to close. */
+	/* Without rig_open(), whose reset would assert that no objects are open: the
+	 * child has inherited the parent's. */
 	r.api = fake_cuda_api();
 	OK(r.api->ipc_open_mem_handle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 	OK(r.api->ipc_open_mem_handle(
@@ -329,7 +332,7 @@ static void test_memory_is_opened_by_another_process(void **state)
 	rig_close(&r);
 }
 
-/* Runs in the other process of the next test: waits for the event, and reads the
+/* Runs in the child process of the next test: waits for the parent's event, and reads its
  * memory. */
 static int read_after(int from)
 {
@@ -367,7 +370,7 @@ static void test_an_event_is_waited_for_by_another_process(void **state)
 
 	(void)state;
 	assert_int_equal(pipe(fds), 0);
-	child = fork(); /* fork before any thread is started */
+	child = fork(); /* before the driver has started a thread */
 	if (child == 0)
 		_exit(read_after(fds[0]));
 	opts.background = true;
@@ -382,7 +385,7 @@ static void test_an_event_is_waited_for_by_another_process(void **state)
 	OK(r.api->ipc_get_event_handle(&handle, event));
 	assert_int_equal(write(fds[1], &memory, sizeof(memory)), sizeof(memory));
 	assert_int_equal(write(fds[1], &handle, sizeof(handle)), sizeof(handle));
-	usleep(20000); /* usually the other process asks before the work is done */
+	usleep(20000); /* so that the child usually waits before the work is done */
 	fake_cuda_hold(false);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
@@ -418,7 +421,8 @@ static void test_work_goes_on_in_the_background_if_asked_for(void **state)
 	sem_destroy(&done);
 }
 
-/* If work is ordered, its results do not depend on when it happens. */
+/* The results of ordered work do not depend on when the driver does it, so every seed
+ * must give the same. */
 static void test_any_seed_does_ordered_work_alike(void **state)
 {
 	(void)state;

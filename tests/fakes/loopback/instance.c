@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses of the fabric of one process. */
+/* The instance of the loopback fabric, and its addresses. */
 #include "tests/harness/instance.h"
 
 #include <stdio.h>

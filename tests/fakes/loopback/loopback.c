@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A fabric between the ports of one process, by memcpy. It shows the minimum of a fabric,
- * and proves that the layers above need only its row of the table. Addresses are names.
+ * A fabric between the ports of one process, which copies with memcpy(). It shows the
+ * least that a fabric must have, and proves that the layers above need no more than its
+ * row in the table of fabrics. Addresses are names.
  *
- * There is one lock for all ports, which may belong to different threads. Events of a
- * conn go into its port's inbox and take effect in poll(), in order; `closed` is the last
- * one. Messages and the bytes of puts are copied into the peer's inbox.
+ * One lock protects all ports, which may belong to different threads. Events of a conn
+ * are queued in its port's inbox and take effect in poll(), in order; `closed` is the
+ * last one. Messages and the bytes of puts are copied into the peer's inbox.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@
 #include "transport/window.h"
 
 #define NAME_MAX_BYTES 80u
-/* Limits of what a conn has sent and its peer has not taken yet. */
+/* Limits of the messages and puts of a conn that its peer has not processed yet. */
 #define QUEUE_MOST  256u
 #define QUEUE_BYTES (8u << 20)
 
@@ -32,7 +33,8 @@ struct lo_port {
 	struct tern_port base;
 	struct tern_windows windows;
 	struct tern_list inbox;
-	unsigned user_count; /* conns that the handler knows, and listeners */
+	/* Listeners, and conns that were reported to the port's handler. */
+	unsigned user_count;
 	bool armed;
 	int fd;
 };
@@ -45,11 +47,14 @@ struct lo_lsn {
 
 struct lo_conn {
 	struct tern_conn base;
-	struct lo_conn *other; /* NULL: cut, or never connected */
-	bool up, over;         /* over: `closed` is in the inbox */
-	bool deaf;       /* closed here, or by a refused message: receives nothing more */
-	bool blocked;    /* its peer owes it `writable` */
-	unsigned queued; /* messages and puts for it that it has not taken */
+	/* The conn at the other end; NULL: cut, or never connected. */
+	struct lo_conn *other;
+	bool up, over; /* `over`: `closed` is queued in the inbox */
+	/* Receives nothing more: it was closed by its user, or its user refused a
+	 * message. */
+	bool deaf;
+	bool blocked;    /* a call returned -EAGAIN: `writable` must follow */
+	unsigned queued; /* messages and puts in the inbox that are meant for this conn */
 	size_t queued_bytes;
 	int status;
 };
@@ -61,9 +66,10 @@ struct item {
 	enum event event;
 	struct lo_conn *conn;
 	struct lo_lsn *lsn;
-	struct tern_op *op; /* NULL: completed */
+	struct tern_op *op; /* the sender's operation; NULL: completed */
 	int status;
-	/* put: the window (generation and slot), and the offset in it. */
+	/* For a put: the peer's window (its generation and index), and the offset in
+	 * it. */
 	uint64_t window, offset;
 	size_t bytes;
 	_Alignas(64) unsigned char data[];
@@ -122,7 +128,7 @@ static void complete(struct tern_op *op, int status)
 	item->status = status;
 }
 
-/* Completes its puts that the peer has not taken. */
+/* Completes the puts of `conn` that its peer has not processed yet. */
 static void complete_all(struct lo_conn *conn)
 {
 	if (!conn->other)
@@ -169,7 +175,8 @@ static struct lo_conn *conn_new(struct lo_port *port, const char *name)
 	return conn;
 }
 
-/* Frees a conn that the handler never knew: its listener or its peer has ended before. */
+/* Frees a conn of which its handler was never informed, since its listener or its peer
+ * ended before. */
 static void forget(struct lo_conn *conn)
 {
 	if (conn->other) {
@@ -194,7 +201,8 @@ static void accept_conn(struct lo_port *port, struct item *item)
 		port->base.handler_arg, &item->lsn->base, &conn->base);
 }
 
-/* Takes an event of `bytes` out: there is room again. */
+/* Counts an event of `bytes` bytes as processed. If the sender waits for space and there
+ * is enough now, it gets `writable`. */
 static void take(struct lo_conn *conn, size_t bytes)
 {
 	conn->queued--;
@@ -238,7 +246,8 @@ static void land(struct lo_port *port, struct item *item)
 	if (r == 0) {
 		memcpy(window->base + item->offset, item->data, item->bytes);
 	} else if (r == -EPROTO) {
-		/* Otherwise the window was withdrawn, which is no violation. */
+		/* Any other error means that the receiver has revoked the window
+		 * meanwhile, which is no violation of the protocol. */
 		tern_log(port->base.env, TERN_LOG_WARN, "%s: a put that is not allowed",
 			conn->base.name);
 		conn->deaf = true;
@@ -406,9 +415,10 @@ static void lo_conn_close(struct tern_conn *base, bool flush)
 	struct lo_conn *conn = conn_of(base);
 	LOCK();
 
-	(void)flush; /* sent data is already in the peer's inbox */
+	(void)flush; /* nothing to flush: sent data is already in the peer's inbox */
 	if (!conn->up && conn->other) {
-		conn->other->other = NULL; /* that conn was never reported */
+		/* The handler was never informed of the conn at the other end. */
+		conn->other->other = NULL;
 		conn->other = NULL;
 	}
 	if (conn->over && !conn->deaf && conn->up)
@@ -544,7 +554,8 @@ static void lo_port_free(struct tern_port *base)
 	free(port);
 }
 
-/* A listener of auto has the address HOST:PORT as its name. */
+/* Makes the "auto" scheme find this fabric: under auto://, its listener has the name
+ * HOST:PORT. */
 static int lo_auto_dial(const char *host_port, tern_auto_add *add, void *arg)
 {
 	return tern_addr_is_loopback(host_port) ? add(arg, host_port) : 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of what follows from a row of the table of fabrics without further code: the
- * place of the fabric in `auto`, and its choice on the command line. */
+ * fabric's place in the search order of `auto`, and that it can be chosen on the command
+ * line. */
 #include "tests/harness/cmocka.h"
 
 #include <stdio.h>
@@ -14,7 +15,7 @@ static void on_peer(struct tern_peer *peer, void *arg)
 	*(struct tern_peer **)arg = peer;
 }
 
-/* Connects to auto://127.0.0.1 and returns the fabric of the session. */
+/* Connects to auto://127.0.0.1 and stores the name of the fabric that was chosen. */
 static void meet_by_auto(char *fabric, size_t bytes)
 {
 	struct tern_context_opts opts = {.log_level = TERN_LOG_NONE};

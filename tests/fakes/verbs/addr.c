@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses and ports: which device has an address, who listens at it, and resolving.
- * Invariant: two ids that own the same port have different addresses, none of them a
- * wildcard, unless both allow sharing and at most one listens.
+ * Addresses and ports of the simulated network: which device has an address, which id
+ * listens at it, and address resolution. Invariant: two ids that own the same port have
+ * different addresses, none of them a wildcard, unless both allow sharing (reuse of
+ * addresses) and at most one of them listens.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
@@ -20,11 +21,11 @@ static enum kind kind_of_v4(uint32_t ip)
 	if (ip == INADDR_LOOPBACK || (ip >> 8 == 0x0a0700 && (ip & 255) != 0))
 		return LOCAL;
 	switch (ip >> 8) {
-	case 0xc00002: /* 192.0.2.0/24 */
+	case 0xc00002: /* 192.0.2.0/24: does not resolve */
 		return UNRESOLVED;
-	case 0xc63364: /* 198.51.100.0/24 */
+	case 0xc63364: /* 198.51.100.0/24: has no route */
 		return NO_ROUTE;
-	case 0xcb0071: /* 203.0.113.0/24 */
+	case 0xcb0071: /* 203.0.113.0/24: does not answer */
 		return SILENT;
 	}
 	return FOREIGN;
@@ -70,7 +71,7 @@ static void addr_copy(struct sockaddr_storage *to, const struct sockaddr *from)
 					   : sizeof(struct sockaddr_in6));
 }
 
-/* NULL: no device has it, or the device was removed. */
+/* The device that has the address; NULL: no device has it, or the device was removed. */
 struct fake_device *fake_addr_device(const struct sockaddr *addr)
 {
 	unsigned index = 0;
@@ -111,7 +112,7 @@ struct fake_id *fake_addr_listener(const struct sockaddr *addr)
 	return NULL;
 }
 
-/* True if the port is in use. `listening`: the id is about to listen. */
+/* True if another id uses the port of `id`. `listening`: the id is about to listen. */
 static bool in_use(const struct fake_id *id, const struct sockaddr *addr, bool listening)
 {
 	tern_list_for_each (n, &fake.ids) {
@@ -197,8 +198,8 @@ int fake_listen(struct rdma_cm_id *base, int backlog)
 	return 0;
 }
 
-/* Source address of an id that is not bound: for an address of this machine, the
- * kernel uses the destination itself. */
+/* Source address for an id that is not bound. For a destination on this machine it is the
+ * destination itself, as in the kernel. */
 static int choose_source(struct fake_id *id, const struct sockaddr *to)
 {
 	struct sockaddr *from = &id->base.route.addr.src_addr;
@@ -236,7 +237,7 @@ int fake_resolve_addr(struct rdma_cm_id *base, struct sockaddr *from, struct soc
 	if (id->state != FAKE_ID_BOUND)
 		return -EINVAL;
 	addr_copy(&base->route.addr.dst_storage, to);
-	if (kind_of(to) == ANY) { /* this machine */
+	if (kind_of(to) == ANY) { /* a wildcard means this machine */
 		struct sockaddr_in loop = {.sin_family = AF_INET,
 			.sin_port = *port_of(to),
 			.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -270,7 +271,8 @@ int fake_resolve_route(struct rdma_cm_id *base, int timeout_ms)
 	return 0;
 }
 
-/* As in librdmacm, the id's fields are set when the event is fetched. */
+/* Sets the id's addresses and device, when the user fetches the event: librdmacm sets
+ * them then, not earlier. */
 void fake_addr_fetched(struct fake_id *id, enum rdma_cm_event_type type)
 {
 	if (type == RDMA_CM_EVENT_ADDR_RESOLVED && id->state == FAKE_ID_ADDR_QUERY) {

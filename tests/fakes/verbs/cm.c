@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Event channels, ids, and the events between them. Events of one id come in order;
- * delayed events of two ids may overtake each other. A channel's fd is readable while an
- * event waits that is not held, due or not (see fake_verbs.h: no thread oversleeps).
+ * Event channels, connection ids, and the events of the ids. Events of one id are
+ * delivered in order; delayed events of two ids may overtake each other. A channel's fd
+ * is readable while an event waits that no test holds, even if the event is not due yet
+ * (see fake_verbs.h: otherwise a thread that sleeps could miss it).
  *
- * Where the real destroy_id would wait (for events that are not acknowledged), this one
- * fails.
+ * Where the real rdma_destroy_id() would block (until all events are acknowledged), this
+ * one fails an assertion.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
@@ -33,7 +34,8 @@ void fake_channel_update(struct fake_channel *channel)
 	fake_fd_set(channel->base.fd, &channel->readable, any);
 }
 
-/* Frees an id that no user has seen: its request stays unanswered. */
+/* Frees the id of a connection request that the user has not fetched: the request is
+ * never answered. */
 static void unborn_free(struct fake_id *id)
 {
 	fake_events_drop(id);
@@ -51,7 +53,7 @@ static void event_drop(struct fake_event *event)
 	free(event);
 }
 
-/* Drops the events that wait for `id`. The list may change during the walk. */
+/* Drops the queued events of `id`. */
 void fake_events_drop(struct fake_id *id)
 {
 	struct fake_channel *channel = FAKE_CHANNEL(id->base.channel);
@@ -75,7 +77,8 @@ void fake_event_post(struct fake_event *event)
 
 	if (fake_event_lost(event)) {
 		if (event->base.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-			/* It is never answered. */
+			/* The test loses this connection request, so it is never
+			 * answered. */
 			id->peer->peer = NULL;
 			id->peer = NULL;
 		}
@@ -212,7 +215,9 @@ int fake_create_id(
 	FAKE_ENTER("create_id");
 	*out = NULL;
 	if (!channel)
-		return -EINVAL; /* the synchronous mode is not supported */
+		/* Ids without a channel (librdmacm's synchronous mode) are not
+		 * supported. */
+		return -EINVAL;
 	*out = &fake_id_new(FAKE_CHANNEL(channel), context)->base;
 	return 0;
 }
@@ -231,7 +236,8 @@ int fake_destroy_id(struct rdma_cm_id *base)
 	return 0;
 }
 
-/* The real one may do this later; this one does it at once. */
+/* As the real retire_id(), which may destroy the id later; this one destroys it at
+ * once. */
 void fake_retire_id(struct rdma_cm_id *id)
 {
 	fake_destroy_id(id);

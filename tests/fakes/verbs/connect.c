@@ -4,13 +4,14 @@
  * user's queue pair follows when the user fetches the event, as in librdmacm:
  *
  *     active:  ROUTE_RESOLVED -connect-> REQ_SENT -peer accepts-> REP_RECEIVED
- *              -fetches the response-> CONNECTED (QP: RTS; the peer is told)
+ *              -fetches the response-> CONNECTED (QP: RTS; the peer gets an event)
  *     passive: REQ_RECEIVED -accept-> REP_SENT (QP: RTS) -peer fetches-> CONNECTED
  *
- * So the first message of the active side may arrive before the passive side's
- * ESTABLISHED. Every end leads to DISCONNECTED; an id that is told fetches that event,
- * and then its QP is in ERR. Invariant: id->peer points both ways, until one of the two
- * is destroyed.
+ * So the first message of the active side may arrive before the passive side's event
+ * ESTABLISHED. However a connection ends, its ids get the state DISCONNECTED. If an id
+ * gets an event for that, its queue pair (QP) is in ERR after the user has fetched the
+ * event. Invariant: connected ids point to each other with `peer`, until one of them is
+ * destroyed.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
@@ -54,7 +55,8 @@ static void tell_disconnected(struct fake_id *id)
 		fake_id_tell(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
 }
 
-/* Nobody answers: the connect fails after all retries, or never if they have no limit. */
+/* The peer does not answer: the connect fails after opts.retry_steps, or never if that is
+ * 0. */
 static void tell_unreachable(struct fake_id *id)
 {
 	struct fake_event *event = fake_event_new(id, RDMA_CM_EVENT_UNREACHABLE);
@@ -67,7 +69,8 @@ static void tell_unreachable(struct fake_id *id)
 		free(event);
 }
 
-/* Tells the peer, as `id` ends in its present state. */
+/* Ends the connection of `id`. The event that its peer gets depends on the state of
+ * `id`. */
 void fake_id_cut(struct fake_id *id)
 {
 	struct fake_id *peer = id->peer;
@@ -88,7 +91,8 @@ void fake_id_cut(struct fake_id *id)
 	id->peer = NULL;
 }
 
-/* READs in flight: 255 means all that the device has. -EINVAL: more than that. */
+/* Sets the connection's limits of READs in flight. A limit of 255 means as many as the
+ * device can have; returns -EINVAL for more than that. */
 static int depths(const struct rdma_conn_param *param, struct rdma_conn_param *out)
 {
 	uint8_t most = (uint8_t)fake.opts.max_rd_atomic;
@@ -109,7 +113,7 @@ static int depths(const struct rdma_conn_param *param, struct rdma_conn_param *o
 									      : 0;
 }
 
-/* The parameters of `id` as its peer sees them. */
+/* Fills in the event's connection parameters: those of `id`, as its peer sees them. */
 static void set_conn(struct fake_event *event, const struct fake_id *id)
 {
 	struct rdma_conn_param *conn = &event->base.param.conn;
@@ -145,7 +149,7 @@ static void request(struct fake_id *active, struct fake_id *listener,
 	fake_event_post(event);
 }
 
-/* Not supported: connections without a QP on the id. */
+/* Connects. An id without a queue pair is not supported. */
 int fake_connect(struct rdma_cm_id *base, struct rdma_conn_param *param)
 {
 	struct fake_id *id = FAKE_ID(base);
@@ -233,7 +237,8 @@ int fake_reject(struct rdma_cm_id *base, const void *data, uint8_t bytes)
 	return 0;
 }
 
-/* Returns no error if the connection has ended meanwhile. */
+/* Disconnects. It also succeeds if the connection has ended in the meantime, as in the
+ * kernel. */
 int fake_disconnect(struct rdma_cm_id *base)
 {
 	struct fake_id *id = FAKE_ID(base);
@@ -252,7 +257,8 @@ int fake_disconnect(struct rdma_cm_id *base)
 	return 0;
 }
 
-/* Replaces the message that reports an established connection, if that was lost. */
+/* Reports that data has arrived (IBV_EVENT_COMM_EST). This establishes the connection if
+ * the message that would do so was lost. */
 int fake_notify(struct rdma_cm_id *base, enum ibv_event_type type)
 {
 	struct fake_id *id = FAKE_ID(base);
@@ -289,8 +295,8 @@ static void establish(struct fake_event *event, struct fake_id *id)
 		fake_qp_error(qp);
 }
 
-/* Does what librdmacm does before the user sees `event`. false: the user never sees
- * it. */
+/* Updates the id as librdmacm does when the user fetches `event`. False: the event is not
+ * for the user. */
 bool fake_id_fetches(struct fake_event *event)
 {
 	struct fake_id *id = FAKE_ID(event->base.id);

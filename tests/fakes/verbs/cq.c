@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Completion queues and their channels. A completion first waits in its queue pair, in
- * order, until its step has come, and then enters the completion queue. So completions of
- * two queue pairs, and of the two sides of one, may overtake each other, but never those
- * of two sends of one queue pair.
+ * order, until its delay is over, and then enters the completion queue. So completions of
+ * two queue pairs, and those of sends and receives of one queue pair, may overtake each
+ * other, but never those of two sends of one queue pair.
  *
- * Invariant: entry_count + delayed_count <= cqe. Hardware would overrun the queue; here
- * it is an error of the user as soon as it could happen.
+ * Invariant: entry_count + delayed_count <= cqe. Hardware would overrun the queue; the
+ * simulated provider fails an assertion as soon as an overrun is possible.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
@@ -55,8 +55,8 @@ static void enter(struct fake_cq *cq, struct fake_cqe *cqe)
 	}
 }
 
-/* Takes `cqe`. It enters the queue at once if it has no delay and none waits before
- * it. */
+/* Takes ownership of `cqe`. It enters the completion queue at once if it has no delay and
+ * no earlier completion of the same side (sends or receives) is delayed. */
 void fake_cqe_emit(struct fake_qp *qp, struct fake_cqe *cqe)
 {
 	struct fake_cq *cq = cq_of(qp, cqe->side);
@@ -142,7 +142,8 @@ void fake_cqes_forget(struct fake_qp *qp)
 	}
 }
 
-/* The receive queue is destroyed: its slots are not freed any more. */
+/* Called when the receive queue `rq` is destroyed: completions that are polled later must
+ * not free slots of it. */
 void fake_cqes_forget_rq(const struct fake_rq *rq)
 {
 	tern_list_for_each (n, &fake.cqs) {
@@ -179,8 +180,8 @@ int fake_poll_cq(struct ibv_cq *base, int count, struct ibv_wc *wcs)
 	return n;
 }
 
-/* Completions that are already in the queue raise no event: the user must poll once
- * more after arming. */
+/* Arms the queue: the next completion raises an event. Completions that are in the queue
+ * already raise none, so the user must poll once more after arming. */
 int fake_req_notify_cq(struct ibv_cq *base, int solicited_only)
 {
 	struct fake_cq *cq = FAKE_CQ(base);
@@ -302,8 +303,9 @@ int fake_resize_cq(struct ibv_cq *base, int entries)
 	return 0;
 }
 
-/* As in the real one, events that were not fetched are dropped. Fetched ones must have
- * been acknowledged; the real one would wait for that. */
+/* Destroys a completion queue. As in libibverbs, its events that were not fetched are
+ * dropped, and fetched ones must have been acknowledged: where libibverbs would wait for
+ * that, this one fails an assertion. */
 int fake_destroy_cq(struct ibv_cq *base)
 {
 	struct fake_cq *cq = FAKE_CQ(base);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Devices and their resources: protection domains, registrations, asynchronous events.
- * Devices live from one reset to the next, as librdmacm keeps them open.
+ * Simulated devices and their resources: protection domains, memory registrations,
+ * asynchronous events. Devices exist from one reset to the next, as librdmacm keeps them
+ * open.
  *
- * A key consists of a slot's number and a byte that changes with each registration, so
- * that the key of memory that was deregistered does not match its successor.
+ * A memory key (lkey, rkey) consists of a table index and a byte that changes with each
+ * registration, so that the key of deregistered memory does not match the next
+ * registration at that index.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
@@ -144,14 +146,15 @@ int fake_query_port(struct ibv_context *device, uint8_t port, struct ibv_port_at
 	out->max_msg_sz =
 		(uint32_t)TERN_MIN(fake.opts.max_msg_bytes, (uint64_t)UINT32_MAX);
 	out->pkey_tbl_len = 1;
-	out->active_width = 2;  /* 4X */
+	out->active_width = 2;  /* link width 4X */
 	out->active_speed = 32; /* EDR: 100 Gb/s */
 	out->phys_state = 5;    /* LinkUp */
 	out->link_layer = IBV_LINK_LAYER_ETHERNET;
 	return 0;
 }
 
-/* Both entries are the address 10.7.0.(index + 1), as RoCE v1 and v2. */
+/* Both entries of the GID table contain the address 10.7.0.(index of the device + 1): one
+ * for RoCE v1, one for RoCE v2. */
 int fake_query_gid(
 	struct ibv_context *device, uint8_t port, int index, union ibv_gid *out)
 {
@@ -223,7 +226,7 @@ static unsigned mr_slot(void)
 		if (!fake.mrs[i])
 			return i;
 	}
-	/* Slot 0 stays empty, so that no key is 0 or close to it. */
+	/* Index 0 stays unused, so that no key is 0 or close to 0. */
 	unsigned slot = TERN_MAX(fake.mr_slot_count, 1u);
 	fake.mr_slot_count = slot * 2;
 	fake.mrs = realloc(fake.mrs, fake.mr_slot_count * sizeof(struct fake_mr *));
@@ -233,13 +236,13 @@ static unsigned mr_slot(void)
 	return slot;
 }
 
-/* 0, or the errno with which a registration of this size is refused. */
+/* 0, or the errno with which the device refuses to register memory of this size. */
 static int check_mr(const struct fake_device *device, size_t bytes, int access)
 {
 	if (device->removed)
 		return -EIO;
-	/* The verbs specification: memory that is remotely writable must be locally
-	 * writable. */
+	/* The verbs specification requires local write access for any remote write
+	 * access. */
 	if (bytes == 0 ||
 		((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
 			!(access & IBV_ACCESS_LOCAL_WRITE)))
@@ -312,7 +315,7 @@ int fake_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_
 	*out = NULL;
 	if (!r && (fake.opts.no_dma_buf & 1u << device->index))
 		r = -EOPNOTSUPP;
-	/* As in kernels: offset and address must be equal within their pages. */
+	/* As in Linux: `offset` and `address` must be the same modulo the page size. */
 	if (!r && (offset ^ address) % PAGE)
 		r = -EINVAL;
 	if (r)
@@ -364,7 +367,8 @@ static bool is_of_qp(enum ibv_event_type type)
 	       type == IBV_EVENT_COMM_EST;
 }
 
-/* `element`: the QP, or NULL for an event of the device. */
+/* Raises an asynchronous event. `element`: the queue pair concerned, or NULL for an event
+ * of the whole device. */
 void fake_async_raise(struct fake_device *device, enum ibv_event_type type, void *element)
 {
 	struct fake_async *async = calloc(1, sizeof(*async));

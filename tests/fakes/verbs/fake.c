@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The world of the simulated provider: its lock, its steps, its table, and the count of
- * open objects. Invariant: whenever the lock is released, every fd is readable exactly if
- * its queue has something to read.
+ * Global state of the simulated RDMA provider: its lock, its steps (units of time), its
+ * table of functions, and the count of open objects. Invariant: whenever the lock is
+ * released, the fd of each channel is readable exactly if its queue has something to
+ * read.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
@@ -70,8 +71,9 @@ void fake_leave(struct fake_world **world)
 }
 
 /*
- * While any queue is armed its reader may be asleep, and all other threads too: then the
- * step lasts until nothing moves any more.
+ * Advances time by a step. While a completion queue is armed, its thread may sleep until
+ * an event, and all other threads too, so that nothing makes further steps. So then this
+ * step goes on until no data moves any more.
  */
 void fake_step(void)
 {

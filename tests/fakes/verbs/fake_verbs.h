@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A simulated RDMA machine: libibverbs and librdmacm behind `struct tern_verbs_api`, in
- * this process, without a library or a device. All devices are on one network: everything
- * that is opened through the table in this process can reach everything else, and nothing
- * outside.
+ * this process, without a library or a device. All devices are on one network: all
+ * objects opened through this table in this process can reach each other, and nothing
+ * outside the process.
  *
- * Time is counted in steps: each call that posts, polls, arms or fetches an event makes a
- * step. So with one thread a seed reproduces a run. A thread that sleeps in poll(2)
- * misses nothing: while a completion queue is armed, data moves at once and its
- * completions come at once. A delayed connection event keeps its channel's fd readable
- * (get_cm_event then returns -EAGAIN until it is due).
+ * Time is counted in steps: each call that posts, polls, arms or fetches an event makes
+ * one step. So in a program with one thread, the same seed gives the same run. A thread
+ * that sleeps in poll(2) misses nothing: while a completion queue is armed, each step
+ * moves all data, and completions in that queue are not delayed. A delayed connection
+ * event keeps its channel's fd readable (get_cm_event() then returns -EAGAIN until the
+ * event is due).
  *
  * A device writes to memory in order: messages that it has received are in the completion
- * queue before the program can see the disconnect that was sent after them.
+ * queue before the program can see the disconnect that the peer sent after them.
  *
  * Addresses: 127.0.0.1 and ::1 are device 0, 10.7.0.N is device (N - 1) % device_count.
  * As a destination, 192.0.2.N does not resolve (ADDR_ERROR), 198.51.100.N has no route
  * (-ENETUNREACH) and 203.0.113.N does not answer a connect (UNREACHABLE).
  *
- * Any mappable descriptor can be a dma-buf, such as those of the simulated GPU
- * (tests/fakes/cuda): devices access it through a mapping of their own. Memory given to
- * reg_mr is accessed in place.
+ * Any descriptor that can be mapped can serve as a dma-buf, such as those of the
+ * simulated GPU (tests/fakes/cuda): the simulated device maps it. Memory given to
+ * reg_mr() is accessed in place.
  *
  * Thread-safe, except for fake_verbs_reset().
  */
@@ -36,54 +37,63 @@
 #define FAKE_VERBS_MAX_DEVICES 10
 
 struct fake_verbs_opts {
-	unsigned device_count;             /* 0: get_devices returns -ENODEV */
+	unsigned device_count;             /* 0: get_devices() returns -ENODEV */
 	int nodes[FAKE_VERBS_MAX_DEVICES]; /* NUMA node of each device */
 	int max_qp;
 	int max_qp_wr;
 	int max_sge;
-	int max_srq; /* 0: no shared receive queues */
+	int max_srq; /* largest number of shared receive queues; 0: none are supported */
 	int max_srq_wr;
 	int max_cqe;
 	int max_inline;
-	int max_rd_atomic;      /* as initiator and as responder */
+	/* READs in flight per queue pair, as initiator and as responder. */
+	int max_rd_atomic;
 	uint64_t max_msg_bytes; /* largest message of one work request */
-	/* Limit of registered bytes per device; 0: none. reg_mr above it: -ENOMEM. */
+	/* Limit of registered bytes per device, above which reg_mr() returns -ENOMEM; 0:
+	 * no limit. */
 	uint64_t reg_limit_bytes;
-	/* Bits 1 << device: reg_dmabuf_mr returns EOPNOTSUPP there. */
+	/* Devices (bits 1 << device) on which reg_dmabuf_mr() returns EOPNOTSUPP. */
 	unsigned no_dma_buf;
-	bool peermem;    /* result of has_peermem() */
-	bool no_imm;     /* SEND_WITH_IMM and WRITE_WITH_IMM return EINVAL */
+	bool peermem;    /* what has_peermem() returns */
+	bool no_imm;     /* posting SEND_WITH_IMM or WRITE_WITH_IMM returns EINVAL */
 	bool grant_more; /* rounds queue sizes and inline data up, as hardware does */
-	/* A request for too much inline data is granted max_inline, without an error. */
+	/* A request for more inline data than max_inline gets max_inline, without an
+	 * error. */
 	bool grant_less_inline;
-	bool keep_stale_cqes; /* completions of a destroyed QP stay in the queue */
-	bool timewait_exit; /* an id that is kept gets TIMEWAIT_EXIT after DISCONNECTED */
+	/* Completions of a destroyed queue pair stay in the completion queue. */
+	bool keep_stale_cqes;
+	/* An id that is not destroyed gets TIMEWAIT_EXIT some time after DISCONNECTED. */
+	bool timewait_exit;
 
 	uint64_t seed;
-	/* Percentage of steps in which a QP does nothing; below 100. */
+	/* Percentage of steps in which a queue pair moves no data; below 100. */
 	unsigned stall_percent;
-	unsigned delay_steps;     /* largest delay of a completion */
-	unsigned cm_delay_steps;  /* largest delay of a connection event */
-	uint32_t piece_bytes;     /* transfers are divided into pieces of this size */
-	unsigned pieces_per_step; /* pieces per step of each QP and direction */
-	/* Steps until an unreachable peer leads to RETRY_EXC_ERR; 0: never. */
+	unsigned delay_steps;    /* largest delay of a completion, in steps */
+	unsigned cm_delay_steps; /* largest delay of a connection event, in steps */
+	/* Transfers are divided into pieces of this many bytes. */
+	uint32_t piece_bytes;
+	/* Pieces that each queue pair moves per step, in each direction. */
+	unsigned pieces_per_step;
+	/* Steps after which a request to an unreachable peer ends with RETRY_EXC_ERR; 0:
+	 * never. */
 	unsigned retry_steps;
 };
 
-/* Two devices, an SRQ, 64 KiB pieces, no delays: a test changes what it is about. */
+/* The default options: two devices, shared receive queues, pieces of 64 KiB, no delays. A
+ * test changes the options that matter to it. */
 struct fake_verbs_opts fake_verbs_defaults(void);
 
 const struct tern_verbs_api *fake_verbs_api(void);
 
-/* Makes a new machine. Asserts that nothing of the old one is open (and prints what
- * is), and removes all faults. NULL: the defaults, which also hold before the first
- * call. */
+/* Replaces the machine by a new one with these options. Asserts that no object of the old
+ * machine is open (and prints those that are), and removes all faults. NULL: the default
+ * options, which also hold before the first call. */
 void fake_verbs_reset(const struct fake_verbs_opts *opts);
 
-/* Options of the present machine. */
+/* The options of the last reset. */
 struct fake_verbs_opts fake_verbs_opts(void);
 
-/* Numbers of open objects. */
+/* Numbers of objects that are open. */
 struct fake_verbs_live {
 	unsigned channels, ids, unacked_cm_events;
 	unsigned pds, mrs, cqs, comp_channels, srqs, qps;
@@ -92,71 +102,80 @@ struct fake_verbs_live {
 struct fake_verbs_live fake_verbs_live(void);
 
 /*
- * Faults. All of them end with the next reset. Device numbers are those of get_devices
- * before any removal. A fault for a QP that does not exist has no effect.
+ * Injected faults. The next reset ends all of them. Device numbers are indices in the
+ * list of get_devices() before any removal. A fault for a queue pair that does not exist
+ * has no effect.
  */
 
-/* The nth call from now on (1: the next) of the table's `function` fails with the
- * errno `err`; also works for "post_send" and the other names of fake_verbs_calls().
- * Up to 16 at a time. */
+/* Makes the nth call from now on (1: the next) of `function` fail with the errno `err`.
+ * Besides functions of the table this works for "post_send" and the other names at
+ * fake_verbs_calls(). Up to 16 such faults at a time. */
 void fake_verbs_fail(const char *function, unsigned nth, int err);
 
-/* From now on reg_mr refuses memory that overlaps this range with `err`, if a device
- * or a peer shall write to it, as for a mapping without PROT_WRITE. bytes 0: no range. */
+/* From now on, reg_mr() refuses memory that overlaps this range with `err` if the
+ * registration allows a device or a peer to write, as for a mapping without PROT_WRITE.
+ * bytes 0: ends this fault. */
 void fake_verbs_refuse(const void *base, size_t bytes, int err);
-/* From now on reg_mr refuses all memory on this device with `err`; 0: no longer. */
+/* From now on, reg_mr() on this device refuses all memory with `err`; 0: ends this
+ * fault. */
 void fake_verbs_refuse_at(unsigned device, int err);
 
 struct fake_verbs_qp {
-	/* 0: not connected, or the peer's QP was destroyed. */
+	/* peer_qp_num 0: not connected, or the peer's queue pair was destroyed. */
 	uint32_t qp_num, peer_qp_num;
 	unsigned device;
-	bool passive; /* accepted by a listener */
+	bool passive; /* its connection was accepted by a listener */
 	enum ibv_qp_state state;
-	unsigned send_count; /* WRs that are not completed */
-	unsigned recv_count; /* posted receives, of all QPs that share them */
+	unsigned send_count; /* posted send requests that are not completed */
+	/* Posted receives, including those of other queue pairs that share the receive
+	 * queue. */
+	unsigned recv_count;
 };
-/* Lists the existing QPs, oldest first: writes at most `max`, returns the number of
+/* Writes at most `max` existing queue pairs to `out`, oldest first; returns the number of
  * all. */
 unsigned fake_verbs_qps(struct fake_verbs_qp *out, unsigned max);
 
-/* Puts the QP into the error state, with IBV_EVENT_QP_FATAL. */
+/* Puts the queue pair into the error state, and raises IBV_EVENT_QP_FATAL. */
 void fake_verbs_qp_fatal(uint32_t qp_num);
-/* The oldest WR, or the next one, ends with IBV_WC_RETRY_EXC_ERR, without an event. */
+/* Makes the oldest send request of the queue pair, or the next one if none is posted, end
+ * with IBV_WC_RETRY_EXC_ERR, without an event. */
 void fake_verbs_qp_break(uint32_t qp_num);
 
-/* Removes a device: RDMA_CM_EVENT_DEVICE_REMOVAL to each id on it,
- * IBV_EVENT_DEVICE_FATAL, its QPs enter the error state. From then on it refuses
- * everything but destroying, and its peers are not told. */
+/* Removes a device: each id on it gets RDMA_CM_EVENT_DEVICE_REMOVAL,
+ * IBV_EVENT_DEVICE_FATAL is raised, and its queue pairs enter the error state. From then
+ * on the device refuses all calls except those that destroy objects. Its peers get no
+ * event. */
 void fake_verbs_remove_device(unsigned device);
-/* Adds a device in the place of a removed one, with the same name and addresses. */
+/* Replaces a removed device by a new one with the same name and addresses. */
 void fake_verbs_return_device(unsigned device);
-/* Cuts the path between two devices (which may be the same), or restores it. While it
- * is cut, WRs wait, and end with RETRY_EXC_ERR after opts.retry_steps; connects end
- * with UNREACHABLE. */
+/* Cuts the network between two devices (which may be the same device), or restores it.
+ * While it is cut, requests wait, and end with RETRY_EXC_ERR after opts.retry_steps; new
+ * connections end with UNREACHABLE. */
 void fake_verbs_cut(unsigned device, unsigned other, bool cut);
-/* Cuts or restores the paths from a device to all devices, and reports IBV_EVENT_PORT_ERR
- * or IBV_EVENT_PORT_ACTIVE. */
+/* Cuts a device off from all devices and raises IBV_EVENT_PORT_ERR, or restores its
+ * network and raises IBV_EVENT_PORT_ACTIVE. */
 void fake_verbs_port(unsigned device, bool up);
-/* Stops all data; retries are not counted. */
+/* While `hold` is set, no data moves, and no retry timeout runs. */
 void fake_verbs_hold_wire(bool hold);
 
 enum fake_verbs_side { FAKE_VERBS_SENDS, FAKE_VERBS_RECEIVES };
-/* While held, completions of this side reach no completion queue, not even flushed
- * ones; they come in order after the release. */
+/* While `hold` is set, completions of this side (sends or receives) enter no completion
+ * queue, not even flushed ones. After the release they enter in order. */
 void fake_verbs_hold_completions(enum fake_verbs_side side, bool hold);
 
 enum fake_verbs_end { FAKE_VERBS_ACTIVE, FAKE_VERBS_PASSIVE };
-/* While held, events of this type for ids of this kind are not delivered. Later events
- * of the same id wait behind them. */
+/* While `hold` is set, events of this type are not delivered to ids of this kind
+ * (active or passive end). Later events of such an id wait until the held ones are
+ * delivered. */
 void fake_verbs_hold_cm(enum rdma_cm_event_type type, enum fake_verbs_end end, bool hold);
-/* Loses the next `count` of them. (A lost CONNECT_REQUEST is never answered, and its
- * connector waits for ever. A lost passive ESTABLISHED is replaced by notify().) */
+/* Drops the next `count` events of this type for ids of this kind. (A lost
+ * CONNECT_REQUEST is never answered, and the connecting end waits for ever. After a lost
+ * passive ESTABLISHED, notify() can still establish the connection.) */
 void fake_verbs_lose_cm(
 	enum rdma_cm_event_type type, enum fake_verbs_end end, unsigned count);
 
-/* Number of calls of the table's function since the reset; also of "post_send",
- * "post_recv", "post_srq_recv", "poll_cq" and "req_notify_cq". */
+/* Number of calls of this function of the table since the reset. Further names:
+ * "post_send", "post_recv", "post_srq_recv", "poll_cq" and "req_notify_cq". */
 unsigned fake_verbs_calls(const char *function);
 
 #endif

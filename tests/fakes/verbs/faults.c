@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Faults that tests inject. Invariant: without one of these, the provider fails only
- * because of its user.
+ * Faults that tests inject. Invariant: without an injected fault, the simulated provider
+ * fails only because of a mistake of its user.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
-/* The most frequent ones come first, since the names are searched in order. */
+/* Functions whose calls are counted. Frequent ones come first, since names are searched
+ * in order. */
 static const char *const functions[] = {"poll_cq", "post_send", "post_recv",
 	"post_srq_recv", "prepare_fork", "get_cm_event", "get_cq_event", "ack_cq_events",
 	"get_async_event", "req_notify_cq", "create_event_channel",
@@ -22,7 +23,7 @@ static const char *const functions[] = {"poll_cq", "post_send", "post_recv",
 
 struct fault {
 	unsigned function;
-	unsigned at_call; /* 0: the entry is free */
+	unsigned at_call; /* number of the call that fails; 0: the entry is free */
 	int err;
 };
 
@@ -32,13 +33,15 @@ static struct {
 	bool cut[FAKE_VERBS_MAX_DEVICES][FAKE_VERBS_MAX_DEVICES];
 	bool port_down[FAKE_VERBS_MAX_DEVICES];
 	bool wire_held;
-	bool completions_held[2];        /* by side */
-	bool event_held[EVENT_TYPES][2]; /* by end */
+	bool completions_held[2]; /* indexed by enum fake_verbs_side */
+	/* Indexed by event type and enum fake_verbs_end. */
+	bool event_held[EVENT_TYPES][2];
 	unsigned event_lost_count[EVENT_TYPES][2];
 	uintptr_t refused;
 	size_t refused_bytes;
 	int refused_err;
-	int refused_at[FAKE_VERBS_MAX_DEVICES]; /* errno, by device */
+	/* Errno of fake_verbs_refuse_at(), indexed by device. */
+	int refused_at[FAKE_VERBS_MAX_DEVICES];
 } state;
 
 void fake_faults_reset(void)
@@ -140,8 +143,8 @@ bool fake_completions_held(enum fake_side side)
 	return state.completions_held[side];
 }
 
-/* Returns the type of event that the user will see, and at which end, as indices of
- * the tables. */
+/* Returns the type of the event as the user will see it, and sets *end to the kind of its
+ * id: indices of the tables of faults. */
 static unsigned event_type(const struct fake_event *event, unsigned *end)
 {
 	*end = FAKE_ID(event->base.id)->passive ? FAKE_VERBS_PASSIVE : FAKE_VERBS_ACTIVE;

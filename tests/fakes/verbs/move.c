@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Executes posted requests, piece by piece. Two things go on at once in a queue pair: the
- * stream of SENDs and WRITEs, in order, and the answers to its READs, in order. A READ
- * starts when all of the stream before it is done; the stream may pass up to init_depth
- * READs, unless fenced. WRs complete in the order of posting, whatever was done first.
+ * Executes posted send requests, piece by piece. A queue pair does two things at once:
+ * the stream of SENDs and WRITEs, in order, and the responses to its READs, in order. A
+ * READ starts when all SENDs and WRITEs before it are done; later SENDs and WRITEs may
+ * overtake up to init_depth READs, unless they are fenced. Requests complete in the order
+ * of posting, whichever was executed first.
  *
- * Every piece looks up its memory again, so memory that was deregistered meanwhile is not
- * accessed. A WR fails only when it is the oldest, so an error always belongs to sq_next.
+ * Every piece looks up its memory registration again, so memory that was deregistered
+ * meanwhile is not accessed. A request fails only when it is the oldest, so an error
+ * always concerns the request at sq_next.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
-/* Memory to copy from or to: ranges of a protection domain, one range of a remote key,
- * or bytes of the provider itself. */
+/* Memory to copy from or to: a list of ranges in a protection domain, one range of a
+ * remote key, or bytes of the provider itself. */
 struct place {
 	const struct ibv_pd *pd;
 	const struct ibv_sge *sges;
@@ -34,8 +36,8 @@ static uint8_t *registered(const struct place *place, const struct ibv_sge *sge)
 	return mr->memory + offset;
 }
 
-/* Address of byte `offset` of the place, and the number of bytes that follow it; NULL:
- * not registered for this access. */
+/* Address of byte `offset` of the place; *bytes: how many bytes follow it without a gap.
+ * NULL: the memory is not registered for this access. */
 static uint8_t *locate(const struct place *place, uint64_t offset, uint64_t *bytes)
 {
 	if (place->own) {
@@ -86,8 +88,9 @@ static struct place local_place(const struct fake_qp *qp, const struct fake_send
 		.own = wr->flags & IBV_SEND_INLINE ? wr->inline_data : NULL};
 }
 
-/* Checks the whole range for each piece, as the first packet of a message does. The
- * range is stored in `*sge`, to which the place points. */
+/* The remote memory of a READ or WRITE. Its whole range is checked for each piece, as the
+ * first packet of a message does. The range is stored in `*sge`, to which the returned
+ * place points. */
 static struct place remote_place(
 	const struct fake_qp *qp, const struct fake_send *wr, struct ibv_sge *sge)
 {
@@ -105,13 +108,14 @@ static struct fake_send *wr_at(struct fake_qp *qp, uint64_t index)
 	return &qp->sq[index % qp->cap.max_send_wr];
 }
 
-/* READs before `wr` are not answered yet: it fails only when it is the oldest. */
+/* True if earlier READs have no response yet: then `wr` must not fail yet. */
 static bool early(struct fake_qp *qp, const struct fake_send *wr)
 {
 	return wr != wr_at(qp, qp->sq_next);
 }
 
-/* Ends `qp`: its oldest WR, `wr`, fails with `status`, the others are flushed. */
+/* Ends `qp` in the error state: `wr`, its oldest request, completes with `status`, all
+ * others are flushed. */
 static bool fail(
 	struct fake_qp *qp, const struct fake_send *wr, enum ibv_wc_status status)
 {
@@ -135,7 +139,8 @@ static bool fail_access(struct fake_qp *qp, const struct fake_send *wr)
 	return true;
 }
 
-/* Fails the peer's receive, and our send. */
+/* Ends both queue pairs: the peer's receive fails with `theirs`, the send `wr` with
+ * `ours`. */
 static bool fail_receive(struct fake_qp *qp, const struct fake_send *wr,
 	enum ibv_wc_status theirs, enum ibv_wc_status ours)
 {
@@ -157,7 +162,8 @@ static bool sleeps(const struct fake_qp *qp)
 	       !fake_id_has_events(qp->id);
 }
 
-/* The peer has no receive posted for the message. */
+/* Called while the peer has no receive posted for the message: the send fails when its
+ * retries are used up. */
 static bool not_ready(struct fake_qp *qp, const struct fake_send *wr)
 {
 	if (qp->rnr_retry == 7)
@@ -287,7 +293,8 @@ static void complete_done(struct fake_qp *qp)
 		fake_send_complete(qp, IBV_WC_SUCCESS);
 }
 
-/* The oldest WR that is not done, of the stream or a READ; sq_tail if there is none. */
+/* Index of the oldest request that is not done: the oldest READ if `read`, else the
+ * oldest SEND or WRITE. Returns sq_tail if none may run. */
 static uint64_t oldest(struct fake_qp *qp, bool read, unsigned *reads_before)
 {
 	uint64_t i = qp->sq_next;
@@ -302,7 +309,8 @@ static uint64_t oldest(struct fake_qp *qp, bool read, unsigned *reads_before)
 		if (is_read == read)
 			break;
 		if (!is_read)
-			return qp->sq_tail; /* a READ that must wait for the stream */
+			/* A READ that must wait for earlier SENDs and WRITEs. */
+			return qp->sq_tail;
 		++*reads_before;
 	}
 	return i;
@@ -371,7 +379,8 @@ static bool reachable(const struct fake_qp *qp)
 		       FAKE_DEVICE(qp->base.context), FAKE_DEVICE(peer->base.context));
 }
 
-/* The peer does not answer. Retries are not counted while the connection comes up. */
+/* Called while the peer does not answer: the oldest request fails after opts.retry_steps.
+ * Time while the connection is being established does not count. */
 static bool stall(struct fake_qp *qp)
 {
 	if (qp->id->state != FAKE_ID_CONNECTED && qp->id->state != FAKE_ID_DISCONNECTED)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See pair.h. The memory of each end has a different pattern. */
+/* See pair.h: two connected ends. Their memories have different patterns. */
 #include "tests/fakes/verbs/pair.h"
 
 #include <stdlib.h>
@@ -25,7 +25,8 @@ struct rdma_cm_event *expect(struct end *end, enum rdma_cm_event_type type)
 	const struct tern_verbs_api *api = fake_verbs_api();
 	struct rdma_cm_event *event = NULL;
 
-	/* Delayed events keep the fd readable. */
+	/* Until a delayed event is due, the fd is readable and get_cm_event() returns
+	 * none. */
 	for (int i = 0; i < 10000 && readable(end->channel->fd) && !event; i++)
 		(void)api->get_cm_event(end->channel, &event);
 	assert_non_null(event);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two connected ends for the tests of the simulated provider, through its table only. */
+/* Two connected ends for the tests of the simulated provider, which use it only through
+ * its table of functions. */
 #ifndef TERN_TESTS_FAKES_VERBS_PAIR_H
 #define TERN_TESTS_FAKES_VERBS_PAIR_H
 
@@ -15,7 +16,8 @@
 #define END_CQE   256
 #define END_WR    16
 
-/* A device's resources, an event channel, and an id that is or will be connected. */
+/* One end: a device's resources, an event channel, and an id that is or will be
+ * connected. */
 struct end {
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *id;
@@ -24,7 +26,7 @@ struct end {
 	struct ibv_comp_channel *comp;
 	struct ibv_cq *cq;
 	struct ibv_srq *srq; /* NULL: the queue pair has a receive queue of its own */
-	struct ibv_mr *mr;   /* registration of `memory` */
+	struct ibv_mr *mr;   /* registration of the end's buffer `memory` */
 	uint8_t *memory;
 };
 
@@ -36,7 +38,7 @@ struct pair {
 	struct rdma_conn_param param;
 };
 
-/* At most two results are valid at a time. */
+/* Socket address of ip:port, in static memory: the last two results are valid. */
 struct sockaddr *address(const char *ip, uint16_t port);
 bool readable(int fd);
 
@@ -49,22 +51,23 @@ void end_open(struct end *end, unsigned device, bool srq);
 void end_close(struct end *end);
 int end_qp(struct end *end);
 
-/* Prepare a pair until `a` may connect; make the connection; free everything. */
+/* pair_open() prepares both ends up to connect(); pair_connect() connects `a` to `b`;
+ * pair_close() frees everything. */
 void pair_open(struct pair *pair, bool srq);
 void pair_connect(struct pair *pair);
 void pair_close(struct pair *pair);
 
-/* wr_id: the id that the completion must carry. */
+/* Post a receive or a send request; wr_id is returned by its completion. */
 int post_recv(struct end *end, uint64_t wr_id, uint32_t offset, uint32_t bytes);
 int post(struct end *end, struct ibv_send_wr wr, uint32_t offset, uint32_t bytes);
 int post_send(struct end *end, uint64_t wr_id, uint32_t offset, uint32_t bytes);
 int post_rdma(struct end *end, uint64_t wr_id, enum ibv_wr_opcode opcode, uint32_t offset,
 	uint32_t bytes, const struct end *to, uint32_t to_offset);
 
-/* Polls both ends until `end` has a completion, which must be of this WR with this
- * status. */
+/* Polls both ends until `end` has a completion. Fails the test unless it has this wr_id
+ * and this status. */
 struct ibv_wc complete(struct end *end, uint64_t wr_id, enum ibv_wc_status status);
-/* Polls once, drops the completions, returns how many. */
+/* Polls once, and returns the number of completions, which are discarded. */
 unsigned polled(struct end *end);
 
 #endif

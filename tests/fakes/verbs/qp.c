@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs (RC): created in INIT, connected in RTS, and in ERR at the end. In ERR all
- * posted requests, old and new, complete as flushed, signaled or not. So every WR ends
- * with one completion, or is retired by a later one.
+ * Reliable-connection queue pairs: in state INIT when created, RTS when connected, and
+ * ERR at the end. In ERR all posted requests, old and new, complete as flushed, signaled
+ * or not. So every send request gets a completion, or counts as completed with a later
+ * one.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
@@ -28,7 +29,8 @@ static enum ibv_wc_opcode send_opcode(enum ibv_wr_opcode opcode)
 		       : IBV_WC_SEND;
 }
 
-/* With an error only wr_id, status, qp_num and vendor_err are defined. */
+/* Overwrites the other fields of a failed completion: only wr_id, status, qp_num and
+ * vendor_err are defined. */
 static void wc_spoil(struct ibv_wc *wc)
 {
 	static const enum ibv_wc_opcode opcodes[] = {
@@ -41,7 +43,7 @@ static void wc_spoil(struct ibv_wc *wc)
 	wc->vendor_err = 0xfa;
 }
 
-/* Completes the WR at sq_next. */
+/* Completes the send request at index sq_next. */
 void fake_send_complete(struct fake_qp *qp, enum ibv_wc_status status)
 {
 	struct fake_send *wr = send_at(qp, qp->sq_next);
@@ -64,7 +66,7 @@ void fake_send_complete(struct fake_qp *qp, enum ibv_wc_status status)
 	fake_cqe_emit(qp, cqe);
 }
 
-/* `wc` has the status, and the fields of the message. */
+/* Completes a receive. `wc` has the status and the fields that describe the message. */
 void fake_recv_complete(struct fake_qp *qp, const struct fake_recv *recv,
 	struct ibv_wc wc, bool solicited)
 {
@@ -117,7 +119,8 @@ void fake_qp_connect(struct fake_qp *a, struct fake_qp *b)
 	b->peer = a;
 }
 
-/* Refuses more than the device has; rounds up what it grants, as hardware does. */
+/* Checks the requested queue sizes against the limits of the device, and rounds up what
+ * is granted, as hardware does. */
 static int grant(struct ibv_qp_cap *cap, bool srq)
 {
 	const unsigned wr_max = (unsigned)fake.opts.max_qp_wr;
@@ -172,7 +175,8 @@ static void use(const struct fake_qp *qp, bool used)
 		FAKE_SRQ(qp->base.srq)->qp_count += used ? 1 : -1u;
 }
 
-/* Not supported: default protection domains and completion queues (NULL). */
+/* Creates a queue pair. A NULL protection domain or completion queue (librdmacm's default
+ * objects) is not supported. */
 int fake_create_qp(
 	struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
@@ -200,7 +204,7 @@ int fake_create_qp(
 		.qp_num = fake.next_qp_num,
 		.state = IBV_QPS_INIT,
 		.qp_type = IBV_QPT_RC};
-	/* Numbers have 24 bits and are not consecutive. */
+	/* Queue pair numbers have 24 bits and are not consecutive. */
 	fake.next_qp_num =
 		(fake.next_qp_num + 1 + (uint32_t)tern_rng_below(&fake.rng, 200)) &
 		0xffffff;
@@ -223,8 +227,8 @@ int fake_create_qp(
 	return 0;
 }
 
-/* Another thread may be about to acknowledge; the limit is longer than any thread
- * takes. */
+/* Waits until the events of the queue pair are acknowledged, which another thread may be
+ * about to do. It asserts that this happens within a time that no thread needs. */
 static void await_acks(const struct fake_qp *qp)
 {
 	const struct timespec pause = {.tv_nsec = 100000};
@@ -237,7 +241,8 @@ static void await_acks(const struct fake_qp *qp)
 	tern_assert(qp->async_unacked_count == 0);
 }
 
-/* Does not tell the peer, like the real one. Waits until its events are acknowledged. */
+/* Destroys the queue pair of the id, after its events are acknowledged. The peer is not
+ * informed, as with real devices. */
 void fake_destroy_qp(struct rdma_cm_id *id)
 {
 	struct fake_qp *qp = FAKE_QP(id->qp);
@@ -265,7 +270,7 @@ void fake_destroy_qp(struct rdma_cm_id *id)
 	id->send_cq = id->recv_cq = NULL;
 }
 
-/* Enters ERR, or changes what RTS allows to change. */
+/* Puts the queue pair into ERR, or changes attributes that may change in RTS. */
 int fake_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
 {
 	FAKE_ENTER("modify_qp");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receive queues: rings of buffers for messages, of one queue pair or shared by many.
- * Invariant: posted_count + taken_count <= slot_count; a taken slot is freed when its
- * completion was polled, as in the rings of hardware.
+ * Receive queues: rings of receive requests (buffers for messages), of one queue pair or
+ * shared by several. Invariant: posted_count + taken_count <= slot_count. A slot (ring
+ * entry) that a message has taken becomes free when the message's completion was polled,
+ * as in hardware rings.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
@@ -23,7 +24,7 @@ void fake_rq_fini(struct fake_rq *rq)
 	free(rq->sges);
 }
 
-/* `out->sges` has room for sge_max. */
+/* Removes the oldest posted receive. `out->sges` must have space for sge_max entries. */
 bool fake_rq_take(struct fake_rq *rq, struct fake_recv *out)
 {
 	if (rq->posted_count == 0)
@@ -38,7 +39,8 @@ bool fake_rq_take(struct fake_rq *rq, struct fake_recv *out)
 	return true;
 }
 
-/* True if each range lies in a registration of `pd`. Empty ranges need none. */
+/* 0 if each range lies in a memory registration of `pd`, else an errno. Empty ranges need
+ * no registration. */
 int fake_sges_check(const struct ibv_pd *pd, const struct ibv_sge *sges, int count)
 {
 	for (int i = 0; i < count; i++) {

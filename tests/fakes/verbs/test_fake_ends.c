@@ -118,7 +118,8 @@ static void test_destroyed_id_disconnects_the_peer(void **state)
 	pair_open(&pair, true);
 	pair_connect(&pair);
 	api->destroy_qp(pair.b.id);
-	expect_none(&pair.a); /* the queue pair alone reports nothing */
+	/* Destroying the queue pair alone causes no event at the peer. */
+	expect_none(&pair.a);
 	assert_int_equal(api->destroy_id(pair.b.id), 0);
 	pair.b.id = NULL;
 	assert_int_equal(pair.a.id->qp->state, IBV_QPS_RTS);

@@ -34,7 +34,7 @@ static void test_wrong_key_ends_both_queue_pairs(void **state)
 	pair_connect(&pair);
 	wr.wr.rdma.remote_addr = (uintptr_t)pair.b.memory + END_BYTES - 63;
 	wr.wr.rdma.rkey = pair.b.mr->rkey;
-	/* Neither of the two is signaled. */
+	/* Both WRITE requests are unsignaled. */
 	fake_verbs_hold_wire(true);
 	assert_int_equal(post(&pair.a, wr, 0, 64), 0);
 	wr.wr_id = 2;
@@ -47,7 +47,7 @@ static void test_wrong_key_ends_both_queue_pairs(void **state)
 	expect_async(&pair.b, IBV_EVENT_QP_ACCESS_ERR);
 	expect_async(&pair.b, IBV_EVENT_QP_LAST_WQE_REACHED);
 	assert_false(readable(pair.b.device->async_fd));
-	expect_none(&pair.a); /* the connection managers are not told */
+	expect_none(&pair.a); /* the connection manager reports no event */
 	pair_close(&pair);
 }
 
@@ -92,9 +92,10 @@ static void test_local_mistakes_are_refused(void **state)
 	(void)state;
 	pair_open(&pair, true);
 	assert_int_equal(ibv_post_send(pair.a.id->qp, &first, &bad), EINVAL);
-	assert_ptr_equal(bad, &first); /* not connected */
+	/* Refused, since the queue pair is not connected. */
+	assert_ptr_equal(bad, &first);
 	pair_connect(&pair);
-	/* The requests before the wrong one are accepted. */
+	/* Of a list of requests, those before the wrong one are accepted. */
 	sge.addr = (uintptr_t)pair.a.memory;
 	sge.lkey = pair.a.mr->lkey + 1;
 	assert_int_equal(ibv_post_send(pair.a.id->qp, &first, &bad), EINVAL);
@@ -234,14 +235,15 @@ static void test_removed_device(void **state)
 	assert_int_equal(post_send(&pair.b, 1, 0, 1), 0);
 	fake_verbs_remove_device(1);
 	expect_async(&pair.b, IBV_EVENT_DEVICE_FATAL);
-	expect_ack(&pair.b, RDMA_CM_EVENT_DEVICE_REMOVAL); /* for the listener */
+	/* The listener's id gets the event, too. */
+	expect_ack(&pair.b, RDMA_CM_EVENT_DEVICE_REMOVAL);
 	expect_ack(&pair.b, RDMA_CM_EVENT_DEVICE_REMOVAL);
 	complete(&pair.b, 1, IBV_WC_WR_FLUSH_ERR);
 	assert_int_equal(api->reg_mr(pair.b.pd, &count, 4, 0, &mr), -EIO);
 	assert_int_equal(api->get_devices(&devices, &count), 0);
 	assert_int_equal(count, 1);
 	api->free_devices(devices);
-	/* The peer is not told. */
+	/* The peer of the removed device gets no event. */
 	expect_none(&pair.a);
 	assert_int_equal(post_send(&pair.a, 2, 0, 1), 0);
 	complete(&pair.a, 2, IBV_WC_RETRY_EXC_ERR);
@@ -270,7 +272,8 @@ static void test_cut_wire_stalls_until_mended_or_the_end(void **state)
 	fake_verbs_port(1, false);
 	expect_async(&pair.b, IBV_EVENT_PORT_ERR);
 	assert_int_equal(post_send(&pair.a, 4, 0, 64), 0);
-	/* A sleeping thread makes no steps, so it is told at once. */
+	/* The queue is armed, so its thread may sleep and make no steps: it gets the
+	 * error without delay. */
 	assert_int_equal(ibv_req_notify_cq(pair.a.cq, 0), 0);
 	assert_true(readable(pair.a.comp->fd));
 	complete(&pair.a, 4, IBV_WC_RETRY_EXC_ERR);
@@ -299,8 +302,8 @@ static void test_held_completions_come_in_order(void **state)
 	pair_close(&pair);
 }
 
-/* One message at a time in each direction, each after a write, on a machine with
- * random delays. */
+/* Traffic on a machine with random delays: one message at a time in each direction, each
+ * after a WRITE. */
 static void traffic_of_a_seed(uint64_t seed)
 {
 	struct fake_verbs_opts opts = fake_verbs_defaults();

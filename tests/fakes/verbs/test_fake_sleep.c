@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated provider with sleeping threads: two threads that wait in poll(2) for what
- * they have armed. A thread that waits longer than the limit was forgotten by the
- * provider. Failures in a thread end the program (tern_assert), since cmocka's asserts
- * work only in its own thread.
+ * The simulated provider with two threads that sleep in poll(2) until the events that
+ * they have armed. If a thread sleeps longer than the limit, the provider has lost its
+ * event. A failure in a thread ends the program (tern_assert), since cmocka's assertions
+ * work only in the thread that runs the test.
  */
 #include "tests/fakes/verbs/pair.h"
 
@@ -38,7 +38,8 @@ static void sleep_ack(struct end *end, enum rdma_cm_event_type type)
 	tern_assert(api->ack_cm_event(sleep_for(end, type)) == 0);
 }
 
-/* Poll, arm, poll again, sleep: as every user must. */
+/* Polls, arms, polls again, and only then sleeps, as every user of a completion queue
+ * must. */
 static struct ibv_wc sleep_for_wc(struct end *end)
 {
 	struct ibv_cq *cq;
@@ -58,7 +59,7 @@ static struct ibv_wc sleep_for_wc(struct end *end)
 
 #define ROUNDS 1000
 
-/* Waits for a receive and for its own send, in any order. */
+/* Waits for the completions of a receive and of its own send, which come in any order. */
 static void round_trip(struct end *end, uint64_t *recv_count, uint64_t *send_count)
 {
 	struct ibv_wc wc = sleep_for_wc(end);
@@ -73,7 +74,8 @@ static void round_trip(struct end *end, uint64_t *recv_count, uint64_t *send_cou
 	}
 }
 
-/* Both sides send and receive; each sends its next message after it has received one. */
+/* Runs in both threads: sends the next message after each received one. `serve`: this
+ * thread sends the first message. */
 static void play(struct end *end, bool serve)
 {
 	uint64_t recv_count = 0, send_count = 0, posted = 0;

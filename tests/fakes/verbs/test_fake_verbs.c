@@ -28,7 +28,9 @@ static void test_connection_carries_private_data_both_ways(void **state)
 	pair.param.private_data = "welcome";
 	pair.param.private_data_len = 7;
 	assert_int_equal(api->accept(pair.b.id, &pair.param), 0);
-	expect_none(&pair.b); /* not before the active side has fetched its event */
+	/* The passive end is established only after the active end has fetched its
+	 * event. */
+	expect_none(&pair.b);
 	assert_int_equal(pair.a.id->qp->state, IBV_QPS_INIT);
 	event = expect(&pair.a, RDMA_CM_EVENT_ESTABLISHED);
 	assert_int_equal(event->param.conn.private_data_len, 196);
@@ -47,7 +49,7 @@ static void messages_arrive(bool srq)
 
 	pair_open(&pair, srq);
 	pair_connect(&pair);
-	/* The message waits for a receive. */
+	/* The peer has posted no receive, so the message waits. */
 	assert_int_equal(post_send(&pair.a, 1, 0, 1000), 0);
 	assert_int_equal(polled(&pair.a), 0);
 	assert_int_equal(post_recv(&pair.b, 2, 4096, 1000), 0);
@@ -59,7 +61,7 @@ static void messages_arrive(bool srq)
 	assert_memory_equal(pair.b.memory + 4096, pair.a.memory, 1000);
 	assert_int_equal(complete(&pair.a, 1, IBV_WC_SUCCESS).opcode, IBV_WC_SEND);
 
-	/* The other direction, with 32 bits of immediate data, unsignaled. */
+	/* A message from b to a, with 32 bits of immediate data, unsignaled. */
 	assert_int_equal(post_recv(&pair.a, 3, 0, 64), 0);
 	assert_int_equal(post(&pair.b,
 				 (struct ibv_send_wr){
@@ -161,7 +163,8 @@ static void test_send_queue_is_full_until_a_completion_is_polled(void **state)
 	}
 	for (unsigned i = 0; i < END_WR; i++)
 		complete(&pair.b, i, IBV_WC_SUCCESS);
-	/* All messages have arrived, but the ring is full until a poll. */
+	/* All messages have arrived, but the send queue stays full until completions are
+	 * polled. */
 	assert_int_equal(post_send(&pair.a, 100, 0, 1), ENOMEM);
 	complete(&pair.a, END_WR / 2, IBV_WC_SUCCESS);
 	for (unsigned i = 0; i < END_WR / 2 + 1; i++) {
@@ -173,7 +176,7 @@ static void test_send_queue_is_full_until_a_completion_is_polled(void **state)
 	pair_close(&pair);
 }
 
-/* True if a message that was posted behind a READ arrives before the READ is done. */
+/* True if a message posted after `read_count` READs arrives before the READs are done. */
 static bool message_passes_read(unsigned flags, unsigned read_count)
 {
 	struct fake_verbs_opts opts = fake_verbs_defaults();
@@ -212,7 +215,8 @@ static void test_messages_pass_as_many_reads_as_are_in_flight(void **state)
 {
 	(void)state;
 	assert_true(message_passes_read(0, 1));
-	assert_true(message_passes_read(0, 4)); /* limited by initiator_depth */
+	/* At most initiator_depth READs are in flight. */
+	assert_true(message_passes_read(0, 4));
 	assert_false(message_passes_read(0, 5));
 	assert_false(message_passes_read(IBV_SEND_FENCE, 1));
 }
@@ -232,7 +236,7 @@ static void test_completions_of_a_destroyed_queue_pair(void **state)
 		assert_int_equal(post_send(&pair.a, 1, 0, 64), 0);
 		fake_verbs_api()->destroy_qp(pair.b.id);
 		assert_int_equal(polled(&pair.b), keep);
-		/* The slot of the shared queue is free again. */
+		/* The slots (ring entries) of the shared receive queue are free again. */
 		for (unsigned i = 0; i < END_WR; i++)
 			assert_int_equal(post_recv(&pair.b, i, 0, 64), 0);
 		pair_close(&pair);
@@ -287,7 +291,7 @@ static void test_armed_queue_makes_its_fd_readable_once(void **state)
 	assert_ptr_equal(cq, pair.b.cq);
 	assert_false(readable(pair.b.comp->fd));
 	assert_int_equal(api->get_cq_event(pair.b.comp, &cq), -EAGAIN);
-	/* Completions that are already there raise no event. */
+	/* Completions that are in the queue before it is armed raise no event. */
 	assert_int_equal(ibv_req_notify_cq(pair.b.cq, 0), 0);
 	assert_false(readable(pair.b.comp->fd));
 	complete(&pair.b, 1, IBV_WC_SUCCESS);
@@ -306,7 +310,7 @@ static void test_disconnect_flushes_both_ends(void **state)
 	pair_connect(&pair);
 	assert_int_equal(post_recv(&pair.a, 1, 0, 64), 0);
 	assert_int_equal(post_recv(&pair.b, 2, 0, 64), 0);
-	/* Too long for the receive of a. */
+	/* The message is longer than the receive that `a` has posted. */
 	assert_int_equal(post_send(&pair.b, 3, 0, 65), 0);
 	assert_int_equal(
 		complete(&pair.a, 1, IBV_WC_LOC_LEN_ERR).qp_num, pair.a.id->qp->qp_num);
@@ -323,7 +327,8 @@ static void test_disconnect_flushes_both_ends(void **state)
 	pair_close(&pair);
 }
 
-/* This holds whatever the delay of the completion was. */
+/* A message sent before a disconnect is received before the disconnect is reported,
+ * however long its completion is delayed. */
 static void test_what_was_received_is_there_before_the_disconnect(void **state)
 {
 	const struct tern_verbs_api *api = fake_verbs_api();

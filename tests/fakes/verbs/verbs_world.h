@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Declarations that the files of the simulated provider share. There is one world with
- * one lock: every function of the table takes it first (FAKE_ENTER), and everything below
- * expects it to be held.
+ * Declarations that the files of the simulated provider share. All state is in one struct
+ * (the world) with one lock. Every function of the provider's table takes the lock first
+ * (FAKE_ENTER); the functions declared in this file expect that it is held.
  *
  *     fake.c    the world, the table, the count of open objects
  *     device.c  devices, protection domains, registrations, asynchronous events
@@ -32,8 +32,8 @@ struct fake_device {
 	struct ibv_device device;
 	unsigned index;
 	bool removed;
-	struct fake_device *former; /* the device that was here before and was removed */
-	struct tern_list async;     /* list of fake_async */
+	struct fake_device *former; /* the removed device that this one replaces */
+	struct tern_list async;     /* list of struct fake_async: asynchronous events */
 	bool async_readable;
 	uint64_t reg_bytes;
 	unsigned qp_count, srq_count;
@@ -47,21 +47,23 @@ struct fake_async {
 struct fake_pd {
 	struct ibv_pd base;
 	struct tern_list node;
-	unsigned use_count; /* MRs, SRQs and QPs that use it */
+	/* MRs (registrations), SRQs and QPs that use the protection domain. */
+	unsigned use_count;
 };
 
 struct fake_mr {
 	struct ibv_mr base;
 	int access;
-	uint8_t *memory; /* memory at base.addr, as the device sees it */
-	void *map;       /* mapping of a dma-buf; NULL: none */
+	/* Memory at base.addr, at the address where the simulated device accesses it. */
+	uint8_t *memory;
+	void *map; /* mapping of a dma-buf; NULL: not a dma-buf */
 	size_t map_bytes;
 };
 
 struct fake_comp_channel {
 	struct ibv_comp_channel base;
 	struct tern_list node;
-	struct tern_list events; /* list of fake_cq_event */
+	struct tern_list events; /* list of struct fake_cq_event */
 	bool readable;
 	unsigned cq_count;
 };
@@ -76,12 +78,17 @@ enum fake_armed { FAKE_NOT_ARMED, FAKE_ARMED, FAKE_ARMED_SOLICITED };
 struct fake_cq {
 	struct ibv_cq base;
 	struct tern_list node;
-	struct tern_list entries; /* list of fake_cqe that a poll takes */
+	/* Completions that a poll returns: list of struct fake_cqe. */
+	struct tern_list entries;
 	unsigned entry_count;
-	unsigned delayed_count; /* delayed entries, in the lists of the QPs */
+	/* Completions that still wait for their delay, in the lists of the queue
+	 * pairs. */
+	unsigned delayed_count;
 	enum fake_armed armed;
 	unsigned unacked_count;
-	unsigned qp_count; /* queue pairs; one counts for each of its two queues */
+	/* Users of the queue: each queue pair counts for its send and its receive
+	 * queue. */
+	unsigned qp_count;
 };
 
 enum fake_side { FAKE_SEND, FAKE_RECV };
@@ -89,9 +96,11 @@ enum fake_side { FAKE_SEND, FAKE_RECV };
 struct fake_cqe {
 	struct tern_list node; /* in cq->entries, or delayed in qp->delayed[side] */
 	struct ibv_wc wc;
-	struct fake_qp *qp; /* NULL: it was destroyed meanwhile */
-	struct fake_rq *rq; /* receives: the queue whose slot is freed; may be NULL */
-	uint64_t sq_index;  /* sends: retires all requests up to here */
+	struct fake_qp *qp; /* NULL: the queue pair was destroyed before the poll */
+	/* Of a receive: the receive queue in which a poll frees an entry; or NULL. */
+	struct fake_rq *rq;
+	/* Of a send: a poll frees all send queue entries up to this index. */
+	uint64_t sq_index;
 	enum fake_side side;
 	bool solicited;
 	uint64_t due_step;
@@ -103,13 +112,13 @@ struct fake_recv {
 	struct ibv_sge *sges;
 };
 
-/* A slot is in use from the post until its completion was polled. */
+/* A receive queue. An entry is in use from posting until its completion was polled. */
 struct fake_rq {
 	unsigned slot_count, sge_max;
 	unsigned posted_count; /* receives that are ready for a message */
-	/* Receives with a message whose completion was not polled yet. */
+	/* Receives that a message has taken, and whose completion was not polled yet. */
 	unsigned taken_count;
-	uint64_t next; /* oldest posted receive */
+	uint64_t next; /* index of the oldest posted receive */
 	struct fake_recv *slots;
 	struct ibv_sge *sges;
 };
@@ -137,16 +146,18 @@ struct fake_send {
 };
 
 /*
- * The send queue holds the WRs [head, tail). WRs before `next` are completed and are
- * retired by a poll; the WRs from `next` on are being executed. sq_head <= sq_next <=
- * sq_tail <= sq_head + sq_slot_count.
+ * A queue pair. Its send queue holds the requests with indices [sq_head, sq_tail). Those
+ * before sq_next are completed, and a poll of their completions removes them; those from
+ * sq_next on are being executed. Invariant: sq_head <= sq_next <= sq_tail <= sq_head +
+ * sq_slot_count.
  */
 struct fake_qp {
 	struct ibv_qp base;
 	struct tern_list node;   /* in the list of all QPs */
 	struct tern_list active; /* in the list of QPs with work for a step */
 	struct fake_id *id;
-	struct fake_qp *peer; /* either both point to each other, or neither */
+	/* The connected queue pair, whose `peer` is this one; or NULL. */
+	struct fake_qp *peer;
 
 	struct fake_send *sq;
 	struct ibv_sge *sq_sges;
@@ -156,22 +167,26 @@ struct fake_qp {
 	uint64_t sq_head, sq_next, sq_tail;
 
 	struct fake_rq own_rq;
-	struct fake_rq *rq;       /* own_rq, or that of the SRQ */
-	bool receiving;           /* a SEND of the peer is partly copied to `inbound` */
-	struct fake_recv inbound; /* copy of the receive's slot */
+	struct fake_rq *rq; /* &own_rq, or the queue of the shared receive queue */
+	/* A message of the peer is partly copied to `inbound`. */
+	bool receiving;
+	/* The receive request that the incoming message has taken. */
+	struct fake_recv inbound;
 	struct ibv_sge *inbound_sges;
 
-	struct tern_list delayed[2]; /* delayed completions, by side */
+	/* Completions that wait for their delay: of sends, of receives. */
+	struct tern_list delayed[2];
 
-	unsigned init_depth; /* READs that this side may have in flight */
+	unsigned init_depth; /* READs that this end may have in flight */
 	unsigned resp_depth; /* READs that the peer may have in flight */
-	unsigned rnr_retry;  /* 7: no limit */
-	/* Step since which the peer cannot be reached; 0: it can. */
+	unsigned rnr_retry;  /* retries if the peer has no receive posted; 7: no limit */
+	/* Step at which the peer became unreachable; 0: it can be reached. */
 	uint64_t stall_since_step;
-	/* Step since which the peer has no receive posted; 0: it has. */
+	/* Step since which the peer has no receive posted for the next message; 0: it has
+	 * one. */
 	uint64_t rnr_since_step;
 	bool last_wqe_reported;
-	bool fail_next; /* fault: the next WR ends with RETRY_EXC_ERR */
+	bool fail_next; /* injected fault: the next request ends with RETRY_EXC_ERR */
 	unsigned async_unacked_count;
 };
 
@@ -186,25 +201,29 @@ enum fake_id_state {
 	FAKE_ID_REQ_SENT,
 	FAKE_ID_REQ_RECEIVED,
 	FAKE_ID_REP_SENT,
-	FAKE_ID_REP_RECEIVED, /* active side, until it fetches the event */
+	/* Active end: the response has come, and the user has not fetched its event. */
+	FAKE_ID_REP_RECEIVED,
 	FAKE_ID_CONNECTED,
-	FAKE_ID_DISCONNECTED, /* final; also after a rejection */
+	FAKE_ID_DISCONNECTED, /* final state, also after a rejection */
 };
 
 struct fake_id {
 	struct rdma_cm_id base;
-	/* In the list of ids that the user has, or will get by an event. */
+	/* In the list of ids that the user has, or gets with a connection request. */
 	struct tern_list node;
 	enum fake_id_state state;
 	bool passive;
 	bool reuse_addr;
-	bool owns_port;              /* bound, and not accepted by a listener */
-	struct fake_id *peer;        /* either both point to each other, or neither */
-	struct rdma_conn_param conn; /* parameters of connect() or accept() */
-	struct sockaddr_storage resolved_from; /* until ADDR_RESOLVED is fetched */
-	/* An error was reported, so the end of the connection is not. */
+	/* The id itself was bound to its port; it was not accepted by a listener. */
+	bool owns_port;
+	/* The connected id, whose `peer` is this one; or NULL. */
+	struct fake_id *peer;
+	struct rdma_conn_param conn; /* parameters of the call connect() or accept() */
+	/* Source address that is set when ADDR_RESOLVED is fetched. */
+	struct sockaddr_storage resolved_from;
+	/* An error of the connection was reported, so its end is not reported, too. */
 	bool connect_error;
-	bool established_lost; /* fault: its ESTABLISHED is lost */
+	bool established_lost; /* injected fault: its ESTABLISHED event is dropped */
 	unsigned unacked_count;
 	uint64_t last_due_step;
 };
@@ -216,7 +235,8 @@ struct fake_id {
 struct fake_channel {
 	struct rdma_event_channel base;
 	struct tern_list node;
-	struct tern_list events; /* list of fake_event, delayed and held ones too */
+	/* List of struct fake_event, with delayed and held ones. */
+	struct tern_list events;
 	bool readable;
 	unsigned id_count, unacked_count;
 };
@@ -224,7 +244,8 @@ struct fake_channel {
 struct fake_event {
 	struct rdma_cm_event base;
 	struct tern_list node;
-	/* The id whose unacked_count counts it; for a request, the listener. */
+	/* The id that counts the event as unacknowledged; for a connection request, the
+	 * listener. */
 	struct fake_id *owner;
 	struct fake_channel *channel;
 	uint64_t due_step;
@@ -234,7 +255,8 @@ struct fake_event {
 struct fake_world {
 	pthread_mutex_t lock;
 	bool ready;
-	/* prepare_fork was called; something was registered. */
+	/* fork_ready: prepare_fork() has succeeded. registered: memory was registered at
+	 * least once. */
 	bool fork_ready, registered;
 	struct fake_verbs_opts opts;
 	struct tern_rng rng;
@@ -243,10 +265,10 @@ struct fake_world {
 	unsigned device_count;
 	struct fake_device *devices[FAKE_VERBS_MAX_DEVICES];
 	struct tern_list channels, ids, pds, cqs, comp_channels, srqs, qps;
-	struct tern_list active; /* QPs with work */
-	struct fake_mr **mrs;    /* by key >> 8 */
+	struct tern_list active; /* queue pairs with work */
+	struct fake_mr **mrs;    /* registrations, indexed by key >> 8 */
 	unsigned mr_slot_count, mr_count;
-	unsigned armed_count; /* armed completion queues */
+	unsigned armed_count; /* number of completion queues that are armed */
 	unsigned unacked_async_count;
 	uint32_t next_qp_num;
 	uint32_t next_port;
@@ -268,34 +290,35 @@ extern struct fake_world fake;
 #define FAKE_LOCK()                                                                      \
 	TERN_CLEANUP(fake_leave) struct fake_world *entered_ = fake_enter();             \
 	(void)entered_
-/* FAKE_LOCK, and counts the call of the table's function; `fault` is the errno that a
- * test injects. */
+/* FAKE_LOCK; it also counts the call of the function `name`. `fault_` is the errno that a
+ * test has injected for this call, or 0. */
 #define FAKE_CALL(name)                                                                  \
 	FAKE_LOCK();                                                                     \
 	int fault_ = fake_fault(name)
-/* FAKE_CALL, and returns that errno, as most functions of the table do. */
+/* FAKE_CALL; it also returns the injected errno, for functions that can fail. */
 #define FAKE_ENTER(name)                                                                 \
 	FAKE_CALL(name);                                                                 \
 	if (fault_)                                                                      \
 	return -fault_
-/* For functions that cannot fail. */
+/* FAKE_CALL for functions that cannot fail. */
 #define FAKE_ENTER_ALWAYS(name)                                                          \
 	FAKE_CALL(name);                                                                 \
 	(void)fault_
 
-/* fake.c */
+/* Defined in fake.c: */
 struct fake_world *fake_enter(void);
 void fake_leave(struct fake_world **world);
-void fake_step(void); /* moves data and completions on */
-/* The step at which a new delay ends. */
+void fake_step(void); /* moves data, and delivers completions whose delay is over */
+/* A random step from now on, at most `most_steps` later: the end of a new delay. */
 uint64_t fake_delay(unsigned most_steps);
 unsigned fake_round_up(unsigned count, unsigned most); /* rounds up to a power of two */
 void fake_fd_set(int fd, bool *readable, bool want);
 
-/* faults.c */
-int fake_fault(const char *function); /* 0 or an errno */
+/* Defined in faults.c: */
+/* Errno that a test has injected for this call, or 0. */
+int fake_fault(const char *function);
 void fake_faults_reset(void);
-/* 0, or the errno with which reg_mr refuses. */
+/* errno with which a test makes reg_mr() refuse this memory, or 0. */
 int fake_refusal(
 	const struct fake_device *device, uintptr_t base, size_t bytes, int access);
 bool fake_wire_is_cut(const struct fake_device *a, const struct fake_device *b);
@@ -303,9 +326,10 @@ bool fake_completions_held(enum fake_side side);
 bool fake_wire_is_held(void);
 bool fake_port_is_down(const struct fake_device *device);
 bool fake_event_held(const struct fake_event *event);
-bool fake_event_lost(struct fake_event *event); /* called once per event */
+/* Drops this event if a test wants it lost; call it once for each event. */
+bool fake_event_lost(struct fake_event *event);
 
-/* device.c */
+/* Defined in device.c: */
 void fake_devices_open(void);
 void fake_device_renew(unsigned index);
 void fake_devices_close(void);
@@ -336,11 +360,14 @@ int fake_dereg_mr(struct ibv_mr *mr);
 int fake_get_async_event(struct ibv_context *device, struct ibv_async_event *out);
 void fake_ack_async_event(struct ibv_async_event *event);
 
-/* cq.c */
+/* Defined in cq.c: */
 void fake_cqe_emit(struct fake_qp *qp, struct fake_cqe *cqe);
-bool fake_cqes_deliver(struct fake_qp *qp); /* true if there was one */
-void fake_cqes_hasten(struct fake_qp *qp);  /* ends the delay of received messages */
-void fake_cqes_forget(struct fake_qp *qp);  /* called when the QP is destroyed */
+/* Returns true if it delivered a completion. */
+bool fake_cqes_deliver(struct fake_qp *qp);
+/* Ends the delay of the completions of received messages. */
+void fake_cqes_hasten(struct fake_qp *qp);
+/* Called when the queue pair is destroyed: its completions no longer refer to it. */
+void fake_cqes_forget(struct fake_qp *qp);
 void fake_cqes_forget_rq(const struct fake_rq *rq);
 int fake_create_comp_channel(struct ibv_context *device, struct ibv_comp_channel **out);
 int fake_destroy_comp_channel(struct ibv_comp_channel *channel);
@@ -353,10 +380,11 @@ void fake_ack_cq_events(struct ibv_cq *cq, unsigned count);
 int fake_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wcs);
 int fake_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 
-/* rq.c */
+/* Defined in rq.c: */
 void fake_rq_init(struct fake_rq *rq, unsigned slot_count, unsigned sge_max);
 void fake_rq_fini(struct fake_rq *rq);
-bool fake_rq_take(struct fake_rq *rq, struct fake_recv *out); /* copies the SGEs too */
+/* Takes a posted receive, with copies of its SGEs. */
+bool fake_rq_take(struct fake_rq *rq, struct fake_recv *out);
 int fake_sges_check(const struct ibv_pd *pd, const struct ibv_sge *sges, int count);
 int fake_create_srq(
 	struct ibv_pd *pd, struct ibv_srq_init_attr *attr, struct ibv_srq **out);
@@ -366,13 +394,14 @@ int fake_post_recv(
 int fake_post_srq_recv(
 	struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
 
-/* qp.c */
+/* Defined in qp.c: */
 void fake_qp_activate(struct fake_qp *qp);
-void fake_qp_error(struct fake_qp *qp); /* enters the error state, and flushes */
+/* Enters the error state, and flushes all requests. */
+void fake_qp_error(struct fake_qp *qp);
 /* Flushes requests that were posted in the error state. */
 void fake_qp_flush(struct fake_qp *qp);
 void fake_qp_connect(struct fake_qp *a, struct fake_qp *b);
-/* Completes the WR at sq_next. */
+/* Completes the send request at index sq_next. */
 void fake_send_complete(struct fake_qp *qp, enum ibv_wc_status status);
 void fake_recv_complete(struct fake_qp *qp, const struct fake_recv *recv,
 	struct ibv_wc wc, bool solicited);
@@ -383,12 +412,13 @@ int fake_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 int fake_post_send(
 	struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
 
-/* move.c */
-bool fake_qp_step(struct fake_qp *qp, bool rush); /* true if anything moved */
+/* Defined in move.c: */
+/* `rush`: without stalls; true if any data moved. */
+bool fake_qp_step(struct fake_qp *qp, bool rush);
 
-/* cm.c */
+/* Defined in cm.c: */
 struct fake_event *fake_event_new(struct fake_id *id, enum rdma_cm_event_type type);
-/* Queues it on the id's channel, or loses it. */
+/* Queues the event in its id's channel. Drops it instead if a test wants it lost. */
 void fake_event_post(struct fake_event *event);
 void fake_id_tell(struct fake_id *id, enum rdma_cm_event_type type, int status);
 void fake_events_drop(struct fake_id *id);
@@ -404,16 +434,17 @@ int fake_create_id(
 int fake_destroy_id(struct rdma_cm_id *id);
 void fake_retire_id(struct rdma_cm_id *id);
 
-/* connect.c */
+/* Defined in connect.c: */
 bool fake_id_fetches(struct fake_event *event);
-void fake_id_cut(struct fake_id *id); /* the id ends: tells the peer */
+/* Ends the connection of the id, and sends its peer the event. */
+void fake_id_cut(struct fake_id *id);
 int fake_connect(struct rdma_cm_id *id, struct rdma_conn_param *param);
 int fake_accept(struct rdma_cm_id *id, struct rdma_conn_param *param);
 int fake_reject(struct rdma_cm_id *id, const void *data, uint8_t bytes);
 int fake_disconnect(struct rdma_cm_id *id);
 int fake_notify(struct rdma_cm_id *id, enum ibv_event_type event);
 
-/* addr.c */
+/* Defined in addr.c: */
 struct fake_device *fake_addr_device(const struct sockaddr *addr);
 void fake_addr_fetched(struct fake_id *id, enum rdma_cm_event_type type);
 struct fake_id *fake_addr_listener(const struct sockaddr *addr);

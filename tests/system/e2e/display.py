@@ -85,7 +85,7 @@ def progress_and_results_are_apart():
 def rates_at_the_end_leave_out_the_first_step():
     done = job.finish("train", *job.small(steps=4), "--json")
     reports = {event["step"]: event for event in done.events if event["event"] == "progress"}
-    # A report says steps since the beginning and, as long as there are few, their rate.
+    # A report has the number of steps since the beginning and, while there are few, their rate.
     first_s = 1 / reports[1]["steps_per_s"]
     all_s = 4 / reports[4]["steps_per_s"]
     end = done.events[-1]

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kills, stops, asks and ends processes of small jobs at random times. However that goes, nobody
-hangs or crashes, and no process and no half-written file is left. A job ends well if the launcher
-and all servers live and one worker goes on: whoever is asked to leave (SIGTERM) costs nothing, and
-neither does one that stands still. What a job that ends well has saved are the bytes of an
-undisturbed one. A job that was ended by being asked to, once its steps had begun, has saved how
-far it came, and that is what an undisturbed job has after so many steps; the same command line
-may be run again after it.
+"""Kills and stops processes of small jobs, and asks them to end, at random times. Whatever happens,
+no process hangs or crashes, and no process and no half-written file is left. A job ends well if the
+launcher and all servers live and one worker goes on: a worker that is asked to leave (SIGTERM) or
+that stands still costs nothing. A job that ends well has saved the same bytes as an undisturbed
+one. A job that was asked to end after its steps had begun has saved the parameters that an
+undisturbed job has after as many steps, and the same command line may be run again after it.
 
 usage: kills.py TERN FIRST:COUNT    seeds; one that fails is named, and can be run alone
 """
@@ -30,7 +29,7 @@ job.use(sys.argv[1])
 FIRST, COUNT = (int(n) for n in sys.argv[2].split(":"))
 LIMIT_S = 120
 STEPS = 4000
-ACTS_S = 0.4  # from the first step, or in some runs from the start; steps take longer than that
+ACTS_S = 0.4  # from the first step, or in some runs from the start; all steps take longer
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HARMLESS = (signal.SIGSTOP, signal.SIGCONT, signal.SIGUSR1)
 FINISHED, INTERRUPTED = "model.safetensors", "interrupted.safetensors"
@@ -51,7 +50,7 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def place(self):
-        """(role, index)"""
+        """Returns (role, index)."""
         role, _, index = self.name.partition("-")
         return role, int(index or 0)
 
@@ -72,7 +71,7 @@ class Process:
 
 
 class Run:
-    """One job, and what is done to it: all follows from the seed, but the times."""
+    """One job, and what is done to it. All of this follows from the seed, except the times."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
@@ -86,22 +85,24 @@ class Run:
         self.slots = self.rng.choice([1, 4, 4])  # with 1, all workers but one have no slot
         self.mode = self.rng.choice(["sync"] * 4 + ["async"])
         self.by_hand = self.rng.random() < 0.3
-        self.timeout_s = self.rng.choice([2, 5])  # more and less than a worker that leaves waits
-        # A worker stands still for good.
+        self.timeout_s = self.rng.choice([2, 5])  # less and more than a leaving worker may wait
+        # The worker that stands still for good, if there is one.
         self.hung = self.rng.randrange(self.workers) if seed % 5 == 4 and self.workers > 1 else None
         self.acts = [act for _ in range(self.rng.randint(1, 3)) for act in self.choose()]
         if self.hung is not None:
             self.acts.append((self.rng.uniform(0, ACTS_S), signal.SIGSTOP, "worker", self.hung))
-        # A server or the launcher stands still for good: the job must end when it is asked to.
+        # The server or launcher that stands still for good, if there is one: the job must still end
+        # when it is asked to.
         self.frozen = self.rng.choice(
             [("launcher", 0), ("server", self.rng.randrange(self.servers))]) if (
             seed % 5 == 3 and not self.by_hand) else None
-        # Before the steps, too. By hand the workers have all begun by then.
+        # Acts may come before the first step. By hand all workers have begun by then.
         self.soon = seed % 6 == 3 and self.hung is None
         self.processes, self.done, self.landed, self.early = [], [], [], False
 
     def choose(self):
-        """(when, signal, role, index), and what undoes it; role "all" is everybody."""
+        """Returns an act (when, signal, role, index) and, if it stops a process, the act that
+        undoes it. Role "all" means all processes."""
         when = self.rng.uniform(0, ACTS_S)
         role = self.rng.choice(["worker"] * 6 + ["server", "launcher", "all"])
         number = self.rng.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGSTOP, signal.SIGUSR1,
@@ -109,7 +110,7 @@ class Run:
         if role == "launcher" and self.by_hand:
             role = "worker"
         if role == "launcher" and number == signal.SIGUSR1:
-            number = signal.SIGTERM  # it may come before the launcher can catch it
+            number = signal.SIGTERM  # SIGUSR1 may come before the launcher catches it
         if role == "all":
             number = self.rng.choice(ENDS)
         index = self.rng.randrange({"worker": self.workers, "server": self.servers}.get(role, 1))
@@ -124,7 +125,7 @@ class Run:
 
     def start(self):
         options = [*self.options(), "--fabric", self.fabric, "--servers", self.servers]
-        # Whoever stands still for a while only (half a second) must not be lost for it.
+        # A worker that stands still for half a second or less must not be lost for that.
         deadline = ["--worker-timeout", self.timeout_s]
         if not self.by_hand:
             self.processes = [Process(self, "launcher", "train", *options, *deadline, "--json")]
@@ -137,22 +138,23 @@ class Run:
         self.processes = servers + [
             Process(self, f"worker-{i}", "worker", *options, "--join", join, "--index", i, "--json")
             for i in range(self.workers)]
-        # One that is lost before leaves its place to another, who would be waited for.
+        # Before that, the servers would wait for another worker in the place of a lost one.
         job.wait_until(lambda: all(p.says("begun") for p in self.processes[self.servers:]))
 
     def stepping(self):
         return any(p.says("progress") or p.ended() for p in self.processes)
 
     def running(self):
-        """(role, index): pid"""
+        """Returns {(role, index): pid} of the running processes."""
         found = self.copies()
-        # A copy of its parent is none of the job's processes: LeakSanitizer makes one while it looks for
-        # leaks, and the parent waits for it for ever if it is killed; so does fork(), until exec().
+        # A child that is still a copy of its parent does not count: fork() makes one that lives
+        # until exec(), and LeakSanitizer makes one while it looks for leaks. If the latter is
+        # killed, its parent waits for it for ever.
         return {place: pid for pid, (place, parent) in found.items()
                 if parent not in found or found[parent][0] != place}
 
     def copies(self):
-        """pid: (role, index), pid of the parent"""
+        """Returns {pid: ((role, index), pid of the parent)}."""
         found = {}
         for p in Path("/proc").iterdir():
             if not p.name.isdigit():
@@ -163,7 +165,7 @@ class Run:
                 words = (p / "cmdline").read_bytes().decode().split("\0")
                 parent = int((p / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
-                continue  # gone, or not ours
+                continue  # the process has ended, or is another user's
             if len(words) > 2:  # no zombie
                 index = int(words[words.index("--index") + 1]) if "--index" in words else 0
                 found[int(p.name)] = ("launcher" if words[1] == "train" else words[1], index), parent
@@ -197,7 +199,7 @@ class Run:
         job.wait_until(lambda: launcher.poll() is not None)
 
     def hurt(self):
-        """(role, index) of whom was not left to end by itself."""
+        """Returns (role, index) of the processes that were killed or asked to end."""
         return {(role, index) for number, role, index in self.done if number not in HARMLESS}
 
     def may_fail(self):
@@ -219,7 +221,7 @@ class Run:
         end = time.monotonic() + LIMIT_S
         while not all(p.ended() for p in self.processes):
             waiting = [p for p in self.processes if not p.ended()]
-            # By hand nobody ends the one that stands still for good.
+            # By hand there is no launcher to end the worker that stands still for good.
             if [p.name for p in waiting] == [f"worker-{self.hung}"]:
                 waiting[0].process.kill()
             assert time.monotonic() < end, f"{[p.name for p in waiting]} hang"
@@ -228,7 +230,8 @@ class Run:
     # ---- what has come of it -------------------------------------------------------------
 
     def check_ends(self):
-        """Nobody crashed. By hand, who was let alone in a job that ended well has ended well."""
+        """No process has crashed. By hand, if the job has ended well, so has each process to which
+        nothing was done."""
         for p in self.processes:
             crash = re.search(r"; where it was:|Sanitizer|killed by signal (4|6|7|8|11) ", p.text())
             assert not crash, f"{p.name} has crashed: {crash[0]}"
@@ -263,7 +266,7 @@ class Run:
         return names
 
     def run_again(self):
-        """The same command line, undisturbed."""
+        """Runs the same command line again, undisturbed."""
         again = job.Job("train", *self.options(), "--json")
         try:
             assert again.end() == 0, f"the same command line again: {again.error}"
@@ -283,7 +286,7 @@ class Run:
         if self.frozen:
             self.freeze()
         self.wait()
-        # A child of a killed launcher is ended by the kernel, in a moment.
+        # The kernel ends the children of a killed launcher, but not immediately.
         job.wait_until(lambda: not self.running())
         assert self.well() or self.may_fail(), (
             "it did not end well, and nothing that was done excuses it")
@@ -318,7 +321,7 @@ def parts(file):
 
 @functools.cache
 def reference(model, slots, steps):
-    """The bytes of an undisturbed job."""
+    """Returns the bytes that an undisturbed job saves."""
     directory = job.SCRATCH / f"reference-{model}-{slots}-{steps}"
     job.train(*job.small("--slots", slots, "--fabric", "shm", "--save", directory, model=model,
                          steps=steps))

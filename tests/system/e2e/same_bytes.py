@@ -18,7 +18,7 @@ job.use(sys.argv[1])
 
 
 def saved(name, *more, **kw):
-    """Bytes of the one safetensors file that the job saves."""
+    """Runs a job, and returns the bytes of the one safetensors file that it saves."""
     directory = job.SCRATCH / name
     job.train(*job.small("--slots", 4, "--save", directory, *more, **kw))
     files = sorted(directory.iterdir())
@@ -44,7 +44,7 @@ def any_workers_servers_and_fabric_give_the_same_bytes():
 
 
 def the_reported_loss_is_the_same_too():
-    """Over the last 100 of 130 steps."""
+    """The loss is the mean over the last 100 of 130 steps."""
     losses = {job.train(*job.small("--slots", 6, "--workers", workers, steps=130))["loss"]
               for workers in (1, 2, 3, 6)}
     assert len(losses) == 1, losses
@@ -72,7 +72,7 @@ def so_they_do_with_more_threads_at_the_servers():
 
 
 def threads_at_the_servers_make_all_steps_of_an_async_job():
-    """Its bytes depend on which gradient comes first."""
+    """The bytes of an async job are not compared: they depend on which gradient comes first."""
     done = job.train(*job.small("--mode", "async", "--workers", 2, "--servers", 2,
                                 "--server-threads", 3, model="mlp:300,200", steps=40))
     assert done["steps"] == 40, done

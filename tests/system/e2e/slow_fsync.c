@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preloaded into a process, it makes the first fsync() last 3 seconds, like a slow
- * disk: longer than the launcher waits for the processes of a failed job. */
+/* Loaded with LD_PRELOAD, makes the first fsync() of a process last 3 seconds, like a
+ * slow disk: longer than `tern train` waits for the processes of a failed job. */
 #include <stdbool.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preloaded into a process, it makes reads of large pieces return 4 KiB every 50 ms,
- * like a slow disk: a file of 4 MiB takes 50 s. */
+/* Loaded with LD_PRELOAD, makes large reads of a process return 4 KiB every 50 ms, like a
+ * slow disk: a file of 4 MiB takes 50 s. */
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -8,7 +8,8 @@
 #define LARGE 65536
 #define SMALL 4096
 
-/* By another name, because the C library's header may have defined read() inline. */
+/* The function has another C name, since the C library's header may define read() inline;
+ * its symbol is "read". */
 __attribute__((visibility("default"))) ssize_t slow_read(
 	int fd, void *buf, size_t count) __asm__("read");
 

@@ -91,7 +91,7 @@ def secret_files_are_checked():
 
 def launcher_needs_no_secret_of_the_environment():
     has_secrets()
-    # Nobody but its owner may read a secret: a process that looked at this one would refuse it.
+    # This secret file is readable by others, so a process that opened it would refuse it.
     os.environ["TERN_SECRET_FILE"] = str(secret_file("not-asked-for", mode=0o644))
     try:
         for more in [], ["--insecure"]:
@@ -134,7 +134,7 @@ def reference(workers, steps):
 
 
 def tell_secrets_apart(words):
-    """The secret that tern train makes has 64 hexadecimal digits."""
+    """Returns the words that may hold the secret that tern train makes: 64 hexadecimal digits."""
     return [w for w in words if re.search("[0-9a-f]{64}", w)]
 
 
@@ -170,7 +170,7 @@ def secret_of_tern_train_is_not_to_be_seen_and_keeps_strangers_out():
 
 
 class Recorder:
-    """A way to the server that keeps what went there."""
+    """A relay to the server that records what is sent to it."""
 
     def __init__(self, address):
         host, port = address.rsplit("://", 1)[1].rsplit(":", 1)
@@ -211,7 +211,8 @@ def memory_kb(pid):
 
 
 def say(address, data):
-    """To the server; whether it ended the connection. What it answered is of no interest."""
+    """Sends data to the server, and returns whether the server ended the connection. Its answer is
+    ignored."""
     with socket.create_connection(address, timeout=20) as stranger:
         try:
             stranger.sendall(data)
@@ -287,7 +288,7 @@ def scans_of_the_port_are_named_and_do_not_fill_the_log():
 
 
 def what_a_scanned_server_logs(*options):
-    """Its lines on stderr; those on stdout would be events."""
+    """Returns the server's lines on stderr; its lines on stdout would be events."""
     server = job.Job("server", "--fabric", "tcp", "--index", 3, *options)
     try:
         address = server.process.stdout.readline().split()[-1]
@@ -349,7 +350,7 @@ def other_users_of_the_host_are_refused():
 
 
 job.use(sys.argv[1])
-os.environ.pop("MALLOC_PERTURB_", None)  # it touches memory that nobody uses
+os.environ.pop("MALLOC_PERTURB_", None)  # it makes malloc write to memory that is never used
 tap.run([
     listening_beyond_this_host_without_a_secret_is_refused,
     a_secret_file_allows_it,

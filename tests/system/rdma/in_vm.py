@@ -5,8 +5,8 @@
 usage: in_vm.py BUILD_DIRECTORY quick|full [NAME...]
        in_vm.py BUILD_DIRECTORY perf [OPTION...]
 
-quick and full are parts of the suite; they measure afterwards, quick less. Names choose single
-cases, and then nothing is measured.
+quick and full are parts of the suite. Both measure afterwards, quick with fewer rounds and sizes.
+Names choose single cases, and then nothing is measured.
 """
 import json
 import subprocess
@@ -29,8 +29,8 @@ def results_of(build):
 
 
 def vm(build, limit_s, *command):
-    """Runs it in a machine and prints what it says: exit status, the last line, which says why
-    if anything does."""
+    """Runs the command in a machine and prints its output. Returns its exit status and the last
+    line, which is where a reason would be."""
     whole = [str(HERE / "vm"), "--limit", str(limit_s), "--writable", str(results_of(build)),
              "--", *map(str, command)]
     last = "no reason given"
@@ -43,9 +43,9 @@ def vm(build, limit_s, *command):
 
 
 def run_suite(count, build, asan, when, names=()):
-    """Adds the suite's cases to the count. `asan`: a build of the same with AddressSanitizer, which full
-    needs. A machine that cannot be had is a skipped suite; one
-    that does not come to its end is a failure, of whatever had not been run as well."""
+    """Adds the suite's cases to the count. `asan`: a build of the same with AddressSanitizer, which
+    full needs. If no machine can be had, the suite is skipped. If the machine does not come to its
+    end, that is a failure, and so is each case that has not been run."""
     log = results_of(build) / "suite.log"
     log.unlink(missing_ok=True)
     limit_s = QUICK_LIMIT_S if when == "quick" else FULL_LIMIT_S

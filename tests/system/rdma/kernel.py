@@ -29,7 +29,7 @@ BOOT_MODULES = ["virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console"]
 
 
 class Unavailable(Exception):
-    """No kernel; its text is one line that says why."""
+    """There is no kernel; the text is one line that says why."""
 
 
 class Kernel:
@@ -41,7 +41,7 @@ class Kernel:
 
 
 def prepare():
-    """The kernel, fetched if this is the first time."""
+    """Returns the kernel, which is fetched if this is the first time."""
     if platform.machine() != "x86_64":
         raise Unavailable(f"the guest is an x86_64 machine, this one is {platform.machine()}")
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def prepare():
 
 
 def apt(*command, cwd=None):
-    """(whether it went well, its output, its last complaint in one line)"""
+    """Runs a command; returns (whether it succeeded, its output, its last line on stderr)."""
     try:
         done = subprocess.run(command, cwd=cwd, text=True, capture_output=True,
                               env=dict(os.environ, LC_ALL="C"), timeout=DOWNLOAD_LIMIT_S)
@@ -73,7 +73,7 @@ def apt(*command, cwd=None):
 
 
 def image_package():
-    """The package with the image: linux-image-amd64 only points to today's."""
+    """Returns the package with the image: linux-image-amd64 only depends on the present one."""
     good, out, _ = apt("apt-cache", "depends", PACKAGE)
     names = [line.split()[1] for line in out.splitlines() if "Depends:" in line]
     return next((n for n in names if n.startswith("linux-image-")), PACKAGE if good else None)
@@ -115,8 +115,8 @@ def unpack(package, root):
 
 
 def uncompressed(image):
-    """The ELF file inside, which qemu boots as well: emulated, the decompression takes seconds.
-    An image whose packing is unknown here is left to unpack itself."""
+    """Returns the ELF file inside the image. qemu boots it as well, and the decompression would
+    take seconds on an emulated machine. An image of an unknown format is returned as it is."""
     for magic, decompressor in ((b"\xfd7zXZ\0", lambda: lzma.LZMADecompressor()),
                                 (b"\x1f\x8b\x08", lambda: zlib.decompressobj(31))):
         at = image.find(magic)
@@ -126,7 +126,7 @@ def uncompressed(image):
                 if elf.startswith(b"\x7fELF"):
                     return elf
             except (lzma.LZMAError, zlib.error):
-                pass  # those bytes stood there by chance
+                pass  # these bytes are equal to the magic by chance
             at = image.find(magic, at + 1)
     return image
 

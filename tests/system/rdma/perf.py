@@ -32,7 +32,7 @@ class Question:
 
 
 def tern(options, kind, size, rounds, wait="poll"):
-    """The figures of one run. An exception is what is said on stderr, or that memory was
+    """Returns the figures of one run. Raises Failed with the last line on stderr, or if memory was
     registered after the warm-up."""
     command = [options.tern, "bench", kind, "--fabric", options.fabric, "--size", str(size),
                "--rounds", str(rounds), "--wait", wait, "--json"]
@@ -53,7 +53,7 @@ def tern(options, kind, size, rounds, wait="poll"):
 
 
 def latency(options, size, wire_bytes, *programs):
-    """One way in us. A round trip is two of them; perftest has halved it already."""
+    """Asks for the latency of one way in us: half a round trip. perftest has halved it already."""
     rounds = LATENCY_ROUNDS if size < 4096 else LARGE_ROUNDS
 
     def ours():
@@ -66,9 +66,9 @@ def latency(options, size, wire_bytes, *programs):
 
 
 def bandwidth(options, size, wait):
-    """In 10^6 bytes a second. perftest counts in 2^20 bytes. Of perftest only the sender polls,
-    and of the two processors one is left to the kernel, which is the device here; when both our
-    ends poll there is none left. So both ways of waiting are shown."""
+    """Asks for the bandwidth in 10^6 bytes/s; perftest reports 2^20 bytes/s. In perftest only the
+    sender polls, so one of the two processors is left to the kernel, which is the device here. If
+    both ends of `tern bench` poll, none is left. So both ways of waiting are shown."""
     count = max(BANDWIDTH_BYTES // size, 16)
 
     def ours():
@@ -87,8 +87,8 @@ def summary(values):
 
 
 def measure(question, rounds):
-    """(summaries by contender's name, why ours is not among them). A peer that fails ends
-    everything: then it is the machine that does not work."""
+    """Returns (summaries by contender's name, why ours is not among them). If a peer fails, all is
+    over, since then the machine does not work."""
     contenders = {**question.peers, "tern": question.ours}
     values = {name: [] for name in contenders}
     failure = None

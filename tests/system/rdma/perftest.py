@@ -38,7 +38,7 @@ def listening(port):
 
 
 def figures(program, text):
-    """The row below the heading that starts with "#bytes"."""
+    """Returns the row below the heading that starts with "#bytes", as a dictionary."""
     names = LATENCY if program.endswith("_lat") else BANDWIDTH
     lines = text.splitlines()
     for heading, row in zip(lines, lines[1:]):
@@ -49,7 +49,7 @@ def figures(program, text):
 
 
 def run(program, size, iterations, *more):
-    """One run of the program at one size."""
+    """Runs the program once at one size, and returns its figures."""
     def command(device, *to):
         return [program, "-d", device, "-x", gid_index(device), "-s", str(size), "-n",
                 str(iterations), "-p", str(PORT), "-F", *more, *to]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""That the machine is what the other cases take it for: two devices, a wire between them, and
-on the wire what the suite says. Without this, a fabric whose packets never left their device
-would pass.
+"""Checks that the machine is what the other cases expect: two devices, a wire between them, and on
+the wire the disturbance that the suite has chosen. Without this, a fabric whose packets never left
+their device would pass.
 
 usage: wire.py plain|loss|delay
 """
@@ -73,7 +73,7 @@ def rping_works_both_ways():
 
 
 def packets_cross_the_wire():
-    """Of a connection too whose source nobody chose."""
+    """So do the packets of a connection whose source address nobody chose."""
     before = {link: sent_packets(link) for link, _ in DEVICES.values()}
     rping("10.7.0.2")
     for link, packets in before.items():
@@ -89,7 +89,7 @@ def the_wire_is_as_asked():
 
 
 def lost_packets_are_sent_again():
-    """After 4 us * 2^10. A queue pair of librdmacm waits for half a second."""
+    """Here this takes 4 us * 2^10. A queue pair of librdmacm waits for half a second."""
     before = sent_again()
     perftest.run("ib_send_lat", 64, 1000, "-u", "10")
     assert sent_again() > before

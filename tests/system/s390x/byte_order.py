@@ -129,7 +129,7 @@ def big_endian_ends_move_a_tensor_over_shm():
 
 
 def check_refused(receives, sends, listen):
-    """The one that sends ends with the words, the other one logs them and goes on to serve its kind."""
+    """The sender fails and prints WORDS. The receiver logs WORDS, and still serves its own kind."""
     with Receiver(receives, listen) as receiver:
         done = send(sends, receiver.address)
         assert done.returncode == 1 and WORDS in done.stderr, done

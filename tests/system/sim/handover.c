@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slots change hands while a process learns of it late. Random disturbances hardly ever
- * hit these moments, so each seed plays one of five scripts, at a random time and with
- * random pauses. Server 0 decides; another server learns of it late.
+ * Scenario: a slot (the gradient of one batch of a step) is reassigned from a lost worker
+ * to another one, and some process learns of it late. Random disturbances rarely hit
+ * these moments, so each seed plays one of five scripts, at a random time and with random
+ * pauses. Server 0 decides who has which slot; another server learns the decision late.
  *
- * Late taker: worker A dies; B, a spare, is given its slots, and is stalled before it has
- * the whole version to compute from. B is lost too, and C gets the slots. Then B
- * continues and takes them at server 1, which does not know of B's loss: this taking is
- * too old.
+ * Late taker: worker A dies. Worker B, a spare, gets A's slots, and is stalled before it
+ * has the whole version of the parameters to compute from. B is lost too, and worker C
+ * gets the slots. Then B continues and reports to server 1, which does not know of B's
+ * loss, that it takes the slots: this report is obsolete.
  *
- * Late gradient: server 0 loses A; server 1 is stalled, and then learns at the same time
- * that B has A's slots, and gets A's own gradient.
+ * Late gradient: server 0 loses worker A. Server 1 is stalled, and then learns at the
+ * same time that worker B has A's slots, and gets a gradient from A itself.
  *
- * Ahead: A gets a step ahead of B, which waits for server 1, and dies: the gradients that
- * B is then given are there already, so steps complete without it.
+ * Ahead: worker A is a step ahead of worker B, which waits for server 1. A dies. The
+ * gradients that B is then assigned have arrived from A already, so steps complete
+ * without B.
  *
  * Late beginning: server 0 starts the job, and a server that may have no parameters does
- * not know of it yet. A gives up; B, which may be a spare, takes its slots at all
- * servers.
+ * not know that yet. Worker A gives up. Worker B, which may be a spare, takes A's slots
+ * at all servers.
  *
- * Loss upon loss: worker A, which has the first missing slot, is stalled until all others
- * have filled their buffers, and dies. Then the worker that was given the slot does the
- * same, until one worker is left. Each loss makes the others hold gradients that are not
- * due yet, which is the most memory that a step may take.
+ * Loss upon loss: worker A has the first slot that is missing. It is stalled until all
+ * other workers have filled their buffers, and dies. Then the worker that got A's slot
+ * does the same, until one worker is left. Each loss makes the others hold gradients of
+ * later steps, which is the most memory that a step may need.
  */
 #include "tests/system/sim/scenario.h"
 
@@ -34,10 +36,12 @@
 #include "tests/system/sim/ledger.h"
 
 #define RECONNECT_NS (2 * TERN_NS_PER_MS)
-#define LONG_NS      (100 * TERN_NS_PER_MS) /* longer than servers are separated */
+/* Longer than the time for which the scripts separate servers. */
+#define LONG_NS (100 * TERN_NS_PER_MS)
 
-/* Numbers of slots: fewer than workers, so that some have none; two or three for each
- * worker; far more than are received at a time. */
+/* Numbers of slots per step. SPARES: fewer than there are workers, so that some have
+ * none. SLOTS_LEAST: two or three for each worker. MANY: far more than a server receives
+ * at a time. */
 #define SPARES      2u
 #define SLOTS_LEAST 6u
 #define MANY        66u
@@ -46,9 +50,9 @@ struct script {
 	struct job job;
 	void (*step)(struct script *s);
 	unsigned phase;
-	struct tern_sim_event alarm; /* time of the next phase */
+	struct tern_sim_event alarm; /* wakes the script at the time of its next phase */
 	struct member *a, *b;
-	unsigned late; /* server that learns late */
+	unsigned late; /* the server that learns late */
 };
 
 static uint64_t now(const struct script *s)
@@ -62,7 +66,7 @@ static uint64_t between(struct script *s, uint64_t from_us, uint64_t to_us)
 	       TERN_NS_PER_US;
 }
 
-/* This event only makes the world call the script. */
+/* Does nothing: the event only makes the simulator call the script at that time. */
 static void rings(struct tern_sim_event *event)
 {
 	(void)event;
@@ -102,13 +106,14 @@ static void part(
 	tern_sim_part(m->process, s->job.members[i].process, for_ns, status);
 }
 
-/* The job may go on without it: its result does not matter. */
+/* Marks a worker that may be lost without harm, and whose exit status is not checked. */
 static void give_up(struct member *m)
 {
 	m->stalled = true;
 }
 
-/* All chunks of the other server are here for the version from which it follows. */
+/* True if the worker has received all chunks of the parameters from which it is to start,
+ * except perhaps those of `server`. */
 static bool lacks_only(const struct tern_worker *w, uint32_t server)
 {
 	for (uint32_t i = 0; i < w->plan.chunk_count; i++)
@@ -127,14 +132,14 @@ static void late_taker(struct script *s)
 		tern_sim_crash(s->a->process);
 		next_phase(s, 0);
 		break;
-	case 1: /* server 0 is about to tell B */
+	case 1: /* server 0 has chosen B, and is about to tell it */
 		if (decider(s)->generation == 0)
 			return;
 		s->b = worker(s, decider(s)->leases[s->a - worker(s, 0)].owner->index);
 		give_up(s->b);
 		next_phase(s, 0);
 		break;
-	case 2: /* B, a spare, gets its version from server 1 a little later */
+	case 2: /* delays server 1's answer, from which B, a spare, gets its parameters */
 		if (!s->b->worker->follows)
 			return;
 		tern_sim_stall(server(s, 1), between(s, 1500, 2500));
@@ -161,7 +166,9 @@ static void late_gradient(struct script *s)
 		s->a = worker(s, (uint32_t)tern_rng_below(
 					 tern_sim_rng(s->job.sim), s->job.workers));
 		if (!s->a->worker->computing)
-			return; /* perhaps it has sent all of the step */
+			/* A has perhaps sent all gradients of the step: wait for the next
+			 * step. */
+			return;
 		give_up(s->a);
 		part(s, s->a, 0, 40 * TERN_NS_PER_MS, -ECONNRESET);
 		tern_sim_part(
@@ -178,8 +185,8 @@ static void late_gradient(struct script *s)
 	}
 }
 
-/* It has sent all its gradients, and waits for the next version, which is not made
- * yet. */
+/* True if the worker has sent all its gradients, and waits for the next version of the
+ * parameters, which server 1 has not made yet. */
 static bool waits(const struct script *s, const struct member *m)
 {
 	const struct tern_server *one = s->job.members[1].server;
@@ -235,7 +242,8 @@ static void late_begin(struct script *s)
 	s->phase++;
 }
 
-/* The worker with the first slot for which server 0 waits; NULL: none. */
+/* The worker that has the first slot of which server 0 still lacks the gradient; NULL:
+ * none. */
 static struct member *first_missing(struct script *s)
 {
 	const struct chunk *c = &decider(s)->chunks[0];
@@ -276,13 +284,13 @@ static void play(struct job *j)
 static const struct plot {
 	void (*step)(struct script *s);
 	unsigned servers, late, workers;
-	uint32_t slots; /* 0: SLOTS_LEAST or more */
+	uint32_t slots; /* slots per step; 0: random, at least SLOTS_LEAST */
 	uint64_t reconnect_ns;
 } plots[] = {
 	{late_taker, 2, 1, 4, SPARES, RECONNECT_NS},
 	{late_gradient, 2, 1, 3, 0, RECONNECT_NS},
 	{ahead, 2, 1, 2, 0, RECONNECT_NS},
-	/* There are three chunks, so server 3 has none. */
+	/* The model has three chunks of parameters, so server 3 has none. */
 	{late_begin, 4, 3, 3, 0, LONG_NS},
 	{late_begin, 4, 3, 3, SPARES, LONG_NS},
 	{late_begin, 4, 1, 3, SPARES, LONG_NS},
@@ -295,7 +303,8 @@ static struct tern_ps_job plan_of(const struct plot *plot, uint64_t seed)
 	struct tern_ps_job plan =
 		ledger_plan(plot->slots ? plot->slots : SLOTS_LEAST + more);
 
-	/* There are enough records for the steps. */
+	/* Limits the steps: each slot of each step needs one of the 200 records of the
+	 * data set. */
 	if (plot->slots == MANY)
 		plan.steps = 3;
 	return plan;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A training job in the simulator: servers and workers, and the disturbances. The
- * scenario chooses the training and checks the result.
+ * A training job in the simulator: servers, workers, and the disturbances (crashes,
+ * stalls, cut connections). The scenario chooses the model and the data, and checks the
+ * result.
  */
 #ifndef TERN_TESTS_SYSTEM_SIM_JOB_H
 #define TERN_TESTS_SYSTEM_SIM_JOB_H
@@ -18,16 +19,19 @@ struct member {
 	struct tern_server *server;
 	struct tern_worker *worker;
 	struct tern_engine *engine;
-	const struct tern_engine_ops *engine_ops; /* without gradient_or_hang() */
+	/* The engine's own operations, which gradient_or_hang() wraps. */
+	const struct tern_engine_ops *engine_ops;
 	struct tern_updater *updater;
 	bool ended;
-	bool asked;   /* it was asked to leave */
-	bool stalled; /* stalled for so long that the others go on without it */
-	bool hangs;   /* its engine hangs for so long, while its thread answers */
-	bool crowded; /* server: a worker had more slots than buffers */
+	bool asked;   /* a worker that was asked to leave */
+	bool stalled; /* was stalled for so long that the others continue without it */
+	/* Its engine (computation) hangs for so long that it is lost, while its thread
+	 * still answers. */
+	bool hangs;
+	bool crowded; /* of a server: it has had a reason to raise its staging budget */
 	int status;
 	char text[300];
-	struct tern_worker_results results; /* of a worker */
+	struct tern_worker_results results; /* of a worker: its results */
 };
 
 struct job {
@@ -35,56 +39,65 @@ struct job {
 	struct member members[MEMBERS_MAX];
 	unsigned servers, workers, count;
 	unsigned cut_permille, hurt_permille, nap_permille;
-	unsigned losses;   /* number of workers that are still to crash */
-	bool polite;       /* every other one is asked to leave instead */
-	bool server_falls; /* a server crashes, which ends the job */
-	bool stalls;       /* a worker is stalled */
-	bool hangs;        /* the engine of a worker hangs for ever */
-	bool server_naps;  /* a server is stalled for longer than a worker may be */
-	uint64_t worker_timeout_ns; /* 0: default of the servers */
+	unsigned losses; /* number of workers that will still crash */
+	/* About every second loss is a worker that is asked to leave, instead of a
+	 * crash. */
+	bool polite;
+	bool server_falls; /* a server crashes, so the job must fail */
+	bool stalls;       /* a worker is stalled until it is lost */
+	bool hangs;        /* the engine (computation) of a worker hangs for ever */
+	/* A server is stalled, for longer than the time limit of a worker. */
+	bool server_naps;
+	/* Time without progress after which a worker is lost; 0: the servers' default. */
+	uint64_t worker_timeout_ns;
 	bool async;
-	/* The workers' job, except mode, servers and workers. */
+	/* Description of the job, except its mode and its numbers of servers and
+	 * workers. */
 	struct tern_ps_job plan;
-	uint64_t staging_bytes; /* of each server, for received gradients */
-	/* Makes an engine for batches of plan.batch. Not NULL. */
+	uint64_t staging_bytes; /* memory of each server for received gradients */
+	/* Creates an engine that computes batches of plan.batch records. Must be set. */
 	struct tern_engine *(*engine)(void *arg, size_t rows);
 	void *engine_arg;
 
 	uint64_t reconnect_ns;
-	uint64_t leave_ns; /* time that server 0 waits before it decides; 0: 1 ms */
-	/* Called at each instant: until the steps begin, and from then on. NULL: none. */
+	/* Time that server 0 waits before it decides about leaving workers; 0: 1 ms. */
+	uint64_t leave_ns;
+	/* Called at each instant of virtual time: `prologue` until the training steps
+	 * begin, `script` from then on. May be NULL. */
 	void (*prologue)(struct job *j), (*script)(struct job *j);
 
-	unsigned stage;                   /* used by the script */
-	char addresses[MEMBERS_MAX][128]; /* of the servers */
+	unsigned stage;                   /* for use by the script */
+	char addresses[MEMBERS_MAX][128]; /* addresses of the servers */
 	const struct tern_dataset *data;
-	bool doomed; /* a server has crashed, or the last worker */
-	bool broken; /* a server's accounts were wrong at some instant */
+	bool doomed; /* cannot succeed: a server has crashed, or the last worker */
+	bool broken; /* at some instant a server's state was inconsistent */
 	uint64_t next_ns;
 };
 
-/* Options for tern_sim_new(): a fabric without faults; any kind of fabric, which has
- * no room now and then and refuses some connections. */
+/* Options for tern_sim_new(). job_sim_opts(): a network without faults.
+ * job_rough_sim_opts(): a random kind of fabric, which sometimes has no space for a
+ * message and refuses some connections. */
 struct tern_sim_opts job_sim_opts(uint64_t seed, bool verbose);
 struct tern_sim_opts job_rough_sim_opts(uint64_t seed, bool verbose);
 /*
- * Starts the processes in j->sim: the workers train on `data`, and the finisher saves the
- * parameters in the file "result".
+ * Starts the servers and workers in j->sim. The workers train on `data`, and the finisher
+ * (the worker that saves) writes the parameters to the file "result".
  */
 void job_start(struct job *j, const struct tern_dataset *data);
-/* Adds a worker in the place of the lost one with that index. */
+/* Adds a worker in place of the lost worker `index`. */
 struct member *job_add_worker(struct job *j, unsigned index);
-/* Called by tern_sim_run() at each instant, with the job as its argument: disturbs the
- * job and checks the servers' accounts. True when all have ended. */
+/* For tern_sim_run(), which calls it at each instant with the job as its argument:
+ * disturbs the job, and checks the servers' state. Returns true when all members have
+ * ended. */
 bool job_disturb(void *job);
-/* Checks that all members that did not crash have ended: with success, or the job
- * could not succeed. Prints which have not. */
+/* Checks that all members that did not crash have ended: with success, or with an error
+ * if the job could not succeed. Prints those that have not. */
 bool job_judge(const struct job *j);
-/* Number of workers that were not crashed, stalled or asked to leave. */
+/* Number of workers that did not crash and were not stalled or asked to leave. */
 unsigned job_workers_left(const struct job *j);
-/* The saved parameters; NULL, with a message, if there are none. */
+/* The parameters that were saved; if there are none, prints that and returns NULL. */
 const float *job_result(const struct job *j);
-/* Ends the processes, but not the simulator. */
+/* Frees the servers and workers, but not the simulator. */
 void job_finish(struct job *j);
 
 #endif

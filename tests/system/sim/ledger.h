@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions for scenarios whose parameters are a ledger: see ledger.c. */
+/* Functions for scenarios whose parameters count how often each record was used: see
+ * ledger.c. */
 #ifndef TERN_TESTS_SYSTEM_SIM_LEDGER_H
 #define TERN_TESTS_SYSTEM_SIM_LEDGER_H
 
@@ -8,12 +9,12 @@
 
 const struct tern_dataset *ledger_data(void);
 struct tern_model ledger_model(void);
-/* Five steps of batches of one record. */
+/* Description of a job of five steps, whose batches have one record. */
 struct tern_ps_job ledger_plan(uint32_t slots);
-/* For job.engine; `model` is its argument. */
+/* To be set as job.engine, with the name of a model as engine_arg. */
 struct tern_engine *ledger_engine(void *model, size_t rows);
-/* Checks that every record was applied as often as it should be, in every chunk;
- * prints errors. */
+/* Checks that every record was applied in every chunk as often as it should be; prints
+ * each error. */
 bool ledger_is_right(const struct job *j);
 
 #endif

@@ -1,53 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scenarios of sim_run. Each is a function of the seed: returns true on success;
- * *hash is a hash of everything that happened. */
+/* The scenarios of sim_run. The seed determines all that a scenario does. It returns true
+ * on success, and sets *hash to a hash of all events, to compare two runs. */
 #ifndef TERN_TESTS_SYSTEM_SIM_SCENARIO_H
 #define TERN_TESTS_SYSTEM_SIM_SCENARIO_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* For tern_sim_opts.log: prints to stderr. */
+/* To be used as tern_sim_opts.log: prints the line to stderr. */
 void print_line(const char *line);
 
-/* Two peers in a storm of requests, while connections are cut, and peers are stalled
- * or die. */
+/* Two peers with thousands of random requests, while connections are cut and a peer is
+ * stalled or crashes. */
 bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* More sends than credits, in both directions, received in another order. */
+/* More sends than there are credits (rights to send a message), in both directions,
+ * received in another order. */
 bool scenario_crowd(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* The storm with much of the memory in a simulated GPU, whose copies fail now and
- * then. */
+/* As scenario_storm(), with much of the memory in a simulated GPU whose copies sometimes
+ * fail. */
 bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* A whole training job, while connections are cut, and workers crash or are stalled:
- * the same bytes as without disturbance, as long as one worker is left. */
+/* A whole training job, while connections are cut, and workers crash or are stalled. As
+ * long as one worker is left, the result must have the same bytes as without
+ * disturbance. */
 bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* The same in async mode: the saved parameters are the result of all remaining
- * workers. */
+/* A training job in async mode with the same disturbances. The saved parameters must be
+ * those of the servers at the end; this is not checked if a worker was lost. */
 bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* Either mode, while a worker hangs or a process is stopped, but none dies. */
+/* A training job in either mode, in which a worker hangs or a process is stopped, but
+ * none crashes. */
 bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* All workers except one that is stalled are asked to end: the others save. */
+/* All workers are asked to leave, and one of them is stalled: the others must save the
+ * parameters. */
 bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* Workers are lost before the steps begin, and others take their places: the same
- * bytes. */
+/* Workers are lost before the training steps begin, and others take their places: the
+ * result must have the same bytes. */
 bool scenario_start(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* Jobs whose parameters count: each record is applied once in every chunk, from the
- * version of its step, whatever was lost; in async mode at most once. */
+/* Jobs whose parameters count the records: each record must be applied once in every
+ * chunk, from the version of its step, whatever was lost; in async mode at most once. */
 bool scenario_ledger(uint64_t seed, bool verbose, uint64_t *hash);
 bool scenario_async_ledger(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* Slots change hands while a process learns of it late: the same ledger. */
+/* Slots (gradients of one batch) are reassigned to another worker while a process learns
+ * of it late. Checked with the same counting parameters. */
 bool scenario_handover(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* Hundreds of peers dial one server at once, and return at once. */
+/* A thousand peers dial one server at the same time, and reconnect at the same time. */
 bool scenario_arrivals(uint64_t seed, bool verbose, uint64_t *hash);
 
 #endif

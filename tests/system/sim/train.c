@@ -34,14 +34,16 @@ static void make_data(void)
 	free(text);
 }
 
-/* The models: two chunks, or one that fits into a message, so that servers do not wait
- * for a lagging worker; with and without clipping. */
+/* The models: one of two chunks; and one whose gradient fits into a message, so that
+ * servers do not wait for a slow worker. */
 static const char *const models[] = {"mlp:150,20", "logreg"};
 
-#define KINDS 8u /* the model by kind / 2 % 2, clipped if kind % 2, slots if kind / 4 */
+/* Kinds of jobs: the model is kind / 2 % 2; gradients are clipped if kind % 2; many slots
+ * if kind / 4. */
+#define KINDS 8u
 
-/* Results of an undisturbed run of each kind with one worker and one server, computed
- * once. */
+/* For each kind: the parameters that an undisturbed job with one worker and one server
+ * saves, computed once. */
 static char *expected[KINDS];
 static size_t expected_bytes[KINDS];
 
@@ -65,8 +67,8 @@ static bool compare(struct tern_sim *sim, unsigned kind)
 	return false;
 }
 
-/* Async mode: the saved parameters equal those of the servers at the end. A lost
- * worker may have sent them something after it was given up. */
+/* Async mode: the saved parameters must equal those of the servers at the end. Not
+ * checked after a loss, since gradients of the lost worker may have arrived later. */
 static bool compare_with_servers(const struct job *j)
 {
 	const float *result = job_result(j);
@@ -89,9 +91,10 @@ static bool compare_with_servers(const struct job *j)
 	return true;
 }
 
-/* ---- all are asked to end ---- */
+/* ---- all workers are asked to leave ---- */
 
-/* A worker without parameters does not ask for permission to leave, but fails alone. */
+/* True when all workers have parameters. A worker without parameters fails when it is
+ * asked to leave, instead of asking for permission. */
 static bool all_have_begun(const struct job *j)
 {
 	for (unsigned i = j->servers; i < j->count; i++)
@@ -111,10 +114,11 @@ static void ask_all_but_first(struct job *j)
 	j->doomed = true;
 }
 
-#define HUNG_NS (30 * TERN_NS_PER_S) /* longer than any deadline */
+/* Time for which a worker hangs: longer than any time limit. */
+#define HUNG_NS (30 * TERN_NS_PER_S)
 
-/* The worker that hangs. It crashes after HUNG_NS, and all others must have ended by
- * then: none may wait for it beyond its deadline. */
+/* The worker that hangs. It crashes after HUNG_NS. By then all other workers must have
+ * ended: none may wait for it longer than the time limit. */
 static struct {
 	struct tern_sim_event event;
 	struct job *job;
@@ -137,7 +141,7 @@ static void end_hung(struct tern_sim_event *event)
 	tern_sim_crash(hung.member->process);
 }
 
-/* Worker 0 hangs from now on. */
+/* Makes worker 0 hang. */
 static void stop_first(struct job *j)
 {
 	struct member *m = &j->members[j->servers];
@@ -150,8 +154,8 @@ static void stop_first(struct job *j)
 	tern_sim_at(j->sim, &hung.event, tern_sim_now_ns(j->sim) + HUNG_NS);
 }
 
-/* Worker 0, the finisher, has permission to leave, and is still there when the others
- * are asked. */
+/* Worker 0 (the finisher, which saves) gets the permission to leave, and hangs before it
+ * leaves. Then the others are asked to leave. */
 static void leave_one_by_one(struct job *j)
 {
 	struct member *m = &j->members[j->servers];
@@ -167,7 +171,7 @@ static void leave_one_by_one(struct job *j)
 	}
 }
 
-/* Worker 0 hangs, which no process knows yet. The others leave. */
+/* Worker 0 hangs, which no process has noticed yet, and the others are asked to leave. */
 static void leave_a_hung_one(struct job *j)
 {
 	if (j->stage || !all_have_begun(j))
@@ -177,7 +181,7 @@ static void leave_a_hung_one(struct job *j)
 	ask_all_but_first(j);
 }
 
-/* The last server is asked to end while worker 0 hangs. */
+/* Worker 0 hangs, and then the last server is asked to end. */
 static void interrupt_beside_a_hung_one(struct job *j)
 {
 	if (j->stage || !all_have_begun(j))
@@ -223,7 +227,8 @@ static bool run(
 						: j->async ? 3 * j->workers + 1
 							   : 4,
 		.seed = 5,
-		.slots = kind / 4 ? 20 : 4, /* more than are held at once */
+		/* 20: more slots than a server holds gradients at a time. */
+		.slots = kind / 4 ? 20 : 4,
 		.batch = 4,
 		.clip_norm = kind % 2 ? 0.01 : 0};
 	tern_optimizer_parse("adam", &j->plan.optimizer);
@@ -244,7 +249,7 @@ static bool run(
 	return good;
 }
 
-/* The expected result; it is computed if it was not needed before. */
+/* Computes the expected result of this kind, if that was not done before. */
 static bool is_known(unsigned kind)
 {
 	const struct tern_sim_opts opts = {.caps = TERN_CAP_PUT};
@@ -254,8 +259,8 @@ static bool is_known(unsigned kind)
 	return expected[kind] || run(&opts, &plain, kind, &ignored);
 }
 
-/* Workers are lost only for lack of progress: an engine hangs, a worker is stopped, or
- * a server is stopped, which no worker may be blamed for. */
+/* Sets up losses by lack of progress only: a worker's engine hangs, a worker is stopped,
+ * or a server is stopped, for which no worker may be given up. */
 static void make_late(struct job *j, uint64_t seed)
 {
 	j->servers = 2 + (unsigned)(seed / 8 % 2);
@@ -288,14 +293,15 @@ static bool disturb(uint64_t seed, bool async, bool late, bool verbose, uint64_t
 	unsigned kind = (unsigned)(seed / 8 % 2 + (seed / 64 % 4 == 3 ? 2 : 0) +
 				   (seed % 11 < 4 ? 4 : 0));
 
-	/* The file is saved in the end. */
+	/* Some seeds: writing the file sometimes fails, but must succeed in the end. */
 	opts.file_fail_permille = seed % 5 == 4 ? 100 : 0;
 	if (late)
 		make_late(&job, seed);
-	/* A process that is cut off from a server for so long loses it. */
+	/* Cuts are off, since a process that loses its connection to a stalled server
+	 * would give the server up. */
 	if (job.server_naps)
 		job.cut_permille = 0;
-	/* Usually at least one worker stays. */
+	/* In most seeds at least one worker is left. */
 	if (job.losses >= job.workers && seed % 40 != 38)
 		job.losses = job.workers - 1;
 	if (async)
@@ -325,8 +331,8 @@ bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash)
 		leave_one_by_one, leave_a_hung_one, interrupt_beside_a_hung_one};
 	struct job job = {.servers = 1 + (unsigned)(seed / 3 % 2),
 		.workers = 2 + (unsigned)(seed / 12 % 3),
-		/* Shorter than the time that a worker waits for permission to leave,
-		 * or longer. */
+		/* Either shorter or longer than the time that a worker waits for
+		 * permission to leave. */
 		.worker_timeout_ns = (seed / 6 % 2 ? 2 : 20) * TERN_NS_PER_S,
 		.leave_ns = 500 * TERN_NS_PER_MS,
 		.script = scripts[seed % 3],
@@ -337,26 +343,28 @@ bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash)
 	return run(&opts, &job, 0, hash);
 }
 
-/* ---- lost before the steps begin ---- */
+/* ---- workers are lost before the steps begin ---- */
 
-#define AGAIN_NS (300 * TERN_NS_PER_MS) /* by then all servers have noticed the loss */
+/* After this time all servers know of a loss, and another worker may take the place. */
+#define AGAIN_NS (300 * TERN_NS_PER_MS)
 
 struct start {
 	struct job job;
 	unsigned losses;
-	uint64_t instants; /* until the next loss */
+	uint64_t instants; /* instants of virtual time until the next loss */
 	struct member *lost;
-	struct tern_sim_event again; /* another worker may take its place */
+	/* Wakes the scenario when another worker may take the place. */
+	struct tern_sim_event again;
 };
 
-/* This event only makes the world call the prologue. */
+/* Does nothing: the event only makes the simulator call the prologue at that time. */
 static void may_come_again(struct tern_sim_event *event)
 {
 	(void)event;
 }
 
-/* A loss comes at one of so many instants, which is about their number until the
- * start. */
+/* Roughly the number of instants before the training starts; a loss comes at a random one
+ * of them. */
 static unsigned instants_of(const struct job *j)
 {
 	return 15 * j->servers * j->workers;
@@ -367,7 +375,7 @@ static bool has_started(const struct job *j)
 	return j->members[0].server->running;
 }
 
-/* True if every server that has the job has a place for it. */
+/* True if every server that knows the job has a free place for worker `index`. */
 static bool has_place(const struct job *j, unsigned index)
 {
 	for (unsigned i = 0; i < j->servers; i++) {
@@ -398,8 +406,8 @@ static void lose_one(struct start *s)
 	tern_sim_at(j->sim, &s->again, tern_sim_now_ns(j->sim) + AGAIN_NS);
 }
 
-/* A loss after the start of server 0, or one that is noticed after it, is handled as
- * during the steps: no worker may join then. */
+/* Loses workers before the start, and adds others in their places. After server 0 has
+ * started the training, a loss is handled as during the steps: no worker may join. */
 static void lose_before_start(struct job *j)
 {
 	struct start *s = tern_container_of(j, struct start, job);

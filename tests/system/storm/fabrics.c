@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The storm on the instances of conformance: two contexts in one process, `storm
- * INSTANCE [SEEDS [FIRST]]`. */
+/* Runs the storm (random requests between two contexts in one process) on the instances
+ * of the conformance lists: `storm INSTANCE [SEEDS [FIRST]]`. */
 #include "tests/harness/instance.h"
 #include "tests/system/storm/storm.h"
 
@@ -25,33 +25,37 @@
 struct end {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
-	struct tern_pool *pool, *other; /* other: NULL, or of a GPU if pool is not */
+	/* `other`: a second pool, with the other of the two kinds of memory (host,
+	 * GPU); or NULL. */
+	struct tern_pool *pool, *other;
 	struct tern_peer *peer;
 	struct tern_listener *listener, *second;
 };
 
 struct bed {
 	const struct instance *instance;
-	/* Fabric to which the session moves when the first one breaks. */
+	/* The fabric to which the session must move when the first one breaks; NULL: none
+	 * breaks. */
 	const char *second;
 };
 
-/* Instances of simulated devices that break. */
+/* Instances whose simulated devices break during the storm. */
 static const struct fall_over {
 	const char *name, *instance;
 } falls_over[] = {{"fall-over", "fake"}, {"fall-over-guard", "fake-guard"}};
 
-/* Some of the memory is in a GPU: suffix "-gpu" of the instance's name; "-ipc": and
- * the driver has CUDA IPC. */
+/* Some of the memory is in a simulated GPU: the instance's name has the suffix "-gpu", or
+ * "-ipc" if the driver also has CUDA IPC. */
 static bool gpu, ipc;
-static struct tern_domain_hooks hooks; /* simulated devices */
+static struct tern_domain_hooks hooks; /* functions of the simulated devices */
 
 static void on_accept(struct tern_peer *peer, void *arg)
 {
 	((struct end *)arg)->peer = peer;
 }
 
-/* Buffers of ALLOC are in GPU memory at one end, or at both. */
+/* Creates an end. The buffers of receives with ALLOC are in GPU memory at one end, or at
+ * both. */
 static void make_end(struct end *e, const struct tern_domain_opts *domain_opts,
 	const struct tern_context_opts *opts, bool on_gpu)
 {
@@ -107,7 +111,8 @@ static void join(struct end e[2], const char *where, const char *second)
 		both(e);
 }
 
-/* During the storm, the devices of the first fabric are separated, or one is removed. */
+/* Cuts the network between the devices of the first fabric, or removes one of them,
+ * during the storm. */
 static void break_first(uint64_t seed)
 {
 #if TERN_HAVE_VERBS
@@ -120,8 +125,8 @@ static void break_first(uint64_t seed)
 #endif
 }
 
-/* Simulated devices with the options of the instance, but slow. They are new for each
- * storm if they break. */
+/* Replaces the simulated devices by new ones, with the options of the instance, but slow.
+ * Called for each storm in which they break. */
 static void reset_fakes(void)
 {
 #if TERN_HAVE_VERBS
@@ -135,7 +140,7 @@ static void reset_fakes(void)
 #endif
 }
 
-/* An idle session moves as well. */
+/* Waits until the session has moved to tcp, as even an idle session must. */
 static bool moved(struct end e[2], uint64_t limit_ns)
 {
 	while (strcmp(tern_peer_fabric(e[1].peer), "tcp") != 0) {
@@ -166,7 +171,7 @@ static struct storm_opts storm_opts(uint64_t seed)
 		.copy_fail_permille = gpu && seed % 5 == 4 ? 100 : 0};
 }
 
-/* Simulated devices are new for each seed, so that an earlier fault has no effect. */
+/* Creates new simulated devices for each seed, so that an earlier fault has no effect. */
 static void open_fakes(const struct bed *bed, uint64_t seed,
 	struct tern_domain_opts *domain_opts, const struct storm_memory **memory)
 {
@@ -177,8 +182,10 @@ static void open_fakes(const struct bed *bed, uint64_t seed,
 	if (gpu) {
 		*memory = storm_gpu_open(seed, ipc);
 		hooks.cuda_api = storm_gpu_api();
-		hooks.cuda_ipc_self = seed % 3; /* as the driver allows it */
-		/* Few bounce buffers, so that requests wait. */
+		/* The same choice as in storm_gpu_open(). */
+		hooks.cuda_ipc_self = seed % 3;
+		/* In every second seed bounce buffers are few, so that requests wait for
+		 * them. */
 		domain_opts->bounce_bytes = seed % 2 ? 200000 : 0;
 	}
 #else
@@ -195,7 +202,8 @@ static void close_fakes(void)
 #endif
 }
 
-/* Until the storm is over and, if the first fabric breaks, the session has moved. */
+/* Runs the storm to its end and, if the first fabric breaks, until the session has
+ * moved. */
 static void blow(
 	const struct bed *bed, struct storm *storm, struct end e[2], uint64_t seed)
 {
@@ -246,7 +254,7 @@ static int run(const struct bed *bed, uint64_t seed)
 	storm = storm_new(&opts, ends);
 	blow(bed, storm, e, seed);
 	if (storm_error(storm)) {
-		storm_free(storm); /* prints the error */
+		storm_free(storm); /* prints the storm's error */
 		exit(1);
 	}
 	r = storm_free(storm);
@@ -281,7 +289,7 @@ static struct bed find_bed(const char *name)
 	return bed;
 }
 
-/* Removes the suffix from the name. */
+/* Removes the suffix "-gpu" or "-ipc" from the name, and sets `gpu` and `ipc`. */
 static void read_end(char *name)
 {
 #if TERN_HAVE_CUDA

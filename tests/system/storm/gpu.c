@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A simulated GPU for the storm: see storm_memory. */
+/* A simulated GPU for the storm: implements struct storm_memory. */
 #include "tests/system/storm/gpu.h"
 
 #include <string.h>
@@ -11,8 +11,8 @@ static const struct tern_cuda_api *api;
 static CUcontext context;
 static bool has_ipc;
 
-/* Runs a copy of the test itself, which must not get the fault that the storm has
- * injected. */
+/* Makes a copy for the test itself. Repeats it until it works, since a fault that the
+ * storm has injected may hit it. */
 static void surely(CUresult (*copy)(void *arg, CUstream stream), void *arg)
 {
 	CUstream stream;
@@ -59,7 +59,7 @@ static void read_bytes(void *to, uint64_t address, uint64_t bytes)
 	surely(down, &(struct bytes){address, to, NULL, bytes});
 }
 
-/* By function: the number of calls at which the fault comes. */
+/* For each function: the number of the call at which its last injected fault comes. */
 static unsigned asked[5];
 
 static void refuse(unsigned which)
@@ -71,7 +71,8 @@ static void refuse(unsigned which)
 	_Static_assert(TERN_ARRAY_SIZE(calls) == TERN_ARRAY_SIZE(asked), "one each");
 	which %= TERN_ARRAY_SIZE(calls);
 
-	/* A fault that has not come yet uses one of few entries. */
+	/* The simulated driver can keep only few faults: inject no other one before the
+	 * last one has come. */
 	if (asked[which] && fake_cuda_calls(calls[which]) < asked[which])
 		return;
 	fake_cuda_fail(calls[which], 1, CUDA_ERROR_UNKNOWN);
@@ -88,7 +89,8 @@ const struct storm_memory *storm_gpu_open(uint64_t seed, bool ipc)
 	opts.seed = seed;
 	opts.early_percent = (unsigned)(seed % 4) * 20;
 	opts.ipc = has_ipc = ipc;
-	/* Otherwise by addresses, since both ends are this process. */
+	/* ipc_self false: the reading end uses the address itself, since both ends are in
+	 * this process. */
 	opts.ipc_self = seed % 3;
 	opts.dma_buf = seed % 4 != 2;
 	if (seed / 2 % 2)
@@ -109,5 +111,5 @@ const void *storm_gpu_api(void)
 void storm_gpu_close(void)
 {
 	api->primary_ctx_release(0);
-	fake_cuda_reset(NULL); /* asserts that nothing is left open */
+	fake_cuda_reset(NULL); /* asserts that no object of the driver is open */
 }

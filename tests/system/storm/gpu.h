@@ -6,7 +6,8 @@
 #include "tests/system/storm/storm.h"
 
 const struct storm_memory *storm_gpu_open(uint64_t seed, bool ipc);
-const void *storm_gpu_api(void); /* for tern_domain_hooks.cuda_api */
-void storm_gpu_close(void);      /* everything that uses it must be freed */
+const void *storm_gpu_api(void); /* to be set as tern_domain_hooks.cuda_api */
+/* All memory and domains that use the GPU must be freed before. */
+void storm_gpu_close(void);
 
 #endif

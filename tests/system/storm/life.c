@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * life URL [SECONDS]: one session that sends small tensors as fast as it can for an hour
- * or SECONDS, and checks each of them. Every five seconds it loses its link (on fabrics
- * that can reconnect) and sends a tensor large enough for rails. An hour of tcp is more
- * than 2^31 messages, on most machines more than 2^32. After the first tenth of the time,
- * memory must not grow any more.
+ * life URL [SECONDS]: a session that exists for long. It sends small tensors as fast as
+ * it can, for an hour or SECONDS, and checks each of them. Every five seconds its
+ * connection is cut (on fabrics that can reconnect), and it sends a tensor large enough
+ * to use rails (additional connections). On tcp an hour means more than 2^31 messages, on
+ * most machines more than 2^32. After the first tenth of the time, the process must not
+ * use more memory any more.
  *
  * One thread serves both ends in turn. Exit code 0: success.
  */
@@ -29,7 +30,8 @@
 #define RAIL_COUNT  2u
 #define EVENT_NS    (5 * TERN_NS_PER_S)
 #define HANG_NS     (60 * TERN_NS_PER_S)
-/* Growth of resident memory: malloc and the kernel round. */
+/* Allowed growth of resident memory in bytes, since malloc and the kernel round sizes
+ * up. */
 #define GROWTH_MAX (4ll << 20)
 
 static _Noreturn void fail(const char *what, int status)
@@ -147,9 +149,10 @@ static void flow(struct life *l, uint64_t until_ns)
 	}
 }
 
-/* ---- events of a long life ---- */
+/* ---- events during the session ---- */
 
-/* The main link is one of them, unless large tensors have connections of their own. */
+/* True if all rails are connected. The main link is one of them, unless large tensors
+ * have connections of their own. */
 static bool rails_are_up(const struct tern_peer *peer)
 {
 	unsigned last = peer->rails.bulk_bytes ? RAIL_COUNT : RAIL_COUNT - 1;

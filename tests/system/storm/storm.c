@@ -14,25 +14,31 @@
 struct half {
 	struct storm *storm;
 	struct tern_req req;
-	struct tern_buf buf;    /* send: the data; receive into an own room: the room */
-	struct tern_pool *pool; /* pool of the buffer */
+	/* Of a send: the data; of a receive into the caller's memory: that memory. */
+	struct tern_buf buf;
+	struct tern_pool *pool; /* pool to which `buf` belongs */
 	const struct storm_memory *memory;
 	struct tern_shape shape;
-	/* It is the number-th request of its triple at this end. */
+	/* number: how many requests of the same triple (channel, key, step) this end
+	 * posted before. */
 	unsigned triple, number;
 	unsigned flags;
 	bool is_send, posted, ended, cancelled, small_room, released;
 	unsigned done_count;
-	unsigned got; /* receive: number of the matched send + 1; 0: unknown */
+	/* Of a receive: number of the send that it got, plus 1; 0: not known. */
+	unsigned got;
 };
 
-/* One direction: the sends of one end and the receives of the other. */
+/* One direction of the storm: the sends of one end and the receives of the other. */
 struct way {
 	struct half *sends, *recvs;
-	unsigned sent, received;               /* numbers of requests posted so far */
-	unsigned taken;                        /* receives that have ended */
-	unsigned *send_triples, *recv_triples; /* the same triples, in different orders */
-	unsigned *send_counts, *recv_counts;   /* per triple */
+	unsigned sent, received; /* numbers of requests posted so far */
+	unsigned taken;          /* receives that have ended */
+	/* The triple (channel, key, step) of each request; both have the same triples, in
+	 * different orders. */
+	unsigned *send_triples, *recv_triples;
+	/* For each triple: requests posted so far. */
+	unsigned *send_counts, *recv_counts;
 	struct storm_end from, to;
 };
 
@@ -41,7 +47,9 @@ struct storm {
 	struct tern_rng rng;
 	struct way ways[2];
 	unsigned posted, ended, delivered;
-	bool down, lossy; /* lossy: cancels may break the numbering */
+	/* `lossy`: cancelled or failed requests may break the numbering of sends and
+	 * receives. */
+	bool down, lossy;
 	char error[300], suspicion[300];
 };
 
@@ -52,20 +60,22 @@ static void fail(struct storm *s, const char *fmt, ...)
 	va_list ap;
 
 	if (s->error[0])
-		return; /* the first error is the most useful */
+		return; /* keep the first error, which is the most useful */
 	va_start(ap, fmt);
 	vsnprintf(s->error, sizeof(s->error), fmt, ap);
 	va_end(ap);
 }
 
-/* Byte i of the number-th send of a triple; the first 8 bytes are the number. */
+/* Byte i of the contents of send `number` of a triple. The first 8 bytes identify the
+ * send. */
 static uint8_t pattern(const struct half *h, unsigned number, uint64_t i)
 {
 	return (uint8_t)(tern_mix64(((uint64_t)h->triple << 32 | number) + i / 8 * 977) >>
 			 (i % 8 * 8));
 }
 
-/* The contents of a buffer, for the CPU; give() ends this, and writes changes back. */
+/* Returns the contents of a buffer in host memory (of GPU memory a copy); give() writes
+ * them back. */
 static unsigned char *borrow(const struct half *h, const struct tern_buf *buf)
 {
 	uint64_t address = tern_buf_cuda_address(buf);
@@ -97,7 +107,8 @@ static void fill(const struct half *h)
 	give(h, &h->buf, p);
 }
 
-/* Fills a buffer that nobody may write to any more; it is checked after the storm. */
+/* Fills a buffer whose request has ended with a pattern. The end of the storm checks that
+ * nobody has written to it since. */
 static void spoil(const struct half *h)
 {
 	unsigned char *p = borrow(h, &h->buf);
@@ -115,7 +126,7 @@ static bool matches(const struct half *h, const unsigned char *p, unsigned numbe
 	return true;
 }
 
-/* ---- requests that have ended ---- */
+/* ---- the ends of requests ---- */
 
 static struct way *way_of(struct half *h)
 {
@@ -136,8 +147,9 @@ static const struct half *send_with(
 	return NULL;
 }
 
-/* Finds the send of a receive. Without losses it has the receive's own number; else
- * see check_order(). */
+/* Finds the send that a receive got, and checks the bytes. The send must have the
+ * receive's own number, unless requests may be cancelled or fail: then check_order()
+ * checks only the order. */
 static bool is_delivered(struct half *h, const unsigned char *p)
 {
 	struct storm *s = h->storm;
@@ -194,8 +206,8 @@ static void check_end(struct half *h)
 		return;
 	else if (status == -EIO && s->opts.copy_fail_permille)
 		return;
-	else if (status != 0 &&
-		 !s->suspicion[0]) /* unless the peer turns out to be down */
+	else if (status != 0 && !s->suspicion[0])
+		/* This is an error only if the peer does not turn out to be down. */
 		snprintf(s->suspicion, sizeof(s->suspicion),
 			"%s %u of triple %u ended with %d (%s)",
 			h->is_send ? "send" : "receive", h->number, h->triple, status,
@@ -223,7 +235,7 @@ static void on_done(struct tern_req *req)
 	}
 }
 
-/* ---- posting ---- */
+/* ---- posting requests ---- */
 
 static uint64_t random_bytes(struct storm *s)
 {
@@ -243,7 +255,7 @@ static uint64_t random_bytes(struct storm *s)
 	}
 }
 
-/* A random shape of that size. */
+/* A random shape with `bytes` bytes. */
 static struct tern_shape random_shape(struct storm *s, uint64_t bytes)
 {
 	struct tern_shape shape = tern_shape_1d(TERN_U8, bytes);
@@ -268,7 +280,7 @@ static void start(
 	h->req.arg = h;
 }
 
-/* Four steps for each key; some requests have a name, some do not. */
+/* The key of a request's triple: four triples, with different steps, share a key. */
 static uint64_t key_of(const struct half *h)
 {
 	return 1000 + h->triple / 4;
@@ -288,7 +300,7 @@ static bool permille(struct storm *s, unsigned rate)
 	return tern_rng_below(&s->rng, 1000) < rate;
 }
 
-/* From either pool of the end, at random. */
+/* Takes a buffer from one of the end's two pools, at random. */
 static int get_memory(
 	struct storm *s, struct half *h, const struct storm_end *end, uint64_t bytes)
 {
@@ -371,7 +383,8 @@ static void release_one(struct storm *s, struct way *w)
 	}
 }
 
-/* Both ends have posted everything: a request without its other half never gets it. */
+/* Cancels the remaining requests: both ends have posted all requests, so those without a
+ * counterpart would never end. */
 static void end_leftovers(struct storm *s)
 {
 	for (int i = 0; i < 2; i++)
@@ -461,9 +474,9 @@ unsigned storm_delivered(const struct storm *s)
 	return s->delivered;
 }
 
-/* ---- birth and end ---- */
+/* ---- creating and freeing ---- */
 
-/* Which of the remaining sends is received i-th. */
+/* Chooses which of the remaining sends is the i-th to be received. */
 static unsigned other_place(struct storm *s, unsigned i)
 {
 	unsigned left = s->opts.pair_count - i;
@@ -480,8 +493,8 @@ static unsigned other_place(struct storm *s, unsigned i)
 	return i + (unsigned)tern_rng_below(&s->rng, left);
 }
 
-/* Random triples for the sends, and the same for the receives. "Near its own place"
- * means that neither half is always first, and that credits suffice. */
+/* Chooses random triples for the sends, and the same triples in another order for the
+ * receives. With STORM_NEAR the orders are so similar that credits suffice. */
 static void deal(struct storm *s, struct way *w)
 {
 	unsigned n = s->opts.pair_count;
@@ -538,8 +551,7 @@ static void end_half(struct storm *s, struct half *h)
 		tern_pool_put(h->pool, &h->buf);
 }
 
-/* Receives of a triple, in the order of posting, must have got its sends in their
- * order. */
+/* Checks that the receives of a triple have got its sends in the order of posting. */
 static void check_order(struct storm *s, const struct way *w)
 {
 	unsigned *last = calloc(s->opts.triple_count, sizeof(*last));

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A storm of sends and receives between two peers, the same on every fabric and in the
- * simulator: random sizes around every threshold, random order of the two halves, the
- * same triple many times, receives of all three kinds, cancels. It checks the rules of
- * the rendezvous: each request ends once; received data equals sent data, dtype and shape
- * included; the k-th send of a triple meets the k-th receive (with cancels, the order is
- * kept); no buffer is accessed after its request has ended.
+ * A storm: random sends and receives between two peers, the same on every fabric and in
+ * the simulator. Sizes are around every threshold, send and receive come in random order,
+ * the same triple (channel, key, step) is used many times, receives are of all three
+ * kinds, and some requests are cancelled. The storm checks the rules of the rendezvous:
+ * each request ends once; received data equals sent data, with dtype and shape; the k-th
+ * send of a triple meets the k-th receive (after cancels, only the order is kept); no
+ * buffer is accessed after its request has ended.
  */
 #ifndef TERN_TESTS_STORM_H
 #define TERN_TESTS_STORM_H
@@ -16,62 +17,69 @@
 
 struct storm_opts {
 	uint64_t seed;
-	unsigned pair_count;   /* number of sends, and of receives, in each direction */
-	unsigned triple_count; /* number of different triples that they use */
-	uint64_t bytes_max;    /* largest size of a tensor */
-	uint32_t eager_bytes;  /* sizes are concentrated around it */
+	unsigned pair_count; /* number of sends, and of receives, in each direction */
+	/* Number of different triples (channel, key, step) among them. */
+	unsigned triple_count;
+	uint64_t bytes_max;   /* largest size of a tensor */
+	uint32_t eager_bytes; /* eager threshold: many sizes are close to it */
 	unsigned cancel_permille;
-	unsigned small_room_permille; /* receives whose room is too small */
-	unsigned copy_fail_permille;  /* steps in which a copy of a GPU fails */
+	/* Share of receives whose memory is too small for the tensor. */
+	unsigned small_room_permille;
+	/* Share of steps in which a copy from or to the GPU fails. */
+	unsigned copy_fail_permille;
 	enum {
 		STORM_NEAR, /* receives are posted roughly in the order of the sends */
-		STORM_SHUFFLED, /* in any order */
+		STORM_SHUFFLED, /* receives are posted in any order */
 		STORM_LAST_FIRST
 	} order;
-	unsigned lag; /* each receive is posted only after this number of further sends */
-	unsigned open_most; /* at most this number of receives at a time; 0: no limit */
+	/* Each receive is posted only after this number of further sends was posted. */
+	unsigned lag;
+	/* At most this number of receives is posted at a time; 0: no limit. */
+	unsigned open_most;
 };
 
 struct storm;
 
-/* Access to memory that the CPU does not reach, and a fault for its next copy. */
+/* Access to memory that the CPU cannot access. refuse() makes one of the device's next
+ * operations fail. */
 struct storm_memory {
 	void (*write)(uint64_t address, const void *from, uint64_t bytes);
 	void (*read)(void *to, uint64_t address, uint64_t bytes);
 	void (*refuse)(unsigned which);
 };
 
-/* One end: a channel of a peer, and a pool of its domain (also the peer's opts.pool).
- * Half of its data and rooms come from `other`, if there is one. */
+/* One end: a channel of a peer, and a pool of its domain (also the peer's opts.pool). If
+ * `other` is set, half of its buffers come from that pool. */
 struct storm_end {
 	struct tern_channel *channel;
 	struct tern_pool *pool, *other;
-	const struct storm_memory *memory; /* NULL: all of it is host memory */
+	/* For pools in GPU memory; NULL: both pools are in host memory. */
+	const struct storm_memory *memory;
 };
 
 struct storm *storm_new(const struct storm_opts *opts, const struct storm_end ends[2]);
 
-/* Posts a few more requests, and checks those that have ended. Call it between rounds
- * of progress. */
+/* Posts some more requests, and checks those that have ended. To be called between calls
+ * of tern_progress(). */
 void storm_step(struct storm *storm);
 
-/* True if everything was posted and has ended. */
+/* True if all requests were posted and have ended. */
 bool storm_is_over(const struct storm *storm);
 
-/* A peer went down: requests may end with any error from now on. */
+/* To be called when a peer went down: from then on requests may end with any error. */
 void storm_peer_down(struct storm *storm);
 
-/* The first error, as a sentence; NULL: none so far. */
+/* The first error, as a sentence; NULL: no error so far. */
 const char *storm_error(const struct storm *storm);
 
 /* Prints the requests that have not ended. */
 void storm_print_left(const struct storm *storm);
 
-/* Number of requests that ended with 0. */
+/* Number of requests that ended with success. */
 unsigned storm_delivered(const struct storm *storm);
 
-/* The last checks; all requests must have ended. 0, or -EIO: there was an error, which
- * was printed with the seed. */
+/* Makes the final checks and frees the storm. All requests must have ended. Returns 0, or
+ * -EIO after an error, which is printed with the seed. */
 int storm_free(struct storm *storm);
 
 #endif

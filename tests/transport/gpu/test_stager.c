@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the stager alone, on the simulated driver: copies, slots, and every error of
- * the driver. Invariant: a copy ends once, in tern_progress, in order, and after its end
- * no work of it is in the device's queue.
+ * Tests of the stager (copies between GPU and pinned host buffers) alone, on the
+ * simulated driver: copies, staging slots (the pinned buffers of its ring), and every
+ * error of the driver. Invariant: a copy ends once, in tern_progress(), in order, and
+ * afterwards no work of it is queued on the device.
  */
 #include "tests/harness/cmocka.h"
 
@@ -31,7 +32,7 @@ struct rig {
 	struct tern_context *ctx;
 	struct tern_mem *mem;
 	struct tern_stager *stager;
-	unsigned ended; /* number of copies */
+	unsigned ended; /* number of copies that have ended */
 	bool working;
 };
 
@@ -74,7 +75,7 @@ static void rig_close(struct rig *rig)
 	tern_mem_put(rig->mem);
 	tern_domain_free(rig->domain);
 	OK(rig->api->ctx_push_current(rig->context));
-	rig->api->mem_free(rig->at); /* fails if the context is corrupted */
+	rig->api->mem_free(rig->at); /* this fails in a corrupted context */
 	OK(rig->api->ctx_pop_current(NULL));
 	OK(rig->api->primary_ctx_release(0));
 	fake_cuda_reset(NULL);
@@ -149,7 +150,7 @@ static void test_bytes_go_up_and_come_down(void **state)
 		start(&rig, &copies[0], TERN_STAGE_UP, 3 * i, up, bytes);
 		finish(&rig, &copies[0], 1);
 		assert_int_equal(copies[0].status, 0);
-		/* The memory is ours again. */
+		/* The copy has ended, so its staging slot may be overwritten. */
 		memset(tern_stage_slot_data(up), 0xee, bytes);
 		start(&rig, &copies[1], TERN_STAGE_DOWN, 3 * i, down, bytes);
 		finish(&rig, &copies[1], 1);
@@ -178,7 +179,8 @@ static void test_more_copies_than_events_end_in_order(void **state)
 		start(&rig, &copies[i], TERN_STAGE_DOWN, i, slot, BYTES);
 	for (unsigned i = 0; i < 20; i++)
 		progress(&rig);
-	assert_int_equal(rig.ended, 0); /* no work was done, and no call waited for it */
+	/* No work was done yet, since no call waited for it. */
+	assert_int_equal(rig.ended, 0);
 	fake_cuda_hold(false);
 	finish(&rig, copies, COUNT);
 	for (unsigned i = 0; i < COUNT; i++) {
@@ -201,7 +203,7 @@ static void test_a_context_has_one_stager_for_a_device(void **state)
 	rig_close(&rig);
 }
 
-/* ---- slots ---- */
+/* ---- staging slots ---- */
 
 struct waiter {
 	struct tern_stage_wait wait;
@@ -233,18 +235,18 @@ static void test_slots_go_to_those_who_waited_longest(void **state)
 	for (unsigned i = 0; i < 6; i++) {
 		waiters[i] = (struct waiter){.wait.ready = on_ready, .count = &count};
 		tern_list_init(&waiters[i].wait.node);
-		/* The fifth waiter is urgent. */
+		/* The fifth waiting call is urgent. */
 		tern_stager_wait(rig.stager, TERN_STAGE_UP, &waiters[i].wait, i == 4);
 		tern_stager_wait(rig.stager, TERN_STAGE_UP, &waiters[i].wait, false);
 	}
 	tern_stager_give(slots[0]);
-	/* A later caller does not get the slot. */
+	/* The free staging slot goes to a waiting call, not to a later caller. */
 	assert_null(tern_stager_take(rig.stager, TERN_STAGE_UP));
 	assert_int_equal(tern_arm(rig.ctx), -EAGAIN);
 	progress(&rig);
 	assert_int_equal(count, 1);
 	assert_ptr_equal(waiters[4].slot, slots[0]);
-	tern_list_remove(&waiters[1].wait.node); /* no longer interested */
+	tern_list_remove(&waiters[1].wait.node); /* this caller does not wait any more */
 	for (unsigned i = 1; i < TERN_STAGE_SLOTS; i++)
 		tern_stager_give(slots[i]);
 	progress(&rig);
@@ -290,8 +292,8 @@ static void test_the_end_of_a_copy_wakes_a_context_that_sleeps(void **state)
 			start(&rig, &copies[i], TERN_STAGE_DOWN, i, slot, BYTES);
 		progress(&rig);
 		assert_int_equal(tern_arm(rig.ctx), 0);
-		/* One wake behind all three copies, and no second one for the same
-		 * copies. */
+		/* One callback after all three copies in the stream wakes the context; no
+		 * second one is added for them. */
 		assert_int_equal(fake_cuda_calls("launch_host_func"), round + 1);
 		progress(&rig);
 		assert_int_equal(tern_arm(rig.ctx), 0);
@@ -312,7 +314,7 @@ static void test_the_end_of_a_copy_wakes_a_context_that_sleeps(void **state)
 	rig_close(&rig);
 }
 
-/* If the driver refuses the wake, a timer polls. */
+/* If the driver refuses the callback that would wake the context, a timer polls. */
 static void test_a_copy_is_seen_without_the_wake(void **state)
 {
 	struct tern_stage_slot *slot;
@@ -337,7 +339,8 @@ static void test_a_copy_is_seen_without_the_wake(void **state)
 	rig_close(&rig);
 }
 
-/* Outside of tern_progress, which would have ended it. */
+/* The driver refuses the copy outside of tern_progress(). Only tern_progress() may report
+ * the end, so a timer must be due soon. */
 static void test_a_copy_that_was_refused_is_told_soon(void **state)
 {
 	struct tern_stage_slot *slot;
@@ -358,7 +361,7 @@ static void test_a_copy_that_was_refused_is_told_soon(void **state)
 	rig_close(&rig);
 }
 
-/* A wake that is still in the stream names a context, which must still exist. */
+/* A callback in the stream uses the context, so freeing the context must wait for it. */
 static void test_the_end_waits_for_wakes(void **state)
 {
 	struct tern_stage_slot *slot;
@@ -371,7 +374,7 @@ static void test_the_end_waits_for_wakes(void **state)
 		slot = slot_of(&rig, TERN_STAGE_UP);
 		start(&rig, &copy, TERN_STAGE_UP, 0, slot, BYTES);
 		assert_int_equal(tern_arm(rig.ctx), 0);
-		/* The copy is done, but not the call behind it. */
+		/* The copy has ended, but the callback after it may not have run yet. */
 		while (!copy.done_count)
 			progress(&rig);
 		tern_stager_give(slot);
@@ -381,19 +384,19 @@ static void test_the_end_waits_for_wakes(void **state)
 
 /* ---- what the driver refuses ---- */
 
-/* Each driver call fails in turn: a copy fails or not, but it ends, and later copies
- * work. */
+/* Each driver call fails in turn: the copy may fail, but it must end, and later copies
+ * must work. */
 static void test_every_call_may_fail(void **state)
 {
 	static const struct {
 		const char *call;
 		unsigned at_most;
-		bool fails; /* the copy fails */
+		bool fails; /* does the copy fail? */
 	} cases[] = {
 		{"ctx_push_current", 3, true},
 		{"memcpy_dtoh_async", 1, true},
 		{"memcpy_htod_async", 1, true},
-		{"event_record", 1, false}, /* recorded again */
+		{"event_record", 1, false}, /* its event is recorded again */
 		{"event_query", 2, true},
 	};
 
@@ -419,7 +422,7 @@ static void test_every_call_may_fail(void **state)
 					assert_int_equal(copies[c].status, -EIO);
 			}
 			assert_int_equal(failed, cases[i].fails);
-			/* The device does not access it any more. */
+			/* The device has no more queued work that uses the memory. */
 			assert_int_equal(fake_cuda_queued(), 0);
 			start(&rig, &copies[0], TERN_STAGE_UP, 0, slots[1], BYTES);
 			finish(&rig, &copies[0], 1);
@@ -431,8 +434,8 @@ static void test_every_call_may_fail(void **state)
 	}
 }
 
-/* The event could not be recorded and the copy is still to come: it must not end
- * before. */
+/* The copy is queued, and no event can be recorded after it: it must not end before the
+ * device has done it. */
 static void test_a_copy_without_its_event_is_waited_for(void **state)
 {
 	struct tern_stage_slot *slot;
@@ -461,7 +464,8 @@ static void nothing(const struct fake_cuda_launch *launch)
 	(void)launch;
 }
 
-/* A kernel of the program fails, and with it everything on the device. */
+/* Lets a kernel of the program fail, which corrupts the device's context and everything
+ * in it. */
 static void spoil(struct rig *rig)
 {
 	CUfunction function;

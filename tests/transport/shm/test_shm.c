@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the shm fabric through its vtable: conns and their ends, messages, sleep. */
+/* Tests of the shm fabric through its table of functions: conns and how they end,
+ * messages, sleeping. */
 #include "tests/transport/shm/shm_end.h"
 
 #include <sys/resource.h>
@@ -57,7 +58,7 @@ static void test_full_ring_says_again_and_then_writable(void **state)
 	assert_int_equal(duo.a.writable_count, 0);
 	assert_int_equal(duo.a.port->ops->arm(duo.a.port), 0);
 	UNTIL(&duo.b, NONE, duo.b.message_count == sent);
-	/* The sleeper is woken when there is room. */
+	/* The sender sleeps, and must be woken when the ring has space again. */
 	assert_int_equal(poll(&(struct pollfd){.fd = duo.a.port->ops->fd(duo.a.port),
 				      .events = POLLIN},
 				 1, 20000),
@@ -191,7 +192,7 @@ static void test_listener_that_closes_resets_who_was_not_accepted(void **state)
 	duo.b.lsn = NULL;
 	UNTIL(&duo.a, NONE, duo.a.closed_count);
 	assert_int_equal(duo.a.closed_status, -ECONNRESET);
-	/* The accepted conn stays. */
+	/* The conn that was accepted before stays open. */
 	assert_int_equal(send_number(duo.a.conns[0], 0, 0), 0);
 	UNTIL(&duo.a, &duo.b, duo.b.message_count);
 	duo_fini(&duo);
@@ -325,7 +326,7 @@ static void test_killed_peer_is_known_to_be_gone(void **state)
 	while (!end.closed_count)
 		end_sleep(&end);
 	assert_int_equal(end.closed_status, -EPIPE);
-	/* Messages that it had sent are delivered first. */
+	/* Messages that the child sent before it was killed are delivered first. */
 	assert_int_equal(end.message_count, 50);
 	assert_int_equal(end.bad_count, 0);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);

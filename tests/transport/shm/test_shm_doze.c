@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of conns of the shm fabric that doze: nothing is lost on them, and every event on
- * them is seen, by a port that sleeps and by one that spins. Here every idle conn dozes
- * at once.
+ * Tests of dozing conns of the shm fabric (poll() skips a dozing conn until the peer
+ * sends a WAKE over the socket). No message may be lost, and every event must be seen, by
+ * a port that sleeps and by one that spins. In these tests every idle conn dozes at once.
  */
 #include "tests/transport/shm/shm_end.h"
 
@@ -74,8 +74,8 @@ static void test_only_those_that_are_used_are_looked_at(void **state)
 	duo_fini(&duo);
 }
 
-/* A program that never sleeps: the number of conns that a poll() looks at is
- * port->conn_count. */
+/* A program that never sleeps: poll() looks only at the conns in use; port->conn_count is
+ * their number. */
 static void test_a_port_that_spins_looks_only_at_those_that_are_used(void **state)
 {
 	struct duo duo;
@@ -92,7 +92,7 @@ static void test_a_port_that_spins_looks_only_at_those_that_are_used(void **stat
 	}
 	assert_int_equal(duo.b.bad_count, 0);
 	assert_int_equal(dozing_count(&duo.b), CONNS - 2);
-	/* A conn that is used does not doze. */
+	/* A conn in use does not doze. */
 	port->doze_ns = UINT64_MAX;
 	assert_int_equal(send_number(duo.a.conns[0], duo.b.message_count, 10), 0);
 	UNTIL(&duo.b, &duo.a, duo.b.message_count == 3 * CONNS + 1);
@@ -120,7 +120,7 @@ static void test_few_conns_do_not_doze(void **state)
 	duo_fini(&duo);
 }
 
-/* Each end in turn is woken by its descriptor alone. */
+/* Each end in turn sleeps, and only the readable descriptor wakes it. */
 static void test_a_message_wakes_who_sleeps(void **state)
 {
 	struct duo duo;
@@ -145,7 +145,8 @@ static void test_a_message_wakes_who_sleeps(void **state)
 	duo_fini(&duo);
 }
 
-/* A conn that is used while its port is armed keeps announcing sleep. */
+/* If the program sends on a conn after arm(), the conn still tells the peer that this
+ * port sleeps, so the peer's answer wakes the port. */
 static void test_an_answer_wakes_who_sent_after_arming(void **state)
 {
 	struct duo duo;
@@ -158,7 +159,7 @@ static void test_an_answer_wakes_who_sent_after_arming(void **state)
 	UNTIL(&duo.a, &duo.b, duo.b.message_count == 2);
 	duo.b.echo = true;
 	end_doze(&duo.a);
-	/* b spins, so it sees this without a WAKE. */
+	/* b spins and the conn does not doze, so b finds the message without a WAKE. */
 	assert_int_equal(send_number(duo.a.conns[0], 2, 10), 0);
 	UNTIL(&duo.b, NONE, duo.b.message_count == 3);
 	end_poll(&duo.b);
@@ -288,8 +289,8 @@ static void test_the_death_of_a_peer_that_dozes_is_told(void **state)
 	end_fini(&end);
 }
 
-/* Each message races with the other end's falling asleep, and with the dozing of its
- * conn. */
+/* Sends messages back and forth. Each message races with the other end's going to sleep,
+ * and with the dozing of its conn. */
 static void exchange_with_one_that_dozes(void (*turn)(struct end *end))
 {
 	struct end end;
@@ -314,7 +315,7 @@ static void exchange_with_one_that_dozes(void (*turn)(struct end *end))
 static void spin(struct end *end)
 {
 	if (end_poll(end) == 0)
-		sched_yield(); /* the other end may need this processor */
+		sched_yield(); /* the other end may need this CPU */
 }
 
 static void test_two_that_doze_never_miss_a_message(void **state)

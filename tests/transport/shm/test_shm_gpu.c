@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of GPU memory between two ports of shm: when the reader opens it, when it does
- * not, when it is closed, and what happens to a peer that lies. On the simulated driver,
- * whose handles can be opened in their own process if a test says so; each test ends with
- * nothing open.
+ * Tests of GPU memory between two ports of the shm fabric: when the reading end opens the
+ * memory's handle, when it does not, when it closes the handle, and what happens to a
+ * peer that sends wrong data. The driver is simulated: if a test says so, a handle can be
+ * opened in the process that made it. At the end of each test no object of the driver may
+ * be open.
  */
 #include "tests/transport/shm/shm_end.h"
 
@@ -11,10 +12,11 @@
 
 #define BYTES 10000u
 
-/* a owns the memory, b reads it. */
+/* Two connected ports: `a` owns GPU memory, `b` reads it. */
 struct rig {
 	struct duo duo;
-	struct tern_mem *mem, *other; /* of a; of b, so that b uses the device */
+	/* `mem`: of a. `other`: of b, so that b uses the device. */
+	struct tern_mem *mem, *other;
 	struct tern_conn *a, *b;
 };
 
@@ -56,7 +58,7 @@ static void rig_close(struct rig *rig)
 	cuda_api = NULL;
 }
 
-/* Frees memory and allocates as much again, as a program does. */
+/* Frees the memory and allocates as much again, which gets the same address. */
 static void renew_mem(struct rig *rig)
 {
 	uint64_t at = rig->mem->address;
@@ -71,7 +73,8 @@ static int offer(struct rig *rig)
 	return rig->a->port->ops->offer(rig->a, rig->mem);
 }
 
-/* Offers until there is a final status, and returns it. */
+/* Offers the memory to the peer until the fabric returns a final status; returns that
+ * status. */
 static int offer_to_the_end(struct rig *rig)
 {
 	unsigned before = rig->duo.a.writable_count;
@@ -119,7 +122,7 @@ static void test_what_the_reader_took_it_reads(void **state)
 	rig_open(&rig);
 	assert_int_equal(rig.a->port->ops->expose(
 				 rig.a, rig.mem, 0, 100, TERN_ACCESS_READ, &region),
-		-ENOTSUP); /* before it was offered */
+		-ENOTSUP); /* refused, since the memory was not offered before */
 	assert_int_equal(offer_to_the_end(&rig), 0);
 	assert_int_equal(open_count(), 1);
 	region = expose(rig.a, rig.mem, 1000, 500);
@@ -128,7 +131,8 @@ static void test_what_the_reader_took_it_reads(void **state)
 	assert_int_equal(loan.address % 4096, (rig.mem->address + 1100) % 4096);
 	assert_int_equal(repay(&rig, &loan), 0);
 	assert_null(loan.gpu);
-	assert_int_equal(offer(&rig), 0); /* known for good, and opened once */
+	/* Offered a second time: it is known already, and opened only once. */
+	assert_int_equal(offer(&rig), 0);
 	assert_int_equal(open_count(), 1);
 	rig.a->port->ops->withdraw(rig.a->port, NULL, &region);
 	rig_close(&rig);
@@ -162,8 +166,9 @@ static void test_what_had_the_same_addresses_is_closed_first(void **state)
 	rig_close(&rig);
 }
 
-/* One conn's owner has freed the memory without saying so yet, and another owner in
- * its process has allocated it again. */
+/* Two conns to the reading end, of one process: the owner at the first conn has freed
+ * memory, but has not reported that yet (GONE). The owner at the second conn has
+ * allocated memory at the same address, which must be offered again. */
 static void test_what_another_conn_still_has_open_is_offered_anew(void **state)
 {
 	struct tern_mem *same;
@@ -207,7 +212,8 @@ static void test_own_memory_is_reached_by_its_address(void **state)
 	rig_open_at(&rig, false, true);
 	assert_int_equal(offer_to_the_end(&rig), 0);
 	assert_int_equal(open_count(), 0);
-	/* The end knows that the driver would refuse, and does not ask it. */
+	/* The reading end does not ask the driver, which would refuse a handle of its own
+	 * process. */
 	assert_int_equal(fake_cuda_calls("ipc_open_mem_handle"), 0);
 	region = expose(rig.a, rig.mem, 8, 100);
 	assert_int_equal(borrow(&rig, &region, 0, 100, &loan), 0);
@@ -224,7 +230,8 @@ static void test_a_reader_without_a_device_takes_it_once_it_has_one(void **state
 	rig_open_at(&rig, true, false);
 	assert_int_equal(offer_to_the_end(&rig), -ENOTSUP);
 	settle(&rig);
-	assert_int_equal(offer(&rig), -ENOTSUP); /* it is not offered again */
+	/* Refused, and not offered to the peer again. */
+	assert_int_equal(offer(&rig), -ENOTSUP);
 	rig.other = device_mem(&rig.duo.b);
 	settle(&rig);
 	assert_int_equal(offer_to_the_end(&rig), 0);
@@ -260,13 +267,14 @@ static void test_what_was_copied_when_the_peer_had_closed_is_torn(void **state)
 	UNTIL(&rig.duo.a, NONE, rig.duo.a.closed_count);
 	assert_int_equal(repay(&rig, &loans[0]), -ECONNRESET);
 	UNTIL(&rig.duo.b, NONE, rig.duo.b.closed_count);
-	assert_int_equal(open_count(), 1); /* not during a copy */
+	/* A copy may still use the second loan (permission to read the memory). */
+	assert_int_equal(open_count(), 1);
 	assert_int_equal(repay(&rig, &loans[1]), -ECONNRESET);
 	assert_int_equal(open_count(), 0);
 	rig_close(&rig);
 }
 
-/* ---- lies ---- */
+/* ---- peers that send wrong data ---- */
 
 static struct shm_note raw_offer(uint32_t mem_id)
 {
@@ -341,7 +349,8 @@ static void test_the_same_memory_twice_cuts_the_conn(void **state)
 	rig_close(&rig);
 }
 
-/* By get() as well as by borrow(). */
+/* Checks that a region changed by `spoil` ends the conn, in get() (`by_get`) or in
+ * borrow(). */
 static void check_that_region_cuts(void (*spoil)(struct shm_region *region), bool by_get)
 {
 	struct tern_mem *room;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of peers that write to the sockets of the shm fabric and to its areas without
- * being a fabric: they violate the protocol, and harm only themselves.
+ * Tests of programs that connect to the shm fabric's socket and write to their shared
+ * memory area without being a fabric: they violate the protocol, which must harm only
+ * themselves.
  */
 #include "tests/transport/shm/shm_end.h"
 
@@ -42,7 +43,7 @@ static struct shm_note raw_note(enum shm_note_type type)
 		.message_bytes = MESSAGE_BYTES};
 }
 
-/* A peer after the handshake, which can write anything into its area. */
+/* A connected program after the handshake, which can write anything into its area. */
 struct raw {
 	int fd;
 	struct shm_area *own;
@@ -89,7 +90,7 @@ static void raw_fini(struct raw *raw)
 	close(raw->fd);
 }
 
-/* Checks that the port still works. */
+/* Checks that a correct peer can still connect and send. */
 static void check_serves(struct end *end)
 {
 	struct end peer;
@@ -169,7 +170,8 @@ static void test_hello_of_another_kind_is_refused_with_the_reason(void **state)
 	hello.version++;
 	assert_int_equal(refusal_of(&end, &hello, -1), -EPROTONOSUPPORT);
 	hello = raw_note(SHM_HELLO);
-	hello.magic = __builtin_bswap32(SHM_NOTE_MAGIC); /* as from an emulated machine */
+	/* byte-swapped, as from an emulated big-endian machine. */
+	hello.magic = __builtin_bswap32(SHM_NOTE_MAGIC);
 	assert_int_equal(refusal_of(&end, &hello, -1), -EILSEQ);
 	hello = raw_note(SHM_WELCOME);
 	assert_int_equal(refusal_of(&end, &hello, -1), -EPROTO);
@@ -196,15 +198,15 @@ static void test_garbage_on_the_socket_does_no_harm(void **state)
 		for (size_t j = 0; j < sizeof(data); j++)
 			data[j] = (unsigned char)tern_rng_next(&rng);
 		sockets[i] = raw_connect(&end);
-		/* Every third packet has the right size and magic, so that later
-		 * checks are tested. */
+		/* Every third packet has the right size and magic number, so that the
+		 * later checks are reached. */
 		if (i % 3 == 0) {
 			const uint32_t magic = SHM_NOTE_MAGIC;
 
 			memcpy(data, &magic, 4);
 			bytes = sizeof(struct shm_note);
 		}
-		if (i % 10 != 9) /* some send nothing at all */
+		if (i % 10 != 9) /* some connections send nothing at all */
 			assert_int_equal(
 				send(sockets[i], data, bytes, MSG_NOSIGNAL), bytes);
 		end_poll(&end);
@@ -225,7 +227,8 @@ static void test_impossible_words_in_an_area_cut_the_conn(void **state)
 	end_init(&end, false);
 	end_listen(&end);
 	for (int kind = 0; kind < 5; kind++) {
-		const uint64_t mark = shm_mark(0, 0); /* no start was given */
+		/* The expected mark at position 0 of the area. */
+		const uint64_t mark = shm_mark(0, 0);
 		const uint32_t lengths[] = {MESSAGE_BYTES + 1, UINT32_MAX};
 		struct raw raw;
 
@@ -253,7 +256,7 @@ static void test_impossible_words_in_an_area_cut_the_conn(void **state)
 	end_fini(&end);
 }
 
-/* An empty record or a longer one, in an area whose start is 0. */
+/* Writes the header of a ring record of `length` bytes at `position` of the area. */
 static void raw_record(struct raw *raw, uint64_t position, uint32_t length)
 {
 	const uint64_t mark = shm_mark(0, position);
@@ -277,12 +280,13 @@ static void test_nothing_that_a_peer_writes_behind_its_goodbye_is_delivered(void
 	raw_record(&raw, 0, 0);
 	raw_record(&raw, 64, 0);
 	assert_int_equal(shm_note_send(raw.fd, &bye, -1), 0);
-	/* After a sleep, sockets are read first: with this budget the poll reads
-	 * nothing else. */
+	/* After a sleep, the sockets are read first: with a budget of 1 this poll reads
+	 * only the goodbye from the socket. */
 	assert_int_equal(end.port->ops->poll(end.port, 1), 1);
 	assert_int_equal(shm_conn_of(end.conns[0])->state, SHM_PARTING);
 	assert_int_equal(end.message_count, 0);
-	/* The second record extends over the end that was seen. */
+	/* The second record now extends beyond the end of data that the goodbye has
+	 * announced. */
 	raw_record(&raw, 64, 100);
 	for (uint64_t at = 128; at < shm_ring_bytes(MESSAGE_BYTES); at += 64)
 		raw_record(&raw, at, 0);
@@ -376,7 +380,8 @@ static void check_that_it_cannot_be_changed_by(int fd, off_t bytes)
 		fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
 }
 
-/* Neither through the passed descriptor, nor through one made from it. */
+/* Checks that a peer cannot change the memory through the descriptor that it got, nor
+ * through one that it opens from that. */
 static void check_that_it_cannot_be_changed(int passed, off_t bytes)
 {
 	char path[40];
@@ -392,7 +397,8 @@ static void check_that_it_cannot_be_changed(int passed, off_t bytes)
 	}
 }
 
-/* The descriptor with the next note of this type. */
+/* Receives the next note (control message), which must have this type, and returns its
+ * descriptor. */
 static int passed_with(struct end *end, int socket, enum shm_note_type type)
 {
 	struct tern_ipc_handle handle;
@@ -438,7 +444,7 @@ static void test_peer_cannot_change_what_we_pass(void **state)
 	passed = passed_with(&end, socket, SHM_SLAB);
 	check_that_it_cannot_be_changed(passed, 8192);
 	assert_string_equal(slab->base, "private");
-	/* Its owner writes on, and the peer sees that. */
+	/* The owner can still write to the memory, and the peer sees the change. */
 	strcpy(slab->base, "changed");
 	assert_int_equal(pread(passed, base, 8, 0), 8);
 	assert_string_equal(base, "changed");
@@ -519,7 +525,8 @@ static bool is_cut(int socket)
 	return recv(socket, &byte, sizeof(byte), MSG_DONTWAIT) == 0;
 }
 
-/* Opens as many silent connections as the listener's bound allows. */
+/* Opens as many connections as the listener allows in the handshake, and sends nothing on
+ * them. */
 static void fill_with_silent(struct end *end, int *silent)
 {
 	for (unsigned i = 0; i < SHM_GREETING_MAX; i++) {
@@ -528,8 +535,9 @@ static void fill_with_silent(struct end *end, int *silent)
 	}
 }
 
-/* Connections that were just accepted may be about to send, so most newcomers are cut
- * and dial again. But newcomers do not wait for ever for silent connections. */
+/* Connections that were just accepted may still send their hello, so most new ones are
+ * closed and must connect again. But a new connection must not have to wait for ever
+ * because of silent ones. */
 static void test_the_silent_give_way_to_one_newcomer_in_four(void **state)
 {
 	int silent[SHM_GREETING_MAX], newcomer[3];

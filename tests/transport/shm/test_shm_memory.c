@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of gets and peeks of the shm fabric: slabs, process_vm_readv and chunks. */
+/* Tests of gets and peeks of the shm fabric in its three ways: from mapped slabs, by the
+ * system call process_vm_readv, and in chunks that the owner copies. */
 #include "tests/transport/shm/shm_end.h"
 
 static void check_gets(bool slab, bool no_cma)
@@ -47,7 +48,8 @@ static void test_get_of_user_memory_by_the_kernel(void **state)
 
 	(void)state;
 	duo_init(&duo, false);
-	/* Otherwise the next line tests chunks. */
+	/* Without CMA (process_vm_readv) check_gets() would test the copies in chunks
+	 * instead. */
 	assert_true(shm_conn_of(duo.a.conns[0])->cma);
 	duo_fini(&duo);
 	check_gets(false, false);
@@ -64,7 +66,7 @@ static void test_get_of_user_memory_by_chunks(void **state)
 	check_gets(false, true);
 }
 
-/* Many at once, in both directions, on every path. */
+/* Makes many gets at the same time, in both directions. */
 static void check_many_gets(bool slab, bool no_cma)
 {
 	enum { COUNT = 24 };
@@ -204,7 +206,8 @@ static void check_refused_get(bool slab, bool no_cma, bool withdrawn)
 	if (withdrawn)
 		assert_int_equal(duo.b.port->ops->withdraw(duo.b.port, NULL, &region), 0);
 	else
-		duo.b.conns[0]->owner = &duo.a; /* now it is a region of another owner */
+		/* From now on the conn has another owner than the region. */
+		duo.b.conns[0]->owner = &duo.a;
 	assert_int_equal(start_get(duo.a.conns[0], &work, target, 8192, &region, 0), 0);
 	UNTIL(&duo.a, &duo.b, work.status != 1);
 	assert_int_equal(work.status, -EACCES);
@@ -252,7 +255,7 @@ static void test_later_conn_of_the_same_owner_reaches_the_region(void **state)
 	UNTIL(&duo.a, &duo.b, work.status != 1);
 	assert_int_equal(work.status, 0);
 	assert_memory_equal(source->base, target->base, 8192);
-	/* Withdrawing needs no conn. */
+	/* Revoking a region needs no conn. */
 	duo.b.port->ops->conn_close(duo.b.conns[1], false);
 	UNTIL(&duo.b, &duo.a, duo.b.closed_count == 2);
 	assert_int_equal(duo.b.port->ops->withdraw(duo.b.port, NULL, &region), 0);
@@ -315,16 +318,17 @@ static void test_wrong_region_cuts_its_own_conn_only(void **state)
 		else if (kind == 2)
 			wrong.start = UINT64_MAX - 5;
 		else if (kind == 3)
-			wrong.start += 1; /* ends one byte behind the slab */
+			wrong.start += 1; /* one byte beyond the end of the slab */
 		else if (kind == 4)
-			wrong.start += 1; /* one byte behind the exposure */
+			wrong.start += 1; /* one byte beyond the exposed memory */
 		else
 			wrong.start -= 1;
 		memcpy(&region, &wrong, sizeof(wrong));
 		status = start_get(duo.a.conns[0], &work, target, 65536, &region, 0);
 		assert_int_equal(status, kind < 3 ? -ENOTCONN : 0);
 		UNTIL(&duo.a, &duo.b, duo.a.closed_count && duo.b.closed_count);
-		/* With chunks the owner detects it, otherwise the reader. */
+		/* If the owner copies the chunks, the owner detects the error; otherwise
+		 * the reader does. */
 		assert_int_equal(
 			kind < 4 ? duo.a.closed_status : duo.b.closed_status, -EPROTO);
 		assert_int_equal(work.status == 1, kind < 3);
@@ -358,8 +362,8 @@ static void test_copy_from_a_peer_that_has_closed_is_not_called_good(void **stat
 		UNTIL(&duo.a, &duo.b, first.status == 0);
 		duo.b.port->ops->conn_close(duo.b.conns[0], false);
 		UNTIL(&duo.b, NONE, duo.b.closed_count);
-		/* a has not been told yet; b's memory may contain anything from now
-		 * on. */
+		/* b has closed the conn, and a does not know that yet: b's memory may
+		 * contain anything now, so the get must not succeed. */
 		assert_int_equal(
 			start_get(duo.a.conns[0], &work, target, 65536, &region, 0), 0);
 		UNTIL(&duo.a, NONE, duo.a.closed_count);
@@ -371,7 +375,8 @@ static void test_copy_from_a_peer_that_has_closed_is_not_called_good(void **stat
 	}
 }
 
-/* Exposes one memory, sends its region, and sleeps until the conn ends. */
+/* Runs in the child process: exposes one memory, sends its region, and sleeps until the
+ * conn ends. */
 static void exposing_child(const char *address, bool slab, bool no_cma)
 {
 	struct end end;
@@ -426,7 +431,8 @@ static void check_get_from_process(void (*run)(const char *), bool slab, bool no
 	assert_int_equal(work.status, 0);
 	assert_memory_equal(target->base, want->base, 3u << 20);
 	if (slab) {
-		/* The child dies and the conn ends; memory read in place stays. */
+		/* The child dies and the conn ends; the memory that was read in place
+		 * must stay readable. */
 		assert_int_equal(end.port->ops->peek(end.conns[0], &work.op, &region, 0,
 					 3u << 20, &seen),
 			0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the ring alone. Two threads work on one mapping, so that a race detector sees
- * both sides; guard pages behind each area make an access outside of it a crash.
+ * Tests of the message ring alone. Two threads work on one mapping, so that a race
+ * detector sees both ends. Guard pages after each area make an access beyond it a crash.
  */
 #include "tests/harness/cmocka.h"
 
@@ -40,7 +40,8 @@ static void pair_init_at(struct pair *pair, uint64_t start, uint64_t other_start
 	uint64_t bytes = shm_ring_bytes(MESSAGE_BYTES);
 
 	pair->ring_bytes = bytes;
-	/* Without chunks, the guard page is right behind the ring. */
+	/* The areas have no space for chunks, so a guard page immediately follows each
+	 * ring. */
 	for (int i = 0; i < 2; i++) {
 		pair->areas[i] = guarded_area(SHM_RING_OFFSET + bytes);
 		shm_area_init(pair->areas[i], starts[i]);
@@ -60,7 +61,7 @@ static void pair_fini(struct pair *pair)
 		munmap(pair->areas[i], SHM_RING_OFFSET + pair->ring_bytes + 4096);
 }
 
-/* Length and bytes of message i follow from i alone. */
+/* The length and bytes of message i depend only on i. */
 static size_t message_bytes(uint64_t i)
 {
 	uint64_t r = tern_rng_at(7, 0, 0, i);
@@ -83,7 +84,7 @@ static int send_message(struct shm_ring *ring, uint64_t i)
 	return shm_ring_send(ring, data, head, data + head, bytes - head);
 }
 
-/* 1: message i was received, complete. */
+/* Returns 1 if message i was received with the right bytes. */
 static int receive_message(struct shm_ring *ring, uint64_t i)
 {
 	unsigned char got[MESSAGE_BYTES], want[MESSAGE_BYTES];
@@ -118,7 +119,8 @@ static void test_messages_of_all_lengths_arrive_whole_and_in_order(void **state)
 		assert_int_equal(receive_message(&pair.b, received), 1);
 		received++;
 	}
-	assert_true(pair.a.tail > 3 * pair.ring_bytes); /* it has wrapped */
+	/* The positions have wrapped around the ring. */
+	assert_true(pair.a.tail > 3 * pair.ring_bytes);
 	pair_fini(&pair);
 }
 
@@ -132,7 +134,7 @@ static void test_marks_wrap(void **state)
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(before); i++) {
 		pair_init_at(&pair, (uint64_t)0 - before[i], 0);
 		assert_int_equal(receive_any(&pair.b), 0);
-		/* Only sent records are records: zeros are not. */
+		/* The zeros of an unused ring must never be taken for a record. */
 		while (pair.a.tail < before[i]) {
 			assert_int_equal(shm_ring_send(&pair.a, NULL, 0, NULL, 0), 0);
 			assert_int_equal(receive_any(&pair.b), 1);
@@ -212,13 +214,15 @@ static void test_a_consumer_that_keeps_up_is_served_from_the_first_pages(void **
 			assert_int_equal(receive_message(&pair.b, received++), 1);
 		assert_int_equal(receive_message(&pair.b, received), 0);
 	}
-	assert_true(pair.a.tail > 20 * pair.ring_bytes); /* short laps count as laps */
+	/* A lap (passage through the ring) that ends early counts as one. */
+	assert_true(pair.a.tail > 20 * pair.ring_bytes);
 	assert_true(is_touched(&pair, 0));
 	assert_false(is_touched(&pair, SHM_LAP_MIN + 2 * MESSAGE_BYTES));
 	pair_fini(&pair);
 }
 
-/* Also if a short lap has just ended; then laps become longer. */
+/* The sender finds space even if the last lap (passage through the ring) ended early.
+ * Later laps become longer. */
 static void test_some_room_is_left_wherever_the_consumer_stops(void **state)
 {
 	(void)state;
@@ -303,7 +307,7 @@ static void test_two_threads_see_every_message_once(void **state)
 /* A thread that sleeps whenever it has nothing to do, and records its answers. */
 struct sleeper {
 	struct shm_ring *ring;
-	int own_fd, peer_fd; /* to be woken by, and to wake by */
+	int own_fd, peer_fd; /* descriptors that wake this thread, and the other one */
 	uint64_t rounds;
 	bool first;
 	int status;
@@ -329,7 +333,7 @@ static int sleeper_wait(struct sleeper *s, bool want_room)
 		shm_awake(s->ring);
 		return 0;
 	}
-	/* So long that only a lost wake reaches this limit. */
+	/* A time so long that only a lost wake-up can reach it. */
 	ready = poll(&entry, 1, 20000);
 	shm_awake(s->ring);
 	if (ready != 1)
@@ -389,7 +393,7 @@ static void test_no_wake_is_lost(void **state)
 	run_sleepers(5000, take_turns, take_turns);
 }
 
-#define LONG(i) ((i)*50) /* about 100 of these fill the ring */
+#define LONG(i) ((i)*50) /* length of message i; about 100 of these fill the ring */
 
 static void *fill_the_ring(void *arg)
 {
@@ -417,7 +421,8 @@ static void *drain_the_ring(void *arg)
 {
 	struct sleeper *s = arg;
 
-	/* It must have happened at least once. */
+	/* Starts to read only when the other thread sleeps because the ring is full, so
+	 * that this happens at least once. */
 	while (!(atomic_load(&s->ring->peer->asleep) & SHM_WANT_ROOM))
 		tern_cpu_relax();
 	for (uint64_t i = 0; i < s->rounds && !s->status;) {
@@ -432,7 +437,7 @@ static void *drain_the_ring(void *arg)
 	return NULL;
 }
 
-/* One thread sleeps when the ring is full, the other when it is empty. */
+/* One thread sleeps when the ring is full, the other one when it is empty. */
 static void test_no_wake_for_room_is_lost(void **state)
 {
 	(void)state;
@@ -450,7 +455,8 @@ static void test_a_sleeper_is_woken_once_and_nobody_who_is_awake(void **state)
 	assert_false(shm_bell(&pair.a));
 	for (int i = 0; i < 3; i++) {
 		shm_sleep(&pair.b, false);
-		assert_false(shm_bell(&pair.a)); /* there is nothing new */
+		/* No bell: nothing was sent since the last one. */
+		assert_false(shm_bell(&pair.a));
 		assert_int_equal(send_message(&pair.a, 2), 0);
 		assert_true(shm_bell(&pair.a));
 		assert_int_equal(send_message(&pair.a, 3), 0);
@@ -500,7 +506,7 @@ static void test_what_stands_in_the_ring_is_received_after_the_end_and_no_more(
 	pair_fini(&pair);
 }
 
-/* Forges a record at `position` of a's area, as a hostile peer could. */
+/* Writes a forged record at `position` of a's area, as a hostile peer could. */
 static void forge(struct pair *pair, uint64_t position, uint32_t length)
 {
 	char *record = (char *)pair->areas[0] + SHM_RING_OFFSET +
@@ -518,20 +524,20 @@ static void test_only_its_own_mark_makes_a_record(void **state)
 
 	(void)state;
 	pair_init(&pair);
-	assert_int_equal(receive_any(&pair.b), 0); /* zeros */
+	assert_int_equal(receive_any(&pair.b), 0); /* only zeros: no record */
 	for (uint64_t at = 0; at < pair.ring_bytes; at += 8) {
 		uint64_t word = tern_rng_next(&rng);
 
 		memcpy((char *)pair.areas[0] + SHM_RING_OFFSET + at, &word, 8);
 	}
 	assert_int_equal(receive_any(&pair.b), 0);
-	/* Messages with the mark of the previous lap of the ring, or of the next one, are
-	 * not received. */
+	/* Messages with the mark of the previous or the next lap (passage through the
+	 * ring) are not received. */
 	forge(&pair, (uint64_t)0 - pair.ring_bytes, 0);
 	assert_int_equal(receive_any(&pair.b), 0);
 	forge(&pair, pair.ring_bytes, 0);
 	assert_int_equal(receive_any(&pair.b), 0);
-	forge(&pair, 64, 0); /* the right mark in another place */
+	forge(&pair, 64, 0); /* the right mark, but at another position */
 	assert_int_equal(receive_any(&pair.b), 0);
 	forge(&pair, 0, 0);
 	assert_int_equal(receive_any(&pair.b), 1);
@@ -544,7 +550,7 @@ static void test_impossible_length_is_a_protocol_error(void **state)
 {
 	const uint32_t lengths[] = {MESSAGE_BYTES + 1,
 		(uint32_t)shm_ring_bytes(MESSAGE_BYTES) / 4, 1u << 31, UINT32_MAX - 1,
-		UINT32_MAX /* a filler longer than any record */};
+		UINT32_MAX /* a filler (unused rest of a lap), longer than any record */};
 	struct pair pair;
 
 	(void)state;
@@ -571,7 +577,8 @@ static void test_lap_that_is_too_short_is_a_protocol_error(void **state)
 		while (shm_ring_readable(&pair.b))
 			assert_int_equal(receive_any(&pair.b), 1);
 		forge(&pair, end, UINT32_MAX);
-		forge(&pair, pair.ring_bytes, UINT32_MAX); /* a filler behind a filler */
+		/* A filler (unused rest of a lap) directly after a filler. */
+		forge(&pair, pair.ring_bytes, UINT32_MAX);
 		assert_int_equal(receive_any(&pair.b), -EPROTO);
 		assert_int_equal(pair.b.head, i ? pair.ring_bytes : end);
 		pair_fini(&pair);
@@ -586,7 +593,8 @@ static void test_record_over_the_end_of_the_ring_is_a_protocol_error(void **stat
 	(void)state;
 	pair_init(&pair);
 	last = pair.ring_bytes - 64;
-	/* A whole lap of empty records; the next one starts at the last line. */
+	/* A whole lap of empty records, so that the next one starts at the last line of
+	 * the ring. */
 	for (uint64_t at = 0; at < last; at += 64)
 		forge(&pair, at, 0);
 	while (shm_ring_readable(&pair.b))
@@ -599,8 +607,8 @@ static void test_record_over_the_end_of_the_ring_is_a_protocol_error(void **stat
 	pair_fini(&pair);
 }
 
-/* A peer that claims to have closed but writes on must not keep the receiver busy for
- * ever. */
+/* A peer that announced its last message but continues to write must not keep the
+ * receiver busy for ever. */
 static void test_the_end_is_never_further_than_a_full_ring(void **state)
 {
 	struct pair pair;

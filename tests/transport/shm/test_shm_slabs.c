@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of slabs that come and go: a reader unmaps a slab when its owner frees it, or
- * when there are too many, but never while it is read; nothing of it is left at either
- * end.
+ * Tests of slabs (shared memory of an owner) that are created and freed. The reading end
+ * unmaps a slab when its owner frees it, or when too many are mapped, but never while the
+ * slab is read. Afterwards no mapping or entry of it may be left at either end.
  */
 #include "tests/transport/shm/shm_end.h"
 
@@ -12,7 +12,7 @@
 
 #define BYTES 8192u
 
-/* Number of mappings of slabs in this process, of both ends. */
+/* Number of mappings of slabs in this process, of both ends together. */
 static unsigned mapping_count(void)
 {
 	FILE *file = fopen("/proc/self/maps", "re");
@@ -86,7 +86,7 @@ static const char *peek_at(struct duo *duo, const struct tern_region *region)
 	return status ? NULL : seen;
 }
 
-/* Many more than a conn has places for. */
+/* Creates and frees many more slabs than a conn may have mapped at a time. */
 static void test_slabs_made_and_freed_leave_nothing(void **state)
 {
 	struct tern_mem *target;
@@ -130,7 +130,8 @@ static void test_a_slab_that_is_freed_stays_for_who_peeks_at_it(void **state)
 
 		fill(slab, i);
 		seen[i] = peek_at(&duo, &region);
-		assert_ptr_equal(peek_at(&duo, &region), seen[i]); /* a second time */
+		/* A second peek at the same slab. */
+		assert_ptr_equal(peek_at(&duo, &region), seen[i]);
 		withdraw(&duo.b, &region);
 		put_mem(slab, true);
 	}
@@ -151,7 +152,8 @@ static void test_a_slab_that_is_freed_stays_for_who_peeks_at_it(void **state)
 	duo_fini(&duo);
 }
 
-/* Gets that wait for each other's places. */
+/* The reading end may map only a limited number of slabs: gets from more slabs must wait
+ * for each other. */
 static void test_more_slabs_at_once_than_there_are_places(void **state)
 {
 	enum { COUNT = 40, PLACES = 6 };
@@ -206,7 +208,8 @@ static void test_more_slabs_at_once_than_there_are_places(void **state)
 	duo_fini(&duo);
 }
 
-/* A peek may last for ever, so gets need places that peeks cannot take. */
+/* A peek may last for ever, so some of the places for mapped slabs are reserved for
+ * gets. */
 static void test_peeks_leave_places_for_gets(void **state)
 {
 	enum { COUNT = 20, PLACES = 8 };
@@ -226,7 +229,7 @@ static void test_peeks_leave_places_for_gets(void **state)
 		seen[i] = peek_at(&duo, &regions[i]);
 		assert_int_equal(seen[i] != NULL, i < PLACES / 2);
 	}
-	/* The slabs read by peek stay mapped while the others come and go. */
+	/* The slabs in use by a peek stay mapped while others are mapped and unmapped. */
 	for (unsigned i = 0; i < 2 * COUNT; i++)
 		get_all(&duo, slabs[i % COUNT], target, &regions[i % COUNT]);
 	assert_int_equal(mapping_count(), COUNT + PLACES);
@@ -243,7 +246,8 @@ static void test_peeks_leave_places_for_gets(void **state)
 	duo_fini(&duo);
 }
 
-/* A slab that was evicted and asked for again has one entry, so GONE is sent once. */
+/* The owner keeps one entry for a slab that the reader unmapped and asked for again, so
+ * it sends GONE only once. */
 static void test_owner_keeps_one_entry_however_often_it_is_asked(void **state)
 {
 	enum { COUNT = 4 };
@@ -270,11 +274,12 @@ static void test_owner_keeps_one_entry_however_often_it_is_asked(void **state)
 	duo_fini(&duo);
 }
 
-/* The system refuses a mapping before the conn has used all its places. */
+/* The system refuses a mapping before the conn has as many as it may have. */
 static void test_a_process_without_room_gives_up_what_it_does_not_read(void **state)
 {
 	enum { COUNT = 6 };
-	const uint64_t large = 1ull << 30; /* address space only: nothing is touched */
+	/* Only address space is used: no byte is touched. */
+	const uint64_t large = 1ull << 30;
 	struct tern_mem *slabs[COUNT], *target;
 	struct tern_region regions[COUNT];
 	struct rlimit old, tight;
@@ -308,7 +313,8 @@ static void test_a_process_without_room_gives_up_what_it_does_not_read(void **st
 	duo_fini(&duo);
 }
 
-/* A peer that does not read its socket gets every GONE when it reads again. */
+/* While a peer does not read its socket, messages about freed slabs (GONE) wait. The peer
+ * must get each of them when it reads again. */
 static void test_gone_waits_for_room_in_the_socket(void **state)
 {
 	enum { COUNT = 2000 };
@@ -339,7 +345,8 @@ static void test_gone_waits_for_room_in_the_socket(void **state)
 	duo_fini(&duo);
 }
 
-/* The answer to its request before it stopped polling waits, too. */
+/* A peer asks for a slab, and then does not poll. The answer must wait until the socket
+ * has space, like a GONE. */
 static void test_an_answer_waits_for_room_in_the_socket(void **state)
 {
 	enum { COUNT = 2000 };
@@ -361,7 +368,7 @@ static void test_an_answer_waits_for_room_in_the_socket(void **state)
 	}
 	region = expose(duo.b.conns[0], late, 0, BYTES);
 	assert_int_equal(start_get(duo.a.conns[0], &work, target, BYTES, &region, 0), 0);
-	end_poll(&duo.a); /* asks, and does not poll again */
+	end_poll(&duo.a); /* asks for the slab, and does not poll again */
 	for (unsigned i = 0; i < COUNT; i++)
 		put_mem(slabs[i], true);
 	UNTIL(&duo.b, NULL, conn_of(&duo.b)->owed_count == 1);
@@ -400,7 +407,8 @@ static void test_a_conn_that_dozes_hears_of_it_and_sleeps_on(void **state)
 	duo_fini(&duo);
 }
 
-/* GONE for a slab that was never passed, for an evicted one, and the same GONE again. */
+/* The message GONE (a slab was freed) has no effect if it names a slab that was never
+ * passed or is unmapped, or if it is repeated. */
 static void test_news_of_other_slabs_changes_nothing(void **state)
 {
 	struct shm_note note = {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Code that the tests of the tcp fabric share: two ports in one process, and raw sockets
- * that talk to them. Each test runs once per engine; the engine is the test's state.
+ * that connect to them. Each test runs once with each I/O engine (epoll, io_uring), which
+ * is the cmocka state of the test.
  */
 #ifndef TERN_TESTS_TRANSPORT_TCP_TCP_WORLD_H
 #define TERN_TESTS_TRANSPORT_TCP_TCP_WORLD_H
@@ -24,15 +25,15 @@
 
 struct side;
 
-/* Events that a side has seen on one conn; conn->user points to it. */
+/* Events that one side has seen on one conn; conn->user points to this. */
 struct seen {
-	struct tern_conn *conn; /* NULL once closed */
+	struct tern_conn *conn; /* NULL after the conn has closed */
 	struct side *side;
 	unsigned up_count, message_count, writable_count, closed_count;
 	int status;
 	size_t last_bytes;
 	char last[MESSAGE_BYTES];
-	int owner; /* only its address is used */
+	int owner; /* owner of memory and conns: only its address matters */
 };
 
 struct side {
@@ -40,7 +41,7 @@ struct side {
 	struct tern_lsn *lsn;
 	struct seen seen[16];
 	unsigned seen_count;
-	bool strangers; /* leave conn->owner unset */
+	bool strangers; /* true: conn->owner stays unset */
 	int (*on_message)(struct seen *seen, const char *data, size_t bytes);
 	void (*on_accepted)(struct seen *seen);
 };
@@ -168,7 +169,7 @@ static inline int world_poll(struct world *w)
 	return events + w->fabric->ops->poll(w->server.port, 64);
 }
 
-/* Polls both sides until `condition` holds; fails the test if it takes too long. */
+/* Polls both sides until `condition` holds; fails the test if that takes too long. */
 #define world_until(w, condition)                                                        \
 	do {                                                                             \
 		uint64_t end_ns_ = tern_clock_ns() + 20 * TERN_NS_PER_S;                 \
@@ -206,8 +207,7 @@ static inline void world_stop(struct world *w)
 	ops->close(w->fabric);
 }
 
-/* Makes a conn from client to server and waits until both ends are up: the last of
- * `seen` of each. */
+/* Connects the client to the server, waits until both ends are up, and returns both. */
 static inline void world_connect(
 	struct world *w, struct seen **client, struct seen **server)
 {
@@ -234,7 +234,7 @@ static inline struct sockaddr_in world_sockaddr(const struct world *w)
 	};
 }
 
-/* Connects a raw socket to the server; *server is its conn there. */
+/* Connects a raw socket to the server; *server is the server's conn. */
 static inline int world_raw(struct world *w, struct seen **server)
 {
 	struct sockaddr_in sa = world_sockaddr(w);
@@ -248,7 +248,7 @@ static inline int world_raw(struct world *w, struct seen **server)
 	return fd;
 }
 
-/* Memory without a domain, which this fabric does not need. */
+/* Memory without a domain, which the tcp fabric does not need. */
 static inline struct tern_mem mem_of(void *base, size_t bytes)
 {
 	return (struct tern_mem){.base = base, .bytes = bytes, .fd = -1};
@@ -273,7 +273,7 @@ static inline int engine_of(void **state)
 	return *(int *)*state;
 }
 
-/* The two engines as cmocka's `state`. */
+/* An engine in the form of cmocka's `state`. */
 static inline void **engine_state(int engine)
 {
 	static int engines[] = {TERN_TCP_URING, TERN_TCP_EPOLL};
@@ -296,7 +296,8 @@ static inline bool engine_refused(int engine)
 	return false;
 }
 
-/* Starts a world for a test, or skips the test and says why. */
+/* Opens a world for the engine of the test. If the machine lacks the engine, skips the
+ * test with the reason. */
 #define world_start_or_skip(w, state)                                                    \
 	do {                                                                             \
 		if (engine_refused(engine_of(state))) {                                  \

@@ -6,7 +6,8 @@
 
 static void test_known_vectors(void **state)
 {
-	/* RFC 3720, appendix B.4, and the check value of the CRC catalogues. */
+	/* Test vectors of RFC 3720, appendix B.4, and the check value of catalogues of
+	 * CRCs. */
 	unsigned char zeros[32] = {0}, ones[32], rising[32];
 
 	(void)state;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the tcp fabric between two ports over the loopback: what arrives, in which
- * order, and how it ends. Hostile peers are in test_tcp_hostile.c. */
+/* Tests of the tcp fabric between two ports over the loopback interface: what arrives, in
+ * which order, and how a conn ends. Hostile peers are in test_tcp_hostile.c. */
 #include "tests/transport/tcp/tcp_world.h"
 
 static const struct tern_fabric_ops *const ops = &tern_tcp_fabric_ops;
 
-/* ---- coming up ---- */
+/* ---- connecting ---- */
 
 static void test_both_ends_come_up_and_name_each_other(void **state)
 {
@@ -34,7 +34,8 @@ static void test_malformed_addresses_are_refused_at_once(void **state)
 	world_start_or_skip(&w, state);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(bad); i++) {
 		assert_int_equal(ops->connect(w.client.port, bad[i], &conn), -EINVAL);
-		/* Port 0 is valid for listening. */
+		/* Port 0 is wrong only for connecting, so these addresses are not tried
+		 * for listening. */
 		if (!strstr(bad[i], ":0"))
 			assert_int_equal(
 				ops->listen(w.client.port, bad[i], &lsn), -EINVAL);
@@ -70,7 +71,7 @@ static void test_a_closed_listener_refuses_and_its_conns_stay(void **state)
 
 	world_start_or_skip(&w, state);
 	world_connect(&w, &client, &server);
-	/* Lets the engine watch the listener, as before sleep. */
+	/* Makes the engine watch the listener, as before a sleep. */
 	ops->arm(w.server.port);
 	snprintf(address, sizeof(address), "%s", ops->lsn_address(w.server.lsn));
 	ops->lsn_close(w.server.lsn);
@@ -80,7 +81,7 @@ static void test_a_closed_listener_refuses_and_its_conns_stay(void **state)
 	world_until(&w, late->closed_count);
 	assert_int_equal(late->status, -ECONNREFUSED);
 	assert_int_equal(late->up_count, 0);
-	/* The address is free again at once. */
+	/* The address can be used again at once. */
 	assert_int_equal(ops->listen(w.server.port, address, &w.server.lsn), 0);
 	assert_int_equal(ops->send(client->conn, "12345678", 8, NULL, 0), 0);
 	world_until(&w, server->message_count == 1);
@@ -95,7 +96,7 @@ static void test_the_next_address_of_a_name_is_tried(void **state)
 	struct world w;
 
 	world_start_or_skip(&w, state);
-	/* If localhost is ::1 first, nobody listens there. */
+	/* "localhost" may resolve to ::1 first, where no process listens. */
 	snprintf(address, sizeof(address), "localhost:%s",
 		strrchr(ops->lsn_address(w.server.lsn), ':') + 1);
 	assert_int_equal(ops->connect(w.client.port, address, &conn), 0);
@@ -140,8 +141,8 @@ static void test_close_while_connecting_ends_the_conn(void **state)
 
 #define TARGET_BYTES (3u << 20)
 
-/* Message i contains the size of the put before it; the put filled the start of the
- * target with bytes that depend on i. */
+/* Message i contains the size of the put before it, which filled the start of `target`
+ * with bytes that depend on i. */
 struct order {
 	unsigned char *target;
 	uint64_t next;
@@ -168,7 +169,7 @@ static int check_order(struct seen *seen, const char *data, size_t bytes)
 	return 0;
 }
 
-/* Sends `count` pairs of a put and a message of random sizes, as fast as the fabric
+/* Sends `count` pairs of a put and a message, of random sizes, as fast as the fabric
  * accepts them. */
 static void send_in_order(struct world *w, struct seen *client, struct seen *server,
 	unsigned count, uint64_t largest, uint64_t seed)
@@ -208,7 +209,8 @@ static void send_in_order(struct world *w, struct seen *client, struct seen *ser
 		world_until(w, op.done_count);
 		assert_int_equal(op.done_count, 1);
 		assert_int_equal(op.status, 0);
-		/* The next put overwrites the bytes that the message describes. */
+		/* Waits for the message, since the next put overwrites the bytes that it
+		 * describes. */
 		world_until(w, order.next == i + 1);
 	}
 	assert_int_equal(order.wrong, 0);
@@ -340,7 +342,8 @@ static void test_a_full_conn_says_so_and_later_that_it_has_room(void **state)
 
 	world_start_or_skip(&w, state);
 	world_connect(&w, &client, &server);
-	/* The server does not poll: socket buffers fill, then ours. */
+	/* The server does not poll: first the socket buffers fill, then the fabric's own
+	 * buffer. */
 	while ((r = ops->send(client->conn, data, 8, data, sizeof(data))) == 0) {
 		sent++;
 		ops->poll(w.client.port, 64);
@@ -367,7 +370,9 @@ static void wait_for(const struct seen *seen, short event)
 	assert_int_equal(poll(&entry, 1, 20000), 1);
 }
 
-/* If an answer has just been sent, a socket that was empty is not read at once. */
+/* A poll may skip a socket that was empty and on which an answer was just sent. Here a
+ * poll with a budget of 1 leaves a message unread, so the next poll must not skip the
+ * socket. */
 static void test_a_socket_of_which_a_poll_left_something_is_read_by_the_next(void **state)
 {
 	struct seen *client, *server;
@@ -379,10 +384,11 @@ static void test_a_socket_of_which_a_poll_left_something_is_read_by_the_next(voi
 	for (unsigned i = 0; i < 100; i++) {
 		assert_int_equal(ops->send(client->conn, "12345678", 8, NULL, 0), 0);
 		assert_int_equal(ops->send(client->conn, "12345678", 8, NULL, 0), 0);
-		ops->poll(w.client.port, 64); /* sends both with one call */
+		/* Sends both messages with one system call. */
+		ops->poll(w.client.port, 64);
 		wait_for(server, POLLIN);
 		ops->poll(w.server.port, 1);
-		if (server->message_count == 3 * i) /* its turn to read was skipped */
+		if (server->message_count == 3 * i) /* this poll has skipped the socket */
 			ops->poll(w.server.port, 1);
 		assert_int_equal(server->message_count, 3 * i + 1);
 		assert_int_equal(ops->send(client->conn, "12345678", 8, NULL, 0), 0);
@@ -399,8 +405,8 @@ static void test_a_socket_of_which_a_poll_left_something_is_read_by_the_next(voi
 
 static char window_memory[1 << 20], window_source[1 << 20];
 
-/* Anything that waits for the end of a poll, such as an answer to a message, waits for
- * this much. */
+/* One poll reads only a part of a large put: other work, such as an answer to a message,
+ * happens between polls and must not wait too long. */
 static void test_a_poll_reads_a_bounded_part_of_a_put(void **state)
 {
 	enum { BULK_BYTES = 12u << 20 };
@@ -414,7 +420,7 @@ static void test_a_poll_reads_a_bounded_part_of_a_put(void **state)
 	struct world w;
 
 	world_start_or_skip(&w, state);
-	/* Others may wait. */
+	/* With so many conns, other conns may wait for their turn to be read. */
 	for (unsigned i = 0; i <= TCP_DIRECT_MAX; i++)
 		world_connect(&w, &client, &server);
 	resize(server, SO_RCVBUF, 4 << 20);
@@ -427,14 +433,14 @@ static void test_a_poll_reads_a_bounded_part_of_a_put(void **state)
 		struct tcp_rx *rx = &tcp_conn_of(server->conn)->rx;
 		uint64_t before = landed;
 
-		for (int i = 0; i < 20; i++) /* then the sockets are full */
+		for (int i = 0; i < 20; i++) /* after these polls the sockets are full */
 			ops->poll(w.client.port, 64);
 		ops->poll(w.server.port, 64);
 		if (rx->target)
 			landed = BULK_BYTES - rx->left;
 		else if (before)
 			landed = BULK_BYTES;
-		/* A poll has one turn or two. */
+		/* In one poll a conn is read once or twice. */
 		assert_in_range(
 			landed - before, 0, 2 * (TCP_CALL_BYTES + TCP_STAGE_BYTES));
 	}
@@ -459,7 +465,8 @@ static void test_a_put_to_a_withdrawn_window_is_dropped(void **state)
 	assert_int_equal(
 		ops->expose(server->conn, &to, 0, 5000, TERN_ACCESS_WRITE, &old), 0);
 	assert_int_equal(ops->withdraw(w.server.port, NULL, &old), 0);
-	/* Once while the entry is free, once while it is another window's. */
+	/* Puts to a revoked window: once while its table entry is free, and once while
+	 * another window uses the entry. */
 	assert_int_equal(ops->put(client->conn, &op[0].op, &from, 0, 5000, &old, 0), 0);
 	assert_int_equal(ops->send(client->conn, "message1", 8, NULL, 0), 0);
 	world_until(&w, server->message_count == 1);

@@ -11,7 +11,7 @@ static const struct tern_fabric_ops *const ops = &tern_tcp_fabric_ops;
 
 static char window_memory[1 << 20], window_source[1 << 20];
 
-/* ---- a host that answers nothing ---- */
+/* ---- hosts that do not answer ---- */
 
 static uint64_t option(struct seen *seen, int level, int name)
 {
@@ -25,7 +25,8 @@ static uint64_t option(struct seen *seen, int level, int name)
 	return (uint64_t)value;
 }
 
-/* Keep-alives are frequent enough for the caller to decide, before the kernel does. */
+/* Checks the socket's options: keep-alives are frequent, and the kernel gives the host up
+ * only after unreachable_ns. */
 static void check_keep_alives(struct seen *seen, uint64_t unreachable_ns)
 {
 	uint64_t interval_ns, most_ns = unreachable_ns / 100 + TERN_NS_PER_S;
@@ -135,7 +136,8 @@ static void test_close_gives_up_on_a_peer_that_does_not_read(void **state)
 		ops->poll(w.server.port, 64);
 	assert_int_equal(rc, -EAGAIN);
 	ops->conn_close(server->conn, true);
-	/* While asleep: the fabric wakes the owner for its own deadline. */
+	/* The program sleeps, and the fabric must wake it when the time limit of the
+	 * close is over. */
 	while (!server->closed_count) {
 		struct pollfd pollfd = {ops->fd(w.server.port), POLLIN, 0};
 
@@ -166,7 +168,7 @@ static void test_a_killed_peer_is_noticed(void **state)
 		pause();
 		_exit(0);
 	}
-	close(fd); /* now only the child has it */
+	close(fd); /* now only the child process has the socket */
 	assert_int_equal(
 		ops->put(server->conn, &op.op, &from, 0, from.bytes, &region, 0), 0);
 	assert_int_equal(kill(pid, SIGKILL), 0);
@@ -194,7 +196,7 @@ static void test_last_words_of_a_peer_are_heard_though_sending_fails(void **stat
 	setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 	close(fd);
 	ops->send(server->conn, "12345678", 8, NULL,
-		0); /* fails in the first half of the next poll */
+		0); /* this send fails in the first half of the next poll */
 	world_until(&w, server->closed_count);
 	assert_int_equal(server->status, -ECONNRESET);
 	assert_int_equal(server->message_count, 1);
@@ -303,7 +305,7 @@ static void test_a_peer_is_refused_when_descriptors_are_out(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	close(fd);
 	assert_int_equal(w.server.seen_count, 1);
-	/* The next peer is accepted, when there are descriptors again. */
+	/* Descriptors are available again, so the next peer is accepted. */
 	world_connect(&w, &client, &server);
 	world_stop(&w);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of bytes that no correct peer sends, from raw sockets, at a port of the tcp
- * fabric: their conn is cut with -EPROTO, no memory is accessed that was not exposed to
- * it, and a correct conn of the same port continues.
+ * Tests of bytes that no correct peer sends, from raw sockets to a port of the tcp
+ * fabric. The conn must be closed with -EPROTO, no memory may be accessed that was not
+ * exposed to it, and a correct conn of the same port must continue.
  */
 #include "tests/transport/tcp/tcp_world.h"
 
@@ -10,14 +10,15 @@ static const struct tern_fabric_ops *const ops = &tern_tcp_fabric_ops;
 
 static char memory[8192];
 
-/* A world with a correct conn, and a window in the middle of `memory` that belongs to
- * its owner. */
+/* A world with a correct conn, and a window in the middle of `memory` that belongs to the
+ * conn's owner. */
 struct scene {
 	struct world w;
 	struct seen *client, *server;
 	struct tern_region region;
 	unsigned heard;
-	struct tern_mem mem; /* last member: its end has any length */
+	/* Must be the last member, since it ends in a flexible array. */
+	struct tern_mem mem;
 };
 
 #define WINDOW_AT    1024
@@ -52,7 +53,7 @@ static void scene_stop(struct scene *s)
 	world_stop(&s->w);
 }
 
-/* Makes room: forgets the conns that have ended, except the correct one. */
+/* Frees entries of the world: forgets all closed conns except the correct one. */
 static void scene_forget(struct scene *s)
 {
 	assert_int_equal(s->w.server.seen[0].closed_count, 0);
@@ -68,8 +69,9 @@ static void check_good_conn(struct scene *s)
 	assert_int_equal(s->server->closed_count, 0);
 }
 
-/* Sends `bytes` and the end of the stream from a stranger or, with `owner`, from an
- * accepted peer. Returns the status with which its conn ends. */
+/* Sends `bytes` and the end of the stream from a raw socket. `owner`: the owner that the
+ * server's conn gets; NULL: it was not accepted as a peer. Returns the status with which
+ * the conn ends. */
 static int hostile(struct scene *s, const void *data, size_t bytes, void *owner)
 {
 	struct seen *server;
@@ -81,7 +83,7 @@ static int hostile(struct scene *s, const void *data, size_t bytes, void *owner)
 			MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n < 0 && errno != EAGAIN)
-			break; /* it was cut already */
+			break; /* the server has closed the conn already */
 		sent += n > 0 ? (size_t)n : 0;
 		world_poll(&s->w);
 	}
@@ -119,7 +121,8 @@ static void test_random_bytes_cut_only_their_own_conn(void **state)
 
 		for (size_t j = 0; j < bytes; j++)
 			data[j] = (uint8_t)tern_rng_next(&rng);
-		/* Some frames pass the first check. */
+		/* Two of three frames begin with the right magic number, so that later
+		 * checks are reached. */
 		if (i % 3) {
 			tern_put_le16(data, TCP_MAGIC);
 			data[2] = (uint8_t)(1 + i % 2);
@@ -144,7 +147,7 @@ static void test_truncated_frames_are_no_message(void **state)
 	scene_stop(&s);
 }
 
-/* Inverts each bit of a correct message's header and head in turn. */
+/* Inverts each bit of the header and the head of a correct message, one at a time. */
 static void test_every_wrong_bit_of_a_message_is_found(void **state)
 {
 	struct tcp_frame frame = {.kind = TCP_MESSAGE, .bytes = 48, .head_bytes = 16};
@@ -160,8 +163,7 @@ static void test_every_wrong_bit_of_a_message_is_found(void **state)
 		memcpy(bad, good, sizeof(good));
 		bad[bit / 8] ^= (uint8_t)(1u << bit % 8);
 		status = hostile(&s, bad, sizeof(bad), &other_owner);
-		/* A length that is too large only makes the receiver wait for the
-		 * rest. */
+		/* If the length is too large, the receiver may also wait for the rest. */
 		if (bit >= 64 && bit < 80)
 			assert_true(status == -EPROTO || status == -ECONNRESET);
 		else
@@ -304,7 +306,7 @@ static int count_messages(struct seen *seen, const char *data, size_t bytes)
 	return 0;
 }
 
-/* A stream of correct frames may be divided into any pieces. */
+/* A stream of correct frames gives the same messages in whatever pieces it arrives. */
 static void test_a_stream_in_any_pieces_is_the_same_frames(void **state)
 {
 	static uint8_t stream[40000];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of sleeping: an armed port of the tcp fabric wakes its owner for every event,
- * and for nothing else, with few conns and with many. */
+/* Tests of sleeping: an armed port of the tcp fabric must wake its program for every
+ * event, and for nothing else, with few conns and with many. */
 #include "tests/transport/tcp/tcp_world.h"
 
 #include <linux/sockios.h>
@@ -11,8 +11,8 @@ static const struct tern_fabric_ops *const ops = &tern_tcp_fabric_ops;
 
 static char window_memory[1 << 20], window_source[1 << 20];
 
-/* Sleeps until one of the ports has something to do, then polls it: a lost wake-up
- * hangs. */
+/* Sleeps until one of the ports has something to do, then polls it. If a wake-up were
+ * lost, this would hang. */
 static void sleep_and_poll(struct world *w)
 {
 	struct tern_port *ports[2] = {w->client.port, w->server.port};
@@ -107,7 +107,8 @@ static void test_many_conns_are_all_served(void **state)
 	w.server.on_message = echo;
 	for (unsigned i = 0; i < 12; i++) {
 		world_connect(&w, &client[i], &server[i]);
-		/* Few conns and many are handled in different ways: mix them. */
+		/* The fabric handles few conns and many conns in different ways: mixes
+		 * them. */
 		for (unsigned k = 0; k <= i; k++)
 			assert_int_equal(
 				ops->send(client[k]->conn, "12345678", 8, NULL, 0), 0);
@@ -149,8 +150,8 @@ static void sleep_then_poll_once(struct tern_port *port)
 	ops->poll(port, 64);
 }
 
-/* Data sent by arm() also makes the next look at the socket useless, but not after a
- * sleep. */
+/* After arm() has sent data, the next poll may skip the socket, since no answer can have
+ * come yet. But after a sleep it must read the socket. */
 static void test_what_arm_has_sent_keeps_no_poll_from_finding_the_answer(void **state)
 {
 	struct seen *client, *server;
@@ -193,8 +194,8 @@ static void test_a_message_that_crosses_what_arm_sends_is_found_by_the_next_poll
 	world_stop(&w);
 }
 
-/* Two raw peers of the server that do not read, and more data for each than sockets
- * hold. */
+/* Two raw peers of the server that do not read, and for each of them more data than its
+ * socket can hold. */
 struct blocked {
 	struct world w;
 	struct seen *seen[2];
@@ -224,7 +225,7 @@ static void blocked_start(struct blocked *b, void **state)
 					 sizeof(bulk), &region, 0),
 			0);
 	}
-	/* Until nothing moves any more: then nothing wakes a sleeper. */
+	/* Sends until the sockets are full, so that no event wakes the sleeping port. */
 	for (;;) {
 		struct pollfd entry = {ops->fd(port), POLLIN, 0};
 
@@ -241,7 +242,7 @@ static void blocked_stop(struct blocked *b)
 	world_stop(&b->w);
 }
 
-/* Reads everything that is there. */
+/* Reads all data that is waiting. */
 static uint64_t drain(int fd)
 {
 	static char data[64 << 10];
@@ -261,8 +262,8 @@ static int unacknowledged(const struct seen *seen)
 	return bytes;
 }
 
-/* One of two full sockets has room again. A poll skips one full socket at most, and
- * the other one stays full. */
+/* Of two full sockets, one gets space again. A poll may skip full sockets, but the next
+ * poll must not skip this one. */
 static void test_of_two_full_sockets_the_one_with_room_is_found_polling(void **state)
 {
 	struct blocked b;
@@ -310,8 +311,8 @@ static void *arm_both(void *arg)
 	return NULL;
 }
 
-/* A context belongs to one thread at a time: the thread that armed it may have ended
- * when another sleeps on it. */
+/* A context may be used by one thread after another: the thread that armed it may have
+ * ended when another thread sleeps on it. */
 static void test_a_port_outlives_the_thread_that_armed_it(void **state)
 {
 	struct seen *client, *server;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of devices with small limits, and of rules that hold on every device: work stays
- * within the queues (the simulated device asserts this), credits, registrations.
+ * Tests of devices with small limits, and of rules that hold on every device: no queue
+ * gets more work than it holds (the simulated device asserts this), credits, memory
+ * registrations.
  */
 #include "tests/transport/verbs/verbs_bed.h"
 
@@ -11,7 +12,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Entries in a completion queue for one conn, at the default depth. */
+/* Completion queue entries that one conn needs, and its receives, at the default queue
+ * depth. */
 #define CONN_ENTRIES  (256 + 128 + 4)
 #define CONN_RECEIVES (128 + 4)
 
@@ -19,8 +21,8 @@
 
 struct talk {
 	struct link *link;
-	unsigned count; /* messages to send */
-	unsigned most;  /* largest message */
+	unsigned count; /* messages to be sent in all */
+	unsigned most;  /* size of the largest message */
 	struct tern_rng rng;
 };
 
@@ -30,13 +32,13 @@ static void talk_init(struct talk *talk, struct link *link, unsigned count, unsi
 	*talk = (struct talk){link, count, most, {.seed = seed}};
 }
 
-/* Sends as much as there is room for, but not always. */
+/* Sends up to 39 messages, until the fabric refuses one. */
 static void talk_on(struct talk *talk)
 {
 	unsigned burst = (unsigned)tern_rng_below(&talk->rng, 40);
 
 	while (burst-- > 0 && talk->link->said < talk->count) {
-		/* Mostly small and large messages. */
+		/* Favours small messages: two of three are limited to 200 bytes. */
 		unsigned most = tern_rng_below(&talk->rng, 3) ? TERN_MIN(talk->most, 200u)
 							      : talk->most;
 
@@ -181,11 +183,11 @@ static void test_a_put_is_cut_to_what_one_work_request_carries(void **state)
 	}
 }
 
-/* ---- no room for a further conn ---- */
+/* ---- no resources for another conn ---- */
 
 /*
- * B has one end of A's conn, and both ends of a conn of its own, and no room for a fourth
- * end. A has room for its second.
+ * B has one end of A's conn and both ends of a conn with itself, and its device has no
+ * resources for a fourth end. A's device suffices for A's second end.
  */
 static void check_refused_fourth(struct verbs_bed_opts opts)
 {
@@ -241,7 +243,8 @@ static void test_conns_beyond_the_shared_receive_queue_have_their_own(void **sta
 		check_works(a[i], b[i]);
 		check_moves(a[i], b[i], 100000, i);
 	}
-	/* A conn that shares the queue leaves its place to the next one. */
+	/* When a conn that uses the shared receive queue ends, the next conn can use the
+	 * queue. */
 	link_close(a[1], false);
 	PUMP(bed, a[1]->closed_count && b[1]->closed_count);
 	link_close(a[5], false);
@@ -252,9 +255,9 @@ static void test_conns_beyond_the_shared_receive_queue_have_their_own(void **sta
 	verbs_bed_free(bed);
 }
 
-/* ---- slots that a device does not register ---- */
+/* ---- receive buffers that a device refuses to register ---- */
 
-/* Number of conns that make a port allocate more slots. */
+/* Number of conns for which a port must allocate more receive buffers. */
 #define GROWING 6u
 
 static void pair_at(
@@ -270,7 +273,7 @@ static void pair_at(
 	*b = tern_list_entry(bed->sides[B].links.prev, struct link, node);
 }
 
-/* B uses devices 1 and 2. */
+/* B uses devices 1 and 2, one of which refuses to register receive buffers. */
 static void test_slots_that_one_device_refuses_are_of_no_concern_to_another(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -303,7 +306,7 @@ static void test_slots_that_one_device_refuses_are_of_no_concern_to_another(void
 	verbs_bed_free(bed);
 }
 
-/* The failed attempt has kept nothing, so a later one works. */
+/* The failed attempt has left nothing behind, so a later one succeeds. */
 static void test_slots_that_a_device_refused_are_asked_for_again(void **state)
 {
 	struct link *a[GROWING + 1], *b[GROWING + 1], *link;
@@ -342,7 +345,7 @@ struct captured {
 	struct rlimit limit;
 };
 
-/* Captures stderr, under a known limit of locked memory that the log line names. */
+/* Captures stderr, and sets a limit of locked memory, which the log line must name. */
 static void capture(struct captured *c)
 {
 	struct rlimit low;
@@ -436,7 +439,7 @@ static void test_a_port_whose_devices_cannot_register_is_refused(void **state)
 	free(memory);
 }
 
-/* ---- invariants ---- */
+/* ---- rules that always hold ---- */
 
 static void test_nothing_is_registered_once_it_runs(void **state)
 {
@@ -459,7 +462,8 @@ static void test_nothing_is_registered_once_it_runs(void **state)
 	verbs_bed_free(bed);
 }
 
-/* Now and then holds the completions of one side or both. */
+/* Sends messages in both directions, while the simulated device sometimes delays the
+ * completions of sends, of receives or of both. */
 static void talk_in_fits(
 	struct link *a, struct link *b, unsigned count, unsigned most, uint64_t seed)
 {
@@ -522,7 +526,8 @@ static void test_messages_of_many_frames_fit_a_small_window(void **state)
 		bed = verbs_bed_new(&opts);
 		for (unsigned i = 0; i < 18; i++)
 			bed_pair(bed, &a, &b);
-		/* The window of the last conn is 16, since there are many conns. */
+		/* The window (messages in flight) of the last conn is only 16, since
+		 * there are many conns. */
 		talk_in_fits(a, b, 200, LONG_MESSAGE_BYTES - SAY_HEAD_BYTES, seed);
 		for (size_t bytes = 0; bytes < 30000; bytes += 1 + bytes / 3)
 			verbs_say_surely(a, bytes);
@@ -533,8 +538,8 @@ static void test_messages_of_many_frames_fit_a_small_window(void **state)
 	}
 }
 
-/* Slots of messages that were sent but never read must return to the shared receive
- * queue. */
+/* Conns end while messages for them have arrived and were not read: the receive buffers
+ * must return to the shared receive queue. */
 static void test_conns_that_end_in_the_midst_of_things_cost_the_others_nothing(
 	void **state)
 {
@@ -567,7 +572,8 @@ static void echo(struct link *link)
 	(void)verbs_say(link, 8000);
 }
 
-/* Answers must not use the slots in which the next messages are to be received. */
+/* Answers are sent from receive buffers. Enough of these must stay free to receive the
+ * next messages. */
 static void test_answers_leave_slots_to_receive_into(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the options of the verbs fabric: accepted values, their effect, and the
- * error of a wrong one. */
+/* Tests of the options of the verbs fabric: which values are accepted, what they do, and
+ * the error for a wrong one. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -144,7 +144,7 @@ static void test_devices_are_names_with_plus_between(void **state)
 		snprintf(says, sizeof(says), "%s: %s", text, right);
 		refused(text, says);
 	}
-	/* The longest name of a device, and one character more. */
+	/* A device name of the maximum length, and one that is a character longer. */
 	snprintf(text, sizeof(text), "device=%063d", 0);
 	assert_int_equal(strlen(parsed(text).devices[0]), 63);
 	snprintf(text, sizeof(text), "device=%064d", 0);
