@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the CUDA driver: see cuda.h. Only three of its functions are looked up by their
- * exported names; cuGetProcAddress returns the others, each in the version that its type
- * in the table has. (An exported name stands for some version of the function, with "_v2"
- * or without, and no header lists these for all functions.)
+ * Loads the CUDA driver: see cuda.h. Only three functions of the driver are looked up by
+ * their exported names; cuGetProcAddress returns the others, each in the version that its
+ * type in the table has. (An exported name stands for some version of the function, with
+ * "_v2" or without, and no header lists these for all functions.)
  */
 #include "base/cuda.h"
 
@@ -56,10 +56,10 @@ static int open_driver(void **out)
 	if (*out)
 		return 0;
 	error = dlerror();
-	/* For any other error the whole text is worth showing: a file of another
-	 * machine, or a missing library that the driver needs. */
+	/* Other errors of dlopen() are shown in full: the text may name a library of
+	 * another architecture, or one that the driver needs and that is missing. */
 	if (!error || strstr(error, DRIVER ": cannot open shared object file: No such"))
-		return refuse(-ENOSYS, DRIVER " is not there: no NVIDIA driver");
+		return refuse(-ENOSYS, DRIVER " was not found: no NVIDIA driver");
 	return refuse(-ENOSYS, "%s", error);
 }
 
@@ -77,8 +77,8 @@ static int check_version(void *driver)
 		return refuse(-ENOSYS, DRIVER " is the toolkit's stub, for linking only: "
 					      "take it off the library path");
 	if (result)
-		return refuse(-ENOSYS, DRIVER " does not tell its version: CUDA error %d",
-			result);
+		return refuse(-ENOSYS,
+			DRIVER " does not report its version: CUDA error %d", result);
 	if (version < TERN_CUDA_DRIVER_MIN)
 		return refuse(-ENOSYS, "the driver is for CUDA %d.%d; %d.%d is needed",
 			version / 1000, version % 1000 / 10, TERN_CUDA_DRIVER_MIN / 1000,
@@ -142,7 +142,7 @@ int tern_cuda_load(const struct tern_cuda_api **out, const char **why)
 	return status;
 }
 
-/* The results of which cuda.h says that the process is left in an inconsistent state,
+/* Sticky errors: cuda.h says of them that the process is left in an inconsistent state,
  * that the context cannot be used any more, or that it was destroyed. */
 bool tern_cuda_is_sticky(CUresult result)
 {
@@ -160,7 +160,7 @@ bool tern_cuda_is_sticky(CUresult result)
 		CUDA_ERROR_INVALID_ADDRESS_SPACE,
 		CUDA_ERROR_INVALID_PC,
 		CUDA_ERROR_LAUNCH_FAILED,
-		721, /* CUDA_ERROR_TENSOR_MEMORY_LEAK: also not in cuda.h before 12.8 */
+		721, /* CUDA_ERROR_TENSOR_MEMORY_LEAK: not in cuda.h before 12.8 */
 		CUDA_ERROR_MPS_CLIENT_TERMINATED,
 		CUDA_ERROR_EXTERNAL_DEVICE,
 	};

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See cuda_context.h. */
 #include "base/cuda_context.h"
 
 #include <errno.h>
@@ -41,7 +40,7 @@ int tern_cuda_check_device(const struct tern_cuda_api *api, unsigned ordinal,
 
 	if (!result && ordinal >= count) {
 		snprintf(why, bytes,
-			"cuda:%u is not there: the driver has %u device%s, counted from "
+			"there is no cuda:%u: the driver has %u device%s, counted from "
 			"0",
 			ordinal, count, count == 1 ? "" : "s");
 		return -ENODEV;
@@ -112,6 +111,17 @@ void tern_cuda_context_leave(struct tern_cuda_context *c)
 	c->api->ctx_pop_current(NULL);
 }
 
+#define EVENT_QUERIES 32u
+
+CUresult tern_cuda_wait(const struct tern_cuda_api *api, CUevent event)
+{
+	CUresult result = CUDA_ERROR_NOT_READY;
+
+	for (unsigned i = 0; i < EVENT_QUERIES && result == CUDA_ERROR_NOT_READY; i++)
+		result = api->event_query(event);
+	return result == CUDA_ERROR_NOT_READY ? api->event_synchronize(event) : result;
+}
+
 /* ---- memory ---- */
 
 static const char *size_text(uint64_t size, char *out, size_t bytes)
@@ -158,7 +168,9 @@ int tern_cuda_context_alloc(
 	return -ENOMEM;
 }
 
-/* Memory inside a refused range may itself be accepted. */
+/* Finds the earlier attempt to pin this range. A pinned range serves every part of
+ * itself. A refused one is found only for exactly the same range, since the driver may
+ * accept a part of it. */
 static const struct tern_cuda_pin *find_pin(
 	const struct tern_cuda_context *c, const char *base, uint64_t bytes)
 {
@@ -171,6 +183,16 @@ static const struct tern_cuda_pin *find_pin(
 			return pin;
 	}
 	return NULL;
+}
+
+/* True if the driver reports the byte as page-locked memory. */
+static bool is_locked(const struct tern_cuda_context *c, const void *at)
+{
+	unsigned type = 0;
+
+	return c->api->pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+		       (CUdeviceptr)(uintptr_t)at) == CUDA_SUCCESS &&
+	       type == CU_MEMORYTYPE_HOST;
 }
 
 int tern_cuda_context_pin(struct tern_cuda_context *c, void *base, uint64_t bytes)
@@ -191,9 +213,10 @@ int tern_cuda_context_pin(struct tern_cuda_context *c, void *base, uint64_t byte
 	c->pins = pins;
 	result = c->api->mem_host_register(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
 	pin.ours = result == CUDA_SUCCESS;
-	/* Memory that another library of this process has page-locked is as good as
-	 * ours. */
-	if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+	/* Another library of this process may have page-locked the memory already. That
+	 * serves as well, if the first and the last byte of the range are locked. */
+	if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED || !is_locked(c, base) ||
+		!is_locked(c, (char *)base + bytes - 1))
 		pin.status = tern_cuda_check(c, result, "page-locking memory for copies");
 	c->pins[c->pin_count++] = pin;
 	return pin.status;

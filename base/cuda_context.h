@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A CUDA device that is used for computation: its primary context, the host memory that
- * is page-locked for its copies, and a line about the last failure, which always names
- * the device. Used by one thread at a time.
+ * is page-locked for copies, and a message about the last failure, which always names the
+ * device. One thread at a time may change the structure. Several threads may be between
+ * tern_cuda_context_enter() and tern_cuda_context_leave() at once, since entering makes
+ * the context current only on the calling thread.
  */
 #ifndef TERN_BASE_CUDA_CONTEXT_H
 #define TERN_BASE_CUDA_CONTEXT_H
@@ -12,57 +14,67 @@
 struct tern_cuda_pin {
 	void *base;
 	uint64_t bytes;
-	/* false: another library of this process has locked it, or it was refused. */
+	/* True if we page-locked the memory; false if another library of this process had
+	 * done so, or the driver refused. */
 	bool ours;
-	int status; /* 0: page-locked; else the error */
+	int status; /* 0: the memory is page-locked; negative: the error */
 };
 
 struct tern_cuda_context {
 	const struct tern_cuda_api *api;
 	unsigned ordinal;
 	struct tern_cuda_device device;
-	CUcontext handle; /* NULL: none */
+	CUcontext handle; /* NULL: the context is not open */
 	struct tern_cuda_pin *pins;
 	unsigned pin_count;
 	char error[400];
 };
 
 /*
- * Checks that our kernels run on device `ordinal`. -ENODEV: there is no such device;
- * -ENOEXEC: it or the driver is too old; other errors are the driver's. `why` (of `bytes`
- * bytes) gets a line about the failure: "cuda:2 is not there: ...". Needs no context.
+ * Checks that Tern's kernels run on device `ordinal`. -ENODEV: there is no such device;
+ * -ENOEXEC: the device or the driver is too old; other errors are the driver's. On
+ * failure `why` (of `bytes` bytes) gets a message, as "there is no cuda:2: ...". Needs no
+ * context.
  */
 int tern_cuda_check_device(const struct tern_cuda_api *api, unsigned ordinal,
 	struct tern_cuda_device *out, char *why, size_t bytes);
 
-/* Checks the device and retains its context. On failure c->error has a line about it,
- * and nothing needs to be closed. */
+/* Checks the device and retains its primary context. On failure c->error has a message,
+ * and the caller need not close the context. */
 int tern_cuda_context_open(
 	struct tern_cuda_context *c, const struct tern_cuda_api *api, unsigned ordinal);
-/* Releases the context and unpins all memory. A second call does nothing. */
+/* Unpins all memory and releases the context. A second call does nothing. */
 void tern_cuda_context_close(struct tern_cuda_context *c);
 
 /* Makes the context current on this thread, until tern_cuda_context_leave(). */
 int tern_cuda_context_enter(struct tern_cuda_context *c);
 void tern_cuda_context_leave(struct tern_cuda_context *c);
 
-/* Converts the result of a driver call to a status. `what` names what the call was to
- * do, for the line in c->error. */
+/* Converts the result of a driver call to a status. `what` says what the call was meant
+ * to do, such as "making a context"; on failure it becomes part of the message in
+ * c->error. */
 int tern_cuda_check(struct tern_cuda_context *c, CUresult result, const char *what);
 
-/* Allocates device memory. -ENOMEM: the line says how much was wanted for `what`, and
- * how much is free. The context must be entered. */
+/* Waits until an event made with CU_EVENT_BLOCKING_SYNC is complete: polls for about 50
+ * us, then sleeps. Polling avoids a late wake-up: a virtual machine wakes a sleeping
+ * thread 20 to 60 us late, and a step of a small model takes no longer than that. The
+ * context must be entered. Several threads may wait at once. */
+CUresult tern_cuda_wait(const struct tern_cuda_api *api, CUevent event);
+
+/* Allocates device memory. -ENOMEM: the message in c->error says how much memory `what`
+ * needs, and how much is free. The context must be entered. */
 int tern_cuda_context_alloc(
 	struct tern_cuda_context *c, CUdeviceptr *out, uint64_t bytes, const char *what);
-/* Text for lines about memory: ": 12.0 MiB of 1.0 GiB are free". The context must be
- * entered. */
+/* Writes the end of a message about lack of memory, as ": 12.0 MiB of 1.0 GiB are free";
+ * "" if the driver cannot tell. The context must be entered. */
 void tern_cuda_context_free_text(struct tern_cuda_context *c, char *out, size_t bytes);
 
 /*
- * Page-locks host memory (whole mappings) until tern_cuda_context_unpin(). If it is
- * refused (RLIMIT_MEMLOCK, memory that the driver cannot lock), returns a status and sets
- * the line; -ENOTRECOVERABLE as for every call. For the same memory again, the same
- * status is returned without asking the driver. The context must be entered.
+ * Page-locks host memory (whole mappings) until tern_cuda_context_unpin(). If the driver
+ * refuses (RLIMIT_MEMLOCK, memory that it cannot lock), returns the status and writes a
+ * message into c->error; -ENOTRECOVERABLE: a sticky error, which every call may return. A
+ * second call for the same memory returns the same status without asking the driver. The
+ * context must be entered.
  */
 int tern_cuda_context_pin(struct tern_cuda_context *c, void *base, uint64_t bytes);
 void tern_cuda_context_unpin(struct tern_cuda_context *c);

@@ -97,7 +97,7 @@ static bool ration(struct tern_env *env)
 	if (now_ns >= r->until_ns) {
 		if (r->dropped)
 			tern_log(env, TERN_LOG_WARN,
-				"%u more connections were cut in their handshake",
+				"%u more warnings about failed handshakes were left out",
 				r->dropped);
 		*r = (struct tern_log_ration){
 			.until_ns = now_ns + RATION_NS, .left = TERN_LOG_STRANGERS};
@@ -139,7 +139,7 @@ static uint64_t system_random(struct tern_env *env)
 
 	(void)env;
 	if (getrandom(&r, sizeof(r), 0) != sizeof(r))
-		abort(); /* cannot happen for 8 bytes on Linux >= 3.17 */
+		abort(); /* getrandom() cannot fail for 8 bytes on Linux >= 3.17 */
 	return r;
 }
 

@@ -40,8 +40,8 @@ int tern_shape_bytes(const struct tern_shape *shape, uint64_t *bytes)
 	if (!product || shape->rank > TERN_RANK_MAX)
 		return -EINVAL;
 	for (uint32_t i = 0; i < shape->rank; i++) {
-		/* Remember the zero instead of multiplying by it, since it would hide
-		 * an overflow. */
+		/* A dimension of 0 is remembered, not multiplied, since a product of 0
+		 * would hide an overflow. */
 		if (shape->dims[i] == 0)
 			empty = true;
 		else if (__builtin_mul_overflow(product, shape->dims[i], &product))
@@ -68,27 +68,27 @@ const char *tern_status_text(int status)
 	case 0:
 		return "success";
 	case -EINPROGRESS:
-		return "still going on";
+		return "still in progress";
 	case -EPROTONOSUPPORT:
 		return "the peer speaks another version of the protocol";
 	case -EILSEQ:
 		return "the peer's machine has the other byte order";
 	case -EPROTO:
-		return "the peer sent something that is not the protocol";
+		return "the peer violated the Tern protocol";
 	case -EACCES:
 		return "refused (cluster secret or permission)";
 	case -EMSGSIZE:
 		return "the receiver's buffer is too small";
 	case -EEXIST:
-		return "it is there already, or two names have the same key";
+		return "already exists, or two names have the same key";
 	case -ECANCELED:
 		return "cancelled";
 	case -ENODATA:
 		return "no host has this name";
 	case -ENONET:
-		return "its name cannot be looked up now";
+		return "the host's name cannot be looked up now";
 	case -EPIPE:
-		return "the peer's process is gone";
+		return "the peer's process has ended";
 	default:
 		return strerror(status < 0 ? -status : status);
 	}

@@ -92,7 +92,7 @@ void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void 
 	snprintf(address, bytes, "%s", tern_listener_address(*listener));
 }
 
-/* ---- one connection ---- */
+/* ---- connecting the two processes ---- */
 
 static bool is_up;
 
@@ -120,14 +120,14 @@ static void meet(struct link *link)
 	if (link->sender) {
 		if (recv(link->fd, address, sizeof(address), MSG_WAITALL) !=
 			sizeof(address))
-			pair_die("the receiver is gone");
+			pair_die("the receiver has ended");
 		link_must("connecting",
 			tern_connect(link->ctx, address, &opts, &link->peer));
 	} else {
 		link_listen(link, accepted, link, &listener, address, sizeof(address));
 		if (send(link->fd, address, sizeof(address), MSG_NOSIGNAL) !=
 			sizeof(address))
-			pair_die("the sender is gone");
+			pair_die("the sender has ended");
 	}
 	link_wait_for(link, &is_up);
 	link_must("channel", tern_channel_open(link->peer, CHANNEL, &link->channel));
@@ -144,7 +144,8 @@ void link_run(const char *fabric, uint64_t pool_bytes, void (*send_)(struct link
 	meet(&link);
 	(link.sender ? send_ : receive)(&link);
 	if (!link.sender) {
-		link_hear(&link); /* the other end may still be reading our memory */
+		/* waits: the sender may still read this process's memory */
+		link_hear(&link);
 		_exit(0);
 	}
 	link_tell(&link, 0);

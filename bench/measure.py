@@ -74,8 +74,15 @@ def end_group(process):
 
 
 def dies_with_us():
-    """In the child: what kills this program may leave it no time to end its contenders."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Returns what a child does before its program begins: it asks the kernel to kill it when this
+    program dies, which may have no time to do so itself; if that has happened already, it ends."""
+    us = os.getpid()
+
+    def ask():
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != us:
+            os._exit(1)
+    return ask
 
 
 def run_group(command, limit_s, **more):
@@ -83,7 +90,7 @@ def run_group(command, limit_s, **more):
     try:
         process = subprocess.Popen(command, text=True, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   start_new_session=True, preexec_fn=dies_with_us,
+                                   start_new_session=True, preexec_fn=dies_with_us(),
                                    errors="replace", **more)
     except OSError as error:
         raise Failed(str(error)) from None
@@ -170,8 +177,8 @@ class Record:
 
 
 def try_twice(contender, number, entry, say):
-    """Adds its figures or its failure to the round. A peer that fails now and then must not cost
-    the whole run; one of Tern's that does has failed."""
+    """Runs a contender, and adds its figures or its failure to the round. A peer gets a second
+    try, since one that fails now and then must not cost the whole run. Tern gets none."""
     try:
         entry["runs"].append([contender.key, run_once(contender)])
         return
@@ -222,7 +229,8 @@ def all_rounds(question, rounds, say):
 
 
 def ask(question, rounds, journal, say=lambda text: print(text, file=sys.stderr, flush=True)):
-    """All rounds of a question: those that the journal has, and the rest, into it."""
+    """The Record of all rounds of a question. Rounds in the journal are taken from it; the others
+    are measured and added to it."""
     record = Record(question)
     running = [c for c in question.contenders if not c.missing]
     kept = [] if question.derived else journal.rounds(question.name)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs the programs of two processes: see pair.h. It is the counterpart of `tern bench`
- * (tools/bench_pair.c): the same windows, rounds, clock readings and final line.
+ * See pair.h. The counterpart of `tern bench` (tools/bench_pair.c): the same number of
+ * tensors in flight, rounds, clock readings and figures in the last line.
  *
- * The process that is started sends, and its fork receives, unless the peer starts both
- * itself (MPI). One connection serves all sizes. Between sizes both ends synchronise over
- * the socket, so that no message of one size is counted with the next.
+ * The process that is started sends, and a forked child receives, unless another program
+ * starts both (MPI). One connection serves all sizes. Between sizes both ends synchronise
+ * over the socket, so that no message of one size is counted with the next.
  */
 #include "bench/pair.h"
 
@@ -22,7 +22,8 @@
 #include <unistd.h>
 
 #define SIZES_MAX 32
-/* One size takes seconds: if it takes longer, something is broken. */
+/* Limit for one size, in s. A size takes seconds; if it takes longer, something is
+ * broken. */
 #define LIMIT_S 120
 
 struct plan {
@@ -71,7 +72,7 @@ static void meet(const struct pair *p)
 	pair_hear(p, &byte, 1);
 }
 
-/* ---- one size ---- */
+/* ---- measuring one size ---- */
 
 static void count_message(const struct pair *p, struct timing *t, uint64_t n)
 {
@@ -94,8 +95,8 @@ static void finish_message(const struct pair_ops *ops, struct pair *p, struct ti
 	count_message(p, t, n);
 }
 
-/* The measured part starts after the warm-up has ended, so that none of its messages
- * is in flight. */
+/* Sends all messages of one size. The measurement starts when the warm-up is complete, so
+ * that none of its messages is in flight. */
 static void send_all(const struct pair_ops *ops, struct pair *p, struct timing *t)
 {
 	uint64_t *posted_ns = calloc(p->inflight, sizeof(*posted_ns));
@@ -159,7 +160,8 @@ static void run_size(const struct pair_ops *ops, const struct plan *plan, struct
 	if (!t.trips_ns)
 		pair_die("no memory for %llu rounds", (unsigned long long)rounds);
 	p->size = size;
-	p->warmup = p->inflight < 2 ? 2 : p->inflight; /* each tensor at least once */
+	/* uses each tensor at least once */
+	p->warmup = p->inflight < 2 ? 2 : p->inflight;
 	if (p->warmup < rounds / 20)
 		p->warmup = rounds / 20;
 	p->total = p->warmup + rounds;
@@ -179,7 +181,7 @@ static void run_size(const struct pair_ops *ops, const struct plan *plan, struct
 	free(t.trips_ns);
 }
 
-/* ---- both processes ---- */
+/* ---- starting both processes ---- */
 
 static void be_one_end(
 	const struct pair_ops *ops, const struct plan *plan, struct pair *p)
@@ -189,13 +191,14 @@ static void be_one_end(
 			p->size_max = plan->sizes[i];
 	}
 	if (plan->pin && !bench_pin(p->sender ? 0 : 1))
-		pair_die("there are no two cores to pin the ends to");
+		pair_die("there are fewer than two cores to pin the two ends to");
 	p->tensors = bench_memory((p->size_max + 63) / 64 * 64 * p->inflight, false);
 	alarm(LIMIT_S);
 	ops->open(p);
 	for (unsigned i = 0; i < plan->size_count; i++)
 		run_size(ops, plan, p, plan->sizes[i], plan->rounds[i]);
-	/* From here on the receiver may end: meet() would notice an early end. */
+	/* From here on child_ended() lets the receiver exit. If it exits before it gets
+	 * to meet(), meet() fails here. */
 	over = 1;
 	meet(p);
 	if (ops->close)
@@ -204,7 +207,7 @@ static void be_one_end(
 
 static void child_ended(int signal)
 {
-	static const char text[] = "the receiver ended too early\n";
+	static const char text[] = "the receiver has exited too early\n";
 
 	(void)signal;
 	if (!over && write(STDERR_FILENO, text, sizeof(text) - 1))
@@ -237,8 +240,8 @@ static int run_forked(const struct pair_ops *ops, const struct plan *plan, struc
 	return 0;
 }
 
-/* Both processes were started by another program; their socket is named after the
- * process that started them. */
+/* Runs one of two processes that another program (mpirun) has started. They connect over
+ * a UNIX socket, which is named after the process id of that program. */
 static int run_ranked(const struct pair_ops *ops, const struct plan *plan, struct pair *p)
 {
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -249,12 +252,12 @@ static int run_ranked(const struct pair_ops *ops, const struct plan *plan, struc
 	p->sender = ops->rank() == 0;
 	if (!p->sender) {
 		if (bind(fd, (void *)&name, sizeof(name)) < 0 || listen(fd, 1) < 0)
-			pair_die("the meeting place: %s", strerror(errno));
+			pair_die("listening for the sender: %s", strerror(errno));
 		p->fd = accept(fd, NULL, NULL);
 	} else {
 		for (int i = 0; connect(fd, (void *)&name, sizeof(name)) < 0; i++) {
 			if (i == 5000)
-				pair_die("the receiver did not come");
+				pair_die("the receiver did not listen within 5 s");
 			usleep(1000);
 		}
 		p->fd = fd;
@@ -263,9 +266,9 @@ static int run_ranked(const struct pair_ops *ops, const struct plan *plan, struc
 	return 0;
 }
 
-/* ---- arguments ---- */
+/* ---- command line ---- */
 
-/* True if `name` is in the comma-separated list. */
+/* True if `name` is in the comma-separated `list`. */
 static bool listed(const char *list, const char *name)
 {
 	size_t length = strlen(name);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The finisher's work with the last version: it evaluates it on the test set, lets a
- * character model write a few lines, and saves it. The finisher is worker 0, or if it is
- * lost, the first worker that is left. The others wait until it has finished: if it is
- * lost meanwhile, one of them does everything again, with the same results. (In async
- * mode, with the results for the parameters after every worker has taken its last step:
- * it pulls these.)
+ * The end of a job. One worker, the finisher, evaluates the last version on the test set,
+ * lets a character model write a few lines, and saves the parameters. The finisher is
+ * worker 0, or if that is lost, the first worker that is left. The others wait until it
+ * has finished: if it is lost meanwhile, one of them does everything again, with the same
+ * results. In async mode the finisher first waits until every worker has taken its last
+ * step, and then pulls the parameters once more.
  */
 #include "client/worker_state.h"
 
@@ -23,7 +23,7 @@
 #define SAVE_AGAIN_NS     (10 * TERN_NS_PER_S)
 #define WRITE_STREAM      0x7772697465ull /* "write" */
 #define WRITE_TEMPERATURE 0.6f
-#define SIGNAL_WRITTEN    64u /* progress is signalled after this many characters */
+#define SIGNAL_WRITTEN    64u /* characters between two calls of tern_task_signal() */
 
 /* ---- computing ---- */
 
@@ -63,8 +63,8 @@ static int evaluate(struct tern_worker *w)
 	return 0;
 }
 
-/* Starts from a place of the text that the seed chooses (its beginning may be blank),
- * then continues from what it has written. */
+/* Lets the model write text. The first context is a random place of the training text
+ * (its beginning may be blank), then what the model has written. */
 static int write_text(struct tern_worker *w)
 {
 	const struct tern_engine_params params = versions_current(w);
@@ -91,11 +91,38 @@ static int write_text(struct tern_worker *w)
 	return 0;
 }
 
-/* Checks the parameters for NaN and infinity: a last step that diverged has shown no
- * loss yet. */
+/* True if the parameters are in memory of a GPU, where the CPU cannot read them. */
+static bool are_on_device(const struct tern_worker *w)
+{
+	return w->opts.memory.kind != TERN_MEM_HOST;
+}
+
+/* Copies the present parameters to host memory, for readable(), if they are in memory of
+ * a GPU. */
+static int fetch(struct tern_worker *w, struct tern_ps_text *why)
+{
+	int r;
+
+	if (!are_on_device(w) || w->fetched_version == w->version)
+		return 0;
+	r = tern_engine_fetch(w->opts.engine, w->fetched, versions_current(w).values,
+		w->job.element_count, why->text, sizeof(why->text));
+	if (r == 0)
+		w->fetched_version = w->version;
+	return r;
+}
+
+/* The present parameters in host memory, after fetch(). */
+static const float *readable(const struct tern_worker *w)
+{
+	return are_on_device(w) ? w->fetched : versions_current(w).values;
+}
+
+/* True if no parameter is NaN or infinite. No loss was computed with the present
+ * version yet, so if the last step diverged, only this shows it. */
 static bool are_numbers(const struct tern_worker *w)
 {
-	const float *values = versions_current(w).values;
+	const float *values = readable(w);
 
 	for (uint64_t i = 0; i < w->job.element_count; i++)
 		if (!isfinite(values[i]))
@@ -127,7 +154,7 @@ static void save_again(struct tern_timer *timer)
 }
 
 /* Saving is tried again until it works, whatever the error: the parameters exist
- * nowhere else, and a person may make room. The other processes wait meanwhile. */
+ * nowhere else, and a user may free disk space. The other processes wait meanwhile. */
 static void save_failed(struct tern_worker *w, const char *path, int status)
 {
 	char text[600];
@@ -183,7 +210,7 @@ static void forget_file(struct tern_worker *w)
 
 static int build_file(struct tern_worker *w, bool interrupted)
 {
-	const float *flat = versions_current(w).values;
+	const float *flat = readable(w);
 	struct tern_safetensor *tensors = calloc(w->job.param_count, sizeof(*tensors));
 	char step[24];
 	/* A file of final results has only the first entry, so that its bytes depend
@@ -237,6 +264,10 @@ static void save(struct tern_worker *w, const char *path)
 
 static int prepare_interrupted(struct tern_worker *w, struct tern_ps_text *why)
 {
+	int r = fetch(w, why);
+
+	if (r < 0)
+		return r;
 	if (!are_numbers(w)) {
 		snprintf(why->text, sizeof(why->text),
 			"step %llu is not saved: its parameters are no longer numbers",
@@ -304,7 +335,8 @@ static int make_room(struct tern_worker *w)
 	return r;
 }
 
-/* Mean of the last entries of a ring. */
+/* Mean of the newest losses, at most WORKER_LOSS_WINDOW, in a ring buffer into which
+ * `count` losses were written. */
 static double mean_loss(const double *losses, uint64_t count)
 {
 	uint64_t n = TERN_MIN(count, (uint64_t)WORKER_LOSS_WINDOW);
@@ -348,8 +380,8 @@ static int start_counting(struct tern_worker *w)
 	return 0;
 }
 
-/* Reads the list of one server, in the order of the workers; workers that are not in
- * the list have all their steps. */
+/* Reads "parts" of one server's message "applied", a list in the order of the workers.
+ * All steps of a worker that is not in the list were applied. */
 static int count_parts(struct tern_worker *w, const json_t *parts)
 {
 	size_t at = 0;
@@ -448,7 +480,7 @@ void finish_on_applied(struct worker_server *s, const json_t *message)
 	if (--w->uncounted_count > 0)
 		return;
 	add_up(w);
-	/* The last copies of its parameters are here, too. */
+	/* True if all parameters that versions_pull() asked for were received, too. */
 	if (w->version > w->my_steps)
 		finish_run(w);
 }
@@ -462,6 +494,13 @@ static void on_progress(struct tern_task *task)
 
 void finish_run(struct tern_worker *w)
 {
+	struct tern_ps_text why;
+	int r = fetch(w, &why);
+
+	if (r < 0) {
+		worker_give_up(w, r, "%s", why.text);
+		return;
+	}
 	w->final = true;
 	w->worked_ns = tern_now_ns(w->env);
 	w->finish_task.run = run;
@@ -470,9 +509,19 @@ void finish_run(struct tern_worker *w)
 	worker_submit(w, &w->finish_task, TEST_COST_NS);
 }
 
+int finish_init(struct tern_worker *w)
+{
+	w->fetched_version = UINT64_MAX;
+	if (!are_on_device(w))
+		return 0;
+	w->fetched = malloc(w->job.element_count * sizeof(*w->fetched));
+	return w->fetched ? 0 : -ENOMEM;
+}
+
 void finish_fini(struct tern_worker *w)
 {
 	forget_file(w);
+	free(w->fetched);
 	free(w->written);
 	free(w->scores);
 	free(w->score_labels);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When another worker is lost, server 0 decides which of its slots this worker computes
- * from now on, and which worker finishes the job. A server learns of the new owner when
- * the slot's first computation here begins, with the version at which this worker is. No
- * chunk is behind that version, because this worker has received all chunks of it.
+ * When another worker is lost, server 0 decides which of its slots (shares of each step's
+ * records) this worker computes from now on, and which worker finishes the job. When this
+ * worker begins to compute such a slot for the first time, it sends "take" to every
+ * server, with the version at which it is. No server has a chunk of an older version,
+ * because this worker has received all chunks of that version.
  *
- * A worker for which others wait is asked what it is doing (server/late.c).
+ * If other processes wait for this worker, a server asks it whether it is busy
+ * (server/late.c).
  */
 #include "client/worker_state.h"
 
@@ -98,7 +100,7 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 			"this worker",
 			s->index, w->job.workers - 1, w->job.workers, w->job.slots - 1);
 	} else if (r < 0) {
-		worker_give_up(w, r, "no room for the gradient of one more slot: %s",
+		worker_give_up(w, r, "no memory for the gradient of one more slot: %s",
 			tern_status_text(r));
 	} else {
 		tell_lost(w, (uint32_t)lost, json_array_size(slots), text);
@@ -139,9 +141,9 @@ static bool is_sent(const struct tern_worker *w, uint32_t chunk, uint32_t but)
 	return false;
 }
 
-/* A server other than `but` for which this worker waits: for a part of a version, for
- * the end of sending a gradient whose buffer may be needed, or for permission to
- * leave. -1: none. */
+/* Returns a server other than `but` for which this worker waits: for permission to
+ * leave, for an answer, for a part of a version, or for the end of sending a gradient
+ * whose buffer may be needed. -1: none. */
 static int waits_for(const struct tern_worker *w, uint32_t but)
 {
 	if (w->state == WORKER_FINISHING && !w->results.finisher && but != 0)
@@ -168,14 +170,15 @@ void worker_on_late(struct worker_server *s, const json_t *message)
 	const json_t *silent = json_object_get(message, "silent_ns");
 	json_int_t silent_ns = json_integer_value(silent);
 	bool worked = tern_now_ns(w->env) - w->worked_ns < (uint64_t)silent_ns;
-	/* Also between two attempts to save: another worker could not save either. */
+	/* A worker that waits for its next attempt to save counts as saving: another
+	 * worker could not save either. */
 	bool saves = w->saving || w->save_timer.place;
 	int server = waits_for(w, s->index);
 
 	if (!json_is_integer(silent) || silent_ns < 0) {
 		worker_fail(w, -EPROTO,
-			"server %u waits for this worker: expected the time in ns, 0 or "
-			"more",
+			"server %u asked why this worker is silent: expected the time in "
+			"ns, 0 or more",
 			s->index);
 		return;
 	}

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The buffers in which gradients are computed and from which they are sent: two, however
- * many slots this worker has. A buffer is free again when the servers have its whole
- * gradient.
+ * The buffers ("rooms") in which gradients are computed and from which they are sent.
+ * There are at most two, however many slots (shares of each step's records) this worker
+ * has. A buffer is free again when the servers have its whole gradient.
  *
- * Servers take gradients in the order of slot numbers, as far ahead as they have room
- * (server/sync.c), and slots are computed here in the same order. So the servers wait for
- * a gradient in one of these buffers, for the next one to be computed, or for another
- * worker. Slots of a lost worker break this rule: one of them may come before all
- * gradients that are held here. The servers are told then, and take the held gradients at
- * once.
+ * Servers receive the gradients of a window of slots, in the order of slot numbers
+ * (server/sync.c), and a worker computes its slots in the same order. So the gradient
+ * that a server needs next is in one of these buffers, or is the next one to be computed,
+ * or belongs to another worker. A slot of a lost worker breaks this rule: it may come
+ * before the slots whose gradients fill the buffers. Then the worker sends "holds", and
+ * the servers receive these gradients out of turn.
  */
 #include "client/worker_state.h"
 
@@ -75,5 +75,5 @@ int rooms_announce(struct tern_worker *w, struct room *room)
 	if (room->announced)
 		return 0;
 	room->announced = true;
-	return tern_engine_pin(w->opts.engine, tern_mem_base(mem), tern_mem_bytes(mem));
+	return worker_pin(w, mem);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients. The slots of this worker are computed one after the other, in the order of
- * their numbers, each by one job. While the job runs, it tells from which element on its
- * gradient is final, and the chunks beyond are sent, those of the last layer first.
+ * Gradients. A slot is a share of each step's records. The slots of this worker are
+ * computed one after the other, in the order of their numbers, each by one task. While
+ * the task runs, it reports from which element on the gradient is final, and the chunks
+ * from there on are sent, those of the last layer first.
  *
  * The records of a slot and its result depend on (seed, step, slot) and the version
  * alone, so any worker may compute it. Slots of a lost worker are added here (lease.c).
@@ -20,7 +21,8 @@
 
 /* ---- sending ---- */
 
-/* In async mode every step of every worker is a slot of its own. */
+/* Number that is unique for each slot of each step. In async mode every step of every
+ * worker is a slot. */
 static uint64_t slot_id(const struct tern_worker *w, uint32_t slot)
 {
 	if (w->job.mode == TERN_MODE_ASYNC)
@@ -34,10 +36,10 @@ static void part_sent(struct tern_req *req)
 	struct room *room = part->room;
 	struct tern_worker *w = room->worker;
 
-	/* The connection to that server is lost, and the server may still read the
-	 * buffer in place for a moment: the buffer is not used again, since this
-	 * worker is about to end. -EMSGSIZE: the server had the gradient from another
-	 * worker. */
+	/* A send fails if the connection to its server is lost. The server may still
+	 * read the buffer in place for a moment, so the buffer is not used again: this
+	 * worker is about to end. -EMSGSIZE is no failure: the server had the gradient
+	 * from another worker. */
 	if (req->status < 0 && req->status != -EMSGSIZE) {
 		worker_failed(w, (uint32_t)(part - room->parts), req->status);
 		return;
@@ -99,7 +101,7 @@ static void compute(struct tern_task *task)
 	w->compute_status = rooms_announce(w, w->room);
 	if (w->compute_status == 0)
 		w->compute_status = tern_engine_gradient(w->opts.engine, &params,
-			tern_buf_ptr(&w->room->gradient), say_ready, w, &w->result);
+			tern_vector(&w->room->gradient), say_ready, w, &w->result);
 }
 
 static void on_progress(struct tern_task *task)
@@ -153,7 +155,8 @@ bool slots_are_due(const struct tern_worker *w)
 	return w->computing;
 }
 
-/* The first slot to be computed, in the order of numbers. */
+/* Returns the slot to be computed next: the pending one with the lowest number; or
+ * NULL. */
 static struct slot *next_slot(struct tern_worker *w)
 {
 	struct slot *next = NULL;
@@ -178,7 +181,7 @@ void slots_run(struct tern_worker *w)
 		return;
 	w->room = rooms_find(w);
 	if (!w->room) {
-		rooms_want(w, slot); /* part_sent() will call again */
+		rooms_want(w, slot); /* part_sent() will call slots_run() */
 		return;
 	}
 	if (!slot->taken)
@@ -201,8 +204,8 @@ void slots_run(struct tern_worker *w)
 
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation)
 {
-	/* A slot that was given to this worker must be computed for the present
-	 * version; the first slots wait until there is a version. */
+	/* A slot of a lost worker must be computed for the present version. The slots
+	 * that this worker has from the start wait for the first version. */
 	w->slots[w->slot_count++] = (struct slot){.number = number,
 		.generation = generation,
 		.taken = generation == 0,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parameters arrive chunk by chunk, directly in one of two flat buffers: version v in
- * buffer v mod 2. The receives of v+1 are posted when v is complete; by then nobody reads
- * v-1.
+ * buffer v mod 2. The receives of v+1 are posted when v is complete; by then
+ * version v-1, whose buffer they use, is not read any more.
  */
 #include "client/worker_state.h"
 
@@ -33,7 +33,7 @@ void versions_fini(struct tern_worker *w)
 struct tern_engine_params versions_current(const struct tern_worker *w)
 {
 	return (struct tern_engine_params){
-		.values = tern_buf_ptr(&w->w[w->version & 1]), .version = w->version};
+		.values = tern_vector(&w->w[w->version & 1]), .version = w->version};
 }
 
 static void report_step(struct tern_worker *w)
@@ -100,8 +100,8 @@ static void arrived(struct tern_req *req)
 		return;
 	}
 	w->byte_count += req->bytes;
-	/* The answer to a gradient may arrive before the job that computed the
-	 * gradient has ended: then computed() continues. */
+	/* The next version may be here before the task that computed a gradient for it
+	 * has ended: then computed() continues. */
 	if (--w->missing[part->parity] == 0 && !slots_are_due(w) &&
 		!spare_is_behind(w, part->version))
 		versions_complete(w, part->version);

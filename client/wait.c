@@ -75,7 +75,7 @@ void tern_worker_describe(const struct tern_worker *w, char *text, size_t bytes)
 	char cause[260];
 
 	name_cause(w, cause, sizeof(cause));
-	snprintf(text, bytes, "step %llu of %llu, it waits for %s",
+	snprintf(text, bytes, "step %llu of %llu, this worker waits for %s",
 		(unsigned long long)w->version, (unsigned long long)w->my_steps,
 		w->over ? "its connections to end" : cause);
 }
@@ -92,7 +92,7 @@ static void fire(struct tern_timer *timer)
 		return;
 	}
 	name_cause(w, cause, sizeof(cause));
-	snprintf(text, sizeof(text), "no step for %llu s: it waits for %s",
+	snprintf(text, sizeof(text), "no step for %llu s: this worker waits for %s",
 		(unsigned long long)(w->wait_ns / TERN_NS_PER_S), cause);
 	if (w->opts.waiting)
 		w->opts.waiting(w->opts.arg, text);

@@ -84,7 +84,8 @@ static void close_all(struct tern_worker *w, const char *type)
 	tern_defer(w->opts.ctx, &w->end_call);
 }
 
-/* `type` is the message that is sent to the servers. */
+/* Ends the worker with an error. `type` is the message that tells the servers: "abort"
+ * ends the job, "failed" only this worker. */
 static void end_badly(struct tern_worker *w, const char *type, int status,
 	const char *fmt, va_list ap) __attribute__((format(printf, 4, 0)));
 
@@ -147,7 +148,7 @@ void worker_leave(struct tern_worker *w)
 
 /* ---- asked to leave ---- */
 
-/* Server 0 does not answer: it was asked to end too, or hangs. No other process
+/* Server 0 has not answered "leave": it was asked to end too, or hangs. No other process
  * decides who saves, so each worker that waits for the decision saves. An existing
  * file of the job with as many steps is not replaced. */
 static void leave_timer(struct tern_timer *timer)
@@ -159,8 +160,8 @@ static void leave_timer(struct tern_timer *timer)
 	w->interrupted = true;
 	w->finisher = w->opts.index;
 	worker_give_up(w, -ECANCELED, "%s", w->leave_text);
-	/* At its end a worker gives the servers LEAVING_NS to answer its goodbye. Server 0
-	 * has not answered for long, so this worker gives them less. */
+	/* At its end a worker gives the servers LEAVING_NS to answer its goodbye. Server
+	 * 0 has not answered for long, so this worker gives them less. */
 	tern_timer_set(w->opts.ctx, &w->end_timer, tern_now_ns(w->env) + LEAVING_NS / 4);
 }
 
@@ -172,6 +173,12 @@ void tern_worker_stop(struct tern_worker *w, const char *why)
 bool tern_worker_is_saving(const struct tern_worker *w)
 {
 	return w->saving;
+}
+
+uint64_t tern_worker_device_bytes(const struct tern_worker *w)
+{
+	return w->opts.engine->device_bytes +
+	       tern_vector_device_bytes(&w->opts.memory, w->pool);
 }
 
 void tern_worker_ask_to_leave(struct tern_worker *w, const char *why)
@@ -214,12 +221,20 @@ static void aborted(struct worker_server *s, const json_t *message)
 	const char *text = json_string_value(json_object_get(message, "text"));
 
 	w->interrupted = json_is_true(json_object_get(message, "save"));
-	/* The finisher that this worker knows of may be leaving. */
+	/* The message may name another finisher, since the one that this worker knows
+	 * of may be leaving. */
 	if (json_is_integer(finisher) && json_integer_value(finisher) >= 0 &&
 		json_integer_value(finisher) < w->job.workers)
 		w->finisher = (uint32_t)json_integer_value(finisher);
 	worker_fail(w, -ECANCELED, "server %u ended the job: %s", s->index,
 		text ? text : "no reason given");
+}
+
+int worker_pin(struct tern_worker *w, const struct tern_mem *mem)
+{
+	if (tern_mem_kind(mem) != TERN_MEM_HOST)
+		return 0;
+	return tern_engine_pin(w->opts.engine, tern_mem_base(mem), tern_mem_bytes(mem));
 }
 
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
@@ -228,8 +243,7 @@ int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
 
 	if (r < 0)
 		return r;
-	r = tern_engine_pin(
-		w->opts.engine, tern_mem_base(out->mem), tern_mem_bytes(out->mem));
+	r = worker_pin(w, out->mem);
 	if (r < 0)
 		tern_pool_put(w->pool, out);
 	return r;
@@ -342,13 +356,15 @@ static void server_event(
 		return;
 	s->gone = true;
 	tern_talk_close(&s->talk);
-	/* The server was probably asked to end, too. */
+	/* If this worker was asked to leave, the server probably was, too. Then the job
+	 * is interrupted. */
 	w->interrupted = w->interrupted || w->leaving;
 	if (!s->welcome && status)
 		worker_give_up(w, status, "server %u at %s: cannot be reached: %s",
 			s->index, w->job.servers[s->index], tern_status_text(status));
-	/* Perhaps the server works, and only the path from here to it has failed. So this
-	 * worker gives up alone: if the server has failed, the other workers notice it. */
+	/* Perhaps the server works, and only the path from this worker to it has failed.
+	 * So this worker gives up alone: if the server has failed, the other workers
+	 * notice it. */
 	else
 		worker_give_up(w, status ? status : -EPIPE,
 			"server %u at %s is gone: %s%s", s->index,
@@ -429,7 +445,7 @@ static int make_job(struct tern_worker *w)
 	return tern_ps_job_copy(&w->job, &job);
 }
 
-/* Gradient buffers that it needs from the start. */
+/* Number of gradient buffers that the worker needs from the start. */
 static uint32_t own_rooms(const struct tern_worker *w)
 {
 	uint32_t count = 0;
@@ -445,13 +461,16 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 {
 	struct tern_pool_opts talk = {
 		.slab_bytes = 1u << 20, .max_bytes = TERN_PS_SAID_MAX};
-	/* Both versions and two gradients. Small buffers share slabs, of which a
-	 * process has few; the pool rounds sizes up, so one more is needed. */
+	/* Buffers of two versions and of two gradients. Small ones share slabs
+	 * (segments that the pool takes buffers from), so that the process has few
+	 * slabs. The pool rounds sizes up, so it may need one slab more. */
 	uint64_t bytes = tern_align_up(w->job.element_count * sizeof(float), 64);
 	uint64_t count = 2ull + TERN_GRADIENT_BUFFERS, own = 2ull + own_rooms(w),
 		 per_slab;
-	struct tern_pool_opts pool = {.slab_bytes = TERN_MAX(bytes + 4096,
-					      TERN_MIN(bytes * count, SLAB_BYTES))};
+	struct tern_pool_opts pool = {
+		.slab_bytes = TERN_MAX(bytes + 4096, TERN_MIN(bytes * count, SLAB_BYTES)),
+		.kind = w->opts.memory.kind,
+		.cuda_device = w->opts.memory.cuda_device};
 	int r;
 
 	per_slab = pool.slab_bytes / bytes;
@@ -465,13 +484,15 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 			TERN_POOL_BYTES_MAX);
 		return -E2BIG;
 	}
-	/* Buffers beyond the limit are used only for slots of lost workers. */
+	/* More memory than this limit would be used only for slots of lost workers. */
 	pool.max_bytes =
 		TERN_MIN(pool.slab_bytes * ((count + per_slab - 1) / per_slab + 1),
 			TERN_POOL_BYTES_MAX);
 	r = tern_pool_new(w->opts.domain, &talk, &w->talk_pool);
 	if (r == 0)
 		r = tern_pool_new(w->opts.domain, &pool, &w->pool);
+	if (r == 0)
+		r = finish_init(w);
 	if (r == 0)
 		r = versions_init(w);
 	if (r == 0)

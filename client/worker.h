@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The worker: joins the servers of a job, receives the versions of the parameters, and
- * computes the gradients of its slots. At the end one worker, the finisher, evaluates and
- * saves: worker 0, or if it was lost, the first one that is left.
+ * computes the gradients of its slots (shares of each step's records). At the end one
+ * worker, the finisher, evaluates and saves: worker 0, or if it was lost, the first one
+ * that is left.
  *
  * Everything runs on the context's thread, except arithmetic, which is submitted as tasks
  * to the context's environment.
@@ -15,6 +16,7 @@
 #include "client/data/dataset.h"
 #include "client/engine/engine.h"
 #include "ps/job.h"
+#include "ps/vector.h"
 
 struct tern_worker;
 
@@ -27,8 +29,8 @@ struct tern_worker_progress {
 
 struct tern_slot_loss {
 	uint32_t slot;
-	/* Mean over the records of its last steps, at most 100; counted from the last
-	 * time that it took over a lost worker's slot. */
+	/* Mean over the records of the slot's last steps that this worker has computed,
+	 * at most 100 steps. */
 	double loss;
 };
 
@@ -48,7 +50,7 @@ struct tern_worker_results {
 	uint32_t slot_loss_count;
 	bool finisher; /* this worker has evaluated, written and saved */
 	bool alone;    /* only this worker failed: others may go on, and save */
-	bool left;     /* it was asked to leave, and the job goes on without it */
+	bool left;     /* this worker was asked to leave; the job goes on */
 	bool was_last; /* `left`, but no other worker was seen to go on */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
 	 * interrupted job are those after `saved_step` steps. In async mode these are
@@ -57,9 +59,10 @@ struct tern_worker_results {
 	const char *saved_path;
 	uint64_t saved_step;
 	bool saved_own;
-	/* Mean over the records; NAN: there is no test set, or another worker has it. */
+	/* Mean over the records of the test set; NAN: there is none, or another worker
+	 * evaluates. */
 	double test_loss;
-	double test_accuracy; /* NAN in the same cases */
+	double test_accuracy; /* NAN in the same cases as test_loss */
 	double test_auc;      /* for two classes only; else NAN */
 	uint64_t bytes;
 	/* Text that the model wrote, NUL-terminated; NULL: none was asked for. */
@@ -73,37 +76,41 @@ struct tern_worker_results {
 struct tern_worker_opts {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
-	/* Owned by the caller, but used by this worker alone until it is freed. It was
-	 * made for the model, with batches of job->batch. */
+	/* Owned by the caller, but used by this worker alone until the worker is freed.
+	 * It was made for the model, with batches of job->batch records. */
 	struct tern_engine *engine;
-	/* Fields of the job except params and arithmetic, which follow from the
-	 * engine, and the description of the data. Copied. */
+	/* Where parameters and gradients are: host memory, or memory of the engine's
+	 * GPU. */
+	struct tern_vector_memory memory;
+	/* The job. Copied, except for fields that the worker sets itself: params and
+	 * arithmetic follow from the engine, records and data from `train`. */
 	const struct tern_ps_job *job;
 	uint32_t index;
 	const struct tern_dataset *train;
-	/* For the finisher, which may be any worker: */
+	/* Used only if this worker becomes the finisher, as any worker may: */
 	const struct tern_dataset *test; /* NULL: none */
 	const char *save_path;           /* where to save the parameters; NULL: nowhere */
-	/* Where to save them if the job ends early; may be NULL. */
+	/* Where to save the parameters if the job ends early; may be NULL. */
 	const char *interrupted_path;
-	/* Identifies the job in that file, for another run of it. */
+	/* Written into the file at interrupted_path, so that a later run can tell whether
+	 * the file is of the same job. May be NULL. */
 	const char *job_name;
 	uint32_t write_count; /* charlm: number of symbols that the model shall write */
 	/* Called when this worker is the finisher, so that the caller can prepare. If it
 	 * returns an error, with why->text, this worker fails alone, and another one
 	 * finishes. May be NULL. */
 	int (*finishing)(void *arg, struct tern_ps_text *why);
-	/* Called when the job ends early and this worker is about to save its first `step`
-	 * steps to interrupted_path, so that the caller can prepare. If it returns an
-	 * error, with why->text, nothing is saved. May be NULL. */
+	/* Called when the job ends early and this worker is about to save its first
+	 * `step` steps to interrupted_path, so that the caller can prepare. If it returns
+	 * an error, with why->text, nothing is saved. May be NULL. */
 	int (*interrupted)(void *arg, uint64_t step, struct tern_ps_text *why);
 	/* All processes are connected and the steps begin; may be NULL. */
 	void (*begun)(void *arg);
 	void (*progress)(void *arg, const struct tern_worker_progress *progress);
 	/* Something worth a log line has happened; may be NULL. */
 	void (*note)(void *arg, const char *text);
-	/* Another worker was lost by decision of the servers; `text` includes what
-	 * this worker takes over from it. May be NULL. */
+	/* The servers have decided that another worker is lost; `text` says why, and
+	 * what this worker takes over from it. May be NULL. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);
 	/* No step was done for 10 s; `text` says which process is waited for. May be
 	 * NULL. */
@@ -122,31 +129,39 @@ struct tern_worker_opts {
 	void *arg;
 };
 
-/* Makes a worker and starts to connect. -EINVAL with why->text; -ENOMEM. */
+/* Makes a worker and starts to connect. -EINVAL, -E2BIG (the model is too large) and
+ * other errors, with why->text. After an error *out may be set: it must be freed as
+ * any other worker. */
 int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **out,
 	struct tern_ps_text *why);
 
-/* Ends the whole job: the servers are told `why`, then ended() comes with -ECANCELED.
- * Nothing is saved. */
+/* Ends the whole job: `why` is sent to the servers, then ended() is called with
+ * -ECANCELED. Nothing is saved. */
 void tern_worker_stop(struct tern_worker *worker, const char *why);
 
 /*
- * Asks the worker to leave; `why` gives the reason in a few words. ended() follows with
- * -ECANCELED, in one of three cases:
+ * Asks the worker to leave; `why` gives the reason in a few words. ended() is called with
+ * -ECANCELED:
  *
- * - the other workers have its slots: within about a second, with results->left;
- * - it is the last worker, or all were asked: when it has saved its state to
+ * - before the steps have begun: within 2 s;
+ * - if the other workers go on: within about a second, with results->left;
+ * - if it is the last worker, or all were asked: when it has saved the parameters to
  *   `interrupted_path`;
- * - no other worker was seen to go on: after some seconds, when it has done both.
+ * - if no other worker was seen to go on: after some seconds, when it has saved them,
+ *   with results->left and results->was_last;
+ * - if server 0 does not answer: after 6 s, when it has saved them.
  *
  * A second call does nothing.
  */
 void tern_worker_ask_to_leave(struct tern_worker *worker, const char *why);
 
-/* Describes in a few words how far it is, and what it waits for. */
+/* Writes, in a few words, which step the worker is at and what it waits for. */
 void tern_worker_describe(const struct tern_worker *worker, char *text, size_t bytes);
 
-/* True if the end waits for a file that is being written. */
+/* Device memory that the worker and its engine hold, in bytes. */
+uint64_t tern_worker_device_bytes(const struct tern_worker *worker);
+
+/* True if a file is being written: ended() is called only after that. */
 bool tern_worker_is_saving(const struct tern_worker *worker);
 
 /* Frees the worker. Its tasks must have ended (host_env_stop), and the context must

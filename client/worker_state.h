@@ -34,8 +34,8 @@ struct worker_server {
 	struct tern_channel *data;
 	uint32_t index;
 	bool welcome, gone;
-	bool placed;  /* spare.c: its version is known */
-	bool counted; /* finish.c: its number of applied steps is known */
+	bool placed;  /* spare.c: its answer to "where" was received */
+	bool counted; /* finish.c: its message "applied" was received */
 };
 
 /*
@@ -70,21 +70,23 @@ struct room { /* buffer of one gradient */
 	struct tern_buf gradient;    /* gradient of all parameters */
 	struct gradient_part *parts; /* one entry per chunk */
 	uint32_t sends_out;
-	uint64_t version; /* version for which the gradient was computed */
+	uint64_t version; /* version of the parameters that it was computed from */
 	uint32_t slot;
-	bool announced; /* the buffer was announced to the engine */
+	bool announced; /* tern_engine_pin() was called for the buffer */
 	bool wanted;    /* the servers were asked to take the gradient out of turn */
 };
 
 #define WORKER_LOSS_WINDOW 100u
 
-/* A slot that this worker computes in every step. */
+/* A slot (a share of each step's records) whose gradient this worker computes in every
+ * step. */
 struct slot {
 	uint32_t number;
-	/* Number of the decision that gave it to this worker; 0: since the start. */
+	/* Number of server 0's decision that gave the slot to this worker; 0: the
+	 * worker has had it since the start. */
 	uint64_t generation;
 	bool taken;   /* the servers know that this worker sends it */
-	bool pending; /* it was not computed yet in this step */
+	bool pending; /* its computation has not begun yet in this step */
 	double losses[WORKER_LOSS_WINDOW];
 	uint64_t loss_count;
 };
@@ -107,9 +109,9 @@ struct tern_worker {
 	bool last_posted; /* the receives of the last version are posted */
 
 	/* spare.c */
-	bool spare;              /* it has no slot and gets no versions */
+	bool spare;              /* began without a slot, and has no version yet */
 	uint32_t unplaced_count; /* servers whose answer to "where" is missing */
-	bool follows;            /* first version of those that it receives: */
+	bool follows;            /* it asked for all versions from follow_from on */
 	uint64_t follow_from;
 
 	/* slots.c */
@@ -123,8 +125,8 @@ struct tern_worker {
 	struct tern_task task;
 	uint64_t *records;
 	struct tern_result result;
-	int compute_status;           /* status of the engine, for `result` */
-	_Atomic uint64_t ready_first; /* elements from here on are final */
+	int compute_status;           /* status of the call that filled `result` */
+	_Atomic uint64_t ready_first; /* gradient elements from this index on are final */
 	uint32_t unsent;              /* chunks 0..unsent-1 are still to be sent */
 	double step_loss;             /* sum over `step_slots` slots */
 	uint32_t step_slots;
@@ -135,28 +137,33 @@ struct tern_worker {
 	uint64_t worked_ns; /* time at which the engine last completed something */
 	uint32_t finisher;  /* the worker that evaluates and saves */
 	bool all_done;      /* async: all remaining workers have taken their last step */
-	bool finished;      /* this worker has taken its last step */
-	bool begun;   /* it has received a version, so the others may go on without it */
-	bool leaving; /* it was asked to leave */
-	bool interrupted; /* the job was interrupted: the present parameters are saved */
+	bool finished;      /* a worker has said bye: the results are safe */
+	bool begun;         /* the steps have begun: the job may go on without it */
+	bool leaving;       /* this worker was asked to leave */
+	bool interrupted;   /* the job is interrupted: save the present parameters */
 	char leave_text[200];
 	struct tern_timer leave_timer;
-	/* wait.c: the state of the worker when it was last looked at, and how long it
-	 * has been in that state when the timer fires. */
+	/* wait.c: values of `begun` and `version` when the wait last started anew, and
+	 * for how long they have been unchanged when the timer fires next. */
 	struct tern_timer wait_timer;
 	bool wait_begun;
 	uint64_t wait_version, wait_ns;
 
 	/* finish.c */
-	uint32_t uncounted_count; /* servers that have not told the applied steps */
-	/* By worker: steps applied to all chunks, and to at least one. */
+	/* If the parameters are in memory of a GPU: the copy of a version that is saved.
+	 * fetched_version: UINT64_MAX if there is none yet. */
+	float *fetched;
+	uint64_t fetched_version;
+	uint32_t uncounted_count; /* servers whose message "applied" is missing */
+	/* For each worker: how many of its steps were applied to all chunks, and to at
+	 * least one. */
 	uint64_t *least_made, *most_made;
 	struct tern_task finish_task;
 	int finish_status;
 	bool final;                   /* the parameters are the final ones */
 	bool saving;                  /* `file` is being written */
 	bool save_failed;             /* the failure was reported */
-	struct tern_timer save_timer; /* time of the next attempt */
+	struct tern_timer save_timer; /* set until the next attempt to save */
 	struct tern_worker_results results;
 	char *written;
 	float *scores;
@@ -165,7 +172,7 @@ struct tern_worker {
 	struct tern_file_op file;
 	struct iovec *file_parts;
 
-	/* The end of the worker. */
+	/* worker.c: how the worker ends. */
 	bool over, told;
 	int status;
 	char text[512];
@@ -175,13 +182,13 @@ struct tern_worker {
 };
 
 /* worker.c */
-/* Changes the state, by an edge of the diagram. */
+/* Changes the state, as the diagram of enum worker_state allows. */
 void worker_enter(struct tern_worker *w, enum worker_state next);
 void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Leaves the job: the worker needs nothing more from the servers. */
 void worker_leave(struct tern_worker *w);
-/* The state of an interrupted job was saved, or could not be. */
+/* Saving the parameters of an interrupted job has ended, with or without success. */
 void worker_saved(struct tern_worker *w);
 /* Only this worker fails: the job goes on without it, if there are others. */
 void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
@@ -190,8 +197,11 @@ void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 void worker_failed(struct tern_worker *w, uint32_t chunk, int status);
 void worker_engine_failed(struct tern_worker *w, int status);
 void worker_engine_note(struct tern_worker *w); /* logs the engine's note */
-/* Takes a buffer for a value of every parameter, and announces it to the engine, which
- * must be idle. On an error nothing is taken. */
+/* Announces a slab (memory segment) of the pool to the engine, so that the engine can
+ * page-lock it. Does nothing for GPU memory. */
+int worker_pin(struct tern_worker *w, const struct tern_mem *mem);
+/* Takes a buffer for the flat vector of all parameters from the pool, and announces it to
+ * the engine, which must be idle. On an error no buffer is taken. */
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out);
 int worker_submit(struct tern_worker *w, struct tern_task *task, uint64_t cost_ns);
 
@@ -207,20 +217,23 @@ struct tern_engine_params versions_current(const struct tern_worker *w);
 /* slots.c */
 int slots_init(struct tern_worker *w);
 void slots_fini(struct tern_worker *w);
-void slots_run(struct tern_worker *w); /* a version is complete, or a buffer is free */
+/* Starts to compute the next slot if that is possible now. Called when a version is
+ * complete, a buffer is free, or a slot was computed or added. */
+void slots_run(struct tern_worker *w);
 bool slots_are_due(const struct tern_worker *w);
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
 void slots_begin(struct tern_worker *w); /* begins a step: all slots are to be computed */
 
 /* rooms.c */
-/* Makes another gradient buffer, if there are fewer than TERN_GRADIENT_BUFFERS. With
+/* Makes another gradient buffer; there must be fewer than TERN_GRADIENT_BUFFERS. With
  * `late`, the buffer is announced to the engine only at its first use:
  * rooms_announce(). */
 int rooms_add(struct tern_worker *w, bool late);
 void rooms_fini(struct tern_worker *w);
-/* A buffer whose sends have ended; or NULL. */
+/* Returns a gradient buffer that is not being sent; or NULL. */
 struct room *rooms_find(struct tern_worker *w);
-/* No room is free for this slot: asks the servers to take a gradient out of turn. */
+/* No gradient buffer is free for this slot: asks the servers to take gradients of later
+ * slots, which are in the buffers, out of turn. */
 void rooms_want(struct tern_worker *w, const struct slot *slot);
 /* Announces a late buffer to the engine, which may have been busy when the buffer was
  * made. Called in a task. */
@@ -228,10 +241,10 @@ int rooms_announce(struct tern_worker *w, struct room *room);
 
 /* spare.c */
 void spare_init(struct tern_worker *w);
-/* True: the spare worker follows from an older version, and must compute that before
- * `version`. */
+/* True if a spare worker (one without a slot until now) follows the versions from one
+ * older than `version` on: it must first compute its slots from that older version. */
 bool spare_is_behind(const struct tern_worker *w, uint64_t version);
-void spare_follow(struct tern_worker *w); /* it has a slot now */
+void spare_follow(struct tern_worker *w); /* when it gets a slot: asks for versions */
 void spare_on_begun(struct worker_server *s);
 void spare_on_last(struct worker_server *s);
 void spare_on_at(struct worker_server *s, const json_t *message);
@@ -247,10 +260,12 @@ void worker_take(struct tern_worker *w, struct slot *slot);
 void worker_wait_start(struct tern_worker *w);
 
 /* finish.c */
+int finish_init(struct tern_worker *w);
 void finish_start(struct tern_worker *w);
-/* The finisher, or the state of the job, has changed. */
+/* Called when the finisher or the state of the job has changed: starts to finish the
+ * job, or leaves it, if it is time. */
 void finish_next(struct tern_worker *w);
-void finish_run(struct tern_worker *w); /* the final version has been received */
+void finish_run(struct tern_worker *w); /* evaluates and saves the final version */
 void finish_on_applied(struct worker_server *s, const json_t *message);
 /* Saves the present parameters, if this worker would have been the finisher. */
 void finish_interrupted(struct tern_worker *w);

@@ -93,7 +93,8 @@ static int bad(struct tern_ps_text *why, const char *field, const char *expected
 	return -EINVAL;
 }
 
-/* As bad(), for a field that is not a list. */
+/* Writes which value the field has and what was expected; returns -EINVAL. Not for
+ * lists. */
 static int bad_value(struct tern_ps_text *why, const json_t *root, const char *field,
 	const char *expected)
 {
@@ -411,8 +412,8 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 	}
 	if (a->mode == TERN_MODE_SYNC && strcmp(a->arithmetic, b->arithmetic) != 0) {
 		snprintf(why->text, sizeof(why->text),
-			"arithmetic: %s has \"%s\", the job \"%s\": the same bits "
-			"need the same (--arithmetic portable for all)",
+			"arithmetic: %s has \"%s\", the job \"%s\": equal bits "
+			"need equal arithmetic (or --arithmetic portable everywhere)",
 			who, b->arithmetic, a->arithmetic);
 		return true;
 	}

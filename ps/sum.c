@@ -7,14 +7,15 @@
 
 #define PIECE 2048u /* elements: 8 KiB of each operand at a time */
 
-/* Computes tree(lo..lo+n) of the pieces that start at `at`, into dst. */
+/* Adds up src[0..n) in the order of the tree, for the `count` elements that start at
+ * `at`, into dst. */
 static void sum_tree(const struct tern_kernels *k, float *dst, const float *const *src,
 	unsigned n, uint64_t at, size_t count);
 
 /*
- * Computes the inputs of the tree's top: at most TERN_SUM_MAX subtrees of `span` leaves
- * each; span is a power of TERN_SUM_MAX. A subtree of a single leaf is read from that
- * gradient, others are computed into `room`.
+ * Computes the inputs of the last addition: the sums of at most TERN_SUM_MAX subtrees,
+ * with `span` gradients each; span is a power of TERN_SUM_MAX. If span is 1, the inputs
+ * are the gradients themselves; otherwise they are computed into `room`.
  */
 static unsigned top(const struct tern_kernels *k, const float **in, float (*room)[PIECE],
 	const float *const *src, unsigned n, uint64_t at, size_t count)
@@ -79,7 +80,7 @@ double tern_sum_run(const struct tern_kernels *kernels, float *dst,
 	return squares;
 }
 
-/* ---- sums in the order of arrival ---- */
+/* ---- folding, in the order of the gradients ---- */
 
 uint32_t tern_sum_span(uint32_t n)
 {
@@ -108,13 +109,16 @@ uint32_t tern_sum_folded_next(uint32_t n, uint32_t folded)
 	return n - folded > TERN_SUM_MAX ? folded + TERN_SUM_MAX : n;
 }
 
-/* First place of the group of `span` sums or gradients that includes the last one. */
+/* Index of the first gradient of the group that contains the last folded gradient. A
+ * group has up to TERN_SUM_MAX inputs, each one gradient (span 1) or the sum of
+ * `span`. */
 static uint32_t group_start(uint32_t folded, uint32_t span)
 {
 	return (folded - 1) / (span * TERN_SUM_MAX) * (span * TERN_SUM_MAX);
 }
 
-/* True if a group of sums of `span` is full, or is the last one. */
+/* True if a group of inputs of `span` gradients each is complete when `folded` of n
+ * gradients are folded: because the group is full, or because it is the last one. */
 static bool ends_group(uint32_t n, uint32_t folded, uint32_t span)
 {
 	return folded == n || folded % (span * TERN_SUM_MAX) == 0;
@@ -130,8 +134,9 @@ uint32_t tern_sum_fold_start(uint32_t n, uint32_t folded)
 	return start;
 }
 
-void tern_sum_fold(const struct tern_kernels *kernels, float *const *places, uint32_t n,
-	uint32_t folded, uint64_t count)
+void tern_sum_fold(float *const *places, uint32_t n, uint32_t folded,
+	void (*add)(void *arg, float *dst, const float *const *in, unsigned count),
+	void *arg)
 {
 	uint32_t end = tern_sum_folded_next(n, folded), top = tern_sum_span(n);
 	const float *in[TERN_SUM_MAX];
@@ -143,6 +148,6 @@ void tern_sum_fold(const struct tern_kernels *kernels, float *const *places, uin
 		for (uint32_t i = start; i < end; i += span)
 			in[groups++] = places[i];
 		if (groups > 1)
-			kernels->sum(places[start], in, groups, 1.0f, count);
+			add(arg, places[start], in, groups);
 	}
 }

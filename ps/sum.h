@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sum of R gradients in the fixed tree of docs/training.md, in one pass over memory
- * and fused with the update. It works piece by piece, so that data is still in the cache
- * when it is used. If R is above TERN_SUM_MAX, the tree is built from groups of
- * TERN_SUM_MAX, which are whole subtrees of it.
+ * Adds up R gradients in a fixed order of additions (the tree of docs/training.md), and
+ * applies the optimizer in the same pass over memory. The pass works piece by piece, so
+ * that data is still in the cache when it is used. If R is above TERN_SUM_MAX, the tree
+ * is built from groups of TERN_SUM_MAX, which are whole subtrees of it.
  *
- * If R gradients are too many to be held at once, tern_sum_fold() adds up the first ones,
- * TERN_SUM_MAX at a time; eight partial sums of a level become one of the next level.
- * Folding one group after the other holds the partial sums and TERN_SUM_MAX gradients: 9
- * in all for R = 16, 15 for 64, 23 for 1,024.
+ * If memory cannot hold R gradients at a time, tern_sum_fold() adds them up into partial
+ * sums as they arrive, TERN_SUM_MAX at a time ("folding"); TERN_SUM_MAX (8) partial sums
+ * of a level become one of the next level. Then memory holds only the partial sums and
+ * TERN_SUM_MAX gradients: 9 vectors in all for R = 16, 15 for 64, 23 for 1,024.
  */
 #ifndef TERN_PS_SUM_H
 #define TERN_PS_SUM_H
@@ -29,30 +29,36 @@ struct tern_update {
 
 void tern_update_run(const struct tern_update *update);
 
-/* Computes dst = scale * tree(gradients); returns the sum of squares of dst. */
+/* Adds up the gradients in the order of the tree, and writes scale times their sum to
+ * dst. Returns the sum of squares of dst. */
 double tern_sum_run(const struct tern_kernels *kernels, float *dst,
 	const float *const *gradients, unsigned gradient_count, float scale,
 	uint64_t count);
 
-/* Number of gradients in each partial sum after tern_sum_fold() has folded all n.
- * There are at most TERN_SUM_MAX such sums: the inputs of the tree's top. */
+/* Number of gradients in each partial sum (the last one may have fewer) when
+ * tern_sum_fold() has folded all n gradients. At most TERN_SUM_MAX such sums are left. */
 uint32_t tern_sum_span(uint32_t n);
 
-/* Largest number of gradients and partial sums held at one time, if n gradients are
- * folded in order and up to `window` that are not folded yet are held. */
+/* Largest number of gradients and partial sums in memory at one time, if n gradients are
+ * folded in order, and up to `window` of them are in memory before they are folded. */
 uint32_t tern_sum_held_most(uint32_t n, uint32_t window);
 
-/* Number of the n gradients that are folded after the next tern_sum_fold(). */
+/* Returns how many of n gradients are folded after the next tern_sum_fold(), if `folded`
+ * are before. */
 uint32_t tern_sum_folded_next(uint32_t n, uint32_t folded);
 
-/* If `folded` > 0 of n gradients have been folded: the place of the last partial sum.
- * It includes all gradients from that place on, whose other places are free. */
+/* Returns the index in places[] of the last partial sum, when `folded` > 0 of n gradients
+ * are folded. That sum contains the gradients from its index to folded - 1; the places
+ * after its own are free again. */
 uint32_t tern_sum_fold_start(uint32_t n, uint32_t folded);
 
-/* Folds the next group of n gradients, of which `folded` have been folded. A sum takes
- * the place of its first gradient: places[i] is the i-th gradient, or the sum that
- * begins with it. Only places of the group and of its sums are accessed. */
-void tern_sum_fold(const struct tern_kernels *kernels, float *const *places, uint32_t n,
-	uint32_t folded, uint64_t count);
+/* Adds up the next at most TERN_SUM_MAX of n gradients, of which `folded` are folded
+ * already. A partial sum replaces its first gradient: places[i] is gradient i, or the
+ * partial sum that begins with it. Only the places of this group and of the sums that it
+ * completes are accessed, and only by calling `add`, which computes dst = sum of
+ * in[0..count), where dst is in[0]. */
+void tern_sum_fold(float *const *places, uint32_t n, uint32_t folded,
+	void (*add)(void *arg, float *dst, const float *const *in, unsigned count),
+	void *arg);
 
 #endif

@@ -65,7 +65,7 @@ void tern_talk_say(struct tern_talk *talk, json_t *message)
 		r = say_piece(talk, text + at, TERN_MIN(bytes - at, TERN_PS_PIECE_BYTES));
 	free(text);
 	if (r < 0)
-		tern_talk_failed(talk, r); /* a process may wait for it */
+		tern_talk_failed(talk, r); /* a process may wait for the message */
 }
 
 /* ---- receiving ---- */
@@ -103,7 +103,8 @@ static bool is_in_budget(struct tern_talk *talk, uint64_t more)
 	return !talk->deaf && !talk->skips && (!budget || budget->bytes_left >= more);
 }
 
-/* Makes room for more text. False: `fault` says why. */
+/* Enlarges the buffer of the partly received message to at least `bytes`. False:
+ * talk->fault says why that is not possible. */
 static bool make_room(struct tern_talk *talk, uint64_t bytes)
 {
 	uint64_t room = talk->text_room ? talk->text_room : 4 * TERN_PS_PIECE_BYTES, more;
@@ -145,7 +146,8 @@ static bool append(struct tern_talk *talk, const void *data, uint64_t bytes)
 	return true;
 }
 
-/* Counts the characters that begin or separate parts, outside strings. */
+/* Counts the characters ",", "[" and "{" outside strings, which begin or separate the
+ * parts of JSON text. */
 static uint64_t count_parts(const char *text, uint64_t bytes)
 {
 	uint64_t count = 0;
@@ -162,7 +164,7 @@ static uint64_t count_parts(const char *text, uint64_t bytes)
 	return count;
 }
 
-/* Parses a message. NULL: `fault` says why. */
+/* Parses a message as JSON. NULL: talk->fault says what is wrong. */
 static json_t *parse(struct tern_talk *talk, const char *text, uint64_t bytes)
 {
 	uint64_t parts = count_parts(text, bytes);
@@ -179,7 +181,7 @@ static json_t *parse(struct tern_talk *talk, const char *text, uint64_t bytes)
 	if (json_is_object(message))
 		return message;
 	json_decref(message);
-	snprintf(talk->fault, sizeof(talk->fault), "its message is no JSON object");
+	snprintf(talk->fault, sizeof(talk->fault), "its message is not a JSON object");
 	return NULL;
 }
 
@@ -193,7 +195,8 @@ static void take(struct tern_talk *talk, const char *text, uint64_t bytes)
 	json_decref(message);
 }
 
-/* The message was too long, and nothing more is received: its end cannot be found. */
+/* The message was too long, or no memory was left for it. Nothing more is received, since
+ * the end of the message is unknown. */
 static void overrun(struct tern_talk *talk)
 {
 	stop(talk);
@@ -282,8 +285,8 @@ static void broken(struct tern_timer *timer)
 		talk->broken(talk, talk->broken_status);
 }
 
-/* -ECANCELED: the peer was cut off here. -ESHUTDOWN: the peer has said goodbye, and
- * goes DOWN after its last message. Neither needs a report. */
+/* -ECANCELED means that this process has cut off the peer. -ESHUTDOWN means that the peer
+ * has said goodbye, and its event DOWN follows. Neither is an error to report. */
 void tern_talk_failed(struct tern_talk *talk, int status)
 {
 	if (status == -ECANCELED || status == -ESHUTDOWN || talk->closed ||

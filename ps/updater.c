@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's updater: ps/sum.c, and the vectors that it uses. */
+/* The updater that computes on the CPU, with ps/sum.c. It keeps the optimizer's state and
+ * the mean gradient of a two-phase step. */
 #include "ps/updater.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/util.h"
 #include "ps/sum.h"
@@ -15,7 +17,7 @@ struct cpu_updater {
 
 struct cpu_chunk {
 	struct tern_updater_chunk chunk;
-	float *m, *v, *mean; /* NULL if not used */
+	float *m, *v, *mean; /* state, mean gradient; NULL if not used */
 };
 
 static struct cpu_updater *cpu_of(struct tern_updater *u)
@@ -39,7 +41,8 @@ static void chunk_free(struct tern_updater *u, struct tern_updater_chunk *chunk)
 	free(c);
 }
 
-/* Allocates a vector if it is wanted. True: there is no memory for it. */
+/* If `wanted`, allocates a vector of `count` elements with this value. True: no
+ * memory. */
 static bool misses(float **out, bool wanted, uint64_t count, float value)
 {
 	if (!wanted)
@@ -101,6 +104,42 @@ static int sum(struct tern_updater *u, struct tern_updater_chunk *chunk,
 	return 0;
 }
 
+struct adder {
+	const struct tern_kernels *kernels;
+	uint64_t count; /* elements */
+};
+
+static void add(void *arg, float *dst, const float *const *in, unsigned n)
+{
+	const struct adder *adder = arg;
+
+	adder->kernels->sum(dst, in, n, 1.0f, adder->count);
+}
+
+void tern_updater_fold_on_cpu(const struct tern_kernels *kernels, float *const *places,
+	uint32_t gradient_count, uint32_t folded, uint64_t count)
+{
+	struct adder adder = {kernels, count};
+
+	tern_sum_fold(places, gradient_count, folded, add, &adder);
+}
+
+static int fold(struct tern_updater *u, struct tern_updater_chunk *chunk,
+	float *const *places, uint32_t gradient_count, uint32_t folded)
+{
+	tern_updater_fold_on_cpu(
+		cpu_of(u)->kernels, places, gradient_count, folded, chunk->opts.count);
+	return 0;
+}
+
+static int copy(struct tern_updater *u, struct tern_updater_chunk *chunk, float *to,
+	const float *from)
+{
+	(void)u;
+	memcpy(to, from, chunk->opts.count * sizeof(*to));
+	return 0;
+}
+
 static void cpu_free(struct tern_updater *u)
 {
 	free(cpu_of(u));
@@ -113,6 +152,8 @@ int tern_updater_cpu_new(const struct tern_kernels *kernels, struct tern_updater
 		.chunk_free = chunk_free,
 		.update = update,
 		.sum = sum,
+		.fold = fold,
+		.copy = copy,
 		.free = cpu_free,
 	};
 	struct cpu_updater *u = calloc(1, sizeof(*u));

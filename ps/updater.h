@@ -2,8 +2,10 @@
 /*
  * An updater runs a server's arithmetic: it adds up the gradients of a chunk and applies
  * the optimizer, on the CPU (updater.c) or on a GPU (updater_cuda.c). It owns the
- * optimizer's state, and the sum between the two phases of a two-phase step. Parameters
- * and gradients belong to the server, in host memory.
+ * optimizer's state, and the sum between the two phases of a step that needs a norm
+ * (server/norm.c). Parameters and gradients belong to the server. They are in host
+ * memory; or, for a chunk with `on_device`, in memory of the updater's GPU, which then
+ * computes where they are. The pointers to them are addresses for that GPU.
  *
  * Sums and updates give the same bits on every device. Sums of squares depend on the
  * device (kernels/cuda/table.h), so servers that add up their norms must have equal
@@ -11,12 +13,13 @@
  *
  * Threads: a chunk is used by one thread at a time, different chunks by any threads.
  * Calls are synchronous. Errors are a negative errno; the reason of a failure is in
- * chunk->error, that of chunk_new in updater->error.
+ * chunk->error, and that of a failed chunk_new() in updater->error.
  */
 #ifndef TERN_PS_UPDATER_H
 #define TERN_PS_UPDATER_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "kernels/kernels.h"
 
@@ -26,6 +29,7 @@ struct tern_updater_opts { /* options of a chunk */
 	uint64_t count;          /* elements */
 	unsigned gradient_count; /* most gradients of one sum */
 	bool two_phase;          /* tern_updater_sum() will be used */
+	bool on_device; /* parameters and gradients are in memory of the updater's GPU */
 };
 
 struct tern_updater_chunk {
@@ -36,7 +40,7 @@ struct tern_updater_chunk {
 struct tern_updater_step {
 	uint64_t step; /* counted from 1 */
 	float *w_out;
-	const float *w_in; /* what the last update wrote; may be w_out */
+	const float *w_in; /* the result of the last update; may be w_out */
 	/* NULL: use the sum that tern_updater_sum() kept; scale must then be 1. */
 	const float *const *gradients;
 	unsigned gradient_count;
@@ -64,6 +68,10 @@ struct tern_updater_ops {
 	int (*sum)(struct tern_updater *u, struct tern_updater_chunk *c,
 		const float *const *gradients, unsigned gradient_count, float scale,
 		double *squares);
+	int (*fold)(struct tern_updater *u, struct tern_updater_chunk *c,
+		float *const *places, uint32_t gradient_count, uint32_t folded);
+	int (*copy)(struct tern_updater *u, struct tern_updater_chunk *c, float *to,
+		const float *from);
 	void (*pin)(struct tern_updater *u, void *base, uint64_t bytes);
 	void (*unpin)(struct tern_updater *u);
 	void (*take_note)(struct tern_updater *u, char *note, size_t bytes);
@@ -78,8 +86,13 @@ struct tern_updater {
 	char error[400];       /* reason of the last chunk_new() that failed */
 };
 
-/* -ENOMEM. */
+/* Makes the updater that computes on the CPU. Errors: -ENOMEM. */
 int tern_updater_cpu_new(const struct tern_kernels *kernels, struct tern_updater **out);
+
+/* Calls tern_sum_fold() for vectors of `count` elements in host memory. Used by the
+ * updaters themselves. */
+void tern_updater_fold_on_cpu(const struct tern_kernels *kernels, float *const *places,
+	uint32_t gradient_count, uint32_t folded, uint64_t count);
 
 static inline void tern_updater_free(struct tern_updater *u)
 {
@@ -102,15 +115,16 @@ static inline void tern_updater_chunk_free(
 		u->ops->chunk_free(u, c);
 }
 
-/* Computes w_out = optimizer(w_in, clip * scale * tree(gradients)), see ps/sum.h. */
+/* Computes w_out = optimizer(w_in, clip * scale * sum(gradients)). The gradients are
+ * added up in the order of the tree of ps/sum.h. */
 static inline int tern_updater_update(struct tern_updater *u,
 	struct tern_updater_chunk *c, const struct tern_updater_step *step)
 {
 	return u->ops->update(u, c, step);
 }
 
-/* Computes scale * tree(gradients), keeps it for the update, and returns the sum of
- * its squares. */
+/* Computes scale * sum(gradients), keeps it for the update, and stores the sum of its
+ * squares in *squares. */
 static inline int tern_updater_sum(struct tern_updater *u, struct tern_updater_chunk *c,
 	const float *const *gradients, unsigned gradient_count, float scale,
 	double *squares)
@@ -118,8 +132,25 @@ static inline int tern_updater_sum(struct tern_updater *u, struct tern_updater_c
 	return u->ops->sum(u, c, gradients, gradient_count, scale, squares);
 }
 
-/* Page-locks memory that will hold parameters or gradients (whole mappings; the same
- * one may be named again) until tern_updater_unpin(). Any thread. */
+/* Adds up the chunk's next gradients after the first `folded`, into partial sums: see
+ * tern_sum_fold(). */
+static inline int tern_updater_fold(struct tern_updater *u, struct tern_updater_chunk *c,
+	float *const *places, uint32_t gradient_count, uint32_t folded)
+{
+	return u->ops->fold(u, c, places, gradient_count, folded);
+}
+
+/* Copies a vector of the chunk's size between two places, each in host memory or, for a
+ * chunk with `on_device`, in memory of the updater's GPU. */
+static inline int tern_updater_copy(struct tern_updater *u, struct tern_updater_chunk *c,
+	float *to, const float *from)
+{
+	return u->ops->copy(u, c, to, from);
+}
+
+/* Page-locks host memory that will hold parameters or gradients, until
+ * tern_updater_unpin(). The range must be a whole mapping; the same mapping may be passed
+ * again. Any thread may call this. */
 static inline void tern_updater_pin(struct tern_updater *u, void *base, uint64_t bytes)
 {
 	if (u->ops->pin)
@@ -132,8 +163,8 @@ static inline void tern_updater_unpin(struct tern_updater *u)
 		u->ops->unpin(u);
 }
 
-/* Moves the pending note into `note`, "" if there is none; takes no lock if there is
- * none. Any thread. */
+/* Moves the pending note (a line for the log) into `note`, or "" if there is none,
+ * without taking a lock then. Any thread may call this. */
 static inline void tern_updater_take_note(
 	struct tern_updater *u, char *note, size_t bytes)
 {
@@ -142,7 +173,7 @@ static inline void tern_updater_take_note(
 		u->ops->take_note(u, note, bytes);
 }
 
-/* Bytes of device memory in use. Any thread; waits for the call under way. */
+/* Device memory in use, in bytes. Any thread may call this. */
 static inline uint64_t tern_updater_held_bytes(struct tern_updater *u)
 {
 	return u->ops->held_bytes ? u->ops->held_bytes(u) : 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connecting to a peer, and reconnecting: its addresses in turn, the attempts at each,
- * the pauses between them, and how long a lost session may take to return. (session.c has
- * the states that follow, and the end.)
+ * Connecting to a peer, and reconnecting (dialling): which of its addresses is tried, how
+ * long an attempt may take, the pauses between attempts, and how long a lost session may
+ * take to return. (session.c has what follows when a link is up, and the end of a
+ * session.)
  */
 #include "rendezvous/rendezvous.h"
 
@@ -12,35 +13,37 @@
 
 #include "base/sized.h"
 
-#define CANDIDATE_NS     TERN_NS_PER_S
-#define ATTEMPT_NS       (2 * TERN_NS_PER_S) /* the kernel sends SYN at 0 s and 1 s */
+#define CANDIDATE_NS TERN_NS_PER_S
+/* Long enough for two SYNs: the kernel sends them at 0 s and 1 s. */
+#define ATTEMPT_NS       (2 * TERN_NS_PER_S)
 #define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
 #define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
-/* A link that stayed up for so long was useful, even if nothing waited to be sent. */
+/* A link that stayed up for this long was useful, even if no message waited to be
+ * sent. */
 #define LASTING_NS TERN_NS_PER_S
-/* The session ends after this many links in a row that came up and carried none of
- * what waited, if this lasts for as long as silence is allowed. Then the path passes
- * small messages and drops large ones, or one end refuses what the other sends. Links
- * that lasted are good evidence of that. A link that was cut early may have had bad
- * luck: a path that breaks every few round trips carries a large tensor now and then,
- * so many more of those are needed. */
+/* The session ends after this many consecutive links that came up and carried none of the
+ * waiting messages, if this goes on for at least unreachable_ns. The cause is then a path
+ * that passes small messages and drops large ones, or an end that refuses what the other
+ * sends. Links that lasted prove this. A link that was cut early proves little: a path
+ * that breaks every few round trips does carry a large tensor now and then, so many more
+ * such links are needed. */
 #define FRUITLESS_MAX 16u
-/* This many links that were cut early count as one that lasted. */
+/* Number of links that were cut early that count as one link that lasted. */
 #define FRUITLESS_EARLY 16u
-#define FRUITLESS_MOVE  4u /* after this many such links, another address is tried */
+#define FRUITLESS_MOVE  4u /* after this many fruitless links, another address is tried */
 
 /* ---- addresses ---- */
 
 /* Number of addresses to try. A session that has come up on one address uses only that
- * one and those behind it. */
+ * address and those after it in the list. */
 static unsigned choices(const struct tern_peer *peer)
 {
 	return peer->dial.candidates.count - peer->dial.home;
 }
 
-/* Returns when the attempt must end. A host that never answers must not take the whole
- * time there is; nor may an address of a fabric that the host lacks take the time of
- * the fabrics that it has. */
+/* Returns the time at which the present attempt to connect is given up. An address of a
+ * host that never answers must not use up all the time; nor may an address on a fabric
+ * that the host lacks use up the time of the addresses on other fabrics. */
 uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
 {
 	uint64_t now_ns = tern_peer_now_ns(peer);
@@ -50,17 +53,18 @@ uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
 	bool last =
 		choices(peer) == 1 || (starts && peer->dial.tried + 1 == choices(peer));
 
-	/* The kernel repeats its SYN ever more rarely, so a new attempt notices sooner
+	/* The kernel repeats a SYN at growing intervals, so a new attempt notices sooner
 	 * that the path is back. */
 	if (last && !starts)
 		return now_ns + TERN_MIN(left_ns, ATTEMPT_NS);
-	/* Any address of a lost session may be the one that comes back. */
+	/* Leave some time to the other addresses: any address of a lost session may be
+	 * the one that works again. */
 	return last ? peer->dial.give_up_ns
 		    : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
 }
 
-/* Moves to the next address that has not refused. False: each has been tried, and it
- * is time for a pause. The last address of the list is never marked as refusing. */
+/* Moves to the next address that has not refused. False: every address was tried, so
+ * pause first. The last address of the list is never marked as refusing. */
 static bool next_candidate(struct tern_peer *peer)
 {
 	bool all = false;
@@ -75,10 +79,10 @@ static bool next_candidate(struct tern_peer *peer)
 	return !all;
 }
 
-/* Handles the refusal of a first connection at this address. The process there need
- * not be the peer: a stranger may have taken the name in shared memory that belongs to
- * a tcp port, or the peer's shared memory is of another version or user. So this
- * address is not tried again. True: it was the last address, so the refusal is final. */
+/* Handles a refusal of the first connection at this address. The process that refused
+ * need not be the peer: another program may use the name in shared memory that belongs to
+ * a tcp port, or the peer's shared memory is of another version or user. So this address
+ * is not tried again. True: it was the last address, so the refusal is final. */
 static bool refused_at_last(struct tern_peer *peer, int status)
 {
 	const struct tern_candidate *at = &peer->dial.candidates.at[peer->dial.candidate];
@@ -86,7 +90,7 @@ static bool refused_at_last(struct tern_peer *peer, int status)
 	if (peer->dial.candidate + 1 == peer->dial.candidates.count)
 		return true;
 	peer->dial.refused |= 1u << peer->dial.candidate;
-	peer->token = 0; /* a session that was begun at this address is over */
+	peer->token = 0; /* forget a session that was begun at this address */
 	tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
 		"%s: %s://%s refuses (%s): the next address is tried", peer->name,
 		at->fabric->ops->name, at->address, tern_status_text(status));
@@ -134,18 +138,18 @@ bool tern_dial_is_final(int status)
 	       status == -EPROTO || status == -EINVAL || status == -ENODATA;
 }
 
-/* True: the failure of this attempt ends the session. `status`: why the session is
- * lost. */
+/* True: the session ends, because this attempt failed with `attempt`. `status`: why the
+ * session was lost. */
 static bool ends_dialling(struct tern_peer *peer, int attempt, int status)
 {
 	if (peer->state == TERN_PEER_STATE_START)
 		return tern_dial_is_final(attempt) && refused_at_last(peer, attempt);
-	/* -ESTALE: the other end no longer has this session. */
+	/* -ESTALE: the other end does not have this session any more. */
 	return tern_dial_is_final(status) || status == -EPIPE || attempt == -ESTALE;
 }
 
-/* Dials again after a random pause, which doubles each time. It stays below a quarter
- * of reconnect_ns: the other end waits that long and must not give up meanwhile. */
+/* Dials again after a random pause, whose upper limit doubles each time. The pause stays
+ * below a quarter of reconnect_ns, because the other end gives up after reconnect_ns. */
 static void back_off(struct tern_peer *peer)
 {
 	uint64_t most_ns = TERN_MAX(peer->rdv->ctx->opts.reconnect_ns / 4, 1u);
@@ -160,22 +164,24 @@ void tern_dial_failed(struct tern_peer *peer, int status)
 {
 	int attempt = status;
 
-	/* The first cause says more than a failed attempt. */
+	/* The reason why the session was lost is more useful than that of a failed
+	 * attempt. */
 	if (peer->state == TERN_PEER_STATE_LOST)
 		status = status == -EPIPE ? status : peer->cause;
-	/* The path is back, and nobody listens there: the peer has probably ended. */
+	/* The peer's host answers again, and no program listens there: the peer has
+	 * probably ended. */
 	if (peer->state == TERN_PEER_STATE_LOST && attempt == -ECONNREFUSED &&
 		peer->dial.candidates.at[peer->dial.candidate].fabric ==
 			peer->port->fabric)
 		peer->dial.give_up_ns = TERN_MIN(peer->dial.give_up_ns,
 			tern_ns_add(tern_peer_now_ns(peer),
 				peer->rdv->ctx->opts.reconnect_ns));
-	/* A timeout says less than the failure before it. */
+	/* Report the failure before a timeout, since it is more specific. */
 	if (status == -ETIMEDOUT && peer->cause)
 		status = peer->cause;
 	peer->cause = status;
-	/* The session was begun at another address, or was given up there: start a new
-	 * one. */
+	/* -ESTALE: the session was begun at another address, or the other end gave it up.
+	 * Start a new one. */
 	if (peer->state == TERN_PEER_STATE_START && attempt == -ESTALE)
 		peer->token = 0;
 	if (ends_dialling(peer, attempt, status)) {
@@ -193,8 +199,9 @@ void tern_dial_failed(struct tern_peer *peer, int status)
 	back_off(peer);
 }
 
-/* Opens the ports before the clock starts, since a fabric may have to register much
- * memory at first. Failures are reported by the attempts to connect. */
+/* Opens the fabrics' ports before connect_ns begins to count, since a fabric may have to
+ * register much memory when it is first used. Failures are reported by the attempts to
+ * connect. */
 static void open_ports(struct tern_peer *peer)
 {
 	struct tern_port *port;
@@ -234,7 +241,7 @@ int tern_connect_sized(struct tern_context *ctx, const char *address,
 	open_ports(peer);
 	peer->dial.give_up_ns = tern_ns_add(tern_peer_now_ns(peer), ctx->opts.connect_ns);
 	r = start_link(peer);
-	if (r == -EINVAL) { /* the address is wrong: waiting does not help */
+	if (r == -EINVAL) { /* the address is malformed: a retry does not help */
 		tern_peer_destroy(peer);
 		return r;
 	}
@@ -247,12 +254,13 @@ int tern_connect_sized(struct tern_context *ctx, const char *address,
 /* ---- a lost session ---- */
 
 /*
- * Returns how long a lost session may take to return. A path that carries nothing may
- * have a broken cable or switch, and gets as long as silence is allowed. So does the
- * dialler of a link that was cut: if the peer has ended, its host will refuse the next
- * attempt (see tern_dial_failed). The acceptor gets no such report, and a dialler that
- * cut its link has most likely ended. But if the dialler had been silent before, it may
- * have lost its path, and its next attempt may be under way.
+ * Returns how long a lost session may take to return. If the path carries nothing, a
+ * cable or a switch may be broken, so both ends wait for unreachable_ns. If the
+ * connection was cut, the end that dials waits as long: if the peer has ended, its host
+ * will refuse the next attempt (see tern_dial_failed). The acceptor gets no such refusal,
+ * and a dialler that cut its link has most likely ended, so the acceptor waits only for
+ * reconnect_ns. But if the dialler sent nothing for suspect_ns before, it may have lost
+ * its path and be dialling again, so the acceptor waits longer.
  */
 static uint64_t return_ns(const struct tern_peer *peer, int status)
 {
@@ -269,8 +277,9 @@ static uint64_t return_ns(const struct tern_peer *peer, int status)
 	return TERN_MAX(opts->reconnect_ns, least_ns);
 }
 
-/* True: the lost link was useful, so the next one is dialled at once. Without this
- * check, a path that passes only handshakes would cause a storm of them. */
+/* True: the lost link was useful (it carried messages, or lasted), so the next one is
+ * dialled without a pause. Otherwise a pause is needed: on a path that passes only
+ * handshakes, links would be made and lost without end. */
 static bool was_of_use(const struct tern_peer *peer)
 {
 	return peer->stream.acked != peer->dial.lost_acked ||
@@ -278,7 +287,8 @@ static bool was_of_use(const struct tern_peer *peer)
 	       tern_peer_now_ns(peer) - peer->dial.up_ns >= LASTING_NS;
 }
 
-/* Counts the links that carried none of what waited. True: this was one too many. */
+/* Counts consecutive links that carried none of the waiting messages (fruitless links).
+ * True: there were too many. */
 static bool is_fruitless(struct tern_peer *peer)
 {
 	bool progress =
@@ -304,8 +314,8 @@ void tern_dial_lost(struct tern_peer *peer, int status)
 {
 	if (is_fruitless(peer)) {
 		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
-			"%s: %u connections in a row carried nothing", peer->name,
-			peer->dial.fruitless);
+			"%s: %u connections in a row carried nothing: the session ends",
+			peer->name, peer->dial.fruitless);
 		tern_peer_down(peer, status);
 		return;
 	}

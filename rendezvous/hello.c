@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links and their handshake: three messages, see struct tern_hello. Until the handshake
- * is complete, a link takes little memory (a session object without records of its own)
- * and little time: it has five seconds. The number of such links is bounded;
- * transport/admission.h tells which one is cut when one more comes. A dialler that was
- * cut dials again, since its session is not up before the acceptor has sent a message on
- * it.
+ * Links (fabric connections of sessions) and their handshake of three messages, see
+ * struct tern_hello. Until the handshake is complete, a link may take only little memory
+ * (a session object without records of its own) and five seconds. The number of such
+ * half-open links is bounded; transport/admission.h tells which one is cut when one more
+ * arrives. A dialler whose link was cut dials again, since its session is not up before
+ * the acceptor has sent a message on it.
  *
  * Proof of the cluster secret: each end sends HMAC-SHA256(secret, its role, both nonces,
- * both incarnations, token, epoch, rail), so neither can replay or reflect the other's.
+ * both incarnations, token, epoch, rail), so neither can replay the other's proof or send
+ * it back.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -27,15 +28,16 @@
 #endif
 
 #define HANDSHAKE_NS (5 * TERN_NS_PER_S)
-/* Interval of the checks whether to wait longer for a late link. */
+/* Interval of the checks whether to wait longer for a link whose handshake is late. */
 #define PATIENCE_NS (250 * TERN_NS_PER_MS)
-/* Bounds of a context's half-open links. They get half of the descriptors, and the other
- * half remains for links that are up. */
+/* Bounds of the number of half-open links (in their handshake) of a context. They may use
+ * half of the file descriptors; the other half remains for links that are up. */
 #define HALF_OPEN_LEAST     64u
 #define HALF_OPEN_MOST      4096u
 #define FILES_FOR_HALF_OPEN 2u
-/* Refused links that may stay open, for a second, until the other end has read why: one
- * for so many half-open ones. Further ones are closed at once. */
+/* A refused link stays open, for at most one second, until the other end has read the
+ * reason. At most half_open_max / REFUSED_SHARE links may do so; further ones are closed
+ * immediately. */
 #define REFUSED_SHARE 4u
 
 /* ---- proof ---- */
@@ -96,7 +98,8 @@ static void prove(const struct tern_link *link, const struct tern_peer *peer,
 
 static const uint8_t no_nonce[16];
 
-/* Compares in constant time, so that the time does not tell how many bytes agree. */
+/* Compares two proofs in constant time, so that the time does not tell how many bytes
+ * agree. */
 static bool same_mac(const uint8_t *a, const uint8_t *b)
 {
 	uint8_t difference = 0;
@@ -147,7 +150,7 @@ static void too_slow(struct tern_timer *timer)
 		tern_link_close(link, -ETIMEDOUT, false);
 }
 
-/* Allowed transitions of states, as bits: the diagram in rendezvous.h. */
+/* For each state, a bit set of the states that may follow: the diagram in link.h. */
 #define TO(state) (1u << TERN_LINK_##state)
 static const uint8_t edges[] = {
 	[TERN_LINK_DIALLING] = TO(WAIT_ANSWER) | TO(CLOSING),
@@ -219,8 +222,8 @@ static uint32_t own_eager_bytes(const struct tern_link *link)
 	return TERN_MIN(asked ? asked : link->conn->eager_bytes, TERN_EAGER_MAX);
 }
 
-/* Sends the HELLO of this step. -EAGAIN: there is no room yet; tern_link_writable()
- * sends it again. */
+/* Sends the HELLO of this step of the handshake. -EAGAIN: there is no room now;
+ * tern_link_writable() sends it again. */
 static int say_hello(struct tern_link *link, uint8_t step, int status)
 {
 	struct tern_peer *peer = link->peer;
@@ -327,8 +330,8 @@ static void new_session(struct tern_link *link)
 	tern_link_answer(link);
 }
 
-/* The dialler has given up every link before its newest one, even a link whose last
- * message has not arrived here yet. */
+/* Closes the older main links of the session, including one whose last message has not
+ * arrived yet: the dialler gave them up before it dialled its newest link. */
 static void abandon_others(struct tern_peer *peer)
 {
 	tern_list_for_each_safe (n, &peer->links) {
@@ -340,8 +343,9 @@ static void abandon_others(struct tern_peer *peer)
 }
 
 /*
- * Checks the dialler's proof of step 1, before the old link is given up for the new one.
- * Whoever recorded a step 1 can send it again, but its epoch has been used by then.
+ * Checks the dialler's proof in step 1, before the session's old link is given up for the
+ * new one. An attacker who recorded a step 1 can send it again, but its epoch has been
+ * used by then.
  */
 static bool may_return(const struct tern_link *link, const struct tern_peer *peer)
 {
@@ -351,8 +355,8 @@ static bool may_return(const struct tern_link *link, const struct tern_peer *pee
 	return same_mac(expected, link->theirs.mac);
 }
 
-/* Moves an existing session to a new connection. The old connection and its rails must
- * be closed first: only then is it certain what arrived on them. */
+/* Moves an existing session to a new link. The old link and its rails must be closed
+ * first: only then is it certain which messages have arrived on them. */
 static void old_session(struct tern_link *link)
 {
 	struct tern_peer *peer = tern_peer_by_token(
@@ -386,7 +390,8 @@ static int on_step_1(struct tern_link *link)
 {
 	if (link->theirs.step != 1)
 		return -EPROTO;
-	/* A rail belongs to an existing session: otherwise nothing would ever end it. */
+	/* A rail belongs to an existing session, and is closed when the session's main
+	 * link ends. Nothing would close a rail without a session. */
 	if (link->theirs.rail >= TERN_RAILS_MAX ||
 		(link->theirs.rail && !link->theirs.token))
 		return -EPROTO;
@@ -408,9 +413,10 @@ static void up(struct tern_link *link)
 }
 
 /*
- * Takes the dialler's last step. The acceptor may cut the link before it reads step 3,
- * and then it has no session. So a new session is up only when the acceptor sends
- * something on it. A session that was up before survives such a cut.
+ * Sends step 3, the last one of the dialler. The acceptor may cut the link before it
+ * reads step 3, and then it has no session. So the dialler of a new session waits until
+ * the acceptor sends a message on the link. A session that was up before survives such a
+ * cut.
  */
 static void introduce(struct tern_link *link)
 {
@@ -419,10 +425,12 @@ static void introduce(struct tern_link *link)
 	if (say_hello(link, 3, 0) < 0)
 		return;
 	if (!link->rail && peer->state == TERN_PEER_STATE_START) {
-		peer->epoch = link->epoch; /* the acceptor may have used this epoch */
+		/* The acceptor may be up with this epoch, so a later link must use the
+		 * next one. */
+		peer->epoch = link->epoch;
 		tern_link_enter(link, TERN_LINK_WAIT_WELCOME);
-		/* The acceptor has proved itself. Its first message may be one that it
-		 * had sent on an earlier link, as long as messages may be. */
+		/* The fabric may accept long messages now: the acceptor has proved
+		 * itself, and its first message may repeat one of an earlier link. */
 		link->conn->owner = peer;
 		tern_timer_set(link->rdv->ctx, &link->timer,
 			TERN_MIN(tern_ns_add(tern_peer_now_ns(peer), HANDSHAKE_NS),
@@ -463,7 +471,8 @@ static int on_step_2(struct tern_link *link)
 			(peer->token != link->theirs.token ||
 				peer->their_incarnation != link->theirs.incarnation)))
 		return -EPROTO;
-	if (!peer->token) /* if this link is lost, a further HELLO 1 announces rx_seq */
+	/* If this link is lost, the HELLO of the next link announces rx_seq. */
+	if (!peer->token)
 		peer->stream.rx_seq = link->theirs.first_seq;
 	peer->token = link->theirs.token;
 	peer->their_incarnation = link->theirs.incarnation;
@@ -485,7 +494,7 @@ static int on_step_3(struct tern_link *link, const struct tern_hello *proof)
 	prove(link, link->peer, SIDE_DIALLER, link->theirs.nonce, link->nonce, expected);
 	if (!same_mac(expected, proof->mac)) {
 		tern_log_stranger(link->rdv->ctx->env,
-			"%s: refused: it does not know the cluster secret",
+			"%s: refused: the peer does not know the cluster secret",
 			link->conn->name);
 		return -EACCES;
 	}
@@ -494,10 +503,10 @@ static int on_step_3(struct tern_link *link, const struct tern_hello *proof)
 	return 0;
 }
 
-/* Only a step 2 can refuse, and a refusal carries no limits. The counters are checked
- * where the session knows their possible values: plausible() in session.c. They cannot
- * be checked here, because they wrap: after 2^31 messages `credit` may lie anywhere
- * relative to `first_seq`. */
+/* Checks the limits in a HELLO. Only a step 2 can be a refusal, and a refusal has no
+ * limits. The counters are checked by plausible() in session.c, which knows their
+ * possible values. No bound for them can be given without those values, because they
+ * wrap: after 2^31 messages `credit` may lie anywhere relative to `first_seq`. */
 static int check_limits(const struct tern_hello *h)
 {
 	bool refusal = h->step == 2 && h->status;

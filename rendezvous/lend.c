@@ -1,30 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors in GPU memory that the other end's GPU copies directly (TERN_CAP_LEND: shm, by
- * CUDA IPC). Tensors that cannot be transferred in this way are staged (stage.c). The
- * sender knows which way it is before it announces the tensor:
+ * Tensors in GPU memory that a GPU of the other end copies directly (fabrics with
+ * TERN_CAP_LEND: shm, by CUDA IPC). Tensors that cannot be transferred in this way are
+ * staged (stage.c). The sender knows which of the two applies before it announces the
+ * tensor:
  *
  *     send      offer the memory; once the peer has opened it: RTS with its region
  *     receive   borrow it, copy, repay it; then ATS
  *
- * The copy goes directly into GPU memory or page-locked host memory. For other host
- * memory it goes through slots, since the driver would block the thread until such a copy
- * is done.
+ * The copy goes directly into GPU memory or page-locked host memory. To other host memory
+ * it goes through staging slots (page-locked buffers), since the driver would block the
+ * thread until a direct copy is done.
  *
- * A send that waits for the peer's answer is in peer->offering and blocks no other.
+ * A send whose offer the peer has not answered yet waits in peer->offering, and blocks no
+ * other send.
  */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
 
-/* Logs it, once for each peer: a session never leaves a fabric that lends. */
+/* Counts a tensor that is copied by CUDA IPC. Logs only the first one of each peer: a
+ * session never leaves a fabric that lends. */
 static void tell(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
 
 	if (peer->stats.ipc_count++ == 0)
 		tern_log(x->rdv->ctx->env, TERN_LOG_INFO,
-			"%s: GPU memory goes by CUDA IPC (%s)", peer->name,
+			"%s: GPU memory is copied by CUDA IPC (%s)", peer->name,
 			peer->fabric_name);
 }
 

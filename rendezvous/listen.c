@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listeners, and the events of the ports: the edge of this layer towards the fabrics. An
- * `auto` listener listens on each fabric that takes part: on one that chooses the port,
- * and on the others whose addresses follow from HOST:PORT (auto_listen in fabric.h).
+ * Listeners, and the handlers of the events that fabrics report through their ports (a
+ * port is a context's use of one fabric). A listener at "auto://HOST:PORT" listens on
+ * several fabrics: on the one that chooses the port, and on the others whose addresses
+ * follow from HOST:PORT (auto_listen in fabric.h).
  */
 #include "rendezvous/rendezvous.h"
 
@@ -70,7 +71,7 @@ static void on_writable(void *arg, struct tern_conn *conn)
 	else {
 		tern_lend_answered(link->peer);
 		tern_peer_pump(link->peer);
-		/* Sends what there may have been no room for before. */
+		/* An acknowledgement or credits may have found no room before. */
 		tern_stream_tell(link->peer);
 	}
 }
@@ -114,8 +115,9 @@ static const struct tern_port_handler port_handler = {
 
 /* ---- the layer ---- */
 
-/* Ends reading in place: the data cannot be read after this. Buffers stay with their
- * holders. Receives whose done() has not been called yet are released later. */
+/* Releases memory of peers that receives of this list read in place; the program cannot
+ * read it any more after this. Buffers from pools stay with the program. A receive whose
+ * done() has not been called yet is released later. */
 static void let_go_of(struct tern_list *held)
 {
 	tern_list_for_each_safe (n, held) {
@@ -135,8 +137,8 @@ static void let_go(struct tern_rdv *rdv)
 		let_go_of(&tern_list_entry(n, struct tern_peer, node)->held);
 }
 
-/* A peer may read in place for as long as it likes, so log which peer the end waits
- * for. */
+/* A peer may read in place without a time limit, so log which peer tern_context_free()
+ * waits for. */
 static void say_who_reads(struct tern_rdv *rdv)
 {
 	if (rdv->said_who_reads ||
@@ -149,8 +151,8 @@ static void say_who_reads(struct tern_rdv *rdv)
 		if (peer->send_count)
 			tern_log(rdv->ctx->env, TERN_LOG_WARN,
 				"%s: tern_context_free waits until the peer releases "
-				"what "
-				"it reads in place (tensors: %u), or its process ends",
+				"the tensors that it reads in place (%u), or its "
+				"process ends",
 				peer->name, peer->send_count);
 	}
 }
@@ -160,7 +162,8 @@ static void rdv_free(void *arg)
 	struct tern_rdv *rdv = arg;
 
 	rdv->ending_ns = tern_now_ns(rdv->ctx->env);
-	/* A peer that is being freed also waits until its memory is not read any more. */
+	/* If the other end is being freed too, it waits until we no longer read its
+	 * memory in place: release that memory first. */
 	let_go(rdv);
 	tern_list_for_each_safe (n, &rdv->listeners)
 		tern_listener_free(tern_list_entry(n, struct tern_listener, node));
@@ -175,7 +178,8 @@ static void destroy(struct tern_rdv *rdv)
 {
 	tern_timer_clear(rdv->ctx, &rdv->feed_timer);
 	tern_rdv_stage_fini(rdv);
-	/* Other deferred calls are in the same list. */
+	/* The context keeps using its list of deferred calls, so our entry must leave
+	 * it. */
 	tern_list_remove(&rdv->complete_call.node);
 	tern_records_fini(rdv);
 	tern_map_fini(&rdv->tokens);
@@ -256,8 +260,8 @@ static int add_lsn(
 	return 0;
 }
 
-/* Listens on a further fabric, besides the one that chose the port. If this fails,
- * peers use the other fabrics. */
+/* Listens on a further fabric of an "auto" address, besides the fabric that chose the
+ * port. If this fails, peers use the other fabrics. */
 static void add_beside(
 	struct tern_listener *l, struct tern_fabric *fabric, const char *host_port)
 {
@@ -269,12 +273,12 @@ static void add_beside(
 		ops->auto_listen(host_port, address, sizeof(address)) < 0)
 		return;
 	r = add_lsn(l, fabric, address);
-	/* -EADDRNOTAVAIL is not worth a warning: on a machine with RDMA devices, some
-	 * networks do not belong to such a device. */
+	/* -EADDRNOTAVAIL is not worth a warning: a machine with RDMA devices may have
+	 * networks that do not belong to such a device. */
 	if (r < 0)
 		tern_log(l->rdv->ctx->env,
 			r == -EADDRNOTAVAIL ? TERN_LOG_DEBUG : TERN_LOG_WARN,
-			"%s is off for %s: %s: peers%s use %s",
+			"cannot listen with %s at %s: %s: peers%s will use %s",
 			ops->title ? ops->title : ops->name, l->address,
 			tern_status_text(r), ops->one_host ? " on this host" : "",
 			l->lsns[0]->port->ops->name);
@@ -339,7 +343,7 @@ void tern_listener_free(struct tern_listener *l)
 {
 	if (!l)
 		return;
-	/* Only half-open links use their listener. */
+	/* Links use their listener only while they are half-open (in their handshake). */
 	tern_list_for_each (n, &l->rdv->half_open.all) {
 		struct tern_link *link =
 			tern_list_entry(n, struct tern_link, half_open.node);

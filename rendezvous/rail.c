@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rails: further connections to the same peer, over which the puts of large tensors are
- * spread.
+ * Rails: further connections to the same peer, over which the puts (RDMA writes) of large
+ * tensors are spread.
  *
- * A rail carries puts, and one message: when a sender has issued all its puts, it sends
- * DONE with the flag RAIL on each rail that it used. The receiver, whose fabric delivers
- * it behind the puts, sends it back. When all have come back, the sender sends the real
- * DONE on the main link. So the receiver keeps no record of stripes, and the
- * acknowledgement of DONE keeps its meaning. This costs large striped transfers half a
- * round trip.
+ * A rail carries puts, and one kind of message: DONE with the flag RAIL. When a sender
+ * has issued all puts of a tensor, it sends this message on each rail that it used. The
+ * receiver, whose fabric delivers the message after the puts, sends it back. When all
+ * rails have answered, the sender sends the real DONE on the main link. So the receiver
+ * need not know which rail carried which part, and the acknowledgement of DONE still
+ * means that all data has arrived. This costs large tensors on rails half a round trip.
  *
- * Rails end with the main link, and it with them: when a rail breaks, its data may be
- * lost, and the peer starts again with a new epoch.
+ * When the main link ends, the rails are closed. When a rail breaks, its data may be
+ * lost, so the main link is closed too, and the session continues with a new epoch
+ * (number of the connection).
  */
 #include "rendezvous/rendezvous.h"
 
@@ -19,7 +20,7 @@
 
 #include "base/clock.h"
 
-#define RAIL_FAILURES_MAX 6u /* then a rail is dialled every 8 s */
+#define RAIL_FAILURES_MAX 6u /* after this many failures, a rail is dialled every 8 s */
 #define DIAL_NS           (5 * TERN_NS_PER_S)
 
 static uint32_t bit(unsigned rail)
@@ -43,9 +44,9 @@ static bool exists(const struct tern_peer *peer, unsigned rail)
 	return false;
 }
 
-/* Address of a rail: the peer's addresses on the fabric in use, in turn from that of
- * the main link on. So the connections that carry puts spread over networks and
- * devices, if there are addresses of several. */
+/* Returns the address of a rail: the peer's addresses on the fabric in use, in turn,
+ * beginning with that of the main link. So the connections that carry puts use several
+ * networks and devices, if the list has addresses of several. */
 static const char *address_of(const struct tern_peer *peer, uint32_t rail)
 {
 	const struct tern_candidates *all = &peer->dial.candidates;
@@ -64,8 +65,8 @@ static const char *address_of(const struct tern_peer *peer, uint32_t rail)
 	return found->address;
 }
 
-/* Dials a rail unless it is up or being dialled. If the attempt cannot even start, it
- * is repeated later. */
+/* Dials a rail unless it is up or being dialled. If the attempt cannot even start, the
+ * next tern_rails_dial() repeats it. */
 static void dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 {
 	struct tern_rdv *rdv = peer->rdv;
@@ -83,14 +84,15 @@ static void dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 	}
 	link->rail = (uint8_t)rail;
 	tern_peer_add_link(peer, link);
-	/* The limit is lower than connect_ns, which may be minutes, for a peer that is
-	 * not started yet. */
+	/* The limit is lower than connect_ns, which the user may set to minutes for a
+	 * peer that is not started yet. */
 	tern_timer_set(rdv->ctx, &link->timer,
 		tern_ns_add(now_ns, TERN_MIN(rdv->ctx->opts.connect_ns, DIAL_NS)));
 }
 
-/* Called when the main link is up and at every tick: an acceptor that is not ready
- * refuses a rail. Each failure doubles the time until the next attempt. */
+/* Dials all rails that are not up. Called when the main link comes up, and at every
+ * keep-alive tick, since an acceptor that is not ready refuses a rail. Each failure
+ * doubles the time until the next attempt. */
 void tern_rails_dial(struct tern_peer *peer)
 {
 	uint64_t now_ns = tern_now_ns(peer->rdv->ctx->env);
@@ -101,12 +103,12 @@ void tern_rails_dial(struct tern_peer *peer)
 		now_ns < peer->rails.after_ns)
 		return;
 	if (!peer->rails.bulk_bytes)
-		last--; /* the main link is one of them */
+		last--; /* the main link carries puts too, so it counts as one */
 	for (uint32_t i = 1; i <= last; i++)
 		dial(peer, i, now_ns);
 }
 
-/* Counts a rail that ended before it was up. */
+/* Called when a rail has ended before it was up: sets the time of the next attempt. */
 void tern_rail_failed(struct tern_peer *peer)
 {
 	const struct tern_context *ctx = peer->rdv->ctx;
@@ -125,7 +127,7 @@ void tern_rails_make(struct tern_peer *peer)
 		tern_rails_dial(peer);
 }
 
-/* An acceptor's check of step 1 of a rail. */
+/* True if an acceptor may accept this link as a rail. */
 bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link)
 {
 	return peer->state == TERN_PEER_STATE_UP && link->epoch == peer->epoch &&
@@ -157,7 +159,8 @@ bool tern_rails_closed(const struct tern_peer *peer)
 	return true;
 }
 
-/* Closes rails that are not up yet, too: they would join the session's next link. */
+/* Closes all rails, also those that are not up yet, which would otherwise join the
+ * session's next link. */
 void tern_rails_close(struct tern_peer *peer)
 {
 	tern_list_for_each_safe (n, &peer->links) {
@@ -196,21 +199,22 @@ bool tern_rail_is_apart(const struct tern_xfer *x)
 	return tern_is_bulk(x->peer, x->buf.bytes) && any_is_up(x->peer);
 }
 
-/* True if the transfer uses the main link only: if it is sent again, since it must be
- * in order with its DONE; and if it is not bulk, on fabrics with bulk connections. */
+/* True if the send uses the main link only. This is so if its puts are sent again, since
+ * they must be in order with its DONE. It is also so if the tensor is not bulk, on
+ * fabrics where bulk tensors use rails only. */
 static bool only_main(const struct tern_xfer *x)
 {
 	return x->state != TERN_XFER_WRITING ||
 	       (x->peer->rails.bulk_bytes && !tern_rail_is_apart(x));
 }
 
-/* True if chunks may be put over this rail, with room or not. */
+/* True if chunks may be put over this rail at all, whether it has room now or not. */
 static bool takes_chunks(const struct tern_peer *peer, unsigned rail)
 {
 	return rail == 0 ? !peer->rails.bulk_bytes : is_up(peer, rail);
 }
 
-/* Each tensor uses the rails in turn. */
+/* A tensor's chunks use the rails in turn. */
 struct tern_put_op *tern_rail_next(struct tern_xfer *x, struct tern_conn **conn)
 {
 	struct tern_peer *peer = x->peer;
@@ -249,8 +253,9 @@ static int say(struct tern_link *link, uint16_t flags, uint32_t src, uint32_t ds
 	return link->conn->port->ops->send(link->conn, head, bytes, NULL, 0);
 }
 
-/* All puts were issued. 0: every rail has confirmed its share; -EINPROGRESS:
- * confirmations are awaited; -EAGAIN: no room to ask. */
+/* Called when all puts of a send were issued: asks each rail that it used for a
+ * confirmation. 0: every rail has confirmed; -EINPROGRESS: confirmations are awaited;
+ * -EAGAIN: no room to ask. */
 int tern_rails_settle(struct tern_xfer *x)
 {
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++) {
@@ -267,7 +272,7 @@ int tern_rails_settle(struct tern_xfer *x)
 
 /* ---- receiving ---- */
 
-/* Sends echoes that found no room before, oldest first. */
+/* Sends back the confirmations that found no room before, oldest first. */
 static int flush_echoes(struct tern_link *link)
 {
 	while (link->echo_count) {
@@ -286,7 +291,8 @@ static int echo(struct tern_link *link, uint32_t id)
 	if (!link->echoes)
 		return -ENOMEM;
 	if (link->echo_count == TERN_RAIL_ECHOES)
-		return -EPROTO; /* more than it can have in flight */
+		/* The peer has sent more requests for confirmation than it may. */
+		return -EPROTO;
 	link->echoes[(link->echo_first + link->echo_count++) % TERN_RAIL_ECHOES] = id;
 	flush_echoes(link);
 	return 0;
@@ -306,7 +312,7 @@ static void confirmed(struct tern_link *link, uint32_t id)
 int tern_rail_message(struct tern_link *link, const void *message, size_t bytes)
 {
 	struct tern_header h;
-	const char *why = "not what a rail carries";
+	const char *why = "a message that may not be sent on a rail";
 	int r = tern_header_decode(message, bytes, &h, &why);
 
 	if (r == 0 && (h.type != TERN_MSG_DONE || !(h.flags & TERN_FLAG_RAIL) ||

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers: how they come up, are lost, return, and end. (dial.c connects to them; alive.c
- * watches them while they are up.) The timer `retry` starts the dialler's next attempt,
- * and at both ends decides when to give up.
+ * The life of a peer (a session with another context): how it comes up, is lost, returns,
+ * and ends. (dial.c connects to peers; alive.c watches them while they are up.) The timer
+ * `retry` starts the next attempt to connect at the end that dials, and decides at both
+ * ends when to give up.
  *
- * A session ends in two steps: tern_peer_down() stops everything and closes the links.
- * When the last link is closed and the last copy from or to a GPU has ended, nothing
- * accesses the memory of requests any more: then end_call ends the requests.
+ * A session ends in two steps. First tern_peer_down() stops everything and closes the
+ * links. When the last link is closed and the last copy from or to a GPU has ended,
+ * nothing accesses the memory of requests any more. Then end_call() ends the requests.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -17,7 +18,8 @@
 #include "base/escape.h"
 #include "base/sized.h"
 
-/* Interval of the checks whether a lost session whose time is over is returning. */
+/* Interval of the checks whether a lost session, whose time to return is over, is
+ * nevertheless returning. */
 #define RETURNING_NS (50 * TERN_NS_PER_MS)
 
 static void end_call(struct tern_deferred *deferred);
@@ -36,7 +38,7 @@ void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int st
 		[TERN_PEER_DOWN] = "down"};
 
 	tern_log(peer->rdv->ctx->env, TERN_LOG_DEBUG, "%s: %s: %s", peer->name,
-		names[event], status ? tern_status_text(status) : "well");
+		names[event], status ? tern_status_text(status) : "ok");
 	if (!peer->freed && peer->opts.event && (peer->dialler || peer->accepted))
 		peer->opts.event(peer, event, status, peer->opts.arg);
 }
@@ -62,7 +64,8 @@ static void set_opts(struct tern_peer *peer, const struct tern_peer_opts *opts)
 	if (opts->name)
 		snprintf(peer->own_name, sizeof(peer->own_name), "%s", opts->name);
 	peer->opts.name = peer->own_name;
-	/* This string is the caller's; the session keeps a copy made at the start. */
+	/* The string opts->secret belongs to the caller; the session uses a copy made at
+	 * its start. */
 	peer->opts.secret = NULL;
 }
 
@@ -109,7 +112,7 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 	return peer;
 }
 
-/* Allowed transitions of states, as bits: the diagram in rendezvous.h. */
+/* For each state, a bit set of the states that may follow: the diagram in peer.h. */
 #define TO(state) (1u << TERN_PEER_STATE_##state)
 static const uint8_t edges[] = {
 	[TERN_PEER_STATE_START] = TO(UP) | TO(DOWN),
@@ -153,7 +156,8 @@ void tern_peer_add_link(struct tern_peer *peer, struct tern_link *link)
 
 /* ---- links come and go ---- */
 
-/* True: each end has said goodbye (FIN), and knows that the other one has received it. */
+/* True: each end has sent its goodbye (FIN), and this end knows that the peer has
+ * received ours. */
 static bool has_parted(const struct tern_peer *peer)
 {
 	return peer->fin_sent && peer->fin_received &&
@@ -168,8 +172,9 @@ void tern_peer_give_up(struct tern_peer *peer, int status)
 	tern_peer_down(peer, well ? 0 : status);
 }
 
-/* The peer did not say goodbye in time. If its host is alive and its program has not
- * received everything yet, wait longer: messages would be lost. */
+/* Called when the peer has not answered our goodbye (FIN) in time. If its host is alive
+ * and its program has not handled all our messages yet, wait longer: otherwise messages
+ * would be lost. */
 static void never_said_goodbye(struct tern_peer *peer)
 {
 	if (peer->stream.acked != peer->stream.tx_seq &&
@@ -181,10 +186,11 @@ static void never_said_goodbye(struct tern_peer *peer)
 }
 
 /*
- * True: a lost session may still return, though its time is over. If many sessions return
- * at once, or processor time is scarce, it may be on its way: a link of it is in its
- * handshake, or links were accepted that have not said yet which session they belong to;
- * or this thread was busy elsewhere, and has not looked for new links meanwhile.
+ * True: a lost session may still return, although its time is over. If many sessions
+ * return at the same time, or processor time is scarce, the new link of this session may
+ * be delayed. It may be in its handshake; or links were accepted that have not named
+ * their session yet; or this thread was busy with other work, and has not looked for new
+ * links meanwhile.
  */
 static bool may_be_returning(const struct tern_peer *peer)
 {
@@ -233,7 +239,8 @@ static void name_it(struct tern_peer *peer, const struct tern_link *link)
 		snprintf(peer->name, sizeof(peer->name), "%s", link->conn->name);
 }
 
-/* Stores what follows the fabric's name in a conn name such as "tcp 10.0.0.7:41234". */
+/* Stores the peer's address: the part after the space in the name of a connection, such
+ * as "tcp 10.0.0.7:41234". */
 static void place_it(struct tern_peer *peer, const char *conn_name)
 {
 	const char *space = strchr(conn_name, ' ');
@@ -263,22 +270,23 @@ static void first_up(struct tern_peer *peer, const struct tern_link *link)
 	name_it(peer, link);
 }
 
-/* Continues a session on a new link, which may use another fabric than the old one. */
+/* Continues a session on a new link, which may use another fabric than the former
+ * link. */
 static void next_up(struct tern_peer *peer, const struct tern_link *link)
 {
 	struct tern_port *port = link->conn->port;
 
 	if (port != peer->port)
 		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
-			"%s: goes on over %s: %s was lost: %s", peer->name,
-			port->ops->name, peer->fabric_name,
+			"%s: session continues over %s: the %s connection was lost: %s",
+			peer->name, port->ops->name, peer->fabric_name,
 			tern_status_text(peer->cause));
 	tern_renew_move(peer, port);
 	tern_renew_begin(peer);
 }
 
-/* False: the peer's counters cannot be right, considering what this end has sent and
- * received. */
+/* False: the counters in the peer's HELLO are impossible, given what this end has sent
+ * and received. */
 static bool plausible(struct tern_peer *peer, const struct tern_hello *theirs, bool first)
 {
 	if (!tern_credit_update(&peer->stream.credit_tx, theirs->credit))
@@ -287,8 +295,8 @@ static bool plausible(struct tern_peer *peer, const struct tern_hello *theirs, b
 				!tern_seq_before(theirs->rx_seq, peer->stream.acked));
 }
 
-/* Returns the size from which a transfer is bulk on this connection; 0: no transfer
- * is. */
+/* Returns the size from which a tensor is bulk (is sent on rails only) on this
+ * connection; 0: none is. */
 static uint64_t bulk_bytes_on(const struct tern_peer *peer, const struct tern_conn *conn)
 {
 	uint64_t asked = peer->rdv->ctx->opts.bulk_bytes;
@@ -296,11 +304,11 @@ static uint64_t bulk_bytes_on(const struct tern_peer *peer, const struct tern_co
 	return conn->bulk_bytes && asked ? asked : conn->bulk_bytes;
 }
 
-/* Returns 0 if the session may go on over this link, otherwise the reason why not. */
+/* Returns 0 if the session may continue on this link, otherwise the reason why not. */
 static int admit(struct tern_peer *peer, const struct tern_link *link, bool first)
 {
-	/* A session that may return on a new link cannot return on a link that is
-	 * never replaced. */
+	/* A session that survives its links cannot continue on a fabric whose connections
+	 * are never replaced (shm). */
 	if (peer->state == TERN_PEER_STATE_DOWN || peer->link ||
 		(first ? !peer->dialler && !link->listener
 		       : (link->conn->caps & TERN_CAP_BOUND) != 0))
@@ -373,8 +381,8 @@ static void current_closed(struct tern_peer *peer, int status, uint32_t caps)
 		return;
 	if (status == -EFAULT)
 		tern_log(peer->rdv->ctx->env, TERN_LOG_ERROR,
-			"%s: memory of a request is not mapped any more, or may not be "
-			"written: the session ends",
+			"%s: the memory of a request is no longer mapped, or is not "
+			"writable: the session ends",
 			peer->name);
 	if (status == -EPROTO || status == -EFAULT)
 		tern_peer_down(peer, status);
@@ -396,8 +404,8 @@ void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int sta
 		current_closed(peer, status, link->conn->caps);
 	if (rail) {
 		peer->rails.link[link->rail] = NULL;
-		/* What the rail carried may be lost, so the session must resume. After
-		 * both goodbyes the rail carries nothing. */
+		/* Data on the rail may be lost, so the session must resume on new links.
+		 * After both goodbyes (FIN) the rail carries no data. */
 		if (!peer->fin_sent || !peer->fin_received)
 			tern_peer_cut(peer, status == -EFAULT ? status : -ECONNRESET);
 	} else if (link->rail) {
@@ -442,23 +450,23 @@ void tern_peer_down(struct tern_peer *peer, int status)
 	peer->cause = status;
 	tern_timer_clear(ctx, &peer->dial.retry);
 	tern_timer_clear(ctx, &peer->alive.tick);
-	/* If the callback accept() refuses a dialler, the dialler must still receive
-	 * the acceptor's messages: otherwise it would dial again. */
+	/* If accept() refuses the peer, messages already queued must still reach the
+	 * dialler: otherwise it would dial again. */
 	tern_list_for_each_safe (n, &peer->links)
 		tern_link_close(tern_list_entry(n, struct tern_link, of_peer), status,
 			status == 0 || peer->in_accept);
 	defer_end(peer);
 }
 
-/* True: the peer may still read the data of this send in place, until it releases them
- * or exits. This is all that can be left when every link is over. */
+/* True: the peer may still read the data of this send in place, until it releases the
+ * data or exits. When no link carries anything any more, no other access is possible. */
 static bool may_be_read(const struct tern_xfer *x)
 {
 	return x->peer->link_count > 0 && x->is_send && x->exposed;
 }
 
-/* Ends the requests. No link carries anything more, so nothing can write to their
- * memory. */
+/* Ends all requests of a peer that is DOWN. No link carries anything any more, so nothing
+ * can write to the requests' memory. */
 static void end_requests(struct tern_peer *peer)
 {
 	int status = peer->cause ? peer->cause : -ESHUTDOWN;
@@ -503,7 +511,7 @@ static bool sends_left(const struct tern_peer *peer)
 	return peer->send_count > 0 || !tern_list_empty(&peer->pump.answers);
 }
 
-/* Ends receives that no send will ever match, since the peer has said goodbye.
+/* Ends the receives that no send will match, since the peer has sent its goodbye (FIN).
  * Receives that are posted later end at once. */
 static void end_receives(struct tern_peer *peer)
 {
@@ -526,7 +534,8 @@ static void goodbye(struct tern_peer *peer)
 	if (!peer->fin_sent && ((peer->fin_wanted && !sends_left(peer)) ||
 				       (peer->fin_received && peer->arrival_count == 0)))
 		say_fin(peer);
-	/* End only when no received data are on their way to a device. */
+	/* End only when a receive has taken every message that arrived, and no received
+	 * data is being copied to a GPU. */
 	if (has_parted(peer) && peer->arrival_count == 0 && peer->landing_count == 0 &&
 		tern_stream_ack(peer) == 0)
 		tern_peer_down(peer, 0);
@@ -540,7 +549,8 @@ static void end_call(struct tern_deferred *deferred)
 		goodbye(peer);
 		return;
 	}
-	/* Before that, a link or a copy may still access the memory of the requests. */
+	/* A link that still carries something, or a copy, may still access the memory of
+	 * the requests. */
 	if (peer->link_count > peer->over_count || peer->copy_count > 0)
 		return;
 	end_requests(peer);
@@ -548,7 +558,7 @@ static void end_call(struct tern_deferred *deferred)
 	if (!peer->finished) {
 		peer->finished = true;
 		if (!peer->accepted && !peer->dialler)
-			peer->freed = true; /* the application was never told of it */
+			peer->freed = true; /* the program never learned of this peer */
 		tern_peer_report(peer, TERN_PEER_DOWN, peer->cause);
 	}
 	if (peer->freed && peer->link_count == 0)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors in GPU memory that the fabric of the link does not reach (if it does:
- * direct.c). Each end stages on its own; the wire does not show it.
+ * Staging: tensors in GPU memory that the fabric of the link does not reach (if it does:
+ * direct.c) are copied through page-locked host memory. Each end stages independently;
+ * the messages do not show it.
  *
  *     send, the fabric puts     pieces: copied to a slot on the host, put from there
  *     send, the peer reads      all of it copied to a bounce buffer, then the RTS
@@ -10,20 +11,24 @@
  *     receive, the peer puts    a bounce buffer in the CTS; after DONE copied: LANDING
  *     receive, the peer lends   lend.c; for host memory, pieces copied through slots
  *
- * A slot that an xfer holds is in one phase:
+ * A slot is a staging slot: a page-locked buffer of the stager (stager.h), for a piece of
+ * a tensor. A bounce buffer is page-locked too, and holds a whole tensor. LANDING is the
+ * state of a receive whose data is being copied to the GPU. A slot that a transfer holds
+ * is in one phase:
  *
  *     send:  COPYING -> READY -> MOVING (put) -> given back
  *     get:   (IDLE ->) MOVING (get) -> COPYING -> given back
  *     lent:  (IDLE ->) COPYING -> given back
  *
- * An xfer that no longer needs a slot marks it as dropped; the slot is freed when the
- * device or the fabric has finished with it. An xfer does not end while a copy of it is
- * under way: it is in FLUSHING, and its peer does not go DOWN before.
+ * A transfer that no longer needs a slot marks it as dropped; the slot is freed when the
+ * device or the fabric has finished with it. A transfer does not end while one of its
+ * copies is in progress: it waits in state FLUSHING, and its peer is reported DOWN only
+ * after that.
  *
- * The peer writes only into bounce buffers that it got after the halves were matched
- * (CTS), never into room that was advertised ahead (POST). So a bounce buffer is held
- * only as long as the bytes need, and one of its holders can always proceed. This does
- * not hold for a bounce buffer that the peer reads: it is held until the receive is
+ * The peer writes only into bounce buffers that the receive took after it was matched
+ * (CTS), never into a buffer that was advertised before (POST). So a bounce buffer is
+ * held only as long as the data needs, and one of the holders can always proceed. This is
+ * not true of a bounce buffer that the peer reads: the send holds it until the receive is
  * posted.
  */
 #include "rendezvous/rendezvous.h"
@@ -31,7 +36,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* Size of one copy of lent memory: about 10 us between two GPUs. */
+/* Size of one copy from lent GPU memory (lend.c): it takes about 10 us between two
+ * GPUs. */
 #define LENT_PIECE_BYTES ((uint64_t)8 << 20)
 
 enum phase { IDLE, COPYING, READY, MOVING };
@@ -44,7 +50,8 @@ static uint64_t bytes_of(const struct tern_xfer *x)
 			  : tern_req_of((struct tern_xfer *)(uintptr_t)x)->bytes;
 }
 
-/* Logs it, once for each fabric that a peer is on. */
+/* Counts a staged transfer. Logs only the first one for each fabric that the peer
+ * uses. */
 static void tell(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -54,7 +61,7 @@ static void tell(struct tern_xfer *x)
 		return;
 	peer->stage_told = peer->port;
 	tern_log(x->rdv->ctx->env, TERN_LOG_INFO,
-		"%s: GPU memory goes through page-locked memory (%s)", peer->name,
+		"%s: GPU memory is staged through page-locked memory (%s)", peer->name,
 		peer->fabric_name);
 }
 
@@ -66,7 +73,8 @@ static bool is_over(const struct tern_xfer *x)
 	       (x->stage.status || x->stage.landed == bytes_of(x));
 }
 
-/* Continues an xfer after something that it waited for has happened. */
+/* Continues a transfer after something that it waited for has happened, such as the end
+ * of a copy. */
 static void go_on(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -78,7 +86,7 @@ static void go_on(struct tern_xfer *x)
 		if (is_over(x) && tern_lend_repay(x) == 0)
 			tern_recv_landed(x, x->stage.status);
 	} else if (x->state == TERN_XFER_QUEUED) {
-		tern_xfer_pend(x); /* its tensor is in the bounce buffer */
+		tern_xfer_pend(x); /* the tensor is in the bounce buffer now */
 	} else if (x->state == TERN_XFER_WRITING) {
 		tern_send_resume(x);
 	}
@@ -166,7 +174,8 @@ static void wait_for_slot(struct tern_xfer *x, enum tern_stage_way way)
 	tern_stager_wait(x->stage.stager, way, &x->stage.wait, urgent);
 }
 
-/* Takes a free slot; NULL: the xfer is called when there is one. */
+/* Takes a free staging slot. NULL: there is none; slot_ready() is called when one is
+ * free. */
 static struct tern_stage_slot *take(struct tern_xfer *x, enum tern_stage_way way)
 {
 	struct tern_stage_slot *slot = tern_stager_take(x->stage.stager, way);
@@ -240,7 +249,8 @@ static void got(struct tern_op *op, int status)
 		copy_slot(x, slot);
 		return;
 	}
-	/* Any other failure means that the link ends: tern_stage_lost() starts again. */
+	/* Any other failure means that the link ends; tern_stage_lost() then starts the
+	 * get again. */
 	if (status == -EACCES && !slot->dropped)
 		fail(x, status);
 	give_back(slot);
@@ -267,14 +277,15 @@ int tern_stage_get(struct tern_xfer *x)
 		r = conn->port->ops->get(conn, &slot->op, slot->mem, slot->offset,
 			slot->bytes, &x->record->region, slot->at);
 		if (r < 0)
-			return -EAGAIN; /* it keeps the slot for its next get */
+			return -EAGAIN; /* x keeps the staging slot for its next get */
 		slot->phase = MOVING;
 		x->stage.asked += slot->bytes;
 	}
 	return 0;
 }
 
-/* Its record is freed as soon as the bytes are in the slot. */
+/* Copies the data of an EAGER through a staging slot to the GPU. The record of the EAGER
+ * is freed as soon as the bytes are in the slot. */
 static void land_eager(struct tern_xfer *x, struct tern_stage_slot *slot)
 {
 	struct tern_record *record = tern_xfer_part(x);
@@ -294,7 +305,7 @@ void tern_stage_eager(struct tern_xfer *x)
 		land_eager(x, slot);
 }
 
-/* The xfer gets a slot that it waited for. */
+/* Callback of the stager: a transfer gets a staging slot that it waited for. */
 static void slot_ready(struct tern_stage_wait *wait, struct tern_stage_slot *slot)
 {
 	struct tern_xfer *x = tern_container_of(wait, struct tern_xfer, stage.wait);
@@ -323,7 +334,7 @@ static int get_bounce(struct tern_xfer *x)
 	if (r == -ENOBUFS)
 		tern_log(x->rdv->ctx->env, TERN_LOG_WARN,
 			"%s: a tensor of %llu bytes in GPU memory is larger than the "
-			"%llu bytes that may be page-locked for such: raise "
+			"%llu bytes that may be page-locked to stage it: raise "
 			"bounce_bytes",
 			x->peer->name, (unsigned long long)bytes_of(x),
 			(unsigned long long)x->rdv->ctx->domain->opts.bounce_bytes);
@@ -332,8 +343,9 @@ static int get_bounce(struct tern_xfer *x)
 	return r;
 }
 
-/* If this context gives back a bounce buffer, it tells the waiters; for those of other
- * contexts, a timer polls. */
+/* Polls for a free bounce buffer after a pause. A buffer that this context gives back is
+ * passed to the waiting transfers at once, but other contexts do not report when they
+ * give one back. */
 static void look_later(struct tern_rdv *rdv)
 {
 	if (!rdv->bounce_timer.place)
@@ -341,8 +353,8 @@ static void look_later(struct tern_rdv *rdv)
 			tern_now_ns(rdv->ctx->env) + TERN_NS_PER_MS);
 }
 
-/* In the order of arrival: the first waiter is served before anyone else can take a
- * buffer. */
+/* Gives bounce buffers to waiting transfers in the order of arrival: nobody takes a
+ * buffer before the first one has got its own. */
 static void serve_bounceless(struct tern_rdv *rdv)
 {
 	struct tern_xfer *x;
@@ -367,7 +379,8 @@ static void bounce_looked(struct tern_timer *timer)
 	serve_bounceless(tern_container_of(timer, struct tern_rdv, bounce_timer));
 }
 
-/* 0: it has a bounce buffer; 1: it waits; or a negative status. */
+/* Makes x take or wait for a bounce buffer. 0: it has one; 1: it waits; or a negative
+ * status. */
 static int need_bounce(struct tern_xfer *x)
 {
 	struct tern_rdv *rdv = x->rdv;
@@ -454,8 +467,8 @@ static void fetch_by_slots(struct tern_xfer *x)
 
 static void fetched(struct tern_copy *copy, int status);
 
-/* One piece at a time, so that small tensors get their turn between pieces of a large
- * one. */
+/* Copies one piece of lent memory at a time, so that small tensors get their turn between
+ * the pieces of a large one. */
 static void fetch_straight(struct tern_xfer *x)
 {
 	uint64_t at = x->stage.asked,

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A peer's messages as a stream that survives its links: messages are numbered, kept
- * until the other end has handled them, and sent again on the next link, from the first
- * one that was not handled.
+ * The stream of messages to and from a peer, which survives links: messages are numbered,
+ * kept until the other end has handled them, and sent again on the next link, beginning
+ * with the first one that was not handled.
  *
  * The `ack` and `credit` of a header are those of the moment at which the message was
- * made, also when it is sent again: they are part of the order (see send.c about POSTs).
- * CREDIT has no number and is sent only when no numbered message waits, so that the order
- * holds for its counters too. A PING that overtakes waiting messages carries the counters
- * of the first of them. A RENEW alternates with messages that are sent again, so its
- * `ack` is not part of the order.
+ * made, also when it is sent again, since other code relies on that order (see send.c
+ * about POSTs). CREDIT has no number and is sent only when no numbered message waits, so
+ * that its counters are in order too. A PING that overtakes waiting messages carries the
+ * counters of the first of them. A RENEW alternates with messages that are sent again, so
+ * its `ack` is not in order.
  *
- * On a fabric whose connection cannot return (TERN_CAP_BOUND) no message is kept.
+ * On a fabric whose connections cannot be restored (TERN_CAP_BOUND) no message is kept.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -21,7 +21,8 @@
 #define TELL_MESSAGES 64u
 #define TELL_BYTES    (128u << 10)
 
-/* Bits of tern_peer.pings_due. */
+/* Bits of tern_stream.pings_due: a PING, and the answer to a PING, that are still to be
+ * sent. */
 #define PING_ASK   1u
 #define PING_REPLY 2u
 
@@ -47,7 +48,7 @@ static void stamp(const struct tern_peer *peer, struct tern_header *h, uint32_t 
 		h->flags |= TERN_FLAG_MISSED;
 }
 
-/* Records that our counters were sent to the peer. */
+/* Records that our counters (acknowledgement, credits, starved) were sent to the peer. */
 static void told(struct tern_peer *peer)
 {
 	peer->stream.told_ack = peer->stream.rx_seq;
@@ -62,7 +63,8 @@ static int give(struct tern_peer *peer, const void *head, size_t head_bytes,
 {
 	struct tern_conn *conn = tern_peer_conn(peer);
 
-	/* Also if the conn has failed: its end will be reported. */
+	/* Returns -EAGAIN even if the connection has failed, since the fabric reports
+	 * that separately. */
 	if (conn->port->ops->send(conn, head, head_bytes, payload, payload_bytes) < 0)
 		return -EAGAIN;
 	peer->stats.messages_sent++;
@@ -77,8 +79,9 @@ static int give_kept(struct tern_peer *peer, const struct tern_retained *e)
 		e->bytes - e->head_bytes);
 }
 
-/* A DONE that is sent again promises data: puts it again. If the device can no longer
- * deliver the data, the DONE carries that status. */
+/* Puts the data of a send again, before its DONE (the message after the last put) is sent
+ * again. If the GPU cannot deliver the data any more, the DONE carries that error as its
+ * status. */
 static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
 {
 	int r = tern_send_write(e->xfer);
@@ -91,9 +94,9 @@ static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
 	return 0;
 }
 
-/* Sends a PING ahead of messages that wait to be sent again, which may be gigabytes:
- * without it the peer would take this time for silence. It carries the counters of the
- * first waiting message, so that their order holds. */
+/* Sends a PING before messages that wait to be sent again. Those may be gigabytes, and
+ * without the PING the peer would take this time for silence. The PING carries the
+ * counters of the first waiting message, so that counters stay in order. */
 static int say_ping(struct tern_peer *peer, uint16_t flags)
 {
 	struct tern_header h = {.type = TERN_MSG_PING, .flags = flags};
@@ -127,8 +130,8 @@ static int say_pings(struct tern_peer *peer)
 	return 0;
 }
 
-/* Sends the next waiting message. 1: it was sent; 0: none is left; -EAGAIN: no room,
- * or it waits for a RENEW of the peer. */
+/* Sends the next kept message that waits. 1: it was sent; 0: none is left; -EAGAIN: no
+ * room, or the message needs a region that the peer has not announced again yet. */
 static int send_next(struct tern_peer *peer)
 {
 	struct tern_retain *retain = &peer->stream.retain;
@@ -147,9 +150,9 @@ static int send_next(struct tern_peer *peer)
 	return 1;
 }
 
-/* Sends a RENEW or the next waiting message, in turn. The turn is kept from call to
- * call, because there may be room for one at a time only. 1: sent; 0: new messages may
- * follow; -EAGAIN. */
+/* Sends a RENEW (which announces a region again) and a waiting message alternately. Whose
+ * turn it is, is remembered from call to call, because there may be room for only one at
+ * a time. 1: sent; 0: nothing waits, so new messages may follow; -EAGAIN. */
 static int say_next(struct tern_peer *peer)
 {
 	int renewed, sent;
@@ -167,8 +170,8 @@ static int say_next(struct tern_peer *peer)
 	return sent ? sent : renewed;
 }
 
-/* No other put is issued meanwhile, or there might never be room for a waiting
- * message. */
+/* Sends waiting messages. Until all of them are sent, the pump issues no other puts, or
+ * there might never be room for a waiting message. */
 int tern_stream_flush(struct tern_peer *peer)
 {
 	int r;
@@ -181,11 +184,12 @@ int tern_stream_flush(struct tern_peer *peer)
 	return r;
 }
 
-/* Makes a copy first; the copy is sent, now or when there is room. */
+/* Keeps a copy of a message and sends it, now or when there is room. */
 static int send_kept(struct tern_peer *peer, const void *head, size_t head_bytes,
 	const void *payload, size_t payload_bytes, struct tern_xfer *xfer)
 {
-	/* When it is sent again, its region may be a wider one. */
+	/* When the message is sent again, its region may be longer: leave room for
+	 * that. */
 	size_t spare = tern_header_has_region(head) ? TERN_REGION_SPARE : 0;
 	struct tern_retained *e =
 		tern_retain_add(&peer->stream.retain, head_bytes + payload_bytes + spare);
@@ -240,7 +244,7 @@ int tern_stream_bare(struct tern_peer *peer, struct tern_header *header)
 	return give(peer, head, bytes, NULL, 0);
 }
 
-/* Sends a message without a number, only if no numbered one waits. */
+/* Sends a message without a sequence number, but only if no numbered message waits. */
 static int say_bare(struct tern_peer *peer, uint8_t type, uint16_t flags)
 {
 	if (peer->state != TERN_PEER_STATE_UP || tern_stream_flush(peer) < 0)
@@ -260,8 +264,8 @@ void tern_stream_ping(struct tern_peer *peer, bool reply)
 	say_pings(peer);
 }
 
-/* Tells the dialler that it is accepted. If there is no room now, the message that
- * tern_stream_up() asked for does so later. */
+/* Sends the dialler a message, by which it learns that it is accepted. If there is no
+ * room now, the acknowledgement that tern_stream_up() has scheduled serves instead. */
 void tern_stream_welcome(struct tern_peer *peer)
 {
 	say_bare(peer, TERN_MSG_CREDIT, 0);
@@ -283,7 +287,8 @@ static bool worth_telling(const struct tern_peer *peer)
 	       (!peer->stream.starved_told && !tern_list_empty(&peer->pump.starved));
 }
 
-/* Sends ack and credit, unless another message has carried them meanwhile. */
+/* Deferred call: sends our acknowledgement and credits, unless another message has
+ * carried them meanwhile. */
 static void tell_now(struct tern_deferred *deferred)
 {
 	struct tern_peer *peer =
@@ -323,7 +328,7 @@ static int on_credit(struct tern_peer *peer, const struct tern_header *h)
 {
 	(void)peer;
 	(void)h;
-	return 0; /* its header has said everything */
+	return 0; /* a CREDIT consists of its header, which was handled already */
 }
 
 static int (*const handlers[TERN_MSG_TYPE_COUNT])(
@@ -349,7 +354,7 @@ static int check_counters(
 	struct tern_peer *peer, const struct tern_header *h, const char **why)
 {
 	if (h->epoch != peer->epoch) {
-		*why = "an epoch that is not this connection's";
+		*why = "an epoch of another connection";
 		return -EPROTO;
 	}
 	if (tern_type_is_sequenced(h->type) && h->seq != peer->stream.rx_seq + 1) {
@@ -357,20 +362,20 @@ static int check_counters(
 		return -EPROTO;
 	}
 	if (h->flags & TERN_FLAG_RAIL) {
-		*why = "what only a rail carries";
+		*why = "a message that may only be sent on a rail";
 		return -EPROTO;
 	}
 	if (tern_seq_before(peer->stream.tx_seq, h->ack)) {
-		*why = "an acknowledgement of what was never sent";
+		*why = "an acknowledgement of a message that was never sent";
 		return -EPROTO;
 	}
 	if (!tern_credit_update(&peer->stream.credit_tx, h->credit)) {
-		*why = "an impossible credit";
+		*why = "a grant of more credits than allowed";
 		return -EPROTO;
 	}
 	if (tern_type_takes_credit(h->type, h->dst) &&
 		!tern_credit_receive(&peer->stream.credit_rx)) {
-		*why = "a message without a credit for it";
+		*why = "a message for which the peer had no credit";
 		return -EPROTO;
 	}
 	return 0;
@@ -409,8 +414,8 @@ static int dispatch(struct tern_peer *peer, const struct tern_header *h)
 {
 	int r = handlers[h->type](peer, h);
 
-	/* The message was refused before it got a record, so its credit is released
-	 * here. */
+	/* The message was refused before it was stored in a record, so nobody else
+	 * releases its credit. */
 	if (r < 0 && tern_type_takes_credit(h->type, h->dst))
 		tern_credit_release(&peer->stream.credit_rx);
 	return r;
@@ -419,14 +424,14 @@ static int dispatch(struct tern_peer *peer, const struct tern_header *h)
 int tern_stream_receive(struct tern_peer *peer, const void *message, size_t bytes)
 {
 	struct tern_header h;
-	const char *why = "a field that its type does not allow";
+	const char *why = "a field that is not allowed for its type";
 	int r = tern_header_decode(message, bytes, &h, &why);
 
 	if (r == 0)
 		r = check_counters(peer, &h, &why);
 	if (r == 0) {
 		take_counters(peer, &h);
-		/* done() is called later. */
+		/* No callback can have ended the peer, because done() is deferred. */
 		tern_assert(peer->state == TERN_PEER_STATE_UP);
 		r = dispatch(peer, &h);
 	}
@@ -450,7 +455,8 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 	struct tern_retain *retain = &peer->stream.retain;
 
 	peer->stream.pings_due = 0;
-	/* This comes first: new messages must queue behind these. */
+	/* All kept messages are sent again. sent_count is set first, since new messages
+	 * must be queued after them. */
 	retain->sent_count = 0;
 	for (uint32_t i = 0; i < retain->count; i++) {
 		struct tern_retained *e = tern_retain_at(retain, i);
@@ -464,7 +470,8 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 		tern_retain_ack(retain, their_rx_seq);
 		tern_send_acked(peer);
 	}
-	peer->stream.ack_due = true; /* counters may have been lost with the last link */
+	/* Our last counters may have been lost with the old link. */
+	peer->stream.ack_due = true;
 	tern_stream_tell(peer);
 }
 

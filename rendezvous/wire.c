@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encoding and checked decoding of messages: see wire.h for the layout. */
+/* Encodes messages, and checks and decodes received ones. wire.h describes the layout. */
 #include "rendezvous/wire.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ enum {
 #define WORDS_WIDE 6u
 _Static_assert(sizeof(struct tern_region) == WORDS_WIDE * 8 &&
 		       TERN_REGION_SPARE == (WORDS_WIDE - WORDS) * 8,
-	"the region is part of the wire");
+	"struct tern_region must match the wire format");
 
 static bool is_wide(const struct tern_region *region)
 {
@@ -69,8 +69,8 @@ static void put_pair(unsigned char *p, uint32_t low, uint32_t high)
 	tern_put_le64(p, low | (uint64_t)high << 32);
 }
 
-/* Encodes in words of 8 bytes: a copy of recently written memory would stall if the
- * stores were smaller than its loads. */
+/* Encodes in words of 8 bytes. The message is copied soon after, and a load that is
+ * larger than the recent stores to its bytes would stall the processor. */
 size_t tern_header_encode(const struct tern_header *h, void *out)
 {
 	unsigned char *p = out;
@@ -158,7 +158,8 @@ static int refuse(const char **why, const char *text)
 	return -EPROTO;
 }
 
-/* Flags that every message may have; below, those of each type. */
+/* COMMON_FLAGS: flags that every message may have. own_flags: further flags that messages
+ * of each type may have. */
 #define COMMON_FLAGS (TERN_FLAG_STARVED | TERN_FLAG_MISSED)
 #define REGION_FLAGS (TERN_FLAG_REGION | TERN_FLAG_WIDE)
 static const uint16_t own_flags[TERN_MSG_TYPE_COUNT] = {
@@ -173,14 +174,15 @@ static const uint16_t own_flags[TERN_MSG_TYPE_COUNT] = {
 	[TERN_MSG_RENEW] = REGION_FLAGS | TERN_FLAG_RECV,
 };
 
-/* Checks that a message that ends a request carries a valid final status. */
+/* Checks that the status of a message is one that a request can end with, and that only
+ * messages that end a request have one other than 0. */
 static int check_status(uint8_t type, int status, const char **why)
 {
 	bool ends = type == TERN_MSG_DONE || type == TERN_MSG_ATS ||
 		    type == TERN_MSG_CANCEL_ACK;
 
 	if (!tern_status_may_end(status) || (status && !ends))
-		return refuse(why, "a status that its type cannot have");
+		return refuse(why, "a status that is not allowed for its type");
 	return 0;
 }
 
@@ -196,7 +198,7 @@ static int check_start(const unsigned char *p, size_t bytes, const char **why)
 		p[OFF_TYPE] >= TERN_MSG_TYPE_COUNT)
 		return refuse(why, "unexpected type");
 	if (tern_get_le16(p + OFF_FLAGS) & ~(own_flags[p[OFF_TYPE]] | COMMON_FLAGS))
-		return refuse(why, "a flag that its type does not have");
+		return refuse(why, "a flag that is not allowed for its type");
 	if (tern_get_le16(p + OFF_EXT_BYTES) > bytes - TERN_HEADER_BYTES)
 		return refuse(why, "extension longer than the message");
 	if (p[OFF_RANK] > TERN_RANK_MAX)
@@ -241,10 +243,11 @@ static int decode_ext(
 			return r;
 		left -= sizeof(*h->name);
 	}
-	return left ? refuse(why, "extension longer than its parts") : 0;
+	return left ? refuse(why, "extension longer than its fields") : 0;
 }
 
-/* A message that describes a tensor must have a valid shape of `bytes` bytes. */
+/* Checks the shape: a message that describes a tensor must have a valid shape of h->bytes
+ * bytes, and other messages none. */
 static int check_shape(const struct tern_header *h, const char **why)
 {
 	bool described = h->type == TERN_MSG_EAGER || h->type == TERN_MSG_RTS ||
@@ -253,10 +256,11 @@ static int check_shape(const struct tern_header *h, const char **why)
 
 	if (h->type == TERN_MSG_DONE && h->status < 0 &&
 		h->shape.dtype == TERN_DTYPE_NONE)
-		described = false; /* it failed before there was a tensor */
+		described = false; /* the transfer failed before the shape was known */
 	if (!described)
-		return h->shape.rank ? refuse(why, "dims on a message without a shape")
-				     : 0;
+		return h->shape.rank
+			       ? refuse(why, "dimensions in a message that has no shape")
+			       : 0;
 	if (tern_shape_bytes(&h->shape, &bytes) < 0)
 		return refuse(why, "impossible dtype or shape");
 	if (bytes != h->bytes)
@@ -300,7 +304,7 @@ int tern_header_decode(
 		return r;
 	rest = bytes - TERN_HEADER_BYTES - ext_bytes;
 	if (rest != (h->type == TERN_MSG_EAGER ? h->bytes : 0))
-		return refuse(why, "length does not fit the type");
+		return refuse(why, "wrong length for its type");
 	h->payload = p + TERN_HEADER_BYTES + ext_bytes;
 	return 0;
 }
@@ -314,7 +318,8 @@ const char *tern_message_name(uint8_t type)
 	return names[type < TERN_MSG_TYPE_COUNT ? type : 0];
 }
 
-/* A HELLO is the ordinary header with its type, then its fields one after the other. */
+/* A HELLO message is an ordinary header with type HELLO, then the fields of struct
+ * tern_hello one after the other. */
 
 #define OFF_HELLO_ORDER 152u
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire format of the rendezvous: one page.
+ * The wire format of the messages between two peers.
  *
  *     offset  bytes  field
  *          0      2  magic 0x4e54
@@ -22,15 +22,15 @@
  *         56      4  src: the sender's request id, 0 if none
  *         60      4  dst: the receiver's request id, 0 if none
  *
- * All fields are little-endian; the header has 64 bytes. The extension follows: dims
- * (rank times 8 bytes), the region (with flag REGION: 32 bytes, or 48 with flag WIDE),
- * the key's name (with flag NAME: 56 bytes, key.h). In an EAGER, `bytes` bytes of data
- * follow the extension. The extension of a HELLO is struct tern_hello. The fabric
+ * All fields are little-endian; the header has 64 bytes. After it comes the extension:
+ * dims (rank times 8 bytes), the region (with flag REGION: 32 bytes, or 48 with flag
+ * WIDE), the key's name (with flag NAME: 56 bytes, key.h). In an EAGER, `bytes` bytes of
+ * data follow the extension. The extension of a HELLO is struct tern_hello. The fabric
  * protects the header against corruption: see fabric.h.
  *
- * The decoder checks the range of each field and that the shape's size does not overflow.
- * Beyond that decoded values are not trusted: ids are looked up, and the fabric checks
- * regions.
+ * The decoder checks the range of each field and that the size of the shape does not
+ * overflow. Decoded values are not trusted any further: code that handles a message looks
+ * ids up in a table, and the fabric checks regions.
  */
 #ifndef TERN_RENDEZVOUS_WIRE_H
 #define TERN_RENDEZVOUS_WIRE_H
@@ -49,45 +49,51 @@
 		(unsigned)sizeof(struct tern_name))
 #define TERN_EAGER_MAX 65536u
 #define TERN_HEAD_MAX  (TERN_HEADER_BYTES + TERN_EXT_MAX)
-/* Largest message: the message_bytes of the fabrics. */
+/* Size of the largest message, which the fabrics are told as message_bytes. */
 #define TERN_MESSAGE_MAX (TERN_HEAD_MAX + TERN_EAGER_MAX)
-_Static_assert(TERN_EXT_MAX % 8 == 0, "extensions keep the payload aligned");
+_Static_assert(TERN_EXT_MAX % 8 == 0, "the extension must keep the payload 8-aligned");
 
 enum tern_message_type {
 	TERN_MSG_HELLO = 1,
-	TERN_MSG_EAGER = 2, /* sender: here is the tensor */
-	TERN_MSG_POST = 3,  /* receiver: here is room, write into it */
-	/* sender: I have a tensor; read it, or tell me where to write it. */
+	TERN_MSG_EAGER = 2, /* sender: the tensor, in the message */
+	TERN_MSG_POST = 3,  /* receiver: a buffer into which the sender may write */
+	/* sender: a tensor is ready; the receiver may read it, or answer with a CTS */
 	TERN_MSG_RTS = 4,
-	TERN_MSG_CTS = 5,  /* receiver, after an RTS: write it there */
-	TERN_MSG_DONE = 6, /* sender, behind its puts: all data is there */
-	TERN_MSG_ATS = 7,  /* receiver, after an RTS: I have read it, or do not want it */
+	/* Receiver, after an RTS: the buffer that the sender writes into. */
+	TERN_MSG_CTS = 5,
+	TERN_MSG_DONE = 6, /* sender, after its puts: all data has arrived */
+	/* Receiver, after an RTS: the tensor was read, or is not wanted. */
+	TERN_MSG_ATS = 7,
 	TERN_MSG_CREDIT = 8,
-	/* The request `src` of the sender of this message is cancelled. */
+	/* Either end: its request `src` is cancelled. */
 	TERN_MSG_CANCEL = 9,
 	TERN_MSG_CANCEL_ACK = 10,
-	TERN_MSG_MISS = 11, /* sender, after a WANT: no such send waits */
+	/* Sender, after a WANT: no send of the triple waits for a credit. */
+	TERN_MSG_MISS = 11,
 	TERN_MSG_PING = 12,
-	TERN_MSG_FIN = 13, /* goodbye: nothing follows */
-	/* Owner of `src`, on a new link: its region is now this one; without a region,
-	 * it can no longer be read. */
+	TERN_MSG_FIN = 13, /* goodbye: its sender ends the session */
+	/* Either end, on a new link: the present region of its request `src`. Without a
+	 * region: the memory of the request can no longer be read. */
 	TERN_MSG_RENEW = 14,
-	/* receiver: a send of this triple need not wait for a credit; want.c. */
+	/* receiver: one send of this triple may go without a credit; want.c */
 	TERN_MSG_WANT = 15,
-	TERN_MSG_HAVE = 16, /* sender: a send of this triple waits for a credit */
+	/* Sender, after a MISS: a send of this triple now waits for a credit. */
+	TERN_MSG_HAVE = 16,
 	TERN_MSG_TYPE_COUNT
 };
 
 enum tern_message_flags {
 	TERN_FLAG_REGION = 1 << 0,
 	TERN_FLAG_NAME = 1 << 1,
-	TERN_FLAG_REPLY = 1 << 2, /* PING, and DONE of a rail: this is an answer */
-	TERN_FLAG_RECV = 1 << 3,  /* CANCEL, CANCEL_ACK: concerns a receive, not a send */
-	TERN_FLAG_STARVED = 1 << 4, /* sends wait for credits: grant more */
-	TERN_FLAG_RAIL = 1 << 5,    /* DONE of a single rail: see rail.c */
-	/* A receive that was answered by MISS waits for a HAVE. */
+	TERN_FLAG_REPLY = 1 << 2, /* PING, and DONE of a rail: the message is an answer */
+	/* CANCEL, CANCEL_ACK, RENEW: the request is a receive, not a send. */
+	TERN_FLAG_RECV = 1 << 3,
+	/* Sends wait for credits: the receiver should grant more. */
+	TERN_FLAG_STARVED = 1 << 4,
+	TERN_FLAG_RAIL = 1 << 5, /* DONE that was sent on a rail: see rail.c */
+	/* A receive whose WANT was answered by MISS (no such send) waits for a HAVE. */
 	TERN_FLAG_MISSED = 1 << 6,
-	/* With REGION: the region has 48 bytes; set by the encoder. */
+	/* With REGION: the region has 48 bytes instead of 32. Set by the encoder. */
 	TERN_FLAG_WIDE = 1 << 7,
 };
 
@@ -101,21 +107,21 @@ struct tern_header {
 	uint32_t src, dst;
 	struct tern_shape shape;
 	struct tern_region region; /* if TERN_FLAG_REGION is set */
-	/* If TERN_FLAG_NAME is set; after decoding it points into the message. */
+	/* If TERN_FLAG_NAME is set; after decoding, a pointer into the message. */
 	const struct tern_name *name;
 	const void *payload; /* decoded EAGER only: `bytes` bytes of data */
 };
 
-/* True for messages that the session numbers, keeps until acknowledged, and sends
- * again after a reconnect. */
+/* True for messages that get a sequence number, are kept until the peer acknowledges
+ * them, and are sent again after a reconnect. */
 static inline bool tern_type_is_sequenced(uint8_t type)
 {
 	return type != TERN_MSG_HELLO && type != TERN_MSG_CREDIT &&
 	       type != TERN_MSG_PING && type != TERN_MSG_RENEW;
 }
 
-/* True for messages that use a record at the receiver, and so a credit of the sender.
- * A message with `dst` set answers a POST or a WANT, and uses none. */
+/* True for messages that the receiver may have to store in a record, so that their sender
+ * needs a credit. A message with `dst` set answers a POST or a WANT, and needs none. */
 static inline bool tern_type_takes_credit(uint8_t type, uint32_t dst)
 {
 	return type == TERN_MSG_POST ||
@@ -126,26 +132,26 @@ static inline bool tern_type_takes_credit(uint8_t type, uint32_t dst)
  * their length. */
 size_t tern_header_encode(const struct tern_header *header, void *out);
 
-/* Sets the epoch of a message that is sent again. */
+/* Replaces the epoch in an encoded message, which is sent again on a new link. */
 void tern_header_restamp(void *encoded, uint32_t epoch);
-/* Accessors of an encoded header: type, src, REGION flag. */
+/* Read a field of an encoded header: type, src, flag REGION. */
 uint8_t tern_header_type(const void *encoded);
 uint32_t tern_header_src(const void *encoded);
 bool tern_header_has_region(const void *encoded);
-/* Accessors of an encoded header: ack and credit. */
+/* Read a field of an encoded header: ack, credit. */
 uint32_t tern_header_ack(const void *encoded);
 uint32_t tern_header_credit(const void *encoded);
-/* Replaces the status in an encoded header. */
+/* Replaces the status in an encoded message. */
 void tern_header_set_status(void *encoded, int status);
-/* Replaces the region of an encoded message, or removes it (NULL). Returns the new
- * length, which may be up to TERN_REGION_SPARE more. */
+/* Replaces the region in an encoded message, or removes it (NULL). Returns the new length
+ * of header and extension, which may be greater by up to TERN_REGION_SPARE. */
 #define TERN_REGION_SPARE 16u
 size_t tern_header_set_region(
 	void *encoded, size_t head_bytes, const struct tern_region *region);
 
 /*
- * Checks and decodes a message that is not a HELLO. -EPROTO, and *why names the bad field
- * and the error (static storage).
+ * Checks and decodes a message that is not a HELLO. If it is malformed, returns -EPROTO,
+ * and *why says which field is wrong (static storage).
  */
 int tern_header_decode(
 	const void *message, size_t bytes, struct tern_header *out, const char **why);
@@ -153,27 +159,30 @@ int tern_header_decode(
 const char *tern_message_name(uint8_t type);
 
 /*
- * The handshake has three messages. In step 1 the dialler says who it is. In step 2 the
- * acceptor answers and proves that it knows the secret. In step 3 the dialler proves the
- * same. Then the acceptor starts to send at once; the dialler of a new session starts
- * when it has heard from the acceptor. A refusal is a step 2 with a status. The size is
- * fixed, so that a newer version can be recognised and refused with a message. After
+ * The handshake has three messages (HELLO). In step 1 the dialler (the end that connects)
+ * names its context and the session. In step 2 the acceptor answers and proves that it
+ * knows the secret. In step 3 the dialler proves the same. Then the acceptor starts to
+ * send immediately; the dialler of a new session starts when it has received the
+ * acceptor's first message. A refusal is a step 2 with a status. The size is fixed, so
+ * that an end of a newer version can be recognised and refused with a message. After
  * these fields, one byte tells the byte order of the sender's tensors (base/endian.h).
  */
 struct tern_hello {
-	uint8_t step; /* 1 to 3 */
-	uint8_t rail; /* 0: the main link, which carries messages */
+	uint8_t step; /* step of the handshake: 1 to 3 */
+	uint8_t rail; /* number of the rail; 0: the main link, which carries messages */
 	int16_t status;
 	uint32_t epoch;
 	uint64_t incarnation; /* random number of the sender's context */
-	uint64_t token;       /* names the session; 0 asks for a new one */
-	uint32_t rx_seq;      /* last seq handled: later messages must be sent again */
-	uint32_t first_seq;   /* start of this side's sequence numbers */
-	uint32_t credit;      /* cumulative, as in the header */
-	uint32_t eager_bytes; /* largest EAGER that this side accepts */
+	uint64_t token;       /* number of the session; 0 asks for a new session */
+	/* Last seq that this side has handled: later messages must be sent again. */
+	uint32_t rx_seq;
+	uint32_t first_seq; /* number before the first sequence number of this side */
+	uint32_t credit;    /* credits granted in all (cumulative), as in the header */
+	/* Largest tensor, in bytes, that this side accepts in an EAGER. */
+	uint32_t eager_bytes;
 	uint8_t nonce[16];
 	uint8_t mac[32]; /* HMAC-SHA256; zeros without a secret */
-	char name[64];   /* name of this side for messages, NUL-terminated */
+	char name[64];   /* name of this side for log lines, NUL-terminated */
 };
 #define TERN_HELLO_BYTES 160u
 

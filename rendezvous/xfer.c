@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What sends and receives share: their states, exposure of their memory, and their end. */
+/* The part that sends and receives (transfers) share: states, access of the peer to their
+ * memory, and the end. */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
@@ -25,7 +26,7 @@ void tern_xfer_init(
 	channel->peer->send_count += is_send;
 }
 
-/* Allowed transitions of states, as bits: the diagram in rendezvous.h. */
+/* For each state, a bit set of the states that may follow: the diagram in xfer.h. */
 #define TO(state) (1u << TERN_XFER_##state)
 static const uint32_t edges[TERN_XFER_STATE_COUNT] = {
 	[TERN_XFER_QUEUED] =
@@ -66,8 +67,8 @@ bool tern_xfer_clashes(const struct tern_xfer *x, const struct tern_name *theirs
 	if (!tern_names_differ(&x->name, theirs))
 		return false;
 	tern_log(x->rdv->ctx->env, TERN_LOG_ERROR,
-		"%s: \"%.*s\" here and \"%.*s\" there have the same key %016llx: rename "
-		"one",
+		"%s: our name \"%.*s\" and the peer's name \"%.*s\" have the same key "
+		"%016llx: rename one of them",
 		x->peer->name, x->name.bytes, x->name.text, theirs->bytes, theirs->text,
 		(unsigned long long)x->node.triple.key);
 	return true;
@@ -150,8 +151,8 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 			req->data = tern_buf_ptr(&x->buf);
 	}
 	tern_peer_maybe_finish(x->peer);
-	/* A caller that polls the status may reuse the request at once, so the status
-	 * is set just before done(). */
+	/* A caller that polls the status may reuse the request at once, so req->status is
+	 * set only just before done(). */
 	x->result = status;
 	if (!req->done) {
 		req->status = status;
@@ -189,7 +190,8 @@ int tern_xfer_withdraw(struct tern_xfer *x, int status)
 	return -EINPROGRESS;
 }
 
-/* Started copies cannot be cancelled: wait in FLUSHING. */
+/* Copies from or to a GPU that have started cannot be cancelled: x waits in state
+ * FLUSHING until they end. Returns 0 if there are none. */
 static int await_copies(struct tern_xfer *x, int status)
 {
 	if (x->stage.copies == 0)

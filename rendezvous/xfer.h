@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Channels, the two halves of a rendezvous on them, and records of what the peer said. */
+/* Channels; transfers (struct tern_xfer), each of which is one half of a rendezvous: a
+ * send or a receive; and records, which store messages of the peer until the other half
+ * or an answer is ready. */
 #ifndef TERN_RENDEZVOUS_XFER_H
 #define TERN_RENDEZVOUS_XFER_H
 
@@ -30,23 +32,27 @@ struct tern_channel {
  *     both     any -> FLUSHING -> ENDED
  *
  * LANDING: the received bytes are being copied to GPU memory. FLUSHING: the transfer has
- * failed or was cancelled, but bytes may still be written, or a copy of the stager is
- * under way.
+ * failed or was cancelled, but the peer may still write bytes, or a copy from or to GPU
+ * memory is in progress. A receive that is HELD has ended; the caller reads the sender's
+ * memory in place.
  */
 enum tern_xfer_state {
 	TERN_XFER_QUEUED,     /* send: not announced yet */
-	TERN_XFER_ANNOUNCED,  /* send: RTS was sent */
-	TERN_XFER_WRITING,    /* send: puts are being issued */
-	TERN_XFER_FINISHING,  /* send: DONE is to be sent */
-	TERN_XFER_UNACKED,    /* send: DONE was sent */
-	TERN_XFER_POSTED,     /* receive: waits in the table */
-	TERN_XFER_ADVERTISED, /* receive: POST was sent */
-	TERN_XFER_ALLOCATING, /* receive: matched, but its pool is full */
-	TERN_XFER_PEEKING,    /* receive: the fabric maps the peer's memory */
-	TERN_XFER_READING,    /* receive: a get is under way */
-	TERN_XFER_ANSWERING,  /* receive: CTS or ATS is to be sent */
-	TERN_XFER_FILLING,    /* receive: CTS was sent */
-	/* receive: all bytes are here, and are being copied to the GPU. */
+	TERN_XFER_ANNOUNCED,  /* send: RTS (a tensor is ready) was sent */
+	TERN_XFER_WRITING,    /* send: puts (RDMA writes) are being issued */
+	TERN_XFER_FINISHING,  /* send: DONE, the last message, is to be sent */
+	TERN_XFER_UNACKED,    /* send: DONE was sent, and is not acknowledged yet */
+	TERN_XFER_POSTED,     /* receive: waits for a send in the matching table */
+	TERN_XFER_ADVERTISED, /* receive: POST, which announces the buffer, was sent */
+	TERN_XFER_ALLOCATING, /* receive: matched, but the pool for its buffer is full */
+	/* Receive: the fabric maps the sender's memory, to be read in place. */
+	TERN_XFER_PEEKING,
+	TERN_XFER_READING, /* receive: a get (RDMA read) is in progress */
+	/* Receive: CTS or ATS, the answer to an RTS, is to be sent. */
+	TERN_XFER_ANSWERING,
+	TERN_XFER_FILLING, /* receive: CTS was sent, so the peer writes into the buffer */
+	/* Receive: all bytes have arrived in host memory, and are being copied to the
+	 * GPU. */
 	TERN_XFER_LANDING,
 	TERN_XFER_FLUSHING,
 	TERN_XFER_HELD,
@@ -54,74 +60,95 @@ enum tern_xfer_state {
 	TERN_XFER_STATE_COUNT
 };
 
-/* WANT of a receive for which nothing has arrived: see want.c. */
+/* Whether a receive for which nothing has arrived has sent a WANT, which asks for a send
+ * that has no credit: see want.c. */
 enum tern_ask {
 	TERN_ASK_NONE,
-	TERN_ASK_OUT,    /* WANT was sent */
-	TERN_ASK_MISSED, /* the peer had no such send, and will send HAVE */
+	TERN_ASK_OUT, /* WANT was sent, and is not answered yet */
+	/* The peer answered that no such send waits; it will send HAVE when one does. */
+	TERN_ASK_MISSED,
 };
 
-/* Staging state of an xfer in GPU memory: see stage.c. */
+/* Staging of a transfer in GPU memory, i.e. its copies through page-locked host memory:
+ * see stage.c. */
 struct tern_stage {
-	struct tern_stager *stager;  /* NULL: the memory is host memory, or empty */
-	struct tern_stage_wait wait; /* waits for a slot */
-	struct tern_list slots;      /* slots that it holds, in the order of the tensor */
-	struct tern_buf bounce;      /* mem NULL: none */
-	/* Copy of the whole tensor: to or from the bounce buffer, or of lent memory. */
+	/* Makes the copies; NULL: the memory is host memory, or empty. */
+	struct tern_stager *stager;
+	/* Entry in the queue for a staging slot (page-locked buffer). */
+	struct tern_stage_wait wait;
+	/* Staging slots that the transfer holds, in the order of the tensor's bytes. */
+	struct tern_list slots;
+	/* Bounce buffer: page-locked memory for the whole tensor; mem NULL: none. */
+	struct tern_buf bounce;
+	/* The copy between the tensor and the bounce buffer, or a copy from memory that
+	 * the sender's GPU lends. */
 	struct tern_copy copy;
-	struct tern_loan loan; /* receive: the lent source; gpu NULL: none */
-	uint64_t asked;        /* bytes for which it has got slots on this link */
-	uint64_t landed;       /* bytes that have arrived at their destination */
-	uint32_t copies;       /* copies under way */
-	int status;            /* error with which it ends; 0: none so far */
-	uint32_t epoch;        /* epoch of the link for which `direct` was decided */
-	bool direct;           /* the fabric accesses the GPU memory itself: direct.c */
-	bool lent;             /* send: the peer's GPU copies the tensor directly */
+	/* Receive: GPU memory that the sender lends; gpu NULL: none. */
+	struct tern_loan loan;
+	uint64_t asked;  /* bytes of the tensor whose copying has begun, on this link */
+	uint64_t landed; /* bytes of the tensor whose copying is complete */
+	uint32_t copies; /* copies in progress */
+	int status;      /* error with which the transfer will end; 0: none so far */
+	uint32_t epoch;  /* epoch of the link for which `direct` was set */
+	bool direct;     /* the fabric accesses the GPU memory itself: direct.c */
+	bool lent;       /* send: the peer's GPU copies the tensor directly */
 };
-/* True if both ends of the copy are host memory: staging is unused. */
+/* True if no GPU memory takes part in the transfer, so that nothing of the staging is in
+ * use. */
 static inline bool tern_stage_is_idle(const struct tern_stage *stage)
 {
 	return !stage->stager && !stage->loan.gpu;
 }
 
 struct tern_xfer {
-	struct tern_list all;        /* in peer->xfers, later in rdv->held */
-	struct tern_list queue;      /* in the one list that its state waits in */
-	struct tern_list renewal;    /* in peer->renewals */
-	struct tern_map_node theirs; /* send: in peer->theirs, by remote_id */
+	/* Node in peer->xfers; after the end perhaps in a list `held`. */
+	struct tern_list all;
+	struct tern_list queue; /* node in the list in which the transfer waits, if any */
+	/* Node in peer->renewals: its region is to be announced again. */
+	struct tern_list renewal;
+	/* Send: node in the map peer->theirs, under `remote_id`. */
+	struct tern_map_node theirs;
 	struct tern_match_node node;
 	struct tern_channel *channel;
-	struct tern_peer *peer; /* NULL: HELD, and the peer was freed */
+	/* NULL: the peer has ended, and the caller still holds the data */
+	struct tern_peer *peer;
 	struct tern_rdv *rdv;
-	struct tern_port *port;    /* HELD: port through which the memory is read */
-	struct tern_buf buf;       /* send: the data; receive: the room */
-	struct tern_region region; /* own region while `exposed`, else the peer's */
-	struct tern_op op;         /* get, peek or withdraw: one at a time */
-	/* receive: the RTS (or EAGER) that it was matched with. */
+	struct tern_port *port; /* HELD: port through which the memory is read */
+	struct tern_buf buf;    /* send: the data; receive: the buffer to fill */
+	/* Our own memory region while `exposed` is set, else a region of the peer. */
+	struct tern_region region;
+	/* Operation of the fabric: get, peek or withdraw; one at a time. */
+	struct tern_op op;
+	/* Receive: record of the RTS or EAGER that it was matched with. */
 	struct tern_record *record;
 	struct tern_name name;
-	uint64_t issued; /* send: bytes given to put in this epoch */
+	uint64_t issued; /* send: bytes for which puts were issued in this epoch */
 	uint32_t id, remote_id, done_seq, puts_out;
 	struct tern_stage stage;
-	struct tern_pool *pool; /* receive with ALLOC: pool of `buf` */
-	int result;             /* final status, if it is already decided */
-	uint8_t state;          /* enum tern_xfer_state */
-	uint8_t flags;          /* enum tern_req_flags */
-	uint8_t rail;           /* next rail to use; below, bit sets of rails: */
+	/* Receive with ALLOC or PEEK: pool that `buf` was taken from. */
+	struct tern_pool *pool;
+	int result;    /* final status, if it is already decided */
+	uint8_t state; /* enum tern_xfer_state */
+	uint8_t flags; /* enum tern_req_flags */
+	uint8_t rail;  /* number of the next rail to use */
+	/* Bit sets of rails: used for puts, asked to confirm these, have confirmed. */
 	uint16_t rails_used, rails_asked, rails_confirmed;
 	bool is_send, exposed, cancelled, cancel_told, acked;
 	uint8_t ask; /* receive: enum tern_ask */
-	bool behind; /* receive: it may send a WANT once it is the oldest of its triple */
-	bool starving;   /* send: it is in peer->pump.starved */
-	uint32_t wanted; /* send: id of the receive that asked for it; 0: none */
-	/* renew.c: `told`: the peer knows a region of ours; `stale`: the peer's
+	/* Receive: it waits until it is the oldest of its triple (channel, key, step),
+	 * and may then send a WANT. */
+	bool behind;
+	bool starving; /* send: it is in peer->pump.starved */
+	/* Send: id of the peer's receive that asked for it by a WANT; 0: none. */
+	uint32_t wanted;
+	/* For renew.c. `told`: the peer knows a region of ours. `stale`: the peer's
 	 * region, in `region`, belongs to an earlier link. */
 	bool told, stale;
-	bool withdrawing; /* FLUSHING, until the fabric has withdrawn the region */
+	bool withdrawing; /* in FLUSHING: the fabric has not withdrawn the region yet */
 };
 
 _Static_assert(sizeof(struct tern_xfer) <= sizeof(((struct tern_req *)0)->priv),
-	"struct tern_xfer outgrew tern_req");
+	"struct tern_xfer does not fit into tern_req.priv");
 
 static inline struct tern_xfer *tern_xfer_of(struct tern_req *req)
 {
@@ -134,30 +161,36 @@ static inline struct tern_req *tern_req_of(struct tern_xfer *xfer)
 					   offsetof(struct tern_req, priv));
 }
 
+/* A stored message of the peer, an EAGER, RTS or POST, that waits for our half of the
+ * rendezvous, or whose answer is to be sent. */
 struct tern_record {
-	struct tern_match_node node; /* ARRIVAL or POST, while it waits */
-	struct tern_list all;        /* in peer->records; if free, in rdv->free_records */
-	struct tern_list queue;      /* in peer->pump.answers */
-	struct tern_map_node theirs; /* RTS, POST: in peer->theirs, by src */
+	/* Node in the matching table while the message waits. */
+	struct tern_match_node node;
+	struct tern_list all;   /* node in peer->records; if free, in rdv->free_records */
+	struct tern_list queue; /* node in peer->pump.answers, until the answer is sent */
+	/* RTS, POST: node in the map peer->theirs, under `src`. */
+	struct tern_map_node theirs;
 	struct tern_peer *peer;
-	/* The receive that it was matched with, whose xfer->record it is. */
+	/* The receive that the message was matched with. That receive's `record` is this
+	 * one. */
 	struct tern_xfer *xfer;
-	unsigned char *payload; /* room for the data of one EAGER */
+	unsigned char *payload; /* memory for the data of one EAGER */
 	struct tern_shape shape;
 	struct tern_region region;
 	struct tern_name name;
 	uint64_t bytes;
 	uint32_t src;
-	uint8_t type;   /* EAGER, RTS, POST */
-	uint8_t answer; /* answer to be sent: ATS or CANCEL_ACK */
+	uint8_t type;   /* kind of the message: EAGER, RTS or POST */
+	uint8_t answer; /* answer to be sent: ATS (tensor was read) or CANCEL_ACK */
 	bool has_region;
-	bool stale;     /* its region belongs to an earlier link */
-	bool wanted;    /* it answered a WANT, so it used no credit */
-	int16_t status; /* status of the answer */
+	bool stale;     /* `region` belongs to an earlier link */
+	bool wanted;    /* the message answered a WANT, so it used no credit */
+	int16_t status; /* status that the answer carries */
 };
 
-/* Kinds of keys in peer->theirs. One request of the peer can have two entries: its
- * record and, if it is a receive, the send that writes into it. */
+/* Kinds of keys in peer->theirs, which finds things by the id of a request of the peer.
+ * One request of the peer can have two entries: the record of its message and, if it is a
+ * receive, our send that writes into its buffer. */
 enum tern_theirs { TERN_THEIR_SEND, TERN_THEIR_RECV, TERN_WRITES_INTO };
 static inline uint64_t tern_theirs_key(enum tern_theirs what, uint32_t id)
 {
@@ -170,39 +203,44 @@ static inline struct tern_triple tern_header_triple(const struct tern_header *h)
 		.key = h->key, .step = h->step, .channel = h->channel};
 }
 
-/* xfer.c */
+/* Functions that xfer.c defines: */
 void tern_xfer_init(
 	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags);
-/* Changes the state, by an edge of the diagram. */
+/* Changes the state. The diagram at enum tern_xfer_state must allow the transition. */
 void tern_xfer_enter(struct tern_xfer *x, enum tern_xfer_state next);
+/* Lets the peer access the transfer's memory, and sets x->region. */
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
-/* Withdraws the exposed region. -EINPROGRESS: the xfer is FLUSHING now, and ends with
- * `status`. */
+/* Ends the peer's access to our region of x. -EINPROGRESS: the peer may still access the
+ * memory; x is FLUSHING now, and ends with `status` later. */
 int tern_xfer_withdraw(struct tern_xfer *x, int status);
-/* True, with a log line, if the matched halves have different names. */
+/* True, with a log line, if both halves of the rendezvous have names and these differ. */
 bool tern_xfer_clashes(const struct tern_xfer *x, const struct tern_name *theirs);
-/* Withdraws the region, then ends the xfer. */
+/* Ends the peer's access to the memory, then ends the transfer. */
 void tern_xfer_end(struct tern_xfer *x, int status);
-/* Ends the xfer: nothing accesses its memory any more. */
+/* Ends the transfer. Call it only when neither the peer nor a copy accesses its
+ * memory. */
 void tern_xfer_complete(struct tern_xfer *x, int status);
 void tern_rdv_run_completed(struct tern_rdv *rdv);
 
-/* ids.c */
-int tern_xfer_id(struct tern_xfer *x); /* gives it an id; -EAGAIN: 65535 ids are in use */
+/* Functions that ids.c defines: */
+/* Gives x an id, unless it has one. -EAGAIN: all 65535 ids are in use, or no memory. */
+int tern_xfer_id(struct tern_xfer *x);
 void tern_xfer_forget_id(struct tern_xfer *x);
 struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id);
-/* Records that a send writes into the peer's receive `id`. */
+/* Stores that the send x writes into the buffer of the peer's receive `id`. */
 void tern_xfer_write_into(struct tern_xfer *x, uint32_t id);
-/* The send that writes into the peer's receive `id`; NULL: none. */
+/* Returns our send that writes into the buffer of the peer's receive `id`; NULL: there is
+ * none. */
 struct tern_xfer *tern_xfer_by_their_id(struct tern_peer *peer, uint32_t id);
 
-/* pump.c */
-/* Queues a message of this xfer behind those of all others of the peer. */
+/* Functions that pump.c defines: */
+/* Queues x, whose next message is sent after those of the transfers already queued. */
 void tern_xfer_pend(struct tern_xfer *x);
-/* Takes a credit if more than `keep` are left. */
+/* Takes a credit for sending a message, if more than `keep` credits are left. */
 bool tern_peer_credit(struct tern_peer *peer, uint32_t keep);
 void tern_peer_pump_now(struct tern_peer *peer);
-/* Lets everything proceed that can. */
+/* Continues everything of this peer that can proceed now: messages, answers, puts,
+ * goodbye. */
 static inline void tern_peer_pump(struct tern_peer *peer)
 {
 	if (tern_peer_has_unsaid(peer) || tern_want_is_due(peer) ||
@@ -212,24 +250,28 @@ static inline void tern_peer_pump(struct tern_peer *peer)
 		tern_peer_pump_now(peer);
 }
 
-/* record.c */
+/* Functions that record.c defines: */
 int tern_records_init(struct tern_rdv *rdv, uint32_t shared_count); /* -ENOMEM */
 void tern_records_fini(struct tern_rdv *rdv);
-/* Allocates the records of one more peer, without reserving them. -ENOMEM. */
+/* Makes sure that there are records for one more peer, without reserving them.
+ * -ENOMEM. */
 int tern_records_spare(struct tern_rdv *rdv);
-/* Reserves TERN_CREDIT_OWN records for a new peer and increments peer_count, before
- * its first message; release undoes that. */
+/* Reserves TERN_CREDIT_OWN records for a new peer before its first message, and
+ * increments peer_count. tern_records_release() undoes that. */
 int tern_records_reserve(struct tern_peer *peer); /* -ENOMEM */
 void tern_records_release(struct tern_peer *peer);
-/* Reserves one record for the answer to a WANT, and increments wanted_count. -ENOMEM. */
+/* Reserves one record for the message that answers a WANT, and increments wanted_count.
+ * -ENOMEM. */
 int tern_records_want(struct tern_rdv *rdv);
 struct tern_record *tern_record_new(
 	struct tern_peer *peer, const struct tern_header *header);
 void tern_record_free(struct tern_record *record);
-/* Record of the peer's request `id`; NULL: none. */
+/* Returns the record of the RTS or POST of the peer's request `id`; NULL: there is
+ * none. */
 struct tern_record *tern_record_by_id(struct tern_peer *peer, bool is_recv, uint32_t id);
 void tern_record_answer(struct tern_record *record, uint8_t type, int status);
-/* Match the xfer with a record, and separate them: part returns the record, or NULL. */
+/* tern_xfer_meet() matches a receive with a record. tern_xfer_part() separates the two,
+ * and returns the record, or NULL if there is none. */
 void tern_xfer_meet(struct tern_xfer *x, struct tern_record *record);
 struct tern_record *tern_xfer_part(struct tern_xfer *x);
 static inline unsigned char *tern_record_payload(const struct tern_record *record)
@@ -237,16 +279,18 @@ static inline unsigned char *tern_record_payload(const struct tern_record *recor
 	return record->payload;
 }
 
-/* send.c */
+/* Functions that send.c defines: */
 void tern_send_begin(struct tern_xfer *x);
 bool tern_send_readable(struct tern_xfer *x);
-/* -EAGAIN: no room now; -ENOBUFS: needs a credit. */
+/* Sends the next message of a send. -EAGAIN: no room now; -ENOBUFS: it needs a credit. */
 int tern_send_advance(struct tern_xfer *x);
-/* Issues puts. -EAGAIN: no room; -EINPROGRESS: waits for its rails, or for its region. */
+/* Issues puts of a send. -EAGAIN: no room; -EINPROGRESS: it waits for a confirmation of
+ * its rails, for the peer's region, or for a staging slot. */
 int tern_send_write(struct tern_xfer *x);
-/* Queues a send in WRITING for tern_send_write(). */
+/* Queues a send in state WRITING, so that the pump calls tern_send_write(). */
 void tern_send_resume(struct tern_xfer *x);
-/* Sorts WRITING sends into their lists again. */
+/* Distributes the sends in state WRITING over the two lists pump.writing again, after a
+ * link or rail has come up. */
 void tern_send_sort(struct tern_peer *peer);
 void tern_send_cancel(struct tern_xfer *x);
 void tern_send_acked(struct tern_peer *peer);
@@ -255,9 +299,10 @@ void tern_send_lost(struct tern_xfer *x);
 int tern_send_on_post(struct tern_peer *peer, const struct tern_header *header);
 int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *header);
 int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *header);
-void tern_send_settled(struct tern_xfer *x); /* a rail has confirmed */
+/* Called when a rail has confirmed its puts. */
+void tern_send_settled(struct tern_xfer *x);
 
-/* recv.c */
+/* Functions that recv.c defines: */
 void tern_recv_begin(struct tern_xfer *x);
 int tern_recv_advance(struct tern_xfer *x);
 void tern_recv_cancel(struct tern_xfer *x);
@@ -265,41 +310,50 @@ void tern_recv_lost(struct tern_xfer *x);
 int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *header);
 int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *header);
 int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *header);
-/* All bytes of a receive are on the GPU (status 0), or the copy has failed. */
+/* Called when all bytes of a receive are on the GPU (status 0), or when the copy has
+ * failed. */
 void tern_recv_landed(struct tern_xfer *x, int status);
 void tern_xfer_release(struct tern_xfer *x);
-void tern_rdv_feed(struct tern_rdv *rdv); /* lets receives in rdv->hungry try again */
+/* Retries receives that wait for their pool (rdv->hungry). */
+void tern_rdv_feed(struct tern_rdv *rdv);
 
-/* want.c */
-/* Nothing has arrived for x: it may send a WANT. */
+/* Functions that want.c defines: */
+/* Called when no message for the receive x has arrived: x may send a WANT. */
 void tern_want_later(struct tern_xfer *x);
-void tern_want_pump(struct tern_peer *peer); /* sends the WANTs that may be sent */
-/* x leaves the table: the next receive may send a WANT. */
+void tern_want_pump(struct tern_peer *peer); /* Sends the WANTs that may be sent now. */
+/* Removes the receive x from the matching table. The next receive of the same triple
+ * (channel, key, step) may send a WANT then. */
 void tern_want_leave(struct tern_xfer *x);
-void tern_want_end(struct tern_peer *peer); /* the peer will answer no WANT any more */
-/* The receive `id`, whose WANT is now answered; NULL: it has sent none. */
+/* Called when the peer will answer no WANT any more. */
+void tern_want_end(struct tern_peer *peer);
+/* Returns our receive `id`, and marks its WANT as answered. NULL: it has sent no WANT, or
+ * does not exist. */
 struct tern_xfer *tern_want_answered(struct tern_peer *peer, uint32_t id);
-int tern_want_say_misses(struct tern_peer *peer); /* -EAGAIN */
-/* Sends HAVE if the peer waits for one; -EAGAIN. */
+/* Sends the MISS messages that are due. -EAGAIN: no room. */
+int tern_want_say_misses(struct tern_peer *peer);
+/* Sends HAVE for the send x, which has no credit, if the peer waits for one; -EAGAIN: no
+ * room. */
 int tern_want_say_have(struct tern_xfer *x);
-/* Looks at a received header while `watching` is set. */
+/* Called with each received header while `watching` is set: ends that state if no receive
+ * of the peer waits for a HAVE any more. */
 void tern_want_watch(struct tern_peer *peer, const struct tern_header *header);
-/* A send that a WANT asked for ends without a message. */
+/* Called when a send that a WANT asked for has ended without a message: the WANT is
+ * answered by MISS (no such send). */
 void tern_want_withdraw(struct tern_xfer *x);
 int tern_want_on_want(struct tern_peer *peer, const struct tern_header *header);
 int tern_want_on_have(struct tern_peer *peer, const struct tern_header *header);
 int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *header);
 
-/* cancel.c */
+/* Functions that cancel.c defines: */
 int tern_on_cancel(struct tern_peer *peer, const struct tern_header *header);
 int tern_on_cancel_ack(struct tern_peer *peer, const struct tern_header *header);
 int tern_cancel_say(struct tern_xfer *x);
 
-/* renew.c */
+/* Functions that renew.c defines: */
 void tern_renew_lost(struct tern_peer *peer);
 void tern_renew_move(struct tern_peer *peer, struct tern_port *port);
 void tern_renew_begin(struct tern_peer *peer);
-/* 1: one RENEW was sent; 0: none is left; -EAGAIN. */
+/* Sends one waiting RENEW. 1: sent; 0: none is left; -EAGAIN: no room. */
 int tern_renew_next(struct tern_peer *peer);
 int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e);
 int tern_on_renew(struct tern_peer *peer, const struct tern_header *header);

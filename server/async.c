@@ -6,24 +6,24 @@
  *
  * A stream's steps are those of the worker, with one receive for each, so no gradient
  * counts twice. The staleness of a gradient is the number of versions by which the chunk
- * has moved on since it was sent to the worker. A stream begins with a turn without a
- * gradient: the first copies are made in tasks too, since those of a large model for many
- * workers take longer than a connection may be silent.
+ * has moved on since it was sent to the worker. A stream's first turn at the chunk
+ * applies no gradient and only makes the first copy, in a task: for a large model and
+ * many workers, the first copies take longer than a connection may be silent.
  *
  * When a worker is lost, its streams end where they are: the others continue with their
  * own steps, and no worker makes up for the lost steps.
  *
- * When all remaining workers have taken their last steps (lease.c), the finisher pulls:
- * each of its streams waits for its turn at the chunk once more, without a gradient, and
- * gets a last copy. It is also told what that copy contains, since of a lost worker some
- * chunks may have a gradient that others will never get. A chunk applies a worker's
- * gradients in the order of its steps, so two numbers for each worker suffice: the steps
- * that every chunk here has, and the steps that any chunk has.
+ * When all remaining workers have taken their last steps (lease.c), the finisher (the
+ * worker that evaluates and saves) sends "pull": each of its streams waits for its turn
+ * at the chunk once more, without a gradient, and gets a last copy. The server also tells
+ * it which steps these copies contain: of a lost worker, some chunks may have a gradient
+ * that others will never get. A chunk applies a worker's gradients in the order of its
+ * steps, so two numbers for each worker suffice: the steps that every chunk here has, and
+ * the steps that any chunk has.
  */
 #include "server/server_state.h"
 
 #include <errno.h>
-#include <string.h>
 
 #define BEFORE_FIRST UINT64_MAX /* step of a stream until its first copy is made */
 
@@ -71,8 +71,8 @@ static void failed(struct stream *t, int status)
 
 static void queue(struct stream *t)
 {
-	/* This is safe while the task runs: it reads the head of the list, and only
-	 * its tail changes. */
+	/* This is safe while the chunk's task runs: the task reads the head of the list,
+	 * and only the tail is changed here. */
 	tern_list_push(&t->chunk->ready, &t->node);
 	run_next(t->chunk);
 }
@@ -111,22 +111,23 @@ static void send_copy(struct stream *t)
 		c->plan->parameter_key, t->step, &tensor, NULL, 0);
 }
 
-/* Applies the first ready gradient in place, unless it is a pull, and copies the result
- * for its worker. */
+/* Takes the first ready stream: applies its gradient to the chunk in place, unless this
+ * turn applies none (`pulled`), and copies the result for its worker. */
 static void apply_one(struct tern_task *task)
 {
 	struct chunk *c = tern_container_of(task, struct chunk, task);
 	struct stream *t = tern_list_first(&c->ready, struct stream, node);
-	const float *gradient = tern_buf_ptr(&t->gradient);
+	const float *gradient = tern_vector(&t->gradient);
 
 	if (!t->pulled)
 		chunk_apply(c, 0, 0, &gradient, 1, 1.0f, 1.0f);
 	if (c->status == 0)
-		memcpy(tern_buf_ptr(&t->copy), chunk_w(c, 0),
-			c->plan->count * sizeof(float));
+		c->status = tern_updater_copy(c->server->opts.updater, c->kept,
+			tern_vector(&t->copy), chunk_w(c, 0));
 }
 
-/* The turns after the last step were pulls. */
+/* Number of the worker's steps that were applied to the chunk. t->step is larger after a
+ * pull, whose turn follows the last step and applies no gradient. */
 static uint64_t steps_applied(const struct stream *t)
 {
 	uint64_t last = tern_ps_job_steps_of(&t->chunk->server->job, t->worker);
@@ -134,7 +135,8 @@ static uint64_t steps_applied(const struct stream *t)
 	return t->step == BEFORE_FIRST ? 0 : TERN_MIN(t->step, last);
 }
 
-/* Lists only workers that have not taken all their steps. */
+/* Sends "applied" to p, with the numbers of applied steps (ps/talk.h) of those workers
+ * whose steps were not all applied to every chunk. */
 static void say_applied(struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
@@ -151,7 +153,7 @@ static void say_applied(struct server_peer *p)
 	free(TERN_TAKE(p->pull));
 }
 
-/* The last copy of a chunk is made: counts the steps in it. */
+/* The last copy of chunk `c` for worker p was made: counts the steps that it contains. */
 static void count_applied(struct chunk *c, struct server_peer *p)
 {
 	struct tern_server *s = c->server;
@@ -312,6 +314,6 @@ void async_on_pull(struct server_peer *p)
 
 		t->pulled = true;
 		if (!t->sending)
-			queue(t); /* otherwise copy_sent() calls it */
+			queue(t); /* otherwise copy_sent() queues the stream */
 	}
 }

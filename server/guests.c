@@ -11,7 +11,7 @@
  * most TERN_PS_TEXT_MAX for each guest, and TEXT_MAX for all. When these are used up, the
  * received part of the oldest guest's message is dropped. So a guest that holds back the
  * end of a message makes room for later guests. A guest that goes on and completes its
- * message is asked to send it again, so many workers may join at once, in turns. (What
+ * message is asked to send it again, so many workers may join together, in turns. (What
  * counts is the size of the buffers. The buffer of a message doubles as it grows, so the
  * limit may be reached when half of TEXT_MAX bytes have been received; with many short
  * messages, even earlier.)
@@ -28,7 +28,7 @@
 #define NOTES_MAX  16u
 #define TEXT_MAX   (32ull * TERN_PS_TEXT_MAX)
 
-/* The interval in which notes were dropped is over. */
+/* Logs how many notes were dropped in the interval that has ended. */
 static void tell_dropped(struct tern_timer *timer)
 {
 	struct tern_server *s = tern_container_of(timer, struct tern_server, notes_timer);
@@ -87,7 +87,8 @@ static void set_timer(struct server_peer *p, uint64_t in_ns)
 {
 	struct tern_server *s = p->server;
 
-	/* Also for the connection to server 0, which was not a guest when it was made. */
+	/* `fire` is set each time, because a former connection to server 0 can become a
+	 * guest without guests_enter(). */
 	p->guest_timer.fire = time_is_up;
 	tern_timer_set(s->opts.ctx, &p->guest_timer, tern_now_ns(s->env) + in_ns);
 }
@@ -106,7 +107,7 @@ static void time_is_up(struct tern_timer *timer)
 			GUEST_NS / TERN_NS_PER_S);
 }
 
-/* Refuses the oldest guest if there is no place for one more. */
+/* Cuts off the oldest guest if there are already opts.guests_max guests. */
 static void make_place(struct tern_server *s)
 {
 	struct server_peer *oldest = NULL;
@@ -139,8 +140,8 @@ static void drop_oldest_text(struct tern_talk_budget *budget, uint64_t bytes)
 	}
 }
 
-/* Asks a guest whose message was dropped to send it again. The guest gets the time of a
- * new one, since the loss is not its fault. */
+/* Asks a guest whose message was dropped to send it again. The guest gets GUEST_NS to
+ * join once more, since the loss is not its fault. */
 static void ask_again(struct tern_talk *talk)
 {
 	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
@@ -149,7 +150,8 @@ static void ask_again(struct tern_talk *talk)
 		return;
 	if (guests_may_note(p->server))
 		server_note(p->server,
-			"%s must send its message again: others needed the memory",
+			"%s is asked to send its message again: others that have not "
+			"joined either filled what is kept for such messages",
 			tern_peer_name(p->peer));
 	tern_talk_say(talk, json_pack("{s:s}", "type", "again"));
 	set_timer(p, GUEST_NS);

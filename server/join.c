@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Joining. A process says what it is in its first message. The first worker's message
- * contains the job, and later ones are compared with it. Workers are welcome when the
- * shard is made. The steps start on all servers when all workers have joined everywhere.
+ * Joining. The first message of a process says which worker or server it is. The job is
+ * taken from the first worker's message, and the jobs in later messages must equal it.
+ * Workers are welcomed when this server's chunks are made. The steps start on all servers
+ * when all workers have joined every server.
  */
 #include "server/server_state.h"
 
@@ -75,7 +76,8 @@ static bool adopt_in_words(struct tern_server *s, const struct tern_ps_job *job,
 	return r == 0;
 }
 
-/* Reads the worker's number, and which server it takes this one for. */
+/* Reads the number of the worker that joins, and the number that this server has in the
+ * worker's list of servers. */
 static bool read_numbers(const json_t *message, const struct tern_ps_job *job,
 	uint32_t *worker, uint32_t *server, struct tern_ps_text *why)
 {
@@ -97,7 +99,8 @@ static bool read_numbers(const json_t *message, const struct tern_ps_job *job,
 	return false;
 }
 
-/* The first job is adopted; any other must be the same. */
+/* Adopts the job of the first worker. True for a later worker if its job and its number
+ * for this server are the same. */
 static bool agree(const struct server_peer *p, const struct tern_ps_job *job,
 	uint32_t index, struct tern_ps_text *why)
 {
@@ -156,10 +159,12 @@ static void welcome(struct server_peer *p)
 	start_maybe(s);
 }
 
-/* Notes the device memory that the updater holds. */
+/* Logs how much device memory the server holds. */
 static void note_memory(struct tern_server *s)
 {
-	uint64_t bytes = tern_updater_held_bytes(s->opts.updater);
+	uint64_t bytes = tern_updater_held_bytes(s->opts.updater) +
+			 tern_vector_device_bytes(&s->opts.memory, s->store) +
+			 tern_vector_device_bytes(&s->opts.memory, s->rooms);
 
 	server_updater_note(s);
 	if (bytes)
@@ -167,7 +172,7 @@ static void note_memory(struct tern_server *s)
 			(unsigned long long)bytes, s->opts.updater->name);
 }
 
-/* Welcomes the processes that have joined meanwhile. */
+/* The chunks are made: welcomes the workers that have joined while they were made. */
 void join_shard_made(struct tern_server *s)
 {
 	note_memory(s);
@@ -209,8 +214,8 @@ void join_on_join(struct server_peer *p, const json_t *message)
 
 /* ---- other servers ---- */
 
-/* Another server takes this one for number 0 of its job. The address that it used was
- * written by a worker, perhaps on another host. */
+/* True if p may be server `index` of this job. p has connected to the address of server 0
+ * that a worker gave it, and that address may lead to another server. */
 static bool is_one_of_us(const struct server_peer *p, uint32_t index,
 	const struct tern_ps_job *job, struct tern_ps_text *why)
 {
@@ -231,7 +236,8 @@ static bool is_one_of_us(const struct server_peer *p, uint32_t index,
 	return false;
 }
 
-/* `arithmetic` is NULL or empty if no norm is added up. */
+/* True if server `index` has the same arithmetic (fingerprint) as this server. It is NULL
+ * or empty if the job needs no norm over all servers; then any arithmetic will do. */
 static bool adds_up_alike(const struct tern_server *s, uint32_t index,
 	const char *arithmetic, struct tern_ps_text *why)
 {

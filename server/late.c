@@ -2,13 +2,13 @@
 /*
  * Workers that make no progress.
  *
- * A worker owes a gradient if the oldest step that is gathered here lacks one of its
- * slots, and all chunks here receive that slot (sync.c). Another live worker that owes
+ * A worker owes the gradient of one of its slots if the oldest step that is gathered here
+ * lacks it, and all chunks here receive that slot (sync.c). Another live worker that owes
  * nothing waits for it, or the job waits because other workers were lost. From then on,
  * the time counts in which nothing is received from the first worker and nothing reaches
- * it. When it reaches the deadline, the worker is lost like one that died (lease.c): its
- * slots go to others, and its connection is cut, so that nothing of it is received any
- * more.
+ * it. When that time reaches the deadline, the worker is lost like one that died
+ * (lease.c): its slots go to others, and its connection is cut, so that nothing more is
+ * received from it.
  *
  * The deadline is `worker_timeout_ns`, or ten times the median time of a slot if that is
  * longer. Before the first slot is complete the time of a slot is unknown, and there is
@@ -49,7 +49,8 @@ void late_progress(struct server_peer *worker)
 }
 
 /* Workers send the gradients of a slot from the last layer to the first, so the gradient
- * of chunk 0, the first layer of this server, ends the slot; and only chunk 0 is timed. */
+ * of chunk 0, the first layer of this server, ends the slot; and only chunk 0 is
+ * timed. */
 void late_slot_begins(struct chunk *c, struct server_peer *worker)
 {
 	late_progress(worker);
@@ -82,7 +83,7 @@ static int compare(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
-/* UINT64_MAX: slots have no deadline yet. */
+/* Time without progress after which a worker is lost. UINT64_MAX: no limit yet. */
 static uint64_t deadline_ns(const struct tern_server *s)
 {
 	uint64_t sorted[LATE_SLOTS];
@@ -90,8 +91,9 @@ static uint64_t deadline_ns(const struct tern_server *s)
 
 	if (n == 0 && (s->bye_count || all_computed(s)))
 		return s->opts.worker_timeout_ns;
-	/* Nobody knows how long a slot takes. But once a worker is lost, one that hangs
-	 * in its first slot may be the last one, and the job has to end. */
+	/* No slot is complete, so nobody knows how long one takes. But after a loss, a
+	 * worker that hangs in its first slot may be the only one left, and the job has
+	 * to end. */
 	if (n == 0)
 		return s->lost_count ? MEDIANS * s->opts.worker_timeout_ns : UINT64_MAX;
 	memcpy(sorted, s->slot_ns, n * sizeof(*sorted));
@@ -157,10 +159,11 @@ static void find_owing_async(struct tern_server *s)
 			owe(s->workers[k], tern_ps_job_steps_of(&s->job, k), k);
 }
 
-/* True if a worker, or in the end this server, waits for those that owe. In sync mode,
- * after workers were lost or have left, there may be no worker left that could wait, and
- * a job whose last worker hangs has to end. (In async mode all owe until they have made
- * their steps: see is_stuck.) */
+/* Marks the workers that owe something (`owes`). True if a worker, or in the end this
+ * server, waits for them. In sync mode, after workers were lost or have left, there may
+ * be no worker left that could wait, and a job whose last worker hangs has to end. (In
+ * async mode a worker owes until its last step, so perhaps none waits: see
+ * is_stuck().) */
 static bool find_owing(struct tern_server *s)
 {
 	unsigned waiting = 0;
@@ -214,8 +217,8 @@ static void lose(struct server_peer *w, uint64_t limit_ns)
 		tern_peer_name(w->peer), (double)limit_ns / 1e9, what);
 }
 
-/* Asks the worker, from half of the shortest deadline on, every second tick: an answer
- * arrives before the next question. */
+/* Asks the worker whether it is busy (message "late"), from half of the shortest deadline
+ * on, every second tick, so that an answer arrives before the next question. */
 static void ask(struct server_peer *w)
 {
 	const struct tern_server *s = w->server;
@@ -238,7 +241,8 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 			continue;
 		}
 		w->silent_ns += passed_ns;
-		/* The worker that has waited for it may have left meanwhile. */
+		/* Once late_ns counts, it goes on: the worker that waited for w may have
+		 * left. */
 		w->late_ns += waiting || w->late_ns ? passed_ns : 0;
 		if (w->late_ns >= limit_ns ||
 			(w->silent_ns >= limit_ns && is_stuck(s, limit_ns)))
@@ -248,7 +252,8 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 	}
 }
 
-/* Writes the names of workers that owe something. Returns the number of bytes; 0: none
+/* Writes the names of workers that owe something and do not wait for a server; if there
+ * are none, a server that such a worker waits for. Returns the number of bytes; 0: none
  * owes. */
 static size_t name_owing(const struct tern_server *s, char *names, size_t bytes)
 {
@@ -277,28 +282,29 @@ void tern_server_describe(struct tern_server *s, char *text, size_t bytes)
 	char names[300] = "its own computation";
 
 	if (!s->has_job) {
-		snprintf(text, bytes, "no job yet, it waits for a worker");
+		snprintf(text, bytes, "no job yet, this server waits for a worker");
 		return;
 	}
 	if (!s->running) {
 		start_name_missing(s, names, sizeof(names));
-		snprintf(text, bytes, "%u of %u workers are here, it waits for %s",
+		snprintf(text, bytes,
+			"%u of %u workers are here, this server waits for %s",
 			s->joined_count, s->job.workers, names);
 		return;
 	}
 	if (s->over) {
 		snprintf(text, bytes,
-			"the job has ended, it waits for its peers to close");
+			"the job has ended, this server waits for its peers to close");
 		return;
 	}
 	tern_server_stats(s, &stats);
 	find_owing(s);
 	name_owing(s, names, sizeof(names));
-	snprintf(text, bytes, "step %llu of %llu, it waits for %s",
+	snprintf(text, bytes, "step %llu of %llu, this server waits for %s",
 		(unsigned long long)stats.steps, (unsigned long long)s->job.steps, names);
 }
 
-/* Logs a line about who is waited for, once for each time that nothing moves. */
+/* Logs which processes this server waits for, once in each standstill. */
 static void note_quiet(struct tern_server *s, uint64_t passed_ns)
 {
 	char names[300] = "";

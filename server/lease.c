@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which worker computes which slot, and what happens when a worker is lost.
+ * Which worker computes which slot (one of the R gradients of a step), and what happens
+ * when a worker is lost.
  *
  * A job begins with slot i at worker i mod N. A server that loses a worker (its
  * connection ended without a goodbye, or it said that it failed) tells server 0. Server 0
@@ -9,14 +10,14 @@
  * all live workers are told, in the order of the decisions.
  *
  * A worker that was given a slot takes it on each server when it begins to compute it,
- * and says for which version; from that version on it sends every chunk of the slot's
- * gradient once per version. The server then cuts off the old holder, if that is still
- * connected, receives from the new holder what is missing (sync.c), and refuses what is
- * already here: such an extra gradient meets a receive without room, which ends both
- * halves before a byte moves.
+ * and says for which version (message "take"); from that version on it sends every chunk
+ * of the slot's gradient once per version. The server then cuts off the old holder, if
+ * that is still connected, receives from the new holder what is missing (sync.c), and
+ * refuses what is already here: such an extra gradient meets a receive with an empty
+ * buffer, which ends both halves before a byte moves.
  *
- * A slot may be lost again at any moment of this. Decisions are numbered, and a taking
- * with an older number than the slot's last one has no effect.
+ * A slot may be lost again at any point of this. So decisions are numbered, and a "take"
+ * whose number is not above the slot's last one has no effect.
  */
 #include "server/server_state.h"
 
@@ -100,7 +101,8 @@ static uint32_t least_loaded(const struct tern_server *s, const uint32_t *load)
 	return best;
 }
 
-/* Gives the slots of `lost` to others; given[] has a list of slots for each worker. */
+/* Gives the slots of worker `lost` to others. given[i] gets the slots that worker i
+ * gets. */
 static int spread(struct tern_server *s, uint32_t lost, json_t **given)
 {
 	uint32_t *load = calloc(s->job.workers, sizeof(*load));
@@ -146,15 +148,16 @@ static void tell_workers(
 	}
 }
 
-/* Tells p that a worker is lost here, or that p itself is cut off. */
+/* Tells server 0 (p) that this server has lost the worker `lost`; or tells worker p that
+ * it is cut off, with its own number in `lost`. */
 void lease_tell_lost(struct server_peer *p, uint32_t lost, const char *text)
 {
 	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:o}", "type", "lost", "worker",
 					(json_int_t)lost, "text", tern_talk_text(text)));
 }
 
-/* Tells the other servers the new owners of its slots, for which they wait, too
- * (late.c). */
+/* Tells the other servers the new owners of the lost worker's slots: these servers, too,
+ * wait for the new owners (late.c). */
 static void tell_servers(
 	struct tern_server *s, uint32_t lost, const char *text, json_t *const *given)
 {
@@ -202,7 +205,8 @@ static void decide(struct tern_server *s, uint32_t lost, const char *text)
 
 /* ---- the end of an async job: server 0 ---- */
 
-/* If all remaining workers have taken their last steps, one of them finishes. */
+/* Tells the remaining workers when all of them have taken their last steps: then one of
+ * them finishes the job. */
 void lease_maybe_done(struct tern_server *s)
 {
 	if (s->index != 0 || s->job.mode != TERN_MODE_ASYNC || !s->running || s->over ||
@@ -226,7 +230,7 @@ void lease_on_done(struct server_peer *p)
 
 /* ---- losing a worker: every server ---- */
 
-/* Cuts off a worker. Its requests end when nothing can access their memory any more.
+/* Cuts off a worker. Requests with it end when nothing can access their memory any more.
  * If its process is still alive, it learns the reason if this message still gets
  * through, and otherwise that the connection was lost. */
 static void cut(struct server_peer *p, const char *text)
@@ -270,7 +274,8 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 	server_maybe_end(s);
 }
 
-/* Checks the number of a decision: each is about one worker, which does not come back. */
+/* True if this can be the number of a decision. Decisions are counted from 1, and there
+ * is at most one for each worker, about its loss. */
 static bool is_generation(const struct tern_server *s, json_int_t generation)
 {
 	return generation >= 1 && generation <= s->job.workers;
@@ -323,7 +328,8 @@ void lease_on_failed(struct server_peer *p, const json_t *message)
 		p, false, "%s: %s", tern_peer_name(p->peer), text ? text : "it gave up");
 }
 
-/* Reads which worker is lost. False: p does not say that, and the job was ended. */
+/* Reads which worker is lost. False: the message has no valid number, and the job was
+ * ended. */
 static bool read_loss(
 	struct server_peer *p, const json_t *message, uint32_t *worker, const char **text)
 {
@@ -342,7 +348,7 @@ static bool read_loss(
 	return false;
 }
 
-/* Server 0: another server has lost a worker. */
+/* On server 0: handles the report of server p that p has lost a worker. */
 void lease_on_report(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
@@ -357,7 +363,7 @@ void lease_on_report(struct server_peer *p, const json_t *message)
 		lease_lost(s->workers[k], false, "%s", text);
 }
 
-/* Server 0 has given the slots of a lost worker to others. */
+/* On another server: handles the decision of server 0 about a lost worker. */
 void lease_on_decision(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
@@ -378,8 +384,8 @@ void lease_on_decision(struct server_peer *p, const json_t *message)
 	note_owners(s, message);
 }
 
-/* The first goodbye: the results are safe, and the others may leave when they are
- * done. */
+/* After the first goodbye the results are safe: tells the other workers that they may
+ * leave when they are done. */
 void lease_on_bye(struct tern_server *s)
 {
 	if (s->index != 0 || s->bye_count != 1 || s->over)
@@ -410,7 +416,7 @@ static void take(
 		return; /* it was given to another worker since */
 	/* Only server 0 gives slots away, and only those of a lost worker. */
 	if (lease->holder)
-		lease_lost(lease->holder, true, "%s has its slots now",
+		lease_lost(lease->holder, true, "its slots were given to %s",
 			tern_peer_name(p->peer));
 	lease->holder = lease->owner = p;
 	lease->generation = generation;
@@ -433,7 +439,7 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 			(long long)slot, (long long)version, (long long)generation,
 			s->job.slots - 1, s->job.workers);
 	else if (!s->running)
-		return; /* a server without chunks receives no slots */
+		return; /* a server without chunks receives no gradients */
 	else if (!is_made(s, (uint64_t)version))
 		server_refuse(p,
 			"it takes slot %lld from version %lld on, which is not made yet",
@@ -447,8 +453,9 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 		take(p, (uint32_t)slot, (uint64_t)version, (uint64_t)generation);
 }
 
-/* A worker has gradients of two slots in its buffers, and must compute one that comes
- * before them. If the slot has another holder here, this worker is about to be lost. */
+/* Worker p has gradients of two slots in its buffers, and must compute a slot that comes
+ * before them. The message names one of the two. If this server has another holder for
+ * that slot, p is about to be cut off. */
 void lease_on_holds(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;

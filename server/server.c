@@ -4,9 +4,9 @@
  * alone (start.c); later losses of workers are handled by lease.c, and the loss of a
  * server ends the job.
  *
- * The end: `over` is set once, with its status and sentence. The workers and servers of
- * the job are told, guests are refused, connections are closed in an orderly way, and
- * ended() is called when they are closed, or after two seconds.
+ * The end: `over` is set once, with a status and a sentence that gives the reason. The
+ * workers and servers of the job are told, guests are refused, connections are closed in
+ * an orderly way, and ended() is called when they are closed, or after two seconds.
  */
 #include "server/server_state.h"
 
@@ -94,7 +94,8 @@ static void say_end(struct server_peer *p)
 	tern_peer_close(p->peer);
 }
 
-/* The listener stays as long as the context: a goodbye may need a restored connection. */
+/* The listener is not closed: a lost connection may have to be restored for the
+ * goodbye. */
 static void leave(struct tern_server *s)
 {
 	tern_list_for_each (n, &s->peers) {
@@ -165,7 +166,7 @@ void server_refuse(struct server_peer *p, const char *fmt, ...)
 	guests_refused(p);
 }
 
-/* Ends p without a message or an event. */
+/* Cuts p off: it is sent no message, and no event is reported for it. */
 void server_drop(struct server_peer *p)
 {
 	p->gone = p->freed = true;
@@ -174,8 +175,8 @@ void server_drop(struct server_peer *p)
 	tern_defer(p->server->opts.ctx, &p->server->end_call);
 }
 
-/* A goodbye in the middle of the job would leave slots without a worker, and a place
- * that nobody gets. */
+/* True if the worker has no steps left. A worker that left earlier would leave slots
+ * behind, and no other process could take its place. */
 static bool may_say_bye(const struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
@@ -200,8 +201,8 @@ void server_on_bye(struct server_peer *p)
 	server_maybe_end(s);
 }
 
-/* Ends if every worker is accounted for: a worker that said goodbye knows that the
- * results are safe. */
+/* Ends the server if every worker has said goodbye or is lost. A worker says goodbye when
+ * it knows that the results are safe. */
 void server_maybe_end(struct tern_server *s)
 {
 	if (s->over || !s->running || s->bye_count + s->lost_count < s->job.workers)
@@ -214,7 +215,7 @@ void server_maybe_end(struct tern_server *s)
 	leave(s);
 }
 
-/* Another server, or a worker, ends the job. */
+/* Handles "abort": another server, or a worker, ends the job. */
 void server_aborted(struct server_peer *p, const char *name, const json_t *message)
 {
 	const char *text = json_string_value(json_object_get(message, "text"));
@@ -223,8 +224,8 @@ void server_aborted(struct server_peer *p, const char *name, const json_t *messa
 	char why[400];
 
 	snprintf(why, sizeof(why), "%s: %s", name, text ? text : "it gave up");
-	/* A worker may pass on a message of server 0 before the message itself
-	 * arrives. */
+	/* A worker may pass on server 0's choice of the finisher before server 0's own
+	 * message arrives. */
 	if (!p->server->over && p->server->index != 0 && json_is_integer(finisher))
 		p->server->finisher = json_integer_value(finisher);
 	if (!p->server->running && p->is_worker)
@@ -254,7 +255,7 @@ static void on_event(
 		break;
 	case TERN_PEER_RECOVERED:
 		if (server_has_joined(p))
-			server_note(s, "%s is back", tern_peer_name(peer));
+			server_note(s, "%s answers again", tern_peer_name(peer));
 		break;
 	case TERN_PEER_DOWN:
 		p->gone = true;
@@ -291,7 +292,7 @@ static void idle(struct tern_talk *talk)
 {
 	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
 
-	tern_defer(p->server->opts.ctx, &p->server->end_call); /* frees it */
+	tern_defer(p->server->opts.ctx, &p->server->end_call); /* frees a guest */
 }
 
 static void on_accept(struct tern_peer *peer, void *arg)

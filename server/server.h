@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parameter server: one process's share of the parameters. It knows nothing of the
- * job until the first worker brings it. Then it waits for all workers, runs the steps,
- * and ends when all remaining workers have said goodbye. See docs/training.md, "A step on
- * the wire".
+ * The parameter server: a process that keeps its share of the parameters and updates
+ * them. It knows nothing of the job until the first worker sends it. Then the server
+ * waits for all workers, runs the steps, and ends when all remaining workers have said
+ * goodbye. See docs/training.md, "A step on the wire".
  *
- * Everything runs on the context's thread, except arithmetic, which is submitted as jobs
+ * Everything runs on the context's thread, except arithmetic, which is submitted as tasks
  * to the context's environment.
  */
 #ifndef TERN_SERVER_SERVER_H
@@ -14,6 +14,7 @@
 #include <tern/context.h>
 
 #include "ps/updater.h"
+#include "ps/vector.h"
 
 struct tern_server;
 
@@ -21,7 +22,7 @@ struct tern_server;
 
 struct tern_server_stats {
 	bool has_job;   /* a worker has joined */
-	uint64_t steps; /* the oldest version of any chunk */
+	uint64_t steps; /* lowest version of any chunk: steps applied to all */
 	uint64_t gradients_added, gradients_refused;
 	/* async: [k] counts updates by gradients that were k versions old; the last
 	 * bin includes all older ones. */
@@ -32,20 +33,24 @@ struct tern_server_stats {
 struct tern_server_opts {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
-	/* Owned by the caller, but used by this server alone until it is freed. */
+	/* Owned by the caller, but used by this server alone until the server is
+	 * freed. */
 	struct tern_updater *updater;
+	/* Where parameters and gradients are: host memory, or memory of the updater's
+	 * GPU. */
+	struct tern_vector_memory memory;
 	const char *listen;     /* "auto://127.0.0.1:0" */
 	uint64_t staging_bytes; /* bytes for received gradients; 0: 256 MiB */
-	uint64_t memory_bytes;  /* largest size of its share; 0: the limit of a pool */
-	/* Largest number of peers that have not joined; one more replaces the oldest
-	 * of them. 0: 512. */
+	uint64_t memory_bytes; /* limit of parameters and state; 0: TERN_POOL_BYTES_MAX */
+	/* Largest number of connected peers that have not joined the job; if one more
+	 * connects, the oldest of them is cut off. 0: 512. */
 	uint32_t guests_max;
-	/* Time for which a worker that wants to leave waits for others that are asked
-	 * to end at the same moment (leaving.c); 0: 1 s. */
+	/* Time for which the decision about a worker that was asked to end is delayed, in
+	 * case others are asked, too (leaving.c); 0: 1 s. */
 	uint64_t leave_ns;
-	/* Time without progress after which a worker that others wait for is lost, and
-	 * its slots go to others; 0: 30 s. It is ten times the median time of a slot,
-	 * if that is longer. */
+	/* Time without progress after which a worker that others wait for counts as lost,
+	 * and its slots (gradients of each step) go to other workers; 0: 30 s. If ten
+	 * times the median time of a slot is longer, that is used. */
 	uint64_t worker_timeout_ns;
 	/* Something worth a log line has happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);
@@ -65,15 +70,16 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 const char *tern_server_address(const struct tern_server *server);
 void tern_server_stats(const struct tern_server *server, struct tern_server_stats *out);
 
-/* Describes in a few words how far it is, and for whom it waits. */
+/* Writes, in a few words, which step the server is at and which processes it waits
+ * for. */
 void tern_server_describe(struct tern_server *server, char *text, size_t bytes);
 
-/* Ends the job: workers are told `why`, then ended() comes with -ECANCELED. `save`:
- * the worker that would have finished saves the present parameters. */
+/* Ends the job: `why` is sent to the workers, then ended() is called with -ECANCELED.
+ * `save`: one worker saves the present parameters. */
 void tern_server_stop(struct tern_server *server, const char *why, bool save);
 
-/* Frees the server. Its jobs must have ended (host_env_stop), and the context must
- * have been freed. */
+/* Frees the server. Its tasks must have ended (host_env_stop), and the context must have
+ * been freed. */
 void tern_server_free(struct tern_server *server);
 
 #endif

@@ -6,7 +6,7 @@
  *     heard.c   which messages are allowed from whom, and when
  *     guests.c  peers that have not joined yet
  *     join.c    workers and servers that join, and the job
- *     shard.c   the parameters held here: memory, versions, the sends of a version
+ *     shard.c   this server's parameters: memory, versions, the sends of a version
  *     sync.c    the state machine of a chunk
  *     lease.c   which worker computes which slot, and what happens when a worker is lost
  *     late.c    workers that make no progress
@@ -16,6 +16,9 @@
  *     others.c  the servers of a job among themselves
  *     norm.c    the norm over all chunks and servers that a step may need
  *     async.c   gradients applied as they arrive
+ *
+ * A slot is one of the R gradients of a step; a version of a chunk is its parameters
+ * after that many updates; a guest is a connected process that has not joined the job.
  */
 #ifndef TERN_SERVER_SERVER_STATE_H
 #define TERN_SERVER_SERVER_STATE_H
@@ -30,60 +33,64 @@
 #include "transport/context.h"
 
 /* Largest part of the staging pool that gradients may take, in bytes. The rest is for
- * messages, and for the ends of slabs, where no chunk fits. */
+ * messages, and for the ends of slabs (the memory segments of the pool), where no chunk
+ * fits. */
 #define STAGING_MOST (TERN_POOL_BYTES_MAX / 16 * 15)
 
-/* A connected process: of the job, or a guest. */
+/* A connected process: a worker or server of the job, or a guest (guests.c). */
 struct server_peer {
 	struct tern_list node;
 	struct tern_server *server;
 	struct tern_peer *peer;
 	struct tern_talk talk;
 	struct tern_channel *data;
-	/* If neither: it is a guest, or the connection to server 0
-	 * (tern_server.to_zero). */
+	/* If both are false, the peer is a guest or server 0 (tern_server.to_zero). */
 	bool is_worker, is_server;
 	bool said_bye;
-	bool refused;                  /* its messages are not read any more */
+	bool refused;                  /* its further messages are ignored */
 	bool done;                     /* async: the worker has taken its last step */
-	bool gone;                     /* no request may be posted to it any more */
+	bool gone;                     /* no request may be posted to this peer */
 	bool freed;                    /* the peer was given to tern_peer_free() */
 	struct tern_timer guest_timer; /* deadline of a guest, see guests.c */
 	bool lost;                     /* the job continues without this worker */
-	bool leaving, may_go;          /* the worker was asked to end, see leaving.c */
+	bool leaving, may_go; /* it was asked to end; it may end now: leaving.c */
 	/* Answers of the worker to the last roll call of leaving.c. */
 	bool answered, has_parameters;
 	bool welcome;   /* the worker counts as joined */
 	bool left;      /* the worker left before the steps began, see start.c */
-	char zero[128]; /* address of server 0, as this worker has written it */
-	uint32_t index; /* number of the worker or server in the job */
-	/* sync: number of slots that it owns, used while sync.c counts. */
+	char zero[128]; /* address of server 0, as this worker has sent it */
+	uint32_t index; /* number of this worker or server in the job */
+	/* sync: number of slots that the worker owns; valid only while sync.c counts
+	 * them. */
 	uint32_t slot_count;
-	uint32_t in_place_count; /* gradients that are, or will be, read in its memory */
+	/* Gradients that this server reads, or will read, in the worker's memory. */
+	uint32_t in_place_count;
 
-	bool follows;      /* sync: it is sent every version */
-	struct pull *pull; /* async: its last copies; NULL: it has not asked for them */
+	bool follows;      /* sync: every version is sent to this worker */
+	struct pull *pull; /* async: its request for last copies; NULL: none */
 
 	/* late.c, for a worker: */
-	uint64_t slot_since_ns; /* time since which it could compute its present slot */
-	bool owes;              /* others may wait for its gradient */
-	uint64_t owed_step; /* step of that gradient; UINT64_MAX: they wait for the end */
-	uint32_t owed_slot; /* sync: slot of that gradient */
+	uint64_t slot_since_ns; /* time from which it could compute its present slot */
+	bool owes;              /* other processes may wait for it */
+	/* If `owes`: the step whose gradient others wait for; UINT64_MAX: they wait for
+	 * the end of the job or for its goodbye. */
+	uint64_t owed_step;
+	uint32_t owed_slot; /* sync: the slot of that gradient */
 	uint64_t silent_ns; /* time without progress */
 	uint64_t
 		late_ns; /* part of silent_ns in which another worker waited for this one */
-	/* Number + 1 of the server that it says it waits for; 0: none. */
+	/* Number + 1 of the server that this worker reported to wait for; 0: none. */
 	uint32_t waits_for_server;
 };
 
 /* True for a worker or a server of the job. */
 bool server_has_joined(const struct server_peer *p);
 
-/* Number of slot times that the median is computed from (late.c). */
+/* The median time of a slot is computed from this many last times (late.c). */
 #define LATE_SLOTS 31u
 
-/* The last copies that a worker has asked for (async.c): which steps of each worker
- * the copies made so far contain. */
+/* A worker's request for a last copy of every chunk (async.c). Counts, for each worker,
+ * the steps that the copies made so far contain. */
 struct pull {
 	uint32_t chunks_left;
 	uint64_t *least; /* by worker: steps that each of these copies contains */
@@ -91,13 +98,16 @@ struct pull {
 	uint64_t counts[];
 };
 
-/* Which worker computes a slot. */
+/* Which worker computes a slot, that is, one of the R gradients of each step. */
 struct lease {
-	/* NULL: it was lost, and no other worker has taken the slot yet. */
+	/* Worker from which this server receives the slot's gradients. NULL: it was lost,
+	 * and no other worker has taken the slot yet. */
 	struct server_peer *holder;
-	/* The holder, or the worker to which server 0 gave the slot. */
+	/* The holder, or the worker to which server 0 has given the slot and which has
+	 * not taken it yet. */
 	struct server_peer *owner;
-	/* Number of the decision by which it was taken; 0: since the start. */
+	/* Number of server 0's decision that gave the slot to the holder; 0: none, the
+	 * holder has had it since the start. */
 	uint64_t generation;
 };
 
@@ -111,6 +121,7 @@ struct lease {
  *        +---------------------- the new version is sent -------------------------+
  *
  * HOLDING: version `version` is complete, and no gradient is being received.
+ * budget: the chunk has got its share of the memory for received gradients (sync.c).
  */
 enum chunk_state {
 	CHUNK_HOLDING,
@@ -123,7 +134,7 @@ enum chunk_state {
 struct gradient { /* gradient of one slot, for one chunk */
 	struct tern_req req;
 	struct chunk *chunk;
-	/* Buffer that it is received into, unless it is read in place. */
+	/* Buffer that the gradient is received into, unless it is read in place. */
 	struct tern_buf room;
 	struct server_peer *from; /* worker from which it is being received; NULL: none */
 	struct server_peer *in_place; /* worker in whose memory it is, or will be, read */
@@ -156,9 +167,9 @@ struct chunk {
 	uint32_t folded;
 	uint32_t wanted_count;            /* number of gradients with `wanted` set */
 	bool folding;                     /* a task is adding up the next gradients */
-	struct publication *publications; /* [2][workers] */
+	struct publication *publications; /* [parity of the version][worker] */
 	unsigned sends_out[2];            /* sends under way, by parity of the version */
-	float **sources; /* sync: by slot: where the gradients or their sums are */
+	float **sources; /* sync: by slot: the gradient, or a partial sum from it on */
 	struct tern_task task;
 	struct stream *streams; /* async: by worker */
 	struct tern_list ready; /* async: streams whose gradient waits to be applied */
@@ -166,8 +177,9 @@ struct chunk {
 	bool waits_for_sends;   /* sync: applying waits for sends of an older version */
 };
 
-/* A worker sends a chunk of a slot's gradient that is already here. It is refused, for
- * each of the versions `version` to `last` in turn. */
+/* A gradient of one slot and chunk that the worker `from` sends although the server
+ * already has it. The server refuses it, for each of the versions `version` to `last` in
+ * turn. */
 struct extra {
 	struct tern_list node; /* in server->extras */
 	struct tern_req req;
@@ -181,12 +193,13 @@ struct stream {                /* async: the exchange of one chunk with one work
 	struct tern_list node; /* in chunk->ready */
 	struct chunk *chunk;
 	uint32_t worker;
-	uint64_t step; /* step of this worker */
-	uint64_t seen; /* version of the chunk that the worker was sent last */
+	uint64_t step; /* the worker's step that is exchanged now or next */
+	uint64_t seen; /* version of the chunk that was last sent to the worker */
 	struct tern_req gradient_req, parameter_req;
 	struct tern_buf gradient, copy;
 	bool sending; /* a copy is being sent */
-	/* This turn has no gradient: it makes the first copy, or the last one. */
+	/* The stream's present turn applies no gradient: it only makes the first copy, or
+	 * the last one. */
 	bool pulled;
 };
 
@@ -202,27 +215,32 @@ struct tern_server {
 	struct tern_server_opts opts;
 	struct tern_env *env;
 	struct tern_listener *listener;
-	struct tern_pool *talk_pool, *staging, *store;
+	/* Pools. talk_pool: control messages. staging, in host memory: norms, and
+	 * gradients. rooms: gradients of sync mode that are not read in place; `staging`
+	 * itself, or a pool of its own if they are in memory of a GPU. store: parameters,
+	 * and the gradients of async mode. */
+	struct tern_pool *talk_pool, *staging, *rooms, *store;
 	struct tern_list peers;
 	struct server_peer **workers; /* [job.workers] */
 	uint32_t joined_count, bye_count;
-	struct tern_talk_budget guest_text; /* text of all guests' incomplete messages */
-	uint64_t notes_ns; /* until then, notes about guests are limited */
+	struct tern_talk_budget guest_text; /* limits the memory of guests' messages */
+	uint64_t notes_ns; /* end of the interval for which notes_left counts */
 	uint32_t notes_left, notes_dropped;
-	struct tern_timer notes_timer; /* tells how many notes were dropped */
+	struct tern_timer notes_timer; /* logs how many notes were dropped */
 
 	/* lease.c */
 	struct lease *leases; /* sync: [slots] */
 	uint64_t generation;  /* server 0: number of the newest decision */
 	uint32_t lost_count;  /* number of lost workers */
 	char first_loss[400]; /* reason of the first loss */
-	bool all_done; /* server 0, async: the workers were told that all are done */
-	/* Server 0, sync: the workers without a slot were told that the next version is the
-	 * last one. */
+	bool all_done; /* server 0, async: it has told the workers that no step is left */
+	/* Server 0, sync: the workers without a slot were told that the next version is
+	 * the last one. */
 	bool said_last;
-	struct tern_list extras; /* duplicates that are still expected */
+	struct tern_list extras; /* duplicate gradients that are still to be refused */
 	/* leaving.c */
-	/* Time of the decision, or the end of `interrupting`. */
+	/* Fires when the decision about leaving workers is due, or when `interrupting`
+	 * ends. */
 	struct tern_timer leave_timer;
 	uint32_t roll_count; /* roll calls without a decision */
 	bool interrupting;   /* the job ends as soon as it is known which worker saves */
@@ -235,8 +253,8 @@ struct tern_server {
 	uint32_t index; /* number of this server */
 	struct tern_plan plan;
 	bool has_job, running, over, told;
-	int64_t finisher; /* if over: the worker that saves; -1: not known here */
-	/* If over by a signal: the worker that finishes saves its parameters. */
+	int64_t finisher; /* if over: the worker that saves; -1: unknown */
+	/* If over: the job was interrupted, and the finisher saves its parameters. */
 	bool save;
 	int status; /* if over: the result; `text` is the reason */
 	char text[512];
@@ -248,13 +266,12 @@ struct tern_server {
 	struct tern_list holding;
 	uint64_t staging_bytes; /* budget for received gradients */
 	uint64_t staging_left;  /* part of the budget that no chunk has taken */
-	uint64_t staging_most;  /* bytes that all chunks together need */
+	uint64_t staging_most;  /* bytes for the gradients of all chunks at one time */
 	/* Bytes of gradients received before their turn, beyond the budget. */
 	uint64_t wanted_bytes;
 	uint32_t window; /* sync: number of slots that a chunk receives at a time */
 	/* sync: largest number of gradients and partial sums in a chunk. */
 	uint32_t held_most;
-	unsigned tasks_out;
 
 	struct server_peer *to_zero; /* others.c: connection to server 0 */
 
@@ -262,10 +279,10 @@ struct tern_server {
 	struct tern_timer late_timer;
 	/* Interval, time of the last tick, number of ticks. */
 	uint64_t tick_ns, ticked_ns, tick_count;
-	/* Times of the last slots; number of all slots. */
+	/* Durations of the last slots, a ring; number of all slots that were timed. */
 	uint64_t slot_ns[LATE_SLOTS], slot_count;
 	uint64_t quiet_ns;        /* time since the last gradient was added */
-	uint64_t quiet_gradients; /* number of gradients that had been added by then */
+	uint64_t quiet_gradients; /* stats.gradients_added at the start of quiet_ns */
 
 	/* norm.c */
 	uint32_t summed_count; /* chunks whose mean gradient is computed */
@@ -274,7 +291,6 @@ struct tern_server {
 	struct tern_buf partials, total;
 	struct tern_req partials_req, total_req;
 	struct tern_req *total_reqs; /* server 0: by server */
-	unsigned totals_out;
 
 	struct tern_server_stats stats;
 };
@@ -282,8 +298,8 @@ struct tern_server {
 /* server.c */
 void server_fail(struct tern_server *s, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Ends the job at once because a process was asked to end; the present parameters are
- * saved. */
+/* Ends the job immediately, because a process was asked to end. The finisher saves the
+ * present parameters. */
 void server_interrupt(struct tern_server *s, const char *why);
 void server_aborted(struct server_peer *p, const char *name, const json_t *message);
 void server_on_bye(struct server_peer *p);
@@ -304,19 +320,21 @@ void join_on_join(struct server_peer *p, const json_t *message);
 void join_on_peer(struct server_peer *p, const json_t *message);
 void join_shard_made(struct tern_server *s);
 void join_forget_job(struct tern_server *s);
-/* All workers have joined this server: tells server 0. */
+/* Called when all workers have joined this server: connects to server 0, unless this is
+ * server 0, and reports that they have joined. */
 void join_meet_zero(struct tern_server *s);
 
 /* guests.c */
 void guests_init(struct tern_server *s);
-/* True if a refusal may be noted: notes about guests are limited in rate. */
+/* True if a note about a guest may be logged: the rate of these notes is limited. */
 bool guests_may_note(struct tern_server *s);
 void guests_end(struct tern_server *s);   /* the server ends */
 void guests_enter(struct server_peer *p); /* p was accepted just now */
 void guests_leave(struct server_peer *p); /* p has joined the job */
-/* p was refused: it is cut unless it closes the connection within LEAVING_NS. */
+/* p was refused: if p does not close the connection within LEAVING_NS (guests.c), the
+ * server cuts it. */
 void guests_refused(struct server_peer *p);
-/* Frees guests that have gone, since any number may come and go during a job. */
+/* Frees guests whose connection has ended: any number may come and go during a job. */
 void guests_reap(struct tern_server *s);
 
 /* shard.c */
@@ -330,21 +348,24 @@ void shard_make(struct tern_server *s);
 bool shard_is_made(const struct tern_server *s);
 void shard_fini(struct tern_server *s);
 float *chunk_w(const struct chunk *c, uint64_t version);
+/* True if parameters and gradients are in memory of the updater's GPU. */
+bool shard_is_on_device(const struct tern_server *s);
 /* Sends the newest version to all workers that follow the versions (`follows`): those
  * with a slot. */
 void chunk_publish(struct chunk *c);
-/* Sends a version that the chunk still has. The worker must not be receiving another
- * version of the same parity. */
+/* Sends a version that is still in the chunk's memory. No other version of the same
+ * parity may be on its way to this worker. */
 void chunk_publish_to(struct chunk *c, uint64_t version, struct server_peer *worker);
 /* Called in a task. Makes version `to` out of `from`, which may be the same, with
  * `scale` times the sum of n gradients. If g is NULL, it uses the mean gradient that
  * the updater has computed before, and scale 1. */
 void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const *g,
 	unsigned n, float scale, float clip);
-/* Called after a job. True: the job has failed, and with it the server. */
+/* Called after a task that used the updater. True: the updater has failed, and the server
+ * ends the job. */
 bool chunk_failed(struct chunk *c);
 void chunk_pin(struct chunk *c, const struct tern_buf *buf);
-/* True if what a receive got is a gradient for the chunk: its type and size are right.
+/* True if the received tensor is a gradient for the chunk: its type and size are right.
  * Otherwise ends the job. For requests of status 0 and -EMSGSIZE. */
 bool chunk_takes(const struct chunk *c, uint32_t worker, const struct tern_req *req);
 void chunk_submit(struct chunk *c, void (*run)(struct tern_task *),
@@ -353,7 +374,7 @@ void chunk_submit(struct chunk *c, void (*run)(struct tern_task *),
 /* sync.c */
 void sync_start(struct tern_server *s);
 bool sync_is_done(const struct tern_server *s); /* all chunks have the last version */
-/* Lets chunks gather, as far as the budget allows. */
+/* Lets chunks begin to receive gradients, as far as the staging budget allows. */
 void sync_next(struct tern_server *s);
 void sync_apply(struct chunk *c, double clip);
 void sync_sends_ended(struct chunk *c);
@@ -386,13 +407,14 @@ void lease_maybe_done(struct tern_server *s);
 void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t last);
 
 /* start.c */
-/* Server 0 may answer "again" this often in a row, a second apart: by then its workers
- * have reached it, or given up (--wait). */
+/* Number of answers "again" of server 0 in a row, a second apart, after which another
+ * server ends the job. By then the workers have reached server 0, or given up
+ * (--wait). */
 #define START_AGAIN_MAX 300u
 bool start_has_workers(const struct tern_server *s);
 void start_maybe(struct tern_server *s);
 void start_wait(struct tern_server *s); /* called when the server has a job */
-/* Writes which processes are missing. Returns the number of bytes written. */
+/* Writes which processes have not joined yet. Returns the number of bytes written. */
 size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes);
 void start_left(struct server_peer *p, const char *text);
 void start_on_lost(struct server_peer *p, uint32_t worker, const char *text);
@@ -400,8 +422,9 @@ void start_on_start(struct tern_server *s);
 void start_on_again(struct tern_server *s);
 void start_again(struct tern_server *s);
 void start_forget(struct tern_server *s);
-/* Server p has told server 0 that all workers have joined it. It is told that they
- * have not, or that server 0 has no job yet, and will come again. */
+/* Server 0: sends "again" to server p and closes the connection, because a worker is
+ * missing or server 0 has no job yet. p connects again when all workers have joined
+ * it. */
 void start_send_away(struct server_peer *p);
 
 /* leaving.c */
@@ -409,7 +432,7 @@ void leaving_on_leave(struct server_peer *p, const json_t *message);
 void leaving_on_here(struct server_peer *p, const json_t *message);
 /* A process was asked to end: the job ends when it is known which worker can save. */
 void leaving_interrupt(struct tern_server *s, const char *why);
-/* Server 0, for an interrupted job: the worker that saves; -1: no worker is here. */
+/* Server 0, for an interrupted job: the worker that saves; -1: no worker is connected. */
 int64_t leaving_finisher(const struct tern_server *s);
 
 /* spare.c */
@@ -420,10 +443,11 @@ void spare_on_follow(struct server_peer *p, const json_t *message);
 
 /* late.c */
 void late_start(struct tern_server *s);
-/* The worker has received something, or sent it. */
+/* Something was received from the worker, or has reached it: its time without progress
+ * starts at 0 again. */
 void late_progress(struct server_peer *worker);
-/* A version of chunk `c` has reached the worker; the worker's gradient for `c` has
- * arrived. */
+/* late_slot_begins(): a version of chunk `c` has reached the worker. late_slot_ended():
+ * the worker's gradient for `c` has arrived. */
 void late_slot_begins(struct chunk *c, struct server_peer *worker);
 void late_slot_ended(struct chunk *c, struct server_peer *worker);
 void late_on_busy(struct server_peer *worker, const json_t *message);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The chunks held here, in registered memory. Each has two versions of its parameters, so
- * that one can be sent while the next is made (in async mode one, of which copies are
- * sent), and the optimizer's state.
+ * The chunks of this server, in registered memory. In sync mode a chunk has two versions
+ * of its parameters, so that one can be sent while the next is made; in async mode it has
+ * one, and copies of it are sent. It also has the optimizer's state.
  */
 #include "server/server_state.h"
 
@@ -13,18 +13,23 @@
 #include "ps/sum.h"
 
 #define STORE_SLAB (64ull << 20)
+#define ROOMS_SLAB (64ull << 20)
 
 float *chunk_w(const struct chunk *c, uint64_t version)
 {
-	return tern_buf_ptr(&c->w[version & 1]);
+	return tern_vector(&c->w[version & 1]);
 }
 
-/* Sets the initial values of the parts of parameters that lie in the chunk. */
-static void fill(struct chunk *c)
+bool shard_is_on_device(const struct tern_server *s)
+{
+	return s->opts.memory.kind == TERN_MEM_CUDA;
+}
+
+/* Computes the initial values of the parts of parameters that lie in the chunk. */
+static void fill(const struct chunk *c, float *w)
 {
 	const struct tern_ps_job *job = &c->server->job;
 	uint64_t end = c->plan->first + c->plan->count;
-	float *w = chunk_w(c, 0);
 
 	for (uint32_t i = 0; i < job->param_count; i++) {
 		const struct tern_param *p = &job->params[i];
@@ -35,6 +40,26 @@ static void fill(struct chunk *c)
 			tern_param_init(p, job->seed, i, from - p->first, to - from,
 				w + (from - c->plan->first));
 	}
+}
+
+/* Sets the chunk's initial values. The CPU computes them also for chunks in GPU
+ * memory. */
+static int set_initial(struct chunk *c)
+{
+	float *values;
+	int r;
+
+	if (!shard_is_on_device(c->server)) {
+		fill(c, chunk_w(c, 0));
+		return 0;
+	}
+	values = calloc(c->plan->count, sizeof(*values));
+	if (!values)
+		return -ENOMEM;
+	fill(c, values);
+	r = tern_updater_copy(c->server->opts.updater, c->kept, chunk_w(c, 0), values);
+	free(values);
+	return r;
 }
 
 /* Largest number of gradients, or partial sums, that one update takes. */
@@ -49,7 +74,8 @@ static int make_state(struct chunk *c)
 	const struct tern_updater_opts opts = {.optimizer = &s->job.optimizer,
 		.count = c->plan->count,
 		.gradient_count = s->job.mode == TERN_MODE_SYNC ? inputs_of(s) : 1,
-		.two_phase = s->job.clip_norm > 0};
+		.two_phase = s->job.clip_norm > 0,
+		.on_device = shard_is_on_device(s)};
 
 	return tern_updater_chunk_new(s->opts.updater, &opts, &c->kept);
 }
@@ -96,19 +122,37 @@ static int init_chunk(struct chunk *c)
 	if (r == 0)
 		r = make_lists(c);
 	if (r == 0)
-		fill(c);
+		r = set_initial(c);
 	return r;
 }
 
 static int make_store(struct tern_server *s, uint64_t bytes)
 {
 	struct tern_pool_opts opts = {
-		.slab_bytes = TERN_MIN(bytes + bytes / 16, STORE_SLAB)};
+		.slab_bytes = TERN_MIN(bytes + bytes / 16, STORE_SLAB),
+		.kind = s->opts.memory.kind,
+		.cuda_device = s->opts.memory.cuda_device};
 
-	/* The last bytes of a slab may be too few for a chunk. */
+	/* More than `bytes`: the end of a slab (a memory segment of the pool) may be too
+	 * small for a chunk. */
 	opts.max_bytes =
 		TERN_MIN(bytes + bytes / 16 + opts.slab_bytes, TERN_POOL_BYTES_MAX);
 	return tern_pool_new(s->opts.domain, &opts, &s->store);
+}
+
+/* Makes the pool of sync mode's gradients; those of async mode are in the store. The
+ * staging budget limits it further. */
+static int make_rooms(struct tern_server *s)
+{
+	const struct tern_pool_opts opts = {.slab_bytes = ROOMS_SLAB,
+		.max_bytes = TERN_POOL_BYTES_MAX,
+		.kind = s->opts.memory.kind,
+		.cuda_device = s->opts.memory.cuda_device};
+
+	if (shard_is_on_device(s) && s->job.mode == TERN_MODE_SYNC)
+		return tern_pool_new(s->opts.domain, &opts, &s->rooms);
+	s->rooms = s->staging;
+	return 0;
 }
 
 /* Number of copies of its share that a server keeps in its pool: versions, and in
@@ -119,7 +163,8 @@ static uint64_t copies_of(const struct tern_ps_job *job)
 	       (job->mode == TERN_MODE_ASYNC ? 2ull * job->workers : 0);
 }
 
-/* The same, including the vectors of the updater. */
+/* Number of vectors of the parameters' size in memory: the copies, and those that the
+ * updater keeps. */
 static uint64_t vectors_of(const struct tern_ps_job *job)
 {
 	return copies_of(job) + tern_updater_has_m(job->optimizer.kind) +
@@ -152,7 +197,7 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 		return 0;
 	snprintf(why->text, sizeof(why->text),
 		"no room for the parameters: server %u's share of them has %llu bytes, "
-		"and it keeps %llu copies; it can hold %llu bytes: take more servers",
+		"and it keeps %llu copies; it can hold %llu bytes: use more servers",
 		index, (unsigned long long)(share.element_count * sizeof(float)),
 		(unsigned long long)vectors_of(job), (unsigned long long)most);
 	return -E2BIG;
@@ -160,10 +205,10 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 
 /*
  * Sets `window`, the number of slots whose gradients a chunk accepts, counted from the
- * first that is not folded yet. It is at least the number of workers, so that it has a
- * slot of each worker (slot i belongs to worker i % workers): a worker then never waits
- * until another one has sent two gradients. It is a multiple of TERN_SUM_MAX, because
- * gradients are folded in groups of that size.
+ * first that is not folded yet (added into a partial sum). It is at least the number of
+ * workers, so that it has a slot of each worker (slot i belongs to worker i % workers): a
+ * worker then never waits until another one has sent two gradients. It is a multiple of
+ * TERN_SUM_MAX, because gradients are folded in groups of that size.
  */
 static void set_window(struct tern_server *s)
 {
@@ -189,6 +234,8 @@ int shard_init(struct tern_server *s)
 	if (share.chunk_count == 0)
 		return 0; /* there are more servers than chunks */
 	r = make_store(s, copies_of(&s->job) * bytes_of(&share));
+	if (r == 0)
+		r = make_rooms(s);
 	for (uint32_t i = 0; r == 0 && i < s->plan.chunk_count; i++)
 		if (s->plan.chunks[i].server == s->index)
 			name_chunk(s, &s->chunks[s->chunk_count++], i);
@@ -206,7 +253,8 @@ static void made(struct tern_task *task)
 {
 	struct chunk *c = tern_container_of(task, struct chunk, task);
 	struct tern_server *s = c->server;
-	const char *error = s->opts.updater->error;
+	const char *error =
+		c->kept && *c->kept->error ? c->kept->error : s->opts.updater->error;
 
 	if (c->status < 0) {
 		server_fail(s, c->status, "no room for the parameters: %s",
@@ -244,7 +292,7 @@ static void fini_chunk(struct chunk *c)
 
 		if (g->arrived && g->req.status == 0 && g->in_place)
 			tern_release(&g->req);
-		tern_pool_put(s->staging, &g->room);
+		tern_pool_put(s->rooms, &g->room);
 	}
 	async_fini(c);
 	for (int i = 0; i < 2; i++)
@@ -262,9 +310,11 @@ void shard_fini(struct tern_server *s)
 		fini_chunk(&s->chunks[i]);
 	free(s->chunks);
 	tern_pool_free(s->store);
+	if (s->rooms != s->staging)
+		tern_pool_free(s->rooms);
 	s->chunks = NULL;
 	s->chunk_count = s->made_count = 0;
-	s->store = NULL;
+	s->store = s->rooms = NULL;
 }
 
 /* ---- work and versions ---- */
@@ -292,7 +342,7 @@ bool chunk_failed(struct chunk *c)
 
 void chunk_pin(struct chunk *c, const struct tern_buf *buf)
 {
-	if (buf->mem)
+	if (buf->mem && tern_mem_kind(buf->mem) == TERN_MEM_HOST)
 		tern_updater_pin(c->server->opts.updater, tern_mem_base(buf->mem),
 			tern_mem_bytes(buf->mem));
 }

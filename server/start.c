@@ -6,12 +6,12 @@
  *
  * The steps begin on all servers or on none. Each other server tells server 0 that all
  * workers have joined it ("peer", others.c); when they have joined server 0 too, it tells
- * all servers to start. If another server loses a worker between the two, it tells server
- * 0 ("lost"). If server 0 has said "start" before, the worker is lost like any other.
- * Otherwise server 0 answers "again": then the other server frees its places, and comes
- * back when all workers have joined anew. Server 0 also says "again" while it has no job
- * to compare a server's with: it stores nothing for a process that merely claims to be a
- * server.
+ * all servers to start. If another server loses a worker between these two messages, it
+ * tells server 0 ("lost"). If server 0 has said "start" before, the worker is lost like
+ * any other. Otherwise server 0 answers "again": then the other server frees its places,
+ * and connects again when all workers have joined anew. Server 0 also says "again" while
+ * it has no job to compare a server's with: it stores nothing for a process that merely
+ * claims to be a server.
  */
 #include "server/server_state.h"
 
@@ -42,7 +42,7 @@ static void free_place(struct server_peer *p)
 	s->again_count = 0;
 	s->joined_count -= p->welcome;
 	p->is_worker = p->welcome = false;
-	tern_defer(s->opts.ctx, &s->end_call); /* frees it */
+	tern_defer(s->opts.ctx, &s->end_call); /* frees p */
 }
 
 void start_send_away(struct server_peer *p)
@@ -55,7 +55,8 @@ void start_send_away(struct server_peer *p)
 	guests_refused(p);
 }
 
-/* Without a job, the other servers could not be compared with the next one. */
+/* Forgets the job, and sends the other servers away: they were compared with this job,
+ * not with the next one. */
 void start_forget(struct tern_server *s)
 {
 	tern_list_for_each (n, &s->peers) {
@@ -70,8 +71,8 @@ void start_forget(struct tern_server *s)
 
 static void maybe_forget(struct tern_server *s)
 {
-	/* While a task is making a chunk, the shard cannot be freed: shard.c forgets
-	 * the job then. */
+	/* While a task is making a chunk, the shard cannot be freed: made() in shard.c
+	 * forgets the job after the task. */
 	if (s->has_job && !start_has_workers(s) && shard_is_made(s))
 		start_forget(s);
 }
@@ -84,19 +85,20 @@ void start_left(struct server_peer *p, const char *text)
 		return;
 	p->left = true;
 	if (s->index != 0 && s->to_zero) {
-		/* Server 0 may have said "start" meanwhile. */
+		/* The place is not freed yet: server 0 may have said "start" meanwhile,
+		 * and then the worker counts as lost. */
 		lease_tell_lost(s->to_zero, p->index, text);
 		return;
 	}
 	free_place(p);
-	server_note(s, "%s, before the steps began: %u of %u workers are here", text,
+	server_note(s, "%s, before the steps began: %u of %u workers are left", text,
 		s->joined_count, s->job.workers);
 	maybe_forget(s);
 }
 
 /* ---- server 0 and another one ---- */
 
-/* Called before server 0 has started: server p has lost the worker, so p no longer
+/* Called on server 0 before the steps begin: server p has lost the worker, so p no longer
  * counts as ready. */
 void start_on_lost(struct server_peer *p, uint32_t worker, const char *text)
 {
@@ -206,7 +208,7 @@ static void start(struct tern_server *s)
 		async_start(s);
 	late_start(s);
 	lease_maybe_done(s);
-	/* A short job may end before a server without parameters is told of its start. */
+	/* A short job may be over before a server without chunks receives "start". */
 	server_maybe_end(s);
 }
 

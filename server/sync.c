@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sync mode: v_{s+1} = opt(v_s, mean of all slots' gradients). Each chunk goes from
- * version to version on its own; chunks wait for each other only for a norm (norm.c).
+ * Sync mode: v_{s+1} = opt(v_s, mean of all slots' gradients); a slot is one of the R
+ * gradients of a step. Each chunk goes from version to version on its own; chunks wait
+ * for each other only for a norm (norm.c).
  *
  * Flow control: a chunk receives gradients only after it has got its share of the staging
  * budget, so memory is bounded for any number of workers. Until then its gradients wait
  * in the workers' memory. Chunks queue for the budget in the order in which workers
- * produce gradients, the last first.
+ * produce gradients, the last layer first.
  *
  * Memory does not grow with the number of slots R (ps/sum.h, and the tree of
  * docs/training.md). A chunk receives the gradients of a window of slots, in their order,
- * and adds up the first eight of them as soon as they are here; then the window moves on.
- * The window has room for one slot of each worker. A worker has two buffers, so it
- * computes a slot while the one before waits for its turn. A loss may give a worker a
- * slot that comes before those that it has computed: it says so ("holds"), and these are
- * received before their turn. So the first of all missing slots is always being computed,
- * or can be.
+ * and folds them: it adds up the first eight of them as soon as they are here. Then the
+ * window moves on. The window has room for one slot of each worker. A worker has two
+ * buffers, so it computes a slot while the gradient of the one before waits for its turn.
+ * A loss may give a worker a slot that comes before those that it has computed: the
+ * worker then sends "holds", and the computed gradients are received before their turn.
+ * So the first of all missing slots is always being computed, or can be.
  *
  * Two numbers bound the memory of gradients. If their sum would exceed STAGING_MOST, the
  * job ends and says why:
@@ -44,8 +45,8 @@
 #include "ps/sum.h"
 
 /* Largest number of gradients read in place, of one worker and of all. Each keeps its
- * send in flight and a record in use until all slots are here, so the limit is half of
- * the records. Further gradients are copied. */
+ * send in flight and a record (rendezvous/record.c) in use until all slots are here, so
+ * the limit is half of the records. Further gradients are copied. */
 #define IN_PLACE_MAX     128u
 #define IN_PLACE_ALL_MAX 2048u
 
@@ -64,7 +65,8 @@ static uint64_t staging_of(const struct chunk *c)
 	return c->server->held_most * bytes_of(c);
 }
 
-/* True if there are too many slots to hold all their gradients. */
+/* True if there are too many slots to hold all their gradients: they are then folded,
+ * that is, added into partial sums as they arrive. */
 static bool folds(const struct tern_server *s)
 {
 	return s->window < s->job.slots;
@@ -92,7 +94,7 @@ static void release(struct chunk *c)
 		if (g->in_place)
 			tern_release(&g->req);
 		leave_place(g);
-		tern_pool_put(s->staging, &g->room);
+		tern_pool_put(s->rooms, &g->room);
 	}
 	c->arrived_count = 0;
 	c->folded = 0;
@@ -116,7 +118,7 @@ static void enter(struct chunk *c, enum chunk_state next)
 	c->state = next;
 }
 
-/* Lets a chunk that is HOLDING wait for the budget of its next version. */
+/* Queues a chunk that is HOLDING for the staging budget, unless its last step is done. */
 static void hold(struct chunk *c)
 {
 	struct tern_server *s = c->server;
@@ -149,7 +151,7 @@ static float clip_factor(const struct chunk *c)
 	return (float)c->clip;
 }
 
-/* Gradients that came over a network are in the staging pool. */
+/* Page-locks the staging buffers, where all gradients are that are not read in place. */
 static void pin_gradients(struct chunk *c)
 {
 	for (uint32_t i = 0; i < c->server->job.slots; i++)
@@ -195,8 +197,7 @@ void sync_apply(struct chunk *c, double clip)
 {
 	c->clip = clip;
 	enter(c, CHUNK_APPLYING);
-	/* The next version overwrites the one before this one: wait until its sends
-	 * have ended. */
+	/* Version v + 1 overwrites v - 1: wait until the sends of v - 1 have ended. */
 	if (c->sends_out[(c->version + 1) & 1] == 0)
 		chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
 	else
@@ -254,18 +255,20 @@ static void all_here(struct chunk *c)
 }
 
 /* True only for the first slot of a worker that has a single slot: in-place reading
- * blocks the buffer until all slots are here, and a worker has two buffers. */
+ * blocks the buffer until all slots are here, and a worker has two buffers. Never
+ * true if gradients are in GPU memory: the updater reads no other memory then. */
 static bool may_be_in_place(
 	const struct tern_server *s, const struct server_peer *worker, uint32_t slot)
 {
 	uint32_t most = TERN_MIN(IN_PLACE_MAX, IN_PLACE_ALL_MAX / s->job.workers);
 
-	return s->job.slots <= s->job.workers && slot == worker->index &&
-	       tern_peer_can_peek(worker->peer) && worker->in_place_count < most;
+	return !shard_is_on_device(s) && s->job.slots <= s->job.workers &&
+	       slot == worker->index && tern_peer_can_peek(worker->peer) &&
+	       worker->in_place_count < most;
 }
 
-/* Receives from the slot's holder. If there is none, this is called again when a
- * worker takes the slot. */
+/* Receives the slot's gradient from its holder. If the slot has no holder, this is called
+ * again when a worker takes the slot. */
 static void receive(struct chunk *c, uint32_t slot)
 {
 	struct tern_server *s = c->server;
@@ -277,13 +280,15 @@ static void receive(struct chunk *c, uint32_t slot)
 		return;
 	g->req.done = arrived;
 	g->req.arg = g;
-	leave_place(g); /* and frees the room of a holder that was lost */
-	tern_pool_put(s->staging, &g->room);
+	/* A receive from an earlier holder, now lost, may still count as in place and
+	 * have room: undo both. */
+	leave_place(g);
+	tern_pool_put(s->rooms, &g->room);
 	if (may_be_in_place(s, worker, slot)) {
 		g->in_place = worker;
 		worker->in_place_count++;
 	} else {
-		r = tern_pool_get(s->staging, c->plan->count * sizeof(float), &g->room);
+		r = tern_pool_get(s->rooms, c->plan->count * sizeof(float), &g->room);
 	}
 	if (r == 0) {
 		g->from = worker;
@@ -292,8 +297,7 @@ static void receive(struct chunk *c, uint32_t slot)
 			g->in_place ? TERN_RECV_PEEK : 0);
 	}
 	if (r < 0)
-		server_fail(
-			s, r, "no room to receive gradients: %s", tern_status_text(r));
+		server_fail(s, r, "cannot receive a gradient: %s", tern_status_text(r));
 }
 
 /* True if the slot's gradient is to be received as soon as the chunk gathers. */
@@ -320,8 +324,8 @@ static void fold(struct tern_task *task)
 {
 	struct chunk *c = tern_container_of(task, struct chunk, task);
 
-	tern_sum_fold(tern_kernels_cpu(), c->sources, c->server->job.slots, c->folded,
-		c->plan->count);
+	c->status = tern_updater_fold(c->server->opts.updater, c->kept, c->sources,
+		c->server->job.slots, c->folded);
 }
 
 static void folded(struct tern_task *task)
@@ -334,8 +338,8 @@ static void folded(struct tern_task *task)
 	c->folded = tern_sum_folded_next(s->job.slots, c->folded);
 	first = tern_sum_fold_start(s->job.slots, c->folded);
 	for (uint32_t i = first + 1; i < c->folded; i++)
-		tern_pool_put(s->staging, &c->gradients[i].room);
-	if (s->over)
+		tern_pool_put(s->rooms, &c->gradients[i].room);
+	if (chunk_failed(c) || s->over)
 		return;
 	receive_due(c);
 	if (!s->over)
@@ -352,7 +356,8 @@ static bool next_group_is_here(const struct chunk *c)
 	return true;
 }
 
-/* A gradient has arrived, or some have been added up. */
+/* Called when a gradient has arrived or some were added up: starts the next addition, or
+ * the update if no gradient is missing. */
 static void go_on(struct chunk *c)
 {
 	uint32_t slots = c->server->job.slots;
@@ -378,8 +383,10 @@ static void take_in(struct gradient *g, struct server_peer *from)
 		return;
 	if (s->leases[slot].holder && s->leases[slot].holder != from)
 		lease_refuse_extra(c, slot, c->version, c->version);
-	/* Memory read in place is never written: the updater keeps the sums then. */
-	c->sources[slot] = (float *)(uintptr_t)g->req.data;
+	/* The cast is safe: only folding writes to sources, and a chunk whose gradients
+	 * are folded reads none of them in place. */
+	c->sources[slot] =
+		g->in_place ? (float *)(uintptr_t)g->req.data : tern_vector(&g->room);
 	c->arrived_count++;
 	go_on(c);
 }
@@ -440,7 +447,7 @@ static void widen_staging(struct tern_server *s)
 		server_fail(s, -ENOMEM,
 			"no room to receive gradients: with %u slots and %u workers, "
 			"server %u needs room for %u gradients of its share, %llu bytes; "
-			"it can hold %llu: take more servers, or as many workers as "
+			"it can hold %llu: use more servers, or as many workers as "
 			"slots",
 			s->job.slots, s->job.workers - s->lost_count, s->index,
 			s->held_most, (unsigned long long)s->staging_most, STAGING_MOST);
@@ -498,10 +505,9 @@ static void chunk_wanted(struct chunk *c, uint32_t slot)
 	s->wanted_bytes += bytes_of(c);
 	if (s->staging_bytes + s->wanted_bytes > STAGING_MOST)
 		server_fail(s, -ENOMEM,
-			"no room for gradients: workers that took over slots of lost "
-			"ones need %llu bytes for gradients that come early, beside "
-			"the %llu bytes that server %u always has for them, and it can "
-			"hold %llu: take more servers",
+			"no room for gradients: those of slots that were taken over "
+			"need %llu bytes beyond the %llu bytes that server %u has "
+			"reserved, and it can hold %llu: use more servers",
 			(unsigned long long)s->wanted_bytes,
 			(unsigned long long)s->staging_bytes, s->index, STAGING_MOST);
 	else if (c->state == CHUNK_GATHERING && !g->from)

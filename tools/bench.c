@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tern bench`: measurements on this machine by a single command. lat, bw and rate use
- * one engine (bench_pair.c) with different windows; pool allocates and frees memory in
- * this process. Prints one row of a table or one JSON object per size.
+ * `tern bench`: measures on this machine, or between two hosts. The tests lat, bw and
+ * rate run the same code (bench_end.c) with different numbers of tensors in flight; the
+ * test pool allocates and frees memory in this process. Prints one row of a table, or one
+ * JSON object, per size.
  */
 #include <errno.h>
 #include <sched.h>
@@ -14,18 +15,24 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/util.h"
+#include "tools/bench_hosts.h"
 #include "tools/bench_pair.h"
 #include "tools/command.h"
 #include "tools/info_machine.h"
 #include "tools/log.h"
 #include "tools/output.h"
+#include "tools/report.h"
 #include "tools/secret.h"
 
 struct bench_settings {
 	struct fabric_settings fabric;
 	const char *listen;
-	struct secret_settings secret; /* only `insecure` is used */
-	struct secret made;
+	const char *serve, *connect;
+	bool once, all;
+	struct secret_settings secret;
+	/* the secret of both ends: made here for one host, read from the user's file for
+	 * two */
+	struct secret known;
 	int wait;
 	struct byte_list size, rounds;
 	uint64_t inflight;
@@ -36,41 +43,60 @@ struct bench_settings {
 
 enum bench_wait { WAIT_AUTO, WAIT_POLL, WAIT_SLEEP };
 
-static const char *const waits[] = {"auto", "poll", "sleep", NULL};    /* bench_wait */
-static const char *const receives[] = {"room", "alloc", "peek", NULL}; /* bench_receive */
-static const char *const pins[] = {"auto", "yes", "no", NULL};         /* bench_pin */
+/* names of enum bench_wait */
+static const char *const waits[] = {"auto", "poll", "sleep", NULL};
+/* names of enum bench_receive */
+static const char *const receives[] = {"room", "alloc", "peek", NULL};
+/* names of enum bench_pin */
+static const char *const pins[] = {"auto", "yes", "no", NULL};
 
 static const struct option options[] = {
 	FABRIC_OPTIONS(struct bench_settings, fabric),
 	OPTION(ADDRESS, "listen", "HOST:PORT",
-		"where one end listens; default 127.0.0.1:0, for verbs the first "
-		"device's address",
+		"address at which the receiving end listens; default 127.0.0.1:0, for "
+		"verbs the first device's address",
 		struct bench_settings, listen),
+	OPTION(ADDRESS, "serve", "HOST:PORT",
+		"receive what clients on other hosts send (--connect); they choose all "
+		"other options",
+		struct bench_settings, serve),
+	OPTION(FLAG, "once", NULL, "with --serve: end after one client",
+		struct bench_settings, once),
+	OPTION(TEXT, "connect", "ADDRESS",
+		"measure against a tern bench --serve on another host, which has printed "
+		"this address",
+		struct bench_settings, connect),
+	SECRET_OPTIONS(struct bench_settings, secret),
 	INSECURE_OPTION(struct bench_settings, secret),
 	OPTION(BYTES, "size", "N,...",
 		"bytes of a tensor, such as 64, 4K or 1.5MiB; default: a range that "
 		"suits the test",
-		struct bench_settings, size, .min = 1, .max = 1ull << 36),
+		struct bench_settings, size, .min = 1, .max = BENCH_SIZE_MAX),
+	OPTION(FLAG, "all", NULL,
+		"measure each power of two from 1 B to 1 GiB, in one table",
+		struct bench_settings, all),
 	OPTION(COUNT, "inflight", "K",
-		"tensors on their way at once; default 1 (lat), 16 (bw), "
+		"tensors in flight; default 1 (lat), 16 (bw), "
 		"256 (rate)",
-		struct bench_settings, inflight, .min = 1, .max = 4096),
+		struct bench_settings, inflight, .min = 1, .max = BENCH_INFLIGHT_MAX),
 	OPTION(CHOICE, "wait", "HOW",
-		"between events; auto: poll, or sleep where both ends share one core",
+		"how the ends wait for events; auto: poll, or sleep if both ends share "
+		"one core",
 		struct bench_settings, wait, .initial = "auto", .choices = waits),
 	OPTION(COUNTS, "rounds", "M,...",
-		"how many tensors are measured: one number for all sizes, or one for "
-		"each; "
-		"default: by size",
-		struct bench_settings, rounds, .min = 1, .max = 1e9),
+		"number of tensors to measure: one number for all sizes, or one for "
+		"each; default: by size",
+		struct bench_settings, rounds, .min = 1, .max = BENCH_ROUNDS_MAX),
 	OPTION(CHOICE, "receive", "WHERE",
-		"into room that is there, room taken from the pool, or read in place",
+		"where a tensor is received: in a buffer that exists already, in one "
+		"taken from the pool, or read in place",
 		struct bench_settings, receive, .initial = "room", .choices = receives),
 	OPTION(FLAG, "rewrite", NULL,
-		"the sender writes its tensor anew before each message, which "
-		"the round trip does not count",
+		"the sender writes new contents into its tensor before each message; the "
+		"round trip does not include this",
 		struct bench_settings, rewrite),
-	OPTION(CHOICE, "pin", "HOW", "each end to a core; auto: when they poll",
+	OPTION(CHOICE, "pin", "HOW",
+		"pin each end to its own core; auto: only if they poll",
 		struct bench_settings, pin, .initial = "auto", .choices = pins),
 	OPTION(FLAG, "json", NULL, "one JSON object per size", struct bench_settings,
 		json),
@@ -78,11 +104,11 @@ static const struct option options[] = {
 	OPTION_END,
 };
 
-/* Default settings of a test. */
+/* A test of `tern bench` (lat, bw, rate or pool) with its default settings. */
 struct kind {
 	const char *name, *sizes;
 	uint64_t inflight;
-	/* Limits of the number of rounds, which transfer about `bytes`. */
+	/* Default number of rounds: as many as transfer `bytes`, within these limits. */
 	uint64_t bytes, rounds_min, rounds_max;
 	bool reply_each;
 };
@@ -103,6 +129,11 @@ static const struct kind *find_kind(const char *name)
 	return NULL;
 }
 
+/* --all: sizes above ALL_SIZE_LARGE get fewer rounds, but at least ALL_ROUNDS_MIN, so
+ * that the table takes one minute instead of ten. */
+#define ALL_SIZE_LARGE (16ull << 20)
+#define ALL_ROUNDS_MIN (uint64_t)4
+
 static uint64_t rounds_of(
 	const struct kind *kind, const struct bench_settings *s, size_t index)
 {
@@ -110,12 +141,29 @@ static uint64_t rounds_of(
 
 	if (s->rounds.count)
 		return s->rounds.bytes[s->rounds.count == 1 ? 0 : index];
+	if (s->all && s->size.bytes[index] > ALL_SIZE_LARGE)
+		return TERN_MAX(rounds, ALL_ROUNDS_MIN);
 	return TERN_MAX(kind->rounds_min, TERN_MIN(rounds, kind->rounds_max));
 }
 
-/* ---- two processes ---- */
+/* --all: at most this many bytes are in flight. More large tensors would take much memory
+ * without changing the result. */
+#define INFLIGHT_BYTES (256ull << 20)
 
-/* For people: names the columns, in lines of at most 79 characters. */
+static uint32_t inflight_of(
+	const struct kind *kind, const struct bench_settings *s, size_t index)
+{
+	uint64_t fitting = TERN_MAX(INFLIGHT_BYTES / s->size.bytes[index], 2u);
+
+	if (s->inflight)
+		return (uint32_t)s->inflight;
+	return (uint32_t)(s->all ? TERN_MIN(kind->inflight, fitting) : kind->inflight);
+}
+
+/* ---- the tests lat, bw and rate ---- */
+
+/* Prints the heading of the table, with lines of at most 79 characters; nothing with
+ * --json. */
 static void print_heading(const struct kind *kind, struct output *out)
 {
 	if (strcmp(kind->name, "pool") == 0)
@@ -126,7 +174,7 @@ static void print_heading(const struct kind *kind, struct output *out)
 			"msgs/s", "cpu s/GB", "regs");
 }
 
-/* Decimals of a time in us, in eight columns. */
+/* Returns the number of decimals with which a time in us fits into eight columns. */
 static int decimals(double us)
 {
 	return us < 1e5 ? 2 : 0;
@@ -186,9 +234,11 @@ static int run_pair(const struct command *command, const struct kind *kind,
 	struct bench_config config = {
 		.fabric = s->fabric,
 		.listen = s->listen,
-		.secret = secret_text(&s->made),
+		.connect = s->connect,
+		.last = index + 1 == s->size.count,
+		.secret = secret_text(&s->known),
 		.size = size,
-		.inflight = (uint32_t)(s->inflight ? s->inflight : kind->inflight),
+		.inflight = inflight_of(kind, s, index),
 		.rounds = rounds_of(kind, s, index),
 		.sleep = s->wait == WAIT_SLEEP,
 		.rewrite = s->rewrite,
@@ -199,21 +249,23 @@ static int run_pair(const struct command *command, const struct kind *kind,
 	struct bench_result result;
 	struct bench_error error;
 
-	/* Each slot is used at least once. */
+	/* The warm-up uses the buffers of each bench slot (message n uses slot n %
+	 * inflight) at least once. */
 	config.warmup = TERN_MAX(config.inflight, 2u);
 	config.warmup = TERN_MAX(config.warmup, config.rounds / 20);
 	if (bench_pair_run(&config, &result, &error)) {
 		if (error.input)
 			return command_refuse(command, "%s", error.text);
 		command_refuse(command, "%s %s %llu: %s", kind->name,
-			fabric_name(&s->fabric), (unsigned long long)size, error.text);
+			s->connect ? s->connect : fabric_name(&s->fabric),
+			(unsigned long long)size, error.text);
 		return EXIT_JOB;
 	}
 	print_pair(kind, s, &config, &result, out);
 	return EXIT_OK;
 }
 
-/* ---- pool ---- */
+/* ---- the test pool ---- */
 
 #define POOL_BATCH 1000u
 
@@ -224,8 +276,8 @@ static int by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* `window` buffers are allocated; each round frees one at random and allocates it
- * again. */
+/* `window` buffers are allocated. Each round frees one of them, chosen at random, and
+ * allocates it again. */
 static int churn_pool(struct tern_pool *pool, struct tern_buf *bufs, uint64_t window,
 	uint64_t rounds, struct tern_rng *rng)
 {
@@ -242,9 +294,10 @@ static int churn_pool(struct tern_pool *pool, struct tern_buf *bufs, uint64_t wi
 }
 
 /*
- * Frees and allocates in a shuffled order, so that free lists are neither always empty
- * nor in the order of addresses. Returns ns of one pair: the median of batches, since a
- * mean over all rounds would include whatever else the processor did meanwhile.
+ * Times the pool: buffers are freed and allocated in random order, so that free lists are
+ * neither always empty nor in the order of addresses. *alloc_ns: ns for one free plus one
+ * allocation, the median over batches of rounds. A mean over all rounds would include
+ * whatever else the processor did meanwhile.
  */
 static int time_pool(struct tern_pool *pool, uint64_t size, uint64_t window,
 	uint64_t rounds, double *alloc_ns)
@@ -327,7 +380,8 @@ static bool has_two_cores(void)
 	       (limits.cpus == 0 || limits.cpus >= 2);
 }
 
-/* Two ends that poll on one core would wait for the end of each other's time slices. */
+/* Decides for --wait auto. Two ends that poll on one core would wait for the end of each
+ * other's time slices, so they sleep if there is only one core. */
 static void settle_wait(struct bench_settings *s)
 {
 	bool two = has_two_cores();
@@ -335,9 +389,102 @@ static void settle_wait(struct bench_settings *s)
 	if (s->wait == WAIT_AUTO)
 		s->wait = two ? WAIT_POLL : WAIT_SLEEP;
 	else if (s->wait == WAIT_POLL && !two)
-		fputs("tern bench: warning: both ends poll on one core, so the times are "
-		      "the scheduler's; --wait sleep measures Tern\n",
+		fputs("tern bench: warning: both ends poll on one core, so the times "
+		      "measure the scheduler and not Tern; use --wait sleep\n",
 			stderr);
+}
+
+static void tell_address(const char *address)
+{
+	printf("%s\n", address);
+	fflush(stdout);
+}
+
+static void tell_address_json(const char *address)
+{
+	output_json(json_pack("{ss ss}", "event", "listening", "address", address));
+}
+
+static void tell_served(const struct bench_served *served)
+{
+	const struct bench_config *c = &served->config;
+
+	if (served->status < 0)
+		command_refuse(&bench_command, "%s%s%s", served->client,
+			*served->client ? ": " : "", served->error.text);
+	else
+		printf("%s: %llu tensors of %llu bytes\n", served->client,
+			(unsigned long long)c->rounds, (unsigned long long)c->size);
+	fflush(stdout);
+}
+
+static void tell_served_json(const struct bench_served *served)
+{
+	const struct bench_config *c = &served->config;
+
+	output_json(json_pack("{ss ss sI sI si so}", "event", "served", "client",
+		served->client, "size", (json_int_t)c->size, "rounds",
+		(json_int_t)c->rounds, "status", served->status, "text",
+		report_text(served->error.text)));
+}
+
+static int serve(const struct command *self, const struct bench_settings *s)
+{
+	const struct bench_config config = {.fabric = s->fabric,
+		.listen = s->serve,
+		.secret = secret_text(&s->known)};
+	struct bench_error error = {0};
+
+	if (bench_hosts_serve(&config, s->once,
+		    s->json ? tell_address_json : tell_address,
+		    s->json ? tell_served_json : tell_served, &error) == 0)
+		return EXIT_OK;
+	command_refuse(self, "%s", error.text);
+	return error.input ? EXIT_INPUT : EXIT_JOB;
+}
+
+/* Checks the options that place the two ends on hosts. -EINVAL: `error` has one line. */
+static int check_ends(
+	const struct kind *kind, const struct bench_settings *s, struct message *error)
+{
+	bool is_pool = kind && strcmp(kind->name, "pool") == 0;
+
+	if (s->serve && (kind || s->connect || s->listen))
+		return options_refuse(error,
+			"--serve excludes %s: the client (--connect) chooses what is "
+			"measured",
+			kind         ? kind->name
+			: s->connect ? "--connect"
+				     : "--listen");
+	if (s->serve && (s->size.count || s->rounds.count || s->inflight || s->all))
+		return options_refuse(error,
+			"--serve takes no --size, --all, --rounds or --inflight: "
+			"the client (--connect) chooses them");
+	if (s->once && !s->serve)
+		return options_refuse(error, "--once belongs to --serve");
+	if (s->connect && (s->listen || is_pool))
+		return options_refuse(error, "--connect excludes %s",
+			is_pool ? "pool, which needs no other host" : "--listen");
+	if (s->all && s->size.count)
+		return options_refuse(error, "--all excludes --size");
+	return 0;
+}
+
+/* Gets the secret: for two hosts the user's, for one host a new random one. */
+static int get_secret(struct bench_settings *s, struct message *error)
+{
+	if (s->serve || s->connect || s->secret.file || s->secret.fd)
+		return secret_read(&s->secret, &s->known, error);
+	if (!s->secret.insecure && secret_make(&s->known) < 0)
+		return options_refuse(
+			error, "the system gives no random numbers for a secret");
+	return 0;
+}
+
+static void list_all_sizes(struct byte_list *sizes)
+{
+	for (sizes->count = 0; sizes->count <= 30; sizes->count++)
+		sizes->bytes[sizes->count] = 1ull << sizes->count;
 }
 
 static int bench_run(int argc, char **argv)
@@ -348,24 +495,34 @@ static int bench_run(int argc, char **argv)
 	struct output out;
 	struct message error;
 
-	if (!kind)
-		return command_refuse(self,
-			"%s%sthe test must be one of lat, bw, rate, pool",
-			argc ? argv[0] : "", argc ? ": " : "");
-	if (options_parse(options, argc - 1, argv + 1, &s, &error) ||
-		log_open("bench", s.log_level, &error) || fabric_check(&s.fabric, &error))
+	bool named = argc && strncmp(argv[0], "--", 2) != 0;
+	const char *listen;
+
+	if (named && !kind)
+		return command_refuse(
+			self, "%s: the test must be one of lat, bw, rate, pool", argv[0]);
+	if (options_parse(options, argc - named, argv + named, &s, &error) ||
+		check_ends(kind, &s, &error))
 		return command_refuse(self, "%s", error.text);
-	if (!s.secret.insecure && secret_make(&s.made) < 0)
-		return command_refuse(self, "no random numbers for a secret");
-	if (secret_check_listen(&s.secret, &s.made, &s.fabric, s.listen, &error))
+	if (!kind && !s.serve)
+		return command_refuse(
+			self, "the test must be one of lat, bw, rate, pool");
+	listen = s.serve ? s.serve : s.listen;
+	if (log_open("bench", s.log_level, &error) || fabric_check(&s.fabric, &error) ||
+		get_secret(&s, &error) ||
+		secret_check_listen(&s.secret, &s.known, &s.fabric, listen, &error) ||
+		fabric_check_listen(&s.fabric, listen, &error))
 		return command_refuse(self, "%s", error.text);
-	if (fabric_check_listen(&s.fabric, s.listen, &error))
-		return command_refuse(self, "%s", error.text);
+	if (s.serve)
+		return serve(self, &s);
+	if (s.all)
+		list_all_sizes(&s.size);
 	if (!s.size.count)
 		tern_assert(options_parse_bytes(kind->sizes, &s.size) == 0);
 	if (s.rounds.count > 1 && s.rounds.count != s.size.count)
 		return command_refuse(self,
-			"--rounds has %zu values, --size %zu: give one, or one for each",
+			"--rounds has %zu values, --size has %zu: give one value of "
+			"--rounds, or one for each size",
 			s.rounds.count, s.size.count);
 	if (strcmp(kind->name, "pool") != 0)
 		settle_wait(&s);
@@ -385,8 +542,10 @@ static int bench_run(int argc, char **argv)
 
 const struct command bench_command = {
 	.name = "bench",
-	.usage = "lat|bw|rate|pool [options]",
-	.summary = "measure round trips, bandwidth, message rate or the memory pool here",
+	.usage = "lat|bw|rate|pool [options], or --serve HOST:PORT",
+	.summary = "measure round trips, bandwidth and message rate here or between two "
+		   "hosts, "
+		   "or the memory pool",
 	.options = options,
 	.run = bench_run,
 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A measurement between two forked processes: one sends, one receives. Tensors go through
- * the public interface of the rendezvous only.
+ * A measurement between two processes: one sends tensors, one receives them. Both are
+ * forked on this host, or the receiver is on another host (bench_hosts.h). Tensors are
+ * moved through the public interface of the rendezvous only.
  */
 #ifndef TERN_TOOLS_BENCH_PAIR_H
 #define TERN_TOOLS_BENCH_PAIR_H
@@ -11,51 +12,67 @@
 
 #include "tools/fabric.h"
 
-/* Where a tensor is received; in each case it is read from there (tern_req.data). */
+/* Where a tensor is received. In each case tern_req.data then points to it. */
 enum bench_receive {
-	BENCH_RECEIVE_ROOM,  /* into a tensor that exists already */
-	BENCH_RECEIVE_ALLOC, /* into a tensor that is allocated from the pool */
-	BENCH_RECEIVE_PEEK,  /* in place, if the fabric can */
+	BENCH_RECEIVE_ROOM,  /* into a buffer that was allocated before */
+	BENCH_RECEIVE_ALLOC, /* into a buffer that Tern allocates from the pool */
+	BENCH_RECEIVE_PEEK,  /* read in place in the sender's memory, if the fabric can */
 };
+
+/* Largest values that a struct bench_config may have. */
+#define BENCH_SIZE_MAX     (1ull << 36)
+#define BENCH_INFLIGHT_MAX 4096u
+#define BENCH_ROUNDS_MAX   1000000000u
 
 enum bench_pin { BENCH_PIN_AUTO, BENCH_PIN_YES, BENCH_PIN_NO };
 
 struct bench_config {
 	struct fabric_settings fabric;
-	const char *secret; /* for both ends; NULL: none */
-	/* HOST:PORT of the receiver; NULL: see fabric_listen_address(). */
+	const char *secret; /* secret of both ends; NULL: none */
+	/* HOST:PORT where the receiver listens; NULL: see fabric_listen_address(). */
 	const char *listen;
+	/* Address of a `tern bench --serve` on another host, which receives; NULL: a
+	 * process of this host receives. */
+	const char *connect;
+	/* with `connect`: the client makes no further measurement after this one */
+	bool last;
 	uint64_t size;     /* bytes of one tensor, at least 1 */
-	uint32_t inflight; /* tensors in flight at once */
+	uint32_t inflight; /* largest number of tensors in flight at once */
 	uint64_t warmup,
-		rounds; /* messages before and during the measurement, at least 1 each */
-	bool sleep;     /* both ends sleep between events instead of polling */
-	bool rewrite;   /* the sender writes each tensor anew before it sends it */
+		/* messages sent before and during the measurement, at least 1 each */
+		rounds;
+	bool sleep; /* both ends sleep, instead of polling, when nothing is to do */
+	/* the sender writes new contents into each tensor before it sends it */
+	bool rewrite;
 	enum bench_receive receive;
-	enum bench_pin pin; /* pin each end to a core of its own; auto: if they poll */
-	/* Every message is answered by 8 bytes, and round trips are timed. If false
-	 * only the last one is answered, and the rate is measured. */
+	enum bench_pin pin; /* pin each end to its own core; auto: only if they poll */
+	/* Every message is answered by 8 bytes, and its round trip is timed. If false,
+	 * the message rate is measured: only the last message of the warm-up and the last
+	 * of all are answered. */
 	bool reply_each;
 };
 
 struct bench_result {
-	uint64_t elapsed_ns; /* duration of the measured rounds, until the last answer */
-	uint64_t cpu_ns;     /* processor time of both processes during them */
-	uint64_t registrations; /* memory registrations of both processes during them */
-	uint64_t p50_ns, p99_ns, p999_ns; /* with reply_each */
-	bool pinned;                      /* the ends ran on different cores */
-	char fabric[16];                  /* the fabric that was used */
+	/* time that the measured rounds took, until the last answer */
+	uint64_t elapsed_ns;
+	uint64_t cpu_ns;        /* processor time of both processes in elapsed_ns */
+	uint64_t registrations; /* memory registrations of both processes in elapsed_ns */
+	/* percentiles of the round trips, with reply_each */
+	uint64_t p50_ns, p99_ns, p999_ns;
+	bool pinned;     /* the ends were pinned to different cores */
+	char fabric[16]; /* name of the fabric that was used */
 };
 
 struct bench_error {
-	/* The failure is the user's to correct: something asked for is not there. */
+	/* The user can correct the failure, such as a fabric that does not work on this
+	 * host: exit code 2. */
 	bool input;
 	char text[320];
 };
 
-/* Runs a measurement. It forks, so no thread may have been started. 0, or a negative
- * status with the text. The receiver checks the first message of each slot byte for
- * byte. */
+/* Runs a measurement. It forks, so no thread may have been started. Returns 0, or a
+ * negative status with error->text. The receiver checks the contents of the first
+ * `inflight` messages. */
 int bench_pair_run(const struct bench_config *config, struct bench_result *result,
 	struct bench_error *error);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads data sets from paths. A directory stands for the text files in it, one after the
- * other in the order of their names. Links are skipped, since their targets are in the
- * directory already or belong elsewhere.
+ * Reads data sets from paths. A directory stands for the text files in it, concatenated
+ * in the order of their names. Symbolic links are skipped: their targets are either in
+ * the directory already or do not belong to it.
  */
 #include "tools/data.h"
 
@@ -20,9 +20,9 @@ static void free_file(struct tern_data_file *file)
 	free((void *)file->data);
 }
 
-/* ---- bytes ---- */
+/* ---- reading files ---- */
 
-/* Sets the file's data and bytes. */
+/* Reads a whole file into file->data and file->bytes. */
 static int read_one(const char *path, struct tern_data_file *file, struct message *error)
 {
 	void *data;
@@ -46,7 +46,8 @@ static int append_one(const char *path, struct tern_data_file *all, struct messa
 		return r;
 	more = realloc((void *)all->data, all->bytes + one.bytes + 1);
 	if (!more)
-		return options_refuse(error, "%.400s: no memory for it", path);
+		return options_refuse(
+			error, "%.400s: not enough memory to read it", path);
 	memcpy(more + all->bytes, one.data, one.bytes);
 	all->data = more;
 	all->bytes += one.bytes;
@@ -59,7 +60,8 @@ static int plain_files(const struct dirent *entry)
 	       (entry->d_type == DT_REG || entry->d_type == DT_UNKNOWN);
 }
 
-/* Compares bytes, independent of the locale: every machine must read the same text. */
+/* Compares names by bytes, independent of the locale, so that every machine reads the
+ * texts in the same order. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
 	return strcmp((*a)->d_name, (*b)->d_name);
@@ -75,9 +77,12 @@ static int append_all(const char *directory, struct dirent **entries, int count,
 
 		if (snprintf(path, sizeof(path), "%s/%s", directory,
 			    entries[i]->d_name) >= (int)sizeof(path))
-			return options_refuse(
-				error, "%.400s: a path in it is too long", directory);
-		/* Some file systems do not return the type with the name. */
+			return options_refuse(error,
+				"%.400s: the path of a file in this directory is too "
+				"long",
+				directory);
+		/* Some file systems leave d_type unknown, so lstat() tells whether this
+		 * is a regular file. */
 		if (lstat(path, &st) < 0 || !S_ISREG(st.st_mode))
 			continue;
 		r = append_one(path, all, error);
@@ -102,11 +107,11 @@ static int read_directory(
 	free(entries);
 	if (r == 0 && !all->data)
 		return options_refuse(
-			error, "%.400s: there are no files in it", directory);
+			error, "%.400s: the directory has no files", directory);
 	return r;
 }
 
-/* Without a path there is nothing to read. */
+/* Reads file->path, a file or a directory. Does nothing if the path is NULL. */
 static int read_path(struct tern_data_file *file, struct message *error)
 {
 	struct stat st;
@@ -120,7 +125,7 @@ static int read_path(struct tern_data_file *file, struct message *error)
 
 /* ---- data sets ---- */
 
-/* The callback that may end the reading. */
+/* A callback that returns true if the reading is to be stopped. */
 struct stop {
 	bool (*asked)(void *arg);
 	void *arg;
@@ -153,13 +158,15 @@ static int read_set(const struct stop *stop, const char *path, const char *label
 		return options_refuse(
 			error, "%.400s: this tern was built without bzip2", path);
 	case -ENOMEM:
-		return options_refuse(error, "%.400s: no memory for it", path);
+		return options_refuse(
+			error, "%.400s: not enough memory to read it", path);
 	default:
 		return options_refuse(error, "%s", why.text);
 	}
 }
 
-/* Splits off the first A records and the last B of one set. */
+/* Replaces data->train by its first A records, and sets data->test to its last B records
+ * (--split A:B). */
 static int split(
 	const struct job_settings *job, struct job_data *data, struct message *error)
 {
@@ -174,7 +181,7 @@ static int split(
 			(unsigned long long)whole->count);
 	else if (tern_dataset_range(whole, 0, a, &data->train) ||
 		 tern_dataset_range(whole, whole->count - b, b, &data->test))
-		r = options_refuse(error, "--split: no memory for it");
+		r = options_refuse(error, "--split: not enough memory for the two parts");
 	else
 		r = 0;
 	tern_dataset_free(whole);

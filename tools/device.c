@@ -84,8 +84,8 @@ int device_check_arithmetic(
 		return 0;
 	if (arithmetic && choice->cuda)
 		return options_refuse(error,
-			"--arithmetic %s: is of the CPU, and %s was asked for", name,
-			choice->text);
+			"--arithmetic %s: only for --device cpu, and %s was asked for",
+			name, choice->text);
 	if (!is_arithmetic(name))
 		return options_refuse(
 			error, "%s%s: must be one of avx512, avx2, portable", from, name);
@@ -94,6 +94,24 @@ int device_check_arithmetic(
 			"%s%s: this processor does not have it; it has %sportable", from,
 			name, tern_kernels_named("avx2") ? "avx2, " : "");
 	return 0;
+}
+
+const char *const device_memories[] = {"host", "device", NULL};
+
+int device_check_memory(int memory, bool has_gpu, struct message *error)
+{
+	if (memory == 0 || has_gpu)
+		return 0;
+	return options_refuse(error,
+		"--tensor-memory device: needs --device cuda or --server-device cuda; on "
+		"the CPU use --tensor-memory host");
+}
+
+struct tern_vector_memory device_memory(const struct device *device, int memory)
+{
+	if (memory == 0 || !device->api)
+		return (struct tern_vector_memory){0};
+	return (struct tern_vector_memory){TERN_MEM_CUDA, device->ordinal};
 }
 
 static const struct tern_kernels *kernels_of(int arithmetic)
@@ -109,15 +127,15 @@ static int cpu_engine(const struct tern_kernels *kernels, const struct tern_mode
 
 	if (r < 0) {
 		options_refuse(error,
-			"no memory: matrix products need %llu MiB beside the model, "
-			"which "
-			"this process may not have (ulimit -v?)",
+			"not enough memory: matrix products need %llu MiB besides the "
+			"model; perhaps the process's memory is limited (ulimit -v)",
 			TERN_KERNELS_BYTES >> 20);
 		return r;
 	}
 	r = tern_engine_cpu_new(kernels, model, rows, out);
 	if (r < 0)
-		options_refuse(error, "no memory for batches of %zu records", rows);
+		options_refuse(
+			error, "not enough memory for batches of %zu records", rows);
 	return r;
 }
 
@@ -147,19 +165,34 @@ static int choose(const struct tern_cuda_api *api, const struct device_choice *c
 	return 0;
 }
 
+/* Reads the environment variable TERN_CUDA_GRAPHS. 1: off, so workers launch kernels one
+ * by one instead of as CUDA graphs; 0: on or not set; -1: any other value. */
+static int graphs_off(void)
+{
+	const char *asked = getenv("TERN_CUDA_GRAPHS");
+
+	if (!asked || !*asked || strcmp(asked, "on") == 0)
+		return 0;
+	return strcmp(asked, "off") == 0 ? 1 : -1;
+}
+
 int device_find(const char *option, const struct device_choice *choice, uint64_t index,
 	int arithmetic, struct device *out, struct message *error)
 {
 	struct tern_cuda_device device;
-	const char *why = "the driver tells of no device";
+	const char *why = "the driver reports no device";
 	char line[400];
 
 	*out = (struct device){.kernels = kernels_of(arithmetic)};
 	if (!choice->cuda)
 		return 0;
+	if (graphs_off() < 0)
+		return options_refuse(error, "TERN_CUDA_GRAPHS=%s: must be on or off",
+			getenv("TERN_CUDA_GRAPHS"));
 	if (tern_cuda_load(&out->api, &why) < 0 ||
 		choose(out->api, choice, index, &out->ordinal) < 0)
-		return options_refuse(error, "--%s %s: %s; without it: --%s cpu", option,
+		return options_refuse(error,
+			"--%s %s: %s; to compute without a GPU: --%s cpu", option,
 			choice->text, why, option);
 	if (tern_cuda_check_device(out->api, out->ordinal, &device, line, sizeof(line)) <
 		0)
@@ -173,7 +206,8 @@ int device_engine(const struct device *device, const struct tern_model *model,
 	struct tern_engine_cuda_opts opts = {.api = device->api,
 		.ordinal = device->ordinal,
 		.model = model,
-		.rows = rows};
+		.rows = rows,
+		.no_graphs = graphs_off() > 0};
 	const char *why;
 	int r;
 
@@ -202,7 +236,7 @@ int device_find(const char *option, const struct device_choice *choice, uint64_t
 	int arithmetic, struct device *out, struct message *error)
 {
 	(void)option;
-	(void)choice; /* in this build device_parse() accepts only the CPU */
+	(void)choice; /* device_parse() accepts only "cpu" in a build without CUDA */
 	(void)index;
 	(void)error;
 	*out = (struct device){.kernels = kernels_of(arithmetic)};

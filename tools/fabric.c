@@ -14,7 +14,7 @@
 #include "transport/verbs/verbs.h"
 #endif
 
-/* By choice; rows[FABRIC_AUTO] is NULL. */
+/* Names and table rows, indexed by the value of --fabric; rows[FABRIC_AUTO] is NULL. */
 struct choices {
 	const char **names;
 	const struct tern_fabric_ops **rows;
@@ -26,7 +26,7 @@ static void add_choices(struct choices *c, bool one_host)
 	for (size_t i = 0; tern_fabric_table[i]; i++) {
 		const struct tern_fabric_ops *row = tern_fabric_table[i];
 
-		/* The simulator is for tests: no process is reached through it. */
+		/* The simulated fabric is for tests: it connects no processes. */
 		if (row->simulated || row->one_host != one_host)
 			continue;
 		c->names[c->count] = row->name;
@@ -37,7 +37,7 @@ static void add_choices(struct choices *c, bool one_host)
 static const struct choices *choices(void)
 {
 	static struct choices all;
-	size_t most = 2; /* for auto and the final NULL */
+	size_t most = 2; /* entries for "auto" and the final NULL */
 
 	if (all.names)
 		return &all;
@@ -80,14 +80,15 @@ int fabric_check_listen(
 	if (!listen || !fabric_stays_here(settings))
 		return 0;
 	return options_refuse(error,
-		"--listen %.200s: %s has no addresses of hosts: leave "
+		"--listen %.200s: %s has no addresses of the form HOST:PORT: leave "
 		"--listen out, or choose another --fabric",
 		listen, fabric_name(settings));
 }
 
 /* ---- addresses to join ---- */
 
-/* False: no fabric has this name. */
+/* Finds a fabric by name. *choice: its value of --fabric. False: no fabric has this
+ * name. */
 static bool find_choice(const char *name, size_t bytes, int *choice)
 {
 	for (*choice = 0; *choice < fabric_count(); (*choice)++) {
@@ -116,15 +117,15 @@ static int check_one(
 	if (row)
 		wrong = tern_domain_why(domain, row);
 	if (!wrong && row && row->one_host)
-		wrong = *rest ? NULL : "must have a name behind ://";
+		wrong = *rest ? NULL : "must have a name after ://";
 	else if (!wrong)
 		wrong = options_wrong_address(rest, 1);
 	return wrong ? options_refuse(why, "%s: %s", address, wrong) : 0;
 }
 
 /*
- * Returns the plus behind the list's first address, or the list's end. A plus that no
- * "FABRIC://" follows is part of a name.
+ * Returns the plus sign that ends the first address of a list ADDRESS+ADDRESS..., or the
+ * list's end. A plus sign that is not followed by "FABRIC://" is part of a name.
  */
 static const char *end_of_first(const char *list)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a whole file, and writes one so that a reader, at any time and after any crash,
- * finds the old contents or the new ones. A new file is written in the same directory,
- * synced, and renamed over the old one; then the directory is synced, because only then
- * the rename is durable. The new file has no name until it is complete (O_TMPFILE), so a
- * writer that is killed leaves nothing, except between naming and renaming. On file
- * systems without O_TMPFILE it has a name from the start. The name is random: a process
- * id is not unique in a directory that hosts or containers share.
+ * Reads whole files, and writes files atomically: a reader finds the old contents or the
+ * new ones, at any time and after any crash. A new file is written in the same directory,
+ * synced, and renamed over the old one. Then the directory is synced, because only that
+ * makes the rename durable. The new file has no name until it is complete (O_TMPFILE), so
+ * a writer that is killed leaves no file behind, except between naming and renaming. On
+ * file systems without O_TMPFILE the new file has a temporary name from the start. The
+ * name is random: a process id would not be unique in a directory that several hosts or
+ * containers share.
  */
 #include "tools/host_file.h"
 
@@ -32,7 +33,7 @@ static int read_open(
 		return -errno;
 	if (S_ISDIR(st.st_mode))
 		return -EISDIR;
-	/* The size is only a hint: pipes have none, and a file may grow meanwhile. */
+	/* st_size is only a hint: it is 0 for pipes, and a file may grow meanwhile. */
 	room = st.st_size > 0 ? (size_t)st.st_size + 1 : READ_STEP;
 	buf = malloc(room + 1);
 	if (!buf)
@@ -72,7 +73,8 @@ int host_file_read(
 	return fd < 0 ? -errno : read_open(fd, stop, arg, data, bytes);
 }
 
-/* Writes all parts, however much writev() writes at a time. Empty parts are allowed. */
+/* Writes all parts, also if write() accepts only some bytes at a time. Parts may be
+ * empty. */
 static int write_parts(int fd, const struct iovec *parts, int count)
 {
 	for (int i = 0; i < count; i++) {
@@ -93,15 +95,16 @@ static int write_parts(int fd, const struct iovec *parts, int count)
 	return 0;
 }
 
-/* A user who may write into a directory need not be allowed to read it, and some file
- * systems cannot sync directories. Nothing more can be done then for a complete file. */
+/* True if an error of syncing a directory is only logged, since the file itself is
+ * complete. A user who may write into a directory need not be allowed to read it, and
+ * some file systems cannot sync directories. */
 static bool is_harmless(int error)
 {
 	return error == EACCES || error == EPERM || error == EINVAL || error == EROFS ||
 	       error == EOPNOTSUPP;
 }
 
-/* "" is the current directory. */
+/* Syncs a directory; "" is the current one. */
 static int sync_directory(const char *path)
 {
 	const char *dir = *path ? path : ".";
@@ -113,8 +116,8 @@ static int sync_directory(const char *path)
 	if (!is_harmless(errno))
 		return -errno;
 	tern_log(tern_env_system(), TERN_LOG_WARN,
-		"directory %.300s cannot be synced: %s: a file that is saved there may "
-		"be lost in a power failure",
+		"directory %.300s cannot be synced (%s): a file saved in it may be lost "
+		"in a power failure",
 		dir, strerror(errno));
 	return 0;
 }
@@ -124,7 +127,8 @@ static unsigned long long random_number(void)
 	return tern_random(tern_env_system());
 }
 
-/* Makes a file in the directory of `aside`, without a name if possible. */
+/* Creates the new file in the directory of `aside` (its temporary name): without a name
+ * if possible, otherwise as `aside`. */
 static int open_aside(const char *aside, size_t dir_bytes, bool *nameless)
 {
 	char dir[PATH_MAX];
@@ -132,7 +136,7 @@ static int open_aside(const char *aside, size_t dir_bytes, bool *nameless)
 
 	snprintf(dir, sizeof(dir), "%.*s", (int)dir_bytes, aside);
 	fd = open(dir_bytes ? dir : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
-	/* It gets its name through /proc. */
+	/* give_name() needs /proc to name the file later. */
 	*nameless = fd >= 0 && access("/proc/self/fd", X_OK) == 0;
 	if (*nameless)
 		return fd;
@@ -188,7 +192,8 @@ static int write_whole(const struct tern_file_op *op)
 	return sync_directory(aside);
 }
 
-/* If a file system cannot reserve space (NFS), its free space counts. */
+/* Reserves space for the file. If the file system cannot reserve (NFS), checks its free
+ * space instead. */
 static int take_room(int fd, uint64_t bytes)
 {
 	struct statvfs st;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tern info`: what was built in, what works on this machine, and which properties of the
- * machine matter. Everything is gathered into one JSON object; the text for people is
- * printed from that object, so the two cannot differ.
+ * `tern info`: shows what was built in, what works on this machine, and the properties of
+ * the machine that matter. All of it is gathered into one JSON object; the text for
+ * people is printed from that object, so the two cannot differ.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,16 +24,17 @@
 #include "transport/domain.h"
 
 struct info_settings {
-	struct fabric_settings fabric; /* only its --verbs */
+	struct fabric_settings fabric; /* only `verbs` is used */
 	bool check, json;
 	enum tern_log_level log_level;
 };
 
 static const struct option options[] = {
-	OPTION(FLAG, "check", NULL, "move tensors over every fabric that works here",
+	OPTION(FLAG, "check", NULL,
+		"test every fabric that works on this machine by moving tensors",
 		struct info_settings, check),
 	FABRIC_VERBS_OPTION(struct info_settings, fabric),
-	OPTION(FLAG, "json", NULL, "one JSON object", struct info_settings, json),
+	OPTION(FLAG, "json", NULL, "print one JSON object", struct info_settings, json),
 	LOG_LEVEL_OPTION(struct info_settings, log_level),
 	OPTION_END,
 };
@@ -68,7 +69,7 @@ static json_t *fabrics(const struct info_settings *s)
 	if (tern_domain_new(&opts, &domain))
 		return all;
 	for (size_t i = 0; tern_fabric_table[i]; i++)
-		/* The simulator is for tests: no process is reached through it. */
+		/* The simulated fabric is for tests: it connects no processes. */
 		if (!tern_fabric_table[i]->simulated)
 			json_array_append_new(
 				all, fabric(tern_fabric_table[i], domain->why[i]));
@@ -76,7 +77,8 @@ static json_t *fabrics(const struct info_settings *s)
 	return all;
 }
 
-/* Why verbs does not work here; NULL: it does. */
+/* Returns why the verbs fabric does not work on this machine; NULL: it works. `all`: what
+ * fabrics() returned. */
 static const char *verbs_missing(const json_t *all)
 {
 	size_t i;
@@ -105,11 +107,12 @@ static json_t *kernels(void)
 		"fingerprint", tern_kernels_fingerprint(used));
 }
 
-/* ---- for people ---- */
+/* ---- output as text ---- */
 
 static void print_value(const json_t *value);
 
-/* Prints members like "node 0, cpus 0-3, memory_bytes 8589934592;". */
+/* Prints the members of an object in one line, such as "node 0 cpus 0-3 memory_bytes
+ * 8589934592". */
 static void print_members(const json_t *object)
 {
 	const char *key, *between = "";
@@ -173,7 +176,8 @@ static void print_section(const char *title, json_t *section)
 	}
 }
 
-/* Why the fabric does not work here, or the detail that its row adds. */
+/* Returns why the fabric `one` does not work on this machine, or, if it works, the detail
+ * about it (tcp: its engine); NULL: neither. */
 static const char *about(const json_t *one)
 {
 	const char *key;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See info_check.h. Every check runs in a process of its own, which is killed when its
- * time is over: whatever a driver does, the next check comes, and the command ends. In
- * there are both ends, each with a domain of its own as if they were two processes; they
- * sleep between events, so that what wakes a sleeper is checked too.
+ * See info_check.h. Every check runs in a process of its own, which is killed at a time
+ * limit, so a driver that hangs stops neither the next check nor the command. The process
+ * has both ends of a connection, each with its own domain, as if they were two processes.
+ * Both ends sleep between events, so that wake-ups are checked too.
  *
- * The parent itself opens no fabric: a fork of a process that has RDMA devices open may
- * not use them.
+ * The parent process opens no fabric, because a forked child could not use RDMA devices
+ * that its parent has open.
  */
 #include "tools/info_check.h"
 
@@ -31,19 +31,21 @@
 #include "tools/output.h"
 #include "transport/domain.h"
 
-/* Time limits: of the two ends for their tensors, and of the process that runs both. */
+/* Time limits. PAIR_NS: for both ends to connect, transfer and close. CHILD_NS: for the
+ * whole process of a check, because a driver may hang. */
 #define PAIR_NS  (10 * TERN_NS_PER_S)
 #define CHILD_NS (15 * TERN_NS_PER_S)
-#define SLEEP_MS 100 /* at most, should a wake-up be lost */
+#define SLEEP_MS 100 /* longest sleep: a lost wake-up costs no more than this */
 
 static const uint64_t sizes[] = {64, 1u << 20};
 #define SIZES_TEXT "64 B and 1 MiB both ways"
 
-/* What is checked. */
+/* What one check tests. */
 struct target {
-	int fabric;                   /* index into fabric_names() */
-	const char *verbs;            /* the user's options */
-	const char *device, *address; /* of a fabric that has devices */
+	int fabric;        /* index into fabric_names() */
+	const char *verbs; /* value of --verbs */
+	/* verbs: the device and its IP address; else NULL */
+	const char *device, *address;
 };
 
 struct end {
@@ -58,18 +60,18 @@ struct end {
 };
 
 struct pair {
-	struct end end[2]; /* 0 listens, 1 connects */
+	struct end end[2]; /* end[0] listens, end[1] connects */
 	struct tern_listener *listener;
 	uint64_t deadline_ns;
-	char said[300]; /* the last line of the worst level that was logged */
+	char said[300]; /* last log line of the most severe level so far */
 	enum tern_log_level level;
-	char why[700]; /* "": nothing has failed */
+	char why[700]; /* text of the first failure; "": none */
 };
 
 static int fail(struct pair *p, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* The first failure counts: "WHAT: status (what was logged)". */
+/* Records the first failure as "WHAT: STATUS (LAST LOG LINE)". Returns `status`. */
 static int fail(struct pair *p, int status, const char *fmt, ...)
 {
 	char what[160];
@@ -114,7 +116,7 @@ static void accepted(struct tern_peer *peer, void *arg)
 	struct end *e = arg;
 	struct tern_peer_opts opts = {.event = event, .arg = e};
 
-	if (e->peer) { /* a stranger found the port */
+	if (e->peer) { /* another process has connected: close its connection */
 		tern_peer_close(peer);
 		return;
 	}
@@ -123,7 +125,7 @@ static void accepted(struct tern_peer *peer, void *arg)
 	e->up = true;
 }
 
-/* Until one of them has something to do. */
+/* Sleeps until one of the two contexts has work to do, at most SLEEP_MS. */
 static int sleep_both(struct pair *p)
 {
 	struct pollfd fds[2];
@@ -165,7 +167,7 @@ static bool both_down(const struct pair *p)
 	return p->end[0].down && p->end[1].down;
 }
 
-/* ---- one tensor ---- */
+/* ---- moving one tensor ---- */
 
 static struct tern_req out_req, in_req;
 
@@ -180,7 +182,8 @@ static unsigned char byte_at(uint64_t seed, uint64_t i)
 	return (unsigned char)tern_rng_at(1, seed, 0, i);
 }
 
-/* Receives into what holds the opposite of what is sent. */
+/* Moves one tensor and compares every byte. The receiving memory is filled with the
+ * inverse of each byte before, so that a byte that does not arrive is found. */
 static int transfer(struct pair *p, struct tern_channel *from, struct tern_channel *to,
 	struct tern_buf *out, struct tern_buf *in, uint64_t seed)
 {
@@ -229,13 +232,13 @@ static int move_one(struct pair *p, unsigned sender, uint64_t size, uint64_t see
 		return fail(p, r, "memory");
 	r = transfer(p, from->channel, to->channel, &out, &in, seed);
 	if (r)
-		return r; /* it may still be written: the process ends with it */
+		return r; /* not freed: the fabric may still write to the memory */
 	tern_pool_put(from->pool, &out);
 	tern_pool_put(to->pool, &in);
 	return 0;
 }
 
-/* ---- two ends ---- */
+/* ---- one check: two ends, and all its tensors ---- */
 
 static bool has_option(const char *text, const char *name)
 {
@@ -249,8 +252,10 @@ static bool has_option(const char *text, const char *name)
 }
 
 /*
- * The user's options; beyond them the device that is checked has to do all, unless they
- * say where to start from. The last of two options of one name counts.
+ * Sets the verbs options of one end. Appends device= to the user's options, and from=
+ * (the local address) at the connecting end, so that both ends use the device that is
+ * checked. At the connecting end nothing is appended if the user has given from=, and no
+ * from= if the user has given gid=. If an option is given twice, the last one counts.
  */
 static void set_verbs_options(const struct target *target, bool connects, struct end *e)
 {
@@ -316,7 +321,7 @@ static int join(struct pair *p, const struct target *target)
 	char host[80], address[160];
 	int r;
 
-	/* An IPv6 address stands in brackets. */
+	/* An IPv6 address needs brackets before a port. */
 	if (target->address)
 		snprintf(host, sizeof(host),
 			strchr(target->address, ':') ? "[%.70s]:0" : "%.70s:0",
@@ -380,9 +385,10 @@ static json_t *check_pair(const struct target *target)
 	return json_pack("{sb sf}", "ok", true, "ms", ms);
 }
 
-/* ---- processes ---- */
+/* ---- running a check in a child process ---- */
 
-/* What there is to check: the fabrics, and the devices of verbs. */
+/* Lists what can be checked: the fabrics, with the reason why one does not work, and the
+ * RDMA devices. Runs in a child. */
 static json_t *list(const struct target *target)
 {
 	struct fabric_settings settings = {.verbs = target->verbs};
@@ -417,7 +423,8 @@ static _Noreturn void be_child(
 	_exit(json_dumpfd(result, fd, JSON_COMPACT) ? 1 : 0);
 }
 
-/* All that comes before the end or `deadline_ns`; false: the time is over. */
+/* Reads to the end of the pipe, or until `text` is full. False: `deadline_ns` passed
+ * before. */
 static bool read_all(int fd, char *text, size_t bytes, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = fd, .events = POLLIN};
@@ -440,7 +447,8 @@ static bool read_all(int fd, char *text, size_t bytes, uint64_t deadline_ns)
 	return true;
 }
 
-/* A second for what the kernel has to clear away; one that hangs there is left behind. */
+/* Waits at most 1 s for the process to exit: a process that hangs in the kernel never
+ * exits. */
 static void reap(pid_t pid, int *status)
 {
 	const struct timespec turn = {.tv_nsec = 10 * TERN_NS_PER_MS};
@@ -449,7 +457,8 @@ static void reap(pid_t pid, int *status)
 		nanosleep(&turn, NULL);
 }
 
-/* What the process said, or {"why"}: how it ended without saying it. */
+/* Returns the result that the check's process has written. If there is none: {"why"},
+ * which tells how the process ended. */
 static json_t *conclude(pid_t pid, bool in_time, const char *text)
 {
 	json_t *result = in_time ? json_loads(text, 0, NULL) : NULL;
@@ -462,7 +471,7 @@ static json_t *conclude(pid_t pid, bool in_time, const char *text)
 		return result;
 	if (!in_time)
 		return json_pack("{so}", "why",
-			json_sprintf("nothing was heard for %d s",
+			json_sprintf("the check did not end within %d s",
 				(int)(CHILD_NS / TERN_NS_PER_S)));
 	if (WIFSIGNALED(status))
 		return json_pack("{so}", "why",
@@ -498,14 +507,14 @@ static json_t *in_child(
 /* ---- the command ---- */
 
 struct run {
-	const char *verbs; /* the user's options */
+	const char *verbs; /* value of --verbs */
 	struct output out;
 	json_t *checks;
 	bool failed;
 };
 
-/* Shows and keeps one check: {"fabric", ...} with "skipped", or "ok" and "ms" or
- * "why". */
+/* Prints the result of one check and keeps it for the JSON output. `check` is {"fabric",
+ * ...} with "skipped", or with "ok" and either "ms" or "why". */
 static void add(struct run *run, json_t *check)
 {
 	bool named = json_object_get(check, "device");
@@ -558,7 +567,7 @@ static const char *address_of(const json_t *device, json_int_t port)
 	return NULL;
 }
 
-/* Through each of its ports. */
+/* Checks an RDMA device once through each of its ports. */
 static void check_device(struct run *run, int fabric, const json_t *device)
 {
 	struct target target = {.fabric = fabric,
@@ -611,7 +620,8 @@ static void check_fabric(struct run *run, const json_t *listed, int fabric)
 	}
 }
 
-/* From this host outwards: --fabric names them the other way round. */
+/* Checks all fabrics. Those within this host, which are the last of fabric_names(), come
+ * first. */
 static void check_fabrics(struct run *run, const json_t *listed)
 {
 	for (int i = fabric_count() - 1; i > FABRIC_AUTO; i--)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See info_rdma.h. Devices are queried through the table that the verbs fabric uses;
- * sysfs adds what verbs do not know: the driver and the network interfaces.
+ * See info_rdma.h. Devices are queried through the table of functions that the verbs
+ * fabric uses; sysfs adds what verbs do not report: the driver and the network
+ * interfaces.
  *
- * The addresses of a device are found as the fabric will find them: librdmacm is asked to
- * bind to each address of this machine and returns the device. GIDs alone do not suffice:
- * an InfiniBand port has the address of its IPoIB interface.
+ * The IP addresses of a device are found as the verbs fabric will find them: librdmacm is
+ * asked to bind to each address of this machine and returns the device. GIDs alone are
+ * not enough, since an InfiniBand port has the address of its IPoIB interface.
  */
 #include "tools/info_rdma.h"
 
@@ -26,9 +27,9 @@
 #include "base/util.h"
 #include "transport/verbs/verbs.h"
 
-/* Largest slab of a pool. */
+/* Largest slab (a piece of memory that a pool registers as a whole), in bytes. */
 #define SLAB_MAX_BYTES (64ull << 30)
-/* A limit below this number of connections is reported. */
+/* If a device allows fewer connections than this, its "differences" say so. */
 #define CONNECTIONS_FEW 64
 
 struct found {
@@ -44,7 +45,7 @@ struct scan {
 	unsigned count, used_count;
 };
 
-/* ---- sysfs ---- */
+/* ---- reading sysfs ---- */
 
 static bool first_line(const char *path, char *line, size_t bytes)
 {
@@ -59,7 +60,8 @@ static bool first_line(const char *path, char *line, size_t bytes)
 	return *line != '\0';
 }
 
-/* Reads a file in the device's folder; a simulated device has none. */
+/* Reads a line of a file in the device's sysfs folder. False for a simulated device,
+ * which has no folder. */
 static bool device_line(
 	const struct ibv_context *context, const char *name, char *line, size_t bytes)
 {
@@ -94,7 +96,7 @@ static void set_driver(const struct ibv_context *context, json_t *device)
 	json_object_set_new(device, "driver", json_string(slash ? slash + 1 : target));
 }
 
-/* The network interface of a GID. */
+/* Reads the name of the network interface of a GID. */
 static bool gid_netdev(const struct ibv_context *context, unsigned port, int index,
 	char *name, size_t bytes)
 {
@@ -114,8 +116,8 @@ static json_int_t ip_mtu(const char *netdev)
 
 /* ---- GIDs ---- */
 
-/* The IP address of an entry of an Ethernet port, unless it is one that exists on
- * every link. */
+/* Writes the IP address of a GID of an Ethernet port. False if the address is link-local:
+ * such an address exists on every link. */
 static bool gid_address(const union ibv_gid *gid, char *out, size_t bytes)
 {
 	struct in6_addr a;
@@ -127,7 +129,7 @@ static bool gid_address(const union ibv_gid *gid, char *out, size_t bytes)
 	       inet_ntop(AF_INET6, &a, out, (socklen_t)bytes) != NULL;
 }
 
-/* The GID as sysfs prints it. */
+/* Formats a GID as sysfs does. */
 static json_t *gid_text(const union ibv_gid *gid)
 {
 	char text[64] = "";
@@ -191,8 +193,8 @@ static int mtu_bytes(enum ibv_mtu mtu)
 	return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? 128 << mtu : 0;
 }
 
-/* The rate as the kernel prints it, which knows the newest speeds; else from the
- * port's codes. */
+/* Returns the rate of a port: the kernel's text, since the kernel knows the newest
+ * speeds; without it, a text from the port's width and speed codes. */
 static json_t *rate_text(const struct ibv_context *context, unsigned port,
 	const struct ibv_port_attr *attr)
 {
@@ -202,7 +204,7 @@ static json_t *rate_text(const struct ibv_context *context, unsigned port,
 	static const struct {
 		unsigned code;
 		const char *name;
-		double gbits; /* nominal speed of a lane */
+		double gbits; /* nominal speed of a lane in Gbit/s */
 	} speeds[] = {{1, "SDR", 2.5}, {2, "DDR", 5}, {4, "QDR", 10}, {8, "FDR10", 10},
 		{16, "FDR", 14}, {32, "EDR", 25}, {64, "HDR", 50}, {128, "NDR", 100}};
 	char file[64], line[64];
@@ -261,7 +263,7 @@ static json_t *describe_port(
 	return port;
 }
 
-/* ---- devices ---- */
+/* ---- description of the devices ---- */
 
 static bool is_active(const json_t *port)
 {
@@ -291,19 +293,20 @@ static const char *transport_name(const struct ibv_context *context, const json_
 }
 
 /*
- * True for a device without hardware in sysfs. Older kernels link it to the network
- * card's device, but then the vendor is still 0, or the pseudo vendor of rxe and siw.
+ * True for a software device such as rxe (Soft-RoCE) or siw: it has no hardware device in
+ * sysfs. Older kernels link it to the network card's device, but then its vendor is 0 or
+ * a pseudo vendor.
  */
 static bool is_software(
 	const struct ibv_context *context, const struct ibv_device_attr *attr)
 {
 	if (!*context->device->ibdev_path)
-		return false; /* a simulated device does not say */
+		return false; /* unknown for a simulated device */
 	return !has_hardware(context) || attr->vendor_id == 0 ||
 	       attr->vendor_id == 0xffffff || attr->vendor_id == 0x626d74;
 }
 
-/* -1: no limit that matters. */
+/* Converts a limit to JSON; -1: too large to matter. */
 static json_int_t limit_of(uint64_t value)
 {
 	return value > INT64_MAX ? -1 : (json_int_t)value;
@@ -361,7 +364,7 @@ static json_t *describe_device(
 	return device;
 }
 
-/* ---- addresses ---- */
+/* ---- IP addresses of the devices ---- */
 
 static const void *address_bytes(const struct sockaddr *sa)
 {
@@ -370,8 +373,8 @@ static const void *address_bytes(const struct sockaddr *sa)
 	return &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
 }
 
-/* True if others can connect to it: it belongs to a network of a device, or another
- * one. */
+/* True for an address that other hosts may be able to connect to. place_address() finds
+ * out whether it belongs to an RDMA device. */
 static bool may_be_a_devices(const struct ifaddrs *i)
 {
 	if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || i->ifa_flags & IFF_LOOPBACK)
@@ -395,7 +398,7 @@ static bool has_address(const json_t *addresses, const char *text)
 	return false;
 }
 
-/* Adds the address to the device that librdmacm finds for it, if any. */
+/* Adds the IP address `text` to the device that librdmacm finds for it, if any. */
 static void place_address(struct scan *s, struct rdma_event_channel *channel,
 	const char *text, const char *netdev)
 {
@@ -421,7 +424,8 @@ static void place_address(struct scan *s, struct rdma_event_channel *channel,
 	s->api->destroy_id(id);
 }
 
-/* Also the addresses of GIDs: a container may see these and not the interfaces. */
+/* Adds the addresses of GIDs too: in a container the GIDs may be visible while the
+ * network interfaces are not. */
 static void place_gid_addresses(struct scan *s, struct rdma_event_channel *channel)
 {
 	for (unsigned i = 0; i < s->count; i++) {
@@ -466,12 +470,13 @@ static void find_addresses(struct scan *s)
 	s->api->destroy_event_channel(channel);
 }
 
-/* ---- differences ---- */
+/* ---- peculiarities of a device ("differences") ---- */
 
 static void differ_by_kind(const struct found *f, json_t *out)
 {
 	if (json_is_true(json_object_get(f->json, "software")))
-		info_say(out, "software: its figures say nothing about a network");
+		info_say(out, "software device: its speed does not show that of a "
+			      "network card");
 	if (f->context->device->transport_type == IBV_TRANSPORT_IWARP)
 		info_say(out,
 			"iWARP: runs over TCP, without immediate data (which Tern does "
@@ -484,14 +489,16 @@ static void differ_by_limits(const struct scan *s, const struct found *f, json_t
 	int per_conn = (int)(s->opts.depth + VERBS_WINDOW + VERBS_CONTROL);
 
 	if (attr->max_srq < 1 || attr->max_srq_wr < 64)
-		info_say(out,
-			"no shared receive queue: each connection has receives of its "
-			"own");
+		info_say(out, "no shared receive queue: each connection posts its own "
+			      "receives");
 	if ((unsigned)attr->max_qp_wr < s->opts.depth)
-		info_say(out, "a send queue holds %d requests, not the %u of depth=",
+		info_say(out,
+			"a send queue holds only %d requests, and not %u (the option "
+			"depth=)",
 			attr->max_qp_wr, s->opts.depth);
 	if (attr->max_qp_init_rd_atom < 1)
-		info_say(out, "no reads: large tensors are put, never fetched");
+		info_say(out, "no reads: senders write large tensors (RDMA write), "
+			      "receivers never read them");
 	else if ((unsigned)attr->max_qp_init_rd_atom < s->opts.read_max)
 		info_say(out, "%d reads under way on a connection, not the %u of reads=",
 			attr->max_qp_init_rd_atom, s->opts.read_max);
@@ -499,7 +506,9 @@ static void differ_by_limits(const struct scan *s, const struct found *f, json_t
 		info_say(out, "at most %llu MiB of memory can be registered in one piece",
 			(unsigned long long)(attr->max_mr_size >> 20));
 	if (attr->max_cqe / per_conn < CONNECTIONS_FEW)
-		info_say(out, "completion queues of %d entries: about %d connections",
+		info_say(out,
+			"completion queues of %d entries at most: enough for about %d "
+			"connections",
 			attr->max_cqe, attr->max_cqe / per_conn);
 }
 
@@ -568,18 +577,18 @@ static json_t *differences(const struct scan *s, const struct found *f)
 		differ_by_port(port, out);
 	}
 	if (json_array_size(json_object_get(f->json, "addresses")) == 0)
-		info_say(out, "no IP address: nobody can connect to it or from it");
+		info_say(out, "no IP address: the device cannot be used for connections");
 	if (json_is_false(json_object_get(f->json, "used")))
 		info_say(out, "not used: %s",
 			s->opts.device_count
-				? "device= does not name it"
+				? "the option device= does not name it"
 				: "there are more than 8; device= chooses them");
 	return out;
 }
 
-/* ---- all of it ---- */
+/* ---- the JSON object ---- */
 
-/* True if the process may lock memory without limit: CAP_IPC_LOCK is bit 14. */
+/* True if the process may lock memory without limit: it has CAP_IPC_LOCK, bit 14. */
 static bool may_lock_all(void)
 {
 	unsigned long long caps = 0;
@@ -602,8 +611,8 @@ static json_t *notes(void)
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (limit.rlim_cur != RLIM_INFINITY && !may_lock_all())
 		info_say(out,
-			"only %llu KiB of memory may be locked, and registered: ulimit "
-			"-l unlimited",
+			"only %llu KiB of memory may be locked, and so registered; to "
+			"raise the limit: ulimit -l unlimited",
 			(unsigned long long)(limit.rlim_cur >> 10));
 	return out;
 }
@@ -617,7 +626,7 @@ static json_t *describe_all(struct scan *s, struct ibv_context **contexts, int c
 
 		*f = (struct found){.context = contexts[i]};
 		if (s->api->query_device(f->context, &f->attr))
-			continue; /* it was removed just now */
+			continue; /* the device was removed meanwhile */
 		f->json = describe_device(s, f->context, &f->attr);
 		json_array_append_new(devices, f->json);
 		s->count++;
@@ -664,7 +673,7 @@ json_t *info_rdma(const struct fabric_settings *settings, const char *why,
 
 #endif
 
-/* ---- for people ---- */
+/* ---- output as text ---- */
 
 static long long number_of(const json_t *object, const char *name)
 {
@@ -757,7 +766,7 @@ void info_rdma_print(const json_t *rdma)
 	size_t i;
 
 	if (json_object_get(rdma, "why"))
-		return; /* the fabric has reported it */
+		return; /* printed with the fabrics already */
 	puts("rdma");
 	json_array_foreach(json_object_get(rdma, "devices"), i, one)
 	{

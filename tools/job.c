@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See job.h. Only what can be checked without reading data is checked here; the worker
+/* See job.h. job_check() checks what can be checked without reading the data; the worker
  * that reads the data checks the rest. */
 #include "tools/job.h"
 
@@ -41,7 +41,7 @@ int job_parse_optimizer(const char *text, void *at, struct message *why)
 	return options_refuse(why, "must be one of %s", tern_optimizer_names());
 }
 
-/* Checks that a file, or a directory if that is allowed, can be read. */
+/* Checks that `path` is a readable file, or a directory if `directory` is set. */
 static int check_path(
 	const char *option, const char *path, bool directory, struct message *error)
 {
@@ -52,7 +52,8 @@ static int check_path(
 	if (stat(path, &st) < 0 || access(path, R_OK) < 0)
 		return options_refuse(
 			error, "--%s %.300s: %s", option, path, strerror(errno));
-	/* A device may have no end; and every worker reads the whole file. */
+	/* A device file may have no end, and a pipe could be read by one worker only, but
+	 * every worker reads the whole file. */
 	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
 		return options_refuse(error, "--%s %.300s: must be a file", option, path);
 	if (S_ISDIR(st.st_mode) && !directory)
@@ -61,7 +62,7 @@ static int check_path(
 	return 0;
 }
 
-/* True if an earlier run of this very job has left its file there. */
+/* True if `path` is the file that an interrupted run of this same job has left. */
 static bool is_interrupted_run(
 	const struct job_settings *job, const char *path, const char *name)
 {
@@ -74,8 +75,8 @@ static bool is_interrupted_run(
 	return earlier_is_of(path, job_name, &step);
 }
 
-/* The user is not asked, since nobody may be at the terminal, and a forgotten --save
- * must not cost hours of training. */
+/* Refuses to replace the files of an earlier job, which may be hours of training. The
+ * user is not asked, since the job may run unattended. */
 static int check_earlier(const struct job_settings *job, struct message *error)
 {
 	static const char *const names[] = {JOB_SAVED, JOB_INTERRUPTED};
@@ -88,14 +89,14 @@ static int check_earlier(const struct job_settings *job, struct message *error)
 		if (access(path, F_OK) == 0 && !is_interrupted_run(job, path, names[i]))
 			return options_refuse(error,
 				"--save %.300s: an earlier job has saved its %s there: "
-				"another directory, or --overwrite",
+				"choose another directory, or give --overwrite",
 				job->save, names[i]);
 	}
 	return 0;
 }
 
-/* Checks that files can be made in the directory, or in the one in which it would be
- * made. */
+/* Checks for --save that files can be created in the directory `path` or, if it does not
+ * exist, that the directory can be created. */
 static int check_save(const char *path, struct message *error)
 {
 	struct stat st;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options of a training job. `tern train`, `tern server` and `tern worker` take the
- * same options for it, so that the launcher can pass on its own arguments, and every
- * process of a job, on this machine or another, gets the same.
+ * The options of a training job. `tern train`, `tern server` and `tern worker` use the
+ * same names for them, so that the launcher (`tern train`) can pass on its own arguments,
+ * and every worker of a job, on this machine or another, gets the same.
  */
 #ifndef TERN_TOOLS_JOB_H
 #define TERN_TOOLS_JOB_H
@@ -14,35 +14,39 @@
 #include "tools/host_env.h"
 #include "tools/log.h"
 
-/* Names of files in --save: the results, and the parameters of an interrupted job,
- * which have another name so that they cannot be mistaken for results. */
+/* Names of files in the --save directory: the results, and the parameters of an
+ * interrupted job. Their names differ, so that the latter cannot be mistaken for
+ * results. */
 #define JOB_SAVED       "model.safetensors"
 #define JOB_INTERRUPTED "interrupted.safetensors"
 
 struct job_settings {
 	const char *model, *data, *labels, *test;
 	struct count_pair split;
-	/* Slots 0: as many as workers, see job_check(). */
+	/* A slot is one of the gradients that are added up in a step. 0 slots: as many as
+	 * workers, see job_check(). */
 	uint64_t servers, workers, slots;
 	enum tern_mode mode;
-	struct tern_optimizer optimizer; /* includes lr, after job_check() */
-	double lr;                       /* 0: the optimizer's default */
-	double clip_norm;                /* 0: no clipping */
+	struct tern_optimizer optimizer; /* its lr is right only after job_check() */
+	double lr;                       /* --lr; 0: the optimizer's default */
+	double clip_norm;                /* --clip-norm; 0: no clipping */
 	uint64_t batch, steps, seed;
 	struct fabric_settings fabric;
-	struct device_choice device; /* for workers */
-	int arithmetic;              /* index into device_arithmetics */
+	struct device_choice device; /* --device: where workers compute */
+	int tensor_memory;           /* --tensor-memory: index into device_memories */
+	int arithmetic;              /* --arithmetic: index into device_arithmetics */
 	const char *save;
-	bool overwrite;    /* replace the files of an earlier job */
-	uint64_t generate; /* charlm: number of characters to write at the end */
+	bool overwrite; /* the files of an earlier job may be replaced */
+	/* model charlm: number of characters of text to generate at the end */
+	uint64_t generate;
 	bool json;
-	enum tern_log_level log_level; /* log.h */
+	enum tern_log_level log_level; /* --log-level, see log.h */
 };
 
 int job_parse_mode(const char *text, void *at, struct message *why);
 int job_parse_optimizer(const char *text, void *at, struct message *why);
 
-/* Rows of a command's table of options; its settings must begin with a struct
+/* Rows for a command's table of options; the command's settings must begin with a struct
  * job_settings. */
 #define JOB_OPTION(kind, name, value, field, help, ...)                                  \
 	OPTION(kind, name, value, help, struct job_settings, field, __VA_ARGS__)
@@ -53,7 +57,7 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 			"IDX, svmlight or text, plain, .gz or .bz2; a directory of "     \
 			"texts"),                                                        \
 		JOB_OPTION(TEXT, "labels", "PATH", labels, "labels of IDX images"),      \
-		JOB_OPTION(TEXT, "test", "PATH", test, "data to test on"),               \
+		JOB_OPTION(TEXT, "test", "PATH", test, "data to test the model on"),     \
 		JOB_OPTION(PAIR, "split", "A:B", split,                                  \
 			"train on the first A records, test on the last B"),             \
 		JOB_OPTION(COUNT, "servers", "S", servers, "servers of the job",         \
@@ -61,11 +65,12 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 		JOB_OPTION(COUNT, "workers", "N", workers, "workers of the job",         \
 			.initial = "1", .min = 1, .max = TERN_WORKERS_MAX),              \
 		JOB_OPTION(COUNT, "slots", "R", slots,                                   \
-			"gradients per step; default: one per worker", .min = 1,         \
-			.max = TERN_SLOTS_MAX),                                          \
+			"slots: gradients that are added up in each step; default: one " \
+			"per worker",                                                    \
+			.min = 1, .max = TERN_SLOTS_MAX),                                \
 		JOB_OPTION(CUSTOM, "mode", "sync|async", mode,                           \
-			"sync: a step sums R gradients; async: each is applied as it "   \
-			"comes",                                                         \
+			"sync: each step adds up R gradients (--slots); async: each "    \
+			"gradient is applied when it arrives",                           \
 			.initial = "sync", .parse = job_parse_mode),                     \
 		JOB_OPTION(CUSTOM, "optimizer", "NAME", optimizer,                       \
 			"sgd, momentum, adagrad or adam", .initial = "sgd",              \
@@ -76,46 +81,49 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 		JOB_OPTION(REAL, "clip-norm", "X", clip_norm,                            \
 			"scale gradients down to this global norm (sync)", .min = 1e-12, \
 			.max = 1e12),                                                    \
-		JOB_OPTION(COUNT, "batch", "B", batch, "records per slot",               \
+		JOB_OPTION(COUNT, "batch", "B", batch, "records in each slot's batch",   \
 			.initial = "128", .min = 1, .max = 1 << 20),                     \
 		JOB_OPTION(COUNT, "steps", "T", steps, "steps to train",                 \
 			.initial = "1000", .min = 1, .max = 1e12),                       \
 		JOB_OPTION(COUNT, "seed", "X", seed,                                     \
-			"of initial values and of the order of records",                 \
+			"seed of the initial parameters and of the order of records",    \
 			.initial = "1"),                                                 \
 		FABRIC_OPTIONS(struct job_settings, fabric),                             \
 		JOB_OPTION(CUSTOM, "device", "cpu|cuda[:N]", device,                     \
-			"where workers compute; cuda: worker I on device I modulo how "  \
-			"many there are",                                                \
+			"where workers compute; cuda: worker I uses GPU I modulo the "   \
+			"number of GPUs",                                                \
 			.initial = "cpu", .parse = device_parse),                        \
+		TENSOR_MEMORY_OPTION(struct job_settings, tensor_memory),                \
 		ARITHMETIC_OPTION(struct job_settings, arithmetic),                      \
 		JOB_OPTION(TEXT, "save", "DIR", save,                                    \
-			"write the parameters there as safetensors"),                    \
+			"write the parameters into this directory as safetensors"),      \
 		JOB_OPTION(FLAG, "overwrite", NULL, overwrite,                           \
 			"--save may replace the results of an earlier job"),             \
 		JOB_OPTION(COUNT, "generate", "N", generate,                             \
-			"charlm: write so many characters at the end", .max = 1e6),      \
+			"charlm: generate N characters of text at the end", .max = 1e6), \
 		JOB_OPTION(FLAG, "json", NULL, json, "one JSON object per line"),        \
 		LOG_LEVEL_OPTION(struct job_settings, log_level)
 
-/* Rows for the commands that start servers: uint64_t; double. */
+/* Rows for the commands that start servers. `field` of the first is a uint64_t, the
+ * number of threads (0: not given); `field` of the second a double, the timeout in
+ * seconds. */
 #define THREADS_OPTION(name, settings, field)                                            \
 	OPTION(COUNT, name, "N",                                                         \
-		"threads of each server that add gradients up and update parameters; "   \
-		"the result is the same for any number",                                 \
-		settings, field, .initial = "1", .min = 1,                               \
-		.max = HOST_ENV_TASK_THREADS_MAX)
+		"threads of each server that add gradients up and update parameters, "   \
+		"each one chunk at a time; the result is the same for any number; "      \
+		"default 1, on a GPU 16",                                                \
+		settings, field, .min = 1, .max = HOST_ENV_TASK_THREADS_MAX)
 #define WORKER_TIMEOUT_OPTION(settings, field)                                           \
 	OPTION(REAL, "worker-timeout", "S",                                              \
-		"seconds that a worker which others wait for may make no progress; "     \
-		"then its slots go to others. Or ten times the median slot's time, "     \
-		"where that is longer",                                                  \
+		"a worker that makes no progress for S seconds (or for ten times the "   \
+		"median time of a slot, if that is longer) while others wait for it is " \
+		"lost; then other workers compute its slots",                            \
 		settings, field, .initial = "30", .min = 0.01, .max = 1e6)
 
 /*
- * Checks what the table cannot: required options, options that exclude each other, and
- * whether files exist. Fills in the defaults that depend on other options. -EINVAL with
- * one line.
+ * Checks what the option table cannot: required options, options that exclude each other,
+ * and whether files exist. Then fills in the defaults that depend on other options.
+ * -EINVAL: `error` has one line.
  */
 int job_check(struct job_settings *job, struct message *error);
 

@@ -82,8 +82,8 @@ static int help_all(FILE *out)
 		tern_version());
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(commands); i++)
 		fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-	fputs("  help       tern help COMMAND: its options\n"
-	      "  version    what this is, and was built from\n\n"
+	fputs("  help       tern help COMMAND: the options of a command\n"
+	      "  version    the version, and how it was built\n\n"
 	      "exit codes: 0 success, 1 the job failed, 2 the command or its input was "
 	      "wrong,\n"
 	      "128+N ended by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP)\n",
@@ -118,7 +118,8 @@ static bool asks_version(const char *word)
 	       strcmp(word, "-v") == 0 || strcmp(word, "version") == 0;
 }
 
-/* Opens missing standard streams, so that no other file gets their descriptors. */
+/* Opens /dev/null as any standard stream that is closed, so that no other file gets its
+ * descriptor number. */
 static void open_streams(void)
 {
 	int fd;
@@ -130,7 +131,7 @@ static void open_streams(void)
 		close(fd);
 }
 
-/* If results could not be written, the exit code is not 0. */
+/* Returns the exit code, which is not EXIT_OK if some output could not be written. */
 static int close_stdout(int code)
 {
 	static const char text[] =
@@ -169,7 +170,8 @@ static int run(int argc, char **argv)
 	return command->run(argc - 2, argv + 2);
 }
 
-/* A smaller stack would end the process by a signal somewhere inside. */
+/* Returns false if the stack limit is too low: the process would sooner or later be
+ * killed by SIGSEGV. */
 static bool has_stack(void)
 {
 	uint64_t bytes;

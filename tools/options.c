@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses options by table: see options.h. Defaults go through the same parser as the
- * user's input, so a default is always a valid value.
+ * Parses options by a table: see options.h. Default values go through the same parser as
+ * the user's input, so they are always valid.
  */
 #include "tools/options.h"
 
@@ -17,6 +17,13 @@
 
 #define NAMES_MAX 64
 
+bool options_is(const char *arg, const char *name)
+{
+	size_t n = strlen(name);
+
+	return strncmp(arg, name, n) == 0 && (!arg[n] || arg[n] == '=');
+}
+
 int options_refuse(struct message *error, const char *fmt, ...)
 {
 	va_list ap;
@@ -27,7 +34,7 @@ int options_refuse(struct message *error, const char *fmt, ...)
 	return -EINVAL;
 }
 
-/* Levenshtein's distance, for names of at most 31 characters; 99 for longer ones. */
+/* Levenshtein distance of two names of at most 31 characters; 99 if one is longer. */
 static unsigned distance(const char *a, const char *b)
 {
 	size_t na = strlen(a), nb = strlen(b);
@@ -55,13 +62,13 @@ static unsigned distance(const char *a, const char *b)
 const char *options_nearest(const char *typed, const char *const *names)
 {
 	const char *best = NULL;
-	unsigned best_distance = 3; /* a name with more than two slips is another word */
+	unsigned best_distance = 3; /* more than two typing errors make another word */
 
 	for (; *names; names++) {
 		unsigned d = distance(typed, *names);
 
 		if (strlen(typed) >= 2 && strncmp(typed, *names, strlen(typed)) == 0)
-			d = 1; /* the typed word is the beginning of the name */
+			d = 1; /* the typed word is the start of the name */
 		if (d < best_distance && d < strlen(*names)) {
 			best = *names;
 			best_distance = d;
@@ -70,8 +77,9 @@ const char *options_nearest(const char *typed, const char *const *names)
 	return best;
 }
 
-/* Returns the name that an option of other programs has here. "": there is no such
- * option here. NULL: the word is not known. */
+/* Maps the name that an option has in other programs to Tern's name. NULL: the word is
+ * unknown. "": the word is known, but this command (its options are `names`) has no such
+ * option. */
 static const char *named_elsewhere(const char *typed, const char *const *names)
 {
 	static const struct {
@@ -98,14 +106,14 @@ static const char *named_elsewhere(const char *typed, const char *const *names)
 	return NULL;
 }
 
-/* ---- values ---- */
+/* ---- parsing values ---- */
 
 static bool in_range(const struct option *o, double v)
 {
 	return (o->min == 0 && o->max == 0) || (v >= o->min && v <= o->max);
 }
 
-/* Reads decimal digits only: strtoull alone would accept signs and spaces. */
+/* Reads decimal digits only, since strtoull() alone would accept signs and spaces. */
 static bool read_count(const char *text, char **end, uint64_t *out)
 {
 	if (!isdigit((unsigned char)*text))
@@ -144,8 +152,8 @@ static int parse_real(
 	return 0;
 }
 
-/* Reads a unit. "K" and "KiB" mean 1,024; M, G and T likewise; "B" is 1. `shift`: log2
- * of the unit. -EINVAL: not a unit. */
+/* Reads a unit at *at and moves *at past it. "K" and "KiB" mean 1,024; M, G and T
+ * likewise; "B" is 1. *shift: log2 of the unit. -EINVAL: not a unit. */
 static int read_unit(const char **at, unsigned *shift)
 {
 	static const char units[] = "KMGT";
@@ -161,8 +169,8 @@ static int read_unit(const char **at, unsigned *shift)
 	return *p && *p != ',' ? -EINVAL : 0;
 }
 
-/* Converts the digits behind the point of "1.5M", in units of 2^-shift: 524288.
- * -EINVAL: not a whole number of bytes. */
+/* Converts the digits after the decimal point of a size to bytes: "5" of "1.5M" (shift is
+ * 20) to 524288. -EINVAL: not a whole number of bytes. */
 static int read_fraction(const char *digits, size_t n, unsigned shift, uint64_t *out)
 {
 	uint64_t above = 0, below = 1;
@@ -175,7 +183,7 @@ static int read_fraction(const char *digits, size_t n, unsigned shift, uint64_t 
 	return ((unsigned __int128)above << shift) % below ? -EINVAL : 0;
 }
 
-/* Reads one number of a list, and moves `at` behind it. */
+/* Reads one number of a list, and moves *at past it. */
 static int read_size(const struct option *o, const char *text, const char **at,
 	uint64_t *out, struct message *error)
 {
@@ -286,7 +294,7 @@ const char *options_wrong_address(const char *text, uint64_t least_port)
 	return NULL;
 }
 
-/* Checks HOST:PORT. ":PORT" and "PORT" mean every address of this host. */
+/* Checks HOST:PORT of a listener. ":PORT" and "PORT" mean all addresses of this host. */
 static int check_address(const struct option *o, const char *text, struct message *error)
 {
 	const char *wrong = options_wrong_address(text, 0);
@@ -424,7 +432,7 @@ static size_t name_of(const struct option *o, char *out, size_t bytes)
 		o->value ? o->value : "");
 }
 
-/* Writes the help text of an option, its choices and its default, in one line. */
+/* Writes the help text of an option with its choices and its default, in one line. */
 static void text_of(const struct option *o, char *out, size_t bytes)
 {
 	FILE *f = fmemopen(out, bytes, "w");
@@ -443,8 +451,8 @@ static void text_of(const struct option *o, char *out, size_t bytes)
 	out[bytes - 1] = '\0'; /* fclose() writes no NUL if the text is too long */
 }
 
-/* Prints words, broken into lines. The cursor is at `column` already, where broken
- * lines begin too. */
+/* Prints the words of a text, broken into lines. The cursor already stands at `column`,
+ * where the broken lines begin too. */
 static void print_words(FILE *out, size_t column, char *text)
 {
 	size_t at = column;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See output.h. Every line is written at once: its reader may be a program that waits. */
+/* See output.h. Lines are not buffered, since a program may be waiting for each of
+ * them. */
 #include "tools/output.h"
 
 #include <errno.h>
@@ -18,21 +19,24 @@
 #include "base/util.h"
 #include "tools/signals.h"
 
-#define PIECE_BYTES    PIPE_BUF /* a pipe that polls as writable accepts this much */
-#define LOOK_MS        100      /* interval at which a blocked write looks for a signal */
+/* a pipe that poll() finds writable accepts at least this much */
+#define PIECE_BYTES PIPE_BUF
+/* interval at which a blocked write checks for a signal */
+#define LOOK_MS        100
 #define STUCK_NS       TERN_NS_PER_S
 #define PLAIN_EVERY_NS TERN_NS_PER_S
 #define LINE_BYTES     256
 #define TTY_EVERY_NS   (100 * TERN_NS_PER_MS)
 
-/* Streams that are given up; shared by the threads that print. */
+/* Streams that were given up (nothing reads them), shared by the threads that print; and
+ * whether output to stdout was lost. */
 static atomic_bool given_up[STDERR_FILENO + 1], lost;
 
-/* False: the stream is given up. */
+/* Waits until the stream accepts output. False: the stream was given up. */
 static bool wait_for_room(int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLOUT};
-	uint64_t limit_ns = 0; /* 0: no signal was seen */
+	uint64_t limit_ns = 0; /* time to give the stream up; 0: no signal has come */
 
 	while (!given_up[fd]) {
 		if (poll(&p, 1, LOOK_MS) > 0)
@@ -70,7 +74,7 @@ static void put(int fd, const char *fmt, ...) __attribute__((format(printf, 2, 3
 
 static void put(int fd, const char *fmt, ...)
 {
-	static const char nothing[] = "(no memory to show it)\n";
+	static const char nothing[] = "(not enough memory to print this line)\n";
 	char *text = NULL;
 	va_list ap;
 	int bytes;
@@ -86,8 +90,8 @@ static void put(int fd, const char *fmt, ...)
 		free(text);
 }
 
-/* A self-rewriting line needs a terminal that supports it, and a user who has not
- * asked for plain text. */
+/* A progress line that rewrites itself needs a terminal that supports it, and a user who
+ * has not asked for plain text with NO_COLOR. */
 static bool rewrites(void)
 {
 	const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");
@@ -101,8 +105,9 @@ void output_init(struct output *out, bool json)
 	*out = (struct output){.json = json, .tty = !json && rewrites()};
 }
 
-/* All in ASCII, so that characters that change a terminal or the direction of text
- * arrive as \uNNNN. The library does not escape DEL, so that is done here. */
+/* The output is ASCII only, so that characters that control a terminal or change the
+ * direction of text arrive as \uNNNN. The JSON library does not escape DEL, so this
+ * function does. */
 void output_json(json_t *object)
 {
 	char *text =
@@ -113,12 +118,14 @@ void output_json(json_t *object)
 	for (; from && (del = strchr(from, 0x7f)); from = del + 1)
 		put(STDOUT_FILENO, "%.*s\\u007f", (int)(del - from), from);
 	put(STDOUT_FILENO, "%s\n",
-		from ? from : "{\"event\":\"error\",\"text\":\"no memory to show it\"}");
+		from ? from
+		     : "{\"event\":\"error\",\"text\":\"not enough memory to print this "
+		       "event\"}");
 	free(text);
 	json_decref(object);
 }
 
-/* Writes a line: `head`, and then the text, whatever it contains. */
+/* Writes a line: `head`, then `text` with all special characters escaped. */
 static void put_shown(int fd, const char *head, const char *text, size_t bytes)
 {
 	size_t size = 4 * bytes + 1;
@@ -198,8 +205,8 @@ static void format_left(char *text, size_t bytes, double left_s)
 		snprintf(text, bytes, "%uh%02um", s / 3600, s / 60 % 60);
 }
 
-/* Columns of the terminal that a line may use: on some terminals a character in the
- * last column wraps. */
+/* Returns how many columns a progress line may use. The last column of the terminal is
+ * left free, because a character in it wraps on some terminals. */
 static int line_room(const struct output *out)
 {
 	struct winsize size;
@@ -209,7 +216,8 @@ static int line_room(const struct output *out)
 	return TERN_MIN(size.ws_col - 1, LINE_BYTES - 1);
 }
 
-/* Parts that do not fit are left out, the least important first. */
+/* Composes a progress line of at most `room` characters. Parts that do not fit are left
+ * out, the least important first. */
 static void compose(const struct progress *p, const char *left, int room, char *line)
 {
 	char rate[40], bytes[40], loss[40];

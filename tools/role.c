@@ -20,13 +20,15 @@
 
 #define SIGNAL_TURNS 1024
 #define STOPPING_NS  (7 * TERN_NS_PER_S)
-#define FILES_FEW    64 /* less than a process of a job needs */
-/* Time for a computation to end; after that its thread is abandoned. */
+#define FILES_FEW    64 /* fewer open files than a server or worker needs */
+/* How long the end of the process waits for a thread that computes; then the thread is
+ * abandoned. */
 #define THREADS_MS 2000
-/* Time for peers that read memory of a failed process. */
+/* How long the end of a process that has failed, or was asked to end, waits for peers
+ * that still read its memory. */
 #define CUT_NS TERN_NS_PER_S
 
-/* Writes one log line. Threads of jobs may call this too. */
+/* Prints a log line as an event. Threads that run tasks log too, hence the lock. */
 static void log_line(enum tern_log_level level, const char *line, void *arg)
 {
 	struct role *role = arg;
@@ -39,7 +41,7 @@ static void log_line(enum tern_log_level level, const char *line, void *arg)
 	funlockfile(stdout);
 }
 
-/* Makes the domain, with the fabric that the user chose. */
+/* Makes the domain, and checks that the fabric of --fabric works. */
 static int open_domain(struct role *role, const struct fabric_settings *fabric)
 {
 	struct tern_domain_opts opts = fabric_domain_opts(fabric);
@@ -55,12 +57,12 @@ static int open_domain(struct role *role, const struct fabric_settings *fabric)
 	return -ENODEV;
 }
 
-/* Sets the name that ps and top show. Without it, the launcher's children would be
- * called "exe", since they run /proc/self/exe. */
+/* Sets the process name that ps and top show. The launcher's children run /proc/self/exe,
+ * so without this their name would be "exe". */
 static void name_process(const struct command *command, uint64_t index)
 {
-	char name[16]; /* all that the kernel keeps: "tern-worker4095" fits without a
-			  space */
+	/* the kernel keeps 15 characters: "tern-worker4095" fits without a space */
+	char name[16];
 
 	snprintf(name, sizeof(name), "tern-%s%s%llu", command->name,
 		index < 1000 ? " " : "", (unsigned long long)index);
@@ -108,7 +110,7 @@ const char *role_why(int status, char *text, size_t bytes)
 		return text;
 	if (size.rlim_cur != RLIM_INFINITY)
 		snprintf(text + n, bytes - n,
-			": files may have %llu KiB (ulimit -f), shared memory, too",
+			": files and shared memory may have at most %llu KiB (ulimit -f)",
 			(unsigned long long)size.rlim_cur >> 10);
 	else if (files.rlim_cur < FILES_FEW)
 		snprintf(text + n, bytes - n, ": only %llu files may be open (ulimit -n)",
@@ -116,11 +118,11 @@ const char *role_why(int status, char *text, size_t bytes)
 	return text;
 }
 
-/* ---- the loop ---- */
+/* ---- the event loop ---- */
 
 static void say_status(struct role *role)
 {
-	char text[600] = "it starts";
+	char text[600] = "it is starting";
 
 	if (role->describe)
 		role->describe(role, text, sizeof(text));
@@ -157,7 +159,7 @@ bool role_is_asked(void *arg)
 	return role->signal != 0;
 }
 
-/* Sleeps until an event, but at most until `limit_ns`. */
+/* Sleeps until the context or a signal needs attention, at most until `limit_ns`. */
 static void sleep_until_event(struct role *role, uint64_t limit_ns)
 {
 	struct pollfd fds[] = {
@@ -185,7 +187,8 @@ static bool is_busy(struct role *role)
 	return role->is_busy && role->is_busy(role);
 }
 
-/* Handles a limit that has passed, and returns the next one. */
+/* Called when the time to end has passed: ends the loop, unless the role is still saving.
+ * Returns the time of the next check. */
 static uint64_t limit_passed(struct role *role)
 {
 	role->over = !is_busy(role);
@@ -199,8 +202,8 @@ void role_loop(struct role *role)
 	for (unsigned turn = 1; !role->over; turn++) {
 		int n = tern_progress(role->ctx);
 
-		/* Signals are otherwise seen when the context sleeps, but a busy
-		 * context never does. */
+		/* sleep_until_event() looks for signals too, but a busy context never
+		 * sleeps. */
 		if (turn % SIGNAL_TURNS == 0)
 			look_for_signal(role);
 		if (role->signal && limit_ns == UINT64_MAX)
@@ -218,7 +221,7 @@ void role_loop(struct role *role)
 	}
 }
 
-/* ---- the end ---- */
+/* ---- ending the process ---- */
 
 static int exit_code(const struct role *role)
 {
@@ -244,10 +247,9 @@ static void cut_timer(struct tern_timer *timer)
 	exit_now(tern_container_of(timer, struct role, cut_timer));
 }
 
-/* Sets the time after which the context's end no longer waits for peers.
- * tern_context_free() waits for peers that read this process' memory, and a peer that
- * hangs would keep it waiting for ever. Memory that peers have mapped outlives the
- * process. */
+/* Limits how long tern_context_free() may wait. It waits for peers that read this
+ * process's memory, and a peer that hangs would keep it waiting for ever. Exiting is
+ * safe: memory that peers have mapped outlives the process. */
 static void limit_cut(struct role *role)
 {
 	role->cut_timer.fire = cut_timer;
@@ -256,7 +258,8 @@ static void limit_cut(struct role *role)
 
 void role_cut(struct role *role)
 {
-	/* A thread that computes cannot be interrupted, and may need minutes. */
+	/* A thread that computes cannot be interrupted, and may need minutes: the process
+	 * then exits without it. */
 	if (role->env && (role->signal || role->code) &&
 		!host_env_ends(role->env, THREADS_MS))
 		exit_now(role);

@@ -15,14 +15,16 @@
 #include "transport/addr.h"
 
 #define MADE_BYTES 32u
-#define BYTES_MIN  16 /* a shorter one can be guessed from one recorded handshake */
+/* an attacker who has recorded one handshake could guess a shorter secret */
+#define BYTES_MIN 16
 
 static bool usable(void)
 {
 	return tern_secret_check("any") == 0;
 }
 
-/* Checks that no other user can read the file, since any reader could join. */
+/* Checks that no other user can read the secret's file, since such a user could join the
+ * job. */
 static int check_file(int fd, const char *what, struct message *error)
 {
 	struct stat st;
@@ -37,12 +39,13 @@ static int check_file(int fd, const char *what, struct message *error)
 			what, (unsigned)st.st_uid, (unsigned)geteuid());
 	if (st.st_mode & 077)
 		return options_refuse(error,
-			"%.400s: others can read or change it (mode %04o), must be 0600",
+			"%.400s: other users can read or change it (mode %04o), must be "
+			"0600",
 			what, (unsigned)st.st_mode & 07777);
 	return 0;
 }
 
-/* Reads to the end, or one byte more than there is room for. */
+/* Reads to the end of the file, but at most `room` bytes. */
 static ssize_t read_all(int fd, char *to, size_t room)
 {
 	size_t bytes = 0;
@@ -56,7 +59,8 @@ static ssize_t read_all(int fd, char *to, size_t room)
 	return n < 0 ? -errno : (ssize_t)bytes;
 }
 
-/* The newline that editors and echo append is not part of the secret. */
+/* Reads a secret as text. A newline at the end, which editors and echo append, is not
+ * part of it. */
 static int read_text(int fd, const char *what, struct secret *out, struct message *error)
 {
 	char text[SECRET_BYTES_MAX + 3];
@@ -112,8 +116,9 @@ static int read_file(
 	if (fd < 0)
 		return options_refuse(error, "%s: %s", what, strerror(errno));
 	r = check_file(fd, what, error);
-	/* open() would wait for a pipe's writer for ever. A writer that exists, as in
-	 * bash's <(COMMAND), is waited for. */
+	/* The file was opened with O_NONBLOCK, since opening a pipe without a writer
+	 * would block for ever. Reads may block, to wait for an existing writer, as in
+	 * bash's <(COMMAND). */
 	if (r == 0 && fcntl(fd, F_SETFL, O_RDONLY) < 0)
 		r = options_refuse(error, "%s: %s", what, strerror(errno));
 	if (r == 0)
@@ -179,7 +184,7 @@ int secret_check_listen(const struct secret_settings *s, const struct secret *se
 	const char *advice = usable() ? "give all processes of the job --secret-file, or "
 					"--insecure if any of them may join"
 				      : "this tern was built without OpenSSL and has no "
-					"secrets: --insecure if that is well";
+					"secrets: use --insecure if that is acceptable";
 
 	if (*secret->text || s->insecure || fabric_stays_here(fabric))
 		return 0;

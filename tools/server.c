@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tern server`: one parameter server. It learns the job from the first worker. */
+/* `tern server`: runs one parameter server. The first worker that joins tells it the
+ * job's options. */
 #include <errno.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -14,11 +15,12 @@
 #include "tools/secret.h"
 
 struct server_settings {
-	const char *listen; /* NULL: see fabric_listen_address() */
+	const char *listen; /* --listen; NULL: see fabric_listen_address() */
 	struct fabric_settings fabric;
 	struct secret_settings secret;
 	struct device_choice device;
-	int arithmetic; /* index into device_arithmetics */
+	int tensor_memory; /* --tensor-memory: index into device_memories */
+	int arithmetic;    /* --arithmetic: index into device_arithmetics */
 	uint64_t index, spin_us, threads;
 	double worker_timeout_s;
 	bool json;
@@ -27,22 +29,24 @@ struct server_settings {
 
 static const struct option options[] = {
 	OPTION(ADDRESS, "listen", "HOST:PORT",
-		"where workers join, not for shm; port 0: the system picks one; default "
-		"127.0.0.1:0, for verbs the first device's address",
+		"address to which workers connect, not for shm; port 0: the system "
+		"chooses the port; default 127.0.0.1:0, for verbs the first device's "
+		"address",
 		struct server_settings, listen),
 	FABRIC_OPTIONS(struct server_settings, fabric),
 	SECRET_OPTIONS(struct server_settings, secret),
 	INSECURE_OPTION(struct server_settings, secret),
 	OPTION(CUSTOM, "server-device", "cpu|cuda[:N]",
-		"where updates are computed; cuda: server I on device I modulo how many "
-		"there are",
+		"where updates are computed; cuda: server I uses GPU I modulo the number "
+		"of GPUs",
 		struct server_settings, device, .initial = "cpu", .parse = device_parse),
 	OPTION(COUNT, "index", "I", "which server this is, from 0: its name in messages",
 		struct server_settings, index, .initial = "0", .max = 255),
+	TENSOR_MEMORY_OPTION(struct server_settings, tensor_memory),
 	ARITHMETIC_OPTION(struct server_settings, arithmetic),
 	THREADS_OPTION("threads", struct server_settings, threads),
 	WORKER_TIMEOUT_OPTION(struct server_settings, worker_timeout_s),
-	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
+	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
 		struct server_settings, spin_us, .initial = "0", .max = 1000000),
 	OPTION(FLAG, "json", NULL, "one JSON object per line", struct server_settings,
 		json),
@@ -57,6 +61,18 @@ struct server_role {
 	struct tern_server *server;
 };
 
+/* Default number of threads with --server-device cuda. A GPU is busy only if several
+ * chunks are copied to it, copied back and computed at the same time. Each chunk occupies
+ * a thread, which sleeps meanwhile. */
+#define GPU_THREADS 16u
+
+static unsigned thread_count(const struct server_settings *settings)
+{
+	if (settings->threads)
+		return (unsigned)settings->threads;
+	return settings->device.cuda ? GPU_THREADS : 1;
+}
+
 static void stop(struct role *role, const char *why, bool save)
 {
 	struct server_role *s = (struct server_role *)role;
@@ -64,7 +80,7 @@ static void stop(struct role *role, const char *why, bool save)
 	char text[120];
 
 	tern_server_stats(s->server, &stats);
-	role->left = !stats.has_job; /* without a job nobody loses anything */
+	role->left = !stats.has_job; /* no worker has joined, so nothing is lost */
 	snprintf(text, sizeof(text), "it was %s", why);
 	tern_server_stop(s->server, text, save);
 }
@@ -89,7 +105,8 @@ static void lost(void *arg, uint32_t worker, const char *text)
 				 (json_int_t)worker, "text", report_text(line)));
 }
 
-/* A gradient counts once for each of its chunks on this server. */
+/* Reports how many gradients were applied. A gradient is counted once for each of its
+ * chunks on this server. */
 static void report_applied(struct server_role *s)
 {
 	struct tern_server_stats stats;
@@ -141,7 +158,8 @@ static void report_device(struct server_role *s, const struct server_settings *s
 			report_text(s->updater->name)));
 }
 
-/* Guests leave half of the descriptors to the processes of the job. */
+/* Largest number of guests: connected processes that have not joined the job. At least
+ * half of the file descriptors are left for processes that have joined. */
 static uint32_t guests_max(void)
 {
 	struct rlimit limit;
@@ -151,7 +169,8 @@ static uint32_t guests_max(void)
 	return (uint32_t)limit.rlim_cur / 2;
 }
 
-/* Memory that this process may use. */
+/* Bytes of memory that this process may use: the host's memory, or the cgroup's limit if
+ * that is lower. */
 static uint64_t memory_bytes(void)
 {
 	uint64_t all =
@@ -170,6 +189,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.memory_bytes = memory_bytes(),
 		.guests_max = guests_max(),
 		.updater = s->updater,
+		.memory = device_memory(&s->device, settings->tensor_memory),
 		.worker_timeout_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.note = note,
 		.lost = lost,
@@ -211,12 +231,14 @@ static int server_run(int argc, char **argv)
 		fabric_check(&settings.fabric, &error) ||
 		fabric_check_listen(&settings.fabric, settings.listen, &error) ||
 		device_check_arithmetic(settings.arithmetic, &settings.device, &error) ||
+		device_check_memory(
+			settings.tensor_memory, settings.device.cuda, &error) ||
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	r = role_open(&s.role, &server_command, settings.index, &settings.fabric,
-		secret_text(&secret), settings.spin_us, 0, (unsigned)settings.threads,
+		secret_text(&secret), settings.spin_us, 0, thread_count(&settings),
 		settings.json);
-	if (r == 0) /* a fabric that does not work here is reported first */
+	if (r == 0) /* after role_open(), which reports a fabric that does not work */
 		r = secret_check_listen(&settings.secret, &secret, &settings.fabric,
 			settings.listen, &error);
 	if (r && !s.role.code)

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tern train`: a whole job on this machine.
+ * `tern train`: runs a whole job on this machine.
  *
  *     SERVERS --all of them listen--> WORKERS --all have ended well--> finished
  *        \________________________________/
  *             something went wrong -> FAILED -> all processes are ended
  *
- * Servers and workers are this program again, `tern server` and `tern worker`, with the
- * arguments that this process got; their events are read as JSON lines. When one dies,
- * others report errors too, and not in the order of cause and effect. So a process that
- * was killed is named before one that reported an error, and the launcher waits a moment
- * for that to show.
+ * Servers and workers are processes of this same program, `tern server` and `tern
+ * worker`, with the arguments that this process got. They report events as JSON lines,
+ * which this process reads. When one process dies, others report errors too, in an order
+ * that does not show which error caused the others. So the launcher waits up to
+ * PATIENCE_NS after the first failure. If a process was killed by a signal, that is
+ * reported as the cause, rather than the error of another process.
  *
- * A worker may die once the steps have begun: the servers continue with the others. This
- * is reported in a line, after the same wait, if no server has ended by then.
+ * A worker may die once the steps have begun: the servers continue with the other
+ * workers. The loss is reported in a line, after the same wait, unless the job has failed
+ * by then.
  *
- * One process is started in each turn of the loop, so a signal or a failure can end a job
- * of thousands of workers while they start. Only a few workers start at once: a started
- * worker has its data in memory, so the remaining memory tells whether more workers fit,
- * and this process gets processor time.
+ * The loop starts at most one process per turn, so a signal or a failure can end a job of
+ * thousands of workers while they start. At most UNREADY_MAX workers are starting at
+ * once. A worker that has started has its data in memory, so the free memory then shows
+ * whether more workers fit. The limit also leaves processor time for this process.
  */
 #include <errno.h>
 #include <sched.h>
@@ -41,20 +43,19 @@ _Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
 
 #define PATIENCE_NS (300 * TERN_NS_PER_MS)
 #define LINGER_NS   (5 * TERN_NS_PER_S) /* for workers, after the last server has ended */
-#define SECRET_FD   "3"                 /* SUPERVISE_SECRET_FD */
-#define GRACE_MS    2500                /* for children of a failed job */
-#define LEAVE_MS    9500                /* for children that shall save, if they can */
-/* Largest number of workers that are still reading their data. */
+#define SECRET_FD   "3"                 /* SUPERVISE_SECRET_FD as text */
+#define GRACE_MS    2500 /* time to end, for children that have nothing to save */
+#define LEAVE_MS    9500 /* time to end, for children that may have to save */
+/* Largest number of workers that have started but still read their data. */
 #define UNREADY_MAX 64
-/* Interval of looking at the memory during the start. */
-#define MEMORY_MS 100
-/* Memory that must stay free, on a host with 16 GiB or more. */
+#define MEMORY_MS   100 /* interval of checks of free memory while processes start */
+/* Memory that must stay free, on a host with 16 GiB or more; on smaller ones 1/64. */
 #define MEMORY_LOW (256ull << 20)
 
 struct train_settings {
-	struct job_settings job; /* first member: JOB_OPTIONS */
+	struct job_settings job; /* must be first: JOB_OPTIONS has offsets into it */
 	const char *listen;
-	struct secret_settings secret; /* only `insecure` is used */
+	struct secret_settings secret; /* --insecure; the other members are unused */
 	struct device_choice server_device;
 	double worker_timeout_s;
 	uint64_t server_threads;
@@ -63,13 +64,13 @@ struct train_settings {
 static const struct option options[] = {
 	JOB_OPTIONS,
 	OPTION(ADDRESS, "listen", "HOST:PORT",
-		"where servers listen; default 127.0.0.1:0, for verbs the first device's "
-		"address",
+		"address at which servers listen; default 127.0.0.1:0, for verbs the "
+		"first device's address",
 		struct train_settings, listen),
 	INSECURE_OPTION(struct train_settings, secret),
 	OPTION(CUSTOM, "server-device", "cpu|cuda[:N]",
-		"where servers compute updates; cuda: server I on device I modulo how "
-		"many there are",
+		"where servers compute updates; cuda: server I uses GPU I modulo the "
+		"number of GPUs",
 		struct train_settings, server_device, .initial = "cpu",
 		.parse = device_parse),
 	THREADS_OPTION("server-threads", struct train_settings, server_threads),
@@ -79,45 +80,49 @@ static const struct option options[] = {
 
 struct train {
 	struct job_settings *job;
-	const char *listen;   /* NULL: the servers' default */
-	struct secret secret; /* secret of this job, passed to its children */
+	const char *listen;   /* --listen of the servers; NULL: their default */
+	struct secret secret; /* secret of this job, given to its children */
 	const char *server_device;
-	char worker_timeout_s[32], server_threads[16];
-	/* Numbers that servers have reported about the gradients that they applied. */
+	char worker_timeout_s[32];
+	char server_threads[24]; /* --server-threads; "": not given */
+	/* Sums over the servers: gradients applied, refused, and their staleness. */
 	double applied, refused, staleness_sum, staleness_max;
 	bool insecure;
-	int argc; /* options of the user, passed on to workers */
+	int argc; /* command line of the user, passed on to the workers */
 	char **argv;
-	const char *spin_us; /* for the roles */
+	const char *spin_us; /* --spin-us of servers and workers */
 	struct output out;
 	struct supervisor sup;
 	unsigned listening_count;
 	char *addresses[TERN_SERVERS_MAX];
-	/* The servers' addresses, for the workers' --join; "": not all are known yet. */
+	/* The servers' addresses, for the workers' --join; "": some are not known yet. */
 	char join[TERN_SERVERS_MAX * 122];
-	bool ready[SUPERVISE_CHILDREN_MAX]; /* workers that have read their data */
-	uint64_t memory_ns; /* time of the next look at the host's memory */
-	bool begun; /* all processes are connected: from now on a worker may be lost */
-	unsigned speaker; /* the worker whose progress is shown */
-	/* Losses that were not reported yet, by child; the text is a server's if the
-	 * process may be alive. */
-	uint64_t loss_ns; /* time of the first of them; 0: none */
+	bool ready[SUPERVISE_CHILDREN_MAX]; /* [child]: it has read its data */
+	uint64_t memory_ns; /* time of the next check of the host's free memory */
+	bool begun;         /* all are connected: from now on a worker may be lost */
+	unsigned speaker;   /* index of the worker whose progress is printed */
+	/* Lost workers, by child number. died: the process has exited with a failure.
+	 * missed: a server's text about a lost worker, which may still run. told: the
+	 * loss was reported to the user. */
+	uint64_t loss_ns; /* time of the first loss that is not yet reported; 0: none */
 	bool died[SUPERVISE_CHILDREN_MAX], told[SUPERVISE_CHILDREN_MAX];
 	char *missed[SUPERVISE_CHILDREN_MAX];
-	char *complaints[SUPERVISE_CHILDREN_MAX]; /* error texts of the children */
-	uint64_t served_ns; /* time at which the last server had ended; 0: not yet */
-	/* The first error event, and the first process that did not end as it should. */
-	uint64_t failed_ns; /* 0: nothing failed */
+	char *complaints[SUPERVISE_CHILDREN_MAX]; /* [child]: its first error text */
+	uint64_t served_ns; /* time when the last server ended; 0: one still runs */
+	/* The first error event (`error`), and the first process that ended with a
+	 * failure (`dead`). */
+	uint64_t failed_ns; /* time when the job failed; 0: it has not failed */
 	char error[512];
 	bool input_error;
 	char dead[160];
-	bool killed; /* `dead` was killed by a signal */
-	/* The job is being ended, so events of children are no errors of their own. */
+	bool killed; /* the process of `dead` was killed by a signal */
+	/* The job is being ended: failures of children are only a consequence. */
 	bool ending;
 	json_t *done;
 	double slot_losses[TERN_SLOTS_MAX];
 	bool has_loss[TERN_SLOTS_MAX];
-	uint64_t step, steps; /* last step shown; in async mode that of the speaker */
+	/* Last step shown, and number of steps; in async mode those of the speaker. */
+	uint64_t step, steps;
 	bool saved;
 };
 
@@ -127,9 +132,9 @@ static void failed(struct train *t)
 		t->failed_ns = tern_clock_ns();
 }
 
-/* ---- starting ---- */
+/* ---- starting the processes ---- */
 
-/* Adds the arguments for reading the secret. Returns how many. */
+/* Adds the arguments that let a child read the secret. Returns how many were added. */
 static size_t add_secret(const struct train *t, const char **args)
 {
 	if (!*t->secret.text)
@@ -173,11 +178,16 @@ static void start_server(struct train *t, unsigned index)
 	if (strcmp(t->server_device, "cpu") == 0) {
 		args[n++] = "--arithmetic";
 		args[n++] = device_arithmetics[t->job->arithmetic];
+	} else {
+		args[n++] = "--tensor-memory";
+		args[n++] = device_memories[t->job->tensor_memory];
 	}
 	args[n++] = "--worker-timeout";
 	args[n++] = t->worker_timeout_s;
-	args[n++] = "--threads";
-	args[n++] = t->server_threads;
+	if (*t->server_threads) {
+		args[n++] = "--threads";
+		args[n++] = t->server_threads;
+	}
 	if (t->listen) {
 		args[n++] = "--listen";
 		args[n++] = t->listen;
@@ -193,21 +203,19 @@ static void start_server(struct train *t, unsigned index)
 	start_role(t, "server", index, args);
 }
 
-static bool is_for_servers(const char *arg)
+static bool is_for_servers(const struct train *t, const char *arg)
 {
 	static const char *const names[] = {
 		"--listen", "--server-device", "--server-threads", "--worker-timeout"};
 
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
-		size_t n = strlen(names[i]);
-
-		if (strncmp(arg, names[i], n) == 0 && (!arg[n] || arg[n] == '='))
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
+		if (options_is(arg, names[i]))
 			return true;
-	}
-	return false;
+	/* Workers without a GPU would refuse it. */
+	return options_is(arg, "--tensor-memory") && !t->job->device.cuda;
 }
 
-/* Starts a worker with the options that the user gave to the job. */
+/* Starts a worker with the user's options, except those for servers. */
 static void start_worker(struct train *t, unsigned index)
 {
 	const char *args[SUPERVISE_ARGS_MAX + 1];
@@ -217,11 +225,9 @@ static void start_worker(struct train *t, unsigned index)
 	snprintf(number, sizeof(number), "%u", index);
 	args[n++] = "worker";
 	for (int i = 0; i < t->argc; i++) {
-		if (strcmp(t->argv[i], "--insecure") == 0)
-			continue;
-		if (is_for_servers(t->argv[i]))
+		if (is_for_servers(t, t->argv[i]))
 			i += !strchr(t->argv[i], '=');
-		else
+		else if (strcmp(t->argv[i], "--insecure") != 0)
 			args[n++] = t->argv[i];
 	}
 	if (!t->job->json)
@@ -237,7 +243,7 @@ static void start_worker(struct train *t, unsigned index)
 	start_role(t, "worker", index, args);
 }
 
-/* All servers listen: prepares the workers' arguments. */
+/* Called when all servers listen: builds the workers' --join, and reports the start. */
 static void prepare_workers(struct train *t)
 {
 	size_t n = 0;
@@ -261,7 +267,7 @@ static unsigned unready_count(const struct train *t)
 	return n;
 }
 
-/* True if another process can be started now. */
+/* True if another server or worker can be started now. */
 static bool may_start(const struct train *t)
 {
 	uint64_t servers = t->job->servers, count = t->sup.child_count;
@@ -284,8 +290,8 @@ static void start_next(struct train *t)
 		start_worker(t, next - servers);
 }
 
-/* Ends a job that does not fit into this host's memory while it starts: otherwise the
- * kernel would kill processes, perhaps others than the job's. */
+/* Fails a job that does not fit into this host's memory, while it is starting. Otherwise
+ * the kernel would kill processes, perhaps some that do not belong to the job. */
 static void look_at_memory(struct train *t)
 {
 	uint64_t now_ns = tern_clock_ns(), total, left;
@@ -297,7 +303,7 @@ static void look_at_memory(struct train *t)
 		return;
 	snprintf(t->error, sizeof(t->error),
 		"this host's memory does not hold the job: %llu of %llu MiB are left "
-		"with %u of %llu processes started: fewer --workers or --servers, or "
+		"with %u of %llu processes started; use fewer --workers or --servers, or "
 		"less data",
 		(unsigned long long)left >> 20, (unsigned long long)total >> 20,
 		t->sup.child_count,
@@ -314,7 +320,8 @@ static unsigned number_of(const struct train *t, const struct child *c)
 
 static bool is_worker(const struct train *t, const struct child *c)
 {
-	return number_of(t, c) >= t->job->servers; /* servers are started first */
+	/* servers have the lower child numbers */
+	return number_of(t, c) >= t->job->servers;
 }
 
 static struct child *worker(struct train *t, unsigned index)
@@ -328,13 +335,14 @@ static void take_error(struct train *t, const struct child *c, const json_t *eve
 
 	if (!*t->error) {
 		t->input_error = json_is_true(json_object_get(event, "input"));
-		/* A wrong option is the user's, so the process that found it is not
-		 * named. */
+		/* If the user gave a wrong option, the name of the process that found it
+		 * is left out. */
 		snprintf(t->error, sizeof(t->error), "%s%s%s",
 			t->input_error ? "" : c->name, t->input_error ? "" : ": ",
 			text ? text : "failed");
 	}
-	/* An error of a worker ends the job only if a server says so too. */
+	/* An error of a worker ends the job only if the user made it; otherwise the
+	 * servers decide whether the job continues without this worker. */
 	if (!is_worker(t, c) || t->input_error) {
 		failed(t);
 	} else if (text && !t->complaints[number_of(t, c)]) {
@@ -353,7 +361,7 @@ static void take_listening(struct train *t, const struct child *c, const json_t 
 	t->listening_count++;
 }
 
-/* Chooses the worker whose progress is shown: the first one that runs and is not lost. */
+/* Chooses the worker whose progress is printed: the first that runs and is not lost. */
 static void choose_speaker(struct train *t)
 {
 	for (unsigned i = 0; i < t->job->workers; i++)
@@ -381,7 +389,7 @@ static void take_loss(struct train *t, const json_t *event)
 		t->loss_ns = tern_clock_ns();
 }
 
-/* Adds the numbers that each server reports at its end. */
+/* Takes the event "applied" of a server at its end, and adds its numbers to the sums. */
 static void take_applied(struct train *t, const json_t *event)
 {
 	double gradients = json_number_value(json_object_get(event, "gradients"));
@@ -394,7 +402,7 @@ static void take_applied(struct train *t, const json_t *event)
 		json_number_value(json_object_get(event, "staleness_max")));
 }
 
-/* In sync mode nothing is stale. */
+/* Adds the sums to the event "done". In sync mode gradients are never stale. */
 static void set_applied(struct train *t)
 {
 	json_object_set_new(
@@ -424,8 +432,8 @@ static void take_slot_losses(struct train *t, const json_t *event)
 	}
 }
 
-/* In the order of the slots, so that the sum does not depend on which worker computed
- * which. */
+/* Sets the job's loss: the mean over the slots (the gradients of a step). Slots are added
+ * in their order, so that the sum does not depend on which worker computed which slot. */
 static void set_loss_of_all_slots(struct train *t)
 {
 	double sum = 0;
@@ -447,7 +455,7 @@ static void take_step(struct train *t, const json_t *event)
 	t->steps = (uint64_t)json_integer_value(json_object_get(event, "steps"));
 }
 
-/* "step 12 of 4000" */
+/* Writes the last step shown: "step 12 of 4000". */
 static void describe_step(const struct train *t, char *text, size_t bytes)
 {
 	size_t n = (size_t)snprintf(text, bytes, "step %llu of %llu",
@@ -469,8 +477,8 @@ static void take_worker_event(
 		t->begun = true;
 	} else if (strcmp(name, "done") == 0) {
 		take_slot_losses(t, event);
-		/* The finisher has tested the parameters. Its result is shown when all
-		 * processes have ended. */
+		/* The finisher is the worker that has tested the parameters. Its result
+		 * is printed when all processes have ended. */
 		if (json_is_true(json_object_get(event, "finisher"))) {
 			json_decref(t->done);
 			t->done = json_incref(event);
@@ -485,7 +493,8 @@ static void take_worker_event(
 	}
 }
 
-/* True for events that all servers report: only one server's are shown. */
+/* True for events that are printed as they arrive. All servers report the same notes, so
+ * only those of server 0 are printed. */
 static bool is_for_all(struct train *t, const struct child *c, const char *name)
 {
 	return strcmp(name, "log") == 0 || strcmp(name, "device") == 0 ||
@@ -493,7 +502,8 @@ static bool is_for_all(struct train *t, const struct child *c, const char *name)
 	       (strcmp(name, "note") == 0 && (is_worker(t, c) || number_of(t, c) == 0));
 }
 
-/* The job is being ended: only events about saving are shown. Releases the event. */
+/* Takes an event while the job is being ended: only events about saving are printed.
+ * Releases the event. */
 static void take_last_event(struct train *t, const struct child *c, json_t *event)
 {
 	const char *name = json_string_value(json_object_get(event, "event"));
@@ -510,7 +520,8 @@ static void take_last_event(struct train *t, const struct child *c, json_t *even
 	}
 }
 
-/* A child that saves is not killed; it may begin before the job is ended. */
+/* Sets child->saving, which protects the child from supervise_end(). A child may begin to
+ * save before the job is being ended. */
 static void note_saving(struct child *c, const char *name)
 {
 	if (!name)
@@ -551,7 +562,7 @@ static void on_line(void *arg, struct child *c, const char *line)
 	json_decref(event);
 }
 
-/* The children add their own status. */
+/* Reports the status of the job, on SIGUSR1. The children report their own. */
 static void on_status(void *arg)
 {
 	struct train *t = arg;
@@ -563,7 +574,7 @@ static void on_status(void *arg)
 	report(&t->out, "train", json_pack("{ss ss}", "event", "status", "text", text));
 }
 
-/* ---- losses ---- */
+/* ---- lost workers ---- */
 
 static unsigned running_count(struct train *t, bool workers)
 {
@@ -619,14 +630,15 @@ static void tell_loss(struct train *t, unsigned i)
 		snprintf(text, sizeof(text), "%s%s%s: %s", how, complaint ? ": " : "",
 			complaint ? complaint : "",
 			alone ? "the others go on without it"
-			      : "its slots go to the others");
+			      : "its slots go to the other workers");
 	report(&t->out, "train",
 		json_pack("{ss sI ss so}", "event", "lost", "worker",
 			(json_int_t)(i - t->job->servers), "who", c->name, "text",
 			report_text(text)));
 }
 
-/* Reports losses that did not end the job; they are not blamed for a later end. */
+/* Reports losses that did not end the job, and forgets their errors: they cannot be the
+ * cause if the job fails later. */
 static void tell_losses(struct train *t)
 {
 	for (unsigned i = 0; i < t->sup.child_count; i++)
@@ -647,9 +659,9 @@ static void settle_losses(struct train *t)
 		failed(t);
 }
 
-/* ---- the job ---- */
+/* ---- the course of a job, and its end ---- */
 
-/* Milliseconds left until `limit_ns` after `since_ns`. */
+/* Returns the milliseconds until limit_ns after the time since_ns. */
 static int ms_left(uint64_t since_ns, uint64_t limit_ns)
 {
 	uint64_t waited_ns = tern_clock_ns() - since_ns;
@@ -658,8 +670,8 @@ static int ms_left(uint64_t since_ns, uint64_t limit_ns)
 				     : (int)((limit_ns - waited_ns) / TERN_NS_PER_MS) + 1;
 }
 
-/* Time to wait for further events: the cause of a failure may still be reported, and
- * the last processes may still be ending. */
+/* Milliseconds to wait for further events, -1: no limit. After a failure its cause may
+ * still be reported; after the last server's end workers may still be ending. */
 static int turn_ms(const struct train *t)
 {
 	if (t->failed_ns)
@@ -671,8 +683,8 @@ static int turn_ms(const struct train *t)
 	return t->begun ? -1 : MEMORY_MS;
 }
 
-/* True if a worker runs that is not lost. A worker that was lost because it stands
- * still would never end by itself. */
+/* True if a worker runs that is not lost. A worker that was lost because it hangs would
+ * never end by itself. */
 static bool workers_to_come(const struct train *t)
 {
 	for (unsigned i = (unsigned)t->job->servers; i < t->sup.child_count; i++)
@@ -700,7 +712,8 @@ static void run(struct train *t)
 	} while (supervise_running(&t->sup) && !t->sup.signal && !has_waited(t));
 }
 
-/* Reports the end on stderr, and as the last event. */
+/* Reports the unsuccessful end of the job on stderr, and with --json as the last event.
+ * Returns `code`. */
 static int say_end(struct train *t, int code, const char *text)
 {
 	output_error(&t->out, "train", "%s", text);
@@ -732,7 +745,8 @@ static int conclude(struct train *t)
 		supervise_end(&t->sup, SIGTERM, t->begun ? LEAVE_MS : GRACE_MS);
 		return conclude_interrupted(t);
 	}
-	/* Nothing is saved in a job that has failed. */
+	/* SIGUSR2: end without saving. The job has failed, or its results are saved
+	 * already. */
 	supervise_end(&t->sup, SIGUSR2, GRACE_MS);
 	if (!t->failed_ns && t->done) {
 		tell_losses(t);
@@ -748,8 +762,8 @@ static int conclude(struct train *t)
 	return say_end(t, t->input_error ? EXIT_INPUT : EXIT_JOB, t->error);
 }
 
-/* Each process has a thread that moves bytes and one that computes. If there are too
- * few cores, polling threads would take them from computing ones. */
+/* True if there are two cores per process, for its thread that moves bytes and its thread
+ * that computes. With fewer cores, polling threads would slow down computing threads. */
 static bool cores_to_spare(const struct job_settings *job)
 {
 	cpu_set_t cpus;
@@ -758,18 +772,20 @@ static bool cores_to_spare(const struct job_settings *job)
 	       (uint64_t)CPU_COUNT(&cpus) >= 2 * (job->servers + job->workers);
 }
 
-/* So that no other process joins, be it another user's on this host. */
+/* Makes the secret of the job, so that no other process can join, such as one of another
+ * user of this host. */
 static int make_secret(struct secret *secret, struct message *error)
 {
 	int r = secret_make(secret);
 
 	if (r < 0)
-		return options_refuse(
-			error, "no random numbers for a secret: %s", strerror(-r));
+		return options_refuse(error,
+			"no secret for this job: the system gives no random numbers: %s",
+			strerror(-r));
 	return 0;
 }
 
-/* Port in HOST:PORT. */
+/* Returns the port of HOST:PORT. */
 static const char *port_of(const char *address)
 {
 	const char *colon = strrchr(address, ':');
@@ -782,6 +798,9 @@ static int check(struct train_settings *s, struct secret *secret, struct message
 	int r = job_check(&s->job, error);
 
 	if (r == 0)
+		r = device_check_memory(s->job.tensor_memory,
+			s->job.device.cuda || s->server_device.cuda, error);
+	if (r == 0)
 		r = fabric_check_listen(&s->job.fabric, s->listen, error);
 	if (r == 0 && !s->secret.insecure)
 		r = make_secret(secret, error);
@@ -790,17 +809,18 @@ static int check(struct train_settings *s, struct secret *secret, struct message
 			&s->secret, secret, &s->job.fabric, s->listen, error);
 	if (r)
 		return r;
-	/* The servers are processes of one host, so they cannot share a port. */
+	/* Servers on one host cannot share a port. */
 	if (s->listen && s->job.servers > 1 && strcmp(port_of(s->listen), "0") != 0) {
 		snprintf(error->text, sizeof(error->text),
-			"--listen %.200s: %llu servers cannot share a port: let it be 0",
+			"--listen %.200s: %llu servers cannot share a port: use port 0",
 			s->listen, (unsigned long long)s->job.servers);
 		return -EINVAL;
 	}
 	return 0;
 }
 
-/* So that the events of several jobs can be told apart. */
+/* Sets the environment variable TERN_JOB to a random name, unless the user has set it.
+ * Events carry it, so that the events of several jobs can be told apart. */
 static void name_job(void)
 {
 	char name[17];
@@ -831,8 +851,9 @@ static int train_run(int argc, char **argv)
 	t->insecure = s.secret.insecure;
 	t->secret = secret;
 	t->server_device = s.server_device.text;
-	snprintf(t->server_threads, sizeof(t->server_threads), "%llu",
-		(unsigned long long)s.server_threads);
+	if (s.server_threads)
+		snprintf(t->server_threads, sizeof(t->server_threads), "%llu",
+			(unsigned long long)s.server_threads);
 	snprintf(t->worker_timeout_s, sizeof(t->worker_timeout_s), "%.9g",
 		s.worker_timeout_s);
 	t->argc = argc;
@@ -845,7 +866,8 @@ static int train_run(int argc, char **argv)
 	t->sup.secret = secret_text(&t->secret);
 	output_init(&t->out, s.job.json);
 	name_job();
-	unsetenv("TERN_SECRET_FILE"); /* the job has a secret of its own, or none */
+	/* children must not read it: the job has its own secret, or none */
+	unsetenv("TERN_SECRET_FILE");
 	r = supervise_init(&t->sup);
 	if (r) {
 		command_refuse(&train_command, "%s", strerror(-r));

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tern worker`: one worker. It reads its data, joins the servers, and computes its
- * slots; number 0, or the first worker that is left, also tests, writes and saves. */
+/* `tern worker`: runs one worker. It reads the job's data, connects to all servers, and
+ * computes its slots (a slot is one of the gradients that are added up in a step; each
+ * worker computes some of them). Worker 0, or the first remaining worker if worker 0 is
+ * lost, also tests the model, generates text and saves the parameters. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +23,7 @@
 #define REPORT_NS (200 * TERN_NS_PER_MS)
 
 struct worker_settings {
-	struct job_settings job; /* first member: JOB_OPTIONS */
+	struct job_settings job; /* must be first: JOB_OPTIONS has offsets into it */
 	struct secret_settings secret;
 	const char *join;
 	uint64_t index, spin_us, wait_s;
@@ -29,24 +31,24 @@ struct worker_settings {
 
 static const struct option options[] = {
 	OPTION(TEXT, "join", "ADDRESS,...",
-		"all servers of the job, in order; several addresses of one "
-		"are joined by +",
+		"addresses of all servers of the job, in the same order for all workers; "
+		"several addresses of one server are joined by +",
 		struct worker_settings, join),
 	OPTION(COUNT, "index", "I", "which worker this is, from 0",
 		struct worker_settings, index, .initial = "0", .max = 4095),
 	OPTION(COUNT, "wait", "S",
-		"how many seconds to try to reach a server that is not there yet",
+		"seconds to keep trying to connect to a server that does not listen yet",
 		struct worker_settings, wait_s, .initial = "300", .min = 1, .max = 86400),
-	OPTION(COUNT, "spin-us", "US", "how long to poll before sleeping",
+	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
 		struct worker_settings, spin_us, .initial = "0", .max = 1000000),
 	SECRET_OPTIONS(struct worker_settings, secret),
 	JOB_OPTIONS,
 	OPTION_END,
 };
 
-#define RECENT 16u /* number of reports that are kept */
+#define RECENT 16u /* number of progress reports that are kept */
 
-/* Progress at one time. */
+/* The progress at one moment: time, steps done, bytes moved. */
 struct mark {
 	uint64_t ns, step, bytes;
 };
@@ -63,21 +65,22 @@ struct worker_role {
 	char save_path[4096], interrupted_path[4096];
 	char job_name[EARLIER_NAME_BYTES];
 	bool made_directory;
-	/* For the rates: when the steps began, the last step, and the last reports. */
+	/* Progress when the steps began, at the last step, and at the last reports: rates
+	 * are computed from these. */
 	struct mark begun, last, recent[RECENT];
 	uint64_t recent_count, report_ns;
 };
 
 /* ---- events ---- */
 
-/* JSON has no NaN. */
+/* Sets a number of an event; null if it is infinite or NaN, which JSON cannot express. */
 static void set_number(json_t *event, const char *name, double value)
 {
 	json_object_set_new(
 		event, name, isfinite(value) ? json_real(value) : json_null());
 }
 
-/* Steps of this worker per second since `since`. */
+/* Steps per second of this worker since the mark `since`. */
 static double own_steps_per_s(const struct worker_role *w, const struct mark *since)
 {
 	uint64_t ns = w->last.ns - since->ns;
@@ -85,7 +88,8 @@ static double own_steps_per_s(const struct worker_role *w, const struct mark *si
 	return ns ? (double)(w->last.step - since->step) / ((double)ns / 1e9) : 0;
 }
 
-/* In sync mode all workers take the same steps; in async mode each takes its own. */
+/* Sets the rates of the whole job since `since`. In sync mode all workers take part in
+ * the same steps; in async mode each makes its own steps. */
 static void set_rates(
 	const struct worker_role *w, const struct mark *since, json_t *event)
 {
@@ -101,7 +105,8 @@ static void set_rates(
 		seconds > 0 ? (double)(w->last.bytes - since->bytes) / 1e6 / seconds : 0);
 }
 
-/* Progress some seconds ago, so that the shown rate follows the present speed. */
+/* Returns the oldest report that is kept, so that the printed rate follows the present
+ * speed. */
 static const struct mark *recent(const struct worker_role *w)
 {
 	return &w->recent[w->recent_count < RECENT ? 0 : (w->recent_count + 1) % RECENT];
@@ -113,12 +118,13 @@ static void progress(void *arg, const struct tern_worker_progress *p)
 	uint64_t now_ns = tern_clock_ns();
 	json_t *event;
 
-	/* The final rates leave out the first step if there are more: in it memory is
-	 * touched and libraries are loaded for the first time. */
+	/* The final rates leave out the first step (if there are more), which is slow:
+	 * memory is touched and libraries are loaded for the first time. */
 	if (w->last.step == 1)
 		w->begun = w->last;
 	w->last = (struct mark){.ns = now_ns, .step = p->step, .bytes = p->bytes};
-	if (!w->begun.ns) /* it has joined late, as a worker without slots does */
+	/* begun() was not called: this worker has no slots, or joined late */
+	if (!w->begun.ns)
 		w->begun = w->recent[0] = w->last;
 	if (now_ns < w->report_ns && p->step != w->my_steps)
 		return;
@@ -139,7 +145,7 @@ static void begun(void *arg)
 	role_report(&w->role, json_pack("{ss}", "event", "begun"));
 }
 
-/* Reports the device, once it is known. */
+/* Reports the GPU on which this worker computes; reports nothing for the CPU. */
 static void report_device(struct worker_role *w)
 {
 	char device[24];
@@ -147,11 +153,11 @@ static void report_device(struct worker_role *w)
 	if (!w->device.api)
 		return;
 	device_name(&w->device, device, sizeof(device));
-	role_report(
-		&w->role, json_pack("{ss ss sI ss so sI}", "event", "device", "role",
-				  "worker", "index", (json_int_t)w->settings->index,
-				  "device", device, "text", report_text(w->engine->name),
-				  "device_bytes", (json_int_t)w->engine->device_bytes));
+	role_report(&w->role,
+		json_pack("{ss ss sI ss so sI}", "event", "device", "role", "worker",
+			"index", (json_int_t)w->settings->index, "device", device, "text",
+			report_text(w->engine->name), "device_bytes",
+			(json_int_t)tern_worker_device_bytes(w->worker)));
 }
 
 static void note(void *arg, const char *text)
@@ -163,7 +169,8 @@ static void note(void *arg, const char *text)
 	role_note(&w->role, line);
 }
 
-/* Async mode: no worker makes up for the steps of a lost worker. */
+/* Reports steps that were not made. In async mode the steps of a lost worker are not made
+ * by others. */
 static void note_missing(
 	struct worker_role *w, const struct tern_worker_results *results, json_t *event)
 {
@@ -175,15 +182,15 @@ static void note_missing(
 		event, "steps_torn", json_integer((json_int_t)results->steps_torn));
 	json_object_set_new(event, "steps_missing", json_integer((json_int_t)none));
 	snprintf(text, sizeof(text),
-		"%llu of %llu steps were made: of workers that were lost, %llu are "
-		"missing, and "
-		"%llu changed only a part of the parameters",
+		"%llu of %llu steps were made: lost workers left %llu undone, and %llu "
+		"changed only a part of the parameters",
 		(unsigned long long)results->steps_made, (unsigned long long)job->steps,
 		(unsigned long long)none, (unsigned long long)results->steps_torn);
 	note(w, text);
 }
 
-/* `tern train` is told by a server, too, and prints it once. */
+/* Reports another worker that was lost. `tern train` does not print this event, since a
+ * server reports the same loss. */
 static void lost(void *arg, uint32_t worker, const char *text)
 {
 	struct worker_role *w = arg;
@@ -194,7 +201,8 @@ static void lost(void *arg, uint32_t worker, const char *text)
 				      (json_int_t)worker, "text", report_text(line)));
 }
 
-/* Small differences are normal, since batches differ. */
+/* Warns if the final loss is more than 10 % above the first one. Smaller rises are
+ * normal, since batches differ. */
 static void note_divergence(
 	struct worker_role *w, const struct tern_worker_results *results)
 {
@@ -220,7 +228,8 @@ static void set_slot_losses(const struct tern_worker_results *results, json_t *e
 	json_object_set_new(event, "slot_losses", losses);
 }
 
-/* The servers report this too: `tern train` prints their events. */
+/* Reports that there was no step for long. `tern train` does not print this event, since
+ * its servers report the same as a note. */
 static void waiting(void *arg, const char *text)
 {
 	struct worker_role *w = arg;
@@ -258,8 +267,8 @@ static void report_end(struct worker_role *w, const struct tern_worker_results *
 	set_rates(w, &w->begun, event);
 	device_name(&w->device, device, sizeof(device));
 	json_object_set_new(event, "device", json_string(device));
-	json_object_set_new(
-		event, "device_bytes", json_integer((json_int_t)w->engine->device_bytes));
+	json_object_set_new(event, "device_bytes",
+		json_integer((json_int_t)tern_worker_device_bytes(w->worker)));
 	role_report(&w->role, event);
 }
 
@@ -276,7 +285,8 @@ static void report_saved(struct worker_role *w, const struct tern_worker_results
 	role_report(&w->role, event);
 }
 
-/* The job was completed: removes the file of an interrupted run of it. */
+/* Removes the file that an interrupted run of this job has left, once the job is
+ * completed. */
 static void remove_interrupted(const struct worker_role *w)
 {
 	uint64_t step;
@@ -312,15 +322,19 @@ static void ended(void *arg, int status, const char *text,
 	} else if (status) {
 		role_fail(&w->role, false, "%s", text);
 	} else {
-		w->role.left = true; /* it had ended before the signal had an effect */
+		/* the job was completed, so a signal that came has no effect on the exit
+		 * code */
+		w->role.left = true;
 		report_end(w, results);
 	}
-	if (results->alone) /* the worker that takes over uses the directory */
+	/* another worker takes over and will save into the directory */
+	if (results->alone)
 		w->made_directory = false;
 	w->role.over = true;
 }
 
-/* From now on the process must not be killed. */
+/* Tells the launcher that a file is being written: from now on it must not kill this
+ * process. */
 static void saving(void *arg)
 {
 	struct worker_role *w = arg;
@@ -328,7 +342,7 @@ static void saving(void *arg)
 	role_report(&w->role, json_pack("{ss}", "event", "saving"));
 }
 
-/* The parameters cannot be saved: it is tried again, or they are lost. */
+/* Reports that saving has failed. `text` says why, and whether it is tried again. */
 static void unsaved(void *arg, const char *text)
 {
 	struct worker_role *w = arg;
@@ -377,7 +391,8 @@ static size_t address_count(const char *join)
 	return n;
 }
 
-/* Splits --join into `job->servers`; an address without a fabric gets the job's. */
+/* Splits --join at the commas into job->servers. An address without "FABRIC://" gets the
+ * fabric of --fabric. */
 static int read_servers(struct worker_role *w, struct tern_ps_job *job)
 {
 	const char *p = w->settings->join;
@@ -412,7 +427,8 @@ static int read_servers(struct worker_role *w, struct tern_ps_job *job)
 	return 0;
 }
 
-/* Makes the directory; it is removed again if the job fails before anything was saved. */
+/* Creates the --save directory. It is removed again if the job fails before anything is
+ * saved. */
 static int make_directory(struct worker_role *w, struct tern_ps_text *why)
 {
 	const char *save = w->settings->job.save;
@@ -429,10 +445,11 @@ static int make_directory(struct worker_role *w, struct tern_ps_text *why)
 	return 0;
 }
 
-/* Checks that there is room for the file, since a full disk is better found now. */
+/* Checks that the file of parameters will fit on the disk: a full disk is better found
+ * before the training than after it. */
 static int probe_directory(const struct worker_role *w, struct tern_ps_text *why)
 {
-	/* The header names each parameter. */
+	/* Size of the file: the parameters, plus a header that names each of them. */
 	size_t params;
 	const struct tern_param *list = tern_model_params(w->model, &params);
 	uint64_t bytes = tern_model_size(w->model) * sizeof(float) + 4096;
@@ -448,8 +465,8 @@ static int probe_directory(const struct worker_role *w, struct tern_ps_text *why
 	return r;
 }
 
-/* Worker 0 makes the directory before the work, so that a failure costs nothing;
- * another worker makes it when it takes worker 0's place. */
+/* Worker 0 creates the --save directory before the training, so that a failure costs no
+ * work. Another worker creates it only if it takes the place of worker 0. */
 static int prepare_saving(struct worker_role *w)
 {
 	struct tern_ps_text why;
@@ -472,8 +489,9 @@ static int finishing(void *arg, struct tern_ps_text *why)
 	return make_directory(arg, why);
 }
 
-/* The file of an interrupted run of this job is kept if it has as many steps or more,
- * also with --overwrite: batch systems start the same command line again. */
+/* Called before the parameters of an interrupted job are saved. Refuses if an earlier run
+ * of the same job has left a file with at least as many steps, even with --overwrite,
+ * since batch systems start the same command line again. */
 static int interrupted(void *arg, uint64_t step, struct tern_ps_text *why)
 {
 	struct worker_role *w = arg;
@@ -582,6 +600,7 @@ static int start(struct worker_role *w)
 	if (r)
 		return r;
 	opts.engine = w->engine;
+	opts.memory = device_memory(&w->device, w->settings->job.tensor_memory);
 	opts.train = w->data.train;
 	opts.test = w->data.test;
 	opts.save_path = *w->save_path ? w->save_path : NULL;
@@ -604,7 +623,8 @@ static int start(struct worker_role *w)
 
 static int check(struct worker_settings *s, struct message *error)
 {
-	if (job_check(&s->job, error))
+	if (job_check(&s->job, error) ||
+		device_check_memory(s->job.tensor_memory, s->job.device.cuda, error))
 		return -EINVAL;
 	if (!s->join)
 		snprintf(error->text, sizeof(error->text),
@@ -639,7 +659,7 @@ static int worker_run(int argc, char **argv)
 	if (r == 0 && start(&w) == 0)
 		role_loop(&w.role);
 	if (w.made_directory)
-		rmdir(settings.job.save); /* nothing was saved */
+		rmdir(settings.job.save); /* fails unless it is empty */
 	role_cut(&w.role);
 	tern_worker_free(w.worker);
 	tern_engine_free(w.engine);

@@ -6,11 +6,12 @@ device. Both compute in fp32, once with TF32 in the products of matrices and onc
 usage: compare.py GPU_STEP [--smoke] [--no-blas] [--device cpu] > ROWS
 
 It prints rows (see figures.py), one JSON line each. Where the losses of the two differ, the
-training was not the same and the row says so. --smoke: small and short, and --device cpu:
+training was not the same and the row says so. --smoke: small and short, as TERN_GPU_SCALE=few does, and --device cpu:
 PyTorch on the CPU, both to try this program; their figures mean nothing.
 """
 import argparse
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -20,8 +21,8 @@ ROUNDS, CHECK_STEPS = 9, 10
 # model, floats of a record or symbols of context, classes, batch, steps of a sample
 JOBS = [("mlp:1024,1024", 784, 10, 1024, 50), ("charlm:16,16,256", 16, 96, 256, 200)]
 SMALL_JOBS = [("mlp:16,16", 12, 10, 8, 2), ("charlm:4,3,16", 4, 9, 8, 2)]
-# How far the losses may be apart, of the first one: in the first step, and in step CHECK_STEPS,
-# where Adam has turned what was rounded near zero into whole steps.
+# How much the losses may differ, relative to the first loss: in the first step, and in step
+# CHECK_STEPS. There it is more, because Adam turns rounding errors near zero into full updates.
 TOLERANCE = {"fp32": (1e-5, 5e-4), "tf32": (1e-3, 1e-2)}
 
 
@@ -88,7 +89,7 @@ class Tern:
 
 
 def network(torch, job, device):
-    """The job's model as a module, whose parameters stay where they are, as graphs want it."""
+    """The job's model as a module. Its parameters keep their addresses, as CUDA graphs require."""
     functional = torch.nn.functional
 
     class Network(torch.nn.Module):
@@ -185,7 +186,7 @@ def difference(ours, peer, precision):
 
 
 def peers_of(torch, why_not, job, device, rows):
-    """Those that can be had; the others are named in the rows as missing."""
+    """The peers that can run here. The rows of the others get the reason as "missing"."""
     peers = []
     for kind in Torch.KINDS:
         try:
@@ -244,6 +245,7 @@ def main():
     parser.add_argument("--no-blas", action="store_true")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
+    arguments.smoke |= os.environ.get("TERN_GPU_SCALE") == "few"
     jobs = SMALL_JOBS if arguments.smoke else JOBS
     try:
         import numpy

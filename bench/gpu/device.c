@@ -3,11 +3,12 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/rng.h"
 #include "base/util.h"
 
-#define PATTERN_COUNT (1u << 20) /* in floats */
+#define PATTERN_COUNT (1u << 20) /* number of floats in the pattern */
 
 void bench_fail(int status, const char *fmt, ...)
 {
@@ -18,6 +19,17 @@ void bench_fail(int status, const char *fmt, ...)
 	va_end(ap);
 	fputc('\n', stderr);
 	exit(status);
+}
+
+enum bench_gpu_scale bench_gpu_scale(int argc, char **argv)
+{
+	const char *asked = getenv("TERN_GPU_SCALE");
+
+	if (argc > 2 || (argc == 2 && strcmp(argv[1], "--smoke") != 0))
+		bench_fail(2, "usage: %s [--smoke]", argv[0]);
+	if (argc == 2 || (asked && strcmp(asked, "few") == 0))
+		return BENCH_GPU_FEW;
+	return asked && strcmp(asked, "some") == 0 ? BENCH_GPU_SOME : BENCH_GPU_LARGE;
 }
 
 void bench_gpu_check(const struct bench_gpu *gpu, CUresult result, const char *what)
@@ -37,7 +49,7 @@ void bench_gpu_done(const struct tern_cuda_kernels *k, int status)
 
 void bench_gpu_open(struct bench_gpu *gpu)
 {
-	const char *why;
+	const char *blas = getenv("TERN_GPU_BLAS"), *why;
 	const struct tern_cuda_api *api;
 
 	*gpu = (struct bench_gpu){0};
@@ -53,7 +65,9 @@ void bench_gpu_open(struct bench_gpu *gpu)
 		"a stream");
 	bench_gpu_check(gpu, api->event_create(&gpu->from, CU_EVENT_DEFAULT), "an event");
 	bench_gpu_check(gpu, api->event_create(&gpu->to, CU_EVENT_DEFAULT), "an event");
-	tern_cublas_load(api, &gpu->blas, &gpu->no_blas);
+	gpu->no_blas = "TERN_GPU_BLAS=none";
+	if (!blas || strcmp(blas, "none") != 0)
+		tern_cublas_load(api, &gpu->blas, &gpu->no_blas);
 }
 
 void bench_gpu_close(struct bench_gpu *gpu)
@@ -99,7 +113,8 @@ void bench_gpu_down(struct bench_gpu *gpu, void *to, const void *from, uint64_t 
 	bench_gpu_check(gpu, gpu->api->stream_synchronize(gpu->stream), "the stream");
 }
 
-/* Copies a pattern to the device, and doubles it there until it fills the memory. */
+/* Copies a random pattern to the device, and repeats it there until it fills the
+ * memory. */
 float *bench_gpu_floats(struct bench_gpu *gpu, uint64_t count, float low)
 {
 	uint64_t have = TERN_MIN(count, (uint64_t)PATTERN_COUNT);
@@ -148,7 +163,8 @@ double bench_gpu_time_us(
 	for (unsigned i = 0; i < times; i++)
 		run(arg);
 	bench_gpu_check(gpu, api->event_record(gpu->to, gpu->stream), "an event");
-	bench_gpu_check(gpu, api->event_synchronize(gpu->to), "what was timed");
+	bench_gpu_check(
+		gpu, api->event_synchronize(gpu->to), "waiting for the timed work");
 	bench_gpu_check(gpu, api->event_elapsed_time(&ms, gpu->from, gpu->to), "a time");
 	return 1000.0 * (double)ms;
 }
@@ -167,6 +183,8 @@ void bench_gpu_row(const struct bench_gpu_row *row)
 		row->name, row->peer, (unsigned long long)row->bytes, row->goal);
 	if (row->wrong)
 		printf(", \"wrong\": \"%s\"", row->wrong);
+	if (row->note)
+		printf(", \"note\": \"%s\"", row->note);
 	print_samples("ours_us", row->ours_us, row->ours_count, row->times);
 	print_samples("peer_us", row->peer_us, row->peer_count, row->times);
 	printf("}\n");

@@ -6,6 +6,7 @@
     bytes               moved by one operation; 0: it is not about bytes
     goal                of the ratio; 0: none
     missing             why there is no peer; then peer_us is empty
+    note                one more thing that was found
     wrong               why the two did not do the same; then the comparison has failed
     ours_bytes, peer_bytes    of the device's memory, where that is part of the question
 
@@ -65,6 +66,8 @@ def cells_of(row):
     verdict = verdict_of(row)
     if verdict in ("wrong", "missing"):
         verdict += ": " + row[verdict]
+    if row.get("note"):
+        verdict = ", ".join(filter(None, [verdict, row["note"]]))
     return [row["name"], time_of(row["ours_us"]) + rate_of(row, row["ours_us"]), row["peer"],
             time_of(row["peer_us"]) + rate_of(row, row["peer_us"]), ratio_text(row), goal, verdict,
             memory_text(row)]

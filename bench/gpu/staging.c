@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cost of staging tensors in GPU memory: pieces through the stager's slots, compared
- * with one copy of the same bytes by the driver, from or to page-locked memory; with the
- * device idle, and with kernels that run all the time. Nothing reads the slots, so the
- * cost of a network is not included. Both are measured in turn (limit, ours, ours,
- * limit), by the CPU's clock, since half of staging is the CPU's work.
+ * The cost of staging tensors in GPU memory, that is of copying them piece by piece
+ * through the stager's page-locked buffers ("slots"), compared with the limit: one copy
+ * of the same bytes by the driver. Measured with the device idle, and with kernels that
+ * run all the time. Nothing reads the slots, so the cost of a network is not included.
+ * Staging and its limit are measured in turn (limit, staging, staging, limit), by the
+ * CPU's clock, since half of staging is the CPU's work.
+ *
+ * The stager's slots have a fixed size. To show what another size would bring, pieces of
+ * other sizes are copied through as many slots of the benchmark's own.
  *
  * usage: gpu_staging [--smoke], which prints samples as gpu_rates does.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include <tern/tern.h>
@@ -21,8 +26,19 @@
 #define ROUNDS_MAX 16
 #define INPUTS     4u
 
+struct staging;
+
+/* A slot of the benchmark's own. */
+struct piece {
+	struct tern_copy copy;
+	struct staging *staging;
+	void *at; /* page-locked memory of piece_bytes bytes */
+	uint64_t bytes;
+	bool busy;
+};
+
 struct staging {
-	struct bench_gpu gpu; /* its stream runs the kernels */
+	struct bench_gpu gpu; /* gpu.stream runs the kernels */
 	CUstream copies;
 	struct tern_domain *domain;
 	struct tern_context *ctx;
@@ -32,11 +48,13 @@ struct staging {
 	float *sum, *inputs[INPUTS];
 	void *pinned;
 	uint64_t bytes;        /* size of the tensor */
-	uint64_t given, moved; /* bytes given to the stager, and copied by it */
-	/* launches: sums, which together take longer than the copies. */
+	uint64_t given, moved; /* bytes whose copy was started, and whose copy is done */
+	/* `launches` kernels are queued before the copies, and together take longer. */
 	unsigned rounds, launches;
-	bool idle;  /* the kernels ended before the copies */
-	bool smoke; /* a smoke run, in which that is allowed */
+	struct piece pieces[TERN_STAGE_SLOTS];
+	uint64_t piece_bytes;
+	bool idle;  /* the kernels ended before the copies did */
+	bool smoke; /* a smoke run, in which `idle` is no error */
 };
 
 static void require(int status, const char *what)
@@ -45,9 +63,9 @@ static void require(int status, const char *what)
 		bench_fail(1, "%s: %s", what, tern_status_text(status));
 }
 
-/* ---- ours ---- */
+/* ---- staging through the stager's slots ---- */
 
-/* The benchmark itself is the holder of the slot. */
+/* A piece was copied: gives its slot back to the stager at once, as the slot's holder. */
 static void piece_done(struct tern_copy *copy, int status)
 {
 	struct tern_stage_slot *slot =
@@ -73,16 +91,63 @@ static void give_pieces(struct staging *s, enum tern_stage_way way)
 	}
 }
 
-static void stage(struct staging *s, enum tern_stage_way way)
+/* ---- staging through slots of another size ---- */
+
+static void own_piece_done(struct tern_copy *copy, int status)
+{
+	struct piece *piece = tern_container_of(copy, struct piece, copy);
+
+	require(status, "a copy");
+	piece->staging->moved += piece->bytes;
+	piece->busy = false;
+}
+
+static void give_own_pieces(struct staging *s, enum tern_stage_way way)
+{
+	for (unsigned i = 0; i < TERN_STAGE_SLOTS && s->given < s->bytes; i++) {
+		struct piece *piece = &s->pieces[i];
+
+		if (piece->busy)
+			continue;
+		piece->busy = true;
+		piece->bytes = TERN_MIN(s->piece_bytes, s->bytes - s->given);
+		piece->copy.done = own_piece_done;
+		tern_stager_copy(s->stager, &piece->copy, way, s->mem, s->given,
+			piece->at, piece->bytes);
+		s->given += piece->bytes;
+	}
+}
+
+/* Copies the whole tensor. `give` starts a copy for each free slot. */
+static void move_all(struct staging *s, enum tern_stage_way way,
+	void (*give)(struct staging *s, enum tern_stage_way way))
 {
 	s->given = s->moved = 0;
 	while (s->moved < s->bytes) {
-		give_pieces(s, way);
+		give(s, way);
 		require(tern_progress(s->ctx), "progress");
 	}
 }
 
-/* ---- the limit ---- */
+static void stage(struct staging *s, enum tern_stage_way way)
+{
+	move_all(s, way, give_pieces);
+}
+
+static void stage_own(struct staging *s, enum tern_stage_way way)
+{
+	move_all(s, way, give_own_pieces);
+}
+
+static void cut_pieces(struct staging *s, uint64_t piece_bytes)
+{
+	s->piece_bytes = piece_bytes;
+	for (unsigned i = 0; i < TERN_STAGE_SLOTS; i++)
+		s->pieces[i] = (struct piece){
+			.staging = s, .at = (char *)s->pinned + i * piece_bytes};
+}
+
+/* ---- the limit: one copy by the driver ---- */
 
 static void copy(struct staging *s, enum tern_stage_way way)
 {
@@ -103,11 +168,12 @@ static const struct staging_case {
 	const char *name;
 	enum tern_stage_way way;
 	bool kernels;
+	void (*stage)(struct staging *s, enum tern_stage_way way);
 } cases[] = {
-	{"staging from the device", TERN_STAGE_DOWN, false},
-	{"staging to the device", TERN_STAGE_UP, false},
-	{"staging from the device, while kernels run", TERN_STAGE_DOWN, true},
-	{"staging to the device, while kernels run", TERN_STAGE_UP, true},
+	{"staging from the device", TERN_STAGE_DOWN, false, stage},
+	{"staging to the device", TERN_STAGE_UP, false, stage},
+	{"staging from the device, while kernels run", TERN_STAGE_DOWN, true, stage},
+	{"staging to the device, while kernels run", TERN_STAGE_UP, true, stage},
 };
 
 static void launch(struct staging *s)
@@ -141,11 +207,11 @@ static void run_case(struct staging *s, const struct staging_case *c)
 
 	s->idle = false;
 	time_us(s, c, copy, false); /* warm-up */
-	time_us(s, c, stage, false);
+	time_us(s, c, c->stage, false);
 	for (unsigned i = 0; i < s->rounds; i++) {
 		limit[2 * i] = time_us(s, c, copy, false);
 		for (unsigned j = 0; j < 2; j++)
-			ours[2 * i + j] = time_us(s, c, stage, c->kernels);
+			ours[2 * i + j] = time_us(s, c, c->stage, c->kernels);
 		limit[2 * i + 1] = time_us(s, c, copy, false);
 	}
 	bench_gpu_row(&(struct bench_gpu_row){.name = c->name,
@@ -159,6 +225,26 @@ static void run_case(struct staging *s, const struct staging_case *c)
 		.times = 1,
 		.wrong = s->idle && !s->smoke ? "the kernels ended before the copies"
 					      : NULL});
+}
+
+static void run_sizes(struct staging *s)
+{
+	static const unsigned kib[] = {256, 512, 1024, 2048, 4096};
+	char name[64];
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(kib); i++) {
+		if (TERN_STAGE_SLOTS * (kib[i] * 1024ull) > s->bytes)
+			continue;
+		cut_pieces(s, kib[i] * 1024ull);
+		for (int up = 0; up < 2; up++) {
+			snprintf(name, sizeof(name),
+				"staging %s the device, slots of %u KiB",
+				up ? "to" : "from", kib[i]);
+			run_case(s, &(struct staging_case){.name = name,
+					    .way = up ? TERN_STAGE_UP : TERN_STAGE_DOWN,
+					    .stage = stage_own});
+		}
+	}
 }
 
 /* ---- preparing ---- */
@@ -200,19 +286,22 @@ static void finish(struct staging *s)
 
 int main(int argc, char **argv)
 {
+	static const unsigned mib[] = {3, 32, 256}, rounds[] = {2, 3, 9};
+	/* The kernels must outlast the copies: each sum takes 0.3 to 1 ms; the copies of
+	 * 256 MiB take 5 to 20 ms. */
+	static const unsigned launches[] = {4, 200, 200};
 	static struct staging s;
+	enum bench_gpu_scale scale = bench_gpu_scale(argc, argv);
 
-	s.smoke = argc == 2 && strcmp(argv[1], "--smoke") == 0;
-	if (argc != 1 && !s.smoke)
-		bench_fail(2, "usage: gpu_staging [--smoke]");
+	s.smoke = scale == BENCH_GPU_FEW;
 	bench_gpu_open(&s.gpu);
-	s.bytes = s.smoke ? 3u << 20 : 256u << 20;
-	s.rounds = s.smoke ? 2 : 9;
-	/* Each takes 0.3 to 1 ms; the copies of 256 MiB take 5 to 20. */
-	s.launches = s.smoke ? 4 : 200;
+	s.bytes = (uint64_t)mib[scale] << 20;
+	s.rounds = rounds[scale];
+	s.launches = launches[scale];
 	prepare(&s);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(cases); i++)
 		run_case(&s, &cases[i]);
+	run_sizes(&s);
 	finish(&s);
 	return 0;
 }

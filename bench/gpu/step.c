@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Training steps of one process on the GPU: forward, loss, backward and Adam, always of
+ * Training steps of one process on the GPU: forward, loss, backward and Adam, always with
  * the same batch, which stays on the device. The parts that do not change from step to
- * step are captured into a graph once and launched again. Adam's scalars change with each
- * step, so the update is a launch of its own. compare.py drives this program over a pipe,
- * in turns with the same training in PyTorch.
+ * step are captured into a CUDA graph once and launched again. Adam's scalars change with
+ * each step, so the update is a separate launch. compare.py drives this program over a
+ * pipe, in turns with the same training in PyTorch.
  *
  * usage: gpu_step MODEL FEATURES CLASSES BATCH fp32|tf32 FILE [--no-blas]
  *
- * MODEL as for tern train; FEATURES: floats of a record, or symbols of context. FILE: the
- * initial parameters (floats, in the model's order), the batch's records (floats, or
- * 32-bit symbols) and labels (32 bits). The first line on stdout is JSON. Then each line
- * on stdin has an answer:
+ * MODEL is a model as for `tern train`. FEATURES: number of floats of a record, or of
+ * symbols of context. FILE has the initial parameters (floats, in the model's order), the
+ * batch's records (floats, or 32-bit symbols) and labels (32 bits). The first line on
+ * stdout is JSON. Then each line on stdin gets an answer:
  *
  *     reset      start again from the initial parameters; answers "0 0"
  *     N          do N steps; answers the microseconds of the device for all of them, and
@@ -27,7 +27,7 @@
 #define LAYERS_MAX 17u
 
 struct layer {
-	uint64_t w, b, in, out; /* w and b: offsets in the flat vector */
+	uint64_t w, b, in, out; /* w and b: offsets of weight and bias in `params` */
 	float *y, *dy;
 };
 
@@ -38,11 +38,11 @@ struct step {
 	bool text;
 	uint64_t batch, features, classes;
 
-	uint64_t size; /* elements of the model */
+	uint64_t size; /* number of parameters */
 	float *initial, *params, *grads, *m, *v;
-	float *x;  /* input of the first layer */
-	float *dx; /* text: gradient of that input */
-	/* text: size of the table, which is at offset 0. */
+	float *x;  /* input of the first dense layer */
+	float *dx; /* text models: gradient of x */
+	/* Text models: size of the embedding table, which is at offset 0 of `params`. */
 	uint64_t embed_width, embed_rows;
 	int32_t *ids, *labels;
 	struct layer layers[LAYERS_MAX];
@@ -53,7 +53,7 @@ struct step {
 	uint64_t step_count;
 };
 
-/* ---- one step ---- */
+/* ---- one training step ---- */
 
 static void forward(struct step *s)
 {
@@ -116,8 +116,8 @@ static void run_step(void *arg)
 	update(s);
 }
 
-/* Run once before the capture: libraries do things at their first call that must not
- * be captured. */
+/* Captures forward and backward into a graph. They run once before that, since libraries
+ * do things at their first call that must not be captured. */
 static void capture(struct step *s)
 {
 	const struct tern_cuda_api *api = s->gpu.api;
@@ -163,8 +163,8 @@ static float *room(struct step *s, uint64_t count)
 	return bench_gpu_alloc(&s->gpu, count * sizeof(float));
 }
 
-/* Derives the layers from the model's parameters: (weight, bias) of each, and for text
- * the embedding before them. */
+/* Derives the layers from the list of the model's parameters: (weight, bias) of each
+ * layer, and for text models the embedding table before them. */
 static void lay_out(struct step *s, const char *spec)
 {
 	const struct tern_dataset like = {
@@ -202,7 +202,7 @@ static void read_up(struct step *s, FILE *file, void *to, uint64_t count)
 	void *data = malloc(count * 4);
 
 	if (!data || fread(data, 4, count, file) != count)
-		bench_fail(2, "the file has not all parameters, records and labels");
+		bench_fail(2, "the file has too few parameters, records or labels");
 	bench_gpu_up(&s->gpu, to, data, count * 4);
 	free(data);
 }
@@ -215,7 +215,7 @@ static void read_file(struct step *s, const char *path)
 	if (!file || !s->initial)
 		bench_fail(2, "%s: cannot be read", path);
 	if (fread(s->initial, sizeof(float), s->size, file) != s->size)
-		bench_fail(2, "%s: the model has %llu parameters", path,
+		bench_fail(2, "%s: has fewer parameters than the model's %llu", path,
 			(unsigned long long)s->size);
 	read_up(s, file, s->text ? (void *)s->ids : s->x, s->batch * s->features);
 	read_up(s, file, s->labels, s->batch);
@@ -256,7 +256,7 @@ static void prepare(struct step *s, char **argv, bool with_blas)
 	capture(s);
 }
 
-/* ---- the conversation ---- */
+/* ---- answering the lines on stdin ---- */
 
 static void answer(struct step *s, const char *line)
 {

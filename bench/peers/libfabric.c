@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libfabric: tagged messages on a reliable datagram endpoint. The variant is the
- * provider: "tcp" (with its rxm layer) or "shm". It polls.
+ * The peer libfabric: tagged messages on a reliable datagram endpoint. The variant is the
+ * provider: "tcp" (with its layer rxm) or "shm". It polls.
  */
 #include "bench/peers/tagged.h"
 
@@ -18,7 +18,7 @@
 #define NAME_MAX_BYTES 256u
 
 struct request {
-	struct fi_context2 context; /* first member: completions point to it */
+	struct fi_context2 context; /* must be first: completions have a pointer to it */
 	bool busy;
 };
 
@@ -48,12 +48,13 @@ static struct fi_info *find(const char *provider)
 	must("no such provider", fi_getinfo(FI_VERSION(1, 17), shm ? NULL : "127.0.0.1",
 					 NULL, shm ? 0 : FI_SOURCE, hints, &info));
 	if (info->domain_attr->mr_mode & FI_MR_LOCAL)
-		pair_die("%s wants memory registered for messages", provider);
+		pair_die("the provider %s requires registered memory for messages",
+			provider);
 	fi_freeinfo(hints);
 	return info;
 }
 
-/* Exchanges the endpoints' names, in a fixed field. */
+/* Exchanges the endpoints' names (their addresses), each in a field of NAME_MAX_BYTES. */
 static void exchange(struct pair *p, struct fid_av *av)
 {
 	char ours[NAME_MAX_BYTES] = {0}, theirs[NAME_MAX_BYTES];
@@ -63,7 +64,7 @@ static void exchange(struct pair *p, struct fid_av *av)
 	pair_tell(p, ours, sizeof(ours));
 	pair_hear(p, theirs, sizeof(theirs));
 	if (fi_av_insert(av, theirs, 1, &other, 0, NULL) != 1)
-		pair_die("the other end's name is not one");
+		pair_die("the other end's name is no valid address");
 }
 
 static void fabric_open(struct pair *p)

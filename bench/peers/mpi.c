@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MPI: non-blocking sends and receives. It polls; mpirun's options choose the
+/* The peer MPI: non-blocking sends and receives. It polls. Options of mpirun choose the
  * transport. */
 #include "bench/peers/tagged.h"
 
@@ -24,7 +24,7 @@ static int mpi_rank(void)
 	const char *rank = getenv("OMPI_COMM_WORLD_RANK");
 
 	if (!rank)
-		pair_die("to be started by mpirun");
+		pair_die("this program must be started by mpirun");
 	return atoi(rank);
 }
 

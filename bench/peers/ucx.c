@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * UCX: tagged messages of UCP, as in ucx_perftest's tag tests, but with an answer of 8
- * bytes. UCX_TLS chooses the transports. To sleep, it waits for the worker's event.
+ * The peer UCX: tagged messages of UCP, as in ucx_perftest's tag tests, but with an
+ * answer of 8 bytes. The environment variable UCX_TLS chooses the transports. To sleep,
+ * the program waits for the UCP worker's event.
  */
 #include "bench/peers/tagged.h"
 
@@ -12,7 +13,7 @@
 
 static ucp_worker_h worker;
 static ucp_ep_h ep;
-static void **requests; /* NULL: the request has ended */
+static void **requests; /* by tagged_index(); NULL: the request is complete */
 
 static void must(const char *what, ucs_status_t status)
 {
@@ -32,7 +33,8 @@ static void exchange(struct pair *p)
 	pair_tell(p, ours, bytes);
 	pair_hear(p, &bytes, sizeof(bytes));
 	if (bytes > sizeof(theirs))
-		pair_die("an address of %zu bytes", bytes);
+		pair_die("the other end's address has %zu bytes, which is too long",
+			bytes);
 	pair_hear(p, theirs, bytes);
 	params.address = (ucp_address_t *)theirs;
 	must("connect", ucp_ep_create(worker, &params, &ep));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeroMQ: a PAIR of sockets over TCP. The sender's message is its tensor, without a copy
- * unless it is so small that a copy is cheaper than the bookkeeping; the receiver copies
- * the message into its tensor. ZeroMQ's I/O thread sleeps between events, so polling is
- * not offered: it would take the core that the I/O thread needs.
+ * The peer ZeroMQ: a PAIR of sockets over TCP. The sender's message refers to its tensor
+ * without a copy, unless the tensor is so small that a copy is cheaper than the
+ * bookkeeping. The receiver copies the message into its tensor. ZeroMQ's I/O thread
+ * sleeps between events, so polling is not offered: it would take the core that the I/O
+ * thread needs.
  */
 #include <errno.h>
 #include <sched.h>
@@ -17,9 +18,10 @@
 #define COPY_BYTES 1024u
 
 static void *context, *sock;
-/* Set by the I/O thread: messages that have left a tensor. */
+/* Number of messages whose tensors may be reused; the I/O thread writes it too. */
 static atomic_uint_fast64_t freed;
-static uint64_t sent, sent_before; /* messages sent of this size, and of sizes before */
+/* messages sent so far; `sent` before the present size */
+static uint64_t sent, sent_before;
 
 static void must(const char *what, int status)
 {
@@ -60,7 +62,7 @@ static void sent_one(void *data, void *hint)
 	atomic_fetch_add(&freed, 1);
 }
 
-/* Receives a message of exactly `bytes` into `data`. */
+/* Receives a message of exactly `bytes` bytes into `data`. */
 static void get_message(void *data, size_t bytes)
 {
 	zmq_msg_t message;
@@ -72,8 +74,8 @@ static void get_message(void *data, size_t bytes)
 	while (got < 0 && errno == EINTR);
 	must("receive", got);
 	if (zmq_msg_size(&message) != bytes)
-		pair_die("a message of %zu bytes where %zu were sent",
-			zmq_msg_size(&message), bytes);
+		pair_die("a message has %zu bytes, expected %zu", zmq_msg_size(&message),
+			bytes);
 	memcpy(data, zmq_msg_data(&message), bytes);
 	zmq_msg_close(&message);
 }
@@ -93,7 +95,8 @@ static void zeromq_post(struct pair *p, uint64_t n)
 	must("send", zmq_msg_send(&message, sock, 0));
 }
 
-/* The I/O thread releases tensors in the order in which they were sent. */
+/* Waits until tensor n may be reused. The I/O thread calls sent_one() for the tensors in
+ * the order in which they were sent. */
 static void zeromq_await(struct pair *p, uint64_t n)
 {
 	unsigned char reply[PAIR_REPLY_BYTES];

@@ -19,7 +19,8 @@
 #include <bzlib.h>
 #endif
 
-/* Typical ratios: text packs to a tenth, images of digits to a fifth. */
+/* Limit of the unpacked size: this many times the packed size, and BYTES_SPARE more.
+ * Text is typically packed to a tenth, images of digits to a fifth. */
 #define RATIO_MAX   256u
 #define BYTES_SPARE (64ull << 20)
 
@@ -27,7 +28,7 @@ struct unpacker {
 	const struct tern_data_file *file;
 	struct tern_data_error *error;
 	const char *format;
-	size_t taken; /* bytes of the file consumed */
+	size_t taken; /* bytes of the file that were unpacked */
 	char *out;
 	size_t bytes, capacity, limit;
 };
@@ -41,7 +42,7 @@ static int make_room(struct unpacker *u, unsigned *room)
 	if (u->bytes == u->limit)
 		return tern_data_fail(u->error, u->file->path,
 			"unpacks to more than %zu bytes from %zu: this is not data, but "
-			"made to fill the memory",
+			"made to exhaust memory",
 			u->limit, u->file->bytes);
 	if (u->bytes == u->capacity) {
 		size_t capacity = TERN_MIN(2 * u->capacity, u->limit);
@@ -93,8 +94,9 @@ static bool is_bzip2(const struct tern_data_file *file, size_t at)
 {
 	const char *p = (const char *)file->data + at;
 
-	/* A text may start with BZh, but not continue with the digits of pi or of its
-	 * square root, with which blocks and ends start. */
+	/* A text may start with BZh too. But in bzip2 the digits of pi follow, which
+	 * begin a block, or those of its square root, which begin the end of a
+	 * stream. */
 	return file->bytes - at >= 10 && memcmp(p, "BZh", 3) == 0 && p[3] >= '1' &&
 	       p[3] <= '9' &&
 	       (memcmp(p + 4, "1AY&SY", 6) == 0 || memcmp(p + 4, "\x17rE8P\x90", 6) == 0);
@@ -110,7 +112,8 @@ static int fail_left_out(struct unpacker *u)
 #endif
 
 #if TERN_HAVE_ZLIB
-/* One step. 0: continue; 1: a stream has ended; else an error. */
+/* Unpacks some more of a gzip stream. 0: not at the end yet; 1: the stream has ended;
+ * else an error. */
 static int inflate_some(struct unpacker *u, z_stream *z)
 {
 	unsigned room = 0, had = input_left(u);
@@ -207,8 +210,8 @@ static int unpack_bzip2(struct unpacker *u)
 }
 #endif
 
-/* Packers for tapes fill the last block with zeros; other data after the end is an
- * error. */
+/* Checks what follows the last stream. Only zeros may, since programs that write to tapes
+ * fill the last block with zeros. */
 static int check_rest(struct unpacker *u)
 {
 	const char *p = u->file->data;

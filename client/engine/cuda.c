@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes and frees the CUDA engine, and everything besides gradients.
+ * Makes and frees the CUDA engine, evaluates and samples.
  *
  * All memory is allocated at the start: one piece of device memory and one of page-locked
  * memory. Every call enters the device's context and leaves it when both streams are
@@ -88,7 +88,7 @@ static void bring(struct cuda_engine *e, void *to, const void *from, uint64_t by
 	CUDA_DO(e,
 		e->gpu.api->memcpy_dtoh_async(
 			to, (CUdeviceptr)(uintptr_t)from, bytes, e->compute),
-		"copying results down");
+		"copying results to the host");
 }
 
 static void wait_for_results(struct cuda_engine *e)
@@ -145,6 +145,44 @@ static int sample(struct tern_engine *engine, const struct tern_engine_params *p
 	if (e->status == 0)
 		*symbol = tern_model_draw(engine->model, e->logits, temperature, u);
 	return cuda_leave(e, params);
+}
+
+/* ---- parameters in the device's memory ---- */
+
+static CUresult fetch_on(struct cuda_engine *e, CUstream stream, float *to,
+	const float *from, uint64_t count)
+{
+	CUresult result = e->gpu.api->memcpy_dtoh_async(
+		to, (CUdeviceptr)(uintptr_t)from, count * sizeof(*to), stream);
+	CUresult ended = e->gpu.api->stream_synchronize(stream);
+
+	return result ? result : ended;
+}
+
+/* Uses its own stream and status, since another thread may use the engine at the same
+ * time. */
+static int fetch(struct tern_engine *engine, float *to, const float *from, uint64_t count,
+	char *why, size_t why_bytes)
+{
+	struct cuda_engine *e = cuda_of(engine);
+	const struct tern_cuda_api *api = e->gpu.api;
+	CUstream stream = NULL;
+	char text[160];
+	CUresult result = api->ctx_push_current(e->gpu.handle);
+
+	if (result == CUDA_SUCCESS) {
+		result = api->stream_create_with_priority(
+			&stream, CU_STREAM_NON_BLOCKING, 0);
+		if (result == CUDA_SUCCESS) {
+			result = fetch_on(e, stream, to, from, count);
+			api->stream_destroy(stream);
+		}
+		api->ctx_pop_current(NULL);
+	}
+	if (result)
+		snprintf(why, why_bytes, "cuda:%u: copying parameters to the host: %s",
+			e->gpu.ordinal, tern_cuda_text(api, result, text, sizeof(text)));
+	return tern_cuda_status(result);
 }
 
 /* ---- names ---- */
@@ -214,7 +252,8 @@ static void unpin(struct tern_engine *engine)
 
 /* ---- room ---- */
 
-/* Takes `bytes` from the memory at `base`; if base is NULL, only counts them. */
+/* Returns the address of `bytes` bytes of the memory at `base`, and advances *at beyond
+ * them. If base is NULL, only advances *at: this measures how much memory is needed. */
 static void *carve(void *base, uint64_t *at, uint64_t bytes)
 {
 	uint64_t here = *at;
@@ -346,8 +385,8 @@ static int make_streams(struct cuda_engine *e)
 
 static int make_event(struct cuda_engine *e, CUevent *out)
 {
-	/* A thread that waits for it sleeps, and leaves the core to threads that move
-	 * data. */
+	/* A thread that waits for the event sleeps, and leaves the core to threads that
+	 * move data. */
 	return tern_cuda_check(&e->gpu,
 		e->gpu.api->event_create(
 			out, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC),
@@ -451,7 +490,8 @@ static void free_streams(struct cuda_engine *e)
 		e->gpu.api->stream_destroy(e->copy);
 }
 
-/* On a corrupted device these calls fail; its memory went with the context. */
+/* On a corrupted device these calls fail, which does no harm: its memory is lost with
+ * the context. */
 static void free_device(struct cuda_engine *e)
 {
 	const struct tern_cuda_api *api = e->gpu.api;
@@ -492,6 +532,7 @@ int tern_engine_cuda_new(const struct tern_engine_cuda_opts *opts,
 		.gradient = cuda_gradient,
 		.evaluate = evaluate,
 		.sample = sample,
+		.fetch = fetch,
 		.free = cuda_free,
 	};
 	struct cuda_engine *e = calloc(1, sizeof(*e));

@@ -2,7 +2,7 @@
 /*
  * The inside of the CUDA engine.
  *
- *     cuda.c       making and freeing it; evaluation, sampling
+ *     cuda.c       making and freeing the engine; evaluation, sampling
  *     cuda_pass.c  work queued into the streams: batches, parameters, forward, backward
  *     cuda_step.c  a gradient: the pass as plain launches or as a graph, and its progress
  */
@@ -26,13 +26,14 @@ struct cuda_part {
 	uint64_t first, count;
 	CUevent up;    /* its parameters are on the device */
 	CUevent final; /* its gradient is final on the device */
-	CUevent down;  /* its gradient is on the host */
+	CUevent down;  /* its gradient is in the caller's memory */
 };
 
 /* Results other than gradients that are copied to the host. */
 struct cuda_words {
 	struct tern_cuda_result result;
-	/* Set to 1, for each part, by a copy that follows the copy of its gradient. */
+	/* seen[i] is set to 1 by a copy that the device makes after that of part i's
+	 * gradient, and so shows that the gradient has arrived. */
 	_Atomic uint32_t seen[CUDA_PARTS_MAX];
 };
 
@@ -70,13 +71,14 @@ struct cuda_engine {
 	struct cuda_words *words;
 	float *logits; /* [rows][classes] */
 
-	/* The version of the parameters on the device, if `holds`. */
+	/* `holds`: the device has all parameters of `version`. */
 	bool holds;
 	uint64_t version;
 
 	/* Some memory is not page-locked, so no graphs are used; this was noted. */
 	bool pageable;
 	bool graphs_off, warm;
+	unsigned failed_captures; /* in a row */
 	struct cuda_graph graphs[CUDA_GRAPHS_MAX];
 	unsigned graph_count;
 };
@@ -90,19 +92,20 @@ struct cuda_engine {
 #define CUDA_KERNEL(e, call)                                                             \
 	((e)->status == 0 ? (void)((e)->status = cuda_kernel_check(e, call)) : (void)0)
 
-/* Takes a status of the kernels' table over; the error line too. */
+/* Returns `status`, the result of a call of the kernels' table. If the call failed,
+ * copies the table's error line to e->gpu.error. */
 int cuda_kernel_check(struct cuda_engine *e, int status);
 
 /* One pass over the batch. */
 struct cuda_pass {
 	size_t rows;
-	const float *fresh; /* parameters to copy to the device; NULL: they are there */
-	float *grads;       /* destination of the gradients, on the host */
+	const float *fresh; /* parameters to copy to the device; NULL: it has them */
+	float *grads;       /* destination of the gradients: the caller's memory */
 	bool capturing;
 };
 
-/* cuda_pass.c: these queue work into the streams; errors are in e->status. The caller
- * waits. */
+/* cuda_pass.c: these queue work into the streams and do not wait for it. Errors are in
+ * e->status. */
 void cuda_put_batch(struct cuda_engine *e, size_t rows, bool labels);
 /* Queues the forward pass. Returns where the logits will be. */
 float *cuda_put_forward(struct cuda_engine *e, const struct cuda_pass *pass);

@@ -8,7 +8,8 @@
  *
  * A layer waits only for its own parameters, so the copy of the next ones overlaps the
  * layers below. A gradient is copied as soon as it is final, which is before dx is
- * computed. Everything can be captured: nothing here waits or depends on computed values.
+ * computed. Everything can be captured into a CUDA graph: nothing here waits for the
+ * device or depends on computed values.
  */
 #include "client/engine/cuda_internal.h"
 
@@ -32,7 +33,20 @@ static void copy_down(struct cuda_engine *e, void *to, const void *from, uint64_
 		what);
 }
 
-/* Lets further work of `waiting` start after the present work of `first`. */
+/* Copies between the caller's parameters or gradients, which are in host memory or in the
+ * device's, and the engine's own: the driver knows memory by its address. */
+static void copy_vector(struct cuda_engine *e, float *to, const float *from,
+	const struct cuda_part *part, const char *what)
+{
+	CUDA_DO(e,
+		e->gpu.api->memcpy_async((CUdeviceptr)(uintptr_t)(to + part->first),
+			(CUdeviceptr)(uintptr_t)(from + part->first),
+			part->count * sizeof(float), e->copy),
+		what);
+}
+
+/* Makes work that is queued into the stream `waiting` later start only after the work
+ * that is in the stream `first` now. */
 static void follow(struct cuda_engine *e, CUstream waiting, CUevent event, CUstream first)
 {
 	CUDA_DO(e, e->gpu.api->event_record(event, first), "an event");
@@ -48,13 +62,13 @@ void cuda_put_batch(struct cuda_engine *e, size_t rows, bool labels)
 
 	if (m->text)
 		copy_up(e, e->ids, batch->ids, rows * m->context * sizeof(*e->ids),
-			e->compute, "copying a batch up");
+			e->compute, "copying a batch to the device");
 	else
 		copy_up(e, e->x, batch->x, rows * m->features * sizeof(*e->x), e->compute,
-			"copying a batch up");
+			"copying a batch to the device");
 	if (labels)
 		copy_up(e, e->labels, batch->labels, rows * sizeof(*e->labels),
-			e->compute, "copying a batch up");
+			e->compute, "copying a batch to the device");
 }
 
 static void put_params(struct cuda_engine *e, const float *fresh)
@@ -62,8 +76,7 @@ static void put_params(struct cuda_engine *e, const float *fresh)
 	for (unsigned i = 0; i < e->part_count; i++) {
 		const struct cuda_part *p = &e->parts[i];
 
-		copy_up(e, e->params + p->first, fresh + p->first,
-			p->count * sizeof(float), e->copy, "copying parameters up");
+		copy_vector(e, e->params, fresh, p, "copying parameters to the device");
 		CUDA_DO(e, e->gpu.api->event_record(p->up, e->copy), "an event");
 	}
 }
@@ -113,17 +126,16 @@ float *cuda_put_forward(struct cuda_engine *e, const struct cuda_pass *pass)
 
 /* ---- backward ---- */
 
-/* Queues the copy of a part's gradient, then its event, and a word that arrives only
- * after the copy. */
+/* Queues the copy of a part's gradient, then the copy of a word that shows that the
+ * gradient has arrived, and then the event `down`. */
 static void put_down(struct cuda_engine *e, const struct cuda_pass *pass, unsigned part)
 {
 	const struct cuda_part *p = &e->parts[part];
 
 	follow(e, e->copy, p->final, e->compute);
-	copy_down(e, pass->grads + p->first, e->grads + p->first,
-		p->count * sizeof(float), e->copy, "copying gradients down");
+	copy_vector(e, pass->grads, e->grads, p, "copying gradients");
 	copy_down(e, (void *)(uintptr_t)&e->words->seen[part], e->one, sizeof(*e->one),
-		e->copy, "copying gradients down");
+		e->copy, "copying gradients");
 	CUDA_DO(e,
 		e->gpu.api->event_record_with_flags(p->down, e->copy,
 			pass->capturing ? CU_EVENT_RECORD_EXTERNAL
@@ -168,5 +180,5 @@ void cuda_put_gradient(struct cuda_engine *e, const struct cuda_pass *pass)
 	}
 	follow(e, e->compute, e->join, e->copy);
 	copy_down(e, &e->words->result, e->result, sizeof(*e->result), e->compute,
-		"copying the loss down");
+		"copying the loss to the host");
 }

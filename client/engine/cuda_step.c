@@ -5,11 +5,11 @@
  * gradients, of which there are few, and replayed with one call. The same work is queued
  * either way, so the bits are equal.
  *
- * A part of the gradient is announced when its event says that it is on the host. In a
- * graph that is an "external" event, which each launch records anew. If the launch does
- * so late, the event of the previous launch seems to be done. So a word that is copied
- * behind the part is checked as well, and until it is here the thread spins instead of
- * sleeping.
+ * A part of the gradient is reported as final when its event says that it is in the
+ * caller's memory. In a graph this is an "external" event, which each launch records
+ * anew. Until a launch has recorded it, the event still says that the previous launch has
+ * copied the part. So the thread also checks a word that is copied after the part, and
+ * spins until the word has arrived.
  */
 #include "client/engine/cuda_internal.h"
 
@@ -29,7 +29,8 @@ static void end_capture(struct cuda_engine *e, CUgraph *graph)
 {
 	CUresult result = e->gpu.api->stream_end_capture(e->compute, graph);
 
-	/* End the capture: an open one would swallow the plain launches. */
+	/* End the capture in any case: an open one would also capture the plain
+	 * launches that follow. */
 	if (result && e->gpu.api->stream_end_capture(e->compute, graph) == CUDA_SUCCESS)
 		result = CUDA_SUCCESS;
 	CUDA_DO(e, result, "capturing a graph");
@@ -75,6 +76,11 @@ static const struct cuda_graph *find(
 	return NULL;
 }
 
+/* Captures that may fail in a row. The first one may fail because the driver loads a
+ * kernel at its first use, which it cannot do within a capture: the plain launches that
+ * follow load it. */
+#define CAPTURES_MOST 2u
+
 /* The graph for this pass; NULL: use plain launches. */
 static const struct cuda_graph *graph_for(
 	struct cuda_engine *e, const struct cuda_pass *pass)
@@ -85,13 +91,17 @@ static const struct cuda_graph *graph_for(
 		e->graph_count == CUDA_GRAPHS_MAX)
 		return g;
 	capture(e, pass);
-	if (e->status == 0)
+	if (e->status == 0) {
+		e->failed_captures = 0;
 		return find(e, pass);
-	e->graphs_off = true;
+	}
 	if (e->status == -ENOTRECOVERABLE)
 		return NULL;
 	e->status = 0;
-	cuda_note(e, "without CUDA graphs: %s", e->gpu.error);
+	if (++e->failed_captures == CAPTURES_MOST) {
+		e->graphs_off = true;
+		cuda_note(e, "without CUDA graphs: %s", e->gpu.error);
+	}
 	return NULL;
 }
 
@@ -121,7 +131,9 @@ static bool is_seen(struct cuda_engine *e, unsigned part)
 
 static void wait_for_part(struct cuda_engine *e, unsigned part)
 {
-	CUDA_DO(e, e->gpu.api->event_synchronize(e->parts[part].down), "computing");
+	CUDA_DO(e, tern_cuda_wait(e->gpu.api, e->parts[part].down), "computing");
+	if (e->status == 0 && !is_seen(e, part))
+		e->engine.late_events++;
 	while (e->status == 0 && !is_seen(e, part)) {
 		CUresult result = e->gpu.api->stream_query(e->compute);
 

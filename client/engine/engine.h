@@ -6,11 +6,13 @@
  *
  * The engine owns the batch, since a device may need special memory for it: before asking
  * for a gradient, the caller fills `batch`. The caller owns parameters and gradients,
- * flat vectors in host memory. A device copies directly from and to them, fastest if the
- * memory was announced by tern_engine_pin().
+ * flat vectors in host memory, or in memory of the engine's GPU. A device copies directly
+ * from and to them; from and to host memory fastest if the memory was announced by
+ * tern_engine_pin().
  *
- * Threads: an engine is used by any one thread at a time. Its calls are synchronous, also
- * when they fail, so after each return the caller may use its memory again.
+ * Threads: an engine is used by any one thread at a time, except for tern_engine_fetch().
+ * Its calls are synchronous, also when they fail, so after each return the caller may use
+ * its memory again.
  *
  * Errors are a negative errno with a line in `error`. After -ENOTRECOVERABLE nothing will
  * succeed on this device any more (base/cuda.h). The CPU's engine has no errors.
@@ -43,6 +45,8 @@ struct tern_engine_ops {
 		struct tern_result *result);
 	int (*sample)(struct tern_engine *engine, const struct tern_engine_params *params,
 		float temperature, float u, int32_t *symbol);
+	int (*fetch)(struct tern_engine *engine, float *to, const float *from,
+		uint64_t count, char *why, size_t why_bytes);
 	void (*free)(struct tern_engine *engine);
 };
 
@@ -55,7 +59,8 @@ struct tern_engine {
 	char name[160];        /* "NVIDIA H200 (cuda:0), CUDA graphs, cuBLAS 13.0.2" */
 	char fingerprint[128]; /* equal strings mean equal bits of results */
 	uint64_t device_bytes; /* device memory that it holds */
-	char error[400];       /* line about the last call that failed */
+	uint64_t late_events;  /* parts that were not there when their event fired */
+	char error[400];       /* one line: why the last failed call failed */
 	char note[400];        /* a line to be logged; the caller clears it after that */
 };
 
@@ -65,10 +70,10 @@ int tern_engine_cpu_new(const struct tern_kernels *kernels,
 	const struct tern_model *model, size_t rows, struct tern_engine **out);
 
 /*
- * Announces memory that will hold parameters or gradients, until tern_engine_unpin(),
- * which must precede its release. It must be a whole slab; the same one may be announced
- * again. Returns 0 also if the device cannot page-lock it: then `note` says so, and
- * copies take longer.
+ * Announces host memory that will hold parameters or gradients. It must be a whole slab
+ * (a segment from which a pool takes buffers); the same slab may be announced again.
+ * tern_engine_unpin() must be called before the memory is released. Returns 0 also if the
+ * device cannot page-lock the memory: then `note` says so, and copies take longer.
  */
 static inline int tern_engine_pin(struct tern_engine *e, void *base, uint64_t bytes)
 {
@@ -81,7 +86,7 @@ static inline void tern_engine_unpin(struct tern_engine *e)
 		e->ops->unpin(e);
 }
 
-/* As tern_model_gradient(), of `batch`. */
+/* As tern_model_gradient(), for the records in `batch`. */
 static inline int tern_engine_gradient(struct tern_engine *e,
 	const struct tern_engine_params *params, float *grads,
 	void (*ready)(void *arg, uint64_t first), void *arg, struct tern_result *result)
@@ -89,7 +94,7 @@ static inline int tern_engine_gradient(struct tern_engine *e,
 	return e->ops->gradient(e, params, grads, ready, arg, result);
 }
 
-/* As tern_model_evaluate(), of `batch`. */
+/* As tern_model_evaluate(), for the records in `batch`. */
 static inline int tern_engine_evaluate(struct tern_engine *e,
 	const struct tern_engine_params *params, float *scores,
 	struct tern_result *result)
@@ -103,6 +108,15 @@ static inline int tern_engine_sample(struct tern_engine *e,
 	int32_t *symbol)
 {
 	return e->ops->sample(e, params, temperature, u, symbol);
+}
+
+/* Copies `count` elements from memory of the engine's GPU to host memory. Any
+ * thread may call this, also while another thread is in a call of this engine. On failure
+ * `why` gets the reason in one line. */
+static inline int tern_engine_fetch(struct tern_engine *e, float *to, const float *from,
+	uint64_t count, char *why, size_t why_bytes)
+{
+	return e->ops->fetch(e, to, from, count, why, why_bytes);
 }
 
 /* Frees the engine. NULL is allowed. */

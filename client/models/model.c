@@ -156,7 +156,7 @@ static int build_text(struct tern_model *m, const char *spec,
 	size_t widths[3];
 
 	if (data->kind != TERN_DATA_TEXT)
-		return fail(error, "it wants text, and the data are labelled records");
+		return fail(error, "it needs text, but the data are labelled records");
 	if (tern_model_context(spec, error) < 0)
 		return -EINVAL;
 	parse_widths(spec, "charlm", widths, 3, error);
@@ -185,9 +185,9 @@ static int build(struct tern_model *m, const char *spec, const struct tern_datas
 	if (context > 0)
 		return build_text(m, spec, data, error);
 	if (data->kind != TERN_DATA_DENSE)
-		return fail(error, "it wants labelled records, and the data are text");
+		return fail(error, "it needs labelled records, but the data are text");
 	if (strcmp(spec, "logreg") == 0 && data->class_count != 2)
-		return fail(error, "it wants two classes, and the data have %u",
+		return fail(error, "it needs two classes, but the data have %u",
 			data->class_count);
 	if (named(spec, "mlp"))
 		n = parse_widths(spec, "mlp", widths, TERN_LAYERS_MAX - 1, error);

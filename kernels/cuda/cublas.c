@@ -9,7 +9,8 @@
 
 #include "base/util.h"
 
-/* Searched by name where the system knows it, and in the toolkit's usual folders. */
+/* Where cuBLAS is searched, the newest version first: by name, in the system's library
+ * folders, and in the usual folder of the CUDA toolkit. */
 static const struct {
 	int major;
 	const char *name;
@@ -90,7 +91,9 @@ int tern_cublas_load(const struct tern_cuda_api *api, const struct tern_cublas_a
 		tried = true;
 	}
 	pthread_mutex_unlock(&lock);
-	*why = loaded ? NULL : reason[0] ? reason : "the driver does not say its version";
+	*why = loaded      ? NULL
+	       : reason[0] ? reason
+			   : "the driver does not report its version";
 	*out = loaded ? &table : NULL;
 	return loaded ? 0 : -ENOSYS;
 }

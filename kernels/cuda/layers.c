@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches of the layers. Matrix products use cuBLAS, or our own kernel without it.
- * Everything else uses our kernels: one kernel for all operations on the same elements.
+ * Launches the kernels of the layers. Matrix products use cuBLAS, or Tern's own kernel
+ * without cuBLAS. All other parts use Tern's kernels; operations on the same elements are
+ * combined into one kernel.
  */
 #include <errno.h>
 #include <limits.h>
@@ -9,9 +10,10 @@
 #include "base/util.h"
 #include "kernels/cuda/cuda_kernels.h"
 
-/* ---- products of matrices ---- */
+/* ---- matrix products ---- */
 
-/* c[m][n] = a b; a is a[m][k] or (transposed) a[k][m], b is b[k][n] or b[n][k]. */
+/* A product of row-major matrices: c[m][n] = a b; a is a[m][k] or (transposed) a[k][m], b
+ * is b[k][n] or (transposed) b[n][k]. */
 struct product {
 	float *c;
 	const float *a, *b;
@@ -35,8 +37,8 @@ static int multiply_tiled(struct tern_cuda_kernels *k, const struct product *p)
 		k, TERN_CUDA_matmul, div_up(p->m, TERN_TILE) * a.column_tiles, &a);
 }
 
-/* cuBLAS is column-major, so it sees the transpose of a row-major matrix: compute c' =
- * b' a'. */
+/* cuBLAS is column-major, so it reads a row-major matrix as its transpose. Therefore this
+ * computes c' = b' a' (' means transposed). */
 static int multiply_blas(struct tern_cuda_kernels *k, const struct product *p)
 {
 	const float one = 1.0f, zero = 0.0f;
@@ -63,7 +65,7 @@ static int multiply(struct tern_cuda_kernels *k, const struct product *p)
 	return k->blas && p->k > 0 ? multiply_blas(k, p) : multiply_tiled(k, p);
 }
 
-/* ---- dense ---- */
+/* ---- dense layers ---- */
 
 int tern_cuda_dense_forward(struct tern_cuda_kernels *k, float *y, const float *x,
 	const float *w, const float *b, uint64_t rows, uint64_t in, uint64_t out,
@@ -158,7 +160,8 @@ int tern_cuda_embed_forward(struct tern_cuda_kernels *k, float *y, const float *
 	return cuda_launch(k, TERN_CUDA_gather, cuda_span_blocks(&a.span), &a);
 }
 
-/* Sorts by id; the result is in *ids and *positions. */
+/* Sorts the ids, and the positions along with them; the result is in *ids and
+ * *positions. */
 static int sort(struct tern_cuda_kernels *k, const int32_t **ids,
 	const uint32_t **positions, uint64_t rows, uint64_t table_rows)
 {
@@ -199,8 +202,8 @@ int tern_cuda_embed_backward(struct tern_cuda_kernels *k, float *dtable, const f
 
 	if (rows > k->sizes.embed_rows || table_rows > k->sizes.embed_table_rows)
 		return cuda_fail(k, -E2BIG,
-			"%llu ids of a table of %llu rows: the workspace has room for "
-			"%llu of %llu",
+			"gradient of an embedding with %llu ids and a table of %llu "
+			"rows: the workspace has room for %llu ids and %llu rows",
 			(unsigned long long)rows, (unsigned long long)table_rows,
 			(unsigned long long)k->sizes.embed_rows,
 			(unsigned long long)k->sizes.embed_table_rows);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of where log lines go, and that warnings about connections in their handshake
- * are limited, in virtual time. */
+/* Tests of where log lines go, and of the limited rate of warnings about connections in
+ * their handshake, in virtual time. */
 #include "tests/harness/cmocka.h"
 
 #include <stdio.h>
@@ -17,7 +17,8 @@ struct logger {
 	char last[200];
 };
 
-static bool keep_first; /* the first line after the first ration */
+/* Keeps only the line that follows the first TERN_LOG_STRANGERS lines. */
+static bool keep_first;
 
 static uint64_t now_of(struct tern_env *env)
 {
@@ -70,11 +71,12 @@ static void test_what_was_left_out_is_counted(void **state)
 	l.now_ns = 10 * TERN_NS_PER_S;
 	keep_first = true;
 	strangers(&l, 1);
-	assert_string_equal(l.last, "3 more connections were cut in their handshake");
+	assert_string_equal(
+		l.last, "3 more warnings about failed handshakes were left out");
 	keep_first = false;
 }
 
-/* ---- the program's function and level ---- */
+/* ---- log function and log level set by the program ---- */
 
 struct kept {
 	unsigned count;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the readers: what they accept, and the sentence for everything that they
- * refuse. */
+/* Tests of the readers of data sets: which files they accept, and the sentence with which
+ * they refuse any other file. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ struct bytes {
 	unsigned char *data;
 };
 
-/* A copy in memory of exactly this size, so that a sanitizer sees a read beyond it. */
+/* A copy of exactly this size, so that a sanitizer notices a read beyond the end. */
 static struct bytes copy_of(const void *data, size_t bytes)
 {
 	struct bytes b = {bytes, malloc(bytes + !bytes)};
@@ -94,7 +94,7 @@ static struct tern_dataset *read_text(const char *text, uint32_t context)
 	return dataset;
 }
 
-/* Checks that the data are refused with exactly this sentence. Frees the bytes. */
+/* Checks that the data is refused with exactly this sentence. Frees the bytes. */
 static void refuse(struct bytes data, const struct bytes *labels, uint32_t context,
 	const char *sentence)
 {
@@ -349,7 +349,7 @@ static void test_ranges_share_and_outlive_the_whole(void **state)
 
 /* ---- the digest ---- */
 
-/* Digest of the records from `first` on. */
+/* Digest of the records from number `first` on. */
 static uint64_t digest_of(const char *text, uint32_t context, uint64_t first)
 {
 	struct tern_dataset *whole = read_text(text, context), *range;
@@ -407,7 +407,7 @@ static void test_the_digest_is_of_the_records_alone(void **state)
 	free(more.data);
 }
 
-/* ---- packed files ---- */
+/* ---- compressed files ---- */
 
 #if TERN_HAVE_ZLIB || TERN_HAVE_BZIP2
 static void check_banana(struct bytes packed)
@@ -475,7 +475,7 @@ static void test_a_bomb_is_refused(void **state)
 	free(zeros);
 	assert_int_equal(read_bytes(bomb, NULL, 8, &dataset), -EINVAL);
 	assert_non_null(
-		strstr(error.text, "this is not data, but made to fill the memory"));
+		strstr(error.text, "this is not data, but made to exhaust memory"));
 	free(bomb.data);
 }
 #endif
@@ -579,7 +579,8 @@ static void test_every_epoch_is_a_permutation_of_its_own(void **state)
 					epoch > 0;
 			}
 		}
-		/* About 3 and 2 are expected of random permutations. */
+		/* Random permutations have about 3 fixed points in all, and about 2
+		 * places where two of them agree. */
 		if (count >= 64) {
 			assert_true(fixed < 20);
 			assert_true(same < 20);
@@ -597,8 +598,8 @@ static void test_the_permutation_depends_on_the_seed_alone(void **state)
 		differing += tern_permutation_at(1, 1000, n) !=
 			     tern_permutation_at(2, 1000, n);
 	assert_true(differing > 950);
-	/* The order of records is part of every result: these values must never
-	 * change. */
+	/* The order of the records determines every result of training, so these values
+	 * must never change. */
 	assert_int_equal(tern_permutation_at(1, 60000, 0), 796);
 	assert_int_equal(tern_permutation_at(1, 60000, 59999), 55326);
 	assert_int_equal(
@@ -621,7 +622,7 @@ static bool is_out(void *arg)
 	return ++p->asked > p->most;
 }
 
-/* Checks that reading asks after every piece whether to stop, and stops when told.
+/* Checks that the reader asks after every piece whether it should stop, and then stops.
  * Frees the bytes. */
 static void check_stops(struct bytes data, struct bytes labels, uint32_t context)
 {
@@ -670,8 +671,7 @@ static void test_reading_text_stops_when_asked(void **state)
 
 static void test_reading_idx_stops_when_asked(void **state)
 {
-	/* The header announces as many images of 1 x 2 bytes as the four bytes
-	 * 0x00600000 say. */
+	/* According to its header, the file has 0x00600000 images of 1 x 2 bytes. */
 	unsigned char images[] = IMAGES, labels[] = LABELS, number[] = {0, 0x60, 0, 0};
 	uint32_t count = 0x600000;
 	struct bytes data = {16 + 2 * (size_t)count, calloc(2, count + 8)};

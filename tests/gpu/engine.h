@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The suite of the CUDA engine: the same cases on the simulated driver (engine_on_fake.c)
- * and on a GPU (engine_on_device.c). Gradients are compared with the CPU engine's within
- * bounds, and with each other bit for bit.
+ * The tests of the CUDA engine (computation of gradients): the same cases on the
+ * simulated driver (engine_on_fake.c) and on a GPU (engine_on_device.c). Gradients must
+ * be close to those of the CPU engine, and have the same bits in repeated steps.
  */
 #ifndef TERN_TESTS_GPU_ENGINE_H
 #define TERN_TESTS_GPU_ENGINE_H
@@ -10,23 +10,26 @@
 #include "tests/harness/cmocka.h"
 
 #include "client/engine/cuda.h"
+#include "tests/gpu/shared.h"
 
 struct engine_suite {
 	const struct tern_cuda_api *api;
-	const struct tern_cublas_api *blas; /* NULL: none */
+	const struct tern_cublas_api *blas; /* NULL: without cuBLAS */
+	/* Size and number of cases; GPU_LARGE unless a program sets it. */
+	enum gpu_scale scale;
 };
 
 extern struct engine_suite suite;
 
-#define ROWS 24u /* rows of the batches */
+#define ROWS 24u /* rows (records) of a batch */
 
-/* A model, its data, and two versions of its parameters in memory like a worker's:
- * whole mappings. */
+/* A model, its data, and two versions of its parameters, in whole mappings like those of
+ * a worker. */
 struct world {
 	struct tern_dataset *data;
 	struct tern_model *model;
 	uint64_t count; /* number of parameters */
-	size_t bytes;   /* of a mapping */
+	size_t bytes;   /* size of a mapping */
 	float *params[2], *grads[2];
 };
 
@@ -37,11 +40,11 @@ void world_fill(
 void world_pin(const struct world *w, struct tern_engine *e);
 
 struct tern_engine *cuda_engine(const struct world *w, bool no_graphs);
-/* Computes the gradient of batch `at` at params[parity] into grads[buffer]. */
+/* Computes the gradient of batch `at` from params[parity] into grads[buffer]. */
 struct tern_result gradient(const struct world *w, struct tern_engine *e, unsigned at,
 	unsigned parity, unsigned buffer);
 
-/* Returns the number of cases that failed. */
+/* Runs the cases; returns the number of cases that failed. */
 int engine_run_cases(CMFixtureFunction setup, CMFixtureFunction teardown);
 
 #endif

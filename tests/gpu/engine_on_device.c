@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's suite on the first GPU of this machine; skipped where there is none. */
+/* The tests of the CUDA engine (computation of gradients), on the first GPU of this
+ * machine; skipped if there is none. */
 #include <stdio.h>
 
 #include "tests/gpu/engine.h"
@@ -14,5 +15,6 @@ int main(void)
 	}
 	if (tern_cublas_load(suite.api, &suite.blas, &why) < 0)
 		print_message("without cuBLAS: %s\n", why);
+	suite.scale = gpu_scale_asked_for();
 	return engine_run_cases(NULL, NULL);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's suite on the simulated driver, which works as late as possible, so that an
- * early announcement shows. It also tests errors: every driver call fails once, when the
- * engine is made and in a step, and the device breaks.
+ * The tests of the CUDA engine on the simulated driver, which works as late as possible,
+ * so that the engine is caught if it announces a part of the gradient too early. Errors
+ * are tested, too: every driver call fails once, while the engine is created and in a
+ * step, and the device's context gets corrupted.
  */
 #include "tests/gpu/engine.h"
 
@@ -39,7 +40,7 @@ static int open_without_blas(void **state)
 	return 0;
 }
 
-/* Random work also happens early. */
+/* A driver that also does some work early, at random. */
 static int open_lively(void **state)
 {
 	struct fake_cuda_opts opts = fake_cuda_defaults();
@@ -52,7 +53,7 @@ static int open_lively(void **state)
 	return 0;
 }
 
-/* Asserts that nothing is left open. */
+/* The reset asserts that no object of the driver is open. */
 static int close_machine(void **state)
 {
 	(void)state;
@@ -60,7 +61,7 @@ static int close_machine(void **state)
 	return 0;
 }
 
-/* ---- graphs, and their replacement ---- */
+/* ---- CUDA graphs, and what replaces them ---- */
 
 static void test_steps_are_replayed(void **state)
 {
@@ -122,11 +123,25 @@ static void test_a_driver_may_record_late(void **state)
 	e = cuda_engine(&w, false);
 	world_pin(&w, e);
 	for (unsigned at = 0; at < 4; at++)
-		gradient(&w, e, at, at % 2, 0); /* asserts the announcements */
+		/* Asserts that each part was complete when it was announced. */
+		gradient(&w, e, at, at % 2, 0);
 	assert_string_equal(e->note, "");
 	assert_int_equal(fake_cuda_live().graph_execs, 2);
 	tern_engine_free(e);
 	world_close(&w);
+}
+
+/* An engine that has made its first step, with plain launches. The next step is captured
+ * into a graph. */
+static struct tern_engine *engine_after_a_step(struct world *w)
+{
+	struct tern_engine *e;
+
+	world_open(w, "mlp:32");
+	e = cuda_engine(w, false);
+	world_pin(w, e);
+	gradient(w, e, 0, 0, 0);
+	return e;
 }
 
 static void test_a_capture_that_fails_is_told_once_and_done_without(void **state)
@@ -135,16 +150,38 @@ static void test_a_capture_that_fails_is_told_once_and_done_without(void **state
 	struct tern_engine *e;
 
 	(void)state;
-	world_open(&w, "mlp:32");
-	e = cuda_engine(&w, false);
-	world_pin(&w, e);
-	gradient(&w, e, 0, 0, 0);
+	e = engine_after_a_step(&w);
+	/* The engine ends a capture a second time if the first attempt fails. The second
+	 * attempt succeeds, so the capture counts as successful: the failed
+	 * instantiations decide. */
 	fake_cuda_fail("stream_end_capture", 1, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 	fake_cuda_fail("graph_instantiate", 1, CUDA_ERROR_NOT_SUPPORTED);
+	fake_cuda_fail("graph_instantiate", 2, CUDA_ERROR_NOT_SUPPORTED);
 	gradient(&w, e, 1, 1, 0);
+	assert_string_equal(e->note, ""); /* no note: the capture is tried once more */
+	gradient(&w, e, 2, 0, 0);
 	assert_non_null(strstr(e->note, "without CUDA graphs: cuda:0: "));
 	*e->note = '\0';
+	gradient(&w, e, 3, 1, 0);
+	assert_string_equal(e->note, "");
+	tern_engine_free(e);
+	world_close(&w);
+}
+
+/* A kernel that the driver loads at its first use, within the capture, can fail the
+ * capture like this. */
+static void test_a_capture_that_fails_once_is_tried_again(void **state)
+{
+	struct world w;
+	struct tern_engine *e;
+
+	(void)state;
+	e = engine_after_a_step(&w);
+	fake_cuda_fail("graph_instantiate", 1, CUDA_ERROR_NOT_SUPPORTED);
+	gradient(&w, e, 1, 1, 0);
+	assert_int_equal(fake_cuda_calls("graph_launch"), 0);
 	gradient(&w, e, 2, 0, 0);
+	assert_int_equal(fake_cuda_calls("graph_launch"), 1);
 	assert_string_equal(e->note, "");
 	tern_engine_free(e);
 	world_close(&w);
@@ -190,7 +227,7 @@ static void test_a_cublas_that_does_not_start_is_told_and_done_without(void **st
 	world_close(&w);
 }
 
-/* ---- refusals ---- */
+/* ---- devices that are refused ---- */
 
 static void refused(
 	const struct fake_cuda_opts *opts, unsigned ordinal, int error, const char *says)
@@ -235,7 +272,7 @@ static void test_what_is_not_there_is_refused_in_a_line(void **state)
 	struct fake_cuda_opts opts = fake_cuda_defaults();
 
 	(void)state;
-	refused(&opts, 1, -ENODEV, "cuda:1 is not there: the driver has 1 device, ");
+	refused(&opts, 1, -ENODEV, "there is no cuda:1: the driver has 1 device, ");
 	opts.major = 7;
 	opts.minor = 5;
 	refused(&opts, 0, -ENOEXEC, "compute capability 7.5; 8.0 or later");
@@ -262,8 +299,8 @@ static const char *const at_birth[] = {"device_get_count", "device_get",
 	"stream_create_with_priority", "event_create", "mem_alloc", "memset_d32_async",
 	"module_load_data_ex", "module_get_function", "stream_synchronize"};
 
-/* Makes an engine while the nth call of `function` fails; 0: none. Returns the number
- * of calls. */
+/* Creates an engine while the nth call of `function` fails (0: no call fails). Returns
+ * the number of calls of `function`. */
 static unsigned try_birth(const struct world *w, const char *function, unsigned nth)
 {
 	const struct tern_engine_cuda_opts want = {
@@ -283,7 +320,7 @@ static unsigned try_birth(const struct world *w, const char *function, unsigned 
 		tern_engine_free(e);
 	else
 		assert_true(strlen(why) > 10 && r < 0);
-	fake_cuda_reset(NULL); /* asserts that nothing is left open */
+	fake_cuda_reset(NULL); /* asserts that no object of the driver is open */
 	return calls;
 }
 
@@ -304,12 +341,14 @@ static void test_each_call_may_fail_at_birth(void **state)
 }
 
 static const char *const in_a_step[] = {"ctx_push_current", "memcpy_htod_async",
-	"memcpy_dtoh_async", "event_record", "event_record_with_flags",
-	"stream_wait_event", "launch_kernel", "event_synchronize", "stream_synchronize",
+	"memcpy_dtoh_async", "memcpy_async", "event_record", "event_record_with_flags",
+	"stream_wait_event", "launch_kernel", "event_query", "stream_synchronize",
 	"stream_begin_capture", "stream_end_capture", "graph_instantiate",
 	"graph_launch"};
 
-/* Three steps, the first with plain launches; afterwards everything works again. */
+/* Makes three steps, the first with plain launches, while the nth call of `function`
+ * fails (0: no call fails). Afterwards everything must work again. Returns the number of
+ * calls of `function`. */
 static unsigned try_steps(const struct world *w, const char *function, unsigned nth)
 {
 	const struct tern_engine_params params = {w->params[0], 1};
@@ -357,7 +396,23 @@ static void test_each_call_may_fail_in_a_step(void **state)
 	world_close(&w);
 }
 
-/* ---- a device that breaks ---- */
+/* The model has so many layers that the engine polls for the first part until it gives up
+ * polling, and sleeps. */
+static void test_a_long_wait_for_a_part_may_fail(void **state)
+{
+	struct world w;
+	unsigned calls;
+
+	(void)state;
+	world_open(&w, "mlp:8,8,8,8,8,8,8,8,8,8,8,8");
+	calls = try_steps(&w, "event_synchronize", 0);
+	assert_true(calls > 0);
+	for (unsigned nth = 1; nth <= calls; nth++)
+		try_steps(&w, "event_synchronize", nth);
+	world_close(&w);
+}
+
+/* ---- a corrupted device ---- */
 
 static bool breaks(const struct world *w, unsigned nth)
 {
@@ -413,6 +468,9 @@ int main(void)
 			test_a_capture_that_fails_is_told_once_and_done_without,
 			open_default, close_machine),
 		cmocka_unit_test_setup_teardown(
+			test_a_capture_that_fails_once_is_tried_again, open_default,
+			close_machine),
+		cmocka_unit_test_setup_teardown(
 			test_memory_that_cannot_be_locked_is_told_once_and_done_without,
 			open_default, close_machine),
 		cmocka_unit_test_setup_teardown(
@@ -421,6 +479,7 @@ int main(void)
 		cmocka_unit_test(test_what_is_not_there_is_refused_in_a_line),
 		cmocka_unit_test(test_each_call_may_fail_at_birth),
 		cmocka_unit_test(test_each_call_may_fail_in_a_step),
+		cmocka_unit_test(test_a_long_wait_for_a_part_may_fail),
 		cmocka_unit_test(test_a_broken_device_is_a_status_and_a_line),
 	};
 

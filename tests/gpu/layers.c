@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of layers. Embeddings have the CPU's bits. Dense layers and losses are close to
- * float64 or to the CPU's (which is tested against it), and have the same bits in a
- * second run.
+ * Tests of CUDA kernels for layers. Embeddings must have the same bits as on the CPU.
+ * Dense layers and losses must be close to float64, or to the CPU's (which is tested
+ * against float64), and have the same bits in a second run.
  */
 #include "tests/gpu/gpu.h"
 
@@ -21,7 +21,7 @@ static const struct shape shapes[] = {{33, 7, 3}, {70, 40, 67}, {33, 17, 1}, {1,
 static const size_t few_shapes = 2;
 static const struct shape large = {1024, 784, 1024};
 
-/* Element (i, j) of a product in float64, from elements (i, l) and (l, j). */
+/* Element (i, j) of a matrix product in float64: the sum over l of a(i, l) * b(l, j). */
 static double product(
 	const float *a, const float *b, uint64_t depth, uint64_t a_step, uint64_t b_step)
 {
@@ -36,7 +36,8 @@ static void check_forward(struct tern_cuda_kernels *k, const struct shape *s, bo
 {
 	struct twin x = floats_new(s->rows * s->in, 0), w = floats_new(s->in * s->out, 4);
 	struct twin b = floats_new(s->out, 0), y = floats_new(s->rows * s->out, 4);
-	/* With the same alignment, since cuBLAS may choose its kernel by it. */
+	/* The second result has the same alignment, since cuBLAS may choose its kernel by
+	 * the alignment. */
 	struct twin again = floats_new(s->rows * s->out, 4);
 	double most = 1e-5 * sqrt((double)s->in);
 
@@ -47,7 +48,7 @@ static void check_forward(struct tern_cuda_kernels *k, const struct shape *s, bo
 	gpu_down(&y);
 	gpu_down(&again);
 	assert_memory_equal(y.host, again.host, y.bytes);
-	/* All elements of a small result, some of a large one. */
+	/* Checks all elements of a small result, and some of a large one. */
 	for (uint64_t e = 0; e < s->rows * s->out; e += 1 + s->rows * s->out / 10000) {
 		uint64_t i = e / s->out, j = e % s->out;
 		double wanted = (double)host_f32(&b)[j] +
@@ -68,7 +69,7 @@ struct gradients {
 	struct twin dx, dw, db, dy;
 };
 
-/* From a copy of dy, which a run may change. */
+/* Computes the gradients from a copy of dy, since the kernels may overwrite dy. */
 static struct gradients gradients_of(struct tern_cuda_kernels *k, const struct shape *s,
 	const struct twin *dy, const struct twin *y, const struct twin *x,
 	const struct twin *w, bool relu, bool with_x)
@@ -148,8 +149,9 @@ static void test_dense_is_close_to_float64_and_the_same_again(void **state)
 	size_t used = gpu.scale == GPU_FEW ? few_shapes : TERN_ARRAY_SIZE(shapes);
 
 	(void)state;
-	/* The few large shapes are skipped for our own kernels. */
-	for (size_t t = gpu.scale == GPU_FEW ? 1 : 0; t < gpu.table_count; t++)
+	/* GPU_FEW tests only the last table (Tern's own products), not cuBLAS. */
+	for (size_t t = gpu.scale == GPU_FEW ? gpu.table_count - 1 : 0;
+		t < gpu.table_count; t++)
 		for (int relu = 0; relu < 2; relu++) {
 			for (size_t s = 0; s < used; s++) {
 				check_forward(gpu.tables[t], &shapes[s], relu);
@@ -225,7 +227,8 @@ static void check_xent(uint64_t rows, uint64_t classes, float magnitude)
 	for (uint64_t j = 0; j < rows * classes; j++)
 		assert_near((double)host_f32(&x.d)[j], (double)host_f32(&wanted)[j],
 			3e-7 / (double)rows);
-	/* Without the gradient, and in place: the same bits. */
+	/* Without the gradient, and with the gradient in place: both must give the same
+	 * bits. */
 	two = xent_run(&x, NULL);
 	assert_memory_equal(&one, &two, sizeof(one));
 	three = xent_run(&x, &x.logits);
@@ -282,7 +285,7 @@ struct embed {
 	uint64_t rows, width, table_rows;
 };
 
-/* A third of the ids are equal, and the last id never occurs. */
+/* Ids of which a third are equal, and among which the last id never occurs. */
 static struct embed embed_new(uint64_t rows, uint64_t width, uint64_t table_rows)
 {
 	struct embed e = {.rows = rows,
@@ -364,7 +367,7 @@ static void test_embeddings_of_many_rows_are_sorted_and_have_the_bits_of_the_cpu
 
 /* ---- graphs ---- */
 
-struct step { /* one step of a layer with a loss, and an embedding */
+struct step { /* results of one step: a dense layer with a loss, and an embedding */
 	struct twin x, w, b, y, dx, dw, db;
 	struct xent xent;
 	struct embed embed;
@@ -413,7 +416,8 @@ static void step_free(struct step *p)
 	embed_free(&p->embed);
 }
 
-/* `wanted` has the results of a step without a graph. */
+/* Launches the graph and compares its results; `wanted` has those of a step without a
+ * graph. */
 static void check_graph(CUgraphExec exec, struct twin *const *out,
 	const struct twin *wanted, size_t count)
 {
@@ -433,7 +437,8 @@ static void test_a_step_in_a_graph_gives_the_same_bits_each_time(void **state)
 	const struct tern_cuda_api *api = gpu.api;
 
 	(void)state;
-	for (size_t t = gpu.scale == GPU_FEW ? 1 : 0; t < gpu.table_count; t++) {
+	for (size_t t = gpu.scale == GPU_FEW ? gpu.table_count - 1 : 0;
+		t < gpu.table_count; t++) {
 		struct step p = step_new();
 		struct twin *out[] = {&p.y, &p.dx, &p.dw, &p.db, &p.xent.d,
 			&p.xent.result, &p.embed.dtable};

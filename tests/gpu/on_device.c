@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The suite on the first GPU of this machine: only here the compiled kernels run. Without
- * a driver or a device it is skipped and says why.
+ * The tests of the CUDA kernels' table on the first GPU of this machine: only in this
+ * program the compiled kernels run on a GPU. Without a driver or a device it is skipped,
+ * with the reason.
  */
 #include "tests/gpu/gpu.h"
 
@@ -12,10 +13,12 @@ static CUcontext context;
 
 static int open_all(void **state)
 {
-	const char *why;
+	const char *blas = getenv("TERN_GPU_BLAS"), *why;
 
 	(void)state;
-	if (tern_cublas_load(gpu.api, &gpu.blas[0], &why) < 0)
+	if (blas && strcmp(blas, "none") == 0)
+		print_message("without cuBLAS: TERN_GPU_BLAS=none\n");
+	else if (tern_cublas_load(gpu.api, &gpu.blas[0], &why) < 0)
 		print_message("without cuBLAS: %s\n", why);
 	return gpu_open_tables();
 }
@@ -38,16 +41,6 @@ static bool open_device(void)
 		       CUDA_SUCCESS;
 }
 
-/* Checkers such as compute-sanitizer make everything many times slower. */
-static enum gpu_scale scale_asked_for(void)
-{
-	const char *asked = getenv("TERN_GPU_SCALE");
-
-	if (asked && strcmp(asked, "few") == 0)
-		return GPU_FEW;
-	return asked && strcmp(asked, "some") == 0 ? GPU_SOME : GPU_LARGE;
-}
-
 int main(int argc, char **argv)
 {
 	const char *why;
@@ -57,9 +50,9 @@ int main(int argc, char **argv)
 		printf("skip: %s\n", why);
 		return 77;
 	}
-	gpu.scale = scale_asked_for();
+	gpu.scale = gpu_scale_asked_for();
 	if (!open_device()) {
-		printf("the device gives no context or no stream\n");
+		printf("creating a context or a stream on the device failed\n");
 		return 1;
 	}
 	failed = gpu_run(argc, argv, open_all, close_all);

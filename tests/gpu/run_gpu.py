@@ -1,352 +1,317 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""All that a GPU is needed for, in one command: builds what there is to build, runs the tests
-of suite gpu, runs them again under the toolkit's checkers, measures, and writes the results
-into docs/gpu.md. The last line is always "N passed, N failed, N skipped".
+"""Does all that a GPU is needed for, in parts that fit into a short stay on a machine with one:
+builds what there is to build, tests, checks, measures. What has been found is on disk after each
+program, whatever ends this one. The last line is always "N passed, N failed, N skipped".
 
-usage: run_gpu.py [--out DIRECTORY] [--smoke]
-
---out also leaves docs/gpu.md, the samples as JSON and a log there. --smoke makes the
-measurements small and short, and writes nothing into docs/. Exit status: 0, 1 if anything
-failed, 2 if there is no device.
+The parts are in gpu_run/plan.py; how a program is run in gpu_run/process.py, what its output means
+in gpu_run/judge.py, how results are kept in gpu_run/results.py, and how docs/gpu.md is made of them
+in gpu_run/page.py.
 """
 import argparse
-import datetime
 import json
+import math
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TOP / "tests" / "harness"), str(TOP / "bench" / "gpu")]
-import figures  # noqa: E402
+sys.path[:0] = [str(TOP / "tests" / "harness"), str(TOP / "bench" / "gpu"), str(Path(__file__).resolve().parent)]
 import tap_count  # noqa: E402
+from gpu_run import judge, machine, page, plan, process, rerun, results  # noqa: E402
+from gpu_run.judge import NO_TIME  # noqa: E402
 
-BUILD = TOP / "build-gpu"
 PAGE = TOP / "docs" / "gpu.md"
-BEGIN = "<!-- ./run gpu writes from here -->"
-END = "<!-- to here -->"
-BENCHMARKS = ("gpu_rates", "gpu_staging", "gpu_step")
-BUILD_LIMIT_S, SUITE_LIMIT_S, BENCH_LIMIT_S = 300, 150, 240
-# The checkers take as long as there is left of this, and each program this long at most.
-CHECKERS_LIMIT_S, CHECKER_LIMIT_S = 120, 45
-# tool, options, scale of the cases, tests that it leaves out: elementwise has no barriers. cuBLAS'
-# own kernels are not ours to check for races.
-OURS = ["--kernel-regex", "kns=tern_cuda"]
-CHECKERS = [
-    ("memcheck", [], "some", set()),
-    ("racecheck", OURS, "few", {"gpu_elementwise"}),
-    ("synccheck", OURS, "few", {"gpu_elementwise"}),
-    ("initcheck", [], "few", {"gpu_elementwise"}),
-]
-REFUSED = re.compile(r"device not supported|not supported on this (device|platform)|"
-                     r"unable to (find|initialize)|no supported|LibraryNotLoaded", re.I)
-NOT_THERE = 127
-FOUND = 99  # the status that a checker is asked to end with if it found anything
+LIMIT_S = 540
+BUILD_LIMIT_S = 600
+LEAST_S = 1  # a program is not started for less
+SMOKE_PATIENCE = 3  # --smoke may run beside other work: the limits of parts and programs are so many times as long
+OUTPUT_KEPT = 6000  # characters of the output of a program that failed
 
 
-class Log:
-    """What is printed, also into a file."""
-
-    def __init__(self, directory):
-        self.file = open(directory / "gpu.log", "w") if directory else None
-
-    def __call__(self, *lines):
-        for line in lines:
-            print(line, flush=True)
-            self.quietly(line)
-
-    def quietly(self, text):
-        if self.file:
-            self.file.write(text.rstrip("\n") + "\n")
-            self.file.flush()
+class NoDevice(Exception):
+    pass
 
 
-def run(log, command, limit_s, env=None):
-    """Exit status, stdout, stderr; -1 if it took longer than it may. What it started ends with
-    it."""
-    log.quietly("$ " + " ".join(map(str, command)))
-    try:
-        p = subprocess.Popen(list(map(str, command)), cwd=TOP, env=env, text=True, errors="replace",
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, start_new_session=True)
-    except OSError as e:
-        return NOT_THERE, "", str(e)
-    late = []
-    timer = threading.Timer(limit_s, lambda: (late.append(True), os.killpg(p.pid, signal.SIGKILL)))
-    timer.start()
-    out, err = p.communicate()
-    timer.cancel()
-    log.quietly(out)
-    log.quietly(err)
-    return -1 if late else p.returncode, out, err
+class Run:
+    """One call: its parts, its deadline, and what was found so far."""
 
+    def __init__(self, arguments, parts):
+        self.arguments, self.parts = arguments, parts
+        self.end = time.monotonic() + arguments.limit
+        self.patience = SMOKE_PATIENCE if arguments.smoke else 1
+        self.out = arguments.out or machine.BUILD / "results"
+        self.built = arguments.built or machine.BUILD
+        (self.out / "programs").mkdir(parents=True, exist_ok=True)
+        scale = plan.smaller("large", os.environ.get("TERN_GPU_SCALE"), "few" if arguments.smoke else None)
+        self.context = plan.Context(self.built, self.out, scale)
+        self.results = results.Results(self.out, machine.facts(), scale=scale, limit_s=arguments.limit)
+        self.count = tap_count.Count(arguments.verbose)
+        self.hashes = {}  # group: (program, its hashes)
+        self.env = dict(os.environ, LD_LIBRARY_PATH=machine.library_path(self.built), **tap_count.ENVIRONMENT)
 
-# ---- building ----
+    @property
+    def left_s(self):
+        return self.end - time.monotonic()
 
-def introspect(what):
-    return json.loads(subprocess.run(["meson", "introspect", f"--{what}", str(BUILD)], check=True,
-                                     capture_output=True, text=True).stdout)
+    # ---- one program ----
 
+    def execute(self, part, program, limit_s, more=""):
+        scale = plan.smaller(program.scale, self.context.scale)
+        base = self.out / "programs" / re.sub(r"[^\w.-]+", "-", f"{part}.{program.name}{more}")
+        self.results.quietly(f"$ {' '.join(map(str, program.command))}")
+        ended = process.run(program.command, limit_s, dict(self.env, TERN_GPU_SCALE=scale, **program.env), base,
+                            self.out)
+        self.results.quietly(ended.out[-OUTPUT_KEPT:], ended.err[-OUTPUT_KEPT:])
+        return ended, self.verdict_of(program, ended, limit_s)
 
-def suite():
-    return [t for t in introspect("tests") if any(s.split(":")[-1] == "gpu" for s in t["suite"])]
+    def verdict_of(self, program, ended, limit_s):
+        if ended.status == process.NOT_THERE:
+            return judge.skip(f"not here: {ended.err}")
+        if ended.status != process.LATE:
+            return program.judge(ended)
+        return judge.of_killed(ended, limit_s, math.inf if program.may_be_slow else self.own_s(program))
 
+    def own_s(self, what):
+        """The limit of a program or part without regard to the others."""
+        return self.patience * what.limit_s
 
-def targets_of(tests):
-    """What these and the benchmarks need, as ninja names it; and tern, if it is built."""
-    by_id = {t["id"]: t for t in introspect("targets")}
-    wanted = {i for test in tests for i in test["depends"]}
-    wanted |= {i for i, t in by_id.items() if t["name"] in BENCHMARKS + ("tern",)
-               and t["type"] == "executable"}
-    return [str(Path(f).resolve().relative_to(BUILD.resolve()))
-            for i in wanted if i in by_id for f in by_id[i]["filename"]]
+    def record(self, part, program, verdict, ended=None):
+        record = {"part": part, "name": program.name, "verdict": verdict.verdict, "line": verdict.line,
+                  "seconds": round(ended.seconds, 2) if ended else 0, "status": ended.status if ended else None,
+                  "passed": verdict.passed, "failed": verdict.failed, "skipped": verdict.skipped,
+                  "rows": verdict.rows, "hashes": verdict.hashes,
+                  "command": " ".join(map(str, program.command)), "env": program.env}
+        if verdict.verdict == "fail" and ended:
+            record["output"] = (ended.out + ended.err)[-OUTPUT_KEPT:]
+        return record
 
+    def keep(self, part, program, verdict, record):
+        self.count.passed += verdict.passed
+        self.count.failed += [f"[{part}] {program.name}: {case}" for case in verdict.failed]
+        for case, reason in verdict.skipped:
+            self.count.skip(part, program.name, case, reason, "gpu")
+        self.results.log(f"{part}: {program.name:<34} {verdict.verdict:<5} {record['seconds']:6.1f} s  {verdict.line}")
+        self.results.add(record)
 
-def build(log):
-    """Why it did not work, or None."""
-    if not (BUILD / "build.ninja").exists():
-        status, out, err = run(log, ["meson", "setup", BUILD, "-Dcuda=enabled"], BUILD_LIMIT_S)
-        if status:
-            return (out + err).strip().splitlines()[-15:]
-    for line in summary_lines():
-        log(line)
-    status, out, err = run(log, ["ninja", "-C", BUILD, *targets_of(suite())], BUILD_LIMIT_S)
-    return (out + err).strip().splitlines()[-30:] if status else None
+    def compare_hashes(self, program, verdict):
+        """Makes a failure of a program whose hashes are not those of the first one of its group."""
+        if not program.group or verdict.verdict != "pass":
+            return
+        first, wanted = self.hashes.setdefault(program.group, (program.name, verdict.hashes))
+        differ = [name for name, value in verdict.hashes.items() if wanted.get(name) != value]
+        if differ or not verdict.hashes:
+            verdict.verdict = "fail"
+            verdict.line = f"{differ[0]}: other bits than in {first}" if differ else "it printed no hashes"
+            verdict.failed.append(verdict.line)
 
+    def look_into(self, part, program, record):
+        """Runs a program that failed again, in the ways of rerun.py."""
+        record["reruns"] = []
+        for how, again in rerun.ways(program):
+            limit_s = min(self.own_s(again), self.left_s)
+            if limit_s < LEAST_S:
+                verdict, ended = judge.skip(NO_TIME), None
+            else:
+                self.results.begin(f"{part}: {program.name}, {how}")
+                ended, verdict = self.execute(part, again, limit_s, f".{how}")
+            record["reruns"].append({"how": how, **self.record(part, again, verdict, ended)})
+            self.results.log(f"{part}: {program.name}, {how}: {verdict.verdict} {verdict.line}")
+            self.results.begin(None)
 
-def summary_lines():
-    text = (BUILD / "meson-logs" / "meson-log.txt").read_text(errors="replace")
-    m = re.search(r"^ +Built in\n(.*?)\n\n", text, re.M | re.S)
-    return ["built in:"] + ["  " + line.strip() for line in m.group(1).splitlines()] if m else []
+    def run_program(self, part, program, part_end):
+        limit_s = min(self.own_s(program), part_end - time.monotonic(), self.left_s)
+        if limit_s < LEAST_S:
+            verdict = judge.skip(NO_TIME)
+            self.keep(part, program, verdict, self.record(part, program, verdict))
+            return None
+        self.results.begin(f"{part}: {program.name}")
+        ended, verdict = self.execute(part, program, limit_s)
+        self.compare_hashes(program, verdict)
+        record = self.record(part, program, verdict, ended)
+        self.keep(part, program, verdict, record)
+        if verdict.verdict == "fail" and program.again and ended.status != process.LATE:
+            self.look_into(part, program, record)
+        return ended
 
+    # ---- parts ----
 
-# ---- the machine ----
+    def find_facts(self, part_end):
+        for name, value in self.results.all["facts"].items():
+            self.results.log(f"{name}: {value}")
+        self.find_device(part_end)
 
-def library_path():
-    """cuBLAS may lie beside nvcc or in Python's packages: programs find it by this."""
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    places = [Path(nvcc).resolve().parents[1] / "lib64"]
-    for site in [p for p in sys.path if p.endswith("-packages")]:
-        places += sorted(Path(site).glob("nvidia/*/lib"))
-    found = [str(p) for p in places if list(p.glob("libcublas.so.*"))]
-    return ":".join(filter(None, [os.environ.get("LD_LIBRARY_PATH", ""), *found]))
+    def find_device(self, part_end):
+        """Asks the programs, if they are built."""
+        if self.results.all["device"] or not self.is_built():
+            return
+        device = plan.Program("device", self.context.bench("gpu_rates", "--device"), judge.of_tool, 10)
+        ended = self.run_program("facts", device, part_end)
+        if ended and ended.status == 2:
+            raise NoDevice(ended.err.strip())
+        if ended and ended.status == 0:
+            self.results.all["device"] = json.loads(ended.out)
+            self.results.log(*(f"{name}: {value}" for name, value in self.results.all["device"].items()))
+        tern = plan.Program("tern info", [self.built / "tern", "info"], judge.of_tool, 10)
+        if tern.command[0].exists():
+            ended = self.run_program("facts", tern, part_end)
+            self.results.log(*(ended.out.splitlines() if ended else []))
 
+    def is_built(self):
+        return self.context.bench("gpu_rates")[0].exists()
 
-def driver_version():
-    """Of the real driver, which alone makes figures worth keeping; or None."""
-    try:
-        out = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-                             capture_output=True, text=True, timeout=30)
-        return out.stdout.split("\n")[0].strip() or None if out.returncode == 0 else None
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    def build(self, part_end):
+        """meson, then ninja: what suite gpu, the measurements and whole jobs need."""
+        if self.arguments.built:
+            self.skip_part("build", f"the programs of {self.built} are used")
+            return True
+        if not (self.built / "build.ninja").exists():
+            setup = ["meson", "setup", self.built, machine.TOP, "-Dcuda=enabled"]
+            if not self.builds("meson", setup, part_end):
+                return False
+        if not self.builds("ninja", ["ninja", "-C", self.built, *self.targets()], part_end):
+            return False
+        if "facts" in self.results.all["parts"]:
+            self.find_device(time.monotonic() + self.own_s(plan.BY_NAME["facts"]))
+        return True
 
-
-def commit():
-    """TERN_COMMIT says it of a copy without its history."""
-    try:
-        git = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=TOP,
-                             capture_output=True, text=True)
-        known = git.stdout.strip() if git.returncode == 0 else None
-    except OSError:
-        known = None
-    return os.environ.get("TERN_COMMIT") or known or "unknown"
-
-
-# ---- what is run ----
-
-def run_suite(log, count, env):
-    """The tests as they are. Rows of the table of what passed."""
-    results = BUILD / "meson-logs" / "testlog.json"
-    results.unlink(missing_ok=True)
-    status, out, err = run(log, ["meson", "test", "-C", BUILD, "--no-rebuild", "--suite", "gpu"],
-                           SUITE_LIMIT_S, env)
-    tests = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    for test in tests:
-        count.add_program("gpu", test)
-        log(f"gpu: {test['name'].split()[-1]:<30} {test['result'].lower():<8} {test['duration']:.1f} s")
-    if status == -1:
-        count.failed.append(f"[gpu] the suite did not end within {SUITE_LIMIT_S} s")
-    elif not tests:
-        log(*(out + err).strip().splitlines()[-20:])
-        count.failed.append("[gpu] no test ran")
-    return [(t["name"].split()[-1], "", t["result"].lower()) for t in tests]
-
-
-def is_program(test):
-    return Path(test["cmd"][0]).resolve().is_relative_to(BUILD.resolve())
-
-
-def verdict_of(tool, status, out):
-    """pass, fail or skip, and a line for the latter two."""
-    errors = re.findall(r"^=+ (?:ERROR SUMMARY|RACECHECK SUMMARY): .*$", out, re.M)
-    line = (errors or [l for l in out.splitlines() if l.strip()] or ["it printed nothing"])[-1]
-    line = line.strip("= ")
-    if status == 0:
-        return "pass", line
-    refused = next((l for l in out.splitlines() if l.startswith("=") and REFUSED.search(l)), None)
-    if refused:
-        return "skip", refused.strip("= ")
-    if status == tap_count.SKIPPED:
-        return "skip", line
-    return "fail", line if status == FOUND else f"the program ended with status {status}"
-
-
-def check_program(log, count, tool, options, test, env, limit_s):
-    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    command = [sanitizer, "--tool", tool, "--error-exitcode", FOUND, *options, *test["cmd"]]
-    status, out, err = run(log, command, limit_s, dict(env, **test.get("env", {})))
-    if status == -1:
-        verdict, line = "skip", f"did not end within {limit_s:.0f} s"
-    elif status == NOT_THERE and not out:
-        verdict, line = "skip", f"compute-sanitizer is not here: {err.strip()}"
-    else:
-        verdict, line = verdict_of(tool, status, out + err)
-    name = test["name"].split()[-1]
-    if verdict == "pass":
-        count.passed += 1
-    elif verdict == "skip":
-        count.skip(tool, name, "all", line, "gpu")
-    else:
-        count.failed.append(f"[gpu] {tool} of {name}: {line}")
-        log(*(out + err).splitlines()[:40])
-    log(f"gpu: {tool + ' of ' + name:<30} {verdict:<8} {line}")
-    return name, tool, verdict if verdict != "skip" else f"skipped: {line}"
-
-
-def run_checkers(log, count, env):
-    """Few of the cases, since everything takes many times as long."""
-    rows, end = [], time.monotonic() + CHECKERS_LIMIT_S
-    for tool, options, scale, left_out in CHECKERS:
-        for test in filter(is_program, suite()):
-            name = test["name"].split()[-1]
-            left_s = min(CHECKER_LIMIT_S, end - time.monotonic())
-            if name in left_out:
-                continue
-            if left_s < 1:
-                count.skip(tool, name, "all", "no time was left", "gpu")
-                rows.append((name, tool, "skipped: no time was left"))
-                continue
-            rows.append(check_program(log, count, tool, options, test,
-                                      dict(env, TERN_GPU_SCALE=scale), left_s))
-    return rows
-
-
-def measure(log, count, what, command, env):
-    """Rows of figures.py; each is a case."""
-    status, out, err = run(log, command, BENCH_LIMIT_S, env)
-    rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    for row in rows:
-        verdict = figures.verdict_of(row)
-        name = f"{row['name']}, beside {row['peer']}"
-        if verdict == "wrong":
-            count.failed.append(f"[gpu] {name}: {row['wrong']}")
-        elif verdict == "missing":
-            count.skip("figures", name, "all", row["missing"], "gpu")
+    def builds(self, name, command, part_end):
+        ended = self.run_program("build", plan.Program(name, command, judge.of_tool, BUILD_LIMIT_S), part_end)
+        if ended and ended.status == 0:
+            return True
+        if ended and ended.status > 0:
+            self.results.log(*(ended.out + ended.err).strip().splitlines()[-30:])
         else:
-            count.passed += 1
-    if status:
-        last = (err.strip().splitlines() or ["it printed nothing"])[-1]
-        count.failed.append(f"[gpu] {what}: " + (f"not ended within {BENCH_LIMIT_S} s" if status == -1
-                                                 else f"status {status}: {last}"))
-    return rows
+            self.count.failed.append("[build] there was too little time; the next build goes on")
+        return False
+
+    def targets(self):
+        """ninja's names of the programs that the parts run."""
+        targets = json.loads((self.built / "meson-info" / "intro-targets.json").read_text())
+        return sorted(str(Path(name).resolve().relative_to(self.built.resolve())) for target in targets
+                      for name in target["filename"] if target["type"] == "executable" and is_wanted(target))
+
+    def skip_part(self, name, why):
+        self.results.all["parts"][name]["skipped"] = why
+        self.results.log(f"{name}: skipped: {why}")
+        self.results.write()
+
+    def run_part(self, part):
+        """Returns False if nothing is built that the rest could run."""
+        start = time.monotonic()
+        self.results.all["parts"][part.name] = about = {"limit_s": part.limit_s}
+        if self.left_s < LEAST_S:
+            self.skip_part(part.name, NO_TIME)
+            self.count.skip(part.name, part.name, "all", NO_TIME, "gpu")
+            return True
+        own_s = self.own_s(part) if len(self.parts) > 1 else math.inf
+        part_end = start + min(own_s, self.left_s)
+        goes_on = True
+        if part.name == "facts":
+            self.find_facts(part_end)
+        elif part.name == "build":
+            goes_on = self.build(part_end)
+        elif self.is_built():
+            self.run_programs(part, part_end)
+        else:
+            goes_on = False
+            self.skip_part(part.name, f"there are no programs in {self.built}: the part build makes them")
+            self.count.failed.append(f"[{part.name}] nothing is built")
+        about["seconds"] = round(time.monotonic() - start, 1)
+        self.results.write()
+        return goes_on
+
+    def run_programs(self, part, part_end):
+        failed = len(self.count.failed)
+        for program in part.programs(self.context):
+            self.run_program(part.name, program, part_end)
+        if part.name == "jobs" and len(self.count.failed) == failed:
+            shutil.rmtree(self.out / "jobs")
+
+    def run(self):
+        try:
+            built = True
+            for part in self.parts:
+                if built:
+                    built = self.run_part(part)
+                else:
+                    self.results.all["parts"][part.name] = {"limit_s": part.limit_s}
+                    self.skip_part(part.name, "nothing is built")
+        except NoDevice as e:
+            self.results.log(f"run gpu: no GPU to test on: {e}")
+            self.results.end("no device")
+            return 2
+        except KeyboardInterrupt:
+            self.results.end("interrupted", at=self.results.all["at"])
+            self.count.failed.append("[gpu] it was interrupted")
+            return self.count.report()
+        self.results.log(f"results: {self.out / results.NAME}, {results.LOG}, and the output of each program")
+        self.results.quietly(*self.count.skipped_lines(), *self.count.failed)
+        self.results.end("ended")
+        return self.count.report()
 
 
-# ---- the page ----
-
-def page_of(text, facts, tests, rows):
-    """The page with the results anew."""
-    before, found, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not found or not ended:
-        sys.exit(f"{PAGE}: the lines {BEGIN} and {END} are not there")
-    lines = ["", "## Results", ""]
-    lines += [f"{name}: {value}.  " for name, value in facts.items()]
-    lines += ["", "| test | under | |", "|---|---|---|"]
-    lines += [f"| {name} | {tool} | {verdict} |" for name, tool, verdict in tests]
-    lines += ["", "Medians; the ratio is of each round, with the least and the largest.", ""]
-    lines += figures.table(rows)
-    return before + BEGIN + "\n".join(lines).rstrip() + "\n\n" + END + after
+def is_wanted(target):
+    """Programs of suite gpu and of bench/gpu, and tern."""
+    where = Path(target["defined_in"]).parent.relative_to(TOP)
+    on_device = where == Path("tests/gpu") and not target["name"].startswith("test_cuda")
+    return on_device or where == Path("bench/gpu") or target["name"] == "tern"
 
 
-def facts_of(device, driver, count):
-    return {
-        "Date": datetime.date.today().isoformat(),
-        "GPU": f"{device['device']} ({device['multiprocessors']} multiprocessors of capability "
-               f"{device['capability']}, {device['bytes'] / 2**30:.0f} GiB)",
-        "Driver": f"{driver} (CUDA {device['driver_cuda']})",
-        "Toolkit": device["toolkit"],
-        "Commit": commit(),
-        "Cases": f"{count.passed} passed, {len(count.failed)} failed, {len(count.skipped)} skipped",
-    }
-
-
-def keep(log, arguments, count, device, driver, tests, rows):
-    """Into docs/, unless the figures are not a GPU's; and into --out, whatever they are."""
-    facts = facts_of(device, driver, count)
-    page = page_of(PAGE.read_text(), facts, tests, rows)
-    if arguments.smoke or not driver:
-        log("docs/gpu.md stays as it is: " + ("these are no measurements" if arguments.smoke else
-                                               "nvidia-smi knows no driver here"))
-    else:
-        PAGE.write_text(page)
-        log("docs/gpu.md has the results")
-    if arguments.out:
-        (arguments.out / "gpu.md").write_text(page)
-        everything = {"facts": facts, "device": device, "tests": tests, "rows": rows}
-        (arguments.out / "gpu.json").write_text(json.dumps(everything, indent=1) + "\n")
+def parse(words=None):
+    parser = argparse.ArgumentParser(
+        prog="run gpu", description="Does all that a GPU is needed for.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Parts, in the order in which they run, with their limits:\n"
+               + "".join(f"  {part.name:<10} {part.limit_s:4.0f} s  {part.about}\n" for part in plan.PARTS)
+               + "Names of several parts:\n"
+               + "".join(f"  {name:<10} {', '.join(parts)}\n" for name, parts in plan.GROUPS.items()))
+    parser.add_argument("--parts", metavar="NAME,...", help="only these parts; without it all")
+    parser.add_argument("--limit", metavar="SECONDS", type=float, default=LIMIT_S,
+                        help=f"end after so long; what does not fit is skipped ({LIMIT_S})")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="where results go (build-gpu/results)")
+    parser.add_argument("--built", metavar="DIR", type=Path, help="use the programs of DIR, and build nothing")
+    parser.add_argument("--smoke", action="store_true", help="everything small and short, to try the command")
+    parser.add_argument("--verbose", action="store_true", help="name every case that was skipped")
+    parser.add_argument("--page", metavar="JSON", type=Path, nargs="+",
+                        help="write the results section of docs/gpu.md from the results of these calls, and run nothing")
+    arguments = parser.parse_args(words)
+    if not arguments.limit > 0:
+        parser.error(f"--limit {arguments.limit:g}: must be more than 0")
+    for name in ("out", "built"):
+        if getattr(arguments, name):
+            setattr(arguments, name, getattr(arguments, name).resolve())
+    if os.environ.get("TERN_GPU_SCALE", "large") not in plan.SCALES:
+        parser.error(f"TERN_GPU_SCALE={os.environ['TERN_GPU_SCALE']}: not one of {', '.join(plan.SCALES)}")
+    if arguments.built and not arguments.built.is_dir():
+        parser.error(f"--built {arguments.built}: there is no such folder")
+    try:
+        return arguments, plan.chosen(arguments.parts)
+    except ValueError as e:
+        parser.error(str(e))
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="run gpu")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--smoke", action="store_true")
-    arguments = parser.parse_args()
-    if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-    log, count, start = Log(arguments.out), tap_count.Count(), time.monotonic()
-
-    problem = build(log)
-    if problem:
-        log(*problem)
-        count.failed.append("[gpu] the build")
-        return count.report()
-    log(f"built in {time.monotonic() - start:.0f} s")
-    env = dict(os.environ, LD_LIBRARY_PATH=library_path(), **tap_count.ENVIRONMENT)
-    rates, staging, step = (BUILD / "bench/gpu" / name for name in BENCHMARKS)
-    status, out, err = run(log, [rates, "--device"], 60, env)
-    if status:
-        log(f"run gpu: no GPU to test on: {err.strip()}" if status == 2 else f"run gpu: {err.strip()}")
-        return status
-    device, driver = json.loads(out), driver_version()
-    for name, value in facts_of(device, driver, count).items():
-        if name != "Cases":
-            log(f"{name}: {value}")
-    if device["cublas"]:
-        log(f"without cuBLAS: {device['cublas']}")
-    if (BUILD / "tern").exists():
-        log(*run(log, [BUILD / "tern", "info"], 60, env)[1].splitlines())
-
-    tests = run_suite(log, count, env)
-    tests += run_checkers(log, count, env)
-    smoke = ["--smoke"] if arguments.smoke else []
-    rows = measure(log, count, "gpu_rates", [rates, *smoke], env)
-    rows += measure(log, count, "gpu_staging", [staging, *smoke], env)
-    rows += measure(log, count, "compare.py",
-                    [sys.executable, TOP / "bench/gpu/compare.py", step, *smoke], env)
-    log(*figures.table(rows))
-    keep(log, arguments, count, device, driver, tests, rows)
-    log(f"all of it in {time.monotonic() - start:.0f} s")
-    for line in count.skipped_lines() + count.failed:
-        log.quietly(line)
-    return count.report()
+    arguments, parts = parse()
+    if arguments.page:
+        try:
+            page.write(PAGE, arguments.page)
+        except page.Refused as e:
+            print(f"run gpu: {e}", file=sys.stderr)
+            return 2
+        print("docs/gpu.md has the results")
+        return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        call = Run(arguments, parts)
+    except OSError as e:
+        print(f"run gpu: {e}", file=sys.stderr)
+        return 2
+    return call.run()
 
 
 if __name__ == "__main__":

@@ -2,15 +2,17 @@
 #include "tests/gpu/updater.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "base/rng.h"
 #include "base/util.h"
 
-#define COUNT     3001u /* elements of a chunk, not a multiple of any block size */
+#define COUNT     3001u /* elements of a chunk: not a multiple of any block size */
 #define SLOTS_MAX 70u
 
 const struct tern_cuda_api *updater_api;
+enum gpu_scale updater_scale = GPU_LARGE;
 
 static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
 
@@ -28,12 +30,12 @@ static void make_gradients(void)
 	}
 }
 
-/* Both updaters side by side: 0 is the CPU's. */
+/* Two updaters that make the same steps: [0] on the CPU, [1] on the GPU. */
 struct pair {
 	struct tern_optimizer optimizer;
 	struct tern_updater *updaters[2];
 	struct tern_updater_chunk *chunks[2];
-	float w[2][2][COUNT]; /* by parity of the version */
+	float w[2][2][COUNT]; /* parameters: by updater, and by version % 2 */
 };
 
 static void pair_open(
@@ -91,19 +93,26 @@ static void update_both(
 
 static void test_updates_have_the_cpus_bits(void **state)
 {
-	static const unsigned counts[] = {1, 2, 3, 8, 9, 21, 64, 65, SLOTS_MAX};
+	static const unsigned counts[] = {1, 9, SLOTS_MAX, 2, 3, 8, 21, 64, 65};
+	size_t used = updater_scale == GPU_FEW ? 3 : TERN_ARRAY_SIZE(counts);
 
 	(void)state;
 	make_gradients();
-	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++)
-		for (size_t i = 0; i < TERN_ARRAY_SIZE(counts); i++) {
+	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++) {
+		uint64_t hash = GPU_HASH_START;
+
+		for (size_t i = 0; i < used; i++) {
 			struct pair p;
 
 			pair_open(&p, optimizers[o], counts[i], false);
 			for (uint64_t step = 1; step <= 3; step++)
 				update_both(&p, step, sources, counts[i], 1.0f);
+			hash = gpu_hash(hash, p.w[1], sizeof(p.w[1]));
 			pair_close(&p);
 		}
+		print_message("hash of parameters by %s: %016llx\n", optimizers[o],
+			(unsigned long long)hash);
+	}
 }
 
 static void test_so_have_updates_in_two_phases(void **state)
@@ -163,6 +172,110 @@ static void test_chunks_of_other_sizes_share_the_room(void **state)
 	pair_close(&p);
 }
 
+/* ---- calls of several threads ---- */
+
+#define THREADS    12u
+#define MANY_STEPS 20u
+#define MANY_SLOTS 3u
+
+/* A thread with its own chunk, in both updaters. */
+struct worker {
+	pthread_t thread;
+	struct tern_updater *updaters[2];
+	struct tern_updater_chunk *chunks[2];
+	unsigned number, count;
+	bool two_phase;
+	float w[2][COUNT];
+	double squares[2];
+};
+
+static unsigned slots_of(const struct worker *k)
+{
+	/* Most chunks have the same number of slots (gradients per step), so that they
+	 * can share launches; chunk 0 has so many that they are added in a tree. */
+	return k->number == 0 ? SLOTS_MAX : MANY_SLOTS;
+}
+
+static void one_step(struct worker *k, unsigned i, uint64_t step)
+{
+	unsigned slots = slots_of(k);
+	const float *const *g = sources + (slots == MANY_SLOTS ? k->number : 0);
+	struct tern_updater_step s = {.step = step,
+		.w_in = k->w[i],
+		.w_out = k->w[i],
+		.gradients = g,
+		.gradient_count = slots,
+		.scale = 1.0f / (float)slots,
+		.clip = 1};
+
+	if (k->two_phase) {
+		assert_int_equal(tern_updater_sum(k->updaters[i], k->chunks[i], g, slots,
+					 s.scale, &k->squares[i]),
+			0);
+		s.gradients = NULL;
+		s.scale = 1;
+	}
+	assert_int_equal(tern_updater_update(k->updaters[i], k->chunks[i], &s), 0);
+}
+
+static void *work(void *arg)
+{
+	struct worker *k = arg;
+
+	for (uint64_t step = 1; step <= MANY_STEPS; step++)
+		one_step(k, 1, step);
+	return NULL;
+}
+
+static void worker_open(struct worker *k, const struct tern_optimizer *o)
+{
+	const struct tern_updater_opts opts = {.optimizer = o,
+		.count = k->count,
+		.gradient_count = slots_of(k),
+		.two_phase = k->two_phase};
+
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(
+			tern_updater_chunk_new(k->updaters[i], &opts, &k->chunks[i]), 0);
+		for (unsigned j = 0; j < COUNT; j++)
+			k->w[i][j] = (float)j / COUNT - 0.5f;
+	}
+}
+
+static void worker_close(struct worker *k)
+{
+	assert_int_equal(pthread_join(k->thread, NULL), 0);
+	for (uint64_t step = 1; step <= MANY_STEPS; step++)
+		one_step(k, 0, step);
+	assert_memory_equal(k->w[0], k->w[1], k->count * sizeof(float));
+	assert_true(fabs(k->squares[0] - k->squares[1]) <= 1e-9 * k->squares[0]);
+	for (int i = 0; i < 2; i++)
+		tern_updater_chunk_free(k->updaters[i], k->chunks[i]);
+}
+
+static void test_threads_share_the_device(void **state)
+{
+	static struct worker workers[THREADS];
+	struct pair p;
+
+	(void)state;
+	make_gradients();
+	pair_open(&p, "adam", 1, false);
+	for (unsigned i = 0; i < THREADS; i++) {
+		workers[i] = (struct worker){.number = i,
+			.updaters = {p.updaters[0], p.updaters[1]},
+			.count = i == 1 ? 7 : COUNT,
+			.two_phase = i % 4 == 3};
+		worker_open(&workers[i], &p.optimizer);
+	}
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(
+			pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+	for (unsigned i = 0; i < THREADS; i++)
+		worker_close(&workers[i]);
+	pair_close(&p);
+}
+
 int updater_run_cases(CMFixtureFunction setup, CMFixtureFunction teardown)
 {
 	const struct CMUnitTest cases[] = {
@@ -172,6 +285,8 @@ int updater_run_cases(CMFixtureFunction setup, CMFixtureFunction teardown)
 			test_so_have_updates_in_two_phases, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_chunks_of_other_sizes_share_the_room, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_threads_share_the_device, setup, teardown),
 	};
 
 	return cmocka_run_group_tests_name("cuda updater", cases, NULL, NULL);

@@ -1,16 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The suite of the CUDA updater, on the simulated driver (updater_on_fake.c) and on a
- * GPU (updater_on_device.c): results have the CPU's bits. */
+/* The tests of the CUDA updater (optimizer steps on a GPU), on the simulated driver
+ * (updater_on_fake.c) and on a GPU (updater_on_device.c): results must have the same bits
+ * as on the CPU. */
 #ifndef TERN_TESTS_GPU_UPDATER_H
 #define TERN_TESTS_GPU_UPDATER_H
 
 #include "tests/harness/cmocka.h"
 
 #include "ps/updater_cuda.h"
+#include "tests/gpu/shared.h"
 
 extern const struct tern_cuda_api *updater_api;
+/* Size and number of cases; GPU_LARGE unless a program sets it. */
+extern enum gpu_scale updater_scale;
 
-/* Returns the number of cases that failed. */
+/* Runs the cases; returns the number of cases that failed. */
 int updater_run_cases(CMFixtureFunction setup, CMFixtureFunction teardown);
+/* Runs the cases of chunks in the GPU's memory; returns the number that failed. */
+int updater_run_resident(CMFixtureFunction setup, CMFixtureFunction teardown);
+/* Runs the cases that need the simulated driver; returns the number that failed. */
+int updater_run_batches(CMFixtureFunction setup, CMFixtureFunction teardown);
 
 #endif

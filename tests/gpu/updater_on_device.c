@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The updater's suite on the first GPU of this machine; skipped where there is none. */
+/* The tests of the CUDA updater (optimizer steps), on the first GPU of this machine;
+ * skipped if there is none. */
 #include <stdio.h>
 
 #include "tests/gpu/updater.h"
@@ -12,5 +13,6 @@ int main(void)
 		printf("skip: %s\n", why);
 		return 77;
 	}
-	return updater_run_cases(NULL, NULL);
+	updater_scale = gpu_scale_asked_for();
+	return updater_run_cases(NULL, NULL) + updater_run_resident(NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The updater's suite on the simulated driver; every driver call also fails once. */
+/* The tests of the CUDA updater (optimizer steps) on the simulated driver; every driver
+ * call also fails once. */
 #include "tests/gpu/updater.h"
 
 #include <errno.h>
@@ -23,7 +24,7 @@ static int machine_open(void **state)
 	return 0;
 }
 
-/* Asserts that nothing is left open. */
+/* The reset asserts that no object of the driver is open. */
 static int machine_close(void **state)
 {
 	(void)state;
@@ -80,7 +81,8 @@ static int use(struct tern_updater *u, const char *function, unsigned *calls)
 	return r;
 }
 
-/* Runs while the nth call fails, or none. Returns the number of calls of `function`. */
+/* Creates and uses an updater while the nth call of `function` fails (0: no call fails).
+ * Returns the number of calls of `function`. */
 static unsigned try_life(const char *function, unsigned nth, bool expected)
 {
 	struct tern_updater *u;
@@ -108,9 +110,10 @@ static unsigned try_life(const char *function, unsigned nth, bool expected)
 static void test_each_call_may_fail(void **state)
 {
 	static const char *const functions[] = {"device_get", "primary_ctx_retain",
-		"ctx_push_current", "stream_create_with_priority", "mem_alloc",
-		"module_load_data_ex", "memset_d32_async", "memcpy_htod_async",
-		"memcpy_dtoh_async", "launch_kernel", "stream_synchronize"};
+		"ctx_push_current", "stream_create_with_priority", "event_create",
+		"mem_alloc", "mem_host_alloc", "module_load_data_ex", "memset_d32_async",
+		"memcpy_async", "launch_kernel", "event_record", "event_query",
+		"stream_synchronize"};
 
 	(void)state;
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(functions); i++) {
@@ -188,7 +191,8 @@ static void test_memory_that_cannot_be_locked_is_told_once(void **state)
 	tern_updater_pin(u, (char *)memory + (1u << 15), 1u << 15);
 	tern_updater_take_note(u, note, sizeof(note));
 	assert_string_equal(note, "");
-	/* The driver is not asked again in each step. */
+	/* After the driver has refused, the updater must not ask it again in each
+	 * step. */
 	calls = fake_cuda_calls("mem_host_register");
 	tern_updater_pin(u, memory, 1u << 16);
 	assert_int_equal(fake_cuda_calls("mem_host_register"), calls);
@@ -200,26 +204,28 @@ static void test_memory_that_cannot_be_locked_is_told_once(void **state)
 	munmap(memory, 1u << 16);
 }
 
-static void test_what_others_have_locked_stays_locked(void **state)
+/* Gives the updater memory of 65,536 bytes of which another library has page-locked
+ * `locked` bytes. Returns the updater's note. */
+static const char *pinned_beside(size_t locked)
 {
+	static char note[400];
 	struct tern_updater *u;
 	CUcontext context;
-	char why[400], note[400];
+	char why[400];
 	void *memory = mmap(NULL, 1u << 16, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	(void)state;
+	note[0] = 0;
 	assert_int_equal(updater_api->primary_ctx_retain(&context, 0), 0);
 	assert_int_equal(updater_api->ctx_push_current(context), 0);
 	assert_int_equal(updater_api->mem_host_register(
-				 memory, 1u << 16, CU_MEMHOSTREGISTER_PORTABLE),
+				 memory, locked, CU_MEMHOSTREGISTER_PORTABLE),
 		0);
 	assert_int_equal(tern_updater_cuda_new(updater_api, 0, &u, why, sizeof(why)), 0);
 	for (unsigned i = 0; i < 3; i++)
 		tern_updater_pin(u, memory, 1u << 16);
 	assert_int_equal(fake_cuda_calls("mem_host_register"), 2);
 	tern_updater_take_note(u, note, sizeof(note));
-	assert_string_equal(note, "");
 	tern_updater_unpin(u);
 	tern_updater_free(u);
 	assert_int_equal(fake_cuda_live().registered_mems, 1);
@@ -227,6 +233,67 @@ static void test_what_others_have_locked_stays_locked(void **state)
 	assert_int_equal(updater_api->ctx_pop_current(NULL), 0);
 	assert_int_equal(updater_api->primary_ctx_release(0), 0);
 	munmap(memory, 1u << 16);
+	return note;
+}
+
+static void test_what_others_have_locked_stays_locked(void **state)
+{
+	(void)state;
+	assert_string_equal(pinned_beside(1u << 16), "");
+}
+
+static void test_memory_of_which_others_have_locked_a_part_is_not_locked(void **state)
+{
+	(void)state;
+	assert_non_null(
+		strstr(pinned_beside(1u << 15), "copies go through other memory"));
+}
+
+/* An update in the GPU's memory: nothing is copied, and no room for gradients is taken. */
+static void test_nothing_is_copied_where_all_is_in_the_gpus_memory(void **state)
+{
+	struct tern_optimizer sgd;
+	struct tern_updater_opts opts = {.optimizer = &sgd,
+		.count = COUNT,
+		.gradient_count = 8,
+		.on_device = true};
+	struct tern_updater_chunk *c;
+	const float *g[8];
+	struct tern_updater_step step = {.step = 1,
+		.gradients = g,
+		.gradient_count = TERN_ARRAY_SIZE(g),
+		.scale = 1,
+		.clip = 1};
+	struct tern_updater *u;
+	CUdeviceptr memory;
+	CUcontext context;
+	char why[400];
+	unsigned copies;
+	uint64_t held;
+
+	(void)state;
+	assert_int_equal(tern_optimizer_parse("sgd", &sgd), 0);
+	assert_int_equal(tern_updater_cuda_new(updater_api, 0, &u, why, sizeof(why)), 0);
+	assert_int_equal(updater_api->primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+	updater_api->ctx_push_current(context);
+	assert_int_equal(updater_api->mem_alloc(&memory, 2 * sizeof(w)), CUDA_SUCCESS);
+	held = tern_updater_held_bytes(u);
+	assert_int_equal(tern_updater_chunk_new(u, &opts, &c), 0);
+	assert_true(tern_updater_held_bytes(u) == held);
+	step.w_out = (float *)(uintptr_t)memory;
+	step.w_in = step.w_out;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(g); i++)
+		g[i] = step.w_in + COUNT;
+	assert_int_equal(tern_updater_copy(u, c, step.w_out, w), 0);
+	assert_int_equal(tern_updater_copy(u, c, step.w_out + COUNT, gradient), 0);
+	copies = fake_cuda_calls("memcpy_async");
+	assert_int_equal(tern_updater_update(u, c, &step), 0);
+	assert_int_equal(fake_cuda_calls("memcpy_async"), copies);
+	updater_api->mem_free(memory);
+	updater_api->ctx_pop_current(NULL);
+	updater_api->primary_ctx_release(0);
+	tern_updater_chunk_free(u, c);
+	tern_updater_free(u);
 }
 
 int main(void)
@@ -244,8 +311,16 @@ int main(void)
 			machine_close),
 		cmocka_unit_test_setup_teardown(test_what_others_have_locked_stays_locked,
 			machine_open, machine_close),
+		cmocka_unit_test_setup_teardown(
+			test_memory_of_which_others_have_locked_a_part_is_not_locked,
+			machine_open, machine_close),
+		cmocka_unit_test_setup_teardown(
+			test_nothing_is_copied_where_all_is_in_the_gpus_memory,
+			machine_open, machine_close),
 	};
 
 	return updater_run_cases(machine_open, machine_close) +
-	       cmocka_run_group_tests_name("on a simulated driver", cases, NULL, NULL);
+	       updater_run_resident(machine_open, machine_close) +
+	       cmocka_run_group_tests_name("on a simulated driver", cases, NULL, NULL) +
+	       updater_run_batches(machine_open, machine_close);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of tensors in memory of a real GPU over the wire: two contexts of this process,
- * over tcp and over shm, with the memory of either end or of both on the first device; 1
- * B to 64 MiB, either half first. With --processes: two processes over shm, for CUDA IPC.
- * The conformance list tests more on the simulated driver; this shows that the real
- * driver behaves like the simulated one. Skipped without a device.
+ * Tests of transfers of tensors in the memory of a real GPU: two contexts of this
+ * process, over tcp and over shm, with the memory of either end or of both on the first
+ * device; 1 B to 64 MiB; send or receive posted first. With --processes: two processes
+ * over shm, for CUDA IPC. The conformance lists test more cases, on the simulated driver;
+ * this program shows that the real driver behaves like the simulated one. Skipped without
+ * a device.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,14 +20,15 @@
 #include "base/cuda.h"
 #include "base/rng.h"
 #include "base/util.h"
+#include "tests/gpu/shared.h"
 
-/* The thread sanitizer takes seconds to fill 64 MiB. */
+/* Smaller with the thread sanitizer, which takes seconds to fill 64 MiB. */
 #ifdef __SANITIZE_THREAD__
-#define LARGEST ((16ull << 20) + 1)
+#define LARGEST_OF_ALL ((16ull << 20) + 1)
 #else
-#define LARGEST (64ull << 20)
+#define LARGEST_OF_ALL (64ull << 20)
 #endif
-/* A transfer hangs if nothing has moved for so long, and in so many turns. */
+/* A transfer counts as hung after this time and this number of turns without progress. */
 #define IDLE_NS    (20 * TERN_NS_PER_S)
 #define IDLE_TURNS 100000
 
@@ -43,8 +45,10 @@ static const struct tern_cuda_api *api;
 static CUcontext context;
 static CUstream stream;
 static unsigned char *expected, *came;
-static uint64_t moved_ns;   /* when a turn last did something */
-static unsigned idle_turns; /* since then */
+static uint64_t largest = LARGEST_OF_ALL; /* size of the largest tensor in bytes */
+static size_t size_count;                 /* number of the sizes that are used */
+static uint64_t moved_ns;                 /* time of the last progress */
+static unsigned idle_turns;               /* turns since the last progress */
 
 static void require(bool ok, const char *what)
 {
@@ -69,13 +73,13 @@ static void on_accept(struct tern_peer *peer, void *arg)
 static void make(struct end *e, bool on_gpu)
 {
 	const struct tern_context_opts patient = {.connect_ns = 60 * TERN_NS_PER_S};
-	struct tern_pool_opts opts = {
-		.slab_bytes = 64u << 20, .kind = on_gpu ? TERN_MEM_CUDA : TERN_MEM_HOST};
+	struct tern_pool_opts opts = {.slab_bytes = tern_align_up(largest, 1u << 20),
+		.kind = on_gpu ? TERN_MEM_CUDA : TERN_MEM_HOST};
 
 	require(tern_domain_new(NULL, &e->domain) == 0, "a domain");
 	require(tern_context_new(e->domain, &patient, &e->ctx) == 0, "a context");
 	require(tern_pool_new(e->domain, &opts, &e->pool) == 0, "a pool");
-	require(tern_pool_get(e->pool, LARGEST, &e->buf) == 0, "a buffer");
+	require(tern_pool_get(e->pool, largest, &e->buf) == 0, "a buffer");
 }
 
 static void unmake(struct end *e)
@@ -103,7 +107,7 @@ static void turn(struct end *e)
 		idle_turns++;
 }
 
-/* How long the bytes take is no failure, on however slow a machine. */
+/* Fails only if a transfer makes no progress: a slow machine is no failure. */
 static void require_motion(const char *what)
 {
 	require(idle_turns < IDLE_TURNS || tern_clock_ns() < moved_ns + IDLE_NS, what);
@@ -163,8 +167,14 @@ static void read_all(void *to, const struct tern_buf *buf, uint64_t bytes)
 		"reading from the device");
 }
 
-static const uint64_t sizes[] = {
-	1, 7, 4096, 65536, 524287, 524288, 524289, 3u << 20, (16u << 20) + 1, LARGEST};
+static const uint64_t sizes[] = {1, 7, 4096, 65536, 524287, 524288, 524289, 3u << 20,
+	(16u << 20) + 1, LARGEST_OF_ALL};
+
+static void choose_sizes(enum gpu_scale scale)
+{
+	size_count = TERN_ARRAY_SIZE(sizes) - (scale == GPU_FEW ? 2 : scale == GPU_SOME);
+	largest = sizes[size_count - 1];
+}
 
 static void expect(uint64_t step, uint64_t bytes)
 {
@@ -243,7 +253,8 @@ static bool can_share(const struct end *e)
 		       CUDA_SUCCESS;
 }
 
-/* Between GPUs over shm the bytes are copied directly. */
+/* Checks that tensors between two GPUs are copied directly over shm (CUDA IPC), and that
+ * other tensors of a GPU are staged (copied through host memory). */
 static void check_way(const struct end *e, bool on_gpu, bool both)
 {
 	bool direct =
@@ -276,7 +287,7 @@ static void run(const char *address, bool from_gpu, bool to_gpu)
 	make(&e[0], to_gpu);
 	make(&e[1], from_gpu);
 	join(e, address);
-	for (unsigned i = 0; i < TERN_ARRAY_SIZE(sizes); i++)
+	for (size_t i = 0; i < size_count; i++)
 		for (int sender_first = 0; sender_first < 2; sender_first++)
 			carry(e, step++, sizes[i], sender_first);
 	check_way(&e[0], to_gpu, from_gpu && to_gpu);
@@ -300,8 +311,8 @@ static int open_device(CUdevice *device)
 			api->stream_create_with_priority(
 				&stream, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS,
 		"the device");
-	expected = malloc(LARGEST + 8);
-	came = malloc(LARGEST + 8);
+	expected = malloc(largest + 8);
+	came = malloc(largest + 8);
 	require(expected && came, "memory");
 	return 0;
 }
@@ -317,7 +328,7 @@ static void close_device(CUdevice device)
 
 /* ---- two processes ---- */
 
-/* Waits until the other process is at this point, too, or has ended. */
+/* Waits until the other process gets to the same point, or has ended. */
 static void meet(struct end *e, int socket)
 {
 	char byte = 'm';
@@ -362,7 +373,7 @@ static void carry_half(struct end *e, int socket, bool sends, uint64_t step)
 		check_room(e, &req, bytes);
 }
 
-/* The listening end receives. */
+/* One of the two processes; the end that listens receives. */
 static void run_half(int socket, bool sends, bool from_gpu, bool to_gpu)
 {
 	bool on_gpu = sends ? from_gpu : to_gpu;
@@ -381,12 +392,12 @@ static void run_half(int socket, bool sends, bool from_gpu, bool to_gpu)
 	while (!e.peer)
 		turn(&e);
 	open_channel(&e);
-	for (; step < 2 * TERN_ARRAY_SIZE(sizes); step++)
+	for (; step < 2 * size_count; step++)
 		carry_half(&e, socket, sends, step);
 	check_way(&e, on_gpu, from_gpu && to_gpu);
 	if (sends)
 		tell(&e, from_gpu, to_gpu, step);
-	meet(&e, socket); /* both have received everything before either ends */
+	meet(&e, socket); /* neither process ends before both have received everything */
 	unmake(&e);
 }
 
@@ -403,7 +414,8 @@ static int run_process(int socket, bool sends)
 	return 0;
 }
 
-/* The driver does not survive a fork, so each process loads it. */
+/* Starts two new processes, each of which loads the driver, since a loaded driver does
+ * not work after a fork. */
 static int run_processes(void)
 {
 	int sockets[2], status, r;
@@ -428,6 +440,7 @@ int main(int argc, char **argv)
 	CUdevice device;
 	int r;
 
+	choose_sizes(gpu_scale_asked_for());
 	if (argc > 1 && strcmp(argv[1], "--processes") == 0)
 		return run_processes();
 	r = open_device(&device);

@@ -3,9 +3,10 @@
  * The verbs fabric on simulated devices, of four kinds:
  *
  *     fake        like most real ones
- *     fake-own    no shared receive queues, grants less inline data than asked for
- *     fake-least  one of each: one read, one inline byte, short queues; everything late
- *     fake-guard  no keys are given out; completions and events late
+ *     fake-own    no shared receive queues; grants less inline data than requested
+ *     fake-least  the least of all: one READ in flight, one byte of inline data, short
+ *                 queues; all data, completions and events are delayed
+ *     fake-guard  guard=on: peers get no memory keys; completions and events are delayed
  *
  * Two domains in one process are two machines on one network.
  */
@@ -80,11 +81,13 @@ static const char *guard(void)
 	return open_machine(&opts);
 }
 
-#define FAKE(symbol, text, options)                                                      \
+/* Only the instance "fake" uses huge pages: the kernel takes longer to collect the pages
+ * of each port's receive buffers than most tests run. */
+#define FAKE(symbol, text, ...)                                                          \
 	INSTANCE(fake_##symbol) = {                                                      \
 		.name = text,                                                            \
 		.fabric = "verbs",                                                       \
-		.opts = {.verbs = options},                                              \
+		.opts = {.verbs = __VA_ARGS__},                                          \
 		.unavailable = symbol,                                                   \
 		.can_sleep = true,                                                       \
 		.alone = true,                                                           \
@@ -95,11 +98,12 @@ static const char *guard(void)
 	}
 
 FAKE(plain, "fake", "from=10.7.0.1");
-FAKE(own, "fake-own", "from=10.7.0.1");
-FAKE(least, "fake-least", "from=10.7.0.1,depth=128");
-FAKE(guard, "fake-guard", "from=10.7.0.1,guard=on");
+FAKE(own, "fake-own", "from=10.7.0.1", .no_hugepages = true);
+FAKE(least, "fake-least", "from=10.7.0.1,depth=128", .no_hugepages = true);
+FAKE(guard, "fake-guard", "from=10.7.0.1,guard=on", .no_hugepages = true);
 
-/* The address of the table is known at run time only. */
+/* Set at program start, since the address of the simulated device's table of functions is
+ * not a compile-time constant. */
 __attribute__((constructor)) static void set_api(void)
 {
 	fake_plain.hooks.verbs_api = fake_verbs_api();

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any instance with the memory of one end, or of both, in a simulated GPU: all memory
- * that a test takes, and the pools of receives with ALLOC. Each test gets a new device,
- * whose timing depends on a number that each test increments; on fabrics that can sleep a
- * thread also does the device's work, so that it can wake them. The device orders the
- * writes of network cards by itself, or not. The CPU can never access its memory.
+ * Variants of any instance with the memory of one end, or of both, in a simulated GPU:
+ * all memory that a test takes, and the pools of receives that allocate their memory
+ * (ALLOC). Each test gets a new device, whose timing depends on the number of tests run
+ * before. On fabrics that can sleep, a thread also does the device's work, so that the
+ * device can wake a sleeping end. In every second test the device does not order the
+ * writes of network cards by itself. The CPU can never access the GPU's memory.
  *
- * The suffix of the name also says who else can access GPU memory. "-gpu": network cards,
- * if the fabric is theirs. "-gpu-staged": nobody. "-ipc": other processes, by CUDA IPC
- * (and handles can be opened in their own process, unlike real ones). "-address": as
- * "-ipc", but the two ends, which are one process, use addresses.
+ * The suffix of the name also says which others can access GPU memory. "-gpu": network
+ * cards, if the fabric uses them. "-gpu-staged": none. "-ipc": other processes, by CUDA
+ * IPC (and handles can be opened in their own process, unlike those of a real GPU).
+ * "-address": as "-ipc", but the two ends, which are one process, use addresses instead
+ * of handles.
  */
 #include "tests/harness/bed.h"
 
@@ -30,13 +32,16 @@ static const struct kind {
 	{"-ipc", 3, false, true, true, false},
 	{"-ipc-a", 1 << A, true, true, true, false},
 	{"-ipc-host", 1 << A, false, true, true,
-		false}, /* B uses no device, so it refuses */
+		false}, /* only A uses the device, so B refuses A's GPU memory */
 	{"-address", 3, false, true, false, false},
 };
 
 static const struct kind *kind;
 static const struct tern_cuda_api *api;
-static CUcontext context; /* the tests' own, of the present simulated driver */
+/* Allocations fill whole pages, since network cards can access only whole pages. */
+static bool whole_pages;
+/* Context in which the tests themselves call the current simulated driver. */
+static CUcontext context;
 
 static void retain(void)
 {
@@ -75,8 +80,8 @@ static void reset(bool background)
 	retain();
 }
 
-/* Threads have a context only inside these functions, as threads of a program may have
- * none. */
+/* enter() makes the CUDA context current for this thread, leave() undoes it. Between
+ * tests' calls the thread has no context, as the threads of a program may have none. */
 static void enter(void)
 {
 	assert_int_equal(api->ctx_push_current(context), 0);
@@ -92,7 +97,8 @@ static uint64_t take(uint64_t bytes)
 	CUdeviceptr at;
 
 	enter();
-	assert_int_equal(api->mem_alloc(&at, bytes), 0);
+	assert_int_equal(
+		api->mem_alloc(&at, whole_pages ? tern_align_up(bytes, 4096) : bytes), 0);
 	leave();
 	return at;
 }
@@ -104,8 +110,8 @@ static void give(uint64_t address)
 	leave();
 }
 
-/* The simulated driver's copies of ordinary host memory are complete when they return,
- * or use a copy of it. */
+/* `from` need not be page-locked: the simulated driver copies pageable memory during the
+ * call. */
 static void write_bytes(uint64_t address, const void *from, uint64_t bytes)
 {
 	CUstream stream;
@@ -140,7 +146,8 @@ static struct device_memory fake = {
 	.read = read_bytes,
 };
 
-/* With guard=on the puts of peers are messages, which the CPU copies. */
+/* Can the fabric access GPU memory directly? Not with guard=on: there puts of the peer
+ * arrive as messages, which the CPU copies. */
 static bool reaches_gpus(const struct instance *instance)
 {
 	return strcmp(instance->fabric, "verbs") == 0 &&
@@ -178,7 +185,12 @@ const struct instance *conformance_with_gpus(const char *name)
 	instance.gpus = kind->gpus;
 	instance.uses_gpu = kind->uses_gpu;
 	instance.ipc = kind->ipc;
+	/* Huge pages are tested by the instance without a GPU. In these variants they
+	 * would take longer than the tests themselves, since the kernel collects the
+	 * pages for each pool. */
+	instance.opts.no_hugepages = true;
 	instance.direct = reaches_gpus(base) && !kind->staged;
+	whole_pages = instance.direct;
 	api = fake_cuda_api();
 	instance.hooks.cuda_api = fake.api = api;
 	instance.hooks.cuda_ipc_self = kind->ipc_self;

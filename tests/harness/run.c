@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See conformance_main in bed.h. */
+/* See conformance_main() in bed.h: runs lists of tests on one instance. */
 #include "tests/harness/bed.h"
 
 #include <stdio.h>
@@ -53,7 +53,7 @@ static int usage(const char *program)
 		fprintf(stderr, " %s", i->name);
 	fprintf(stderr,
 		"\nand each of them with -gpu, -gpu-a, -gpu-b, -gpu-staged, -ipc, "
-		"-ipc-a, -ipc-host or -address behind it\n");
+		"-ipc-a, -ipc-host or -address appended\n");
 	return 2;
 }
 
@@ -94,6 +94,7 @@ int conformance_main(int argc, char **argv, const struct conformance_test *const
 			count++;
 		}
 	}
-	/* The public macro needs an array whose length it can see. */
+	/* Called directly, since cmocka's public macro takes the count from an array of
+	 * fixed size. */
 	return _cmocka_run_group_tests(instance->name, tests, count, NULL, NULL);
 }

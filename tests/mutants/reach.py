@@ -31,7 +31,7 @@ class Reach:
     """Of a copy of the sources that was built with counters in its folder BUILD."""
 
     def __init__(self, top, seeds):
-        self.top, self.seeds, self.runs = Path(top), seeds, {}
+        self.top, self.seeds, self.runs, self.failed = Path(top), seeds, {}, set()
 
     def counts(self, scenario):
         """{file: {line: how often it ran}} in the scenario; to be asked before anything is changed."""
@@ -43,9 +43,11 @@ class Reach:
         build = self.top / BUILD
         for old in build.rglob("*.gcda"):
             old.unlink()
-        # Whether a seed fails is asked by run.py.
-        subprocess.run([build / "tests/system/sim/sim_run", "--scenario", scenario, "--seeds", f"0:{self.seeds}"],
-                       stdout=subprocess.DEVNULL, check=False, env=ONE_THREAD)
+        done = subprocess.run([build / "tests/system/sim/sim_run", "--scenario", scenario,
+                               "--seeds", f"0:{self.seeds}"],
+                              stdout=subprocess.DEVNULL, check=False, env=ONE_THREAD)
+        if done.returncode:
+            self.failed.add(scenario)
         told = subprocess.run(["gcov", "--json-format", "--stdout", *build.rglob("*.gcda")], cwd=build, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
         counts = {}
@@ -57,6 +59,11 @@ class Reach:
                     number = one["line_number"]
                     lines[number] = lines.get(number, 0) + one["count"]
         return counts
+
+    def check_seeds(self, scenario):
+        """Does none of its seeds fail?"""
+        self.counts(scenario)
+        assert scenario not in self.failed, f"{scenario}: seeds of 0 to {self.seeds - 1} fail without any patch"
 
     def check_change(self, scenario, path, before, after):
         """Does the scenario run what is changed in the file? Where lines are only added, what stands around."""

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of sums of more gradients than one kernel takes, and over more elements than
- * one piece: still the tree of docs/training.md, bit for bit, in every table. */
+/* Tests of sums of more gradients than one kernel call adds, and over more elements than
+ * a piece has: the order of additions must still be the tree of docs/training.md, bit for
+ * bit, in every table of kernels. */
 #include "tests/harness/cmocka.h"
 
 #include <math.h>
@@ -11,9 +12,10 @@
 #include "base/util.h"
 #include "ps/sum.h"
 
-#define MOST   600u  /* gradients: two levels above the kernel's eight */
-#define FOLDED 1024u /* gradients that are folded on arrival */
-#define COUNT  4133u /* elements: two pieces and a part of one */
+/* Gradients: more than 8 * 8 * 8, since one kernel call adds at most 8. */
+#define MOST   600u
+#define FOLDED 1024u /* gradients in the test that adds them up as they arrive */
+#define COUNT  4133u /* elements: two whole pieces and a part of a third */
 
 static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
 static const struct tern_kernels *tables[3];
@@ -21,8 +23,8 @@ static size_t table_count;
 static float *storage;
 static const float *gradients[MOST];
 
-/* Gradient i starts at element i of random values of many magnitudes: all gradients
- * differ, and the order of additions shows. */
+/* Random values of many magnitudes. Gradient i starts at element i of them. So all
+ * gradients differ, and any other order of additions gives another sum. */
 static int prepare(void **state)
 {
 	static const char *const names[] = {"avx512", "avx2", "portable"};
@@ -51,7 +53,8 @@ static int clean_up(void **state)
 	return 0;
 }
 
-/* mid = lo + the largest power of two below hi - lo. */
+/* The sum of the gradients lo to hi - 1: it is divided at lo + the largest power of two
+ * below hi - lo. */
 static float tree(unsigned lo, unsigned hi, size_t j)
 {
 	unsigned half = 1;
@@ -129,7 +132,8 @@ static void test_sum_run_of_nothing_writes_nothing(void **state)
 	assert_true(x == 3);
 }
 
-/* w, m and v before a step: arbitrary values, the same each time. */
+/* Fills w, m and v, the vectors before a step, with values that are the same each
+ * time. */
 static void fill(float *w, float *m, float *v, size_t count)
 {
 	for (size_t j = 0; j < count; j++) {
@@ -139,7 +143,7 @@ static void fill(float *w, float *m, float *v, size_t count)
 	}
 }
 
-/* Compares with one kernel call on the sum that the tree gives. */
+/* Compares the update from many gradients with one kernel call on their sum. */
 static void check_update(const char *name, unsigned n, size_t count)
 {
 	float *w = room(count), *m = room(count), *v = room(count), *out = room(count);
@@ -175,7 +179,7 @@ static void check_update(const char *name, unsigned n, size_t count)
 		assert_same(out, w1, count, n);
 		assert_same(m, m1, count, n);
 		assert_same(v, v1, count, n);
-		/* Now in place. */
+		/* The same in place. */
 		fill(w, m, v, count);
 		u.w_out = w;
 		tern_update_run(&u);
@@ -197,12 +201,12 @@ static void test_update_run_is_the_step_on_the_tree(void **state)
 	}
 }
 
-/* ---- in the order of arrival ---- */
+/* ---- adding gradients up as they arrive ---- */
 
 #define FOLD_COUNT 5u
 
-/* A server's use of a window: slots arrive in any order within it, and those at its
- * front are folded as soon as they are here. */
+/* A server that accepts the gradients of a window of slots, in any order. Gradients at
+ * the front of the window are added up at once, in the order of the tree ("folded"). */
 struct gathering {
 	uint32_t n, window, folded, held, most;
 	bool here[FOLDED];
@@ -238,18 +242,27 @@ static bool may_fold(const struct gathering *g)
 	return g->folded < g->n;
 }
 
+static void add(void *arg, float *dst, const float *const *in, unsigned n)
+{
+	(void)arg;
+	assert_ptr_equal(dst, in[0]);
+	tables[0]->sum(dst, in, n, 1.0f, FOLD_COUNT);
+}
+
 static void fold_one(struct gathering *g)
 {
-	tern_sum_fold(tables[0], g->places, g->n, g->folded, FOLD_COUNT);
+	tern_sum_fold(g->places, g->n, g->folded, add, NULL);
 	g->folded = tern_sum_folded_next(g->n, g->folded);
 	for (uint32_t i = tern_sum_fold_start(g->n, g->folded) + 1; i < g->folded; i++) {
 		g->held -= g->places[i] != NULL;
-		g->places[i] = NULL; /* a second read of it crashes */
+		/* NULL, so that a second read of this gradient crashes. */
+		g->places[i] = NULL;
 	}
 }
 
-/* Compares with the plain tree, bit for bit, and checks the largest number held. Slots
- * arrive in random order within the window. */
+/* Compares the sum of gradients that are added up as they arrive, in random order within
+ * the window, with the plain tree, bit for bit. Checks and returns the largest number of
+ * gradients and partial sums that were held at a time. */
 static uint32_t check_fold(uint32_t n, uint32_t window, uint64_t seed)
 {
 	static struct gathering g;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of control messages: those of one piece and of many arrive complete and in
- * order; malformed ones are reported as such. */
+/* Tests of control messages between processes of a job: messages of one piece and of many
+ * arrive complete and in order, and malformed ones are reported as such. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ struct end {
 	struct tern_peer *peer;
 	struct tern_req raw;
 	unsigned heard_count;
-	json_t *last; /* NULL: the last one was malformed */
+	json_t *last; /* last message; NULL: it was malformed */
 	int broken_status;
 };
 
@@ -86,7 +86,8 @@ static int open_both(void **state)
 	return 0;
 }
 
-/* The pools assert that all memory of the talks was given back. */
+/* The pools assert that all memory of the talks (channels for control messages) was
+ * freed. */
 static int close_both(void **state)
 {
 	(void)state;
@@ -109,7 +110,7 @@ static void until_heard(unsigned count)
 	assert_int_equal(ends[1].heard_count, count);
 }
 
-/* A message whose text has this size: {"a":"x..."}. */
+/* A message whose text {"a":"x..."} has `bytes` bytes. */
 static json_t *message_of(size_t bytes)
 {
 	char *text = malloc(bytes);
@@ -138,7 +139,7 @@ static void test_messages_of_any_length_arrive_whole(void **state)
 	}
 }
 
-/* Sends a text unchanged, in one piece. */
+/* Sends a text as it is, in one piece. */
 static void say_raw(const char *text, size_t bytes)
 {
 	struct end *e = &ends[0];
@@ -165,11 +166,13 @@ static void test_what_is_no_object_is_none(void **state)
 		say_raw(texts[i], strlen(texts[i]));
 		until_heard(i + 1);
 		assert_null(ends[1].last);
-		assert_string_equal(ends[1].talk.fault, "its message is no JSON object");
+		assert_string_equal(
+			ends[1].talk.fault, "its message is not a JSON object");
 	}
 }
 
-/* Sends {"a":[0,0,...]}: each zero is a part, and so are the list and the object. */
+/* Sends {"a":[0,0,...]} with `count` JSON values: each zero is one, and so are the list
+ * and the object. */
 static void say_parts(unsigned count)
 {
 	json_t *list = json_array();
@@ -180,7 +183,8 @@ static void say_parts(unsigned count)
 	tern_talk_say(&ends[0].talk, json_pack("{s:o}", "a", list));
 }
 
-/* Parsed, it would take a hundred times its size. */
+/* Such a message is refused: parsed, it would need a hundred times the memory of its
+ * text. */
 static void test_a_message_of_too_many_parts_is_not_read(void **state)
 {
 	(void)state;
@@ -213,7 +217,8 @@ static struct tern_ps_job largest_job(void)
 
 	assert_true(job.params && job.servers);
 	tern_optimizer_parse("adam", &job.optimizer);
-	memset(job.arithmetic, 1, sizeof(job.arithmetic) - 1); /* JSON: \u0001 */
+	/* Long in JSON, where each of these characters is \u0001. */
+	memset(job.arithmetic, 1, sizeof(job.arithmetic) - 1);
 	for (unsigned i = 0; i < TERN_SERVERS_MAX; i++)
 		memset(job.servers[i], 1, sizeof(job.servers[i]) - 1);
 	for (unsigned i = 0; i < TERN_PARAMS_MAX; i++) {
@@ -270,7 +275,8 @@ static void test_more_than_a_message_may_have_is_not_heard(void **state)
 	assert_int_equal(budget.bytes_left, 64u << 10);
 }
 
-/* There is only room for a piece: an announced message takes no memory. */
+/* The receive has memory for one piece of a message, so a larger tensor must be refused
+ * without any memory being allocated for it. */
 static void test_a_larger_piece_breaks_the_talk(void **state)
 {
 	char piece[TERN_PS_PIECE_BYTES + 1] = "{}";

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hostile bytes at a listening tcp port. A child process serves; this one sends over raw
- * sockets: noise, truncated frames, wrong values in every field of the frame's and of the
- * rendezvous' headers after a correct handshake, handshakes that never end, and too many
- * connections. After each attack the server serves a correct client, and in the end it
- * exits with success. Under the address sanitizer, a read outside of its memory kills it.
+ * Attacks a listening tcp port with hostile bytes. A child process is the server. This
+ * process sends over raw sockets: random bytes, truncated frames, wrong values in every
+ * field of the frame header and of the rendezvous header after a correct handshake,
+ * handshakes that never end, and too many connections. After each attack the server must
+ * serve a correct client, and in the end it must exit with success. If the server is
+ * built with the address sanitizer, an invalid memory access kills it.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -42,7 +43,7 @@ static int raw_dial(const struct host *host)
 	return fd;
 }
 
-/* Sends as much as the server accepts: it may close the connection meanwhile. */
+/* Sends what the server accepts: the server may close the connection before the end. */
 static void raw_send(int fd, const void *data, size_t bytes)
 {
 	const char *p = data;
@@ -72,7 +73,7 @@ static bool raw_hung_up(int fd)
 	return false;
 }
 
-/* Reads exactly one frame. */
+/* Reads exactly `bytes` bytes; false if the stream ends before. */
 static bool raw_read(int fd, void *to, size_t bytes)
 {
 	return recv(fd, to, bytes, MSG_WAITALL) == (ssize_t)bytes;
@@ -117,7 +118,8 @@ static int raw_ask(const struct host *host, struct tern_hello *answer)
 	return fd;
 }
 
-/* A socket after a correct handshake: for the server it is a Tern peer. */
+/* Connects and completes the handshake: from then on the server takes the socket for a
+ * Tern peer. Returns the socket, and the server's HELLO in *answer. */
 static int raw_guest(const struct host *host, struct tern_hello *answer)
 {
 	int fd = raw_ask(host, answer);
@@ -127,7 +129,8 @@ static int raw_guest(const struct host *host, struct tern_hello *answer)
 	return fd;
 }
 
-/* Encodes message number `seq` of a guest, with correct numbers and counters. */
+/* Encodes message number `seq` of a peer after the handshake, with correct epoch and
+ * counters. */
 static size_t guest_message(
 	uint8_t type, uint32_t seq, const struct tern_hello *answer, void *out)
 {
@@ -196,7 +199,8 @@ static void test_truncated_frames_are_survived(void **state)
 
 	(void)state;
 	host_init(&host, NULL);
-	/* Cuts a handshake, */
+	/* Closes the connection in the middle of HELLO 1, the first message of the
+	 * handshake. */
 	for (size_t cut = 1; cut < 200; cut += 7) {
 		struct tern_hello hello = {.step = 1, .epoch = 1, .eager_bytes = 4096};
 		int fd = raw_dial(&host);
@@ -208,7 +212,8 @@ static void test_truncated_frames_are_survived(void **state)
 		raw_send(fd, frame, cut);
 		close(fd);
 	}
-	/* and the messages after it. */
+	/* Closes the connection in the middle of the first message after the
+	 * handshake. */
 	for (size_t cut = 1; cut < 64; cut += 3) {
 		int fd = raw_guest(&host, &answer);
 		size_t bytes = first_message(TERN_MSG_RTS, &answer, message);
@@ -221,7 +226,8 @@ static void test_truncated_frames_are_survived(void **state)
 	host_fini(&host);
 }
 
-/* Inverts each byte of a correct frame; its checksum is corrected or not. */
+/* Inverts each byte of a correct frame, once with a wrong and once with a corrected
+ * checksum. */
 static void test_every_field_of_the_frame_may_be_wrong(void **state)
 {
 	_Alignas(8) unsigned char message[TERN_HEAD_MAX];
@@ -241,7 +247,8 @@ static void test_every_field_of_the_frame_may_be_wrong(void **state)
 			if (mend)
 				hostile_mend(frame, bytes);
 			raw_send(fd, frame, bytes);
-			/* The server may also wait for the announced rest. */
+			/* Ends the stream, since with some values the server rightly
+			 * waits for more bytes. */
 			shutdown(fd, SHUT_WR);
 			assert_true(raw_hung_up(fd));
 			close(fd);
@@ -262,7 +269,8 @@ static void test_every_field_of_the_frame_may_be_wrong(void **state)
 	host_fini(&host);
 }
 
-/* Changes every byte of each type's header in three ways. */
+/* Changes each byte of the header of every message type; which bits changes with the
+ * position. */
 static void test_every_field_of_the_header_may_be_wrong(void **state)
 {
 	_Alignas(8) unsigned char message[TERN_HEAD_MAX + 64];
@@ -284,7 +292,8 @@ static void test_every_field_of_the_header_may_be_wrong(void **state)
 			message[at] ^= wrong[(at + type) % 3];
 			hostile_send_message(
 				fd, message, bytes, type == TERN_MSG_EAGER ? 60 : 0);
-			/* Some changes are harmless (a key, a step) and are accepted. */
+			/* The connection ends in any case: the server accepts some
+			 * changes (of a key or a step). */
 			shutdown(fd, SHUT_WR);
 			assert_true(raw_hung_up(fd));
 			close(fd);
@@ -294,7 +303,7 @@ static void test_every_field_of_the_header_may_be_wrong(void **state)
 	host_fini(&host);
 }
 
-/* Messages that are wrong in any state: the server must close the connection. */
+/* Header values that are wrong in any state: the server must close the connection. */
 static void test_what_cannot_be_right_is_hung_up_on(void **state)
 {
 	static const struct {
@@ -302,24 +311,24 @@ static void test_what_cannot_be_right_is_hung_up_on(void **state)
 		size_t at;
 		unsigned char value;
 	} wrong[] = {
-		{TERN_MSG_RTS, 0, 0},    /* magic */
-		{TERN_MSG_RTS, 2, 9},    /* version */
-		{TERN_MSG_RTS, 3, 0},    /* type */
-		{TERN_MSG_RTS, 3, 14},   /* type */
+		{TERN_MSG_RTS, 0, 0},    /* wrong magic number */
+		{TERN_MSG_RTS, 2, 9},    /* unknown version */
+		{TERN_MSG_RTS, 3, 0},    /* unknown type */
+		{TERN_MSG_RTS, 3, 14},   /* unknown type */
 		{TERN_MSG_RTS, 3, 1},    /* a second HELLO */
-		{TERN_MSG_RTS, 5, 0x80}, /* flags */
-		{TERN_MSG_RTS, 6, 13},   /* dtype */
+		{TERN_MSG_RTS, 5, 0x80}, /* unknown flag */
+		{TERN_MSG_RTS, 6, 13},   /* unknown dtype */
 		{TERN_MSG_RTS, 6, 0},
-		{TERN_MSG_RTS, 7, 9}, /* rank */
+		{TERN_MSG_RTS, 7, 9}, /* rank larger than the maximum */
 		{TERN_MSG_RTS, 7, 255},
-		{TERN_MSG_RTS, 8, 7},    /* epoch */
-		{TERN_MSG_RTS, 12, 9},   /* seq */
-		{TERN_MSG_RTS, 15, 9},   /* ack */
-		{TERN_MSG_RTS, 18, 99},  /* ack */
-		{TERN_MSG_RTS, 28, 255}, /* ext_bytes */
+		{TERN_MSG_RTS, 8, 7},    /* wrong epoch */
+		{TERN_MSG_RTS, 12, 9},   /* wrong sequence number */
+		{TERN_MSG_RTS, 15, 9},   /* wrong sequence number */
+		{TERN_MSG_RTS, 18, 99},  /* wrong acknowledgement */
+		{TERN_MSG_RTS, 28, 255}, /* wrong size of the extension */
 		{TERN_MSG_RTS, 28, 1},
-		{TERN_MSG_RTS, 31, 1}, /* a positive status */
-		{TERN_MSG_RTS, 48, 1}, /* bytes that are not the shape's */
+		{TERN_MSG_RTS, 31, 1}, /* a positive status (errors are negative) */
+		{TERN_MSG_RTS, 48, 1}, /* a byte count that does not fit the shape */
 		{TERN_MSG_RTS, 55, 255},
 		{TERN_MSG_EAGER, 49, 1},
 		{TERN_MSG_DONE, 48, 9},
@@ -337,31 +346,33 @@ static void test_what_cannot_be_right_is_hung_up_on(void **state)
 		message[wrong[i].at] = wrong[i].value;
 		hostile_send_message(fd, message, bytes, 0);
 		if (!raw_hung_up(fd))
-			fail_msg("case %u is let pass", i);
+			fail_msg("case %u: the server did not close the connection", i);
 		close(fd);
 	}
 	check_served(&host);
 	host_fini(&host);
 }
 
-/* Each field is possible, but their combination is not. A credit that the message used
- * must be given back, while a correct message keeps its own. */
+/* Messages in which each field is valid, but not their combination. The server must take
+ * back the credit (right to send one message) that the wrong message used. The correct
+ * message before it keeps its credit. */
 static void test_messages_that_cannot_be_meant_are_hung_up_on(void **state)
 {
 	static const struct tern_header wrong[] = {
-		/* for a request that does not exist */
+		/* an RTS without the id of its send */
 		{.type = TERN_MSG_RTS, .shape = {TERN_F32, 2, {3, 5}}, .bytes = 60},
-		/* to be read, over tcp */
+		/* an RTS (offer to read the tensor) with a region, which tcp cannot
+		 * read */
 		{.type = TERN_MSG_RTS,
 			.flags = TERN_FLAG_REGION,
 			.shape = {TERN_F32, 2, {3, 5}},
 			.bytes = 60,
 			.src = 0x10002},
-		/* from a request that does not exist */
+		/* a POST without the id of its receive */
 		{.type = TERN_MSG_POST, .flags = TERN_FLAG_REGION, .bytes = 100000},
-		/* room without a region */
+		/* a POST without a region */
 		{.type = TERN_MSG_POST, .bytes = 100000, .src = 0x10002},
-		/* larger than an EAGER may be */
+		/* an EAGER with a tensor larger than the limit */
 		{.type = TERN_MSG_EAGER,
 			.shape = {TERN_U8, 1, {TERN_EAGER_MAX + 1}},
 			.bytes = TERN_EAGER_MAX + 1},
@@ -389,14 +400,14 @@ static void test_messages_that_cannot_be_meant_are_hung_up_on(void **state)
 		memset(message + bytes, 1, payload);
 		hostile_send_message(fd, message, bytes + payload, payload);
 		if (!raw_hung_up(fd))
-			fail_msg("case %u is let pass", i);
+			fail_msg("case %u: the server did not close the connection", i);
 		close(fd);
 		check_served(&host);
 	}
 	host_fini(&host);
 }
 
-/* Sizes and shapes whose product overflows. */
+/* Tensor sizes and shapes whose product overflows. */
 static void test_shapes_that_overflow_are_hung_up_on(void **state)
 {
 	static const struct tern_shape shapes[] = {
@@ -473,8 +484,8 @@ static void test_a_flood_behind_a_good_handshake_is_survived(void **state)
 		struct tern_hello answer;
 		int fd = raw_guest(&host, &answer);
 
-		/* Correct numbers, random other fields, until the server closes the
-		 * connection. */
+		/* Sends messages with correct epoch and counters and random other fields,
+		 * until the server closes the connection. */
 		for (uint32_t seq = 1; seq < 40; seq++) {
 			_Alignas(8) unsigned char message[TERN_HEAD_MAX];
 			uint8_t type = (uint8_t)(2 + tern_rng_below(&rng,
@@ -495,7 +506,8 @@ static void test_a_flood_behind_a_good_handshake_is_survived(void **state)
 	host_fini(&host);
 }
 
-/* One byte every 0.1 s: this would take half a minute. */
+/* Sends one byte every 0.1 s: at that rate the handshake would take half a minute, and
+ * the server must close the connection sooner. */
 static void test_a_slow_handshake_is_cut(void **state)
 {
 	struct tern_hello hello = {.step = 1, .epoch = 1, .eager_bytes = 4096};
@@ -555,11 +567,12 @@ static void test_half_open_connections_do_not_lock_others_out(void **state)
 	host_fini(&host);
 }
 
-/* A server that may have 512 files lets 256 links be in their handshakes. */
+/* A server limited to FEW_FILES open files allows HALF_OPEN connections in the
+ * handshake. */
 #define FEW_FILES   512u
 #define HALF_OPEN   256u
 #define NEWCOMERS   4u
-#define OTHER_FILES 50u /* more than a server has besides links */
+#define OTHER_FILES 50u /* more than a server has open besides connections */
 
 static void host_init_with_few_files(struct host *host)
 {
@@ -573,7 +586,7 @@ static void host_init_with_few_files(struct host *host)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
 }
 
-/* Waits until the server closes one of these connections, and returns its index. */
+/* Waits until the server closes one of the connections, and returns its index. */
 static unsigned first_hung_up(const int *fd, unsigned count)
 {
 	struct pollfd p[HALF_OPEN + 1];
@@ -607,8 +620,10 @@ static void test_who_is_late_gives_way_to_newcomers(void **state)
 	host_fini(&host);
 }
 
-/* The oldest connection has sent HELLO 1, so the fourth newcomer takes the place of the
- * next one. On a machine that is too slow all are overdue, and nothing is checked. */
+/* With all places for handshakes taken, a new connection is refused, except that every
+ * fourth one replaces the oldest silent one. The oldest of all has sent HELLO 1, so the
+ * fourth newcomer replaces the second oldest. On a slow machine all may be overdue; then
+ * nothing is checked. */
 static void test_one_newcomer_in_four_takes_the_place_of_a_silent_one(void **state)
 {
 	uint64_t start_ns = tern_clock_ns();
@@ -636,7 +651,7 @@ static void test_one_newcomer_in_four_takes_the_place_of_a_silent_one(void **sta
 	host_fini(&host);
 }
 
-/* Connects from 127.0.0.`last`, and sends nothing. */
+/* Connects to the server from the address 127.0.0.`last`, and sends nothing. */
 static int silent_dial(const struct host *host, unsigned last)
 {
 	const struct sockaddr_in from = {.sin_family = AF_INET,
@@ -649,13 +664,15 @@ static int silent_dial(const struct host *host, unsigned last)
 	return fd;
 }
 
-/* Opens connections, sends nothing, and replaces those that the server closes. */
+/* Opens many connections, sends nothing, and opens another one for each that the server
+ * closes. */
 static _Noreturn void stay_silent(const struct host *host, unsigned last)
 {
 	enum { COUNT = 400 };
 	struct pollfd p[COUNT];
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL); /* even if the test fails */
+	/* This child is killed if the process of the test ends. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (unsigned i = 0; i < COUNT; i++)
 		p[i] = (struct pollfd){silent_dial(host, last), POLLIN, 0};
 	for (;;) {
@@ -680,12 +697,14 @@ static void check_the_silent_do_not_lock_others_out(unsigned last)
 	assert_true(silent >= 0);
 	if (silent == 0)
 		stay_silent(&host, last);
-	poll(NULL, 0, 300); /* by then there are more than the limit */
+	/* By then the child has opened more connections than the limit. */
+	poll(NULL, 0, 300);
 	for (unsigned i = 0; i < 5; i++)
 		check_served(&host);
 	kill(silent, SIGKILL);
 	assert_int_equal(waitpid(silent, &status, 0), silent);
-	assert_true(WIFSIGNALED(status)); /* it did not end by itself */
+	/* The child was killed, and did not end by itself. */
+	assert_true(WIFSIGNALED(status));
 	check_served(&host);
 	host_fini(&host);
 }
@@ -717,8 +736,8 @@ static unsigned open_files(pid_t pid)
 	return count;
 }
 
-/* Silent connections hold no more than their share, and other diallers need not wait
- * until they are gone. */
+/* Silent connections take only a limited share of the server's descriptors, and other
+ * clients can connect while they are open. */
 static void test_three_thousand_silent_sockets_lock_nobody_out(void **state)
 {
 	enum { COUNT = 3000 };
@@ -731,10 +750,11 @@ static void test_three_thousand_silent_sockets_lock_nobody_out(void **state)
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
 	if (files.rlim_cur < COUNT + 100) {
 		host_fini(&host);
-		print_message("skip: 3,100 files are needed\n");
+		print_message("skip: the test needs 3,100 open files\n");
 		skip();
 	}
-	/* Only the bound on links that have not proved themselves stops it now. */
+	/* From here on, only the limit of connections in the handshake restricts how many
+	 * the server keeps. */
 	assert_int_equal(prlimit(host.pid, RLIMIT_NOFILE, &files, NULL), 0);
 	for (unsigned i = 0; i < COUNT; i++)
 		fd[i] = silent_dial(&host, 1);
@@ -746,8 +766,8 @@ static void test_three_thousand_silent_sockets_lock_nobody_out(void **state)
 	host_fini(&host);
 }
 
-/* Connections that were refused, and whose other end stays, are kept only until it may
- * have read why, and only a few of them. */
+/* If a refused client does not close its connection, the server closes it after a time in
+ * which the client can read the reason, and keeps only a few such connections. */
 static void test_refused_connections_hold_few_descriptors(void **state)
 {
 	enum { COUNT = 400 };
@@ -766,7 +786,8 @@ static void test_refused_connections_hold_few_descriptors(void **state)
 		raw_hello(fd[i], 1, &nobody);
 	}
 	for (unsigned i = 0; i < COUNT; i++)
-		(void)recv(fd[i], &byte, 1, 0); /* the refusal, or the end */
+		/* Reads the refusal or the end of the stream. */
+		(void)recv(fd[i], &byte, 1, 0);
 	assert_true(open_files(host.pid) < HALF_OPEN / 2 + OTHER_FILES);
 	check_served(&host);
 	for (unsigned i = 0; i < COUNT; i++)
@@ -774,7 +795,8 @@ static void test_refused_connections_hold_few_descriptors(void **state)
 	host_fini(&host);
 }
 
-/* Hundreds of rails without a session must leave nothing behind. */
+/* Hundreds of connections that ask to be rails (additional connections) of a session that
+ * does not exist: the server must keep nothing of them. */
 static void test_rails_of_nobody_leave_nothing_behind(void **state)
 {
 	static const uint8_t rails[] = {1, 3, 4, 5, 255};
@@ -803,7 +825,8 @@ static void test_without_the_secret_nobody_gets_in(void **state)
 	host_init(&host, "the secret");
 	check_served(&host);
 	for (unsigned i = 0; i < 10; i++) {
-		int fd = raw_guest(&host, &answer); /* its proof is all zeros */
+		/* The proof of this handshake is all zeros, so it must be refused. */
+		int fd = raw_guest(&host, &answer);
 
 		assert_true(raw_hung_up(fd));
 		close(fd);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of peers in another process that die or fall silent. The child is forked before
- * the parent opens anything. It listens and serves: under key k and step s it sends what
- * it received under key k and step s - 1, and some tensors that the parent leaves
- * unfinished.
+ * Tests of peers in another process that die or stop responding. The child process is
+ * forked before the parent opens anything. It listens and serves: under key k and step s
+ * it sends what it received under key k and step s - 1, and some tensors of which the
+ * parent never takes all.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -119,7 +119,7 @@ void conformance_child(const struct instance *instance, int in, int out)
 struct family {
 	pid_t pid;
 	int pipe[2];
-	struct meet *meet; /* only A is used */
+	struct meet *meet; /* only its end A is used */
 	struct end *end;
 	uint64_t step;
 };
@@ -145,7 +145,8 @@ static void family_kill(struct family *family)
 
 	assert_int_equal(kill(family->pid, SIGKILL), 0);
 	assert_int_equal(waitpid(family->pid, &status, 0), family->pid);
-	assert_true(WIFSIGNALED(status)); /* it did not end by itself */
+	/* The child was killed, and did not end by itself. */
+	assert_true(WIFSIGNALED(status));
 }
 
 static void family_fini(struct family *family)
@@ -207,7 +208,8 @@ static void test_a_peer_that_is_killed_ends_every_request(const struct instance 
 		family_kill(&family);
 		MEET_PUMP(family.meet, end->down_count);
 		assert_true(end->down_status < 0);
-		assert_true(calls_over(calls, CALLS)); /* all have ended before DOWN */
+		/* Every request must have ended before the DOWN event. */
+		assert_true(calls_over(calls, CALLS));
 		for (unsigned c = 0; c <= UNMATCHED_ALLOC; c++)
 			assert_int_equal(calls[c].req.status, end->down_status);
 		if (calls[PULL].req.status == 0) {
@@ -290,11 +292,13 @@ static void test_a_silent_peer_is_dead_if_that_is_asked_for(
 /*
  * ---- an end that does not poll ----
  *
- * The end is in the same process, which does not poll it. TERN_TEST_PAUSE_S in the
- * environment sets the time, with as much waiting data as in a real job.
+ * In these tests both ends are in this process, which does not poll one of them for a
+ * while. TERN_TEST_PAUSE_S in the environment sets that time in seconds, and makes as
+ * much data wait as in a real job.
  */
 
-#define PEEK_TRIES     50u /* now and then a fabric that can peek uses another path */
+/* Attempts to get a peek: a fabric that can peek sometimes copies instead. */
+#define PEEK_TRIES     50u
 #define UNREACHABLE_NS (100 * TERN_NS_PER_MS)
 #define BLOCK_BYTES    (64u << 10)
 #define BLOCKS_MAX     1000u
@@ -341,7 +345,7 @@ static void wait_for(const struct instance *instance, unsigned sleeper)
 
 		assert_int_equal(call_recv(&recvs[i], to, i, 1, &part, 0), 0);
 	}
-	meet_settle(meet); /* so that the sender has the rooms, and fills them */
+	meet_settle(meet); /* so that the sender knows where to put each tensor (POST) */
 	to->asleep = true;
 	assert_int_equal(call_send(&sends[count], from, count, 1, &bulk, 0), 0);
 	for (unsigned i = 0; i < count; i++)
@@ -366,7 +370,8 @@ static void test_an_end_that_does_not_poll_loses_nothing(const struct instance *
 	wait_for(instance, B);
 }
 
-/* Data that the end has not read must not be lost with its last connection. */
+/* Data that the other program has not read yet must not be lost when the last connection
+ * is closed. */
 static void test_goodbye_waits_for_an_end_that_does_not_poll(
 	const struct instance *instance)
 {
@@ -406,7 +411,8 @@ static void test_goodbye_waits_for_an_end_that_does_not_poll(
 
 /* ---- memory that is read in place ---- */
 
-/* False: the fabric cannot peek, or the reader's GPU copies the tensor instead. */
+/* Receives a tensor in place. False: the fabric cannot peek, or the reader's GPU copies
+ * the tensor instead. */
 static bool peek(struct meet *meet, struct call *send, struct call *recv)
 {
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
@@ -455,7 +461,7 @@ static void test_what_is_read_in_place_stays_whoever_leaves(
 		opts.suspect_ns = UNREACHABLE_NS / 2;
 		meet = meet_new_with(instance, &opts, &normal);
 		if (!peek(meet, &send, &recv))
-			MEET_SKIP(meet, "nothing is read in place");
+			MEET_SKIP(meet, "this fabric reads no tensor in place");
 		part(meet, how);
 		assert_false(call_over(&send));
 		call_check(&recv, 100000, 5);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of links that come and go: how often a session dials, and what it sends on a
- * new link before it has repeated everything. */
+/* Tests of sessions that lose and restore their link (connection): how often a session
+ * dials, and what it sends on a new link before it has resent all unacknowledged
+ * messages. */
 #include "tests/rendezvous/meet.h"
 
 #include <errno.h>
@@ -21,8 +22,8 @@ static void cut_when_recovered(struct end *end, enum tern_peer_event event)
 		tern_peer_cut(end->peer, -ECONNRESET);
 }
 
-/* Counts the links of a second on a path that passes handshakes and nothing else. In
- * virtual time, since a busy machine may not get far in a real second. */
+/* Counts the links that are made in 1 s if the network passes handshakes but no data. It
+ * needs virtual time, since a busy machine may not get far in a real second. */
 static uint64_t links_of_a_second(const struct instance *instance, uint64_t waiting_bytes)
 {
 	struct meet *meet = meet_new(instance);
@@ -43,7 +44,7 @@ static uint64_t links_of_a_second(const struct instance *instance, uint64_t wait
 		meet_turn(meet);
 	assert_int_equal(a->down_count, 0);
 
-	/* The path works again. */
+	/* From here on the network passes data again. */
 	a->on_event = NULL;
 	if (waiting_bytes) {
 		struct tern_buf room = end_memory(b, SLAB, waiting_bytes);
@@ -62,13 +63,14 @@ static void test_links_of_no_use_come_ever_more_slowly(const struct instance *in
 	static const uint64_t waiting[] = {0, 300000};
 
 	if (!instance->world_new) {
-		print_message("skipped: no virtual time\n");
+		print_message("skipped: the test needs virtual time\n");
 		skip();
 	}
 	for (unsigned i = 0; i < TERN_ARRAY_SIZE(waiting); i++) {
 		uint64_t count = links_of_a_second(instance, waiting[i]);
 
-		/* Pauses of 1 to 2 ms, 2 to 4, ... and 50 to 100. */
+		/* The pauses between links double: 1 to 2 ms, 2 to 4 ms, ... up to 50 to
+		 * 100 ms. */
 		assert_in_range(count, 10, 30);
 	}
 }
@@ -84,8 +86,8 @@ static void cut_as_if_it_had_lasted(struct end *end, enum tern_peer_event event)
 	cut_when_recovered(end, event);
 }
 
-/* Counts the links without data that a session survives: B cuts them before it has
- * read A's messages. */
+/* Counts the links that a session makes before it gives up, if none of them carries data:
+ * B cuts each one before it has read A's messages. */
 static uint64_t links_until_the_end(const struct instance *instance,
 	void (*cut)(struct end *end, enum tern_peer_event event))
 {
@@ -96,7 +98,8 @@ static uint64_t links_until_the_end(const struct instance *instance,
 	struct meet *meet;
 	struct end *a, *b;
 
-	opts.reconnect_ns = 8 * TERN_NS_PER_MS; /* so pauses are 2 ms at most */
+	/* Limits the pause before each dial to 2 ms. */
+	opts.reconnect_ns = 8 * TERN_NS_PER_MS;
 	opts.unreachable_ns = 20 * TERN_NS_PER_MS;
 	meet = meet_new_with(instance, &opts, &opts);
 	a = &meet->ends[A];
@@ -116,23 +119,24 @@ static uint64_t links_until_the_end(const struct instance *instance,
 static void test_links_that_carry_nothing_are_the_end(const struct instance *instance)
 {
 	if (!instance->world_new) {
-		print_message("skipped: no virtual time\n");
+		print_message("skipped: the test needs virtual time\n");
 		skip();
 	}
 	assert_int_equal(links_until_the_end(instance, cut_as_if_it_had_lasted), 16);
-	/* Such links may have been cut by chance. */
+	/* Sixteen links that were cut before they carried data count as one failure,
+	 * since a few may be chance. */
 	assert_in_range(links_until_the_end(instance, cut_when_recovered), 255, 256);
 }
 
-/* If the lost link had carried something, the next one is dialled at once: a busy
- * session does not wait for a path that breaks now and then. */
+/* If the lost link had carried data, the session dials the next one at once: an
+ * unreliable network must not slow a busy session down. */
 static void test_a_link_of_use_is_followed_at_once(const struct instance *instance)
 {
 	struct meet *meet = meet_new(instance);
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
 
 	if (!can_come_back(meet))
-		MEET_SKIP(meet, "a connection is for good");
+		MEET_SKIP(meet, "a session of this fabric cannot reconnect");
 	for (unsigned round = 0; round < 8; round++) {
 		struct tern_buf data = end_data(a, SLAB, 90000, round);
 		struct tern_buf room = end_memory(b, SLAB, 90000);
@@ -163,7 +167,8 @@ static uint64_t sent_by(const struct tern_peer *peer)
 	return stats.messages_sent;
 }
 
-/* Polls one end at a time: the other one has not received DONE yet. */
+/* Progresses one end at a time until A has sent DONE (the tensor was put) and B has not
+ * received it. */
 static bool says_done(struct end *a, struct end *b, const struct call *send)
 {
 	const struct tern_xfer *x = (const void *)send->req.priv;
@@ -177,7 +182,8 @@ static bool says_done(struct end *a, struct end *b, const struct call *send)
 	return false;
 }
 
-/* After a reconnect a large tensor is put again, before anything else is sent. */
+/* After a reconnect, A puts a large tensor again before it sends later messages. A PING
+ * must not wait for that. */
 static void test_a_ping_does_not_wait_for_what_is_sent_again(
 	const struct instance *instance)
 {
@@ -189,24 +195,26 @@ static void test_a_ping_does_not_wait_for_what_is_sent_again(
 	struct end *a, *b;
 	uint64_t before;
 
-	opts.bulk_bytes = (uint64_t)1 << 40; /* no rails */
+	/* So large a threshold that no rails are made. */
+	opts.bulk_bytes = (uint64_t)1 << 40;
 	opts.reconnect_ns = opts.dead_ns = 60 * TERN_NS_PER_S;
 	meet = meet_new_with(instance, &opts, &opts);
 	a = &meet->ends[A];
 	b = &meet->ends[B];
+	/* B does not advertise memory in a GPU (POST), so A does not put. */
 	if (!can_come_back(meet) || !(tern_peer_caps(a->peer) & TERN_CAP_PUT) ||
-		(instance->gpus & 1 << B)) /* its memory is read */
-		MEET_SKIP(meet, "nothing is put again");
+		(instance->gpus & 1 << B))
+		MEET_SKIP(meet, "this fabric does not put a tensor again");
 	data = end_data(a, SLAB, BYTES, 1);
 	room = end_memory(b, SLAB, BYTES);
 	assert_int_equal(call_recv(&recv, b, 1, 1, &room, 0), 0);
 	meet_settle(meet);
 	assert_int_equal(call_send(&send, a, 1, 1, &data, 0), 0);
 	MEET_PUMP(meet, says_done(a, b, &send));
-	tern_peer_cut(b->peer, -ECONNRESET); /* B does not handle DONE any more */
+	tern_peer_cut(b->peer, -ECONNRESET); /* cut before B handles DONE */
 	MEET_PUMP(meet, a->recovered_count && is_replaying(a->peer));
 	before = sent_by(a->peer);
-	/* The PING goes behind the puts that the fabric has already. */
+	/* The PING waits only for puts that the fabric has accepted already. */
 	tern_stream_ping(a->peer, false);
 	MEET_PUMP(meet, !a->peer->stream.pings_due);
 	assert_true(is_replaying(a->peer));
@@ -217,8 +225,8 @@ static void test_a_ping_does_not_wait_for_what_is_sent_again(
 	meet_free(meet);
 }
 
-/* Many more than the limit of half-open links. In virtual time, so that all come at
- * one instant. */
+/* Many more peers dial than may be in the handshake at a time. In virtual time all of
+ * them dial at the same instant. */
 static void test_a_thousand_who_come_at_once_all_get_in(const struct instance *instance)
 {
 	enum { COUNT = 1000 };
@@ -228,7 +236,7 @@ static void test_a_thousand_who_come_at_once_all_get_in(const struct instance *i
 	struct end *a, *b;
 
 	if (!instance->world_new) {
-		print_message("skipped: no virtual time\n");
+		print_message("skipped: the test needs virtual time\n");
 		skip();
 	}
 	meet = meet_new_apart(instance, &opts, &opts);
@@ -246,7 +254,8 @@ static void test_a_thousand_who_come_at_once_all_get_in(const struct instance *i
 	meet_free(meet);
 }
 
-/* Runs in real time, also over fabrics that bound their own half-open connections. */
+/* The same in real time, also over fabrics that themselves limit half-open
+ * connections. */
 static void test_more_than_may_be_half_open_all_get_in(const struct instance *instance)
 {
 	enum { COUNT = 300, HALF_OPEN = 64 };
@@ -283,7 +292,7 @@ static struct tern_link *link_in(const struct end *end, enum tern_link_state sta
 	return NULL;
 }
 
-/* Progresses one end at a time until B has answered and A has not received the answer. */
+/* Progresses one end at a time until B has sent its HELLO 2 and A has not received it. */
 static bool awaits_proof(struct end *a, struct end *b)
 {
 	if (!b->asleep && link_in(b, TERN_LINK_WAIT_PROOF))
@@ -293,8 +302,8 @@ static bool awaits_proof(struct end *a, struct end *b)
 	return false;
 }
 
-/* The acceptor's time for the session to return is over. But a new link of it was
- * accepted, on which the slow dialler has not completed its handshake. */
+/* The listening end's reconnect_ns is over, but a new link of the session is in its
+ * handshake. The session must wait for the slow dialling end to complete it. */
 static void test_a_session_in_its_handshake_is_waited_for(const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
@@ -307,7 +316,7 @@ static void test_a_session_in_its_handshake_is_waited_for(const struct instance 
 	a = &meet->ends[A];
 	b = &meet->ends[B];
 	if (!can_come_back(meet))
-		MEET_SKIP(meet, "a connection is for good");
+		MEET_SKIP(meet, "a session of this fabric cannot reconnect");
 	tern_peer_cut(a->peer, -ECONNRESET);
 	MEET_PUMP(meet, awaits_proof(a, b));
 	tern_peer_set_timer(b->peer, &b->peer->dial.retry, 0);
@@ -320,7 +329,8 @@ static void test_a_session_in_its_handshake_is_waited_for(const struct instance 
 	meet_free(meet);
 }
 
-/* Progresses one end at a time until A waits for B's first message. */
+/* Progresses one end at a time until A has completed the handshake and waits for B's
+ * first message. */
 static bool awaits_welcome(struct end *a, struct end *b)
 {
 	if (link_in(a, TERN_LINK_WAIT_WELCOME))
@@ -330,8 +340,8 @@ static bool awaits_welcome(struct end *a, struct end *b)
 	return false;
 }
 
-/* B is up, and sends, on a link that A gives up before it has heard anything on it. The
- * next link begins with what B had sent. */
+/* For B the link is up, so B sends on it; A closes the link before it has received
+ * anything. B must send the same messages again on the next link. */
 static void test_what_was_sent_ahead_of_a_lost_welcome_comes(
 	const struct instance *instance)
 {
@@ -353,7 +363,7 @@ static void test_what_was_sent_ahead_of_a_lost_welcome_comes(
 	MEET_PUMP(meet, b->accepted_count);
 	link = link_in(a, TERN_LINK_WAIT_WELCOME);
 	if (link->conn->caps & TERN_CAP_BOUND)
-		MEET_SKIP(meet, "a connection is for good");
+		MEET_SKIP(meet, "a session of this fabric cannot reconnect");
 	if (!b->channel)
 		assert_int_equal(
 			tern_channel_open(b->peer, MEET_CHANNEL, &b->channel), 0);
@@ -369,8 +379,9 @@ static void test_what_was_sent_ahead_of_a_lost_welcome_comes(
 	meet_free(meet);
 }
 
-/* B notices the loss, and is then busy for longer than A's time to return. A has dialled
- * meanwhile, and B has only to look. */
+/* B notices the lost link, and then does not poll for longer than reconnect_ns. A has
+ * dialled in the meantime, so B must look for a new connection before it reports A as
+ * down. */
 static void test_who_was_busy_looks_before_it_gives_up(const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
@@ -378,7 +389,7 @@ static void test_who_was_busy_looks_before_it_gives_up(const struct instance *in
 	struct end *a, *b;
 
 	if (!instance->sockets) {
-		print_message("skipped: not made of sockets\n");
+		print_message("skipped: the connections are not TCP sockets\n");
 		skip();
 	}
 	opts.reconnect_ns = 50 * TERN_NS_PER_MS;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of pairing: the k-th send of a (channel, key, step) meets the k-th receive of the
- * same, whatever the order of posting, their number, and other traffic.
+ * Tests of matching: the k-th send of a (channel, key, step) meets the k-th receive of
+ * the same, in whatever order they are posted, however many there are, and whatever else
+ * is transferred.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -16,7 +17,8 @@
 
 enum { SAME = 12 };
 
-/* Posts sends and receives of one triple, interleaved as the bits of `plan` say. */
+/* Posts sends and receives of one (channel, key, step). Each bit of `plan` chooses
+ * whether a send or a receive comes next. */
 static void same_triple(struct meet *meet, unsigned plan, uint64_t key)
 {
 	static const uint64_t sizes[] = {10, MEET_EAGER + 100, 0, 70000, 500};
@@ -62,8 +64,8 @@ static void test_the_kth_send_meets_the_kth_receive(const struct instance *insta
 	struct meet *meet = meet_new(instance);
 	struct tern_rng rng = {.seed = 4};
 
-	same_triple(meet, 0, 1);           /* receives first */
-	same_triple(meet, 0xffffffffu, 2); /* sends first */
+	same_triple(meet, 0, 1);           /* all receives before all sends */
+	same_triple(meet, 0xffffffffu, 2); /* all sends before all receives */
 	same_triple(meet, 0x55555555u, 3);
 	for (unsigned i = 0; i < 40; i++)
 		same_triple(meet, (unsigned)tern_rng_next(&rng), 10 + i % 5);
@@ -114,7 +116,8 @@ static void test_a_slow_large_one_does_not_hold_up_a_small_one(
 	struct call send[2] = {0}, recv[2] = {0};
 
 	if (meet->world)
-		MEET_SKIP(meet, "how long it takes does not depend on the size");
+		MEET_SKIP(
+			meet, "in virtual time the duration does not depend on the size");
 	little = buf_part(&data, 0, 64);
 	assert_int_equal(call_recv(&recv[0], b, 1, 1, &room, 0), 0);
 	assert_int_equal(call_recv(&recv[1], b, 2, 1, &corner, 0), 0);
@@ -151,7 +154,8 @@ static void test_an_urgent_send_goes_ahead(const struct instance *instance)
 	MEET_PUMP(meet, calls_over(recv, COUNT + 1) && calls_over(send, COUNT + 1));
 	for (unsigned i = 0; i <= COUNT; i++)
 		call_check(&recv[i], 4u << 20, i);
-	/* Posted last; transfers under way may have ended before. */
+	/* The urgent send was posted last. Only transfers that have started may end
+	 * before it. */
 	assert_true(recv[COUNT].order < recv[COUNT - 1].order);
 	meet_free(meet);
 }
@@ -238,7 +242,8 @@ static void test_counters_wrap(const struct instance *instance)
 	many_posted_from(instance, false, &opts, UINT32_MAX - 300);
 }
 
-/* Both ends are starved at once: neither may block the other. */
+/* Both ends have used up their credits (rights to send a message) at the same time:
+ * neither may block the other. */
 static void test_two_floods_that_cross_do_not_lock_up(const struct instance *instance)
 {
 	enum { COUNT = 1500 };
@@ -260,7 +265,7 @@ static void test_two_floods_that_cross_do_not_lock_up(const struct instance *ins
 		}
 	}
 	meet_settle(meet);
-	/* Received in the reverse order of the sends. */
+	/* Both ends receive in the reverse order of the sends. */
 	for (unsigned e = 0; e < 2; e++) {
 		for (unsigned i = COUNT; i-- > 0;) {
 			struct tern_buf room = end_memory(&meet->ends[e], SLAB, 9000);
@@ -306,7 +311,7 @@ static void test_channels_are_name_spaces(const struct instance *instance)
 		call_send_as(&send[0], a->channel, 1, 1, &tensor[0], NULL, 0), 0);
 	assert_int_equal(call_recv_as(&recv[1], b2, 1, 1, &room[1], NULL, 0), 0);
 	MEET_PUMP(meet, calls_over(recv, 2) && calls_over(send, 2));
-	/* The channel is opened after its first message has arrived. */
+	/* B opens the channel only after a message for it has arrived. */
 	assert_int_equal(tern_channel_open(b->peer, 0xfffffff0u, &b9), 0);
 	assert_int_equal(call_recv_as(&recv[2], b9, 1, 1, &room[2], NULL, 0), 0);
 	MEET_PUMP(meet, call_over(&recv[2]) && call_over(&send[2]));
@@ -315,7 +320,8 @@ static void test_channels_are_name_spaces(const struct instance *instance)
 	meet_free(meet);
 }
 
-/* Both ends use one key for two names. */
+/* Sends and receives with the same key but different names, as if the digests of the two
+ * names collided: the receive must fail. */
 static void collide(const struct instance *instance, uint64_t bytes, bool sender_first)
 {
 	struct meet *meet = meet_new(instance);
@@ -350,7 +356,7 @@ static void collide(const struct instance *instance, uint64_t bytes, bool sender
 			    (log_env_has(&b->log, "bias") &&
 				    log_env_has(&b->log, "weights")));
 	}
-	/* The peer stays up, and other keys work. */
+	/* The session continues, and other keys work. */
 	assert_int_equal(call_recv_as(&recv[1], b->channel, 6, 1, &room, "same", 0), 0);
 	assert_int_equal(call_send_as(&send[1], a->channel, 6, 1, &tensor, "same", 0), 0);
 	MEET_PUMP(meet, call_over(&recv[1]) && call_over(&send[1]));
@@ -358,7 +364,8 @@ static void collide(const struct instance *instance, uint64_t bytes, bool sender
 	meet_free(meet);
 }
 
-/* Also for names with equal ends that are longer than the part that a message carries. */
+/* The two names differ only at their beginning, but a message has only the end of a long
+ * name. */
 static void test_long_names_that_differ_are_told_apart(const struct instance *instance)
 {
 	struct meet *meet = meet_new(instance);
@@ -438,7 +445,8 @@ static void test_names_of_any_length_meet(const struct instance *instance)
 	meet_free(meet);
 }
 
-/* Bytes on the heap; sanitizers have a heap of their own, which this does not see. */
+/* Bytes allocated with malloc(). A sanitizer replaces malloc(), and then this counts
+ * nothing. */
 static size_t heap_bytes(void)
 {
 	return mallinfo2().uordblks;
@@ -488,7 +496,7 @@ static void next_step(struct call *call)
 	assert_int_equal(call->req.status, 0);
 	if (++chain->step >= chain->last)
 		return;
-	/* A request may be posted again from its own done(). */
+	/* done() may post its own request again. */
 	if (end->number == A)
 		assert_int_equal(call_send(call, end, 1, chain->step, &call->buf, 0), 0);
 	else
@@ -523,7 +531,8 @@ const struct conformance_test meet_pairing[] = {
 	CONFORMANCE(test_the_kth_send_meets_the_kth_receive, NEEDS_NOTHING),
 	CONFORMANCE(test_keys_and_steps_meet_in_any_order, NEEDS_NOTHING),
 	CONFORMANCE(test_a_slow_large_one_does_not_hold_up_a_small_one, NEEDS_NOTHING),
-	/* If the receiver reads, the receiver determines the order. */
+	/* Only on tcp: on fabrics where the receiver reads the tensor, the receiver
+	 * determines the order. */
 	CONFORMANCE(test_an_urgent_send_goes_ahead, NEEDS_TCP),
 	CONFORMANCE(test_600_receives_are_met_by_600_sends, NEEDS_NOTHING),
 	CONFORMANCE(test_600_sends_are_met_by_600_receives, NEEDS_NOTHING),

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of all paths of a tensor: sizes around the threshold, receiver first and sender
- * first, into the caller's room, into the pool and in place, from slabs and from user
- * memory; with the right shape, and with the true size if the room is too small.
+ * Tests of all ways in which a tensor can be transferred: sizes around the threshold,
+ * receive posted first and send posted first, into the caller's memory, into the pool and
+ * in place, from pool memory and from wrapped user memory. Dtype and shape must be right,
+ * and so must the true size if the receive's memory is too small.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -124,8 +125,8 @@ static void carry_around(struct meet *meet, enum memory from)
 	}
 }
 
-/* On shm, the peer reads a tensor in a slab itself from 1 KiB on, and one in user
- * memory from 8 KiB on. */
+/* On shm the receiver reads the tensor itself if it has at least 1 KiB and is in pool
+ * memory (shared memory), or at least 8 KiB and is in user memory. */
 static void test_the_fabrics_own_thresholds(const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
@@ -201,8 +202,8 @@ static void test_a_room_too_small_is_told_to_both_ends(const struct instance *in
 			}
 			MEET_PUMP(meet, call_over(&send) && call_over(&recv));
 			assert_int_equal(recv.req.status, -EMSGSIZE);
-			/* A small send ends when it has left, so it does not get the
-			 * status. */
+			/* A small send ends when its message has left, before the
+			 * receiver can report a status. */
 			if (sizes[j] > MEET_EAGER)
 				assert_int_equal(send.req.status, -EMSGSIZE);
 			else
@@ -225,7 +226,7 @@ static void test_dtype_and_shape_arrive(const struct instance *instance)
 	struct tern_buf room = end_memory(b, SLAB, 300000);
 	uint64_t step = 0;
 
-	/* The same key with another shape at every step. */
+	/* Uses one key for all, with another dtype and shape at every step. */
 	for (uint32_t dtype = TERN_U8; dtype < TERN_DTYPE_COUNT; dtype++) {
 		for (uint32_t rank = 0; rank <= TERN_RANK_MAX; rank++) {
 			struct tern_shape shape = {.dtype = dtype, .rank = rank};
@@ -298,7 +299,7 @@ static void test_a_tensor_that_is_not_one_is_einval(const struct instance *insta
 	assert_int_equal(
 		call_send_as(&call, a->channel, 1, 1, &tensor, NULL, 0), -EINVAL);
 	meet_settle(meet);
-	/* It was not accepted, so done() must not run. */
+	/* Every call was refused, so done() must not run. */
 	assert_int_equal(call.done_count, 0);
 	meet_free(meet);
 }
@@ -319,7 +320,8 @@ static void test_an_alloc_that_can_never_fit_is_enobufs(const struct instance *i
 	meet_free(meet);
 }
 
-/* The first call that has ended and was not released; `count` if there is none. */
+/* Index of the first call that has ended and was not released yet; `count` if there is
+ * none. */
 static unsigned first_ready(
 	const struct call *calls, const bool *released, unsigned count)
 {
@@ -332,7 +334,7 @@ static unsigned first_ready(
 
 static void test_an_alloc_waits_for_room_in_its_pool(const struct instance *instance)
 {
-	/* The pool has room for 4. */
+	/* The pool can hold 4 of these tensors. */
 	enum { COUNT = 12, BYTES = MEET_SLAB_BYTES / 16 * 15 };
 	struct meet *meet = meet_new(instance);
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
@@ -349,7 +351,8 @@ static void test_an_alloc_waits_for_room_in_its_pool(const struct instance *inst
 
 		MEET_PUMP(meet, (next = first_ready(recv, released, COUNT)) < COUNT);
 		call_check(&recv[next], BYTES, 3);
-		/* Control messages and transfers without memory still move. */
+		/* While receives wait for the pool, control messages and transfers that
+		 * need no memory of it go on. */
 		if (count == 0) {
 			struct tern_buf room = end_memory(b, SLAB, 100);
 			struct tern_buf little = buf_part(&data, 0, 100);
@@ -379,7 +382,7 @@ static void test_what_is_peeked_stays_until_it_is_released(
 	MEET_PUMP(meet, call_over(&recv));
 	call_check(&recv, data.bytes, 3);
 	meet_settle(meet);
-	/* The sender must not touch memory that is being read. */
+	/* A send does not end as long as the receiver reads its memory in place. */
 	if (recv.req.peeked)
 		assert_int_equal(tern_test(&send.req), -EINPROGRESS);
 	call_check(&recv, data.bytes, 3);
@@ -409,7 +412,7 @@ static void test_what_has_not_ended_yet_is_not_released(const struct instance *i
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(call_recv(&recv[i], b, i, 1, NULL, TERN_RECV_PEEK), 0);
 	meet_settle(meet);
-	/* Both are matched in one poll. */
+	/* so that B matches both in one tern_progress() */
 	b->asleep = true;
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(call_send(&send[i], a, i, 1, &data, 0), 0);
@@ -434,13 +437,14 @@ static void check_way(const struct end *end)
 
 	tern_peer_stats(end->peer, &stats);
 	assert_int_equal(stats.direct_count, gpu && instance->direct ? 2 : 0);
-	/* A tensor from the host to a GPU is staged, whatever the other direction
-	 * does. */
+	/* A tensor from host memory to a GPU is staged (copied by the CPU through host
+	 * memory), whatever happens in the other direction. */
 	assert_int_equal(stats.staged_count > 0, gpu && !instance->direct && !lent);
 	assert_int_equal(stats.ipc_count > 0, lent || (ipc && instance->uses_gpu));
 	if (instance->direct)
-		assert_int_equal(
-			log_env_has(&end->log, "GPU memory goes directly (verbs, "), gpu);
+		assert_int_equal(log_env_has(&end->log,
+					 "GPU memory is accessed directly (verbs, "),
+			gpu);
 }
 
 static void test_memory_of_a_gpu_is_staged_only_if_it_must_be(

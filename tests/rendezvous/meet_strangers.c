@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests with a stranger: a peer that completes the handshake and then sends messages that
- * no correct Tern sends. It uses a port of the test bed, so the wrong messages are sent
- * on each fabric. B cuts it, with a log line that says why, and gives back what the
- * message had taken; B's session with A is not affected. Errors below the rendezvous, and
- * before the handshake, are in hostile.c.
+ * no correct Tern sends. It uses a port of the fabric test bed, so the wrong messages are
+ * sent over each fabric. B must close the stranger's connection, log the reason, and free
+ * the records (memory for received messages) that the messages used. B's session with A
+ * must not be affected. Errors before the handshake, and of the fabric's own frames, are
+ * in hostile.c.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -20,19 +21,26 @@
 
 struct scene {
 	const struct instance *instance;
-	struct meet *meet; /* A and B, which are correct */
+	struct meet *meet; /* the two correct ends, A and B */
 	struct bed *bed;
-	struct tern_listener *listener; /* another listener of B */
-	struct link *link;              /* link of the stranger */
-	struct tern_hello answer;       /* B's answer; step 0: not received yet */
+	/* Another listener of B, to which the stranger connects. */
+	struct tern_listener *listener;
+	struct link *link;        /* the stranger's end of the connection */
+	struct tern_hello answer; /* B's HELLO; step 0: not received yet */
 	uint32_t seq;
-	uint32_t heard, ack;      /* seq of B's last message; last ack sent to B */
-	uint32_t fin_seq;         /* seq of B's FIN; 0: not received yet */
-	uint32_t granted, used;   /* credits as B counts them */
-	uint32_t want;            /* id of B's last WANT; 0: none */
-	uint32_t missed;          /* id in B's last MISS; 0: none */
-	uint32_t posted;          /* the id of B's last POST; 0: none */
-	struct tern_peer *caller; /* the stranger, as B's peer */
+	/* `heard`: sequence number of B's last message; `ack`: last acknowledgement
+	 * sent to B. */
+	uint32_t heard, ack;
+	/* Sequence number of B's FIN (last message); 0: not received yet. */
+	uint32_t fin_seq;
+	uint32_t granted, used; /* the stranger's credits, as B counts them */
+	/* Id in B's last WANT (request for one send); 0: none. */
+	uint32_t want;
+	/* Id in B's last MISS (there is no such send); 0: none. */
+	uint32_t missed;
+	/* Id in B's last POST (memory for the stranger to put into); 0: none. */
+	uint32_t posted;
+	struct tern_peer *caller; /* B's peer object for the stranger */
 	unsigned accepted_count, down_count;
 	int down_status;
 };
@@ -60,7 +68,7 @@ static void on_event(
 	tern_peer_free(peer);
 }
 
-/* NULL: B has the options of the tests. */
+/* `b_opts` NULL: meet_opts(). */
 static void scene_init_with(struct scene *s, const struct instance *instance,
 	const struct tern_context_opts *b_opts)
 {
@@ -147,7 +155,7 @@ static void say_hello(struct scene *s, uint8_t step)
 	say_hello_with(s, step, 0, TERN_EAGER_MAX);
 }
 
-/* Sends a message with correct numbers and counters. */
+/* Sends a message of the stranger, with correct epoch and counters. */
 static void say(struct scene *s, const struct tern_header *what)
 {
 	static _Alignas(8) unsigned char message[TERN_MESSAGE_MAX];
@@ -190,7 +198,7 @@ static void stranger_comes(struct scene *s)
 	SCENE_PUMP(s, s->accepted_count > before);
 }
 
-/* Sends a tensor from A to B that takes a record there. */
+/* Checks that a tensor, which needs a record at B, still gets from A to B. */
 static void check_undisturbed(struct scene *s, uint64_t step)
 {
 	struct end *a = &s->meet->ends[A], *b = &s->meet->ends[B];
@@ -205,10 +213,12 @@ static void check_undisturbed(struct scene *s, uint64_t step)
 	assert_int_equal(a->suspect_count + b->suspect_count, 0);
 }
 
-/* Messages that no correct peer sends. */
+/* Messages that no correct peer sends in this state. */
 static const struct {
 	struct tern_header h;
-	uint32_t unless; /* capability with which the message is correct; 0: none */
+	/* With this capability of the fabric the message is correct; 0: it is always
+	 * wrong. */
+	uint32_t unless;
 } wrong[] = {
 	{{.type = TERN_MSG_RTS, .shape = {TERN_U8, 1, {9}}, .bytes = 9}, 0},
 	{{.type = TERN_MSG_RTS,
@@ -228,20 +238,21 @@ static const struct {
 	{{.type = TERN_MSG_POST, .bytes = 9, .src = 0x10001}, 0},
 	{{.type = TERN_MSG_POST, .flags = TERN_FLAG_REGION, .bytes = 9, .src = 0x10001},
 		TERN_CAP_PUT},
-	/* The shape of a DONE on a rail is not checked. */
+	/* A DONE on a rail: its shape is not checked. */
 	{{.type = TERN_MSG_DONE,
 		 .flags = TERN_FLAG_RAIL,
 		 .shape = {(enum tern_dtype)200, 0, {0}},
 		 .bytes = 9,
 		 .dst = 0x10001},
 		0},
-	/* Invalid statuses. */
+	/* Statuses that no message may have. */
 	{{.type = TERN_MSG_ATS, .status = -EINPROGRESS, .dst = 0x10001}, 0},
 	{{.type = TERN_MSG_ATS, .status = -EAGAIN, .dst = 0x10001}, 0},
 	{{.type = TERN_MSG_ATS, .status = -4096, .dst = 0x10001}, 0},
 	{{.type = TERN_MSG_DONE, .status = -EINPROGRESS, .dst = 0x10001}, 0},
 	{{.type = TERN_MSG_CTS, .status = -EIO, .dst = 0x10001}, 0},
-	/* Answers without a question, and a question without an id. */
+	/* Answers (MISS, or RTS and EAGER with `dst`) without a WANT before, and a WANT
+	 * without an id. */
 	{{.type = TERN_MSG_MISS, .dst = 0x10001}, 0},
 	{{.type = TERN_MSG_MISS, .status = -EIO, .dst = 0x10001}, 0},
 	{{.type = TERN_MSG_WANT, .key = 5}, 0},
@@ -253,7 +264,7 @@ static const struct {
 		0},
 	{{.type = TERN_MSG_EAGER, .shape = {TERN_U8, 1, {9}}, .bytes = 9, .dst = 0x10001},
 		0},
-	/* Flags of other message types. */
+	/* Flags that only other message types may have. */
 	{{.type = TERN_MSG_HAVE, .flags = TERN_FLAG_RECV}, 0},
 	{{.type = TERN_MSG_ATS, .flags = TERN_FLAG_REPLY, .dst = 0x10001}, 0},
 	{{.type = TERN_MSG_FIN, .flags = TERN_FLAG_RECV}, 0},
@@ -271,13 +282,14 @@ static const struct {
 static const struct tern_header decent = {
 	.type = TERN_MSG_EAGER, .shape = {TERN_U8, 1, {9}}, .bytes = 9};
 
-/* The stranger sends the message and is cut for it. */
+/* Sends the message `h` as the stranger, and checks that B closes its connection. */
 static void check_protocol_error(struct scene *s, const struct tern_header *h)
 {
 	unsigned before = s->down_count;
 	char line[64];
 
-	say(s, &decent); /* its record stays until the end */
+	/* A correct message: B keeps it in a record until the session ends. */
+	say(s, &decent);
 	say(s, h);
 	SCENE_PUMP(s, s->link->closed_count);
 	SCENE_PUMP(s, s->down_count > before);
@@ -291,13 +303,18 @@ static void test_messages_that_cannot_be_meant_end_their_session_only(
 	const struct instance *instance)
 {
 	struct scene s;
+	/* The last message is correct on this fabric, so it was not sent. */
+	bool waits = false;
 
 	scene_init(&s, instance);
 	for (unsigned i = 0; i < TERN_ARRAY_SIZE(wrong); i++) {
-		stranger_comes(&s);
-		if (link_caps(s.link) & wrong[i].unless)
-			link_close(s.link, false);
-		else
+		if (!waits)
+			stranger_comes(&s);
+		/* A message that is correct on this fabric is not sent, and the stranger
+		 * stays for the next one. If it disconnected uncut, B would wait for its
+		 * return, and that session would end during the next check. */
+		waits = (link_caps(s.link) & wrong[i].unless) != 0;
+		if (!waits)
 			check_protocol_error(&s, &wrong[i].h);
 		check_undisturbed(&s, i);
 	}
@@ -318,8 +335,8 @@ static uint32_t wanted_count(struct scene *s)
 	return tern_rdv_of(s->meet->ends[B].ctx)->wanted_count;
 }
 
-/* The stranger has used all its credits and waits for more, so B sends a WANT for
- * `recv`. */
+/* The stranger uses up all its credits with other messages, so B asks for the send of
+ * `recv` with a WANT. */
 static void be_wanted(struct scene *s, struct call *recv)
 {
 	struct end *b = &s->meet->ends[B];
@@ -355,7 +372,8 @@ static void miss(struct scene *s, uint32_t id)
 	say(s, &(struct tern_header){.type = TERN_MSG_MISS, .dst = id});
 }
 
-/* An EAGER with a late credit takes the receive, and crosses the WANT. */
+/* The stranger gets another credit, and sends an EAGER that completes the receive; B's
+ * WANT was already on the way. Now the only correct answer to the WANT is MISS. */
 static void take_the_receive(struct scene *s, struct call *recv)
 {
 	struct tern_header h = starved;
@@ -383,12 +401,12 @@ static void test_only_a_miss_that_is_due_is_believed(const struct instance *inst
 
 	few_records.record_count = 64;
 	scene_init_with(&s, instance, &few_records);
-	/* The WANT is not answered, and another id is named. */
+	/* The MISS has an id for which B has sent no WANT. */
 	be_wanted(&s, &recv);
 	miss(&s, 0xdead);
 	check_thrown_out(&s, 0);
 	assert_int_equal(recv.req.status, -EPROTO);
-	/* The WANT was answered, and one MISS is due. */
+	/* The receive has ended, so one MISS must come, and a second one is an error. */
 	be_wanted(&s, &recv);
 	take_the_receive(&s, &recv);
 	miss(&s, s.want);
@@ -399,7 +417,8 @@ static void test_only_a_miss_that_is_due_is_believed(const struct instance *inst
 	scene_fini(&s);
 }
 
-/* A MISS is due, but data arrives instead: no room is left for it. */
+/* B expects a MISS, but the stranger sends the tensor. The receive has ended, so its
+ * memory must not be written. */
 static void test_data_for_a_receive_that_has_left_are_not_believed(
 	const struct instance *instance)
 {
@@ -421,10 +440,10 @@ static void test_data_for_a_receive_that_has_left_are_not_believed(
 
 /* ---- answers to a POST ---- */
 
-#define POSTED_BYTES 200000u /* more than is eager */
+#define POSTED_BYTES 200000u /* more than fits into an EAGER */
 
-/* The stranger comes, and hears of the room that B has posted for `recv`. A
- * GPU's room is not posted to everybody. */
+/* The stranger connects, and gets B's POST (advertised memory) of `recv`. B sends none if
+ * the fabric cannot put, or if the memory is in a GPU. */
 static void be_posted(struct scene *s, struct call *recv)
 {
 	struct end *b = &s->meet->ends[B];
@@ -439,7 +458,8 @@ static void be_posted(struct scene *s, struct call *recv)
 		SCENE_PUMP(s, s->posted);
 }
 
-/* The stranger's tensor had so many bytes, and the put of it ended with `status`. */
+/* The stranger sends DONE: it claims that the tensor has `bytes` bytes, and that the put
+ * ended with `status`. */
 static void done_with(struct scene *s, int status, uint64_t bytes)
 {
 	say(s, &(struct tern_header){.type = TERN_MSG_DONE,
@@ -459,20 +479,21 @@ static void test_a_size_that_contradicts_its_status_is_not_believed(
 	be_posted(&s, &recv);
 	if (!s.posted) {
 		scene_fini(&s);
-		print_message("skipped: no room is posted\n");
+		print_message("skipped: the receive sends no POST\n");
 		skip();
 	}
-	/* Too large, as it says. */
+	/* The tensor is too large for the receive's memory, and the status agrees:
+	 * correct. */
 	done_with(&s, -EMSGSIZE, POSTED_BYTES + 1);
 	SCENE_PUMP(&s, call_over(&recv));
 	assert_int_equal(recv.req.status, -EMSGSIZE);
 	assert_int_equal(s.down_count, 0);
-	/* It says that it has come, and there was no room for it. */
+	/* The status claims success, but the tensor does not fit the memory. */
 	be_posted(&s, &recv);
 	done_with(&s, 0, POSTED_BYTES + 1);
 	check_thrown_out(&s, 0);
 	assert_int_equal(recv.req.status, -EPROTO);
-	/* It says that there was no room for it, and there was. */
+	/* The status claims that the tensor is too large, but it fits. */
 	be_posted(&s, &recv);
 	done_with(&s, -EMSGSIZE, POSTED_BYTES);
 	check_thrown_out(&s, 1);
@@ -480,7 +501,8 @@ static void test_a_size_that_contradicts_its_status_is_not_believed(
 	scene_fini(&s);
 }
 
-/* The data may have been sent behind the goodbye because there was no room before. */
+/* Data may come after the FIN (last message), since the fabric may have had no space for
+ * the data before. */
 static void test_data_behind_a_goodbye_change_nothing(const struct instance *instance)
 {
 	struct tern_header h = starved;
@@ -500,7 +522,8 @@ static void test_data_behind_a_goodbye_change_nothing(const struct instance *ins
 	scene_fini(&s);
 }
 
-/* More than one slab has records for. */
+/* Number of peers that stay in the handshake: more than one slab (unit of allocation) of
+ * records serves. */
 #define HALF_OPEN_STRANGERS 24u
 
 static void test_who_has_proved_nothing_takes_no_records(const struct instance *instance)
@@ -517,8 +540,8 @@ static void test_who_has_proved_nothing_takes_no_records(const struct instance *
 		stranger_dials(&s);
 		say_hello(&s, 1);
 		SCENE_PUMP(&s, s.answer.step == 2);
-		/* Messages that it sends right after its proof need not wait for
-		 * further credits. */
+		/* HELLO 2 grants the credits for the messages that the stranger may send
+		 * right after its proof. */
 		assert_int_equal(s.granted - s.used, TERN_CREDIT_MIN);
 	}
 	assert_int_equal(rdv->peer_count, peer_count);
@@ -527,9 +550,9 @@ static void test_who_has_proved_nothing_takes_no_records(const struct instance *
 	scene_fini(&s);
 }
 
-/* ---- a WANT of the stranger's ---- */
+/* ---- a WANT from the stranger ---- */
 
-#define CROWD_MOST 64u /* number of credits of B */
+#define CROWD_MOST 64u /* number of credits that B has */
 #define WANT_ID    0x10005u
 
 static void send_to_stranger(
@@ -544,8 +567,9 @@ static void send_to_stranger(
 		call_send_as(call, channel, STRANGER_KEY, step, &tensor, NULL, 0), 0);
 }
 
-/* Lets B's sends fill the connection. If nothing is kept for another link, the
- * stranger must not read; otherwise it must not acknowledge. */
+/* A turn in which B's sends fill the connection. With the capability BOUND (a lost
+ * connection ends the session) the stranger does not read; without it, the stranger
+ * reads, but acknowledges nothing. */
 static void turn_unread(struct scene *s)
 {
 	meet_turn(s->meet);
@@ -553,7 +577,7 @@ static void turn_unread(struct scene *s)
 		bed_turn(s->bed);
 }
 
-/* Posts sends of B until there is no room for another one. */
+/* Posts sends of B until the connection accepts no more messages. */
 static void fill_the_way(struct scene *s, struct call *crowd, const struct tern_buf *data)
 {
 	const struct tern_retain *kept = &s->caller->stream.retain;
@@ -576,7 +600,8 @@ static void hear_the_miss(struct scene *s)
 	assert_int_equal(s->missed, WANT_ID);
 }
 
-/* B has no room to send what was asked for, and cancels that send. */
+/* The stranger asks for a send (WANT) for which the connection has no space, and B
+ * cancels it: B must send MISS. */
 static void test_who_wants_what_is_cancelled_hears_miss(const struct instance *instance)
 {
 	const struct tern_header want = {
@@ -602,8 +627,9 @@ static void test_who_wants_what_is_cancelled_hears_miss(const struct instance *i
 	scene_fini(&s);
 }
 
-/* The send waits for the stranger's answer to an offer of its GPU memory, and nothing else
- * is due: B sends the MISS in its next turns, and not with its next message. */
+/* The send waits for the stranger's answer to an offer of GPU memory, and B cancels it
+ * when nothing else is to be sent: B must send the MISS in its next turns, without
+ * waiting for another message. */
 static void test_who_wants_what_was_offered_and_is_cancelled_hears_miss(
 	const struct instance *instance)
 {
@@ -621,7 +647,7 @@ static void test_who_wants_what_was_offered_and_is_cancelled_hears_miss(
 	for (unsigned i = 0; i < TURNS; i++)
 		meet_turn(s.meet);
 	if (tern_list_empty(&s.caller->offering)) {
-		print_message("skipped: nothing is offered here\n");
+		print_message("skipped: this fabric offers no GPU memory to the peer\n");
 		scene_fini(&s);
 		skip();
 	}
@@ -637,7 +663,7 @@ static void test_who_wants_what_was_offered_and_is_cancelled_hears_miss(
 	scene_fini(&s);
 }
 
-/* A changed byte in a HELLO that makes it one of another kind of Tern. */
+/* A byte of HELLO and a value that makes the HELLO incompatible with this Tern. */
 static const struct foreign {
 	size_t at;
 	unsigned char value;
@@ -684,7 +710,7 @@ static void test_who_dials_with_other_bytes_is_refused_in_words(
 	scene_fini(&s);
 }
 
-/* Only an answer (step 2) can refuse. */
+/* Only an answer (HELLO 2) may contain a refusing status. */
 static void test_a_dialler_that_says_a_status_is_refused(const struct instance *instance)
 {
 	struct scene s;
@@ -706,7 +732,7 @@ static void test_a_dialler_that_says_a_status_is_refused(const struct instance *
 	scene_fini(&s);
 }
 
-/* Here the stranger listens. */
+/* The stranger listens, and answers HELLO 1 with an incompatible HELLO 2. */
 static int stranger_answers(struct link *link, const void *data, size_t bytes)
 {
 	const struct foreign *how = link->side->bed->arg;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The conformance list of the rendezvous: what include/tern/channel.h promises, through
- * two real contexts, on each fabric and set of options that meson.build names.
+ * The conformance list of the rendezvous: checks what include/tern/channel.h promises,
+ * with two real contexts, on each fabric and set of options that meson.build names.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -9,8 +9,8 @@
 
 #include "base/util.h"
 
-/* True if the sender lays the tensor out for the peer to read. Domains of a simulated
- * world have options of their own. */
+/* True if the sender copies a GPU tensor to host memory from which the peer reads. False
+ * in a simulated world, whose domains do not take the instance's options. */
 static bool lays_out(const struct instance *instance)
 {
 	return strcmp(instance->fabric, "shm") == 0 && (instance->gpus & 1 << A) &&
@@ -20,7 +20,7 @@ static bool lays_out(const struct instance *instance)
 static const char *missing(const struct instance *instance, unsigned needs)
 {
 	if ((needs & NEEDS_TCP) && !instance->sockets)
-		return "not made of sockets";
+		return "the connections are not TCP sockets";
 	if ((needs & NEEDS_SLEEP) && !instance->can_sleep)
 		return "nothing to sleep on";
 	if (((needs & NEEDS_EAGER) && (instance->gpus & 1 << A)) ||

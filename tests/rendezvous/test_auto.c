@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of "auto" between two ends of one host whose shared memory does not work: another
- * program has taken the name, or the other end has another version or another user. They
- * connect over tcp. If both fabrics refuse, the connection is refused.
+ * Tests of "auto" addresses between two ends of one host that cannot use shared memory:
+ * another program has taken the name, or the other end has another version or runs as
+ * another user. They must connect over tcp. If both fabrics refuse, the connection is
+ * refused.
  */
 #include "tests/transport/shm/shm_end.h"
 
@@ -19,7 +20,7 @@
 
 struct pair {
 	struct tern_domain *domain;
-	struct tern_context *a, *b; /* a dials, b listens */
+	struct tern_context *a, *b; /* `a` dials, `b` listens */
 	struct tern_peer *dialled, *accepted;
 	bool up, down;
 	int down_status;
@@ -62,7 +63,7 @@ static void pair_init(struct pair *p, const char *a_secret, const char *b_secret
 {
 	*p = (struct pair){0};
 	assert_int_equal(tern_domain_new(NULL, &p->domain), 0);
-	/* Without a time limit, so that only a refusal ends it. */
+	/* `a` dials without a time limit, so that only a refusal can end its attempt. */
 	p->a = new_context(p->domain, a_secret, TERN_NEVER);
 	p->b = new_context(p->domain, b_secret, 0);
 }
@@ -90,7 +91,7 @@ static void dial(struct pair *p, const char *address)
 	assert_int_equal(tern_connect(p->a, address, &opts, &p->dialled), 0);
 }
 
-/* ---- another program has the name ---- */
+/* ---- another program has taken the name ---- */
 
 enum manner { CLOSES, IS_SILENT, REFUSES, IS_OF_ANOTHER_VERSION, IS_NO_FABRIC, MANNERS };
 
@@ -183,7 +184,8 @@ static void meet_beside(enum manner manner)
 		port_of(listen_at(&p, "tcp://127.0.0.1:0")));
 	squatters[0] = squat("127.0.0.1", port_of(address), manner);
 	squatters[1] = squat("*", port_of(address), manner);
-	/* Half of the remaining time is spent on each address. */
+	/* If the other program is silent, shared memory takes half of the remaining time,
+	 * so there must be a time limit. */
 	if (manner == IS_SILENT) {
 		tern_context_free(p.a);
 		p.a = new_context(p.domain, NULL, TERN_NS_PER_S);
@@ -204,8 +206,8 @@ static void test_a_stranger_at_the_name_keeps_nobody_out(void **state)
 		meet_beside((enum manner)manner);
 }
 
-/* Shared memory refuses for good, so it is tried only once, while nobody listens on
- * tcp yet. */
+/* Shared memory refuses finally, so the dialler tries it only once. It tries tcp until a
+ * process listens there. */
 static void test_who_comes_before_the_listener_waits_for_tcp(void **state)
 {
 	struct squatter squatters[2];
@@ -298,11 +300,11 @@ static void need_root(void)
 {
 	if (geteuid() == 0)
 		return;
-	print_message("skip: only root can be another user as well\n");
+	print_message("skip: only root can run a process as another user\n");
 	skip();
 }
 
-/* It must not outlive a test that failed. */
+/* If the parent ends, for example after a failed test, the kernel kills this process. */
 static void become_another_user(void)
 {
 	if (setresgid(OTHER_USER, OTHER_USER, OTHER_USER) ||
@@ -319,7 +321,7 @@ static int fabric_of(struct tern_peer *peer)
 static uint16_t listened_port;
 static int port_pipe[2];
 
-/* Runs as another user: accepts a peer at a port of its own. */
+/* Runs as another user: accepts a peer at its own listener. */
 static void listens(const char *unused)
 {
 	struct pair p;
@@ -377,7 +379,8 @@ static void test_a_name_of_this_host_means_shared_memory(void **state)
 	pair_fini(&p);
 }
 
-/* The time limit is TERN_NEVER. */
+/* The dialler's time limit is TERN_NEVER, so only the unknown name can end the
+ * attempt. */
 static void test_a_name_that_no_host_has_is_final(void **state)
 {
 	struct addrinfo *found = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests that a context is freed while a peer reads its memory in place: the call
- * waits, logs which peer it waits for, and the bytes do not change. Over shm, each end
- * in a thread of its own. */
+/* Tests that freeing a context waits while a peer reads its memory in place: the call
+ * logs which peer it waits for, and the bytes do not change. Over shm, each end in a
+ * thread of its own. */
 #include "tests/harness/cmocka.h"
 
 #include <pthread.h>
@@ -31,7 +31,8 @@ static void look_for_line(
 	struct tern_env *env, enum tern_log_level level, const char *line)
 {
 	(void)env;
-	if (level == TERN_LOG_WARN && strstr(line, "what it reads in place (tensors: 1)"))
+	if (level == TERN_LOG_WARN &&
+		strstr(line, "the tensors that it reads in place (1)"))
 		atomic_store(&was_said, true);
 }
 

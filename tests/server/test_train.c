@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of whole jobs: the result must not depend on the numbers of servers and workers,
- * on the fabric, or on which workers are lost on the way.
+ * on the fabric, or on which workers are lost during the job.
  */
 #include "tests/server/train_bed.h"
 
@@ -14,8 +14,9 @@
 
 #include "base/clock.h"
 
-#define DONE     99     /* last stage of a mishap */
-#define EXPECTED ENOTTY /* status of a worker that shall give up; no other code uses it */
+#define DONE 99 /* value of `stage` after the end of a mishap */
+/* Status of a worker that is meant to give up; no other code uses this errno. */
+#define EXPECTED ENOTTY
 
 struct outcome {
 	char *bytes;
@@ -24,10 +25,11 @@ struct outcome {
 	struct tern_server_stats stats;
 };
 
-/* A mishap of the workers during training: called between turns. */
+/* A mishap (loss or failure) of workers during training: called between turns; `stage` is
+ * its own state. */
 typedef void mishap(struct member *workers, unsigned *stage);
 
-/* Runs a job that succeeds for all members that are left and did not give up. */
+/* Runs a job. It must succeed for all members that were not lost and did not give up. */
 static struct outcome train_with(const struct setup *setup, mishap *happens)
 {
 	struct member members[MEMBERS_MAX] = {0};
@@ -95,8 +97,8 @@ static void expect_same(const struct outcome *a, const struct setup *setup)
 	expect_same_with(a, setup, NULL);
 }
 
-/* More gradients are in flight than a connection takes, and than servers have room
- * for. */
+/* More gradients are in flight than a connection accepts, and than the servers have
+ * memory for. */
 static void test_one_worker_may_compute_many_slots(void **state)
 {
 	static const struct setup others[] = {
@@ -211,7 +213,8 @@ static void test_a_spare_worker_gets_the_results(void **state)
 	free(one.bytes);
 }
 
-/* Worker 1 has no slot, and its context is not run during the steps. */
+/* Worker 1 has no slot (no gradients to compute), and its context is not run during the
+ * steps. */
 static void stop_a_spare(const char *fabric)
 {
 	const struct setup setup = {
@@ -310,7 +313,7 @@ static void test_another_shape_is_refused_in_words(void **state)
 	assert_non_null(strstr(m[2].text, "fc1.weight: worker 1"));
 	assert_non_null(strstr(m[2].text, "f32[20,9], the job f32[20,8]"));
 	tern_worker_stop(m[1].worker, "enough");
-	/* The steps have not begun: the server waits for another job. */
+	/* The training has not started, so the server waits for another job. */
 	while ((!m[1].ended || m[0].server->has_job) && tern_clock_ns() < limit)
 		step_all(m, 3);
 	assert_true(m[1].ended && !m[0].ended && !m[0].server->has_job);
@@ -338,7 +341,8 @@ static void two_die_at_once(struct member *workers, unsigned *stage)
 	}
 }
 
-/* The slot of worker 1 goes to worker 0, the first of those with the fewest slots. */
+/* The slot of lost worker 1 goes to worker 0, the first of those with the fewest slots;
+ * then worker 0 dies, too. */
 static void the_new_holder_dies(struct member *workers, unsigned *stage)
 {
 	if (*stage == 0 && workers[1].step >= 4) {
@@ -367,14 +371,14 @@ static void one_gives_up(struct member *workers, unsigned *stage)
 		worker_give_up(workers[1].worker, -EXPECTED, "enough of it");
 		*stage = 1;
 	} else if (*stage == 1 && workers[1].ended) {
-		/* So no memory that the others need is freed. */
+		/* Only this worker failed, and the job continues. */
 		assert_true(workers[1].results.alone);
 		*stage = DONE;
 	}
 }
 
-/* The second of two servers loses a worker that is well, and still connected to the
- * first: it is cut off there too. */
+/* The second of two servers counts a worker as lost that still works and is connected to
+ * the first server. The first server must disconnect the worker, too. */
 static void one_server_misses_it(struct member *workers, unsigned *stage)
 {
 	struct tern_server *second = workers[-1].server;
@@ -383,7 +387,7 @@ static void one_server_misses_it(struct member *workers, unsigned *stage)
 		lease_lost(second->workers[1], false, "worker 1 is not seen any more");
 		*stage = 1;
 	} else if (*stage == 1 && workers[1].ended) {
-		/* It was told, or was cut off before it could be told. */
+		/* The worker has received the decision, or was disconnected before. */
 		assert_true(strstr(workers[1].text, "goes on without this worker") ||
 			    strstr(workers[1].text, "is gone: Connection reset"));
 		workers[1].status = -EXPECTED;
@@ -447,8 +451,8 @@ static uint64_t oldest_version(const struct tern_server *s)
 	return oldest;
 }
 
-/* A chunk that waits for the slot's gradient, and to which a version came before;
- * NULL: there is none now. */
+/* A chunk that still waits for the gradient of `slot`. NULL: none does, or some chunk has
+ * not been updated yet. */
 static const struct chunk *chunk_that_waits(const struct tern_server *s, uint32_t slot)
 {
 	for (uint32_t i = 0; i < s->chunk_count && oldest_version(s) > 0; i++)
@@ -476,8 +480,8 @@ static unsigned wanted_count(const struct tern_server *s, uint32_t slot)
 	return count;
 }
 
-/* The older gradient has reached the servers: at the worker only the end of its
- * send is still to be handled. */
+/* The gradient of the older version has reached the servers, and the worker only has to
+ * handle the end of its send: no server may ask for it. */
 static void test_a_server_wants_no_gradient_of_an_older_version(void **state)
 {
 	const struct setup setup = {
@@ -519,12 +523,13 @@ static void test_gradients_that_are_wanted_must_fit(void **state)
 	hear_holds(s->workers[1], 19, c->version);
 	job_run_out(&j);
 	assert_non_null(strstr(j.m[0].text,
-		"no room for gradients: workers that took over slots of lost ones"));
+		"no room for gradients: those of slots that were taken over"));
 	assert_non_null(strstr(j.m[1].text, j.m[0].text));
 	job_close(&j);
 }
 
-/* One of two buffers has the gradient of the present version. */
+/* True if one of the worker's two buffers has a gradient of the current version, and the
+ * other one has not. */
 static bool rooms_differ(const struct tern_worker *w)
 {
 	return w->room_count == 2 && w->version > 0 &&
@@ -533,7 +538,7 @@ static bool rooms_differ(const struct tern_worker *w)
 
 static void test_a_worker_says_of_no_older_version_that_it_holds_it(void **state)
 {
-	/* Many steps, because not each of them is seen in that state. */
+	/* Many steps, because the worker gets into that state only in some of them. */
 	const struct setup setup = {
 		"tcp", "mlp:300,40", "sgd", 1, 1, 3, 500, TERN_MODE_SYNC, 0};
 	const struct slot first = {.number = 0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of jobs that cannot go on: the end and its cause are reported to every process
- * that is left. */
+/* Tests of jobs that cannot continue: the end and its cause must be reported to every
+ * remaining process. */
 #include "tests/server/train_bed.h"
 
 #include <errno.h>
@@ -17,13 +17,13 @@ static void until_step(struct job *j, unsigned member, uint64_t step)
 	JOB_UNTIL(j, j->m[member].step >= step);
 }
 
-/* Runs until members first..first+count-1 have ended; the others may go on. */
+/* Runs all members until `count` members from number `first` on have ended. */
 static void until_ended(struct job *j, unsigned first, unsigned count)
 {
 	JOB_UNTIL(j, all_ended(&j->m[first], count));
 }
 
-/* Checks that all members have succeeded, except those whose bit is set in `but`. */
+/* Checks that all members have succeeded, except those with a bit in `but`. */
 static void check_good(const struct job *j, unsigned but)
 {
 	for (unsigned i = 0; i < j->count; i++)
@@ -53,14 +53,15 @@ static void test_without_any_worker_the_job_fails_with_the_first_cause(void **st
 	job_close(&j);
 }
 
-/* ---- before the start ---- */
+/* ---- before the training starts ---- */
 
 static void until_joined(struct job *j, unsigned server, uint32_t count)
 {
 	JOB_UNTIL(j, j->m[server].server->joined_count == count);
 }
 
-/* The other workers wait for a replacement, and train with it. */
+/* If a worker is lost before the start, the other workers wait for a replacement, and
+ * train with it. */
 static void test_a_loss_before_the_start_makes_room_for_another(void **state)
 {
 	const struct setup all = {"shm", "softmax", "sgd", 2, 3, 3, 5, TERN_MODE_SYNC, 0};
@@ -68,7 +69,7 @@ static void test_a_loss_before_the_start_makes_room_for_another(void **state)
 
 	(void)state;
 	job_start(&j, &all);
-	/* The third worker never sends a message. */
+	/* The third worker is lost before it has sent a message. */
 	close_member(&j.m[4]);
 	until_joined(&j, 0, 2);
 	until_joined(&j, 1, 2);
@@ -90,17 +91,17 @@ static bool has_peer(const struct tern_server *s, const struct server_peer *p)
 	return false;
 }
 
-/* Lets a worker that has announced its end leave at once, without waiting for a server
- * that does not exist. */
+/* Makes a worker that has announced its end leave at once. It would otherwise wait for a
+ * server that does not exist. */
 static void leave_at_once(struct job *j, struct member *m)
 {
 	JOB_UNTIL(j, m->worker->over);
 	tern_timer_set(m->ctx, &m->worker->end_timer, 0);
 }
 
-/* Starts two servers, worker 0, which has a wrong address of server 0, and then worker
- * 1, which has the right one. Server 1 is complete then, and looks for server 0 where
- * worker 0 says. */
+/* Starts two servers. Worker 0 has a wrong address of server 0; worker 1, which starts
+ * later, has the right one. So both workers join only server 1, which then looks for
+ * server 0 at the address that worker 0 has given. */
 static void complete_server_1_alone(struct job *j, const struct setup *setup)
 {
 	char wrong[2][128] = {"tcp://127.0.0.1:1"};
@@ -114,8 +115,9 @@ static void complete_server_1_alone(struct job *j, const struct setup *setup)
 	assert_non_null(j->m[1].server->to_zero);
 }
 
-/* A server that all workers have joined dials server 0. Then one of the workers turns
- * out to have a wrong address of server 0, and leaves. */
+/* Server 1, which all workers have joined, connects to server 0. Then one of the workers
+ * turns out to have a wrong address of server 0, and leaves: server 1 must wait for its
+ * replacement. */
 static void test_a_server_that_was_complete_waits_again(void **state)
 {
 	const struct setup all = {"tcp", "softmax", "sgd", 2, 2, 2, 5, TERN_MODE_SYNC, 0};
@@ -126,7 +128,8 @@ static void test_a_server_that_was_complete_waits_again(void **state)
 	tern_worker_ask_to_leave(j.m[2].worker, "a typo");
 	leave_at_once(&j, &j.m[2]);
 	JOB_UNTIL(&j, j.m[1].server->workers[0]->left);
-	j.m[1].server->to_zero->peer->dial.give_up_ns = 0; /* ends dialling at once */
+	/* Ends the attempt to connect now. */
+	j.m[1].server->to_zero->peer->dial.give_up_ns = 0;
 	until_joined(&j, 1, 1);
 	assert_false(j.m[0].ended || j.m[1].ended || j.m[3].ended);
 	job_join(&j, 0);
@@ -135,13 +138,14 @@ static void test_a_server_that_was_complete_waits_again(void **state)
 	job_close(&j);
 }
 
-/* Server 0 has told server 1 to try again later; this makes it try now. */
+/* Server 0 has told server 1 to try again later; this makes server 1 try now. */
 static void comes_again_now(struct job *j)
 {
 	tern_timer_set(j->m[1].ctx, &j->m[1].server->zero_timer, 0);
 }
 
-/* When server 1 is complete, no worker has told server 0 of the job yet. */
+/* All workers have joined server 1, and it connects to server 0, before a worker has told
+ * server 0 about the job. */
 static void test_a_server_that_comes_before_the_job_comes_again(void **state)
 {
 	const struct setup all = {"tcp", "softmax", "sgd", 2, 1, 1, 5, TERN_MODE_SYNC, 0};
@@ -151,9 +155,9 @@ static void test_a_server_that_comes_before_the_job_comes_again(void **state)
 	(void)state;
 	job_start(&j, &all);
 	while (!j.m[1].server->to_zero && tern_clock_ns() < limit_ns)
-		step_all(&j.m[1], 2); /* not server 0 */
+		step_all(&j.m[1], 2); /* runs server 1 and the worker, but not server 0 */
 	while (j.m[1].server->to_zero && tern_clock_ns() < limit_ns)
-		step_all(j.m, 2); /* not the worker */
+		step_all(j.m, 2); /* runs the servers, but not the worker */
 	assert_null(j.m[1].server->to_zero);
 	assert_false(j.m[0].server->has_job);
 	JOB_UNTIL(&j, j.m[0].server->has_job);
@@ -163,7 +167,8 @@ static void test_a_server_that_comes_before_the_job_comes_again(void **state)
 	job_close(&j);
 }
 
-/* The server at the address of server 0 never has a job. */
+/* The server at the address of server 0 never gets a job, so server 1 must give up after
+ * a time limit. */
 static void test_a_server_asks_for_a_job_until_its_limit(void **state)
 {
 	const struct setup all = {"tcp", "softmax", "sgd", 2, 1, 1, 5, TERN_MODE_SYNC, 0};
@@ -173,12 +178,12 @@ static void test_a_server_asks_for_a_job_until_its_limit(void **state)
 	(void)state;
 	job_start(&j, &all);
 	while (!j.m[1].server->to_zero && tern_clock_ns() < limit_ns)
-		step_all(&j.m[1], 2); /* not server 0 */
+		step_all(&j.m[1], 2); /* runs server 1 and the worker, but not server 0 */
 	j.m[1].server->again_count = START_AGAIN_MAX - 2;
 	for (unsigned i = 0; i < 2; i++) {
 		while (j.m[1].server->to_zero && !j.m[1].server->over &&
 			tern_clock_ns() < limit_ns)
-			step_all(j.m, 2); /* not the worker */
+			step_all(j.m, 2); /* runs the servers, but not the worker */
 		assert_int_equal(j.m[1].server->over, i == 1);
 		comes_again_now(&j);
 		while (!j.m[1].server->to_zero && tern_clock_ns() < limit_ns)
@@ -192,7 +197,8 @@ static void test_a_server_asks_for_a_job_until_its_limit(void **state)
 	job_close(&j);
 }
 
-/* The server drops the first message of a worker that it has just accepted. */
+/* The server drops the first message of a worker that it has just accepted: the worker
+ * must send it again. */
 static void test_a_worker_that_was_not_heard_joins_again(void **state)
 {
 	const struct setup one = {"tcp", "softmax", "sgd", 1, 1, 1, 5, TERN_MODE_SYNC, 0};
@@ -216,8 +222,8 @@ static void test_a_worker_that_was_not_heard_joins_again(void **state)
 	job_close(&j);
 }
 
-/* A third server is never found. Server 0 loses the worker first, so it forgets the
- * job. Server 1 loses the worker before it is told that, or (`late`) afterwards. */
+/* A third server is never found. Server 0 loses the worker first, and forgets the job.
+ * Server 1 loses the worker before it is told that, or (`late`) afterwards. */
 static void check_forgotten_job(bool late)
 {
 	const struct setup two = {"tcp", "softmax", "sgd", 2, 1, 1, 5, TERN_MODE_SYNC, 0};
@@ -248,8 +254,9 @@ static void test_a_server_outlives_a_job_that_server_0_has_forgotten(void **stat
 	check_forgotten_job(true);
 }
 
-/* Receiving a tensor has failed on a connection to server 0 that was given up. The
- * connection was not a guest, but has the time of a guest to end. */
+/* Server 1 has given up a connection to server 0, and a receive on that connection fails.
+ * Although the other end is no guest (a process that has not joined), the connection gets
+ * as much time to end as a guest's (guest_timer). */
 static void test_a_given_up_connection_to_server_0_ends(void **state)
 {
 	const struct setup two = {"tcp", "softmax", "sgd", 2, 2, 2, 5, TERN_MODE_SYNC, 0};
@@ -277,7 +284,8 @@ static void test_a_server_that_hears_late_of_the_start_ends(void **state)
 	(void)state;
 	job_start(&j, &all);
 	JOB_UNTIL(&j, j.m[1].server->running);
-	j.m[1].server->running = false; /* as if the message to start had not arrived */
+	/* As if the message to start had not arrived yet. */
+	j.m[1].server->running = false;
 	JOB_UNTIL(&j, j.m[2].ended && j.m[1].server->bye_count);
 	assert_false(j.m[1].ended);
 	start_on_start(j.m[1].server);
@@ -296,8 +304,9 @@ static bool is_refused(struct tern_server *s, const char *type)
 	return s->workers[0]->refused;
 }
 
-/* Nothing waits for server 1, which has no chunk. So it may hear what a worker says in
- * the middle of the job, or at its end, before it hears of the start. */
+/* No process waits for server 1, which has no chunk. So messages from a worker in the
+ * middle of the job, or at its end, may reach server 1 before server 0's message to
+ * start. */
 static void check_may_come_before_the_start(enum tern_mode mode, const char *type)
 {
 	const struct setup all = {"tcp", "softmax", "sgd", 2, 1, 1, 5000, mode, 0};
@@ -309,7 +318,8 @@ static void check_may_come_before_the_start(enum tern_mode mode, const char *typ
 	assert_false(j.m[2].ended);
 	for (unsigned i = 0; i < 2; i++) {
 		j.m[i].server->running = false;
-		j.m[i].server->workers[0]->follows = false; /* as if it had no slot */
+		/* As if the worker had no slot (gradients to compute). */
+		j.m[i].server->workers[0]->follows = false;
 	}
 	assert_false(is_refused(j.m[1].server, type));
 	if (strcmp(type, "where") != 0)
@@ -327,7 +337,8 @@ static void test_only_a_server_without_a_chunk_hears_of_steps_before_the_start(
 	check_may_come_before_the_start(TERN_MODE_ASYNC, "pull");
 }
 
-/* The first worker defines the job, as long as it is connected. */
+/* The first worker defines the job. The server forgets the job when no worker is
+ * connected any more. */
 static void test_a_job_without_workers_is_forgotten(void **state)
 {
 	const struct setup wrong = {
@@ -354,8 +365,8 @@ static void test_a_job_without_workers_is_forgotten(void **state)
 	tern_model_free(typo);
 }
 
-/* A server cannot receive the norm of its peer. The peer lives, so without this error
- * the job would wait for ever. */
+/* A server cannot receive the norm of its peer. The peer is still connected, so if this
+ * were no error the job would wait for ever. */
 static void test_a_norm_that_cannot_move_ends_the_job(void **state)
 {
 	const struct setup setup = {
@@ -365,9 +376,11 @@ static void test_a_norm_that_cannot_move_ends_the_job(void **state)
 	(void)state;
 	job_start(&j, &setup);
 	until_step(&j, 2, 3);
-	j.m[1].server->total.offset += 1u << 30; /* now outside of its memory */
+	/* From here on the buffer is outside of its memory. */
+	j.m[1].server->total.offset += 1u << 30;
 	job_run_out(&j);
-	j.m[1].server->total.offset -= 1u << 30; /* so that the pool can take it back */
+	/* Restores the buffer, so that the pool can take it back. */
+	j.m[1].server->total.offset -= 1u << 30;
 	for (int i = 4; i-- > 0;) {
 		assert_int_not_equal(j.m[i].status, 0);
 		assert_non_null(strstr(j.m[i].text, "a tensor did not come through"));
@@ -375,7 +388,7 @@ static void test_a_norm_that_cannot_move_ends_the_job(void **state)
 	job_close(&j);
 }
 
-static char said[400]; /* the last line of a process about what it waits for */
+static char said[400]; /* last line that a process logged about what it waits for */
 
 static void say(void *arg, const char *text)
 {
@@ -383,15 +396,15 @@ static void say(void *arg, const char *text)
 	snprintf(said, sizeof(said), "%s", text);
 }
 
-/* Calls the timer's function as if its time had come. */
+/* Calls the timer's function as if the timer were due. */
 static void fire(struct tern_timer *timer)
 {
 	*said = '\0';
 	timer->fire(timer);
 }
 
-/* Pretends that the worker has all parameters of the next version while its gradients
- * are still being sent. */
+/* Checks the line of a worker that has all parameters of the next version (this is
+ * simulated) while its gradients are still being sent. */
 static void expect_wait_for_room(struct tern_worker *w)
 {
 	struct version_part *parts = w->parts[(w->version + 1) & 1];
@@ -406,20 +419,21 @@ static void expect_wait_for_room(struct tern_worker *w)
 	}
 	w->computing = false;
 	tern_worker_describe(w, text, sizeof(text));
-	assert_non_null(strstr(text, "it waits for servers to take its gradients"));
+	assert_non_null(
+		strstr(text, "this worker waits for servers to take its gradients"));
 	w->computing = computing;
 	for (uint32_t i = 0; i < w->plan.chunk_count; i++)
 		parts[i].req.status = status[i];
 }
 
-/* Checks the lines while the job's processes join, worker 1 first. */
+/* Checks the lines about waiting while the job's processes join, worker 1 first. */
 static void expect_wait_for_others(struct job *j)
 {
 	struct tern_worker *w = j->m[2].worker;
 
 	fire(&w->wait_timer);
-	assert_non_null(
-		strstr(said, "no step for 10 s: it waits for server 0 at shm://"));
+	assert_non_null(strstr(
+		said, "no step for 10 s: this worker waits for server 0 at shm://"));
 	until_joined(j, 0, 1);
 	j->m[0].server->opts.note = say;
 	fire(&j->m[0].server->start_timer);
@@ -427,8 +441,8 @@ static void expect_wait_for_others(struct job *j)
 		said, "1 of 3 workers are here, waiting for worker 0, worker 2");
 	JOB_UNTIL(j, w->state != WORKER_JOINING);
 	fire(&w->wait_timer);
-	assert_string_equal(
-		said, "no step for 20 s: it waits for other workers or servers to join");
+	assert_string_equal(said, "no step for 20 s: this worker waits for other workers "
+				  "or servers to join");
 }
 
 static void test_who_is_waited_for_is_said(void **state)
@@ -446,25 +460,24 @@ static void test_who_is_waited_for_is_said(void **state)
 	until_joined(&j, 0, 2);
 	job_join(&j, 2);
 	until_step(&j, 2, 2);
-	/* Only this worker runs, so some server has not received all gradients that it
-	 * needs. */
+	/* Only this worker runs, so at least one server lacks gradients that it needs. */
 	for (int turn = 0; turn < 2000 && !w->over; turn++)
 		step_all(&j.m[2], 1);
-	fire(&w->wait_timer); /* the worker has made steps since the last line */
+	fire(&w->wait_timer); /* no line: the worker has made steps since the last one */
 	assert_string_equal(said, "");
 	fire(&w->wait_timer);
 	assert_true(strstr(said, "parameters from server") || w->computing ||
 		    w->state > WORKER_RUNNING);
 	expect_wait_for_room(w);
 	job_run_out(&j);
-	fire(&w->wait_timer); /* the job is over */
+	fire(&w->wait_timer); /* no line: the job is over */
 	assert_string_equal(said, "");
 	job_close(&j);
 }
 
-/* ---- too large ---- */
+/* ---- jobs that need too much memory ---- */
 
-/* Opens worker 0 of `setup`, which may have more workers than the test starts. */
+/* Opens worker 0 of `setup`; the setup may have more workers than the test starts. */
 static int open_first(struct member *m, const struct setup *setup,
 	const struct tern_model *model, char addresses[][128], struct tern_ps_text *why)
 {
@@ -489,8 +502,8 @@ static int open_first(struct member *m, const struct setup *setup,
 		&m->worker, why);
 }
 
-/* The gradients of all slots need more memory than a pool has; those of two slots do
- * not. */
+/* The gradients of all slots (batches of a step) would need more memory than a pool may
+ * have; those of two slots do not, and two suffice. */
 static void test_a_worker_needs_room_for_two_of_its_slots_only(void **state)
 {
 	struct setup setup = {
@@ -518,7 +531,8 @@ static int pin_or_break(struct tern_engine *e, void *base, uint64_t bytes)
 	(void)base;
 	(void)bytes;
 	if (++pin_count < 3)
-		return 0; /* the memory of the two versions is pinned */
+		/* Succeeds for the memory of the two versions of the parameters. */
+		return 0;
 	snprintf(e->error, sizeof(e->error), "the device is gone");
 	return -EIO;
 }
@@ -544,8 +558,9 @@ static void test_a_device_that_breaks_at_the_birth_of_a_worker_is_told(void **st
 	tern_model_free(model);
 }
 
-/* The gradients of all slots need more memory than a pool has. The worker that is left
- * has two slots, and as many buffers, so that chunks can still take turns. */
+/* After the loss of a worker, the gradients of all slots of the remaining one would need
+ * more memory than a pool may have. It has two slots and as many buffers, so that chunks
+ * can still take turns. */
 static void test_a_loss_needs_no_more_room_where_buffers_are_enough(void **state)
 {
 	const struct setup setup = {
@@ -592,7 +607,7 @@ static void test_a_loss_without_room_for_it_ends_the_job_in_words(void **state)
 	job_close(&j);
 }
 
-/* ---- servers that meet the wrong server 0 ---- */
+/* ---- servers whose address of server 0 is wrong ---- */
 
 static void check_server_that_finds_itself(const char *fabric)
 {
@@ -608,7 +623,7 @@ static void check_server_that_finds_itself(const char *fabric)
 	until_ended(&j, 1, 3);
 	for (int i = 1; i < 4; i++)
 		assert_true(j.m[i].status < 0);
-	assert_false(j.m[0].ended); /* the server waits for another job */
+	assert_false(j.m[0].ended); /* the server still waits for another job */
 	if (!strstr(j.m[1].text, "leads server 1 to server 1"))
 		fail_msg("%s: %s", fabric, j.m[1].text);
 	job_close(&j);
@@ -622,7 +637,8 @@ static void test_a_server_that_finds_itself_in_the_place_of_server_0_says_so(voi
 	check_server_that_finds_itself("auto");
 }
 
-/* While steps are made, server 1 connects to server 0 a second time. */
+/* While the job makes steps, server 1 connects to server 0 a second time, now with a job
+ * that has `more_steps` more steps. The reason for its end must contain `why`. */
 static void check_second_server(uint64_t more_steps, const char *why)
 {
 	const struct setup setup = {
@@ -646,8 +662,8 @@ static void test_a_second_server_of_a_number_or_of_another_job_is_refused(void *
 	check_second_server(1, "has 1000001, the job 1000000");
 }
 
-/* The address of server 0 leads to a server that has no job yet, and later gets
- * another job. */
+/* At the address of server 0 is a server without a job, which later gets another job: the
+ * two jobs must be compared. */
 static void test_a_server_that_comes_before_the_job_is_compared_with_it(void **state)
 {
 	const struct setup three = {"tcp", "softmax", "sgd", 3, 0, 0, 0, 0, 0};
@@ -674,10 +690,10 @@ static void test_a_server_that_comes_before_the_job_is_compared_with_it(void **s
 	job_close(&j);
 }
 
-/* ---- texts of an end ---- */
+/* ---- the text that explains an end ---- */
 
-/* The text of an end may contain bytes from a name or a path that are not UTF-8, or be
- * cut inside a character. */
+/* The text that explains an end may contain bytes from a name or a path that are not
+ * UTF-8, or may be cut inside a character. */
 static void test_an_end_is_told_whatever_its_text_is(void **state)
 {
 	const struct setup setup = {
@@ -704,7 +720,7 @@ static void test_an_end_is_told_whatever_its_text_is(void **state)
 	}
 }
 
-/* Starts a job whose worker has made all its steps, and cannot save. */
+/* Starts a job whose worker has made all its steps, and fails to save. */
 static struct tern_worker *start_unsaved(struct job *j)
 {
 	static const struct setup setup = {
@@ -717,7 +733,8 @@ static struct tern_worker *start_unsaved(struct job *j)
 	return j->m[1].worker;
 }
 
-/* A stopped worker must not save any more, and nobody waits for its file. */
+/* A worker that was stopped must not try to save again, and no process may wait for its
+ * file. */
 static void test_a_worker_that_was_stopped_does_not_try_to_save_again(void **state)
 {
 	struct tern_worker *w;
@@ -732,7 +749,7 @@ static void test_a_worker_that_was_stopped_does_not_try_to_save_again(void **sta
 	job_close(&j);
 }
 
-/* The worker is told of a loss even when no step is left. */
+/* A worker may get a lost worker's slot even when no step is left to compute. */
 static void test_a_slot_that_comes_after_the_last_step_needs_no_room(void **state)
 {
 	struct tern_worker *w;
@@ -747,10 +764,10 @@ static void test_a_slot_that_comes_after_the_last_step_needs_no_room(void **stat
 	job_close(&j);
 }
 
-/* ---- impossible messages ---- */
+/* ---- messages that cannot be right ---- */
 
-/* Server 0 sends `text` to the worker. The worker must end with `why`, and the job
- * with it. */
+/* Server 0 sends `text` to the worker. The worker must end with the reason `why`, and so
+ * must the job. */
 static void check_worker_refuses(const char *text, const char *why)
 {
 	const struct setup setup = {

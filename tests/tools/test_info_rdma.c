@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of what `tern info` prints about RDMA devices, on simulated ones. */
+/* Tests of what `tern info` prints about RDMA devices, on simulated devices. */
 #include "tests/harness/cmocka.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static const char *text(json_t *object, const char *name)
 	return json_string_value(json_object_get(object, name));
 }
 
-/* True if there is a difference with this beginning. */
+/* True if one of the listed differences begins with `begin`. */
 static bool differs(json_t *one, const char *begin)
 {
 	json_t *line;
@@ -106,7 +106,7 @@ static void test_what_a_device_lacks_is_a_difference(void **state)
 	opts.reg_limit_bytes = 256u << 20;
 	rdma = info(&opts, NULL);
 	assert_true(differs(device(rdma, 0), "no shared receive queue"));
-	assert_true(differs(device(rdma, 0), "a send queue holds 64 requests"));
+	assert_true(differs(device(rdma, 0), "a send queue holds only 64 requests"));
 	assert_true(differs(device(rdma, 0), "4 reads under way"));
 	assert_true(differs(device(rdma, 0), "completion queues of 4096 entries"));
 	assert_true(differs(device(rdma, 0), "at most 256 MiB"));
@@ -138,7 +138,7 @@ static void test_devices_that_are_not_used_say_why(void **state)
 	json_t *rdma = info(&opts, "device=fake_1");
 
 	(void)state;
-	assert_true(differs(device(rdma, 0), "not used: device="));
+	assert_true(differs(device(rdma, 0), "not used: the option device="));
 	assert_true(json_is_true(json_object_get(device(rdma, 1), "used")));
 	json_decref(rdma);
 	opts.device_count = 10;
@@ -178,7 +178,7 @@ static void test_devices_that_fail_are_left_out(void **state)
 	assert_true(differs(device(rdma, 0), "port 1 is not active"));
 	assert_true(differs(device(rdma, 0), "no IP address"));
 	json_decref(rdma);
-	fake_verbs_reset(NULL); /* asserts that nothing is left open */
+	fake_verbs_reset(NULL); /* asserts that no simulated object is open */
 }
 
 int main(void)

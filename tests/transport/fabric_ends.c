@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of how conns begin and end: addresses, refusals, close with and without flush,
- * listeners that close while conns stay, and many conns at once.
+ * listeners that are closed while their conns stay open, and many conns at once.
  */
 #include "tests/harness/bed.h"
 
@@ -57,7 +57,7 @@ static void test_an_address_in_use_is_eaddrinuse(const struct instance *instance
 	assert_int_equal(
 		ops->listen(bed->sides[B].port, ops->lsn_address(bed->lsn), &lsn),
 		-EADDRINUSE);
-	bed_pair(bed, &a, &b); /* the first one listens on */
+	bed_pair(bed, &a, &b); /* the first listener must still accept */
 	bed_free(bed);
 }
 
@@ -69,7 +69,7 @@ static void test_an_address_of_another_machine_is_eaddrnotavail(
 	struct tern_lsn *lsn = NULL;
 
 	if (!instance->elsewhere)
-		SKIP(bed, "every address is of this machine");
+		SKIP(bed, "this fabric has no address of another machine");
 	assert_int_equal(side->fabric->ops->listen(side->port, instance->elsewhere, &lsn),
 		-EADDRNOTAVAIL);
 	bed_free(bed);
@@ -131,7 +131,8 @@ static void test_close_is_told_once_at_both_ends(const struct instance *instance
 
 		bed_pair(bed, &end[0], &end[1]);
 		link_close(end[from_b], false);
-		link_close(end[from_b], false); /* harmless */
+		/* Closing the same end again has no effect. */
+		link_close(end[from_b], false);
 		link_close(end[from_b], true);
 		PUMP(bed, end[0]->closed_count && end[1]->closed_count);
 		assert_int_equal(end[from_b]->status, 0);
@@ -187,7 +188,7 @@ static void test_nothing_is_sent_after_close(const struct instance *instance)
 	link_close(b, false);
 	PUMP(bed, b->closed_count);
 	bed_settle(bed);
-	/* B has failed, and A may not know it yet. */
+	/* B has closed the conn. A does not poll, so each send() may succeed or fail. */
 	for (int i = 0; i < 10; i++) {
 		int r = a->side->fabric->ops->send(a->conn, &word, 8, NULL, 0);
 
@@ -206,14 +207,16 @@ static void test_nothing_is_sent_after_close(const struct instance *instance)
 static void test_close_with_flush_sends_what_was_taken(const struct instance *instance)
 {
 	struct bed *bed = bed_new(instance);
-	/* Until there is no room; the simulator always has room. */
+	/* A sends until the fabric refuses a message for lack of space. The simulator
+	 * never does. */
 	int most = bed->world ? 1000 : 100000;
 
 	for (int round = 0; round < 3; round++) {
 		struct link *a, *b;
 
 		bed_pair(bed, &a, &b);
-		/* B's messages that A never reads must not cost B the messages of A. */
+		/* B's messages are never read by A; nevertheless B must get all of
+		 * A's. */
 		for (int i = 0; round && i < 20; i++)
 			assert_int_equal(link_say(b, 400), 0);
 		if (round)
@@ -242,7 +245,7 @@ static void test_close_with_flush_waits_for_a_deaf_peer_only_so_long(
 	struct link *a, *b;
 
 	if (bed->world)
-		SKIP(bed, "there is always room");
+		SKIP(bed, "this fabric never refuses a message for lack of space");
 	bed_pair(bed, &a, &b);
 	bed->sides[B].asleep = true;
 	for (int i = 0; i < 32768 && link_say(a, SAY_MOST_BYTES) == 0; i++)
@@ -274,7 +277,7 @@ static void test_accepted_conns_outlive_their_listener(const struct instance *in
 	link_say_surely(a, 1000);
 	link_say_surely(b, 1000);
 	PUMP(bed, a->heard == 1 && b->heard == 1);
-	/* Its address is free at once. */
+	/* The address can be used again at once. */
 	assert_int_equal(ops->listen(bed->sides[B].port, address, &bed->lsn), 0);
 	bed_pair(bed, &a, &b);
 	link_say_surely(a, 1000);
@@ -305,7 +308,8 @@ static void test_many_conns_live_side_by_side(const struct instance *instance)
 	}
 	for (unsigned i = 0; i < MANY; i++)
 		PUMP(bed, a[i]->heard == 1);
-	/* Every second conn ends, from alternating ends; the others are not affected. */
+	/* Every second conn is closed, by A or by B in turn; the others must not be
+	 * affected. */
 	for (unsigned i = 0; i < MANY; i += 2)
 		link_close(a[i], i % 4 == 0);
 	for (unsigned i = 0; i < MANY; i += 2)
@@ -367,9 +371,10 @@ static void test_no_descriptor_is_left_behind(const struct instance *instance)
 	link_close(bed_dial(bed), false);
 	bed_free(bed);
 	/*
-	 * The verbs fabric destroys the channels of its ports in a thread that the kernel may
-	 * hold up (transport/verbs/retire.c), so they may end later than the port, and the
-	 * channel of an earlier case may still be among those that were counted before.
+	 * Waits for descriptors that end later than their port: the verbs fabric destroys
+	 * the event channels of its ports in a thread, which the kernel may delay
+	 * (transport/verbs/retire.c). A channel of an earlier test may even be among
+	 * those counted before.
 	 */
 	PUMP_WITH(usleep(1000), instance->name, fd_count() <= before);
 }

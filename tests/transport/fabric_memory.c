@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of bulk data: put, get and peek, from and to slabs and user memory: what arrives,
- * when it is complete, and in what order.
+ * Tests of bulk data: put, get and peek, from and to pool memory and wrapped user memory:
+ * which bytes arrive, when an operation is complete, and in what order operations take
+ * effect.
  */
 #include "tests/harness/bed.h"
 
@@ -16,7 +17,7 @@
 
 static const uint64_t sizes[] = {1, 7, 8, 63, 64, 65, 4095, 4096, 4097, 65536, 1000001};
 
-/* True if all of `room` except (offset, bytes) still has the stream `seed`. */
+/* True if all of `room` except `bytes` bytes at `offset` still has the pattern `seed`. */
 static bool untouched_around(
 	const struct tern_buf *room, uint64_t offset, uint64_t bytes, uint64_t seed)
 {
@@ -68,7 +69,8 @@ static void test_put_from_and_into_user_memory(const struct instance *instance)
 	put_sizes(instance, USER, USER);
 }
 
-/* Overwrites the source in done(): the old bytes must have arrived. */
+/* Overwrites the source in done(): by then the old bytes must have arrived at the
+ * peer. */
 static void spoil(struct work *work)
 {
 	struct tern_buf *buf = work->arg;
@@ -113,7 +115,8 @@ struct order {
 	uint64_t bad;
 };
 
-/* Message i is sent behind put i, which wrote i + 1 everywhere. */
+/* Message i comes after put i, which writes i + 1 to every word of B's memory: so B must
+ * see that value. */
 static void check_order(struct link *link)
 {
 	struct order *order = link->arg;
@@ -140,7 +143,7 @@ static void test_a_message_comes_behind_the_puts_before_it(
 	b->on_heard = check_order;
 	b->arg = &order;
 	region = link_expose(b, &order.room, TERN_ACCESS_WRITE);
-	/* Every put writes to the same place: the later one wins. */
+	/* All puts write to the same place, so the last one determines the contents. */
 	for (uint64_t i = 0; i < ROUNDS; i++) {
 		uint64_t *words;
 
@@ -173,7 +176,7 @@ static void test_a_put_that_is_refused_with_eagain_took_nothing(
 	assert_non_null(work);
 	if (bed->world) {
 		free(work);
-		SKIP(bed, "there is always room");
+		SKIP(bed, "this fabric never refuses a put for lack of space");
 	}
 	bed_pair(bed, &a, &b);
 	region = link_expose(b, &room, TERN_ACCESS_WRITE);
@@ -217,7 +220,8 @@ static void get_sizes(const struct instance *instance, enum memory from, enum me
 		PUMP(bed, work.done_count);
 		if (work.status == -EACCES && from == USER) {
 			refused++;
-			/* Refused by the system; the conn stays up, see below. */
+			/* The kernel refuses to read another process's memory. The conn
+			 * must stay up, which is checked below. */
 			continue;
 		}
 		assert_int_equal(work.status, 0);
@@ -302,7 +306,7 @@ static void test_peek_reads_in_place(const struct instance *instance)
 		assert_true(pattern_holds(data, 1000000, 4, at));
 		kept[count++] = data;
 	}
-	/* All of them stay readable until they are given back one by one. */
+	/* All results of peek() must stay readable until each is released. */
 	for (unsigned i = 0; i < count; i++)
 		assert_true(pattern_holds(kept[i], 1000000, 4, i * 333333));
 	while (count > 0)
@@ -383,7 +387,8 @@ static void test_peek_outside_slabs_is_enotsup_or_right(const struct instance *i
 	bed_free(bed);
 }
 
-/* A done() that starts the next piece, as the layer above does. */
+/* Transfers a buffer in pieces: the done() of each piece starts the next one, as in the
+ * rendezvous. */
 struct relay {
 	struct tern_buf source, room;
 	struct tern_region region;
@@ -414,8 +419,8 @@ static void relay_next(struct work *work)
 	relay->next += bytes;
 }
 
-/* Transfers 64 MiB in pieces of the fabric's preferred size, in every way that it
- * supports. */
+/* Transfers 64 MiB in pieces of the fabric's preferred size, by put, get and peek as far
+ * as it supports them. */
 static void bulk(const struct instance *instance, enum memory from, enum memory to)
 {
 	struct bed *bed = bed_new(instance);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of messages: complete, in order, once, of every size, under back-pressure, and
- * what their handlers may do. (The bed checks alignment and numbers of every message of
- * every test.)
+ * Tests of messages: they arrive complete, in order and once, in every size, also while
+ * the receiver is slow; and of what a message handler may do. (The bed checks the
+ * alignment and number of every message of every test.)
  */
 #include "tests/harness/bed.h"
 
@@ -82,7 +82,8 @@ static void test_head_and_payload_meet_anywhere(const struct instance *instance)
 			if (bytes > MESSAGE_BYTES)
 				continue;
 			pattern_fill(out, bytes, sent, 0);
-			/* Without a payload its address is ignored. */
+			/* The pointer to the payload is ignored if the payload is
+			 * empty. */
 			PUMP(bed, (r = a->side->fabric->ops->send(a->conn, out, heads[h],
 					   payloads[p] ? out + heads[h] : NULL,
 					   payloads[p])) != -EAGAIN);
@@ -103,7 +104,7 @@ static void test_eagain_takes_nothing_and_writable_follows(
 	struct link *a, *b;
 
 	if (bed->world)
-		SKIP(bed, "there is always room");
+		SKIP(bed, "this fabric never refuses a message for lack of space");
 	bed_pair(bed, &a, &b);
 	for (unsigned round = 0; round < 3; round++) {
 		unsigned writable = a->writable_count;
@@ -112,7 +113,8 @@ static void test_eagain_takes_nothing_and_writable_follows(
 		if (round == 0)
 			assert_int_equal(writable, 0);
 		bed->sides[B].asleep = true;
-		/* Every queue has a limit: 256 MiB without one is a leak. */
+		/* Every fabric must refuse messages at some point: if it accepts 256 MiB,
+		 * it has no limit. */
 		for (unsigned i = 0; r == 0 && i < 32768; i++) {
 			r = link_say(a, round == 1 && i < 4096 ? i % 40 : SAY_MOST_BYTES);
 			if (r == 0 && i % 64 == 63)
@@ -129,7 +131,7 @@ static void test_eagain_takes_nothing_and_writable_follows(
 	bed_free(bed);
 }
 
-/* Fills the conn from within `writable`, again and again. */
+/* Sends, from within `writable`, until the fabric refuses a message. */
 static void say_more(struct link *link)
 {
 	while (link->said < 20000 && link_say(link, link->said % 900) == 0)
@@ -214,7 +216,7 @@ static void test_a_handler_that_refuses_a_message_cuts_the_conn(
 	for (int i = 0; i < 6; i++)
 		assert_int_equal(link_say(a, 100), 0);
 	PUMP(bed, b->closed_count && a->closed_count);
-	assert_int_equal(count, 3); /* no message behind it is delivered */
+	assert_int_equal(count, 3); /* no message after the refused one was delivered */
 	assert_int_equal(b->status, -EBADMSG);
 	assert_int_equal(a->status, -ECONNRESET);
 	link_say_surely(a2, 8);
@@ -238,7 +240,7 @@ static void test_a_handler_may_close_its_own_conn(const struct instance *instanc
 	for (int i = 0; i < 20; i++)
 		assert_int_equal(link_say(a, 100), 0);
 	PUMP(bed, b->closed_count && a->closed_count);
-	assert_int_equal(b->heard, 2); /* messages are not delivered after close */
+	assert_int_equal(b->heard, 2); /* no message was delivered after the close */
 	assert_int_equal(b->status, 0);
 	assert_int_equal(a->status, -ECONNRESET);
 	bed_free(bed);
@@ -265,8 +267,8 @@ static void test_a_handler_may_close_another_conn(const struct instance *instanc
 		for (int j = 0; j < 20; j++)
 			assert_int_equal(link_say(a[i], 100), 0);
 	}
-	/* The first conn to receive a message closes the other one before that
-	 * receives its own. */
+	/* The first of the two conns that gets a message closes the other one, which must
+	 * then get none. */
 	PUMP(bed, b[0]->closed_count || b[1]->closed_count);
 	bed_settle(bed);
 	assert_int_equal(b[0]->closed_count + b[1]->closed_count, 1);
@@ -303,7 +305,7 @@ static void test_a_handler_may_listen_connect_and_stop_listening(
 	b->on_heard = dial_back;
 	b->arg = &lsn;
 	assert_int_equal(link_say(a, 0), 0);
-	/* The port is connected to itself through the new lsn. */
+	/* The port is connected to itself through the new listener. */
 	PUMP(bed, side->accepted_count == 2);
 	link_say_surely(a, 100);
 	PUMP(bed, b->heard == 2);
@@ -325,18 +327,19 @@ static void test_one_poll_is_bounded(const struct instance *instance)
 	while (sent < 2000 && link_say(a, 0) == 0)
 		sent++;
 	bed_settle(bed);
-	assert_in_range(sent, 100, 2000); /* otherwise this test proves nothing */
+	/* If fewer messages were waiting, this test would prove nothing. */
+	assert_in_range(sent, 100, 2000);
 	side->asleep = false;
 	events = side_poll(side, 8);
 	assert_true(events >= 0);
-	assert_true(b->heard < 80); /* about 8 */
+	assert_true(b->heard < 80); /* about 8 are expected */
 	PUMP(bed, b->heard == sent);
 	bed_settle(bed);
-	assert_int_equal(side_poll(side, 64), 0); /* nothing happens */
+	assert_int_equal(side_poll(side, 64), 0); /* no event is left */
 	bed_free(bed);
 }
 
-/* Sends small messages for several polls, or as many as are accepted. */
+/* Sends small messages for several polls, or until the fabric refuses one. */
 static void flood(struct link *from, const struct link *to)
 {
 	while (from->said - to->heard < 500 && link_say(from, 0) == 0)
@@ -350,7 +353,8 @@ static void flood_turn(struct bed *bed, struct link *a, struct link *b)
 	bed_turn(bed);
 }
 
-/* Every poll of either end finds more messages than it handles. */
+/* Each poll of either end finds more messages than it may handle: new connections must
+ * still come up. */
 static void test_a_flood_keeps_nobody_from_connecting(const struct instance *instance)
 {
 	struct bed *bed = bed_new(instance);
@@ -376,7 +380,8 @@ static int count_large(struct link *link, const void *data, size_t bytes)
 	return 0;
 }
 
-/* Only a peer that lies about its limit can send such a message. */
+/* Sends a message larger than the receiver's limit, as only a peer can that violates the
+ * protocol. */
 static void test_a_message_over_the_limit_is_not_delivered(
 	const struct instance *instance)
 {

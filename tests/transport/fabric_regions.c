@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of regions: for whom they are, what they cover, when they end, and what a peer
- * with a wrong region can do. In these tests B owns the memory and A accesses it, by a
- * put if the fabric has one, else by a get.
+ * Tests of regions (memory that a peer may access): who may use them, what they cover,
+ * when they end, and what a peer with a wrong region can do. In these tests B owns the
+ * memory. A accesses it, by a put if the fabric has one, else by a get.
  *
- * A refused access may end the conn of the peer (-EPROTO at the owner of the memory) or
- * only drop the bytes; fabric.h leaves that open, and so do these tests. Memory is never
- * changed, and other conns are not affected.
+ * A refused access may end the peer's conn (with -EPROTO at the owner of the memory), or
+ * the bytes may only be dropped: fabric.h allows both, and so do these tests. The memory
+ * must never be changed, and other conns must not be affected.
  */
 #include "tests/harness/bed.h"
 
@@ -18,7 +18,7 @@
 
 #define ROOM_BYTES 4096u
 
-/* A has memory of its own; B owns `room`, which it exposes. */
+/* Both ends with their memory: A's is private; B's, `room`, is exposed to A. */
 struct scene {
 	struct bed *bed;
 	struct link *a, *b;
@@ -48,7 +48,7 @@ static void check_alive(struct bed *bed, struct link *from, struct link *to)
 	PUMP(bed, to->heard == heard + 1);
 }
 
-/* Tries a put that must not land. The conn may end, but the room must be unchanged. */
+/* Tries a put that must not write. The conn may end, but B's memory must be unchanged. */
 static void put_in_vain(struct scene *scene, struct link *from, struct link *to,
 	const struct tern_region *region, uint64_t offset, uint64_t bytes)
 {
@@ -109,7 +109,7 @@ struct beyond {
 static const struct beyond beyond[] = {
 	{ROOM_BYTES, 1},
 	{ROOM_BYTES - 1, 2},
-	{0, 0 /* ROOM_BYTES + 1, see below */},
+	{0, 0 /* 0 stands for ROOM_BYTES + 1: see below */},
 	{ROOM_BYTES + 1, 8},
 	{UINT64_MAX, 1},
 	{UINT64_MAX - 7, 8},
@@ -197,7 +197,7 @@ static void test_a_put_into_a_stale_region_touches_nothing(
 		scene_again(&scene);
 		stale = link_expose(scene.b, &middle, TERN_ACCESS_WRITE);
 		side_withdraw(&scene.bed->sides[B], &stale);
-		/* This most likely uses the same entry of the table. */
+		/* The new region most likely gets the table entry of the old one. */
 		fresh = link_expose(scene.b, &middle, TERN_ACCESS_WRITE);
 		assert_memory_not_equal(&stale, &fresh, sizeof(stale));
 		put_in_vain(&scene, scene.a, scene.b, &stale, 0, 100);
@@ -217,7 +217,8 @@ static void test_a_put_that_crossed_its_withdrawal_is_no_crime(
 
 	bed_pair(bed, &a, &b);
 	buf_fill(&source, 1);
-	/* Withdraws before the first byte, between two, and after the last one. */
+	/* B revokes the region before the first byte of the put arrives, between two
+	 * bytes, or after the last one. */
 	for (int turns = 0; turns < 40; turns += 2) {
 		struct tern_region region = link_expose(b, &room, TERN_ACCESS_WRITE);
 		struct work work = {0};
@@ -252,8 +253,8 @@ static void test_another_owners_region_cannot_be_used(const struct instance *ins
 	scene_again(&scene);
 	if (!a2->conn)
 		bed_pair(scene.bed, &a2, &b2);
-	/* Memory that is mapped read-only is readable for any process with the
-	 * mapping. */
+	/* Skipped where a peek is possible: memory that is mapped read-only is readable
+	 * for any process that has the mapping. */
 	if ((link_caps(a2) & TERN_CAP_GET) && !(link_caps(a2) & TERN_CAP_PEEK))
 		get_in_vain(&scene, a2, b2, &region, 0, 64);
 	check_alive(scene.bed, scene.a, scene.b);
@@ -267,8 +268,8 @@ static void same_owner(struct link *link)
 	link->conn->owner = first_owner;
 }
 
-/* Transfers between mine and room over `a`, as the fabric can; true: the bytes
- * arrived. */
+/* Puts `mine` into B's memory over conn `a`, or gets it into `mine`, and checks that the
+ * bytes have arrived. */
 static void reach(struct scene *scene, struct link *a, struct link *b,
 	const struct tern_region *region, bool put)
 {
@@ -317,8 +318,8 @@ static void test_a_later_conn_of_the_same_owner_may_use_a_region(
 			reach(&scene, a2, b2, &region[1], false);
 		if (i == 1)
 			break;
-		/* After a reconnect: the conn on which they were made no longer
-		 * exists. */
+		/* In round 1 the conn on which the regions were made is closed first, as
+		 * after a reconnect. */
 		link_close(a2, false);
 		link_close(scene.a, false);
 		PUMP(scene.bed, scene.b->closed_count && b2->closed_count);
@@ -341,7 +342,7 @@ static void test_withdraw_needs_no_conn(const struct instance *instance)
 	for (int i = 0; i < 8; i++) {
 		struct work work = {0};
 
-		/* No conn is left, so no bytes can be landing. */
+		/* No conn is left that could write, so the region is revoked at once. */
 		assert_false(
 			side_withdraw_start(&scene.bed->sides[B], &work, &region[i]));
 	}
@@ -407,7 +408,8 @@ static void test_every_op_ends_before_closed(const struct instance *instance)
 			bed_turn(bed);
 		link_close(round % 2 ? a : b, false);
 		PUMP(bed,
-			a->closed_count && b->closed_count); /* the bed checks ops_out */
+			/* (the bed checks that all operations have ended by then). */
+			a->closed_count && b->closed_count);
 		for (unsigned i = 0; i < taken; i++)
 			assert_int_equal(work[i].done_count, 1);
 		side_withdraw(&bed->sides[B], &region);
@@ -439,7 +441,8 @@ static void test_forged_regions_do_no_harm(const struct instance *instance)
 		} else {
 			struct work work = {0};
 
-			/* It may read other bytes of the same mapping, but no others. */
+			/* The forged region may name other bytes of the same mapping, so
+			 * a get may succeed. */
 			if (link_get(scene.a, &work, &scene.mine, &forged, 0) == 0)
 				PUMP(scene.bed, work.done_count);
 			bed_settle(scene.bed);
@@ -467,7 +470,8 @@ static void test_empty_exposures_are_allowed(const struct instance *instance)
 		!(link_caps(scene.a) & TERN_CAP_UNGUARDED) && !scene.bed->world)
 		put_in_vain(&scene, scene.a, scene.b, &region, 0, 1);
 	side_withdraw(&scene.bed->sides[B], &region);
-	empty = buf_part(&scene.room, scene.room.bytes, 0); /* at the very end */
+	/* An empty range at the end of the memory. */
+	empty = buf_part(&scene.room, scene.room.bytes, 0);
 	scene_again(&scene);
 	region = link_expose(scene.b, &empty, TERN_ACCESS_READ);
 	side_withdraw(&scene.bed->sides[B], &region);
@@ -493,10 +497,11 @@ static void test_regions_run_out_and_come_back(const struct instance *instance)
 		(r = ops->expose(scene.b->conn, middle.mem, middle.offset, middle.bytes,
 			 TERN_ACCESS_WRITE, &region[count])) == 0)
 		count++;
-	assert_true(count >= 1024); /* room for 256 transfers on each of four channels */
+	/* Suffices for 256 transfers on each of four channels. */
+	assert_true(count >= 1024);
 	if (count < MOST)
 		assert_int_equal(r, -EAGAIN);
-	/* Conns do not use entries of the table. */
+	/* New conns must come up although the table of regions is full. */
 	bed_pair(scene.bed, &a2, &b2);
 	check_alive(scene.bed, a2, b2);
 	for (unsigned i = 0; i < count; i += 2)
@@ -567,7 +572,8 @@ static void test_what_a_peer_does_wrong_is_logged_with_its_name(
 	memset(&region, 0xff, sizeof(region));
 	put_in_vain(&scene, scene.a, scene.b, &region, 0, 64);
 	if (scene.bed->world || !scene.b->closed_count)
-		SKIP(scene.bed, "the bytes were dropped, or the log is the world's");
+		SKIP(scene.bed,
+			"the fabric only drops the bytes, or the log cannot be read");
 	assert_true(log_env_has(log, name));
 	bed_free(scene.bed);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See gpu.h. Only primary contexts are used: all libraries of a process share them, while
- * a context that another library made could be destroyed under us.
+ * GPUs; see gpu.h. Only primary contexts are used: all libraries of a process share them,
+ * while a context made by another library could be destroyed while this library uses it.
  *
- * The driver tells which device has an address only to threads that have a current
- * context. Our thread may have none, and the device is not known yet. So the call is
- * tried in each context that this process uses: unified addressing makes the answer the
- * same in each.
+ * The CUDA driver answers the question which GPU an address belongs to only on threads
+ * that have a current context. The calling thread may have none, and the GPU is not known
+ * yet. So the question is asked in each context that this process uses, until one
+ * answers: unified addressing makes the answer the same in all of them.
  *
- * The devices are in a table of GPU_MAX entries, of which those in use have a context.
- * The table never moves, so that pointers into it stay valid.
+ * The GPUs are in a table of GPU_MAX entries; an entry in use has a context. The table
+ * never moves, so that pointers into it stay valid.
  */
 #include "transport/gpu/driver.h"
 
@@ -24,8 +24,9 @@
 #define GPU_MAX 64u
 
 struct tern_gpus {
-	pthread_mutex_t lock; /* protects all below; held during calls of the driver */
-	const struct tern_cuda_api *api; /* NULL: not loaded yet */
+	/* Protects all members below; held during calls of the CUDA driver. */
+	pthread_mutex_t lock;
+	const struct tern_cuda_api *api; /* NULL: the CUDA driver is not loaded yet */
 	unsigned count;
 	struct tern_gpu gpus[GPU_MAX];
 };
@@ -79,11 +80,13 @@ static int load(const struct tern_domain_hooks *hooks, const struct tern_cuda_ap
 	r = tern_cuda_load(out, &why);
 	if (r)
 		tern_log(tern_env_system(), TERN_LOG_WARN, "GPU memory: %s", why);
-	/* -ENOSYS means built without CUDA; a missing driver is -ENODEV. */
+	/* If the CUDA driver is missing, tern_cuda_load() returns -ENOSYS. Return
+	 * -ENODEV, because -ENOSYS would mean that this library was built without
+	 * CUDA. */
 	return r == -ENOSYS ? -ENODEV : r;
 }
 
-/* Loads the driver if it is not loaded. The caller holds the lock. */
+/* Loads the CUDA driver unless it is loaded already. The caller holds the lock. */
 static int need_driver(struct tern_domain *domain)
 {
 	struct tern_gpus *gpus = domain->gpus;
@@ -108,12 +111,12 @@ static int attribute(const struct tern_gpu *gpu, CUdevice_attribute what)
 {
 	int value = 0;
 
-	/* Older drivers do not know every attribute: count an unknown one as 0. */
+	/* Older drivers do not know every attribute: an unknown attribute counts as 0. */
 	return gpu->api->device_get_attribute(&value, what, gpu->device) ? 0 : value;
 }
 
-/* Decides what a flush must cover: this GPU, or every GPU if there are others, which
- * may read its memory. */
+/* Decides how writes of network cards are made visible: to this GPU only, or to all GPUs
+ * if there are several, since the others may read this GPU's memory. */
 static enum tern_gpu_flush flush_of(const struct tern_gpu *gpu, unsigned count)
 {
 	int order = attribute(gpu, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
@@ -138,7 +141,8 @@ static void ask_for_cards(struct tern_gpu *gpu, unsigned count)
 	gpu->flush = flush_of(gpu, count);
 }
 
-/* Brings device `number` into use. The caller holds the lock. */
+/* Brings GPU `number` into use: retains its primary context. The caller holds the
+ * lock. */
 static int need_gpu(struct tern_gpus *gpus, unsigned number, struct tern_gpu **out)
 {
 	struct tern_gpu *gpu = &gpus->gpus[number];
@@ -194,11 +198,12 @@ struct tern_gpu *tern_gpu_in_use(struct tern_domain *domain, unsigned number)
 
 /* ---- whose memory ---- */
 
-/* The driver's attributes of the allocation at one address. */
+/* The driver's attributes of the allocation that contains an address. */
 struct owner {
-	unsigned type; /* CUmemorytype */
+	unsigned type; /* a CUmemorytype */
 	int number;
-	/* NULL: memory without a single context (memory pools, mapped memory). */
+	/* NULL: the memory has no single context (CUDA memory pools, virtual memory
+	 * mappings). */
 	CUcontext context;
 };
 
@@ -211,9 +216,15 @@ static CUresult ask(
 	if (!result)
 		result = api->pointer_get_attribute(
 			&out->number, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
-	if (!result)
-		result = api->pointer_get_attribute(
-			&out->context, CU_POINTER_ATTRIBUTE_CONTEXT, address);
+	if (result)
+		return result;
+	result = api->pointer_get_attribute(
+		&out->context, CU_POINTER_ATTRIBUTE_CONTEXT, address);
+	/* Drivers return this error for memory of cuMemAllocAsync() and cuMemCreate(). */
+	if (result == CUDA_ERROR_INVALID_VALUE) {
+		out->context = NULL;
+		return CUDA_SUCCESS;
+	}
 	return result;
 }
 
@@ -231,7 +242,8 @@ static CUresult ask_both_ends(const struct tern_cuda_api *api, CUdeviceptr addre
 	return result;
 }
 
-/* Asks in the context of device `number`, if this process uses it. */
+/* Asks the driver which GPU owns the range, in the context of GPU `number`. Fails if this
+ * process does not use that GPU. */
 static CUresult ask_in(const struct tern_cuda_api *api, unsigned number,
 	CUdeviceptr address, uint64_t bytes, struct owner *out)
 {
@@ -258,7 +270,7 @@ static CUresult ask_in(const struct tern_cuda_api *api, unsigned number,
 	return result;
 }
 
-/* Finds the owner of the range. The caller holds the lock. */
+/* Finds the GPU that owns the range. The caller holds the lock. */
 static int find_owner(
 	struct tern_gpus *gpus, CUdeviceptr address, uint64_t bytes, struct owner *out)
 {
@@ -319,8 +331,8 @@ void tern_gpu_free(struct tern_gpu *gpu, uint64_t address)
 	tern_gpu_leave(gpu);
 }
 
-/* The attribute cannot be set for some memory, such as virtual ranges. For such memory
- * the user must synchronize before sending, as the documentation says. */
+/* The attribute cannot be set for some memory, such as virtual memory mappings. For such
+ * memory the user must synchronize before sending, as the documentation requires. */
 void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address)
 {
 	unsigned on = 1;
@@ -353,28 +365,22 @@ void tern_gpu_unlock(struct tern_gpu *gpu, void *base)
 
 /* ---- network cards ---- */
 
-/* Finds the base of the allocation that includes `address`. */
-static CUresult allocation_of(
-	const struct tern_gpu *gpu, CUdeviceptr address, CUdeviceptr *base)
-{
-	size_t bytes;
-
-	return gpu->api->mem_get_address_range(base, &bytes, address);
-}
-
-/* Exports whole pages, from the first page of the allocation to the last page of our
- * range. */
+/* Exports whole pages: from the first page of the allocation to the last page of the
+ * range. If the allocation's first or last page is shared with another allocation, which
+ * a network card must not access, nothing is exported. */
 static CUresult export(
 	struct tern_gpu *gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset)
 {
 	uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t end = tern_align_up(address + bytes, page_bytes);
 	CUdeviceptr start;
-	CUresult result = allocation_of(gpu, address, &start);
+	size_t allocated;
+	CUresult result = gpu->api->mem_get_address_range(&start, &allocated, address);
 
 	if (result)
 		return result;
-	start -= start % page_bytes;
+	if (start % page_bytes || end > start + allocated)
+		return CUDA_ERROR_NOT_SUPPORTED;
 	*offset = address - start;
 	return gpu->api->mem_get_handle_for_address_range(
 		fd, start, end - start, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);

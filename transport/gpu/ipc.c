@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See ipc.h. If the driver refuses something, the memory is transferred in another way,
- * so no refusal is logged as a failure.
+ * CUDA IPC; see ipc.h. If the driver refuses to share some memory, the tensor is
+ * transferred in another way, so no refusal is logged as a failure.
  *
- * Data from a peer is trusted only as far as the driver confirms it: the handle opens or
- * not, and the range must lie inside the opened allocation.
+ * Data from a peer is trusted only as far as the driver confirms it: the handle must
+ * open, and the range must lie inside the opened allocation.
  */
 #include "transport/gpu/ipc.h"
 
@@ -16,7 +16,7 @@
 
 _Static_assert(
 	sizeof(CUipcMemHandle) == sizeof(((struct tern_ipc_handle *)0)->allocation),
-	"it travels in that");
+	"a handle fits into what carries it");
 
 bool tern_ipc_is_built(void)
 {
@@ -31,7 +31,7 @@ static bool can_share(const struct tern_cuda_api *api)
 	       api->ipc_close_mem_handle;
 }
 
-/* Must be called with the device's context current. */
+/* Must be called while the GPU's CUDA context is current. */
 static CUresult describe(const struct tern_cuda_api *api, uint64_t address,
 	uint64_t bytes, struct tern_ipc_handle *out)
 {
@@ -40,7 +40,7 @@ static CUresult describe(const struct tern_cuda_api *api, uint64_t address,
 	size_t size = 0;
 	CUresult result = api->mem_get_address_range(&base, &size, address);
 
-	/* A handle stands for one allocation; a range that spans several has none. */
+	/* A handle describes one allocation; a range that spans several has no handle. */
 	if (!result && bytes > size - (address - base))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result)
@@ -72,7 +72,7 @@ static bool lies_inside(const struct tern_ipc_handle *handle, uint64_t room)
 	return handle->offset <= room && handle->bytes <= room - handle->offset;
 }
 
-/* Must be called with the device's context current. */
+/* Must be called while the GPU's CUDA context is current. */
 static CUresult open_there(const struct tern_cuda_api *api,
 	const struct tern_ipc_handle *handle, CUdeviceptr *opened)
 {
@@ -113,8 +113,8 @@ static int open_on(struct tern_gpu *gpu, const struct tern_ipc_handle *handle,
 	return 0;
 }
 
-/* Takes the address itself: unified addressing makes it the same in every context of
- * the process. */
+/* Uses the address as it is, without opening the handle: unified addressing makes it
+ * valid in every context of the process. */
 static int take_address(struct tern_domain *domain, const struct tern_ipc_handle *handle,
 	struct tern_ipc_mapping *out)
 {

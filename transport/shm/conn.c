@@ -1,32 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One connection from connect() to closed.
+ * One shm connection, from connect() until the `closed` handler was called.
  *
- * Two processes meet at an abstract Unix socket (SOCK_SEQPACKET). It ends with the
- * process, leaves no file behind, preserves packets, and tells who the other end is.
- * HELLO carries the connector's area, WELCOME the acceptor's. From then on data goes
- * through the areas, and the socket is for wakes, slabs, and the end of the peer.
+ * Two processes meet at an abstract Unix socket (SOCK_SEQPACKET). The kernel closes it
+ * with the process, it leaves no file behind, preserves packet boundaries, and identifies
+ * the process at the other end. The packet HELLO carries the connector's area (shared
+ * memory, ring.h), WELCOME the acceptor's. From then on data goes through the areas, and
+ * the socket is used for wake-ups, descriptors of slabs, and to detect the end of the
+ * peer.
  *
- * Both ends must have the same user id, or the other end must be root: a process that
- * shares memory and may be read by process_vm_readv must be one that could do worse
- * anyway. The connector checks too, since any process can take an abstract name. The
- * kernel reports the process that called listen(), so that process must also be the one
- * that polls.
+ * Both ends must have the same user id, or the other end must be root: a process of that
+ * user could attach a debugger to this one anyway, so shared memory and process_vm_readv
+ * give it no new power. The connector checks this too, since any process can listen at an
+ * abstract name. The kernel reports the process that called listen(), so that process
+ * must also be the one that polls.
  *
- * The end of a process is seen twice: its sockets close first, its pidfd becomes readable
- * later. So after an end of file without a BYE the conn waits a moment for the pidfd. It
- * can then report -EPIPE (the process has ended, and cannot access memory any more)
- * instead of -ECONNRESET.
+ * The end of the peer's process shows twice: its sockets close first, its pidfd becomes
+ * readable later. So after an end of file without a BYE the conn waits a moment for the
+ * pidfd. It can then report -EPIPE (the process has ended, and cannot access memory any
+ * more) instead of -ECONNRESET.
  *
- * Teardown: fail() stops everything at once: after it no piece is copied and no message
- * delivered. reap(), in poll(), then sets `gone` in our area (a peer that was copying
- * from us sees that its bytes may be inconsistent, and drops them), sends BYE, ends the
- * ops, calls `closed`, unmaps and frees.
+ * Teardown: fail() stops everything immediately: after it no piece is copied and no
+ * message delivered. reap(), in poll(), then sets `gone` in our area (a peer that was
+ * copying from our memory sees that the bytes may be inconsistent, and drops them), sends
+ * BYE, ends the ops, calls `closed`, unmaps and frees.
  *
- * A peer that reads in place cannot drop what it has read. It sets `reading` in its area
- * before the first byte, and keeps its socket open until it reads no more, even after its
- * own conn has ended. So if `reading` is set after `gone` was set, reap() waits for the
- * end of the socket or of the process before it calls `closed`.
+ * A peer that reads our memory in place cannot drop what it has read. It sets `reading`
+ * in its area before the first byte, and keeps its socket open until it reads no more,
+ * even after its own conn has ended. So if `reading` is set after `gone` was set, reap()
+ * waits for the end of the socket or of the process before it calls `closed`.
  */
 #include "transport/shm/shm.h"
 
@@ -45,17 +47,19 @@
 #include "base/clock.h"
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* Linux 6.5: gives the peer's pidfd without a race on its pid. */
+/* Linux 6.5: returns the peer's pidfd, without a race on the reuse of its pid. */
+#define SO_PEERPIDFD 77
 #endif
 
-/* Only glibc has <sys/pidfd.h>, with a function for this. */
+/* Musl has no <sys/pidfd.h> with pidfd_open(), so the system call is made directly. */
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
 #endif
 
 #define DIAL_NS  (2 * TERN_NS_PER_MS)
 #define HELLO_NS (5 * TERN_NS_PER_S)
-/* An ending process needs time to free much memory. */
+/* Time to wait for the pidfd after an end of file: an ending process may have much memory
+ * to free. */
 #define EXIT_NS (800 * TERN_NS_PER_MS)
 
 int shm_address(const char *name, struct sockaddr_un *address)
@@ -86,7 +90,8 @@ static void close_watched(struct shm_port *port, int *fd)
 {
 	if (*fd < 0)
 		return;
-	/* close() alone would not remove it: a fork of this process may hold a copy. */
+	/* close() alone would not remove the descriptor from epoll, since a forked child
+	 * of this process may hold a copy. */
 	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, *fd, NULL);
 	close(*fd);
 	*fd = -1;
@@ -125,8 +130,8 @@ void shm_conn_rise(struct shm_conn *conn)
 	tern_list_remove(&conn->node);
 	tern_list_push(&port->conns, &conn->node);
 	port->conn_count++;
-	/* While the port sleeps, this conn announces sleep like the others, and wakes
-	 * with them. */
+	/* While the port sleeps, this conn's sleep flag stays set like those of the other
+	 * conns; poll() then clears it with theirs. */
 	if (!port->asleep)
 		shm_awake(&conn->ring);
 }
@@ -206,16 +211,16 @@ static struct shm_conn *conn_new(struct shm_port *port, enum shm_state state)
 
 static void hang_up(struct shm_conn *conn)
 {
-	/* close() alone would not tell the peer: a fork of this process may hold a
-	 * copy. */
+	/* close() alone would not tell the peer, since a forked child of this process may
+	 * hold a copy. */
 	if (conn->fd >= 0)
 		shutdown(conn->fd, SHUT_RDWR);
 	tern_cleanup_close(&conn->fd);
 	free(conn);
 }
 
-/* Frees the conn, except its socket, which stays open while memory of the peer is
- * read. */
+/* Frees the conn. Its socket stays open, with this structure, as long as slabs of the
+ * peer are read in place. */
 static void conn_free(struct shm_conn *conn)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -239,7 +244,7 @@ static void conn_free(struct shm_conn *conn)
 
 void shm_conn_say_reading(struct shm_conn *conn)
 {
-	/* Release: reading in place has ended before the peer sees that it has. */
+	/* Release: reading in place has ended before the peer can see the new value. */
 	atomic_store_explicit(&conn->own->reading, conn->peek_count + conn->held_count,
 		memory_order_release);
 }
@@ -253,7 +258,7 @@ void shm_conn_drop(struct shm_conn *conn)
 		hang_up(conn);
 }
 
-/* Finds out who is at the other end, and whether that process is allowed. */
+/* Identifies the process at the other end, and refuses a process of another user. */
 static int identify(struct shm_conn *conn)
 {
 	struct ucred peer;
@@ -327,8 +332,8 @@ static void dial(struct shm_conn *conn)
 		if (status)
 			shm_conn_fail(conn, status);
 	} else if (errno == EAGAIN || errno == EINTR) {
-		/* The listener's queue is full. No event reports when it has room, so
-		 * try again later. */
+		/* The listener's queue is full. No event reports when it has space again,
+		 * so try again after a delay. */
 		conn->due_ns = tern_now_ns(conn->base.port->env) + DIAL_NS;
 	} else {
 		shm_conn_fail(conn, -errno);
@@ -383,8 +388,9 @@ static void refuse(struct shm_conn *conn, int status)
 	shm_conn_fail(conn, status);
 }
 
-/* Puts an accepted conn into its handshake, or cuts one if there are too many. The
- * conn must have its name, which tells where it comes from. */
+/* Adds an accepted conn to those in the handshake. If there are too many, one of them is
+ * cut, perhaps another one. The conn must have its name, which tells its source
+ * (transport/admission.h). */
 static void enter_greeting(struct shm_conn *conn, struct shm_lsn *lsn)
 {
 	uint64_t now_ns = tern_now_ns(conn->base.port->env);
@@ -400,7 +406,8 @@ static void enter_greeting(struct shm_conn *conn, struct shm_lsn *lsn)
 			tern_container_of(excess, struct shm_conn, half_open), -EMFILE);
 }
 
-/* True: this process lacks a resource, and the peer is not at fault. */
+/* True if the error means that this process lacks a resource, so the peer is not at
+ * fault. */
 static bool is_scarcity(int status)
 {
 	return status == -EMFILE || status == -ENFILE || status == -ENOMEM;
@@ -413,8 +420,8 @@ static void complain(struct shm_lsn *lsn, int status)
 			lsn->address, tern_status_text(status));
 }
 
-/* Accepts one connection from the listener's queue. Returns 1, 0 if there is none, or
- * a negative errno if this process lacks a resource. */
+/* Accepts one connection from the listener's queue. Returns 1; 0: there is none; a
+ * negative errno: this process lacks a resource. */
 static int accept_one(struct shm_lsn *lsn)
 {
 	struct shm_port *port = shm_port_of(lsn->base.port);
@@ -453,7 +460,8 @@ int shm_accept(struct shm_lsn *lsn)
 		if (status == 0)
 			return i;
 		if (status < 0) {
-			/* Level-triggered epoll would keep waking the thread. */
+			/* Remove the listener from epoll: level-triggered epoll would
+			 * wake the thread again and again. */
 			epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, lsn->fd, NULL);
 			lsn->resume_ns =
 				tern_now_ns(port->base.env) + 50 * TERN_NS_PER_MS;
@@ -464,8 +472,8 @@ int shm_accept(struct shm_lsn *lsn)
 	return 16;
 }
 
-/* Tests process_vm_readv on the peer, by a word that only the right process has at
- * that address. */
+/* Tests whether process_vm_readv() works on the peer: reads a random word that only the
+ * right process has at this address. */
 static bool probe(struct shm_conn *conn, const struct shm_note *note)
 {
 	const struct shm_fabric *fabric =
@@ -481,7 +489,7 @@ static bool probe(struct shm_conn *conn, const struct shm_note *note)
 	       word == note->probe_word;
 }
 
-/* Handles the peer's HELLO or WELCOME: maps its area. */
+/* Handles the peer's HELLO or WELCOME: maps its area (shared memory, ring.h). */
 static int take_area(struct shm_conn *conn, const struct shm_note *note, int fd)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -611,7 +619,7 @@ static void on_end(struct shm_conn *conn)
 		shm_conn_fail(conn, -ECONNRESET);
 }
 
-/* The peer reads none of our memory any more: reap() can finish. */
+/* The peer no longer reads memory of this process in place, so reap() can finish. */
 static void now_unread(struct shm_conn *conn)
 {
 	if (conn->unread)
@@ -621,7 +629,8 @@ static void now_unread(struct shm_conn *conn)
 	tern_list_push(&shm_conn_port(conn)->closed, &conn->node);
 }
 
-/* Only the end of the socket still matters: drops everything else. */
+/* Reads and drops packets until the end of file, since only that is of interest after BYE
+ * was sent. */
 static int await_end(struct shm_conn *conn)
 {
 	char packet[sizeof(struct shm_note)];
@@ -646,7 +655,8 @@ int shm_conn_socket(struct shm_conn *conn)
 	if (conn->over)
 		return await_end(conn);
 	shm_conn_rouse(conn);
-	/* The limit keeps a peer that writes faster than we read from delaying others. */
+	/* The limit keeps a peer that sends faster than this process reads from delaying
+	 * other peers. */
 	while (count < 16) {
 		struct shm_note note;
 		struct tern_ipc_handle handle;
@@ -673,7 +683,8 @@ int shm_conn_socket(struct shm_conn *conn)
 			on_welcome(conn, &note, fd);
 		else
 			on_note(conn, &note, &handle, fd);
-		/* Usually no other note follows; if one does, epoll reports it again. */
+		/* Usually no other note follows a WAKE; if one does, epoll reports it
+		 * again. */
 		if (status > 0 && note.type == SHM_WAKE)
 			break;
 	}
@@ -696,7 +707,8 @@ void shm_conn_part(struct shm_conn *conn, bool bye)
 	shm_ring_end(&conn->ring);
 	enter(conn, SHM_PARTING);
 	conn->bye = bye;
-	/* Level-triggered epoll would report the end of file for ever. */
+	/* Remove the socket from epoll: level-triggered epoll would report its end of
+	 * file forever. */
 	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
 	if (!bye && conn->pidfd >= 0)
 		conn->due_ns = tern_now_ns(port->base.env) + EXIT_NS;
@@ -726,8 +738,8 @@ void shm_conn_close(struct tern_conn *base, bool flush)
 {
 	struct shm_conn *conn = shm_conn_of(base);
 
-	/* Sent messages are in memory that the peer has mapped: the peer can read them
-	 * whether this process lives or not, so there is nothing to flush. */
+	/* Sent messages are in memory that the peer has mapped, so the peer can read them
+	 * even after this process has ended. So there is nothing to flush. */
 	(void)flush;
 	if (conn->state == SHM_UP)
 		shm_conn_fail(conn, 0);
@@ -745,8 +757,9 @@ void shm_conn_wake(struct shm_conn *conn)
 		.type = SHM_WAKE,
 	};
 
-	/* -EAGAIN: the peer has packets to read, and does not sleep before it has read
-	 * them. Other failures are the end of the socket, which epoll reports. */
+	/* -EAGAIN can be ignored: the peer has unread packets, and does not sleep before
+	 * it has read them. Other errors mean the end of the socket, which epoll
+	 * reports. */
 	(void)shm_note_send(conn->fd, &note, -1);
 }
 
@@ -773,8 +786,8 @@ static void end_ops(struct shm_conn *conn)
 	};
 
 	if (conn->own) {
-		/* Set `gone` before the ops end and `closed` is called, since the
-		 * memory is the caller's again after that. */
+		/* Set `gone` before the ops are completed and `closed` is called: after
+		 * that the caller may change the memory, and the peer must know. */
 		shm_say_gone(conn);
 		(void)shm_note_send(conn->fd, &bye, -1);
 	}
@@ -788,24 +801,26 @@ static bool is_read(const struct shm_conn *conn)
 	       atomic_load_explicit(&conn->peer->reading, memory_order_acquire);
 }
 
-/* True: reap() must wait until the peer's socket or process ends. */
+/* True: reap() must wait until the peer closes its socket or its process ends, because
+ * the peer still reads memory of this process in place. */
 static bool awaits_reader(struct shm_conn *conn)
 {
 	struct shm_port *port = shm_conn_port(conn);
 
 	if (conn->unread || !is_read(conn))
 		return false;
-	/* The socket may have been removed from epoll when nothing more was expected
-	 * from it. */
+	/* The socket may have been removed from epoll earlier, when nothing more was
+	 * expected from it. */
 	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
 	if (shm_watch_add(port, conn->fd, &conn->socket_watch, SHM_WATCH_SOCKET))
 		tern_log(port->base.env, TERN_LOG_ERROR,
-			"%s: its socket cannot be watched (epoll), so memory that this "
-			"peer reads in place is not given back when it stops",
+			"%s: epoll cannot watch its socket, so this process does not "
+			"notice when the peer stops reading in place, and keeps that "
+			"memory",
 			conn->base.name);
 	tern_log(port->base.env, TERN_LOG_INFO,
 		"%s: the connection has ended, but the peer still reads memory of this "
-		"process in place: that memory waits until the peer releases it",
+		"process in place; it cannot be reused until the peer has finished",
 		conn->base.name);
 	tern_list_push(&port->read, &conn->node);
 	if (conn->known && port->base.handler->ended)

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies the bytes of gets. An op is in exactly one list, which says what it waits for:
+ * Copies the bytes of get() calls. An op (a get in progress) is in exactly one list,
+ * which tells what the op waits for:
  *
  *     slab->waiting    the peer to pass the slab
  *     conn->copying    its turn: a piece is copied from the mapping, or by
  *                      process_vm_readv
- *     conn->bouncing   a free chunk: a piece can be asked for
- *     conn->answering  answers to the pieces asked for
+ *     conn->bouncing   a free chunk: then a piece can be requested
+ *     conn->answering  answers to the requests for pieces
  *
  * One poll copies one piece per conn and kind of work, and takes ops in turn. So a
- * message or a small get behind a large one waits for the copy of a piece, not of the
- * whole. Several small gets are copied together up to the size of a piece: their answers
- * then leave together and wake the peer once.
+ * message or a small get that comes after a large get waits until a piece was copied, not
+ * the whole. Several small gets are copied together up to the size of a piece: their
+ * answers then leave together and wake the peer once.
  *
- * Chunks are used without permission to read the peer. The asker writes a request into
- * asks[n % COUNT] of its area; the other end copies the bytes into its chunk n % COUNT in
- * its poll(); the asker copies them out, which frees the chunk, so ask n + COUNT may be
- * made. Asks are answered in order, so two counters suffice and nothing can overflow. A
- * copy into a chunk takes place as a whole between the check of the exposure and the
- * return of poll(): after withdraw() the memory is not read.
+ * Chunks (buffers in the areas, ring.h) are used if the kernel does not permit
+ * process_vm_readv on the peer. The asker writes a request into asks[n % COUNT] of its
+ * area; the other end copies the bytes into its chunk n % COUNT in its poll(); the asker
+ * copies them out, which frees the chunk, so request n + COUNT may be made. Requests are
+ * answered in order, so two counters suffice and nothing can overflow. A copy into a
+ * chunk takes place as a whole between the check of the exposure and the return of
+ * poll(): after withdraw() the memory is not read.
  */
 #include "transport/shm/shm.h"
 
@@ -47,9 +49,10 @@ void shm_op_start(struct shm_conn *conn, struct tern_op *op, struct shm_slab *sl
 	bool direct = slab || conn->cma;
 
 	if (slab && !shm_slab_holds(slab, inner->remote, inner->bytes)) {
-		/* This op ends with the conn, like the conn's others. */
+		/* The conn ends now; this op is completed with an error like all others
+		 * of the conn. */
 		tern_list_push(&conn->answering, &inner->node);
-		shm_conn_blame(conn, "it sent a region that is not inside its slab");
+		shm_conn_blame(conn, "it sent a region outside its memory segment");
 		return;
 	}
 	if (slab) {
@@ -60,8 +63,8 @@ void shm_op_start(struct shm_conn *conn, struct tern_op *op, struct shm_slab *sl
 		direct || !inner->bytes ? &conn->copying : &conn->bouncing, &inner->node);
 }
 
-/* Orders earlier loads before later loads. It is an acquire fence in a form that race
- * detectors do not report: the loads that it orders race on purpose. */
+/* Orders earlier loads before later loads, like an acquire fence. Race detectors would
+ * report an acquire fence here, since the loads race on purpose. */
 static inline void order_loads(void)
 {
 #if defined(__x86_64__)
@@ -75,14 +78,16 @@ static inline void order_loads(void)
 
 /*
  * Sets `gone`, which tells a peer that the bytes it is copying from us may change. Two
- * halves make this safe. Here, the store of `gone` comes before every later store to
- * memory that was exposed, by anyone whom this thread tells that it may write. In
- * shm_peer_gone(), the loads of the bytes come before the load of `gone`. So a peer that
- * copied a byte written after `gone` was set also sees `gone`, and drops the copy.
+ * halves make this safe. In this function, the store of `gone` comes before every later
+ * store to memory that was exposed, by this thread and by threads that it then allows to
+ * write. In shm_peer_gone(), the loads of the bytes come before the load of `gone`. So a
+ * peer that copied a byte written after `gone` was set also sees `gone`, and drops the
+ * copy.
  *
- * A fence is needed: a release store orders what is before it, not what follows. arm64
- * may swap it with later stores; x86 may not, except for non-temporal stores, as in
- * tern_copy(), which no release fence orders there either.
+ * A full fence is needed: a release store orders only the stores before it, not those
+ * that follow. arm64 may reorder it with later stores. x86 may not, except with
+ * non-temporal stores, as in tern_copy(), which a release fence on x86 does not order
+ * either.
  */
 void shm_say_gone(struct shm_conn *conn)
 {
@@ -90,15 +95,16 @@ void shm_say_gone(struct shm_conn *conn)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* The reader's half of shm_say_gone(). If the kernel or a GPU copied, the bytes were
- * read before it reported the end of the copy. */
+/* The reader's half of shm_say_gone(). If the kernel or a GPU made the copy, it had read
+ * the bytes before it reported the end of the copy. */
 bool shm_peer_gone(const struct shm_conn *conn)
 {
 	order_loads();
 	return atomic_load_explicit(&conn->peer->gone, memory_order_relaxed);
 }
 
-/* Reads from the peer's process. Returns the number of bytes, or a negative status. */
+/* Reads memory of the peer's process. Returns the number of bytes read, or a negative
+ * errno. */
 static int64_t read_process(
 	struct shm_conn *conn, const struct shm_op *op, uint64_t bytes)
 {
@@ -110,7 +116,7 @@ static int64_t read_process(
 	return n < 0 ? -errno : n;
 }
 
-/* Size of the next piece to be copied. */
+/* Size of the next piece to copy, of the first get in conn->copying. */
 static uint64_t piece_bytes(const struct shm_conn *conn)
 {
 	const struct shm_op *op = tern_list_first(&conn->copying, struct shm_op, node);
@@ -131,9 +137,10 @@ static void copy_piece(struct shm_conn *conn)
 		int64_t n = read_process(conn, op, bytes);
 
 		if (n <= 0) {
-			/* -EFAULT concerns this memory (a device's, say). Any other
-			 * error concerns the peer: it no longer permits reading, or it
-			 * is ending. If it lives, it can still copy into chunks. */
+			/* -EFAULT concerns only this memory (such as a device's memory).
+			 * Any other error concerns the peer: it no longer permits
+			 * reading, or it is ending. If it is alive, it can still copy the
+			 * bytes into chunks. */
 			conn->cma = conn->cma && n == -EFAULT;
 			op->asked = op->copied;
 			tern_list_remove(&op->node);
@@ -158,7 +165,7 @@ static bool may_copy(const struct shm_conn *conn)
 	return conn->state == SHM_UP && !tern_list_empty(&conn->copying);
 }
 
-/* Copies one piece, or several small ones of the same total size. Returns how many. */
+/* Copies pieces of at most SHM_PIECE_BYTES in total. Returns the number of pieces. */
 static int copy_pieces(struct shm_conn *conn)
 {
 	uint64_t left = SHM_PIECE_BYTES;
@@ -172,7 +179,7 @@ static int copy_pieces(struct shm_conn *conn)
 	return count;
 }
 
-/* Asks for one more piece of the first op. */
+/* Requests one more piece from the peer, for the first get in conn->bouncing. */
 static void ask_piece(struct shm_conn *conn)
 {
 	struct tern_op *outer = first_op(&conn->bouncing);
@@ -190,7 +197,7 @@ static void ask_piece(struct shm_conn *conn)
 	atomic_store_explicit(
 		&ask->address, op->remote + op->asked, memory_order_relaxed);
 	atomic_store_explicit(&ask->bytes, bytes, memory_order_relaxed);
-	/* Release: the ask is written before the peer can see the count. */
+	/* Release: the request is written before the peer can see the new count. */
 	atomic_store_explicit(&conn->own->asked, ++conn->asked, memory_order_release);
 	conn->ring.published = true;
 	op->asked += bytes;
@@ -208,14 +215,14 @@ static void forget_desks(struct shm_conn *conn, const struct tern_op *op)
 
 static uint32_t answers_waiting(const struct shm_conn *conn)
 {
-	/* Acquire: the chunk was filled before it was counted. */
+	/* Acquire: the peer filled the chunk before it incremented the counter. */
 	return atomic_load_explicit(&conn->peer->answered, memory_order_acquire) -
 	       conn->taken;
 }
 
 static uint32_t asks_waiting(const struct shm_conn *conn)
 {
-	/* Acquire: the ask was written before it was counted. */
+	/* Acquire: the peer wrote the request before it incremented the counter. */
 	return atomic_load_explicit(&conn->peer->asked, memory_order_acquire) -
 	       conn->answered;
 }
@@ -232,7 +239,7 @@ static void take_answer(struct shm_conn *conn)
 	if (op && !refused)
 		tern_copy(desk.target, shm_chunk(conn->peer, port->ring_bytes, n),
 			desk.bytes, op->bytes);
-	/* The peer writes to this chunk only after the next ask for it. */
+	/* The peer reuses this chunk only after the next request for it. */
 	conn->taken = n + 1;
 	if (!op)
 		return;
@@ -245,7 +252,7 @@ static void take_answer(struct shm_conn *conn)
 	}
 }
 
-/* Answers one ask. -EPROTO: the ask is malformed. */
+/* Answers one request of the peer. -EPROTO: the request is malformed. */
 static int answer(struct shm_conn *conn)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -271,7 +278,7 @@ static int answer(struct shm_conn *conn)
 	}
 	atomic_store_explicit(&conn->own->statuses[index], exposure ? 0 : -EACCES,
 		memory_order_relaxed);
-	/* Release: the chunk is filled before the peer can see the count. */
+	/* Release: the chunk is filled before the peer can see the new count. */
 	atomic_store_explicit(
 		&conn->own->answered, ++conn->answered, memory_order_release);
 	conn->ring.published = true;

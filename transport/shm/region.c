@@ -2,15 +2,17 @@
 /*
  * Memory that peers may access, and how a get or a peek of a peer's memory begins.
  *
- * A region names one of three things: a place in a slab, which the peer maps completely
- * and read-only at its first use and then reads without asking; an address in this
- * process, which the peer reads by process_vm_readv or asks us to copy; or a place in GPU
- * memory that the peer has opened before (gpu.c). Reading a mapped slab cannot be
- * stopped: the table of exposures decides which slabs a peer may map and what is copied
- * for it. Beyond that the peer is trusted, as fabric.h says of withdraw().
+ * A region refers to one of three things: a range of a slab (shared memory segment of a
+ * pool), which the peer maps completely and read-only at its first use and then reads
+ * without asking; memory at an address in this process, which the peer reads by
+ * process_vm_readv or asks this process to copy; or a range of GPU memory that the peer
+ * has opened before (gpu.c). Reading a mapped slab cannot be stopped: the table of
+ * exposures decides which slabs a peer may map and what is copied for it. Beyond that the
+ * peer is trusted, as fabric.h describes for withdraw().
  *
- * A region comes over the wire. Before a byte is read it is checked for consistency here,
- * and against the size of the mapping, not against a size that the peer gave.
+ * A region comes over the wire. Before any byte is read, this file checks that the region
+ * is consistent and that it lies inside the mapping, whose size is known without trusting
+ * the peer.
  */
 #include "transport/shm/shm.h"
 
@@ -76,7 +78,8 @@ int shm_withdraw(
 	struct shm_exposure *exposure;
 	struct shm_region ours;
 
-	/* Never -EINPROGRESS: a copy for a peer is made within one poll(). */
+	/* The result is never -EINPROGRESS, because a copy for a peer is completed within
+	 * one poll(). */
 	(void)op;
 	memcpy(&ours, region, sizeof(ours));
 	exposure = find(port, ours.slot, ours.generation);
@@ -149,8 +152,8 @@ int shm_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 		return status;
 	shm_conn_rouse(conn);
 	if (region.kind == SHM_REGION_GPU) {
-		/* The peer was told that this process cannot read it, and so has a
-		 * copy in host memory. */
+		/* This process has not opened that GPU memory, so the peer should have
+		 * sent a region of a copy in host memory instead. */
 		shm_conn_blame(
 			conn, "it sent a region of GPU memory that was not opened here");
 		return -ENOTCONN;
@@ -195,7 +198,7 @@ int shm_peek(struct tern_conn *base, struct tern_op *op, const struct tern_regio
 		return -EAGAIN;
 	}
 	if (!shm_slab_holds(slab, region.start + remote_offset, bytes)) {
-		shm_conn_blame(conn, "it sent a region that is not inside its slab");
+		shm_conn_blame(conn, "it sent a region outside its memory segment");
 		return -ENOTCONN;
 	}
 	status = shm_slab_peek(slab);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of ours that peers may have open, and telling them when it is freed.
+ * Memory of this process that peers may have open, and notes to the peers when it is
+ * freed.
  *
- * A peer maps our slabs (slab.c) and opens memory of our GPUs (gpu.c). Pages live as long
- * as any process has them mapped, so freed memory returns to the system only when each
- * peer has released it too. Each conn therefore keeps a list of what its peer may have
- * open (struct shm_offer), and sends GONE when such memory is freed.
+ * A peer maps our slabs (memory segments, slab.c) and opens memory of our GPUs (gpu.c).
+ * Pages live as long as any process has them mapped, so freed memory returns to the
+ * system only when each peer has released it too. Each conn therefore keeps a list of
+ * what its peer may have open (struct shm_offer), and sends a GONE note when such memory
+ * is freed.
  *
  * Memory can be freed on any thread. The port notices by a counter in its next poll() or
- * arm(), and then searches the lists of its conns, dozing ones included. Memory that was
- * never passed to a peer does not change the counter. An entry holds a reference to the
- * struct shm_known of its memory, so the search takes no lock.
+ * arm(), and then searches the lists of its conns, dozing ones included. Freeing memory
+ * that was never passed to a peer does not change the counter. An entry of the list holds
+ * a reference to the struct shm_known of its memory, so the search takes no lock.
  *
  * Bound: a list has at most one entry for each live memory, and those whose GONE waits
  * for room in the socket. A peer that does not read its socket gets no new entries by
@@ -21,8 +23,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* Most unanswered packets of a peer: it asks for at most SHM_SLAB_COUNT slabs, and
- * offers at most SHM_VIEW_COUNT memories. */
+/* Largest number of unanswered requests of a peer: it asks for at most SHM_SLAB_COUNT
+ * slabs, and offers at most SHM_VIEW_COUNT memories. */
 #define OWED_COUNT (SHM_SLAB_COUNT + SHM_VIEW_COUNT)
 
 static struct shm_fabric *fabric_of(const struct shm_port *port)
@@ -68,7 +70,8 @@ void shm_mem_unregister(struct tern_fabric *base, struct tern_mem *mem, void *re
 	(void)mem;
 	if (!known)
 		return;
-	/* Set before the counter: a port that sees the new count also sees this. */
+	/* Set `gone` before the counter: a port that sees the new count must also see
+	 * `gone`. */
 	atomic_store(&known->gone, true);
 	if (atomic_load(&known->ref_count) > 1)
 		atomic_fetch_add(&fabric->gone_count, 1);
@@ -106,8 +109,8 @@ struct shm_offer *shm_offer_new(
 	return offer;
 }
 
-/* While an offer is WANTED or MADE, an answer is awaited, so the socket is looked at
- * more often. */
+/* Changes the state of an offer. While it is WANTED or MADE an answer is awaited, so the
+ * conn is unsettled: every poll() checks its socket. */
 void shm_offer_enter(
 	struct shm_conn *conn, struct shm_offer *offer, enum shm_offer_state next)
 {
@@ -117,7 +120,8 @@ void shm_offer_enter(
 				   1 << SHM_OFFER_GONE,
 		[SHM_OFFER_TAKEN] = 1 << SHM_OFFER_GONE,
 		[SHM_OFFER_REFUSED] = 1 << SHM_OFFER_GONE,
-		[SHM_OFFER_GONE] = 1 << SHM_OFFER_GONE, /* found gone, then freed */
+		/* Marked GONE earlier, now freed. */
+		[SHM_OFFER_GONE] = 1 << SHM_OFFER_GONE,
 	};
 	bool waited = offer->state <= SHM_OFFER_MADE, waits = next <= SHM_OFFER_MADE;
 
@@ -180,7 +184,8 @@ static int answer_say(struct shm_conn *conn, const struct shm_owed *owed)
 		.status = owed->status,
 	};
 
-	if (owed->type == SHM_SLAB) /* passed as it is at the time of the answer */
+	/* Whether the peer may have the slab is decided now, not when the peer asked. */
+	if (owed->type == SHM_SLAB)
 		return shm_slab_pass(conn, owed->mem_id);
 	return shm_note_send(conn->fd, &note, -1);
 }
@@ -209,8 +214,7 @@ void shm_answer(
 	if (!conn->owed)
 		shm_conn_fail(conn, -ENOMEM);
 	else if (conn->owed_count == OWED_COUNT)
-		shm_conn_blame(
-			conn, "it asks for more than it can have, and reads no answer");
+		shm_conn_blame(conn, "it sends more requests than may be unanswered");
 	else
 		conn->owed[conn->owed_count++] = owed;
 }
@@ -225,7 +229,8 @@ static void look_among(struct tern_list *conns)
 		mark_what_is_gone(conn);
 		if (conn->gone_waits)
 			shm_gone_say(conn);
-		/* So that each poll() tries again to send it. */
+		/* Wake the conn from dozing, so that each poll() tries again to send
+		 * GONE. */
 		if (conn->gone_waits)
 			shm_conn_rouse(conn);
 	}

@@ -8,9 +8,9 @@
  *     name.c       names of listeners of "auto://"
  *     region.c     exposures; how a get or a peek begins
  *     copy.c       copying the bytes of gets: slabs, process_vm_readv, chunks
- *     slab.c       slabs: passed, mapped, unmapped
+ *     slab.c       slabs (memory segments of pools): passing, mapping, unmapping
  *     gpu.c        GPU memory, by CUDA IPC
- *     share.c      memory of ours that peers have open, and its end
+ *     share.c      memory of this process that peers have open
  *     shm.c        fabric, port, listener, poll, arm
  *
  * Addresses are names: 1 to 80 printable characters except space and '/'; "*" listens at
@@ -18,25 +18,26 @@
  * namespace.
  *
  * While spinning, poll() reads two cache lines of each peer: the one on which its next
- * record would start, and that of its indices (does it ask for a copy?), which seldom
- * changes and is read after each message of ours anyway. It makes almost no system calls:
- * sockets are looked at after a sleep, while a conn is being set up or ended, and
- * otherwise every LULL_NS. A sleeper announces sleep in its areas, and a peer that
- * publishes something for it then sends a WAKE over the socket, once per sleep.
+ * record would start, and the one with its indices and flags, which seldom changes and
+ * must be read after each sent message anyway. It makes almost no system calls: sockets
+ * are checked after a sleep, while a conn is being set up or ended, and otherwise every
+ * LULL_NS. A process that is about to sleep sets a flag in its areas; a peer that then
+ * writes something for it sends a WAKE over the socket, once per sleep.
  *
- * A conn that has been idle for a while dozes: it keeps announcing sleep, whether or not
- * its port sleeps, and is looked at only when something arrives on its socket or is asked
- * of it. So idle conns do not slow down polls and arms. The cost is paid by the first
+ * A conn that has been idle for DOZE_NS dozes: its sleep flag stays set, whether or not
+ * its port sleeps, and polls skip it until something arrives on its socket or the caller
+ * uses it. So idle conns do not slow down polls and arms. The cost is paid by the first
  * message after the pause: a WAKE, and up to LULL_NS if the receiver spins. Dozing begins
- * in arm(), or in poll() if the port spins, in the same order: sleep is announced,
- * everything is checked once more (see shm_bell()), and the announcement stays until the
- * conn wakes.
+ * in arm(), or in poll() if the port spins, in the same order: the flag is set,
+ * everything is checked once more (see shm_bell()), and the flag stays set until the conn
+ * wakes.
  *
  * Costs of a conn: a poll and an arm scan the conns that do not doze, a few cache lines
  * each; up to AWAKE_COUNT conns never doze. A conn has two descriptors and two areas of
- * shm_area_bytes() (1.3 MiB for messages of up to 64 KiB) of address space. An idle conn
- * has touched one page of each area; a used one its ring; the chunks are touched only
- * when memory outside slabs is read without permission for process_vm_readv.
+ * shm_area_bytes() (1.3 MiB for messages of up to 64 KiB) of address space. A conn that
+ * was never used has touched one page of each area; a used one also its ring. The chunks
+ * are touched only if the peer reads memory that is in no slab and may not use
+ * process_vm_readv.
  */
 #include "transport/shm/shm.h"
 
@@ -54,10 +55,11 @@
 
 #define AWAKE_COUNT 32u
 #define DOZE_NS     (10 * TERN_NS_PER_MS)
-#define LULL_POLLS  8u /* polls between two looks at the clock */
+#define LULL_POLLS  8u /* number of polls between two checks of the clock */
 #define LULL_NS     (50 * TERN_NS_PER_US)
 #define EVENT_COUNT 32
-#define TURN_COUNT  32 /* messages of one conn before the other conns have their turn */
+/* Most messages that one conn receives before the other conns have their turn. */
+#define TURN_COUNT 32
 
 static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts *opts,
 	struct tern_fabric **out, const char **why)
@@ -67,7 +69,7 @@ static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts
 	int fd, status = shm_memory_new(SHM_RING_OFFSET, &fd, &base);
 
 	if (status) {
-		*why = "the system gives no sealed shared memory (memfd_create)";
+		*why = "the system does not provide sealed shared memory (memfd_create)";
 		return status == -ENOMEM ? status : -ENOSYS;
 	}
 	munmap(base, SHM_RING_OFFSET);
@@ -146,8 +148,8 @@ static int port_new(struct tern_fabric *fabric, const struct tern_port_opts *opt
 	return 0;
 }
 
-/* Only the conns that are closed at the start: a handler may make more that fail at
- * once. */
+/* Frees the closed conns. Conns that are closed meanwhile wait for the next call: a
+ * handler may make new ones that fail immediately, without end. */
 static int reap(struct shm_port *port)
 {
 	struct tern_list now;
@@ -166,7 +168,7 @@ static void port_free(struct tern_port *base)
 {
 	struct shm_port *port = shm_port_of(base);
 
-	/* Conns of a closed listener, which the caller never knew, may be left. */
+	/* Conns of a closed listener may be left, which the layer above never knew. */
 	reap(port);
 	tern_assert(!port->in_poll && tern_list_empty(&port->conns));
 	tern_assert(tern_list_empty(&port->dozing));
@@ -257,14 +259,14 @@ static int shm_send(struct tern_conn *base, const void *head, size_t head_bytes,
 	shm_conn_rouse(conn);
 	status = shm_ring_send(&conn->ring, head, head_bytes, payload, payload_bytes);
 	if (status == -EPROTO) {
-		shm_conn_blame(conn, "the indices of its ring are impossible");
+		shm_conn_blame(conn, "impossible indices in its shared memory ring");
 		return -ENOTCONN;
 	}
 	conn->blocked |= status == -EAGAIN;
 	return status;
 }
 
-/* Delivers the messages of one conn in UP or PARTING. */
+/* Delivers messages of one conn in state UP or PARTING. */
 static int receive(struct shm_conn *conn, int budget)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -281,7 +283,8 @@ static int receive(struct shm_conn *conn, int budget)
 			break;
 		count++;
 		if (status < 0) {
-			shm_conn_blame(conn, "a record of its ring is malformed");
+			shm_conn_blame(
+				conn, "malformed record in its shared memory ring");
 			break;
 		}
 		status = handler->message(
@@ -298,7 +301,7 @@ static int unblock(struct shm_conn *conn)
 	int roomy = shm_ring_roomy(&conn->ring);
 
 	if (roomy < 0)
-		shm_conn_blame(conn, "the indices of its ring are impossible");
+		shm_conn_blame(conn, "impossible indices in its shared memory ring");
 	if (roomy <= 0)
 		return 0;
 	conn->blocked = false;
@@ -320,8 +323,8 @@ static bool wants_to_ask(const struct shm_conn *conn)
 	return conn->asking_count || conn->gone_waits || conn->owed_count;
 }
 
-/* True: some requests, offers or answers could not be sent, because the socket is
- * full. */
+/* Sends waiting requests for slabs, offers and answers. True: some could not be sent,
+ * because the socket is full. */
 static bool ask_for_slabs(struct shm_conn *conn)
 {
 	bool left = shm_offers_make(conn);
@@ -463,7 +466,7 @@ static bool must_look(struct shm_port *port)
 	return tern_now_ns(port->base.env) - port->looked_ns >= LULL_NS;
 }
 
-/* True if this conn has work for poll() that no descriptor reports. */
+/* True if this conn has work for poll() that no descriptor would report. */
 static bool has_work(struct shm_conn *conn)
 {
 	if (conn->state == SHM_PARTING)
@@ -475,8 +478,8 @@ static bool has_work(struct shm_conn *conn)
 	       (conn->starved && shm_slab_roomy(conn));
 }
 
-/* True if a conn without work is idle, and every further event will come through its
- * descriptors. */
+/* True if a conn that has no work is idle, and every further event will be reported by
+ * its descriptors. */
 static bool may_doze(const struct shm_conn *conn)
 {
 	const struct shm_port *port = shm_conn_port(conn);
@@ -486,7 +489,7 @@ static bool may_doze(const struct shm_conn *conn)
 	       !conn->starved && !wants_to_ask(conn) && !conn->refused_for_now;
 }
 
-/* Lets an idle conn doze in a port that spins. As in arm(), sleep is announced before
+/* Lets an idle conn doze while the port spins. As in arm(), the sleep flag is set before
  * the last check for work. */
 static void doze_off(struct shm_conn *conn)
 {

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slabs: memory of one end that the other end maps, whole and read-only, at its first
- * use.
+ * Slabs: shared memory segments of one end, from which its pools allocate tensors. The
+ * other end maps a slab, whole and read-only, when it first reads from the slab.
  *
  *     reader                             owner
  *     get() or peek(): SLAB_ASK mem_id -> passes the descriptor if any of it is exposed
  *     maps it                          <- SLAB mem_id, status
  *     unmaps it                        <- GONE mem_id: the slab was freed
  *
- * A mapping is kept for the next get, and keeps the owner's memory alive. It ends when
- * the slab is freed, when the conn ends, or when another slab needs its place (the least
- * recently used one is evicted, and asked for again at its next use). It never ends while
- * it is read: then the last reader unmaps it. Each conn has port->slab_max places. Peeks,
- * which an application ends when it likes, take at most half of them. Gets end by
- * themselves, so a get that finds no place waits for another to end.
+ * A mapping is kept for the next get, and keeps the owner's memory allocated. It ends
+ * when the owner frees the slab, when the conn ends, or when another slab must be mapped
+ * and there are too many (the least recently used one is evicted, and asked for again at
+ * its next use). A mapping that is being read stays until the last reader has finished.
+ * Each conn can map port->slab_max slabs. Peeks last as long as the application likes, so
+ * they use at most half of these. Gets end by themselves, so a get that can map no
+ * further slab waits for another get to end.
  */
 #include "transport/shm/shm.h"
 
@@ -43,7 +44,7 @@ static void slab_unmap(struct shm_slab *slab)
 	free(slab);
 }
 
-/* Frees the slab and removes it from its conn. */
+/* Removes the slab from its conn; unmaps and frees it unless it is being read. */
 static void slab_free(struct shm_slab *slab)
 {
 	struct shm_conn *conn = slab->conn;
@@ -63,7 +64,8 @@ static void slab_free(struct shm_slab *slab)
 		slab_unmap(slab);
 }
 
-/* Evicts a slab to make a place. False: every slab is in use or asked for. */
+/* Unmaps the least recently used slab, so that another one can be mapped. False: every
+ * slab is in use or was just requested. */
 static bool evict(struct shm_conn *conn)
 {
 	if (conn->busy_count == conn->slab_count)
@@ -156,8 +158,9 @@ int shm_slab_peek(struct shm_slab *slab)
 			return -ENOTSUP;
 		conn->peek_count++;
 		shm_conn_say_reading(conn);
-		/* The reader's half of reap(). If reap() sets `gone` and then finds
-		 * `reading` unset, this load sees `gone`. */
+		/* The reader's half of a handshake with shm_conn_reap() of the peer: if
+		 * the peer sets `gone` and then finds `reading` unset, this thread sees
+		 * `gone` here. */
 		atomic_thread_fence(memory_order_seq_cst);
 		if (shm_peer_gone(conn)) {
 			conn->peek_count--;
@@ -182,7 +185,7 @@ static void read_no_more(struct shm_slab *slab)
 	}
 }
 
-/* Searching a list is fine: a port reads from few slabs at a time, one or two for each
+/* A linear search is fast enough: a port reads from few slabs at a time, one or two per
  * peer. */
 void shm_unpeek(struct tern_port *port, const void *data)
 {
@@ -212,11 +215,13 @@ void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab)
 	};
 	int status = shm_note_send(conn->fd, &note, -1);
 
-	/* If the socket is full, the next poll() tries again; epoll reports its end. */
+	/* If the socket is full, the next poll() tries again. If it has ended, epoll
+	 * reports that. */
 	slab->state = status == -EAGAIN ? SHM_SLAB_WANTED : SHM_SLAB_ASKED;
 }
 
-/* The memory `mem_id`, if any of it is exposed to the peer of `conn`. */
+/* Finds memory `mem_id` if any part of it is exposed for reading to the peer of
+ * `conn`. */
 static const struct tern_mem *exposed(struct shm_conn *conn, uint32_t mem_id)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -231,13 +236,13 @@ static const struct tern_mem *exposed(struct shm_conn *conn, uint32_t mem_id)
 	return NULL;
 }
 
-/* Records that the peer must be told when the slab is freed. */
+/* Adds an entry to conn->offers, so that the peer is sent GONE when the slab is freed. */
 static int note_passing(struct shm_conn *conn, const struct tern_mem *mem)
 {
 	struct shm_known *known = tern_mem_reg(mem, conn->base.port->fabric->index);
 
 	if (shm_offer_find(conn, mem->id))
-		return 0; /* the peer evicted it and asks again */
+		return 0; /* the peer has unmapped the slab and asks for it again */
 	return shm_offer_new(conn, known, SHM_OFFER_TAKEN) ? 0 : -ENOMEM;
 }
 
@@ -256,8 +261,8 @@ int shm_slab_pass(struct shm_conn *conn, uint32_t mem_id)
 	return shm_note_send(conn->fd, &note, note.status ? -1 : mem->fd);
 }
 
-/* Maps a slab. If the process can have no more mappings, unused slabs of any conn are
- * unmapped first. */
+/* Maps a slab of the peer. If this process can have no more mappings, unused slabs of any
+ * conn are unmapped first. */
 static int map(struct shm_conn *conn, struct shm_slab *slab, int fd)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -280,13 +285,13 @@ void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd
 	int status = note->status ? -EACCES : 0;
 
 	if (!slab || slab->state != SHM_SLAB_ASKED) {
-		shm_conn_blame(conn, "it passed a slab that was not asked for");
+		shm_conn_blame(conn, "it sent a memory segment that was not requested");
 		return;
 	}
 	if (!status && (status = map(conn, slab, fd))) {
 		tern_log(conn->base.port->env, TERN_LOG_WARN,
-			"%s: cannot map slab %u: %s", conn->base.name, slab->mem_id,
-			tern_status_text(status));
+			"%s: cannot map its memory segment %u: %s", conn->base.name,
+			slab->mem_id, tern_status_text(status));
 		shm_conn_fail(conn, status);
 		return;
 	}
@@ -294,8 +299,8 @@ void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd
 	tern_list_init(&waiting);
 	tern_list_splice(&waiting, &slab->waiting);
 	if (status) {
-		/* Forget the peer's slab. When the peer names it again, this end asks for
-		 * its descriptor again. */
+		/* Forget this slab. When the peer sends another region in it, this end
+		 * requests its descriptor again. */
 		slab_free(slab);
 		slab = NULL;
 	} else {
@@ -308,8 +313,8 @@ void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd
 	shm_op_release(conn, slab, &waiting, status);
 }
 
-/* Handles GONE. If the slab was evicted and asked for again, the answer to that
- * request is on its way. */
+/* Handles GONE: unmaps a slab that the peer has freed. A slab that was unmapped before
+ * and requested again is not mapped yet; the answer to that request will come. */
 void shm_slab_gone(struct shm_conn *conn, uint32_t mem_id)
 {
 	struct shm_slab *slab = find(conn, mem_id);

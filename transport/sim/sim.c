@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator's world: time, processes, computation, files. The network is
- * fabric.c. */
+/* The simulator: time, processes, tasks, files. The simulated network is in fabric.c. */
 #include "transport/sim/sim.h"
 
 #include <errno.h>
@@ -13,7 +12,7 @@
 #define CONTEXTS_MAX 4
 #define PARTS_MAX    8
 
-struct part { /* two processes that cannot reach each other */
+struct part { /* Two processes that cannot reach each other, until a time. */
 	const struct tern_sim_process *a, *b;
 	uint64_t until_ns;
 };
@@ -38,19 +37,21 @@ struct tern_sim_process {
 	struct tern_domain *domain;
 	struct tern_context *contexts[CONTEXTS_MAX];
 	unsigned context_count;
-	struct tern_list done; /* struct notice */
+	/* struct notice of completed tasks and file operations, not handled yet */
+	struct tern_list done;
 	bool roused, crashed;
 	uint64_t stalled_until_ns;
 	struct tern_sim_event wake_up;
 };
 
-/* A notice for a process, handled in its next turn. */
+/* A task or file operation in progress. When it is completed, its process is notified in
+ * its next turn. */
 struct notice {
 	struct tern_list node;
 	struct tern_sim_event event;
 	struct tern_sim_process *process;
-	struct tern_task *task;    /* either a task */
-	struct tern_file_op *file; /* or a file operation */
+	struct tern_task *task;    /* a task; NULL: file operation */
+	struct tern_file_op *file; /* a file operation; NULL: task */
 	bool progress, running;
 };
 
@@ -182,7 +183,8 @@ static void deliver(struct tern_sim_event *event)
 	tern_sim_rouse(n->process);
 }
 
-/* Runs a task: it computes at once, and ends after its virtual time has passed. */
+/* Event of a task: calls run() now, and schedules done() for when the task's virtual
+ * duration has passed. */
 static void run_task(struct tern_sim_event *event)
 {
 	struct notice *n = tern_container_of(event, struct notice, event);
@@ -349,6 +351,8 @@ struct tern_sim_process *tern_sim_process_new(struct tern_sim *sim, const char *
 {
 	struct tern_sim_process *p = calloc(1, sizeof(*p));
 	struct tern_domain_hooks hooks = {.sim = p, .cuda_api = sim->opts.cuda_api};
+	/* Huge pages take real time, and cost nothing in simulated time. */
+	struct tern_domain_opts opts = {.no_hugepages = true};
 
 	tern_assert(p);
 	p->sim = sim;
@@ -359,7 +363,7 @@ struct tern_sim_process *tern_sim_process_new(struct tern_sim *sim, const char *
 	snprintf(p->name, sizeof(p->name), "%s", name);
 	tern_list_init(&p->done);
 	tern_list_push(&sim->processes, &p->node);
-	if (tern_domain_new_hooked(NULL, &hooks, &p->domain) < 0)
+	if (tern_domain_new_hooked(&opts, &hooks, &p->domain) < 0)
 		tern_never("a simulated domain could not be opened");
 	return p;
 }
@@ -369,7 +373,7 @@ void tern_sim_process_free(struct tern_sim_process *p)
 	struct tern_list *n;
 
 	tern_domain_free(p->domain);
-	p->crashed = true; /* events on their way to it are dropped */
+	p->crashed = true; /* Drop events for this process that are still to come. */
 	while ((n = tern_list_pop(&p->done)))
 		free(tern_list_entry(n, struct notice, node));
 	p->context_count = 0;
@@ -418,7 +422,7 @@ void tern_sim_crash(struct tern_sim_process *p)
 void tern_sim_stall(struct tern_sim_process *p, uint64_t for_ns)
 {
 	if (p->wake_up.place)
-		return; /* it is stalled already */
+		return; /* the process is stalled already */
 	p->stalled_until_ns = tern_ns_add(p->sim->now_ns, for_ns);
 	tern_sim_at(p->sim, &p->wake_up, p->stalled_until_ns);
 }
@@ -447,7 +451,7 @@ struct tern_sim *tern_sim_new(const struct tern_sim_opts *opts)
 	tern_assert(sim);
 	sim->opts = *opts;
 	sim->rng.seed = opts->seed;
-	sim->now_ns = TERN_NS_PER_S; /* no clock starts at zero */
+	sim->now_ns = TERN_NS_PER_S; /* not 0, since no real clock starts at 0 */
 	if (!sim->opts.caps)
 		sim->opts.caps = TERN_CAP_PUT;
 	if (!sim->opts.caps_b)
@@ -467,7 +471,8 @@ struct tern_sim *tern_sim_new(const struct tern_sim_opts *opts)
 	return sim;
 }
 
-/* Events that have not happened still hold resources: let them happen without effect. */
+/* Events still in the queue hold resources: run their callbacks, which free them and have
+ * no other effect. */
 void tern_sim_free(struct tern_sim *sim)
 {
 	struct tern_list *n;
@@ -497,8 +502,8 @@ static bool stands_still(const struct tern_sim_process *p)
 static void turn(struct tern_sim_process *p)
 {
 	for (unsigned i = 0; i < p->context_count; i++) {
-		/* The bound makes a context that is never idle fail the run instead of
-		 * hanging it. */
+		/* The limit makes the run fail, instead of hang, if a context always has
+		 * more work. */
 		for (int n = 0; p->context_count && tern_progress(p->contexts[i]) > 0;
 			n++)
 			tern_assert(n < 100000);
@@ -524,7 +529,7 @@ static void turns(struct tern_sim *sim)
 	} while (again);
 }
 
-/* The next timer of a process that is not stalled. */
+/* Time of the next timer of all processes that are not stalled, and its process. */
 static uint64_t next_timer_ns(struct tern_sim *sim, struct tern_sim_process **whose)
 {
 	uint64_t next = UINT64_MAX;

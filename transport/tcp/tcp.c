@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tcp fabric: opening, listening, connecting and ending. Data on a conn that is up is
- * in tx.c and rx.c; whose turn it is, in port.c.
+ * The tcp fabric: opening, listening, connecting and ending. Sending and receiving are in
+ * tx.c and rx.c, and their order in port.c.
  *
  * All failures and ends go through tcp_conn_end(): it closes the socket and removes the
- * conn from every list but the port's, so no further byte can be written to memory, and
- * leaves the callbacks to the next poll. The conn is freed only after `closed` was
- * called.
+ * conn from every list except port->conns, so no further byte can be written to memory;
+ * the next poll calls the callbacks. The conn is freed only after `closed` was called.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -23,9 +22,9 @@
 #include "transport/tcp/tcp.h"
 
 #define EAGER_BYTES 16384u
-/* A message waits behind at most four chunks, since the rendezvous keeps so many puts
- * in flight. Smaller chunks take more calls and lose bandwidth:
- * docs/log/performance.md. */
+/* Bytes of one put of a large tensor. The rendezvous layer keeps at most four such puts
+ * in flight, so a message waits for at most four of them to be sent. Smaller puts need
+ * more system calls and reach less bandwidth: docs/log/performance.md. */
 #define CHUNK_BYTES (512ull << 10)
 #define BULK_BYTES  (2ull << 20)
 
@@ -36,7 +35,8 @@ static struct tcp_fabric *fabric_of(struct tcp_port *port)
 
 /* ---- fabric ---- */
 
-/* Uses epoll unless io_uring was asked for: docs/log/performance.md. */
+/* Uses epoll unless the options request io_uring; docs/log/performance.md has the
+ * reasons. */
 static int choose_engine(
 	struct tcp_fabric *fabric, enum tern_tcp_engine asked, const char **why)
 {
@@ -65,7 +65,7 @@ static int choose_congestion(
 	if (fd == -EAFNOSUPPORT)
 		fd = tcp_socket_open(AF_INET6, "", 0);
 	if (fd < 0) {
-		*why = "the system gives no TCP sockets";
+		*why = "this system has no TCP sockets";
 		return -ENODEV;
 	}
 	r = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name));
@@ -74,7 +74,7 @@ static int choose_congestion(
 	close(fd);
 	if (r == 0 || !asked)
 		return 0;
-	*why = "the kernel has not, or does not allow, the TCP congestion control asked "
+	*why = "the kernel lacks, or does not allow, the TCP congestion control asked "
 	       "for";
 	return -ENOENT;
 }
@@ -110,7 +110,7 @@ static int tcp_auto_dial(const char *host_port, tern_auto_add *add, void *arg)
 	return add(arg, host_port);
 }
 
-/* Describes the engine in use, and whether the other one is available. */
+/* Describes the engine in use (epoll or io_uring), and whether the other engine works. */
 static void tcp_about(char *out, size_t size)
 {
 	struct tcp_fabric asked;
@@ -217,7 +217,7 @@ static void conn_discard(struct tcp_conn *conn)
 	free(conn);
 }
 
-/* Makes a conn. It takes over the descriptor, if any, also on failure. */
+/* Makes a conn for the socket `fd` (-1: none yet). On failure `fd` is closed. */
 static struct tcp_conn *conn_new(struct tcp_port *port, int fd, enum tcp_state state)
 {
 	struct tcp_conn *conn = calloc(1, sizeof(*conn));
@@ -247,7 +247,7 @@ static struct tcp_conn *conn_new(struct tcp_port *port, int fd, enum tcp_state s
 	return conn;
 }
 
-/* Changes the state, by an edge of the diagram in tcp.h. */
+/* Changes the state, if the diagram in tcp.h has this transition. */
 static void enter(struct tcp_conn *conn, enum tcp_state next)
 {
 	static const uint8_t edges[] = {
@@ -271,8 +271,8 @@ static void conn_name(struct tcp_conn *conn, const struct tern_addr *addr)
 	snprintf(conn->base.name, sizeof(conn->base.name), "tcp %s", text);
 }
 
-/* Removes the socket from the engine and closes it. The shutdown tells the peer even
- * if a child process holds a copy of the descriptor. */
+/* Removes the socket from the engine and closes it. shutdown() is needed because close()
+ * alone would not tell the peer while a child process holds a copy of the descriptor. */
 static void conn_hang_up(struct tcp_conn *conn)
 {
 	if (conn->watch.fd < 0)
@@ -352,8 +352,8 @@ static void tcp_conn_close(struct tern_conn *base, bool flush)
 
 /* ---- connect ---- */
 
-/* Starts to connect to the next address that works. 0, or the error of the last
- * attempt. */
+/* Starts to connect to the next address for which that is possible. 0, or the error of
+ * the last attempt. */
 static int connect_next(struct tcp_conn *conn, int r)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
@@ -407,8 +407,8 @@ static int tcp_connect(
 	return 0;
 }
 
-/* A socket that connects to an ephemeral port of this machine where nobody listens may
- * connect to itself: TCP calls that a simultaneous open. */
+/* True if the socket is connected to itself. That happens when it connects to an
+ * ephemeral port of this machine at which no process listens (TCP simultaneous open). */
 static bool is_itself(int fd)
 {
 	struct tern_addr a = {.len = sizeof(a.sa)}, b = {.len = sizeof(b.sa)};
@@ -437,8 +437,9 @@ int tcp_conn_connected(struct tcp_conn *conn)
 	}
 	enter(conn, TCP_UP);
 	free(TERN_TAKE(conn->targets));
-	/* The socket is unwatched until the thread sleeps: watching costs the kernel
-	 * time with every received byte, and the socket is always writable. */
+	/* The socket is not watched until the thread is about to sleep: watching costs
+	 * kernel time for every received byte, and the socket is almost always
+	 * writable. */
 	tcp_watch_remove(port, &conn->watch);
 	tcp_watch_want(port, &conn->watch, EPOLLIN);
 	port->base.handler->up(port->base.handler_arg, &conn->base);
@@ -447,7 +448,8 @@ int tcp_conn_connected(struct tcp_conn *conn)
 
 /* ---- listen ---- */
 
-/* Opens a listening socket on this address. Returns it or a negative errno. */
+/* Opens a listening socket at this address. Returns the descriptor or a negative
+ * errno. */
 static int listen_at(const struct tern_addr *addr, const char *congestion)
 {
 	int fd = tcp_socket_open(addr->sa.ss_family, congestion, 0);
@@ -481,8 +483,8 @@ static int tcp_listen(struct tern_port *base, const char *address, struct tern_l
 	r = tern_addr_resolve(address, true, &targets);
 	if (r)
 		return r;
-	/* The next address is tried only if this family or address does not exist
-	 * here. */
+	/* Try the next address only if this machine has no such address or address
+	 * family. */
 	for (; targets.next < targets.count; targets.next++) {
 		fd = listen_at(&targets.addr[targets.next], fabric_of(port)->congestion);
 		if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL)
@@ -515,7 +517,7 @@ static void tcp_lsn_close(struct tern_lsn *base)
 	struct tcp_port *port = tcp_port_of(base->port);
 
 	tcp_watch_remove(port, &lsn->watch);
-	/* shutdown() frees the address at once, even if the kernel or a child process
+	/* shutdown() frees the address immediately, even if the kernel or a child process
 	 * still holds the socket. */
 	shutdown(lsn->watch.fd, SHUT_RDWR);
 	close(lsn->watch.fd);
@@ -523,9 +525,9 @@ static void tcp_lsn_close(struct tern_lsn *base)
 	free(lsn);
 }
 
-/* Refuses a waiting peer for which no descriptor is left: closes the spare descriptor,
- * accepts the peer with it, and cuts it. Otherwise the peer would wait for ever, and
- * keep waking this thread. */
+/* Refuses a waiting peer when no descriptor is left: closes the spare descriptor, accepts
+ * the peer, and closes its socket. Otherwise the peer would wait forever, and the
+ * readable listener would keep waking this thread. */
 static void refuse(struct tcp_port *port, struct tcp_lsn *lsn)
 {
 	int fd;
@@ -540,8 +542,8 @@ static void refuse(struct tcp_port *port, struct tcp_lsn *lsn)
 	port->spare_fd = eventfd(0, EFD_CLOEXEC);
 }
 
-/* Accepts one peer per call: the callback may close the listener, and the engine
- * reports further peers again. */
+/* Accepts at most one peer per call, because the `accepted` callback may close the
+ * listener. The engine reports further peers again. */
 int tcp_lsn_accept(struct tcp_lsn *lsn)
 {
 	struct tcp_port *port = tcp_port_of(lsn->base.port);
@@ -578,8 +580,8 @@ static int tcp_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t off
 		tern_mem_at(mem, offset), bytes, access, out);
 }
 
-/* Never returns -EINPROGRESS: bytes are written only in poll, and the rest of a put
- * under way can be dropped. */
+/* Never returns -EINPROGRESS: bytes of puts are written only in poll(), and the rest of a
+ * put that is being received can be dropped. */
 static int tcp_withdraw(
 	struct tern_port *base, struct tern_op *op, const struct tern_region *region)
 {

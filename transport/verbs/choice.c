@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list of devices, and the choice of one of them: for a whole context, or for one
- * address ("HOST:PORT@DEVICE"). librdmacm finds a device only by an IP address. So
- * choosing a device means using its address: conns start from there, and a listener at
- * every address listens at that one.
+ * The list of RDMA devices, and the choice of one of them: for a whole context, or for
+ * one address ("HOST:PORT@DEVICE"). librdmacm finds a device only by an IP address. So
+ * choosing a device means using its IP address: conns are bound to this address, and a
+ * listener for every address of the machine listens at this address only.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -18,12 +18,13 @@
 
 /* ---- the list ---- */
 
-/* Speed of a port, from the encoding of InfiniBand, which Ethernet ports use too. */
+/* Speed of a port in bits/s, decoded from InfiniBand's speed and width codes, which
+ * Ethernet ports use too. */
 static uint64_t bits_per_s(const struct ibv_port_attr *attr)
 {
 	static const struct {
 		unsigned code;
-		uint64_t mbits; /* of one lane */
+		uint64_t mbits; /* speed of one lane, in Mbit/s */
 	} speeds[] = {{1, 2500}, {2, 5000}, {4, 10000}, {8, 10000}, {16, 14000},
 		{32, 25000}, {64, 50000}, {128, 100000}};
 	static const unsigned lanes[17] = {[1] = 1, [2] = 4, [4] = 8, [8] = 12, [16] = 2};
@@ -65,7 +66,7 @@ static void describe(struct verbs_fabric *fabric, const struct verbs_device *dev
 	if (verbs_address_of(fabric, device, &own))
 		return;
 	tern_addr_print(&own, out->address, sizeof(out->address));
-	colon = strrchr(out->address, ':'); /* before the port number, which is 0 */
+	colon = strrchr(out->address, ':'); /* remove the port number, which is 0 */
 	*colon = '\0';
 }
 
@@ -125,7 +126,7 @@ int verbs_choose(struct verbs_port *port, const char *text, struct verbs_choice 
 	r = find_address(verbs_port_fabric(port), name, &out->own);
 	if (r)
 		tern_log(port->base.env, TERN_LOG_ERROR, "verbs: device %s: %s", name,
-			r == -ENODEV ? "there is none of this name in use"
+			r == -ENODEV ? "no device in use has this name"
 				     : "it has no IP address");
 	return r;
 }

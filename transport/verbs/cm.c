@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Connecting and accepting through librdmacm, which finds the device and the path for an
- * IP address and carries a greeting each way.
+ * IP address, and transports a greeting (struct verbs_greeting) in each direction.
  *
- * Every event is copied and acknowledged before it is acted upon: destroying an id waits
- * for its events. An id whose conn is gone has no context, and what is still said about
- * it is ignored but for the end that its zombie waits for.
+ * Every event is copied and acknowledged before it is handled, since destroying an id
+ * waits until its events are acknowledged. When the conn of an id is freed, the id's
+ * context becomes NULL. Later events of the id are ignored, except those that allow the
+ * id to be destroyed (struct verbs_zombie).
  */
 #include <endian.h>
 #include <errno.h>
@@ -18,8 +19,9 @@
 #define RESOLVE_MS       2000
 #define REJECTED_NOBODY  8  /* IB_CM_REJ_INVALID_SERVICE_ID */
 #define REJECTED_BY_USER 28 /* IB_CM_REJ_CONSUMER_DEFINED */
-#define RNR_40_US        4  /* as InfiniBand encodes it */
-/* Unlimited retries while the receiver is not ready: credits guarantee a slot. */
+#define RNR_40_US        4  /* 40 us in InfiniBand's encoding */
+/* Value of rnr_retry_count: the device retries without limit while the peer has no
+ * receive posted (receiver not ready, RNR). Credits prevent that case. */
 #define RETRY_FOR_EVER 7
 
 /* ---- greetings ---- */
@@ -39,8 +41,8 @@ static struct verbs_greeting greeting(const struct verbs_conn *conn, int status)
 	};
 }
 
-/* Decodes the peer's greeting. 0, or the reason to reject it. Private data arrives
- * padded, so only too few bytes are an error. */
+/* Decodes the peer's greeting. 0, or the reason to reject it. librdmacm may append zeros
+ * to private data, so only too few bytes are an error. */
 static int read_greeting(const struct rdma_conn_param *param, struct verbs_greeting *out)
 {
 	if (!param->private_data || param->private_data_len < sizeof(*out))
@@ -110,7 +112,8 @@ static void set_options(struct verbs_port *port, struct rdma_cm_id *id)
 	const struct verbs_opts *opts = &verbs_port_fabric(port)->opts;
 	uint8_t value = (uint8_t)opts->traffic_class;
 
-	/* Both options are hints: a device or a kernel without them is accepted. */
+	/* Both options are optional: it does not matter if a device or a kernel lacks
+	 * them. */
 	if (opts->traffic_class >= 0)
 		verbs_api_of(port)->set_option(
 			id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &value, sizeof(value));
@@ -128,7 +131,9 @@ static void come_up(struct verbs_conn *conn)
 
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .min_rnr_timer = RNR_40_US};
 
-	/* A hint for a case that credits exclude: librdmacm's default is 0.65 s. */
+	/* Sets how long the peer's device pauses when no receive is posted at this end.
+	 * Credits prevent that case, so an error is ignored. librdmacm's default would be
+	 * 0.65 s. */
 	verbs_api_of(port)->modify_qp(
 		conn->qp, &attr, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER);
 	conn->deadline_ns = UINT64_MAX;
@@ -155,8 +160,8 @@ static void accepted(struct verbs_conn *conn)
 
 void verbs_cm_heard(struct verbs_conn *conn)
 {
-	/* Tell the kernel, which otherwise waits for a message that may have been
-	 * lost. */
+	/* Tell the kernel that the connection is established. Otherwise it waits for the
+	 * peer's RTU ("ready to use") packet, which may have been lost. */
 	verbs_api_of(verbs_conn_port(conn))->notify(conn->id, IBV_EVENT_COMM_EST);
 	accepted(conn);
 }
@@ -189,8 +194,7 @@ static void on_established(struct verbs_conn *conn, const struct rdma_conn_param
 
 /* ---- accepting ---- */
 
-/* Conns that have become part of a session since they were accepted are not half-open
- * any more. */
+/* Removes conns that have joined a session from the half-open conns. */
 static void forget_owned(struct verbs_port *port)
 {
 	tern_list_for_each_safe (node, &port->half_open.all) {
@@ -202,8 +206,8 @@ static void forget_owned(struct verbs_port *port)
 	}
 }
 
-/* Adds the conn to the half-open ones, and cuts another one if there are too many.
- * -EMFILE: this conn is the one to be cut. */
+/* Adds the conn to the half-open conns. If there are too many, one is cut. -EMFILE: this
+ * conn must be cut. */
 static int admit(struct verbs_conn *conn)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
@@ -288,8 +292,7 @@ static void fail(struct verbs_conn *conn, const char *what, int status)
 	verbs_conn_end(conn, status);
 }
 
-/* Starts to connect to the next address of the name. -EHOSTUNREACH: there is none
- * left. */
+/* Starts to connect to the next address of the host name. -EHOSTUNREACH: none is left. */
 static int resolve_next(struct verbs_conn *conn)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
@@ -348,7 +351,8 @@ static void on_rejected(
 	else if (reason == REJECTED_NOBODY)
 		verbs_conn_end(conn, -ECONNREFUSED);
 	else {
-		/* Numbers are those of the InfiniBand specification, 12.6.7.2. */
+		/* The numbers are those of the InfiniBand specification, section
+		 * 12.6.7.2. */
 		snprintf(what, sizeof(what), "rejected for reason %d", reason);
 		fail(conn, what, -ECONNREFUSED);
 	}
@@ -359,8 +363,8 @@ static void on_rejected(
 static void on_disconnected(struct verbs_conn *conn)
 {
 	conn->peer_gone = true;
-	/* The peer's last messages are in the completion queue: the device put them
-	 * there before it processed the disconnect. */
+	/* The device put the peer's last messages into the completion queue before it
+	 * processed the disconnect, so they can be handled now. */
 	if (conn->queue)
 		verbs_queue_drain(conn->queue);
 	verbs_conn_end(conn, -ECONNRESET);
@@ -368,7 +372,8 @@ static void on_disconnected(struct verbs_conn *conn)
 
 static void on_removal(struct verbs_conn *conn)
 {
-	conn->peer_gone = true; /* nobody would receive our disconnect */
+	/* The peer cannot get a disconnect, so do not wait for its acknowledgement. */
+	conn->peer_gone = true;
 	fail(conn, "its device was removed", -ENETDOWN);
 }
 
@@ -381,7 +386,8 @@ static void conn_event(struct verbs_conn *conn, const struct rdma_cm_event *even
 		bool left = event->event == RDMA_CM_EVENT_DISCONNECTED;
 
 		if (left && conn->status == -ENETDOWN)
-			conn->status = -ECONNRESET; /* the reason why work was flushed */
+			/* the disconnect is why work was flushed */
+			conn->status = -ECONNRESET;
 		conn->peer_gone |= left || event->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
 		return;
 	}
@@ -402,7 +408,7 @@ static void conn_event(struct verbs_conn *conn, const struct rdma_cm_event *even
 		fail(conn, "no answer", status == -EHOSTUNREACH ? status : -ETIMEDOUT);
 		break;
 	case RDMA_CM_EVENT_CONNECT_ERROR:
-		fail(conn, "it did not come up", -ECONNRESET);
+		fail(conn, "the connection was not established", -ECONNRESET);
 		break;
 	case RDMA_CM_EVENT_REJECTED:
 		on_rejected(conn, event->status, &event->param.conn);
@@ -445,7 +451,8 @@ static void zombie_event(struct verbs_port *port, const struct rdma_cm_event *ev
 	}
 }
 
-/* The device itself reports this too, but that event may be read by another domain. */
+/* Ends the conns on a removed device. The device's own asynchronous event may be read by
+ * another domain of this process. */
 static void device_removed(struct verbs_port *port, const struct ibv_context *context)
 {
 	tern_list_for_each (node, &port->queues) {
@@ -504,7 +511,7 @@ int verbs_cm_poll(struct verbs_port *port)
 	return events;
 }
 
-/* ---- the vtable's ---- */
+/* ---- connect() of the vtable ---- */
 
 int verbs_connect(struct tern_port *base, const char *address, struct tern_conn **out)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory, as far as the devices reach it: GPUDirect RDMA.
+ * Registration of GPU memory with RDMA devices: GPUDirect RDMA.
  *
- * It is registered as a dma-buf, if the driver exports one and the device accepts it;
- * otherwise by its address, if the kernel has nvidia-peermem; otherwise not at all, which
- * is no error: its tensors are staged. Registrations are used only if every device in use
- * has one, since the pieces of a tensor go over all rails, and a region has the keys of
- * all devices.
+ * The memory is registered as a dma-buf, if the CUDA driver exports one that the device
+ * accepts; otherwise by its address, if the kernel module nvidia-peermem is loaded;
+ * otherwise not at all, which is no error: tensors in this memory are staged in host
+ * memory. Registrations are used only if every device in use has one, since the pieces of
+ * a tensor are sent over all rails (parallel conns), and a region has the keys of all
+ * devices.
  */
 #include <errno.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ static int by_dma_buf(struct verbs_fabric *fabric, struct verbs_device *device,
 		return r;
 	r = fabric->api->reg_dmabuf_mr(device->pd, offset, mem->bytes, mem->address, fd,
 		verbs_access(fabric, mem), out);
-	close(fd); /* the registration keeps its own reference */
+	close(fd); /* the registration keeps its own reference to the dma-buf */
 	return r;
 }
 
@@ -43,10 +44,10 @@ static void explain(struct verbs_fabric *fabric, struct verbs_device *device, in
 		return;
 	device->gpu_refused = true;
 	tern_log(env, TERN_LOG_INFO,
-		"verbs: %s does not reach memory of the GPU: dma-buf: %s; "
+		"verbs: %s cannot access memory of the GPU: dma-buf: %s; "
 		"nvidia-peermem: %s",
 		fabric->api->device_name(device->context), tern_status_text(dma_buf),
-		peermem == -ENOTSUP ? "not there" : tern_status_text(peermem));
+		peermem == -ENOTSUP ? "not available" : tern_status_text(peermem));
 }
 
 void verbs_gpu_register(struct verbs_fabric *fabric, struct verbs_device *device,

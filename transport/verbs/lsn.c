@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listeners. librdmacm ends a listener that is bound to a device's address when the
- * device is removed. When the device returns (a driver was loaded again, or firmware
- * restarted), the listener is opened again, so that peers that lost their session find it
- * at the same address. A listener that is bound to every address of the machine survives,
- * and is not notified.
+ * Listeners of the verbs fabric. librdmacm ends a listener that is bound to a device's
+ * address when the device is removed. When the device returns (its driver was loaded
+ * again, or its firmware restarted), the listener is opened again, so that peers can
+ * reconnect to the same address. A listener that is bound to every address of the machine
+ * keeps working, and gets no event.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 #define BACKLOG  512
 #define AGAIN_NS (TERN_NS_PER_S / 2)
 
-/* Listens at one address. On failure, the id that was created for it is destroyed. */
+/* Listens at one address. On failure, lsn->id is NULL. */
 static int listen_at(struct verbs_lsn *lsn, const struct tern_addr *addr)
 {
 	struct verbs_port *port = verbs_port_of(lsn->base.port);
@@ -45,7 +45,7 @@ static int listen_at_any(struct verbs_lsn *lsn, const struct tern_addrs *addrs)
 		if (r != -EADDRNOTAVAIL && r != -ENODEV)
 			return r;
 	}
-	/* The addresses belong to this machine, but to no RDMA device of it. */
+	/* The addresses belong to this machine, but to none of its RDMA devices. */
 	return -EADDRNOTAVAIL;
 }
 
@@ -74,8 +74,8 @@ static void set_port(struct tern_addr *addr, in_port_t port)
 		((struct sockaddr_in *)(void *)&addr->sa)->sin_port = port;
 }
 
-/* Finds the address that peers can connect to. If the listener is bound to every
- * address, this is the address of a device. */
+/* Sets lsn->address to the address that peers can connect to. If the listener is bound to
+ * every address of the machine, that is the address of one device. */
 static void name_lsn(struct verbs_lsn *lsn)
 {
 	struct tern_addr any = verbs_port_fabric(verbs_port_of(lsn->base.port))->own;
@@ -94,7 +94,7 @@ static void name_lsn(struct verbs_lsn *lsn)
 	tern_addr_print(&own, lsn->address, sizeof(lsn->address));
 }
 
-/* If a device was chosen, "every address of this machine" is narrowed to the device's
+/* If the user chose a device, replaces "every address of this machine" by the device's
  * address. */
 static void narrow(struct tern_addrs *addrs, const struct verbs_choice *choice)
 {
@@ -127,7 +127,8 @@ int verbs_listen(struct tern_port *base, const char *address, struct tern_lsn **
 	r = listen_at_any(lsn, &addrs);
 	if (r == 0 && !verbs_is_choice(port, &choice, lsn->id->verbs)) {
 		verbs_api_of(port)->destroy_id(lsn->id);
-		r = -EADDRNOTAVAIL; /* the address is another device's */
+		/* The address belongs to another device than the chosen one. */
+		r = -EADDRNOTAVAIL;
 	}
 	if (r) {
 		free(lsn);
@@ -192,7 +193,7 @@ void verbs_lsn_event(struct verbs_lsn *lsn, const struct rdma_cm_event *event)
 	if (event->event != RDMA_CM_EVENT_DEVICE_REMOVAL)
 		return;
 	tern_log(port->base.env, TERN_LOG_WARN,
-		"verbs: listening at %s ends: the device was removed", lsn->address);
+		"verbs: stopped listening at %s: its device was removed", lsn->address);
 	verbs_api_of(port)->destroy_id(TERN_TAKE(lsn->id));
 	try_later(lsn);
 }
@@ -208,7 +209,8 @@ void verbs_lsn_expire(struct verbs_port *port, uint64_t now_ns)
 			verbs_port_deadline(port, lsn->again_ns);
 		else if (listen_at(lsn, &lsn->bound) == 0)
 			tern_log(port->base.env, TERN_LOG_WARN,
-				"verbs: listening at %s again", lsn->address);
+				"verbs: listening at %s again: its device is back",
+				lsn->address);
 		else
 			try_later(lsn);
 	}

@@ -2,13 +2,15 @@
 /*
  * poll and arm of the verbs fabric.
  *
- * A poll looks at the completion queues. All other events (librdmacm's, the devices'
- * asynchronous ones, the timer) are behind one epoll descriptor, which is read now and
- * then, and after every sleep. Data that a poll leaves to be sent is posted at its end,
- * after received slots were posted again, so that the credits sent are true.
+ * A poll reads the completion queues. All other events (of librdmacm, asynchronous events
+ * of devices, the timer) are reported by one epoll descriptor, which is checked once in
+ * VERBS_ASK_POLLS polls, and after every sleep. Work requests that were collected during
+ * a poll are posted at its end, after freed slots (receive buffers) have been posted
+ * again: so there is a posted slot for each credit that is sent.
  *
- * Before sleep, each completion queue is asked for a notification and then polled once
- * more. Completions found then are kept in the stash, because arm() may call no handler.
+ * Before sleep, a notification is requested from each completion queue and the queue is
+ * then polled once more. Completions found then are kept in the stash, because arm() may
+ * call no handler.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -44,7 +46,8 @@ static void queue_free(struct verbs_queue *queue)
 		epoll_ctl(queue->port->epoll_fd, EPOLL_CTL_DEL, queue->channel->fd, NULL);
 		api->destroy_comp_channel(queue->channel);
 	}
-	/* Removed from our epoll only: other ports may watch the same descriptor. */
+	/* Remove the descriptor from this port's epoll only: other ports may watch the
+	 * same descriptor. */
 	epoll_ctl(queue->port->epoll_fd, EPOLL_CTL_DEL, queue->device->context->async_fd,
 		NULL);
 	verbs_slots_fini(queue);
@@ -64,7 +67,8 @@ static int make_srq(struct verbs_queue *queue)
 	init.attr.max_wr = (uint32_t)max;
 	if (verbs_api_of(queue->port)->create_srq(queue->device->pd, &init, &queue->srq) <
 		0)
-		queue->srq = NULL; /* then each queue pair has its own */
+		/* Each queue pair then has a receive queue of its own. */
+		queue->srq = NULL;
 	queue->srq_max = init.attr.max_wr;
 	return 0;
 }
@@ -116,7 +120,8 @@ int verbs_queue_get(
 	struct verbs_device *device;
 	int r;
 
-	/* librdmacm binds an id to no device if the device was removed meanwhile. */
+	/* If the device was removed meanwhile, librdmacm leaves the id without a
+	 * device. */
 	if (!context)
 		return -ENODEV;
 	tern_list_for_each (node, &port->queues) {
@@ -155,8 +160,9 @@ int verbs_queue_reserve(struct verbs_queue *queue, int entries)
 
 /* ---- completions ---- */
 
-/* A work request was flushed. The connection manager may know the reason, so its
- * events are read before the conn ends: see on_disconnected(). */
+/* Ends a conn whose work request was flushed or failed. The connection manager may know
+ * the reason, so the next poll reads its events before the conn ends: see
+ * on_disconnected(). */
 static void flushed(struct verbs_conn *conn, int status)
 {
 	verbs_conn_port(conn)->turn = VERBS_ASK_POLLS;
@@ -173,7 +179,7 @@ static void receive(struct verbs_queue *queue, const struct ibv_wc *wc)
 	if (conn && wc->status == IBV_WC_SUCCESS)
 		verbs_rx(conn, slot, wc->byte_len);
 	else if (conn && wc->status == IBV_WC_LOC_LEN_ERR)
-		verbs_conn_blame(conn, "it sent more than a slot holds");
+		verbs_conn_blame(conn, "it sent a frame larger than a receive buffer");
 	else if (conn)
 		flushed(conn, -ENETDOWN);
 	shared = verbs_slot_is_shared(queue, slot);
@@ -185,16 +191,17 @@ static void receive(struct verbs_queue *queue, const struct ibv_wc *wc)
 }
 
 /*
- * Translates the status of a local completion. -ECONNRESET means that the peer said
- * goodbye or disconnected. If our own queue pair or device gives up, the peer may be
- * alive and take a while to notice: -ENETDOWN, for which the session waits longer.
+ * Translates the status of a failed completion to the status of the conn. It never
+ * returns -ECONNRESET, which means that the peer has sent BYE or disconnected. If the
+ * local queue pair or device fails, the peer may be alive and need some time to notice:
+ * that is -ENETDOWN, for which the session waits longer.
  */
 static int status_of(enum ibv_wc_status status)
 {
 	switch ((int)status) {
-	/* Our own requests are correct: so the peer has withdrawn its memory abruptly,
-	 * or packets reached it in an impossible order (rxe does that when it sends
-	 * them again). */
+	/* This end's requests are correct. So the peer has unregistered its memory
+	 * without notice, or packets reached it in the wrong order (which happens when
+	 * Soft-RoCE (rxe) retransmits packets). */
 	case IBV_WC_REM_ACCESS_ERR:
 	case IBV_WC_REM_INV_REQ_ERR:
 		return -EREMOTEIO;
@@ -204,7 +211,9 @@ static int status_of(enum ibv_wc_status status)
 	case IBV_WC_LOC_LEN_ERR:
 		return -EIO;
 	default:
-		return -ENETDOWN; /* LOC_QP_OP_ERR: rxe, when its interface is down */
+		/* Including LOC_QP_OP_ERR, which rxe reports when its network interface
+		 * is down. */
+		return -ENETDOWN;
 	}
 }
 
@@ -246,11 +255,12 @@ static int take_stash(struct verbs_queue *queue)
 	return count;
 }
 
-/* Stop reading the queue: its entries may name conns that are freed by then. */
+/* Stops reading the CQ forever, after an error: entries that would be read later may
+ * belong to conns that are freed by then. */
 static void break_queue(struct verbs_queue *queue)
 {
 	queue->broken = true;
-	verbs_device_failed(queue, "has a completion queue that does not work");
+	verbs_device_failed(queue, "cannot read its completion queue");
 }
 
 /* Handles at most about `budget` completions. */
@@ -274,7 +284,8 @@ static int queue_poll(struct verbs_queue *queue, int budget)
 
 void verbs_queue_drain(struct verbs_queue *queue)
 {
-	/* The limit is what the queue can hold now, since other conns may go on
+	/* The budget is the number of completions that the CQ can hold now. Without a
+	 * limit this loop might never end, since requests of other conns go on
 	 * completing. */
 	queue_poll(queue, queue->cq_entries + (int)VERBS_BATCH);
 }
@@ -365,7 +376,8 @@ static int others(struct verbs_port *port)
 		read_channel(queue);
 		events += verbs_async_read(queue);
 	}
-	/* Read this after the devices' events, which may concern this port. */
+	/* Read wake_fd after the devices' events, because handling these may write to
+	 * wake_fd. */
 	while (read(port->wake_fd, &count, sizeof(count)) > 0)
 		;
 	events += conns_failed(port);
@@ -380,8 +392,8 @@ void verbs_port_deadline(struct verbs_port *port, uint64_t at_ns)
 		port->deadline_ns = at_ns;
 }
 
-/* Calls `writable`. The list is taken over first: a handler may block its conn again,
- * or end others. */
+/* Calls `writable` for conns that may send again. The list is emptied first, because a
+ * handler may block its conn again, or end other conns. */
 static int call_writable(struct verbs_port *port)
 {
 	struct tern_list todo, *node;
@@ -412,7 +424,7 @@ static void flush_all(struct verbs_port *port)
 
 		if (queue->srq && queue->posted < queue->wanted &&
 			verbs_slots_refill(queue))
-			verbs_device_failed(queue, "does not take receives any more");
+			verbs_device_failed(queue, "no longer accepts receive requests");
 	}
 	while ((node = tern_list_pop(&port->dirty)))
 		verbs_tx_flush(tern_list_entry(node, struct verbs_conn, dirty));
@@ -526,7 +538,7 @@ int verbs_arm(struct tern_port *base)
 	struct verbs_port *port = verbs_port_of(base);
 	int r = 0;
 
-	/* arm() was called from a handler: poll() has not finished its events. */
+	/* This call comes from a handler: poll() has not finished handling its events. */
 	if (port->polling)
 		return -EAGAIN;
 	flush_all(port);
@@ -568,7 +580,7 @@ void verbs_port_free(struct tern_port *base)
 	struct verbs_port *port = verbs_port_of(base);
 
 	tern_assert(tern_list_empty(&port->lsns));
-	/* Conns that were never announced may be left. */
+	/* Conns may be left that the layer above never got to know. */
 	tern_list_for_each (node, &port->conns) {
 		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, node);
 
@@ -576,8 +588,8 @@ void verbs_port_free(struct tern_port *base)
 		verbs_conn_end(conn, -ECANCELED);
 	}
 	verbs_end_all(port);
-	/* Queues are freed before ids: with the last id of a removed device, librdmacm
-	 * may close the device. */
+	/* Free the verbs_queues before the ids: when the last id of a removed device is
+	 * destroyed, librdmacm may close the device. */
 	tern_list_for_each_safe (node, &port->queues)
 		queue_free(tern_list_entry(node, struct verbs_queue, node));
 	tern_list_for_each_safe (node, &port->zombies)

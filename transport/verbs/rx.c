@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Receiving on a conn: frames, each in a slot. Every field of a frame is checked before
- * it is used; a malformed frame ends the conn.
- */
+/* Receiving on a verbs conn: each frame arrives in a receive slot. Every field of a frame
+ * is checked before it is used; a malformed frame ends the conn. */
 #include <endian.h>
 #include <errno.h>
 #include <string.h>
@@ -14,7 +12,7 @@ static void deliver(struct verbs_conn *conn, const void *data, uint32_t bytes)
 	struct tern_port *port = conn->base.port;
 	int r;
 
-	/* A conn that is closing reads frames only for their credits. */
+	/* A conn that is closing reads frames only for the credits in their headers. */
 	if (conn->state != VERBS_UP)
 		return;
 	r = port->handler->message(port->handler_arg, &conn->base, data, bytes);
@@ -22,14 +20,14 @@ static void deliver(struct verbs_conn *conn, const void *data, uint32_t bytes)
 		verbs_conn_end(conn, r);
 }
 
-/* Appends a part of a message that is longer than a slot, and delivers the message at
- * its end. */
+/* Appends one part of a message that is longer than a slot. At the last part, delivers
+ * the whole message. */
 static void assemble(struct verbs_conn *conn, const char *data, uint32_t bytes, bool end)
 {
 	uint32_t most = conn->base.port->message_bytes;
 
 	if (bytes > most - conn->assembly_bytes) {
-		verbs_conn_blame(conn, "a message is longer than agreed");
+		verbs_conn_blame(conn, "it sent a message longer than agreed");
 		return;
 	}
 	if (!conn->assembly)
@@ -54,8 +52,12 @@ static void receive_put(struct verbs_conn *conn, const char *data, uint32_t byte
 	struct verbs_put put;
 	int r;
 
-	if (!port->windows.table || bytes <= sizeof(put)) {
-		verbs_conn_blame(conn, "a put, and no memory is exposed");
+	if (bytes <= sizeof(put)) {
+		verbs_conn_blame(conn, "it sent a put without bytes");
+		return;
+	}
+	if (!port->windows.table) {
+		verbs_conn_blame(conn, "it sent a put, but was never offered memory");
 		return;
 	}
 	memcpy(&put, data, sizeof(put));
@@ -71,7 +73,8 @@ static void receive_put(struct verbs_conn *conn, const char *data, uint32_t byte
 		memcpy(window->base + put.offset, data + sizeof(put), bytes);
 }
 
-/* Counts a frame that used one of the peer's credits. */
+/* Counts a frame that needed one of the peer's credits. False: the peer had no credit
+ * left, and the conn ends. */
 static bool take_credit(struct verbs_conn *conn)
 {
 	if (conn->received - conn->told >= conn->granted) {
@@ -93,7 +96,7 @@ static void frame(struct verbs_conn *conn, enum verbs_frame_type type, const cha
 			assemble(conn, data, bytes, true);
 		else if (bytes == 0 || bytes > conn->base.port->message_bytes)
 			verbs_conn_blame(
-				conn, "a message is longer than agreed, or empty");
+				conn, "it sent a message longer than agreed, or empty");
 		else
 			deliver(conn, data, bytes);
 		return;
@@ -109,8 +112,8 @@ static void frame(struct verbs_conn *conn, enum verbs_frame_type type, const cha
 		return;
 	case VERBS_BYE:
 		conn->eof = true;
-		/* If we are closing ourselves, we still wait until our data has
-		 * arrived. */
+		/* If this end is closing too, it still waits until its own data has been
+		 * sent. */
 		if (conn->state == VERBS_UP)
 			verbs_conn_end(conn, -ECONNRESET);
 		return;
@@ -128,7 +131,7 @@ void verbs_rx(struct verbs_conn *conn, uint32_t slot, uint32_t bytes)
 	if (conn->state != VERBS_UP && conn->state != VERBS_FLUSHING)
 		return;
 	if (bytes < sizeof(head)) {
-		verbs_conn_blame(conn, "a frame shorter than its header");
+		verbs_conn_blame(conn, "it sent a frame shorter than its header");
 		return;
 	}
 	memcpy(&head, at, sizeof(head));
@@ -141,11 +144,13 @@ void verbs_rx(struct verbs_conn *conn, uint32_t slot, uint32_t bytes)
 
 void verbs_rx_settle(struct verbs_conn *conn)
 {
-	/* A closing end may still need the credits for its last puts. */
+	/* Credits are sent in FLUSHING too: a peer that is also closing may need them for
+	 * its last puts. But no frame may follow this end's BYE. */
 	bool talks = conn->state == VERBS_UP ||
 		     (conn->state == VERBS_FLUSHING && !conn->bye_sent);
 
-	/* After -EAGAIN, the next completion tries again. */
+	/* If verbs_tx_control() returns -EAGAIN, the next completion leads to another
+	 * try. */
 	if (talks && conn->received - conn->told >= conn->granted / 2)
 		verbs_tx_control(conn, VERBS_CREDIT);
 }

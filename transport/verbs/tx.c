@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sending on a conn.
+ * Sending on a verbs conn.
  *
- * The ring mirrors the send queue in its order. Completions come in that order too, and
- * one completion covers all requests before it. So only some requests ask for one: the
- * last piece of every put, every read, and now and then a message; messages that hold a
- * slot count for more.
+ * The ring (conn->ring) has one entry for each work request in the send queue, in the
+ * same order. Completions arrive in this order too, and one completion covers all
+ * requests before it. So only some requests ask for a completion: the last piece of every
+ * put, every read, and one message in several (more often if messages hold slots, because
+ * a slot is freed only by a completion).
  *
- * Work requests are gathered and posted with one doorbell: when the batch is full, and at
- * the beginning and the end of every poll.
+ * Work requests are collected and posted together, with one doorbell: when the batch is
+ * full, and at the beginning and the end of every poll.
  */
 #include <endian.h>
 #include <errno.h>
@@ -25,7 +26,7 @@ static uint32_t room(const struct verbs_conn *conn)
 	return conn->depth - (conn->tail - conn->head);
 }
 
-/* Number of work requests that may be used for anything but control frames. */
+/* Number of work requests that may be used for anything except control frames. */
 static uint32_t free_room(const struct verbs_conn *conn)
 {
 	return room(conn) - TERN_MIN(room(conn), VERBS_CONTROL);
@@ -46,8 +47,8 @@ static int block(struct verbs_conn *conn, uint32_t need)
 	return -EAGAIN;
 }
 
-/* True if there is room for a message of `frames` frames, and no put waits that it
- * would overtake. */
+/* True if a message of `frames` frames can be sent now, and would not overtake a waiting
+ * put. */
 static bool fits(const struct verbs_conn *conn, uint32_t frames)
 {
 	return conn->put_count == 0 && free_room(conn) >= frames &&
@@ -75,24 +76,24 @@ void verbs_tx_flush(struct verbs_conn *conn)
 	conn->wait_count = 0;
 	if (count == 0 || conn->state == VERBS_ENDING)
 		return;
-	/* The credits in these frames promise slots, so the slots must be posted
-	 * first. */
+	/* Post receives first: the credits in these frames promise the peer that slots
+	 * are posted for its messages. */
 	if (queue->srq && queue->posted < queue->wanted && verbs_slots_refill(queue)) {
-		verbs_device_failed(queue, "does not take receives any more");
+		verbs_device_failed(queue, "no longer accepts receive requests");
 		return;
 	}
 	conn->wr[count - 1].next = NULL;
 	r = ibv_post_send(conn->id->qp, conn->wr, &bad);
 	if (r) {
 		tern_log(conn->base.port->env, TERN_LOG_WARN,
-			"%s: the device refuses work: %s", conn->base.name,
+			"%s: the device refuses work requests: %s", conn->base.name,
 			tern_status_text(r > 0 ? -r : -EIO));
 		verbs_conn_end(conn, -ENETDOWN);
 	}
 }
 
-/* The work request at the tail of the ring, to be filled before the next one is taken.
- * Its two data pieces are conn->sge[index]. */
+/* Appends a work request to the ring and to the batch to be posted. The caller must fill
+ * it in before the next call. Its data pieces (at most two) are conn->sge[index]. */
 static struct ibv_send_wr *next(struct verbs_conn *conn, const struct verbs_wr *entry)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
@@ -115,7 +116,7 @@ static struct ibv_send_wr *next(struct verbs_conn *conn, const struct verbs_wr *
 	return wr;
 }
 
-/* Largest number of unsignalled messages in the queue. */
+/* Largest number of messages in the send queue without a request for a completion. */
 static uint32_t signal_limit(const struct verbs_conn *conn)
 {
 	return TERN_MIN(conn->depth / 4, 64u);
@@ -136,10 +137,11 @@ static void maybe_signal(
 /* ---- does the remote NIC answer? ---- */
 
 /*
- * Time since the remote NIC has answered. A reliable queue pair finds out by itself, and
- * ends with -ETIMEDOUT, but only while something is in flight. So when the caller hears
- * nothing, a write of 0 bytes is posted: it takes no receive slot and no credit and needs
- * no key, and the peer's program has no part in its acknowledgement.
+ * Probes whether the remote NIC answers. The result is always 0: a reliable queue pair
+ * itself detects that the remote NIC does not answer, and the conn then ends with
+ * -ETIMEDOUT, but only while something is in flight. So this call, which is made when the
+ * peer is silent, posts an RDMA WRITE of 0 bytes. This needs no receive slot, no credit
+ * and no key, and the peer's program takes no part in the acknowledgement.
  */
 uint64_t verbs_unanswered_ns(struct tern_conn *base)
 {
@@ -166,8 +168,8 @@ static struct verbs_frame frame(struct verbs_conn *conn, enum verbs_frame_type t
 		.credit = htole32(conn->received), .type = (uint8_t)type};
 }
 
-/* Begins a frame with room for `bytes` after its header, and returns where they go. If
- * the frame does not fit inline, a slot must be free. */
+/* Begins a frame with `bytes` of payload, and returns the address where the caller must
+ * put the payload. If the frame is too long to be sent inline, a slot must be free. */
 static char *begin(struct verbs_conn *conn, enum verbs_frame_type type, uint32_t bytes)
 {
 	const struct verbs_frame head = frame(conn, type);
@@ -203,7 +205,7 @@ int verbs_tx_control(struct verbs_conn *conn, enum verbs_frame_type type)
 	return 0;
 }
 
-/* Sends a message in several frames: head and payload form one stream of bytes. */
+/* Sends a message in several frames. The payload follows the head immediately. */
 static void send_parts(struct verbs_conn *conn, const char *head, size_t head_bytes,
 	const char *payload, size_t payload_bytes)
 {
@@ -248,15 +250,16 @@ static uint32_t key_of(const struct verbs_conn *conn, const struct verbs_op *v)
 	return verbs_lkey(v->mem, conn->queue->device, conn->base.port->fabric);
 }
 
-/* True if the CPU must copy the op's bytes to memory that the device can read. */
+/* True if the device cannot read the put's source memory, so that the CPU must copy the
+ * bytes to a slot first. */
 static bool is_copied(const struct verbs_conn *conn, const struct verbs_op *v)
 {
 	return v->mem->kind == TERN_MEM_HOST && key_of(conn, v) == 0 &&
 	       !atomic_load(&conn->queue->device->dead);
 }
 
-/* Nothing can be sent from memory that the conn's device has not registered (it is
- * dead). */
+/* Scatter/gather entry for the next `bytes` of the op's memory. If the device has no key
+ * for the memory, the device is dead (see is_copied()), and the conn ends. */
 static struct ibv_sge sge_of(
 	struct verbs_conn *conn, const struct verbs_op *v, uint64_t bytes)
 {
@@ -278,8 +281,8 @@ static void advance(struct verbs_op *v, uint64_t bytes)
 	v->left -= bytes;
 }
 
-/* Posts the next `bytes` of an op that uses keys, as a read or a write. Local memory
- * is the op's, or `slot` - 1 if `slot` is not 0. */
+/* Posts the next `bytes` of a put or get as RDMA WRITE or READ. The local memory is that
+ * of the op, or, if `slot` is not 0, slot number `slot` - 1. */
 static struct ibv_send_wr *post_rdma(struct verbs_conn *conn, struct tern_op *op,
 	enum verbs_work work, uint64_t bytes, uint32_t slot)
 {
@@ -306,8 +309,8 @@ static void post_write(struct verbs_conn *conn, struct tern_op *op)
 	maybe_signal(conn, wr, false, v->left == 0);
 }
 
-/* As post_rdma(), for bytes that the device cannot read: they are copied to a slot
- * first. */
+/* Posts the next piece of a put from memory that the device cannot read: copies the bytes
+ * to a slot, and posts an RDMA WRITE from the slot. */
 static void post_copied(struct verbs_conn *conn, struct tern_op *op)
 {
 	struct verbs_op *v = verbs_op_of(op);
@@ -320,8 +323,9 @@ static void post_copied(struct verbs_conn *conn, struct tern_op *op)
 	maybe_signal(conn, wr, true, v->left == 0);
 }
 
-/* The same into a guarded region: a frame, and then the bytes, from their memory or
- * copied into the slot. */
+/* Posts the next piece of a put into a guarded region, as one message: a PUT frame in a
+ * slot, followed by the bytes, either directly from the op's memory or copied into the
+ * slot. */
 static void post_guarded(struct verbs_conn *conn, struct tern_op *op)
 {
 	struct verbs_op *v = verbs_op_of(op);
@@ -354,7 +358,8 @@ static void post_guarded(struct verbs_conn *conn, struct tern_op *op)
 	advance(v, bytes);
 }
 
-/* Posts pieces of a put while there is room. True: all of it is posted. */
+/* Posts pieces of a put as long as the send queue has space. True: the whole put is
+ * posted. */
 static bool pump_put(struct verbs_conn *conn, struct verbs_op *v)
 {
 	struct tern_op *op = tern_container_of(v, struct tern_op, priv);
@@ -387,8 +392,9 @@ static void pump_puts(struct verbs_conn *conn)
 	}
 }
 
-/* Decodes a region from the peer and checks that (offset, bytes) is inside. -ENOTCONN:
- * it is malformed, and the conn ends for it. A guarded region is checked by its owner. */
+/* Decodes a region that the peer has sent, and checks that (offset, bytes) is inside.
+ * -ENOTCONN: the region cannot be used, so the conn ends. A guarded region is not checked
+ * here, but by its owner when the bytes arrive. */
 static int take_region(struct verbs_conn *conn, const struct tern_region *wire,
 	uint64_t offset, uint64_t bytes, enum tern_access access,
 	struct verbs_region *region)
@@ -408,7 +414,8 @@ static int take_region(struct verbs_conn *conn, const struct tern_region *wire,
 	else if (__builtin_add_overflow(region->start, region->bytes, &end))
 		verbs_conn_blame(
 			conn, "it sent a region that wraps around the address space");
-	/* The region has no key for this conn's device. */
+	/* No key means that the peer's device of this conn could not register the
+	 * memory. */
 	else if (region->keys[conn->peer_device] == 0)
 		verbs_conn_end(conn, -ECONNRESET);
 	else
@@ -461,7 +468,8 @@ int verbs_put(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 
 /* ---- gets ---- */
 
-/* Posts pieces of gets in turn, so that a large one does not delay the others. */
+/* Posts RDMA READs for one piece of each get in turn, so that a large get does not delay
+ * the others. */
 static void pump_gets(struct verbs_conn *conn)
 {
 	while (!tern_list_empty(&conn->gets) && conn->reads < conn->read_max &&

@@ -2,9 +2,9 @@
 /*
  * The verbs fabric: its devices and the memory registered with them.
  *
- * Devices come into use with the first port, that is, when a context first listens or
- * connects over verbs: only then is all existing memory registered with them, and from
- * then on each new memory when it is made. So a program that uses shared memory alone
+ * Devices are brought into use with the first port, that is, when a context first listens
+ * or connects over verbs. Only then is all existing memory registered with them; memory
+ * that is made later is registered immediately. So a program that uses only shared memory
  * pins nothing, and the time limit of a connection is not spent on pinning.
  */
 #include <arpa/inet.h>
@@ -38,15 +38,15 @@ static void explain_refusal(struct verbs_fabric *fabric, struct verbs_device *de
 	if (status == -ENOMEM && limit.rlim_cur != RLIM_INFINITY)
 		tern_log(env, TERN_LOG_ERROR,
 			"verbs: %s cannot register %llu MiB: at most %llu MiB may be "
-			"locked (RLIMIT_MEMLOCK): ulimit -l unlimited, or "
+			"locked (RLIMIT_MEMLOCK); raise the limit with ulimit -l, or "
 			"LimitMEMLOCK=infinity in the service",
 			name, (unsigned long long)(mem->bytes >> 20),
 			(unsigned long long)(limit.rlim_cur >> 20));
 	else
 		tern_log(env, TERN_LOG_WARN,
-			"verbs: %s cannot register %llu bytes at %p: %s; tensors there "
-			"are copied, which is slower (tern_mem_wrap tells which memory "
-			"that is)",
+			"verbs: %s cannot register %llu bytes at %p: %s; so tensors in "
+			"this memory are copied, which is slower (see tern_mem_wrap in "
+			"tern/memory.h)",
 			name, (unsigned long long)mem->bytes, (void *)mem->base,
 			tern_status_text(status));
 }
@@ -55,21 +55,21 @@ int verbs_access(const struct verbs_fabric *fabric, const struct tern_mem *mem)
 {
 	int access = mem->read_only ? IBV_ACCESS_REMOTE_READ : ACCESS;
 
-	/* With guard=on peers never access the memory, so remote access is not
-	 * granted. */
+	/* With guard=on peers write by messages only, so remote access is not granted. */
 	return fabric->opts.guard ? access & IBV_ACCESS_LOCAL_WRITE : access;
 }
 
 void verbs_reg_set(struct verbs_reg *reg, unsigned index, struct ibv_mr *mr)
 {
 	reg->mr[index] = mr;
-	/* Pairs with verbs_lkey(): a port on another thread may use the key at once. */
+	/* Release order pairs with verbs_lkey(): a port on another thread may use a key
+	 * as soon as it is set. */
 	atomic_store_explicit(&reg->rkeys[index], mr->rkey, memory_order_release);
 	atomic_store_explicit(&reg->lkeys[index], mr->lkey, memory_order_release);
 }
 
-/* Registers one memory with a device. The caller holds the lock. -ENOMEM; 0 also if
- * the device refuses this kind of memory, whose bytes are then copied through slots. */
+/* Registers one memory with a device. The caller holds the lock. -ENOMEM. Returns 0 also
+ * if the device refuses this kind of memory, whose bytes are then copied to slots. */
 static int register_with(struct verbs_fabric *fabric, struct verbs_device *device,
 	struct verbs_reg *reg, struct tern_env *env)
 {
@@ -88,13 +88,13 @@ static int register_with(struct verbs_fabric *fabric, struct verbs_device *devic
 		return 0;
 	}
 	explain_refusal(fabric, device, reg->mem, r, env);
-	/* With too little lockable memory, more than one registration will fail, and
-	 * other fabrics do better than copies. */
+	/* -ENOMEM: the limit of locked memory is too low. Further registrations would
+	 * fail too, and for all of them another fabric would be faster than copying. */
 	return r == -ENOMEM ? r : 0;
 }
 
-/* Decides whether all devices in use can access the memory. Called for new memory, and
- * for all memory when devices come or go. The caller holds the lock. */
+/* Determines whether all devices in use can access the memory. Called for new memory, and
+ * for all memory when a device is added or removed. The caller holds the lock. */
 static void judge(const struct verbs_fabric *fabric, struct verbs_reg *reg)
 {
 	unsigned bit = 1u << fabric->base.index;
@@ -140,7 +140,7 @@ static int mem_register(struct tern_fabric *base, struct tern_mem *mem, void **o
 	int r = 0;
 
 	*out = NULL;
-	/* With guard=on the CPU copies the bytes, which it cannot do for GPU memory. */
+	/* With guard=on the CPU copies all bytes, and it cannot access GPU memory. */
 	if (mem->kind != TERN_MEM_HOST && fabric->opts.guard)
 		return 0;
 	reg = calloc(1, sizeof(*reg));
@@ -197,7 +197,8 @@ static bool wanted(const struct verbs_fabric *fabric, struct ibv_context *contex
 	return opts->device_count == 0;
 }
 
-/* An entry of a removed device may have the same address as a device plugged in later. */
+/* True for a device that is dead and was released. A device plugged in later may get the
+ * same ibv_context pointer, so find() must not return such an entry. */
 static bool is_over(const struct verbs_device *device)
 {
 	return atomic_load(&device->dead) && !device->pd;
@@ -212,7 +213,7 @@ static struct verbs_device *find(struct verbs_fabric *fabric, struct ibv_context
 	return NULL;
 }
 
-/* Adds a device. It may take the place of one that was removed and is no longer used. */
+/* Adds a device. It may reuse the entry of a device that was removed and released. */
 static struct verbs_device *add_device(
 	struct verbs_fabric *fabric, struct ibv_context *context)
 {
@@ -225,8 +226,8 @@ static struct verbs_device *add_device(
 		device = &fabric->devices[atomic_fetch_add(&fabric->device_count, 1)];
 	if (!device) {
 		tern_log(tern_env_system(), TERN_LOG_WARN,
-			"verbs: device %s is not used: there are %u others; the option "
-			"device= says which to use",
+			"verbs: device %s is not used, because there are already %u "
+			"others; the option device= chooses the devices",
 			fabric->api->device_name(context), VERBS_DEVICES_MAX);
 		return NULL;
 	}
@@ -270,9 +271,9 @@ static int start_device(
 	return r;
 }
 
-/* Starts all devices, since a region has the keys of all, for rails and for a conn
- * that returns on another device. The caller holds the lock. -ENOMEM, ...: none could
- * be started. */
+/* Starts all devices. All are needed because a region has the keys of all devices, for
+ * rails (parallel conns) and for sessions that reconnect over another device. The caller
+ * holds the lock. A negative errno: none could be started. */
 static int start_all(struct verbs_fabric *fabric, struct tern_env *env)
 {
 	unsigned started = 0;
@@ -313,7 +314,8 @@ int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,
 	pthread_mutex_lock(&fabric->lock);
 	device = find(fabric, context);
 	if (!device && wanted(fabric, context))
-		device = add_device(fabric, context); /* plugged in since the start */
+		/* The device was plugged in after the fabric was opened. */
+		device = add_device(fabric, context);
 	if (!device || atomic_load(&device->dead))
 		r = -ENODEV;
 	else if (!device->pd)
@@ -325,7 +327,7 @@ int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,
 	return r;
 }
 
-/* Releases the resources of a dead device that nobody uses any more. The caller holds
+/* Releases the resources of a dead device that no port uses any more. The caller holds
  * the lock. */
 static void drop_if_unused(struct verbs_fabric *fabric, struct verbs_device *device)
 {
@@ -362,7 +364,8 @@ void verbs_device_put(struct verbs_fabric *fabric, struct verbs_device *device)
 
 /* ---- open and close ---- */
 
-/* The IP address behind a GID: RoCE derives GIDs from addresses. */
+/* Extracts the IP address from a GID: RoCE devices derive a GID from each of their IP
+ * addresses. -EADDRNOTAVAIL: the GID contains none. */
 static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device *device,
 	uint8_t port, int index, struct tern_addr *out)
 {
@@ -389,8 +392,8 @@ static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device
 	return 0;
 }
 
-/* The first IP address in the GIDs of the device's active ports. GIDs of InfiniBand
- * have none. */
+/* Finds the first IP address in the GIDs of the device's active ports. GIDs of InfiniBand
+ * contain no IP address. */
 static bool address_by_gids(struct verbs_fabric *fabric,
 	const struct verbs_device *device, struct tern_addr *out)
 {
@@ -407,9 +410,9 @@ static bool address_by_gids(struct verbs_fabric *fabric,
 	return false;
 }
 
-/* Chooses an address of a device at this processor's NUMA node, whose memory will be
- * the nearest, or else of any device. (For a process that runs on all nodes the
- * present one is no worse than another.) */
+/* Chooses the IP address of a device on the NUMA node of the current CPU, since the
+ * memory of this process is probably on this node; otherwise of any device. (For a
+ * process that runs on all nodes, the current node is as good as any.) */
 static bool own_from_gids(struct verbs_fabric *fabric)
 {
 	unsigned node;
@@ -428,7 +431,7 @@ static bool own_from_gids(struct verbs_fabric *fabric)
 	return false;
 }
 
-/* The device of this fabric to which librdmacm binds this address; NULL: none. */
+/* Returns the device of this fabric to which librdmacm binds this address; NULL: none. */
 static struct verbs_device *device_at(struct verbs_fabric *fabric,
 	struct rdma_event_channel *channel, struct sockaddr *address)
 {
@@ -443,8 +446,8 @@ static struct verbs_device *device_at(struct verbs_fabric *fabric,
 	return device;
 }
 
-/* The first IPv4 address of this machine that belongs to `only`, or to any device if
- * `only` is NULL: IPoIB addresses are found in this way. */
+/* Finds the first IPv4 address of this machine that belongs to the device `only`, or to
+ * any RDMA device if `only` is NULL. This finds addresses of IPoIB interfaces. */
 static void address_by_interfaces(struct verbs_fabric *fabric,
 	const struct verbs_device *only, struct tern_addr *out)
 {
@@ -500,16 +503,18 @@ static int find_devices(struct verbs_fabric *fabric, const char **why)
 			add_device(fabric, contexts[i]);
 	fabric->api->free_devices(contexts);
 	if (fabric->device_count == 0) {
-		*why = "none of the RDMA devices is one that device= names";
+		*why = "no RDMA device has a name that the option device= gives";
 		return -ENODEV;
 	}
 	if (fabric->opts.gid_index >= 0 &&
 		address_of_gid(fabric, &fabric->devices[0], 1, fabric->opts.gid_index,
 			&fabric->opts.from)) {
-		*why = "gid= names no entry with an address of the first device's table";
+		*why = "gid= names an entry of the first device's GID table that has no "
+		       "IP address";
 		return -ENODEV;
 	}
-	/* Find the address that peers can connect to, for listeners at every address. */
+	/* Find the address that listeners at every address of the machine announce to
+	 * peers. */
 	if (!own_from_gids(fabric))
 		address_by_interfaces(fabric, NULL, &fabric->own);
 	return 0;
@@ -614,7 +619,7 @@ void verbs_region_decode(const struct tern_region *wire, struct verbs_region *ou
 	}
 }
 
-/* Exposes a window, which the peer writes into by messages. */
+/* Exposes memory as a guarded region: peers write into it by messages only. */
 static int expose_guarded(struct tern_conn *base, struct tern_mem *mem, uint64_t offset,
 	struct verbs_region *region, struct tern_region *out)
 {
@@ -662,8 +667,8 @@ static int withdraw(
 	struct verbs_port *port = verbs_port_of(base);
 	struct verbs_region ours;
 
-	/* Never -EINPROGRESS: copies for a peer take place within one poll(), and
-	 * peers are trusted not to write by RDMA after they have agreed to stop. */
+	/* Never -EINPROGRESS: what peers write by messages is complete within one poll(),
+	 * and peers are trusted not to write by RDMA after they have agreed to stop. */
 	(void)op;
 	verbs_region_decode(region, &ours);
 	if (ours.guarded)
@@ -672,7 +677,7 @@ static int withdraw(
 	return 0;
 }
 
-/* ---- auto: the same address, if it can be an RDMA device's ---- */
+/* ---- "auto://HOST:PORT": HOST:PORT unchanged, unless HOST is a loopback address ---- */
 
 static int auto_dial(const char *host_port, tern_auto_add *add, void *arg)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Declarations that the files of the simulated driver share. There is one world with one
- * lock: every function of the table takes it first (FAKE_ENTER), and everything below
- * expects it to be held.
+ * Declarations that the files of the simulated driver share. All state is in one struct
+ * (the world) with one lock. Every function of the driver's table takes the lock first
+ * (FAKE_ENTER); the functions declared in this file expect that it is held.
  *
  *     fake.c     the world, the table, faults, the count of open objects
  *     device.c   devices and contexts
  *     memory.c   memory of devices, page-locked memory
  *     share.c    memory for network cards and other processes
- *     stream.c   streams and events: when work happens
- *     work.c     copies, memsets, host functions: the kinds of work, and doing it
+ *     stream.c   streams and events: they decide when work is done
+ *     work.c     the kinds of work (copies, memsets, host functions), and their execution
  *     kernel.c   modules, functions, launches
  *     graph.c    capture and graphs
  */
@@ -36,7 +36,9 @@ struct fake_device {
 
 enum fake_mem_kind {
 	FAKE_MEM_DEVICE,
-	FAKE_MEM_OPENED, /* memory of another process, on a device */
+	/* Memory of another process, opened through an IPC handle, on a device of this
+	 * one. */
+	FAKE_MEM_OPENED,
 	FAKE_MEM_HOST,
 	FAKE_MEM_REGISTERED,
 	FAKE_MEM_KINDS
@@ -48,21 +50,26 @@ struct fake_mem {
 	struct fake_device *device;
 	char *base;
 	size_t bytes;
-	/* Pages, the last of which is never accessible; NULL: the user's memory. */
+	/* Mapping of the memory plus a guard page at its end that is never accessible;
+	 * NULL: the memory belongs to the user. */
 	char *map;
 	size_t map_bytes;
-	int fd;              /* file of the pages; -1: none */
-	unsigned open_count; /* OPENED: number of opens */
-	/* OPENED: identifies the memory in its own process. */
+	/* Second mapping of the device memory, which is always accessible. */
+	char *view;
+	int fd;              /* file that the memory is a mapping of; -1: none */
+	unsigned open_count; /* for FAKE_MEM_OPENED: how often the user has opened it */
+	/* For FAKE_MEM_OPENED: the owner's process, and the inode of the memory's file
+	 * there. */
 	ino_t inode;
 	pid_t owner;
 	uint64_t owner_at;
 	uint64_t id;
 	bool sync_memops;
+	bool pooled; /* allocated from a memory pool, as by cuMemAllocAsync() */
 };
 
-/* State of an event between processes, shared by all of them: how often it was
- * recorded, and which record was done last. */
+/* State of an event that several processes use, in memory that they share: how often the
+ * event was recorded, and the number of the last record that is done. */
 struct fake_shared_page {
 	_Atomic uint64_t recorded, done;
 };
@@ -73,16 +80,20 @@ struct fake_shared {
 	struct fake_shared_page *page;
 };
 
-/* A place in a stream at which an event was recorded. */
+/* A mark: the place in a stream at which an event was recorded. */
 struct fake_mark {
 	unsigned ref_count;
-	bool done;                  /* use fake_mark_is_done() */
-	struct fake_shared *shared; /* NULL: not between processes */
-	/* Number of the record; records of other processes have no stream. */
+	/* The work before the mark is done; see is_done() in stream.c. */
+	bool done;
+	/* NULL: the event is not shared with another process. */
+	struct fake_shared *shared;
+	/* How many times the event had been recorded at this record. A mark of another
+	 * process's record has no stream. */
 	uint64_t number;
-	uint64_t step; /* step at which it was done */
+	uint64_t step; /* value of fake_world.step when the record was done */
 	struct fake_stream *stream;
-	/* The record is part of a graph: it comes after these nodes. */
+	/* If the record was captured into a graph: that graph, and the nodes that come
+	 * before the record. */
 	struct fake_graph *capture;
 	unsigned *tail, tail_count;
 };
@@ -91,7 +102,7 @@ struct fake_event {
 	struct tern_list node;
 	struct fake_device *device;
 	unsigned flags;
-	struct fake_mark *mark; /* NULL: never recorded */
+	struct fake_mark *mark; /* mark of the last record; NULL: never recorded */
 	struct fake_shared *shared;
 };
 
@@ -108,23 +119,25 @@ enum fake_op_kind {
 struct fake_op {
 	struct tern_list node;
 	enum fake_op_kind kind;
-	/* For COPY and SET: */
+	/* For the kinds COPY and SET: */
 	char *to;
-	const char *from; /* `owned` if the source is not page-locked */
+	/* Source; it points to `owned` if the caller's memory is not page-locked. */
+	const char *from;
 	size_t bytes;
 	uint32_t value;
-	unsigned unit; /* bytes of a value */
-	/* For KERNEL: */
+	unsigned unit; /* bytes of the value that SET repeats */
+	/* For the kind KERNEL: */
 	const struct fake_kernel *kernel;
 	struct fake_cuda_launch launch;
-	void *params[FAKE_CUDA_MAX_PARAMS]; /* pointers into `owned` */
-	/* For HOST: */
+	void *params[FAKE_CUDA_MAX_PARAMS]; /* copies of the parameters, in `owned` */
+	/* For the kind HOST (call of a host function): */
 	CUhostFn host;
 	void *arg;
-	/* For RECORD and WAIT: */
+	/* For the kinds RECORD and WAIT (of an event): */
 	struct fake_mark *mark;
-	CUevent event; /* RECORD in a graph, which has no mark */
-	/* For GRAPH: */
+	/* A RECORD in a graph: it gets its mark when the graph is launched. */
+	CUevent event;
+	/* For the kind GRAPH (launch of a graph): */
 	struct fake_run *run;
 	void *owned;
 };
@@ -135,8 +148,10 @@ struct fake_stream {
 	struct tern_list ops;
 	unsigned flags;
 	int priority;
-	bool destroyed; /* freed when its work is done */
-	/* While it is captured: the nodes after which the next one comes. */
+	/* Destroyed by the user; it is freed when its queued work is done. */
+	bool destroyed;
+	/* While the stream is captured: the graph, and the nodes that come before the
+	 * next node. */
 	struct fake_graph *capture;
 	unsigned *tail, tail_count;
 };
@@ -167,30 +182,31 @@ struct fake_node {
 	unsigned *before, before_count;
 };
 
-/* A captured graph. It is shared with the executables made from it. */
+/* A captured graph, shared by the executable graphs that are made from it. */
 struct fake_graph {
 	unsigned ref_count;
-	/* Stream of the capture; NULL: the capture has ended. */
+	/* Stream with which the capture began; NULL: the capture has ended. */
 	struct fake_stream *origin;
 	CUstreamCaptureMode mode;
 	pthread_t thread;
-	bool invalid; /* a forbidden function was called */
+	/* The capture failed: a function was called that a capture forbids. */
+	bool invalid;
 	struct fake_node *nodes;
 	unsigned node_count;
 };
 
-/* A launch of a graph. */
+/* One launch of a graph. */
 struct fake_run {
 	struct fake_graph *graph;
-	bool *done;               /* by node */
-	struct fake_mark **marks; /* by node: marks of nodes that record */
-	unsigned left;            /* nodes that are not done */
+	bool *done;               /* for each node: was it executed? */
+	struct fake_mark **marks; /* for each node that records an event: its mark */
+	unsigned left;            /* nodes that are not executed yet */
 };
 
 struct fake_graph_handle {
 	struct tern_list node;
 	struct fake_graph *graph;
-	struct fake_device *device; /* for an executable */
+	struct fake_device *device; /* of an executable graph; NULL: of a graph */
 };
 
 struct fake_world {
@@ -199,16 +215,15 @@ struct fake_world {
 	struct fake_cuda_opts opts;
 	struct tern_cuda_api api;
 	struct tern_rng rng;
-	uint64_t step; /* number of pieces of work done */
+	uint64_t step; /* pieces of work done since the reset */
 	bool inited;   /* cuInit was called */
 	bool held;
-	bool unguarded_now; /* device memory is accessible until the lock is released */
-	struct fake_pages {
-		char *at; /* NULL: none */
-		size_t bytes;
-	} opened[2]; /* pages accessible for the present piece of work */
+	/* Device memory is accessible to the host until the lock is released. */
+	bool unguarded_now;
 	uint64_t next_mem_id;
-	void *freed_at; /* address that is allocated first again, as by real drivers */
+	/* Address of the last freed memory: the next allocation gets it again, as real
+	 * drivers do. */
+	void *freed_at;
 	unsigned pageable_copy_count;
 	struct fake_device devices[FAKE_CUDA_MAX_DEVICES];
 	struct tern_list mems, streams, events, kernels, modules, graphs, graph_execs;
@@ -219,79 +234,86 @@ extern struct fake_world fake_world;
 #define FAKE_LOCK()                                                                      \
 	TERN_CLEANUP(fake_world_leave) struct fake_world *entered_ = fake_world_enter(); \
 	(void)entered_
-/* Takes the lock, counts the call, and returns the result that a test injects. */
+/* Takes the lock, counts the call of function `name`, and returns the error that a test
+ * has injected for this call, if any. */
 #define FAKE_ENTER(name)                                                                 \
 	FAKE_LOCK();                                                                     \
 	CUresult fault_ = fake_asked_fault(name);                                        \
 	if (fault_)                                                                      \
 	return fault_
-/* FAKE_ENTER for functions that need a usable context: sets `device`. */
+/* FAKE_ENTER for functions that need a usable CUDA context. It sets `device`. */
 #define FAKE_ENTER_CTX(name)                                                             \
 	FAKE_ENTER(name);                                                                \
 	struct fake_device *device = NULL;                                               \
 	CUresult current_ = fake_current(&device);                                       \
 	if (current_)                                                                    \
 	return current_
-/* FAKE_ENTER_CTX for functions that may wait for the device: fails if a capture
- * forbids that. */
+/* FAKE_ENTER_CTX for functions that may wait for the device: returns an error if a stream
+ * capture forbids such calls. */
 #define FAKE_ENTER_UNSAFE(name)                                                          \
 	FAKE_ENTER_CTX(name);                                                            \
 	CUresult capture_ = fake_capture_forbids();                                      \
 	if (capture_)                                                                    \
 	return capture_
 
-/* fake.c */
+/* Defined in fake.c: */
 struct fake_world *fake_world_enter(void);
-/* Waits a little without the lock, so that other threads may change anything. */
+/* Releases the lock for a short time, so that other threads can run. Any state may have
+ * changed afterwards. */
 void fake_rest(void);
-void fake_worker_need(void); /* with opts.background: starts the worker thread */
+void fake_worker_need(void); /* starts the worker thread if opts.background is set */
 void fake_worker_call(void); /* wakes the worker thread */
 void fake_world_leave(struct fake_world **world);
 CUresult fake_asked_fault(const char *function);
-CUresult fake_kernel_fault(const char *kernel); /* called once per execution */
+/* Result that a test has injected for this execution of the kernel; call it once for each
+ * execution. */
+CUresult fake_kernel_fault(const char *kernel);
 void fake_host_function(CUhostFn host, void *arg);
 
-/* device.c */
+/* Defined in device.c: */
 void fake_gpus_open(void);
 void fake_device_entries(struct tern_cuda_api *api);
-/* Device of the calling thread's context. An error if it has no context, or the
- * context was destroyed or is corrupted. */
+/* Sets *out to the device of the calling thread's context. Fails if the thread has no
+ * context, or the context was destroyed or is corrupted. */
 CUresult fake_current(struct fake_device **out);
 void fake_device_spoil(struct fake_device *device, CUresult result);
 void fake_contexts_forget(void); /* drops the contexts of the calling thread */
 
-/* memory.c */
+/* Defined in memory.c: */
 void fake_memory_entries(struct tern_cuda_api *api);
-/* Memory of these kinds (bits 1 << kind) that includes the whole range; NULL: none. */
+/* Finds memory of one of these kinds (bits 1 << kind) that contains the whole range;
+ * NULL: there is none. */
 struct fake_mem *fake_mem_find(const void *at, size_t bytes, unsigned kinds);
-/* At the address `hint` if that is free. */
+/* Creates memory of `bytes`, at the address `hint` if that range is free. */
 struct fake_mem *fake_mem_map(
 	int fd, size_t bytes, struct fake_device *device, void *hint);
 void fake_mem_free(struct fake_mem *mem);
 void fake_mems_drop(struct fake_device *device);
 void fake_guard(bool closed);
-/* Makes the pages of a piece of work accessible, and closes those of the previous
- * piece. `to` or `from` may be NULL. */
-void fake_guard_open(const void *to, const void *from, size_t bytes);
+/* Address at which the driver itself may access these bytes: of device memory it is in
+ * the second mapping (the view). */
+void *fake_view(const void *at, size_t bytes);
 #define FAKE_ON_DEVICE (1u << FAKE_MEM_DEVICE | 1u << FAKE_MEM_OPENED)
 #define FAKE_LOCKED    (1u << FAKE_MEM_HOST | 1u << FAKE_MEM_REGISTERED)
 
-/* share.c */
+/* Defined in share.c: */
 void fake_share_entries(struct tern_cuda_api *api);
-struct fake_shared *fake_shared_new(int fd); /* -1: makes a new one */
+struct fake_shared *fake_shared_new(int fd); /* fd -1: creates a new one */
 struct fake_shared *fake_shared_get(struct fake_shared *shared);
 void fake_shared_put(struct fake_shared *shared);
 
-/* stream.c */
+/* Defined in stream.c: */
 void fake_stream_entries(struct tern_cuda_api *api);
 struct fake_stream *fake_stream_of(CUstream handle);
-/* Takes the op: queues it, or adds it to the graph that is being captured on the
- * stream. */
+/* Takes ownership of `op`: queues it in the stream, or adds it to the graph if the stream
+ * is being captured. */
 void fake_stream_put(struct fake_stream *stream, struct fake_op *op);
-void fake_stream_run(struct fake_stream *stream); /* until nothing is left */
+/* Does the stream's work until none is left. */
+void fake_stream_run(struct fake_stream *stream);
 bool fake_streams_step(void);
 void fake_streams_early(void);
-void fake_streams_run(struct fake_device *device); /* NULL: those of all devices */
+/* Does the work of all streams of the device; NULL: of all devices. */
+void fake_streams_run(struct fake_device *device);
 void fake_streams_drop(struct fake_device *device);
 bool fake_streams_touch(const struct fake_mem *mem);
 unsigned fake_streams_queued(void);
@@ -300,24 +322,25 @@ struct fake_event *fake_cuevent_new(struct fake_device *device, unsigned flags);
 void fake_event_free(struct fake_event *event);
 void fake_mark_put(struct fake_mark *mark);
 struct fake_mark *fake_mark_get(struct fake_mark *mark);
-/* Records the event: from now on waits for it wait for this mark, which the caller
- * completes with fake_mark_done(). */
+/* Records the event: from now on, calls that wait for the event wait for the returned
+ * mark. The caller completes the mark with fake_mark_done(). */
 struct fake_mark *fake_event_mark(CUevent event, struct fake_stream *stream);
 void fake_mark_done(struct fake_mark *mark);
 
-/* work.c */
+/* Defined in work.c: */
 void fake_work_entries(struct tern_cuda_api *api);
 struct fake_op *fake_op_new(enum fake_op_kind kind);
 void fake_op_free(struct fake_op *op);
-CUresult fake_op_do(struct fake_op *op); /* does a COPY, SET, KERNEL, HOST or GRAPH */
+/* Does an op of the kind COPY, SET, KERNEL, HOST or GRAPH. */
+CUresult fake_op_do(struct fake_op *op);
 bool fake_op_touches(const struct fake_op *op, const struct fake_mem *mem);
 
-/* kernel.c */
+/* Defined in kernel.c: */
 void fake_kernel_entries(struct tern_cuda_api *api);
 void fake_kernels_forget(void);
 void fake_modules_drop(struct fake_device *device);
 
-/* graph.c */
+/* Defined in graph.c: */
 void fake_graph_entries(struct tern_cuda_api *api);
 CUresult fake_capture_forbids(void);
 void fake_capture_spoil(struct fake_graph *capture);
@@ -326,11 +349,12 @@ void fake_capture_join(struct fake_stream *stream, const struct fake_mark *mark)
 void fake_capture_leave(struct fake_stream *stream);
 struct fake_graph *fake_graph_get(struct fake_graph *graph);
 void fake_graph_put(struct fake_graph *graph);
-/* A launch into the stream. If it is freed early, the events of its nodes that have not
- * run count as recorded. */
+/* A launch of the graph in the stream. If it is freed before its end, the events of nodes
+ * that have not run count as recorded. */
 struct fake_run *fake_run_new(struct fake_graph *graph, struct fake_stream *stream);
 void fake_run_free(struct fake_run *run);
-CUresult fake_run_step(struct fake_run *run); /* does one node, if any is left */
+/* Executes one of the nodes that are left, if there is one. */
+CUresult fake_run_step(struct fake_run *run);
 bool fake_graph_touches(const struct fake_graph *graph, const struct fake_mem *mem);
 void fake_graph_execs_drop(struct fake_device *device);
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Devices of the simulated driver and their primary contexts. A context ends with its
- * last release. Nothing may be open in it then, unless it is corrupted: then everything
- * is freed, which is the only way to get rid of it.
+ * Devices of the simulated driver and their primary contexts. A context is destroyed by
+ * its last release. At that time no memory, stream or other object of the context may
+ * exist, unless the context is corrupted: then all of it is freed, since a corrupted
+ * context has no other way to free anything.
  */
 #include "tests/fakes/cuda/cuda_world.h"
 
 #define STACK_MAX 16
 
-/* The contexts that the calling thread has pushed. */
+/* The calling thread's stack of pushed contexts. */
 static _Thread_local struct fake_device *stack[STACK_MAX];
 static _Thread_local unsigned depth;
 
@@ -105,7 +106,7 @@ static CUresult device_total_mem(size_t *out, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-/* -1: the driver does not know the attribute. */
+/* Value of the attribute; -1: the driver does not know it. */
 static int attribute_of(const struct fake_device *device, CUdevice_attribute attribute)
 {
 	const struct fake_cuda_opts *o = &fake_world.opts;
@@ -139,9 +140,9 @@ static int attribute_of(const struct fake_device *device, CUdevice_attribute att
 		return o->vmm;
 	case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
 		return o->old_driver ? -1 : o->dma_buf;
-	case 125: /* IPC_EVENT_SUPPORTED */
+	case 125: /* CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED */
 		return o->old_driver ? -1 : o->ipc;
-	case 134: /* HOST_NUMA_ID */
+	case 134: /* CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID */
 		if (o->old_driver)
 			return -1;
 		return o->numa_node < 0 ? INT32_MAX : o->numa_node + device->index;
@@ -175,7 +176,7 @@ static CUresult primary_ctx_retain(CUcontext *out, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-/* The first open object of the device, for people; NULL: nothing is open. */
+/* Names the first open object of the device, for a message; NULL: nothing is open. */
 static const char *what_is_open(const struct fake_device *device)
 {
 	static char text[80];
@@ -236,13 +237,6 @@ static CUresult primary_ctx_release(CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-static CUresult primary_ctx_set_flags(CUdevice ordinal, unsigned flags)
-{
-	ENTER_DEVICE("primary_ctx_set_flags", ordinal);
-	device->flags = flags;
-	return CUDA_SUCCESS;
-}
-
 static CUresult primary_ctx_get_state(CUdevice ordinal, unsigned *flags, int *active)
 {
 	ENTER_DEVICE("primary_ctx_get_state", ordinal);
@@ -297,30 +291,11 @@ static CUresult ctx_pop_current(CUcontext *out)
 	return CUDA_SUCCESS;
 }
 
-static CUresult ctx_set_current(CUcontext handle)
-{
-	FAKE_ENTER("ctx_set_current");
-	struct fake_device *device = handle ? context_of(handle) : NULL;
-	if (device && device->retain_count == 0)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	depth -= depth > 0;
-	if (device)
-		stack[depth++] = device;
-	return CUDA_SUCCESS;
-}
-
 static CUresult ctx_get_current(CUcontext *out)
 {
 	FAKE_ENTER("ctx_get_current");
 	*out = depth ? (CUcontext)(void *)stack[depth - 1] : NULL;
 	return CUDA_SUCCESS;
-}
-
-static CUresult ctx_synchronize(void)
-{
-	FAKE_ENTER_UNSAFE("ctx_synchronize");
-	fake_streams_run(device);
-	return device->sticky;
 }
 
 static CUresult ctx_get_stream_priority_range(int *least, int *greatest)
@@ -352,12 +327,9 @@ void fake_device_entries(struct tern_cuda_api *api)
 	api->device_get_attribute = device_get_attribute;
 	api->primary_ctx_retain = primary_ctx_retain;
 	api->primary_ctx_release = primary_ctx_release;
-	api->primary_ctx_set_flags = primary_ctx_set_flags;
 	api->primary_ctx_get_state = primary_ctx_get_state;
 	api->ctx_push_current = ctx_push_current;
 	api->ctx_pop_current = ctx_pop_current;
-	api->ctx_set_current = ctx_set_current;
 	api->ctx_get_current = ctx_get_current;
-	api->ctx_synchronize = ctx_synchronize;
 	api->ctx_get_stream_priority_range = ctx_get_stream_priority_range;
 }

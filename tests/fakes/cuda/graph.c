@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capture and graphs of the simulated driver. While a stream is captured its work becomes
- * nodes. A node comes after the stream's last node, and after the events recorded in the
- * same capture for which the stream waits. The nodes of a launch are executed one at a
- * time, in an order that the seed chooses among the possible ones.
+ * Stream capture and graphs of the simulated driver. While a stream is captured, its work
+ * becomes nodes of a graph. A node depends on the stream's last node, and on the events
+ * that were recorded in the same capture and for which the stream waits. A launch
+ * executes its nodes one at a time, in an order that the seed chooses among those that
+ * keep the dependencies.
  *
- * A graph does not change after its capture, so its executables share it.
+ * A graph does not change after its capture, so the executable graphs made from it share
+ * it.
  */
 #include "tests/fakes/cuda/cuda_world.h"
 
@@ -34,7 +36,8 @@ void fake_capture_spoil(struct fake_graph *capture)
 	capture->invalid = true;
 }
 
-/* A call that may wait for the device invalidates a capture that forbids such calls. */
+/* A call that may wait for the device invalidates a running capture, if the capture's
+ * mode forbids such calls. */
 CUresult fake_capture_forbids(void)
 {
 	tern_list_for_each (n, &fake_world.streams) {
@@ -127,7 +130,7 @@ static CUresult stream_begin_capture(CUstream handle, CUstreamCaptureMode mode)
 	return CUDA_SUCCESS;
 }
 
-/* True if all captured branches are joined at the end of the origin. */
+/* True if every captured branch is joined to the stream with which the capture began. */
 static bool is_joined(const struct fake_graph *graph, const struct fake_stream *origin)
 {
 	bool *seen = calloc(graph->node_count + 1, sizeof(*seen));
@@ -136,7 +139,8 @@ static bool is_joined(const struct fake_graph *graph, const struct fake_stream *
 	tern_assert(seen);
 	for (unsigned i = 0; i < origin->tail_count; i++)
 		seen[origin->tail[i]] = true;
-	/* Nodes come after their predecessors. */
+	/* One pass backwards suffices: nodes have higher numbers than those that they
+	 * depend on. */
 	for (unsigned i = graph->node_count; i-- > 0;) {
 		all &= seen[i];
 		for (unsigned b = 0; b < graph->nodes[i].before_count; b++)
@@ -203,17 +207,6 @@ static CUresult stream_end_capture(CUstream stream_handle, CUgraph *out)
 	return result;
 }
 
-static CUresult stream_is_capturing(CUstream handle, CUstreamCaptureStatus *out)
-{
-	FAKE_ENTER_CTX("stream_is_capturing");
-	const struct fake_stream *stream = fake_stream_of(handle);
-	(void)device;
-	*out = !stream->capture           ? CU_STREAM_CAPTURE_STATUS_NONE
-	       : stream->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-					  : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-	return CUDA_SUCCESS;
-}
-
 /* ---- graphs ---- */
 
 static struct fake_graph_handle *handle_of(const void *handle, struct tern_list *list)
@@ -239,15 +232,6 @@ static CUresult graph_instantiate(
 	exec = handle_new(graph->graph, &fake_world.graph_execs);
 	exec->device = device;
 	*out = (CUgraphExec)(void *)exec;
-	return CUDA_SUCCESS;
-}
-
-static CUresult graph_upload(CUgraphExec handle, CUstream stream)
-{
-	FAKE_ENTER_CTX("graph_upload");
-	(void)device;
-	handle_of(handle, &fake_world.graph_execs);
-	fake_stream_of(stream);
 	return CUDA_SUCCESS;
 }
 
@@ -278,8 +262,8 @@ static CUresult graph_exec_destroy(CUgraphExec handle)
 	return CUDA_SUCCESS;
 }
 
-/* Graphs belong to no context, but executables made for a corrupted context are freed
- * with it. */
+/* Graphs belong to no context. Executable graphs that were made for a corrupted context
+ * are freed with it. */
 void fake_graph_execs_drop(struct fake_device *device)
 {
 	tern_list_for_each_safe (n, &fake_world.graph_execs) {
@@ -300,7 +284,7 @@ static bool is_ready(const struct fake_node *node, const bool *done)
 	return true;
 }
 
-/* One of the nodes that may come next. */
+/* Chooses one of the nodes whose dependencies are all done. */
 static unsigned choose(const struct fake_graph *graph, const bool *done)
 {
 	unsigned start = (unsigned)tern_rng_below(&fake_world.rng, graph->node_count);
@@ -311,7 +295,7 @@ static unsigned choose(const struct fake_graph *graph, const bool *done)
 		if (!done[n] && is_ready(&graph->nodes[n], done))
 			return n;
 	}
-	tern_never("fake cuda: a graph with a circle");
+	tern_never("fake cuda: nodes of a graph depend on each other in a circle");
 }
 
 struct fake_run *fake_run_new(struct fake_graph *graph, struct fake_stream *stream)
@@ -378,9 +362,7 @@ void fake_graph_entries(struct tern_cuda_api *api)
 {
 	api->stream_begin_capture = stream_begin_capture;
 	api->stream_end_capture = stream_end_capture;
-	api->stream_is_capturing = stream_is_capturing;
 	api->graph_instantiate = graph_instantiate;
-	api->graph_upload = graph_upload;
 	api->graph_launch = graph_launch;
 	api->graph_destroy = graph_destroy;
 	api->graph_exec_destroy = graph_exec_destroy;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Modules and kernels of the simulated driver. Images are not read: every module has all
- * kernels that the test has registered. Launches are checked as the driver does, against
- * the limits that all supported devices have.
+ * Modules and kernels of the simulated driver. The image of a module is not read: every
+ * module contains all kernels that the test has registered. A launch is checked against
+ * limits (threads, shared memory) that all supported devices have.
  */
 #include "tests/fakes/cuda/cuda_world.h"
 
@@ -140,65 +140,6 @@ static CUresult module_get_function(CUfunction *out, CUmodule handle, const char
 	return CUDA_SUCCESS;
 }
 
-/* ---- functions ---- */
-
-static CUresult func_get_attribute(
-	int *out, CUfunction_attribute attribute, CUfunction handle)
-{
-	FAKE_ENTER_CTX("func_get_attribute");
-	const struct fake_function *function = function_of(handle);
-	(void)device;
-	switch ((int)attribute) {
-	case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-		*out = THREADS_MAX;
-		return CUDA_SUCCESS;
-	case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
-	case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
-		*out = 0;
-		return CUDA_SUCCESS;
-	case CU_FUNC_ATTRIBUTE_NUM_REGS:
-		*out = 32;
-		return CUDA_SUCCESS;
-	case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-	case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-		*out = fake_world.opts.major * 10 + fake_world.opts.minor;
-		return CUDA_SUCCESS;
-	case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-		*out = function->shared_max_bytes;
-		return CUDA_SUCCESS;
-	default:
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-}
-
-static CUresult func_set_attribute(
-	CUfunction handle, CUfunction_attribute attribute, int value)
-{
-	FAKE_ENTER_CTX("func_set_attribute");
-	struct fake_function *function = function_of(handle);
-	(void)device;
-	if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
-		return CUDA_SUCCESS;
-	if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
-		value > SHARED_OPTIN_BYTES)
-		return CUDA_ERROR_INVALID_VALUE;
-	function->shared_max_bytes = value;
-	return CUDA_SUCCESS;
-}
-
-static CUresult occupancy_max_active_blocks(
-	int *out, CUfunction handle, int block_threads, size_t shared_bytes)
-{
-	FAKE_ENTER_CTX("occupancy_max_active_blocks");
-	const struct fake_function *function = function_of(handle);
-	(void)device;
-	if (block_threads <= 0 || block_threads > THREADS_MAX)
-		return CUDA_ERROR_INVALID_VALUE;
-	*out = shared_bytes > (size_t)function->shared_max_bytes ? 0
-								 : 2048 / block_threads;
-	return CUDA_SUCCESS;
-}
-
 /* ---- launches ---- */
 
 static bool is_possible(
@@ -213,7 +154,8 @@ static bool is_possible(
 	       launch->shared_bytes <= (unsigned)function->shared_max_bytes;
 }
 
-/* Copies the parameters: the caller's may be gone when the kernel runs. */
+/* Copies the parameters, since the caller may reuse their memory before the kernel
+ * runs. */
 static void keep_params(struct fake_op *op, void **params)
 {
 	const struct fake_kernel *kernel = op->kernel;
@@ -263,8 +205,5 @@ void fake_kernel_entries(struct tern_cuda_api *api)
 	api->module_load_data_ex = module_load_data_ex;
 	api->module_unload = module_unload;
 	api->module_get_function = module_get_function;
-	api->func_get_attribute = func_get_attribute;
-	api->func_set_attribute = func_set_attribute;
-	api->occupancy_max_active_blocks = occupancy_max_active_blocks;
 	api->launch_kernel = launch_kernel;
 }

@@ -9,13 +9,14 @@
  *     old=1           without the optional functions
  *     missing=NAME    without the function NAME
  *     stub=1          every call returns CUDA_ERROR_STUB_LIBRARY, as the toolkit's stub
- *     host=BYTES      host_limit_bytes
- *     late=1 alike=1  late_records, alike
- *     fail=FUNCTION:N:RESULT   the Nth call of the table's function returns RESULT
+ *     host=BYTES      host_limit_bytes of struct fake_cuda_opts
+ *     late=1 alike=1  late_records and alike of struct fake_cuda_opts
+ *     fail=FUNCTION:N:RESULT   the Nth call of the driver's FUNCTION returns RESULT
+ *     fail2=FUNCTION:N:RESULT  a second fault of this kind
  *     break=KERNEL:N:RESULT    the Nth execution of the kernel corrupts its context
  *
- * It has Tern's kernels, as loops on the CPU, and the functions of cuBLAS, for a
- * libcublas that needs this library and contains nothing.
+ * The library also contains Tern's kernels, as loops on the CPU, and the functions of
+ * cuBLAS: the simulated libcublas is empty, and links with this library.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ EXPORTED CUresult cuDriverGetVersion(int *out);
 EXPORTED CUresult cuGetProcAddress_v2(const char *name, void **out, int version,
 	cuuint64_t flags, CUdriverProcAddressQueryResult *found);
 
-/* Value of `name`; "" if it is not set. */
+/* Copies the value of the entry `name` of FAKE_CUDA into `value`; "" if there is none. */
 static const char *said(const char *name, char *value, size_t bytes)
 {
 	const char *all = getenv("FAKE_CUDA"), *at = all;
@@ -57,7 +58,7 @@ static long long number(const char *name, long long otherwise)
 	return *said(name, value, sizeof(value)) ? atoll(value) : otherwise;
 }
 
-/* Parses "NAME:N:RESULT". */
+/* Parses NAME:N:RESULT from FAKE_CUDA, and injects that fault with set(). */
 static void set_fault(
 	const char *name, void (*set)(const char *what, unsigned nth, CUresult result))
 {
@@ -90,13 +91,15 @@ static void set_up(void)
 	opts.host_limit_bytes = (uint64_t)number("host", 0);
 	opts.alike = number("alike", 0);
 	opts.late_records = number("late", 0);
-	opts.background = true; /* no code calls fake_cuda_step() */
+	/* Needed, since a whole program never calls fake_cuda_step(). */
+	opts.background = true;
 	fake_cuda_reset(&opts);
 	if (number("init", 0))
 		fake_cuda_fail("init", 1, (CUresult)number("init", 0));
 	gpu_register_blocks();
 	fake_blas_register();
 	set_fault("fail", fake_cuda_fail);
+	set_fault("fail2", fake_cuda_fail);
 	set_fault("break", fake_cuda_break);
 }
 
@@ -120,7 +123,8 @@ static const struct {
 #include "base/cuda_calls.h"
 };
 
-/* A function whose first version is newer is not found. */
+/* Finds a function of the driver. It is not found if it first appeared in a newer version
+ * of the driver than `version`. */
 static void *find(const char *name, int version)
 {
 	void *function = NULL;

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of the simulated driver. Device memory is a memfd, so that it can be shared. It
- * is mapped accessible during the work that uses it, and PROT_NONE otherwise. An
- * allocation starts on a page. The space between its end and the end of its last page has
- * a pattern, which is checked when it is freed, and the page behind it is never
- * accessible.
+ * is mapped twice: at its device address, which is accessible while a kernel runs and
+ * PROT_NONE otherwise, and at a second address, the view, for the driver's own copies. An
+ * allocation starts at a page boundary. The bytes between its end and the end of its last
+ * page have a fixed pattern, which is checked when it is freed, and the next page is
+ * never accessible.
  */
 #include "tests/fakes/cuda/cuda_world.h"
 
 #include <sys/mman.h>
 
 #define PAGE 4096u
-#define EDGE 0x5a /* pattern behind the end */
+#define EDGE 0x5a /* byte that fills the rest of an allocation's last page */
 
 static bool is_on_device(const struct fake_mem *mem)
 {
@@ -23,55 +24,17 @@ static bool is_guarded(void)
 	return !fake_world.opts.unguarded && !fake_world.unguarded_now;
 }
 
-static void open_pages(void *at, size_t bytes, bool open)
-{
-	tern_assert(mprotect(at, bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0);
-}
-
 static void open_mem(const struct fake_mem *mem, bool open)
 {
-	open_pages(mem->map, mem->map_bytes - PAGE, open);
+	tern_assert(mprotect(mem->map, mem->map_bytes - PAGE,
+			    open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0);
 }
 
-static void close_opened(void)
-{
-	for (unsigned i = 0; i < TERN_ARRAY_SIZE(fake_world.opened); i++) {
-		struct fake_pages *pages = &fake_world.opened[i];
-
-		if (pages->at)
-			open_pages(pages->at, pages->bytes, false);
-		pages->at = NULL;
-	}
-}
-
-static void open_part(struct fake_pages *pages, const void *at, size_t bytes)
-{
-	const struct fake_mem *mem = fake_mem_find(at, bytes, FAKE_ON_DEVICE);
-	size_t first, end;
-
-	if (!at || !mem || bytes == 0)
-		return;
-	first = (size_t)((const char *)at - mem->map) / PAGE * PAGE;
-	end = tern_align_up((size_t)((const char *)at - mem->map) + bytes, PAGE);
-	pages->at = mem->map + first;
-	pages->bytes = end - first;
-	open_pages(pages->at, pages->bytes, true);
-}
-
-/* Only the range of a copy: changing a whole slab takes the kernel a thousand times as
- * long. */
-void fake_guard_open(const void *to, const void *from, size_t bytes)
-{
-	if (!is_guarded())
-		return;
-	close_opened();
-	open_part(&fake_world.opened[0], to, bytes);
-	open_part(&fake_world.opened[1], from, bytes);
-}
-
+/* Makes device memory inaccessible to the host, or accessible while a kernel runs. Copies
+ * use the view instead, since changing a mapping is slow; a kernel's accesses are not
+ * known beforehand, so it needs the device addresses. */
 void fake_guard(bool closed)
 {
-	close_opened();
 	if (fake_world.opts.unguarded || fake_world.unguarded_now != closed)
 		return;
 	tern_list_for_each (n, &fake_world.mems) {
@@ -81,6 +44,13 @@ void fake_guard(bool closed)
 			open_mem(mem, !closed);
 	}
 	fake_world.unguarded_now = !closed;
+}
+
+void *fake_view(const void *at, size_t bytes)
+{
+	const struct fake_mem *mem = fake_mem_find(at, bytes, FAKE_ON_DEVICE);
+
+	return mem ? mem->view + ((const char *)at - mem->map) : (void *)(uintptr_t)at;
 }
 
 struct fake_mem *fake_mem_find(const void *at, size_t bytes, unsigned kinds)
@@ -121,8 +91,11 @@ struct fake_mem *fake_mem_map(
 	mem->map =
 		mmap(hint, mem->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	tern_assert(mem->map != MAP_FAILED);
-	tern_assert(mmap(mem->map, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-			    fd, 0) == mem->map);
+	tern_assert(
+		mmap(mem->map, pages, is_guarded() ? PROT_NONE : PROT_READ | PROT_WRITE,
+			MAP_SHARED | MAP_FIXED, fd, 0) == mem->map);
+	mem->view = mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	tern_assert(mem->view != MAP_FAILED);
 	mem->base = mem->map;
 	mem->bytes = bytes;
 	tern_list_push(&fake_world.mems, &mem->node);
@@ -132,20 +105,20 @@ struct fake_mem *fake_mem_map(
 static void unmap(struct fake_mem *mem)
 {
 	munmap(mem->map, mem->map_bytes);
+	munmap(mem->view, mem->map_bytes - PAGE);
 	if (mem->fd >= 0)
 		close(mem->fd);
 }
 
 void fake_mem_free(struct fake_mem *mem)
 {
-	close_opened();
 	switch (mem->kind) {
 	case FAKE_MEM_DEVICE:
-		open_mem(mem, true);
-		for (char *p = mem->base + mem->bytes;
-			p < mem->map + mem->map_bytes - PAGE; p++) {
+		for (char *p = mem->view + mem->bytes;
+			p < mem->view + mem->map_bytes - PAGE; p++) {
 			if (*p != EDGE)
-				tern_never("fake cuda: a kernel wrote behind the memory");
+				tern_never("fake cuda: a kernel wrote past the end of "
+					   "the memory");
 		}
 		mem->device->used_bytes -= mem->bytes;
 		fake_world.freed_at = mem->map;
@@ -175,7 +148,7 @@ void fake_mems_drop(struct fake_device *device)
 	}
 }
 
-/* ---- of devices ---- */
+/* ---- device memory ---- */
 
 static CUresult mem_get_info(size_t *free_bytes, size_t *total_bytes)
 {
@@ -183,6 +156,22 @@ static CUresult mem_get_info(size_t *free_bytes, size_t *total_bytes)
 	*free_bytes = fake_world.opts.mem_bytes - device->used_bytes;
 	*total_bytes = fake_world.opts.mem_bytes;
 	return CUDA_SUCCESS;
+}
+
+/* Fills new memory with a random byte, so that a test notices if uninitialised memory is
+ * read. In large memory only one of FILL_PAGES pages is filled, since the kernel needs a
+ * microsecond to provide each page. */
+#define FILL_WHOLE (256u << 10)
+#define FILL_PAGES 16u
+
+static void fill(struct fake_mem *mem)
+{
+	int byte = (int)tern_rng_below(&fake_world.rng, 255) + 1;
+	size_t whole = TERN_MIN(mem->bytes, (size_t)FILL_WHOLE);
+
+	memset(mem->view, byte, whole);
+	for (size_t at = whole; at < mem->bytes; at += FILL_PAGES * PAGE)
+		memset(mem->view + at, byte, TERN_MIN(mem->bytes - at, (size_t)PAGE));
 }
 
 static CUresult mem_alloc(CUdeviceptr *out, size_t bytes)
@@ -197,17 +186,15 @@ static CUresult mem_alloc(CUdeviceptr *out, size_t bytes)
 	fd = memfd_create("fake-cuda", MFD_CLOEXEC);
 	tern_assert(fd >= 0 && ftruncate(fd, (off_t)tern_align_up(bytes, PAGE)) == 0);
 	mem = fake_mem_map(fd, bytes, device, fake_world.freed_at);
-	memset(mem->base, (int)tern_rng_below(&fake_world.rng, 255) + 1, bytes);
-	memset(mem->base + bytes, EDGE, tern_align_up(bytes, PAGE) - bytes);
-	if (is_guarded())
-		open_mem(mem, false);
+	fill(mem);
+	memset(mem->view + bytes, EDGE, tern_align_up(bytes, PAGE) - bytes);
 	device->used_bytes += bytes;
 	device->peak_bytes = TERN_MAX(device->peak_bytes, device->used_bytes);
 	*out = (CUdeviceptr)(uintptr_t)mem->base;
 	return CUDA_SUCCESS;
 }
 
-/* The memory that starts at this address; another may end there. */
+/* Finds the memory that starts at `base`. (Other memory may end at the same address.) */
 static struct fake_mem *mem_at(const void *base, enum fake_mem_kind kind)
 {
 	tern_list_for_each (n, &fake_world.mems) {
@@ -252,7 +239,7 @@ static CUresult mem_get_address_range(CUdeviceptr *base, size_t *bytes, CUdevice
 	return CUDA_SUCCESS;
 }
 
-/* ---- page-locked ---- */
+/* ---- page-locked memory ---- */
 
 static uint64_t locked_bytes(void)
 {
@@ -352,16 +339,6 @@ static CUresult mem_host_unregister(void *at)
 	return CUDA_SUCCESS;
 }
 
-static CUresult mem_host_get_device_pointer(CUdeviceptr *out, void *at, unsigned flags)
-{
-	FAKE_ENTER_CTX("mem_host_get_device_pointer");
-	(void)device;
-	if (flags || !fake_world.opts.map_host || !fake_mem_find(at, 1, FAKE_LOCKED))
-		return CUDA_ERROR_INVALID_VALUE;
-	*out = (CUdeviceptr)(uintptr_t)at;
-	return CUDA_SUCCESS;
-}
-
 /* ---- what a pointer is ---- */
 
 static CUresult describe(
@@ -369,6 +346,8 @@ static CUresult describe(
 {
 	switch ((int)what) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
+		if (mem->pooled)
+			return CUDA_ERROR_INVALID_VALUE;
 		*(CUcontext *)out = (CUcontext)(void *)mem->device;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
@@ -399,7 +378,7 @@ static CUresult describe(
 		*(size_t *)out = mem->bytes;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		*(bool *)out = mem->kind == FAKE_MEM_DEVICE;
+		*(bool *)out = mem->kind == FAKE_MEM_DEVICE && !mem->pooled;
 		return CUDA_SUCCESS;
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
@@ -421,10 +400,21 @@ static CUresult pointer_set_attribute(
 	FAKE_ENTER_CTX("pointer_set_attribute");
 	struct fake_mem *mem = fake_mem_find((void *)(uintptr_t)at, 1, FAKE_ON_DEVICE);
 	(void)device;
-	if (!mem || what != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+	if (!mem || mem->pooled || what != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
 		return CUDA_ERROR_INVALID_VALUE;
 	mem->sync_memops = *(const unsigned *)value;
 	return CUDA_SUCCESS;
+}
+
+void fake_cuda_make_pooled(CUdeviceptr at)
+{
+	struct fake_mem *mem;
+
+	pthread_mutex_lock(&fake_world.lock);
+	mem = mem_at((void *)(uintptr_t)at, FAKE_MEM_DEVICE);
+	tern_assert(mem);
+	mem->pooled = true;
+	pthread_mutex_unlock(&fake_world.lock);
 }
 
 void fake_memory_entries(struct tern_cuda_api *api)
@@ -437,7 +427,6 @@ void fake_memory_entries(struct tern_cuda_api *api)
 	api->mem_free_host = mem_free_host;
 	api->mem_host_register = mem_host_register;
 	api->mem_host_unregister = mem_host_unregister;
-	api->mem_host_get_device_pointer = mem_host_get_device_pointer;
 	api->pointer_get_attribute = pointer_get_attribute;
 	api->pointer_set_attribute = pointer_set_attribute;
 }

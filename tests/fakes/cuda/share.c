@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory for network cards, and memory and events for other processes. A dma-buf
- * is a duplicate of the memory's memfd. A handle contains the process and the fd of its
- * memory, so that another process with a simulated driver can open it, until the owner
- * frees the memory.
+ * Sharing of simulated device memory with network cards, and of memory and events with
+ * other processes. A dma-buf is a duplicate of the memory's memfd. A handle contains the
+ * owner's process id and the memory's fd in it, so another process with a simulated
+ * driver can open the memory until the owner frees it.
  */
 #include "tests/fakes/cuda/cuda_world.h"
 
@@ -19,11 +19,13 @@ struct handle {
 	enum handle_kind kind;
 	pid_t pid;
 	int fd;
-	uint64_t at, bytes; /* address and size in that process */
-	uint64_t inode;     /* since fd numbers are reused */
+	uint64_t at, bytes; /* address and size in the process that owns the memory */
+	/* Inode of the file, since the number `fd` may be reused for another file. */
+	uint64_t inode;
 };
 
-_Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "it travels in that");
+_Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle),
+	"a handle fits into what carries it");
 _Static_assert(sizeof(CUipcEventHandle) == sizeof(CUipcMemHandle), "and in that");
 
 static struct handle handle_of(enum handle_kind kind, int fd)
@@ -36,7 +38,7 @@ static struct handle handle_of(enum handle_kind kind, int fd)
 	return handle;
 }
 
-/* Opens the fd that the handle names, if it still is the same file. */
+/* Opens the file that the handle names, if the owner's fd still is that file. */
 static int open_handle(const struct handle *handle)
 {
 	char path[64];
@@ -73,9 +75,10 @@ static CUresult mem_get_handle_for_address_range(void *out, CUdeviceptr at, size
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!fake_world.opts.dma_buf)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	/* This call treats allocations as whole pages. */
+	/* The driver accepts ranges up to the end of the last, partly used page. */
 	mem = fake_mem_find((void *)(uintptr_t)at, 1, 1u << FAKE_MEM_DEVICE);
-	if (!mem || mem->device != device || (char *)(uintptr_t)at != mem->base ||
+	if (!mem || mem->pooled || mem->device != device ||
+		(char *)(uintptr_t)at != mem->base ||
 		bytes > tern_align_up(mem->bytes, PAGE))
 		return CUDA_ERROR_INVALID_VALUE;
 	*(int *)out = fcntl(mem->fd, F_DUPFD_CLOEXEC, 0);
@@ -108,7 +111,7 @@ static CUresult ipc_get_mem_handle(CUipcMemHandle *out, CUdeviceptr at)
 	(void)device;
 	if (!fake_world.opts.ipc)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!mem || mem->base != (char *)(uintptr_t)at)
+	if (!mem || mem->pooled || mem->base != (char *)(uintptr_t)at)
 		return CUDA_ERROR_INVALID_VALUE;
 	handle = handle_of(MEMORY, mem->fd);
 	handle.at = (uintptr_t)mem->base;
@@ -129,8 +132,8 @@ static struct fake_mem *opened_before(const struct handle *handle)
 	return NULL;
 }
 
-/* True if memory is open here that its process has freed, and whose addresses were
- * allocated again. */
+/* True if this process still has memory open that its owner has freed, and the owner's
+ * new memory has the same addresses. */
 static bool is_in_the_way(const struct handle *handle)
 {
 	tern_list_for_each (n, &fake_world.mems) {
@@ -162,7 +165,6 @@ static CUresult ipc_open_mem_handle(CUdeviceptr *out, CUipcMemHandle from, unsig
 		fd = open_handle(&handle);
 		if (fd < 0)
 			return CUDA_ERROR_INVALID_VALUE;
-		fake_guard(false);
 		mem = fake_mem_map(fd, handle.bytes, device, NULL);
 		mem->kind = FAKE_MEM_OPENED;
 		mem->inode = handle.inode;

@@ -7,7 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* True if act() ends the process and the driver prints `says` (NULL: prints nothing). */
+/* True if act() kills the process and the driver prints `says` (NULL: prints nothing)
+ * before. */
 static bool dies(void (*act)(struct rig *rig), const char *says)
 {
 	char said[512] = "";
@@ -18,7 +19,8 @@ static bool dies(void (*act)(struct rig *rig), const char *says)
 	assert_int_equal(pipe(fds), 0);
 	child = fork();
 	if (child == 0) {
-		/* Sanitizers would report the intended crash. */
+		/* Resets the handlers, since a sanitizer would report the intended
+		 * crash. */
 		signal(SIGSEGV, SIG_DFL);
 		signal(SIGABRT, SIG_DFL);
 		dup2(fds[1], STDERR_FILENO);
@@ -127,7 +129,7 @@ static void test_mistakes_that_corrupt_memory_assert(void **state)
 	assert_true(dies(touch_device_memory, NULL));
 	assert_true(dies(free_what_a_copy_will_read, "queued work"));
 	assert_true(dies(free_what_a_copy_will_write, "queued work"));
-	assert_true(dies(write_behind_the_end, "behind the memory"));
+	assert_true(dies(write_behind_the_end, "past the end of the memory"));
 	assert_true(dies(use_the_default_stream, "the default stream"));
 	assert_true(dies(use_a_stream_that_is_gone, "not a stream"));
 	assert_true(dies(call_from_a_host_function, "a host function"));
@@ -195,12 +197,12 @@ static void test_calls_need_a_context(void **state)
 		r.api->primary_ctx_retain(&r.context, 1), CUDA_ERROR_INVALID_DEVICE);
 	assert_int_equal(r.api->mem_alloc(&at, 1), CUDA_ERROR_INVALID_CONTEXT);
 	OK(r.api->primary_ctx_retain(&r.context, 0));
-	OK(r.api->ctx_set_current(r.context));
+	OK(r.api->ctx_push_current(r.context));
 	OK(r.api->mem_alloc(&at, 1));
 	OK(r.api->mem_free(at));
 	OK(r.api->primary_ctx_release(0));
 	assert_int_equal(r.api->mem_alloc(&at, 1), CUDA_ERROR_CONTEXT_IS_DESTROYED);
-	OK(r.api->ctx_set_current(NULL));
+	OK(r.api->ctx_pop_current(NULL));
 	assert_int_equal(r.api->ctx_pop_current(NULL), CUDA_ERROR_INVALID_CONTEXT);
 	fake_cuda_reset(NULL);
 }
@@ -235,13 +237,14 @@ static void test_a_sticky_error_spoils_all_of_the_context(void **state)
 	OK(r.api->launch_host_func(r.a, count_call, &calls));
 	OK(r.api->event_record(event, r.a));
 	OK(r.api->stream_wait_event(r.b, event, 0));
-	/* The call that waits or queries sees it first, and then all calls. */
+	/* After a sticky error, the call that waits or queries next reports it, and then
+	 * all calls do. */
 	assert_int_equal(r.api->stream_synchronize(r.b), CUDA_ERROR_ILLEGAL_ADDRESS);
 	assert_int_equal(r.api->event_query(event), CUDA_ERROR_ILLEGAL_ADDRESS);
 	assert_int_equal(r.api->mem_free(r.x), CUDA_ERROR_ILLEGAL_ADDRESS);
 	assert_int_equal(calls, 0);
 	assert_int_equal(fake_cuda_queued(), 0);
-	/* Only the end of the context frees its memory. */
+	/* The memory of a corrupted context is freed only by the context's end. */
 	OK(r.api->ctx_pop_current(NULL));
 	OK(r.api->primary_ctx_release(0));
 	fake_cuda_reset(NULL);

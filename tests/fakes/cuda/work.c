@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kinds of work of the simulated driver, and doing it. Ranges are checked when work
- * is queued and again when it is done: memory that was freed meanwhile asserts.
- * Page-locked memory is read when the work is done, never when it is queued.
+ * The kinds of work of the simulated driver, and their execution. Address ranges are
+ * checked when work is queued and again when it is executed: memory that was freed in
+ * between is an assertion failure. Page-locked memory is read when the work is executed,
+ * never when it is queued.
  */
 #include "tests/fakes/cuda/cuda_world.h"
 
@@ -38,15 +39,12 @@ static void check_ranges(const struct fake_op *op)
 		must_be_known(op->from, op->bytes);
 }
 
-static void open_ranges(const struct fake_op *op)
-{
-	fake_guard_open(op->to, op->kind == FAKE_OP_COPY ? op->from : NULL, op->bytes);
-}
-
 static void set_values(const struct fake_op *op)
 {
+	char *to = fake_view(op->to, op->bytes);
+
 	for (size_t i = 0; i < op->bytes; i += op->unit)
-		memcpy(op->to + i, &op->value, op->unit);
+		memcpy(to + i, &op->value, op->unit);
 }
 
 CUresult fake_op_do(struct fake_op *op)
@@ -56,12 +54,11 @@ CUresult fake_op_do(struct fake_op *op)
 	switch (op->kind) {
 	case FAKE_OP_COPY:
 		check_ranges(op);
-		open_ranges(op);
-		memmove(op->to, op->from, op->bytes);
+		memmove(fake_view(op->to, op->bytes), fake_view(op->from, op->bytes),
+			op->bytes);
 		break;
 	case FAKE_OP_SET:
 		check_ranges(op);
-		open_ranges(op);
 		set_values(op);
 		break;
 	case FAKE_OP_KERNEL:
@@ -78,7 +75,7 @@ CUresult fake_op_do(struct fake_op *op)
 		return fake_run_step(op->run);
 	case FAKE_OP_RECORD:
 	case FAKE_OP_WAIT:
-		tern_never("fake cuda: the stream's own");
+		tern_never("fake cuda: events are not executed as work");
 	}
 	return CUDA_SUCCESS;
 }
@@ -100,7 +97,8 @@ bool fake_op_touches(const struct fake_op *op, const struct fake_mem *mem)
 		return overlaps(op->to, op->bytes, mem);
 	case FAKE_OP_GRAPH:
 		return fake_graph_touches(op->run->graph, mem);
-	case FAKE_OP_KERNEL: /* its accesses are unknown */
+	/* The memory that a kernel accesses is not known: assume any. */
+	case FAKE_OP_KERNEL:
 	case FAKE_OP_HOST:
 	case FAKE_OP_RECORD:
 	case FAKE_OP_WAIT:
@@ -117,8 +115,8 @@ static void must_be_on_device(const void *at, size_t bytes)
 		tern_never("fake cuda: a copy out of bounds, or not of device memory");
 }
 
-/* True if the range is page-locked. A range that is only partly page-locked asserts,
- * since the real driver may fail for it. */
+/* True if the range is page-locked. Asserts that it is not partly page-locked, since the
+ * real driver may fail for such a range. */
 static bool is_locked(const char *at, size_t bytes)
 {
 	bool first = fake_mem_find(at, 1, FAKE_LOCKED), all;
@@ -127,7 +125,7 @@ static bool is_locked(const char *at, size_t bytes)
 	if (first != all)
 		tern_never("fake cuda: a copy beyond the end of page-locked memory");
 	if (fake_mem_find(at, 1, FAKE_ON_DEVICE))
-		tern_never("fake cuda: device memory where the host's is expected");
+		tern_never("fake cuda: device memory, but host memory is expected");
 	return all;
 }
 
@@ -141,17 +139,13 @@ static struct fake_op *copy_new(void *to, const void *from, size_t bytes)
 	return op;
 }
 
-static CUresult memcpy_htod_async(
-	CUdeviceptr to, const void *from, size_t bytes, CUstream handle)
+static CUresult copy_up(
+	void *to, const void *from, size_t bytes, struct fake_stream *stream)
 {
-	FAKE_ENTER_CTX("memcpy_htod_async");
-	struct fake_stream *stream = fake_stream_of(handle);
 	struct fake_op *op;
-	(void)device;
-	if (bytes == 0)
-		return CUDA_SUCCESS;
-	must_be_on_device((void *)(uintptr_t)to, bytes);
-	op = copy_new((void *)(uintptr_t)to, from, bytes);
+
+	must_be_on_device(to, bytes);
+	op = copy_new(to, from, bytes);
 	if (!is_locked(from, bytes)) {
 		fake_world.pageable_copy_count++;
 		op->owned = malloc(bytes);
@@ -162,17 +156,12 @@ static CUresult memcpy_htod_async(
 	return CUDA_SUCCESS;
 }
 
-static CUresult memcpy_dtoh_async(
-	void *to, CUdeviceptr from, size_t bytes, CUstream handle)
+static CUresult copy_down(
+	void *to, const void *from, size_t bytes, struct fake_stream *stream)
 {
-	FAKE_ENTER_CTX("memcpy_dtoh_async");
-	struct fake_stream *stream = fake_stream_of(handle);
-	(void)device;
-	if (bytes == 0)
-		return CUDA_SUCCESS;
-	must_be_on_device((void *)(uintptr_t)from, bytes);
+	must_be_on_device(from, bytes);
 	if (is_locked(to, bytes)) {
-		fake_stream_put(stream, copy_new(to, (void *)(uintptr_t)from, bytes));
+		fake_stream_put(stream, copy_new(to, from, bytes));
 		return CUDA_SUCCESS;
 	}
 	fake_world.pageable_copy_count++;
@@ -183,26 +172,67 @@ static CUresult memcpy_dtoh_async(
 	fake_stream_run(stream);
 	if (stream->device->sticky)
 		return stream->device->sticky;
-	fake_guard_open(NULL, (void *)(uintptr_t)from, bytes);
-	memcpy(to, (void *)(uintptr_t)from, bytes);
+	memcpy(to, fake_view((void *)(uintptr_t)from, bytes), bytes);
 	return CUDA_SUCCESS;
+}
+
+static CUresult copy_across(
+	void *to, const void *from, size_t bytes, struct fake_stream *stream)
+{
+	must_be_on_device(to, bytes);
+	must_be_on_device(from, bytes);
+	if ((char *)to < (const char *)from + bytes &&
+		(const char *)from < (char *)to + bytes)
+		tern_never("fake cuda: a copy onto itself");
+	fake_stream_put(stream, copy_new(to, from, bytes));
+	return CUDA_SUCCESS;
+}
+
+static CUresult memcpy_htod_async(
+	CUdeviceptr to, const void *from, size_t bytes, CUstream handle)
+{
+	FAKE_ENTER_CTX("memcpy_htod_async");
+	(void)device;
+	return bytes ? copy_up((void *)(uintptr_t)to, from, bytes, fake_stream_of(handle))
+		     : CUDA_SUCCESS;
+}
+
+static CUresult memcpy_dtoh_async(
+	void *to, CUdeviceptr from, size_t bytes, CUstream handle)
+{
+	FAKE_ENTER_CTX("memcpy_dtoh_async");
+	(void)device;
+	return bytes ? copy_down(
+			       to, (void *)(uintptr_t)from, bytes, fake_stream_of(handle))
+		     : CUDA_SUCCESS;
 }
 
 static CUresult memcpy_dtod_async(
 	CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
 {
 	FAKE_ENTER_CTX("memcpy_dtod_async");
+	(void)device;
+	return bytes ? copy_across((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes,
+			       fake_stream_of(handle))
+		     : CUDA_SUCCESS;
+}
+
+/* Unified addressing: the addresses tell which memory is the device's. A copy between two
+ * places of the host is not expected. */
+static CUresult memcpy_async(
+	CUdeviceptr to_address, CUdeviceptr from_address, size_t bytes, CUstream handle)
+{
+	FAKE_ENTER_CTX("memcpy_async");
+	void *to = (void *)(uintptr_t)to_address, *from = (void *)(uintptr_t)from_address;
 	struct fake_stream *stream = fake_stream_of(handle);
 	(void)device;
 	if (bytes == 0)
 		return CUDA_SUCCESS;
-	must_be_on_device((void *)(uintptr_t)to, bytes);
-	must_be_on_device((void *)(uintptr_t)from, bytes);
-	if (to < from + bytes && from < to + bytes)
-		tern_never("fake cuda: a copy onto itself");
-	fake_stream_put(
-		stream, copy_new((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes));
-	return CUDA_SUCCESS;
+	if (!fake_mem_find(to, 1, FAKE_ON_DEVICE))
+		return copy_down(to, from, bytes, stream);
+	if (!fake_mem_find(from, 1, FAKE_ON_DEVICE))
+		return copy_up(to, from, bytes, stream);
+	return copy_across(to, from, bytes, stream);
 }
 
 /* ---- values ---- */
@@ -257,6 +287,7 @@ void fake_work_entries(struct tern_cuda_api *api)
 {
 	api->memcpy_htod_async = memcpy_htod_async;
 	api->memcpy_dtoh_async = memcpy_dtoh_async;
+	api->memcpy_async = memcpy_async;
 	api->memcpy_dtod_async = memcpy_dtod_async;
 	api->memset_d8_async = memset_d8_async;
 	api->memset_d32_async = memset_d32_async;

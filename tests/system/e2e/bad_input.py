@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a user gets wrong is told in one line, with what would be right; nobody is left.
+"""A user's mistake is answered by one line that says what would be right, and no process is left.
 
 usage: bad_input.py TERN
 """
@@ -97,7 +97,7 @@ def arithmetic_is_checked():
         for command in (["train", *job.small()], ["server"], ["info"],
                         ["worker", *job.small("--join", "127.0.0.1:1")]):
             job.refused(*command, says=["TERN_KERNELS=foo: must be one of avx512, avx2, portable"])
-        # What was typed goes before what stands in the environment.
+        # The option takes precedence over the environment variable.
         job.train(*job.small("--arithmetic", "portable", steps=3))
         os.environ["TERN_KERNELS"] = "portable"
         assert job.info()["kernels"]["used"] == "portable"
@@ -114,7 +114,7 @@ def port_alone_is_listened_at():
             socket.create_connection(("127.0.0.1", port)).close()
         finally:
             server.kill()
-        # Beyond this host, so with a secret or --insecure only.
+        # Listening beyond this host needs a secret or --insecure.
         job.refused("server", "--listen", listen, says=[f"--listen {listen}:", "--secret-file"])
         job.train(*job.small("--listen", listen, "--servers", 2, "--fabric", "tcp", steps=3))
 
@@ -126,7 +126,7 @@ def help_of_help_is_the_help():
 def listen_is_checked():
     refused("--listen", "127.0.0.1", says=["--listen 127.0.0.1", "HOST:PORT"])
     refused("--listen", "127.0.0.1:7000", "--servers", 2, says=["--listen", "2 servers"])
-    # An address of documentation, which nobody has.
+    # An address that is reserved for documentation, so no host has it.
     refused("--listen", "192.0.2.1:0", says=["--listen 192.0.2.1:0"], code=1)
     job.refused("bench", "lat", "--fabric", "tcp", "--listen", "192.0.2.1:0",
                 says=["192.0.2.1:0"], code=1)
@@ -137,7 +137,7 @@ def listen_is_checked():
 
 
 def port_of_root_is_told():
-    """To another user."""
+    """A user who may not listen at port 1 is told so."""
     if os.geteuid() != 0:
         raise tap.Skip("not root")
     if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) < 2:
@@ -155,7 +155,7 @@ def model_specs_are_checked():
     for spec in ("mlp", "mlp:", "mlp:0", "mlp:12,", "mlp:x", "charlm:1,2", "cnn:3", "softmax:3"):
         refused(model=spec, says=[spec])
     refused(model="mlp:" + ",".join("9" * 200), says=["--model mlp:9,9", "at most"])
-    # More than a worker can hold, which is known before anything is made.
+    # The model is larger than a worker can hold, which is known before anything is allocated.
     refused(model="mlp:99999,99999,99999", says=["no room for the model"])
 
 
@@ -187,9 +187,9 @@ def labels_are_checked():
     fewer = struct.pack(">II", 0x801, 1000) + bytes(1000)
     refused("--labels", made("fewer", fewer), says=["1000", "1200"])
     refused("--labels", images, says=["labels-images.gz"])
-    # Two classes are all that logreg knows.
+    # logreg can tell two classes apart, and no more.
     refused("--data", images, "--labels", labels, model="logreg",
-            says=["--model logreg: it wants two classes, and the data have 4"])
+            says=["--model logreg: it needs two classes, but the data have 4"])
     refused("--labels", labels, model="charlm:4,4,8", says=[f"--labels {labels}: charlm"])
 
 
@@ -219,7 +219,7 @@ def save_into_earlier_results_is_refused():
     refused("--save", directory, says=["--save", "model.safetensors", "--overwrite"])
     job.refused("worker", *job.small("--join", "127.0.0.1:1", "--save", directory),
                 says=["--overwrite"])
-    # A job that does not come to its end does not replace them, whatever was allowed.
+    # A job that fails does not replace the earlier results, even with --overwrite.
     refused("--save", directory, "--overwrite", "--split", "9000:2000", says=["9000"])
     assert earlier.read_bytes() == b"better"
     job.train(*job.small("--save", directory, "--overwrite", steps=5))
@@ -257,8 +257,8 @@ def full_inodes_are_told_before_the_work():
 
 
 def too_little_memory_is_told():
-    """With little address space a job works, or says that there is too little: OpenBLAS waits
-    for its buffers for ever."""
+    """With little address space a job works, or says that there is too little. It must not hang, as
+    OpenBLAS does: it waits for its buffers for ever."""
     script = ('ulimit -v $0 && exec "$@"')
     for limit_kib in range(400_000, 1_000_000, 75_000):
         done = subprocess.run(
@@ -280,7 +280,7 @@ def meminfo(total_mib, left_mib):
 
 
 def with_meminfo(path, *words):
-    """The words of a command that sees this file as /proc/meminfo; it ends with 99 if it cannot."""
+    """Returns `words` as a command that sees this file as /proc/meminfo, or exits with 99."""
     script = f'mount --bind {path} /proc/meminfo || exit 99; exec "$@"'
     words = ["sh", "-c", script, "sh", *map(str, words)]
     if subprocess.run(["unshare", "-rm", *words[:3], "sh", "true"], capture_output=True,
@@ -290,8 +290,8 @@ def with_meminfo(path, *words):
 
 
 def job_that_the_memory_does_not_hold_is_ended_at_its_start():
-    """Not by the kernel, which might take another process. Too little is less than a 64th, and less
-    than 256 MiB."""
+    """The launcher ends the job before the kernel kills a process, perhaps one of another program.
+    Too little memory is left if it is less than a 64th of all, and less than 256 MiB."""
     for total, left, ended in (16384, 20, True), (1024, 20, False), (65536, 512, False):
         path = made("meminfo", meminfo(total, left))
         done = subprocess.run(with_meminfo(path, job.TERN, "train", *job.small("--workers", 2)),
@@ -477,7 +477,7 @@ def unknown_host_is_told_at_once():
     except socket.gaierror as e:
         if e.errno == socket.EAI_AGAIN:
             raise tap.Skip("names cannot be looked up here") from e
-    # It may wait for five minutes.
+    # A worker waits for its server for up to five minutes, but not for an unknown name.
     job.refused("worker", *job.small(), "--join", address, says=[address, "no host has this name"],
                 code=1)
     job.refused("server", "--listen", address, "--insecure", says=[address,
@@ -512,7 +512,7 @@ def stranger_is_not_taken_for_a_server():
         address = f"127.0.0.1:{stranger.getsockname()[1]}"
         worker = job.finish("worker", *job.small(), "--fabric", "tcp", "--join", address,
                             "--wait", 5, code=1)
-        # Before it there is a line on what the stranger sent.
+        # The line before the last one says what the stranger sent.
         assert f"{address}: cannot be reached" in worker.error.splitlines()[-1], worker.error
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`tern bench`: what scripts read from it. No figure is judged here.
+"""Tests what scripts read from the output of `tern bench`. No figure is judged here.
 
 usage: bench.py TERN
 """
@@ -112,7 +112,7 @@ def plain_output_is_a_heading_and_a_row_per_size():
         heading, *rows = done.lines
         assert all(c in heading for c in columns), heading
         assert len(rows) == 2 and "65536" in rows[1], rows
-        # They stand below each other, and fit into a terminal.
+        # The columns are aligned, and the lines fit into a terminal.
         assert len(heading) == len(rows[0]) == len(rows[1]) < 80, done.lines
 
 
@@ -139,7 +139,7 @@ def wrong_options_are_refused():
     job.refused("bench", "lat", "--size", "big", says=["--size big"])
     job.refused("bench", "lat", "--round", "9", says=["--rounds"])
     job.refused("bench", "lat", "--size", "8,64", "--rounds", "1,2,3",
-                says=["--rounds has 3 values", "--size 2"])
+                says=["--rounds has 3 values", "--size has 2"])
     job.refused("bench", "lat", "--receive", "there", says=["there", "room, alloc, peek"])
 
 

@@ -30,7 +30,7 @@ def charlm(*more, steps=60):
 
 
 def trained(*args, machine=""):
-    """The events of a job that ends well, on such a machine."""
+    """Runs a job on the simulated `machine`, which must end well, and returns its events."""
     with job.simulated_gpus(machine):
         done = job.finish("train", *args, "--json")
     assert done.events[-1]["event"] == "done", done.events[-1]
@@ -42,7 +42,7 @@ def told(events, name):
 
 
 def saved(name, *more, machine="", **kw):
-    """Bytes of what a small job saves, and its events."""
+    """Runs a small job; returns the bytes that it saves, and its events."""
     directory = job.SCRATCH / name
     events = trained(*job.small("--slots", 4, "--save", directory, *more, steps=12, **kw),
                      machine=machine)
@@ -86,7 +86,7 @@ def result_depends_on_the_slots_and_on_nothing_else():
             ("again", [], ""),
             ("shm", ["--workers", 2, "--fabric", "shm"], ""),
             ("tcp", ["--workers", 4, "--fabric", "tcp"], "devices=3,alike=1"),
-            ("plain", ["--workers", 2], f"fail=stream_begin_capture:1:{UNSUPPORTED}"),
+            ("plain", ["--workers", 2], f"fail=stream_begin_capture:1:{UNSUPPORTED},fail2=stream_begin_capture:2:{UNSUPPORTED}"),
             ("late", ["--workers", 2], "late=1"),
             ("pageable", ["--workers", 2], "host=5000"),
             ("servers", ["--servers", 2, "--server-device", "cuda"], "devices=2")):
@@ -94,6 +94,21 @@ def result_depends_on_the_slots_and_on_nothing_else():
         assert other == one, name
         notes = [e for e in told(events, "note") if "CUDA graphs" in e["text"]]
         assert len(notes) == (2 if name in ("plain", "pageable") else 0), notes
+
+
+def graphs_can_be_switched_off_and_change_no_byte():
+    def on_gpu(name, *graphs):
+        with job.environment(**dict(graphs)):
+            parameters, events = saved(name, "--device", "cuda")
+        return parameters, told(events, "device")[0]["text"]
+
+    wanted, text = on_gpu("graphs")
+    assert "CUDA graphs" in text, text
+    parameters, text = on_gpu("no-graphs", ("TERN_CUDA_GRAPHS", "off"))
+    assert "plain launches" in text and "CUDA graphs" not in text, text
+    assert parameters == wanted
+    with job.environment(TERN_CUDA_GRAPHS="0"):
+        refused("--device", "cuda", says=["TERN_CUDA_GRAPHS=0: must be on or off"])
 
 
 def servers_on_gpus_give_the_cpus_bytes():
@@ -104,7 +119,86 @@ def servers_on_gpus_give_the_cpus_bytes():
         assert got == wanted, more
 
 
-# ---- without -------------------------------------------------------------------------------
+# ---- parameters and gradients in memory of GPUs --------------------------------------------
+
+ON_DEVICE = ("--tensor-memory", "device")
+
+
+def tensors_in_gpu_memory_change_no_byte():
+    """Between processes of one host their GPUs copy them (CUDA IPC), elsewhere they are staged."""
+    both = ("--device", "cuda", "--server-device", "cuda")
+    wanted, _ = saved("host-memory", *both)
+    for i, more in enumerate((
+            ["--fabric", "shm", "--workers", 2],
+            ["--fabric", "tcp", "--workers", 4, "--servers", 2],
+            ["--fabric", "shm", "--workers", 1, "--servers", 2])):
+        got, _ = saved(f"device-memory-{i}", *both, *ON_DEVICE, *more, machine="alike=1")
+        assert got == wanted, more
+
+
+def servers_that_keep_tensors_in_gpu_memory_give_the_cpus_bytes():
+    """Workers without a GPU; more slots than are held together, and norms."""
+    for i, more in enumerate((["--fabric", "shm", "--workers", 2],
+                              ["--fabric", "tcp", "--slots", 70, "--workers", 3, "--optimizer",
+                               "momentum"],
+                              ["--clip-norm", "0.5", "--servers", 1, "--optimizer", "sgd"])):
+        wanted, _ = saved(f"cpu-tensors-{i}", "--server-device", "cuda", *more)
+        got, _ = saved(f"gpu-tensors-{i}", "--server-device", "cuda", *ON_DEVICE, *more)
+        assert got == wanted, more
+
+
+def workers_that_keep_tensors_in_gpu_memory_give_the_same_bytes():
+    """The servers have no GPU."""
+    wanted, _ = saved("host-tensors", "--device", "cuda")
+    for fabric in ("shm", "tcp"):
+        got, _ = saved(f"worker-{fabric}", "--device", "cuda", *ON_DEVICE, "--fabric", fabric,
+                       "--workers", 2, machine="alike=1")
+        assert got == wanted, fabric
+
+
+def async_mode_learns_with_tensors_in_gpu_memory():
+    events = trained(*job.small("--device", "cuda", "--server-device", "cuda", "--mode", "async",
+                                "--workers", 2, *ON_DEVICE, steps=120))
+    assert events[-1]["test_accuracy"] >= 0.9, events[-1]
+
+
+def worker_with_tensors_in_gpu_memory_may_break():
+    wanted, _ = saved("unbroken-memory", "--device", "cuda", "--workers", 2)
+    save = job.SCRATCH / "broken-memory"
+    args = job.small("--slots", 4, "--save", save, *ON_DEVICE, steps=12)
+    with two_workers_of_which_the_first_breaks(*args) as (server, other):
+        assert other.end() == 0, other.error
+        assert server.end() == 0, server.error
+    assert (save / "model.safetensors").read_bytes() == wanted
+
+
+def interrupted_job_saves_what_is_in_gpu_memory():
+    """In the middle of a step, too: the engine computes meanwhile."""
+    save = job.SCRATCH / "interrupted"
+    args = job.small("--device", "cuda", "--server-device", "cuda", "--workers", 2, "--save", save,
+                     *ON_DEVICE, steps=100_000_000)
+    with job.simulated_gpus("alike=1"):
+        train = job.Job("train", *args, "--json")
+        try:
+            train.wait_event(lambda e: e["event"] == "progress" and e["step"] >= 20)
+            train.process.terminate()
+            assert train.end() == 143, train.error
+        finally:
+            train.kill()
+    step = [e for e in train.events if e["event"] == "saved"][-1]
+    assert (save / "interrupted.safetensors").stat().st_size > 1000, step
+
+
+def tensors_in_gpu_memory_need_a_gpu():
+    says = ["--tensor-memory device: needs --device cuda or --server-device cuda"]
+    for role in (["train"], ["worker", "--join", "127.0.0.1:1"]):
+        job.refused(*role, *charlm(*ON_DEVICE), says=says)
+    job.refused("server", *ON_DEVICE, says=says)
+    refused("--device", "cuda", *ON_DEVICE, machine="mem=300000", code=1,
+            says=["worker 0", "memory"])
+
+
+# ---- without CUDA --------------------------------------------------------------------------
 
 def program_without_cuda_says_so():
     if job.DRIVERS:
@@ -143,9 +237,20 @@ def device_that_breaks_ends_the_job_in_a_line():
                 says=[who, "cuda:0: ", "CUDA_ERROR_ILLEGAL_ADDRESS"])
 
 
+def device_that_breaks_with_tensors_in_it_ends_the_job_too():
+    """A line about tensors that cannot be staged any more may come before."""
+    for kernel, args, who in (("tern_cuda_adam_slots:20", ["--server-device", "cuda"], "server 0"),
+                              ("tern_cuda_xent:20", ["--device", "cuda"], "worker ")):
+        with job.simulated_gpus(f"break={kernel}:{BROKEN}"):
+            train = job.Job("train", *charlm("--workers", 2, *ON_DEVICE, *args))
+            assert train.end() == 1, train.error
+        last = train.error.splitlines()[-1]
+        assert all(text in last for text in (who, "cuda:0: ", "CUDA_ERROR_ILLEGAL_ADDRESS")), train.error
+
+
 @contextlib.contextmanager
 def two_workers_of_which_the_first_breaks(*args):
-    """The server and worker 1, when worker 0 has ended for it."""
+    """Yields the server and worker 1, after worker 0 has ended because its device broke."""
     server = job.Job("server", "--listen", "127.0.0.1:0", "--json")
     workers = []
     try:
@@ -183,7 +288,7 @@ def worker_whose_device_breaks_leaves_the_directory_to_the_others():
 
 
 def device_that_refuses_a_call_ends_the_job_in_a_line():
-    for call in ("graph_launch:9", "memcpy_dtoh_async:3", "event_synchronize:7"):
+    for call in ("graph_launch:9", "memcpy_dtoh_async:3", "event_query:7"):
         refused("--device", "cuda", machine=f"fail={call}:999", code=1,
                 says=["worker 0", "cuda:0: ", "CUDA_ERROR_UNKNOWN"])
 
@@ -213,9 +318,18 @@ tap.run([
     records_are_learnt_with_everything_on_gpus,
     async_mode_and_clipping_learn_too,
     result_depends_on_the_slots_and_on_nothing_else,
+    graphs_can_be_switched_off_and_change_no_byte,
     servers_on_gpus_give_the_cpus_bytes,
+    tensors_in_gpu_memory_change_no_byte,
+    servers_that_keep_tensors_in_gpu_memory_give_the_cpus_bytes,
+    workers_that_keep_tensors_in_gpu_memory_give_the_same_bytes,
+    async_mode_learns_with_tensors_in_gpu_memory,
+    worker_with_tensors_in_gpu_memory_may_break,
+    interrupted_job_saves_what_is_in_gpu_memory,
+    tensors_in_gpu_memory_need_a_gpu,
     what_is_not_there_is_refused_in_a_line,
     device_that_breaks_ends_the_job_in_a_line,
+    device_that_breaks_with_tensors_in_it_ends_the_job_too,
     device_of_one_worker_may_break,
     worker_whose_device_breaks_leaves_the_directory_to_the_others,
     device_that_refuses_a_call_ends_the_job_in_a_line,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""However a job is asked to end, it says why, saves once, and leaves nobody and nothing half done
-behind.
+"""However a job is asked to end, it says why, saves once, and leaves no process and no half-written
+file.
 
 usage: ends.py TERN [SLOW_FSYNC.so SLOW_READ.so]
 """
@@ -25,7 +25,7 @@ SLOW_FSYNC, SLOW_READ = 2, 3  # in sys.argv
 
 @contextlib.contextmanager
 def preloaded(which):
-    """What is started meanwhile has the library sys.argv[which] in it."""
+    """Processes that are started meanwhile preload the library sys.argv[which]."""
     if len(sys.argv) <= which:
         raise tap.Skip("nothing can be preloaded into a program with a sanitizer")
     os.environ["LD_PRELOAD"] = sys.argv[which]
@@ -36,7 +36,7 @@ def preloaded(which):
 
 
 def interrupted_by(number):
-    """Nobody is left, and the parameters are: those of the last step, under a name of their own."""
+    """No process is left, and the parameters of the last step are in interrupted.safetensors."""
     directory = job.SCRATCH / f"interrupted-{number}"
     running = started("--servers", 2, "--workers", 2, "--save", directory)
     error = after(running, lambda: running.process.send_signal(number), code=128 + number)
@@ -61,7 +61,7 @@ def hangup_saves_and_leaves_nobody():
 
 
 def interrupted_async_job_tells_whose_steps_it_has_saved():
-    """Each worker takes half of the steps, and one of them saves."""
+    """Each worker makes half of the steps, and only one worker saves."""
     directory = job.SCRATCH / "interrupted-async"
     running = started("--workers", 2, "--mode", "async", "--save", directory)
     error = after(running, lambda: running.process.terminate(), code=143)
@@ -72,7 +72,8 @@ def interrupted_async_job_tells_whose_steps_it_has_saved():
 
 
 def terminated_after(steps, *options, meanwhile=lambda: None):
-    """`tern train` with these options, asked to end when it has made more than so many steps."""
+    """Runs `tern train` with these options, and asks it to end when it has made more than `steps`
+    steps. Returns its last event of each name."""
     running = job.Job("train", *options, "--json")
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > steps)
     meanwhile()
@@ -81,20 +82,20 @@ def terminated_after(steps, *options, meanwhile=lambda: None):
 
 
 def requeued_job_replaces_what_its_interrupted_run_saved():
-    """As Slurm does it: the same command line again, which begins anew."""
+    """Slurm requeues a job: it runs the same command line again, which begins with step 0."""
     directory = job.SCRATCH / "requeued"
     path = directory / "interrupted.safetensors"
-    options = job.small("--workers", 2, "--save", directory, steps=20_000)
-    step = terminated_after(2000, *options)["saved"]["step"]
+    options = job.small("--workers", 2, "--save", directory, steps=job.enough(20_000))
+    step = terminated_after(job.enough(2000), *options)["saved"]["step"]
     kept = path.read_bytes()
-    # Less than the first run: that would lose what the first one had done.
+    # This run makes fewer steps than the first one, so it must not replace what that has saved.
     told = terminated_after(0, *options)["unsaved"]["text"]
     assert f"has step {step} of this job" in told, told
     assert path.read_bytes() == kept
-    # The command line of a batch job may have --overwrite.
+    # --overwrite, which the command line of a batch job may have, changes nothing of that.
     told = terminated_after(0, *options, "--overwrite")["unsaved"]["text"]
     assert f"has step {step} of this job" in told and path.read_bytes() == kept, told
-    # What somebody has taken away meanwhile is not there to be lost.
+    # If somebody has moved the saved file meanwhile, nothing is lost, and this run saves.
     taken = directory / "taken"
     less = terminated_after(0, *options, meanwhile=lambda: path.rename(taken))["saved"]["step"]
     assert path.exists() and less < step, (less, step)
@@ -194,7 +195,7 @@ def model_that_is_no_number_is_not_saved():
     directory = job.SCRATCH / "diverged"
     failed = job.finish(*diverging("--save", directory, steps=1000, lr=1e6), code=1)
     step = int(re.search(r"step (\d+): the loss is no longer a number", failed.error)[1])
-    # The last step before has no loss that could tell.
+    # A job that ends one step earlier has a loss that is a number, but parameters that are not.
     failed = job.finish(*diverging("--save", directory, "--split", "1000:200", steps=step - 1,
                                    lr=1e6), code=1)
     assert "their loss are no longer numbers" in failed.error, failed.error
@@ -224,13 +225,13 @@ def terminated_worker_costs_nothing_over_shm():
 
 def terminated_worker_leaves_with_exit_code_0():
     directory = job.SCRATCH / "leave"
-    server, worker = by_hand(2, directory, steps=20000)
+    server, worker = by_hand(2, directory, steps=job.enough(8000))
     workers = [worker(0), worker(1)]
     try:
         workers[0].wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
         workers[0].process.terminate()
         assert workers[0].end(20) == 0, workers[0].error
-        workers[1].process.terminate()  # nobody is left
+        workers[1].process.terminate()  # the last worker
         assert workers[1].end(20) == 143, workers[1].error
         assert server.end(20) == 1, server.error
     finally:
@@ -246,13 +247,13 @@ def saved_paths(*processes):
 
 
 def terminated_worker_beside_a_hung_one_saves(hung, *more):
-    """It is the only one that can. When the other one goes on it finishes the job; if it
-    does not by its deadline, the job ends."""
+    """Only the worker that is asked to end can save. If the hung worker goes on, it finishes the
+    job; if it does not by its deadline, the job ends."""
     directory = job.SCRATCH / f"beside-{hung}{len(more)}"
     goes_on = not more
     directory.mkdir()
-    server, worker = by_hand(2, directory, *more, steps=20000)
-    # As on two hosts, each with directories of its own.
+    server, worker = by_hand(2, directory, *more, steps=job.enough(8000))
+    # Each worker has a directory of its own, as on two hosts.
     workers = [worker(i, directory / str(i)) for i in range(2)]
     stays, leaves = workers[hung], workers[1 - hung]
     path = directory / str(1 - hung) / "interrupted.safetensors"
@@ -286,7 +287,7 @@ def job_that_is_left_by_the_last_worker_that_works_ends():
 
 
 def terminated_server_beside_a_hung_worker_has_the_parameters_saved(fabric, servers):
-    """Worker 0, which would save them, does not answer, and nobody knows that yet."""
+    """Worker 0, which would save the parameters, hangs, and no other process knows that yet."""
     directory = job.SCRATCH / f"hung-{fabric}-{servers}"
     all_servers = [job.Job("server", "--fabric", fabric, "--index", i, "--json")
                    for i in range(servers)]
@@ -318,7 +319,7 @@ def terminated_second_server_beside_a_hung_worker_has_the_parameters_saved():
 
 
 def beside_a_hung_server_0_and_worker_0_worker_1_saves(asked):
-    """Server 0 decides who saves, and worker 0 would be the one."""
+    """Server 0 would decide who saves, and worker 0 would save, but both hang."""
     directory = job.SCRATCH / f"both-hang-{asked}"
     servers = [job.Job("server", "--fabric", "shm", "--index", i, "--json") for i in range(2)]
     join = ",".join(s.wait_event(lambda e: e["event"] == "listening")["address"] for s in servers)
@@ -348,7 +349,7 @@ def terminated_server_beside_a_hung_server_and_worker_has_the_parameters_saved()
 
 
 def all_terminated_at_once_save_once():
-    """As batch systems end a job."""
+    """A batch system ends a job by asking all its processes at the same time."""
     directory = job.SCRATCH / "scancel"
     server, worker = by_hand(2, directory, steps=FOR_EVER)
     everybody = [server, worker(0), worker(1)]
@@ -360,7 +361,7 @@ def all_terminated_at_once_save_once():
     finally:
         for process in everybody:
             process.kill()
-    # Whom another one told of the end first has not been ended by the signal.
+    # A process that hears of the end from another one before its signal exits with 1.
     assert set(codes) <= {143, 1}, codes
     assert saved_paths(*everybody) == [str(directory / "interrupted.safetensors")]
 
@@ -396,10 +397,10 @@ def terminated_server_waits_for_a_slow_disk():
 
 
 def full_disk_at_the_end_loses_nothing():
-    """As with a disk that is full: the worker may not write that much. The parameters wait for
-    room, here until the job is ended."""
+    """The worker may not write so large a file, as if the disk were full. It keeps the parameters
+    and tries again, here until the job is asked to end."""
     directory = job.SCRATCH / "full"
-    running = job.Job("train", *job.small("--save", directory, steps=4000), "--json")
+    running = job.Job("train", *job.small("--save", directory, steps=job.enough(4000)), "--json")
     try:
         running.wait_event(lambda e: e["event"] == "progress")
         pid = running.pid_of("worker", 0)

@@ -24,8 +24,9 @@ MARK = "TERN_TEST_MARK"
 _scratch = tempfile.TemporaryDirectory(prefix="tern-e2e-")
 SCRATCH = Path(_scratch.name)
 TERN = None  # set by use()
-DRIVERS = []  # set by use_drivers(): simulated ones that tern may load
-# tern leaves a signal ignored that was when it began: under nohup, or in a shell's background.
+DRIVERS = []  # set by use_drivers(): simulated CUDA drivers that tern may load
+# tern goes on ignoring a signal that was ignored when it began, as under nohup or in the background
+# of a shell.
 for ignored in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(ignored) == signal.SIG_IGN:
         signal.signal(ignored, signal.SIG_DFL)
@@ -41,14 +42,10 @@ def use_drivers(paths):
 
 
 @contextlib.contextmanager
-def simulated_gpus(machine=""):
-    """Programs find the simulated driver, with this in FAKE_CUDA."""
-    if not DRIVERS:
-        raise tap.Skip("this tern was built without CUDA")
-    names = {"LD_LIBRARY_PATH": ":".join(sorted({str(d.parent) for d in DRIVERS})),
-             "FAKE_CUDA": machine}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
+def environment(**variables):
+    """Programs started meanwhile have these variables in their environment."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -59,15 +56,24 @@ def simulated_gpus(machine=""):
                 os.environ[name] = value
 
 
+@contextlib.contextmanager
+def simulated_gpus(machine=""):
+    """Programs started meanwhile find the simulated driver, with `machine` in FAKE_CUDA."""
+    if not DRIVERS:
+        raise tap.Skip("this tern was built without CUDA")
+    with environment(LD_LIBRARY_PATH=":".join(sorted({str(d.parent) for d in DRIVERS})), FAKE_CUDA=machine):
+        yield
+
+
 def data_dir():
-    """Where the real data sets are; skips the case if nobody said."""
+    """Returns the directory of the real data sets; skips the case if TERN_DATA_DIR is not set."""
     if "TERN_DATA_DIR" not in os.environ:
         raise tap.Skip("TERN_DATA_DIR is not set")
     return Path(os.environ["TERN_DATA_DIR"])
 
 
 def marked(mark):
-    """pid: command line, of every process with this mark that runs."""
+    """Returns {pid: command line} of every running process with this mark."""
     found = {}
     for p in Path("/proc").iterdir():
         if not p.name.isdigit():
@@ -78,7 +84,7 @@ def marked(mark):
                 if words != [b""]:  # a zombie has none
                     found[int(p.name)] = [w.decode() for w in words]
         except OSError:
-            continue  # gone, or not ours
+            continue  # the process has ended, or is another user's
     return found
 
 
@@ -95,7 +101,7 @@ class Job:
         self.events = []
 
     def wait_event(self, wanted):
-        """The next event for which wanted(event) holds."""
+        """Waits for the next event for which wanted(event) holds, and returns it."""
         for line in self.process.stdout:
             event = self._take(line)
             if wanted(event):
@@ -109,7 +115,7 @@ class Job:
         return event
 
     def end(self, limit_s=LIMIT_S):
-        """Waits for the end; exit code. Nobody may be left."""
+        """Waits for the end, and returns the exit code. No process may be left."""
         out, self.error = self.process.communicate(timeout=limit_s)
         self.lines += out.splitlines()
         if "--json" in self.args:
@@ -123,7 +129,7 @@ class Job:
         return self.code
 
     def processes(self):
-        """pid: command line, of every process of this job that runs."""
+        """Returns {pid: command line} of every running process of this job."""
         return marked(self.mark)
 
     def pid_of(self, role, index):
@@ -139,8 +145,8 @@ class Job:
 
 
 class Terminal:
-    """A shell at a terminal of its own, in which keys can be typed: "\\x1a" is Ctrl-Z. One `tern`
-    at a time, which prints into `log`."""
+    """A shell at a terminal of its own, in which keys can be typed: "\\x1a" is Ctrl-Z. It runs one
+    `tern` at a time, which prints into `log`."""
 
     def __init__(self, name):
         self.log = SCRATCH / f"{name}.log"
@@ -154,7 +160,8 @@ class Terminal:
         self.reader.start()
 
     def _read_all(self):
-        """What the shell prints has to go somewhere. A blocked read would keep the terminal open."""
+        """Reads what the shell prints, so that the shell does not block. Polls, since a blocked
+        read would keep the terminal open."""
         with contextlib.suppress(OSError):  # the shell has ended
             while not self.closed:
                 if select.select([self.keys], [], [], 0.05)[0]:
@@ -175,7 +182,7 @@ class Terminal:
         return [pid for pid in marked(self.mark) if pid != self.shell]
 
     def close(self):
-        """As the window's button does."""
+        """Closes the terminal, as closing its window would."""
         self.closed = True
         self.reader.join()
         os.close(self.keys)
@@ -183,7 +190,7 @@ class Terminal:
 
 
 def finish(*args, code=0):
-    """Runs it to its end, which must be `code`."""
+    """Runs `tern` with these arguments to its end. Its exit code must be `code`."""
     job = Job(*args)
     try:
         job.end()
@@ -195,17 +202,17 @@ def finish(*args, code=0):
 
 
 def train(*args):
-    """`tern train --json` to its good end: the last event."""
+    """Runs `tern train --json`, which must succeed, and returns its last event."""
     job = finish("train", *args, "--json")
     assert job.events[-1]["event"] == "done", job.events[-1]
     return job.events[-1]
 
 
 def refused(*args, says, code=2):
-    """It ends with `code` and one line on stderr beside its progress, in which every text of
-    `says` stands."""
+    """Checks that `tern` ends with `code` and, beside its progress, one line on stderr, which has
+    every text of `says`."""
     job = finish(*args, code=code)
-    # A leak checker that meets a thread on its way out says so, and that is not ours.
+    # LeakSanitizer prints the first of these if a thread ends while it looks for leaks.
     lines = [line for line in job.error.splitlines()
              if "Unable to get registers" not in line and not line.startswith("step ")]
     assert len(lines) == 1, f"{args}: not one line: {job.error}"
@@ -214,12 +221,12 @@ def refused(*args, says, code=2):
 
 
 def info():
-    """What `tern info` says of this machine."""
+    """Returns what `tern info` says of this machine."""
     return json.loads(finish("info", "--json").lines[0])
 
 
 def fabric_missing(name):
-    """Why it does not work here; None if it does."""
+    """Returns why this fabric does not work here; None if it does."""
     return {f["name"]: f.get("why") for f in info()["fabrics"]}.get(name, "without rdma-core")
 
 
@@ -236,7 +243,7 @@ SIDE, CLASSES = 6, 4
 
 
 def write_idx(name, count=1200, seed=1, label_max=CLASSES - 1):
-    """Images of a bright quarter in noise, the label says which: (images, labels)."""
+    """Writes images of noise with one bright quarter, which is the label. Returns the two paths."""
     rng = random.Random(seed)
     pixels, labels = bytearray(), bytearray()
     for _ in range(count):
@@ -253,6 +260,12 @@ def write_idx(name, count=1200, seed=1, label_max=CLASSES - 1):
         struct.pack(">IIII", 0x803, count, SIDE, SIDE) + bytes(pixels)))
     label_file.write_bytes(gzip.compress(struct.pack(">II", 0x801, count) + bytes(labels)))
     return images, label_file
+
+
+def enough(steps):
+    """As many steps as take about as long as `steps` do without a sanitizer, for jobs that must still run when
+    something is done to them."""
+    return steps // int(os.environ.get("TERN_TEST_SLOWNESS", "1"))
 
 
 def small(*more, model="mlp:24,16", steps=40, lr="0.01"):

@@ -62,7 +62,7 @@ def killed_only_worker_is_named():
 
 
 def killed_workers_cost_nothing(name, victims, *more):
-    """The same bytes as if they had lived; each loss is told once."""
+    """The job saves the same bytes as if they had lived, and reports each loss once."""
     reference = undisturbed(*(["--clip-norm", "0.5"] if "--clip-norm" in more else []))
     running, directory = training(name, *more)
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
@@ -72,9 +72,9 @@ def killed_workers_cost_nothing(name, victims, *more):
     assert saved_by(running, directory) == reference, "other bytes"
     told = {e["who"]: e["text"] for e in running.events if e["event"] == "lost"}
     assert told == {f"worker {i}": f"worker {i} (pid {pid}) was killed by signal 9 (Killed): "
-                                   "its slots go to the others" for i, pid in pids.items()}
+                                   "its slots go to the other workers" for i, pid in pids.items()}
     slots = [e["text"] for e in running.events if " slots " in e.get("text", "")]
-    assert len(slots) == len(victims), slots  # not by the workers that have them now, too
+    assert len(slots) == len(victims), slots  # the workers that have them now do not report it
     assert running.events[-1]["test_accuracy"] > 0.9, running.events[-1]
     assert len([e for e in running.events if e["event"] == "saved"]) == 1
 
@@ -103,21 +103,23 @@ def three_of_four_killed_workers_cost_nothing():
 
 
 def killed_worker_is_not_the_end_in_async_mode():
-    running, directory = training("async", "--workers", 3, "--mode", "async", steps=6000)
+    steps = job.enough(6000)
+    running, directory = training("async", "--workers", 3, "--mode", "async", steps=steps)
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
     os.kill(running.pid_of("worker", 0), signal.SIGKILL)
     assert saved_by(running, directory)
     told = [e["text"] for e in running.events if e["event"] == "lost"]
     assert len(told) == 1 and told[0].endswith("the others go on without it"), told
     done = running.events[-1]
-    assert done["steps"] < 6000, done
-    assert done["steps"] + done["steps_torn"] + done["steps_missing"] == 6000, done
-    assert any(f"{done['steps']} of 6000 steps were made" in e["text"]
+    assert done["steps"] < steps, done
+    assert done["steps"] + done["steps_torn"] + done["steps_missing"] == steps, done
+    assert any(f"{done['steps']} of {steps} steps were made" in e["text"]
                for e in running.events if e["event"] == "note"), running.events
 
 
 def stopped_worker_is_left_behind(fabric):
-    """Its process lives and its kernel answers; at the end it is still there, and ended."""
+    """The stopped worker's process lives and its kernel answers, but the job goes on without it.
+    The launcher ends the process when the job is done."""
     running, directory = training(f"stopped-{fabric}", "--workers", 3, "--fabric", fabric,
                                   "--worker-timeout", 2)
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
@@ -138,7 +140,7 @@ def stopped_worker_is_left_behind_over_tcp():
 
 def worker_that_comes_back_too_late_is_told_and_ends(fabric):
     directory = job.SCRATCH / f"late-{fabric}"
-    server, worker = by_hand(2, directory, "--worker-timeout", 0.5, fabric=fabric)
+    server, worker = by_hand(2, directory, "--worker-timeout", 2, fabric=fabric)
     workers = [worker(0), worker(1)]
     try:
         workers[1].wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
@@ -166,7 +168,7 @@ def worker_that_comes_back_too_late_is_told_and_ends_over_tcp():
 
 
 def job_whose_last_worker_hangs_ends():
-    """Nobody waits for it but the servers and the launcher."""
+    """Only the servers and the launcher are left to wait for the hung worker."""
     running = started("--workers", 2, "--worker-timeout", 2)
     hung, killed = running.pid_of("worker", 1), running.pid_of("worker", 0)
     error = after(running, lambda: (os.kill(hung, signal.SIGSTOP), os.kill(killed, signal.SIGKILL)),
@@ -182,7 +184,7 @@ def worker_that_dies_before_the_others_have_joined_makes_room():
         server.wait_event(lambda e: e["event"] == "note" and "joined, 1 of 2" in e["text"])
         first.process.kill()
         told = server.wait_event(lambda e: e["event"] == "note" and "worker 0" in e["text"])
-        assert "before the steps began: 0 of 2 workers are here" in told["text"], told
+        assert "before the steps began: 0 of 2 workers are left" in told["text"], told
         others = [worker(0), worker(1)]
         assert [process.end(60) for process in (*others, server)] == [0, 0, 0]
     finally:
@@ -226,7 +228,7 @@ def stopped_worker_does_not_keep_the_others_from_ending():
 
 
 def server_that_stands_still_for_a_while_is_waited_for():
-    """As under a debugger: longer than any time-out of the transport."""
+    """A server stands still, as under a debugger, for longer than any time-out of the transport."""
     jobs = [training(f"still-{fabric}", "--workers", 2, "--fabric", fabric)
             for fabric in ("shm", "tcp")]
     for running, _ in jobs:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that are stopped and go on, that are asked for their status, and that are ended before they
-have begun or while nobody reads what they say.
+"""Jobs that are stopped and go on, that are asked for their status, and that are asked to end
+before they have begun or while nobody reads their output.
 
 usage: pauses.py TERN
 """
@@ -23,7 +23,7 @@ job.use(sys.argv[1])
 
 
 def state_of(pid):
-    """Its letter in ps; "" if it is gone."""
+    """Returns the state of the process as one letter, as in ps; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -31,7 +31,7 @@ def state_of(pid):
 
 
 def stopped_launcher_stops_the_job_which_goes_on_with_it():
-    """As Ctrl-Z and fg do. Nobody is lost for the time in between."""
+    """The signals are those of Ctrl-Z and fg. No worker is lost because of the time in between."""
     running, directory = training("ctrl-z", "--workers", 2, "--worker-timeout", 0.5)
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
     everybody = list(running.processes())
@@ -46,8 +46,8 @@ def stopped_launcher_stops_the_job_which_goes_on_with_it():
 
 
 def stop_and_go_on(terminal):
-    """Ctrl-Z, and fg when all stand still. The terminal tells the launcher alone: its children are in
-    process groups of their own."""
+    """Types Ctrl-Z, and fg when all processes stand still. The terminal signals only the launcher:
+    its children are in process groups of their own."""
     everybody = terminal.processes()
     assert [os.getpgid(pid) for pid in everybody] == everybody
     terminal.type("\x1a")
@@ -61,7 +61,7 @@ def keys_at_a_terminal_stop_the_job_which_goes_on_with_fg():
     terminal = job.Terminal("keys")
     try:
         terminal.start("train", *job.small("--slots", 5, "--workers", 2, "--save", directory,
-                                           steps=4000))
+                                           steps=job.enough(4000)))
         job.wait_until(lambda: terminal.said('"progress"'))
         stop_and_go_on(terminal)
         job.wait_until(lambda: not terminal.processes(), 60)
@@ -113,8 +113,8 @@ def everybody_answers_the_question_for_the_status():
             said[event.get("who", "train")] = event["text"]
         assert set(said) == {"train", "server 0", "worker 0", "worker 1"}, said
         assert re.fullmatch(rf"step \d+ of {FOR_EVER}, 3 of 3 processes run", said["train"]), said
-        for who in "server 0", "worker 0":
-            assert re.match(rf"step \d+ of {FOR_EVER}, it waits for ", said[who]), said
+        for who in "server", "worker":
+            assert re.match(rf"step \d+ of {FOR_EVER}, this {who} waits for ", said[f"{who} 0"]), said
     finally:
         after(running, lambda: running.process.send_signal(signal.SIGINT), code=130)
 
@@ -125,7 +125,7 @@ def server_without_a_job_answers_on_stderr():
         assert "listening" in server.process.stdout.readline()
         server.process.send_signal(signal.SIGUSR1)
         assert server.process.stderr.readline() == (
-            "tern server 0: no job yet, it waits for a worker\n")
+            "tern server 0: no job yet, this server waits for a worker\n")
         server.process.terminate()
         assert server.end(20) == 0, server.error
     finally:
@@ -155,19 +155,19 @@ def job_that_is_ended_while_its_workers_start_says_how_far_it_was():
 
 
 def job_whose_output_nobody_reads_ends_when_it_is_asked():
-    """A pipe that is full keeps who writes to it from doing anything else."""
+    """A write to a full pipe blocks, but the job must still end when it is asked to."""
     directory = job.SCRATCH / "unread"
     ours, theirs = os.pipe()
     words = [job.TERN, "train", *map(str, job.small("--save", directory, steps=FOR_EVER)), "--json"]
     with subprocess.Popen(words, stdout=theirs, stderr=theirs) as running:
         while b'"progress"' not in os.read(ours, 65536):
             pass
-        # Its own open file: what does not block here must block there.
+        # Opens the pipe again: this descriptor must not block, and the job's descriptor must.
         filler = os.open(f"/proc/self/fd/{theirs}", os.O_WRONLY | os.O_NONBLOCK)
         with contextlib.suppress(BlockingIOError):
             while True:
                 os.write(filler, b"x")
-        time.sleep(1)  # until it has something to say
+        time.sleep(1)  # until the job has something to write
         running.terminate()
         try:
             assert running.wait(60) == 143

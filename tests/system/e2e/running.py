@@ -8,14 +8,14 @@ FOR_EVER = 100_000_000
 
 
 def started(*more):
-    """A job that would go on for ever, and is at work."""
+    """Starts a job that would go on for ever, and waits until it makes steps."""
     running = job.Job("train", *job.small(*more, steps=FOR_EVER), "--json")
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
     return running
 
 
 def after(running, act, code, limit_s=20):
-    """act() makes it end with `code`: what it says on stderr."""
+    """Calls act(), which must make the job end with `code`. Returns what it says on stderr."""
     try:
         act()
         running.end(limit_s)
@@ -26,7 +26,8 @@ def after(running, act, code, limit_s=20):
 
 
 def saved_by(running, directory):
-    """The bytes that the job saves; nothing half done is beside them."""
+    """Waits for the end of the job, and returns the bytes that it has saved. No half-written file
+    may be beside them."""
     try:
         running.end()
     finally:
@@ -37,8 +38,8 @@ def saved_by(running, directory):
     return files[0].read_bytes()
 
 
-def training(name, *more, steps=4000):
-    """A job that saves: it, and where."""
+def training(name, *more, steps=job.enough(4000)):
+    """Starts a job that saves. Returns the job and its directory."""
     directory = job.SCRATCH / name
     return job.Job("train", *job.small("--slots", 5, "--save", directory, *more, steps=steps),
                    "--json"), directory
@@ -46,12 +47,13 @@ def training(name, *more, steps=4000):
 
 @functools.cache
 def undisturbed(*more):
-    """The bytes that training() saves if nothing happens to it, whatever its processes are."""
+    """Returns the bytes that the job of training() saves if nothing happens to it. They do not
+    depend on its processes."""
     return saved_by(*training("undisturbed" + "".join(more), "--fabric", "shm", *more))
 
 
-def by_hand(workers, directory, *more, fabric="shm", steps=4000):
-    """A server, and what starts worker i of its job."""
+def by_hand(workers, directory, *more, fabric="shm", steps=job.enough(4000)):
+    """Starts a server. Returns it and a function that starts worker i of its job."""
     server = job.Job("server", "--fabric", fabric, "--json", *more)
     address = server.wait_event(lambda e: e["event"] == "listening")["address"]
     common = job.small("--slots", 4, "--workers", workers, "--join", address, "--fabric",

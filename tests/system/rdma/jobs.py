@@ -19,7 +19,7 @@ import job  # noqa: E402
 
 job.use(sys.argv[1])
 FOR_EVER = 100_000_000
-# Conns start at the other device, so they cross the wire.
+# Connections start at the other device, so they cross the wire.
 OVER_VERBS = ["--fabric", "verbs", "--listen", "10.7.0.1:0", "--verbs", "from=10.7.0.2"]
 ROUTES = """\
 neighbour replace 10.7.0.2 lladdr {vb} dev va nud permanent
@@ -34,7 +34,7 @@ def system(*command, text=None):
 
 
 def link(up):
-    """The wire's first end. The kernel forgets its routes with it."""
+    """Switches the wire's first end on or off. The kernel forgets its routes when it goes off."""
     system("ip", "link", "set", "va", "up" if up else "down")
     if up:
         address = {d: Path(f"/sys/class/net/{d}/address").read_text().strip()
@@ -65,7 +65,8 @@ def started(*options):
 
 
 def end_of(running, act, limit_s=60):
-    """act() makes it fail: what it says, and after how long."""
+    """Calls act(), which must make the job fail. Returns what the job says, and after how many
+    seconds."""
     start = time.monotonic()
     try:
         act()
@@ -107,7 +108,7 @@ def a_killed_server_is_named():
 
 
 def cut_for(seconds):
-    """Nothing passes the wire."""
+    """Lets nothing pass the wire for so long."""
     for end in ("va", "vb"):
         system("tc", "qdisc", "replace", "dev", end, "root", "netem", "loss", "100%")
     time.sleep(seconds)
@@ -123,8 +124,8 @@ def a_path_that_comes_back_costs_nothing():
                                           steps=1500), "--json")
     try:
         running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
-        cut_for(0.2)  # sent again by the devices
-        cut_for(3)    # and connected again by us
+        cut_for(0.2)  # the devices send lost packets again
+        cut_for(3)    # the devices give up, and Tern connects again
         running.end()
     finally:
         running.kill()
@@ -179,7 +180,7 @@ def a_job_goes_on_over_tcp_when_its_device_is_removed():
             running.end()
             assert running.code == 0, running.error
             told = [e["text"] for e in running.events if e["event"] == "log"]
-            assert any("goes on over tcp: verbs was lost" in t for t in told), told
+            assert any("continues over tcp: the verbs connection was lost" in t for t in told), told
     finally:
         system("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "va")
         for running in [server, *workers]:

@@ -8,6 +8,7 @@ Writes to LOG what it will run and then, as each program ends, a line about it l
 meson's testlog.json: tap_count.py counts both, and when the guest dies in the middle, what was
 done until then is known.
 """
+import itertools
 import json
 import os
 import shlex
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import namedtuple
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -24,7 +26,8 @@ sys.path.insert(0, str(HERE.parents[1] / "harness"))
 import tap_count  # noqa: E402
 
 LINKS = ("va", "vb")
-# Environment of the test programs: the addresses of the devices, and how much slower they may be.
+# Environment of the test programs: the addresses of the devices, and how many times longer a test
+# may take.
 DEVICES = {"TERN_RDMA_ADDRESS": "10.7.0.2", "TERN_RDMA_FROM": "10.7.0.1",
            "TERN_TEST_PATIENCE": "5"}
 # What netem does to packets in each direction. The queue must hold all packets in flight.
@@ -36,8 +39,10 @@ WIRES = {
 
 # name; when: quick cases are run by `./run test`, full ones only when asked for; one of WIRES;
 # limit in seconds; the program, where {tests} is the build's tests/ and {asan} another build, with
-# sanitizers, beside it.
-Case = namedtuple("Case", "name when wire limit_s command")
+# sanitizers, beside it; shares: it may run beside its neighbours in the list that share too, since it
+# is one thread of its own, and leaves the devices as they are.
+Case = namedtuple("Case", "name when wire limit_s command shares", defaults=[False])
+AT_ONCE = 2
 FABRIC = "{tests}/transport/conformance_fabric "
 RENDEZVOUS = "{tests}/rendezvous/conformance_rendezvous "
 STORM = "{tests}/system/storm/storm "
@@ -49,9 +54,9 @@ CASES = [
     Case("wire-delay", "quick", "delay", 90, WIRE + "delay"),
     # Another kernel than the host's, and an emulated processor: other timings.
     Case("jobs", "quick", "plain", 300, JOBS + "{tests}/../tern"),
-    Case("fabric-verbs", "quick", "plain", 600, FABRIC + "verbs"),
-    Case("rendezvous-verbs", "quick", "plain", 600, RENDEZVOUS + "verbs"),
-    Case("storm-verbs", "quick", "plain", 90, STORM + "verbs 3"),
+    Case("rendezvous-verbs", "quick", "plain", 600, RENDEZVOUS + "verbs", True),
+    Case("fabric-verbs", "quick", "plain", 600, FABRIC + "verbs", True),
+    Case("storm-verbs", "quick", "plain", 90, STORM + "verbs 3", True),
     Case("storm-verbs-loss", "quick", "loss", 120, STORM + "verbs 2"),
     Case("storm-verbs-delay", "full", "delay", 300, STORM + "verbs 3 10"),
     Case("fabric-verbs-guard", "full", "plain", 400, FABRIC + "verbs-guard"),
@@ -60,7 +65,7 @@ CASES = [
     Case("rendezvous-verbs-guard", "full", "plain", 400, RENDEZVOUS + "verbs-guard"),
     Case("rendezvous-verbs-own-queue", "full", "plain", 400, RENDEZVOUS + "verbs-own-queue"),
     Case("rendezvous-verbs-least", "full", "plain", 400, RENDEZVOUS + "verbs-least"),
-    # Errors of memory and leaks, also of processes whose peers are killed.
+    # These look for memory errors and leaks, also in processes whose peers are killed.
     Case("jobs-asan", "full", "plain", 600, JOBS + "{asan}/tern"),
     Case("storm-verbs-asan", "full", "plain", 200, "{asan}/tests/system/storm/storm verbs 3"),
     Case("fabric-verbs-asan", "full", "plain", 900,
@@ -73,7 +78,7 @@ CASES = [
 
 
 def disturb(wire):
-    """Makes the wire as WIRES says, from whatever it was."""
+    """Makes the wire as WIRES says, whatever it was before."""
     for link in LINKS:
         # If this fails, there was nothing to remove.
         subprocess.run(["tc", "qdisc", "del", "dev", link, "root"], capture_output=True)
@@ -83,7 +88,7 @@ def disturb(wire):
 
 
 def end_all_of(process):
-    """The program and what it started; nothing of it is to disturb the next case."""
+    """Kills the program and what it has started, so that nothing disturbs the next case."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -96,7 +101,7 @@ def run(case, build, asan):
         tests=shlex.quote(str(build / "tests")),
         asan=shlex.quote(str(asan))))
     start = time.monotonic()
-    # Files and not pipes, whose end never comes if a process of the program is left.
+    # Files and not pipes: a pipe does not end as long as a process of the program is left.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         environment = dict(os.environ, **tap_count.ENVIRONMENT, **DEVICES)
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
@@ -115,6 +120,12 @@ def run(case, build, asan):
             "duration": time.monotonic() - start, "stdout": texts[0], "stderr": texts[1]}
 
 
+def batches(cases):
+    """Lists of cases that may run at once."""
+    for shares, batch in itertools.groupby(cases, lambda case: case.shares and case.wire):
+        yield from [list(batch)] if shares else ([case] for case in batch)
+
+
 def main():
     when, build, asan, log = sys.argv[1], *map(Path, sys.argv[2:5])
     names = sys.argv[5:]
@@ -129,14 +140,18 @@ def main():
             print(json.dumps(fact), file=lines, flush=True)
 
         note({"planned": [case.name for case in chosen]})
-        for number, case in enumerate(chosen, 1):
-            disturb(case.wire)
-            done = run(case, build, asan)
+        number = 0
+        for batch in batches(chosen):
+            disturb(batch[0].wire)
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                running = [pool.submit(run, case, build, asan) for case in batch]
+                for done in map(Future.result, as_completed(running)):
+                    number += 1
+                    note(done)
+                    good = good and done["result"] in ("OK", "SKIP")
+                    print(f"rdma: {number:>3}/{len(chosen):<3} {done['name']:<36} "
+                          f"{done['result'].lower():<8} {done['duration']:.2f}s", flush=True)
             disturb("plain")
-            note(done)
-            good = good and done["result"] in ("OK", "SKIP")
-            print(f"rdma: {number:>3}/{len(chosen):<3} {case.name:<36} "
-                  f"{done['result'].lower():<8} {done['duration']:.2f}s", flush=True)
     return 0 if good else 1
 
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * More diallers than a server admits to the handshake at once, all at the same time: at
- * the start, when the network that carried all of them returns after a break, and when
- * every connection was cut. They are in one process or in many, over a short path or a
- * long one, and processes are stalled now and then. Each dialler must come up, return, and
- * be received each time.
+ * Scenario: more processes or contexts dial a server at the same time than it admits to
+ * the handshake at once. They do so at the start, again when the network of all of them
+ * works again after a failure, and again after every connection was cut. The dialling
+ * ends are in one process or in many, over a short or a long network path, and processes
+ * are stalled now and then. Each dialling end must connect each time, and what it sends
+ * must arrive.
  */
 #include "tests/system/sim/scenario.h"
 
@@ -33,7 +34,8 @@ struct process {
 	struct tern_context *ctx;
 };
 
-/* One end of a connection. A dialler sends twice, and the other end receives. */
+/* One end of a connection. The dialling end sends tensors, the other end receives
+ * them. */
 struct end {
 	struct world *world;
 	struct tern_peer *peer;
@@ -53,7 +55,7 @@ struct world {
 	struct tern_listener *listener;
 };
 
-/* The tensor is empty: only the number of messages counts. */
+/* An empty tensor: the scenario only counts how many arrive. */
 static const struct tern_tensor *nothing(void)
 {
 	static struct tern_tensor tensor;
@@ -145,7 +147,7 @@ static void dial(struct world *w, unsigned i)
 	say(e);
 }
 
-/* Stalls a random process for a while. */
+/* Stalls a random process (it executes nothing) for a while. */
 static void stand_still(struct world *w)
 {
 	uint64_t which = tern_rng_below(tern_sim_rng(w->sim), 2 * w->client_count);
@@ -163,7 +165,8 @@ static bool all_are_heard(void *arg)
 	return w->down_count || w->heard_count >= w->heard_goal;
 }
 
-/* Waits until every dialler has sent something since the last time. */
+/* Waits until one more tensor of every dialling end has arrived. `when` is for the error
+ * message. */
 static bool hear_all(struct world *w, const char *when)
 {
 	w->heard_goal += DIALLERS;
@@ -188,10 +191,11 @@ static bool come_back(struct world *w)
 	tern_sim_break(w->sim, false);
 	for (unsigned i = 0; i < DIALLERS; i++)
 		say(&w->dialled[i]);
-	return hear_all(w, "behind a break");
+	return hear_all(w, "after a network failure");
 }
 
-/* All diallers must return within the server's reconnect_ns. */
+/* Cuts all connections and stalls the server: all dialling ends must reconnect within the
+ * server's reconnect_ns. */
 static bool come_back_at_once(struct world *w)
 {
 	for (unsigned i = 0; i < w->accepted_count; i++)
@@ -199,7 +203,7 @@ static bool come_back_at_once(struct world *w)
 	tern_sim_stall(w->server.sim, STALL_NS);
 	for (unsigned i = 0; i < DIALLERS; i++)
 		say(&w->dialled[i]);
-	return hear_all(w, "behind a cut");
+	return hear_all(w, "after all connections were cut");
 }
 
 bool scenario_arrivals(uint64_t seed, bool verbose, uint64_t *hash)

@@ -50,11 +50,12 @@ static void worker_ended(void *arg, int status, const char *text,
 	server_ended(arg, status, text);
 }
 
-/* ---- engines that may hang ---- */
+/* ---- engines that hang ---- */
 
 static struct job *current;
 
-/* The simulator reads the cost of a job after it has run. */
+/* Makes the engine (the computation) of a member hang: its task gets a huge cost in
+ * virtual time, which the simulator reads after it has run the task. */
 static int gradient_or_hang(struct tern_engine *e,
 	const struct tern_engine_params *params, float *grads,
 	void (*ready)(void *arg, uint64_t first), void *arg, struct tern_result *result)
@@ -78,7 +79,7 @@ static void let_hang(struct member *m)
 	m->engine->ops = &ops;
 }
 
-/* ---- birth ---- */
+/* ---- starting processes ---- */
 
 static void open_member(struct job *j, struct member *m, const char *role, unsigned i)
 {
@@ -168,8 +169,9 @@ static bool all_ended(void *arg)
 	return true;
 }
 
-/* Before the steps begin, servers wait for their workers without a limit. A lost
- * worker leaves a place, which only a prologue fills. */
+/* True when the training steps have begun. Before that, servers wait for their workers
+ * without a time limit, and if a worker is lost its place stays free until a scenario's
+ * prologue adds another worker. */
 static bool has_begun(const struct job *j)
 {
 	struct tern_server_stats stats;
@@ -178,8 +180,8 @@ static bool has_begun(const struct job *j)
 	return stats.steps > 0;
 }
 
-/* A random one of `count` members from `first` on that still runs; NULL: there is
- * none. */
+/* Chooses one of the members that still run, at random, from `count` members starting
+ * with number `first`; NULL: none runs. */
 static struct member *victim(struct job *j, unsigned first, unsigned count)
 {
 	unsigned at = (unsigned)tern_rng_below(tern_sim_rng(j->sim), count);
@@ -204,7 +206,8 @@ unsigned job_workers_left(const struct job *j)
 	return n;
 }
 
-/* Causes one loss; further ones soon after the first, while it is being handled. */
+/* Makes a process crash, hang, stall or leave. After the first such loss the next ones
+ * come soon, while the job still handles it. */
 static void hurt(struct job *j)
 {
 	struct member *m = victim(j, j->servers, j->count - j->servers);
@@ -235,7 +238,8 @@ static void hurt(struct job *j)
 	}
 }
 
-/* A worker lags behind the others, but must not be lost. */
+/* Stalls a worker for 1 to 5 ms: it falls behind the others, but the servers must not
+ * give it up. */
 static void nap(struct job *j)
 {
 	struct member *m = victim(j, j->servers, j->count - j->servers);
@@ -246,7 +250,7 @@ static void nap(struct job *j)
 				tern_rng_below(tern_sim_rng(j->sim), 4 * TERN_NS_PER_MS));
 }
 
-/* ---- accounts ---- */
+/* ---- checks of the servers' state ---- */
 
 static uint64_t staged(const struct tern_server *s)
 {
@@ -270,9 +274,9 @@ static uint32_t in_place(const struct tern_server *s, const struct server_peer *
 	return count;
 }
 
-/* For any number of slots, a chunk holds the gradients of its window and sums of
- * others, and gradients that workers had computed before they were given earlier
- * slots. */
+/* Checks that a chunk holds at most the gradients for which the server has buffers
+ * (held_most), and gradients that workers had computed before they got earlier slots. The
+ * bound does not depend on the number of slots. */
 static bool holds_no_more(const struct tern_server *s, const struct chunk *c, bool lost)
 {
 	uint32_t held = 0, wanted = 0;
@@ -293,7 +297,7 @@ static bool holds_no_more(const struct tern_server *s, const struct chunk *c, bo
 
 /* ---- the memory of gradients ---- */
 
-/* Largest number of slots of one worker. */
+/* Largest number of slots that any worker has. */
 static uint32_t most_slots(const struct tern_server *s)
 {
 	uint32_t count[MEMBERS_MAX] = {0}, most = 0;
@@ -303,8 +307,8 @@ static uint32_t most_slots(const struct tern_server *s)
 	return most;
 }
 
-/* Bytes of the pool in use: what chunks have taken of the budget and beyond it, and
- * norms. */
+/* How many bytes of the server's pool may be in use: what the chunks have taken from the
+ * staging budget (memory for received gradients) and beyond it, and the norms. */
 static uint64_t may_be_used(const struct tern_server *s)
 {
 	uint64_t bytes = s->staging_bytes - s->staging_left + s->wanted_bytes;
@@ -312,12 +316,13 @@ static uint64_t may_be_used(const struct tern_server *s)
 
 	for (uint32_t i = 1; s->shares && i < s->job.server_count; i++)
 		norm += s->shares[i].buf.bytes;
-	/* The pool rounds up to units of 64 bytes. */
+	/* Slack, since the pool rounds each size up to a multiple of 64 bytes. */
 	return bytes + norm +
 	       64ull * (s->chunk_count * s->job.slots + 2ull + s->job.server_count);
 }
 
-/* True if there was a reason to raise the budget (server/sync.c). */
+/* True if the server has had a reason to raise its staging budget, the memory for
+ * received gradients (see server/sync.c). */
 static bool may_be_wide(struct member *m)
 {
 	const struct tern_server *s = m->server;
@@ -362,7 +367,8 @@ static bool memory_is_bounded(struct job *j, struct member *m)
 	return false;
 }
 
-/* A worker says goodbye only when it has sent all that it promised. */
+/* Checks that a worker says goodbye only after it has sent all gradients that it
+ * promised. */
 static bool owes_nothing(const struct tern_server *s)
 {
 	tern_list_for_each (n, &s->extras) {
@@ -380,8 +386,8 @@ static bool owes_nothing(const struct tern_server *s)
 	return true;
 }
 
-/* The staging budget in use, and the gradients read in place, must agree with what the
- * chunks hold. */
+/* Checks that the used staging budget (memory for received gradients) and the count of
+ * gradients read in place agree with what the chunks hold. */
 static bool books_are_right(const struct tern_server *s, bool lost)
 {
 	if (s->staging_left > s->staging_bytes ||
@@ -407,8 +413,8 @@ static bool books_are_right(const struct tern_server *s, bool lost)
 	return true;
 }
 
-/* Every gradient of a worker is received or refused; otherwise its buffer would be
- * blocked. */
+/* Checks that no send of a gradient stays unanswered: each is received or refused by its
+ * server, since it blocks the worker's buffer. */
 static bool sends_end(const struct tern_worker *w)
 {
 	for (uint32_t i = 0; i < w->room_count; i++) {
@@ -428,7 +434,8 @@ static bool sends_end(const struct tern_worker *w)
 
 static void check_books(struct job *j)
 {
-	bool lost = j->members[0].server->lost_count > 0; /* server 0 decides */
+	/* Server 0 decides which workers are lost. */
+	bool lost = j->members[0].server->lost_count > 0;
 
 	for (unsigned i = j->servers; i < j->count && !j->async; i++) {
 		const struct member *m = &j->members[i];
@@ -470,8 +477,8 @@ bool job_disturb(void *arg)
 	return all_ended(arg);
 }
 
-/* Checks that every member that did not crash has ended: with success, or with a
- * reason if the job could not succeed. */
+/* Checks that every member that did not crash has ended: with success, or with an error
+ * if the job could not succeed. */
 bool job_judge(const struct job *j)
 {
 	bool good = !j->broken;
@@ -487,7 +494,8 @@ bool job_judge(const struct job *j)
 			good = false;
 		}
 		if (m->ended && m->status && !m->text[0]) {
-			fprintf(stderr, "job: member %u failed without a word\n", i);
+			fprintf(stderr, "job: member %u failed without an error text\n",
+				i);
 			good = false;
 		}
 	}

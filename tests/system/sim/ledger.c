@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parameters as a ledger: the "gradient" of a record is a 1 at the record's own place
- * in every chunk, and at a second place the version from which it was computed. SGD with
- * rate 1 makes the parameters minus the sum of all gradients, so the saved parameters
- * tell for each record and chunk how often it was applied and from which version. No
- * record occurs twice in so short a job, so a record identifies a computation (slot and
- * step, or worker and step).
+ * Scenario with parameters that count how often each record was used. The "gradient" of a
+ * record is a 1 at the record's own index in every chunk, and at a second index the
+ * version of the parameters from which it was computed. With SGD at rate 1 the parameters
+ * become minus the sum of all gradients. So the saved parameters show for each record and
+ * chunk how often the record was applied, and from which version. No record occurs twice
+ * in so short a job, so a record identifies its computation (slot and step, or in async
+ * mode worker and step).
  *
- * Sync: each record is applied once, from the version of its step, whichever worker was
- * lost. Async: once without a loss, else at most once.
+ * Sync mode: each record must be applied once, from the version of its step, whichever
+ * worker was lost. Async mode: once without a loss, else at most once.
  */
 #include "tests/system/sim/scenario.h"
 
@@ -24,13 +25,13 @@
 
 #define RECORDS      200u
 #define CHUNKS       3u
-#define CHUNK_FLOATS 4096u /* smallest size of a chunk: ps/plan.c */
-#define VERSION_PLACE                                                                    \
-	2048u /* offset of the version in a chunk; the counts of records come before it */
-#define SEED  5u
-#define STEPS 5u
+#define CHUNK_FLOATS 4096u /* smallest size of a chunk (see ps/plan.c) */
+/* Offset of the versions in a chunk; before it are the counts of the records. */
+#define VERSION_PLACE 2048u
+#define SEED          5u
+#define STEPS         5u
 
-/* Record i is {i}. */
+/* A data set whose record i has one feature, of value i. */
 const struct tern_dataset *ledger_data(void)
 {
 	static struct tern_dataset *data;
@@ -124,16 +125,18 @@ struct tern_engine *ledger_engine(void *model, size_t rows)
 
 /* ---- the audit ---- */
 
-/* Expectations for one record: how often it is applied at most and at least, and from
+/* What is expected of one record: how often it is applied, at least and at most, and from
  * which version. */
 struct entry {
-	uint64_t number; /* in the endless sequence of records */
+	/* Position in the endless sequence of records that the job uses. */
+	uint64_t number;
 	float least, most, version;
 };
 
 static struct entry expected(const struct job *j, uint64_t number)
 {
-	uint64_t width = j->async ? j->workers : j->plan.slots; /* records in a step */
+	/* Records used per step. */
+	uint64_t width = j->async ? j->workers : j->plan.slots;
 	bool lost = job_workers_left(j) < j->workers;
 	bool used = number < j->plan.steps * (j->async ? 1 : j->plan.slots);
 
@@ -162,7 +165,7 @@ static bool is_right(
 	return false;
 }
 
-/* Async mode: the number of steps of one worker that a chunk has. It applies them in
+/* Async mode: how many steps of one worker a chunk has applied, which happens in
  * order. */
 static uint64_t steps_in(
 	const struct job *j, const float *w, unsigned worker, unsigned chunk)
@@ -175,7 +178,7 @@ static uint64_t steps_in(
 	return steps;
 }
 
-/* The results that the worker that saved has reported. */
+/* The results reported by the worker that saved the parameters. */
 static const struct tern_worker_results *said(const struct job *j)
 {
 	for (unsigned i = j->servers; i < j->count; i++) {
@@ -204,7 +207,7 @@ static bool count_is_right(const struct job *j, const float *w)
 		made += least;
 		torn += most - least;
 	}
-	/* The worker that saved may have crashed before it could report. */
+	/* No results: the worker that saved has crashed before it could report. */
 	if (!results || (results->steps_made == made && results->steps_torn == torn))
 		return true;
 	fprintf(stderr,
@@ -245,7 +248,8 @@ static bool run(uint64_t seed, bool async, bool verbose, uint64_t *hash)
 		.losses = seed % 5 > 1 ? (unsigned)(seed / 16 % 5) : 0,
 		.stalls = seed % 7 == 3,
 		.async = async,
-		/* Room for one chunk at a time, or for all. */
+		/* Most seeds: memory for the gradient of one chunk at a time; others: for
+		 * all chunks. */
 		.staging_bytes = seed % 5 < 4 ? 1 : 1u << 20,
 		.engine = ledger_engine};
 	struct tern_model model = ledger_model();

@@ -2,12 +2,12 @@
 /*
  * Runs scenarios in the simulator, one seed at a time:
  *
- *     sim_run [--scenario NAME] [--seeds FIRST:COUNT] [--verbose | --count]
+ *     sim_run [--scenario NAME] [--seeds FIRST:COUNT] [--verbose | --count ENOUGH]
  *
  * For a seed that fails, the command that runs it again alone, with log lines, is
- * printed; the fifth failure ends the scenario. With --count it goes on and only counts:
- * each seed runs in a process of its own, so that a seed that crashes or never ends
- * counts as a failure.
+ * printed; the fifth failure ends the scenario. With --count each seed runs in a process
+ * of its own, so that a seed that crashes or never ends counts as a failure; nothing is
+ * printed but how many failed, and the scenario ends when ENOUGH seeds have failed.
  */
 #include "tests/system/sim/scenario.h"
 
@@ -19,8 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FAILED_MOST  5u
-#define SEED_LIMIT_S 20u /* of real time, with --count; a seed takes milliseconds */
+#define FAILED_MOST 5u
+/* Real time that a seed may take with --count; it normally takes milliseconds. */
+#define SEED_LIMIT_S 20u
 
 void print_line(const char *line)
 {
@@ -30,7 +31,7 @@ void print_line(const char *line)
 static const struct {
 	const char *name;
 	bool (*run)(uint64_t seed, bool verbose, uint64_t *hash);
-	/* Every n-th seed is run twice, to check that both runs are equal. */
+	/* Every `repeat`-th seed is run twice, to check that both runs are equal. */
 	uint64_t repeat;
 } scenarios[] = {
 	{"storm", scenario_storm, 50},
@@ -49,6 +50,14 @@ static const struct {
 #endif
 };
 
+struct ask {
+	unsigned long long first, count; /* the seeds to run */
+	bool verbose;
+	bool apart; /* --count: runs each seed in a child process */
+	/* Number of failed seeds at which --count ends the scenario. */
+	unsigned long long enough;
+};
+
 #define SCENARIO_COUNT (sizeof(scenarios) / sizeof(scenarios[0]))
 
 static bool run_seed(const char *program, size_t i, uint64_t seed, bool verbose)
@@ -59,7 +68,7 @@ static bool run_seed(const char *program, size_t i, uint64_t seed, bool verbose)
 	if (good && seed % scenarios[i].repeat == 0) {
 		good = scenarios[i].run(seed, false, &second) && first == second;
 		if (!good)
-			fprintf(stderr, "the second run of the seed went another way\n");
+			fprintf(stderr, "a second run of this seed had another result\n");
 	}
 	if (!good)
 		printf("FAILED: %s --scenario %s --seeds %llu:1 --verbose\n", program,
@@ -84,26 +93,25 @@ static bool run_apart(size_t i, uint64_t seed)
 	return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-/* Returns how many seeds failed. After five failures the rest is not run, except with
- * --count. */
-static unsigned long long run_scenario(const char *program, size_t i,
-	unsigned long long first, unsigned long long count, bool verbose, bool all)
+/* Returns the number of seeds that failed. */
+static unsigned long long run_scenario(
+	const char *program, size_t i, const struct ask *ask)
 {
-	unsigned long long failed = 0;
+	unsigned long long failed = 0, seed = ask->first;
+	unsigned long long most = ask->apart ? ask->enough : FAILED_MOST;
 
-	for (unsigned long long seed = first;
-		seed < first + count && (all || failed < FAILED_MOST); seed++)
-		failed +=
-			all ? !run_apart(i, seed) : !run_seed(program, i, seed, verbose);
-	printf("sim: %s: seeds %llu to %llu: %llu failed\n", scenarios[i].name, first,
-		first + count - 1, failed);
+	for (; seed < ask->first + ask->count && failed < most; seed++)
+		failed += ask->apart ? !run_apart(i, seed)
+				     : !run_seed(program, i, seed, ask->verbose);
+	printf("sim: %s: seeds %llu to %llu: %llu failed\n", scenarios[i].name,
+		ask->first, seed - 1, failed);
 	return failed;
 }
 
 static int usage(void)
 {
 	fprintf(stderr, "usage: sim_run [--scenario NAME] [--seeds FIRST:COUNT] "
-			"[--verbose | --count]\nnames:");
+			"[--verbose | --count ENOUGH]\nnames:");
 	for (size_t i = 0; i < SCENARIO_COUNT; i++)
 		fprintf(stderr, " %s", scenarios[i].name);
 	fprintf(stderr, "\n");
@@ -112,27 +120,26 @@ static int usage(void)
 
 int main(int argc, char **argv)
 {
-	unsigned long long first = 0, count = 100;
+	struct ask ask = {.count = 100};
 	const char *only = NULL;
-	bool verbose = false, all = false, good = true;
+	bool good = true;
 
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--verbose") == 0)
-			verbose = true;
-		else if (strcmp(argv[i], "--count") == 0)
-			all = true;
+			ask.verbose = true;
+		else if (strcmp(argv[i], "--count") == 0 && i + 1 < argc &&
+			 sscanf(argv[++i], "%llu", &ask.enough) == 1)
+			ask.apart = true;
 		else if (strcmp(argv[i], "--scenario") == 0 && i + 1 < argc)
 			only = argv[++i];
 		else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc &&
-			 sscanf(argv[i + 1], "%llu:%llu", &first, &count) == 2)
+			 sscanf(argv[i + 1], "%llu:%llu", &ask.first, &ask.count) == 2)
 			i++;
 		else
 			return usage();
 	}
 	for (size_t i = 0; i < SCENARIO_COUNT; i++)
 		if (!only || strcmp(only, scenarios[i].name) == 0)
-			good = run_scenario(argv[0], i, first, count, verbose, all) ==
-				       0 &&
-			       good;
+			good = run_scenario(argv[0], i, &ask) == 0 && good;
 	return good ? 0 : 1;
 }

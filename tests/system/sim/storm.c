@@ -18,12 +18,14 @@
 struct end {
 	struct tern_sim_process *process;
 	struct tern_context *ctx;
-	struct tern_pool *pool, *other; /* other: NULL, or of a GPU if pool is not */
+	/* `other`: a second pool, with the other of the two kinds of memory (host,
+	 * GPU); or NULL. */
+	struct tern_pool *pool, *other;
 	struct tern_peer *peer;
 	struct tern_listener *listener, *listener_b;
 	struct world *world;
 	bool down;
-	int status; /* status of DOWN */
+	int status; /* status of the DOWN event */
 };
 
 struct world {
@@ -33,7 +35,8 @@ struct world {
 	uint64_t next_step_ns, last_ns, calm_ns;
 	unsigned cut_permille, stall_permille, crash_permille, break_permille;
 	bool crashed, broken;
-	const struct storm_memory *memory; /* memory of a GPU; NULL: none */
+	/* Memory of a simulated GPU; NULL: only host memory. */
+	const struct storm_memory *memory;
 };
 
 static void on_event(
@@ -71,7 +74,8 @@ static void make_end(struct world *w, struct end *e, const char *name, uint64_t 
 	struct tern_context_opts opts = {.eager_bytes = 512,
 		.record_count = 24 + seed % 64,
 		.reconnect_ns = (seed % 5 == 4 ? 400 : 50) * TERN_NS_PER_MS,
-		.connect_ns = TERN_NS_PER_S, /* the peer may die before it has accepted */
+		/* Time limit, since the peer may crash before it has accepted. */
+		.connect_ns = TERN_NS_PER_S,
 		.rail_count = seed % 3 == 2 ? 4 : 1,
 		.suspect_ns = 20 * TERN_NS_PER_MS,
 		.dead_ns = 200 * TERN_NS_PER_MS};
@@ -89,7 +93,8 @@ static void make_end(struct world *w, struct end *e, const char *name, uint64_t 
 	tern_sim_drive(e->process, e->ctx);
 }
 
-/* Four kinds of fabric, so that every path is used. */
+/* The capabilities of the four kinds of fabric, so that every way to transfer a tensor is
+ * used. */
 static const uint32_t kinds[] = {
 	TERN_CAP_PUT,
 	TERN_CAP_PUT | TERN_CAP_GET,
@@ -97,7 +102,7 @@ static const uint32_t kinds[] = {
 	TERN_CAP_PUT | TERN_CAP_GET | TERN_CAP_PEEK,
 };
 
-/* Kinds of the second fabric: all except the bound one. */
+/* The kind of the second fabric: any except one on which a session cannot reconnect. */
 static uint32_t kind_b(uint64_t seed)
 {
 	static const unsigned free_kinds[] = {0, 1, 3};
@@ -116,7 +121,7 @@ static void disturb(struct world *w)
 {
 	struct tern_rng *rng = tern_sim_rng(w->sim);
 
-	/* The storm has lasted long enough: from now on requests must end. */
+	/* After calm_ns nothing is disturbed any more, so that all requests can end. */
 	if (tern_sim_now_ns(w->sim) > w->calm_ns) {
 		if (w->broken)
 			tern_sim_break(w->sim, w->broken = false);
@@ -138,7 +143,8 @@ static void disturb(struct world *w)
 	}
 }
 
-/* The storm continues every few microseconds, as long as both ends exist. */
+/* True when the storm is over. Until then posts more requests and disturbs them, every 20
+ * us of virtual time. */
 static bool is_over(void *arg)
 {
 	struct world *w = arg;
@@ -166,7 +172,9 @@ static bool blow(struct world *w)
 
 	w->calm_ns = tern_sim_now_ns(w->sim) + TERN_NS_PER_S / 2;
 
-	do /* continues also if everything else waits for it */
+	/* Runs for short times, since the storm must continue even if no event
+	 * happens. */
+	do
 		r = tern_sim_run(w->sim, is_over, w, 40 * TERN_NS_PER_US);
 	while (r == -ETIMEDOUT && tern_sim_now_ns(w->sim) < limit);
 	return r == 0;
@@ -185,7 +193,8 @@ static bool have_parted(void *arg)
 	return w->ends[0].down && w->ends[1].down;
 }
 
-/* One end closes, or both, while links are cut. Both must end with status 0. */
+/* One end closes the session, or both do, while connections are cut. Both ends must get
+ * the status 0. */
 static bool part(struct world *w, uint64_t seed)
 {
 	if (w->broken)
@@ -195,18 +204,20 @@ static bool part(struct world *w, uint64_t seed)
 		if (seed / 7 % 3 != i)
 			tern_peer_close(w->ends[i].peer);
 	if (tern_sim_run(w->sim, have_parted, w, 2 * TERN_NS_PER_S) < 0) {
-		fprintf(stderr, "storm: the goodbye hangs\n");
+		fprintf(stderr, "storm: the session was closed, but it does not end\n");
 		return false;
 	}
 	for (unsigned i = 0; i < 2; i++)
 		if (w->ends[i].status)
 			fprintf(stderr,
-				"storm: after a goodbye, end %u is down with %d\n", i,
-				w->ends[i].status);
+				"storm: after the session was closed, end %u is down "
+				"with %d\n",
+				i, w->ends[i].status);
 	return !w->ends[0].status && !w->ends[1].status;
 }
 
-/* Many sends under many keys, received in another order: more than there are credits. */
+/* Options for many sends with many keys, received in another order: more than there are
+ * credits (rights to send a message). */
 static void crowd(struct storm_opts *opts)
 {
 	opts->pair_count = 250;
@@ -214,17 +225,20 @@ static void crowd(struct storm_opts *opts)
 	opts->bytes_max = 3000;
 	opts->lag = (unsigned)(opts->seed / 3 % 3) * opts->pair_count / 2;
 	opts->order = STORM_SHUFFLED;
-	/* Each receive waits for those before it, unless some of them wait for ever. */
+	/* At most 4 receives are posted at a time, unless some of them may never get a
+	 * send (after cancels or failed copies). */
 	if (opts->seed % 4 && !opts->cancel_permille && !opts->copy_fail_permille)
 		opts->open_most = 4;
 	if (opts->lag == opts->pair_count && opts->seed % 7 < 4) {
 		opts->order = STORM_LAST_FIRST;
-		opts->triple_count = 20 * opts->pair_count; /* few triples occur twice */
+		/* So that few sends have the same channel, key and step as another. */
+		opts->triple_count = 20 * opts->pair_count;
 	}
 }
 
-/* If the last of many sends are received first, a WANT must be sent; unless all
- * receives were posted while a connection was lost or a process was stalled. */
+/* False if no receive has asked for its send (WANT), although the last of many sends were
+ * received first. It may be unnecessary if all receives were posted while a connection
+ * was lost or a process was stalled. */
 static bool has_asked(const struct world *w, const struct storm_opts *opts)
 {
 	struct tern_peer_stats stats[2];
@@ -234,11 +248,11 @@ static bool has_asked(const struct world *w, const struct storm_opts *opts)
 	if (opts->order != STORM_LAST_FIRST || w->stall_permille ||
 		stats[0].reconnect_count || stats[0].want_count + stats[1].want_count)
 		return true;
-	fprintf(stderr, "storm: no receive had to ask for its send\n");
+	fprintf(stderr, "storm: no receive had to ask for its send (WANT)\n");
 	return false;
 }
 
-/* Makes both ends, with a second fabric if `two`, and connects them. */
+/* Creates both ends, with a second fabric if `two`, and connects them. */
 static bool bring_up(struct world *w, uint64_t seed, bool two)
 {
 	bool good;
@@ -263,7 +277,7 @@ static bool bring_up(struct world *w, uint64_t seed, bool two)
 	return good;
 }
 
-/* False: the accounts of the storm do not balance. */
+/* Frees both ends. False: the final checks of the storm failed. */
 static bool take_down(struct world *w)
 {
 	bool good = true;
@@ -282,12 +296,12 @@ static bool take_down(struct world *w)
 	return good;
 }
 
-/* The simulator's options, the requests and the faults of a seed. */
+/* What a seed decides: the options of the simulator, the requests, and the faults. */
 struct weather {
 	struct tern_sim_opts sim;
 	struct storm_opts storm;
 	struct world world;
-	bool two; /* the ends have two fabrics */
+	bool two; /* each end listens on two fabrics */
 	bool crowded;
 };
 
@@ -317,7 +331,8 @@ static struct weather forecast(uint64_t seed, bool verbose, bool crowded,
 		.storm = {.seed = seed,
 			.pair_count = breaks ? 200 : 60,
 			.triple_count = 8,
-			/* Long tensors move to the other fabric half way. */
+			/* If the first fabric breaks, tensors are larger, so that some
+			 * are half sent when the session moves to the second fabric. */
 			.bytes_max = breaks ? 20000 : 6000,
 			.eager_bytes = 512,
 			.cancel_permille = seed % 5 == 1 ? 200 : 0,
@@ -329,8 +344,8 @@ static struct weather forecast(uint64_t seed, bool verbose, bool crowded,
 			.crash_permille = seed % 13 == 4 ? 10 : 0,
 			.break_permille = breaks ? 10 : 0}};
 
-	/* Copies from the device take time: on slow networks connections have to last
-	 * long enough for one. */
+	/* Copies from the device take time, so on a slow network connections must be cut
+	 * less often, or no copy would ever complete. */
 	if (f.world.cut_permille && memory && seed % 5 == 4)
 		f.world.cut_permille = 5;
 	if (crowded)
@@ -338,7 +353,7 @@ static struct weather forecast(uint64_t seed, bool verbose, bool crowded,
 	return f;
 }
 
-/* Neither end has crashed, and no peer has gone down. */
+/* True if no end has crashed and no peer has gone down. */
 static bool is_whole(const struct world *w)
 {
 	return !w->crashed && !w->ends[0].down && !w->ends[1].down;
@@ -370,7 +385,8 @@ static bool ride_out(struct weather *f, uint64_t seed)
 		fprintf(stderr, "storm: a peer went down though links were only cut\n");
 		return false;
 	}
-	/* If receives were cancelled, some tensors are never received. */
+	/* After cancels or failed copies some tensors are never received. An orderly end
+	 * would wait for them, so it is not tried. */
 	return f->storm.cancel_permille || f->storm.copy_fail_permille || !is_whole(w) ||
 	       part(w, seed);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of GPUDirect RDMA between two contexts on simulated devices: when and how GPU
- * memory is registered with network cards, when it is staged instead, and when the writes
- * of a card are flushed. The CPU cannot access the GPU's memory, except where
- * nvidia-peermem is simulated. Each test ends with nothing open.
+ * memory is registered with network cards, when it is staged (copied through host memory)
+ * instead, and when the writes of a card are flushed. The CPU cannot access the GPU's
+ * memory, except where nvidia-peermem is simulated. At the end of each test no simulated
+ * object may be open.
  */
 #include "tests/harness/cmocka.h"
 
@@ -34,7 +35,7 @@ struct end {
 	CUdeviceptr at;
 };
 
-/* [0] listens and receives, [1] connects and sends. */
+/* ends[0] listens and receives, ends[1] connects and sends. */
 struct rig {
 	struct fake_cuda_opts cuda;
 	struct fake_verbs_opts verbs;
@@ -98,15 +99,15 @@ static void end_open(struct rig *rig, struct end *end)
 	assert_int_equal(tern_domain_new_hooked(&opts, &hooks, &end->domain), 0);
 	assert_int_equal(tern_context_new(end->domain, &ctx_opts, &end->ctx), 0);
 	OK(rig->api->ctx_push_current(rig->context));
-	OK(rig->api->mem_alloc(&end->at, BYTES + 5000));
+	OK(rig->api->mem_alloc(&end->at, BYTES + 3 * 4096));
 	OK(rig->api->ctx_pop_current(NULL));
-	/* Neither end is at a page boundary. */
+	/* Memory that neither starts nor ends at a page boundary. */
 	assert_int_equal(
 		tern_mem_wrap_cuda(end->domain, end->at + 4160, BYTES + 64, &end->mem),
 		0);
 }
 
-/* `second`: with an address for tcp as well. */
+/* `second`: the dialled list of addresses also has one for tcp, after that for verbs. */
 static void rig_open(struct rig *rig, bool second)
 {
 	struct end *a = &rig->ends[0], *b = &rig->ends[1];
@@ -143,7 +144,8 @@ static void rig_free(struct rig *rig)
 		tern_mem_put(rig->ends[i].mem);
 		tern_domain_free(rig->ends[i].domain);
 		OK(rig->api->ctx_push_current(rig->context));
-		rig->api->mem_free(rig->ends[i].at); /* not if the context is corrupted */
+		/* This fails in a corrupted context. */
+		rig->api->mem_free(rig->ends[i].at);
 		OK(rig->api->ctx_pop_current(NULL));
 	}
 	assert_int_equal(fake_verbs_live().mrs, 0);
@@ -154,7 +156,7 @@ static void rig_free(struct rig *rig)
 	free(rig);
 }
 
-/* ---- moving ---- */
+/* ---- transfers ---- */
 
 static void copy(struct rig *rig, CUdeviceptr at, void *host, bool up)
 {
@@ -171,7 +173,7 @@ static void copy(struct rig *rig, CUdeviceptr at, void *host, bool up)
 	OK(rig->api->ctx_pop_current(NULL));
 }
 
-/* Posts both halves of the next tensor, from GPU memory to GPU memory. */
+/* Posts the send and the receive of the next tensor, from GPU memory to GPU memory. */
 static void start(struct rig *rig)
 {
 	struct tern_buf from = {.mem = rig->ends[1].mem, .offset = 64, .bytes = BYTES};
@@ -214,7 +216,7 @@ static void carry(struct rig *rig)
 	finish(rig);
 }
 
-/* Checks how many tensors the end has transferred in each way. */
+/* Checks how many tensors the end has transferred directly, and how many staged. */
 static void check_counts(struct rig *rig, unsigned end, unsigned direct, unsigned staged)
 {
 	struct tern_peer_stats stats;
@@ -229,7 +231,7 @@ static unsigned flushes(void)
 	return fake_cuda_calls("flush_gpu_direct_rdma_writes");
 }
 
-/* ---- the choice ---- */
+/* ---- direct or staged ---- */
 
 static void test_memory_goes_by_dma_buf(void **state)
 {
@@ -238,7 +240,7 @@ static void test_memory_goes_by_dma_buf(void **state)
 
 	(void)state;
 	rig_open(rig, false);
-	/* Two ends, two devices. */
+	/* Each of the two ends has registered its memory with both devices. */
 	assert_int_equal(fake_verbs_calls("reg_dmabuf_mr"), 4);
 	up = fake_cuda_calls("memcpy_htod_async");
 	down = fake_cuda_calls("memcpy_dtoh_async");
@@ -246,7 +248,7 @@ static void test_memory_goes_by_dma_buf(void **state)
 	carry(rig);
 	check_counts(rig, 0, 2, 0);
 	check_counts(rig, 1, 2, 0);
-	/* Only copies of this test. */
+	/* The only copies are the test's own, in carry(). */
 	assert_int_equal(fake_cuda_calls("memcpy_htod_async"), up + 2);
 	assert_int_equal(fake_cuda_calls("memcpy_dtoh_async"), down + 2);
 	assert_int_equal(fake_verbs_calls("reg_dmabuf_mr"), 4);
@@ -259,7 +261,7 @@ static void test_without_dma_bufs_it_goes_by_peermem(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		struct rig *rig = rig_new();
 
-		/* The GPU exports no dma-buf, or the cards accept none. */
+		/* 0: the GPU exports no dma-buf; 1: the network cards accept none. */
 		rig->cuda.dma_buf = i;
 		rig->verbs.no_dma_buf = i ? ~0u : 0;
 		rig->verbs.peermem = true;
@@ -282,13 +284,14 @@ static void test_without_either_it_is_staged(void **state)
 		case 0: /* the GPU exports no dma-buf, and nvidia-peermem is not loaded */
 			rig->cuda.dma_buf = false;
 			break;
-		case 1: /* the driver does not know of dma-bufs */
+		case 1: /* the driver has no function for dma-bufs */
 			rig->cuda.old_driver = true;
 			break;
-		case 2: /* the cards accept none */
+		case 2: /* the network cards accept no dma-buf */
 			rig->verbs.no_dma_buf = ~0u;
 			break;
-		case 3: /* nor does the GPU support nvidia-peermem, which is loaded */
+		/* nvidia-peermem is loaded, but the GPU does not support it either. */
+		case 3:
 			rig->verbs.no_dma_buf = ~0u;
 			rig->verbs.peermem = true;
 			rig->cuda.rdma = false;
@@ -307,14 +310,15 @@ static void test_a_refused_registration_is_no_error(void **state)
 {
 	static const char *const calls[] = {
 		"mem_get_address_range", "mem_get_handle_for_address_range"};
-	static const unsigned nth[] = {2, 1}; /* shm asks for the range before */
+	/* Which calls fail; the first call for the range is made for shm. */
+	static const unsigned nth[] = {2, 1};
 
 	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		struct rig *rig = rig_new();
 
 		rig_open(rig, false);
-		/* The sender's registration with its first device. */
+		/* Makes the sender's registration with its first device fail. */
 		tern_mem_put(rig->ends[1].mem);
 		if (i < 2)
 			fake_cuda_fail(calls[i], nth[i], CUDA_ERROR_NOT_PERMITTED);
@@ -325,13 +329,14 @@ static void test_a_refused_registration_is_no_error(void **state)
 				BYTES + 64, &rig->ends[1].mem),
 			0);
 		carry(rig);
-		check_counts(rig, 0, 0, 1); /* no region to get from, so it is put */
+		/* The sender's offer (RTS) has no region to read, so the sender puts. */
+		check_counts(rig, 0, 0, 1);
 		check_counts(rig, 1, 0, 1);
 		rig_free(rig);
 	}
 }
 
-/* A second session, which ends on device 2, so that this device's events are read. */
+/* Opens a second session, on device 2, so that the events of this device are read. */
 static void use_third_device(struct rig *rig)
 {
 	struct tern_listener *listener;
@@ -353,13 +358,14 @@ static void test_all_devices_in_use_must_reach_it(void **state)
 
 	(void)state;
 	rig->verbs.device_count = 3;
-	rig->verbs.no_dma_buf = 1u << 2; /* no tensor of this test uses that device */
+	/* This device accepts no dma-buf, but no tensor of this test uses it. */
+	rig->verbs.no_dma_buf = 1u << 2;
 	rig_open(rig, false);
 	use_third_device(rig);
 	carry(rig);
 	check_counts(rig, 0, 0, 1);
 	check_counts(rig, 1, 0, 1);
-	/* A transfer under way does not change its way. */
+	/* A transfer that is in progress stays direct or staged. */
 	start(rig);
 	for (unsigned i = 0; i < 4; i++)
 		turn(rig);
@@ -375,7 +381,7 @@ static void test_all_devices_in_use_must_reach_it(void **state)
 	rig_free(rig);
 }
 
-/* ---- writes of a card ---- */
+/* ---- writes of a network card ---- */
 
 static void test_a_receive_is_flushed_where_the_driver_asks_for_it(void **state)
 {
@@ -468,17 +474,17 @@ static void test_what_cannot_be_flushed_is_received_staged(void **state)
 	rig_open(rig, false);
 	carry(rig);
 	check_counts(rig, 0, 0, 1);
-	check_counts(rig, 1, 1, 0); /* sending needs no flush */
+	check_counts(rig, 1, 1, 0); /* sending needs no flush, so it is direct */
 	assert_int_equal(flushes(), 0);
 	rig_free(rig);
 }
 
-/* ---- another link ---- */
+/* ---- the session moves to another link ---- */
 
 static void test_a_tensor_under_way_goes_on_over_tcp(void **state)
 {
 	(void)state;
-	/* Breaks the link after this many turns: before, during and after the get. */
+	/* Cuts the link after this number of turns: before, during or after the get. */
 	for (unsigned turns = 0; turns < 24; turns += 2) {
 		struct rig *rig = rig_new();
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of GPU memory as registered memory: wrapped, in pools, and its bounce buffers.
- * On the simulated driver; each test ends with nothing open. */
+/* Tests of GPU memory as registered memory: wrapped, in pools, and with bounce buffers in
+ * host memory. On the simulated driver; at the end of each test no object of it may be
+ * open. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <tern/context.h>
 #include <tern/memory.h>
@@ -12,11 +14,12 @@
 #include "base/util.h"
 #include "tests/fakes/cuda/fake_cuda.h"
 #include "transport/domain.h"
+#include "transport/gpu/gpu.h"
 
 #define MIB      (1ull << 20)
 #define OK(call) assert_int_equal(call, CUDA_SUCCESS)
 
-/* The process that uses Tern: a context and an allocation on each device. */
+/* The program that uses Tern: a context and an allocation on each device. */
 struct user {
 	const struct tern_cuda_api *api;
 	struct tern_domain *domain;
@@ -50,14 +53,14 @@ static void user_close(struct user *u)
 
 	tern_domain_free(u->domain);
 	OK(u->api->ctx_get_current(&current));
-	assert_null(current); /* no context was left on this thread */
+	assert_null(current); /* Tern has left no context on this thread */
 	for (unsigned i = 0; i < u->count; i++) {
 		OK(u->api->ctx_push_current(u->contexts[i]));
 		OK(u->api->mem_free(u->at[i]));
 		OK(u->api->ctx_pop_current(NULL));
 		OK(u->api->primary_ctx_release((CUdevice)i));
 	}
-	fake_cuda_reset(NULL); /* asserts that nothing is open */
+	fake_cuda_reset(NULL); /* asserts that no object of the driver is open */
 }
 
 static void test_wrapped_memory_knows_its_device(void **state)
@@ -97,7 +100,9 @@ static bool is_guarded(const struct user *u, uint64_t address)
 	return on;
 }
 
-/* Otherwise a send could overtake the rest of such a copy. */
+/* Tern sets the attribute SYNC_MEMOPS of the memory that it uses. Otherwise synchronous
+ * copies may return before they are complete, and a send could be faster than the rest of
+ * the copy. */
 static void test_synchronous_copies_are_done_when_they_return(void **state)
 {
 	struct tern_pool_opts opts = {.slab_bytes = MIB, .kind = TERN_MEM_CUDA};
@@ -120,7 +125,8 @@ static void test_synchronous_copies_are_done_when_they_return(void **state)
 	user_close(&u);
 }
 
-/* Such as memory of virtual ranges. */
+/* For some memory, such as virtual address ranges, the attribute SYNC_MEMOPS cannot be
+ * set: Tern then works without it. */
 static void test_memory_that_cannot_be_told_to_goes_without(void **state)
 {
 	struct tern_mem *mem;
@@ -132,6 +138,42 @@ static void test_memory_that_cannot_be_told_to_goes_without(void **state)
 	assert_int_equal(tern_mem_wrap_cuda(u.domain, u.at[0], 100, &mem), 0);
 	assert_int_equal(fake_cuda_calls("pointer_set_attribute"), 1);
 	tern_mem_put(mem);
+	user_close(&u);
+}
+
+/* Memory from cuMemAllocAsync() and virtual address ranges, such as PyTorch's expandable
+ * segments, belong to no context, but to a device. */
+static void test_memory_without_a_context_is_a_devices_memory(void **state)
+{
+	struct tern_mem *mem;
+	struct user u;
+
+	(void)state;
+	user_open(&u, NULL, 0);
+	fake_cuda_make_pooled(u.at[0]);
+	assert_int_equal(tern_mem_wrap_cuda(u.domain, u.at[0], 100, &mem), 0);
+	assert_int_equal(tern_mem_kind(mem), TERN_MEM_CUDA);
+	assert_int_equal(tern_mem_cuda_device(mem), 0);
+	tern_mem_put(mem);
+	user_close(&u);
+}
+
+static void test_cards_get_no_page_of_another_allocation(void **state)
+{
+	struct tern_gpu *gpu;
+	uint64_t offset;
+	struct user u;
+	int fd;
+
+	(void)state;
+	user_open(&u, NULL, 0);
+	assert_int_equal(tern_gpu_by_number(u.domain, 0, &gpu), 0);
+	assert_int_equal(tern_gpu_dma_buf(gpu, u.at[0] + 16, 8000, &fd, &offset), 0);
+	assert_int_equal(offset, 16);
+	close(fd);
+	/* The allocation ends within its third page, which may contain another one, so it
+	 * is not shared with network cards. */
+	assert_true(tern_gpu_dma_buf(gpu, u.at[0] + 16, 9000, &fd, &offset) < 0);
 	user_close(&u);
 }
 
@@ -169,7 +211,7 @@ static void test_host_memory_has_no_device(void **state)
 	assert_int_equal(tern_mem_cuda_address(mem), 0);
 	assert_int_equal(tern_buf_cuda_address(&buf), 0);
 	tern_mem_put(mem);
-	/* The driver was not called. */
+	/* For host memory the driver is not called. */
 	assert_int_equal(fake_cuda_calls("device_get_count"), 0);
 	user_close(&u);
 }
@@ -296,7 +338,8 @@ static void test_bounce_buffers_stay_within_their_bound(void **state)
 
 	(void)state;
 	user_open(&u, NULL, 160 * MIB);
-	/* The first two fit into a slab of 64 MiB; the third needs another slab. */
+	/* The first two buffers fit into one slab of 64 MiB; the third needs another
+	 * slab. */
 	assert_int_equal(tern_bounce_get(u.domain, gpu_of(&u), 40 * MIB, &bufs[0]), 0);
 	assert_int_equal(tern_bounce_get(u.domain, gpu_of(&u), 20 * MIB, &bufs[1]), 0);
 	assert_int_equal(fake_cuda_live().registered_mems, 1);
@@ -310,7 +353,8 @@ static void test_bounce_buffers_stay_within_their_bound(void **state)
 	tern_bounce_put(u.domain, &bufs[2]);
 	assert_null(bufs[2].mem);
 	assert_int_equal(tern_bounce_get(u.domain, gpu_of(&u), 40 * MIB, &bufs[3]), 0);
-	assert_int_equal(fake_cuda_live().registered_mems, 2); /* the slab was kept */
+	/* The slab was kept for later buffers. */
+	assert_int_equal(fake_cuda_live().registered_mems, 2);
 	for (unsigned i = 0; i < 4; i++)
 		if (bufs[i].mem)
 			tern_bounce_put(u.domain, &bufs[i]);
@@ -344,7 +388,7 @@ static void test_without_page_locked_memory_it_is_enomem(void **state)
 	opts.host_limit_bytes = 100 * MIB;
 	user_open(&u, &opts, 0);
 	assert_int_equal(tern_bounce_get(u.domain, gpu_of(&u), 60 * MIB, &bufs[0]), 0);
-	/* Buffers in use will be given back. */
+	/* -EAGAIN, since a buffer that is in use will be freed. */
 	assert_int_equal(
 		tern_bounce_get(u.domain, gpu_of(&u), 60 * MIB, &bufs[1]), -EAGAIN);
 	tern_bounce_put(u.domain, &bufs[0]);
@@ -394,6 +438,8 @@ int main(void)
 		cmocka_unit_test(test_wrapped_memory_knows_its_device),
 		cmocka_unit_test(test_synchronous_copies_are_done_when_they_return),
 		cmocka_unit_test(test_memory_that_cannot_be_told_to_goes_without),
+		cmocka_unit_test(test_memory_without_a_context_is_a_devices_memory),
+		cmocka_unit_test(test_cards_get_no_page_of_another_allocation),
 		cmocka_unit_test(test_what_is_not_a_devices_memory_is_einval),
 		cmocka_unit_test(test_host_memory_has_no_device),
 		cmocka_unit_test(test_without_a_device_it_is_enodev),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Code that the tests of the shm fabric share: ports that record their events, memory for
- * gets, and other processes.
+ * gets, and child processes.
  */
 #ifndef TERN_TESTS_TRANSPORT_SHM_SHM_END_H
 #define TERN_TESTS_TRANSPORT_SHM_SHM_END_H
@@ -21,7 +21,7 @@
 #define MESSAGE_BYTES 4096u
 #define ENDS_CONNS    8
 
-/* A simulated CUDA driver for the domains of ends. */
+/* Functions of a simulated CUDA driver, used by the domains of the ends; NULL: no GPU. */
 static const void *cuda_api;
 static bool cuda_ipc_self;
 
@@ -30,17 +30,17 @@ struct end {
 	struct tern_domain *domain;
 	struct tern_port *port;
 	struct tern_lsn *lsn;
-	/* Accepted or up, in the order of the events. */
+	/* Conns, in the order in which they were accepted or came up. */
 	struct tern_conn *conns[ENDS_CONNS];
 	unsigned conn_count;
 	unsigned closed_count;
-	int closed_status; /* of the last conn that closed */
+	int closed_status; /* status of the conn that closed last */
 	uint64_t message_count;
-	uint64_t bad_count; /* messages that differ from the expected next one */
+	uint64_t bad_count; /* messages other than the expected next one */
 	unsigned writable_count;
-	char last[MESSAGE_BYTES]; /* last message */
+	char last[MESSAGE_BYTES]; /* contents of the last message */
 	size_t last_bytes;
-	int message_status;    /* result of the message handler */
+	int message_status;    /* what the message handler returns */
 	bool close_on_message; /* the message handler closes the conn */
 	bool close_on_accept;  /* the accept handler closes conn and listener */
 	bool echo;
@@ -126,7 +126,8 @@ static inline void quiet_log(
 	(void)line;
 }
 
-/* The system's environment, without the warnings that hostile peers cause. */
+/* The environment of the system, but without the warnings that misbehaving peers
+ * cause. */
 static inline struct tern_env *quiet_env(void)
 {
 	static struct tern_env_ops ops;
@@ -202,7 +203,7 @@ static inline void end_poll_other(struct end *end)
 		end_poll(end);
 }
 
-/* Polls until `condition` holds; fails the test if that takes far too long. */
+/* Polls both ends until `condition` holds; fails the test if that takes far too long. */
 #define UNTIL(a, b, condition)                                                           \
 	do {                                                                             \
 		uint64_t limit_ms_ = now_ms() + 20000;                                   \
@@ -228,9 +229,9 @@ static inline struct tern_conn *end_connect(struct end *end, const char *address
 	return conn;
 }
 
-/* Two connected ports in this process. */
+/* Two connected ports of this process. */
 struct duo {
-	struct end a, b; /* a connected to b */
+	struct end a, b; /* `a` has connected to `b` */
 };
 
 static inline void duo_init(struct duo *duo, bool no_cma)
@@ -261,8 +262,8 @@ static inline int send_number(
 /* A get or peek, and how it ended. */
 struct work {
 	struct tern_op op;
-	int status;              /* 1: it has not ended */
-	struct tern_conn *close; /* conn that done() closes */
+	int status;              /* result; 1: not ended yet */
+	struct tern_conn *close; /* conn that done() closes; or NULL */
 };
 
 static inline void work_done(struct tern_op *op, int status)
@@ -280,7 +281,7 @@ static inline struct work new_work(void)
 	return (struct work){.op = {.done = work_done}, .status = 1};
 }
 
-/* Memory of an end: a slab or wrapped memory. */
+/* Memory of an end: a slab (shared memory) or wrapped user memory. */
 static inline struct tern_mem *new_mem(struct end *end, bool slab, uint64_t bytes)
 {
 	struct tern_mem *mem;
@@ -332,19 +333,19 @@ static inline int start_get(struct tern_conn *conn, struct work *work,
 		conn, &work->op, mem, 0, bytes, region, remote_offset);
 }
 
-/* Sleeps on the descriptor until there is an event. */
+/* Sleeps in poll(2) until there is an event. */
 static inline void end_sleep(struct end *end)
 {
 	struct pollfd entry = {.fd = end->port->ops->fd(end->port), .events = POLLIN};
 
 	if (end->port->ops->arm(end->port) == 0 && poll(&entry, 1, 20000) != 1) {
-		fprintf(stderr, "a wake was lost\n");
+		fprintf(stderr, "a wake-up was lost\n");
 		abort();
 	}
 	end_poll(end);
 }
 
-/* Runs `run` in a process of its own. */
+/* Forks a child process that calls `run`. */
 static inline pid_t in_child(void (*run)(const char *address), const char *address)
 {
 	pid_t pid = fork();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the engine that the tcp fabric chooses, and of its error when it cannot use
- * one. A seccomp filter in a child process imitates that of a container. */
+/* Tests of which I/O engine the tcp fabric chooses, and of its error when it cannot use
+ * the requested one. A seccomp filter in a child process imitates the filter of a
+ * container. */
 #include "tests/transport/tcp/tcp_world.h"
 
 #include <linux/filter.h>
@@ -13,7 +14,7 @@
 
 #include "tern-config.h"
 
-/* From now on io_uring_setup fails with `error` in this process. */
+/* Makes io_uring_setup() fail with `error` in this process from now on. */
 static bool refuse_uring(int error)
 {
 	struct sock_filter filter[] = {
@@ -28,7 +29,7 @@ static bool refuse_uring(int error)
 	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-/* Results of a child that opens the fabric with an engine; its exit status. */
+/* Exit status of a child process that opens the fabric: which engine it got. */
 enum outcome {
 	GOT_EPOLL = 10,
 	GOT_URING,
@@ -69,7 +70,7 @@ static enum outcome in_child(enum tern_tcp_engine asked, int error)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFEXITED(status));
 	if (WEXITSTATUS(status) == NO_SECCOMP) {
-		print_message("skipped: no seccomp filters here\n");
+		print_message("skipped: this system refuses seccomp filters\n");
 		skip();
 	}
 	return (enum outcome)WEXITSTATUS(status);

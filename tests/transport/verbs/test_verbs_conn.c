@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of how conns of the verbs fabric come up, fail to come up, and end in order. */
+/* Tests of how conns of the verbs fabric are established, how that fails, and how they
+ * end in order. */
 #include <poll.h>
 
 #include "tests/transport/verbs/verbs_bed.h"
 #include "transport/verbs/verbs.h"
 
-/* Connects to `to` and returns the status of its end. */
+/* Connects to `to` and returns the status with which the conn ends. */
 static int dial_status(struct bed *bed, const char *to)
 {
 	struct link *a = bed_dial_at(bed, A, to);
@@ -15,7 +16,7 @@ static int dial_status(struct bed *bed, const char *to)
 	return a->status;
 }
 
-/* ---- not coming up ---- */
+/* ---- connecting fails ---- */
 
 static void test_nobody_listens(void **state)
 {
@@ -61,8 +62,8 @@ static void test_the_acceptors_reason_reaches_the_connector(void **state)
 	struct link *a, *b;
 
 	(void)state;
-	/* A makes the first queue pair, B the second; B tries again without inline
-	 * data. */
+	/* The first queue pair is A's. Creating the second one, B's, fails, and so does
+	 * B's second attempt without inline data. */
 	fake_verbs_fail("create_qp", 2, ENOMEM);
 	fake_verbs_fail("create_qp", 3, ENOMEM);
 	check_ends(bed_dial(bed), -ENOMEM);
@@ -143,7 +144,7 @@ static void test_the_accepted_handler_may_close_its_listener(void **state)
 	verbs_bed_free(bed);
 }
 
-/* Closes in every state of a conn that comes up slowly. */
+/* Closes a conn, whose connection is slow, in each of its states. */
 static void test_a_conn_may_be_closed_at_any_moment(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -166,7 +167,7 @@ static void test_a_conn_may_be_closed_at_any_moment(void **state)
 	}
 }
 
-/* ---- coming up ---- */
+/* ---- connecting ---- */
 
 static struct link *only_link(struct side *side)
 {
@@ -229,8 +230,8 @@ static void test_a_conn_that_never_came_up_at_the_acceptor_goes_with_its_peer(
 	verbs_bed_free(bed);
 }
 
-/* Opens as many connections as the bound allows. None of them tells the acceptor that
- * it is up. */
+/* Opens as many connections as may be half-open at B. None of them confirms to B that it
+ * is up. */
 static void fill_with_silent(struct bed *bed, struct link **silent)
 {
 	fake_verbs_hold_cm(RDMA_CM_EVENT_ESTABLISHED, FAKE_VERBS_PASSIVE, true);
@@ -240,27 +241,29 @@ static void fill_with_silent(struct bed *bed, struct link **silent)
 	}
 }
 
-/* Connections that were just accepted are about to come up, so most newcomers are
- * refused before they cost a queue pair, and dial again. But newcomers do not wait for
- * ever for silent connections. */
+/* Connections that were just accepted may still come up, so most new ones are refused
+ * before a queue pair is created for them, and must try again. But a new connection must
+ * not have to wait for ever because of silent ones. */
 static void test_the_silent_give_way_to_one_newcomer_in_four(void **state)
 {
 	struct bed *bed = verbs_bed_new(NULL);
 	struct link *silent[VERBS_HALF_OPEN_MAX], *newest;
 	uint64_t start_ns = tern_clock_ns();
+	unsigned dials = 0;
 
 	(void)state;
 	fill_with_silent(bed, silent);
-	for (unsigned i = 0; i < 3; i++) {
+	do {
+		assert_true(dials++ < 4);
 		newest = bed_dial(bed);
 		PUMP(bed, newest->up || newest->closed_count);
-		if (tern_clock_ns() - start_ns < TERN_OVERDUE_NS) {
+		if (!newest->up)
 			check_ends(newest, -EMFILE);
-			assert_int_equal(silent[0]->closed_count, 0);
-		}
-	}
-	newest = bed_dial(bed);
-	PUMP(bed, newest->up);
+	} while (!newest->up);
+	/* On a slow machine the oldest silent connection is overdue by now, and any new
+	 * one replaces it. */
+	if (tern_clock_ns() - start_ns < TERN_OVERDUE_NS)
+		assert_int_equal(dials, 4);
 	check_ends(silent[0], -ECONNRESET);
 	link_say_surely(newest, 0);
 	PUMP(bed, bed->sides[B].accepted_count);
@@ -271,7 +274,8 @@ static void test_the_silent_give_way_to_one_newcomer_in_four(void **state)
 
 /* ---- ends in order ---- */
 
-/* At any poll of B the disconnect may be seen. */
+/* B polls `idle` times before A sends, so that B sees the disconnect in a different one
+ * of its later polls each time. */
 static void test_messages_before_a_disconnect_are_delivered_first(void **state)
 {
 	(void)state;
@@ -305,7 +309,7 @@ static void test_a_flush_waits_no_longer_than_a_second(void **state)
 	fake_verbs_hold_completions(FAKE_VERBS_SENDS, true);
 	link_say_surely(a, 4000);
 	link_close(a, true);
-	side_turns(&bed->sides[A], 1000); /* B does not answer */
+	side_turns(&bed->sides[A], 1000); /* B is not polled */
 	assert_int_equal(a->closed_count, 0);
 	verbs_skip_ns(2 * TERN_NS_PER_S);
 	side_turns(&bed->sides[A], 2);

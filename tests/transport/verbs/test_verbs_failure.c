@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of failures under verbs conns: devices, queue pairs, cables, refused work
- * requests. Each time every op ends once, every conn ends once, and other conns are not
- * affected.
+ * Tests of failures below conns of the verbs fabric: devices, queue pairs, cables,
+ * refused work requests. Each time every operation must end once, every conn must end
+ * once, and other conns must not be affected.
  */
 #include "tests/transport/verbs/verbs_bed.h"
 
@@ -11,7 +11,8 @@
 #include <sched.h>
 #include <time.h>
 
-/* B listens at every address; A connects from the device to which it connects. */
+/* A bed in which B listens at the addresses of all devices. Each of A's conns starts at
+ * the device to which it goes. */
 static struct bed *two_rails(struct verbs_bed_opts opts)
 {
 	opts.verbs = "retry=7";
@@ -43,7 +44,7 @@ static void push_all(struct load *load)
 		;
 }
 
-/* Starts a load, and waits until some of it was done. */
+/* Starts continuous operations, and waits until some of them are done. */
 static void start_load(struct load *load)
 {
 	push_all(load);
@@ -124,8 +125,8 @@ static void test_a_device_removed_while_conns_come_up(void **state)
 	}
 }
 
-/* The device of both ends is removed and returns, more often than the table of devices
- * has entries. */
+/* The device of both ends is removed and added again, more often than the table of
+ * devices has entries. */
 static void test_a_listener_returns_with_its_device(void **state)
 {
 	struct bed *bed = verbs_bed_new(NULL);
@@ -139,11 +140,13 @@ static void test_a_listener_returns_with_its_device(void **state)
 		check_works(a, b);
 		fake_verbs_remove_device(1);
 		check_ends(b, -ENETDOWN);
-		verbs_say_surely(a, 8); /* the peer is gone */
+		/* A device that is missing can acknowledge nothing. */
+		verbs_say_surely(a, 8);
 		check_ends(a, -ETIMEDOUT);
-		verbs_skip_ns(TERN_NS_PER_S); /* looks for the device, in vain */
+		/* Looks for the device, which is not there. */
+		verbs_skip_ns(TERN_NS_PER_S);
 		check_ends(bed_dial_at(bed, A, at), -ETIMEDOUT);
-		assert_true(verbs_logged(bed, "the device was removed"));
+		assert_true(verbs_logged(bed, "device was removed"));
 		fake_verbs_return_device(1);
 		verbs_skip_ns(TERN_NS_PER_S);
 		PUMP(bed, verbs_logged(bed, "again"));
@@ -160,12 +163,12 @@ static void test_a_listener_may_be_closed_while_its_device_is_gone(void **state)
 
 	(void)state;
 	fake_verbs_remove_device(1);
-	PUMP(bed, verbs_logged(bed, "the device was removed"));
+	PUMP(bed, verbs_logged(bed, "device was removed"));
 	verbs_bed_free(bed);
 }
 
-/* The NUMA node of this thread differs from 1000 more than itself; the other device
- * may be at its node. */
+/* One device is at the NUMA node of this thread, the other one at a node that does not
+ * exist. */
 static void test_listeners_are_at_the_nearest_device(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -214,14 +217,15 @@ static void test_what_was_made_of_a_removed_device_goes_without_a_conn(void **st
 	bed_settle(bed);
 	bed_settle(bed);
 	assert_int_equal(fake_verbs_live().cqs, 0);
-	/* All memory is registered with the other device too, except the slots of this
-	 * device's conns. */
+	/* All memory was registered with the other device, too, except the receive
+	 * buffers of the removed device's conns. */
 	assert_int_equal(fake_verbs_live().mrs, mrs / 2);
 	assert_int_equal(fake_verbs_live().pds, 1);
 	verbs_bed_free(bed);
 }
 
-/* Two ports share the device's descriptor: only one of them reads the event. */
+/* Two ports share the device's descriptor for asynchronous events, so only one of them
+ * reads the event. */
 static void test_a_device_that_failed_is_heard_of_by_every_port(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -245,7 +249,7 @@ static void test_a_device_that_failed_is_heard_of_by_every_port(void **state)
 	}
 }
 
-/* The same; one port is asleep when the other one reads the event. */
+/* A port of the failed device sleeps while another port reads the event. */
 static void test_a_device_that_failed_wakes_a_sleeping_port(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -277,7 +281,8 @@ static void test_a_device_that_failed_wakes_a_sleeping_port(void **state)
 	verbs_bed_free(bed);
 }
 
-/* The device of the peer fails: nothing reports it, but messages are not acknowledged. */
+/* The peer's device fails. No event reports that, but messages are no longer
+ * acknowledged. */
 static void test_a_peer_whose_device_went_is_missed(void **state)
 {
 	struct bed *bed = verbs_bed_new(NULL);
@@ -297,7 +302,7 @@ static void test_a_peer_whose_device_went_is_missed(void **state)
 	verbs_bed_free(bed);
 }
 
-/* ---- wires ---- */
+/* ---- cables ---- */
 
 static void test_a_cut_wire_ends_the_conn_and_a_new_one_comes_up_when_it_heals(
 	void **state)
@@ -340,7 +345,7 @@ static void ask(struct link *link)
 		assert_int_equal(link->side->fabric->ops->unanswered_ns(link->conn), 0);
 }
 
-/* The other end does not poll, but its card answers, until the path is cut. */
+/* The other end does not poll, but its network card answers until the path is cut. */
 static void test_a_cut_is_noticed_by_asking_where_nothing_moves(void **state)
 {
 	struct bed *bed = verbs_bed_new(NULL);
@@ -349,7 +354,8 @@ static void test_a_cut_is_noticed_by_asking_where_nothing_moves(void **state)
 	(void)state;
 	bed_pair(bed, &a, &b);
 	bed->sides[B].asleep = true;
-	for (unsigned i = 0; i < 1000; i++) { /* more than its slots or our queue hold */
+	/* More messages than B's receive queue and A's send queue hold. */
+	for (unsigned i = 0; i < 1000; i++) {
 		ask(a);
 		bed_settle(bed);
 	}
@@ -422,7 +428,7 @@ static void test_a_queue_pair_that_breaks_silently_ends_its_conn_only(void **sta
 static void test_a_fatal_event_ends_an_idle_conn(void **state)
 {
 	(void)state;
-	/* If both ends are on one device, either may read the event. */
+	/* If both ends use the same device, either of them may read the event. */
 	for (unsigned i = 0; i < 2; i++) {
 		struct bed *bed = two_rails(verbs_bed_defaults());
 		struct link *a[2], *b[2];
@@ -433,7 +439,7 @@ static void test_a_fatal_event_ends_an_idle_conn(void **state)
 		assert_int_equal(fake_verbs_qps(qps, 4), 4);
 		for (unsigned k = 0; k < 2; k++)
 			fake_verbs_qp_fatal(qps[i].qp_num);
-		/* The end that failed, and the end that learns of it. */
+		/* One end gets the failure, the other one a disconnect. */
 		PUMP(bed, a[0]->closed_count && b[0]->closed_count);
 		assert_int_equal(TERN_MAX(a[0]->status, b[0]->status), -ENETDOWN);
 		assert_int_equal(TERN_MIN(a[0]->status, b[0]->status), -ECONNRESET);
@@ -447,10 +453,10 @@ static void test_a_fatal_event_ends_an_idle_conn(void **state)
 struct thread {
 	pthread_t id;
 	struct link *link;
-	struct load *load; /* NULL: no load */
+	struct load *load; /* NULL: no operations */
 };
 
-/* Polls and sleeps until its conn has ended. */
+/* Polls and sleeps until the conn of this end is closed. */
 static void *live(void *arg)
 {
 	struct thread *thread = arg;
@@ -476,8 +482,8 @@ static void start(struct thread *thread, struct link *link, struct load *load)
 	assert_int_equal(pthread_create(&thread->id, NULL, live, thread), 0);
 }
 
-/* The end that learns of the device's failure disconnects, and the other one may see
- * the disconnect first. */
+/* The end that reads the device's event disconnects, and the other end may see the
+ * disconnect first. */
 static void finish(struct thread *thread)
 {
 	assert_int_equal(pthread_join(thread->id, NULL), 0);
@@ -549,9 +555,10 @@ static void test_a_device_removed_under_two_threads(void **state)
 	}
 }
 
-/* ---- refused work ---- */
+/* ---- refused work requests ---- */
 
-/* The list of work requests becomes full within a call, and the device refuses it. */
+/* The fabric posts a list of work requests when it is full, in the middle of a call, and
+ * the device refuses the list. */
 static void test_a_refusal_in_the_midst_of_a_long_put(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -611,7 +618,7 @@ static void test_a_refusal_in_a_handler(void **state)
 	}
 }
 
-/* Completions left in the queue must not be attributed to later conns. */
+/* Completions that stay in the queue must not be attributed to later conns. */
 static void test_a_completion_queue_that_cannot_be_read_ends_its_conns(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -640,7 +647,7 @@ static void test_a_completion_queue_that_cannot_be_read_ends_its_conns(void **st
 	}
 }
 
-/* Nothing would wake the sleeping thread. */
+/* A completion queue that cannot be armed would never wake a sleeping thread. */
 static void test_a_completion_queue_that_cannot_be_armed_ends_its_conns(void **state)
 {
 	struct bed *bed = two_rails(verbs_bed_defaults());
@@ -656,7 +663,7 @@ static void test_a_completion_queue_that_cannot_be_armed_ends_its_conns(void **s
 	r = side->fabric->ops->arm(side->port);
 	assert_int_equal(r, -EAGAIN);
 	PUMP(bed, a->closed_count && b->closed_count);
-	assert_true(verbs_logged(bed, "a completion queue that does not work"));
+	assert_true(verbs_logged(bed, "cannot read its completion queue"));
 	pair_on(bed, 1, &a, &b);
 	check_works(a, b);
 	verbs_bed_free(bed);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests in which every function that the fabric calls fails once: at its first call, its
- * second, and so on. The operation then works or ends with one status; nothing crashes,
- * hangs or stays open. Functions that release something never fail here, since a caller
- * could not react.
+ * Tests in which every function that the fabric calls fails once: in its first call, in
+ * its second, and so on. The operation then works or ends with one status; nothing may
+ * crash, hang or stay open. Functions that release an object never fail in these tests,
+ * since their caller could not react.
  */
 #include "tests/transport/verbs/verbs_bed.h"
 
@@ -18,7 +18,7 @@ static const char *const functions[] = {"get_cm_event", "create_id", "set_option
 	"resize_cq", "get_cq_event", "create_srq", "get_async_event", "poll_cq",
 	"post_send", "post_recv", "post_srq_recv", "req_notify_cq"};
 
-/* Polls both ends; they sleep in between whenever arm() allows it. */
+/* Polls both ends, and sleeps between polls whenever arm() allows it. */
 static void sleepy_turn(struct bed *bed)
 {
 	struct pollfd fds[2];
@@ -58,7 +58,7 @@ static bool all_done(const struct load *load)
 	return true;
 }
 
-/* A conn comes up, moves data both ways and ends; or ends before. */
+/* Opens a conn, moves data both ways and closes it, unless it fails before. */
 static void live_once(struct bed *bed, bool lose)
 {
 	struct link *a, *b;
@@ -96,7 +96,8 @@ static void fail_in_life(const char *function, unsigned nth, unsigned variant)
 	opts.verbs = variant == 2 ? "from=10.7.0.1,tc=8" : NULL;
 	bed = verbs_bed_new(&opts);
 	for (unsigned i = 0; i < 2; i++)
-		side_memory(&bed->sides[i], SLAB, 64); /* so that the pool exists */
+		/* So that the pool is created before calls fail. */
+		side_memory(&bed->sides[i], SLAB, 64);
 	fake_verbs_fail(function, nth, ENOMEM);
 	live_once(bed, variant == 2);
 	verbs_bed_free(bed);
@@ -111,7 +112,7 @@ static void test_any_function_may_fail_in_the_life_of_a_conn(void **state)
 				fail_in_life(functions[i], nth, variant);
 }
 
-/* The calls at the end of a conn that worked. */
+/* Makes each function fail that is called when a conn ends after it has worked. */
 static void test_any_function_may_fail_when_a_conn_ends(void **state)
 {
 	static const char *const at_end[] = {"poll_cq", "disconnect", "get_cm_event",
@@ -141,12 +142,15 @@ static void test_any_function_may_fail_when_a_conn_ends(void **state)
 	}
 }
 
-/* Opens everything up to a listener: false and a negative errno, or true. */
+/* Opens everything up to a listener, and closes it again. True if all calls worked. */
 static bool open_and_close(void)
 {
 	struct tern_domain_hooks hooks = {.verbs_api = fake_verbs_api()};
 	struct tern_port_opts port_opts = {.message_bytes = MESSAGE_BYTES};
 	static const struct tern_port_handler none;
+	/* Without huge pages, which take the kernel long to collect: this function is
+	 * called hundreds of times. */
+	struct tern_domain_opts opts = {.no_hugepages = true};
 	struct tern_domain *domain;
 	struct tern_fabric *fabric;
 	struct tern_port *port;
@@ -157,7 +161,7 @@ static bool open_and_close(void)
 	log_env_init(&log);
 	port_opts.env = &log.env;
 	port_opts.handler = &none;
-	assert_int_equal(tern_domain_new_hooked(NULL, &hooks, &domain), 0);
+	assert_int_equal(tern_domain_new_hooked(&opts, &hooks, &domain), 0);
 	fabric = tern_domain_fabric(domain, "verbs", 5);
 	if (!fabric) {
 		tern_domain_free(domain);

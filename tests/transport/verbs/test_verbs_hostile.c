@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of peers that are not Tern, or violate the protocol: a bare queue pair sends
- * anything to a port. Each time only its own conn ends, with -EPROTO and a line that
- * names it.
+ * anything to a port. Each time only its own conn must end, with -EPROTO and a log line
+ * that names the conn.
  */
 #include "tests/transport/verbs/verbs_bed.h"
 
@@ -11,14 +11,15 @@
 #include "tests/fakes/verbs/pair.h"
 #include "transport/verbs/verbs.h"
 
-/* A listener with one correct conn, and a stranger on the same machine as its peer. */
+/* B listens, and has one correct conn with A. A stranger (a bare queue pair) is on A's
+ * machine. */
 struct scene {
 	struct bed *bed;
 	struct link *a, *b;
 	struct end raw;
-	struct link *stranger; /* B's end of the raw conn */
+	struct link *stranger; /* B's end of the stranger's conn */
 	struct verbs_greeting heard;
-	int reason; /* reason of a rejection; 0: it was accepted */
+	int reason; /* reason of the rejection; 0: the connection was accepted */
 };
 
 static int swallow(struct link *link, const void *data, size_t bytes)
@@ -133,7 +134,7 @@ static void come_in(struct scene *s)
 	s->stranger = tern_list_entry(s->bed->sides[B].links.prev, struct link, node);
 }
 
-/* ---- greetings ---- */
+/* ---- connection requests ---- */
 
 static void check_turned_away(const void *data, size_t bytes, int status)
 {
@@ -141,7 +142,8 @@ static void check_turned_away(const void *data, size_t bytes, int status)
 
 	scene_open(&s, NULL);
 	knock(&s, data, bytes);
-	assert_int_equal(s.reason, 28); /* consumer defined */
+	/* 28: rejected by the other program ("consumer defined"). */
+	assert_int_equal(s.reason, 28);
 	assert_int_equal(le32toh(s.heard.magic), VERBS_MAGIC);
 	assert_int_equal((int32_t)le32toh((uint32_t)s.heard.status), status);
 	assert_true(verbs_logged(s.bed, "verbs 10.7.0.1"));
@@ -177,7 +179,7 @@ static void test_a_bad_greeting_is_turned_away(void **state)
 
 /* ---- frames ---- */
 
-/* Sends the memory at `offset` as one SEND. */
+/* Sends `bytes` bytes of the raw memory at `offset` as one SEND. */
 static void say_raw(struct scene *s, uint32_t offset, uint32_t bytes)
 {
 	assert_int_equal(post_send(&s->raw, 1, offset, bytes), 0);
@@ -209,13 +211,13 @@ static void test_a_bad_frame_ends_its_conn_only(void **state)
 		{0, 0, 8, "unknown type"},
 		{6, 0, 8, "unknown type"},
 		{255, 0, 0, "unknown type"},
-		{VERBS_PUT, 0, 100, "no memory is exposed"},
+		{VERBS_PUT, 0, 100, "was never offered memory"},
 		{VERBS_MESSAGE, 1, 8, "more messages than were sent"},
 		{VERBS_CREDIT, 0x7fffffff, 0, "more messages than were sent"},
 		{VERBS_MESSAGE, 0, 0, "empty"},
 		{VERBS_MESSAGE, 0, MESSAGE_BYTES + 1, "longer than agreed"},
 		{VERBS_MORE, 0, MESSAGE_BYTES + 1, "longer than agreed"},
-		{VERBS_MESSAGE, 0, VERBS_PAYLOAD + 1, "more than a slot holds"},
+		{VERBS_MESSAGE, 0, VERBS_PAYLOAD + 1, "larger than a receive buffer"},
 	};
 
 	(void)state;
@@ -273,8 +275,8 @@ static void test_a_first_frame_that_is_bad_may_come_before_the_conn_is_up(void *
 	check_thrown_out(&s, "unknown type");
 }
 
-/* The stranger never receives B's messages, so B's send queue fills with credits; then
- * the stranger has no credit left. */
+/* The stranger receives no messages, so B's send queue fills with grants of credits
+ * (rights to send). Then B can grant no more, and the stranger sends without a credit. */
 static void test_more_messages_than_credits_end_the_conn(void **state)
 {
 	struct scene s;
@@ -308,21 +310,22 @@ static void test_a_put_past_a_guarded_window_ends_the_conn(void **state)
 		buf = side_memory(&s.bed->sides[B], SLAB, 100);
 		region = link_expose(i == 3 ? s.b : s.stranger, &buf, TERN_ACCESS_WRITE);
 		verbs_region_decode(&region, &theirs);
-		if (i == 2 || i == 3) { /* past its end; another conn's window */
+		/* 2: beyond the end of the window; 3: the window of another conn. */
+		if (i == 2 || i == 3) {
 			put.slot = (uint32_t)theirs.start;
 			put.generation = (uint32_t)(theirs.start >> 32);
 			put.offset = i == 2 ? 95 : 0;
 		}
 		memcpy(s.raw.memory, &head, sizeof(head));
 		memcpy(s.raw.memory + sizeof(head), &put, sizeof(put));
-		/* The first one ends with its header. */
+		/* In round 0 the put ends with its header, without data. */
 		say_raw(&s, 0, sizeof(head) + sizeof(put) + (i ? 6 : 0));
 		check_thrown_out(
-			&s, i ? "memory that is not exposed" : "no memory is exposed");
+			&s, i ? "memory that is not exposed" : "a put without bytes");
 	}
 }
 
-/* The device of the target detects an invalid key. */
+/* The device of the target itself detects an invalid key. */
 static void test_a_write_with_a_bad_key_ends_both_ends(void **state)
 {
 	struct ibv_send_wr wr = {
@@ -374,7 +377,8 @@ static void test_a_region_that_cannot_be_is_not_used(void **state)
 			memset(region.keys, 0xee, sizeof(region.keys));
 		verbs_region_encode(&region, &wire);
 		r = link_put(a, &work, &here, &wire, offset);
-		/* The device detects the last error, the owner the third. */
+		/* Wrong keys (5) are detected by the device, a wrong `guarded` (2) by the
+		 * owner of the memory, all others by the sender. */
 		assert_int_equal(r, i == 5 || i == 2 ? 0 : -ENOTCONN);
 		check_ends(a, i == 5 ? -EREMOTEIO : i == 2 ? -ECONNRESET : -EPROTO);
 		PUMP(bed, b->closed_count);
@@ -385,7 +389,7 @@ static void test_a_region_that_cannot_be_is_not_used(void **state)
 	}
 }
 
-/* ---- a bad listener ---- */
+/* ---- a listener that misbehaves ---- */
 
 struct host {
 	struct scene scene;
@@ -394,7 +398,7 @@ struct host {
 	struct rdma_cm_event *request;
 };
 
-/* A connects to a bare listener, up to its request. */
+/* A connects to a bare listener; returns when the listener has the connection request. */
 static void host_open(struct host *h)
 {
 	const struct tern_verbs_api *api = fake_verbs_api();

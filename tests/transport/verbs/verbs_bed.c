@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See verbs_bed.h. */
+/* See verbs_bed.h: the test bed on simulated verbs devices. */
 #include "tests/transport/verbs/verbs_bed.h"
 
 #include <stdatomic.h>
@@ -26,7 +26,7 @@ void verbs_skip_ns(uint64_t ns)
 	skipped_ns += ns;
 }
 
-/* ---- one domain for both ends: a world, in the terms of the bed ---- */
+/* ---- one domain for both ends, which the bed takes for a simulated world ---- */
 
 struct shared {
 	struct tern_domain *domain;
@@ -98,7 +98,9 @@ struct bed *verbs_bed_new(const struct verbs_bed_opts *given)
 	instance = (struct instance){
 		.name = "verbs",
 		.fabric = "verbs",
-		.opts = {.verbs = opts.verbs ? opts.verbs : "from=10.7.0.1"},
+		.opts = {.verbs = opts.verbs ? opts.verbs : "from=10.7.0.1",
+			/* Since it takes the kernel long to collect huge pages. */
+			.no_hugepages = true},
 		.hooks = {.verbs_api = fake_verbs_api()},
 		.can_sleep = true,
 		.alone = true,
@@ -137,7 +139,7 @@ int verbs_say(struct link *link, size_t bytes)
 	pattern_fill(message + 2, bytes, link->said, 0);
 	r = link->side->fabric->ops->send(link->conn, message, SAY_HEAD_BYTES,
 		(char *)message + SAY_HEAD_BYTES, bytes);
-	/* The message was copied or sent. */
+	/* The fabric has copied or sent the message, so the buffer may be overwritten. */
 	memset(message, 0xa5, SAY_HEAD_BYTES + bytes);
 	if (r == 0)
 		link->said++;
@@ -158,7 +160,7 @@ void side_turns(struct side *side, unsigned count)
 		side_poll(side, 64);
 }
 
-/* ---- load ---- */
+/* ---- continuous operations ---- */
 
 void load_init(struct load *load, struct link *link, struct link *other, uint64_t bytes)
 {

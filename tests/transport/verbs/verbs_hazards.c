@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Former bugs of the verbs fabric: each case is the sequence that showed one, on
- * simulated devices.
+ * Former bugs of the verbs fabric, on simulated devices: each test repeats the sequence
+ * of events that showed one.
  */
 #include "tests/harness/bed.h"
 #include "tests/fakes/verbs/fake_verbs.h"
@@ -27,6 +27,8 @@ static void address(char *out, unsigned number)
 
 static struct instance instance = {.name = "hazards",
 	.fabric = "verbs",
+	/* Since it takes the kernel long to collect huge pages. */
+	.opts = {.no_hugepages = true},
 	.can_sleep = true,
 	.alone = true,
 	.address = address,
@@ -52,7 +54,7 @@ static int burst(struct link *link, const void *data, size_t bytes)
 	return 0;
 }
 
-/* A doorbell that fails inside a handler. */
+/* Posting a list of work requests fails inside a message handler. */
 static void test_refused_in_handler(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1");
@@ -66,7 +68,7 @@ static void test_refused_in_handler(void **state)
 	bed_free(bed);
 }
 
-/* A doorbell that fails in the middle of a guarded put. */
+/* Posting a list of work requests fails in the middle of a guarded put. */
 static void test_refused_in_put(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1,guard=on");
@@ -86,7 +88,8 @@ static void test_refused_in_put(void **state)
 	bed_free(bed);
 }
 
-/* Messages that were not polled when their queue pair is destroyed. */
+/* Messages have arrived but were not polled when their queue pair is destroyed: their
+ * receive buffers must not be lost. */
 static void test_unpolled(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1");
@@ -94,13 +97,13 @@ static void test_unpolled(void **state)
 	struct link *a, *b;
 
 	(void)state;
-	bed_pair(bed, &a, &b); /* this one stays, so that the queue does */
+	bed_pair(bed, &a, &b); /* this conn keeps the shared receive queue in existence */
 	for (int i = 0; i < 3; i++) {
 		struct link *x, *y;
 
 		bed_pair(bed, &x, &y);
 		bed_settle(bed);
-		link_close(y, false); /* B ends it in its next poll */
+		link_close(y, false); /* B's next poll ends this conn */
 		bed->sides[B].asleep = true;
 		for (int n = 0; n < 100; n++)
 			link_say(x, 8);
@@ -134,7 +137,8 @@ static int echo(struct link *link, const void *data, size_t bytes)
 	return 0;
 }
 
-/* Received slots are used for sending before the SRQ has got them back. */
+/* Receive buffers are used for answers before the shared receive queue has got them
+ * back. */
 static void test_srq_deficit(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1,depth=1024");
@@ -210,12 +214,12 @@ static void test_idle_removed(void **state)
 	fake_verbs_remove_device(0);
 	for (int i = 0; i < 500; i++)
 		bed_turn(bed);
-	assert_int_equal(fake_verbs_live().cqs, 1); /* B's only */
+	assert_int_equal(fake_verbs_live().cqs, 1); /* B has one completion queue */
 	bed_free(bed);
 }
 
-/* A region was exposed before another device came into use, and is put to over that
- * device. */
+/* A region is exposed before another device comes into use, and is the target of a put
+ * over that device. */
 static void test_other_rail(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1");
@@ -240,7 +244,8 @@ static void test_other_rail(void **state)
 	bed_free(bed);
 }
 
-/* Both ends flush more guarded puts than a window has. */
+/* Both ends close with flush while each has more guarded puts in flight than a window of
+ * credits. */
 static void test_both_flush(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1,guard=on");
@@ -297,8 +302,8 @@ static void p2_done(struct tern_op *op, int status)
 	(void)op, (void)status;
 }
 
-/* One port has learned of its device's death; another port of the fabric has not, and
- * puts from memory that is registered now. */
+/* One port knows that its device has failed. Another port of the fabric does not know
+ * yet, and puts from memory that is registered only now. */
 static void test_new_memory_on_dead_device(void **state)
 {
 	static const struct tern_port_handler handler = {

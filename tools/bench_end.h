@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One end of a measurement: the sender or the receiver. Each end has `inflight` bench
+ * slots (buffers and requests for one message); message n uses slot n % inflight at both
+ * ends, so a slot's buffers are used by one message at a time. The receiver posts the
+ * next receive of a slot before it answers, so the sender always meets a posted receive,
+ * as in the steady state of training.
+ *
+ * bench_pair.c runs both ends on this host, bench_hosts.c the ends on two hosts.
+ */
+#ifndef TERN_TOOLS_BENCH_END_H
+#define TERN_TOOLS_BENCH_END_H
+
+#include <sys/types.h>
+
+#include <tern/tern.h>
+
+#include "tools/bench_pair.h"
+
+/* What one end reports when the measurement is over. */
+struct bench_usage {
+	int status;
+	uint64_t cpu_ns, registrations;
+	struct bench_error error;
+};
+
+struct bench_slot;
+
+struct bench_end {
+	const struct bench_config *config;
+	bool sender;
+	uint64_t total; /* number of messages, including the warm-up */
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+	struct tern_pool *pool;
+	struct tern_listener *listener;
+	struct tern_peer *peer;
+	struct tern_channel *channel;
+	bool up, down;
+	uint64_t data_key, reply_key;
+	struct bench_slot *slots;
+	uint64_t next;       /* sender: number of the next message to send */
+	uint64_t done_count; /* messages that are complete at this end */
+	/* sender, with reply_each: round trip of each measured message */
+	uint64_t *trips_ns;
+	uint64_t start_ns, end_ns;
+	uint64_t start_cpu_ns, start_registrations;
+	struct bench_usage usage;
+};
+
+/* Functions that return int return 0 or a negative status; the first failure is kept in
+ * e->usage, with its text. */
+
+/* Records a failure, if it is the first: later ones are consequences of it. Returns
+ * `status`. */
+int bench_end_fail(struct bench_end *e, int status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Creates the domain and the context. */
+int bench_end_open(struct bench_end *e);
+/* Creates the pool and the slots for e->config. */
+int bench_end_prepare(struct bench_end *e);
+/* Frees listener and context. Freeing the context ends all requests. */
+void bench_end_cut(struct bench_end *e);
+/* Frees all that the functions above have created. */
+void bench_end_close(struct bench_end *e);
+
+/* Starts to listen at e->config->listen for one peer. */
+int bench_end_listen(struct bench_end *e);
+/* Connects to the peer, and waits until the connection is up. */
+int bench_end_connect(struct bench_end *e, const char *address);
+
+/* Receiver: posts the first receives. The peer must be up. */
+int bench_end_start_receiving(struct bench_end *e);
+/* Sender: sends the first messages. Later ones are sent as slots become free. */
+int bench_end_start_sending(struct bench_end *e);
+/* True if all messages and answers are complete. */
+bool bench_end_is_idle(const struct bench_end *e);
+bool bench_end_is_up(const struct bench_end *e);
+bool bench_end_is_down(const struct bench_end *e);
+
+/* Drives the context until until(e) is true, a failure occurs, or no message completes
+ * for 20 s. `what` is for the error text: what the end is doing, such as "connecting". */
+int bench_end_drive(
+	struct bench_end *e, bool (*until)(const struct bench_end *e), const char *what);
+
+/* Closes the connection and waits until it is down. */
+int bench_end_say_goodbye(struct bench_end *e);
+
+/* Sender: computes the result from the numbers of both ends; `other` has the receiver's.
+ * Does not set result->fabric and ->pinned. */
+void bench_end_summarise(const struct bench_end *e, const struct bench_usage *other,
+	struct bench_result *result);
+
+/* For a forked child: lets the kernel kill it when its parent dies. `parent`: the
+ * parent's process id, taken before the fork. */
+void bench_end_with_parent(pid_t parent);
+
+/* Pins the process to the n-th core, from 0, of those that it may use; false if it has
+ * fewer. */
+bool bench_pin(unsigned n);
+/* Returns the number of cores that the process may use. */
+unsigned bench_core_count(void);
+
+#endif
