@@ -296,6 +296,11 @@ static void refuse(struct tern_link *link, int status)
 
 /* ---- hearing hello ---- */
 
+bool tern_link_may_accept(const struct tern_link *link)
+{
+	return link->listener && !link->listener->refuses;
+}
+
 int tern_link_lacks_memory(const struct tern_link *link)
 {
 	tern_log_stranger(link->rdv->ctx->env,
@@ -310,7 +315,7 @@ static void new_session(struct tern_link *link)
 	struct tern_peer *peer;
 	uint64_t token;
 
-	if (!link->listener) {
+	if (!tern_link_may_accept(link)) {
 		refuse(link, -ECONNREFUSED);
 		return;
 	}

@@ -61,6 +61,7 @@ struct tern_listener {
 	struct tern_peer_opts opts;
 	char own_name[64];
 	char *secret; /* NULL: the context's secret is used */
+	bool refuses; /* accepts no new peer, see tern_listener_refuse_new() */
 	void (*accept)(struct tern_peer *peer, void *arg);
 	void *accept_arg;
 	char address[128];

@@ -72,6 +72,8 @@ void tern_link_close(struct tern_link *link, int verdict, bool flush);
 void tern_link_free(struct tern_link *link);
 /* Continues a handshake that had no room to send. */
 void tern_link_writable(struct tern_link *link);
+/* True if the link's listener is still there and accepts new peers. */
+bool tern_link_may_accept(const struct tern_link *link);
 /* Logs that there is no memory for the records of one more peer. Returns -ENOMEM, with
  * which the end that dials goes on trying. */
 int tern_link_lacks_memory(const struct tern_link *link);

@@ -339,6 +339,11 @@ const char *tern_listener_address(const struct tern_listener *l)
 	return l->address;
 }
 
+void tern_listener_refuse_new(struct tern_listener *l)
+{
+	l->refuses = true;
+}
+
 void tern_listener_free(struct tern_listener *l)
 {
 	if (!l)

@@ -310,7 +310,7 @@ static int admit(struct tern_peer *peer, const struct tern_link *link, bool firs
 	/* A session that survives its links cannot continue on a fabric whose connections
 	 * are never replaced (shm). */
 	if (peer->state == TERN_PEER_STATE_DOWN || peer->link ||
-		(first ? !peer->dialler && !link->listener
+		(first ? !peer->dialler && !tern_link_may_accept(link)
 		       : (link->conn->caps & TERN_CAP_BOUND) != 0))
 		return -ECONNRESET;
 	if (first)

@@ -26,7 +26,7 @@
  *     tern_peer_free of this peer        yes       yes         yes       yes    no
  *     tern_peer_name and the like        yes       yes         yes       yes    no
  *     tern_connect, tern_listen          yes       yes         yes       yes    no
- *     tern_listener_free                 yes       yes         yes       yes    no
+ *     tern_listener_free, refuse_new     yes       yes         yes       yes    no
  *     pools, memory, tern_context_wake   yes       yes         yes       yes    no
  *     tern_progress, arm, wait, wait_any
  *       and tern_context_free (own ctx)  no        no          no        no     no
@@ -140,6 +140,12 @@ static inline int tern_listen(struct tern_context *ctx, const char *address,
 /* Address that peers can connect to, with the port that the system picked. Valid until
  * tern_listener_free(). */
 TERN_API const char *tern_listener_address(const struct tern_listener *listener);
+
+/* From now on accept() is not called: whoever connects is refused with -ECONNREFUSED, and
+ * so tries again until its connect_ns has passed. Unlike tern_listener_free(), this lets
+ * accepted peers come back when their connection was lost. For a program that is ending,
+ * whose successor will listen at the same address. */
+TERN_API void tern_listener_refuse_new(struct tern_listener *listener);
 
 /* Stops listening. Accepted peers stay; connections still in their handshake are cut.
  * NULL is allowed. */

@@ -515,6 +515,36 @@ static void test_accepted_peers_outlive_their_listener(const struct instance *in
 	meet_free(meet);
 }
 
+/* A second peer connects while the listener accepts no new ones. It tries until another
+ * listener has taken the first one's place. */
+static void test_a_refused_newcomer_gets_in_later(const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct tern_peer *late;
+	char url[BED_ADDRESS_MAX];
+	struct meet *meet;
+	struct end *a, *b;
+
+	opts.connect_ns = 60 * TERN_NS_PER_S;
+	meet = meet_new_apart(instance, &opts, &opts);
+	a = &meet->ends[A];
+	b = &meet->ends[B];
+	snprintf(url, sizeof(url), "%s", tern_listener_address(meet->listener));
+	meet_dial(meet);
+	MEET_PUMP(meet, a->up_count && b->accepted_count);
+	tern_listener_refuse_new(meet->listener);
+	assert_int_equal(tern_connect(a->ctx, url, NULL, &late), 0);
+	MEET_PUMP(meet, late->cause == -ECONNREFUSED);
+	meet_settle(meet);
+	assert_int_equal(late->state, TERN_PEER_STATE_START);
+	assert_int_equal(b->accepted_count, 1);
+	tern_listener_free(meet->listener);
+	meet->listener = NULL;
+	meet_listen(meet, url);
+	MEET_PUMP(meet, late->state == TERN_PEER_STATE_UP && b->accepted_count == 2);
+	meet_free(meet);
+}
+
 /* ---- connections that are cut ---- */
 
 #define ALL  (-1)
@@ -555,6 +585,8 @@ static void recover(const struct instance *instance, uint32_t rail_count)
 	a = &meet->ends[A];
 	b = &meet->ends[B];
 	for (unsigned round = 0; round < 12; round++) {
+		if (round == 6) /* this is for others than accepted peers */
+			tern_listener_refuse_new(meet->listener);
 		for (unsigned i = 0; i < COUNT; i++) {
 			uint64_t bytes = i % 5 == 0 ? 700000 : i % 5 == 1 ? 5000 : 50 + i;
 			struct tern_buf data = end_data(a, SLAB, bytes, i + round);
@@ -732,6 +764,7 @@ const struct conformance_test meet_ends[] = {
 	CONFORMANCE(test_a_peer_that_was_freed_is_not_waited_for, NEEDS_NOTHING),
 	CONFORMANCE(test_what_may_take_for_ever_does_not_end_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_accepted_peers_outlive_their_listener, NEEDS_NOTHING),
+	CONFORMANCE(test_a_refused_newcomer_gets_in_later, NEEDS_NOTHING),
 	CONFORMANCE(test_a_cut_connection_comes_back_and_loses_nothing, NEEDS_TCP),
 	CONFORMANCE(test_cut_rails_come_back_and_lose_nothing, NEEDS_TCP),
 	CONFORMANCE(test_a_connection_that_cannot_come_back_is_down, NEEDS_TCP),
