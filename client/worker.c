@@ -282,7 +282,8 @@ static void say_join(struct worker_server *s, const char *job_text)
 			"job", json_loads(job_text, 0, NULL)));
 }
 
-/* Joins again when the server has dropped this worker's message for lack of memory. */
+/* Joins again: the server had no memory for the message, or another worker, which was
+ * perhaps killed, still had the place. */
 static void join_again(struct worker_server *s)
 {
 	char *text = tern_ps_job_encode(&s->worker->job);

@@ -12,7 +12,8 @@
  *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: sent
  *                      if norms are added up over the servers
  *   server -> worker   {"type":"welcome"}, {"type":"refused", "text":...}, {"type":"again"}:
- *                      the server had no memory for the message, so the worker sends
+ *                      the server had no memory for the message, or the worker's place
+ *                      is still that of one which was perhaps killed: the worker sends
  *                      "join" again
  *   server 0 -> server {"type":"start"}: all processes are connected; {"type":"again"}:
  *                      one is missing again, or server 0 has no job yet: the server sends

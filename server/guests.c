@@ -24,6 +24,7 @@
 #define GUESTS_MAX 512u
 #define GUEST_NS   (30 * TERN_NS_PER_S)
 #define LEAVING_NS (5 * TERN_NS_PER_S)
+#define AGAIN_NS   (100 * TERN_NS_PER_MS)
 #define NOTES_NS   (10 * TERN_NS_PER_S)
 #define NOTES_MAX  16u
 #define TEXT_MAX   (32ull * TERN_PS_TEXT_MAX)
@@ -93,6 +94,20 @@ static void set_timer(struct server_peer *p, uint64_t in_ns)
 	tern_timer_set(s->opts.ctx, &p->guest_timer, tern_now_ns(s->env) + in_ns);
 }
 
+/* Asks a guest to send its message again, and gives it GUEST_NS for that. */
+static void say_again(struct server_peer *p)
+{
+	p->asks_again = false;
+	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "again"));
+	set_timer(p, GUEST_NS);
+}
+
+void guests_ask_later(struct server_peer *p)
+{
+	p->asks_again = true;
+	set_timer(p, AGAIN_NS);
+}
+
 static void time_is_up(struct tern_timer *timer)
 {
 	struct server_peer *p = tern_container_of(timer, struct server_peer, guest_timer);
@@ -101,6 +116,8 @@ static void time_is_up(struct tern_timer *timer)
 		return;
 	if (p->refused)
 		server_drop(p);
+	else if (p->asks_again)
+		say_again(p);
 	else
 		server_refuse(p,
 			"it has not said within %llu s which worker or server it is",
@@ -140,8 +157,7 @@ static void drop_oldest_text(struct tern_talk_budget *budget, uint64_t bytes)
 	}
 }
 
-/* Asks a guest whose message was dropped to send it again. The guest gets GUEST_NS to
- * join once more, since the loss is not its fault. */
+/* Asks a guest whose message was dropped to send it again: the loss is not its fault. */
 static void ask_again(struct tern_talk *talk)
 {
 	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
@@ -153,8 +169,7 @@ static void ask_again(struct tern_talk *talk)
 			"%s is asked to send its message again: others that have not "
 			"joined either filled what is kept for such messages",
 			tern_peer_name(p->peer));
-	tern_talk_say(talk, json_pack("{s:s}", "type", "again"));
-	set_timer(p, GUEST_NS);
+	say_again(p);
 }
 
 void guests_init(struct tern_server *s)
@@ -180,6 +195,7 @@ void guests_enter(struct server_peer *p)
 void guests_leave(struct server_peer *p)
 {
 	p->talk.budget = NULL;
+	p->asks_again = false;
 	tern_timer_clear(p->server->opts.ctx, &p->guest_timer);
 }
 

@@ -154,7 +154,7 @@ static void welcome(struct server_peer *p)
 	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "welcome"));
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
-	if (s->joined_count == s->job.workers)
+	if (start_all_here(s))
 		join_meet_zero(s);
 	start_maybe(s);
 }
@@ -181,6 +181,36 @@ void join_shard_made(struct tern_server *s)
 			welcome(s->workers[i]);
 }
 
+/* True if the steps have not begun and worker p was perhaps killed: then its place will be
+ * free soon. */
+static bool may_go_soon(const struct server_peer *p)
+{
+	return !p->server->running && (p->unlinked || p->left || p->gone);
+}
+
+/* True if the job may be forgotten soon, because all of its workers may go. */
+static bool job_may_go_soon(const struct tern_server *s)
+{
+	for (uint32_t i = 0; s->has_job && i < s->job.workers; i++)
+		if (s->workers[i] && !may_go_soon(s->workers[i]))
+			return false;
+	return s->has_job;
+}
+
+static void refuse_place(struct server_peer *p, uint32_t index)
+{
+	const struct server_peer *holder = p->server->workers[index];
+
+	if (may_go_soon(holder))
+		guests_ask_later(p);
+	else
+		server_refuse(p,
+			holder->lost
+				? "worker %u was lost, and no other may take its place"
+				: "worker %u has joined already",
+			index);
+}
+
 void join_on_join(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
@@ -189,15 +219,14 @@ void join_on_join(struct server_peer *p, const json_t *message)
 	uint32_t index;
 
 	if (!may_be_worker(p, message, &index, &why)) {
-		server_refuse(p, "%s", why.text);
+		if (job_may_go_soon(s))
+			guests_ask_later(p);
+		else
+			server_refuse(p, "%s", why.text);
 		return;
 	}
 	if (s->workers[index]) {
-		server_refuse(p,
-			s->workers[index]->lost
-				? "worker %u was lost, and no other may take its place"
-				: "worker %u has joined already",
-			index);
+		refuse_place(p, index);
 		return;
 	}
 	p->is_worker = true;

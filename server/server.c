@@ -95,9 +95,11 @@ static void say_end(struct server_peer *p)
 }
 
 /* The listener is not closed: a lost connection may have to be restored for the
- * goodbye. */
+ * goodbye. Whoever connects now belongs to the next job, and tries again until the next
+ * server listens. */
 static void leave(struct tern_server *s)
 {
+	tern_listener_refuse_new(s->listener);
 	tern_list_for_each (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
@@ -249,11 +251,15 @@ static void on_event(
 	case TERN_PEER_UP:
 		break;
 	case TERN_PEER_SUSPECT:
+		/* -ETIMEDOUT: it is connected and does not answer. */
+		p->unlinked = status != -ETIMEDOUT;
 		if (server_has_joined(p))
 			server_note(s, "%s is silent: %s", tern_peer_name(peer),
 				tern_status_text(status));
 		break;
 	case TERN_PEER_RECOVERED:
+		p->unlinked = false;
+		start_on_recovered(s);
 		if (server_has_joined(p))
 			server_note(s, "%s answers again", tern_peer_name(peer));
 		break;
@@ -298,7 +304,7 @@ static void idle(struct tern_talk *talk)
 static void on_accept(struct tern_peer *peer, void *arg)
 {
 	struct tern_server *s = arg;
-	struct server_peer *p = s->over ? NULL : calloc(1, sizeof(*p));
+	struct server_peer *p = calloc(1, sizeof(*p));
 	char name[32];
 
 	if (!p) {

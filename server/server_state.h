@@ -51,7 +51,9 @@ struct server_peer {
 	bool done;                     /* async: the worker has taken its last step */
 	bool gone;                     /* no request may be posted to this peer */
 	bool freed;                    /* the peer was given to tern_peer_free() */
+	bool unlinked;                 /* its connection is lost, and may be restored */
 	struct tern_timer guest_timer; /* deadline of a guest, see guests.c */
+	bool asks_again;               /* guest_timer asks the guest to join again */
 	bool lost;                     /* the job continues without this worker */
 	bool leaving, may_go; /* it was asked to end; it may end now: leaving.c */
 	/* Answers of the worker to the last roll call of leaving.c. */
@@ -331,6 +333,8 @@ bool guests_may_note(struct tern_server *s);
 void guests_end(struct tern_server *s);   /* the server ends */
 void guests_enter(struct server_peer *p); /* p was accepted just now */
 void guests_leave(struct server_peer *p); /* p has joined the job */
+/* Asks guest p to send its message again in a moment: what it asks for may be free then. */
+void guests_ask_later(struct server_peer *p);
 /* p was refused: if p does not close the connection within LEAVING_NS (guests.c), the
  * server cuts it. */
 void guests_refused(struct server_peer *p);
@@ -413,6 +417,10 @@ void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t
 #define START_AGAIN_MAX 300u
 bool start_has_workers(const struct tern_server *s);
 void start_maybe(struct tern_server *s);
+/* True if all workers have joined this server and are connected to it. */
+bool start_all_here(const struct tern_server *s);
+/* A lost connection was restored: perhaps the start has waited for it. */
+void start_on_recovered(struct tern_server *s);
 void start_wait(struct tern_server *s); /* called when the server has a job */
 /* Writes which processes have not joined yet. Returns the number of bytes written. */
 size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The time until the steps begin. If a worker leaves before that, for any reason, only
- * that worker ends: its place is free again. A job whose last worker has left is
- * forgotten, so that a user's wrong option is an error of that user alone.
+ * that worker ends: its place is free again. While the connection of a worker is lost, the
+ * steps do not begin, because the worker was perhaps killed. A job whose last worker has
+ * left is forgotten, so that a user's wrong option is an error of that user alone.
  *
  * The steps begin on all servers or on none. Each other server tells server 0 that all
  * workers have joined it ("peer", others.c); when they have joined server 0 too, it tells
@@ -113,8 +114,7 @@ static void come_again(struct tern_timer *timer)
 {
 	struct tern_server *s = tern_container_of(timer, struct tern_server, zero_timer);
 
-	if (!s->over && !s->opts.ctx->ending && s->has_job && !s->to_zero &&
-		s->joined_count == s->job.workers)
+	if (!s->over && !s->opts.ctx->ending && !s->to_zero && start_all_here(s))
 		join_meet_zero(s);
 }
 
@@ -158,7 +158,7 @@ size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes)
 	size_t n = 0;
 
 	for (uint32_t i = 0; i < s->job.workers && n + 20 < bytes; i++)
-		if (!s->workers[i] || !s->workers[i]->welcome)
+		if (!s->workers[i] || !s->workers[i]->welcome || s->workers[i]->unlinked)
 			n += (size_t)snprintf(
 				text + n, bytes - n, "%sworker %u", n ? ", " : "", i);
 	if (n == 0 && s->index != 0)
@@ -191,6 +191,24 @@ void start_wait(struct tern_server *s)
 }
 
 /* ---- the start ---- */
+
+bool start_all_here(const struct tern_server *s)
+{
+	if (!s->has_job || s->joined_count < s->job.workers)
+		return false;
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		if (s->workers[i]->unlinked)
+			return false;
+	return true;
+}
+
+void start_on_recovered(struct tern_server *s)
+{
+	if (s->running || s->over || !start_all_here(s))
+		return;
+	join_meet_zero(s);
+	start_maybe(s);
+}
 
 static void start(struct tern_server *s)
 {
@@ -225,8 +243,8 @@ void start_on_start(struct tern_server *s)
 
 void start_maybe(struct tern_server *s)
 {
-	if (s->index != 0 || s->running || s->over || !s->has_job ||
-		s->joined_count < s->job.workers || !others_are_connected(s))
+	if (s->index != 0 || s->running || s->over || !start_all_here(s) ||
+		!others_are_connected(s))
 		return;
 	for (uint32_t i = 1; i < s->job.server_count; i++)
 		tern_talk_say(

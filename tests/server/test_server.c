@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "rendezvous/rendezvous.h"
 #include "transport/context.h"
 
 /* ---- creating the server's chunks ---- */
@@ -353,6 +354,88 @@ static void test_a_goodbye_before_the_start_makes_room_for_another(void **state)
 	close_rig(&rig);
 }
 
+/* The start waits for a worker whose connection was lost. */
+static void test_the_steps_begin_when_all_are_connected(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v[2];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join_well(&rig, &v[0], &job, 0);
+	rig.server->workers[0]->unlinked = true;
+	join_well(&rig, &v[1], &job, 1);
+	assert_false(rig.server->running);
+	rig.server->workers[0]->unlinked = false;
+	start_on_recovered(rig.server);
+	assert_true(rig.server->running);
+	stop_and_close(&rig);
+}
+
+/* A worker that was killed keeps its place until its connection is given up. Whoever asks
+ * for the place meanwhile, or for another job, is asked to come back. */
+static void test_the_place_of_a_lost_worker_may_become_free(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	const struct tern_ps_job other = {.slots = 4, .workers = 2};
+	struct visitor v, same, different;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join_well(&rig, &v, &job, 0);
+	rig.server->workers[0]->unlinked = true;
+	join(&rig, &same, &job, 1000, 0);
+	join(&rig, &different, &other, 1000, 1);
+	run_until(&rig, &same.again);
+	run_until(&rig, &different.again);
+	assert_false(same.welcome || different.welcome);
+	/* The first worker has come back. */
+	rig.server->workers[0]->unlinked = false;
+	say_join(&same, job_of(&rig, &job, 1, 1000, 1), 0);
+	say_join(&different, job_of(&rig, &other, 1, 1000, 1), 1);
+	run_until(&rig, &same.refused);
+	run_until(&rig, &different.refused);
+	assert_non_null(strstr(same.text, "worker 0 has joined already"));
+	assert_non_null(strstr(different.text, "slots"));
+	close_rig(&rig);
+}
+
+static void test_after_the_start_a_lost_worker_keeps_its_place(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct visitor v[2], again;
+	struct rig rig;
+
+	(void)state;
+	open_with_workers(&rig, v, &job);
+	rig.server->workers[0]->unlinked = true;
+	join(&rig, &again, &job, 1000, 0);
+	run_until(&rig, &again.refused);
+	stop_and_close(&rig);
+}
+
+/* While a server ends it refuses connections, and the workers of the next job try on. */
+static void test_an_ending_server_lets_nobody_in(void **state)
+{
+	struct visitor before, late;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	visit(&rig, &before);
+	until_peers(&rig, 1);
+	tern_server_stop(rig.server, "enough", false);
+	visit(&rig, &late);
+	while (late.peer->cause != -ECONNREFUSED)
+		step(&rig);
+	run_until(&rig, &rig.ended);
+	assert_true(before.refused);
+	assert_false(late.refused || late.down);
+	close_rig(&rig);
+}
+
 static void test_a_goodbye_before_the_last_step_is_a_loss(void **state)
 {
 	const struct tern_ps_job job = {.slots = 2, .workers = 2};
@@ -442,6 +525,10 @@ int main(void)
 		cmocka_unit_test(test_a_worker_joins_once),
 		cmocka_unit_test(test_a_lost_worker_that_comes_again_is_told_so),
 		cmocka_unit_test(test_a_goodbye_before_the_start_makes_room_for_another),
+		cmocka_unit_test(test_the_steps_begin_when_all_are_connected),
+		cmocka_unit_test(test_the_place_of_a_lost_worker_may_become_free),
+		cmocka_unit_test(test_after_the_start_a_lost_worker_keeps_its_place),
+		cmocka_unit_test(test_an_ending_server_lets_nobody_in),
 		cmocka_unit_test(test_a_goodbye_before_the_last_step_is_a_loss),
 		cmocka_unit_test(test_a_later_leave_does_not_put_off_the_decision),
 		cmocka_unit_test(test_a_worker_that_refuses_a_version_is_lost),

@@ -192,6 +192,21 @@ def worker_that_dies_before_the_others_have_joined_makes_room():
             process.kill()
 
 
+def worker_that_was_killed_before_the_start_is_replaced_at_once():
+    """The server has not noticed yet that the first worker is dead when the next one comes."""
+    server, worker = by_hand(2, job.SCRATCH / "at-once", fabric="tcp")
+    processes = [server, worker(0)]
+    try:
+        server.wait_event(lambda e: e["event"] == "note" and "joined, 1 of 2" in e["text"])
+        processes[1].process.kill()
+        processes += [worker(0), worker(1)]
+        codes = [process.end(60) for process in (*processes[2:], server)]
+        assert codes == [0, 0, 0], [process.last for process in (server, *processes[2:])]
+    finally:
+        for process in processes:
+            process.kill()
+
+
 def workers_by_hand_go_on_alone():
     directory = job.SCRATCH / "alone"
     server, worker = by_hand(2, directory)
@@ -261,6 +276,7 @@ tap.run([
     worker_that_comes_back_too_late_is_told_and_ends_over_tcp,
     job_whose_last_worker_hangs_ends,
     worker_that_dies_before_the_others_have_joined_makes_room,
+    worker_that_was_killed_before_the_start_is_replaced_at_once,
     workers_by_hand_go_on_alone,
     killed_launcher_leaves_nobody,
     stopped_worker_does_not_keep_the_others_from_ending,
