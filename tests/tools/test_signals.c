@@ -28,9 +28,11 @@ static void test_signals_are_heard_on_all_threads_at_once(void **state)
 {
 	pthread_t threads[THREADS];
 	unsigned heard[THREADS] = {0};
-	int fd = signals_open(), number;
+	int fd, number;
 
 	(void)state;
+	signal(SIGHUP, SIG_DFL); /* it is ignored if the tests were started with nohup */
+	fd = signals_open();
 	assert_true(fd >= 0);
 	assert_false(signals_asked());
 	for (unsigned i = 0; i < THREADS; i++)
@@ -62,11 +64,27 @@ static void test_a_child_that_ends_asks_nobody_to_end(void **state)
 	signals_close(fd);
 }
 
+/* As nohup wants it. */
+static void test_an_ignored_hangup_stays_ignored(void **state)
+{
+	int fd;
+
+	(void)state;
+	signal(SIGHUP, SIG_IGN);
+	fd = signals_open();
+	assert_true(fd >= 0);
+	raise(SIGHUP);
+	assert_false(signals_asked());
+	assert_int_equal(signals_take(fd), 0);
+	signals_close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_signals_are_heard_on_all_threads_at_once),
 		cmocka_unit_test(test_a_child_that_ends_asks_nobody_to_end),
+		cmocka_unit_test(test_an_ignored_hangup_stays_ignored),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
