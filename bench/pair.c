@@ -3,23 +3,20 @@
  * See pair.h. The counterpart of `tern bench` (tools/bench_pair.c): the same number of
  * tensors in flight, rounds, clock readings and figures in the last line.
  *
- * The process that is started sends, and a forked child receives, unless another program
- * starts both (MPI). One connection serves all sizes. Between sizes both ends synchronise
- * over the socket, so that no message of one size is counted with the next.
+ * ends.c starts the two ends. One connection serves all sizes. Between sizes both ends
+ * synchronise over the socket, so that no message of one size is counted with the next.
  */
 #include "bench/pair.h"
 
 #include <errno.h>
 #include <getopt.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "bench/ends.h"
 
 #define SIZES_MAX 32
 /* Limit for one size, in s. A size takes seconds; if it takes longer, something is
@@ -31,14 +28,18 @@ struct plan {
 	uint64_t sizes[SIZES_MAX], rounds[SIZES_MAX];
 	unsigned size_count;
 	bool pin;
+	const char *connect; /* address of a receiver on another host; NULL: fork one */
+};
+
+struct run {
+	const struct pair_ops *ops;
+	struct plan plan;
 };
 
 struct timing {
 	uint64_t start_ns, end_ns, start_cpu_ns, cpu_ns;
 	uint64_t *trips_ns;
 };
-
-static volatile sig_atomic_t over;
 
 bool pair_answered(const struct pair *p, uint64_t n)
 {
@@ -181,11 +182,12 @@ static void run_size(const struct pair_ops *ops, const struct plan *plan, struct
 	free(t.trips_ns);
 }
 
-/* ---- starting both processes ---- */
-
-static void be_one_end(
-	const struct pair_ops *ops, const struct plan *plan, struct pair *p)
+static void run_end(struct pair *p, void *arg)
 {
+	const struct run *run = arg;
+	const struct pair_ops *ops = run->ops;
+	const struct plan *plan = &run->plan;
+
 	for (unsigned i = 0; i < plan->size_count; i++) {
 		if (plan->sizes[i] > p->size_max)
 			p->size_max = plan->sizes[i];
@@ -197,73 +199,10 @@ static void be_one_end(
 	ops->open(p);
 	for (unsigned i = 0; i < plan->size_count; i++)
 		run_size(ops, plan, p, plan->sizes[i], plan->rounds[i]);
-	/* From here on child_ended() lets the receiver exit. If it exits before it gets
-	 * to meet(), meet() fails here. */
-	over = 1;
+	ends_over(); /* if the receiver exits before it gets to meet(), meet() fails here */
 	meet(p);
 	if (ops->close)
 		ops->close(p);
-}
-
-static void child_ended(int signal)
-{
-	static const char text[] = "the receiver has exited too early\n";
-
-	(void)signal;
-	if (!over && write(STDERR_FILENO, text, sizeof(text) - 1))
-		_exit(1);
-}
-
-static int run_forked(const struct pair_ops *ops, const struct plan *plan, struct pair *p)
-{
-	int fds[2], status;
-	pid_t pid;
-
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
-		pair_die("socketpair: %s", strerror(errno));
-	signal(SIGCHLD, child_ended);
-	pid = fork();
-	if (pid < 0)
-		pair_die("fork: %s", strerror(errno));
-	p->sender = pid > 0;
-	p->fd = fds[p->sender ? 0 : 1];
-	close(fds[p->sender ? 1 : 0]);
-	if (!p->sender) {
-		signal(SIGCHLD, SIG_DFL);
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-	}
-	be_one_end(ops, plan, p);
-	if (!p->sender)
-		_exit(0);
-	if (waitpid(pid, &status, 0) != pid || status != 0)
-		pair_die("the receiver ended with status %x", (unsigned)status);
-	return 0;
-}
-
-/* Runs one of two processes that another program (mpirun) has started. They connect over
- * a UNIX socket, which is named after the process id of that program. */
-static int run_ranked(const struct pair_ops *ops, const struct plan *plan, struct pair *p)
-{
-	struct sockaddr_un name = {.sun_family = AF_UNIX};
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "tern-bench-%d",
-		(int)getppid());
-	p->sender = ops->rank() == 0;
-	if (!p->sender) {
-		if (bind(fd, (void *)&name, sizeof(name)) < 0 || listen(fd, 1) < 0)
-			pair_die("listening for the sender: %s", strerror(errno));
-		p->fd = accept(fd, NULL, NULL);
-	} else {
-		for (int i = 0; connect(fd, (void *)&name, sizeof(name)) < 0; i++) {
-			if (i == 5000)
-				pair_die("the receiver did not listen within 5 s");
-			usleep(1000);
-		}
-		p->fd = fd;
-	}
-	be_one_end(ops, plan, p);
-	return 0;
 }
 
 /* ---- command line ---- */
@@ -288,6 +227,10 @@ static void usage(const struct pair_ops *ops)
 		"variants: %s; waits: %s\n",
 		program_invocation_short_name, *ops->variants ? ops->variants : "none",
 		ops->waits);
+	if (!ops->rank)
+		fprintf(stderr,
+			"on two hosts: --serve HOST:PORT alone on one of them, and "
+			"--connect HOST:PORT beside the other options on the other\n");
 	exit(2);
 }
 
@@ -296,7 +239,8 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 {
 	static const struct option longs[] = {{"test", 1, 0, 't'}, {"size", 1, 0, 's'},
 		{"rounds", 1, 0, 'r'}, {"inflight", 1, 0, 'k'}, {"variant", 1, 0, 'v'},
-		{"wait", 1, 0, 'w'}, {"rewrite", 0, 0, 'R'}, {"pin", 1, 0, 'p'}, {0}};
+		{"wait", 1, 0, 'w'}, {"rewrite", 0, 0, 'R'}, {"pin", 1, 0, 'p'},
+		{"connect", 1, 0, 'c'}, {0}};
 	unsigned rounds_count = 0;
 	const char *wait = NULL;
 	int c;
@@ -327,6 +271,11 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 		case 'p':
 			plan->pin = strcmp(optarg, "no") != 0;
 			break;
+		case 'c':
+			if (ops->rank)
+				usage(ops);
+			plan->connect = optarg;
+			break;
 		default:
 			usage(ops);
 		}
@@ -341,9 +290,20 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 
 int pair_main(int argc, char **argv, const struct pair_ops *ops)
 {
-	struct plan plan = {.pin = true};
-	struct pair p = {.variant = "", .inflight = 1};
+	struct run run = {.ops = ops, .plan = {.pin = true}};
+	struct pair p = {
+		.variant = "", .inflight = 1, .host = "127.0.0.1", .local = "127.0.0.1"};
+	bool serves = argc == 3 && strcmp(argv[1], "--serve") == 0;
 
-	parse(argc, argv, ops, &plan, &p);
-	return ops->rank ? run_ranked(ops, &plan, &p) : run_forked(ops, &plan, &p);
+	if (serves && !ops->rank)
+		argv = ends_serve(&p, argv[2], argv[0], &argc);
+	parse(argc, argv, ops, &run.plan, &p);
+	if (!serves && !run.plan.connect && !ops->rank)
+		return ends_fork(&p, run_end, &run);
+	if (ops->rank)
+		ends_rank(&p, ops->rank());
+	else if (!serves)
+		ends_connect(&p, run.plan.connect, argc, argv);
+	run_end(&p, &run);
+	return 0;
 }

@@ -47,8 +47,10 @@ struct pair {
 	bool rewrite;
 	bool sender;
 
-	int fd;      /* socket to the other process, for pair_tell() and pair_hear() */
-	void *state; /* for the peer's own use */
+	char host[16];  /* IPv4 address at which the receiver listens */
+	char local[16]; /* IPv4 address of this end; the receiver's is `host` */
+	int fd;         /* socket to the other process, for pair_tell() and pair_hear() */
+	void *state;    /* for the peer's own use */
 	unsigned char *tensors;
 };
 
@@ -58,9 +60,9 @@ struct pair_ops {
 	const char *variants;
 	const char *waits; /* allowed values of --wait, as "poll,sleep" */
 	const char *(*version)(void);
-	/* NULL: pair_main() forks the second process. Else (MPI) another program has
-	 * started both, and this returns the number of this process: 0 sends, 1
-	 * receives. */
+	/* NULL: pair_main() forks the second process, or runs one end of two hosts. Else
+	 * (MPI) another program has started both, and this returns the number of this
+	 * process: 0 sends, 1 receives. */
 	int (*rank)(void);
 	/* Connects the two ends. Called once, at both ends. */
 	void (*open)(struct pair *p);

@@ -35,8 +35,8 @@ template <typename Set> void grpc_settings(Set set)
 	set(GRPC_ARG_MINIMAL_STACK, 1);
 }
 
-/* To a server of this machine, for any message size. */
-inline std::unique_ptr<grpc::GenericStub> grpc_connect(int port)
+/* To a server, for any message size. */
+inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, int port)
 {
 	grpc::ChannelArguments args;
 
@@ -44,12 +44,12 @@ inline std::unique_ptr<grpc::GenericStub> grpc_connect(int port)
 	args.SetMaxSendMessageSize(-1);
 	grpc_settings([&](const char *name, int value) { args.SetInt(name, value); });
 	return std::make_unique<grpc::GenericStub>(
-		grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port),
+		grpc::CreateCustomChannel(host + ":" + std::to_string(port),
 			grpc::InsecureChannelCredentials(), args));
 }
 
 /* Starts a server of any message size at a port of its own: 0 if it cannot listen. */
-inline int grpc_serve(grpc::AsyncGenericService *service,
+inline int grpc_serve(const std::string &host, grpc::AsyncGenericService *service,
 	std::unique_ptr<grpc::ServerCompletionQueue> *queue,
 	std::unique_ptr<grpc::Server> *server)
 {
@@ -62,7 +62,7 @@ inline int grpc_serve(grpc::AsyncGenericService *service,
 		builder.AddChannelArgument(name, value);
 	});
 	builder.RegisterAsyncGenericService(service);
-	builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+	builder.AddListeningPort(host + ":0", grpc::InsecureServerCredentials(), &port);
 	*queue = builder.AddCompletionQueue();
 	*server = builder.BuildAndStart();
 	return *server ? port : 0;

@@ -93,7 +93,7 @@ struct Client : End {
 	grpc::CompletionQueue queue;
 	std::unique_ptr<grpc::GenericStub> stub;
 
-	explicit Client(int port) : stub(grpc_connect(port))
+	Client(const char *host, int port) : stub(grpc_connect(host, port))
 	{
 		cq = &queue;
 	}
@@ -201,7 +201,7 @@ struct Server : End {
 
 	Server(struct pair *pair)
 	{
-		int port = grpc_serve(&service, &queue, &server);
+		int port = grpc_serve(pair->host, &service, &queue, &server);
 		p = pair;
 		if (!port)
 			pair_die("cannot listen");
@@ -337,8 +337,8 @@ End *make_client(struct pair *p, bool stream)
 	int port;
 	pair_hear(p, &port, sizeof(port));
 	if (!stream)
-		return new UnaryClient(port);
-	return new StreamClient(port);
+		return new UnaryClient(p->host, port);
+	return new StreamClient(p->host, port);
 }
 
 void open(struct pair *p)

@@ -82,7 +82,7 @@ struct Server {
 	      sums(static_cast<float *>(bench_memory(count * sizeof(float), false))),
 	      codec(make_codec(ps))
 	{
-		int port = grpc_serve(&service, &queue, &server);
+		int port = grpc_serve("127.0.0.1", &service, &queue, &server);
 		if (!port)
 			pair_die("cannot listen");
 		ps_tell_port(p, port);
@@ -154,7 +154,7 @@ void join(struct ps *p)
 	auto *w = new Worker;
 	w->codec = make_codec(p);
 	for (unsigned s = 0; s < p->servers; s++)
-		w->stubs.push_back(grpc_connect(ps_port(p, s)));
+		w->stubs.push_back(grpc_connect("127.0.0.1", ps_port(p, s)));
 	p->state = w;
 }
 

@@ -32,7 +32,7 @@ static void must(const char *what, ssize_t status)
 	pair_must(what, (int)status, status ? fi_strerror((int)-status) : "");
 }
 
-static struct fi_info *find(const char *provider)
+static struct fi_info *find(const char *provider, const char *local)
 {
 	struct fi_info *hints = fi_allocinfo(), *info;
 	bool shm = strcmp(provider, "shm") == 0;
@@ -45,8 +45,8 @@ static struct fi_info *find(const char *provider)
 	hints->domain_attr->threading = FI_THREAD_DOMAIN;
 	hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
 	hints->fabric_attr->prov_name = strdup(shm ? "shm" : "tcp;ofi_rxm");
-	must("no such provider", fi_getinfo(FI_VERSION(1, 17), shm ? NULL : "127.0.0.1",
-					 NULL, shm ? 0 : FI_SOURCE, hints, &info));
+	must("no such provider", fi_getinfo(FI_VERSION(1, 17), shm ? NULL : local, NULL,
+					 shm ? 0 : FI_SOURCE, hints, &info));
 	if (info->domain_attr->mr_mode & FI_MR_LOCAL)
 		pair_die("the provider %s requires registered memory for messages",
 			provider);
@@ -69,7 +69,7 @@ static void exchange(struct pair *p, struct fid_av *av)
 
 static void fabric_open(struct pair *p)
 {
-	struct fi_info *info = find(p->variant);
+	struct fi_info *info = find(p->variant, p->local);
 	struct fi_cq_attr cq_attr = {
 		.format = FI_CQ_FORMAT_CONTEXT, .size = 4 * p->inflight + 64};
 	struct fi_av_attr av_attr = {.type = FI_AV_TABLE, .count = 2};

@@ -5,6 +5,7 @@
  * was the fastest. To poll, it calls a non-blocking recv in a loop; to sleep, the calls
  * block.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -35,7 +36,7 @@ static void raw_open(struct pair *p)
 	socklen_t length = sizeof(at);
 	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	inet_pton(AF_INET, p->host, &at.sin_addr);
 	open_socket(s);
 	if (p->sender) {
 		pair_hear(p, &at, sizeof(at));

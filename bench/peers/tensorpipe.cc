@@ -115,7 +115,7 @@ void open(struct pair *p)
 		pair_hear(p, url, sizeof(url));
 		end->pipe = end->context->connect(url);
 	} else {
-		end->listener = end->context->listen({uv ? "uv://127.0.0.1" : "shm://"});
+		end->listener = end->context->listen({uv ? "uv://" + std::string(p->host) : "shm://"});
 		std::string where = end->listener->url(p->variant);
 		where.copy(url, sizeof(url) - 1);
 		pair_tell(p, url, sizeof(url));

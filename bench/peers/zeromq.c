@@ -31,7 +31,7 @@ static void must(const char *what, int status)
 
 static void zeromq_open(struct pair *p)
 {
-	char address[64] = "tcp://127.0.0.1:*";
+	char address[64];
 	size_t bytes = sizeof(address);
 	int none = 0;
 
@@ -44,6 +44,7 @@ static void zeromq_open(struct pair *p)
 		pair_hear(p, address, sizeof(address));
 		must("connect", zmq_connect(sock, address));
 	} else {
+		snprintf(address, sizeof(address), "tcp://%s:*", p->host);
 		must("bind", zmq_bind(sock, address));
 		must("address", zmq_getsockopt(sock, ZMQ_LAST_ENDPOINT, address, &bytes));
 		pair_tell(p, address, sizeof(address));
