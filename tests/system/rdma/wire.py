@@ -41,6 +41,14 @@ def sent_again():
                for d in DEVICES for n in names)
 
 
+def ended_by_itself(said):
+    """True if all that the client of rping complains of is its own end: it closes its event channel
+    while another thread of it may still wait there, and then exits with status 1. It prints a line
+    about each ping that fails."""
+    return set(said.splitlines()) == {"client DISCONNECT EVENT...",
+                                      "rdma_get_cm_event: Bad file descriptor"}
+
+
 def rping(to):
     """Sends, RDMA reads and RDMA writes through librdmacm, with the bytes compared."""
     command = ["rping", "-a", to, "-C", str(PINGS), "-V"]
@@ -54,7 +62,7 @@ def rping(to):
             if "RDMA_CM_EVENT_REJECTED" not in client.stdout or time.monotonic() > end:
                 break
             time.sleep(0.1)
-        assert client.returncode == 0, client.stdout
+        assert client.returncode == 0 or ended_by_itself(client.stdout), client.stdout
         assert server.wait(timeout=PATIENCE_S) == 0, server.stdout.read()
     finally:
         server.kill()
