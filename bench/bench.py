@@ -9,6 +9,8 @@
     ./run bench --check           tells which ratios moved against the committed ones; the
                                   report goes to build-bench/check
     ./run bench --resume          with the options of a run that was stopped: goes on with it
+    ./run bench --serve HOST:PORT, --connect HOST:PORT
+                                  between two hosts: ./run bench --serve --help
 
 Each round is kept when it is over (journal.py), so whatever ends a run costs one round of one
 question. A run that was stopped writes no report. If a contender failed, the report goes to
@@ -29,6 +31,7 @@ from pathlib import Path
 
 import figures
 import goals
+import hosts
 import install
 import machine
 import measure
@@ -280,6 +283,9 @@ def run(options):
 
 
 def main():
+    if any(word.split("=")[0] in ("--serve", "--connect") for word in sys.argv[1:]):
+        return hosts.main(sys.argv[1:])
+
     def stop(number, _frame):
         raise Stopped(number)
     options = parse()

@@ -90,8 +90,7 @@ void ends_rank(struct pair *p, int rank)
 
 static struct sockaddr_in resolve(const char *address)
 {
-	const struct addrinfo hints = {
-		.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+	const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
 	const char *colon = strrchr(address, ':');
 	struct sockaddr_in at = {0};
 	struct addrinfo *found;

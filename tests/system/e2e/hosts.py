@@ -6,7 +6,6 @@ network namespaces. No figure is judged here.
 usage: hosts.py TERN FORGED_ORDERS
 """
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 import tap  # noqa: E402
 import job  # noqa: E402
+from netns import two_hosts  # noqa: E402
 
 job.use(sys.argv[1])
 LIMIT_S = 60
@@ -122,42 +122,18 @@ def wrong_options_are_refused():
     job.refused("bench", "lat", "--all", "--size", "8", says=["--all excludes --size"])
 
 
-@contextmanager
-def two_hosts():
-    """The names of two network namespaces with a wire between them."""
-    names = [f"tern-{os.getpid()}-{side}" for side in "ab"]
-
-    def ip(*words):
-        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise tap.Skip(f"no network namespaces here: ip {' '.join(words)}: {done.stderr.strip()}")
-
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        ip("-n", names[0], "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", names[1])
-        for number, name in enumerate(names, 1):
-            ip("-n", name, "address", "add", f"10.7.9.{number}/24", "dev", "wire")
-            ip("-n", name, "link", "set", "wire", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-
-
 def two_hosts_measure():
-    with tempfile.TemporaryDirectory() as directory, two_hosts() as (here, there):
+    with tempfile.TemporaryDirectory() as directory, two_hosts() as ((at, here), (_, there)):
         secret = Path(directory, "secret")
         secret.write_text("known at both hosts\n")
         secret.chmod(0o600)
         tern = [str(job.TERN), "bench"]
-        serving = subprocess.Popen(["ip", "netns", "exec", here, *tern, "--serve", "10.7.9.1:7000", "--once",
-                                    "--secret-file", secret], text=True, stdout=subprocess.PIPE)
+        serving = subprocess.Popen([*here, *tern, "--serve", f"{at}:7000", "--once", "--secret-file", secret],
+                                   text=True, stdout=subprocess.PIPE)
         try:
             address = serving.stdout.readline().strip()
-            assert address.endswith("10.7.9.1:7000"), address
-            done = subprocess.run(["ip", "netns", "exec", there, *tern, "lat", "--connect", address, "--size", "8,64K",
+            assert address.endswith(f"{at}:7000"), address
+            done = subprocess.run([*there, *tern, "lat", "--connect", address, "--size", "8,64K",
                                    "--rounds", "20", "--secret-file", secret, "--json"],
                                   capture_output=True, text=True, timeout=LIMIT_S, check=False)
             assert done.returncode == 0, done

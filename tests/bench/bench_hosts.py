@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `./run bench --serve` and `--connect`: two hosts, which are network namespaces here, with Tern
+and raw TCP as the only contenders. No figure is judged.
+
+usage: bench_hosts.py TERN RAW_TCP
+"""
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "tests" / "harness"))
+sys.path.insert(0, str(TOP / "bench"))
+import tap  # noqa: E402
+import hosts  # noqa: E402
+from netns import two_hosts  # noqa: E402
+
+TERN, RAW_TCP = (Path(word).resolve() for word in sys.argv[1:3])
+LIMIT_S = 60
+SCRATCH = tempfile.TemporaryDirectory(prefix="tern-bench-hosts-")
+# ./run bench without the installation, with raw TCP as the only peer.
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(TOP / "bench")!r})
+from pathlib import Path
+import hosts, install
+install.peers = lambda *_: {{}}
+install.programs = lambda *_: None
+install.PEERS = Path({str(RAW_TCP.parent)!r})
+every = hosts.pairs
+hosts.latency_points = lambda sizes, *_: [(size, 20) for size in sizes]
+hosts.bandwidth_points = lambda sizes: [(size, 32) for size in sizes]
+hosts.pairs = lambda: [peer for peer in every() if peer.program == "raw_tcp"]
+sys.exit(hosts.main(sys.argv[1:]))
+"""
+
+
+def scratch(name):
+    return Path(SCRATCH.name, name)
+
+
+def secret_file(name):
+    path = scratch(name)
+    path.write_text(f"the secret of {name}, which is long\n")
+    path.chmod(0o600)
+    return path
+
+
+def command(*words):
+    return [sys.executable, "-c", PROGRAM, *map(str, words), "--tern", str(TERN)]
+
+
+@contextmanager
+def server(*words, at="127.0.0.1:0", prefix=()):
+    """A server; `address` is where it listens."""
+    serving = subprocess.Popen([*prefix, *command("--serve", at, *words)], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        first = serving.stdout.readline()
+        assert first.startswith("listening at "), first + serving.stderr.read()
+        serving.address = first.removeprefix("listening at ").split(": ")[0]
+        yield serving
+    finally:
+        serving.terminate()
+        serving.communicate(timeout=LIMIT_S)
+
+
+def client(address, *words, prefix=()):
+    return subprocess.run([*prefix, *command("--connect", address, "--quick", *words)], text=True,
+                          capture_output=True, timeout=LIMIT_S)
+
+
+def measured(address, *words, prefix=()):
+    """The results of a client that has measured everything once."""
+    out = scratch(f"out-{time.monotonic_ns()}")
+    done = client(address, "--rounds", 1, "--out", out, *words, prefix=prefix)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((out / "results.json").read_text())
+    for name in ("lat-tcp", "bw-tcp"):
+        contenders = found["questions"][name]["contenders"]
+        assert set(contenders) == {"tern.tcp.poll", "tern.tcp.sleep", "raw.tcp.poll", "raw.tcp.sleep"}
+        for entry in contenders.values():
+            assert len(entry["points"]) > 1, entry
+            assert f"| {entry['title']} | {entry['wait']} |" in done.stdout, done.stdout
+    return done
+
+
+def refused(done, *says):
+    assert done.returncode == 2, done.stdout + done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(("bench: ", "./run bench: ")) and all(word in last for word in says), last
+
+
+def two_hosts_measure_every_contender_that_both_have():
+    secret = secret_file("both")
+    with two_hosts() as ((address, here), (_, there)):
+        with server("--secret-file", secret, "--once", at=f"{address}:0", prefix=here) as serving:
+            measured(serving.address, "--secret-file", secret, prefix=there)
+            assert serving.wait(LIMIT_S) == 0
+
+
+def host_that_others_reach_needs_a_secret():
+    done = subprocess.run(command("--serve", "0.0.0.0:0"), capture_output=True, text=True)
+    refused(done, "0.0.0.0:0", "--secret-file", "--insecure")
+
+
+def secret_that_others_read_is_refused():
+    path = secret_file("open")
+    path.chmod(0o644)
+    refused(client("127.0.0.1:1", "--secret-file", path), "chmod 600")
+
+
+def nobody_there_is_said_in_one_line():
+    refused(client("127.0.0.1:1", "--insecure"), "127.0.0.1:1", "refused")
+
+
+def address_without_a_port_is_refused():
+    done = client("somewhere", "--insecure")
+    assert done.returncode == 2 and "expected HOST:PORT" in done.stderr, done.stderr
+
+
+def client_with_another_secret_gets_nothing_and_the_next_is_served():
+    right, wrong = secret_file("right"), secret_file("wrong")
+    with server("--secret-file", right) as serving:
+        refused(client(serving.address, "--secret-file", wrong), "another secret")
+        measured(serving.address, "--secret-file", right)
+
+
+def strangers_cost_the_server_nothing():
+    """Neither what is no message, nor a client that asks for a program of its own."""
+    with server("--insecure") as serving:
+        host, port = serving.address.split(":")
+        for text in (b"", b"GET / HTTP/1.1\r\n\r\n", b"[" * 60000 + b"\n", b"x" * 200000,
+                     b'{"nonce": 1}\n', b'{"nonce": "1"}\n{"proof": "\xc3\xa4"}\n'):
+            with socket.create_connection((host, int(port)), timeout=LIMIT_S) as stranger:
+                try:
+                    stranger.sendall(text)
+                except OSError:
+                    pass  # it was cut off already
+        for key in ("/bin/sh", None, {"a": 1}, "ucx.rc.poll"):
+            with socket.create_connection((host, int(port)), timeout=LIMIT_S) as stranger:
+                line = hosts.Line(stranger)
+                hosts.prove(line, b"", "client")
+                assert "missing" in line.hear(LIMIT_S)
+                line.tell(run=key)
+                try:
+                    assert "at" not in line.hear(LIMIT_S)
+                except hosts.Refused:
+                    pass
+        measured(serving.address, "--insecure")
+
+
+tap.run([
+    two_hosts_measure_every_contender_that_both_have,
+    host_that_others_reach_needs_a_secret,
+    secret_that_others_read_is_refused,
+    nobody_there_is_said_in_one_line,
+    address_without_a_port_is_refused,
+    client_with_another_secret_gets_nothing_and_the_next_is_served,
+    strangers_cost_the_server_nothing,
+])
