@@ -11,14 +11,22 @@
     ./run bench --resume          with the options of a run that was stopped: goes on with it
     ./run bench --serve HOST:PORT, --connect HOST:PORT
                                   between two hosts: ./run bench --serve --help
+    ./run bench --pool A B...     measures nothing: pools the rounds of results of several
+                                  sittings (folders of reports, or their results.json), of one
+                                  machine and commit; the report goes to build-bench/pooled. With
+                                  one, its report is written anew
 
 Each round is kept when it is over (journal.py), so whatever ends a run costs one round of one
 question. A run that was stopped writes no report. If a contender failed, the report goes to
 build-bench/incomplete, and --resume measures again from the round of the failure on.
 
-Exit codes: 0; 1 a contender that is installed failed, or (--check --strict) a ratio is worse
-than its spread allows; 2 wrong arguments, or results that do not belong together; 128 and the
-signal's number if one stopped it.
+Nothing else may run meanwhile. A load average of more than 0.3 in the minute before is waited
+for, at most 180 s, and then refused; --loaded measures all the same, as --quick does, and the
+report says so.
+
+Exit codes: 0; 1 a contender that is installed failed, or (--check --strict) a ratio is worse;
+2 wrong arguments, a machine that is not idle, or results that do not belong together; 128 and
+the signal's number if one stopped it.
 """
 import argparse
 import copy
@@ -36,6 +44,7 @@ import install
 import machine
 import measure
 import report
+import sittings
 from contenders import Maker
 from journal import Journal, Refused, differences, identity
 from questions import QUESTIONS, Plan
@@ -59,7 +68,8 @@ def say(text):
 
 
 def parse():
-    p = argparse.ArgumentParser(prog="./run bench", description="Tern beside its peers")
+    p = argparse.ArgumentParser(prog="./run bench", description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("questions", nargs="*", metavar="QUESTION",
                    help=f"of: {', '.join(QUESTIONS)} (default: all)")
     p.add_argument("--quick", action="store_true", help="fewer sizes, peers and rounds")
@@ -69,9 +79,14 @@ def parse():
                    help="with --check: exit code 1 if a ratio is worse")
     p.add_argument("--resume", action="store_true",
                    help="go on with a run that was stopped, of the same commit, machine, options")
-    p.add_argument("--rounds", type=int, help="default: 7, quick: 2")
+    p.add_argument("--pool", type=Path, nargs="+", metavar="RESULTS",
+                   help="measure nothing; pool the rounds of several sittings into one report")
+    p.add_argument("--rounds", type=int, help="default: 8, quick: 2; an even number, because each "
+                   "second round runs the order of the first backwards")
     p.add_argument("--out", type=Path, help="where the report goes; default: docs/benchmarks, "
-                   "or build-bench/check or quick")
+                   "or build-bench/check, quick or pooled")
+    p.add_argument("--loaded", action="store_true",
+                   help="measure although something else runs; the report says so")
     p.add_argument("--tern", type=Path, default=TOP / "build/tern", help="the program")
     p.add_argument("--no-install", action="store_true", help="take the peers that are there")
     options = p.parse_args()
@@ -82,11 +97,14 @@ def parse():
         p.error(f"--rounds {options.rounds}: at least 1")
     if options.strict and not options.check:
         p.error("--strict: only with --check")
-    options.rounds = options.rounds or (2 if options.quick else 7)
+    if options.pool and (options.questions or options.check or options.resume):
+        p.error("--pool: measures nothing, so it takes no questions, no --check and no --resume")
+    options.rounds = options.rounds or (2 if options.quick else 8)
     options.named = bool(options.questions)
     options.questions = options.questions or [
         q for q in QUESTIONS if not (options.quick and q in NOT_QUICK)]
-    options.out = options.out or (install.BUILD / "check" if options.check else
+    options.out = options.out or (install.BUILD / "pooled" if options.pool else
+                                  install.BUILD / "check" if options.check else
                                   install.BUILD / "quick" if options.quick else COMMITTED)
     return options
 
@@ -119,7 +137,8 @@ def measure_all(options, missing, here, journal, old):
     plan = Plan(options.quick, Maker(options.tern.resolve(), missing))
     today = datetime.date.today().isoformat()
     results = {"date": today, "quick": options.quick, "rounds": options.rounds, "seconds": 0,
-               "parts": journal.parts(), "machine": here, "missing": missing,
+               "parts": journal.parts(), "order": measure.ORDER, "machine": here,
+               "missing": missing,
                "questions": old["questions"] if old else {}}
     plan.results = results["questions"]
     start = time.monotonic()
@@ -172,17 +191,22 @@ def movement(verdict, row, past):
     """A sentence or three about a ratio that moved."""
     goal, unit = row.goal, f" {row.goal.unit}".rstrip()
     text = (f"{verdict}: {goal.what}, against {goal.against}: "
-            f"{report.spread_text(past.ratio)} became {report.spread_text(row.ratio)}.")
+            f"{report.interval_text(past.ratio)} became {report.interval_text(row.ratio)}.")
     if row.theirs is not None and past.theirs is not None:
         text += (f" Tern: {figures.number_text(past.ours)} -> {figures.number_text(row.ours)}"
                  f"{unit}, {change_text(past.ours, row.ours)}; the peer: "
                  f"{figures.number_text(past.theirs)} -> {figures.number_text(row.theirs)}{unit}, "
                  f"{change_text(past.theirs, row.theirs)}.")
     if row.peer != past.peer:
-        text += f" The best peer is {row.peer}, and was {past.peer}."
-    if row.met != past.met:
-        text += f" Its goal, {report.limit_text(goal)}, is {'met' if row.met else 'missed'} now."
+        text += f" The peer with the worst ratio is {row.peer}, and was {past.peer}."
+    if row.verdict != past.verdict:
+        text += f" Its goal, {report.limit_text(goal)}, is {row.verdict} now."
     return text
+
+
+def is_of_this_machine(row):
+    """A time or a rate, and neither a ratio nor a count."""
+    return row.ratio and row.theirs is None and not row.goal.over and row.goal.question != "all"
 
 
 def compare(now, before):
@@ -197,18 +221,17 @@ def compare(now, before):
     skipped = 0
     for row in goals.rows(now):
         past = old.get(row.goal.key)
-        if row.theirs is None and row.goal.question != "all" and row.ratio:
-            continue  # a time or a rate of this machine, not a ratio
+        if is_of_this_machine(row):
+            continue
         if row.ratio is None or past is None or past.ratio is None:
             skipped += 1
             continue
-        verdict = figures.verdict(row.ratio, past.ratio,
-                                  row.goal.sense or ("<=" if row.goal.smaller else ">="))
+        verdict = figures.moved(row.ratio, past.ratio, row.goal.less_is_better)
         counts[verdict] += 1
         if verdict != "same":
             print(movement(verdict, row, past))
-    print(f"ratios: {counts['worse']} worse than their spread allows, {counts['better']} better, "
-          f"{counts['same']} unchanged; {skipped} could not be compared")
+    print(f"ratios, by whether the intervals have a point in common: {counts['worse']} worse, "
+          f"{counts['better']} better, {counts['same']} the same; {skipped} could not be compared")
     return counts["worse"]
 
 
@@ -229,7 +252,7 @@ def save(results, options, directory):
     directory.mkdir(parents=True, exist_ok=True)
     report.write(results, directory)
     (directory / "results.json").write_text(as_text(results))
-    if directory == COMMITTED and not options.quick:
+    if directory.resolve() == COMMITTED and not options.quick:
         report.update_readme(TOP / "README.md", results)
     say(f"written: {directory}/README.md")
 
@@ -253,7 +276,26 @@ def finish(results, options, journal, before):
     return 1 if failed or (options.strict and worse) else 0
 
 
+def pool(options):
+    save(sittings.pooled([sittings.load(path) for path in options.pool]), options, options.out)
+    return 0
+
+
+def refuse_load(options):
+    """Refused if something else runs, because every figure would be of both. A quick run is only
+    marked: it is for a first look, perhaps on a desktop."""
+    if options.loaded or options.quick:
+        return
+    load = machine.load_after_waiting(say)
+    if load > machine.LOAD_LIMIT:
+        raise Refused(f"the load average of the last minute is {load:.2f}, at most "
+                      f"{machine.LOAD_LIMIT:g} is allowed: end what runs, or measure all the same "
+                      "with --loaded")
+
+
 def run(options):
+    if options.pool:
+        return pool(options)
     before = load(COMMITTED) if options.check else None
     if options.check and before is None:
         raise Refused("docs/benchmarks/results.json is not there: nothing to compare with")
@@ -262,6 +304,7 @@ def run(options):
     if "verbs" in options.questions and not options.no_install:
         install.virtual_machine()
     install.programs(options.tern.resolve().parent)
+    refuse_load(options)
     here = machine.describe()
     old = add_to(options, here)
     asked = {"quick": options.quick, "rounds": options.rounds, "check": options.check,

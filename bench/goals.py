@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Tern is to reach, as rows that are computed from the results.
 
-A row compares one figure of Tern with the best of some peers' (or with a plain number), round
-by round: ours / theirs, or, where `invert` is set, theirs / ours, which for times says how many
-times as fast Tern is.
+A row compares one figure of Tern with that of the peer against which Tern does worst, or with
+a plain number, round by round: ours / theirs, or, where `invert` is set, theirs / ours, which
+for times says how many times as fast Tern is. Both sides of a goal wait in the same way: a row
+that compares two ways says so and asks for nothing.
 """
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 import figures
 
 NOT_IN_BANDWIDTH = ("grpc.proto-unary.sleep",)  # the same with malloc's memory kept is faster
-NOT_WITH_TWO_WORKERS = ("grpc.bytes", "grpc.proto")  # for the same reason
-GRPC_BYTES = ["grpc.bytes-unary", "grpc.bytes-unary.malloc", "grpc.bytes-stream.malloc"]
-GRPC_PROTO = ["grpc.proto-unary", "grpc.proto-unary.malloc", "grpc.proto-stream.malloc"]
+GRPC_BYTES, GRPC_PROTO = "grpc.bytes-*.{}", "grpc.proto-*.{}"
 K, M = 1 << 10, 1 << 20
+POLLS = {"poll": "both polling", "sleep": "both asleep"}
+RAW = {"poll": "raw TCP, spinning", "sleep": "raw TCP, blocking"}
+GRPC = {"poll": "gRPC byte buffers, polling", "sleep": "gRPC byte buffers, sleeping"}
 
 
 @dataclass
@@ -24,12 +27,14 @@ class Goal:
     point: str
     metric: str
     against: str  # in words
-    peers: list  # keys; the best of them counts. Empty: the figure itself
+    peers: list  # keys, or patterns of keys as of a shell; the worst ratio counts. Empty: no peer
     sense: str = ""  # "<=" or ">="; "": no goal, only shown
     limit: float = None
     peer_point: str = ""  # if another one than ours
+    peer_question: str = ""  # likewise; then the two were not measured beside each other
     smaller: bool = True  # the smaller figure is the better one
     invert: bool = False  # theirs / ours
+    over: str = ""  # instead of peers: another metric of Tern's own, by which `metric` is divided
     group: str = "transport"
     unit: str = ""
 
@@ -37,86 +42,120 @@ class Goal:
     def key(self):
         return f"{self.what} | {self.against} | {self.ours}"
 
+    @property
+    def less_is_better(self):
+        """Of the ratio, or of the figure if there is no peer."""
+        return self.smaller != self.invert
+
+    @property
+    def opponent(self):
+        """The group of peers in which the verdict is counted."""
+        if not self.peers or self.peers[0].startswith("tern."):
+            return "plain numbers"
+        words = set(self.peers[0].split("."))
+        return ("gRPC" if "grpc" in words else "raw C and limits" if words & {"raw", "limit"} else
+                "perftest" if self.peers[0].startswith("ib_") else
+                "shm libraries" if words & {"posix", "cma", "vader", "shm"} else "other tcp peers")
+
+    def is_against(self, key):
+        return any(fnmatchcase(key, pattern) for pattern in self.peers)
+
+
+OPPONENTS = ("gRPC", "other tcp peers", "shm libraries", "perftest", "raw C and limits",
+             "plain numbers")
+
 
 def lat(what, ours, size, against, peers, sense, limit, question="roundtrip-tcp", **more):
     return Goal(what, question, ours, str(size), "p50_us", against, peers, sense, limit,
                 unit="us", **more)
 
 
-def waiting(keys, wait):
-    return [f"{key}.{wait}" for key in keys]
-
-
 def tcp_small():
     rows = []
     for size, text in ((64, "64 B"), (4 * K, "4 KiB")):
-        rows += [
-            lat(f"tcp, {text}, both polling, round trip", "tern.tcp.poll", size,
-                "raw TCP, spinning", ["raw.tcp.poll"], "<=", 1.15),
-            lat(f"tcp, {text}, both asleep, round trip", "tern.tcp.sleep", size,
-                "raw TCP, blocking", ["raw.tcp.sleep"], "<=", 1.1),
-            lat(f"tcp, {text}, both asleep, round trip", "tern.tcp.sleep", size,
-                "gRPC byte buffers, sleeping", waiting(GRPC_BYTES, "sleep"), "<=", 0.8),
-            lat(f"tcp, {text}, both polling, round trip", "tern.tcp.poll", size,
-                "gRPC byte buffers, polling", ["grpc.bytes-unary.malloc.poll"], "", None),
-            lat(f"tcp, {text}, polling against sleeping (not the same mode)", "tern.tcp.poll",
-                size, "gRPC byte buffers, sleeping", waiting(GRPC_BYTES, "sleep"), "", None)]
+        for wait, of_raw, of_grpc in (("poll", 1.15, None), ("sleep", 1.1, 0.8)):
+            what, ours = f"tcp, {text}, {POLLS[wait]}, round trip", f"tern.tcp.{wait}"
+            rows += [lat(what, ours, size, RAW[wait], [f"raw.tcp.{wait}"], "<=", of_raw),
+                     lat(what, ours, size, GRPC[wait], [GRPC_BYTES.format(wait)],
+                         "<=" if of_grpc else "", of_grpc)]
+        rows.append(lat(f"tcp, {text}, polling against sleeping (not the same mode)",
+                        "tern.tcp.poll", size, GRPC["sleep"], [GRPC_BYTES.format("sleep")], "",
+                        None))
     return rows
 
 
 def tcp_large():
-    big, peers = 64 * M, ["ucx.tcp.poll", "mpi.tcp.poll", "libfabric.tcp.poll",
-                          "tensorpipe.uv.sleep", "zeromq.tcp.sleep"]
-    both = [*waiting(GRPC_BYTES, "sleep"), "grpc.bytes-unary.malloc.poll"]
-    proto = waiting(GRPC_PROTO, "sleep")
-    rows = [lat("tcp, 1 MiB, polling, round trip", "tern.tcp.poll", M, "raw TCP, spinning",
-                ["raw.tcp.poll"], "<=", 1.1),
-            lat("tcp, 1 MiB, polling, times as fast", "tern.tcp.poll", M,
-                "gRPC byte buffers, its best", both, ">=", 2, invert=True)]
-    for against, keys, limit in (("raw TCP, spinning", ["raw.tcp.poll"], 0.97),
-                                 ("the best other peer", peers, 1.0),
-                                 ("gRPC byte buffers, its best", both, 1.4),
-                                 ("gRPC protobuf, its best", proto, 10)):
-        rows.append(lat("tcp, 64 MiB, 1 in flight, times as fast", "tern.tcp.poll", big, against,
-                        keys, ">=", limit, invert=True))
-        rows.append(Goal("tcp, 64 MiB, 16 in flight, rate", "bandwidth-tcp", "tern.tcp.poll",
-                         f"{big}x16", "gb_per_s", against,
-                         [k for k in keys if k not in NOT_IN_BANDWIDTH], ">=",
+    """Peers that only sleep, TensorPipe and ZeroMQ, are held against Tern asleep."""
+    rows = [lat("tcp, 1 MiB, both polling, round trip", "tern.tcp.poll", M, RAW["poll"],
+                ["raw.tcp.poll"], "<=", 1.1)]
+    rows += [lat(f"tcp, 1 MiB, {POLLS[wait]}, times as fast", f"tern.tcp.{wait}", M, GRPC[wait],
+                 [GRPC_BYTES.format(wait)], ">=", 2, invert=True) for wait in ("poll", "sleep")]
+    libraries = {"poll": ["ucx*.tcp.poll", "mpi*.tcp.poll", "libfabric*.tcp.poll"],
+                 "sleep": ["ucx*.tcp.sleep", "tensorpipe.uv.sleep", "zeromq.tcp.sleep"]}
+    for wait, against, keys, limit in (
+            ("poll", RAW["poll"], ["raw.tcp.poll"], 0.97),
+            ("poll", "UCX, OpenMPI and libfabric, polling", libraries["poll"], 1.0),
+            ("sleep", "UCX, TensorPipe and ZeroMQ, sleeping", libraries["sleep"], 1.0),
+            ("poll", GRPC["poll"], [GRPC_BYTES.format("poll")], 1.4),
+            ("sleep", GRPC["sleep"], [GRPC_BYTES.format("sleep")], 1.4),
+            ("sleep", "gRPC protobuf, sleeping", [GRPC_PROTO.format("sleep")], 10)):
+        rows.append(lat(f"tcp, 64 MiB, 1 in flight, {POLLS[wait]}, times as fast",
+                        f"tern.tcp.{wait}", 64 * M, against, keys, ">=", limit, invert=True))
+        rows.append(Goal(f"tcp, 64 MiB, 16 in flight, {POLLS[wait]}, rate", "bandwidth-tcp",
+                         f"tern.tcp.{wait}", f"{64 * M}x16", "gb_per_s", against, keys, ">=",
                          limit, smaller=False, unit="GB/s"))
     return rows
 
 
+SHM_LIBRARIES = ["ucx*.posix.poll", "ucx*.cma.poll", "mpi*.vader.poll"]
+
+
 def shm():
-    copies = ["ucx.posix.poll", "ucx.cma.poll", "mpi.vader.poll", "libfabric.shm.poll",
-              "tensorpipe.shm.sleep"]
-    rows = [lat("shm, 64 B, round trip", "tern.shm.poll", 64, "the best of UCX and OpenMPI",
-                ["ucx.posix.poll", "ucx.cma.poll", "mpi.vader.poll"], "<=", 1.0,
-                question="roundtrip-shm"),
+    copies = [*SHM_LIBRARIES, "libfabric*.shm.poll", "tensorpipe.shm.poll"]
+    rows = [lat("shm, 64 B, both polling, round trip", "tern.shm.poll", 64, "UCX and OpenMPI",
+                SHM_LIBRARIES, "<=", 1.0, question="roundtrip-shm"),
             Goal("shm, 64 B, batched, messages a second", "rate", "tern.shm.poll",
                  "64", "msgs_per_s", "the number", [], ">=", 5e6, smaller=False, unit="/s"),
             lat("shm, 1 MiB into the receiver's tensor", "tern.shm.poll", M, "OpenMPI vader",
-                ["mpi.vader.poll"], "<=", 1.0, question="roundtrip-shm"),
+                ["mpi*.vader.poll"], "<=", 1.0, question="roundtrip-shm"),
             lat("shm, 64 MiB into the receiver's tensor, written anew each time (not counted), times "
-                "as fast", "tern.shm.poll", 64 * M, "the best peer", copies, ">=", 1.1,
-                question="rewrite-shm", invert=True)]
+                "as fast", "tern.shm.poll", 64 * M, "UCX, OpenMPI, libfabric and TensorPipe",
+                copies, ">=", 1.1, question="rewrite-shm", invert=True)]
     for size in (4 * K, 64 * K, M, 64 * M):
         # Allowed is 1.5 times the time of 64 B one way. The 8 bytes back take as long as 64 B, so
         # that is 1.25 times the round trip.
         rows.append(lat(f"shm, {figures.size_text(size)} handed over in place, round trip",
                         "tern.shm.peek", size, "Tern's own 64 B", ["tern.shm.poll"], "<=", 1.25,
                         question="roundtrip-shm", peer_point="64"))
+    return rows + shm_asleep()
+
+
+def shm_asleep():
+    """No library of shared memory sleeps, so a program that wants to sleep has raw sockets."""
+    rows = []
+    for size in (64, 4 * K, 64 * K):
+        text = figures.size_text(size)
+        rows += [lat(f"shm, {text}, asleep, against a socket asleep, round trip", "tern.shm.sleep",
+                     size, RAW["sleep"], ["raw.tcp.sleep"], "<=", 1.0, question="roundtrip-shm",
+                     peer_question="roundtrip-tcp"),
+                 lat(f"shm, {text}, asleep against polling (not the same mode)", "tern.shm.sleep",
+                     size, "TensorPipe, shm, whose thread polls", ["tensorpipe.shm.poll"], "",
+                     None, question="roundtrip-shm")]
     return rows
 
 
 def verbs():
-    rows = [Goal("verbs on rxe, 8 B, one way", "verbs", "tern.verbs", "latency, 8 B", "value",
-                 "ib_send_lat at our size on the wire", ["ib_send_lat"], "<=", 1.15, unit="us")]
+    """ib_write_bw's sender polls and its receiver does nothing, so Tern asleep is another mode."""
+    rows = [Goal("verbs on rxe, 8 B there and 8 B back, half a round trip", "verbs", "tern.verbs",
+                 "latency, 8 B", "value", "ib_send_lat at our size on the wire", ["ib_send_lat"],
+                 "<=", 1.15, unit="us")]
     for size in (64 * K, M):
-        for wait in ("poll", "sleep"):
+        for wait, sense, limit, note in (("poll", ">=", 0.95, ""),
+                                         ("sleep", "", None, " (not the same mode)")):
             rows.append(Goal(
-                f"verbs on rxe, {figures.size_text(size)}, 16 in flight, {wait}", "verbs",
+                f"verbs on rxe, {figures.size_text(size)}, 16 in flight, {wait}{note}", "verbs",
                 "tern.verbs", f"{size >> 10} KiB x 16, {wait}", "value", "ib_write_bw",
-                ["ib_write_bw"], ">=", 0.95, smaller=False, unit="MB/s"))
+                ["ib_write_bw"], sense, limit, smaller=False, unit="MB/s"))
     return rows
 
 
@@ -131,36 +170,51 @@ def costs():
         Goal("1,000 idle connections, memory of both ends for each", "connections", "tern.tcp",
              "1000", "kib_per_connection", "the number", [], unit="KiB"),
         Goal("tcp, 64 MiB, 16 in flight, sleeping, processor time per GB", "bandwidth-tcp",
-             "tern.tcp.sleep", x16, "cpu_s_per_gb", "raw TCP, blocking",
-             ["raw.tcp.sleep"], "<=", 1.1, unit="s/GB"),
+             "tern.tcp.sleep", x16, "cpu_s_per_gb", RAW["sleep"], ["raw.tcp.sleep"], "<=", 1.1,
+             unit="s/GB"),
         Goal("tcp, 64 MiB, 16 in flight, sleeping, processor time per GB", "bandwidth-tcp",
-             "tern.tcp.sleep", x16, "cpu_s_per_gb", "gRPC byte buffers, sleeping",
-             waiting(GRPC_BYTES, "sleep"), "", None, unit="s/GB")]
+             "tern.tcp.sleep", x16, "cpu_s_per_gb", GRPC["sleep"], [GRPC_BYTES.format("sleep")],
+             "", None, unit="s/GB")]
     return rows
 
 
+def tails():
+    """The p99 up to 64 KiB: how far it lies above Tern's own p50, and what it is beside a peer's."""
+    rows = []
+    for fabric, wait, peers in (
+            ("tcp", "poll", [(RAW["poll"], ["raw.tcp.poll"])]),
+            ("tcp", "sleep", [(RAW["sleep"], ["raw.tcp.sleep"])]),
+            ("shm", "poll", [("UCX and OpenMPI", SHM_LIBRARIES),
+                             ("one copy", ["limit.shm.memcpy"])])):
+        for size in (64, 4 * K, 64 * K):
+            what = f"{fabric}, {figures.size_text(size)}, {POLLS[wait]}, p99"
+            common = (f"roundtrip-{fabric}", f"tern.{fabric}.{wait}", str(size), "p99_us")
+            rows.append(Goal(f"{what} over p50", *common, "the number", [], "<=", 2, over="p50_us"))
+            rows += [Goal(what, *common, f"the p99 of {against}", keys, "<=", 1.1, unit="us")
+                     for against, keys in peers]
+    return rows
+
+
+PS_GRPC, PS_PROTO = ["grpc.bytes*"], ["grpc.proto*"]
+
+
 def servers():
-    point = "100 MB, {}w 1s"
     rows = []
     for count in (1, 2):
-        for fabric, peers in (
-                ("tcp", [("raw C over TCP", ["raw.tcp"], "<=", 1.15, False),
-                         ("gRPC byte buffers, its best", ["grpc.bytes", "grpc.bytes.malloc"],
-                          ">=", 2, True),
-                         ("dmlc ps-lite", ["ps-lite"], ">=", 1.6, True),
-                         ("gRPC protobuf", ["grpc.proto", "grpc.proto.malloc"], ">=", 6,
-                          True)]),
-                ("shm", [("raw C over shm, with copies", ["raw.shm"], "<=", 1.0, False)])):
-            for against, keys, sense, limit, invert in peers:
-                keys = [key for key in keys if count == 1 or key not in NOT_WITH_TWO_WORKERS]
-                rows.append(Goal(
-                    f"{fabric}, 100 MB pushed and pulled, 1 server, {count} worker"
-                    f"{'s' if count > 1 else ''}{', times as fast' if invert else ''}", "ps",
-                    f"tern.{fabric}", point.format(count), "ms_per_round", against, keys, sense,
-                    limit, invert=invert, group="parameter server", unit="ms"))
-    rows.append(Goal("shm, 100 MB pushed and pulled, 1 server, 1 worker", "ps", "tern.shm",
-                     point.format(1), "ms_per_round", "raw C over shm, in place too",
-                     ["raw.inplace"], group="parameter server", unit="ms"))
+        what = f"100 MB pushed and pulled, 1 server, {count} worker{'s' if count > 1 else ''}"
+        rows += server_rows(what, f"100 MB, {count}w 1s", [
+            ("tcp", "raw C over TCP", ["raw.tcp"], "<=", 1.15, False),
+            ("tcp", "gRPC byte buffers", PS_GRPC, ">=", 2, True),
+            ("tcp", "dmlc ps-lite", ["ps-lite"], ">=", 1.6, True),
+            ("tcp", "gRPC protobuf", PS_PROTO, ">=", 6, True),
+            ("shm", "raw C over shm, with copies", ["raw.shm"], "<=", 1.0, False)])
+    rows += server_rows("100 MB pushed and pulled, 1 server, 1 worker", "100 MB, 1w 1s", [
+        ("shm", "raw C over shm, in place too", ["raw.inplace"], "", None, False)])
+    rows += server_rows("a small model (0.94 MB) pushed and pulled, 1 server, 1 worker",
+                        "MLP 784-256-128-10, 1w 1s", [
+                            ("tcp", "raw C over TCP", ["raw.tcp"], "<=", 1.25, False),
+                            ("tcp", "gRPC byte buffers", PS_GRPC, ">=", 1, True),
+                            ("shm", "raw C over shm, with copies", ["raw.shm"], "<=", 1.0, False)])
     rows.append(Goal("tcp, ResNet-50's 161 tensors, against one of the same bytes, rate", "many",
                      "tern.tcp", "161 tensors", "gb_per_s", "Tern's own one tensor", ["tern.tcp"],
                      ">=", 0.8, peer_point="1 tensor", smaller=False, group="parameter server",
@@ -168,12 +222,31 @@ def servers():
     return rows
 
 
-GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *servers()]
+def server_rows(what, point, peers):
+    return [Goal(f"{fabric}, {what}{', times as fast' if invert else ''}", "ps", f"tern.{fabric}",
+                 point, "ms_per_round", against, keys, sense, limit, invert=invert,
+                 group="parameter server", unit="ms")
+            for fabric, against, keys, sense, limit, invert in peers]
 
+
+GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *tails(), *servers()]
+
+
+# ---- figures from the results ----
 
 def values(results, question, key, point, metric):
     q = results["questions"].get(question, {})
     return q.get("contenders", {}).get(key, {}).get("points", {}).get(point, {}).get(metric)
+
+
+def neighbours(question, ours, peer, point, metric):
+    """(Tern's values, the peer's) of one question, (None, None) if one of them has none. Tern's are
+    those of its runs next to the peer's, if that is known."""
+    contenders = question["contenders"]
+    theirs = contenders[peer]["points"].get(point, {}).get(metric)
+    beside = contenders[peer].get("beside", {}).get(ours, contenders[ours]["points"])
+    found = beside.get(point, {}).get(metric)
+    return (found, theirs) if found and theirs else (None, None)
 
 
 @dataclass
@@ -181,62 +254,62 @@ class Row:
     goal: Goal
     ours: float = None
     theirs: float = None
-    peer: str = ""  # the one that was best
-    ratio: figures.Figure = None
-    met: bool = None  # None: nothing is asked, or it could not be measured
+    peer: str = ""  # the one against which Tern's ratio is worst
+    ratio: figures.Interval = None  # or the figure's own interval, if there is no peer
+    verdict: str = ""  # "met", "missed", "undecided"; "": nothing is asked, or it was not measured
     why: str = ""
-    without: list = field(default_factory=list)  # peers that have no figure: not in "the best"
+    without: list = field(default_factory=list)  # peers that have no figure
+
+
+def worst(goal, pairs):
+    """(the key, its Interval) of the peer against which Tern does worst; pairs: {key: (ours,
+    theirs)}."""
+    ratios = {key: figures.ratio(*(pair[::-1] if goal.invert else pair))
+              for key, pair in pairs.items()}
+    ratios = {key: found for key, found in ratios.items() if found}
+    if not ratios:
+        return "", None
+    key = (max if goal.less_is_better else min)(ratios, key=lambda k: ratios[k].value)
+    return key, ratios[key]
+
+
+def against_peers(goal, results, ours):
+    question = goal.peer_question or goal.question
+    contenders = results["questions"].get(question, {}).get("contenders", {})
+    pairs = {}
+    for key in filter(goal.is_against, contenders):
+        if goal.peer_point or goal.peer_question:
+            pair = ours, values(results, question, key, goal.peer_point or goal.point, goal.metric)
+        else:
+            pair = neighbours(results["questions"][question], goal.ours, key, goal.point,
+                              goal.metric)
+        if all(pair):
+            pairs[key] = pair
+    row = Row(goal, figures.figure(ours).mean)
+    row.without = [pattern for pattern in goal.peers
+                   if not any(fnmatchcase(key, pattern) for key in pairs)]
+    row.peer, row.ratio = worst(goal, pairs)
+    if row.ratio:
+        row.ours, row.theirs = (figures.figure(side).mean for side in pairs[row.peer])
+    else:
+        row.why = "the peer's figure is 0" if pairs else "the peer is missing"
+    return row
 
 
 def compute(goal, results):
     ours = values(results, goal.question, goal.ours, goal.point, goal.metric)
     if not ours:
         return Row(goal, why="not measured")
-    row = Row(goal, ours=figures.figure(ours).median)
-    if not goal.peers:
-        row.ratio = figures.figure(ours)
+    if goal.peers:
+        row = against_peers(goal, results, ours)
     else:
-        found = {k: values(results, goal.question, k, goal.peer_point or goal.point, goal.metric)
-                 for k in goal.peers}
-        row.peer = figures.best(found, goal.smaller)
-        row.without = [key for key, figure in found.items() if not figure]
-        if row.peer is None:
-            row.why = "the peer is missing"
-            return row
-        theirs = found[row.peer]
-        row.theirs = figures.figure(theirs).median
-        row.ratio = figures.ratio(theirs, ours) if goal.invert else figures.ratio(ours, theirs)
-    if row.ratio is None:
-        row.why = "the peer's figure is 0"
-    elif goal.sense:
-        row.met = figures.meets(row.ratio.median, goal.sense, goal.limit)
+        row = Row(goal)
+        row.ratio = figures.interval(ours) if not goal.over else figures.ratio(
+            ours, values(results, goal.question, goal.ours, goal.point, goal.over))
+        row.ours = row.ratio.value
+    if row.ratio and goal.sense:
+        row.verdict = figures.judge(row.ratio, goal.sense, goal.limit)
     return row
-
-
-def tails(results):
-    """Goals of the p99, up to 64 KiB: at most 3 times Tern's p50, or the p99 of raw TCP or of one
-    copy, whichever is larger."""
-    rows = []
-    for fabric, wait, peer, text in (
-            ("tcp", "poll", "raw.tcp.poll", "raw TCP"), ("tcp", "sleep", "raw.tcp.sleep", "raw TCP"),
-            ("shm", "poll", "limit.shm.memcpy", "one copy")):
-        for size in (64, 4 * K, 64 * K):
-            ours = f"tern.{fabric}.{wait}"
-
-            def of(key, metric, question=f"roundtrip-{fabric}", at=str(size)):
-                return values(results, question, key, at, metric)
-            goal = Goal(f"{fabric}, {figures.size_text(size)}, {wait}, p99", f"roundtrip-{fabric}",
-                        ours, str(size), "p99_us", f"the larger of 3 x its p50 and {text}'s p99",
-                        [peer], "<=", 1.0, unit="us")
-            p99, p50, raw = of(ours, "p99_us"), of(ours, "p50_us"), of(peer, "p99_us")
-            if not p99 or not raw:
-                rows.append(Row(goal, why="not measured"))
-                continue
-            bound = [max(3 * a, b) for a, b in zip(p50, raw)]
-            ratio = figures.ratio(p99, bound)
-            rows.append(Row(goal, figures.figure(p99).median, figures.figure(bound).median,
-                            peer, ratio, ratio.median <= 1))
-    return rows
 
 
 def registrations(results):
@@ -245,16 +318,27 @@ def registrations(results):
     for q in results["questions"].values():
         for entry in q["contenders"].values():
             for metrics in entry["points"].values() if entry["ours"] else ():
-                for count in metrics.get("registrations", []):
+                for count in figures.present(metrics.get("registrations", [])):
                     most, seen = max(most, count), True
     goal = Goal("memory registrations after warm-up, in any run of `tern bench` over tcp or shm "
                 "(of one over verbs any is a failure)", "all", "tern", "", "", "the number", [], "<=", 0)
     if not seen:
         return Row(goal, why="not measured")
-    return Row(goal, most, None, "", figures.Figure(most, most, most), most == 0)
+    return Row(goal, most, None, "", figures.Interval(most, most, most),
+               "missed" if most else "met")
 
 
 def rows(results):
     found = [compute(goal, results) for goal in GOALS]
-    return [r for r in found if r.goal.group == "transport"] + tails(results) + [
-        registrations(results)] + [r for r in found if r.goal.group != "transport"]
+    return [r for r in found if r.goal.group == "transport"] + [registrations(results)] + [
+        r for r in found if r.goal.group != "transport"]
+
+
+def counted(found):
+    """{opponent: {verdict: number of rows}} of rows that ask for something."""
+    counts = {name: {"met": 0, "missed": 0, "undecided": 0, "not measured": 0}
+              for name in OPPONENTS}
+    for row in found:
+        if row.goal.sense:
+            counts[row.goal.opponent][row.verdict or "not measured"] += 1
+    return counts

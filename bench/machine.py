@@ -1,22 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stranger must know to judge the figures: the machine, its settings, the versions."""
+"""What a stranger must know to judge the figures: the machine, its settings, the versions, and what
+else ran on it."""
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 
 # Programs that do not print their version with their figures, and their packages, which have it.
 NOT_TOLD = {"perftest": "perftest", "protobuf": "libprotobuf-dev", "QEMU": "qemu-system-x86"}
 
 TOP = Path(__file__).resolve().parents[1]
+CPU = Path("/sys/devices/system/cpu")
+# The load average of the last minute, of all cores together. An idle machine has less; whoever else
+# computes adds 1.
+LOAD_LIMIT = 0.3
+LOAD_WAIT_S = 180  # what building leaves is below the limit after two minutes
+
+
+def output(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def first_line(command):
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return (done.stdout.splitlines() or [""])[0].strip()
+    return (output(command).splitlines() or [""])[0].strip()
 
 
 def setting(path):
@@ -43,7 +53,11 @@ def describe():
         "processor": field_of("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),
         "memory": field_of("/proc/meminfo", "MemTotal"),
-        "virtual": "hypervisor" in field_of("/proc/cpuinfo", "flags").split(),
+        "threads per core": threads_per_core(),
+        "L3 cache": setting(CPU / "cpu0/cache/index3/size"),
+        "frequency governor": setting(CPU / "cpu0/cpufreq/scaling_governor"),
+        "hypervisor": hypervisor(),
+        "mitigations": mitigations(),
         "kernel": platform.release(),
         "system": os_name(),
         "compiler": first_line(["gcc", "--version"]),
@@ -55,6 +69,78 @@ def describe():
         "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "tern": commit or "unknown",
     }
+
+
+def threads_per_core():
+    """From a list such as "0-1" or "0,8"."""
+    siblings = setting(CPU / "cpu0/topology/thread_siblings_list")
+    if siblings == "unknown":
+        return siblings
+    count = 0
+    for part in siblings.split(","):
+        first, _, last = part.partition("-")
+        count += int(last or first) - int(first) + 1
+    return count
+
+
+def hypervisor():
+    if "hypervisor" not in field_of("/proc/cpuinfo", "flags").split():
+        return "none"
+    for line in output(["lscpu"]).splitlines():
+        if line.startswith("Hypervisor vendor:"):
+            return line.split(":", 1)[1].strip()
+    return "of unknown make"
+
+
+def mitigations():
+    """Of the processor's vulnerabilities, in the kernel's words; those that it does not have are left
+    out."""
+    found = [(path.name, setting(path)) for path in sorted((CPU / "vulnerabilities").glob("*"))]
+    return "; ".join(f"{name}: {text}" for name, text in found
+                     if text not in ("Not affected", "unknown")) or "none"
+
+
+# ---- what else runs ----
+
+def load_of(described):
+    """The load average of the minute before a run; None if the description has none."""
+    words = described.get("load before", "").split()
+    return float(words[0]) if words else None
+
+
+def load_after_waiting(say, limit_s=LOAD_WAIT_S):
+    """The load of the last minute, once it is below the limit or does not get below it: building,
+    which comes before a run, leaves a load of its own."""
+    end = time.monotonic() + limit_s
+    load = os.getloadavg()[0]
+    if load > LOAD_LIMIT:
+        say(f"bench: the load is {load:.2f}; waiting until it is {LOAD_LIMIT:g}, at most {limit_s} s")
+    while load > LOAD_LIMIT and time.monotonic() < end:
+        time.sleep(2)
+        load = os.getloadavg()[0]
+    return load
+
+
+def counters():
+    """Ticks of all processors, those of them that the host gave to others, context switches, and the
+    time in s."""
+    ticks, steal, switches = 0, 0, 0
+    for line in setting("/proc/stat").splitlines():
+        words = line.split()
+        if words[0] == "cpu":
+            times = [int(word) for word in words[1:9]]  # guests' time is in the users' already
+            ticks, steal = sum(times), times[7]
+        elif words[0] == "ctxt":
+            switches = int(words[1])
+    return ticks, steal, switches, time.monotonic()
+
+
+def disturbance(before, after):
+    """What happened between two counters(); both times as numbers that do not depend on how long it
+    was."""
+    ticks, steal, switches, seconds = (b - a for a, b in zip(before, after))
+    return {"steal_percent": round(100 * steal / max(ticks, 1), 3),
+            "context_switches_per_s": round(switches / max(seconds, 1e-3))}
 
 
 def fixed(described):

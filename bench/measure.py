@@ -3,17 +3,31 @@
 
 A contender is a command; each line of JSON on its stdout is one point of the question (a size,
 a number of workers...) with its metrics. A question has several contenders. Every round runs
-all of them, and the next round runs them backwards: A B B A. So a machine that gets slower, or
-has two speeds, is as slow for each, and ratios are taken within a round.
+all of them, Tern between each two peers, in an order that is shuffled for each pair of rounds,
+of which the second runs backwards. So a machine that gets slower, or has two speeds, is as slow
+for both sides of a ratio, which is taken between neighbours.
 """
 import ctypes
 import json
 import os
+import random
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import figures
+import machine
+
+TOP = Path(__file__).resolve().parents[1]
+ORDER = ("In each round every peer runs once, and next to it Tern, over the same fabric and waiting "
+         "in the same way: two peers share the run of Tern between them, and a peer's ratio is taken "
+         "with that run. The order is shuffled anew for each pair of rounds, of which the second "
+         "runs backwards. Tern's own figure of a round is the mean of its runs. In the virtual "
+         "machine, contenders run forwards and backwards (A B B A).")
 
 
 @dataclass
@@ -32,6 +46,18 @@ class Contender:
 
     def point_of(self, line):
         return str(self.point(line) if self.point else line["size"])
+
+    def shown(self):
+        """The command as one would type it in the top folder, with what it adds to the
+        environment."""
+        words = [f"{name}={value}" for name, value in self.environment.items()] + self.command
+        return shlex.join(words).replace(f"{TOP}/", "")
+
+
+def mode(wait):
+    """How a contender waits, as far as it decides who is compared with whom: what spins for some
+    microseconds before it sleeps counts as sleeping."""
+    return "sleep" if "sleep" in wait else wait
 
 
 @dataclass
@@ -128,37 +154,69 @@ def numbers(line):
 
 
 class Record:
-    """What a question has shown: goes into results.json as it is."""
+    """What a question has shown: goes into results.json as it is. Each list of values has a place
+    for every round, which is None where a contender has no value of that round."""
 
-    def __init__(self, question):
-        self.question = question
+    def __init__(self, question, rounds):
+        self.question, self.rounds = question, rounds
         self.found = {c.key: {"title": c.title, "wait": c.wait, "fabric": c.fabric,
-                              "ours": c.ours, "points": {}} for c in question.contenders}
+                              "ours": c.ours, "commands": [], "points": {}}
+                      for c in question.contenders}
+        for c in question.contenders:
+            if c.command:
+                self.found[c.key]["commands"].append(c.shown())
         self.missing = {c.title: c.missing for c in question.contenders if c.missing}
         self.failed, self.again = {}, []
+        self.machine = {}
         self.seconds = 0.0
 
-    def add(self, key, lines):
-        entry = self.found[key]
+    def put(self, points, number, lines):
+        """Values of round `number`, as {point: {metric: value}}."""
         for point, line in lines.items():
-            metrics = entry["points"].setdefault(point, {})
-            for name, value in numbers(line).items():
-                metrics.setdefault(name, []).append(value)
-            if line.get("version"):
-                entry["version"] = line["version"]
-            if "pinned" in line:
-                entry["pinned"] = line["pinned"]
+            metrics = points.setdefault(point, {})
+            for name, value in line.items():
+                metrics.setdefault(name, [None] * self.rounds)[number] = value
+
+    def tell(self, key, lines):
+        """What a contender says of itself beside its figures."""
+        for line in lines.values():
+            for name in ("version", "pinned"):
+                if name in line and line[name] != "":
+                    self.found[key][name] = line[name]
 
     def take(self, entry):
         """One round. A contender that failed has no figures: half of its rounds would be
         compared with all of the others'."""
-        for key, lines in entry["runs"]:
-            if key not in entry["failed"] and key in self.found:
-                self.add(key, lines)
+        ours = {}  # {key: the lines of its runs}
+        for group in entry["groups"]:
+            runs = {key: {point: numbers(line) for point, line in lines.items()}
+                    for key, lines in group if key not in entry["failed"] and key in self.found}
+            for key, lines in group:
+                if key in runs:
+                    self.tell(key, lines)
+            tern = next((key for key in runs if self.found[key]["ours"]), None)
+            for key, lines in runs.items():
+                if key == tern:
+                    ours.setdefault(key, []).append(lines)
+                    continue
+                self.put(self.found[key]["points"], entry["round"], lines)
+                if tern:
+                    beside = self.found[key].setdefault("beside", {}).setdefault(tern, {})
+                    self.put(beside, entry["round"], self.asked_of(runs[tern]))
+        for key, runs in ours.items():
+            self.put(self.found[key]["points"], entry["round"], mean_of(runs))
         for key, why in entry["failed"].items():
             self.failed[self.found.pop(key)["title"]] = why
+        for name, value in entry["machine"].items():
+            self.machine.setdefault(name, [None] * self.rounds)[entry["round"]] = value
         self.again += entry["again"]
         self.seconds += entry["seconds"]
+
+    def asked_of(self, lines):
+        """The metrics that the question names; the others are not compared."""
+        names = {name for name, _, _ in self.question.metrics}
+        return {point: {name: value for name, value in line.items() if name in names}
+                for point, line in lines.items()}
 
     def take_all(self, entry):
         """All rounds, of a question that measures them itself."""
@@ -171,45 +229,103 @@ class Record:
     def as_json(self):
         q = self.question
         return {"title": q.title, "about": q.about, "axis": q.axis, "notes": q.notes + self.again,
-                "metrics": q.metrics, "seconds": round(self.seconds, 1),
+                "metrics": q.metrics, "seconds": round(self.seconds, 1), "machine": self.machine,
                 "contenders": {k: v for k, v in self.found.items() if v["points"]},
                 "missing": self.missing, "failed": self.failed}
 
 
-def try_twice(contender, number, entry, say):
-    """Runs a contender, and adds its figures or its failure to the round. A peer gets a second
-    try, since one that fails now and then must not cost the whole run. Tern gets none."""
+def mean_of(runs):
+    """{point: {metric: mean}} of several runs of one contender, which may have other points."""
+    found = {}
+    for lines in runs:
+        for point, line in lines.items():
+            for name, value in line.items():
+                found.setdefault(point, {}).setdefault(name, []).append(value)
+    return {point: {name: float(f"{figures.mean(values):.5g}") for name, values in metrics.items()}
+            for point, metrics in found.items()}
+
+
+# ---- the order of a round ----
+
+def neighbourhoods(contenders):
+    """[(a contender of ours or None, the peers that run next to it)]. Of a list of contenders, a peer
+    belongs to the first of the last block of ours that uses its fabric and waits as it does."""
+    found, block, was_ours = [], {}, False
+    for contender in contenders:
+        lane = contender.fabric, mode(contender.wait)
+        if contender.ours:
+            block = block if was_ours else {}
+            found.append((contender, []))
+            block.setdefault(lane, found[-1][1])
+        elif lane in block:
+            block[lane].append(contender)
+        else:
+            found.append((None, [contender]))
+        was_ours = contender.ours
+    return found
+
+
+def shuffled(items, dice):
+    return dice.sample(items, len(items))
+
+
+def order(contenders, name, number):
+    """The runs of a round, as groups of neighbours."""
+    dice = random.Random(f"{name} {number // 2}")
+    groups = []
+    for ours, peers in neighbourhoods(contenders):
+        peers = shuffled(peers, dice)
+        if ours is None:
+            groups.append(peers)
+            continue
+        for first in range(0, max(len(peers), 1), 2):
+            pair = peers[first:first + 2]
+            groups.append([pair[0], ours, pair[1]] if len(pair) == 2 else [ours, *pair])
+    groups = shuffled(groups, dice)
+    return [group[::-1] for group in groups[::-1]] if number % 2 else groups
+
+
+def try_twice(contender, entry, say):
+    """The lines of a contender's run; None if it failed, which is added to the round. A peer gets a
+    second try, since one that fails now and then must not cost the whole run. Tern gets none."""
     try:
-        entry["runs"].append([contender.key, run_once(contender)])
-        return
+        return run_once(contender)
     except Failed as failure:
         why = str(failure)
     say(f"  FAILED: {contender.title}: {why}")
     if contender.ours:
         entry["failed"][contender.key] = why
-        return
+        return None
     try:
-        entry["runs"].append([contender.key, run_once(contender)])
-        entry["again"].append(f"{contender.title} failed in round {number + 1} ({why}) and was "
-                              "run once more.")
+        lines = run_once(contender)
     except Failed as failure:
         say(f"  FAILED again: {contender.title}: {failure}")
         entry["failed"][contender.key] = str(failure)
+        return None
+    entry["again"].append(f"{contender.title} failed in round {entry['round'] + 1} ({why}) and was "
+                          "run once more.")
+    return lines
 
 
 def one_round(question, contenders, number, say):
-    entry = {"question": question.name, "round": number, "seconds": 0.0, "runs": [], "failed": {},
-             "again": []}
-    start = time.monotonic()
-    for contender in contenders if number % 2 == 0 else contenders[::-1]:
-        if contender.key in entry["failed"]:
-            continue  # another run of it has failed
-        began = time.monotonic()
-        try_twice(contender, number, entry, say)
-        took = time.monotonic() - began
-        if took > 10:
-            say(f"  {contender.title}: {took:.0f} s in round {number + 1}")
+    entry = {"question": question.name, "round": number, "seconds": 0.0, "groups": [],
+             "failed": {}, "again": [], "machine": {}}
+    start, before = time.monotonic(), machine.counters()
+    for group in order(contenders, question.name, number):
+        runs = []
+        for contender in group:
+            if contender.key in entry["failed"]:
+                continue  # another run of it has failed
+            began = time.monotonic()
+            lines = try_twice(contender, entry, say)
+            took = time.monotonic() - began
+            if lines is not None:
+                runs.append([contender.key, lines])
+            if took > 10:
+                say(f"  {contender.title}: {took:.0f} s in round {number + 1}")
+        entry["groups"].append(runs)
     entry["seconds"] = time.monotonic() - start
+    entry["machine"] = machine.disturbance(before, machine.counters())
     return entry
 
 
@@ -231,7 +347,7 @@ def all_rounds(question, rounds, say):
 def ask(question, rounds, journal, say=lambda text: print(text, file=sys.stderr, flush=True)):
     """The Record of all rounds of a question. Rounds in the journal are taken from it; the others
     are measured and added to it."""
-    record = Record(question)
+    record = Record(question, rounds)
     running = [c for c in question.contenders if not c.missing]
     kept = [] if question.derived else journal.rounds(question.name)
     for title, why in record.missing.items():

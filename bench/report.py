@@ -4,13 +4,12 @@ import subprocess
 
 import figures
 import goals
+import losses
+import machine
 from figures import number_text, size_text
+from losses import is_of_sizes, is_telling
 
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
-
-
-def is_of_sizes(question):
-    return question["axis"].startswith("bytes")
 
 
 def point_text(question, point):
@@ -25,11 +24,18 @@ def table(head, lines):
                       *("| " + " | ".join(line) + " |" for line in lines), ""])
 
 
-def spread_text(f, median=None):
-    median = median or number_text(f.median)
+def spread_text(f):
+    """A figure of the tables, with the least and the most of the rounds."""
     if f.low == f.high:
-        return median
-    return f"{median} ({number_text(f.low)}..{number_text(f.high)})"
+        return number_text(f.mean)
+    return f"{number_text(f.mean)} ({number_text(f.low)}..{number_text(f.high)})"
+
+
+def interval_text(found, value=None):
+    value = value or number_text(found.value)
+    if found.low == found.high:
+        return value
+    return f"{value} [{number_text(found.low)}, {number_text(found.high)}]"
 
 
 # ---- goals ----
@@ -38,24 +44,30 @@ def goal_line(row, results):
     goal = row.goal
     if row.ratio is None:
         return [goal.what, goal.against, "-", "-", "-", limit_text(goal), f"**{row.why}**"]
-    theirs = "-"
+    ours, theirs = f"{number_text(row.ours)} {goal.unit}".strip(), "-"
     if row.theirs is not None:
-        entry = results["questions"].get(goal.question, {}).get("contenders", {}).get(row.peer)
-        notes = [entry["title"]] if entry and len(goal.peers) > 1 else []
+        question = results["questions"][goal.peer_question or goal.question]
+        notes = [question["contenders"][row.peer]["title"]] if is_of_several(goal) else []
         notes += [f"not measured: {', '.join(row.without)}"] if row.without else []
         theirs = " ".join([number_text(row.theirs), goal.unit,
                            *([f"({'; '.join(notes)})"] if notes else [])]).strip()
-    met = {True: "met", False: "**not met**", None: "shown"}[row.met]
-    ratio = spread_text(row.ratio, ratio_text(row)) if row.theirs is not None else "-"
-    return [goal.what, goal.against, f"{number_text(row.ours)} {goal.unit}".strip(), theirs, ratio,
-            limit_text(goal), met]
+    verdict = {"missed": "**missed**", "": "shown"}.get(row.verdict, row.verdict)
+    return [goal.what, goal.against, ours, theirs, interval_text(row.ratio, value_text(row)),
+            limit_text(goal), verdict]
 
 
-def ratio_text(row):
-    """The ratio. If it misses its limit, it has enough digits not to look like the limit."""
-    short = number_text(row.ratio.median)
-    return f"{row.ratio.median:.3f}" if row.met is False and \
-        float(short.replace(",", "")) == row.goal.limit else short
+def is_of_several(goal):
+    return len(goal.peers) > 1 or any("*" in pattern for pattern in goal.peers)
+
+
+def value_text(row):
+    """The ratio, or the figure itself; with enough digits not to look like the limit if it misses
+    it."""
+    short = number_text(row.ratio.value)
+    if row.goal.sense and float(short.replace(",", "")) == row.goal.limit and \
+            not figures.meets(row.ratio.value, row.goal.sense, row.goal.limit):
+        return f"{row.ratio.value:.3f}"
+    return short
 
 
 def limit_text(goal):
@@ -64,9 +76,14 @@ def limit_text(goal):
     return f"{goal.sense} {goal.limit:,.0f}" if goal.limit >= 1000 else f"{goal.sense} {goal.limit:g}"
 
 
+HEAD = ["what", "against", "Tern", "peer", "ratio [95 % interval]", "goal", ""]
 RATIOS = ("Where a row says `rate` or `times as fast`, or compares GB/s or MB/s, the ratio says "
           "how many times as fast Tern is: more is better. Elsewhere it is Tern's figure over the "
           "peer's: less is better.")
+VERDICTS = ("A goal is `met` or `missed` if the whole interval of its ratio is on that side of the "
+            "limit, and `undecided` if the limit lies inside. Where a row names several peers, the "
+            "one counts against which Tern's ratio is worst. Without a peer, the interval is that "
+            "of the figure itself.")
 NOT_ASKED = ("Of the project's goals these are not measured here: OpenMPI's shared memory as a "
              "parameter server; the server's fused update beside STREAM's triad; a step of "
              "training beside the same without a server; how evenly chunks lie on servers; "
@@ -75,8 +92,49 @@ NOT_ASKED = ("Of the project's goals these are not measured here: OpenMPI's shar
 
 
 def goals_table(results):
-    lines = [goal_line(row, results) for row in goals.rows(results)]
-    return table(["what", "against", "Tern", "peer", "ratio (least..most)", "goal", ""], lines)
+    return table(HEAD, [goal_line(row, results) for row in goals.rows(results)])
+
+
+def counts_table(results):
+    counts = goals.counted(goals.rows(results))
+    names = list(next(iter(counts.values())))
+    lines = [[name, *(str(number) for number in found.values())]
+             for name, found in counts.items() if any(found.values())]
+    lines.append(["all", *(str(sum(found[name] for found in counts.values())) for name in names)])
+    return table(["goals against", *names], lines)
+
+
+# ---- where Tern loses ----
+
+LOSES = "Where Tern loses"
+ABOUT_LOSSES = ("Every figure in which a peer that waits in the same way surely beats Tern: the "
+                "whole interval of the ratio is above 1, which chance does in one of forty figures "
+                "that are equal. The ratio says how many times as much "
+                "Tern takes or, where more is better, how many times as much the peer moves. "
+                "These tables are made from all figures below and not from the goals; the last "
+                "column says whether a goal compares the two.")
+
+
+def loss_line(loss, results):
+    question = results["questions"][loss.question]
+    titles = {key: entry["title"] for key, entry in question["contenders"].items()}
+    unit = {name: unit for name, unit, _ in question["metrics"]}[loss.metric]
+    others = f" (also: {'; '.join(titles[key] for key in loss.others)})" if loss.others else ""
+    waits = {"poll": ", polling", "sleep": ", asleep"}.get(loss.wait, "")
+    return [question["title"], titles[loss.ours] + waits, point_text(question, loss.point),
+            metric_text(loss.metric, unit), titles[loss.peer] + others, interval_text(loss.ratio),
+            "yes" if loss.is_goal else "no"]
+
+
+def losses_text(results):
+    parts, found = [], losses.losses(results)
+    for library, to in ((True, "other libraries"), (False, "plain C and the limits of memory")):
+        lines = [loss_line(loss, results) for loss in found if loss.to_library == library]
+        parts += [f"To {to}:" if lines else f"To {to}: in no figure.", ""]
+        if lines:
+            parts.append(table(["question", "contender", "at", "figure", "worst peer",
+                                "ratio [95 % interval]", "a goal"], lines))
+    return "\n".join(parts)
 
 
 # ---- questions ----
@@ -94,16 +152,6 @@ def points_of(question):
             return (1 << 62, 0, seen[point])
         return (int(size), int(inflight) if inflight.isdigit() else 0, 0)
     return sorted(seen, key=order)
-
-
-def is_telling(question, metric, point):
-    """False if a figure says nothing: the p99 of a few large tensors is only the slowest of them,
-    and the processor time per GB of small ones only says how many make a GB."""
-    size = point.partition("x")[0]
-    if not size.isdigit() or not is_of_sizes(question):
-        return True
-    return int(size) <= 1 << 20 if metric == "p99_us" else \
-        int(size) >= 1 << 16 if metric == "cpu_s_per_gb" else True
 
 
 def question_table(question, metric):
@@ -136,12 +184,17 @@ def uneven(question):
     return lines
 
 
+def metric_text(metric, unit):
+    return {"us": metric.removesuffix("_us")}.get(unit, metric)
+
+
 def question_text(question, origin):
     parts = [f"## {question['title']}", "", question["about"], "", *filter(None, [origin])]
     for metric, unit, better in question["metrics"]:
         better = f"{better} is better" if better != "-" else \
             "latencies: smaller is better; MB/s: larger is"
-        parts += [f"{metric.rsplit('_us', 1)[0] if unit == 'us' else metric}, {unit} ({better}):", "", question_table(question, metric)]
+        parts += [f"{metric_text(metric, unit)}, {unit} ({better}):", "",
+                  question_table(question, metric)]
     if question.get("plot"):
         parts += [f"![{question['title']}]({question['plot']})", ""]
     parts += [f"Missing: {title}: {why}.\n" for title, why in question["missing"].items()]
@@ -182,6 +235,44 @@ def not_complete(results):
         if failed else []
 
 
+METHOD = ("A round has thousands of small tensors (40,000 through shared memory, 8,000 over TCP, "
+          "2,000 asleep), 256 MiB of large ones, at least 8, and with 16 under way at least 16. "
+          "Except where it says otherwise, each end is pinned to a core with all its threads (ZeroMQ "
+          "and TensorPipe have one of their own beside the user's), TCP has cubic everywhere, the "
+          "warm-up is not counted, the first messages are checked byte for byte, and a copy from a "
+          "library's buffer into the user's tensor counts. Compare ratios: absolute times from a "
+          "shared machine say little. `poll`: both ends ask without pause; `sleep`: both wait in the "
+          "kernel. Processor time is user and system of both processes with all their threads; what "
+          "the kernel does in soft interrupts may be accounted elsewhere, for all alike. "
+          "results.json beside this page has every value, and the command and the environment of "
+          "every contender.")
+def how(results):
+    """The paragraphs that say how to read the figures."""
+    return ["Every figure is the geometric mean over the rounds, with the least and the most. A "
+            "ratio is the geometric mean of the rounds' ratios, which is the quotient of the two "
+            f"figures beside it. {figures.INTERVALS}", "", f"{results['order']} {METHOD}", ""]
+
+
+def not_idle(results):
+    load = machine.load_of(results["machine"])
+    if load is None or load <= machine.LOAD_LIMIT:
+        return []
+    return [f"**The machine was not idle**: its load was {load:.2f} before the run, and at most "
+            f"{machine.LOAD_LIMIT:g} is asked for.", ""]
+
+
+def disturbances(results):
+    """A table of what happened on the machine while each question was measured."""
+    lines = [[q["title"], spread_text(figures.figure(q["machine"]["steal_percent"])),
+              spread_text(figures.figure(q["machine"]["context_switches_per_s"]))]
+             for q in results["questions"].values() if q.get("machine")]
+    if not lines:
+        return []
+    return ["Of each round: the processor time that the host gave to others (steal), in percent of "
+            "all processors, and the context switches of the whole machine a second.", "",
+            table(["question", "steal, %", "context switches, /s"], lines)]
+
+
 def text(results):
     mode = "quick run, for a first look only" if results["quick"] else "full run"
     facts = [[name, str(value)] for name, value in results["machine"].items()]
@@ -190,24 +281,11 @@ def text(results):
         "# Benchmarks", "",
         f"Written by `./run bench` on {results['date']}, {mode}: {results['rounds']} rounds, "
         f"{results['seconds'] / 60:.0f} minutes{sittings(results)}. Do not edit: run it again.",
-        "", *not_complete(results),
-        "Every figure is the median over the rounds, with the least and the most. All contenders "
-        "of a question run in turn, forwards and backwards (A B B A), so a ratio is taken within "
-        "a round and a slow minute is slow for all; what is shown is the median of the rounds' "
-        "ratios, which is not quite the quotient of the medians beside it. A round has thousands "
-        "of small tensors (40,000 through shared memory, 8,000 over TCP, 2,000 asleep), 256 MiB "
-        "of large ones, at least 8, and with 16 under way at least 16. Except where it says "
-        "otherwise, each end is pinned to a core with all its "
-        "threads (ZeroMQ and TensorPipe have one of their own beside the user's), TCP has cubic "
-        "everywhere, the warm-up is not counted, the first messages are checked byte for "
-        "byte, and a copy from a library's buffer into the user's tensor counts. Compare ratios: "
-        "absolute times from a shared machine say little. `poll`: both ends ask without pause; "
-        "`sleep`: both wait in the kernel. Processor time is user and system of both processes "
-        "with all their threads; what the kernel does in soft interrupts may be accounted "
-        "elsewhere, for all alike.", "",
-        "## Goals", "", RATIOS, "", goals_table(results), NOT_ASKED, "",
+        "", *not_complete(results), *not_idle(results), *how(results),
+        "## Goals", "", f"{VERDICTS} {RATIOS}", "", counts_table(results), goals_table(results),
+        NOT_ASKED, "", f"## {LOSES}", "", ABOUT_LOSSES, "", losses_text(results),
         *(question_text(q, other_origin(results, q)) for q in results["questions"].values()),
-        "## The machine", "", table(["", ""], facts)]
+        "## The machine", "", table(["", ""], facts), *disturbances(results)]
     if results["missing"]:
         parts += ["## Not installed", "", table(["package", "why"], [
             [name, why] for name, why in results["missing"].items()])]
@@ -239,7 +317,7 @@ def plot(name, question, directory):
     waits = {"poll": ", polling", "sleep": ", asleep"}
     for i, (entry, values) in enumerate(series):
         title = entry["title"] + waits.get(entry["wait"], "")
-        rows = "\n".join(f"{size} {f.median} {f.low} {f.high}" for size, f in values)
+        rows = "\n".join(f"{size} {f.mean} {f.low} {f.high}" for size, f in values)
         blocks.append(f"$d{i} << EOD\n{rows}\nEOD")
         draws.append(f'$d{i} using 1:2 with linespoints lw {3 if entry["ours"] else 1} '
                      f'lc {i + 1} dt {2 if entry["wait"] == "sleep" else 1} pt {i % 13 + 1} ps 0.5 '
@@ -267,24 +345,27 @@ def plot(name, question, directory):
 
 # Rows of the README's table: what is measured, and the rival. They include rows that miss their goal.
 README_ROWS = (("tcp, 4 KiB, both asleep, round trip", "gRPC byte buffers, sleeping"),
-               ("tcp, 64 MiB, 16 in flight, rate", "raw TCP, spinning"),
-               ("tcp, 64 MiB, 16 in flight, rate", "gRPC byte buffers, its best"),
-               ("shm, 64 B, round trip", "the best of UCX and OpenMPI"),
+               ("tcp, 64 MiB, 16 in flight, both polling, rate", "raw TCP, spinning"),
+               ("tcp, 64 MiB, 16 in flight, both polling, rate", "gRPC byte buffers, polling"),
+               ("shm, 64 B, both polling, round trip", "UCX and OpenMPI"),
                ("tcp, 100 MB pushed and pulled, 1 server, 1 worker, times as fast",
-                "gRPC byte buffers, its best"))
+                "gRPC byte buffers"))
 
 
 def readme_table(results):
     rows = goals.rows(results)
     by_goal = {(row.goal.what, row.goal.against): row for row in rows}
     lines = [goal_line(by_goal[key], results) for key in README_ROWS]
-    judged = [row.met for row in rows if row.met is not None]
-    machine = results["machine"]
-    return (f"Measured {results['date']} on {machine['cores']} cores of {machine['processor']}, "
-            f"kernel {machine['kernel']}, by `./run bench`. {sum(judged)} of {len(judged)} goals are met; "
-            f"[docs/benchmarks](docs/benchmarks/README.md) has all of them, and how they were "
-            f"measured. {RATIOS}\n\n" +
-            table(["what", "against", "Tern", "peer", "ratio (least..most)", "goal", ""], lines))
+    counts = goals.counted(rows).values()
+    met, missed, undecided = (sum(found[name] for found in counts)
+                              for name in ("met", "missed", "undecided"))
+    machine_ = results["machine"]
+    page = "docs/benchmarks/README.md"
+    return (f"Measured {results['date']} on {machine_['cores']} cores of {machine_['processor']}, "
+            f"kernel {machine_['kernel']}, by `./run bench`: {met} goals are met, {missed} missed, "
+            f"{undecided} undecided. [docs/benchmarks]({page}) has all of them, by opponent, how they "
+            f"were measured, and [where Tern loses]({page}#{LOSES.lower().replace(' ', '-')}). "
+            f"{RATIOS}\n\n" + table(HEAD, lines))
 
 
 def update_readme(path, results):

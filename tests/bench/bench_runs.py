@@ -36,6 +36,7 @@ class Place:
     def __init__(self, directory):
         self.top = Path(directory)
         self.log = self.top / "log"
+        self.load = 0.1
 
     def contender(self, name, line='{"size": 64, "p50_us": 2.0}', **more):
         """A contender whose N-th run starts with the script $PLACE/NAME-N, if that file exists."""
@@ -68,6 +69,8 @@ class Place:
                     (bench.install, "programs", lambda build: None),
                     (bench.machine, "describe", lambda: dict(machine)),
                     (bench.report, "update_readme", lambda path, results: True),
+                    (bench.machine, "load_after_waiting", lambda say: self.load),
+                    (measure, "shuffled", lambda items, dice: list(items)),
                     (sys, "argv", ["bench.py", "--tern", str(program), *arguments])):
                 stack.enter_context(mock.patch.object(target, name, value))
             stack.enter_context(contextlib.redirect_stderr(said))
@@ -138,7 +141,10 @@ def a_resumed_run_has_the_figures_of_one_that_was_not_stopped(place):
         whole.bench("--rounds", "3")
         for name, question in whole.results()["questions"].items():
             found = resumed["questions"][name]
-            assert {**question, "seconds": 0} == {**found, "seconds": 0}, (question, found)
+            assert [entry.pop("commands") != [] for q in (question, found)
+                    for entry in q["contenders"].values()] == [True] * 4
+            same = {"seconds": 0, "machine": {}}
+            assert {**question, **same} == {**found, **same}, (question, found)
 
 
 @in_place
@@ -255,6 +261,39 @@ def a_check_fails_only_if_that_is_asked_for(place):
 
 
 @in_place
+def a_machine_that_is_not_idle_is_refused_unless_that_is_asked_for(place):
+    place.load = 1.72
+    code, said = place.bench("--rounds", "2")
+    assert code == 2 and said.count("\n") == 1, said
+    for words in ("load average", "1.72", "0.3", "--loaded"):
+        assert words in said, said
+    busy = {**HERE, "load before": "1.72 1 1"}
+    assert place.bench("--rounds", "2", "--loaded", machine=busy)[0] == 0
+    assert "**The machine was not idle**: its load was 1.72" in (
+        place.top / "docs/README.md").read_text()
+    assert place.bench("--quick", machine=busy)[0] == 0
+
+
+@in_place
+def sittings_are_pooled_without_measuring(place):
+    for number in range(2):
+        assert place.bench("--rounds", "2", "--out", str(place.top / f"sitting{number}"))[0] == 0
+    place.log.write_text("")
+    folders = [str(place.top / f"sitting{number}") for number in range(2)]
+    code, said = place.bench("--pool", *folders)
+    results = place.results("build/pooled")
+    assert code == 0 and place.ran() == "" and results["rounds"] == 4, said
+    assert results["questions"]["first"]["contenders"]["a"]["points"]["64"]["p50_us"] == [2.0] * 4
+    again = place.top / "again"
+    assert place.bench("--pool", folders[0], "--out", str(again))[0] == 0
+    assert (again / "README.md").read_text() == (
+        place.top / "sitting0/README.md").read_text()
+    code, said = place.bench("--pool", str(place.top / "nowhere"))
+    assert code == 2 and said.count("\n") == 1 and "cannot be read" in said, said
+    assert place.bench("--pool", folders[0], "--check")[0] == 2
+
+
+@in_place
 def two_runs_at_a_time_are_refused(place):
     kept = Journal(place.top / "build/unfinished.jsonl")
     code, said = place.bench()
@@ -345,6 +384,8 @@ tap.run([
     questions_are_put_among_results_of_the_same_machine_only,
     quick_runs_do_not_touch_the_committed_report,
     a_check_fails_only_if_that_is_asked_for,
+    a_machine_that_is_not_idle_is_refused_unless_that_is_asked_for,
+    sittings_are_pooled_without_measuring,
     two_runs_at_a_time_are_refused,
     what_a_power_cut_left_of_a_line_is_cut_off,
     rounds_after_one_that_failed_do_not_count,
