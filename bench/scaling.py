@@ -15,8 +15,9 @@ With `cores`, all processes share that number of cores: this models the present 
 compared with what was measured on it. Without, each process has its own core: a cluster.
 """
 import heapq
-import statistics
 from dataclasses import dataclass
+
+import figures
 
 CHUNK_BYTES = 4 << 20
 
@@ -127,17 +128,22 @@ COMPUTE_NS = 100e6  # of a worker: what a model of this size takes on a GPU, abo
 CLUSTERS = (1, 8, 64)  # servers
 
 
-def measured(results, question, key, point, metric):
+SPREAD = ("mean", "low", "high")  # of the rounds: what a figure of the report shows
+
+
+def measured(results, question, key, point, metric, which="mean"):
+    """The mean over the rounds, the least or the most; None if it was not measured."""
     q = results.get(question, {}).get("contenders", {})
     values = q.get(key, {}).get("points", {}).get(point, {}).get(metric)
-    return statistics.median(values) if values else None
+    return getattr(figures.figure(values), which) if values else None
 
 
-def costs_of(results):
+def costs_of(results, which="mean"):
     """(Costs, "") or (None, which figure is missing). Processor time is of both ends."""
-    large = measured(results, "bandwidth-tcp", "tern.tcp.sleep", f"{64 << 20}x16", "cpu_s_per_gb")
-    small = measured(results, "rate", "tern.tcp.sleep", "64", "cpu_s_per_gb")
-    update = measured(results, "ps", "raw.inplace", "100 MB, 1w 1s", "ms_per_round")
+    large = measured(results, "bandwidth-tcp", "tern.tcp.sleep", f"{64 << 20}x16", "cpu_s_per_gb",
+                     which)
+    small = measured(results, "rate", "tern.tcp.sleep", "64", "cpu_s_per_gb", which)
+    update = measured(results, "ps", "raw.inplace", "100 MB, 1w 1s", "ms_per_round", which)
     for name, value in (("bandwidth-tcp", large), ("rate", small), ("ps", update)):
         if value is None:
             return None, f"needs the results of {name}"
@@ -145,12 +151,13 @@ def costs_of(results):
                  update_ns=update * 1e6 / MODEL_BYTES), ""
 
 
-def this_machine(results, costs, cores):
+def this_machine(results, costs, cores, which="mean"):
     """{"modelled": {point: ms}, "measured": {point: ms}} with one server and 1, 2, 4 workers."""
     here = Costs(costs.byte_ns, costs.message_ns, costs.update_ns, wire_byte_ns=0, cores=cores)
     found = {"modelled": {}, "measured": {}}
     for workers in (1, 2, 4):
-        ms = measured(results, "ps", "tern.tcp", f"100 MB, {workers}w 1s", "ms_per_round")
+        ms = measured(results, "ps", "tern.tcp", f"100 MB, {workers}w 1s", "ms_per_round",
+                      which)
         if ms is not None:
             found["measured"][str(workers)] = ms
         found["modelled"][str(workers)] = step(MODEL_BYTES, workers, 1, here)[0] / 1e6
@@ -172,3 +179,14 @@ def cluster(costs, servers, most):
                        f"{bottleneck}.")
         workers *= 4
     return found, stopped or f"Servers: {servers}. It scales to {most} workers."
+
+
+def series(results, which, cores, most):
+    """(sentences about the clusters, {key: {workers: ms of a step}}) with the costs of the mean, the
+    cheapest or the dearest rounds."""
+    costs, _ = costs_of(results, which)
+    found, said = this_machine(results, costs, cores, which), []
+    for servers in CLUSTERS:
+        found[f"cluster.{servers}"], sentence = cluster(costs, servers, most)
+        said.append(sentence)
+    return said, found

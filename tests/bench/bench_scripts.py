@@ -517,6 +517,21 @@ def a_model_scales_until_its_server_is_busy():
     assert more[0] >= least, "and nobody works faster than it can"
 
 
+def a_model_has_the_range_of_its_costs():
+    def of(metric, values):
+        return {"points": {"67108864x16": {metric: values}, "64": {metric: values},
+                           "100 MB, 1w 1s": {metric: values}}}
+    results = {"bandwidth-tcp": {"contenders": {"tern.tcp.sleep": of("cpu_s_per_gb", [0.4, 0.6])}},
+               "rate": {"contenders": {"tern.tcp.sleep": of("cpu_s_per_gb", [9, None, 10])}},
+               "ps": {"contenders": {"raw.inplace": of("ms_per_round", [25, 30]),
+                                     "tern.tcp": of("ms_per_round", [60, 70])}}}
+    found = {which: scaling.series(results, which, 2, 1)[1] for which in scaling.SPREAD}
+    for key, point in (("modelled", "4"), ("measured", "1"), ("cluster.8", "1")):
+        low, mean, high = (found[which][key][point] for which in ("low", "mean", "high"))
+        assert low < mean < high, (key, low, mean, high)
+    assert scaling.costs_of({})[1] == "needs the results of bandwidth-tcp"
+
+
 def said_by(function, *arguments):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -708,6 +723,7 @@ tap.run([
     a_virtual_machine_leaves_its_values_in_a_file_or_says_why_not,
     a_model_of_one_core_takes_the_sum_of_all_work,
     a_model_scales_until_its_server_is_busy,
+    a_model_has_the_range_of_its_costs,
     a_check_says_what_moved_and_counts_what_is_worse,
     a_check_compares_with_the_same_peers,
     a_check_tells_of_another_machine,
