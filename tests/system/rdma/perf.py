@@ -53,7 +53,8 @@ def tern(options, kind, size, rounds, wait="poll"):
 
 
 def latency(options, size, wire_bytes, *programs):
-    """Asks for the latency of one way in us: half a round trip. perftest has halved it already."""
+    """Asks for half a round trip in us. Tern's answer has 8 bytes, perftest's as many as it sends, so
+    only at 8 bytes both do the same. perftest has halved it already."""
     rounds = LATENCY_ROUNDS if size < 4096 else LARGE_ROUNDS
 
     def ours():
@@ -149,7 +150,7 @@ def main():
               "wire_bytes": options.wire_bytes, "kernel": os.uname().release, "questions": []}
     failures = []
     print(f"perf: tern over {options.fabric} beside perftest: medians of {options.rounds} rounds "
-          "(least..most); a latency is one way\n"
+          "(least..most); a latency is half a round trip, Tern's with 8 B back, perftest's with all\n"
           f"{'':<26} {'tern':>8} {'':<18} {'peer':<12} {'':>8} {'':<18} tern/peer", flush=True)
     for question in questions:
         try:
