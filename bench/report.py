@@ -346,7 +346,7 @@ def plot(name, question, directory):
 # Rows of the README's table: what is measured, and the rival. They include rows that miss their goal.
 README_ROWS = (("tcp, 4 KiB, both asleep, round trip", "gRPC byte buffers, sleeping"),
                ("tcp, 64 MiB, 16 in flight, both polling, rate", "raw TCP, spinning"),
-               ("tcp, 64 MiB, 16 in flight, both polling, rate", "gRPC byte buffers, polling"),
+               ("tcp, 64 MiB, 16 in flight, both asleep, rate", "gRPC byte buffers, sleeping"),
                ("shm, 64 B, both polling, round trip", "UCX and OpenMPI"),
                ("tcp, 100 MB pushed and pulled, 1 server, 1 worker, times as fast",
                 "gRPC byte buffers"))
