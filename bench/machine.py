@@ -3,6 +3,7 @@
 else ran on it."""
 import os
 import platform
+import resource
 import subprocess
 import time
 from pathlib import Path
@@ -122,25 +123,29 @@ def load_after_waiting(say, limit_s=LOAD_WAIT_S):
 
 
 def counters():
-    """Ticks of all processors, those of them that the host gave to others, context switches, and the
-    time in s."""
-    ticks, steal, switches = 0, 0, 0
+    """Of the whole machine since it was started: processor time in all, at work, and given by the host
+    to others (steal), in s; context switches. And the processor time of this program and of what
+    it has started, and the time."""
+    found = {"time_s": time.monotonic(), "own_s": sum(
+        used.ru_utime + used.ru_stime
+        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))}
     for line in setting("/proc/stat").splitlines():
         words = line.split()
         if words[0] == "cpu":
-            times = [int(word) for word in words[1:9]]  # guests' time is in the users' already
-            ticks, steal = sum(times), times[7]
+            ticks = [int(word) / os.sysconf("SC_CLK_TCK") for word in words[1:9]]
+            found |= {"all_s": sum(ticks), "work_s": sum(ticks[:3]), "steal_s": ticks[7]}
         elif words[0] == "ctxt":
-            switches = int(words[1])
-    return ticks, steal, switches, time.monotonic()
+            found["switches"] = int(words[1])
+    return found
 
 
 def disturbance(before, after):
-    """What happened between two counters(); both times as numbers that do not depend on how long it
-    was."""
-    ticks, steal, switches, seconds = (b - a for a, b in zip(before, after))
-    return {"steal_percent": round(100 * steal / max(ticks, 1), 3),
-            "context_switches_per_s": round(switches / max(seconds, 1e-3))}
+    """What happened between two counters(), as numbers that do not depend on how long it was."""
+    took = {name: after[name] - before[name] for name in before}
+    all_s = max(took["all_s"], 0.01)
+    return {"steal_percent": round(100 * took["steal_s"] / all_s, 2),
+            "others_percent": round(max(100 * (took["work_s"] - took["own_s"]) / all_s, 0), 2),
+            "context_switches_per_s": round(took["switches"] / max(took["time_s"], 1e-3))}
 
 
 def fixed(described):

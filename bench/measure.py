@@ -27,7 +27,8 @@ ORDER = ("In each round every peer runs once, and next to it Tern, over the same
          "in the same way: two peers share the run of Tern between them, and a peer's ratio is taken "
          "with that run. The order is shuffled anew for each pair of rounds, of which the second "
          "runs backwards. Tern's own figure of a round is the mean of its runs. In the virtual "
-         "machine, contenders run forwards and backwards (A B B A).")
+         "machine, contenders run forwards and backwards (A B B A). results.json beside this page has "
+         "every value, and the command and the environment of every contender.")
 
 
 @dataclass

@@ -243,9 +243,7 @@ METHOD = ("A round has thousands of small tensors (40,000 through shared memory,
           "library's buffer into the user's tensor counts. Compare ratios: absolute times from a "
           "shared machine say little. `poll`: both ends ask without pause; `sleep`: both wait in the "
           "kernel. Processor time is user and system of both processes with all their threads; what "
-          "the kernel does in soft interrupts may be accounted elsewhere, for all alike. "
-          "results.json beside this page has every value, and the command and the environment of "
-          "every contender.")
+          "the kernel does in soft interrupts may be accounted elsewhere, for all alike.")
 def how(results):
     """The paragraphs that say how to read the figures."""
     return ["Every figure is the geometric mean over the rounds, with the least and the most. A "
@@ -261,16 +259,21 @@ def not_idle(results):
             f"{machine.LOAD_LIMIT:g} is asked for.", ""]
 
 
+DISTURBANCES = (("steal_percent", "the host's others (steal), %"),
+                ("others_percent", "this machine's others, %"),
+                ("context_switches_per_s", "context switches, /s"))
+
+
 def disturbances(results):
     """A table of what happened on the machine while each question was measured."""
-    lines = [[q["title"], spread_text(figures.figure(q["machine"]["steal_percent"])),
-              spread_text(figures.figure(q["machine"]["context_switches_per_s"]))]
-             for q in results["questions"].values() if q.get("machine")]
+    lines = [[q["title"], *(spread_text(figures.figure(q["machine"][name]))
+                            for name, _ in DISTURBANCES)]
+             for q in results["questions"].values() if q["machine"]]
     if not lines:
         return []
-    return ["Of each round: the processor time that the host gave to others (steal), in percent of "
+    return ["Of each round: the processor time that others than the contenders took, in percent of "
             "all processors, and the context switches of the whole machine a second.", "",
-            table(["question", "steal, %", "context switches, /s"], lines)]
+            table(["question", *(title for _, title in DISTURBANCES)], lines)]
 
 
 def text(results):

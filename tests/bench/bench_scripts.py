@@ -141,10 +141,12 @@ def a_round_without_a_value_keeps_its_place():
 
 def each_round_tells_what_else_the_machine_did():
     record = ask([printing("a", '{"size": 1, "p50_us": 2}')], 2).as_json()
-    assert set(record["machine"]) == {"steal_percent", "context_switches_per_s"}
+    assert set(record["machine"]) == {name for name, _ in report.DISTURBANCES}
     assert all(len(values) == 2 and None not in values for values in record["machine"].values())
-    assert machine.disturbance((100, 10, 1000, 5.0), (300, 20, 3000, 7.0)) == {
-        "steal_percent": 5.0, "context_switches_per_s": 1000}
+    before = {"time_s": 5, "own_s": 1, "all_s": 10, "work_s": 4, "steal_s": 1, "switches": 1000}
+    after = {"time_s": 7, "own_s": 2, "all_s": 14, "work_s": 6, "steal_s": 1.2, "switches": 3000}
+    assert machine.disturbance(before, after) == {
+        "steal_percent": 5.0, "others_percent": 25.0, "context_switches_per_s": 1000}
 
 
 def results_have_commands_and_environments():
@@ -284,7 +286,7 @@ def results_of(**p50):
                         "load before": "0.10 0.20 0.30"},
             "questions": {"roundtrip-tcp": {
                 "title": "T", "about": "A", "axis": "bytes", "notes": [], "metrics": METRICS,
-                "seconds": 1.0, "machine": {"steal_percent": [0.0] * 3, "context_switches_per_s": [9] * 3},
+                "seconds": 1.0, "machine": {name: [1.0] * 3 for name, _ in report.DISTURBANCES},
                 "missing": {"NCCL": "no GPU"}, "failed": {}, "contenders": points}}}
 
 
