@@ -39,7 +39,9 @@ import contenders as who
 import figures
 import install
 import machine
-from measure import Contender, Failed, Question, Record, dies_with_us, end_group, run_once
+import report
+from measure import (Contender, Failed, Question, Record, dies_with_us, end_group, numbers,
+                     run_once)
 from questions import BANDWIDTH, LATENCY, latency_points
 
 LINE_MAX = 1 << 16  # bytes of one message between the two hosts
@@ -281,13 +283,16 @@ def measure_once(line, contender):
 
 def ask(options, line, question, rounds):
     """The Record of a question's rounds. Every other round runs backwards."""
-    record = Record(question)
+    record = Record(question, rounds)
     for number in range(rounds):
         for contender in question.contenders[::-1 if number % 2 else 1]:
             if contender.key not in record.found:
                 continue  # another run of it has failed
             try:
-                record.add(contender.key, measure_once(line, contender))
+                lines = measure_once(line, contender)
+                record.put(record.found[contender.key]["points"], number,
+                           {point: numbers(found) for point, found in lines.items()})
+                record.tell(contender.key, lines)
             except Failed as why:
                 say(f"  FAILED: {contender.title}: {why}")
                 record.failed[record.found.pop(contender.key)["title"]] = str(why)
@@ -319,7 +324,7 @@ def table(record):
     """Lines of a Markdown table: a row for each contender, a column for each size."""
     metric, unit, _ = record.question.metrics[0]
     points = sorted({point for entry in record.found.values() for point in entry["points"]}, key=int)
-    yield f"{record.question.title}: {metric}, {unit}; median (least..most)"
+    yield f"{record.question.title}: {metric}, {unit}; geometric mean (least..most)"
     yield ""
     yield "| | waits by | " + " | ".join(figures.size_text(int(p)) for p in points) + " |"
     yield "|---|---|" + "---|" * len(points)
@@ -327,15 +332,9 @@ def table(record):
         cells = []
         for point in points:
             values = entry["points"].get(point, {}).get(metric)
-            cells.append(cell(values) if values else "-")
+            cells.append(report.spread_text(figures.figure(values)) if values else "-")
         yield f"| {entry['title']} | {entry['wait']} | " + " | ".join(cells) + " |"
     yield ""
-
-
-def cell(values):
-    text = figures.number_text
-    middle = sorted(values)[len(values) // 2]
-    return text(middle) + (f" ({text(min(values))}..{text(max(values))})" if len(values) > 1 else "")
 
 
 def fit(ours, theirs, hello):
