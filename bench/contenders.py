@@ -51,13 +51,17 @@ def mpi(btl):
     return [*MPIRUN, "--mca", "btl", f"{btl},self", *(MPI_TCP if btl == "tcp" else [])]
 
 
-def grpc_peer(variant, way, kept, wait="sleep"):
+# What a tensor is in a message. Serving systems put it into a `bytes` field of a protobuf.
+CODECS = {"bytes": "byte buffers", "proto": "protobuf, repeated float",
+          "protobytes": "protobuf, bytes field"}
+
+
+def grpc_peer(codec, way, kept, wait="sleep"):
     """`kept`: malloc keeps its memory."""
-    title = {"bytes": "byte buffers", "proto": "protobuf"}[variant]
-    return Peer(f"grpc.{variant}-{way}{'.malloc' if kept else ''}.{wait}",
-                f"gRPC, {title}, {way}{', malloc keeps its memory' if kept else ''}", "grpc_pair",
-                "libgrpc++-dev", "tcp", wait, f"{variant}-{way}",
-                environment={**cubic(), **(KEEP_MEMORY if kept else {})}, slow=variant == "proto",
+    return Peer(f"grpc.{codec}-{way}{'.malloc' if kept else ''}.{wait}",
+                f"gRPC, {CODECS[codec]}, {way}{', malloc keeps its memory' if kept else ''}",
+                "grpc_pair", "libgrpc++-dev", "tcp", wait, f"{codec}-{way}",
+                environment={**cubic(), **(KEEP_MEMORY if kept else {})}, slow=codec != "bytes",
                 tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
 
 
@@ -67,7 +71,8 @@ def grpc_peers():
     return [grpc_peer("bytes", "unary", False), grpc_peer("bytes", "unary", True),
             grpc_peer("bytes", "unary", True, "poll"), grpc_peer("bytes", "stream", True),
             grpc_peer("proto", "unary", False), grpc_peer("proto", "unary", True),
-            grpc_peer("proto", "stream", True)]
+            grpc_peer("proto", "stream", True), grpc_peer("protobytes", "unary", True),
+            grpc_peer("protobytes", "stream", True)]
 
 
 def tcp_peers():
@@ -131,10 +136,14 @@ def ps_peers():
                    cubic(), narrow=True),
             PsPeer("grpc.bytes.malloc", "gRPC, byte buffers, malloc keeps its memory", "grpc_ps",
                    "libgrpc++-dev", "bytes", "tcp", {**cubic(), **KEEP_MEMORY}),
-            PsPeer("grpc.proto", "gRPC, protobuf", "grpc_ps", "libgrpc++-dev", "proto", "tcp",
+            PsPeer("grpc.proto", "gRPC, protobuf, repeated float", "grpc_ps", "libgrpc++-dev", "proto", "tcp",
                    cubic(), slow=True, narrow=True),
-            PsPeer("grpc.proto.malloc", "gRPC, protobuf, malloc keeps its memory", "grpc_ps",
+            PsPeer("grpc.proto.malloc",
+                   "gRPC, protobuf, repeated float, malloc keeps its memory", "grpc_ps",
                    "libgrpc++-dev", "proto", "tcp", {**cubic(), **KEEP_MEMORY}, slow=True),
+            PsPeer("grpc.protobytes.malloc",
+                   "gRPC, protobuf, bytes field, malloc keeps its memory", "grpc_ps",
+                   "libgrpc++-dev", "protobytes", "tcp", {**cubic(), **KEEP_MEMORY}, slow=True),
             PsPeer("torch.rpc", "PyTorch, torch.distributed.rpc", "torch_ps.py", "python3-torch",
                    "rpc", "tcp", cubic(), install.SYSTEM_PYTHON, least=2, most=2, slow=True),
             PsPeer("torch.gloo", "PyTorch, gloo all-reduce", "torch_ps.py", "python3-torch",

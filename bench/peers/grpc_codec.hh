@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors as gRPC's byte buffers, both ways. bytes: the slice is the tensor, without a
- * copy, and the receiver copies the slices out. proto: a message of packed floats, filled
- * from the tensor, serialized, parsed and copied out, as code made by protoc does.
+ * Tensors as gRPC's messages, in both directions. A variant's name begins with the codec:
+ *
+ * bytes: the message is a slice, which is the sender's tensor, without a copy; the
+ * receiver copies the slices out. proto: a protobuf with `repeated float`, filled from the
+ * tensor, serialized, parsed and copied out, as code made by protoc does. protobytes: the
+ * same with a `bytes` field, as serving systems use it.
  */
 #ifndef TERN_BENCH_GRPC_CODEC_H
 #define TERN_BENCH_GRPC_CODEC_H
@@ -69,47 +72,80 @@ inline int grpc_serve(const std::string &host, grpc::AsyncGenericService *servic
 }
 
 struct Codec {
-	bool proto;
-	tern_bench::Tensor message;
+	enum Kind { BYTES, FLOATS, FIELD } kind;
+	tern_bench::Tensor floats;
+	tern_bench::TensorBytes field;
 
-	grpc::ByteBuffer encode(const void *data, size_t bytes)
+	explicit Codec(const std::string &variant)
 	{
-		if (!proto) {
-			grpc::Slice slice(data, bytes, grpc::Slice::STATIC_SLICE);
-			return grpc::ByteBuffer(&slice, 1);
-		}
-		if (bytes % sizeof(float))
-			pair_die("a protobuf of floats needs a multiple of 4 bytes");
-		auto *field = message.mutable_data();
-		field->Resize(static_cast<int>(bytes / sizeof(float)), 0);
-		memcpy(field->mutable_data(), data, bytes);
+		std::string name = variant.substr(0, variant.find('-'));
+		kind = name == "proto" ? FLOATS : name == "protobytes" ? FIELD : BYTES;
+	}
+
+	template <typename Message>
+	static grpc::ByteBuffer serialize(const Message &message)
+	{
 		grpc::ByteBuffer out;
 		bool own;
-		if (!grpc::SerializationTraits<tern_bench::Tensor>::Serialize(
-			    message, &out, &own)
+		if (!grpc::SerializationTraits<Message>::Serialize(message, &out, &own)
 				.ok())
 			pair_die("protobuf refused to serialize");
 		return out;
 	}
 
+	template <typename Message>
+	static void parse(grpc::ByteBuffer *in, Message *message)
+	{
+		if (!grpc::SerializationTraits<Message>::Deserialize(in, message).ok())
+			pair_die("protobuf refused to parse");
+	}
+
+	/* For bytes, the tensor must stay as it is until the message was sent. */
+	grpc::ByteBuffer encode(const void *data, size_t bytes)
+	{
+		if (kind == BYTES) {
+			grpc::Slice slice(data, bytes, grpc::Slice::STATIC_SLICE);
+			return grpc::ByteBuffer(&slice, 1);
+		}
+		if (kind == FIELD) {
+			field.set_data(data, bytes);
+			return serialize(field);
+		}
+		if (bytes % sizeof(float))
+			pair_die("a protobuf of floats needs a multiple of 4 bytes");
+		auto *values = floats.mutable_data();
+		values->Resize(static_cast<int>(bytes / sizeof(float)), 0);
+		memcpy(values->mutable_data(), data, bytes);
+		return serialize(floats);
+	}
+
+	static void expect(size_t bytes, size_t expected)
+	{
+		if (bytes != expected)
+			pair_die("a message of %zu bytes where %zu were sent", bytes,
+				expected);
+	}
+
 	/* take(data, bytes) is called for each contiguous part, in order. */
 	template <typename Take> void parts(grpc::ByteBuffer *in, size_t bytes, Take take)
 	{
-		if (proto) {
-			if (!grpc::SerializationTraits<tern_bench::Tensor>::Deserialize(
-				    in, &message)
-					.ok() ||
-				static_cast<size_t>(message.data_size()) *
-						sizeof(float) !=
-					bytes)
-				pair_die("protobuf refused to parse");
-			take(message.data().data(), bytes);
+		if (kind == FIELD) {
+			parse(in, &field);
+			expect(field.data().size(), bytes);
+			take(field.data().data(), bytes);
+			return;
+		}
+		if (kind == FLOATS) {
+			parse(in, &floats);
+			expect(static_cast<size_t>(floats.data_size()) * sizeof(float),
+				bytes);
+			take(floats.data().data(), bytes);
 			return;
 		}
 		std::vector<grpc::Slice> slices;
-		if (in->Length() != bytes || !in->Dump(&slices).ok())
-			pair_die("a message of %zu bytes where %zu were sent",
-				in->Length(), bytes);
+		expect(in->Length(), bytes);
+		if (!in->Dump(&slices).ok())
+			pair_die("a message cannot be read");
 		for (const grpc::Slice &slice : slices)
 			take(slice.begin(), slice.size());
 	}

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gRPC, four ways: {bytes, proto} x {unary, stream}.
- *
- * bytes: the generic API. The sender's slice is its tensor, without a copy; the receiver
- * copies the slices into its tensor: the best case of gRPC. proto: a message of packed
- * floats, filled from the tensor, serialized, parsed and copied out, which is what code
- * made by protoc does. unary: a call per tensor. stream: one call, a message per tensor.
+ * gRPC's generic API, with the codecs of grpc_codec.hh: {bytes, proto, protobytes} x
+ * {unary, stream}. unary: a call per tensor. stream: one call, a message per tensor.
  *
  * Both ends have one completion queue and one thread. Polling asks the queue with a
  * deadline that has passed; sleeping waits in it.
@@ -43,6 +39,9 @@ struct End {
 	Codec codec;
 	grpc::CompletionQueue *cq = nullptr;
 
+	explicit End(struct pair *pair) : p(pair), codec(pair->variant)
+	{
+	}
 	virtual ~End() = default;
 	virtual void begin() = 0;
 	virtual void event(Kind kind, size_t slot, bool ok) = 0;
@@ -93,7 +92,7 @@ struct Client : End {
 	grpc::CompletionQueue queue;
 	std::unique_ptr<grpc::GenericStub> stub;
 
-	Client(const char *host, int port) : stub(grpc_connect(host, port))
+	Client(struct pair *pair, int port) : End(pair), stub(grpc_connect(pair->host, port))
 	{
 		cq = &queue;
 	}
@@ -199,10 +198,9 @@ struct Server : End {
 	std::unique_ptr<grpc::Server> server;
 	std::unique_ptr<grpc::ServerCompletionQueue> queue;
 
-	Server(struct pair *pair)
+	explicit Server(struct pair *pair) : End(pair)
 	{
 		int port = grpc_serve(pair->host, &service, &queue, &server);
-		p = pair;
 		if (!port)
 			pair_die("cannot listen");
 		cq = queue.get();
@@ -337,16 +335,14 @@ End *make_client(struct pair *p, bool stream)
 	int port;
 	pair_hear(p, &port, sizeof(port));
 	if (!stream)
-		return new UnaryClient(p->host, port);
-	return new StreamClient(p->host, port);
+		return new UnaryClient(p, port);
+	return new StreamClient(p, port);
 }
 
 void open(struct pair *p)
 {
 	bool stream = strstr(p->variant, "stream") != nullptr;
 	End *end = p->sender ? make_client(p, stream) : make_server(p, stream);
-	end->p = p;
-	end->codec.proto = strncmp(p->variant, "proto", 5) == 0;
 	p->state = end;
 	if (auto *client = dynamic_cast<StreamClient *>(end))
 		client->open();
@@ -360,7 +356,8 @@ int main(int argc, char **argv)
 {
 	struct pair_ops ops = {};
 	ops.name = "gRPC";
-	ops.variants = "bytes-unary,bytes-stream,proto-unary,proto-stream";
+	ops.variants = "bytes-unary,bytes-stream,proto-unary,proto-stream,"
+		       "protobytes-unary,protobytes-stream";
 	ops.waits = "poll,sleep";
 	ops.version = grpc_version;
 	ops.open = open;

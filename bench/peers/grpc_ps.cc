@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A parameter server over gRPC, with byte buffers or protobuf: a worker's round is one
+ * A parameter server over gRPC, with the codecs of grpc_codec.hh: a worker's round is one
  * unary call to each server, with its gradient; the answers, with the parameters, leave
  * when all workers' gradients are in the sum. One completion queue and one thread each.
  */
@@ -15,13 +15,6 @@
 
 namespace
 {
-
-Codec make_codec(const struct ps *p)
-{
-	Codec codec{};
-	codec.proto = strcmp(p->variant, "proto") == 0;
-	return codec;
-}
 
 /* ---- the server ---- */
 
@@ -80,7 +73,7 @@ struct Server {
 	    : p(ps), count(ps_first(ps, ps->index + 1) - ps_first(ps, ps->index)),
 	      params(static_cast<float *>(bench_memory(count * sizeof(float), false))),
 	      sums(static_cast<float *>(bench_memory(count * sizeof(float), false))),
-	      codec(make_codec(ps))
+	      codec(ps->variant)
 	{
 		int port = grpc_serve("127.0.0.1", &service, &queue, &server);
 		if (!port)
@@ -107,11 +100,12 @@ struct Server {
 	void answer_all()
 	{
 		ps_apply(p, params, sums, count);
+		/* All workers get the same message: it is serialized once. */
+		grpc::ByteBuffer message = codec.encode(params, count * sizeof(float));
 		for (Call *call : waiting) {
 			call->state = Call::FINISHED;
 			call->stream.WriteAndFinish(
-				codec.encode(params, count * sizeof(float)),
-				grpc::WriteOptions(), grpc::Status::OK, call);
+				message, grpc::WriteOptions(), grpc::Status::OK, call);
 		}
 		waiting.clear();
 	}
@@ -151,8 +145,7 @@ struct Worker {
 
 void join(struct ps *p)
 {
-	auto *w = new Worker;
-	w->codec = make_codec(p);
+	auto *w = new Worker{{}, {}, Codec(p->variant)};
 	for (unsigned s = 0; s < p->servers; s++)
 		w->stubs.push_back(grpc_connect("127.0.0.1", ps_port(p, s)));
 	p->state = w;
@@ -196,7 +189,7 @@ int main(int argc, char **argv)
 {
 	struct ps_ops ops = {};
 	ops.name = "gRPC";
-	ops.variants = "bytes,proto";
+	ops.variants = "bytes,proto,protobytes";
 	ops.wait = "sleep";
 	ops.version = grpc_version;
 	ops.serve = [](struct ps *p) { (new Server(p))->run(); };
