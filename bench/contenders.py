@@ -56,10 +56,13 @@ CODECS = {"bytes": "byte buffers", "proto": "protobuf, repeated float",
           "protobytes": "protobuf, bytes field"}
 
 
+WAYS = {"unary": "unary", "stream": "stream", "chunks": "stream of 1 MiB chunks"}
+
+
 def grpc_peer(codec, way, kept, wait="sleep"):
     """`kept`: malloc keeps its memory."""
     return Peer(f"grpc.{codec}-{way}{'.malloc' if kept else ''}.{wait}",
-                f"gRPC, {CODECS[codec]}, {way}{', malloc keeps its memory' if kept else ''}",
+                f"gRPC, {CODECS[codec]}, {WAYS[way]}{', malloc keeps its memory' if kept else ''}",
                 "grpc_pair", "libgrpc++-dev", "tcp", wait, f"{codec}-{way}",
                 environment={**cubic(), **(KEEP_MEMORY if kept else {})}, slow=codec != "bytes",
                 tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
@@ -68,8 +71,8 @@ def grpc_peer(codec, way, kept, wait="sleep"):
 def grpc_peers():
     """Unary calls that sleep, with malloc as it is and with KEEP_MEMORY. The other variants only
     with KEEP_MEMORY, as a user who measures would run them."""
-    return [grpc_peer("bytes", "unary", False), grpc_peer("bytes", "unary", True),
-            grpc_peer("bytes", "unary", True, "poll"), grpc_peer("bytes", "stream", True),
+    return [grpc_peer("bytes", "unary", False),
+            *(grpc_peer("bytes", way, True, wait) for way in WAYS for wait in ("sleep", "poll")),
             grpc_peer("proto", "unary", False), grpc_peer("proto", "unary", True),
             grpc_peer("proto", "stream", True), grpc_peer("protobytes", "unary", True),
             grpc_peer("protobytes", "stream", True)]
@@ -136,6 +139,10 @@ def ps_peers():
                    cubic(), narrow=True),
             PsPeer("grpc.bytes.malloc", "gRPC, byte buffers, malloc keeps its memory", "grpc_ps",
                    "libgrpc++-dev", "bytes", "tcp", {**cubic(), **KEEP_MEMORY}),
+            PsPeer("grpc.chunks.malloc",
+                   "gRPC, byte buffers, stream of 1 MiB chunks, malloc keeps its memory",
+                   "grpc_ps_chunks", "libgrpc++-dev", "chunks", "tcp",
+                   {**cubic(), **KEEP_MEMORY}),
             PsPeer("grpc.proto", "gRPC, protobuf, repeated float", "grpc_ps", "libgrpc++-dev", "proto", "tcp",
                    cubic(), slow=True, narrow=True),
             PsPeer("grpc.proto.malloc",

@@ -238,7 +238,7 @@ def ps_ours(plan, fabric, shape, workers, servers):
 
 
 def ps_theirs(plan, shape, workers, servers):
-    """Peers get the model as one tensor per server, which is their best case."""
+    """Peers get the model as one tensor per server."""
     size = SHAPES[shape][1]
     rounds = SMALL_ROUNDS if size < 1 << 20 else plan.sizes(6, 3)
     found = []
@@ -275,7 +275,7 @@ def parameter_server(plan):
         "pinned, because there are more processes than cores. Over TCP raw C sums what has "
         "arrived, over shm when all is there; Tern's server reads gradients in place over shm, as "
         "`in place` does and `with copies` does not. gRPC sends a tensor as one message, and sums "
-        "when it is there. What is slow is asked for 100 MB "
+        "when it is there; with chunks, it sums and answers them one by one. What is slow is asked for 100 MB "
         "on one server by at most two workers; the limit in place, and gRPC with malloc as it "
         "comes, by one. Where there is no server (gloo), "
         "workers sum among themselves; TensorFlow applies gradients one by one.",

@@ -23,6 +23,11 @@
 #include "bench/pair.h"
 #include "tensor.pb.h"
 
+/* The size of a message where a tensor is cut into several. gRPC refuses messages of more
+ * than 4 MB unless it is told otherwise, and its maintainers advise to send large data as
+ * a stream of smaller messages. */
+constexpr size_t GRPC_CHUNK_BYTES = 1 << 20;
+
 inline const char *grpc_version()
 {
 	static std::string text = grpc::Version();
@@ -157,6 +162,41 @@ struct Codec {
 			memcpy(to, from, n);
 			to += n;
 		});
+	}
+};
+
+/* Adds the slices of a message of floats to a sum. A slice may end inside a float: the
+ * bytes of that float wait in `odd` for the rest. */
+struct Adder {
+	float *to;
+	char odd[sizeof(float)];
+	size_t odd_bytes = 0;
+
+	void add(const void *data, size_t bytes)
+	{
+		auto *p = static_cast<const char *>(data);
+		while (odd_bytes && bytes) {
+			odd[odd_bytes++ % sizeof(float)] = *p++;
+			bytes--;
+			if (odd_bytes == sizeof(float)) {
+				add_floats(odd, 1);
+				odd_bytes = 0;
+			}
+		}
+		add_floats(p, bytes / sizeof(float));
+		p += bytes / sizeof(float) * sizeof(float);
+		for (size_t i = 0; i < bytes % sizeof(float); i++)
+			odd[odd_bytes++ % sizeof(float)] = p[i];
+	}
+
+	void add_floats(const char *from, size_t count) /* aligned to nothing */
+	{
+		for (size_t i = 0; i < count; i++) {
+			float value;
+			memcpy(&value, from + i * sizeof(float), sizeof(value));
+			to[i] += value;
+		}
+		to += count;
 	}
 };
 

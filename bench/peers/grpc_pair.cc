@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gRPC's generic API, with the codecs of grpc_codec.hh: {bytes, proto, protobytes} x
- * {unary, stream}. unary: a call per tensor. stream: one call, a message per tensor.
+ * {unary, stream}, and bytes-chunks. unary: a call per tensor. stream: one call, a message
+ * per tensor. chunks: one call, and a message for each GRPC_CHUNK_BYTES of a tensor.
  *
  * Both ends have one completion queue and one thread. Polling asks the queue with a
  * deadline that has passed; sleeping waits in it.
@@ -10,6 +11,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -37,9 +39,12 @@ void *tag_of(Kind kind, size_t slot)
 struct End {
 	struct pair *p;
 	Codec codec;
+	size_t message_bytes; /* of the largest message */
 	grpc::CompletionQueue *cq = nullptr;
 
-	explicit End(struct pair *pair) : p(pair), codec(pair->variant)
+	explicit End(struct pair *pair)
+	    : p(pair), codec(pair->variant),
+	      message_bytes(strstr(pair->variant, "chunks") ? GRPC_CHUNK_BYTES : SIZE_MAX)
 	{
 	}
 	virtual ~End() = default;
@@ -56,6 +61,12 @@ struct End {
 	}
 	virtual void answer(uint64_t)
 	{
+	}
+
+	/* The size of the message that begins at this offset of a tensor. */
+	size_t part(size_t offset) const
+	{
+		return std::min(message_bytes, p->size - offset);
 	}
 
 	template <typename Until> void drive(Until until)
@@ -140,12 +151,14 @@ struct UnaryClient : Client {
 	}
 };
 
+/* Tensors are written in order, one message at a time. */
 struct StreamClient : Client {
 	grpc::ClientContext context;
 	std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
 	ByteBuffer reply;
 	bool ready = false, writing = false;
-	uint64_t written = 0, answers = 0, awaited = 0; /* of this size */
+	uint64_t posted = 0, written = 0, answers = 0, awaited = 0; /* of this size */
+	size_t offset = 0; /* in tensor `written`: what is before it was written */
 
 	using Client::Client;
 
@@ -158,7 +171,7 @@ struct StreamClient : Client {
 	}
 	void begin() override
 	{
-		written = answers = awaited = 0;
+		posted = written = answers = awaited = 0;
 	}
 	void event(Kind kind, size_t, bool ok) override
 	{
@@ -166,22 +179,35 @@ struct StreamClient : Client {
 			pair_die("the stream broke");
 		if (kind == kCall)
 			ready = true;
-		if (kind == kWrite)
-			writing = false, written++;
+		if (kind == kWrite) {
+			writing = false;
+			offset += part(offset);
+			if (offset == p->size)
+				offset = 0, written++;
+			write();
+		}
 		if (kind == kRead) {
 			answers++;
 			stream->Read(&reply, tag_of(kRead, 0));
 		}
 	}
-	void post(uint64_t n) override
+	void write()
 	{
-		drive([&] { return !writing; });
-		writing = true;
+		if (writing || written == posted)
+			return;
+		size_t bytes = part(offset);
 		grpc::WriteOptions options;
-		if (!pair_answered(p, n)) /* it may leave together with the next */
+		/* The message may leave together with the next. */
+		if (offset + bytes < p->size || !pair_answered(p, written))
 			options.set_buffer_hint();
-		stream->Write(codec.encode(pair_tensor(p, n), p->size), options,
-			tag_of(kWrite, 0));
+		writing = true;
+		stream->Write(codec.encode(pair_tensor(p, written) + offset, bytes),
+			options, tag_of(kWrite, 0));
+	}
+	void post(uint64_t) override
+	{
+		posted++;
+		write();
 	}
 	void await(uint64_t n) override
 	{
@@ -274,7 +300,8 @@ struct StreamServer : Server {
 	grpc::GenericServerAsyncReaderWriter stream{&context};
 	ByteBuffer request;
 	bool connected = false, writing = false;
-	uint64_t received = 0;
+	uint64_t received = 0; /* tensors */
+	size_t offset = 0;     /* of the next message, in tensor `received` */
 
 	using Server::Server;
 
@@ -297,8 +324,12 @@ struct StreamServer : Server {
 		if (kind == kWrite)
 			writing = false;
 		if (kind == kRead) {
-			codec.decode(&request, pair_tensor(p, received++), p->size);
+			size_t bytes = part(offset);
+			codec.decode(&request, pair_tensor(p, received) + offset, bytes);
 			request.Clear();
+			offset += bytes;
+			if (offset == p->size)
+				offset = 0, received++;
 			stream.Read(&request, tag_of(kRead, 0));
 		}
 	}
@@ -341,7 +372,7 @@ End *make_client(struct pair *p, bool stream)
 
 void open(struct pair *p)
 {
-	bool stream = strstr(p->variant, "stream") != nullptr;
+	bool stream = strstr(p->variant, "unary") == nullptr;
 	End *end = p->sender ? make_client(p, stream) : make_server(p, stream);
 	p->state = end;
 	if (auto *client = dynamic_cast<StreamClient *>(end))
@@ -356,7 +387,7 @@ int main(int argc, char **argv)
 {
 	struct pair_ops ops = {};
 	ops.name = "gRPC";
-	ops.variants = "bytes-unary,bytes-stream,proto-unary,proto-stream,"
+	ops.variants = "bytes-unary,bytes-stream,bytes-chunks,proto-unary,proto-stream,"
 		       "protobytes-unary,protobytes-stream";
 	ops.waits = "poll,sleep";
 	ops.version = grpc_version;

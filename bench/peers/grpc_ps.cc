@@ -25,40 +25,6 @@ struct Call {
 	grpc::ByteBuffer request;
 };
 
-/* A slice may end inside a float: the bytes of that float wait in `odd` for the rest. */
-struct Adder {
-	float *to;
-	char odd[sizeof(float)];
-	size_t odd_bytes = 0;
-
-	void add(const void *data, size_t bytes)
-	{
-		auto *p = static_cast<const char *>(data);
-		while (odd_bytes && bytes) {
-			odd[odd_bytes++ % sizeof(float)] = *p++;
-			bytes--;
-			if (odd_bytes == sizeof(float)) {
-				add_floats(odd, 1);
-				odd_bytes = 0;
-			}
-		}
-		add_floats(p, bytes / sizeof(float));
-		p += bytes / sizeof(float) * sizeof(float);
-		for (size_t i = 0; i < bytes % sizeof(float); i++)
-			odd[odd_bytes++ % sizeof(float)] = p[i];
-	}
-
-	void add_floats(const char *from, size_t count) /* aligned to nothing */
-	{
-		for (size_t i = 0; i < count; i++) {
-			float value;
-			memcpy(&value, from + i * sizeof(float), sizeof(value));
-			to[i] += value;
-		}
-		to += count;
-	}
-};
-
 struct Server {
 	struct ps *p;
 	size_t count;
