@@ -13,10 +13,10 @@ from measure import Contender
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "-n", "2", "--bind-to", "none", "--oversubscribe",
           "--mca", "pml", "ob1", "--mca", "mpi_yield_when_idle", "0"]
-# malloc gives memory back to the system after each large message, and pays for it when the
-# next one comes: a user who measured would switch that off.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-               "MALLOC_TOP_PAD_": str(64 << 20)}
+# malloc gives memory back to the system after each large message, and pays for it when the next
+# one comes; and it has small pages. Tern keeps its memory, in huge pages, so libraries do as well.
+KEEP_MEMORY = {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in (
+    ("mmap_max", 0), ("trim_threshold", 1 << 40), ("top_pad", 64 << 20), ("hugetlb", 1)))}
 
 
 @dataclass
@@ -38,6 +38,10 @@ class Peer:
 
 def cubic():
     return {"LD_PRELOAD": str(install.PEERS / "cubic.so")}
+
+
+def tcp_environment():
+    return {**cubic(), **KEEP_MEMORY}
 
 
 # By default UCX, OpenMPI and libfabric send 64 KiB over tcp only after a handshake (rendezvous).
@@ -64,7 +68,7 @@ def grpc_peer(codec, way, kept, wait="sleep"):
     return Peer(f"grpc.{codec}-{way}{'.malloc' if kept else ''}.{wait}",
                 f"gRPC, {CODECS[codec]}, {WAYS[way]}{', malloc keeps its memory' if kept else ''}",
                 "grpc_pair", "libgrpc++-dev", "tcp", wait, f"{codec}-{way}",
-                environment={**cubic(), **(KEEP_MEMORY if kept else {})}, slow=codec != "bytes",
+                environment=tcp_environment() if kept else cubic(), slow=codec != "bytes",
                 tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
 
 
@@ -82,17 +86,17 @@ def tcp_peers():
     raw = [Peer(f"raw.tcp.{wait}", "raw TCP", "raw_tcp", "gcc", "tcp", wait)
            for wait in ("poll", "sleep")]
     ucx = [Peer(f"ucx.tcp.{wait}", "UCX, tcp", "ucx", "libucx-dev", "tcp", wait,
-                environment={**cubic(), **UCX_TCP})
+                environment={**tcp_environment(), **UCX_TCP})
            for wait in ("poll", "sleep")]
     return [*raw, *grpc_peers(), *ucx,
             Peer("mpi.tcp.poll", "OpenMPI, tcp", "mpi", "libopenmpi-dev", "tcp", "poll",
-                 launcher=mpi("tcp"), environment=cubic()),
+                 launcher=mpi("tcp"), environment=tcp_environment()),
             Peer("libfabric.tcp.poll", "libfabric, tcp", "libfabric", "libfabric-dev", "tcp",
-                 "poll", "tcp", environment={**cubic(), **LIBFABRIC_TCP}),
+                 "poll", "tcp", environment={**tcp_environment(), **LIBFABRIC_TCP}),
             Peer("tensorpipe.uv.sleep", "TensorPipe, uv", "tensorpipe", "libtensorpipe-dev", "tcp",
-                 "sleep", "uv", environment=cubic()),
+                 "sleep", "uv", environment=tcp_environment()),
             Peer("zeromq.tcp.sleep", "ZeroMQ", "zeromq", "libzmq3-dev", "tcp", "sleep",
-                 environment=cubic())]
+                 environment=tcp_environment())]
 
 
 def shm_peers():
@@ -101,16 +105,16 @@ def shm_peers():
             Peer("limit.shm.around", "limit: one copy, around the cache", "shm_copy", "gcc", "shm",
                  "poll", "around"),
             Peer("ucx.posix.poll", "UCX, posix", "ucx", "libucx-dev", "shm", "poll",
-                 environment={"UCX_TLS": "posix"}),
+                 environment={**KEEP_MEMORY, "UCX_TLS": "posix"}),
             Peer("ucx.cma.poll", "UCX, posix and cma", "ucx", "libucx-dev", "shm", "poll",
-                 environment={"UCX_TLS": "posix,cma"}),
+                 environment={**KEEP_MEMORY, "UCX_TLS": "posix,cma"}),
             Peer("mpi.vader.poll", "OpenMPI, vader", "mpi", "libopenmpi-dev", "shm", "poll",
-                 launcher=mpi("vader")),
+                 launcher=mpi("vader"), environment=KEEP_MEMORY),
             Peer("libfabric.shm.poll", "libfabric, shm", "libfabric", "libfabric-dev", "shm",
-                 "poll", "shm"),
+                 "poll", "shm", environment=KEEP_MEMORY),
             # Its own thread polls the rings; `--wait sleep` is about the user's.
             Peer("tensorpipe.shm.poll", "TensorPipe, shm", "tensorpipe", "libtensorpipe-dev",
-                 "shm", "poll", "shm", program_wait="sleep")]
+                 "shm", "poll", "shm", environment=KEEP_MEMORY, program_wait="sleep")]
 
 
 @dataclass
@@ -138,27 +142,28 @@ def ps_peers():
             PsPeer("grpc.bytes", "gRPC, byte buffers", "grpc_ps", "libgrpc++-dev", "bytes", "tcp",
                    cubic(), narrow=True),
             PsPeer("grpc.bytes.malloc", "gRPC, byte buffers, malloc keeps its memory", "grpc_ps",
-                   "libgrpc++-dev", "bytes", "tcp", {**cubic(), **KEEP_MEMORY}),
+                   "libgrpc++-dev", "bytes", "tcp", tcp_environment()),
             PsPeer("grpc.chunks.malloc",
                    "gRPC, byte buffers, stream of 1 MiB chunks, malloc keeps its memory",
                    "grpc_ps_chunks", "libgrpc++-dev", "chunks", "tcp",
-                   {**cubic(), **KEEP_MEMORY}),
-            PsPeer("grpc.proto", "gRPC, protobuf, repeated float", "grpc_ps", "libgrpc++-dev", "proto", "tcp",
-                   cubic(), slow=True, narrow=True),
+                   tcp_environment()),
+            PsPeer("grpc.proto", "gRPC, protobuf, repeated float", "grpc_ps", "libgrpc++-dev",
+                   "proto", "tcp", cubic(), slow=True, narrow=True),
             PsPeer("grpc.proto.malloc",
                    "gRPC, protobuf, repeated float, malloc keeps its memory", "grpc_ps",
-                   "libgrpc++-dev", "proto", "tcp", {**cubic(), **KEEP_MEMORY}, slow=True),
+                   "libgrpc++-dev", "proto", "tcp", tcp_environment(), slow=True),
             PsPeer("grpc.protobytes.malloc",
                    "gRPC, protobuf, bytes field, malloc keeps its memory", "grpc_ps",
-                   "libgrpc++-dev", "protobytes", "tcp", {**cubic(), **KEEP_MEMORY}, slow=True),
+                   "libgrpc++-dev", "protobytes", "tcp", tcp_environment(), slow=True),
             PsPeer("torch.rpc", "PyTorch, torch.distributed.rpc", "torch_ps.py", "python3-torch",
-                   "rpc", "tcp", cubic(), install.SYSTEM_PYTHON, least=2, most=2, slow=True),
+                   "rpc", "tcp", tcp_environment(), install.SYSTEM_PYTHON, least=2, most=2,
+                   slow=True),
             PsPeer("torch.gloo", "PyTorch, gloo all-reduce", "torch_ps.py", "python3-torch",
-                   "allreduce", "tcp", cubic(), install.SYSTEM_PYTHON, least=2, most=2,
+                   "allreduce", "tcp", tcp_environment(), install.SYSTEM_PYTHON, least=2, most=2,
                    slow=True),
             PsPeer("tensorflow", "TensorFlow, its parameter server", "tensorflow_ps.py",
-                   "tensorflow-cpu", "ps", "tcp", cubic(), str(install.VENV / "bin/python"),
-                   most=1, slow=True)]
+                   "tensorflow-cpu", "ps", "tcp", tcp_environment(),
+                   str(install.VENV / "bin/python"), most=1, slow=True)]
 
 
 class Maker:

@@ -439,6 +439,14 @@ def peers_that_could_not_be_installed_or_built_are_missing():
     assert "was not built" in maker.peer(unbuilt, "lat", [(64, 10)]).missing
 
 
+def libraries_have_the_same_malloc_unless_a_row_shows_what_it_brings():
+    peers = [*contenders.tcp_peers(), *contenders.shm_peers(), *contenders.ps_peers()]
+    without = {peer.key for peer in peers if peer.package != "gcc" and
+               contenders.KEEP_MEMORY.items() - peer.environment.items()}
+    assert without == {"grpc.bytes-unary.sleep", "grpc.proto-unary.sleep", "grpc.bytes",
+                       "grpc.proto"}, without
+
+
 def a_quick_run_neither_asks_nor_installs_peers_in_python():
     pythons = {peer.python for peer in contenders.ps_peers() if peer.python}
     for quick in (False, True):
@@ -720,6 +728,7 @@ tap.run([
     every_goal_names_a_question_and_contenders_that_exist,
     runs_of_a_question_are_unique,
     peers_that_could_not_be_installed_or_built_are_missing,
+    libraries_have_the_same_malloc_unless_a_row_shows_what_it_brings,
     a_quick_run_neither_asks_nor_installs_peers_in_python,
     results_are_json_with_a_line_for_each_point,
     other_runs_of_a_contender_that_failed_are_dropped_too,
