@@ -48,6 +48,7 @@ def tcp_environment():
 # Sent without it (eagerly), 64 KiB take about half the time. Larger tensors keep the handshake.
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_RNDV_THRESH": "256K"}
 MPI_TCP = ["--mca", "btl_tcp_if_include", "lo", "--mca", "btl_tcp_eager_limit", "131072"]
+UCX_TITLES = {"tcp": "tcp", "posix": "posix", "cma": "posix and cma"}
 LIBFABRIC_TCP = {"FI_OFI_RXM_BUFFER_SIZE": "131072"}
 
 
@@ -82,12 +83,20 @@ def grpc_peers():
             grpc_peer("protobytes", "stream", True)]
 
 
+def ucx_peers(fabric, name, environment, waits=("poll",)):
+    """Debian's build, and a release build, which the same program finds by LD_LIBRARY_PATH."""
+    release = {"LD_LIBRARY_PATH": str(install.UCX_RELEASE / "lib")}
+    return [peer for wait in waits for peer in (
+        Peer(f"ucx.{name}.{wait}", f"UCX, {UCX_TITLES[name]}", "ucx", "libucx-dev", fabric, wait,
+             environment=environment),
+        Peer(f"ucx-release.{name}.{wait}", f"UCX from PyPI, release build, {UCX_TITLES[name]}",
+             "ucx", "libucx-cu12", fabric, wait, environment={**environment, **release}))]
+
+
 def tcp_peers():
     raw = [Peer(f"raw.tcp.{wait}", "raw TCP", "raw_tcp", "gcc", "tcp", wait)
            for wait in ("poll", "sleep")]
-    ucx = [Peer(f"ucx.tcp.{wait}", "UCX, tcp", "ucx", "libucx-dev", "tcp", wait,
-                environment={**tcp_environment(), **UCX_TCP})
-           for wait in ("poll", "sleep")]
+    ucx = ucx_peers("tcp", "tcp", {**tcp_environment(), **UCX_TCP}, ("poll", "sleep"))
     return [*raw, *grpc_peers(), *ucx,
             Peer("mpi.tcp.poll", "OpenMPI, tcp", "mpi", "libopenmpi-dev", "tcp", "poll",
                  launcher=mpi("tcp"), environment=tcp_environment()),
@@ -104,10 +113,8 @@ def shm_peers():
                  "memcpy"),
             Peer("limit.shm.around", "limit: one copy, around the cache", "shm_copy", "gcc", "shm",
                  "poll", "around"),
-            Peer("ucx.posix.poll", "UCX, posix", "ucx", "libucx-dev", "shm", "poll",
-                 environment={**KEEP_MEMORY, "UCX_TLS": "posix"}),
-            Peer("ucx.cma.poll", "UCX, posix and cma", "ucx", "libucx-dev", "shm", "poll",
-                 environment={**KEEP_MEMORY, "UCX_TLS": "posix,cma"}),
+            *ucx_peers("shm", "posix", {**KEEP_MEMORY, "UCX_TLS": "posix"}),
+            *ucx_peers("shm", "cma", {**KEEP_MEMORY, "UCX_TLS": "posix,cma"}),
             Peer("mpi.vader.poll", "OpenMPI, vader", "mpi", "libopenmpi-dev", "shm", "poll",
                  launcher=mpi("vader"), environment=KEEP_MEMORY),
             Peer("libfabric.shm.poll", "libfabric, shm", "libfabric", "libfabric-dev", "shm",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs the peers and builds them: Debian packages, PyPI's TensorFlow in a virtual
-environment below build-bench/, the programs of this folder, and what the virtual machine of
-the verbs question needs, perftest among it.
+"""Installs the peers and builds them: Debian packages, PyPI's UCX and (in a virtual
+environment) TensorFlow below build-bench/, the programs of this folder, and what the virtual
+machine of the verbs question needs, perftest among it.
 
 What cannot be had does not stop the others: it is a row "missing: why" in the report.
 """
@@ -15,6 +15,9 @@ TOP = Path(__file__).resolve().parents[1]
 BUILD = TOP / "build-bench"
 PEERS = BUILD / "peers"
 VENV = BUILD / "venv"
+# A release build of UCX. Debian's has assertions, and checks the parameters of each call.
+UCX_WHEEL = "libucx-cu12==1.22.0"
+UCX_RELEASE = BUILD / "ucx/libucx"
 SYSTEM_PYTHON = "/usr/bin/python3"  # it finds Debian's python3-torch
 
 # Package, and a file or program that shows that it is there.
@@ -28,7 +31,7 @@ PACKAGES = [
     ("openmpi-bin", "mpirun"), ("libopenmpi-dev", "mpicc"),
     ("libfabric-dev", "/usr/include/rdma/fabric.h"),
     ("libtensorpipe-dev", "/usr/include/tensorpipe/tensorpipe.h"),
-    ("libzmq3-dev", "/usr/include/zmq.h"),
+    ("libzmq3-dev", "/usr/include/zmq.h"), ("python3-pip", "pip3"),
 ]
 # Packages for the parameter servers in Python. They are most of the download; a quick run does not need them.
 PYTHON_PACKAGES = [
@@ -75,20 +78,9 @@ def packages(wanted, say):
     return {name: why for name, why in reasons.items() if why}
 
 
-def has_tensorflow():
-    """Looks for the file that pip writes last. Importing TensorFlow would take as long as some
-    questions do."""
-    return any(VENV.glob("lib/python*/site-packages/tensorflow_cpu-*.dist-info/RECORD"))
-
-
-def tensorflow(say):
-    """Why TensorFlow is missing; "" if it is there."""
-    python = VENV / "bin/python"
-    if has_tensorflow():
-        return ""
-    say("  installing: tensorflow-cpu from PyPI, into build-bench/venv")
-    steps = [[SYSTEM_PYTHON, "-m", "venv", str(VENV)],
-             [str(python), "-m", "pip", "install", "-q", "tensorflow-cpu"]]
+def pip(say, what, *steps):
+    """Runs commands that end with pip. Returns why one failed; "" if none did."""
+    say(f"  installing: {what} from PyPI, below build-bench")
     for step in steps:
         try:
             done = subprocess.run(step, capture_output=True, text=True, timeout=900)
@@ -97,6 +89,33 @@ def tensorflow(say):
         if done.returncode:
             return (done.stderr.strip().splitlines() or ["pip failed"])[-1]
     return ""
+
+
+def has_tensorflow():
+    """Looks for the file that pip writes last. Importing TensorFlow would take as long as some
+    questions do."""
+    return any(VENV.glob("lib/python*/site-packages/tensorflow_cpu-*.dist-info/RECORD"))
+
+
+def has_ucx_release():
+    return (UCX_RELEASE / "lib/libucp.so.0").exists()
+
+
+def tensorflow(say):
+    """Why TensorFlow is missing; "" if it is there."""
+    if has_tensorflow():
+        return ""
+    return pip(say, "tensorflow-cpu", [SYSTEM_PYTHON, "-m", "venv", str(VENV)],
+               [str(VENV / "bin/python"), "-m", "pip", "install", "-q", "tensorflow-cpu"])
+
+
+def ucx_release(say):
+    """Why the release build of UCX is missing; "" if it is there. It is for CUDA 12, and works
+    without CUDA: what needs it is in modules that UCX does not load then."""
+    if has_ucx_release():
+        return ""
+    return pip(say, UCX_WHEEL, ["pip3", "install", "-q", "--no-deps", "--upgrade", "--target",
+                                str(UCX_RELEASE.parent), UCX_WHEEL])
 
 
 def build(tern_build, say):
@@ -124,13 +143,12 @@ def peers(in_python, may_install, say=lambda text: print(text, file=sys.stderr))
         names = absent(wanted)
         if in_python and not has_tensorflow():
             names.append("tensorflow-cpu")
+        if not has_ucx_release():
+            names.append("libucx-cu12")
         return {name: "not installed" for name in names}
     missing = packages(wanted, say)
-    if in_python:
-        why = tensorflow(say)
-        if why:
-            missing["tensorflow-cpu"] = why
-    return missing
+    found = {"libucx-cu12": ucx_release(say), "tensorflow-cpu": tensorflow(say) if in_python else ""}
+    return {**missing, **{name: why for name, why in found.items() if why}}
 
 
 def virtual_machine():

@@ -8,6 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import builds
+
 # Programs that do not print their version with their figures, and their packages, which have it.
 NOT_TOLD = {"perftest": "perftest", "protobuf": "libprotobuf-dev", "QEMU": "qemu-system-x86"}
 
@@ -67,6 +69,7 @@ def describe():
         "huge pages for shared memory":
             setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
         **{name: package_version(package) for name, package in NOT_TOLD.items()},
+        **builds.describe(),
         "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "tern": commit or "unknown",
     }

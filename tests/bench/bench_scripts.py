@@ -23,6 +23,7 @@ sys.path.insert(0, str(TOP / "tests" / "harness"))
 sys.path.insert(0, str(TOP / "bench"))
 import tap  # noqa: E402
 import bench  # noqa: E402
+import builds  # noqa: E402
 import contenders  # noqa: E402
 import figures  # noqa: E402
 import goals  # noqa: E402
@@ -439,6 +440,12 @@ def peers_that_could_not_be_installed_or_built_are_missing():
     assert "was not built" in maker.peer(unbuilt, "lat", [(64, 10)]).missing
 
 
+def ucx_tells_how_it_was_built():
+    told = "#define ENABLE_ASSERT             1\n#define ENABLE_PARAMS_CHECK       0\n"
+    assert builds.ucx_text(told) == "with assertions, without checks of parameters"
+    assert builds.ucx_text("") == "without assertions, without checks of parameters"
+
+
 def libraries_have_the_same_malloc_unless_a_row_shows_what_it_brings():
     peers = [*contenders.tcp_peers(), *contenders.shm_peers(), *contenders.ps_peers()]
     without = {peer.key for peer in peers if peer.package != "gcc" and
@@ -728,6 +735,7 @@ tap.run([
     every_goal_names_a_question_and_contenders_that_exist,
     runs_of_a_question_are_unique,
     peers_that_could_not_be_installed_or_built_are_missing,
+    ucx_tells_how_it_was_built,
     libraries_have_the_same_malloc_unless_a_row_shows_what_it_brings,
     a_quick_run_neither_asks_nor_installs_peers_in_python,
     results_are_json_with_a_line_for_each_point,
