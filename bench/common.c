@@ -13,6 +13,9 @@
 #include "bench/pair.h"
 
 #define HUGE_BYTES (2u << 20)
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 void pair_die(const char *fmt, ...)
 {
@@ -66,20 +69,36 @@ bool bench_pin(unsigned n)
 	return false;
 }
 
-void *bench_memory(size_t bytes, bool shared)
+/* Maps memory at a huge page's boundary, a file's if `fd` is not -1, and touches every
+ * page. Shared memory gets huge pages by MADV_COLLAPSE only, because the system's default
+ * for it is not to use them; Tern does the same with its own. */
+static void *map_huge(size_t bytes, int flags, int fd)
 {
 	size_t whole = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
-	int flags = MAP_ANONYMOUS | (shared ? MAP_SHARED : MAP_PRIVATE);
-	/* Maps one huge page more than needed, so that the start can be aligned to a huge
-	 * page. */
-	char *p = mmap(NULL, whole + HUGE_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
+	char *p = mmap(NULL, whole + HUGE_BYTES, PROT_NONE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (p == MAP_FAILED)
 		pair_die("no memory for %zu bytes", bytes);
 	p += -(uintptr_t)p % HUGE_BYTES;
+	if (mmap(p, whole, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) != p)
+		pair_die("no memory for %zu bytes", bytes);
 	madvise(p, whole, MADV_HUGEPAGE);
-	memset(p, 0, whole);
+	for (size_t i = 0; i < whole; i += 4096)
+		((volatile char *)p)[i] = p[i];
+	for (size_t i = 0; flags & MAP_SHARED && i < whole; i += HUGE_BYTES)
+		madvise(p + i, HUGE_BYTES, MADV_COLLAPSE);
 	return p;
+}
+
+void *bench_memory(size_t bytes, bool shared)
+{
+	return map_huge(bytes, MAP_ANONYMOUS | (shared ? MAP_SHARED : MAP_PRIVATE), -1);
+}
+
+void *bench_map(int fd, size_t bytes)
+{
+	return map_huge(bytes, MAP_SHARED, fd);
 }
 
 static int by_value(const void *a, const void *b)

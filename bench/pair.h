@@ -113,6 +113,8 @@ bool bench_pin(unsigned n);
 /* Allocates zeroed memory: every page is touched, huge pages are requested; `shared`:
  * shared with processes that are forked later. */
 void *bench_memory(size_t bytes, bool shared);
+/* Maps a file of memory, in huge pages if the system can. `bytes` is a multiple of 2 MiB. */
+void *bench_map(int fd, size_t bytes);
 /* Returns a percentile (`share` from 0 to 1) by nearest rank. Sorts the values. */
 uint64_t bench_percentile_ns(uint64_t *values, uint64_t count, double share);
 /* Parses a list such as "64,4K,1M" into out[] and returns how many numbers it has; exits

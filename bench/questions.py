@@ -272,12 +272,13 @@ def parameter_server(plan):
         "has touched all of its memory. `2w 1s`: two workers, one "
         "server. Tern is the real `tern train` with a model that computes nothing; where "
         "there are two cores for each process, it spins for 20 us before it sleeps. Nobody is "
-        "pinned, because there are more processes than cores. Over TCP raw C sums what has "
-        "arrived, over shm when all is there; Tern's server reads gradients in place over shm, as "
+        "pinned, because there are more processes than cores. Raw C works on all connections at "
+        "once and in pieces (256 KiB, over shm 1 MiB): a server answers with a piece when all "
+        "workers have sent it. Tern's server reads gradients in place over shm, as "
         "`in place` does and `with copies` does not. gRPC sends a tensor as one message, and sums "
-        "when it is there; with chunks, it sums and answers them one by one. What is slow is asked for 100 MB "
-        "on one server by at most two workers; the limit in place, and gRPC with malloc as it "
-        "comes, by one. Where there is no server (gloo), "
+        "when it is there; with chunks, it sums and answers them one by one. What is slow is asked "
+        "for 100 MB on one server by at most two workers; the limit in place, and gRPC with malloc "
+        "as it comes, by one. Where there is no server (gloo), "
         "workers sum among themselves; TensorFlow applies gradients one by one.",
         [*found, who.PS_LITE], [("ms_per_round", "ms", "smaller")], axis="shape, workers, servers")
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A parameter server in plain C, without a library, in three variants.
+ * A parameter server in plain C, without a library, in three variants. In each, all
+ * servers and workers work at the same time, in pieces: a server updates a piece as soon
+ * as all workers have sent it, and answers with it at once.
  *
- * tcp: blocking sockets with cubic. A server adds received bytes to the sum in pieces of
- * at most 256 KiB, from whichever worker has sent some; it sends updated parameters piece
- * by piece. shm: gradients and parameters are in shared memory; workers copy theirs in
- * and out. inplace: as shm, without these two copies.
+ * tcp: sockets with cubic, which do not block. Either end moves what it can on all of its
+ * connections, in both directions, and sleeps when nothing moves. shm: gradients and
+ * parameters are in shared memory; workers copy theirs in and out. inplace: as shm,
+ * without these two copies.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -25,8 +27,20 @@
 
 /* ---- variant tcp ---- */
 
-/* in a worker: sockets to the servers; in a server: to the workers */
-static int fds[PS_MOST];
+#define CALL_BYTES (1u << 20) /* at most, of a call of recv(), which was the fastest */
+
+/* A connection. Positions count bytes from the first round on: position x is byte x %
+ * `bytes` of round x / `bytes`. */
+struct link {
+	int fd;
+	size_t bytes; /* of a round, in one direction */
+	uint64_t sent, received;
+	/* in a server: received bytes; those of an incomplete float stay at its start */
+	float piece[PIECE + 1];
+};
+
+/* in a worker: by server; in a server: by worker */
+static struct link links[PS_MOST];
 
 static int new_socket(void)
 {
@@ -38,33 +52,56 @@ static int new_socket(void)
 	return fd;
 }
 
-static void send_floats(int fd, const float *data, size_t count)
+/* True if some bytes moved, false if the socket is full or empty. */
+static bool moved(const char *what, ssize_t done, uint64_t *position)
 {
-	const char *p = (const char *)data;
-
-	for (size_t left = count * sizeof(float); left;) {
-		ssize_t done = send(fd, p, left, MSG_NOSIGNAL);
-
-		if (done <= 0)
-			pair_die("send: %s", strerror(errno));
-		p += done;
-		left -= (size_t)done;
-	}
+	if (done < 0 && (errno == EAGAIN || errno == EINTR))
+		return false;
+	if (done <= 0)
+		pair_die("%s: %s", what, done ? strerror(errno) : "closed");
+	*position += (uint64_t)done;
+	return true;
 }
 
-static void receive_floats(int fd, float *data, size_t count)
+/* Sends some of the bytes before position `end`; the first one of a round is *data. */
+static bool send_some(struct link *l, const float *data, uint64_t end)
 {
-	char *p = (char *)data;
+	size_t at = l->sent % l->bytes, left = l->bytes - at;
 
-	for (size_t left = count * sizeof(float); left;) {
-		ssize_t done = recv(
-			fd, p, left < 4 * PS_PIECE_BYTES ? left : 4 * PS_PIECE_BYTES, 0);
+	if (l->sent == end)
+		return false;
+	if (left > end - l->sent)
+		left = end - l->sent;
+	return moved("send",
+		send(l->fd, (const char *)data + at, left, MSG_NOSIGNAL | MSG_DONTWAIT),
+		&l->sent);
+}
 
-		if (done <= 0)
-			pair_die("recv: %s", done ? strerror(errno) : "closed");
-		p += done;
-		left -= (size_t)done;
+/* Receives some of the bytes before position `end`. */
+static bool receive_some(struct link *l, float *data, uint64_t end)
+{
+	size_t at = l->received % l->bytes, left = end - l->received;
+
+	if (l->received == end)
+		return false;
+	return moved("recv",
+		recv(l->fd, (char *)data + at, left < CALL_BYTES ? left : CALL_BYTES,
+			MSG_DONTWAIT),
+		&l->received);
+}
+
+/* Sleeps until something can move. `writes`: by link, is there something to send? */
+static void sleep_until_ready(unsigned count, const bool *writes)
+{
+	struct pollfd polls[PS_MOST];
+
+	for (unsigned i = 0; i < count; i++) {
+		short events = (short)(POLLIN | (writes[i] ? POLLOUT : 0));
+
+		polls[i] = (struct pollfd){.fd = links[i].fd, .events = events};
 	}
+	if (poll(polls, count, -1) < 0)
+		pair_die("poll: %s", strerror(errno));
 }
 
 static void accept_workers(struct ps *p)
@@ -80,59 +117,54 @@ static void accept_workers(struct ps *p)
 		pair_die("listen: %s", strerror(errno));
 	ps_tell_port(p, ntohs(at.sin_port));
 	for (unsigned i = 0; i < p->workers; i++)
-		fds[i] = accept(listener, NULL, NULL);
+		links[i].fd = accept(listener, NULL, NULL);
 }
 
-/* The state of receiving one worker's gradient. Complete floats are added to the sum at
- * once; the bytes of an incomplete float wait for the rest. */
-struct arrival {
-	size_t done; /* number of floats that were added */
-	size_t odd;  /* number of bytes of an incomplete float, at the start of `piece` */
-	float piece[PIECE + 1];
-};
-
-static void add_some(int fd, struct arrival *a, float *sums, size_t count)
+/* Receives some of a worker's gradient before position `end`, and adds its complete
+ * floats to the sum. */
+static bool add_some(struct link *l, float *sums, uint64_t end)
 {
-	size_t left = (count - a->done) * sizeof(float) - a->odd;
-	char *bytes = (char *)a->piece;
-	ssize_t got = recv(
-		fd, bytes + a->odd, left < PS_PIECE_BYTES ? left : PS_PIECE_BYTES, 0);
+	size_t odd = l->received % sizeof(float),
+	       left = l->bytes - l->received % l->bytes;
+	float *to = sums + (l->received - odd) % l->bytes / sizeof(float);
+	char *bytes = (char *)l->piece;
+	uint64_t before = l->received;
 	size_t floats;
 
-	if (got <= 0)
-		pair_die("recv: %s", got ? strerror(errno) : "closed");
-	a->odd += (size_t)got;
-	floats = a->odd / sizeof(float);
-	ps_add(sums + a->done, a->piece, floats);
-	a->done += floats;
-	a->odd %= sizeof(float);
-	memmove(bytes, a->piece + floats, a->odd);
+	if (l->received == end)
+		return false;
+	if (!moved("recv",
+		    recv(l->fd, bytes + odd,
+			    left < PS_PIECE_BYTES ? left : PS_PIECE_BYTES, MSG_DONTWAIT),
+		    &l->received))
+		return false;
+	odd += l->received - before;
+	floats = odd / sizeof(float);
+	ps_add(to, l->piece, floats);
+	memmove(bytes, l->piece + floats, odd % sizeof(float));
+	return true;
 }
 
-static void add_gradients(
-	struct ps *p, struct arrival *arrivals, float *sums, size_t count)
+/* Updates all pieces after position `updated` that every worker has sent. Returns the
+ * position after them. */
+static uint64_t update(struct ps *p, float *params, float *sums, uint64_t updated)
 {
-	struct pollfd polls[PS_MOST];
-	unsigned open = p->workers;
+	uint64_t complete = links[0].received;
+	size_t bytes = links[0].bytes;
 
-	for (unsigned i = 0; i < p->workers; i++) {
-		arrivals[i].done = arrivals[i].odd = 0;
-		polls[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+	for (unsigned w = 1; w < p->workers; w++) {
+		if (links[w].received < complete)
+			complete = links[w].received;
 	}
-	while (open) {
-		if (p->workers > 1 && poll(polls, p->workers, -1) < 0)
-			pair_die("poll: %s", strerror(errno));
-		for (unsigned i = 0; i < p->workers; i++) {
-			if (polls[i].fd < 0 || (p->workers > 1 && !polls[i].revents))
-				continue;
-			add_some(fds[i], &arrivals[i], sums, count);
-			if (arrivals[i].done == count) {
-				/* This worker's gradient is complete: further bytes
-				 * belong to the next round. */
-				polls[i].fd = -1;
-				open--;
-			}
-		}
+	for (;;) {
+		size_t at = updated % bytes;
+		size_t n = bytes - at < PS_PIECE_BYTES ? bytes - at : PS_PIECE_BYTES;
+
+		if (updated + n > complete)
+			return updated;
+		ps_apply(p, params + at / sizeof(float), sums + at / sizeof(float),
+			n / sizeof(float));
+		updated += n;
 	}
 }
 
@@ -141,18 +173,25 @@ static void serve_tcp(struct ps *p)
 	size_t count = ps_first(p, p->index + 1) - ps_first(p, p->index);
 	float *params = bench_memory(count * sizeof(float), false);
 	float *sums = bench_memory(count * sizeof(float), false);
-	struct arrival *arrivals = calloc(p->workers, sizeof(*arrivals));
+	uint64_t end = (uint64_t)p->rounds * count * sizeof(float), updated = 0;
 
 	accept_workers(p);
-	for (unsigned r = 0; r < p->rounds; r++) {
-		add_gradients(p, arrivals, sums, count);
-		for (size_t i = 0; i < count; i += PIECE) {
-			size_t n = count - i < PIECE ? count - i : PIECE;
+	for (unsigned w = 0; w < p->workers; w++)
+		links[w].bytes = count * sizeof(float);
+	for (bool open = true; open;) {
+		bool writes[PS_MOST], any = false;
 
-			ps_apply(p, params + i, sums + i, n);
-			for (unsigned w = 0; w < p->workers; w++)
-				send_floats(fds[w], params + i, n);
+		for (unsigned w = 0; w < p->workers; w++)
+			any |= add_some(&links[w], sums, end);
+		updated = update(p, params, sums, updated);
+		open = updated < end;
+		for (unsigned w = 0; w < p->workers; w++) {
+			any |= send_some(&links[w], params, updated);
+			writes[w] = links[w].sent < updated;
+			open |= writes[w];
 		}
+		if (open && !any)
+			sleep_until_ready(p->workers, writes);
 	}
 }
 
@@ -163,26 +202,43 @@ static void join_tcp(struct ps *p)
 
 		at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 		at.sin_port = htons((uint16_t)ps_port(p, s));
-		fds[s] = new_socket();
-		if (connect(fds[s], (void *)&at, sizeof(at)) < 0)
+		links[s].fd = new_socket();
+		if (connect(links[s].fd, (void *)&at, sizeof(at)) < 0)
 			pair_die("connect: %s", strerror(errno));
+		links[s].bytes = (ps_first(p, s + 1) - ps_first(p, s)) * sizeof(float);
 	}
 }
 
 static void round_tcp(struct ps *p)
 {
+	uint64_t end[PS_MOST];
+
 	for (unsigned s = 0; s < p->servers; s++)
-		send_floats(fds[s], p->gradient + ps_first(p, s),
-			ps_first(p, s + 1) - ps_first(p, s));
-	for (unsigned s = 0; s < p->servers; s++)
-		receive_floats(fds[s], p->params + ps_first(p, s),
-			ps_first(p, s + 1) - ps_first(p, s));
+		end[s] = links[s].sent + links[s].bytes;
+	for (bool open = true; open;) {
+		bool writes[PS_MOST], any = false;
+
+		open = false;
+		for (unsigned s = 0; s < p->servers; s++) {
+			size_t first = ps_first(p, s);
+
+			any |= send_some(&links[s], p->gradient + first, end[s]);
+			any |= receive_some(&links[s], p->params + first, end[s]);
+			writes[s] = links[s].sent < end[s];
+			open |= links[s].received < end[s];
+		}
+		if (open && !any)
+			sleep_until_ready(p->servers, writes);
+	}
 }
 
 /* ---- variants shm and inplace ---- */
 
+#define TURN (4 * PIECE) /* floats that are handed over at once */
+
+/* Each counts the turns that were handed over and not yet taken; by [server][worker]. */
 struct turns {
-	sem_t pushed[PS_MOST][PS_MOST]; /* semaphores, by [server][worker] */
+	sem_t pushed[PS_MOST][PS_MOST];
 	sem_t updated[PS_MOST][PS_MOST];
 };
 
@@ -211,47 +267,72 @@ static void wait_turn(sem_t *turn)
 		;
 }
 
-static void serve_shm(struct ps *p)
+static size_t least(size_t a, size_t b)
 {
-	size_t first = ps_first(p, p->index), end = ps_first(p, p->index + 1);
+	return a < b ? a : b;
+}
+
+/* Adds the elements [at, end) of all gradients, and updates the parameters. */
+static void update_turn(struct ps *p, size_t at, size_t end)
+{
 	static float sums[PIECE];
 
-	for (unsigned r = 0; r < p->rounds; r++) {
-		for (unsigned w = 0; w < p->workers; w++)
-			wait_turn(&turns->pushed[p->index][w]);
-		for (size_t i = first; i < end; i += PIECE) {
-			size_t n = end - i < PIECE ? end - i : PIECE;
+	for (; at < end; at += PIECE) {
+		size_t n = least(PIECE, end - at);
 
-			for (unsigned w = 0; w < p->workers; w++)
-				ps_add(sums, gradients[w] + i, n);
-			ps_apply(p, params + i, sums, n);
-		}
 		for (unsigned w = 0; w < p->workers; w++)
-			sem_post(&turns->updated[p->index][w]);
+			ps_add(sums, gradients[w] + at, n);
+		ps_apply(p, params + at, sums, n);
 	}
 }
 
-/* One round of a worker. The variant inplace needs no copy of the parameters: a server
- * updates them only after all workers have pushed the next gradient, and then no worker
- * reads them. */
-static void round_shm(struct ps *p)
+static void serve_shm(struct ps *p)
 {
+	size_t first = ps_first(p, p->index), end = ps_first(p, p->index + 1);
+
+	for (unsigned r = 0; r < p->rounds; r++) {
+		for (size_t at = first; at < end; at += TURN) {
+			for (unsigned w = 0; w < p->workers; w++)
+				wait_turn(&turns->pushed[p->index][w]);
+			update_turn(p, at, least(at + TURN, end));
+			for (unsigned w = 0; w < p->workers; w++)
+				sem_post(&turns->updated[p->index][w]);
+		}
+	}
+}
+
+/* A worker's part of the turn that begins at this element of the server's: it hands over
+ * its gradient, or takes the parameters. */
+static void take_turn(struct ps *p, unsigned s, size_t offset, bool push)
+{
+	size_t at = ps_first(p, s) + offset, end = ps_first(p, s + 1);
+	size_t bytes = least(TURN, end - at) * sizeof(float);
 	bool copies = strcmp(p->variant, "shm") == 0;
 
-	for (unsigned s = 0; s < p->servers; s++) {
-		size_t first = ps_first(p, s), count = ps_first(p, s + 1) - first;
-
-		if (copies)
-			memcpy(gradients[p->index] + first, p->gradient + first,
-				count * sizeof(float));
-		sem_post(&turns->pushed[s][p->index]);
-	}
-	for (unsigned s = 0; s < p->servers; s++) {
-		size_t first = ps_first(p, s), count = ps_first(p, s + 1) - first;
-
+	if (at >= end)
+		return;
+	if (!push)
 		wait_turn(&turns->updated[s][p->index]);
-		if (copies)
-			memcpy(p->params + first, params + first, count * sizeof(float));
+	if (copies && push)
+		memcpy(gradients[p->index] + at, p->gradient + at, bytes);
+	else if (copies)
+		memcpy(p->params + at, params + at, bytes);
+	if (push)
+		sem_post(&turns->pushed[s][p->index]);
+}
+
+/* One round of a worker. The variant inplace needs no copy of the parameters: a server
+ * updates a turn only after all workers have pushed it in the next round, and then no
+ * worker reads the parameters of this one. */
+static void round_shm(struct ps *p)
+{
+	size_t most = p->count / p->servers + p->count % p->servers;
+
+	for (int push = 1; push >= 0; push--) {
+		for (size_t offset = 0; offset < most; offset += TURN) {
+			for (unsigned s = 0; s < p->servers; s++)
+				take_turn(p, s, offset, push);
+		}
 	}
 }
 

@@ -2,9 +2,9 @@
 /*
  * The peer "one copy": the limit of what shared memory can give. The sender's tensor is
  * in shared memory, a counter says that it is ready, the receiver copies it once into its
- * own tensor, and a second counter goes back. The variants are ways of copying: "memcpy",
- * and "around", which bypasses the cache for tensors of 4 MiB or more, where that is
- * faster.
+ * own tensor, and a second counter goes back. Both tensors are in huge pages, as Tern's
+ * are. The variants are ways of copying: "memcpy", and "around", which bypasses the cache
+ * for tensors of 4 MiB or more, where that is faster.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,8 @@
 #include "bench/copy.h"
 #include "bench/pair.h"
 
-#define HEAD_BYTES   4096u
+#define HUGE_BYTES   (2u << 20)
+#define HEAD_BYTES   HUGE_BYTES /* so that tensors begin with a huge page */
 #define AROUND_BYTES (4u << 20)
 
 /* Counters of messages. The sender stores `posted` with release order after the tensor's
@@ -45,21 +46,20 @@ static void shm_open_pair(struct pair *p)
 	char path[64];
 
 	if (p->sender) {
+		where.bytes += -where.bytes % HUGE_BYTES;
 		where.fd = memfd_create("bench", MFD_CLOEXEC);
 		if (where.fd < 0 || ftruncate(where.fd, (off_t)where.bytes) < 0)
 			pair_die("shared memory: %s", strerror(errno));
+		head = bench_map(where.fd, where.bytes);
 		pair_tell(p, &where, sizeof(where));
 	} else {
 		pair_hear(p, &where, sizeof(where));
 		snprintf(path, sizeof(path), "/proc/%d/fd/%d", where.pid, where.fd);
 		where.fd = open(path, O_RDWR | O_CLOEXEC);
+		if (where.fd < 0)
+			pair_die("shared memory: %s", strerror(errno));
+		head = bench_map(where.fd, where.bytes);
 	}
-	head = mmap(NULL, where.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, where.fd, 0);
-	if (head == MAP_FAILED)
-		pair_die("shared memory: %s", strerror(errno));
-	/* must be called before any page is touched */
-	madvise(head, where.bytes, MADV_HUGEPAGE);
-	madvise(head, where.bytes, MADV_POPULATE_WRITE);
 	shared = (unsigned char *)head + HEAD_BYTES;
 	if (p->sender)
 		p->tensors = shared;
@@ -94,7 +94,7 @@ static void shm_receive(struct pair *p, uint64_t n)
 	while (atomic_load_explicit(&head->posted, memory_order_acquire) < before + n + 1)
 		pair_relax();
 	if (p->size < AROUND_BYTES || strcmp(p->variant, "around") != 0 ||
-		p->size % 64 != 0 || !copy_around_cache(to, from, p->size))
+		!copy_around_cache(to, from, p->size))
 		memcpy(to, from, p->size);
 }
 
