@@ -94,9 +94,12 @@ def ucx_peers(fabric, name, environment, waits=("poll",)):
 
 
 def tcp_peers():
-    raw = [Peer(f"raw.tcp.{wait}", "raw TCP", "raw_tcp", "gcc", "tcp", wait)
-           for wait in ("poll", "sleep")]
-    ucx = ucx_peers("tcp", "tcp", {**tcp_environment(), **UCX_TCP}, ("poll", "sleep"))
+    waits = ("poll", "sleep")
+    raw = [Peer(f"raw.tcp.{wait}", "raw TCP", "raw_tcp", "gcc", "tcp", wait, "plain")
+           for wait in waits]
+    raw += [Peer(f"raw.tcp.batched.{wait}", "raw TCP, several messages with a call", "raw_tcp",
+                 "gcc", "tcp", wait, "batched", tests=("rate",)) for wait in waits]
+    ucx = ucx_peers("tcp", "tcp", {**tcp_environment(), **UCX_TCP}, waits)
     return [*raw, *grpc_peers(), *ucx,
             Peer("mpi.tcp.poll", "OpenMPI, tcp", "mpi", "libopenmpi-dev", "tcp", "poll",
                  launcher=mpi("tcp"), environment=tcp_environment()),

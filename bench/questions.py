@@ -29,12 +29,14 @@ class Plan:
     def sizes(self, full, quick):
         return quick if self.quick else full
 
-    def peers(self, question, peers):
-        """The peers of a question. A quick run has only the plain C programs and the peers that a
-        goal of the question names; of those it needs all, since the worst ratio counts."""
+    def peers(self, question, peers, test):
+        """The peers of a question that have its test. A quick run has only the plain C programs and
+        the peers that a goal of the question names; of those it needs all, since the worst ratio
+        counts."""
         asking = [goal for goal in GOALS if goal.question == question]
-        return [p for p in peers if not self.quick or p.package == "gcc" or
-                any(goal.is_against(p.key) for goal in asking)]
+        return [p for p in peers if test in p.tests and
+                (not self.quick or p.package == "gcc" or
+                 any(goal.is_against(p.key) for goal in asking))]
 
 
 def latency_points(sizes, fabric, wait):
@@ -49,7 +51,7 @@ def roundtrip_tcp(plan):
     ours = [plan.make.tern("lat", "tcp", wait, latency_points(sizes, "tcp", wait))
             for wait in ("poll", "sleep")]
     theirs = [plan.make.peer(p, "lat", latency_points(sizes, "tcp", p.wait))
-              for p in plan.peers("roundtrip-tcp", who.tcp_peers())]
+              for p in plan.peers("roundtrip-tcp", who.tcp_peers(), "lat")]
     return Question(
         "roundtrip-tcp", "Round trip over TCP by size",
         "A tensor of N bytes goes out, 8 bytes come back; one under way. Polling and sleeping "
@@ -64,7 +66,7 @@ def roundtrip_shm(plan):
     peek = plan.make.tern("lat", "shm", "poll", [(size, 40000) for size in sizes],
                           key="tern.shm.peek", title="Tern, shm, in place", receive="peek")
     theirs = [plan.make.peer(p, "lat", latency_points(sizes, "shm", p.wait))
-              for p in plan.peers("roundtrip-shm", who.shm_peers())]
+              for p in plan.peers("roundtrip-shm", who.shm_peers(), "lat")]
     return Question("roundtrip-shm", "Round trip through shared memory by size",
                     "As over TCP. The tensor is copied into the receiver's own; but `in place` "
                     "the receiver gets its address in the sender's memory, and reads nothing: "
@@ -75,7 +77,7 @@ def rewrite_shm(plan):
     points = latency_points(plan.sizes([M, 64 * M], [64 * M]), "shm", "poll")
     ours = [plan.make.tern("lat", "shm", "poll", points, rewrite=True)]
     theirs = [plan.make.peer(p, "lat", points, rewrite=True)
-              for p in plan.peers("rewrite-shm", who.shm_peers())]
+              for p in plan.peers("rewrite-shm", who.shm_peers(), "lat")]
     return Question("rewrite-shm", "Round trip through shared memory, the tensor written anew",
                     "The sender writes its tensor before each message, as a trainer does; the "
                     "round trip does not count that, `cpu_s_per_gb` does.", [*ours, *theirs], LATENCY)
@@ -90,7 +92,7 @@ def bandwidth(plan, fabric, peers):
               for size in plan.sizes([64 * K, M, largest], [largest])]
     found = [plan.make.tern("bw", fabric, wait, points, inflight) for wait in ("poll", "sleep")]
     found += [plan.make.peer(peer, "bw", points[-2:] if peer.slow else points, inflight)
-              for peer in plan.peers(f"bandwidth-{fabric}", peers)
+              for peer in plan.peers(f"bandwidth-{fabric}", peers, "bw")
               if peer.key not in NOT_IN_BANDWIDTH]
     for contender in found:
         contender.point = lambda line: f"{line['size']}x{line['inflight']}"
@@ -118,14 +120,13 @@ def rate(plan):
         few = [(size, rounds // 20) for size, rounds in points]
         for wait in ("poll", "sleep"):
             found.append(plan.make.tern("rate", fabric, wait, points, 256))
-        for peer in plan.peers("rate", peers):
-            if "rate" in peer.tests:
-                slow = peer.program in ("tensorpipe", "libfabric")
-                found.append(plan.make.peer(peer, "rate", few if slow else points, 256))
+        for peer in plan.peers("rate", peers, "rate"):
+            slow = peer.program in ("tensorpipe", "libfabric")
+            found.append(plan.make.peer(peer, "rate", few if slow else points, 256))
     return Question("rate", "Small messages a second",
                     "256 under way, only the last is answered. Raw TCP makes a call for each "
-                    "message at each end; Tern and ZeroMQ send several with one, gRPC's stream "
-                    "is asked to.", found,
+                    "message at each end, or, as a limit, one for as many as 64 KiB hold; Tern "
+                    "and ZeroMQ send several with one, gRPC's stream is asked to.", found,
                     [("msgs_per_s", "/s", "larger")])
 
 

@@ -4,6 +4,10 @@
  * TCP_NODELAY; bytes are received directly into the tensor, at most 1 MiB per call, which
  * was the fastest. To poll, it calls a non-blocking recv in a loop; to sleep, the calls
  * block.
+ *
+ * plain: a call for each message at each end. batched: messages wait in a buffer until it
+ * is full or one of them asks for an answer, and the receiver takes as many bytes as there
+ * are and copies them into the tensors; for the rate of small messages.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,10 +20,16 @@
 
 #include "bench/pair.h"
 
-#define CALL_BYTES (1u << 20)
+#define CALL_BYTES  (1u << 20)
+#define BATCH_BYTES (64u << 10)
 
 static int fd;
 static int flags; /* flags of send() and recv() */
+static bool batched;
+/* In a sender, the bytes before `end` are to be sent; in a receiver, [start, end) are to be
+ * copied into tensors. */
+static unsigned char batch[BATCH_BYTES];
+static size_t batch_start, batch_end;
 
 static void open_socket(int s)
 {
@@ -53,6 +63,9 @@ static void raw_open(struct pair *p)
 		close(s);
 	}
 	flags = p->poll ? MSG_DONTWAIT : 0;
+	batched = strcmp(p->variant, "batched") == 0;
+	if (batched && p->size_max > BATCH_BYTES)
+		pair_die("batched is for messages of at most %u bytes", BATCH_BYTES);
 }
 
 /* Sends all bytes. While the socket is full, it does not read the answers: they have 8
@@ -71,24 +84,69 @@ static void put_bytes(const unsigned char *data, size_t bytes)
 	}
 }
 
+/* Receives at least one byte, and returns how many. */
+static size_t get_some(unsigned char *data, size_t bytes)
+{
+	for (;;) {
+		ssize_t done = recv(fd, data, bytes, flags);
+
+		if (done > 0)
+			return (size_t)done;
+		if (done == 0 || (errno != EAGAIN && errno != EINTR))
+			pair_die("recv: %s", done ? strerror(errno) : "closed");
+	}
+}
+
 static void get_bytes(unsigned char *data, size_t bytes)
 {
 	while (bytes) {
-		ssize_t done =
-			recv(fd, data, bytes < CALL_BYTES ? bytes : CALL_BYTES, flags);
+		size_t done = get_some(data, bytes < CALL_BYTES ? bytes : CALL_BYTES);
 
-		if (done < 0 && (errno == EAGAIN || errno == EINTR))
-			continue;
-		if (done <= 0)
-			pair_die("recv: %s", done ? strerror(errno) : "closed");
 		data += done;
-		bytes -= (size_t)done;
+		bytes -= done;
+	}
+}
+
+static void post_batched(struct pair *p, uint64_t n)
+{
+	if (batch_end + p->size > BATCH_BYTES) {
+		put_bytes(batch, batch_end);
+		batch_end = 0;
+	}
+	memcpy(batch + batch_end, pair_tensor(p, n), p->size);
+	batch_end += p->size;
+	if (pair_answered(p, n)) {
+		put_bytes(batch, batch_end);
+		batch_end = 0;
+	}
+}
+
+static void receive_batched(struct pair *p, uint64_t n)
+{
+	unsigned char *to = pair_tensor(p, n);
+
+	for (size_t left = p->size; left;) {
+		size_t bytes = batch_end - batch_start;
+
+		if (!bytes) {
+			batch_start = 0;
+			batch_end = bytes = get_some(batch, BATCH_BYTES);
+		}
+		if (bytes > left)
+			bytes = left;
+		memcpy(to, batch + batch_start, bytes);
+		batch_start += bytes;
+		to += bytes;
+		left -= bytes;
 	}
 }
 
 static void raw_post(struct pair *p, uint64_t n)
 {
-	put_bytes(pair_tensor(p, n), p->size);
+	if (batched)
+		post_batched(p, n);
+	else
+		put_bytes(pair_tensor(p, n), p->size);
 }
 
 static void raw_await(struct pair *p, uint64_t n)
@@ -101,7 +159,10 @@ static void raw_await(struct pair *p, uint64_t n)
 
 static void raw_receive(struct pair *p, uint64_t n)
 {
-	get_bytes(pair_tensor(p, n), p->size);
+	if (batched)
+		receive_batched(p, n);
+	else
+		get_bytes(pair_tensor(p, n), p->size);
 }
 
 static void raw_answer(struct pair *p, uint64_t n)
@@ -124,7 +185,7 @@ int main(int argc, char **argv)
 {
 	return pair_main(argc, argv,
 		&(struct pair_ops){.name = "raw TCP",
-			.variants = "",
+			.variants = "plain,batched",
 			.waits = "poll,sleep",
 			.version = raw_version,
 			.open = raw_open,
