@@ -15,18 +15,25 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "bench/pair.h"
 #include "tensor.pb.h"
 
-/* The size of a message where a tensor is cut into several. gRPC refuses messages of more
- * than 4 MB unless it is told otherwise, and its maintainers advise to send large data as
- * a stream of smaller messages. */
-constexpr size_t GRPC_CHUNK_BYTES = 1 << 20;
+/* The size of a message where a tensor is cut into several; TERN_BENCH_GRPC_CHUNK is for
+ * bench/sweep.py. gRPC refuses messages of more than 4 MB unless it is told otherwise, and
+ * its maintainers advise to send large data as a stream of smaller messages. */
+inline size_t grpc_chunk_bytes()
+{
+	const char *text = getenv("TERN_BENCH_GRPC_CHUNK");
+	return text ? std::stoul(text) : 1 << 20;
+}
 
 inline const char *grpc_version()
 {
@@ -34,13 +41,26 @@ inline const char *grpc_version()
 	return text.c_str();
 }
 
-/* No retries, and no filters for what nobody asked for: a few percent of a small call.
- * Larger frames, windows and reads were tried as well, and change nothing that can be
- * told from noise. */
+/* Calls set(name, value) for each channel argument; a value is a number or text. No
+ * retries, and no filters for what nobody asked for: a few percent of a small call.
+ * bench/sweep.py measures what others bring, and sets TERN_BENCH_GRPC for it. */
 template <typename Set> void grpc_settings(Set set)
 {
-	set(GRPC_ARG_ENABLE_RETRIES, 0);
-	set(GRPC_ARG_MINIMAL_STACK, 1);
+	const char *text = getenv("TERN_BENCH_GRPC");
+	std::istringstream list(
+		text ? text : "grpc.enable_retries=0,grpc.minimal_stack=1");
+	std::string argument;
+	while (std::getline(list, argument, ',')) {
+		size_t equals = argument.find('=');
+		if (equals == std::string::npos)
+			pair_die("TERN_BENCH_GRPC: %s has no value", argument.c_str());
+		std::string name = argument.substr(0, equals);
+		std::string value = argument.substr(equals + 1);
+		if (value.find_first_not_of("0123456789") == std::string::npos)
+			set(name, std::stoi(value));
+		else
+			set(name, value);
+	}
 }
 
 /* To a server, for any message size. */
@@ -50,7 +70,12 @@ inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, 
 
 	args.SetMaxReceiveMessageSize(-1);
 	args.SetMaxSendMessageSize(-1);
-	grpc_settings([&](const char *name, int value) { args.SetInt(name, value); });
+	grpc_settings([&](const std::string &name, const auto &value) {
+		if constexpr (std::is_same_v<decltype(value), const int &>)
+			args.SetInt(name, value);
+		else
+			args.SetString(name, value);
+	});
 	return std::make_unique<grpc::GenericStub>(
 		grpc::CreateCustomChannel(host + ":" + std::to_string(port),
 			grpc::InsecureChannelCredentials(), args));
@@ -66,7 +91,7 @@ inline int grpc_serve(const std::string &host, grpc::AsyncGenericService *servic
 
 	builder.SetMaxReceiveMessageSize(-1);
 	builder.SetMaxSendMessageSize(-1);
-	grpc_settings([&](const char *name, int value) {
+	grpc_settings([&](const std::string &name, const auto &value) {
 		builder.AddChannelArgument(name, value);
 	});
 	builder.RegisterAsyncGenericService(service);

@@ -2,7 +2,7 @@
 /*
  * gRPC's generic API, with the codecs of grpc_codec.hh: {bytes, proto, protobytes} x
  * {unary, stream}, and bytes-chunks. unary: a call per tensor. stream: one call, a message
- * per tensor. chunks: one call, and a message for each GRPC_CHUNK_BYTES of a tensor.
+ * per tensor. chunks: one call, and a message for each 1 MiB of a tensor.
  *
  * Both ends have one completion queue and one thread. Polling asks the queue with a
  * deadline that has passed; sleeping waits in it.
@@ -44,7 +44,8 @@ struct End {
 
 	explicit End(struct pair *pair)
 	    : p(pair), codec(pair->variant),
-	      message_bytes(strstr(pair->variant, "chunks") ? GRPC_CHUNK_BYTES : SIZE_MAX)
+	      message_bytes(
+		      strstr(pair->variant, "chunks") ? grpc_chunk_bytes() : SIZE_MAX)
 	{
 	}
 	virtual ~End() = default;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A parameter server over gRPC with the tensor cut into messages of GRPC_CHUNK_BYTES. A
+ * A parameter server over gRPC with the tensor cut into messages of 1 MiB. A
  * worker has one stream to each server for all rounds. It writes its gradient chunk by
  * chunk and reads parameters at the same time, on all streams at once. A server updates a
  * chunk and writes it to all workers as soon as it has added that chunk of all of them.
@@ -22,7 +22,7 @@
 namespace
 {
 
-constexpr uint64_t CHUNK = GRPC_CHUNK_BYTES / sizeof(float);
+const uint64_t CHUNK = grpc_chunk_bytes() / sizeof(float);
 
 enum Kind : uintptr_t { kCall, kRead, kWrite, kKinds };
 

@@ -36,6 +36,7 @@ import questions  # noqa: E402
 import report  # noqa: E402
 import scaling  # noqa: E402
 import sittings  # noqa: E402
+import sweep  # noqa: E402
 import vm  # noqa: E402
 from figures import Figure, Interval  # noqa: E402
 
@@ -454,6 +455,31 @@ def libraries_have_the_same_malloc_unless_a_row_shows_what_it_brings():
                        "grpc.proto"}, without
 
 
+def a_sweep_changes_one_thing_of_peers_that_exist():
+    for make in sweep.SWEEPS.values():
+        asked = make()
+        for column in asked.columns:
+            base = sweep.contender(asked.settings[0], column)
+            assert base.command and "--size" in base.command, column
+            for setting in asked.settings[1:]:
+                changed = sweep.contender(setting, column)
+                assert changed.environment != base.environment, setting
+                assert changed.command == base.command, setting
+
+
+def a_sweep_says_how_many_times_as_long_a_setting_takes():
+    asked = sweep.Sweep("About.", [sweep.Column("p", 64, 1), sweep.Column("q", 64, 1, "bw", 16)],
+                        [sweep.Setting("base"), sweep.Setting("fast", {"A": "1"})])
+    values = iter([1.0, 2.0, 20.0, 10.0, 4.0, 1.0, 10.0, 10.0])
+    with mock.patch.object(sweep, "value_of", lambda setting, column: next(values)), \
+            contextlib.redirect_stderr(io.StringIO()):
+        found = sweep.measured(asked, 2)
+    lines = sweep.table(asked, found).splitlines()
+    assert lines[2:] == ["| base | 3.00 | 10.0 |",
+                         "| fast | 0.38 (0.25..0.50) | 0.75 (0.50..1.00) |"], lines
+    assert sweep.cell([1.0, None], [1.0, 1.0], asked.columns[0]) == "fails"
+
+
 def a_quick_run_neither_asks_nor_installs_peers_in_python():
     pythons = {peer.python for peer in contenders.ps_peers() if peer.python}
     for quick in (False, True):
@@ -737,6 +763,8 @@ tap.run([
     peers_that_could_not_be_installed_or_built_are_missing,
     ucx_tells_how_it_was_built,
     libraries_have_the_same_malloc_unless_a_row_shows_what_it_brings,
+    a_sweep_changes_one_thing_of_peers_that_exist,
+    a_sweep_says_how_many_times_as_long_a_setting_takes,
     a_quick_run_neither_asks_nor_installs_peers_in_python,
     results_are_json_with_a_line_for_each_point,
     other_runs_of_a_contender_that_failed_are_dropped_too,
