@@ -73,11 +73,19 @@ def grpc_peer(codec, way, kept, wait="sleep"):
                 tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
 
 
+def grpc_callback():
+    return Peer("grpc.callback-stream.malloc.sleep",
+                "gRPC, byte buffers, stream, callback API, malloc keeps its memory",
+                "grpc_callback", "libgrpc++-dev", "tcp", "sleep", "bytes-stream",
+                environment=tcp_environment())
+
+
 def grpc_peers():
     """Unary calls that sleep, with malloc as it is and with KEEP_MEMORY. The other variants only
     with KEEP_MEMORY, as a user who measures would run them."""
     return [grpc_peer("bytes", "unary", False),
             *(grpc_peer("bytes", way, True, wait) for way in WAYS for wait in ("sleep", "poll")),
+            grpc_callback(),
             grpc_peer("proto", "unary", False), grpc_peer("proto", "unary", True),
             grpc_peer("proto", "stream", True), grpc_peer("protobytes", "unary", True),
             grpc_peer("protobytes", "stream", True)]

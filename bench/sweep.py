@@ -82,8 +82,8 @@ def grpc():
                    "peer_state_based_framing", "flow_control_fixes")
     return Sweep(
         "gRPC's channel arguments, its experiments (GRPC_EXPERIMENTS), its way to poll and its "
-        "memory. Not tried: the callback API, and several threads at an end, since each end has "
-        "one core.",
+        "memory. Its callback API is a contender of the report. Not tried: several threads at an "
+        "end, since each end has one core.",
         [Column("grpc.bytes-unary.malloc.sleep", 64, 1000),
          Column("grpc.bytes-stream.malloc.sleep", 64, 1000),
          Column("grpc.bytes-stream.malloc.sleep", M, 100),

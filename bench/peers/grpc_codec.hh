@@ -81,24 +81,31 @@ inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, 
 			grpc::InsecureChannelCredentials(), args));
 }
 
-/* Starts a server of any message size at a port of its own: 0 if it cannot listen. */
+/* Starts a server of any message size. Returns its port; 0 if it cannot listen. */
+inline int grpc_start(const std::string &host, grpc::ServerBuilder *builder,
+	std::unique_ptr<grpc::Server> *server)
+{
+	int port = 0;
+
+	builder->SetMaxReceiveMessageSize(-1);
+	builder->SetMaxSendMessageSize(-1);
+	grpc_settings([&](const std::string &name, const auto &value) {
+		builder->AddChannelArgument(name, value);
+	});
+	builder->AddListeningPort(host + ":0", grpc::InsecureServerCredentials(), &port);
+	*server = builder->BuildAndStart();
+	return *server ? port : 0;
+}
+
 inline int grpc_serve(const std::string &host, grpc::AsyncGenericService *service,
 	std::unique_ptr<grpc::ServerCompletionQueue> *queue,
 	std::unique_ptr<grpc::Server> *server)
 {
 	grpc::ServerBuilder builder;
-	int port = 0;
 
-	builder.SetMaxReceiveMessageSize(-1);
-	builder.SetMaxSendMessageSize(-1);
-	grpc_settings([&](const std::string &name, const auto &value) {
-		builder.AddChannelArgument(name, value);
-	});
 	builder.RegisterAsyncGenericService(service);
-	builder.AddListeningPort(host + ":0", grpc::InsecureServerCredentials(), &port);
 	*queue = builder.AddCompletionQueue();
-	*server = builder.BuildAndStart();
-	return *server ? port : 0;
+	return grpc_start(host, &builder, server);
 }
 
 struct Codec {

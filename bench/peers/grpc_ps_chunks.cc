@@ -80,7 +80,7 @@ struct Server {
 	      params(static_cast<float *>(bench_memory(count * sizeof(float), false))),
 	      sums(static_cast<float *>(bench_memory(count * sizeof(float), false)))
 	{
-		int port = grpc_serve(&service, &queue, &server);
+		int port = grpc_serve("127.0.0.1", &service, &queue, &server);
 		if (!port)
 			pair_die("cannot listen");
 		for (size_t i = 0; i < p->workers; i++) {
@@ -174,7 +174,7 @@ struct Worker {
 	{
 		for (unsigned i = 0; i < p->servers; i++) {
 			auto stream = std::make_unique<Stream>();
-			stream->stub = grpc_connect(ps_port(p, i));
+			stream->stub = grpc_connect("127.0.0.1", ps_port(p, i));
 			stream->call = stream->stub->PrepareCall(
 				&stream->context, "/ps/rounds", &queue);
 			stream->call->StartCall(tag_of(kCall, i));

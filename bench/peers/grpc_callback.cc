@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gRPC's callback API: one call, a message per tensor, as byte buffers. gRPC's own threads
+ * call the reactors, which write and read; the main thread sleeps until they have done
+ * what it waits for. All threads of an end share its core, so there is no polling.
+ */
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+
+#include "bench/pair.h"
+#include "grpc_codec.hh"
+
+using grpc::ByteBuffer;
+
+namespace
+{
+
+/* What both ends share. `mutex` protects the members, and p->size while it changes. */
+struct End {
+	struct pair *p;
+	Codec codec{"bytes"};
+	std::mutex mutex;
+	std::condition_variable changed;
+	bool broken = false;
+
+	explicit End(struct pair *pair) : p(pair)
+	{
+	}
+	virtual ~End() = default;
+	virtual void begin() = 0;
+
+	template <typename Until> void wait(Until until)
+	{
+		std::unique_lock<std::mutex> lock(mutex);
+		changed.wait(lock, [&] { return broken || until(); });
+		if (!until())
+			pair_die("the stream broke");
+	}
+
+	/* Runs what a reactor does when an operation is done. That one failed matters only
+	 * if something is waited for: the other end may exit first. */
+	template <typename Action> void done(bool ok, Action action)
+	{
+		std::lock_guard<std::mutex> lock(mutex);
+		if (ok)
+			action();
+		else
+			broken = true;
+		changed.notify_one();
+	}
+};
+
+struct Client : End, grpc::ClientBidiReactor<ByteBuffer, ByteBuffer> {
+	std::unique_ptr<grpc::GenericStub> stub;
+	grpc::ClientContext context;
+	ByteBuffer message, reply;
+	bool writing = false;
+	uint64_t posted = 0, written = 0, answers = 0, awaited = 0; /* of this size */
+
+	Client(struct pair *pair, int port) : End(pair), stub(grpc_connect(pair->host, port))
+	{
+		stub->PrepareBidiStreamingCall(&context, "/tensor/stream", {}, this);
+		StartRead(&reply);
+		StartCall();
+	}
+	void begin() override
+	{
+		std::lock_guard<std::mutex> lock(mutex);
+		posted = written = answers = awaited = 0;
+	}
+	void write()
+	{
+		if (writing || written == posted)
+			return;
+		writing = true;
+		message = codec.encode(pair_tensor(p, written), p->size);
+		grpc::WriteOptions options;
+		if (!pair_answered(p, written)) /* it may leave together with the next */
+			options.set_buffer_hint();
+		StartWrite(&message, options);
+	}
+	void OnWriteDone(bool ok) override
+	{
+		done(ok, [&] { writing = false, written++, write(); });
+	}
+	void OnReadDone(bool ok) override
+	{
+		done(ok, [&] { answers++, StartRead(&reply); });
+	}
+	void post()
+	{
+		std::lock_guard<std::mutex> lock(mutex);
+		posted++;
+		write();
+	}
+	void await(uint64_t n)
+	{
+		awaited += pair_answered(p, n);
+		wait([&] { return written > n && answers >= awaited; });
+	}
+};
+
+struct Server : End, grpc::CallbackGenericService, grpc::ServerGenericBidiReactor {
+	std::unique_ptr<grpc::Server> server;
+	ByteBuffer request, reply;
+	bool writing = false;
+	uint64_t received = 0; /* of this size */
+
+	explicit Server(struct pair *pair) : End(pair)
+	{
+		static const char eight[PAIR_REPLY_BYTES] = {};
+		reply = codec.encode(eight, sizeof(eight));
+		grpc::ServerBuilder builder;
+		builder.RegisterCallbackGenericService(this);
+		int port = grpc_start(pair->host, &builder, &server);
+		if (!port)
+			pair_die("cannot listen");
+		pair_tell(p, &port, sizeof(port));
+	}
+	grpc::ServerGenericBidiReactor *CreateReactor(
+		grpc::GenericCallbackServerContext *) override
+	{
+		StartRead(&request);
+		return this;
+	}
+	void begin() override
+	{
+		std::lock_guard<std::mutex> lock(mutex);
+		received = 0;
+	}
+	void OnReadDone(bool ok) override
+	{
+		done(ok, [&] {
+			codec.decode(&request, pair_tensor(p, received++), p->size);
+			request.Clear();
+			StartRead(&request);
+		});
+	}
+	void OnWriteDone(bool ok) override
+	{
+		done(ok, [&] { writing = false; });
+	}
+	void OnDone() override
+	{
+	}
+	void receive(uint64_t n)
+	{
+		wait([&] { return received > n; });
+	}
+	void answer(uint64_t n)
+	{
+		if (!pair_answered(p, n))
+			return;
+		wait([&] { return !writing; });
+		writing = true;
+		StartWrite(&reply);
+	}
+};
+
+Client *client_of(struct pair *p)
+{
+	return static_cast<Client *>(static_cast<End *>(p->state));
+}
+
+Server *server_of(struct pair *p)
+{
+	return static_cast<Server *>(static_cast<End *>(p->state));
+}
+
+void open(struct pair *p)
+{
+	int port;
+	if (!p->sender) {
+		p->state = static_cast<End *>(new Server(p));
+		return;
+	}
+	pair_hear(p, &port, sizeof(port));
+	p->state = static_cast<End *>(new Client(p, port));
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+	struct pair_ops ops = {};
+	ops.name = "gRPC";
+	ops.variants = "bytes-stream";
+	ops.waits = "sleep";
+	ops.version = grpc_version;
+	ops.open = open;
+	ops.begin = [](struct pair *p) { static_cast<End *>(p->state)->begin(); };
+	ops.post = [](struct pair *p, uint64_t) { client_of(p)->post(); };
+	ops.await = [](struct pair *p, uint64_t n) { client_of(p)->await(n); };
+	ops.receive = [](struct pair *p, uint64_t n) { server_of(p)->receive(n); };
+	ops.answer = [](struct pair *p, uint64_t n) { server_of(p)->answer(n); };
+	return pair_main(argc, argv, &ops);
+}
