@@ -86,9 +86,9 @@ def grpc_peers():
     return [grpc_peer("bytes", "unary", False),
             *(grpc_peer("bytes", way, True, wait) for way in WAYS for wait in ("sleep", "poll")),
             grpc_callback(),
-            grpc_peer("proto", "unary", False), grpc_peer("proto", "unary", True),
-            grpc_peer("proto", "stream", True), grpc_peer("protobytes", "unary", True),
-            grpc_peer("protobytes", "stream", True)]
+            grpc_peer("proto", "unary", False),
+            *(grpc_peer(codec, way, True, wait) for codec in ("proto", "protobytes")
+              for way in ("unary", "stream") for wait in ("sleep", "poll"))]
 
 
 def ucx_peers(fabric, name, environment, waits=("poll",)):
