@@ -73,11 +73,12 @@ def grpc_peer(codec, way, kept, wait="sleep"):
                 tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
 
 
-def grpc_callback():
-    return Peer("grpc.callback-stream.malloc.sleep",
-                "gRPC, byte buffers, stream, callback API, malloc keeps its memory",
-                "grpc_callback", "libgrpc++-dev", "tcp", "sleep", "bytes-stream",
-                environment=tcp_environment())
+def grpc_callback(way):
+    return Peer(f"grpc.callback-{way}.malloc.sleep",
+                f"gRPC, byte buffers, {WAYS[way]}, callback API, malloc keeps its memory",
+                "grpc_callback", "libgrpc++-dev", "tcp", "sleep", f"bytes-{way}",
+                environment=tcp_environment(),
+                tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
 
 
 def grpc_peers():
@@ -85,7 +86,7 @@ def grpc_peers():
     with KEEP_MEMORY, as a user who measures would run them."""
     return [grpc_peer("bytes", "unary", False),
             *(grpc_peer("bytes", way, True, wait) for way in WAYS for wait in ("sleep", "poll")),
-            grpc_callback(),
+            grpc_callback("stream"), grpc_callback("chunks"),
             grpc_peer("proto", "unary", False),
             *(grpc_peer(codec, way, True, wait) for codec in ("proto", "protobytes")
               for way in ("unary", "stream") for wait in ("sleep", "poll"))]

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gRPC's callback API: one call, a message per tensor, as byte buffers. gRPC's own threads
- * call the reactors, which write and read; the main thread sleeps until they have done
- * what it waits for. All threads of an end share its core, so there is no polling.
+ * gRPC's callback API: one call, with byte buffers. stream: a message per tensor. chunks:
+ * a message for each 1 MiB of a tensor. gRPC's own threads call the reactors, which write
+ * and read; the main thread sleeps until they have done what it waits for. All threads of
+ * an end share its core, so there is no polling.
  */
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -24,15 +26,34 @@ namespace
 struct End {
 	struct pair *p;
 	Codec codec{"bytes"};
+	size_t message_bytes; /* of the largest message */
+	size_t offset = 0;    /* of the next message, in its tensor */
 	std::mutex mutex;
 	std::condition_variable changed;
 	bool broken = false;
 
-	explicit End(struct pair *pair) : p(pair)
+	explicit End(struct pair *pair)
+	    : p(pair), message_bytes(grpc_message_bytes(pair->variant))
 	{
 	}
 	virtual ~End() = default;
 	virtual void begin() = 0;
+
+	/* The size of the next message. */
+	size_t part() const
+	{
+		return std::min(message_bytes, p->size - offset);
+	}
+
+	/* Goes on to the next message. True if the tensor is complete. */
+	bool next()
+	{
+		offset += part();
+		if (offset < p->size)
+			return false;
+		offset = 0;
+		return true;
+	}
 
 	template <typename Until> void wait(Until until)
 	{
@@ -78,15 +99,16 @@ struct Client : End, grpc::ClientBidiReactor<ByteBuffer, ByteBuffer> {
 		if (writing || written == posted)
 			return;
 		writing = true;
-		message = codec.encode(pair_tensor(p, written), p->size);
+		message = codec.encode(pair_tensor(p, written) + offset, part());
 		grpc::WriteOptions options;
-		if (!pair_answered(p, written)) /* it may leave together with the next */
+		/* The message may leave together with the next. */
+		if (offset + part() < p->size || !pair_answered(p, written))
 			options.set_buffer_hint();
 		StartWrite(&message, options);
 	}
 	void OnWriteDone(bool ok) override
 	{
-		done(ok, [&] { writing = false, written++, write(); });
+		done(ok, [&] { writing = false, written += next(), write(); });
 	}
 	void OnReadDone(bool ok) override
 	{
@@ -136,8 +158,9 @@ struct Server : End, grpc::CallbackGenericService, grpc::ServerGenericBidiReacto
 	void OnReadDone(bool ok) override
 	{
 		done(ok, [&] {
-			codec.decode(&request, pair_tensor(p, received++), p->size);
+			codec.decode(&request, pair_tensor(p, received) + offset, part());
 			request.Clear();
+			received += next();
 			StartRead(&request);
 		});
 	}
@@ -189,7 +212,7 @@ int main(int argc, char **argv)
 {
 	struct pair_ops ops = {};
 	ops.name = "gRPC";
-	ops.variants = "bytes-stream";
+	ops.variants = "bytes-stream,bytes-chunks";
 	ops.waits = "sleep";
 	ops.version = grpc_version;
 	ops.open = open;

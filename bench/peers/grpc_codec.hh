@@ -41,6 +41,12 @@ inline const char *grpc_version()
 	return text.c_str();
 }
 
+/* The size of the largest message of a variant. */
+inline size_t grpc_message_bytes(const char *variant)
+{
+	return strstr(variant, "chunks") ? grpc_chunk_bytes() : SIZE_MAX;
+}
+
 /* Calls set(name, value) for each channel argument; a value is a number or text. No
  * retries, and no filters for what nobody asked for: a few percent of a small call.
  * bench/sweep.py measures what others bring, and sets TERN_BENCH_GRPC for it. */

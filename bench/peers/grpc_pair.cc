@@ -44,8 +44,7 @@ struct End {
 
 	explicit End(struct pair *pair)
 	    : p(pair), codec(pair->variant),
-	      message_bytes(
-		      strstr(pair->variant, "chunks") ? grpc_chunk_bytes() : SIZE_MAX)
+	      message_bytes(grpc_message_bytes(pair->variant))
 	{
 	}
 	virtual ~End() = default;
