@@ -74,7 +74,7 @@ def grpc_peer(codec, way, kept, wait="sleep"):
 
 
 def grpc_callback(way):
-    return Peer(f"grpc.callback-{way}.malloc.sleep",
+    return Peer(f"grpc.bytes-callback-{way}.malloc.sleep",
                 f"gRPC, byte buffers, {WAYS[way]}, callback API, malloc keeps its memory",
                 "grpc_callback", "libgrpc++-dev", "tcp", "sleep", f"bytes-{way}",
                 environment=tcp_environment(),
@@ -162,7 +162,7 @@ def ps_peers():
                    cubic(), narrow=True),
             PsPeer("grpc.bytes.malloc", "gRPC, byte buffers, malloc keeps its memory", "grpc_ps",
                    "libgrpc++-dev", "bytes", "tcp", tcp_environment()),
-            PsPeer("grpc.chunks.malloc",
+            PsPeer("grpc.bytes-chunks.malloc",
                    "gRPC, byte buffers, stream of 1 MiB chunks, malloc keeps its memory",
                    "grpc_ps_chunks", "libgrpc++-dev", "chunks", "tcp",
                    tcp_environment()),

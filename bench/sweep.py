@@ -106,7 +106,7 @@ def columns(keys, *points):
 
 
 def ucx():
-    tcp = [("TX segments of 128 KiB", {"UCX_TCP_TX_SEG_SIZE": "128K"}),
+    tcp = [("TX segments of 64 KiB, as RX", {"UCX_TCP_TX_SEG_SIZE": "64K"}),
            ("TX and RX segments of 128 KiB",
             {"UCX_TCP_TX_SEG_SIZE": "128K", "UCX_TCP_RX_SEG_SIZE": "128K"}),
            ("TX and RX segments of 512 KiB",
