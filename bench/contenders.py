@@ -46,7 +46,9 @@ def tcp_environment():
 
 # By default UCX, OpenMPI and libfabric send 64 KiB over tcp only after a handshake (rendezvous).
 # Sent without it (eagerly), 64 KiB take about half the time. Larger tensors keep the handshake.
-UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_RNDV_THRESH": "256K"}
+# UCX's segments of 8 KiB make 1 MiB take up to ten times as long with the release build.
+UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_RNDV_THRESH": "256K",
+           "UCX_TCP_TX_SEG_SIZE": "128K", "UCX_TCP_RX_SEG_SIZE": "128K"}
 MPI_TCP = ["--mca", "btl_tcp_if_include", "lo", "--mca", "btl_tcp_eager_limit", "131072"]
 UCX_TITLES = {"tcp": "tcp", "posix": "posix", "cma": "posix and cma"}
 LIBFABRIC_TCP = {"FI_OFI_RXM_BUFFER_SIZE": "131072"}  # not for the rate, which it makes far lower

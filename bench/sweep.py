@@ -106,6 +106,7 @@ def columns(keys, *points):
 
 
 def ucx():
+    default = {"UCX_TCP_TX_SEG_SIZE": "8K", "UCX_TCP_RX_SEG_SIZE": "64K"}
     tcp = [("TX segments of 64 KiB, as RX", {"UCX_TCP_TX_SEG_SIZE": "64K"}),
            ("TX and RX segments of 128 KiB",
             {"UCX_TCP_TX_SEG_SIZE": "128K", "UCX_TCP_RX_SEG_SIZE": "128K"}),
@@ -120,11 +121,12 @@ def ucx():
            ("zero-copy from 16 KiB", {"UCX_ZCOPY_THRESH": "16K"}),
            ("buffers of 4 MiB", {"UCX_TCP_SNDBUF": "4M", "UCX_TCP_RCVBUF": "4M"})]
     keys = ("ucx.tcp.poll", "ucx-release.tcp.poll")
-    return Sweep("Over tcp, Debian's build and the release build.",
+    return Sweep("Over tcp, Debian's build and the release build. The report takes segments of 128 "
+                 "KiB.",
                  columns(keys, (64, 2000), (64 * K, 1000), (M, 100), (64 * M, 8)),
-                 [Setting("as measured: rendezvous from 256 KiB"),
-                  *(Setting(*setting) for setting in tcp),
-                  Setting("malloc as it comes", without=("GLIBC_TUNABLES",))])
+                 [Setting("rendezvous from 256 KiB, UCX's segments (TX 8 KiB, RX 64 KiB)", default),
+                  *(Setting(title, {**default, **change}) for title, change in tcp),
+                  Setting("malloc as it comes", default, without=("GLIBC_TUNABLES",))])
 
 
 def ucx_shm():
@@ -239,7 +241,8 @@ def page(name, sweep, found, rounds, loads):
         "",
         "The first row has medians. The others say how many times as long it took with one setting "
         "changed: the median of the ratios to a run beside it, and their range; below 1 the "
-        "setting is faster. If the range contains 1, no difference was found.", "",
+        "setting is faster. If the range contains 1, no difference was found. The load in the last "
+        "line tells whether other programs ran meanwhile.", "",
         table(sweep, found), "",
         "; ".join(f"{what}: {here[what]}" for what in kept)
         + "; " + "; ".join(f"{what}: {text}" for what, text in here.items() if "build of" in what)

@@ -48,8 +48,9 @@ inline size_t grpc_message_bytes(const char *variant)
 }
 
 /* Calls set(name, value) for each channel argument; a value is a number or text. No
- * retries, and no filters for what nobody asked for: a few percent of a small call.
- * bench/sweep.py measures what others bring, and sets TERN_BENCH_GRPC for it. */
+ * retries, and no filters for what nobody asked for: a few percent of a small call. What
+ * others bring is in docs/benchmarks/grpc-settings.md, by bench/sweep.py, which sets
+ * TERN_BENCH_GRPC for it. */
 template <typename Set> void grpc_settings(Set set)
 {
 	const char *text = getenv("TERN_BENCH_GRPC");
