@@ -135,7 +135,7 @@ def has_rdma():
 
 def pairs():
     """Peers whose two ends can be started one by one. Those that mpirun starts cannot."""
-    every = [peer for peer in who.tcp_peers() if not peer.launcher]
+    every = [peer for peer in who.tcp_peers() if not peer.launcher and set(METRICS) <= set(peer.tests)]
     for peer in every:
         peer.environment = {name: value for name, value in peer.environment.items()
                             if name != "UCX_NET_DEVICES"}  # loopback

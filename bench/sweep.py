@@ -20,6 +20,7 @@ import contenders as who
 import figures
 import install
 import machine
+import report
 import measure
 
 K, M = 1 << 10, 1 << 20
@@ -207,17 +208,17 @@ def measured(sweep, rounds):
 # ---- the table ----
 
 def cell(values, base, column):
-    """How many times as long as with the first setting: the median, and the range of rounds."""
+    """How many times as long as with the first setting, with the interval."""
     if None in values or None in base:
         return "fails"
     ratio = figures.ratio(values, base) if column.test == "lat" else figures.ratio(base, values)
-    return f"{ratio.median:.2f} ({ratio.low:.2f}..{ratio.high:.2f})"
+    return report.interval_text(ratio)
 
 
 def base_cell(found, c):
-    """The median of all values with the first setting."""
+    """The geometric mean of all values with the first setting."""
     values = [value for (_, column), (_, base) in found.items() if column == c for value in base]
-    return "fails" if None in values else figures.number_text(figures.figure(values).median)
+    return "fails" if None in values else figures.number_text(figures.figure(values).mean)
 
 
 def table(sweep, found):
@@ -239,10 +240,10 @@ def page(name, sweep, found, rounds, loads):
         f"# Settings of {name} that were tried", "",
         f"Written by bench/sweep.py on {datetime.date.today()}; rounds: {rounds}. {sweep.about}",
         "",
-        "The first row has medians. The others say how many times as long it took with one setting "
-        "changed: the median of the ratios to a run beside it, and their range; below 1 the "
-        "setting is faster. If the range contains 1, no difference was found. The load in the last "
-        "line tells whether other programs ran meanwhile.", "",
+        "The first row has geometric means. The others say how many times as long it took with one "
+        "setting changed, beside a run without the change; below 1 the setting is faster. "
+        f"{figures.INTERVALS} If it contains 1, no difference was found. The load in the last line "
+        "tells whether other programs ran meanwhile.", "",
         table(sweep, found), "",
         "; ".join(f"{what}: {here[what]}" for what in kept)
         + "; " + "; ".join(f"{what}: {text}" for what, text in here.items() if "build of" in what)

@@ -475,8 +475,8 @@ def a_sweep_says_how_many_times_as_long_a_setting_takes():
             contextlib.redirect_stderr(io.StringIO()):
         found = sweep.measured(asked, 2)
     lines = sweep.table(asked, found).splitlines()
-    assert lines[2:] == ["| base | 3.00 | 10.0 |",
-                         "| fast | 0.38 (0.25..0.50) | 0.75 (0.50..1.00) |"], lines
+    assert lines[2] == "| base | 2.83 | 10.0 |", lines
+    assert [word.split(" [")[0] for word in lines[3].split(" | ")[1:]] == ["0.35", "0.71"], lines
     assert sweep.cell([1.0, None], [1.0, 1.0], asked.columns[0]) == "fails"
 
 
