@@ -8,6 +8,7 @@
     ./run bench QUESTION...       these only; the others' results stay
     ./run bench --check           tells which ratios moved against the committed ones; the
                                   report goes to build-bench/check
+    ./run bench --release-grpc    builds a release build of gRPC, too, if it is not there
     ./run bench --resume          with the options of a run that was stopped: goes on with it
     ./run bench --serve HOST:PORT, --connect HOST:PORT
                                   between two hosts: ./run bench --serve --help
@@ -25,8 +26,8 @@ for, at most 180 s, and then refused; --loaded measures all the same, as --quick
 report says so.
 
 Exit codes: 0; 1 a contender that is installed failed, or (--check --strict) a ratio is worse;
-2 wrong arguments, a machine that is not idle, or results that do not belong together; 128 and
-the signal's number if one stopped it.
+2 wrong arguments, a machine that is not idle, results that do not belong together, or no release
+build of gRPC although it was asked for; 128 and the signal's number if one stopped it.
 """
 import argparse
 import copy
@@ -39,6 +40,7 @@ from pathlib import Path
 
 import figures
 import goals
+import grpc_release
 import hosts
 import install
 import machine
@@ -89,12 +91,17 @@ def parse():
                    help="measure although something else runs; the report says so")
     p.add_argument("--tern", type=Path, default=TOP / "build/tern", help="the program")
     p.add_argument("--no-install", action="store_true", help="take the peers that are there")
+    p.add_argument("--release-grpc", action="store_true",
+                   help="also build a release build of gRPC, which takes half an hour or more "
+                   "and is kept; without this, it is measured if it is there")
     options = p.parse_args()
     for name in options.questions:
         if name not in QUESTIONS:
             p.error(f"{name}: not one of {', '.join(QUESTIONS)}")
     if options.rounds is not None and options.rounds < 1:
         p.error(f"--rounds {options.rounds}: at least 1")
+    if options.release_grpc and options.no_install:
+        p.error("--release-grpc: not with --no-install")
     if options.strict and not options.check:
         p.error("--strict: only with --check")
     if options.pool and (options.questions or options.check or options.resume):
@@ -293,6 +300,13 @@ def refuse_load(options):
                       "with --loaded")
 
 
+def build_grpc():
+    try:
+        grpc_release.get(say)
+    except grpc_release.Unavailable as why:
+        raise Refused(f"--release-grpc: {why}") from why
+
+
 def run(options):
     if options.pool:
         return pool(options)
@@ -300,10 +314,13 @@ def run(options):
     if options.check and before is None:
         raise Refused("docs/benchmarks/results.json is not there: nothing to compare with")
     journal = Journal(install.BUILD / "unfinished.jsonl")
-    missing = install.peers(not options.quick, not options.no_install)
+    if options.release_grpc:
+        build_grpc()
+    missing = {**install.peers(not options.quick, not options.no_install),
+               **grpc_release.missing()}
     if "verbs" in options.questions and not options.no_install:
         install.virtual_machine()
-    install.programs(options.tern.resolve().parent)
+    install.programs(options.tern.resolve().parent, grpc_release.built())
     refuse_load(options)
     here = machine.describe()
     old = add_to(options, here)

@@ -8,6 +8,7 @@ control, gets cubic from a preloaded socket() (peers/cubic.c).
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc_release
 import install
 from measure import Contender
 
@@ -109,6 +110,28 @@ def libfabric_tcp(environment, tests):
                 "tcp", environment=environment, tests=tests)
 
 
+# A newer gRPC reads its sockets in threads of its event engine. Where an end has one core, each
+# message then costs a change of threads; without them, the thread that asks the queue reads.
+NO_ENGINE = {"GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener,"
+             "-event_engine_for_all_other_endpoints,-event_engine_callback_cq"}
+
+
+def grpc_core_peers():
+    """gRPC through its C API: the same program with Debian's library, which has assertions, and
+    with a release build of a newer one."""
+    newer = f"gRPC core {grpc_release.VERSION} (release build)"
+    release = ("grpc_core_release", grpc_release.PACKAGE)
+    builds = [("core", "gRPC core, byte buffers", ("grpc_core", "libgrpc++-dev"), {}),
+              ("release", f"{newer}, byte buffers, no event engine", release, NO_ENGINE),
+              ("engine", f"{newer}, byte buffers", release, {})]
+    return [Peer(f"grpc.{key}-{way}.{wait}", f"{title}, {way}", *program, "tcp", wait, way,
+                 environment={**cubic(), **KEEP_MEMORY, **experiments},
+                 tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
+            for key, title, program, experiments in builds
+            for way in ("unary", "stream", "chunks") if way != "chunks" or key == "release"
+            for wait in ("poll", "sleep")]
+
+
 def tcp_peers():
     waits = ("poll", "sleep")
     raw = [Peer(f"raw.tcp.{wait}", "raw TCP", "raw_tcp", "gcc", "tcp", wait, "plain")
@@ -116,7 +139,7 @@ def tcp_peers():
     raw += [Peer(f"raw.tcp.batched.{wait}", "raw TCP, several messages with a call", "raw_tcp",
                  "gcc", "tcp", wait, "batched", tests=("rate",)) for wait in waits]
     ucx = ucx_peers("tcp", "tcp", {**tcp_environment(), **UCX_TCP}, waits)
-    return [*raw, *grpc_peers(), *ucx,
+    return [*raw, *grpc_peers(), *grpc_core_peers(), *ucx,
             Peer("mpi.tcp.poll", "OpenMPI, tcp", "mpi", "libopenmpi-dev", "tcp", "poll",
                  launcher=mpi("tcp"), environment=tcp_environment()),
             libfabric_tcp(tcp_environment(), ("rate",)),

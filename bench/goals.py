@@ -12,7 +12,9 @@ from fnmatch import fnmatchcase
 import figures
 
 NOT_IN_BANDWIDTH = ("grpc.proto-unary.sleep",)  # the same with malloc's memory kept is faster
-GRPC_BYTES, GRPC_PROTO = "grpc.bytes-*.{}", "grpc.proto-*.{}"
+# All with byte buffers: bytes-, core-, release- and engine-.
+GRPC_BYTES = "grpc.[bcre]*.{}"
+GRPC_PROTO = "grpc.proto-*.{}"
 K, M = 1 << 10, 1 << 20
 POLLS = {"poll": "both polling", "sleep": "both asleep"}
 RAW = {"poll": "raw TCP, spinning", "sleep": "raw TCP, blocking"}

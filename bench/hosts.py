@@ -37,6 +37,7 @@ from pathlib import Path
 
 import contenders as who
 import figures
+import grpc_release
 import install
 import machine
 import report
@@ -441,8 +442,8 @@ def main(words):
     options.tern = options.tern.resolve()
     try:
         options.secret = read_secret(options)
-        found = install.peers(False, not options.no_install)
-        install.programs(options.tern.parent)
+        found = {**install.peers(False, not options.no_install), **grpc_release.missing()}
+        install.programs(options.tern.parent, grpc_release.built())
         maker = who.Maker(options.tern, found)
         return (serve if options.serve else connect)(options, maker)
     except (Refused, OSError) as why:

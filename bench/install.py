@@ -78,17 +78,23 @@ def packages(wanted, say):
     return {name: why for name, why in reasons.items() if why}
 
 
-def pip(say, what, *steps):
-    """Runs commands that end with pip. Returns why one failed; "" if none did."""
-    say(f"  installing: {what} from PyPI, below build-bench")
+def run_steps(*steps):
+    """Runs commands. Returns why one failed; "" if none did."""
     for step in steps:
         try:
             done = subprocess.run(step, capture_output=True, text=True, timeout=900)
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
         if done.returncode:
-            return (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+            said = done.stderr.strip().splitlines() or [f"{' '.join(step[:3])} failed"]
+            return next((line for line in said if line.startswith("ERROR:")), said[-1])
     return ""
+
+
+def in_venv(*arguments):
+    """Runs Python in the virtual environment, which it makes first."""
+    return run_steps([SYSTEM_PYTHON, "-m", "venv", str(VENV)],
+                     [str(VENV / "bin/python"), *arguments])
 
 
 def has_tensorflow():
@@ -105,8 +111,8 @@ def tensorflow(say):
     """Why TensorFlow is missing; "" if it is there."""
     if has_tensorflow():
         return ""
-    return pip(say, "tensorflow-cpu", [SYSTEM_PYTHON, "-m", "venv", str(VENV)],
-               [str(VENV / "bin/python"), "-m", "pip", "install", "-q", "tensorflow-cpu"])
+    say("  installing: tensorflow-cpu from PyPI, into build-bench/venv")
+    return in_venv("-m", "pip", "install", "-q", "tensorflow-cpu")
 
 
 def ucx_release(say):
@@ -114,14 +120,16 @@ def ucx_release(say):
     without CUDA: what needs it is in modules that UCX does not load then."""
     if has_ucx_release():
         return ""
-    return pip(say, UCX_WHEEL, ["pip3", "install", "-q", "--no-deps", "--upgrade", "--target",
-                                str(UCX_RELEASE.parent), UCX_WHEEL])
+    say(f"  installing: {UCX_WHEEL} from PyPI, below build-bench")
+    return run_steps(["pip3", "install", "-q", "--no-deps", "--upgrade", "--target",
+                      str(UCX_RELEASE.parent), UCX_WHEEL])
 
 
-def build(tern_build, say):
+def build(tern_build, grpc_release, say):
     """Why the programs of this folder could not be built; "" if they are."""
     steps = [["ninja", "-C", str(BUILD), "--quiet"]]
-    setup = ["meson", "setup", str(BUILD), str(TOP / "bench"), f"-Dtern_build={tern_build}"]
+    setup = ["meson", "setup", str(BUILD), str(TOP / "bench"), f"-Dtern_build={tern_build}",
+             f"-Dgrpc_release={grpc_release}"]
     if (BUILD / "build.ninja").exists():
         setup.append("--reconfigure")  # a package may have been installed since
     steps.insert(0, setup)
@@ -157,8 +165,9 @@ def virtual_machine():
     subprocess.run([str(TOP / "run"), "setup", "rdma"], stdout=sys.stderr)
 
 
-def programs(tern_build, say=lambda text: print(text, file=sys.stderr)):
-    """SystemExit if nothing can be measured."""
-    why = build(tern_build, say)
+def programs(tern_build, grpc_release="", say=lambda text: print(text, file=sys.stderr)):
+    """`grpc_release`: the library that bench/grpc_release.py made. SystemExit if nothing can be
+    measured."""
+    why = build(tern_build, grpc_release, say)
     if why:
         sys.exit(f"bench: the peers could not be built: {why}")

@@ -276,6 +276,19 @@ def disturbances(results):
             table(["question", *(title for _, title in DISTURBANCES)], lines)]
 
 
+def grpc_build(results):
+    """How gRPC was built: a debug build is no fair rival, so the head of the report says it."""
+    keys = {key for q in results["questions"].values() for key in q["contenders"]}
+    if not any(key.startswith("grpc.") for key in keys):
+        return []
+    release = any(key.startswith("grpc.release-") for key in keys)
+    return ["Debian's gRPC is built with assertions (without NDEBUG). " + (
+        "A release build of gRPC's core (-O2, NDEBUG) is measured beside it where two ends exchange "
+        "tensors; the parameter server has Debian's only." if release else
+        "**A release build was not measured beside it**: `./run bench --release-grpc` does that."),
+            ""]
+
+
 def text(results):
     mode = "quick run, for a first look only" if results["quick"] else "full run"
     facts = [[name, str(value)] for name, value in results["machine"].items()]
@@ -285,6 +298,7 @@ def text(results):
         f"Written by `./run bench` on {results['date']}, {mode}: {results['rounds']} rounds, "
         f"{results['seconds'] / 60:.0f} minutes{sittings(results)}. Do not edit: run it again.",
         "", *not_complete(results), *not_idle(results), *how(results),
+        *grpc_build(results),
         "## Goals", "", f"{VERDICTS} {RATIOS}", "", counts_table(results), goals_table(results),
         NOT_ASKED, "", f"## {LOSES}", "", ABOUT_LOSSES, "", losses_text(results),
         *(question_text(q, other_origin(results, q)) for q in results["questions"].values()),

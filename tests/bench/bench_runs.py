@@ -66,7 +66,7 @@ class Place:
                     (bench, "INCOMPLETE", self.top / "incomplete"),
                     (bench.install, "BUILD", self.top / "build"),
                     (bench.install, "peers", lambda in_python, may_install: {}),
-                    (bench.install, "programs", lambda build: None),
+                    (bench.install, "programs", lambda build, grpc: None),
                     (bench.machine, "describe", lambda: dict(machine)),
                     (bench.report, "update_readme", lambda path, results: True),
                     (bench.machine, "load_after_waiting", lambda say: self.load),
