@@ -26,8 +26,8 @@
 /* Oldest supported driver, as cuDriverGetVersion counts: 1000 * major + 10 * minor. */
 #define TERN_CUDA_DRIVER_MIN 12000
 
-/* One function pointer for each line of base/cuda_calls.h, which also says which pointers
- * may be NULL. */
+/* The driver's functions: a pointer for each line of base/cuda_calls.h. That file also
+ * says which pointers may be NULL. */
 struct tern_cuda_api {
 #define TERN_CUDA_CALL(field, name, version)          PFN_##name##_v##version field;
 #define TERN_CUDA_CALL_OPTIONAL(field, name, version) PFN_##name##_v##version field;

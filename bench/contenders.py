@@ -59,7 +59,7 @@ def mpi(btl):
     return [*MPIRUN, "--mca", "btl", f"{btl},self", *(MPI_TCP if btl == "tcp" else [])]
 
 
-# What a tensor is in a message. Serving systems put it into a `bytes` field of a protobuf.
+# How gRPC's messages carry a tensor. Serving systems use a `bytes` field of a protobuf.
 CODECS = {"bytes": "byte buffers", "proto": "protobuf, repeated float",
           "protobytes": "protobuf, bytes field"}
 
@@ -161,7 +161,7 @@ def shm_peers():
                  launcher=mpi("vader"), environment=KEEP_MEMORY),
             Peer("libfabric.shm.poll", "libfabric, shm", "libfabric", "libfabric-dev", "shm",
                  "poll", "shm", environment=KEEP_MEMORY),
-            # Its own thread polls the rings; `--wait sleep` is about the user's.
+            # TensorPipe's thread polls the rings; `--wait sleep` is about the user's thread.
             Peer("tensorpipe.shm.poll", "TensorPipe, shm", "tensorpipe", "libtensorpipe-dev",
                  "shm", "poll", "shm", environment=KEEP_MEMORY, program_wait="sleep")]
 

@@ -303,8 +303,9 @@ static void unary_answer(uint64_t n)
 
 /* ---- one call for all messages ---- */
 
-/* Of the present size, `written` and `answers` are counted at the sender, `received` and
- * `filled` (bytes of the tensor that is arriving) at the receiver. */
+/* The state of a stream. The sender counts `written` and `answers`, the receiver
+ * `received` and `filled` (bytes of the tensor that is arriving), from the beginning of
+ * each size. */
 static struct {
 	struct call opening; /* its `call` is the stream */
 	struct event reading, writing;
