@@ -57,7 +57,7 @@ CASES = [
     Case("rendezvous-verbs", "quick", "plain", 600, RENDEZVOUS + "verbs", True),
     Case("fabric-verbs", "quick", "plain", 600, FABRIC + "verbs", True),
     Case("storm-verbs", "quick", "plain", 90, STORM + "verbs 3", True),
-    Case("storm-verbs-loss", "quick", "loss", 120, STORM + "verbs 2"),
+    Case("storm-verbs-loss", "quick", "loss", 180, STORM + "verbs 2"),
     Case("storm-verbs-delay", "full", "delay", 300, STORM + "verbs 3 10"),
     Case("fabric-verbs-guard", "full", "plain", 400, FABRIC + "verbs-guard"),
     Case("fabric-verbs-own-queue", "full", "plain", 400, FABRIC + "verbs-own-queue"),

@@ -21,6 +21,8 @@
 #include "transport/context.h"
 
 #define EAGER_BYTES 1024u
+/* Time for connecting. A wire that loses packets may lose some of every attempt. */
+#define CONNECT_NS (60 * TERN_NS_PER_S)
 
 struct end {
 	struct tern_domain *domain;
@@ -30,6 +32,7 @@ struct end {
 	struct tern_pool *pool, *other;
 	struct tern_peer *peer;
 	struct tern_listener *listener, *second;
+	int down; /* status of the peer's DOWN event; 0: none came */
 };
 
 struct bed {
@@ -52,6 +55,15 @@ static struct tern_domain_hooks hooks; /* functions of the simulated devices */
 static void on_accept(struct tern_peer *peer, void *arg)
 {
 	((struct end *)arg)->peer = peer;
+}
+
+/* Sets `*arg`, an int, to the status with which the peer goes DOWN. */
+static void on_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	(void)peer;
+	if (event == TERN_PEER_DOWN)
+		*(int *)arg = status;
 }
 
 /* Creates an end. The buffers of receives with ALLOC are in GPU memory at one end, or at
@@ -91,8 +103,8 @@ static void both(struct end e[2])
 
 static void join(struct end e[2], const char *where, const char *second)
 {
-	struct tern_peer_opts opts[2] = {
-		{.pool = e[0].pool, .name = "zero"}, {.pool = e[1].pool, .name = "one"}};
+	struct tern_peer_opts opts[2] = {{.pool = e[0].pool, .name = "zero"},
+		{.pool = e[1].pool, .name = "one", .event = on_event, .arg = &e[1].down}};
 	char list[300];
 	int r = tern_listen(e[0].ctx, where, &opts[0], on_accept, &e[0], &e[0].listener);
 
@@ -107,8 +119,13 @@ static void join(struct end e[2], const char *where, const char *second)
 		fprintf(stderr, "storm: cannot connect over %s\n", where);
 		exit(1);
 	}
-	while (!e[0].peer)
+	while (!e[0].peer && !e[1].down)
 		both(e);
+	if (!e[0].peer) {
+		fprintf(stderr, "storm: connecting over %s: %s\n", list,
+			tern_status_text(e[1].down));
+		exit(1);
+	}
 }
 
 /* Cuts the network between the devices of the first fabric, or removes one of them,
@@ -156,6 +173,7 @@ static struct tern_context_opts context_opts(uint64_t seed)
 	return (struct tern_context_opts){.eager_bytes = EAGER_BYTES,
 		.rail_count = seed % 3 == 2 ? 3 : 1,
 		.bulk_bytes = seed % 2 ? 20000 : 0,
+		.connect_ns = CONNECT_NS,
 		.record_count = 64};
 }
 
