@@ -52,8 +52,7 @@ static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64
 	req->data = NULL;
 	req->peeked = false;
 	req->buf = (struct tern_buf){0};
-	x->node.triple = (struct tern_triple){
-		.key = key, .step = step, .channel = x->channel->number};
+	x->node.triple = tern_match_triple(&peer->match, key, step, x->channel->number);
 	tern_peer_stir(peer);
 	if (peer->state == TERN_PEER_STATE_DOWN)
 		r = peer->cause ? peer->cause : -ESHUTDOWN;

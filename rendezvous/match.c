@@ -6,28 +6,15 @@
 #define FIRST_BITS 6u
 #define MOST_BITS  30u
 
-/* Mixes two words: XORs both halves of their 128-bit product, so that each bit of either
- * word affects all bits of the result. */
-static uint64_t fold(uint64_t a, uint64_t b)
+static struct tern_list *bucket_of(
+	const struct tern_match *match, const struct tern_triple *t)
 {
-	unsigned __int128 product = (unsigned __int128)a * b;
-
-	return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
-static struct tern_list *bucket_of(const struct tern_match *match,
-	const struct tern_triple *t, enum tern_match_kind kind)
-{
-	const uint64_t *secret = match->secret.word;
-	uint64_t place = (t->channel | (uint64_t)kind << 32) * secret[2];
-	uint64_t h = fold(t->key ^ secret[0], t->step ^ secret[1] ^ place);
-
-	return &match->buckets[h >> match->shift];
+	return &match->buckets[t->hash >> match->shift];
 }
 
 static uint32_t bucket_count(const struct tern_match *match)
 {
-	return (uint32_t)(1ull << (64 - match->shift));
+	return 1u << (32 - match->shift);
 }
 
 static struct tern_list *new_buckets(uint32_t count)
@@ -41,8 +28,8 @@ static struct tern_list *new_buckets(uint32_t count)
 
 int tern_match_init(struct tern_match *match, const struct tern_match_secret *secret)
 {
-	*match = (struct tern_match){.secret = *secret, .shift = 64 - FIRST_BITS};
-	/* Odd, so never 0, which would hide channel and kind. */
+	*match = (struct tern_match){.secret = *secret, .shift = 32 - FIRST_BITS};
+	/* Odd, so never 0, which would hide the channel. */
 	match->secret.word[2] |= 1;
 	match->buckets = new_buckets(1u << FIRST_BITS);
 	return match->buckets ? 0 : -ENOMEM;
@@ -83,7 +70,7 @@ static void grow(struct tern_match *match)
 		while ((n = tern_list_pop(&old[i]))) {
 			const struct tern_match_node *node = in_bucket(n);
 
-			tern_list_push(bucket_of(match, &node->triple, node->kind), n);
+			tern_list_push(bucket_of(match, &node->triple), n);
 		}
 	}
 	free(old);
@@ -108,7 +95,7 @@ static struct tern_match_node *oldest(const struct tern_list *bucket,
 void tern_match_add(
 	struct tern_match *match, struct tern_match_node *node, enum tern_match_kind kind)
 {
-	struct tern_list *bucket = bucket_of(match, &node->triple, kind);
+	struct tern_list *bucket = bucket_of(match, &node->triple);
 	struct tern_match_node *first = oldest(bucket, &node->triple, kind);
 
 	tern_assert(!node->waits);
@@ -120,7 +107,7 @@ void tern_match_add(
 		return;
 	}
 	tern_list_push(bucket, &node->bucket);
-	if (match->ring_count++ >= bucket_count(match) && match->shift > 64 - MOST_BITS)
+	if (match->ring_count++ >= bucket_count(match) && match->shift > 32 - MOST_BITS)
 		grow(match);
 }
 
@@ -147,7 +134,7 @@ struct tern_match_node *tern_match_find(const struct tern_match *match,
 {
 	if (match->count_of[kind] == 0)
 		return NULL;
-	return oldest(bucket_of(match, triple, kind), triple, kind);
+	return oldest(bucket_of(match, triple), triple, kind);
 }
 
 struct tern_match_node *tern_match_before(const struct tern_match_node *node)

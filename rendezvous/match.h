@@ -23,14 +23,16 @@ enum tern_match_kind {
 	TERN_MATCH_CLAIM,
 	TERN_MATCH_ARRIVAL, /* the peer's: an EAGER or RTS that matched no receive yet */
 	TERN_MATCH_POST, /* the peer's: a POST (receive buffer) that waits for a send */
-	/* Ours: an EAGER or RTS that the peer may not have handled yet. */
+	/* Ours: an EAGER or RTS that the peer may not have handled when it sent its last
+	 * POST or WANT. */
 	TERN_MATCH_SENT,
 	TERN_MATCH_KIND_COUNT
 };
 
+/* Made by tern_match_triple(). */
 struct tern_triple {
 	uint64_t key, step;
-	uint32_t channel;
+	uint32_t channel, hash;
 };
 
 struct tern_match_node {
@@ -51,7 +53,7 @@ struct tern_match_secret {
 struct tern_match {
 	struct tern_list *buckets;
 	struct tern_match_secret secret;
-	uint32_t shift, ring_count; /* shift: the table has 2^(64 - shift) buckets */
+	uint32_t shift, ring_count; /* shift: the table has 2^(32 - shift) buckets */
 	/* Number of nodes of each kind. Most counts are 0, and then no search is
 	 * needed. */
 	uint32_t count_of[TERN_MATCH_KIND_COUNT];
@@ -60,6 +62,23 @@ struct tern_match {
 int tern_match_init(
 	struct tern_match *match, const struct tern_match_secret *secret); /* -ENOMEM */
 void tern_match_fini(struct tern_match *match);
+
+/* The triple with its hash, which is good for all tables with the same secret. The hash
+ * XORs both halves of a 128-bit product, so that each bit of each factor affects all bits
+ * of the result. */
+static inline struct tern_triple tern_match_triple(
+	const struct tern_match *match, uint64_t key, uint64_t step, uint32_t channel)
+{
+	const uint64_t *secret = match->secret.word;
+	unsigned __int128 product = (unsigned __int128)(key ^ secret[0]) *
+				    (step ^ secret[1] ^ (channel * secret[2]));
+	uint64_t folded = (uint64_t)product ^ (uint64_t)(product >> 64);
+
+	return (struct tern_triple){.key = key,
+		.step = step,
+		.channel = channel,
+		.hash = (uint32_t)(folded >> 32)};
+}
 
 static inline void tern_match_node_init(struct tern_match_node *node)
 {

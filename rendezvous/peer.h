@@ -164,7 +164,8 @@ struct tern_stream {
 	struct tern_deferred tell_call;
 	/* Ring buffer of TERN_SENT_MAX entries; NULL until first used. */
 	struct tern_sent *sent;
-	uint32_t sent_first, sent_count;
+	/* sent_apart: number of the last entries that are not in the matching table yet. */
+	uint32_t sent_first, sent_count, sent_apart;
 };
 
 /* Lists of transfers (struct tern_xfer) that wait for room or for a credit: pump.c. */

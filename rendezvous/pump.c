@@ -41,6 +41,15 @@ static int starve(struct tern_xfer *x)
 	return 0;
 }
 
+bool tern_pump_starves(struct tern_xfer *x)
+{
+	const struct tern_peer *peer = x->peer;
+
+	return !tern_list_empty(&peer->pump.starved) &&
+	       tern_list_empty(&peer->pump.pending) &&
+	       peer->state == TERN_PEER_STATE_UP && starve(x) == 0;
+}
+
 static int say_answer(struct tern_record *record)
 {
 	struct tern_header h = {

@@ -201,7 +201,7 @@ struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_he
 	record->xfer = NULL;
 	know_by_id(record);
 	tern_match_node_init(&record->node);
-	record->node.triple = tern_header_triple(h);
+	record->node.triple = tern_header_triple(peer, h);
 	tern_list_init(&record->queue);
 	tern_list_push(&peer->records, &record->all);
 	return record;

@@ -572,7 +572,7 @@ static int take_addressed(struct tern_peer *peer, const struct tern_header *h)
 
 int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 {
-	const struct tern_triple triple = tern_header_triple(h);
+	const struct tern_triple triple = tern_header_triple(peer, h);
 	struct tern_xfer *x;
 
 	/* The limit is the size of a record's payload. The limit that was negotiated
@@ -594,7 +594,7 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 
 int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 {
-	const struct tern_triple triple = tern_header_triple(h);
+	const struct tern_triple triple = tern_header_triple(peer, h);
 	bool has_region = h->flags & TERN_FLAG_REGION;
 	struct tern_record *record;
 	struct tern_xfer *x;

@@ -17,7 +17,7 @@
  * (channel, key, step). So if a POST crossed an EAGER or RTS of the same triple on the
  * wire, its receive takes that message, and the POST must be dropped. The POST's header
  * says which of our messages the receiver had handled when it sent the POST (`ack`);
- * EAGERs and RTSs sent after that are in the matching table as SENT. While a send writes
+ * tern_send_crossed() looks among the EAGERs and RTSs sent after that. While a send writes
  * into the buffer of a POST (CLAIM in the table), no other send of its triple may be
  * announced: the announcement would arrive first and take the receive of that POST.
  */
@@ -127,6 +127,11 @@ static void leave_table(struct tern_xfer *x)
 
 /* ---- what the peer may not have seen ---- */
 
+static struct tern_sent *sent_at(struct tern_peer *peer, uint32_t i)
+{
+	return &peer->stream.sent[(peer->stream.sent_first + i) % TERN_SENT_MAX];
+}
+
 static int remember_sent(struct tern_peer *peer, const struct tern_triple *triple)
 {
 	struct tern_sent *s;
@@ -141,37 +146,54 @@ static int remember_sent(struct tern_peer *peer, const struct tern_triple *tripl
 	 * that few of its pages are touched. */
 	if (peer->stream.sent_count == 0)
 		peer->stream.sent_first = 0;
-	s = &peer->stream.sent[(peer->stream.sent_first + peer->stream.sent_count++) %
-			       TERN_SENT_MAX];
-	tern_match_node_init(&s->node);
+	s = sent_at(peer, peer->stream.sent_count++);
 	s->node.triple = *triple;
-	tern_match_add(&peer->match, &s->node, TERN_MATCH_SENT);
+	s->node.waits = false;
 	s->seq = peer->stream.tx_seq + 1; /* number of the message that is sent next */
+	peer->stream.sent_apart++;
 	return 0;
 }
 
+/* Undoes the last remember_sent(). No message was handled since. */
 static void unremember_sent(struct tern_peer *peer)
 {
-	struct tern_sent *s;
-
 	if (!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return;
-	s = &peer->stream.sent[(peer->stream.sent_first + --peer->stream.sent_count) %
-			       TERN_SENT_MAX];
-	tern_match_remove(&peer->match, &s->node);
+	peer->stream.sent_count--;
+	peer->stream.sent_apart--;
 }
 
 void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack)
 {
 	while (peer->stream.sent_count) {
-		struct tern_sent *s = &peer->stream.sent[peer->stream.sent_first];
+		struct tern_sent *s = sent_at(peer, 0);
 
 		if (tern_seq_before(ack, s->seq))
 			return;
 		tern_match_remove(&peer->match, &s->node);
 		peer->stream.sent_first = (peer->stream.sent_first + 1) % TERN_SENT_MAX;
 		peer->stream.sent_count--;
+		peer->stream.sent_apart =
+			TERN_MIN(peer->stream.sent_apart, peer->stream.sent_count);
 	}
+}
+
+/* Most entries are forgotten before the peer sends any POST or WANT, so they enter the
+ * matching table only here. */
+bool tern_send_crossed(struct tern_peer *peer, const struct tern_triple *triple)
+{
+	struct tern_match_node *n;
+
+	for (; peer->stream.sent_apart; peer->stream.sent_apart--) {
+		n = &sent_at(peer, peer->stream.sent_count - peer->stream.sent_apart)
+			     ->node;
+		tern_match_node_init(n);
+		tern_match_add(&peer->match, n, TERN_MATCH_SENT);
+	}
+	n = tern_match_find(&peer->match, triple, TERN_MATCH_SENT);
+	if (n)
+		tern_match_remove(&peer->match, n);
+	return n != NULL;
 }
 
 /* ---- saying things ---- */
@@ -328,7 +350,7 @@ void tern_send_begin(struct tern_xfer *x)
 	tern_match_add(&peer->match, &x->node, TERN_MATCH_SEND);
 	if (post)
 		claim(x, tern_container_of(post, struct tern_record, node));
-	else if (free)
+	else if (free && !(is_small(x) && tern_pump_starves(x)))
 		tern_xfer_pend(x);
 }
 
@@ -557,8 +579,7 @@ void tern_send_lost(struct tern_xfer *x)
 
 int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
 {
-	const struct tern_triple triple = tern_header_triple(h);
-	struct tern_match_node *crossed;
+	const struct tern_triple triple = tern_header_triple(peer, h);
 	struct tern_record *record;
 	struct tern_xfer *x;
 
@@ -567,12 +588,9 @@ int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
 		return -EPROTO;
 	tern_rails_expect(peer, h->bytes);
 	record = tern_record_new(peer, h);
-	crossed = tern_match_find(&peer->match, &triple, TERN_MATCH_SENT);
-	if (crossed) {
-		/* This POST (announcement of a buffer) crossed an EAGER or RTS of ours on
-		 * the wire, which takes the same receive: drop the POST. Each such
-		 * message cancels one POST. */
-		tern_match_remove(&peer->match, crossed);
+	if (tern_send_crossed(peer, &triple)) {
+		/* The EAGER or RTS takes the receive of this POST (announcement of a
+		 * buffer): drop the POST. */
 		tern_record_free(record);
 		return 0;
 	}

@@ -174,10 +174,14 @@ static int say_next(struct tern_peer *peer)
  * there might never be room for a waiting message. */
 int tern_stream_flush(struct tern_peer *peer)
 {
+	const struct tern_retain *retain = &peer->stream.retain;
 	int r;
 
 	if (tern_unlikely(peer->stream.pings_due) && say_pings(peer) < 0)
 		return -EAGAIN;
+	if (tern_likely(retain->sent_count == retain->count &&
+			tern_list_empty(&peer->renewals)))
+		return 0;
 	do
 		r = say_next(peer);
 	while (r > 0);

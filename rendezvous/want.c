@@ -152,7 +152,7 @@ int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *h)
 
 int tern_want_on_have(struct tern_peer *peer, const struct tern_header *h)
 {
-	const struct tern_triple triple = tern_header_triple(h);
+	const struct tern_triple triple = tern_header_triple(peer, h);
 	struct tern_match_node *n =
 		tern_match_find(&peer->match, &triple, TERN_MATCH_RECV);
 	struct tern_xfer *x = n ? tern_container_of(n, struct tern_xfer, node) : NULL;
@@ -230,20 +230,16 @@ int tern_want_say_have(struct tern_xfer *x)
 
 int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)
 {
-	const struct tern_triple triple = tern_header_triple(h);
-	struct tern_match_node *crossed, *n;
+	const struct tern_triple triple = tern_header_triple(peer, h);
+	struct tern_match_node *n;
 	struct tern_xfer *x;
 
 	if (!h->src)
 		return -EPROTO;
-	crossed = tern_match_find(&peer->match, &triple, TERN_MATCH_SENT);
-	/* This WANT (the peer asks for a send) crossed an EAGER or RTS of ours on the
-	 * wire, which takes its receive: answer MISS (no such send). Each such message
-	 * cancels one WANT or POST (send.c). */
-	if (crossed) {
-		tern_match_remove(&peer->match, crossed);
+	/* The EAGER or RTS takes the receive of this WANT (the peer asks for a send):
+	 * answer MISS (no such send). */
+	if (tern_send_crossed(peer, &triple))
 		return miss(peer, h->src);
-	}
 	n = tern_match_find(&peer->match, &triple, TERN_MATCH_SEND);
 	x = n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 	if (!x || x->wanted || tern_match_find(&peer->match, &triple, TERN_MATCH_CLAIM))

@@ -111,15 +111,17 @@ static void run_completed(struct tern_deferred *deferred)
 		tern_container_of(deferred, struct tern_rdv, complete_call));
 }
 
-static void leave_table(struct tern_xfer *x)
+/* Removes x from the list in which it waits and from the matching table. */
+static void leave(struct tern_xfer *x)
 {
+	tern_list_remove(&x->queue);
 	if (x->is_send)
 		tern_match_remove(&x->peer->match, &x->node);
 	else
 		tern_want_leave(x);
 }
 
-void tern_xfer_complete(struct tern_xfer *x, int status)
+static void complete_left(struct tern_xfer *x, int status)
 {
 	struct tern_rdv *rdv = x->peer->rdv;
 	struct tern_req *req = tern_req_of(x);
@@ -128,10 +130,8 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 	tern_assert(!x->exposed);
 	if (!tern_stage_is_idle(&x->stage))
 		tern_stage_fini(x);
-	tern_list_remove(&x->queue);
 	tern_list_remove(&x->renewal);
 	tern_map_remove(&x->peer->theirs, &x->theirs);
-	leave_table(x);
 	tern_xfer_forget_id(x);
 	tern_list_remove(&x->all);
 	x->peer->send_count -= x->is_send;
@@ -161,6 +161,12 @@ void tern_xfer_complete(struct tern_xfer *x, int status)
 	tern_list_push(&rdv->completed, &x->queue);
 	rdv->complete_call.call = run_completed;
 	tern_defer(rdv->ctx, &rdv->complete_call);
+}
+
+void tern_xfer_complete(struct tern_xfer *x, int status)
+{
+	leave(x);
+	complete_left(x, status);
 }
 
 static void flushed(struct tern_op *op, int status)
@@ -203,10 +209,9 @@ static int await_copies(struct tern_xfer *x, int status)
 
 void tern_xfer_end(struct tern_xfer *x, int status)
 {
-	tern_list_remove(&x->queue);
-	leave_table(x);
+	leave(x);
 	if (!tern_stage_is_idle(&x->stage))
 		tern_stage_drop(x);
 	if (tern_xfer_withdraw(x, status) == 0 && await_copies(x, status) == 0)
-		tern_xfer_complete(x, status);
+		complete_left(x, status);
 }

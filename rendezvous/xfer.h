@@ -197,10 +197,10 @@ static inline uint64_t tern_theirs_key(enum tern_theirs what, uint32_t id)
 	return (uint64_t)what << 32 | id;
 }
 
-static inline struct tern_triple tern_header_triple(const struct tern_header *h)
+static inline struct tern_triple tern_header_triple(
+	const struct tern_peer *peer, const struct tern_header *h)
 {
-	return (struct tern_triple){
-		.key = h->key, .step = h->step, .channel = h->channel};
+	return tern_match_triple(&peer->match, h->key, h->step, h->channel);
 }
 
 /* Functions that xfer.c defines: */
@@ -236,6 +236,10 @@ struct tern_xfer *tern_xfer_by_their_id(struct tern_peer *peer, uint32_t id);
 /* Functions that pump.c defines: */
 /* Queues x, whose next message is sent after those of the transfers already queued. */
 void tern_xfer_pend(struct tern_xfer *x);
+/* Queues x, whose first message needs a credit, behind the sends that wait for credits:
+ * what tern_xfer_pend() does, in fewer steps. False: no send waits, or other messages
+ * wait. */
+bool tern_pump_starves(struct tern_xfer *x);
 /* Takes a credit for sending a message, if more than `keep` credits are left. */
 bool tern_peer_credit(struct tern_peer *peer, uint32_t keep);
 void tern_peer_pump_now(struct tern_peer *peer);
@@ -295,6 +299,9 @@ void tern_send_sort(struct tern_peer *peer);
 void tern_send_cancel(struct tern_xfer *x);
 void tern_send_acked(struct tern_peer *peer);
 void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack);
+/* True if a POST or WANT of this triple crossed an EAGER or RTS of ours on the wire. Each
+ * such message cancels one POST or WANT, so it is removed from those that may cross. */
+bool tern_send_crossed(struct tern_peer *peer, const struct tern_triple *triple);
 void tern_send_lost(struct tern_xfer *x);
 int tern_send_on_post(struct tern_peer *peer, const struct tern_header *header);
 int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *header);

@@ -39,8 +39,7 @@ static void table_free(struct table *t)
 static void add(struct table *t, unsigned i, uint64_t key, uint64_t step,
 	uint32_t channel, enum tern_match_kind kind)
 {
-	t->nodes[i].triple =
-		(struct tern_triple){.key = key, .step = step, .channel = channel};
+	t->nodes[i].triple = tern_match_triple(&t->match, key, step, channel);
 	tern_match_add(&t->match, &t->nodes[i], kind);
 }
 
@@ -48,7 +47,7 @@ static unsigned longest_chain(const struct tern_match *match)
 {
 	unsigned longest = 0;
 
-	for (uint64_t i = 0; i < 1ull << (64 - match->shift); i++) {
+	for (uint64_t i = 0; i < 1ull << (32 - match->shift); i++) {
 		unsigned length = 0;
 
 		tern_list_for_each (n, &match->buckets[i])
@@ -61,8 +60,8 @@ static unsigned longest_chain(const struct tern_match *match)
 static void test_nodes_of_one_triple_are_found_oldest_first(void **state)
 {
 	enum { FEW = 9 };
-	const struct tern_triple triple = {.key = 5, .step = 6, .channel = 7};
 	struct table *t = table_new();
+	const struct tern_triple triple = tern_match_triple(&t->match, 5, 6, 7);
 
 	(void)state;
 	for (unsigned i = 0; i < FEW; i++) {
@@ -91,8 +90,8 @@ static void test_nodes_of_one_triple_are_found_oldest_first(void **state)
 
 static void test_a_node_comes_back_behind_all_others(void **state)
 {
-	const struct tern_triple triple = {.key = 1};
 	struct table *t = table_new();
+	const struct tern_triple triple = tern_match_triple(&t->match, 1, 0, 0);
 
 	(void)state;
 	add(t, 0, 1, 0, 0, TERN_MATCH_RECV);
