@@ -211,9 +211,9 @@ def movement(verdict, row, past):
     return text
 
 
-def is_of_this_machine(row):
-    """A time or a rate, and neither a ratio nor a count."""
-    return row.ratio and row.theirs is None and not row.goal.over and row.goal.question != "all"
+def has_another_side(row):
+    """False: a figure of Tern alone, which moves with the machine."""
+    return row.theirs is not None or row.goal.question == "all"
 
 
 def compare(now, before):
@@ -223,22 +223,18 @@ def compare(now, before):
     if differ:
         print(f"not the committed ones' machine, so ratios may differ for that: {differ}")
     now, before = in_both(now, before)
-    old = {row.goal.key: row for row in goals.rows(before)}
+    old = {row.goal.key: row for row in goals.rows(before) if row.ratio}
+    rows = [row for row in goals.rows(now) if has_another_side(row)]
+    pairs = [(row, old[row.goal.key]) for row in rows if row.ratio and row.goal.key in old]
     counts = {"same": 0, "better": 0, "worse": 0}
-    skipped = 0
-    for row in goals.rows(now):
-        past = old.get(row.goal.key)
-        if is_of_this_machine(row):
-            continue
-        if row.ratio is None or past is None or past.ratio is None:
-            skipped += 1
-            continue
-        verdict = figures.moved(row.ratio, past.ratio, row.goal.less_is_better)
+    for row, past in pairs:
+        verdict = figures.moved(row.ratio, past.ratio, row.goal.less_is_better, len(pairs))
         counts[verdict] += 1
         if verdict != "same":
             print(movement(verdict, row, past))
-    print(f"ratios, by whether the intervals have a point in common: {counts['worse']} worse, "
-          f"{counts['better']} better, {counts['same']} the same; {skipped} could not be compared")
+    print(f"ratios, by whether they differ by more than their intervals explain: "
+          f"{counts['worse']} worse, {counts['better']} better, {counts['same']} the same; "
+          f"{len(rows) - len(pairs)} could not be compared")
     return counts["worse"]
 
 

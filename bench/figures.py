@@ -10,6 +10,7 @@ mean, so the number that is shown is the number that is judged.
 import functools
 import math
 import random
+import statistics
 from dataclasses import dataclass
 
 RESAMPLES = 2000
@@ -103,15 +104,27 @@ def judge(found, sense, limit):
     return "undecided" if len(ends) > 1 else "met" if ends.pop() else "missed"
 
 
-def moved(now, before, less_is_better):
+def distance(high, low):
+    return math.log(high / low) if low > 0 else math.inf
+
+
+def moved(now, before, less_is_better, comparisons=1):
     """How a ratio compares with the committed one: "same", "better" or "worse".
 
-    It moved if the two intervals have no point in common. Without a change that happens in fewer
-    than one of a hundred comparisons.
+    It moved if the intervals have no point in common, and the difference of the logarithms is more
+    than both intervals explain together. `comparisons` is how many ratios are compared: without a
+    change, none of them seems to have moved in 99 of 100 reports (Bonferroni), if the rounds are
+    normally distributed; with 8 rounds it is 97, as a simulation shows. That holds as far as one
+    sitting tells what another one would find.
     """
-    if now.low <= before.high and before.low <= now.high:
+    upper, lower = (now, before) if now.value > before.value else (before, now)
+    if upper.low <= lower.high:
         return "same"
-    return "better" if (now.value < before.value) == less_is_better else "worse"
+    noise = math.hypot(distance(upper.value, upper.low), distance(lower.high, lower.value))
+    wider = statistics.NormalDist().inv_cdf(1 - 0.005 / comparisons) / NORMAL
+    if lower.value > 0 and math.log(upper.value / lower.value) <= wider * noise:
+        return "same"
+    return "better" if (upper is before) == less_is_better else "worse"
 
 
 def rounds_of(size, most, least=3, bytes_in_all=64 << 20):

@@ -258,6 +258,22 @@ def noise_is_no_change():
         assert same.count("same") >= 196, (noise, same.count("same"))
 
 
+def noise_moves_none_of_many_ratios():
+    dice = random.Random(6)
+    seen = 0
+    for _ in range(100):
+        seen += any(figures.moved(noisy(dice, 0.05), noisy(dice, 0.05), True, 60) != "same"
+                    for _ in range(60))
+    assert seen <= 8, seen
+
+
+def a_change_of_a_tenth_is_seen_among_many_ratios():
+    dice = random.Random(7)
+    found = [figures.moved(noisy(dice, 0.03, 1.1), noisy(dice, 0.03), True, 60)
+             for _ in range(100)]
+    assert found.count("worse") >= 80, found.count("worse")
+
+
 def a_change_of_a_fifth_is_seen_through_noise_of_a_twentieth():
     dice = random.Random(5)
     for factor, less_is_better, want in ((1.2, True, "worse"), (1.2, False, "better"),
@@ -592,7 +608,7 @@ def a_check_says_what_moved_and_counts_what_is_worse():
     slower = results_of(tern_tcp_poll=[15, 15.1, 14.9], raw_tcp_poll=raw)
     for now in (same, before):  # a run against itself, too
         worse, said = said_by(bench.compare, now, before)
-        assert worse == 0 and "in common: 0 worse, 0 better, 4 the same" in said, said
+        assert worse == 0 and "explain: 0 worse, 0 better, 3 the same" in said, said
     worse, said = said_by(bench.compare, slower, before)
     assert worse > 0, said
     for words in ("worse: tcp, 64 B, both polling, round trip, against raw TCP, spinning: 1.10 [",
@@ -746,6 +762,8 @@ tap.run([
     an_interval_is_the_same_in_every_run,
     a_verdict_needs_the_whole_interval,
     noise_is_no_change,
+    noise_moves_none_of_many_ratios,
+    a_change_of_a_tenth_is_seen_among_many_ratios,
     a_change_of_a_fifth_is_seen_through_noise_of_a_twentieth,
     a_fall_to_the_end_of_the_earlier_range_is_a_change,
     a_goal_is_met_missed_or_undecided,
