@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmarks: Tern beside its peers, and the report.
 
-    ./run bench                   everything; docs/benchmarks is written anew
+    ./run bench                   everything but the scenarios; docs/benchmarks is written anew
+    ./run bench full              with the scenarios: open-loop
     ./run bench --quick           fewer sizes, peers and rounds; no virtual machine; the report
                                   goes to build-bench/quick
     ./run bench QUESTION...       these only; the others' results stay
@@ -49,7 +50,7 @@ import report
 import sittings
 from contenders import Maker
 from journal import Journal, Refused, differences, identity
-from questions import QUESTIONS, Plan
+from questions import QUESTIONS, SCENARIOS, Plan
 
 TOP = Path(__file__).resolve().parents[1]
 COMMITTED = TOP / "docs/benchmarks"
@@ -73,7 +74,8 @@ def parse():
     p = argparse.ArgumentParser(prog="./run bench", description=__doc__,
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("questions", nargs="*", metavar="QUESTION",
-                   help=f"of: {', '.join(QUESTIONS)} (default: all)")
+                   help=f"of: {', '.join(QUESTIONS)} (default: all but {', '.join(SCENARIOS)}); "
+                   "full: all")
     p.add_argument("--quick", action="store_true", help="fewer sizes, peers and rounds")
     p.add_argument("--check", action="store_true",
                    help="tell which ratios moved against the committed ones")
@@ -95,6 +97,8 @@ def parse():
                    help="also build a release build of gRPC, which takes half an hour or more "
                    "and is kept; without this, it is measured if it is there")
     options = p.parse_args()
+    full = options.questions == ["full"]
+    options.questions = [] if full else options.questions
     for name in options.questions:
         if name not in QUESTIONS:
             p.error(f"{name}: not one of {', '.join(QUESTIONS)}")
@@ -109,7 +113,7 @@ def parse():
     options.rounds = options.rounds or (2 if options.quick else 8)
     options.named = bool(options.questions)
     options.questions = options.questions or [
-        q for q in QUESTIONS if not (options.quick and q in NOT_QUICK)]
+        q for q in QUESTIONS if (full or q not in SCENARIOS) and not (options.quick and q in NOT_QUICK)]
     options.out = options.out or (install.BUILD / "pooled" if options.pool else
                                   install.BUILD / "check" if options.check else
                                   install.BUILD / "quick" if options.quick else COMMITTED)

@@ -237,7 +237,7 @@ class Maker:
         return Contender(key or f"tern.{fabric}.{wait}", title or f"Tern, {fabric}", command,
                          wait=wait, fabric=fabric, ours=True)
 
-    def peer(self, peer, test, points, inflight=1, rewrite=False):
+    def peer(self, peer, test, points, inflight=1, rewrite=False, offer=0):
         program = install.PEERS / peer.program
         command = [*peer.launcher, str(program), "--test", test, "--wait",
                    peer.program_wait or peer.wait, "--inflight", str(inflight), *windows(points)]
@@ -245,6 +245,8 @@ class Maker:
             command += ["--variant", peer.variant]
         if rewrite:
             command += ["--rewrite"]
+        if offer:
+            command += ["--offer", str(offer)]
         return Contender(peer.key, peer.title, command, peer.environment, peer.wait, peer.fabric,
                          self.why_missing(peer.package, program))
 

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bench/ends.h"
@@ -96,6 +97,34 @@ static void finish_message(const struct pair_ops *ops, struct pair *p, struct ti
 	count_message(p, t, n);
 }
 
+/* Waits until the time comes, in the way in which the ends wait. */
+static void wait_until(const struct pair *p, uint64_t at_ns)
+{
+	struct timespec at = {.tv_sec = (time_t)(at_ns / 1000000000u),
+		.tv_nsec = (long)(at_ns % 1000000000u)};
+
+	while (bench_now_ns() < at_ns) {
+		if (p->poll)
+			pair_relax();
+		else
+			clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+	}
+}
+
+/* Returns the time from which the round trip of message n counts. With `every_ns` that is
+ * when it was due, even if the answers before it came too late to send it then: a client
+ * that waits for slow answers would else leave out what its users wait for (coordinated
+ * omission). */
+static uint64_t start_of(const struct pair *p, const struct timing *t, uint64_t n)
+{
+	uint64_t due_ns = t->start_ns + (n - p->warmup) * p->every_ns;
+
+	if (!p->every_ns || n < p->warmup)
+		return bench_now_ns();
+	wait_until(p, due_ns);
+	return due_ns;
+}
+
 /* Sends all messages of one size. The measurement starts when the warm-up is complete, so
  * that none of its messages is in flight. */
 static void send_all(const struct pair_ops *ops, struct pair *p, struct timing *t)
@@ -108,7 +137,7 @@ static void send_all(const struct pair_ops *ops, struct pair *p, struct timing *
 			finish_message(ops, p, t, posted_ns, done++);
 		if (p->rewrite && n >= p->inflight)
 			bench_fill(pair_tensor(p, n), p->size, n);
-		posted_ns[n % p->inflight] = bench_now_ns();
+		posted_ns[n % p->inflight] = start_of(p, t, n);
 		ops->post(p, n);
 	}
 	while (done < p->total)
@@ -141,6 +170,9 @@ static void print(const struct pair_ops *ops, const struct plan *plan,
 		plan->test, ops->name, p->variant, ops->version(),
 		p->poll ? "poll" : "sleep", p->size, p->inflight,
 		(unsigned long long)rounds, plan->pin ? "true" : "false");
+	if (p->every_ns)
+		printf(", \"offered_per_s\": %llu",
+			(unsigned long long)(1000000000u / p->every_ns));
 	if (p->reply_each)
 		printf(", \"p50_us\": %.3f, \"p99_us\": %.3f, \"p999_us\": %.3f",
 			(double)bench_percentile_ns(t->trips_ns, rounds, 0.5) / 1e3,
@@ -223,7 +255,7 @@ static void usage(const struct pair_ops *ops)
 {
 	fprintf(stderr,
 		"usage: %s --test lat|bw|rate --size N,... --rounds M,... [--inflight K] "
-		"[--variant V] [--wait W] [--rewrite] [--pin no]\n"
+		"[--variant V] [--wait W] [--rewrite] [--pin no] [--offer R]\n"
 		"variants: %s; waits: %s\n",
 		program_invocation_short_name, *ops->variants ? ops->variants : "none",
 		ops->waits);
@@ -240,8 +272,8 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 	static const struct option longs[] = {{"test", 1, 0, 't'}, {"size", 1, 0, 's'},
 		{"rounds", 1, 0, 'r'}, {"inflight", 1, 0, 'k'}, {"variant", 1, 0, 'v'},
 		{"wait", 1, 0, 'w'}, {"rewrite", 0, 0, 'R'}, {"pin", 1, 0, 'p'},
-		{"connect", 1, 0, 'c'}, {0}};
-	unsigned rounds_count = 0;
+		{"connect", 1, 0, 'c'}, {"offer", 1, 0, 'o'}, {0}};
+	unsigned rounds_count = 0, offer = 0;
 	const char *wait = NULL;
 	int c;
 
@@ -268,6 +300,10 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 		case 'R':
 			p->rewrite = true;
 			break;
+		case 'o':
+			offer = (unsigned)atoi(optarg);
+			p->every_ns = offer ? 1000000000u / offer : 0;
+			break;
 		case 'p':
 			plan->pin = strcmp(optarg, "no") != 0;
 			break;
@@ -282,7 +318,9 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 	}
 	if (!plan->test || !listed("lat,bw,rate", plan->test) || !plan->size_count ||
 		rounds_count != plan->size_count || !p->inflight ||
-		!listed(ops->variants, p->variant) || !wait || !listed(ops->waits, wait))
+		!listed(ops->variants, p->variant) || !wait ||
+		!listed(ops->waits, wait) ||
+		(p->every_ns && (strcmp(plan->test, "lat") != 0 || p->inflight != 1)))
 		usage(ops);
 	p->reply_each = strcmp(plan->test, "rate") != 0;
 	p->poll = strcmp(wait, "poll") == 0;

@@ -38,6 +38,7 @@ struct bench_settings {
 	uint64_t inflight;
 	int receive, pin;
 	bool rewrite, json;
+	uint64_t offer;
 	enum tern_log_level log_level;
 };
 
@@ -95,6 +96,12 @@ static const struct option options[] = {
 		"the sender writes new contents into its tensor before each message; the "
 		"round trip does not include this",
 		struct bench_settings, rewrite),
+	OPTION(COUNT, "offer", "R",
+		"lat: send R tensors a second, whether or not the answers keep up; a "
+		"round trip counts from when its tensor was due; default: the next "
+		"tensor "
+		"when the last one is answered",
+		struct bench_settings, offer, .min = 1, .max = TERN_NS_PER_S),
 	OPTION(CHOICE, "pin", "HOW",
 		"pin each end to its own core; auto: only if they poll",
 		struct bench_settings, pin, .initial = "auto", .choices = pins),
@@ -219,6 +226,9 @@ static void print_pair(const struct kind *kind, const struct bench_settings *s,
 		json_object_set_new(o, "p99_us", json_real(p99_us));
 		json_object_set_new(o, "p999_us", json_real(p999_us));
 	}
+	if (s->offer)
+		json_object_set_new(
+			o, "offered_per_s", json_integer((json_int_t)s->offer));
 	json_object_set_new(o, "gb_per_s", json_real(gb / seconds));
 	json_object_set_new(o, "msgs_per_s", json_real((double)c->rounds / seconds));
 	json_object_set_new(o, "cpu_s_per_gb", json_real(cpu_s / gb));
@@ -245,6 +255,7 @@ static int run_pair(const struct command *command, const struct kind *kind,
 		.receive = (enum bench_receive)s->receive,
 		.pin = (enum bench_pin)s->pin,
 		.reply_each = kind->reply_each,
+		.every_ns = s->offer ? TERN_NS_PER_S / s->offer : 0,
 	};
 	struct bench_result result;
 	struct bench_error error;
@@ -467,6 +478,9 @@ static int check_ends(
 			is_pool ? "pool, which needs no other host" : "--listen");
 	if (s->all && s->size.count)
 		return options_refuse(error, "--all excludes --size");
+	if (s->offer && (!kind || strcmp(kind->name, "lat") != 0))
+		return options_refuse(error, "--offer belongs to lat: the other tests "
+					     "send as fast as they can");
 	return 0;
 }
 

@@ -139,14 +139,25 @@ static int post(struct bench_slot *s, bool send, bool reply, uint64_t n)
 
 /* ---- the sender ---- */
 
+/* Time at which message `n` is to start; 0: as soon as possible. */
+static uint64_t due_ns(const struct bench_end *e, uint64_t n)
+{
+	if (!e->config->every_ns || n < e->config->warmup)
+		return 0;
+	return e->start_ns + (n - e->config->warmup) * e->config->every_ns;
+}
+
 /*
  * True if message `n` may be sent. The first measured message waits until all messages of
  * the warm-up are complete, so that none of them is in flight during the measurement.
  */
 static bool may_start(const struct bench_end *e, uint64_t n)
 {
+	uint64_t due = n < e->total ? due_ns(e, n) : 0;
+
 	return n < e->total &&
-	       (n < e->config->warmup || e->done_count >= e->config->warmup);
+	       (n < e->config->warmup || e->done_count >= e->config->warmup) &&
+	       (!due || tern_clock_ns() >= due);
 }
 
 static void start_message(struct bench_slot *s)
@@ -157,7 +168,7 @@ static void start_message(struct bench_slot *s)
 	if (e->config->rewrite && s->n >= e->config->inflight)
 		fill(&s->data, s->n);
 	if (e->config->reply_each)
-		s->start_ns = tern_clock_ns();
+		s->start_ns = due_ns(e, s->n) ? due_ns(e, s->n) : tern_clock_ns();
 	if (answered(e, s->n) && post(s, false, true, s->n))
 		return;
 	post(s, true, false, s->n);
@@ -311,6 +322,24 @@ bool bench_end_is_down(const struct bench_end *e)
 	return e->down;
 }
 
+/* One turn of the context. A sender that sleeps wakes when its next message is due. */
+static int turn(struct bench_end *e)
+{
+	uint64_t limit_ns = TERN_NS_PER_S, due = 0, now_ns;
+	int r;
+
+	if (e->sender && e->config->every_ns && e->next < e->total)
+		due = due_ns(e, e->next);
+	if (e->config->sleep && due) {
+		now_ns = tern_clock_ns();
+		limit_ns = due > now_ns ? TERN_MIN(due - now_ns, limit_ns) : 0;
+	}
+	r = e->config->sleep ? tern_wait_any(e->ctx, limit_ns) : tern_progress(e->ctx);
+	if (due)
+		start_messages(e);
+	return r;
+}
+
 int bench_end_drive(
 	struct bench_end *e, bool (*until)(const struct bench_end *e), const char *what)
 {
@@ -318,8 +347,7 @@ int bench_end_drive(
 	unsigned turns = 0;
 
 	while (!e->usage.status && !until(e)) {
-		int r = e->config->sleep ? tern_wait_any(e->ctx, TERN_NS_PER_S)
-					 : tern_progress(e->ctx);
+		int r = turn(e);
 
 		if (r < 0 && r != -ETIMEDOUT)
 			return bench_end_fail(e, r, "%s: %s", what, tern_status_text(r));

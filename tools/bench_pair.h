@@ -50,6 +50,10 @@ struct bench_config {
 	 * the message rate is measured: only the last message of the warm-up and the last
 	 * of all are answered. */
 	bool reply_each;
+	/* With reply_each: ns from the start of a measured message to that of the next one,
+	 * whether its answer is here or not. A round trip counts from the time at which its
+	 * message was to start. 0: a message starts when there is a slot for it. */
+	uint64_t every_ns;
 };
 
 struct bench_result {

@@ -72,6 +72,19 @@ def tensors_may_be_written_anew_each_time():
                 fields={**PAIR, **TRIPS})
 
 
+def tensors_are_offered_at_a_set_rate():
+    """More slowly than they can be answered: then none is sent early. Or much faster: then each
+    waits for all that were due before it, so half of them wait for a quarter of the whole time at
+    least; where a round trip counts from when a tensor is sent, p50 is that of a single one."""
+    for fabric, wait in (("tcp", "sleep"), ("shm", "poll")):
+        common = ("lat", "--fabric", fabric, "--wait", wait, "--size", 64)
+        fields = {**PAIR, **TRIPS, "offered_per_s": int}
+        slow, = measure(*common, "--rounds", 100, "--offer", 500, fields=fields)
+        assert slow["offered_per_s"] == 500 and slow["msgs_per_s"] < 520, slow
+        fast, = measure(*common, "--rounds", 2000, "--offer", 100_000_000, fields=fields)
+        assert fast["p50_us"] > 0.25 * fast["rounds"] / fast["msgs_per_s"] * 1e6, fast
+
+
 def rounds_may_be_told_for_each_size():
     events = measure("lat", "--fabric", "shm", "--size", "64,1M", "--rounds", "20,5",
                      fields=PAIR)
@@ -138,6 +151,8 @@ def wrong_options_are_refused():
     job.refused("bench", "lat", "--fabric", "roce", says=["roce", "auto, verbs, tcp, shm"])
     job.refused("bench", "lat", "--size", "big", says=["--size big"])
     job.refused("bench", "lat", "--round", "9", says=["--rounds"])
+    job.refused("bench", "rate", "--offer", "9", says=["--offer belongs to lat"])
+    job.refused("bench", "lat", "--offer", "0", says=["--offer 0"])
     job.refused("bench", "lat", "--size", "8,64", "--rounds", "1,2,3",
                 says=["--rounds has 3 values", "--size has 2"])
     job.refused("bench", "lat", "--receive", "there", says=["there", "room, alloc, peek"])
@@ -149,6 +164,7 @@ tap.run([
     bandwidth_is_measured_on_both,
     tensors_land_wherever_the_receiver_says,
     tensors_may_be_written_anew_each_time,
+    tensors_are_offered_at_a_set_rate,
     rounds_may_be_told_for_each_size,
     ends_are_pinned_when_that_is_asked,
     rate_is_measured_on_both,
