@@ -76,6 +76,15 @@ def grpc_peer(codec, way, kept, wait="sleep"):
                 tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
 
 
+def grpc_unix(way, wait):
+    """What gRPC has for two processes of one host."""
+    return Peer(f"grpc.bytes-{way}-unix.malloc.{wait}",
+                f"gRPC, byte buffers, {WAYS[way]}, Unix socket, malloc keeps its memory",
+                "grpc_pair", "libgrpc++-dev", "shm", wait, f"bytes-{way}-unix",
+                environment=KEEP_MEMORY,
+                tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
+
+
 def grpc_callback(way):
     return Peer(f"grpc.bytes-callback-{way}.malloc.sleep",
                 f"gRPC, byte buffers, {WAYS[way]}, callback API, malloc keeps its memory",
@@ -161,6 +170,7 @@ def shm_peers():
                  launcher=mpi("vader"), environment=KEEP_MEMORY),
             Peer("libfabric.shm.poll", "libfabric, shm", "libfabric", "libfabric-dev", "shm",
                  "poll", "shm", environment=KEEP_MEMORY),
+            *(grpc_unix(way, wait) for way in ("unary", "stream") for wait in ("poll", "sleep")),
             # TensorPipe's thread polls the rings; `--wait sleep` is about the user's thread.
             Peer("tensorpipe.shm.poll", "TensorPipe, shm", "tensorpipe", "libtensorpipe-dev",
                  "shm", "poll", "shm", environment=KEEP_MEMORY, program_wait="sleep")]

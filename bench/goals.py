@@ -129,7 +129,14 @@ def shm():
         rows.append(lat(f"shm, {figures.size_text(size)} handed over in place, round trip",
                         "tern.shm.peek", size, "Tern's own 64 B", ["tern.shm.poll"], "<=", 1.25,
                         question="roundtrip-shm", peer_point="64"))
-    return rows + shm_asleep()
+    return rows + shm_asleep() + shm_and_unix_sockets()
+
+
+def shm_and_unix_sockets():
+    return [lat(f"shm, {figures.size_text(size)}, {POLLS[wait]}, times as fast", f"tern.shm.{wait}",
+                size, f"{GRPC[wait]}, over a Unix socket", [f"grpc.bytes-*-unix.malloc.{wait}"], "",
+                None, question="roundtrip-shm", invert=True)
+            for wait in ("poll", "sleep") for size in (64, M)]
 
 
 def shm_asleep():

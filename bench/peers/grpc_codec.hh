@@ -21,6 +21,7 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <unistd.h>
 #include <vector>
 
 #include "bench/pair.h"
@@ -70,6 +71,15 @@ template <typename Set> void grpc_settings(Set set)
 	}
 }
 
+/* The host of servers that listen at a Unix socket in the abstract namespace; their port is
+ * the number of their process. */
+inline const char grpc_unix_host[] = "unix-abstract:tern-bench";
+
+inline std::string grpc_address(const std::string &host, int port)
+{
+	return host + (host == grpc_unix_host ? "-" : ":") + std::to_string(port);
+}
+
 /* To a server, for any message size. */
 inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, int port)
 {
@@ -84,7 +94,7 @@ inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, 
 			args.SetString(name, value);
 	});
 	return std::make_unique<grpc::GenericStub>(
-		grpc::CreateCustomChannel(host + ":" + std::to_string(port),
+		grpc::CreateCustomChannel(grpc_address(host, port),
 			grpc::InsecureChannelCredentials(), args));
 }
 
@@ -92,16 +102,17 @@ inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, 
 inline int grpc_start(const std::string &host, grpc::ServerBuilder *builder,
 	std::unique_ptr<grpc::Server> *server)
 {
-	int port = 0;
+	int own = host == grpc_unix_host ? getpid() : 0, port = 0;
 
 	builder->SetMaxReceiveMessageSize(-1);
 	builder->SetMaxSendMessageSize(-1);
 	grpc_settings([&](const std::string &name, const auto &value) {
 		builder->AddChannelArgument(name, value);
 	});
-	builder->AddListeningPort(host + ":0", grpc::InsecureServerCredentials(), &port);
+	builder->AddListeningPort(
+		grpc_address(host, own), grpc::InsecureServerCredentials(), &port);
 	*server = builder->BuildAndStart();
-	return *server ? port : 0;
+	return !*server || !port ? 0 : own ? own : port;
 }
 
 inline int grpc_serve(const std::string &host, grpc::AsyncGenericService *service,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gRPC's generic API, with the codecs of grpc_codec.hh: {bytes, proto, protobytes} x
- * {unary, stream}, and bytes-chunks. unary: a call per tensor. stream: one call, a message
- * per tensor. chunks: one call, and a message for each 1 MiB of a tensor.
+ * {unary, stream}, bytes-chunks, and bytes-{unary, stream}-unix over a Unix socket. unary:
+ * a call per tensor. stream: one call, a message per tensor. chunks: one call, and a
+ * message for each 1 MiB of a tensor.
  *
  * Both ends have one completion queue and one thread. Polling asks the queue with a
  * deadline that has passed; sleeping waits in it.
@@ -48,6 +49,11 @@ struct End {
 	{
 	}
 	virtual ~End() = default;
+	/* Where the server listens. */
+	std::string host() const
+	{
+		return strstr(p->variant, "-unix") ? grpc_unix_host : p->host;
+	}
 	virtual void begin() = 0;
 	virtual void event(Kind kind, size_t slot, bool ok) = 0;
 	virtual void post(uint64_t)
@@ -103,7 +109,7 @@ struct Client : End {
 	grpc::CompletionQueue queue;
 	std::unique_ptr<grpc::GenericStub> stub;
 
-	Client(struct pair *pair, int port) : End(pair), stub(grpc_connect(pair->host, port))
+	Client(struct pair *pair, int port) : End(pair), stub(grpc_connect(host(), port))
 	{
 		cq = &queue;
 	}
@@ -226,7 +232,7 @@ struct Server : End {
 
 	explicit Server(struct pair *pair) : End(pair)
 	{
-		int port = grpc_serve(pair->host, &service, &queue, &server);
+		int port = grpc_serve(host(), &service, &queue, &server);
 		if (!port)
 			pair_die("cannot listen");
 		cq = queue.get();
@@ -388,7 +394,8 @@ int main(int argc, char **argv)
 	struct pair_ops ops = {};
 	ops.name = "gRPC";
 	ops.variants = "bytes-unary,bytes-stream,bytes-chunks,proto-unary,proto-stream,"
-		       "protobytes-unary,protobytes-stream";
+		       "protobytes-unary,protobytes-stream,bytes-unary-unix,"
+		       "bytes-stream-unix";
 	ops.waits = "poll,sleep";
 	ops.version = grpc_version;
 	ops.open = open;
