@@ -95,6 +95,14 @@ void *bench_gpu_alloc(struct bench_gpu *gpu, uint64_t bytes)
 	return (void *)(uintptr_t)p;
 }
 
+void bench_gpu_clear(struct bench_gpu *gpu, void *to, uint64_t bytes)
+{
+	bench_gpu_check(gpu,
+		gpu->api->memset_d8_async(
+			(CUdeviceptr)(uintptr_t)to, 0, bytes, gpu->stream),
+		"clearing memory");
+}
+
 void bench_gpu_up(struct bench_gpu *gpu, void *to, const void *from, uint64_t bytes)
 {
 	bench_gpu_check(gpu,
@@ -189,4 +197,34 @@ void bench_gpu_row(const struct bench_gpu_row *row)
 	print_samples("peer_us", row->peer_us, row->peer_count, row->times);
 	printf("}\n");
 	fflush(stdout);
+}
+
+static double work_us(
+	struct bench_gpu *gpu, const struct bench_gpu_work *work, unsigned times)
+{
+	return bench_gpu_time_us(gpu, work->run, work->arg, times);
+}
+
+void bench_gpu_turns(struct bench_gpu *gpu, const struct bench_gpu_work *ours,
+	const struct bench_gpu_work *peer, unsigned rounds,
+	const struct bench_gpu_row *row)
+{
+	double ours_us[2 * BENCH_GPU_ROUNDS_MAX], peer_us[2 * BENCH_GPU_ROUNDS_MAX];
+	struct bench_gpu_row measured = *row;
+
+	tern_assert(rounds <= BENCH_GPU_ROUNDS_MAX);
+	work_us(gpu, peer, row->times); /* warm-up */
+	if (ours->run)
+		work_us(gpu, ours, row->times);
+	for (unsigned i = 0; i < rounds; i++) {
+		peer_us[2 * i] = work_us(gpu, peer, row->times);
+		for (unsigned j = 0; j < 2 && ours->run; j++)
+			ours_us[2 * i + j] = work_us(gpu, ours, row->times);
+		peer_us[2 * i + 1] = work_us(gpu, peer, row->times);
+	}
+	measured.ours_us = ours_us;
+	measured.ours_count = ours->run ? 2 * rounds : 0;
+	measured.peer_us = peer_us;
+	measured.peer_count = 2 * rounds;
+	bench_gpu_row(&measured);
 }

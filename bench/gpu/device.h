@@ -42,6 +42,8 @@ void bench_gpu_close(struct bench_gpu *gpu);
 void *bench_gpu_alloc(struct bench_gpu *gpu, uint64_t bytes);
 /* Allocates `count` random floats in [low, 1) in device memory. */
 float *bench_gpu_floats(struct bench_gpu *gpu, uint64_t count, float low);
+/* Queues that the memory is set to 0. */
+void bench_gpu_clear(struct bench_gpu *gpu, void *to, uint64_t bytes);
 void bench_gpu_up(struct bench_gpu *gpu, void *to, const void *from, uint64_t bytes);
 void bench_gpu_down(struct bench_gpu *gpu, void *to, const void *from, uint64_t bytes);
 
@@ -67,6 +69,20 @@ struct bench_gpu_row {
 	const char *note; /* one more observation to show; NULL: none */
 };
 void bench_gpu_row(const struct bench_gpu_row *row);
+
+#define BENCH_GPU_ROUNDS_MAX 16u
+
+struct bench_gpu_work { /* a call that queues work into the stream */
+	void (*run)(void *arg);
+	void *arg;
+};
+/* Measures two kinds of work in the order peer, ours, ours, peer, so that a drift of the
+ * clocks affects both alike, and repeats that `rounds` times. Prints `row` with the
+ * samples, each of which is the time of row->times calls. If ours->run is NULL, only the
+ * peer is measured. */
+void bench_gpu_turns(struct bench_gpu *gpu, const struct bench_gpu_work *ours,
+	const struct bench_gpu_work *peer, unsigned rounds,
+	const struct bench_gpu_row *row);
 
 void bench_gpu_check(const struct bench_gpu *gpu, CUresult result, const char *what);
 /* Ends the program if a call of a tern_cuda_...() function has failed. */

@@ -18,7 +18,6 @@
 #include "bench/gpu/device.h"
 
 #define TENSORS_MAX 161
-#define ROUNDS_MAX  16
 #define SLOTS       3u /* number of gradients in adam_slots(): vectors 3 to 5 */
 /* Largest number of ids for which embed_backward scans the ids; one more, and it sorts
  * them. */
@@ -359,33 +358,18 @@ static const struct rate_case {
 		adam_small, set_few},
 };
 
-/* Measures one case in the order limit, ours, ours, limit, so that a drift of the clocks
- * affects both alike. */
 static void run_case(struct rates *r, const struct rate_case *c)
 {
-	double ours[2 * ROUNDS_MAX], limit[2 * ROUNDS_MAX];
-	unsigned times = r->times > 1 ? r->times * c->more_times : 1;
+	const struct bench_gpu_work ours = {c->ours, r}, limit = {c->limit, r};
 
 	r->inputs = c->inputs;
 	r->bytes = c->bytes ? c->bytes(r) : 0;
-	bench_gpu_time_us(&r->gpu, c->limit, r, times); /* warm-up */
-	if (c->ours)
-		bench_gpu_time_us(&r->gpu, c->ours, r, times);
-	for (unsigned i = 0; i < r->rounds; i++) {
-		limit[2 * i] = bench_gpu_time_us(&r->gpu, c->limit, r, times);
-		for (unsigned j = 0; j < 2 && c->ours; j++)
-			ours[2 * i + j] = bench_gpu_time_us(&r->gpu, c->ours, r, times);
-		limit[2 * i + 1] = bench_gpu_time_us(&r->gpu, c->limit, r, times);
-	}
-	bench_gpu_row(&(struct bench_gpu_row){.name = c->name,
-		.peer = c->limit_name,
-		.bytes = r->bytes,
-		.goal = c->goal,
-		.ours_us = ours,
-		.ours_count = c->ours ? 2 * r->rounds : 0,
-		.peer_us = limit,
-		.peer_count = 2 * r->rounds,
-		.times = times});
+	bench_gpu_turns(&r->gpu, &ours, &limit, r->rounds,
+		&(struct bench_gpu_row){.name = c->name,
+			.peer = c->limit_name,
+			.bytes = r->bytes,
+			.goal = c->goal,
+			.times = r->times > 1 ? r->times * c->more_times : 1});
 }
 
 /* ---- preparing ---- */
@@ -442,10 +426,7 @@ static float *zeros(struct rates *r)
 {
 	float *out = bench_gpu_alloc(&r->gpu, r->count * sizeof(float));
 
-	bench_gpu_check(&r->gpu,
-		r->gpu.api->memset_d8_async(
-			address(out), 0, r->count * sizeof(float), r->gpu.stream),
-		"clearing memory");
+	bench_gpu_clear(&r->gpu, out, r->count * sizeof(float));
 	return out;
 }
 

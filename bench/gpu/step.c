@@ -141,18 +141,11 @@ static void capture(struct step *s)
 
 static void reset(struct step *s)
 {
-	const struct tern_cuda_api *api = s->gpu.api;
 	uint64_t bytes = s->size * sizeof(float);
 
 	bench_gpu_up(&s->gpu, s->params, s->initial, bytes);
-	bench_gpu_check(&s->gpu,
-		api->memset_d8_async(
-			(CUdeviceptr)(uintptr_t)s->m, 0, bytes, s->gpu.stream),
-		"clearing m");
-	bench_gpu_check(&s->gpu,
-		api->memset_d8_async(
-			(CUdeviceptr)(uintptr_t)s->v, 0, bytes, s->gpu.stream),
-		"clearing v");
+	bench_gpu_clear(&s->gpu, s->m, bytes);
+	bench_gpu_clear(&s->gpu, s->v, bytes);
 	s->step_count = 0;
 }
 
