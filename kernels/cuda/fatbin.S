@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The GPU's code for all devices (kernels.cu), as nvcc made it: the build defines FATBIN. */
+/* The GPU's code for all devices (kernels.cu), as nvcc made it: the build defines FATBIN, the
+ * path of the code, and NAME, the symbol of its first byte. */
 	.section .rodata
 	.balign 64
-	.global tern_fatbin
-	.hidden tern_fatbin
-	.type tern_fatbin, %object
-tern_fatbin:
+	.global NAME
+	.hidden NAME
+	.type NAME, %object
+NAME:
 	.incbin FATBIN
-	.size tern_fatbin, . - tern_fatbin
+	.size NAME, . - NAME
 	.section .note.GNU-stack, "", %progbits

@@ -4,6 +4,11 @@
 #include <string.h>
 
 #include "base/util.h"
+
+/* The threads per block of element-by-element kernels are those of the launch, since
+ * bench/gpu/threads.c launches them with several numbers. The other kernels have one. */
+static _Thread_local unsigned quad_threads;
+#define TERN_QUAD_THREADS quad_threads
 #include "kernels/cuda/blocks/list.h"
 #include "tests/fakes/cuda/fake_cuda.h"
 
@@ -14,6 +19,7 @@ const enum gpu_scale gpu_blocks_scale = GPU_SOME;
 	{                                                                                \
 		type args;                                                               \
                                                                                          \
+		quad_threads = launch->block[0];                                         \
 		tern_assert(launch->block[0] == (threads) && launch->block[1] == 1);     \
 		tern_assert(launch->grid[1] == 1 && launch->shared_bytes == 0);          \
 		memcpy(&args, launch->params[0], sizeof(args));                          \

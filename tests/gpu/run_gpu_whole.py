@@ -130,7 +130,8 @@ def assert_can_be_shown(found):
     found = dict(found, scale="large", facts=dict(found["facts"], driver="580.0"))
     text = page.page_of(run_gpu.PAGE.read_text(), [found])
     for line in ("Simulated GPU (8 multiprocessors of capability 9.0", "| kernels | gpu_sums | pass |",
-                 "| jobs | mlp: server cuda, shm, 1 workers, graphs | pass |", "| Adam, one tensor | "):
+                 "| jobs | mlp: server cuda, shm, 1 workers, graphs | pass |", "| Adam, one tensor | ",
+                 "| sum of 4, 1024 threads a block | "):
         assert line in text, text
 
 

@@ -71,9 +71,12 @@ struct tern_span {
 };
 
 /* Each thread has one quad. Many threads hide the latency of memory, and a small tensor
- * has too few quads for more than one per thread. */
+ * has too few quads for more than one per thread. The build of bench/gpu defines other
+ * numbers of threads, to measure them. */
+#ifndef TERN_QUAD_THREADS
 #define TERN_QUAD_THREADS 256u
-#define TERN_QUAD_BLOCK   (4u * TERN_QUAD_THREADS) /* elements per block */
+#endif
+#define TERN_QUAD_BLOCK (4u * TERN_QUAD_THREADS) /* elements per block */
 
 /* For each quad of the block: calls whole(args, e) if the quad can be moved as a whole,
  * else one(args, e) for each of its elements that exists. */

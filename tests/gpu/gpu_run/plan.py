@@ -114,9 +114,9 @@ def whole_jobs(context):
             for job in jobs.listed(context.out, context.scale == "few")]
 
 
-def bench(name, *more):
+def bench(*names):
     def programs(context):
-        return [Program(name, context.bench(name, *more), judge.of_rows, 120)]
+        return [Program(name, context.bench(name), judge.of_rows, 120) for name in names]
     return programs
 
 
@@ -148,6 +148,7 @@ PARTS = [
     Part("jobs", 90, "whole jobs, whose saved files are to be equal", whole_jobs),
     Part("memcheck", 60, "compute-sanitizer: memory errors", checker("memcheck")),
     Part("rates", 90, "kernels beside copies on the device, PCIe, launches", bench("gpu_rates")),
+    Part("sweeps", 40, "threads per block beside other numbers", bench("gpu_threads")),
     Part("staging", 60, "pieces through page-locked slots beside one copy", bench("gpu_staging")),
     Part("engine", 60, "gradients with CUDA graphs beside plain launches", bench("gpu_graphs")),
     Part("updater", 60, "a server's updates by the size of the chunk", bench("gpu_updates")),
@@ -163,7 +164,7 @@ BY_NAME = {part.name: part for part in PARTS}
 # Parts that fit into one call on a machine that is lent for ten minutes.
 GROUPS = {
     "tests": ["facts", "build", "kernels", "suites", "jit", "jobs", "memcheck"],
-    "speed": ["facts", "rates", "staging", "engine", "updater", "wire", "ncu"],
+    "speed": ["facts", "rates", "sweeps", "staging", "engine", "updater", "wire", "ncu"],
     "checkers": ["facts", "racecheck", "synccheck", "initcheck", "compare", "sticky"],
 }
 
