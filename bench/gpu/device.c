@@ -191,6 +191,8 @@ void bench_gpu_row(const struct bench_gpu_row *row)
 		row->name, row->peer, (unsigned long long)row->bytes, row->goal);
 	if (row->wrong)
 		printf(", \"wrong\": \"%s\"", row->wrong);
+	if (row->missing)
+		printf(", \"missing\": \"%s\"", row->missing);
 	if (row->note)
 		printf(", \"note\": \"%s\"", row->note);
 	print_samples("ours_us", row->ours_us, row->ours_count, row->times);

@@ -66,7 +66,8 @@ struct bench_gpu_row {
 	unsigned ours_count, peer_count, times;
 	/* reason why the samples are no valid comparison; NULL: they are */
 	const char *wrong;
-	const char *note; /* one more observation to show; NULL: none */
+	const char *missing; /* reason why there are no samples; NULL: there are */
+	const char *note;    /* one more observation to show; NULL: none */
 };
 void bench_gpu_row(const struct bench_gpu_row *row);
 
