@@ -3,7 +3,7 @@
 """The benchmarks: Tern beside its peers, and the report.
 
     ./run bench                   everything but the scenarios; docs/benchmarks is written anew
-    ./run bench full              with the scenarios: open-loop
+    ./run bench full              with the scenarios (open-loop), and with every way of each peer
     ./run bench --quick           fewer sizes, peers and rounds; no virtual machine; the report
                                   goes to build-bench/quick
     ./run bench QUESTION...       these only; the others' results stay
@@ -97,8 +97,8 @@ def parse():
                    help="also build a release build of gRPC, which takes half an hour or more "
                    "and is kept; without this, it is measured if it is there")
     options = p.parse_args()
-    full = options.questions == ["full"]
-    options.questions = [] if full else options.questions
+    options.full = options.questions == ["full"]
+    options.questions = [] if options.full else options.questions
     for name in options.questions:
         if name not in QUESTIONS:
             p.error(f"{name}: not one of {', '.join(QUESTIONS)}")
@@ -113,7 +113,8 @@ def parse():
     options.rounds = options.rounds or (2 if options.quick else 8)
     options.named = bool(options.questions)
     options.questions = options.questions or [
-        q for q in QUESTIONS if (full or q not in SCENARIOS) and not (options.quick and q in NOT_QUICK)]
+        q for q in QUESTIONS if (options.full or q not in SCENARIOS) and
+        not (options.quick and q in NOT_QUICK)]
     options.out = options.out or (install.BUILD / "pooled" if options.pool else
                                   install.BUILD / "check" if options.check else
                                   install.BUILD / "quick" if options.quick else COMMITTED)
@@ -145,9 +146,9 @@ def add_to(options, now):
 
 
 def measure_all(options, missing, here, journal, old):
-    plan = Plan(options.quick, Maker(options.tern.resolve(), missing))
+    plan = Plan(options.quick, Maker(options.tern.resolve(), missing), full=options.full)
     today = datetime.date.today().isoformat()
-    results = {"date": today, "quick": options.quick, "rounds": options.rounds, "seconds": 0,
+    results = {"date": today, "quick": options.quick, "full": options.full, "rounds": options.rounds, "seconds": 0,
                "parts": journal.parts(), "order": measure.ORDER, "machine": here,
                "missing": missing,
                "questions": old["questions"] if old else {}}
@@ -325,7 +326,7 @@ def run(options):
     here = machine.describe()
     old = add_to(options, here)
     asked = {"quick": options.quick, "rounds": options.rounds, "check": options.check,
-             "out": str(options.out), "questions": " ".join(options.questions)}
+             "full": options.full, "out": str(options.out), "questions": " ".join(options.questions)}
     now = identity(TOP, options.tern.resolve(), here, asked, missing)
     if options.resume:
         journal.resume(now)

@@ -35,6 +35,9 @@ class Peer:
     tests: tuple = ("lat", "bw", "rate")
     slow: bool = False  # large tensors take seconds
     program_wait: str = ""  # what the program is told, if that is not `wait`
+    # Another way of the same peer was as fast in every size (docs/benchmarks of 2026-11-25), so
+    # only a full run asks it.
+    rare: bool = False
 
 
 def cubic():
@@ -67,12 +70,12 @@ CODECS = {"bytes": "byte buffers", "proto": "protobuf, repeated float",
 WAYS = {"unary": "unary", "stream": "stream", "chunks": "stream of 1 MiB chunks"}
 
 
-def grpc_peer(codec, way, kept, wait="sleep"):
+def grpc_peer(codec, way, kept, wait="sleep", rare=False):
     """`kept`: malloc keeps its memory."""
     return Peer(f"grpc.{codec}-{way}{'.malloc' if kept else ''}.{wait}",
                 f"gRPC, {CODECS[codec]}, {WAYS[way]}{', malloc keeps its memory' if kept else ''}",
                 "grpc_pair", "libgrpc++-dev", "tcp", wait, f"{codec}-{way}",
-                environment=tcp_environment() if kept else cubic(), slow=codec != "bytes",
+                environment=tcp_environment() if kept else cubic(), slow=codec != "bytes", rare=rare,
                 tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
 
 
@@ -81,7 +84,7 @@ def grpc_unix(way, wait):
     return Peer(f"grpc.bytes-{way}-unix.malloc.{wait}",
                 f"gRPC, byte buffers, {WAYS[way]}, Unix socket, malloc keeps its memory",
                 "grpc_pair", "libgrpc++-dev", "shm", wait, f"bytes-{way}-unix",
-                environment=KEEP_MEMORY,
+                environment=KEEP_MEMORY, rare=way == "unary",
                 tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
 
 
@@ -89,19 +92,20 @@ def grpc_callback(way):
     return Peer(f"grpc.bytes-callback-{way}.malloc.sleep",
                 f"gRPC, byte buffers, {WAYS[way]}, callback API, malloc keeps its memory",
                 "grpc_callback", "libgrpc++-dev", "tcp", "sleep", f"bytes-{way}",
-                environment=tcp_environment(),
+                environment=tcp_environment(), rare=True,
                 tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
 
 
 def grpc_peers():
     """Unary calls that sleep, with malloc as it is and with KEEP_MEMORY. The other variants only
     with KEEP_MEMORY, as a user who measures would run them."""
-    return [grpc_peer("bytes", "unary", False),
+    return [grpc_peer("bytes", "unary", False, rare=True),
             *(grpc_peer("bytes", way, True, wait) for way in WAYS for wait in ("sleep", "poll")),
             grpc_callback("stream"), grpc_callback("chunks"),
-            grpc_peer("proto", "unary", False),
-            *(grpc_peer(codec, way, True, wait) for codec in ("proto", "protobytes")
-              for way in ("unary", "stream") for wait in ("sleep", "poll"))]
+            grpc_peer("proto", "unary", False, rare=True),
+            *(grpc_peer(codec, way, True, wait, rare=codec == "protobytes" or wait == "poll")
+              for codec in ("proto", "protobytes") for way in ("unary", "stream")
+              for wait in ("sleep", "poll"))]
 
 
 def ucx_peers(fabric, name, environment, waits=("poll",)):
@@ -135,6 +139,7 @@ def grpc_core_peers():
               ("engine", f"{newer}, byte buffers", release, {})]
     return [Peer(f"grpc.{key}-{way}.{wait}", f"{title}, {way}", *program, "tcp", wait, way,
                  environment={**cubic(), **KEEP_MEMORY, **experiments},
+                 rare=key == "core" and way == "unary",
                  tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
             for key, title, program, experiments in builds
             for way in ("unary", "stream", "chunks") if way != "chunks" or key == "release"
@@ -191,6 +196,7 @@ class PsPeer:
     most: int = 16
     slow: bool = False  # to run or to start: few rounds, 100 MB, one server, at most two workers
     narrow: bool = False  # 100 MB, one server, one worker
+    rare: bool = False  # as of a Peer
 
 
 def ps_peers():
@@ -199,7 +205,7 @@ def ps_peers():
             PsPeer("raw.inplace", "raw C over shm, in place", "raw_ps", "gcc", "inplace", "shm",
                    narrow=True),
             PsPeer("grpc.bytes", "gRPC, byte buffers", "grpc_ps", "libgrpc++-dev", "bytes", "tcp",
-                   cubic(), narrow=True),
+                   cubic(), narrow=True, rare=True),
             PsPeer("grpc.bytes.malloc", "gRPC, byte buffers, malloc keeps its memory", "grpc_ps",
                    "libgrpc++-dev", "bytes", "tcp", tcp_environment()),
             PsPeer("grpc.bytes-chunks.malloc",
@@ -207,22 +213,22 @@ def ps_peers():
                    "grpc_ps_chunks", "libgrpc++-dev", "chunks", "tcp",
                    tcp_environment()),
             PsPeer("grpc.proto", "gRPC, protobuf, repeated float", "grpc_ps", "libgrpc++-dev",
-                   "proto", "tcp", cubic(), slow=True, narrow=True),
+                   "proto", "tcp", cubic(), slow=True, narrow=True, rare=True),
             PsPeer("grpc.proto.malloc",
                    "gRPC, protobuf, repeated float, malloc keeps its memory", "grpc_ps",
                    "libgrpc++-dev", "proto", "tcp", tcp_environment(), slow=True),
             PsPeer("grpc.protobytes.malloc",
                    "gRPC, protobuf, bytes field, malloc keeps its memory", "grpc_ps",
-                   "libgrpc++-dev", "protobytes", "tcp", tcp_environment(), slow=True),
+                   "libgrpc++-dev", "protobytes", "tcp", tcp_environment(), slow=True, rare=True),
             PsPeer("torch.rpc", "PyTorch, torch.distributed.rpc", "torch_ps.py", "python3-torch",
                    "rpc", "tcp", tcp_environment(), install.SYSTEM_PYTHON, least=2, most=2,
-                   slow=True),
+                   slow=True, rare=True),
             PsPeer("torch.gloo", "PyTorch, gloo all-reduce", "torch_ps.py", "python3-torch",
                    "allreduce", "tcp", tcp_environment(), install.SYSTEM_PYTHON, least=2, most=2,
                    slow=True),
             PsPeer("tensorflow", "TensorFlow, its parameter server", "tensorflow_ps.py",
                    "tensorflow-cpu", "ps", "tcp", tcp_environment(),
-                   str(install.VENV / "bin/python"), most=1, slow=True)]
+                   str(install.VENV / "bin/python"), most=1, slow=True, rare=True)]
 
 
 class Maker:

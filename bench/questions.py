@@ -25,6 +25,7 @@ class Plan:
     quick: bool
     make: who.Maker
     results: dict = field(default_factory=dict)  # of the questions before
+    full: bool = False  # with rare peers, too
 
     def sizes(self, full, quick):
         return quick if self.quick else full
@@ -34,7 +35,7 @@ class Plan:
         the peers that a goal of the question names; of those it needs all, since the worst ratio
         counts."""
         asking = [goal for goal in GOALS if goal.question == question]
-        return [p for p in peers if test in p.tests and
+        return [p for p in peers if test in p.tests and (self.full or not p.rare) and
                 (not self.quick or p.package == "gcc" or
                  any(goal.is_against(p.key) for goal in asking))]
 
@@ -271,7 +272,7 @@ def ps_theirs(plan, shape, workers, servers):
         most = 1 if peer.narrow else min(peer.most, 2) if peer.slow else peer.most
         if (peer.slow or peer.narrow) and (shape != "100 MB" or servers > 1):
             continue
-        if plan.quick and peer.python:
+        if plan.quick and peer.python or peer.rare and not plan.full:
             continue
         if peer.least <= workers <= most:
             few = min(rounds, 3) if peer.slow else rounds

@@ -289,13 +289,20 @@ def grpc_build(results):
             ""]
 
 
+def mode_text(results):
+    if results["quick"]:
+        return "quick run, for a first look only"
+    return "full run" if results.get("full", True) else (
+        "without the ways of a peer that were not faster than another of its ways, which "
+        "`./run bench full` adds")
+
+
 def text(results):
-    mode = "quick run, for a first look only" if results["quick"] else "full run"
     facts = [[name, str(value)] for name, value in results["machine"].items()]
     facts += [[name, version] for name, version in sorted(versions(results).items())]
     parts = [
         "# Benchmarks", "",
-        f"Written by `./run bench` on {results['date']}, {mode}: {results['rounds']} rounds, "
+        f"Written by `./run bench` on {results['date']}, {mode_text(results)}: {results['rounds']} rounds, "
         f"{results['seconds'] / 60:.0f} minutes{sittings(results)}. Do not edit: run it again.",
         "", *not_complete(results), *not_idle(results), *how(results),
         *grpc_build(results),

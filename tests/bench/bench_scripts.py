@@ -440,6 +440,16 @@ def every_goal_names_a_question_and_contenders_that_exist():
             assert any(fnmatchcase(key, pattern) for key in known), f"{goal.what}: {pattern}"
 
 
+def only_a_full_run_asks_rare_ways():
+    for name, make in questions.QUESTIONS.items():
+        usual, full = ({c.key for c in make(questions.Plan(False, contenders.Maker("tern", {}),
+                                                           full=full)).contenders}
+                       for full in (False, True))
+        assert usual <= full, (name, usual - full)
+        if name in ("roundtrip-tcp", "ps"):
+            assert full - usual, name
+
+
 def runs_of_a_question_are_unique():
     """A contender may have several runs, with other points: never the same one twice."""
     for quick in (False, True):
@@ -777,6 +787,7 @@ tap.run([
     registrations_are_the_most_of_any_run,
     long_tails_are_held_against_the_p50_and_against_the_peers_p99,
     every_goal_names_a_question_and_contenders_that_exist,
+    only_a_full_run_asks_rare_ways,
     runs_of_a_question_are_unique,
     peers_that_could_not_be_installed_or_built_are_missing,
     ucx_tells_how_it_was_built,
