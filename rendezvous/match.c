@@ -113,10 +113,11 @@ void tern_match_add(
 
 void tern_match_remove(struct tern_match *match, struct tern_match_node *node)
 {
-	struct tern_match_node *next = in_ring(node->ring.next);
+	struct tern_match_node *next;
 
 	if (!node->waits)
 		return;
+	next = in_ring(node->ring.next);
 	node->waits = false;
 	match->count_of[node->kind]--;
 	if (tern_list_linked(&node->bucket)) {

@@ -92,7 +92,7 @@ static inline void tern_match_node_init(struct tern_match_node *node)
 void tern_match_add(struct tern_match *match, struct tern_match_node *node,
 	enum tern_match_kind kind);
 
-/* Removes a node. Does nothing if it is not in the table. */
+/* Removes a node. Does nothing if it is not in the table, and then reads only `waits`. */
 void tern_match_remove(struct tern_match *match, struct tern_match_node *node);
 
 /* Returns the oldest node of this triple and kind; NULL: there is none. */

@@ -148,7 +148,7 @@ static int remember_sent(struct tern_peer *peer, const struct tern_triple *tripl
 		peer->stream.sent_first = 0;
 	s = sent_at(peer, peer->stream.sent_count++);
 	s->node.triple = *triple;
-	s->node.waits = false;
+	s->node.waits = false;            /* all that tern_match_remove() reads of it */
 	s->seq = peer->stream.tx_seq + 1; /* number of the message that is sent next */
 	peer->stream.sent_apart++;
 	return 0;
