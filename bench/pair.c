@@ -113,7 +113,7 @@ static void wait_until(const struct pair *p, uint64_t at_ns)
 
 /* Returns the time from which the round trip of message n counts. With `every_ns` that is
  * when it was due, even if the answers before it came too late to send it then: a client
- * that waits for slow answers would else leave out what its users wait for (coordinated
+ * that waits for slow answers would otherwise leave out what its users wait for (coordinated
  * omission). */
 static uint64_t start_of(const struct pair *p, const struct timing *t, uint64_t n)
 {

@@ -44,7 +44,7 @@ struct pair {
 	bool reply_each;
 	bool poll; /* true: the ends poll; false: they sleep between events */
 	/* ns from the start of a measured message to that of the next one, whether its answer
-	 * is here or not; 0: it starts when there is a slot for it. See send_all(). */
+	 * is here or not; 0: it starts when there is a slot for it. See start_of() in pair.c. */
 	uint64_t every_ns;
 	/* the sender writes new contents into its tensor before each message */
 	bool rewrite;

@@ -29,7 +29,8 @@ enum tern_match_kind {
 	TERN_MATCH_KIND_COUNT
 };
 
-/* Made by tern_match_triple(). */
+/* What a send and a receive must have in common. tern_match_triple() makes it, with its
+ * hash. */
 struct tern_triple {
 	uint64_t key, step;
 	uint32_t channel, hash;
@@ -63,7 +64,7 @@ int tern_match_init(
 	struct tern_match *match, const struct tern_match_secret *secret); /* -ENOMEM */
 void tern_match_fini(struct tern_match *match);
 
-/* The triple with its hash, which is good for all tables with the same secret. The hash
+/* Makes a triple. Its hash is valid in all tables with the same secret: the hash
  * XORs both halves of a 128-bit product, so that each bit of each factor affects all bits
  * of the result. */
 static inline struct tern_triple tern_match_triple(

@@ -41,7 +41,7 @@ static int starve(struct tern_xfer *x)
 	return 0;
 }
 
-bool tern_pump_starves(struct tern_xfer *x)
+bool tern_pump_join_starved(struct tern_xfer *x)
 {
 	const struct tern_peer *peer = x->peer;
 

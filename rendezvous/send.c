@@ -350,7 +350,7 @@ void tern_send_begin(struct tern_xfer *x)
 	tern_match_add(&peer->match, &x->node, TERN_MATCH_SEND);
 	if (post)
 		claim(x, tern_container_of(post, struct tern_record, node));
-	else if (free && !(is_small(x) && tern_pump_starves(x)))
+	else if (free && !(is_small(x) && tern_pump_join_starved(x)))
 		tern_xfer_pend(x);
 }
 

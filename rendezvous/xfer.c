@@ -121,7 +121,8 @@ static void leave(struct tern_xfer *x)
 		tern_want_leave(x);
 }
 
-static void complete_left(struct tern_xfer *x, int status)
+/* Ends a transfer that is in no list and not in the matching table any more. */
+static void complete_after_leaving(struct tern_xfer *x, int status)
 {
 	struct tern_rdv *rdv = x->peer->rdv;
 	struct tern_req *req = tern_req_of(x);
@@ -166,7 +167,7 @@ static void complete_left(struct tern_xfer *x, int status)
 void tern_xfer_complete(struct tern_xfer *x, int status)
 {
 	leave(x);
-	complete_left(x, status);
+	complete_after_leaving(x, status);
 }
 
 static void flushed(struct tern_op *op, int status)
@@ -213,5 +214,5 @@ void tern_xfer_end(struct tern_xfer *x, int status)
 	if (!tern_stage_is_idle(&x->stage))
 		tern_stage_drop(x);
 	if (tern_xfer_withdraw(x, status) == 0 && await_copies(x, status) == 0)
-		complete_left(x, status);
+		complete_after_leaving(x, status);
 }

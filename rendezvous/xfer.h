@@ -239,7 +239,7 @@ void tern_xfer_pend(struct tern_xfer *x);
 /* Queues x, whose first message needs a credit, behind the sends that wait for credits:
  * what tern_xfer_pend() does, in fewer steps. False: no send waits, or other messages
  * wait. */
-bool tern_pump_starves(struct tern_xfer *x);
+bool tern_pump_join_starved(struct tern_xfer *x);
 /* Takes a credit for sending a message, if more than `keep` credits are left. */
 bool tern_peer_credit(struct tern_peer *peer, uint32_t keep);
 void tern_peer_pump_now(struct tern_peer *peer);

@@ -99,8 +99,7 @@ static const struct option options[] = {
 	OPTION(COUNT, "offer", "R",
 		"lat: send R tensors a second, whether or not the answers keep up; a "
 		"round trip counts from when its tensor was due; default: the next "
-		"tensor "
-		"when the last one is answered",
+		"tensor when the last one is answered",
 		struct bench_settings, offer, .min = 1, .max = TERN_NS_PER_S),
 	OPTION(CHOICE, "pin", "HOW",
 		"pin each end to its own core; auto: only if they poll",

@@ -322,8 +322,10 @@ bool bench_end_is_down(const struct bench_end *e)
 	return e->down;
 }
 
-/* One turn of the context. A sender that sleeps wakes when its next message is due. */
-static int turn(struct bench_end *e)
+/* Polls the context once, or sleeps until an event comes. If messages have set times of
+ * their start, a sender that sleeps also wakes when its next message is due, and then
+ * sends it. Returns the status of the poll or wait. */
+static int drive_once(struct bench_end *e)
 {
 	uint64_t limit_ns = TERN_NS_PER_S, due = 0, now_ns;
 	int r;
@@ -347,7 +349,7 @@ int bench_end_drive(
 	unsigned turns = 0;
 
 	while (!e->usage.status && !until(e)) {
-		int r = turn(e);
+		int r = drive_once(e);
 
 		if (r < 0 && r != -ETIMEDOUT)
 			return bench_end_fail(e, r, "%s: %s", what, tern_status_text(r));
