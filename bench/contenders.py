@@ -193,7 +193,7 @@ class PsPeer:
     environment: dict = field(default_factory=dict)
     python: str = ""
     least: int = 1  # workers
-    most: int = 16
+    most: int = 32
     slow: bool = False  # to run or to start: few rounds, 100 MB, one server, at most two workers
     narrow: bool = False  # 100 MB, one server, one worker
     rare: bool = False  # as of a Peer
@@ -265,6 +265,25 @@ class Maker:
             command += ["--offer", str(offer)]
         return Contender(peer.key, peer.title, command, peer.environment, peer.wait, peer.fabric,
                          self.why_missing(peer.package, program))
+
+    def steps(self, key, title, program, sizes, steps, wait, variant, package="gcc", launcher=(),
+              **more):
+        """Steps of tensors with these sizes."""
+        command = [*launcher, str(program), "--test", "step", "--wait", more.pop("told", wait),
+                   "--size", ",".join(map(str, sizes)), "--rounds", str(steps), "--inflight",
+                   str(len(sizes)), *(["--variant", variant] if variant else [])]
+        return Contender(key, title, command, wait=wait,
+                         missing=self.why_missing(package, program), **more)
+
+    def tern_step(self, fabric, wait, sizes, steps):
+        return self.steps(f"tern.{fabric}.{wait}", f"Tern, {fabric}", install.BUILD / "tern_pair",
+                          sizes, steps, wait, fabric, fabric=fabric, ours=True)
+
+    def step(self, peer, sizes, steps):
+        return self.steps(peer.key, peer.title, install.PEERS / peer.program, sizes, steps,
+                          peer.wait, peer.variant, peer.package, peer.launcher,
+                          told=peer.program_wait or peer.wait, environment=peer.environment,
+                          fabric=peer.fabric)
 
     def ps_peer(self, peer, size, workers, servers, rounds):
         arguments = ["--bytes", str(size), "--workers", str(workers), "--servers", str(servers),

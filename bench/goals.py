@@ -224,10 +224,21 @@ def servers():
                             ("tcp", "raw C over TCP", ["raw.tcp"], "<=", 1.25, False),
                             ("tcp", "gRPC byte buffers", PS_GRPC, ">=", 1, True),
                             ("shm", "raw C over shm, with copies", ["raw.shm"], "<=", 1.0, False)])
-    rows.append(Goal("tcp, ResNet-50's 161 tensors, against one of the same bytes, rate", "many",
-                     "tern.tcp", "161 tensors", "gb_per_s", "Tern's own one tensor", ["tern.tcp"],
-                     ">=", 0.8, peer_point="1 tensor", smaller=False, group="parameter server",
-                     unit="GB/s"))
+    return rows + many_tensors()
+
+
+def many_tensors():
+    """The step of ResNet-50's parameters."""
+    common = ("161 tensors", "gb_per_s")
+    rows = []
+    for wait in ("poll", "sleep"):
+        ours = f"tern.tcp.{wait}"
+        more = {"smaller": False, "group": "parameter server", "unit": "GB/s"}
+        what = f"tcp, ResNet-50's 161 tensors, {POLLS[wait]}, rate"
+        rows += [Goal(f"{what} against one of the same bytes", "many", ours, *common,
+                      "Tern's own one tensor", [ours], ">=", 0.8, peer_point="1 tensor", **more),
+                 Goal(what, "many", ours, *common, RAW[wait], [f"raw.tcp.{wait}"], "", **more),
+                 Goal(what, "many", ours, *common, GRPC[wait], [GRPC_BYTES.format(wait)], "", **more)]
     return rows
 
 

@@ -60,10 +60,11 @@ void link_fork(struct link *link)
 void link_open(struct link *link, const char *fabric, uint64_t pool_bytes)
 {
 	struct tern_pool_opts pool = {.slab_bytes = pool_bytes, .prefault = true};
+	struct tern_context_opts opts = {.no_spin = link->no_spin};
 
 	link->fabric = fabric;
 	link_must("domain", tern_domain_new(NULL, &link->domain));
-	link_must("context", tern_context_new(link->domain, NULL, &link->ctx));
+	link_must("context", tern_context_new(link->domain, &opts, &link->ctx));
 	link_must("pool", tern_pool_new(link->domain, &pool, &link->pool));
 }
 
@@ -111,7 +112,7 @@ static void accepted(struct tern_peer *peer, void *arg)
 	is_up = true;
 }
 
-static void meet(struct link *link)
+void link_meet(struct link *link)
 {
 	struct tern_peer_opts opts = {.event = event};
 	struct tern_listener *listener;
@@ -141,7 +142,7 @@ void link_run(const char *fabric, uint64_t pool_bytes, void (*send_)(struct link
 
 	link_fork(&link);
 	link_open(&link, fabric, pool_bytes);
-	meet(&link);
+	link_meet(&link);
 	(link.sender ? send_ : receive)(&link);
 	if (!link.sender) {
 		/* waits: the sender may still read this process's memory */

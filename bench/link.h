@@ -11,7 +11,8 @@
 struct link {
 	const char *fabric;
 	bool sender;
-	int fd; /* socket to the other process, for link_tell() and link_hear() */
+	int fd;       /* socket to the other process, for link_tell() and link_hear() */
+	bool no_spin; /* set before link_open(): wait without spinning first */
 	struct tern_domain *domain;
 	struct tern_context *ctx;
 	struct tern_pool *pool;
@@ -25,9 +26,10 @@ struct link {
 void link_run(const char *fabric, uint64_t pool_bytes, void (*send)(struct link *link),
 	void (*receive)(struct link *link));
 
-/* The parts of link_run(), for programs with more than one connection. */
+/* The parts of link_run(). */
 void link_fork(struct link *link); /* forks; sets link->sender and link->fd */
 void link_open(struct link *link, const char *fabric, uint64_t pool_bytes);
+void link_meet(struct link *link); /* connects the two, and opens the channel */
 void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void *arg),
 	void *arg, struct tern_listener **listener, char *address, size_t bytes);
 

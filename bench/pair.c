@@ -19,13 +19,15 @@
 
 #include "bench/ends.h"
 
-#define SIZES_MAX 32
+#define SIZES_MAX    256
+#define STEPS_WARMUP 3u
 /* Limit for one size, in s. A size takes seconds; if it takes longer, something is
  * broken. */
 #define LIMIT_S 120
 
 struct plan {
 	const char *test;
+	/* In steps: the sizes of the messages of a step, and one number of rounds. */
 	uint64_t sizes[SIZES_MAX], rounds[SIZES_MAX];
 	unsigned size_count;
 	bool pin;
@@ -37,6 +39,10 @@ struct run {
 	struct plan plan;
 };
 
+struct pair_slot {
+	size_t bytes, offset;
+};
+
 struct timing {
 	uint64_t start_ns, end_ns, start_cpu_ns, cpu_ns;
 	uint64_t *trips_ns;
@@ -44,14 +50,18 @@ struct timing {
 
 bool pair_answered(const struct pair *p, uint64_t n)
 {
-	return p->reply_each || n == p->warmup - 1 || n == p->total - 1;
+	return p->reply_each || n == p->warmup - 1 || n == p->total - 1 ||
+	       (p->in_steps && (n + 1) % p->inflight == 0);
+}
+
+size_t pair_bytes(const struct pair *p, uint64_t n)
+{
+	return p->slots[n % p->inflight].bytes;
 }
 
 unsigned char *pair_tensor(const struct pair *p, uint64_t n)
 {
-	size_t stride = (p->size + 63) / 64 * 64;
-
-	return p->tensors + n % p->inflight * stride;
+	return p->tensors + p->slots[n % p->inflight].offset;
 }
 
 void pair_tell(const struct pair *p, const void *data, size_t bytes)
@@ -74,7 +84,49 @@ static void meet(const struct pair *p)
 	pair_hear(p, &byte, 1);
 }
 
-/* ---- measuring one size ---- */
+/* ---- where the tensors are ---- */
+
+/* `sizes` has one size for all slots, or in steps one for each. Returns how many bytes of
+ * memory they take. */
+static size_t lay_out(struct pair *p, const uint64_t *sizes)
+{
+	size_t offset = 0;
+
+	for (unsigned i = 0; i < p->inflight; i++) {
+		p->slots[i].bytes = sizes[p->in_steps ? i : 0];
+		p->slots[i].offset = offset;
+		offset += (p->slots[i].bytes + 63) / 64 * 64;
+	}
+	return offset;
+}
+
+static void get_tensors(
+	const struct pair_ops *ops, const struct plan *plan, struct pair *p)
+{
+	size_t bytes = 0;
+
+	p->slots = calloc(p->inflight, sizeof(*p->slots));
+	if (!p->slots)
+		pair_die("no memory for %u slots", p->inflight);
+	for (unsigned i = 0; i < plan->size_count; i++) {
+		size_t needed = lay_out(p, p->in_steps ? plan->sizes : &plan->sizes[i]);
+
+		if (needed > bytes)
+			bytes = needed;
+		if (plan->sizes[i] > p->size_max)
+			p->size_max = plan->sizes[i];
+	}
+	p->tensors_bytes = bytes;
+	p->tensors = ops->memory ? ops->memory(p, bytes) : bench_memory(bytes, false);
+}
+
+/* ---- measuring one size, or one kind of step ---- */
+
+/* Messages that are measured as one round. */
+static unsigned per_round(const struct pair *p)
+{
+	return p->in_steps ? p->inflight : 1;
+}
 
 static void count_message(const struct pair *p, struct timing *t, uint64_t n)
 {
@@ -91,9 +143,12 @@ static void count_message(const struct pair *p, struct timing *t, uint64_t n)
 static void finish_message(const struct pair_ops *ops, struct pair *p, struct timing *t,
 	const uint64_t *posted_ns, uint64_t n)
 {
+	unsigned per = per_round(p);
+
 	ops->await(p, n);
-	if (p->reply_each && n >= p->warmup)
-		t->trips_ns[n - p->warmup] = bench_now_ns() - posted_ns[n % p->inflight];
+	if ((p->reply_each || (p->in_steps && (n + 1) % per == 0)) && n >= p->warmup)
+		t->trips_ns[(n - p->warmup) / per] =
+			bench_now_ns() - posted_ns[(n + 1 - per) % p->inflight];
 	count_message(p, t, n);
 }
 
@@ -135,8 +190,10 @@ static void send_all(const struct pair_ops *ops, struct pair *p, struct timing *
 	for (uint64_t n = 0; n < p->total; n++) {
 		while (n - done == p->inflight || (n == p->warmup && done < n))
 			finish_message(ops, p, t, posted_ns, done++);
+		while (p->in_steps && n % p->inflight == 0 && done < n)
+			finish_message(ops, p, t, posted_ns, done++);
 		if (p->rewrite && n >= p->inflight)
-			bench_fill(pair_tensor(p, n), p->size, n);
+			bench_fill(pair_tensor(p, n), pair_bytes(p, n), n);
 		posted_ns[n % p->inflight] = start_of(p, t, n);
 		ops->post(p, n);
 	}
@@ -149,9 +206,10 @@ static void receive_all(const struct pair_ops *ops, struct pair *p, struct timin
 {
 	for (uint64_t n = 0; n < p->total; n++) {
 		ops->receive(p, n);
-		if (n < p->inflight && !bench_holds(pair_tensor(p, n), p->size, n))
+		if (n < p->inflight &&
+			!bench_holds(pair_tensor(p, n), pair_bytes(p, n), n))
 			pair_die("message %llu of %zu bytes arrived with other contents",
-				(unsigned long long)n, p->size);
+				(unsigned long long)n, pair_bytes(p, n));
 		count_message(p, t, n);
 		ops->answer(p, n);
 	}
@@ -160,7 +218,7 @@ static void receive_all(const struct pair_ops *ops, struct pair *p, struct timin
 static void print(const struct pair_ops *ops, const struct plan *plan,
 	const struct pair *p, struct timing *t, uint64_t cpu_ns)
 {
-	uint64_t rounds = p->total - p->warmup;
+	uint64_t messages = p->total - p->warmup, rounds = messages / per_round(p);
 	double seconds = (double)(t->end_ns - t->start_ns) / 1e9;
 	double gb = (double)p->size * (double)rounds / 1e9;
 
@@ -173,33 +231,39 @@ static void print(const struct pair_ops *ops, const struct plan *plan,
 	if (p->every_ns)
 		printf(", \"offered_per_s\": %llu",
 			(unsigned long long)(1000000000u / p->every_ns));
-	if (p->reply_each)
+	if (p->reply_each || p->in_steps)
 		printf(", \"p50_us\": %.3f, \"p99_us\": %.3f, \"p999_us\": %.3f",
 			(double)bench_percentile_ns(t->trips_ns, rounds, 0.5) / 1e3,
 			(double)bench_percentile_ns(t->trips_ns, rounds, 0.99) / 1e3,
 			(double)bench_percentile_ns(t->trips_ns, rounds, 0.999) / 1e3);
 	printf(", \"gb_per_s\": %.6f, \"msgs_per_s\": %.1f, \"cpu_s_per_gb\": %.6f}\n",
-		gb / seconds, (double)rounds / seconds,
+		gb / seconds, (double)messages / seconds,
 		(double)(t->cpu_ns + cpu_ns) / 1e9 / gb);
 	fflush(stdout);
 }
 
+/* `sizes`: see lay_out(). */
 static void run_size(const struct pair_ops *ops, const struct plan *plan, struct pair *p,
-	uint64_t size, uint64_t rounds)
+	const uint64_t *sizes, uint64_t rounds)
 {
 	struct timing t = {.trips_ns = calloc(rounds, sizeof(uint64_t))};
 	uint64_t other_cpu_ns;
 
 	if (!t.trips_ns)
 		pair_die("no memory for %llu rounds", (unsigned long long)rounds);
-	p->size = size;
+	lay_out(p, sizes);
+	p->size = p->in_steps ? 0 : sizes[0];
+	for (unsigned i = 0; p->in_steps && i < p->inflight; i++)
+		p->size += sizes[i];
 	/* uses each tensor at least once */
 	p->warmup = p->inflight < 2 ? 2 : p->inflight;
-	if (p->warmup < rounds / 20)
+	if (p->in_steps)
+		p->warmup = STEPS_WARMUP * p->inflight;
+	else if (p->warmup < rounds / 20)
 		p->warmup = rounds / 20;
-	p->total = p->warmup + rounds;
+	p->total = p->warmup + rounds * per_round(p);
 	for (unsigned i = 0; p->sender && i < p->inflight; i++)
-		bench_fill(pair_tensor(p, i), size, i);
+		bench_fill(pair_tensor(p, i), pair_bytes(p, i), i);
 	if (ops->begin)
 		ops->begin(p);
 	alarm(LIMIT_S);
@@ -220,17 +284,13 @@ static void run_end(struct pair *p, void *arg)
 	const struct pair_ops *ops = run->ops;
 	const struct plan *plan = &run->plan;
 
-	for (unsigned i = 0; i < plan->size_count; i++) {
-		if (plan->sizes[i] > p->size_max)
-			p->size_max = plan->sizes[i];
-	}
 	if (plan->pin && !bench_pin(p->sender ? 0 : 1))
 		pair_die("there are fewer than two cores to pin the two ends to");
-	p->tensors = bench_memory((p->size_max + 63) / 64 * 64 * p->inflight, false);
+	get_tensors(ops, plan, p);
 	alarm(LIMIT_S);
 	ops->open(p);
-	for (unsigned i = 0; i < plan->size_count; i++)
-		run_size(ops, plan, p, plan->sizes[i], plan->rounds[i]);
+	for (unsigned i = 0; i < (p->in_steps ? 1 : plan->size_count); i++)
+		run_size(ops, plan, p, &plan->sizes[i], plan->rounds[i]);
 	ends_over(); /* if the receiver exits before it gets to meet(), meet() fails here */
 	meet(p);
 	if (ops->close)
@@ -256,6 +316,8 @@ static void usage(const struct pair_ops *ops)
 	fprintf(stderr,
 		"usage: %s --test lat|bw|rate --size N,... --rounds M,... [--inflight K] "
 		"[--variant V] [--wait W] [--rewrite] [--pin no] [--offer R]\n"
+		"or, steps of K tensors with a size each: --test step --size N1,...,NK "
+		"--rounds M --inflight K\n"
 		"variants: %s; waits: %s\n",
 		program_invocation_short_name, *ops->variants ? ops->variants : "none",
 		ops->waits);
@@ -316,13 +378,15 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 			usage(ops);
 		}
 	}
-	if (!plan->test || !listed("lat,bw,rate", plan->test) || !plan->size_count ||
-		rounds_count != plan->size_count || !p->inflight ||
+	p->in_steps = plan->test && strcmp(plan->test, "step") == 0;
+	if (!plan->test || !listed("lat,bw,rate,step", plan->test) || !plan->size_count ||
+		rounds_count != (p->in_steps ? 1 : plan->size_count) || !p->inflight ||
+		(p->in_steps && p->inflight != plan->size_count) ||
 		!listed(ops->variants, p->variant) || !wait ||
 		!listed(ops->waits, wait) ||
 		(p->every_ns && (strcmp(plan->test, "lat") != 0 || p->inflight != 1)))
 		usage(ops);
-	p->reply_each = strcmp(plan->test, "rate") != 0;
+	p->reply_each = strcmp(plan->test, "rate") != 0 && !p->in_steps;
 	p->poll = strcmp(wait, "poll") == 0;
 }
 

@@ -16,6 +16,10 @@
  * up to `inflight` messages before it awaits the first one, in order. A receiver that
  * posts receives ahead posts the next one in answer(), before it answers, as in the
  * steady state of training.
+ *
+ * Where the messages are those of steps (`in_steps`), each slot has a size of its own: a
+ * step is one message of each slot. The receiver answers its last one, and the sender
+ * begins the next step when it has that answer.
  */
 #ifndef TERN_BENCH_PAIR_H
 #define TERN_BENCH_PAIR_H
@@ -34,13 +38,15 @@ struct pair {
 	/* These members are the same at both ends. */
 	/* which of the peer's variants to use; "" if it has only one */
 	const char *variant;
-	size_t size, size_max;
+	size_t size; /* of each message; in steps, of all messages of a step together */
+	size_t size_max; /* of any message of this run */
 	unsigned inflight;
+	bool in_steps;
 	/* Messages of the present size: `total`, of which the first `warmup` are not
 	 * counted. */
 	uint64_t warmup, total;
-	/* false: only the last message of the warm-up and the last of all are
-	 * answered. */
+	/* false: only the last message of the warm-up, the last of all and the last of each
+	 * step are answered. */
 	bool reply_each;
 	bool poll; /* true: the ends poll; false: they sleep between events */
 	/* ns from the start of a measured message to that of the next one, whether its answer
@@ -55,6 +61,8 @@ struct pair {
 	int fd;         /* socket to the other process, for pair_tell() and pair_hear() */
 	void *state;    /* for the peer's own use */
 	unsigned char *tensors;
+	size_t tensors_bytes;
+	struct pair_slot *slots; /* see pair_bytes() and pair_tensor() */
 };
 
 struct pair_ops {
@@ -67,6 +75,9 @@ struct pair_ops {
 	 * (MPI) another program has started both, and this returns the number of this
 	 * process: 0 sends, 1 receives. */
 	int (*rank)(void);
+	/* Returns memory for the tensors, of whose pages all were touched. Called once, before
+	 * open(). NULL: any memory will do. */
+	unsigned char *(*memory)(struct pair *p, size_t bytes);
 	/* Connects the two ends. Called once, at both ends. */
 	void (*open)(struct pair *p);
 	/* Called before each size, at both ends; may be NULL. */
@@ -87,6 +98,7 @@ void pair_die(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2
 void pair_must(const char *what, int status, const char *text);
 
 bool pair_answered(const struct pair *p, uint64_t n);
+size_t pair_bytes(const struct pair *p, uint64_t n); /* size of message n */
 /* Returns the memory of tensor n. All tensors are in huge pages if the system has them,
  * and every page was touched before. */
 unsigned char *pair_tensor(const struct pair *p, uint64_t n);

@@ -24,7 +24,7 @@ extern "C" {
 /* Gradients are received and summed in pieces of this size, so that a piece is still in
  * the cache when it is summed. */
 #define PS_PIECE_BYTES (256u << 10)
-#define PS_MOST        16u /* largest number of servers, and of workers */
+#define PS_MOST        32u /* largest number of servers, and of workers */
 
 struct ps_shared;
 

@@ -5,7 +5,9 @@ in the order of the report.
 `plan` says how much: the full run or the quick one.
 """
 import os
+import random
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import contenders as who
 import scaling
@@ -207,11 +209,41 @@ def connections(plan):
          ("p50_us", "us", "smaller")], axis="connections")
 
 
+def resnet50_bytes():
+    """The size of each parameter, in bytes."""
+    text = Path(__file__).with_name("resnet50.h").read_text()
+    elements = text[text.index("= {") + 3:text.index("};")]
+    return [4 * int(number) for number in elements.split(",")]
+
+
+def mixed_bytes():
+    """64 sizes from 64 B to 4 MiB; each power of two in between is as likely as any other."""
+    draw = random.Random(1)
+    return [round(64 * 2 ** draw.uniform(0, 16)) for _ in range(64)]
+
+
 def many(plan):
-    return Question("many", "Many small tensors against one large",
-                    "ResNet-50's 161 parameters, 102 MB in all, sent step by step, and one tensor "
-                    "of the same bytes.", ours_with(plan, "many", plan.sizes(12, 5)),
-                    [("gb_per_s", "GB/s", "larger")], axis="tensors")
+    parameters = resnet50_bytes()
+    sets = {f"{len(parameters)} tensors": parameters, "1 tensor": [sum(parameters)],
+            "64 mixed": mixed_bytes()}
+    found = []
+    for name, sizes in sets.items() if plan.full else list(sets.items())[:2]:
+        steps = plan.sizes(12, 5) if sum(sizes) > 50 * M else plan.sizes(60, 30)
+        for fabric, peers in (("tcp", who.tcp_peers()), ("shm", who.shm_peers())):
+            made = [plan.make.tern_step(fabric, wait, sizes, steps) for wait in ("poll", "sleep")]
+            made += [plan.make.step(peer, sizes, steps)
+                     for peer in plan.peers("many", peers, "bw") if not peer.slow]
+            for contender in made:
+                contender.point = lambda line, name=name: name
+            found += made
+    return Question("many", "Steps of many tensors against one large tensor",
+                    "ResNet-50's 161 parameters, 102 MB in all, and one tensor of the same bytes; "
+                    "in a full run also 64 tensors of 64 B to 4 MiB, 20 MB in all. All tensors of a "
+                    "step are under way at once; the last one is answered, and then the next step "
+                    "begins.", found,
+                    [("gb_per_s", "GB/s", "larger"), ("p50_us", "us", "smaller"),
+                     ("p99_us", "us", "smaller"), ("cpu_s_per_gb", "s/GB", "smaller")],
+                    axis="tensors")
 
 
 def head_of_line(plan):
@@ -237,7 +269,7 @@ def registration(plan):
 
 RATE = repr(1 / 1024)  # bench/ps.h
 SHAPES = {"100 MB": ("flat:100000000", 100_000_000), "ResNet-50": ("resnet50", 4 * 25_557_032),
-          "MLP 784-256-128-10": ("mlp", 4 * 235_146)}
+          "8 MB": ("flat:8000000", 8_000_000), "MLP 784-256-128-10": ("mlp", 4 * 235_146)}
 SMALL_ROUNDS = 500
 
 
@@ -253,7 +285,7 @@ def tern_rounds(out):
 
 def ps_ours(plan, fabric, shape, workers, servers):
     model, size = SHAPES[shape]
-    steps = SMALL_ROUNDS if size < 1 << 20 else plan.sizes(8, 5)
+    steps = SMALL_ROUNDS if size < 1 << 20 else plan.sizes(8, 5) * (1 if size > 8 * M else 4)
     return plan.make.program(
         "tern-null", f"tern.{fabric}", f"Tern, {fabric}",
         ["train", "--model", model, "--data", plan.make.null_data(), "--servers", servers,
@@ -266,7 +298,7 @@ def ps_ours(plan, fabric, shape, workers, servers):
 def ps_theirs(plan, shape, workers, servers):
     """Peers get the model as one tensor per server."""
     size = SHAPES[shape][1]
-    rounds = SMALL_ROUNDS if size < 1 << 20 else plan.sizes(6, 3)
+    rounds = SMALL_ROUNDS if size < 1 << 20 else plan.sizes(6, 3) * (1 if size > 8 * M else 4)
     found = []
     for peer in who.ps_peers():
         most = 1 if peer.narrow else min(peer.most, 2) if peer.slow else peer.most
@@ -282,14 +314,19 @@ def ps_theirs(plan, shape, workers, servers):
     return found
 
 
-def parameter_server(plan):
-    cases = plan.sizes([("100 MB", 1, 1), ("100 MB", 2, 1), ("100 MB", 4, 1), ("100 MB", 2, 2),
-                        ("ResNet-50", 1, 1), ("MLP 784-256-128-10", 1, 1)],
-                       [("100 MB", 1, 1), ("100 MB", 2, 1)])
+def ps_cases(plan, cases):
     found = []
     for case in cases:
         found += [ps_ours(plan, fabric, *case) for fabric in ("tcp", "shm")]
         found += ps_theirs(plan, *case)
+    return found
+
+
+def parameter_server(plan):
+    cases = plan.sizes([("100 MB", 1, 1), ("100 MB", 2, 1), ("100 MB", 4, 1), ("100 MB", 2, 2),
+                        ("ResNet-50", 1, 1),
+                        *(("MLP 784-256-128-10", workers, 1) for workers in (1, 2, 4))],
+                       [("100 MB", 1, 1), ("100 MB", 2, 1)])
     return Question(
         "ps", "Parameter server: push and pull with the update applied",
         "Each worker pushes its gradient and gets the new parameters; servers sum all gradients "
@@ -306,7 +343,18 @@ def parameter_server(plan):
         "for 100 MB on one server by at most two workers; the limit in place, and gRPC with malloc "
         "as it comes, by one. Where there is no server (gloo), "
         "workers sum among themselves; TensorFlow applies gradients one by one.",
-        [*found, who.PS_LITE], [("ms_per_round", "ms", "smaller")], axis="shape, workers, servers")
+        [*ps_cases(plan, cases), who.PS_LITE], [("ms_per_round", "ms", "smaller")],
+        axis="shape, workers, servers")
+
+
+def incast(plan):
+    cases = [("8 MB", workers, 1) for workers in plan.sizes((4, 8, 16, 32), (4, 32))]
+    return Question(
+        "incast", "Many workers push to one server at once",
+        "As the parameter server's question: 8 MB, and up to 32 workers whose gradients arrive "
+        "together. There are more processes than cores, so the order in which the system runs them "
+        "is part of the time.", ps_cases(plan, cases), [("ms_per_round", "ms", "smaller")],
+        axis="shape, workers, servers")
 
 
 # ---- beyond this machine ----
@@ -372,9 +420,9 @@ def verbs(plan):
 
 QUESTIONS = {"roundtrip-tcp": roundtrip_tcp, "roundtrip-shm": roundtrip_shm,
              "open-loop": open_loop, "rewrite-shm": rewrite_shm, "bandwidth-tcp": bandwidth_tcp,
-             "bandwidth-shm": bandwidth_shm, "rate": rate, "ps": parameter_server,
+             "bandwidth-shm": bandwidth_shm, "rate": rate, "ps": parameter_server, "incast": incast,
              "connections": connections, "many": many,
              "head-of-line": head_of_line, "registration": registration, "verbs": verbs,
              "pool": pool, "limits": limits, "scaling": scaling_question}
 # These are asked only in a full run, or by name.
-SCENARIOS = ("open-loop",)
+SCENARIOS = ("open-loop", "incast")

@@ -22,7 +22,8 @@ using grpc::ByteBuffer;
 namespace
 {
 
-/* What both ends share. `mutex` protects the members, and p->size while it changes. */
+/* What both ends share. `mutex` protects the members, and pair_bytes() while it
+ * changes. */
 struct End {
 	struct pair *p;
 	Codec codec{"bytes"};
@@ -39,17 +40,17 @@ struct End {
 	virtual ~End() = default;
 	virtual void begin() = 0;
 
-	/* The size of the next message. */
-	size_t part() const
+	/* The size of the next message, which belongs to tensor n. */
+	size_t part(uint64_t n) const
 	{
-		return std::min(message_bytes, p->size - offset);
+		return std::min(message_bytes, pair_bytes(p, n) - offset);
 	}
 
-	/* Goes on to the next message. True if the tensor is complete. */
-	bool next()
+	/* Goes on to the next message. True if tensor n is complete. */
+	bool next(uint64_t n)
 	{
-		offset += part();
-		if (offset < p->size)
+		offset += part(n);
+		if (offset < pair_bytes(p, n))
 			return false;
 		offset = 0;
 		return true;
@@ -99,16 +100,16 @@ struct Client : End, grpc::ClientBidiReactor<ByteBuffer, ByteBuffer> {
 		if (writing || written == posted)
 			return;
 		writing = true;
-		message = codec.encode(pair_tensor(p, written) + offset, part());
+		message = codec.encode(pair_tensor(p, written) + offset, part(written));
 		grpc::WriteOptions options;
 		/* The message may leave together with the next. */
-		if (offset + part() < p->size || !pair_answered(p, written))
+		if (offset + part(written) < pair_bytes(p, written) || !pair_answered(p, written))
 			options.set_buffer_hint();
 		StartWrite(&message, options);
 	}
 	void OnWriteDone(bool ok) override
 	{
-		done(ok, [&] { writing = false, written += next(), write(); });
+		done(ok, [&] { writing = false, written += next(written), write(); });
 	}
 	void OnReadDone(bool ok) override
 	{
@@ -158,9 +159,10 @@ struct Server : End, grpc::CallbackGenericService, grpc::ServerGenericBidiReacto
 	void OnReadDone(bool ok) override
 	{
 		done(ok, [&] {
-			codec.decode(&request, pair_tensor(p, received) + offset, part());
+			codec.decode(&request, pair_tensor(p, received) + offset,
+				part(received));
 			request.Clear();
-			received += next();
+			received += next(received);
 			StartRead(&request);
 		});
 	}

@@ -250,7 +250,7 @@ static void unary_post(struct pair *p, uint64_t n)
 		{.op = GRPC_OP_RECV_INITIAL_METADATA}, {.op = GRPC_OP_RECV_MESSAGE},
 		{.op = GRPC_OP_RECV_STATUS_ON_CLIENT}};
 
-	c->sent = message_of(pair_tensor(p, n), p->size);
+	c->sent = message_of(pair_tensor(p, n), pair_bytes(p, n));
 	c->event.done = call_ended;
 	c->call = grpc_channel_create_registered_call(channel, NULL,
 		GRPC_PROPAGATE_DEFAULTS, queue, slot->method,
@@ -275,7 +275,7 @@ static void unary_receive(struct pair *p, uint64_t n)
 	struct call *c = &slot->calls[slot->now];
 
 	finish(&c->event);
-	if (deliver(c->received, pair_tensor(p, n), p->size) != p->size)
+	if (deliver(c->received, pair_tensor(p, n), pair_bytes(p, n)) != pair_bytes(p, n))
 		pair_die("a message is too short");
 }
 
@@ -310,6 +310,7 @@ static struct {
 	struct call opening; /* its `call` is the stream */
 	struct event reading, writing;
 	grpc_byte_buffer *incoming, *outgoing;
+	bool ends_tensor; /* `outgoing` is the last message of its tensor */
 	size_t chunk;
 	uint64_t written, answers, awaited, received;
 	size_t filled;
@@ -326,11 +327,12 @@ static void read_next(void)
 static void tensor_part_arrived(struct event *event)
 {
 	unsigned char *to = pair_tensor(pair, stream.received);
+	size_t bytes = pair_bytes(pair, stream.received);
 
 	(void)event;
 	stream.filled +=
-		deliver(stream.incoming, to + stream.filled, pair->size - stream.filled);
-	if (stream.filled == pair->size) {
+		deliver(stream.incoming, to + stream.filled, bytes - stream.filled);
+	if (stream.filled == bytes) {
 		stream.filled = 0;
 		stream.received++;
 	}
@@ -351,16 +353,17 @@ static void message_written(struct event *event)
 {
 	(void)event;
 	grpc_byte_buffer_destroy(stream.outgoing);
-	stream.written++;
+	stream.written += stream.ends_tensor;
 }
 
-/* gRPC allows one write at a time. */
-static void write_message(grpc_byte_buffer *message, bool may_wait)
+/* gRPC allows one write at a time. `ends_tensor`: no more of the tensor follows. */
+static void write_message(grpc_byte_buffer *message, bool ends_tensor, bool may_wait)
 {
 	grpc_op op = {.op = GRPC_OP_SEND_MESSAGE};
 
 	finish(&stream.writing);
 	stream.outgoing = message;
+	stream.ends_tensor = ends_tensor;
 	op.flags = may_wait ? GRPC_WRITE_BUFFER_HINT : 0;
 	op.data.send_message.send_message = message;
 	start(stream.opening.call, &op, 1, &stream.writing);
@@ -396,20 +399,16 @@ static void stream_open(void)
 	read_next();
 }
 
-static uint64_t chunks_of(const struct pair *p)
-{
-	return p->size > stream.chunk ? (p->size - 1) / stream.chunk + 1 : 1;
-}
-
 static void stream_post(struct pair *p, uint64_t n)
 {
 	const unsigned char *data = pair_tensor(p, n);
 
-	for (size_t left = p->size; left;) {
+	for (size_t left = pair_bytes(p, n); left;) {
 		size_t bytes = left < stream.chunk ? left : stream.chunk;
 
 		left -= bytes;
-		write_message(message_of(data, bytes), left || !pair_answered(p, n));
+		write_message(
+			message_of(data, bytes), !left, left || !pair_answered(p, n));
 		data += bytes;
 	}
 }
@@ -417,7 +416,7 @@ static void stream_post(struct pair *p, uint64_t n)
 static void stream_await(struct pair *p, uint64_t n)
 {
 	stream.awaited += pair_answered(p, n);
-	while (stream.written < (n + 1) * chunks_of(p) || stream.answers < stream.awaited)
+	while (stream.written <= n || stream.answers < stream.awaited)
 		step();
 }
 
@@ -476,7 +475,7 @@ static void core_answer(struct pair *p, uint64_t n)
 	if (is_unary(p))
 		unary_answer(n);
 	else if (pair_answered(p, n))
-		write_message(reply_message(), false);
+		write_message(reply_message(), true, false);
 }
 
 static const char *core_version(void)

@@ -69,10 +69,10 @@ struct End {
 	{
 	}
 
-	/* The size of the message that begins at this offset of a tensor. */
-	size_t part(size_t offset) const
+	/* The size of the message that begins at this offset of tensor n. */
+	size_t part(uint64_t n, size_t offset) const
 	{
-		return std::min(message_bytes, p->size - offset);
+		return std::min(message_bytes, pair_bytes(p, n) - offset);
 	}
 
 	template <typename Until> void drive(Until until)
@@ -140,7 +140,7 @@ struct UnaryClient : Client {
 		c.busy = true;
 		c.context = std::make_unique<grpc::ClientContext>();
 		c.reader = stub->PrepareUnaryCall(c.context.get(), c.method,
-			codec.encode(pair_tensor(p, n), p->size), cq);
+			codec.encode(pair_tensor(p, n), pair_bytes(p, n)), cq);
 		c.reader->StartCall();
 		c.reader->Finish(&c.reply, &c.status, tag_of(kFinish, slot));
 	}
@@ -187,8 +187,8 @@ struct StreamClient : Client {
 			ready = true;
 		if (kind == kWrite) {
 			writing = false;
-			offset += part(offset);
-			if (offset == p->size)
+			offset += part(written, offset);
+			if (offset == pair_bytes(p, written))
 				offset = 0, written++;
 			write();
 		}
@@ -201,10 +201,10 @@ struct StreamClient : Client {
 	{
 		if (writing || written == posted)
 			return;
-		size_t bytes = part(offset);
+		size_t bytes = part(written, offset);
 		grpc::WriteOptions options;
 		/* The message may leave together with the next. */
-		if (offset + bytes < p->size || !pair_answered(p, written))
+		if (offset + bytes < pair_bytes(p, written) || !pair_answered(p, written))
 			options.set_buffer_hint();
 		writing = true;
 		stream->Write(codec.encode(pair_tensor(p, written) + offset, bytes),
@@ -278,7 +278,8 @@ struct UnaryServer : Server {
 				std::stoul(c.context.method().substr(strlen("/tensor/")));
 			c.stream.Read(&c.request, tag_of(kRead, i));
 		} else if (kind == kRead) {
-			codec.decode(&c.request, pair_tensor(p, c.slot), p->size);
+			codec.decode(&c.request, pair_tensor(p, c.slot),
+				pair_bytes(p, c.slot));
 			c.request.Clear();
 			ready.at(c.slot) = &c;
 		} else if (kind == kFinish) {
@@ -330,11 +331,11 @@ struct StreamServer : Server {
 		if (kind == kWrite)
 			writing = false;
 		if (kind == kRead) {
-			size_t bytes = part(offset);
+			size_t bytes = part(received, offset);
 			codec.decode(&request, pair_tensor(p, received) + offset, bytes);
 			request.Clear();
 			offset += bytes;
-			if (offset == p->size)
+			if (offset == pair_bytes(p, received))
 				offset = 0, received++;
 			stream.Read(&request, tag_of(kRead, 0));
 		}

@@ -109,12 +109,12 @@ static void get_bytes(unsigned char *data, size_t bytes)
 
 static void post_batched(struct pair *p, uint64_t n)
 {
-	if (batch_end + p->size > BATCH_BYTES) {
+	if (batch_end + pair_bytes(p, n) > BATCH_BYTES) {
 		put_bytes(batch, batch_end);
 		batch_end = 0;
 	}
-	memcpy(batch + batch_end, pair_tensor(p, n), p->size);
-	batch_end += p->size;
+	memcpy(batch + batch_end, pair_tensor(p, n), pair_bytes(p, n));
+	batch_end += pair_bytes(p, n);
 	if (pair_answered(p, n)) {
 		put_bytes(batch, batch_end);
 		batch_end = 0;
@@ -125,7 +125,7 @@ static void receive_batched(struct pair *p, uint64_t n)
 {
 	unsigned char *to = pair_tensor(p, n);
 
-	for (size_t left = p->size; left;) {
+	for (size_t left = pair_bytes(p, n); left;) {
 		size_t bytes = batch_end - batch_start;
 
 		if (!bytes) {
@@ -146,7 +146,7 @@ static void raw_post(struct pair *p, uint64_t n)
 	if (batched)
 		post_batched(p, n);
 	else
-		put_bytes(pair_tensor(p, n), p->size);
+		put_bytes(pair_tensor(p, n), pair_bytes(p, n));
 }
 
 static void raw_await(struct pair *p, uint64_t n)
@@ -162,7 +162,7 @@ static void raw_receive(struct pair *p, uint64_t n)
 	if (batched)
 		receive_batched(p, n);
 	else
-		get_bytes(pair_tensor(p, n), p->size);
+		get_bytes(pair_tensor(p, n), pair_bytes(p, n));
 }
 
 static void raw_answer(struct pair *p, uint64_t n)

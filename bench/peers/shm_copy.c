@@ -41,8 +41,7 @@ struct where {
 
 static void shm_open_pair(struct pair *p)
 {
-	struct where where = {.pid = getpid(),
-		.bytes = HEAD_BYTES + (p->size_max + 63) / 64 * 64 * p->inflight};
+	struct where where = {.pid = getpid(), .bytes = HEAD_BYTES + p->tensors_bytes};
 	char path[64];
 
 	if (p->sender) {
@@ -93,9 +92,9 @@ static void shm_receive(struct pair *p, uint64_t n)
 
 	while (atomic_load_explicit(&head->posted, memory_order_acquire) < before + n + 1)
 		pair_relax();
-	if (p->size < AROUND_BYTES || strcmp(p->variant, "around") != 0 ||
-		!copy_around_cache(to, from, p->size))
-		memcpy(to, from, p->size);
+	if (pair_bytes(p, n) < AROUND_BYTES || strcmp(p->variant, "around") != 0 ||
+		!copy_around_cache(to, from, pair_bytes(p, n)))
+		memcpy(to, from, pair_bytes(p, n));
 }
 
 /* The answer also lets the sender reuse the tensor, so it is sent for each message. */

@@ -13,7 +13,7 @@ static unsigned slot_of(const struct pair *p, uint64_t n)
 
 static void receive_data(struct pair *p, uint64_t n)
 {
-	lib->receive(p, slot_of(p, n), TAGGED_DATA, pair_tensor(p, n), p->size);
+	lib->receive(p, slot_of(p, n), TAGGED_DATA, pair_tensor(p, n), pair_bytes(p, n));
 }
 
 static void tagged_begin(struct pair *p)
@@ -30,7 +30,7 @@ static void tagged_post(struct pair *p, uint64_t n)
 
 	if (pair_answered(p, n))
 		lib->receive(p, slot, TAGGED_REPLY, replies[slot], PAIR_REPLY_BYTES);
-	lib->send(p, slot, TAGGED_DATA, pair_tensor(p, n), p->size);
+	lib->send(p, slot, TAGGED_DATA, pair_tensor(p, n), pair_bytes(p, n));
 }
 
 static void tagged_await(struct pair *p, uint64_t n)

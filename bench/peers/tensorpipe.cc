@@ -61,7 +61,8 @@ struct End {
 					return;
 				tp::Allocation allocation;
 				if (descriptor.tensors.size() == 1) {
-					if (descriptor.tensors[0].length != p->size)
+					if (descriptor.tensors[0].length !=
+						pair_bytes(p, received))
 						pair_die("a tensor of another size");
 					allocation.tensors.resize(1);
 					allocation.tensors[0].buffer = tp::CpuBuffer{
@@ -142,7 +143,7 @@ void post(struct pair *p, uint64_t n)
 	tp::Message message;
 	message.tensors.resize(1);
 	message.tensors[0].buffer = tp::CpuBuffer{.ptr = pair_tensor(p, n)};
-	message.tensors[0].length = p->size;
+	message.tensors[0].length = pair_bytes(p, n);
 	end_of(p)->write(std::move(message));
 }
 

@@ -86,13 +86,13 @@ static void zeromq_post(struct pair *p, uint64_t n)
 	zmq_msg_t message;
 
 	sent++;
-	if (p->size <= COPY_BYTES) {
-		must("send", zmq_send(sock, pair_tensor(p, n), p->size, 0));
+	if (pair_bytes(p, n) <= COPY_BYTES) {
+		must("send", zmq_send(sock, pair_tensor(p, n), pair_bytes(p, n), 0));
 		atomic_fetch_add(&freed, 1);
 		return;
 	}
-	must("message",
-		zmq_msg_init_data(&message, pair_tensor(p, n), p->size, sent_one, NULL));
+	must("message", zmq_msg_init_data(&message, pair_tensor(p, n), pair_bytes(p, n),
+				sent_one, NULL));
 	must("send", zmq_msg_send(&message, sock, 0));
 }
 
@@ -110,7 +110,7 @@ static void zeromq_await(struct pair *p, uint64_t n)
 
 static void zeromq_receive(struct pair *p, uint64_t n)
 {
-	get_message(pair_tensor(p, n), p->size);
+	get_message(pair_tensor(p, n), pair_bytes(p, n));
 }
 
 static void zeromq_answer(struct pair *p, uint64_t n)

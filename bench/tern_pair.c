@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tern as a program of pair.h, for what `tern bench` does not measure: steps of many
+ * tensors. The variant is the fabric. As with the other libraries, each receive is posted
+ * before the other end can send; the tensors are in a pool's memory.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "bench/link.h"
+#include "bench/pair.h"
+
+enum { DATA_KEY = 1, REPLY_KEY };
+
+/* Requests of one slot. */
+struct slot {
+	struct tern_req data, reply;
+};
+
+static struct link link;
+static struct slot *slots;
+/* memory of all tensors; 8 bytes for all answers */
+static struct tern_buf all, reply;
+
+static struct slot *slot_of(const struct pair *p, uint64_t n)
+{
+	return &slots[n % p->inflight];
+}
+
+static struct tern_buf data_of(const struct pair *p, uint64_t n)
+{
+	return (struct tern_buf){.mem = all.mem,
+		.offset = all.offset + (uint64_t)(pair_tensor(p, n) - p->tensors),
+		.bytes = pair_bytes(p, n)};
+}
+
+static void wait_for(const struct pair *p, struct tern_req *req)
+{
+	while (p->poll && tern_test(req) == -EINPROGRESS)
+		tern_progress(link.ctx);
+	link_wait(&link, req);
+}
+
+static unsigned char *tern_memory(struct pair *p, size_t bytes)
+{
+	link = (struct link){.sender = p->sender, .fd = p->fd, .no_spin = !p->poll};
+	slots = calloc(p->inflight, sizeof(*slots));
+	if (!slots)
+		pair_die("no memory for %u slots", p->inflight);
+	link_open(&link, p->variant, bytes + (1u << 20));
+	reply = link_take(&link, PAIR_REPLY_BYTES);
+	all = link_take(&link, bytes);
+	return tern_buf_ptr(&all);
+}
+
+static void tern_open(struct pair *p)
+{
+	(void)p;
+	link_meet(&link);
+}
+
+static void receive_data(struct pair *p, uint64_t n)
+{
+	struct tern_buf room = data_of(p, n);
+
+	link_receive(&link, &slot_of(p, n)->data, DATA_KEY, n, &room);
+}
+
+static void tern_begin(struct pair *p)
+{
+	for (uint64_t n = 0; !p->sender && n < p->inflight && n < p->total; n++)
+		receive_data(p, n);
+}
+
+static void tern_post(struct pair *p, uint64_t n)
+{
+	struct slot *slot = slot_of(p, n);
+	struct tern_buf data = data_of(p, n);
+
+	if (pair_answered(p, n))
+		link_receive(&link, &slot->reply, REPLY_KEY, n, &reply);
+	link_send(&link, &slot->data, DATA_KEY, n, &data, 0);
+}
+
+static void tern_await(struct pair *p, uint64_t n)
+{
+	wait_for(p, &slot_of(p, n)->data);
+	if (pair_answered(p, n))
+		wait_for(p, &slot_of(p, n)->reply);
+}
+
+static void tern_receive(struct pair *p, uint64_t n)
+{
+	wait_for(p, &slot_of(p, n)->data);
+}
+
+static void tern_answer(struct pair *p, uint64_t n)
+{
+	struct slot *slot = slot_of(p, n);
+
+	if (n + p->inflight < p->total)
+		receive_data(p, n + p->inflight);
+	if (!pair_answered(p, n))
+		return;
+	link_send(&link, &slot->reply, REPLY_KEY, n, &reply, 0);
+	wait_for(p, &slot->reply);
+}
+
+int main(int argc, char **argv)
+{
+	return pair_main(argc, argv,
+		&(struct pair_ops){.name = "Tern",
+			.variants = "tcp,shm",
+			.waits = "poll,sleep",
+			.version = tern_version,
+			.memory = tern_memory,
+			.open = tern_open,
+			.begin = tern_begin,
+			.post = tern_post,
+			.await = tern_await,
+			.receive = tern_receive,
+			.answer = tern_answer});
+}

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the engine of bench/pair.h, with the programs of Tern and of raw TCP. No figure is judged.
+
+usage: bench_pairs.py TERN_PAIR RAW_TCP
+"""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "harness"))
+import tap  # noqa: E402
+
+TERN_PAIR, RAW_TCP = (str(Path(word).resolve()) for word in sys.argv[1:3])
+VARIANTS = [(TERN_PAIR, "tcp"), (TERN_PAIR, "shm"), (RAW_TCP, "plain")]
+SIZES = [100, 1 << 20, 0x3001, 8, 64 << 10, 3]
+
+
+def finish(program, variant, *words):
+    return subprocess.run([program, "--variant", variant, *map(str, words)], text=True,
+                          capture_output=True, timeout=60)
+
+
+def measured(program, variant, *words):
+    done = finish(program, variant, *words)
+    assert done.returncode == 0, f"{program} {variant} {words}: {done.stderr}"
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def steps_have_tensors_of_different_sizes():
+    """The receiver compares the contents of the first step's tensors."""
+    for program, variant in VARIANTS:
+        for wait in ("poll", "sleep"):
+            point, = measured(program, variant, "--test", "step", "--wait", wait, "--size",
+                              ",".join(map(str, SIZES)), "--rounds", 20, "--inflight", len(SIZES))
+            assert (point["size"], point["inflight"], point["rounds"]) == (sum(SIZES), 6, 20), point
+            # Both count the same time, in bytes and in messages.
+            bytes_a_message = point["gb_per_s"] * 1e9 / point["msgs_per_s"]
+            assert abs(bytes_a_message - sum(SIZES) / 6) < 0.01 * bytes_a_message, point
+            assert 0 < point["p50_us"] <= point["p99_us"] <= point["p999_us"], point
+
+
+def one_size_after_the_other():
+    for program, variant in VARIANTS:
+        points = measured(program, variant, "--test", "bw", "--wait", "sleep", "--size", "64,1M,7",
+                          "--rounds", "20,8,30", "--inflight", 4)
+        assert [(p["size"], p["rounds"]) for p in points] == [(64, 20), (1 << 20, 8), (7, 30)], points
+
+
+def a_step_needs_a_size_for_each_tensor_under_way():
+    common = ("--test", "step", "--wait", "sleep", "--size", "1,2,3")
+    for words in (("--rounds", 5, "--inflight", 2), ("--rounds", "5,5,5", "--inflight", 3)):
+        done = finish(RAW_TCP, "plain", *common, *words)
+        assert done.returncode == 2 and "--test step" in done.stderr, (words, done)
+
+
+if __name__ == "__main__":
+    tap.run([steps_have_tensors_of_different_sizes, one_size_after_the_other,
+             a_step_needs_a_size_for_each_tensor_under_way])
