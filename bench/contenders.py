@@ -5,12 +5,13 @@ All programs of two processes print what `tern bench --json` prints, so a questi
 only the programs and the sizes. A program that uses TCP, and has no option for the congestion
 control, gets cubic from a preloaded socket() (peers/cubic.c).
 """
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc_release
 import install
-from measure import Contender
+from measure import Contender, json_lines
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "-n", "2", "--bind-to", "none", "--oversubscribe",
           "--mca", "pml", "ob1", "--mca", "mpi_yield_when_idle", "0"]
@@ -181,6 +182,26 @@ def shm_peers():
                  "shm", "poll", "shm", environment=KEEP_MEMORY, program_wait="sleep")]
 
 
+def calibrated():
+    """[(peer, the words that own_tool.py needs for the library's own ping-pong)]"""
+    found = []
+    for peer in (p for p in [*tcp_peers(), *shm_peers()] if "lat" in p.tests and p.wait == "poll"):
+        if peer.program == "ucx" and ".cma." not in peer.key:
+            found.append((peer, ["ucx_perftest", install.UCX_PERFTEST[peer.package]]))
+        if peer.program == "libfabric" and peer.variant == "tcp":
+            found.append((peer, ["fi_pingpong", "tcp;ofi_rxm"]))
+    return found
+
+
+def half_trips(tool):
+    """What parses the lines of a program of pair.h into the figure that the tool prints."""
+    def parse(out):
+        return [{"size": line["size"], "version": line["version"],
+                 "half_trip_us": (line["p50_us"] if tool == "ucx_perftest" else
+                                  1e6 / line["msgs_per_s"]) / 2} for line in json_lines(out)]
+    return parse
+
+
 @dataclass
 class PsPeer:
     """A parameter server of bench/peers."""
@@ -265,6 +286,15 @@ class Maker:
             command += ["--offer", str(offer)]
         return Contender(peer.key, peer.title, command, peer.environment, peer.wait, peer.fabric,
                          self.why_missing(peer.package, program))
+
+    def calibration(self, peer, tool, size, rounds):
+        """The peer in its program of this folder, in the place of Tern, and its own tool."""
+        ours = self.peer(peer, "lat", [(size, rounds)])
+        ours.key, ours.title = f"pair.{peer.key}", f"{peer.title}, {peer.program}.c"
+        ours.fabric, ours.ours, ours.parse = peer.key, True, half_trips(tool[0])
+        command = [sys.executable, str(install.TOP / "bench/own_tool.py"), *tool, str(size), str(rounds)]
+        return [ours, Contender(f"tool.{peer.key}", f"{peer.title}, {tool[0]}", command,
+                                peer.environment, peer.wait, peer.key, ours.missing)]
 
     def steps(self, key, title, program, sizes, steps, wait, variant, package="gcc", launcher=(),
               **more):

@@ -9,6 +9,7 @@ that compares two ways says so and asks for nothing.
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+import contenders
 import figures
 
 NOT_IN_BANDWIDTH = ("grpc.proto-unary.sleep",)  # the same with malloc's memory kept is faster
@@ -54,6 +55,8 @@ class Goal:
         """The group of peers in which the verdict is counted."""
         if not self.peers or self.peers[0].startswith("tern."):
             return "plain numbers"
+        if self.peers[0].startswith("tool."):
+            return "libraries' own tools"
         words = set(self.peers[0].split("."))
         return ("gRPC" if "grpc" in words else "raw C and limits" if words & {"raw", "limit"} else
                 "perftest" if self.peers[0].startswith("ib_") else
@@ -64,7 +67,7 @@ class Goal:
 
 
 OPPONENTS = ("gRPC", "other tcp peers", "shm libraries", "perftest", "raw C and limits",
-             "plain numbers")
+             "plain numbers", "libraries' own tools")
 
 
 def lat(what, ours, size, against, peers, sense, limit, question="roundtrip-tcp", **more):
@@ -204,6 +207,13 @@ def tails():
     return rows
 
 
+def calibration():
+    """The programs of this report must not make a library look slower than it is."""
+    return [Goal(f"{peer.title}, 8 B, half a round trip in {peer.program}.c", "calibration",
+                 f"pair.{peer.key}", "8", "half_trip_us", f"its own {tool[0]}", [f"tool.{peer.key}"],
+                 "<=", 1.1, unit="us") for peer, tool in contenders.calibrated()]
+
+
 PS_GRPC, PS_PROTO = ["grpc.bytes*"], ["grpc.proto*"]
 
 
@@ -249,7 +259,7 @@ def server_rows(what, point, peers):
             for fabric, against, keys, sense, limit, invert in peers]
 
 
-GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *tails(), *servers()]
+GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *tails(), *calibration(), *servers()]
 
 
 # ---- figures from the results ----

@@ -18,6 +18,7 @@ VENV = BUILD / "venv"
 # A release build of UCX. Debian's has assertions, and checks the parameters of each call.
 UCX_WHEEL = "libucx-cu12==1.22.0"
 UCX_RELEASE = BUILD / "ucx/libucx"
+UCX_PERFTEST = {"libucx-dev": "ucx_perftest", "libucx-cu12": str(UCX_RELEASE / "bin/ucx_perftest")}
 SYSTEM_PYTHON = "/usr/bin/python3"  # it finds Debian's python3-torch
 
 # Package, and a file or program that shows that it is there.
@@ -29,7 +30,7 @@ PACKAGES = [
     ("protobuf-compiler", "protoc"),
     ("libucx-dev", "/usr/include/ucp/api/ucp.h"), ("ucx-utils", "ucx_info"),
     ("openmpi-bin", "mpirun"), ("libopenmpi-dev", "mpicc"),
-    ("libfabric-dev", "/usr/include/rdma/fabric.h"),
+    ("libfabric-dev", "/usr/include/rdma/fabric.h"), ("libfabric-bin", "fi_pingpong"),
     ("libtensorpipe-dev", "/usr/include/tensorpipe/tensorpipe.h"),
     ("libzmq3-dev", "/usr/include/zmq.h"), ("python3-pip", "pip3"),
 ]

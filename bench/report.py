@@ -79,7 +79,8 @@ def limit_text(goal):
 HEAD = ["what", "against", "Tern", "peer", "ratio [95 % interval]", "goal", ""]
 RATIOS = ("Where a row says `rate` or `times as fast`, or compares GB/s or MB/s, the ratio says "
           "how many times as fast Tern is: more is better. Elsewhere it is Tern's figure over the "
-          "peer's: less is better.")
+          "peer's: less is better. In a row against a library's own tool, the library in the "
+          "programs of this report stands in the place of Tern.")
 VERDICTS = ("A goal is `met` or `missed` if the whole interval of its ratio is on that side of the "
             "limit, and `undecided` if the limit lies inside. Where a row names several peers, the "
             "one counts against which Tern's ratio is worst. Without a peer, the interval is that "

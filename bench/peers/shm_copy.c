@@ -42,7 +42,7 @@ struct where {
 static void shm_open_pair(struct pair *p)
 {
 	struct where where = {.pid = getpid(), .bytes = HEAD_BYTES + p->tensors_bytes};
-	char path[64];
+	char path[64], mapped = 0;
 
 	if (p->sender) {
 		where.bytes += -where.bytes % HUGE_BYTES;
@@ -51,6 +51,9 @@ static void shm_open_pair(struct pair *p)
 			pair_die("shared memory: %s", strerror(errno));
 		head = bench_map(where.fd, where.bytes);
 		pair_tell(p, &where, sizeof(where));
+		/* The other end touches every page when it maps them, and must not do that
+		 * when the tensors are being written. */
+		pair_hear(p, &mapped, sizeof(mapped));
 	} else {
 		pair_hear(p, &where, sizeof(where));
 		snprintf(path, sizeof(path), "/proc/%d/fd/%d", where.pid, where.fd);
@@ -58,6 +61,7 @@ static void shm_open_pair(struct pair *p)
 		if (where.fd < 0)
 			pair_die("shared memory: %s", strerror(errno));
 		head = bench_map(where.fd, where.bytes);
+		pair_tell(p, &mapped, sizeof(mapped));
 	}
 	shared = (unsigned char *)head + HEAD_BYTES;
 	if (p->sender)

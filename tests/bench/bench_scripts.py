@@ -36,6 +36,7 @@ import questions  # noqa: E402
 import report  # noqa: E402
 import scaling  # noqa: E402
 import sittings  # noqa: E402
+import own_tool  # noqa: E402
 import sweep  # noqa: E402
 import vm  # noqa: E402
 from figures import Figure, Interval  # noqa: E402
@@ -715,6 +716,48 @@ def sittings_of_other_machines_or_commits_are_not_pooled():
             assert f"is {value}" in str(why), why
 
 
+# A tool as ucx_perftest is one: the server takes its first connection for its client.
+PING_PONG = """
+import socket, sys
+at = "127.0.0.1", int(sys.argv[sys.argv.index("-p") + 1])
+if at[0] in sys.argv:
+    socket.create_connection(at).close()
+    print("iterations,50.0_percentile_lat,avg_lat\\n40,0.250,9")
+else:
+    socket.create_server(at).accept()
+"""
+
+
+def a_librarys_own_tool_is_asked_for_its_median():
+    with tempfile.TemporaryDirectory() as directory:
+        tool = Path(directory) / "tool"
+        tool.write_text(f"#!{sys.executable}\n{PING_PONG}")
+        tool.chmod(0o755)
+        assert own_tool.ucx_perftest(str(tool), 8, 40) == 0.25
+        tool.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no such device')\n")
+        try:
+            own_tool.ucx_perftest(str(tool), 8, 40)
+        except SystemExit as why:
+            assert "no such device" in str(why), why
+        else:
+            raise AssertionError("a tool that fails gives no figure")
+
+
+def a_library_stands_beside_its_own_tool():
+    line = '{"size": 8, "version": "1", "p50_us": 3.0, "msgs_per_s": 250000.0}'
+    for tool, want in (("ucx_perftest", 1.5), ("fi_pingpong", 2.0)):
+        assert contenders.half_trips(tool)(line)[0]["half_trip_us"] == want, tool
+    asked = questions.calibration(questions.Plan(False, contenders.Maker("tern", {})))
+    pairs = measure.neighbourhoods(asked.contenders)
+    assert len(pairs) >= 5 and all(
+        ours.key.removeprefix("pair.") == peer.key.removeprefix("tool.") and
+        ours.environment == peer.environment for ours, (peer,) in pairs), pairs
+    results = results_of(tern_tcp_poll=[3] * 3, ucx_tcp_poll=[1] * 3)
+    assert losses.losses(results)
+    results["questions"]["calibration"] = results["questions"].pop("roundtrip-tcp")
+    assert not losses.losses(results), "a library is not Tern"
+
+
 def a_machine_that_is_not_idle_is_waited_for_only_so_long():
     said = []
     for loads, want in (([0.2], 0.2), ([0.9, 0.5, 0.3], 0.3), ([2.0] * 9, 2.0)):
@@ -813,6 +856,8 @@ tap.run([
     a_p999_is_shown_of_sizes_with_enough_messages,
     sittings_are_pooled_round_by_round,
     sittings_of_other_machines_or_commits_are_not_pooled,
+    a_librarys_own_tool_is_asked_for_its_median,
+    a_library_stands_beside_its_own_tool,
     a_machine_that_is_not_idle_is_waited_for_only_so_long,
     the_readme_changes_between_its_marks_only,
     the_readme_shows_five_rows_each_of_which_is_a_goal,
