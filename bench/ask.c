@@ -2,14 +2,58 @@
 #include "bench/ask.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bench/pair.h"
 
-uint64_t ask_own_memory(void)
+#define COUNTS_MAX 8
+#define TRIPS      1000u
+/* From so many connections on, a program that has quiet_ns is also measured for longer
+ * while they are idle: what few of them take is too little to be measured. */
+#define MANY         1000u
+#define IDLE_NS      1000000000ull
+#define MANY_IDLE_NS 5000000000ull
+#define LIMIT_S      120
+
+enum question { MEMORY = 1, CPU, END };
+
+struct result {
+	unsigned connections;
+	/* of the first connection: from connect() to the first answer */
+	uint64_t first_byte_ns;
+	/* until all other connections, started at once, were up */
+	uint64_t all_up_ns;
+	/* memory that all connections added, sum of both processes */
+	uint64_t memory_bytes;
+	uint64_t idle_ns, idle_cpu_ns;
+	/* Median round trip on the first connection, while the others are idle. */
+	uint64_t trip_ns;
+};
+
+/* ---- between the two processes ---- */
+
+void ask_tell(int fd, const void *data, unsigned bytes)
+{
+	if (send(fd, data, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
+		pair_die("the other process is gone");
+}
+
+void ask_hear(int fd, void *data, unsigned bytes)
+{
+	if (recv(fd, data, bytes, MSG_WAITALL) != (ssize_t)bytes)
+		pair_die("the other process is gone");
+}
+
+/* Returns the resident memory of this process in bytes. */
+static uint64_t own_memory(void)
 {
 	unsigned long long pages = 0;
 	FILE *f = fopen("/proc/self/statm", "r");
@@ -20,46 +64,76 @@ uint64_t ask_own_memory(void)
 	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-uint64_t ask_other(int fd, enum ask what)
-{
-	uint64_t word = what;
-
-	if (send(fd, &word, sizeof(word), MSG_NOSIGNAL) != sizeof(word) ||
-		recv(fd, &word, sizeof(word), MSG_WAITALL) != sizeof(word))
-		pair_die("the server is gone");
-	return word;
-}
-
 void ask_answer(int fd)
 {
 	uint64_t word = 0;
 
 	if (recv(fd, &word, sizeof(word), MSG_WAITALL) != sizeof(word))
 		_exit(1);
-	switch ((enum ask)word) {
-	case ASK_MEMORY:
-		word = ask_own_memory();
+	switch ((enum question)word) {
+	case MEMORY:
+		word = own_memory();
 		break;
-	case ASK_CPU:
+	case CPU:
 		word = bench_cpu_ns();
 		break;
-	case ASK_END:
+	case END:
 		_exit(0);
 	}
 	if (send(fd, &word, sizeof(word), MSG_NOSIGNAL) != sizeof(word))
 		_exit(1);
 }
 
-void ask_for_files(void)
+static uint64_t of_server(int fd, enum question what)
 {
-	struct rlimit files;
+	uint64_t word = what;
 
-	getrlimit(RLIMIT_NOFILE, &files);
-	files.rlim_cur = files.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &files);
+	ask_tell(fd, &word, sizeof(word));
+	ask_hear(fd, &word, sizeof(word));
+	return word;
 }
 
-void ask_print(const struct ask_result *r)
+static uint64_t memory_of_both(int fd)
+{
+	return own_memory() + of_server(fd, MEMORY);
+}
+
+static uint64_t cpu_ns_of_both(int fd)
+{
+	return bench_cpu_ns() + of_server(fd, CPU);
+}
+
+/* ---- the client ---- */
+
+static void rest(const struct ask_ops *ops, uint64_t for_ns)
+{
+	if (ops->rest)
+		ops->rest(for_ns);
+	else
+		poll(NULL, 0, (int)(for_ns / 1000000));
+}
+
+static void stay_idle(const struct ask_ops *ops, int fd, struct result *r)
+{
+	bool many = ops->quiet_ns && r->connections >= MANY;
+	uint64_t start_ns, cpu_ns;
+
+	if (many)
+		rest(ops, ops->quiet_ns);
+	cpu_ns = cpu_ns_of_both(fd);
+	start_ns = bench_now_ns();
+	rest(ops, many ? MANY_IDLE_NS : IDLE_NS);
+	r->idle_cpu_ns = cpu_ns_of_both(fd) - cpu_ns;
+	r->idle_ns = bench_now_ns() - start_ns;
+}
+
+static void wait_until_up(const struct ask_ops *ops, unsigned count)
+{
+	if (ops->wait_until_up)
+		ops->wait_until_up(count);
+}
+
+static void print(const struct result *r)
 {
 	unsigned others = r->connections - 1;
 
@@ -75,4 +149,93 @@ void ask_print(const struct ask_result *r)
 			(double)others / ((double)r->all_up_ns / 1e9));
 	printf("}\n");
 	fflush(stdout);
+}
+
+static void measure(const struct ask_ops *ops, int fd, unsigned count)
+{
+	struct result r = {.connections = count};
+	uint64_t start_ns, before, took_ns[TRIPS];
+
+	ops->prepare(fd, count);
+	before = memory_of_both(fd);
+	start_ns = bench_now_ns();
+	ops->connect(0);
+	ops->trip(0);
+	r.first_byte_ns = bench_now_ns() - start_ns;
+	start_ns = bench_now_ns();
+	for (unsigned i = 1; i < count; i++)
+		ops->connect(i);
+	wait_until_up(ops, count);
+	r.all_up_ns = bench_now_ns() - start_ns;
+	/* A round trip checks each connection, and lets it allocate what it needs. */
+	for (unsigned i = 1; i < count; i++)
+		ops->trip(i);
+	r.memory_bytes = memory_of_both(fd) - before;
+	for (unsigned i = 0; i < TRIPS; i++) {
+		start_ns = bench_now_ns();
+		ops->trip(0);
+		took_ns[i] = bench_now_ns() - start_ns;
+	}
+	r.trip_ns = bench_percentile_ns(took_ns, TRIPS, 0.5);
+	stay_idle(ops, fd, &r);
+	print(&r);
+}
+
+/* ---- the two processes ---- */
+
+static void run(const struct ask_ops *ops, unsigned count)
+{
+	uint64_t end = END;
+	int fds[2];
+	pid_t pid;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+		pair_die("socketpair: %s", strerror(errno));
+	pid = fork();
+	if (pid < 0)
+		pair_die("fork: %s", strerror(errno));
+	alarm(LIMIT_S);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(fds[0]);
+		bench_pin(1);
+		ops->serve(fds[1], count);
+	}
+	close(fds[1]);
+	bench_pin(0);
+	measure(ops, fds[0], count);
+	ask_tell(fds[0], &end, sizeof(end));
+	waitpid(pid, NULL, 0);
+}
+
+/* Raises the limit of open files to the hard limit. */
+static void raise_files(void)
+{
+	struct rlimit files;
+
+	getrlimit(RLIMIT_NOFILE, &files);
+	files.rlim_cur = files.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &files);
+}
+
+int ask_main(int argc, char **argv, const struct ask_ops *ops)
+{
+	uint64_t counts[COUNTS_MAX];
+	unsigned n = argc > 1 ? bench_sizes(argv[argc - 1], counts, COUNTS_MAX) : 0;
+
+	if (!n)
+		pair_die("usage: %s", ops->usage);
+	raise_files();
+	for (unsigned i = 0; i < n; i++) {
+		int status;
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			run(ops, (unsigned)counts[i]);
+			_exit(0);
+		}
+		if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
+			return 1;
+	}
+	return 0;
 }

@@ -1,41 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The benchmarks of many connections (connections.c, peers/raw_connections.c) have a
- * client and a server process with a socket pair between them. Over it the client asks
- * the server for its memory and its processor time.
+ * Code that the benchmarks of many connections to one server share: 64 bytes are sent on a
+ * connection and 8 come back. A program provides the operations of struct ask_ops, and
+ * ask_main() measures with them, so that all figures mean the same. Client and server are
+ * two processes, each pinned to a core, with a socket pair between them, over which the
+ * client asks the server for its memory and its processor time.
  */
 #ifndef TERN_BENCH_ASK_H
 #define TERN_BENCH_ASK_H
 
 #include <stdint.h>
 
-enum ask { ASK_MEMORY = 1, ASK_CPU, ASK_END };
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-/* Returns the resident memory of this process in bytes. */
-uint64_t ask_own_memory(void);
+#define ASK_BYTES       64u
+#define ASK_REPLY_BYTES 8u
 
-/* Client: asks for `what` of the server and waits for the answer. */
-uint64_t ask_other(int fd, enum ask what);
+struct ask_ops {
+	const char *usage;
+	/* Server: tells the client over `fd` where it listens, and serves. Calls
+	 * ask_answer() when `fd` is readable. Does not return. */
+	void (*serve)(int fd, unsigned count);
+	/* Client: gets ready for `count` connections, and hears from the server where it
+	 * listens. */
+	void (*prepare)(int fd, unsigned count);
+	/* Client: starts the connection with number `i`. */
+	void (*connect)(unsigned i);
+	/* Client: waits until the first `count` connections are up. NULL: connect() waits. */
+	void (*wait_until_up)(unsigned count);
+	/* Client: one round trip on connection i, which need not be up yet. */
+	void (*trip)(unsigned i);
+	/* Client: serves its connections without a message for so long. NULL: it need not
+	 * be awake for that. */
+	void (*rest)(uint64_t for_ns);
+	/* Time to rest before 1,000 connections or more are measured as idle. */
+	uint64_t quiet_ns;
+};
+
+/* The last argument has the numbers of connections, as "1,100,1000". New processes measure
+ * each of them, so that it does not affect the next. Returns the exit code. */
+int ask_main(int argc, char **argv, const struct ask_ops *ops);
 
 /* Server: called when the socket is readable. Answers the question; exits if the client
  * asks for that. */
 void ask_answer(int fd);
 
-/* Raises the limit of open files to the hard limit. */
-void ask_for_files(void);
+/* Sends or receives exactly `bytes` bytes; exits with an error line if the other end is
+ * gone. */
+void ask_tell(int fd, const void *data, unsigned bytes);
+void ask_hear(int fd, void *data, unsigned bytes);
 
-struct ask_result {
-	unsigned connections;
-	/* of the first connection: from connect() to the first answer */
-	uint64_t first_byte_ns;
-	/* until all other connections, started at once, were up */
-	uint64_t all_up_ns;
-	/* memory that all connections added, sum of both processes */
-	uint64_t memory_bytes;
-	uint64_t idle_ns, idle_cpu_ns;
-	/* Median round trip on the first connection, while the others are idle. */
-	uint64_t trip_ns;
-};
-void ask_print(const struct ask_result *r);
-
+#ifdef __cplusplus
+}
+#endif
 #endif

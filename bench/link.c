@@ -38,7 +38,8 @@ uint64_t link_hear(struct link *link)
 	return word;
 }
 
-void link_fork(struct link *link)
+/* Sets link->sender and link->fd. */
+static void link_fork(struct link *link)
 {
 	int fds[2];
 	pid_t pid;

@@ -27,7 +27,6 @@ void link_run(const char *fabric, uint64_t pool_bytes, void (*send)(struct link 
 	void (*receive)(struct link *link));
 
 /* The parts of link_run(). */
-void link_fork(struct link *link); /* forks; sets link->sender and link->fd */
 void link_open(struct link *link, const char *fabric, uint64_t pool_bytes);
 void link_meet(struct link *link); /* connects the two, and opens the channel */
 void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void *arg),

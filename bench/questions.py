@@ -203,12 +203,18 @@ def ours_with(plan, program, *arguments, fabrics=("tcp", "shm")):
 
 def connections(plan):
     counts = plan.sizes("1,100,1000", "1,100")  # a thousand idle ones take 17 s of waiting
-    raw = plan.make.program("peers/raw_connections", "raw.tcp", "raw TCP, epoll", [counts],
-                            wait="sleep", fabric="tcp", point=by_point)
+    theirs = [plan.make.program(f"peers/{name}_connections", f"{name}.tcp", title, [counts], package,
+                                environment=environment, wait="sleep", fabric="tcp", point=by_point)
+              for name, title, package, environment in (
+                  ("raw", "raw TCP, epoll", "gcc", {}),
+                  ("grpc", "gRPC, a channel each, unary", "libgrpc++-dev", who.cubic()),
+                  ("zeromq", "ZeroMQ, a DEALER each, one ROUTER", "libzmq3-dev", who.cubic()))]
     return Question(
         "connections", "Many connections to one server",
-        "One context or thread at each end. The first byte: from connect to the first answer. "
-        "Connections a second: the others, asked for at once. Memory: what both processes have "
+        "One context, thread or queue at each end; libraries have threads of their own beside, and "
+        "malloc as it comes, because its memory is measured. The first byte: from connect to the first "
+        "answer. Connections a second: the others, asked for at once; of ZeroMQ's, which does not tell, until "
+        "all have answered. Memory: what both processes have "
         "more than before, after each connection has carried a message; what the kernel keeps "
         "is in neither. Idle: a second in which nothing is sent, both processes together, of one "
         "core; with 1000 connections of Tern's, which asks its peers ever more rarely whether "
@@ -216,7 +222,7 @@ def connections(plan):
         "them while the others are idle.",
         [*ours_with(plan, "connections", counts, fabrics=["tcp"]),
          # For shm, no goal needs a thousand connections, and they would take 17 s of waiting.
-         *ours_with(plan, "connections", "1,100", fabrics=["shm"]), raw],
+         *ours_with(plan, "connections", "1,100", fabrics=["shm"]), *theirs],
         [("first_byte_us", "us", "smaller"), ("connections_per_s", "/s", "larger"),
          ("kib_per_connection", "KiB", "smaller"), ("idle_cpu_percent", "%", "smaller"),
          ("p50_us", "us", "smaller")], axis="connections")

@@ -80,8 +80,8 @@ inline std::string grpc_address(const std::string &host, int port)
 	return host + (host == grpc_unix_host ? "-" : ":") + std::to_string(port);
 }
 
-/* To a server, for any message size. */
-inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, int port)
+/* For any message size. */
+inline grpc::ChannelArguments grpc_channel_arguments()
 {
 	grpc::ChannelArguments args;
 
@@ -93,9 +93,14 @@ inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, 
 		else
 			args.SetString(name, value);
 	});
+	return args;
+}
+
+inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, int port)
+{
 	return std::make_unique<grpc::GenericStub>(
 		grpc::CreateCustomChannel(grpc_address(host, port),
-			grpc::InsecureChannelCredentials(), args));
+			grpc::InsecureChannelCredentials(), grpc_channel_arguments()));
 }
 
 /* Starts a server of any message size. Returns its port; 0 if it cannot listen. */
