@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/ask.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "bench/pair.h"
+#include "bench/two.h"
 
 #define COUNTS_MAX 8
 #define TRIPS      1000u
@@ -21,7 +18,6 @@
 #define MANY         1000u
 #define IDLE_NS      1000000000ull
 #define MANY_IDLE_NS 5000000000ull
-#define LIMIT_S      120
 
 enum question { MEMORY = 1, CPU, END };
 
@@ -39,18 +35,6 @@ struct result {
 };
 
 /* ---- between the two processes ---- */
-
-void ask_tell(int fd, const void *data, unsigned bytes)
-{
-	if (send(fd, data, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
-		pair_die("the other process is gone");
-}
-
-void ask_hear(int fd, void *data, unsigned bytes)
-{
-	if (recv(fd, data, bytes, MSG_WAITALL) != (ssize_t)bytes)
-		pair_die("the other process is gone");
-}
 
 /* Returns the resident memory of this process in bytes. */
 static uint64_t own_memory(void)
@@ -88,8 +72,8 @@ static uint64_t of_server(int fd, enum question what)
 {
 	uint64_t word = what;
 
-	ask_tell(fd, &word, sizeof(word));
-	ask_hear(fd, &word, sizeof(word));
+	two_tell(fd, &word, sizeof(word));
+	two_hear(fd, &word, sizeof(word));
 	return word;
 }
 
@@ -186,26 +170,14 @@ static void measure(const struct ask_ops *ops, int fd, unsigned count)
 static void run(const struct ask_ops *ops, unsigned count)
 {
 	uint64_t end = END;
-	int fds[2];
-	pid_t pid;
+	bool client;
+	int fd = two_fork(&client);
 
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
-		pair_die("socketpair: %s", strerror(errno));
-	pid = fork();
-	if (pid < 0)
-		pair_die("fork: %s", strerror(errno));
-	alarm(LIMIT_S);
-	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		close(fds[0]);
-		bench_pin(1);
-		ops->serve(fds[1], count);
-	}
-	close(fds[1]);
-	bench_pin(0);
-	measure(ops, fds[0], count);
-	ask_tell(fds[0], &end, sizeof(end));
-	waitpid(pid, NULL, 0);
+	if (!client)
+		ops->serve(fd, count);
+	measure(ops, fd, count);
+	two_tell(fd, &end, sizeof(end));
+	wait(NULL);
 }
 
 /* Raises the limit of open files to the hard limit. */

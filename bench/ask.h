@@ -47,11 +47,6 @@ int ask_main(int argc, char **argv, const struct ask_ops *ops);
  * asks for that. */
 void ask_answer(int fd);
 
-/* Sends or receives exactly `bytes` bytes; exits with an error line if the other end is
- * gone. */
-void ask_tell(int fd, const void *data, unsigned bytes);
-void ask_hear(int fd, void *data, unsigned bytes);
-
 #ifdef __cplusplus
 }
 #endif

@@ -4,12 +4,10 @@
  *
  *     connections FABRIC COUNT,...
  */
-#include <poll.h>
-#include <string.h>
-
 #include "bench/ask.h"
 #include "bench/link.h"
 #include "bench/pair.h"
+#include "bench/two.h"
 
 /* Keep-alive messages (PING) to an idle peer become rarer with time; after so long there
  * is one about every 5 s. */
@@ -90,20 +88,8 @@ static void serve(int fd, unsigned count)
 
 	open_link(fd, count);
 	link_listen(&link, accepted, NULL, &listener, server, sizeof(server));
-	ask_tell(fd, server, sizeof(server));
-	for (;;) {
-		struct pollfd fds[] = {
-			{.fd = tern_context_fd(link.ctx), .events = POLLIN},
-			{.fd = fd, .events = POLLIN}};
-		int r = tern_progress(link.ctx);
-
-		link_must("progress", r);
-		if (r > 0 || tern_arm(link.ctx) < 0)
-			continue;
-		poll(fds, 2, -1);
-		if (fds[1].revents)
-			ask_answer(fd);
-	}
+	two_tell(fd, server, sizeof(server));
+	link_serve(&link, ask_answer);
 }
 
 /* ---- the client ---- */
@@ -121,7 +107,7 @@ static void prepare(int fd, unsigned count)
 {
 	link.sender = true;
 	open_link(fd, count);
-	ask_hear(fd, server, sizeof(server));
+	two_hear(fd, server, sizeof(server));
 }
 
 static void connect_one(unsigned i)

@@ -1,61 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/link.h"
 
-#include <errno.h>
-#include <signal.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "bench/pair.h"
+#include "bench/two.h"
 
 #define CHANNEL  1
 #define LIMIT_NS (60ull * 1000000000u)
-#define LIMIT_S  120
+#define SPIN_NS  20000u
 
 void link_must(const char *what, int status)
 {
 	if (status < 0)
 		pair_die("%s: %s", what, tern_status_text(status));
-}
-
-void link_tell(struct link *link, uint64_t word)
-{
-	if (send(link->fd, &word, sizeof(word), MSG_NOSIGNAL) != sizeof(word))
-		pair_die("the other process is gone");
-}
-
-uint64_t link_hear(struct link *link)
-{
-	uint64_t word;
-
-	if (recv(link->fd, &word, sizeof(word), MSG_WAITALL) != sizeof(word))
-		pair_die("the other process is gone");
-	return word;
-}
-
-/* Sets link->sender and link->fd. */
-static void link_fork(struct link *link)
-{
-	int fds[2];
-	pid_t pid;
-
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
-		pair_die("socketpair: %s", strerror(errno));
-	pid = fork();
-	if (pid < 0)
-		pair_die("fork: %s", strerror(errno));
-	link->sender = pid > 0;
-	link->fd = fds[link->sender ? 0 : 1];
-	close(fds[link->sender ? 1 : 0]);
-	if (!link->sender)
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-	alarm(LIMIT_S);
-	bench_pin(link->sender ? 0 : 1);
 }
 
 void link_open(struct link *link, const char *fabric, uint64_t pool_bytes)
@@ -94,6 +57,27 @@ void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void 
 	snprintf(address, bytes, "%s", tern_listener_address(*listener));
 }
 
+void link_serve(struct link *link, void (*answer)(int fd))
+{
+	uint64_t last_ns = 0; /* when there was something to do */
+
+	for (;;) {
+		struct pollfd fds[] = {
+			{.fd = tern_context_fd(link->ctx), .events = POLLIN},
+			{.fd = link->fd, .events = POLLIN}};
+		int r = tern_progress(link->ctx);
+
+		link_must("progress", r);
+		if (r > 0)
+			last_ns = bench_now_ns();
+		if (bench_now_ns() - last_ns < SPIN_NS || tern_arm(link->ctx) < 0)
+			continue;
+		poll(fds, 2, -1);
+		if (fds[1].revents)
+			answer(link->fd);
+	}
+}
+
 /* ---- connecting the two processes ---- */
 
 static bool is_up;
@@ -120,16 +104,12 @@ void link_meet(struct link *link)
 	char address[128];
 
 	if (link->sender) {
-		if (recv(link->fd, address, sizeof(address), MSG_WAITALL) !=
-			sizeof(address))
-			pair_die("the receiver has ended");
+		two_hear(link->fd, address, sizeof(address));
 		link_must("connecting",
 			tern_connect(link->ctx, address, &opts, &link->peer));
 	} else {
 		link_listen(link, accepted, link, &listener, address, sizeof(address));
-		if (send(link->fd, address, sizeof(address), MSG_NOSIGNAL) !=
-			sizeof(address))
-			pair_die("the sender has ended");
+		two_tell(link->fd, address, sizeof(address));
 	}
 	link_wait_for(link, &is_up);
 	link_must("channel", tern_channel_open(link->peer, CHANNEL, &link->channel));
@@ -139,18 +119,19 @@ void link_run(const char *fabric, uint64_t pool_bytes, void (*send_)(struct link
 	void (*receive)(struct link *link))
 {
 	struct link link = {0};
+	char byte = 0;
 	int status;
 
-	link_fork(&link);
+	link.fd = two_fork(&link.sender);
 	link_open(&link, fabric, pool_bytes);
 	link_meet(&link);
 	(link.sender ? send_ : receive)(&link);
 	if (!link.sender) {
 		/* waits: the sender may still read this process's memory */
-		link_hear(&link);
+		two_hear(link.fd, &byte, 1);
 		_exit(0);
 	}
-	link_tell(&link, 0);
+	two_tell(link.fd, &byte, 1);
 	if (wait(&status) < 0 || status != 0)
 		pair_die("the receiver ended with status %x", (unsigned)status);
 }

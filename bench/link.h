@@ -11,7 +11,7 @@
 struct link {
 	const char *fabric;
 	bool sender;
-	int fd;       /* socket to the other process, for link_tell() and link_hear() */
+	int fd;       /* socket to the other process */
 	bool no_spin; /* set before link_open(): wait without spinning first */
 	struct tern_domain *domain;
 	struct tern_context *ctx;
@@ -32,6 +32,10 @@ void link_meet(struct link *link); /* connects the two, and opens the channel */
 void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void *arg),
 	void *arg, struct tern_listener **listener, char *address, size_t bytes);
 
+/* Serves without end: callbacks do the work, and answer() is called when link->fd is
+ * readable. Spins for 20 us before it sleeps, as tern_wait() does. */
+void link_serve(struct link *link, void (*answer)(int fd));
+
 /* Exits with an error line if `status` is negative. */
 void link_must(const char *what, int status);
 void link_wait(struct link *link, struct tern_req *req);
@@ -43,8 +47,5 @@ void link_send(struct link *link, struct tern_req *req, uint64_t key, uint64_t s
 	const struct tern_buf *buf, unsigned flags);
 void link_receive(struct link *link, struct tern_req *req, uint64_t key, uint64_t step,
 	const struct tern_buf *buf);
-
-void link_tell(struct link *link, uint64_t word);
-uint64_t link_hear(struct link *link);
 
 #endif

@@ -213,8 +213,8 @@ def connections(plan):
         "connections", "Many connections to one server",
         "One context, thread or queue at each end; libraries have threads of their own beside, and "
         "malloc as it comes, because its memory is measured. The first byte: from connect to the first "
-        "answer. Connections a second: the others, asked for at once; of ZeroMQ's, which does not tell, until "
-        "all have answered. Memory: what both processes have "
+        "answer. Connections a second: the others, asked for at once; of ZeroMQ's, which does not tell, "
+        "until all have answered. Memory: what both processes have "
         "more than before, after each connection has carried a message; what the kernel keeps "
         "is in neither. Idle: a second in which nothing is sent, both processes together, of one "
         "core; with 1000 connections of Tern's, which asks its peers ever more rarely whether "
@@ -265,12 +265,26 @@ def many(plan):
 
 
 def head_of_line(plan):
+    # Through shared memory more rounds, so that it takes as long: some large tensors must end.
+    few, more = plan.sizes(300, 200), plan.sizes(4000, 2000)
+    found = []
+    for fabric, rounds, peers in (("tcp", few, who.tcp_peers()), ("shm", more, who.shm_peers())):
+        found += ours_with(plan, "head_of_line", rounds, fabrics=[fabric])
+        if fabric == "tcp":
+            found.append(plan.make.program(
+                "peers/grpc_head_of_line", "grpc.tcp", "gRPC, large tensors as streams of 1 MiB chunks",
+                [rounds], "libgrpc++-dev", environment=who.tcp_environment(), wait="sleep",
+                fabric=fabric, point=by_point))
+        found += [plan.make.program(
+            "peers/ucx_head_of_line", peer.key.replace(".poll", ".sleep"), peer.title, [rounds],
+            peer.package, environment=peer.environment, wait="sleep", fabric=fabric, point=by_point)
+            for peer in peers if peer.key.endswith((".tcp.poll", ".cma.poll")) and
+            peer.program == "ucx"]
     return Question("head-of-line", "A small tensor beside large ones",
-                    "Round trips of an urgent tensor of 4 KiB on a connection that is idle, and on "
-                    "one over which two tensors of 256 MB are always under way.",
-                    [*ours_with(plan, "head_of_line", plan.sizes(300, 200), fabrics=["tcp"]),
-                     # More rounds, so that it takes as long: some large tensors must end meanwhile.
-                     *ours_with(plan, "head_of_line", plan.sizes(4000, 2000), fabrics=["shm"])],
+                    "Round trips of a tensor of 4 KiB on a connection that is idle, and on "
+                    "one over which two tensors of 256 MB are always under way. Tern sends the "
+                    "small one as urgent; the others have no such thing, but gRPC shares a "
+                    "connection fairly between its calls.", found,
                     [("p50_us", "us", "smaller"), ("p99_us", "us", "smaller"),
                      ("beside_gb_per_s", "GB/s", "larger")], axis="beside")
 

@@ -17,6 +17,7 @@
 
 #include "bench/ask.h"
 #include "bench/pair.h"
+#include "bench/two.h"
 #include "grpc_codec.hh"
 
 using grpc::ByteBuffer;
@@ -88,7 +89,7 @@ void serve(int fd, unsigned)
 
 	if (!port)
 		pair_die("cannot listen");
-	ask_tell(fd, &port, sizeof(port));
+	two_tell(fd, &port, sizeof(port));
 	s->expect();
 	std::thread([s] { s->run(); }).detach();
 	for (;;)
@@ -108,7 +109,7 @@ std::vector<Connection> connections;
 
 void prepare(int fd, unsigned count)
 {
-	ask_hear(fd, &port, sizeof(port));
+	two_hear(fd, &port, sizeof(port));
 	queue = new grpc::CompletionQueue;
 	connections.resize(count);
 }

@@ -17,6 +17,7 @@
 
 #include "bench/ask.h"
 #include "bench/pair.h"
+#include "bench/two.h"
 
 static int *fds;
 static struct sockaddr_in server;
@@ -60,7 +61,7 @@ static void serve(int fd, unsigned count)
 	if (bind(listener, (void *)&at, sizeof(at)) < 0 || listen(listener, 1024) < 0 ||
 		getsockname(listener, (void *)&at, &length) < 0)
 		pair_die("listen: %s", strerror(errno));
-	ask_tell(fd, &at, sizeof(at));
+	two_tell(fd, &at, sizeof(at));
 	watch(epoll, listener);
 	watch(epoll, fd);
 	for (;;) {
@@ -80,7 +81,7 @@ static void serve(int fd, unsigned count)
 
 static void prepare(int fd, unsigned count)
 {
-	ask_hear(fd, &server, sizeof(server));
+	two_hear(fd, &server, sizeof(server));
 	fds = calloc(count, sizeof(*fds));
 	if (!fds)
 		pair_die("no memory for %u connections", count);

@@ -12,6 +12,7 @@
 
 #include "bench/ask.h"
 #include "bench/pair.h"
+#include "bench/two.h"
 
 static void *context, **sockets;
 static char address[64];
@@ -55,7 +56,7 @@ static void serve(int fd, unsigned count)
 	must("backlog", zmq_setsockopt(router, ZMQ_BACKLOG, &backlog, sizeof(backlog)));
 	must("bind", zmq_bind(router, "tcp://127.0.0.1:*"));
 	must("address", zmq_getsockopt(router, ZMQ_LAST_ENDPOINT, address, &bytes));
-	ask_tell(fd, address, sizeof(address));
+	two_tell(fd, address, sizeof(address));
 	for (;;) {
 		zmq_pollitem_t items[] = {{.socket = router, .events = ZMQ_POLLIN},
 			{.fd = fd, .events = ZMQ_POLLIN}};
@@ -70,7 +71,7 @@ static void serve(int fd, unsigned count)
 
 static void prepare(int fd, unsigned count)
 {
-	ask_hear(fd, address, sizeof(address));
+	two_hear(fd, address, sizeof(address));
 	sockets = calloc(count, sizeof(*sockets));
 	if (!sockets)
 		pair_die("no memory for %u connections", count);
