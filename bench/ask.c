@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,19 +12,19 @@
 
 #define COUNTS_MAX 8
 #define TRIPS      1000u
-/* From so many connections on, a program that has quiet_ns is also measured for longer
- * while they are idle: what few of them take is too little to be measured. */
+/* From so many connections on, a program that has quiet_ns is measured for longer while they
+ * are idle: the processor time of a few is too small to measure. */
 #define MANY         1000u
 #define IDLE_NS      1000000000ull
 #define MANY_IDLE_NS 5000000000ull
 
-enum question { MEMORY = 1, CPU, END };
+enum question { MEMORY, CPU };
 
 struct result {
 	unsigned connections;
 	/* of the first connection: from connect() to the first answer */
 	uint64_t first_byte_ns;
-	/* until all other connections, started at once, were up */
+	/* until all other connections, started at once, had an answer */
 	uint64_t all_up_ns;
 	/* memory that all connections added, sum of both processes */
 	uint64_t memory_bytes;
@@ -50,30 +49,16 @@ static uint64_t own_memory(void)
 
 void ask_answer(int fd)
 {
-	uint64_t word = 0;
+	uint64_t word = two_question(fd) == MEMORY ? own_memory() : bench_cpu_ns();
 
-	if (recv(fd, &word, sizeof(word), MSG_WAITALL) != sizeof(word))
-		_exit(1);
-	switch ((enum question)word) {
-	case MEMORY:
-		word = own_memory();
-		break;
-	case CPU:
-		word = bench_cpu_ns();
-		break;
-	case END:
-		_exit(0);
-	}
-	if (send(fd, &word, sizeof(word), MSG_NOSIGNAL) != sizeof(word))
-		_exit(1);
+	two_tell(fd, &word, sizeof(word));
 }
 
 static uint64_t of_server(int fd, enum question what)
 {
-	uint64_t word = what;
+	uint64_t word;
 
-	two_tell(fd, &word, sizeof(word));
-	two_hear(fd, &word, sizeof(word));
+	two_ask(fd, what, &word, sizeof(word));
 	return word;
 }
 
@@ -111,10 +96,10 @@ static void stay_idle(const struct ask_ops *ops, int fd, struct result *r)
 	r->idle_ns = bench_now_ns() - start_ns;
 }
 
-static void wait_until_up(const struct ask_ops *ops, unsigned count)
+static void trip(const struct ask_ops *ops, unsigned i)
 {
-	if (ops->wait_until_up)
-		ops->wait_until_up(count);
+	ops->ask(i);
+	ops->get_answer(i);
 }
 
 static void print(const struct result *r)
@@ -144,20 +129,20 @@ static void measure(const struct ask_ops *ops, int fd, unsigned count)
 	before = memory_of_both(fd);
 	start_ns = bench_now_ns();
 	ops->connect(0);
-	ops->trip(0);
+	trip(ops, 0);
 	r.first_byte_ns = bench_now_ns() - start_ns;
 	start_ns = bench_now_ns();
 	for (unsigned i = 1; i < count; i++)
 		ops->connect(i);
-	wait_until_up(ops, count);
-	r.all_up_ns = bench_now_ns() - start_ns;
-	/* A round trip checks each connection, and lets it allocate what it needs. */
 	for (unsigned i = 1; i < count; i++)
-		ops->trip(i);
+		ops->ask(i);
+	for (unsigned i = 1; i < count; i++)
+		ops->get_answer(i);
+	r.all_up_ns = bench_now_ns() - start_ns;
 	r.memory_bytes = memory_of_both(fd) - before;
 	for (unsigned i = 0; i < TRIPS; i++) {
 		start_ns = bench_now_ns();
-		ops->trip(0);
+		trip(ops, 0);
 		took_ns[i] = bench_now_ns() - start_ns;
 	}
 	r.trip_ns = bench_percentile_ns(took_ns, TRIPS, 0.5);
@@ -169,14 +154,13 @@ static void measure(const struct ask_ops *ops, int fd, unsigned count)
 
 static void run(const struct ask_ops *ops, unsigned count)
 {
-	uint64_t end = END;
 	bool client;
 	int fd = two_fork(&client);
 
 	if (!client)
 		ops->serve(fd, count);
 	measure(ops, fd, count);
-	two_tell(fd, &end, sizeof(end));
+	two_end(fd);
 	wait(NULL);
 }
 

@@ -28,12 +28,12 @@ struct ask_ops {
 	void (*prepare)(int fd, unsigned count);
 	/* Client: starts the connection with number `i`. */
 	void (*connect)(unsigned i);
-	/* Client: waits until the first `count` connections are up. NULL: connect() waits. */
-	void (*wait_until_up)(unsigned count);
-	/* Client: one round trip on connection i, which need not be up yet. */
-	void (*trip)(unsigned i);
-	/* Client: serves its connections without a message for so long. NULL: it need not
-	 * be awake for that. */
+	/* Client: sends on connection i, which need not be up yet; waits for the answer.
+	 * Other connections may be asked between the two. */
+	void (*ask)(unsigned i);
+	void (*get_answer)(unsigned i);
+	/* Client: drives its connections for this time, while no message is sent. NULL: they
+	 * need no driving. */
 	void (*rest)(uint64_t for_ns);
 	/* Time to rest before 1,000 connections or more are measured as idle. */
 	uint64_t quiet_ns;
@@ -43,8 +43,8 @@ struct ask_ops {
  * each of them, so that it does not affect the next. Returns the exit code. */
 int ask_main(int argc, char **argv, const struct ask_ops *ops);
 
-/* Server: called when the socket is readable. Answers the question; exits if the client
- * asks for that. */
+/* Server: called when the socket is readable, or to wait until it is. Answers the question;
+ * exits if the client asks for that. */
 void ask_answer(int fd);
 
 #ifdef __cplusplus

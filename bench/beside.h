@@ -32,8 +32,7 @@ size_t beside_arrived(const void *tensor, uint64_t number);
 struct beside_ops {
 	const char *usage;
 	/* Server: tells the client over `fd` how to connect, and serves. When `fd` is
-	 * readable, it calls beside_answer() with the bytes that it has got of large
-	 * tensors. Does not return. */
+	 * readable, it calls beside_answer(). Does not return. */
 	void (*serve)(int fd);
 	void (*connect)(int fd); /* client: hears how, connects and waits for that */
 	void (*trip)(void);      /* client: one round trip */
@@ -41,9 +40,10 @@ struct beside_ops {
 	void (*start_flows)(void);
 };
 
-/* The last argument is the number of round trips. Returns the exit code. */
+/* The last argument is the number of round trips, of which fewer are made if they take
+ * more than 4 s. Returns the exit code. */
 int beside_main(int argc, char **argv, const struct beside_ops *ops);
-/* Exits if the client asks for that. */
+/* Server: `bytes` is what it has got of large tensors by now. Exits if the client is done. */
 void beside_answer(int fd, uint64_t bytes);
 
 #ifdef __cplusplus

@@ -12,7 +12,6 @@
 /* Keep-alive messages (PING) to an idle peer become rarer with time; after so long there
  * is one about every 5 s. */
 #define QUIET_NS 12000000000ull
-#define LIMIT_NS 60000000000ull
 
 enum { DATA_KEY = 1, REPLY_KEY };
 
@@ -27,8 +26,8 @@ struct connection {
 static const char *fabric;
 static struct link link;
 static struct connection *connections;
-static unsigned up_count;
-static char server[128]; /* its address */
+static unsigned accepted_count; /* at the server */
+static char server[128];        /* its address */
 
 static void open_link(int fd, unsigned count)
 {
@@ -71,7 +70,7 @@ static void arrived(struct tern_req *req)
 
 static void accepted(struct tern_peer *peer, void *arg)
 {
-	struct connection *c = &connections[up_count++];
+	struct connection *c = &connections[accepted_count++];
 
 	(void)arg;
 	get_memory(c);
@@ -98,7 +97,6 @@ static void event(
 	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
 {
 	(void)peer, (void)arg;
-	up_count += event == TERN_PEER_UP;
 	if (event == TERN_PEER_DOWN)
 		pair_die("a connection: %s", tern_status_text(status));
 }
@@ -120,18 +118,18 @@ static void connect_one(unsigned i)
 	link_must("channel", tern_channel_open(c->peer, 1, &c->channel));
 }
 
-static void wait_until_up(unsigned count)
-{
-	while (up_count < count)
-		link_must("waiting", tern_wait_any(link.ctx, LIMIT_NS));
-}
-
-static void trip(unsigned i)
+static void ask(unsigned i)
 {
 	struct connection *c = &connections[i];
 
 	post(c, false, true);
 	post(c, true, false);
+}
+
+static void get_answer(unsigned i)
+{
+	struct connection *c = &connections[i];
+
 	link_wait(&link, &c->reply_req);
 	link_wait(&link, &c->data_req);
 	c->step++;
@@ -153,8 +151,8 @@ int main(int argc, char **argv)
 			.serve = serve,
 			.prepare = prepare,
 			.connect = connect_one,
-			.wait_until_up = wait_until_up,
-			.trip = trip,
+			.ask = ask,
+			.get_answer = get_answer,
 			.rest = rest,
 			.quiet_ns = QUIET_NS});
 }

@@ -5,6 +5,7 @@ All programs of two processes print what `tern bench --json` prints, so a questi
 only the programs and the sizes. A program that uses TCP, and has no option for the congestion
 control, gets cubic from a preloaded socket() (peers/cubic.c).
 """
+import shutil
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,7 +184,7 @@ def shm_peers():
 
 
 def calibrated():
-    """[(peer, the words that own_tool.py needs for the library's own ping-pong)]"""
+    """[(peer, the arguments of own_tool.py that run this library's ping-pong)]"""
     found = []
     for peer in (p for p in [*tcp_peers(), *shm_peers()] if "lat" in p.tests and p.wait == "poll"):
         if peer.program == "ucx" and ".cma." not in peer.key:
@@ -274,46 +275,43 @@ class Maker:
         return Contender(key or f"tern.{fabric}.{wait}", title or f"Tern, {fabric}", command,
                          wait=wait, fabric=fabric, ours=True)
 
-    def peer(self, peer, test, points, inflight=1, rewrite=False, offer=0):
+    def pair(self, peer, test, sizes, inflight, *more):
+        """`sizes`: the words that give sizes and rounds."""
         program = install.PEERS / peer.program
         command = [*peer.launcher, str(program), "--test", test, "--wait",
-                   peer.program_wait or peer.wait, "--inflight", str(inflight), *windows(points)]
+                   peer.program_wait or peer.wait, "--inflight", str(inflight), *sizes]
         if peer.variant:
             command += ["--variant", peer.variant]
-        if rewrite:
-            command += ["--rewrite"]
-        if offer:
-            command += ["--offer", str(offer)]
-        return Contender(peer.key, peer.title, command, peer.environment, peer.wait, peer.fabric,
-                         self.why_missing(peer.package, program))
+        return Contender(peer.key, peer.title, [*command, *more], peer.environment, peer.wait,
+                         peer.fabric, self.why_missing(peer.package, program))
 
-    def calibration(self, peer, tool, size, rounds):
-        """The peer in its program of this folder, in the place of Tern, and its own tool."""
-        ours = self.peer(peer, "lat", [(size, rounds)])
-        ours.key, ours.title = f"pair.{peer.key}", f"{peer.title}, {peer.program}.c"
-        ours.fabric, ours.ours, ours.parse = peer.key, True, half_trips(tool[0])
-        command = [sys.executable, str(install.TOP / "bench/own_tool.py"), *tool, str(size), str(rounds)]
-        return [ours, Contender(f"tool.{peer.key}", f"{peer.title}, {tool[0]}", command,
-                                peer.environment, peer.wait, peer.key, ours.missing)]
-
-    def steps(self, key, title, program, sizes, steps, wait, variant, package="gcc", launcher=(),
-              **more):
-        """Steps of tensors with these sizes."""
-        command = [*launcher, str(program), "--test", "step", "--wait", more.pop("told", wait),
-                   "--size", ",".join(map(str, sizes)), "--rounds", str(steps), "--inflight",
-                   str(len(sizes)), *(["--variant", variant] if variant else [])]
-        return Contender(key, title, command, wait=wait,
-                         missing=self.why_missing(package, program), **more)
-
-    def tern_step(self, fabric, wait, sizes, steps):
-        return self.steps(f"tern.{fabric}.{wait}", f"Tern, {fabric}", install.BUILD / "tern_pair",
-                          sizes, steps, wait, fabric, fabric=fabric, ours=True)
+    def peer(self, peer, test, points, inflight=1, rewrite=False, offer=0):
+        more = ["--rewrite"] if rewrite else []
+        more += ["--offer", str(offer)] if offer else []
+        return self.pair(peer, test, windows(points), inflight, *more)
 
     def step(self, peer, sizes, steps):
-        return self.steps(peer.key, peer.title, install.PEERS / peer.program, sizes, steps,
-                          peer.wait, peer.variant, peer.package, peer.launcher,
-                          told=peer.program_wait or peer.wait, environment=peer.environment,
-                          fabric=peer.fabric)
+        """Steps of tensors that have these sizes."""
+        words = ["--size", ",".join(map(str, sizes)), "--rounds", str(steps)]
+        return self.pair(peer, "step", words, len(sizes))
+
+    def tern_step(self, fabric, wait, sizes, steps):
+        tern = Peer(f"tern.{fabric}.{wait}", f"Tern, {fabric}", "../tern_pair", "gcc", fabric, wait,
+                    fabric)
+        contender = self.step(tern, sizes, steps)
+        contender.ours = True
+        return contender
+
+    def calibration(self, peer, tool, size, rounds):
+        """The peer in its program of this folder, and after it its own tool, which is run next to it."""
+        pair = self.peer(peer, "lat", [(size, rounds)])
+        pair.key, pair.title = f"pair.{peer.key}", f"{peer.title}, {peer.program}.c"
+        pair.fabric, pair.leads, pair.parse = peer.key, True, half_trips(tool[0])
+        command = [sys.executable, str(install.TOP / "bench/own_tool.py"), *tool, str(size), str(rounds)]
+        missing = pair.missing or ("" if shutil.which(tool[0]) or Path(tool[-1]).exists() else
+                                   f"there is no {tool[0]}")
+        return [pair, Contender(f"tool.{peer.key}", f"{peer.title}, {tool[0]}", command,
+                                peer.environment, peer.wait, peer.key, missing)]
 
     def ps_peer(self, peer, size, workers, servers, rounds):
         arguments = ["--bytes", str(size), "--workers", str(workers), "--servers", str(servers),

@@ -208,7 +208,7 @@ def tails():
 
 
 def calibration():
-    """The programs of this report must not make a library look slower than it is."""
+    """A library must not be slower in a program of bench/ than in its own tool: at most 1.1 times."""
     return [Goal(f"{peer.title}, 8 B, half a round trip in {peer.program}.c", "calibration",
                  f"pair.{peer.key}", "8", "half_trip_us", f"its own {tool[0]}", [f"tool.{peer.key}"],
                  "<=", 1.1, unit="us") for peer, tool in contenders.calibrated()]

@@ -6,7 +6,6 @@
  */
 #include "bench/beside.h"
 #include "bench/link.h"
-#include "bench/pair.h"
 
 enum { SMALL_KEY = 1, REPLY_KEY, LARGE_KEY };
 

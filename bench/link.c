@@ -13,7 +13,6 @@
 
 #define CHANNEL  1
 #define LIMIT_NS (60ull * 1000000000u)
-#define SPIN_NS  20000u
 
 void link_must(const char *what, int status)
 {
@@ -24,7 +23,7 @@ void link_must(const char *what, int status)
 void link_open(struct link *link, const char *fabric, uint64_t pool_bytes)
 {
 	struct tern_pool_opts pool = {.slab_bytes = pool_bytes, .prefault = true};
-	struct tern_context_opts opts = {.no_spin = link->no_spin};
+	struct tern_context_opts opts = {.no_spin = true};
 
 	link->fabric = fabric;
 	link_must("domain", tern_domain_new(NULL, &link->domain));
@@ -59,8 +58,6 @@ void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void 
 
 void link_serve(struct link *link, void (*answer)(int fd))
 {
-	uint64_t last_ns = 0; /* when there was something to do */
-
 	for (;;) {
 		struct pollfd fds[] = {
 			{.fd = tern_context_fd(link->ctx), .events = POLLIN},
@@ -68,9 +65,7 @@ void link_serve(struct link *link, void (*answer)(int fd))
 		int r = tern_progress(link->ctx);
 
 		link_must("progress", r);
-		if (r > 0)
-			last_ns = bench_now_ns();
-		if (bench_now_ns() - last_ns < SPIN_NS || tern_arm(link->ctx) < 0)
+		if (r > 0 || tern_arm(link->ctx) < 0)
 			continue;
 		poll(fds, 2, -1);
 		if (fds[1].revents)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two processes connected by Tern, for benchmarks that `tern bench` does not cover: one
- * connection, one channel and a pool, through the public interface only.
+ * connection, one channel and a pool, through the public interface only. Waiting does not
+ * spin, so what uses these functions waits as the peers that sleep do.
  */
 #ifndef TERN_BENCH_LINK_H
 #define TERN_BENCH_LINK_H
@@ -11,8 +12,7 @@
 struct link {
 	const char *fabric;
 	bool sender;
-	int fd;       /* socket to the other process */
-	bool no_spin; /* set before link_open(): wait without spinning first */
+	int fd; /* socket to the other process */
 	struct tern_domain *domain;
 	struct tern_context *ctx;
 	struct tern_pool *pool;
@@ -33,7 +33,7 @@ void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void 
 	void *arg, struct tern_listener **listener, char *address, size_t bytes);
 
 /* Serves without end: callbacks do the work, and answer() is called when link->fd is
- * readable. Spins for 20 us before it sleeps, as tern_wait() does. */
+ * readable. */
 void link_serve(struct link *link, void (*answer)(int fd));
 
 /* Exits with an error line if `status` is negative. */

@@ -98,7 +98,7 @@ def found_at(name, question, ours, metric, better, point):
 
 def found_in(name, question):
     for ours, entry in question["contenders"].items():
-        if not entry["ours"] or ours.endswith(OTHER_WORK) or name == "calibration":
+        if not entry["ours"] or ours.endswith(OTHER_WORK):
             continue
         for metric, _, better in question["metrics"]:
             for point in entry["points"]:

@@ -44,6 +44,7 @@ class Contender:
     limit_s: int = 240
     parse: object = None  # stdout -> dictionaries; default: lines of JSON
     ours: bool = False
+    leads: bool = False  # peers are run next to it, as next to one of ours
 
     def point_of(self, line):
         return str(self.point(line) if self.point else line["size"])
@@ -167,6 +168,7 @@ class Record:
             if c.command:
                 self.found[c.key]["commands"].append(c.shown())
         self.missing = {c.title: c.missing for c in question.contenders if c.missing}
+        self.leading = {c.key for c in question.contenders if c.ours or c.leads}
         self.failed, self.again = {}, []
         self.machine = {}
         self.seconds = 0.0
@@ -188,23 +190,23 @@ class Record:
     def take(self, entry):
         """One round. A contender that failed has no figures: half of its rounds would be
         compared with all of the others'."""
-        ours = {}  # {key: the lines of its runs}
+        led = {}  # of those who lead, {key: the lines of its runs}
         for group in entry["groups"]:
             runs = {key: {point: numbers(line) for point, line in lines.items()}
                     for key, lines in group if key not in entry["failed"] and key in self.found}
             for key, lines in group:
                 if key in runs:
                     self.tell(key, lines)
-            tern = next((key for key in runs if self.found[key]["ours"]), None)
+            leader = next((key for key in runs if key in self.leading), None)
             for key, lines in runs.items():
-                if key == tern:
-                    ours.setdefault(key, []).append(lines)
+                if key == leader:
+                    led.setdefault(key, []).append(lines)
                     continue
                 self.put(self.found[key]["points"], entry["round"], lines)
-                if tern:
-                    beside = self.found[key].setdefault("beside", {}).setdefault(tern, {})
-                    self.put(beside, entry["round"], self.asked_of(runs[tern]))
-        for key, runs in ours.items():
+                if leader:
+                    beside = self.found[key].setdefault("beside", {}).setdefault(leader, {})
+                    self.put(beside, entry["round"], self.asked_of(runs[leader]))
+        for key, runs in led.items():
             self.put(self.found[key]["points"], entry["round"], mean_of(runs))
         for key, why in entry["failed"].items():
             self.failed[self.found.pop(key)["title"]] = why
@@ -249,20 +251,22 @@ def mean_of(runs):
 # ---- the order of a round ----
 
 def neighbourhoods(contenders):
-    """[(a contender of ours or None, the peers that run next to it)]. Of a list of contenders, a peer
-    belongs to the first of the last block of ours that uses its fabric and waits as it does."""
-    found, block, was_ours = [], {}, False
+    """[(who leads or None, the peers that run next to it)]. Those who lead are ours. Of a list of
+    contenders, a peer belongs to the first of the last block of those that uses its fabric and waits
+    as it does."""
+    found, block, led = [], {}, False
     for contender in contenders:
         lane = contender.fabric, mode(contender.wait)
-        if contender.ours:
-            block = block if was_ours else {}
+        leads = contender.ours or contender.leads
+        if leads:
+            block = block if led else {}
             found.append((contender, []))
             block.setdefault(lane, found[-1][1])
         elif lane in block:
             block[lane].append(contender)
         else:
             found.append((None, [contender]))
-        was_ours = contender.ours
+        led = leads
     return found
 
 

@@ -27,9 +27,10 @@ def free_port():
 
 
 def listens(port):
-    """Asked of the kernel, because the tools take the first connection for their client."""
-    return any(re.search(rf":{port:04X} [0-9A-F]+:0000 0A ", text)
-               for text in (Path("/proc/net/tcp").read_text(), Path("/proc/net/tcp6").read_text()))
+    """True if a server listens at the port. Read from /proc, because the tools would take a trial
+    connection for their client."""
+    tables = (table for table in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if table.exists())
+    return any(re.search(rf":{port:04X} [0-9A-F]+:0000 0A ", table.read_text()) for table in tables)
 
 
 def start(command, core):
@@ -54,9 +55,11 @@ def both(server_words, client_words, port):
         time.sleep(0.01)
     client = start(client_words, 0)
     out, err = client.communicate(timeout=LIMIT_S)
-    server.communicate(timeout=LIMIT_S)
-    if client.returncode or server.returncode:
+    if client.returncode:
         sys.exit(f"{client_words[0]}: {(err or out).strip()}")
+    _, err = server.communicate(timeout=LIMIT_S)
+    if server.returncode:
+        sys.exit(f"{server_words[0]}, the server: {err.strip()}")
     return out
 
 

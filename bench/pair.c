@@ -13,11 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "bench/ends.h"
+#include "bench/two.h"
 
 #define SIZES_MAX    256
 #define STEPS_WARMUP 3u
@@ -66,14 +66,12 @@ unsigned char *pair_tensor(const struct pair *p, uint64_t n)
 
 void pair_tell(const struct pair *p, const void *data, size_t bytes)
 {
-	if (send(p->fd, data, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
-		pair_die("the other process is gone");
+	two_tell(p->fd, data, bytes);
 }
 
 void pair_hear(const struct pair *p, void *data, size_t bytes)
 {
-	if (recv(p->fd, data, bytes, MSG_WAITALL) != (ssize_t)bytes)
-		pair_die("the other process is gone");
+	two_hear(p->fd, data, bytes);
 }
 
 static void meet(const struct pair *p)
@@ -116,7 +114,6 @@ static void get_tensors(
 		if (plan->sizes[i] > p->size_max)
 			p->size_max = plan->sizes[i];
 	}
-	p->tensors_bytes = bytes;
 	p->tensors = ops->memory ? ops->memory(p, bytes) : bench_memory(bytes, false);
 }
 

@@ -61,7 +61,6 @@ struct pair {
 	int fd;         /* socket to the other process, for pair_tell() and pair_hear() */
 	void *state;    /* for the peer's own use */
 	unsigned char *tensors;
-	size_t tensors_bytes;
 	struct pair_slot *slots; /* see pair_bytes() and pair_tensor() */
 };
 
@@ -75,8 +74,8 @@ struct pair_ops {
 	 * (MPI) another program has started both, and this returns the number of this
 	 * process: 0 sends, 1 receives. */
 	int (*rank)(void);
-	/* Returns memory for the tensors, of whose pages all were touched. Called once, before
-	 * open(). NULL: any memory will do. */
+	/* Returns memory for the tensors, every page of which has been touched. Called once,
+	 * before open(). NULL: any memory will do. */
 	unsigned char *(*memory)(struct pair *p, size_t bytes);
 	/* Connects the two ends. Called once, at both ends. */
 	void (*open)(struct pair *p);

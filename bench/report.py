@@ -285,7 +285,8 @@ def grpc_build(results):
     release = any(key.startswith("grpc.release-") for key in keys)
     return ["Debian's gRPC is built with assertions (without NDEBUG). " + (
         "A release build of gRPC's core (-O2, NDEBUG) is measured beside it where two ends exchange "
-        "tensors; the parameter server has Debian's only." if release else
+        "tensors; the parameter server, the many connections and the small tensor beside large ones "
+        "have Debian's only." if release else
         "**A release build was not measured beside it**: `./run bench --release-grpc` does that."),
             ""]
 

@@ -43,7 +43,7 @@ static void wait_for(const struct pair *p, struct tern_req *req)
 
 static unsigned char *tern_memory(struct pair *p, size_t bytes)
 {
-	link = (struct link){.sender = p->sender, .fd = p->fd, .no_spin = !p->poll};
+	link = (struct link){.sender = p->sender, .fd = p->fd};
 	slots = calloc(p->inflight, sizeof(*slots));
 	if (!slots)
 		pair_die("no memory for %u slots", p->inflight);

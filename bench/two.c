@@ -11,6 +11,7 @@
 #include "bench/pair.h"
 
 #define LIMIT_S 120
+#define END     UINT64_MAX
 
 int two_fork(bool *client)
 {
@@ -41,4 +42,27 @@ void two_hear(int fd, void *data, size_t bytes)
 {
 	if (recv(fd, data, bytes, MSG_WAITALL) != (ssize_t)bytes)
 		pair_die("the other process is gone");
+}
+
+void two_ask(int fd, uint64_t question, void *answer, size_t bytes)
+{
+	two_tell(fd, &question, sizeof(question));
+	two_hear(fd, answer, bytes);
+}
+
+uint64_t two_question(int fd)
+{
+	uint64_t question;
+
+	two_hear(fd, &question, sizeof(question));
+	if (question == END)
+		_exit(0);
+	return question;
+}
+
+void two_end(int fd)
+{
+	uint64_t end = END;
+
+	two_tell(fd, &end, sizeof(end));
 }

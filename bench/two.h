@@ -5,19 +5,28 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Forks. The parent becomes the client; the child, the server, dies with it. Each is
- * pinned to a core and ends after two minutes. Returns the socket. */
+/* Forks. The parent becomes the client; the child, the server, is killed when the parent
+ * dies. Each is pinned to a core, and killed (alarm) if it runs for two minutes. Returns
+ * the socket. */
 int two_fork(bool *client);
 
 /* Sends or receives exactly `bytes` bytes; exits with an error line if the other process is
  * gone. */
 void two_tell(int fd, const void *data, size_t bytes);
 void two_hear(int fd, void *data, size_t bytes);
+
+/* Client: asks the server a question, by a number of the program's own. */
+void two_ask(int fd, uint64_t question, void *answer, size_t bytes);
+/* Server: reads a question; exits in order if it is that of two_end(). */
+uint64_t two_question(int fd);
+/* Client: lets the server exit. */
+void two_end(int fd);
 
 #ifdef __cplusplus
 }

@@ -96,11 +96,29 @@ inline grpc::ChannelArguments grpc_channel_arguments()
 	return args;
 }
 
+inline std::unique_ptr<grpc::GenericStub> grpc_connect_with(
+	const std::string &host, int port, const grpc::ChannelArguments &args)
+{
+	auto channel = grpc::CreateCustomChannel(
+		grpc_address(host, port), grpc::InsecureChannelCredentials(), args);
+
+	channel->GetState(true); /* begins to connect */
+	return std::make_unique<grpc::GenericStub>(channel);
+}
+
 inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, int port)
 {
-	return std::make_unique<grpc::GenericStub>(
-		grpc::CreateCustomChannel(grpc_address(host, port),
-			grpc::InsecureChannelCredentials(), grpc_channel_arguments()));
+	return grpc_connect_with(host, port, grpc_channel_arguments());
+}
+
+/* With a connection of its own: channels with equal arguments share one otherwise. */
+inline std::unique_ptr<grpc::GenericStub> grpc_connect_apart(
+	const std::string &host, int port)
+{
+	grpc::ChannelArguments args = grpc_channel_arguments();
+
+	args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+	return grpc_connect_with(host, port, args);
 }
 
 /* Starts a server of any message size. Returns its port; 0 if it cannot listen. */

@@ -5,102 +5,28 @@
  *
  *     grpc_connections COUNT,...
  */
-#include <grpcpp/generic/async_generic_service.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
-
-#include <chrono>
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "bench/ask.h"
-#include "bench/pair.h"
 #include "bench/two.h"
-#include "grpc_codec.hh"
-
-using grpc::ByteBuffer;
-using grpc::Slice;
+#include "grpc_server.hh"
 
 namespace
 {
 
-const char host[] = "127.0.0.1";
-
-ByteBuffer message(size_t bytes)
-{
-	static const char zeros[ASK_BYTES] = {};
-	Slice slice(zeros, bytes, Slice::STATIC_SLICE);
-	return ByteBuffer(&slice, 1);
-}
-
-/* ---- the server ---- */
-
-/* A call, from the wait for it until its answer has left. */
-struct Call {
-	grpc::GenericServerContext context;
-	grpc::GenericServerAsyncReaderWriter stream{&context};
-	ByteBuffer request;
-	enum { kArriving, kReading, kAnswering } state = kArriving;
-};
-
-struct Server {
-	grpc::AsyncGenericService service;
-	std::unique_ptr<grpc::ServerCompletionQueue> queue;
-	std::unique_ptr<grpc::Server> server;
-
-	void expect()
-	{
-		Call *c = new Call;
-		service.RequestCall(&c->context, &c->stream, queue.get(), queue.get(), c);
-	}
-	void next(Call *c, bool ok)
-	{
-		if (!ok || c->state == Call::kAnswering) {
-			delete c;
-			return;
-		}
-		if (c->state == Call::kArriving) {
-			expect();
-			c->stream.Read(&c->request, c);
-			c->state = Call::kReading;
-			return;
-		}
-		if (c->request.Length() != ASK_BYTES)
-			pair_die("a request of %zu bytes", c->request.Length());
-		c->stream.WriteAndFinish(message(ASK_REPLY_BYTES), grpc::WriteOptions(),
-			grpc::Status::OK, c);
-		c->state = Call::kAnswering;
-	}
-	void run()
-	{
-		void *tag;
-		bool ok;
-		while (queue->Next(&tag, &ok))
-			next(static_cast<Call *>(tag), ok);
-	}
-};
-
 void serve(int fd, unsigned)
 {
-	auto *s = new Server;
-	int port = grpc_serve(host, &s->service, &s->queue, &s->server);
+	int port = (new GrpcServer(ASK_BYTES))->start();
 
-	if (!port)
-		pair_die("cannot listen");
 	two_tell(fd, &port, sizeof(port));
-	s->expect();
-	std::thread([s] { s->run(); }).detach();
 	for (;;)
-		ask_answer(fd); /* blocks until there is a question */
+		ask_answer(fd); /* waits for the next question */
 }
 
 /* ---- the client ---- */
 
 struct Connection {
-	std::shared_ptr<grpc::Channel> channel;
 	std::unique_ptr<grpc::GenericStub> stub;
+	std::unique_ptr<GrpcUnary> call;
+	bool answered = false;
 };
 
 int port;
@@ -116,42 +42,34 @@ void prepare(int fd, unsigned count)
 
 void connect_one(unsigned i)
 {
-	grpc::ChannelArguments args = grpc_channel_arguments();
-
-	/* Channels with equal arguments would share one connection. */
-	args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-	connections[i].channel = grpc::CreateCustomChannel(
-		grpc_address(host, port), grpc::InsecureChannelCredentials(), args);
-	connections[i].stub = std::make_unique<grpc::GenericStub>(connections[i].channel);
-	connections[i].channel->GetState(true); /* starts to connect */
+	connections[i].stub = grpc_connect_apart(grpc_server_host, port);
 }
 
-void wait_until_up(unsigned count)
+void ask(unsigned i)
 {
-	auto limit = std::chrono::system_clock::now() + std::chrono::seconds(60);
+	static const char data[ASK_BYTES] = {};
 
-	for (unsigned i = 0; i < count; i++) {
-		if (!connections[i].channel->WaitForConnected(limit))
-			pair_die("connection %u does not come up", i);
+	connections[i].answered = false;
+	connections[i].call = std::make_unique<GrpcUnary>(
+		connections[i].stub.get(), "/tensor", data, sizeof(data), queue);
+}
+
+/* Answers may come in any order. */
+void get_answer(unsigned i)
+{
+	while (!connections[i].answered) {
+		void *tag;
+		bool ok;
+		if (!queue->Next(&tag, &ok) || !ok)
+			pair_die("a call broke");
+		for (unsigned k = i;; k = (k + 1) % connections.size()) {
+			if (connections[k].call.get() == tag) {
+				connections[k].call->check();
+				connections[k].answered = true;
+				break;
+			}
+		}
 	}
-}
-
-void trip(unsigned i)
-{
-	grpc::ClientContext context;
-	ByteBuffer reply;
-	grpc::Status status;
-	void *tag;
-	bool ok;
-
-	context.set_wait_for_ready(true); /* the first one */
-	auto reader = connections[i].stub->PrepareUnaryCall(
-		&context, "/tensor/0", message(ASK_BYTES), queue);
-	reader->StartCall();
-	reader->Finish(&reply, &status, nullptr);
-	if (!queue->Next(&tag, &ok) || !ok || !status.ok() ||
-		reply.Length() != ASK_REPLY_BYTES)
-		pair_die("a call: %s", status.error_message().c_str());
 }
 
 } // namespace
@@ -163,7 +81,7 @@ int main(int argc, char **argv)
 	ops.serve = serve;
 	ops.prepare = prepare;
 	ops.connect = connect_one;
-	ops.wait_until_up = wait_until_up;
-	ops.trip = trip;
+	ops.ask = ask;
+	ops.get_answer = get_answer;
 	return ask_main(argc, argv, &ops);
 }

@@ -94,12 +94,19 @@ static void connect_one(unsigned i)
 		pair_die("connect: %s", strerror(errno));
 }
 
-static void trip(unsigned i)
+static void ask(unsigned i)
 {
-	unsigned char data[ASK_BYTES] = {0};
+	static const unsigned char data[ASK_BYTES];
 
-	if (send(fds[i], data, sizeof(data), MSG_NOSIGNAL) != sizeof(data) ||
-		recv(fds[i], data, ASK_REPLY_BYTES, MSG_WAITALL) != ASK_REPLY_BYTES)
+	if (send(fds[i], data, sizeof(data), MSG_NOSIGNAL) != sizeof(data))
+		pair_die("the server is gone");
+}
+
+static void get_answer(unsigned i)
+{
+	unsigned char data[ASK_REPLY_BYTES];
+
+	if (recv(fds[i], data, sizeof(data), MSG_WAITALL) != sizeof(data))
 		pair_die("the server is gone");
 }
 
@@ -110,5 +117,6 @@ int main(int argc, char **argv)
 			.serve = serve,
 			.prepare = prepare,
 			.connect = connect_one,
-			.trip = trip});
+			.ask = ask,
+			.get_answer = get_answer});
 }

@@ -39,33 +39,44 @@ struct where {
 	size_t bytes;
 };
 
+static struct where ours; /* in the sender */
+
+/* The sender's tensors are in the shared memory. */
+static unsigned char *shm_memory(struct pair *p, size_t bytes)
+{
+	if (!p->sender)
+		return bench_memory(bytes, false);
+	ours = (struct where){.pid = getpid(), .bytes = HEAD_BYTES + bytes};
+	ours.bytes += -ours.bytes % HUGE_BYTES;
+	ours.fd = memfd_create("bench", MFD_CLOEXEC);
+	if (ours.fd < 0 || ftruncate(ours.fd, (off_t)ours.bytes) < 0)
+		pair_die("shared memory: %s", strerror(errno));
+	head = bench_map(ours.fd, ours.bytes);
+	shared = (unsigned char *)head + HEAD_BYTES;
+	return shared;
+}
+
+/* The receiver touches every page when it maps them, and must not do that while the sender
+ * writes its tensors. So the sender waits for it. */
 static void shm_open_pair(struct pair *p)
 {
-	struct where where = {.pid = getpid(), .bytes = HEAD_BYTES + p->tensors_bytes};
+	struct where theirs;
 	char path[64], mapped = 0;
+	int fd;
 
 	if (p->sender) {
-		where.bytes += -where.bytes % HUGE_BYTES;
-		where.fd = memfd_create("bench", MFD_CLOEXEC);
-		if (where.fd < 0 || ftruncate(where.fd, (off_t)where.bytes) < 0)
-			pair_die("shared memory: %s", strerror(errno));
-		head = bench_map(where.fd, where.bytes);
-		pair_tell(p, &where, sizeof(where));
-		/* The other end touches every page when it maps them, and must not do that
-		 * when the tensors are being written. */
+		pair_tell(p, &ours, sizeof(ours));
 		pair_hear(p, &mapped, sizeof(mapped));
-	} else {
-		pair_hear(p, &where, sizeof(where));
-		snprintf(path, sizeof(path), "/proc/%d/fd/%d", where.pid, where.fd);
-		where.fd = open(path, O_RDWR | O_CLOEXEC);
-		if (where.fd < 0)
-			pair_die("shared memory: %s", strerror(errno));
-		head = bench_map(where.fd, where.bytes);
-		pair_tell(p, &mapped, sizeof(mapped));
+		return;
 	}
+	pair_hear(p, &theirs, sizeof(theirs));
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", theirs.pid, theirs.fd);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		pair_die("shared memory: %s", strerror(errno));
+	head = bench_map(fd, theirs.bytes);
 	shared = (unsigned char *)head + HEAD_BYTES;
-	if (p->sender)
-		p->tensors = shared;
+	pair_tell(p, &mapped, sizeof(mapped));
 }
 
 static void shm_begin(struct pair *p)
@@ -121,6 +132,7 @@ int main(int argc, char **argv)
 			.variants = "memcpy,around",
 			.waits = "poll",
 			.version = shm_version,
+			.memory = shm_memory,
 			.open = shm_open_pair,
 			.begin = shm_begin,
 			.post = shm_post,

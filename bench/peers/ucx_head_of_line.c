@@ -6,14 +6,10 @@
  *     ucx_head_of_line ROUNDS
  */
 #include <poll.h>
-#include <stdlib.h>
-#include <ucp/api/ucp.h>
 
 #include "bench/beside.h"
 #include "bench/pair.h"
-#include "bench/two.h"
-
-#define ADDRESS_MAX 4096u
+#include "bench/peers/ucx_worker.h"
 
 enum { SMALL_TAG = 1, REPLY_TAG, LARGE_TAG };
 
@@ -30,47 +26,7 @@ static struct flow flows[BESIDE_FLOWS];
 static uint64_t completed;
 static unsigned char small[BESIDE_SMALL_BYTES], reply[BESIDE_REPLY_BYTES];
 
-static void must(const char *what, ucs_status_t status)
-{
-	pair_must(what, status, ucs_status_string(status));
-}
-
 /* ---- both ends ---- */
-
-/* Exchanges the addresses of both ends, each preceded by its length. */
-static void exchange(int fd)
-{
-	ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};
-	unsigned char theirs[ADDRESS_MAX];
-	ucp_address_t *ours;
-	size_t bytes;
-
-	must("address", ucp_worker_get_address(worker, &ours, &bytes));
-	two_tell(fd, &bytes, sizeof(bytes));
-	two_tell(fd, ours, bytes);
-	two_hear(fd, &bytes, sizeof(bytes));
-	if (bytes > sizeof(theirs))
-		pair_die("the other end's address has %zu bytes, which is too long",
-			bytes);
-	two_hear(fd, theirs, bytes);
-	params.address = (ucp_address_t *)theirs;
-	must("connect", ucp_ep_create(worker, &params, &ep));
-	ucp_worker_release_address(worker, ours);
-}
-
-static void open_worker(int fd)
-{
-	ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
-		.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP};
-	ucp_worker_params_t worker_params = {
-		.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-		.thread_mode = UCS_THREAD_MODE_SINGLE};
-	ucp_context_h context;
-
-	must("init", ucp_init(&params, NULL, &context));
-	must("worker", ucp_worker_create(context, &worker_params, &worker));
-	exchange(fd);
-}
 
 static void sent(void *request, ucs_status_t status, void *arg);
 static void received(
@@ -81,8 +37,8 @@ static void *post(bool send, ucp_tag_t tag, void *data, size_t bytes, void *arg)
 {
 	ucp_request_param_t params = {
 		.op_attr_mask = arg ? UCP_OP_ATTR_FIELD_CALLBACK |
-					      UCP_OP_ATTR_FIELD_USER_DATA |
-					      UCP_OP_ATTR_FLAG_NO_IMM_CMPL
+						UCP_OP_ATTR_FIELD_USER_DATA |
+						UCP_OP_ATTR_FLAG_NO_IMM_CMPL
 				    : 0,
 		.user_data = arg};
 	void *request;
@@ -95,7 +51,7 @@ static void *post(bool send, ucp_tag_t tag, void *data, size_t bytes, void *arg)
 		request = ucp_tag_recv_nbx(worker, data, bytes, tag, UINT64_MAX, &params);
 	}
 	if (UCS_PTR_IS_ERR(request))
-		must(send ? "send" : "receive", UCS_PTR_STATUS(request));
+		ucx_must(send ? "send" : "receive", UCS_PTR_STATUS(request));
 	return request;
 }
 
@@ -118,7 +74,7 @@ static void start_flows(void)
 
 static void flow_done(void *request, ucs_status_t status, struct flow *f)
 {
-	must("a large tensor", status);
+	ucx_must("a large tensor", status);
 	ucp_request_free(request);
 	completed++;
 	flow_next(f);
@@ -127,7 +83,7 @@ static void flow_done(void *request, ucs_status_t status, struct flow *f)
 static void sent(void *request, ucs_status_t status, void *arg)
 {
 	if (arg == reply) {
-		must("an answer", status);
+		ucx_must("an answer", status);
 		ucp_request_free(request);
 	} else {
 		flow_done(request, status, arg);
@@ -142,7 +98,7 @@ static void received(
 		flow_done(request, status, arg);
 		return;
 	}
-	must("a small tensor", status);
+	ucx_must("a small tensor", status);
 	ucp_request_free(request);
 	post(false, SMALL_TAG, small, sizeof(small), small);
 	post(true, REPLY_TAG, reply, sizeof(reply), reply);
@@ -163,8 +119,8 @@ static void serve(int fd)
 {
 	struct pollfd fds[] = {{.events = POLLIN}, {.fd = fd, .events = POLLIN}};
 
-	open_worker(fd);
-	must("event", ucp_worker_get_efd(worker, &fds[0].fd));
+	ucx_meet(fd, true, &worker, &ep);
+	ucx_must("event", ucp_worker_get_efd(worker, &fds[0].fd));
 	post(false, SMALL_TAG, small, sizeof(small), small);
 	start_flows();
 	for (;;) {
@@ -183,29 +139,15 @@ static void serve(int fd)
 static void connect_to(int fd)
 {
 	is_client = true;
-	open_worker(fd);
-}
-
-static void finish(void *request)
-{
-	ucs_status_t status;
-
-	if (!request)
-		return;
-	while ((status = ucp_request_check_status(request)) == UCS_INPROGRESS) {
-		if (ucp_worker_progress(worker) == 0)
-			must("wait", ucp_worker_wait(worker));
-	}
-	must("a message", status);
-	ucp_request_free(request);
+	ucx_meet(fd, true, &worker, &ep);
 }
 
 static void trip(void)
 {
 	void *back = post(false, REPLY_TAG, reply, sizeof(reply), NULL);
 
-	finish(post(true, SMALL_TAG, small, sizeof(small), NULL));
-	finish(back);
+	ucx_finish(worker, post(true, SMALL_TAG, small, sizeof(small), NULL), true);
+	ucx_finish(worker, back, true);
 }
 
 int main(int argc, char **argv)

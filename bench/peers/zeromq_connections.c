@@ -101,21 +101,6 @@ static void get_answer(unsigned i)
 		pair_die("an answer has another size");
 }
 
-static void trip(unsigned i)
-{
-	ask(i);
-	get_answer(i);
-}
-
-/* ZeroMQ does not say when a connection is up: an answer on each shows it. */
-static void wait_until_up(unsigned count)
-{
-	for (unsigned i = 1; i < count; i++)
-		ask(i);
-	for (unsigned i = 1; i < count; i++)
-		get_answer(i);
-}
-
 int main(int argc, char **argv)
 {
 	return ask_main(argc, argv,
@@ -123,6 +108,6 @@ int main(int argc, char **argv)
 			.serve = serve,
 			.prepare = prepare,
 			.connect = connect_one,
-			.wait_until_up = wait_until_up,
-			.trip = trip});
+			.ask = ask,
+			.get_answer = get_answer});
 }

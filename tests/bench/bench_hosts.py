@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests of `./run bench --serve` and `--connect`: two hosts, which are network namespaces here, with Tern
-and raw TCP as the only contenders. No figure is judged.
+and raw TCP as the only contenders. No figure is judged but that a wire's delay is seen. With TERN_RDMA_ADDRESS, the address of an
+RDMA device, both ends are also on one host, and use devices.
 
 usage: bench_hosts.py TERN RAW_TCP
 """
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -19,13 +21,14 @@ sys.path.insert(0, str(TOP / "tests" / "harness"))
 sys.path.insert(0, str(TOP / "bench"))
 import tap  # noqa: E402
 import hosts  # noqa: E402
-from netns import two_hosts  # noqa: E402
+from netns import dropped, two_hosts  # noqa: E402
 
 TERN, RAW_TCP = (Path(word).resolve() for word in sys.argv[1:3])
-LIMIT_S = 60
+LIMIT_S = 60 * int(os.environ.get("TERN_TEST_PATIENCE", 1))
 SCRATCH = tempfile.TemporaryDirectory(prefix="tern-bench-hosts-")
 # ./run bench without the installation, with raw TCP as the only peer.
 PROGRAM = f"""
+import os
 import sys
 sys.path.insert(0, {str(TOP / "bench")!r})
 from pathlib import Path
@@ -37,6 +40,8 @@ every = hosts.pairs
 hosts.latency_points = lambda sizes, *_: [(size, 20) for size in sizes]
 hosts.bandwidth_points = lambda sizes: [(size, 32) for size in sizes]
 hosts.pairs = lambda: [peer for peer in every() if peer.program == "raw_tcp"]
+if "TERN_TEST_RDMA" not in os.environ:  # a namespace has no device, but sees the host's
+    hosts.has_rdma = lambda: False
 sys.exit(hosts.main(sys.argv[1:]))
 """
 
@@ -76,19 +81,22 @@ def client(address, *words, prefix=()):
                           capture_output=True, timeout=LIMIT_S)
 
 
+CONTENDERS = {f"{who}.tcp.{wait}" for who in ("tern", "raw") for wait in ("poll", "sleep")}
+
+
 def measured(address, *words, prefix=()):
-    """The results of a client that has measured everything once."""
+    """{question: {contender: its entry}} of a client that has measured everything once."""
     out = scratch(f"out-{time.monotonic_ns()}")
     done = client(address, "--rounds", 1, "--out", out, *words, prefix=prefix)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((out / "results.json").read_text())
-    for name in ("lat-tcp", "bw-tcp"):
-        contenders = found["questions"][name]["contenders"]
-        assert set(contenders) == {"tern.tcp.poll", "tern.tcp.sleep", "raw.tcp.poll", "raw.tcp.sleep"}
+    questions = {name: question["contenders"] for name, question in found["questions"].items()}
+    assert set(questions["lat-tcp"]) == set(questions["bw-tcp"]) == CONTENDERS, found
+    for contenders in questions.values():
         for entry in contenders.values():
             assert len(entry["points"]) > 1, entry
             assert f"| {entry['title']} | {entry['wait']} |" in done.stdout, done.stdout
-    return done
+    return questions
 
 
 def refused(done, *says):
@@ -103,6 +111,30 @@ def two_hosts_measure_every_contender_that_both_have():
         with server("--secret-file", secret, "--once", at=f"{address}:0", prefix=here) as serving:
             measured(serving.address, "--secret-file", secret, prefix=there)
             assert serving.wait(LIMIT_S) == 0
+
+
+def hosts_on_a_long_and_lossy_wire_measure_it():
+    """A packet takes 2 ms there and back, and one of 500 is lost in each direction."""
+    with two_hosts("delay 1ms loss 0.2% limit 10000") as ((address, here), (_, there)):
+        with server("--insecure", at=f"{address}:0", prefix=here) as serving:
+            found = measured(serving.address, "--insecure", prefix=there)
+        assert dropped(there) > 0, "nothing was lost"
+    for entry in found["lat-tcp"].values():
+        assert all(p50 >= 2000 for p50 in entry["points"]["64"]["p50_us"]), entry
+
+
+def hosts_with_devices_are_measured_over_rdma():
+    address = os.environ.get("TERN_RDMA_ADDRESS")
+    if not address:
+        raise tap.Skip("no RDMA device")
+    os.environ["TERN_TEST_RDMA"] = "1"
+    try:
+        with server("--insecure", at=f"{address}:0") as serving:
+            found = measured(serving.address, "--insecure")
+    finally:
+        del os.environ["TERN_TEST_RDMA"]
+    for name in ("lat-verbs", "bw-verbs"):
+        assert set(found[name]) == {"tern.verbs.poll", "tern.verbs.sleep"}, found
 
 
 def host_that_others_reach_needs_a_secret():
@@ -158,6 +190,8 @@ def strangers_cost_the_server_nothing():
 
 tap.run([
     two_hosts_measure_every_contender_that_both_have,
+    hosts_on_a_long_and_lossy_wire_measure_it,
+    hosts_with_devices_are_measured_over_rdma,
     host_that_others_reach_needs_a_secret,
     secret_that_others_read_is_refused,
     nobody_there_is_said_in_one_line,

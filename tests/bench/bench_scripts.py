@@ -750,12 +750,13 @@ def a_library_stands_beside_its_own_tool():
     asked = questions.calibration(questions.Plan(False, contenders.Maker("tern", {})))
     pairs = measure.neighbourhoods(asked.contenders)
     assert len(pairs) >= 5 and all(
-        ours.key.removeprefix("pair.") == peer.key.removeprefix("tool.") and
-        ours.environment == peer.environment for ours, (peer,) in pairs), pairs
-    results = results_of(tern_tcp_poll=[3] * 3, ucx_tcp_poll=[1] * 3)
-    assert losses.losses(results)
-    results["questions"]["calibration"] = results["questions"].pop("roundtrip-tcp")
-    assert not losses.losses(results), "a library is not Tern"
+        pair.key.removeprefix("pair.") == tool.key.removeprefix("tool.") and
+        pair.environment == tool.environment for pair, (tool,) in pairs), pairs
+    leading = printing("pair.a", '{"size": 8, "p50_us": 3}', leads=True)
+    record = ask([leading, printing("tool.a", '{"size": 8, "p50_us": 2}')], 2)
+    tool = record.found["tool.a"]
+    assert tool["beside"] == {"pair.a": {"8": {"p50_us": [3.0, 3.0]}}}, tool
+    assert not record.found["pair.a"]["ours"], "a library is not Tern"
 
 
 def a_machine_that_is_not_idle_is_waited_for_only_so_long():

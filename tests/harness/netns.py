@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts, as network namespaces with a wire between them."""
+import json
 import os
+import shutil
 import subprocess
 from contextlib import contextmanager
 
@@ -16,9 +18,28 @@ def ip(*words):
         raise tap.Skip(f"no network namespaces here: ip {' '.join(words)}: {done.stderr.strip()}")
 
 
+def disturb(name, netem):
+    """Sets netem on the wire's end in a namespace."""
+    if not shutil.which("tc"):
+        raise tap.Skip("no netem here: there is no tc")
+    done = subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "wire", "root", "netem",
+                           *netem.split()], capture_output=True, text=True, check=False)
+    if "qdisc kind is unknown" in done.stderr:
+        raise tap.Skip("no netem here: the kernel lacks it")
+    assert done.returncode == 0, done.stderr
+
+
+def dropped(prefix):
+    """How many packets netem has dropped that this host sent."""
+    shown = subprocess.run([*prefix, "tc", "-s", "-j", "qdisc", "show", "dev", "wire"], check=True,
+                           capture_output=True, text=True).stdout
+    return sum(queue["drops"] for queue in json.loads(shown) if queue["kind"] == "netem")
+
+
 @contextmanager
-def two_hosts():
-    """For each host its address and the beginning of a command that runs there."""
+def two_hosts(netem=""):
+    """For each host its address and the beginning of a command that runs there. `netem`: what happens
+    to packets that a host sends, as "delay 1ms"."""
     hosts = [(f"10.7.9.{i}", f"tern-{os.getpid()}-{i}") for i in (1, 2)]
     try:
         for _, name in hosts:
@@ -28,6 +49,8 @@ def two_hosts():
             ip("-n", name, "address", "add", f"{address}/24", "dev", "wire")
             ip("-n", name, "link", "set", "wire", "up")
             ip("-n", name, "link", "set", "lo", "up")
+            if netem:
+                disturb(name, netem)
         yield [(address, ["ip", "netns", "exec", name]) for address, name in hosts]
     finally:
         for _, name in hosts:

@@ -48,12 +48,15 @@ RENDEZVOUS = "{tests}/rendezvous/conformance_rendezvous "
 STORM = "{tests}/system/storm/storm "
 JOBS = f"python3 {shlex.quote(str(HERE / 'jobs.py'))} "
 WIRE = f"python3 {shlex.quote(str(HERE / 'wire.py'))} "
+HOSTS = f"python3 {shlex.quote(str(HERE.parents[1] / 'bench/bench_hosts.py'))} "
 CASES = [
     Case("wire-plain", "quick", "plain", 90, WIRE + "plain"),
     Case("wire-loss", "quick", "loss", 90, WIRE + "loss"),
     Case("wire-delay", "quick", "delay", 90, WIRE + "delay"),
     # Another kernel than the host's, and an emulated processor: other timings.
     Case("jobs", "quick", "plain", 300, JOBS + "{tests}/../tern"),
+    # The two hosts' benchmark over devices, and over a wire that delays and loses.
+    Case("bench-hosts", "quick", "plain", 600, HOSTS + "{tests}/../tern {tests}/bench/raw_tcp"),
     Case("rendezvous-verbs", "quick", "plain", 600, RENDEZVOUS + "verbs", True),
     Case("fabric-verbs", "quick", "plain", 600, FABRIC + "verbs", True),
     Case("storm-verbs", "quick", "plain", 90, STORM + "verbs 3", True),

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A worker of UCX at each end, connected with the other's: what the programs of UCX share. */
+#ifndef TERN_BENCH_UCX_WORKER_H
+#define TERN_BENCH_UCX_WORKER_H
+
+#include <stdbool.h>
+#include <ucp/api/ucp.h>
+
+/* Exits with an error line if `status` is not UCS_OK. */
+void ucx_must(const char *what, ucs_status_t status);
+
+/* Connects with the other process through `fd`, a socket to it. `wakeup`: the worker's
+ * events can be waited for. */
+void ucx_meet(int fd, bool wakeup, ucp_worker_h *worker, ucp_ep_h *ep);
+
+/* Progresses the worker until the request is complete, and frees it; `sleep`: waits for
+ * events meanwhile. NULL is a request that is complete. */
+void ucx_finish(ucp_worker_h worker, void *request, bool sleep);
+
+#endif
