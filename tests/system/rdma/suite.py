@@ -56,7 +56,7 @@ CASES = [
     # Another kernel than the host's, and an emulated processor: other timings.
     Case("jobs", "quick", "plain", 300, JOBS + "{tests}/../tern"),
     # The two hosts' benchmark over devices, and over a wire that delays and loses.
-    Case("bench-hosts", "quick", "plain", 600, HOSTS + "{tests}/../tern {tests}/bench/raw_tcp"),
+    Case("bench-hosts", "quick", "plain", 600, HOSTS + "{tests}/../tern {tests}/bench/raw_tcp wires"),
     Case("rendezvous-verbs", "quick", "plain", 600, RENDEZVOUS + "verbs", True),
     Case("fabric-verbs", "quick", "plain", 600, FABRIC + "verbs", True),
     Case("storm-verbs", "quick", "plain", 90, STORM + "verbs 3", True),
