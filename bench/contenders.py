@@ -37,8 +37,8 @@ class Peer:
     tests: tuple = ("lat", "bw", "rate")
     slow: bool = False  # large tensors take seconds
     program_wait: str = ""  # what the program is told, if that is not `wait`
-    # Another way of the same peer was as fast in every size (docs/benchmarks of 2026-11-25), so
-    # only a full run asks it.
+    # Another way of the same peer was as fast in every size (the reports of 2026-11-25, see the
+    # history of docs/benchmarks), so only a full run asks it.
     rare: bool = False
 
 
@@ -141,7 +141,7 @@ def grpc_core_peers():
               ("engine", f"{newer}, byte buffers", release, {})]
     return [Peer(f"grpc.{key}-{way}.{wait}", f"{title}, {way}", *program, "tcp", wait, way,
                  environment={**cubic(), **KEEP_MEMORY, **experiments},
-                 rare=key == "core" and way == "unary",
+                 rare=key == "engine" or way == "unary",
                  tests=("lat", "bw", "rate") if way == "stream" else ("lat", "bw"))
             for key, title, program, experiments in builds
             for way in ("unary", "stream", "chunks") if way != "chunks" or key == "release"
