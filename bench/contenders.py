@@ -6,7 +6,6 @@ only the programs and the sizes. A program that uses TCP, and has no option for 
 control, gets cubic from a preloaded socket() (peers/cubic.c).
 """
 import shutil
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -307,7 +306,7 @@ class Maker:
         pair = self.peer(peer, "lat", [(size, rounds)])
         pair.key, pair.title = f"pair.{peer.key}", f"{peer.title}, {peer.program}.c"
         pair.fabric, pair.leads, pair.parse = peer.key, True, half_trips(tool[0])
-        command = [sys.executable, str(install.TOP / "bench/own_tool.py"), *tool, str(size), str(rounds)]
+        command = ["python3", str(install.TOP / "bench/own_tool.py"), *tool, str(size), str(rounds)]
         missing = pair.missing or ("" if shutil.which(tool[0]) or Path(tool[-1]).exists() else
                                    f"there is no {tool[0]}")
         return [pair, Contender(f"tool.{peer.key}", f"{peer.title}, {tool[0]}", command,
