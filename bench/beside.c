@@ -15,7 +15,7 @@
 
 static volatile uint64_t *mark_of(const void *tensor, size_t at)
 {
-	return (volatile uint64_t *)((char *)tensor + at);
+	return (volatile uint64_t *)(void *)((char *)tensor + at);
 }
 
 void beside_mark(void *tensor, uint64_t number)
