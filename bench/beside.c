@@ -35,8 +35,9 @@ size_t beside_arrived(const void *tensor, uint64_t number)
 	return bytes < BESIDE_LARGE_BYTES ? bytes : BESIDE_LARGE_BYTES;
 }
 
-/* What the server has got, and when it counted: it may answer late, because it looks for
- * questions when it has nothing else to do. */
+/* The server's answer: how many bytes of large tensors have arrived, and at which time
+ * that was. The time counts and not that of the question, because a busy server answers
+ * late. */
 struct count {
 	uint64_t bytes, at_ns;
 };

@@ -194,7 +194,8 @@ def calibrated():
 
 
 def half_trips(tool):
-    """What parses the lines of a program of pair.h into the figure that the tool prints."""
+    """Returns a parser that turns the lines of a program of pair.h into the figure that the tool prints:
+    half a round trip."""
     def parse(out):
         return [{"size": line["size"], "version": line["version"],
                  "half_trip_us": (line["p50_us"] if tool == "ucx_perftest" else

@@ -29,8 +29,8 @@ enum tern_match_kind {
 	TERN_MATCH_KIND_COUNT
 };
 
-/* What a send and a receive must have in common. tern_match_triple() makes it, with its
- * hash. */
+/* A send and a receive belong together if their key, step and channel are equal.
+ * tern_match_triple() makes a triple, and computes its hash. */
 struct tern_triple {
 	uint64_t key, step;
 	uint32_t channel, hash;
