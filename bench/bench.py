@@ -7,8 +7,9 @@
     ./run bench --quick           fewer sizes, peers and rounds; no virtual machine; the report
                                   goes to build-bench/quick
     ./run bench QUESTION...       these only; the others' results stay
-    ./run bench --check           tells which ratios moved against the committed ones; the
-                                  report goes to build-bench/check
+    ./run bench --check           tells what is slower or faster than in the commit of the committed
+                                  report, or in --base COMMIT: builds that, too, and measures both
+                                  in turns. Writes no report; the figures go to build-bench/check
     ./run bench --release-grpc    builds a release build of gRPC, too, if it is not there
     ./run bench --resume          with the options of a run that was stopped: goes on with it
     ./run bench --serve HOST:PORT, --connect HOST:PORT
@@ -26,12 +27,11 @@ Nothing else may run meanwhile. A load average of more than 0.3 in the minute be
 for, at most 180 s, and then refused; --loaded measures all the same, as --quick does, and the
 report says so.
 
-Exit codes: 0; 1 a contender that is installed failed, or (--check --strict) a ratio is worse;
+Exit codes: 0; 1 a contender that is installed failed, or (--check --strict) a figure is worse;
 2 wrong arguments, a machine that is not idle, results that do not belong together, or no release
 build of gRPC although it was asked for; 128 and the signal's number if one stopped it.
 """
 import argparse
-import copy
 import datetime
 import json
 import signal
@@ -39,8 +39,6 @@ import sys
 import time
 from pathlib import Path
 
-import figures
-import goals
 import grpc_release
 import hosts
 import install
@@ -48,6 +46,8 @@ import machine
 import measure
 import report
 import sittings
+from base import Base
+from check import Check
 from contenders import Maker
 from journal import Journal, Refused, differences, identity
 from questions import QUESTIONS, SCENARIOS, Plan
@@ -78,9 +78,11 @@ def parse():
                    "full: all")
     p.add_argument("--quick", action="store_true", help="fewer sizes, peers and rounds")
     p.add_argument("--check", action="store_true",
-                   help="tell which ratios moved against the committed ones")
+                   help="tell what is slower or faster than in another commit")
+    p.add_argument("--base", metavar="COMMIT",
+                   help="with --check: that commit; default: the one of the committed report")
     p.add_argument("--strict", action="store_true",
-                   help="with --check: exit code 1 if a ratio is worse")
+                   help="with --check: exit code 1 if a figure is worse")
     p.add_argument("--resume", action="store_true",
                    help="go on with a run that was stopped, of the same commit, machine, options")
     p.add_argument("--pool", type=Path, nargs="+", metavar="RESULTS",
@@ -88,7 +90,7 @@ def parse():
     p.add_argument("--rounds", type=int, help="default: 8, quick: 2; an even number, because each "
                    "second round runs the order of the first backwards")
     p.add_argument("--out", type=Path, help="where the report goes; default: docs/benchmarks, "
-                   "or build-bench/check, quick or pooled")
+                   "or build-bench/quick or pooled")
     p.add_argument("--loaded", action="store_true",
                    help="measure although something else runs; the report says so")
     p.add_argument("--tern", type=Path, default=TOP / "build/tern", help="the program")
@@ -106,8 +108,11 @@ def parse():
         p.error(f"--rounds {options.rounds}: at least 1")
     if options.release_grpc and options.no_install:
         p.error("--release-grpc: not with --no-install")
-    if options.strict and not options.check:
-        p.error("--strict: only with --check")
+    for name in ("strict", "base"):
+        if getattr(options, name) and not options.check:
+            p.error(f"--{name}: only with --check")
+    if options.check and options.out:
+        p.error("--out: not with --check, which writes no report")
     if options.pool and (options.questions or options.check or options.resume):
         p.error("--pool: measures nothing, so it takes no questions, no --check and no --resume")
     options.rounds = options.rounds or (2 if options.quick else 8)
@@ -116,7 +121,6 @@ def parse():
         q for q in QUESTIONS if (options.full or q not in SCENARIOS) and
         not (options.quick and q in NOT_QUICK)]
     options.out = options.out or (install.BUILD / "pooled" if options.pool else
-                                  install.BUILD / "check" if options.check else
                                   install.BUILD / "quick" if options.quick else COMMITTED)
     return options
 
@@ -129,7 +133,7 @@ def load(directory):
 def add_to(options, now):
     """The earlier results to which those of the named questions are added, or None. Refused if
     they are of another machine or other options."""
-    old = load(options.out) if options.named and not options.check else None
+    old = load(options.out) if options.named else None
     if old is None:
         return None
     differ = differences({"options": {"quick": old["quick"], "rounds": old["rounds"]},
@@ -145,15 +149,18 @@ def add_to(options, now):
     return old
 
 
+def plan_of(options, missing):
+    return Plan(options.quick, Maker(options.tern.resolve(), missing), full=options.full)
+
+
 def measure_all(options, missing, here, journal, old):
-    plan = Plan(options.quick, Maker(options.tern.resolve(), missing), full=options.full)
+    plan = plan_of(options, missing)
     today = datetime.date.today().isoformat()
     results = {"date": today, "quick": options.quick, "full": options.full, "rounds": options.rounds, "seconds": 0,
                "parts": journal.parts(), "order": measure.ORDER, "machine": here,
                "missing": missing,
                "questions": old["questions"] if old else {}}
     plan.results = results["questions"]
-    start = time.monotonic()
     for name in options.questions:
         say(f"{name}:")
         record = measure.ask(QUESTIONS[name](plan), options.rounds, journal, say)
@@ -161,8 +168,21 @@ def measure_all(options, missing, here, journal, old):
     results["questions"] = {name: results["questions"][name] for name in QUESTIONS
                             if name in results["questions"]}
     results["seconds"] = round(sum(q["seconds"] for q in results["questions"].values()), 1)
-    say(f"measured in {time.monotonic() - start:.0f} s")
     return results
+
+
+def check_all(options, missing, here, journal, base):
+    plan = plan_of(options, missing)
+    found = Check(base, options.rounds, journal, say)
+    for name in options.questions:
+        say(f"{name}:")
+        found.ask(QUESTIONS[name](plan))
+    where = install.BUILD / "check"
+    where.mkdir(exist_ok=True)
+    (where / "results.json").write_text(as_text(
+        {"base": base.commit, "rounds": options.rounds, "machine": here, "questions": found.records}))
+    found.tell()
+    return found
 
 
 def not_measured(options, journal):
@@ -175,72 +195,6 @@ def not_measured(options, journal):
         elif done < options.rounds and "points" not in journal.rounds(name)[0]:
             left.append(f"{name} from round {done + 1}")
     return ", ".join(left)
-
-
-# ---- what moved ----
-
-def in_both(now, before):
-    """Both results, reduced to the contenders that are in both: else a ratio could move because a
-    peer was installed or removed."""
-    now, before = copy.deepcopy(now), copy.deepcopy(before)
-    for name, question in now["questions"].items():
-        other = before["questions"].get(name, {}).get("contenders", {})
-        common = set(question["contenders"]) & set(other)
-        for found in (question["contenders"], other):
-            for key in set(found) - common:
-                del found[key]
-    return now, before
-
-
-def change_text(before, now):
-    percent = (now / before - 1) * 100 if before else 0
-    if abs(percent) < 0.5:
-        return "the same"
-    return f"{abs(percent):.0f} % {'more' if percent > 0 else 'less'}"
-
-
-def movement(verdict, row, past):
-    """A sentence or three about a ratio that moved."""
-    goal, unit = row.goal, f" {row.goal.unit}".rstrip()
-    text = (f"{verdict}: {goal.what}, against {goal.against}: "
-            f"{report.interval_text(past.ratio)} became {report.interval_text(row.ratio)}.")
-    if row.theirs is not None and past.theirs is not None:
-        text += (f" Tern: {figures.number_text(past.ours)} -> {figures.number_text(row.ours)}"
-                 f"{unit}, {change_text(past.ours, row.ours)}; the peer: "
-                 f"{figures.number_text(past.theirs)} -> {figures.number_text(row.theirs)}{unit}, "
-                 f"{change_text(past.theirs, row.theirs)}.")
-    if row.peer != past.peer:
-        text += f" The peer with the worst ratio is {row.peer}, and was {past.peer}."
-    if row.verdict != past.verdict:
-        text += f" Its goal, {report.limit_text(goal)}, is {row.verdict} now."
-    return text
-
-
-def has_another_side(row):
-    """False: a figure of Tern alone, which moves with the machine."""
-    return row.theirs is not None or row.goal.question == "all"
-
-
-def compare(now, before):
-    """Prints what moved, in words. Returns how many ratios are worse."""
-    differ = differences({"machine": machine.fixed(before["machine"])},
-                         {"machine": machine.fixed(now["machine"])})
-    if differ:
-        print(f"not the committed ones' machine, so ratios may differ for that: {differ}")
-    now, before = in_both(now, before)
-    old = {row.goal.key: row for row in goals.rows(before) if row.ratio}
-    rows = [row for row in goals.rows(now) if has_another_side(row)]
-    pairs = [(row, old[row.goal.key]) for row in rows if row.ratio and row.goal.key in old]
-    counts = {"same": 0, "better": 0, "worse": 0}
-    for row, past in pairs:
-        verdict = figures.moved(row.ratio, past.ratio, row.goal.less_is_better, len(pairs))
-        counts[verdict] += 1
-        if verdict != "same":
-            print(movement(verdict, row, past))
-    print(f"ratios, by whether they differ by more than their intervals explain: "
-          f"{counts['worse']} worse, {counts['better']} better, {counts['same']} the same; "
-          f"{len(rows) - len(pairs)} could not be compared")
-    return counts["worse"]
 
 
 # ---- files ----
@@ -270,18 +224,23 @@ def failures(results):
             for title, why in q["failed"].items()]
 
 
-def finish(results, options, journal, before):
+def finish(failed, journal):
     """Exit code of a run that has come to its end."""
-    failed = failures(results)
-    save(results, options, INCOMPLETE if failed else options.out)
-    if not failed:
-        journal.remove()
-    worse = compare(results, before) if options.check else 0
     for why in failed:
         say(f"bench: not complete: {why}")
     if failed:
-        say(f"bench: {options.out} is as it was; what failed is measured again with --resume")
-    return 1 if failed or (options.strict and worse) else 0
+        say("bench: what failed is measured again with --resume")
+        return 1
+    journal.remove()
+    return 0
+
+
+def finish_report(results, options, journal):
+    failed = failures(results)
+    save(results, options, INCOMPLETE if failed else options.out)
+    if failed:
+        say(f"bench: {options.out} is as it was")
+    return finish(failed, journal)
 
 
 def pool(options):
@@ -308,39 +267,65 @@ def build_grpc():
         raise Refused(f"--release-grpc: {why}") from why
 
 
-def run(options):
-    if options.pool:
-        return pool(options)
-    before = load(COMMITTED) if options.check else None
-    if options.check and before is None:
-        raise Refused("docs/benchmarks/results.json is not there: nothing to compare with")
-    journal = Journal(install.BUILD / "unfinished.jsonl")
+def base_of(options):
+    """What --check compares with; None if it is not asked for."""
+    if not options.check:
+        return None
+    committed = load(COMMITTED)
+    if not options.base and not committed:
+        raise Refused(f"{COMMITTED}/results.json is not there: name a commit with --base")
+    return Base(options.base or committed["machine"]["tern"], options.tern.resolve().parent)
+
+
+def prepare(options, base):
+    """Installs and builds. Returns {package: why it is missing}."""
     if options.release_grpc:
         build_grpc()
     missing = {**install.peers(not options.quick, not options.no_install),
                **grpc_release.missing()}
-    if "verbs" in options.questions and not options.no_install:
+    if "verbs" in options.questions and not options.no_install and not base:
         install.virtual_machine()
     install.programs(options.tern.resolve().parent, grpc_release.built())
-    refuse_load(options)
-    here = machine.describe()
-    old = add_to(options, here)
-    asked = {"quick": options.quick, "rounds": options.rounds, "check": options.check,
+    if base:
+        base.build(grpc_release.built(), say)
+    return missing
+
+
+def begin(options, journal, here, missing, base):
+    """The journal has what was kept, or begins anew."""
+    asked = {"quick": options.quick, "rounds": options.rounds, "base": base.commit if base else "",
              "full": options.full, "out": str(options.out), "questions": " ".join(options.questions)}
     now = identity(TOP, options.tern.resolve(), here, asked, missing)
     if options.resume:
         journal.resume(now)
-    else:
-        if journal.entries:
-            say("an unfinished run is forgotten; --resume would have gone on with it")
-        journal.start(now, datetime.datetime.now().isoformat(timespec="seconds"))
+        return
+    if journal.entries:
+        say("an unfinished run is forgotten; --resume would have gone on with it")
+    journal.start(now, datetime.datetime.now().isoformat(timespec="seconds"))
+
+
+def run(options):
+    if options.pool:
+        return pool(options)
+    base = base_of(options)
+    journal = Journal(install.BUILD / "unfinished.jsonl")
+    missing = prepare(options, base)
+    refuse_load(options)
+    here = machine.describe()
+    old = None if base else add_to(options, here)
+    begin(options, journal, here, missing, base)
+    start = time.monotonic()
     try:
-        results = measure_all(options, missing, here, journal, old)
+        found = (check_all(options, missing, here, journal, base) if base else
+                 measure_all(options, missing, here, journal, old))
     except (KeyboardInterrupt, Stopped):
         say(f"bench: stopped; no report is written. Not measured: {not_measured(options, journal)}"
             "\nbench: to go on: the same command with --resume")
         raise
-    return finish(results, options, journal, before)
+    say(f"measured in {time.monotonic() - start:.0f} s")
+    if base:
+        return finish(found.failed, journal) or int(options.strict and found.worse() > 0)
+    return finish_report(found, options, journal)
 
 
 def main():

@@ -126,12 +126,13 @@ def ucx_release(say):
                       str(UCX_RELEASE.parent), UCX_WHEEL])
 
 
-def build(tern_build, grpc_release, say):
-    """Why the programs of this folder could not be built; "" if they are."""
-    steps = [["ninja", "-C", str(BUILD), "--quiet"]]
-    setup = ["meson", "setup", str(BUILD), str(TOP / "bench"), f"-Dtern_build={tern_build}",
+def build(tern_build, grpc_release, say, top=TOP):
+    """Why the programs of bench/ in the tree `top` could not be built; "" if they are."""
+    where = top / BUILD.name
+    steps = [["ninja", "-C", str(where), "--quiet"]]
+    setup = ["meson", "setup", str(where), str(top / "bench"), f"-Dtern_build={tern_build}",
              f"-Dgrpc_release={grpc_release}"]
-    if (BUILD / "build.ninja").exists():
+    if (where / "build.ninja").exists():
         setup.append("--reconfigure")  # a package may have been installed since
     steps.insert(0, setup)
     for step in steps:

@@ -252,15 +252,6 @@ def quick_runs_do_not_touch_the_committed_report(place):
 
 
 @in_place
-def a_check_fails_only_if_that_is_asked_for(place):
-    assert place.bench("--rounds", "2")[0] == 0
-    with mock.patch.object(bench, "compare", lambda now, before: 1):
-        assert place.bench("--rounds", "2", "--check")[0] == 0
-        assert place.bench("--rounds", "2", "--check", "--strict")[0] == 1
-    assert place.bench("--strict")[0] == 2
-
-
-@in_place
 def a_machine_that_is_not_idle_is_refused_unless_that_is_asked_for(place):
     place.load = 1.72
     code, said = place.bench("--rounds", "2")
@@ -383,7 +374,6 @@ tap.run([
     a_run_with_a_failure_leaves_the_committed_report_and_can_be_completed,
     questions_are_put_among_results_of_the_same_machine_only,
     quick_runs_do_not_touch_the_committed_report,
-    a_check_fails_only_if_that_is_asked_for,
     a_machine_that_is_not_idle_is_refused_unless_that_is_asked_for,
     sittings_are_pooled_without_measuring,
     two_runs_at_a_time_are_refused,

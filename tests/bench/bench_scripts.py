@@ -248,50 +248,6 @@ def a_verdict_needs_the_whole_interval():
         assert figures.judge(found, sense, 1.0) == want, (found, sense)
 
 
-def noisy(dice, noise, factor=1.0):
-    return figures.interval([factor * math.exp(dice.gauss(0, noise)) for _ in range(8)])
-
-
-def noise_is_no_change():
-    dice = random.Random(4)
-    for noise in (0.01, 0.05, 0.3):
-        same = [figures.moved(noisy(dice, noise), noisy(dice, noise), True) for _ in range(200)]
-        assert same.count("same") >= 196, (noise, same.count("same"))
-
-
-def noise_moves_none_of_many_ratios():
-    dice = random.Random(6)
-    seen = 0
-    for _ in range(100):
-        seen += any(figures.moved(noisy(dice, 0.05), noisy(dice, 0.05), True, 60) != "same"
-                    for _ in range(60))
-    assert seen <= 8, seen
-
-
-def a_change_of_a_tenth_is_seen_among_many_ratios():
-    dice = random.Random(7)
-    found = [figures.moved(noisy(dice, 0.03, 1.1), noisy(dice, 0.03), True, 60)
-             for _ in range(100)]
-    assert found.count("worse") >= 80, found.count("worse")
-
-
-def a_change_of_a_fifth_is_seen_through_noise_of_a_twentieth():
-    dice = random.Random(5)
-    for factor, less_is_better, want in ((1.2, True, "worse"), (1.2, False, "better"),
-                                         (1 / 1.2, True, "better"), (1 / 1.2, False, "worse")):
-        found = [figures.moved(noisy(dice, 0.05, factor), noisy(dice, 0.05), less_is_better)
-                 for _ in range(100)]
-        assert found.count(want) >= 97, (factor, found.count(want))
-
-
-def a_fall_to_the_end_of_the_earlier_range_is_a_change():
-    """Each round is now as bad as the one worst round of before, which is not the same."""
-    before = figures.interval([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.1])
-    now = figures.interval([1.1, 1.09, 1.11, 1.1, 1.09, 1.1, 1.11, 1.1])
-    assert figures.moved(now, before, True) == "worse"
-    assert figures.moved(before, now, True) == "better"
-
-
 def results_of(**p50):
     """Results with the given round trips at 64 B, over three rounds."""
     points = {key.replace("_", "."): {
@@ -605,48 +561,6 @@ def a_model_has_the_range_of_its_costs():
     assert scaling.costs_of({})[1] == "needs the results of bandwidth-tcp"
 
 
-def said_by(function, *arguments):
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        value = function(*arguments)
-    return value, out.getvalue()
-
-
-def a_check_says_what_moved_and_counts_what_is_worse():
-    raw = [10, 10.1, 9.9]
-    before = results_of(tern_tcp_poll=[11, 11.1, 10.9], raw_tcp_poll=raw)
-    same = results_of(tern_tcp_poll=[11.05, 11.1, 10.9], raw_tcp_poll=raw)
-    slower = results_of(tern_tcp_poll=[15, 15.1, 14.9], raw_tcp_poll=raw)
-    for now in (same, before):  # a run against itself, too
-        worse, said = said_by(bench.compare, now, before)
-        assert worse == 0 and "explain: 0 worse, 0 better, 3 the same" in said, said
-    worse, said = said_by(bench.compare, slower, before)
-    assert worse > 0, said
-    for words in ("worse: tcp, 64 B, both polling, round trip, against raw TCP, spinning: 1.10 [",
-                  "became 1.50 [", "Tern: 11.0 -> 15.0 us, 36 % more; the peer: 10.0 -> 10.0 us, "
-                  "the same.", "Its goal, <= 1.15, is missed now."):
-        assert words in said, (words, said)
-    worse, said = said_by(bench.compare, before, slower)
-    assert worse == 0 and "better: tcp, 64 B, both polling" in said and "is undecided now." in said, said
-
-
-def a_check_compares_with_the_same_peers():
-    """The fastest peer of the committed results is not measured now: that does not make Tern better."""
-    ours, slow, fast = [20] * 3, [30, 30.1, 29.9], [10, 10.1, 9.9]
-    before = results_of(tern_tcp_sleep=ours, **{"grpc_bytes-unary_sleep": slow,
-                                                "grpc_bytes-stream_malloc_sleep": fast})
-    now = results_of(tern_tcp_sleep=ours, **{"grpc_bytes-unary_sleep": slow})
-    worse, said = said_by(bench.compare, now, before)
-    assert worse == 0 and "better:" not in said, said
-
-
-def a_check_tells_of_another_machine():
-    before = results_of(tern_tcp_poll=[1] * 3, raw_tcp_poll=[1] * 3)
-    now = results_of(tern_tcp_poll=[1] * 3, raw_tcp_poll=[1] * 3)
-    now["machine"]["cores"] = 4
-    assert "machine: cores was 2, is 4" in said_by(bench.compare, now, before)[1]
-
-
 def a_row_of_several_peers_tells_who_was_not_measured():
     results = results_of(tern_tcp_poll=[1] * 3, ucx_tcp_poll=[2] * 3)
     for entry in results["questions"]["roundtrip-tcp"]["contenders"].values():
@@ -654,20 +568,6 @@ def a_row_of_several_peers_tells_who_was_not_measured():
     line = next(line for line in report.goals_table(results).splitlines()
                 if "64 MiB, 1 in flight, both polling" in line and "UCX, OpenMPI" in line)
     assert "(ucx_tcp_poll; not measured: mpi*.tcp.poll, libfabric*.tcp.poll)" in line, line
-
-
-def a_check_compares_counts_and_no_times():
-    before, now = results_of(tern_tcp_poll=[1] * 3), results_of(tern_tcp_poll=[1] * 3)
-    for results, ns, count in ((before, 40, 0), (now, 400, 1)):
-        results["questions"]["pool"] = {"contenders": {"tern.pool": {"ours": True, "points": {
-            "64": {"alloc_ns": [ns] * 3, "registrations": [count] * 3}}}}}
-    worse, said = said_by(bench.compare, now, before)
-    assert worse == 1 and "worse: memory registrations" in said and "pool" not in said, said
-
-
-def a_check_ignores_what_was_not_measured_now():
-    before = results_of(tern_tcp_poll=[11] * 3, raw_tcp_poll=[10] * 3)
-    assert said_by(bench.compare, results_of(raw_tcp_poll=[10] * 3), before)[0] == 0
 
 
 def the_report_has_figures_and_what_is_missing():
@@ -815,11 +715,6 @@ tap.run([
     an_interval_has_the_true_mean_in_it_as_often_as_it_says,
     an_interval_is_the_same_in_every_run,
     a_verdict_needs_the_whole_interval,
-    noise_is_no_change,
-    noise_moves_none_of_many_ratios,
-    a_change_of_a_tenth_is_seen_among_many_ratios,
-    a_change_of_a_fifth_is_seen_through_noise_of_a_twentieth,
-    a_fall_to_the_end_of_the_earlier_range_is_a_change,
     a_goal_is_met_missed_or_undecided,
     the_peer_with_the_worst_ratio_counts,
     a_row_uses_the_runs_of_tern_next_to_the_peer,
@@ -847,12 +742,7 @@ tap.run([
     a_model_of_one_core_takes_the_sum_of_all_work,
     a_model_scales_until_its_server_is_busy,
     a_model_has_the_range_of_its_costs,
-    a_check_says_what_moved_and_counts_what_is_worse,
-    a_check_compares_with_the_same_peers,
-    a_check_tells_of_another_machine,
     a_row_of_several_peers_tells_who_was_not_measured,
-    a_check_compares_counts_and_no_times,
-    a_check_ignores_what_was_not_measured_now,
     the_report_has_figures_and_what_is_missing,
     a_p999_is_shown_of_sizes_with_enough_messages,
     sittings_are_pooled_round_by_round,
