@@ -212,6 +212,9 @@ class Record:
             self.failed[self.found.pop(key)["title"]] = why
         for name, value in entry["machine"].items():
             self.machine.setdefault(name, [None] * self.rounds)[entry["round"]] = value
+        for key, took in entry["took_s"].items():
+            if key in self.found:
+                self.found[key]["took_s"] = round(self.found[key].get("took_s", 0) + took, 1)
         self.again += entry["again"]
         self.seconds += entry["seconds"]
 
@@ -314,7 +317,7 @@ def try_twice(contender, entry, say):
 
 def one_round(question, contenders, number, say):
     entry = {"question": question.name, "round": number, "seconds": 0.0, "groups": [],
-             "failed": {}, "again": [], "machine": {}}
+             "failed": {}, "again": [], "machine": {}, "took_s": {}}
     start, before = time.monotonic(), machine.counters()
     for group in order(contenders, question.name, number):
         runs = []
@@ -324,6 +327,7 @@ def one_round(question, contenders, number, say):
             began = time.monotonic()
             lines = try_twice(contender, entry, say)
             took = time.monotonic() - began
+            entry["took_s"][contender.key] = entry["took_s"].get(contender.key, 0) + took
             if lines is not None:
                 runs.append([contender.key, lines])
             if took > 10:

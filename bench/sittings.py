@@ -39,6 +39,8 @@ def joined(parts, rounds):
 def one_contender(parts, rounds):
     first = next(part for part in parts if part)
     found = {**first, "points": joined([part and part["points"] for part in parts], rounds)}
+    if "took_s" in first:
+        found["took_s"] = round(sum((part or {}).get("took_s", 0) for part in parts), 1)
     if any(part and "beside" in part for part in parts):
         found["beside"] = joined([part and part.get("beside") for part in parts], rounds)
     return found

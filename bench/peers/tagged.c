@@ -47,16 +47,24 @@ static void tagged_receive(struct pair *p, uint64_t n)
 	lib->wait(p, slot_of(p, n), TAGGED_DATA);
 }
 
+static void post_next(struct pair *p, uint64_t n)
+{
+	if (n + p->inflight < p->total)
+		receive_data(p, n + p->inflight);
+}
+
 static void tagged_answer(struct pair *p, uint64_t n)
 {
 	unsigned slot = slot_of(p, n);
 
-	if (n + p->inflight < p->total)
-		receive_data(p, n + p->inflight);
-	if (!pair_answered(p, n))
-		return;
-	lib->send(p, slot, TAGGED_REPLY, replies[slot], PAIR_REPLY_BYTES);
-	lib->wait(p, slot, TAGGED_REPLY);
+	if (!p->answer_first)
+		post_next(p, n);
+	if (pair_answered(p, n))
+		lib->send(p, slot, TAGGED_REPLY, replies[slot], PAIR_REPLY_BYTES);
+	if (p->answer_first)
+		post_next(p, n);
+	if (pair_answered(p, n))
+		lib->wait(p, slot, TAGGED_REPLY);
 }
 
 int tagged_main(
