@@ -3,7 +3,7 @@
 """The benchmarks: Tern beside its peers, and the report.
 
     ./run bench                   everything but the scenarios; docs/benchmarks is written anew
-    ./run bench full              with the scenarios (open-loop, incast), and with every way of each peer
+    ./run bench full              with the scenarios, every way of each peer, and more sizes
     ./run bench --quick           fewer sizes, peers and rounds; no virtual machine; the report
                                   goes to build-bench/quick
     ./run bench QUESTION...       these only; the others' results stay

@@ -29,8 +29,8 @@ class Plan:
     results: dict = field(default_factory=dict)  # of the questions before
     full: bool = False  # with rare peers, too
 
-    def sizes(self, full, quick):
-        return quick if self.quick else full
+    def sizes(self, usual, quick, full=None):
+        return quick if self.quick else full if self.full and full else usual
 
     def peers(self, question, peers, test):
         """The peers of a question that have its test. A quick run has only the plain C programs and
@@ -45,12 +45,17 @@ class Plan:
 def latency_points(sizes, fabric, wait):
     """[(size, rounds)]. Small tensors: as many as take 20 to 150 ms, since the p99 of what takes
     a millisecond says little. Large ones: 256 MiB in all, and at least eight tensors."""
-    most = 2000 if wait == "sleep" else 8000 if fabric == "tcp" else 40000
+    most = 1000 if wait == "sleep" else 4000 if fabric == "tcp" else 40000
     return [(size, rounds_of(size, most, least=8, bytes_in_all=256 * M)) for size in sizes]
 
 
+def latency_sizes(plan):
+    usual = [64, 4 * K, 64 * K, M, 64 * M]
+    return plan.sizes(usual, usual, full=[*usual[:-1], 16 * M, usual[-1]])
+
+
 def roundtrip_tcp(plan):
-    sizes = plan.sizes([64, 4 * K, 64 * K, M, 16 * M, 64 * M], [64, 4 * K, 64 * K, M, 64 * M])
+    sizes = latency_sizes(plan)
     ours = [plan.make.tern("lat", "tcp", wait, latency_points(sizes, "tcp", wait))
             for wait in ("poll", "sleep")]
     theirs = [plan.make.peer(p, "lat", latency_points(sizes, "tcp", p.wait))
@@ -62,7 +67,7 @@ def roundtrip_tcp(plan):
 
 
 def roundtrip_shm(plan):
-    sizes = plan.sizes([64, 4 * K, 64 * K, M, 16 * M, 64 * M], [64, 4 * K, 64 * K, M, 64 * M])
+    sizes = latency_sizes(plan)
     ours = [plan.make.tern("lat", "shm", wait, latency_points(sizes, "shm", wait))
             for wait in ("poll", "sleep")]
     # Reading in place copies nothing, so a large size takes no longer and gets as many rounds.
@@ -462,4 +467,4 @@ QUESTIONS = {"roundtrip-tcp": roundtrip_tcp, "roundtrip-shm": roundtrip_shm,
              "head-of-line": head_of_line, "registration": registration, "verbs": verbs,
              "pool": pool, "limits": limits, "calibration": calibration, "scaling": scaling_question}
 # These are asked only in a full run, or by name.
-SCENARIOS = ("open-loop", "incast")
+SCENARIOS = ("open-loop", "incast", "connections", "many", "head-of-line")
