@@ -312,7 +312,8 @@ static void usage(const struct pair_ops *ops)
 {
 	fprintf(stderr,
 		"usage: %s --test lat|bw|rate --size N,... --rounds M,... [--inflight K] "
-		"[--variant V] [--wait W] [--rewrite] [--answer-first] [--pin no] [--offer R]\n"
+		"[--variant V] [--wait W] [--rewrite] [--answer-first] [--pin no] "
+		"[--offer R]\n"
 		"or, steps of K tensors with a size each: --test step --size N1,...,NK "
 		"--rounds M --inflight K\n"
 		"variants: %s; waits: %s\n",
@@ -331,7 +332,8 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 	static const struct option longs[] = {{"test", 1, 0, 't'}, {"size", 1, 0, 's'},
 		{"rounds", 1, 0, 'r'}, {"inflight", 1, 0, 'k'}, {"variant", 1, 0, 'v'},
 		{"wait", 1, 0, 'w'}, {"rewrite", 0, 0, 'R'}, {"pin", 1, 0, 'p'},
-		{"connect", 1, 0, 'c'}, {"offer", 1, 0, 'o'}, {"answer-first", 0, 0, 'a'}, {0}};
+		{"connect", 1, 0, 'c'}, {"offer", 1, 0, 'o'}, {"answer-first", 0, 0, 'a'},
+		{0}};
 	unsigned rounds_count = 0, offer = 0;
 	const char *wait = NULL;
 	int c;

@@ -236,8 +236,8 @@ def not_complete(results):
         if failed else []
 
 
-METHOD = ("A round has thousands of small tensors (40,000 through shared memory, 8,000 over TCP, "
-          "2,000 asleep), 256 MiB of large ones, at least 8, and with 16 under way at least 16. "
+METHOD = ("A round has thousands of small tensors (40,000 through shared memory, 4,000 over TCP, "
+          "1,000 asleep), 256 MiB of large ones, at least 8, and with 16 under way at least 16. "
           "Except where it says otherwise, each end is pinned to a core with all its threads (ZeroMQ "
           "and TensorPipe have one of their own beside the user's), TCP has cubic everywhere, the "
           "warm-up is not counted, the first messages are checked byte for byte, and a copy from a "
