@@ -11,6 +11,7 @@
 #define TERN_KERNELS_CUDA_BLOCKS_LAYERS_H
 
 #include "kernels/cuda/blocks/elementwise.h"
+#include "kernels/cuda/blocks/squares.h"
 
 /* ---- y[rows][out] += b[out], then max(0, .) ---- */
 
