@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The element-by-element kernels with 64 to 1,024 threads per block, beside the shipped
- * number. For each other number the build compiles kernels.cu once more. A table of
- * kernels for such a number is the shipped table over a driver whose calls are replaced
- * in two places: it loads the other code, and launches as many threads in blocks of the
- * other size. So Tern itself has no setting for the number of threads. The row of the
- * shipped number beside itself shows by how much ratios differ by chance.
+ * The element-by-element kernels with 64 to 1,024 threads per block, and with 4 to 32
+ * bytes per thread, beside the shipped numbers. For each other number the build compiles
+ * the kernels once more: kernels.cu with other blocks, widths.cu with other bytes per
+ * thread. A table of kernels for such a number is the shipped table over a driver whose
+ * calls are replaced in three places: it loads the other code, finds the kernels by the
+ * names that they have there, and launches threads for as many elements. So Tern itself
+ * has no setting for these numbers. The rows of the shipped numbers beside themselves
+ * show by how much ratios differ by chance.
  *
  * usage: gpu_threads [--smoke], which prints samples as gpu_rates does.
  */
@@ -22,17 +24,26 @@
 #define INPUTS  4u
 
 extern const unsigned char tern_fatbin[], bench_fatbin_64[], bench_fatbin_128[],
-	bench_fatbin_512[], bench_fatbin_1024[];
+	bench_fatbin_512[], bench_fatbin_1024[], bench_widths_1[], bench_widths_2[],
+	bench_widths_8[];
+
+enum changed { THREADS, BYTES };
 
 static const struct variant {
-	unsigned threads;
+	enum changed changed; /* in what it may differ from the shipped code */
+	unsigned threads;     /* per block */
+	unsigned elements;    /* per thread */
 	const unsigned char *code;
 } variants[] = {
-	{64, bench_fatbin_64},
-	{128, bench_fatbin_128},
-	{TERN_QUAD_THREADS, tern_fatbin},
-	{512, bench_fatbin_512},
-	{1024, bench_fatbin_1024},
+	{THREADS, 64, TERN_QUAD_ELEMENTS, bench_fatbin_64},
+	{THREADS, 128, TERN_QUAD_ELEMENTS, bench_fatbin_128},
+	{THREADS, TERN_QUAD_THREADS, TERN_QUAD_ELEMENTS, tern_fatbin},
+	{THREADS, 512, TERN_QUAD_ELEMENTS, bench_fatbin_512},
+	{THREADS, 1024, TERN_QUAD_ELEMENTS, bench_fatbin_1024},
+	{BYTES, TERN_QUAD_THREADS, 1, bench_widths_1},
+	{BYTES, TERN_QUAD_THREADS, 2, bench_widths_2},
+	{BYTES, TERN_QUAD_THREADS, TERN_QUAD_ELEMENTS, tern_fatbin},
+	{BYTES, TERN_QUAD_THREADS, 8, bench_widths_8},
 };
 
 struct threads {
@@ -52,7 +63,7 @@ struct side {
 	struct tern_cuda_kernels *k;
 };
 
-/* ---- the driver with its two replaced calls ---- */
+/* ---- the driver with its three replaced calls ---- */
 
 static const struct tern_cuda_api *real;
 static struct tern_cuda_api replaced;
@@ -65,13 +76,31 @@ static CUresult load_present(CUmodule *module, const void *code, unsigned count,
 	return real->module_load_data_ex(module, present->code, count, options, values);
 }
 
+/* Code with another number of elements per thread has only the kernels of operations[],
+ * whose names end with the number (widths.h). The others are never launched. */
+static CUresult find_present(CUfunction *kernel, CUmodule module, const char *name)
+{
+	char other[64];
+	CUresult result;
+
+	if (present->elements == TERN_QUAD_ELEMENTS)
+		return real->module_get_function(kernel, module, name);
+	snprintf(other, sizeof(other), "%s_%u", name, present->elements);
+	*kernel = NULL;
+	result = real->module_get_function(kernel, module, other);
+	return result == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : result;
+}
+
 /* Only element-by-element kernels are launched here, whose threads are independent of
- * each other, and do nothing behind the last element. */
+ * each other, and do nothing behind the last element. The driver aligns allocations to
+ * 256 bytes, and an update has one tensor here. So the arguments, which the host fills in
+ * for the shipped numbers, are right for the others. */
 static CUresult launch_present(CUfunction kernel, unsigned grid_x, unsigned grid_y,
 	unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
 	unsigned shared_bytes, CUstream stream, void **args, void **extra)
 {
-	uint64_t blocks = div_up((uint64_t)grid_x * block_x, present->threads);
+	uint64_t elements = (uint64_t)grid_x * block_x * TERN_QUAD_ELEMENTS;
+	uint64_t blocks = div_up(elements, present->threads * present->elements);
 
 	return real->launch_kernel(kernel, (unsigned)blocks, grid_y, grid_z,
 		present->threads, block_y, block_z, shared_bytes, stream, args, extra);
@@ -86,6 +115,7 @@ static struct tern_cuda_kernels *open_variant(
 	real = t->gpu.api;
 	replaced = *real;
 	replaced.module_load_data_ex = load_present;
+	replaced.module_get_function = find_present;
 	replaced.launch_kernel = launch_present;
 	present = variant;
 	gpu.api = &replaced;
@@ -137,7 +167,8 @@ static const struct operation {
 
 /* ---- measuring ---- */
 
-/* Runs the operation on CHECKED elements that are the same in every call. */
+/* Runs the operation on CHECKED elements that are the same in every call; twice, since
+ * the result of the second step of Adam depends on all that the first one stored. */
 static void compute(struct side *s, const struct operation *o, float *result)
 {
 	struct threads *t = s->t;
@@ -148,22 +179,35 @@ static void compute(struct side *s, const struct operation *o, float *result)
 	bench_gpu_clear(&t->gpu, t->out, bytes);
 	t->count = CHECKED;
 	o->run(s);
+	o->run(s);
 	t->count = count;
 	bench_gpu_down(&t->gpu, result, t->out, bytes);
+}
+
+static void describe(char *out, size_t bytes, enum changed changed, unsigned threads,
+	unsigned elements)
+{
+	if (changed == THREADS)
+		snprintf(out, bytes, "%u threads a block", threads);
+	else
+		snprintf(out, bytes, "%zu bytes a thread", elements * sizeof(float));
 }
 
 static void run_variant(struct threads *t, struct side *shipped, struct side *other,
 	const struct operation *o)
 {
 	const struct bench_gpu_work ours = {o->run, other}, peer = {o->run, shipped};
-	char name[64], beside[64];
+	char name[64], changed[32], beside[32];
 	bool same;
 
 	compute(shipped, o, t->results[0]);
 	compute(other, o, t->results[1]);
 	same = memcmp(t->results[0], t->results[1], sizeof(t->results[0])) == 0;
-	snprintf(name, sizeof(name), "%s, %u threads a block", o->name, present->threads);
-	snprintf(beside, sizeof(beside), "%u threads a block", TERN_QUAD_THREADS);
+	describe(changed, sizeof(changed), present->changed, present->threads,
+		present->elements);
+	describe(beside, sizeof(beside), present->changed, TERN_QUAD_THREADS,
+		TERN_QUAD_ELEMENTS);
+	snprintf(name, sizeof(name), "%s, %s", o->name, changed);
 	bench_gpu_turns(&t->gpu, &ours, &peer, t->rounds,
 		&(struct bench_gpu_row){.name = name,
 			.peer = beside,

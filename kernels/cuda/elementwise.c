@@ -13,7 +13,7 @@
 
 static uint16_t shift_of(const void *p, size_t size)
 {
-	return (uint16_t)((uintptr_t)p / size % 4);
+	return (uint16_t)((uintptr_t)p / size % TERN_QUAD_ELEMENTS);
 }
 
 struct tern_span cuda_span(uint64_t count, const void *p, size_t size)

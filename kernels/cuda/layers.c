@@ -155,7 +155,7 @@ int tern_cuda_embed_forward(struct tern_cuda_kernels *k, float *y, const float *
 		.width = width};
 
 	cuda_span_with(&a.span, table, sizeof(*table));
-	if (a.span.shift || width % 4)
+	if (a.span.shift || width % TERN_QUAD_ELEMENTS)
 		a.span.quads = 0;
 	return cuda_launch(k, TERN_CUDA_gather, cuda_span_blocks(&a.span), &a);
 }

@@ -131,7 +131,8 @@ def assert_can_be_shown(found):
     text = page.page_of(run_gpu.PAGE.read_text(), [found])
     for line in ("Simulated GPU (8 multiprocessors of capability 9.0", "| kernels | gpu_sums | pass |",
                  "| jobs | mlp: server cuda, shm, 1 workers, graphs | pass |", "| Adam, one tensor | ",
-                 "| sum of 4, 1024 threads a block | ", "| products of mlp:16, batch 8, 4 MiB for cuBLAS | "):
+                 "| sum of 4, 1024 threads a block | ", "| f32 to f16, 32 bytes a thread | ",
+                 "| products of mlp:16, batch 8, 4 MiB for cuBLAS | "):
         assert line in text, text
 
 

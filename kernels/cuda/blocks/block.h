@@ -49,58 +49,17 @@
 #define TERN_UNROLL
 #endif
 
-/* A quad: four floats that are loaded or stored together, 16 bytes, aligned to 16. */
+/* A quad: four floats that are loaded or stored together, 16 bytes, aligned to 16. The
+ * build of bench/gpu defines quads of other sizes (widths.h), to measure them. */
+#ifndef TERN_QUAD_ELEMENTS
+#define TERN_QUAD_ELEMENTS 4u
 struct tern_quad {
-	float at[4];
+	float at[TERN_QUAD_ELEMENTS];
 } __attribute__((aligned(16)));
 
 struct tern_half_quad { /* four 16-bit floats */
-	uint16_t at[4];
+	uint16_t at[TERN_QUAD_ELEMENTS];
 } __attribute__((aligned(8)));
-
-/*
- * The elements of an element-by-element kernel. If `quads` is set, in every operand the
- * address `shift` elements before the first element is aligned for a quad. Then element e
- * belongs to quad (e + shift) / 4, and only the first and the last quad may be
- * incomplete. Elements do not depend on each other, so their bits do not depend on the
- * use of quads.
- */
-struct tern_span {
-	uint64_t count;
-	uint16_t shift, quads;
-};
-
-/* Each thread has one quad. Many threads hide the latency of memory, and a small tensor
- * has too few quads for more than one per thread. The build of bench/gpu defines other
- * numbers of threads, to measure them. */
-#ifndef TERN_QUAD_THREADS
-#define TERN_QUAD_THREADS 256u
-#endif
-#define TERN_QUAD_BLOCK (4u * TERN_QUAD_THREADS) /* elements per block */
-
-/* For each quad of the block: calls whole(args, e) if the quad can be moved as a whole,
- * else one(args, e) for each of its elements that exists. */
-#define TERN_EACH_QUAD(args, span, block, whole, one)                                    \
-	TERN_EACH (t, TERN_QUAD_THREADS) {                                               \
-		uint64_t at = 4 * ((block)*TERN_QUAD_THREADS + t);                       \
-                                                                                         \
-		if (tern_span_whole(span, at))                                           \
-			whole(args, at - (span)->shift);                                 \
-		else                                                                     \
-			for (uint64_t e = at; e < at + 4; e++)                           \
-				if (tern_span_has(span, e))                              \
-					one(args, e - (span)->shift);                    \
-	}
-
-TERN_BODY int tern_span_whole(const struct tern_span *s, uint64_t at)
-{
-	return s->quads && at >= s->shift && at + 4 <= s->count + s->shift;
-}
-
-TERN_BODY int tern_span_has(const struct tern_span *s, uint64_t e)
-{
-	return e >= s->shift && e < s->count + s->shift;
-}
 
 /* Loads a quad in one instruction. nvcc may split the load of a structure, and even a
  * store of its own vector types, so the load uses a built-in vector type, and the store
@@ -143,6 +102,52 @@ TERN_BODY void tern_half_quad_put(uint16_t *p, struct tern_half_quad q)
 #else
 	*(struct tern_half_quad *)(void *)p = q;
 #endif
+}
+#endif
+
+/*
+ * The elements of an element-by-element kernel. If `quads` is set, in every operand the
+ * address `shift` elements before the first element is aligned for a quad. Then element e
+ * belongs to quad (e + shift) / TERN_QUAD_ELEMENTS, and only the first and the last quad
+ * may be incomplete. Elements do not depend on each other, so their bits do not depend on
+ * the use of quads.
+ */
+struct tern_span {
+	uint64_t count;
+	uint16_t shift, quads;
+};
+
+/* Each thread has one quad. Many threads hide the latency of memory, and a small tensor
+ * has too few quads for more than one per thread. The build of bench/gpu defines other
+ * numbers of threads, to measure them. */
+#ifndef TERN_QUAD_THREADS
+#define TERN_QUAD_THREADS 256u
+#endif
+#define TERN_QUAD_BLOCK (TERN_QUAD_ELEMENTS * TERN_QUAD_THREADS) /* elements per block */
+
+/* For each quad of the block: calls whole(args, e) if the quad can be moved as a whole,
+ * else one(args, e) for each of its elements that exists. */
+#define TERN_EACH_QUAD(args, span, block, whole, one)                                    \
+	TERN_EACH (t, TERN_QUAD_THREADS) {                                               \
+		uint64_t at = TERN_QUAD_ELEMENTS * ((block)*TERN_QUAD_THREADS + t);      \
+                                                                                         \
+		if (tern_span_whole(span, at))                                           \
+			whole(args, at - (span)->shift);                                 \
+		else                                                                     \
+			for (uint64_t e = at; e < at + TERN_QUAD_ELEMENTS; e++)          \
+				if (tern_span_has(span, e))                              \
+					one(args, e - (span)->shift);                    \
+	}
+
+TERN_BODY int tern_span_whole(const struct tern_span *s, uint64_t at)
+{
+	return s->quads && at >= s->shift &&
+	       at + TERN_QUAD_ELEMENTS <= s->count + s->shift;
+}
+
+TERN_BODY int tern_span_has(const struct tern_span *s, uint64_t e)
+{
+	return e >= s->shift && e < s->count + s->shift;
 }
 
 TERN_BODY uint32_t tern_bits_of(float f)

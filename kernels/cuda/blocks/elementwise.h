@@ -41,7 +41,7 @@ TERN_BODY struct tern_quad tern_tree_quad(const float *const *src, uint32_t n, u
 		if (i < n)
 			in[i] = tern_quad_get(src[i] + e);
 	TERN_UNROLL
-	for (unsigned k = 0; k < 4; k++) {
+	for (unsigned k = 0; k < TERN_QUAD_ELEMENTS; k++) {
 		float x[TERN_CUDA_SLOTS];
 
 		TERN_UNROLL
@@ -62,7 +62,7 @@ TERN_BODY void tern_sum_quad(const struct tern_cuda_sum *a, uint64_t e)
 	struct tern_quad q = tern_tree_quad(a->src, a->n, e);
 
 	TERN_UNROLL
-	for (unsigned k = 0; k < 4; k++)
+	for (unsigned k = 0; k < TERN_QUAD_ELEMENTS; k++)
 		q.at[k] = a->scale * q.at[k];
 	tern_quad_put(a->dst + e, q);
 }
@@ -155,7 +155,7 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 		if (HAS_V)                                                               \
 			v = tern_quad_get(p->v + e);                                     \
 		TERN_UNROLL                                                              \
-		for (unsigned k = 0; k < 4; k++) {                                       \
+		for (unsigned k = 0; k < TERN_QUAD_ELEMENTS; k++) {                      \
 			float g = tern_element_gradient(                                 \
 				&a->scalars, sum.at[k], a->scale, a->clip, w.at[k]);     \
                                                                                          \
@@ -216,7 +216,7 @@ struct tern_cuda_widen {
 		struct tern_half_quad out;                                               \
                                                                                          \
 		TERN_UNROLL                                                              \
-		for (unsigned k = 0; k < 4; k++)                                         \
+		for (unsigned k = 0; k < TERN_QUAD_ELEMENTS; k++)                        \
 			out.at[k] = tern_element_##type(in.at[k]);                       \
 		tern_half_quad_put(a->dst + e, out);                                     \
 	}                                                                                \
@@ -234,7 +234,7 @@ struct tern_cuda_widen {
 		struct tern_quad out;                                                    \
                                                                                          \
 		TERN_UNROLL                                                              \
-		for (unsigned k = 0; k < 4; k++)                                         \
+		for (unsigned k = 0; k < TERN_QUAD_ELEMENTS; k++)                        \
 			out.at[k] = tern_element_of_##type(in.at[k]);                    \
 		tern_quad_put(a->dst + e, out);                                          \
 	}                                                                                \

@@ -50,7 +50,7 @@ TERN_BODY void tern_bias_quad(const struct tern_cuda_bias *a, uint64_t e)
 	uint64_t column = tern_column(e, a->out);
 
 	TERN_UNROLL
-	for (unsigned k = 0; k < 4; k++) {
+	for (unsigned k = 0; k < TERN_QUAD_ELEMENTS; k++) {
 		q.at[k] = tern_biased(a, q.at[k], column);
 		column = column + 1 < a->out ? column + 1 : 0;
 	}

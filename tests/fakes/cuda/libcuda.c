@@ -97,6 +97,9 @@ static void set_up(void)
 	if (number("init", 0))
 		fake_cuda_fail("init", 1, (CUresult)number("init", 0));
 	gpu_register_blocks();
+	gpu_register_width_1();
+	gpu_register_width_2();
+	gpu_register_width_8();
 	fake_blas_register();
 	set_fault("fail", fake_cuda_fail);
 	set_fault("fail2", fake_cuda_fail);

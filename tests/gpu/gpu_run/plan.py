@@ -148,7 +148,7 @@ PARTS = [
     Part("jobs", 90, "whole jobs, whose saved files are to be equal", whole_jobs),
     Part("memcheck", 60, "compute-sanitizer: memory errors", checker("memcheck")),
     Part("rates", 90, "kernels beside copies on the device, PCIe, launches", bench("gpu_rates")),
-    Part("sweeps", 40, "threads per block, and cuBLAS's workspace, beside other sizes",
+    Part("sweeps", 40, "threads per block, bytes per thread, and cuBLAS's workspace, beside other sizes",
          bench("gpu_threads", "gpu_workspace")),
     Part("staging", 60, "pieces through page-locked slots beside one copy", bench("gpu_staging")),
     Part("engine", 60, "gradients with CUDA graphs beside plain launches", bench("gpu_graphs")),

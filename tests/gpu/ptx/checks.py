@@ -3,7 +3,7 @@
 """What can be told of nvcc's code without running it: that every float operation rounds once and as IEEE says,
 that wide moves are not split, and that the code assembles for each generation of GPUs within its registers.
 
-usage: checks.py NVCC KERNELS.cu INCLUDE_DIRECTORY
+usage: checks.py NVCC KERNELS.cu WIDTHS.cu INCLUDE_DIRECTORY
 """
 import re
 import subprocess
@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "harness")]
 import tap  # noqa: E402
 
-NVCC, SOURCE, INCLUDE = sys.argv[1:4]
+NVCC, SOURCE, WIDTHS, INCLUDE = sys.argv[1:5]
 # Generation: what its PTX is made for.
 GENERATIONS = {"sm_80": "compute_80", "sm_90": "compute_90", "sm_100": "compute_90", "sm_120": "compute_90"}
 # With at most 64 registers a multiprocessor of each generation runs 1,024 threads; updates move memory, so they
@@ -28,12 +28,12 @@ WIDE_LOADS = {"sum": 1, "sgd": 2, "momentum": 3, "adagrad": 3, "adam": 4, "f32_t
 FUSED = ("matmul", "xent")
 
 
-def ptx_of(generation):
+def ptx_of(generation, source=SOURCE, *options):
     """{kernel without tern_cuda_: its instructions}, and the file's text."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "kernels.ptx"
         subprocess.run([NVCC, "-ptx", "-std=c++17", "-O3", "--fmad=false", f"-arch={generation}", "-I", INCLUDE,
-                        "-o", path, SOURCE], check=True)
+                        *options, "-o", path, source], check=True)
         text = path.read_text(encoding="utf-8")
     bodies = re.findall(r"\.entry tern_cuda_(\w+)\(.*?\n\{\n(.*?)\n\}\n", text, re.S)
     return {name: re.findall(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)", body, re.M) for name, body in bodies}, text
@@ -76,6 +76,17 @@ def memory_moves_in_16_bytes():
             assert wide >= least, f"{generation} {kernel}: {wide} loads of 16 bytes, not {least}"
 
 
+def other_widths_load_as_many_bytes_as_they_say():
+    """Per thread, in the kernels of kernels/cuda/blocks/widths.h."""
+    for elements, size, vector in ((1, 4, ""), (2, 8, ".v2"), (8, 16, ".v4")):
+        kernels, _ = ptx_of("compute_90", WIDTHS, f"-DTERN_QUAD_ELEMENTS={elements}")
+        wanted = re.compile(rf"ld\.global.*(?<!\.v[24]){re.escape(vector)}\.[fu]32")
+        for kernel, inputs in (("sum", 8), ("adam", 4), ("f32_to_f16", 1)):
+            loads = sum(bool(wanted.fullmatch(one)) for one in kernels[f"{kernel}_{elements}"])
+            least = inputs * elements * 4 // size
+            assert loads >= least, f"{kernel}_{elements}: {loads} loads of {size} bytes, not {least}"
+
+
 def assembles(machine):
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "kernels.ptx"
@@ -103,4 +114,5 @@ def named(machine):
 
 if __name__ == "__main__":
     tap.run([every_float_operation_rounds_to_nearest, nothing_is_approximated_or_flushed_to_zero,
-             nothing_is_fused_but_what_says_so, memory_moves_in_16_bytes, *map(named, GENERATIONS)])
+             nothing_is_fused_but_what_says_so, memory_moves_in_16_bytes,
+             other_widths_load_as_many_bytes_as_they_say, *map(named, GENERATIONS)])
