@@ -7,6 +7,7 @@ usage: run_gpu_test.py
 import contextlib
 import io
 import json
+import math
 import os
 import sys
 import tempfile
@@ -101,6 +102,12 @@ def a_hang_is_a_failure_and_a_lack_of_time_is_none():
     assert cut.verdict == "skip" and cut.line == "time: 3 s were left" and cut.rows == [ROW]
     failed = process.Ended(process.LATE, "1..2\nnot ok 1 - a\n", "", 3)
     assert judge.of_killed(failed, 3, 60).failed == ["a"]
+    silent = process.Ended(process.LATE, "building the data\n", "", 40)
+    assert judge.of_killed(silent, 40, 120).failed == ["did not end within 40 s"]
+    for limit_s, own_limit_s in ((3, 120), (40, math.inf)):
+        assert judge.of_killed(silent, limit_s, own_limit_s).verdict == "skip", limit_s
+    slow = process.Ended(process.LATE, "1..2\nok 1 - a\n", "", 40)
+    assert judge.of_killed(slow, 40, 120).verdict == "skip"
 
 
 def a_program_that_is_not_there_is_told_apart_from_one_that_fails():

@@ -2,6 +2,7 @@
 """What a program's end and output mean: pass, fail or skip, and the line that says why."""
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -45,12 +46,18 @@ def how_it_ended(ended):
     return f"ended with status {ended.status}: {last_line(ended.err or ended.out)}"
 
 
+SILENCE_S = 20  # a program that is slow, and does not hang, has found something after this time
+
+
 def of_killed(ended, limit_s, own_limit_s):
-    """Judges a program that was killed after limit_s. If that was the program's own limit, the program
-    hangs, and has failed. Otherwise there was too little time for it, but what it had found counts."""
-    failed = [name for verdict, name, _ in tap_count.cases_of(ended.out)[1] if verdict == "fail"]
+    """Judges a program that was killed after limit_s. If that was the program's own limit, or it had found
+    nothing for long, the program hangs, and has failed. Otherwise there was too little time for it, but what
+    it had found counts. A program whose own limit is infinite may be as slow and silent as it is."""
+    cases = tap_count.cases_of(ended.out)[1]
+    failed = [name for verdict, name, _ in cases if verdict == "fail"]
     rows = [row for row in rows_in(ended.out) if "ours_us" in row]
-    if limit_s >= own_limit_s or failed:
+    silent = not cases and not rows and limit_s >= SILENCE_S and own_limit_s < math.inf
+    if limit_s >= own_limit_s or failed or silent:
         return fail(*failed[:1] or [f"did not end within {limit_s:.0f} s"], rows=rows)
     found = skip(f"{NO_TIME}: {limit_s:.0f} s were left")
     found.rows = rows
