@@ -146,7 +146,7 @@ static bool are_right(const float *params, uint64_t size, uint64_t steps)
 struct tern_result tern_model_gradient(const struct tern_model *model,
 	const struct tern_kernels *kernels, const float *params, float *grads,
 	const struct tern_batch *batch, struct tern_workspace *workspace,
-	void (*ready)(void *arg, uint64_t first), void *arg)
+	void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg)
 {
 	struct tern_result result = {0};
 
@@ -158,7 +158,7 @@ struct tern_result tern_model_gradient(const struct tern_model *model,
 	if (!are_right(params, model->size, workspace->steps++))
 		result.loss = (double)NAN;
 	if (ready)
-		ready(arg, 0);
+		ready(arg, 0, model->size);
 	return result;
 }
 

@@ -2,8 +2,8 @@
 /*
  * Gradients. A slot is a share of each step's records. The slots of this worker are
  * computed one after the other, in the order of their numbers, each by one task. While
- * the task runs, it reports from which element on the gradient is final, and the chunks
- * from there on are sent, those of the last layer first.
+ * the task runs, it reports which elements of the gradient are final, and each chunk is
+ * sent when all of its elements are.
  *
  * The records of a slot and its result depend on (seed, step, slot) and the version
  * alone, so any worker may compute it. Slots of a lost worker are added here (lease.c).
@@ -69,21 +69,21 @@ static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
 		NULL, 0);
 }
 
-static void send_ready(struct tern_worker *w, uint64_t first)
+static void send_ready(struct tern_worker *w)
 {
-	while (!w->over && w->unsent > 0 && w->plan.chunks[w->unsent - 1].first >= first)
-		send_chunk(w, w->room, --w->unsent);
+	uint32_t chunk;
+
+	while (!w->over && ready_take(&w->ready, &chunk))
+		send_chunk(w, w->room, chunk);
 }
 
 /* ---- computing ---- */
 
-static void say_ready(void *arg, uint64_t first)
+static void say_ready(void *arg, uint64_t first, uint64_t count)
 {
 	struct tern_worker *w = arg;
 
-	/* Release: the gradient from `first` on is written before the context's
-	 * thread, which acquires `first` in on_progress, reads and sends it. */
-	atomic_store_explicit(&w->ready_first, first, memory_order_release);
+	ready_say(&w->ready, first, count);
 	tern_task_signal(&w->task);
 }
 
@@ -109,8 +109,7 @@ static void on_progress(struct tern_task *task)
 	struct tern_worker *w = tern_container_of(task, struct tern_worker, task);
 
 	if (w->computing)
-		send_ready(
-			w, atomic_load_explicit(&w->ready_first, memory_order_acquire));
+		send_ready(w);
 }
 
 static void computed(struct tern_task *task)
@@ -127,10 +126,12 @@ static void computed(struct tern_task *task)
 	}
 	w->worked_ns = tern_now_ns(w->env);
 	w->record_count += w->job.batch;
-	send_ready(w, 0);
+	send_ready(w);
 	w->computing = false;
 	if (w->over)
 		return;
+	/* Else the servers would wait for the rest for ever. */
+	tern_assert(w->ready.taken == w->plan.chunk_count);
 	if (!isfinite(loss)) {
 		worker_fail(w, -ERANGE,
 			"step %llu: the loss is no longer a number: a lower learning "
@@ -192,8 +193,7 @@ void slots_run(struct tern_worker *w)
 	w->room->slot = slot->number;
 	w->room->wanted = false;
 	w->computing = true;
-	w->unsent = w->plan.chunk_count;
-	atomic_store_explicit(&w->ready_first, UINT64_MAX, memory_order_relaxed);
+	ready_begin(&w->ready);
 	w->task.run = compute;
 	w->task.done = computed;
 	w->task.progress = on_progress;
@@ -230,7 +230,7 @@ int slots_init(struct tern_worker *w)
 
 	w->slots = calloc(w->job.slots + 1u, sizeof(*w->slots));
 	w->records = calloc(w->job.batch, sizeof(*w->records));
-	if (!w->slots || !w->records)
+	if (!w->slots || !w->records || ready_init(&w->ready, &w->plan) < 0)
 		return -ENOMEM;
 	if (w->job.mode == TERN_MODE_ASYNC)
 		r = slots_add(w, 0, 0);
@@ -244,6 +244,7 @@ int slots_init(struct tern_worker *w)
 void slots_fini(struct tern_worker *w)
 {
 	rooms_fini(w);
+	ready_fini(&w->ready);
 	free(w->records);
 	free(w->slots);
 }

@@ -5,6 +5,7 @@
  *     worker.c    joining, the end
  *     versions.c  parameters: two buffers, one in use, one being received
  *     slots.c     gradients: computed slot by slot, sent while they are computed
+ *     ready.c     which chunks of a gradient are final
  *     rooms.c     the two buffers for gradients ("rooms")
  *     spare.c     a worker without a slot
  *     lease.c     slots of workers that were lost; answers to "late"
@@ -17,11 +18,10 @@
 #ifndef TERN_CLIENT_WORKER_STATE_H
 #define TERN_CLIENT_WORKER_STATE_H
 
-#include <stdatomic.h>
-
 #include <tern/tern.h>
 
 #include "base/env.h"
+#include "client/ready.h"
 #include "client/worker.h"
 #include "ps/plan.h"
 #include "ps/talk.h"
@@ -125,10 +125,9 @@ struct tern_worker {
 	struct tern_task task;
 	uint64_t *records;
 	struct tern_result result;
-	int compute_status;           /* status of the call that filled `result` */
-	_Atomic uint64_t ready_first; /* gradient elements from this index on are final */
-	uint32_t unsent;              /* chunks 0..unsent-1 are still to be sent */
-	double step_loss;             /* sum over `step_slots` slots */
+	int compute_status; /* status of the call that filled `result` */
+	struct ready ready; /* chunks of its gradient that can be sent */
+	double step_loss;   /* sum over `step_slots` slots */
 	uint32_t step_slots;
 	double losses[WORKER_LOSS_WINDOW], first_loss;
 	uint64_t loss_count, record_count, byte_count;

@@ -19,7 +19,7 @@ static struct cpu_engine *cpu_of(struct tern_engine *engine)
 }
 
 static int gradient(struct tern_engine *engine, const struct tern_engine_params *params,
-	float *grads, void (*ready)(void *arg, uint64_t first), void *arg,
+	float *grads, void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg,
 	struct tern_result *result)
 {
 	struct cpu_engine *e = cpu_of(engine);

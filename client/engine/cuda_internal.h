@@ -113,7 +113,7 @@ void cuda_put_gradient(struct cuda_engine *e, const struct cuda_pass *pass);
 
 /* cuda_step.c */
 int cuda_gradient(struct tern_engine *engine, const struct tern_engine_params *params,
-	float *grads, void (*ready)(void *arg, uint64_t first), void *arg,
+	float *grads, void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg,
 	struct tern_result *result);
 void cuda_graphs_free(struct cuda_engine *e);
 

@@ -145,19 +145,19 @@ static void wait_for_part(struct cuda_engine *e, unsigned part)
 	}
 }
 
-static void follow_progress(
-	struct cuda_engine *e, void (*ready)(void *arg, uint64_t first), void *arg)
+static void follow_progress(struct cuda_engine *e,
+	void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg)
 {
 	for (unsigned i = e->part_count; i-- > 0 && e->status == 0;) {
 		wait_for_part(e, i);
 		if (e->status == 0 && ready)
-			ready(arg, e->parts[i].first);
+			ready(arg, e->parts[i].first, e->parts[i].count);
 	}
 	wait_for_all(e);
 }
 
 int cuda_gradient(struct tern_engine *engine, const struct tern_engine_params *params,
-	float *grads, void (*ready)(void *arg, uint64_t first), void *arg,
+	float *grads, void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg,
 	struct tern_result *result)
 {
 	struct cuda_engine *e = tern_container_of(engine, struct cuda_engine, engine);

@@ -38,7 +38,7 @@ struct tern_engine_ops {
 	void (*unpin)(struct tern_engine *engine);
 	int (*gradient)(struct tern_engine *engine,
 		const struct tern_engine_params *params, float *grads,
-		void (*ready)(void *arg, uint64_t first), void *arg,
+		void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg,
 		struct tern_result *result);
 	int (*evaluate)(struct tern_engine *engine,
 		const struct tern_engine_params *params, float *scores,
@@ -89,7 +89,8 @@ static inline void tern_engine_unpin(struct tern_engine *e)
 /* As tern_model_gradient(), for the records in `batch`. */
 static inline int tern_engine_gradient(struct tern_engine *e,
 	const struct tern_engine_params *params, float *grads,
-	void (*ready)(void *arg, uint64_t first), void *arg, struct tern_result *result)
+	void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg,
+	struct tern_result *result)
 {
 	return e->ops->gradient(e, params, grads, ready, arg, result);
 }

@@ -307,7 +307,7 @@ static float *forward(const struct tern_model *m, const struct tern_kernels *k,
 struct tern_result tern_model_gradient(const struct tern_model *m,
 	const struct tern_kernels *k, const float *params, float *grads,
 	const struct tern_batch *batch, struct tern_workspace *ws,
-	void (*ready)(void *arg, uint64_t first), void *arg)
+	void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg)
 {
 	const float *input = input_of(m, k, params, batch, ws);
 	const float *logits = forward(m, k, params, input, batch->rows, ws);
@@ -324,13 +324,13 @@ struct tern_result tern_model_gradient(const struct tern_model *m,
 			i > 0 ? ws->y[i - 1] : input, params + l->w, batch->rows, l->in,
 			l->out, l->relu);
 		if (ready)
-			ready(arg, l->w);
+			ready(arg, l->w, l->b + l->out - l->w);
 	}
 	if (m->text) {
 		k->embed_backward(grads + m->params[0].first, ws->dinput, batch->ids,
 			batch->rows * m->context, m->embed, m->symbols);
 		if (ready)
-			ready(arg, 0);
+			ready(arg, m->params[0].first, m->params[0].count);
 	}
 	return r;
 }

@@ -46,14 +46,14 @@ struct tern_result {
 
 /*
  * Computes the mean gradient over the batch into grads[size]. Whenever more of it is
- * final, ready(arg, first) says that grads[first..size) will not change any more (first
- * falls to 0, since back-propagation goes from the last layer to the first). ready may be
- * NULL.
+ * final, ready(arg, first, count) says that grads[first..first+count) will not change any
+ * more. It is called once for each element, first for the last layer, since
+ * back-propagation begins there. ready may be NULL.
  */
 struct tern_result tern_model_gradient(const struct tern_model *model,
 	const struct tern_kernels *kernels, const float *params, float *grads,
 	const struct tern_batch *batch, struct tern_workspace *workspace,
-	void (*ready)(void *arg, uint64_t first), void *arg);
+	void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg);
 
 /*
  * Computes the forward pass only. scores may be NULL; else scores[rows] gets the log-odds

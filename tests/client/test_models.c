@@ -76,7 +76,7 @@ struct world {
 	struct tern_workspace *ws;
 	struct tern_batch batch;
 	float *params, *grads, *seen;
-	uint64_t size, last; /* last: last value that was passed to ready() */
+	uint64_t size, last; /* last: last value that was passed to ready() as `first` */
 	unsigned calls;
 };
 
@@ -170,12 +170,12 @@ static void test_gradients_are_slopes_of_the_loss(void **state)
 	check_gradient("charlm:3,4,8", text_of_context(3));
 }
 
-static void on_ready(void *arg, uint64_t first)
+static void on_ready(void *arg, uint64_t first, uint64_t count)
 {
 	struct world *w = arg;
 
-	assert_true(first < w->last);
-	memcpy(w->seen + first, w->grads + first, (w->last - first) * sizeof(float));
+	assert_int_equal(first + count, w->last);
+	memcpy(w->seen + first, w->grads + first, count * sizeof(float));
 	w->last = first;
 	w->calls++;
 }

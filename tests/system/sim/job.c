@@ -58,7 +58,8 @@ static struct job *current;
  * virtual time, which the simulator reads after it has run the task. */
 static int gradient_or_hang(struct tern_engine *e,
 	const struct tern_engine_params *params, float *grads,
-	void (*ready)(void *arg, uint64_t first), void *arg, struct tern_result *result)
+	void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg,
+	struct tern_result *result)
 {
 	struct member *m = &current->members[0];
 

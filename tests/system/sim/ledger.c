@@ -79,7 +79,8 @@ struct tern_ps_job ledger_plan(uint32_t slots)
 
 static int count_records(struct tern_engine *engine,
 	const struct tern_engine_params *params, float *grads,
-	void (*ready)(void *arg, uint64_t first), void *arg, struct tern_result *result)
+	void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg,
+	struct tern_result *result)
 {
 	memset(grads, 0, engine->model->size * sizeof(*grads));
 	*result = (struct tern_result){0};
@@ -91,8 +92,13 @@ static int count_records(struct tern_engine *engine,
 			place[c * CHUNK_FLOATS + VERSION_PLACE] += (float)params->version;
 		}
 	}
-	for (unsigned c = CHUNKS; c-- > 0;)
-		ready(arg, (uint64_t)c * CHUNK_FLOATS);
+	/* Each gradient's chunks become final in an order of their own. */
+	for (unsigned i = 0; i < CHUNKS; i++)
+		ready(arg,
+			tern_permutation_at(params->version, CHUNKS,
+				(uint64_t)engine->batch.x[0] * CHUNKS + i) *
+				CHUNK_FLOATS,
+			CHUNK_FLOATS);
 	return 0;
 }
 

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which chunks of a gradient are final. Whoever computes the gradient says which elements
+ * are final, in any order, since back-propagation through a graph of layers has none that
+ * can be known before. A chunk is final when all of its elements are.
+ *
+ * Two threads: one says what is final (ready_say), another takes the chunks (ready_take).
+ * What the first has written before ready_say() the second may read after ready_take().
+ */
+#ifndef TERN_CLIENT_READY_H
+#define TERN_CLIENT_READY_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "ps/plan.h"
+
+struct ready {
+	const struct tern_plan *plan;
+	uint64_t *left;  /* of each chunk: number of elements that are not final */
+	uint32_t *order; /* chunks in the order in which they became final */
+	_Atomic uint32_t final; /* number of entries of `order` */
+	uint32_t taken;
+};
+
+/* `plan` must outlive `r`. -ENOMEM. */
+int ready_init(struct ready *r, const struct tern_plan *plan);
+void ready_fini(struct ready *r);
+
+/* A new gradient begins: nothing of it is final. No other thread may use `r` now. */
+void ready_begin(struct ready *r);
+
+/* Elements first..first+count are final. Each element is said once. */
+void ready_say(struct ready *r, uint64_t first, uint64_t count);
+
+/* The next final chunk that was not taken yet; false: there is none now. */
+bool ready_take(struct ready *r, uint32_t *chunk);
+
+#endif
