@@ -24,6 +24,8 @@ enum tern_optimizer_kind {
 	TERN_OPT_ADAGRAD,
 	TERN_OPT_ADAM,
 };
+/* Number of kinds. Not an enumerator, so that the compiler asks no switch for it. */
+#define TERN_OPT_COUNT (TERN_OPT_ADAM + 1u)
 
 /*
  * w: parameter, g: mean gradient (+ weight_decay * w), t: step counted from 1.

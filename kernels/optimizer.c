@@ -31,6 +31,8 @@ static const struct {
 		2, {"m", "v"}},
 };
 
+_Static_assert(TERN_ARRAY_SIZE(table) == TERN_OPT_COUNT, "a row for each kind");
+
 int tern_optimizer_parse(const char *name, struct tern_optimizer *out)
 {
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(table); i++)

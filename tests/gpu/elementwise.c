@@ -220,21 +220,19 @@ static void check_update(maker *make, const char *name, unsigned n, bool in_plac
 	}
 }
 
-static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
-
 static void test_update_of_many_tensors_has_the_bits_of_the_cpu(void **state)
 {
 	(void)state;
-	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++)
+	for (unsigned o = 0; o < TERN_OPT_COUNT; o++)
 		for (unsigned n = 1; n <= TERN_SUM_MAX; n += counts_between())
-			check_update(floats_new, optimizers[o], n, n % 2);
+			check_update(floats_new, tern_optimizer_name(o), n, n % 2);
 }
 
 static void test_update_of_special_values_has_the_bits_of_the_cpu(void **state)
 {
 	(void)state;
-	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++)
-		check_update(specials_new, optimizers[o], 3, true);
+	for (unsigned o = 0; o < TERN_OPT_COUNT; o++)
+		check_update(specials_new, tern_optimizer_name(o), 3, true);
 }
 
 static void test_update_of_nothing_does_nothing(void **state)

@@ -14,8 +14,6 @@
 const struct tern_cuda_api *updater_api;
 enum gpu_scale updater_scale = GPU_LARGE;
 
-static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
-
 static float gradients[SLOTS_MAX][COUNT];
 static const float *sources[SLOTS_MAX];
 
@@ -98,20 +96,20 @@ static void test_updates_have_the_cpus_bits(void **state)
 
 	(void)state;
 	make_gradients();
-	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++) {
+	for (unsigned o = 0; o < TERN_OPT_COUNT; o++) {
 		uint64_t hash = GPU_HASH_START;
 
 		for (size_t i = 0; i < used; i++) {
 			struct pair p;
 
-			pair_open(&p, optimizers[o], counts[i], false);
+			pair_open(&p, tern_optimizer_name(o), counts[i], false);
 			for (uint64_t step = 1; step <= 3; step++)
 				update_both(&p, step, sources, counts[i], 1.0f);
 			hash = gpu_hash(hash, p.w[1], sizeof(p.w[1]));
 			pair_close(&p);
 		}
-		print_message("hash of parameters by %s: %016llx\n", optimizers[o],
-			(unsigned long long)hash);
+		print_message("hash of parameters by %s: %016llx\n",
+			tern_optimizer_name(o), (unsigned long long)hash);
 	}
 }
 
@@ -119,10 +117,10 @@ static void test_so_have_updates_in_two_phases(void **state)
 {
 	(void)state;
 	make_gradients();
-	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++) {
+	for (unsigned o = 0; o < TERN_OPT_COUNT; o++) {
 		struct pair p;
 
-		pair_open(&p, optimizers[o], 11, true);
+		pair_open(&p, tern_optimizer_name(o), 11, true);
 		for (uint64_t step = 1; step <= 3; step++) {
 			double squares[2];
 

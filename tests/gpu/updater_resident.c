@@ -16,8 +16,6 @@
 /* Buffers begin at multiples of 64 bytes, as those of a pool. */
 #define PLACE (tern_align_up(COUNT * sizeof(float), 64) / sizeof(float))
 
-static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
-
 static float gradients[SLOTS][COUNT];
 
 static void make_gradients(void)
@@ -174,9 +172,10 @@ static void test_updates_where_the_parameters_are(void **state)
 
 	(void)state;
 	make_gradients();
-	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++) {
+	for (unsigned o = 0; o < TERN_OPT_COUNT; o++) {
 		struct machine m;
-		float *places = machine_open(&m, optimizers[o], places_of(SLOTS));
+		float *places =
+			machine_open(&m, tern_optimizer_name(o), places_of(SLOTS));
 
 		for (size_t i = 0; i < used; i++) {
 			bool in_place = i % 2 == 1;

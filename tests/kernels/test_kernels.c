@@ -18,7 +18,6 @@
 #define MOST 1000u
 
 static const size_t sizes[] = {0, 1, 17, MOST};
-static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
 static const struct tern_kernels *tables[3];
 static size_t table_count;
 static struct tern_rng rng = {.seed = 20};
@@ -297,9 +296,10 @@ static void test_update_is_close_to_float64(void **state)
 {
 	(void)state;
 	for (size_t t = 0; t < table_count; t++)
-		for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++)
+		for (unsigned o = 0; o < TERN_OPT_COUNT; o++)
 			for (unsigned n = 1; n <= TERN_SUM_MAX; n++)
-				check_reference(tables[t], optimizers[o], n, 200);
+				check_reference(
+					tables[t], tern_optimizer_name(o), n, 200);
 }
 
 /* Compares every table with the first one. The first one updates in place, in one part,
@@ -331,10 +331,10 @@ static void check_update_bits(const char *name, unsigned n, size_t count)
 static void test_update_bits_do_not_depend_on_table_place_or_split(void **state)
 {
 	(void)state;
-	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++)
+	for (unsigned o = 0; o < TERN_OPT_COUNT; o++)
 		for (unsigned n = 1; n <= TERN_SUM_MAX; n++)
 			for (size_t s = 0; s < TERN_ARRAY_SIZE(sizes); s++)
-				check_update_bits(optimizers[o], n, sizes[s]);
+				check_update_bits(tern_optimizer_name(o), n, sizes[s]);
 }
 
 static void test_update_without_clip_is_the_sum_then_the_step(void **state)
@@ -358,13 +358,17 @@ static void test_update_without_clip_is_the_sum_then_the_step(void **state)
 
 static void test_optimizers_have_names_and_state(void **state)
 {
+	/* Processes of a job tell each other the optimizer by its name. */
+	static const char *const names[] = {"sgd", "momentum", "adagrad", "adam"};
 	struct tern_optimizer o;
 
 	(void)state;
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(optimizers); i++) {
-		assert_int_equal(tern_optimizer_parse(optimizers[i], &o), 0);
-		assert_string_equal(tern_optimizer_name(o.kind), optimizers[i]);
-		assert_non_null(strstr(tern_optimizer_names(), optimizers[i]));
+	assert_int_equal(TERN_ARRAY_SIZE(names), TERN_OPT_COUNT);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+		assert_int_equal(tern_optimizer_parse(names[i], &o), 0);
+		assert_int_equal(o.kind, i);
+		assert_string_equal(tern_optimizer_name(o.kind), names[i]);
+		assert_non_null(strstr(tern_optimizer_names(), names[i]));
 		assert_null(tern_optimizer_state_name(
 			o.kind, tern_optimizer_state_count(o.kind)));
 	}

@@ -17,7 +17,6 @@
 #define FOLDED 1024u /* gradients in the test that adds them up as they arrive */
 #define COUNT  4133u /* elements: two whole pieces and a part of a third */
 
-static const char *const optimizers[] = {"sgd", "momentum", "adagrad", "adam"};
 static const struct tern_kernels *tables[3];
 static size_t table_count;
 static float *storage;
@@ -193,11 +192,11 @@ static void check_update(const char *name, unsigned n, size_t count)
 static void test_update_run_is_the_step_on_the_tree(void **state)
 {
 	(void)state;
-	for (size_t o = 0; o < TERN_ARRAY_SIZE(optimizers); o++) {
+	for (unsigned o = 0; o < TERN_OPT_COUNT; o++) {
 		for (unsigned n = 1; n <= 100; n++)
-			check_update(optimizers[o], n, 37);
-		check_update(optimizers[o], 7, COUNT);
-		check_update(optimizers[o], 100, COUNT);
+			check_update(tern_optimizer_name(o), n, 37);
+		check_update(tern_optimizer_name(o), 7, COUNT);
+		check_update(tern_optimizer_name(o), 100, COUNT);
 	}
 }
 
