@@ -7,13 +7,9 @@
 #include <tern/types.h>
 
 #include "rendezvous/wire.h"
-#include "tern-config.h"
 #include "tools/commit.h"
 #include "tools/fabric.h"
-#include "transport/shm/shm.h"
-#if TERN_HAVE_VERBS
-#include "transport/verbs/verbs.h"
-#endif
+#include "transport/fabric.h"
 
 /* clang also defines the version macros of gcc. */
 #if defined(__clang__)
@@ -39,15 +35,24 @@ static void print_fabrics(void)
 	putchar('\n');
 }
 
+/* Prints the versions of what two processes say to each other. */
+static void print_wire(void)
+{
+	printf("wire      session %u", TERN_WIRE_VERSION);
+	for (int i = fabric_count() - 1; i > FABRIC_AUTO; i--) {
+		const struct tern_fabric_ops *row = fabric_row(i);
+
+		if (row->wire_version)
+			printf(", %s %u", row->name, row->wire_version);
+	}
+	putchar('\n');
+}
+
 void version_print(void)
 {
 	printf("tern %s\n", tern_version());
 	printf("commit    %s\n", TERN_COMMIT);
 	printf("compiler  " COMPILER " %d.%d.%d\n", COMPILER_IS);
 	print_fabrics();
-	printf("wire      session %u, shm %u", TERN_WIRE_VERSION, SHM_NOTE_VERSION);
-#if TERN_HAVE_VERBS
-	printf(", verbs %u", (unsigned)VERBS_VERSION);
-#endif
-	putchar('\n');
+	print_wire();
 }

@@ -164,6 +164,9 @@ struct tern_fabric_ops {
 	/* Why this build contains only the name of the fabric, as text for people. NULL:
 	 * the fabric is built in. */
 	const char *absent;
+	/* Version of what the two ends say to each other besides the messages, for `tern
+	 * --version`; 0: they say nothing that has one. */
+	unsigned wire_version;
 	/* Simulated domains open the fabrics that set this, and no others. */
 	bool simulated;
 	/* Both ends are on one host. Addresses are names, which any program may

@@ -602,6 +602,7 @@ static int shm_fd(struct tern_port *port)
 const struct tern_fabric_ops tern_shm_fabric_ops = {
 	.name = "shm",
 	.title = "shared memory",
+	.wire_version = SHM_NOTE_VERSION,
 	.one_host = true,
 	.auto_dial = shm_auto_dial,
 	.auto_listen = shm_auto_listen,

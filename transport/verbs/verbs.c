@@ -695,6 +695,7 @@ static int auto_listen(const char *host_port, char *out, size_t size)
 
 const struct tern_fabric_ops tern_verbs_fabric_ops = {
 	.name = "verbs",
+	.wire_version = VERBS_VERSION,
 	.pins_memory = true,
 	.auto_dial = auto_dial,
 	.auto_listen = auto_listen,
