@@ -17,12 +17,13 @@
  * and op->done(). Handlers and done() may call everything but poll() and port_free().
  * Data accepted by send() and put() may wait in buffers until the next poll() or arm().
  *
- * Failure. A conn fails once: every op on it is completed with the status, then the
- * `closed` handler is called, last. After that the conn no longer exists, and neither the
- * fabric nor a peer can access memory through it. This includes reading in place: while a
- * peer reads with peek(), the owner's `closed` is delayed. Bytes of a failed conn may or
- * may not have arrived. A wrong frame, length or region from a peer ends its own conn
- * with -EPROTO and a log line that names the peer; other conns are not affected.
+ * Failure. A conn fails once: every op on it is completed with the status (after close(),
+ * whose status is 0, with an error such as -ECANCELED), then the `closed` handler is
+ * called, last. After that the conn no longer exists, and neither the fabric nor a peer
+ * can access memory through it. This includes reading in place: while a peer reads with
+ * peek(), the owner's `closed` is delayed. Bytes of a failed conn may or may not have
+ * arrived. A wrong frame, length or region from a peer ends its own conn with -EPROTO and
+ * a log line that names the peer; other conns are not affected.
  *
  * Memory is (mem, offset), never a bare pointer, except for message bytes, which are
  * short and copied.
@@ -118,7 +119,9 @@ struct tern_port_handler {
 	 * The conn has ended, and all its ops are completed. It must not be used after
 	 * this returns. status:
 	 *
-	 * - 0: after close(), also if the peer has ended the conn meanwhile;
+	 * - 0: after close() of a conn that was up, also if the peer has ended it
+	 *   meanwhile;
+	 * - -ECANCELED: after close() of a conn that was not up yet;
 	 * - -ECONNREFUSED, -ETIMEDOUT, ...: the conn never came up;
 	 * - -ECONNRESET: cut, or EOF;
 	 * - -ETIMEDOUT, -ENETDOWN: the network path was lost; the peer may be alive;
@@ -209,8 +212,8 @@ struct tern_fabric_ops {
 	/*
 	 * Registers `mem` with the devices; called once per mem and fabric, before any
 	 * other call of the fabric that uses `mem`. The caller stores *reg, and
-	 * tern_mem_reg() returns it. This pointer is NULL if the fabric needs no
-	 * registration. -ENOMEM.
+	 * tern_mem_reg() returns it. -ENOMEM. Both functions are NULL if the fabric needs
+	 * no registration.
 	 */
 	int (*mem_register)(struct tern_fabric *fabric, struct tern_mem *mem, void **reg);
 	void (*mem_unregister)(
@@ -427,7 +430,9 @@ struct tern_conn {
 	/* Default eager threshold for tensors in slabs (shared memory segments), if the
 	 * peer can map them (shm); 0: as eager_bytes. */
 	uint32_t eager_mapped_bytes;
-	uint64_t chunk_bytes; /* best size of one put or get within a large transfer */
+	/* Best size of one put or get within a large transfer. The caller may ask for
+	 * more. */
+	uint64_t chunk_bytes;
 	/* Puts of at least this size should use other conns, because messages sent after
 	 * a put wait until its bytes are sent. 0: messages do not wait for puts
 	 * (verbs). */
