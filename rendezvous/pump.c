@@ -5,8 +5,8 @@
  *
  * A transfer that cannot proceed is in exactly one list: `pending` (no room for its
  * message), `starved` (no credit), `unasked` (a receive that may send a WANT: want.c),
- * `writing` (puts to issue) or `wait_ack` (DONE is not acknowledged). The pump serves the
- * lists so that answers and small messages never wait for large data.
+ * `writing` (puts to issue: write.c) or `wait_ack` (DONE is not acknowledged). The pump
+ * serves the lists so that answers and small messages never wait for large data.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -119,27 +119,6 @@ static int pump_starved(struct tern_peer *peer)
 	return 0;
 }
 
-/* Issues puts of large transfers in turn, one chunk each, until there is no room. */
-static void pump_writing(struct tern_list *writing)
-{
-	struct tern_list *n;
-
-	while ((n = tern_list_pop(writing))) {
-		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
-		int r = tern_send_write(x);
-
-		if (x->state != TERN_XFER_WRITING || r == -EINPROGRESS)
-			/* The transfer waits for something else than room for puts. */
-			continue;
-		if (r < 0 || (x->flags & TERN_URGENT))
-			tern_list_push_front(writing, n);
-		else
-			tern_list_push(writing, n);
-		if (r < 0)
-			return;
-	}
-}
-
 void tern_peer_pump_now(struct tern_peer *peer)
 {
 	if (peer->state != TERN_PEER_STATE_UP || peer->pump.running)
@@ -156,8 +135,8 @@ void tern_peer_pump_now(struct tern_peer *peer)
 			/* RENEWs (regions announced again) wait, and large data would
 			 * take their room. */
 			continue;
-		pump_writing(&peer->pump.writing[0]);
-		pump_writing(&peer->pump.writing[1]);
+		tern_write_pump(&peer->pump.writing[0]);
+		tern_write_pump(&peer->pump.writing[1]);
 	} while (!tern_list_empty(&peer->pump.pending) ||
 		 !tern_list_empty(&peer->pump.answers) ||
 		 !tern_list_empty(&peer->renewals));

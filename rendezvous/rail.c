@@ -23,11 +23,6 @@
 #define RAIL_FAILURES_MAX 6u /* after this many failures, a rail is dialled every 8 s */
 #define DIAL_NS           (5 * TERN_NS_PER_S)
 
-static uint32_t bit(unsigned rail)
-{
-	return 1u << rail;
-}
-
 /* ---- up and down ---- */
 
 static bool exists(const struct tern_peer *peer, unsigned rail)
@@ -173,71 +168,6 @@ void tern_rails_close(struct tern_peer *peer)
 
 /* ---- sending ---- */
 
-static struct tern_put_op *free_op(struct tern_peer *peer, unsigned rail)
-{
-	for (unsigned i = 0; i < TERN_CONN_PUTS; i++)
-		if (!peer->rails.put_ops[rail][i].xfer)
-			return &peer->rails.put_ops[rail][i];
-	return NULL;
-}
-
-static bool is_up(const struct tern_peer *peer, unsigned rail)
-{
-	return peer->rails.link[rail] && peer->rails.link[rail]->state == TERN_LINK_UP;
-}
-
-static bool any_is_up(const struct tern_peer *peer)
-{
-	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
-		if (is_up(peer, i))
-			return true;
-	return false;
-}
-
-bool tern_rail_is_apart(const struct tern_xfer *x)
-{
-	return tern_is_bulk(x->peer, x->buf.bytes) && any_is_up(x->peer);
-}
-
-/* True if the send uses the main link only. This is so if its puts are sent again, since
- * they must be in order with its DONE. It is also so if the tensor is not bulk, on
- * fabrics where bulk tensors use rails only. */
-static bool only_main(const struct tern_xfer *x)
-{
-	return x->state != TERN_XFER_WRITING ||
-	       (x->peer->rails.bulk_bytes && !tern_rail_is_apart(x));
-}
-
-/* True if chunks may be put over this rail at all, whether it has room now or not. */
-static bool takes_chunks(const struct tern_peer *peer, unsigned rail)
-{
-	return rail == 0 ? !peer->rails.bulk_bytes : is_up(peer, rail);
-}
-
-/* A tensor's chunks use the rails in turn. */
-struct tern_put_op *tern_rail_next(struct tern_xfer *x, struct tern_conn **conn)
-{
-	struct tern_peer *peer = x->peer;
-	struct tern_put_op *put;
-
-	*conn = tern_peer_conn(peer);
-	if (only_main(x))
-		return free_op(peer, 0);
-	for (unsigned i = 0; i < TERN_RAILS_MAX; i++) {
-		unsigned rail = x->rail++ % TERN_RAILS_MAX;
-
-		put = takes_chunks(peer, rail) ? free_op(peer, rail) : NULL;
-		if (!put)
-			continue;
-		if (rail > 0) {
-			x->rails_used |= (uint16_t)bit(rail);
-			*conn = peer->rails.link[rail]->conn;
-		}
-		return put;
-	}
-	return NULL;
-}
-
 static int say(struct tern_link *link, uint16_t flags, uint32_t src, uint32_t dst)
 {
 	struct tern_header h = {
@@ -261,11 +191,11 @@ int tern_rails_settle(struct tern_xfer *x)
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++) {
 		struct tern_link *link = x->peer->rails.link[i];
 
-		if (!(x->rails_used & ~x->rails_asked & bit(i)))
+		if (!(x->rails_used & ~x->rails_asked & tern_rail_bit(i)))
 			continue;
 		if (!link || tern_xfer_id(x) < 0 || say(link, 0, x->id, 0) < 0)
 			return -EAGAIN;
-		x->rails_asked |= (uint16_t)bit(i);
+		x->rails_asked |= (uint16_t)tern_rail_bit(i);
 	}
 	return x->rails_asked == x->rails_confirmed ? 0 : -EINPROGRESS;
 }
@@ -303,9 +233,9 @@ static void confirmed(struct tern_link *link, uint32_t id)
 	struct tern_xfer *x = tern_xfer_by_id(link->peer, id);
 
 	if (!x || !x->is_send || x->state != TERN_XFER_WRITING ||
-		!(x->rails_asked & bit(link->rail)))
+		!(x->rails_asked & tern_rail_bit(link->rail)))
 		return;
-	x->rails_confirmed |= (uint16_t)bit(link->rail);
+	x->rails_confirmed |= (uint16_t)tern_rail_bit(link->rail);
 	tern_send_settled(x);
 }
 

@@ -5,6 +5,12 @@
 
 #include "rendezvous/xfer.h"
 
+/* The bit of a rail in the bit sets of struct tern_xfer. */
+static inline uint32_t tern_rail_bit(unsigned rail)
+{
+	return 1u << rail;
+}
+
 /* Functions that rail.c defines: */
 void tern_rails_dial(struct tern_peer *peer);
 bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link);
@@ -24,12 +30,7 @@ static inline void tern_rails_expect(struct tern_peer *peer, uint64_t bytes)
 	if (tern_is_bulk(peer, bytes) && !peer->rails.bulk)
 		tern_rails_make(peer);
 }
-/* True if the tensor of x is bulk and goes over rails only, since a rail is up. */
-bool tern_rail_is_apart(const struct tern_xfer *x);
 void tern_rail_failed(struct tern_peer *peer);
-/* Returns a free put operation for the next chunk, and the connection to use. NULL: no
- * connection has room. */
-struct tern_put_op *tern_rail_next(struct tern_xfer *x, struct tern_conn **conn);
 int tern_rails_settle(struct tern_xfer *x);
 int tern_rail_message(struct tern_link *link, const void *message, size_t bytes);
 void tern_rail_writable(struct tern_link *link);

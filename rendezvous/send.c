@@ -8,6 +8,8 @@
  *         +-- RTS: ANNOUNCED --ATS--> end                  (the peer read it)
  *                       +------CTS--> WRITING -> ...       (the peer cannot read)
  *
+ * write.c has the state WRITING.
+ *
  * EAGER (the tensor in a message) and RTS (a tensor is ready) need a credit. A send
  * without a credit waits in the list `starved`, until a credit arrives or the peer asks
  * for this send (want.c).
@@ -26,8 +28,6 @@
 #include <errno.h>
 
 #include "transport/memory/mem.h"
-
-#define APART_CHUNKS 4u
 
 static const struct tern_triple *triple_of(const struct tern_xfer *x)
 {
@@ -410,136 +410,6 @@ int tern_send_advance(struct tern_xfer *x)
 		break;
 	}
 	tern_never("no message is due in this state of a send");
-}
-
-/* ---- writing ---- */
-
-static void put_done(struct tern_op *op, int status)
-{
-	struct tern_put_op *put = tern_container_of(op, struct tern_put_op, op);
-	struct tern_xfer *x = put->xfer;
-	struct tern_peer *peer = x->peer;
-
-	/* A put fails only with its link, whose failure is reported separately. */
-	(void)status;
-	if (put->slot)
-		tern_stage_put_done(TERN_TAKE(put->slot));
-	put->xfer = NULL;
-	peer->rails.put_op_count--;
-	x->puts_out--;
-	if (x->acked && x->puts_out == 0)
-		tern_xfer_end(x, x->result);
-	tern_peer_pump(peer);
-}
-
-void tern_send_resume(struct tern_xfer *x)
-{
-	struct tern_peer *peer = x->peer;
-
-	tern_rails_expect(peer, x->buf.bytes);
-	if (!tern_list_linked(&x->queue))
-		tern_list_push(&peer->pump.writing[tern_rail_is_apart(x)], &x->queue);
-}
-
-void tern_send_sort(struct tern_peer *peer)
-{
-	struct tern_list all, *n;
-
-	tern_list_init(&all);
-	tern_list_splice(&all, &peer->pump.writing[0]);
-	tern_list_splice(&all, &peer->pump.writing[1]);
-	while ((n = tern_list_pop(&all)))
-		tern_send_resume(tern_list_entry(n, struct tern_xfer, queue));
-}
-
-/* Issues the put of one chunk. If the tensor is bulk (on rails only), the chunk is
- * larger, since no message waits for it. */
-static int put_chunk(struct tern_xfer *x)
-{
-	struct tern_peer *peer = x->peer;
-	struct tern_conn *conn;
-	struct tern_put_op *put = tern_rail_next(x, &conn);
-	uint64_t n;
-	struct tern_stage_slot *slot = NULL;
-	struct tern_mem *mem = x->buf.mem;
-	uint64_t offset = x->buf.offset + x->issued;
-	int r;
-
-	if (!put)
-		return -EAGAIN;
-	n = conn->chunk_bytes * (tern_rail_is_apart(x) ? APART_CHUNKS : 1);
-	n = TERN_MIN(n, x->buf.bytes - x->issued);
-	if (tern_stage_needed(x)) {
-		slot = tern_stage_next(x);
-		if (!slot)
-			return x->stage.status ? x->stage.status : -EINPROGRESS;
-		mem = slot->mem;
-		offset = slot->offset;
-		n = slot->bytes;
-	}
-	put->op.done = put_done;
-	r = conn->port->ops->put(conn, &put->op, mem, offset, n, &x->region, x->issued);
-	if (r < 0)
-		return -EAGAIN;
-	if (slot)
-		tern_stage_put(slot);
-	if (x->issued == 0)
-		tern_direct_started(x);
-	put->slot = slot;
-	put->xfer = x;
-	put->bytes = n;
-	peer->rails.put_op_count++;
-	x->puts_out++;
-	x->issued += n;
-	return 0;
-}
-
-/* Called when all puts of x were issued. Puts and messages arrive in order, so DONE may
- * be sent before the puts complete. */
-static void finish_writing(struct tern_xfer *x)
-{
-	tern_list_remove(&x->queue);
-	if (x->cancelled)
-		x->result = -ECANCELED;
-	else if (x->stage.status)
-		x->result = x->stage.status;
-	if (!tern_stage_is_idle(&x->stage))
-		tern_stage_drop(x);
-	tern_xfer_enter(x, TERN_XFER_FINISHING);
-	tern_list_push(&x->peer->pump.pending, &x->queue);
-}
-
-void tern_send_settled(struct tern_xfer *x)
-{
-	if (tern_rails_settle(x) == 0)
-		finish_writing(x);
-	tern_peer_pump(x->peer);
-}
-
-int tern_send_write(struct tern_xfer *x)
-{
-	bool over = x->cancelled || x->stage.status;
-	int r = 0;
-
-	if (x->stale && x->issued < x->buf.bytes && !over)
-		return x->state == TERN_XFER_WRITING ? -EINPROGRESS : -EAGAIN;
-	/* The stream sends the DONE of x again, and before it all puts of x. */
-	if (x->state != TERN_XFER_WRITING) {
-		while (r == 0 && x->issued < x->buf.bytes)
-			r = put_chunk(x);
-		return r == -EINPROGRESS ? -EAGAIN : r;
-	}
-	if (!over && x->issued < x->buf.bytes)
-		r = put_chunk(x);
-	over = x->cancelled || x->stage.status;
-	if (r < 0 && !over)
-		return r;
-	if (over || x->issued == x->buf.bytes) {
-		r = tern_rails_settle(x);
-		if (r == 0)
-			finish_writing(x);
-	}
-	return r;
 }
 
 void tern_send_acked(struct tern_peer *peer)

@@ -288,14 +288,6 @@ void tern_send_begin(struct tern_xfer *x);
 bool tern_send_readable(struct tern_xfer *x);
 /* Sends the next message of a send. -EAGAIN: no room now; -ENOBUFS: it needs a credit. */
 int tern_send_advance(struct tern_xfer *x);
-/* Issues puts of a send. -EAGAIN: no room; -EINPROGRESS: it waits for a confirmation of
- * its rails, for the peer's region, or for a staging slot. */
-int tern_send_write(struct tern_xfer *x);
-/* Queues a send in state WRITING, so that the pump calls tern_send_write(). */
-void tern_send_resume(struct tern_xfer *x);
-/* Distributes the sends in state WRITING over the two lists pump.writing again, after a
- * link or rail has come up. */
-void tern_send_sort(struct tern_peer *peer);
 void tern_send_cancel(struct tern_xfer *x);
 void tern_send_acked(struct tern_peer *peer);
 void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack);
@@ -306,6 +298,19 @@ void tern_send_lost(struct tern_xfer *x);
 int tern_send_on_post(struct tern_peer *peer, const struct tern_header *header);
 int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *header);
 int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *header);
+
+/* Functions that write.c defines: */
+/* Issues puts of a send. -EAGAIN: no room; -EINPROGRESS: it waits for a confirmation of
+ * its rails, for the peer's region, or for a staging slot. */
+int tern_send_write(struct tern_xfer *x);
+/* Queues a send in state WRITING, so that the pump calls tern_send_write(). */
+void tern_send_resume(struct tern_xfer *x);
+/* Distributes the sends in state WRITING over the two lists pump.writing again, after a
+ * link or rail has come up. */
+void tern_send_sort(struct tern_peer *peer);
+/* Issues the puts of the sends in a list, one chunk each in turn, until there is no
+ * room. */
+void tern_write_pump(struct tern_list *writing);
 /* Called when a rail has confirmed its puts. */
 void tern_send_settled(struct tern_xfer *x);
 

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writing: puts the tensor of a send into the receiver's buffer, in chunks, over the main
+ * link or over rails (rail.c).
+ *
+ * A send in state WRITING waits in one of the two lists `pump.writing` while it has puts
+ * to issue. The sends of a list issue one chunk each in turn. When all puts of a send
+ * were issued, and the rails have confirmed those that they carried, the send is
+ * FINISHING: DONE follows on the main link (send.c).
+ */
+#include "rendezvous/rendezvous.h"
+
+#include <errno.h>
+
+#define APART_CHUNKS 4u
+
+/* ---- connections that carry the puts ---- */
+
+static struct tern_put_op *free_op(struct tern_peer *peer, unsigned rail)
+{
+	for (unsigned i = 0; i < TERN_CONN_PUTS; i++)
+		if (!peer->rails.put_ops[rail][i].xfer)
+			return &peer->rails.put_ops[rail][i];
+	return NULL;
+}
+
+static bool is_up(const struct tern_peer *peer, unsigned rail)
+{
+	return peer->rails.link[rail] && peer->rails.link[rail]->state == TERN_LINK_UP;
+}
+
+static bool any_is_up(const struct tern_peer *peer)
+{
+	for (unsigned i = 1; i < TERN_RAILS_MAX; i++)
+		if (is_up(peer, i))
+			return true;
+	return false;
+}
+
+/* True if the tensor of x is bulk and goes over rails only, since a rail is up. */
+static bool is_apart(const struct tern_xfer *x)
+{
+	return tern_is_bulk(x->peer, x->buf.bytes) && any_is_up(x->peer);
+}
+
+/* True if the send uses the main link only. This is so if its puts are sent again, since
+ * they must be in order with its DONE. It is also so if the tensor is not bulk, on
+ * fabrics where bulk tensors use rails only. */
+static bool only_main(const struct tern_xfer *x)
+{
+	return x->state != TERN_XFER_WRITING ||
+	       (x->peer->rails.bulk_bytes && !is_apart(x));
+}
+
+/* True if chunks may be put over this rail at all, whether it has room now or not. */
+static bool takes_chunks(const struct tern_peer *peer, unsigned rail)
+{
+	return rail == 0 ? !peer->rails.bulk_bytes : is_up(peer, rail);
+}
+
+/* Returns a free put operation for the next chunk, and the connection to use. The chunks
+ * of a tensor use the rails in turn. NULL: no connection has room. */
+static struct tern_put_op *next_op(struct tern_xfer *x, struct tern_conn **conn)
+{
+	struct tern_peer *peer = x->peer;
+	struct tern_put_op *put;
+
+	*conn = tern_peer_conn(peer);
+	if (only_main(x))
+		return free_op(peer, 0);
+	for (unsigned i = 0; i < TERN_RAILS_MAX; i++) {
+		unsigned rail = x->rail++ % TERN_RAILS_MAX;
+
+		put = takes_chunks(peer, rail) ? free_op(peer, rail) : NULL;
+		if (!put)
+			continue;
+		if (rail > 0) {
+			x->rails_used |= (uint16_t)tern_rail_bit(rail);
+			*conn = peer->rails.link[rail]->conn;
+		}
+		return put;
+	}
+	return NULL;
+}
+
+/* ---- puts ---- */
+
+static void put_done(struct tern_op *op, int status)
+{
+	struct tern_put_op *put = tern_container_of(op, struct tern_put_op, op);
+	struct tern_xfer *x = put->xfer;
+	struct tern_peer *peer = x->peer;
+
+	/* A put fails only with its link, whose failure is reported separately. */
+	(void)status;
+	if (put->slot)
+		tern_stage_put_done(TERN_TAKE(put->slot));
+	put->xfer = NULL;
+	peer->rails.put_op_count--;
+	x->puts_out--;
+	if (x->acked && x->puts_out == 0)
+		tern_xfer_end(x, x->result);
+	tern_peer_pump(peer);
+}
+
+void tern_send_resume(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+
+	tern_rails_expect(peer, x->buf.bytes);
+	if (!tern_list_linked(&x->queue))
+		tern_list_push(&peer->pump.writing[is_apart(x)], &x->queue);
+}
+
+void tern_send_sort(struct tern_peer *peer)
+{
+	struct tern_list all, *n;
+
+	tern_list_init(&all);
+	tern_list_splice(&all, &peer->pump.writing[0]);
+	tern_list_splice(&all, &peer->pump.writing[1]);
+	while ((n = tern_list_pop(&all)))
+		tern_send_resume(tern_list_entry(n, struct tern_xfer, queue));
+}
+
+/* Issues the put of one chunk. If the tensor is bulk (on rails only), the chunk is
+ * larger, since no message waits for it. */
+static int put_chunk(struct tern_xfer *x)
+{
+	struct tern_peer *peer = x->peer;
+	struct tern_conn *conn;
+	struct tern_put_op *put = next_op(x, &conn);
+	uint64_t n;
+	struct tern_stage_slot *slot = NULL;
+	struct tern_mem *mem = x->buf.mem;
+	uint64_t offset = x->buf.offset + x->issued;
+	int r;
+
+	if (!put)
+		return -EAGAIN;
+	n = conn->chunk_bytes * (is_apart(x) ? APART_CHUNKS : 1);
+	n = TERN_MIN(n, x->buf.bytes - x->issued);
+	if (tern_stage_needed(x)) {
+		slot = tern_stage_next(x);
+		if (!slot)
+			return x->stage.status ? x->stage.status : -EINPROGRESS;
+		mem = slot->mem;
+		offset = slot->offset;
+		n = slot->bytes;
+	}
+	put->op.done = put_done;
+	r = conn->port->ops->put(conn, &put->op, mem, offset, n, &x->region, x->issued);
+	if (r < 0)
+		return -EAGAIN;
+	if (slot)
+		tern_stage_put(slot);
+	if (x->issued == 0)
+		tern_direct_started(x);
+	put->slot = slot;
+	put->xfer = x;
+	put->bytes = n;
+	peer->rails.put_op_count++;
+	x->puts_out++;
+	x->issued += n;
+	return 0;
+}
+
+/* Called when all puts of x were issued. Puts and messages arrive in order, so DONE may
+ * be sent before the puts complete. */
+static void finish_writing(struct tern_xfer *x)
+{
+	tern_list_remove(&x->queue);
+	if (x->cancelled)
+		x->result = -ECANCELED;
+	else if (x->stage.status)
+		x->result = x->stage.status;
+	if (!tern_stage_is_idle(&x->stage))
+		tern_stage_drop(x);
+	tern_xfer_enter(x, TERN_XFER_FINISHING);
+	tern_list_push(&x->peer->pump.pending, &x->queue);
+}
+
+void tern_send_settled(struct tern_xfer *x)
+{
+	if (tern_rails_settle(x) == 0)
+		finish_writing(x);
+	tern_peer_pump(x->peer);
+}
+
+int tern_send_write(struct tern_xfer *x)
+{
+	bool over = x->cancelled || x->stage.status;
+	int r = 0;
+
+	if (x->stale && x->issued < x->buf.bytes && !over)
+		return x->state == TERN_XFER_WRITING ? -EINPROGRESS : -EAGAIN;
+	/* The stream sends the DONE of x again, and before it all puts of x. */
+	if (x->state != TERN_XFER_WRITING) {
+		while (r == 0 && x->issued < x->buf.bytes)
+			r = put_chunk(x);
+		return r == -EINPROGRESS ? -EAGAIN : r;
+	}
+	if (!over && x->issued < x->buf.bytes)
+		r = put_chunk(x);
+	over = x->cancelled || x->stage.status;
+	if (r < 0 && !over)
+		return r;
+	if (over || x->issued == x->buf.bytes) {
+		r = tern_rails_settle(x);
+		if (r == 0)
+			finish_writing(x);
+	}
+	return r;
+}
+
+/* Issues puts of large transfers in turn, one chunk each, until there is no room. */
+void tern_write_pump(struct tern_list *writing)
+{
+	struct tern_list *n;
+
+	while ((n = tern_list_pop(writing))) {
+		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
+		int r = tern_send_write(x);
+
+		if (x->state != TERN_XFER_WRITING || r == -EINPROGRESS)
+			/* The transfer waits for something else than room for puts. */
+			continue;
+		if (r < 0 || (x->flags & TERN_URGENT))
+			tern_list_push_front(writing, n);
+		else
+			tern_list_push(writing, n);
+		if (r < 0)
+			return;
+	}
+}
