@@ -135,8 +135,7 @@ void tern_peer_pump_now(struct tern_peer *peer)
 			/* RENEWs (regions announced again) wait, and large data would
 			 * take their room. */
 			continue;
-		tern_write_pump(&peer->pump.writing[0]);
-		tern_write_pump(&peer->pump.writing[1]);
+		tern_write_pump(peer);
 	} while (!tern_list_empty(&peer->pump.pending) ||
 		 !tern_list_empty(&peer->pump.answers) ||
 		 !tern_list_empty(&peer->renewals));

@@ -142,7 +142,7 @@ void tern_rail_up(struct tern_link *link)
 	link->conn->owner = peer;
 	peer->rails.link[link->rail] = link;
 	peer->rails.failures = 0;
-	tern_send_sort(peer);
+	tern_write_sort(peer);
 	tern_peer_pump(peer);
 }
 
@@ -236,7 +236,7 @@ static void confirmed(struct tern_link *link, uint32_t id)
 		!(x->rails_asked & tern_rail_bit(link->rail)))
 		return;
 	x->rails_confirmed |= (uint16_t)tern_rail_bit(link->rail);
-	tern_send_settled(x);
+	tern_write_settled(x);
 }
 
 int tern_rail_message(struct tern_link *link, const void *message, size_t bytes)

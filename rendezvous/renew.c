@@ -79,7 +79,7 @@ static int renew_send(struct tern_xfer *x, const struct tern_header *h)
 	x->region = h->region;
 	x->stale = false;
 	if (x->state == TERN_XFER_WRITING)
-		tern_send_resume(x);
+		tern_write_queue(x);
 	return 0;
 }
 

@@ -97,7 +97,7 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 		tern_xfer_pend(x);
 	} else {
 		tern_xfer_enter(x, TERN_XFER_WRITING);
-		tern_send_resume(x);
+		tern_write_queue(x);
 		tern_peer_pump(peer);
 	}
 }
@@ -434,14 +434,14 @@ void tern_send_lost(struct tern_xfer *x)
 	x->rails_used = x->rails_asked = x->rails_confirmed = 0;
 	tern_stage_lost(x);
 	if (x->state == TERN_XFER_WRITING)
-		tern_send_resume(x);
+		tern_write_queue(x);
 	if (x->issued == 0)
 		return;
 	x->issued = 0;
 	if (x->state == TERN_XFER_FINISHING && x->result == 0) {
 		tern_list_remove(&x->queue);
 		tern_xfer_enter(x, TERN_XFER_WRITING);
-		tern_send_resume(x);
+		tern_write_queue(x);
 	}
 }
 
@@ -494,7 +494,7 @@ int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *h)
 	tern_xfer_write_into(x, h->src);
 	x->region = h->region;
 	tern_xfer_enter(x, TERN_XFER_WRITING);
-	tern_send_resume(x);
+	tern_write_queue(x);
 	tern_peer_pump(peer);
 	return 0;
 }
@@ -530,10 +530,10 @@ void tern_send_cancel(struct tern_xfer *x)
 		x->cancelled = true;
 		tern_xfer_pend(x);
 		break;
-	case TERN_XFER_WRITING: /* stopped by the next tern_send_write() */
+	case TERN_XFER_WRITING: /* the pump stops it */
 		x->cancelled = true;
 		if (x->stale || x->stage.stager)
-			tern_send_resume(x);
+			tern_write_queue(x);
 		tern_peer_pump(peer);
 		break;
 	case TERN_XFER_FINISHING:

@@ -347,7 +347,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	peer->rails.after_ns = 0;
 	if (!first)
 		next_up(peer, link);
-	tern_send_sort(peer);
+	tern_write_sort(peer);
 	tern_timer_clear(peer->rdv->ctx, &peer->dial.retry);
 	if (peer->fin_sent)
 		tern_peer_set_timer(

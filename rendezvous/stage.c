@@ -88,7 +88,7 @@ static void go_on(struct tern_xfer *x)
 	} else if (x->state == TERN_XFER_QUEUED) {
 		tern_xfer_pend(x); /* the tensor is in the bounce buffer now */
 	} else if (x->state == TERN_XFER_WRITING) {
-		tern_send_resume(x);
+		tern_write_queue(x);
 	}
 	tern_peer_pump(peer);
 }

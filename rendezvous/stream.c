@@ -84,7 +84,7 @@ static int give_kept(struct tern_peer *peer, const struct tern_retained *e)
  * status. */
 static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
 {
-	int r = tern_send_write(e->xfer);
+	int r = tern_write_again(e->xfer);
 
 	if (r == 0 || r == -EAGAIN)
 		return r;

@@ -46,10 +46,9 @@ static bool is_apart(const struct tern_xfer *x)
 /* True if the send uses the main link only. This is so if its puts are sent again, since
  * they must be in order with its DONE. It is also so if the tensor is not bulk, on
  * fabrics where bulk tensors use rails only. */
-static bool only_main(const struct tern_xfer *x)
+static bool only_main(const struct tern_xfer *x, bool apart)
 {
-	return x->state != TERN_XFER_WRITING ||
-	       (x->peer->rails.bulk_bytes && !is_apart(x));
+	return x->state != TERN_XFER_WRITING || (x->peer->rails.bulk_bytes && !apart);
 }
 
 /* True if chunks may be put over this rail at all, whether it has room now or not. */
@@ -60,13 +59,14 @@ static bool takes_chunks(const struct tern_peer *peer, unsigned rail)
 
 /* Returns a free put operation for the next chunk, and the connection to use. The chunks
  * of a tensor use the rails in turn. NULL: no connection has room. */
-static struct tern_put_op *next_op(struct tern_xfer *x, struct tern_conn **conn)
+static struct tern_put_op *next_op(
+	struct tern_xfer *x, bool apart, struct tern_conn **conn)
 {
 	struct tern_peer *peer = x->peer;
 	struct tern_put_op *put;
 
 	*conn = tern_peer_conn(peer);
-	if (only_main(x))
+	if (only_main(x, apart))
 		return free_op(peer, 0);
 	for (unsigned i = 0; i < TERN_RAILS_MAX; i++) {
 		unsigned rail = x->rail++ % TERN_RAILS_MAX;
@@ -103,7 +103,7 @@ static void put_done(struct tern_op *op, int status)
 	tern_peer_pump(peer);
 }
 
-void tern_send_resume(struct tern_xfer *x)
+void tern_write_queue(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
 
@@ -112,7 +112,7 @@ void tern_send_resume(struct tern_xfer *x)
 		tern_list_push(&peer->pump.writing[is_apart(x)], &x->queue);
 }
 
-void tern_send_sort(struct tern_peer *peer)
+void tern_write_sort(struct tern_peer *peer)
 {
 	struct tern_list all, *n;
 
@@ -120,7 +120,7 @@ void tern_send_sort(struct tern_peer *peer)
 	tern_list_splice(&all, &peer->pump.writing[0]);
 	tern_list_splice(&all, &peer->pump.writing[1]);
 	while ((n = tern_list_pop(&all)))
-		tern_send_resume(tern_list_entry(n, struct tern_xfer, queue));
+		tern_write_queue(tern_list_entry(n, struct tern_xfer, queue));
 }
 
 /* Issues the put of one chunk. If the tensor is bulk (on rails only), the chunk is
@@ -128,8 +128,9 @@ void tern_send_sort(struct tern_peer *peer)
 static int put_chunk(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
+	bool apart = is_apart(x);
 	struct tern_conn *conn;
-	struct tern_put_op *put = next_op(x, &conn);
+	struct tern_put_op *put = next_op(x, apart, &conn);
 	uint64_t n;
 	struct tern_stage_slot *slot = NULL;
 	struct tern_mem *mem = x->buf.mem;
@@ -138,7 +139,7 @@ static int put_chunk(struct tern_xfer *x)
 
 	if (!put)
 		return -EAGAIN;
-	n = conn->chunk_bytes * (is_apart(x) ? APART_CHUNKS : 1);
+	n = conn->chunk_bytes * (apart ? APART_CHUNKS : 1);
 	n = TERN_MIN(n, x->buf.bytes - x->issued);
 	if (tern_stage_needed(x)) {
 		slot = tern_stage_next(x);
@@ -180,47 +181,60 @@ static void finish_writing(struct tern_xfer *x)
 	tern_list_push(&x->peer->pump.pending, &x->queue);
 }
 
-void tern_send_settled(struct tern_xfer *x)
+void tern_write_settled(struct tern_xfer *x)
 {
 	if (tern_rails_settle(x) == 0)
 		finish_writing(x);
 	tern_peer_pump(x->peer);
 }
 
-int tern_send_write(struct tern_xfer *x)
+/* True if the rest of the tensor is not put: the send was cancelled, or a copy from the
+ * GPU has failed. */
+static bool is_over(const struct tern_xfer *x)
 {
-	bool over = x->cancelled || x->stage.status;
+	return x->cancelled || x->stage.status;
+}
+
+/* True if the next put must wait until the peer has announced its region again. */
+static bool lacks_region(const struct tern_xfer *x)
+{
+	return x->stale && x->issued < x->buf.bytes && !is_over(x);
+}
+
+int tern_write_again(struct tern_xfer *x)
+{
+	int r = lacks_region(x) ? -EAGAIN : 0;
+
+	while (r == 0 && x->issued < x->buf.bytes)
+		r = put_chunk(x);
+	return r == -EINPROGRESS ? -EAGAIN : r;
+}
+
+/* Issues the next put of a send. -EAGAIN: no room; -EINPROGRESS: the send waits for a
+ * confirmation of its rails, for the peer's region, or for a staging slot. */
+static int write_chunk(struct tern_xfer *x)
+{
 	int r = 0;
 
-	if (x->stale && x->issued < x->buf.bytes && !over)
-		return x->state == TERN_XFER_WRITING ? -EINPROGRESS : -EAGAIN;
-	/* The stream sends the DONE of x again, and before it all puts of x. */
-	if (x->state != TERN_XFER_WRITING) {
-		while (r == 0 && x->issued < x->buf.bytes)
-			r = put_chunk(x);
-		return r == -EINPROGRESS ? -EAGAIN : r;
-	}
-	if (!over && x->issued < x->buf.bytes)
+	if (lacks_region(x))
+		return -EINPROGRESS;
+	if (!is_over(x) && x->issued < x->buf.bytes)
 		r = put_chunk(x);
-	over = x->cancelled || x->stage.status;
-	if (r < 0 && !over)
+	if (!is_over(x) && (r < 0 || x->issued < x->buf.bytes))
 		return r;
-	if (over || x->issued == x->buf.bytes) {
-		r = tern_rails_settle(x);
-		if (r == 0)
-			finish_writing(x);
-	}
+	r = tern_rails_settle(x);
+	if (r == 0)
+		finish_writing(x);
 	return r;
 }
 
-/* Issues puts of large transfers in turn, one chunk each, until there is no room. */
-void tern_write_pump(struct tern_list *writing)
+static void pump_list(struct tern_list *writing)
 {
 	struct tern_list *n;
 
 	while ((n = tern_list_pop(writing))) {
 		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, queue);
-		int r = tern_send_write(x);
+		int r = write_chunk(x);
 
 		if (x->state != TERN_XFER_WRITING || r == -EINPROGRESS)
 			/* The transfer waits for something else than room for puts. */
@@ -232,4 +246,10 @@ void tern_write_pump(struct tern_list *writing)
 		if (r < 0)
 			return;
 	}
+}
+
+void tern_write_pump(struct tern_peer *peer)
+{
+	pump_list(&peer->pump.writing[0]);
+	pump_list(&peer->pump.writing[1]);
 }

@@ -300,19 +300,20 @@ int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *header);
 int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *header);
 
 /* Functions that write.c defines: */
-/* Issues puts of a send. -EAGAIN: no room; -EINPROGRESS: it waits for a confirmation of
- * its rails, for the peer's region, or for a staging slot. */
-int tern_send_write(struct tern_xfer *x);
-/* Queues a send in state WRITING, so that the pump calls tern_send_write(). */
-void tern_send_resume(struct tern_xfer *x);
-/* Distributes the sends in state WRITING over the two lists pump.writing again, after a
- * link or rail has come up. */
-void tern_send_sort(struct tern_peer *peer);
-/* Issues the puts of the sends in a list, one chunk each in turn, until there is no
+/* Queues a send in state WRITING, whose puts the pump issues. */
+void tern_write_queue(struct tern_xfer *x);
+/* Issues the puts of all queued sends, one chunk of each in turn, until there is no
  * room. */
-void tern_write_pump(struct tern_list *writing);
+void tern_write_pump(struct tern_peer *peer);
+/* Distributes the queued sends over the two lists pump.writing again, after a link or
+ * rail has come up. */
+void tern_write_sort(struct tern_peer *peer);
+/* Issues all puts of a send again, before its DONE is sent again. -EAGAIN: no room, or it
+ * waits for the peer's region or for a staging slot; other errors: the GPU cannot deliver
+ * the data any more. */
+int tern_write_again(struct tern_xfer *x);
 /* Called when a rail has confirmed its puts. */
-void tern_send_settled(struct tern_xfer *x);
+void tern_write_settled(struct tern_xfer *x);
 
 /* Functions that recv.c defines: */
 void tern_recv_begin(struct tern_xfer *x);
