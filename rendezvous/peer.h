@@ -288,15 +288,20 @@ struct tern_peer {
 	struct tern_peer_stats stats;
 };
 
+/* True if PINGs, RENEWs (regions announced again) or kept messages wait to be sent. */
+static inline bool tern_stream_waits(const struct tern_peer *peer)
+{
+	return peer->stream.pings_due || !tern_list_empty(&peer->renewals) ||
+	       peer->stream.retain.sent_count < peer->stream.retain.count;
+}
+
 /* True if messages wait to be sent. A new message must be queued after them. */
 static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 {
 	return !tern_list_empty(&peer->pump.pending) ||
 	       !tern_list_empty(&peer->pump.answers) ||
-	       !tern_list_empty(&peer->pump.starved) ||
-	       !tern_list_empty(&peer->renewals) || peer->stream.pings_due ||
-	       peer->want.miss_count ||
-	       peer->stream.retain.sent_count < peer->stream.retain.count;
+	       !tern_list_empty(&peer->pump.starved) || peer->want.miss_count ||
+	       tern_stream_waits(peer);
 }
 
 /* True if a receive may send a WANT now: sends of the peer wait for credits, and messages
@@ -418,8 +423,12 @@ int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 int tern_stream_receive(struct tern_peer *peer, const void *message, size_t bytes);
 void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq);
 void tern_stream_lost(struct tern_peer *peer);
+int tern_stream_flush_now(struct tern_peer *peer);
 /* Sends waiting messages; -EAGAIN: some still wait. */
-int tern_stream_flush(struct tern_peer *peer);
+static inline int tern_stream_flush(struct tern_peer *peer)
+{
+	return tern_unlikely(tern_stream_waits(peer)) ? tern_stream_flush_now(peer) : 0;
+}
 /* True if messages are unacknowledged or wait to be sent. */
 bool tern_stream_busy(const struct tern_peer *peer);
 /* Sends our acknowledgement and credits soon. */

@@ -72,7 +72,7 @@ static int pump_answers(struct tern_peer *peer)
 {
 	struct tern_record *record;
 
-	if (tern_want_say_misses(peer) < 0)
+	if (peer->want.miss_count && tern_want_say_misses(peer) < 0)
 		return -EAGAIN;
 	while ((record = tern_list_first(&peer->pump.answers, struct tern_record, queue)))
 		if (say_answer(record) < 0)
@@ -130,7 +130,8 @@ void tern_peer_pump_now(struct tern_peer *peer)
 		if (tern_stream_flush(peer) < 0 || pump_answers(peer) < 0 ||
 			pump_pending(peer) < 0 || pump_starved(peer) < 0)
 			break;
-		tern_want_pump(peer);
+		if (tern_want_is_due(peer))
+			tern_want_pump(peer);
 		if (!tern_list_empty(&peer->renewals))
 			/* RENEWs (regions announced again) wait, and large data would
 			 * take their room. */

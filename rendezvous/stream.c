@@ -172,16 +172,12 @@ static int say_next(struct tern_peer *peer)
 
 /* Sends waiting messages. Until all of them are sent, the pump issues no other puts, or
  * there might never be room for a waiting message. */
-int tern_stream_flush(struct tern_peer *peer)
+int tern_stream_flush_now(struct tern_peer *peer)
 {
-	const struct tern_retain *retain = &peer->stream.retain;
 	int r;
 
-	if (tern_unlikely(peer->stream.pings_due) && say_pings(peer) < 0)
+	if (peer->stream.pings_due && say_pings(peer) < 0)
 		return -EAGAIN;
-	if (tern_likely(retain->sent_count == retain->count &&
-			tern_list_empty(&peer->renewals)))
-		return 0;
 	do
 		r = say_next(peer);
 	while (r > 0);
