@@ -111,13 +111,10 @@ void tern_match_add(
 		grow(match);
 }
 
-void tern_match_remove(struct tern_match *match, struct tern_match_node *node)
+void tern_match_remove_waiting(struct tern_match *match, struct tern_match_node *node)
 {
-	struct tern_match_node *next;
+	struct tern_match_node *next = in_ring(node->ring.next);
 
-	if (!node->waits)
-		return;
-	next = in_ring(node->ring.next);
 	node->waits = false;
 	match->count_of[node->kind]--;
 	if (tern_list_linked(&node->bucket)) {
@@ -130,12 +127,20 @@ void tern_match_remove(struct tern_match *match, struct tern_match_node *node)
 	tern_list_remove(&node->ring);
 }
 
-struct tern_match_node *tern_match_find(const struct tern_match *match,
+struct tern_match_node *tern_match_search(const struct tern_match *match,
 	const struct tern_triple *triple, enum tern_match_kind kind)
 {
-	if (match->count_of[kind] == 0)
-		return NULL;
 	return oldest(bucket_of(match, triple), triple, kind);
+}
+
+struct tern_match_node *tern_match_search_and_remove(struct tern_match *match,
+	const struct tern_triple *triple, enum tern_match_kind kind)
+{
+	struct tern_match_node *n = tern_match_search(match, triple, kind);
+
+	if (n)
+		tern_match_remove_waiting(match, n);
+	return n;
 }
 
 struct tern_match_node *tern_match_before(const struct tern_match_node *node)

@@ -93,12 +93,37 @@ static inline void tern_match_node_init(struct tern_match_node *node)
 void tern_match_add(struct tern_match *match, struct tern_match_node *node,
 	enum tern_match_kind kind);
 
+/* Removes a node that is in the table. */
+void tern_match_remove_waiting(struct tern_match *match, struct tern_match_node *node);
 /* Removes a node. Does nothing if it is not in the table, and then reads only `waits`. */
-void tern_match_remove(struct tern_match *match, struct tern_match_node *node);
+static inline void tern_match_remove(
+	struct tern_match *match, struct tern_match_node *node)
+{
+	if (node->waits)
+		tern_match_remove_waiting(match, node);
+}
 
-/* Returns the oldest node of this triple and kind; NULL: there is none. */
-struct tern_match_node *tern_match_find(const struct tern_match *match,
+/* tern_match_find(), but searches even if the table has no node of this kind. */
+struct tern_match_node *tern_match_search(const struct tern_match *match,
 	const struct tern_triple *triple, enum tern_match_kind kind);
+/* Returns the oldest node of this triple and kind; NULL: there is none. */
+static inline struct tern_match_node *tern_match_find(const struct tern_match *match,
+	const struct tern_triple *triple, enum tern_match_kind kind)
+{
+	return match->count_of[kind] ? tern_match_search(match, triple, kind) : NULL;
+}
+
+/* tern_match_take(), but searches even if the table has no node of this kind. */
+struct tern_match_node *tern_match_search_and_remove(struct tern_match *match,
+	const struct tern_triple *triple, enum tern_match_kind kind);
+/* Removes the oldest node of this triple and kind, and returns it; NULL: there is
+ * none. */
+static inline struct tern_match_node *tern_match_take(struct tern_match *match,
+	const struct tern_triple *triple, enum tern_match_kind kind)
+{
+	return match->count_of[kind] ? tern_match_search_and_remove(match, triple, kind)
+				     : NULL;
+}
 
 /* Returns the node of the same triple and kind that was added just before `node`, which
  * must be in the table. NULL: `node` is the oldest. */

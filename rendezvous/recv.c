@@ -65,15 +65,11 @@ void tern_recv_begin(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
 	struct tern_match_node *n =
-		tern_match_find(&peer->match, &x->node.triple, TERN_MATCH_ARRIVAL);
+		tern_match_take(&peer->match, &x->node.triple, TERN_MATCH_ARRIVAL);
 
 	if (n) {
-		struct tern_record *record =
-			tern_container_of(n, struct tern_record, node);
-
-		tern_match_remove(&peer->match, n);
 		peer->arrival_count--;
-		pair(x, record);
+		pair(x, tern_container_of(n, struct tern_record, node));
 		return;
 	}
 	if (peer->fin_received) {

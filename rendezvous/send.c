@@ -43,6 +43,17 @@ static struct tern_xfer *find_send(
 	return n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 }
 
+/* Returns the record of the oldest POST that waits for a send of this triple, and removes
+ * it from the matching table. NULL: there is none. */
+static struct tern_record *take_post(
+	struct tern_peer *peer, const struct tern_triple *triple)
+{
+	struct tern_match_node *n =
+		tern_match_take(&peer->match, triple, TERN_MATCH_POST);
+
+	return n ? tern_container_of(n, struct tern_record, node) : NULL;
+}
+
 /* True if the tensor is sent inside one EAGER message. This depends on limits of the
  * session only, so a reconnect cannot change it. */
 static bool is_small(const struct tern_xfer *x)
@@ -107,13 +118,13 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 static void promote(struct tern_peer *peer, const struct tern_triple *triple)
 {
 	struct tern_xfer *next = find_send(peer, triple);
-	struct tern_match_node *post;
+	struct tern_record *post;
 
 	if (!next)
 		return;
-	post = tern_match_find(&peer->match, triple, TERN_MATCH_POST);
+	post = take_post(peer, triple);
 	if (post)
-		claim(next, tern_container_of(post, struct tern_record, node));
+		claim(next, post);
 	else if (!tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM))
 		tern_xfer_pend(next);
 }
@@ -182,18 +193,15 @@ void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack)
  * matching table only here. */
 bool tern_send_crossed(struct tern_peer *peer, const struct tern_triple *triple)
 {
-	struct tern_match_node *n;
-
 	for (; peer->stream.sent_apart; peer->stream.sent_apart--) {
-		n = &sent_at(peer, peer->stream.sent_count - peer->stream.sent_apart)
-			     ->node;
+		struct tern_match_node *n =
+			&sent_at(peer, peer->stream.sent_count - peer->stream.sent_apart)
+				 ->node;
+
 		tern_match_node_init(n);
 		tern_match_add(&peer->match, n, TERN_MATCH_SENT);
 	}
-	n = tern_match_find(&peer->match, triple, TERN_MATCH_SENT);
-	if (n)
-		tern_match_remove(&peer->match, n);
-	return n != NULL;
+	return tern_match_take(&peer->match, triple, TERN_MATCH_SENT) != NULL;
 }
 
 /* ---- saying things ---- */
@@ -337,20 +345,21 @@ void tern_send_begin(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
 	const struct tern_triple *triple = triple_of(x);
-	struct tern_match_node *post;
 	bool first = !find_send(peer, triple), free;
+	struct tern_record *post = first ? take_post(peer, triple) : NULL;
 
-	post = first ? tern_match_find(&peer->match, triple, TERN_MATCH_POST) : NULL;
-	free = first && !post && !tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM);
+	if (post) {
+		claim(x, post);
+		return;
+	}
+	free = first && !tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM);
 	/* Fast path: a small send that need not wait is sent now, and is complete
 	 * then. */
 	if (free && is_small(x) && peer->state == TERN_PEER_STATE_UP &&
 		!tern_peer_has_unsaid(peer) && announce_small(x) == 0)
 		return;
 	tern_match_add(&peer->match, &x->node, TERN_MATCH_SEND);
-	if (post)
-		claim(x, tern_container_of(post, struct tern_record, node));
-	else if (free && !(is_small(x) && tern_pump_join_starved(x)))
+	if (free && !(is_small(x) && tern_pump_join_starved(x)))
 		tern_xfer_pend(x);
 }
 
