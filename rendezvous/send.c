@@ -8,7 +8,8 @@
  *         +-- RTS: ANNOUNCED --ATS--> end                  (the peer read it)
  *                       +------CTS--> WRITING -> ...       (the peer cannot read)
  *
- * write.c has the state WRITING.
+ * write.c has the state WRITING. A send that nothing keeps from sending its first message
+ * sends it in tern_send_begin(). The others wait in the matching table.
  *
  * EAGER (the tensor in a message) and RTS (a tensor is ready) need a credit. A send
  * without a credit waits in the list `starved`, until a credit arrives or the peer asks
@@ -64,11 +65,6 @@ static bool is_small(const struct tern_xfer *x)
 		return false;
 	return x->buf.bytes <= (tern_mem_is_slab(x->buf.mem) ? x->peer->eager_mapped_bytes
 							     : x->peer->eager_bytes);
-}
-
-static const void *data_of(const struct tern_xfer *x)
-{
-	return tern_buf_ptr(&x->buf);
 }
 
 /* ---- pairing ---- */
@@ -133,6 +129,13 @@ static void promote(struct tern_peer *peer, const struct tern_triple *triple)
 static void leave_table(struct tern_xfer *x)
 {
 	tern_match_remove(&x->peer->match, &x->node);
+	promote(x->peer, triple_of(x));
+}
+
+/* x stays valid after tern_xfer_end(), because done() is deferred. */
+static void end_and_promote(struct tern_xfer *x, int status)
+{
+	tern_xfer_end(x, status);
 	promote(x->peer, triple_of(x));
 }
 
@@ -208,11 +211,13 @@ bool tern_send_crossed(struct tern_peer *peer, const struct tern_triple *triple)
 
 static void describe(const struct tern_xfer *x, uint8_t type, struct tern_header *h)
 {
+	const struct tern_triple *triple = triple_of(x);
+
 	*h = (struct tern_header){
 		.type = type,
-		.channel = x->channel->number,
-		.key = triple_of(x)->key,
-		.step = triple_of(x)->step,
+		.channel = triple->channel,
+		.key = triple->key,
+		.step = triple->step,
 		.bytes = x->buf.bytes,
 		.src = x->id,
 		.dst = x->wanted ? x->wanted : x->remote_id,
@@ -230,7 +235,7 @@ static int say_eager(struct tern_xfer *x)
 	int r;
 
 	describe(x, TERN_MSG_EAGER, &h);
-	r = tern_stream_send(x->peer, &h, data_of(x), NULL);
+	r = tern_stream_send(x->peer, &h, tern_buf_ptr(&x->buf), NULL);
 	if (r == 0) {
 		x->peer->stats.eager_count++;
 		x->peer->stats.bytes_sent += x->buf.bytes;
@@ -271,13 +276,6 @@ static int say_rts(struct tern_xfer *x)
 	return 0;
 }
 
-/* x stays valid after tern_xfer_end(), because done() is deferred. */
-static void end_and_promote(struct tern_xfer *x, int status)
-{
-	tern_xfer_end(x, status);
-	promote(x->peer, triple_of(x));
-}
-
 /* Calls `say`, which sends an EAGER or RTS. The message takes a credit unless the peer
  * asked for the send by a WANT. -ENOBUFS: there is no credit; -EAGAIN: no room. */
 static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
@@ -305,26 +303,39 @@ static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
 	return -EAGAIN;
 }
 
-/* Sends the tensor in one EAGER message, which ends the send. */
 static int announce_small(struct tern_xfer *x)
 {
 	int r = say_first(x, say_eager);
 
 	if (r == 0)
-		end_and_promote(x, 0);
+		tern_xfer_end(x, 0);
 	return r;
 }
 
+static int announce_large(struct tern_xfer *x)
+{
+	int r = say_first(x, say_rts);
+
+	if (r == 0)
+		tern_xfer_enter(x, TERN_XFER_ANNOUNCED);
+	return r;
+}
+
+/* Sends the first message of a send: an EAGER, which ends the send, or an RTS. */
 static int announce(struct tern_xfer *x)
 {
-	struct tern_peer *peer = x->peer;
+	return is_small(x) ? announce_small(x) : announce_large(x);
+}
+
+/* Announces a send that has waited in the matching table. */
+static int announce_waiting(struct tern_xfer *x)
+{
 	int r;
 
-	if (is_small(x))
-		return announce_small(x);
 	/* This fabric has no put, so the peer must read the tensor: lend its GPU memory
 	 * to the peer's GPU, or copy it to a bounce buffer. */
-	if (tern_stage_needed(x) && !(tern_peer_caps(peer) & TERN_CAP_PUT)) {
+	if (!is_small(x) && tern_stage_needed(x) &&
+		!(tern_peer_caps(x->peer) & TERN_CAP_PUT)) {
 		r = tern_lend_offer(x);
 		if (r == -ENOTSUP)
 			r = tern_stage_lay_out(x);
@@ -333,12 +344,10 @@ static int announce(struct tern_xfer *x)
 		if (r)
 			return 0;
 	}
-	r = say_first(x, say_rts);
-	if (r < 0)
-		return r;
-	tern_xfer_enter(x, TERN_XFER_ANNOUNCED);
-	leave_table(x);
-	return 0;
+	r = announce(x);
+	if (r == 0)
+		leave_table(x);
+	return r;
 }
 
 void tern_send_begin(struct tern_xfer *x)
@@ -353,10 +362,10 @@ void tern_send_begin(struct tern_xfer *x)
 		return;
 	}
 	free = first && !tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM);
-	/* Fast path: a small send that need not wait is sent now, and is complete
-	 * then. */
-	if (free && is_small(x) && peer->state == TERN_PEER_STATE_UP &&
-		!tern_peer_has_unsaid(peer) && announce_small(x) == 0)
+	/* Fast path: a send that need not wait is announced now, and is never in the
+	 * matching table. A tensor in GPU memory may have to be copied first. */
+	if (free && !x->stage.stager && peer->state == TERN_PEER_STATE_UP &&
+		!tern_peer_has_unsaid(peer) && announce(x) == 0)
 		return;
 	tern_match_add(&peer->match, &x->node, TERN_MATCH_SEND);
 	if (free && !(is_small(x) && tern_pump_join_starved(x)))
@@ -397,7 +406,7 @@ int tern_send_advance(struct tern_xfer *x)
 {
 	switch ((enum tern_xfer_state)x->state) {
 	case TERN_XFER_QUEUED:
-		return announce(x);
+		return announce_waiting(x);
 	case TERN_XFER_FINISHING:
 		return finish(x);
 	case TERN_XFER_ANNOUNCED: /* the send waits for room to send CANCEL */
