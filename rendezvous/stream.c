@@ -184,13 +184,11 @@ int tern_stream_flush_now(struct tern_peer *peer)
 	return r;
 }
 
-/* Keeps a copy of a message and sends it, now or when there is room. */
+/* Keeps a copy of a message and sends it, now or when there is room. `spare`: the number
+ * of bytes by which the message may be longer when it is sent again. */
 static int send_kept(struct tern_peer *peer, const void *head, size_t head_bytes,
-	const void *payload, size_t payload_bytes, struct tern_xfer *xfer)
+	const void *payload, size_t payload_bytes, size_t spare, struct tern_xfer *xfer)
 {
-	/* When the message is sent again, its region may be longer: leave room for
-	 * that. */
-	size_t spare = tern_header_has_region(head) ? TERN_REGION_SPARE : 0;
 	struct tern_retained *e =
 		tern_retain_add(&peer->stream.retain, head_bytes + payload_bytes + spare);
 	unsigned char *copy;
@@ -224,7 +222,8 @@ int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 	stamp(peer, header, peer->stream.tx_seq + 1);
 	head_bytes = tern_header_encode(header, head);
 	if (keeps(peer))
-		r = send_kept(peer, head, head_bytes, payload, payload_bytes, xfer);
+		r = send_kept(peer, head, head_bytes, payload, payload_bytes,
+			header->flags & TERN_FLAG_REGION ? TERN_REGION_SPARE : 0, xfer);
 	else
 		r = give(peer, head, head_bytes, payload, payload_bytes);
 	if (r < 0)
