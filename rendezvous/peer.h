@@ -295,6 +295,13 @@ static inline bool tern_stream_waits(const struct tern_peer *peer)
 	       peer->stream.retain.sent_count < peer->stream.retain.count;
 }
 
+/* True if sends have puts to issue. */
+static inline bool tern_write_waits(const struct tern_peer *peer)
+{
+	return !tern_list_empty(&peer->pump.writing[0]) ||
+	       !tern_list_empty(&peer->pump.writing[1]);
+}
+
 /* True if messages wait to be sent. A new message must be queued after them. */
 static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 {
@@ -302,6 +309,17 @@ static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 	       !tern_list_empty(&peer->pump.answers) ||
 	       !tern_list_empty(&peer->pump.starved) || peer->want.miss_count ||
 	       tern_stream_waits(peer);
+}
+
+/* Takes a credit for sending a message, if more than `keep` credits are left. Transfers
+ * that wait for a credit go first: no other may overtake them. */
+static inline bool tern_peer_credit(struct tern_peer *peer, uint32_t keep)
+{
+	struct tern_credit_tx *tx = &peer->stream.credit_tx;
+
+	if (!peer->pump.serving_starved && !tern_list_empty(&peer->pump.starved))
+		return false;
+	return tx->granted - tx->used > keep && tern_credit_take(tx);
 }
 
 /* True if a receive may send a WANT now: sends of the peer wait for credits, and messages

@@ -12,16 +12,6 @@
 
 #include <errno.h>
 
-bool tern_peer_credit(struct tern_peer *peer, uint32_t keep)
-{
-	struct tern_credit_tx *tx = &peer->stream.credit_tx;
-
-	/* Transfers that wait for a credit go first: no other may overtake them. */
-	if (!peer->pump.serving_starved && !tern_list_empty(&peer->pump.starved))
-		return false;
-	return tx->granted - tx->used > keep && tern_credit_take(tx);
-}
-
 static int advance(struct tern_xfer *x)
 {
 	return x->is_send ? tern_send_advance(x) : tern_recv_advance(x);
@@ -136,7 +126,8 @@ void tern_peer_pump_now(struct tern_peer *peer)
 			/* RENEWs (regions announced again) wait, and large data would
 			 * take their room. */
 			continue;
-		tern_write_pump(peer);
+		if (tern_write_waits(peer))
+			tern_write_pump(peer);
 	} while (!tern_list_empty(&peer->pump.pending) ||
 		 !tern_list_empty(&peer->pump.answers) ||
 		 !tern_list_empty(&peer->renewals));

@@ -240,17 +240,13 @@ void tern_xfer_pend(struct tern_xfer *x);
  * what tern_xfer_pend() does, in fewer steps. False: no send waits, or other messages
  * wait. */
 bool tern_pump_join_starved(struct tern_xfer *x);
-/* Takes a credit for sending a message, if more than `keep` credits are left. */
-bool tern_peer_credit(struct tern_peer *peer, uint32_t keep);
 void tern_peer_pump_now(struct tern_peer *peer);
 /* Continues everything of this peer that can proceed now: messages, answers, puts,
  * goodbye. */
 static inline void tern_peer_pump(struct tern_peer *peer)
 {
 	if (tern_peer_has_unsaid(peer) || tern_want_is_due(peer) ||
-		!tern_list_empty(&peer->pump.writing[0]) ||
-		!tern_list_empty(&peer->pump.writing[1]) || peer->fin_wanted ||
-		peer->fin_received)
+		tern_write_waits(peer) || peer->fin_wanted || peer->fin_received)
 		tern_peer_pump_now(peer);
 }
 
