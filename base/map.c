@@ -55,14 +55,6 @@ void tern_map_add(struct tern_map *map, struct tern_map_node *node, uint64_t key
 	tern_list_push(bucket_of(map, key), &node->chain);
 }
 
-void tern_map_remove(struct tern_map *map, struct tern_map_node *node)
-{
-	if (!tern_list_linked(&node->chain))
-		return;
-	map->count--;
-	tern_list_remove(&node->chain);
-}
-
 struct tern_map_node *tern_map_find(const struct tern_map *map, uint64_t key)
 {
 	struct tern_list *bucket = bucket_of(map, key);

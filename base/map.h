@@ -35,7 +35,13 @@ static inline void tern_map_node_init(struct tern_map_node *node)
 
 /* Adds a node, which must not be in a map already. */
 void tern_map_add(struct tern_map *map, struct tern_map_node *node, uint64_t key);
-void tern_map_remove(struct tern_map *map, struct tern_map_node *node);
+static inline void tern_map_remove(struct tern_map *map, struct tern_map_node *node)
+{
+	if (!tern_list_linked(&node->chain))
+		return;
+	map->count--;
+	tern_list_remove(&node->chain);
+}
 /* Returns the node with that key, or NULL. If several nodes have the key, the one that
  * was added first. */
 struct tern_map_node *tern_map_find(const struct tern_map *map, uint64_t key);

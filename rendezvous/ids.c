@@ -50,13 +50,11 @@ int tern_xfer_id(struct tern_xfer *x)
 	return 0;
 }
 
-void tern_xfer_forget_id(struct tern_xfer *x)
+void tern_xfer_free_id(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
 	uint32_t i = x->id & 0xffff;
 
-	if (!x->id)
-		return;
 	peer->ids.slots[i].xfer = NULL;
 	if (++peer->ids.slots[i].generation == 0)
 		peer->ids.slots[i].generation = 1;

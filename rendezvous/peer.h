@@ -366,9 +366,15 @@ void tern_peer_cut(struct tern_peer *peer, int status);
 void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int status);
 /* Called when the last copy from or to GPU memory for this peer has ended. */
 void tern_peer_settled(struct tern_peer *peer);
+/* Makes the deferred call `end_call`. */
+void tern_peer_end_soon(struct tern_peer *peer);
 /* Called when a request has ended: if the session is to be closed and no send is left,
  * FIN (goodbye) is sent. */
-void tern_peer_maybe_finish(struct tern_peer *peer);
+static inline void tern_peer_maybe_finish(struct tern_peer *peer)
+{
+	if (peer->state == TERN_PEER_STATE_UP && (peer->fin_wanted || peer->fin_received))
+		tern_peer_end_soon(peer);
+}
 struct tern_peer *tern_peer_by_token(
 	struct tern_rdv *rdv, uint64_t token, uint64_t incarnation);
 void tern_peer_destroy(struct tern_peer *peer);

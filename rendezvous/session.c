@@ -25,7 +25,7 @@
 static void end_call(struct tern_deferred *deferred);
 static void retry(struct tern_timer *timer);
 
-static void defer_end(struct tern_peer *peer)
+void tern_peer_end_soon(struct tern_peer *peer)
 {
 	tern_defer(peer->rdv->ctx, &peer->end_call);
 }
@@ -421,7 +421,7 @@ void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int sta
 			tern_peer_down(peer, status);
 	}
 	if (peer->state == TERN_PEER_STATE_DOWN)
-		defer_end(peer);
+		tern_peer_end_soon(peer);
 }
 
 void tern_peer_link_closed(struct tern_peer *peer)
@@ -429,7 +429,7 @@ void tern_peer_link_closed(struct tern_peer *peer)
 	peer->over_count--;
 	peer->link_count--;
 	if (peer->state == TERN_PEER_STATE_DOWN)
-		defer_end(peer);
+		tern_peer_end_soon(peer);
 }
 
 void tern_peer_cut(struct tern_peer *peer, int status)
@@ -455,7 +455,7 @@ void tern_peer_down(struct tern_peer *peer, int status)
 	tern_list_for_each_safe (n, &peer->links)
 		tern_link_close(tern_list_entry(n, struct tern_link, of_peer), status,
 			status == 0 || peer->in_accept);
-	defer_end(peer);
+	tern_peer_end_soon(peer);
 }
 
 /* True: the peer may still read the data of this send in place, until it releases the
@@ -568,13 +568,7 @@ static void end_call(struct tern_deferred *deferred)
 void tern_peer_settled(struct tern_peer *peer)
 {
 	if (peer->state == TERN_PEER_STATE_DOWN)
-		defer_end(peer);
-}
-
-void tern_peer_maybe_finish(struct tern_peer *peer)
-{
-	if (peer->state == TERN_PEER_STATE_UP && (peer->fin_wanted || peer->fin_received))
-		defer_end(peer);
+		tern_peer_end_soon(peer);
 }
 
 void tern_peer_close(struct tern_peer *peer)
@@ -593,7 +587,7 @@ void tern_peer_free(struct tern_peer *peer)
 	peer->freed = true;
 	tern_peer_down(peer, -ECANCELED);
 	if (peer->finished)
-		defer_end(peer);
+		tern_peer_end_soon(peer);
 }
 
 void tern_peer_destroy(struct tern_peer *peer)

@@ -26,9 +26,8 @@ void tern_xfer_init(
 	channel->peer->send_count += is_send;
 }
 
-/* For each state, a bit set of the states that may follow: the diagram in xfer.h. */
 #define TO(state) (1u << TERN_XFER_##state)
-static const uint32_t edges[TERN_XFER_STATE_COUNT] = {
+const uint32_t tern_xfer_edges[TERN_XFER_STATE_COUNT] = {
 	[TERN_XFER_QUEUED] =
 		TO(ANNOUNCED) | TO(WRITING) | TO(FINISHING) | TO(FLUSHING) | TO(ENDED),
 	[TERN_XFER_ANNOUNCED] = TO(WRITING) | TO(FINISHING) | TO(FLUSHING) | TO(ENDED),
@@ -50,28 +49,15 @@ static const uint32_t edges[TERN_XFER_STATE_COUNT] = {
 };
 #undef TO
 
-void tern_xfer_enter(struct tern_xfer *x, enum tern_xfer_state next)
-{
-	tern_assert(edges[x->state] & (1u << next));
-	if (x->state == TERN_XFER_LANDING)
-		x->peer->landing_count--;
-	if (next == TERN_XFER_LANDING)
-		x->peer->landing_count++;
-	x->state = (uint8_t)next;
-}
-
 /* ---- names ---- */
 
-bool tern_xfer_clashes(const struct tern_xfer *x, const struct tern_name *theirs)
+void tern_xfer_log_clash(const struct tern_xfer *x, const struct tern_name *theirs)
 {
-	if (!tern_names_differ(&x->name, theirs))
-		return false;
 	tern_log(x->rdv->ctx->env, TERN_LOG_ERROR,
 		"%s: our name \"%.*s\" and the peer's name \"%.*s\" have the same key "
 		"%016llx: rename one of them",
 		x->peer->name, x->name.bytes, x->name.text, theirs->bytes, theirs->text,
 		(unsigned long long)x->node.triple.key);
-	return true;
 }
 
 /* ---- memory ---- */

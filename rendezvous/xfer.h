@@ -206,15 +206,34 @@ static inline struct tern_triple tern_header_triple(
 /* Functions that xfer.c defines: */
 void tern_xfer_init(
 	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags);
-/* Changes the state. The diagram at enum tern_xfer_state must allow the transition. */
-void tern_xfer_enter(struct tern_xfer *x, enum tern_xfer_state next);
+/* For each state, a bit set of the states that may follow it in the diagram at enum
+ * tern_xfer_state. */
+extern const uint32_t tern_xfer_edges[TERN_XFER_STATE_COUNT];
+/* Changes the state. */
+static inline void tern_xfer_enter(struct tern_xfer *x, enum tern_xfer_state next)
+{
+	tern_assert(tern_xfer_edges[x->state] & (1u << next));
+	if (x->state == TERN_XFER_LANDING)
+		x->peer->landing_count--;
+	if (next == TERN_XFER_LANDING)
+		x->peer->landing_count++;
+	x->state = (uint8_t)next;
+}
 /* Lets the peer access the transfer's memory, and sets x->region. */
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
 /* Ends the peer's access to our region of x. -EINPROGRESS: the peer may still access the
  * memory; x is FLUSHING now, and ends with `status` later. */
 int tern_xfer_withdraw(struct tern_xfer *x, int status);
+void tern_xfer_log_clash(const struct tern_xfer *x, const struct tern_name *theirs);
 /* True, with a log line, if both halves of the rendezvous have names and these differ. */
-bool tern_xfer_clashes(const struct tern_xfer *x, const struct tern_name *theirs);
+static inline bool tern_xfer_clashes(
+	const struct tern_xfer *x, const struct tern_name *theirs)
+{
+	if (tern_likely(!tern_names_differ(&x->name, theirs)))
+		return false;
+	tern_xfer_log_clash(x, theirs);
+	return true;
+}
 /* Ends the peer's access to the memory, then ends the transfer. */
 void tern_xfer_end(struct tern_xfer *x, int status);
 /* Ends the transfer. Call it only when neither the peer nor a copy accesses its
@@ -225,7 +244,13 @@ void tern_rdv_run_completed(struct tern_rdv *rdv);
 /* Functions that ids.c defines: */
 /* Gives x an id, unless it has one. -EAGAIN: all 65535 ids are in use, or no memory. */
 int tern_xfer_id(struct tern_xfer *x);
-void tern_xfer_forget_id(struct tern_xfer *x);
+void tern_xfer_free_id(struct tern_xfer *x);
+/* Frees the id of x, if it has one. */
+static inline void tern_xfer_forget_id(struct tern_xfer *x)
+{
+	if (x->id)
+		tern_xfer_free_id(x);
+}
 struct tern_xfer *tern_xfer_by_id(struct tern_peer *peer, uint32_t id);
 /* Stores that the send x writes into the buffer of the peer's receive `id`. */
 void tern_xfer_write_into(struct tern_xfer *x, uint32_t id);
