@@ -81,6 +81,9 @@ def parse():
                    help="tell what is slower or faster than in another commit")
     p.add_argument("--base", metavar="COMMIT",
                    help="with --check: that commit; default: the one of the committed report")
+    p.add_argument("--no-peers", action="store_true",
+                   help="with --check: only Tern's own programs; else also each peer whose program "
+                   "differs, which is all of them after a change of bench/pair.c")
     p.add_argument("--strict", action="store_true",
                    help="with --check: exit code 1 if a figure is worse")
     p.add_argument("--resume", action="store_true",
@@ -108,9 +111,9 @@ def parse():
         p.error(f"--rounds {options.rounds}: at least 1")
     if options.release_grpc and options.no_install:
         p.error("--release-grpc: not with --no-install")
-    for name in ("strict", "base"):
+    for name in ("strict", "base", "no_peers"):
         if getattr(options, name) and not options.check:
-            p.error(f"--{name}: only with --check")
+            p.error(f"--{name.replace('_', '-')}: only with --check")
     if options.check and options.out:
         p.error("--out: not with --check, which writes no report")
     if options.pool and (options.questions or options.check or options.resume):
@@ -173,7 +176,7 @@ def measure_all(options, missing, here, journal, old):
 
 def check_all(options, missing, here, journal, base):
     plan = plan_of(options, missing)
-    found = Check(base, options.rounds, journal, say)
+    found = Check(base, options.rounds, not options.no_peers, journal, say)
     for name in options.questions:
         say(f"{name}:")
         found.ask(QUESTIONS[name](plan))
@@ -294,7 +297,7 @@ def prepare(options, base):
 def begin(options, journal, here, missing, base):
     """The journal has what was kept, or begins anew."""
     asked = {"quick": options.quick, "rounds": options.rounds, "base": base.commit if base else "",
-             "full": options.full, "out": str(options.out), "questions": " ".join(options.questions)}
+             "peers": not options.no_peers, "full": options.full, "out": str(options.out), "questions": " ".join(options.questions)}
     now = identity(TOP, options.tern.resolve(), here, asked, missing)
     if options.resume:
         journal.resume(now)

@@ -57,11 +57,11 @@ def compared(question):
             if not number or metric[0] in asked]
 
 
-def pairs(question, base, say):
+def pairs(question, base, with_peers, say):
     """The question to both trees: every contender that may have moved, and its twin after it."""
     found = []
     for contender in question.contenders:
-        if contender.missing or not contender.ours and base.is_same(contender):
+        if contender.missing or not contender.ours and (not with_peers or base.is_same(contender)):
             continue
         twin = base.twin(contender)
         if twin.missing:
@@ -97,8 +97,9 @@ def again(question, suspects):
 
 
 class Check:
-    def __init__(self, base, rounds, journal, say):
-        self.base, self.rounds, self.journal, self.say = base, rounds, journal, say
+    def __init__(self, base, rounds, with_peers, journal, say):
+        self.base, self.rounds, self.with_peers = base, rounds, with_peers
+        self.journal, self.say = journal, say
         self.records, self.failed = {}, []
         self.moved = []  # (question, Move)
         self.compared, self.not_compared = 0, {}
@@ -110,7 +111,7 @@ class Check:
         return moves(question, record)
 
     def ask(self, question):
-        both = None if question.all_rounds else pairs(question, self.base, self.say)
+        both = None if question.all_rounds else pairs(question, self.base, self.with_peers, self.say)
         if both is None or not both.contenders:
             self.not_compared[question.name] = ("no program of it differs" if both else
                                                 "it measures all of its rounds at once")

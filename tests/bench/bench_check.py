@@ -140,6 +140,8 @@ def a_slower_peer_makes_tern_better(repository):
     code, said = repository.bench("--check", "--base", "HEAD", "--strict")
     assert code == 0 and "top: begin: 0 worse, 1 better, 1 the same" in said, said
     assert "better: first, Raw, a peer, poll, 64, p50_us: 40.0 -> 50.0 us, 1.250 [" in said, said
+    code, said = repository.bench("--check", "--base", "HEAD", "--no-peers")
+    assert code == 0 and "top: begin: 0 worse, 0 better, 1 the same" in said, said
     repository.change("bench/peer.sh", ": 50", ": 30")
     code, said = repository.bench("--check", "--base", "HEAD", "--strict")
     assert code == 1 and "worse: first, Raw, a peer" in said, said
@@ -172,6 +174,7 @@ def what_cannot_be_a_base_is_refused_in_a_line(repository):
     for arguments, words in ((("--check", "--base", "nowhere"), "--base nowhere: no commit"),
                              (("--check", "--base", "-x"), "expected one argument"),
                              (("--base", "HEAD"), "--base: only with --check"),
+                             (("--no-peers",), "--no-peers: only with --check"),
                              (("--check", "--out", "x"), "--out: not with --check")):
         code, said = repository.bench(*arguments)
         assert code == 2 and words in said.splitlines()[-1], said
@@ -261,7 +264,7 @@ def a_contender_runs_next_to_its_twin_in_turns():
             for key in ("a", "b")]
     base = mock.Mock()
     base.twin = lambda c: measure.Contender(c.key + "@base", "", ["true"], wait=c.wait, fabric=c.fabric)
-    both = check.pairs(measure.Question("q", "Q", "", tern, METRICS), base, None)
+    both = check.pairs(measure.Question("q", "Q", "", tern, METRICS), base, True, None)
     groups = [[c.key for c in group] for number in range(2)
               for group in measure.order(both.contenders, "q", number)]
     assert sorted(groups) == [["a", "a@base"], ["a@base", "a"], ["b", "b@base"], ["b@base", "b"]]
