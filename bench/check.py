@@ -3,10 +3,11 @@
 
 Both are measured in one run: each contender next to its twin of the base, so neither another
 machine nor another hour is taken for a change. A peer runs only if its program differs, since one
-that is the same cannot have moved. A figure has moved if two sittings say so: the contenders of
-which one seems to have moved are measured again, and the second sitting must find the same. Each
-sitting is wrong about one unchanged figure of a hundred, half of them to either side. So of 100
-unchanged figures one is said to have moved in one run of 200.
+that is the same cannot have moved. A figure has moved if two sittings say so: the first one is
+short and wrong about one unchanged figure of ten, and only the contenders of those that seem to
+have moved are measured again, in more rounds. The second is wrong about one of a thousand, and
+must find the same direction. So of 100 unchanged figures one is said to have moved in one run of
+200.
 """
 import dataclasses
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ import measure
 from base import KEY
 from goals import GOALS
 
-CONFIDENCE = 0.99
+# Of the intervals of the first and the second sitting.
+SUSPECTED, CONFIRMED = 0.9, 0.999
+AGAIN_ROUNDS = 3  # times as many rounds
 AGAIN = ", again"  # ends the name of a question's second sitting
 
 
@@ -71,7 +74,7 @@ def pairs(question, base, with_peers, say):
     return dataclasses.replace(question, contenders=found, metrics=compared(question))
 
 
-def moves(question, record):
+def moves(question, record, confidence):
     """A Move for each figure that both trees have."""
     found = []
     for key, twin in record.found.items():
@@ -85,7 +88,7 @@ def moves(question, record):
                     found.append(Move(
                         record.found[leader], (leader, point, metric), unit, better == "smaller",
                         *(figures.figure(values).mean for values in both[::-1]),
-                        figures.student_interval(quotients, CONFIDENCE)))
+                        figures.student_interval(quotients, confidence)))
     return found
 
 
@@ -104,11 +107,11 @@ class Check:
         self.moved = []  # (question, Move)
         self.compared, self.not_compared = 0, {}
 
-    def sitting(self, question):
-        record = measure.ask(question, self.rounds, self.journal, self.say)
+    def sitting(self, question, rounds, confidence):
+        record = measure.ask(question, rounds, self.journal, self.say)
         self.records[question.name] = record.as_json()
         self.failed += [f"{question.name}: {title}: {why}" for title, why in record.failed.items()]
-        return moves(question, record)
+        return moves(question, record, confidence)
 
     def ask(self, question):
         both = None if question.all_rounds else pairs(question, self.base, self.with_peers, self.say)
@@ -116,13 +119,14 @@ class Check:
             self.not_compared[question.name] = ("no program of it differs" if both else
                                                 "it measures all of its rounds at once")
             return
-        first = self.sitting(both)
+        first = self.sitting(both, self.rounds, SUSPECTED)
         self.compared += len(first)
         suspects = {move.place: move.verdict for move in first if move.verdict != "same"}
         if not suspects:
             return
         self.say(f"  {question.name}: {len(suspects)} of {len(first)} figures seem to have moved")
-        second = self.sitting(again(both, [move for move in first if move.place in suspects]))
+        second = self.sitting(again(both, [move for move in first if move.place in suspects]),
+                              AGAIN_ROUNDS * self.rounds, CONFIRMED)
         self.moved += [(question.name, move) for move in second
                        if suspects.get(move.place) == move.verdict]
 
