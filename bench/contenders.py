@@ -296,11 +296,7 @@ class Maker:
         return self.pair(peer, "step", words, len(sizes))
 
     def tern_step(self, fabric, wait, sizes, steps):
-        tern = Peer(f"tern.{fabric}.{wait}", f"Tern, {fabric}", "../tern_pair", "gcc", fabric, wait,
-                    fabric)
-        contender = self.step(tern, sizes, steps)
-        contender.ours = True
-        return contender
+        return ours(self.step(tern_pair(fabric, wait), sizes, steps))
 
     def calibration(self, peer, tool, size, rounds):
         """The peer in its program of this folder, and after it its own tool, which is run next to it."""
@@ -339,6 +335,16 @@ class Maker:
         program = install.BUILD / name
         return Contender(key, title, [str(program), *map(str, arguments)],
                          missing=self.why_missing(package, program), **more)
+
+
+def tern_pair(fabric, wait):
+    """Tern as a program of bench/pair.h, for what `tern bench` does not measure."""
+    return Peer(f"tern.{fabric}.{wait}", f"Tern, {fabric}", "../tern_pair", "gcc", fabric, wait, fabric)
+
+
+def ours(contender):
+    contender.ours = True
+    return contender
 
 
 def windows(points):

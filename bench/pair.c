@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,11 @@ unsigned char *pair_tensor(const struct pair *p, uint64_t n)
 	return p->tensors + p->slots[n % p->inflight].offset;
 }
 
+unsigned char *pair_reply(const struct pair *p, uint64_t n)
+{
+	return pair_tensor(p, n) + p->replies_at;
+}
+
 void pair_tell(const struct pair *p, const void *data, size_t bytes)
 {
 	two_tell(p->fd, data, bytes);
@@ -72,6 +78,14 @@ void pair_tell(const struct pair *p, const void *data, size_t bytes)
 void pair_hear(const struct pair *p, void *data, size_t bytes)
 {
 	two_hear(p->fd, data, bytes);
+}
+
+/* True if pair_hear() has something to read. */
+static bool is_told(const struct pair *p)
+{
+	struct pollfd fd = {.fd = p->fd, .events = POLLIN};
+
+	return poll(&fd, 1, 0) > 0;
 }
 
 static void meet(const struct pair *p)
@@ -114,10 +128,30 @@ static void get_tensors(
 		if (plan->sizes[i] > p->size_max)
 			p->size_max = plan->sizes[i];
 	}
+	p->replies_at = bytes;
+	if (p->both_ways)
+		bytes *= 2;
 	p->tensors = ops->memory ? ops->memory(p, bytes) : bench_memory(bytes, false);
 }
 
 /* ---- measuring one size, or one kind of step ---- */
+
+/* The number by which the contents of answer n are made: not that of its message, so that
+ * the message sent back is no right answer. */
+static uint64_t reply_number(uint64_t n)
+{
+	return ~n;
+}
+
+/* Exits with an error line if one of the first messages or answers has other contents than
+ * `number` says. */
+static void check(const struct pair *p, const char *what, const unsigned char *tensor,
+	uint64_t n, uint64_t number)
+{
+	if (n < p->inflight && !bench_holds(tensor, pair_bytes(p, n), number))
+		pair_die("%s %llu of %zu bytes arrived with other contents", what,
+			(unsigned long long)n, pair_bytes(p, n));
+}
 
 /* Messages that are measured as one round. */
 static unsigned per_round(const struct pair *p)
@@ -146,6 +180,8 @@ static void finish_message(const struct pair_ops *ops, struct pair *p, struct ti
 	if ((p->reply_each || (p->in_steps && (n + 1) % per == 0)) && n >= p->warmup)
 		t->trips_ns[(n - p->warmup) / per] =
 			bench_now_ns() - posted_ns[(n + 1 - per) % p->inflight];
+	if (p->both_ways)
+		check(p, "answer", pair_reply(p, n), n, reply_number(n));
 	count_message(p, t, n);
 }
 
@@ -203,12 +239,11 @@ static void receive_all(const struct pair_ops *ops, struct pair *p, struct timin
 {
 	for (uint64_t n = 0; n < p->total; n++) {
 		ops->receive(p, n);
-		if (n < p->inflight &&
-			!bench_holds(pair_tensor(p, n), pair_bytes(p, n), n))
-			pair_die("message %llu of %zu bytes arrived with other contents",
-				(unsigned long long)n, pair_bytes(p, n));
-		count_message(p, t, n);
+		check(p, "message", pair_tensor(p, n), n, n);
 		ops->answer(p, n);
+		if (ops->flush && (n + 1 == p->warmup || n + 1 == p->total))
+			ops->flush(p);
+		count_message(p, t, n);
 	}
 }
 
@@ -217,7 +252,7 @@ static void print(const struct pair_ops *ops, const struct plan *plan,
 {
 	uint64_t messages = p->total - p->warmup, rounds = messages / per_round(p);
 	double seconds = (double)(t->end_ns - t->start_ns) / 1e9;
-	double gb = (double)p->size * (double)rounds / 1e9;
+	double gb = (double)p->size * (double)rounds * (p->both_ways ? 2 : 1) / 1e9;
 
 	printf("{\"bench\": \"%s\", \"peer\": \"%s\", \"variant\": \"%s\", \"version\": "
 	       "\"%s\", \"wait\": \"%s\", \"size\": %zu, \"inflight\": %u, \"rounds\": "
@@ -237,6 +272,20 @@ static void print(const struct pair_ops *ops, const struct plan *plan,
 		gb / seconds, (double)messages / seconds,
 		(double)(t->cpu_ns + cpu_ns) / 1e9 / gb);
 	fflush(stdout);
+}
+
+/* Fills what this end sends, and in both directions clears where the answers come, which
+ * have the contents of the size before. */
+static void fill_first(const struct pair *p)
+{
+	for (unsigned i = 0; i < p->inflight; i++) {
+		if (p->sender)
+			bench_fill(pair_tensor(p, i), pair_bytes(p, i), i);
+		if (p->sender && p->both_ways)
+			memset(pair_reply(p, i), 0, pair_bytes(p, i));
+		if (!p->sender && p->both_ways)
+			bench_fill(pair_reply(p, i), pair_bytes(p, i), reply_number(i));
+	}
 }
 
 /* `sizes`: see lay_out(). */
@@ -259,14 +308,15 @@ static void run_size(const struct pair_ops *ops, const struct plan *plan, struct
 	else if (p->warmup < rounds / 20)
 		p->warmup = rounds / 20;
 	p->total = p->warmup + rounds * per_round(p);
-	for (unsigned i = 0; p->sender && i < p->inflight; i++)
-		bench_fill(pair_tensor(p, i), pair_bytes(p, i), i);
+	fill_first(p);
 	if (ops->begin)
 		ops->begin(p);
 	alarm(LIMIT_S);
 	meet(p);
 	(p->sender ? send_all : receive_all)(ops, p, &t);
 	if (p->sender) {
+		while (ops->progress && !is_told(p))
+			ops->progress(p);
 		pair_hear(p, &other_cpu_ns, sizeof(other_cpu_ns));
 		print(ops, plan, p, &t, other_cpu_ns);
 	} else {
@@ -311,14 +361,15 @@ static bool listed(const char *list, const char *name)
 static void usage(const struct pair_ops *ops)
 {
 	fprintf(stderr,
-		"usage: %s --test lat|bw|rate --size N,... --rounds M,... [--inflight K] "
+		"usage: %s --test lat|bw|rate%s --size N,... --rounds M,... [--inflight "
+		"K] "
 		"[--variant V] [--wait W] [--rewrite] [--answer-first] [--pin no] "
 		"[--offer R]\n"
 		"or, steps of K tensors with a size each: --test step --size N1,...,NK "
 		"--rounds M --inflight K\n"
 		"variants: %s; waits: %s\n",
-		program_invocation_short_name, *ops->variants ? ops->variants : "none",
-		ops->waits);
+		program_invocation_short_name, ops->both_ways ? "|both" : "",
+		*ops->variants ? ops->variants : "none", ops->waits);
 	if (!ops->rank)
 		fprintf(stderr,
 			"on two hosts: --serve HOST:PORT alone on one of them, and "
@@ -381,7 +432,9 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 		}
 	}
 	p->in_steps = plan->test && strcmp(plan->test, "step") == 0;
-	if (!plan->test || !listed("lat,bw,rate,step", plan->test) || !plan->size_count ||
+	p->both_ways = plan->test && strcmp(plan->test, "both") == 0;
+	if (!plan->test || !listed("lat,bw,rate,step,both", plan->test) ||
+		(p->both_ways && !ops->both_ways) || !plan->size_count ||
 		rounds_count != (p->in_steps ? 1 : plan->size_count) || !p->inflight ||
 		(p->in_steps && p->inflight != plan->size_count) ||
 		!listed(ops->variants, p->variant) || !wait ||

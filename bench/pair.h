@@ -20,6 +20,10 @@
  * Where the messages are those of steps (`in_steps`), each slot has a size of its own: a
  * step is one message of each slot. The receiver answers its last one, and the sender
  * begins the next step when it has that answer.
+ *
+ * In both directions (`both_ways`), each answer has as many bytes as its message, and the
+ * sender gets them in a tensor of its own; the first answers are checked, too. The sender
+ * posts receives ahead, and answer() does not wait until the answer has left.
  */
 #ifndef TERN_BENCH_PAIR_H
 #define TERN_BENCH_PAIR_H
@@ -42,6 +46,7 @@ struct pair {
 	size_t size_max; /* of any message of this run */
 	unsigned inflight;
 	bool in_steps;
+	bool both_ways; /* answer n has pair_bytes(p, n) bytes, not PAIR_REPLY_BYTES */
 	/* Messages of the present size: `total`, of which the first `warmup` are not
 	 * counted. */
 	uint64_t warmup, total;
@@ -62,6 +67,7 @@ struct pair {
 	int fd;         /* socket to the other process, for pair_tell() and pair_hear() */
 	void *state;    /* for the peer's own use */
 	unsigned char *tensors;
+	size_t replies_at; /* offset of the answers in `tensors`, if they are tensors */
 	struct pair_slot *slots; /* see pair_bytes() and pair_tensor() */
 };
 
@@ -70,6 +76,7 @@ struct pair_ops {
 	/* names of the variants, as "unary,stream"; "" if there is only one */
 	const char *variants;
 	const char *waits; /* allowed values of --wait, as "poll,sleep" */
+	bool both_ways;    /* has --test both */
 	const char *(*version)(void);
 	/* NULL: pair_main() forks the second process, or runs one end of two hosts. Else
 	 * (MPI) another program has started both, and this returns the number of this
@@ -86,6 +93,13 @@ struct pair_ops {
 	void (*await)(struct pair *p, uint64_t n);
 	void (*receive)(struct pair *p, uint64_t n);
 	void (*answer)(struct pair *p, uint64_t n);
+	/* Receiver: waits until all its answers have left. Called when the warm-up has ended,
+	 * and after the last message of a size. NULL: answer() waits. */
+	void (*flush)(struct pair *p);
+	/* Sender: handles what has happened, without waiting. Called after the last message of
+	 * a size until the receiver has flushed, since the last answers may not have left
+	 * before this end says that it has them. NULL: the library has threads for that. */
+	void (*progress)(struct pair *p);
 	void (*close)(struct pair *p); /* may be NULL */
 };
 
@@ -102,6 +116,9 @@ size_t pair_bytes(const struct pair *p, uint64_t n); /* size of message n */
 /* Returns the memory of tensor n. All tensors are in huge pages if the system has them,
  * and every page was touched before. */
 unsigned char *pair_tensor(const struct pair *p, uint64_t n);
+/* Returns the memory of answer n in both directions: what the receiver sends, and where the
+ * sender gets it. It has pair_bytes(p, n) bytes. */
+unsigned char *pair_reply(const struct pair *p, uint64_t n);
 
 void pair_tell(const struct pair *p, const void *data, size_t bytes);
 /* Reads exactly `bytes` bytes that the other process has sent with pair_tell(). */

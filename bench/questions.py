@@ -34,11 +34,11 @@ class Plan:
 
     def peers(self, question, peers, test):
         """The peers of a question that have its test. A quick run has only the plain C programs and
-        the peers that a goal of the question names; of those it needs all, since the worst ratio
-        counts."""
+        the peers that a goal of the question names, if it has goals; of those it needs all, since the
+        worst ratio counts."""
         asking = [goal for goal in GOALS if goal.question == question]
         return [p for p in peers if test in p.tests and (self.full or not p.rare) and
-                (not self.quick or p.package == "gcc" or
+                (not self.quick or not asking or p.package == "gcc" or
                  any(goal.is_against(p.key) for goal in asking))]
 
 
@@ -141,6 +141,31 @@ def bandwidth_tcp(plan):
 def bandwidth_shm(plan):
     return Question("bandwidth-shm", "Bandwidth through shared memory",
                     "As over TCP.", bandwidth(plan, "shm", who.shm_peers()), BANDWIDTH)
+
+
+def both_directions(plan):
+    inflight, found = 16, []
+    for peers, fabric, sizes in (
+            (who.tcp_peers(), "tcp", plan.sizes([64 * K, M, 16 * M], [64 * K, 16 * M])),
+            (who.shm_peers(), "shm", [64 * K, M])):
+        points = [(size, rounds_of(size, most=2000, least=2 * inflight, bytes_in_all=256 * M))
+                  for size in sizes]
+        found += [who.ours(plan.make.peer(who.tern_pair(fabric, wait), "both", points, inflight))
+                  for wait in ("poll", "sleep")]
+        found += [plan.make.peer(peer, "both", points, inflight)
+                  for peer in plan.peers("both-directions", peers, "bw")
+                  if not peer.slow and peer.program != "shm_copy"]
+    for contender in found:
+        contender.point = lambda line: f"{line['size']}x{line['inflight']}"
+    return Question(
+        "both-directions", "Tensors in both directions at once",
+        "A tensor of N bytes goes out, and another one of N bytes comes back as its answer, 16 under "
+        "way. An answer begins when its message has arrived, so while more messages come, both "
+        "directions are in use. Each has memory of its own at both ends. GB/s and processor time "
+        "count the bytes of both directions. Raw TCP's calls do not block, since two ends that wait "
+        "in send() for each other would do so for ever. The response of a unary call of gRPC carries "
+        "the tensor. Not measured: gRPC with protobuf, and the limit of shared memory, which is a copy "
+        "in one direction.", found, BANDWIDTH)
 
 
 def rate(plan):
@@ -462,9 +487,10 @@ def verbs(plan):
 
 QUESTIONS = {"roundtrip-tcp": roundtrip_tcp, "roundtrip-shm": roundtrip_shm,
              "open-loop": open_loop, "rewrite-shm": rewrite_shm, "bandwidth-tcp": bandwidth_tcp,
-             "bandwidth-shm": bandwidth_shm, "rate": rate, "ps": parameter_server, "incast": incast,
+             "bandwidth-shm": bandwidth_shm, "both-directions": both_directions, "rate": rate,
+             "ps": parameter_server, "incast": incast,
              "connections": connections, "many": many,
              "head-of-line": head_of_line, "registration": registration, "verbs": verbs,
              "pool": pool, "limits": limits, "calibration": calibration, "scaling": scaling_question}
 # These are asked only in a full run, or by name.
-SCENARIOS = ("open-loop", "incast", "connections", "many", "head-of-line")
+SCENARIOS = ("open-loop", "both-directions", "incast", "connections", "many", "head-of-line")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tern as a program of pair.h, for what `tern bench` does not measure: steps of many
- * tensors. The variant is the fabric. As with the other libraries, each receive is posted
+ * tensors, and both directions. The variant is the fabric. As with the other libraries, each receive is posted
  * before the other end can send; the tensors are in a pool's memory.
  */
 #include <errno.h>
@@ -19,7 +19,7 @@ struct slot {
 
 static struct link link;
 static struct slot *slots;
-/* memory of all tensors; 8 bytes for all answers */
+/* memory of all tensors; 8 bytes for all answers that are no tensors */
 static struct tern_buf all, reply;
 
 static struct slot *slot_of(const struct pair *p, uint64_t n)
@@ -27,11 +27,22 @@ static struct slot *slot_of(const struct pair *p, uint64_t n)
 	return &slots[n % p->inflight];
 }
 
-static struct tern_buf data_of(const struct pair *p, uint64_t n)
+static struct tern_buf buf_of(
+	const struct pair *p, const unsigned char *tensor, uint64_t n)
 {
 	return (struct tern_buf){.mem = all.mem,
-		.offset = all.offset + (uint64_t)(pair_tensor(p, n) - p->tensors),
+		.offset = all.offset + (uint64_t)(tensor - p->tensors),
 		.bytes = pair_bytes(p, n)};
+}
+
+static struct tern_buf data_of(const struct pair *p, uint64_t n)
+{
+	return buf_of(p, pair_tensor(p, n), n);
+}
+
+static struct tern_buf reply_of(const struct pair *p, uint64_t n)
+{
+	return p->both_ways ? buf_of(p, pair_reply(p, n), n) : reply;
 }
 
 static void wait_for(const struct pair *p, struct tern_req *req)
@@ -75,10 +86,10 @@ static void tern_begin(struct pair *p)
 static void tern_post(struct pair *p, uint64_t n)
 {
 	struct slot *slot = slot_of(p, n);
-	struct tern_buf data = data_of(p, n);
+	struct tern_buf data = data_of(p, n), room = reply_of(p, n);
 
 	if (pair_answered(p, n))
-		link_receive(&link, &slot->reply, REPLY_KEY, n, &reply);
+		link_receive(&link, &slot->reply, REPLY_KEY, n, &room);
 	link_send(&link, &slot->data, DATA_KEY, n, &data, 0);
 }
 
@@ -97,13 +108,29 @@ static void tern_receive(struct pair *p, uint64_t n)
 static void tern_answer(struct pair *p, uint64_t n)
 {
 	struct slot *slot = slot_of(p, n);
+	struct tern_buf data = reply_of(p, n);
 
 	if (n + p->inflight < p->total)
 		receive_data(p, n + p->inflight);
 	if (!pair_answered(p, n))
 		return;
-	link_send(&link, &slot->reply, REPLY_KEY, n, &reply, 0);
-	wait_for(p, &slot->reply);
+	if (p->both_ways && n >= p->inflight)
+		wait_for(p, &slot->reply); /* the slot's last answer, which has arrived */
+	link_send(&link, &slot->reply, REPLY_KEY, n, &data, 0);
+	if (!p->both_ways)
+		wait_for(p, &slot->reply);
+}
+
+static void tern_flush(struct pair *p)
+{
+	for (unsigned i = 0; p->both_ways && i < p->inflight; i++)
+		wait_for(p, &slots[i].reply);
+}
+
+static void progress(struct pair *p)
+{
+	(void)p;
+	link_must("progress", tern_progress(link.ctx));
 }
 
 int main(int argc, char **argv)
@@ -112,6 +139,7 @@ int main(int argc, char **argv)
 		&(struct pair_ops){.name = "Tern",
 			.variants = "tcp,shm",
 			.waits = "poll,sleep",
+			.both_ways = true,
 			.version = tern_version,
 			.memory = tern_memory,
 			.open = tern_open,
@@ -119,5 +147,7 @@ int main(int argc, char **argv)
 			.post = tern_post,
 			.await = tern_await,
 			.receive = tern_receive,
-			.answer = tern_answer});
+			.answer = tern_answer,
+			.flush = tern_flush,
+			.progress = progress});
 }

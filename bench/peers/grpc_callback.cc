@@ -29,6 +29,7 @@ struct End {
 	Codec codec{"bytes"};
 	size_t message_bytes; /* of the largest message */
 	size_t offset = 0;    /* of the next message, in its tensor */
+	size_t answer_offset = 0; /* likewise of the answers in both directions */
 	std::mutex mutex;
 	std::condition_variable changed;
 	bool broken = false;
@@ -40,19 +41,19 @@ struct End {
 	virtual ~End() = default;
 	virtual void begin() = 0;
 
-	/* The size of the next message, which belongs to tensor n. */
-	size_t part(uint64_t n) const
+	/* The size of the message of tensor n that begins at `from`. */
+	size_t part(uint64_t n, size_t from) const
 	{
-		return std::min(message_bytes, pair_bytes(p, n) - offset);
+		return std::min(message_bytes, pair_bytes(p, n) - from);
 	}
 
-	/* Goes on to the next message. True if tensor n is complete. */
-	bool next(uint64_t n)
+	/* Goes on behind that message. True if the tensor is complete. */
+	bool next(uint64_t n, size_t *from)
 	{
-		offset += part(n);
-		if (offset < pair_bytes(p, n))
+		*from += part(n, *from);
+		if (*from < pair_bytes(p, n))
 			return false;
-		offset = 0;
+		*from = 0;
 		return true;
 	}
 
@@ -100,20 +101,35 @@ struct Client : End, grpc::ClientBidiReactor<ByteBuffer, ByteBuffer> {
 		if (writing || written == posted)
 			return;
 		writing = true;
-		message = codec.encode(pair_tensor(p, written) + offset, part(written));
+		size_t bytes = part(written, offset);
+		message = codec.encode(pair_tensor(p, written) + offset, bytes);
 		grpc::WriteOptions options;
 		/* The message may leave together with the next. */
-		if (offset + part(written) < pair_bytes(p, written) || !pair_answered(p, written))
+		if (offset + bytes < pair_bytes(p, written) || !pair_answered(p, written))
 			options.set_buffer_hint();
 		StartWrite(&message, options);
 	}
 	void OnWriteDone(bool ok) override
 	{
-		done(ok, [&] { writing = false, written += next(written), write(); });
+		done(ok, [&] {
+			writing = false;
+			written += next(written, &offset);
+			write();
+		});
 	}
 	void OnReadDone(bool ok) override
 	{
-		done(ok, [&] { answers++, StartRead(&reply); });
+		done(ok, [&] { answers += take_answer(), StartRead(&reply); });
+	}
+	/* True if the answer is complete. */
+	bool take_answer()
+	{
+		if (!p->both_ways)
+			return true;
+		codec.decode(&reply, pair_reply(p, answers) + answer_offset,
+			part(answers, answer_offset));
+		reply.Clear();
+		return next(answers, &answer_offset);
 	}
 	void post()
 	{
@@ -133,11 +149,14 @@ struct Server : End, grpc::CallbackGenericService, grpc::ServerGenericBidiReacto
 	ByteBuffer request, reply;
 	bool writing = false;
 	uint64_t received = 0; /* of this size */
+	/* In both directions: answers asked for, and written. */
+	uint64_t answered = 0, written = 0;
 
 	explicit Server(struct pair *pair) : End(pair)
 	{
 		static const char eight[PAIR_REPLY_BYTES] = {};
-		reply = codec.encode(eight, sizeof(eight));
+		if (!p->both_ways)
+			reply = codec.encode(eight, sizeof(eight));
 		grpc::ServerBuilder builder;
 		builder.RegisterCallbackGenericService(this);
 		int port = grpc_start(pair->host, &builder, &server);
@@ -154,21 +173,40 @@ struct Server : End, grpc::CallbackGenericService, grpc::ServerGenericBidiReacto
 	void begin() override
 	{
 		std::lock_guard<std::mutex> lock(mutex);
-		received = 0;
+		received = answered = written = 0;
 	}
 	void OnReadDone(bool ok) override
 	{
 		done(ok, [&] {
 			codec.decode(&request, pair_tensor(p, received) + offset,
-				part(received));
+				part(received, offset));
 			request.Clear();
-			received += next(received);
+			received += next(received, &offset);
 			StartRead(&request);
 		});
 	}
 	void OnWriteDone(bool ok) override
 	{
-		done(ok, [&] { writing = false; });
+		done(ok, [&] {
+			writing = false;
+			if (p->both_ways) {
+				written += next(written, &answer_offset);
+				write();
+			}
+		});
+	}
+	/* Writes the next message of the answers in both directions. */
+	void write()
+	{
+		if (writing || written == answered)
+			return;
+		size_t bytes = part(written, answer_offset);
+		reply = codec.encode(pair_reply(p, written) + answer_offset, bytes);
+		grpc::WriteOptions options;
+		if (answer_offset + bytes < pair_bytes(p, written))
+			options.set_buffer_hint();
+		writing = true;
+		StartWrite(&reply, options);
 	}
 	void OnDone() override
 	{
@@ -181,9 +219,19 @@ struct Server : End, grpc::CallbackGenericService, grpc::ServerGenericBidiReacto
 	{
 		if (!pair_answered(p, n))
 			return;
+		if (p->both_ways) {
+			std::lock_guard<std::mutex> lock(mutex);
+			answered++;
+			write();
+			return;
+		}
 		wait([&] { return !writing; });
 		writing = true;
 		StartWrite(&reply);
+	}
+	void flush()
+	{
+		wait([&] { return written == answered; });
 	}
 };
 
@@ -223,5 +271,7 @@ int main(int argc, char **argv)
 	ops.await = [](struct pair *p, uint64_t n) { client_of(p)->await(n); };
 	ops.receive = [](struct pair *p, uint64_t n) { server_of(p)->receive(n); };
 	ops.answer = [](struct pair *p, uint64_t n) { server_of(p)->answer(n); };
+	ops.flush = [](struct pair *p) { server_of(p)->flush(); };
+	ops.both_ways = true;
 	return pair_main(argc, argv, &ops);
 }

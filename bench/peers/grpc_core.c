@@ -41,6 +41,7 @@ struct event {
  * for the answer. */
 struct call {
 	struct event event; /* first: done() gets the call from it */
+	uint64_t n;         /* its message */
 	grpc_call *call;
 	grpc_byte_buffer *sent, *received;
 	grpc_metadata_array initial, trailing;
@@ -66,11 +67,11 @@ static struct pair *pair;
 
 /* ---- both ends ---- */
 
-/* Handles one event, if there is one; a sleeping end waits for it. */
-static void step(void)
+/* Handles one event; `poll`: if there is one. */
+static void handle(bool poll)
 {
-	gpr_timespec until = pair->poll ? gpr_time_0(GPR_CLOCK_MONOTONIC)
-					: gpr_inf_future(GPR_CLOCK_MONOTONIC);
+	gpr_timespec until = poll ? gpr_time_0(GPR_CLOCK_MONOTONIC)
+				  : gpr_inf_future(GPR_CLOCK_MONOTONIC);
 	grpc_event got = grpc_completion_queue_next(queue, until, NULL);
 	struct event *event = got.tag;
 
@@ -81,6 +82,11 @@ static void step(void)
 	event->pending = false;
 	if (event->done)
 		event->done(event);
+}
+
+static void step(void)
+{
+	handle(pair->poll);
 }
 
 static void finish(const struct event *event)
@@ -104,10 +110,12 @@ static grpc_byte_buffer *message_of(const void *data, size_t bytes)
 	return grpc_raw_byte_buffer_create(&slice, 1);
 }
 
-static grpc_byte_buffer *reply_message(void)
+static grpc_byte_buffer *reply_message(uint64_t n)
 {
 	static const unsigned char reply[PAIR_REPLY_BYTES];
 
+	if (pair->both_ways)
+		return message_of(pair_reply(pair, n), pair_bytes(pair, n));
 	return message_of(reply, sizeof(reply));
 }
 
@@ -132,6 +140,13 @@ static size_t deliver(grpc_byte_buffer *message, unsigned char *to, size_t room)
 	grpc_byte_buffer_reader_destroy(&reader);
 	grpc_byte_buffer_destroy(message);
 	return bytes;
+}
+
+/* The same, of a message that has all of tensor n or of its answer. */
+static void deliver_whole(grpc_byte_buffer *message, unsigned char *to, uint64_t n)
+{
+	if (deliver(message, to, pair_bytes(pair, n)) != pair_bytes(pair, n))
+		pair_die("a message is too short");
 }
 
 /* As in grpc_codec.hh: messages of any size, no retries, no filters that nobody asked
@@ -197,7 +212,10 @@ static void call_ended(struct event *event)
 
 	if (c->status != GRPC_STATUS_OK)
 		pair_die("a call: status %d", (int)c->status);
-	grpc_byte_buffer_destroy(c->received);
+	if (!pair->both_ways)
+		grpc_byte_buffer_destroy(c->received);
+	else
+		deliver_whole(c->received, pair_reply(pair, c->n), c->n);
 	grpc_byte_buffer_destroy(c->sent);
 	grpc_slice_unref(c->details);
 	grpc_call_unref(c->call);
@@ -250,6 +268,7 @@ static void unary_post(struct pair *p, uint64_t n)
 		{.op = GRPC_OP_RECV_INITIAL_METADATA}, {.op = GRPC_OP_RECV_MESSAGE},
 		{.op = GRPC_OP_RECV_STATUS_ON_CLIENT}};
 
+	c->n = n;
 	c->sent = message_of(pair_tensor(p, n), pair_bytes(p, n));
 	c->event.done = call_ended;
 	c->call = grpc_channel_create_registered_call(channel, NULL,
@@ -275,8 +294,7 @@ static void unary_receive(struct pair *p, uint64_t n)
 	struct call *c = &slot->calls[slot->now];
 
 	finish(&c->event);
-	if (deliver(c->received, pair_tensor(p, n), pair_bytes(p, n)) != pair_bytes(p, n))
-		pair_die("a message is too short");
+	deliver_whole(c->received, pair_tensor(p, n), n);
 }
 
 static void unary_answer(uint64_t n)
@@ -293,7 +311,7 @@ static void unary_answer(uint64_t n)
 	request_call(slot->method, next, &next->received);
 	slot->now = !slot->now;
 
-	c->sent = reply_message();
+	c->sent = reply_message(n);
 	c->event.done = answer_ended;
 	ops[1].data.send_message.send_message = c->sent;
 	ops[2].data.send_status_from_server.status = GRPC_STATUS_OK;
@@ -301,11 +319,17 @@ static void unary_answer(uint64_t n)
 	start(c->call, ops, sizeof(ops) / sizeof(*ops), &c->event);
 }
 
+static void unary_flush(void)
+{
+	for (unsigned i = 0; i < pair->inflight; i++)
+		finish(&slots[i].calls[!slots[i].now].event);
+}
+
 /* ---- one call for all messages ---- */
 
-/* The state of a stream. The sender counts `written` and `answers`, the receiver
- * `received` and `filled` (bytes of the tensor that is arriving), from the beginning of
- * each size. */
+/* The state of a stream. From the beginning of each size, `written` counts the tensors that
+ * have left, the sender's `answers` and the receiver's `received` what has arrived; `filled`
+ * has the bytes of the tensor that is arriving. */
 static struct {
 	struct call opening; /* its `call` is the stream */
 	struct event reading, writing;
@@ -324,18 +348,30 @@ static void read_next(void)
 	start(stream.opening.call, &op, 1, &stream.reading);
 }
 
-static void tensor_part_arrived(struct event *event)
+/* A part of tensor n, whose memory is at `to`, has arrived. True if it was the last one. */
+static bool take_part(unsigned char *to, uint64_t n)
 {
-	unsigned char *to = pair_tensor(pair, stream.received);
-	size_t bytes = pair_bytes(pair, stream.received);
+	size_t bytes = pair_bytes(pair, n);
 
-	(void)event;
 	stream.filled +=
 		deliver(stream.incoming, to + stream.filled, bytes - stream.filled);
-	if (stream.filled == bytes) {
-		stream.filled = 0;
-		stream.received++;
-	}
+	if (stream.filled < bytes)
+		return false;
+	stream.filled = 0;
+	return true;
+}
+
+static void tensor_part_arrived(struct event *event)
+{
+	(void)event;
+	stream.received += take_part(pair_tensor(pair, stream.received), stream.received);
+	read_next();
+}
+
+static void answer_part_arrived(struct event *event)
+{
+	(void)event;
+	stream.answers += take_part(pair_reply(pair, stream.answers), stream.answers);
 	read_next();
 }
 
@@ -378,7 +414,9 @@ static void stream_open(void)
 
 	stream.chunk = strcmp(pair->variant, "chunks") == 0 ? CHUNK_BYTES : SIZE_MAX;
 	stream.writing.done = message_written;
-	stream.reading.done = pair->sender ? answer_arrived : tensor_part_arrived;
+	stream.reading.done = !pair->sender     ? tensor_part_arrived
+			      : pair->both_ways ? answer_part_arrived
+						: answer_arrived;
 	grpc_metadata_array_init(&c->initial);
 	ops[1].data.recv_initial_metadata.recv_initial_metadata = &c->initial;
 	if (pair->sender) {
@@ -399,18 +437,30 @@ static void stream_open(void)
 	read_next();
 }
 
-static void stream_post(struct pair *p, uint64_t n)
+/* `may_wait`: for the next tensor, with which it may leave. */
+static void write_tensor(
+	struct pair *p, const unsigned char *data, uint64_t n, bool may_wait)
 {
-	const unsigned char *data = pair_tensor(p, n);
-
 	for (size_t left = pair_bytes(p, n); left;) {
 		size_t bytes = left < stream.chunk ? left : stream.chunk;
 
 		left -= bytes;
-		write_message(
-			message_of(data, bytes), !left, left || !pair_answered(p, n));
+		write_message(message_of(data, bytes), !left, left || may_wait);
 		data += bytes;
 	}
+}
+
+static void stream_post(struct pair *p, uint64_t n)
+{
+	write_tensor(p, pair_tensor(p, n), n, !pair_answered(p, n));
+}
+
+static void stream_answer(struct pair *p, uint64_t n)
+{
+	if (p->both_ways)
+		write_tensor(p, pair_reply(p, n), n, false);
+	else if (pair_answered(p, n))
+		write_message(reply_message(n), true, false);
 }
 
 static void stream_await(struct pair *p, uint64_t n)
@@ -474,8 +524,24 @@ static void core_answer(struct pair *p, uint64_t n)
 {
 	if (is_unary(p))
 		unary_answer(n);
-	else if (pair_answered(p, n))
-		write_message(reply_message(), true, false);
+	else
+		stream_answer(p, n);
+}
+
+static void core_flush(struct pair *p)
+{
+	if (!p->both_ways)
+		return;
+	if (is_unary(p))
+		unary_flush();
+	else
+		finish(&stream.writing);
+}
+
+static void core_progress(struct pair *p)
+{
+	(void)p;
+	handle(true);
 }
 
 static const char *core_version(void)
@@ -492,11 +558,14 @@ int main(int argc, char **argv)
 		&(struct pair_ops){.name = "gRPC core",
 			.variants = "unary,stream,chunks",
 			.waits = "poll,sleep",
+			.both_ways = true,
 			.version = core_version,
 			.open = core_open,
 			.begin = core_begin,
 			.post = core_post,
 			.await = core_await,
 			.receive = core_receive,
-			.answer = core_answer});
+			.answer = core_answer,
+			.flush = core_flush,
+			.progress = core_progress});
 }

@@ -68,35 +68,55 @@ struct End {
 	virtual void answer(uint64_t)
 	{
 	}
+	virtual void flush()
+	{
+	}
 
 	/* The size of the message that begins at this offset of tensor n. */
 	size_t part(uint64_t n, size_t offset) const
 	{
 		return std::min(message_bytes, pair_bytes(p, n) - offset);
 	}
+	/* Goes on behind that message. True if the tensor is complete. */
+	bool next(uint64_t n, size_t *offset) const
+	{
+		*offset += part(n, *offset);
+		if (*offset < pair_bytes(p, n))
+			return false;
+		*offset = 0;
+		return true;
+	}
+
+	/* Handles one event; `poll`: if there is one. */
+	void step(bool poll)
+	{
+		void *tag;
+		bool ok;
+		if (poll) {
+			auto got = cq->AsyncNext(
+				&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
+			if (got == grpc::CompletionQueue::TIMEOUT)
+				return;
+			if (got == grpc::CompletionQueue::SHUTDOWN)
+				pair_die("the queue ended");
+		} else if (!cq->Next(&tag, &ok)) {
+			pair_die("the queue ended");
+		}
+		uintptr_t value = reinterpret_cast<uintptr_t>(tag) - 1;
+		event(static_cast<Kind>(value % kKinds), value / kKinds, ok);
+	}
 
 	template <typename Until> void drive(Until until)
 	{
-		while (!until()) {
-			void *tag;
-			bool ok;
-			if (p->poll) {
-				auto got = cq->AsyncNext(
-					&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
-				if (got == grpc::CompletionQueue::TIMEOUT)
-					continue;
-				if (got == grpc::CompletionQueue::SHUTDOWN)
-					pair_die("the queue ended");
-			} else if (!cq->Next(&tag, &ok)) {
-				pair_die("the queue ended");
-			}
-			uintptr_t value = reinterpret_cast<uintptr_t>(tag) - 1;
-			event(static_cast<Kind>(value % kKinds), value / kKinds, ok);
-		}
+		while (!until())
+			step(p->poll);
 	}
 
-	static ByteBuffer reply()
+	/* The whole answer n of unary calls, or the only kind of answer in one direction. */
+	ByteBuffer reply(uint64_t n)
 	{
+		if (p->both_ways)
+			return codec.encode(pair_reply(p, n), pair_bytes(p, n));
 		static const char eight[PAIR_REPLY_BYTES] = {};
 		Slice slice(eight, sizeof(eight), Slice::STATIC_SLICE);
 		return ByteBuffer(&slice, 1);
@@ -124,7 +144,7 @@ struct UnaryClient : Client {
 		std::string method;
 		bool busy = false;
 	};
-	std::deque<Call> calls;
+	std::deque<Call> calls; /* by slot, as are messages and answers */
 	using Client::Client;
 
 	void begin() override
@@ -149,6 +169,8 @@ struct UnaryClient : Client {
 		Call &c = calls[slot];
 		if (!ok || !c.status.ok())
 			pair_die("a call: %s", c.status.error_message().c_str());
+		if (p->both_ways)
+			codec.decode(&c.reply, pair_reply(p, slot), pair_bytes(p, slot));
 		c.busy = false;
 	}
 	void await(uint64_t n) override
@@ -165,6 +187,7 @@ struct StreamClient : Client {
 	bool ready = false, writing = false;
 	uint64_t posted = 0, written = 0, answers = 0, awaited = 0; /* of this size */
 	size_t offset = 0; /* in tensor `written`: what is before it was written */
+	size_t answer_offset = 0; /* in answer `answers`: what is before it has arrived */
 
 	using Client::Client;
 
@@ -187,15 +210,23 @@ struct StreamClient : Client {
 			ready = true;
 		if (kind == kWrite) {
 			writing = false;
-			offset += part(written, offset);
-			if (offset == pair_bytes(p, written))
-				offset = 0, written++;
+			written += next(written, &offset);
 			write();
 		}
 		if (kind == kRead) {
-			answers++;
+			answers += take_answer();
 			stream->Read(&reply, tag_of(kRead, 0));
 		}
+	}
+	/* True if the answer is complete. */
+	bool take_answer()
+	{
+		if (!p->both_ways)
+			return true;
+		codec.decode(&reply, pair_reply(p, answers) + answer_offset,
+			part(answers, answer_offset));
+		reply.Clear();
+		return next(answers, &answer_offset);
 	}
 	void write()
 	{
@@ -249,6 +280,7 @@ struct UnaryServer : Server {
 	};
 	std::vector<std::unique_ptr<Call>> calls;
 	std::vector<Call *> ready; /* by slot: its tensor is in its place */
+	size_t leaving = 0; /* answers that have not left yet */
 
 	using Server::Server;
 
@@ -283,6 +315,7 @@ struct UnaryServer : Server {
 			c.request.Clear();
 			ready.at(c.slot) = &c;
 		} else if (kind == kFinish) {
+			leaving--;
 			expect(i);
 		}
 	}
@@ -297,8 +330,14 @@ struct UnaryServer : Server {
 		while (calls[i].get() != c)
 			i++;
 		ready[n % p->inflight] = nullptr;
-		c->stream.WriteAndFinish(reply(), grpc::WriteOptions(), grpc::Status::OK,
+		leaving++;
+		c->stream.WriteAndFinish(reply(n), grpc::WriteOptions(), grpc::Status::OK,
 			tag_of(kFinish, i));
+	}
+	void flush() override
+	{
+		if (p->both_ways)
+			drive([&] { return leaving == 0; });
 	}
 };
 
@@ -309,6 +348,9 @@ struct StreamServer : Server {
 	bool connected = false, writing = false;
 	uint64_t received = 0; /* tensors */
 	size_t offset = 0;     /* of the next message, in tensor `received` */
+	/* In both directions: answers asked for, and written; and the offset in the next. */
+	uint64_t answered = 0, written = 0;
+	size_t answer_offset = 0;
 
 	using Server::Server;
 
@@ -320,7 +362,7 @@ struct StreamServer : Server {
 	}
 	void begin() override
 	{
-		received = 0;
+		received = answered = written = 0;
 	}
 	void event(Kind kind, size_t, bool ok) override
 	{
@@ -328,15 +370,18 @@ struct StreamServer : Server {
 			pair_die("the stream broke");
 		if (kind == kCall)
 			connected = true;
-		if (kind == kWrite)
+		if (kind == kWrite) {
 			writing = false;
+			if (p->both_ways) {
+				written += next(written, &answer_offset);
+				write();
+			}
+		}
 		if (kind == kRead) {
-			size_t bytes = part(received, offset);
-			codec.decode(&request, pair_tensor(p, received) + offset, bytes);
+			codec.decode(&request, pair_tensor(p, received) + offset,
+				part(received, offset));
 			request.Clear();
-			offset += bytes;
-			if (offset == pair_bytes(p, received))
-				offset = 0, received++;
+			received += next(received, &offset);
 			stream.Read(&request, tag_of(kRead, 0));
 		}
 	}
@@ -344,13 +389,35 @@ struct StreamServer : Server {
 	{
 		drive([&] { return received > n; });
 	}
+	/* Writes the next message of the answers in both directions. */
+	void write()
+	{
+		if (writing || written == answered)
+			return;
+		size_t bytes = part(written, answer_offset);
+		grpc::WriteOptions options;
+		if (answer_offset + bytes < pair_bytes(p, written))
+			options.set_buffer_hint();
+		writing = true;
+		stream.Write(codec.encode(pair_reply(p, written) + answer_offset, bytes),
+			options, tag_of(kWrite, 0));
+	}
 	void answer(uint64_t n) override
 	{
 		if (!pair_answered(p, n))
 			return;
+		if (p->both_ways) {
+			answered++;
+			write();
+			return;
+		}
 		drive([&] { return !writing; });
 		writing = true;
-		stream.Write(reply(), tag_of(kWrite, 0));
+		stream.Write(reply(n), tag_of(kWrite, 0));
+	}
+	void flush() override
+	{
+		drive([&] { return written == answered; });
 	}
 };
 
@@ -405,5 +472,8 @@ int main(int argc, char **argv)
 	ops.await = [](struct pair *p, uint64_t n) { end_of(p)->await(n); };
 	ops.receive = [](struct pair *p, uint64_t n) { end_of(p)->receive(n); };
 	ops.answer = [](struct pair *p, uint64_t n) { end_of(p)->answer(n); };
+	ops.flush = [](struct pair *p) { end_of(p)->flush(); };
+	ops.progress = [](struct pair *p) { end_of(p)->step(true); };
+	ops.both_ways = true;
 	return pair_main(argc, argv, &ops);
 }

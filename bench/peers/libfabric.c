@@ -138,6 +138,12 @@ static void fabric_wait(struct pair *p, unsigned slot, enum tagged_what what)
 		poll_queue();
 }
 
+static void progress(struct pair *p)
+{
+	(void)p;
+	poll_queue();
+}
+
 static const char *fabric_version(void)
 {
 	static char text[16];
@@ -155,5 +161,5 @@ int main(int argc, char **argv)
 			.waits = "poll",
 			.version = fabric_version,
 			.open = fabric_open},
-		&(struct tagged_ops){fabric_send, fabric_receive, fabric_wait});
+		&(struct tagged_ops){fabric_send, fabric_receive, fabric_wait, progress});
 }

@@ -8,11 +8,16 @@
  * plain: a call for each message at each end. batched: messages wait in a buffer until it
  * is full or one of them asks for an answer, and the receiver takes as many bytes as there
  * are and copies them into the tensors; for the rate of small messages.
+ *
+ * In both directions, calls never block: two ends that both waited in send() for room, and
+ * read nothing meanwhile, would wait for ever. An end that can neither send nor receive
+ * polls on, or sleeps in poll().
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
@@ -141,9 +146,90 @@ static void receive_batched(struct pair *p, uint64_t n)
 	}
 }
 
+/* ---- both directions ---- */
+
+/* Tensors of this size that go one way. */
+struct way {
+	uint64_t begun; /* tensors that may move */
+	uint64_t moved; /* tensors that have moved as a whole */
+	size_t offset;  /* bytes of the next one that have moved */
+};
+
+/* `begun` is of outgoing tensors only: there is always room for what comes. */
+static struct way out, in;
+
+/* The memory of what goes out and what comes in: messages and answers, or the reverse. */
+static unsigned char *both_tensor(const struct pair *p, bool outgoing, uint64_t n)
+{
+	return p->sender == outgoing ? pair_tensor(p, n) : pair_reply(p, n);
+}
+
+/* Counts what one call has moved. False if nothing could move now. */
+static bool both_moved(const struct pair *p, struct way *way, ssize_t bytes)
+{
+	if (bytes <= 0) {
+		if (bytes == 0 || (errno != EAGAIN && errno != EINTR))
+			pair_die(
+				"the connection: %s", bytes ? strerror(errno) : "closed");
+		return false;
+	}
+	way->offset += (size_t)bytes;
+	if (way->offset == pair_bytes(p, way->moved)) {
+		way->offset = 0;
+		way->moved++;
+	}
+	return true;
+}
+
+static bool both_send(const struct pair *p)
+{
+	if (out.moved == out.begun)
+		return false;
+	return both_moved(p, &out,
+		send(fd, both_tensor(p, true, out.moved) + out.offset,
+			pair_bytes(p, out.moved) - out.offset,
+			MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+static bool both_receive(const struct pair *p)
+{
+	size_t left = pair_bytes(p, in.moved) - in.offset;
+
+	if (in.moved == p->total)
+		return false;
+	return both_moved(p, &in,
+		recv(fd, both_tensor(p, false, in.moved) + in.offset,
+			left < CALL_BYTES ? left : CALL_BYTES, MSG_DONTWAIT));
+}
+
+/* Moves bytes until `count` tensors have moved this way. */
+static void both_move(const struct pair *p, const struct way *way, uint64_t count)
+{
+	while (way->moved < count) {
+		bool sent = both_send(p), received = both_receive(p);
+		struct pollfd ready = {.fd = fd,
+			.events = (short)((in.moved < p->total ? POLLIN : 0) |
+					  (out.moved < out.begun ? POLLOUT : 0))};
+
+		if (!sent && !received && !p->poll)
+			poll(&ready, 1, -1);
+	}
+}
+
+/* ---- what pair_main() calls ---- */
+
+static void raw_begin(struct pair *p)
+{
+	(void)p;
+	out = in = (struct way){0};
+}
+
 static void raw_post(struct pair *p, uint64_t n)
 {
-	if (batched)
+	if (p->both_ways) {
+		out.begun++;
+		both_send(p);
+	} else if (batched)
 		post_batched(p, n);
 	else
 		put_bytes(pair_tensor(p, n), pair_bytes(p, n));
@@ -153,13 +239,17 @@ static void raw_await(struct pair *p, uint64_t n)
 {
 	unsigned char reply[PAIR_REPLY_BYTES];
 
-	if (pair_answered(p, n))
+	if (p->both_ways)
+		both_move(p, &in, n + 1); /* which tells that message n has gone, too */
+	else if (pair_answered(p, n))
 		get_bytes(reply, sizeof(reply));
 }
 
 static void raw_receive(struct pair *p, uint64_t n)
 {
-	if (batched)
+	if (p->both_ways)
+		both_move(p, &in, n + 1);
+	else if (batched)
 		receive_batched(p, n);
 	else
 		get_bytes(pair_tensor(p, n), pair_bytes(p, n));
@@ -169,8 +259,18 @@ static void raw_answer(struct pair *p, uint64_t n)
 {
 	static const unsigned char reply[PAIR_REPLY_BYTES];
 
-	if (pair_answered(p, n))
+	if (p->both_ways) {
+		out.begun++;
+		both_send(p);
+	} else if (pair_answered(p, n)) {
 		put_bytes(reply, sizeof(reply));
+	}
+}
+
+static void raw_flush(struct pair *p)
+{
+	if (p->both_ways)
+		both_move(p, &out, out.begun);
 }
 
 static const char *raw_version(void)
@@ -187,10 +287,13 @@ int main(int argc, char **argv)
 		&(struct pair_ops){.name = "raw TCP",
 			.variants = "plain,batched",
 			.waits = "poll,sleep",
+			.both_ways = true,
 			.version = raw_version,
 			.open = raw_open,
+			.begin = raw_begin,
 			.post = raw_post,
 			.await = raw_await,
 			.receive = raw_receive,
-			.answer = raw_answer});
+			.answer = raw_answer,
+			.flush = raw_flush});
 }

@@ -24,12 +24,22 @@ static void tagged_begin(struct pair *p)
 		receive_data(p, n);
 }
 
+static unsigned char *reply_of(const struct pair *p, uint64_t n)
+{
+	return p->both_ways ? pair_reply(p, n) : replies[slot_of(p, n)];
+}
+
+static size_t reply_bytes(const struct pair *p, uint64_t n)
+{
+	return p->both_ways ? pair_bytes(p, n) : PAIR_REPLY_BYTES;
+}
+
 static void tagged_post(struct pair *p, uint64_t n)
 {
 	unsigned slot = slot_of(p, n);
 
 	if (pair_answered(p, n))
-		lib->receive(p, slot, TAGGED_REPLY, replies[slot], PAIR_REPLY_BYTES);
+		lib->receive(p, slot, TAGGED_REPLY, reply_of(p, n), reply_bytes(p, n));
 	lib->send(p, slot, TAGGED_DATA, pair_tensor(p, n), pair_bytes(p, n));
 }
 
@@ -53,18 +63,28 @@ static void post_next(struct pair *p, uint64_t n)
 		receive_data(p, n + p->inflight);
 }
 
+/* In both directions the slot's last answer, which has arrived, has left by now, and this
+ * one may leave later. */
 static void tagged_answer(struct pair *p, uint64_t n)
 {
 	unsigned slot = slot_of(p, n);
 
+	if (p->both_ways && n >= p->inflight)
+		lib->wait(p, slot, TAGGED_REPLY);
 	if (!p->answer_first)
 		post_next(p, n);
 	if (pair_answered(p, n))
-		lib->send(p, slot, TAGGED_REPLY, replies[slot], PAIR_REPLY_BYTES);
+		lib->send(p, slot, TAGGED_REPLY, reply_of(p, n), reply_bytes(p, n));
 	if (p->answer_first)
 		post_next(p, n);
-	if (pair_answered(p, n))
+	if (pair_answered(p, n) && !p->both_ways)
 		lib->wait(p, slot, TAGGED_REPLY);
+}
+
+static void tagged_flush(struct pair *p)
+{
+	for (unsigned i = 0; p->both_ways && i < p->inflight; i++)
+		lib->wait(p, i, TAGGED_REPLY);
 }
 
 int tagged_main(
@@ -76,5 +96,8 @@ int tagged_main(
 	pair->await = tagged_await;
 	pair->receive = tagged_receive;
 	pair->answer = tagged_answer;
+	pair->flush = tagged_flush;
+	pair->progress = ops->progress;
+	pair->both_ways = true;
 	return pair_main(argc, argv, pair);
 }

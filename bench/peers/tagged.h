@@ -19,8 +19,9 @@ struct tagged_ops {
 		size_t bytes);
 	void (*receive)(struct pair *p, unsigned slot, enum tagged_what what, void *data,
 		size_t bytes);
-	/* Waits until the request is complete. */
+	/* Waits until the request is complete, which it may have been for long. */
 	void (*wait)(struct pair *p, unsigned slot, enum tagged_what what);
+	void (*progress)(struct pair *p); /* as of struct pair_ops */
 };
 
 static inline unsigned tagged_index(unsigned slot, enum tagged_what what)
@@ -28,7 +29,7 @@ static inline unsigned tagged_index(unsigned slot, enum tagged_what what)
 	return slot * 2 + what;
 }
 
-/* Sets post, await, receive, answer and begin of `pair`, and calls pair_main(). */
+/* Sets what `pair` has for messages, and calls pair_main(). */
 int tagged_main(
 	int argc, char **argv, struct pair_ops *pair, const struct tagged_ops *ops);
 

@@ -30,7 +30,7 @@ struct End {
 	std::shared_ptr<tp::Listener> listener;
 	std::mutex mutex;
 	std::condition_variable changed;
-	uint64_t written = 0, received = 0, awaited = 0; /* of this size */
+	uint64_t posted = 0, written = 0, received = 0, awaited = 0; /* of this size */
 	char reply[PAIR_REPLY_BYTES] = {};
 
 	template <typename Until> void wait(Until until)
@@ -51,6 +51,12 @@ struct End {
 	}
 	std::atomic<bool> closing{false};
 
+	/* Where message n, or in both directions answer n, is put. */
+	unsigned char *place(uint64_t n) const
+	{
+		return p->sender ? pair_reply(p, n) : pair_tensor(p, n);
+	}
+
 	/* Always posts the next read: the place of a message follows from its number. */
 	void read_next()
 	{
@@ -65,8 +71,8 @@ struct End {
 						pair_bytes(p, received))
 						pair_die("a tensor of another size");
 					allocation.tensors.resize(1);
-					allocation.tensors[0].buffer = tp::CpuBuffer{
-						.ptr = pair_tensor(p, received)};
+					allocation.tensors[0].buffer =
+						tp::CpuBuffer{.ptr = place(received)};
 				} else {
 					allocation.payloads.resize(1);
 					allocation.payloads[0].data = reply;
@@ -84,10 +90,20 @@ struct End {
 
 	void write(tp::Message message)
 	{
+		posted++;
 		pipe->write(std::move(message), [this](const tp::Error &error) {
 			must(error);
 			count(&End::written);
 		});
+	}
+
+	void write_tensor(unsigned char *tensor, size_t bytes)
+	{
+		tp::Message message;
+		message.tensors.resize(1);
+		message.tensors[0].buffer = tp::CpuBuffer{.ptr = tensor};
+		message.tensors[0].length = bytes;
+		write(std::move(message));
 	}
 };
 
@@ -135,16 +151,12 @@ void open(struct pair *p)
 void begin(struct pair *p)
 {
 	std::lock_guard<std::mutex> lock(end_of(p)->mutex);
-	end_of(p)->written = end_of(p)->received = end_of(p)->awaited = 0;
+	end_of(p)->posted = end_of(p)->written = end_of(p)->received = end_of(p)->awaited = 0;
 }
 
 void post(struct pair *p, uint64_t n)
 {
-	tp::Message message;
-	message.tensors.resize(1);
-	message.tensors[0].buffer = tp::CpuBuffer{.ptr = pair_tensor(p, n)};
-	message.tensors[0].length = pair_bytes(p, n);
-	end_of(p)->write(std::move(message));
+	end_of(p)->write_tensor(pair_tensor(p, n), pair_bytes(p, n));
 }
 
 void await(struct pair *p, uint64_t n)
@@ -165,11 +177,21 @@ void answer(struct pair *p, uint64_t n)
 {
 	if (!pair_answered(p, n))
 		return;
+	if (p->both_ways) {
+		end_of(p)->write_tensor(pair_reply(p, n), pair_bytes(p, n));
+		return;
+	}
 	tp::Message message;
 	message.payloads.resize(1);
 	message.payloads[0].data = end_of(p)->reply;
 	message.payloads[0].length = PAIR_REPLY_BYTES;
 	end_of(p)->write(std::move(message));
+}
+
+void flush(struct pair *p)
+{
+	End *end = end_of(p);
+	end->wait([=] { return end->written == end->posted; });
 }
 
 void close(struct pair *p)
@@ -193,6 +215,8 @@ int main(int argc, char **argv)
 	ops.await = await;
 	ops.receive = receive;
 	ops.answer = answer;
+	ops.flush = flush;
+	ops.both_ways = true;
 	ops.close = close;
 	return pair_main(argc, argv, &ops);
 }

@@ -52,6 +52,12 @@ static void ucx_wait(struct pair *p, unsigned slot, enum tagged_what what)
 	*request = NULL;
 }
 
+static void progress(struct pair *p)
+{
+	(void)p;
+	ucp_worker_progress(worker);
+}
+
 int main(int argc, char **argv)
 {
 	return tagged_main(argc, argv,
@@ -60,5 +66,5 @@ int main(int argc, char **argv)
 			.waits = "poll,sleep",
 			.version = ucp_get_version_string,
 			.open = ucx_open},
-		&(struct tagged_ops){ucx_send, ucx_receive, ucx_wait});
+		&(struct tagged_ops){ucx_send, ucx_receive, ucx_wait, progress});
 }

@@ -18,9 +18,10 @@
 #define COPY_BYTES 1024u
 
 static void *context, *sock;
-/* Number of messages whose tensors may be reused; the I/O thread writes it too. */
+/* Number of messages that this end has sent, and whose tensors may be reused; the I/O thread
+ * writes it too. */
 static atomic_uint_fast64_t freed;
-/* messages sent so far; `sent` before the present size */
+/* messages sent so far, but for answers of 8 bytes; `sent` before the present size */
 static uint64_t sent, sent_before;
 
 static void must(const char *what, int status)
@@ -81,31 +82,42 @@ static void get_message(void *data, size_t bytes)
 	zmq_msg_close(&message);
 }
 
-static void zeromq_post(struct pair *p, uint64_t n)
+static void send_tensor(void *data, size_t bytes)
 {
 	zmq_msg_t message;
 
 	sent++;
-	if (pair_bytes(p, n) <= COPY_BYTES) {
-		must("send", zmq_send(sock, pair_tensor(p, n), pair_bytes(p, n), 0));
+	if (bytes <= COPY_BYTES) {
+		must("send", zmq_send(sock, data, bytes, 0));
 		atomic_fetch_add(&freed, 1);
 		return;
 	}
-	must("message", zmq_msg_init_data(&message, pair_tensor(p, n), pair_bytes(p, n),
-				sent_one, NULL));
+	must("message", zmq_msg_init_data(&message, data, bytes, sent_one, NULL));
 	must("send", zmq_msg_send(&message, sock, 0));
 }
 
-/* Waits until tensor n may be reused. The I/O thread calls sent_one() for the tensors in
- * the order in which they were sent. */
+static void zeromq_post(struct pair *p, uint64_t n)
+{
+	send_tensor(pair_tensor(p, n), pair_bytes(p, n));
+}
+
+/* Waits until so many tensors of this size may be reused. The I/O thread calls sent_one()
+ * for the tensors in the order in which they were sent. */
+static void wait_until_freed(uint64_t count)
+{
+	while (atomic_load(&freed) < sent_before + count)
+		sched_yield();
+}
+
 static void zeromq_await(struct pair *p, uint64_t n)
 {
 	unsigned char reply[PAIR_REPLY_BYTES];
 
-	if (pair_answered(p, n))
+	if (p->both_ways)
+		get_message(pair_reply(p, n), pair_bytes(p, n));
+	else if (pair_answered(p, n))
 		get_message(reply, sizeof(reply));
-	while (atomic_load(&freed) < sent_before + n + 1)
-		sched_yield();
+	wait_until_freed(n + 1);
 }
 
 static void zeromq_receive(struct pair *p, uint64_t n)
@@ -117,8 +129,16 @@ static void zeromq_answer(struct pair *p, uint64_t n)
 {
 	static const unsigned char reply[PAIR_REPLY_BYTES];
 
-	if (pair_answered(p, n))
+	if (p->both_ways)
+		send_tensor(pair_reply(p, n), pair_bytes(p, n));
+	else if (pair_answered(p, n))
 		must("send", zmq_send(sock, reply, sizeof(reply), 0));
+}
+
+static void zeromq_flush(struct pair *p)
+{
+	(void)p;
+	wait_until_freed(sent - sent_before);
 }
 
 static const char *zeromq_version(void)
@@ -137,11 +157,13 @@ int main(int argc, char **argv)
 		&(struct pair_ops){.name = "ZeroMQ",
 			.variants = "",
 			.waits = "sleep",
+			.both_ways = true,
 			.version = zeromq_version,
 			.open = zeromq_open,
 			.begin = zeromq_begin,
 			.post = zeromq_post,
 			.await = zeromq_await,
 			.receive = zeromq_receive,
-			.answer = zeromq_answer});
+			.answer = zeromq_answer,
+			.flush = zeromq_flush});
 }

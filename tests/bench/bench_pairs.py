@@ -48,6 +48,20 @@ def one_size_after_the_other():
         assert [(p["size"], p["rounds"]) for p in points] == [(64, 20), (1 << 20, 8), (7, 30)], points
 
 
+def in_both_directions_each_answer_is_a_tensor():
+    """Each end compares the contents of the first tensors that it gets."""
+    for program, variant in VARIANTS:
+        for wait in ("poll", "sleep"):
+            points = measured(program, variant, "--test", "both", "--wait", wait, "--size", "3000,4M,100K",
+                              "--rounds", "40,20,7", "--inflight", 8)
+            assert [(p["size"], p["rounds"]) for p in points] == [
+                (3000, 40), (4 << 20, 20), (100 << 10, 7)], points
+            for point in points:
+                bytes_a_message = point["gb_per_s"] * 1e9 / point["msgs_per_s"]
+                assert abs(bytes_a_message / point["size"] - 2) < 0.02, point
+                assert 0 < point["p50_us"] <= point["p99_us"], point
+
+
 def a_step_needs_a_size_for_each_tensor_under_way():
     common = ("--test", "step", "--wait", "sleep", "--size", "1,2,3")
     for words in (("--rounds", 5, "--inflight", 2), ("--rounds", "5,5,5", "--inflight", 3)):
@@ -57,4 +71,5 @@ def a_step_needs_a_size_for_each_tensor_under_way():
 
 if __name__ == "__main__":
     tap.run([steps_have_tensors_of_different_sizes, one_size_after_the_other,
+             in_both_directions_each_answer_is_a_tensor,
              a_step_needs_a_size_for_each_tensor_under_way])
