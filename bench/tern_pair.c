@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tern as a program of pair.h, for what `tern bench` does not measure: steps of many
- * tensors, and both directions. The variant is the fabric. As with the other libraries, each receive is posted
- * before the other end can send; the tensors are in a pool's memory.
+ * tensors, and both directions. The variant is the fabric. As with the other libraries,
+ * each receive is posted before the other end can send; the tensors are in a pool's memory.
  */
 #include <errno.h>
 #include <stdlib.h>

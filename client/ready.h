@@ -17,8 +17,8 @@
 
 struct ready {
 	const struct tern_plan *plan;
-	uint64_t *left;  /* of each chunk: number of elements that are not final */
-	uint32_t *order; /* chunks in the order in which they became final */
+	uint64_t *left;         /* of each chunk: number of elements that are not final */
+	uint32_t *order;        /* chunks in the order in which they became final */
 	_Atomic uint32_t final; /* number of entries of `order` */
 	uint32_t taken;
 };
