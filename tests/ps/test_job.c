@@ -120,7 +120,6 @@ static void assert_same(const struct tern_ps_job *a, const struct tern_ps_job *b
 
 static void test_a_job_comes_back_the_same(void **state)
 {
-
 	(void)state;
 	for (unsigned i = 0; i < TERN_OPT_COUNT; i++) {
 		struct tern_ps_job job = some_job(), back, copy;
