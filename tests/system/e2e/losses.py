@@ -244,13 +244,13 @@ def stopped_worker_does_not_keep_the_others_from_ending():
 
 def server_that_stands_still_for_a_while_is_waited_for():
     """A server stands still, as under a debugger, for longer than any time-out of the transport."""
-    jobs = [training(f"still-{fabric}", "--workers", 2, "--fabric", fabric)
-            for fabric in ("shm", "tcp")]
-    for running, _ in jobs:
+    jobs, servers = [], []
+    for fabric in ("shm", "tcp"):
+        jobs.append(training(f"still-{fabric}", "--workers", 2, "--fabric", fabric))
+        running = jobs[-1][0]
         running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
-    servers = [running.pid_of("server", 0) for running, _ in jobs]
-    for server in servers:
-        os.kill(server, signal.SIGSTOP)
+        servers.append(running.pid_of("server", 0))
+        os.kill(servers[-1], signal.SIGSTOP)  # at once: the job takes two seconds
     time.sleep(15)
     for server in servers:
         os.kill(server, signal.SIGCONT)
