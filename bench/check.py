@@ -17,7 +17,7 @@ import measure
 from base import KEY
 from goals import GOALS
 
-# Of the intervals of the first and the second sitting.
+# Confidence of the intervals: those of the first sitting, and those of the second.
 SUSPECTED, CONFIRMED = 0.9, 0.999
 AGAIN_ROUNDS = 3  # times as many rounds
 AGAIN = ", again"  # ends the name of a question's second sitting

@@ -30,7 +30,7 @@ import measure  # noqa: E402
 from journal import Refused  # noqa: E402
 
 METRICS = [("p50_us", "us", "smaller"), ("told_only", "us", "smaller")]
-# What the small repository has at first: `run build` makes build/tern, bench/ a peer.
+# The first commit of the small repository: `run build` makes build/tern, bench/ a peer.
 FILES = {"run": "#!/bin/sh\ncd \"$(dirname $0)\" && mkdir -p build && cp tern.sh build/tern\n",
          "tern.sh": "#!/bin/sh\necho '{\"size\": 64, \"p50_us\": 10, \"told_only\": 1}'\n",
          "bench/peer.sh": "#!/bin/sh\necho '{\"size\": 64, \"p50_us\": 40, \"told_only\": 1}'\n"}

@@ -22,7 +22,7 @@ struct tern_half_quad {
 #ifdef __CUDACC__
 #define TERN_WIDTH_BODY static __device__ __forceinline__
 
-/* What one instruction moves. Eight floats are two moves: no instruction of sm_80 or
+/* Types that one instruction moves. Eight floats are two moves: no instruction of sm_80 or
  * sm_90 moves 32 bytes. */
 #if TERN_QUAD_ELEMENTS == 1
 typedef float tern_width_floats;
