@@ -59,15 +59,21 @@ int tern_cuda_check_device(const struct tern_cuda_api *api, unsigned ordinal,
 
 /* ---- the context ---- */
 
-int tern_cuda_check(struct tern_cuda_context *c, CUresult result, const char *what)
+int tern_cuda_check_into(const struct tern_cuda_context *c, CUresult result,
+	const char *what, char *error, size_t bytes)
 {
 	char text[160];
 
 	if (result == CUDA_SUCCESS)
 		return 0;
-	snprintf(c->error, sizeof(c->error), "cuda:%u: %s: %s", c->ordinal, what,
+	snprintf(error, bytes, "cuda:%u: %s: %s", c->ordinal, what,
 		tern_cuda_text(c->api, result, text, sizeof(text)));
 	return tern_cuda_status(result);
+}
+
+int tern_cuda_check(struct tern_cuda_context *c, CUresult result, const char *what)
+{
+	return tern_cuda_check_into(c, result, what, c->error, sizeof(c->error));
 }
 
 int tern_cuda_context_open(
@@ -111,14 +117,14 @@ void tern_cuda_context_leave(struct tern_cuda_context *c)
 	c->api->ctx_pop_current(NULL);
 }
 
-#define EVENT_QUERIES 32u
-
 CUresult tern_cuda_wait(const struct tern_cuda_api *api, CUevent event)
 {
-	CUresult result = CUDA_ERROR_NOT_READY;
+	uint64_t end_ns = tern_clock_ns() + TERN_CUDA_POLL_NS;
+	CUresult result;
 
-	for (unsigned i = 0; i < EVENT_QUERIES && result == CUDA_ERROR_NOT_READY; i++)
+	do {
 		result = api->event_query(event);
+	} while (result == CUDA_ERROR_NOT_READY && tern_clock_ns() < end_ns);
 	return result == CUDA_ERROR_NOT_READY ? api->event_synchronize(event) : result;
 }
 

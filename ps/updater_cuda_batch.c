@@ -10,9 +10,11 @@
  *     - There are CUDA_LANES lanes, each with a stream. So the copies of one batch to the
  *       device, the launches of another, and the copies of a third to the host overlap.
  *     - A call that finds a free lane takes all calls that wait, at most CUDA_BATCH_MAX,
- *       and runs them as one batch: it queues their work, waits once, and wakes the
- *       threads of the others. So while the device keeps up, a batch is a single call,
+ *       and runs them as one batch: it queues their work, waits once, and ends the
+ *       calls of the other threads. So while the device keeps up, a batch is a single call,
  *       and chunks that become ready while all lanes are busy share launches and a wait.
+ *     - A thread whose call waits polls for a short time before it sleeps: to wake 64
+ *       sleeping threads, one for each chunk of a model, takes longer than the updates.
  *     - Updates of one batch share a launch as long as they differ in nothing but the
  *       chunk and its gradients, and their gradients fit into the lane's rooms (device
  *       memory for gradients). The stream is in order, so the next launch uses
@@ -27,6 +29,7 @@
  */
 #include "ps/updater_cuda_state.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,9 +52,14 @@ struct call {
 	uint32_t folded;      /* fold */
 	float *to;            /* copy */
 	const float *from;    /* copy */
-	bool ended;
 	int status;
-	pthread_cond_t changed; /* signalled when it has ended, or may use a free lane */
+	/* While the thread polls, it reads these two without the lock. After it has seen
+	 * `ended` it returns, and the call is gone. */
+	atomic_bool ended;
+	atomic_bool may_run; /* it may use a free lane */
+	/* The thread waits for `changed`, which says that one of these two was set. */
+	bool sleeps;
+	pthread_cond_t changed;
 };
 
 struct batch {
@@ -64,18 +72,25 @@ struct batch {
 	const struct call *updates[CUDA_BATCH_MAX];
 	unsigned update_count, groups;
 	unsigned sum_count; /* sums that are queued in this batch */
+	int status;         /* the first error of a driver call for this batch */
+	char error[sizeof(((struct tern_cuda_context *)0)->error)];
 };
 
+/* Calls the driver, unless an earlier call has failed. */
+#define DRIVER(b, call, what)                                                            \
+	((b)->status == 0                                                                \
+			? (void)((b)->status = tern_cuda_check_into(&(b)->u->gpu,        \
+					 (call), what, (b)->error, sizeof((b)->error)))  \
+			: (void)0)
 /* Calls the kernels' table, unless an earlier call has failed. */
 #define KERNEL(b, call)                                                                  \
-	((b)->u->status == 0 ? (void)((b)->u->status = kernel_check((b), (call)))        \
-			     : (void)0)
+	((b)->status == 0 ? (void)((b)->status = kernel_check((b), (call))) : (void)0)
 
 static int kernel_check(struct batch *b, int status)
 {
 	if (status < 0)
-		snprintf(b->u->gpu.error, sizeof(b->u->gpu.error), "cuda:%u: %s",
-			b->u->gpu.ordinal, tern_cuda_kernels_error(b->lane->kernels));
+		snprintf(b->error, sizeof(b->error), "cuda:%u: %s", b->u->gpu.ordinal,
+			tern_cuda_kernels_error(b->lane->kernels));
 	return status;
 }
 
@@ -83,7 +98,7 @@ static int kernel_check(struct batch *b, int status)
  * of memory by the address. */
 static void copy(struct batch *b, void *to, const void *from, uint64_t bytes)
 {
-	UPDATER_DO(b->u,
+	DRIVER(b,
 		b->u->gpu.api->memcpy_async((CUdeviceptr)(uintptr_t)to,
 			(CUdeviceptr)(uintptr_t)from, bytes, b->lane->stream),
 		"copying");
@@ -308,54 +323,57 @@ static void put(struct batch *b, const struct call *call)
 
 static void queue_work(struct batch *b)
 {
-	struct cuda_updater *u = b->u;
-
 	for (unsigned i = 0; i < b->count; i++)
 		put(b, b->calls[i]);
 	launch(b);
 	if (b->sum_count)
 		copy(b, b->lane->host_squares, b->lane->squares,
 			b->sum_count * sizeof(double));
-	UPDATER_DO(
-		u, u->gpu.api->event_record(b->lane->ended, b->lane->stream), "an event");
+	DRIVER(b, b->u->gpu.api->event_record(b->lane->ended, b->lane->stream),
+		"an event");
 }
 
-/* Waits until the device has done the batch, without the lock, which other threads need
- * to queue their work. Afterwards the stream is idle, also after a failure, and u->status
- * is the status of this batch. */
+/* Waits until the device has done the batch. Afterwards the stream is idle, also after a
+ * failure. */
 static void wait_for(struct batch *b)
 {
-	struct cuda_updater *u = b->u;
-	const struct tern_cuda_api *api = u->gpu.api;
-	CUresult result = CUDA_SUCCESS;
-	int status = u->status;
-	char error[sizeof(u->gpu.error)];
+	const struct tern_cuda_api *api = b->u->gpu.api;
 
-	memcpy(error, u->gpu.error, sizeof(error));
-	pthread_mutex_unlock(&u->lock);
-	if (status == 0)
-		result = tern_cuda_wait(api, b->lane->ended);
-	if (status < 0 || result != CUDA_SUCCESS)
+	DRIVER(b, tern_cuda_wait(api, b->lane->ended), "computing");
+	if (b->status < 0)
 		api->stream_synchronize(b->lane->stream);
-	pthread_mutex_lock(&u->lock);
-	memcpy(u->gpu.error, error, sizeof(error));
-	u->status = status;
-	UPDATER_DO(u, result, "computing");
+}
+
+/* Runs the batch without the updater's lock: the lane and the chunks are the batch's own
+ * until it ends. */
+static void compute(struct batch *b)
+{
+	CUresult result = b->u->gpu.api->ctx_push_current(b->u->gpu.handle);
+
+	DRIVER(b, result, "entering the context");
+	if (result != CUDA_SUCCESS)
+		return;
+	queue_work(b);
+	wait_for(b);
+	tern_cuda_context_leave(&b->u->gpu);
 }
 
 static void end_call(struct batch *b, struct call *call, const double **squares)
 {
 	struct cuda_chunk *c = call->chunk;
+	bool sleeps = call->sleeps;
 
-	call->status = b->u->status;
+	call->status = b->status;
 	if (call->status < 0)
-		memcpy(c->chunk.error, b->u->gpu.error, sizeof(c->chunk.error));
+		memcpy(c->chunk.error, b->error, sizeof(c->chunk.error));
 	if (call->kind == CALL_SUM)
 		*call->squares = *(*squares)++;
 	if (call->kind == CALL_UPDATE)
 		c->holds = call->status == 0;
-	call->ended = true;
-	pthread_cond_signal(&call->changed);
+	/* A thread that polls may return at once. One that sleeps needs the lock first. */
+	atomic_store_explicit(&call->ended, true, memory_order_release);
+	if (sleeps)
+		pthread_cond_signal(&call->changed);
 }
 
 /* Fills the batch: takes `own`, the call of this thread, which may be anywhere in the
@@ -380,49 +398,85 @@ static struct cuda_lane *free_lane(struct cuda_updater *u)
 
 void cuda_updater_wake(struct cuda_updater *u)
 {
-	if (!tern_list_empty(&u->waiting) && free_lane(u))
-		pthread_cond_signal(
-			&tern_list_first(&u->waiting, struct call, node)->changed);
+	struct call *first = tern_list_first(&u->waiting, struct call, node);
+
+	if (!first || !free_lane(u))
+		return;
+	atomic_store_explicit(&first->may_run, true, memory_order_relaxed);
+	if (first->sleeps)
+		pthread_cond_signal(&first->changed);
 }
 
 static void run_batch(struct cuda_updater *u, struct cuda_lane *lane, struct call *own)
 {
 	struct batch b = {.u = u, .lane = lane};
 	const double *squares = lane->host_squares;
-	bool entered;
 
 	lane->busy = true;
 	take_calls(&b, own);
 	cuda_updater_wake(u); /* for calls that the batch had no room for */
-	u->status = tern_cuda_context_enter(&u->gpu);
-	entered = u->status == 0;
-	if (entered) {
-		queue_work(&b);
-		wait_for(&b);
-		tern_cuda_context_leave(&u->gpu);
-	}
-	for (unsigned i = 0; i < b.count; i++)
-		end_call(&b, b.calls[i], &squares);
+	pthread_mutex_unlock(&u->lock);
+	compute(&b);
+	pthread_mutex_lock(&u->lock);
 	lane->busy = false;
 	pthread_cond_broadcast(&u->lane_free);
 	cuda_updater_wake(u);
+	for (unsigned i = 0; i < b.count; i++)
+		end_call(&b, b.calls[i], &squares);
 }
 
-/* Runs the call, in a batch of this thread or of another one. */
+/* Polls, without the lock, until the call has ended or may use a lane, or the time is
+ * over. Returns true if it has ended; then the lock stays released. */
+static bool poll_call(struct cuda_updater *u, struct call *call)
+{
+	uint64_t end_ns = tern_clock_ns() + TERN_CUDA_POLL_NS;
+
+	pthread_mutex_unlock(&u->lock);
+	do {
+		if (atomic_load_explicit(&call->ended, memory_order_acquire))
+			return true;
+		tern_cpu_relax();
+	} while (!atomic_load_explicit(&call->may_run, memory_order_relaxed) &&
+		 tern_clock_ns() < end_ns);
+	pthread_mutex_lock(&u->lock);
+	return false;
+}
+
+/* Waits, with the lock, until the call has ended or may use a lane. */
+static void sleep_call(struct cuda_updater *u, struct call *call)
+{
+	call->sleeps = true;
+	pthread_cond_wait(&call->changed, &u->lock);
+	call->sleeps = false;
+}
+
+/* Runs the call in a batch of this thread or of another one. Called with the lock, and
+ * returns without it. */
+static void run_locked(struct cuda_updater *u, struct call *call)
+{
+	bool polled = false;
+
+	while (!atomic_load_explicit(&call->ended, memory_order_relaxed)) {
+		struct cuda_lane *lane = free_lane(u);
+
+		atomic_store_explicit(&call->may_run, false, memory_order_relaxed);
+		if (lane && tern_list_linked(&call->node))
+			run_batch(u, lane, call);
+		else if (polled)
+			sleep_call(u, call);
+		else if (poll_call(u, call))
+			return;
+		polled = true;
+	}
+	pthread_mutex_unlock(&u->lock);
+}
+
 static int run(struct cuda_updater *u, struct call *call)
 {
 	pthread_cond_init(&call->changed, NULL);
 	pthread_mutex_lock(&u->lock);
 	tern_list_push(&u->waiting, &call->node);
-	while (!call->ended) {
-		struct cuda_lane *lane = free_lane(u);
-
-		if (lane && tern_list_linked(&call->node))
-			run_batch(u, lane, call);
-		else
-			pthread_cond_wait(&call->changed, &u->lock);
-	}
-	pthread_mutex_unlock(&u->lock);
+	run_locked(u, call);
 	pthread_cond_destroy(&call->changed);
 	return call->status;
 }

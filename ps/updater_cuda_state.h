@@ -29,14 +29,14 @@ struct cuda_lane {
 
 struct cuda_updater {
 	struct tern_updater updater;
-	/* Protects everything below; held during calls to the driver. Not held while a
-	 * thread waits for a batch, which is the long part of a call if all memory is
-	 * page-locked. (The driver copies pageable memory before its call returns.) */
+	/* Protects everything below, but not what a busy lane and the chunks of its batch
+	 * have: that is the batch's, which calls the driver without the lock. */
 	pthread_mutex_t lock;
 	pthread_cond_t lane_free;
 	unsigned resizers; /* threads that are replacing the rooms: no batch may begin */
 	struct tern_cuda_context gpu;
-	/* First error of a driver call since the thread that holds the lock took it. */
+	/* First error of a driver call since the thread that holds the lock took it. The
+	 * calls of a batch have a status of their own. */
 	int status;
 	char note[400];
 	atomic_bool has_note; /* read without the lock, as a hint */
