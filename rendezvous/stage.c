@@ -40,6 +40,9 @@
  * GPUs. */
 #define LENT_PIECE_BYTES ((uint64_t)8 << 20)
 
+/* Least size of a piece in a staging slot. */
+#define PIECE_BYTES_MIN ((uint64_t)512 << 10)
+
 enum phase { IDLE, COPYING, READY, MOVING };
 
 static void slot_ready(struct tern_stage_wait *wait, struct tern_stage_slot *slot);
@@ -63,6 +66,17 @@ static void tell(struct tern_xfer *x)
 	tern_log(x->rdv->ctx->env, TERN_LOG_INFO,
 		"%s: GPU memory is staged through page-locked memory (%s)", peer->name,
 		peer->fabric_name);
+}
+
+/* Returns the size of a piece that begins at offset `at` of the tensor. A slot is as large
+ * as copies need, but a tensor of a few slots is cut into four pieces, so that the fabric
+ * moves one while the next is copied. */
+static uint64_t piece_at(const struct tern_xfer *x, uint64_t at)
+{
+	uint64_t quarter = tern_align_up(bytes_of(x) / 4, 64 << 10);
+	uint64_t most = TERN_MIN(TERN_MAX(quarter, PIECE_BYTES_MIN), TERN_STAGE_BYTES);
+
+	return TERN_MIN(bytes_of(x) - at, most);
 }
 
 /* ---- copies ---- */
@@ -194,7 +208,7 @@ static void fill(struct tern_xfer *x, struct tern_stage_slot *slot)
 	if (x->stage.asked == 0)
 		tell(x);
 	slot->at = x->stage.asked;
-	slot->bytes = TERN_MIN(TERN_STAGE_BYTES, x->buf.bytes - x->stage.asked);
+	slot->bytes = piece_at(x, slot->at);
 	x->stage.asked += slot->bytes;
 	copy_slot(x, slot);
 }
@@ -272,7 +286,7 @@ int tern_stage_get(struct tern_xfer *x)
 		if (!slot)
 			return 0;
 		slot->at = x->stage.asked;
-		slot->bytes = TERN_MIN(bytes_of(x) - slot->at, TERN_STAGE_BYTES);
+		slot->bytes = piece_at(x, slot->at);
 		slot->op.done = got;
 		r = conn->port->ops->get(conn, &slot->op, slot->mem, slot->offset,
 			slot->bytes, &x->record->region, slot->at);
@@ -457,7 +471,7 @@ static void fetch_by_slots(struct tern_xfer *x)
 		if (!slot)
 			return;
 		slot->at = x->stage.asked;
-		slot->bytes = TERN_MIN(bytes_of(x) - slot->at, TERN_STAGE_BYTES);
+		slot->bytes = piece_at(x, slot->at);
 		slot->phase = COPYING;
 		slot->copy.done = slot_copied;
 		x->stage.asked += slot->bytes;

@@ -168,11 +168,11 @@ static void read_all(void *to, const struct tern_buf *buf, uint64_t bytes)
 }
 
 static const uint64_t sizes[] = {1, 7, 4096, 65536, 524287, 524288, 524289, 3u << 20,
-	(16u << 20) + 1, LARGEST_OF_ALL};
+	(8u << 20) - 1, (8u << 20) + 1, (16u << 20) + 1, LARGEST_OF_ALL};
 
 static void choose_sizes(enum gpu_scale scale)
 {
-	size_count = TERN_ARRAY_SIZE(sizes) - (scale == GPU_FEW ? 2 : scale == GPU_SOME);
+	size_count = TERN_ARRAY_SIZE(sizes) - (scale == GPU_FEW ? 3 : scale == GPU_SOME);
 	largest = sizes[size_count - 1];
 }
 

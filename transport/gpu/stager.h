@@ -18,7 +18,9 @@
 #include "base/list.h"
 #include "transport/fabric.h"
 
-#define TERN_STAGE_BYTES (512u << 10)
+/* The GPU's copy engine takes some 2 us for each copy besides the time for its bytes: on
+ * an H200, copies of 512 KiB reach 0.84 of the rate of one large copy, 2 MiB 0.96. */
+#define TERN_STAGE_BYTES (2u << 20)
 #define TERN_STAGE_SLOTS 4u
 
 struct tern_context;

@@ -54,13 +54,13 @@ static void rig_open_with(struct rig *rig, const struct fake_cuda_opts *opts)
 	OK(rig->api->init(0));
 	OK(rig->api->primary_ctx_retain(&rig->context, 0));
 	OK(rig->api->ctx_push_current(rig->context));
-	OK(rig->api->mem_alloc(&rig->at, 1u << 20));
+	OK(rig->api->mem_alloc(&rig->at, 4u << 20));
 	OK(rig->api->ctx_pop_current(NULL));
 	hooks.cuda_api = rig->api;
 	assert_int_equal(tern_domain_new_hooked(NULL, &hooks, &rig->domain), 0);
 	assert_int_equal(tern_context_new(rig->domain, &ctx_opts, &rig->ctx), 0);
 	assert_int_equal(
-		tern_mem_wrap_cuda(rig->domain, rig->at, 1u << 20, &rig->mem), 0);
+		tern_mem_wrap_cuda(rig->domain, rig->at, 4u << 20, &rig->mem), 0);
 }
 
 static void rig_open(struct rig *rig, const struct fake_cuda_opts *opts)
