@@ -10,6 +10,7 @@ training was not the same and the row says so. --smoke: small and short, as TERN
 PyTorch on the CPU, both to try this program; their figures mean nothing.
 """
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -111,41 +112,75 @@ def network(torch, job, device):
     return Network()
 
 
-class Torch:
-    """PyTorch, eager or compiled."""
+EAGER, COMPILED, REDUCED, GRAPH, COMPILED_GRAPH = KINDS = [
+    "PyTorch eager", "torch.compile", "torch.compile, CUDA graphs", "a CUDA graph of the whole step",
+    "torch.compile, a CUDA graph of the whole step"]
+NEEDS_GPU = {REDUCED, GRAPH, COMPILED_GRAPH}
+WARM_UP = 5  # steps
 
-    KINDS = ["PyTorch eager", "torch.compile", "torch.compile, CUDA graphs"]
+
+class Torch:
+    """PyTorch, in the ways of KINDS. The last two capture forward, backward and Adam in one CUDA graph, as the
+    documentation of torch.cuda.CUDAGraph describes, which leaves the processor one launch per step."""
 
     def __init__(self, torch, job, kind, device):
         self.torch, self.job, self.name, self.device = torch, job, kind, device
+        gc.collect()  # so that the memory of earlier peers is not counted
         before = self.allocated()
         self.network = self.forward = network(torch, job, device)
         self.x = torch.tensor(job.x, device=device)
         self.labels = torch.tensor(job.labels, device=device).long()
         self.adam = torch.optim.Adam(self.network.parameters(), lr=1e-3, betas=(0.9, 0.999),
-                                     eps=1e-8, fused=True)
-        if kind != self.KINDS[0]:
-            graphs = kind == self.KINDS[2]
-            self.forward = torch.compile(self.network, mode="reduce-overhead" if graphs else None)
+                                     eps=1e-8, fused=True, capturable=kind in (GRAPH, COMPILED_GRAPH))
+        if kind in (COMPILED, REDUCED, COMPILED_GRAPH):
+            self.forward = torch.compile(self.network, mode="reduce-overhead" if kind == REDUCED else None)
+        if kind == REDUCED:
             for tensor in (self.x, self.labels):  # so that graphs need no copies of them
                 torch._dynamo.mark_static_address(tensor)
-        self.run(5)
+        self.graph = None
+        if kind in (GRAPH, COMPILED_GRAPH):
+            self.capture()
+        self.run(WARM_UP)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         self.run(2)
-        self.bytes = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
+        # Not known if memory of an earlier peer was freed meanwhile.
+        self.bytes = max(0, torch.cuda.max_memory_allocated() - before) if device == "cuda" else 0
 
     def allocated(self):
         return self.torch.cuda.memory_allocated() if self.device == "cuda" else 0
 
-    def step(self):
-        if self.name == self.KINDS[2]:
-            self.torch.compiler.cudagraph_mark_step_begin()
+    def capture(self):
+        """Captures a step, after some steps on a side stream, which the documentation asks for."""
+        cuda = self.torch.cuda
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            for _ in range(WARM_UP):
+                self.plain_step()
+        cuda.current_stream().wait_stream(side)
+        graph = cuda.CUDAGraph()
+        self.adam.zero_grad(set_to_none=True)  # so that gradients are allocated in the graph's memory
+        with cuda.graph(graph):
+            self.loss = self.forward(self.x, self.labels)
+            self.loss.backward()
+            self.adam.step()
+        self.graph = graph
+
+    def plain_step(self):
         self.adam.zero_grad(set_to_none=True)
         loss = self.forward(self.x, self.labels)
         loss.backward()
         self.adam.step()
         return loss
+
+    def step(self):
+        if self.graph:
+            self.graph.replay()
+            return self.loss
+        if self.name == REDUCED:
+            self.torch.compiler.cudagraph_mark_step_begin()
+        return self.plain_step()
 
     def reset(self):
         with self.torch.no_grad():
@@ -188,11 +223,11 @@ def difference(ours, peer, precision):
 def peers_of(torch, why_not, job, device, rows):
     """The peers that can run here. The rows of the others get the reason as "missing"."""
     peers = []
-    for kind in Torch.KINDS:
+    for kind in KINDS:
         try:
             if torch is None:
                 raise RuntimeError(why_not)
-            if kind == Torch.KINDS[2] and device != "cuda":
+            if kind in NEEDS_GPU and device != "cuda":
                 raise RuntimeError("there are no CUDA graphs on the CPU")
             peers.append(Torch(torch, job, kind, device))
         except Exception as e:  # whatever a compiler may say
@@ -203,7 +238,7 @@ def peers_of(torch, why_not, job, device, rows):
 def rows_of(spec, batch, precision, **more):
     """One for each kind of peer."""
     return {kind: {"name": f"step of {spec}, batch {batch}, {precision}", "peer": kind, "goal": 1.0,
-                   "bytes": 0, "ours_us": [], "peer_us": [], **more} for kind in Torch.KINDS}
+                   "bytes": 0, "ours_us": [], "peer_us": [], **more} for kind in KINDS}
 
 
 def compare(torch, why_not, tern, job, precision, arguments, steps):

@@ -23,16 +23,19 @@
  * them. */
 #define EMBED_SCANNED    16384u
 #define EMBED_WIDTH      16u
-#define EMBED_TABLE_ROWS 5000u
-#define XENT_ROWS        4096u
-#define XENT_CLASSES     100u
+#define EMBED_TABLE_ROWS 128u
+/* The same for a larger table. */
+#define EMBED_WIDE_SCANNED    8192u
+#define EMBED_WIDE_TABLE_ROWS 4096u
+#define XENT_ROWS             4096u
+#define XENT_CLASSES          100u
 
 struct rates {
 	struct bench_gpu gpu;
 	struct tern_cuda_kernels *k;
 	struct tern_optimizer adam, others[3]; /* others: sgd, momentum, adagrad */
 	uint64_t count;                        /* number of floats of a vector */
-	int32_t *ids, *labels;
+	int32_t *ids, *wide_ids, *labels;
 	double *squares; /* result of the sum of squares, in device memory */
 	struct tern_cuda_result *result;
 	float *vector[TERN_SUM_MAX + 1]; /* arrays of `count` floats in device memory */
@@ -230,20 +233,38 @@ static void sum(void *arg)
 				     1.0f / (float)r->inputs, r->count));
 }
 
-static void embed(struct rates *r, uint64_t rows)
+static void embed(struct rates *r, const int32_t *ids, uint64_t rows, uint64_t table_rows)
 {
-	bench_gpu_done(r->k, tern_cuda_embed_backward(r->k, r->copy_to, r->copy_from,
-				     r->ids, rows, EMBED_WIDTH, EMBED_TABLE_ROWS));
+	bench_gpu_done(r->k, tern_cuda_embed_backward(r->k, r->copy_to, r->copy_from, ids,
+				     rows, EMBED_WIDTH, table_rows));
 }
 
 static void embed_sorted(void *arg)
 {
-	embed(arg, EMBED_SCANNED + 1);
+	struct rates *r = arg;
+
+	embed(r, r->ids, EMBED_SCANNED + 1, EMBED_TABLE_ROWS);
 }
 
 static void embed_scanned(void *arg)
 {
-	embed(arg, EMBED_SCANNED);
+	struct rates *r = arg;
+
+	embed(r, r->ids, EMBED_SCANNED, EMBED_TABLE_ROWS);
+}
+
+static void embed_wide_sorted(void *arg)
+{
+	struct rates *r = arg;
+
+	embed(r, r->wide_ids, EMBED_WIDE_SCANNED + 1, EMBED_WIDE_TABLE_ROWS);
+}
+
+static void embed_wide_scanned(void *arg)
+{
+	struct rates *r = arg;
+
+	embed(r, r->wide_ids, EMBED_WIDE_SCANNED, EMBED_WIDE_TABLE_ROWS);
 }
 
 /* ---- the table of cases ---- */
@@ -352,8 +373,10 @@ static const struct rate_case {
 		copy_up},
 	{"device to page-locked memory", "copy", 0, 0, 1, bytes_of_vector, NULL,
 		copy_down},
-	{"gradient of 16,385 embeddings of 16: sorts", "16,384: scans", 0, 0, 10, NULL,
-		embed_sorted, embed_scanned},
+	{"gradient of 16,385 embeddings of 16, 128 rows: sorts", "16,384: scans", 0, 0,
+		10, NULL, embed_sorted, embed_scanned},
+	{"gradient of 8,193 embeddings of 16, 4,096 rows: sorts", "8,192: scans", 0, 0,
+		10, NULL, embed_wide_sorted, embed_wide_scanned},
 	{"a launch: Adam of 1,024 elements", "memset of 4 KiB", 0, 0, 100, NULL,
 		adam_small, set_few},
 };
@@ -447,7 +470,7 @@ static void prepare(struct rates *r)
 {
 	const struct tern_cuda_sizes sizes = {.xent_rows = XENT_ROWS,
 		.embed_rows = EMBED_SCANNED + 1,
-		.embed_table_rows = EMBED_TABLE_ROWS};
+		.embed_table_rows = EMBED_WIDE_TABLE_ROWS};
 	uint64_t moved = (TERN_SUM_MAX + 1) * r->count;
 
 	r->k = bench_gpu_table(&r->gpu, NULL, &sizes);
@@ -480,6 +503,7 @@ static void prepare(struct rates *r)
 		.grads = {zeros(r)},
 		.count = r->count};
 	r->ids = ids_new(r, EMBED_SCANNED + 1, EMBED_TABLE_ROWS);
+	r->wide_ids = ids_new(r, EMBED_WIDE_SCANNED + 1, EMBED_WIDE_TABLE_ROWS);
 	r->labels = ids_new(r, XENT_ROWS, XENT_CLASSES);
 	r->small = r->one;
 	r->small.count = 1024;

@@ -40,6 +40,8 @@ struct model {
 static const struct model models[] = {
 	{"mlp:1024,1024, batch 1024", 1024, {784, 1024, 1024, 10}},
 	{"charlm:16,16,256, batch 256", 256, {256, 256, 96}},
+	{"mlp:256,128, batch 128", 128, {784, 256, 128, 10}},
+	{"mlp:4096,4096, batch 32", 32, {784, 4096, 4096, 10}},
 };
 static const struct model small = {"mlp:16, batch 8", 8, {12, 16, 10}};
 

@@ -350,6 +350,7 @@ static void test_embeddings_have_the_bits_of_the_cpu(void **state)
 		return;
 	check_embed(1023, 16, 60);
 	check_embed(4096, 16, 101);
+	check_embed(8192, 3, 1100);
 }
 
 static void test_embeddings_of_many_rows_are_sorted_and_have_the_bits_of_the_cpu(
@@ -360,6 +361,7 @@ static void test_embeddings_of_many_rows_are_sorted_and_have_the_bits_of_the_cpu
 	if (gpu.scale == GPU_FEW)
 		return;
 	check_embed(16385, 3, 1);
+	check_embed(8193, 3, 1100);
 	check_embed(20481, 33, 300);
 	check_embed(20000, 5, 16);
 	check_embed(GPU_EMBED_ROWS, 1, GPU_EMBED_TABLE_ROWS);
