@@ -167,7 +167,7 @@ class Run:
     def build(self, part_end):
         """meson, then ninja: what suite gpu, the measurements and whole jobs need."""
         if self.arguments.built:
-            self.skip_part("build", f"the programs of {self.built} are used")
+            self.skip_part("build", f"the programs of {self.arguments.built.name} are used")
             return True
         if not (self.built / "build.ninja").exists():
             setup = ["meson", "setup", self.built, machine.TOP, "-Dcuda=enabled"]

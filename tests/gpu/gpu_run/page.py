@@ -67,7 +67,7 @@ def cell(text):
 def lines_of(calls):
     programs = merged(calls)
     lines = ["", "## Results", ""]
-    lines += list(dict.fromkeys(device_line(call) + "  " for call in calls))
+    lines += list(dict.fromkeys("- " + device_line(call) for call in calls))
     lines += ["", counts(programs), ""]
     for call in calls:
         if call["state"] != "ended":
