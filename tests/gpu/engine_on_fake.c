@@ -404,7 +404,7 @@ static void test_a_long_wait_for_a_part_may_fail(void **state)
 	unsigned calls;
 
 	(void)state;
-	world_open(&w, "mlp:8,8,8,8,8,8,8,8,8,8,8,8");
+	world_open(&w, "mlp:8,8,8,8,8,8,8,8,8,8,8,8,8,8,8");
 	calls = try_steps(&w, "event_synchronize", 0);
 	assert_true(calls > 0);
 	for (unsigned nth = 1; nth <= calls; nth++)
