@@ -16,6 +16,8 @@
 #include <errno.h>
 #include <math.h>
 
+#include "client/data/permutation.h"
+
 /* Virtual time for a slot in the simulator. */
 #define SLOT_COST_NS 200000u
 

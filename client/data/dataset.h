@@ -95,11 +95,4 @@ void tern_dataset_batch(const struct tern_dataset *dataset, const uint64_t *reco
  * byte order), other data almost certainly another one. About 3 GB a second. */
 uint64_t tern_dataset_digest(const struct tern_dataset *dataset);
 
-/*
- * Record n of the endless sequence of seeded permutations of 0..count-1, one per epoch.
- * It is a keyed bijection (a Feistel network with cycle walking), so any element is
- * computed on its own and nothing is stored.
- */
-uint64_t tern_permutation_at(uint64_t seed, uint64_t count, uint64_t n);
-
 #endif

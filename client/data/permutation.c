@@ -7,9 +7,10 @@
  * average. If bits is odd the halves differ by one bit; they change places every round,
  * so an even number of rounds restores their places.
  */
+#include "client/data/permutation.h"
+
 #include "base/rng.h"
 #include "base/util.h"
-#include "client/data/dataset.h"
 
 #define ROUNDS 8
 

@@ -10,6 +10,7 @@
 
 #include "base/util.h"
 #include "client/data/dataset.h"
+#include "client/data/permutation.h"
 #include "client/data/read.h"
 #include "tern-config.h"
 

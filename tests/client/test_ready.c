@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/rng.h"
-#include "client/data/dataset.h"
+#include "client/data/permutation.h"
 #include "client/ready.h"
 
 #define ELEMENTS 41000u /* ten chunks of 4,096, and a smaller one */

@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "client/data/permutation.h"
 #include "client/models/layers.h"
 #include "tests/system/sim/ledger.h"
 
