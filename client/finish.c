@@ -16,6 +16,8 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "client/data/dataset.h"
+#include "client/engine/engine.h"
 #include "client/safetensors.h"
 
 #define TEST_ROWS         TERN_ENGINE_ROWS
@@ -27,9 +29,15 @@
 
 /* ---- computing ---- */
 
+static struct tern_engine_params present(const struct tern_worker *w)
+{
+	return (struct tern_engine_params){
+		.values = tern_vector(versions_current(w)), .version = w->version};
+}
+
 static int evaluate(struct tern_worker *w)
 {
-	const struct tern_engine_params params = versions_current(w);
+	const struct tern_engine_params params = present(w);
 	const struct tern_dataset *test = w->opts.test;
 	struct tern_batch *batch = &w->opts.engine->batch;
 	struct tern_result sum = {0};
@@ -67,7 +75,7 @@ static int evaluate(struct tern_worker *w)
  * (its beginning may be blank), then what the model has written. */
 static int write_text(struct tern_worker *w)
 {
-	const struct tern_engine_params params = versions_current(w);
+	const struct tern_engine_params params = present(w);
 	const struct tern_dataset *data = w->opts.train;
 	uint64_t first = tern_rng_at(w->job.seed, WRITE_STREAM, 1, 0) % data->count;
 	struct tern_batch *batch = &w->opts.engine->batch;
@@ -105,7 +113,7 @@ static int fetch(struct tern_worker *w, struct tern_ps_text *why)
 
 	if (!are_on_device(w) || w->fetched_version == w->version)
 		return 0;
-	r = tern_engine_fetch(w->opts.engine, w->fetched, versions_current(w).values,
+	r = tern_engine_fetch(w->opts.engine, w->fetched, present(w).values,
 		w->job.element_count, why->text, sizeof(why->text));
 	if (r == 0)
 		w->fetched_version = w->version;
@@ -115,7 +123,7 @@ static int fetch(struct tern_worker *w, struct tern_ps_text *why)
 /* The present parameters in host memory, after fetch(). */
 static const float *readable(const struct tern_worker *w)
 {
-	return are_on_device(w) ? w->fetched : versions_current(w).values;
+	return are_on_device(w) ? w->fetched : present(w).values;
 }
 
 /* True if no parameter is NaN or infinite. No loss was computed with the present

@@ -108,8 +108,7 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 		finish_next(w);
 		if (json_array_size(slots) > 0)
 			spare_follow(w);
-		if (w->state <= WORKER_RUNNING)
-			slots_run(w);
+		slots_run(w);
 	}
 }
 

@@ -2,7 +2,8 @@
 /*
  * The buffers ("rooms") in which gradients are computed and from which they are sent.
  * There are at most two, however many slots (shares of each step's records) this worker
- * has. A buffer is free again when the servers have its whole gradient.
+ * has. A buffer is free again when the computer (compute.h) has let go of it and the
+ * servers have its whole gradient.
  *
  * Servers receive the gradients of a window of slots, in the order of slot numbers
  * (server/sync.c), and a worker computes its slots in the same order. So the gradient
@@ -21,7 +22,7 @@ int rooms_add(struct tern_worker *w, bool late)
 	uint64_t bytes = w->job.element_count * sizeof(float);
 	int r;
 
-	*room = (struct room){.worker = w, .announced = !late};
+	*room = (struct room){.worker = w};
 	if (late)
 		r = tern_pool_get(w->pool, bytes, &room->gradient);
 	else
@@ -44,7 +45,7 @@ void rooms_fini(struct tern_worker *w)
 struct room *rooms_find(struct tern_worker *w)
 {
 	for (uint32_t i = 0; i < w->room_count; i++)
-		if (w->rooms[i].sends_out == 0)
+		if (w->rooms[i].state == ROOM_IDLE && w->rooms[i].sends_out == 0)
 			return &w->rooms[i];
 	return NULL;
 }
@@ -66,14 +67,4 @@ void rooms_want(struct tern_worker *w, const struct slot *slot)
 					(json_int_t)room->slot, "version",
 					(json_int_t)room->version));
 	}
-}
-
-int rooms_announce(struct tern_worker *w, struct room *room)
-{
-	const struct tern_mem *mem = room->gradient.mem;
-
-	if (room->announced)
-		return 0;
-	room->announced = true;
-	return worker_pin(w, mem);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients. A slot is a share of each step's records. The slots of this worker are
- * computed one after the other, in the order of their numbers, each by one task. While
- * the task runs, it reports which elements of the gradient are final, and each chunk is
+ * computed one after the other, in the order of their numbers, by the computer
+ * (compute.h). It reports which elements of the gradient are final, and each chunk is
  * sent when all of its elements are.
  *
  * The records of a slot and its result depend on (seed, step, slot) and the version
@@ -17,9 +17,6 @@
 #include <math.h>
 
 #include "client/data/permutation.h"
-
-/* Virtual time for a slot in the simulator. */
-#define SLOT_COST_NS 200000u
 
 /* ---- sending ---- */
 
@@ -47,8 +44,7 @@ static void part_sent(struct tern_req *req)
 		return;
 	}
 	room->sends_out--;
-	if (!w->over && w->state <= WORKER_RUNNING)
-		slots_run(w); /* a slot may have waited for this buffer */
+	slots_run(w); /* a slot may have waited for this buffer */
 }
 
 static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
@@ -71,67 +67,65 @@ static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
 		NULL, 0);
 }
 
-static void send_ready(struct tern_worker *w)
+/* ---- what the computer says ---- */
+
+static void enter(struct room *room, enum room_state next)
 {
+	static const uint8_t edges[] = {
+		[ROOM_IDLE] = 1 << ROOM_COMPUTING,
+		[ROOM_COMPUTING] = 1 << ROOM_IDLE | 1 << ROOM_REVOKED,
+		[ROOM_REVOKED] = 1 << ROOM_IDLE,
+	};
+
+	tern_assert(edges[room->state] >> next & 1);
+	room->state = next;
+}
+
+static struct room *room_of(struct tern_work *work)
+{
+	return tern_container_of(work, struct room, work);
+}
+
+uint64_t tern_work_record(const struct tern_work *work, uint32_t j)
+{
+	return tern_permutation_at(work->seed, work->record_count, work->first + j);
+}
+
+void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count)
+{
+	struct room *room = room_of(work);
+	struct tern_worker *w = room->worker;
 	uint32_t chunk;
 
-	while (!w->over && ready_take(&w->ready, &chunk))
-		send_chunk(w, w->room, chunk);
-}
-
-/* ---- computing ---- */
-
-static void say_ready(void *arg, uint64_t first, uint64_t count)
-{
-	struct tern_worker *w = arg;
-
-	ready_say(&w->ready, first, count);
-	tern_task_signal(&w->task);
-}
-
-static void compute(struct tern_task *task)
-{
-	struct tern_worker *w = tern_container_of(task, struct tern_worker, task);
-	const struct tern_engine_params params = versions_current(w);
-	uint64_t base = slot_id(w, w->slot->number) * w->job.batch;
-
-	for (uint32_t j = 0; j < w->job.batch; j++)
-		w->records[j] =
-			tern_permutation_at(w->job.seed, w->opts.train->count, base + j);
-	tern_dataset_batch(
-		w->opts.train, w->records, w->job.batch, &w->opts.engine->batch);
-	w->compute_status = rooms_announce(w, w->room);
-	if (w->compute_status == 0)
-		w->compute_status = tern_engine_gradient(w->opts.engine, &params,
-			tern_vector(&w->room->gradient), say_ready, w, &w->result);
-}
-
-static void on_progress(struct tern_task *task)
-{
-	struct tern_worker *w = tern_container_of(task, struct tern_worker, task);
-
-	if (w->computing)
-		send_ready(w);
-}
-
-static void computed(struct tern_task *task)
-{
-	struct tern_worker *w = tern_container_of(task, struct tern_worker, task);
-	struct slot *slot = w->slot;
-	double loss = w->result.loss / w->job.batch;
-
-	worker_engine_note(w);
-	if (w->compute_status < 0) {
-		w->computing = false;
-		worker_engine_failed(w, w->compute_status);
+	tern_assert(room->state != ROOM_IDLE);
+	if (room->state == ROOM_REVOKED)
 		return;
-	}
+	ready_say(&w->ready, first, count);
+	while (room->state == ROOM_COMPUTING && ready_take(&w->ready, &chunk))
+		send_chunk(w, room, chunk);
+}
+
+/* The computer lets go of the buffer. Returns false if the slot was revoked: then nothing
+ * follows. */
+static bool let_go(struct room *room)
+{
+	bool revoked = room->state == ROOM_REVOKED;
+
+	enter(room, ROOM_IDLE);
+	if (!revoked)
+		room->worker->computing = false;
+	return !revoked;
+}
+
+void tern_work_end(struct tern_work *work, double loss)
+{
+	struct tern_worker *w = room_of(work)->worker;
+	struct slot *slot = w->slot;
+
+	if (!let_go(room_of(work)))
+		return;
 	w->worked_ns = tern_now_ns(w->env);
 	w->record_count += w->job.batch;
-	send_ready(w);
-	w->computing = false;
-	if (w->over)
-		return;
 	/* Else the servers would wait for the rest for ever. */
 	tern_assert(w->ready.taken == w->plan.chunk_count);
 	if (!isfinite(loss)) {
@@ -149,6 +143,16 @@ static void computed(struct tern_task *task)
 	else
 		slots_run(w);
 }
+
+void tern_work_fail(struct tern_work *work, int status, const char *text)
+{
+	struct room *room = room_of(work);
+
+	if (let_go(room))
+		worker_give_up(room->worker, status, "%s", text);
+}
+
+/* ---- which slot is computed ---- */
 
 bool slots_are_due(const struct tern_worker *w)
 {
@@ -173,33 +177,71 @@ static struct slot *next_slot(struct tern_worker *w)
 	return next;
 }
 
+static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
+{
+	if (!slot->taken)
+		worker_take(w, slot);
+	slot->pending = false;
+	room->version = w->version;
+	room->slot = slot->number;
+	room->wanted = false;
+	room->work = (struct tern_work){.version = w->version,
+		.slot = slot->number,
+		.batch = w->job.batch,
+		.params = versions_current(w),
+		.gradient = &room->gradient,
+		.is_new_memory = !room->used,
+		.seed = w->job.seed,
+		.record_count = w->job.records,
+		.first = slot_id(w, slot->number) * w->job.batch};
+	room->used = true;
+	w->slot = slot;
+	w->room = room;
+	w->computing = true;
+	ready_begin(&w->ready);
+	enter(room, ROOM_COMPUTING);
+	w->computer->ops->begin(w->computer, &room->work);
+}
+
+/* Returns the slot that can be begun now; NULL: none. After the last step slots of a lost
+ * worker may still be pending: they are not needed. */
+static struct slot *due_slot(struct tern_worker *w)
+{
+	if (w->spare || w->computing || w->state > WORKER_RUNNING ||
+		w->missing[w->version & 1] > 0)
+		return NULL;
+	return next_slot(w);
+}
+
 void slots_run(struct tern_worker *w)
 {
 	struct slot *slot;
 
-	if (w->spare || w->computing || w->over || w->missing[w->version & 1] > 0)
+	/* A computer that ends a slot within begin() calls this function again: the loop
+	 * below then begins the next slot. */
+	if (w->beginning)
 		return;
-	slot = next_slot(w);
-	if (!slot)
-		return;
-	w->room = rooms_find(w);
-	if (!w->room) {
-		rooms_want(w, slot); /* part_sent() will call slots_run() */
-		return;
+	w->beginning = true;
+	while ((slot = due_slot(w))) {
+		struct room *room = rooms_find(w);
+
+		if (!room) {
+			rooms_want(w, slot); /* part_sent() will call slots_run() */
+			break;
+		}
+		begin(w, slot, room);
 	}
-	if (!slot->taken)
-		worker_take(w, slot);
-	slot->pending = false;
-	w->slot = slot;
-	w->room->version = w->version;
-	w->room->slot = slot->number;
-	w->room->wanted = false;
-	w->computing = true;
-	ready_begin(&w->ready);
-	w->task.run = compute;
-	w->task.done = computed;
-	w->task.progress = on_progress;
-	worker_submit(w, &w->task, SLOT_COST_NS);
+	w->beginning = false;
+}
+
+void slots_revoke(struct tern_worker *w)
+{
+	if (!w->computing)
+		return;
+	w->computing = false;
+	enter(w->room, ROOM_REVOKED);
+	if (w->computer->ops->revoke)
+		w->computer->ops->revoke(w->computer, &w->room->work);
 }
 
 /* ---- making and freeing slots ---- */
@@ -231,8 +273,7 @@ int slots_init(struct tern_worker *w)
 	int r = 0;
 
 	w->slots = calloc(w->job.slots + 1u, sizeof(*w->slots));
-	w->records = calloc(w->job.batch, sizeof(*w->records));
-	if (!w->slots || !w->records || ready_init(&w->ready, &w->plan) < 0)
+	if (!w->slots || ready_init(&w->ready, &w->plan) < 0)
 		return -ENOMEM;
 	if (w->job.mode == TERN_MODE_ASYNC)
 		r = slots_add(w, 0, 0);
@@ -247,6 +288,5 @@ void slots_fini(struct tern_worker *w)
 {
 	rooms_fini(w);
 	ready_fini(&w->ready);
-	free(w->records);
 	free(w->slots);
 }

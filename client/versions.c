@@ -30,10 +30,9 @@ void versions_fini(struct tern_worker *w)
 	}
 }
 
-struct tern_engine_params versions_current(const struct tern_worker *w)
+const struct tern_buf *versions_current(const struct tern_worker *w)
 {
-	return (struct tern_engine_params){
-		.values = tern_vector(&w->w[w->version & 1]), .version = w->version};
+	return &w->w[w->version & 1];
 }
 
 static void report_step(struct tern_worker *w)
@@ -100,8 +99,8 @@ static void arrived(struct tern_req *req)
 		return;
 	}
 	w->byte_count += req->bytes;
-	/* The next version may be here before the task that computed a gradient for it
-	 * has ended: then computed() continues. */
+	/* The next version may be here before the computer has ended the slot that it
+	 * needed: then tern_work_end() continues. */
 	if (--w->missing[part->parity] == 0 && !slots_are_due(w) &&
 		!spare_is_behind(w, part->version))
 		versions_complete(w, part->version);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "client/engine_computer.h"
 
 #define LEAVING_NS  (2 * TERN_NS_PER_S)
 #define DECISION_NS (6 * TERN_NS_PER_S) /* time for server 0 to let the worker go */
@@ -68,6 +69,7 @@ static void close_all(struct tern_worker *w, const char *type)
 	tern_timer_clear(w->opts.ctx, &w->leave_timer);
 	tern_timer_clear(w->opts.ctx, &w->wait_timer);
 	tern_timer_clear(w->opts.ctx, &w->save_timer);
+	slots_revoke(w);
 	for (uint32_t i = 0; i < w->job.server_count; i++) {
 		struct worker_server *s = &w->servers[i];
 
@@ -133,11 +135,7 @@ void worker_engine_failed(struct tern_worker *w, int status)
 
 void worker_engine_note(struct tern_worker *w)
 {
-	char *note = w->opts.engine->note;
-
-	if (*note && w->opts.note)
-		w->opts.note(w->opts.arg, note);
-	*note = '\0';
+	engine_say_note(w->opts.engine, w->opts.note, w->opts.arg);
 }
 
 void worker_leave(struct tern_worker *w)
@@ -230,20 +228,13 @@ static void aborted(struct worker_server *s, const json_t *message)
 		text ? text : "no reason given");
 }
 
-int worker_pin(struct tern_worker *w, const struct tern_mem *mem)
-{
-	if (tern_mem_kind(mem) != TERN_MEM_HOST)
-		return 0;
-	return tern_engine_pin(w->opts.engine, tern_mem_base(mem), tern_mem_bytes(mem));
-}
-
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
 {
 	int r = tern_pool_get(w->pool, w->job.element_count * sizeof(float), out);
 
 	if (r < 0)
 		return r;
-	r = worker_pin(w, out->mem);
+	r = engine_pin(w->opts.engine, out->mem);
 	if (r < 0)
 		tern_pool_put(w->pool, out);
 	return r;
@@ -501,6 +492,26 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 	return r;
 }
 
+static int make_computer(struct tern_worker *w)
+{
+	const struct engine_computer_opts opts = {.env = w->env,
+		.engine = w->opts.engine,
+		.train = w->opts.train,
+		.plan = &w->plan,
+		.batch = w->job.batch,
+		.note = w->opts.note,
+		.arg = w->opts.arg};
+	int r;
+
+	w->computer = w->opts.computer;
+	if (w->computer)
+		return 0;
+	r = engine_computer_new(&opts, &w->engine_computer);
+	if (r == 0)
+		w->computer = &w->engine_computer->computer;
+	return r;
+}
+
 int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **out,
 	struct tern_ps_text *why)
 {
@@ -524,6 +535,8 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 		w->servers = calloc(w->job.server_count, sizeof(*w->servers));
 		r = w->servers ? make_memory(w, why) : -ENOMEM;
 	}
+	if (r == 0)
+		r = make_computer(w);
 	if (r < 0 && *w->opts.engine->error)
 		snprintf(why->text, sizeof(why->text), "%s", w->opts.engine->error);
 	if (r == 0)
@@ -551,6 +564,7 @@ void tern_worker_free(struct tern_worker *w)
 	tern_engine_unpin(w->opts.engine);
 	finish_fini(w);
 	slots_fini(w);
+	engine_computer_free(w->engine_computer);
 	versions_fini(w);
 	tern_pool_free(w->pool);
 	tern_pool_free(w->talk_pool);

@@ -5,19 +5,21 @@
  * worker, the finisher, evaluates and saves: worker 0, or if it was lost, the first one
  * that is left.
  *
- * Everything runs on the context's thread, except arithmetic, which is submitted as tasks
- * to the context's environment.
+ * Everything runs on the context's thread, except arithmetic: gradients come from a
+ * computer (compute.h), and the rest is submitted as tasks to the context's environment.
  */
 #ifndef TERN_CLIENT_WORKER_H
 #define TERN_CLIENT_WORKER_H
 
 #include <tern/context.h>
 
-#include "client/data/dataset.h"
-#include "client/engine/engine.h"
 #include "ps/job.h"
 #include "ps/vector.h"
 
+struct tern_computer;
+struct tern_dataset;
+struct tern_domain;
+struct tern_engine;
 struct tern_worker;
 
 struct tern_worker_progress {
@@ -77,8 +79,12 @@ struct tern_worker_opts {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
 	/* Owned by the caller, but used by this worker alone until the worker is freed.
-	 * It was made for the model, with batches of job->batch records. */
+	 * It was made for the model, with batches of job->batch records. It evaluates, and
+	 * computes gradients if no other computer is given. */
 	struct tern_engine *engine;
+	/* Computes gradients in place of the engine (compute.h). Owned by the caller. May
+	 * be NULL. */
+	struct tern_computer *computer;
 	/* Where parameters and gradients are: host memory, or memory of the engine's
 	 * GPU. */
 	struct tern_vector_memory memory;
@@ -164,8 +170,8 @@ uint64_t tern_worker_device_bytes(const struct tern_worker *worker);
 /* True if a file is being written: ended() is called only after that. */
 bool tern_worker_is_saving(const struct tern_worker *worker);
 
-/* Frees the worker. Its tasks must have ended (host_env_stop), and the context must
- * have been freed. */
+/* Frees the worker. Its tasks must have ended (host_env_stop), its computer must touch no
+ * slot any more, and the context must have been freed. */
 void tern_worker_free(struct tern_worker *worker);
 
 #endif

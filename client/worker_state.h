@@ -4,7 +4,8 @@
  *
  *     worker.c    joining, the end
  *     versions.c  parameters: two buffers, one in use, one being received
- *     slots.c     gradients: computed slot by slot, sent while they are computed
+ *     slots.c     gradients: begun slot by slot, sent while they are computed
+ *     compute.h   the seam between slots.c and the code that computes gradients
  *     ready.c     which chunks of a gradient are final
  *     rooms.c     the two buffers for gradients ("rooms")
  *     spare.c     a worker without a slot
@@ -21,6 +22,7 @@
 #include <tern/tern.h>
 
 #include "base/env.h"
+#include "client/compute.h"
 #include "client/ready.h"
 #include "client/worker.h"
 #include "ps/plan.h"
@@ -65,15 +67,31 @@ struct gradient_part { /* a chunk of a gradient being sent */
 	struct room *room;
 };
 
+/*
+ * Tells whether the computer holds the buffer, so that it may write in it. It lets go of
+ * the buffer when it ends the slot, also if the slot was revoked before.
+ *
+ *     IDLE --begin()--> COMPUTING --revoked--> REVOKED
+ *       ^                   |                     |
+ *       +--- end or fail ---+---------------------+
+ */
+enum room_state {
+	ROOM_IDLE,
+	ROOM_COMPUTING,
+	ROOM_REVOKED,
+};
+
 struct room { /* buffer of one gradient */
 	struct tern_worker *worker;
+	enum room_state state;
+	struct tern_work work;       /* the slot, as the computer sees it */
 	struct tern_buf gradient;    /* gradient of all parameters */
 	struct gradient_part *parts; /* one entry per chunk */
 	uint32_t sends_out;
 	uint64_t version; /* version of the parameters that it was computed from */
 	uint32_t slot;
-	bool announced; /* tern_engine_pin() was called for the buffer */
-	bool wanted;    /* the servers were asked to take the gradient out of turn */
+	bool used;   /* a gradient was computed in the buffer */
+	bool wanted; /* the servers were asked to take the gradient out of turn */
 };
 
 #define WORKER_LOSS_WINDOW 100u
@@ -119,13 +137,14 @@ struct tern_worker {
 	uint32_t slot_count;
 	struct room rooms[TERN_GRADIENT_BUFFERS];
 	uint32_t room_count;
+	struct tern_computer *computer;
+	/* The same as `computer`, if the worker made it; NULL: it is opts.computer. */
+	struct engine_computer *engine_computer;
+	bool beginning; /* slots_run() is under way */
+	/* The computer holds a slot, which was not revoked. */
 	bool computing;
-	struct slot *slot; /* slot being computed */
-	struct room *room; /* buffer for its gradient */
-	struct tern_task task;
-	uint64_t *records;
-	struct tern_result result;
-	int compute_status; /* status of the call that filled `result` */
+	struct slot *slot;  /* this slot */
+	struct room *room;  /* buffer for its gradient */
 	struct ready ready; /* chunks of its gradient that can be sent */
 	double step_loss;   /* sum over `step_slots` slots */
 	uint32_t step_slots;
@@ -133,7 +152,7 @@ struct tern_worker {
 	uint64_t loss_count, record_count, byte_count;
 
 	/* lease.c */
-	uint64_t worked_ns; /* time at which the engine last completed something */
+	uint64_t worked_ns; /* time at which a computation last completed something */
 	uint32_t finisher;  /* the worker that evaluates and saves */
 	bool all_done;      /* async: all remaining workers have taken their last step */
 	bool finished;      /* a worker has said bye: the results are safe */
@@ -196,9 +215,6 @@ void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 void worker_failed(struct tern_worker *w, uint32_t chunk, int status);
 void worker_engine_failed(struct tern_worker *w, int status);
 void worker_engine_note(struct tern_worker *w); /* logs the engine's note */
-/* Announces a slab (memory segment) of the pool to the engine, so that the engine can
- * page-lock it. Does nothing for GPU memory. */
-int worker_pin(struct tern_worker *w, const struct tern_mem *mem);
 /* Takes a buffer for the flat vector of all parameters from the pool, and announces it to
  * the engine, which must be idle. On an error no buffer is taken. */
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out);
@@ -211,32 +227,32 @@ void versions_complete(struct tern_worker *w, uint64_t version);
 void versions_receive(struct tern_worker *w, uint64_t version);
 /* async: asks for the parameters once more after the last step. */
 void versions_pull(struct tern_worker *w);
-struct tern_engine_params versions_current(const struct tern_worker *w);
+const struct tern_buf *versions_current(const struct tern_worker *w);
 
 /* slots.c */
 int slots_init(struct tern_worker *w);
 void slots_fini(struct tern_worker *w);
-/* Starts to compute the next slot if that is possible now. Called when a version is
- * complete, a buffer is free, or a slot was computed or added. */
+/* Begins the next slot if that is possible now. Called when a version is complete, a
+ * buffer is free, or a slot was computed or added. */
 void slots_run(struct tern_worker *w);
+/* The gradient of the slot that is being computed, if there is one, is not needed any
+ * more. */
+void slots_revoke(struct tern_worker *w);
 bool slots_are_due(const struct tern_worker *w);
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
 void slots_begin(struct tern_worker *w); /* begins a step: all slots are to be computed */
 
 /* rooms.c */
 /* Makes another gradient buffer; there must be fewer than TERN_GRADIENT_BUFFERS. With
- * `late`, the buffer is announced to the engine only at its first use:
- * rooms_announce(). */
+ * `late`, the buffer is not announced to the engine, which may be busy. */
 int rooms_add(struct tern_worker *w, bool late);
 void rooms_fini(struct tern_worker *w);
-/* Returns a gradient buffer that is not being sent; or NULL. */
+/* Returns a gradient buffer that no computer holds and that is not being sent; or
+ * NULL. */
 struct room *rooms_find(struct tern_worker *w);
 /* No gradient buffer is free for this slot: asks the servers to take gradients of later
  * slots, which are in the buffers, out of turn. */
 void rooms_want(struct tern_worker *w, const struct slot *slot);
-/* Announces a late buffer to the engine, which may have been busy when the buffer was
- * made. Called in a task. */
-int rooms_announce(struct tern_worker *w, struct room *room);
 
 /* spare.c */
 void spare_init(struct tern_worker *w);

@@ -578,7 +578,7 @@ static void test_an_interrupted_job_saves_numbers_only(void **state)
 	job_start(&j, &one);
 	w = j.m[1].worker;
 	JOB_UNTIL(&j, w->version >= 3);
-	values = (float *)(uintptr_t)versions_current(w).values;
+	values = tern_vector(versions_current(w));
 	kept = values[1];
 	values[1] = NAN;
 	w->finisher = 0;

@@ -9,6 +9,8 @@
 #include <pthread.h>
 
 #include "base/clock.h"
+#include "client/data/dataset.h"
+#include "client/engine/engine.h"
 #include "client/worker_state.h"
 #include "server/server_state.h"
 

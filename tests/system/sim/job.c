@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "client/engine_computer.h"
 #include "tests/system/sim/scenario.h"
 #include "transport/context.h"
 
@@ -66,7 +67,7 @@ static int gradient_or_hang(struct tern_engine *e,
 	while (m->engine != e)
 		m++;
 	if (m->hangs)
-		m->worker->task.cost_ns = ENDLESS_NS;
+		m->worker->engine_computer->task.cost_ns = ENDLESS_NS;
 	return m->engine_ops->gradient(e, params, grads, ready, arg, result);
 }
 

@@ -7,6 +7,8 @@
 #ifndef TERN_TESTS_SYSTEM_SIM_JOB_H
 #define TERN_TESTS_SYSTEM_SIM_JOB_H
 
+#include "client/data/dataset.h"
+#include "client/engine/engine.h"
 #include "client/worker_state.h"
 #include "server/server_state.h"
 #include "transport/sim/sim.h"

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The worker begins one slot at a time, so there is one task. It writes the gradient and
+ * tells `ready` which elements are final; the context's thread takes whole chunks from
+ * `ready` and tells the worker. A task cannot be stopped: if its slot is revoked it runs
+ * to its end, and the worker ignores what it says.
+ */
+#include "client/engine_computer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ps/vector.h"
+#include "transport/memory/mem.h"
+
+/* Virtual time for a slot in the simulator. */
+#define SLOT_COST_NS 200000u
+
+static struct engine_computer *of_task(struct tern_task *task)
+{
+	return tern_container_of(task, struct engine_computer, task);
+}
+
+int engine_pin(struct tern_engine *engine, const struct tern_mem *mem)
+{
+	if (tern_mem_kind(mem) != TERN_MEM_HOST)
+		return 0;
+	return tern_engine_pin(engine, tern_mem_base(mem), tern_mem_bytes(mem));
+}
+
+void engine_say_note(
+	struct tern_engine *engine, void (*note)(void *arg, const char *text), void *arg)
+{
+	if (*engine->note && note)
+		note(arg, engine->note);
+	*engine->note = '\0';
+}
+
+/* ---- on the task's thread ---- */
+
+static void say_ready(void *arg, uint64_t first, uint64_t count)
+{
+	struct engine_computer *c = arg;
+
+	ready_say(&c->ready, first, count);
+	tern_task_signal(&c->task);
+}
+
+static void compute(struct tern_task *task)
+{
+	struct engine_computer *c = of_task(task);
+	const struct tern_work *work = c->work;
+	struct tern_engine *engine = c->opts.engine;
+	const struct tern_engine_params params = {
+		.values = tern_vector(work->params), .version = work->version};
+
+	for (uint32_t j = 0; j < work->batch; j++)
+		c->records[j] = tern_work_record(work, j);
+	tern_dataset_batch(c->opts.train, c->records, work->batch, &engine->batch);
+	/* Memory that was added late is announced here, since the engine was perhaps busy
+	 * when the worker got the memory. */
+	c->status = work->is_new_memory ? engine_pin(engine, work->gradient->mem) : 0;
+	if (c->status == 0)
+		c->status = tern_engine_gradient(engine, &params,
+			tern_vector(work->gradient), say_ready, c, &c->result);
+}
+
+/* ---- on the context's thread ---- */
+
+static void tell_ready(struct engine_computer *c)
+{
+	uint32_t chunk;
+
+	while (ready_take(&c->ready, &chunk)) {
+		const struct tern_chunk *part = &c->opts.plan->chunks[chunk];
+
+		tern_work_final(c->work, part->first, part->count);
+	}
+}
+
+static void progress(struct tern_task *task)
+{
+	struct engine_computer *c = of_task(task);
+
+	if (c->work)
+		tell_ready(c);
+}
+
+static void computed(struct tern_task *task)
+{
+	struct engine_computer *c = of_task(task);
+	struct tern_work *work = c->work;
+
+	engine_say_note(c->opts.engine, c->opts.note, c->opts.arg);
+	if (c->status == 0)
+		tell_ready(c);
+	c->work = NULL;
+	if (c->status < 0)
+		tern_work_fail(work, c->status, c->opts.engine->error);
+	else
+		tern_work_end(work, c->result.loss / work->batch);
+}
+
+static void begin(struct tern_computer *computer, struct tern_work *work)
+{
+	struct engine_computer *c =
+		tern_container_of(computer, struct engine_computer, computer);
+	char text[200];
+	int r;
+
+	tern_assert(!c->work && work->batch == c->opts.batch);
+	c->work = work;
+	ready_begin(&c->ready);
+	c->task.run = compute;
+	c->task.done = computed;
+	c->task.progress = progress;
+	c->task.cost_ns = SLOT_COST_NS;
+	r = tern_env_submit(c->opts.env, &c->task);
+	if (r == 0)
+		return;
+	c->work = NULL;
+	snprintf(
+		text, sizeof(text), "no thread for computation: %s", tern_status_text(r));
+	tern_work_fail(work, r, text);
+}
+
+int engine_computer_new(
+	const struct engine_computer_opts *opts, struct engine_computer **out)
+{
+	static const struct tern_computer_ops ops = {.begin = begin};
+	struct engine_computer *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return -ENOMEM;
+	c->computer.ops = &ops;
+	c->opts = *opts;
+	c->records = calloc(opts->batch, sizeof(*c->records));
+	if (ready_init(&c->ready, opts->plan) < 0 || !c->records) {
+		engine_computer_free(c);
+		return -ENOMEM;
+	}
+	*out = c;
+	return 0;
+}
+
+void engine_computer_free(struct engine_computer *c)
+{
+	if (!c)
+		return;
+	ready_fini(&c->ready);
+	free(c->records);
+	free(c);
+}
