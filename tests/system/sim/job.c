@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "client/engine_computer.h"
 #include "tests/system/sim/scenario.h"
+#include "tests/system/sim/user.h"
 #include "transport/context.h"
 
 #define ENDLESS_NS (1000 * TERN_NS_PER_S)
@@ -134,10 +135,12 @@ struct member *job_add_worker(struct job *j, unsigned index)
 	open_member(j, m, "worker", index);
 	m->engine = j->engine(j->engine_arg, job.batch);
 	let_hang(m);
+	m->user = j->users ? user_new(j, m) : NULL;
 	if (tern_worker_new(
 		    &(struct tern_worker_opts){.domain = tern_sim_domain(m->process),
 			    .ctx = m->ctx,
 			    .engine = m->engine,
+			    .computer = m->user ? user_computer(m->user) : NULL,
 			    .job = &job,
 			    .index = index,
 			    .train = j->data,
@@ -208,7 +211,7 @@ unsigned job_workers_left(const struct job *j)
 	return n;
 }
 
-/* Makes a process crash, hang, stall or leave. After the first such loss the next ones
+/* Makes a process crash, hang, fail, stall or leave. After the first such loss the next ones
  * come soon, while the job still handles it. */
 static void hurt(struct job *j)
 {
@@ -230,6 +233,9 @@ static void hurt(struct job *j)
 	} else if (j->hangs && m && job_workers_left(j) > 1) {
 		j->hangs = false;
 		m->stalled = m->hangs = true;
+	} else if (j->fails && m && job_workers_left(j) > 1) {
+		j->fails = false;
+		m->stalled = m->fails = true;
 	} else if (j->server_naps && (m = victim(j, 0, j->servers))) {
 		j->server_naps = false;
 		tern_sim_stall(m->process, 6 * TERN_NS_PER_S);
@@ -515,6 +521,7 @@ void job_finish(struct job *j)
 		tern_updater_free(m->updater);
 		tern_worker_free(m->worker);
 		tern_engine_free(m->engine);
+		user_free(m->user);
 	}
 	for (unsigned i = j->count; i-- > 0;)
 		tern_sim_process_free(j->members[i].process);

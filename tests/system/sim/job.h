@@ -23,13 +23,16 @@ struct member {
 	struct tern_engine *engine;
 	/* The engine's own operations, which gradient_or_hang() wraps. */
 	const struct tern_engine_ops *engine_ops;
+	/* Computes in place of the engine, if job.users; else NULL. */
+	struct user *user;
 	struct tern_updater *updater;
 	bool ended;
 	bool asked;   /* a worker that was asked to leave */
 	bool stalled; /* was stalled for so long that the others continue without it */
-	/* Its engine (computation) hangs for so long that it is lost, while its thread
-	 * still answers. */
+	/* Its engine or user (computation) hangs for so long that it is lost, while its
+	 * thread still answers. */
 	bool hangs;
+	bool fails;   /* its user fails in the middle of its next slot */
 	bool crowded; /* of a server: it has had a reason to raise its staging budget */
 	int status;
 	char text[300];
@@ -47,7 +50,9 @@ struct job {
 	bool polite;
 	bool server_falls; /* a server crashes, so the job must fail */
 	bool stalls;       /* a worker is stalled until it is lost */
-	bool hangs;        /* the engine (computation) of a worker hangs for ever */
+	bool hangs;        /* the engine or user of a worker hangs for ever */
+	bool fails;        /* the user of a worker fails */
+	bool users;        /* users (user.h) compute, and not engines */
 	/* A server is stalled, for longer than the time limit of a worker. */
 	bool server_naps;
 	/* Time without progress after which a worker is lost; 0: the servers' default. */

@@ -130,6 +130,22 @@ struct tern_engine *ledger_engine(void *model, size_t rows)
 	return engine;
 }
 
+void ledger_fill(
+	const struct tern_work *work, float *gradient, uint64_t first, uint64_t count)
+{
+	memset(gradient + first, 0, count * sizeof(*gradient));
+	for (uint32_t j = 0; j < work->batch; j++) {
+		uint64_t record = tern_work_record(work, j);
+
+		for (uint64_t i = first; i < first + count; i++) {
+			if (i % CHUNK_FLOATS == record)
+				gradient[i] += 1;
+			if (i % CHUNK_FLOATS == record + VERSION_PLACE)
+				gradient[i] += (float)work->version;
+		}
+	}
+}
+
 /* ---- the audit ---- */
 
 /* What is expected of one record: how often it is applied, at least and at most, and from
@@ -244,9 +260,34 @@ bool ledger_is_right(const struct job *j)
 
 /* ---- the scenarios ---- */
 
-static bool run(uint64_t seed, bool async, bool verbose, uint64_t *hash)
+bool ledger_run(struct job *job, uint64_t seed, bool verbose, uint64_t *hash)
 {
 	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
+	struct tern_model model = ledger_model();
+	bool good;
+
+	if (job->losses >= job->workers)
+		job->losses = job->workers - 1;
+	/* Most seeds: memory for the gradient of one chunk at a time; others: for all
+	 * chunks. */
+	job->staging_bytes = seed % 5 < 4 ? 1 : 1u << 20;
+	job->plan = ledger_plan(1 + (uint32_t)(seed / 3 % (seed % 16 == 1 ? 39 : 13)));
+	if (job->async)
+		job->plan.steps = 3 * job->workers + 1;
+	job->engine = ledger_engine;
+	job->engine_arg = &model;
+	job->sim = tern_sim_new(&opts);
+	job_start(job, ledger_data());
+	tern_sim_run(job->sim, job_disturb, job, 60 * TERN_NS_PER_S);
+	good = job_judge(job) && (job->doomed || ledger_is_right(job));
+	job_finish(job);
+	*hash = tern_sim_hash(job->sim);
+	tern_sim_free(job->sim);
+	return good;
+}
+
+static bool run(uint64_t seed, bool async, bool verbose, uint64_t *hash)
+{
 	struct job job = {.servers = 1 + (unsigned)(seed % 3),
 		.workers = 1 + (unsigned)(seed / 2 % 6),
 		.cut_permille = seed % 4 != 2 && seed % 3 ? 100 : 0,
@@ -254,28 +295,9 @@ static bool run(uint64_t seed, bool async, bool verbose, uint64_t *hash)
 		.nap_permille = seed / 32 % 2 ? 20 : 0,
 		.losses = seed % 5 > 1 ? (unsigned)(seed / 16 % 5) : 0,
 		.stalls = seed % 7 == 3,
-		.async = async,
-		/* Most seeds: memory for the gradient of one chunk at a time; others: for
-		 * all chunks. */
-		.staging_bytes = seed % 5 < 4 ? 1 : 1u << 20,
-		.engine = ledger_engine};
-	struct tern_model model = ledger_model();
-	bool good;
+		.async = async};
 
-	if (job.losses >= job.workers)
-		job.losses = job.workers - 1;
-	job.plan = ledger_plan(1 + (uint32_t)(seed / 3 % (seed % 16 == 1 ? 39 : 13)));
-	if (async)
-		job.plan.steps = 3 * job.workers + 1;
-	job.engine_arg = &model;
-	job.sim = tern_sim_new(&opts);
-	job_start(&job, ledger_data());
-	tern_sim_run(job.sim, job_disturb, &job, 60 * TERN_NS_PER_S);
-	good = job_judge(&job) && (job.doomed || ledger_is_right(&job));
-	job_finish(&job);
-	*hash = tern_sim_hash(job.sim);
-	tern_sim_free(job.sim);
-	return good;
+	return ledger_run(&job, seed, verbose, hash);
 }
 
 bool scenario_ledger(uint64_t seed, bool verbose, uint64_t *hash)

@@ -4,6 +4,7 @@
 #ifndef TERN_TESTS_SYSTEM_SIM_LEDGER_H
 #define TERN_TESTS_SYSTEM_SIM_LEDGER_H
 
+#include "client/compute.h"
 #include "client/models/layers.h"
 #include "tests/system/sim/job.h"
 
@@ -13,8 +14,13 @@ struct tern_model ledger_model(void);
 struct tern_ps_job ledger_plan(uint32_t slots);
 /* To be set as job.engine, with the name of a model as engine_arg. */
 struct tern_engine *ledger_engine(void *model, size_t rows);
+/* Writes elements first..first+count of the gradient of a slot. */
+void ledger_fill(
+	const struct tern_work *work, float *gradient, uint64_t first, uint64_t count);
 /* Checks that every record was applied in every chunk as often as it should be; prints
  * each error. */
 bool ledger_is_right(const struct job *j);
+/* Completes the description of a job, runs the job on a rough network, and checks it. */
+bool ledger_run(struct job *job, uint64_t seed, bool verbose, uint64_t *hash);
 
 #endif

@@ -48,6 +48,11 @@ bool scenario_start(uint64_t seed, bool verbose, uint64_t *hash);
 bool scenario_ledger(uint64_t seed, bool verbose, uint64_t *hash);
 bool scenario_async_ledger(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Jobs in which simulated users compute the gradients, in place of engines; some fail,
+ * hang or leave in the middle of a slot. Checked with the same counting parameters, in
+ * sync or async mode. */
+bool scenario_user(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* Slots (gradients of one batch) are reassigned to another worker while a process learns
  * of it late. Checked with the same counting parameters. */
 bool scenario_handover(uint64_t seed, bool verbose, uint64_t *hash);

@@ -43,6 +43,7 @@ static const struct {
 	{"start", scenario_start, 50},
 	{"ledger", scenario_ledger, 50},
 	{"async-ledger", scenario_async_ledger, 50},
+	{"user", scenario_user, 50},
 	{"handover", scenario_handover, 50},
 	{"arrivals", scenario_arrivals, 50},
 #if TERN_HAVE_CUDA
