@@ -26,7 +26,8 @@ void link_open(struct link *link, const char *fabric, uint64_t pool_bytes)
 	struct tern_context_opts opts = {.no_spin = true};
 
 	link->fabric = fabric;
-	link_must("domain", tern_domain_new(NULL, &link->domain));
+	if (!link->domain)
+		link_must("domain", tern_domain_new(NULL, &link->domain));
 	link_must("context", tern_context_new(link->domain, &opts, &link->ctx));
 	link_must("pool", tern_pool_new(link->domain, &pool, &link->pool));
 }
@@ -48,7 +49,7 @@ void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void 
 	bool shm = strcmp(link->fabric, "shm") == 0;
 
 	if (shm)
-		snprintf(address, bytes, "shm://bench-%d", (int)getpid());
+		snprintf(address, bytes, "shm://bench-%d", (int)gettid());
 	else
 		snprintf(address, bytes, "%s://127.0.0.1:0", link->fabric);
 	link_must("listening",
@@ -75,26 +76,26 @@ void link_serve(struct link *link, void (*answer)(int fd))
 
 /* ---- connecting the two processes ---- */
 
-static bool is_up;
-
 static void event(
 	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
 {
-	(void)peer, (void)arg;
-	is_up |= event == TERN_PEER_UP;
+	(void)peer;
+	((struct link *)arg)->is_up |= event == TERN_PEER_UP;
 	if (event == TERN_PEER_DOWN && status)
 		pair_die("the connection: %s", tern_status_text(status));
 }
 
 static void accepted(struct tern_peer *peer, void *arg)
 {
-	((struct link *)arg)->peer = peer;
-	is_up = true;
+	struct link *link = arg;
+
+	link->peer = peer;
+	link->is_up = true;
 }
 
 void link_meet(struct link *link)
 {
-	struct tern_peer_opts opts = {.event = event};
+	struct tern_peer_opts opts = {.event = event, .arg = link};
 	struct tern_listener *listener;
 	char address[128];
 
@@ -106,7 +107,7 @@ void link_meet(struct link *link)
 		link_listen(link, accepted, link, &listener, address, sizeof(address));
 		two_tell(link->fd, address, sizeof(address));
 	}
-	link_wait_for(link, &is_up);
+	link_wait_for(link, &link->is_up);
 	link_must("channel", tern_channel_open(link->peer, CHANNEL, &link->channel));
 }
 

@@ -12,12 +12,13 @@
 struct link {
 	const char *fabric;
 	bool sender;
-	int fd; /* socket to the other process */
-	struct tern_domain *domain;
+	int fd;                     /* socket to the other process */
+	struct tern_domain *domain; /* NULL: link_open() makes one */
 	struct tern_context *ctx;
 	struct tern_pool *pool;
 	struct tern_peer *peer;
 	struct tern_channel *channel;
+	bool is_up; /* the connection is established */
 };
 
 /* Forks a second process and connects the two, each pinned to a core. The first process

@@ -11,9 +11,14 @@
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,6 +27,8 @@
 
 #define SIZES_MAX    256
 #define STEPS_WARMUP 3u
+#define THREADS_MAX  64u
+#define COUNTS_MAX   8u
 /* Limit for one size, in s. A size takes seconds; if it takes longer, something is
  * broken. */
 #define LIMIT_S 120
@@ -31,6 +38,9 @@ struct plan {
 	/* In steps: the sizes of the messages of a step, and one number of rounds. */
 	uint64_t sizes[SIZES_MAX], rounds[SIZES_MAX];
 	unsigned size_count;
+	/* The numbers of threads that are measured one after the other. */
+	uint64_t threads[COUNTS_MAX];
+	unsigned threads_count; /* 0: each end has only its main thread */
 	bool pin;
 	const char *connect; /* address of a receiver on another host; NULL: fork one */
 };
@@ -38,15 +48,26 @@ struct plan {
 struct run {
 	const struct pair_ops *ops;
 	struct plan plan;
+	/* All threads of this end wait here before each size, and again when their warm-up has
+	 * ended. NULL: there is only the main thread. */
+	pthread_barrier_t *gate;
+	int fds[THREADS_MAX]
+	       [2]; /* sockets that join thread i of one end with that of the other */
 };
 
 struct pair_slot {
 	size_t bytes, offset;
 };
 
+struct span {
+	uint64_t start_ns, end_ns;
+};
+
 struct timing {
-	uint64_t start_ns, end_ns, start_cpu_ns, cpu_ns;
+	struct span time, cpu; /* `cpu`: processor time of the process */
+	struct span other_cpu; /* the receiver's, in the sender */
 	uint64_t *trips_ns;
+	pthread_barrier_t *gate; /* of struct run */
 };
 
 bool pair_answered(const struct pair *p, uint64_t n)
@@ -136,11 +157,18 @@ static void get_tensors(
 
 /* ---- measuring one size, or one kind of step ---- */
 
-/* The number by which the contents of answer n are made: not that of its message, so that
- * the message sent back is no right answer. */
-static uint64_t reply_number(uint64_t n)
+/* Returns the number from which the contents of message n are made. It differs from thread
+ * to thread, so the check of contents also finds a message that came to the wrong thread. */
+static uint64_t message_number(const struct pair *p, uint64_t n)
 {
-	return ~n;
+	return n + ((uint64_t)p->thread << 32);
+}
+
+/* Returns the number from which the contents of answer n are made. It is not that of its
+ * message, so a message that is sent back is no right answer. */
+static uint64_t reply_number(const struct pair *p, uint64_t n)
+{
+	return ~message_number(p, n);
 }
 
 /* Exits with an error line if one of the first messages or answers has other contents than
@@ -153,21 +181,34 @@ static void check(const struct pair *p, const char *what, const unsigned char *t
 			(unsigned long long)n, pair_bytes(p, n));
 }
 
+/* Returns how many lines of figures there are: one for each size, or one for steps. */
+static unsigned points_of(const struct plan *plan, const struct pair *p)
+{
+	return p->in_steps ? 1 : plan->size_count;
+}
+
 /* Messages that are measured as one round. */
 static unsigned per_round(const struct pair *p)
 {
 	return p->in_steps ? p->inflight : 1;
 }
 
+static void wait_at(pthread_barrier_t *gate)
+{
+	if (gate)
+		pthread_barrier_wait(gate);
+}
+
 static void count_message(const struct pair *p, struct timing *t, uint64_t n)
 {
 	if (n + 1 == p->warmup) {
-		t->start_ns = bench_now_ns();
-		t->start_cpu_ns = bench_cpu_ns();
+		wait_at(t->gate);
+		t->time.start_ns = bench_now_ns();
+		t->cpu.start_ns = bench_cpu_ns();
 	}
 	if (n + 1 == p->total) {
-		t->end_ns = bench_now_ns();
-		t->cpu_ns = bench_cpu_ns() - t->start_cpu_ns;
+		t->time.end_ns = bench_now_ns();
+		t->cpu.end_ns = bench_cpu_ns();
 	}
 }
 
@@ -181,7 +222,7 @@ static void finish_message(const struct pair_ops *ops, struct pair *p, struct ti
 		t->trips_ns[(n - p->warmup) / per] =
 			bench_now_ns() - posted_ns[(n + 1 - per) % p->inflight];
 	if (p->both_ways)
-		check(p, "answer", pair_reply(p, n), n, reply_number(n));
+		check(p, "answer", pair_reply(p, n), n, reply_number(p, n));
 	count_message(p, t, n);
 }
 
@@ -205,7 +246,7 @@ static void wait_until(const struct pair *p, uint64_t at_ns)
  * omission). */
 static uint64_t start_of(const struct pair *p, const struct timing *t, uint64_t n)
 {
-	uint64_t due_ns = t->start_ns + (n - p->warmup) * p->every_ns;
+	uint64_t due_ns = t->time.start_ns + (n - p->warmup) * p->every_ns;
 
 	if (!p->every_ns || n < p->warmup)
 		return bench_now_ns();
@@ -226,7 +267,8 @@ static void send_all(const struct pair_ops *ops, struct pair *p, struct timing *
 		while (p->in_steps && n % p->inflight == 0 && done < n)
 			finish_message(ops, p, t, posted_ns, done++);
 		if (p->rewrite && n >= p->inflight)
-			bench_fill(pair_tensor(p, n), pair_bytes(p, n), n);
+			bench_fill(pair_tensor(p, n), pair_bytes(p, n),
+				message_number(p, n));
 		posted_ns[n % p->inflight] = start_of(p, t, n);
 		ops->post(p, n);
 	}
@@ -239,7 +281,7 @@ static void receive_all(const struct pair_ops *ops, struct pair *p, struct timin
 {
 	for (uint64_t n = 0; n < p->total; n++) {
 		ops->receive(p, n);
-		check(p, "message", pair_tensor(p, n), n, n);
+		check(p, "message", pair_tensor(p, n), n, message_number(p, n));
 		ops->answer(p, n);
 		if (ops->flush && (n + 1 == p->warmup || n + 1 == p->total))
 			ops->flush(p);
@@ -247,19 +289,33 @@ static void receive_all(const struct pair_ops *ops, struct pair *p, struct timin
 	}
 }
 
-static void print(const struct pair_ops *ops, const struct plan *plan,
-	const struct pair *p, struct timing *t, uint64_t cpu_ns)
+/* Returns how many rounds of the present size each thread measures. */
+static uint64_t rounds_of(const struct pair *p)
 {
-	uint64_t messages = p->total - p->warmup, rounds = messages / per_round(p);
-	double seconds = (double)(t->end_ns - t->start_ns) / 1e9;
+	return (p->total - p->warmup) / per_round(p);
+}
+
+static double seconds_of(struct span span)
+{
+	return (double)(span.end_ns - span.start_ns) / 1e9;
+}
+
+static void print(const struct pair_ops *ops, const struct plan *plan,
+	const struct pair *p, const struct timing *t)
+{
+	uint64_t rounds = rounds_of(p) * (p->threads ? p->threads : 1);
+	double messages = (double)(rounds * per_round(p)), seconds = seconds_of(t->time);
 	double gb = (double)p->size * (double)rounds * (p->both_ways ? 2 : 1) / 1e9;
+	double cpu_s = seconds_of(t->cpu) + seconds_of(t->other_cpu);
 
 	printf("{\"bench\": \"%s\", \"peer\": \"%s\", \"variant\": \"%s\", \"version\": "
 	       "\"%s\", \"wait\": \"%s\", \"size\": %zu, \"inflight\": %u, \"rounds\": "
 	       "%llu, \"pinned\": %s",
 		plan->test, ops->name, p->variant, ops->version(),
 		p->poll ? "poll" : "sleep", p->size, p->inflight,
-		(unsigned long long)rounds, plan->pin ? "true" : "false");
+		(unsigned long long)rounds_of(p), plan->pin ? "true" : "false");
+	if (p->threads)
+		printf(", \"threads\": %u", p->threads);
 	if (p->every_ns)
 		printf(", \"offered_per_s\": %llu",
 			(unsigned long long)(1000000000u / p->every_ns));
@@ -268,9 +324,9 @@ static void print(const struct pair_ops *ops, const struct plan *plan,
 			(double)bench_percentile_ns(t->trips_ns, rounds, 0.5) / 1e3,
 			(double)bench_percentile_ns(t->trips_ns, rounds, 0.99) / 1e3,
 			(double)bench_percentile_ns(t->trips_ns, rounds, 0.999) / 1e3);
-	printf(", \"gb_per_s\": %.6f, \"msgs_per_s\": %.1f, \"cpu_s_per_gb\": %.6f}\n",
-		gb / seconds, (double)messages / seconds,
-		(double)(t->cpu_ns + cpu_ns) / 1e9 / gb);
+	printf(", \"gb_per_s\": %.6f, \"msgs_per_s\": %.1f, \"cpu_s_per_gb\": %.6f, "
+	       "\"cpu_per_message_us\": %.4f}\n",
+		gb / seconds, messages / seconds, cpu_s / gb, cpu_s * 1e6 / messages);
 	fflush(stdout);
 }
 
@@ -280,27 +336,26 @@ static void fill_first(const struct pair *p)
 {
 	for (unsigned i = 0; i < p->inflight; i++) {
 		if (p->sender)
-			bench_fill(pair_tensor(p, i), pair_bytes(p, i), i);
+			bench_fill(pair_tensor(p, i), pair_bytes(p, i),
+				message_number(p, i));
 		if (p->sender && p->both_ways)
 			memset(pair_reply(p, i), 0, pair_bytes(p, i));
 		if (!p->sender && p->both_ways)
-			bench_fill(pair_reply(p, i), pair_bytes(p, i), reply_number(i));
+			bench_fill(
+				pair_reply(p, i), pair_bytes(p, i), reply_number(p, i));
 	}
 }
 
-/* `sizes`: see lay_out(). */
-static void run_size(const struct pair_ops *ops, const struct plan *plan, struct pair *p,
-	const uint64_t *sizes, uint64_t rounds)
+/* Prepares for the i-th size, or for steps. */
+static void set_size(const struct plan *plan, struct pair *p, unsigned i)
 {
-	struct timing t = {.trips_ns = calloc(rounds, sizeof(uint64_t))};
-	uint64_t other_cpu_ns;
+	const uint64_t *sizes = &plan->sizes[i];
+	uint64_t rounds = plan->rounds[i];
 
-	if (!t.trips_ns)
-		pair_die("no memory for %llu rounds", (unsigned long long)rounds);
 	lay_out(p, sizes);
 	p->size = p->in_steps ? 0 : sizes[0];
-	for (unsigned i = 0; p->in_steps && i < p->inflight; i++)
-		p->size += sizes[i];
+	for (unsigned k = 0; p->in_steps && k < p->inflight; k++)
+		p->size += sizes[k];
 	/* uses each tensor at least once */
 	p->warmup = p->inflight < 2 ? 2 : p->inflight;
 	if (p->in_steps)
@@ -308,40 +363,172 @@ static void run_size(const struct pair_ops *ops, const struct plan *plan, struct
 	else if (p->warmup < rounds / 20)
 		p->warmup = rounds / 20;
 	p->total = p->warmup + rounds * per_round(p);
+}
+
+static void run_size(const struct run *run, struct pair *p, unsigned i, struct timing *t)
+{
+	const struct pair_ops *ops = run->ops;
+
+	set_size(&run->plan, p, i);
+	t->gate = run->gate;
+	t->trips_ns = calloc(rounds_of(p), sizeof(uint64_t));
+	if (!t->trips_ns)
+		pair_die("no memory for %llu rounds", (unsigned long long)rounds_of(p));
 	fill_first(p);
 	if (ops->begin)
 		ops->begin(p);
 	alarm(LIMIT_S);
+	wait_at(t->gate);
 	meet(p);
-	(p->sender ? send_all : receive_all)(ops, p, &t);
+	(p->sender ? send_all : receive_all)(ops, p, t);
 	if (p->sender) {
 		while (ops->progress && !is_told(p))
 			ops->progress(p);
-		pair_hear(p, &other_cpu_ns, sizeof(other_cpu_ns));
-		print(ops, plan, p, &t, other_cpu_ns);
+		pair_hear(p, &t->other_cpu, sizeof(t->other_cpu));
 	} else {
-		pair_tell(p, &t.cpu_ns, sizeof(t.cpu_ns));
+		pair_tell(p, &t->cpu, sizeof(t->cpu));
 	}
-	free(t.trips_ns);
+}
+
+/* Opens one connection and measures all sizes on it. Prints the figures if this is the only
+ * thread; print_all() prints those of several. */
+static void run_sizes(const struct run *run, struct pair *p, struct timing *timings)
+{
+	const struct plan *plan = &run->plan;
+
+	get_tensors(run->ops, plan, p);
+	alarm(LIMIT_S);
+	run->ops->open(p);
+	for (unsigned i = 0; i < points_of(plan, p); i++) {
+		run_size(run, p, i, &timings[i]);
+		if (run->gate)
+			continue;
+		if (p->sender)
+			print(run->ops, plan, p, &timings[i]);
+		free(timings[i].trips_ns);
+	}
 }
 
 static void run_end(struct pair *p, void *arg)
 {
+	static struct timing timings[SIZES_MAX];
 	const struct run *run = arg;
-	const struct pair_ops *ops = run->ops;
-	const struct plan *plan = &run->plan;
 
-	if (plan->pin && !bench_pin(p->sender ? 0 : 1))
+	if (run->plan.pin && !bench_pin(p->sender ? 0 : 1))
 		pair_die("there are fewer than two cores to pin the two ends to");
-	get_tensors(ops, plan, p);
-	alarm(LIMIT_S);
-	ops->open(p);
-	for (unsigned i = 0; i < (p->in_steps ? 1 : plan->size_count); i++)
-		run_size(ops, plan, p, &plan->sizes[i], plan->rounds[i]);
+	run_sizes(run, p, timings);
 	ends_over(); /* if the receiver exits before it gets to meet(), meet() fails here */
 	meet(p);
-	if (ops->close)
-		ops->close(p);
+	if (run->ops->close)
+		run->ops->close(p);
+}
+
+/* ---- several threads ---- */
+
+struct thread {
+	pthread_t id;
+	const struct run *run;
+	struct pair p;
+	struct timing timings[SIZES_MAX];
+};
+
+static void *run_thread(void *arg)
+{
+	struct thread *thread = arg;
+
+	run_sizes(thread->run, &thread->p, thread->timings);
+	return NULL;
+}
+
+static struct span joined(struct span a, struct span b)
+{
+	return (struct span){a.start_ns < b.start_ns ? a.start_ns : b.start_ns,
+		a.end_ns > b.end_ns ? a.end_ns : b.end_ns};
+}
+
+/* Prints the figures of the i-th size, of all threads together: what they have sent, over the
+ * time from the start of the first thread to the end of the last one. */
+static void print_all(
+	const struct run *run, struct thread *threads, unsigned count, unsigned i)
+{
+	struct pair *p = &threads[0].p;
+	struct timing all = threads[0].timings[i];
+
+	set_size(&run->plan, p, i);
+	all.trips_ns = calloc(count * rounds_of(p), sizeof(uint64_t));
+	if (!all.trips_ns)
+		pair_die("no memory for the figures of %u threads", count);
+	for (unsigned k = 0; k < count; k++) {
+		const struct timing *t = &threads[k].timings[i];
+
+		all.time = joined(all.time, t->time);
+		all.cpu = joined(all.cpu, t->cpu);
+		all.other_cpu = joined(all.other_cpu, t->other_cpu);
+		memcpy(all.trips_ns + k * rounds_of(p), t->trips_ns,
+			rounds_of(p) * sizeof(uint64_t));
+	}
+	print(run->ops, &run->plan, p, &all);
+	free(all.trips_ns);
+}
+
+/* The processes end right after this, so no thread closes its connection. */
+static void run_threads(struct pair *p, void *arg)
+{
+	struct thread *threads = calloc(p->threads, sizeof(*threads));
+	struct run *run = arg;
+	pthread_barrier_t gate;
+
+	if (!threads || pthread_barrier_init(&gate, NULL, p->threads) != 0)
+		pair_die("no memory for %u threads", p->threads);
+	run->gate = &gate;
+	for (unsigned i = 0; i < p->threads; i++) {
+		struct thread *thread = &threads[i];
+
+		close(run->fds[i][p->sender ? 1 : 0]);
+		thread->run = run;
+		thread->p = *p;
+		thread->p.thread = i;
+		thread->p.fd = run->fds[i][p->sender ? 0 : 1];
+		if (pthread_create(&thread->id, NULL, run_thread, thread) != 0)
+			pair_die("thread %u cannot be started", i);
+	}
+	for (unsigned i = 0; i < p->threads; i++)
+		pthread_join(threads[i].id, NULL);
+	for (unsigned i = 0; p->sender && i < points_of(&run->plan, p); i++)
+		print_all(run, threads, p->threads, i);
+	ends_over();
+	meet(p);
+}
+
+static int fork_threads(const struct run *plan, const struct pair *pair, unsigned count)
+{
+	struct run run = *plan;
+	struct pair p = *pair;
+
+	p.threads = count;
+	for (unsigned i = 0; i < count; i++) {
+		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, run.fds[i]) < 0)
+			pair_die("socketpair: %s", strerror(errno));
+	}
+	return ends_fork(&p, run_threads, &run);
+}
+
+/* Measures each number of threads in new processes, since a process in which a library has
+ * started threads cannot be forked. Returns the exit code. */
+static int run_counts(const struct run *run, const struct pair *p)
+{
+	for (unsigned i = 0; i < run->plan.threads_count; i++) {
+		int status;
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			_exit(fork_threads(run, p, (unsigned)run->plan.threads[i]));
+		}
+		if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
+			return 1;
+	}
+	return 0;
 }
 
 /* ---- command line ---- */
@@ -361,20 +548,38 @@ static bool listed(const char *list, const char *name)
 static void usage(const struct pair_ops *ops)
 {
 	fprintf(stderr,
-		"usage: %s --test lat|bw|rate%s --size N,... --rounds M,... [--inflight "
-		"K] "
-		"[--variant V] [--wait W] [--rewrite] [--answer-first] [--pin no] "
-		"[--offer R]\n"
+		"usage: %s --test lat|bw|rate%s --size N,... --rounds M,... "
+		"[--inflight K] [--variant V] [--wait W] [--rewrite] [--answer-first] "
+		"[--pin no] [--offer R]\n"
 		"or, steps of K tensors with a size each: --test step --size N1,...,NK "
 		"--rounds M --inflight K\n"
 		"variants: %s; waits: %s\n",
 		program_invocation_short_name, ops->both_ways ? "|both" : "",
 		*ops->variants ? ops->variants : "none", ops->waits);
+	if (ops->threads)
+		fprintf(stderr,
+			"several threads at each end: --threads N,..., each number from "
+			"1 to %u; not with --test both, --offer or --connect\n",
+			THREADS_MAX);
 	if (!ops->rank)
 		fprintf(stderr,
 			"on two hosts: --serve HOST:PORT alone on one of them, and "
 			"--connect HOST:PORT beside the other options on the other\n");
 	exit(2);
+}
+
+/* False if --threads is wrong. It is refused in both directions: a receiver that flushes its
+ * answers needs a sender that drives its library, while a sender that has ended its warm-up
+ * waits for the other threads. */
+static bool threads_are_right(
+	const struct pair_ops *ops, const struct plan *plan, const struct pair *p)
+{
+	for (unsigned i = 0; i < plan->threads_count; i++) {
+		if (plan->threads[i] < 1 || plan->threads[i] > THREADS_MAX)
+			return false;
+	}
+	return !plan->threads_count ||
+	       (ops->threads && !plan->connect && !p->both_ways && !p->every_ns);
 }
 
 static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan *plan,
@@ -384,7 +589,7 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 		{"rounds", 1, 0, 'r'}, {"inflight", 1, 0, 'k'}, {"variant", 1, 0, 'v'},
 		{"wait", 1, 0, 'w'}, {"rewrite", 0, 0, 'R'}, {"pin", 1, 0, 'p'},
 		{"connect", 1, 0, 'c'}, {"offer", 1, 0, 'o'}, {"answer-first", 0, 0, 'a'},
-		{0}};
+		{"threads", 1, 0, 'T'}, {0}};
 	unsigned rounds_count = 0, offer = 0;
 	const char *wait = NULL;
 	int c;
@@ -412,6 +617,11 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 		case 'R':
 			p->rewrite = true;
 			break;
+		case 'T':
+			plan->threads_count =
+				bench_sizes(optarg, plan->threads, COUNTS_MAX);
+			plan->pin = false;
+			break;
 		case 'a':
 			p->answer_first = true;
 			break;
@@ -438,7 +648,7 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 		rounds_count != (p->in_steps ? 1 : plan->size_count) || !p->inflight ||
 		(p->in_steps && p->inflight != plan->size_count) ||
 		!listed(ops->variants, p->variant) || !wait ||
-		!listed(ops->waits, wait) ||
+		!listed(ops->waits, wait) || !threads_are_right(ops, plan, p) ||
 		(p->every_ns && (strcmp(plan->test, "lat") != 0 || p->inflight != 1)))
 		usage(ops);
 	p->reply_each = strcmp(plan->test, "rate") != 0 && !p->in_steps;
@@ -455,6 +665,8 @@ int pair_main(int argc, char **argv, const struct pair_ops *ops)
 	if (serves && !ops->rank)
 		argv = ends_serve(&p, argv[2], argv[0], &argc);
 	parse(argc, argv, ops, &run.plan, &p);
+	if (run.plan.threads_count && !serves)
+		return run_counts(&run, &p);
 	if (!serves && !run.plan.connect && !ops->rank)
 		return ends_fork(&p, run_end, &run);
 	if (ops->rank)

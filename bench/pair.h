@@ -24,6 +24,12 @@
  * In both directions (`both_ways`), each answer has as many bytes as its message, and the
  * sender gets them in a tensor of its own; the first answers are checked, too. The sender
  * posts receives ahead, and answer() does not wait until the answer has left.
+ *
+ * With --threads, each end has several threads, and thread i of the sender is connected with
+ * thread i of the receiver. Each thread has a struct pair and calls all operations except
+ * close(). So a program keeps its state for each thread (_Thread_local, or p->state), except
+ * for objects of which the library's documentation recommends one for the process. All
+ * threads of an end start at a barrier, and the figures are those of all of them together.
  */
 #ifndef TERN_BENCH_PAIR_H
 #define TERN_BENCH_PAIR_H
@@ -61,6 +67,8 @@ struct pair {
 	bool rewrite;
 	bool answer_first; /* see above */
 	bool sender;
+	unsigned threads; /* of each end; 0: without --threads, in the main thread */
+	unsigned thread;  /* number of this thread, from 0 */
 
 	char host[16];  /* IPv4 address at which the receiver listens */
 	char local[16]; /* IPv4 address of this end; the receiver's is `host` */
@@ -77,6 +85,7 @@ struct pair_ops {
 	const char *variants;
 	const char *waits; /* allowed values of --wait, as "poll,sleep" */
 	bool both_ways;    /* has --test both */
+	bool threads;      /* has --threads */
 	const char *(*version)(void);
 	/* NULL: pair_main() forks the second process, or runs one end of two hosts. Else
 	 * (MPI) another program has started both, and this returns the number of this

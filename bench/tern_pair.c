@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tern as a program of pair.h, for what `tern bench` does not measure: steps of many
- * tensors, and both directions. The variant is the fabric. As with the other libraries,
- * each receive is posted before the other end can send; the tensors are in a pool's memory.
+ * tensors, both directions, and several threads. The variant is the fabric. As with the
+ * other libraries, each receive is posted before the other end can send; the tensors are in
+ * a pool's memory. With several threads, each has a context, and all share the domain.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "bench/link.h"
@@ -17,10 +19,13 @@ struct slot {
 	struct tern_req data, reply;
 };
 
-static struct link link;
-static struct slot *slots;
+static struct tern_domain *domain;
+static pthread_once_t domain_once = PTHREAD_ONCE_INIT;
+
+static _Thread_local struct link link;
+static _Thread_local struct slot *slots;
 /* memory of all tensors; 8 bytes for all answers that are no tensors */
-static struct tern_buf all, reply;
+static _Thread_local struct tern_buf all, reply;
 
 static struct slot *slot_of(const struct pair *p, uint64_t n)
 {
@@ -69,9 +74,15 @@ static void wait_for_data(const struct pair *p, uint64_t n)
 		link_must("a transfer", status);
 }
 
+static void make_domain(void)
+{
+	link_must("domain", tern_domain_new(NULL, &domain));
+}
+
 static unsigned char *tern_memory(struct pair *p, size_t bytes)
 {
-	link = (struct link){.sender = p->sender, .fd = p->fd};
+	pthread_once(&domain_once, make_domain);
+	link = (struct link){.sender = p->sender, .fd = p->fd, .domain = domain};
 	slots = calloc(p->inflight, sizeof(*slots));
 	if (!slots)
 		pair_die("no memory for %u slots", p->inflight);
@@ -157,6 +168,7 @@ int main(int argc, char **argv)
 			.variants = "tcp,shm",
 			.waits = "poll,sleep",
 			.both_ways = true,
+			.threads = true,
 			.version = tern_version,
 			.memory = tern_memory,
 			.open = tern_open,

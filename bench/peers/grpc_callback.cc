@@ -273,5 +273,6 @@ int main(int argc, char **argv)
 	ops.answer = [](struct pair *p, uint64_t n) { server_of(p)->answer(n); };
 	ops.flush = [](struct pair *p) { server_of(p)->flush(); };
 	ops.both_ways = true;
+	ops.threads = true;
 	return pair_main(argc, argv, &ops);
 }

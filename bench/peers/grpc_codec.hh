@@ -72,7 +72,7 @@ template <typename Set> void grpc_settings(Set set)
 }
 
 /* The host of servers that listen at a Unix socket in the abstract namespace; their port is
- * the number of their process. */
+ * the number of the thread that starts them. */
 inline const char grpc_unix_host[] = "unix-abstract:tern-bench";
 
 inline std::string grpc_address(const std::string &host, int port)
@@ -125,7 +125,7 @@ inline std::unique_ptr<grpc::GenericStub> grpc_connect_apart(
 inline int grpc_start(const std::string &host, grpc::ServerBuilder *builder,
 	std::unique_ptr<grpc::Server> *server)
 {
-	int own = host == grpc_unix_host ? getpid() : 0, port = 0;
+	int own = host == grpc_unix_host ? gettid() : 0, port = 0;
 
 	builder->SetMaxReceiveMessageSize(-1);
 	builder->SetMaxSendMessageSize(-1);

@@ -11,7 +11,9 @@
  * gRPC's maintainers advise against larger ones.
  *
  * Both ends have one completion queue and one thread of their own. Polling asks the queue
- * with a deadline that has passed; sleeping waits in it.
+ * with a deadline that has passed; sleeping waits in it. With several threads, each has a
+ * queue, and a channel or a server. Each server has a port of its own, so channels share no
+ * connection.
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
@@ -59,11 +61,11 @@ struct slot {
 	unsigned now;
 };
 
-static grpc_completion_queue *queue;
-static grpc_channel *channel;
-static grpc_server *server;
-static struct slot *slots;
-static struct pair *pair;
+static _Thread_local grpc_completion_queue *queue;
+static _Thread_local grpc_channel *channel;
+static _Thread_local grpc_server *server;
+static _Thread_local struct slot *slots;
+static _Thread_local struct pair *pair;
 
 /* ---- both ends ---- */
 
@@ -330,7 +332,7 @@ static void unary_flush(void)
 /* The state of a stream. From the beginning of each size, `written` counts the tensors that
  * have left, the sender's `answers` and the receiver's `received` what has arrived; `filled`
  * has the bytes of the tensor that is arriving. */
-static struct {
+static _Thread_local struct {
 	struct call opening; /* its `call` is the stream */
 	struct event reading, writing;
 	grpc_byte_buffer *incoming, *outgoing;
@@ -559,6 +561,7 @@ int main(int argc, char **argv)
 			.variants = "unary,stream,chunks",
 			.waits = "poll,sleep",
 			.both_ways = true,
+			.threads = true,
 			.version = core_version,
 			.open = core_open,
 			.begin = core_begin,

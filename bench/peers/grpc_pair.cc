@@ -6,7 +6,9 @@
  * message for each 1 MiB of a tensor.
  *
  * Both ends have one completion queue and one thread. Polling asks the queue with a
- * deadline that has passed; sleeping waits in it.
+ * deadline that has passed; sleeping waits in it. With several threads, each has a queue, and
+ * a channel or a server. Each server has an address of its own, so channels share no
+ * connection.
  */
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -475,5 +477,6 @@ int main(int argc, char **argv)
 	ops.flush = [](struct pair *p) { end_of(p)->flush(); };
 	ops.progress = [](struct pair *p) { end_of(p)->step(true); };
 	ops.both_ways = true;
+	ops.threads = true;
 	return pair_main(argc, argv, &ops);
 }

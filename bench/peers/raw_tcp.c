@@ -28,13 +28,13 @@
 #define CALL_BYTES  (1u << 20)
 #define BATCH_BYTES (64u << 10)
 
-static int fd;
-static int flags; /* flags of send() and recv() */
-static bool batched;
+static _Thread_local int fd;
+static _Thread_local int flags; /* flags of send() and recv() */
+static _Thread_local bool batched;
 /* In a sender, the bytes before `end` are to be sent; in a receiver, [start, end) are to be
  * copied into tensors. */
-static unsigned char batch[BATCH_BYTES];
-static size_t batch_start, batch_end;
+static _Thread_local unsigned char batch[BATCH_BYTES];
+static _Thread_local size_t batch_start, batch_end;
 
 static void open_socket(int s)
 {
@@ -156,7 +156,7 @@ struct way {
 };
 
 /* `begun` is of outgoing tensors only: there is always room for what comes. */
-static struct way out, in;
+static _Thread_local struct way out, in;
 
 /* The memory of what goes out and what comes in: messages and answers, or the reverse. */
 static unsigned char *both_tensor(const struct pair *p, bool outgoing, uint64_t n)
@@ -288,6 +288,7 @@ int main(int argc, char **argv)
 			.variants = "plain,batched",
 			.waits = "poll,sleep",
 			.both_ways = true,
+			.threads = true,
 			.version = raw_version,
 			.open = raw_open,
 			.begin = raw_begin,

@@ -4,7 +4,13 @@
 #include <stdlib.h>
 
 static const struct tagged_ops *lib;
-static unsigned char (*replies)[64]; /* buffers for answers, one cache line each */
+
+/* A buffer for answers, alone in its cache line. */
+struct reply {
+	_Alignas(64) unsigned char bytes[64];
+};
+
+static _Thread_local struct reply *replies; /* one for each slot */
 
 static unsigned slot_of(const struct pair *p, uint64_t n)
 {
@@ -19,14 +25,15 @@ static void receive_data(struct pair *p, uint64_t n)
 static void tagged_begin(struct pair *p)
 {
 	if (!replies)
-		replies = calloc(p->inflight, sizeof(*replies));
+		replies = aligned_alloc(
+			_Alignof(struct reply), p->inflight * sizeof(*replies));
 	for (uint64_t n = 0; !p->sender && n < p->inflight && n < p->total; n++)
 		receive_data(p, n);
 }
 
 static unsigned char *reply_of(const struct pair *p, uint64_t n)
 {
-	return p->both_ways ? pair_reply(p, n) : replies[slot_of(p, n)];
+	return p->both_ways ? pair_reply(p, n) : replies[slot_of(p, n)].bytes;
 }
 
 static size_t reply_bytes(const struct pair *p, uint64_t n)

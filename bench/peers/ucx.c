@@ -2,20 +2,22 @@
 /*
  * The peer UCX: tagged messages of UCP, as in ucx_perftest's tag tests, but with an
  * answer of 8 bytes. The environment variable UCX_TLS chooses the transports. To sleep,
- * the program waits for the UCP worker's event.
+ * the program waits for the UCP worker's event. With several threads, each has a worker, and
+ * all share the UCP context.
  */
 #include <stdlib.h>
 
 #include "bench/peers/tagged.h"
 #include "bench/peers/ucx_worker.h"
 
-static ucp_worker_h worker;
-static ucp_ep_h ep;
-static void **requests; /* by tagged_index(); NULL: the request is complete */
+static _Thread_local ucp_worker_h worker;
+static _Thread_local ucp_ep_h ep;
+/* by tagged_index(); NULL: the request is complete */
+static _Thread_local void **requests;
 
 static void ucx_open(struct pair *p)
 {
-	ucx_meet(p->fd, !p->poll, &worker, &ep);
+	ucx_meet(p->fd, !p->poll, p->threads > 0, &worker, &ep);
 	requests = calloc(2 * p->inflight, sizeof(*requests));
 }
 
@@ -64,6 +66,7 @@ int main(int argc, char **argv)
 		&(struct pair_ops){.name = "UCX",
 			.variants = "",
 			.waits = "poll,sleep",
+			.threads = true,
 			.version = ucp_get_version_string,
 			.open = ucx_open},
 		&(struct tagged_ops){ucx_send, ucx_receive, ucx_wait, progress});

@@ -119,7 +119,7 @@ static void serve(int fd)
 {
 	struct pollfd fds[] = {{.events = POLLIN}, {.fd = fd, .events = POLLIN}};
 
-	ucx_meet(fd, true, &worker, &ep);
+	ucx_meet(fd, true, false, &worker, &ep);
 	ucx_must("event", ucp_worker_get_efd(worker, &fds[0].fd));
 	post(false, SMALL_TAG, small, sizeof(small), small);
 	start_flows();
@@ -139,7 +139,7 @@ static void serve(int fd)
 static void connect_to(int fd)
 {
 	is_client = true;
-	ucx_meet(fd, true, &worker, &ep);
+	ucx_meet(fd, true, false, &worker, &ep);
 }
 
 static void trip(void)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/peers/ucx_worker.h"
 
+#include <pthread.h>
+
 #include "bench/pair.h"
 #include "bench/two.h"
 
@@ -32,17 +34,31 @@ static void exchange(int fd, ucp_worker_h worker, ucp_ep_h *ep)
 	ucp_worker_release_address(worker, ours);
 }
 
-void ucx_meet(int fd, bool wakeup, ucp_worker_h *worker, ucp_ep_h *ep)
+/* Returns the context of this process, which the first call makes. */
+static ucp_context_h get_context(bool wakeup, bool threads)
 {
-	ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
-		.features = UCP_FEATURE_TAG | (wakeup ? UCP_FEATURE_WAKEUP : 0)};
+	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	static ucp_context_h context;
+	ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES |
+					     UCP_PARAM_FIELD_MT_WORKERS_SHARED,
+		.features = UCP_FEATURE_TAG | (wakeup ? UCP_FEATURE_WAKEUP : 0),
+		.mt_workers_shared = threads};
+
+	pthread_mutex_lock(&mutex);
+	if (!context)
+		ucx_must("init", ucp_init(&params, NULL, &context));
+	pthread_mutex_unlock(&mutex);
+	return context;
+}
+
+void ucx_meet(int fd, bool wakeup, bool threads, ucp_worker_h *worker, ucp_ep_h *ep)
+{
 	ucp_worker_params_t worker_params = {
 		.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
 		.thread_mode = UCS_THREAD_MODE_SINGLE};
-	ucp_context_h context;
 
-	ucx_must("init", ucp_init(&params, NULL, &context));
-	ucx_must("worker", ucp_worker_create(context, &worker_params, worker));
+	ucx_must("worker",
+		ucp_worker_create(get_context(wakeup, threads), &worker_params, worker));
 	exchange(fd, *worker, ep);
 }
 

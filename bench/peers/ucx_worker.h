@@ -10,8 +10,9 @@
 void ucx_must(const char *what, ucs_status_t status);
 
 /* Connects with the other process through `fd`, a socket to it. `wakeup`: the worker's
- * events can be waited for. */
-void ucx_meet(int fd, bool wakeup, ucp_worker_h *worker, ucp_ep_h *ep);
+ * events can be waited for. `threads`: other threads of this process may call this, too. Each
+ * gets a worker of its own; the process has one UCP context. */
+void ucx_meet(int fd, bool wakeup, bool threads, ucp_worker_h *worker, ucp_ep_h *ep);
 
 /* Progresses the worker until the request is complete, and frees it; `sleep`: waits for
  * events meanwhile. NULL is a request that is complete. */

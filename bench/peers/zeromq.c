@@ -7,6 +7,7 @@
  * thread needs.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,17 +18,24 @@
 
 #define COPY_BYTES 1024u
 
-static void *context, *sock;
+static void *context; /* of the process, with one I/O thread */
+static pthread_once_t context_once = PTHREAD_ONCE_INIT;
+static _Thread_local void *sock;
 /* Number of messages that this end has sent, and whose tensors may be reused; the I/O thread
  * writes it too. */
-static atomic_uint_fast64_t freed;
+static _Thread_local atomic_uint_fast64_t freed;
 /* messages sent so far, but for answers of 8 bytes; `sent` before the present size */
-static uint64_t sent, sent_before;
+static _Thread_local uint64_t sent, sent_before;
 
 static void must(const char *what, int status)
 {
 	if (status < 0)
 		pair_die("%s: %s", what, zmq_strerror(zmq_errno()));
+}
+
+static void make_context(void)
+{
+	context = zmq_ctx_new();
 }
 
 static void zeromq_open(struct pair *p)
@@ -36,7 +44,7 @@ static void zeromq_open(struct pair *p)
 	size_t bytes = sizeof(address);
 	int none = 0;
 
-	context = zmq_ctx_new();
+	pthread_once(&context_once, make_context);
 	sock = zmq_socket(context, ZMQ_PAIR);
 	must("option", zmq_setsockopt(sock, ZMQ_SNDHWM, &none, sizeof(none)));
 	must("option", zmq_setsockopt(sock, ZMQ_RCVHWM, &none, sizeof(none)));
@@ -60,8 +68,8 @@ static void zeromq_begin(struct pair *p)
 
 static void sent_one(void *data, void *hint)
 {
-	(void)data, (void)hint;
-	atomic_fetch_add(&freed, 1);
+	(void)data;
+	atomic_fetch_add((atomic_uint_fast64_t *)hint, 1);
 }
 
 /* Receives a message of exactly `bytes` bytes into `data`. */
@@ -92,7 +100,7 @@ static void send_tensor(void *data, size_t bytes)
 		atomic_fetch_add(&freed, 1);
 		return;
 	}
-	must("message", zmq_msg_init_data(&message, data, bytes, sent_one, NULL));
+	must("message", zmq_msg_init_data(&message, data, bytes, sent_one, &freed));
 	must("send", zmq_msg_send(&message, sock, 0));
 }
 
@@ -158,6 +166,7 @@ int main(int argc, char **argv)
 			.variants = "",
 			.waits = "sleep",
 			.both_ways = true,
+			.threads = true,
 			.version = zeromq_version,
 			.open = zeromq_open,
 			.begin = zeromq_begin,

@@ -7,6 +7,7 @@ usage: bench_pairs.py TERN_PAIR RAW_TCP
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "harness"))
@@ -62,6 +63,35 @@ def in_both_directions_each_answer_is_a_tensor():
                 assert 0 < point["p50_us"] <= point["p99_us"], point
 
 
+def all_threads_are_counted_together():
+    """Each thread sends contents that no other thread sends, and the receiving thread checks them."""
+    for program, variant in VARIANTS:
+        for test in ("rate", "bw"):
+            start = time.monotonic()
+            points = measured(program, variant, "--test", test, "--wait", "sleep", "--size", "64,64K",
+                              "--rounds", "300,50", "--inflight", 16, "--threads", "1,3")
+            took = time.monotonic() - start
+            assert [(p["threads"], p["size"], p["rounds"]) for p in points] == [
+                (count, size, rounds) for count in (1, 3)
+                for size, rounds in ((64, 300), (64 << 10, 50))], points
+            for point in points:
+                bytes_per_s = point["msgs_per_s"] * point["size"]
+                # gb_per_s has six decimals, and msgs_per_s has one.
+                assert abs(point["gb_per_s"] * 1e9 - bytes_per_s) <= 600 + point["size"] / 10, point
+                assert point["cpu_per_message_us"] > 0, point
+            # The time that the rates stand for is within that of the run.
+            assert sum(p["threads"] * p["rounds"] / p["msgs_per_s"] for p in points) < took, points
+
+
+def numbers_of_threads_that_cannot_be_are_refused():
+    common = ("--wait", "sleep", "--size", "64", "--rounds", "5")
+    for words in (("--test", "rate", "--threads", "0"), ("--test", "rate", "--threads", "2,65"),
+                  ("--test", "both", "--threads", "2"), ("--test", "lat", "--offer", "10", "--threads", "2"),
+                  ("--test", "rate", "--connect", "127.0.0.1:1", "--threads", "2")):
+        done = finish(TERN_PAIR, "tcp", *common, *words)
+        assert done.returncode == 2 and "--threads" in done.stderr and not done.stdout, (words, done)
+
+
 def a_step_needs_a_size_for_each_tensor_under_way():
     common = ("--test", "step", "--wait", "sleep", "--size", "1,2,3")
     for words in (("--rounds", 5, "--inflight", 2), ("--rounds", "5,5,5", "--inflight", 3)):
@@ -71,5 +101,6 @@ def a_step_needs_a_size_for_each_tensor_under_way():
 
 if __name__ == "__main__":
     tap.run([steps_have_tensors_of_different_sizes, one_size_after_the_other,
-             in_both_directions_each_answer_is_a_tensor,
+             in_both_directions_each_answer_is_a_tensor, all_threads_are_counted_together,
+             numbers_of_threads_that_cannot_be_are_refused,
              a_step_needs_a_size_for_each_tensor_under_way])
