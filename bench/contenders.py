@@ -285,9 +285,10 @@ class Maker:
         return Contender(peer.key, peer.title, [*command, *more], peer.environment, peer.wait,
                          peer.fabric, self.why_missing(peer.package, program))
 
-    def peer(self, peer, test, points, inflight=1, rewrite=False, offer=0):
+    def peer(self, peer, test, points, inflight=1, rewrite=False, offer=0, threads=""):
         more = ["--rewrite"] if rewrite else []
         more += ["--offer", str(offer)] if offer else []
+        more += ["--threads", threads] if threads else []
         return self.pair(peer, test, windows(points), inflight, *more)
 
     def step(self, peer, sizes, steps):

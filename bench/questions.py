@@ -12,7 +12,7 @@ from pathlib import Path
 import contenders as who
 import scaling
 import vm
-from figures import rounds_of
+from figures import rounds_of, size_text
 from goals import GOALS, NOT_IN_BANDWIDTH
 from measure import Failed, Question, json_lines
 
@@ -185,6 +185,41 @@ def rate(plan):
                     "message at each end, or, as a limit, one for as many as 64 KiB hold; Tern "
                     "and ZeroMQ send several with one, gRPC's stream is asked to.", found,
                     [("msgs_per_s", "/s", "larger")])
+
+
+# Programs of bench/peers that have --threads (bench/pair.h).
+THREADED = ("raw_tcp", "grpc_pair", "grpc_callback", "grpc_core", "grpc_core_release", "ucx", "zeromq")
+
+
+def threads(plan):
+    counts, found = "1,2,4", []
+    for peers, fabric in ((who.tcp_peers(), "tcp"), (who.shm_peers(), "shm")):
+        points = [(64, 40_000), (64 * K, 2000)]
+        found.append(who.ours(plan.make.peer(who.tern_pair(fabric, "sleep"), "rate", points, 64,
+                                             threads=counts)))
+        found += [plan.make.peer(peer, "rate", points, 64, threads=counts)
+                  for peer in plan.peers("threads", peers, "rate")
+                  if peer.wait == "sleep" and peer.program in THREADED and not peer.slow]
+    for contender in found:
+        contender.point = lambda line: f"{line['threads']} x {size_text(line['size'])}"
+    return Question(
+        "threads", "Several sending threads",
+        "Each end is a process with several threads, and each thread of the sender has a connection of "
+        "its own to a thread of the receiver: `2 x 64 B` is two threads at each end, and messages of "
+        "64 B. Each thread has 64 messages under way, of which only the last one is answered. The "
+        "threads start at a barrier. Messages a second: the messages of all threads, divided by the time "
+        "from the first start to the last end. Processor time is that of both processes, for each "
+        "message. A thread has what the documents of the library recommend for it: a context of Tern's, "
+        "a socket, a worker of UCX's, a socket of ZeroMQ's, or a channel of gRPC's with a completion "
+        "queue. A process has one domain of Tern's, one context of UCX's, and one context of ZeroMQ's "
+        "with one I/O thread, which its manual recommends for up to 1 GB/s. With gRPC, each thread of "
+        "the receiver has a server of its own, and the callback API adds threads of gRPC's. All sleep, "
+        "and no thread is pinned. Where the machine has fewer than two cores for each thread of an end, "
+        "threads share cores, and processor time says more than messages a second. Not measured: UCX "
+        "through shared memory, OpenMPI and libfabric, which only poll; TensorPipe; gRPC with protobuf; "
+        "gRPC's unary calls, which are all answered.",
+        found, [("msgs_per_s", "/s", "larger"), ("cpu_per_message_us", "us", "smaller")],
+        axis="threads and bytes of a message")
 
 
 def pool(plan):
@@ -488,9 +523,10 @@ def verbs(plan):
 QUESTIONS = {"roundtrip-tcp": roundtrip_tcp, "roundtrip-shm": roundtrip_shm,
              "open-loop": open_loop, "rewrite-shm": rewrite_shm, "bandwidth-tcp": bandwidth_tcp,
              "bandwidth-shm": bandwidth_shm, "both-directions": both_directions, "rate": rate,
+             "threads": threads,
              "ps": parameter_server, "incast": incast,
              "connections": connections, "many": many,
              "head-of-line": head_of_line, "registration": registration, "verbs": verbs,
              "pool": pool, "limits": limits, "calibration": calibration, "scaling": scaling_question}
 # These are asked only in a full run, or by name.
-SCENARIOS = ("open-loop", "both-directions", "incast", "connections", "many", "head-of-line")
+SCENARIOS = ("open-loop", "both-directions", "threads", "incast", "connections", "many", "head-of-line")
