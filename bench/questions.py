@@ -267,6 +267,12 @@ def ours_with(plan, program, *arguments, fabrics=("tcp", "shm")):
                               point=by_point) for fabric in fabrics]
 
 
+def sleeping_ucx():
+    """[(name, peer)] of UCX's two builds, over TCP."""
+    return [(peer.key.split(".")[0], peer) for peer in who.tcp_peers()
+            if peer.program == "ucx" and peer.wait == "sleep"]
+
+
 def connections(plan):
     counts = plan.sizes("1,100,1000", "1,100")  # a thousand idle ones take 17 s of waiting
     theirs = [plan.make.program(f"peers/{name}_connections", f"{name}.tcp", title, [counts], package,
@@ -341,17 +347,21 @@ def head_of_line(plan):
               for key, title, words in (("grpc.tcp", grpc, []),
                                         ("grpc.apart.tcp", f"{grpc}, a second channel for the small one",
                                          ["apart"]))]
-    theirs += [plan.make.program("peers/ucx_head_of_line", peer.key, peer.title, [tcp], peer.package,
-                                 environment=peer.environment, wait="sleep", fabric="tcp",
-                                 point=by_point)
-               for peer in who.tcp_peers() if peer.program == "ucx" and peer.wait == "sleep"]
+    for name, peer in sleeping_ucx():
+        theirs += [plan.make.program("peers/ucx_head_of_line", key, title, [*words, tcp], peer.package,
+                                     environment=peer.environment, wait="sleep", fabric="tcp",
+                                     point=by_point)
+                   for key, title, words in ((peer.key, peer.title, []),
+                                             (f"{name}.apart.tcp", f"{peer.title}, a second worker for "
+                                              "the small one", ["apart"]))]
     return Question(
         "head-of-line", "A small tensor beside large ones",
         "Round trips of a tensor of 4 KiB between two processes that exchange nothing else, and "
         "between two that also have two tensors of 256 MB always under way. Over TCP, Tern sends "
         "tensors of 2 MiB and more over a TCP connection of their own, and the small one as urgent. "
-        "UCX has one connection. gRPC has one, whose calls share it fairly, and in a second row a "
-        "channel more. What takes more than 4 s is asked for fewer round trips, and has a p99 only if "
+        "UCX has one connection, and in a second row another one, of a second worker, which the same "
+        "thread drives. gRPC has one, whose calls share it fairly, and in a second row a channel more. "
+        "What takes more than 4 s is asked for fewer round trips, and has a p99 only if "
         "they are at least 100.",
         [*ours_with(plan, "head_of_line", tcp, fabrics=["tcp"]), *theirs,
          *ours_with(plan, "head_of_line", shm, fabrics=["shm"])],

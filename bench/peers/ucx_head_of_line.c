@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Head-of-line blocking with UCX (beside.h): tagged messages between two workers. Both ends
- * wait for their worker's event; the server for the client's questions, too.
+ * Head-of-line blocking with UCX (beside.h): tagged messages between two workers, which share
+ * one connection. With `apart`, each end has a second worker, hence a second connection, for
+ * the small tensors. Both ends have one thread, which waits for events of all its workers; the
+ * server also waits for the client's questions.
  *
- *     ucx_head_of_line ROUNDS
+ *     ucx_head_of_line [apart] ROUNDS
  */
-#include <poll.h>
+#include <string.h>
 
 #include "bench/beside.h"
 #include "bench/pair.h"
@@ -19,8 +21,10 @@ struct flow {
 	ucp_tag_t tag;
 };
 
-static ucp_worker_h worker;
-static ucp_ep_h ep;
+/* The first worker has the large tensors, the last one has the small ones. */
+static ucp_worker_h workers[2];
+static ucp_ep_h eps[2];
+static unsigned worker_count = 1;
 static bool is_client;
 static struct flow flows[BESIDE_FLOWS];
 static uint64_t completed;
@@ -41,14 +45,16 @@ static void *post(bool send, ucp_tag_t tag, void *data, size_t bytes, void *arg)
 						UCP_OP_ATTR_FLAG_NO_IMM_CMPL
 				    : 0,
 		.user_data = arg};
+	unsigned i = tag >= LARGE_TAG ? 0 : worker_count - 1;
 	void *request;
 
 	if (send) {
 		params.cb.send = sent;
-		request = ucp_tag_send_nbx(ep, data, bytes, tag, &params);
+		request = ucp_tag_send_nbx(eps[i], data, bytes, tag, &params);
 	} else {
 		params.cb.recv = received;
-		request = ucp_tag_recv_nbx(worker, data, bytes, tag, UINT64_MAX, &params);
+		request = ucp_tag_recv_nbx(
+			workers[i], data, bytes, tag, UINT64_MAX, &params);
 	}
 	if (UCS_PTR_IS_ERR(request))
 		ucx_must(send ? "send" : "receive", UCS_PTR_STATUS(request));
@@ -104,6 +110,12 @@ static void received(
 	post(true, REPLY_TAG, reply, sizeof(reply), reply);
 }
 
+static void meet(int fd)
+{
+	for (unsigned i = 0; i < worker_count; i++)
+		ucx_meet(fd, true, false, &workers[i], &eps[i]);
+}
+
 /* ---- the server ---- */
 
 static void answer(int fd)
@@ -117,19 +129,11 @@ static void answer(int fd)
 
 static void serve(int fd)
 {
-	struct pollfd fds[] = {{.events = POLLIN}, {.fd = fd, .events = POLLIN}};
-
-	ucx_meet(fd, true, false, &worker, &ep);
-	ucx_must("event", ucp_worker_get_efd(worker, &fds[0].fd));
+	meet(fd);
 	post(false, SMALL_TAG, small, sizeof(small), small);
 	start_flows();
 	for (;;) {
-		while (ucp_worker_progress(worker))
-			;
-		if (ucp_worker_arm(worker) == UCS_ERR_BUSY)
-			continue;
-		poll(fds, 2, -1);
-		if (fds[1].revents)
+		if (ucx_drive(workers, worker_count, fd))
 			answer(fd);
 	}
 }
@@ -139,21 +143,37 @@ static void serve(int fd)
 static void connect_to(int fd)
 {
 	is_client = true;
-	ucx_meet(fd, true, false, &worker, &ep);
+	meet(fd);
+}
+
+/* The large tensors move meanwhile. NULL is a request that is complete. */
+static void finish(void *request)
+{
+	ucs_status_t status;
+
+	if (!request)
+		return;
+	while ((status = ucp_request_check_status(request)) == UCS_INPROGRESS)
+		ucx_drive(workers, worker_count, -1);
+	ucx_must("a small tensor", status);
+	ucp_request_free(request);
 }
 
 static void trip(void)
 {
 	void *back = post(false, REPLY_TAG, reply, sizeof(reply), NULL);
 
-	ucx_finish(worker, post(true, SMALL_TAG, small, sizeof(small), NULL), true);
-	ucx_finish(worker, back, true);
+	finish(post(true, SMALL_TAG, small, sizeof(small), NULL));
+	finish(back);
 }
 
 int main(int argc, char **argv)
 {
-	return beside_main(argc, argv,
-		&(struct beside_ops){.usage = "ucx_head_of_line ROUNDS",
+	bool apart = argc == 3 && strcmp(argv[1], "apart") == 0;
+
+	worker_count = apart ? 2 : 1;
+	return beside_main(argc == 2 || apart ? argc : 0, argv,
+		&(struct beside_ops){.usage = "ucx_head_of_line [apart] ROUNDS",
 			.serve = serve,
 			.connect = connect_to,
 			.trip = trip,

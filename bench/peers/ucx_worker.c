@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/peers/ucx_worker.h"
 
+#include <poll.h>
 #include <pthread.h>
 
 #include "bench/pair.h"
 #include "bench/two.h"
 
 #define ADDRESS_MAX 4096u
+#define WORKERS_MAX 2u
 
 void ucx_must(const char *what, ucs_status_t status)
 {
@@ -34,14 +36,13 @@ static void exchange(int fd, ucp_worker_h worker, ucp_ep_h *ep)
 	ucp_worker_release_address(worker, ours);
 }
 
-/* Returns the context of this process, which the first call makes. */
-static ucp_context_h get_context(bool wakeup, bool threads)
+static ucp_context_h get_context(uint64_t features, bool threads)
 {
 	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 	static ucp_context_h context;
 	ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES |
 					     UCP_PARAM_FIELD_MT_WORKERS_SHARED,
-		.features = UCP_FEATURE_TAG | (wakeup ? UCP_FEATURE_WAKEUP : 0),
+		.features = features,
 		.mt_workers_shared = threads};
 
 	pthread_mutex_lock(&mutex);
@@ -51,14 +52,21 @@ static ucp_context_h get_context(bool wakeup, bool threads)
 	return context;
 }
 
-void ucx_meet(int fd, bool wakeup, bool threads, ucp_worker_h *worker, ucp_ep_h *ep)
+ucp_worker_h ucx_worker(uint64_t features, bool threads)
 {
-	ucp_worker_params_t worker_params = {
-		.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+	ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
 		.thread_mode = UCS_THREAD_MODE_SINGLE};
+	ucp_worker_h worker;
 
 	ucx_must("worker",
-		ucp_worker_create(get_context(wakeup, threads), &worker_params, worker));
+		ucp_worker_create(get_context(features, threads), &params, &worker));
+	return worker;
+}
+
+void ucx_meet(int fd, bool wakeup, bool threads, ucp_worker_h *worker, ucp_ep_h *ep)
+{
+	*worker =
+		ucx_worker(UCP_FEATURE_TAG | (wakeup ? UCP_FEATURE_WAKEUP : 0), threads);
 	exchange(fd, *worker, ep);
 }
 
@@ -74,4 +82,27 @@ void ucx_finish(ucp_worker_h worker, void *request, bool sleep)
 	}
 	ucx_must("a message", status);
 	ucp_request_free(request);
+}
+
+bool ucx_drive(const ucp_worker_h *workers, unsigned count, int fd)
+{
+	struct pollfd fds[WORKERS_MAX + 1];
+	unsigned moved = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		moved += ucp_worker_progress(workers[i]);
+	if (moved)
+		return false;
+	for (unsigned i = 0; i < count; i++) {
+		ucs_status_t status = ucp_worker_arm(workers[i]);
+
+		if (status == UCS_ERR_BUSY) /* there are events to progress */
+			return false;
+		ucx_must("arm", status);
+		ucx_must("event", ucp_worker_get_efd(workers[i], &fds[i].fd));
+		fds[i].events = POLLIN;
+	}
+	fds[count] = (struct pollfd){.fd = fd, .events = POLLIN};
+	poll(fds, count + 1, -1);
+	return fds[count].revents != 0; /* 0 if there is no fd */
 }
