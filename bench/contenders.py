@@ -54,6 +54,7 @@ def tcp_environment():
 # UCX's segments of 8 KiB make 1 MiB take up to ten times as long with the release build.
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_RNDV_THRESH": "256K",
            "UCX_TCP_TX_SEG_SIZE": "128K", "UCX_TCP_RX_SEG_SIZE": "128K"}
+UCX_SIZES = ("UCX_RNDV_THRESH", "UCX_TCP_TX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE")
 MPI_TCP = ["--mca", "btl_tcp_if_include", "lo", "--mca", "btl_tcp_eager_limit", "131072"]
 UCX_TITLES = {"tcp": "tcp", "posix": "posix", "cma": "posix and cma"}
 LIBFABRIC_TCP = {"FI_OFI_RXM_BUFFER_SIZE": "131072"}  # not for the rate, which it makes far lower
@@ -117,6 +118,13 @@ def ucx_peers(fabric, name, environment, waits=("poll",)):
              environment=environment),
         Peer(f"ucx-release.{name}.{wait}", f"UCX from PyPI, release build, {UCX_TITLES[name]}",
              "ucx", "libucx-cu12", fabric, wait, environment={**environment, **release}))]
+
+
+def ucx_as_it_is(peer):
+    """The environment of a UCX peer without what makes large messages faster: UCX's buffers and malloc
+    are as they are by default."""
+    return {name: value for name, value in peer.environment.items()
+            if name not in UCX_SIZES and name not in KEEP_MEMORY}
 
 
 def libfabric_tcp(environment, tests):

@@ -281,16 +281,22 @@ def connections(plan):
                   ("raw", "raw TCP, epoll", "gcc", {}),
                   ("grpc", "gRPC, a channel each, unary", "libgrpc++-dev", who.cubic()),
                   ("zeromq", "ZeroMQ, a DEALER each, one ROUTER", "libzmq3-dev", who.cubic()))]
+    theirs += [plan.make.program("peers/ucx_connections", f"{name}.tcp",
+                                 f"{peer.title}, an endpoint each, active messages", [counts],
+                                 peer.package, environment=who.ucx_as_it_is(peer), wait="sleep",
+                                 fabric="tcp", point=by_point) for name, peer in sleeping_ucx()]
     return Question(
         "connections", "Many connections to one server",
         "Each end has one context, thread or queue; some libraries start more threads. malloc has its "
-        "default settings, since memory is measured. The first byte: from connecting to the first "
-        "answer. Connections a second: the other connections, opened and asked at once, until all have "
-        "answered. Memory: by how much the resident memory of both processes has grown then; the "
-        "kernel's is not counted. Idle: the processor time of both processes in a second without "
-        "messages, of one core; with 1,000 connections of Tern's in 5 s after 12 s of rest, when its "
-        "keep-alive messages have become rare. The round trip: 64 bytes on one connection while the "
-        "others are idle.",
+        "default settings, and UCX's segments have their default sizes, since memory is measured. An "
+        "endpoint of UCX's takes two sockets at each end: one finds the server, the other has the messages. "
+        "The first byte: from connecting to the first answer, with all that a library sets up for its first "
+        "connection; for UCX that includes a look at the machine's topology. Connections a second: the "
+        "other connections, opened and asked at once, until all have answered. Memory: by how much the "
+        "resident memory of both processes has grown then; the kernel's is not counted. Idle: the processor "
+        "time of both processes in a second without messages, of one core; with 1,000 connections of Tern's "
+        "in 5 s after 12 s of rest, when its keep-alive messages have become rare. The round trip: 64 bytes "
+        "on one connection while the others are idle.",
         [*ours_with(plan, "connections", counts, fabrics=["tcp"]), *theirs,
          # For shm, no goal needs a thousand connections, and they would take 17 s of waiting.
          *ours_with(plan, "connections", "1,100", fabrics=["shm"])],
