@@ -78,12 +78,12 @@ bool pair_answered(const struct pair *p, uint64_t n)
 
 size_t pair_bytes(const struct pair *p, uint64_t n)
 {
-	return p->slots[n % p->inflight].bytes;
+	return p->slots[pair_slot(p, n)].bytes;
 }
 
 unsigned char *pair_tensor(const struct pair *p, uint64_t n)
 {
-	return p->tensors + p->slots[n % p->inflight].offset;
+	return p->tensors + p->slots[pair_slot(p, n)].offset;
 }
 
 unsigned char *pair_reply(const struct pair *p, uint64_t n)
@@ -218,9 +218,12 @@ static void finish_message(const struct pair_ops *ops, struct pair *p, struct ti
 	unsigned per = per_round(p);
 
 	ops->await(p, n);
-	if ((p->reply_each || (p->in_steps && (n + 1) % per == 0)) && n >= p->warmup)
+	if ((p->reply_each || (p->in_steps && (n + 1) % per == 0)) && n >= p->warmup) {
+		uint64_t now_ns = bench_now_ns(); /* before the divisions */
+
 		t->trips_ns[(n - p->warmup) / per] =
-			bench_now_ns() - posted_ns[(n + 1 - per) % p->inflight];
+			now_ns - posted_ns[pair_slot(p, n + 1 - per)];
+	}
 	if (p->both_ways)
 		check(p, "answer", pair_reply(p, n), n, reply_number(p, n));
 	count_message(p, t, n);
@@ -269,7 +272,7 @@ static void send_all(const struct pair_ops *ops, struct pair *p, struct timing *
 		if (p->rewrite && n >= p->inflight)
 			bench_fill(pair_tensor(p, n), pair_bytes(p, n),
 				message_number(p, n));
-		posted_ns[n % p->inflight] = start_of(p, t, n);
+		posted_ns[pair_slot(p, n)] = start_of(p, t, n);
 		ops->post(p, n);
 	}
 	while (done < p->total)

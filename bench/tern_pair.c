@@ -29,7 +29,7 @@ static _Thread_local struct tern_buf all, reply;
 
 static struct slot *slot_of(const struct pair *p, uint64_t n)
 {
-	return &slots[n % p->inflight];
+	return &slots[pair_slot(p, n)];
 }
 
 static struct tern_buf buf_of(

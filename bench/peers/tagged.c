@@ -12,14 +12,10 @@ struct reply {
 
 static _Thread_local struct reply *replies; /* one for each slot */
 
-static unsigned slot_of(const struct pair *p, uint64_t n)
-{
-	return (unsigned)(n % p->inflight);
-}
-
 static void receive_data(struct pair *p, uint64_t n)
 {
-	lib->receive(p, slot_of(p, n), TAGGED_DATA, pair_tensor(p, n), pair_bytes(p, n));
+	lib->receive(
+		p, pair_slot(p, n), TAGGED_DATA, pair_tensor(p, n), pair_bytes(p, n));
 }
 
 static void tagged_begin(struct pair *p)
@@ -33,7 +29,7 @@ static void tagged_begin(struct pair *p)
 
 static unsigned char *reply_of(const struct pair *p, uint64_t n)
 {
-	return p->both_ways ? pair_reply(p, n) : replies[slot_of(p, n)].bytes;
+	return p->both_ways ? pair_reply(p, n) : replies[pair_slot(p, n)].bytes;
 }
 
 static size_t reply_bytes(const struct pair *p, uint64_t n)
@@ -43,7 +39,7 @@ static size_t reply_bytes(const struct pair *p, uint64_t n)
 
 static void tagged_post(struct pair *p, uint64_t n)
 {
-	unsigned slot = slot_of(p, n);
+	unsigned slot = pair_slot(p, n);
 
 	if (pair_answered(p, n))
 		lib->receive(p, slot, TAGGED_REPLY, reply_of(p, n), reply_bytes(p, n));
@@ -52,7 +48,7 @@ static void tagged_post(struct pair *p, uint64_t n)
 
 static void tagged_await(struct pair *p, uint64_t n)
 {
-	unsigned slot = slot_of(p, n);
+	unsigned slot = pair_slot(p, n);
 
 	lib->wait(p, slot, TAGGED_DATA);
 	if (pair_answered(p, n))
@@ -61,7 +57,7 @@ static void tagged_await(struct pair *p, uint64_t n)
 
 static void tagged_receive(struct pair *p, uint64_t n)
 {
-	lib->wait(p, slot_of(p, n), TAGGED_DATA);
+	lib->wait(p, pair_slot(p, n), TAGGED_DATA);
 }
 
 static void post_next(struct pair *p, uint64_t n)
@@ -74,7 +70,7 @@ static void post_next(struct pair *p, uint64_t n)
  * one may leave later. */
 static void tagged_answer(struct pair *p, uint64_t n)
 {
-	unsigned slot = slot_of(p, n);
+	unsigned slot = pair_slot(p, n);
 
 	if (p->both_ways && n >= p->inflight)
 		lib->wait(p, slot, TAGGED_REPLY);
