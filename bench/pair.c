@@ -552,7 +552,7 @@ static void usage(const struct pair_ops *ops)
 {
 	fprintf(stderr,
 		"usage: %s --test lat|bw|rate%s --size N,... --rounds M,... "
-		"[--inflight K] [--variant V] [--wait W] [--rewrite] [--answer-first] "
+		"[--inflight K] [--variant V] [--wait W] [--rewrite] "
 		"[--pin no] [--offer R]\n"
 		"or, steps of K tensors with a size each: --test step --size N1,...,NK "
 		"--rounds M --inflight K\n"
@@ -591,8 +591,8 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 	static const struct option longs[] = {{"test", 1, 0, 't'}, {"size", 1, 0, 's'},
 		{"rounds", 1, 0, 'r'}, {"inflight", 1, 0, 'k'}, {"variant", 1, 0, 'v'},
 		{"wait", 1, 0, 'w'}, {"rewrite", 0, 0, 'R'}, {"pin", 1, 0, 'p'},
-		{"connect", 1, 0, 'c'}, {"offer", 1, 0, 'o'}, {"answer-first", 0, 0, 'a'},
-		{"threads", 1, 0, 'T'}, {0}};
+		{"connect", 1, 0, 'c'}, {"offer", 1, 0, 'o'}, {"threads", 1, 0, 'T'},
+		{0}};
 	unsigned rounds_count = 0, offer = 0;
 	const char *wait = NULL;
 	int c;
@@ -624,9 +624,6 @@ static void parse(int argc, char **argv, const struct pair_ops *ops, struct plan
 			plan->threads_count =
 				bench_sizes(optarg, plan->threads, COUNTS_MAX);
 			plan->pin = false;
-			break;
-		case 'a':
-			p->answer_first = true;
 			break;
 		case 'o':
 			offer = (unsigned)atoi(optarg);

@@ -14,8 +14,7 @@
  *
  * Message n uses slot n % inflight (tensor and requests) at both ends. The sender posts
  * up to `inflight` messages before it awaits the first one, in order. A receiver that
- * posts receives ahead posts the next one in answer(), before it answers, as in the
- * steady state of training; or with `answer_first` after that, while the answer travels.
+ * posts receives ahead posts the next one in answer().
  *
  * Where the messages are those of steps (`in_steps`), each slot has a size of its own: a
  * step is one message of each slot. The receiver answers its last one, and the sender
@@ -65,7 +64,6 @@ struct pair {
 	uint64_t every_ns;
 	/* the sender writes new contents into its tensor before each message */
 	bool rewrite;
-	bool answer_first; /* see above */
 	bool sender;
 	unsigned threads; /* of each end; 0: without --threads, in the main thread */
 	unsigned thread;  /* number of this thread, from 0 */

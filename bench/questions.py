@@ -249,9 +249,9 @@ def calibration(plan):
         "calibration", "The programs of this report beside the libraries' own tools",
         "Half a round trip of 8 B there and 8 B back, polling: what a program of bench/ shows of a "
         "library beside what the library's own tool shows, with the same build and settings. It is the "
-        "median with ucx_perftest, and the mean with fi_pingpong, which has no other. ucx_perftest "
-        "posts a receive when it needs it; fi_pingpong and the programs of bench/ post the next one "
-        "before they answer.",
+        "median with ucx_perftest, and the mean with fi_pingpong, which has no other. ucx_perftest and "
+        "the programs of bench/ post a receive after the send before it; fi_pingpong posts the next "
+        "receive before it answers.",
         found, [("half_trip_us", "us", "smaller")])
 
 
