@@ -204,19 +204,18 @@ def threads(plan):
         contender.point = lambda line: f"{line['threads']} x {size_text(line['size'])}"
     return Question(
         "threads", "Several sending threads",
-        "Each end is a process with several threads, and each thread of the sender has a connection of "
-        "its own to a thread of the receiver: `2 x 64 B` is two threads at each end, and messages of "
-        "64 B. Each thread has 64 messages under way, of which only the last one is answered. The "
-        "threads start at a barrier. Messages a second: the messages of all threads, divided by the time "
-        "from the first start to the last end. Processor time is that of both processes, for each "
-        "message. A thread has what the documents of the library recommend for it: a context of Tern's, "
-        "a socket, a worker of UCX's, a socket of ZeroMQ's, or a channel of gRPC's with a completion "
-        "queue. A process has one domain of Tern's, one context of UCX's, and one context of ZeroMQ's "
-        "with one I/O thread, which its manual recommends for up to 1 GB/s. With gRPC, each thread of "
-        "the receiver has a server of its own, and the callback API adds threads of gRPC's. All sleep, "
-        "and no thread is pinned. Where the machine has fewer than two cores for each thread of an end, "
-        "threads share cores, and processor time says more than messages a second. Not measured: UCX "
-        "through shared memory, OpenMPI and libfabric, which only poll; TensorPipe; gRPC with protobuf; "
+        "Each end is a process with several threads, and each thread of the sender has a connection of its "
+        "own to a thread of the receiver: `2 x 64 B` is two threads at each end, and messages of 64 B. Each "
+        "thread has 64 messages under way, of which only the last one is answered. The threads start at a "
+        "barrier. Messages a second: the messages of all threads, divided by the time from the first start "
+        "to the last end. Processor time is that of both processes, for each message. A thread has what the "
+        "documents of the library recommend for it: a context of Tern's, a socket, a worker of UCX's, a "
+        "socket of ZeroMQ's, or a channel of gRPC's with a completion queue. A process has one domain of "
+        "Tern's, one context of UCX's, and one context of ZeroMQ's with an I/O thread for each thread. With "
+        "gRPC, each thread of the receiver has a server of its own, and the callback API adds threads of "
+        "gRPC's. All sleep, and no thread is pinned. Where the machine has fewer than two cores for each thread of "
+        "an end, threads share cores, and processor time says more than messages a second. Not measured: "
+        "UCX through shared memory, OpenMPI and libfabric, which only poll; TensorPipe; gRPC with protobuf; "
         "gRPC's unary calls, which are all answered.",
         found, [("msgs_per_s", "/s", "larger"), ("cpu_per_message_us", "us", "smaller")],
         axis="threads and bytes of a message")

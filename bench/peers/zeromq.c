@@ -18,8 +18,6 @@
 
 #define COPY_BYTES 1024u
 
-static void *context; /* of the process, with one I/O thread */
-static pthread_once_t context_once = PTHREAD_ONCE_INIT;
 static _Thread_local void *sock;
 /* Number of messages that this end has sent, and whose tensors may be reused; the I/O thread
  * writes it too. */
@@ -33,9 +31,19 @@ static void must(const char *what, int status)
 		pair_die("%s: %s", what, zmq_strerror(zmq_errno()));
 }
 
-static void make_context(void)
+/* Returns the context of the process, which has an I/O thread for each of its `threads`. */
+static void *get_context(unsigned threads)
 {
-	context = zmq_ctx_new();
+	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	static void *context;
+
+	pthread_mutex_lock(&mutex);
+	if (!context) {
+		context = zmq_ctx_new();
+		must("I/O threads", zmq_ctx_set(context, ZMQ_IO_THREADS, (int)threads));
+	}
+	pthread_mutex_unlock(&mutex);
+	return context;
 }
 
 static void zeromq_open(struct pair *p)
@@ -44,8 +52,7 @@ static void zeromq_open(struct pair *p)
 	size_t bytes = sizeof(address);
 	int none = 0;
 
-	pthread_once(&context_once, make_context);
-	sock = zmq_socket(context, ZMQ_PAIR);
+	sock = zmq_socket(get_context(p->threads ? p->threads : 1), ZMQ_PAIR);
 	must("option", zmq_setsockopt(sock, ZMQ_SNDHWM, &none, sizeof(none)));
 	must("option", zmq_setsockopt(sock, ZMQ_RCVHWM, &none, sizeof(none)));
 	must("option", zmq_setsockopt(sock, ZMQ_LINGER, &none, sizeof(none)));
