@@ -51,8 +51,8 @@ struct run {
 	/* All threads of this end wait here before each size, and again when their warm-up has
 	 * ended. NULL: there is only the main thread. */
 	pthread_barrier_t *gate;
-	int fds[THREADS_MAX]
-	       [2]; /* sockets that join thread i of one end with that of the other */
+	/* Sockets that join thread i of one end with thread i of the other. */
+	int fds[THREADS_MAX][2];
 };
 
 struct pair_slot {
