@@ -39,13 +39,13 @@ uint64_t tern_clock_cpu_ns(void); /* processor time of this process, all threads
  * clock_gettime(). The length of a tick depends on the processor. While the counter has
  * grown by less than TERN_TICKS_LULL, at most about 4 us have passed. */
 #if defined(__x86_64__)
-#define TERN_TICKS_LULL 4096u /* the counter runs at 1 to 5 GHz */
+#define TERN_TICKS_LULL 4096u /* 4 us at most: the counter runs at 1 to 5 GHz */
 static inline uint64_t tern_clock_ticks(void)
 {
 	return __builtin_ia32_rdtsc();
 }
 #elif defined(__aarch64__)
-#define TERN_TICKS_LULL 64u /* the counter runs at 20 MHz to 1 GHz */
+#define TERN_TICKS_LULL 64u /* 4 us at most: the counter runs at 20 MHz to 1 GHz */
 static inline uint64_t tern_clock_ticks(void)
 {
 	uint64_t ticks;

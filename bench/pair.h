@@ -131,8 +131,8 @@ size_t pair_bytes(const struct pair *p, uint64_t n); /* size of message n */
 /* Returns the memory of tensor n. All tensors are in huge pages if the system has them,
  * and every page was touched before. */
 unsigned char *pair_tensor(const struct pair *p, uint64_t n);
-/* Returns the memory of answer n in both directions: what the receiver sends, and where the
- * sender gets it. It has pair_bytes(p, n) bytes. */
+/* Returns the memory of answer n, where answers are tensors (`--test both`): the receiver
+ * sends it from there, and the sender gets it there. It has pair_bytes(p, n) bytes. */
 unsigned char *pair_reply(const struct pair *p, uint64_t n);
 
 void pair_tell(const struct pair *p, const void *data, size_t bytes);

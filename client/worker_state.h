@@ -156,9 +156,9 @@ struct tern_worker {
 	uint32_t finisher;  /* the worker that evaluates and saves */
 	bool all_done;      /* async: all remaining workers have taken their last step */
 	bool finished;      /* a worker has said bye: the results are safe */
-	bool begun;         /* the steps have begun: the job may go on without it */
-	bool leaving;       /* this worker was asked to leave */
-	bool interrupted;   /* the job is interrupted: save the present parameters */
+	bool begun;   /* the steps have begun: the job may go on without this worker */
+	bool leaving; /* this worker was asked to leave */
+	bool interrupted; /* the job is interrupted: save the present parameters */
 	char leave_text[200];
 	struct tern_timer leave_timer;
 	/* wait.c: values of `begun` and `version` when the wait last started anew, and

@@ -372,8 +372,8 @@ void tern_send_begin(struct tern_xfer *x)
 		tern_xfer_pend(x);
 }
 
-/* Sends DONE after the puts. If the data is small, sends an EAGER addressed to the POST
- * instead. */
+/* Ends a send whose receiver has advertised its buffer (POST): sends DONE after the puts;
+ * or, if the data is small and so was not put, an EAGER that names the POST. */
 static int finish(struct tern_xfer *x)
 {
 	bool small = x->result == 0 && is_small(x);

@@ -241,8 +241,8 @@ struct tern_server {
 	bool said_last;
 	struct tern_list extras; /* duplicate gradients that are still to be refused */
 	/* leaving.c */
-	/* Fires when the decision about leaving workers is due, or when `interrupting`
-	 * ends. */
+	/* Ends a roll call: it is then decided which workers may leave, or, if the job is
+	 * interrupted, which one saves. */
 	struct tern_timer leave_timer;
 	uint32_t roll_count; /* roll calls without a decision */
 	bool interrupting;   /* the job ends as soon as it is known which worker saves */

@@ -101,7 +101,8 @@ static void name_chunk(struct tern_server *s, struct chunk *c, uint32_t number)
 	tern_list_init(&c->ready);
 }
 
-/* In async mode a chunk changes in place, and workers get copies of it. */
+/* Returns how many versions of a chunk are kept. In async mode a chunk changes in place,
+ * and workers get copies of it. */
 static unsigned versions_of(const struct tern_ps_job *job)
 {
 	return job->mode == TERN_MODE_ASYNC ? 1 : 2;

@@ -19,7 +19,8 @@
 #include "bench/gpu/device.h"
 #include "kernels/cuda/cuda_kernels.h"
 
-/* Number of elements whose results are compared: it fills no last block. */
+/* Number of elements whose results are compared. It is no multiple of the elements of a
+ * block, so the last block is partly filled. */
 #define CHECKED 100003u
 #define INPUTS  4u
 

@@ -16,8 +16,8 @@ extern const enum gpu_scale gpu_blocks_scale;
 /* Registers the kernels; to be called after each fake_cuda_reset(), which removes
  * them. */
 void gpu_register_blocks(void);
-/* The same for the kernels that bench/gpu/threads.c measures with 1, 2 and 8 elements per
- * thread. */
+/* These three register the kernels that bench/gpu/threads.c measures with 1, 2 and 8
+ * elements per thread. */
 void gpu_register_width_1(void);
 void gpu_register_width_2(void);
 void gpu_register_width_8(void);

@@ -131,7 +131,8 @@ enum shm_op_kind {
 
 /* Contents of tern_op.priv: state of a get() or peek(). */
 struct shm_op {
-	struct tern_list node; /* in a list of the conn or the slab that it waits for */
+	struct tern_list
+		node; /* in a list of what the op waits for: the conn or a slab */
 	char *target;
 	uint64_t remote; /* offset in the slab, or address in the peer's process */
 	uint64_t bytes;
@@ -538,8 +539,9 @@ void shm_slab_drop(struct shm_slab *slab);
 int shm_slab_peek(struct shm_slab *slab);
 void shm_unpeek(struct tern_port *port, const void *data);
 void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab);
-/* Handle notes of the peer: SLAB (a slab has arrived or was refused), SLAB_ASK (-EAGAIN:
- * the socket is full), GONE (the peer has freed a slab). */
+/* Handle notes of the peer: SLAB (a slab has arrived, or was refused), SLAB_ASK (the peer
+ * wants one of our slabs; returns -EAGAIN if the socket is full), GONE (the peer has freed
+ * a slab). */
 void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd);
 int shm_slab_pass(struct shm_conn *conn, uint32_t mem_id);
 void shm_slab_gone(struct shm_conn *conn, uint32_t mem_id);

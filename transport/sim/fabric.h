@@ -173,9 +173,9 @@ void sim_report_end(struct side *s);
 /* Ends one peek(): the memory is no longer read in place. */
 void sim_read_no_more(struct reading *reading);
 void sim_work_put(struct work *w);
-/* Must be called before an op is completed because its connection has ended. The caller
- * may reuse the memory after that, so pieces in flight, if they arrive at all, carry the
- * present contents. */
+/* Copies the data of the op's pieces in flight, which may still arrive. Must be called
+ * when a connection has ended, before its op is completed: after that the caller may reuse
+ * the memory. */
 void sim_work_cut(struct work *w);
 void sim_window_landed(struct sim_port *port, uint32_t entry, uint32_t generation);
 int sim_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,

@@ -417,7 +417,8 @@ static void lo_conn_close(struct tern_conn *base, bool flush)
 
 	(void)flush; /* nothing to flush: sent data is already in the peer's inbox */
 	if (!conn->up && conn->other) {
-		/* The handler was never informed of the conn at the other end. */
+		/* The other end is not up: its handler has never heard of its conn, and need not
+		 * hear that it ends. */
 		conn->other->other = NULL;
 		conn->other = NULL;
 	}

@@ -52,7 +52,7 @@ struct job {
 	bool stalls;       /* a worker is stalled until it is lost */
 	bool hangs;        /* the engine or user of a worker hangs for ever */
 	bool fails;        /* the user of a worker fails */
-	bool users;        /* users (user.h) compute, and not engines */
+	bool users; /* simulated users (user.h) compute the gradients, not engines */
 	/* A server is stalled, for longer than the time limit of a worker. */
 	bool server_naps;
 	/* Time without progress after which a worker is lost; 0: the servers' default. */
