@@ -24,7 +24,7 @@ question. A run that was stopped writes no report. If a contender failed, the re
 build-bench/incomplete, and --resume measures again from the round of the failure on.
 
 Nothing else may run meanwhile. A load average of more than 0.3 in the minute before is waited
-for, at most 180 s, and then refused; --loaded measures all the same, as --quick does, and the
+for, at most 300 s, and then refused; --loaded measures all the same, as --quick does, and the
 report says so.
 
 Exit codes: 0; 1 a contender that is installed failed, or (--check --strict) a figure is worse;

@@ -18,7 +18,7 @@ CPU = Path("/sys/devices/system/cpu")
 # The load average of the last minute, of all cores together. An idle machine has less; whoever else
 # computes adds 1.
 LOAD_LIMIT = 0.3
-LOAD_WAIT_S = 180  # what building leaves is below the limit after two minutes
+LOAD_WAIT_S = 300  # a load of 6, which building can leave, is below the limit after three minutes
 
 
 def output(command):
