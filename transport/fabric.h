@@ -163,7 +163,7 @@ typedef int tern_auto_add(void *arg, const char *address);
 /* Functions and properties of one fabric: a row of tern_fabric_table (domain.h). */
 struct tern_fabric_ops {
 	const char *name;  /* as in "tcp://" */
-	const char *title; /* name in texts for people; NULL: `name` */
+	const char *title; /* name in the log line of a listener; NULL: `name` */
 	/* Why this build contains only the name of the fabric, as text for people. NULL:
 	 * the fabric is built in. */
 	const char *absent;

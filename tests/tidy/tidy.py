@@ -167,7 +167,7 @@ def every_script_is_run():
 
 
 def files_are_not_too_long():
-    none([f"{p}: {TEXT[p].count(chr(10))} lines" for p in CODE
+    none([f"{p}: {TEXT[p].count(chr(10))} lines, at most {LINES_MAX} are allowed" for p in CODE
           if TEXT[p].count("\n") > LINES_MAX])
 
 
