@@ -138,7 +138,7 @@ struct tern_worker {
 	struct room rooms[TERN_GRADIENT_BUFFERS];
 	uint32_t room_count;
 	struct tern_computer *computer;
-	/* The same as `computer`, if the worker made it; NULL: it is opts.computer. */
+	/* The computer that the worker made; NULL: `computer` is opts.computer. */
 	struct engine_computer *engine_computer;
 	bool beginning; /* slots_run() is under way */
 	/* The computer holds a slot, which was not revoked. */

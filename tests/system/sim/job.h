@@ -29,8 +29,8 @@ struct member {
 	bool ended;
 	bool asked;   /* a worker that was asked to leave */
 	bool stalled; /* was stalled for so long that the others continue without it */
-	/* Its engine or user (computation) hangs for so long that it is lost, while its
-	 * thread still answers. */
+	/* The member's engine or user hangs for so long that the member is lost, while the
+	 * thread of its context still answers. */
 	bool hangs;
 	bool fails;   /* its user fails in the middle of its next slot */
 	bool crowded; /* of a server: it has had a reason to raise its staging budget */

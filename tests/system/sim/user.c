@@ -141,8 +141,8 @@ static void fire(struct tern_timer *timer)
 	struct user *u = tern_container_of(timer, struct user, timer);
 	struct tern_work *work = u->work;
 
-	/* Its slot was perhaps revoked, and it has ended it. A user that hangs goes on
-	 * when it hears that its slot was revoked. */
+	/* The user may have ended its slot meanwhile, when the slot was revoked. A user
+	 * that hangs goes on when it hears that its slot was revoked. */
 	if (!work || u->member->ctx->ending || (u->member->hangs && !u->revoked))
 		return;
 	go_on(u);
