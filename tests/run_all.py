@@ -34,15 +34,16 @@ QUIET_S = 30
 LONG_LIMIT_S = 6 * 3600
 
 # name, compiler, meson options, suites left out (none: all but suite long run), limit in seconds,
-# factor on the tests' own time limits.
+# factor on the tests' own time limits. With -Dwerror=true everything is built, for its warnings;
+# else what the tests that run need.
 CONFIGURATIONS = [
     ("gcc", "gcc", ["-Dwerror=true"], [], 1200, 1),
     ("asan", "clang", ["-Dwerror=true", "-Db_sanitize=address,undefined", "-Db_lundef=false"],
      ["install", "once", "tidy"], 1500, 4),
-    # A context belongs to one thread. The unit tests have one thread in all, so they are left
-    # out; ports share devices between threads, so the fabrics' own tests are run.
+    # A context belongs to one thread. Programs with one thread in all are left out (unit tests with
+    # more are suite threads); ports share devices between threads, so the fabrics' own tests are run.
     ("tsan", "gcc", ["-Db_sanitize=thread", "-Db_lundef=false"],
-     ["sim", "rendezvous", "e2e", "install", "once", "tidy"], 900, 6),
+     ["unit", "sim", "rendezvous", "e2e", "install", "once", "tidy"], 900, 6),
 ]
 
 ENVIRONMENT = {
@@ -71,21 +72,37 @@ def stream(command, env, limit, keep=None):
     return (-1 if late else status), lines
 
 
-def build(name, compiler, options, env):
+def needed_by_tests(directory, left_out):
+    """The files that the tests need which are neither in suite long nor in those left out."""
+    def told(what):
+        return json.loads(subprocess.run(["meson", "introspect", what, str(directory)], check=True,
+                                         stdout=subprocess.PIPE).stdout)
+
+    files = {target["id"]: target["filename"] for target in told("--targets")}
+    wanted = set()
+    for test in told("--tests"):
+        if not {suite.split(":")[-1] for suite in test["suite"]} & {"long", *left_out}:
+            wanted.update(os.path.relpath(file, directory) for id in test["depends"] for file in files[id])
+    return sorted(wanted)
+
+
+def build(name, compiler, options, left_out, env):
     directory = BUILDS / name
     if not (directory / "build.ninja").exists():
         status, lines = stream(["meson", "setup", str(directory), *options],
                                dict(env, CC=compiler), 120)
         if status:
             return lines
-    status, lines = stream(["ninja", "-C", str(directory)], env, 900)
+    wanted = [] if "-Dwerror=true" in options else needed_by_tests(directory, left_out)
+    status, lines = stream(["ninja", "-C", str(directory), *wanted], env, 900)
     return lines if status else None
 
 
-def is_built(count, name, compiler, options, env):
+def is_built(count, configuration, env):
+    name, compiler, options, left_out = configuration[:4]
     start = time.monotonic()
     print(f"{name}: building with {compiler} {' '.join(options)}", flush=True)
-    problem = build(name, compiler, options, env)
+    problem = build(name, compiler, options, left_out, env)
     if problem is not None:
         print("\n".join(problem[-60:]))
         count.failed.append(f"[{name}] the build")
@@ -141,9 +158,9 @@ def run_tests(count, name, directory, env, limit, selection):
 
 
 def run(count, configuration):
-    name, compiler, options, left_out, limit, factor = configuration
+    name, _, _, left_out, limit, factor = configuration
     env = dict(os.environ, **ENVIRONMENT)
-    if not is_built(count, name, compiler, options, env):
+    if not is_built(count, configuration, env):
         return
     selection = ["-t", str(factor)]
     for suite in left_out:
@@ -156,16 +173,16 @@ def run_rdma(count, when):
     with that of the sanitizers, if it is all of them."""
     env = dict(os.environ)
     needed = CONFIGURATIONS[:1] if when == "quick" else CONFIGURATIONS[:2]
-    if all(is_built(count, *configuration[:3], env) for configuration in needed):
+    if all(is_built(count, configuration, env) for configuration in needed):
         in_vm.run_suite(count, BUILDS / "gcc", BUILDS / "asan", when)
 
 
 def run_long(count):
     env = dict(os.environ, **ENVIRONMENT)
-    for (name, compiler, options, *_, factor), suite in zip(CONFIGURATIONS, ("long", "rest")):
-        if is_built(count, name, compiler, options, env):
-            run_tests(count, suite, BUILDS / name, env, LONG_LIMIT_S,
-                      ["--setup", "long", "--suite", suite, "-t", str(factor)])
+    for configuration, suite in zip(CONFIGURATIONS, ("long", "rest")):
+        if is_built(count, configuration, env):
+            run_tests(count, suite, BUILDS / configuration[0], env, LONG_LIMIT_S,
+                      ["--setup", "long", "--suite", suite, "-t", str(configuration[-1])])
     run_rdma(count, "full")
 
 
