@@ -4,9 +4,9 @@
 and raw TCP as the only contenders. No figure is judged but that a wire's delay is seen. With TERN_RDMA_ADDRESS, the address of an
 RDMA device, both ends are also on one host, and use devices.
 
-usage: bench_hosts.py TERN RAW_TCP [wires]
+usage: bench_hosts.py TERN RAW_TCP [netem|devices]
 
-With `wires`, only what needs netem or RDMA devices.
+netem and devices name the one case that needs them.
 """
 import json
 import os
@@ -190,10 +190,10 @@ def strangers_cost_the_server_nothing():
         measured(serving.address, "--insecure")
 
 
-WIRES = [hosts_on_a_long_and_lossy_wire_measure_it, hosts_with_devices_are_measured_over_rdma]
-tap.run(WIRES if "wires" in sys.argv[3:] else [
+NEEDS = {"netem": hosts_on_a_long_and_lossy_wire_measure_it, "devices": hosts_with_devices_are_measured_over_rdma}
+tap.run([NEEDS[name] for name in sys.argv[3:]] or [
     two_hosts_measure_every_contender_that_both_have,
-    *WIRES,
+    *NEEDS.values(),
     host_that_others_reach_needs_a_secret,
     secret_that_others_read_is_refused,
     nobody_there_is_said_in_one_line,

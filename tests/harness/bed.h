@@ -298,9 +298,9 @@ struct conformance_test {
 
 /*
  * Runs lists of tests (each list ends with a NULL name) with cmocka, on the instance that
- * the arguments name: PROGRAM INSTANCE [FILTER]. Returns 77 if this machine or this build
- * does not have the fabric. If missing() returns a reason for a test, the test is
- * skipped, with a line that gives the reason.
+ * the arguments name: PROGRAM INSTANCE [FILTER|PART/PARTS]. Returns 77 if this machine or
+ * this build does not have the fabric. If missing() returns a reason for a test, the test
+ * is skipped, with a line that gives the reason.
  */
 int conformance_main(int argc, char **argv, const struct conformance_test *const lists[],
 	size_t list_count,

@@ -48,13 +48,23 @@ pid_t conformance_spawn(const struct instance *instance, int in, int out)
 
 static int usage(const char *program)
 {
-	fprintf(stderr, "usage: %s INSTANCE [FILTER]\ninstances:", program);
+	fprintf(stderr, "usage: %s INSTANCE [FILTER|PART/PARTS]\ninstances:", program);
 	for (const struct instance *i = instance_first(); i; i = i->next)
 		fprintf(stderr, " %s", i->name);
 	fprintf(stderr,
 		"\nand each of them with -gpu, -gpu-a, -gpu-b, -gpu-staged, -ipc, "
 		"-ipc-a, -ipc-host or -address appended\n");
 	return 2;
+}
+
+/* Is it "2/3", the second of three parts? Each has every third test, so that all take about as
+ * long. */
+static bool is_part(const char *text, unsigned *part, unsigned *parts)
+{
+	char behind;
+
+	return sscanf(text, "%u/%u%c", part, parts, &behind) == 2 && *part >= 1 &&
+	       *part <= *parts;
 }
 
 int conformance_main(int argc, char **argv, const struct conformance_test *const lists[],
@@ -65,7 +75,8 @@ int conformance_main(int argc, char **argv, const struct conformance_test *const
 	static struct row rows[TESTS_MAX];
 	const struct instance *instance = NULL;
 	const char *why;
-	size_t count = 0;
+	unsigned part = 1, parts = 1;
+	size_t count = 0, seen = 0;
 
 	if (argc > 1)
 		instance = instance_find(argv[1], strlen(argv[1]));
@@ -82,10 +93,12 @@ int conformance_main(int argc, char **argv, const struct conformance_test *const
 	}
 	if (argc == 5 && strcmp(argv[2], "--child") == 0)
 		conformance_child(instance, atoi(argv[3]), atoi(argv[4]));
-	if (argc > 2)
+	if (argc > 2 && !is_part(argv[2], &part, &parts))
 		cmocka_set_test_filter(argv[2]);
 	for (size_t l = 0; l < list_count; l++) {
 		for (const struct conformance_test *test = lists[l]; test->name; test++) {
+			if (seen++ % parts != part - 1)
+				continue;
 			tern_assert(count < TESTS_MAX);
 			rows[count] = (struct row){test, instance, missing};
 			tests[count] = (struct CMUnitTest){.name = test->name,

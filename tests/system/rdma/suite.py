@@ -48,7 +48,7 @@ RENDEZVOUS = "{tests}/rendezvous/conformance_rendezvous "
 STORM = "{tests}/system/storm/storm "
 JOBS = f"python3 {shlex.quote(str(HERE / 'jobs.py'))} "
 WIRE = f"python3 {shlex.quote(str(HERE / 'wire.py'))} "
-HOSTS = f"python3 {shlex.quote(str(HERE.parents[1] / 'bench/bench_hosts.py'))} "
+HOSTS = f"python3 {shlex.quote(str(HERE.parents[1] / 'bench/bench_hosts.py'))} {{tests}}/../tern {{tests}}/bench/raw_tcp "
 CASES = [
     Case("wire-plain", "quick", "plain", 90, WIRE + "plain"),
     Case("wire-loss", "quick", "loss", 90, WIRE + "loss"),
@@ -56,8 +56,11 @@ CASES = [
     # Another kernel than the host's, and an emulated processor: other timings.
     Case("jobs", "quick", "plain", 300, JOBS + "{tests}/../tern"),
     # The two hosts' benchmark over devices, and over a wire that delays and loses.
-    Case("bench-hosts", "quick", "plain", 600, HOSTS + "{tests}/../tern {tests}/bench/raw_tcp wires"),
-    Case("rendezvous-verbs", "quick", "plain", 600, RENDEZVOUS + "verbs", True),
+    Case("bench-hosts", "quick", "plain", 600, HOSTS + "devices"),
+    Case("bench-hosts-netem", "full", "plain", 600, HOSTS + "netem"),
+    # Two halves, which two processors run at once.
+    Case("rendezvous-verbs-1", "quick", "plain", 600, RENDEZVOUS + "verbs 1/2", True),
+    Case("rendezvous-verbs-2", "quick", "plain", 600, RENDEZVOUS + "verbs 2/2", True),
     Case("fabric-verbs", "quick", "plain", 600, FABRIC + "verbs", True),
     Case("storm-verbs", "quick", "plain", 90, STORM + "verbs 3", True),
     Case("storm-verbs-loss", "quick", "loss", 180, STORM + "verbs 2"),
