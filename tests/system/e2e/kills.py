@@ -27,7 +27,7 @@ import job  # noqa: E402
 
 job.use(sys.argv[1])
 FIRST, COUNT = (int(n) for n in sys.argv[2].split(":"))
-LIMIT_S = 120
+HANG_S = 60  # without a step
 STEPS = 4000
 ACTS_S = 0.4  # from the first step, or in some runs from the start; all steps take longer
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -217,14 +217,21 @@ class Run:
         return (bool(asked) and bool(able) and not (self.early or self.frozen or aborted)
                 and not any(number == signal.SIGKILL for number, _, _ in asked))
 
+    def step(self):
+        """The newest that any process has told of."""
+        return max((e["step"] for p in self.processes for e in p.events() if e.get("event") == "progress"),
+                   default=0)
+
     def wait(self):
-        end = time.monotonic() + LIMIT_S
+        step, until = -1, 0
         while not all(p.ended() for p in self.processes):
             waiting = [p for p in self.processes if not p.ended()]
             # By hand there is no launcher to end the worker that stands still for good.
             if [p.name for p in waiting] == [f"worker-{self.hung}"]:
                 waiting[0].process.kill()
-            assert time.monotonic() < end, f"{[p.name for p in waiting]} hang"
+            if time.monotonic() >= until:
+                before, step, until = step, self.step(), time.monotonic() + HANG_S
+                assert step > before, f"{[p.name for p in waiting]} hang after step {step}"
             time.sleep(0.02)
 
     # ---- what has come of it -------------------------------------------------------------
