@@ -71,8 +71,9 @@ static int evaluate(struct tern_worker *w)
 	return 0;
 }
 
-/* Lets the model write text. The first context is a random place of the training text
- * (its beginning may be blank), then what the model has written. */
+/* Lets the model write text. The first context is taken from a random place of the training
+ * text (and not from its beginning, where a text may have only blanks); later contexts end
+ * with what the model has written. */
 static int write_text(struct tern_worker *w)
 {
 	const struct tern_engine_params params = present(w);

@@ -286,7 +286,8 @@ static int check_layout(struct tern_safetensors *file)
 	}
 	if (end != file->data + file->data_bytes)
 		return tern_data_fail(file->error, file->path,
-			"%llu bytes of data: the tensors have %llu of them",
+			"the file has %llu bytes of data, but its tensors are %llu bytes "
+			"in all",
 			(unsigned long long)file->data_bytes,
 			(unsigned long long)(end - file->data));
 	return 0;

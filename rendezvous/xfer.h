@@ -113,8 +113,9 @@ struct tern_xfer {
 	/* NULL: the peer has ended, and the caller still holds the data */
 	struct tern_peer *peer;
 	struct tern_rdv *rdv;
-	struct tern_port *port; /* HELD: port through which the memory is read */
-	struct tern_buf buf;    /* send: the data; receive: the buffer to fill */
+	/* State HELD of a receive: port through which the peer's memory is read in place. */
+	struct tern_port *port;
+	struct tern_buf buf; /* send: the data; receive: the buffer to fill */
 	/* Our own memory region while `exposed` is set, else a region of the peer. */
 	struct tern_region region;
 	/* Operation of the fabric: get, peek or withdraw; one at a time. */

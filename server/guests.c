@@ -166,8 +166,8 @@ static void ask_again(struct tern_talk *talk)
 		return;
 	if (guests_may_note(p->server))
 		server_note(p->server,
-			"%s is asked to send its message again: others that have not "
-			"joined either filled what is kept for such messages",
+			"%s is asked to send its message again: peers that have not "
+			"joined fill the memory for such messages",
 			tern_peer_name(p->peer));
 	say_again(p);
 }

@@ -188,7 +188,8 @@ static bool may_go_soon(const struct server_peer *p)
 	return !p->server->running && (p->unlinked || p->left || p->gone);
 }
 
-/* True if the job may be forgotten soon, because all of its workers may go. */
+/* True if the server may soon forget the job, because the places of all of its workers may
+ * soon be free. */
 static bool job_may_go_soon(const struct tern_server *s)
 {
 	for (uint32_t i = 0; s->has_job && i < s->job.workers; i++)

@@ -162,10 +162,12 @@ static void let_go(struct tern_server *s, const struct server_peer *saves)
 {
 	if (saves)
 		server_note(s,
-			"no worker that stays was seen to make progress: worker %u %s",
+			"the workers that were not asked to end make no progress, so "
+			"those "
+			"that were leave now: worker %u %s",
 			saves->index,
-			saves->has_parameters ? "saves the parameters before it leaves"
-					      : "leaves, and has no parameters to save");
+			saves->has_parameters ? "saves the parameters first"
+					      : "has no parameters to save");
 	s->roll_count = 0;
 	for (uint32_t i = 0; i < s->job.workers; i++) {
 		struct server_peer *p = s->workers[i];

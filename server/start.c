@@ -92,8 +92,10 @@ void start_left(struct server_peer *p, const char *text)
 		return;
 	}
 	free_place(p);
-	server_note(s, "%s, before the steps began: %u of %u workers are left", text,
-		s->joined_count, s->job.workers);
+	server_note(s,
+		"%s, before the steps began: its place is free again, and %u of %u "
+		"workers have joined",
+		text, s->joined_count, s->job.workers);
 	maybe_forget(s);
 }
 

@@ -447,8 +447,8 @@ static void widen_staging(struct tern_server *s)
 		server_fail(s, -ENOMEM,
 			"no room to receive gradients: with %u slots and %u workers, "
 			"server %u needs room for %u gradients of its share, %llu bytes; "
-			"it can hold %llu: use more servers, or as many workers as "
-			"slots",
+			"a server takes at most %llu for them, whatever its memory: use "
+			"more servers, or as many workers as slots",
 			s->job.slots, s->job.workers - s->lost_count, s->index,
 			s->held_most, (unsigned long long)s->staging_most, STAGING_MOST);
 		return;

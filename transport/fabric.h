@@ -16,6 +16,7 @@
  * Blocking. No call blocks, waits or calls a handler, except poll(), which calls handlers
  * and op->done(). Handlers and done() may call everything but poll() and port_free().
  * Data accepted by send() and put() may wait in buffers until the next poll() or arm().
+ * What handlers send goes out before their poll() returns, as far as the peer takes it.
  *
  * Failure. A conn fails once: every op on it is completed with the status (after close(),
  * whose status is 0, with an error such as -ECANCELED), then the `closed` handler is

@@ -18,7 +18,8 @@ struct tern_window {
 	void *owner;
 	char *base;
 	uint64_t bytes;
-	/* Connections that are currently receiving a put into this window. */
+	/* Connections that are in the middle of receiving a put into this window, by a node
+	 * of theirs (see transport/tcp/rx.c). */
 	struct tern_list landing;
 };
 
@@ -33,7 +34,8 @@ int tern_windows_init(struct tern_windows *windows);
 void tern_windows_fini(struct tern_windows *windows);
 
 /* Opens a window on the `bytes` bytes at `base`, for connections with this `owner`. *out
- * is the region to send to the peer. -EAGAIN: all entries are in use. */
+ * is the region to send to the peer; its word[0] has what tern_window_find() takes: the
+ * generation, shifted left by 32 bits, and the entry. -EAGAIN: all entries are in use. */
 int tern_window_expose(struct tern_windows *windows, void *owner, char *base,
 	uint64_t bytes, enum tern_access access, struct tern_region *out);
 

@@ -65,7 +65,8 @@ static void require(int status, const char *what)
 
 /* ---- staging through the stager's slots ---- */
 
-/* A piece was copied: gives its slot back to the stager at once, as the slot's holder. */
+/* A piece was copied: gives its slot back to the stager at once. (In a transfer, who holds
+ * the slot gives it back when its bytes have been sent.) */
 static void piece_done(struct tern_copy *copy, int status)
 {
 	struct tern_stage_slot *slot =

@@ -92,10 +92,11 @@ static CUresult find_present(CUfunction *kernel, CUmodule module, const char *na
 	return result == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : result;
 }
 
-/* Only element-by-element kernels are launched here, whose threads are independent of
- * each other, and do nothing behind the last element. The driver aligns allocations to
- * 256 bytes, and an update has one tensor here. So the arguments, which the host fills in
- * for the shipped numbers, are right for the others. */
+/* The host has filled in the arguments for the shipped number of elements per thread. They
+ * are right for other numbers, too, because only element-by-element kernels are launched
+ * here: their threads are independent of each other, and do nothing behind the last
+ * element; and each kernel has one tensor, which is aligned to 256 bytes, more than the
+ * widest access needs. */
 static CUresult launch_present(CUfunction kernel, unsigned grid_x, unsigned grid_y,
 	unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
 	unsigned shared_bytes, CUstream stream, void **args, void **extra)

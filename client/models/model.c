@@ -161,8 +161,9 @@ static int build_text(struct tern_model *m, const char *spec,
 		return -EINVAL;
 	parse_widths(spec, "charlm", widths, 3, error);
 	if (widths[0] != data->width)
-		return fail(
-			error, "the data were read with a context of %u", data->width);
+		return fail(error,
+			"the data were read with a context of %u characters, not %zu",
+			data->width, widths[0]);
 	m->text = true;
 	m->context = widths[0];
 	m->embed = widths[1];

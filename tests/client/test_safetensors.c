@@ -243,7 +243,7 @@ static void test_corrupt_files_are_refused_with_a_sentence(void **state)
 		       "U8", "[4]", "[4,8]") "}",
 		8, "f: tensor 'b': there is a gap before its data");
 	refuse("{\"a\":" ENTRY("U8", "[2]", "[0,2]") "}", 8,
-		"f: 8 bytes of data: the tensors have 2 of them");
+		"f: the file has 8 bytes of data, but its tensors are 2 bytes in all");
 	refuse("{\"a\":" ENTRY("U8", "[0]", "[0,0]") ",\"a\":" ENTRY(
 		       "U8", "[0]", "[0,0]") "}",
 		0, "f: byte 64: the header is not JSON: ...");

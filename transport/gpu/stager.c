@@ -257,7 +257,7 @@ static int arm_lane(struct tern_stager *s, struct lane *lane)
 	CUresult result;
 
 	if (next && !next->in_stream)
-		return -EAGAIN; /* the driver refused the copy, so it has already ended */
+		return -EAGAIN; /* the driver refused that copy: it has ended, without waking */
 	if (!next || lane->woken == lane->copied)
 		return 0;
 	result = tern_gpu_enter(s->gpu);

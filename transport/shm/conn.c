@@ -814,9 +814,9 @@ static bool awaits_reader(struct shm_conn *conn)
 	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
 	if (shm_watch_add(port, conn->fd, &conn->socket_watch, SHM_WATCH_SOCKET))
 		tern_log(port->base.env, TERN_LOG_ERROR,
-			"%s: epoll cannot watch its socket, so this process does not "
-			"notice when the peer stops reading in place, and keeps that "
-			"memory",
+			"%s: epoll cannot watch its socket, so this process cannot "
+			"notice when the peer stops reading memory in place, and does "
+			"not use that memory again",
 			conn->base.name);
 	tern_log(port->base.env, TERN_LOG_INFO,
 		"%s: the connection has ended, but the peer still reads memory of this "

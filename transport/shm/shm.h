@@ -335,9 +335,11 @@ struct shm_conn {
 	bool dozing;      /* in port->dozing: idle, poll() checks only the socket */
 	uint64_t used_ns; /* value of port->looked_ns when the conn was last active */
 	bool blocked;     /* `writable` must be called when the ring has free space */
-	bool starved;     /* `writable` must be called when another slab can be mapped */
-	bool bye;         /* the peer has sent BYE */
-	bool over;        /* the ops were completed, and BYE was sent */
+	/* A get was refused because no more slabs of the peer can be mapped; `writable` must
+	 * be called when one can be. */
+	bool starved;
+	bool bye;  /* the peer has sent BYE */
+	bool over; /* the ops were completed, and BYE was sent */
 	/* `over`, and the peer no longer reads memory of this process in place */
 	bool unread;
 	bool cma; /* process_vm_readv() works on the peer's process */

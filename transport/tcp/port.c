@@ -339,7 +339,7 @@ static bool must_ask(struct tcp_port *port)
  * of reading each conn. */
 static bool asks_first(const struct tcp_port *port, bool slept)
 {
-	return slept && (port->engine->asked_for_free || port->conn_count > 1 ||
+	return slept && (port->engine->collect_is_free || port->conn_count > 1 ||
 				!tern_list_empty(&port->blocked));
 }
 

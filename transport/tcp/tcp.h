@@ -96,7 +96,9 @@ struct tcp_watch {
 
 struct tcp_engine_ops {
 	const char *name;
-	bool asked_for_free; /* after a sleep, collect() needs no system call */
+	/* collect() needs no system call after a sleep (it reads a ring in shared memory), so
+	 * the first poll may call it before it reads any socket. */
+	bool collect_is_free;
 	/* 0, or the error with which the kernel refuses this engine: -ENOSYS, -EPERM,
 	 * -ENOMEM, -EMFILE. NULL: the engine always works. */
 	int (*probe)(void);

@@ -254,7 +254,7 @@ static int uring_fd(struct tcp_port *port)
 
 const struct tcp_engine_ops tcp_uring_engine = {
 	.name = "io_uring",
-	.asked_for_free = true,
+	.collect_is_free = true,
 	.probe = uring_probe,
 	.init = uring_init,
 	.fini = uring_fini,

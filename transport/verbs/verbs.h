@@ -361,7 +361,8 @@ struct verbs_port {
 	/* Conns that returned -EAGAIN, so `writable` must be called later. */
 	struct tern_list blocked;
 	struct tern_list ending; /* conns that the current or next poll ends */
-	/* Memory exposed by guarded regions; allocated at the first use. */
+	/* Memory windows of guarded regions (option guard=on): what a peer may write to only
+	 * until its window is withdrawn. Allocated at the first use. */
 	struct tern_windows windows;
 	char device[VERBS_NAME_MAX]; /* name of the only device to use; "": all devices */
 	struct verbs_conn **table;   /* conns, by verbs_conn.index */

@@ -13,7 +13,7 @@
 #include "kernels/cuda/blocks/elementwise.h"
 #include "kernels/cuda/blocks/squares.h"
 
-/* ---- y[rows][out] += b[out], then max(0, .) ---- */
+/* ---- y[rows][out] += b[out]; then, if relu, max(0, .) ---- */
 
 struct tern_cuda_bias {
 	float *y;

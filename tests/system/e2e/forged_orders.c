@@ -17,8 +17,8 @@
 #define ORDER_BYTES  48u
 #define REPORT_BYTES 4096u
 
-/* An order. One that tern bench sends has version 1, and flags and receive of 0 to 15 and
- * 0 to 2. */
+/* What a client of tern bench tells the server to do. In a right one the version is 1,
+ * `flags` is at most 15 and `receive` at most 2. */
 struct order {
 	const char *name;
 	uint32_t bytes; /* length of the message */

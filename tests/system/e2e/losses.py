@@ -184,7 +184,7 @@ def worker_that_dies_before_the_others_have_joined_makes_room():
         server.wait_event(lambda e: e["event"] == "note" and "joined, 1 of 2" in e["text"])
         first.process.kill()
         told = server.wait_event(lambda e: e["event"] == "note" and "worker 0" in e["text"])
-        assert "before the steps began: 0 of 2 workers are left" in told["text"], told
+        assert "before the steps began: its place is free again, and 0 of 2 workers have joined" in told["text"], told
         others = [worker(0), worker(1)]
         assert [process.end(60) for process in (*others, server)] == [0, 0, 0]
     finally:
