@@ -55,8 +55,8 @@ struct pair {
 	/* Messages of the present size: `total`, of which the first `warmup` are not
 	 * counted. */
 	uint64_t warmup, total;
-	/* false: only the last message of the warm-up, the last of all and the last of each
-	 * step are answered. */
+	/* true: each message is answered. false: only the last one of the warm-up, the last
+	 * one of all and, with in_steps, the last one of each step. */
 	bool reply_each;
 	bool poll; /* true: the ends poll; false: they sleep between events */
 	/* ns from the start of a measured message to that of the next one, whether its answer

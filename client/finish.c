@@ -25,7 +25,7 @@
 #define SAVE_AGAIN_NS     (10 * TERN_NS_PER_S)
 #define WRITE_STREAM      0x7772697465ull /* "write" */
 #define WRITE_TEMPERATURE 0.6f
-#define SIGNAL_WRITTEN    64u /* characters between two calls of tern_task_signal() */
+#define SIGNAL_WRITTEN    64u /* written characters after which the task signals progress */
 
 /* ---- computing ---- */
 

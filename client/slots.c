@@ -20,8 +20,8 @@
 
 /* ---- sending ---- */
 
-/* Number that is unique for each slot of each step. In async mode every step of every
- * worker is a slot. */
+/* Number that is unique for each gradient of the job. In async mode a worker computes one
+ * gradient in each of its steps, and `slot` is not used. */
 static uint64_t slot_id(const struct tern_worker *w, uint32_t slot)
 {
 	if (w->job.mode == TERN_MODE_ASYNC)
@@ -105,8 +105,8 @@ void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count)
 		send_chunk(w, room, chunk);
 }
 
-/* The computer lets go of the buffer. Returns false if the slot was revoked: then nothing
- * follows. */
+/* The computation for this room has ended, and its buffer is free again. Returns false if
+ * the slot was revoked meanwhile: then the caller has nothing more to do. */
 static bool let_go(struct room *room)
 {
 	bool revoked = room->state == ROOM_REVOKED;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The updater that computes on the CPU, with ps/sum.c. It keeps the optimizer's state and
- * the mean gradient of a two-phase step. */
+/* The updater that computes on the CPU, with ps/sum.c. It keeps the optimizer's state, and,
+ * where gradients are clipped by their norm, the mean gradient between a step's two phases:
+ * the sum, which the norm needs, and the update. */
 #include "ps/updater.h"
 
 #include <errno.h>

@@ -206,9 +206,10 @@ static void refuse_place(struct server_peer *p, uint32_t index)
 		guests_ask_later(p);
 	else
 		server_refuse(p,
-			holder->lost
-				? "worker %u was lost, and no other may take its place"
-				: "worker %u has joined already",
+			holder->lost ? "worker %u of this job was lost: the job goes on "
+				       "without "
+				       "it, and no new worker can take its place"
+				     : "worker %u has joined already",
 			index);
 }
 

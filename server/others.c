@@ -23,8 +23,8 @@ void others_lost(struct server_peer *p, int status, const char *name)
 		return;
 	if (!s->running && p == s->to_zero) {
 		server_note(s,
-			"%s cannot be reached: %s: this server tries again as long as "
-			"all workers are here",
+			"%s cannot be reached: %s: this server tries again until it "
+			"succeeds or a worker leaves",
 			name, tern_status_text(status));
 		s->again_count = 0;
 		start_again(s);

@@ -108,8 +108,8 @@ void spare_on_follow(struct server_peer *p, const json_t *message)
 		return;
 	}
 	p->follows = true;
-	/* Before the start nothing is sent: the start sends the first version to all
-	 * that follow. */
+	/* Before the start nothing is sent: the start sends the first version to every
+	 * worker whose `follows` is set. */
 	for (uint32_t i = 0; s->running && i < s->chunk_count; i++)
 		for (uint64_t v = (uint64_t)version; v <= s->chunks[i].version; v++)
 			if (v < s->job.steps)

@@ -412,8 +412,8 @@ static void add_tensor(struct rates *r, uint64_t count, uint64_t *at)
 	*at += count;
 }
 
-/* Adds the weights of a convolution, and the scale and shift of the normalisation that
- * follows it. */
+/* Appends three tensors to the list of rates->many: the weights of a convolution, and the
+ * scale and the shift of the normalisation that follows it. */
 static void add_convolution(
 	struct rates *r, uint64_t in, uint64_t out, uint64_t window, uint64_t *at)
 {

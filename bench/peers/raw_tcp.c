@@ -155,7 +155,8 @@ struct way {
 	size_t offset;  /* bytes of the next one that have moved */
 };
 
-/* `begun` is of outgoing tensors only: there is always room for what comes. */
+/* `begun` is used in `out` only: it limits what may be sent. What comes in needs no limit,
+ * because its memory is always free. */
 static _Thread_local struct way out, in;
 
 /* The memory of what goes out and what comes in: messages and answers, or the reverse. */

@@ -48,7 +48,7 @@ struct log_env {
 	unsigned count;
 };
 
-/* How tests access GPU memory; NULL until a test uses a GPU. */
+/* Functions with which tests access GPU memory. */
 struct device_memory {
 	const void *api; /* a struct tern_cuda_api */
 	/* Makes a new GPU, whose work happens at other times; background: a thread does
@@ -59,7 +59,7 @@ struct device_memory {
 	void (*write)(uint64_t address, const void *from, uint64_t bytes);
 	void (*read)(void *to, uint64_t address, uint64_t bytes);
 };
-extern const struct device_memory *device_memory;
+extern const struct device_memory *device_memory; /* NULL until a test uses a GPU */
 
 /* Buffers allocated in one domain, which box_free() frees all at once. */
 struct memory_box {

@@ -332,8 +332,8 @@ static void test_a_lost_worker_that_comes_again_is_told_so(void **state)
 	run_until(&rig, &rig.server->workers[0]->lost);
 	join(&rig, &again, &job, 1000, 0);
 	run_until(&rig, &again.refused);
-	assert_non_null(
-		strstr(again.text, "worker 0 was lost, and no other may take its place"));
+	assert_non_null(strstr(
+		again.text, "worker 0 of this job was lost: the job goes on without it"));
 	assert_false(rig.server->over);
 	close_rig(&rig);
 }

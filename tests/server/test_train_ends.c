@@ -638,7 +638,8 @@ static void test_a_server_that_finds_itself_in_the_place_of_server_0_says_so(voi
 }
 
 /* While the job makes steps, server 1 connects to server 0 a second time, now with a job
- * that has `more_steps` more steps. The reason for its end must contain `why`. */
+ * that has `more_steps` more steps. Server 0 must refuse it, and the reason with which
+ * server 1 ends must contain `why`. */
 static void check_second_server(uint64_t more_steps, const char *why)
 {
 	const struct setup setup = {

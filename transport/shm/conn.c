@@ -815,8 +815,8 @@ static bool awaits_reader(struct shm_conn *conn)
 	if (shm_watch_add(port, conn->fd, &conn->socket_watch, SHM_WATCH_SOCKET))
 		tern_log(port->base.env, TERN_LOG_ERROR,
 			"%s: epoll cannot watch its socket, so this process cannot "
-			"notice when the peer stops reading memory in place, and does "
-			"not use that memory again",
+			"notice when the peer stops reading memory in place, which "
+			"stays unused at least until the peer's process has ended",
 			conn->base.name);
 	tern_log(port->base.env, TERN_LOG_INFO,
 		"%s: the connection has ended, but the peer still reads memory of this "

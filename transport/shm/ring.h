@@ -69,7 +69,8 @@
 #define SHM_ASLEEP 1u /* this end sleeps: wake it when there is work for it */
 /* Wake it also when the ring has space again for a message that it could not send. */
 #define SHM_WANT_ROOM 2u
-#define SHM_NAP       4u /* increment of the counter of sleeps */
+/* Each sleep adds this: one more in the higher bits. */
+#define SHM_NAP 4u
 
 /* A request to the peer: copy `bytes` at `address`, in the exposed region (slot,
  * generation), into your chunk. */

@@ -193,7 +193,8 @@ void verbs_lsn_event(struct verbs_lsn *lsn, const struct rdma_cm_event *event)
 	if (event->event != RDMA_CM_EVENT_DEVICE_REMOVAL)
 		return;
 	tern_log(port->base.env, TERN_LOG_WARN,
-		"verbs: nobody can connect at %s until its device is back: the device was "
+		"verbs: nobody can connect at %s until its device is back: the device "
+		"was "
 		"removed",
 		lsn->address);
 	verbs_api_of(port)->destroy_id(TERN_TAKE(lsn->id));

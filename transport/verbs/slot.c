@@ -232,8 +232,9 @@ static uint32_t deficit(const struct verbs_queue *queue)
 	return queue->wanted - TERN_MIN(queue->wanted, queue->posted);
 }
 
-/* Also updates `owed`, the number of receives that the SRQ still lacks. Until they can be
- * posted, this many free slots are not used for sending. */
+/* Adds `posted` and `wanted` to the numbers of receives that the queue has and should have,
+ * and updates `owed`, the number that it lacks. Until these can be posted, so many free slots
+ * are not used for sending. */
 void verbs_queue_books(struct verbs_queue *queue, int posted, int wanted)
 {
 	struct verbs_slots *slots = &queue->slots;

@@ -482,8 +482,8 @@ static void start(struct thread *thread, struct link *link, struct load *load)
 	assert_int_equal(pthread_create(&thread->id, NULL, live, thread), 0);
 }
 
-/* The end that reads the device's event disconnects, and the other end may see the
- * disconnect first. */
+/* Waits for the thread, whose conn must have ended. The end that reads the device's failure
+ * first disconnects; the other end may see that disconnect before the failure. */
 static void finish(struct thread *thread)
 {
 	assert_int_equal(pthread_join(thread->id, NULL), 0);
