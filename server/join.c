@@ -207,8 +207,7 @@ static void refuse_place(struct server_peer *p, uint32_t index)
 	else
 		server_refuse(p,
 			holder->lost ? "worker %u of this job was lost: the job goes on "
-				       "without "
-				       "it, and no new worker can take its place"
+				       "without it, and no new worker can take its place"
 				     : "worker %u has joined already",
 			index);
 }

@@ -163,8 +163,7 @@ static void let_go(struct tern_server *s, const struct server_peer *saves)
 	if (saves)
 		server_note(s,
 			"the workers that were not asked to end make no progress, so "
-			"those "
-			"that were leave now: worker %u %s",
+			"those that were leave now: worker %u %s",
 			saves->index,
 			saves->has_parameters ? "saves the parameters first"
 					      : "has no parameters to save");

@@ -151,8 +151,8 @@ struct publication { /* a version being sent to a worker */
 };
 
 struct chunk {
-	struct tern_list
-		node; /* in server->holding, while it waits for a part of staging_left */
+	/* In server->holding, while the chunk waits for a part of staging_left. */
+	struct tern_list node;
 	struct tern_server *server;
 	const struct tern_chunk *plan;
 	uint32_t number; /* number of the chunk in the plan */

@@ -494,8 +494,7 @@ static void differ_by_limits(const struct scan *s, const struct found *f, json_t
 	if ((unsigned)attr->max_qp_wr < s->opts.depth)
 		info_say(out,
 			"a send queue holds only %d requests, and not the %u of the "
-			"option "
-			"depth=, so Tern uses %d",
+			"option depth=, so Tern uses %d",
 			attr->max_qp_wr, s->opts.depth, attr->max_qp_wr);
 	if (attr->max_qp_init_rd_atom < 1)
 		info_say(out, "no reads: senders write large tensors (RDMA write), "
