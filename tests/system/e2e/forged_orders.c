@@ -17,8 +17,8 @@
 #define ORDER_BYTES  48u
 #define REPORT_BYTES 4096u
 
-/* What a client of tern bench tells the server to do. In a right one the version is 1,
- * `flags` is at most 15 and `receive` at most 2. */
+/* An order: the message in which a client of tern bench tells the server what to do. A right
+ * order has version 1, `flags` of at most 15, and `receive` of at most 2. */
 struct order {
 	const char *name;
 	uint32_t bytes; /* length of the message */

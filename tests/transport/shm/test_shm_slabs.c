@@ -278,8 +278,8 @@ static void test_owner_keeps_one_entry_however_often_it_is_asked(void **state)
 static void test_a_process_without_room_gives_up_what_it_does_not_read(void **state)
 {
 	enum { COUNT = 6 };
-	/* They take address space and hardly any memory: only the first BYTES of each are
-	 * touched. */
+	/* The slabs take address space and hardly any memory: only the first BYTES of each
+	 * slab are touched. */
 	const uint64_t large = 1ull << 30;
 	struct tern_mem *slabs[COUNT], *target;
 	struct tern_region regions[COUNT];
