@@ -35,14 +35,15 @@ LONG_LIMIT_S = 6 * 3600
 
 # name, compiler, meson options, suites left out (none: all but suite long run), limit in seconds,
 # factor on the tests' own time limits. With -Dwerror=true everything is built, for its warnings;
-# else what the tests that run need.
+# else what the tests that run need. A tenth of a run is the compiler's: lines are all that a
+# stack's trace needs (-g1), and the sanitizers find the same at -O1.
 CONFIGURATIONS = [
-    ("gcc", "gcc", ["-Dwerror=true"], [], 1200, 1),
-    ("asan", "clang", ["-Dwerror=true", "-Db_sanitize=address,undefined", "-Db_lundef=false"],
-     ["install", "once", "tidy"], 1500, 4),
+    ("gcc", "gcc", ["-Dwerror=true", "-Dc_args=-g1"], [], 1200, 1),
+    ("asan", "clang", ["-Dwerror=true", "-Dc_args=-g1", "-Doptimization=1", "-Db_sanitize=address,undefined",
+                       "-Db_lundef=false"], ["install", "once", "tidy"], 1500, 4),
     # A context belongs to one thread. Programs with one thread in all are left out (unit tests with
     # more are suite threads); ports share devices between threads, so the fabrics' own tests are run.
-    ("tsan", "gcc", ["-Db_sanitize=thread", "-Db_lundef=false"],
+    ("tsan", "gcc", ["-Dc_args=-g1", "-Doptimization=1", "-Db_sanitize=thread", "-Db_lundef=false"],
      ["unit", "sim", "rendezvous", "e2e", "install", "once", "tidy"], 900, 6),
 ]
 

@@ -121,7 +121,7 @@ static float tree(const float *const *src, unsigned lo, unsigned hi, size_t j)
 
 static void check_sum(const struct tern_kernels *k, unsigned n, size_t count, bool off)
 {
-	struct vector in[TERN_SUM_MAX], got = vector_new(count, off);
+	struct vector in[TERN_SUM_MAX] = {{0}}, got = vector_new(count, off);
 	struct vector wanted = vector_new(count, false);
 	const float *src[TERN_SUM_MAX];
 	float scale = n % 2 ? 1.0f : 1.0f / 3.0f;
