@@ -54,9 +54,9 @@ static int add_to(void *arg, const char *address)
 	return add(to->out, to->fabric, address);
 }
 
-/* Adds the addresses that "auto://REST" stands for, on each fabric. If one fabric cannot
- * use REST, the others still can; the fabric that picks the port decides whether REST is
- * well-formed. */
+/* Adds the addresses that "auto://REST" stands for on each fabric. If a fabric cannot use
+ * REST, the others still can. The result is that of the fabric that picks the port: it
+ * decides whether REST is well-formed. -ENODEV: there is no such fabric. */
 static int add_auto(
 	struct tern_domain *domain, const char *rest, struct tern_candidates *out)
 {

@@ -30,7 +30,7 @@ int tern_address_dial(
 
 /* Parses an address to listen at. For "auto", the result is the address on the fabric
  * that picks the port; the addresses on the other fabrics follow from it (auto_listen in
- * fabric.h). */
+ * fabric.h). Errors: -EINVAL, -ENODEV as above. */
 int tern_address_listen(struct tern_domain *domain, const char *address,
 	struct tern_candidates *out, bool *is_auto);
 

@@ -10,8 +10,8 @@
  * compute for minutes without handling its peers. A link ends when the peer's host does
  * not answer the fabric (unanswered_ns in fabric.h). The end that dialled closes the link
  * early and dials again: a new connection finds out soonest that the path is back, since
- * the kernel repeats data on the old one at growing intervals. The other end can only
- * wait for that, and gives up the peer after unreachable_ns.
+ * the kernel repeats data on the old one at growing intervals. The end that accepted can
+ * only wait for the new connection, and gives up the peer after unreachable_ns.
  *
  * Only one PING is sent until something is received: more PINGs would fill the room for
  * messages, and would not make the host answer sooner.
@@ -20,9 +20,9 @@
  * were answered. Its next tick comes after half of that time, so that idle peers cost
  * almost nothing; tern_peer_stir() ends this. Ticks of idle peers coincide, so that one
  * wake-up of the process serves many peers. A PING postpones the next tick at both ends,
- * and the end that dialled has the later tick. So normally the accepting end, which often
- * has many peers, sends the PING, and then both ends have received something. If that end
- * sends none, the end that dialled does.
+ * and the end that dialled has the later tick. So normally the end that accepted, which
+ * often has many peers, sends the PING, and then both ends have received something. If it
+ * sends no PING, the end that dialled does.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -115,8 +115,8 @@ static void tend(struct tern_peer *peer, uint64_t now_ns)
 		tern_rails_dial(peer);
 }
 
-/* Called when something was received from the peer. Timers are set first, because a
- * callback may end the peer, or post a request. */
+/* Called when something was received from the peer. The tick is set before the event is
+ * reported, because the user's callback may end the peer or post a request. */
 static void heard_of(struct tern_peer *peer, uint64_t now_ns)
 {
 	peer->alive.heard = peer->alive.pinged = false;
@@ -132,8 +132,8 @@ void tern_peer_pinged(struct tern_peer *peer)
 {
 	uint64_t now_ns;
 
-	/* The peer is not idle, so the next tick comes soon, and will see that something
-	 * was received. */
+	/* The peer is not idle, so its next tick comes soon, and sees by `heard` that
+	 * something was received. */
 	if (peer->alive.stirred || peer->alive.suspect)
 		return;
 	now_ns = tern_peer_now_ns(peer);
@@ -159,8 +159,9 @@ bool tern_link_awaits_program(const struct tern_link *link)
 	       !tern_link_is_unreachable(link);
 }
 
-/* True if a lost session was dialled, and the peer's host has accepted the connection.
- * The peer's program may be busy, so the time to give up starts again. */
+/* True if this end has dialled a lost session, and the peer's host has accepted the
+ * connection and still answers. The peer's program may be busy, so the time to give up
+ * starts again. */
 bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link)
 {
 	const struct tern_context_opts *opts = &peer->rdv->ctx->opts;

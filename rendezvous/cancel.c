@@ -2,9 +2,9 @@
 /*
  * Cancelling requests that the other end knows of. The end that cancels sends CANCEL. If
  * the other end has not started the transfer, it forgets the announced request and
- * answers CANCEL_ACK. If it has, its regular message (ATS, CTS, DONE, or an EAGER that
- * crossed) ends the request. A sender that is writing stops and sends DONE with
- * -ECANCELED, so both halves end with the same status.
+ * answers CANCEL_ACK. If it has, the request ends in the usual way: by the other end's
+ * ATS or DONE, or by an EAGER that crossed CANCEL. A sender that writes, or gets a CTS,
+ * stops and sends DONE with -ECANCELED, so both halves end with the same status.
  */
 #include "rendezvous/rendezvous.h"
 

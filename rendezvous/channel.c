@@ -38,8 +38,8 @@ static bool holds(const struct tern_buf *buf)
 	return buf->mem && tern_mem_holds(buf->mem, buf->offset, buf->bytes);
 }
 
-/* Common start of sends and receives. 1: the peer is DOWN, so the request has ended, or
- * is about to; 0: it continues. */
+/* Common start of sends and receives. 1: the peer is DOWN, so the request has ended, and
+ * done() is called soon; 0: the request continues. */
 static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64_t step,
 	const char *name)
 {
@@ -75,7 +75,8 @@ static bool has_hold(const struct tern_req *req)
 	       (x->state == TERN_XFER_HELD || x->pool);
 }
 
-/* Checks that the request may be posted. */
+/* Checks that the request may be posted. -EOVERFLOW: the program's struct tern_req is too
+ * small for this library; -EBUSY: the request is posted, or must be released first. */
 static int check_req(const struct tern_req *req, size_t bytes)
 {
 	if (bytes < offsetof(struct tern_req, priv) + sizeof(struct tern_xfer))
@@ -166,8 +167,8 @@ void tern_cancel(struct tern_req *req)
 		tern_recv_cancel(x);
 }
 
-/* Releases the sender's memory that a receive reads in place; also called for requests
- * that outlive their context. */
+/* Removes an ended receive from its list `held`, and if it reads the sender's memory in
+ * place, releases that memory. Also called for requests that outlive their context. */
 void tern_xfer_release(struct tern_xfer *x)
 {
 	struct tern_req *req = tern_req_of(x);

@@ -15,7 +15,7 @@
  * the sum, over all peers, of the promised records (granted - received + held) beyond
  * each peer's own is at most the pool.
  *
- * A window is the number of credits that a peer may have outstanding. It grows when the
+ * A window is the number of records that may be promised to a peer. It grows when the
  * peer says that it is starved: it has sends that wait for a credit. The cause is either
  * a lack of records, if all granted ones are in use, or the peer's pace: it sends faster
  * than grants reach it. In the second case the window grows only while much of the pool
@@ -33,7 +33,7 @@
 #define TERN_CREDIT_OWN   16u
 #define TERN_CREDIT_FIRST 64u
 #define TERN_CREDIT_MAX   1024u
-/* A new peer gets at most 1/16 of what is left in the pool. */
+/* The first window of a peer takes at most 1/16 of what is left in the pool. */
 #define TERN_CREDIT_SHARE 16u
 
 /* Sender side: credits that the peer has granted us. */
@@ -73,7 +73,8 @@ struct tern_credit_rx {
 	uint32_t granted;  /* credits granted in all (cumulative), as in headers */
 	uint32_t received; /* messages received that used a credit, cumulative */
 	uint32_t held;     /* records that store messages of this peer now */
-	/* Number of credits that the peer should have at most. */
+	/* Number of records that should be promised to the peer at most: for its unused
+	 * credits, and for messages of it that are stored. */
 	uint32_t window;
 	uint32_t told; /* value of `granted` in the last header that we sent */
 	/* Value of tern_credit_over() when the window was last enlarged. */
@@ -128,7 +129,7 @@ static inline void tern_credit_open(
 	tern_credit_fill(rx);
 }
 
-/* The peer has completed the handshake: widens its window. */
+/* Called when the peer has completed the handshake: widens its window. */
 static inline void tern_credit_widen(struct tern_credit_rx *rx)
 {
 	uint32_t share = tern_credit_left(rx->pool) / TERN_CREDIT_SHARE;
@@ -156,7 +157,7 @@ static inline bool tern_credit_receive(struct tern_credit_rx *rx)
 	return true;
 }
 
-/* Called when the record of a message is free again. */
+/* Called when the record of a message of this peer is free again. */
 static inline void tern_credit_release(struct tern_credit_rx *rx)
 {
 	uint32_t shared = tern_credit_shared(rx);

@@ -24,18 +24,18 @@
 /* The session ends after this many consecutive links that came up and carried none of the
  * waiting messages, if this goes on for at least unreachable_ns. The cause is then a path
  * that passes small messages and drops large ones, or an end that refuses what the other
- * sends. Links that lasted prove this. A link that was cut early proves little: a path
- * that breaks every few round trips does carry a large tensor now and then, so many more
- * such links are needed. */
+ * sends. Links that stayed up for LASTING_NS prove this. A link that was cut earlier
+ * proves little: a path that breaks every few round trips does carry a large tensor now
+ * and then. So FRUITLESS_EARLY such links count as one link that lasted. */
 #define FRUITLESS_MAX 16u
-/* Number of links that were cut early that count as one link that lasted. */
+/* Number of links cut earlier than after LASTING_NS that count as one that lasted. */
 #define FRUITLESS_EARLY 16u
 #define FRUITLESS_MOVE  4u /* after this many fruitless links, another address is tried */
 
 /* ---- addresses ---- */
 
-/* Number of addresses to try. A session that has come up on one address uses only that
- * address and those after it in the list. */
+/* Number of addresses that may be tried. A session that has come up on one address uses
+ * only that address and those after it in the list. */
 static unsigned choices(const struct tern_peer *peer)
 {
 	return peer->dial.candidates.count - peer->dial.home;
@@ -53,18 +53,19 @@ uint64_t tern_peer_attempt_until(const struct tern_peer *peer)
 	bool last =
 		choices(peer) == 1 || (starts && peer->dial.tried + 1 == choices(peer));
 
-	/* The kernel repeats a SYN at growing intervals, so a new attempt notices sooner
-	 * that the path is back. */
+	/* No other address is left, but the attempt is limited: the kernel repeats a SYN
+	 * at growing intervals, so a new attempt notices sooner that the path is back. */
 	if (last && !starts)
 		return now_ns + TERN_MIN(left_ns, ATTEMPT_NS);
-	/* Leave some time to the other addresses: any address of a lost session may be
-	 * the one that works again. */
+	/* If other addresses are left, leave some time to them. Any address of a lost
+	 * session may be the one that works again. */
 	return last ? peer->dial.give_up_ns
 		    : now_ns + TERN_MIN(left_ns / 2, CANDIDATE_NS);
 }
 
-/* Moves to the next address that has not refused. False: every address was tried, so
- * pause first. The last address of the list is never marked as refusing. */
+/* Moves to the next address that has not refused. False: every address was tried, so a
+ * pause must come first. The last address of the list is never marked as refusing, so the
+ * loop ends. */
 static bool next_candidate(struct tern_peer *peer)
 {
 	bool all = false;
@@ -138,8 +139,8 @@ bool tern_dial_is_final(int status)
 	       status == -EPROTO || status == -EINVAL || status == -ENODATA;
 }
 
-/* True: the session ends, because this attempt failed with `attempt`. `status`: why the
- * session was lost. */
+/* True: the session ends, because this attempt to connect failed with the status
+ * `attempt`. `status`: for a lost session, why it was lost. */
 static bool ends_dialling(struct tern_peer *peer, int attempt, int status)
 {
 	if (peer->state == TERN_PEER_STATE_START)
@@ -148,8 +149,9 @@ static bool ends_dialling(struct tern_peer *peer, int attempt, int status)
 	return tern_dial_is_final(status) || status == -EPIPE || attempt == -ESTALE;
 }
 
-/* Dials again after a random pause, whose upper limit doubles each time. The pause stays
- * below a quarter of reconnect_ns, because the other end gives up after reconnect_ns. */
+/* Sets the timer to dial again after a random pause, whose upper limit doubles each time.
+ * The pause is at most a quarter of reconnect_ns, because the other end gives up after
+ * reconnect_ns. */
 static void back_off(struct tern_peer *peer)
 {
 	uint64_t most_ns = TERN_MAX(peer->rdv->ctx->opts.reconnect_ns / 4, 1u);
@@ -164,24 +166,26 @@ void tern_dial_failed(struct tern_peer *peer, int status)
 {
 	int attempt = status;
 
-	/* The reason why the session was lost is more useful than that of a failed
+	/* Report why the session was lost, which is more useful than the failure of this
 	 * attempt. */
 	if (peer->state == TERN_PEER_STATE_LOST)
 		status = status == -EPIPE ? status : peer->cause;
-	/* The peer's host answers again, and no program listens there: the peer has
-	 * probably ended. */
+	/* The peer's host answers again, and says that no program listens there: the peer
+	 * has probably ended, so give up after reconnect_ns. */
 	if (peer->state == TERN_PEER_STATE_LOST && attempt == -ECONNREFUSED &&
 		peer->dial.candidates.at[peer->dial.candidate].fabric ==
 			peer->port->fabric)
 		peer->dial.give_up_ns = TERN_MIN(peer->dial.give_up_ns,
 			tern_ns_add(tern_peer_now_ns(peer),
 				peer->rdv->ctx->opts.reconnect_ns));
-	/* Report the failure before a timeout, since it is more specific. */
+	/* If this attempt has timed out, report the failure of an earlier attempt, which
+	 * is more specific. */
 	if (status == -ETIMEDOUT && peer->cause)
 		status = peer->cause;
 	peer->cause = status;
-	/* -ESTALE: the session was begun at another address, or the other end gave it up.
-	 * Start a new one. */
+	/* -ESTALE: the other end does not have the session that this end has asked for:
+	 * it was begun at another address, or the other end gave it up. Ask for a new
+	 * session. */
 	if (peer->state == TERN_PEER_STATE_START && attempt == -ESTALE)
 		peer->token = 0;
 	if (ends_dialling(peer, attempt, status)) {
@@ -277,9 +281,10 @@ static uint64_t return_ns(const struct tern_peer *peer, int status)
 	return TERN_MAX(opts->reconnect_ns, least_ns);
 }
 
-/* True: the lost link was useful (it carried messages, or lasted), so the next one is
- * dialled without a pause. Otherwise a pause is needed: on a path that passes only
- * handshakes, links would be made and lost without end. */
+/* True: the lost link was useful (it carried messages in either direction, or stayed up
+ * for LASTING_NS), so the next one is dialled without a pause. Otherwise a pause is
+ * needed: on a path that passes only handshakes, links would be made and lost without
+ * end. */
 static bool was_of_use(const struct tern_peer *peer)
 {
 	return peer->stream.acked != peer->dial.lost_acked ||
@@ -287,8 +292,8 @@ static bool was_of_use(const struct tern_peer *peer)
 	       tern_peer_now_ns(peer) - peer->dial.up_ns >= LASTING_NS;
 }
 
-/* Counts consecutive links that carried none of the waiting messages (fruitless links).
- * True: there were too many. */
+/* Called when a link was lost. Counts consecutive links that carried none of the waiting
+ * messages (fruitless links). True: there were too many. */
 static bool is_fruitless(struct tern_peer *peer)
 {
 	bool progress =

@@ -43,8 +43,8 @@ static void tell(struct tern_xfer *x)
 	struct tern_conn *conn = tern_peer_conn(peer);
 	const char *way = peer->port->ops->reaches(conn, x->buf.mem);
 
-	/* `way` is NULL if a device that does not reach the memory was added since the
-	 * choice. */
+	/* `way` is NULL if a device that does not reach the memory was added after
+	 * tern_direct_chosen() had decided. */
 	if (peer->direct_told == peer->port || !way)
 		return;
 	peer->direct_told = peer->port;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Links (fabric connections of sessions) and their handshake of three messages, see
- * struct tern_hello. Until the handshake is complete, a link may take only little memory
- * (a session object without records of its own) and five seconds. The number of such
- * half-open links is bounded; transport/admission.h tells which one is cut when one more
- * arrives. A dialler whose link was cut dials again, since its session is not up before
- * the acceptor has sent a message on it.
+ * struct tern_hello. Until the handshake is complete, an accepted link may take only
+ * little memory (a session object without records of its own) and five seconds. The
+ * number of such half-open links is bounded; transport/admission.h tells which one is cut
+ * when one more arrives. A dialler whose link was cut dials again, since its session is
+ * not up before the acceptor has sent a message on it.
  *
  * Proof of the cluster secret: each end sends HMAC-SHA256(secret, its role, both nonces,
  * both incarnations, token, epoch, rail), so neither can replay the other's proof or send
@@ -28,10 +28,12 @@
 #endif
 
 #define HANDSHAKE_NS (5 * TERN_NS_PER_S)
-/* Interval of the checks whether to wait longer for a link whose handshake is late. */
+/* Interval of the checks whether to wait longer for the handshake of a link that has
+ * taken too long. */
 #define PATIENCE_NS (250 * TERN_NS_PER_MS)
-/* Bounds of the number of half-open links (in their handshake) of a context. They may use
- * half of the file descriptors; the other half remains for links that are up. */
+/* Bounds of the number of half-open links (in their handshake) of a context. Within these
+ * bounds, half of the file descriptors may be used for half-open links; the other half
+ * remains for links that are up. */
 #define HALF_OPEN_LEAST     64u
 #define HALF_OPEN_MOST      4096u
 #define FILES_FOR_HALF_OPEN 2u
@@ -223,7 +225,7 @@ static uint32_t own_eager_bytes(const struct tern_link *link)
 }
 
 /* Sends the HELLO of this step of the handshake. -EAGAIN: there is no room now;
- * tern_link_writable() sends it again. */
+ * tern_link_writable() sends it again. After any other error the link is closed. */
 static int say_hello(struct tern_link *link, uint8_t step, int status)
 {
 	struct tern_peer *peer = link->peer;
@@ -335,7 +337,7 @@ static void new_session(struct tern_link *link)
 	tern_link_answer(link);
 }
 
-/* Closes the older main links of the session, including one whose last message has not
+/* Closes all main links that the session has, including one whose last message has not
  * arrived yet: the dialler gave them up before it dialled its newest link. */
 static void abandon_others(struct tern_peer *peer)
 {
@@ -476,7 +478,8 @@ static int on_step_2(struct tern_link *link)
 			(peer->token != link->theirs.token ||
 				peer->their_incarnation != link->theirs.incarnation)))
 		return -EPROTO;
-	/* If this link is lost, the HELLO of the next link announces rx_seq. */
+	/* rx_seq is set now, since the HELLO of the next link announces it if this link
+	 * is lost. */
 	if (!peer->token)
 		peer->stream.rx_seq = link->theirs.first_seq;
 	peer->token = link->theirs.token;
@@ -508,10 +511,11 @@ static int on_step_3(struct tern_link *link, const struct tern_hello *proof)
 	return 0;
 }
 
-/* Checks the limits in a HELLO. Only a step 2 can be a refusal, and a refusal has no
- * limits. The counters are checked by plausible() in session.c, which knows their
- * possible values. No bound for them can be given without those values, because they
- * wrap: after 2^31 messages `credit` may lie anywhere relative to `first_seq`. */
+/* Checks `status` and eager_bytes of a HELLO. Only a step 2 can be a refusal (status
+ * other than 0), of which nothing else is used. The counters are checked by plausible()
+ * in session.c, which knows their possible values. No bound for them can be given without
+ * those values, because they wrap: after 2^31 messages `credit` may lie anywhere relative
+ * to `first_seq`. */
 static int check_limits(const struct tern_hello *h)
 {
 	bool refusal = h->step == 2 && h->status;

@@ -7,7 +7,7 @@
 #include "base/util.h"
 
 /* 64-bit FNV-1a hash (Fowler, Noll, Vo). The code is short, and speed is no concern,
- * since each name is hashed once. */
+ * since a program can compute the key of a name once and keep it. */
 uint64_t tern_key(const char *name)
 {
 	uint64_t hash = 0xcbf29ce484222325;

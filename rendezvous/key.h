@@ -6,8 +6,9 @@
  * tensors are never mixed up.
  *
  * The name is sent and compared as a digest of fixed size, keyed by the cluster secret:
- * without the secret nobody can make two names with the same digest. No table of names is
- * kept: a name that is never used again takes no memory.
+ * whoever does not know the secret cannot make two names with the same digest. (If the
+ * session has no secret, the key of the digest is a constant, and anyone can.) No table
+ * of names is kept: a name that is never used again takes no memory.
  */
 #ifndef TERN_RENDEZVOUS_KEY_H
 #define TERN_RENDEZVOUS_KEY_H
@@ -22,7 +23,9 @@
 struct tern_name {
 	uint8_t digest[8];
 	uint8_t bytes; /* length of `text` in bytes; 0: no name */
-	char text[47]; /* the last 47 bytes of the name, for messages to users */
+	/* The name, for messages to users; if it is longer: "..." and its last 44
+	 * bytes. */
+	char text[47];
 };
 _Static_assert(
 	sizeof(struct tern_name) == 56, "struct tern_name must match the wire format");
@@ -31,8 +34,8 @@ struct tern_name_key {
 	uint64_t word[2];
 };
 
-/* Returns the key with which a session computes digests of names. `secret`: the secret of
- * the session; NULL: none. */
+/* Returns the key for the digests of names in a session. `secret`: the secret of the
+ * session; NULL: none. */
 struct tern_name_key tern_name_key(const char *secret);
 
 void tern_name_set(

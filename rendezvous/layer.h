@@ -22,7 +22,8 @@ struct tern_rdv {
 	uint32_t half_open_max;
 	uint32_t refused_count; /* links whose flag `refused` is set */
 
-	/* Transfers (struct tern_xfer) whose done() is to run. */
+	/* Transfers (struct tern_xfer) that have ended, and whose done() is still to be
+	 * called. */
 	struct tern_list completed;
 	struct tern_deferred complete_call;
 	uint64_t ending_ns; /* time at which freeing of the context began */
@@ -30,10 +31,10 @@ struct tern_rdv {
 	 * place. */
 	bool said_who_reads;
 	struct tern_map tokens; /* finds accepted peers by the token of the session */
-	/* Receives that have ended, of peers that have ended, for which the caller has
-	 * not called tern_release() yet. */
+	/* Receives that have ended, of peers that have ended, and that hold a buffer or
+	 * memory of the peer, since the caller has not called tern_release() yet. */
 	struct tern_list held;
-	/* Receives that wait until their pool has a free buffer. */
+	/* Receives that wait until their pool has a free buffer: recv.c. */
 	struct tern_list hungry;
 	struct tern_timer feed_timer;
 	/* stage.c: transfers that wait for a bounce buffer. */
@@ -44,8 +45,11 @@ struct tern_rdv {
 	struct tern_list record_slabs; /* slabs (blocks of memory) of records: record.c */
 	struct tern_list free_records;
 	uint32_t record_count;
-	uint32_t peer_count; /* peers for which records are reserved */
-	/* Records reserved for messages that answer a WANT, or used by such messages. */
+	/* Number of peers that have TERN_CREDIT_OWN records reserved each
+	 * (tern_records_reserve()). */
+	uint32_t peer_count;
+	/* Number of records that are reserved for messages that answer a WANT, or used by
+	 * such messages. */
 	uint32_t wanted_count;
 	struct tern_credit_pool credits;
 };
@@ -60,7 +64,8 @@ struct tern_listener {
 	struct tern_rdv *rdv;
 	struct tern_peer_opts opts;
 	char own_name[64];
-	char *secret; /* NULL: the context's secret is used */
+	/* Secret of this listener's peers; NULL: the context's secret is used. */
+	char *secret;
 	bool refuses; /* accepts no new peer, see tern_listener_refuse_new() */
 	void (*accept)(struct tern_peer *peer, void *arg);
 	void *accept_arg;

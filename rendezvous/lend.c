@@ -12,15 +12,15 @@
  * it goes through staging slots (page-locked buffers), since the driver would block the
  * thread until a direct copy is done.
  *
- * A send whose offer the peer has not answered yet waits in peer->offering, and blocks no
- * other send.
+ * A send waits in peer->offering until the peer has answered its offer, and blocks no
+ * send of another (channel, key, step) meanwhile.
  */
 #include "rendezvous/rendezvous.h"
 
 #include <errno.h>
 
-/* Counts a tensor that is copied by CUDA IPC. Logs only the first one of each peer: a
- * session never leaves a fabric that lends. */
+/* Counts a tensor that is copied by CUDA IPC. Logs only the first one of each peer, since
+ * a session never leaves a fabric that lends GPU memory. */
 static void tell(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;

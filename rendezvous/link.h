@@ -19,7 +19,8 @@ enum tern_link_state {
 	TERN_LINK_WAIT_ANSWER,
 	TERN_LINK_WAIT_WELCOME,
 	TERN_LINK_WAIT_HELLO,
-	/* Waits until the session's old link is closed, then answers step 1. */
+	/* Acceptor: the link waits until the session's old link is closed, then answers
+	 * step 1. */
 	TERN_LINK_WAIT_OLD,
 	TERN_LINK_WAIT_PROOF,
 	TERN_LINK_UP,
@@ -32,23 +33,24 @@ struct tern_link {
 	struct tern_rdv *rdv;
 	struct tern_conn *conn;
 	enum tern_link_state state;
-	/* At the accepting end: NULL until step 1 has named the session. */
+	/* At the end that accepted: NULL until step 1 has named the session. */
 	struct tern_peer *peer;
 	struct tern_listener *listener;
 	uint8_t rail; /* number of the rail; 0: the main link */
-	/* Step of the HELLO that could not be sent yet for lack of room; 0: none. */
+	/* Step of the HELLO that could not be sent yet, because the send queue of `conn`
+	 * was full; 0: none. */
 	uint8_t unsaid;
 	/* Node in rdv->half_open, while the handshake is not complete. */
 	struct tern_half_open half_open;
-	bool refused;   /* the link is closing, but its refusal is still being sent */
+	bool refused;   /* the link is closing, but the peer may still read the refusal */
 	bool over;      /* the fabric has called ended(); closed() follows */
-	int verdict;    /* status to be used instead of that of closed(); 0: none */
+	int verdict;    /* why we closed it: replaces the status of closed(); 0: none */
 	uint32_t epoch; /* epoch proposed in step 1 of the handshake */
 	struct tern_hello theirs;
 	uint8_t nonce[16];
 	struct tern_timer timer; /* time limit of the handshake */
-	/* rail.c: ring buffer of TERN_RAIL_ECHOES request ids that are to be sent back as
-	 * confirmations; NULL until first used. */
+	/* rail.c: ring buffer of TERN_RAIL_ECHOES request ids of the peer's sends, which
+	 * are still to be sent back as confirmations; NULL until first used. */
 	uint32_t *echoes;
 	uint32_t echo_first, echo_count;
 };
@@ -70,12 +72,12 @@ void tern_link_answer(struct tern_link *link); /* sends step 2 of the handshake 
 void tern_link_welcomed(struct tern_link *link);
 void tern_link_close(struct tern_link *link, int verdict, bool flush);
 void tern_link_free(struct tern_link *link);
-/* Continues a handshake that had no room to send. */
+/* Sends the HELLO for which the connection's send queue was full before. */
 void tern_link_writable(struct tern_link *link);
 /* True if the link's listener is still there and accepts new peers. */
 bool tern_link_may_accept(const struct tern_link *link);
-/* Logs that there is no memory for the records of one more peer. Returns -ENOMEM, with
- * which the end that dials goes on trying. */
+/* Logs that there is no memory for the records of one more peer. Returns -ENOMEM, after
+ * which the end that dials tries again. */
 int tern_link_lacks_memory(const struct tern_link *link);
 /* Checks a secret (NULL: none). -EINVAL: empty; -ENOTSUP: built without OpenSSL. */
 int tern_secret_check(const char *secret);

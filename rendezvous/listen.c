@@ -71,7 +71,8 @@ static void on_writable(void *arg, struct tern_conn *conn)
 	else {
 		tern_lend_answered(link->peer);
 		tern_peer_pump(link->peer);
-		/* An acknowledgement or credits may have found no room before. */
+		/* There may have been no room for an acknowledgement or for credits
+		 * before. */
 		tern_stream_tell(link->peer);
 	}
 }
@@ -115,9 +116,9 @@ static const struct tern_port_handler port_handler = {
 
 /* ---- the layer ---- */
 
-/* Releases memory of peers that receives of this list read in place; the program cannot
- * read it any more after this. Buffers from pools stay with the program. A receive whose
- * done() has not been called yet is released later. */
+/* Releases the memory of peers that the receives of this list read in place; the program
+ * cannot read it any more after this. Buffers from pools stay with the program. A receive
+ * whose done() has not been called yet is left for a later call. */
 static void let_go_of(struct tern_list *held)
 {
 	tern_list_for_each_safe (n, held) {
@@ -273,8 +274,8 @@ static void add_beside(
 		ops->auto_listen(host_port, address, sizeof(address)) < 0)
 		return;
 	r = add_lsn(l, fabric, address);
-	/* -EADDRNOTAVAIL is not worth a warning: a machine with RDMA devices may have
-	 * networks that do not belong to such a device. */
+	/* -EADDRNOTAVAIL is not worth a warning: on a machine with RDMA devices, the
+	 * address may be that of a network card that is no RDMA device. */
 	if (r < 0)
 		tern_log(l->rdv->ctx->env,
 			r == -EADDRNOTAVAIL ? TERN_LOG_DEBUG : TERN_LOG_WARN,

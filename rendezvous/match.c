@@ -29,7 +29,8 @@ static struct tern_list *new_buckets(uint32_t count)
 int tern_match_init(struct tern_match *match, const struct tern_match_secret *secret)
 {
 	*match = (struct tern_match){.secret = *secret, .shift = 32 - FIRST_BITS};
-	/* Odd, so never 0, which would hide the channel. */
+	/* word[2] is made odd: the channel number is multiplied by it, so 0 would hide
+	 * the channel from the hash. */
 	match->secret.word[2] |= 1;
 	match->buckets = new_buckets(1u << FIRST_BITS);
 	return match->buckets ? 0 : -ENOMEM;
@@ -52,8 +53,8 @@ static struct tern_match_node *in_ring(struct tern_list *n)
 	return tern_list_entry(n, struct tern_match_node, ring);
 }
 
-/* Doubles the number of buckets. If there is no memory, the chains become longer, and
- * nothing fails. */
+/* Doubles the number of buckets. If there is no memory for that, the lists in the buckets
+ * become longer, and nothing fails. */
 static void grow(struct tern_match *match)
 {
 	struct tern_list *old = match->buckets;

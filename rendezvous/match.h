@@ -19,7 +19,7 @@
 enum tern_match_kind {
 	TERN_MATCH_RECV, /* ours: a receive that is not matched with a send */
 	TERN_MATCH_SEND, /* ours: a send that was neither announced nor started */
-	/* ours: a send that writes into the buffer of a POST, until its DONE was sent */
+	/* ours: a send that answers a POST, until its DONE or EAGER was sent */
 	TERN_MATCH_CLAIM,
 	TERN_MATCH_ARRIVAL, /* the peer's: an EAGER or RTS that matched no receive yet */
 	TERN_MATCH_POST, /* the peer's: a POST (receive buffer) that waits for a send */
@@ -46,7 +46,7 @@ struct tern_match_node {
 	bool waits; /* the node is in the matching table */
 };
 
-/* Random words that key the hash, unknown to peers. */
+/* Random words that key the hash, so that peers cannot predict it. */
 struct tern_match_secret {
 	uint64_t word[3];
 };
@@ -55,8 +55,8 @@ struct tern_match {
 	struct tern_list *buckets;
 	struct tern_match_secret secret;
 	uint32_t shift, ring_count; /* shift: the table has 2^(32 - shift) buckets */
-	/* Number of nodes of each kind. Most counts are 0, and then no search is
-	 * needed. */
+	/* Number of nodes of each kind in the table. Most counts are 0, and then no
+	 * search is needed. */
 	uint32_t count_of[TERN_MATCH_KIND_COUNT];
 };
 

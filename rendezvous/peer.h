@@ -12,7 +12,7 @@
 #include "rendezvous/retain.h"
 
 /* Size of arrays indexed by rail number: 0 is the main link, 1 to 8 are rails (further
- * connections that carry only puts). */
+ * connections, which carry puts). */
 #define TERN_RAILS_MAX 9u
 
 /*
@@ -33,7 +33,7 @@ enum tern_peer_state {
 };
 
 /* Largest number of puts (RDMA writes) in flight on one link. It is low, because a
- * message on the link is sent after the puts before it. */
+ * message on the link is sent after the puts that were issued before it. */
 #define TERN_CONN_PUTS 4u
 
 struct tern_put_op {
@@ -47,15 +47,16 @@ struct tern_put_op {
 };
 
 /* An EAGER or RTS (announced tensor) of ours that the peer may not have handled yet. If a
- * POST (announced buffer) of the peer arrives, the two may have crossed on the wire. */
+ * POST (announced buffer) or WANT of the peer for the same triple arrives, the two
+ * messages may have crossed on the wire. */
 struct tern_sent {
 	struct tern_match_node node;
 	uint32_t seq;
 };
 #define TERN_SENT_MAX TERN_CREDIT_MAX
 
-/* Largest number of unanswered WANTs. By a WANT, a receive asks for a send that has no
- * credit: want.c. */
+/* Largest number of unanswered WANTs of a peer. By a WANT, a receive asks for a send that
+ * has no credit: want.c. */
 #define TERN_WANTS_MAX 16u
 
 /* An entry of the table of request ids. An id on the wire is generation << 16 | index of
@@ -76,25 +77,25 @@ struct tern_dial {
 	 */
 	struct tern_timer retry;
 	uint64_t give_up_ns; /* time after which no attempt to connect begins */
-	uint64_t backoff_ns; /* pause before the next attempt to connect */
+	uint64_t backoff_ns; /* upper limit of the pause before the next attempt */
 	uint64_t up_ns;      /* time at which the main link came up */
 	/* The lost link was useful (was_of_use() in dial.c): dial without a pause. */
 	bool at_once;
 
 	/* The end that dials: addresses to try, in order. */
 	struct tern_candidates candidates;
-	/* Indices into `candidates`: the address in use; the address on which the session
-	 * first came up. */
+	/* Indices into `candidates`: of the address in use, and of the address on which
+	 * the session first came up. */
 	unsigned candidate, home;
 	unsigned tried;   /* consecutive addresses tried without success */
 	unsigned refused; /* bit set of the addresses that refused the first connection */
 
 	/* lost_acked and lost_rx_seq: values of stream.acked and stream.rx_seq when the
-	 * last link was lost. fruitless: number of consecutive links that carried none of
-	 * the waiting messages; fruitless_parts: sum of the weights of these links
-	 * (FRUITLESS_MAX in dial.c). */
+	 * last link was lost. fruitless: number of consecutive links that came up and
+	 * carried none of the waiting messages; fruitless_parts: sum of the weights of
+	 * these links (FRUITLESS_MAX in dial.c). */
 	uint32_t lost_acked, lost_rx_seq, fruitless, fruitless_parts;
-	/* Time at which the first of these consecutive links was lost. */
+	/* Time at which the first of the fruitless links was lost. */
 	uint64_t fruitless_ns;
 };
 
@@ -103,8 +104,8 @@ struct tern_dial {
 struct tern_alive {
 	/*
 	 * Periodic timer (tick) of a peer that is UP. Its interval is a quarter of
-	 * suspect_ns, or longer if the peer is idle. Each tick does upkeep, and sends a
-	 * PING if nothing was received since the last tick.
+	 * suspect_ns, at most 1 s, or longer if the peer is idle. Each tick does upkeep,
+	 * and sends a PING if nothing was received since the last tick.
 	 */
 	struct tern_timer tick;
 	bool heard; /* something was received since the last tick */
@@ -122,21 +123,24 @@ struct tern_alive {
 	uint64_t tended_ns; /* time of the last periodic upkeep (credits, rails) */
 };
 
-/* Rails, further connections that carry only puts (RDMA writes): rail.c. */
+/* Rails: further connections of the session, which carry puts (RDMA writes): rail.c. */
 struct tern_rails {
 	/* Indexed by rail number. NULL: that rail is not up; [0] is not used. */
 	struct tern_link *link[TERN_RAILS_MAX];
-	/* Tensors of at least this size go over rails only, smaller ones over the main
-	 * link only. 0: every tensor uses the main link and all rails. The value is that
-	 * of the main link; while there is none, that of the last one. */
+	/* Tensors of at least this size go over rails only, if a rail is up; smaller ones
+	 * over the main link only. 0: every tensor uses the main link and all rails. Set
+	 * whenever a main link comes up. */
 	uint64_t bulk_bytes;
-	bool bulk;         /* a tensor of at least bulk_bytes was sent or received */
-	uint32_t failures; /* failed attempts since any rail of this peer came up */
-	/* Earliest time at which a rail may be dialled again. */
+	bool bulk; /* a tensor of at least bulk_bytes was sent or received */
+	/* Attempts to connect a rail that failed since a rail or the main link last came
+	 * up; counted up to RAIL_FAILURES_MAX. */
+	uint32_t failures;
+	/* Earliest time at which a rail may be dialled again, after an attempt has
+	 * failed. */
 	uint64_t after_ns;
-	/* Indexed by rail number. */
+	/* Puts in flight, indexed by rail number; [0]: the main link. */
 	struct tern_put_op put_ops[TERN_RAILS_MAX][TERN_CONN_PUTS];
-	unsigned put_op_count; /* entries in use, on all links */
+	unsigned put_op_count; /* entries of put_ops in use, on all links */
 };
 
 /* The stream of messages, which are numbered and kept until they are acknowledged:
@@ -156,27 +160,33 @@ struct tern_stream {
 	struct tern_credit_tx credit_tx;
 	struct tern_credit_rx credit_rx;
 	bool ack_due, starved_told;
-	/* PING_ASK, PING_REPLY: PINGs that the fabric had no room for */
+	/* PING_ASK, PING_REPLY: PINGs that are still to be sent, since the fabric had no
+	 * room for them. */
 	uint8_t pings_due;
-	/* The last message sent was a RENEW, so the next one is a message that is sent
-	 * again. */
+	/* The last message that say_next() sent was a RENEW, so it is the turn of a
+	 * message that is sent again. */
 	bool renewed_last;
 	struct tern_deferred tell_call;
-	/* Ring buffer of TERN_SENT_MAX entries; NULL until first used. */
+	/* Ring buffer of TERN_SENT_MAX entries: see struct tern_sent. NULL until first
+	 * used. */
 	struct tern_sent *sent;
-	/* sent_apart: number of the last entries that are not in the matching table yet. */
+	/* sent_first, sent_count: oldest entry of `sent`, and number of entries.
+	 * sent_apart: number of its newest entries that are not in the matching table
+	 * yet. */
 	uint32_t sent_first, sent_count, sent_apart;
 };
 
-/* Lists of transfers (struct tern_xfer) that wait for room or for a credit: pump.c. */
+/* Lists of transfers (struct tern_xfer) that wait for a credit, or for room: room is
+ * there as long as the fabric accepts messages and puts, and a message can be kept until
+ * it is acknowledged. See pump.c. */
 struct tern_pump {
 	bool running, serving_starved;
-	/* Transfers with a message to send, but no room for it. */
+	/* Transfers with a message to send, for which there was no room. */
 	struct tern_list pending;
 	struct tern_list starved; /* transfers whose next message needs a credit */
 	/* Sends with puts to issue: [1] over rails only (bulk), [0] all others. */
 	struct tern_list writing[2];
-	/* Messages of the peer (records) whose answer is to be sent. */
+	/* Messages of the peer (records) to which an answer is to be sent. */
 	struct tern_list answers;
 };
 
@@ -184,19 +194,19 @@ struct tern_pump {
 struct tern_want {
 	struct tern_list unasked; /* our receives that may have to send a WANT */
 	uint32_t asks_out;        /* our WANTs that are not answered yet */
-	/* Unanswered WANTs whose receive was matched otherwise, or has ended: the answer
-	 * can only be a MISS (no such send). */
+	/* Our unanswered WANTs whose receive was matched otherwise, or has ended: the
+	 * answer can only be a MISS (no such send). */
 	uint32_t asks_lost;
-	/* missed_count: receives whose WANT was answered by MISS, which wait for a HAVE.
-	 * behind_count: receives that wait for an older receive of the same triple
-	 * (channel, key, step). */
+	/* missed_count: number of our receives whose WANT was answered by MISS, and which
+	 * wait for a HAVE. behind_count: number of our receives that wait for an older
+	 * receive of the same triple (channel, key, step). */
 	uint32_t missed_count, behind_count;
 	bool they_starve; /* the peer has sends that wait for credits */
 	/* For our sends: a WANT of the peer was answered by MISS (no such send), so a
-	 * send that begins to wait for a credit sends HAVE. */
+	 * send of ours that begins to wait for a credit sends HAVE. */
 	bool watching;
 	uint32_t miss_seq; /* sequence number of the last MISS */
-	/* Ids of the peer's receives whose WANT is to be answered by MISS, and their
+	/* Ids of the peer's receives whose WANT we must still answer by MISS, and their
 	 * number. */
 	uint32_t misses[TERN_WANTS_MAX], miss_count;
 };
@@ -210,7 +220,8 @@ struct tern_ids {
 struct tern_peer {
 	struct tern_list node;
 	struct tern_rdv *rdv;
-	/* Port (this context's use of a fabric) of the present link. */
+	/* Port (this context's use of a fabric) of the present link; while there is none,
+	 * of the last one. */
 	struct tern_port *port;
 	struct tern_peer_opts opts;
 	char own_name[64], name[192];
@@ -225,7 +236,7 @@ struct tern_peer {
 	bool dialler;
 	bool accepted;    /* at the end that accepted: the user's accept() was called */
 	bool in_accept;   /* the user's accept() is running */
-	bool has_records; /* its records are reserved (rdv->peer_count): record.c */
+	bool has_records; /* TERN_CREDIT_OWN records are reserved for it: record.c */
 	bool freed;       /* freed by the user: no more events */
 	bool finished;    /* the event DOWN was reported */
 	bool fin_wanted, fin_sent, fin_received;
@@ -235,8 +246,8 @@ struct tern_peer {
 	int cause; /* status that says why the peer is LOST or DOWN */
 	uint64_t token, their_incarnation;
 	struct tern_map_node by_token; /* at the end that accepted: node in rdv->tokens */
-	/* Deferred call: sends FIN (goodbye) of a peer that is UP, or ends the requests
-	 * of a peer that is DOWN. */
+	/* Deferred call: sends FIN (goodbye) to a peer that is UP, once that is possible,
+	 * or ends the requests of a peer that is DOWN. */
 	struct tern_deferred end_call;
 
 	uint32_t epoch;
@@ -259,15 +270,17 @@ struct tern_peer {
 	struct tern_list channels;
 	struct tern_match match;
 	struct tern_list xfers; /* all transfers of the peer, in the order of posting */
-	/* Receives that have ended, but the caller has not called tern_release(). */
+	/* Receives that have ended, and hold a buffer or memory of the peer, since the
+	 * caller has not called tern_release() yet. */
 	struct tern_list held;
 	/* In `xfers`: number of sends; number of receives in LANDING (copy to the
 	 * GPU). */
 	uint32_t send_count, landing_count;
-	/* Finds, by the id of a peer's request, the record of its RTS or POST, and our
-	 * send that writes into its buffer. The keys are those of tern_theirs_key(). */
+	/* Finds, by the id of a request of the peer, the record of its RTS or POST,
+	 * and our send that writes into its buffer. The keys are those of
+	 * tern_theirs_key(). */
 	struct tern_map theirs;
-	/* Transfers whose memory region must be announced again on the new link:
+	/* Transfers whose memory region this end must announce again on the new link:
 	 * renew.c. */
 	struct tern_list renewals;
 	/* Sends that wait until the peer has answered the offer of their GPU memory:
@@ -276,11 +289,12 @@ struct tern_peer {
 	struct tern_list records; /* all records (stored messages) of this peer */
 	uint32_t arrival_count;   /* stored EAGERs and RTSs that no receive has matched */
 	uint32_t copy_count; /* copies from or to GPU memory in progress (stager.h) */
-	/* The last port for which it was logged that GPU memory is staged, and the last
-	 * one for which it was logged that GPU memory is accessed directly. */
+	/* The last port for which this end has logged that GPU memory is staged, and the
+	 * last one for which it has logged that GPU memory is accessed directly. */
 	const struct tern_port *stage_told, *direct_told;
 
-	/* Largest tensor sent as an EAGER; negotiated in the handshake. */
+	/* Largest tensor, in bytes, that is sent as an EAGER; negotiated in the
+	 * handshake. */
 	uint32_t eager_bytes;
 	/* Largest tensor sent as an EAGER from a slab (pool memory), which the peer can
 	 * map; at most eager_bytes. */
@@ -311,8 +325,9 @@ static inline bool tern_peer_has_unsaid(const struct tern_peer *peer)
 	       tern_stream_waits(peer);
 }
 
-/* Takes a credit for sending a message, if more than `keep` credits are left. Transfers
- * that wait for a credit go first: no other may overtake them. */
+/* Takes a credit for sending a message, if more than `keep` credits are left. False: no
+ * credit was taken, since there are too few, or transfers in `starved` wait for one, and
+ * no other transfer may overtake them. */
 static inline bool tern_peer_credit(struct tern_peer *peer, uint32_t keep)
 {
 	struct tern_credit_tx *tx = &peer->stream.credit_tx;
@@ -322,8 +337,9 @@ static inline bool tern_peer_credit(struct tern_peer *peer, uint32_t keep)
 	return tx->granted - tx->used > keep && tern_credit_take(tx);
 }
 
-/* True if a receive may send a WANT now: sends of the peer wait for credits, and messages
- * that used all credits granted so far have arrived. */
+/* True if a receive may send a WANT now: sends of the peer wait for credits, messages
+ * that used all credits granted so far have arrived, and fewer than TERN_WANTS_MAX WANTs
+ * are unanswered. */
 static inline bool tern_want_is_due(const struct tern_peer *peer)
 {
 	return peer->want.they_starve && !tern_list_empty(&peer->want.unasked) &&
@@ -364,12 +380,14 @@ void tern_peer_down(struct tern_peer *peer, int status);
 void tern_peer_cut(struct tern_peer *peer, int status);
 /* Logs an event and calls the user's event(). */
 void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int status);
-/* Called when the last copy from or to GPU memory for this peer has ended. */
+/* Called when the last copy from or to GPU memory for this peer has ended: a peer that is
+ * DOWN may end its requests now. */
 void tern_peer_settled(struct tern_peer *peer);
-/* Makes the deferred call `end_call`. */
+/* Schedules the deferred call `end_call`. */
 void tern_peer_end_soon(struct tern_peer *peer);
-/* Called when a request has ended: if the session is to be closed and no send is left,
- * FIN (goodbye) is sent. */
+/* Called when a request has ended. If the user closes the session, or the peer has sent
+ * FIN (goodbye), schedules end_call, which sends our FIN when nothing is left to wait
+ * for. */
 static inline void tern_peer_maybe_finish(struct tern_peer *peer)
 {
 	if (peer->state == TERN_PEER_STATE_UP && (peer->fin_wanted || peer->fin_received))
@@ -416,12 +434,13 @@ void tern_dial_again(struct tern_peer *peer);
 /* Functions that alive.c defines: */
 void tern_peer_tick(struct tern_timer *timer);
 /* Asks the fabric how long the peer's host has left everything on this link unanswered.
- * True: for too long. */
+ * True: for unreachable_ns or longer (at the end that dialled: a quarter of it). */
 bool tern_link_is_unreachable(const struct tern_link *link);
 /* Called when the peer's program is late to answer on this link. True: wait longer, since
  * the peer's host still answers and dead_ns sets no limit. */
 bool tern_link_awaits_program(const struct tern_link *link);
-/* Called when the time for the handshake on `link` is over. True: wait longer. */
+/* Called when the time for the handshake on `link` is over. True: wait longer, since the
+ * peer's program may be busy. */
 bool tern_peer_is_patient(struct tern_peer *peer, const struct tern_link *link);
 /* Called when a PING or the answer to one was received. */
 void tern_peer_pinged(struct tern_peer *peer);
@@ -439,8 +458,8 @@ static inline void tern_peer_stir(struct tern_peer *peer)
 /*
  * Sends a message: numbers it, keeps it until it is acknowledged, and passes it to the
  * fabric. Fills in the counters of `header`. `xfer`: for a DONE, the send whose puts must
- * be repeated if the DONE is; else NULL. -EAGAIN: there is no room now, or no link;
- * tern_peer_pump() is called when there is.
+ * be repeated if the DONE is sent again; else NULL. -EAGAIN: there is no room now, or no
+ * link; tern_peer_pump() is called when there is.
  */
 int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 	const void *payload, struct tern_xfer *xfer);
@@ -448,14 +467,15 @@ int tern_stream_receive(struct tern_peer *peer, const void *message, size_t byte
 void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq);
 void tern_stream_lost(struct tern_peer *peer);
 int tern_stream_flush_now(struct tern_peer *peer);
-/* Sends waiting messages; -EAGAIN: some still wait. */
+/* Sends the messages that wait; -EAGAIN: some still wait. */
 static inline int tern_stream_flush(struct tern_peer *peer)
 {
 	return tern_unlikely(tern_stream_waits(peer)) ? tern_stream_flush_now(peer) : 0;
 }
-/* True if messages are unacknowledged or wait to be sent. */
+/* True if messages are kept, since they are not acknowledged or still wait to be sent. */
 bool tern_stream_busy(const struct tern_peer *peer);
-/* Sends our acknowledgement and credits soon. */
+/* Sends our acknowledgement and credits soon, if another message has not carried them by
+ * then and they are worth a message. */
 void tern_stream_tell(struct tern_peer *peer);
 /* Sends a message by which the dialler learns that it is accepted. */
 void tern_stream_welcome(struct tern_peer *peer);

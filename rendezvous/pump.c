@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pump continues the requests of a peer when there is room for messages, or when a
- * credit has come.
+ * The pump continues the requests of a peer when there is room for messages (the fabric's
+ * send queue and the ring of kept messages are not full), or when a credit has come.
  *
- * A transfer that cannot proceed is in exactly one list: `pending` (no room for its
- * message), `starved` (no credit), `unasked` (a receive that may send a WANT: want.c),
- * `writing` (puts to issue: write.c) or `wait_ack` (DONE is not acknowledged). The pump
- * serves the lists so that answers and small messages never wait for large data.
+ * A transfer is in at most one of these lists, which says what it waits for: `pending`
+ * (room for its message), `starved` (a credit), `unasked` (a receive that may send a
+ * WANT: want.c), `writing` (puts to issue: write.c), `wait_ack` (the acknowledgement of
+ * its DONE), and for memory rdv->hungry (recv.c), `offering` (lend.c) and
+ * rdv->bounceless (stage.c). The pump serves its lists so that answers and small messages
+ * never wait for large data.
  */
 #include "rendezvous/rendezvous.h"
 

@@ -8,7 +8,7 @@
  * receiver, whose fabric delivers the message after the puts, sends it back. When all
  * rails have answered, the sender sends the real DONE on the main link. So the receiver
  * need not know which rail carried which part, and the acknowledgement of DONE still
- * means that all data has arrived. This costs large tensors on rails half a round trip.
+ * means that all data has arrived. This costs a large tensor on rails one round trip.
  *
  * When the main link ends, the rails are closed. When a rail breaks, its data may be
  * lost, so the main link is closed too, and the session continues with a new epoch
@@ -20,7 +20,9 @@
 
 #include "base/clock.h"
 
-#define RAIL_FAILURES_MAX 6u /* after this many failures, a rail is dialled every 8 s */
+/* After this many failures the pause before the next attempt stays the same: 8 s, or less
+ * if suspect_ns is less than 1 s. */
+#define RAIL_FAILURES_MAX 6u
 #define DIAL_NS           (5 * TERN_NS_PER_S)
 
 /* ---- up and down ---- */
@@ -39,9 +41,9 @@ static bool exists(const struct tern_peer *peer, unsigned rail)
 	return false;
 }
 
-/* Returns the address of a rail: the peer's addresses on the fabric in use, in turn,
- * beginning with that of the main link. So the connections that carry puts use several
- * networks and devices, if the list has addresses of several. */
+/* Returns the address that a rail dials. The connections that carry puts use the peer's
+ * addresses on the fabric in use in turn, beginning with that of the main link. So they
+ * use several networks and devices, if the list has addresses of several. */
 static const char *address_of(const struct tern_peer *peer, uint32_t rail)
 {
 	const struct tern_candidates *all = &peer->dial.candidates;
@@ -85,9 +87,9 @@ static void dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 		tern_ns_add(now_ns, TERN_MIN(rdv->ctx->opts.connect_ns, DIAL_NS)));
 }
 
-/* Dials all rails that are not up. Called when the main link comes up, and at every
- * keep-alive tick, since an acceptor that is not ready refuses a rail. Each failure
- * doubles the time until the next attempt. */
+/* Dials all rails that are not up. Called when the main link comes up, for the first bulk
+ * tensor, and about once per keep-alive tick, since an acceptor that is not ready refuses
+ * a rail. Each failure doubles the time until the next attempt. */
 void tern_rails_dial(struct tern_peer *peer)
 {
 	uint64_t now_ns = tern_now_ns(peer->rdv->ctx->env);
@@ -122,7 +124,8 @@ void tern_rails_make(struct tern_peer *peer)
 		tern_rails_dial(peer);
 }
 
-/* True if an acceptor may accept this link as a rail. */
+/* True if this link may become a rail of the peer: it belongs to the present main link's
+ * epoch and fabric, and the rail with its number is not up. */
 bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link)
 {
 	return peer->state == TERN_PEER_STATE_UP && link->epoch == peer->epoch &&
@@ -183,9 +186,9 @@ static int say(struct tern_link *link, uint16_t flags, uint32_t src, uint32_t ds
 	return link->conn->port->ops->send(link->conn, head, bytes, NULL, 0);
 }
 
-/* Called when all puts of a send were issued: asks each rail that it used for a
- * confirmation. 0: every rail has confirmed; -EINPROGRESS: confirmations are awaited;
- * -EAGAIN: no room to ask. */
+/* Called when all puts of x were issued: asks each rail that x used for a confirmation.
+ * 0: every rail has confirmed; -EINPROGRESS: confirmations are awaited; -EAGAIN: a rail
+ * could not be asked, so call this again. */
 int tern_rails_settle(struct tern_xfer *x)
 {
 	for (unsigned i = 1; i < TERN_RAILS_MAX; i++) {
@@ -202,7 +205,7 @@ int tern_rails_settle(struct tern_xfer *x)
 
 /* ---- receiving ---- */
 
-/* Sends back the confirmations that found no room before, oldest first. */
+/* Sends the confirmations for which there was no room before, oldest first. */
 static int flush_echoes(struct tern_link *link)
 {
 	while (link->echo_count) {

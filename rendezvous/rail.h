@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rails: further connections of a session, which carry only puts (RDMA writes). */
+/* Rails: further connections of a session, which carry puts (RDMA writes) and the
+ * messages by which these are confirmed. */
 #ifndef TERN_RENDEZVOUS_RAIL_H
 #define TERN_RENDEZVOUS_RAIL_H
 
@@ -17,7 +18,7 @@ bool tern_rail_welcome(struct tern_peer *peer, const struct tern_link *link);
 void tern_rail_up(struct tern_link *link);
 bool tern_rails_closed(const struct tern_peer *peer);
 void tern_rails_close(struct tern_peer *peer);
-/* True if a tensor of this size is bulk: it goes over rails only, if there are any. */
+/* True if a tensor of this size is bulk: it goes over rails only, if any is up. */
 static inline bool tern_is_bulk(const struct tern_peer *peer, uint64_t bytes)
 {
 	return peer->rails.bulk_bytes && bytes >= peer->rails.bulk_bytes;

@@ -28,7 +28,7 @@
 /* A slab of records: one memory mapping that holds first the payloads of all its records,
  * then this structure. */
 struct slab {
-	/* Node in rdv->record_slabs: slabs with records that were never used come
+	/* Node in rdv->record_slabs, where slabs with records that were never used come
 	 * first. */
 	struct tern_list node;
 	uint32_t count, used; /* records[used] and later ones were never used */
@@ -99,8 +99,8 @@ void tern_records_fini(struct tern_rdv *rdv)
 	}
 }
 
-/* Makes sure that there are records for this number of peers and of answers to WANTs.
- * -ENOMEM. */
+/* Makes sure that there are enough records for this number of peers and of answers to
+ * WANTs. -ENOMEM. */
 static int ensure(struct tern_rdv *rdv, uint64_t peer_count, uint64_t wanted_count)
 {
 	uint64_t need = rdv->credits.total + peer_count * TERN_CREDIT_OWN + wanted_count;
@@ -183,7 +183,8 @@ struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_he
 
 	if (!n)
 		n = fresh(peer->rdv);
-	/* Credits never promise more records than there are. */
+	/* There is always a record: neither credits nor WANTs promise the peers more
+	 * records than there are. */
 	tern_assert(n);
 	record = tern_list_entry(n, struct tern_record, all);
 	record->peer = peer;

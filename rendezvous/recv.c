@@ -14,13 +14,13 @@
  *                  READING: get -> ATS -> end
  *                  ANSWERING: CTS -> FILLING --DONE--> end
  *
- * A receive that sends no POST asks for its send by a WANT if the peer is out of credits
- * (want.c).
+ * A receive that has sent no POST asks for its send by a WANT if the peer's sends lack
+ * credits (want.c).
  *
  * A buffer in GPU memory is not advertised, and receiving into it takes a further step.
- * Either (stage.c) the data of an EAGER, or of puts up to the DONE, is copied to the GPU
- * in state LANDING. Or (direct.c) the data of a get is made visible to the GPU before the
- * ATS.
+ * If it is staged (stage.c), the data is copied to the GPU: that of an EAGER or of puts
+ * in state LANDING, that of gets in state READING. If the fabric has written into the GPU
+ * memory by a get (direct.c), the data is made visible to the GPU before the ATS.
  *
  * A receive is advertised (announced by a POST) only if all older receives of its triple
  * (channel, key, step) are: the peer gives the oldest POST to its oldest send, and that
@@ -49,8 +49,9 @@ static struct tern_xfer *oldest_recv(
 }
 
 /* True if a POST (announcement of the receive's buffer) is useful: the peer can put, and
- * would not send an EAGER. Without a link the answer is true: the receive is queued, and
- * the next link decides before a POST is sent. */
+ * the buffer is larger than the tensors that the peer sends in an EAGER. Without a link
+ * the answer is true if the buffer is: the receive is queued, and the next link decides
+ * before a POST is sent. */
 static bool may_advertise(const struct tern_xfer *x)
 {
 	const struct tern_peer *peer = x->peer;
@@ -148,7 +149,8 @@ static int advertise(struct tern_xfer *x)
 
 /* ---- pairing ---- */
 
-/* Sends ATS (the answer to an RTS) with this status, and ends the receive. */
+/* Sends ATS, the answer to the RTS that x was matched with, with this status, and ends
+ * x. */
 static void answer_and_end(struct tern_xfer *x, int status)
 {
 	struct tern_record *record = tern_xfer_part(x);
@@ -257,8 +259,8 @@ static int say_cts(struct tern_xfer *x)
 	return 0;
 }
 
-/* Called when the buffer is known and large enough: copies or reads the tensor, or lets
- * the peer write it. */
+/* Called when x has a buffer that is large enough: copies the EAGER, gets the tensor, or
+ * lets the peer write it. */
 static void fetch(struct tern_xfer *x)
 {
 	const struct tern_record *record = x->record;
@@ -313,9 +315,9 @@ void tern_rdv_feed(struct tern_rdv *rdv)
 		tern_recv_advance(tern_list_entry(n, struct tern_xfer, queue));
 }
 
-/* A tern_release() in this context continues the receives that wait for the pool
- * immediately. Other contexts that share the pool do not report when they release a
- * buffer, so a timer retries as well. */
+/* Lets x wait until its pool has a free buffer. A tern_release() in this context
+ * continues the receives that wait immediately. Other contexts that share the pool do not
+ * report when they release a buffer, so a timer retries as well. */
 static void wait_for_pool(struct tern_xfer *x)
 {
 	struct tern_rdv *rdv = x->peer->rdv;
@@ -397,8 +399,8 @@ static void pair(struct tern_xfer *x, struct tern_record *record)
 	tern_xfer_forget_id(x);
 	x->told = false;
 	if (tern_xfer_withdraw(x, -EPROTO) < 0) {
-		/* The peer puts data into the advertised buffer, and yet has sent another
-		 * message that takes this receive: a protocol violation. */
+		/* The peer is just putting data into the advertised buffer, and yet has
+		 * sent another message that takes this receive: a protocol violation. */
 		tern_record_free(record);
 		tern_peer_cut(x->peer, -EPROTO);
 		return;
@@ -454,7 +456,7 @@ int tern_recv_advance(struct tern_xfer *x)
 	tern_never("no message is due in this state of a receive");
 }
 
-/* Called when the link was lost: gets and peeks start again on the next one. */
+/* Called when the link was lost: the get or peek of x starts again on the next link. */
 void tern_recv_lost(struct tern_xfer *x)
 {
 	x->cancel_told = false;
@@ -510,8 +512,8 @@ static struct tern_record *record_eager(
 	return record;
 }
 
-/* Called when a message was handled without a record: gives back its credit, or the
- * record reserved for the answer to a WANT. */
+/* Called when an EAGER was handled without a record: gives back its credit or, if it
+ * answers a WANT, the record that was reserved for it. */
 static void give_back(struct tern_peer *peer, const struct tern_header *h)
 {
 	if (h->dst) {
@@ -542,9 +544,11 @@ static void keep_arrival(struct tern_peer *peer, struct tern_record *record)
 	peer->arrival_count++;
 }
 
-/* Returns how to handle an answer to a receive that does not exist. A receive that sent a
- * POST or a WANT exists until it is answered; only the peer's goodbye ends it earlier:
- * end_receives() in session.c. So without a goodbye the answer is a protocol error. */
+/* Returns how to handle an EAGER or RTS that answers a receive which does not exist. A
+ * message that crossed the POST or WANT of a receive may take that receive, but then the
+ * peer drops the POST, or answers the WANT by a MISS. So an EAGER or RTS that names a
+ * receive finds it, unless the peer's goodbye has ended it: end_receives() in session.c.
+ * Without a goodbye the answer is a protocol error. */
 static int unknown_receive(const struct tern_peer *peer)
 {
 	return peer->receives_over ? 0 : -EPROTO;
@@ -572,8 +576,8 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_xfer *x;
 
 	/* The limit is the size of a record's payload. The limit that was negotiated
-	 * binds only the sender: the two ends may have negotiated it on links of
-	 * different fabrics, if the first link failed immediately. */
+	 * (peer->eager_bytes) binds only the sender: the two ends may have negotiated it
+	 * on links of different fabrics, if the first link failed immediately. */
 	if (h->bytes > TERN_EAGER_MAX)
 		return -EPROTO;
 	x = h->dst ? tern_want_answered(peer, h->dst) : NULL;
@@ -595,8 +599,9 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_record *record;
 	struct tern_xfer *x;
 
-	/* With a region, this end reads the tensor. Without a region the peer puts it,
-	 * after a CTS. The fabric of this link must be able to do that. */
+	/* If the RTS has a region, this end reads the tensor. If it has none, the peer
+	 * puts the tensor, after a CTS. The fabric of this link must be able to do
+	 * that. */
 	if (!h->src ||
 		!(tern_peer_caps(peer) & (has_region ? TERN_CAP_GET : TERN_CAP_PUT)))
 		return -EPROTO;
@@ -612,8 +617,8 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	return 0;
 }
 
-/* True if the status fits the size: a buffer that was large enough cannot cause
- * -EMSGSIZE, and one that was too small cannot end with 0. */
+/* True if the status of a DONE fits the size of its tensor: a buffer that was large
+ * enough cannot cause -EMSGSIZE, and one that was too small cannot end with 0. */
 static bool fits_its_status(const struct tern_xfer *x, const struct tern_header *h)
 {
 	bool fits = h->bytes <= capacity(x);
@@ -648,9 +653,10 @@ static int done(struct tern_peer *peer, const struct tern_header *h)
 	return 0;
 }
 
-/* The sender's buffer stays in use until our acknowledgement of DONE (the message after
- * the last put) arrives. The acknowledgement is sent after the callback of the receive:
- * if the callback posts the next receive, the POST of that receive carries it. */
+/* The sender's buffer stays in use until our acknowledgement of DONE (the message
+ * after the last put) arrives. The acknowledgement is sent after the done() callback
+ * of the receive: if the callback posts the next receive, the POST of that receive
+ * carries it. */
 int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *h)
 {
 	int r = done(peer, h);
@@ -666,7 +672,7 @@ void tern_recv_cancel(struct tern_xfer *x)
 
 	switch ((enum tern_xfer_state)x->state) {
 	case TERN_XFER_POSTED:
-		/* The receive has sent a WANT, whose answer will end it. */
+		/* The receive has sent a WANT. The peer's answer will end it. */
 		if (x->ask == TERN_ASK_OUT)
 			x->cancelled = true;
 		else
@@ -699,7 +705,7 @@ void tern_recv_cancel(struct tern_xfer *x)
 	case TERN_XFER_STATE_COUNT:
 		tern_never("not a receive");
 	}
-	/* Another receive may be the oldest of its (channel, key, step) now, and may ask
-	 * for its send by a WANT. */
+	/* Now another receive may be the oldest of its triple (channel, key, step), and
+	 * may ask for its send by a WANT. */
 	tern_peer_pump(peer);
 }

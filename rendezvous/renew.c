@@ -48,8 +48,8 @@ void tern_renew_lost(struct tern_peer *peer)
 	}
 }
 
-/* Continues the receive that waits for the new region of an RTS (announced tensor), if a
- * receive was matched with that RTS. */
+/* Called when the peer has announced the region of its RTS again: continues the receive
+ * that was matched with this RTS and waits for the region, if there is one. */
 static void go_on_reading(const struct tern_record *record)
 {
 	struct tern_xfer *x = record->xfer;
@@ -111,7 +111,8 @@ int tern_on_renew(struct tern_peer *peer, const struct tern_header *h)
 void tern_renew_move(struct tern_peer *peer, struct tern_port *port)
 {
 	tern_list_for_each (n, &peer->xfers)
-		/* No link is left, so nothing can be written to the region any more. */
+		/* The old link and its rails are closed, so nothing can be written to the
+		 * region any more, and the call has its effect immediately. */
 		tern_assert(tern_xfer_withdraw(
 				    tern_list_entry(n, struct tern_xfer, all), 0) == 0);
 	peer->port = port;
@@ -129,8 +130,8 @@ void tern_renew_begin(struct tern_peer *peer)
 	}
 }
 
-/* Gets our present region of a transfer. NULL: there is none, since the fabric cannot
- * read. -EAGAIN: no region is free. */
+/* Stores our present region of a transfer in *out; NULL: there is none, since the peer
+ * cannot read the tensor on this link. Returns 0, or -EAGAIN: no region is free. */
 static int region_of(struct tern_xfer *x, const struct tern_region **out)
 {
 	int r;
@@ -173,7 +174,7 @@ int tern_renew_next(struct tern_peer *peer)
 }
 
 /* Puts the request's present region into a message that is sent again. If the request has
- * ended, nobody uses the region, so it may be zeros. */
+ * ended, nobody uses the region, so it may be zeros. -EAGAIN: no region is free. */
 int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e)
 {
 	static const struct tern_region nowhere;

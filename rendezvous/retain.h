@@ -23,18 +23,17 @@ struct tern_xfer;
 struct tern_retained {
 	uint32_t offset, bytes, head_bytes;
 	uint32_t seq;
-	bool stale;             /* the region in the message belongs to an earlier link */
-	struct tern_xfer *xfer; /* DONE: the send whose puts it follows; else NULL */
+	bool stale; /* the region in the message belongs to an earlier link */
+	/* DONE: the send whose puts must be repeated before the DONE is; else NULL. */
+	struct tern_xfer *xfer;
 };
 
 struct tern_retain {
 	unsigned char *ring; /* NULL until first used */
 	struct tern_retained *entries;
-	/* Index of the oldest entry, modulo TERN_RETAIN_ENTRIES, and number of
-	 * entries. */
-	uint32_t first, count;
-	uint32_t sent_count;
-	uint32_t head; /* offset in `ring` of the next message */
+	uint32_t first, count; /* index of the oldest entry; number of entries */
+	uint32_t sent_count;   /* how many of the oldest entries the fabric has taken */
+	uint32_t head;         /* offset in `ring` of the next message */
 };
 
 void tern_retain_fini(struct tern_retain *retain);

@@ -8,8 +8,8 @@
  *         +-- RTS: ANNOUNCED --ATS--> end                  (the peer read it)
  *                       +------CTS--> WRITING -> ...       (the peer cannot read)
  *
- * write.c has the state WRITING. A send that nothing keeps from sending its first message
- * sends it in tern_send_begin(). The others wait in the matching table.
+ * The state WRITING is in write.c. A send that nothing keeps from sending its first
+ * message sends it in tern_send_begin(). The other sends wait in the matching table.
  *
  * EAGER (the tensor in a message) and RTS (a tensor is ready) need a credit. A send
  * without a credit waits in the list `starved`, until a credit arrives or the peer asks
@@ -69,9 +69,9 @@ static bool is_small(const struct tern_xfer *x)
 
 /* ---- pairing ---- */
 
-/* Ends the peer's access to the region that an RTS announced, or was about to announce.
- * The peer can only read there, so no write can be in progress, and the call has its
- * effect immediately. */
+/* Ends the peer's access to the region that the RTS of x announced, or was about to
+ * announce. The peer can only read there, so no write can be in progress, and the call
+ * has its effect immediately. */
 static void unexpose(struct tern_xfer *x)
 {
 	if (!x->exposed)
@@ -109,8 +109,8 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 	}
 }
 
-/* Lets the next send of a triple (channel, key, step) proceed, after the message of the
- * one before was sent. */
+/* Called when a send of this triple (channel, key, step) has sent its message or has
+ * ended: lets the oldest send that waits under the triple proceed. */
 static void promote(struct tern_peer *peer, const struct tern_triple *triple)
 {
 	struct tern_xfer *next = find_send(peer, triple);
@@ -125,14 +125,16 @@ static void promote(struct tern_peer *peer, const struct tern_triple *triple)
 		tern_xfer_pend(next);
 }
 
-/* Removes x from the matching table, after its message was sent. */
+/* Removes x from the matching table, after its message was sent, and lets the next send
+ * of its triple proceed. */
 static void leave_table(struct tern_xfer *x)
 {
 	tern_match_remove(&x->peer->match, &x->node);
 	promote(x->peer, triple_of(x));
 }
 
-/* x stays valid after tern_xfer_end(), because done() is deferred. */
+/* Ends x, and lets the next send of its triple proceed. x stays valid after
+ * tern_xfer_end(), because done() is deferred. */
 static void end_and_promote(struct tern_xfer *x, int status)
 {
 	tern_xfer_end(x, status);
@@ -162,7 +164,7 @@ static int remember_sent(struct tern_peer *peer, const struct tern_triple *tripl
 		peer->stream.sent_first = 0;
 	s = sent_at(peer, peer->stream.sent_count++);
 	s->node.triple = *triple;
-	s->node.waits = false;            /* all that tern_match_remove() reads of it */
+	s->node.waits = false;            /* tern_match_remove() reads only this */
 	s->seq = peer->stream.tx_seq + 1; /* number of the message that is sent next */
 	peer->stream.sent_apart++;
 	return 0;
@@ -192,8 +194,8 @@ void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack)
 	}
 }
 
-/* Most entries are forgotten before the peer sends any POST or WANT, so they enter the
- * matching table only here. */
+/* Most entries of stream.sent are forgotten before the peer sends any POST or WANT, so
+ * they enter the matching table only here. */
 bool tern_send_crossed(struct tern_peer *peer, const struct tern_triple *triple)
 {
 	for (; peer->stream.sent_apart; peer->stream.sent_apart--) {
@@ -332,8 +334,8 @@ static int announce_waiting(struct tern_xfer *x)
 {
 	int r;
 
-	/* This fabric has no put, so the peer must read the tensor: lend its GPU memory
-	 * to the peer's GPU, or copy it to a bounce buffer. */
+	/* This fabric has no put, so the peer must read the tensor: lend our GPU memory
+	 * to the peer's GPU, or copy the tensor to a bounce buffer. */
 	if (!is_small(x) && tern_stage_needed(x) &&
 		!(tern_peer_caps(x->peer) & TERN_CAP_PUT)) {
 		r = tern_lend_offer(x);
@@ -363,7 +365,8 @@ void tern_send_begin(struct tern_xfer *x)
 	}
 	free = first && !tern_match_find(&peer->match, triple, TERN_MATCH_CLAIM);
 	/* Fast path: a send that need not wait is announced now, and is never in the
-	 * matching table. A tensor in GPU memory may have to be copied first. */
+	 * matching table. A tensor in GPU memory is excluded, since it may have to be
+	 * copied first. */
 	if (free && !x->stage.stager && peer->state == TERN_PEER_STATE_UP &&
 		!tern_peer_has_unsaid(peer) && announce(x) == 0)
 		return;
@@ -372,7 +375,7 @@ void tern_send_begin(struct tern_xfer *x)
 		tern_xfer_pend(x);
 }
 
-/* Ends a send whose receiver has advertised its buffer (POST): sends DONE after the puts;
+/* Ends a send that writes into the buffer of a POST or CTS: sends DONE after the puts;
  * or, if the data is small and so was not put, an EAGER that names the POST. */
 static int finish(struct tern_xfer *x)
 {
@@ -443,8 +446,8 @@ void tern_send_acked(struct tern_peer *peer)
 	}
 }
 
-/* Called when the link was lost, and perhaps the data of puts: x puts its data again on
- * the next link. */
+/* Called when the link was lost, and perhaps the data of puts with it: if x has issued
+ * puts, it puts its data again on the next link. */
 void tern_send_lost(struct tern_xfer *x)
 {
 	tern_assert(x->puts_out == 0);
@@ -477,8 +480,8 @@ int tern_send_on_post(struct tern_peer *peer, const struct tern_header *h)
 	tern_rails_expect(peer, h->bytes);
 	record = tern_record_new(peer, h);
 	if (tern_send_crossed(peer, &triple)) {
-		/* The EAGER or RTS takes the receive of this POST (announcement of a
-		 * buffer): drop the POST. */
+		/* An EAGER or RTS of ours crossed this POST (announcement of a buffer) on
+		 * the wire, and takes its receive: drop the POST. */
 		tern_record_free(record);
 		return 0;
 	}
@@ -502,7 +505,7 @@ int tern_send_on_cts(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_xfer *x = announced(peer, h->dst);
 
 	if (!x)
-		return 0; /* the id belongs to a request that has ended: no effect */
+		return 0; /* the CTS answers a send that has ended: it has no effect */
 	if (!(h->flags & TERN_FLAG_REGION) || !h->src || h->bytes < x->buf.bytes ||
 		!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return -EPROTO;
@@ -548,7 +551,7 @@ void tern_send_cancel(struct tern_xfer *x)
 		x->cancelled = true;
 		tern_xfer_pend(x);
 		break;
-	case TERN_XFER_WRITING: /* the pump stops it */
+	case TERN_XFER_WRITING: /* the pump stops the puts and sends DONE */
 		x->cancelled = true;
 		if (x->stale || x->stage.stager)
 			tern_write_queue(x);

@@ -18,8 +18,8 @@
 #include "base/escape.h"
 #include "base/sized.h"
 
-/* Interval of the checks whether a lost session, whose time to return is over, is
- * nevertheless returning. */
+/* Interval at which an acceptor checks whether a lost session, whose time to return is
+ * over, is nevertheless returning. */
 #define RETURNING_NS (50 * TERN_NS_PER_MS)
 
 static void end_call(struct tern_deferred *deferred);
@@ -172,9 +172,9 @@ void tern_peer_give_up(struct tern_peer *peer, int status)
 	tern_peer_down(peer, well ? 0 : status);
 }
 
-/* Called when the peer has not answered our goodbye (FIN) in time. If its host is alive
- * and its program has not handled all our messages yet, wait longer: otherwise messages
- * would be lost. */
+/* Called when the peer has not answered our goodbye (FIN) in time. If its program has not
+ * handled all our messages yet, but its host is alive and dead_ns is not set, waits
+ * longer: otherwise messages would be lost. */
 static void never_said_goodbye(struct tern_peer *peer)
 {
 	if (peer->stream.acked != peer->stream.tx_seq &&
@@ -304,11 +304,12 @@ static uint64_t bulk_bytes_on(const struct tern_peer *peer, const struct tern_co
 	return conn->bulk_bytes && asked ? asked : conn->bulk_bytes;
 }
 
-/* Returns 0 if the session may continue on this link, otherwise the reason why not. */
+/* Returns 0 if the session may start or continue on this link, otherwise the status with
+ * which the link is closed. */
 static int admit(struct tern_peer *peer, const struct tern_link *link, bool first)
 {
-	/* A session that survives its links cannot continue on a fabric whose connections
-	 * are never replaced (shm). */
+	/* A later link must not be on a fabric whose connections end only with the peer's
+	 * process (shm): there, no message is kept to be sent again. */
 	if (peer->state == TERN_PEER_STATE_DOWN || peer->link ||
 		(first ? !peer->dialler && !tern_link_may_accept(link)
 		       : (link->conn->caps & TERN_CAP_BOUND) != 0))
@@ -450,8 +451,8 @@ void tern_peer_down(struct tern_peer *peer, int status)
 	peer->cause = status;
 	tern_timer_clear(ctx, &peer->dial.retry);
 	tern_timer_clear(ctx, &peer->alive.tick);
-	/* If accept() refuses the peer, messages already queued must still reach the
-	 * dialler: otherwise it would dial again. */
+	/* flush: messages already queued still reach the peer. This is needed if accept()
+	 * refuses the peer, since a dialler that got no message dials again. */
 	tern_list_for_each_safe (n, &peer->links)
 		tern_link_close(tern_list_entry(n, struct tern_link, of_peer), status,
 			status == 0 || peer->in_accept);
@@ -459,7 +460,8 @@ void tern_peer_down(struct tern_peer *peer, int status)
 }
 
 /* True: the peer may still read the data of this send in place, until it releases the
- * data or exits. When no link carries anything any more, no other access is possible. */
+ * data or its process ends. Links that carry nothing any more, but are not closed, permit
+ * only this kind of access. */
 static bool may_be_read(const struct tern_xfer *x)
 {
 	return x->peer->link_count > 0 && x->is_send && x->exposed;
@@ -534,8 +536,8 @@ static void goodbye(struct tern_peer *peer)
 	if (!peer->fin_sent && ((peer->fin_wanted && !sends_left(peer)) ||
 				       (peer->fin_received && peer->arrival_count == 0)))
 		say_fin(peer);
-	/* End only when a receive has taken every message that arrived, and no received
-	 * data is being copied to a GPU. */
+	/* The peer goes down only when receives have taken all EAGERs and RTSs that
+	 * arrived, and no received data is being copied to a GPU. */
 	if (has_parted(peer) && peer->arrival_count == 0 && peer->landing_count == 0 &&
 		tern_stream_ack(peer) == 0)
 		tern_peer_down(peer, 0);
@@ -549,8 +551,8 @@ static void end_call(struct tern_deferred *deferred)
 		goodbye(peer);
 		return;
 	}
-	/* A link that still carries something, or a copy, may still access the memory of
-	 * the requests. */
+	/* A link that still carries something, or a copy from or to a GPU, may still
+	 * access the memory of the requests. */
 	if (peer->link_count > peer->over_count || peer->copy_count > 0)
 		return;
 	end_requests(peer);

@@ -68,9 +68,9 @@ static void tell(struct tern_xfer *x)
 		peer->fabric_name);
 }
 
-/* Returns the size of a piece that begins at offset `at` of the tensor. A slot is as large
- * as copies need, but a tensor of a few slots is cut into four pieces, so that the fabric
- * moves one while the next is copied. */
+/* Returns the size of a piece that begins at offset `at` of the tensor. A staging slot
+ * has the size at which copies are fast, but a tensor of a few slots is cut into four
+ * pieces, so that the fabric moves one piece while the next is copied. */
 static uint64_t piece_at(const struct tern_xfer *x, uint64_t at)
 {
 	uint64_t quarter = tern_align_up(bytes_of(x) / 4, 64 << 10);
@@ -87,8 +87,8 @@ static bool is_over(const struct tern_xfer *x)
 	       (x->stage.status || x->stage.landed == bytes_of(x));
 }
 
-/* Continues a transfer after something that it waited for has happened, such as the end
- * of a copy. */
+/* Continues x after something that it waited for has happened, such as the end of a
+ * copy. */
 static void go_on(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -263,8 +263,8 @@ static void got(struct tern_op *op, int status)
 		copy_slot(x, slot);
 		return;
 	}
-	/* Any other failure means that the link ends; tern_stage_lost() then starts the
-	 * get again. */
+	/* Any failure other than -EACCES means that the link ends; tern_stage_lost() then
+	 * starts the get again. */
 	if (status == -EACCES && !slot->dropped)
 		fail(x, status);
 	give_back(slot);
@@ -298,8 +298,8 @@ int tern_stage_get(struct tern_xfer *x)
 	return 0;
 }
 
-/* Copies the data of an EAGER through a staging slot to the GPU. The record of the EAGER
- * is freed as soon as the bytes are in the slot. */
+/* Copies the data of the EAGER of x through a staging slot to the GPU. The record of the
+ * EAGER is freed as soon as the bytes are in the slot. */
 static void land_eager(struct tern_xfer *x, struct tern_stage_slot *slot)
 {
 	struct tern_record *record = tern_xfer_part(x);
@@ -319,7 +319,7 @@ void tern_stage_eager(struct tern_xfer *x)
 		land_eager(x, slot);
 }
 
-/* Callback of the stager: a transfer gets a staging slot that it waited for. */
+/* Callback of the stager: gives a transfer a staging slot that it has waited for. */
 static void slot_ready(struct tern_stage_wait *wait, struct tern_stage_slot *slot)
 {
 	struct tern_xfer *x = tern_container_of(wait, struct tern_xfer, stage.wait);
@@ -367,8 +367,8 @@ static void look_later(struct tern_rdv *rdv)
 			tern_now_ns(rdv->ctx->env) + TERN_NS_PER_MS);
 }
 
-/* Gives bounce buffers to waiting transfers in the order of arrival: nobody takes a
- * buffer before the first one has got its own. */
+/* Gives bounce buffers to the transfers that wait for one, in the order of arrival: none
+ * gets a buffer before those ahead of it. */
 static void serve_bounceless(struct tern_rdv *rdv)
 {
 	struct tern_xfer *x;
@@ -481,8 +481,8 @@ static void fetch_by_slots(struct tern_xfer *x)
 
 static void fetched(struct tern_copy *copy, int status);
 
-/* Copies one piece of lent memory at a time, so that small tensors get their turn between
- * the pieces of a large one. */
+/* Copies the next piece of lent memory. A transfer copies one piece at a time, so that
+ * small tensors get their turn between the pieces of a large one. */
 static void fetch_straight(struct tern_xfer *x)
 {
 	uint64_t at = x->stage.asked,

@@ -58,8 +58,8 @@ static inline bool tern_stage_needed(struct tern_xfer *x)
 {
 	return tern_unlikely(x->stage.stager != NULL) && !tern_direct_chosen(x);
 }
-/* Returns the next part of the tensor to put, in a staging slot (page-locked buffer).
- * NULL: none is ready, and the transfer is continued when one is; or the copy has failed
+/* Returns the next part of the tensor of x to put, in a staging slot (page-locked
+ * buffer). NULL: no part is ready, and x is continued when one is; or the copy has failed
  * (stage.status). */
 struct tern_stage_slot *tern_stage_next(struct tern_xfer *x);
 /* tern_stage_put(): a put from the slot has started. tern_stage_put_done(): the put has
@@ -67,25 +67,26 @@ struct tern_stage_slot *tern_stage_next(struct tern_xfer *x);
 void tern_stage_put(struct tern_stage_slot *slot);
 void tern_stage_put_done(struct tern_stage_slot *slot);
 /* Copies the tensor to a bounce buffer (page-locked memory for the whole tensor), which
- * the peer reads. 0: done; 1: the transfer will be continued when the copy is done or a
- * buffer is free; or a negative status. */
+ * the peer reads. 0: done; 1: x will be continued when the copy is done or a buffer is
+ * free; or a negative status. */
 int tern_stage_lay_out(struct tern_xfer *x);
-/* Takes a bounce buffer for the peer to write into. Returns the values of
- * tern_stage_lay_out(). */
+/* Takes a bounce buffer for the peer to write into. 0: x has one; 1: x will be continued
+ * when a buffer is free; or a negative status. */
 int tern_stage_room(struct tern_xfer *x);
 /* Copies the data of an EAGER from the record of x to the GPU, and frees the record. */
 void tern_stage_eager(struct tern_xfer *x);
-/* Reads the tensor from the peer in pieces, through staging slots. 0: in progress;
- * -EAGAIN: no room. */
+/* Reads the tensor from the peer in pieces, through staging slots. 0: in progress, or x
+ * waits for a slot; -EAGAIN: the fabric has no room. */
 int tern_stage_get(struct tern_xfer *x);
 void tern_stage_land(struct tern_xfer *x); /* copies the bounce buffer to the GPU */
-/* Copies GPU memory that the peer lent (lend.c), with `stager`. If the copy has to wait
- * for staging slots, call this again for each slot. */
+/* Copies the tensor from GPU memory that the peer lent (lend.c), with `stager`. If the
+ * copy has to wait for a staging slot, this is called again for each slot that x gets. */
 void tern_stage_fetch(struct tern_xfer *x, struct tern_stager *stager);
 /* Called when x needs no staging slots any more: frees them, as soon as no copy or put
  * uses them. */
 void tern_stage_drop(struct tern_xfer *x);
-/* Called when the link was lost: the transfer of all pieces starts again. */
+/* Called when the link was lost: the pieces of x are copied and sent or received again
+ * from the first one, on the next link. */
 void tern_stage_lost(struct tern_xfer *x);
 /* Called when x has ended: frees its staging resources. */
 void tern_stage_fini(struct tern_xfer *x);
@@ -93,24 +94,24 @@ void tern_rdv_stage_init(struct tern_rdv *rdv);
 void tern_rdv_stage_fini(struct tern_rdv *rdv);
 
 /* Functions that lend.c defines: */
-/* Offers the GPU memory of a send to the peer. 0: the peer's GPU can copy the tensor
- * directly; -ENOTSUP: it cannot; 1: the transfer is continued when the peer has answered
+/* Offers the GPU memory of the send x to the peer. 0: the peer's GPU can copy the tensor
+ * directly; -ENOTSUP: it cannot; 1: x waits, and is continued when the peer has answered
  * the offer. */
 int tern_lend_offer(struct tern_xfer *x);
-/* Called when the peer may have answered an offer of GPU memory: sends that wait for the
- * answer check for it. */
+/* Called when the peer may have answered an offer of GPU memory: the sends that wait for
+ * the answer make their offers again. */
 void tern_lend_answered(struct tern_peer *peer);
 int tern_lend_borrow(struct tern_xfer *x);
-/* Receives from lent GPU memory. 0: in progress, or ended; -EAGAIN: no room; -ENOTSUP:
- * the memory of the send was not lent. */
+/* Receives the tensor of x from lent GPU memory. 0: in progress, or ended; -EAGAIN: no
+ * room; -ENOTSUP: the memory of the send was not lent. */
 static inline int tern_lend_get(struct tern_xfer *x)
 {
 	bool may_be_lent = x->stage.loan.gpu || x->peer->link->conn->lent_count;
 
 	return tern_unlikely(may_be_lent) ? tern_lend_borrow(x) : -ENOTSUP;
 }
-/* Gives lent GPU memory back to the peer, if x has borrowed any; call it after all copies
- * from it. -ECONNRESET: the copied bytes may be inconsistent. */
+/* Gives lent GPU memory back to the peer, if x has borrowed any; call it when all copies
+ * from this memory have ended. -ECONNRESET: the copied bytes may be inconsistent. */
 int tern_lend_repay(struct tern_xfer *x);
 
 #endif

@@ -5,11 +5,11 @@
  * with the first one that was not handled.
  *
  * The `ack` and `credit` of a header are those of the moment at which the message was
- * made, also when it is sent again, since other code relies on that order (see send.c
- * about POSTs). CREDIT has no number and is sent only when no numbered message waits, so
- * that its counters are in order too. A PING that overtakes waiting messages carries the
- * counters of the first of them. A RENEW alternates with messages that are sent again, so
- * its `ack` is not in order.
+ * made, also when it is sent again. So both counters never decrease from one message to
+ * the next; other code relies on that (see send.c about POSTs). CREDIT has no number and
+ * is sent only when no numbered message waits, so that its counters are in order too. A
+ * PING that overtakes waiting messages carries the counters of the first of them. A RENEW
+ * alternates with messages that are sent again, so its `ack` is not in order.
  *
  * On a fabric whose connections cannot be restored (TERN_CAP_BOUND) no message is kept.
  */
@@ -48,7 +48,8 @@ static void stamp(const struct tern_peer *peer, struct tern_header *h, uint32_t 
 		h->flags |= TERN_FLAG_MISSED;
 }
 
-/* Records that our counters (acknowledgement, credits, starved) were sent to the peer. */
+/* Called when a message has carried our counters (acknowledgement, credits, starved) to
+ * the peer: none of them is to be sent any more. */
 static void told(struct tern_peer *peer)
 {
 	peer->stream.told_ack = peer->stream.rx_seq;
@@ -63,8 +64,8 @@ static int give(struct tern_peer *peer, const void *head, size_t head_bytes,
 {
 	struct tern_conn *conn = tern_peer_conn(peer);
 
-	/* Returns -EAGAIN even if the connection has failed, since the fabric reports
-	 * that separately. */
+	/* The result is -EAGAIN even if the connection has failed, since the fabric
+	 * reports that separately (handler `closed`). */
 	if (conn->port->ops->send(conn, head, head_bytes, payload, payload_bytes) < 0)
 		return -EAGAIN;
 	peer->stats.messages_sent++;
@@ -94,9 +95,10 @@ static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
 	return 0;
 }
 
-/* Sends a PING before messages that wait to be sent again. Those may be gigabytes, and
- * without the PING the peer would take this time for silence. The PING carries the
- * counters of the first waiting message, so that counters stay in order. */
+/* Sends a PING, if need be before messages that wait to be sent again. Those may be
+ * gigabytes, and without the PING the peer would take this time for silence. The PING
+ * then carries the counters of the first waiting message, so that counters stay in
+ * order. */
 static int say_ping(struct tern_peer *peer, uint16_t flags)
 {
 	struct tern_header h = {.type = TERN_MSG_PING, .flags = flags};
@@ -131,7 +133,8 @@ static int say_pings(struct tern_peer *peer)
 }
 
 /* Sends the next kept message that waits. 1: it was sent; 0: none is left; -EAGAIN: no
- * room, or the message needs a region that the peer has not announced again yet. */
+ * room, or the message lacks something: its own region, or for its puts a staging slot or
+ * a region that the peer has not announced again yet. */
 static int send_next(struct tern_peer *peer)
 {
 	struct tern_retain *retain = &peer->stream.retain;
@@ -150,9 +153,9 @@ static int send_next(struct tern_peer *peer)
 	return 1;
 }
 
-/* Sends a RENEW (which announces a region again) and a waiting message alternately. Whose
- * turn it is, is remembered from call to call, because there may be room for only one at
- * a time. 1: sent; 0: nothing waits, so new messages may follow; -EAGAIN. */
+/* Sends the next RENEW (which announces a region again) or waiting message, the two in
+ * turn. Whose turn it is, is remembered from call to call, because there may be room for
+ * only one at a time. 1: sent; 0: nothing waits, so new messages may follow; -EAGAIN. */
 static int say_next(struct tern_peer *peer)
 {
 	int renewed, sent;
@@ -243,7 +246,8 @@ int tern_stream_bare(struct tern_peer *peer, struct tern_header *header)
 	return give(peer, head, bytes, NULL, 0);
 }
 
-/* Sends a message without a sequence number, but only if no numbered message waits. */
+/* Sends a message without a sequence number, but only after all numbered messages that
+ * wait. -EAGAIN: some of them still wait, or there is no room or no link. */
 static int say_bare(struct tern_peer *peer, uint8_t type, uint16_t flags)
 {
 	if (peer->state != TERN_PEER_STATE_UP || tern_stream_flush(peer) < 0)
@@ -413,8 +417,8 @@ static int dispatch(struct tern_peer *peer, const struct tern_header *h)
 {
 	int r = handlers[h->type](peer, h);
 
-	/* The message was refused before it was stored in a record, so nobody else
-	 * releases its credit. */
+	/* The handler refused the message before it was stored in a record, so nobody
+	 * else releases its credit. */
 	if (r < 0 && tern_type_takes_credit(h->type, h->dst))
 		tern_credit_release(&peer->stream.credit_rx);
 	return r;
@@ -454,8 +458,8 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 	struct tern_retain *retain = &peer->stream.retain;
 
 	peer->stream.pings_due = 0;
-	/* All kept messages are sent again. sent_count is set first, since new messages
-	 * must be queued after them. */
+	/* All kept messages that the peer has not handled are sent again. sent_count is
+	 * set first, since new messages must be queued after them. */
 	retain->sent_count = 0;
 	for (uint32_t i = 0; i < retain->count; i++) {
 		struct tern_retained *e = tern_retain_at(retain, i);
@@ -469,7 +473,7 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 		tern_retain_ack(retain, their_rx_seq);
 		tern_send_acked(peer);
 	}
-	/* Our last counters may have been lost with the old link. */
+	/* Our last acknowledgement and credits may have been lost with the old link. */
 	peer->stream.ack_due = true;
 	tern_stream_tell(peer);
 }

@@ -34,7 +34,7 @@ static bool is_over(const struct tern_req *req, int events)
 	return events < 0 || (req ? tern_test(req) != -EINPROGRESS : events > 0);
 }
 
-/* Spins until the wait is over or the budget is spent. Returns what the last
+/* Spins until the wait is over or the time `until_ns` has come. Returns what the last
  * tern_progress() returned. */
 static int spin(struct tern_context *ctx, const struct tern_req *req, uint64_t until_ns)
 {
@@ -50,8 +50,8 @@ static int spin(struct tern_context *ctx, const struct tern_req *req, uint64_t u
 	}
 }
 
-/* Sleeps until there is an event. Returns 0, also after a wake-up without an event;
- * -ETIMEDOUT when `deadline_ns` has passed. */
+/* Sleeps until the context has an event. Returns 0, also after a wake-up without an
+ * event; -ETIMEDOUT when `deadline_ns` has passed; or the error of tern_arm(). */
 static int sleep_until(struct tern_context *ctx, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = tern_context_fd(ctx), .events = POLLIN};

@@ -17,9 +17,9 @@
  * message that used a credit is in flight, and none can arrive before the sender has
  * handled the WANT. Only the oldest receive of a triple (channel, key, step) asks, and at
  * most TERN_WANTS_MAX receives at a time; for each of them a record is reserved. Neither
- * end stores what the other has asked for or has. A receive that waits to ask is in
- * `unasked`. If it is not the oldest of its triple when its turn comes, it leaves the
- * list and has `behind` set, until the older receives are matched.
+ * end keeps a list of the sends or receives that wait at the other end. A receive that
+ * waits to ask is in `unasked`. If it is not the oldest of its triple when its turn
+ * comes, it leaves the list and has `behind` set, until the older receives are matched.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -131,7 +131,7 @@ int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *h)
 {
 	struct tern_xfer *x = tern_want_answered(peer, h->dst);
 
-	if (!x) { /* another message that crossed the WANT took its receive */
+	if (!x) { /* the receive was matched otherwise, or has ended: see asks_lost */
 		if (peer->want.asks_lost == 0)
 			return -EPROTO;
 		peer->want.asks_lost--;
@@ -173,8 +173,8 @@ void tern_want_end(struct tern_peer *peer)
 
 /* ---- sender ---- */
 
-/* Called when no send matches the peer's WANT for its receive `id`: queues a MISS (no
- * such send). -EPROTO: the peer has sent more WANTs than it may. */
+/* Called when no send of ours can answer the peer's WANT for its receive `id`: queues a
+ * MISS (no such send). -EPROTO: the peer has sent more WANTs than it may. */
 static int miss(struct tern_peer *peer, uint32_t id)
 {
 	if (peer->want.miss_count == TERN_WANTS_MAX)
@@ -236,7 +236,7 @@ int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)
 
 	if (!h->src)
 		return -EPROTO;
-	/* The EAGER or RTS takes the receive of this WANT (the peer asks for a send):
+	/* An EAGER or RTS of ours crossed this WANT on the wire, and takes its receive:
 	 * answer MISS (no such send). */
 	if (tern_send_crossed(peer, &triple))
 		return miss(peer, h->src);

@@ -12,13 +12,13 @@
  *          8      4  epoch of the connection: grows with each reconnect
  *         12      4  seq: of this message in its direction, over all epochs
  *         16      4  ack: last seq that the sender of this header has handled
- *         20      4  credit: messages the other side may have sent in all (cumulative)
+ *         20      4  credit: credits granted to the other end in all (cumulative)
  *         24      4  channel
  *         28      2  ext_bytes, a multiple of 8
  *         30      2  status, 0 or a negative errno
  *         32      8  key
  *         40      8  step
- *         48      8  bytes: of the tensor, or of the room
+ *         48      8  bytes: of the tensor, or of the receive buffer (POST, CTS)
  *         56      4  src: the sender's request id, 0 if none
  *         60      4  dst: the receiver's request id, 0 if none
  *
@@ -68,12 +68,12 @@ enum tern_message_type {
 	/* Either end: its request `src` is cancelled. */
 	TERN_MSG_CANCEL = 9,
 	TERN_MSG_CANCEL_ACK = 10,
-	/* Sender, after a WANT: no send of the triple waits for a credit. */
+	/* Sender, after a WANT: none of its sends that wait can answer this WANT. */
 	TERN_MSG_MISS = 11,
 	TERN_MSG_PING = 12,
 	TERN_MSG_FIN = 13, /* goodbye: its sender ends the session */
 	/* Either end, on a new link: the present region of its request `src`. Without a
-	 * region: the memory of the request can no longer be read. */
+	 * region: on this link, the memory of the request cannot be read. */
 	TERN_MSG_RENEW = 14,
 	/* receiver: one send of this triple may go without a credit; want.c */
 	TERN_MSG_WANT = 15,
@@ -86,12 +86,15 @@ enum tern_message_flags {
 	TERN_FLAG_REGION = 1 << 0,
 	TERN_FLAG_NAME = 1 << 1,
 	TERN_FLAG_REPLY = 1 << 2, /* PING, and DONE of a rail: the message is an answer */
-	/* CANCEL, CANCEL_ACK, RENEW: the request is a receive, not a send. */
+	/* CANCEL, CANCEL_ACK, RENEW: the request that the message names is a receive, not
+	 * a send. */
 	TERN_FLAG_RECV = 1 << 3,
-	/* Sends wait for credits: the receiver should grant more. */
+	/* The end that sends this message has sends that wait for credits, so the other
+	 * end should grant more. */
 	TERN_FLAG_STARVED = 1 << 4,
 	TERN_FLAG_RAIL = 1 << 5, /* DONE that was sent on a rail: see rail.c */
-	/* A receive whose WANT was answered by MISS (no such send) waits for a HAVE. */
+	/* The end that sends this message has a receive whose WANT was answered by MISS
+	 * (no such send), and which waits for a HAVE. */
 	TERN_FLAG_MISSED = 1 << 6,
 	/* With REGION: the region has 48 bytes instead of 32. Set by the encoder. */
 	TERN_FLAG_WIDE = 1 << 7,
@@ -187,8 +190,8 @@ struct tern_hello {
 #define TERN_HELLO_BYTES 160u
 
 void tern_hello_encode(const struct tern_hello *hello, void *message);
-/* -EPROTO: not a HELLO; -EPROTONOSUPPORT: another version; -EILSEQ: the sender has the
- * other byte order. */
+/* -EPROTO: not a HELLO, or malformed; -EPROTONOSUPPORT: another version; -EILSEQ: the
+ * sender has the other byte order. */
 int tern_hello_decode(const void *message, size_t bytes, struct tern_hello *out);
 #define TERN_HELLO_MESSAGE_BYTES (TERN_HEADER_BYTES + TERN_HELLO_BYTES)
 

@@ -43,9 +43,9 @@ static bool is_apart(const struct tern_xfer *x)
 	return tern_is_bulk(x->peer, x->buf.bytes) && any_is_up(x->peer);
 }
 
-/* True if the send uses the main link only. This is so if its puts are sent again, since
- * they must be in order with its DONE. It is also so if the tensor is not bulk, on
- * fabrics where bulk tensors use rails only. */
+/* True if the puts of x use the main link only. This is so if they are repeated before
+ * the DONE of x is sent again, since they must arrive before it. It is also so if the
+ * tensor is not bulk, on fabrics where bulk tensors use rails only. */
 static bool only_main(const struct tern_xfer *x, bool apart)
 {
 	return x->state != TERN_XFER_WRITING || (x->peer->rails.bulk_bytes && !apart);
@@ -123,8 +123,8 @@ void tern_write_sort(struct tern_peer *peer)
 		tern_write_queue(tern_list_entry(n, struct tern_xfer, queue));
 }
 
-/* Issues the put of one chunk. If the tensor is bulk (on rails only), the chunk is
- * larger, since no message waits for it. */
+/* Issues the put of one chunk. If the tensor is bulk and goes over rails only, the chunk
+ * is larger, since no message waits behind it. */
 static int put_chunk(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -195,7 +195,8 @@ static bool is_over(const struct tern_xfer *x)
 	return x->cancelled || x->stage.status;
 }
 
-/* True if the next put must wait until the peer has announced its region again. */
+/* True if the next put must wait until the peer has announced the region of its buffer
+ * again, after a reconnect. */
 static bool lacks_region(const struct tern_xfer *x)
 {
 	return x->stale && x->issued < x->buf.bytes && !is_over(x);
@@ -210,8 +211,9 @@ int tern_write_again(struct tern_xfer *x)
 	return r == -EINPROGRESS ? -EAGAIN : r;
 }
 
-/* Issues the next put of a send. -EAGAIN: no room; -EINPROGRESS: the send waits for a
- * confirmation of its rails, for the peer's region, or for a staging slot. */
+/* Issues the next put of a send. 0: issued, or the send is FINISHING; -EAGAIN: no room;
+ * -EINPROGRESS: the send waits for a confirmation of its rails, for the peer's region, or
+ * for a staging slot. */
 static int write_chunk(struct tern_xfer *x)
 {
 	int r = 0;
@@ -237,7 +239,8 @@ static void pump_list(struct tern_list *writing)
 		int r = write_chunk(x);
 
 		if (x->state != TERN_XFER_WRITING || r == -EINPROGRESS)
-			/* The transfer waits for something else than room for puts. */
+			/* x has no puts to issue any more, or waits for something other
+			 * than room for puts. */
 			continue;
 		if (r < 0 || (x->flags & TERN_URGENT))
 			tern_list_push_front(writing, n);

@@ -31,10 +31,10 @@ struct tern_channel {
  *
  *     both     any -> FLUSHING -> ENDED
  *
- * LANDING: the received bytes are being copied to GPU memory. FLUSHING: the transfer has
- * failed or was cancelled, but the peer may still write bytes, or a copy from or to GPU
- * memory is in progress. A receive that is HELD has ended; the caller reads the sender's
- * memory in place.
+ * LANDING: the received bytes are being copied to GPU memory. FLUSHING: the status of the
+ * transfer is decided, but bytes of the peer are just being written into its memory, or a
+ * copy from or to GPU memory is in progress. A receive that is HELD has ended; the caller
+ * reads the sender's memory in place.
  */
 enum tern_xfer_state {
 	TERN_XFER_QUEUED,     /* send: not announced yet */
@@ -101,19 +101,23 @@ static inline bool tern_stage_is_idle(const struct tern_stage *stage)
 }
 
 struct tern_xfer {
-	/* Node in peer->xfers; after the end perhaps in a list `held`. */
+	/* Node in peer->xfers. After the end, node in a list `held` if the caller must
+	 * still call tern_release(). */
 	struct tern_list all;
-	struct tern_list queue; /* node in the list in which the transfer waits, if any */
-	/* Node in peer->renewals: its region is to be announced again. */
+	struct tern_list queue; /* node in the list in which it waits (pump.c), if any */
+	/* Node in peer->renewals, while the transfer's region is to be announced
+	 * again. */
 	struct tern_list renewal;
-	/* Send: node in the map peer->theirs, under `remote_id`. */
+	/* Send that writes into the buffer of the peer's receive `remote_id`: node in the
+	 * map peer->theirs. */
 	struct tern_map_node theirs;
 	struct tern_match_node node;
 	struct tern_channel *channel;
-	/* NULL: the peer has ended, and the caller still holds the data */
+	/* NULL: the peer has ended, and the caller still holds what was received. */
 	struct tern_peer *peer;
 	struct tern_rdv *rdv;
-	/* State HELD of a receive: port through which the peer's memory is read in place. */
+	/* Receive in state HELD: port through which the peer's memory is read in
+	 * place. */
 	struct tern_port *port;
 	struct tern_buf buf; /* send: the data; receive: the buffer to fill */
 	/* Our own memory region while `exposed` is set, else a region of the peer. */
@@ -123,7 +127,7 @@ struct tern_xfer {
 	/* Receive: record of the RTS or EAGER that it was matched with. */
 	struct tern_record *record;
 	struct tern_name name;
-	uint64_t issued; /* send: bytes for which puts were issued in this epoch */
+	uint64_t issued; /* send: bytes for which puts were issued on this link */
 	uint32_t id, remote_id, done_seq, puts_out;
 	struct tern_stage stage;
 	/* Receive with ALLOC or PEEK: pool that `buf` was taken from. */
@@ -131,8 +135,9 @@ struct tern_xfer {
 	int result;    /* final status, if it is already decided */
 	uint8_t state; /* enum tern_xfer_state */
 	uint8_t flags; /* enum tern_req_flags */
-	uint8_t rail;  /* number of the next rail to use */
-	/* Bit sets of rails: used for puts, asked to confirm these, have confirmed. */
+	uint8_t rail;  /* send: the next rail to use is this modulo TERN_RAILS_MAX */
+	/* Send: bit sets of the rails that carried its puts, of those that were asked to
+	 * confirm these puts, and of those that have confirmed. */
 	uint16_t rails_used, rails_asked, rails_confirmed;
 	bool is_send, exposed, cancelled, cancel_told, acked;
 	uint8_t ask; /* receive: enum tern_ask */
@@ -172,8 +177,8 @@ struct tern_record {
 	/* RTS, POST: node in the map peer->theirs, under `src`. */
 	struct tern_map_node theirs;
 	struct tern_peer *peer;
-	/* The receive that the message was matched with. That receive's `record` is this
-	 * one. */
+	/* The receive that the message was matched with, whose `record` is this one;
+	 * NULL: none. */
 	struct tern_xfer *xfer;
 	unsigned char *payload; /* memory for the data of one EAGER */
 	struct tern_shape shape;
@@ -189,9 +194,9 @@ struct tern_record {
 	int16_t status; /* status that the answer carries */
 };
 
-/* Kinds of keys in peer->theirs, which finds things by the id of a request of the peer.
- * One request of the peer can have two entries: the record of its message and, if it is a
- * receive, our send that writes into its buffer. */
+/* Kinds of keys in peer->theirs, which finds records and sends by the id of a request of
+ * the peer. One request of the peer can have two entries: the record of its message and,
+ * if it is a receive, our send that writes into its buffer. */
 enum tern_theirs { TERN_THEIR_SEND, TERN_THEIR_RECV, TERN_WRITES_INTO };
 static inline uint64_t tern_theirs_key(enum tern_theirs what, uint32_t id)
 {
@@ -220,10 +225,12 @@ static inline void tern_xfer_enter(struct tern_xfer *x, enum tern_xfer_state nex
 		x->peer->landing_count++;
 	x->state = (uint8_t)next;
 }
-/* Lets the peer access the transfer's memory, and sets x->region. */
+/* Lets the peer access the transfer's memory, and sets x->region; does nothing if the
+ * peer has access already. Returns 0 or the error of the fabric's expose(). */
 int tern_xfer_expose(struct tern_xfer *x, enum tern_access access);
-/* Ends the peer's access to our region of x. -EINPROGRESS: the peer may still access the
- * memory; x is FLUSHING now, and ends with `status` later. */
+/* Ends the peer's access to our region of x, if it has any. 0: done. -EINPROGRESS: bytes
+ * of the peer are just being written into the memory; x is FLUSHING now, and ends with
+ * `status` when that is over. */
 int tern_xfer_withdraw(struct tern_xfer *x, int status);
 void tern_xfer_log_clash(const struct tern_xfer *x, const struct tern_name *theirs);
 /* True, with a log line, if both halves of the rendezvous have names and these differ. */
@@ -235,7 +242,8 @@ static inline bool tern_xfer_clashes(
 	tern_xfer_log_clash(x, theirs);
 	return true;
 }
-/* Ends the peer's access to the memory, then ends the transfer. */
+/* Ends the peer's access to the memory, then ends the transfer: at once, or when nothing
+ * is being written or copied any more. */
 void tern_xfer_end(struct tern_xfer *x, int status);
 /* Ends the transfer. Call it only when neither the peer nor a copy accesses its
  * memory. */
@@ -260,11 +268,13 @@ void tern_xfer_write_into(struct tern_xfer *x, uint32_t id);
 struct tern_xfer *tern_xfer_by_their_id(struct tern_peer *peer, uint32_t id);
 
 /* Functions that pump.c defines: */
-/* Queues x, whose next message is sent after those of the transfers already queued. */
+/* Queues x in `pending`: its next message is sent after those of the transfers that are
+ * queued there already, now or when there is room. */
 void tern_xfer_pend(struct tern_xfer *x);
-/* Queues x, whose first message needs a credit, behind the sends that wait for credits:
- * what tern_xfer_pend() does, in fewer steps. False: no send waits, or other messages
- * wait. */
+/* Queues the send x, whose first message needs a credit, behind the sends that wait for
+ * credits: as tern_xfer_pend() would do, but in fewer steps. False: x was not queued,
+ * since no other send waits for a credit, transfers wait in `pending`, or there is no
+ * room or no link. */
 bool tern_pump_join_starved(struct tern_xfer *x);
 void tern_peer_pump_now(struct tern_peer *peer);
 /* Continues everything of this peer that can proceed now: messages, answers, puts,
@@ -308,13 +318,15 @@ static inline unsigned char *tern_record_payload(const struct tern_record *recor
 /* Functions that send.c defines: */
 void tern_send_begin(struct tern_xfer *x);
 bool tern_send_readable(struct tern_xfer *x);
-/* Sends the next message of a send. -EAGAIN: no room now; -ENOBUFS: it needs a credit. */
+/* Sends the next message of a send. -EAGAIN: no room now; -ENOBUFS: the message needs a
+ * credit, and there is none. */
 int tern_send_advance(struct tern_xfer *x);
 void tern_send_cancel(struct tern_xfer *x);
 void tern_send_acked(struct tern_peer *peer);
 void tern_send_forget_sent(struct tern_peer *peer, uint32_t ack);
-/* True if a POST or WANT of this triple crossed an EAGER or RTS of ours on the wire. Each
- * such message cancels one POST or WANT, so it is removed from those that may cross. */
+/* Called when a POST or WANT of the peer has arrived. True: it crossed an EAGER or RTS of
+ * ours of this triple on the wire. That EAGER or RTS is forgotten, since it cancels only
+ * one POST or WANT. */
 bool tern_send_crossed(struct tern_peer *peer, const struct tern_triple *triple);
 void tern_send_lost(struct tern_xfer *x);
 int tern_send_on_post(struct tern_peer *peer, const struct tern_header *header);
@@ -324,17 +336,17 @@ int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *header);
 /* Functions that write.c defines: */
 /* Queues a send in state WRITING, whose puts the pump issues. */
 void tern_write_queue(struct tern_xfer *x);
-/* Issues the puts of all queued sends, one chunk of each in turn, until there is no
- * room. */
+/* Issues the puts of all sends in the lists pump.writing, one chunk of each send in turn,
+ * until there is no room. */
 void tern_write_pump(struct tern_peer *peer);
 /* Distributes the queued sends over the two lists pump.writing again, after a link or
  * rail has come up. */
 void tern_write_sort(struct tern_peer *peer);
-/* Issues all puts of a send again, before its DONE is sent again. -EAGAIN: no room, or it
- * waits for the peer's region or for a staging slot; other errors: the GPU cannot deliver
- * the data any more. */
+/* Issues all puts of a send again, before its DONE is sent again. -EAGAIN: no room, or
+ * the send waits for the peer's region or for a staging slot; other errors: the GPU
+ * cannot deliver the data any more. */
 int tern_write_again(struct tern_xfer *x);
-/* Called when a rail has confirmed its puts. */
+/* Called when a rail has confirmed the puts of the send x. */
 void tern_write_settled(struct tern_xfer *x);
 
 /* Functions that recv.c defines: */
@@ -345,35 +357,36 @@ void tern_recv_lost(struct tern_xfer *x);
 int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *header);
 int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *header);
 int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *header);
-/* Called when all bytes of a receive are on the GPU (status 0), or when the copy has
- * failed. */
+/* Called when all bytes of a staged receive, or of one from lent GPU memory, are in the
+ * receive's memory (status 0), or when a copy has failed. */
 void tern_recv_landed(struct tern_xfer *x, int status);
 void tern_xfer_release(struct tern_xfer *x);
-/* Retries receives that wait for their pool (rdv->hungry). */
+/* Lets the receives that wait for their pool (rdv->hungry) try to take a buffer again. */
 void tern_rdv_feed(struct tern_rdv *rdv);
 
 /* Functions that want.c defines: */
-/* Called when no message for the receive x has arrived: x may send a WANT. */
+/* Called when no message for the receive x has arrived: queues x in `unasked`, from where
+ * it sends a WANT if the peer's sends lack credits. */
 void tern_want_later(struct tern_xfer *x);
-void tern_want_pump(struct tern_peer *peer); /* Sends the WANTs that may be sent now. */
+void tern_want_pump(struct tern_peer *peer); /* sends the WANTs that may be sent now */
 /* Removes the receive x from the matching table. The next receive of the same triple
  * (channel, key, step) may send a WANT then. */
 void tern_want_leave(struct tern_xfer *x);
-/* Called when the peer will answer no WANT any more. */
+/* Called when the peer is DOWN, and so will answer no WANT any more. */
 void tern_want_end(struct tern_peer *peer);
-/* Returns our receive `id`, and marks its WANT as answered. NULL: it has sent no WANT, or
- * does not exist. */
+/* Returns our receive `id`, and marks its WANT as answered. NULL: the receive does not
+ * exist, or has no unanswered WANT. */
 struct tern_xfer *tern_want_answered(struct tern_peer *peer, uint32_t id);
 /* Sends the MISS messages that are due. -EAGAIN: no room. */
 int tern_want_say_misses(struct tern_peer *peer);
-/* Sends HAVE for the send x, which has no credit, if the peer waits for one; -EAGAIN: no
- * room. */
+/* Called when the send x begins to wait for a credit: sends HAVE, if a receive of the
+ * peer may wait for one. 0: sent, or not needed; -EAGAIN: no room. */
 int tern_want_say_have(struct tern_xfer *x);
-/* Called with each received header while `watching` is set: ends that state if no receive
- * of the peer waits for a HAVE any more. */
+/* Called with each received header while `watching` is set: clears it if no receive of
+ * the peer waits for a HAVE any more. */
 void tern_want_watch(struct tern_peer *peer, const struct tern_header *header);
-/* Called when a send that a WANT asked for has ended without a message: the WANT is
- * answered by MISS (no such send). */
+/* Called when the send x, which a WANT asked for, has ended without a message: the WANT
+ * is answered by MISS (no such send). */
 void tern_want_withdraw(struct tern_xfer *x);
 int tern_want_on_want(struct tern_peer *peer, const struct tern_header *header);
 int tern_want_on_have(struct tern_peer *peer, const struct tern_header *header);

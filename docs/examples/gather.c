@@ -6,12 +6,13 @@
  *     gather ADDRESS SENDERS VECTORS     tcp://127.0.0.1:0 4 100
  *
  * - The process has one domain and one pool, which all threads use.
- * - Each thread has a context of its own: nothing in a context locks.
+ * - Each thread has a context of its own, since a context takes no locks.
  * - The gatherer sleeps in poll(2) on its context's descriptor and on a signalfd, like a
  *   program that also waits for other events. Ctrl-C ends it in order.
- * - Memory comes from the pool: nothing is registered on the way. When the pool is full,
- *   a sender waits until one of its sends has ended.
- * - Each failure is a status; the first one ends the program, with exit code 1.
+ * - Memory comes from the pool, so no memory is registered while vectors are sent. When
+ *   the pool is full, a sender waits until another thread gives a buffer back.
+ * - Each function reports a failure by a status. The first failure ends the program, with
+ *   exit code 1.
  *
  * Build it: cc gather.c $(pkg-config --cflags --libs tern) -pthread -o gather
  */
@@ -32,7 +33,7 @@
 #define ELEMENTS    4096u
 #define SENDERS_MAX 64u
 #define VECTORS_MAX 1000000u
-#define WINDOW      8u /* requests that each thread has under way */
+#define WINDOW      8u /* requests that each sender, and each source, has in flight */
 #define CHANNEL     1u
 
 static struct tern_domain *domain;
@@ -53,7 +54,7 @@ static int fail(const char *what, int status)
 	return status;
 }
 
-/* The library's lines, from any thread. */
+/* The log function: prints a line of the library. Any thread may call it. */
 static void log_line(enum tern_log_level level, const char *text, void *arg)
 {
 	(void)arg;
@@ -69,7 +70,8 @@ struct sender {
 	struct tern_channel *channel;
 	unsigned number;
 	bool down;
-	/* Requests do not move while they are posted, and keep their buffers. */
+	/* A posted request must stay in place, so the requests are kept here. bufs[i] is
+	 * the buffer of reqs[i]; mem NULL: it is not posted. */
 	struct tern_req reqs[WINDOW];
 	struct tern_buf bufs[WINDOW];
 };
@@ -86,7 +88,8 @@ static void sender_event(
 	fail("the gatherer", status);
 }
 
-/* Waits for the request and gives its buffer back; 0 too if it was never posted. */
+/* Waits until request i has ended, and gives its buffer back. Returns the status of the
+ * request; 0 also if it was not posted. */
 static int finish(struct sender *s, unsigned i)
 {
 	int status = 0;
@@ -97,7 +100,8 @@ static int finish(struct sender *s, unsigned i)
 	return status;
 }
 
-/* The pool is shared: until one of this thread's own sends has ended, or another's. */
+/* Takes a buffer from the pool, which all threads share. While the pool is full, tries
+ * again every millisecond or sooner, until another thread has given a buffer back. */
 static int take_buffer(struct sender *s, struct tern_buf *buf)
 {
 	int status = tern_pool_get(pool, ELEMENTS * sizeof(float), buf);
@@ -123,7 +127,7 @@ static int send_one(struct sender *s, unsigned i, unsigned number)
 	tensor.buf = s->bufs[i];
 	status = tern_send(s->channel, &s->reqs[i], tern_key("vector"), number, &tensor,
 		"vector", 0);
-	if (status) /* not taken, so there is nothing to wait for */
+	if (status) /* the request was not taken, so it will never end */
 		tern_pool_put(pool, &s->bufs[i]);
 	return status;
 }
@@ -145,7 +149,8 @@ static int send_all(struct sender *s)
 	return status;
 }
 
-/* Sends that are still posted when this ends are cancelled in finish(). */
+/* The thread of one sender. send_all() waits for every send, so no request is posted any
+ * more when the context is freed. */
 static void *sender_main(void *arg)
 {
 	struct sender *s = arg;
@@ -166,7 +171,7 @@ static void *sender_main(void *arg)
 		tern_peer_close(s->peer);
 	while (status == 0 && !s->down && !atomic_load(&failure))
 		tern_wait_any(s->ctx, SECOND / 10);
-	tern_context_free(s->ctx); /* and the peer with it */
+	tern_context_free(s->ctx); /* frees the peer, too */
 	return NULL;
 }
 
@@ -195,8 +200,9 @@ static int receive_next(struct source *s, struct tern_req *req)
 		TERN_RECV_PEEK);
 }
 
-/* In tern_progress(). What was received is in the sender's memory or in the pool's: it is
- * read, given back, and the request is used again. */
+/* Called in tern_progress() when a receive has ended. The vector is in the sender's
+ * memory or in a buffer of the pool: adds it to the sum, gives the memory back, and posts
+ * the request again. */
 static void received(struct tern_req *req)
 {
 	struct source *s = req->arg;
@@ -243,7 +249,9 @@ static void accepted(struct tern_peer *peer, void *arg)
 	fail(tern_peer_name(peer), status);
 }
 
-/* All that can move, then sleep until something can, or a signal came. */
+/* Loop of the gatherer, until all senders have gone or something has failed: makes all
+ * progress that is possible, then sleeps until the context has an event or a signal
+ * comes. */
 static void gather(struct tern_context *ctx, int signals)
 {
 	struct pollfd fds[] = {
@@ -261,7 +269,8 @@ static void gather(struct tern_context *ctx, int signals)
 		status = tern_arm(ctx);
 		if (status == -EAGAIN)
 			continue;
-		/* With a limit, since a thread that fails wakes nobody. */
+		/* poll() has a limit of 100 ms, since a sender thread that fails does not
+		 * wake this thread. */
 		if (fail("sleep", status) == 0 && poll(fds, 2, 100) > 0 && fds[1].revents)
 			fail("asked to end", -ECANCELED);
 	}
@@ -294,7 +303,8 @@ static void run(struct tern_context **ctx, struct tern_listener **listener, int 
 		started++;
 	}
 	gather(*ctx, signals);
-	/* After a failure senders may wait for this end: it is cut, which ends them. */
+	/* After a failure, senders may still wait for the gatherer. Freeing its context
+	 * cuts their connections, and so ends their waits. */
 	if (atomic_load(&failure)) {
 		tern_listener_free(*listener);
 		tern_context_free(*ctx);
@@ -318,7 +328,7 @@ static unsigned number(const char *text, unsigned most)
 
 int main(int argc, char **argv)
 {
-	/* Small on purpose: senders find it full now and then. */
+	/* The pool is small on purpose, so that it is sometimes full. */
 	struct tern_pool_opts pool_opts = {.slab_bytes = 1 << 20};
 	struct tern_listener *listener = NULL;
 	struct tern_context *ctx = NULL;
@@ -344,7 +354,7 @@ int main(int argc, char **argv)
 		snprintf(address, sizeof(address), "%s", tern_listener_address(listener));
 		run(&ctx, &listener, signals);
 	}
-	/* In the order in which they need each other. */
+	/* Each of these uses the ones that are freed after it. */
 	tern_listener_free(listener);
 	tern_context_free(ctx);
 	tern_pool_free(pool);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One tensor from one process to another.
+ * Sends one tensor from one process to another.
  *
  *     ping receive tcp://127.0.0.1:0      prints the address it listens at, and waits
  *     ping send ADDRESS                   sends 3 x 4 floats there
@@ -59,8 +59,8 @@ int main(int argc, char **argv)
 	}
 	must("domain", tern_domain_new(NULL, &domain));
 	must("context", tern_context_new(domain, NULL, &ctx));
-	/* Memory is registered once; after that, nothing on the way copies or
-	 * allocates. */
+	/* The memory is registered once, here; a program that sends many tensors does not
+	 * register it again. */
 	must("memory", tern_mem_wrap(domain, x, sizeof(x), &tensor.buf.mem));
 	tensor.buf.bytes = sizeof(x);
 	if (sends) {
@@ -87,7 +87,7 @@ int main(int argc, char **argv)
 			tern_dtype_name(req.shape.dtype), (int)req.shape.dims[0],
 			(int)req.shape.dims[1], (double)x[0], (double)x[11]);
 
-	/* Both say goodbye: what is still on its way is waited for. */
+	/* Both ends close. The event DOWN comes when everything sent has arrived. */
 	tern_peer_close(peer);
 	while (!gone)
 		tern_wait_any(ctx, SECOND);

@@ -60,9 +60,9 @@ enum tern_peer_event {
 	/* The peer is silent, or its connection was lost and is being restored. */
 	TERN_PEER_SUSPECT,
 	TERN_PEER_RECOVERED, /* the peer answers again; no data was lost */
-	/* The connection has ended for good, or could not be made. All requests of the
-	 * peer have ended with `status`, except sends whose data the peer still reads in
-	 * place. */
+	/* The connection has ended for good, or could not be made. Every request that was
+	 * still posted has ended with `status` (-ESHUTDOWN if that is 0), except sends
+	 * whose data the peer still reads in place. */
 	TERN_PEER_DOWN,
 };
 
@@ -121,7 +121,10 @@ struct tern_peer_opts {
  *
  * - -EINVAL: malformed address or empty secret;
  * - -ENOTSUP: a secret is set, but this library was built without OpenSSL;
- * - -EADDRINUSE, -EADDRNOTAVAIL, -EACCES: the system's error.
+ * - -ENODEV: the fabric is not available on this machine;
+ * - -ENODATA: no host has this name; -ENONET: the name cannot be looked up now;
+ * - -EADDRINUSE, -EADDRNOTAVAIL, -EACCES and the like: the system's error;
+ * - -E2BIG: as tern_domain_new(); -ENOMEM.
  *
  * A host name is looked up inside this call, which blocks until the answer comes.
  */
@@ -141,10 +144,10 @@ static inline int tern_listen(struct tern_context *ctx, const char *address,
  * tern_listener_free(). */
 TERN_API const char *tern_listener_address(const struct tern_listener *listener);
 
-/* From now on accept() is not called: whoever connects is refused with -ECONNREFUSED, and
- * so tries again until its connect_ns has passed. Unlike tern_listener_free(), this lets
- * accepted peers come back when their connection was lost. For a program that is ending,
- * whose successor will listen at the same address. */
+/* From now on accept() is not called: a new peer is refused with -ECONNREFUSED, and so
+ * tries again until its connect_ns has passed. Unlike tern_listener_free(), this lets
+ * accepted peers come back when their connection was lost. It is meant for a program that
+ * is ending, and whose successor will listen at the same address. */
 TERN_API void tern_listener_refuse_new(struct tern_listener *listener);
 
 /* Stops listening. Accepted peers stay; connections still in their handshake are cut.
@@ -156,7 +159,7 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * repeated until the context's connect_ns has passed. Then the peer goes DOWN with the
  * cause of the last failure:
  *
- * - -ECONNREFUSED, -ETIMEDOUT;
+ * - -ECONNREFUSED, -ETIMEDOUT, -EHOSTUNREACH and the like;
  * - -ENODATA: no host has this name;
  * - -ENONET: the name cannot be looked up now;
  * - -EPROTO: the remote program is not a Tern peer;
@@ -165,15 +168,16 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * - -EACCES: the secrets differ;
  * - -ENOMEM: the remote process has no memory for another peer.
  *
- * The peer goes DOWN immediately, without a retry, for -ENODATA, -EPROTO,
- * -EPROTONOSUPPORT, -EILSEQ and -EACCES, since a retry cannot succeed.
+ * After -ENODATA, -EPROTO, -EPROTONOSUPPORT, -EILSEQ or -EACCES, a retry of the same
+ * address cannot succeed: the next address of a list is tried, and after the last one
+ * the peer goes DOWN immediately.
  *
  * Returns 0 or
  *
  * - -EINVAL: malformed address or empty secret;
  * - -ENOTSUP: a secret is set, but this library was built without OpenSSL;
  * - -ENODEV: the fabric is not available on this machine;
- * - -E2BIG: more than eight addresses;
+ * - -E2BIG: more than eight addresses, or as tern_domain_new();
  * - -ENOMEM.
  *
  * The call does not block for numeric addresses and for names in /etc/hosts. Any other
@@ -182,11 +186,12 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * that call for seconds; if that matters, look up names on a thread of your own.
  *
  * `address` may be a list, "verbs://10.1.0.7:5000+tcp://10.0.0.7:5000". The addresses are
- * tried in this order. A connection that is lost later may be restored on its present
- * address or on a later one of the list; requests continue. "auto://HOST:PORT" stands for
- * such a list: shm if HOST is this host, verbs, tcp. (A peer that was reached by shm
- * stays on shm: if that connection ends, the remote process has ended too.) The rails of
- * a connection (rail_count) use the addresses of its fabric in turn.
+ * tried in this order. A connection that is lost later may be restored on the address at
+ * which it was first made, or on a later one of the list; requests continue.
+ * "auto://HOST:PORT" stands for such a list: shm if HOST is this host, verbs, tcp. (A
+ * peer that was reached by shm stays on shm: if that connection ends, the remote process
+ * has ended too.) The rails of a connection (rail_count) use the addresses of its fabric
+ * in turn.
  */
 TERN_API int tern_connect_sized(struct tern_context *ctx, const char *address,
 	const struct tern_peer_opts *opts, size_t opts_bytes, struct tern_peer **out);
@@ -196,9 +201,9 @@ static inline int tern_connect(struct tern_context *ctx, const char *address,
 	return tern_connect_sized(ctx, address, opts, sizeof(*opts), out);
 }
 
-/* Replaces all options, including the copied name; NULL: none. The new options apply from
- * the next event on. Receives that have already taken buffers from the former pool keep
- * using that pool. -E2BIG: as tern_domain_new(). */
+/* Replaces all options except `secret`; opts NULL: none. The new options apply from the
+ * next event on. Receives that have already taken buffers from the former pool keep using
+ * that pool. -E2BIG: as tern_domain_new(). */
 TERN_API int tern_peer_set_opts_sized(
 	struct tern_peer *peer, const struct tern_peer_opts *opts, size_t opts_bytes);
 static inline int tern_peer_set_opts(
@@ -266,9 +271,9 @@ struct tern_tensor {
 
 enum tern_req_flags {
 	TERN_RECV_ALLOC = 1 << 0, /* receive into a buffer of tern_peer_opts.pool */
-	/* Read the tensor in place, in the sender's memory, where the fabric can do that;
-	 * elsewhere receive as with TERN_RECV_ALLOC. tern_req.peeked says which of the
-	 * two happened. */
+	/* Receive: read the tensor in place, in the sender's memory, if the fabric can do
+	 * that; otherwise receive as with TERN_RECV_ALLOC. tern_req.peeked says which of
+	 * the two happened. */
 	TERN_RECV_PEEK = 1 << 1,
 	/* Send this tensor before other large tensors to the same peer, on fabrics that
 	 * write into the receiver's memory (tcp, verbs); no effect on shm. */
@@ -293,13 +298,13 @@ struct tern_req {
 	struct tern_shape shape;
 	uint64_t bytes; /* size of the tensor that was sent, also with -EMSGSIZE */
 	/* Receive: address of the tensor's first byte for the CPU, also with ALLOC and
-	 * PEEK. NULL if the tensor is in GPU memory: then see `buf`, or the room that was
-	 * posted. */
+	 * PEEK. NULL if the tensor is in GPU memory: then see `buf`, or the buffer that
+	 * was passed to tern_recv(). */
 	const void *data;
 	/* Receive with ALLOC: the buffer that holds the tensor. The caller owns it until
 	 * tern_release(). */
 	struct tern_buf buf;
-	bool peeked; /* `data` points into the sender's memory: release it soon */
+	bool peeked; /* `data` is in the sender's memory: call tern_release() soon */
 
 	/* Private to the library; the space is larger than this version needs. `posted`
 	 * is TERN_REQ_POSTED from the first time that the request is posted, also after
@@ -318,23 +323,27 @@ TERN_API uint64_t tern_key(const char *name);
  * Sends `tensor` under (key, step).
  *
  * The tensor's buffer must stay unchanged until the request has ended. The request of a
- * small tensor ends when the bytes have left, that of a larger one when the peer has the
- * bytes. If the peer reads the tensor in place (TERN_RECV_PEEK), the request ends only
- * when the peer has released the tensor or the peer's process has ended: no cancel, close
- * or dead_ns ends such a send earlier.
+ * small tensor ends when the library has copied or sent the bytes, that of a larger one
+ * when the peer has the bytes. If the peer reads the tensor in place (TERN_RECV_PEEK),
+ * the request ends only when the peer has released the tensor or the peer's process has
+ * ended: no cancel, close or dead_ns ends such a send earlier.
  *
  * `name` may be NULL or have 1 to 255 bytes of any kind; it is read in this call only. If
  * both the send and the receive have a name, the names are compared when the two requests
  * are matched. If they differ, both requests end with -EEXIST and a log line shows both
- * names (of long names the last 47 bytes); a small send may have ended with 0 before.
+ * names (of a name of more than 47 bytes, "..." and the last 44 bytes); a small send may
+ * have ended with 0 before.
  *
  * Statuses of the request:
  *
  * - 0: sent;
  * - -EMSGSIZE: the receiver's buffer is too small. Both ends get this status, except a
  *   small send, which may have ended with 0 before;
- * - -EEXIST: the names differ; -ECANCELED;
- * - the status of the peer that went down (-ECONNRESET, -ETIMEDOUT, ...);
+ * - -EEXIST: the names differ;
+ * - -ECANCELED: tern_cancel() was called at either end, or the peer or the context was
+ *   freed at this end;
+ * - the status of the peer that went down (-ECONNRESET, -ETIMEDOUT, ...), or -ESHUTDOWN
+ *   if the peer closed in an orderly way;
  * - for GPU memory, -EIO, -ENOTRECOVERABLE and the like: a copy from or to the GPU
  *   failed; the peer stays up;
  * - for GPU memory, -ENOBUFS: the transfer needs a bounce buffer, and the tensor is
@@ -349,7 +358,9 @@ TERN_API uint64_t tern_key(const char *name);
  *
  * - -EBUSY: the request is posted and has not ended, or holds a buffer or memory that
  *   must be released first;
- * - -EINVAL: shape and bytes disagree, or the buffer is outside its memory;
+ * - -EINVAL: shape and bytes disagree, the buffer is outside its memory, `name` is too
+ *   long or empty, or a flag is not one of this function;
+ * - -EOVERFLOW: req_bytes is smaller than the struct tern_req that this library needs;
  * - -ENOMEM, -ENOTRECOVERABLE, ...: for the first request on a GPU, the library's own
  *   buffers and streams could not be made.
  */
@@ -369,7 +380,8 @@ static inline int tern_send(struct tern_channel *channel, struct tern_req *req,
  * is ignored and may be NULL. Return values and statuses are those of tern_send(), and
  * also:
  *
- * - status -ENOBUFS: ALLOC, and the tensor is larger than the pool can ever hold;
+ * - status -ENOBUFS: the tensor needs a buffer from the pool, and is larger than a slab
+ *   of the pool; or PEEK could not read in place, and the peer's options have no pool;
  * - returns -EINVAL: ALLOC without a pool in the peer's options;
  * - returns -EACCES: the memory of `room` was wrapped read-only.
  */
@@ -391,9 +403,10 @@ static inline int tern_test(const struct tern_req *req)
 }
 
 /*
- * Asks for an early end of the request. It still ends once, through done(): with
- * -ECANCELED, or with the status that it reached first. A receive that was not matched is
- * removed; a transfer in progress ends with -ECANCELED at both ends.
+ * Asks for an early end of the request. The request still ends once, through done():
+ * with -ECANCELED, or with the status that it reached first. A receive that was not
+ * matched is removed. A transfer in progress is stopped if that is still possible, and
+ * then ends with -ECANCELED at both ends.
  */
 TERN_API void tern_cancel(struct tern_req *req);
 
@@ -411,12 +424,13 @@ TERN_API void tern_release(struct tern_req *req);
 struct tern_peer_stats {
 	uint64_t messages_sent, messages_received;
 	uint64_t bytes_sent, bytes_received; /* tensor data, in bytes */
-	/* Numbers of transfers: eager, by a put into the receiver's memory, by a get from
-	 * the sender's memory, read in place. */
+	/* Numbers of transfers, by how the bytes moved: in the first message; by a put
+	 * into the receiver's memory; by a get from the sender's memory; not at all,
+	 * since the receiver read them in place. */
 	uint64_t eager_count, put_count, get_count, peek_count;
 	uint64_t reconnect_count;
 	uint64_t credit_stall_count; /* sends that had to wait for a credit */
-	/* Receives that asked the peer for a send that has no credit. */
+	/* Messages by which receives asked the peer for a send that has no credit. */
 	uint64_t want_count;
 	/* Transfers of GPU memory that were copied through page-locked host memory. */
 	uint64_t staged_count;

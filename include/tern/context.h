@@ -53,7 +53,8 @@ struct tern_domain_opts {
  * Makes a domain. opts may be NULL.
  *
  * - -ENOSYS, -EPERM: TERN_TCP_URING was asked for, and the kernel refuses it;
- * - -ENOENT: the kernel does not have tcp_congestion;
+ * - -ENOENT: the kernel does not have, or does not allow, tcp_congestion;
+ * - -EINVAL: `verbs` is malformed;
  * - -E2BIG: the program sets an option that this older library does not have. Every
  *   function that takes options returns this;
  * - -ENOMEM.
@@ -145,22 +146,24 @@ struct tern_context_opts {
 	 * limit if another program now listens at the peer's address, accepts the
 	 * connection and sends nothing. */
 	uint64_t dead_ns;
-	/* Time within which a lost connection must be restored; 0: 500 ms. unreachable_ns
-	 * applies instead if the network path was lost. It also applies at the end that
-	 * dials, until that end learns that no program listens at the peer's address. */
+	/* Time within which a lost connection must be restored; 0: 500 ms. If
+	 * unreachable_ns is longer, it applies instead when the network path was lost,
+	 * and always at the end that dials, until that end learns that no program listens
+	 * at the peer's address. */
 	uint64_t reconnect_ns;
 	uint64_t connect_ns; /* time within which tern_connect() must succeed; 0: 5 s */
-	/* Tensors up to this size are sent eagerly: the bytes travel inside the first
-	 * message. 0: the fabric's default, which was chosen by measurement; over shm it
-	 * is lower for tensors in pools. */
+	/* Tensors up to this size (at most 64 KiB; the smaller value of the two ends) are
+	 * sent eagerly: the bytes travel inside the first message. 0: the fabric's
+	 * default, which was chosen by measurement; over shm it is lower for tensors in
+	 * pools. */
 	uint32_t eager_bytes;
 	/* Records (preallocated structures) that store messages for which no matching
 	 * request is posted yet. All peers share them, besides 16 that each peer has of
 	 * its own; 0: 4096. */
 	uint32_t record_count;
 	/* Connections (sockets) for each peer over which large tensors are spread, 1
-	 * to 8; 0: 1. Messages use the first of them; over tcp they have a further
-	 * connection of their own. */
+	 * to 8; 0: 1. Messages use the first of these connections; over tcp, messages
+	 * have a further connection of their own. */
 	uint32_t rail_count;
 	/* tcp: tensors of at least this size use connections of their own, so that
 	 * messages need not wait until the tensor is sent. These connections are opened
@@ -253,7 +256,7 @@ TERN_API struct tern_domain *tern_context_domain(struct tern_context *ctx);
  * calls tern_progress(), spins first and then sleeps. It is meant for threads with
  * nothing else to do.
  *
- * Returns the status of the request, or
+ * Returns the status of the request (-EINVAL: it was never posted), or
  *
  * - -ETIMEDOUT: the request has not ended and continues. Wait again, or call
  *   tern_cancel() and wait, before its memory is used for anything else;

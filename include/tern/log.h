@@ -28,8 +28,8 @@ extern "C" {
 #endif
 
 enum tern_log_level {
-	/* In a context's options: the level of the process. In tern_log_set():
-	 * TERN_LOG_WARN. */
+	/* In a context's options, this stands for the level of the process; in
+	 * tern_log_set(), for TERN_LOG_WARN. */
 	TERN_LOG_DEFAULT = 0,
 	TERN_LOG_NONE = 1,  /* nothing is logged */
 	TERN_LOG_ERROR = 2, /* failures that no returned status reports */

@@ -124,7 +124,8 @@ struct tern_pool_opts {
 	 * largest allocation; 0: 64 MiB. */
 	uint64_t slab_bytes;
 	uint64_t max_bytes; /* size up to which the pool may grow; 0: one slab */
-	/* Host memory: touch every page when its slab is made, not at the first use. */
+	/* Host memory: the pool touches every page when it makes the slab, so that the
+	 * first use of a buffer causes no page faults. */
 	bool prefault;
 	enum tern_mem_kind kind;
 	uint32_t cuda_device; /* TERN_MEM_CUDA: number of the device in this process */
@@ -158,8 +159,9 @@ TERN_API void tern_pool_free(struct tern_pool *pool);
 /*
  * Takes a buffer of `bytes` bytes, aligned to 64 bytes, in constant time. The first use
  * of memory for a buffer of 2 MiB or more takes longer, since its huge pages are made
- * then. 0 bytes are allowed and give an empty, valid buffer. -EAGAIN: the pool is full
- * now; -EMSGSIZE: the buffer would be larger than a slab. After an error *out is cleared.
+ * then. 0 bytes are allowed and give an empty, valid buffer. -EAGAIN: the pool has no
+ * free block of this size now, and cannot grow; -EMSGSIZE: the buffer would be larger
+ * than a slab. After an error *out is cleared.
  */
 TERN_API int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out);
 
