@@ -33,7 +33,7 @@
 /* At the end that dialled, the tick of an idle peer is later by 1/ASKED_LATER of the
  * interval. */
 #define ASKED_LATER 5u
-#define GROUP_PEERS 128u /* idle peers probed in one wake-up: about 1 ms of work */
+#define GROUP_PEERS 128u /* about as many idle peers are probed in one wake-up (1 ms) */
 /* The end that dialled closes its link when the peer's host has not answered for
  * 1/REDIAL_PART of unreachable_ns. */
 #define REDIAL_PART 4u
@@ -191,7 +191,9 @@ static bool lost_a_rail(struct tern_peer *peer)
 	return false;
 }
 
-/* Ends the peer or its link if the peer was silent for too long. True: that happened. */
+/* Ends the peer if its program was silent for dead_ns. Ends the peer or, at the end that
+ * dialled, only the main link if the peer's host does not answer. True: one of these
+ * happened. */
 static bool gave_up(struct tern_peer *peer)
 {
 	if (peer->alive.silent_ns >= peer->rdv->ctx->opts.dead_ns)

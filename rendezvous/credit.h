@@ -216,8 +216,8 @@ static inline void tern_credit_idle(struct tern_credit_rx *rx)
 	rx->starved = false;
 }
 
-/* True if new grants are worth a message of their own: half a window that no header has
- * carried yet, or any grant while the peer waits for one. */
+/* True if new grants are worth a message of their own: if no header has carried at least
+ * half a window of them yet, or any grant while the peer waits for one. */
 static inline bool tern_credit_worth_telling(const struct tern_credit_rx *rx)
 {
 	uint32_t enough = rx->waiting ? 1 : TERN_MAX(rx->window / 2, 1u);

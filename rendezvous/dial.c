@@ -14,7 +14,8 @@
 #include "base/sized.h"
 
 #define CANDIDATE_NS TERN_NS_PER_S
-/* Long enough for two SYNs: the kernel sends them at 0 s and 1 s. */
+/* Limit of an attempt of a lost session that has only one address: long enough for two
+ * SYNs, which the kernel sends at 0 s and 1 s. */
 #define ATTEMPT_NS       (2 * TERN_NS_PER_S)
 #define BACKOFF_FIRST_NS (2 * TERN_NS_PER_MS)
 #define BACKOFF_MAX_NS   (100 * TERN_NS_PER_MS)
@@ -30,7 +31,8 @@
 #define FRUITLESS_MAX 16u
 /* Number of links cut earlier than after LASTING_NS that count as one that lasted. */
 #define FRUITLESS_EARLY 16u
-#define FRUITLESS_MOVE  4u /* after this many fruitless links, another address is tried */
+/* After every 4 consecutive fruitless links, another address is tried. */
+#define FRUITLESS_MOVE 4u
 
 /* ---- addresses ---- */
 

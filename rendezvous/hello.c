@@ -350,9 +350,9 @@ static void abandon_others(struct tern_peer *peer)
 }
 
 /*
- * Checks the dialler's proof in step 1, before the session's old link is given up for the
- * new one. An attacker who recorded a step 1 can send it again, but its epoch has been
- * used by then.
+ * True if the dialler's proof in step 1 is right. This is checked before the session's
+ * old link is given up for the new one. An attacker who recorded a step 1 can send it
+ * again, but its epoch has been used by then.
  */
 static bool may_return(const struct tern_link *link, const struct tern_peer *peer)
 {
@@ -432,8 +432,8 @@ static void introduce(struct tern_link *link)
 	if (say_hello(link, 3, 0) < 0)
 		return;
 	if (!link->rail && peer->state == TERN_PEER_STATE_START) {
-		/* The acceptor may be up with this epoch, so a later link must use the
-		 * next one. */
+		/* The session may be UP with this epoch at the acceptor, so a later link
+		 * must use the next epoch. */
 		peer->epoch = link->epoch;
 		tern_link_enter(link, TERN_LINK_WAIT_WELCOME);
 		/* The fabric may accept long messages now: the acceptor has proved

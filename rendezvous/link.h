@@ -40,7 +40,7 @@ struct tern_link {
 	/* Step of the HELLO that could not be sent yet, because the send queue of `conn`
 	 * was full; 0: none. */
 	uint8_t unsaid;
-	/* Node in rdv->half_open, while the handshake is not complete. */
+	/* Accepted link: node in rdv->half_open, while the handshake is not complete. */
 	struct tern_half_open half_open;
 	bool refused;   /* the link is closing, but the peer may still read the refusal */
 	bool over;      /* the fabric has called ended(); closed() follows */

@@ -138,8 +138,8 @@ static void let_go(struct tern_rdv *rdv)
 		let_go_of(&tern_list_entry(n, struct tern_peer, node)->held);
 }
 
-/* A peer may read in place without a time limit, so log which peer tern_context_free()
- * waits for. */
+/* Logs once, after a second, which peers tern_context_free() waits for: a peer may read
+ * our memory in place without a time limit. */
 static void say_who_reads(struct tern_rdv *rdv)
 {
 	if (rdv->said_who_reads ||
@@ -163,8 +163,8 @@ static void rdv_free(void *arg)
 	struct tern_rdv *rdv = arg;
 
 	rdv->ending_ns = tern_now_ns(rdv->ctx->env);
-	/* If the other end is being freed too, it waits until we no longer read its
-	 * memory in place: release that memory first. */
+	/* If the context of a peer is being freed too, its tern_context_free() waits
+	 * until we no longer read its memory in place: so release that memory first. */
 	let_go(rdv);
 	tern_list_for_each_safe (n, &rdv->listeners)
 		tern_listener_free(tern_list_entry(n, struct tern_listener, node));

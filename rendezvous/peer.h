@@ -116,7 +116,8 @@ struct tern_alive {
 	bool drowsy; /* the peer is idle, so its ticks are less frequent */
 	/* The event SUSPECT was reported, and nothing was received after it. */
 	bool suspect;
-	/* Time for which nothing was received from the peer; counted in ticks. */
+	/* Time for which nothing was received from the peer: a quarter of suspect_ns (at
+	 * most 1 s) for each tick since then. */
 	uint64_t silent_ns;
 	/* Time of the last tick that found `stirred` set, or at which idleness ended. */
 	uint64_t quiet_since_ns;
@@ -183,7 +184,7 @@ struct tern_pump {
 	bool running, serving_starved;
 	/* Transfers with a message to send, for which there was no room. */
 	struct tern_list pending;
-	struct tern_list starved; /* transfers whose next message needs a credit */
+	struct tern_list starved; /* sends whose first message waits for a credit */
 	/* Sends with puts to issue: [1] over rails only (bulk), [0] all others. */
 	struct tern_list writing[2];
 	/* Messages of the peer (records) to which an answer is to be sent. */
@@ -201,11 +202,11 @@ struct tern_want {
 	 * wait for a HAVE. behind_count: number of our receives that wait for an older
 	 * receive of the same triple (channel, key, step). */
 	uint32_t missed_count, behind_count;
-	bool they_starve; /* the peer has sends that wait for credits */
+	bool they_starve; /* the peer's last header said that sends wait for credits */
 	/* For our sends: a WANT of the peer was answered by MISS (no such send), so a
 	 * send of ours that begins to wait for a credit sends HAVE. */
 	bool watching;
-	uint32_t miss_seq; /* sequence number of the last MISS */
+	uint32_t miss_seq; /* sequence number of the last MISS that we sent */
 	/* Ids of the peer's receives whose WANT we must still answer by MISS, and their
 	 * number. */
 	uint32_t misses[TERN_WANTS_MAX], miss_count;
@@ -371,8 +372,8 @@ void tern_peer_set_token(struct tern_peer *peer, uint64_t token);
  * follows, perhaps later: no peer reads memory in place through the link any more. */
 void tern_peer_link_over(struct tern_peer *peer, struct tern_link *link, int status);
 void tern_peer_link_closed(struct tern_peer *peer);
-/* Ends the peer (state DOWN): its links are closed, and every request ends with
- * `status`. */
+/* Ends the peer (state DOWN): its links are closed, and then every request ends with
+ * `status` (0: with -ESHUTDOWN). */
 void tern_peer_down(struct tern_peer *peer, int status);
 /* Closes the main link, because the peer violated the protocol, a rail broke, or the
  * peer's host does not answer. `status` says which, and decides whether the session may

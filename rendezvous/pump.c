@@ -116,7 +116,7 @@ void tern_peer_pump_now(struct tern_peer *peer)
 	if (peer->state != TERN_PEER_STATE_UP || peer->pump.running)
 		return;
 	peer->pump.running = true;
-	/* Repeat from the start: transfers whose puts are complete have a DONE message to
+	/* Repeat from the start: a send whose puts were all issued has a DONE message to
 	 * send, and RENEWs (regions announced again) alternate with other messages. */
 	do {
 		if (tern_stream_flush(peer) < 0 || pump_answers(peer) < 0 ||

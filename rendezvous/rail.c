@@ -81,8 +81,8 @@ static void dial(struct tern_peer *peer, uint32_t rail, uint64_t now_ns)
 	}
 	link->rail = (uint8_t)rail;
 	tern_peer_add_link(peer, link);
-	/* The limit is lower than connect_ns, which the user may set to minutes for a
-	 * peer that is not started yet. */
+	/* The time limit is at most DIAL_NS, since the user may set connect_ns to minutes
+	 * for a peer that is not started yet. */
 	tern_timer_set(rdv->ctx, &link->timer,
 		tern_ns_add(now_ns, TERN_MIN(rdv->ctx->opts.connect_ns, DIAL_NS)));
 }

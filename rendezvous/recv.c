@@ -49,9 +49,9 @@ static struct tern_xfer *oldest_recv(
 }
 
 /* True if a POST (announcement of the receive's buffer) is useful: the peer can put, and
- * the buffer is larger than the tensors that the peer sends in an EAGER. Without a link
- * the answer is true if the buffer is: the receive is queued, and the next link decides
- * before a POST is sent. */
+ * the buffer is larger than the tensors that the peer sends in an EAGER. Without a link,
+ * only the size counts: the receive is queued, and the next link decides before a POST is
+ * sent. */
 static bool may_advertise(const struct tern_xfer *x)
 {
 	const struct tern_peer *peer = x->peer;
@@ -469,8 +469,8 @@ void tern_recv_lost(struct tern_xfer *x)
 
 /* ---- what the peer says ---- */
 
-/* Copies the data of an EAGER into the caller's buffer: the only copy of an eager
- * tensor. */
+/* Copies the data of an EAGER from the message into the caller's buffer, without a
+ * record, and ends x. */
 static void deliver(struct tern_xfer *x, const struct tern_header *h)
 {
 	struct tern_req *req = tern_req_of(x);

@@ -513,8 +513,8 @@ static bool sends_left(const struct tern_peer *peer)
 	return peer->send_count > 0 || !tern_list_empty(&peer->pump.answers);
 }
 
-/* Ends the receives that no send will match, since the peer has sent its goodbye (FIN).
- * Receives that are posted later end at once. */
+/* Ends the receives that no send will match, since the peer has sent its goodbye (FIN). A
+ * receive that is posted later ends at once, unless its message has arrived already. */
 static void end_receives(struct tern_peer *peer)
 {
 	peer->receives_over = true;

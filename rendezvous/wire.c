@@ -174,8 +174,8 @@ static const uint16_t own_flags[TERN_MSG_TYPE_COUNT] = {
 	[TERN_MSG_RENEW] = REGION_FLAGS | TERN_FLAG_RECV,
 };
 
-/* Checks that the status of a message is one that a request can end with, and that only
- * messages that end a request have one other than 0. */
+/* Checks that the status of a message is one that a request can end with, and that it is
+ * 0 in messages that end no request. */
 static int check_status(uint8_t type, int status, const char **why)
 {
 	bool ends = type == TERN_MSG_DONE || type == TERN_MSG_ATS ||

@@ -177,15 +177,16 @@ struct tern_hello {
 	uint32_t epoch;
 	uint64_t incarnation; /* random number of the sender's context */
 	uint64_t token;       /* number of the session; 0 asks for a new session */
-	/* Last seq that this side has handled: later messages must be sent again. */
+	/* Last seq that the sender of this HELLO has handled: the other end must send
+	 * later messages again. */
 	uint32_t rx_seq;
-	uint32_t first_seq; /* number before the first sequence number of this side */
+	uint32_t first_seq; /* number before that of the sender's first message */
 	uint32_t credit;    /* credits granted in all (cumulative), as in the header */
-	/* Largest tensor, in bytes, that this side accepts in an EAGER. */
+	/* Largest tensor, in bytes, that the sender of this HELLO accepts in an EAGER. */
 	uint32_t eager_bytes;
 	uint8_t nonce[16];
 	uint8_t mac[32]; /* HMAC-SHA256; zeros without a secret */
-	char name[64];   /* name of this side for log lines, NUL-terminated */
+	char name[64];   /* name of the sender for log lines, NUL-terminated */
 };
 #define TERN_HELLO_BYTES 160u
 

@@ -21,20 +21,22 @@ struct tern_channel {
  *                |                    v
  *                +--POST-------> WRITING -> FINISHING -> UNACKED ------> ENDED
  *
- *     receive  POSTED --EAGER arrives------------------------> [LANDING] -> ENDED
- *                |----POST sent--> ADVERTISED --DONE arrives-> [LANDING] -> ENDED
+ *     receive  POSTED --EAGER arrives--> [ALLOCATING] -> [LANDING] --------> ENDED
+ *                |----POST sent--> ADVERTISED --DONE arrives---------------> ENDED
  *                |----RTS arrives: one of
- *                        ALLOCATING   waits for room in the pool, then one of the others
- *                        PEEKING -> HELD until the caller releases it ----> ENDED
- *                        READING -> ANSWERING (ATS) ----------------------> ENDED
- *                        ANSWERING (CTS) -> FILLING --DONE--> [LANDING] --> ENDED
+ *                        PEEKING -> HELD until the caller releases it -----> ENDED
+ *                        [ALLOCATING] -> READING --ATS queued--------------> ENDED
+ *                        [ALLOCATING] -> ANSWERING (CTS) -> FILLING
+ *                                                  --DONE--> [LANDING] ----> ENDED
  *
  *     both     any -> FLUSHING -> ENDED
  *
- * LANDING: the received bytes are being copied to GPU memory. FLUSHING: the status of the
- * transfer is decided, but bytes of the peer are just being written into its memory, or a
- * copy from or to GPU memory is in progress. A receive that is HELD has ended; the caller
- * reads the sender's memory in place.
+ * ALLOCATING: the receive waits until its pool has a free buffer. LANDING: the received
+ * bytes are being copied to GPU memory. FLUSHING: the status of the transfer is decided,
+ * but bytes of the peer are just being written into its memory, or a copy from or to GPU
+ * memory is in progress. A receive that is HELD has ended; the caller reads the sender's
+ * memory in place. If PEEKING turns out to be impossible, one of the two ways below it
+ * follows.
  */
 enum tern_xfer_state {
 	TERN_XFER_QUEUED,     /* send: not announced yet */
@@ -48,7 +50,7 @@ enum tern_xfer_state {
 	/* Receive: the fabric maps the sender's memory, to be read in place. */
 	TERN_XFER_PEEKING,
 	TERN_XFER_READING, /* receive: a get (RDMA read) is in progress */
-	/* Receive: CTS or ATS, the answer to an RTS, is to be sent. */
+	/* Receive: CTS, the answer to an RTS that this end cannot read, is to be sent. */
 	TERN_XFER_ANSWERING,
 	TERN_XFER_FILLING, /* receive: CTS was sent, so the peer writes into the buffer */
 	/* Receive: all bytes have arrived in host memory, and are being copied to the
@@ -65,7 +67,8 @@ enum tern_xfer_state {
 enum tern_ask {
 	TERN_ASK_NONE,
 	TERN_ASK_OUT, /* WANT was sent, and is not answered yet */
-	/* The peer answered that no such send waits; it will send HAVE when one does. */
+	/* The peer has answered by MISS: no such send waits. When one begins to wait for
+	 * a credit, the peer will send HAVE. */
 	TERN_ASK_MISSED,
 };
 
@@ -93,8 +96,8 @@ struct tern_stage {
 	bool direct;     /* the fabric accesses the GPU memory itself: direct.c */
 	bool lent;       /* send: the peer's GPU copies the tensor directly */
 };
-/* True if no GPU memory takes part in the transfer, so that nothing of the staging is in
- * use. */
+/* True if no GPU memory takes part in the transfer, so that it uses no member for
+ * staging. */
 static inline bool tern_stage_is_idle(const struct tern_stage *stage)
 {
 	return !stage->stager && !stage->loan.gpu;
@@ -147,8 +150,8 @@ struct tern_xfer {
 	bool starving; /* send: it is in peer->pump.starved */
 	/* Send: id of the peer's receive that asked for it by a WANT; 0: none. */
 	uint32_t wanted;
-	/* For renew.c. `told`: the peer knows a region of ours. `stale`: the peer's
-	 * region, in `region`, belongs to an earlier link. */
+	/* For renew.c. `told`: the peer knows our region of this transfer. `stale`: the
+	 * peer's region, in `region`, belongs to an earlier link. */
 	bool told, stale;
 	bool withdrawing; /* in FLUSHING: the fabric has not withdrawn the region yet */
 };
@@ -277,8 +280,8 @@ void tern_xfer_pend(struct tern_xfer *x);
  * room or no link. */
 bool tern_pump_join_starved(struct tern_xfer *x);
 void tern_peer_pump_now(struct tern_peer *peer);
-/* Continues everything of this peer that can proceed now: messages, answers, puts,
- * goodbye. */
+/* Continues everything of this peer that can proceed now: it sends messages and answers,
+ * issues puts, and says goodbye. */
 static inline void tern_peer_pump(struct tern_peer *peer)
 {
 	if (tern_peer_has_unsaid(peer) || tern_want_is_due(peer) ||

@@ -150,8 +150,8 @@ TERN_API const char *tern_listener_address(const struct tern_listener *listener)
  * is ending, and whose successor will listen at the same address. */
 TERN_API void tern_listener_refuse_new(struct tern_listener *listener);
 
-/* Stops listening. Accepted peers stay; connections still in their handshake are cut.
- * NULL is allowed. */
+/* Stops listening. Accepted peers stay; a new peer that is still in its handshake is
+ * refused. NULL is allowed. */
 TERN_API void tern_listener_free(struct tern_listener *listener);
 
 /*
