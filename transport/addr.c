@@ -72,8 +72,8 @@ static int address_split(const char *address, char *host, const char **port)
 	return strchr(host, ':') ? -EINVAL : 0;
 }
 
-/* Addresses for listening on all interfaces of this machine: one socket for both IPv6 and
- * IPv4, or one for IPv4 if there is no IPv6. */
+/* Sets the addresses to try for listening on all interfaces of this machine: first [::],
+ * whose socket accepts IPv6 and IPv4; then 0.0.0.0, for a machine without IPv6. */
 static void targets_any(struct tern_addrs *out, uint16_t port)
 {
 	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&out->addr[0].sa;

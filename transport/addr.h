@@ -24,7 +24,7 @@ struct tern_addrs {
  * ":7000". An empty host means every address of this machine when listening, and this
  * machine when connecting. A host name that is not in /etc/hosts is looked up in the DNS,
  * which blocks: callers that must not block pass numeric addresses. -EINVAL: malformed;
- * -ENODATA: no host has this name; -ENONET: no name server can be asked now.
+ * -ENODATA: no host has this name; -ENONET: no name server can be asked now; -ENOMEM.
  */
 int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *out);
 
@@ -36,11 +36,11 @@ void tern_addr_print(const struct tern_addr *addr, char *out, size_t bytes);
  * characters or more. */
 int tern_addr_split(const char *address, char *host, size_t size, const char **port);
 
-/* True if the host, as tern_addr_split() returns it, is a numeric address, which needs
- * no look-up. */
+/* True if `host`, as tern_addr_split() returns it, needs no look-up in the DNS: a numeric
+ * address, "localhost", or "". */
 bool tern_addr_is_numeric(const char *host);
 
-/* True if this numeric address is one of this machine's own. */
+/* True if `host` is a numeric address of this machine, "localhost", or "". */
 bool tern_addr_is_local(const char *host);
 
 /* True if "HOST:PORT" names a loopback address, which no other host reaches. */

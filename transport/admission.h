@@ -58,7 +58,7 @@ struct tern_admission {
 void tern_admission_init(struct tern_admission *a, uint64_t salt);
 
 /* Adds a connection that was just accepted. `name` identifies the peer (tern_conn.name);
- * the part before the last colon, if there is one, is its source. */
+ * its source is the part before the last colon, or the whole name if it has no colon. */
 void tern_admission_add(struct tern_admission *a, struct tern_half_open *h,
 	const char *name, uint64_t now_ns);
 

@@ -339,9 +339,9 @@ static int run_deferred(struct tern_context *ctx)
 	return count;
 }
 
-/* False if the CPU's tick counter shows that too little time has passed for a timer to
- * expire. Reading the clock instead would take half of the time of a poll that finds
- * nothing. */
+/* False if the CPU's tick counter shows that at most about 4 us have passed since this
+ * function last returned true: the timers may wait that long. Reading the clock instead
+ * would take half of the time of a poll that finds nothing. */
 static bool time_has_passed(struct tern_context *ctx)
 {
 	uint64_t ticks;
@@ -357,7 +357,8 @@ static bool time_has_passed(struct tern_context *ctx)
 
 static int run_timers(struct tern_context *ctx)
 {
-	/* A timer that sets itself again in fire() is checked in the next call. */
+	/* One call fires at most as many timers as are set now, so timers that set
+	 * themselves again in fire() cannot keep it from returning. */
 	uint32_t left = ctx->timer_count;
 	uint64_t now_ns;
 	int count = 0;

@@ -50,8 +50,8 @@ struct tern_deferred {
 };
 void tern_defer(struct tern_context *ctx, struct tern_deferred *deferred);
 
-/* The context's port of a fabric, made at the first use. Errors: those of port_new()
- * (fabric.h) and of epoll_ctl(2). */
+/* Returns in *out the context's port for `fabric`, which the first call makes. Errors:
+ * those of port_new() (fabric.h) and of epoll_ctl(2). */
 int tern_context_port(
 	struct tern_context *ctx, struct tern_fabric *fabric, struct tern_port **out);
 
@@ -65,8 +65,9 @@ struct tern_context_user {
 	const struct tern_port_handler *handler;
 	void *arg;
 	uint32_t message_bytes;
-	/* Ends all connections. The context then makes progress until
-	 * drained() returns true. */
+	/* Ends all connections. tern_context_free() calls it, and then tern_progress()
+	 * until drained() returns true: all connections have ended, and this layer's
+	 * memory is freed. */
 	void (*free)(void *arg);
 	bool (*drained)(void *arg);
 };

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The domain: opens the fabrics of this process once and registers all memory with each
- * of them. If a fabric does not work on this machine, why[] has the reason and the domain
- * works without this fabric. Only two kinds of fabrics make tern_domain_new() fail: a
- * fabric that the options require (tcp, for its engine), and a simulated one.
+ * of them. If a fabric does not work on this machine (-ENODEV, -ENOSYS), why[] has the
+ * reason and the domain works without this fabric. tern_domain_new() fails if the options
+ * require that fabric (tcp, for its engine), if the fabric is a simulated one, or if the
+ * error is another one (-ENOMEM, a wrong option).
  *
  * Threads: the fabrics are fixed when tern_domain_new() returns, so they are read without
- * a lock; everything that changes later is a counter.
+ * a lock; what changes later is atomic, or has a lock of its own (GPUs, bounce buffers).
  */
 #include "transport/domain.h"
 

@@ -98,7 +98,8 @@ static inline bool tern_conn_copies(
 }
 
 /* Register `mem` with every fabric of the domain, and undo that. Both functions update
- * the domain's statistics. */
+ * the domain's statistics. If a fabric fails, `mem` is registered with none, and its
+ * error is returned. */
 int tern_domain_register(struct tern_domain *domain, struct tern_mem *mem);
 void tern_domain_unregister(struct tern_domain *domain, struct tern_mem *mem);
 

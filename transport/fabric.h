@@ -13,18 +13,19 @@
  * that returned 0: a message sent after a put is delivered when all bytes of the put are
  * visible to the peer's CPU. A get has no order relative to anything.
  *
- * Blocking. No call blocks, waits or calls a handler, except poll(), which calls handlers
- * and op->done(). Handlers and done() may call everything but poll() and port_free().
- * Data accepted by send() and put() may wait in buffers until the next poll() or arm().
- * What handlers send goes out before their poll() returns, as far as the peer takes it.
+ * Blocking. No call blocks or waits, except that listen() and connect() look up a host
+ * name in the DNS. Only poll() calls handlers and op->done(). Handlers and done() may
+ * call everything but poll() and port_free(). Data accepted by send() and put() may wait
+ * in buffers until the next poll() or arm(). What handlers send goes out before their
+ * poll() returns, as far as the peer takes it.
  *
- * Failure. A conn fails once: every op on it is completed with the status (after close(),
- * whose status is 0, with an error such as -ECANCELED), then the `closed` handler is
- * called, last. After that the conn no longer exists, and neither the fabric nor a peer
- * can access memory through it. This includes reading in place: while a peer reads with
- * peek(), the owner's `closed` is delayed. Bytes of a failed conn may or may not have
- * arrived. A wrong frame, length or region from a peer ends its own conn with -EPROTO and
- * a log line that names the peer; other conns are not affected.
+ * Failure. A conn fails once: every op on it is completed with an error (the conn's
+ * status, or another one such as -ECANCELED), then the `closed` handler is called, last.
+ * After that the conn no longer exists, and neither the fabric nor a peer can access
+ * memory through it. This includes reading in place: while a peer reads with peek(), the
+ * owner's `closed` is delayed. Bytes of a failed conn may or may not have arrived. A
+ * wrong frame, length or region from a peer ends its own conn with -EPROTO and a log line
+ * that names the peer; other conns are not affected.
  *
  * Memory is (mem, offset), never a bare pointer, except for message bytes, which are
  * short and copied.
@@ -52,13 +53,14 @@ enum tern_caps {
 	TERN_CAP_PUT = 1 << 0,  /* put() into a region of the peer */
 	TERN_CAP_GET = 1 << 1,  /* get() from a region of the peer */
 	TERN_CAP_PEEK = 1 << 2, /* peek(): the peer's memory can be read in place */
-	/* put() can carry 32 bits of immediate data to the peer (verbs; not used yet). */
+	/* put() can carry 32 bits of immediate data to the peer. Reserved: no fabric sets
+	 * it. */
 	TERN_CAP_IMM = 1 << 3,
 	/* GPU memory may be directly accessible to the fabric; reaches() tells for which
 	 * memory (verbs). */
 	TERN_CAP_DEVICE = 1 << 4,
-	/* The conn ends exactly when the peer's process ends, so a reconnect is
-	 * pointless (shm). */
+	/* Only the end of a process, a close or a protocol error ends the conn, never a
+	 * network. So a reconnect is pointless (shm). */
 	TERN_CAP_BOUND = 1 << 5,
 	/* The fabric does not enforce the bounds, the owner and the withdrawal
 	 * (revocation) of a region: it trusts the peer to respect them (verbs, where a
@@ -91,8 +93,8 @@ struct tern_loan {
 	void *priv;       /* used by the fabric */
 };
 
-/* An asynchronous operation (put, get, peek). The caller owns the structure until the
- * fabric calls done(), exactly once, in poll(). */
+/* An asynchronous operation (put, get, peek, withdraw). The caller must keep the
+ * structure until the fabric calls done(), exactly once, in poll(). */
 struct tern_op {
 	void (*done)(struct tern_op *op, int status);
 	struct tern_conn *conn; /* set by put() and get() */
@@ -108,7 +110,7 @@ struct tern_port_handler {
 	/* One whole message. The callee may read the bytes (64-byte aligned) until it
 	 * returns. A non-zero return cuts the conn with that status. */
 	int (*message)(void *arg, struct tern_conn *conn, const void *data, size_t bytes);
-	/* Called after send(), put() or offer() returned -EAGAIN, when a retry may
+	/* Called after send(), put(), get() or offer() returned -EAGAIN, when a retry may
 	 * succeed. */
 	void (*writable)(void *arg, struct tern_conn *conn);
 	/* The conn has ended, but the peer still reads memory of ours in place. All ops
@@ -120,8 +122,8 @@ struct tern_port_handler {
 	 * The conn has ended, and all its ops are completed. It must not be used after
 	 * this returns. status:
 	 *
-	 * - 0: after close() of a conn that was up, also if the peer has ended it
-	 *   meanwhile;
+	 * - 0: after close() of a conn that was up and had not failed before, also if the
+	 *   peer ends it at the same time;
 	 * - -ECANCELED: after close() of a conn that was not up yet;
 	 * - -ECONNREFUSED, -ETIMEDOUT, ...: the conn never came up;
 	 * - -ECONNRESET: cut, or EOF;
@@ -168,13 +170,13 @@ struct tern_fabric_ops {
 	/* Why this build contains only the name of the fabric, as text for people. NULL:
 	 * the fabric is built in. */
 	const char *absent;
-	/* Version of what the two ends say to each other besides the messages, for `tern
-	 * --version`; 0: they say nothing that has one. */
+	/* Version of the fabric's own protocol: what its two ends exchange besides the
+	 * messages of the layer above. For `tern --version`; 0: it has none. */
 	unsigned wire_version;
-	/* Simulated domains open the fabrics that set this, and no others. */
+	/* True: only simulated domains open this fabric, and they open no others. */
 	bool simulated;
-	/* Both ends are on one host. Addresses are names, which any program may
-	 * choose. */
+	/* Both ends of a conn are always on one host. Addresses are names, which any
+	 * program may choose. */
 	bool one_host;
 	/* A listener of "auto://HOST:PORT" listens on this fabric first; if PORT is 0,
 	 * the other fabrics use the port number that this fabric got. */
@@ -182,10 +184,11 @@ struct tern_fabric_ops {
 	/* mem_register() pins pages, so a memory slab gets its huge pages before it is
 	 * registered. */
 	bool pins_memory;
-	/* HOST:PORT at which a program listens by default; NULL: ":0", every address. */
+	/* HOST:PORT at which a program listens by default; NULL: ":0", any free port at
+	 * every address. */
 	const char *default_listen;
-	/* True if the options ask for something that only this fabric has; if it does
-	 * not open, tern_domain_new() fails. NULL: never. */
+	/* True if the options ask for something that only this fabric has:
+	 * tern_domain_new() then fails if the fabric does not open. NULL: never. */
 	bool (*required)(const struct tern_domain_opts *opts);
 
 	/*
@@ -198,13 +201,14 @@ struct tern_fabric_ops {
 	/* Writes the address at which this fabric listens for a listener of
 	 * "auto://HOST:PORT"; PORT is the number that the fabric with picks_port got.
 	 * -EINVAL; -ENOTSUP: peers cannot reach HOST over this fabric. NULL: the fabric
-	 * does not listen for `auto`. */
+	 * does not listen for `auto`, unless picks_port is set: then it listens at
+	 * HOST:PORT itself. */
 	int (*auto_listen)(const char *host_port, char *out, size_t size);
 
 	/*
 	 * Opens the devices for this process. -ENODEV, -ENOSYS: the fabric does not work
-	 * on this machine, and *why is a sentence (static storage) for `tern info`.
-	 * -ENOMEM.
+	 * on this machine, and *why is a sentence (static storage) for `tern info`. Other
+	 * errors (-ENOMEM, a wrong option) make tern_domain_new() fail.
 	 */
 	int (*open)(struct tern_domain *domain, const struct tern_domain_opts *opts,
 		struct tern_fabric **out, const char **why);
@@ -227,8 +231,8 @@ struct tern_fabric_ops {
 
 	/*
 	 * Listens at `address` (without "NAME://"). -EINVAL: malformed; -EADDRINUSE,
-	 * -EADDRNOTAVAIL, -EACCES. lsn_address() returns the address to connect to, valid
-	 * as long as lsn.
+	 * -EADDRNOTAVAIL, -EACCES; errors of tern_addr_resolve(). lsn_address() returns
+	 * the address to connect to, valid as long as lsn.
 	 */
 	int (*listen)(struct tern_port *port, const char *address, struct tern_lsn **out);
 	const char *(*lsn_address)(struct tern_lsn *lsn);
@@ -244,7 +248,8 @@ struct tern_fabric_ops {
 	 * Ends the conn: `closed` follows, with status 0 if the conn was up and healthy.
 	 * With `flush`, messages and puts that the conn has already accepted are still
 	 * sent if the peer takes them within a second; without `flush` they may be lost.
-	 * A second call does nothing.
+	 * A second call does nothing, except that over tcp a call without `flush` ends a
+	 * flush that is still going on.
 	 */
 	void (*conn_close)(struct tern_conn *conn, bool flush);
 
@@ -301,7 +306,8 @@ struct tern_fabric_ops {
 	 * at the end that owns them `closed` is called only after unpeek(), or after the
 	 * reader's process has ended. -EAGAIN: not yet, op->done() tells when to try
 	 * again. -ENOTSUP: not for this region (its memory is not in a slab, a memory
-	 * segment that peers can map), use get(). Only with TERN_CAP_PEEK.
+	 * segment that peers can map, or too many slabs are in use), use get().
+	 * -ENOTCONN: as send(). Only with TERN_CAP_PEEK.
 	 */
 	int (*peek)(struct tern_conn *conn, struct tern_op *op,
 		const struct tern_region *remote, uint64_t remote_offset, uint64_t bytes,
@@ -324,8 +330,8 @@ struct tern_fabric_ops {
 	 * Revokes the access that expose() gave to a peer. 0: from now on the fabric does
 	 * not access the memory for the peer. -EINPROGRESS: bytes are being written right
 	 * now; op->done() tells when that has ended. If a peer uses the region later, its
-	 * conn is cut or its bytes are dropped (a put that was already on its way at the
-	 * withdrawal is no protocol violation).
+	 * conn is cut, its bytes are dropped or its request is refused (a put that was
+	 * already on its way at the withdrawal is no protocol violation).
 	 *
 	 * Regions that the peer reads in place, and those of a conn with
 	 * TERN_CAP_UNGUARDED, are not protected by this: withdraw them after the peer has
@@ -337,21 +343,22 @@ struct tern_fabric_ops {
 	/*
 	 * Asks whether a GPU of the peer can read `mem`, which is GPU memory, directly.
 	 * 0: yes, expose() it, now or later on this conn. -EAGAIN: the peer was asked,
-	 * `writable` follows. -ENOTSUP: no, for the whole life of this conn. -ENOTCONN.
-	 * Only with TERN_CAP_LEND.
+	 * `writable` follows. -ENOTSUP: no; a later call asks again only if the peer
+	 * could not open the memory for a passing reason (shm: the note AGAIN).
+	 * -ENOTCONN. Only with TERN_CAP_LEND.
 	 */
 	int (*offer)(struct tern_conn *conn, const struct tern_mem *mem);
 	/*
 	 * Returns an address from which our GPU copies read `bytes` at `remote` +
 	 * remote_offset. The address outlives the conn. -ENOTSUP: the region is not GPU
-	 * memory that was offered, use get(). -ENOTCONN: the peer did not offer it, and
-	 * the conn was cut. Only with TERN_CAP_LEND.
+	 * memory that was offered, use get(). -ENOTCONN: the conn is not up, or was cut
+	 * because the peer never offered this memory. Only with TERN_CAP_LEND.
 	 */
 	int (*borrow)(struct tern_conn *conn, const struct tern_region *remote,
 		uint64_t remote_offset, uint64_t bytes, struct tern_loan *out);
 	/* Ends one borrow(). No copy from the borrowed memory may be in flight any more.
-	 * -ECONNRESET: the peer had already closed the conn, so copied bytes may be
-	 * inconsistent; `closed` follows. */
+	 * -ECONNRESET: the conn had already ended, or the peer had closed it, so copied
+	 * bytes may be inconsistent; `closed` follows, or was called already. */
 	int (*repay)(struct tern_loan *loan);
 
 	/*
@@ -412,8 +419,9 @@ struct tern_lsn {
 	uint64_t complain_ns;
 };
 
-/* True at most once a minute: whether a refused peer may be logged now. A refused peer
- * retries again and again, and more than one line a minute would be useless. */
+/* True at most once a minute per listener: whether a refused peer may be logged now. A
+ * refused peer retries again and again, and more than one line a minute would be
+ * useless. */
 static inline bool tern_lsn_may_complain(struct tern_lsn *lsn)
 {
 	uint64_t now_ns = tern_now_ns(lsn->port->env);
@@ -434,15 +442,15 @@ struct tern_conn {
 	/* Best size of one put or get within a large transfer. The caller may ask for
 	 * more. */
 	uint64_t chunk_bytes;
-	/* Puts of at least this size should use other conns, because messages sent after
-	 * a put wait until its bytes are sent. 0: messages do not wait for puts
-	 * (verbs). */
+	/* Puts of at least this size should use another conn than messages do, because
+	 * messages sent after a put wait until its bytes are sent. 0: messages do not
+	 * wait for puts (verbs). */
 	uint64_t bulk_bytes;
 	/* Number of GPU memories of the peer that this process has open for borrow(). */
 	uint32_t lent_count;
 	void *user; /* used by the layer above */
 	/* Identifies the owner (a session) of the regions exposed on this conn. The
-	 * caller sets it before it exposes or accepts anything. It is compared, never
+	 * caller sets it before it exposes memory or accepts puts. It is compared, never
 	 * dereferenced. */
 	void *owner;
 	char name[80]; /* for log lines: "tcp 10.0.0.7:41234", "shm pid 812" */

@@ -18,8 +18,8 @@ struct tern_window {
 	void *owner;
 	char *base;
 	uint64_t bytes;
-	/* Connections that are in the middle of receiving a put into this window, by a node
-	 * of theirs (see transport/tcp/rx.c). */
+	/* The connections that are receiving a put into this window now: list of struct
+	 * tcp_rx (transport/tcp/tcp.h), by their node `landing`. */
 	struct tern_list landing;
 };
 

@@ -6,8 +6,8 @@
  * Buffers are cut from slabs: blocks of 64 MiB, or of the tensor's size if that is
  * larger, that are registered with every fabric. Unused slabs are kept, so that repeated
  * transfers register nothing. They are freed only when a new slab would exceed the
- * domain's limit bounce_bytes. (A peer on shm that has mapped a slab keeps its mapping
- * until the connection ends.)
+ * domain's limit bounce_bytes. (A peer on shm that has mapped a slab is then asked to
+ * unmap it: transport/shm/share.c.)
  *
  * Thread-safe.
  */

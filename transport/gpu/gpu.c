@@ -5,8 +5,8 @@
  *
  * The CUDA driver answers the question which GPU an address belongs to only on threads
  * that have a current context. The calling thread may have none, and the GPU is not known
- * yet. So the question is asked in each context that this process uses, until one
- * answers: unified addressing makes the answer the same in all of them.
+ * yet. So the question is asked in the primary context of each GPU that this process
+ * uses, until one answers: unified addressing makes the answer the same in all of them.
  *
  * The GPUs are in a table of GPU_MAX entries; an entry in use has a context. The table
  * never moves, so that pointers into it stay valid.
@@ -24,7 +24,9 @@
 #define GPU_MAX 64u
 
 struct tern_gpus {
-	/* Protects all members below; held during calls of the CUDA driver. */
+	/* Protects all members below. It is held while a GPU is looked up or brought into
+	 * use, also during the driver calls that this needs. Calls that use a GPU
+	 * (memory, copies, IPC) do not take it. */
 	pthread_mutex_t lock;
 	const struct tern_cuda_api *api; /* NULL: the CUDA driver is not loaded yet */
 	unsigned count;
@@ -366,8 +368,8 @@ void tern_gpu_unlock(struct tern_gpu *gpu, void *base)
 /* ---- network cards ---- */
 
 /* Exports whole pages: from the first page of the allocation to the last page of the
- * range. If the allocation's first or last page is shared with another allocation, which
- * a network card must not access, nothing is exported. */
+ * range. If the first or the last of these pages may also hold memory of another
+ * allocation, which a network card must not access, nothing is exported. */
 static CUresult export(
 	struct tern_gpu *gpu, uint64_t address, uint64_t bytes, int *fd, uint64_t *offset)
 {

@@ -27,15 +27,17 @@ void tern_gpus_close(struct tern_domain *domain);
 int tern_gpu_of_memory(struct tern_domain *domain, uint64_t address, uint64_t bytes,
 	struct tern_gpu **out);
 
-/* Finds the GPU with this device number (as CUDA numbers them in this process). -ENODEV,
- * -ENOMEM, -ENOSYS. */
+/* Finds the GPU with this device number (as CUDA numbers them in this process). -ENODEV:
+ * there is no such GPU, or no driver; -ENOSYS: built without CUDA; -ENOMEM, ...: errors
+ * of the driver. */
 int tern_gpu_by_number(
 	struct tern_domain *domain, unsigned number, struct tern_gpu **out);
 int tern_gpu_number(const struct tern_gpu *gpu);
-/* The first GPU, counted from `number`, that the domain already uses; NULL: none. */
+/* Of the GPUs that the domain already uses, the one with the lowest number that is at
+ * least `number`; NULL: none. */
 struct tern_gpu *tern_gpu_in_use(struct tern_domain *domain, unsigned number);
 
-/* Allocates memory on the GPU. -ENOMEM. */
+/* Allocates memory on the GPU. -ENOMEM, ...: errors of the driver. */
 int tern_gpu_alloc(struct tern_gpu *gpu, uint64_t bytes, uint64_t *address);
 /* Frees memory on the GPU. No copy from or to this memory may be in flight. */
 void tern_gpu_free(struct tern_gpu *gpu, uint64_t address);
@@ -67,7 +69,8 @@ bool tern_gpu_settles(const struct tern_gpu *gpu);
  * errors of the driver. */
 int tern_gpu_settle(struct tern_gpu *gpu);
 
-/* Page-locks host memory, for faster copies from and to every GPU. -ENOMEM. */
+/* Page-locks host memory, for faster copies from and to every GPU. -ENOMEM, ...: errors
+ * of the driver. */
 int tern_gpu_lock(struct tern_gpu *gpu, void *base, uint64_t bytes);
 void tern_gpu_unlock(struct tern_gpu *gpu, void *base);
 

@@ -28,7 +28,7 @@
 #include "transport/gpu/driver.h"
 #include "transport/memory/mem.h"
 
-/* Copies in flight in one stream; more than there are staging slots. */
+/* Largest number of copies in flight in one stream; more than there are staging slots. */
 #define EVENTS     8u
 #define ERRORS_MAX 64u
 /* Interval of polling for completed copies while the context sleeps, in addition to the
@@ -150,7 +150,7 @@ void tern_stager_fetch(struct tern_stager *s, struct tern_copy *c, uint64_t from
 	start(s, c, to_host ? TERN_STAGE_DOWN : TERN_STAGE_UP, bytes);
 }
 
-/* Marks the GPU as lost: all copies in flight on it have failed. */
+/* Marks the GPU as lost: copies in flight and all later copies fail with `status`. */
 static void lose(struct tern_stager *s, int status)
 {
 	if (!s->lost)
@@ -160,7 +160,8 @@ static void lose(struct tern_stager *s, int status)
 	s->lost = status;
 }
 
-/* Handles a driver error that does not tell whether the copy has ended. */
+/* Handles a driver error that does not tell whether the copy has ended. 0: the GPU is
+ * lost, so the copy ends; -EAGAIN: ask the driver again later. */
 static int odd_answer(
 	struct tern_stager *s, struct lane *lane, struct tern_copy *c, CUresult result)
 {
@@ -248,8 +249,8 @@ static void CUDA_CB wake(void *arg)
 	tern_context_wake(arg);
 }
 
-/* Adds a wake-up callback to the stream. -EAGAIN: there is none, so the next copy to
- * complete would not wake the context. */
+/* Adds a wake-up callback to the stream. -EAGAIN: that was not possible, so the next copy
+ * to complete would not wake the context. */
 static int arm_lane(struct tern_stager *s, struct lane *lane)
 {
 	const struct tern_copy *next =

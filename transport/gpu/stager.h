@@ -7,7 +7,8 @@
  * A stager has one CUDA stream for each direction, in which copies complete in the order
  * of the calls, and TERN_STAGE_SLOTS staging slots for each direction. A staging slot is
  * TERN_STAGE_BYTES of host memory from which fabrics can send or into which they can
- * receive. Requests for a slot are served in the order of arrival, urgent ones first.
+ * receive. Requests for a slot are served in the order of arrival; an urgent request goes
+ * to the front of the queue.
  *
  * tern_progress() polls for completed copies. Before the context sleeps, the stager adds
  * a wake-up callback to each stream, after the copies in flight.
@@ -61,7 +62,8 @@ struct tern_copy {
 
 /* A staging slot: a buffer of TERN_STAGE_BYTES at (mem, offset). */
 struct tern_stage_slot {
-	/* Links free slots. While the slot is taken, the holder may use it. */
+	/* In the stager's list of free slots. While the slot is taken, its holder may use
+	 * this node. */
 	struct tern_list node;
 	struct tern_stager *stager;
 	struct tern_mem *mem;
@@ -113,8 +115,8 @@ struct tern_stage_slot *tern_stager_take(
 /* Gives a staging slot back. No copy and no fabric may use the slot any more. */
 void tern_stager_give(struct tern_stage_slot *slot);
 /* Queues a request for a staging slot: ready() is called later, in a deferred call,
- * unless `wait` was removed from its list before. Urgent requests are served first. If
- * `wait` is queued already, nothing changes. */
+ * unless `wait` was removed from its list before. An urgent request goes to the front of
+ * the queue. If `wait` is queued already, nothing changes. */
 void tern_stager_wait(struct tern_stager *stager, enum tern_stage_way way,
 	struct tern_stage_wait *wait, bool urgent);
 
@@ -123,8 +125,7 @@ char *tern_stage_slot_data(const struct tern_stage_slot *slot);
 
 /* ---- for the context ---- */
 
-/* Completes copies that have ended. Returns their number. Call it only if the context has
- * a stager. */
+/* Completes copies that have ended. Returns their number. */
 int tern_stagers_poll(struct tern_context *ctx);
 /* Arranges that the context is woken when the copies in flight have ended. */
 void tern_stagers_arm(struct tern_context *ctx);

@@ -382,7 +382,7 @@ int tern_mem_new_locked_slab(struct tern_domain *domain, struct tern_gpu *gpu,
 
 	if (r)
 		return r;
-	/* Before registration and page-locking pin the pages. */
+	/* Ask for huge pages now: registration and page-locking then pin the pages. */
 	tern_mem_ask_huge(mem, 0, mem->bytes);
 	r = tern_gpu_lock(gpu, mem->base, mem->bytes);
 	if (r) {

@@ -118,19 +118,19 @@ void tern_mem_prefault(struct tern_mem *mem);
 
 /*
  * Asks the kernel to put the range (offset, bytes) of a slab on huge pages. The caller
- * must have exclusive use of the range, and nothing may have been written to the range;
- * other data on the same huge pages keeps its contents. The kernel is asked once for each
- * huge page: if that fails, small pages stay. Since the kernel allocates the memory
- * immediately, the call asks for nothing if `bytes` exceeds a quarter of the free memory.
- * It uses MADV_COLLAPSE (Linux 6.1) because most systems ignore the advice MADV_HUGEPAGE
- * for shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled is "never"). Any
- * thread.
+ * must have exclusive use of the range, whose contents must not matter, because the call
+ * writes zeros into it; other data on the same huge pages keeps its contents. The kernel
+ * is asked once for each huge page: if that fails, small pages stay. Since the kernel
+ * allocates the memory immediately, the call asks for nothing if `bytes` exceeds a
+ * quarter of the free memory. It uses MADV_COLLAPSE (Linux 6.1) because most systems
+ * ignore the advice MADV_HUGEPAGE for shared memory
+ * (/sys/kernel/mm/transparent_hugepage/shmem_enabled is "never"). Thread-safe.
  */
 void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes);
 
 /* Maps a slab's memfd at an address that is a multiple of TERN_HUGE_BYTES, if such an
  * address is free; at other addresses the kernel would map huge pages of the file as
- * small ones. Returns MAP_FAILED and sets errno as mmap(2) does. Any thread. */
+ * small ones. Returns MAP_FAILED and sets errno as mmap(2) does. Thread-safe. */
 void *tern_map_slab(int fd, uint64_t bytes, int prot);
 
 /* Copies `bytes` to `dst`. `whole` is the size of the tensor that these bytes are part

@@ -10,7 +10,8 @@
  * block that is given back is first kept aside (not merged, not in a free list) for the
  * next request of exactly its size. At most the size of a sixteenth of a slab is kept
  * aside, since those blocks cannot be merged into larger ones. All blocks kept aside
- * become free when no free block fits a request, and when no buffer is in use.
+ * become free when a request finds neither a block of its size kept aside nor a free
+ * block that fits, and when it finds no block aside while no buffer is in use.
  *
  * TLSF writes a header in front of each block; this pool keeps the headers in a separate
  * array, with one entry per unit of 64 bytes of the slab. Only the entries at block
@@ -23,7 +24,8 @@
  * offset that was never handed out, or twice, is detected. A block kept aside is not
  * merged with its neighbours.
  *
- * A block is named by slab number and unit in 32 bits, which limits a pool to 64 GiB.
+ * A block is named by slab number and unit in 32 bits, which suffices for the largest
+ * pool (TERN_POOL_BYTES_MAX, 64 GiB).
  */
 #include <errno.h>
 #include <pthread.h>
@@ -82,7 +84,8 @@ struct tern_pool {
 	struct tern_gpu *gpu;
 	uint32_t slab_units, slab_shift, slab_max;
 
-	/* Held while a slab is made, which takes long. Always taken before `lock`. */
+	/* Held while a slab is made, which takes long. A thread that needs both locks
+	 * takes this one before `lock`. */
 	pthread_mutex_t grow_lock;
 	struct tern_lock lock; /* protects all members below */
 	uint32_t slab_count;
@@ -280,8 +283,8 @@ static struct aside *aside_of(struct tern_pool *pool, uint32_t units)
 	return &pool->aside[units * 0x9e3779b1u >> (32 - ASIDE_BITS)];
 }
 
-/* Keeps the block aside for the next request of its size. False: there is no room for
- * it. */
+/* Keeps the block aside for the next request of its size. False: its list is full or has
+ * blocks of another size, or the blocks kept aside would exceed a sixteenth of a slab. */
 static bool put_aside(struct tern_pool *pool, uint32_t id, struct block *block)
 {
 	struct aside *aside = aside_of(pool, block->units);
