@@ -20,15 +20,16 @@
  * pidfd. It can then report -EPIPE (the process has ended, and cannot access memory any
  * more) instead of -ECONNRESET.
  *
- * Teardown: fail() stops everything immediately: after it no piece is copied and no
- * message delivered. reap(), in poll(), then sets `gone` in our area (a peer that was
- * copying from our memory sees that the bytes may be inconsistent, and drops them), sends
- * BYE, ends the ops, calls `closed`, unmaps and frees.
+ * Teardown: shm_conn_fail() stops everything immediately: after it no piece is copied and
+ * no message delivered. shm_conn_reap(), called by poll(), then sets `gone` in our area
+ * (a peer that was copying from our memory sees that the bytes may be inconsistent, and
+ * drops them), sends BYE, ends the ops, calls `closed`, unmaps and frees.
  *
  * A peer that reads our memory in place cannot drop what it has read. It sets `reading`
  * in its area before the first byte, and keeps its socket open until it reads no more,
- * even after its own conn has ended. So if `reading` is set after `gone` was set, reap()
- * waits for the end of the socket or of the process before it calls `closed`.
+ * even after its own conn has ended. So if the peer's `reading` is set after our `gone`
+ * was set, shm_conn_reap() waits for the end of the socket or of the process before it
+ * calls `closed`.
  */
 #include "transport/shm/shm.h"
 
@@ -389,8 +390,8 @@ static void refuse(struct shm_conn *conn, int status)
 }
 
 /* Adds an accepted conn to those in the handshake. If there are too many, one of them is
- * cut, perhaps another one. The conn must have its name, which tells its source
- * (transport/admission.h). */
+ * cut, which may be another conn than this one. The conn must have its name, which tells
+ * its source (transport/admission.h). */
 static void enter_greeting(struct shm_conn *conn, struct shm_lsn *lsn)
 {
 	uint64_t now_ns = tern_now_ns(conn->base.port->env);
@@ -619,7 +620,8 @@ static void on_end(struct shm_conn *conn)
 		shm_conn_fail(conn, -ECONNRESET);
 }
 
-/* The peer no longer reads memory of this process in place, so reap() can finish. */
+/* The peer no longer reads memory of this process in place, so shm_conn_reap() can
+ * finish. */
 static void now_unread(struct shm_conn *conn)
 {
 	if (conn->unread)
@@ -629,8 +631,8 @@ static void now_unread(struct shm_conn *conn)
 	tern_list_push(&shm_conn_port(conn)->closed, &conn->node);
 }
 
-/* Reads and drops packets until the end of file, since only that is of interest after BYE
- * was sent. */
+/* Reads and drops packets until the end of file: after BYE was sent, only the end of file
+ * is of interest. Returns the number of events. */
 static int await_end(struct shm_conn *conn)
 {
 	char packet[sizeof(struct shm_note)];
@@ -801,8 +803,8 @@ static bool is_read(const struct shm_conn *conn)
 	       atomic_load_explicit(&conn->peer->reading, memory_order_acquire);
 }
 
-/* True: reap() must wait until the peer closes its socket or its process ends, because
- * the peer still reads memory of this process in place. */
+/* True: shm_conn_reap() must wait until the peer closes its socket or its process ends,
+ * because the peer still reads memory of this process in place. */
 static bool awaits_reader(struct shm_conn *conn)
 {
 	struct shm_port *port = shm_conn_port(conn);

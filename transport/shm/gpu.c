@@ -64,8 +64,8 @@ static void offer_make(struct shm_conn *conn, struct shm_offer *offer)
 {
 	const struct shm_note note = note_of(SHM_OFFER, offer->known->mem_id, 0);
 
-	/* If the socket is full, the next poll() tries again. If it has ended, epoll
-	 * reports that. */
+	/* If the socket is full, the next poll() tries again. If the socket was closed,
+	 * epoll reports that. */
 	if (shm_offer_send(conn->fd, &note, &offer->known->handle) != -EAGAIN)
 		shm_offer_enter(conn, offer, SHM_OFFER_MADE);
 }

@@ -152,8 +152,8 @@ int shm_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 		return status;
 	shm_conn_rouse(conn);
 	if (region.kind == SHM_REGION_GPU) {
-		/* This process has not opened that GPU memory, so the peer should have
-		 * sent a region of a copy in host memory instead. */
+		/* Only borrow() can read GPU memory, and only if this process has opened
+		 * it. Otherwise the peer must send a region of a copy in host memory. */
 		shm_conn_blame(
 			conn, "it sent a region of GPU memory that was not opened here");
 		return -ENOTCONN;

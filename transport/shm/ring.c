@@ -156,7 +156,7 @@ static void write_record(struct record *record, const void *head, size_t head_by
  * to the end of the ring if the record does not fit before that end. It also skips if the
  * consumer has almost caught up, which is checked once per lap. The next lap can then use
  * the space that the consumer has already freed in this lap: at least lap_bytes - NEAR.
- * -EPROTO.
+ * -EPROTO: the peer's `head` is impossible.
  */
 static int64_t filler_before(struct shm_ring *ring, uint64_t need)
 {

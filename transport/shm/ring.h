@@ -4,7 +4,8 @@
  * writes to it, and the other end maps it read-only. An area holds, in this order,
  *
  *     the line     the indices and flags of its maker, on one cache line
- *     asks         requests to the peer to copy memory that is in no slab to its chunks
+ *     asks         requests to the peer to copy its memory, which is in no slab, to its
+ *                  chunks
  *     the ring     messages of the maker to the peer
  *     chunks       where the maker puts bytes that the peer asked for
  *
@@ -20,8 +21,8 @@
  * the start as soon as little is left to consume. So a ring whose consumer keeps up uses
  * only its first pages. The others are never touched, which saves a page fault each, and
  * memory for the life of the connection. Until the consumer has passed the filler record,
- * a short lap can hold only its own length; a producer that runs out of space makes
- * longer laps.
+ * the producer can use only the length of the short lap, not the rest of the ring; a
+ * producer that runs out of space makes longer laps.
  *
  * The consumer finds a record by looking at the cache line on which the record starts,
  * and not by an index on another line, which it would have to read first. But each look
@@ -66,10 +67,11 @@
 
 /* Flag bits of shm_area.asleep. The higher bits count sleeps, so that each sleep has
  * another value. */
-#define SHM_ASLEEP 1u /* this end sleeps: wake it when there is work for it */
-/* Wake it also when the ring has space again for a message that it could not send. */
+#define SHM_ASLEEP 1u /* the area's maker sleeps: the peer must wake it for new work */
+/* The peer must wake the maker also when the maker's ring has space again, for a message
+ * that the maker could not send. */
 #define SHM_WANT_ROOM 2u
-/* Each sleep adds this: one more in the higher bits. */
+/* Added to the word at each sleep, so that its higher bits count the sleeps. */
 #define SHM_NAP 4u
 
 /* A request to the peer: copy `bytes` at `address`, in the exposed region (slot,
@@ -85,22 +87,25 @@ struct shm_area {
 	 * the area. */
 	_Alignas(64) _Atomic uint64_t start;
 	_Atomic uint64_t head; /* number of bytes consumed from the peer's ring */
-	/* 0: this end is awake; otherwise SHM_ASLEEP, flags and counter */
+	/* 0: the area's maker is awake; otherwise SHM_ASLEEP, SHM_WANT_ROOM if set, and
+	 * the number of sleeps in the higher bits */
 	_Atomic uint64_t asleep;
 	/* Number of requests made so far; request n is in asks[n % SHM_CHUNK_COUNT]. */
 	_Atomic uint32_t asked;
 	_Atomic uint32_t answered; /* number of the peer's requests answered so far */
-	/* Not 0: this end has closed, so memory that it exposed may change. */
+	/* Not 0: the area's maker has closed the connection, so memory that it exposed
+	 * may change. */
 	_Atomic uint32_t gone;
 
 	_Alignas(64) struct shm_ask asks[SHM_CHUNK_COUNT];
-	/* Status of the answer to each request. */
+	/* Status of the answer to the peer's request n, at index n % SHM_CHUNK_COUNT. */
 	_Atomic int32_t statuses[SHM_CHUNK_COUNT];
 
-	/* Changes after any other word of the area has changed. */
+	/* Incremented after the maker has published something for the peer: a record, a
+	 * request, an answer, or `head`. */
 	_Alignas(64) _Atomic uint32_t bell;
-	/* Number of the peer's slabs (memory segments of its pools) that this end reads
-	 * in place. */
+	/* Number of the peer's slabs (memory segments of its pools) that the area's maker
+	 * reads in place. */
 	_Atomic uint32_t reading;
 };
 
@@ -189,8 +194,9 @@ static inline bool shm_bell(struct shm_ring *ring)
 	return (ring->published || ring->showed_room) && shm_bell_now(ring);
 }
 
-/* Tells the peer, in our area, that this end is about to sleep. The caller must then
- * check for work once more, and may sleep only if there is none. */
+/* Tells the peer, by `asleep` in our area, that this end is about to sleep. The caller
+ * must then check for work once more, and may sleep only if there is none. want_room: the
+ * peer must also wake this end when our ring has space again. */
 void shm_sleep(struct shm_ring *ring, bool want_room);
 void shm_awake(struct shm_ring *ring);
 

@@ -120,7 +120,7 @@ void shm_offer_enter(
 				   1 << SHM_OFFER_GONE,
 		[SHM_OFFER_TAKEN] = 1 << SHM_OFFER_GONE,
 		[SHM_OFFER_REFUSED] = 1 << SHM_OFFER_GONE,
-		/* Marked GONE earlier, now freed. */
+		/* An offer that was marked GONE earlier is freed now. */
 		[SHM_OFFER_GONE] = 1 << SHM_OFFER_GONE,
 	};
 	bool waited = offer->state <= SHM_OFFER_MADE, waits = next <= SHM_OFFER_MADE;

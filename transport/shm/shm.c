@@ -148,8 +148,9 @@ static int port_new(struct tern_fabric *fabric, const struct tern_port_opts *opt
 	return 0;
 }
 
-/* Frees the closed conns. Conns that are closed meanwhile wait for the next call: a
- * handler may make new ones that fail immediately, without end. */
+/* Frees the closed conns. Conns that are closed meanwhile wait for the next call, since a
+ * handler that replaces each closed conn by a new one, which fails immediately, would
+ * keep this loop running for ever. */
 static int reap(struct shm_port *port)
 {
 	struct tern_list now;
@@ -168,7 +169,8 @@ static void port_free(struct tern_port *base)
 {
 	struct shm_port *port = shm_port_of(base);
 
-	/* Conns of a closed listener may be left, which the layer above never knew. */
+	/* Conns in the handshake whose listener was closed may be left; the layer above
+	 * never knew them. */
 	reap(port);
 	tern_assert(!port->in_poll && tern_list_empty(&port->conns));
 	tern_assert(tern_list_empty(&port->dozing));
@@ -266,7 +268,8 @@ static int shm_send(struct tern_conn *base, const void *head, size_t head_bytes,
 	return status;
 }
 
-/* Delivers messages of one conn in state UP or PARTING. */
+/* Delivers at most `budget` messages of one conn in state UP or PARTING. Returns their
+ * number. */
 static int receive(struct shm_conn *conn, int budget)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -478,8 +481,8 @@ static bool has_work(struct shm_conn *conn)
 	       (conn->starved && shm_slab_roomy(conn));
 }
 
-/* True if a conn that has no work is idle, and every further event will be reported by
- * its descriptors. */
+/* True if the conn, which has no work, may doze: it has been idle for long enough, and
+ * its descriptors will report every further event. */
 static bool may_doze(const struct shm_conn *conn)
 {
 	const struct shm_port *port = shm_conn_port(conn);

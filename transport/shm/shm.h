@@ -5,9 +5,9 @@
  * memory segment of a pool, which peers map; a note is a small packet on the connection's
  * Unix socket.
  *
- * Lifetime: conns are freed only by shm_conn_reap() at the end of poll(), and so is the
- * memory of listeners. So whatever a handler does, the pointers that poll() uses stay
- * valid until poll() returns.
+ * Lifetime: while poll() runs, the conns and listeners that it may use are freed only at
+ * its end (conns by shm_conn_reap()). So whatever a handler does, the pointers that
+ * poll() uses stay valid until poll() returns.
  */
 #ifndef TERN_TRANSPORT_SHM_SHM_H
 #define TERN_TRANSPORT_SHM_SHM_H
@@ -34,7 +34,8 @@
  * tensors itself. */
 #define SHM_MAPPED_BYTES 1024u
 #define SHM_GET_BYTES    (1u << 20)
-/* Number of bytes that one poll() copies for a get, or for several small gets. */
+/* Number of bytes that one poll() copies on each conn for a get, or for several small
+ * gets. */
 #define SHM_PIECE_BYTES (256u << 10)
 #define SHM_ADDRESS_MAX 80u
 /* Largest number of accepted conns of a listener that have not completed the handshake
@@ -158,10 +159,11 @@ enum shm_slab_state {
 /* A slab of the peer: shared memory from which the peer's pool allocates tensors; see
  * slab.c. */
 struct shm_slab {
-	/* NULL: the conn has ended; the last user of the slab unmaps it. */
+	/* NULL: the slab was removed from its conn, because the conn has ended or the
+	 * peer has freed the slab; the last user of the slab then unmaps it. */
 	struct shm_conn *conn;
-	/* If `conn` is NULL and peek_count > 0: the ended conn, whose socket stays
-	 * open. */
+	/* If `conn` is NULL and peek_count > 0: the conn that the slab was removed from.
+	 * Its socket stays open until the last unpeek(). */
 	struct shm_conn *reader;
 	struct tern_list node;    /* in conn->asking; when MAPPED, in conn->slabs */
 	struct tern_list bucket;  /* in conn->slab_buckets */
@@ -244,7 +246,7 @@ struct shm_port {
 	/* Idle conns in state UP of which poll() checks only the sockets. */
 	struct tern_list dozing;
 	struct tern_list closed; /* conns to be freed by shm_conn_reap() */
-	/* Ended conns with memory that the peer still reads in place. */
+	/* Ended conns whose peers still read memory of this process in place. */
 	struct tern_list read;
 	/* Slabs that this port reads in place, also of ended conns. */
 	struct tern_list peeked;
@@ -255,7 +257,7 @@ struct shm_port {
 	/* Listeners closed in a handler; poll() frees them before it returns. */
 	struct tern_list dead_lsns;
 	uint32_t conn_count; /* number of conns in `conns` */
-	/* If there are at most this many conns, none of them dozes. */
+	/* A conn may begin to doze only while `conns` has more conns than this. */
 	uint32_t awake_count;
 	uint64_t doze_ns; /* idle time before a connection may doze */
 	/* Number of conns whose sockets every poll() must check. */
@@ -280,7 +282,8 @@ struct shm_lsn {
 	struct tern_list node;
 	struct shm_watch watch;
 	int fd;
-	struct tern_admission greeting; /* accepted conns that have not sent HELLO */
+	/* accepted conns whose peers have not sent HELLO */
+	struct tern_admission greeting;
 	/* Time at which to accept again after this process ran out of descriptors; 0: it
 	 * accepts now. */
 	uint64_t resume_ns;
@@ -294,10 +297,10 @@ struct shm_lsn {
  *     (backlog full)            +--> UP --> PARTING --> CLOSED      any --> CLOSED
  *                   ACCEPTING --+
  *
- * UP -> PARTING: the peer has sent BYE, or its connection was cut; the messages in its
- * ring are still delivered. CLOSED: only shm_conn_reap() must still run, which waits
- * until the peer reads none of our memory in place. The layer above does not know of an
- * ACCEPTING conn yet.
+ * UP -> PARTING: the peer has sent BYE, has closed its socket, or its process has ended;
+ * the messages in its ring are still delivered. CLOSED: only shm_conn_reap() must still
+ * run, which waits until the peer reads none of our memory in place. The layer above does
+ * not know of an ACCEPTING conn yet.
  */
 enum shm_state {
 	SHM_DIALLING,
@@ -360,8 +363,9 @@ struct shm_conn {
 	 * yet. */
 	uint32_t busy_count;
 	uint32_t peek_count; /* number of slabs read in place by peek() */
-	/* Number of slabs that are still read in place after the end of this conn: its
-	 * socket `fd` stays open until they are released. */
+	/* Number of slabs that are still read in place after they were removed from this
+	 * conn (the conn has ended, or the peer has freed them): the socket `fd` stays
+	 * open until they are released. */
 	uint32_t held_count;
 
 	/* List of struct shm_offer (share.c): memory that this peer may have open, most
@@ -442,8 +446,8 @@ int shm_conn_due(struct shm_conn *conn, uint64_t now_ns);
 /* Goes from UP to PARTING, because the peer has ended the conn (`bye`) or its process. No
  * effect in other states. */
 void shm_conn_part(struct shm_conn *conn, bool bye);
-/* For a conn in PARTING whose ring is empty: goes to CLOSED, if it is known already why
- * the peer ended. */
+/* For a conn in PARTING whose ring is empty: goes to CLOSED, unless it still waits to
+ * learn whether the peer's process has ended. */
 void shm_conn_parted(struct shm_conn *conn);
 void shm_conn_fail(struct shm_conn *conn, int status);
 /* Logs what the peer did wrong, and ends the conn with -EPROTO. */
@@ -465,7 +469,9 @@ void shm_conn_reap(struct shm_conn *conn);
 /* Stores in our area how many slabs this end reads in place. Call it after peek_count or
  * held_count has changed. */
 void shm_conn_say_reading(struct shm_conn *conn);
-/* Decrements held_count, after a slab of the conn was released. */
+/* Decrements held_count, after a slab that was removed from the conn is no longer read in
+ * place. If the conn has ended and this was the last such slab, closes its socket and
+ * frees it. */
 void shm_conn_drop(struct shm_conn *conn);
 int shm_watch_add(
 	struct shm_port *port, int fd, struct shm_watch *watch, enum shm_watch_kind kind);
@@ -574,14 +580,15 @@ bool shm_view_gone(struct shm_conn *conn, uint32_t mem_id);
 /* Sends AGAIN, which asks the peer to repeat refused offers, if fabric->chance_count has
  * changed since the refusal. */
 void shm_gpu_chance(struct shm_conn *conn);
-/* Called in each poll(): requests offers that were refused again, if they may be accepted
- * now. */
+/* Called in each poll(): asks the peer to repeat the offers that this end had to refuse,
+ * if this end may be able to accept them now. */
 static inline void shm_gpu_step(struct shm_conn *conn)
 {
 	if (tern_unlikely(conn->refused_for_now))
 		shm_gpu_chance(conn);
 }
-/* Called when the conn is freed. */
+/* Frees all offers of the conn, and closes the peer's GPU memory; memory from which
+ * copies are in flight is closed by the last repay(). Called when the conn is freed. */
 void shm_gpu_end(struct shm_conn *conn);
 
 /* copy.c: copying the bytes of get() calls. */
@@ -600,7 +607,7 @@ bool shm_copy_ready(const struct shm_conn *conn);
 int shm_copy_step(struct shm_conn *conn);
 void shm_op_start(struct shm_conn *conn, struct tern_op *op, struct shm_slab *slab);
 /* Called when `slab` was mapped (status 0): starts the gets that waited for it, and
- * completes the waiting peeks, which the caller then repeats. Otherwise completes all of
+ * completes the waiting peeks, whose callers then repeat them. Otherwise completes all of
  * them with `status`. */
 void shm_op_release(struct shm_conn *conn, struct shm_slab *slab,
 	struct tern_list *waiting, int status);

@@ -65,7 +65,7 @@ static void slab_free(struct shm_slab *slab)
 }
 
 /* Unmaps the least recently used slab, so that another one can be mapped. False: every
- * slab is in use or was just requested. */
+ * slab is in use or is not mapped yet. */
 static bool evict(struct shm_conn *conn)
 {
 	if (conn->busy_count == conn->slab_count)

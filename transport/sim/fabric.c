@@ -6,7 +6,7 @@
  * asserts that its callers respect fabric.h.
  *
  *     side: DIALLING -> UP -> ENDING (an event will end it)
- *                          -> ENDED (`closed` is in the port's inbox)
+ *                          -> ENDED (`ended` or `closed` is in the inbox)
  *
  * A side is kept until its `closed` was reported and no event refers to it. Pieces of a
  * put are written to the memory of the receiving side only until that side is ENDED.
@@ -473,8 +473,9 @@ static void report(struct sim_port *port, struct item *i)
 	}
 }
 
-/* Ends all conns of the port without waiting for events: while a context is being freed
- * it polls without virtual time passing, so events would never occur. */
+/* Ends the conns of the port that wait for their end event, or for a peer that reads in
+ * place, without this wait: while a context is being freed it polls without virtual time
+ * passing, so events would never occur. */
 static void end_all(struct sim_port *port)
 {
 	tern_list_for_each (n, &port->sides) {

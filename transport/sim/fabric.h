@@ -59,7 +59,8 @@ struct side {
 	/* The other end of the connection; NULL: not known yet, or freed. */
 	struct side *other;
 	enum side_state state;
-	/* Number of events, items, works and peeks that refer to this structure. */
+	/* Number of events, items, works and peeks that refer to this structure, and one
+	 * until `closed` was reported. */
 	unsigned refs;
 	bool wants_room, end_posted, reported, refused;
 	/* Number of peek()s by which the other end currently reads memory of this end. */
@@ -165,8 +166,9 @@ void sim_post(struct item *i);
 void sim_post_event(struct tern_sim_event *event);
 bool sim_is_up(const struct side *s);
 
-/* Reports the end of a conn: `ended` while the other end still reads memory of this end
- * in place, otherwise `closed`. */
+/* Reports to the program of `s` that its conn has ended: by `ended` while the other end
+ * still reads memory of `s` in place, otherwise by `closed`. After the last read it is
+ * called again, for `closed`. */
 void sim_report_end(struct side *s);
 
 /* Functions of move.c. */

@@ -319,7 +319,8 @@ static void read_now(struct tern_sim_event *event)
 		work_done_event(event);
 		return;
 	}
-	/* The peer's end has ended; the op will be completed when this end does. */
+	/* The other end has ended or has withdrawn the window: end_works() completes the
+	 * op when this end has ended too. Or the op is completed already. */
 	sim_work_put(w);
 }
 

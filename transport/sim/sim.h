@@ -28,7 +28,7 @@ struct tern_sim_opts {
 	uint32_t caps_b; /* the same for the fabric sim-b */
 	/* Bounds of every simulated delay; 0: 1 us and 50 us. */
 	uint64_t delay_min_ns, delay_max_ns;
-	/* Largest piece of a put that arrives at once, in bytes; 0: 4 KiB. */
+	/* As tern_conn.chunk_bytes, for every connection; 0: 4 KiB. */
 	uint64_t chunk_bytes;
 	uint32_t eager_bytes; /* default eager threshold of a connection; 0: 1 KiB */
 	/* As tern_conn.bulk_bytes, for the fabric sim; 0: puts delay no messages. */

@@ -20,10 +20,10 @@
 #include "base/clock.h"
 #include "transport/tcp/tcp.h"
 
-/* The interval of keep-alives is a hundredth of unreachable_ns, but at least a second.
- * The kernel ends the conn after 127 unanswered keep-alives, later than the caller would.
- * With a smaller limit or a shorter interval, the kernel would decide instead of the
- * caller. */
+/* The interval of keep-alives is a hundredth of unreachable_ns, in whole seconds, plus
+ * one second. The kernel ends the conn after 127 unanswered keep-alives, later than the
+ * caller would. With a smaller limit or a shorter interval, the kernel would decide
+ * instead of the caller. */
 #define KEEP_ALIVE_PARTS 100u
 #define KEEP_ALIVE_TRIES 127    /* the kernel's maximum */
 #define KEEP_ALIVE_MAX_S 32767u /* the kernel's maximum */

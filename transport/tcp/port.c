@@ -94,7 +94,8 @@ static struct tcp_conn *conn_of_watch(struct tcp_watch *watch)
 }
 
 /* Asks the kernel to report the events that each watch wants. `direct`: conns are read
- * without asking the engine, so their watches are left as they are. */
+ * without asking the engine, so their watches are left as they are, except those of
+ * connecting conns. */
 static void sync_watches(struct tcp_port *port, bool direct)
 {
 	struct tern_list todo;

@@ -13,10 +13,11 @@
 
 /*
  * Largest interval at which the kernel retransmits unacknowledged data and window probes:
- * an eighth of unreachable_ns, so that several retransmissions go unanswered before the
- * caller gives up the peer. It is also long enough that the kernel, which gives up after
- * 15 retransmissions, does not give up first, unless unreachable_ns is above a quarter of
- * an hour: in that case the session reconnects.
+ * an eighth of unreachable_ns (at least 1 s, at most 120 s), so that several
+ * retransmissions go unanswered before the caller gives up the peer. It is also long
+ * enough that the kernel, which gives up after 15 retransmissions, does not give up
+ * first, unless unreachable_ns is above a quarter of an hour: in that case the session
+ * reconnects.
  */
 #define ASK_PARTS  8u
 #define RTO_MIN_NS TERN_NS_PER_S

@@ -110,7 +110,7 @@ static int tcp_auto_dial(const char *host_port, tern_auto_add *add, void *arg)
 	return add(arg, host_port);
 }
 
-/* Describes the engine in use (epoll or io_uring), and whether the other engine works. */
+/* Names the default engine, epoll, and tells whether io_uring works here. */
 static void tcp_about(char *out, size_t size)
 {
 	struct tcp_fabric asked;
@@ -353,7 +353,7 @@ static void tcp_conn_close(struct tern_conn *base, bool flush)
 /* ---- connect ---- */
 
 /* Starts to connect to the next address for which that is possible. 0, or the error of
- * the last attempt. */
+ * the last attempt; `r`: no address is left. */
 static int connect_next(struct tcp_conn *conn, int r)
 {
 	struct tcp_port *port = tcp_conn_port(conn);

@@ -35,13 +35,13 @@
 /*
  * One system call moves at most TCP_CALL_BYTES, and the turn of a conn ends with the call
  * that reaches this limit. Other conns, and answers to messages, must wait until the turn
- * ends. With at most TCP_DIRECT_MAX conns, which are all of a single peer, no other peer
- * waits, and a call moves up to TCP_LONE_CALL_BYTES.
+ * ends. With at most TCP_DIRECT_MAX conns, at most one other conn waits, so a call moves
+ * up to TCP_LONE_CALL_BYTES.
  *
  * While one conn carries small tensors, calls on the other conns are limited to
  * TCP_SHORT_CALL_BYTES, so that the small tensors wait less. This limit begins with two
- * messages with data within TCP_TALK_POLLS polls, and lasts TCP_SHORT_POLLS polls. (A
- * single such message may only be the answer to a large tensor.)
+ * messages with data on one conn within TCP_TALK_POLLS polls, and lasts TCP_SHORT_POLLS
+ * polls. (A single such message may only be the answer to a large tensor.)
  */
 #define TCP_CALL_BYTES       (1u << 20)
 #define TCP_LONE_CALL_BYTES  (4u << 20)
@@ -113,7 +113,7 @@ struct tcp_engine_ops {
 	/* Calls tcp_watch_got() for each ready descriptor. Does not wait. */
 	void (*collect)(struct tcp_port *port);
 	/* Prepares for sleep. 0: the descriptor of fd() is readable as soon as collect()
-	 * would report something. */
+	 * would report something. -EAGAIN: do not sleep, poll again. */
 	int (*arm)(struct tcp_port *port);
 	int (*fd)(struct tcp_port *port);
 };
@@ -184,7 +184,8 @@ struct tcp_port {
 	 * `talker` */
 	uint32_t polls, talked_at;
 	uint32_t full_at; /* value of `polls` when a socket was last found full */
-	/* Number of polls for which calls are still limited to TCP_SHORT_CALL_BYTES. */
+	/* Number of polls for which calls on conns other than `talker` are still limited
+	 * to TCP_SHORT_CALL_BYTES. */
 	uint32_t short_polls;
 };
 
@@ -217,8 +218,8 @@ struct tcp_put {
 	struct tern_op *next;
 	const char *data; /* bytes that were not sent yet */
 	uint64_t bytes;
-	/* Position in the conn's byte stream (the ring's contents) at which the data is
-	 * sent. */
+	/* Position in the ring's byte stream: the data is sent before the ring's byte at
+	 * this position. */
 	uint64_t at;
 	int status;
 } __attribute__((may_alias));

@@ -7,8 +7,8 @@
  * and loaded when the fabric is opened. So the same program also starts on a machine
  * without them. A test replaces the module by simulated devices (tests/fakes/verbs).
  *
- * Every function returns 0 or a negative errno. The inline functions of librdmacm and
- * libibverbs (ibv_post_send, ibv_post_recv, ibv_post_srq_recv, ibv_poll_cq,
+ * Every function that can fail returns 0 or a negative errno. The inline functions of
+ * librdmacm and libibverbs (ibv_post_send, ibv_post_recv, ibv_post_srq_recv, ibv_poll_cq,
  * ibv_req_notify_cq) call ibv_context.ops, which each provider fills, and are not in the
  * table.
  */

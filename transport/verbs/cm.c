@@ -386,7 +386,8 @@ static void conn_event(struct verbs_conn *conn, const struct rdma_cm_event *even
 		bool left = event->event == RDMA_CM_EVENT_DISCONNECTED;
 
 		if (left && conn->status == -ENETDOWN)
-			/* the disconnect is why work was flushed */
+			/* the work requests failed because the peer has disconnected, not
+			 * because of the network */
 			conn->status = -ECONNRESET;
 		conn->peer_gone |= left || event->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
 		return;
@@ -451,8 +452,8 @@ static void zombie_event(struct verbs_port *port, const struct rdma_cm_event *ev
 	}
 }
 
-/* Ends the conns on a removed device. The device's own asynchronous event may be read by
- * another domain of this process. */
+/* Ends the conns on a removed device. It must not wait for the device's own asynchronous
+ * event, since another domain of this process may read that. */
 static void device_removed(struct verbs_port *port, const struct ibv_context *context)
 {
 	tern_list_for_each (node, &port->queues) {

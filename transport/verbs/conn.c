@@ -310,8 +310,8 @@ static void destroy_qp(struct verbs_conn *conn)
 
 	if (!conn->qp)
 		return;
-	/* rdma_disconnect() also stops the queue pair. If it fails or was never
-	 * connected, modify_qp() stops it. */
+	/* rdma_disconnect() also stops the queue pair. If that fails, or the conn was
+	 * never connected, modify_qp() stops the queue pair. */
 	if (!conn->connected || verbs_api_of(port)->disconnect(conn->id))
 		verbs_api_of(port)->modify_qp(conn->qp, &error, IBV_QP_STATE);
 	/* Handle completions first: on some devices, destroying a queue pair drops its

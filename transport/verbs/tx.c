@@ -358,8 +358,8 @@ static void post_guarded(struct verbs_conn *conn, struct tern_op *op)
 	advance(v, bytes);
 }
 
-/* Posts pieces of a put as long as the send queue has space. True: the whole put is
- * posted. */
+/* Posts pieces of a put as long as send queue, slots and credits suffice. True: the whole
+ * put is posted. */
 static bool pump_put(struct verbs_conn *conn, struct verbs_op *v)
 {
 	struct tern_op *op = tern_container_of(v, struct tern_op, priv);

@@ -22,10 +22,10 @@
  * fabric.h requires.
  *
  * Flow control. When two ends connect, each grants the other a window: a number of
- * messages that may be in flight. It posts a slot for each of them, so a SEND never finds
- * the receiver without a posted slot. Every frame carries the number of messages that its
- * sender has handled. Frames without a message (a credit update, a BYE) have additional
- * slots: at most VERBS_CONTROL of them are in flight.
+ * messages that may be in flight. The granting end posts a slot for each of these
+ * messages, so a SEND never finds the receiver without a posted slot. Every frame carries
+ * the number of messages that its sender has handled. Frames without a message (a credit
+ * update, a BYE) have additional slots: at most VERBS_CONTROL of them are in flight.
  *
  * Trust. Normally a region contains the RDMA keys of a whole registered memory, as is
  * usual with RDMA: a peer is trusted to write only where it may, and nothing enforces
@@ -91,7 +91,7 @@ enum verbs_frame_type {
 	/* A put to a guarded region: a struct verbs_put, then the bytes. */
 	VERBS_PUT = 3,
 	VERBS_CREDIT = 4, /* no payload: only updates the credit */
-	VERBS_BYE = 5,    /* the last frame */
+	VERBS_BYE = 5,    /* the sender's last frame */
 };
 
 /* Header of every frame. Little-endian, like all of the wire format. */
@@ -197,8 +197,8 @@ struct verbs_fabric {
 	pthread_mutex_t lock;
 	struct verbs_device devices[VERBS_DEVICES_MAX];
 	atomic_uint device_count;
-	/* Address of a device, which listeners at every address of the machine announce:
-	 * see find_devices(). len 0: no device has an IP address. */
+	/* IP address of one device: a listener at every address of this machine announces
+	 * it to peers. See find_devices(). len 0: no device has an IP address. */
 	struct tern_addr own;
 	struct tern_list regs;
 };
@@ -212,9 +212,10 @@ void verbs_reg_set(struct verbs_reg *reg, unsigned index, struct ibv_mr *mr);
 /* Brings all devices into use. A negative errno if none of them works. */
 int verbs_start(struct verbs_fabric *fabric, struct tern_env *env);
 
-/* Finds the device with this context and brings it into use: registers all memory with
- * it. Increments its user_count. -ENOMEM; -ENODEV: not a device of this fabric, or
- * dead. */
+/* Finds the device with this context; if it was plugged in after the fabric was opened,
+ * adds it. At its first use all memory is registered with it. Increments its user_count.
+ * -ENODEV: the option device= leaves it out, there are VERBS_DEVICES_MAX others, or it is
+ * dead; -ENOMEM and other errors: it could not be started. */
 int verbs_device_use(struct verbs_fabric *fabric, struct ibv_context *context,
 	struct tern_env *env, struct verbs_device **out);
 
@@ -269,7 +270,8 @@ _Static_assert(VERBS_SLOT_BYTES % 64 == 0, "slots stay aligned");
 /* Number of slots in a slab. A slab is one registered memory, which is divided into
  * slots. */
 #define VERBS_SLAB_SLOTS 256u
-/* Per device: enough for about 7,000 conns, at 310 KB each. */
+/* Largest number of slabs that a port has for one device: enough for about 7,000 conns,
+ * at 310 KB each. */
 #define VERBS_SLABS_MAX 1024u
 
 enum verbs_slot_place { VERBS_SLOT_FREE, VERBS_SLOT_SENDING, VERBS_SLOT_POSTED };
@@ -297,7 +299,7 @@ struct verbs_slots {
 /* ---- ports ---- */
 
 #define VERBS_WINDOW 128u /* number of messages that a peer may have in flight */
-/* The same, for conns that are made when there are more than VERBS_FEW. */
+/* The same, for conns that are made when the port has more than VERBS_FEW conns. */
 #define VERBS_WINDOW_MANY 16u
 #define VERBS_FEW         16u
 #define VERBS_DEPTH_MIN   16u
@@ -361,8 +363,9 @@ struct verbs_port {
 	/* Conns that returned -EAGAIN, so `writable` must be called later. */
 	struct tern_list blocked;
 	struct tern_list ending; /* conns that the current or next poll ends */
-	/* Memory windows of guarded regions (option guard=on): what a peer may write to only
-	 * until its window is withdrawn. Allocated at the first use. */
+	/* Windows of guarded regions: exposed memory into which peers write by messages,
+	 * because of the option guard=on or because a device could not register it.
+	 * Allocated at the first use. */
 	struct tern_windows windows;
 	char device[VERBS_NAME_MAX]; /* name of the only device to use; "": all devices */
 	struct verbs_conn **table;   /* conns, by verbs_conn.index */
@@ -392,7 +395,8 @@ struct verbs_lsn {
 };
 
 /* A librdmacm id that is kept after the end of its conn, because the other end has not
- * acknowledged the disconnect yet. */
+ * acknowledged the disconnect yet, or because the device is dead and its verbs_queue must
+ * be freed before the id. */
 struct verbs_zombie {
 	struct tern_list node;
 	struct rdma_cm_id *id;
@@ -506,7 +510,8 @@ struct verbs_conn {
 	uint64_t piece_bytes; /* largest size of one RDMA WRITE or READ */
 	uint32_t peer_device;
 	bool peer_guarded;
-	/* If blocked: number of frames that the refused send() needs; 0: put(). */
+	/* If blocked: number of frames that the refused send() needs; 0: the refused call
+	 * was put(). */
 	uint32_t need;
 	/* Puts with bytes for which no work request was made, in order. */
 	struct tern_list puts;
@@ -616,7 +621,8 @@ void verbs_slots_reclaim(struct verbs_queue *queue, const void *owner);
 int verbs_queue_get(
 	struct verbs_port *port, struct ibv_context *context, struct verbs_queue **out);
 /* Reserves `entries` entries of the CQ for a conn, and enlarges the CQ if necessary.
- * -ENOMEM, -ENOSPC. */
+ * -ENOSPC: more than the device allows; other errors: the device cannot enlarge the
+ * CQ. */
 int verbs_queue_reserve(struct verbs_queue *queue, int entries);
 /* Handles all completions that are in the CQ now. */
 void verbs_queue_drain(struct verbs_queue *queue);
@@ -707,7 +713,8 @@ uint64_t verbs_unanswered_ns(struct tern_conn *conn);
 int verbs_tx_control(struct verbs_conn *conn, enum verbs_frame_type type);
 /* True if what a blocked send() or put() was waiting for is available now. */
 bool verbs_tx_open(const struct verbs_conn *conn);
-/* Sends BYE if all other data has been posted, and ends the conn when BYE was sent. */
+/* Sends BYE if all other data has been posted, and ends the conn when the BYE and all
+ * data before it have been sent. */
 void verbs_tx_farewell(struct verbs_conn *conn);
 /* Completes every put and get with `status`, after the queue pair was destroyed. */
 void verbs_tx_abort(struct verbs_conn *conn, int status);
