@@ -299,8 +299,8 @@ static void empty_wake_fd(struct tern_context *ctx)
 static void disarm(struct tern_context *ctx)
 {
 	ctx->armed = false;
-	/* `sleeping` is already cleared: a waker did that, and writes to wake_fd. Count
-	 * this write, as the head of this file explains. */
+	/* If `sleeping` is already cleared, a waker has cleared it, and writes to
+	 * wake_fd, now or later. Count this write, as the head of this file explains. */
 	if (!atomic_exchange(&ctx->sleeping, false) && ctx->wake_fd >= 0)
 		ctx->wakes_owed++;
 	if (ctx->wakes_owed)

@@ -95,7 +95,9 @@ struct tern_context {
 	bool armed;
 	/* -1 in the simulator, which has no descriptors */
 	int epoll_fd, wake_fd, timer_fd;
-	uint64_t file_max;    /* descriptors that the process may have (RLIMIT_NOFILE) */
+	/* Largest number of descriptors that the process may have open
+	 * (RLIMIT_NOFILE). */
+	uint64_t file_max;
 	uint64_t timer_fd_ns; /* time that timer_fd is set to; TERN_NEVER: it is off */
 	/* Flags shared by the context's own thread and tern_context_wake() on other
 	 * threads: see context.c. */

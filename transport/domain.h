@@ -45,7 +45,7 @@ struct tern_domain {
 	/* Reason why a fabric did not open, indexed by the row of tern_fabric_table;
 	 * NULL: it opened. */
 	const char **why;
-	struct tern_gpus *gpus; /* gpu.c; NULL: built without CUDA */
+	struct tern_gpus *gpus; /* the GPUs (gpu.c); NULL: built without CUDA */
 	struct tern_bounces bounces;
 	atomic_uint next_mem_id;
 	atomic_ullong registration_count;

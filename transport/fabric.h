@@ -370,8 +370,8 @@ struct tern_fabric_ops {
 	 */
 	const char *(*reaches)(const struct tern_conn *conn, const struct tern_mem *mem);
 
-	/* Detail that `tern info` prints for a working fabric, and its label. Both may
-	 * be NULL. */
+	/* For `tern info`: the label of a detail about a working fabric, and the function
+	 * that writes this detail. Both may be NULL. */
 	const char *about_name;
 	void (*about)(char *out, size_t size);
 	/* Describes up to `max` RDMA devices, one entry for each port of a device.
@@ -394,7 +394,8 @@ struct tern_fabric_ops {
 	int (*fd)(struct tern_port *port);
 };
 
-/* First members of the fabrics' own structures. */
+/* The first members of the fabrics' own structures: struct tcp_conn begins with a struct
+ * tern_conn, and so on. */
 struct tern_fabric {
 	const struct tern_fabric_ops *ops;
 	struct tern_domain *domain;
@@ -439,8 +440,8 @@ struct tern_conn {
 	/* Default eager threshold for tensors in slabs (shared memory segments), if the
 	 * peer can map them (shm); 0: as eager_bytes. */
 	uint32_t eager_mapped_bytes;
-	/* Best size of one put or get within a large transfer. The caller may ask for
-	 * more. */
+	/* Best size of one put or get within a large transfer. The caller may use larger
+	 * ones. */
 	uint64_t chunk_bytes;
 	/* Puts of at least this size should use another conn than messages do, because
 	 * messages sent after a put wait until its bytes are sent. 0: messages do not

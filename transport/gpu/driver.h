@@ -18,7 +18,7 @@ struct tern_gpu {
 	const struct tern_cuda_api *api;
 	CUdevice device;
 	unsigned number;
-	/* Retained primary context; NULL: this process does not use the GPU yet. */
+	/* Retained primary context; NULL: this domain does not use the GPU yet. */
 	CUcontext context;
 	bool dma_buf, peermem;
 	enum tern_gpu_flush flush;

@@ -31,7 +31,8 @@ static bool can_share(const struct tern_cuda_api *api)
 	       api->ipc_close_mem_handle;
 }
 
-/* Must be called while the GPU's CUDA context is current. */
+/* Makes the handle of a range that lies in one allocation. Must be called while the GPU's
+ * CUDA context is current. */
 static CUresult describe(const struct tern_cuda_api *api, uint64_t address,
 	uint64_t bytes, struct tern_ipc_handle *out)
 {
@@ -72,7 +73,8 @@ static bool lies_inside(const struct tern_ipc_handle *handle, uint64_t room)
 	return handle->offset <= room && handle->bytes <= room - handle->offset;
 }
 
-/* Must be called while the GPU's CUDA context is current. */
+/* Opens a peer's handle, and checks that its range lies in the opened allocation. Must be
+ * called while the GPU's CUDA context is current. */
 static CUresult open_there(const struct tern_cuda_api *api,
 	const struct tern_ipc_handle *handle, CUdeviceptr *opened)
 {

@@ -83,11 +83,12 @@ struct tern_stage_slot {
 
 /* A request for a staging slot that waits until a slot is free. */
 struct tern_stage_wait {
-	/* Unlinked (tern_list_init()) while nothing is waited for. */
+	/* In the stager's queue of requests. Initialise it by tern_list_init(); it is
+	 * unlinked while this request is not queued. */
 	struct tern_list node;
-	/* Called with a free slot, which the waiter then holds. If the callback gives the
-	 * slot back, it must not wait again inside the callback, or the loop that serves
-	 * waiters would never end. */
+	/* Called with a free slot, which the waiter then holds. A callback that gives the
+	 * slot back must not call tern_stager_wait() as well, or the loop that serves the
+	 * queue would never end. */
 	void (*ready)(struct tern_stage_wait *wait, struct tern_stage_slot *slot);
 };
 

@@ -325,7 +325,7 @@ void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes)
 			return;
 		checked = true;
 		atomic_store_explicit(asked, true, memory_order_relaxed);
-		/* MADV_COLLAPSE fails unless at least one page of the range is
+		/* Touch one page: MADV_COLLAPSE fails if no page of the range is
 		 * present. */
 		*(volatile char *)(mem->base + TERN_MAX(at, offset)) = 0;
 		madvise(mem->base + at, TERN_HUGE_BYTES, MADV_COLLAPSE);

@@ -461,8 +461,8 @@ int shm_accept(struct shm_lsn *lsn)
 		if (status == 0)
 			return i;
 		if (status < 0) {
-			/* Remove the listener from epoll: level-triggered epoll would
-			 * wake the thread again and again. */
+			/* Remove the listener from epoll until resume_ns: level-triggered
+			 * epoll would report its waiting connections again and again. */
 			epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, lsn->fd, NULL);
 			lsn->resume_ns =
 				tern_now_ns(port->base.env) + 50 * TERN_NS_PER_MS;
@@ -811,8 +811,8 @@ static bool awaits_reader(struct shm_conn *conn)
 
 	if (conn->unread || !is_read(conn))
 		return false;
-	/* The socket may have been removed from epoll earlier, when nothing more was
-	 * expected from it. */
+	/* Remove the socket from epoll before adding it: it may or may not be there now,
+	 * since shm_conn_part() removes it. */
 	epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
 	if (shm_watch_add(port, conn->fd, &conn->socket_watch, SHM_WATCH_SOCKET))
 		tern_log(port->base.env, TERN_LOG_ERROR,

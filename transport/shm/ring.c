@@ -273,8 +273,8 @@ int shm_ring_receive(struct shm_ring *ring, void *out, size_t room, size_t *byte
 
 bool shm_ring_readable(const struct shm_ring *ring)
 {
-	/* Less than, not unequal: a peer that rewrites records can make `head` skip
-	 * `end`. */
+	/* Compare with <, not with !=, because a peer that rewrites records can make
+	 * `head` skip `end`. */
 	return ring->head < ring->end && is_there(ring, ring->head);
 }
 

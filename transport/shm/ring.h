@@ -116,7 +116,7 @@ _Static_assert(offsetof(struct shm_area, asks) == SHM_LINE, "one line of indices
 _Static_assert(offsetof(struct shm_area, reading) > offsetof(struct shm_area, bell),
 	"what is written for every message is not among the indices");
 
-/* One end's state of both areas. It only reads the peer's area. */
+/* One end's state of both areas. This end only reads the peer's area. */
 struct shm_ring {
 	struct shm_area *own;
 	struct shm_area *peer;
@@ -200,7 +200,8 @@ static inline bool shm_bell(struct shm_ring *ring)
 void shm_sleep(struct shm_ring *ring, bool want_room);
 void shm_awake(struct shm_ring *ring);
 
-/* The chunk for request n in an area. */
+/* Address of the chunk for the answer to request n, in the area of the end that
+ * answers. */
 static inline char *shm_chunk(struct shm_area *area, uint64_t ring_bytes, uint32_t n)
 {
 	return (char *)area + SHM_RING_OFFSET + ring_bytes +

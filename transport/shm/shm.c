@@ -58,7 +58,8 @@
 #define LULL_POLLS  8u /* number of polls between two checks of the clock */
 #define LULL_NS     (50 * TERN_NS_PER_US)
 #define EVENT_COUNT 32
-/* Most messages that one conn receives before the other conns have their turn. */
+/* Largest number of messages that one conn receives before the other conns have their
+ * turn. */
 #define TURN_COUNT 32
 
 static int fabric_open(struct tern_domain *domain, const struct tern_domain_opts *opts,

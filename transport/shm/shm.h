@@ -330,7 +330,8 @@ struct shm_conn {
 	struct tern_half_open half_open; /* in lsn->greeting */
 	int fd, pidfd;
 	struct shm_watch socket_watch, process_watch;
-	/* In our pid namespace; 0: the peer is in a pid namespace that we cannot see. */
+	/* Id of the peer's process in our pid namespace; 0: the peer is in a pid
+	 * namespace that we cannot see. */
 	pid_t pid;
 	bool known; /* the layer above knows the conn, so `closed` must be called */
 	/* Counted in port->unsettled_count: every poll() checks the socket. */
@@ -383,7 +384,8 @@ struct shm_conn {
 	/* List of struct shm_view: GPU memory of the peer that this process has open
 	 * (gpu.c). */
 	struct tern_list views;
-	/* GPU memory was refused; send AGAIN when fabric->chance_count changes */
+	/* This process had to refuse GPU memory of the peer: send AGAIN when
+	 * fabric->chance_count changes. */
 	bool refused_for_now;
 	uint32_t chance_seen; /* value of fabric->chance_count at that refusal */
 
@@ -421,9 +423,10 @@ int shm_note_send(int socket, const struct shm_note *note, int fd);
 int shm_offer_send(
 	int socket, const struct shm_note *note, const struct tern_ipc_handle *handle);
 /* Receives a note. 1: a note was received; *fd is its descriptor, which the caller must
- * close (-1: none); for an OFFER, *handle is set. 0: end of file; -EAGAIN; -ECONNRESET;
- * -EPROTO; -EILSEQ: the sender has the other byte order (an emulated program on this
- * machine); -EMFILE: the note had a descriptor, and this process has too many open. */
+ * close (-1: none); for an OFFER, *handle is set. 0: end of file; -EAGAIN: no note is
+ * there; -ECONNRESET: the socket has failed; -EPROTO: the packet is malformed; -EILSEQ:
+ * the sender has the other byte order (an emulated program on this machine); -EMFILE: the
+ * note had a descriptor, and this process has too many open. */
 int shm_note_receive(
 	int socket, struct shm_note *note, struct tern_ipc_handle *handle, int *fd);
 
@@ -543,7 +546,7 @@ bool shm_slab_roomy(const struct shm_conn *conn);
 void shm_slab_hold(struct shm_slab *slab);
 void shm_slab_drop(struct shm_slab *slab);
 /* Begins to read the slab in place. -ENOTSUP: too many slabs are read in place;
- * -ENOTCONN. */
+ * -ENOTCONN: the peer has closed the conn. */
 int shm_slab_peek(struct shm_slab *slab);
 void shm_unpeek(struct tern_port *port, const void *data);
 void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab);
@@ -603,7 +606,9 @@ bool shm_peer_gone(const struct shm_conn *conn);
 /* True if shm_copy_step() has work: a piece to copy, or a request or answer of the
  * peer. */
 bool shm_copy_ready(const struct shm_conn *conn);
-/* Copies one piece for each kind of work. Returns the number of events. */
+/* One step of copying: answers one request of the peer, requests pieces for which chunks
+ * are free, takes one answer, and copies pieces of up to SHM_PIECE_BYTES in total.
+ * Returns the number of events. */
 int shm_copy_step(struct shm_conn *conn);
 void shm_op_start(struct shm_conn *conn, struct tern_op *op, struct shm_slab *slab);
 /* Called when `slab` was mapped (status 0): starts the gets that waited for it, and

@@ -215,8 +215,8 @@ void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab)
 	};
 	int status = shm_note_send(conn->fd, &note, -1);
 
-	/* If the socket is full, the next poll() tries again. If it has ended, epoll
-	 * reports that. */
+	/* If the socket is full, the next poll() tries again. If the socket was closed,
+	 * epoll reports that. */
 	slab->state = status == -EAGAIN ? SHM_SLAB_WANTED : SHM_SLAB_ASKED;
 }
 

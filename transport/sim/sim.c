@@ -37,7 +37,8 @@ struct tern_sim_process {
 	struct tern_domain *domain;
 	struct tern_context *contexts[CONTEXTS_MAX];
 	unsigned context_count;
-	/* struct notice of completed tasks and file operations, not handled yet */
+	/* List of struct notice: completed tasks and file operations whose callbacks were
+	 * not called yet. */
 	struct tern_list done;
 	bool roused, crashed;
 	uint64_t stalled_until_ns;
@@ -351,7 +352,8 @@ struct tern_sim_process *tern_sim_process_new(struct tern_sim *sim, const char *
 {
 	struct tern_sim_process *p = calloc(1, sizeof(*p));
 	struct tern_domain_hooks hooks = {.sim = p, .cuda_api = sim->opts.cuda_api};
-	/* Huge pages take real time, and cost nothing in simulated time. */
+	/* No huge pages: asking for them takes real time, and nothing in the simulation
+	 * gets faster by them. */
 	struct tern_domain_opts opts = {.no_hugepages = true};
 
 	tern_assert(p);

@@ -26,7 +26,7 @@ struct tern_sim_opts {
 	 * TERN_CAP_PUT. */
 	uint32_t caps;
 	uint32_t caps_b; /* the same for the fabric sim-b */
-	/* Bounds of every simulated delay; 0: 1 us and 50 us. */
+	/* Bounds of every simulated delay; if delay_max_ns is 0: 1 us and 50 us. */
 	uint64_t delay_min_ns, delay_max_ns;
 	/* As tern_conn.chunk_bytes, for every connection; 0: 4 KiB. */
 	uint64_t chunk_bytes;

@@ -352,8 +352,8 @@ static void tcp_conn_close(struct tern_conn *base, bool flush)
 
 /* ---- connect ---- */
 
-/* Starts to connect to the next address for which that is possible. 0, or the error of
- * the last attempt; `r`: no address is left. */
+/* Starts to connect to the next address for which that is possible. Returns 0, or the
+ * error of the last attempt; `r` if no address was left to try. */
 static int connect_next(struct tcp_conn *conn, int r)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
@@ -483,8 +483,8 @@ static int tcp_listen(struct tern_port *base, const char *address, struct tern_l
 	r = tern_addr_resolve(address, true, &targets);
 	if (r)
 		return r;
-	/* Try the next address only if this machine has no such address or address
-	 * family. */
+	/* Try the next address only if this machine does not have the current one, or not
+	 * its address family. */
 	for (; targets.next < targets.count; targets.next++) {
 		fd = listen_at(&targets.addr[targets.next], fabric_of(port)->congestion);
 		if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL)

@@ -392,7 +392,8 @@ bool tcp_tx_empty(const struct tcp_tx *tx);
 /* Sends until the socket is full or the limit of one turn is reached. Returns the number
  * of events. */
 int tcp_tx_turn(struct tcp_conn *conn);
-/* Called when a full socket may have space again. */
+/* Lets a conn whose socket was full send again in the next transmit_all(). Called when
+ * the socket may have space. */
 void tcp_tx_unblock(struct tcp_conn *conn);
 /* Completes every waiting put with `status`. */
 void tcp_tx_abort(struct tcp_conn *conn, int status);

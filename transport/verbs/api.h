@@ -76,7 +76,7 @@ struct tern_verbs_api {
 		struct ibv_context *device, uint8_t port, struct ibv_port_attr *out);
 	int (*query_gid)(
 		struct ibv_context *device, uint8_t port, int index, union ibv_gid *out);
-	/* Type of a GID as text, as in sysfs: "RoCE v2", "IB/RoCE v1". */
+	/* Type of a GID as text: "IB", "RoCE v1", "RoCE v2" or "unknown". */
 	int (*query_gid_type)(struct ibv_context *device, uint8_t port, int index,
 		char *out, size_t bytes);
 	const char *(*device_name)(struct ibv_context *device);

@@ -4,9 +4,10 @@
  *
  * verbs_conn_end() only marks the conn; verbs_poll() does the rest, because handlers may
  * be called only there. First the queue pair is destroyed: from then on the device
- * accesses no memory for this conn. Then its remaining completions are handled, so that
- * no entry in the completion queue belongs to the conn. Then unfinished ops are completed
- * with the status, and `closed` is called last.
+ * accesses no memory for this conn. Its completions are handled before and after that, so
+ * that then no entry in the completion queue belongs to the conn. Then unfinished ops are
+ * completed with the conn's status (-ECANCELED if that is 0), and `closed` is called
+ * last.
  *
  * The librdmacm id is kept for a while as a "zombie". As long as an id exists, the kernel
  * retransmits its disconnect if that was lost, and librdmacm keeps the device open.

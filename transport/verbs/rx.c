@@ -12,7 +12,8 @@ static void deliver(struct verbs_conn *conn, const void *data, uint32_t bytes)
 	struct tern_port *port = conn->base.port;
 	int r;
 
-	/* A conn that is closing reads frames only for the credits in their headers. */
+	/* A conn that is closing delivers no messages. It still handles the credits in
+	 * the headers of frames, and puts. */
 	if (conn->state != VERBS_UP)
 		return;
 	r = port->handler->message(port->handler_arg, &conn->base, data, bytes);

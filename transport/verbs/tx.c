@@ -9,7 +9,7 @@
  * a slot is freed only by a completion).
  *
  * Work requests are collected and posted together, with one doorbell: when the batch is
- * full, and at the beginning and the end of every poll.
+ * full, at the beginning and the end of every poll, and in arm().
  */
 #include <endian.h>
 #include <errno.h>

@@ -68,8 +68,9 @@ void verbs_reg_set(struct verbs_reg *reg, unsigned index, struct ibv_mr *mr)
 	atomic_store_explicit(&reg->lkeys[index], mr->lkey, memory_order_release);
 }
 
-/* Registers one memory with a device. The caller holds the lock. -ENOMEM. Returns 0 also
- * if the device refuses this kind of memory, whose bytes are then copied to slots. */
+/* Registers one memory with a device. The caller holds the lock. -ENOMEM: the limit of
+ * locked memory is too low. Returns 0 also if the device refuses this memory: the bytes
+ * of host memory are then copied to slots, GPU memory is staged in host memory. */
 static int register_with(struct verbs_fabric *fabric, struct verbs_device *device,
 	struct verbs_reg *reg, struct tern_env *env)
 {

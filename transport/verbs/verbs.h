@@ -134,7 +134,8 @@ struct verbs_opts {
 	unsigned device_count;
 	/* Local address that conns are bound to; len 0: the system chooses. */
 	struct tern_addr from;
-	/* Index in the device's GID table; -1: the GID follows from the address. */
+	/* Index in the GID table of the first device: `from` becomes the IP address of
+	 * this GID. -1: the option gid= was not given. */
 	int gid_index;
 	int traffic_class; /* -1: the system's default */
 	/* Local ACK timeout: an unacknowledged packet is retransmitted after 4.096 us <<
@@ -143,7 +144,8 @@ struct verbs_opts {
 	unsigned retry_count;
 	unsigned depth;      /* size of a queue pair's send queue, in work requests */
 	unsigned inline_max; /* inline data to request from the device, in bytes */
-	/* RDMA READs in flight on a conn; the device may allow fewer */
+	/* Largest number of RDMA READs in flight on a conn; the device may allow
+	 * fewer. */
 	unsigned read_max;
 	bool no_srq, guard;
 };
@@ -175,7 +177,7 @@ struct verbs_device {
 struct verbs_reg {
 	struct tern_list node; /* in verbs_fabric.regs */
 	struct tern_mem *mem;
-	/* By device index; protected by the fabric's lock. */
+	/* The registrations, by device index; protected by the fabric's lock. */
 	struct ibv_mr *mr[VERBS_DEVICES_MAX];
 	/* Keys of the registrations, by device index; 0: not registered. Read without the
 	 * lock. */
@@ -360,7 +362,8 @@ struct verbs_port {
 	int epoll_fd, timer_fd, wake_fd;
 	struct tern_list queues, lsns, conns, zombies;
 	struct tern_list dirty; /* conns with work requests that were not posted yet */
-	/* Conns that returned -EAGAIN, so `writable` must be called later. */
+	/* Conns whose send() or put() returned -EAGAIN, so `writable` must be called
+	 * later. */
 	struct tern_list blocked;
 	struct tern_list ending; /* conns that the current or next poll ends */
 	/* Windows of guarded regions: exposed memory into which peers write by messages,
@@ -461,9 +464,12 @@ struct verbs_conn {
 	uint32_t index;
 	bool announced; /* the layer above knows the conn, so `closed` must be called */
 	bool by_user;   /* conn_close() was called */
-	bool connected; /* established, so rdma_disconnect() notifies the peer */
-	bool eof;       /* the peer has sent BYE */
-	bool peer_gone; /* the peer disconnected */
+	/* established or accepted, so rdma_disconnect() notifies the peer */
+	bool connected;
+	bool eof; /* the peer has sent BYE */
+	/* the peer will acknowledge no disconnect: it has disconnected, or the device is
+	 * gone */
+	bool peer_gone;
 	bool bye_sent;
 	/* The conn receives from the SRQ. False: from its queue pair's own receive
 	 * queue. */
@@ -476,7 +482,7 @@ struct verbs_conn {
 	/* In port->half_open: accepted, and not part of a session yet. */
 	struct tern_half_open half_open;
 	struct rdma_cm_id *id;
-	struct verbs_queue *queue; /* NULL: no queue pair */
+	struct verbs_queue *queue; /* NULL: verbs_conn_open() was not called */
 	struct ibv_qp *qp;
 	uint32_t qp_num;
 	struct tern_addrs *addrs; /* while RESOLVING: addresses left to try */
@@ -592,7 +598,7 @@ int verbs_slots_grow(struct verbs_queue *queue, uint32_t count);
 /* Takes a free slot for sending. Returns its index; -EAGAIN: none is free, apart from
  * those reserved for other conns. */
 int verbs_slot_take(struct verbs_conn *conn);
-/* Frees a slot after the SEND from it has completed. */
+/* Frees a slot after the SEND or RDMA WRITE from it has completed. */
 void verbs_slot_give(struct verbs_queue *queue, uint32_t slot);
 /* Number of slots that the conn could take for sending now. */
 uint32_t verbs_slot_count(const struct verbs_conn *conn);
@@ -678,8 +684,9 @@ struct verbs_conn *verbs_conn_new(struct verbs_port *port, enum verbs_state stat
 void verbs_conn_enter(struct verbs_conn *conn, enum verbs_state next);
 /* Makes the queue pair, on the device to which librdmacm has bound the id. */
 int verbs_conn_open(struct verbs_conn *conn);
-/* Marks the conn as ending with `status`; if called again, the first status counts. The
- * next verbs_end_all() does the rest, so any function may call this. */
+/* Marks the conn as ending with `status` (after verbs_conn_close(): with 0, or -ECANCELED
+ * if it was not connected). If called again, the first status counts. The next
+ * verbs_end_all() does the rest, so any function may call this. */
 void verbs_conn_end(struct verbs_conn *conn, int status);
 void verbs_conn_close(struct tern_conn *base, bool flush);
 /* Ends and frees all conns in port->ending. Returns their number. */
@@ -709,7 +716,8 @@ void verbs_tx_credit(struct verbs_conn *conn, uint32_t credit);
 /* Handles a completion: all work requests up to position `at` have completed. */
 void verbs_tx_done(struct verbs_conn *conn, uint32_t at);
 uint64_t verbs_unanswered_ns(struct tern_conn *conn);
-/* Sends a frame without payload: a credit or a BYE. -EAGAIN. */
+/* Sends a frame without payload: a credit or a BYE. -EAGAIN: the send queue is full, or
+ * no slot is free. */
 int verbs_tx_control(struct verbs_conn *conn, enum verbs_frame_type type);
 /* True if what a blocked send() or put() was waiting for is available now. */
 bool verbs_tx_open(const struct verbs_conn *conn);
