@@ -6,9 +6,9 @@
  *
  * `head` is published in steps of a quarter of the ring, and of SHOW_BYTES when the ring
  * is empty. So a consumer that has drained the ring shows that at least three quarters
- * are free, which is more than any record with its filler needs; and it does not write
- * the cache line of indices for each message. `tail` is not published: the consumer
- * recognizes records by their marks.
+ * are free, which is more than any record and the filler before the end of the ring need;
+ * and it does not write the cache line of indices for each message. `tail` is not
+ * published: the consumer recognizes records by their marks.
  */
 #include "transport/shm/ring.h"
 

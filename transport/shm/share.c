@@ -23,8 +23,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* Largest number of unanswered requests of a peer: it asks for at most SHM_SLAB_COUNT
- * slabs, and offers at most SHM_VIEW_COUNT memories. */
+/* Largest number of requests of a peer that wait for an answer: SHM_SLAB_COUNT requests
+ * for slabs, and SHM_VIEW_COUNT offers of GPU memory. A peer with more is cut. */
 #define OWED_COUNT (SHM_SLAB_COUNT + SHM_VIEW_COUNT)
 
 static struct shm_fabric *fabric_of(const struct shm_port *port)

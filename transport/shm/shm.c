@@ -20,9 +20,9 @@
  * While spinning, poll() reads two cache lines of each peer: the one on which its next
  * record would start, and the one with its indices and flags, which seldom changes and
  * must be read after each sent message anyway. It makes almost no system calls: sockets
- * are checked after a sleep, while a conn is being set up or ended, and otherwise every
- * LULL_NS. A process that is about to sleep sets a flag in its areas; a peer that then
- * writes something for it sends a WAKE over the socket, once per sleep.
+ * are checked after a sleep, while a conn is being set up, ends, or waits for an answer,
+ * and otherwise every LULL_NS. A process that is about to sleep sets a flag in its areas;
+ * a peer that then writes something for it sends a WAKE over the socket, once per sleep.
  *
  * A conn that has been idle for DOZE_NS dozes: its sleep flag stays set, whether or not
  * its port sleeps, and polls skip it until something arrives on its socket or the caller
@@ -34,10 +34,10 @@
  *
  * Costs of a conn: a poll and an arm scan the conns that do not doze, a few cache lines
  * each; up to AWAKE_COUNT conns never doze. A conn has two descriptors and two areas of
- * shm_area_bytes() (1.3 MiB for messages of up to 64 KiB) of address space. A conn that
- * was never used has touched one page of each area; a used one also its ring. The chunks
- * are touched only if the peer reads memory that is in no slab and may not use
- * process_vm_readv.
+ * shm_area_bytes() (1.6 MiB each for messages of up to 64 KiB and their headers) of
+ * address space. A conn that was never used has touched one page of each area; a used one
+ * also its ring. The chunks are touched only if the peer reads memory that is in no slab
+ * and may not use process_vm_readv.
  */
 #include "transport/shm/shm.h"
 

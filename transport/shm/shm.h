@@ -518,7 +518,7 @@ void shm_offer_free(struct shm_conn *conn, struct shm_offer *offer);
 void shm_gone_say(struct shm_conn *conn);
 /* Answers a request of the peer with SHM_SLAB or SHM_TAKEN and `status`. If the socket is
  * full of notes that the peer has not read yet, the answer is queued. A peer with more
- * unanswered requests than it can have is cut. */
+ * requests than the queue can hold is cut. */
 void shm_answer(
 	struct shm_conn *conn, enum shm_note_type type, uint32_t mem_id, int status);
 /* Sends queued answers until the socket is full. */

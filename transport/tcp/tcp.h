@@ -287,8 +287,8 @@ struct tcp_question {
 };
 
 /* A connection. Memory of an idle conn: this structure (below 1 KiB), and those pages of
- * tx.ring (64 KiB, or 4 messages) and rx.body (one message) that were ever used. None of
- * these grows. */
+ * tx.ring (at least 64 KiB and 4 messages) and rx.body (one message) that were ever used.
+ * None of these grows. */
 struct tcp_conn {
 	struct tern_conn base;
 	struct tcp_watch watch;

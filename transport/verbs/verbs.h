@@ -482,7 +482,7 @@ struct verbs_conn {
 	/* In port->half_open: accepted, and not part of a session yet. */
 	struct tern_half_open half_open;
 	struct rdma_cm_id *id;
-	struct verbs_queue *queue; /* NULL: verbs_conn_open() was not called */
+	struct verbs_queue *queue; /* NULL: the conn has no device yet */
 	struct ibv_qp *qp;
 	uint32_t qp_num;
 	struct tern_addrs *addrs; /* while RESOLVING: addresses left to try */
