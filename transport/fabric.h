@@ -123,7 +123,8 @@ struct tern_port_handler {
 	 * this returns. status:
 	 *
 	 * - 0: after close() of a conn that was up and had not failed before, also if the
-	 *   peer ends it at the same time;
+	 *   peer ends it at the same time (tcp, with `flush`: or -ECONNRESET and the
+	 *   like, if the rest cannot be sent);
 	 * - -ECANCELED: after close() of a conn that was not up yet;
 	 * - -ECONNREFUSED, -ETIMEDOUT, ...: the conn never came up;
 	 * - -ECONNRESET: cut, or EOF;
