@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads the CUDA driver: see cuda.h. Only three functions of the driver are looked up by
- * their exported names; cuGetProcAddress returns the others, each in the version that its
- * type in the table has. (An exported name stands for some version of the function, with
- * "_v2" or without, and no header lists these for all functions.)
+ * Loads the CUDA driver: see base/cuda.h. Only two functions of the driver
+ * (cuDriverGetVersion and cuGetProcAddress_v2) are looked up by their exported names;
+ * cuGetProcAddress_v2 returns the others, each in the version that its type in the table
+ * has. (An exported name stands for some version of the function, with "_v2" or without,
+ * and no header lists these for all functions.)
  */
 #include "base/cuda.h"
 
@@ -142,8 +143,9 @@ int tern_cuda_load(const struct tern_cuda_api **out, const char **why)
 	return status;
 }
 
-/* Sticky errors: cuda.h says of them that the process is left in an inconsistent state,
- * that the context cannot be used any more, or that it was destroyed. */
+/* Sticky errors: the toolkit's cuda.h says of each that the process is left in an
+ * inconsistent state, that the context cannot be used any more, or that it was
+ * destroyed. */
 bool tern_cuda_is_sticky(CUresult result)
 {
 	static const int sticky[] = {

@@ -40,16 +40,18 @@ struct tern_cuda_api {
  * the child must not use CUDA: the driver does not survive a fork.
  *
  * On failure *why is a one-line message for the user, in static storage. -ENOSYS: there
- * is no driver, it is too old, or it is not a driver (the toolkit's stub); -ENODEV: it
- * has no device for this process; otherwise the status of cuInit's result.
+ * is no driver, it is too old, it lacks a function that Tern needs, or the library is
+ * not a driver (the toolkit's stub); -ENODEV: the driver has no device for this process;
+ * otherwise the tern_cuda_status() of cuInit's result.
  */
 int tern_cuda_load(const struct tern_cuda_api **out, const char **why);
 
 /*
  * Converts a CUresult to 0 or a negative errno: -EAGAIN for work that is not done yet
  * (CUDA_ERROR_NOT_READY), -ENOMEM for lack of device or host memory, -ENOEXEC for code
- * that does not run on the device, -ENOTRECOVERABLE for sticky errors, -EIO for all
- * others.
+ * that does not run on the device, -ENOTRECOVERABLE for sticky errors; -EINVAL, -ENODEV,
+ * -EBUSY, -ENOTSUP, -EPERM, -ENOENT and -EEXIST for the errors of these meanings; -EIO
+ * for all others.
  */
 int tern_cuda_status(CUresult result);
 

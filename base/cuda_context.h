@@ -15,8 +15,8 @@
 struct tern_cuda_pin {
 	void *base;
 	uint64_t bytes;
-	/* True if we page-locked the memory; false if another library of this process had
-	 * done so, or the driver refused. */
+	/* True if Tern page-locked the memory, and so must unlock it; false if another
+	 * library of this process had locked it, or the driver refused. */
 	bool ours;
 	int status; /* 0: the memory is page-locked; negative: the error */
 };
@@ -55,15 +55,17 @@ void tern_cuda_context_leave(struct tern_cuda_context *c);
  * to do, such as "making a context"; on failure it becomes part of the message in
  * c->error. */
 int tern_cuda_check(struct tern_cuda_context *c, CUresult result, const char *what);
-/* Does the same with a message of the caller's, so that several threads may call it. */
+/* As tern_cuda_check(), but writes the message to `error` (of `bytes` bytes) and not to
+ * c->error, so that several threads may call it at once. */
 int tern_cuda_check_into(const struct tern_cuda_context *c, CUresult result,
 	const char *what, char *error, size_t bytes);
 
 /*
  * Time for which a thread polls for something that is about to happen before it sleeps.
- * To sleep and to be woken costs as much, so polling at most doubles the cost of a wait:
- * on an H200 in a virtual machine a blocking event ends 11 us later than polling for a
- * copy of 8 us, 55 us later for one of 160 us, and 136 us later for one of 1.2 ms.
+ * It is about what sleeping and being woken costs, so polling at most doubles the cost of
+ * a wait. On an H200 in a virtual machine, a thread that sleeps until an event (blocking
+ * event) learns of the end of a copy later than one that polls: 11 us later for a copy of
+ * 8 us, 55 us for one of 160 us, and 136 us for one of 1.2 ms.
  */
 #define TERN_CUDA_POLL_NS (50 * TERN_NS_PER_US)
 
@@ -81,11 +83,11 @@ int tern_cuda_context_alloc(
 void tern_cuda_context_free_text(struct tern_cuda_context *c, char *out, size_t bytes);
 
 /*
- * Page-locks host memory (whole mappings) until tern_cuda_context_unpin(). If the driver
- * refuses (RLIMIT_MEMLOCK, memory that it cannot lock), returns the status and writes a
- * message into c->error; -ENOTRECOVERABLE: a sticky error, which every call may return. A
- * second call for the same memory returns the same status without asking the driver. The
- * context must be entered.
+ * Page-locks host memory (the range must be a whole mapping) until
+ * tern_cuda_context_unpin(). If the driver refuses (RLIMIT_MEMLOCK, memory that it cannot
+ * lock), returns the tern_cuda_status() of its error and writes a message into c->error;
+ * -ENOMEM: also if malloc() fails. A second call for the same memory returns the same
+ * status without asking the driver, and writes no message. The context must be entered.
  */
 int tern_cuda_context_pin(struct tern_cuda_context *c, void *base, uint64_t bytes);
 void tern_cuda_context_unpin(struct tern_cuda_context *c);

@@ -45,11 +45,12 @@ struct tern_cuda_device {
 	/* NUMA node of the host that is closest to the device; -1: unknown */
 	int numa_node;
 	int multiprocessor_count;
-	/* Copies that run in parallel with each other and with kernels; 0: none. */
+	/* Number of copies that can run in parallel with each other and with kernels; 0:
+	 * none, or unknown. */
 	int copy_engine_count;
 	int compute_mode; /* CUcomputemode */
 	enum tern_cuda_code code;
-	bool map_host; /* kernels can read page-locked memory */
+	bool map_host; /* kernels can read page-locked host memory */
 	/* CUDA IPC: other processes can open the device's memory, and the driver has the
 	 * functions for that. */
 	bool ipc;
@@ -68,8 +69,9 @@ struct tern_cuda_device {
 /* Number of devices that this process may use (CUDA_VISIBLE_DEVICES limits them). */
 CUresult tern_cuda_device_count(const struct tern_cuda_api *api, unsigned *out);
 
-/* Describes device `ordinal`. If the driver does not know an attribute, the device counts
- * as lacking that feature. Any other failure leaves *out undefined. */
+/* Describes device `ordinal`. If the driver does not know the attribute of an optional
+ * feature, the device counts as lacking that feature (CUDA IPC is then derived from other
+ * attributes). Any other failure leaves *out undefined. */
 CUresult tern_cuda_device_get(
 	const struct tern_cuda_api *api, unsigned ordinal, struct tern_cuda_device *out);
 

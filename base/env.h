@@ -84,8 +84,9 @@ struct tern_env_ops {
 	int (*poll)(struct tern_env *env);
 };
 
-/* Limits the log lines that strangers (anyone who can connect) may cause: at most
- * TERN_LOG_STRANGERS in 10 s, then one line that says how many were left out. */
+/* Limits the log lines that strangers (anyone who can connect) may cause: `left` more
+ * lines until `until_ns`; `dropped` counts those that were left out. See
+ * tern_log_stranger(). */
 #define TERN_LOG_STRANGERS 8u
 struct tern_log_ration {
 	uint64_t until_ns;
@@ -146,9 +147,9 @@ void tern_log(struct tern_env *env, enum tern_log_level level, const char *fmt, 
 	__attribute__((format(printf, 3, 4)));
 
 /* Logs a warning about a peer that has not completed its handshake. Since a port scan
- * must not fill the log, at most TERN_LOG_STRANGERS lines are logged in 10 s; the next
- * line after that says how many were left out. Call it only on the thread of the
- * environment's context. */
+ * must not fill the log, at most TERN_LOG_STRANGERS lines are logged in 10 s; the first
+ * call after these 10 s also logs how many were left out. Call it only on the thread of
+ * the environment's context. */
 void tern_log_stranger(struct tern_env *env, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

@@ -83,7 +83,7 @@ char *tern_escape(char *out, size_t size, const void *text, size_t bytes)
 {
 	static const char more[] = "...";
 	const unsigned char *p = text;
-	size_t at = 0, whole = 0; /* whole: length after which `more` still fits */
+	size_t at = 0, whole = 0; /* whole: largest length so far at which `more` fits */
 
 	while (bytes > 0) {
 		size_t plain = printable_bytes(p, bytes);

@@ -51,8 +51,9 @@ static inline bool tern_seq_before(uint32_t a, uint32_t b)
 	return (int32_t)(a - b) < 0;
 }
 
-/* Scope guards. When a variable marked TERN_CLEANUP(f) goes out of scope, f runs on it,
- * unless TERN_TAKE has moved the value out. */
+/* Scope guards. When a variable marked TERN_CLEANUP(f) goes out of scope, f is called with
+ * the variable's address. TERN_TAKE returns a pointer's value and sets the pointer to
+ * NULL, which tern_cleanup_free() ignores. */
 #define TERN_CLEANUP(f) __attribute__((cleanup(f)))
 #define TERN_TAKE(ptr)                                                                   \
 	({                                                                               \

@@ -103,8 +103,8 @@ static double sum_squares(const float *x, size_t count)
 
 /* ---- optimizers ---- */
 
-/* The gradient of element j; one macro per optimizer below has its loop. The scalars `c`
- * are constant in the loop. */
+/* The gradient of element j, for N inputs. Each of the macros below has the loop of one
+ * optimizer over the elements; the scalars `c` are constant in the loop. */
 #define GRADIENT(N) (tree(in, N, j) * scale * clip + c.decay * w_in[j])
 
 #define SGD_CASE(N)                                                                      \

@@ -24,7 +24,8 @@ enum tern_optimizer_kind {
 	TERN_OPT_ADAGRAD,
 	TERN_OPT_ADAM,
 };
-/* Number of kinds. Not an enumerator, so that the compiler asks no switch for it. */
+/* Number of kinds. Not an enumerator, so that the compiler does not warn about a switch
+ * over the kinds that lacks it. */
 #define TERN_OPT_COUNT (TERN_OPT_ADAM + 1u)
 
 /*
@@ -35,7 +36,7 @@ enum tern_optimizer_kind {
  *   adam      m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;
  *             w -= lr (m / (1-beta1^t)) / (sqrt(v / (1-beta2^t)) + epsilon)
  *                                                                 (Kingma, Ba 2015)
- * v of adagrad starts at initial_accumulator, everything else at 0.
+ * v of adagrad starts at initial_accumulator; the other state vectors start at 0.
  */
 struct tern_optimizer {
 	enum tern_optimizer_kind kind;
@@ -48,8 +49,8 @@ int tern_optimizer_parse(const char *name, struct tern_optimizer *out);
 const char *tern_optimizer_name(enum tern_optimizer_kind kind);
 /* All names, "sgd, momentum, ...", for error messages. */
 const char *tern_optimizer_names(void);
-/* Number of state vectors (m, v) that the optimizer keeps per parameter, 0 to 2; and
- * their names, "m" or "v". */
+/* Number of state vectors (m, v) that the optimizer keeps, 0 to 2; and the name, "m" or
+ * "v", of number `index` of them (NULL: there are fewer). */
 unsigned tern_optimizer_state_count(enum tern_optimizer_kind kind);
 const char *tern_optimizer_state_name(enum tern_optimizer_kind kind, unsigned index);
 

@@ -26,9 +26,9 @@ struct tern_plan {
 
 /*
  * Makes a plan. A chunk has 1/64 of the parameters, at least 16 KiB and at most 1 MiB of
- * float32, a multiple of 64 bytes. The servers get chunks in turn (with 32 chunks per
- * server or more, the largest share is at most 1.05 times the smallest). -ENOMEM;
- * -EINVAL: no elements, no servers, or 2^32 chunks.
+ * float32, a multiple of 64 bytes; the last chunk may be smaller. The servers get chunks
+ * in turn (with 32 chunks per server or more, the largest share is at most 1.05 times the
+ * smallest). -ENOMEM; -EINVAL: no elements, no servers, or 2^32 - 1 chunks or more.
  */
 int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t server_count);
 void tern_plan_fini(struct tern_plan *plan);

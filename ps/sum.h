@@ -49,14 +49,14 @@ uint32_t tern_sum_folded_next(uint32_t n, uint32_t folded);
 
 /* Returns the index in places[] of the last partial sum, when `folded` > 0 of n gradients
  * are folded. That sum contains the gradients from its index to folded - 1; the places
- * after its own are free again. */
+ * of these gradients, except the first, are free again. */
 uint32_t tern_sum_fold_start(uint32_t n, uint32_t folded);
 
-/* Adds up the next at most TERN_SUM_MAX of n gradients, of which `folded` are folded
- * already. A partial sum replaces its first gradient: places[i] is gradient i, or the
- * partial sum that begins with it. Only the places of this group and of the sums that it
- * completes are accessed, and only by calling `add`, which computes dst = sum of
- * in[0..count), where dst is in[0]. */
+/* The first `folded` of n gradients are folded already: folds the next TERN_SUM_MAX (or
+ * those that are left). A partial sum replaces its first gradient: places[i] is gradient
+ * i, or the partial sum that begins with it. Only the places of this group and of the
+ * sums that it completes are accessed, and only by calling `add`, which computes dst =
+ * sum of in[0..count), where dst is in[0]. */
 void tern_sum_fold(float *const *places, uint32_t n, uint32_t folded,
 	void (*add)(void *arg, float *dst, const float *const *in, unsigned count),
 	void *arg);

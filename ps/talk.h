@@ -11,23 +11,24 @@
  *   worker -> server   {"type":"join", "worker":i, "server":j, "job":{...}}
  *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: sent
  *                      if norms are added up over the servers
- *   server -> worker   {"type":"welcome"}, {"type":"refused", "text":...}, {"type":"again"}:
- *                      the server had no memory for the message, or the worker's place
- *                      is still that of one which was perhaps killed: the worker sends
- *                      "join" again
+ *   server -> worker   {"type":"welcome"}; or {"type":"refused", "text":...}; or
+ *                      {"type":"again"}: send "join" again, because the server had no
+ *                      memory for the message, or the place (or the place of every
+ *                      worker of another job) still belongs to a worker that was perhaps
+ *                      killed
  *   server 0 -> server {"type":"start"}: all processes are connected; {"type":"again"}:
- *                      one is missing again, or server 0 has no job yet: the server sends
+ *                      a worker is missing again, or server 0 has no job: the server sends
  *                      "peer" anew when all workers are connected (server/start.c)
  *   worker -> server   {"type":"bye"}: the worker needs nothing more: the results are
  *                      safe
  *   worker -> server   {"type":"failed", "text":...}: the worker ends; the job may go on
- *   worker -> server 0 {"type":"leave", "text":...}: it was asked to end, and works on
- *                      until server 0 has decided
- *   server 0 -> worker {"type":"leave", "save":false}: it may leave, and the job goes on:
- *                      it answers "failed"; save true: no other worker was seen to go on,
- *                      so this one saves its parameters
- *   server 0 -> worker {"type":"there"}: are you running? (server/leaving.c)
- *   worker -> server 0 {"type":"here", "version":v}: yes, with parameters if v > 0
+ *   worker -> server 0 {"type":"leave", "text":...}: the worker was asked to end, and
+ *                      works on until server 0 has decided
+ *   server 0 -> worker {"type":"leave", "save":false}: the worker may leave, and answers
+ *                      "failed"; save true: no other worker was seen to go on, so this
+ *                      one also saves its parameters
+ *   server -> worker   {"type":"there"}: are you running? (server/leaving.c)
+ *   worker -> server   {"type":"here", "version":v}: yes, with parameters if v > 0
  *   any                {"type":"abort", "text":..., "save":true}: the job has failed, for
  *                      the reason in "text". save: a process was asked to end, and worker
  *                      "finisher", or the one that would have finished, saves the present
@@ -35,11 +36,12 @@
  *
  * The end in async mode:
  *
- *   worker -> server 0 {"type":"done"}: it has taken its last step
- *   server 0 -> worker {"type":"done"}: so have all remaining workers
+ *   worker -> server 0 {"type":"done"}: the worker has taken its last step
+ *   server 0 -> worker {"type":"done"}: all remaining workers have taken their last step
  *   worker -> server   {"type":"pull"}: send the present parameters once more
  *   server -> worker   {"type":"applied", "parts":[[k, a, b], ...]}: of the lost worker
- *                      k, a steps were applied in every chunk, and b in some
+ *                      k, a steps were applied to every chunk of this server, and b to
+ *                      at least one
  *
  * When a worker is lost (server/lease.c):
  *
@@ -52,26 +54,29 @@
  *                      that evaluates and saves, and the slots of k that the receiver of
  *                      this message has now
  *   server -> worker k {"type":"lost", "worker":k, "text":...}: worker k is cut off
- *   worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: from
- *                      now on it sends the gradients of slot i for v and later versions
- *   worker -> server   {"type":"holds", "slot":i, "version":v}: it has computed this
- *                      gradient, and has no free buffer for one that must be sent before
- *                      it: receive this gradient early
+ *   worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: from now on
+ *                      the worker sends the gradients of slot i for v and later versions
+ *   worker -> server   {"type":"holds", "slot":i, "version":v}: the worker has computed
+ *                      this gradient, and has no free buffer for one that must be sent
+ *                      before it: receive this gradient early
  *   server 0 -> worker {"type":"finished"}: a worker has said bye
  *
  * A worker without a slot is sent only the last version (server/spare.c):
  *
  *   server 0 -> worker {"type":"begun"}: all processes are connected
- *   worker -> server   {"type":"where"}: it was given a slot; which version is current?
- *   server -> worker   {"type":"at", "version":v}: the oldest version of its chunks
+ *   worker -> server   {"type":"where"}: the worker was given a slot; which version is
+ *                      current?
+ *   server -> worker   {"type":"at", "version":v}: the oldest version of the server's
+ *                      chunks
  *   worker -> server   {"type":"follow", "version":v}: send v and all later versions
  *   server 0 -> worker {"type":"last"}: the last version follows
  *
  * When others wait for a worker (server/late.c):
  *
- *   server -> worker   {"type":"late", "silent_ns":n}: it made no progress for n ns
- *   worker -> server   {"type":"busy"}: it has worked since, or writes a file; with
- *                      "server":j: it waits for server j
+ *   server -> worker   {"type":"late", "silent_ns":n}: the server saw no progress of the
+ *                      worker for n ns
+ *   worker -> server   {"type":"busy"}: the worker has computed something in these n ns,
+ *                      or is saving; with "server":j: it waits for server j
  */
 #ifndef TERN_PS_TALK_H
 #define TERN_PS_TALK_H
@@ -95,7 +100,8 @@ enum {
 #define TERN_PS_TEXT_MAX    (2u << 20) /* bytes */
 #define TERN_PS_PARTS_MAX   (1u << 16)
 #define TERN_PS_PIECE_BYTES 4096u
-/* Size of a talk's pool: one longest message for each of 256 servers. */
+/* Size limit of the pool for the messages of a process: one longest message for each of
+ * 256 servers. */
 #define TERN_PS_SAID_MAX (512ull << 20)
 
 struct tern_talk;
@@ -122,8 +128,8 @@ struct tern_talk {
 	 * no further message is received. The talk may be closed in here. Not called
 	 * after the peer went down. */
 	void (*heard)(struct tern_talk *talk, const json_t *message);
-	/* A request of the peer has failed, but the peer did not go down within a second:
-	 * tern_talk_failed(). */
+	/* A request with the peer has failed, and the peer did not go down within a
+	 * second after that: tern_talk_failed(). */
 	void (*broken)(struct tern_talk *talk, int status);
 	/* The talk was closed and its last receive has ended: it may be freed, but not
 	 * in this call. May be NULL. */
@@ -145,11 +151,11 @@ struct tern_talk {
 };
 
 /* Opens the channel and starts to receive. The caller has set ctx, pool, heard, broken
- * and budget. -EEXIST, -ENOMEM, -EAGAIN: the pool is empty. */
+ * and budget. -EEXIST: the channel is open already; -ENOMEM; -EAGAIN: the pool is full. */
 int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer);
 
-/* Sends `message` and releases it. If it cannot be sent any more it is dropped: the
- * end of the peer is reported elsewhere. A lack of memory leads to tern_talk_failed(). */
+/* Sends `message` and releases it. If the talk or the context is ending, the message is
+ * dropped. A lack of memory leads to tern_talk_failed(). */
 void tern_talk_say(struct tern_talk *talk, json_t *message);
 
 /* Drops the received part of a message, and the rest when it arrives. Only for a talk

@@ -24,7 +24,7 @@
 #include "kernels/kernels.h"
 
 struct tern_updater_opts { /* options of a chunk */
-	/* Owned by the caller, and used as long as the chunk. */
+	/* Owned by the caller; must stay in place as long as the chunk. */
 	const struct tern_optimizer *optimizer;
 	uint64_t count;          /* elements */
 	unsigned gradient_count; /* most gradients of one sum */
@@ -100,8 +100,8 @@ static inline void tern_updater_free(struct tern_updater *u)
 		u->ops->free(u);
 }
 
-/* Makes a chunk. m starts at 0, v at the optimizer's initial accumulator. -ENOMEM,
- * with u->error. */
+/* Makes a chunk. m starts at 0, v at the optimizer's initial accumulator. -ENOMEM, or on
+ * a GPU an error of the driver; u->error then has the reason. */
 static inline int tern_updater_chunk_new(struct tern_updater *u,
 	const struct tern_updater_opts *opts, struct tern_updater_chunk **out)
 {

@@ -53,11 +53,11 @@ struct call {
 	float *to;            /* copy */
 	const float *from;    /* copy */
 	int status;
-	/* While the thread polls, it reads these two without the lock. After it has seen
-	 * `ended` it returns, and the call is gone. */
+	/* While the calling thread polls, it reads these two without the lock. After it
+	 * has seen `ended` it returns, and this structure is gone. */
 	atomic_bool ended;
-	atomic_bool may_run; /* it may use a free lane */
-	/* The thread waits for `changed`, which says that one of these two was set. */
+	atomic_bool may_run; /* a lane is free: the thread may run the call */
+	/* The thread sleeps until `changed` says that `ended` or `may_run` was set. */
 	bool sleeps;
 	pthread_cond_t changed;
 };

@@ -20,7 +20,9 @@ struct cuda_lane {
 	CUstream stream;
 	CUevent ended; /* recorded at the end of a batch */
 	struct tern_cuda_kernels *kernels;
-	float *rooms;         /* device memory for gradients: room_count floats */
+	/* Device memory of room_count floats, to which the gradients of a launch are
+	 * copied, and which has their partial sums. */
+	float *rooms;
 	uint64_t rooms_used;  /* floats of `rooms` in use until the next launch */
 	double *squares;      /* device memory: [CUDA_BATCH_MAX] */
 	double *host_squares; /* page-locked: [CUDA_BATCH_MAX] */
@@ -29,8 +31,9 @@ struct cuda_lane {
 
 struct cuda_updater {
 	struct tern_updater updater;
-	/* Protects everything below, but not what a busy lane and the chunks of its batch
-	 * have: that is the batch's, which calls the driver without the lock. */
+	/* Protects all members below, except the members of a lane that is busy: these,
+	 * and the chunks of its batch, belong to the thread that runs the batch and calls
+	 * the driver without the lock. */
 	pthread_mutex_t lock;
 	pthread_cond_t lane_free;
 	unsigned resizers; /* threads that are replacing the rooms: no batch may begin */
@@ -44,14 +47,15 @@ struct cuda_updater {
 
 	struct tern_list waiting; /* calls that no batch has taken yet, in order */
 	struct cuda_lane lanes[CUDA_LANES];
-	CUdeviceptr squares, rooms; /* the lanes' parts of these are in the lanes */
-	double *host_squares;       /* likewise */
-	uint64_t room_count;        /* size of the rooms of one lane, in floats */
+	/* Memory of which each lane has a part: cuda_lane.squares, rooms, host_squares. */
+	CUdeviceptr squares, rooms;
+	double *host_squares;
+	uint64_t room_count; /* size of the rooms of one lane, in floats */
 	/* Size of the rooms, in floats, that one launch with all chunks made so far would
 	 * need, at most ROOMS_SHARED bytes (updater_cuda.c). Not reduced when a chunk is
 	 * freed. */
 	uint64_t rooms_wanted;
-	uint64_t bytes; /* device memory in bytes */
+	uint64_t bytes; /* device memory held, without the workspaces of the kernels */
 };
 
 struct cuda_chunk {

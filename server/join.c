@@ -181,8 +181,8 @@ void join_shard_made(struct tern_server *s)
 			welcome(s->workers[i]);
 }
 
-/* True if the steps have not begun and worker p was perhaps killed: then its place will be
- * free soon. */
+/* True if the steps have not begun and worker p has left or was perhaps killed: then its
+ * place may be free soon. */
 static bool may_go_soon(const struct server_peer *p)
 {
 	return !p->server->running && (p->unlinked || p->left || p->gone);
@@ -266,8 +266,9 @@ static bool is_one_of_us(const struct server_peer *p, uint32_t index,
 	return false;
 }
 
-/* True if server `index` has the same arithmetic (fingerprint) as this server. It is NULL
- * or empty if the job needs no norm over all servers; then any arithmetic will do. */
+/* True if server `index` has the same arithmetic (fingerprint) as this server.
+ * `arithmetic` is NULL or empty if the job needs no norm over all servers; then any
+ * arithmetic will do. */
 static bool adds_up_alike(const struct tern_server *s, uint32_t index,
 	const char *arithmetic, struct tern_ps_text *why)
 {

@@ -3,20 +3,22 @@
  * Workers that make no progress.
  *
  * A worker owes the gradient of one of its slots if the oldest step that is gathered here
- * lacks it, and all chunks here receive that slot (sync.c). Another live worker that owes
- * nothing waits for it, or the job waits because other workers were lost. From then on,
- * the time counts in which nothing is received from the first worker and nothing reaches
- * it. When that time reaches the deadline, the worker is lost like one that died
- * (lease.c): its slots go to others, and its connection is cut, so that nothing more is
- * received from it.
+ * lacks it, and all chunks here receive that slot (sync.c). Others wait for the owing
+ * worker if a live worker owes nothing, or if workers were lost before. From then on, the
+ * time counts in which this server receives nothing from the owing worker and nothing
+ * reaches that worker. When the time reaches the deadline, the worker is lost like one
+ * that died (lease.c): its slots go to others, and its connection is cut, so that nothing
+ * more is received from it.
  *
  * The deadline is `worker_timeout_ns`, or ten times the median time of a slot if that is
  * longer. Before the first slot is complete the time of a slot is unknown, and there is
- * no deadline.
+ * no deadline; for the exceptions see deadline_ns().
  *
- * An answer of its process or its network does not count as progress. But a worker may
- * wait for another server. So it is asked, and answers "busy" if it waits, or if it has
- * done some work since this server last received something from it.
+ * A connection that answers does not count as progress, since the worker may hang. But a
+ * worker may be silent because it waits for another server. So this server asks it
+ * ("late"), and the worker answers "busy" if it waits for another server, is saving, or
+ * has computed something since this server last received something from it. This answer
+ * counts as progress.
  *
  * Time is counted in ticks, and a late tick counts as one: a server that was stopped, or
  * had no processor, does not count that time.
@@ -37,7 +39,7 @@
 #define TICK_MAX_NS TERN_NS_PER_S
 /* Time without a step after which a note is logged. */
 #define QUIET_NS (10 * TERN_NS_PER_S)
-/* The deadline is at least this many slot times. */
+/* The deadline is at least this many times the median time of a slot. */
 #define MEDIANS 10u
 
 /* ---- what happens ---- */
@@ -48,8 +50,8 @@ void late_progress(struct server_peer *worker)
 	worker->waits_for_server = 0;
 }
 
-/* Workers send the gradients of a slot from the last layer to the first, so the gradient
- * of chunk 0, the first layer of this server, ends the slot; and only chunk 0 is
+/* Workers send the gradients of a slot from the last layer to the first. So the gradient
+ * of this server's first chunk arrives last and ends the slot, and only this chunk is
  * timed. */
 void late_slot_begins(struct chunk *c, struct server_peer *worker)
 {
@@ -83,7 +85,8 @@ static int compare(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
-/* Time without progress after which a worker is lost. UINT64_MAX: no limit yet. */
+/* Time without progress, while others wait, after which a worker is lost. UINT64_MAX: no
+ * limit yet. */
 static uint64_t deadline_ns(const struct tern_server *s)
 {
 	uint64_t sorted[LATE_SLOTS];
@@ -160,9 +163,9 @@ static void find_owing_async(struct tern_server *s)
 }
 
 /* Marks the workers that owe something (`owes`). True if a worker, or in the end this
- * server, waits for them. In sync mode, after workers were lost or have left, there may
- * be no worker left that could wait, and a job whose last worker hangs has to end. (In
- * async mode a worker owes until its last step, so perhaps none waits: see
+ * server, waits for them. In sync mode also true after a worker was lost or has left:
+ * then there may be no worker that could wait, and a job whose last worker hangs has to
+ * end. (In async mode a worker owes until its last step, so perhaps none waits: see
  * is_stuck().) */
 static bool find_owing(struct tern_server *s)
 {
@@ -186,7 +189,8 @@ static bool find_owing(struct tern_server *s)
 	return waiting > 0 || (s->job.mode == TERN_MODE_SYNC && s->lost_count > 0);
 }
 
-/* async: True if no worker makes progress, and there may be none that could wait. */
+/* async: True if no gradient was added for limit_ns after a worker was lost: there may be
+ * no worker left that could wait for the others. */
 static bool is_stuck(const struct tern_server *s, uint64_t limit_ns)
 {
 	return s->job.mode == TERN_MODE_ASYNC && s->lost_count > 0 &&
@@ -217,8 +221,9 @@ static void lose(struct server_peer *w, uint64_t limit_ns)
 		tern_peer_name(w->peer), (double)limit_ns / 1e9, what);
 }
 
-/* Asks the worker whether it is busy (message "late"), from half of the shortest deadline
- * on, every second tick, so that an answer arrives before the next question. */
+/* Asks the worker whether it is busy (message "late"), if it has been silent for 4 ticks
+ * or more (half of worker_timeout_ns, or 4 s if that is less). Asks every second tick, so
+ * that an answer arrives before the next question. */
 static void ask(struct server_peer *w)
 {
 	const struct tern_server *s = w->server;
@@ -241,8 +246,8 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 			continue;
 		}
 		w->silent_ns += passed_ns;
-		/* Once late_ns counts, it goes on: the worker that waited for w may have
-		 * left. */
+		/* Once late_ns is above 0, it grows also while no process waits: the
+		 * worker that waited for w may have left. */
 		w->late_ns += waiting || w->late_ns ? passed_ns : 0;
 		if (w->late_ns >= limit_ns ||
 			(w->silent_ns >= limit_ns && is_stuck(s, limit_ns)))
@@ -252,9 +257,9 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 	}
 }
 
-/* Writes the names of workers that owe something and do not wait for a server; if there
- * are none, a server that such a worker waits for. Returns the number of bytes; 0: none
- * owes. */
+/* Writes the names of the workers that owe something and do not wait for a server; if
+ * there are none, the server that an owing worker waits for. Returns the number of bytes;
+ * 0: no worker owes anything. */
 static size_t name_owing(const struct tern_server *s, char *names, size_t bytes)
 {
 	char what[64];

@@ -13,11 +13,11 @@
  * and says for which version (message "take"); from that version on it sends every chunk
  * of the slot's gradient once per version. The server then cuts off the old holder, if
  * that is still connected, receives from the new holder what is missing (sync.c), and
- * refuses what is already here: such an extra gradient meets a receive with an empty
- * buffer, which ends both halves before a byte moves.
+ * refuses what is already here: for such an extra gradient it posts a receive with an
+ * empty buffer, so that the send and the receive end with -EMSGSIZE before a byte moves.
  *
- * A slot may be lost again at any point of this. So decisions are numbered, and a "take"
- * whose number is not above the slot's last one has no effect.
+ * The new holder may be lost, too, at any point of this. So decisions are numbered, and a
+ * "take" whose number is not above that of the slot's last "take" has no effect.
  */
 #include "server/server_state.h"
 
@@ -156,8 +156,8 @@ void lease_tell_lost(struct server_peer *p, uint32_t lost, const char *text)
 					(json_int_t)lost, "text", tern_talk_text(text)));
 }
 
-/* Tells the other servers the new owners of the lost worker's slots: these servers, too,
- * wait for the new owners (late.c). */
+/* Tells the other servers that a worker is lost, and the new owners of its slots: these
+ * servers, too, wait for the new owners (late.c). */
 static void tell_servers(
 	struct tern_server *s, uint32_t lost, const char *text, json_t *const *given)
 {
@@ -230,9 +230,9 @@ void lease_on_done(struct server_peer *p)
 
 /* ---- losing a worker: every server ---- */
 
-/* Cuts off a worker. Requests with it end when nothing can access their memory any more.
- * If its process is still alive, it learns the reason if this message still gets
- * through, and otherwise that the connection was lost. */
+/* Cuts off a worker. Requests with the worker end when nothing can access their memory any
+ * more. If its process is still alive, it learns the reason from the message "lost", or,
+ * if that does not get through, only that the connection was lost. */
 static void cut(struct server_peer *p, const char *text)
 {
 	if (p->gone)
@@ -281,8 +281,8 @@ static bool is_generation(const struct tern_server *s, json_int_t generation)
 	return generation >= 1 && generation <= s->job.workers;
 }
 
-/* Notes the new owner of slots. A slot that its new holder has taken already, or that
- * was given away again, has a later generation. False: a number is not a slot. */
+/* Notes the new owner of slots, except of a slot that a worker has taken already by this
+ * decision or by a later one. False: a number is not a slot. */
 static bool note_owner(struct tern_server *s, const json_t *slots, uint64_t generation,
 	struct server_peer *owner)
 {
@@ -454,8 +454,8 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 }
 
 /* Worker p has gradients of two slots in its buffers, and must compute a slot that comes
- * before them. The message names one of the two. If this server has another holder for
- * that slot, p is about to be cut off. */
+ * before them. The message names one of the two. It is ignored if another worker holds
+ * that slot: then p is lost, and is about to be cut off. */
 void lease_on_holds(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;

@@ -27,8 +27,8 @@
 #include "base/clock.h"
 
 #define LEAVE_NS TERN_NS_PER_S
-/* Number of roll calls after which the leaving workers may go although no other worker
- * was seen to make progress. */
+/* Number of times that the roll call is repeated. After that the leaving workers may go,
+ * although no other worker was seen to make progress. */
 #define ROLLS_MAX 3u
 
 static bool is_here(const struct server_peer *worker)
@@ -117,7 +117,8 @@ void leaving_interrupt(struct tern_server *s, const char *why)
 		tern_talk_say(
 			&zero->talk, json_pack("{s:s, s:o, s:b}", "type", "abort", "text",
 					     tern_talk_text(why), "save", true));
-		/* If server 0 does not answer until the timer fires, it hangs. */
+		/* If server 0 has not ended the job when the timer fires, it hangs:
+		 * leave_timer() then decides here. */
 		set_timer(s, 2 * leave_ns(s));
 	}
 }
@@ -134,7 +135,7 @@ void leaving_on_here(struct server_peer *p, const json_t *message)
 
 /* ---- workers leave ---- */
 
-/* True if every worker leaves, and no worker has saved the results yet. */
+/* True if every worker leaves, and none has said goodbye, that is, has saved the results. */
 static bool all_leave(const struct tern_server *s)
 {
 	if (s->bye_count > 0)

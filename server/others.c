@@ -2,8 +2,8 @@
 /*
  * The connections between the servers of a job. Each server except number 0 connects to
  * number 0 when all workers have joined it, and so tells server 0 that they have. These
- * connections carry the losses of workers (lease.c) and the shares of a norm (norm.c);
- * and through them the loss of a server is noticed by another one, which can name it.
+ * connections carry the losses of workers (lease.c) and the shares of a norm (norm.c).
+ * Through them a server also notices the loss of another server, and can name it.
  */
 #include "server/server_state.h"
 
@@ -11,10 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The connection to another server has ended, with `status` 0 if that server has said
+/* The connection to another server (p) has ended, with `status` 0 if that server has said
  * goodbye, which it does when all its workers have left. A loss during the steps ends the
  * job. A loss after the first goodbye of a worker does not, since no server has anything
- * left to do then; and before the start the workers notice that a server is missing. */
+ * left to do then. Nor does a loss before the steps: this server connects to server 0
+ * again, or (on server 0) waits until the other server has connected again. */
 void others_lost(struct server_peer *p, int status, const char *name)
 {
 	struct tern_server *s = p->server;
@@ -52,8 +53,8 @@ static void zero_event(
 	}
 }
 
-/* Sends our job to p, which compares it with its own: only server 0 can tell whether it
- * is server 0 of this job. */
+/* Sends this server's job to p, which should be server 0. p compares it with its own job:
+ * only p can tell whether it is server 0 of this job. */
 static int introduce(struct server_peer *p)
 {
 	struct tern_server *s = p->server;

@@ -22,7 +22,7 @@ struct tern_server;
 
 struct tern_server_stats {
 	bool has_job;   /* a worker has joined */
-	uint64_t steps; /* lowest version of any chunk: steps applied to all */
+	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */
 	uint64_t gradients_added, gradients_refused;
 	/* async: [k] counts updates by gradients that were k versions old; the last
 	 * bin includes all older ones. */
@@ -54,7 +54,7 @@ struct tern_server_opts {
 	uint64_t worker_timeout_ns;
 	/* Something worth a log line has happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);
-	/* Server 0: the job continues without `worker`; `text` says why. */
+	/* Called on server 0: the job continues without `worker`; `text` says why. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);
 	/*
 	 * The end, reported once: 0 if all workers have what they need, or a status and a

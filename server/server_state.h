@@ -49,7 +49,7 @@ struct server_peer {
 	bool said_bye;
 	bool refused;                  /* its further messages are ignored */
 	bool done;                     /* async: the worker has taken its last step */
-	bool gone;                     /* no request may be posted to this peer */
+	bool gone;                     /* down or cut off: no request may be posted */
 	bool freed;                    /* the peer was given to tern_peer_free() */
 	bool unlinked;                 /* its connection is lost, and may be restored */
 	struct tern_timer guest_timer; /* deadline of a guest, see guests.c */
@@ -58,7 +58,7 @@ struct server_peer {
 	bool leaving, may_go; /* it was asked to end; it may end now: leaving.c */
 	/* Answers of the worker to the last roll call of leaving.c. */
 	bool answered, has_parameters;
-	bool welcome;   /* the worker counts as joined */
+	bool welcome;   /* the worker was sent "welcome", and is in joined_count */
 	bool left;      /* the worker left before the steps began, see start.c */
 	char zero[128]; /* address of server 0, as this worker has sent it */
 	uint32_t index; /* number of this worker or server in the job */
@@ -79,8 +79,9 @@ struct server_peer {
 	uint64_t owed_step;
 	uint32_t owed_slot; /* sync: the slot of that gradient */
 	uint64_t silent_ns; /* time without progress */
-	uint64_t
-		late_ns; /* part of silent_ns in which another worker waited for this one */
+	/* Part of silent_ns that has passed since another process first waited for this
+	 * worker. */
+	uint64_t late_ns;
 	/* Number + 1 of the server that this worker reported to wait for; 0: none. */
 	uint32_t waits_for_server;
 };
@@ -144,7 +145,7 @@ struct gradient { /* gradient of one slot, for one chunk */
 	bool wanted; /* receive it before its turn, because its worker needs the buffer */
 };
 
-struct publication { /* a version being sent to a worker */
+struct publication { /* the send of one version of a chunk to one worker */
 	struct tern_req req;
 	struct chunk *chunk;
 	unsigned parity;
@@ -155,7 +156,7 @@ struct chunk {
 	struct tern_list node;
 	struct tern_server *server;
 	const struct tern_chunk *plan;
-	uint32_t number; /* number of the chunk in the plan */
+	uint32_t number; /* index of the chunk in server->plan.chunks */
 	enum chunk_state state;
 	uint64_t version;
 	struct tern_buf w[2];            /* parameters, by parity of the version */
@@ -168,14 +169,16 @@ struct chunk {
 	/* Number of slots, counted from the first, whose gradients are in partial
 	 * sums. */
 	uint32_t folded;
-	uint32_t wanted_count;            /* number of gradients with `wanted` set */
-	bool folding;                     /* a task is adding up the next gradients */
-	struct publication *publications; /* [parity of the version][worker] */
-	unsigned sends_out[2];            /* sends under way, by parity of the version */
-	float **sources; /* sync: by slot: the gradient, or a partial sum from it on */
+	uint32_t wanted_count; /* number of gradients with `wanted` set */
+	bool folding;          /* a task is adding up the next gradients */
+	/* Sends of this chunk's parameters, indexed [parity of the version][worker]. */
+	struct publication *publications;
+	unsigned sends_out[2]; /* number of these sends under way, by parity */
+	/* sync: by slot: the slot's gradient, or the partial sum that begins with it */
+	float **sources;
 	struct tern_task task;
 	struct stream *streams; /* async: by worker */
-	struct tern_list ready; /* async: streams whose gradient waits to be applied */
+	struct tern_list ready; /* async: streams that wait for their turn, see async.c */
 	bool computing;         /* async: the task is running */
 	bool waits_for_sends;   /* sync: applying waits for sends of an older version */
 };
@@ -242,8 +245,8 @@ struct tern_server {
 	bool said_last;
 	struct tern_list extras; /* duplicate gradients that are still to be refused */
 	/* leaving.c */
-	/* Ends a roll call: it is then decided which workers may leave, or, if the job is
-	 * interrupted, which one saves. */
+	/* Fires at the end of a roll call: the server then decides which workers may
+	 * leave, or, if the job is interrupted, which one saves. */
 	struct tern_timer leave_timer;
 	uint32_t roll_count; /* roll calls without a decision */
 	bool interrupting;   /* the job ends as soon as it is known which worker saves */
@@ -336,8 +339,8 @@ void guests_enter(struct server_peer *p); /* p was accepted just now */
 void guests_leave(struct server_peer *p); /* p has joined the job */
 /* Asks guest p to send its message again in a moment: what it asks for may be free then. */
 void guests_ask_later(struct server_peer *p);
-/* p was refused: if p does not close the connection within LEAVING_NS (guests.c), the
- * server cuts it. */
+/* p was refused: if p is a guest and does not close the connection within LEAVING_NS
+ * (guests.c), the server cuts it. */
 void guests_refused(struct server_peer *p);
 /* Frees guests whose connection has ended: any number may come and go during a job. */
 void guests_reap(struct tern_server *s);
@@ -439,7 +442,8 @@ void start_send_away(struct server_peer *p);
 /* leaving.c */
 void leaving_on_leave(struct server_peer *p, const json_t *message);
 void leaving_on_here(struct server_peer *p, const json_t *message);
-/* A process was asked to end: the job ends when it is known which worker can save. */
+/* A process was asked to end: ends the job as soon as it is known which worker can save
+ * the parameters. */
 void leaving_interrupt(struct tern_server *s, const char *why);
 /* Server 0, for an interrupted job: the worker that saves; -1: no worker is connected. */
 int64_t leaving_finisher(const struct tern_server *s);

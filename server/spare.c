@@ -7,7 +7,8 @@
  *     spare                                  each server
  *     "where"                       -->
  *                                   <--      "at": the oldest version of its chunks
- *     "follow" the oldest of all    -->      sends that version and all later ones
+ *     "follow" from the oldest      -->
+ *     version of all answers on              sends that version and all later ones
  *
  * These messages are sent when a spare is given a slot of a lost worker. Let m be the
  * oldest version of a chunk on any server after the loss. The lost worker never had the
@@ -21,8 +22,8 @@ static void begin(struct server_peer *worker)
 	tern_talk_say(&worker->talk, json_pack("{s:s}", "type", "begun"));
 }
 
-/* Called when the last step of a chunk is done: tells the spares that the last version
- * follows, so that they post receives for it. */
+/* Called when the last step of a chunk is done, which has an effect on server 0 only:
+ * tells the spares that the last version follows, so that they post receives for it. */
 void spare_say_last(struct tern_server *s)
 {
 	if (s->index != 0 || s->said_last)

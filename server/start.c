@@ -6,13 +6,14 @@
  * left is forgotten, so that a user's wrong option is an error of that user alone.
  *
  * The steps begin on all servers or on none. Each other server tells server 0 that all
- * workers have joined it ("peer", others.c); when they have joined server 0 too, it tells
- * all servers to start. If another server loses a worker between these two messages, it
- * tells server 0 ("lost"). If server 0 has said "start" before, the worker is lost like
- * any other. Otherwise server 0 answers "again": then the other server frees its places,
- * and connects again when all workers have joined anew. Server 0 also says "again" while
- * it has no job to compare a server's with: it stores nothing for a process that merely
- * claims to be a server.
+ * workers have joined it ("peer", others.c). When all servers have said so, and all
+ * workers have joined server 0 too, server 0 tells all servers to start. If another server
+ * loses a worker between these two messages, it tells server 0 ("lost"). If server 0 has
+ * said "start" before, the worker is lost like any other. Otherwise server 0 answers
+ * "again": then the other server frees the places of the workers that left, and connects
+ * again when all workers have joined anew. Server 0 also says "again" while it has no job
+ * to compare a server's with: it stores nothing for a process that merely claims to be a
+ * server.
  */
 #include "server/server_state.h"
 

@@ -28,9 +28,9 @@
  *     wanted_bytes   gradients that are received before their turn, counted until the end
  *                    of the step: for each loss, at most two of each remaining worker.
  *
- * On shared memory a gradient is read in the worker's memory if each worker has one slot.
- * A worker with more slots needs its buffer, and so does a worker that was given
- * another's slot: their gradients are copied.
+ * On shared memory a gradient is read in the worker's memory if the job has no more slots
+ * than workers, and the worker has had the slot from the start. A worker with more slots
+ * needs its buffer for the next one, so other gradients are copied.
  *
  * Exactly once: at most one receive is posted at a time for each (step, slot, chunk), and
  * none after one has succeeded. If a slot gets a new holder, the receive is posted anew
@@ -46,7 +46,8 @@
 
 /* Largest number of gradients read in place, of one worker and of all. Each keeps its
  * send in flight and a record (rendezvous/record.c) in use until all slots are here, so
- * the limit is half of the records. Further gradients are copied. */
+ * the limit is half of the 4,096 records that all peers share. Further gradients are
+ * copied. */
 #define IN_PLACE_MAX     128u
 #define IN_PLACE_ALL_MAX 2048u
 
@@ -82,7 +83,7 @@ static void leave_place(struct gradient *g)
 	g->in_place = NULL;
 }
 
-/* The gradients have been used: releases them. */
+/* Called when the chunk's gradients of a step were added up: releases their memory. */
 static void release(struct chunk *c)
 {
 	struct tern_server *s = c->server;
@@ -151,7 +152,8 @@ static float clip_factor(const struct chunk *c)
 	return (float)c->clip;
 }
 
-/* Page-locks the staging buffers, where all gradients are that are not read in place. */
+/* Page-locks the staging buffers of this chunk's gradients (those that are not read in
+ * place). */
 static void pin_gradients(struct chunk *c)
 {
 	for (uint32_t i = 0; i < c->server->job.slots; i++)
@@ -254,9 +256,10 @@ static void all_here(struct chunk *c)
 	}
 }
 
-/* True only for the first slot of a worker that has a single slot: in-place reading
- * blocks the buffer until all slots are here, and a worker has two buffers. Never
- * true if gradients are in GPU memory: the updater reads no other memory then. */
+/* True only for the slot that a worker has had from the start, in a job with no more slots
+ * than workers: in-place reading blocks the worker's buffer until all slots are here, and
+ * a worker has two buffers. Never true if gradients are in GPU memory: the updater reads
+ * no other memory then. */
 static bool may_be_in_place(
 	const struct tern_server *s, const struct server_peer *worker, uint32_t slot)
 {
@@ -267,8 +270,8 @@ static bool may_be_in_place(
 	       worker->in_place_count < most;
 }
 
-/* Receives the slot's gradient from its holder. If the slot has no holder, this is called
- * again when a worker takes the slot. */
+/* Receives the slot's gradient from its holder. Does nothing if the slot has no holder:
+ * this function is called again when a worker takes the slot. */
 static void receive(struct chunk *c, uint32_t slot)
 {
 	struct tern_server *s = c->server;
@@ -459,9 +462,10 @@ static void widen_staging(struct tern_server *s)
 	}
 }
 
-/* True if no chunk may wait for the budget. A worker sends the chunks of one slot and
- * then those of the next, and begins a slot when one of its buffers is free. So this
- * is needed if a worker has more slots than buffers. */
+/* True if no chunk may wait for the budget: a worker has more slots than buffers. A worker
+ * sends the chunks of one slot and then those of the next, and begins a slot when one of
+ * its buffers is free. So a chunk that waits would block a buffer that the next slot
+ * needs. */
 static bool needs_all_chunks(struct tern_server *s)
 {
 	for (uint32_t i = 0; i < s->job.workers; i++)

@@ -33,8 +33,8 @@ struct tern_cuda_kernels {
 	struct tern_cuda_row *results;
 	/* two buffers of the sort, [sizes.embed_rows] each */
 	int32_t *sorted_ids[2];
-	/* These and sorted_ids are allocated only if embed_backward sorts, see
-	 * cuda_embed_sorts(). */
+	/* sorted_ids, positions and counts are NULL unless embed_backward sorts for these
+	 * sizes: cuda_embed_sorts(). */
 	uint32_t *positions[2];
 	uint32_t *counts;
 	void *blas_memory;
@@ -42,8 +42,8 @@ struct tern_cuda_kernels {
 	char fingerprint[256], error[256];
 };
 
-/* Queues a launch of a kernel with `blocks` blocks into the stream; does nothing for 0.
- * args: the kernel's argument structure, see list.h. */
+/* Queues a launch of a kernel with `blocks` blocks into the stream; does nothing if
+ * `blocks` is 0. args: the kernel's argument structure, see list.h. */
 int cuda_launch(struct tern_cuda_kernels *k, enum tern_cuda_kernel kernel,
 	uint64_t blocks, const void *args);
 /* Sets the error text of tern_cuda_kernels_error() and returns `error`. */

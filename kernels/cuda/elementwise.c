@@ -55,7 +55,7 @@ int tern_cuda_sum(struct tern_cuda_kernels *k, float *dst, const float *const *s
 int tern_cuda_sum_squares(
 	struct tern_cuda_kernels *k, double *out, const float *x, uint64_t count)
 {
-	/* elements of one quad (four floats) per thread */
+	/* elements of a block's row: one quad (four floats) for each thread */
 	const uint64_t row = 4 * TERN_REDUCE_THREADS;
 	uint64_t rows = div_up(count, row);
 	uint64_t per_block = row * TERN_MAX(div_up(rows, TERN_PARTIALS_MAX), (uint64_t)4);

@@ -18,7 +18,7 @@
 extern const unsigned char tern_fatbin[];
 
 /* Workspace for cuBLAS: as much as cuBLAS would allocate by itself on the largest
- * devices. Only with a fixed workspace are its results the same in all runs. */
+ * devices. Only with a fixed workspace does cuBLAS give the same results in all runs. */
 #define BLAS_BYTES (32u << 20)
 /* Numbers of ids for which embed_backward reads all ids for each row of the table
  * ("scans"): up to SCAN_ROWS_ANY with any table, up to SCAN_ROWS if ids times rows of the

@@ -163,8 +163,8 @@ struct tern_xent_top { /* the largest logit so far; of equal logits, the first *
 	uint64_t index;
 };
 
-/* Takes a logit into account for the maximum. A NaN never becomes the maximum, as on the
- * CPU. */
+/* Takes a logit into account for the maximum. A NaN is ignored here, as the CPU ignores
+ * it in all logits but the first (see tern_block_xent()). */
 TERN_BODY void tern_top_take(struct tern_xent_top *top, float value, uint64_t index)
 {
 	if (value > top->value || (value == top->value && index < top->index)) {
@@ -225,7 +225,8 @@ TERN_BODY void tern_block_xent(const struct tern_cuda_xent *a, uint64_t block)
 			unsigned lane = t % TERN_XENT_LANES;
 
 			tops[t] = tern_top_of_lane(row, a->classes, lane);
-			/* A NaN in the first logit becomes the maximum, as on the CPU. */
+			/* On the CPU a NaN in the first logit stays the maximum: here
+			 * infinity stands for it, so that index 0 wins. */
 			if (lane == 0 && !(row[0] == row[0]))
 				tern_top_take(&tops[t], INFINITY, 0);
 			if (lane == 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sum of squares in float64, in two passes, as functions of one block: see block.h.
- * Its bits depend on the order of its additions, and so on quads having four elements;
- * those of element-by-element kernels do not.
+ * The bits of the sum depend on the order of its additions, and so on the size of a quad,
+ * which must be four elements here; the bits of element-by-element kernels do not.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_SQUARES_H
 #define TERN_KERNELS_CUDA_BLOCKS_SQUARES_H
@@ -24,9 +24,9 @@
 
 /*
  * The first pass of a sum of squares: block b adds the squares of elements b * per_block
- * and following into partials[b]. The partition depends on count alone, and thread t
- * takes quads t, t + 256, ... of it for any alignment of x, so the bits are a function of
- * the elements.
+ * and following into partials[b]. The division into blocks depends on count alone, and
+ * thread t takes quads t, t + 256, ... of its block for any alignment of x, so the bits
+ * are a function of the elements.
  */
 struct tern_cuda_squares {
 	double *partials;
