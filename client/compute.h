@@ -4,8 +4,9 @@
  * the computer: the code that computes the slot's gradient. The worker (slots.c) knows
  * nothing of models and data. A computer knows nothing of servers and chunks.
  *
- * The worker begins one slot at a time. The slot's `struct tern_work` says what is to be
- * computed and where the gradient goes, and the computer holds it until it ends it:
+ * The worker begins one slot at a time. The slot's `struct tern_work` (the work) says what
+ * is to be computed and where the gradient goes. The computer holds the work until it
+ * ends it:
  *
  *     worker                               computer
  *     begin() ---------------------------> holds the work
@@ -17,9 +18,9 @@
  * and neither the parameters nor the gradient are used for anything else.
  *
  * If the job ends, or if it goes on without this worker, the worker revokes the work. The
- * computer then still holds it, and may go on until it ends it. What it says meanwhile has
- * no effect, so it need not know that the work was revoked. It must be done with the work
- * before tern_worker_free() is called.
+ * computer then still holds the work until it ends it, and may go on computing. Its calls
+ * have no effect meanwhile, so it need not know that the work was revoked. It must have
+ * ended the work before tern_worker_free() is called.
  *
  * A computer cannot give back a single slot: a gradient that the servers were told to
  * expect is always sent. tern_work_fail() gives all slots of this worker to other
@@ -43,8 +44,8 @@ struct tern_work {
 	 * The gradient is the mean over the slot's records. The computer may write an
 	 * element until it says that the element is final. */
 	const struct tern_buf *params, *gradient;
-	/* No gradient was computed in this memory before. A device that copies from it
-	 * may page-lock it now. */
+	/* No gradient was computed in this buffer before. A computer whose device copies
+	 * from it may page-lock it now. */
 	bool is_new_memory;
 	/* For tern_work_record(). */
 	uint64_t seed, record_count, first;
@@ -53,10 +54,10 @@ struct tern_work {
 struct tern_computer;
 
 struct tern_computer_ops {
-	/* The computer holds the work from now on. It holds no other that was not
-	 * revoked. */
+	/* The computer holds the work from now on. It holds no other work then, except
+	 * revoked work. */
 	void (*begin)(struct tern_computer *computer, struct tern_work *work);
-	/* The work was revoked. The computer may end it at once, or later. NULL: the
+	/* The work was revoked. The computer must still end it, now or later. NULL: the
 	 * computer does not want to know. */
 	void (*revoke)(struct tern_computer *computer, struct tern_work *work);
 };
@@ -69,8 +70,8 @@ struct tern_computer {
  * the computer holds the work. */
 uint64_t tern_work_record(const struct tern_work *work, uint32_t j);
 
-/* Elements first..first+count of the gradient are final: the worker may send them. Each
- * element is said once. */
+/* Elements first to first + count - 1 of the gradient are final: the worker may send them.
+ * The calls for one slot must cover each element exactly once. */
 void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count);
 
 /* The slot is computed: all elements are final. `loss` is the mean over its records. The

@@ -19,10 +19,11 @@ struct engine_computer_opts {
 	/* Used by the task; by others only while no slot is computed. */
 	struct tern_engine *engine;
 	const struct tern_dataset *train;
-	/* `ready` tells by chunks of this plan, which must outlive the computer. */
+	/* The plan whose chunks of the gradient are told to the worker when they are
+	 * final; must outlive the computer. */
 	const struct tern_plan *plan;
 	uint32_t batch; /* number of records of a slot */
-	/* The engine has left a line in engine->note; may be NULL. */
+	/* Gets the line that the engine has left in engine->note; may be NULL. */
 	void (*note)(void *arg, const char *text);
 	void *arg;
 };

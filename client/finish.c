@@ -489,7 +489,8 @@ void finish_on_applied(struct worker_server *s, const json_t *message)
 	if (--w->uncounted_count > 0)
 		return;
 	add_up(w);
-	/* True if all parameters that versions_pull() asked for were received, too. */
+	/* If the parameters that versions_pull() asked for are not all here yet,
+	 * versions_complete() goes on. */
 	if (w->version > w->my_steps)
 		finish_run(w);
 }

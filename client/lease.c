@@ -3,8 +3,8 @@
  * When another worker is lost, server 0 decides which of its slots (shares of each step's
  * records) this worker computes from now on, and which worker finishes the job. When this
  * worker begins to compute such a slot for the first time, it sends "take" to every
- * server, with the version at which it is. No server has a chunk of an older version,
- * because this worker has received all chunks of that version.
+ * server, with the version of its parameters. No server has a chunk that is older than
+ * that, because this worker has received all chunks of that version.
  *
  * If other processes wait for this worker, a server asks it whether it is busy
  * (server/late.c).
@@ -140,9 +140,9 @@ static bool is_sent(const struct tern_worker *w, uint32_t chunk, uint32_t but)
 	return false;
 }
 
-/* Returns a server other than `but` for which this worker waits: for permission to
- * leave, for an answer, for a part of a version, or for the end of sending a gradient
- * whose buffer may be needed. -1: none. */
+/* Returns a server other than `but` for which this worker waits: for "finished" from
+ * server 0, for the answer to "where" or "pull", for a part of a version, or for the end
+ * of sending a gradient whose buffer may be needed. -1: none. */
 static int waits_for(const struct tern_worker *w, uint32_t but)
 {
 	if (w->state == WORKER_FINISHING && !w->results.finisher && but != 0)
@@ -159,9 +159,9 @@ static int waits_for(const struct tern_worker *w, uint32_t but)
 }
 
 /*
- * A server has received nothing from this worker for `silent_ns`, and other workers wait.
- * The answer is "busy" only if it is true: something was computed meanwhile, a file is
- * being written, or another server is waited for.
+ * A server has seen no progress of this worker for `silent_ns`, and other workers may
+ * wait for it. It answers "busy" only if that is true: it has computed something
+ * meanwhile, is saving, or waits for another server. Otherwise it does not answer.
  */
 void worker_on_late(struct worker_server *s, const json_t *message)
 {
@@ -170,7 +170,7 @@ void worker_on_late(struct worker_server *s, const json_t *message)
 	json_int_t silent_ns = json_integer_value(silent);
 	bool worked = tern_now_ns(w->env) - w->worked_ns < (uint64_t)silent_ns;
 	/* A worker that waits for its next attempt to save counts as saving: another
-	 * worker could not save either. */
+	 * worker would perhaps not be able to save either. */
 	bool saves = w->saving || w->save_timer.place;
 	int server = waits_for(w, s->index);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which chunks of a gradient are final. Whoever computes the gradient says which elements
- * are final, in any order, since back-propagation through a graph of layers has none that
- * can be known before. A chunk is final when all of its elements are.
+ * Which chunks of a gradient are final, that is, will not change any more. Whoever
+ * computes the gradient says which elements are final, in any order, since the order in
+ * which back-propagation through a graph of layers finishes them is not known before. A
+ * chunk is final when all of its elements are.
  *
  * Two threads: one says what is final (ready_say), another takes the chunks (ready_take).
  * What the first has written before ready_say() the second may read after ready_take().
@@ -30,10 +31,11 @@ void ready_fini(struct ready *r);
 /* A new gradient begins: nothing of it is final. No other thread may use `r` now. */
 void ready_begin(struct ready *r);
 
-/* Elements first..first+count are final. Each element is said once. */
+/* Elements first to first + count - 1 are final. The calls for one gradient must cover
+ * each element exactly once. */
 void ready_say(struct ready *r, uint64_t first, uint64_t count);
 
-/* The next final chunk that was not taken yet; false: there is none now. */
+/* Takes the next final chunk that was not taken yet. False: there is none now. */
 bool ready_take(struct ready *r, uint32_t *chunk);
 
 #endif

@@ -8,8 +8,8 @@
  * The records of a slot and its result depend on (seed, step, slot) and the version
  * alone, so any worker may compute it. Slots of a lost worker are added here (lease.c).
  * Gradients that the servers were told to expect are always sent: this worker stays at a
- * version until it has sent all slots that are taken, even if the next version is
- * complete because the lost worker had sent them before.
+ * version until it has computed all slots that it has taken, even if the next version is
+ * complete because the lost worker had sent their gradients before.
  */
 #include "client/worker_state.h"
 
@@ -20,8 +20,8 @@
 
 /* ---- sending ---- */
 
-/* Number that is unique for each gradient of the job. In async mode a worker computes one
- * gradient in each of its steps, and `slot` is not used. */
+/* Returns a number that is unique for each gradient of the job. In async mode a worker
+ * computes one gradient in each of its steps, and `slot` is not used. */
 static uint64_t slot_id(const struct tern_worker *w, uint32_t slot)
 {
 	if (w->job.mode == TERN_MODE_ASYNC)
@@ -35,10 +35,10 @@ static void part_sent(struct tern_req *req)
 	struct room *room = part->room;
 	struct tern_worker *w = room->worker;
 
-	/* A send fails if the connection to its server is lost. The server may still
-	 * read the buffer in place for a moment, so the buffer is not used again: this
-	 * worker is about to end. -EMSGSIZE is no failure: the server had the gradient
-	 * from another worker. */
+	/* A send fails if the connection to its server has ended. The server may still
+	 * read the buffer in place for a moment, so the buffer is not used again; this
+	 * worker is about to end in any case. -EMSGSIZE is no failure: the server had the
+	 * gradient from another worker already. */
 	if (req->status < 0 && req->status != -EMSGSIZE) {
 		worker_failed(w, (uint32_t)(part - room->parts), req->status);
 		return;
@@ -126,7 +126,7 @@ void tern_work_end(struct tern_work *work, double loss)
 		return;
 	w->worked_ns = tern_now_ns(w->env);
 	w->record_count += w->job.batch;
-	/* Else the servers would wait for the rest for ever. */
+	/* Every chunk was sent: else the servers would wait for the rest for ever. */
 	tern_assert(w->ready.taken == w->plan.chunk_count);
 	if (!isfinite(loss)) {
 		worker_fail(w, -ERANGE,

@@ -99,8 +99,8 @@ static void arrived(struct tern_req *req)
 		return;
 	}
 	w->byte_count += req->bytes;
-	/* The next version may be here before the computer has ended the slot that it
-	 * needed: then tern_work_end() continues. */
+	/* The whole next version may be here before the computer has ended a slot whose
+	 * gradient was already sent: then tern_work_end() completes the version. */
 	if (--w->missing[part->parity] == 0 && !slots_are_due(w) &&
 		!spare_is_behind(w, part->version))
 		versions_complete(w, part->version);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reports what this worker waits for, when it has done no step for QUIET_NS, and again
- * after twice that time, four times, and so on.
+ * after twice that time, four times, and so on. A worker that has no slot yet makes no
+ * steps and reports nothing.
  */
 #include "client/worker_state.h"
 
@@ -96,7 +97,7 @@ static void fire(struct tern_timer *timer)
 		(unsigned long long)(w->wait_ns / TERN_NS_PER_S), cause);
 	if (w->opts.waiting)
 		w->opts.waiting(w->opts.arg, text);
-	/* The next report comes after the same time again, so the total doubles. */
+	/* The next report comes when the time without a step has doubled. */
 	tern_timer_set(w->opts.ctx, &w->wait_timer, tern_now_ns(w->env) + w->wait_ns);
 	w->wait_ns *= 2;
 }

@@ -146,9 +146,10 @@ void worker_leave(struct tern_worker *w)
 
 /* ---- asked to leave ---- */
 
-/* Server 0 has not answered "leave": it was asked to end too, or hangs. No other process
- * decides who saves, so each worker that waits for the decision saves. An existing
- * file of the job with as many steps is not replaced. */
+/* Server 0 has not answered "leave" for DECISION_NS: it was asked to end too, or hangs. No
+ * other process decides who saves, so each worker that waits for the decision saves,
+ * unless opts.interrupted() refuses because a file of the same job with as many steps or
+ * more is there. */
 static void leave_timer(struct tern_timer *timer)
 {
 	struct tern_worker *w = tern_container_of(timer, struct tern_worker, leave_timer);
@@ -158,8 +159,8 @@ static void leave_timer(struct tern_timer *timer)
 	w->interrupted = true;
 	w->finisher = w->opts.index;
 	worker_give_up(w, -ECANCELED, "%s", w->leave_text);
-	/* At its end a worker gives the servers LEAVING_NS to answer its goodbye. Server
-	 * 0 has not answered for long, so this worker gives them less. */
+	/* Usually a worker that ends gives the servers LEAVING_NS to answer its goodbye.
+	 * Server 0 has not answered for long, so here it gives them less. */
 	tern_timer_set(w->opts.ctx, &w->end_timer, tern_now_ns(w->env) + LEAVING_NS / 4);
 }
 
@@ -259,8 +260,8 @@ static void maybe_run(struct tern_worker *w)
 	for (uint32_t i = 0; i < w->job.server_count; i++)
 		if (!w->servers[i].welcome)
 			return;
-	/* A server without chunks may send its welcome when the last version is
-	 * already here. */
+	/* The state is already FINISHING if a server without chunks sends its welcome
+	 * after the last version has arrived. */
 	if (w->state == WORKER_JOINING)
 		worker_enter(w, WORKER_RUNNING);
 }
@@ -437,7 +438,8 @@ static int make_job(struct tern_worker *w)
 	return tern_ps_job_copy(&w->job, &job);
 }
 
-/* Number of gradient buffers that the worker needs from the start. */
+/* Number of gradient buffers that the worker needs from the start: one for each of its
+ * slots, at most TERN_GRADIENT_BUFFERS. */
 static uint32_t own_rooms(const struct tern_worker *w)
 {
 	uint32_t count = 0;
@@ -476,7 +478,8 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 			TERN_POOL_BYTES_MAX);
 		return -E2BIG;
 	}
-	/* More memory than this limit would be used only for slots of lost workers. */
+	/* The `own` buffers fit into TERN_POOL_BYTES_MAX. Where this limit is the smaller
+	 * one, only buffers for slots of lost workers may be missing. */
 	pool.max_bytes =
 		TERN_MIN(pool.slab_bytes * ((count + per_slab - 1) / per_slab + 1),
 			TERN_POOL_BYTES_MAX);

@@ -50,10 +50,10 @@ struct tern_worker_results {
 	 * which slot. */
 	const struct tern_slot_loss *slot_losses;
 	uint32_t slot_loss_count;
-	bool finisher; /* this worker has evaluated, written and saved */
+	bool finisher; /* this worker was the one to evaluate, write and save */
 	bool alone;    /* only this worker failed: others may go on, and save */
 	bool left;     /* this worker was asked to leave; the job goes on */
-	bool was_last; /* `left`, but no other worker was seen to go on */
+	bool was_last; /* `left`, and asked to save, as no other was seen to go on */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
 	 * interrupted job are those after `saved_step` steps. In async mode these are
 	 * steps of this worker (saved_own); other workers have taken steps of their
@@ -118,8 +118,8 @@ struct tern_worker_opts {
 	/* The servers have decided that another worker is lost; `text` says why, and
 	 * what this worker takes over from it. May be NULL. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);
-	/* No step was done for 10 s; `text` says which process is waited for. May be
-	 * NULL. */
+	/* No step was done for 10 s (again after 20 s, 40 s, and so on); `text` says which
+	 * process this worker waits for. May be NULL. */
 	void (*waiting)(void *arg, const char *text);
 	/* From now on a file is being written, until ended() or unsaved(); may be
 	 * NULL. */
@@ -150,12 +150,14 @@ void tern_worker_stop(struct tern_worker *worker, const char *why);
  * -ECANCELED:
  *
  * - before the steps have begun: within 2 s;
- * - if the other workers go on: within about a second, with results->left;
- * - if it is the last worker, or all were asked: when it has saved the parameters to
+ * - if the other workers go on: when server 0 has decided, after about a second, and the
+ *   connections are closed (2 s at most), with results->left;
+ * - if it is the last worker, or all were asked: when server 0 has ended the job, and, if
+ *   this worker is chosen to save, when it has saved the parameters to
  *   `interrupted_path`;
- * - if no other worker was seen to go on: after some seconds, when it has saved them,
- *   with results->left and results->was_last;
- * - if server 0 does not answer: after 6 s, when it has saved them.
+ * - if no other worker was seen to go on: after some seconds, with results->left. One of
+ *   the workers that were asked is chosen to save: it has results->was_last;
+ * - if server 0 does not answer: after 6 s, when this worker has saved the parameters.
  *
  * A second call does nothing.
  */

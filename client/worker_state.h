@@ -68,8 +68,8 @@ struct gradient_part { /* a chunk of a gradient being sent */
 };
 
 /*
- * Tells whether the computer holds the buffer, so that it may write in it. It lets go of
- * the buffer when it ends the slot, also if the slot was revoked before.
+ * Tells whether the computer holds the buffer, and so may write in it. The computer lets
+ * go of the buffer when it ends the slot, also if the slot was revoked before.
  *
  *     IDLE --begin()--> COMPUTING --revoked--> REVOKED
  *       ^                   |                     |
@@ -84,11 +84,13 @@ enum room_state {
 struct room { /* buffer of one gradient */
 	struct tern_worker *worker;
 	enum room_state state;
-	struct tern_work work;       /* the slot, as the computer sees it */
+	/* What the computer is to compute into this buffer: compute.h. */
+	struct tern_work work;
 	struct tern_buf gradient;    /* gradient of all parameters */
 	struct gradient_part *parts; /* one entry per chunk */
-	uint32_t sends_out;
-	uint64_t version; /* version of the parameters that it was computed from */
+	uint32_t sends_out;          /* number of chunks whose sends have not ended */
+	/* Version of the parameters from which the gradient is computed, and its slot. */
+	uint64_t version;
 	uint32_t slot;
 	bool used;   /* a gradient was computed in the buffer */
 	bool wanted; /* the servers were asked to take the gradient out of turn */
@@ -141,12 +143,14 @@ struct tern_worker {
 	/* The computer that the worker made; NULL: `computer` is opts.computer. */
 	struct engine_computer *engine_computer;
 	bool beginning; /* slots_run() is under way */
-	/* The computer holds a slot, which was not revoked. */
+	/* The computer holds a slot that was not revoked. */
 	bool computing;
-	struct slot *slot;  /* this slot */
-	struct room *room;  /* buffer for its gradient */
-	struct ready ready; /* chunks of its gradient that can be sent */
-	double step_loss;   /* sum over `step_slots` slots */
+	/* If `computing`: this slot, the buffer for its gradient, and the chunks of the
+	 * gradient that can be sent. */
+	struct slot *slot;
+	struct room *room;
+	struct ready ready;
+	double step_loss; /* sum over `step_slots` slots */
 	uint32_t step_slots;
 	double losses[WORKER_LOSS_WINDOW], first_loss;
 	uint64_t loss_count, record_count, byte_count;
@@ -181,7 +185,7 @@ struct tern_worker {
 	bool final;                   /* the parameters are the final ones */
 	bool saving;                  /* `file` is being written */
 	bool save_failed;             /* the failure was reported */
-	struct tern_timer save_timer; /* set until the next attempt to save */
+	struct tern_timer save_timer; /* after a failed attempt: starts the next one */
 	struct tern_worker_results results;
 	char *written;
 	float *scores;
@@ -211,7 +215,8 @@ void worker_saved(struct tern_worker *w);
 /* Only this worker fails: the job goes on without it, if there are others. */
 void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* A request for this chunk has failed: usually its server is down. */
+/* A request for this chunk has failed, usually because the chunk's server is down. If the
+ * event DOWN does not follow within a second, this worker gives up. */
 void worker_failed(struct tern_worker *w, uint32_t chunk, int status);
 void worker_engine_failed(struct tern_worker *w, int status);
 void worker_engine_note(struct tern_worker *w); /* logs the engine's note */
@@ -235,7 +240,7 @@ void slots_fini(struct tern_worker *w);
 /* Begins the next slot if that is possible now. Called when a version is complete, a
  * buffer is free, or a slot was computed or added. */
 void slots_run(struct tern_worker *w);
-/* The gradient of the slot that is being computed, if there is one, is not needed any
+/* Revokes the slot that is being computed, if there is one: its gradient is not needed any
  * more. */
 void slots_revoke(struct tern_worker *w);
 bool slots_are_due(const struct tern_worker *w);

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 enum tern_data_kind {
-	/* Width floats and a label: IDX images (scaled to 0..1), svmlight. */
+	/* A record is `width` floats and a label: IDX images (scaled to 0..1), svmlight. */
 	TERN_DATA_DENSE,
 	/* A sequence of symbols: a record is `width` symbols, and its label is the
 	 * symbol after them. */

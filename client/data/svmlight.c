@@ -24,7 +24,7 @@ struct reader {
 	struct tern_data_error *error;
 	locale_t locale; /* "C": the decimal point is "." */
 	uint64_t line;
-	const char *piece_end;      /* at this place of the file stop() is called */
+	const char *piece_end;      /* place in the file at which stop() is called next */
 	bool seen_minus, seen_zero; /* which of the two labellings the file uses */
 	struct tern_dataset_rows *rows;
 	uint64_t count, capacity;
@@ -42,7 +42,8 @@ static bool is_blank(char c)
 	return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
 }
 
-/* The next token of *at..end; 0 bytes at the end of the line. */
+/* Returns the next token from *at on, and advances *at beyond it. The token has 0 bytes if
+ * none is left before `end`. */
 static struct token next_token(const char **at, const char *end)
 {
 	struct token token;

@@ -262,8 +262,8 @@ static void *carve(void *base, uint64_t *at, uint64_t bytes)
 	return base ? (char *)base + here : NULL;
 }
 
-/* Bytes of `count` floats for each row; if they do not fit into 64 bits, more than any
- * device has. */
+/* Bytes of `count` floats for each row of a batch; if that is more than 2^56, returns
+ * 2^56, which no device has. */
 static uint64_t floats(const struct cuda_engine *e, uint64_t count)
 {
 	const uint64_t most = 1ull << 56;

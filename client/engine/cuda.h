@@ -11,7 +11,7 @@
 
 struct tern_engine_cuda_opts {
 	const struct tern_cuda_api *api;
-	const struct tern_cublas_api *blas; /* NULL: use our own matrix products */
+	const struct tern_cublas_api *blas; /* NULL: use Tern's own matrix products */
 	unsigned ordinal;
 	const struct tern_model *model;
 	size_t rows;    /* as in tern_engine_cpu_new() */
@@ -21,8 +21,8 @@ struct tern_engine_cuda_opts {
 /*
  * Makes the engine and allocates everything that it will need of the device. On failure
  * `why` (of `bytes` bytes) gets the reason in one line. -ENODEV: no such device;
- * -ENOEXEC: our kernels do not run on it; -ENOMEM: no memory (`why` says how much is
- * needed and how much is free); other errors are the driver's.
+ * -ENOEXEC: Tern's kernels do not run on it; -ENOMEM: no memory (if device memory lacks,
+ * `why` says how much is free); other errors are mostly the driver's.
  */
 int tern_engine_cuda_new(const struct tern_engine_cuda_opts *opts,
 	struct tern_engine **out, char *why, size_t bytes);

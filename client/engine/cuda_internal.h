@@ -37,6 +37,7 @@ struct cuda_words {
 	_Atomic uint32_t seen[CUDA_PARTS_MAX];
 };
 
+/* A gradient that was captured into a CUDA graph, for these values of a cuda_pass. */
 struct cuda_graph {
 	const float *fresh;
 	float *grads;
@@ -77,6 +78,8 @@ struct cuda_engine {
 
 	/* Some memory is not page-locked, so no graphs are used; this was noted. */
 	bool pageable;
+	/* graphs_off: no graphs, since the caller wanted none or captures have failed. warm: a
+	 * gradient was computed before. */
 	bool graphs_off, warm;
 	unsigned failed_captures; /* in a row */
 	struct cuda_graph graphs[CUDA_GRAPHS_MAX];
@@ -117,11 +120,13 @@ int cuda_gradient(struct tern_engine *engine, const struct tern_engine_params *p
 	struct tern_result *result);
 void cuda_graphs_free(struct cuda_engine *e);
 
-/* cuda.c: every use of the device is between these two. cuda_leave() waits for both
- * streams; it returns the status of all calls, and sets the error line after a
- * failure. */
+/* cuda.c: every use of the device is between these two. cuda_leave() waits until both
+ * streams are idle and returns the first error since cuda_enter(), or 0; after an error it
+ * also sets engine.error. */
 int cuda_enter(struct cuda_engine *e);
 int cuda_leave(struct cuda_engine *e, const struct tern_engine_params *params);
+/* Returns the parameters if they must be copied to the device, for cuda_pass.fresh; NULL:
+ * the device has this version. */
 const float *cuda_fresh(
 	const struct cuda_engine *e, const struct tern_engine_params *params);
 /* Appends a line to the engine's note. */

@@ -6,8 +6,8 @@
  *     compute  batch up | layer 0 | layer 1 | ... loss | dw1 db1 | dx1 | dw0 db0 | result
  *     copy     w0 b0 up | w1 b1 up | ...                         | dw1 db1 down | dw0 ...
  *
- * A layer waits only for its own parameters, so the copy of the next ones overlaps the
- * layers below. A gradient is copied as soon as it is final, which is before dx is
+ * A layer waits only for its own parameters, so the copy of the next layer's parameters
+ * overlaps it. A gradient is copied as soon as it is final, which is before dx is
  * computed. Everything can be captured into a CUDA graph: nothing here waits for the
  * device or depends on computed values.
  */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Computes a gradient. The first one uses plain launches (cuBLAS loads its code then).
- * Later ones are captured into a graph, once for each pair of addresses of parameters and
- * gradients, of which there are few, and replayed with one call. The same work is queued
- * either way, so the bits are equal.
+ * Later ones are captured into a graph, once for each combination of the addresses of
+ * parameters and gradients and the number of rows, of which there are few, and replayed
+ * with one call. The same work is queued either way, so the bits are equal.
  *
  * A part of the gradient is reported as final when its event says that it is in the
  * caller's memory. In a graph this is an "external" event, which each launch records
@@ -76,9 +76,9 @@ static const struct cuda_graph *find(
 	return NULL;
 }
 
-/* Captures that may fail in a row. The first one may fail because the driver loads a
- * kernel at its first use, which it cannot do within a capture: the plain launches that
- * follow load it. */
+/* Number of captures that must fail in a row before graphs are switched off. A first one
+ * may fail because the driver loads a kernel at its first use, which it cannot do within
+ * a capture: the plain launches that follow load it. */
 #define CAPTURES_MOST 2u
 
 /* The graph for this pass; NULL: use plain launches. */

@@ -10,7 +10,8 @@
  * from and to them; from and to host memory fastest if the memory was announced by
  * tern_engine_pin().
  *
- * Threads: an engine is used by any one thread at a time, except for tern_engine_fetch().
+ * Threads: any thread may use an engine, but only one at a time; tern_engine_fetch() may
+ * be called at any time.
  * Its calls are synchronous, also when they fail, so after each return the caller may use
  * its memory again.
  *
@@ -59,9 +60,11 @@ struct tern_engine {
 	char name[160];        /* "NVIDIA H200 (cuda:0), CUDA graphs, cuBLAS 13.0.2" */
 	char fingerprint[128]; /* equal strings mean equal bits of results */
 	uint64_t device_bytes; /* device memory that it holds */
-	uint64_t late_events;  /* parts that were not there when their event fired */
-	char error[400];       /* one line: why the last failed call failed */
-	char note[400];        /* a line to be logged; the caller clears it after that */
+	/* GPU: number of parts of gradients that were not in the caller's memory yet when
+	 * their event fired (cuda_step.c). */
+	uint64_t late_events;
+	char error[400]; /* one line: why the last failed call failed */
+	char note[400];  /* a line to be logged; the caller clears it after that */
 };
 
 /* Makes the CPU's engine for batches of at most `rows`, or TERN_ENGINE_ROWS if that is
@@ -111,9 +114,9 @@ static inline int tern_engine_sample(struct tern_engine *e,
 	return e->ops->sample(e, params, temperature, u, symbol);
 }
 
-/* Copies `count` elements from memory of the engine's GPU to host memory. Any
- * thread may call this, also while another thread is in a call of this engine. On failure
- * `why` gets the reason in one line. */
+/* Copies `count` elements from memory of the engine's GPU to host memory (not for the
+ * CPU's engine). Any thread may call this, also while another thread is in a call of this
+ * engine. On failure `why` gets the reason in one line. */
 static inline int tern_engine_fetch(struct tern_engine *e, float *to, const float *from,
 	uint64_t count, char *why, size_t why_bytes)
 {

@@ -47,7 +47,7 @@ struct tern_result {
 /*
  * Computes the mean gradient over the batch into grads[size]. Whenever more of it is
  * final, ready(arg, first, count) says that grads[first..first+count) will not change any
- * more. It is called once for each element, first for the last layer, since
+ * more. Its calls cover each element exactly once, those of the last layer first, since
  * back-propagation begins there. ready may be NULL.
  */
 struct tern_result tern_model_gradient(const struct tern_model *model,
