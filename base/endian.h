@@ -34,8 +34,8 @@ enum tern_byte_order {
 								 : TERN_LITTLE_ENDIAN,
 };
 
-/* Checks the byte order that a peer announced. 0: the same as ours; -EILSEQ: the opposite
- * one; -EPROTO: not a valid value. */
+/* Checks the byte order that a peer announced. 0: that of this machine; -EILSEQ: the
+ * opposite one; -EPROTO: not a valid value. */
 static inline int tern_byte_order_check(uint8_t theirs)
 {
 	if (theirs != TERN_LITTLE_ENDIAN && theirs != TERN_BIG_ENDIAN)

@@ -35,13 +35,13 @@ struct engine_computer {
 	struct tern_task task;
 	uint64_t *records; /* the slot's records */
 	struct tern_result result;
-	int status; /* of the call that filled `result` */
+	int status; /* status of the engine's call that filled `result` */
 	/* Chunks of the gradient that the task has finished, and that the worker was not
 	 * told of yet. */
 	struct ready ready;
 };
 
-/* -ENOMEM. */
+/* Makes a computer that holds no slot. Errors: -ENOMEM. */
 int engine_computer_new(
 	const struct engine_computer_opts *opts, struct engine_computer **out);
 /* Frees the computer, whose task must have ended. NULL is allowed. */

@@ -43,8 +43,8 @@ struct tern_worker_results {
 	uint64_t steps_made;
 	/* finisher: steps of lost workers that were applied to some parameters only. */
 	uint64_t steps_torn;
-	double loss;       /* mean of `loss` over the last steps, at most 100 */
-	double first_loss; /* `loss` of the first step that this worker has computed */
+	double loss;       /* mean of progress->loss over the last steps, at most 100 */
+	double first_loss; /* progress->loss of this worker's first step */
 	/* Sync mode: losses of each slot that this worker has computed. The mean over
 	 * all slots of a job, in their order, does not depend on which worker computed
 	 * which slot. */

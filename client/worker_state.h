@@ -105,8 +105,8 @@ struct slot {
 	/* Number of server 0's decision that gave the slot to this worker; 0: the
 	 * worker has had it since the start. */
 	uint64_t generation;
-	bool taken;   /* the servers know that this worker sends it */
-	bool pending; /* its computation has not begun yet in this step */
+	bool taken;   /* the servers know that this worker sends its gradients */
+	bool pending; /* the slot's computation has not begun yet in this step */
 	double losses[WORKER_LOSS_WINDOW];
 	uint64_t loss_count;
 };
@@ -131,7 +131,7 @@ struct tern_worker {
 	/* spare.c */
 	bool spare;              /* began without a slot, and has no version yet */
 	uint32_t unplaced_count; /* servers whose answer to "where" is missing */
-	bool follows;            /* it asked for all versions from follow_from on */
+	bool follows;            /* has asked for all versions from follow_from on */
 	uint64_t follow_from;
 
 	/* slots.c */

@@ -172,10 +172,10 @@ void tern_talk_close(struct tern_talk *talk);
 /* True if the last receive has ended: a closed talk may then be freed. */
 bool tern_talk_is_idle(const struct tern_talk *talk);
 
-/* A request of this talk's peer, on any channel, has failed with `status`. Usually the
+/* A request with this talk's peer, on any channel, has failed with `status`. Usually the
  * peer is down, which will be reported in a moment. If it is not reported within a
- * second, broken() is called, since otherwise a process would wait for that request
- * for ever. */
+ * second, broken() is called, since otherwise a process would wait for that request for
+ * ever. -ECANCELED and -ESHUTDOWN are ignored. */
 void tern_talk_failed(struct tern_talk *talk, int status);
 
 /* A JSON string of text that may not be UTF-8 (a path, or text that was cut): if it is

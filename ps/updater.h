@@ -40,7 +40,7 @@ struct tern_updater_chunk {
 struct tern_updater_step {
 	uint64_t step; /* counted from 1 */
 	float *w_out;
-	const float *w_in; /* the result of the last update; may be w_out */
+	const float *w_in; /* parameters: the last update's result; may be w_out */
 	/* NULL: use the sum that tern_updater_sum() kept; scale must then be 1. */
 	const float *const *gradients;
 	unsigned gradient_count;
@@ -163,8 +163,8 @@ static inline void tern_updater_unpin(struct tern_updater *u)
 		u->ops->unpin(u);
 }
 
-/* Moves the pending note (a line for the log) into `note`, or "" if there is none,
- * without taking a lock then. Any thread may call this. */
+/* Moves the pending note (a line for the log) into `note`. If there is none, writes ""
+ * and takes no lock. Any thread may call this. */
 static inline void tern_updater_take_note(
 	struct tern_updater *u, char *note, size_t bytes)
 {

@@ -171,7 +171,8 @@ static void make_rooms(struct cuda_updater *u, const struct tern_updater_opts *o
 	if (rooms_due(u, needed) <= u->room_count)
 		return;
 	stop_lanes(u);
-	if (rooms_due(u, needed) > u->room_count) /* or another thread has done it */
+	/* While this thread waited, another one may have enlarged the rooms. */
+	if (rooms_due(u, needed) > u->room_count)
 		resize_rooms(u, rooms_due(u, needed));
 	if (u->status == -ENOMEM && needed <= u->room_count) {
 		u->status = 0;

@@ -42,7 +42,7 @@ struct cuda_updater {
 	 * calls of a batch have a status of their own. */
 	int status;
 	char note[400];
-	atomic_bool has_note; /* read without the lock, as a hint */
+	atomic_bool has_note; /* `note` has a text; read without the lock, as a hint */
 	bool pageable;        /* page-locking has failed, and the failure was noted */
 
 	struct tern_list waiting; /* calls that no batch has taken yet, in order */

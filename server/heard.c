@@ -147,8 +147,9 @@ static const struct word *find(const char *type, enum speaker speaker)
 	return NULL;
 }
 
-/* A server without a chunk receives no gradients, so no process waits for it: the steps
- * may have begun before it receives "start". */
+/* True if the job is of this mode and its steps may have begun. A server without a chunk
+ * receives no gradients, so no process waits for it: on the other servers the steps may
+ * have begun before it receives "start". */
 static bool makes_steps(const struct tern_server *s, enum tern_mode mode)
 {
 	return s->has_job && s->job.mode == mode && (s->running || s->chunk_count == 0);

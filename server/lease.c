@@ -53,7 +53,7 @@ static void extra_refused(struct tern_req *req)
 
 	if (req->status != -EMSGSIZE) {
 		tern_talk_failed(&e->from->talk, req->status);
-		extra_free(e); /* the worker that was to send it is lost */
+		extra_free(e); /* the worker that was to send the gradient is lost */
 		return;
 	}
 	s->stats.gradients_refused++;
@@ -241,7 +241,8 @@ static void cut(struct server_peer *p, const char *text)
 	server_drop(p);
 }
 
-/* Handles the loss of a worker. `known`: server 0 has decided it. */
+/* Handles the loss of a worker. `known`: server 0 has decided about this loss already, so
+ * it need not be told. */
 void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 {
 	struct tern_server *s = p->server;

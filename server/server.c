@@ -168,7 +168,8 @@ void server_refuse(struct server_peer *p, const char *fmt, ...)
 	guests_refused(p);
 }
 
-/* Cuts p off: it is sent no message, and no event is reported for it. */
+/* Cuts p off: closes its connection at once, without a goodbye. No event of p is reported
+ * any more. */
 void server_drop(struct server_peer *p)
 {
 	p->gone = p->freed = true;
@@ -251,7 +252,7 @@ static void on_event(
 	case TERN_PEER_UP:
 		break;
 	case TERN_PEER_SUSPECT:
-		/* -ETIMEDOUT: it is connected and does not answer. */
+		/* -ETIMEDOUT: the peer is connected, but does not answer. */
 		p->unlinked = status != -ETIMEDOUT;
 		if (server_has_joined(p))
 			server_note(s, "%s is silent: %s", tern_peer_name(peer),
@@ -298,7 +299,8 @@ static void idle(struct tern_talk *talk)
 {
 	struct server_peer *p = tern_container_of(talk, struct server_peer, talk);
 
-	tern_defer(p->server->opts.ctx, &p->server->end_call); /* frees a guest */
+	/* If p is a guest, end_call() frees it. */
+	tern_defer(p->server->opts.ctx, &p->server->end_call);
 }
 
 static void on_accept(struct tern_peer *peer, void *arg)

@@ -51,11 +51,12 @@ struct server_peer {
 	bool done;                     /* async: the worker has taken its last step */
 	bool gone;                     /* down or cut off: no request may be posted */
 	bool freed;                    /* the peer was given to tern_peer_free() */
-	bool unlinked;                 /* its connection is lost, and may be restored */
+	bool unlinked;                 /* the connection is lost, and may be restored */
 	struct tern_timer guest_timer; /* deadline of a guest, see guests.c */
 	bool asks_again;               /* guest_timer asks the guest to join again */
 	bool lost;                     /* the job continues without this worker */
-	bool leaving, may_go; /* it was asked to end; it may end now: leaving.c */
+	/* leaving.c: the worker was asked to end; server 0 has allowed it to end. */
+	bool leaving, may_go;
 	/* Answers of the worker to the last roll call of leaving.c. */
 	bool answered, has_parameters;
 	bool welcome;   /* the worker was sent "welcome", and is in joined_count */
@@ -69,13 +70,13 @@ struct server_peer {
 	uint32_t in_place_count;
 
 	bool follows;      /* sync: every version is sent to this worker */
-	struct pull *pull; /* async: its request for last copies; NULL: none */
+	struct pull *pull; /* async: the worker's request for last copies; NULL: none */
 
 	/* late.c, for a worker: */
-	uint64_t slot_since_ns; /* time from which it could compute its present slot */
-	bool owes;              /* other processes may wait for it */
+	uint64_t slot_since_ns; /* time since which it can compute its present slot */
+	bool owes;              /* other processes may wait for this worker */
 	/* If `owes`: the step whose gradient others wait for; UINT64_MAX: they wait for
-	 * the end of the job or for its goodbye. */
+	 * this worker to finish the job, or for its goodbye. */
 	uint64_t owed_step;
 	uint32_t owed_slot; /* sync: the slot of that gradient */
 	uint64_t silent_ns; /* time without progress */
@@ -103,8 +104,8 @@ struct pull {
 
 /* Which worker computes a slot, that is, one of the R gradients of each step. */
 struct lease {
-	/* Worker from which this server receives the slot's gradients. NULL: it was lost,
-	 * and no other worker has taken the slot yet. */
+	/* Worker from which this server receives the slot's gradients. NULL: that worker
+	 * was lost, and no other worker has taken the slot yet. */
 	struct server_peer *holder;
 	/* The holder, or the worker to which server 0 has given the slot and which has
 	 * not taken it yet. */
@@ -139,10 +140,11 @@ struct gradient { /* gradient of one slot, for one chunk */
 	struct chunk *chunk;
 	/* Buffer that the gradient is received into, unless it is read in place. */
 	struct tern_buf room;
-	struct server_peer *from; /* worker from which it is being received; NULL: none */
-	struct server_peer *in_place; /* worker in whose memory it is, or will be, read */
+	struct server_peer *from; /* worker of the posted receive; NULL: none is posted */
+	/* Worker in whose memory the gradient is, or will be, read; NULL: none. */
+	struct server_peer *in_place;
 	bool arrived;
-	bool wanted; /* receive it before its turn, because its worker needs the buffer */
+	bool wanted; /* received before its turn, because the worker needs its buffer */
 };
 
 struct publication { /* the send of one version of a chunk to one worker */
@@ -163,7 +165,7 @@ struct chunk {
 	struct tern_updater_chunk *kept; /* state of the optimizer */
 	int status;                      /* status of the updater in the last task */
 	double squares;             /* clipping: sum of squares of the mean gradient */
-	double clip;                /* clipping: factor of that gradient */
+	double clip;                /* clipping: factor for the mean gradient */
 	struct gradient *gradients; /* sync: by slot */
 	unsigned arrived_count;
 	/* Number of slots, counted from the first, whose gradients are in partial
@@ -179,7 +181,7 @@ struct chunk {
 	struct tern_task task;
 	struct stream *streams; /* async: by worker */
 	struct tern_list ready; /* async: streams that wait for their turn, see async.c */
-	bool computing;         /* async: the task is running */
+	bool computing;         /* async: `task` is running */
 	bool waits_for_sends;   /* sync: applying waits for sends of an older version */
 };
 
@@ -239,7 +241,7 @@ struct tern_server {
 	uint64_t generation;  /* server 0: number of the newest decision */
 	uint32_t lost_count;  /* number of lost workers */
 	char first_loss[400]; /* reason of the first loss */
-	bool all_done; /* server 0, async: it has told the workers that no step is left */
+	bool all_done; /* server 0, async: the workers were told that no step is left */
 	/* Server 0, sync: the workers without a slot were told that the next version is
 	 * the last one. */
 	bool said_last;
@@ -260,7 +262,8 @@ struct tern_server {
 	struct tern_plan plan;
 	bool has_job, running, over, told;
 	int64_t finisher; /* if over: the worker that saves; -1: unknown */
-	/* If over: the job was interrupted, and the finisher saves its parameters. */
+	/* If over: the job was interrupted, and the finisher saves the parameters that it
+	 * has. */
 	bool save;
 	int status; /* if over: the result; `text` is the reason */
 	char text[512];
@@ -272,7 +275,7 @@ struct tern_server {
 	struct tern_list holding;
 	uint64_t staging_bytes; /* budget for received gradients */
 	uint64_t staging_left;  /* part of the budget that no chunk has taken */
-	uint64_t staging_most;  /* bytes for the gradients of all chunks at one time */
+	uint64_t staging_most;  /* budget that all chunks need at one time */
 	/* Bytes of gradients received before their turn, beyond the budget. */
 	uint64_t wanted_bytes;
 	uint32_t window; /* sync: number of slots that a chunk receives at a time */
@@ -334,9 +337,9 @@ void join_meet_zero(struct tern_server *s);
 void guests_init(struct tern_server *s);
 /* True if a note about a guest may be logged: the rate of these notes is limited. */
 bool guests_may_note(struct tern_server *s);
-void guests_end(struct tern_server *s);   /* the server ends */
-void guests_enter(struct server_peer *p); /* p was accepted just now */
-void guests_leave(struct server_peer *p); /* p has joined the job */
+void guests_end(struct tern_server *s);   /* called when the server ends */
+void guests_enter(struct server_peer *p); /* p was accepted, and is a guest now */
+void guests_leave(struct server_peer *p); /* p has joined the job: a guest no more */
 /* Asks guest p to send its message again in a moment: what it asks for may be free then. */
 void guests_ask_later(struct server_peer *p);
 /* p was refused: if p is a guest and does not close the connection within LEAVING_NS
@@ -358,8 +361,8 @@ void shard_fini(struct tern_server *s);
 float *chunk_w(const struct chunk *c, uint64_t version);
 /* True if parameters and gradients are in memory of the updater's GPU. */
 bool shard_is_on_device(const struct tern_server *s);
-/* Sends the newest version to all workers that follow the versions (`follows`): those
- * with a slot. */
+/* Sends the newest version to all workers that follow the versions (`follows`), that is,
+ * have a slot; the job's last version to every worker. */
 void chunk_publish(struct chunk *c);
 /* Sends a version that is still in the chunk's memory. No other version of the same
  * parity may be on its way to this worker. */
@@ -386,12 +389,14 @@ bool sync_is_done(const struct tern_server *s); /* all chunks have the last vers
 void sync_next(struct tern_server *s);
 void sync_apply(struct chunk *c, double clip);
 void sync_sends_ended(struct chunk *c);
-/* Slots have new owners, so chunks may need more of the staging budget. */
+/* Called when slots have new owners: raises the staging budget if a worker has more slots
+ * than buffers now. */
 void sync_owners_changed(struct tern_server *s);
-/* The slot has a new holder, which sends the gradients for `version` and all later
- * versions. */
+/* Called when the slot has a new holder, which sends the gradients for `version` and all
+ * later versions: receives those that are missing, and refuses those that are here. */
 void sync_taken(struct tern_server *s, uint32_t slot, uint64_t version);
-/* The slot's holder needs the buffer of its gradient for `version`. */
+/* Called when the slot's holder needs the buffer of its gradient for `version`: receives
+ * that gradient before its turn. */
 void sync_wanted(struct tern_server *s, uint32_t slot, uint64_t version);
 
 /* lease.c */
@@ -423,7 +428,7 @@ bool start_has_workers(const struct tern_server *s);
 void start_maybe(struct tern_server *s);
 /* True if all workers have joined this server and are connected to it. */
 bool start_all_here(const struct tern_server *s);
-/* A lost connection was restored: perhaps the start has waited for it. */
+/* Called when a lost connection was restored: perhaps the start has waited for it. */
 void start_on_recovered(struct tern_server *s);
 void start_wait(struct tern_server *s); /* called when the server has a job */
 /* Writes which processes have not joined yet. Returns the number of bytes written. */

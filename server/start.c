@@ -44,7 +44,7 @@ static void free_place(struct server_peer *p)
 	s->again_count = 0;
 	s->joined_count -= p->welcome;
 	p->is_worker = p->welcome = false;
-	tern_defer(s->opts.ctx, &s->end_call); /* frees p */
+	tern_defer(s->opts.ctx, &s->end_call); /* end_call() frees p */
 }
 
 void start_send_away(struct server_peer *p)

@@ -438,7 +438,8 @@ static void chunk_taken(struct chunk *c, uint32_t slot, uint64_t version)
 
 	if (version < first_missing)
 		lease_refuse_extra(c, slot, version, first_missing - 1);
-	/* A receive from the old holder must end first: arrived() continues. */
+	/* If a receive from the old holder is posted (g->from), it must end first:
+	 * arrived() then receives from the new one. */
 	if (c->state == CHUNK_GATHERING && !has && !g->from && is_due(c, slot))
 		receive(c, slot);
 }

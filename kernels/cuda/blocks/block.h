@@ -37,7 +37,7 @@
 #include <string.h>
 #endif
 
-/* a test may define TERN_EACH with real threads */
+/* A test may define TERN_EACH and the other macros itself, to use real threads. */
 #if !defined(__CUDACC__) && !defined(TERN_EACH)
 #define TERN_BODY           static inline
 #define TERN_EACH(t, count) for (unsigned t = 0; t < (count); t++)
