@@ -51,7 +51,7 @@ void late_progress(struct server_peer *worker)
 }
 
 /* Workers send the gradients of a slot from the last layer to the first. So the gradient
- * of this server's first chunk arrives last and ends the slot, and only this chunk is
+ * of this server's first chunk is sent last and ends the slot, and only this chunk is
  * timed. */
 void late_slot_begins(struct chunk *c, struct server_peer *worker)
 {

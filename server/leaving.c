@@ -56,7 +56,7 @@ static void call_roll(struct tern_server *s)
 
 /* Chooses the worker that saves, of all workers or (`leaving`) of those that were asked to
  * leave: the first one that has said that it has parameters, else the first one that has
- * answered, else the first one. NULL: there is none that is connected. */
+ * answered, else the first one. NULL: no such worker is still here. */
 static struct server_peer *saver(const struct tern_server *s, bool leaving)
 {
 	struct server_peer *found = NULL;
