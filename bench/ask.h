@@ -20,31 +20,32 @@ extern "C" {
 
 struct ask_ops {
 	const char *usage;
-	/* Server: tells the client over `fd` where it listens, and serves. Calls
-	 * ask_answer() when `fd` is readable. Does not return. */
+	/* Server: tells the client over `fd` where it listens, and serves `count`
+	 * connections. Calls ask_answer() when `fd` is readable. Does not return. */
 	void (*serve)(int fd, unsigned count);
 	/* Client: gets ready for `count` connections, and hears from the server where it
 	 * listens. */
 	void (*prepare)(int fd, unsigned count);
 	/* Client: starts the connection with number `i`. */
 	void (*connect)(unsigned i);
-	/* Client: sends on connection i, which need not be up yet; waits for the answer.
-	 * Other connections may be asked between the two. */
+	/* Client: ask() sends on connection i, which need not be up yet; get_answer() waits
+	 * for the answer. Other connections may be asked in between. */
 	void (*ask)(unsigned i);
 	void (*get_answer)(unsigned i);
-	/* Client: drives its connections for this time, while no message is sent. NULL: they
+	/* Client: drives its connections for `for_ns`, while no message is sent. NULL: they
 	 * need no driving. */
 	void (*rest)(uint64_t for_ns);
-	/* Time to rest before 1,000 connections or more are measured as idle. */
+	/* Time to rest before the processor time of 1,000 idle connections or more is
+	 * measured; that measurement is then longer, too. 0: none. */
 	uint64_t quiet_ns;
 };
 
-/* The last argument has the numbers of connections, as "1,100,1000". New processes measure
- * each of them, so that it does not affect the next. Returns the exit code. */
+/* The last argument has the numbers of connections, as "1,100,1000". Each number is measured
+ * by new processes, so that it does not affect the next one. Returns the exit code. */
 int ask_main(int argc, char **argv, const struct ask_ops *ops);
 
-/* Server: called when the socket is readable, or to wait until it is. Answers the question;
- * exits if the client asks for that. */
+/* Server: reads a question of the client from `fd`, and answers it; waits if there is none
+ * yet. Exits if the client asks for that. */
 void ask_answer(int fd);
 
 #ifdef __cplusplus

@@ -22,9 +22,10 @@ extern "C" {
 #define BESIDE_FLOWS       2u
 
 /*
- * Marks by which a receiver sees how much of a large tensor has arrived, to the MiB: a fast
- * machine may complete none of them while it is measured. The sender writes the tensor's
- * number (from 1) at the start of each MiB, before it sends the tensor.
+ * Marks by which a receiver sees how much of a large tensor has arrived, to the MiB. (A
+ * measurement may be so short that no large tensor is completed in it.) beside_mark(): the
+ * sender writes the tensor's number (from 1) at the start of each MiB, before it sends the
+ * tensor. beside_arrived(): the receiver counts the bytes of each MiB with this number.
  */
 void beside_mark(void *tensor, uint64_t number);
 size_t beside_arrived(const void *tensor, uint64_t number);
@@ -34,16 +35,20 @@ struct beside_ops {
 	/* Server: tells the client over `fd` how to connect, and serves. When `fd` is
 	 * readable, it calls beside_answer(). Does not return. */
 	void (*serve)(int fd);
-	void (*connect)(int fd); /* client: hears how, connects and waits for that */
-	void (*trip)(void);      /* client: one round trip */
-	/* Client: starts the large tensors, each of which is followed by the next. */
+	/* Client: hears over `fd` how to connect, connects, and waits until the connection
+	 * is up. */
+	void (*connect)(int fd);
+	void (*trip)(void); /* client: one round trip */
+	/* Client: starts BESIDE_FLOWS flows of large tensors: when a tensor of a flow is sent,
+	 * the next one starts. Does not wait. */
 	void (*start_flows)(void);
 };
 
 /* The last argument is the number of round trips, of which fewer are made if they take
  * more than 4 s. Returns the exit code. */
 int beside_main(int argc, char **argv, const struct beside_ops *ops);
-/* Server: `bytes` is what it has got of large tensors by now. Exits if the client is done. */
+/* Server: reads a question of the client from `fd`, and answers that it has got `bytes` bytes
+ * of large tensors by now. Exits if the client is done. */
 void beside_answer(int fd, uint64_t bytes);
 
 #ifdef __cplusplus

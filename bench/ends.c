@@ -17,7 +17,9 @@
 
 #define TEXT_MAX  4096u /* bytes of the sender's arguments */
 #define WORDS_MAX 64
-#define WAIT_S    60 /* time within which the other end must come */
+/* Two hosts: s within which the other end must come and the first connection be opened
+ * (pair.c then sets another limit); else SIGALRM ends the process. */
+#define WAIT_S 60
 
 /* ---- two processes of one host ---- */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two processes connected by Tern, for benchmarks that `tern bench` does not cover: one
- * connection, one channel and a pool, through the public interface only. Waiting does not
- * spin, so what uses these functions waits as the peers that sleep do.
+ * connection, one channel and a pool, through the public interface only. The functions
+ * sleep when they wait, like the programs of other libraries that do not poll.
  */
 #ifndef TERN_BENCH_LINK_H
 #define TERN_BENCH_LINK_H
@@ -22,19 +22,22 @@ struct link {
 };
 
 /* Forks a second process and connects the two, each pinned to a core. The first process
- * runs `send`, the second `receive`. Returns in the first process when both are done.
- * Exits with an error if anything fails. */
+ * runs send(), the second receive(). Returns in the first process when both are done.
+ * Exits with an error line if anything fails. */
 void link_run(const char *fabric, uint64_t pool_bytes, void (*send)(struct link *link),
 	void (*receive)(struct link *link));
 
-/* The parts of link_run(). */
+/* The parts of link_run(), for programs that fork by themselves (two.h). link_open() makes
+ * the domain, the context and the pool. */
 void link_open(struct link *link, const char *fabric, uint64_t pool_bytes);
-void link_meet(struct link *link); /* connects the two, and opens the channel */
+/* Connects the two processes, and opens the channel at both ends. */
+void link_meet(struct link *link);
+/* Listens on the fabric, and writes the listener's address. */
 void link_listen(struct link *link, void (*accept)(struct tern_peer *peer, void *arg),
 	void *arg, struct tern_listener **listener, char *address, size_t bytes);
 
-/* Serves without end: callbacks do the work, and answer() is called when link->fd is
- * readable. */
+/* Drives the context for ever, so that callbacks can do the work, and calls answer() when
+ * link->fd is readable. */
 void link_serve(struct link *link, void (*answer)(int fd));
 
 /* Exits with an error line if `status` is negative. */

@@ -56,10 +56,12 @@ struct ps_ops {
 
 int ps_main(int argc, char **argv, const struct ps_ops *ops);
 
-/* First element of a server; server s has the elements [ps_first(s), ps_first(s + 1)). */
+/* Returns the first element of a server: server s has the elements [ps_first(s),
+ * ps_first(s + 1)). */
 size_t ps_first(const struct ps *p, unsigned server);
 
-/* A server publishes its port; ps_port() waits until the server has done so. */
+/* ps_tell_port(): a server tells the workers its port. ps_port(): returns the port of a
+ * server; waits until the server has told it. */
 void ps_tell_port(struct ps *p, int port);
 int ps_port(const struct ps *p, unsigned server);
 

@@ -21,9 +21,11 @@ int two_fork(bool *client);
 void two_tell(int fd, const void *data, size_t bytes);
 void two_hear(int fd, void *data, size_t bytes);
 
-/* Client: asks the server a question, by a number of the program's own. */
+/* Client: asks the server a question, and waits for its answer of `bytes` bytes. `question`
+ * is a number whose meaning the program defines; UINT64_MAX is not allowed. */
 void two_ask(int fd, uint64_t question, void *answer, size_t bytes);
-/* Server: reads a question; exits in order if it is that of two_end(). */
+/* Server: waits for a question, and returns its number; exits with status 0 if the client
+ * has called two_end(). */
 uint64_t two_question(int fd);
 /* Client: lets the server exit. */
 void two_end(int fd);

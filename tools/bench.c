@@ -152,8 +152,8 @@ static uint64_t rounds_of(
 	return TERN_MAX(kind->rounds_min, TERN_MIN(rounds, kind->rounds_max));
 }
 
-/* --all: at most this many bytes are in flight. More large tensors would take much memory
- * without changing the result. */
+/* --all: at most this many bytes are in flight, but always 2 tensors (test lat: 1). More
+ * large tensors would take much memory without changing the result. */
 #define INFLIGHT_BYTES (256ull << 20)
 
 static uint32_t inflight_of(
@@ -390,8 +390,9 @@ static bool has_two_cores(void)
 	       (limits.cpus == 0 || limits.cpus >= 2);
 }
 
-/* Decides for --wait auto. Two ends that poll on one core would wait for the end of each
- * other's time slices, so they sleep if there is only one core. */
+/* Decides for --wait auto, and warns about --wait poll on one core. Two ends that poll on
+ * one core would wait for the end of each other's time slices, so `auto` means to sleep
+ * if there is only one core. */
 static void settle_wait(struct bench_settings *s)
 {
 	bool two = has_two_cores();

@@ -23,8 +23,8 @@ struct bench_slot {
 	struct tern_buf data, reply;
 	struct tern_req data_req, reply_req;
 	bool data_busy, reply_busy;
-	/* receiver: the answer cannot be sent before the slot's previous answer is
-	 * complete */
+	/* receiver: a message has arrived, and is answered when the slot's previous
+	 * answer is complete */
 	bool reply_due;
 	uint64_t n; /* number of the message that uses this slot now */
 	uint64_t start_ns;
@@ -45,8 +45,8 @@ int bench_end_fail(struct bench_end *e, int status, const char *fmt, ...)
 
 /* ---- contents of messages ---- */
 
-/* Returns word i of the contents of message n. Only constants are added from word to
- * word, so that compilers vectorise the loop. */
+/* Returns the 8 bytes at offset i of the contents of message n. From one word to the next
+ * the value grows by a constant, so that compilers vectorise the loop. */
 static uint64_t word_of(uint64_t n, uint64_t i)
 {
 	return (n + 1) * 0x9e3779b97f4a7c15u + i * 0xd6e8feb86659fd93u;
@@ -94,8 +94,9 @@ static uint64_t registrations(const struct bench_end *e)
 }
 
 /* Counts a message that is complete at this end. The measurement starts when the last
- * message of the warm-up is complete. The clock is read only then and at the end: for
- * each small message that would cost a tenth of its time. */
+ * message of the warm-up is complete, and ends with the last message of all. Here the
+ * clock is read only at these two moments: reading it for each small message would take a
+ * tenth of the time of a message. */
 static void count_message(struct bench_end *e)
 {
 	e->done_count++;
@@ -568,8 +569,8 @@ static int by_value(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* Percentile by nearest rank: the smallest value that is not less than `share` (0..1) of
- * all values. */
+/* Returns a percentile by nearest rank: the smallest value such that at least `share` (0
+ * to 1) of all `n` values are not larger. */
 static uint64_t percentile(const uint64_t *sorted, uint64_t n, double share)
 {
 	uint64_t rank = (uint64_t)((double)n * share + 0.999999);

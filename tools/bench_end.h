@@ -3,8 +3,9 @@
  * One end of a measurement: the sender or the receiver. Each end has `inflight` bench
  * slots (buffers and requests for one message); message n uses slot n % inflight at both
  * ends, so a slot's buffers are used by one message at a time. The receiver posts the
- * next receive of a slot before it answers, so the sender always meets a posted receive,
- * as in the steady state of training.
+ * next receive of a slot before it answers. So with reply_each, from message number
+ * `inflight` on, a message is sent only after its receive was posted, as in the steady
+ * state of training.
  *
  * bench_pair.c runs both ends on this host, bench_hosts.c the ends on two hosts.
  */
@@ -60,12 +61,12 @@ int bench_end_fail(struct bench_end *e, int status, const char *fmt, ...)
 int bench_end_open(struct bench_end *e);
 /* Creates the pool and the slots for e->config. */
 int bench_end_prepare(struct bench_end *e);
-/* Frees listener and context. Freeing the context ends all requests. */
+/* Frees the listener and the context. Freeing the context ends all requests. */
 void bench_end_cut(struct bench_end *e);
 /* Frees all that the functions above have created. */
 void bench_end_close(struct bench_end *e);
 
-/* Starts to listen at e->config->listen for one peer. */
+/* Starts to listen at e->config->listen for one peer; further ones are disconnected. */
 int bench_end_listen(struct bench_end *e);
 /* Connects to the peer, and waits until the connection is up. */
 int bench_end_connect(struct bench_end *e, const char *address);
@@ -79,8 +80,9 @@ bool bench_end_is_idle(const struct bench_end *e);
 bool bench_end_is_up(const struct bench_end *e);
 bool bench_end_is_down(const struct bench_end *e);
 
-/* Drives the context until until(e) is true, a failure occurs, or no message completes
- * for 20 s. `what` is for the error text: what the end is doing, such as "connecting". */
+/* Drives the context until until(e) is true or a failure occurs; it is a failure
+ * (-ETIMEDOUT) if no message has completed for 20 s. `what` is for the error text: what
+ * the end is doing, such as "connecting". */
 int bench_end_drive(
 	struct bench_end *e, bool (*until)(const struct bench_end *e), const char *what);
 
@@ -88,7 +90,7 @@ int bench_end_drive(
 int bench_end_say_goodbye(struct bench_end *e);
 
 /* Sender: computes the result from the numbers of both ends; `other` has the receiver's.
- * Does not set result->fabric and ->pinned. */
+ * Does not set result->fabric and result->pinned: the caller does. */
 void bench_end_summarise(const struct bench_end *e, const struct bench_usage *other,
 	struct bench_result *result);
 

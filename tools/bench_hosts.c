@@ -11,10 +11,11 @@
  *       |  == messages, answers ==>  |   on channel 1 (bench_end.c)
  *       |  <------- report --------  |   what it took, or what was wrong
  *
- * While a measurement runs, no process listens: a client that tries to connect retries
- * until its connect timeout. The server's next process listens before the client gets the
- * last report. An auto address lists several fabrics, so a client that makes several
- * measurements finds all of them listening each time.
+ * While a measurement runs, no process of the server listens: another client that tries
+ * to connect retries until its connect timeout. The server's next process listens before
+ * the client gets the last report. So a client that makes several measurements always
+ * finds every fabric of the server's address listening (an address "auto" lists several),
+ * and uses the same fabric each time.
  */
 #include "tools/bench_hosts.h"
 
@@ -415,12 +416,13 @@ static _Noreturn void be_server(pid_t parent, const struct bench_config *config,
 /* The parent's view of a child process that serves one measurement. */
 struct child {
 	pid_t pid;
-	/* socket to the child; negative: no child, and after start_child() an errno
-	 * value */
+	/* socket to the child; negative: there is no child, and after start_child() this
+	 * is the negative errno of the failure */
 	int fd;
 };
 
-/* Reads the next report of a child. A child that has died is reported as a failure. */
+/* Reads the next struct bench_served that a child writes. A child that has died, or that
+ * could not be started, gives one with a failure. */
 static void hear_child(const struct child *child, struct bench_served *served)
 {
 	*served = (struct bench_served){

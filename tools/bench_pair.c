@@ -2,8 +2,8 @@
 /*
  * A measurement between two processes of this host. They share a socket pair, over which
  * the receiver sends its address and, at the end, its CPU time and number of memory
- * registrations. Both processes are new for each measurement, because the state of the
- * RDMA libraries cannot be used in a forked child.
+ * registrations, or its failure. Both processes are new for each measurement, because
+ * what the RDMA libraries set up before a fork cannot be used in the child.
  */
 #include <errno.h>
 #include <poll.h>
@@ -50,7 +50,7 @@ static int run_sender(struct bench_end *e, int fd, struct bench_result *result)
 	if (r)
 		return r;
 	/* A receiver that has failed sends a struct bench_usage with the reason instead
-	 * of its address. It stays in the socket for run_both(). */
+	 * of its address. This message stays in the socket for run_both(). */
 	if (recv(fd, address, sizeof(address), MSG_PEEK | MSG_TRUNC) != sizeof(address))
 		return -EPIPE;
 	if (read(fd, address, sizeof(address)) != sizeof(address))

@@ -41,7 +41,7 @@ struct bench_config {
 	uint64_t warmup,
 		/* messages sent before and during the measurement, at least 1 each */
 		rounds;
-	bool sleep; /* both ends sleep, instead of polling, when nothing is to do */
+	bool sleep; /* both ends sleep, instead of polling, while there is nothing to do */
 	/* the sender writes new contents into each tensor before it sends it */
 	bool rewrite;
 	enum bench_receive receive;
@@ -50,9 +50,10 @@ struct bench_config {
 	 * the message rate is measured: only the last message of the warm-up and the last
 	 * of all are answered. */
 	bool reply_each;
-	/* With reply_each: ns from the start of a measured message to that of the next one,
-	 * whether its answer is here or not. A round trip counts from the time at which its
-	 * message was to start. 0: a message starts when there is a slot for it. */
+	/* With reply_each: ns from the planned start of a measured message to that of the
+	 * next one. If no slot is free at its planned start, a message starts later, but
+	 * its round trip counts from the planned start. 0: nothing is planned; a message
+	 * starts when there is a slot for it. */
 	uint64_t every_ns;
 };
 
@@ -63,7 +64,8 @@ struct bench_result {
 	uint64_t registrations; /* memory registrations of both processes in elapsed_ns */
 	/* percentiles of the round trips, with reply_each */
 	uint64_t p50_ns, p99_ns, p999_ns;
-	bool pinned;     /* the ends were pinned to different cores */
+	/* each end was pinned to its own core; with `connect`: this end was pinned */
+	bool pinned;
 	char fabric[16]; /* name of the fabric that was used */
 };
 

@@ -10,7 +10,7 @@ enum exit_code {
 	EXIT_OK = 0,
 	EXIT_JOB = 1,   /* the job or the measurement failed */
 	EXIT_INPUT = 2, /* the command or its input was wrong */
-			/* 128 + N: the program was ended by signal N */
+			/* 128 + N: signal N asked the program to end */
 };
 
 struct command {

@@ -22,7 +22,8 @@
 #include "base/util.h"
 
 #define FRAMES_MAX 64
-/* the handler has a stack of its own, since the thread's may have overflowed */
+/* On the thread that called crash_open(), the handler has a stack of its own, since the
+ * thread's may have overflowed. */
 #define STACK_BYTES (64u << 10)
 
 static const struct {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See earlier.h. Only the safetensors header of the file is read, and it is not
- * trusted: a damaged file, or one with an absurdly long header, counts as a file of
- * another job. */
+ * trusted: a damaged file, or one whose header is longer than HEADER_BYTES_MAX, counts as
+ * a file of another job. */
 #include "tools/earlier.h"
 
 #include <errno.h>

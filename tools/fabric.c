@@ -14,7 +14,8 @@
 #include "transport/verbs/verbs.h"
 #endif
 
-/* Names and table rows, indexed by the value of --fabric; rows[FABRIC_AUTO] is NULL. */
+/* The values of --fabric: their names, and the rows of the table of fabrics for them;
+ * rows[FABRIC_AUTO] is NULL. */
 struct choices {
 	const char **names;
 	const struct tern_fabric_ops **rows;
@@ -87,8 +88,8 @@ int fabric_check_listen(
 
 /* ---- addresses to join ---- */
 
-/* Finds a fabric by name. *choice: its value of --fabric. False: no fabric has this
- * name. */
+/* Finds the value of --fabric with this name, "auto" among them, and writes its index to
+ * *choice. False: there is none. */
 static bool find_choice(const char *name, size_t bytes, int *choice)
 {
 	for (*choice = 0; *choice < fabric_count(); (*choice)++) {

@@ -8,8 +8,8 @@
  * One mutex protects the four lists, and the fields `node` and `signals` of every task in
  * them. It is held for a few instructions only, never during run() or a system call on a
  * file. Tasks and operations take milliseconds, so lock-free queues would gain nothing.
- * poll() is called in a tight loop, so it first reads an atomic count of events without
- * the lock.
+ * The operation poll is called in a tight loop, so it first reads an atomic count of
+ * events without the lock.
  *
  * A task is in the list `events` at most once: a further signal only sets a bit in
  * task->signals. poll() removes a task together with its bits, so a task that is still

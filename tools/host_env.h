@@ -2,7 +2,6 @@
 /*
  * The environment (struct tern_env) of a real process, unlike the simulator's: the
  * system's clock, randomness and log, threads that run tasks, and one thread for files.
- * These are the only threads that Tern starts.
  */
 #ifndef TERN_TOOLS_HOST_ENV_H
 #define TERN_TOOLS_HOST_ENV_H
@@ -24,9 +23,10 @@ int host_env_new(const struct host_env_opts *opts, struct tern_env **out);
 /*
  * Ends the threads. A running task is finished, a waiting task is dropped, and every
  * waiting file operation is executed, so that no file to be saved is lost. The done() of
- * these tasks and operations is not called, now or later. From now on submit and file
- * return -ECANCELED. Tasks and operations must not be freed until this returns; env->wake
- * must be callable until then. A second call does nothing.
+ * these tasks and operations is not called, now or later. From now on the environment's
+ * operations `submit` and `file` return -ECANCELED. The caller must not free tasks and
+ * operations until this returns; env->wake must be callable until then. A second call
+ * does nothing.
  */
 void host_env_stop(struct tern_env *env);
 

@@ -21,16 +21,16 @@
 void host_file_run(struct tern_file_op *op);
 
 /*
- * Reads a whole file, as TERN_FILE_READ does. `stop` (may be NULL) is called after each
- * piece of some MiB; if it returns true, reading ends with -ECANCELED. *data is allocated
- * with malloc(), NUL-terminated, and set only if 0 is returned.
+ * Reads a whole file, as TERN_FILE_READ does. stop() is called after each read() of at
+ * most 4 MiB; if it returns true, reading ends with -ECANCELED. `stop` may be NULL. *data
+ * is allocated with malloc(), NUL-terminated, and set only if 0 is returned.
  */
 int host_file_read(
 	const char *path, bool (*stop)(void *arg), void *arg, void **data, size_t *bytes);
 
-/* Tests whether a file of `bytes` could be written in `directory` now: creates a file,
- * reserves its space, removes it and syncs the directory. Returns 0 or the error:
- * -ENOSPC, -EDQUOT, -EACCES, -EROFS, -EFBIG... */
+/* Tests whether a file of `bytes` could be written in `directory` now: creates a file
+ * there, removes its name, reserves its space and syncs the directory. Returns 0 or the
+ * error: -ENOSPC, -EDQUOT, -EACCES, -EROFS, -EFBIG... */
 int host_file_probe(const char *directory, uint64_t bytes);
 
 #endif

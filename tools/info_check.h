@@ -9,8 +9,9 @@
 /*
  * Moves tensors between two contexts over every fabric that works on this machine (over
  * verbs once per device and port). Prints a line for each test, or one JSON object for
- * all. Returns an enum exit_code, EXIT_JOB if a test failed. Each test has a time limit.
- * It forks: no thread may have been started, and no domain opened.
+ * all. Returns an enum exit_code: EXIT_JOB if a test failed, or if the fabrics cannot be
+ * listed. Each test has a time limit. It forks: no thread may have been started, and no
+ * domain opened.
  */
 int info_check(const struct fabric_settings *settings, bool json);
 

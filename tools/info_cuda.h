@@ -15,8 +15,8 @@ struct tern_cuda_api;
  * Returns {"why"} if CUDA does not work on this machine, else {"driver": "13.0",
  * "toolkit": "13.0", "peermem": false, "devices": [{"name", "uuid", "pci", "numa_node",
  * "capability", "memory_bytes", "memory_free_bytes", "multiprocessors", "kernels":
- * "native", "ptx" or "none", "transfers": {...}, "differences": ["..."]}]}. -1 means
- * unknown.
+ * "native", "ptx" or "none", "transfers": {...}, "differences": ["..."]}]}. A number that
+ * is not known is -1.
  *
  * `api`: the initialised driver of a test; NULL: this machine's driver.
  */

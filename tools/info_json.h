@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-/* Appends a formatted text to a JSON array. */
+/* Appends a text, formatted as by printf(), to the JSON array `list`. */
 void info_say(json_t *list, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Returns the text of a member of `object`; "" if there is none. The object owns the

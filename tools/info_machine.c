@@ -43,8 +43,8 @@ static json_int_t number_in(const char *path)
 	return atoll(first_line(path, line, sizeof(line)));
 }
 
-/* Reads a setting of the kernel. Returns "madvise" if the file contains "always [madvise]
- * never"; the whole line if it has no brackets. */
+/* Reads a setting of the kernel: the word in brackets ("madvise" if the file contains
+ * "always [madvise] never"), or the whole line if it has no brackets. */
 static json_t *chosen_in(const char *path)
 {
 	char line[128];

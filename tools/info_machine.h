@@ -26,7 +26,8 @@ bool info_memory(const char *root, uint64_t *total, uint64_t *available);
 /* Returns the NUMA nodes: [{"node": 0, "cpus": "0-3", "memory_bytes": N}, ...] */
 json_t *info_numa_nodes(const char *root);
 
-/* Returns an object with all properties. A limit that is null means no limit. */
+/* Returns an object with all properties. No limit is null for control groups
+ * ("cgroup_..."), and -1 for "memlock_bytes". */
 json_t *info_machine(void);
 
 #endif

@@ -306,7 +306,8 @@ static bool is_software(
 	       attr->vendor_id == 0xffffff || attr->vendor_id == 0x626d74;
 }
 
-/* Converts a limit to JSON; -1: too large to matter. */
+/* Converts a limit to a number of JSON. A limit above INT64_MAX, which is none in
+ * practice, becomes -1. */
 static json_int_t limit_of(uint64_t value)
 {
 	return value > INT64_MAX ? -1 : (json_int_t)value;
@@ -766,7 +767,7 @@ void info_rdma_print(const json_t *rdma)
 	size_t i;
 
 	if (json_object_get(rdma, "why"))
-		return; /* printed with the fabrics already */
+		return; /* print_fabrics() in info.c has printed the reason */
 	puts("rdma");
 	json_array_foreach(json_object_get(rdma, "devices"), i, one)
 	{

@@ -41,7 +41,8 @@ int job_parse_optimizer(const char *text, void *at, struct message *why)
 	return options_refuse(why, "must be one of %s", tern_optimizer_names());
 }
 
-/* Checks that `path` is a readable file, or a directory if `directory` is set. */
+/* Checks that `path` is a readable file; if `directory` is set, a readable directory is
+ * right, too. NULL (the option was not given) is right. */
 static int check_path(
 	const char *option, const char *path, bool directory, struct message *error)
 {

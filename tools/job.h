@@ -27,7 +27,7 @@ struct job_settings {
 	 * workers, see job_check(). */
 	uint64_t servers, workers, slots;
 	enum tern_mode mode;
-	struct tern_optimizer optimizer; /* its lr is right only after job_check() */
+	struct tern_optimizer optimizer; /* job_check() copies --lr into its lr */
 	double lr;                       /* --lr; 0: the optimizer's default */
 	double clip_norm;                /* --clip-norm; 0: no clipping */
 	uint64_t batch, steps, seed;
@@ -36,7 +36,7 @@ struct job_settings {
 	int tensor_memory;           /* --tensor-memory: index into device_memories */
 	int arithmetic;              /* --arithmetic: index into device_arithmetics */
 	const char *save;
-	bool overwrite; /* the files of an earlier job may be replaced */
+	bool overwrite; /* --save may replace the files of an earlier job */
 	/* model charlm: number of characters of text to generate at the end */
 	uint64_t generate;
 	bool json;

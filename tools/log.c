@@ -9,7 +9,7 @@
 #include "base/escape.h"
 #include "base/util.h"
 
-/* Role and level for log lines; set before threads are started. */
+/* Role and level for log lines. log_open() sets them before threads are started. */
 static const char *the_role = "";
 static enum tern_log_level the_level;
 

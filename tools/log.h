@@ -27,8 +27,8 @@ int log_parse_level(const char *text, void *at, struct message *why);
  * value of --log-level. -EINVAL: TERN_LOG does not name a level. */
 int log_open(const char *role, enum tern_log_level level, struct message *error);
 
-/* Passes log lines to take() instead of stderr, on whatever thread logs. NULL: to stderr
- * again. */
+/* From now on take() is called with each log line, on the thread that logs it, and
+ * nothing goes to stderr. NULL: log lines go to stderr again. */
 void log_redirect(
 	void (*take)(enum tern_log_level level, const char *text, void *arg), void *arg);
 

@@ -170,8 +170,8 @@ static int run(int argc, char **argv)
 	return command->run(argc - 2, argv + 2);
 }
 
-/* Returns false if the stack limit is too low: the process would sooner or later be
- * killed by SIGSEGV. */
+/* Raises the stack limit if it is too low. Returns false, after an error line, if that is
+ * not possible: the process would sooner or later be killed by SIGSEGV. */
 static bool has_stack(void)
 {
 	uint64_t bytes;

@@ -153,7 +153,8 @@ static int parse_real(
 }
 
 /* Reads a unit at *at and moves *at past it. "K" and "KiB" mean 1,024; M, G and T
- * likewise; "B" is 1. *shift: log2 of the unit. -EINVAL: not a unit. */
+ * likewise; "B", or no unit, means 1. *shift: log2 of the unit. -EINVAL: neither a comma
+ * nor the end follows. */
 static int read_unit(const char **at, unsigned *shift)
 {
 	static const char units[] = "KMGT";
@@ -183,7 +184,8 @@ static int read_fraction(const char *digits, size_t n, unsigned shift, uint64_t 
 	return ((unsigned __int128)above << shift) % below ? -EINVAL : 0;
 }
 
-/* Reads one number of a list, and moves *at past it. */
+/* Reads one size of a list, a number with or without a unit, and moves *at past it.
+ * `text`, the whole list, is for the error text. */
 static int read_size(const struct option *o, const char *text, const char **at,
 	uint64_t *out, struct message *error)
 {
@@ -294,7 +296,8 @@ const char *options_wrong_address(const char *text, uint64_t least_port)
 	return NULL;
 }
 
-/* Checks HOST:PORT of a listener. ":PORT" and "PORT" mean all addresses of this host. */
+/* Checks an address to listen at: HOST:PORT, or ":PORT" or "PORT", which mean all
+ * addresses of this host. */
 static int check_address(const struct option *o, const char *text, struct message *error)
 {
 	const char *wrong = options_wrong_address(text, 0);

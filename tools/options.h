@@ -87,7 +87,8 @@ int options_parse(const struct option *table, int argc, char **argv, void *setti
  * addresses to listen at, for which the error text also offers PORT alone. */
 const char *options_wrong_address(const char *text, uint64_t least_port);
 
-/* True if an argument is the option `name`, "--listen", with or without "=VALUE". */
+/* True if the argument `arg` is the option `name`, which has its dashes ("--listen"):
+ * "--listen" or "--listen=VALUE". */
 bool options_is(const char *arg, const char *name);
 
 /* Formats an error text into `error`. Always returns -EINVAL, so that a parser can write

@@ -21,15 +21,15 @@
 
 /* a pipe that poll() finds writable accepts at least this much */
 #define PIECE_BYTES PIPE_BUF
-/* interval at which a blocked write checks for a signal */
+/* interval at which output that waits for a stream's reader checks for a signal */
 #define LOOK_MS        100
 #define STUCK_NS       TERN_NS_PER_S
 #define PLAIN_EVERY_NS TERN_NS_PER_S
 #define LINE_BYTES     256
 #define TTY_EVERY_NS   (100 * TERN_NS_PER_MS)
 
-/* Streams that were given up (nothing reads them), shared by the threads that print; and
- * whether output to stdout was lost. */
+/* given_up: the streams to which nothing is written any more, since nothing reads them.
+ * lost: some output to stdout was lost. Atomic, because several threads print. */
 static atomic_bool given_up[STDERR_FILENO + 1], lost;
 
 /* Waits until the stream accepts output. False: the stream was given up. */

@@ -10,13 +10,15 @@
  *     progress   step, steps, loss, samples_per_s, mb_per_s
  *     saved      path, step, steps: the parameters after `step` steps of the job, or of
  *                `worker` if it is given (async mode, interrupted)
- *     saving     a file of the parameters is being written: not to be killed now
+ *     saving     the process writes a file of the parameters, and must not be killed
+ *                until "saved" or "unsaved"
  *     unsaved    text: the parameters could not be saved
  *     generated  text
  *     note       text: news for the user, such as which process has joined
  *     waiting    text: how long there was no step, and which process is waited for
- *     device     role, index, device, text, device_bytes: which device it computes on
- *     ready      a worker can join; only the launcher needs to know
+ *     device     role, index, device, text, device_bytes: the GPU on which this server
+ *                or worker computes
+ *     ready      a worker has read its data; only the launcher needs to know
  *     begun      a worker's first step begins; only the launcher needs to know
  *     lost       worker, text: a server goes on without this worker
  *     applied    gradients, gradients_refused, staleness_mean, staleness_max: what

@@ -21,8 +21,8 @@
 #define SIGNAL_TURNS 1024
 #define STOPPING_NS  (7 * TERN_NS_PER_S)
 #define FILES_FEW    64 /* fewer open files than a server or worker needs */
-/* How long the end of the process waits for a thread that computes; then the thread is
- * abandoned. */
+/* How long a process that has failed, or was asked to end, waits for its threads, which
+ * may compute; then it exits without waiting for them. */
 #define THREADS_MS 2000
 /* How long the end of a process that has failed, or was asked to end, waits for peers
  * that still read its memory. */
@@ -159,7 +159,8 @@ bool role_is_asked(void *arg)
 	return role->signal != 0;
 }
 
-/* Sleeps until the context or a signal needs attention, at most until `limit_ns`. */
+/* Sleeps until the context has work or a signal has arrived, at most until the time
+ * `limit_ns` (UINT64_MAX: no limit), and handles the signal. */
 static void sleep_until_event(struct role *role, uint64_t limit_ns)
 {
 	struct pollfd fds[] = {
@@ -187,8 +188,8 @@ static bool is_busy(struct role *role)
 	return role->is_busy && role->is_busy(role);
 }
 
-/* Called when the time to end has passed: ends the loop, unless the role is still saving.
- * Returns the time of the next check. */
+/* Called when the time that a signal leaves for the end has passed: ends the loop, unless
+ * the role is still saving. Returns the time of the next check. */
 static uint64_t limit_passed(struct role *role)
 {
 	role->over = !is_busy(role);

@@ -44,7 +44,7 @@ struct role {
 	/* the role ended in good order: `code` is the exit code, even after a signal */
 	bool left;
 	int code; /* exit code of the process, an enum exit_code */
-	/* in role_cut(): on expiry the process exits without waiting for peers */
+	/* set by role_cut(): if it expires, the process exits without waiting for peers */
 	struct tern_timer cut_timer;
 };
 
@@ -56,8 +56,9 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
 	uint64_t connect_s, unsigned threads, bool json);
 
-/* Looks for signals while role_loop() does not run, as during the reading of data.
- * Returns true if a signal has asked the process to end. `role` is a struct role. */
+/* Handles a signal that has arrived, for code that runs outside role_loop(), such as the
+ * reading of data. Returns true if a signal has asked the process to end. `role` is a
+ * struct role. */
 bool role_is_asked(void *role);
 
 /* Drives the context and handles signals until role->over is set. */

@@ -15,7 +15,7 @@
 #include "transport/addr.h"
 
 #define MADE_BYTES 32u
-/* an attacker who has recorded one handshake could guess a shorter secret */
+/* an attacker who has recorded one handshake could try all shorter secrets */
 #define BYTES_MIN 16
 
 static bool usable(void)

@@ -52,7 +52,7 @@ static void handle(int number)
 	if (signals_is_end(number))
 		asked = true;
 
-	/* If the pipe is full, it holds thousands of unread signals: this one may be
+	/* If the pipe is full, it holds thousands of unread signals, and this signal is
 	 * dropped. */
 	if (write(write_fd, &byte, 1) < 0)
 		errno = error;

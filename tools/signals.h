@@ -18,8 +18,8 @@
  *     SIGINT, SIGTERM  end in an orderly way
  *     SIGHUP           the same, unless it was ignored (nohup)
  *     SIGUSR1          print the status, and go on
- *     SIGUSR2          end in an orderly way, without saving: the launcher ends the rest
- *                      of a job that has failed
+ *     SIGUSR2          end in an orderly way, without saving: the launcher sends this to
+ *                      the remaining processes of a job that has failed or is over
  *
  * SIGPIPE and SIGXFSZ are ignored from now on: a write fails with EPIPE or EFBIG instead.
  * Returns a descriptor that is readable when a signal has arrived, or -EMFILE.
@@ -47,8 +47,8 @@ bool signals_asked(void);
 /* Returns the name of a signal that asks a process to end, such as "SIGTERM". */
 const char *signals_name(int number);
 
-/* Takes the next signal that has arrived from the descriptor. Returns its number, 0 if
- * there is none. */
+/* Reads the next signal that has arrived from the descriptor `fd`. Returns the signal's
+ * number, 0 if none has arrived. */
 int signals_take(int fd);
 
 /* Restores the default actions of the signals and closes the descriptor. */

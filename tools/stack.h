@@ -12,8 +12,8 @@
 #define STACK_BYTES ((size_t)1 << 20)
 
 /* Raises the stack limit of the main thread (ulimit -s) to STACK_BYTES if it is lower.
- * -EPERM: the hard limit is lower than STACK_BYTES; *soft_bytes is then the present limit
- * in bytes. */
+ * *soft_bytes: the limit before, in bytes. -EPERM: the hard limit is lower than
+ * STACK_BYTES, and nothing was changed. */
 int stack_raise(uint64_t *soft_bytes);
 
 #endif

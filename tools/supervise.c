@@ -166,8 +166,8 @@ static bool make_room(struct child *c)
 	return true;
 }
 
-/* Reads what the pipe contains. Closes the pipe at its end, or if a line is longer than
- * LINE_MAX_BYTES. */
+/* Reads what the child's pipe contains now. Closes the pipe at its end, after an error, or
+ * if a line does not fit into memory or into LINE_MAX_BYTES. */
 static void read_lines(struct supervisor *s, struct child *c)
 {
 	while (c->fd >= 0) {

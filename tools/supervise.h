@@ -81,9 +81,9 @@ void supervise_turn(struct supervisor *s, int timeout_ms);
 unsigned supervise_running(const struct supervisor *s);
 
 /* Sends `signal` to all running children. After grace_ms it kills (SIGKILL) those that
- * are not `saving`; after a second SIGINT it kills all. Returns when every child was
- * waited for; the handlers are called as usual. Only SIGINT is counted: when a terminal
- * is closed, both the shell and the kernel send SIGHUP. */
+ * are not `saving`; once this process has received a second SIGINT, it kills all. Returns
+ * when every child was waited for; the handlers are called as usual. Only SIGINT is
+ * counted, because both the shell and the kernel send SIGHUP when a terminal is closed. */
 void supervise_end(struct supervisor *s, int signal, unsigned grace_ms);
 
 /* Restores the default signal actions. All children must have ended. */

@@ -49,7 +49,7 @@ _Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
 /* Largest number of workers that have started but still read their data. */
 #define UNREADY_MAX 64
 #define MEMORY_MS   100 /* interval of checks of free memory while processes start */
-/* Memory that must stay free, on a host with 16 GiB or more; on smaller ones 1/64. */
+/* Memory that must stay free on a host with 16 GiB or more; on smaller ones 1/64 of it. */
 #define MEMORY_LOW (256ull << 20)
 
 struct train_settings {
@@ -97,9 +97,9 @@ struct train {
 	char *addresses[TERN_SERVERS_MAX];
 	/* The servers' addresses, for the workers' --join; "": some are not known yet. */
 	char join[TERN_SERVERS_MAX * 122];
-	bool ready[SUPERVISE_CHILDREN_MAX]; /* [child]: it has read its data */
+	bool ready[SUPERVISE_CHILDREN_MAX]; /* [child]: this worker has read its data */
 	uint64_t memory_ns; /* time of the next check of the host's free memory */
-	bool begun;         /* all are connected: from now on a worker may be lost */
+	bool begun;         /* the steps have begun: from now on a worker may be lost */
 	unsigned speaker;   /* index of the worker whose progress is printed */
 	/* Lost workers, by child number. died: the process has exited with a failure.
 	 * missed: a server's text about a lost worker, which may still run. told: the
@@ -107,7 +107,7 @@ struct train {
 	uint64_t loss_ns; /* time of the first loss that is not yet reported; 0: none */
 	bool died[SUPERVISE_CHILDREN_MAX], told[SUPERVISE_CHILDREN_MAX];
 	char *missed[SUPERVISE_CHILDREN_MAX];
-	char *complaints[SUPERVISE_CHILDREN_MAX]; /* [child]: its first error text */
+	char *complaints[SUPERVISE_CHILDREN_MAX]; /* [child]: this worker's first error */
 	uint64_t served_ns; /* time when the last server ended; 0: one still runs */
 	/* The first error event (`error`), and the first process that ended with a
 	 * failure (`dead`). */
@@ -493,8 +493,8 @@ static void take_worker_event(
 	}
 }
 
-/* True for events that are printed as they arrive. All servers report the same notes, so
- * only those of server 0 are printed. */
+/* True for events that are printed as they arrive, from servers and workers alike. All
+ * servers report the same notes, so of servers only the notes of server 0 are printed. */
 static bool is_for_all(struct train *t, const struct child *c, const char *name)
 {
 	return strcmp(name, "log") == 0 || strcmp(name, "device") == 0 ||

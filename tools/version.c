@@ -35,7 +35,8 @@ static void print_fabrics(void)
 	putchar('\n');
 }
 
-/* Prints the versions of what two processes say to each other. */
+/* Prints the versions of the protocols between two processes: of the rendezvous session,
+ * and of each fabric that has one. */
 static void print_wire(void)
 {
 	printf("wire      session %u", TERN_WIRE_VERSION);

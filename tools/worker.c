@@ -118,12 +118,13 @@ static void progress(void *arg, const struct tern_worker_progress *p)
 	uint64_t now_ns = tern_clock_ns();
 	json_t *event;
 
-	/* The final rates leave out the first step (if there are more), which is slow:
-	 * memory is touched and libraries are loaded for the first time. */
+	/* The final rates leave out the first step, unless it is the only one: it is slow,
+	 * since memory is touched and libraries are loaded for the first time. */
 	if (w->last.step == 1)
 		w->begun = w->last;
 	w->last = (struct mark){.ns = now_ns, .step = p->step, .bytes = p->bytes};
-	/* begun() was not called: this worker has no slots, or joined late */
+	/* begun() was not called yet: this worker began without a slot, and its first
+	 * parameters are those after some steps of the others */
 	if (!w->begun.ns)
 		w->begun = w->recent[0] = w->last;
 	if (now_ns < w->report_ns && p->step != w->my_steps)
@@ -333,8 +334,8 @@ static void ended(void *arg, int status, const char *text,
 	w->role.over = true;
 }
 
-/* Tells the launcher that a file is being written: from now on it must not kill this
- * process. */
+/* Tells the launcher that this process writes a file of the parameters: the launcher must
+ * not kill it until the event "saved" or "unsaved". */
 static void saving(void *arg)
 {
 	struct worker_role *w = arg;

@@ -42,7 +42,8 @@ void bench_gpu_close(struct bench_gpu *gpu);
 void *bench_gpu_alloc(struct bench_gpu *gpu, uint64_t bytes);
 /* Allocates `count` random floats in [low, 1) in device memory. */
 float *bench_gpu_floats(struct bench_gpu *gpu, uint64_t count, float low);
-/* Queues that the memory is set to 0. */
+/* Queues into gpu->stream that the memory is set to 0. The next two copy from the host to
+ * the device and back, and wait until that is done. */
 void bench_gpu_clear(struct bench_gpu *gpu, void *to, uint64_t bytes);
 void bench_gpu_up(struct bench_gpu *gpu, void *to, const void *from, uint64_t bytes);
 void bench_gpu_down(struct bench_gpu *gpu, void *to, const void *from, uint64_t bytes);
@@ -55,8 +56,8 @@ struct tern_cuda_kernels *bench_gpu_table(struct bench_gpu *gpu,
 double bench_gpu_time_us(
 	struct bench_gpu *gpu, void (*run)(void *arg), void *arg, unsigned times);
 
-/* A JSON line of samples that bench/gpu/figures.py reads. Each sample is the time of
- * `times` operations. */
+/* A JSON line of samples, which bench/gpu/figures.py reads. Each sample here is the time
+ * of `times` operations; the line has the time of one. */
 struct bench_gpu_row {
 	const char *name, *peer;
 	/* bytes that one operation moves; 0: the row is not about bandwidth */
@@ -64,7 +65,7 @@ struct bench_gpu_row {
 	double goal;
 	const double *ours_us, *peer_us;
 	unsigned ours_count, peer_count, times;
-	/* reason why the samples are no valid comparison; NULL: they are */
+	/* reason why the samples must not be compared; NULL: they may */
 	const char *wrong;
 	const char *missing; /* reason why there are no samples; NULL: there are */
 	const char *note;    /* one more observation to show; NULL: none */

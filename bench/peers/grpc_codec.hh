@@ -27,9 +27,10 @@
 #include "bench/pair.h"
 #include "tensor.pb.h"
 
-/* The size of a message where a tensor is cut into several; TERN_BENCH_GRPC_CHUNK is for
- * bench/sweep.py. gRPC refuses messages of more than 4 MB unless it is told otherwise, and
- * its maintainers advise to send large data as a stream of smaller messages. */
+/* Returns the size of the messages into which the variants with chunks cut a tensor: 1 MiB,
+ * or TERN_BENCH_GRPC_CHUNK, which bench/sweep.py sets. gRPC refuses messages of more than
+ * 4 MB unless it is told otherwise, and its maintainers advise to send large data as a stream
+ * of smaller messages. */
 inline size_t grpc_chunk_bytes()
 {
 	const char *text = getenv("TERN_BENCH_GRPC_CHUNK");
@@ -42,16 +43,16 @@ inline const char *grpc_version()
 	return text.c_str();
 }
 
-/* The size of the largest message of a variant. */
+/* Returns how many bytes of a tensor a message of this variant has at most. */
 inline size_t grpc_message_bytes(const char *variant)
 {
 	return strstr(variant, "chunks") ? grpc_chunk_bytes() : SIZE_MAX;
 }
 
-/* Calls set(name, value) for each channel argument; a value is a number or text. No
- * retries, and no filters for what nobody asked for: a few percent of a small call. What
- * others bring is in docs/benchmarks/grpc-settings.md, by bench/sweep.py, which sets
- * TERN_BENCH_GRPC for it. */
+/* Calls set(name, value) for each channel argument; a value is a number or text. By default
+ * gRPC makes no retries and has the fewest filters, which saves a few percent of a small call.
+ * bench/sweep.py sets TERN_BENCH_GRPC to try other arguments; what they bring is in
+ * docs/benchmarks/grpc-settings.md. */
 template <typename Set> void grpc_settings(Set set)
 {
 	const char *text = getenv("TERN_BENCH_GRPC");
@@ -80,7 +81,8 @@ inline std::string grpc_address(const std::string &host, int port)
 	return host + (host == grpc_unix_host ? "-" : ":") + std::to_string(port);
 }
 
-/* For any message size. */
+/* Returns the channel arguments of all clients: those of grpc_settings(), and no limit of the
+ * size of messages. */
 inline grpc::ChannelArguments grpc_channel_arguments()
 {
 	grpc::ChannelArguments args;
@@ -111,7 +113,8 @@ inline std::unique_ptr<grpc::GenericStub> grpc_connect(const std::string &host, 
 	return grpc_connect_with(host, port, grpc_channel_arguments());
 }
 
-/* With a connection of its own: channels with equal arguments share one otherwise. */
+/* As grpc_connect(), but the channel has a connection of its own: otherwise channels with equal
+ * arguments share one. */
 inline std::unique_ptr<grpc::GenericStub> grpc_connect_apart(
 	const std::string &host, int port)
 {
@@ -121,7 +124,8 @@ inline std::unique_ptr<grpc::GenericStub> grpc_connect_apart(
 	return grpc_connect_with(host, port, args);
 }
 
-/* Starts a server of any message size. Returns its port; 0 if it cannot listen. */
+/* Starts a server without a limit of the size of messages. Returns its port; 0 if it cannot
+ * listen. */
 inline int grpc_start(const std::string &host, grpc::ServerBuilder *builder,
 	std::unique_ptr<grpc::Server> *server)
 {
@@ -178,7 +182,8 @@ struct Codec {
 			pair_die("protobuf refused to parse");
 	}
 
-	/* For bytes, the tensor must stay as it is until the message was sent. */
+	/* Makes a message of a tensor. With the codec `bytes`, the message refers to the tensor, which
+	 * must stay as it is until the message was sent. */
 	grpc::ByteBuffer encode(const void *data, size_t bytes)
 	{
 		if (kind == BYTES) {
@@ -204,7 +209,8 @@ struct Codec {
 				expected);
 	}
 
-	/* take(data, bytes) is called for each contiguous part, in order. */
+	/* Calls take(data, n) for each contiguous part of the tensor in a message, in order. Exits if
+	 * the tensor does not have `bytes` bytes. */
 	template <typename Take> void parts(grpc::ByteBuffer *in, size_t bytes, Take take)
 	{
 		if (kind == FIELD) {
@@ -262,7 +268,7 @@ struct Adder {
 			odd[odd_bytes++ % sizeof(float)] = p[i];
 	}
 
-	void add_floats(const char *from, size_t count) /* aligned to nothing */
+	void add_floats(const char *from, size_t count) /* `from` need not be aligned */
 	{
 		for (size_t i = 0; i < count; i++) {
 			float value;

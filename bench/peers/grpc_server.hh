@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the programs of gRPC share that have a server process of their own (two.h): a server
- * whose thread answers unary calls with 8 bytes, and such a call.
+ * What those programs of gRPC share whose server is a process of two.h: a server, whose thread
+ * answers unary calls with 8 bytes, and a unary call of the client.
  */
 #ifndef TERN_BENCH_GRPC_SERVER_H
 #define TERN_BENCH_GRPC_SERVER_H
@@ -21,7 +21,8 @@
 inline const char grpc_server_host[] = "127.0.0.1";
 inline const size_t grpc_reply_bytes = 8;
 
-/* A call at the server, from the wait for it until its answer has left. */
+/* A call at the server: exists from the time when the server begins to wait for it until its
+ * answer has left. */
 struct GrpcCall {
 	grpc::GenericServerContext context;
 	grpc::GenericServerAsyncReaderWriter stream{&context};
@@ -37,7 +38,7 @@ struct GrpcServer {
 	Codec codec{"bytes"};
 	std::vector<char> request;
 
-	/* For requests of so many bytes. */
+	/* A server for requests of `request_bytes` bytes. */
 	explicit GrpcServer(size_t request_bytes) : request(request_bytes)
 	{
 	}
@@ -53,7 +54,7 @@ struct GrpcServer {
 		std::thread([this] { run(); }).detach();
 		return port;
 	}
-	/* A message of a call has arrived. */
+	/* Called when a message of the call `c` has arrived: copies it out, and sends the answer. */
 	virtual void read(GrpcCall *c)
 	{
 		static const char reply[grpc_reply_bytes] = {};
@@ -93,7 +94,8 @@ struct GrpcServer {
 	}
 };
 
-/* A unary call at the client. Its address is the tag of its only event. */
+/* A unary call at the client. The address of this struct is the tag of the call's only event
+ * in `queue`. */
 struct GrpcUnary {
 	grpc::ClientContext context;
 	std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
@@ -110,7 +112,7 @@ struct GrpcUnary {
 		reader->StartCall();
 		reader->Finish(&reply, &status, this);
 	}
-	/* When its event has come. */
+	/* To be called when the event has come: exits if the call has failed. */
 	void check() const
 	{
 		if (!status.ok() || reply.Length() != grpc_reply_bytes)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Both ends start a send before they post the receive of what comes next: posting it takes time
- * that the message needs to travel anyway. Libraries take in messages while they are waited for,
- * so the receive is posted before the message that it is for is seen.
+ * Both ends start a send before they post the receive of the message that comes next: posting
+ * it then takes no time of its own, since the sent message travels meanwhile. The library takes
+ * in messages only in wait(), so it still finds the receive posted when it sees the next message.
  */
 #include "bench/peers/tagged.h"
 
@@ -65,8 +65,8 @@ static void tagged_receive(struct pair *p, uint64_t n)
 	lib->wait(p, pair_slot(p, n), TAGGED_DATA);
 }
 
-/* In both directions the slot's last answer, which has arrived, has left by now, and this
- * one may leave later. */
+/* In both directions, the slot's previous answer has arrived at the sender, so waiting for it
+ * takes no time, and the function does not wait for the new answer. */
 static void tagged_answer(struct pair *p, uint64_t n)
 {
 	unsigned slot = pair_slot(p, n);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker of UCX at each end, connected with the other's: what the programs of UCX share. */
+/* What the programs of UCX share: each of the two processes has a UCX worker, with an endpoint
+ * that is connected to the other process's worker. */
 #ifndef TERN_BENCH_UCX_WORKER_H
 #define TERN_BENCH_UCX_WORKER_H
 
@@ -9,16 +10,18 @@
 /* Exits with an error line if `status` is not UCS_OK. */
 void ucx_must(const char *what, ucs_status_t status);
 
-/* Makes a worker in the UCX context of this process, which the first call makes; later calls
- * name the same features. `threads`: other threads of this process may call this, too. */
+/* Makes a worker in the UCX context of this process. The first call makes the context, with
+ * these features; later calls must pass the same. `threads`: other threads of this process have
+ * workers in the context, too. */
 ucp_worker_h ucx_worker(uint64_t features, bool threads);
 
-/* Connects with the other process through `fd`, a socket to it. `wakeup`: the worker's
- * events can be waited for. `threads`: see ucx_worker(). */
+/* Makes a worker, exchanges addresses with the other process over `fd`, a socket to it, and
+ * makes an endpoint to its worker. `wakeup`: a thread can sleep until the worker has an event.
+ * `threads`: see ucx_worker(). */
 void ucx_meet(int fd, bool wakeup, bool threads, ucp_worker_h *worker, ucp_ep_h *ep);
 
-/* Progresses the worker until the request is complete, and frees it; `sleep`: waits for
- * events meanwhile. NULL is a request that is complete. */
+/* Progresses the worker until the request is complete, and frees the request; `sleep`: sleeps
+ * between the worker's events. A request that is NULL is complete. */
 void ucx_finish(ucp_worker_h worker, void *request, bool sleep);
 
 /* Progresses the workers, of which there are one or two. If none of them has moved anything,
