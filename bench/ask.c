@@ -12,8 +12,9 @@
 
 #define COUNTS_MAX 8
 #define TRIPS      1000u
-/* From so many connections on, a program that has quiet_ns is measured for longer while they
- * are idle: the processor time of a few is too small to measure. */
+/* From MANY connections on, a program that has quiet_ns rests that long, and the processor time
+ * of its idle connections is then measured for MANY_IDLE_NS instead of IDLE_NS. Of fewer
+ * connections that time is too small to be measured. */
 #define MANY         1000u
 #define IDLE_NS      1000000000ull
 #define MANY_IDLE_NS 5000000000ull
@@ -24,7 +25,7 @@ struct result {
 	unsigned connections;
 	/* of the first connection: from connect() to the first answer */
 	uint64_t first_byte_ns;
-	/* until all other connections, started at once, had an answer */
+	/* of the other connections, all started at once: until the last has its first answer */
 	uint64_t all_up_ns;
 	/* memory that all connections added, sum of both processes */
 	uint64_t memory_bytes;

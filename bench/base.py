@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another commit of this repository, built beside this tree, and its contenders: what `--check`
-measures this tree against.
+"""The base: another commit of this repository, built beside this tree, and its contenders, against
+which `--check` measures this tree.
 
-It lives in build-bench/base and is built by its own `./run build` and its own bench/meson.build.
-Installed libraries, the release builds of gRPC and UCX, and data are the same for both.
+The base lives in build-bench/base and is built by its own `./run build` and its own
+bench/meson.build. Both trees use the same installed libraries, release builds of gRPC and UCX, and
+data.
 """
 import dataclasses
 import filecmp
@@ -22,7 +23,8 @@ def output(command):
 
 
 def commit_of(name, top):
-    """The full name of a commit, which `git describe` may have called dirty."""
+    """The full hash of the commit `name`, a word of git; "-dirty" at its end, which `git describe`
+    may have added, is ignored."""
     found = output(["git", "-C", str(top), "rev-parse", "--verify", "--quiet",
                     f"{name.removesuffix('-dirty')}^{{commit}}"])
     if not found:
@@ -34,7 +36,7 @@ class Base:
     def __init__(self, name, tern_build, top=install.TOP):
         self.commit, self.top = commit_of(name, top), top
         self.tree = install.BUILD / "base"
-        # Where what is built lies in this tree and in the base, the longer paths first.
+        # Pairs (folder of this tree, the same folder of the base), the longer paths first.
         self.places = ((Path(tern_build), self.tree / "build"),
                        (install.BUILD, self.tree / "build-bench"), (top, self.tree))
         self.shared = (install.VENV, install.UCX_RELEASE, install.BUILD / "two.svm")
@@ -43,7 +45,7 @@ class Base:
         return output(["git", "-C", str(self.top), "log", "-1", "--format=%h, %s", self.commit])
 
     def check_out(self):
-        """Leaves what is built if it is of this commit already."""
+        """Checks the commit out into self.tree. If it is there already, what was built stays."""
         if output(["git", "-C", str(self.tree), "rev-parse", "HEAD"]) == self.commit and (
                 self.tree / ".git").exists():
             return
@@ -79,12 +81,12 @@ class Base:
         return [(Path(word), self.path(word)) for word in words if self.path(word)]
 
     def is_same(self, contender):
-        """Nothing that a contender runs has other bytes in the base."""
+        """True if every file that a contender runs has the same bytes in the base."""
         return all(there.exists() and filecmp.cmp(here, there, shallow=False)
                    for here, there in self.files(contender))
 
     def twin(self, contender):
-        """The same contender of the base."""
+        """The twin: a contender that runs the base's files instead of this tree's."""
         lacking = [there.name for _, there in self.files(contender) if not there.exists()]
         return dataclasses.replace(
             contender, key=contender.key + KEY, title=f"{contender.title}, base",

@@ -23,9 +23,9 @@ Each round is kept when it is over (journal.py), so whatever ends a run costs on
 question. A run that was stopped writes no report. If a contender failed, the report goes to
 build-bench/incomplete, and --resume measures again from the round of the failure on.
 
-Nothing else may run meanwhile. A load average of more than 0.3 in the minute before is waited
-for, at most 300 s, and then refused; --loaded measures all the same, as --quick does, and the
-report says so.
+Nothing else may run meanwhile. While the load average of the last minute is above 0.3, the run
+waits, at most 300 s, and then refuses; with --loaded, as with --quick, it measures all the same,
+and the report says so.
 
 Exit codes: 0; 1 a contender that is installed failed, or (--check --strict) a figure is worse;
 2 wrong arguments, a machine that is not idle, results that do not belong together, or no release
@@ -55,7 +55,7 @@ from questions import QUESTIONS, SCENARIOS, Plan
 TOP = Path(__file__).resolve().parents[1]
 COMMITTED = TOP / "docs/benchmarks"
 INCOMPLETE = install.BUILD / "incomplete"
-NOT_QUICK = ("verbs",)  # it boots a machine: only if it is asked for by name
+NOT_QUICK = ("verbs",)  # boots a virtual machine: with --quick only if it is asked for by name
 
 
 class Stopped(BaseException):
@@ -134,8 +134,9 @@ def load(directory):
 
 
 def add_to(options, now):
-    """The earlier results to which those of the named questions are added, or None. Refused if
-    they are of another machine or other options."""
+    """The results in --out, to which this run adds those of the questions that were named; None if
+    no question was named, or there are none. Refused if they are of another machine or other
+    options."""
     old = load(options.out) if options.named else None
     if old is None:
         return None
@@ -189,7 +190,7 @@ def check_all(options, missing, here, journal, base):
 
 
 def not_measured(options, journal):
-    """What is left to do, in words."""
+    """The questions that a stopped run has not measured, or not in all rounds, in words."""
     left = []
     for name in options.questions:
         done = len(journal.rounds(name))
@@ -295,7 +296,7 @@ def prepare(options, base):
 
 
 def begin(options, journal, here, missing, base):
-    """The journal has what was kept, or begins anew."""
+    """Makes the journal ready: with --resume it keeps what it has, else it begins anew."""
     asked = {"quick": options.quick, "rounds": options.rounds, "base": base.commit if base else "",
              "peers": not options.no_peers, "full": options.full, "out": str(options.out), "questions": " ".join(options.questions)}
     now = identity(TOP, options.tern.resolve(), here, asked, missing)

@@ -11,7 +11,7 @@
 
 #define MARK_BYTES ((size_t)1 << 20)
 #define LIMIT_NS   4000000000ull
-#define TAIL_LEAST 100u /* round trips for a p99 */
+#define TAIL_LEAST 100u /* a p99 is printed of at least so many round trips */
 
 static volatile uint64_t *mark_of(const void *tensor, size_t at)
 {
@@ -35,8 +35,8 @@ size_t beside_arrived(const void *tensor, uint64_t number)
 	return bytes < BESIDE_LARGE_BYTES ? bytes : BESIDE_LARGE_BYTES;
 }
 
-/* The server's answer: how many bytes of large tensors have arrived, and at which time
- * that was. The time counts and not that of the question, because a busy server answers
+/* The server's answer: how many bytes of large tensors had arrived at the time at_ns. The rate
+ * is computed with at_ns and not with the time of the question, because a busy server answers
  * late. */
 struct count {
 	uint64_t bytes, at_ns;
@@ -58,7 +58,8 @@ static struct count count_bytes(int fd)
 	return count;
 }
 
-/* Runs up to `rounds` round trips, but not for longer than the limit. Returns how many. */
+/* Makes `rounds` round trips; fewer, but at least one, if they take longer than LIMIT_NS.
+ * Returns how many. */
 static uint64_t run_trips(
 	const struct beside_ops *ops, uint64_t rounds, uint64_t *took_ns)
 {
@@ -74,7 +75,7 @@ static uint64_t run_trips(
 	return n;
 }
 
-/* Measures round trips after as many that are not counted. */
+/* Measures up to `rounds` round trips, after a warm-up of as many. */
 static void measure(
 	const struct beside_ops *ops, int fd, uint64_t rounds, const char *point)
 {

@@ -2,7 +2,7 @@
 """How the peers' libraries were built: with the checks of a debug build, or as a release.
 
 A library with its assertions costs more than the one that its maintainers would have users
-measure, so the machine's description says which it is. It is read from the libraries themselves,
+measure, so the machine's description says which it is. That is read in the libraries themselves,
 since packages do not say it.
 """
 import os
@@ -14,8 +14,9 @@ import install
 LIBRARIES = [("grpc_pair", "libgrpc.so", "gRPC"), ("ucx", "libucp.so", "UCX"),
              ("mpi", "libmpi.so", "OpenMPI"), ("libfabric", "libfabric.so", "libfabric"),
              ("tensorpipe", "libtensorpipe.so", "TensorPipe"), ("zeromq", "libzmq.so", "ZeroMQ")]
-# A name that only a build with assertions has. gRPC's assertions that are for debug builds end in
-# a function that release builds have as well, but this tracer is in debug builds only.
+# A name that only a build with assertions has, for libraries in which it is not ASSERTS. gRPC's
+# assertions for debug builds end in a function that release builds have as well, but its tracer
+# pending_tags is in debug builds only.
 SIGNS = {"gRPC": b"pending_tags"}
 ASSERTS = b"__assert_fail"
 
@@ -43,7 +44,8 @@ def asserts_text(library, sign):
 
 
 def ucx_text(told):
-    """From what `ucx_info -v -b` tells: an option that is off has the value 0, or no line."""
+    """How UCX was built, from the output of `ucx_info -b`, in which an option that is off has the
+    value 0, or no line."""
     on = {words[1] for words in map(str.split, told.splitlines())
           if len(words) == 3 and words[0] == "#define" and words[2] == "1"}
     return (f"{'with' if 'ENABLE_ASSERT' in on else 'without'} assertions, "
@@ -51,7 +53,7 @@ def ucx_text(told):
 
 
 def describe():
-    """{what: how it was built} of the libraries that are there."""
+    """{"build of LIBRARY": how it was built} of the libraries that are there."""
     found = {}
     for program, start, name in LIBRARIES:
         library = library_of(program, start)

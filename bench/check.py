@@ -42,7 +42,7 @@ class Move:
 
     @property
     def verdict_on_tern(self):
-        """A peer that is slower is a better ratio for Tern."""
+        """The verdict on Tern: a peer that has become slower is better for Tern's ratio."""
         opposite = {"same": "same", "better": "worse", "worse": "better"}
         return self.verdict if self.contender["ours"] else opposite[self.verdict]
 
@@ -61,7 +61,8 @@ def compared(question):
 
 
 def pairs(question, base, with_peers, say):
-    """The question to both trees: every contender that may have moved, and its twin after it."""
+    """The question for both trees: every contender that may have moved, and after each its twin,
+    the same contender of the base."""
     found = []
     for contender in question.contenders:
         if contender.missing or not contender.ours and (not with_peers or base.is_same(contender)):
@@ -93,7 +94,7 @@ def moves(question, record, confidence):
 
 
 def again(question, suspects):
-    """The question to those contenders of which a figure seems to have moved."""
+    """The question for only those contenders of which a figure seems to have moved."""
     keys = {move.place[0] for move in suspects}
     return dataclasses.replace(question, name=question.name + AGAIN, contenders=[
         c for c in question.contenders if c.key.removesuffix(KEY) in keys])

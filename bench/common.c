@@ -69,9 +69,9 @@ bool bench_pin(unsigned n)
 	return false;
 }
 
-/* Maps memory at a huge page's boundary, a file's if `fd` is not -1, and touches every
- * page. Shared memory gets huge pages by MADV_COLLAPSE only, because the system's default
- * for it is not to use them; Tern does the same with its own. */
+/* Maps memory at a multiple of 2 MiB, that of the file `fd` unless `fd` is -1, and touches
+ * every page. Shared memory gets huge pages by MADV_COLLAPSE only, because the system's default
+ * for it is not to use them; Tern does the same with its shared memory. */
 static void *map_huge(size_t bytes, int flags, int fd)
 {
 	size_t whole = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;

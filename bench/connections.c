@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many connections of Tern's to one server (ask.h), with one context at each end.
+ * Many connections to one server with Tern (ask.h): one context at each end.
  *
  *     connections FABRIC COUNT,...
  */
@@ -9,8 +9,8 @@
 #include "bench/pair.h"
 #include "bench/two.h"
 
-/* Keep-alive messages (PING) to an idle peer become rarer with time; after so long there
- * is one about every 5 s. */
+/* Keep-alive messages (PING) to an idle peer become rarer with time; after this time there is
+ * one about every 5 s. */
 #define QUIET_NS 12000000000ull
 
 enum { DATA_KEY = 1, REPLY_KEY };
@@ -27,7 +27,7 @@ static const char *fabric;
 static struct link link;
 static struct connection *connections;
 static unsigned accepted_count; /* at the server */
-static char server[128];        /* its address */
+static char server[128];        /* the server's address */
 
 static void open_link(int fd, unsigned count)
 {

@@ -15,8 +15,9 @@ from measure import Contender, json_lines
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "-n", "2", "--bind-to", "none", "--oversubscribe",
           "--mca", "pml", "ob1", "--mca", "mpi_yield_when_idle", "0"]
-# malloc gives memory back to the system after each large message, and pays for it when the next
-# one comes; and it has small pages. Tern keeps its memory, in huge pages, so libraries do as well.
+# By default malloc gives memory back to the system after each large message, gets it again, page by
+# page, for the next one, and has small pages. Tern keeps its memory, in huge pages. These settings
+# let the libraries do the same.
 KEEP_MEMORY = {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in (
     ("mmap_max", 0), ("trim_threshold", 1 << 40), ("top_pad", 64 << 20), ("hugetlb", 1)))}
 
@@ -36,8 +37,8 @@ class Peer:
     tests: tuple = ("lat", "bw", "rate")
     slow: bool = False  # large tensors take seconds
     program_wait: str = ""  # what the program is told, if that is not `wait`
-    # Another way of the same peer was as fast in every size (the reports of 2026-11-25, see the
-    # history of docs/benchmarks), so only a full run asks it.
+    # Only a full run measures this one, since another way of the same peer was as fast in every size
+    # (the reports of 2026-11-25, see the history of docs/benchmarks).
     rare: bool = False
 
 
@@ -73,7 +74,7 @@ WAYS = {"unary": "unary", "stream": "stream", "chunks": "stream of 1 MiB chunks"
 
 
 def grpc_peer(codec, way, kept, wait="sleep", rare=False):
-    """`kept`: malloc keeps its memory."""
+    """gRPC over TCP with this codec and this way of calls. `kept`: malloc keeps its memory."""
     return Peer(f"grpc.{codec}-{way}{'.malloc' if kept else ''}.{wait}",
                 f"gRPC, {CODECS[codec]}, {WAYS[way]}{', malloc keeps its memory' if kept else ''}",
                 "grpc_pair", "libgrpc++-dev", "tcp", wait, f"{codec}-{way}",
@@ -82,7 +83,7 @@ def grpc_peer(codec, way, kept, wait="sleep", rare=False):
 
 
 def grpc_unix(way, wait):
-    """What gRPC has for two processes of one host."""
+    """gRPC over a Unix socket, which is what it has for two processes of one host."""
     return Peer(f"grpc.bytes-{way}-unix.malloc.{wait}",
                 f"gRPC, byte buffers, {WAYS[way]}, Unix socket, malloc keeps its memory",
                 "grpc_pair", "libgrpc++-dev", "shm", wait, f"bytes-{way}-unix",
@@ -111,7 +112,8 @@ def grpc_peers():
 
 
 def ucx_peers(fabric, name, environment, waits=("poll",)):
-    """Debian's build, and a release build, which the same program finds by LD_LIBRARY_PATH."""
+    """UCX as Debian's build, and as a release build, which the same program finds by
+    LD_LIBRARY_PATH."""
     release = {"LD_LIBRARY_PATH": str(install.UCX_RELEASE / "lib")}
     return [peer for wait in waits for peer in (
         Peer(f"ucx.{name}.{wait}", f"UCX, {UCX_TITLES[name]}", "ucx", "libucx-dev", fabric, wait,
@@ -224,9 +226,10 @@ class PsPeer:
     python: str = ""
     least: int = 1  # workers
     most: int = 32
-    slow: bool = False  # to run or to start: few rounds, 100 MB, one server, at most two workers
-    narrow: bool = False  # 100 MB, one server, one worker
-    rare: bool = False  # as of a Peer
+    # It is slow to run or to start: asked only for few rounds, 100 MB, one server, at most two workers.
+    slow: bool = False
+    narrow: bool = False  # asked only for 100 MB, one server, one worker
+    rare: bool = False  # as in Peer: only a full run measures it
 
 
 def ps_peers():
@@ -275,7 +278,7 @@ class Maker:
         return ""
 
     def tern(self, test, fabric, wait, points, inflight=1, key="", title="", **options):
-        """points: [(size, rounds)]"""
+        """`tern bench`. points: [(size, rounds)]; more options by their names."""
         command = [str(self.tern_program), "bench", test, "--fabric", fabric, "--wait", wait,
                    "--inflight", str(inflight), "--pin", "yes", "--json", *windows(points)]
         for name, value in options.items():
@@ -284,7 +287,7 @@ class Maker:
                          wait=wait, fabric=fabric, ours=True)
 
     def pair(self, peer, test, sizes, inflight, *more):
-        """`sizes`: the words that give sizes and rounds."""
+        """The peer's program of bench/peers. `sizes`: its arguments --size and --rounds."""
         program = install.PEERS / peer.program
         command = [*peer.launcher, str(program), "--test", test, "--wait",
                    peer.program_wait or peer.wait, "--inflight", str(inflight), *sizes]
@@ -300,7 +303,7 @@ class Maker:
         return self.pair(peer, test, windows(points), inflight, *more)
 
     def step(self, peer, sizes, steps):
-        """Steps of tensors that have these sizes."""
+        """The peer's program, with `steps` steps; a step has one tensor of each of these sizes."""
         words = ["--size", ",".join(map(str, sizes)), "--rounds", str(steps)]
         return self.pair(peer, "step", words, len(sizes))
 
@@ -308,7 +311,8 @@ class Maker:
         return ours(self.step(tern_pair(fabric, wait), sizes, steps))
 
     def calibration(self, peer, tool, size, rounds):
-        """The peer in its program of this folder, and after it its own tool, which is run next to it."""
+        """Two contenders that run next to each other: the library in its program of bench/peers, and
+        the library's own tool."""
         pair = self.peer(peer, "lat", [(size, rounds)])
         pair.key, pair.title = f"pair.{peer.key}", f"{peer.title}, {peer.program}.c"
         pair.fabric, pair.leads, pair.parse = peer.key, True, half_trips(tool[0])

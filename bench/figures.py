@@ -25,8 +25,8 @@ INTERVALS = ("The interval is where the geometric mean of all possible rounds li
 @dataclass(frozen=True)
 class Figure:
     mean: float
-    low: float  # the least of the rounds
-    high: float  # the most
+    low: float  # the least value of all rounds
+    high: float  # the largest one
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ def figure(values):
 
 
 def student(freedom, below=0.975):
-    """The number below which this part of Student's t distribution lies: Cornish and Fisher's
-    series, which up to 99.5 % is off by less than 4 % with 3 degrees of freedom, and less with more."""
+    """The number below which the part `below` of Student's t distribution lies: exact for 1 and 2
+    degrees of freedom, else Cornish and Fisher's series, which up to 99.5 % is off by less than 4 %
+    with 3 degrees of freedom, and less with more."""
     if freedom == 1:
         return math.tan(math.pi * (below - 0.5))
     if freedom == 2:
@@ -66,14 +67,14 @@ def student(freedom, below=0.975):
 
 @functools.lru_cache(maxsize=None)
 def draws(count):
-    """Which of `count` rounds each resample takes. The same in every run of the program."""
+    """The numbers of the rounds, of `count`, that each resample takes. The same in every run."""
     dice = random.Random(1)
     return [dice.choices(range(count), k=count) for _ in range(RESAMPLES)]
 
 
 @functools.lru_cache(maxsize=None)
 def interval_of(values):
-    """The Interval of the mean of a tuple of values. One round tells nothing of the others."""
+    """The Interval of the mean of a tuple of values. That of a single value has no limits."""
     count = len(values)
     if count == 1:
         return Interval(values[0], 0.0, math.inf)
@@ -112,7 +113,7 @@ def student_interval(values, confidence):
 
 
 def meets(value, sense, limit):
-    """`sense` is "<=" or ">="."""
+    """True if value <= limit, or value >= limit: `sense` is "<=" or ">="."""
     return value <= limit if sense == "<=" else value >= limit
 
 
@@ -136,7 +137,7 @@ def size_text(size):
 
 
 def number_text(value):
-    """With about three significant digits."""
+    """The number with about three significant digits; "?" if it is infinite."""
     if math.isinf(value):
         return "?"
     if value == 0:

@@ -13,7 +13,7 @@ import contenders
 import figures
 
 NOT_IN_BANDWIDTH = ("grpc.proto-unary.sleep",)  # the same with malloc's memory kept is faster
-# All with byte buffers: bytes-, core-, release- and engine-.
+# Pattern of the keys of all gRPC peers with byte buffers: bytes-, core-, release- and engine-.
 GRPC_BYTES = "grpc.[bcre]*.{}"
 GRPC_PROTO = "grpc.proto-*.{}"
 K, M = 1 << 10, 1 << 20
@@ -33,8 +33,9 @@ class Goal:
     peers: list  # keys, or patterns of keys as of a shell; the worst ratio counts. Empty: no peer
     sense: str = ""  # "<=" or ">="; "": no goal, only shown
     limit: float = None
-    peer_point: str = ""  # if another one than ours
-    peer_question: str = ""  # likewise; then the two were not measured beside each other
+    peer_point: str = ""  # the peers' point, if it is another one than `point`
+    # The peers' question, if it is another one; then the two were not measured beside each other.
+    peer_question: str = ""
     smaller: bool = True  # the smaller figure is the better one
     invert: bool = False  # theirs / ours
     over: str = ""  # instead of peers: another metric of Tern's own, by which `metric` is divided
@@ -47,12 +48,12 @@ class Goal:
 
     @property
     def less_is_better(self):
-        """Of the ratio, or of the figure if there is no peer."""
+        """True if less is better of the ratio, or of the figure if there is no peer."""
         return self.smaller != self.invert
 
     @property
     def opponent(self):
-        """The group of peers in which the verdict is counted."""
+        """The group of peers, one of OPPONENTS, in which the verdict on this goal is counted."""
         if not self.peers or self.peers[0].startswith("tern."):
             return "plain numbers"
         if self.peers[0].startswith("tool."):
@@ -90,7 +91,7 @@ def tcp_small():
 
 
 def tcp_large():
-    """Peers that only sleep, TensorPipe and ZeroMQ, are held against Tern asleep."""
+    """Peers that can only sleep, TensorPipe and ZeroMQ, are compared with Tern asleep."""
     rows = [lat("tcp, 1 MiB, both polling, round trip", "tern.tcp.poll", M, RAW["poll"],
                 ["raw.tcp.poll"], "<=", 1.1)]
     rows += [lat(f"tcp, 1 MiB, {POLLS[wait]}, times as fast", f"tern.tcp.{wait}", M, GRPC[wait],
@@ -143,7 +144,7 @@ def shm_and_unix_sockets():
 
 
 def shm_asleep():
-    """No library of shared memory sleeps, so a program that wants to sleep has raw sockets."""
+    """No library sleeps over shared memory, so Tern asleep is compared with raw sockets."""
     rows = []
     for size in (64, 4 * K, 64 * K):
         text = figures.size_text(size)
@@ -157,7 +158,8 @@ def shm_asleep():
 
 
 def verbs():
-    """ib_write_bw's sender polls and its receiver does nothing, so Tern asleep is another mode."""
+    """ib_write_bw's sender polls and its receiver does nothing, so Tern asleep is not in the same
+    mode: its rows are no goals."""
     rows = [Goal("verbs on rxe, 8 B there and 8 B back, half a round trip", "verbs", "tern.verbs",
                  "latency, 8 B", "value", "ib_send_lat at our size on the wire", ["ib_send_lat"],
                  "<=", 1.15, unit="us")]
@@ -238,7 +240,7 @@ def servers():
 
 
 def many_tensors():
-    """The step of ResNet-50's parameters."""
+    """Goals of a step that moves the 161 tensors of ResNet-50's parameters."""
     common = ("161 tensors", "gb_per_s")
     rows = []
     for wait in ("poll", "sleep"):
@@ -284,16 +286,16 @@ class Row:
     goal: Goal
     ours: float = None
     theirs: float = None
-    peer: str = ""  # the one against which Tern's ratio is worst
-    ratio: figures.Interval = None  # or the figure's own interval, if there is no peer
-    verdict: str = ""  # "met", "missed", "undecided"; "": nothing is asked, or it was not measured
-    why: str = ""
-    without: list = field(default_factory=list)  # peers that have no figure
+    peer: str = ""  # key of the peer against which Tern's ratio is worst
+    ratio: figures.Interval = None  # or the interval of Tern's figure, if there is no peer
+    verdict: str = ""  # "met", "missed", "undecided"; "": there is no goal, or no figure
+    why: str = ""  # why there is no figure
+    without: list = field(default_factory=list)  # patterns of peers that have no figure
 
 
 def worst(goal, pairs):
-    """(the key, its Interval) of the peer against which Tern does worst; pairs: {key: (ours,
-    theirs)}."""
+    """(key of the peer against which Tern does worst, the Interval of that ratio). pairs: {key of a
+    peer: (Tern's values, the peer's)}."""
     ratios = {key: figures.ratio(*(pair[::-1] if goal.invert else pair))
               for key, pair in pairs.items()}
     ratios = {key: found for key, found in ratios.items() if found}
@@ -365,7 +367,7 @@ def rows(results):
 
 
 def counted(found):
-    """{opponent: {verdict: number of rows}} of rows that ask for something."""
+    """{opponent: {verdict: number of rows}} of the rows that have a goal."""
     counts = {name: {"met": 0, "missed": 0, "undecided": 0, "not measured": 0}
               for name in OPPONENTS}
     for row in found:

@@ -3,9 +3,9 @@
 
 The source is PyPI's package grpcio, of one version and checksum: it has the whole core in C++,
 its C headers, and gRPC's own Makefile, whose configuration `opt` is its release build (-O2,
-NDEBUG). Its wheel is of no use, since that hides all symbols but Python's. The library is static:
-calls within it then need no indirection. It takes half an hour or more of two cores, so it is
-built only if it is asked for, and stays in build-bench/.
+NDEBUG). The package's wheel is of no use, since that hides all symbols but Python's. The library is
+static: calls within it then need no indirection. To build it takes half an hour or more of two
+cores, so it is built only if it is asked for, and stays in build-bench/.
 """
 import os
 import shutil
@@ -32,12 +32,12 @@ def home():
 
 
 def source():
-    """Is there only if it was unpacked completely."""
+    """The folder of the source, which exists only if it was unpacked completely."""
     return home() / f"grpcio-{VERSION}"
 
 
 def library():
-    """Is there only if the build was completed."""
+    """The path of the library, which exists only if the build was completed."""
     return source() / f"libgrpc-{VERSION}.a"
 
 
@@ -77,7 +77,7 @@ def files_left():
 
 
 def follow(make, out, files, say):
-    """Copies what make prints to the log, and says now and then how far it is."""
+    """Copies what make prints to the log `out`, and says once a minute how many files are compiled."""
     begin = said = time.monotonic()
     done = 0
     for line in make.stdout:
@@ -115,7 +115,7 @@ def keep_library():
 
 
 def get(say=lambda text: print(text, file=sys.stderr, flush=True)):
-    """Builds the library if it is not there. Unavailable if it cannot be had."""
+    """Builds the library if it is not there. Raises Unavailable if that fails."""
     if built():
         return
     absent = install.packages(NEEDED, say)

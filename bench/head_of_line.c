@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Head-of-line blocking with Tern (beside.h): the small tensor is sent as urgent.
+ * Head-of-line blocking with Tern (beside.h): the small tensors and their answers are sent as
+ * urgent.
  *
  *     head_of_line FABRIC ROUNDS
  */

@@ -14,9 +14,10 @@
     --no-install         take the peers that are there
 
 Both hosts need the same commit. Every contender that both have is measured over TCP, and over
-RDMA if both have devices: which network that is decides the address. The server runs only the
-programs of its own list, with an address as their only argument. The secret protects the server and
-Tern's own connections; the peers' connections have no protection, so use a network that you trust.
+RDMA if both have devices. The network that is measured is the one to which the address belongs. The
+server runs only the programs of its own list, with an address as their only argument. The secret
+protects the server and Tern's own connections; the peers' connections have no protection, so use a
+network that you trust.
 
 Exit codes: 0; 1 a contender failed; 2 wrong arguments, or the two hosts do not fit together; 128
 and the signal's number if one stopped it.
@@ -72,7 +73,8 @@ class Line:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def hear(self, within_s):
-        """The next message; Refused if there is none within that time, or it is no message."""
+        """The next message. Refused if nothing comes for that time, if it is no message, or if it says
+        that the other host refuses."""
         self.connection.settimeout(within_s)
         try:
             while b"\n" not in self.kept:
@@ -192,7 +194,8 @@ class Receiver:
             return None
 
     def end(self, within_s):
-        """(exit status, last line that it said)"""
+        """(exit status, last line on stderr) of the program, which is killed if it still runs after
+        `within_s`."""
         try:
             _, err = self.process.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:
@@ -254,7 +257,7 @@ def serve(options, maker):
 # ---- the client ----
 
 def sender(options, maker, test, key, points, inflight):
-    """The Contender of the sending program; its address is added later."""
+    """The Contender of the sending program; measure_once() adds the receiver's address."""
     fabric, wait, peer = keys()[key]
     if peer is None:
         found = maker.tern(test, fabric, wait, points, inflight)
@@ -264,7 +267,7 @@ def sender(options, maker, test, key, points, inflight):
 
 
 def measure_once(line, contender):
-    """{point: {metric: value}} of one sender and the server's receiver."""
+    """{point: {metric: value}} of one run of the sender here and its receiver on the server."""
     line.tell(run=contender.key)
     answer = line.hear(REPLY_S)
     if "at" not in answer:
@@ -411,7 +414,7 @@ def is_this_host(host):
 
 
 def read_secret(options):
-    """The secret's bytes; empty without one."""
+    """The secret's bytes; empty if there is none, which --insecure or a loopback server allows."""
     if not options.secret_file:
         if not options.insecure and not (options.serve and is_this_host(options.at[0])):
             raise Refused(f"{options.address} can be reached from other hosts: --secret-file FILE "
@@ -429,7 +432,7 @@ def read_secret(options):
 
 
 def secret_words(options):
-    """Options of `tern bench`."""
+    """The options that give `tern bench` the secret, or let it go without."""
     return ["--secret-file", str(options.secret_file)] if options.secret_file else ["--insecure"]
 
 

@@ -60,7 +60,7 @@ def apt_install(packages, *options):
 
 
 def packages(wanted, say):
-    """{package: why it is missing} of those that are."""
+    """Installs Debian packages. Returns {package: why it is missing} of those that are."""
     names = absent(wanted)
     if not names:
         return {}
@@ -99,8 +99,8 @@ def in_venv(*arguments):
 
 
 def has_tensorflow():
-    """Looks for the file that pip writes last. Importing TensorFlow would take as long as some
-    questions do."""
+    """True if the file is there that pip writes last. To import TensorFlow would take as long as
+    some questions do."""
     return any(VENV.glob("lib/python*/site-packages/tensorflow_cpu-*.dist-info/RECORD"))
 
 
@@ -109,7 +109,7 @@ def has_ucx_release():
 
 
 def tensorflow(say):
-    """Why TensorFlow is missing; "" if it is there."""
+    """Installs TensorFlow if it is missing. Returns why that failed; "" if it is there."""
     if has_tensorflow():
         return ""
     say("  installing: tensorflow-cpu from PyPI, into build-bench/venv")
@@ -117,8 +117,9 @@ def tensorflow(say):
 
 
 def ucx_release(say):
-    """Why the release build of UCX is missing; "" if it is there. It is for CUDA 12, and works
-    without CUDA: what needs it is in modules that UCX does not load then."""
+    """Installs the release build of UCX if it is missing. Returns why that failed; "" if it is
+    there. It is for CUDA 12, and works without CUDA: what needs CUDA is in modules that UCX does
+    not load then."""
     if has_ucx_release():
         return ""
     say(f"  installing: {UCX_WHEEL} from PyPI, below build-bench")
@@ -127,7 +128,7 @@ def ucx_release(say):
 
 
 def build(tern_build, grpc_release, say, top=TOP):
-    """Why the programs of bench/ in the tree `top` could not be built; "" if they are."""
+    """Builds the programs of bench/ in the tree `top`. Returns why that failed; "" if it did not."""
     where = top / BUILD.name
     steps = [["ninja", "-C", str(where), "--quiet"]]
     setup = ["meson", "setup", str(where), str(top / "bench"), f"-Dtern_build={tern_build}",
@@ -147,7 +148,8 @@ def build(tern_build, grpc_release, say, top=TOP):
 
 
 def peers(in_python, may_install, say=lambda text: print(text, file=sys.stderr)):
-    """{package: why it is missing}. `in_python`: of the peers in Python, too."""
+    """Installs what the peers need, if `may_install`. Returns {package: why it is missing}.
+    `in_python`: also for the peers in Python."""
     wanted = PACKAGES + (PYTHON_PACKAGES if in_python else [])
     if not may_install:
         names = absent(wanted)
@@ -168,8 +170,8 @@ def virtual_machine():
 
 
 def programs(tern_build, grpc_release="", say=lambda text: print(text, file=sys.stderr)):
-    """`grpc_release`: the library that bench/grpc_release.py made. SystemExit if nothing can be
-    measured."""
+    """Builds the programs of this tree. `grpc_release`: the library that bench/grpc_release.py made.
+    Exits if the build fails, since nothing can be measured then."""
     why = build(tern_build, grpc_release, say)
     if why:
         sys.exit(f"bench: the peers could not be built: {why}")

@@ -20,8 +20,9 @@ class Refused(Exception):
 
 
 def identity(top, program, here, options, missing):
-    """What must be the same for two halves to be one run, as {what: {name: value}}. It has a hash
-    of the changes that are not committed, and one of the program, because --tern may name any."""
+    """What must be the same before a break and after it, for both parts to be one run, as {what:
+    {name: value}}. It has a hash of the changes that are not committed, and one of the program,
+    because --tern may name any."""
     try:
         changes = subprocess.run(["git", "-C", str(top), "diff", "HEAD", "--", ".", ":!docs"],
                                  capture_output=True).stdout
@@ -38,7 +39,7 @@ def identity(top, program, here, options, missing):
 
 
 def differences(then, now):
-    """In words; "" if there are none."""
+    """What differs between two identities, in words; "" if they are the same."""
     found = []
     for what in {**then, **now}:
         before, after = then.get(what, {}), now.get(what, {})
@@ -63,7 +64,8 @@ class Journal:
         self.read()
 
     def read(self):
-        """Reads all entries. A last line that is incomplete, after a power cut, is removed."""
+        """Reads all entries. The first line that is incomplete, as the last one may be after a power
+        cut, is removed, with what follows."""
         self.file.seek(0)
         whole = 0
         for line in self.file:
@@ -81,7 +83,7 @@ class Journal:
         self.file.truncate(whole)
 
     def start(self, now, started):
-        """Forgets what was there."""
+        """Empties the journal, and begins one of a run with the identity `now`."""
         self.file.truncate(0)
         self.head, self.entries = None, []
         self.head = self.write({"identity": now, "started": started})

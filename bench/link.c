@@ -123,7 +123,7 @@ void link_run(const char *fabric, uint64_t pool_bytes, void (*send_)(struct link
 	link_meet(&link);
 	(link.sender ? send_ : receive)(&link);
 	if (!link.sender) {
-		/* waits: the sender may still read this process's memory */
+		/* Waits until the sender is done, which may still read this process's memory. */
 		two_hear(link.fd, &byte, 1);
 		_exit(0);
 	}

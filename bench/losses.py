@@ -11,7 +11,8 @@ import figures
 import goals
 from measure import mode
 
-# The sender's address is handed over and nothing is copied: no peer does the same work.
+# Ends of the keys of Tern's contenders that are not compared: with .peek the tensor's address is
+# handed over and nothing is copied, and no peer does the same work.
 OTHER_WORK = (".peek",)
 NO_LIBRARY = ("raw", "limit", "malloc")  # programs of bench/ that do only what one question needs
 
@@ -23,8 +24,10 @@ class Loss:
     wait: str
     point: str
     metric: str
-    peer: str  # of those of its kind that beat Tern, the one that does so by most
-    ratio: figures.Interval  # how many times as much Tern takes, or as little it moves: above 1
+    # Of the peers of one kind (libraries, or plain programs) that beat Tern, the one with the largest ratio.
+    peer: str
+    # How many times as much as the peer Tern takes or, where more is better, the peer moves: above 1.
+    ratio: figures.Interval
     others: list  # peers of the same kind that surely beat Tern, too, by less
     to_library: bool
     is_goal: bool  # a row of the goals compares these two in this figure
@@ -46,20 +49,23 @@ def is_telling(question, metric, point):
 
 
 def is_compared(question, metric, wait, point):
-    """Processor time while polling is the time once more. Soft-RoCE's peer of a Tern that sleeps
-    polls."""
+    """False if a comparison says nothing or compares different things: processor time while polling
+    (it is the elapsed time once more), what is_telling() refuses, and the points of the verbs question
+    at which Tern sleeps, since perftest's sender polls at them."""
     if metric == "cpu_s_per_gb" and wait == "poll":
         return False
     return is_telling(question, metric, point) and not point.endswith(", sleep")
 
 
 def smaller_is_better(better, point):
-    """perftest's table has latencies and bandwidths; its rows say which."""
+    """True if the smaller figure is the better one. The metric of the verbs question ("-") is a
+    latency at some points and a bandwidth at others; the names of the points say which."""
     return point.startswith("latency") if better == "-" else better == "smaller"
 
 
 def beaten_by(question, ours, metric, better, point):
-    """{peer: Interval above 1} of the peers that surely beat a contender of ours."""
+    """{key of a peer: Interval of the ratio, all above 1} of the peers that surely beat `ours`, a
+    contender of Tern, at a point."""
     entry, found = question["contenders"][ours], {}
     for key, other in question["contenders"].items():
         if other["ours"] or (other["fabric"], mode(other["wait"])) != (
@@ -85,7 +91,8 @@ def has_goal(name, ours, metric, point, peer):
 
 
 def found_at(name, question, ours, metric, better, point):
-    """At most two: the worst loss to a library and the worst one to a plain program."""
+    """The losses of one figure, at most two: the worst one to a library and the worst one to a plain
+    program."""
     beaten = beaten_by(question, ours, metric, better, point)
     wait = mode(question["contenders"][ours]["wait"])
     for library in (True, False):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import builds
 
-# Programs that do not print their version with their figures, and their packages, which have it.
+# {program that does not print its version with its figures: the package that has the version}
 NOT_TOLD = {"perftest": "perftest", "protobuf": "libprotobuf-dev", "QEMU": "qemu-system-x86"}
 
 TOP = Path(__file__).resolve().parents[1]
@@ -76,7 +76,7 @@ def describe():
 
 
 def threads_per_core():
-    """From a list such as "0-1" or "0,8"."""
+    """How many hardware threads share a core, from the kernel's list, such as "0-1" or "0,8"."""
     siblings = setting(CPU / "cpu0/topology/thread_siblings_list")
     if siblings == "unknown":
         return siblings
@@ -97,8 +97,8 @@ def hypervisor():
 
 
 def mitigations():
-    """Of the processor's vulnerabilities, in the kernel's words; those that it does not have are left
-    out."""
+    """The mitigations of the processor's vulnerabilities, in the kernel's words. Vulnerabilities that
+    the processor does not have are left out."""
     found = [(path.name, setting(path)) for path in sorted((CPU / "vulnerabilities").glob("*"))]
     return "; ".join(f"{name}: {text}" for name, text in found
                      if text not in ("Not affected", "unknown")) or "none"
@@ -113,8 +113,8 @@ def load_of(described):
 
 
 def load_after_waiting(say, limit_s=LOAD_WAIT_S):
-    """The load of the last minute, once it is below the limit or does not get below it: building,
-    which comes before a run, leaves a load of its own."""
+    """Waits until the load average of the last minute is at most LOAD_LIMIT, but no longer than
+    `limit_s`, because building, which comes before a run, leaves a load of its own. Returns the load."""
     end = time.monotonic() + limit_s
     load = os.getloadavg()[0]
     if load > LOAD_LIMIT:
@@ -126,9 +126,9 @@ def load_after_waiting(say, limit_s=LOAD_WAIT_S):
 
 
 def counters():
-    """Of the whole machine since it was started: processor time in all, at work, and given by the host
-    to others (steal), in s; context switches. And the processor time of this program and of what
-    it has started, and the time."""
+    """Counters of the whole machine since it was started: all processor time, the part of it that was
+    worked, and the part that the host gave to others (steal), in s; context switches. Also the
+    processor time of this program and of what it has started, and the present time."""
     found = {"time_s": time.monotonic(), "own_s": sum(
         used.ru_utime + used.ru_stime
         for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))}
@@ -143,7 +143,7 @@ def counters():
 
 
 def disturbance(before, after):
-    """What happened between two counters(), as numbers that do not depend on how long it was."""
+    """What happened between two calls of counters(), as rates and percentages."""
     took = {name: after[name] - before[name] for name in before}
     all_s = max(took["all_s"], 0.01)
     return {"steal_percent": round(100 * took["steal_s"] / all_s, 2),

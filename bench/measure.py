@@ -33,16 +33,16 @@ ORDER = ("In each round every peer runs once, and next to it Tern, over the same
 
 @dataclass
 class Contender:
-    key: str  # stable: ratios are compared with committed ones by it
+    key: str  # names it in results.json and in goals.py, so it must stay the same
     title: str
     command: list = None
     environment: dict = field(default_factory=dict)
     wait: str = "-"  # "poll", "sleep", or what else it does
     fabric: str = "-"
     missing: str = ""  # why it cannot be run here
-    point: object = None  # line of JSON -> name of the point; default: its size
+    point: object = None  # function: line of JSON -> name of the point; default: the line's size
     limit_s: int = 240
-    parse: object = None  # stdout -> dictionaries; default: lines of JSON
+    parse: object = None  # function: stdout -> dictionaries; default: lines of JSON
     ours: bool = False
     leads: bool = False  # peers are run next to it, as next to one of ours
 
@@ -71,8 +71,8 @@ class Question:
     metrics: list  # (name, unit, "smaller" or "larger" is better), most important first
     axis: str = "bytes of a tensor"
     notes: list = field(default_factory=list)
-    # Measures all rounds itself, where they cannot be run one by one:
-    # rounds -> {key: {point: {metric: values}}}.
+    # Function that measures all rounds itself, where they cannot be run one by one:
+    # number of rounds -> {key: {point: {metric: values}}}.
     all_rounds: object = None
     derived: bool = False  # computed from other questions' results, whenever these are there
 
@@ -94,7 +94,7 @@ def json_lines(text):
 
 
 def end_group(process):
-    """Whatever a contender started dies with it: mpirun's ranks, servers, workers."""
+    """Kills all that a contender has started: mpirun's ranks, servers, workers."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -102,8 +102,9 @@ def end_group(process):
 
 
 def dies_with_us():
-    """Returns what a child does before its program begins: it asks the kernel to kill it when this
-    program dies, which may have no time to do so itself; if that has happened already, it ends."""
+    """Returns a function for a child to call before its program begins. The child asks the kernel to
+    kill it when this program dies, which may have no time to do so itself; if this program has died
+    already, the child ends."""
     us = os.getpid()
 
     def ask():
@@ -150,14 +151,15 @@ GIVEN = {"size", "inflight", "rounds", "bytes", "workers", "servers"}
 
 
 def numbers(line):
-    """Five digits: the sixth is noise, and would be most of the file."""
+    """The measurements of a line, with five significant digits: more digits are noise, and would be
+    most of the file."""
     return {name: float(f"{value:.5g}") for name, value in line.items() if name not in GIVEN and
             isinstance(value, (int, float)) and not isinstance(value, bool)}
 
 
 class Record:
-    """What a question has shown: goes into results.json as it is. Each list of values has a place
-    for every round, which is None where a contender has no value of that round."""
+    """The results of a question, as results.json has them. Each list of values has a place for every
+    round, which is None where a contender has no value of that round."""
 
     def __init__(self, question, rounds):
         self.question, self.rounds = question, rounds
@@ -174,23 +176,23 @@ class Record:
         self.seconds = 0.0
 
     def put(self, points, number, lines):
-        """Values of round `number`, as {point: {metric: value}}."""
+        """Adds the values of round `number` to `points`. lines: {point: {metric: value}}."""
         for point, line in lines.items():
             metrics = points.setdefault(point, {})
             for name, value in line.items():
                 metrics.setdefault(name, [None] * self.rounds)[number] = value
 
     def tell(self, key, lines):
-        """What a contender says of itself beside its figures."""
+        """Keeps what a contender says of itself beside its figures: its version, and if it was pinned."""
         for line in lines.values():
             for name in ("version", "pinned"):
                 if name in line and line[name] != "":
                     self.found[key][name] = line[name]
 
     def take(self, entry):
-        """One round. A contender that failed has no figures: half of its rounds would be
-        compared with all of the others'."""
-        led = {}  # of those who lead, {key: the lines of its runs}
+        """Adds one round, an entry of the journal. A contender that failed in it loses the figures of
+        all rounds: some of its rounds would be compared with all rounds of the others."""
+        led = {}  # {key of a leader: the lines of each of its runs in this round}
         for group in entry["groups"]:
             runs = {key: {point: numbers(line) for point, line in lines.items()}
                     for key, lines in group if key not in entry["failed"] and key in self.found}
@@ -219,13 +221,13 @@ class Record:
         self.seconds += entry["seconds"]
 
     def asked_of(self, lines):
-        """The metrics that the question names; the others are not compared."""
+        """Of a run's lines, the metrics that the question names; the others are not compared."""
         names = {name for name, _, _ in self.question.metrics}
         return {point: {name: value for name, value in line.items() if name in names}
                 for point, line in lines.items()}
 
     def take_all(self, entry):
-        """All rounds, of a question that measures them itself."""
+        """Adds all rounds of a question that measures them itself."""
         for key, points in entry["points"].items():
             self.found[key]["points"] = points
         self.failed.update(entry["failed"])
@@ -241,7 +243,7 @@ class Record:
 
 
 def mean_of(runs):
-    """{point: {metric: mean}} of several runs of one contender, which may have other points."""
+    """{point: {metric: mean}} of several runs of one contender. A point need not be in each run."""
     found = {}
     for lines in runs:
         for point, line in lines.items():
@@ -254,9 +256,10 @@ def mean_of(runs):
 # ---- the order of a round ----
 
 def neighbourhoods(contenders):
-    """[(who leads or None, the peers that run next to it)]. Those who lead are ours. Of a list of
-    contenders, a peer belongs to the first of the last block of those that uses its fabric and waits
-    as it does."""
+    """[(leader or None, the peers that run next to it)]. Leaders are the contenders of Tern and those
+    with `leads`; leaders that follow each other in the list are a block. A peer belongs to the last
+    block before it, and there to the first leader that uses the peer's fabric and waits as the peer does; if
+    there is none, the peer runs alone (None)."""
     found, block, led = [], {}, False
     for contender in contenders:
         lane = contender.fabric, mode(contender.wait)
@@ -294,8 +297,8 @@ def order(contenders, name, number):
 
 
 def try_twice(contender, entry, say):
-    """The lines of a contender's run; None if it failed, which is added to the round. A peer gets a
-    second try, since one that fails now and then must not cost the whole run. Tern gets none."""
+    """The lines of a contender's run; None if it failed, which is noted in the round's `entry`. A peer
+    gets a second try, since one that fails now and then must not cost the whole run. Tern gets none."""
     try:
         return run_once(contender)
     except Failed as failure:

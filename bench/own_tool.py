@@ -4,7 +4,7 @@
 a round trip as a line of JSON.
 
     own_tool.py ucx_perftest PROGRAM SIZE ROUNDS       the median
-    own_tool.py fi_pingpong PROVIDER SIZE ROUNDS       the mean: it has no other
+    own_tool.py fi_pingpong PROVIDER SIZE ROUNDS       the mean, since the tool prints no median
 """
 import json
 import os
@@ -45,7 +45,7 @@ def start(command, core):
 
 
 def both(server_words, client_words, port):
-    """What the client prints on stdout."""
+    """Runs the server, and the client when the server listens. Returns the client's stdout."""
     server = start(server_words, 1)
     for _ in range(LIMIT_S * 100):
         if listens(port):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See pair.h. The counterpart of `tern bench` (tools/bench_pair.c): the same number of
- * tensors in flight, rounds, clock readings and figures in the last line.
+ * See pair.h. This file measures other libraries as `tern bench` (tools/bench_pair.c) measures
+ * Tern: with the same warm-up and rounds, and with the same clock readings and figures.
  *
  * ends.c starts the two ends. One connection serves all sizes. Between sizes both ends
  * synchronise over the socket, so that no message of one size is counted with the next.
@@ -35,7 +35,8 @@
 
 struct plan {
 	const char *test;
-	/* In steps: the sizes of the messages of a step, and one number of rounds. */
+	/* One for each measurement. In steps: `sizes` has the sizes of the messages of a step,
+	 * and `rounds` has one number. */
 	uint64_t sizes[SIZES_MAX], rounds[SIZES_MAX];
 	unsigned size_count;
 	/* The numbers of threads that are measured one after the other. */
@@ -65,7 +66,8 @@ struct span {
 
 struct timing {
 	struct span time, cpu; /* `cpu`: processor time of the process */
-	struct span other_cpu; /* the receiver's, in the sender */
+	struct span
+		other_cpu; /* at the sender: processor time of the receiver's process */
 	uint64_t *trips_ns;
 	pthread_barrier_t *gate; /* of struct run */
 };
@@ -119,8 +121,8 @@ static void meet(const struct pair *p)
 
 /* ---- where the tensors are ---- */
 
-/* `sizes` has one size for all slots, or in steps one for each. Returns how many bytes of
- * memory they take. */
+/* Places the tensors of all slots one after the other. `sizes` has one size for all slots, or in
+ * steps one for each. Returns how many bytes of memory the tensors take. */
 static size_t lay_out(struct pair *p, const uint64_t *sizes)
 {
 	size_t offset = 0;
@@ -171,8 +173,8 @@ static uint64_t reply_number(const struct pair *p, uint64_t n)
 	return ~message_number(p, n);
 }
 
-/* Exits with an error line if one of the first messages or answers has other contents than
- * `number` says. */
+/* Exits with an error line if message or answer n, one of the first `inflight`, does not have the
+ * contents that are made from `number`. Later ones are not checked. */
 static void check(const struct pair *p, const char *what, const unsigned char *tensor,
 	uint64_t n, uint64_t number)
 {
@@ -187,7 +189,7 @@ static unsigned points_of(const struct plan *plan, const struct pair *p)
 	return p->in_steps ? 1 : plan->size_count;
 }
 
-/* Messages that are measured as one round. */
+/* Returns how many messages are measured as one round. */
 static unsigned per_round(const struct pair *p)
 {
 	return p->in_steps ? p->inflight : 1;
@@ -243,10 +245,10 @@ static void wait_until(const struct pair *p, uint64_t at_ns)
 	}
 }
 
-/* Returns the time from which the round trip of message n counts. With `every_ns` that is
- * when it was due, even if the answers before it came too late to send it then: a client
- * that waits for slow answers would otherwise leave out what its users wait for (coordinated
- * omission). */
+/* Returns the time from which the round trip of message n counts. With `every_ns` that is the time
+ * at which message n is due; waits until then. It is the same if the answers before came too late
+ * to send message n in time: a client that waits for slow answers would otherwise leave out what
+ * its users wait for (coordinated omission). */
 static uint64_t start_of(const struct pair *p, const struct timing *t, uint64_t n)
 {
 	uint64_t due_ns = t->time.start_ns + (n - p->warmup) * p->every_ns;
@@ -333,8 +335,8 @@ static void print(const struct pair_ops *ops, const struct plan *plan,
 	fflush(stdout);
 }
 
-/* Fills what this end sends, and in both directions clears where the answers come, which
- * have the contents of the size before. */
+/* Fills the tensors that this end sends. In both directions the sender also clears the tensors of
+ * the answers, which still have the answers of the size before. */
 static void fill_first(const struct pair *p)
 {
 	for (unsigned i = 0; i < p->inflight; i++) {
@@ -571,9 +573,9 @@ static void usage(const struct pair_ops *ops)
 	exit(2);
 }
 
-/* False if --threads is wrong. It is refused in both directions: a receiver that flushes its
- * answers needs a sender that drives its library, while a sender that has ended its warm-up
- * waits for the other threads. */
+/* False if --threads is wrong. It is refused with --test both, which could wait for ever: a
+ * receiver that flushes its answers needs a sender that drives its library, but a thread of the
+ * sender that has ended its warm-up waits for the sender's other threads. */
 static bool threads_are_right(
 	const struct pair_ops *ops, const struct plan *plan, const struct pair *p)
 {

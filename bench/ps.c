@@ -120,8 +120,8 @@ static pid_t start(const struct ps_ops *ops, struct ps *p, unsigned index, bool 
 }
 
 /* Waits for the workers to exit. Servers may still run; they are killed when this process
- * ends. If one process fails, the run ends, because the others would wait for it for
- * ever. */
+ * ends. If a worker or a server fails, this process ends, and all with it, because the others
+ * would wait for ever. */
 static void wait_for_workers(const pid_t *workers, unsigned count)
 {
 	for (unsigned left = count; left;) {

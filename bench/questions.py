@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is asked of Tern and the peers. Each function makes one question; QUESTIONS names them
-in the order of the report.
-
-`plan` says how much: the full run or the quick one.
+in the order of the report. Their argument `plan` says how much is measured: in a quick, a usual or
+a full run.
 """
 import os
 import random
@@ -26,8 +25,8 @@ BANDWIDTH = [("gb_per_s", "GB/s", "larger"), ("cpu_s_per_gb", "s/GB", "smaller")
 class Plan:
     quick: bool
     make: who.Maker
-    results: dict = field(default_factory=dict)  # of the questions before
-    full: bool = False  # with rare peers, too
+    results: dict = field(default_factory=dict)  # of the questions that were measured before
+    full: bool = False  # with peers that are `rare`, too
 
     def sizes(self, usual, quick, full=None):
         return quick if self.quick else full if self.full and full else usual
@@ -43,8 +42,9 @@ class Plan:
 
 
 def latency_points(sizes, fabric, wait):
-    """[(size, rounds)]. Small tensors: as many as take 20 to 150 ms, since the p99 of what takes
-    a millisecond says little. Large ones: 256 MiB in all, and at least eight tensors."""
+    """[(size, rounds)]. Small tensors: as many rounds as take 20 to 150 ms, since the p99 of rounds
+    that take a millisecond in all says little. Large ones: 256 MiB in all, and at least eight
+    tensors."""
     most = 1000 if wait == "sleep" else 4000 if fabric == "tcp" else 40000
     return [(size, rounds_of(size, most, least=8, bytes_in_all=256 * M)) for size in sizes]
 
@@ -116,9 +116,10 @@ def rewrite_shm(plan):
 
 
 def bandwidth(plan, fabric, peers):
-    """Sixteen tensors are in flight, which is enough for the full bandwidth. Sixteen of 64 MiB
-    take 2 GB for both ends together, and to allocate that takes longer than to transfer it. So
-    there are few sizes. On shm no goal asks for 64 MiB: 16 MiB suffice to exceed any cache."""
+    """The contenders of a bandwidth question. Sixteen tensors are in flight, which is enough for the
+    full bandwidth. Sixteen of 64 MiB take 2 GB for both ends together, and to allocate that takes
+    longer than to transfer it. So there are few sizes. On shm no goal asks for 64 MiB: sixteen of
+    16 MiB exceed any cache."""
     inflight, largest = 16, 64 * M if fabric == "tcp" else 16 * M
     points = [(size, rounds_of(size, most=2000, least=inflight, bytes_in_all=256 * M))
               for size in plan.sizes([64 * K, M, largest], [largest])]
@@ -305,14 +306,14 @@ def connections(plan):
 
 
 def resnet50_bytes():
-    """The size of each parameter, in bytes."""
+    """The size of each parameter tensor of ResNet-50, in bytes."""
     text = Path(__file__).with_name("resnet50.h").read_text()
     elements = text[text.index("= {") + 3:text.index("};")]
     return [4 * int(number) for number in elements.split(",")]
 
 
 def mixed_bytes():
-    """64 sizes from 64 B to 4 MiB; each power of two in between is as likely as any other."""
+    """64 random sizes from 64 B to 4 MiB, whose logarithms are evenly distributed."""
     draw = random.Random(1)
     return [round(64 * 2 ** draw.uniform(0, 16)) for _ in range(64)]
 
@@ -413,7 +414,7 @@ def ps_ours(plan, fabric, shape, workers, servers):
 
 
 def ps_theirs(plan, shape, workers, servers):
-    """Peers get the model as one tensor per server."""
+    """The peers' parameter servers. They get the model as one tensor per server."""
     size = SHAPES[shape][1]
     rounds = SMALL_ROUNDS if size < 1 << 20 else plan.sizes(6, 3) * (1 if size > 8 * M else 4)
     found = []

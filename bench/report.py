@@ -25,7 +25,7 @@ def table(head, lines):
 
 
 def spread_text(f):
-    """A figure of the tables, with the least and the most of the rounds."""
+    """A figure as text: its mean, with the least and the largest value of the rounds."""
     if f.low == f.high:
         return number_text(f.mean)
     return f"{number_text(f.mean)} ({number_text(f.low)}..{number_text(f.high)})"
@@ -61,8 +61,8 @@ def is_of_several(goal):
 
 
 def value_text(row):
-    """The ratio, or the figure itself; with enough digits not to look like the limit if it misses
-    it."""
+    """The ratio, or the figure if there is no peer, as text. One that misses the goal by so little that
+    it would look like the limit gets three decimals."""
     short = number_text(row.ratio.value)
     if row.goal.sense and float(short.replace(",", "")) == row.goal.limit and \
             not figures.meets(row.ratio.value, row.goal.sense, row.goal.limit):
@@ -141,7 +141,7 @@ def losses_text(results):
 # ---- questions ----
 
 def points_of(question):
-    """The points of a question, in the order of their sizes if they are sizes."""
+    """The points of a question: those that are sizes first, by size; the others as they came."""
     seen = {}
     for entry in question["contenders"].values():
         for point in entry["points"]:
@@ -172,7 +172,7 @@ def question_table(question, metric):
 
 
 def uneven(question):
-    """A line for each figure that differs by more than ten times from round to round."""
+    """A line for each figure whose largest round is more than ten times its smallest one."""
     metric, unit, _ = question["metrics"][0]
     lines = []
     for entry in question["contenders"].values():
@@ -205,7 +205,7 @@ def question_text(question, origin):
 
 
 def other_origin(results, question):
-    """Where a question that was measured on another day is from."""
+    """A line that says when and of which commit a question was measured; "" if in this very run."""
     here = [results["date"], results["machine"].get("tern")]
     origin = [question.get("date", here[0]), question.get("tern", here[1])]
     if origin == here:
@@ -225,7 +225,7 @@ def versions(results):
 
 
 def sittings(results):
-    """In how many sittings it was measured, if it was stopped and resumed."""
+    """The words " in N sittings", if the run was stopped and resumed, or pooled; else ""."""
     return f" in {results['parts']} sittings" if results.get("parts", 1) > 1 else ""
 
 
@@ -278,7 +278,7 @@ def disturbances(results):
 
 
 def grpc_build(results):
-    """How gRPC was built: a debug build is no fair rival, so the head of the report says it."""
+    """Lines about how gRPC was built: a debug build is no fair rival, so the report's head says it."""
     keys = {key for q in results["questions"].values() for key in q["contenders"]}
     if not any(key.startswith("grpc.") for key in keys):
         return []
@@ -326,7 +326,8 @@ def without_trailing_blanks(path):
 
 
 def plot(name, question, directory):
-    """Lines over sizes with gnuplot; "" if there is nothing to draw or nobody to draw it."""
+    """Draws a question's first metric over sizes. Returns the plot's file name; "" if there is nothing
+    to draw, or no gnuplot."""
     metric, unit, _ = question["metrics"][0]
     series = []
     for entry in question["contenders"].values():

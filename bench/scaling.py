@@ -27,13 +27,13 @@ class Costs:
     byte_ns: float
     message_ns: float
     update_ns: float
-    wire_byte_ns: float = 0.08  # 100 Gb/s; 0: no wire (shared memory of one machine)
-    compute_ns: float = 0.0  # of a worker, before its gradient is there
+    wire_byte_ns: float = 0.08  # 0.08: a wire of 100 Gb/s; 0: no wire (one machine)
+    compute_ns: float = 0.0  # how long a worker computes before its gradient is there
     cores: int = 0  # 0: one for each process
 
 
 class Resource:
-    """Serves in the order of asking; remembers how long it was busy."""
+    """Does one thing at a time, in the order in which use() is called; counts how long it was busy."""
 
     def __init__(self):
         self.free_ns = self.busy_ns = 0.0
@@ -70,14 +70,15 @@ class Process:
 
 
 def chunks_of(size, servers):
-    """Bytes of each chunk, at least one for each server."""
+    """The bytes of each chunk of `size` bytes. All servers have the same number of chunks, at
+    least one."""
     count = max(servers, -(-size // CHUNK_BYTES))
     count = -(-count // servers) * servers  # as many on each
     return [size / count] * count
 
 
 def step(size, workers, servers, costs):
-    """(ns of a step, what is busiest in it beside computing)."""
+    """(ns of a step, the resource that is busiest in it, not counting the workers' computing)."""
     shared = Cores(costs.cores) if costs.cores else None
     worker = [Process(shared) for _ in range(workers)]
     server = [Process(shared) for _ in range(servers)]
@@ -128,11 +129,11 @@ COMPUTE_NS = 100e6  # of a worker: what a model of this size takes on a GPU, abo
 CLUSTERS = (1, 8, 64)  # servers
 
 
-SPREAD = ("mean", "low", "high")  # of the rounds: what a figure of the report shows
+SPREAD = ("mean", "low", "high")  # members of figures.Figure: what the report shows of a figure
 
 
 def measured(results, question, key, point, metric, which="mean"):
-    """The mean over the rounds, the least or the most; None if it was not measured."""
+    """The mean over the rounds, or the least or largest value (`which`); None if not measured."""
     q = results.get(question, {}).get("contenders", {})
     values = q.get(key, {}).get("points", {}).get(point, {}).get(metric)
     return getattr(figures.figure(values), which) if values else None

@@ -27,8 +27,9 @@ def rounds_of(question):
 
 
 def joined(parts, rounds):
-    """Trees of dictionaries with lists at their ends, as one tree. A list that a part lacks is None in
-    each of its rounds."""
+    """Joins trees of dictionaries that end in lists: in the result, each list has the values of all
+    parts, one part after the other. For a part without the list, it has None for each of that part's
+    rounds."""
     names = {name: None for part in parts for name in part or {}}
     inner = {name: [(part or {}).get(name) for part in parts] for name in names}
     return {name: joined(found, rounds) if any(isinstance(f, dict) for f in found) else
@@ -60,7 +61,7 @@ def one_question(parts):
 
 
 def kind(one):
-    """What must be the same in all sittings."""
+    """What must be the same in all sittings that are pooled."""
     return {"machine": machine.fixed(one["machine"]), "commit": {"commit": one["machine"]["tern"]},
             "options": {"quick": one["quick"]}}
 

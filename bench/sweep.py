@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures peers with one setting changed at a time, and writes a table of what each brings.
 
-contenders.py gives a peer the settings that it is fastest with; here is what was tried, also
-where it changes nothing. `./run bench` must have built the peers. Each run with a setting stands
-beside one without it, and a ratio is taken of these two, because a sweep takes long and a machine
-changes its speed meanwhile.
+contenders.py gives a peer the settings that it is fastest with; this program has all settings that
+were tried, also those that change nothing. `./run bench` must have built the peers. Right before or
+after each run with a setting there is one without it, and the ratio of these two is taken, because
+a sweep takes long and a machine changes its speed meanwhile.
 
 usage: sweep.py [--rounds N] [--out DIRECTORY] [NAME ...]
 """
@@ -31,7 +31,7 @@ COMMITTED = install.TOP / "docs/benchmarks"
 class Setting:
     title: str
     environment: dict = field(default_factory=dict)
-    without: tuple = ()  # names of the environment that are left out
+    without: tuple = ()  # environment variables of the peer that are left out
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Sweep:
 # ---- what is tried ----
 
 def grpc_arguments(text):
-    """Settings of gRPC's channels, in place of those of grpc_codec.hh, which are repeated."""
+    """The environment with `text` added to the channel arguments that grpc_codec.hh sets by default."""
     return {"TERN_BENCH_GRPC": f"grpc.enable_retries=0,grpc.minimal_stack=1,{text}".rstrip(",")}
 
 
@@ -177,7 +177,7 @@ def contender(setting, column):
 
 
 def value_of(setting, column):
-    """None if the setting does not work there."""
+    """One run's figure of a column with a setting; None if the run fails."""
     one = contender(setting, column)
     try:
         if one.missing:
@@ -190,8 +190,8 @@ def value_of(setting, column):
 
 
 def measured(sweep, rounds):
-    """{(setting, column): (values with it, values of the first setting beside them)}, by their
-    numbers from 1 and 0."""
+    """{(number of the setting, from 1, number of the column, from 0): (values with the setting, values
+    with setting 0 measured beside them)}."""
     found = {}
     for number in range(rounds):
         for s, setting in enumerate(sweep.settings[1:], 1):
@@ -208,7 +208,8 @@ def measured(sweep, rounds):
 # ---- the table ----
 
 def cell(values, base, column):
-    """How many times as long as with the first setting, with the interval."""
+    """A cell of the table: how many times as long it took as with the first setting, with the
+    interval."""
     if None in values or None in base:
         return "fails"
     ratio = figures.ratio(values, base) if column.test == "lat" else figures.ratio(base, values)
@@ -216,7 +217,7 @@ def cell(values, base, column):
 
 
 def base_cell(found, c):
-    """The geometric mean of all values with the first setting."""
+    """A cell of the table: the geometric mean of all values with the first setting."""
     values = [value for (_, column), (_, base) in found.items() if column == c for value in base]
     return "fails" if None in values else figures.number_text(figures.figure(values).mean)
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tern as a program of pair.h, for what `tern bench` does not measure: steps of many
- * tensors, both directions, and several threads. The variant is the fabric. As with the
- * other libraries, each receive is posted before the other end can send; the tensors are in
- * a pool's memory. With several threads, each has a context, and all share the domain.
+ * tensors, both directions, and several threads. The variant is the fabric. An end posts the
+ * receive of the next message before it sends its own; the tensors are in a pool's memory. With
+ * several threads, each has a context, and all share the domain.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -24,7 +24,7 @@ static pthread_once_t domain_once = PTHREAD_ONCE_INIT;
 
 static _Thread_local struct link link;
 static _Thread_local struct slot *slots;
-/* memory of all tensors; 8 bytes for all answers that are no tensors */
+/* all: memory of all tensors; reply: 8 bytes, for all answers if they are no tensors */
 static _Thread_local struct tern_buf all, reply;
 
 static struct slot *slot_of(const struct pair *p, uint64_t n)
@@ -58,10 +58,10 @@ static void wait_for(const struct pair *p, struct tern_req *req)
 }
 
 /*
- * As wait_for(), for message n or its receive. tern_wait() makes progress even if the request
- * has ended, so that the bytes of small sends leave. If a message is not answered, nobody
- * waits for it, and progress once in each `inflight` messages lets them leave together, as
- * `tern bench` does.
+ * As wait_for(), for the send or the receive of message n. tern_wait() makes progress even if the
+ * request has ended, so that the bytes of small sends leave. If a message is not answered, the
+ * other end does not wait for it, so progress is made only once in each `inflight` messages, which
+ * then leave together, as with `tern bench`.
  */
 static void wait_for_data(const struct pair *p, uint64_t n)
 {
@@ -143,7 +143,8 @@ static void tern_answer(struct pair *p, uint64_t n)
 	if (!pair_answered(p, n))
 		return;
 	if (p->both_ways && n >= p->inflight)
-		wait_for(p, &slot->reply); /* the slot's last answer, which has arrived */
+		wait_for(p,
+			&slot->reply); /* the slot's previous answer, which has arrived */
 	link_send(&link, &slot->reply, REPLY_KEY, n, &data, 0);
 	if (!p->both_ways)
 		wait_for(p, &slot->reply);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs fabric beside perftest: tests/system/rdma runs both in a virtual machine with Soft-RoCE,
-in turn as everything here, and leaves its values in a file."""
+"""The verbs fabric beside perftest: tests/system/rdma runs both in turn in a virtual machine with
+Soft-RoCE, and leaves the values in a file."""
 import json
 import sys
 from pathlib import Path
@@ -21,8 +21,8 @@ def contenders(tern):
 
 
 def measure(tern, rounds, quick):
-    """{key: {point: {"value": values}}}. Soft-RoCE now and then breaks a connection, and perftest
-    ends with it. So there is one more try after a failure."""
+    """{key: {point: {"value": values}}}. Soft-RoCE now and then breaks a connection, which perftest
+    does not survive. So there is one more try after a failure."""
     try:
         return boot_and_measure(tern, rounds, quick)
     except Failed as why:

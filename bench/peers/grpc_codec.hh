@@ -49,9 +49,9 @@ inline size_t grpc_message_bytes(const char *variant)
 	return strstr(variant, "chunks") ? grpc_chunk_bytes() : SIZE_MAX;
 }
 
-/* Calls set(name, value) for each channel argument; a value is a number or text. By default
- * gRPC makes no retries and has the fewest filters, which saves a few percent of a small call.
- * bench/sweep.py sets TERN_BENCH_GRPC to try other arguments; what they bring is in
+/* Calls set(name, value) for each channel argument; a value is a number or text. Without
+ * TERN_BENCH_GRPC: no retries, and the fewest filters, which saves a few percent of a small
+ * call. bench/sweep.py sets TERN_BENCH_GRPC to try other arguments; what they bring is in
  * docs/benchmarks/grpc-settings.md. */
 template <typename Set> void grpc_settings(Set set)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Both ends start a send before they post the receive of the message that comes next: posting
- * it then takes no time of its own, since the sent message travels meanwhile. The library takes
- * in messages only in wait(), so it still finds the receive posted when it sees the next message.
+ * it then takes no time of its own, since the sent message travels meanwhile. Libraries take in
+ * messages in wait(), so the receive is posted before the library sees the message for it.
  */
 #include "bench/peers/tagged.h"
 
