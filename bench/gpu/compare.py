@@ -23,12 +23,12 @@ ROUNDS, CHECK_STEPS = 9, 10
 JOBS = [("mlp:1024,1024", 784, 10, 1024, 50), ("charlm:16,16,256", 16, 96, 256, 200)]
 SMALL_JOBS = [("mlp:16,16", 12, 10, 8, 2), ("charlm:4,3,16", 4, 9, 8, 2)]
 # How much the losses may differ, relative to the first loss: in the first step, and in step
-# CHECK_STEPS. There it is more, because Adam turns rounding errors near zero into full updates.
+# CHECK_STEPS. The latter is more, because Adam turns rounding errors near zero into full updates.
 TOLERANCE = {"fp32": (1e-5, 5e-4), "tf32": (1e-3, 1e-2)}
 
 
 class Job:
-    """What both train: the parameters in Tern's order, weights as [in][out]."""
+    """What both sides train: the parameters in Tern's order, weights as [in][out], and the batch."""
 
     def __init__(self, numpy, spec, features, classes, batch):
         self.spec, self.features, self.classes, self.batch = spec, features, classes, batch
@@ -144,7 +144,8 @@ class Torch:
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         self.run(2)
-        # Not known if memory of an earlier peer was freed meanwhile.
+        # If memory of an earlier peer (an earlier object of this class) was freed meanwhile, the
+        # difference is too small. A negative one becomes 0, which the tables show as "-", not known.
         self.bytes = max(0, torch.cuda.max_memory_allocated() - before) if device == "cuda" else 0
 
     def allocated(self):
@@ -209,7 +210,7 @@ class Torch:
 
 
 def difference(ours, peer, precision):
-    """Trains both from the start; why it was not the same training, or None."""
+    """Trains both sides for CHECK_STEPS steps. Returns why it was not the same training, or None."""
     losses = []
     for side in (ours, peer):
         side.reset()
@@ -230,13 +231,13 @@ def peers_of(torch, why_not, job, device, rows):
             if kind in NEEDS_GPU and device != "cuda":
                 raise RuntimeError("there are no CUDA graphs on the CPU")
             peers.append(Torch(torch, job, kind, device))
-        except Exception as e:  # whatever a compiler may say
+        except Exception as e:  # torch.compile may raise anything
             rows[kind]["missing"] = (str(e).strip().splitlines() or [type(e).__name__])[0]
     return peers
 
 
 def rows_of(spec, batch, precision, **more):
-    """One for each kind of peer."""
+    """{kind of peer: its row, without samples}."""
     return {kind: {"name": f"step of {spec}, batch {batch}, {precision}", "peer": kind, "goal": 1.0,
                    "bytes": 0, "ours_us": [], "peer_us": [], **more} for kind in KINDS}
 

@@ -3,12 +3,12 @@
 
     name, peer          what was measured, and beside what in the same run
     ours_us, peer_us    samples of one operation, in pairs: two of each round
-    bytes               moved by one operation; 0: it is not about bytes
-    goal                of the ratio; 0: none
-    missing             why there is no peer; then peer_us is empty
-    note                one more thing that was found
+    bytes               moved by one operation; 0: the row is not about bandwidth
+    goal                the ratio must be at least this; 0: there is no goal
+    missing             why the peer was not measured; then peer_us is empty
+    note                one more observation, to be shown
     wrong               why the two did not do the same; then the comparison has failed
-    ours_bytes, peer_bytes    of the device's memory, where that is part of the question
+    ours_bytes, peer_bytes    device memory that each uses, where that was measured
 
 The ratio is the peer's time over ours, round by round: above 1 ours is faster; beside a limit
 it is the part of the limit's rate that was reached.
@@ -43,7 +43,7 @@ def time_of(samples):
 
 
 def rate_of(row, samples):
-    """" (4,300 GB/s)" where it is about bytes."""
+    """The rate, as in " (4,300 GB/s)"; "" if the row is not about bandwidth."""
     if not samples or not row.get("bytes"):
         return ""
     return f" ({row['bytes'] / median(rounds_of(samples)) / 1000:,.0f} GB/s)"
@@ -78,6 +78,6 @@ HEAD = ["what", "ours", "beside", "its time", "its time / ours: median (min-max)
 
 
 def table(rows):
-    """In Markdown, as lines."""
+    """The lines of a Markdown table of the rows."""
     lines = [HEAD, ["---"] * len(HEAD)] + [cells_of(row) for row in rows]
     return ["| " + " | ".join(cells) + " |" for cells in lines]

@@ -3,9 +3,9 @@
  * The time that a worker needs for a gradient on the GPU, with CUDA graphs and with plain
  * launches: parameters to the GPU, forward, backward, gradients back, by the CPU's clock.
  * Each step has new parameters, as in training. Two engines of one process are measured
- * in turn (plain, graphs, graphs, plain). The note of a row counts late events: the event
- * of a part of the gradients was done before the part had arrived, so that the engine had
- * to spin.
+ * in turn (plain, graphs, graphs, plain). The note of a row counts how often the CUDA event
+ * of a part of the gradient was done before the part was in host memory ("late"), so that
+ * the engine had to spin until it was.
  *
  * usage: gpu_graphs [--smoke], which prints samples as gpu_rates does.
  */
@@ -29,8 +29,9 @@ struct graphs {
 	struct tern_model *model;
 	/* index 0: with graphs, 1 (PLAIN): with plain launches */
 	struct tern_engine *engines[2];
-	uint64_t parts; /* number of parts of gradients that have arrived */
-	size_t bytes;   /* size of each array below */
+	uint64_t
+		parts; /* parts of gradients that both engines have reported as arrived */
+	size_t bytes;  /* size of each array below */
 	float *params[2], *grads[2];
 	uint64_t version;
 	unsigned rounds, times;
@@ -115,8 +116,8 @@ static void count_part(void *arg, uint64_t first, uint64_t count)
 	g->parts++;
 }
 
-/* One gradient with new parameters. Both engines get the same addresses in the same
- * order. */
+/* Computes one gradient with new parameters. The two buffers of parameters and gradients
+ * are used in turn, so both engines get the same addresses in the same order. */
 static void step(struct graphs *g, unsigned plain)
 {
 	unsigned parity = g->version % 2;

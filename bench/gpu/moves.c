@@ -33,7 +33,8 @@ struct moves {
 	struct tern_context *ctx;
 	struct tern_peer *peer;
 	struct tern_channel *channel;
-	struct tern_pool *pools[2]; /* index 0: host memory, 1: GPU memory */
+	/* index 0: host memory, 1: GPU memory */
+	struct tern_pool *pools[2];
 	struct tern_buf bufs[2];
 	uint64_t step, largest;
 	unsigned rounds, times;
@@ -56,7 +57,8 @@ static void progress(struct moves *m)
 
 /* ---- connecting the two processes ---- */
 
-/* Receives from the other process. Returns false if nothing is there yet. */
+/* Receives a message of the other process from the socket. Returns false if none is there
+ * yet. Exits if the other process has ended. */
 static bool hear(struct moves *m, char *text, size_t size, int flags)
 {
 	ssize_t r = recv(m->socket, text, size, flags);
@@ -78,7 +80,8 @@ static void on_accept(struct tern_peer *peer, void *arg)
 }
 
 /* Connects the two processes. The first one listens and sends its address to the
- * second. There is no limit of time: the socket tells when the other process ends. */
+ * second. Neither gives up after some time, because the socket shows if the other process
+ * has ended. */
 static void join(struct moves *m, const char *listen_at)
 {
 	const struct tern_context_opts opts = {.connect_ns = TERN_NEVER};
@@ -104,8 +107,8 @@ static void join(struct moves *m, const char *listen_at)
 	require(tern_channel_open(m->peer, 1, &m->channel), "a channel");
 }
 
-/* Waits until the other process is done too: until then it may need this process's
- * acknowledgements. */
+/* Ends the connection. Before that, waits until the other process is done, too: until then
+ * it may need this process's acknowledgements. */
 static void part(struct moves *m)
 {
 	char byte = 'p';

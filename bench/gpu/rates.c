@@ -19,12 +19,12 @@
 
 #define TENSORS_MAX 161
 #define SLOTS       3u /* number of gradients in adam_slots(): vectors 3 to 5 */
-/* Largest number of ids for which embed_backward scans the ids; one more, and it sorts
- * them. */
+/* Largest number of ids that tern_cuda_embed_backward() scans for a table of
+ * EMBED_TABLE_ROWS; it sorts the ids if there is one more. */
 #define EMBED_SCANNED    16384u
 #define EMBED_WIDTH      16u
 #define EMBED_TABLE_ROWS 128u
-/* Likewise: the most ids that are scanned for a table of EMBED_WIDE_TABLE_ROWS. */
+/* The same for a table of EMBED_WIDE_TABLE_ROWS. */
 #define EMBED_WIDE_SCANNED    8192u
 #define EMBED_WIDE_TABLE_ROWS 4096u
 #define XENT_ROWS             4096u
@@ -39,7 +39,8 @@ struct rates {
 	double *squares; /* result of the sum of squares, in device memory */
 	struct tern_cuda_result *result;
 	float *vector[TERN_SUM_MAX + 1]; /* arrays of `count` floats in device memory */
-	/* each has at least half of the bytes that a case moves */
+	/* memory that is read and written by most cases: each array has at least half of the
+	 * bytes that any case moves */
 	float *copy_from, *copy_to;
 	void *pinned; /* `count` floats of page-locked host memory */
 	struct tern_cuda_tensor many[TENSORS_MAX], one, zero, small;
@@ -118,7 +119,7 @@ static void adam_one(void *arg)
 	adam(r, &r->one, 1);
 }
 
-/* Gradients, m and v are zero, so the state does not change from run to run. */
+/* Adam with gradients, m and v that are zero, and so stay the same from run to run. */
 static void adam_zero(void *arg)
 {
 	struct rates *r = arg;
@@ -328,7 +329,8 @@ static uint64_t bytes_of_vector(const struct rates *r)
 }
 
 /* The cases; a further measurement needs a line here. ours: NULL if only the limit is
- * measured. goal: the rate to reach, as a fraction of the limit's rate; 0: none. */
+ * measured. goal: the rate to reach, as a fraction of the limit's rate; 0: none. inputs:
+ * of a sum. more_times: factor of rates->times, for cases that take little time. */
 static const struct rate_case {
 	const char *name, *limit_name;
 	double goal;
@@ -422,7 +424,8 @@ static void add_convolution(
 	add_tensor(r, out, at);
 }
 
-/* Adds the tensors of ResNet-50 (He et al. 2015), one after the other in the vectors. */
+/* Appends all tensors of ResNet-50 (He et al. 2015) to the list of rates->many. They lie one
+ * after the other in the vectors. */
 static void add_resnet(struct rates *r)
 {
 	static const unsigned blocks[] = {3, 4, 6, 3};

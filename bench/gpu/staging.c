@@ -39,7 +39,7 @@ struct piece {
 
 struct staging {
 	struct bench_gpu gpu; /* gpu.stream runs the kernels */
-	CUstream copies;
+	CUstream copies;      /* runs the limit: the driver's copies */
 	struct tern_domain *domain;
 	struct tern_context *ctx;
 	struct tern_mem *mem;
@@ -49,7 +49,8 @@ struct staging {
 	void *pinned;
 	uint64_t bytes;        /* size of the tensor */
 	uint64_t given, moved; /* bytes whose copy was started, and whose copy is done */
-	/* `launches` kernels are queued before the copies, and together take longer. */
+	/* `launches` kernels are queued before the copies, and together take longer than
+	 * the copies. */
 	unsigned rounds, launches;
 	struct piece pieces[TERN_STAGE_SLOTS];
 	uint64_t piece_bytes;
@@ -119,7 +120,7 @@ static void give_own_pieces(struct staging *s, enum tern_stage_way way)
 	}
 }
 
-/* Copies the whole tensor. `give` starts a copy for each free slot. */
+/* Copies the whole tensor in pieces. give() starts a copy into or from each free slot. */
 static void move_all(struct staging *s, enum tern_stage_way way,
 	void (*give)(struct staging *s, enum tern_stage_way way))
 {

@@ -31,7 +31,7 @@ extern const unsigned char tern_fatbin[], bench_fatbin_64[], bench_fatbin_128[],
 enum changed { THREADS, BYTES };
 
 static const struct variant {
-	enum changed changed; /* in what it may differ from the shipped code */
+	enum changed changed; /* what the variant is about; the rest is as shipped */
 	unsigned threads;     /* per block */
 	unsigned elements;    /* per thread */
 	const unsigned char *code;
@@ -78,7 +78,8 @@ static CUresult load_present(CUmodule *module, const void *code, unsigned count,
 }
 
 /* Code with another number of elements per thread has only the kernels of operations[],
- * whose names end with the number (widths.h). The others are never launched. */
+ * whose names end with the number (widths.h). Other kernels become NULL: they are never
+ * launched. */
 static CUresult find_present(CUfunction *kernel, CUmodule module, const char *name)
 {
 	char other[64];
@@ -160,7 +161,7 @@ static void sum(void *arg)
 static const struct operation {
 	const char *name;
 	void (*run)(void *arg);
-	unsigned bytes; /* that are read and written per element */
+	unsigned bytes; /* bytes that are read and written per element */
 } operations[] = {
 	{"Adam, one tensor", adam, 7 * sizeof(float)},
 	{"f32 to f16", narrow, sizeof(float) + sizeof(uint16_t)},

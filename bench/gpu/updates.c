@@ -36,8 +36,8 @@ struct updates {
 	/* Page-locked memory: GRADIENTS_MAX gradients, then the parameters of the GPU, of
 	 * the CPU, and of the copies. */
 	float *host;
-	/* Device memory: the plain copies use it, or it has a model's parameters and
-	 * gradients. */
+	/* Device memory: target and source of the plain copies; later a model's parameters
+	 * and gradients. */
 	float *device;
 	uint64_t count, count_max;
 	unsigned gradients;
@@ -290,7 +290,7 @@ static void run_model(struct updates *u, uint64_t chunk_bytes)
 	model_us(&on_device, THREADS);
 	for (unsigned i = 0; i < 2 * u->rounds; i++)
 		for (unsigned j = 0; j < WAYS; j++) {
-			/* Each second round goes backwards. */
+			/* Every second round has the reverse order. */
 			unsigned way = i % 2 ? WAYS - 1 - j : j;
 
 			us[way][i] = model_us(

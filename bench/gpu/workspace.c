@@ -72,9 +72,9 @@ struct side {
 
 static const struct tern_cublas_api *real;
 static struct tern_cublas_api replaced;
-static void *memory; /* of the largest size, in device memory */
+static void *memory; /* the workspace: device memory of the largest size */
 static const struct size *present;
-static size_t shipped_bytes; /* what Tern asked for */
+static size_t shipped_bytes; /* size of the workspace that Tern wanted to set */
 
 static int set_present(void *handle, void *workspace, size_t bytes)
 {
@@ -132,7 +132,7 @@ static void *host_bytes(size_t bytes)
 	return p;
 }
 
-/* Takes `count` floats of the results. */
+/* Returns the memory at *at, and moves *at behind its `count` floats. */
 static float *take(float **at, uint64_t count)
 {
 	float *p = *at;

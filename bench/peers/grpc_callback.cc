@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gRPC's callback API: one call, with byte buffers. stream: a message per tensor. chunks:
- * a message for each 1 MiB of a tensor. gRPC's own threads call the reactors, which write
- * and read; the main thread sleeps until they have done what it waits for. All threads of
- * an end share its core, so there is no polling.
+ * gRPC's callback API: one call for all messages, with byte buffers. stream: a message per
+ * tensor. chunks: a message for each 1 MiB of a tensor. gRPC's own threads call the reactors
+ * (Client and Server below), which write and read; the main thread sleeps until they have
+ * done what it waits for. All threads of an end share its core, so there is no polling.
  */
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -22,14 +22,14 @@ using grpc::ByteBuffer;
 namespace
 {
 
-/* What both ends share. `mutex` protects the members, and pair_bytes() while it
- * changes. */
+/* What both ends share. `mutex` protects the members. begin() takes it after pair.c has changed
+ * the sizes of messages, so gRPC's threads see the new ones. */
 struct End {
 	struct pair *p;
 	Codec codec{"bytes"};
-	size_t message_bytes; /* of the largest message */
-	size_t offset = 0;    /* of the next message, in its tensor */
-	size_t answer_offset = 0; /* likewise of the answers in both directions */
+	size_t message_bytes; /* size of the largest message */
+	size_t offset = 0;    /* where the next message begins in its tensor */
+	size_t answer_offset = 0; /* with both_ways: the same of the answers */
 	std::mutex mutex;
 	std::condition_variable changed;
 	bool broken = false;
@@ -41,13 +41,14 @@ struct End {
 	virtual ~End() = default;
 	virtual void begin() = 0;
 
-	/* The size of the message of tensor n that begins at `from`. */
+	/* Returns the size of the message that begins at offset `from` of tensor n. */
 	size_t part(uint64_t n, size_t from) const
 	{
 		return std::min(message_bytes, pair_bytes(p, n) - from);
 	}
 
-	/* Goes on behind that message. True if the tensor is complete. */
+	/* Moves *from behind the message that begins there. If that was the last one of tensor n,
+	 * sets *from to 0 and returns true. */
 	bool next(uint64_t n, size_t *from)
 	{
 		*from += part(n, *from);
@@ -65,8 +66,9 @@ struct End {
 			pair_die("the stream broke");
 	}
 
-	/* Runs what a reactor does when an operation is done. That one failed matters only
-	 * if something is waited for: the other end may exit first. */
+	/* Called when an operation of the reactor is done: runs action(), unless the operation has
+	 * failed. A failure is an error only if wait() waits for something, because the other end
+	 * may exit first. */
 	template <typename Action> void done(bool ok, Action action)
 	{
 		std::lock_guard<std::mutex> lock(mutex);
@@ -83,7 +85,7 @@ struct Client : End, grpc::ClientBidiReactor<ByteBuffer, ByteBuffer> {
 	grpc::ClientContext context;
 	ByteBuffer message, reply;
 	bool writing = false;
-	uint64_t posted = 0, written = 0, answers = 0, awaited = 0; /* of this size */
+	uint64_t posted = 0, written = 0, answers = 0, awaited = 0; /* messages of this size */
 
 	Client(struct pair *pair, int port) : End(pair), stub(grpc_connect(pair->host, port))
 	{
@@ -121,7 +123,7 @@ struct Client : End, grpc::ClientBidiReactor<ByteBuffer, ByteBuffer> {
 	{
 		done(ok, [&] { answers += take_answer(), StartRead(&reply); });
 	}
-	/* True if the answer is complete. */
+	/* Copies a message that belongs to an answer. True if the answer is complete. */
 	bool take_answer()
 	{
 		if (!p->both_ways)
@@ -148,8 +150,8 @@ struct Server : End, grpc::CallbackGenericService, grpc::ServerGenericBidiReacto
 	std::unique_ptr<grpc::Server> server;
 	ByteBuffer request, reply;
 	bool writing = false;
-	uint64_t received = 0; /* of this size */
-	/* In both directions: answers asked for, and written. */
+	uint64_t received = 0; /* messages of this size */
+	/* With both_ways: answers of this size that answer() has started, and that have left. */
 	uint64_t answered = 0, written = 0;
 
 	explicit Server(struct pair *pair) : End(pair)
@@ -195,7 +197,7 @@ struct Server : End, grpc::CallbackGenericService, grpc::ServerGenericBidiReacto
 			}
 		});
 	}
-	/* Writes the next message of the answers in both directions. */
+	/* With both_ways: writes the next message of the answers, unless one is being written. */
 	void write()
 	{
 		if (writing || written == answered)

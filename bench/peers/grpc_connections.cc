@@ -54,7 +54,7 @@ void ask(unsigned i)
 		connections[i].stub.get(), "/tensor", data, sizeof(data), queue);
 }
 
-/* Answers may come in any order. */
+/* Waits for the answer to call i. Answers to other calls may come before it, in any order. */
 void get_answer(unsigned i)
 {
 	while (!connections[i].answered) {

@@ -33,7 +33,7 @@
 
 #define CHUNK_BYTES (1u << 20)
 
-/* The tag of one operation. `done`, if it is set, runs when the operation has ended. */
+/* The tag of one operation. handle() calls done(), if it is set, when the operation has ended. */
 struct event {
 	bool pending;
 	void (*done)(struct event *event);
@@ -42,8 +42,8 @@ struct event {
 /* A unary call at either end. At the server the event stands first for the request, then
  * for the answer. */
 struct call {
-	struct event event; /* first: done() gets the call from it */
-	uint64_t n;         /* its message */
+	struct event event; /* must be first: done() casts it to the call */
+	uint64_t n;         /* at the client: number of its message */
 	grpc_call *call;
 	grpc_byte_buffer *sent, *received;
 	grpc_metadata_array initial, trailing;
@@ -53,8 +53,8 @@ struct call {
 	int cancelled;
 };
 
-/* The calls of one slot. The server asks for the next call before it answers the present
- * one, so it needs two; the client uses the first. */
+/* The calls of one slot. The server asks for the slot's next call before it answers the present
+ * one, so it needs two; the client uses calls[0]. `now`: the server's present one. */
 struct slot {
 	void *method;
 	struct call calls[2];
@@ -69,7 +69,8 @@ static _Thread_local struct pair *pair;
 
 /* ---- both ends ---- */
 
-/* Handles one event; `poll`: if there is one. */
+/* Handles the next event of the queue. If there is none: waits for it, or with `poll` does
+ * nothing. */
 static void handle(bool poll)
 {
 	gpr_timespec until = poll ? gpr_time_0(GPR_CLOCK_MONOTONIC)
@@ -121,7 +122,7 @@ static grpc_byte_buffer *reply_message(uint64_t n)
 	return message_of(reply, sizeof(reply));
 }
 
-/* Copies a message to `to`, which has room for `room` bytes. Returns its size. */
+/* Copies a message to `to`, which has room for `room` bytes, and frees it. Returns its size. */
 static size_t deliver(grpc_byte_buffer *message, unsigned char *to, size_t room)
 {
 	grpc_byte_buffer_reader reader;
@@ -144,15 +145,15 @@ static size_t deliver(grpc_byte_buffer *message, unsigned char *to, size_t room)
 	return bytes;
 }
 
-/* The same, of a message that has all of tensor n or of its answer. */
+/* As deliver(), for a message that must have all bytes of tensor n, or of answer n. */
 static void deliver_whole(grpc_byte_buffer *message, unsigned char *to, uint64_t n)
 {
 	if (deliver(message, to, pair_bytes(pair, n)) != pair_bytes(pair, n))
 		pair_die("a message is too short");
 }
 
-/* As in grpc_codec.hh: messages of any size, no retries, no filters that nobody asked
- * for. */
+/* Returns channel arguments as in grpc_codec.hh: messages of any size, no retries, and the
+ * fewest filters. */
 static const grpc_channel_args *settings(void)
 {
 	static grpc_arg args[] = {
@@ -308,7 +309,7 @@ static void unary_answer(uint64_t n)
 		{.op = GRPC_OP_SEND_MESSAGE}, {.op = GRPC_OP_SEND_STATUS_FROM_SERVER},
 		{.op = GRPC_OP_RECV_CLOSE_ON_SERVER}};
 
-	finish(&next->event); /* the answer to the last message but one */
+	finish(&next->event); /* the slot's previous answer, for which `next` was used */
 	next->event.done = NULL;
 	request_call(slot->method, next, &next->received);
 	slot->now = !slot->now;
@@ -329,9 +330,10 @@ static void unary_flush(void)
 
 /* ---- one call for all messages ---- */
 
-/* The state of a stream. From the beginning of each size, `written` counts the tensors that
- * have left, the sender's `answers` and the receiver's `received` what has arrived; `filled`
- * has the bytes of the tensor that is arriving. */
+/* The state of the stream at this end. From the beginning of each size, `written` counts the
+ * tensors that have left, the sender's `answers` the answers that have arrived, and its
+ * `awaited` those that it has waited for; the receiver's `received` counts the tensors that have
+ * arrived. `filled`: bytes of the arriving tensor that are here. */
 static _Thread_local struct {
 	struct call opening; /* its `call` is the stream */
 	struct event reading, writing;
@@ -350,7 +352,8 @@ static void read_next(void)
 	start(stream.opening.call, &op, 1, &stream.reading);
 }
 
-/* A part of tensor n, whose memory is at `to`, has arrived. True if it was the last one. */
+/* Copies the part of tensor (or answer) n that has arrived; the tensor is at `to`. True if it
+ * was the last part. */
 static bool take_part(unsigned char *to, uint64_t n)
 {
 	size_t bytes = pair_bytes(pair, n);
@@ -394,7 +397,9 @@ static void message_written(struct event *event)
 	stream.written += stream.ends_tensor;
 }
 
-/* gRPC allows one write at a time. `ends_tensor`: no more of the tensor follows. */
+/* Starts to write a message; waits for the write before it, because gRPC allows one at a time.
+ * `ends_tensor`: it is the last message of its tensor. `may_wait`: it may leave together with
+ * the next message. */
 static void write_message(grpc_byte_buffer *message, bool ends_tensor, bool may_wait)
 {
 	grpc_op op = {.op = GRPC_OP_SEND_MESSAGE};
@@ -439,7 +444,8 @@ static void stream_open(void)
 	read_next();
 }
 
-/* `may_wait`: for the next tensor, with which it may leave. */
+/* Writes tensor n, whose bytes are at `data`, in messages of at most stream.chunk bytes.
+ * `may_wait`: the last message may leave together with the next tensor. */
 static void write_tensor(
 	struct pair *p, const unsigned char *data, uint64_t n, bool may_wait)
 {

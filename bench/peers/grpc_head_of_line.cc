@@ -27,7 +27,7 @@ const char flow_method[] = "/flow";
 struct Tensor {
 	unsigned char *data =
 		static_cast<unsigned char *>(bench_memory(BESIDE_LARGE_BYTES, false));
-	size_t offset = 0; /* of the next message */
+	size_t offset = 0; /* where the next message begins */
 
 	size_t part() const
 	{
@@ -42,7 +42,7 @@ struct Tensor {
 /* ---- the server ---- */
 
 struct Server : GrpcServer {
-	std::map<GrpcCall *, Tensor> tensors; /* of the flows */
+	std::map<GrpcCall *, Tensor> tensors; /* by the call of the flow */
 	std::atomic<uint64_t> flowed_bytes{0};
 
 	Server() : GrpcServer(BESIDE_SMALL_BYTES)
@@ -89,7 +89,7 @@ struct Flow {
 };
 
 bool apart;
-std::unique_ptr<grpc::GenericStub> stub, small_stub; /* small_stub: with `apart` */
+std::unique_ptr<grpc::GenericStub> stub, small_stub; /* small_stub: only with `apart` */
 grpc::CompletionQueue *queue;
 std::vector<std::unique_ptr<Flow>> flows;
 Codec codec("bytes");

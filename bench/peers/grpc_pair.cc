@@ -32,17 +32,17 @@ namespace
 
 enum Kind : uintptr_t { kCall, kRead, kWrite, kFinish, kKinds };
 
-/* A tag is a kind and the slot it is about. */
+/* Returns the tag of an operation: its kind, and its slot (the unary server: its call). */
 void *tag_of(Kind kind, size_t slot)
 {
 	return reinterpret_cast<void *>(slot * kKinds + kind + 1);
 }
 
-/* What both ends and both ways share. */
+/* What both ends share, with unary calls and with a stream. */
 struct End {
 	struct pair *p;
 	Codec codec;
-	size_t message_bytes; /* of the largest message */
+	size_t message_bytes; /* size of the largest message */
 	grpc::CompletionQueue *cq = nullptr;
 
 	explicit End(struct pair *pair)
@@ -51,7 +51,7 @@ struct End {
 	{
 	}
 	virtual ~End() = default;
-	/* Where the server listens. */
+	/* Returns the host at which the server listens. */
 	std::string host() const
 	{
 		return strstr(p->variant, "-unix") ? grpc_unix_host : p->host;
@@ -74,12 +74,13 @@ struct End {
 	{
 	}
 
-	/* The size of the message that begins at this offset of tensor n. */
+	/* Returns the size of the message that begins at this offset of tensor n. */
 	size_t part(uint64_t n, size_t offset) const
 	{
 		return std::min(message_bytes, pair_bytes(p, n) - offset);
 	}
-	/* Goes on behind that message. True if the tensor is complete. */
+	/* Moves *offset behind the message that begins there. If that was the last one of tensor n,
+	 * sets *offset to 0 and returns true. */
 	bool next(uint64_t n, size_t *offset) const
 	{
 		*offset += part(n, *offset);
@@ -89,7 +90,8 @@ struct End {
 		return true;
 	}
 
-	/* Handles one event; `poll`: if there is one. */
+	/* Handles the next event of the queue. If there is none: waits for it, or with `poll` does
+	 * nothing. */
 	void step(bool poll)
 	{
 		void *tag;
@@ -114,7 +116,8 @@ struct End {
 			step(p->poll);
 	}
 
-	/* The whole answer n of unary calls, or the only kind of answer in one direction. */
+	/* Returns answer n as one message: with both_ways the tensor (the stream writes that in
+	 * parts instead), else 8 bytes. */
 	ByteBuffer reply(uint64_t n)
 	{
 		if (p->both_ways)
@@ -146,7 +149,7 @@ struct UnaryClient : Client {
 		std::string method;
 		bool busy = false;
 	};
-	std::deque<Call> calls; /* by slot, as are messages and answers */
+	std::deque<Call> calls; /* by slot */
 	using Client::Client;
 
 	void begin() override
@@ -187,7 +190,7 @@ struct StreamClient : Client {
 	std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
 	ByteBuffer reply;
 	bool ready = false, writing = false;
-	uint64_t posted = 0, written = 0, answers = 0, awaited = 0; /* of this size */
+	uint64_t posted = 0, written = 0, answers = 0, awaited = 0; /* messages of this size */
 	size_t offset = 0; /* in tensor `written`: what is before it was written */
 	size_t answer_offset = 0; /* in answer `answers`: what is before it has arrived */
 
@@ -220,7 +223,7 @@ struct StreamClient : Client {
 			stream->Read(&reply, tag_of(kRead, 0));
 		}
 	}
-	/* True if the answer is complete. */
+	/* Copies a message that belongs to an answer. True if the answer is complete. */
 	bool take_answer()
 	{
 		if (!p->both_ways)
@@ -281,7 +284,7 @@ struct UnaryServer : Server {
 		size_t slot = 0;
 	};
 	std::vector<std::unique_ptr<Call>> calls;
-	std::vector<Call *> ready; /* by slot: its tensor is in its place */
+	std::vector<Call *> ready; /* by slot: the call whose tensor has arrived; or null */
 	size_t leaving = 0; /* answers that have not left yet */
 
 	using Server::Server;
@@ -348,9 +351,10 @@ struct StreamServer : Server {
 	grpc::GenericServerAsyncReaderWriter stream{&context};
 	ByteBuffer request;
 	bool connected = false, writing = false;
-	uint64_t received = 0; /* tensors */
-	size_t offset = 0;     /* of the next message, in tensor `received` */
-	/* In both directions: answers asked for, and written; and the offset in the next. */
+	uint64_t received = 0; /* tensors of this size that have arrived */
+	size_t offset = 0;     /* where the next message belongs in tensor `received` */
+	/* With both_ways: answers of this size that answer() has started, and that have left; and
+	 * where the next message begins in answer `written`. */
 	uint64_t answered = 0, written = 0;
 	size_t answer_offset = 0;
 
@@ -391,7 +395,7 @@ struct StreamServer : Server {
 	{
 		drive([&] { return received > n; });
 	}
-	/* Writes the next message of the answers in both directions. */
+	/* With both_ways: writes the next message of the answers, unless one is being written. */
 	void write()
 	{
 		if (writing || written == answered)

@@ -2,7 +2,8 @@
 /*
  * A parameter server over gRPC, with the codecs of grpc_codec.hh: a worker's round is one
  * unary call to each server, with its gradient; the answers, with the parameters, leave
- * when all workers' gradients are in the sum. One completion queue and one thread each.
+ * when all workers' gradients are in the sum. Each process has one completion queue and one
+ * thread.
  */
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -33,7 +34,7 @@ struct Server {
 	grpc::AsyncGenericService service;
 	std::unique_ptr<grpc::Server> server;
 	std::unique_ptr<grpc::ServerCompletionQueue> queue;
-	std::vector<Call *> waiting; /* their gradients are in the sum */
+	std::vector<Call *> waiting; /* calls whose gradients are in the sum */
 
 	explicit Server(struct ps *ps)
 	    : p(ps), count(ps_first(ps, ps->index + 1) - ps_first(ps, ps->index)),

@@ -26,13 +26,13 @@ const uint64_t CHUNK = grpc_chunk_bytes() / sizeof(float);
 
 enum Kind : uintptr_t { kCall, kRead, kWrite, kKinds };
 
-/* A tag is a kind and the index of the stream that it is about. */
+/* Returns the tag of an operation: its kind, and the index of its stream. */
 void *tag_of(Kind kind, size_t stream)
 {
 	return reinterpret_cast<void *>(stream * kKinds + kind + 1);
 }
 
-/* Waits for the next event of a queue. */
+/* Waits for the next event of a queue. Returns false if the operation has failed. */
 bool next_event(grpc::CompletionQueue *queue, Kind *kind, size_t *stream)
 {
 	void *tag;
@@ -45,7 +45,8 @@ bool next_event(grpc::CompletionQueue *queue, Kind *kind, size_t *stream)
 	return ok;
 }
 
-/* The number of elements of the chunk at this position. */
+/* Returns the number of elements of the chunk that begins at this position. `count`: number of
+ * the server's elements. */
 size_t chunk_at(uint64_t position, size_t count)
 {
 	return std::min<uint64_t>(CHUNK, count - position % count);
@@ -57,7 +58,8 @@ struct Link {
 	grpc::GenericServerContext context;
 	grpc::GenericServerAsyncReaderWriter stream{&context};
 	grpc::ByteBuffer request;
-	uint64_t added = 0, written = 0; /* positions */
+	/* positions up to which the worker's gradient was added, and parameters were sent to it */
+	uint64_t added = 0, written = 0;
 	bool open = false, writing = false;
 };
 
@@ -66,7 +68,7 @@ struct Server {
 	size_t count;
 	uint64_t end; /* position after the last round */
 	float *params, *sums;
-	uint64_t updated = 0; /* position */
+	uint64_t updated = 0; /* position up to which the parameters are updated */
 	Codec codec{"bytes"};
 	grpc::AsyncGenericService service;
 	std::unique_ptr<grpc::Server> server;
@@ -135,7 +137,7 @@ struct Server {
 		for (;;) {
 			bool ok = next_event(queue.get(), &kind, &i);
 			Link &link = *links[i];
-			/* A worker ends after its last round, and so does its stream. */
+			/* A stream may fail only after its worker's last round, when the worker exits. */
 			if (!ok && link.added < end)
 				pair_die("a stream broke");
 			if (kind == kRead) {
@@ -161,7 +163,7 @@ struct Stream {
 	std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call;
 	grpc::ByteBuffer reply;
 	size_t first, count;            /* the server's elements */
-	uint64_t written = 0, read = 0; /* positions */
+	uint64_t written = 0, read = 0; /* positions up to which the gradient and parameters have moved */
 };
 
 struct Worker {
@@ -186,7 +188,8 @@ struct Worker {
 			drive();
 	}
 
-	/* Handles one event. Returns how many streams it made ready for the next round. */
+	/* Waits for an event, and handles it. Returns 1 if its stream has thereby completed the round,
+	 * else 0. */
 	unsigned drive()
 	{
 		Kind kind;

@@ -18,7 +18,8 @@
 #define NAME_MAX_BYTES 256u
 
 struct request {
-	struct fi_context2 context; /* must be first: completions have a pointer to it */
+	struct fi_context2
+		context; /* must be first: a completion's pointer to it is cast */
 	bool busy;
 };
 

@@ -21,14 +21,15 @@ def parse(variants):
 
 
 def range_of(options, server):
-    """Elements of a server."""
+    """(first, end) of the elements that a server has."""
     count = options.bytes // 4
     each = count // options.servers
     return each * server, count if server == options.servers - 1 else each * (server + 1)
 
 
 def check(params, rounds_done, updates=1):
-    """params[i]: an element as a float. `updates` of one round are applied one by one."""
+    """Exits if some parameters are wrong. params(i) returns element i as a float. `updates`: how many
+    updates of RATE times the gradient a round applies."""
     for i in (0, 1, 5, 7, 1001, 8190):
         want = -RATE * rounds_done * updates * (i % 8) / 8
         if abs(params(i) - want) > 1e-6 * max(1.0, abs(want)):
@@ -36,7 +37,8 @@ def check(params, rounds_done, updates=1):
 
 
 def measure(one_round, params, rounds, meet, updates=1):
-    """Seconds of the measured rounds of one worker; `meet` lets all start together."""
+    """Runs all rounds of one worker. Returns the seconds of the measured ones. meet() waits for the
+    other workers, so that all start the measurement together."""
     start = 0.0
     for r in range(WARMUP + rounds):
         if r == WARMUP:

@@ -4,10 +4,10 @@
  * servers and workers work at the same time, in pieces: a server updates a piece as soon
  * as all workers have sent it, and answers with it at once.
  *
- * tcp: sockets with cubic, which do not block. Either end moves what it can on all of its
- * connections, in both directions, and sleeps when nothing moves. shm: gradients and
- * parameters are in shared memory; workers copy theirs in and out. inplace: as shm,
- * without these two copies.
+ * tcp: sockets with cubic, which do not block. Servers and workers move what they can on all
+ * of their connections, in both directions, and sleep when nothing moves. shm: gradients and
+ * parameters are in shared memory; a worker copies its gradient in and the parameters out.
+ * inplace: as shm, without these two copies.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -27,19 +27,20 @@
 
 /* ---- variant tcp ---- */
 
-#define CALL_BYTES (1u << 20) /* at most, of a call of recv(), which was the fastest */
+#define CALL_BYTES                                                                       \
+	(1u << 20) /* most bytes of one recv() of a worker; 1 MiB was the fastest */
 
 /* A connection. Positions count bytes from the first round on: position x is byte x %
  * `bytes` of round x / `bytes`. */
 struct link {
 	int fd;
-	size_t bytes; /* of a round, in one direction */
-	uint64_t sent, received;
-	/* in a server: received bytes; those of an incomplete float stay at its start */
+	size_t bytes;            /* of a round, in one direction */
+	uint64_t sent, received; /* positions */
+	/* in a server: received bytes; those of an incomplete float are kept at the start */
 	float piece[PIECE + 1];
 };
 
-/* in a worker: by server; in a server: by worker */
+/* in a worker: by server; in a server: by worker, in the order in which they connect */
 static struct link links[PS_MOST];
 
 static int new_socket(void)
@@ -63,7 +64,8 @@ static bool moved(const char *what, ssize_t done, uint64_t *position)
 	return true;
 }
 
-/* Sends some of the bytes before position `end`; the first one of a round is *data. */
+/* Sends some of the bytes before position `end`. `data` has the bytes of a whole round. Returns
+ * false if nothing was sent. */
 static bool send_some(struct link *l, const float *data, uint64_t end)
 {
 	size_t at = l->sent % l->bytes, left = l->bytes - at;
@@ -77,7 +79,8 @@ static bool send_some(struct link *l, const float *data, uint64_t end)
 		&l->sent);
 }
 
-/* Receives some of the bytes before position `end`. */
+/* Receives some of the bytes before position `end`, the end of a round. `data` has room for the
+ * bytes of a whole round. Returns false if nothing was received. */
 static bool receive_some(struct link *l, float *data, uint64_t end)
 {
 	size_t at = l->received % l->bytes, left = end - l->received;
@@ -90,7 +93,7 @@ static bool receive_some(struct link *l, float *data, uint64_t end)
 		&l->received);
 }
 
-/* Sleeps until something can move. `writes`: by link, is there something to send? */
+/* Sleeps until something can move. writes[i]: there is something to send on links[i]. */
 static void sleep_until_ready(unsigned count, const bool *writes)
 {
 	struct pollfd polls[PS_MOST];
@@ -236,7 +239,9 @@ static void round_tcp(struct ps *p)
 
 #define TURN (4 * PIECE) /* floats that are handed over at once */
 
-/* Each counts the turns that were handed over and not yet taken; by [server][worker]. */
+/* Semaphores that count turns, by [server][worker]. pushed: turns whose gradient the worker has
+ * handed over, and the server has not yet added. updated: turns whose parameters the server has
+ * updated, and the worker has not yet taken. */
 struct turns {
 	sem_t pushed[PS_MOST][PS_MOST];
 	sem_t updated[PS_MOST][PS_MOST];
@@ -301,8 +306,8 @@ static void serve_shm(struct ps *p)
 	}
 }
 
-/* A worker's part of the turn that begins at this element of the server's: it hands over
- * its gradient, or takes the parameters. */
+/* In a worker: hands its gradient to server s (`push`), or takes the parameters from it, for the
+ * turn that begins `offset` elements after the server's first one. */
 static void take_turn(struct ps *p, unsigned s, size_t offset, bool push)
 {
 	size_t at = ps_first(p, s) + offset, end = ps_first(p, s + 1);

@@ -31,8 +31,8 @@
 static _Thread_local int fd;
 static _Thread_local int flags; /* flags of send() and recv() */
 static _Thread_local bool batched;
-/* In a sender, the bytes before `end` are to be sent; in a receiver, [start, end) are to be
- * copied into tensors. */
+/* The buffer of the variant `batched`. In a sender, the bytes before batch_end are to be sent; in
+ * a receiver, those from batch_start to batch_end are to be copied into tensors. */
 static _Thread_local unsigned char batch[BATCH_BYTES];
 static _Thread_local size_t batch_start, batch_end;
 
@@ -73,8 +73,8 @@ static void raw_open(struct pair *p)
 		pair_die("batched is for messages of at most %u bytes", BATCH_BYTES);
 }
 
-/* Sends all bytes. While the socket is full, it does not read the answers: they have 8
- * bytes each, and fit into the socket's receive buffer. */
+/* Sends all bytes. While the socket is full, the answers are not read: they have 8 bytes each, and
+ * fit into the socket's receive buffer. */
 static void put_bytes(const unsigned char *data, size_t bytes)
 {
 	while (bytes) {
@@ -148,24 +148,25 @@ static void receive_batched(struct pair *p, uint64_t n)
 
 /* ---- both directions ---- */
 
-/* Tensors of this size that go one way. */
+/* How far the tensors of the present size have moved in one direction. */
 struct way {
-	uint64_t begun; /* tensors that may move */
-	uint64_t moved; /* tensors that have moved as a whole */
-	size_t offset;  /* bytes of the next one that have moved */
+	uint64_t begun; /* number of tensors that may move */
+	uint64_t moved; /* number of tensors that have moved as a whole */
+	size_t offset;  /* bytes of the next tensor that have moved */
 };
 
 /* `begun` is used in `out` only: it limits what may be sent. What comes in needs no limit,
  * because its memory is always free. */
 static _Thread_local struct way out, in;
 
-/* The memory of what goes out and what comes in: messages and answers, or the reverse. */
+/* Returns the memory of tensor n that goes out or comes in: at the sender messages go out and
+ * answers come in, at the receiver the reverse. */
 static unsigned char *both_tensor(const struct pair *p, bool outgoing, uint64_t n)
 {
 	return p->sender == outgoing ? pair_tensor(p, n) : pair_reply(p, n);
 }
 
-/* Counts what one call has moved. False if nothing could move now. */
+/* Counts what a send() or recv() has moved; `bytes` is its result. False if nothing could move. */
 static bool both_moved(const struct pair *p, struct way *way, ssize_t bytes)
 {
 	if (bytes <= 0) {
@@ -203,7 +204,7 @@ static bool both_receive(const struct pair *p)
 			left < CALL_BYTES ? left : CALL_BYTES, MSG_DONTWAIT));
 }
 
-/* Moves bytes until `count` tensors have moved this way. */
+/* Moves bytes in both directions until `count` tensors have moved in the direction `way`. */
 static void both_move(const struct pair *p, const struct way *way, uint64_t count)
 {
 	while (way->moved < count) {
@@ -241,7 +242,7 @@ static void raw_await(struct pair *p, uint64_t n)
 	unsigned char reply[PAIR_REPLY_BYTES];
 
 	if (p->both_ways)
-		both_move(p, &in, n + 1); /* which tells that message n has gone, too */
+		both_move(p, &in, n + 1); /* answer n is here, so message n has left */
 	else if (pair_answered(p, n))
 		get_bytes(reply, sizeof(reply));
 }

@@ -39,9 +39,9 @@ struct where {
 	size_t bytes;
 };
 
-static struct where ours; /* in the sender */
+static struct where ours; /* in the sender: its shared memory */
 
-/* The sender's tensors are in the shared memory. */
+/* Returns the memory of this end's tensors. The sender's are in the shared memory. */
 static unsigned char *shm_memory(struct pair *p, size_t bytes)
 {
 	if (!p->sender)
@@ -56,8 +56,9 @@ static unsigned char *shm_memory(struct pair *p, size_t bytes)
 	return shared;
 }
 
-/* The receiver touches every page when it maps them, and must not do that while the sender
- * writes its tensors. So the sender waits for it. */
+/* The receiver maps the sender's memory. bench_map() then reads and writes a byte of every page,
+ * which it must not do while the sender writes its tensors. So the sender waits until that is
+ * done. */
 static void shm_open_pair(struct pair *p)
 {
 	struct where theirs;

@@ -41,7 +41,7 @@ def be_task(cluster, job, index):
 
 
 def make_round(tf, options, worker, shards):
-    """(function of one round, the worker's parameters by shard)."""
+    """(function that makes one round of a worker, the worker's copies of the parameters, by server)."""
     place = f"/job:worker/task:{worker}/cpu:0"
     pulled, gradients = [], []
     for s in range(options.servers):
@@ -65,7 +65,7 @@ def make_round(tf, options, worker, shards):
 
 
 def coordinate(options, cluster):
-    """Seconds of the slowest worker."""
+    """Runs the rounds of all workers. Returns (seconds of the slowest worker, TensorFlow's version)."""
     import tensorflow as tf
     tf.config.threading.set_inter_op_parallelism_threads(4)
     tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec(cluster))
@@ -82,16 +82,17 @@ def coordinate(options, cluster):
         one_round, pulled = rounds[w]
 
         def and_wait():
-            together.wait()  # nobody's round begins before all have their parameters
+            together.wait()  # no worker begins a round before all have checked their parameters
             one_round()
             together.wait()
 
         def element(i):
-            """What the worker pulled may lack the others' updates of the same round."""
+            """Parameter i, as the worker has it. Of several workers, one's copy may lack the others'
+            updates of the same round, so the server's is read."""
             return float(tf.gather((pulled if options.workers == 1 else shards)[0], i))
         try:
             seconds[w] = ps_common.measure(and_wait, element, options.rounds, together.wait)
-        except (SystemExit, Exception) as why:  # a thread's end is not the process'
+        except (SystemExit, Exception) as why:  # SystemExit would end only this thread
             failures.append(str(why))
             together.abort()
 

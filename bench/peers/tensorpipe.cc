@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TensorPipe, what torch.distributed.rpc moves tensors with: "uv" is TCP with its basic
- * channel, "shm" its shared memory transport with the channel that reads the other
- * process' memory. Tensors go from and to the user's memory. TensorPipe's own thread
- * waits for events, and the user's thread for that thread, so polling is not offered.
+ * TensorPipe, with which torch.distributed.rpc moves tensors: "uv" is TCP with TensorPipe's
+ * basic channel, "shm" its shared memory transport with the channel "cma", which reads the
+ * other process's memory. Tensors go from and to the user's memory. TensorPipe's own thread
+ * waits for events, and the user's thread waits for that thread, so polling is not offered.
  */
 #include <tensorpipe/tensorpipe.h>
 
@@ -51,13 +51,15 @@ struct End {
 	}
 	std::atomic<bool> closing{false};
 
-	/* Where message n, or in both directions answer n, is put. */
+	/* Returns the memory into which this end receives tensor n: the receiver message n, the
+	 * sender (with both_ways) answer n. */
 	unsigned char *place(uint64_t n) const
 	{
 		return p->sender ? pair_reply(p, n) : pair_tensor(p, n);
 	}
 
-	/* Always posts the next read: the place of a message follows from its number. */
+	/* Reads the next message into its place, which follows from its number, and when it has
+	 * arrived calls read_next() again. So a read is always posted. */
 	void read_next()
 	{
 		pipe->readDescriptor(

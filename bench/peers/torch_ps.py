@@ -33,7 +33,8 @@ SHARD = None
 
 @rpc.functions.async_execution
 def push_pull(gradient):
-    """Calls of several workers run one after the other: the server has one thread for them."""
+    """A worker's call at a server. Calls of several workers run one after the other, because the
+    server has one thread for them; all are answered when the last gradient is in the sum."""
     SHARD.sums += gradient
     SHARD.arrived += 1
     answer = SHARD.answer
@@ -78,7 +79,7 @@ def allreduce_round(options, gradient, params):
     sums = torch.empty_like(gradient)
 
     def one_round():
-        sums.copy_(gradient)  # it is summed in place
+        sums.copy_(gradient)  # all_reduce() sums in place, and the gradient is needed again
         dist.all_reduce(sums)
         params.add_(sums, alpha=-ps_common.RATE / options.workers)
     return one_round
@@ -96,7 +97,7 @@ def work(options, index, meet, seconds):
     took = ps_common.measure(one_round, lambda i: float(params[i]), options.rounds, meet.wait)
     with seconds.get_lock():
         seconds.value = max(seconds.value, took)
-    # An orderly shutdown of several agents is a race that some of them lose.
+    # No orderly shutdown: if several agents shut down at once, some of them fail.
     meet.wait()
     os._exit(0)
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The peer UCX: tagged messages of UCP, as in ucx_perftest's tag tests, but with an
- * answer of 8 bytes. The environment variable UCX_TLS chooses the transports. To sleep,
- * the program waits for the UCP worker's event. With several threads, each has a worker, and
- * all share the UCP context.
+ * The peer UCX: tagged messages of UCP, as in ucx_perftest's tag tests, but with the answers
+ * of pair.h. The environment variable UCX_TLS chooses the transports. To sleep, the program
+ * waits for an event of the UCP worker. With several threads, each has a worker, and all share
+ * the UCP context.
  */
 #include <stdlib.h>
 

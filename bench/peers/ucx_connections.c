@@ -2,7 +2,8 @@
 /*
  * Many connections with UCX: an endpoint for each, which the client connects to the address of
  * the server's listener, and active messages. Each end has one worker, and sleeps until the
- * worker has an event. The server answers through the endpoint that UCX names with a message.
+ * worker has an event. The server answers through the endpoint that UCX passes to the handler
+ * of a message.
  *
  *     ucx_connections COUNT,...
  */
@@ -79,7 +80,8 @@ static ucp_ep_h new_ep(ucp_ep_params_t params, ucp_err_handler_cb_t failed)
 
 static void answered(void *request, ucs_status_t status, void *arg)
 {
-	(void)status, (void)arg; /* it is an error if the client has exited meanwhile */
+	(void)status,
+		(void)arg; /* `status` is an error if the client has exited meanwhile */
 	ucp_request_free(request);
 }
 
@@ -113,7 +115,7 @@ static void accept_one(ucp_conn_request_h request, void *arg)
 		client_exited);
 }
 
-/* Returns the address of a listener at any port. */
+/* Starts a listener at a port that the system chooses, and returns its address. */
 static struct sockaddr_in start_listener(void)
 {
 	struct sockaddr_in at = {

@@ -17,11 +17,12 @@ enum { SMALL_TAG = 1, REPLY_TAG, LARGE_TAG };
 
 struct flow {
 	unsigned char *memory;
-	uint64_t number; /* of the tensor that is under way */
+	uint64_t number; /* number of the tensor that is under way, from 1 */
 	ucp_tag_t tag;
 };
 
-/* The first worker has the large tensors, the last one has the small ones. */
+/* The first worker moves the large tensors, the last one (the only one, or the second) the small
+ * tensors and their answers. */
 static ucp_worker_h workers[2];
 static ucp_ep_h eps[2];
 static unsigned worker_count = 1;
@@ -36,7 +37,8 @@ static void sent(void *request, ucs_status_t status, void *arg);
 static void received(
 	void *request, ucs_status_t status, const ucp_tag_recv_info_t *info, void *arg);
 
-/* With a callback, if `arg` is set. Returns the request, or NULL if it is complete. */
+/* Starts a send or a receive. If `arg` is not NULL, sent() or received() is called with it at the
+ * end. Returns the request, or NULL if it is complete. */
 static void *post(bool send, ucp_tag_t tag, void *data, size_t bytes, void *arg)
 {
 	ucp_request_param_t params = {
@@ -146,7 +148,8 @@ static void connect_to(int fd)
 	meet(fd);
 }
 
-/* The large tensors move meanwhile. NULL is a request that is complete. */
+/* Waits until the request is complete, and frees it; the large tensors move meanwhile. A request
+ * that is NULL is complete. */
 static void finish(void *request)
 {
 	ucs_status_t status;

@@ -15,7 +15,8 @@ void ucx_must(const char *what, ucs_status_t status)
 	pair_must(what, status, ucs_status_string(status));
 }
 
-/* Exchanges the addresses of both workers, each preceded by its length. */
+/* Exchanges the addresses of both workers, each preceded by its length, and makes the endpoint
+ * to the other worker. */
 static void exchange(int fd, ucp_worker_h worker, ucp_ep_h *ep)
 {
 	ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};

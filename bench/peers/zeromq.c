@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The peer ZeroMQ: a PAIR of sockets over TCP. The sender's message refers to its tensor
- * without a copy, unless the tensor is so small that a copy is cheaper than the
- * bookkeeping. The receiver copies the message into its tensor. ZeroMQ's I/O thread
- * sleeps between events, so polling is not offered: it would take the core that the I/O
- * thread needs.
+ * The peer ZeroMQ: a socket of type PAIR at each end, over TCP. The sender's message refers to
+ * its tensor without a copy, unless the tensor has at most COPY_BYTES bytes: then a copy is
+ * cheaper than the bookkeeping. The receiver copies the message into its tensor. ZeroMQ's I/O
+ * thread sleeps between events, so polling is not offered: it would take the core that the
+ * I/O thread needs.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -22,7 +22,8 @@ static _Thread_local void *sock;
 /* Number of messages that this end has sent, and whose tensors may be reused; the I/O thread
  * writes it too. */
 static _Thread_local atomic_uint_fast64_t freed;
-/* messages sent so far, but for answers of 8 bytes; `sent` before the present size */
+/* sent: tensors that this end has sent so far (not answers of 8 bytes); sent_before: the value
+ * of `sent` before the present size */
 static _Thread_local uint64_t sent, sent_before;
 
 static void must(const char *what, int status)
@@ -31,7 +32,8 @@ static void must(const char *what, int status)
 		pair_die("%s: %s", what, zmq_strerror(zmq_errno()));
 }
 
-/* Returns the context of the process, which has an I/O thread for each of its `threads`. */
+/* Returns the context of the process; the first call makes it, with `threads` I/O threads: one
+ * for each thread of the program. */
 static void *get_context(unsigned threads)
 {
 	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -116,8 +118,8 @@ static void zeromq_post(struct pair *p, uint64_t n)
 	send_tensor(pair_tensor(p, n), pair_bytes(p, n));
 }
 
-/* Waits until so many tensors of this size may be reused. The I/O thread calls sent_one()
- * for the tensors in the order in which they were sent. */
+/* Waits until the first `count` tensors of this size may be reused. The I/O thread calls
+ * sent_one() for the tensors in the order in which they were sent. */
 static void wait_until_freed(uint64_t count)
 {
 	while (atomic_load(&freed) < sent_before + count)

@@ -29,7 +29,8 @@ static void open_context(unsigned sockets_max)
 	must("sockets", zmq_ctx_set(context, ZMQ_MAX_SOCKETS, (int)sockets_max + 8));
 }
 
-/* The router's messages begin with the name of the connection. */
+/* Answers a request. A request that a ROUTER receives, and an answer that it sends, begin with a
+ * frame that names the connection. */
 static void answer(void *router)
 {
 	static const unsigned char reply[ASK_REPLY_BYTES];
