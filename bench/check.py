@@ -19,15 +19,15 @@ from goals import GOALS
 
 # Confidence of the intervals: those of the first sitting, and those of the second.
 SUSPECTED, CONFIRMED = 0.9, 0.999
-AGAIN_ROUNDS = 3  # times as many rounds
+AGAIN_ROUNDS = 3  # the second sitting has so many times the rounds of the first
 AGAIN = ", again"  # ends the name of a question's second sitting
 
 
 @dataclass
 class Move:
     """How a figure of a contender compares with the base's."""
-    contender: dict  # as in results.json
-    place: tuple  # of the figure: the contender's key, the point, the metric
+    contender: dict  # its entry in results.json
+    place: tuple  # the figure's: (the contender's key, the point, the metric)
     unit: str
     less_is_better: bool
     before: float

@@ -224,7 +224,7 @@ class PsPeer:
     fabric: str
     environment: dict = field(default_factory=dict)
     python: str = ""
-    least: int = 1  # workers
+    least: int = 1  # fewest workers with which it is measured; `most`: the largest number
     most: int = 32
     # It is slow to run or to start: asked only for few rounds, 100 MB, one server, at most two workers.
     slow: bool = False

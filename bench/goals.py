@@ -29,7 +29,7 @@ class Goal:
     ours: str
     point: str
     metric: str
-    against: str  # in words
+    against: str  # the peers, or the plain number, in words
     peers: list  # keys, or patterns of keys as of a shell; the worst ratio counts. Empty: no peer
     sense: str = ""  # "<=" or ">="; "": no goal, only shown
     limit: float = None
@@ -37,7 +37,7 @@ class Goal:
     # The peers' question, if it is another one; then the two were not measured beside each other.
     peer_question: str = ""
     smaller: bool = True  # the smaller figure is the better one
-    invert: bool = False  # theirs / ours
+    invert: bool = False  # the ratio is theirs / ours, and not ours / theirs
     over: str = ""  # instead of peers: another metric of Tern's own, by which `metric` is divided
     group: str = "transport"
     unit: str = ""

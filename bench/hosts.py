@@ -141,7 +141,7 @@ def pairs():
     every = [peer for peer in who.tcp_peers() if not peer.launcher and set(METRICS) <= set(peer.tests)]
     for peer in every:
         peer.environment = {name: value for name, value in peer.environment.items()
-                            if name != "UCX_NET_DEVICES"}  # loopback
+                            if name != "UCX_NET_DEVICES"}  # names the loopback device
     return every + [who.Peer("ucx.rc.poll", "UCX, rc", "ucx", "libucx-dev", "verbs", "poll",
                              environment={"UCX_TLS": "rc"})]
 
@@ -154,7 +154,7 @@ def keys():
 
 
 def missing(maker):
-    """{key: why it cannot run on this host}; "": it can."""
+    """{key: why it cannot run on this host, or "" if it can}."""
     found = {}
     for key, (fabric, _, peer) in keys().items():
         why = "this host has no RDMA device" if fabric == "verbs" and not has_rdma() else ""
@@ -291,7 +291,7 @@ def ask(options, line, question, rounds):
     for number in range(rounds):
         for contender in question.contenders[::-1 if number % 2 else 1]:
             if contender.key not in record.found:
-                continue  # another run of it has failed
+                continue  # an earlier run of this contender has failed
             try:
                 lines = measure_once(line, contender)
                 record.put(record.found[contender.key]["points"], number,

@@ -26,7 +26,7 @@ def identity(top, program, here, options, missing):
     try:
         changes = subprocess.run(["git", "-C", str(top), "diff", "HEAD", "--", ".", ":!docs"],
                                  capture_output=True).stdout
-    except OSError:  # no git: the program's bytes are what there is
+    except OSError:  # without git only the program's hash shows changes
         changes = b""
     files = [program, *sorted(program.parent.glob("*.so"))]
     content = hashlib.sha256(b"".join(f.read_bytes() for f in files if f.is_file()))

@@ -326,7 +326,7 @@ def one_round(question, contenders, number, say):
         runs = []
         for contender in group:
             if contender.key in entry["failed"]:
-                continue  # another run of it has failed
+                continue  # another run of this contender has failed in this round
             began = time.monotonic()
             lines = try_twice(contender, entry, say)
             took = time.monotonic() - began

@@ -69,7 +69,7 @@ struct timing {
 	struct span
 		other_cpu; /* at the sender: processor time of the receiver's process */
 	uint64_t *trips_ns;
-	pthread_barrier_t *gate; /* of struct run */
+	pthread_barrier_t *gate; /* the gate of struct run */
 };
 
 bool pair_answered(const struct pair *p, uint64_t n)
@@ -221,7 +221,8 @@ static void finish_message(const struct pair_ops *ops, struct pair *p, struct ti
 
 	ops->await(p, n);
 	if ((p->reply_each || (p->in_steps && (n + 1) % per == 0)) && n >= p->warmup) {
-		uint64_t now_ns = bench_now_ns(); /* before the divisions */
+		uint64_t now_ns =
+			bench_now_ns(); /* read before the divisions, which take time */
 
 		t->trips_ns[(n - p->warmup) / per] =
 			now_ns - posted_ns[pair_slot(p, n + 1 - per)];
@@ -422,7 +423,8 @@ static void run_end(struct pair *p, void *arg)
 	if (run->plan.pin && !bench_pin(p->sender ? 0 : 1))
 		pair_die("there are fewer than two cores to pin the two ends to");
 	run_sizes(run, p, timings);
-	ends_over(); /* if the receiver exits before it gets to meet(), meet() fails here */
+	/* The sender needs the receiver only for meet(), which fails if the receiver exits early. */
+	ends_over();
 	meet(p);
 	if (run->ops->close)
 		run->ops->close(p);

@@ -50,8 +50,8 @@ struct pair {
 	/* These members are the same at both ends. */
 	/* which of the peer's variants to use; "" if it has only one */
 	const char *variant;
-	size_t size; /* of each message; in steps, of all messages of a step together */
-	size_t size_max; /* of any message of this run */
+	size_t size; /* bytes of each message; in steps, of all messages of a step together */
+	size_t size_max; /* bytes of the largest message of this run */
 	unsigned inflight;
 	bool in_steps;
 	bool both_ways; /* answer n has pair_bytes(p, n) bytes, not PAIR_REPLY_BYTES */
@@ -70,8 +70,9 @@ struct pair {
 	/* the sender writes new contents into its tensor before each message */
 	bool rewrite;
 	bool sender;
-	unsigned threads; /* of each end; 0: without --threads, in the main thread */
-	unsigned thread;  /* number of this thread, from 0 */
+	unsigned
+		threads; /* threads of each end; 0: without --threads, in the main thread */
+	unsigned thread; /* number of this thread, from 0 */
 
 	char host[16];  /* IPv4 address at which the receiver listens */
 	char local[16]; /* IPv4 address of this end; the same as `host` at the receiver */

@@ -274,7 +274,7 @@ def sleeping_ucx():
 
 
 def connections(plan):
-    counts = plan.sizes("1,100,1000", "1,100")  # a thousand idle ones take 17 s of waiting
+    counts = plan.sizes("1,100,1000", "1,100")  # a thousand take 17 s of idle waiting
     theirs = [plan.make.program(f"peers/{name}_connections", f"{name}.tcp", title, [counts], package,
                                 environment=environment, wait="sleep", fabric="tcp", point=by_point)
               for name, title, package, environment in (
@@ -385,7 +385,7 @@ def registration(plan):
 
 # ---- the parameter server ----
 
-RATE = repr(1 / 1024)  # bench/ps.h
+RATE = repr(1 / 1024)  # PS_RATE of bench/ps.h
 SHAPES = {"100 MB": ("flat:100000000", 100_000_000), "ResNet-50": ("resnet50", 4 * 25_557_032),
           "8 MB": ("flat:8000000", 8_000_000), "MLP 784-256-128-10": ("mlp", 4 * 235_146)}
 SMALL_ROUNDS = 500
@@ -396,7 +396,7 @@ def ps_point(shape, workers, servers):
 
 
 def tern_rounds(out):
-    """From the last line of `tern train --json`."""
+    """The figure of a run of `tern train --json`, from its event "done"."""
     done = [line for line in json_lines(out) if line.get("event") == "done"]
     return [{"ms_per_round": 1e3 / line["steps_per_s"]} for line in done if line["steps_per_s"]]
 
@@ -478,7 +478,7 @@ def incast(plan):
 # ---- beyond this machine ----
 
 def scaling_series(plan):
-    """Notes and {key: {point: {"ms_per_step": [of the mean costs, the least, the most]}}}."""
+    """(notes, {key: {point: {"ms_per_step": [with the mean costs, with the least, with the most]}}})."""
     costs, why = scaling.costs_of(plan.results)
     if why:
         raise Failed(why)

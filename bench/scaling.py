@@ -29,7 +29,7 @@ class Costs:
     update_ns: float
     wire_byte_ns: float = 0.08  # 0.08: a wire of 100 Gb/s; 0: no wire (one machine)
     compute_ns: float = 0.0  # how long a worker computes before its gradient is there
-    cores: int = 0  # 0: one for each process
+    cores: int = 0  # that all processes share; 0: each process has its own
 
 
 class Resource:
@@ -100,7 +100,7 @@ def step(size, workers, servers, costs):
         s = c % servers
         move_ns = costs.message_ns + chunks[c] * costs.byte_ns
         wire_ns = chunks[c] * costs.wire_byte_ns
-        if what == "send":  # the next one follows when this has left
+        if what == "send":  # the worker's next chunk follows when this one has left
             left = worker[w].use(now_ns, move_ns)
             at(inward[s].use(left, wire_ns), "arrive", w, c)
             if c + 1 < len(chunks):
@@ -126,7 +126,7 @@ def step(size, workers, servers, costs):
 
 MODEL_BYTES = 100_000_000
 COMPUTE_NS = 100e6  # of a worker: what a model of this size takes on a GPU, about
-CLUSTERS = (1, 8, 64)  # servers
+CLUSTERS = (1, 8, 64)  # numbers of servers of the clusters
 
 
 SPREAD = ("mean", "low", "high")  # members of figures.Figure: what the report shows of a figure
@@ -140,7 +140,8 @@ def measured(results, question, key, point, metric, which="mean"):
 
 
 def costs_of(results, which="mean"):
-    """(Costs, "") or (None, which figure is missing). Processor time is of both ends."""
+    """(Costs, "") or (None, which figure is missing). The measured processor time is that of both ends,
+    so each end costs half of it."""
     large = measured(results, "bandwidth-tcp", "tern.tcp.sleep", f"{64 << 20}x16", "cpu_s_per_gb",
                      which)
     small = measured(results, "rate", "tern.tcp.sleep", "64", "cpu_s_per_gb", which)

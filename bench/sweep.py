@@ -36,9 +36,9 @@ class Setting:
 
 @dataclass
 class Column:
-    key: str  # of a peer in contenders.py
+    key: str  # key of a peer in contenders.py
     size: int
-    rounds: int  # messages
+    rounds: int  # number of messages
     test: str = "lat"
     inflight: int = 1
 

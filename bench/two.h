@@ -27,7 +27,7 @@ void two_ask(int fd, uint64_t question, void *answer, size_t bytes);
 /* Server: waits for a question, and returns its number; exits with status 0 if the client
  * has called two_end(). */
 uint64_t two_question(int fd);
-/* Client: lets the server exit. */
+/* Client: makes the server exit at its next two_question(). */
 void two_end(int fd);
 
 #ifdef __cplusplus

@@ -67,8 +67,7 @@ int device_find(const char *option, const struct device_choice *choice, uint64_t
 	int arithmetic, struct device *out, struct message *error);
 
 /* Makes a worker's engine (which computes gradients) on the device. -EINVAL: the device
- * cannot be used; other errors: creation failed. `error` has one line in each case, which
- * for -ENOMEM says how much memory was wanted. */
+ * cannot be used; other errors: creation failed. `error` has one line in each case. */
 int device_engine(const struct device *device, const struct tern_model *model,
 	size_t rows, struct tern_engine **out, struct message *error);
 

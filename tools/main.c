@@ -131,7 +131,8 @@ static void open_streams(void)
 		close(fd);
 }
 
-/* Returns the exit code, which is not EXIT_OK if some output could not be written. */
+/* Flushes stdout. Returns `code`, or EXIT_JOB if `code` is EXIT_OK but some output could not
+ * be written. */
 static int close_stdout(int code)
 {
 	static const char text[] =

@@ -6,8 +6,8 @@
  * functions: as JSON with --json, else as text.
  *
  *     listening  address                                     a server can be joined
- *     start      servers, workers, slots, model, parameters  the launcher: the job begins
- *     progress   step, steps, loss, samples_per_s, mb_per_s
+ *     start      model, fabric, servers, workers, slots: the launcher starts the workers
+ *     progress   step, steps, loss, steps_per_s, samples_per_s, mb_per_s
  *     saved      path, step, steps: the parameters after `step` steps of the job, or of
  *                `worker` if it is given (async mode, interrupted)
  *     saving     the process writes a file of the parameters, and must not be killed
@@ -24,7 +24,7 @@
  *     applied    gradients, gradients_refused, staleness_mean, staleness_max: what
  *                a server of an async job has applied, reported at its end
  *     log        time, level, text: a line of the library's log
- *     status     text: the answer to SIGUSR1, on stderr
+ *     status     text: the answer to SIGUSR1; without --json it goes to stderr
  *     error      text, input (true: the user's fault, not the job's)
  *     done       steps, loss, test_accuracy, ..., steps_per_s, samples_per_s
  *     failed     text, code: the last event of a command that failed

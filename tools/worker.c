@@ -65,8 +65,9 @@ struct worker_role {
 	char save_path[4096], interrupted_path[4096];
 	char job_name[EARLIER_NAME_BYTES];
 	bool made_directory;
-	/* Progress when the steps began, at the last step, and at the last reports: rates
-	 * are computed from these. */
+	/* Rates are computed from these. begun: the progress when the steps began, or
+	 * after the first step if there are more; last: at the last step; recent: at the
+	 * last reports. */
 	struct mark begun, last, recent[RECENT];
 	uint64_t recent_count, report_ns;
 };
@@ -660,7 +661,7 @@ static int worker_run(int argc, char **argv)
 	if (r == 0 && start(&w) == 0)
 		role_loop(&w.role);
 	if (w.made_directory)
-		rmdir(settings.job.save); /* fails unless it is empty */
+		rmdir(settings.job.save); /* has no effect unless it is empty */
 	role_cut(&w.role);
 	tern_worker_free(w.worker);
 	tern_engine_free(w.engine);

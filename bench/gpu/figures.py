@@ -25,7 +25,8 @@ def ratios_of(row):
 
 
 def verdict_of(row):
-    """"", or met, missed, wrong, missing."""
+    """The verdict on a row: "met", "missed", "wrong" or "missing"; "" if it has no goal or no
+    samples of both."""
     if row.get("wrong"):
         return "wrong"
     if row.get("missing"):

@@ -32,8 +32,8 @@ enum changed { THREADS, BYTES };
 
 static const struct variant {
 	enum changed changed; /* what the variant is about; the rest is as shipped */
-	unsigned threads;     /* per block */
-	unsigned elements;    /* per thread */
+	unsigned threads;     /* threads per block */
+	unsigned elements;    /* elements per thread */
 	const unsigned char *code;
 } variants[] = {
 	{THREADS, 64, TERN_QUAD_ELEMENTS, bench_fatbin_64},

@@ -32,7 +32,7 @@ static const struct size {
 
 struct model {
 	const char *name;
-	uint64_t rows; /* of a batch */
+	uint64_t rows; /* rows of a batch */
 	/* inputs of the first layer, and outputs of each layer; 0: no more layers */
 	uint64_t widths[LAYERS_MAX + 1];
 };
@@ -56,7 +56,7 @@ struct workspace {
 	const struct model *model;
 	struct layer layers[LAYERS_MAX];
 	unsigned layer_count;
-	float *results; /* of all layers, in device memory */
+	float *results; /* results of all layers, in device memory */
 	size_t result_bytes;
 	void *first, *second, *shipped; /* copies of the results in host memory */
 	unsigned rounds, times;

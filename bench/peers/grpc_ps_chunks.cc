@@ -162,7 +162,7 @@ struct Stream {
 	grpc::ClientContext context;
 	std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call;
 	grpc::ByteBuffer reply;
-	size_t first, count;            /* the server's elements */
+	size_t first, count;            /* the range of the elements that the server has */
 	uint64_t written = 0, read = 0; /* positions up to which the gradient and parameters have moved */
 };
 

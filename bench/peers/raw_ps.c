@@ -34,7 +34,7 @@
  * `bytes` of round x / `bytes`. */
 struct link {
 	int fd;
-	size_t bytes;            /* of a round, in one direction */
+	size_t bytes;            /* bytes of a round, in one direction */
 	uint64_t sent, received; /* positions */
 	/* in a server: received bytes; those of an incomplete float are kept at the start */
 	float piece[PIECE + 1];

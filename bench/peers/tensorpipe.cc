@@ -30,7 +30,7 @@ struct End {
 	std::shared_ptr<tp::Listener> listener;
 	std::mutex mutex;
 	std::condition_variable changed;
-	uint64_t posted = 0, written = 0, received = 0, awaited = 0; /* of this size */
+	uint64_t posted = 0, written = 0, received = 0, awaited = 0; /* messages of this size */
 	char reply[PAIR_REPLY_BYTES] = {};
 
 	template <typename Until> void wait(Until until)
