@@ -66,8 +66,7 @@ struct span {
 
 struct timing {
 	struct span time, cpu; /* `cpu`: processor time of the process */
-	struct span
-		other_cpu; /* at the sender: processor time of the receiver's process */
+	struct span other_cpu; /* at the sender: `cpu` of the receiver */
 	uint64_t *trips_ns;
 	pthread_barrier_t *gate; /* the gate of struct run */
 };
@@ -221,8 +220,7 @@ static void finish_message(const struct pair_ops *ops, struct pair *p, struct ti
 
 	ops->await(p, n);
 	if ((p->reply_each || (p->in_steps && (n + 1) % per == 0)) && n >= p->warmup) {
-		uint64_t now_ns =
-			bench_now_ns(); /* read before the divisions, which take time */
+		uint64_t now_ns = bench_now_ns(); /* before the slow divisions */
 
 		t->trips_ns[(n - p->warmup) / per] =
 			now_ns - posted_ns[pair_slot(p, n + 1 - per)];

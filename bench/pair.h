@@ -70,9 +70,8 @@ struct pair {
 	/* the sender writes new contents into its tensor before each message */
 	bool rewrite;
 	bool sender;
-	unsigned
-		threads; /* threads of each end; 0: without --threads, in the main thread */
-	unsigned thread; /* number of this thread, from 0 */
+	unsigned threads; /* threads of each end; 0: only the main thread */
+	unsigned thread;  /* number of this thread, from 0 */
 
 	char host[16];  /* IPv4 address at which the receiver listens */
 	char local[16]; /* IPv4 address of this end; the same as `host` at the receiver */

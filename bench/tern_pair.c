@@ -143,8 +143,7 @@ static void tern_answer(struct pair *p, uint64_t n)
 	if (!pair_answered(p, n))
 		return;
 	if (p->both_ways && n >= p->inflight)
-		wait_for(p,
-			&slot->reply); /* the slot's previous answer, which has arrived */
+		wait_for(p, &slot->reply); /* the previous answer, which has arrived */
 	link_send(&link, &slot->reply, REPLY_KEY, n, &data, 0);
 	if (!p->both_ways)
 		wait_for(p, &slot->reply);

@@ -22,7 +22,7 @@
  *     begun      a worker's first step begins; only the launcher needs to know
  *     lost       worker, text: a server goes on without this worker
  *     applied    gradients, gradients_refused, staleness_mean, staleness_max: what
- *                a server of an async job has applied, reported at its end
+ *                a server has applied, reported at its end
  *     log        time, level, text: a line of the library's log
  *     status     text: the answer to SIGUSR1; without --json it goes to stderr
  *     error      text, input (true: the user's fault, not the job's)

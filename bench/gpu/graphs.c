@@ -29,9 +29,9 @@ struct graphs {
 	struct tern_model *model;
 	/* index 0: with graphs, 1 (PLAIN): with plain launches */
 	struct tern_engine *engines[2];
-	uint64_t
-		parts; /* parts of gradients that both engines have reported as arrived */
-	size_t bytes;  /* size of each array below */
+	/* parts of gradients that both engines have reported as arrived */
+	uint64_t parts;
+	size_t bytes; /* size of each array below */
 	float *params[2], *grads[2];
 	uint64_t version;
 	unsigned rounds, times;

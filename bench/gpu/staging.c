@@ -39,7 +39,8 @@ struct piece {
 
 struct staging {
 	struct bench_gpu gpu; /* gpu.stream runs the kernels */
-	CUstream copies;      /* runs the limit: the driver's copies */
+	/* runs the limit: the driver's copies */
+	CUstream copies;
 	struct tern_domain *domain;
 	struct tern_context *ctx;
 	struct tern_mem *mem;

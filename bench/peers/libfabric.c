@@ -18,8 +18,8 @@
 #define NAME_MAX_BYTES 256u
 
 struct request {
-	struct fi_context2
-		context; /* must be first: a completion's pointer to it is cast */
+	/* must be first: poll_queue() casts a completion's pointer to it to the request */
+	struct fi_context2 context;
 	bool busy;
 };
 

@@ -27,8 +27,8 @@
 
 /* ---- variant tcp ---- */
 
-#define CALL_BYTES                                                                       \
-	(1u << 20) /* most bytes of one recv() of a worker; 1 MiB was the fastest */
+/* most bytes of one recv() of a worker; 1 MiB was the fastest */
+#define CALL_BYTES (1u << 20)
 
 /* A connection. Positions count bytes from the first round on: position x is byte x %
  * `bytes` of round x / `bytes`. */

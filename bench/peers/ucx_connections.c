@@ -80,8 +80,7 @@ static ucp_ep_h new_ep(ucp_ep_params_t params, ucp_err_handler_cb_t failed)
 
 static void answered(void *request, ucs_status_t status, void *arg)
 {
-	(void)status,
-		(void)arg; /* `status` is an error if the client has exited meanwhile */
+	(void)status, (void)arg; /* an error if the client has exited meanwhile */
 	ucp_request_free(request);
 }
 
