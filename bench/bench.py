@@ -16,8 +16,8 @@
                                   between two hosts: ./run bench --serve --help
     ./run bench --pool A B...     measures nothing: pools the rounds of results of several
                                   sittings (folders of reports, or their results.json), of one
-                                  machine and commit; the report goes to build-bench/pooled. With
-                                  one, its report is written anew
+                                  machine and commit; the report goes to build-bench/pooled. If
+                                  only A is given, A's report is written anew
 
 Each round is kept when it is over (journal.py), so whatever ends a run costs one round of one
 question. A run that was stopped writes no report. If a contender failed, the report goes to

@@ -15,9 +15,9 @@
 
 Both hosts need the same commit. Every contender that both have is measured over TCP, and over
 RDMA if both have devices. The network that is measured is the one to which the address belongs. The
-server runs only the programs of its own list, with an address as their only argument. The secret
-protects the server and Tern's own connections; the peers' connections have no protection, so use a
-network that you trust.
+server starts only the programs of its own list, with arguments that it chooses itself; a peer's
+receiver then gets its options (such as sizes) from the sender. The secret protects the server and
+Tern's own connections; the peers' connections have no protection, so use a network that you trust.
 
 Exit codes: 0; 1 a contender failed; 2 wrong arguments, or the two hosts do not fit together; 128
 and the signal's number if one stopped it.

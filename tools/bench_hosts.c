@@ -7,7 +7,7 @@
  *
  *     client                     server
  *       |  -------- order -------->  |   what is measured
- *       |  <------- report --------  |   0: ready; else why not
+ *       |  <------- report --------  |   ready; left out if the order is refused
  *       |  == messages, answers ==>  |   on channel 1 (bench_end.c)
  *       |  <------- report --------  |   what it took, or what was wrong
  *

@@ -14,7 +14,8 @@
 #define EARLIER_NAME_BYTES 17
 
 /* Writes the job's name: a digest, in hexadecimal, of the options that its result depends
- * on, as they were typed. In a sync job every process computes the same name. */
+ * on; paths count as they were typed. In a sync job every process computes the same name.
+ * "", which is no job's name: there is not enough memory. */
 void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES]);
 
 /* True if the file at `path` was left by an interrupted run of the job `name`. *step is

@@ -468,7 +468,7 @@ static int probe_directory(const struct worker_role *w, struct tern_ps_text *why
 }
 
 /* Worker 0 creates the --save directory before the training, so that a failure costs no
- * work. Another worker creates it only if it takes the place of worker 0. */
+ * work. Another worker creates it only when it is about to save. */
 static int prepare_saving(struct worker_role *w)
 {
 	struct tern_ps_text why;

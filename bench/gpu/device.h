@@ -3,7 +3,7 @@
  * What all GPU benchmarks need: the first device, a stream, device memory whose bytes are
  * counted, and the time between two events of the stream. A benchmark that cannot
  * continue has no result, so every failure here ends the program with one line: exit
- * status 2 without a device, else 1.
+ * status 2 without a device or with wrong arguments, else 1.
  */
 #ifndef TERN_BENCH_GPU_DEVICE_H
 #define TERN_BENCH_GPU_DEVICE_H
