@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic of times: base/clock.h. */
+/* Tests of sums and products of times (base/clock.h): what would overflow is TERN_NEVER. */
 #include "tests/harness/cmocka.h"
 
 #include "base/clock.h"

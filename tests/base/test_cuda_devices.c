@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the function that describes CUDA devices, on simulated devices. */
+/* Tests of base/cuda_devices.h, which describes CUDA devices, on simulated devices. */
 #include "tests/harness/cmocka.h"
 
 #include "base/cuda_devices.h"

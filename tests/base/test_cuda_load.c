@@ -15,7 +15,8 @@
 #include "base/cuda.h"
 
 /* Loads the driver in a child process with the environment FAKE_CUDA=`machine`. Returns
- * the status; `why` gets the line that the child has written. */
+ * the status of tern_cuda_load(). `why` gets the reason of an error; after success it gets
+ * "all of it" if the driver has a function that is optional, else "". */
 static int load(const char *machine, char *why, size_t bytes)
 {
 	int fds[2], status;
@@ -52,8 +53,8 @@ static void test_the_table_is_filled(void **state)
 	(void)state;
 	assert_int_equal(load("devices=2", why, sizeof(why)), 0);
 	assert_string_equal(why, "all of it");
-	/* The oldest supported version of the driver; the functions that it lacks are
-	 * optional. */
+	/* The oldest supported version of the driver, which lacks the optional
+	 * functions. */
 	assert_int_equal(load("version=12000,old=1", why, sizeof(why)), 0);
 	assert_string_equal(why, "");
 }

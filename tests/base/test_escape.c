@@ -76,8 +76,9 @@ static void test_malformed_utf_8_is_shown_as_bytes(void **state)
 			assert_true(*p >= ' ' && *p <= '~');
 }
 
-/* For every size of `out`: the text is NUL-terminated, no escape sequence or character is
- * cut, and the text ends with "..." if that fits. */
+/* Escapes one text into buffers of every size. The result must be NUL-terminated. If the
+ * buffer is too small, the result must end with "..." (or as many dots as fit), and no
+ * escape sequence or UTF-8 character may be cut. */
 static void test_text_that_does_not_fit_ends_with_dots(void **state)
 {
 	static const char text[] = "a\033\xc3\xbc"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the lock for short sections: only one thread holds it, and if that thread is
- * preempted, the waiting threads give up the CPU. */
+/* Tests of base/lock.h, the lock for short sections: only one thread at a time holds it,
+ * and if that thread is preempted, the threads that wait for the lock give up the CPU. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,12 +17,14 @@
 
 struct shared {
 	struct tern_lock lock;
-	/* Not atomic, so that a race detector notices if the lock fails. */
+	/* Protected by the lock; not atomic, so that a race detector notices if the lock
+	 * fails. */
 	int in_use, count;
-	atomic_int intruders;
+	atomic_int intruders; /* how often a thread got the lock while another held it */
 };
 
-/* Sometimes a thread holds the lock for so long that the other threads must sleep. */
+/* Takes and gives the lock ROUNDS times. In 20 of them the thread holds the lock for
+ * 0.2 ms, so long that the other threads must sleep. */
 static void *count_up(void *arg)
 {
 	const struct timespec nap = {.tv_nsec = 200000};
@@ -71,7 +73,8 @@ static void *take_and_give(void *arg)
 	return NULL;
 }
 
-/* The waiting thread sleeps several times. */
+/* This thread holds the lock for 200 ms. Meanwhile the other thread, which waits for the
+ * lock, must sleep more than three times instead of using the CPU. */
 static void test_a_long_wait_sleeps(void **state)
 {
 	const struct timespec nap = {.tv_nsec = 200000000};

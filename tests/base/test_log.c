@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of where log lines go, and of the limited rate of warnings about connections in
- * their handshake, in virtual time. */
+/* Tests of where log lines go, and of the limited rate of warnings about connections that
+ * have not completed their handshake ("strangers"). The tests set the clock. */
 #include "tests/harness/cmocka.h"
 
 #include <stdio.h>
@@ -17,7 +17,8 @@ struct logger {
 	char last[200];
 };
 
-/* Keeps only the line that follows the first TERN_LOG_STRANGERS lines. */
+/* True: logger->last gets only line number TERN_LOG_STRANGERS + 1, the first line after
+ * those that were logged at once. False: it gets every line. */
 static bool keep_first;
 
 static uint64_t now_of(struct tern_env *env)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the hash table: finding, removing, and that chains stay short. */
+/* Tests of the hash table base/map.h: finding, removing, and that chains stay short. */
 #include "tests/harness/cmocka.h"
 
 #include "base/map.h"

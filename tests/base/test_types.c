@@ -44,8 +44,8 @@ static void test_unknown_dtype_and_rank_are_refused(void **state)
 	assert_int_equal(bytes, 256);
 }
 
-/* Test vectors that the authors of FNV published: keys are part of the wire format, so
- * the hash must never change. */
+/* Compares tern_key() with test vectors that the authors of FNV published: keys are part
+ * of the wire format, so the hash must never change. */
 static void test_keys_are_fnv_1a(void **state)
 {
 	(void)state;

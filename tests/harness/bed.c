@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See bed.h. This file has one end of the bed (domain, port, links, messages), and the
- * pumping of both ends. */
+/* See bed.h. This file has the parts of which each end of the bed consists (domain, port,
+ * links, messages), and the pumping of both ends. */
 #include "tests/harness/bed.h"
 
 #include <errno.h>
@@ -79,8 +79,9 @@ static struct link *link_new(
 	return link;
 }
 
-/* Checks that a capability comes with its calls. A call may be there without the
- * capability, since one table serves conns of different kinds. */
+/* Checks that a conn with a capability has the function for it in the fabric's table. The
+ * function may be there without the capability, since one table serves conns of different
+ * kinds. */
 static void check_calls(bool capable, bool there)
 {
 	if (capable)

@@ -51,15 +51,15 @@ struct log_env {
 /* Functions with which tests access GPU memory. */
 struct device_memory {
 	const void *api; /* a struct tern_cuda_api */
-	/* Makes a new GPU, whose work happens at other times; background: a thread does
-	 * the work. */
+	/* Replaces the simulated GPU by a new one, which does its work at other moments
+	 * than the one before. background: a thread also does that work. */
 	void (*reset)(bool background);
 	uint64_t (*take)(uint64_t bytes);
 	void (*give)(uint64_t address);
 	void (*write)(uint64_t address, const void *from, uint64_t bytes);
 	void (*read)(void *to, uint64_t address, uint64_t bytes);
 };
-extern const struct device_memory *device_memory; /* NULL until a test uses a GPU */
+extern const struct device_memory *device_memory; /* NULL: the instance has no GPU */
 
 /* Buffers allocated in one domain, which box_free() frees all at once. */
 struct memory_box {
@@ -108,13 +108,14 @@ struct link {
 	unsigned closed_count;
 	int status;
 	unsigned writable_count;
-	uint64_t said, heard; /* numbers of numbered messages sent and received */
+	/* How many numbered messages this end has sent and received. */
+	uint64_t said, heard;
 	uint64_t heard_bytes;
 	unsigned ops_out;
-	/* Fork tests: the region that the child process sent, to be passed on. */
+	/* In tests with a child process: the region that the child has sent. */
 	struct tern_region region;
-	/* If set, called for each message, in place of the check that it has the right
-	 * number. */
+	/* If set, it is called for each message, and the bed does not check the message's
+	 * number and contents. */
 	int (*on_message)(struct link *link, const void *data, size_t bytes);
 	/* Called after each numbered message that was right. */
 	void (*on_heard)(struct link *link);
@@ -124,6 +125,7 @@ struct link {
 	void *arg;
 };
 
+/* A put, a get, or the revocation of a region, and how it ended. */
 struct work {
 	struct tern_op op;
 	/* NULL: this is the revocation of a region, not a put or get. */
@@ -155,12 +157,12 @@ struct bed *bed_new_sized(
 /* Closes all links, checks that every operation and conn has ended, and frees the bed. */
 void bed_free(struct bed *bed);
 
-/* Polls each end once that is not asleep. */
+/* Polls each side once that is not asleep; in a simulated world also lets time pass. */
 void bed_turn(struct bed *bed);
 /* Polls one side; returns what the port's poll() returned. */
 int side_poll(struct side *side, int budget);
 
-/* Repeats `turn` until `cond` holds; fails the test if it never does. */
+/* Repeats `turn` until `cond` holds; fails the test if that takes too long. */
 #define PUMP_WITH(turn, name, cond)                                                      \
 	do {                                                                             \
 		struct patience patience_ = patience_new();                              \
@@ -172,6 +174,7 @@ int side_poll(struct side *side, int budget);
 	} while (0)
 #define PUMP(bed_, cond) PUMP_WITH(bed_turn(bed_), (bed_)->instance->name, cond)
 
+/* The limits of a pump: a time, and a number of turns. */
 struct patience {
 	uint64_t until_ns;
 	unsigned turns;
@@ -200,6 +203,7 @@ static inline uint32_t link_caps(const struct link *link)
 	return link->conn->caps;
 }
 
+/* SLAB: from a pool of Tern; USER: allocated by the test, and wrapped. */
 enum memory { SLAB, USER };
 
 void box_init(struct memory_box *box, struct tern_domain *domain);
@@ -228,11 +232,12 @@ struct tern_region link_expose(
  * it. */
 void side_withdraw(struct side *side, const struct tern_region *region);
 /* Starts to revoke the peer's access to the region. True: done() will be called when it
- * is revoked. */
+ * is revoked; false: it is revoked already, and done() is not called. */
 bool side_withdraw_start(
 	struct side *side, struct work *work, const struct tern_region *region);
-/* Calls the fabric's peek() (access to the peer's memory without a copy) until it ends:
- * returns 0 and sets *out, or returns -ENOTSUP. */
+/* Calls the fabric's peek() (access to the peer's memory without a copy), again while it
+ * returns -EAGAIN. Returns 0 and sets *out; or returns the error of peek(), such as
+ * -ENOTSUP; or, if the conn ends meanwhile, the conn's status. */
 int link_peek(struct link *link, const struct tern_region *region, uint64_t remote_offset,
 	uint64_t bytes, const void **out);
 
@@ -268,8 +273,9 @@ enum needs {
 	NEEDS_PUT = 1 << 0,
 	NEEDS_GET = 1 << 1,
 	NEEDS_PEEK = 1 << 2,
-	NEEDS_SLEEP = 1 << 3, /* instances with can_sleep */
-	NEEDS_LIES = 1 << 5,  /* a peer that can be made to violate the protocol */
+	NEEDS_SLEEP = 1 << 3, /* the instance has can_sleep */
+	/* The test makes an end violate the protocol, and the fabric must refuse that. */
+	NEEDS_LIES = 1 << 5,
 	/* Conns are TCP sockets that a test can cut, and there are rails. */
 	NEEDS_TCP = 1 << 4,
 	NEEDS_PROCESS = 1 << 7, /* the peer can be a second process */
@@ -279,7 +285,7 @@ enum needs {
 	/* B sends small tensors inside a message (EAGER), since its memory is not in a
 	 * GPU. */
 	NEEDS_EAGER_B = 1 << 10,
-	/* Tensors from A go through bounce buffers, whose number can be limited. */
+	/* A copies its GPU tensors to bounce buffers (host memory), from which B reads. */
 	NEEDS_BOUNCE = 1 << 9,
 	/* The fabric itself checks accesses to regions: no TERN_CAP_UNGUARDED. */
 	NEEDS_GUARD = 1 << 6,
@@ -298,9 +304,10 @@ struct conformance_test {
 
 /*
  * Runs lists of tests (each list ends with a NULL name) with cmocka, on the instance that
- * the arguments name: PROGRAM INSTANCE [FILTER|PART/PARTS]. Returns 77 if this machine or
- * this build does not have the fabric. If missing() returns a reason for a test, the test
- * is skipped, with a line that gives the reason.
+ * the arguments name: PROGRAM INSTANCE [FILTER|PART/PARTS]. Returns the number of failed
+ * tests; 2 if there is no such instance; 77 if this machine or this build does not have
+ * the fabric. If missing() returns a reason for a test, the test is skipped, with a line
+ * that gives the reason.
  */
 int conformance_main(int argc, char **argv, const struct conformance_test *const lists[],
 	size_t list_count,

@@ -95,11 +95,12 @@ bool buf_holds_from(const struct tern_buf *buf, uint64_t seed, uint64_t start)
 
 /* ---- memory ---- */
 
+/* One buffer of a box, and what box_free() must free with it. */
 struct wrap {
 	struct tern_list node;
 	struct tern_mem *mem;
 	void *base;
-	uint64_t address;    /* of GPU memory; 0: not in a GPU */
+	uint64_t address;    /* GPU memory taken for this buffer; 0: none */
 	struct tern_buf buf; /* belongs to the pool if `mem` is NULL */
 };
 
@@ -197,7 +198,7 @@ static void work_init(struct work *work, struct side *side, struct link *link)
 
 static int link_started(struct link *link, const struct work *work, int r)
 {
-	/* The call itself must not call done(): only poll() may. */
+	/* put() and get() themselves must not call done(): only poll() may. */
 	assert_int_equal(work->done_count, 0);
 	if (r == 0) {
 		assert_ptr_equal(work->op.conn, link->conn);
@@ -300,7 +301,7 @@ int link_peek(struct link *link, const struct tern_region *region, uint64_t remo
 		work_init(&work, link->side, link);
 		r = ops->peek(link->conn, &work.op, region, remote_offset, bytes, out);
 		if (r == -ENOTSUP && link->side->bed->world)
-			/* -EAGAIN: the simulator refuses some peeks at random. */
+			/* The simulator refuses some peeks at random: try again. */
 			continue;
 		if (r != -EAGAIN)
 			return r;

@@ -30,9 +30,11 @@ struct instance {
 	 * rails (parallel connections). */
 	bool sockets;
 	unsigned gpus; /* which ends have their memory in a GPU: bits 1 << A, 1 << B */
-	bool uses_gpu; /* the end whose memory is not in the GPU opens the GPU, too */
-	bool ipc;      /* the driver supports CUDA IPC */
-	bool direct;   /* the fabric itself can read and write GPU memory */
+	/* Both ends open the GPU. So an end whose memory is not in the GPU can copy from
+	 * the other end's GPU memory by IPC. */
+	bool uses_gpu;
+	bool ipc;    /* the simulated CUDA driver supports IPC */
+	bool direct; /* the fabric's network cards read and write GPU memory */
 	/* address() writes an address to listen at: each `number` gives another one.
 	 * nobody() writes an address at which no process listens. */
 	void (*address)(char *out, unsigned number);
@@ -41,8 +43,9 @@ struct instance {
 	const char *const *malformed;
 	/* A well-formed address that this machine does not have; may be NULL. */
 	const char *elsewhere;
-	/* Only for fabrics of the simulator, in which one world has a process for each
-	 * side; other fabrics leave these NULL. */
+	/* For the simulator, in which one world has a process for each side. Other
+	 * instances leave these NULL; only verbs_bed.c uses them, too, to give both sides
+	 * one domain. */
 	void *(*world_new)(void);
 	void (*world_free)(void *world);
 	struct tern_env *(*world_env)(void *world, unsigned side);

@@ -38,7 +38,7 @@ static const struct kind {
 
 static const struct kind *kind;
 static const struct tern_cuda_api *api;
-/* Allocations fill whole pages, since network cards can access only whole pages. */
+/* True: take() allocates whole pages, since network cards can access only whole pages. */
 static bool whole_pages;
 /* Context in which the tests themselves call the current simulated driver. */
 static CUcontext context;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The simulator as an instance for the conformance lists: no faults, only delays. The
- * simulated world has one process for each side; each turn of the bed lets a few
- * microseconds of virtual time pass. The bed drives ports and contexts as on the other
- * fabrics.
+ * simulated world has one process for each side; each turn of the bed lets 20 us of
+ * virtual time pass. The bed drives ports and contexts as on the other fabrics.
  */
 #include "tests/harness/bed.h"
 

@@ -7,7 +7,8 @@
  *     TERN_RDMA_FROM      address of a device, from which conns start
  *
  * There are four instances: with the defaults; with a receive queue for each queue pair
- * instead of a shared one; with guard=on; and with the smallest value of every option.
+ * instead of a shared one; with guard=on; and with small limits (no inline data, queues
+ * half as deep as the default, one READ at a time).
  */
 #include "tests/harness/bed.h"
 
@@ -20,8 +21,8 @@ static const char *set_options(char *out, size_t bytes, const char *more)
 
 	if (!getenv("TERN_RDMA_ADDRESS") || !from)
 		return "no network of RDMA devices: TERN_RDMA_ADDRESS is not set";
-	/* rxe (Soft-RoCE) repeats packets that a slow emulated machine has not
-	 * acknowledged in time, and sometimes its receiver refuses the repeated ones (see
+	/* rxe (Soft-RoCE) sends packets again that a slow emulated machine has not
+	 * acknowledged in time, and sometimes the receiving rxe refuses them then (see
 	 * tests/system/rdma for networks with loss). So the timeout is longer than the
 	 * default. */
 	snprintf(out, bytes, "from=%s,timeout=18%s", from, more);

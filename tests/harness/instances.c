@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of all instances, and those instances that need no simulated device. */
+/* The list of all instances, and the instances of the tcp and shm fabrics. */
 #include "tests/harness/bed.h"
 
 #include <arpa/inet.h>

@@ -19,7 +19,7 @@ def ip(*words):
 
 
 def disturb(name, netem):
-    """Sets netem on the wire's end in a namespace."""
+    """Makes the kernel treat packets that the namespace `name` sends as `netem` says ("delay 1ms")."""
     if not shutil.which("tc"):
         raise tap.Skip("no netem here: there is no tc")
     done = subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "wire", "root", "netem",
@@ -30,7 +30,7 @@ def disturb(name, netem):
 
 
 def dropped(prefix):
-    """How many packets netem has dropped that this host sent."""
+    """How many packets netem has dropped that a host sent; `prefix` is the beginning of a command on the host."""
     shown = subprocess.run([*prefix, "tc", "-s", "-j", "qdisc", "show", "dev", "wire"], check=True,
                            capture_output=True, text=True).stdout
     return sum(queue["drops"] for queue in json.loads(shown) if queue["kind"] == "netem")
@@ -38,8 +38,8 @@ def dropped(prefix):
 
 @contextmanager
 def two_hosts(netem=""):
-    """For each host its address and the beginning of a command that runs there. `netem`: what happens
-    to packets that a host sends, as "delay 1ms"."""
+    """Creates two hosts, and deletes them in the end. Yields for each its address and the beginning of a command
+    that runs there. `netem`: what happens to the packets that each host sends, as "delay 1ms"."""
     hosts = [(f"10.7.9.{i}", f"tern-{os.getpid()}-{i}") for i in (1, 2)]
     try:
         for _, name in hosts:

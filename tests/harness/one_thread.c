@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The linker puts this in the place of pthread_create() in the unit tests that are not in suite
- * threads: under ThreadSanitizer only that suite runs, so a test that makes threads and is not in
- * it would not be looked at. */
+/* In the unit tests that are not in suite threads, the linker replaces pthread_create() by the
+ * function below, which aborts the test. Of the unit tests only suite threads runs under
+ * ThreadSanitizer, which would therefore never see a test that makes threads outside of it. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -57,8 +57,8 @@ static int usage(const char *program)
 	return 2;
 }
 
-/* Is it "2/3", the second of three parts? Each has every third test, so that all take about as
- * long. */
+/* True if `text` is a part such as "2/3", the second of three. Each of three parts has
+ * every third test, so that all parts take about as long. */
 static bool is_part(const char *text, unsigned *part, unsigned *parts)
 {
 	char behind;

@@ -10,7 +10,8 @@ class Skip(Exception):
 
 
 def run(cases):
-    """Runs each function, named as behaviour; ends the process: 0 if none failed."""
+    """Runs each function of the list as a case, whose name is the function's. Ends the process, with exit status 0
+    if no case failed, else 1."""
     failed = 0
     print(f"1..{len(cases)}", flush=True)
     for number, case in enumerate(cases, 1):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts the single cases of programs that were run, from what they printed.
 
-The programs of the suites print TAP (cmocka does when it is asked to, the scripts always do),
-so a case is a line "ok N - name"; a program that prints none of it is one case, and exit code
-77 means that it was skipped. A program is a dictionary as in meson's testlog.json: name, result
-(OK, SKIP, FAIL, TIMEOUT...), returncode, stdout, stderr.
+The programs of the suites print TAP (cmocka does if ENVIRONMENT is set, the scripts always do): a
+case is a line "ok N - name" or "not ok N - name". A program that prints no TAP counts as one case;
+exit code 77 means that it was skipped. A program is a dictionary as in meson's testlog.json: name,
+result (OK, SKIP, FAIL, TIMEOUT...), returncode, stdout, stderr.
 """
 import re
 
@@ -19,9 +19,10 @@ SKIP = re.compile(r"#\s*SKIP\b\s*(.*)$", re.IGNORECASE)
 
 
 def cases_of(output):
-    """How many cases were announced, None without any, and (verdict, name, reason) of each TAP
-    line. A program of several groups announces each. A skipped cmocka case has its reason in
-    the line "skip: ..." or "skipped: ..." before it."""
+    """Returns how many cases the program has announced ("1..N"; None if it announced none), and a list with
+    (verdict, name, reason) of each case that it reported. A program with several groups of cases announces each
+    group, and the numbers are added. A skipped cmocka case has its reason in the line "skip: ..." or "skipped:
+    ..." before the case's line."""
     cases, plan, reason = [], None, ""
     for line in output.splitlines():
         if re.fullmatch(r"1\.\.\d+", line):
@@ -61,7 +62,8 @@ SLOWEST = 10
 
 
 def suite_of(name, otherwise):
-    """meson names a test "project:suite+suite / program"."""
+    """Returns the first suite in a test's name, which meson writes as "project:suite+suite / program"; if there
+    is none, returns `otherwise`."""
     m = re.match(r"[^:/]*:([^+/ ]+)", name)
     return m.group(1) if m else otherwise
 
@@ -78,7 +80,8 @@ class Count:
         self.seconds = []  # (duration, program with its configuration)
 
     def add_program(self, where, test):
-        """One program's cases. Whatever its cases say, a program that ends wrongly has failed."""
+        """Counts the cases of one program, which ran in the configuration `where`. A program that ended wrongly
+        has failed, even if all cases that it reported passed."""
         program = test["name"].split(":")[-1].split("/")[-1].strip()
         suite = suite_of(test["name"], where)
         name = f"[{where}] {program}"
@@ -122,7 +125,7 @@ class Count:
         self.skipped.append((suite, program, case, reason or "no reason given", where))
 
     def skipped_lines(self):
-        """One line for all cases of a suite with one reason."""
+        """Returns one line for all cases of a suite that were skipped for the same reason."""
         grouped = {}
         for suite, program, case, reason, where in self.skipped:
             grouped.setdefault((suite, reason), []).append((program, case, where))

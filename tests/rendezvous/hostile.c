@@ -43,7 +43,7 @@ static int raw_dial(const struct host *host)
 	return fd;
 }
 
-/* Sends what the server accepts: the server may close the connection before the end. */
+/* Sends all bytes, or stops when the server has closed the connection. */
 static void raw_send(int fd, const void *data, size_t bytes)
 {
 	const char *p = data;
@@ -226,8 +226,8 @@ static void test_truncated_frames_are_survived(void **state)
 	host_fini(&host);
 }
 
-/* Inverts each byte of a correct frame, once with a wrong and once with a corrected
- * checksum. */
+/* Inverts each byte of the header of a correct frame, one at a time, once with a wrong
+ * and once with a corrected checksum. The server must close the connection. */
 static void test_every_field_of_the_frame_may_be_wrong(void **state)
 {
 	_Alignas(8) unsigned char message[TERN_HEAD_MAX];
@@ -269,8 +269,8 @@ static void test_every_field_of_the_frame_may_be_wrong(void **state)
 	host_fini(&host);
 }
 
-/* Changes each byte of the header of every message type; which bits changes with the
- * position. */
+/* Changes each byte of the header of every message type, one at a time. Which bits of the
+ * byte change depends on its position and on the type. */
 static void test_every_field_of_the_header_may_be_wrong(void **state)
 {
 	_Alignas(8) unsigned char message[TERN_HEAD_MAX + 64];
@@ -292,8 +292,8 @@ static void test_every_field_of_the_header_may_be_wrong(void **state)
 			message[at] ^= wrong[(at + type) % 3];
 			hostile_send_message(
 				fd, message, bytes, type == TERN_MSG_EAGER ? 60 : 0);
-			/* The connection ends in any case: the server accepts some
-			 * changes (of a key or a step). */
+			/* Ends the stream, since the server accepts some changes (of a
+			 * key or a step), and then waits for more messages. */
 			shutdown(fd, SHUT_WR);
 			assert_true(raw_hung_up(fd));
 			close(fd);
@@ -407,7 +407,8 @@ static void test_messages_that_cannot_be_meant_are_hung_up_on(void **state)
 	host_fini(&host);
 }
 
-/* Tensor sizes and shapes whose product overflows. */
+/* Sends an RTS with a shape whose size in bytes overflows. The server must close the
+ * connection. */
 static void test_shapes_that_overflow_are_hung_up_on(void **state)
 {
 	static const struct tern_shape shapes[] = {

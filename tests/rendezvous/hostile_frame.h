@@ -52,8 +52,8 @@ static inline void hostile_send_message(
 	send(fd, frame, frame_bytes, MSG_NOSIGNAL);
 }
 
-/* Encodes put number `number`: each one writes into a window that the server has not
- * opened; some are huge. */
+/* Encodes put `number` of HOSTILE_PUT_COUNT. Each of them writes into a window that the
+ * server has not opened; some are huge. */
 #define HOSTILE_PUT_COUNT 24u
 static inline size_t hostile_put(void *out, unsigned number)
 {
@@ -71,7 +71,8 @@ static inline size_t hostile_put(void *out, unsigned number)
 	return TCP_FRAME_BYTES + 1000;
 }
 
-/* Reads the frame header of a message, which must have `bytes` bytes. */
+/* Reads the frame header of a message; false if the message does not have `bytes`
+ * bytes. */
 static inline bool hostile_read_start(int fd, size_t bytes)
 {
 	unsigned char header[TCP_FRAME_BYTES];

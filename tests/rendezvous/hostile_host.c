@@ -37,7 +37,8 @@ struct guest {
 struct server {
 	struct tern_context *ctx;
 	struct tern_pool *pool;
-	/* A client whose connection was cut stays in the list until its DOWN event. */
+	/* The clients. One whose connection was cut keeps its entry until the event
+	 * TERN_PEER_DOWN. */
 	struct guest guests[2048];
 };
 

@@ -12,7 +12,7 @@
 
 struct host {
 	pid_t pid;
-	int orders;
+	int orders; /* write end of a pipe: closing it ends the server */
 	char address[128];
 	struct sockaddr_in at;
 	const char *secret;

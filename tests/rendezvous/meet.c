@@ -203,7 +203,7 @@ void meet_free(struct meet *meet)
 
 /* ---- turns ---- */
 
-/* Sleeps, the longer the longer nothing has happened, for up to a millisecond: then the
+/* Sleeps for 20 us, or for up to 1.3 ms if nothing has happened for a long time: then the
  * test waits for a timer, and polling would only take CPU time from other processes. */
 static void pause_a_little(unsigned idle_pauses)
 {
@@ -280,7 +280,7 @@ void call_init(struct call *call, struct end *end)
 static int call_started(struct call *call, int r)
 {
 	assert_true(r <= 0);
-	/* The call itself must not call done(): only tern_progress() may. */
+	/* tern_send() and tern_recv() must not call done(): only tern_progress() may. */
 	if (r == 0)
 		assert_int_equal(call->done_count, 0);
 	return r;

@@ -35,7 +35,7 @@ struct end {
 	struct log_env log;
 	struct tern_peer *peer; /* NULL: not connected yet, or freed */
 	struct tern_channel *channel;
-	bool working; /* tern_progress() or tern_context_free() is running */
+	bool working; /* a call is running that may call done() and events */
 	bool asleep;  /* meet_turn() does not progress this end */
 	unsigned up_count, suspect_count, recovered_count, down_count, accepted_count;
 	int down_status, suspect_status;
@@ -61,8 +61,7 @@ struct call {
 	void *arg;
 };
 
-/* Creates both ends with these options (`env` is replaced). B listens; A does not
- * connect. */
+/* Creates both ends with these options. B listens; A does not connect. */
 struct meet *meet_new_apart(const struct instance *instance,
 	const struct tern_context_opts *a, const struct tern_context_opts *b);
 /* Creates both ends, connects A to B, and opens MEET_CHANNEL at both. Options NULL:
@@ -82,11 +81,11 @@ void meet_dial_at(struct meet *meet, const char *address);
 void meet_url(const struct instance *instance, const char *rest, char *out);
 
 void meet_turn(struct meet *meet);
+/* Makes enough turns for everything in flight to arrive. */
 void meet_settle(struct meet *meet);
 #define MEET_PUMP(meet_, cond) PUMP_WITH(meet_turn(meet_), (meet_)->instance->name, cond)
 
-/* Start a request; call_send() returns the result of tern_send(), and likewise the
- * others. */
+/* Start a send or a receive, and return the result of tern_send() or tern_recv(). */
 int call_send(struct call *call, struct end *end, uint64_t key, uint64_t step,
 	const struct tern_buf *buf, unsigned flags);
 int call_send_as(struct call *call, struct tern_channel *channel, uint64_t key,

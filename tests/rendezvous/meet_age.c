@@ -75,8 +75,8 @@ static void age_epoch(struct tern_peer *peer, uint32_t epoch)
 }
 
 struct age {
-	/* Of messages from A to B; of messages from B to A the two amounts are
-	 * swapped. */
+	/* By how many messages, and by how many credits, the counters of the direction from
+	 * A to B are advanced. From B to A the two amounts are swapped. */
 	uint32_t seq, credits;
 	uint32_t epoch;
 };
@@ -151,8 +151,9 @@ static unsigned rails_up(const struct tern_peer *peer)
 	return count;
 }
 
-/* True if all rails are connected. On fabrics that can put, the main link counts as one
- * of them, unless large tensors have connections of their own. */
+/* True if the session has as many additional connections as it should: none on fabrics
+ * that cannot put; RAIL_COUNT if large tensors have connections of their own (bulk_bytes);
+ * else one less, since the main link is one of the rails. */
 static bool has_its_rails(const struct meet *meet)
 {
 	const struct tern_peer *a = meet->ends[A].peer, *b = meet->ends[B].peer;

@@ -140,7 +140,7 @@ static void check_and_release(struct call *call)
 	tern_release(&call->req);
 }
 
-/* One transfer of which one half is cancelled after `turns` turns. */
+/* Starts a transfer, and cancels its send or its receive after `turns` turns. */
 static void cancel_after(struct meet *meet, const struct mess *mess, unsigned turns)
 {
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
@@ -329,7 +329,7 @@ static void test_done_may_cancel_another(const struct instance *instance)
 
 enum { CROWD = 40 };
 
-/* Posts requests that reach every possible state, and makes `turns` turns. */
+/* Posts requests that reach every possible state; makes `turns` turns after each ten. */
 static void crowd(struct meet *meet, struct call *send, struct call *recv, unsigned turns)
 {
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
@@ -341,7 +341,7 @@ static void crowd(struct meet *meet, struct call *send, struct call *recv, unsig
 		unsigned flags = i % 3 == 1   ? TERN_RECV_ALLOC
 				 : i % 3 == 2 ? TERN_RECV_PEEK
 					      : 0;
-		/* The second half have keys without a counterpart. */
+		/* The receives of the second half have keys that no send has. */
 		uint64_t key = i < CROWD / 2 ? i : 100 + i;
 
 		assert_int_equal(call_send(&send[i], a, i, 1, &data, 0), 0);
@@ -434,7 +434,7 @@ static void test_context_free_ends_every_request(const struct instance *instance
 			for (unsigned i = 0; i < CROWD; i++)
 				assert_int_equal(
 					(side == A ? send : recv)[i].done_count, 1);
-			if (side == B) { /* no peer can connect to it any more */
+			if (side == B) { /* `last` is a receive of the freed context */
 				assert_int_equal(last.req.status, -ECANCELED);
 				buf_fill(&room, 9);
 			}

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of peers in another process that die or stop responding. The child process is
- * forked before the parent opens anything. It listens and serves: under key k and step s
- * it sends what it received under key k and step s - 1, and some tensors of which the
- * parent never takes all.
+ * Tests of peers in another process that die or stop responding. The peer is a child
+ * process, which runs this program anew (conformance_child()). It listens, and sends back
+ * each tensor: what it received under key ECHO_IN and step s, it sends under ECHO_OUT and
+ * step s. It also sends a tensor under OFFERED, and receives four under TAKEN, of which
+ * the tests use some.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -370,8 +371,8 @@ static void test_an_end_that_does_not_poll_loses_nothing(const struct instance *
 	wait_for(instance, B);
 }
 
-/* Data that the other program has not read yet must not be lost when the last connection
- * is closed. */
+/* A closes the session while B does not poll. A must not go down before B has read A's
+ * data, and B must lose none of them. */
 static void test_goodbye_waits_for_an_end_that_does_not_poll(
 	const struct instance *instance)
 {
@@ -411,8 +412,8 @@ static void test_goodbye_waits_for_an_end_that_does_not_poll(
 
 /* ---- memory that is read in place ---- */
 
-/* Receives a tensor in place. False: the fabric cannot peek, or the reader's GPU copies
- * the tensor instead. */
+/* B receives a tensor of A in place. False: the fabric cannot peek, or A's memory is in a
+ * GPU, so that B gets a copy each time. */
 static bool peek(struct meet *meet, struct call *send, struct call *recv)
 {
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
@@ -433,6 +434,7 @@ static bool peek(struct meet *meet, struct call *send, struct call *recv)
 	return false;
 }
 
+/* How the ends part: B stops polling, the sender A frees its peer, or the reader B does. */
 enum part { SILENCE, SENDER_LEAVES, READER_LEAVES, PARTS };
 
 static void part(struct meet *meet, enum part how)

@@ -123,7 +123,7 @@ static void test_nobody_there_is_econnrefused(const struct instance *instance)
 	meet_free(meet);
 }
 
-/* A program may start to connect before the other one listens. */
+/* A starts to connect while B does not listen, and tries again until B listens. */
 static void test_connect_tries_again(const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
@@ -313,7 +313,7 @@ static void test_another_server_is_eproto(const struct instance *instance)
 			continue;
 		assert_int_equal(send(conn, greeting, sizeof(greeting), MSG_NOSIGNAL),
 			sizeof(greeting));
-		/* An orderly end of the stream: a reset could overtake the bytes. */
+		/* Ends the stream in order, since a reset could overtake the bytes. */
 		shutdown(conn, SHUT_WR);
 	}
 	assert_int_equal(a->down_status, -EPROTO);
@@ -459,7 +459,8 @@ static void exchange(struct meet *meet, uint64_t step)
 	call_check(&recv, 90000, step);
 }
 
-/* Very long durations: if "now + duration" wrapped, the time would be over at once. */
+/* Sets very long time limits. If "now + limit" wrapped, the time would be over at once;
+ * but the session must stay up, reconnect, and try to connect for a long time. */
 static void test_what_may_take_for_ever_does_not_end_at_once(
 	const struct instance *instance)
 {
@@ -515,8 +516,8 @@ static void test_accepted_peers_outlive_their_listener(const struct instance *in
 	meet_free(meet);
 }
 
-/* A second peer connects while the listener accepts no new ones. It tries until another
- * listener has taken the first one's place. */
+/* A second peer connects while the listener refuses new peers. It is refused, and tries
+ * again until another listener at the same address accepts it. */
 static void test_a_refused_newcomer_gets_in_later(const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
@@ -585,7 +586,7 @@ static void recover(const struct instance *instance, uint32_t rail_count)
 	a = &meet->ends[A];
 	b = &meet->ends[B];
 	for (unsigned round = 0; round < 12; round++) {
-		if (round == 6) /* this is for others than accepted peers */
+		if (round == 6) /* accepted peers must still be able to reconnect */
 			tern_listener_refuse_new(meet->listener);
 		for (unsigned i = 0; i < COUNT; i++) {
 			uint64_t bytes = i % 5 == 0 ? 700000 : i % 5 == 1 ? 5000 : 50 + i;
@@ -674,8 +675,9 @@ static void move(struct meet *meet, unsigned from, uint64_t bytes, uint64_t step
 	call_check(&recv, bytes, step);
 }
 
-/* Large tensors get a connection of their own (bulk). Tests sends from both ends, and
- * again after all connections were lost. */
+/* With the first large tensor the session makes a second connection, for large tensors
+ * only (bulk). Tests this with sends from each end, and again after all connections were
+ * lost. */
 static void test_bulk_gets_a_connection_of_its_own(const struct instance *instance)
 {
 	for (unsigned from = 0; from < 2; from++) {
@@ -701,8 +703,8 @@ static void test_bulk_gets_a_connection_of_its_own(const struct instance *instan
 	}
 }
 
-/* The listener is gone when the bulk connection is dialled, so large tensors share the
- * existing connection. */
+/* The listener is gone when the second connection, for large tensors (bulk), is dialled.
+ * So large tensors must go over the connection that exists. */
 static void test_bulk_shares_the_connection_where_there_is_no_other(
 	const struct instance *instance)
 {

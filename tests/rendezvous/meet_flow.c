@@ -69,7 +69,8 @@ static uint64_t by_path(const struct tern_peer_stats *stats)
 	       stats->peek_count;
 }
 
-/* True if tensors go from GPU to GPU by CUDA IPC: on one host, if the driver has it. */
+/* True if B copies A's tensors, which are in GPU memory, by CUDA IPC: over shm, if the
+ * driver has IPC and B uses the GPU, too. */
 static bool goes_by_ipc(const struct instance *instance)
 {
 	bool reader_uses_gpu = instance->uses_gpu || (instance->gpus & 1 << B);

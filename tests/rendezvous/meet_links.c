@@ -123,8 +123,8 @@ static void test_links_that_carry_nothing_are_the_end(const struct instance *ins
 		skip();
 	}
 	assert_int_equal(links_until_the_end(instance, cut_as_if_it_had_lasted), 16);
-	/* Sixteen links that were cut before they carried data count as one failure,
-	 * since a few may be chance. */
+	/* A link that was cut early counts only a sixteenth of one that lasted, since a
+	 * few such links may be chance. */
 	assert_in_range(links_until_the_end(instance, cut_when_recovered), 255, 256);
 }
 
@@ -201,7 +201,7 @@ static void test_a_ping_does_not_wait_for_what_is_sent_again(
 	meet = meet_new_with(instance, &opts, &opts);
 	a = &meet->ends[A];
 	b = &meet->ends[B];
-	/* B does not advertise memory in a GPU (POST), so A does not put. */
+	/* B need not advertise memory in a GPU (POST), and then A may not put. */
 	if (!can_come_back(meet) || !(tern_peer_caps(a->peer) & TERN_CAP_PUT) ||
 		(instance->gpus & 1 << B))
 		MEET_SKIP(meet, "this fabric does not put a tensor again");
@@ -225,8 +225,8 @@ static void test_a_ping_does_not_wait_for_what_is_sent_again(
 	meet_free(meet);
 }
 
-/* Many more peers dial than may be in the handshake at a time. In virtual time all of
- * them dial at the same instant. */
+/* Many more peers dial than may be in the handshake at a time, in virtual time at the same
+ * instant. All of them must be accepted in the end. */
 static void test_a_thousand_who_come_at_once_all_get_in(const struct instance *instance)
 {
 	enum { COUNT = 1000 };
@@ -254,7 +254,8 @@ static void test_a_thousand_who_come_at_once_all_get_in(const struct instance *i
 	meet_free(meet);
 }
 
-/* The same in real time, also over fabrics that themselves limit half-open
+/* 300 peers dial at once, of which B lets only 64 be in the handshake at a time. All of
+ * them must be accepted in the end, also over fabrics that themselves limit half-open
  * connections. */
 static void test_more_than_may_be_half_open_all_get_in(const struct instance *instance)
 {

@@ -154,7 +154,8 @@ static void last_first(const struct instance *instance,
 		order[i] = count - 1 - i;
 	}
 	meet_settle(c->meet);
-	/* The second half in reverse order, then the first half in random order. */
+	/* The sends of the second half are received first, in reverse order. Then those of
+	 * the first half are received, in random order. */
 	for (unsigned i = count / 2; i + 1 < count; i++) {
 		unsigned j = i + (unsigned)tern_rng_below(&rng, count - i), k = order[i];
 
@@ -266,7 +267,7 @@ static void test_order_within_a_triple_holds_behind_the_crowd(
 		send_one(c, A, i, 1);
 	meet_settle(c->meet);
 	for (unsigned i = 0; i < AT_ONCE; i++) {
-		/* Determines the size, by which the send is recognised. */
+		/* Gives each tensor a size of its own, by which the test recognises it. */
 		unsigned of = i % 3 ? i : i + 1;
 		struct tern_buf part = buf_part(&c->data[A][6], 0, 1 + of * 317);
 
@@ -307,7 +308,7 @@ static void test_cancelled_halves_leave_the_crowd(const struct instance *instanc
 	assert_int_equal(c->recvs[B][0].req.status, -ECANCELED);
 	tern_cancel(&c->sends[A][last - 1].req);
 	recv_one(c, B, 2, last - 1, 1);
-	/* If the send is in a GPU, a copy to staging memory may delay its end. */
+	/* If the tensor is in a GPU, a copy to staging memory may delay the send's end. */
 	MEET_PUMP(c->meet, call_over(&c->sends[A][last - 1]));
 	assert_int_equal(c->sends[A][last - 1].req.status, -ECANCELED);
 	meet_settle(c->meet);

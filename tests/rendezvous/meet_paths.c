@@ -125,8 +125,8 @@ static void carry_around(struct meet *meet, enum memory from)
 	}
 }
 
-/* On shm the receiver reads the tensor itself if it has at least 1 KiB and is in pool
- * memory (shared memory), or at least 8 KiB and is in user memory. */
+/* On shm the receiver reads the tensor itself if it has more than 1 KiB and is in pool
+ * memory (shared memory), or more than 8 KiB and is in user memory. */
 static void test_the_fabrics_own_thresholds(const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
@@ -412,7 +412,7 @@ static void test_what_has_not_ended_yet_is_not_released(const struct instance *i
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(call_recv(&recv[i], b, i, 1, NULL, TERN_RECV_PEEK), 0);
 	meet_settle(meet);
-	/* so that B matches both in one tern_progress() */
+	/* B sleeps, so that it gets both sends in one tern_progress(). */
 	b->asleep = true;
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(call_send(&send[i], a, i, 1, &data, 0), 0);
@@ -437,8 +437,8 @@ static void check_way(const struct end *end)
 
 	tern_peer_stats(end->peer, &stats);
 	assert_int_equal(stats.direct_count, gpu && instance->direct ? 2 : 0);
-	/* A tensor from host memory to a GPU is staged (copied by the CPU through host
-	 * memory), whatever happens in the other direction. */
+	/* An end with memory in a GPU stages tensors (copies them through host memory) if
+	 * the fabric cannot access the GPU and not both directions go by IPC. */
 	assert_int_equal(stats.staged_count > 0, gpu && !instance->direct && !lent);
 	assert_int_equal(stats.ipc_count > 0, lent || (ipc && instance->uses_gpu));
 	if (instance->direct)

@@ -238,7 +238,8 @@ static const struct {
 	{{.type = TERN_MSG_POST, .bytes = 9, .src = 0x10001}, 0},
 	{{.type = TERN_MSG_POST, .flags = TERN_FLAG_REGION, .bytes = 9, .src = 0x10001},
 		TERN_CAP_PUT},
-	/* A DONE on a rail: its shape is not checked. */
+	/* A DONE of a rail, in which B ignores the shape, for a request that does not
+	 * exist. */
 	{{.type = TERN_MSG_DONE,
 		 .flags = TERN_FLAG_RAIL,
 		 .shape = {(enum tern_dtype)200, 0, {0}},
@@ -282,7 +283,8 @@ static const struct {
 static const struct tern_header decent = {
 	.type = TERN_MSG_EAGER, .shape = {TERN_U8, 1, {9}}, .bytes = 9};
 
-/* Sends the message `h` as the stranger, and checks that B closes its connection. */
+/* Sends the message `h` as the stranger, and checks that B closes the stranger's
+ * connection and logs a protocol error. */
 static void check_protocol_error(struct scene *s, const struct tern_header *h)
 {
 	unsigned before = s->down_count;
@@ -303,7 +305,8 @@ static void test_messages_that_cannot_be_meant_end_their_session_only(
 	const struct instance *instance)
 {
 	struct scene s;
-	/* The last message is correct on this fabric, so it was not sent. */
+	/* The stranger is still connected, since the last message of the list is correct on
+	 * this fabric and was not sent. */
 	bool waits = false;
 
 	scene_init(&s, instance);
@@ -311,8 +314,8 @@ static void test_messages_that_cannot_be_meant_end_their_session_only(
 		if (!waits)
 			stranger_comes(&s);
 		/* A message that is correct on this fabric is not sent, and the stranger
-		 * stays for the next one. If it disconnected uncut, B would wait for its
-		 * return, and that session would end during the next check. */
+		 * stays for the next one. If it closed the connection itself, B would wait
+		 * for its return, and that session would end during the next check. */
 		waits = (link_caps(s.link) & wrong[i].unless) != 0;
 		if (!waits)
 			check_protocol_error(&s, &wrong[i].h);
@@ -372,8 +375,9 @@ static void miss(struct scene *s, uint32_t id)
 	say(s, &(struct tern_header){.type = TERN_MSG_MISS, .dst = id});
 }
 
-/* The stranger gets another credit, and sends an EAGER that completes the receive; B's
- * WANT was already on the way. Now the only correct answer to the WANT is MISS. */
+/* B receives another message of the stranger, which gives the stranger a credit. With it
+ * the stranger sends an EAGER that completes `recv`, for which B has sent a WANT before.
+ * Now the only correct answer to that WANT is MISS. */
 static void take_the_receive(struct scene *s, struct call *recv)
 {
 	struct tern_header h = starved;
@@ -417,8 +421,9 @@ static void test_only_a_miss_that_is_due_is_believed(const struct instance *inst
 	scene_fini(&s);
 }
 
-/* B expects a MISS, but the stranger sends the tensor. The receive has ended, so its
- * memory must not be written. */
+/* An EAGER has completed B's receive while B's WANT was on the way, so the stranger may
+ * answer the WANT only by a MISS. It sends the tensor a second time: B must not write the
+ * memory of the receive, and ends the session. */
 static void test_data_for_a_receive_that_has_left_are_not_believed(
 	const struct instance *instance)
 {
@@ -443,7 +448,8 @@ static void test_data_for_a_receive_that_has_left_are_not_believed(
 #define POSTED_BYTES 200000u /* more than fits into an EAGER */
 
 /* The stranger connects, and gets B's POST (advertised memory) of `recv`. B sends none if
- * the fabric cannot put, or if the memory is in a GPU. */
+ * the fabric cannot put, and need not send one for memory in a GPU; then s->posted may
+ * stay 0. */
 static void be_posted(struct scene *s, struct call *recv)
 {
 	struct end *b = &s->meet->ends[B];
@@ -501,8 +507,9 @@ static void test_a_size_that_contradicts_its_status_is_not_believed(
 	scene_fini(&s);
 }
 
-/* Data may come after the FIN (last message), since the fabric may have had no space for
- * the data before. */
+/* The stranger says FIN (goodbye), and then sends an EAGER that answers a receive: correct
+ * ends may do so, if the fabric had no space for the EAGER before. B must ignore the EAGER,
+ * and end the session without an error. */
 static void test_data_behind_a_goodbye_change_nothing(const struct instance *instance)
 {
 	struct tern_header h = starved;
@@ -552,7 +559,7 @@ static void test_who_has_proved_nothing_takes_no_records(const struct instance *
 
 /* ---- a WANT from the stranger ---- */
 
-#define CROWD_MOST 64u /* number of credits that B has */
+#define CROWD_MOST 64u /* number of credits that the stranger grants to B */
 #define WANT_ID    0x10005u
 
 static void send_to_stranger(
@@ -627,9 +634,9 @@ static void test_who_wants_what_is_cancelled_hears_miss(const struct instance *i
 	scene_fini(&s);
 }
 
-/* The send waits for the stranger's answer to an offer of GPU memory, and B cancels it
- * when nothing else is to be sent: B must send the MISS in its next turns, without
- * waiting for another message. */
+/* B's send waits for the stranger's answer to an offer of GPU memory. The stranger asks
+ * for the send by a WANT, and B cancels it when nothing else is to be sent: B must send
+ * the MISS in its next turns, without waiting for another message. */
 static void test_who_wants_what_was_offered_and_is_cancelled_hears_miss(
 	const struct instance *instance)
 {
@@ -710,7 +717,8 @@ static void test_who_dials_with_other_bytes_is_refused_in_words(
 	scene_fini(&s);
 }
 
-/* Only an answer (HELLO 2) may contain a refusing status. */
+/* The stranger sends a HELLO 1 or a HELLO 3 with a status. B must refuse it, since only
+ * HELLO 2 may contain a status. */
 static void test_a_dialler_that_says_a_status_is_refused(const struct instance *instance)
 {
 	struct scene s;

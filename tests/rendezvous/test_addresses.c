@@ -124,8 +124,8 @@ static void test_rails_go_to_the_addresses_in_turn(void **state)
 #define DEVICES      8u
 #define TENSOR_BYTES (24u << 20)
 
-/* Sends from the wrapped memory of one end into that of the other. `first`: the receive
- * is posted before the send. */
+/* Sends a tensor of end `from` (0: the dialling one) from mem[from] to mem[!from].
+ * `first`: the receive is posted before the send. */
 static void move(struct pair *p, struct tern_mem *const mem[2], unsigned from, bool first)
 {
 	struct tern_peer *peers[] = {p->dialled, p->accepted};
@@ -322,8 +322,8 @@ static uint16_t port_of(const char *address)
 	return (uint16_t)atoi(strrchr(address, ':') + 1);
 }
 
-/* Large tensors get a second connection: to the tcp address that the session uses,
- * although the list has another. */
+/* With the first large tensor the session makes a second connection. It must go to the
+ * tcp address that the session uses, although the list has another. */
 static void test_bulk_goes_to_the_address_in_use(void **state)
 {
 	uint64_t until_ns = tern_clock_ns() + LIMIT_NS;
@@ -377,8 +377,8 @@ static void test_what_is_no_list_is_refused(void **state)
 		{"", -EINVAL},
 		{"+", -EINVAL},
 		{"+tcp://127.0.0.1:1", -EINVAL},
-		/* A "+" that is not followed by a scheme is part of the port, which the
-		 * fabric refuses. */
+		/* A "+" that is not followed by a scheme is part of the port, which only
+		 * tern_connect() refuses. */
 		{"tcp://127.0.0.1:1+", 0},
 		{"tcp://127.0.0.1:1+tcp://", -EINVAL},
 		{"tcp://127.0.0.1:1+none://127.0.0.1:2", -ENODEV},

@@ -184,8 +184,8 @@ static void meet_beside(enum manner manner)
 		port_of(listen_at(&p, "tcp://127.0.0.1:0")));
 	squatters[0] = squat("127.0.0.1", port_of(address), manner);
 	squatters[1] = squat("*", port_of(address), manner);
-	/* If the other program is silent, shared memory takes half of the remaining time,
-	 * so there must be a time limit. */
+	/* If the other program is silent, the attempt over shared memory takes half of the
+	 * remaining time, so the dialling context needs a time limit. */
 	if (manner == IS_SILENT) {
 		tern_context_free(p.a);
 		p.a = new_context(p.domain, NULL, TERN_NS_PER_S);
@@ -304,7 +304,8 @@ static void need_root(void)
 	skip();
 }
 
-/* If the parent ends, for example after a failed test, the kernel kills this process. */
+/* Makes this child process run as another user. If its parent ends, for example after a
+ * failed test, the kernel kills the child. */
 static void become_another_user(void)
 {
 	if (setresgid(OTHER_USER, OTHER_USER, OTHER_USER) ||

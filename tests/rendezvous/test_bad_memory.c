@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of memory that a program unmaps or makes read-only while a request uses it. The
- * kernel reports it in the middle of a byte stream, so the connection is lost. The
- * session must end, with a status that says why: on a new connection it would fail again.
+ * Tests of memory that a program makes inaccessible or read-only while a request uses it.
+ * The kernel reports the bad address in the middle of a byte stream, so the connection is
+ * lost. The session must end with -EFAULT instead of reconnecting: on a new connection the
+ * transfer would fail again.
  */
 #include "tests/harness/cmocka.h"
 
@@ -111,8 +112,8 @@ static void check_ends(unsigned bad, uint64_t bytes)
 	pair_open(&p);
 	tensor.buf = (struct tern_buf){p.ends[0].mem, 0, bytes};
 	room = (struct tern_buf){p.ends[1].mem, 0, bytes};
-	/* The bad page is in the middle of a chunk (part of a transfer), so the chunk's
-	 * beginning can be copied. */
+	/* The bad page is in the middle of a chunk (part of a transfer). So the kernel
+	 * copies the beginning of the chunk before it finds the bad page. */
 	assert_int_equal(mprotect(p.ends[bad].memory + bytes - (256u << 10), 4096,
 				 bad == 0 ? PROT_NONE : PROT_READ),
 		0);

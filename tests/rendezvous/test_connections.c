@@ -18,7 +18,7 @@
 #include "rendezvous/rendezvous.h"
 
 #define COUNT 400u
-/* Descriptors that suffice, for shm two per end of a connection. */
+/* Number of open files that suffices: shm needs two for each end of a connection. */
 #define FILES      (4 * COUNT + 100)
 #define LIMIT_NS   (60 * TERN_NS_PER_S)
 #define SENDS_MAX  TERN_CREDIT_OWN

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of what two idle peers send, and how soon one notices that the other is gone. The
- * tests set the clock. Over tcp and over shm.
+ * tests set the clock. Each test runs over tcp and over shm.
  */
 #include "tests/harness/cmocka.h"
 
@@ -22,7 +22,8 @@
 #define IDLE_STEPS (60 * STEP_PER_S)
 #define TURNS_MAX  10000000
 #define PEERS      50u
-/* Interval at which shm looks for new connections. */
+/* Step of the clock while peers connect. It is longer than the interval at which shm looks
+ * for new connections. */
 #define MEET_NS (100 * TERN_NS_PER_US)
 
 static uint64_t clock_ns;

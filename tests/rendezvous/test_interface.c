@@ -30,8 +30,8 @@ static void test_the_headers_version_is_the_projects(void **state)
 
 /* ---- sizes ---- */
 
-/* The options of another version of the library: longer, with the same beginning as
- * ours. */
+/* Options or statistics of another version of the library: longer, with the same beginning
+ * as ours. */
 union grown {
 	struct tern_context_opts opts;
 	struct tern_pool_opts pool;

@@ -14,8 +14,9 @@ static struct tern_name named(const struct tern_name_key *key, const char *name)
 	return out;
 }
 
-/* The first test vector of the authors of SipHash: no bytes, with the key 00 01 02 ...
- * 0f. Their other vectors contain zero bytes, which a name cannot have. */
+/* Compares the digest with the first test vector of the authors of SipHash: no bytes, with
+ * the key 00 01 02 ... 0f. Their other vectors contain zero bytes, which a name cannot
+ * have. */
 static void test_the_digest_is_siphash_2_4(void **state)
 {
 	const struct tern_name_key key = {{0x0706050403020100, 0x0f0e0d0c0b0a0908}};

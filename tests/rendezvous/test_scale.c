@@ -194,8 +194,7 @@ static void cancel_all(bool sends)
 			0);
 	}
 	tern_sim_run(w.sim, never, NULL, 20 * TERN_NS_PER_MS);
-	/* The other end knows the requests for which there was a credit, by the ids of
-	 * this end. */
+	/* `b` knows those requests of `a` for which `a` had a credit to announce them. */
 	assert_true(w.b.peers[0]->theirs.count > 40);
 	assert_true(w.b.peers[0]->theirs.mask >= w.b.peers[0]->theirs.count / 2);
 	for (unsigned i = 0; i < REQUESTS; i++)
@@ -231,7 +230,7 @@ static bool has_come(void *arg)
 	return w->b.peers[0]->stream.rx_seq == w->tx_seq + 1;
 }
 
-/* Makes the simulated fabric refuse this share of the sends for lack of space. */
+/* Makes the simulated fabric refuse `eagain_permille` of 1000 sends for lack of space. */
 static void make_room_scarce(struct tern_sim *sim, unsigned eagain_permille)
 {
 	struct tern_sim_opts *opts = (void *)(uintptr_t)tern_sim_opts(sim);
@@ -239,8 +238,8 @@ static void make_room_scarce(struct tern_sim *sim, unsigned eagain_permille)
 	opts->eagain_permille = eagain_permille;
 }
 
-/* After a lost link, the sender announces all its regions again on the new link (RENEW).
- * A waiting message must not be sent after all of them. */
+/* `a` has posted receives, and loses its link. On the new link it announces the region of
+ * each receive again (RENEW). A message that waits must not be sent after all of these. */
 static void test_what_waits_stands_behind_few_regions(void **state)
 {
 	static struct world w;

@@ -174,7 +174,8 @@ static void test_an_empty_secret_is_none_and_is_refused(void **state)
 	close_ends();
 }
 
-/* One end cuts the connection, and the session must restore it. */
+/* The dialling end cuts the connection. The session must restore it with the secret that
+ * it began with, although both ends have set another one since. */
 static void test_a_lost_link_is_restored_with_the_secret(void **state)
 {
 	struct dialled d;
@@ -197,8 +198,9 @@ static void test_a_lost_link_is_restored_with_the_secret(void **state)
 	close_ends();
 }
 
-/* The attacker knows the session's token, incarnation and epoch, as an eavesdropper
- * would. */
+/* An attacker that knows the session's token, incarnation and epoch, as an eavesdropper
+ * would, but not the secret, dials to resume the session. It must be refused, and the
+ * session's connection must stay. */
 static void test_who_has_seen_a_session_cannot_cut_it(void **state)
 {
 	struct dialled d, thief;

@@ -70,8 +70,8 @@ static bool command(const char *line)
 	return system(line) == 0;
 }
 
-/* Creates a namespace with a process in it, since `ip` refers to a namespace by a
- * process. */
+/* Creates a namespace for this end, with a process in it, since `ip` refers to a namespace
+ * by a process. Returns the process; -1: the system refuses namespaces. */
 static pid_t settle(unsigned side)
 {
 	pid_t pid;
@@ -185,7 +185,8 @@ static void receive_block(struct end *end, unsigned i, uint64_t step)
 		tern_recv(end->channel, &end->recvs[i], i, step, &room, NULL, 0), 0);
 }
 
-/* When the last tensors have arrived, sends the next ones, which contain their number. */
+/* Sends the next tensor in each direction in which the last one has arrived. Each byte of
+ * a tensor is the tensor's number. */
 static void talk(struct pair *pair)
 {
 	if (pair->ends[A].down_count || pair->ends[B].down_count)
@@ -357,8 +358,8 @@ static void test_a_host_that_vanishes_is_noticed(void **state)
 	close_all();
 }
 
-/* The cut is slightly shorter than unreachable_ns, so the kernel's last retransmission
- * falls into the cut, and the next one comes long after it. */
+/* The network is cut for slightly less than unreachable_ns, and no session may end. (The
+ * kernel's last retransmission falls into the cut, and its next one comes long after it.) */
 static void test_a_cut_shorter_than_promised_is_survived(void **state)
 {
 	const uint64_t cut_ns = UNREACHABLE_NS * 19 / 20;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of encoded messages whose region (memory that a peer may access) is replaced by
- * another, of the same or another width. */
+/* Tests of encoded messages whose region (memory that a peer may access) is removed, or
+ * replaced by another that takes as many bytes, more, or fewer. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
