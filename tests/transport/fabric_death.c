@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests with two processes, one of which is killed. The child process opens the fabric,
- * listens or connects, lets its peer access memory, and is killed at some moment. In the
- * parent every operation must end, `closed` must be called once, and the parent's memory
- * must no longer be accessed.
+ * Tests with two processes, one of which is killed. The child process opens the fabric.
+ * It listens, and lets its peer access memory; or it connects, and puts into the memory of
+ * its peer, the parent. It is killed at some moment. In the parent every operation must
+ * end, `closed` must be called once, and the parent's memory must no longer be accessed.
  *
  * The child inherits no state of the fabric, since the program is started anew.
  */
@@ -91,7 +91,8 @@ static void child_closed(void *arg, struct tern_conn *conn, int status)
 	(void)status;
 }
 
-/* Starts the next put or get, if none is in flight and the parent has sent a region. */
+/* Starts the next put, if none is in flight, the fabric can put, and the parent has sent a
+ * region. */
 static void child_push(struct child *child)
 {
 	const struct tern_fabric_ops *ops = child->fabric->ops;
@@ -160,8 +161,9 @@ struct family {
 	char address[BED_ADDRESS_MAX];
 };
 
-/* Starts a child process: `listens`: it listens; otherwise it waits for an address to
- * which it connects. */
+/* Starts a child process, and creates the bed of the parent. `listens`: the child listens,
+ * and family->address gets its address. Otherwise the child waits for an address on the
+ * pipe, to which it connects. */
 static void family_init(
 	struct family *family, const struct instance *instance, bool listens)
 {

@@ -207,16 +207,16 @@ static void test_nothing_is_sent_after_close(const struct instance *instance)
 static void test_close_with_flush_sends_what_was_taken(const struct instance *instance)
 {
 	struct bed *bed = bed_new(instance);
-	/* A sends until the fabric refuses a message for lack of space. The simulator
-	 * never does. */
+	/* In rounds 1 and 2 A sends until the fabric refuses a message for lack of space,
+	 * or up to this number of messages: the simulator never refuses one. */
 	int most = bed->world ? 1000 : 100000;
 
 	for (int round = 0; round < 3; round++) {
 		struct link *a, *b;
 
 		bed_pair(bed, &a, &b);
-		/* B's messages are never read by A; nevertheless B must get all of
-		 * A's. */
+		/* In round 1 A closes before it has read these messages of B.
+		 * Nevertheless B must get all of A's. */
 		for (int i = 0; round && i < 20; i++)
 			assert_int_equal(link_say(b, 400), 0);
 		if (round)
@@ -308,8 +308,8 @@ static void test_many_conns_live_side_by_side(const struct instance *instance)
 	}
 	for (unsigned i = 0; i < MANY; i++)
 		PUMP(bed, a[i]->heard == 1);
-	/* Every second conn is closed, by A or by B in turn; the others must not be
-	 * affected. */
+	/* A closes every second conn, in turn with and without flush; the other conns must
+	 * not be affected. */
 	for (unsigned i = 0; i < MANY; i += 2)
 		link_close(a[i], i % 4 == 0);
 	for (unsigned i = 0; i < MANY; i += 2)
@@ -371,10 +371,10 @@ static void test_no_descriptor_is_left_behind(const struct instance *instance)
 	link_close(bed_dial(bed), false);
 	bed_free(bed);
 	/*
-	 * Waits for descriptors that end later than their port: the verbs fabric destroys
-	 * the event channels of its ports in a thread, which the kernel may delay
-	 * (transport/verbs/retire.c). A channel of an earlier test may even be among
-	 * those counted before.
+	 * Waits for descriptors that are closed later than their port: the verbs fabric
+	 * destroys the event channels of its ports in a thread, which the kernel may delay
+	 * (transport/verbs/retire.c). Since `before` may include a channel of an earlier
+	 * test, the number may even become smaller.
 	 */
 	PUMP_WITH(usleep(1000), instance->name, fd_count() <= before);
 }

@@ -417,8 +417,8 @@ static void relay_next(struct work *work)
 	relay->next += bytes;
 }
 
-/* Transfers 64 MiB in pieces of the fabric's preferred size, by put, get and peek as far
- * as it supports them. */
+/* Transfers 64 MiB from memory of kind `from` to memory of kind `to`, in pieces of the
+ * conn's chunk_bytes: by puts if the fabric has them, else by gets. */
 static void bulk(const struct instance *instance, enum memory from, enum memory to)
 {
 	struct bed *bed = bed_new(instance);

@@ -131,7 +131,8 @@ static void test_eagain_takes_nothing_and_writable_follows(
 	bed_free(bed);
 }
 
-/* Sends, from within `writable`, until the fabric refuses a message. */
+/* Sends until the fabric refuses a message, or 20000 are sent. The test calls it once for
+ * each end; after that only `writable` does. */
 static void say_more(struct link *link)
 {
 	while (link->said < 20000 && link_say(link, link->said % 900) == 0)
@@ -339,7 +340,7 @@ static void test_one_poll_is_bounded(const struct instance *instance)
 	bed_free(bed);
 }
 
-/* Sends small messages for several polls, or until the fabric refuses one. */
+/* Sends small messages until 500 are in flight, or the fabric refuses one. */
 static void flood(struct link *from, const struct link *to)
 {
 	while (from->said - to->heard < 500 && link_say(from, 0) == 0)

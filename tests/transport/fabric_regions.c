@@ -18,7 +18,8 @@
 
 #define ROOM_BYTES 4096u
 
-/* Both ends with their memory: A's is private; B's, `room`, is exposed to A. */
+/* Both ends with their memory: A's is private. Of B's, `room`, the tests expose the middle
+ * third to A; the rest must never change. */
 struct scene {
 	struct bed *bed;
 	struct link *a, *b;
@@ -74,7 +75,8 @@ static void put_in_vain(struct scene *scene, struct link *from, struct link *to,
 	}
 }
 
-/* Tries a get that must not succeed. */
+/* Tries a get that must not succeed. The conn may end, but A's memory must be
+ * unchanged. */
 static void get_in_vain(struct scene *scene, struct link *from, struct link *to,
 	const struct tern_region *region, uint64_t offset, uint64_t bytes)
 {
@@ -268,8 +270,8 @@ static void same_owner(struct link *link)
 	link->conn->owner = first_owner;
 }
 
-/* Puts `mine` into B's memory over conn `a`, or gets it into `mine`, and checks that the
- * bytes have arrived. */
+/* Puts `mine` into B's region over conn `a`, or gets B's region into `mine`, and checks
+ * that the bytes have arrived. */
 static void reach(struct scene *scene, struct link *a, struct link *b,
 	const struct tern_region *region, bool put)
 {
@@ -408,7 +410,8 @@ static void test_every_op_ends_before_closed(const struct instance *instance)
 			bed_turn(bed);
 		link_close(round % 2 ? a : b, false);
 		PUMP(bed,
-			/* (the bed checks that all operations have ended by then). */
+			/* When `closed` is called, the bed checks that all operations
+			 * have ended. */
 			a->closed_count && b->closed_count);
 		for (unsigned i = 0; i < taken; i++)
 			assert_int_equal(work[i].done_count, 1);

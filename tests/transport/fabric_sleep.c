@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of sleeping: arm() and fd(). Some tests cause one event at a time, with both ends
- * in one thread. In others two threads sleep whenever they may, so that each event races
- * with the other end's going to sleep. If an event is lost, both sleep for ever; a limit
- * of ten seconds makes that a failure.
+ * in one thread. In others each end has a thread, which sleeps whenever it may, so that
+ * each event for an end races with the end's going to sleep. If an event is lost, both
+ * threads sleep for ever; a limit of ten seconds makes that a failure.
  */
 #include "tests/harness/bed.h"
 
@@ -165,7 +165,7 @@ struct sleeper {
 	bool listens;
 	char *address; /* address of the listening end */
 	sem_t *listening;
-	/* `window`: messages in circulation; `rounds`: messages in all. */
+	/* `window`: messages in flight at a time; `rounds`: messages that each end sends. */
 	unsigned window, rounds;
 	uint32_t put_bytes; /* size of a put before each message; 0: messages only */
 	unsigned puts;

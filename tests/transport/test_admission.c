@@ -20,7 +20,7 @@ static int reset(void **state)
 	return 0;
 }
 
-/* Adds connections from `name` up to the limit, a nanosecond apart. */
+/* Adds MOST connections from `name`, as many as the limit allows, one each nanosecond. */
 static void fill(const char *name)
 {
 	for (unsigned i = 0; i < MOST; i++)

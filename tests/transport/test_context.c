@@ -371,8 +371,9 @@ static void late_write(void)
 	assert_int_equal(write(ctx->wake_fd, &one, sizeof(one)), sizeof(one));
 }
 
-/* A thread that is preempted in the middle of tern_context_wake() writes to the fd when
- * the sleep that it wanted to end is long over. */
+/* A thread that is preempted in the middle of tern_context_wake() writes to the wake-up fd
+ * when the sleep that it wanted to end is long over. The late write may cause one wake-up
+ * without an event, but the fd must not stay readable. */
 static void test_a_wakes_write_that_comes_late_is_read_once(void **state)
 {
 	(void)state;
@@ -444,8 +445,9 @@ static void test_a_broken_port_is_told(void **state)
 	close_context();
 }
 
-/* Runs in a child process that the kernel kills at its first system call. Only reading
- * the clock is allowed, since that is a system call on machines without a vdso for it. */
+/* Runs in a child process that the kernel kills at its first system call, except exit and
+ * reading the clock, which is a system call on machines without a vdso for it. Polls 1000
+ * times. Returns 0, 1 if a poll returned a wrong number, or 77 if filters are refused. */
 static int poll_without_system_calls(void)
 {
 	struct sock_filter filter[] = {
@@ -614,8 +616,8 @@ static void test_options_have_defaults_and_limits(void **state)
 	close_context();
 }
 
-/* After a second context was refused, wake-ups of the environment still reach its first
- * one. */
+/* A second context in the same environment is refused. Wake-ups of the environment must
+ * still reach its first context; after that one is freed, another one is accepted. */
 static void test_an_environment_has_one_context(void **state)
 {
 	struct tern_env env = *tern_env_system();

@@ -291,7 +291,7 @@ static bool has_write_seal(void)
 
 /* A peer that gets the memory's descriptor must not be able to write through it, or to
  * map it for writing. Where the kernel has the seal F_SEAL_FUTURE_WRITE (Linux 5.1), the
- * peer cannot open it again for writing, either. */
+ * same holds for a descriptor that the peer opens for writing by means of /proc. */
 static void test_a_slab_cannot_be_written_by_its_readers(void **state)
 {
 	struct tern_domain *domain = new_domain();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of pools, against a model that knows the owner of every byte of a pool. */
+/* Tests of pools. The test fills each buffer with a mark, and checks it when it gives the
+ * buffer back, so that it notices buffers that overlap. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -259,7 +260,8 @@ static void test_large_buffers_lie_on_huge_pages(void **state)
 	assert_int_equal(tern_pool_get(pool, 5 * MIB, &large), 0);
 	if (!stats.huge && huge_bytes(base) < 4 * MIB)
 		assert_false(kernel_has_huge_pages());
-	/* The last huge page would be incomplete. */
+	/* This buffer reaches to the end of the slab, which lacks 4096 bytes for a whole
+	 * huge page there. */
 	assert_int_equal(tern_pool_get(pool, 10 * MIB, &rest), 0);
 	memset(tern_buf_ptr(&rest), 8, 10 * MIB);
 	for (unsigned i = 0; i < 1000; i++)
@@ -328,8 +330,9 @@ static void test_giving_back_twice_is_noticed(void **state)
 	tern_pool_free(pool);
 }
 
-/* The size is between two size classes. A freed block of exactly this size is used again,
- * although larger blocks are free: none of the larger ones may be split. */
+/* Buffers have a size between two size classes. When one is freed and another one of the
+ * same size is taken, the pool must use the freed block again, although a larger block is
+ * free, which it would have to split. */
 static void test_a_hole_is_filled_by_what_fits_it(void **state)
 {
 	struct tern_pool *pool = new_pool(MIB, MIB);

@@ -261,7 +261,8 @@ static void test_without_dma_bufs_it_goes_by_peermem(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		struct rig *rig = rig_new();
 
-		/* 0: the GPU exports no dma-buf; 1: the network cards accept none. */
+		/* Round 0: the GPU exports no dma-buf; round 1: the network cards accept
+		 * none. */
 		rig->cuda.dma_buf = i;
 		rig->verbs.no_dma_buf = i ? ~0u : 0;
 		rig->verbs.peermem = true;
@@ -310,7 +311,8 @@ static void test_a_refused_registration_is_no_error(void **state)
 {
 	static const char *const calls[] = {
 		"mem_get_address_range", "mem_get_handle_for_address_range"};
-	/* Which calls fail; the first call for the range is made for shm. */
+	/* Which of these calls fails. The first mem_get_address_range is made for shm, the
+	 * second one for verbs. */
 	static const unsigned nth[] = {2, 1};
 
 	(void)state;
@@ -365,7 +367,7 @@ static void test_all_devices_in_use_must_reach_it(void **state)
 	carry(rig);
 	check_counts(rig, 0, 0, 1);
 	check_counts(rig, 1, 0, 1);
-	/* A transfer that is in progress stays direct or staged. */
+	/* This transfer has begun staged, and stays so when the third device is removed. */
 	start(rig);
 	for (unsigned i = 0; i < 4; i++)
 		turn(rig);

@@ -125,8 +125,8 @@ static void test_synchronous_copies_are_done_when_they_return(void **state)
 	user_close(&u);
 }
 
-/* For some memory, such as virtual address ranges, the attribute SYNC_MEMOPS cannot be
- * set: Tern then works without it. */
+/* For some memory, such as virtual address ranges, the driver refuses to set the attribute
+ * SYNC_MEMOPS. Tern must wrap such memory nevertheless. */
 static void test_memory_that_cannot_be_told_to_goes_without(void **state)
 {
 	struct tern_mem *mem;
@@ -142,7 +142,7 @@ static void test_memory_that_cannot_be_told_to_goes_without(void **state)
 }
 
 /* Memory from cuMemAllocAsync() and virtual address ranges, such as PyTorch's expandable
- * segments, belong to no context, but to a device. */
+ * segments, belong to no CUDA context. Tern must wrap them as memory of their device. */
 static void test_memory_without_a_context_is_a_devices_memory(void **state)
 {
 	struct tern_mem *mem;

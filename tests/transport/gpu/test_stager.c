@@ -179,7 +179,7 @@ static void test_more_copies_than_events_end_in_order(void **state)
 		start(&rig, &copies[i], TERN_STAGE_DOWN, i, slot, BYTES);
 	for (unsigned i = 0; i < 20; i++)
 		progress(&rig);
-	/* No work was done yet, since no call waited for it. */
+	/* The device has done no work yet: fake_cuda_hold() stops it. */
 	assert_int_equal(rig.ended, 0);
 	fake_cuda_hold(false);
 	finish(&rig, copies, COUNT);
@@ -314,7 +314,8 @@ static void test_the_end_of_a_copy_wakes_a_context_that_sleeps(void **state)
 	rig_close(&rig);
 }
 
-/* If the driver refuses the callback that would wake the context, a timer polls. */
+/* If the driver refuses the callback that would wake the context, a timer of the context
+ * must wake it, so that it sees the end of the copy. */
 static void test_a_copy_is_seen_without_the_wake(void **state)
 {
 	struct tern_stage_slot *slot;
@@ -339,8 +340,8 @@ static void test_a_copy_is_seen_without_the_wake(void **state)
 	rig_close(&rig);
 }
 
-/* The driver refuses the copy outside of tern_progress(). Only tern_progress() may report
- * the end, so a timer must be due soon. */
+/* The driver refuses a copy that is started outside of tern_progress(). Since only
+ * tern_progress() may report the copy's end, a timer of the context must be due soon. */
 static void test_a_copy_that_was_refused_is_told_soon(void **state)
 {
 	struct tern_stage_slot *slot;
@@ -361,7 +362,8 @@ static void test_a_copy_that_was_refused_is_told_soon(void **state)
 	rig_close(&rig);
 }
 
-/* A callback in the stream uses the context, so freeing the context must wait for it. */
+/* A callback that the stager has put into its stream uses the context. So freeing the
+ * context must wait until the callback has run. */
 static void test_the_end_waits_for_wakes(void **state)
 {
 	struct tern_stage_slot *slot;

@@ -203,7 +203,8 @@ static inline void end_poll_other(struct end *end)
 		end_poll(end);
 }
 
-/* Polls both ends until `condition` holds; fails the test if that takes far too long. */
+/* Polls both ends (`b` may be NONE) until `condition` holds; fails the test if that takes
+ * far too long. */
 #define UNTIL(a, b, condition)                                                           \
 	do {                                                                             \
 		uint64_t limit_ms_ = now_ms() + 20000;                                   \
@@ -333,7 +334,8 @@ static inline int start_get(struct tern_conn *conn, struct work *work,
 		conn, &work->op, mem, 0, bytes, region, remote_offset);
 }
 
-/* Sleeps in poll(2) until there is an event. */
+/* Sleeps in poll(2) until there is an event, and polls the port. Aborts the process if no
+ * event comes within 20 s. */
 static inline void end_sleep(struct end *end)
 {
 	struct pollfd entry = {.fd = end->port->ops->fd(end->port), .events = POLLIN};

@@ -74,8 +74,8 @@ static void test_only_those_that_are_used_are_looked_at(void **state)
 	duo_fini(&duo);
 }
 
-/* A program that never sleeps: poll() looks only at the conns in use; port->conn_count is
- * their number. */
+/* In a program that never sleeps, too, conns doze: poll() looks only at those in use, whose
+ * number is port->conn_count. */
 static void test_a_port_that_spins_looks_only_at_those_that_are_used(void **state)
 {
 	struct duo duo;

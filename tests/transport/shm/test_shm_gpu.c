@@ -2,9 +2,9 @@
 /*
  * Tests of GPU memory between two ports of the shm fabric: when the reading end opens the
  * memory's handle, when it does not, when it closes the handle, and what happens to a
- * peer that sends wrong data. The driver is simulated: if a test says so, a handle can be
- * opened in the process that made it. At the end of each test no object of the driver may
- * be open.
+ * peer that sends wrong data. The driver is simulated. Unlike a real one, it lets the
+ * process that made a handle also open it, if the test sets ipc_self. At the end of each
+ * test no object of the driver may be open.
  */
 #include "tests/transport/shm/shm_end.h"
 
@@ -166,9 +166,10 @@ static void test_what_had_the_same_addresses_is_closed_first(void **state)
 	rig_close(&rig);
 }
 
-/* Two conns to the reading end, of one process: the owner at the first conn has freed
- * memory, but has not reported that yet (GONE). The owner at the second conn has
- * allocated memory at the same address, which must be offered again. */
+/* Two owners, ends of one process, have a conn each to the reading end. The first one has
+ * freed memory, but has not reported that yet (GONE). The second one has allocated memory
+ * at the same address. The reader must not take it for the freed memory: it is opened only
+ * when it is offered again after the GONE. */
 static void test_what_another_conn_still_has_open_is_offered_anew(void **state)
 {
 	struct tern_mem *same;

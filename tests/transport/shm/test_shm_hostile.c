@@ -380,8 +380,8 @@ static void check_that_it_cannot_be_changed_by(int fd, off_t bytes)
 		fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
 }
 
-/* Checks that a peer cannot change the memory through the descriptor that it got, nor
- * through one that it opens from that. */
+/* Checks that a peer cannot change the memory through the descriptor that was passed to it,
+ * nor through one that it opens by means of /proc/self/fd. */
 static void check_that_it_cannot_be_changed(int passed, off_t bytes)
 {
 	char path[40];
@@ -535,9 +535,10 @@ static void fill_with_silent(struct end *end, int *silent)
 	}
 }
 
-/* Connections that were just accepted may still send their hello, so most new ones are
- * closed and must connect again. But a new connection must not have to wait for ever
- * because of silent ones. */
+/* The listener has as many connections in the handshake as it may have, and all are silent.
+ * They may still send their hello, so it closes most new ones, which must connect again.
+ * But every fourth new connection takes the place of the oldest silent one, so that nobody
+ * has to wait for ever. */
 static void test_the_silent_give_way_to_one_newcomer_in_four(void **state)
 {
 	int silent[SHM_GREETING_MAX], newcomer[3];

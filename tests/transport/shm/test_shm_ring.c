@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the message ring alone. Two threads work on one mapping, so that a race
- * detector sees both ends. Guard pages after each area make an access beyond it a crash.
+ * Tests of the message ring alone. The threads at its two ends use one mapping, so that a
+ * race detector sees both. A guard page after each area makes an access beyond it a crash.
  */
 #include "tests/harness/cmocka.h"
 
@@ -214,15 +214,16 @@ static void test_a_consumer_that_keeps_up_is_served_from_the_first_pages(void **
 			assert_int_equal(receive_message(&pair.b, received++), 1);
 		assert_int_equal(receive_message(&pair.b, received), 0);
 	}
-	/* A lap (passage through the ring) that ends early counts as one. */
+	/* A lap (passage through the ring) adds the size of the whole ring to `tail`, even
+	 * if it ends early. */
 	assert_true(pair.a.tail > 20 * pair.ring_bytes);
 	assert_true(is_touched(&pair, 0));
 	assert_false(is_touched(&pair, SHM_LAP_MIN + 2 * MESSAGE_BYTES));
 	pair_fini(&pair);
 }
 
-/* The sender finds space even if the last lap (passage through the ring) ended early.
- * Later laps become longer. */
+/* The receiver stops reading at some point of a lap (passage through the ring). The sender
+ * must still find some space, and its laps become longer. */
 static void test_some_room_is_left_wherever_the_consumer_stops(void **state)
 {
 	(void)state;
@@ -393,7 +394,9 @@ static void test_no_wake_is_lost(void **state)
 	run_sleepers(5000, take_turns, take_turns);
 }
 
-#define LONG(i) ((i)*50) /* length of message i; about 100 of these fill the ring */
+/* Number of the i-th message: only messages with such numbers are long (message_bytes()).
+ * About 100 of them fill the ring. */
+#define LONG(i) ((i)*50)
 
 static void *fill_the_ring(void *arg)
 {

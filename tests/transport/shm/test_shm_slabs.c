@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of slabs (shared memory of an owner) that are created and freed. The reading end
- * unmaps a slab when its owner frees it, or when too many are mapped, but never while the
- * slab is read. Afterwards no mapping or entry of it may be left at either end.
+ * Tests of slabs (shared memory of their owner) that are created and freed. Here `b` owns
+ * slabs and `a` reads them. `a` unmaps a slab when `b` frees it, or when too many are
+ * mapped, but never while the slab is read. Afterwards no mapping or table entry of the
+ * slab may be left at either end.
  */
 #include "tests/transport/shm/shm_end.h"
 
@@ -246,8 +247,8 @@ static void test_peeks_leave_places_for_gets(void **state)
 	duo_fini(&duo);
 }
 
-/* The owner keeps one entry for a slab that the reader unmapped and asked for again, so
- * it sends GONE only once. */
+/* The owner keeps one entry for each slab, also if the reader has unmapped the slab and
+ * asked for it again. So it sends GONE (the slab was freed) only once. */
 static void test_owner_keeps_one_entry_however_often_it_is_asked(void **state)
 {
 	enum { COUNT = 4 };
@@ -274,7 +275,8 @@ static void test_owner_keeps_one_entry_however_often_it_is_asked(void **state)
 	duo_fini(&duo);
 }
 
-/* The system refuses a mapping before the conn has as many as it may have. */
+/* The system refuses to map one more slab, although the conn may have more. The reader must
+ * then unmap slabs that it does not read. */
 static void test_a_process_without_room_gives_up_what_it_does_not_read(void **state)
 {
 	enum { COUNT = 6 };

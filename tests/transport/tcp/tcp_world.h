@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Code that the tests of the tcp fabric share: two ports in one process, and raw sockets
- * that connect to them. Each test runs once with each I/O engine (epoll, io_uring), which
- * is the cmocka state of the test.
+ * that connect to them. A test that is listed with both_engines() runs once with each I/O
+ * engine (io_uring, epoll); the engine is the cmocka state of the test.
  */
 #ifndef TERN_TESTS_TRANSPORT_TCP_TCP_WORLD_H
 #define TERN_TESTS_TRANSPORT_TCP_TCP_WORLD_H
@@ -41,7 +41,7 @@ struct side {
 	struct tern_lsn *lsn;
 	struct seen seen[16];
 	unsigned seen_count;
-	bool strangers; /* true: conn->owner stays unset */
+	bool strangers; /* true: conns get no owner, as before a handshake */
 	int (*on_message)(struct seen *seen, const char *data, size_t bytes);
 	void (*on_accepted)(struct seen *seen);
 };

@@ -420,7 +420,8 @@ static void test_a_poll_reads_a_bounded_part_of_a_put(void **state)
 	struct world w;
 
 	world_start_or_skip(&w, state);
-	/* With so many conns, other conns may wait for their turn to be read. */
+	/* Makes more than TCP_DIRECT_MAX conns: with no more than that, no conn of another
+	 * peer waits for its turn, and one poll may read more. */
 	for (unsigned i = 0; i <= TCP_DIRECT_MAX; i++)
 		world_connect(&w, &client, &server);
 	resize(server, SO_RCVBUF, 4 << 20);

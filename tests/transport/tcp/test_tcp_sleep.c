@@ -11,8 +11,8 @@ static const struct tern_fabric_ops *const ops = &tern_tcp_fabric_ops;
 
 static char window_memory[1 << 20], window_source[1 << 20];
 
-/* Sleeps until one of the ports has something to do, then polls it. If a wake-up were
- * lost, this would hang. */
+/* Sleeps until one of the ports has something to do, then polls both. Fails the test if
+ * nothing wakes it within 20 s. */
 static void sleep_and_poll(struct world *w)
 {
 	struct tern_port *ports[2] = {w->client.port, w->server.port};
@@ -311,8 +311,8 @@ static void *arm_both(void *arg)
 	return NULL;
 }
 
-/* A context may be used by one thread after another: the thread that armed it may have
- * ended when another thread sleeps on it. */
+/* A context may be used by one thread after another. A thread arms the ports and ends, and
+ * then another thread sleeps on them: it must be woken for every event. */
 static void test_a_port_outlives_the_thread_that_armed_it(void **state)
 {
 	struct seen *client, *server;

@@ -144,7 +144,8 @@ static void test_the_accepted_handler_may_close_its_listener(void **state)
 	verbs_bed_free(bed);
 }
 
-/* Closes a conn, whose connection is slow, in each of its states. */
+/* A closes a conn after a number of turns, so that each state is met in which the conn can
+ * be while it comes up. */
 static void test_a_conn_may_be_closed_at_any_moment(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -230,8 +231,8 @@ static void test_a_conn_that_never_came_up_at_the_acceptor_goes_with_its_peer(
 	verbs_bed_free(bed);
 }
 
-/* Opens as many connections as may be half-open at B. None of them confirms to B that it
- * is up. */
+/* Opens as many connections as may be half-open at B. B gets no event that any of them is
+ * established, and A sends nothing on them. */
 static void fill_with_silent(struct bed *bed, struct link **silent)
 {
 	fake_verbs_hold_cm(RDMA_CM_EVENT_ESTABLISHED, FAKE_VERBS_PASSIVE, true);
@@ -241,9 +242,10 @@ static void fill_with_silent(struct bed *bed, struct link **silent)
 	}
 }
 
-/* Connections that were just accepted may still come up, so most new ones are refused
- * before a queue pair is created for them, and must try again. But a new connection must
- * not have to wait for ever because of silent ones. */
+/* B has as many half-open connections as it may have, and all are silent. They may still
+ * come up, so B refuses most new ones, before it creates a queue pair for them. But every
+ * fourth new connection takes the place of the oldest silent one, so that nobody has to
+ * wait for ever. */
 static void test_the_silent_give_way_to_one_newcomer_in_four(void **state)
 {
 	struct bed *bed = verbs_bed_new(NULL);

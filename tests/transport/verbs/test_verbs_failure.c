@@ -125,8 +125,8 @@ static void test_a_device_removed_while_conns_come_up(void **state)
 	}
 }
 
-/* The device of both ends is removed and added again, more often than the table of
- * devices has entries. */
+/* The device at which B listens is removed and added again, six times. Each time B's
+ * listener must return at the same address. */
 static void test_a_listener_returns_with_its_device(void **state)
 {
 	struct bed *bed = verbs_bed_new(NULL);
@@ -140,10 +140,10 @@ static void test_a_listener_returns_with_its_device(void **state)
 		check_works(a, b);
 		fake_verbs_remove_device(1);
 		check_ends(b, -ENETDOWN);
-		/* A device that is missing can acknowledge nothing. */
+		/* The missing device acknowledges nothing, so A's conn ends when A sends. */
 		verbs_say_surely(a, 8);
 		check_ends(a, -ETIMEDOUT);
-		/* Looks for the device, which is not there. */
+		/* B looks for its device, which is not there, so A's attempt fails. */
 		verbs_skip_ns(TERN_NS_PER_S);
 		check_ends(bed_dial_at(bed, A, at), -ETIMEDOUT);
 		assert_true(verbs_logged(bed, "device was removed"));
@@ -168,7 +168,7 @@ static void test_a_listener_may_be_closed_while_its_device_is_gone(void **state)
 }
 
 /* One device is at the NUMA node of this thread, the other one at a node that does not
- * exist. */
+ * exist. A listener for all addresses must choose the first one. */
 static void test_listeners_are_at_the_nearest_device(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -225,7 +225,7 @@ static void test_what_was_made_of_a_removed_device_goes_without_a_conn(void **st
 }
 
 /* Two ports share the device's descriptor for asynchronous events, so only one of them
- * reads the event. */
+ * reads the event of the failure. The conns of both ports must end. */
 static void test_a_device_that_failed_is_heard_of_by_every_port(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -249,7 +249,8 @@ static void test_a_device_that_failed_is_heard_of_by_every_port(void **state)
 	}
 }
 
-/* A port of the failed device sleeps while another port reads the event. */
+/* A port that uses the failed device sleeps while another port reads the event of the
+ * failure. The event must wake the sleeping port, too. */
 static void test_a_device_that_failed_wakes_a_sleeping_port(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -281,8 +282,8 @@ static void test_a_device_that_failed_wakes_a_sleeping_port(void **state)
 	verbs_bed_free(bed);
 }
 
-/* The peer's device fails. No event reports that, but messages are no longer
- * acknowledged. */
+/* B's device is removed. No event reports that to A, but A's messages are no longer
+ * acknowledged, so A's conn must end with -ETIMEDOUT. */
 static void test_a_peer_whose_device_went_is_missed(void **state)
 {
 	struct bed *bed = verbs_bed_new(NULL);
@@ -345,7 +346,8 @@ static void ask(struct link *link)
 		assert_int_equal(link->side->fabric->ops->unanswered_ns(link->conn), 0);
 }
 
-/* The other end does not poll, but its network card answers until the path is cut. */
+/* A asks whether B's network card answers, while no data moves and B does not poll. The
+ * card answers until the path is cut; then A's conn must end. */
 static void test_a_cut_is_noticed_by_asking_where_nothing_moves(void **state)
 {
 	struct bed *bed = verbs_bed_new(NULL);
@@ -499,7 +501,8 @@ static void pause_ns(uint64_t ns)
 	nanosleep(&pause, NULL);
 }
 
-/* Both threads wait for events of the same device, and either may read them. */
+/* Two threads, each with a port, wait for events of the same device, and either may read
+ * the event of a failure. The conns of both must end. */
 static void test_a_fatal_event_may_be_read_by_the_thread_of_another_port(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -557,8 +560,8 @@ static void test_a_device_removed_under_two_threads(void **state)
 
 /* ---- refused work requests ---- */
 
-/* The fabric posts a list of work requests when it is full, in the middle of a call, and
- * the device refuses the list. */
+/* In the middle of put() the fabric's list of work requests is full, so the fabric posts
+ * the list, and the device refuses it. The put must end, and the conn at both ends. */
 static void test_a_refusal_in_the_midst_of_a_long_put(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -618,7 +621,8 @@ static void test_a_refusal_in_a_handler(void **state)
 	}
 }
 
-/* Completions that stay in the queue must not be attributed to later conns. */
+/* Reading the completion queue fails once, so the conns that use it must end. The
+ * completions that stay in the queue must not be attributed to later conns. */
 static void test_a_completion_queue_that_cannot_be_read_ends_its_conns(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -647,7 +651,8 @@ static void test_a_completion_queue_that_cannot_be_read_ends_its_conns(void **st
 	}
 }
 
-/* A completion queue that cannot be armed would never wake a sleeping thread. */
+/* Arming the completion queue fails. Since such a queue would never wake a sleeping
+ * thread, the conns that use it must end. */
 static void test_a_completion_queue_that_cannot_be_armed_ends_its_conns(void **state)
 {
 	struct bed *bed = two_rails(verbs_bed_defaults());

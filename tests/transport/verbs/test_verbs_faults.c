@@ -58,7 +58,8 @@ static bool all_done(const struct load *load)
 	return true;
 }
 
-/* Opens a conn, moves data both ways and closes it, unless it fails before. */
+/* Opens a conn, moves data both ways and closes the conn, unless the conn fails before.
+ * `lose`: B does not get the event that the conn is established. */
 static void live_once(struct bed *bed, bool lose)
 {
 	struct link *a, *b;

@@ -179,7 +179,7 @@ static void test_a_bad_greeting_is_turned_away(void **state)
 
 /* ---- frames ---- */
 
-/* Sends `bytes` bytes of the raw memory at `offset` as one SEND. */
+/* Sends `bytes` bytes of the stranger's memory, at `offset`, as one SEND. */
 static void say_raw(struct scene *s, uint32_t offset, uint32_t bytes)
 {
 	assert_int_equal(post_send(&s->raw, 1, offset, bytes), 0);
@@ -310,7 +310,8 @@ static void test_a_put_past_a_guarded_window_ends_the_conn(void **state)
 		buf = side_memory(&s.bed->sides[B], SLAB, 100);
 		region = link_expose(i == 3 ? s.b : s.stranger, &buf, TERN_ACCESS_WRITE);
 		verbs_region_decode(&region, &theirs);
-		/* 2: beyond the end of the window; 3: the window of another conn. */
+		/* Round 2: beyond the end of the window; round 3: the window of another
+		 * conn. Rounds 0 and 1: no window of B. */
 		if (i == 2 || i == 3) {
 			put.slot = (uint32_t)theirs.start;
 			put.generation = (uint32_t)(theirs.start >> 32);
@@ -325,7 +326,8 @@ static void test_a_put_past_a_guarded_window_ends_the_conn(void **state)
 	}
 }
 
-/* The device of the target itself detects an invalid key. */
+/* The stranger writes with an invalid memory key, which B's device detects: the conn must
+ * end at B. */
 static void test_a_write_with_a_bad_key_ends_both_ends(void **state)
 {
 	struct ibv_send_wr wr = {

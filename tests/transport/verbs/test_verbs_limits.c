@@ -186,8 +186,9 @@ static void test_a_put_is_cut_to_what_one_work_request_carries(void **state)
 /* ---- no resources for another conn ---- */
 
 /*
- * B has one end of A's conn and both ends of a conn with itself, and its device has no
- * resources for a fourth end. A's device suffices for A's second end.
+ * B has one end of A's conn and both ends of a conn with itself, and its completion queue
+ * has no space for a fourth end: B must refuse another conn of A, and the conns that exist
+ * must go on. A's completion queue has space for A's second end.
  */
 static void check_refused_fourth(struct verbs_bed_opts opts)
 {
@@ -273,7 +274,8 @@ static void pair_at(
 	*b = tern_list_entry(bed->sides[B].links.prev, struct link, node);
 }
 
-/* B uses devices 1 and 2, one of which refuses to register receive buffers. */
+/* B uses devices 1 and 2. While device 2 refuses to register receive buffers, new conns on
+ * device 1 and the old conn on device 2 must work. */
 static void test_slots_that_one_device_refuses_are_of_no_concern_to_another(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -306,7 +308,8 @@ static void test_slots_that_one_device_refuses_are_of_no_concern_to_another(void
 	verbs_bed_free(bed);
 }
 
-/* The failed attempt has left nothing behind, so a later one succeeds. */
+/* B's device refuses to register more receive buffers, so B refuses a conn. When the device
+ * takes them again, the next conn must come up. */
 static void test_slots_that_a_device_refused_are_asked_for_again(void **state)
 {
 	struct link *a[GROWING + 1], *b[GROWING + 1], *link;
@@ -572,8 +575,8 @@ static void echo(struct link *link)
 	(void)verbs_say(link, 8000);
 }
 
-/* Answers are sent from receive buffers. Enough of these must stay free to receive the
- * next messages. */
+/* B answers each message from a receive buffer, and sends complete late. Enough receive
+ * buffers must stay free for the next messages. */
 static void test_answers_leave_slots_to_receive_into(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();

@@ -67,7 +67,7 @@ void verbs_say_surely(struct link *link, size_t bytes);
 /* Polls only this side, `count` times. */
 void side_turns(struct side *side, unsigned count);
 
-/* Puts, gets and messages that are started again and again until the conn ends. */
+/* Messages, and up to 8 puts and 8 gets, that load_push() starts on a conn. */
 struct load {
 	/* The two ends of a conn; all operations start at `link`. */
 	struct link *link, *other;
@@ -79,10 +79,10 @@ struct load {
 };
 /* Each put and get has `bytes` bytes. Exposes memory of `other`. */
 void load_init(struct load *load, struct link *link, struct link *other, uint64_t bytes);
-/* Starts operations until the fabric refuses one; true if it started any. Does nothing
- * after the conn has ended. */
+/* Sends one message, and starts one put and one get, as far as the fabric accepts them;
+ * true if it accepted any. Does nothing after the conn has ended. */
 bool load_push(struct load *load);
-/* Checks that each operation has ended once. Returns how many ended with `status`. */
+/* Checks that each put and get has ended once. Returns how many ended with `status`. */
 unsigned load_ended(const struct load *load, int status);
 
 /* Checks that the conn works: sends messages both ways and waits for them. */

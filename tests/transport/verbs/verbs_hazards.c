@@ -54,7 +54,8 @@ static int burst(struct link *link, const void *data, size_t bytes)
 	return 0;
 }
 
-/* Posting a list of work requests fails inside a message handler. */
+/* B's message handler sends messages, and the device refuses to take their work requests:
+ * the conn must end at both ends. */
 static void test_refused_in_handler(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1");
@@ -68,7 +69,8 @@ static void test_refused_in_handler(void **state)
 	bed_free(bed);
 }
 
-/* Posting a list of work requests fails in the middle of a guarded put. */
+/* The device refuses to take work requests in the middle of a guarded put (option
+ * guard=on: the bytes go as messages): the put must end once, and the conn at both ends. */
 static void test_refused_in_put(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1,guard=on");
@@ -88,8 +90,8 @@ static void test_refused_in_put(void **state)
 	bed_free(bed);
 }
 
-/* Messages have arrived but were not polled when their queue pair is destroyed: their
- * receive buffers must not be lost. */
+/* B destroys a queue pair whose messages have arrived, before it has polled them: the
+ * receive buffers of these messages must return to B's shared receive queue. */
 static void test_unpolled(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1");
@@ -137,8 +139,8 @@ static int echo(struct link *link, const void *data, size_t bytes)
 	return 0;
 }
 
-/* Receive buffers are used for answers before the shared receive queue has got them
- * back. */
+/* B answers each message on all its conns, and the answers do not complete. So B uses
+ * receive buffers for answers before its shared receive queue has got them back. */
 static void test_srq_deficit(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1,depth=1024");
@@ -182,7 +184,8 @@ static int arm_inside(struct link *link, const void *data, size_t bytes)
 	return 0;
 }
 
-/* A handler may call arm(). */
+/* B's message handler calls arm(), which is allowed: no message may be lost or be
+ * delivered twice. */
 static void test_arm_in_handler(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1");
@@ -200,7 +203,7 @@ static void test_arm_in_handler(void **state)
 	bed_free(bed);
 }
 
-/* A device is removed while no conn uses it. */
+/* A's device is removed while no conn uses it: A must destroy its completion queue. */
 static void test_idle_removed(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1");
@@ -218,8 +221,8 @@ static void test_idle_removed(void **state)
 	bed_free(bed);
 }
 
-/* A region is exposed before another device comes into use, and is the target of a put
- * over that device. */
+/* B exposes a region before it uses its second device. A put of A into that region over
+ * the second device must succeed. */
 static void test_other_rail(void **state)
 {
 	struct bed *bed = begin("from=10.7.0.1");
@@ -244,7 +247,8 @@ static void test_other_rail(void **state)
 	bed_free(bed);
 }
 
-/* Both ends close with flush while each has more guarded puts in flight than a window of
+/* Both ends close with flush while each has a put in flight to a guarded region (option
+ * guard=on: the bytes go as messages). The put needs more messages than a window of
  * credits. */
 static void test_both_flush(void **state)
 {
@@ -302,8 +306,8 @@ static void p2_done(struct tern_op *op, int status)
 	(void)op, (void)status;
 }
 
-/* One port knows that its device has failed. Another port of the fabric does not know
- * yet, and puts from memory that is registered only now. */
+/* One port knows that the device has failed. Another port of the fabric does not know it
+ * yet, and puts from memory that is registered only now: its conn must end. */
 static void test_new_memory_on_dead_device(void **state)
 {
 	static const struct tern_port_handler handler = {
