@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of loading the CUDA driver: the simulated one, as libcuda.so.1 on the library
- * path. A process can load the driver only once, so each test does it in a child process.
+ * path. A process can load the driver only once. So each test but the last one loads it in
+ * child processes.
  */
 #include "tests/harness/cmocka.h"
 

@@ -146,8 +146,8 @@ static struct device_memory fake = {
 	.read = read_bytes,
 };
 
-/* Can the fabric access GPU memory directly? Not with guard=on: there puts of the peer
- * arrive as messages, which the CPU copies. */
+/* True if the fabric's network cards can access GPU memory directly. With guard=on they do
+ * not: there puts of the peer arrive as messages, which the CPU copies. */
 static bool reaches_gpus(const struct instance *instance)
 {
 	return strcmp(instance->fabric, "verbs") == 0 &&

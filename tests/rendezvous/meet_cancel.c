@@ -115,8 +115,8 @@ struct mess {
 	enum memory memory;
 };
 
-/* Waits for the ends of a send and its receive, one of which was cancelled. The other one
- * is cancelled too, if the two had not been matched. */
+/* Waits until a send and its receive have ended, one of which was cancelled. If the other
+ * one does not end, the two had not been matched, and it is cancelled, too. */
 static void end_both(struct meet *meet, struct call *send, struct call *recv)
 {
 	MEET_PUMP(meet, call_over(send) || call_over(recv));
@@ -329,7 +329,8 @@ static void test_done_may_cancel_another(const struct instance *instance)
 
 enum { CROWD = 40 };
 
-/* Posts requests that reach every possible state; makes `turns` turns after each ten. */
+/* Posts requests that reach every possible state. After every ten sends and ten receives
+ * it makes `turns` turns. */
 static void crowd(struct meet *meet, struct call *send, struct call *recv, unsigned turns)
 {
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];

@@ -167,8 +167,8 @@ static uint64_t sent_by(const struct tern_peer *peer)
 	return stats.messages_sent;
 }
 
-/* Progresses one end at a time until A has sent DONE (the tensor was put) and B has not
- * received it. */
+/* Condition for MEET_PUMP, which lets the ends make turns alternately. True when A has sent
+ * DONE (the tensor was put), and B, whose turn comes next, has not received it. */
 static bool says_done(struct end *a, struct end *b, const struct call *send)
 {
 	const struct tern_xfer *x = (const void *)send->req.priv;
@@ -293,7 +293,8 @@ static struct tern_link *link_in(const struct end *end, enum tern_link_state sta
 	return NULL;
 }
 
-/* Progresses one end at a time until B has sent its HELLO 2 and A has not received it. */
+/* Condition for MEET_PUMP, which lets the ends make turns alternately. True when B has sent
+ * its HELLO 2 and A, which stays asleep, has not received it. */
 static bool awaits_proof(struct end *a, struct end *b)
 {
 	if (!b->asleep && link_in(b, TERN_LINK_WAIT_PROOF))
@@ -330,8 +331,8 @@ static void test_a_session_in_its_handshake_is_waited_for(const struct instance 
 	meet_free(meet);
 }
 
-/* Progresses one end at a time until A has completed the handshake and waits for B's
- * first message. */
+/* Condition for MEET_PUMP, which lets the ends make turns alternately. True when A has
+ * sent the last message of the handshake and waits for B's first message. */
 static bool awaits_welcome(struct end *a, struct end *b)
 {
 	if (link_in(a, TERN_LINK_WAIT_WELCOME))

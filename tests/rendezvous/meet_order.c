@@ -19,7 +19,7 @@
 #define SIZE_COUNT 8u
 #define AT_ONCE    24u /* receives that are posted at a time */
 
-/* Tensor sizes. The key chooses the size: the send with key k has sizes[k % SIZE_COUNT]
+/* Tensor sizes. The key chooses the size: the send with key k has sizes[size_of(k)]
  * bytes. */
 static const uint64_t sizes[SIZE_COUNT] = {
 	0, 1, 100, MEET_EAGER, MEET_EAGER + 1, 20000, LARGE, LARGEST};
@@ -76,8 +76,8 @@ static void crowd_free(struct crowd *c)
 	free(c);
 }
 
-/* Index of the size of key `k`. The largest size is rare, since a GPU or a simulated
- * device copies all its bytes. */
+/* Index of the size of key `k`: k % SIZE_COUNT, but for most keys size 0 replaces the
+ * largest size, since a GPU or a simulated device copies all its bytes. */
 static unsigned size_of(unsigned k)
 {
 	return k % SIZE_COUNT == SIZE_COUNT - 1 && k % 128 != 127 ? 0 : k % SIZE_COUNT;
@@ -193,8 +193,8 @@ static void test_two_crowds_that_cross_are_received_last_first(
 	last_first(instance, &opts, 300, true);
 }
 
-/* There are more sends than any peer is ever granted credits; the number of records is
- * the default. */
+/* A posts more sends than any peer is ever granted credits, and B receives the last one
+ * first. The number of records is the default. */
 static void test_1100_sends_before_the_wanted_one_are_no_hindrance(
 	const struct instance *instance)
 {
@@ -236,7 +236,8 @@ static void test_a_receive_meets_a_send_that_comes_behind_the_crowd(
 	crowd_free(c);
 }
 
-/* The receives of the last sends are posted before any send. */
+/* B posts the receives of the last sends before A posts any send. They must get their
+ * tensors. */
 static void test_receives_posted_before_the_crowd_are_met(const struct instance *instance)
 {
 	struct tern_context_opts opts = few_records();

@@ -364,8 +364,9 @@ static void collide(const struct instance *instance, uint64_t bytes, bool sender
 	meet_free(meet);
 }
 
-/* The two names differ only at their beginning, but a message has only the end of a long
- * name. */
+/* Send and receive have the same key, and long names that are the same or differ only at
+ * their beginning. A message has only the end of a long name, and a digest, by which the
+ * receiver must tell the names apart. */
 static void test_long_names_that_differ_are_told_apart(const struct instance *instance)
 {
 	struct meet *meet = meet_new(instance);

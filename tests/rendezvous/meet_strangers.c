@@ -31,7 +31,7 @@ struct scene {
 	/* `heard`: sequence number of B's last message; `ack`: last acknowledgement
 	 * sent to B. */
 	uint32_t heard, ack;
-	/* Sequence number of B's FIN (last message); 0: not received yet. */
+	/* Sequence number of B's FIN (goodbye); 0: not received yet. */
 	uint32_t fin_seq;
 	uint32_t granted, used; /* the stranger's credits, as B counts them */
 	/* Id in B's last WANT (request for one send); 0: none. */

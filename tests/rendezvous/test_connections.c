@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of many connections between two contexts with default options: each one comes up
- * and works, whatever resources the others hold. Each test runs over tcp with both
- * engines, and over shm.
+ * Tests of many connections between two contexts: each connection comes up and works,
+ * whatever resources the others hold. Each test runs over tcp with both engines, and over
+ * shm.
  */
 #include "tests/harness/cmocka.h"
 

@@ -127,7 +127,8 @@ static void test_who_outruns_leaves_most_of_the_rest_to_others(void **state)
 	assert_int_equal(pool.promised, 0);
 }
 
-/* Simulates peers that send faster than their credits arrive, for `ticks` ticks each. */
+/* Simulates peers that send faster than their credits arrive, until tern_credit_idle(),
+ * which shrinks a window, was called `ticks` times for each of them. */
 static void stream(struct tern_credit_rx *rx, unsigned count, unsigned ticks)
 {
 	for (unsigned i = 0; i < ticks * count; i++) {

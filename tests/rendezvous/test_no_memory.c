@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of a listening process that has no memory for the records (received messages) of
- * one more peer: the peer is refused, tries again, and is accepted when there is memory.
+ * Tests of a listening process that has no memory for the records of one more peer, in
+ * which it would keep the peer's messages: the peer is refused, tries again, and is
+ * accepted when there is memory.
  * The tests limit the address space; a slab of records (unit of allocation) takes more of
  * it than anything else in this process.
  */

@@ -34,7 +34,7 @@
 #include "base/util.h"
 
 #define UNREACHABLE_NS (3 * TERN_NS_PER_S / 2)
-/* Time limit of a test, so that a lost event is a failure and not a hang. */
+/* Time limit of each TURN_UNTIL, so that a lost event is a failure and not a hang. */
 #define LIMIT_NS    (60 * TERN_NS_PER_S)
 #define BLOCK_BYTES (64u << 10)
 #define QUEUE       50u /* blocks in flight that fill all buffers between two ends */
@@ -288,7 +288,7 @@ static struct pair *add_pair(const char *name)
 	return pair;
 }
 
-/* Sends to end `sleeper`, which does not read, more than sockets and windows hold. */
+/* Makes end `sleeper` stop polling, and sends to it more than sockets and windows hold. */
 static void clog_up(struct pair *pair, unsigned sleeper)
 {
 	struct end *from = &pair->ends[!sleeper], *to = &pair->ends[sleeper];

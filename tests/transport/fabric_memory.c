@@ -116,7 +116,7 @@ struct order {
 };
 
 /* Message i comes after put i, which writes i to every byte of B's memory. So B sees i there, or
- * the number of a later put that is arriving just then. It looks at bytes because nothing
+ * the number of a later put that is arriving just then. B looks at single bytes because nothing
  * larger is written at once: rxe copies byte by byte, and a word in the middle of two puts has
  * bytes of both, which may make a number below either (0x0000 between 0x00ff and 0x0100). */
 static void check_order(struct link *link)

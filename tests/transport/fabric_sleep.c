@@ -167,7 +167,9 @@ struct sleeper {
 	sem_t *listening;
 	/* `window`: messages in flight at a time; `rounds`: messages that each end sends. */
 	unsigned window, rounds;
-	uint32_t put_bytes; /* size of a put before each message; 0: messages only */
+	/* Size and number of the puts (or gets, if the fabric cannot put) of the connecting
+	 * end. put_bytes 0: both ends send messages instead. */
+	uint32_t put_bytes;
 	unsigned puts;
 
 	struct tern_domain *domain;

@@ -141,7 +141,7 @@ static struct tern_env fake_env = {.ops = &env_ops};
 static struct tern_domain *domain;
 static struct tern_context *ctx;
 
-/* Opens a domain and a context; `env` may be NULL. */
+/* Opens a domain and a context. `env` NULL: the context gets an environment of its own. */
 static void open_hooked(const struct tern_domain_hooks *hooks,
 	const struct tern_context_opts *opts, struct tern_env *env)
 {
@@ -405,7 +405,7 @@ static void test_a_wake_between_two_arms_is_not_forgotten(void **state)
 	assert_int_equal(tern_progress(ctx), 1);
 	assert_int_equal(tern_arm(ctx), 0);
 	assert_false(is_readable(0));
-	/* The same, if the waking thread has not written to the fd yet. */
+	/* Again, but here the waking thread writes to the fd after the second arm. */
 	assert_true(atomic_exchange(&ctx->sleeping, false));
 	assert_int_equal(tern_arm(ctx), 0);
 	late_write();

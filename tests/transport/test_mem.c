@@ -17,7 +17,7 @@
 
 static struct {
 	int registered, unregistered, opened, closed;
-	int fail_open, fail_register; /* errno of the injected failure; 0: none */
+	int fail_open, fail_register; /* status of the injected failure; 0: none */
 } fakes[2];
 
 static int number_of(const struct tern_fabric_ops *ops)

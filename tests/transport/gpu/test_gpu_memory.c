@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of GPU memory as registered memory: wrapped, in pools, and with bounce buffers in
- * host memory. On the simulated driver; at the end of each test no object of it may be
- * open. */
+ * host memory. The tests run on the simulated driver; at the end of each test no object of
+ * the driver may be open. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -236,7 +236,8 @@ static void test_without_a_device_it_is_enodev(void **state)
 	fake_cuda_reset(NULL);
 }
 
-/* Each kind of driver call fails once; the next attempt works. */
+/* One kind of driver call after another fails once: tern_mem_wrap_cuda() must then return
+ * an error, and its next call must succeed. */
 static void test_a_driver_that_refuses_is_a_status(void **state)
 {
 	static const char *const calls[] = {"device_get_count", "device_get",

@@ -235,18 +235,18 @@ static void test_slots_go_to_those_who_waited_longest(void **state)
 	for (unsigned i = 0; i < 6; i++) {
 		waiters[i] = (struct waiter){.wait.ready = on_ready, .count = &count};
 		tern_list_init(&waiters[i].wait.node);
-		/* The fifth waiting call is urgent. */
+		/* The fifth waiter is urgent. */
 		tern_stager_wait(rig.stager, TERN_STAGE_UP, &waiters[i].wait, i == 4);
 		tern_stager_wait(rig.stager, TERN_STAGE_UP, &waiters[i].wait, false);
 	}
 	tern_stager_give(slots[0]);
-	/* The free staging slot goes to a waiting call, not to a later caller. */
+	/* The free staging slot goes to a waiter, not to a later caller of take(). */
 	assert_null(tern_stager_take(rig.stager, TERN_STAGE_UP));
 	assert_int_equal(tern_arm(rig.ctx), -EAGAIN);
 	progress(&rig);
 	assert_int_equal(count, 1);
 	assert_ptr_equal(waiters[4].slot, slots[0]);
-	tern_list_remove(&waiters[1].wait.node); /* this caller does not wait any more */
+	tern_list_remove(&waiters[1].wait.node); /* waiter 1 does not wait any more */
 	for (unsigned i = 1; i < TERN_STAGE_SLOTS; i++)
 		tern_stager_give(slots[i]);
 	progress(&rig);
@@ -393,7 +393,7 @@ static void test_every_call_may_fail(void **state)
 	static const struct {
 		const char *call;
 		unsigned at_most;
-		bool fails; /* does the copy fail? */
+		bool fails; /* true: one of the copies must fail; false: none may */
 	} cases[] = {
 		{"ctx_push_current", 3, true},
 		{"memcpy_dtoh_async", 1, true},

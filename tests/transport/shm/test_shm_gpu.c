@@ -15,7 +15,8 @@
 /* Two connected ports: `a` owns GPU memory, `b` reads it. */
 struct rig {
 	struct duo duo;
-	/* `mem`: of a. `other`: of b, so that b uses the device. */
+	/* `mem`: memory of a. `other`: memory of b, which b has so that it uses the device;
+	 * or NULL. */
 	struct tern_mem *mem, *other;
 	struct tern_conn *a, *b;
 };

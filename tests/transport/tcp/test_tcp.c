@@ -169,8 +169,8 @@ static int check_order(struct seen *seen, const char *data, size_t bytes)
 	return 0;
 }
 
-/* Sends `count` pairs of a put and a message, of random sizes, as fast as the fabric
- * accepts them. */
+/* Sends `count` pairs of a put and a message, of random sizes, and waits for each pair
+ * until its message has arrived. */
 static void send_in_order(struct world *w, struct seen *client, struct seen *server,
 	unsigned count, uint64_t largest, uint64_t seed)
 {

@@ -44,7 +44,8 @@ static void push_all(struct load *load)
 		;
 }
 
-/* Starts continuous operations, and waits until some of them are done. */
+/* Sends messages and starts puts and gets, as many as the fabric accepts, and waits until a
+ * put is done and a message has arrived. */
 static void start_load(struct load *load)
 {
 	push_all(load);
@@ -356,7 +357,7 @@ static void test_a_cut_is_noticed_by_asking_where_nothing_moves(void **state)
 	(void)state;
 	bed_pair(bed, &a, &b);
 	bed->sides[B].asleep = true;
-	/* More messages than B's receive queue and A's send queue hold. */
+	/* Asks more often than B's receive queue and A's send queue have entries. */
 	for (unsigned i = 0; i < 1000; i++) {
 		ask(a);
 		bed_settle(bed);

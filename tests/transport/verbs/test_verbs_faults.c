@@ -97,7 +97,7 @@ static void fail_in_life(const char *function, unsigned nth, unsigned variant)
 	opts.verbs = variant == 2 ? "from=10.7.0.1,tc=8" : NULL;
 	bed = verbs_bed_new(&opts);
 	for (unsigned i = 0; i < 2; i++)
-		/* So that the pool is created before calls fail. */
+		/* Creates the side's pool now, before calls fail. */
 		side_memory(&bed->sides[i], SLAB, 64);
 	fake_verbs_fail(function, nth, ENOMEM);
 	live_once(bed, variant == 2);

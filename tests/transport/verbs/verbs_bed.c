@@ -99,7 +99,7 @@ struct bed *verbs_bed_new(const struct verbs_bed_opts *given)
 		.name = "verbs",
 		.fabric = "verbs",
 		.opts = {.verbs = opts.verbs ? opts.verbs : "from=10.7.0.1",
-			/* Since it takes the kernel long to collect huge pages. */
+			/* The kernel would take long to collect huge pages. */
 			.no_hugepages = true},
 		.hooks = {.verbs_api = fake_verbs_api()},
 		.can_sleep = true,

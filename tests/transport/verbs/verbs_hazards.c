@@ -27,7 +27,7 @@ static void address(char *out, unsigned number)
 
 static struct instance instance = {.name = "hazards",
 	.fabric = "verbs",
-	/* Since it takes the kernel long to collect huge pages. */
+	/* The kernel would take long to collect huge pages. */
 	.opts = {.no_hugepages = true},
 	.can_sleep = true,
 	.alone = true,
