@@ -56,8 +56,8 @@ ENVIRONMENT = {
 
 
 def stream(command, env, limit, keep=None):
-    """Runs it and prints the lines that `keep` picks: exit status, all lines. Asks it to end
-    after `limit` seconds; then the status is -1."""
+    """Runs the command, prints what `keep` returns for each line, and returns (exit status, all lines). After
+    `limit` seconds it asks the command to end; then the status is -1."""
     lines, late = [], []
     with subprocess.Popen(command, env=env, cwd=TOP, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, errors="replace") as p:
@@ -139,7 +139,8 @@ class Progress:
 
 
 def run_tests(count, name, directory, env, limit, selection):
-    """What meson's `selection` of the tests in that build says."""
+    """Runs those tests of the build in `directory` that `selection` (options of `meson test`) selects, and counts
+    their cases."""
     log = directory / "meson-logs" / "testlog.json"
     for old in log.parent.glob("testlog*.json"):
         old.unlink()
@@ -147,7 +148,7 @@ def run_tests(count, name, directory, env, limit, selection):
     command = ["meson", "test", "-C", str(directory), "--no-rebuild", "--num-processes", str(TESTS_AT_ONCE)]
     status, lines = stream([*command, *selection], env, limit, progress.line_of_test)
     progress.timer.cancel()
-    logs = [*log.parent.glob("testlog*.json")]  # the name has the setup's in it
+    logs = [*log.parent.glob("testlog*.json")]  # the file's name contains that of meson's setup
     tests = [json.loads(t) for t in logs[0].read_text().splitlines()] if logs else []
     for test in tests:
         count.add_program(name, test)
@@ -170,8 +171,8 @@ def run(count, configuration):
 
 
 def run_rdma(count, when):
-    """The cases of tests/system/rdma with gcc's build, which is there unless only they were asked for; and
-    with that of the sanitizers, if it is all of them."""
+    """Runs the cases of tests/system/rdma in the virtual machine: the quick ones with the build of gcc, all of
+    them (`when` is "full") also with the build of asan. Builds first what is not built yet."""
     env = dict(os.environ)
     needed = CONFIGURATIONS[:1] if when == "quick" else CONFIGURATIONS[:2]
     if all(is_built(count, configuration, env) for configuration in needed):

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes the readers of data sets. The first byte of the input chooses as what the rest
- * is read. */
+/* Fuzzes the readers of data sets. The first byte of the input chooses how the rest is
+ * read: as one file, with a width of 16, with a context of 8, or as a file of labels and
+ * one of data. */
 #include <stdlib.h>
 
 #include "base/util.h"

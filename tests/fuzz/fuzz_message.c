@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes the decoders of messages. A message that is accepted must give the same bytes
- * when it is encoded again. */
+/* Fuzzes the decoders of messages. If a message is accepted, encoding it and decoding the
+ * result must give the same fields. */
 #include <stdlib.h>
 
 #include "base/util.h"

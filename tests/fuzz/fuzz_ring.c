@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes one end of the message rings in shared memory, while the other end may write
- * anything into its own area: the input gives the marks, lengths and indices that it
- * writes.
+ * anything into its own area: the input gives the marks, lengths and indices that the
+ * other end writes.
  */
 #include <errno.h>
 #include <stdlib.h>

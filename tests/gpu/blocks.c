@@ -6,7 +6,8 @@
 #include "base/util.h"
 
 /* The threads per block of element-by-element kernels are those of the launch, since
- * bench/gpu/threads.c launches them with several numbers. The other kernels have one. */
+ * bench/gpu/threads.c launches them with several numbers. The other kernels have a fixed
+ * number. */
 static _Thread_local unsigned quad_threads;
 #define TERN_QUAD_THREADS quad_threads
 #include "kernels/cuda/blocks/list.h"

@@ -308,8 +308,9 @@ static void test_casts_have_the_bits_of_the_cpu(void **state)
 		}
 }
 
-/* Floats with all values of the upper bits and a few of the lower bits: all exponents,
- * ties and NaNs. */
+/* Returns floats for tests of casts. Element j has the bits of j as its upper 20 bits, so
+ * 2^20 elements have every sign and exponent, and the ties of f16 and bf16. Its lower 12
+ * bits are 0, 1 or 0x800, in turn. */
 static struct twin patterns_new(uint64_t count, size_t aside)
 {
 	struct twin t = twin_new(count * sizeof(float), aside);

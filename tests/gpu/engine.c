@@ -293,7 +293,7 @@ static void test_what_is_written_is_what_the_cpu_writes(void **state)
 
 /* ---- the same bits in repeated steps ---- */
 
-/* Computes the gradients of some steps, and returns all of them one after the other. */
+/* Computes the gradients of eight batches, and returns them one after the other. */
 static float *some_steps(const struct world *w, bool no_graphs, bool pinned)
 {
 	float *all = malloc(8 * w->bytes);

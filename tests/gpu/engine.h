@@ -23,8 +23,9 @@ extern struct engine_suite suite;
 
 #define ROWS 24u /* rows (records) of a batch */
 
-/* A model, its data, and two versions of its parameters, in whole mappings like those of
- * a worker. */
+/* A model, its data, two versions of its parameters, and two buffers for gradients. Each
+ * version and each buffer is a memory mapping of its own, as in a worker, so that the
+ * engine can page-lock it. */
 struct world {
 	struct tern_dataset *data;
 	struct tern_model *model;

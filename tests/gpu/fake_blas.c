@@ -96,7 +96,7 @@ static int set_stream(void *handle, void *stream)
 	struct handle *h = handle;
 
 	h->stream = stream;
-	/* cuBLAS, too, forgets its workspace when the stream is set. */
+	/* The real cuBLAS, too, forgets the workspace when the stream is set. */
 	h->has_workspace = false;
 	return 0;
 }

@@ -9,8 +9,8 @@
 
 #include "kernels/cuda/cublas.h"
 
-/* Registers its kernels; to be called after each fake_cuda_reset(), which removes
- * them. */
+/* Registers the kernels of the simulated cuBLAS; to be called after each
+ * fake_cuda_reset(), which removes them. */
 void fake_blas_register(void);
 extern const struct tern_cublas_api fake_blas;
 /* Status that the next call of create or of sgemm returns; 0: it succeeds. */

@@ -2,8 +2,8 @@
 /*
  * The tests of the table of CUDA kernels: the same cases on the simulated driver, where a
  * block runs as a loop on the CPU (on_fake.c), and on a GPU (on_device.c). All results
- * are compared with those of the CPU's table, bit for bit where the header promises that
- * and otherwise within bounds; and with those of a second run.
+ * are compared with those of the CPU's table, bit for bit where kernels/cuda/table.h
+ * promises that and otherwise within bounds; and with those of a second run.
  */
 #ifndef TERN_TESTS_GPU_GPU_H
 #define TERN_TESTS_GPU_GPU_H
@@ -43,22 +43,25 @@ int gpu_open_tables(void);
 void gpu_close_tables(void);
 
 /*
- * Device memory with a copy on the host. It starts `aside` bytes after a multiple of 256.
- * Before and after it are margins that no kernel may change, which gpu_down() asserts.
+ * Device memory at `dev`, and memory of the same size on the host. The device memory
+ * starts `aside` bytes after a multiple of 256 (see twin_new()), so that tests can choose
+ * its alignment. Before and after it are margins that no kernel may change, which
+ * gpu_down() asserts.
  */
 struct twin {
 	CUdeviceptr base;
 	void *dev, *host;
 	size_t bytes;
 };
-struct twin twin_new(size_t bytes, size_t aside); /* the host's copy is all zeros */
+struct twin twin_new(size_t bytes, size_t aside); /* the host's memory is all zeros */
 void twin_free(struct twin *twin);
 void gpu_up(struct twin *twin);   /* copies the host's bytes to the device, and waits */
 void gpu_down(struct twin *twin); /* copies the device's bytes to the host, and waits */
 
 /* `count` random floats, also copied to the device. */
 struct twin floats_new(uint64_t count, size_t aside);
-/* Special values (NaN, infinity, -0, ...). */
+/* `count` floats, many of them special values (NaN, infinity, -0, ...), also copied to
+ * the device. */
 struct twin specials_new(uint64_t count, size_t aside);
 /* A new twin with the same host bytes as `of`, also copied to the device. */
 struct twin copy_new(const struct twin *of, size_t aside);

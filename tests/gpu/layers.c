@@ -285,7 +285,8 @@ struct embed {
 	uint64_t rows, width, table_rows;
 };
 
-/* Ids of which a third are equal, and among which the last id never occurs. */
+/* Returns an embedding whose ids are random: about a third of them are equal, and the
+ * last row of a table with several rows never occurs. */
 static struct embed embed_new(uint64_t rows, uint64_t width, uint64_t table_rows)
 {
 	struct embed e = {.rows = rows,
@@ -369,7 +370,7 @@ static void test_embeddings_of_many_rows_are_sorted_and_have_the_bits_of_the_cpu
 
 /* ---- graphs ---- */
 
-struct step { /* results of one step: a dense layer with a loss, and an embedding */
+struct step { /* memory of one step: a dense layer with a loss, and an embedding */
 	struct twin x, w, b, y, dx, dw, db;
 	struct xent xent;
 	struct embed embed;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Does all that a GPU is needed for, in parts that fit into a short stay on a machine with one:
-builds what there is to build, tests, checks, measures. What has been found is on disk after each
-program, whatever ends this one. The last line is always "N passed, N failed, N skipped".
+builds what there is to build, tests, checks, measures. The results are on disk after each
+program, whatever ends run_gpu.py. The last line is "N passed, N failed, N skipped", unless there is no GPU.
 
 The parts are in gpu_run/plan.py; how a program is run in gpu_run/process.py, what its output means
 in gpu_run/judge.py, how results are kept in gpu_run/results.py, and how docs/gpu.md is made of them
@@ -99,7 +99,7 @@ class Run:
         self.results.add(record)
 
     def compare_hashes(self, program, verdict):
-        """Makes a failure of a program whose hashes are not those of the first one of its group."""
+        """Makes the verdict a failure if the program's hashes are not those of the first program of its group."""
         if not program.group or verdict.verdict != "pass":
             return
         first, wanted = self.hashes.setdefault(program.group, (program.name, verdict.hashes))
@@ -146,7 +146,7 @@ class Run:
         self.find_device(part_end)
 
     def find_device(self, part_end):
-        """Asks the programs, if they are built."""
+        """Asks `gpu_rates --device` and `tern info` about the device, if they are built."""
         if self.results.all["device"] or not self.is_built():
             return
         device = plan.Program("device", self.context.bench("gpu_rates", "--device"), judge.of_tool, 10)

@@ -58,7 +58,7 @@ def command(out, *words, built=BUILD):
 
 
 def environment(machine="alike=1"):
-    unwanted = ("TERN_GPU_SCALE", "MALLOC_PERTURB_")  # the latter, of meson, takes time
+    unwanted = ("TERN_GPU_SCALE", "MALLOC_PERTURB_")  # meson sets MALLOC_PERTURB_, which makes programs slow
     env = {name: value for name, value in os.environ.items() if name not in unwanted}
     return dict(env, PATH=f"{TOOLS}:{env['PATH']}", LD_LIBRARY_PATH=DRIVERS, FAKE_CUDA=machine)
 
@@ -126,7 +126,7 @@ def complete_call_runs_every_part():
 
 
 def assert_can_be_shown(found):
-    """As the results of a GPU would be."""
+    """Checks that the page can show these results, as if they were those of a GPU."""
     found = dict(found, scale="large", facts=dict(found["facts"], driver="580.0"))
     text = page.page_of(run_gpu.PAGE.read_text(), [found])
     for line in ("Simulated GPU (8 multiprocessors of capability 9.0", "| kernels | gpu_sums | pass |",
@@ -151,7 +151,7 @@ def call_that_has_little_time_skips_and_counts_the_rest():
 
 
 def program_that_hangs_costs_itself_only():
-    """It is killed with what it started after its own limit."""
+    """The program is killed after its own limit, with what it started; the other programs run."""
     built = built_with("hanging", "test_gpu_kernels",
                        '[ "$1" != sums ] && exit 0\necho 1..1; sleep 1000 & sleep 1000')
     out = folder("hang")

@@ -4,8 +4,8 @@
  * without memory, on purpose: on a GPU this corrupts the context, and each later CUDA
  * call of this process fails. The engine and the updater that use the device, and those
  * that are created later, must report it in a line, with -ENOTRECOVERABLE, and must end
- * without a hang or a crash. Run it last, and check afterwards that a new process can use
- * the device.
+ * without a hang or a crash. Run this program last, and check afterwards that a new
+ * process can use the device.
  *
  * On the simulated driver, FAKE_CUDA=break=tern_cuda_sum:1:700 has the same effect.
  */

@@ -287,8 +287,9 @@ static void test_a_batch_may_have_sums_and_updates(void **state)
 			.sums = i % 2,
 			.scale = 1,
 			.clip = 0.9f};
-	/* The first three callers' launches, one for all others together, and later the
-	 * updates of the six callers that have added up first. */
+	/* The batches: one for each of the first three callers, one for the first calls
+	 * of all others, and later at most one for each of the six callers that have
+	 * added up first. */
 	step_in_batches(callers, CALLERS, 3 + 1 + 6);
 }
 
@@ -305,14 +306,14 @@ static void test_a_batch_may_need_its_rooms_again(void **state)
 			.gradients = 2,
 			.scale = 0.5f,
 			.clip = 1};
-	/* Each caller needs 2 * 300,000 floats, and a batch has 2 MiB of floats: three
-	 * launches for the callers after the first three. */
+	/* Each caller needs room for 2 * 300,000 floats, and a launch has room for 2 Mi
+	 * floats (8 MiB): the five callers after the first three need two launches. */
 	assert_int_equal(step_in_batches(callers, TERN_ARRAY_SIZE(callers), 4), 3 + 2);
 }
 
-/* Checks the results of a step, and returns how many calls have failed. The caller of a
- * failed call must still have its old parameters, whatever the device and the copies have
- * done. */
+/* Checks the results of a step, and returns how many calls have failed. After a failed
+ * call, the device and the copies may have left anything in the caller's parameters, so
+ * they are restored from the CPU's. */
 static unsigned check_failures(struct caller *callers)
 {
 	unsigned failed = 0;

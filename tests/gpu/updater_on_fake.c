@@ -249,7 +249,8 @@ static void test_memory_of_which_others_have_locked_a_part_is_not_locked(void **
 		strstr(pinned_beside(1u << 15), "copies go through other memory"));
 }
 
-/* An update in the GPU's memory: nothing is copied, and no room for gradients is taken. */
+/* If parameters and gradients are in the GPU's memory, an update copies nothing, and the
+ * updater takes no memory for gradients. */
 static void test_nothing_is_copied_where_all_is_in_the_gpus_memory(void **state)
 {
 	struct tern_optimizer sgd;

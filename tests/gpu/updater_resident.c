@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks whose parameters and gradients are in the GPU's memory (on_device): the CPU's bits,
- * by one thread and by several. */
+/* Tests of chunks whose parameters and gradients are in the GPU's memory (on_device):
+ * updates, by one thread and by several, must give the same bits as on the CPU. */
 #include "tests/gpu/updater.h"
 
 #include <math.h>
@@ -81,7 +81,7 @@ struct twins {
 	double squares[2];
 };
 
-/* Places of the GPU's memory that a pair of twins takes. */
+/* Number of places (of PLACE floats) in the GPU's memory that a struct twins takes. */
 static unsigned places_of(unsigned slots)
 {
 	return 2 + slots;
@@ -132,8 +132,9 @@ static void twins_close(struct twins *t)
 		tern_updater_chunk_free(t->updaters[i], t->chunks[i]);
 }
 
-/* `to`: parity of the version that the step makes from the other one, or from itself if
- * `in_place`. Without gradients the step uses the last sum. */
+/* Makes a step with chunk i. It writes the version with the parity of `step`, from the
+ * version with the other parity; with `in_place`, version 0 from itself. Without
+ * gradients (`g` NULL) the step uses the last sum. */
 static int step_one(struct twins *t, unsigned i, uint64_t step, const float *const *g,
 	unsigned count, bool in_place)
 {

@@ -253,8 +253,9 @@ static bool can_share(const struct end *e)
 		       CUDA_SUCCESS;
 }
 
-/* Checks that tensors between two GPUs are copied directly over shm (CUDA IPC), and that
- * other tensors of a GPU are staged (copied through host memory). */
+/* Checks how tensors in GPU memory were moved: directly, by CUDA IPC, if both ends are in
+ * GPU memory, the fabric is shm and the driver can share the memory; otherwise staged
+ * (copied through host memory). */
 static void check_way(const struct end *e, bool on_gpu, bool both)
 {
 	bool direct =
@@ -328,7 +329,8 @@ static void close_device(CUdevice device)
 
 /* ---- two processes ---- */
 
-/* Waits until the other process gets to the same point, or has ended. */
+/* Waits until the other process gets to the same point. Fails if that process has
+ * ended. */
 static void meet(struct end *e, int socket)
 {
 	char byte = 'm';
@@ -373,7 +375,8 @@ static void carry_half(struct end *e, int socket, bool sends, uint64_t step)
 		check_room(e, &req, bytes);
 }
 
-/* One of the two processes; the end that listens receives. */
+/* Runs one of the two processes: one sends (`sends`), the other one listens and
+ * receives. */
 static void run_half(int socket, bool sends, bool from_gpu, bool to_gpu)
 {
 	bool on_gpu = sends ? from_gpu : to_gpu;
@@ -414,8 +417,8 @@ static int run_process(int socket, bool sends)
 	return 0;
 }
 
-/* Starts two new processes, each of which loads the driver, since a loaded driver does
- * not work after a fork. */
+/* Forks a second process. Both load the driver after the fork, since a driver that was
+ * loaded before does not work in the child. */
 static int run_processes(void)
 {
 	int sockets[2], status, r;

@@ -61,8 +61,9 @@ static float some(void)
 	return ldexpf(u, -(int)tern_rng_below(&rng, 8));
 }
 
-/* A vector in memory of exactly its size, so that a sanitizer notices an access beyond
- * the end. `off` moves it by one element from malloc's alignment. */
+/* A vector in memory for one element more. With `off` it is moved by one element from
+ * malloc's alignment, and ends where the memory ends, so that a sanitizer notices any
+ * access beyond the end. */
 struct vector {
 	float *base, *at;
 	size_t count;
@@ -303,7 +304,8 @@ static void test_update_is_close_to_float64(void **state)
 }
 
 /* Compares every table with the first one. The first one updates in place, in one part,
- * aligned; the others write to other memory, in three parts, unaligned. */
+ * aligned; then every table, also the first one, writes to other memory, in three parts,
+ * with two alignments. */
 static void check_update_bits(const char *name, unsigned n, size_t count)
 {
 	struct trial one = trial_new(name, n, count), before = trial_copy(&one, false);

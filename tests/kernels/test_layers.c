@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of the layers in every table of CPU kernels that this processor supports, against
- * loops in float64. Matrix products come from a library that adds in its own order, so
- * they are close and not equal; but the same inputs must give the same bits again.
+ * loops in float64. Matrix products may come from a library that adds in its own order,
+ * so they are close to the reference and not equal to it; but the same inputs must give
+ * the same bits again.
  */
 #include "tests/harness/cmocka.h"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 MARKS = Path(__file__).resolve().parent / "reached.txt"
 COMPILER = "gcc"  # its gcov prints JSON
 BUILD = "counted"  # the build with counters, in the copy
-# The products of a scenario are small: threads of OpenBLAS would only wait for each other.
+# The matrix products of a scenario are small: threads of OpenBLAS would only wait for each other.
 ONE_THREAD = dict(os.environ, OPENBLAS_NUM_THREADS="1")
 
 
@@ -28,13 +28,13 @@ def missing():
 
 
 class Reach:
-    """Of a copy of the sources that was built with counters in its folder BUILD."""
+    """Which lines the scenarios run, in a copy of the sources whose folder BUILD has a build with counters."""
 
     def __init__(self, top, seeds):
         self.top, self.seeds, self.runs, self.failed = Path(top), seeds, {}, set()
 
     def counts(self, scenario):
-        """{file: {line: how often it ran}} in the scenario; to be asked before anything is changed."""
+        """{file: {line: how often it ran}} in the scenario. It must be called first before any patch is applied."""
         if scenario not in self.runs:
             self.runs[scenario] = self.run(scenario)
         return self.runs[scenario]
@@ -61,12 +61,13 @@ class Reach:
         return counts
 
     def check_seeds(self, scenario):
-        """Does none of its seeds fail?"""
+        """Asserts that no seed of the scenario fails."""
         self.counts(scenario)
         assert scenario not in self.failed, f"{scenario}: seeds of 0 to {self.seeds - 1} fail without any patch"
 
     def check_change(self, scenario, path, before, after):
-        """Does the scenario run what is changed in the file? Where lines are only added, what stands around."""
+        """Asserts that the scenario runs a line that a patch changes in the file; or, where the patch only adds lines,
+        a line beside them."""
         lines = self.counts(scenario).get(path, {})
         for tag, first, last, _, _ in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
             changed = range(first + 1, last + 1) if tag != "insert" else (first, first + 1)

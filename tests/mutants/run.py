@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Does the simulator notice bugs? Each *.patch here is a bug that somebody could make. It is
-applied to a copy of the sources, so these have no hooks, and the scenario that it names must fail for
-at least a tenth of the seeds; when it has, the rest is not run. Before, with the copy as the sources are,
-the scenario must fail for none of the first REACH_SEEDS of them, or what fails later proves nothing; and it
-must have run the lines that the patch changes, and those in reached.txt (reach.py).
+"""Does the simulator notice bugs? Each *.patch here is a bug that somebody could make. run.py
+applies it to a copy of the sources, so the sources need no hooks. The scenario that the patch names must
+then fail for at least a tenth of the seeds; when so many have failed, the other seeds are not run. Before a
+patch is applied, the scenario must fail for none of the first REACH_SEEDS seeds, or a later failure would
+prove nothing; and it must run the lines that the patch changes, and those in reached.txt (reach.py).
 
 usage: run.py [--seeds N] [NAME...]
        run.py --applies
 
 --applies only tests that every patch still applies, and that every mark names a line: whoever changes the
-code under one writes it anew.
+code of a patch or a mark must write the patch or mark anew.
 A patch begins with the lines "What:" (the bug, in words) and "Scenario:" (of tests/system/sim).
 """
 import argparse
@@ -36,7 +36,7 @@ def said(patch, key):
 
 
 def apply(directory, patch, *options):
-    """Not in whatever repository the directory may lie in."""
+    """Applies the patch in `directory`, and not in a git repository that contains the directory."""
     subprocess.run(["git", "apply", "-p1", *options, str(patch)], cwd=directory, check=True,
                    env=dict(os.environ, GIT_CEILING_DIRECTORIES=str(Path(directory).parent)))
 
@@ -56,8 +56,8 @@ class Copy:
             else:
                 shutil.copy(source, self.top / name)
         self.counts = not reach.missing()
-        # The counters make the scenarios several times slower, so only one build has them. The other one is
-        # optimised as far as its seeds gain more time than building takes.
+        # The counters make the scenarios several times slower, so only one build has them. The other build is
+        # optimised only as far as its seeds gain more time than the compiler takes longer.
         self.run("meson", "setup", "build", "-Dcuda=disabled", "-Doptimization=1")
         self.build("build")
         if self.counts:
@@ -139,7 +139,7 @@ def main():
         copy = Copy(directory)
         reached = reach.Reach(directory, min(arguments.seeds, REACH_SEEDS))
         scenarios = sorted({said(p, "Scenario") for p in patches})
-        # First, while the copy is as the sources are.
+        # The lines are counted first, before any patch is applied to the copy.
         for scenario in scenarios if copy.counts else ():
             reached.counts(scenario)
         unpatched = [named(f"{scenario}_unpatched_fails_for_no_seed", fails_for_no_seed, copy, reached,

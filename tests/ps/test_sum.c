@@ -204,8 +204,9 @@ static void test_update_run_is_the_step_on_the_tree(void **state)
 
 #define FOLD_COUNT 5u
 
-/* A server that accepts the gradients of a window of slots, in any order. Gradients at
- * the front of the window are added up at once, in the order of the tree ("folded"). */
+/* A server that accepts the gradients of a window of slots, in any order. As soon as the
+ * gradients at the front of the window have arrived, they are added up, in the order of
+ * the tree ("folded"). */
 struct gathering {
 	uint32_t n, window, folded, held, most;
 	bool here[FOLDED];

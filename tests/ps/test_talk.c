@@ -182,8 +182,9 @@ static void say_parts(unsigned count)
 	tern_talk_say(&ends[0].talk, json_pack("{s:o}", "a", list));
 }
 
-/* Such a message is refused: parsed, it would need a hundred times the memory of its
- * text. */
+/* A message of more than TERN_PS_PARTS_MAX parts is refused: parsed, it would need a
+ * hundred times the memory of its text. Brackets and commas within a string are no
+ * parts. */
 static void test_a_message_of_too_many_parts_is_not_read(void **state)
 {
 	(void)state;

@@ -56,8 +56,8 @@ void join_well(struct rig *rig, struct visitor *v, const struct tern_ps_job *job
 /* Creates a server, and makes a visitor join for each worker of `job`, so that the job
  * starts. */
 void open_with_workers(struct rig *rig, struct visitor *v, const struct tern_ps_job *job);
-/* Checks that the server still works, and closes it. No guest answers the server's
- * goodbye. */
+/* Checks that the server has not ended, stops it, and closes the rig. No guest answers
+ * the server's goodbye, so the server's end timer is made to fire at once. */
 void stop_and_close(struct rig *rig);
 /* Runs until the server and its context have this number of peers. */
 void until_peers(struct rig *rig, unsigned count);

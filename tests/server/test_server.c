@@ -238,8 +238,8 @@ static void test_what_an_update_keeps_must_fit_as_well(void **state)
 	close_rig(&rig);
 }
 
-/* 2^28 chunks: the list of them alone would take 10 GB and minutes, so the job must be
- * refused before the list is made. */
+/* The job would have about 190 million chunks. Their list alone would take some GB and
+ * minutes, so the job must be refused before the list is made. */
 static void test_a_job_of_absurd_size_is_refused_before_anything_is_made(void **state)
 {
 	const struct tern_ps_job job = {.slots = 1, .workers = 1};
@@ -255,7 +255,8 @@ static void test_a_job_of_absurd_size_is_refused_before_anything_is_made(void **
 	close_rig(&rig);
 }
 
-/* No memory is left for the data of the gradient's norm. */
+/* The server has no memory for the data of the gradient's norm, since its staging pool is
+ * full: it must refuse the job, and keep nothing of it. */
 static void test_a_job_that_cannot_be_taken_leaves_nothing(void **state)
 {
 	const struct tern_ps_job job = {.slots = 1, .workers = 1, .clip_norm = 1};

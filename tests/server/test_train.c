@@ -214,7 +214,7 @@ static void test_a_spare_worker_gets_the_results(void **state)
 }
 
 /* Worker 1 has no slot (no gradients to compute), and its context is not run during the
- * steps. */
+ * steps: the job must make its steps all the same. */
 static void stop_a_spare(const char *fabric)
 {
 	const struct setup setup = {
@@ -480,8 +480,9 @@ static unsigned wanted_count(const struct tern_server *s, uint32_t slot)
 	return count;
 }
 
-/* The gradient of the older version has reached the servers, and the worker only has to
- * handle the end of its send: no server may ask for it. */
+/* If a worker says that it holds the gradient of an older version, that gradient has
+ * reached all servers, and the worker has only not handled the end of its send yet. So no
+ * server may ask for this gradient. */
 static void test_a_server_wants_no_gradient_of_an_older_version(void **state)
 {
 	const struct setup setup = {
@@ -538,7 +539,8 @@ static bool rooms_differ(const struct tern_worker *w)
 
 static void test_a_worker_says_of_no_older_version_that_it_holds_it(void **state)
 {
-	/* Many steps, because the worker gets into that state only in some of them. */
+	/* The job has many steps, because the worker's two buffers differ only in some of
+	 * them. */
 	const struct setup setup = {
 		"tcp", "mlp:300,40", "sgd", 1, 1, 3, 500, TERN_MODE_SYNC, 0};
 	const struct slot first = {.number = 0};

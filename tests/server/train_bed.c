@@ -14,7 +14,7 @@
 struct tern_dataset *data, *test;
 uint64_t staging_bytes;
 
-/* ---- data: two classes separated by a plane, with some noise ---- */
+/* ---- data: two classes separated by a plane ---- */
 
 int make_data(void **state)
 {

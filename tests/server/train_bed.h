@@ -52,7 +52,7 @@ struct job {
 	unsigned count;
 };
 
-/* Training and test data: two classes separated by a plane, with some noise. */
+/* Training and test data: two classes separated by a plane. */
 extern struct tern_dataset *data, *test;
 /* Memory of each server for received gradients; 0: the servers' default. */
 extern uint64_t staging_bytes;

@@ -31,13 +31,15 @@ struct fake_device {
 	uint64_t used_bytes, peak_bytes;
 	unsigned retain_count;
 	unsigned flags;
-	CUresult sticky; /* CUDA_SUCCESS: the context is usable */
+	/* error that every call in the corrupted context returns; CUDA_SUCCESS: it is
+	 * usable */
+	CUresult sticky;
 };
 
 enum fake_mem_kind {
 	FAKE_MEM_DEVICE,
-	/* Memory of another process, opened through an IPC handle, on a device of this
-	 * one. */
+	/* Device memory of another process (with opts.ipc_self also of this one), which
+	 * this process has opened through an IPC handle. */
 	FAKE_MEM_OPENED,
 	FAKE_MEM_HOST,
 	FAKE_MEM_REGISTERED,
@@ -51,15 +53,16 @@ struct fake_mem {
 	char *base;
 	size_t bytes;
 	/* Mapping of the memory plus a guard page at its end that is never accessible;
-	 * NULL: the memory belongs to the user. */
+	 * NULL: host memory. */
 	char *map;
 	size_t map_bytes;
-	/* Second mapping of the device memory, which is always accessible. */
+	/* Second mapping of the same device memory. The host can access it at any time;
+	 * the driver's own copies use it. */
 	char *view;
 	int fd;              /* file that the memory is a mapping of; -1: none */
 	unsigned open_count; /* for FAKE_MEM_OPENED: how often the user has opened it */
-	/* For FAKE_MEM_OPENED: the owner's process, and the inode of the memory's file
-	 * there. */
+	/* For FAKE_MEM_OPENED: the process that has allocated the memory, the address of
+	 * the memory in that process, and the inode of the file that is mapped. */
 	ino_t inode;
 	pid_t owner;
 	uint64_t owner_at;
@@ -87,8 +90,8 @@ struct fake_mark {
 	bool done;
 	/* NULL: the event is not shared with another process. */
 	struct fake_shared *shared;
-	/* How many times the event had been recorded at this record. A mark of another
-	 * process's record has no stream. */
+	/* For a shared event: number of this record, counted from 1 over all processes.
+	 * If another process made the record, `stream` is NULL. */
 	uint64_t number;
 	uint64_t step; /* value of fake_world.step when the record was done */
 	struct fake_stream *stream;
@@ -185,7 +188,8 @@ struct fake_node {
 /* A captured graph, shared by the executable graphs that are made from it. */
 struct fake_graph {
 	unsigned ref_count;
-	/* Stream with which the capture began; NULL: the capture has ended. */
+	/* Stream with which the capture began; NULL: the capture has ended, or this
+	 * stream was destroyed. */
 	struct fake_stream *origin;
 	CUstreamCaptureMode mode;
 	pthread_t thread;
@@ -206,7 +210,7 @@ struct fake_run {
 struct fake_graph_handle {
 	struct tern_list node;
 	struct fake_graph *graph;
-	struct fake_device *device; /* of an executable graph; NULL: of a graph */
+	struct fake_device *device; /* device of an executable graph; NULL: a graph */
 };
 
 struct fake_world {
@@ -234,22 +238,24 @@ extern struct fake_world fake_world;
 #define FAKE_LOCK()                                                                      \
 	TERN_CLEANUP(fake_world_leave) struct fake_world *entered_ = fake_world_enter(); \
 	(void)entered_
-/* Takes the lock, counts the call of function `name`, and returns the error that a test
- * has injected for this call, if any. */
+/* For the start of a function of the driver's table: takes the lock and counts the call
+ * of `name`. If a test has injected an error for this call, the function returns it. */
 #define FAKE_ENTER(name)                                                                 \
 	FAKE_LOCK();                                                                     \
 	CUresult fault_ = fake_asked_fault(name);                                        \
 	if (fault_)                                                                      \
 	return fault_
-/* FAKE_ENTER for functions that need a usable CUDA context. It sets `device`. */
+/* FAKE_ENTER for functions that need a usable CUDA context. It declares `device`, the
+ * device of the calling thread's context; without such a context the function returns an
+ * error. */
 #define FAKE_ENTER_CTX(name)                                                             \
 	FAKE_ENTER(name);                                                                \
 	struct fake_device *device = NULL;                                               \
 	CUresult current_ = fake_current(&device);                                       \
 	if (current_)                                                                    \
 	return current_
-/* FAKE_ENTER_CTX for functions that may wait for the device: returns an error if a stream
- * capture forbids such calls. */
+/* FAKE_ENTER_CTX for functions that may wait for the device: if a stream capture forbids
+ * such calls, the function returns an error. */
 #define FAKE_ENTER_UNSAFE(name)                                                          \
 	FAKE_ENTER_CTX(name);                                                            \
 	CUresult capture_ = fake_capture_forbids();                                      \
@@ -284,14 +290,15 @@ void fake_memory_entries(struct tern_cuda_api *api);
 /* Finds memory of one of these kinds (bits 1 << kind) that contains the whole range;
  * NULL: there is none. */
 struct fake_mem *fake_mem_find(const void *at, size_t bytes, unsigned kinds);
-/* Creates memory of `bytes`, at the address `hint` if that range is free. */
+/* Maps the file `fd` as device memory of `bytes` bytes, at the address `hint` if that
+ * range is free. */
 struct fake_mem *fake_mem_map(
 	int fd, size_t bytes, struct fake_device *device, void *hint);
 void fake_mem_free(struct fake_mem *mem);
 void fake_mems_drop(struct fake_device *device);
 void fake_guard(bool closed);
-/* Address at which the driver itself may access these bytes: of device memory it is in
- * the second mapping (the view). */
+/* Address at which the driver itself may access the bytes at `at`: for device memory,
+ * their address in the second mapping (mem->view); for host memory, `at`. */
 void *fake_view(const void *at, size_t bytes);
 #define FAKE_ON_DEVICE (1u << FAKE_MEM_DEVICE | 1u << FAKE_MEM_OPENED)
 #define FAKE_LOCKED    (1u << FAKE_MEM_HOST | 1u << FAKE_MEM_REGISTERED)
@@ -349,8 +356,9 @@ void fake_capture_join(struct fake_stream *stream, const struct fake_mark *mark)
 void fake_capture_leave(struct fake_stream *stream);
 struct fake_graph *fake_graph_get(struct fake_graph *graph);
 void fake_graph_put(struct fake_graph *graph);
-/* A launch of the graph in the stream. If it is freed before its end, the events of nodes
- * that have not run count as recorded. */
+/* Prepares a launch of the graph in the stream. If fake_run_free() frees the launch
+ * before its end, the events that its remaining nodes would record count as done, so that
+ * nothing waits for them. */
 struct fake_run *fake_run_new(struct fake_graph *graph, struct fake_stream *stream);
 void fake_run_free(struct fake_run *run);
 /* Executes one of the nodes that are left, if there is one. */

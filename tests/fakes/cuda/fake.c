@@ -276,9 +276,9 @@ static atomic_bool worker_ends;
 
 static pthread_cond_t worker_call = PTHREAD_COND_INITIALIZER;
 
-/* Waits until there is work to do. Work that becomes ready without a call of the driver,
- * because of another process's event or another thread's query, is found by polling, so a
- * little later. */
+/* Waits until a call of the driver queues work, but at most 1 ms: work also becomes ready
+ * without such a call, through another process's event, and the worker finds it when it
+ * looks again. */
 static void worker_rest(void)
 {
 	struct timespec until;

@@ -6,15 +6,16 @@
  * Device memory is host memory that is accessible only during work on the device: host
  * code that touches it crashes (unless opts.unguarded is set). New memory has random
  * contents. A stream is a queue, and its work is done as late as CUDA allows: when a call
- * waits for it, when other work that is waited for depends on it, or one piece for each
- * query. So code that reads without waiting gets old bytes, and work of two streams
- * without an event between them is done in the wrong order. opts.early_percent makes some
- * work happen early; in a program with one thread, the same seed gives the same order.
+ * waits for it, or when other work that is waited for depends on it. Besides, each query
+ * of a stream or event does one piece of work of some stream. So code that reads without
+ * waiting gets old bytes, and work of two streams without an event between them is done
+ * in the wrong order. opts.early_percent makes some work happen early; in a program with
+ * one thread, the same seed gives the same order.
  *
  * The simulated driver returns the errors that the real driver returns. Where the real
- * one would corrupt memory, this one asserts: copies out of bounds, freeing memory that
- * queued work will access, stale handles, use of the default stream, and calls of the
- * driver from a host function.
+ * one would corrupt memory, this one asserts: copies out of bounds, freeing memory that a
+ * queued copy or memset will access, stale handles, use of the default stream, and calls
+ * of the driver from a host function.
  *
  * If a process waits for an event of another process, only the other process can do the
  * work before the event. So the other process should set opts.background. Not simulated:
@@ -59,13 +60,15 @@ struct fake_cuda_opts {
 	bool unguarded;            /* the host can access device memory at any time */
 	/* IPC handles may be opened in the process that made them. */
 	bool ipc_self;
-	/* Events that a graph records as external ones change when the graph's execution
-	 * reaches the record. If false, they change at the launch. */
+	/* A launched graph does not record its external events, so a call that waits for
+	 * such an event does not wait for the launch, as with a driver that records the
+	 * event only when the graph's execution reaches it. If false, the launch records
+	 * these events. */
 	bool late_records;
 
 	uint64_t seed;
-	/* Percentage of streams that do a piece of work in each call of the driver,
-	 * unasked. */
+	/* Probability, in percent, with which each stream does a piece of work in each
+	 * call of the driver, although nothing waits for it. */
 	unsigned early_percent;
 	/* A thread of the simulated driver does work from time to time. Whole programs
 	 * need it, since they may sleep until a host function wakes them. The thread

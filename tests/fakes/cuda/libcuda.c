@@ -91,7 +91,8 @@ static void set_up(void)
 	opts.host_limit_bytes = (uint64_t)number("host", 0);
 	opts.alike = number("alike", 0);
 	opts.late_records = number("late", 0);
-	/* Needed, since a whole program never calls fake_cuda_step(). */
+	/* The background thread is needed, since a whole program never calls
+	 * fake_cuda_step(). */
 	opts.background = true;
 	fake_cuda_reset(&opts);
 	if (number("init", 0))

@@ -30,9 +30,9 @@ static void open_mem(const struct fake_mem *mem, bool open)
 			    open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0);
 }
 
-/* Makes device memory inaccessible to the host, or accessible while a kernel runs. Copies
- * use the view instead, since changing a mapping is slow; a kernel's accesses are not
- * known beforehand, so it needs the device addresses. */
+/* Makes device memory inaccessible to the host (`closed`), or accessible while a kernel
+ * runs. Copies use the view instead, since changing a mapping is slow; a kernel's
+ * accesses are not known beforehand, so it needs the device addresses. */
 void fake_guard(bool closed)
 {
 	if (fake_world.opts.unguarded || fake_world.unguarded_now != closed)
@@ -159,8 +159,8 @@ static CUresult mem_get_info(size_t *free_bytes, size_t *total_bytes)
 }
 
 /* Fills new memory with a random byte, so that a test notices if uninitialised memory is
- * read. In large memory only one of FILL_PAGES pages is filled, since the kernel needs a
- * microsecond to provide each page. */
+ * read. After the first FILL_WHOLE bytes, only every FILL_PAGES-th page is filled, since
+ * Linux needs a microsecond to provide each page. */
 #define FILL_WHOLE (256u << 10)
 #define FILL_PAGES 16u
 
@@ -194,7 +194,8 @@ static CUresult mem_alloc(CUdeviceptr *out, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
-/* Finds the memory that starts at `base`. (Other memory may end at the same address.) */
+/* Finds the memory that starts at `base`. fake_mem_find() could find other memory, which
+ * ends there. */
 static struct fake_mem *mem_at(const void *base, enum fake_mem_kind kind)
 {
 	tern_list_for_each (n, &fake_world.mems) {

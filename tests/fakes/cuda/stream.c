@@ -80,8 +80,9 @@ void fake_mark_done(struct fake_mark *mark)
 	set_done(mark);
 }
 
-/* The awaited work belongs to another process. Waits without the lock, since that process
- * may wait for work of another thread of this process. */
+/* Called while a call waits for work of another process. Does a piece of work of this
+ * process; if there is none, releases the lock for a short time, since the other process
+ * may wait for work that another thread of this process must start. */
 static void wait_outside(void)
 {
 	if (fake_world.held || !fake_streams_step())
@@ -97,8 +98,8 @@ static void approach(struct fake_mark *mark)
 		wait_outside();
 }
 
-/* Does all work before the mark. It takes a reference, since the event may be recorded
- * again meanwhile and drop its own. */
+/* Does all work before the mark. It takes a reference to the mark, since the event may be
+ * recorded again meanwhile, and then drops its reference. */
 static void mark_run(struct fake_mark *mark)
 {
 	fake_mark_get(mark);
@@ -208,8 +209,8 @@ static bool is_ready(const struct fake_stream *stream)
 
 bool fake_streams_step(void)
 {
-	/* Starts with another stream each time, so that repeated queries complete every
-	 * stream. */
+	/* The stream that has done a piece of work moves to the end of the list, so that
+	 * repeated queries complete the work of every stream. */
 	tern_list_for_each (n, &fake_world.streams) {
 		struct fake_stream *stream = tern_list_entry(n, struct fake_stream, node);
 
@@ -320,7 +321,7 @@ void fake_stream_put(struct fake_stream *stream, struct fake_op *op)
 	fake_worker_call();
 }
 
-/* Looks whether another process has recorded the event again, and takes over that record.
+/* If another process has recorded the event since, makes that record the event's mark.
  * False: no process has ever recorded the event. */
 static bool refresh(struct fake_event *event)
 {
@@ -335,7 +336,8 @@ static bool refresh(struct fake_event *event)
 	return event->mark;
 }
 
-/* Lets some streams do work, since a program may poll with queries only. */
+/* Does one piece of work of some stream, since a program may wait by repeated queries
+ * only. */
 static void turn(void)
 {
 	if (!fake_world.held)
@@ -516,8 +518,8 @@ static CUresult event_record(CUevent handle, CUstream stream_handle)
 	return CUDA_SUCCESS;
 }
 
-/* Records the event as a node of the graph that is being captured. Streams outside the
- * graph can wait for the event after a launch. */
+/* With CU_EVENT_RECORD_EXTERNAL, the record becomes a node of the graph that is being
+ * captured. After a launch, streams outside the graph can wait for the event. */
 static CUresult event_record_with_flags(
 	CUevent handle, CUstream stream_handle, unsigned flags)
 {

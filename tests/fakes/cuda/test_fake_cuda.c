@@ -184,7 +184,8 @@ static void test_copies_of_pageable_memory_are_staged_and_counted(void **state)
 	rig_close(&r);
 }
 
-/* Two page-locked ranges, of which one ends where the other starts. */
+/* Of two page-locked ranges, one ends where the other starts: unregistering the second
+ * one must not find the first one. */
 static void test_page_locked_neighbours_are_told_apart(void **state)
 {
 	struct rig r;
@@ -288,14 +289,15 @@ static void test_a_dma_buf_holds_the_memory(void **state)
 	rig_close(&r);
 }
 
-/* Runs in the child process of the next test: writes to the parent's device memory. */
+/* The child process of test_memory_is_opened_by_another_process(): writes to the parent's
+ * device memory. */
 static int write_through(CUipcMemHandle handle)
 {
 	struct rig r;
 	CUdeviceptr at, again;
 
-	/* Without rig_open(), whose reset would assert that no objects are open: the
-	 * child has inherited the parent's. */
+	/* The child does not call rig_open(), since its reset asserts that no objects are
+	 * open, and the child has inherited the parent's open objects. */
 	r.api = fake_cuda_api();
 	OK(r.api->ipc_open_mem_handle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 	OK(r.api->ipc_open_mem_handle(
@@ -332,8 +334,8 @@ static void test_memory_is_opened_by_another_process(void **state)
 	rig_close(&r);
 }
 
-/* Runs in the child process of the next test: waits for the parent's event, and reads its
- * memory. */
+/* The child process of test_an_event_is_waited_for_by_another_process(): waits for the
+ * parent's event, and reads the parent's memory. */
 static int read_after(int from)
 {
 	CUipcMemHandle memory;

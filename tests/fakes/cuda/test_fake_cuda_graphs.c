@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated driver: kernels, and graphs of work. */
+/* Tests of the simulated driver: kernels, and graphs of work. */
 #include "tests/fakes/cuda/rig.h"
 
 /* The kernel: to[i] = from[i] + add, for all threads of the grid. */
@@ -108,7 +108,8 @@ static CUgraphExec captured(struct rig *r)
 	return exec;
 }
 
-/* Captures a graph: copy in to x, record the event `middle`, copy x to out. */
+/* Captures a graph: copy in to x, copy the first half of x to out, record the event
+ * `middle`, copy the second half of x to out. */
 static CUgraphExec captured_in_halves(struct rig *r, CUevent middle)
 {
 	CUgraph graph;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kinds of work of the simulated driver, and their execution. Address ranges are
- * checked when work is queued and again when it is executed: memory that was freed in
- * between is an assertion failure. Page-locked memory is read when the work is executed,
+ * checked when work is queued and again when it is executed: if memory was freed in
+ * between, an assertion fails. Page-locked memory is read when the work is executed,
  * never when it is queued.
  */
 #include "tests/fakes/cuda/cuda_world.h"
@@ -97,7 +97,8 @@ bool fake_op_touches(const struct fake_op *op, const struct fake_mem *mem)
 		return overlaps(op->to, op->bytes, mem);
 	case FAKE_OP_GRAPH:
 		return fake_graph_touches(op->run->graph, mem);
-	/* The memory that a kernel accesses is not known: assume any. */
+	/* Which memory a kernel or a host function accesses is not known, so freeing that
+	 * memory is not noticed. */
 	case FAKE_OP_KERNEL:
 	case FAKE_OP_HOST:
 	case FAKE_OP_RECORD:

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The instance of the loopback fabric, and its addresses. */
+/* The loopback fabric as an instance for the conformance lists: its addresses, and what
+ * it can do. */
 #include "tests/harness/instance.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A fabric between the ports of one process, which copies with memcpy(). It shows the
- * least that a fabric must have, and proves that the layers above need no more than its
- * row in the table of fabrics. Addresses are names.
+ * least that a fabric must have, and proves that a fabric needs no other change in the
+ * layers above than its row in the table of fabrics. Addresses are names.
  *
  * One lock protects all ports, which may belong to different threads. Events of a conn
  * are queued in its port's inbox and take effect in poll(), in order; `closed` is the
@@ -33,7 +33,8 @@ struct lo_port {
 	struct tern_port base;
 	struct tern_windows windows;
 	struct tern_list inbox;
-	/* Listeners, and conns that were reported to the port's handler. */
+	/* Listeners, conns that the port's user has dialled, and accepted conns that were
+	 * reported to the port's handler. */
 	unsigned user_count;
 	bool armed;
 	int fd;
@@ -50,8 +51,8 @@ struct lo_conn {
 	/* The conn at the other end; NULL: cut, or never connected. */
 	struct lo_conn *other;
 	bool up, over; /* `over`: `closed` is queued in the inbox */
-	/* Receives nothing more: it was closed by its user, or its user refused a
-	 * message. */
+	/* The conn receives nothing more: its user has closed it or refused a message, or
+	 * the peer made a put that is not allowed. */
 	bool deaf;
 	bool blocked;    /* a call returned -EAGAIN: `writable` must follow */
 	unsigned queued; /* messages and puts in the inbox that are meant for this conn */
@@ -66,7 +67,8 @@ struct item {
 	enum event event;
 	struct lo_conn *conn;
 	struct lo_lsn *lsn;
-	struct tern_op *op; /* the sender's operation; NULL: completed */
+	/* of a put: the sender's operation; NULL: it was completed before */
+	struct tern_op *op;
 	int status;
 	/* For a put: the peer's window (its generation and index), and the offset in
 	 * it. */
@@ -430,7 +432,8 @@ static void lo_conn_close(struct tern_conn *base, bool flush)
 
 /* ---- bytes ---- */
 
-/* Queues an event in the peer's inbox. */
+/* Queues an event in the inbox of the peer. -EAGAIN: the peer has too much in it, and
+ * `writable` follows; -ENOTCONN: there is no peer. */
 static int offer(struct lo_conn *conn, enum event event, size_t bytes, struct item **out)
 {
 	struct lo_conn *other = conn->other;

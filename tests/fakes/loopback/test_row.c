@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of what follows from a row of the table of fabrics without further code: the
- * fabric's place in the search order of `auto`, and that it can be chosen on the command
- * line. */
+/* Tests of what a fabric gets by its row in the table of fabrics, without further code:
+ * `auto` tries the fabrics in the order of the table, and the command line offers the
+ * fabric. */
 #include "tests/harness/cmocka.h"
 
 #include <stdio.h>

@@ -112,7 +112,8 @@ struct fake_id *fake_addr_listener(const struct sockaddr *addr)
 	return NULL;
 }
 
-/* True if another id uses the port of `id`. `listening`: the id is about to listen. */
+/* True if another id owns the port of `addr`, at an address that overlaps with `addr`,
+ * and does not share it with `id`. `listening`: `id` is about to listen. */
 static bool in_use(const struct fake_id *id, const struct sockaddr *addr, bool listening)
 {
 	tern_list_for_each (n, &fake.ids) {
@@ -198,8 +199,9 @@ int fake_listen(struct rdma_cm_id *base, int backlog)
 	return 0;
 }
 
-/* Source address for an id that is not bound. For a destination on this machine it is the
- * destination itself, as in the kernel. */
+/* Chooses the source address of `id`: the address to which it is bound. If that is a
+ * wildcard: the destination itself if a device here has it, as in the kernel; otherwise
+ * 10.7.0.1. -ENODEV: no device has the source address, or that device was removed. */
 static int choose_source(struct fake_id *id, const struct sockaddr *to)
 {
 	struct sockaddr *from = &id->base.route.addr.src_addr;

@@ -69,8 +69,8 @@ static void tell_unreachable(struct fake_id *id)
 		free(event);
 }
 
-/* Ends the connection of `id`. The event that its peer gets depends on the state of
- * `id`. */
+/* Ends the connection of `id`. If `id` was connected, its peer gets DISCONNECTED; before
+ * that, REJECTED. */
 void fake_id_cut(struct fake_id *id)
 {
 	struct fake_id *peer = id->peer;
@@ -92,7 +92,7 @@ void fake_id_cut(struct fake_id *id)
 }
 
 /* Sets the connection's limits of READs in flight. A limit of 255 means as many as the
- * device can have; returns -EINVAL for more than that. */
+ * device can have; returns -EINVAL for any other limit above that. */
 static int depths(const struct rdma_conn_param *param, struct rdma_conn_param *out)
 {
 	uint8_t most = (uint8_t)fake.opts.max_rd_atomic;

@@ -3,7 +3,7 @@
  * Completion queues and their channels. A completion first waits in its queue pair, in
  * order, until its delay is over, and then enters the completion queue. So completions of
  * two queue pairs, and those of sends and receives of one queue pair, may overtake each
- * other, but never those of two sends of one queue pair.
+ * other, but never those of two sends, or of two receives, of one queue pair.
  *
  * Invariant: entry_count + delayed_count <= cqe. Hardware would overrun the queue; the
  * simulated provider fails an assertion as soon as an overrun is possible.
@@ -55,8 +55,9 @@ static void enter(struct fake_cq *cq, struct fake_cqe *cqe)
 	}
 }
 
-/* Takes ownership of `cqe`. It enters the completion queue at once if it has no delay and
- * no earlier completion of the same side (sends or receives) is delayed. */
+/* Takes ownership of `cqe`. It enters the completion queue at once if it has no delay or
+ * the queue is armed, unless a completion of the same side (sends or receives) still
+ * waits in front of it or a test holds that side. */
 void fake_cqe_emit(struct fake_qp *qp, struct fake_cqe *cqe)
 {
 	struct fake_cq *cq = cq_of(qp, cqe->side);

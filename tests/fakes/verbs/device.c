@@ -236,7 +236,8 @@ static unsigned mr_slot(void)
 	return slot;
 }
 
-/* 0, or the errno with which the device refuses to register memory of this size. */
+/* 0, or the negative errno with which the device refuses to register memory of this size
+ * with this access. */
 static int check_mr(const struct fake_device *device, size_t bytes, int access)
 {
 	if (device->removed)

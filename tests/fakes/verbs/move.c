@@ -88,9 +88,9 @@ static struct place local_place(const struct fake_qp *qp, const struct fake_send
 		.own = wr->flags & IBV_SEND_INLINE ? wr->inline_data : NULL};
 }
 
-/* The remote memory of a READ or WRITE. Its whole range is checked for each piece, as the
- * first packet of a message does. The range is stored in `*sge`, to which the returned
- * place points. */
+/* The remote memory of a READ or WRITE. Its whole range is checked for each piece; real
+ * devices check it at the first packet of a message. The range is stored in `*sge`, to
+ * which the returned place points. */
 static struct place remote_place(
 	const struct fake_qp *qp, const struct fake_send *wr, struct ibv_sge *sge)
 {
@@ -115,7 +115,8 @@ static bool early(struct fake_qp *qp, const struct fake_send *wr)
 }
 
 /* Ends `qp` in the error state: `wr`, its oldest request, completes with `status`, all
- * others are flushed. */
+ * others are flushed. False: earlier READs are not done yet, so `wr` does not fail
+ * yet. */
 static bool fail(
 	struct fake_qp *qp, const struct fake_send *wr, enum ibv_wc_status status)
 {
@@ -163,7 +164,8 @@ static bool sleeps(const struct fake_qp *qp)
 }
 
 /* Called while the peer has no receive posted for the message: the send fails when its
- * retries are used up. */
+ * retries are used up, or at once if the sender's thread may be asleep (it would make no
+ * more steps). */
 static bool not_ready(struct fake_qp *qp, const struct fake_send *wr)
 {
 	if (qp->rnr_retry == 7)
@@ -294,7 +296,8 @@ static void complete_done(struct fake_qp *qp)
 }
 
 /* Index of the oldest request that is not done: the oldest READ if `read`, else the
- * oldest SEND or WRITE. Returns sq_tail if none may run. */
+ * oldest SEND or WRITE. Returns sq_tail if none may run. *reads_before: number of READs
+ * before it that are not done. */
 static uint64_t oldest(struct fake_qp *qp, bool read, unsigned *reads_before)
 {
 	uint64_t i = qp->sq_next;
@@ -379,8 +382,9 @@ static bool reachable(const struct fake_qp *qp)
 		       FAKE_DEVICE(qp->base.context), FAKE_DEVICE(peer->base.context));
 }
 
-/* Called while the peer does not answer: the oldest request fails after opts.retry_steps.
- * Time while the connection is being established does not count. */
+/* Called while the peer does not answer: the oldest request fails after opts.retry_steps,
+ * or at once if the sender's thread may be asleep (it would make no more steps). Time
+ * while the connection is being established does not count. */
 static bool stall(struct fake_qp *qp)
 {
 	if (qp->id->state != FAKE_ID_CONNECTED && qp->id->state != FAKE_ID_DISCONNECTED)

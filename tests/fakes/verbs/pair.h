@@ -64,8 +64,8 @@ int post_send(struct end *end, uint64_t wr_id, uint32_t offset, uint32_t bytes);
 int post_rdma(struct end *end, uint64_t wr_id, enum ibv_wr_opcode opcode, uint32_t offset,
 	uint32_t bytes, const struct end *to, uint32_t to_offset);
 
-/* Polls both ends until `end` has a completion. Fails the test unless it has this wr_id
- * and this status. */
+/* Polls `end` until it has a completion; each poll moves the data of both ends. Fails the
+ * test unless the completion has this wr_id and this status. */
 struct ibv_wc complete(struct end *end, uint64_t wr_id, enum ibv_wc_status status);
 /* Polls once, and returns the number of completions, which are discarded. */
 unsigned polled(struct end *end);

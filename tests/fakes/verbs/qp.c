@@ -29,8 +29,8 @@ static enum ibv_wc_opcode send_opcode(enum ibv_wr_opcode opcode)
 		       : IBV_WC_SEND;
 }
 
-/* Overwrites the other fields of a failed completion: only wr_id, status, qp_num and
- * vendor_err are defined. */
+/* Of a failed completion only wr_id, status, qp_num and vendor_err are defined: fills the
+ * other fields with random values. */
 static void wc_spoil(struct ibv_wc *wc)
 {
 	static const enum ibv_wc_opcode opcodes[] = {
@@ -119,8 +119,8 @@ void fake_qp_connect(struct fake_qp *a, struct fake_qp *b)
 	b->peer = a;
 }
 
-/* Checks the requested queue sizes against the limits of the device, and rounds up what
- * is granted, as hardware does. */
+/* Checks the requested queue sizes against the limits of the device, and with
+ * opts.grant_more rounds up what is granted, as hardware does. */
 static int grant(struct ibv_qp_cap *cap, bool srq)
 {
 	const unsigned wr_max = (unsigned)fake.opts.max_qp_wr;

@@ -302,8 +302,8 @@ static void test_held_completions_come_in_order(void **state)
 	pair_close(&pair);
 }
 
-/* Traffic on a machine with random delays: one message at a time in each direction, each
- * after a WRITE. */
+/* On a machine with random delays, `a` writes into the memory of `b`, reads from it, and
+ * sends it a message, ten times; then `b` disconnects. */
 static void traffic_of_a_seed(uint64_t seed)
 {
 	struct fake_verbs_opts opts = fake_verbs_defaults();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated provider with two threads that sleep in poll(2) until the events that
- * they have armed. If a thread sleeps longer than the limit, the provider has lost its
- * event. A failure in a thread ends the program (tern_assert), since cmocka's assertions
- * work only in the thread that runs the test.
+ * Tests of the simulated provider with two threads that sleep in poll(2) until the events
+ * that they have armed. If a thread sleeps longer than the limit, the provider has lost
+ * its event. A failure in a thread ends the program (tern_assert), since cmocka's
+ * assertions work only in the thread that runs the test.
  */
 #include "tests/fakes/verbs/pair.h"
 
@@ -59,7 +59,8 @@ static struct ibv_wc sleep_for_wc(struct end *end)
 
 #define ROUNDS 1000
 
-/* Waits for the completions of a receive and of its own send, which come in any order. */
+/* Waits for the next completion, of a receive or of a send, and counts it. Receives
+ * complete in order, and so do sends. */
 static void round_trip(struct end *end, uint64_t *recv_count, uint64_t *send_count)
 {
 	struct ibv_wc wc = sleep_for_wc(end);

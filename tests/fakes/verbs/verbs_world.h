@@ -54,7 +54,8 @@ struct fake_pd {
 struct fake_mr {
 	struct ibv_mr base;
 	int access;
-	/* Memory at base.addr, at the address where the simulated device accesses it. */
+	/* Where the simulated device accesses the registered memory: base.addr itself, or
+	 * for a dma-buf the place in `map`. */
 	uint8_t *memory;
 	void *map; /* mapping of a dma-buf; NULL: not a dma-buf */
 	size_t map_bytes;
@@ -97,7 +98,8 @@ struct fake_cqe {
 	struct tern_list node; /* in cq->entries, or delayed in qp->delayed[side] */
 	struct ibv_wc wc;
 	struct fake_qp *qp; /* NULL: the queue pair was destroyed before the poll */
-	/* Of a receive: the receive queue in which a poll frees an entry; or NULL. */
+	/* Of a receive: the receive queue in which a poll frees an entry; NULL: that
+	 * queue was destroyed. */
 	struct fake_rq *rq;
 	/* Of a send: a poll frees all send queue entries up to this index. */
 	uint64_t sq_index;
@@ -214,14 +216,16 @@ struct fake_id {
 	enum fake_id_state state;
 	bool passive;
 	bool reuse_addr;
-	/* The id itself was bound to its port; it was not accepted by a listener. */
+	/* The id itself was bound to its port. False for an id that a listener accepted,
+	 * which uses the listener's port. */
 	bool owns_port;
 	/* The connected id, whose `peer` is this one; or NULL. */
 	struct fake_id *peer;
 	struct rdma_conn_param conn; /* parameters of the call connect() or accept() */
-	/* Source address that is set when ADDR_RESOLVED is fetched. */
+	/* Source address that the id gets when the user fetches ADDR_RESOLVED. */
 	struct sockaddr_storage resolved_from;
-	/* An error of the connection was reported, so its end is not reported, too. */
+	/* The user got CONNECT_ERROR, so REJECTED and DISCONNECTED are no longer
+	 * reported. */
 	bool connect_error;
 	bool established_lost; /* injected fault: its ESTABLISHED event is dropped */
 	unsigned unacked_count;
@@ -309,7 +313,8 @@ extern struct fake_world fake;
 struct fake_world *fake_enter(void);
 void fake_leave(struct fake_world **world);
 void fake_step(void); /* moves data, and delivers completions whose delay is over */
-/* A random step from now on, at most `most_steps` later: the end of a new delay. */
+/* Returns the step at which a new delay ends: a random one, at most `most_steps` steps
+ * from now. */
 uint64_t fake_delay(unsigned most_steps);
 unsigned fake_round_up(unsigned count, unsigned most); /* rounds up to a power of two */
 void fake_fd_set(int fd, bool *readable, bool want);
@@ -318,7 +323,7 @@ void fake_fd_set(int fd, bool *readable, bool want);
 /* Errno that a test has injected for this call, or 0. */
 int fake_fault(const char *function);
 void fake_faults_reset(void);
-/* errno with which a test makes reg_mr() refuse this memory, or 0. */
+/* Negative errno with which a test makes reg_mr() refuse this memory, or 0. */
 int fake_refusal(
 	const struct fake_device *device, uintptr_t base, size_t bytes, int access);
 bool fake_wire_is_cut(const struct fake_device *a, const struct fake_device *b);
@@ -326,7 +331,8 @@ bool fake_completions_held(enum fake_side side);
 bool fake_wire_is_held(void);
 bool fake_port_is_down(const struct fake_device *device);
 bool fake_event_held(const struct fake_event *event);
-/* Drops this event if a test wants it lost; call it once for each event. */
+/* True if a test wants this event lost: the caller must drop it. Counts the lost event,
+ * so call it once for each event. */
 bool fake_event_lost(struct fake_event *event);
 
 /* Defined in device.c: */
@@ -383,7 +389,8 @@ int fake_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 /* Defined in rq.c: */
 void fake_rq_init(struct fake_rq *rq, unsigned slot_count, unsigned sge_max);
 void fake_rq_fini(struct fake_rq *rq);
-/* Takes a posted receive, with copies of its SGEs. */
+/* Takes the oldest posted receive, with copies of its SGEs. False: no receive is
+ * posted. */
 bool fake_rq_take(struct fake_rq *rq, struct fake_recv *out);
 int fake_sges_check(const struct ibv_pd *pd, const struct ibv_sge *sges, int count);
 int fake_create_srq(
@@ -436,7 +443,9 @@ void fake_retire_id(struct rdma_cm_id *id);
 
 /* Defined in connect.c: */
 bool fake_id_fetches(struct fake_event *event);
-/* Ends the connection of the id, and sends its peer the event. */
+/* Separates the id from its peer, as destroying the id does. Unless the wire between them
+ * is cut or one of them is disconnected already, the peer gets DISCONNECTED, or REJECTED
+ * if the connection was not established yet. */
 void fake_id_cut(struct fake_id *id);
 int fake_connect(struct rdma_cm_id *id, struct rdma_conn_param *param);
 int fake_accept(struct rdma_cm_id *id, struct rdma_conn_param *param);

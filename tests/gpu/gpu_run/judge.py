@@ -46,13 +46,14 @@ def how_it_ended(ended):
     return f"ended with status {ended.status}: {last_line(ended.err or ended.out)}"
 
 
-SILENCE_S = 20  # a program that is slow, and does not hang, has found something after this time
+SILENCE_S = 20  # a program that is slow, but does not hang, has printed a case or a row within this time
 
 
 def of_killed(ended, limit_s, own_limit_s):
-    """Judges a program that was killed after limit_s. If that was the program's own limit, or it had found
-    nothing for long, the program hangs, and has failed. Otherwise there was too little time for it, but what
-    it had found counts. A program whose own limit is infinite may be as slow and silent as it is."""
+    """Judges a program that was killed after limit_s. If limit_s was the program's own limit, or it had
+    printed no case and no row within SILENCE_S, the program hangs, and has failed. Otherwise there was too little
+    time for it, and the cases and rows that it printed count. A program whose own limit is infinite may be as slow
+    and silent as it is."""
     cases = tap_count.cases_of(ended.out)[1]
     failed = [name for verdict, name, _ in cases if verdict == "fail"]
     rows = [row for row in rows_in(ended.out) if "ours_us" in row]

@@ -32,8 +32,8 @@ def require_measured(path, call):
 
 
 def merged(calls):
-    """The programs of all calls: what ran twice counts as it ended the last time, unless it was left out
-    then."""
+    """The programs of all calls: of a program that ran in several calls, the last result counts that is not
+    a skip."""
     programs = {}
     for call in calls:
         for program in call["programs"]:

@@ -60,7 +60,7 @@ HASHED = {"gpu_engine", "gpu_updater"}
 
 
 def kernels(context, **env):
-    """Without cuBLAS, so that Tern's own matrix products are tested and nothing else is loaded."""
+    """Every kernel once, without cuBLAS, so that Tern's own matrix products are tested and nothing else is loaded."""
     return [Program(f"gpu_{group}", context.test("test_gpu_kernels", group), limit_s=KERNELS_LIMIT_S, scale="few",
                     env={"TERN_GPU_BLAS": "none", **env}, again=True)
             for group in KERNEL_GROUPS]
@@ -78,7 +78,7 @@ def suites(context):
 
 
 def jit(context):
-    """cuBLAS would have to have PTX of all its kernels, too."""
+    """The programs of kernels(), with PTX that the driver compiles; they run without cuBLAS, which would need PTX, too."""
     return kernels(context, CUDA_FORCE_PTX_JIT="1")
 
 
@@ -121,8 +121,8 @@ def bench(*names):
 
 
 def ncu(context):
-    """The first launch of each kernel, at the sizes of the measurements; as text in programs/. Without cuBLAS
-    the matrix products are Tern's own kernel."""
+    """Profiles the first launch of each kernel, at the sizes of the measurements; the output is kept as text in
+    programs/. Without cuBLAS the matrix products are Tern's own kernel."""
     first = [machine.tool("ncu"), "--kernel-id", "::regex:^tern_cuda_:1"]
     return [Program(f"ncu of {name}", [*first, *context.bench(name)], judge.of_tool, NCU_LIMIT_S, "some",
                     {"TERN_GPU_BLAS": "none"}, may_be_slow=True) for name in ("gpu_rates", "gpu_graphs")]

@@ -45,7 +45,7 @@ class Results:
             self.lines.append(line)
 
     def quietly(self, *texts):
-        """Only for the log."""
+        """Keeps texts for the log, and does not print them."""
         self.lines += [text.rstrip("\n") for text in texts if text.strip()]
 
     def begin(self, name):

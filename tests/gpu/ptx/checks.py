@@ -15,13 +15,13 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "harness")]
 import tap  # noqa: E402
 
 NVCC, SOURCE, WIDTHS, INCLUDE = sys.argv[1:5]
-# Generation: what its PTX is made for.
+# For each generation of GPUs: the architecture for which its PTX is made.
 GENERATIONS = {"sm_80": "compute_80", "sm_90": "compute_90", "sm_100": "compute_90", "sm_120": "compute_90"}
 # With at most 64 registers a multiprocessor of each generation runs 1,024 threads; updates move memory, so they
 # need more threads at once: 42 registers allow 1,536.
 REGISTERS_MOST, REGISTERS_UPDATE = 64, 42
 UPDATES = ("sgd", "momentum", "adagrad", "adam")
-# Loads of 16 bytes at least, in kernels whose time is that of moving memory.
+# Least number of 16-byte loads in each kernel whose time is that of moving memory.
 WIDE_LOADS = {"sum": 1, "sgd": 2, "momentum": 3, "adagrad": 3, "adam": 4, "f32_to_f16": 1, "f32_to_bf16": 1,
               "squares": 1, "gather": 1}
 # Kernels whose source says fmaf; everywhere else nothing is fused.

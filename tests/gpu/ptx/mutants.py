@@ -29,7 +29,7 @@ NOT_MISSED = {("tern_cuda_squares", 9), ("tern_cuda_total", 9), ("tern_cuda_bias
 
 
 def run(program, group, **environment):
-    environment["CMOCKA_MESSAGE_OUTPUT"] = "stdout"  # whatever form counts of cases are asked for in
+    environment["CMOCKA_MESSAGE_OUTPUT"] = "stdout"  # even if the environment asks cmocka for TAP
     return subprocess.run([program, group], env=dict(os.environ, **environment), timeout=LIMIT_S, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
 

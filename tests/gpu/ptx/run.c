@@ -43,7 +43,7 @@ static struct {
 	const struct ptx_kernel *kernel;
 	const struct ptx_order *order;
 	uint32_t epoch, block_epoch, launch_epoch;
-	/* Of the present block's shared memory. */
+	/* Cells of the present block's shared memory. */
 	struct cell cells[SHARED_MAX / CELL_BYTES];
 	struct line *lines;
 	size_t line_mask, line_count;
@@ -162,7 +162,8 @@ static struct line *place_of(struct line *lines, size_t mask, uint64_t number)
 	return &lines[at];
 }
 
-/* Makes space in the table: removes the lines that only earlier launches have used. */
+/* Doubles the size of the table, and drops the lines that only earlier launches have
+ * used. */
 static void grow(void)
 {
 	size_t mask = now.line_mask ? now.line_mask * 2 + 1 : 4095;
@@ -222,8 +223,8 @@ static unsigned nth(unsigned i, unsigned count)
 	return now.order->upwards ? i : count - 1 - i;
 }
 
-/* Runs all threads of a block up to their next barrier; returns its number, or 0 if they
- * have ended. */
+/* Runs all threads of a block up to their next barrier; returns the barrier's number; 0:
+ * the threads have ended, or have arrived at different barriers, which is reported. */
 static unsigned run_threads(
 	unsigned char *regs, unsigned barrier, struct ptx_thread *thread)
 {
@@ -281,8 +282,8 @@ void ptx_launch(const struct ptx_kernel *kernel, const void *args, uint64_t bloc
 			.ctaid = (uint32_t)(order->upwards ? i : blocks - 1 - i)};
 		unsigned barrier = 0;
 
-		/* Random contents, so that no test passes because uninitialised registers
-		 * or memory are zero. */
+		/* Contents that are not zero, so that no test passes because
+		 * uninitialised registers or memory are zero. */
 		memset(regs, 0xa7, regs_bytes);
 		memset(shared, 0xcd, kernel->shared_bytes);
 		/* Each block has its own shared memory, so none of it is written yet. */

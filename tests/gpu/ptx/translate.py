@@ -11,13 +11,15 @@ new one cannot be taken for something else.
 import re
 import sys
 
-# The register types of PTX, in C. Types of instructions are sized likewise, and signed ones are S.
+# The register types of PTX, in C. A type of an instruction has its size in its name, too; signed types begin
+# with s.
 REGISTERS = {"pred": "uint8_t", "b16": "uint16_t", "b32": "uint32_t", "f32": "uint32_t", "b64": "uint64_t",
              "f64": "uint64_t"}
 SIMPLE = {"and": "&", "or": "|", "xor": "^", "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%"}
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">",
            "hs": ">="}
-# Comparisons of floats that are also true if either is a NaN: what they are the opposite of.
+# Comparisons of floats that are also true if an operand is a NaN, each with the comparison of which it is the
+# opposite.
 UNORDERED = {"equ": "ne", "neu": "eq", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}
 
 HEADER = """/* Made by translate.py. */
@@ -49,7 +51,7 @@ def unsigned(kind):
 
 
 def typed(kind):
-    """As the instruction sees its operand; floats are bits."""
+    """The C type of an operand as the instruction sees it; floats are kept as their bits."""
     return f"int{8 * size(kind)}_t" if kind[0] == "s" else unsigned(kind)
 
 
@@ -315,7 +317,8 @@ def float_result(base, parts, kind, x):
     if base in ("neg", "abs"):
         sign = f"{1 << (8 * size(kind) - 1):#x}u"
         return f"{x[0]} ^ {sign}" if base == "neg" else f"{x[0]} & ~{sign}"
-    # Without a rounding it is rn too, but ptxas may fuse it: only the mutant with fused arithmetic has such.
+    # An operation without a rounding modifier rounds to nearest (rn), too, but ptxas may fuse it: only the
+    # build with fused arithmetic (see mutants.py) has such operations.
     if parts[1:] not in (["rn", kind], [kind]):
         raise Unknown("rounding")
     values = [as_float(kind, one) for one in x]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A user's mistake is answered by one line that says what would be right, and no process is left.
+"""Tests that tern answers a user's mistake by one line that says what would be right, and leaves no process.
 
 usage: bad_input.py TERN
 """
@@ -57,7 +57,7 @@ def empty_words_are_told():
     refused("", says=["'': not an option"])
     job.refused("", says=["'': no such command"])
     job.refused("bench", "lat", "--size", "", says=["--size: its value is empty"])
-    os.environ["TERN_KERNELS"] = ""  # as if it were not set
+    os.environ["TERN_KERNELS"] = ""  # an empty variable counts as one that is not set
     try:
         job.train(*job.small(steps=3))
     finally:
@@ -257,8 +257,8 @@ def full_inodes_are_told_before_the_work():
 
 
 def too_little_memory_is_told():
-    """With little address space a job works, or says that there is too little. It must not hang, as
-    OpenBLAS does: it waits for its buffers for ever."""
+    """With little address space a job works, or says that there is too little. It must not hang: OpenBLAS,
+    if left to itself, waits for its buffers for ever."""
     script = ('ulimit -v $0 && exec "$@"')
     for limit_kib in range(400_000, 1_000_000, 75_000):
         done = subprocess.run(
@@ -490,7 +490,7 @@ def worker_waits_for_its_server():
     worker = job.Job("worker", *job.small(steps=5), "--fabric", "tcp", "--join", address, "--json")
     server = None
     try:
-        time.sleep(0.5)  # some tries
+        time.sleep(0.5)  # time for some attempts to connect
         server = job.Job("server", "--fabric", "tcp", "--listen", address, "--json")
         assert worker.end(60) == 0, worker.error
         assert server.end(20) == 0, server.error

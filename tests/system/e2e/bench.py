@@ -73,10 +73,11 @@ def tensors_may_be_written_anew_each_time():
 
 
 def tensors_are_offered_at_a_set_rate():
-    """More slowly than they can be answered: then none is sent early. Or much faster: then each
-    waits for all before it. One is under way at a time, so round trips that count from when a tensor
-    is sent add up to no more than the whole time, whatever else the machine does; half of them take
-    the median or more. Those that count from when it was due add up to thousands of times that."""
+    """With --offer, a round trip counts from the time at which its tensor was due. If tensors are offered
+    more slowly than they are answered, none is sent before it is due. If they are offered much faster, each
+    waits for all before it. Only one tensor is under way at a time, so round trips that counted from the
+    sending would add up to at most the whole time; half of them take at least the median. Since they count
+    from when they were due, they add up to thousands of times as much."""
     for fabric, wait in (("tcp", "sleep"), ("shm", "poll")):
         common = ("lat", "--fabric", fabric, "--wait", wait, "--size", 64)
         fields = {**PAIR, **TRIPS, "offered_per_s": int}

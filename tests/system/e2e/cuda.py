@@ -30,7 +30,7 @@ def charlm(*more, steps=60):
 
 
 def trained(*args, machine=""):
-    """Runs a job on the simulated `machine`, which must end well, and returns its events."""
+    """Runs a job, which must end well, on the simulated `machine`, and returns its events."""
     with job.simulated_gpus(machine):
         done = job.finish("train", *args, "--json")
     assert done.events[-1]["event"] == "done", done.events[-1]
@@ -125,7 +125,7 @@ ON_DEVICE = ("--tensor-memory", "device")
 
 
 def tensors_in_gpu_memory_change_no_byte():
-    """Between processes of one host their GPUs copy them (CUDA IPC), elsewhere they are staged."""
+    """Over shm the GPUs of two processes copy tensors directly (CUDA IPC); over tcp tensors are staged."""
     both = ("--device", "cuda", "--server-device", "cuda")
     wanted, _ = saved("host-memory", *both)
     for i, more in enumerate((
@@ -137,7 +137,7 @@ def tensors_in_gpu_memory_change_no_byte():
 
 
 def servers_that_keep_tensors_in_gpu_memory_give_the_cpus_bytes():
-    """Workers without a GPU; more slots than are held together, and norms."""
+    """The workers have no GPU. One job has more slots than a server holds at a time, and one clips by norm."""
     for i, more in enumerate((["--fabric", "shm", "--workers", 2],
                               ["--fabric", "tcp", "--slots", 70, "--workers", 3, "--optimizer",
                                "momentum"],
@@ -173,7 +173,7 @@ def worker_with_tensors_in_gpu_memory_may_break():
 
 
 def interrupted_job_saves_what_is_in_gpu_memory():
-    """In the middle of a step, too: the engine computes meanwhile."""
+    """The job is interrupted in the middle of a step, while an engine computes."""
     save = job.SCRATCH / "interrupted"
     args = job.small("--device", "cuda", "--server-device", "cuda", "--workers", 2, "--save", save,
                      *ON_DEVICE, steps=100_000_000)
@@ -238,7 +238,8 @@ def device_that_breaks_ends_the_job_in_a_line():
 
 
 def device_that_breaks_with_tensors_in_it_ends_the_job_too():
-    """A line about tensors that cannot be staged any more may come before."""
+    """The last line names the process and the device's error. Before it there may be a line about tensors that
+    cannot be staged any more."""
     for kernel, args, who in (("tern_cuda_adam_slots:20", ["--server-device", "cuda"], "server 0"),
                               ("tern_cuda_xent:20", ["--device", "cuda"], "worker ")):
         with job.simulated_gpus(f"break={kernel}:{BROKEN}"):
@@ -268,7 +269,7 @@ def two_workers_of_which_the_first_breaks(*args):
 
 
 def device_of_one_worker_may_break():
-    """The others take its slots, and the job ends with the same bytes."""
+    """The other worker takes its slots, and the job saves the same bytes."""
     wanted, _ = saved("unbroken", "--device", "cuda", "--workers", 2)
     save = job.SCRATCH / "broken"
     args = job.small("--slots", 4, "--save", save, steps=12)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What people see of a job: its progress on terminals of several widths, and its rates.
+"""Tests what people see of a job: its progress on terminals of several widths, and its rates.
 
 usage: display.py TERN
 """
@@ -85,7 +85,7 @@ def progress_and_results_are_apart():
 def rates_at_the_end_leave_out_the_first_step():
     done = job.finish("train", *job.small(steps=4), "--json")
     reports = {event["step"]: event for event in done.events if event["event"] == "progress"}
-    # A report has the number of steps since the beginning and, while there are few, their rate.
+    # A report's rate is that of all steps since the beginning, as long as there are few of them.
     first_s = 1 / reports[1]["steps_per_s"]
     all_s = 4 / reports[4]["steps_per_s"]
     end = done.events[-1]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""However a job is asked to end, it says why, saves once, and leaves no process and no half-written
+"""Tests that however a job is asked to end, it says why, saves once, and leaves no process and no half-written
 file.
 
 usage: ends.py TERN [SLOW_FSYNC.so SLOW_READ.so]
@@ -161,7 +161,7 @@ def has_open(pid, path):
 
 def worker_that_reads_its_data_ends_when_it_is_asked():
     text = job.SCRATCH / "long.txt"
-    text.write_bytes(b"to be read " * 400_000)  # takes a minute
+    text.write_bytes(b"to be read " * 400_000)  # reading it takes a minute
     for number in signal.SIGTERM, signal.SIGINT, signal.SIGHUP:
         with preloaded(SLOW_READ):
             worker = job.Job("worker", "--model", "charlm:4,4,8", "--data", text, "--join",
@@ -206,7 +206,7 @@ def model_that_is_no_number_is_not_saved():
 # ---- asked to leave ----------------------------------------------------------------------
 
 def terminated_worker_costs_nothing(victim, *more):
-    """The others go on, and come to the same bytes."""
+    """A worker that gets SIGTERM leaves; the other worker goes on, and saves the same bytes."""
     running, directory = training(f"left-{victim}", "--workers", 2, *more)
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
     os.kill(running.pid_of("worker", victim), signal.SIGTERM)

@@ -52,7 +52,8 @@ def every_test_measures_over_each_fabric():
 def one_table_has_all_sizes():
     with server("--fabric", "tcp") as serving:
         client = job.Job("bench", "bw", "--connect", serving.address, "--all", "--rounds", 2, "--inflight", 1, "--json")
-        # The last one, 1 GiB at both ends, is more than a test may take.
+        # The client is killed before the last size, whose 1 GiB at both ends is more memory than a test may
+        # take.
         client.wait_event(lambda e: e["size"] == 1 << 24)
         client.kill()
         assert [e["size"] for e in client.events] == [1 << i for i in range(25)], client.events
@@ -84,7 +85,7 @@ def client_that_dies_ends_its_own_measurement_only():
     with server("--fabric", "tcp") as serving:
         client = job.Job("bench", "rate", "--connect", serving.address, "--size", "64", "--rounds", "1000000000",
                          "--wait", "sleep", "--json")
-        # Nothing tells that the measurement has begun; two processes make it likely.
+        # No output tells that the measurement has begun; the client's second process makes it likely.
         job.wait_until(lambda: len(client.processes()) == 2)
         client.kill()
         measure(serving.address, "lat", "--size", "8", "--rounds", 10)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`tern info`, `tern help` and what the program says of itself.
+"""Tests of `tern info`, `tern help` and `tern --version`.
 
 usage: info.py TERN [libcuda.so.1 of the simulated driver]
 """

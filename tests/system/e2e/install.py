@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a newcomer does: install, compile the example with pkg-config alone, run both ends.
+"""Tests what a newcomer does: install, compile the example with pkg-config alone, run both ends.
 
 usage: install.py BUILD_DIRECTORY
 """
@@ -29,7 +29,7 @@ def out(*command, **kw):
 
 
 def installed(name):
-    """The one installed file or folder of that name."""
+    """The first installed file or folder of that name; there must be one."""
     found = sorted(ROOT.rglob(name))
     assert found, f"{name} was not installed"
     return found[0]

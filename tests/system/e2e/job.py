@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running `tern` from a test: its JSON lines, its exit code, and that it leaves no process."""
+"""Runs `tern` for a test: reads its JSON lines, checks its exit code, and that it leaves no process."""
 import contextlib
 import gzip
 import json
@@ -25,8 +25,8 @@ _scratch = tempfile.TemporaryDirectory(prefix="tern-e2e-")
 SCRATCH = Path(_scratch.name)
 TERN = None  # set by use()
 DRIVERS = []  # set by use_drivers(): simulated CUDA drivers that tern may load
-# tern goes on ignoring a signal that was ignored when it began, as under nohup or in the background
-# of a shell.
+# tern goes on ignoring a signal that was ignored when it began, as under nohup or in the background of a
+# shell. The tests send these signals, so the loop makes them end a program again.
 for ignored in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(ignored) == signal.SIG_IGN:
         signal.signal(ignored, signal.SIG_DFL)
@@ -212,7 +212,7 @@ def refused(*args, says, code=2):
     """Checks that `tern` ends with `code` and, beside its progress, one line on stderr, which has
     every text of `says`."""
     job = finish(*args, code=code)
-    # LeakSanitizer prints the first of these if a thread ends while it looks for leaks.
+    # LeakSanitizer prints a line with "Unable to get registers" if a thread ends while it looks for leaks.
     lines = [line for line in job.error.splitlines()
              if "Unable to get registers" not in line and not line.startswith("step ")]
     assert len(lines) == 1, f"{args}: not one line: {job.error}"
@@ -243,7 +243,7 @@ SIDE, CLASSES = 6, 4
 
 
 def write_idx(name, count=1200, seed=1, label_max=CLASSES - 1):
-    """Writes images of noise with one bright quarter, which is the label. Returns the two paths."""
+    """Writes images of noise with one bright quarter, whose number is the label. Returns the two paths."""
     rng = random.Random(seed)
     pixels, labels = bytearray(), bytearray()
     for _ in range(count):

@@ -27,9 +27,9 @@ import job  # noqa: E402
 
 job.use(sys.argv[1])
 FIRST, COUNT = (int(n) for n in sys.argv[2].split(":"))
-HANG_S = 60  # without a step
+HANG_S = 60  # a job that makes no step for so long hangs
 STEPS = 4000
-ACTS_S = 0.4  # from the first step, or in some runs from the start; all steps take longer
+ACTS_S = 0.4  # acts begin so long after the first step, or after the start; all steps take longer
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HARMLESS = (signal.SIGSTOP, signal.SIGCONT, signal.SIGUSR1)
 FINISHED, INTERRUPTED = "model.safetensors", "interrupted.safetensors"
@@ -138,7 +138,7 @@ class Run:
         self.processes = servers + [
             Process(self, f"worker-{i}", "worker", *options, "--join", join, "--index", i, "--json")
             for i in range(self.workers)]
-        # Before that, the servers would wait for another worker in the place of a lost one.
+        # If a worker is lost before all workers have begun, the servers wait for another one in its place.
         job.wait_until(lambda: all(p.says("begun") for p in self.processes[self.servers:]))
 
     def stepping(self):
@@ -209,7 +209,7 @@ class Run:
                 or any(role in ("server", "launcher") for role, _ in self.hurt()))
 
     def must_save(self):
-        """Was it only asked to end, while it had steps to make and somebody had parameters?"""
+        """Was the job only asked to end, while it had steps to make and a worker that runs had parameters?"""
         asked = [act for act in self.done if act[0] not in HARMLESS]
         interrupts = [act for act in asked if act[0] == signal.SIGINT]
         aborted = len(interrupts) > len(set(interrupts))
@@ -218,7 +218,7 @@ class Run:
                 and not any(number == signal.SIGKILL for number, _, _ in asked))
 
     def step(self):
-        """The newest that any process has told of."""
+        """The newest step of which any process has told."""
         return max((e["step"] for p in self.processes for e in p.events() if e.get("event") == "progress"),
                    default=0)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Real models on real data come out as good as a plain program makes them.
+"""Tests that real models on real data come out as good as a plain program makes them.
 
 usage: learns.py TERN
 """
@@ -58,7 +58,7 @@ def logreg_on_svmlight_text():
 def async_mode_learns_too():
     done = job.train(*job.small("--mode", "async", "--workers", 2, steps=300))
     reaches(done, 0.9)
-    # A gradient is some versions old, unless its worker is alone for a while; there are 300.
+    # A gradient is some versions old, unless its worker is alone for a while; the job makes 300 versions.
     assert 0 < done["staleness_mean"] <= done["staleness_max"] < 300, done
     assert done["gradients_refused"] == 0, done
 

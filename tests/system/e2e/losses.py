@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A job outlives its workers as long as one is left, and whoever is killed or stands still is named.
+"""Tests that a job outlives its workers as long as one is left, and whoever is killed or stands still is named.
 
 usage: losses.py TERN
 """
@@ -74,7 +74,7 @@ def killed_workers_cost_nothing(name, victims, *more):
     assert told == {f"worker {i}": f"worker {i} (pid {pid}) was killed by signal 9 (Killed): "
                                    "its slots go to the other workers" for i, pid in pids.items()}
     slots = [e["text"] for e in running.events if " slots " in e.get("text", "")]
-    assert len(slots) == len(victims), slots  # the workers that have them now do not report it
+    assert len(slots) == len(victims), slots  # the workers that got the slots do not report it
     assert running.events[-1]["test_accuracy"] > 0.9, running.events[-1]
     assert len([e for e in running.events if e["event"] == "saved"]) == 1
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that are stopped and go on, that are asked for their status, and that are asked to end
+"""Tests of jobs that are stopped and go on, that are asked for their status, and that are asked to end
 before they have begun or while nobody reads their output.
 
 usage: pauses.py TERN

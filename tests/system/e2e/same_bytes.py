@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""In sync mode the result depends on the slots and on nothing else: the same bytes for any
+"""Tests that in sync mode the result depends on the slots and on nothing else: the same bytes for any
 number of workers and servers, over any fabric.
 
 usage: same_bytes.py TERN

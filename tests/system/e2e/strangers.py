@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who may come in: listening beyond this host, secrets and their files, and what strangers
+"""Tests of who may come in: listening beyond this host, secrets and their files, and what strangers
 get from a server that waits and from a job that trains.
 
 usage: strangers.py PROGRAM

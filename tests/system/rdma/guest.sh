@@ -13,11 +13,11 @@
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=/root TERM=dumb LANG=C.UTF-8
 
-# Two devices with a wire between them: a veth pair. Both addresses are of one host, and the
-# kernel would hand such packets over without sending them; so the table of local addresses is
-# asked only for what comes in through the pair, and before it there are routes through it. A
-# source that is not bound yet (0.0.0.0) becomes the other device's, as it would on two hosts.
-# (Two network namespaces would be plainer, but rdma_rxe only works in the first one.)
+# Two devices with a wire between them: a veth pair. Both addresses are of one host, and the kernel would hand
+# such packets over without sending them; so the rules below ask the table of local addresses only for packets
+# that come in through the pair, and send packets to the other address through the pair. A source that is not
+# bound yet (0.0.0.0) becomes the other device's, as it would on two hosts. (Two network namespaces would be
+# plainer, but rdma_rxe only works in the first one.)
 setup_veth() {
   modprobe -a rdma_rxe rdma_ucm veth || return
   ip link add va mtu 4200 type veth peer name vb mtu 4200 || return # holds an RDMA MTU of 4096
@@ -26,8 +26,8 @@ setup_veth() {
     echo 1 >/proc/sys/net/ipv4/conf/$to/accept_local
     echo 0 >/proc/sys/net/ipv4/conf/$to/rp_filter
   done
-  # The neighbours by hand: nobody answers ARP for an address that is the asker's as well.
-  # One call of ip for all, because each process started costs an emulated machine some 100 ms.
+  # The neighbours are set by hand, since nobody answers ARP for an address that the asking host has, too. One
+  # call of ip for all, because each process started costs an emulated machine some 100 ms.
   ip -batch - <<END || return
 address add 10.7.0.1/32 dev va
 address add 10.7.0.2/32 dev vb

@@ -19,7 +19,7 @@ import job  # noqa: E402
 
 job.use(sys.argv[1])
 FOR_EVER = 100_000_000
-# Connections start at the other device, so they cross the wire.
+# The connecting end is bound to the other device (from=), so connections cross the wire.
 OVER_VERBS = ["--fabric", "verbs", "--listen", "10.7.0.1:0", "--verbs", "from=10.7.0.2"]
 ROUTES = """\
 neighbour replace 10.7.0.2 lladdr {vb} dev va nud permanent

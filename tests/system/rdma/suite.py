@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases that need RDMA devices. This runs in the guest (see in_vm.py for the outside).
 
-usage: suite.py quick|full BUILD_DIRECTORY LOG [NAME...]
+usage: suite.py quick|full BUILD_DIRECTORY ASAN_BUILD_DIRECTORY LOG [NAME...]
 
 Writes to LOG what it will run and then, as each program ends, a line about it like those of
 meson's testlog.json: tap_count.py counts both, and when the guest dies in the middle, what was
@@ -53,7 +53,7 @@ CASES = [
     Case("wire-plain", "quick", "plain", 90, WIRE + "plain"),
     Case("wire-loss", "quick", "loss", 90, WIRE + "loss"),
     Case("wire-delay", "quick", "delay", 90, WIRE + "delay"),
-    # Another kernel than the host's, and an emulated processor: other timings.
+    # Whole jobs over the devices.
     Case("jobs", "quick", "plain", 300, JOBS + "{tests}/../tern"),
     # The two hosts' benchmark over devices, and over a wire that delays and loses.
     Case("bench-hosts", "quick", "plain", 600, HOSTS + "devices"),
@@ -76,7 +76,8 @@ CASES = [
     Case("storm-verbs-asan", "full", "plain", 200, "{asan}/tests/system/storm/storm verbs 3"),
     Case("fabric-verbs-asan", "full", "plain", 900,
          "{asan}/tests/transport/conformance_fabric verbs"),
-    # Another kernel than the host's, and an emulated processor: other timings.
+    # These need no device. They run here, too, since the guest's kernel and its emulated processor give other
+    # timings.
     Case("fabric-tcp-epoll", "full", "plain", 300, FABRIC + "tcp-epoll"),
     Case("rendezvous-tcp-epoll", "full", "plain", 300, RENDEZVOUS + "tcp-epoll"),
     Case("storm-tcp-epoll", "full", "plain", 300, STORM + "tcp-epoll 5"),
