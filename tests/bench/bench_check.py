@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of `./run bench --check` (bench/check.py, bench/base.py): who is measured beside whom, what
-counts as moved, and whole runs against a second commit of a small repository. Contenders are
+"""Tests of `./run bench --check` (bench/check.py, bench/base.py): which contender is measured beside which,
+which figures count as moved, and whole runs against a second commit of a small repository. Contenders are
 scripts with made-up figures; nothing is measured.
 
 usage: bench_check.py
@@ -30,7 +30,8 @@ import measure  # noqa: E402
 from journal import Refused  # noqa: E402
 
 METRICS = [("p50_us", "us", "smaller"), ("told_only", "us", "smaller")]
-# The first commit of the small repository: `run build` makes build/tern, bench/ a peer.
+# The first commit of the small repository: its `run build` makes build/tern, and the peer is a script in its
+# bench/.
 FILES = {"run": "#!/bin/sh\ncd \"$(dirname $0)\" && mkdir -p build && cp tern.sh build/tern\n",
          "tern.sh": "#!/bin/sh\necho '{\"size\": 64, \"p50_us\": 10, \"told_only\": 1}'\n",
          "bench/peer.sh": "#!/bin/sh\necho '{\"size\": 64, \"p50_us\": 40, \"told_only\": 1}'\n"}
@@ -149,7 +150,8 @@ def a_slower_peer_makes_tern_better(repository):
 
 @in_repository
 def what_only_the_first_sitting_sees_has_not_moved(repository):
-    """Slow in the first four runs of eight, as if the machine had been."""
+    """The tree's tern is slow in its first four runs, which are the first sitting, as if the machine
+    had been slow then. In the second sitting it is as fast as the base."""
     repository.put("tern.sh", "#!/bin/sh\necho >> $0.log; n=$(wc -l < $0.log); p50=10\n"
                    "case $0 in *base*) ;; *) [ $n -gt 4 ] || p50=15 ;; esac\n"
                    "echo \"{\\\"size\\\": 64, \\\"p50_us\\\": $p50}\"\n")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of `./run bench --release-grpc`: what it keeps, and what it says if there is no release
-build of gRPC to be had. A script stands for make; nothing is downloaded.
+"""Tests of `./run bench --release-grpc`: what it keeps, and what it says if no release build
+of gRPC can be made. A script takes the place of make; nothing is downloaded.
 
 usage: bench_grpc.py
 """

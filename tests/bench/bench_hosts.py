@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests of `./run bench --serve` and `--connect`: two hosts, which are network namespaces here, with Tern
-and raw TCP as the only contenders. No figure is judged but that a wire's delay is seen. With TERN_RDMA_ADDRESS, the address of an
-RDMA device, both ends are also on one host, and use devices.
+and raw TCP as the only contenders. The only figure that is judged is the delay of a wire, which the
+round trips must show. With TERN_RDMA_ADDRESS, the address of an RDMA device, one test runs both
+ends on one host, over that device.
 
 usage: bench_hosts.py TERN RAW_TCP [netem|devices]
 
-netem and devices name the one case that needs them.
+With netem or devices, only the one test runs that needs netem or an RDMA device.
 """
 import json
 import os
@@ -167,7 +168,8 @@ def client_with_another_secret_gets_nothing_and_the_next_is_served():
 
 
 def strangers_cost_the_server_nothing():
-    """Neither what is no message, nor a client that asks for a program of its own."""
+    """The server answers no client that sends something else than messages, or asks for a program that
+    is not a contender; after them it serves the next client."""
     with server("--insecure") as serving:
         host, port = serving.address.split(":")
         for text in (b"", b"GET / HTTP/1.1\r\n\r\n", b"[" * 60000 + b"\n", b"x" * 200000,

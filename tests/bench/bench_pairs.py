@@ -36,7 +36,7 @@ def steps_have_tensors_of_different_sizes():
             point, = measured(program, variant, "--test", "step", "--wait", wait, "--size",
                               ",".join(map(str, SIZES)), "--rounds", 20, "--inflight", len(SIZES))
             assert (point["size"], point["inflight"], point["rounds"]) == (sum(SIZES), 6, 20), point
-            # Both count the same time, in bytes and in messages.
+            # gb_per_s and msgs_per_s are of the same time, so their quotient is the mean size.
             bytes_a_message = point["gb_per_s"] * 1e9 / point["msgs_per_s"]
             assert abs(bytes_a_message - sum(SIZES) / 6) < 0.01 * bytes_a_message, point
             assert 0 < point["p50_us"] <= point["p99_us"] <= point["p999_us"], point
@@ -79,7 +79,7 @@ def all_threads_are_counted_together():
                 # gb_per_s has six decimals, and msgs_per_s has one.
                 assert abs(point["gb_per_s"] * 1e9 - bytes_per_s) <= 600 + point["size"] / 10, point
                 assert point["cpu_per_message_us"] > 0, point
-            # The time that the rates stand for is within that of the run.
+            # The times that follow from the rates are together shorter than the whole run.
             assert sum(p["threads"] * p["rounds"] / p["msgs_per_s"] for p in points) < took, points
 
 

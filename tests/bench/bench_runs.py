@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of runs of bench/ that are stopped and resumed: what they keep, what they measure again, and
+"""Tests of runs of ./run bench that are stopped and resumed: what they keep, what they measure again, and
 what they refuse. Contenders are small scripts; nothing is measured.
 
 usage: bench_runs.py
@@ -347,7 +347,7 @@ def what_a_question_cannot_have_here_is_named_and_no_failure(place):
         raise measure.Missing("no machine")
     kept = Journal(place.top / "journal")
     kept.start({}, "now")
-    for _ in range(2):  # the second time from the journal
+    for _ in range(2):  # the second time, ask() finds the answer in the journal
         question = measure.Question("q", "Q", "", [measure.Contender("a", "A")], METRICS,
                                     all_rounds=all_rounds)
         record = measure.ask(question, 3, kept, say=lambda text: None).as_json()

@@ -203,7 +203,8 @@ def what_is_missing_is_told_and_not_run():
 
 
 def ratios_are_taken_within_a_round():
-    """The machine became twice as slow in between: the ratio does not see it."""
+    """If the machine becomes slower from round to round, for both sides alike, the ratio does not
+    change."""
     half = figures.ratio([1, 2, 4], [2, 4, 8])
     assert all(abs(end - 0.5) < 1e-12 for end in (half.value, half.low, half.high)), half
     found = figures.ratio([3, 2, 1], [1, 1, 1])
@@ -286,7 +287,8 @@ SLEEPING = ("tcp, 64 B, both asleep, round trip", "gRPC byte buffers, sleeping")
 
 
 def the_peer_with_the_worst_ratio_counts():
-    """By the same statistic that is shown: the median would choose the other one."""
+    """Peers are compared by the geometric mean of the ratios of the rounds, which is also shown. Their
+    medians would choose the other peer."""
     results = results_of(tern_tcp_sleep=[10] * 3, **{"grpc_bytes-unary_sleep": [10, 11, 40],
                                                      "grpc_bytes-stream_sleep": [12, 12, 12]})
     row = row_of(results, *SLEEPING)
@@ -303,7 +305,8 @@ def a_row_uses_the_runs_of_tern_next_to_the_peer():
 
 
 def goals_compare_like_with_like():
-    """Both sides wait in the same way, or the row says that they do not and asks for nothing."""
+    """In each row with a goal both sides wait in the same way. A row whose sides wait in different ways
+    says so, and has no goal."""
     plan = questions.Plan(False, contenders.Maker("build/tern", {}))
     asked = {name: {c.key: c for c in make(plan).contenders}
              for name, make in questions.QUESTIONS.items()}
@@ -339,7 +342,7 @@ def losses_are_found_without_a_goal():
     found = losses.losses(results)
     assert {(x.peer, x.metric) for x in found} == {
         (key, metric) for key in ("ucx.tcp.poll", "raw.tcp.poll")
-        for metric in ("p50_us", "p99_us")}, found  # not OpenMPI, surely, nor who sleeps
+        for metric in ("p50_us", "p99_us")}, found  # not OpenMPI, whose runs differ too much, nor who sleeps
     assert all(x.is_goal == (x.peer == "raw.tcp.poll") for x in found), found
     text = report.losses_text(results)
     assert "| T | tern_tcp_poll, polling | 64 B | p50 | ucx_tcp_poll | 1.33 [" in text, text
@@ -380,8 +383,8 @@ def long_tails_are_held_against_the_p50_and_against_the_peers_p99():
 
 
 def every_goal_names_a_question_and_contenders_that_exist():
-    """A row whose key nobody has would say "not measured" for ever. Of Tern's runs beside a peer only
-    the metrics of the question are kept."""
+    """A row whose key nobody has would say "not measured" for ever. Each goal's metric must
+    also be one of its question's: of Tern's runs beside a peer no others are kept."""
     made, metrics = {}, {}
     for quick in (False, True):
         plan = questions.Plan(quick, contenders.Maker("build/tern", {}))
@@ -616,7 +619,7 @@ def sittings_of_other_machines_or_commits_are_not_pooled():
             assert f"is {value}" in str(why), why
 
 
-# A tool as ucx_perftest is one: the server takes its first connection for its client.
+# A tool like ucx_perftest: its server takes the first connection to be that of its client.
 PING_PONG = """
 import socket, sys
 at = "127.0.0.1", int(sys.argv[sys.argv.index("-p") + 1])

@@ -26,7 +26,8 @@ struct bytes {
 	unsigned char *data;
 };
 
-/* A copy of exactly this size, so that a sanitizer notices a read beyond the end. */
+/* Returns a copy of the data in memory of exactly their size, so that a sanitizer notices
+ * a read beyond the end. */
 static struct bytes copy_of(const void *data, size_t bytes)
 {
 	struct bytes b = {bytes, malloc(bytes + !bytes)};
@@ -580,8 +581,8 @@ static void test_every_epoch_is_a_permutation_of_its_own(void **state)
 					epoch > 0;
 			}
 		}
-		/* Random permutations have about 3 fixed points in all, and about 2
-		 * places where two of them agree. */
+		/* Three random permutations have about 3 fixed points in all, and the
+		 * last two agree with the first in about 2 places. */
 		if (count >= 64) {
 			assert_true(fixed < 20);
 			assert_true(same < 20);

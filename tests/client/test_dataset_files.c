@@ -216,7 +216,8 @@ static size_t make_samples(struct sample *samples)
 	return count;
 }
 
-/* Changes one to four places of the file: bytes are set, flipped, cut off or repeated. */
+/* Makes one to four random changes to a file: repeats, removes or sets a byte, flips a
+ * bit, or cuts off the rest of the file. Returns the new size. */
 static size_t mutate(struct tern_rng *rng, unsigned char *data, size_t bytes, size_t room)
 {
 	static const char spice[] = "\0\xff\x7f\x80\n :#-+.e9";
@@ -251,7 +252,7 @@ static size_t mutate(struct tern_rng *rng, unsigned char *data, size_t bytes, si
 	return bytes;
 }
 
-/* Uses all records of an accepted data set. */
+/* Reads the first records of an accepted data set, at most four. */
 static void use(struct tern_dataset *dataset)
 {
 	float *x = malloc(dataset->width * sizeof(*x));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of client/ready.h: a chunk is taken once, when all of its elements are final, in
- * whatever pieces and order they become so, also by another thread meanwhile. */
+/* Tests of client/ready.h: a chunk can be taken once, as soon as all of its elements are
+ * final. The elements become final in pieces of any size and in any order; another thread
+ * may take chunks meanwhile. */
 #include "tests/harness/cmocka.h"
 
 #include <pthread.h>
@@ -16,10 +17,11 @@
 struct world {
 	struct tern_plan plan;
 	struct ready ready;
-	/* bounds[i]..bounds[i + 1] is piece i */
+	/* Piece i has the elements from bounds[i] to bounds[i + 1] - 1. */
 	uint64_t bounds[PIECES + 1];
 	uint64_t seed;
-	/* of each element, written before it is said to be final */
+	/* For each element: 1 if it was written, which happens before ready_say() is
+	 * called for it. */
 	unsigned char *written;
 };
 
@@ -61,7 +63,8 @@ static void say_piece(struct world *w, unsigned number)
 	ready_say(&w->ready, first, count);
 }
 
-/* Takes what is there. Returns how many chunks. */
+/* Takes all chunks that are final, and returns their number. `taken`: the chunks taken so
+ * far; none may be taken twice. */
 static unsigned take_all(struct world *w, bool *taken)
 {
 	uint32_t chunk;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build on a machine that has none of the optional libraries: all of them switched off, it
-configures, says so, and compiles what then differs.
+"""Tests the build without optional libraries: with all of them switched off, meson says so, the
+libraries compile, and tests say what is not built in. A build with CUDA needs no cmocka for the tests
+on a GPU.
 
 usage: bare.py
 """

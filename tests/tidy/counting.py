@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ./run test counts what programs print, and what it says at its end.
+"""Tests how ./run test counts what test programs print, and what it says at its end.
 
 usage: counting.py
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./run format` would change nothing. Another version of clang-format lays out some lines in
+"""Tests that `./run format` would change nothing. Another version of clang-format lays out some lines in
 another way, so the check is for Debian 12's, and is skipped with any other.
 
 usage: format.py

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ./run says to those who get it wrong, or whose machine lacks something. Its PATH has a
-shell and an apt-get that only writes down what it was asked, so nothing is installed.
+"""Tests what ./run says if its arguments are wrong, or if the machine lacks something. Its PATH has a
+shell and an apt-get that only writes down its arguments, so nothing is installed.
 
 usage: run_words.py
 """
@@ -17,7 +17,8 @@ import tap  # noqa: E402
 
 
 class Bare:
-    """A machine with next to no programs. `apt`: what its apt-get does after writing down."""
+    """A machine with next to no programs. `apt`: what its apt-get does after it wrote down
+    its arguments."""
 
     def __init__(self, user="0", apt="exit 0"):
         self.directory = tempfile.TemporaryDirectory(prefix="tern-run-")

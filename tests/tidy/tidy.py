@@ -18,7 +18,8 @@ import tap  # noqa: E402
 BUILD = Path(sys.argv[1])
 LINES_MAX = 900
 
-# A folder includes from these, from itself and from include/tern. See README.md, "Layers".
+# The folders from which the files of a folder may include, besides their own and include/tern. See README.md,
+# "Layers".
 MAY_INCLUDE = {
     "include": set(),
     "base": set(),
@@ -44,13 +45,14 @@ NOT_BELOW_TOOLS = {
     "ends the process": r"\b(exit|_exit|abort)\(",
     "opens a file": r"\bfopen\(",
 }
-# The places that are there to do it: the clock's only caller, assertions, the system's
-# environment.
+# The files that may do it: base/clock.c is the only one that reads a clock, and base/env.c, which is the
+# system's environment, prints log lines, and ends the process when an assertion fails.
 EXCEPT = {("base/clock.c", "reads a clock"), ("base/env.c", "prints"),
           ("base/env.c", "ends the process"),
-          # who waits for a thread that has lost the processor; there is one in the simulator
+          # A thread that waits for a lock sleeps if the holder has lost the processor. The simulator has only
+          # one thread, so there it never does.
           ("base/lock.h", "sleeps"),
-          # the one place that may have to wait for the kernel, and that reads what it publishes
+          # retire.c has a thread for calls in which the kernel may block; module.c reads a file of sysfs.
           ("transport/verbs/retire.c", "starts a thread"),
           ("transport/verbs/module.c", "opens a file")}
 
@@ -137,8 +139,8 @@ def every_source_is_compiled():
 
 
 def is_of_a_feature(p):
-    """Named by its folder's build, which leaves it out where the feature is off. Tests are
-    named without what all of them begin and end with, fuzz targets, too."""
+    """Whether the meson.build of its folder names the file, and leaves it out only because a feature is
+    off. There the names of tests and fuzz targets lack "test_" or "fuzz_" and the suffix."""
     build = TOP / p.parent / "meson.build"
     names = {p.name, p.stem.removeprefix("test_").removeprefix("fuzz_")}
     return build.is_file() and any(f"'{name}'" in build.read_text() for name in names)
@@ -153,7 +155,7 @@ def every_header_is_included():
 
 
 def every_script_is_run():
-    """By the build, by ./run or by another script."""
+    """Each script is named by a meson.build, by ./run or by another script."""
     found = []
     for p in ALL:
         if p.suffix not in (".py", ".sh"):
@@ -211,7 +213,8 @@ HISTORY = {"CHANGELOG.md", "docs/log/performance.md"}
 
 
 def comments(p):
-    """(line number, text) of each line of what people read in a file."""
+    """Yields (line number, text) of each line of the comments of a file, or of the whole text of a
+    document."""
     pattern = COMMENTS.get(p.suffix, r"#[^\n]*" if str(p) in ("run", ".ci/run") else None)
     for m in re.finditer(pattern, TEXT[p], re.S) if pattern else ():
         first = TEXT[p].count("\n", 0, m.start()) + 1
@@ -219,12 +222,13 @@ def comments(p):
 
 
 def is_there(cited, p):
-    """From the top, from where public headers are, or from beside the file."""
+    """Whether `cited` is a path from the top, from include/, or from the folder of the file `p`."""
     return any((TOP / start / cited).exists() for start in ("", "include", p.parent))
 
 
 def what_documents_and_comments_cite_is_there():
-    """NAME stands for any name. Headers of others are cited in <>."""
+    """Each path in a document or comment exists, except those with NAME, which stands for any name.
+    Headers of other projects are cited in <>, so PATH does not match them."""
     found = []
     for p in ALL:
         if str(p) in HISTORY:
@@ -236,7 +240,7 @@ def what_documents_and_comments_cite_is_there():
 
 
 def anchors(text):
-    """As GitHub makes them of headings."""
+    """Yields the anchors that GitHub makes of the headings of a document."""
     seen = {}
     for heading in HEADING.findall(re.sub(r"^( {4}|```).*$", "", text, flags=re.M)):
         shown = LINK.sub(lambda link: link.group(0).split("]")[0], heading)

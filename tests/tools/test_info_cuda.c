@@ -159,7 +159,8 @@ static void test_people_read_the_same(void **state)
 	opts.copy_engines = 1;
 	opts.driver_version = 20010;
 	cuda = info_cuda(with(&opts));
-	/* Replaced, since the real value depends on this machine. */
+	/* Both are replaced, since the real values depend on this machine and its CUDA
+	 * toolkit. */
 	json_object_set_new(cuda, "peermem", json_false());
 	json_object_set_new(cuda, "toolkit", json_string("13.0"));
 	out = printed(cuda);

@@ -64,7 +64,8 @@ static void test_a_child_that_ends_asks_nobody_to_end(void **state)
 	signals_close(fd);
 }
 
-/* As nohup wants it. */
+/* nohup has a program started with SIGHUP ignored; signals_open() must not catch it
+ * then. */
 static void test_an_ignored_hangup_stays_ignored(void **state)
 {
 	int fd;

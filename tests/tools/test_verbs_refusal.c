@@ -297,7 +297,7 @@ static void test_fork_is_prepared_before_anything_is_registered(void **state)
 	meeting_connect(&m);
 	assert_true(fake_verbs_calls("reg_mr") > 0);
 	assert_int_equal(fake_verbs_calls("prepare_fork"), 1);
-	/* Would fail if it had first been called after a registration. */
+	/* The call would fail if the first call had come after a registration. */
 	assert_int_equal(api->prepare_fork(), 0);
 	meeting_close(&m);
 }

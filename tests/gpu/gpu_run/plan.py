@@ -78,7 +78,8 @@ def suites(context):
 
 
 def jit(context):
-    """The programs of kernels(), with PTX that the driver compiles; they run without cuBLAS, which would need PTX, too."""
+    """The programs of kernels(), with PTX that the driver compiles; they run without cuBLAS, which would need
+    PTX, too."""
     return kernels(context, CUDA_FORCE_PTX_JIT="1")
 
 

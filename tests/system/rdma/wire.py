@@ -56,7 +56,7 @@ def rping(to):
                               text=True)
     try:
         end = time.monotonic() + PATIENCE_S
-        while True:  # it does not say when it listens
+        while True:  # the server does not say when it listens
             client = subprocess.run([*command, "-c"], text=True, timeout=PATIENCE_S,
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if "RDMA_CM_EVENT_REJECTED" not in client.stdout or time.monotonic() > end:
@@ -81,7 +81,8 @@ def rping_works_both_ways():
 
 
 def packets_cross_the_wire():
-    """So do the packets of a connection whose source address nobody chose."""
+    """The packets of a connection cross the wire also if the client did not choose its source
+    address."""
     before = {link: sent_packets(link) for link, _ in DEVICES.values()}
     rping("10.7.0.2")
     for link, packets in before.items():
@@ -97,7 +98,8 @@ def the_wire_is_as_asked():
 
 
 def lost_packets_are_sent_again():
-    """Here this takes 4 us * 2^10. A queue pair of librdmacm waits for half a second."""
+    """With -u 10 the queue pairs send a lost packet again after 4 us * 2^10. A queue pair of librdmacm
+    would wait for half a second."""
     before = sent_again()
     perftest.run("ib_send_lat", 64, 1000, "-u", "10")
     assert sent_again() > before

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A big-endian machine: Tern is built for s390x, and runs in qemu's emulation of a process. Its unit
-tests pass there, two such ends move a tensor, and an end of the other byte order is refused in words.
+"""Tests Tern on a big-endian machine: it is built for s390x and runs in qemu's emulation of a process.
+Its unit tests must pass there, two such ends must move a tensor, and each end must refuse one of the
+other byte order with a message that says why.
 
 usage: byte_order.py NATIVE_BUILD_DIRECTORY FOLDER
 """

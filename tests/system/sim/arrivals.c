@@ -165,8 +165,8 @@ static bool all_are_heard(void *arg)
 	return w->down_count || w->heard_count >= w->heard_goal;
 }
 
-/* Waits until one more tensor of every dialling end has arrived. `when` is for the error
- * message. */
+/* Waits until one more tensor of every dialling end has arrived. Returns false if one
+ * does not, or if a dialling end goes down. `when` is for the error message. */
 static bool hear_all(struct world *w, const char *when)
 {
 	w->heard_goal += DIALLERS;

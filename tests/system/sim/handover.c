@@ -243,7 +243,7 @@ static void late_begin(struct script *s)
 }
 
 /* The worker that has the first slot of which server 0 still lacks the gradient; NULL:
- * none. */
+ * there is none, or server 0 gathers no gradients. */
 static struct member *first_missing(struct script *s)
 {
 	const struct chunk *c = &decider(s)->chunks[0];

@@ -14,7 +14,7 @@ struct tern_model ledger_model(void);
 struct tern_ps_job ledger_plan(uint32_t slots);
 /* To be set as job.engine, with the name of a model as engine_arg. */
 struct tern_engine *ledger_engine(void *model, size_t rows);
-/* Writes elements first..first+count of the gradient of a slot. */
+/* Writes `count` elements of the gradient of a slot, from element `first`. */
 void ledger_fill(
 	const struct tern_work *work, float *gradient, uint64_t first, uint64_t count);
 /* Checks that every record was applied in every chunk as often as it should be; prints

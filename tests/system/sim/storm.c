@@ -216,8 +216,8 @@ static bool part(struct world *w, uint64_t seed)
 	return !w->ends[0].status && !w->ends[1].status;
 }
 
-/* Options for many sends with many keys, received in another order: more than there are
- * credits (rights to send a message). */
+/* Sets options for many sends with many keys, received in another order. There are more
+ * sends than credits (rights to send a message). */
 static void crowd(struct storm_opts *opts)
 {
 	opts->pair_count = 250;
@@ -237,8 +237,8 @@ static void crowd(struct storm_opts *opts)
 }
 
 /* False if no receive has asked for its send (WANT), although the last of many sends were
- * received first. It may be unnecessary if all receives were posted while a connection
- * was lost or a process was stalled. */
+ * received first. Asking may be unnecessary if all receives were posted while a
+ * connection was lost or a process was stalled. */
 static bool has_asked(const struct world *w, const struct storm_opts *opts)
 {
 	struct tern_peer_stats stats[2];

@@ -66,8 +66,8 @@ static void on_event(
 		*(int *)arg = status;
 }
 
-/* Creates an end. The buffers of receives with ALLOC are in GPU memory at one end, or at
- * both. */
+/* Creates an end. The end's pool is in GPU memory if `on_gpu`; in runs with a GPU the end
+ * has a second pool, in the other kind of memory. */
 static void make_end(struct end *e, const struct tern_domain_opts *domain_opts,
 	const struct tern_context_opts *opts, bool on_gpu)
 {
@@ -143,7 +143,7 @@ static void break_first(uint64_t seed)
 }
 
 /* Replaces the simulated devices by new ones, with the options of the instance, but slow.
- * Called for each storm in which they break. */
+ * Called once at the start, and before each storm in which they break. */
 static void reset_fakes(void)
 {
 #if TERN_HAVE_VERBS
@@ -189,7 +189,9 @@ static struct storm_opts storm_opts(uint64_t seed)
 		.copy_fail_permille = gpu && seed % 5 == 4 ? 100 : 0};
 }
 
-/* Creates new simulated devices for each seed, so that an earlier fault has no effect. */
+/* Prepares the simulated devices for a seed. Where storms break RDMA devices, these are
+ * replaced, so that the faults of an earlier seed have no effect; the simulated GPU is
+ * opened anew for each seed. */
 static void open_fakes(const struct bed *bed, uint64_t seed,
 	struct tern_domain_opts *domain_opts, const struct storm_memory **memory)
 {

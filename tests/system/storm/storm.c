@@ -74,8 +74,8 @@ static uint8_t pattern(const struct half *h, unsigned number, uint64_t i)
 			 (i % 8 * 8));
 }
 
-/* Returns the contents of a buffer in host memory (of GPU memory a copy); give() writes
- * them back. */
+/* Returns the contents of a buffer: a buffer in host memory itself, or a copy of one in
+ * GPU memory. give() writes the copy back to the GPU and frees it. */
 static unsigned char *borrow(const struct half *h, const struct tern_buf *buf)
 {
 	uint64_t address = tern_buf_cuda_address(buf);
@@ -107,8 +107,8 @@ static void fill(const struct half *h)
 	give(h, &h->buf, p);
 }
 
-/* Fills a buffer whose request has ended with a pattern. The end of the storm checks that
- * nobody has written to it since. */
+/* Fills the buffer of a request that has ended with CANARY. The end of the storm checks
+ * that nobody has written to it since. */
 static void spoil(const struct half *h)
 {
 	unsigned char *p = borrow(h, &h->buf);
