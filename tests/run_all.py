@@ -74,7 +74,7 @@ def stream(command, env, limit, keep=None):
 
 
 def needed_by_tests(directory, left_out):
-    """The files that the tests need which are neither in suite long nor in those left out."""
+    """Returns the files that are needed by the tests outside of suite long and of the suites left out."""
     def told(what):
         return json.loads(subprocess.run(["meson", "introspect", what, str(directory)], check=True,
                                          stdout=subprocess.PIPE).stdout)

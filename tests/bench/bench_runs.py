@@ -51,7 +51,7 @@ class Place:
         return "".join(self.log.read_text().split())
 
     def bench(self, *arguments, machine=HERE):
-        """Runs ./run bench with two questions of our own. Returns (exit code, output)."""
+        """Runs ./run bench with two questions of this test's own. Returns (exit code, output)."""
         contenders = [self.contender("a", ours=True), self.contender("b")]
         questions = {name: lambda plan, name=name: measure.Question(
             name, name, "About.", contenders, METRICS) for name in ("first", "second")}
@@ -108,7 +108,7 @@ def a_run_that_is_not_stopped_writes_its_report_and_leaves_nothing(place):
 
 @in_place
 def a_killed_run_says_what_is_missing_and_writes_no_report(place):
-    place.acts("a", 5, KILL_BENCH)  # in the second round of three of the second question
+    place.acts("a", 5, KILL_BENCH)  # killed in the second of three rounds of the second question
     code, said = place.bench("--rounds", "3")
     assert code == 128 + signal.SIGTERM, code
     assert "Not measured: second from round 2" in said and "--resume" in said, said
@@ -183,7 +183,7 @@ def what_kills_a_run_at_once_ends_its_contender_too(place):
         f"import sys; sys.path.insert(0, {str(TOP / 'bench')!r}); import measure; "
         f"measure.run_group(['sh', '-c', 'echo $$ > {pid}.new; mv {pid}.new {pid}; "
         "exec sleep 60'], 60)")])
-    while not pid.exists():  # the suite has a time limit
+    while not pid.exists():  # without a limit of its own: the suite has one
         time.sleep(0.01)
     runner.kill()
     runner.wait()

@@ -39,8 +39,8 @@ static inline unsigned fuzz_below(struct fuzz *f, unsigned limit)
 	(TERN_FLAG_REGION | TERN_FLAG_REPLY | TERN_FLAG_RECV | TERN_FLAG_STARVED |       \
 		TERN_FLAG_RAIL | TERN_FLAG_MISSED)
 
-/* A copy of exactly this size, so that a sanitizer notices a read beyond the end. The
- * caller frees it. */
+/* Returns a copy of the data in memory of exactly `bytes` bytes, so that a sanitizer
+ * notices a read beyond the end. The caller frees it. */
 void *fuzz_copy(const void *data, size_t bytes);
 
 #endif

@@ -25,7 +25,7 @@ sys.path.insert(0, str(TOP / "tests" / "harness"))
 import tap  # noqa: E402
 
 TARGETS = sorted(p.stem.removeprefix("fuzz_") for p in HERE.glob("fuzz_*.c"))
-SEEDED = ["session"]  # targets that write inputs by hand when asked to (--seeds)
+SEEDED = ["session"]  # targets that can write inputs made by hand (--seeds)
 OPTIONS = ["-Dfuzz=true", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dcuda=disabled",
            "-Dverbs=disabled", "-Doptimization=1"]
 ENVIRONMENT = dict(os.environ, CC=os.environ.get("CC", "clang"),

@@ -77,7 +77,7 @@ class Run:
         return judge.of_killed(ended, limit_s, math.inf if program.may_be_slow else self.own_s(program))
 
     def own_s(self, what):
-        """The limit of a program or part without regard to the others."""
+        """Seconds that a program or part may take if the limits of the others leave it as much."""
         return self.patience * what.limit_s
 
     def record(self, part, program, verdict, ended=None):
@@ -256,7 +256,7 @@ class Run:
 
 
 def is_wanted(target):
-    """Programs of suite gpu and of bench/gpu, and tern."""
+    """Whether this call needs the target: a program of suite gpu or of bench/gpu, or tern."""
     where = Path(target["defined_in"]).parent.relative_to(TOP)
     on_device = where == Path("tests/gpu") and not target["name"].startswith("test_cuda")
     return on_device or where == Path("bench/gpu") or target["name"] == "tern"

@@ -31,7 +31,7 @@ static void test_signals_are_heard_on_all_threads_at_once(void **state)
 	int fd, number;
 
 	(void)state;
-	signal(SIGHUP, SIG_DFL); /* it is ignored if the tests were started with nohup */
+	signal(SIGHUP, SIG_DFL); /* nohup starts programs with SIGHUP ignored */
 	fd = signals_open();
 	assert_true(fd >= 0);
 	assert_false(signals_asked());

@@ -340,8 +340,9 @@ static void break_again(
 	tern_peer_cut(peer, -ETIMEDOUT);
 }
 
-/* The pauses between two attempts are at most 2 ms, but the accepting end waits as long
- * as a slow machine may need. */
+/* reconnect_ns is 8 ms, so the pauses between two attempts to connect are at most 2 ms.
+ * The accepting end gets 2 s: so long it waits to be dialled again, which a slow machine
+ * may need. */
 static void fruitless_open(struct fruitless *f)
 {
 	*f = (struct fruitless){.status = 1};

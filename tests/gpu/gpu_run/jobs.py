@@ -53,7 +53,7 @@ class Job:
 
 
 def write_records(path):
-    """svmlight: the label is the sign of an alternating sum."""
+    """Writes records in the format svmlight. The label is the sign of an alternating sum of the values."""
     chance, lines = random.Random(3), []
     for _ in range(RECORDS):
         values = [chance.uniform(-1, 1) for _ in range(FEATURES)]

@@ -29,7 +29,7 @@ def library_path(built):
 
 
 def asked(command):
-    """What a small program prints, or None."""
+    """Returns what a small program prints; None if it fails, prints nothing, or takes ten seconds."""
     try:
         done = subprocess.run([str(word) for word in command], cwd=TOP, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

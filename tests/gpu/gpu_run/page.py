@@ -24,7 +24,7 @@ def loaded(path):
 
 
 def require_measured(path, call):
-    """Only what a real GPU did at full size is shown to readers."""
+    """Raises Refused unless a real GPU gave these results at full size: readers are shown no others."""
     if not call["facts"].get("driver"):
         raise Refused(f"{path}: no NVIDIA driver was there, so these are no results of a GPU")
     if call["scale"] != "large":

@@ -42,7 +42,7 @@ class Part:
 class Context:
     built: Path
     out: Path
-    scale: str = "large"  # the largest that any program may have
+    scale: str = "large"  # the largest TERN_GPU_SCALE of any program
 
     def test(self, name, *args):
         return [self.built / "tests" / "gpu" / name, *args]

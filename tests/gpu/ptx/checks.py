@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What can be told of nvcc's code without running it: that every float operation rounds once and as IEEE says,
+"""Checks nvcc's code without running it: that every float operation rounds once and as IEEE says,
 that wide moves are not split, and that the code assembles for each generation of GPUs within its registers.
 
 usage: checks.py NVCC KERNELS.cu WIDTHS.cu INCLUDE_DIRECTORY
@@ -77,7 +77,8 @@ def memory_moves_in_16_bytes():
 
 
 def other_widths_load_as_many_bytes_as_they_say():
-    """Per thread, in the kernels of kernels/cuda/blocks/widths.h."""
+    """With 1, 2 or 8 elements per thread, a kernel of kernels/cuda/blocks/widths.h must load 4, 8 or 16
+    bytes at a time."""
     for elements, size, vector in ((1, 4, ""), (2, 8, ".v2"), (8, 16, ".v4")):
         kernels, _ = ptx_of("compute_90", WIDTHS, f"-DTERN_QUAD_ELEMENTS={elements}")
         wanted = re.compile(rf"ld\.global.*(?<!\.v[24]){re.escape(vector)}\.[fu]32")

@@ -20,7 +20,7 @@ import job  # noqa: E402
 from running import after, at_work, by_hand, FOR_EVER, saved_by, started, training, undisturbed  # noqa: E402
 
 job.use(sys.argv[1])
-SLOW_FSYNC, SLOW_READ = 2, 3  # in sys.argv
+SLOW_FSYNC, SLOW_READ = 2, 3  # indices in sys.argv
 
 
 @contextlib.contextmanager
@@ -211,7 +211,7 @@ def terminated_worker_costs_nothing(victim, *more):
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
     os.kill(running.pid_of("worker", victim), signal.SIGTERM)
     assert saved_by(running, directory) == undisturbed(), "other bytes"
-    for e in running.events:  # none, if the job was done before the worker could go
+    for e in running.events:  # there is no "lost" if the job was done before the worker could leave
         assert e["event"] != "lost" or (e["worker"] == victim and "SIGTERM" in e["text"]), e
 
 

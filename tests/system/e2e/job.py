@@ -81,7 +81,7 @@ def marked(mark):
         try:
             if f"{MARK}={mark}".encode() in (p / "environ").read_bytes():
                 words = (p / "cmdline").read_bytes().split(b"\0")
-                if words != [b""]:  # a zombie has none
+                if words != [b""]:  # a zombie has no command line
                     found[int(p.name)] = [w.decode() for w in words]
         except OSError:
             continue  # the process has ended, or is another user's
@@ -122,7 +122,7 @@ class Job:
             self.events += [json.loads(line) for line in out.splitlines()]
         self.last = self.events[-1] if self.events else None
         if self.last and self.last.get("event") == "end":
-            self.events.pop()  # says only that it has ended
+            self.events.pop()  # this event says only that the job has ended
         self.code = self.process.returncode
         left = self.processes()
         assert not left, f"{self.args}: processes {left} are left"

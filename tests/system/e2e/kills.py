@@ -60,7 +60,7 @@ class Process:
             try:
                 events.append(json.loads(line))
             except ValueError:
-                continue  # what is for people, or not whole yet
+                continue  # a line for people, or the beginning of a line
         return events
 
     def says(self, name):
@@ -166,7 +166,7 @@ class Run:
                 parent = int((p / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue  # the process has ended, or is another user's
-            if len(words) > 2:  # no zombie
+            if len(words) > 2:  # a zombie has no command line
                 index = int(words[words.index("--index") + 1]) if "--index" in words else 0
                 found[int(p.name)] = ("launcher" if words[1] == "train" else words[1], index), parent
         return found

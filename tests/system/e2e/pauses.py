@@ -98,7 +98,7 @@ def stopped_job_can_be_ended():
 
     def end():
         running.process.terminate()
-        running.process.send_signal(signal.SIGCONT)  # as shells do
+        running.process.send_signal(signal.SIGCONT)  # as a shell's kill does for a stopped job
 
     after(running, end, code=143)
 

@@ -350,7 +350,7 @@ def other_users_of_the_host_are_refused():
 
 
 job.use(sys.argv[1])
-os.environ.pop("MALLOC_PERTURB_", None)  # it makes malloc write to memory that is never used
+os.environ.pop("MALLOC_PERTURB_", None)  # with it malloc writes to memory that is never used
 tap.run([
     listening_beyond_this_host_without_a_secret_is_refused,
     a_secret_file_allows_it,

@@ -101,5 +101,5 @@ exec 9>&-
 timeout 2 tail -s 0.02 --pid="$drain" -f /dev/null
 echo "$status" >/run/vm/status.new
 mv /run/vm/status.new /run/vm/status
-echo o >/proc/sysrq-trigger # off, at once: nothing here needs to be put in order
+echo o >/proc/sysrq-trigger # turns the machine off at once: no file needs to be saved before
 sleep 60

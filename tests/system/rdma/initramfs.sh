@@ -27,7 +27,7 @@ $box mount -t overlay -o lowerdir=/host,upperdir=/own/upper,workdir=/own/work ov
 $box mount -t proc proc /guest/proc
 $box mount -t sysfs sysfs /guest/sys
 $box mount -t devtmpfs devtmpfs /guest/dev
-for name in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do # udev is not there to do it
+for name in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do # there is no udev to make these links
   $box ln -s "/proc/self/${name#*:}" "/guest/dev/${name%:*}"
 done
 $box mkdir -p /guest/dev/pts /guest/dev/shm /guest/dev/hugepages

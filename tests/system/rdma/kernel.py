@@ -92,7 +92,7 @@ def fetch(directory):
                 return next(directory.glob("*.deb"))
             why = f"cannot download {package}: {why}"
         if not last_try and os.geteuid() == 0:
-            apt("apt-get", "update", "-q")  # one source of many may fail, so the try decides
+            apt("apt-get", "update", "-q")  # fails if one of many sources does: the next try to download decides
     raise Unavailable(why)
 
 

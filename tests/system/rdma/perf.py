@@ -19,9 +19,9 @@ from pathlib import Path
 import perftest
 
 TERN_LIMIT_S = 120
-BANDWIDTH_BYTES = 32 << 20  # of one run; about a second
+BANDWIDTH_BYTES = 32 << 20  # sent in one run, which takes about a second
 LATENCY_ROUNDS = 1000
-LARGE_ROUNDS = 300  # of some milliseconds each
+LARGE_ROUNDS = 300  # each takes some milliseconds
 
 
 class Question:
@@ -102,7 +102,7 @@ def measure(question, rounds):
                 if name != "tern":
                     raise
                 failure = str(why)
-        if failure:  # it will not get better
+        if failure:  # tern has failed, and would fail again in each round
             contenders.pop("tern", None)
             values.pop("tern", None)
     return {name: summary(v) for name, v in values.items()}, failure

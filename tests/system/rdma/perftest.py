@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 SERVER, CLIENT, ADDRESS = "rxe0", "rxe1", "10.7.0.1"
-PORT = 18515  # of the TCP connection over which they agree
+PORT = 18515  # of the TCP connection over which both ends exchange their parameters
 LIMIT_S = 120
 
 LATENCY = ["bytes", "iterations", "min_us", "max_us", "typical_us", "average_us", "deviation_us",

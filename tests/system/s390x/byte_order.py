@@ -24,8 +24,8 @@ QEMU = ["qemu-s390x", "-L", str(SYSTEM)]
 COMPILER = "s390x-linux-gnu-gcc"
 WORDS = "the peer's machine has the other byte order"
 PING = Path("docs") / "examples" / "ping"
-# Tests for which the replacement of cmocka (tests/harness/asserts.h) is enough, and that the emulator can run:
-# it has no process_vm_readv between its processes, and a stack of 8 MiB.
+# Tests for which the replacement of cmocka (tests/harness/asserts.h) is enough, and that the emulator can
+# run: the emulator offers no process_vm_readv between its processes, and a stack of 8 MiB only.
 UNIT_TESTS = ["clock", "context", "copy", "crc32c", "credit", "dataset", "endian", "escape", "interface",
               "kernels", "key", "log", "map", "match", "mem", "plan", "shm", "shm_hostile", "shm_ring",
               "sum", "types", "window", "wire"]

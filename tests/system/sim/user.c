@@ -112,7 +112,8 @@ static void fail(struct user *u)
 	tern_work_fail(work, -EIO, "the user's code has failed");
 }
 
-/* Makes the next call. Some users end a slot right after its last piece, others later. */
+/* Makes the user's next call: it says that a piece of its slot is final, or ends the
+ * slot, or fails. Some users end a slot right after its last piece, others later. */
 static void go_on(struct user *u)
 {
 	if (u->said < u->piece_count)
@@ -169,8 +170,8 @@ static void on_begin(struct tern_computer *computer, struct tern_work *work)
 		wait_for(u, below(u, PAUSE_NS));
 		return;
 	}
-	/* The whole slot at once. Ending it does not begin the next one within this
-	 * call. */
+	/* Says all pieces at once, and ends the slot. Ending it does not begin the next
+	 * slot within this call, so `work` is NULL then. */
 	while (u->work)
 		go_on(u);
 }
