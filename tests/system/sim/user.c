@@ -112,8 +112,9 @@ static void fail(struct user *u)
 	tern_work_fail(work, -EIO, "the user's code has failed");
 }
 
-/* Makes the user's next call: it says that a piece of its slot is final, or ends the
- * slot, or fails. Some users end a slot right after its last piece, others later. */
+/* Lets the user go on with its slot: it says that the next piece is final, if one is
+ * left; then it may fail, or after the last piece end the slot, either at once or at a
+ * later call. */
 static void go_on(struct user *u)
 {
 	if (u->said < u->piece_count)
