@@ -5,12 +5,12 @@
  *
  *     gather ADDRESS SENDERS VECTORS     tcp://127.0.0.1:0 4 100
  *
- * - The process has one domain and one pool, which all threads use.
+ * - The process has one domain, and two pools: one for all senders, one for what arrives.
  * - Each thread has a context of its own, since a context takes no locks.
  * - The gatherer sleeps in poll(2) on its context's descriptor and on a signalfd, like a
  *   program that also waits for other events. Ctrl-C ends it in order.
- * - Memory comes from the pool, so no memory is registered while vectors are sent. When
- *   the pool is full, a sender waits until another thread gives a buffer back.
+ * - Memory comes from the pools, so no memory is registered while vectors are sent. When
+ *   the senders' pool is full, a sender waits until another one gives a buffer back.
  * - Each function reports a failure by a status. The first failure ends the program, with
  *   exit code 1.
  *
@@ -37,7 +37,8 @@
 #define CHANNEL     1u
 
 static struct tern_domain *domain;
-static struct tern_pool *pool;
+static struct tern_pool *pool;     /* of the senders */
+static struct tern_pool *arrivals; /* of the gatherer: what arrives waits for no sender */
 static char address[256];
 static unsigned senders, vectors;
 
@@ -100,15 +101,30 @@ static int finish(struct sender *s, unsigned i)
 	return status;
 }
 
-/* Takes a buffer from the pool, which all threads share. While the pool is full, tries
- * again every millisecond or sooner, until another thread has given a buffer back. */
+/* Gives the buffers of the sends that have ended back to the pool. */
+static int finish_ended(struct sender *s)
+{
+	int status = 0;
+
+	for (unsigned i = 0; i < WINDOW && !status; i++) {
+		if (s->bufs[i].mem && tern_test(&s->reqs[i]) != -EINPROGRESS)
+			status = finish(s, i);
+	}
+	return status;
+}
+
+/* Takes a buffer from the senders' pool. While it is full, gives back what this sender
+ * no longer needs (another one may wait for it), and tries again every millisecond or
+ * sooner. */
 static int take_buffer(struct sender *s, struct tern_buf *buf)
 {
 	int status = tern_pool_get(pool, ELEMENTS * sizeof(float), buf);
 
 	while (status == -EAGAIN && !atomic_load(&failure)) {
 		tern_wait_any(s->ctx, SECOND / 1000);
-		status = tern_pool_get(pool, ELEMENTS * sizeof(float), buf);
+		status = finish_ended(s);
+		if (!status)
+			status = tern_pool_get(pool, ELEMENTS * sizeof(float), buf);
 	}
 	return status;
 }
@@ -201,7 +217,7 @@ static int receive_next(struct source *s, struct tern_req *req)
 }
 
 /* Called in tern_progress() when a receive has ended. The vector is in the sender's
- * memory or in a buffer of the pool: adds it to the sum, gives the memory back, and posts
+ * memory or in a buffer of `arrivals`: adds it to the sum, gives the memory back, and posts
  * the request again. */
 static void received(struct tern_req *req)
 {
@@ -230,7 +246,7 @@ static void accepted(struct tern_peer *peer, void *arg)
 {
 	struct source *s = &sources[source_count];
 	struct tern_peer_opts opts = {
-		.event = source_event, .arg = s, .pool = pool, .name = "gatherer"};
+		.event = source_event, .arg = s, .pool = arrivals, .name = "gatherer"};
 	int status;
 
 	(void)arg;
@@ -328,7 +344,7 @@ static unsigned number(const char *text, unsigned most)
 
 int main(int argc, char **argv)
 {
-	/* The pool is small on purpose, so that it is sometimes full. */
+	/* The pools are small on purpose, so that they are sometimes full. */
 	struct tern_pool_opts pool_opts = {.slab_bytes = 1 << 20};
 	struct tern_listener *listener = NULL;
 	struct tern_context *ctx = NULL;
@@ -346,6 +362,8 @@ int main(int argc, char **argv)
 	if (status == 0)
 		status = fail("a pool", tern_pool_new(domain, &pool_opts, &pool));
 	if (status == 0)
+		status = fail("a pool", tern_pool_new(domain, &pool_opts, &arrivals));
+	if (status == 0)
 		status = fail("a context", tern_context_new(domain, NULL, &ctx));
 	if (status == 0)
 		status = fail(argv[1],
@@ -357,6 +375,7 @@ int main(int argc, char **argv)
 	/* Each of these uses the ones that are freed after it. */
 	tern_listener_free(listener);
 	tern_context_free(ctx);
+	tern_pool_free(arrivals);
 	tern_pool_free(pool);
 	tern_domain_free(domain);
 	if (atomic_load(&failure))
