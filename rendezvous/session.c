@@ -61,8 +61,8 @@ static void init_lists(struct tern_peer *peer)
 static void set_opts(struct tern_peer *peer, const struct tern_peer_opts *opts)
 {
 	peer->opts = *opts;
-	if (opts->name)
-		snprintf(peer->own_name, sizeof(peer->own_name), "%s", opts->name);
+	snprintf(peer->own_name, sizeof(peer->own_name), "%s",
+		opts->name ? opts->name : "");
 	peer->opts.name = peer->own_name;
 	/* The string opts->secret belongs to the caller; the session uses a copy made at
 	 * its start. */

@@ -498,6 +498,24 @@ static void test_where_a_peer_is_can_be_asked(void **state)
 	}
 }
 
+/* Options set before the first connection replace the ones of tern_connect(), the name, too. */
+static void test_a_name_can_be_taken_back(void **state)
+{
+	struct world w;
+
+	(void)state;
+	ON_EACH(&w)
+	{
+		const struct tern_peer_opts nameless = {
+			.event = event, .arg = &w.dialled};
+
+		dial(&w);
+		assert_int_equal(tern_peer_set_opts(w.dialled.peer, &nameless), 0);
+		UNTIL(&w, w.dialled.up && w.accepted_count);
+		assert_null(strstr(tern_peer_name(w.accepted.peer), "it ("));
+	}
+}
+
 static void test_a_wait_that_ran_out_of_time_goes_on(void **state)
 {
 	struct world w;
@@ -533,6 +551,7 @@ int main(void)
 		cmocka_unit_test(test_events_come_in_progress_only),
 		cmocka_unit_test(test_an_open_channel_is_found),
 		cmocka_unit_test(test_where_a_peer_is_can_be_asked),
+		cmocka_unit_test(test_a_name_can_be_taken_back),
 		cmocka_unit_test(test_a_wait_that_ran_out_of_time_goes_on),
 	};
 
