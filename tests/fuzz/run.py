@@ -52,7 +52,9 @@ def emptied(directory):
 
 
 def unpack(target, directory):
-    for number, line in enumerate((CORPUS / target).read_text().split()):
+    """A new target has no file yet: --keep makes it."""
+    lines = (CORPUS / target).read_text().split() if (CORPUS / target).exists() else []
+    for number, line in enumerate(lines):
         (directory / str(number)).write_bytes(bytes.fromhex(line))
 
 

@@ -311,9 +311,10 @@ static void test_what_cannot_be_right_is_hung_up_on(void **state)
 		size_t at;
 		unsigned char value;
 	} wrong[] = {
-		{TERN_MSG_RTS, 0, 0},    /* wrong magic number */
-		{TERN_MSG_RTS, 2, 9},    /* unknown version */
-		{TERN_MSG_RTS, 3, 0},    /* unknown type */
+		{TERN_MSG_RTS, 0, 0}, /* wrong magic number */
+		{TERN_MSG_RTS, 2, 9}, /* unknown version */
+		{TERN_MSG_RTS, 3, 0}, /* unknown type */
+		{TERN_MSG_RTS, 3, TERN_MSG_TYPE_COUNT},
 		{TERN_MSG_RTS, 3, 14},   /* a RENEW with the fields of an RTS */
 		{TERN_MSG_RTS, 3, 1},    /* a second HELLO */
 		{TERN_MSG_RTS, 5, 0x80}, /* unknown flag */

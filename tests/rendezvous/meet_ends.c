@@ -603,7 +603,8 @@ static void recover(const struct instance *instance, uint32_t rail_count)
 			if (i % 8 == round % 8)
 				meet_turn(meet);
 			if (i == 20 + round * 3)
-				cut_sockets(round % 3 == 2 ? (int)round % 5 : ALL);
+				assert_true(cut_sockets(
+					round % 3 == 2 ? (int)round % 5 : ALL));
 		}
 		MEET_PUMP(meet, calls_over(send, COUNT) && calls_over(recv, COUNT));
 		for (unsigned i = 0; i < COUNT; i++) {

@@ -86,7 +86,7 @@ def main():
     if what == "perf":
         run_perf(count, build, rest)
     else:
-        run_suite(count, build, build.parent / "build-asan", what, rest)
+        run_suite(count, build, build.parent / "asan", what, rest)
         if not rest:
             run_perf(count, build, ["--quick"] if what == "quick" else [])
     return count.report()
