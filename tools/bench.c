@@ -266,10 +266,9 @@ static int run_pair(const struct command *command, const struct kind *kind,
 	if (bench_pair_run(&config, &result, &error)) {
 		if (error.input)
 			return command_refuse(command, "%s", error.text);
-		command_refuse(command, "%s %s %llu: %s", kind->name,
+		return command_fail(command, "%s %s %llu: %s", kind->name,
 			s->connect ? s->connect : fabric_name(&s->fabric),
 			(unsigned long long)size, error.text);
-		return EXIT_JOB;
 	}
 	print_pair(kind, s, &config, &result, out);
 	return EXIT_OK;
@@ -361,11 +360,9 @@ static int run_pool(const struct command *command, const struct kind *kind,
 	}
 	tern_pool_free(pool);
 	tern_domain_free(domain);
-	if (r) {
-		command_refuse(command, "pool %llu: %s", (unsigned long long)size,
+	if (r)
+		return command_fail(command, "pool %llu: %s", (unsigned long long)size,
 			tern_status_text(r));
-		return EXIT_JOB;
-	}
 	after.registration_count -= before.registration_count;
 	if (s->json)
 		output_json(json_pack("{ss sI sI sI sf sI}", "bench", kind->name, "size",
@@ -450,8 +447,8 @@ static int serve(const struct command *self, const struct bench_settings *s)
 		    s->json ? tell_address_json : tell_address,
 		    s->json ? tell_served_json : tell_served, &error) == 0)
 		return EXIT_OK;
-	command_refuse(self, "%s", error.text);
-	return error.input ? EXIT_INPUT : EXIT_JOB;
+	return error.input ? command_refuse(self, "%s", error.text)
+			   : command_fail(self, "%s", error.text);
 }
 
 /* Checks the options that place the two ends on hosts. -EINVAL: `error` has one line. */

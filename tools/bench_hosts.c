@@ -200,14 +200,14 @@ static bool order_ended(const struct bench_end *e)
 	return has_ended(&host_of(e)->order_req);
 }
 
-static bool ready_ended(const struct bench_end *e)
-{
-	return has_ended(&host_of(e)->report_reqs[0]);
-}
-
 static bool report_ended(const struct bench_end *e)
 {
 	return has_ended(&host_of(e)->report_reqs[1]);
+}
+
+static bool ready_or_refused(const struct bench_end *e)
+{
+	return has_ended(&host_of(e)->report_reqs[0]) || report_ended(e);
 }
 
 static void close_host(struct host_end *h)
@@ -232,9 +232,11 @@ static bool sent_or_told(const struct bench_end *e)
 /* Waits for report `i` of the server. If it reports a failure, this end fails with it. */
 static int hear(struct host_end *h, unsigned i, struct bench_usage *out)
 {
-	int r = bench_end_drive(
-		&h->end, i == 0 ? ready_ended : report_ended, "waiting for the server");
+	int r = bench_end_drive(&h->end, i == 0 ? ready_or_refused : report_ended,
+		"waiting for the server");
 
+	if (i == 0 && !has_ended(&h->report_reqs[0]))
+		i = 1; /* instead of "ready" the server says why it refuses the order */
 	if (r == 0)
 		r = h->report_reqs[i].status;
 	if (r)

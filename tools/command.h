@@ -26,9 +26,12 @@ struct command {
 extern const struct command train_command, server_command, worker_command, bench_command,
 	info_command;
 
-/* Reports an error as one line on stderr, "tern NAME: ..."; with --json also as an event
- * "failed" on stdout. Returns EXIT_INPUT. */
+/* Each reports an error as one line on stderr, "tern NAME: ..."; with --json also as an
+ * event "failed" on stdout, with the exit code. command_refuse() is for wrong commands and
+ * input, and returns EXIT_INPUT; command_fail() returns EXIT_JOB. */
 int command_refuse(const struct command *command, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+int command_fail(const struct command *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
 #endif

@@ -108,7 +108,10 @@ static int check_save(const char *path, struct message *error)
 		return 0;
 	if (snprintf(parent, sizeof(parent), "%s", path) >= (int)sizeof(parent))
 		return options_refuse(error, "--save: the path is too long");
-	if (stat(path, &st) < 0 && errno == ENOENT) {
+	if (stat(path, &st) < 0) {
+		if (errno != ENOENT)
+			return options_refuse(
+				error, "--save %.300s: %s", path, strerror(errno));
 		/* The parent of "a/b/" is "a", that of "b" is ".". */
 		while (strlen(parent) > 1 && parent[strlen(parent) - 1] == '/')
 			parent[strlen(parent) - 1] = '\0';

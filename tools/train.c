@@ -870,9 +870,8 @@ static int train_run(int argc, char **argv)
 	unsetenv("TERN_SECRET_FILE");
 	r = supervise_init(&t->sup);
 	if (r) {
-		command_refuse(&train_command, "%s", strerror(-r));
 		free(t);
-		return EXIT_JOB;
+		return command_fail(&train_command, "%s", strerror(-r));
 	}
 	run(t);
 	r = conclude(t);
