@@ -12,9 +12,9 @@
 
 #define COUNTS_MAX 8
 #define TRIPS      1000u
-/* From MANY connections on, a program that has quiet_ns rests that long, and the processor time
- * of its idle connections is then measured for MANY_IDLE_NS instead of IDLE_NS. Of fewer
- * connections that time is too small to be measured. */
+/* With MANY connections or more, a program that has quiet_ns first rests that long, and
+ * the processor time of its idle connections is measured for MANY_IDLE_NS. In all other
+ * cases it is measured for IDLE_NS, without a rest. */
 #define MANY         1000u
 #define IDLE_NS      1000000000ull
 #define MANY_IDLE_NS 5000000000ull

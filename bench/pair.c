@@ -350,7 +350,8 @@ static void fill_first(const struct pair *p)
 	}
 }
 
-/* Prepares for the i-th size, or for steps. */
+/* Prepares `p` for measurement i of the plan: messages of size plan->sizes[i] or, with
+ * in_steps (pair.h), steps of several messages; i is then 0. */
 static void set_size(const struct plan *plan, struct pair *p, unsigned i)
 {
 	const uint64_t *sizes = &plan->sizes[i];

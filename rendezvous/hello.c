@@ -362,8 +362,10 @@ static bool may_return(const struct tern_link *link, const struct tern_peer *pee
 	return same_mac(expected, link->theirs.mac);
 }
 
-/* Moves an existing session to a new link. The old link and its rails must be closed
- * first: only then is it certain which messages have arrived on them. */
+/* Handles step 1 of a dialler that has a session. A rail is added to the session. A new
+ * main link replaces the old one: this function closes the old one, and the new link
+ * waits until the old one and its rails are closed, since only then is it certain which
+ * messages have arrived on them. */
 static void old_session(struct tern_link *link)
 {
 	struct tern_peer *peer = tern_peer_by_token(

@@ -165,7 +165,7 @@ struct tern_stream {
 	 * room for them. */
 	uint8_t pings_due;
 	/* The last message that say_next() sent was a RENEW, so it is the turn of a
-	 * message that is sent again. */
+	 * kept message that waits to be sent. */
 	bool renewed_last;
 	struct tern_deferred tell_call;
 	/* Ring buffer of TERN_SENT_MAX entries: see struct tern_sent. NULL until first

@@ -107,7 +107,8 @@ static void leave(struct tern_xfer *x)
 		tern_want_leave(x);
 }
 
-/* Ends a transfer that is in no list and not in the matching table any more. */
+/* Ends a transfer that leave() has taken out of its queue and of the matching table.
+ * Removes x from all other lists and maps; done() runs later, in a deferred call. */
 static void complete_after_leaving(struct tern_xfer *x, int status)
 {
 	struct tern_rdv *rdv = x->peer->rdv;

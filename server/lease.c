@@ -70,7 +70,8 @@ void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t
 
 	if (!e) {
 		server_fail(s, -ENOMEM,
-			"no memory to refuse a gradient that is here already");
+			"no memory to refuse a second copy of a gradient that has "
+			"arrived");
 		return;
 	}
 	e->chunk = c;

@@ -420,9 +420,9 @@ void lease_maybe_done(struct tern_server *s);
 void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t last);
 
 /* start.c */
-/* Number of answers "again" of server 0 in a row, a second apart, after which another
- * server ends the job. By then the workers have reached server 0, or given up
- * (--wait). */
+/* Number of answers "again" of server 0 in a row, a second apart, after which the
+ * server that asks ends the job. That is the default of the workers' --wait: a worker
+ * with a longer --wait may still be trying to reach server 0. */
 #define START_AGAIN_MAX 300u
 bool start_has_workers(const struct tern_server *s);
 void start_maybe(struct tern_server *s);

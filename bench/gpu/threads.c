@@ -127,7 +127,8 @@ static struct tern_cuda_kernels *open_variant(
 
 /* ---- the operations ---- */
 
-/* w_out is not w_in, so the parameters stay as they are from run to run. */
+/* w_out is not w_in, so the parameters stay as they are from run to run. m and v are
+ * updated in place. */
 static void adam(void *arg)
 {
 	const struct side *s = arg;

@@ -16,8 +16,8 @@
  * context.
  *
  * Callbacks run only inside tern_progress() of their context (and so inside tern_wait,
- * tern_wait_any and tern_context_free), never inside the call that causes them. A
- * callback must not block, throw or longjmp. It may call these functions:
+ * tern_wait_any and tern_context_free), never inside the call that causes them; only the
+ * log function may run in any call. A callback must not block, throw or longjmp. It may call these functions:
  *
  *                                      accept()  event()  event() DOWN  done()  log
  *     tern_send, recv, cancel, release   yes       yes         no        yes    no

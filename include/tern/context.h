@@ -220,9 +220,9 @@ TERN_API void tern_context_free(struct tern_context *ctx);
 /*
  * Makes all progress that is possible now, without blocking: sends queued messages,
  * receives, calls done() of requests that have ended, and runs timers that are due.
- * Callbacks run only inside this function; it must not be called from a callback. Returns
- * the number of events handled (0: nothing to do), or a negative status if the context
- * itself is broken.
+ * Callbacks other than the log function run only inside this function; it must not be
+ * called from a callback. Returns the number of events handled (0: nothing to do), or a
+ * negative status if the context itself is broken.
  */
 TERN_API int tern_progress(struct tern_context *ctx);
 

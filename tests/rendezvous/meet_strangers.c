@@ -559,7 +559,9 @@ static void test_who_has_proved_nothing_takes_no_records(const struct instance *
 
 /* ---- a WANT from the stranger ---- */
 
-#define CROWD_MOST 64u /* number of credits that the stranger grants to B */
+/* Largest number of sends of fill_the_way(): the 64 credits that the stranger (the test's
+ * own peer) grants to B in say(). */
+#define CROWD_MOST 64u
 #define WANT_ID    0x10005u
 
 static void send_to_stranger(

@@ -65,7 +65,7 @@ static int choose_congestion(
 	if (fd == -EAFNOSUPPORT)
 		fd = tcp_socket_open(AF_INET6, "", 0);
 	if (fd < 0) {
-		*why = "this system has no TCP sockets";
+		*why = "no TCP socket can be opened";
 		return -ENODEV;
 	}
 	r = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name));

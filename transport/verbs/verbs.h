@@ -252,8 +252,9 @@ int verbs_address_of(struct verbs_fabric *fabric, const struct verbs_device *dev
 
 /* ---- GPU memory: gpu.c ---- */
 
-/* Registers GPU memory with one device. If the device cannot do that, nothing changes.
- * The caller holds the fabric's lock. */
+/* Registers GPU memory with one device. If the device cannot do that, `reg` stays as it
+ * is, and the device is marked as refusing GPU memory (logged once). The caller holds the
+ * fabric's lock. */
 void verbs_gpu_register(struct verbs_fabric *fabric, struct verbs_device *device,
 	struct verbs_reg *reg, struct tern_env *env);
 const char *verbs_gpu_reaches(const struct tern_conn *conn, const struct tern_mem *mem);

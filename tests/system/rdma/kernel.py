@@ -56,7 +56,7 @@ def prepare():
     return Kernel(root)
 
 
-# ---- fetching ----------------------------------------------------------------------------
+# ---- downloading the kernel's package ----------------------------------------------------
 
 
 def apt(*command, cwd=None):

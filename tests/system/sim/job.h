@@ -76,7 +76,9 @@ struct job {
 	unsigned stage;                   /* for use by the script */
 	char addresses[MEMBERS_MAX][128]; /* addresses of the servers */
 	const struct tern_dataset *data;
-	bool doomed; /* cannot succeed: a server has crashed, or the last worker */
+	/* Members may end with an error: a server or the last worker has crashed, or
+	 * the test has stopped the job. */
+	bool doomed;
 	bool broken; /* at some instant a server's state was inconsistent */
 	uint64_t next_ns;
 };

@@ -458,7 +458,7 @@ static void test_a_sleeper_is_woken_once_and_nobody_who_is_awake(void **state)
 	assert_false(shm_bell(&pair.a));
 	for (int i = 0; i < 3; i++) {
 		shm_sleep(&pair.b, false);
-		/* No bell: nothing was sent since the last one. */
+		/* No bell: nothing was sent since the last call of shm_bell(). */
 		assert_false(shm_bell(&pair.a));
 		assert_int_equal(send_message(&pair.a, 2), 0);
 		assert_true(shm_bell(&pair.a));
