@@ -49,7 +49,7 @@ def tests_on_a_gpu_need_no_cmocka():
     if "CUDA : yes" not in " ".join(told.split()):
         raise tap.Skip("no CUDA toolkit")
     programs = [f"tests/gpu/test_gpu_{name}" for name in ("kernels", "engine", "updater")]
-    programs += ["tests/gpu/gpu_wire", "tests/gpu/gpu_sticky", *[f"tests/gpu/test_cuda_{name}" for name in ("engine", "updater")]]
+    programs += [f"tests/gpu/{name}" for name in ("gpu_wire", "gpu_sticky", "test_cuda_engine", "test_cuda_updater")]
     run("ninja", "-C", f"{BUILD}/gpu", *programs)
     for name in ("engine", "updater"):
         told = run(f"{BUILD}/gpu/tests/gpu/test_cuda_{name}")
