@@ -6,8 +6,8 @@ The last line is always "N passed, N failed, N skipped".
 usage: run_all.py [--verbose] [CONFIGURATION|quick|long...]
 
 Without a name: all configurations, and the quick cases in the virtual machine. quick is gcc. long is
-what takes too long for every change: suite long of the gcc build, the seeds that the sanitizers leave
-out (suite rest), and all cases in the virtual machine.
+what takes too long for every change: suite long of the gcc build, what the sanitizers leave out (suite
+rest), and all cases in the virtual machine.
 """
 import argparse
 import json
