@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
@@ -30,6 +31,7 @@ BUILDS = TOP / "build-test"
 TESTS_AT_ONCE = 2 * os.cpu_count()
 # Seconds after which a line says how far the tests are, if none of them has ended meanwhile.
 QUIET_S = 30
+SETUP_LIMIT_S, BUILD_LIMIT_S = 300, 1800
 # Six times the longest test of suite long.
 LONG_LIMIT_S = 6 * 3600
 
@@ -46,6 +48,9 @@ CONFIGURATIONS = [
     ("tsan", "gcc", ["-Dc_args=-g1", "-Doptimization=1", "-Db_sanitize=thread", "-Db_lundef=false"],
      ["unit", "sim", "rendezvous", "e2e", "install", "once", "tidy"], 900, 6),
 ]
+
+# The builds that the other parts use.
+NEEDED = {in_vm.WHERE: ["gcc"], "long": ["gcc", "asan"]}
 
 ENVIRONMENT = {
     "ASAN_OPTIONS": "abort_on_error=0:detect_leaks=1:strict_string_checks=1",
@@ -87,29 +92,43 @@ def needed_by_tests(directory, left_out):
     return sorted(wanted)
 
 
-def build(name, compiler, options, left_out, env):
-    directory = BUILDS / name
+def build(name, compiler, options, left_out, nice):
+    """Returns None, or what the program that failed has printed. `nice`: the command before each, or []."""
+    directory, start = BUILDS / name, time.monotonic()
+    print(f"{name}: building with {compiler} {' '.join(options)}", flush=True)
     if not (directory / "build.ninja").exists():
-        status, lines = stream(["meson", "setup", str(directory), *options],
-                               dict(env, CC=compiler), 120)
+        status, lines = stream([*nice, "meson", "setup", str(directory), *options],
+                               dict(os.environ, CC=compiler), SETUP_LIMIT_S)
         if status:
             return lines
     wanted = [] if "-Dwerror=true" in options else needed_by_tests(directory, left_out)
-    status, lines = stream(["ninja", "-C", str(directory), *wanted], env, 900)
-    return lines if status else None
-
-
-def is_built(count, configuration, env):
-    name, compiler, options, left_out = configuration[:4]
-    start = time.monotonic()
-    print(f"{name}: building with {compiler} {' '.join(options)}", flush=True)
-    problem = build(name, compiler, options, left_out, env)
-    if problem is not None:
-        print("\n".join(problem[-60:]))
-        count.failed.append(f"[{name}] the build")
-        return False
+    status, lines = stream([*nice, "ninja", "-C", str(directory), *wanted], dict(os.environ), BUILD_LIMIT_S)
+    if status:
+        return lines
     print(f"{name}: built in {time.monotonic() - start:.0f} s", flush=True)
-    return True
+    return None
+
+
+class Builder:
+    """Builds the configurations one after the other on a thread of its own: the first at once, the others
+    beside the tests of those before, which leave the processors idle now and then, at the lowest priority."""
+
+    def __init__(self, count, names):
+        self.count, self.thread = count, ThreadPoolExecutor(1)
+        wanted = [c for c in CONFIGURATIONS if c[0] in names]
+        self.builds = {c[0]: self.thread.submit(build, *c[:4], ["nice", "-n", "19"] if place else [])
+                       for place, c in enumerate(wanted)}
+
+    def has(self, name):
+        """Waits until the configuration is built; says why and counts a failure if it cannot be."""
+        problem = self.builds[name].result()
+        if problem is None:
+            return True
+        what = f"[{name}] the build"
+        if what not in self.count.failed:
+            print("\n".join(problem[-60:]))
+            self.count.failed.append(what)
+        return False
 
 
 class Progress:
@@ -138,7 +157,7 @@ class Progress:
         return f"{self.name}: {self.done:>7} {test:<36} {result.lower():<8} {seconds}"
 
 
-def run_tests(count, name, directory, env, limit, selection):
+def run_tests(count, name, directory, limit, selection):
     """Runs those tests of the build in `directory` that `selection` (options of `meson test`) selects, and counts
     their cases."""
     log = directory / "meson-logs" / "testlog.json"
@@ -146,7 +165,8 @@ def run_tests(count, name, directory, env, limit, selection):
         old.unlink()
     progress = Progress(name)
     command = ["meson", "test", "-C", str(directory), "--no-rebuild", "--num-processes", str(TESTS_AT_ONCE)]
-    status, lines = stream([*command, *selection], env, limit, progress.line_of_test)
+    status, lines = stream([*command, *selection], dict(os.environ, **ENVIRONMENT), limit,
+                           progress.line_of_test)
     progress.timer.cancel()
     logs = [*log.parent.glob("testlog*.json")]  # the file's name contains that of meson's setup
     tests = [json.loads(t) for t in logs[0].read_text().splitlines()] if logs else []
@@ -159,37 +179,33 @@ def run_tests(count, name, directory, env, limit, selection):
         count.failed.append(f"[{name}] no test ran")
 
 
-def run(count, configuration):
+def run(count, builder, configuration):
     name, _, _, left_out, limit, factor = configuration
-    env = dict(os.environ, **ENVIRONMENT)
-    if not is_built(count, configuration, env):
+    if not builder.has(name):
         return
     selection = ["-t", str(factor)]
     for suite in left_out:
         selection += ["--no-suite", suite]
-    run_tests(count, name, BUILDS / name, env, limit, selection)
+    run_tests(count, name, BUILDS / name, limit, selection)
 
 
-def run_rdma(count, when):
+def run_rdma(count, builder, when):
     """Runs the cases of tests/system/rdma in the virtual machine: the quick ones with the build of gcc, all of
-    them (`when` is "full") also with the build of asan. Builds first what is not built yet."""
-    env = dict(os.environ)
-    needed = CONFIGURATIONS[:1] if when == "quick" else CONFIGURATIONS[:2]
-    if all(is_built(count, configuration, env) for configuration in needed):
+    them (`when` is "full") also with the build of asan."""
+    if all(builder.has(name) for name in NEEDED[in_vm.WHERE if when == "quick" else "long"]):
         in_vm.run_suite(count, BUILDS / "gcc", BUILDS / "asan", when)
 
 
-def run_long(count):
-    env = dict(os.environ, **ENVIRONMENT)
+def run_long(count, builder):
     for configuration, suite in zip(CONFIGURATIONS, ("long", "rest")):
-        if is_built(count, configuration, env):
-            run_tests(count, suite, BUILDS / configuration[0], env, LONG_LIMIT_S,
+        if builder.has(configuration[0]):
+            run_tests(count, suite, BUILDS / configuration[0], LONG_LIMIT_S,
                       ["--setup", "long", "--suite", suite, "-t", str(configuration[-1])])
-    run_rdma(count, "full")
+    run_rdma(count, builder, "full")
 
 
 def main():
-    known = [c[0] for c in CONFIGURATIONS] + [in_vm.WHERE, "quick", "long"]
+    known = [c[0] for c in CONFIGURATIONS] + ["quick", *NEEDED]
     parser = argparse.ArgumentParser(prog="run test", usage="%(prog)s [--verbose] [NAME...]")
     parser.add_argument("--verbose", action="store_true", help="name every skipped case")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
@@ -198,16 +214,18 @@ def main():
         if name not in known:
             parser.error(f"{name}: not one of {', '.join(known)}")
     asked = ["gcc" if name == "quick" else name for name in arguments.names]
+    asked = asked or [*[c[0] for c in CONFIGURATIONS], in_vm.WHERE]
     if "TERN_DATA_DIR" not in os.environ:
         print("TERN_DATA_DIR is not set: tests that need the data sets will be skipped")
     count = tap_count.Count(arguments.verbose)
+    builder = Builder(count, {build for name in asked for build in NEEDED.get(name, [name])})
     for configuration in CONFIGURATIONS:
-        if not asked or configuration[0] in asked:
-            run(count, configuration)
-    if not asked or in_vm.WHERE in asked:
-        run_rdma(count, "quick")
+        if configuration[0] in asked:
+            run(count, builder, configuration)
+    if in_vm.WHERE in asked:
+        run_rdma(count, builder, "quick")
     if "long" in asked:
-        run_long(count)
+        run_long(count, builder)
     return count.report()
 
 
