@@ -169,9 +169,9 @@ static const grpc_channel_args *settings(void)
 static void connect_to(int port)
 {
 	grpc_channel_credentials *none = grpc_insecure_credentials_create();
-	char address[32];
+	char address[sizeof(pair->host) + 16];
 
-	snprintf(address, sizeof(address), "127.0.0.1:%d", port);
+	snprintf(address, sizeof(address), "%s:%d", pair->host, port);
 	channel = grpc_channel_create(address, none, settings());
 	grpc_channel_credentials_release(none);
 }
@@ -185,8 +185,11 @@ static void create_server(void)
 static void listen_and_tell(void)
 {
 	grpc_server_credentials *none = grpc_insecure_server_credentials_create();
-	int port = grpc_server_add_http2_port(server, "127.0.0.1:0", none);
+	char address[sizeof(pair->host) + 16];
+	int port;
 
+	snprintf(address, sizeof(address), "%s:0", pair->host);
+	port = grpc_server_add_http2_port(server, address, none);
 	grpc_server_credentials_release(none);
 	if (!port)
 		pair_die("cannot listen");
