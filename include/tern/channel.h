@@ -12,12 +12,13 @@
  * request ends exactly once, with one status. It may then be posted again, after
  * tern_release() if it holds a buffer or memory of the peer.
  *
- * Threads: every function of this file must be called on the thread that uses the
- * context.
+ * Threads: every function of this file, except tern_key(), must be called on the thread
+ * that uses the context.
  *
  * Callbacks run only inside tern_progress() of their context (and so inside tern_wait,
  * tern_wait_any and tern_context_free), never inside the call that causes them; only the
- * log function may run in any call. A callback must not block, throw or longjmp. It may call these functions:
+ * log function may run in any call. A callback must not block, throw or longjmp. It may
+ * call these functions:
  *
  *                                      accept()  event()  event() DOWN  done()  log
  *     tern_send, recv, cancel, release   yes       yes         no        yes    no
@@ -69,7 +70,8 @@ enum tern_peer_event {
 struct tern_peer_opts {
 	/*
 	 * Reports a change of the peer's state. `status` is the reason of SUSPECT and
-	 * DOWN; 0 with DOWN means that the peer closed in an orderly way. May be NULL.
+	 * DOWN; 0 with DOWN means that one of the two ends closed in an orderly way. May
+	 * be NULL.
 	 *
 	 * DOWN is reported once, unless the peer was freed before, and is the last event.
 	 * After it the only call allowed on the peer is tern_peer_free(). If the remote
@@ -83,7 +85,8 @@ struct tern_peer_opts {
 	 * escaped. NULL: the remote peer shows the address only. */
 	const char *name;
 	/* Pool from which TERN_RECV_ALLOC receives take their buffers; also
-	 * TERN_RECV_PEEK receives where the fabric cannot read in place. May be NULL. */
+	 * TERN_RECV_PEEK receives of tensors that cannot be read in place. Small tensors
+	 * never can: their bytes travel in the first message. May be NULL. */
 	struct tern_pool *pool;
 	/*
 	 * Secret that both ends must know; used by tern_listen and tern_connect. It is
@@ -157,7 +160,7 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
 /*
  * Starts to connect to `address`; requests may be posted immediately. Failed attempts are
  * repeated until the context's connect_ns has passed. Then the peer goes DOWN with the
- * cause of the last failure:
+ * cause of the last failure (-ETIMEDOUT only if no attempt failed for another reason):
  *
  * - -ECONNREFUSED, -ETIMEDOUT, -EHOSTUNREACH and the like;
  * - -ENODATA: no host has this name;
@@ -166,11 +169,12 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * - -EPROTONOSUPPORT: the remote program speaks another version of the protocol;
  * - -EILSEQ: the remote machine has the opposite byte order;
  * - -EACCES: the secrets differ;
- * - -ENOMEM: the remote process has no memory for another peer.
+ * - -EINVAL: an address of a list, other than the first, is malformed;
+ * - -ENOMEM: this process has no memory, or the remote one has none for another peer.
  *
- * After -ENODATA, -EPROTO, -EPROTONOSUPPORT, -EILSEQ or -EACCES, a retry of the same
- * address cannot succeed: the next address of a list is tried, and after the last one
- * the peer goes DOWN immediately.
+ * After -ENODATA, -EPROTO, -EPROTONOSUPPORT, -EILSEQ, -EACCES or -EINVAL, a retry of the
+ * same address cannot succeed: the next address of a list is tried, and after the last
+ * one the peer goes DOWN immediately.
  *
  * Returns 0 or
  *
@@ -189,9 +193,8 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * tried in this order. A connection that is lost later may be restored on the address at
  * which it was first made, or on a later one of the list; requests continue.
  * "auto://HOST:PORT" stands for such a list: shm if HOST is this host, verbs, tcp. (A
- * peer that was reached by shm stays on shm: if that connection ends, the remote process
- * has ended too.) The rails of a connection (rail_count) use the addresses of its fabric
- * in turn.
+ * peer that was reached by shm stays on shm: if that connection ends, the peer goes
+ * DOWN.) The rails of a connection (rail_count) use the addresses of its fabric in turn.
  */
 TERN_API int tern_connect_sized(struct tern_context *ctx, const char *address,
 	const struct tern_peer_opts *opts, size_t opts_bytes, struct tern_peer **out);
@@ -203,7 +206,8 @@ static inline int tern_connect(struct tern_context *ctx, const char *address,
 
 /* Replaces all options except `secret`; opts NULL: none. The new options apply from the
  * next event on. Receives that have already taken buffers from the former pool keep using
- * that pool. -E2BIG: as tern_domain_new(). */
+ * that pool. The remote end goes on showing the name that it got in the handshake.
+ * -E2BIG: as tern_domain_new(). */
 TERN_API int tern_peer_set_opts_sized(
 	struct tern_peer *peer, const struct tern_peer_opts *opts, size_t opts_bytes);
 static inline int tern_peer_set_opts(
@@ -213,9 +217,9 @@ static inline int tern_peer_set_opts(
 }
 
 /* Description of the peer for messages: the name it gave itself and its address, as
- * "worker 3 (tcp 10.0.0.7:41234)"; before it is connected, the address given to
- * tern_connect(). All characters are printable. Valid until the peer is freed; the text
- * changes when the peer comes UP. */
+ * "worker 3 (tcp 10.0.0.7:41234)", in printable characters; before it is connected, the
+ * address given to tern_connect(). Valid until the peer is freed; the text changes when
+ * the peer comes UP. */
 TERN_API const char *tern_peer_name(const struct tern_peer *peer);
 /* Name of the fabric that the peer is connected by: "tcp", "shm", ...; "" before it is
  * connected. It changes if the connection is restored on another fabric (see
@@ -225,8 +229,8 @@ TERN_API const char *tern_peer_fabric(const struct tern_peer *peer);
  * tcp and verbs, "pid 812" over shm; "" before the first connection. Valid until the peer
  * is freed; the text changes when the connection changes. */
 TERN_API const char *tern_peer_address(const struct tern_peer *peer);
-/* True if TERN_RECV_PEEK would now read tensors of this peer's pools in place. False
- * while there is no connection. */
+/* True if TERN_RECV_PEEK would now read tensors of this peer's pools in place, except
+ * small ones, which travel in the first message. False while there is no connection. */
 TERN_API bool tern_peer_can_peek(const struct tern_peer *peer);
 
 /*
@@ -271,12 +275,13 @@ struct tern_tensor {
 
 enum tern_req_flags {
 	TERN_RECV_ALLOC = 1 << 0, /* receive into a buffer of tern_peer_opts.pool */
-	/* Receive: read the tensor in place, in the sender's memory, if the fabric can do
-	 * that; otherwise receive as with TERN_RECV_ALLOC. tern_req.peeked says which of
-	 * the two happened. */
+	/* Receive: read the tensor in place, in the sender's memory, if that is possible;
+	 * otherwise receive as with TERN_RECV_ALLOC. tern_req.peeked says which of the
+	 * two happened. */
 	TERN_RECV_PEEK = 1 << 1,
-	/* Send this tensor before other large tensors to the same peer, on fabrics that
-	 * write into the receiver's memory (tcp, verbs); no effect on shm. */
+	/* Send this tensor before other large tensors to the same peer, if it is written
+	 * into the receiver's memory (tcp, verbs); no effect if the receiver reads it
+	 * (shm, and verbs if the receive was posted later than the send). */
 	TERN_URGENT = 1 << 2,
 };
 
@@ -301,8 +306,8 @@ struct tern_req {
 	 * PEEK. NULL if the tensor is in GPU memory: then see `buf`, or the buffer that
 	 * was passed to tern_recv(). */
 	const void *data;
-	/* Receive with ALLOC: the buffer that holds the tensor. The caller owns it until
-	 * tern_release(). */
+	/* Receive with ALLOC, or with PEEK if `peeked` is false: the buffer that holds
+	 * the tensor. The caller owns it until tern_release(). */
 	struct tern_buf buf;
 	bool peeked; /* `data` is in the sender's memory: call tern_release() soon */
 
@@ -315,8 +320,8 @@ struct tern_req {
 
 #define TERN_REQ_POSTED 0x7e52e901u
 
-/* 64-bit key of a name: the FNV-1a hash of its bytes. tern_send() reports an error if two
- * names have the same key. */
+/* 64-bit key of a name: the FNV-1a hash of its bytes. If two names have the same key, a
+ * send and a receive with these names fail when they are matched: see tern_send(). */
 TERN_API uint64_t tern_key(const char *name);
 
 /*
@@ -325,8 +330,8 @@ TERN_API uint64_t tern_key(const char *name);
  * The tensor's buffer must stay unchanged until the request has ended. The request of a
  * small tensor ends when the library has copied or sent the bytes, that of a larger one
  * when the peer has the bytes. If the peer reads the tensor in place (TERN_RECV_PEEK),
- * the request ends only when the peer has released the tensor or the peer's process has
- * ended: no cancel, close or dead_ns ends such a send earlier.
+ * the request ends only when the peer has released the tensor, has freed its context, or
+ * its process has ended: no cancel, close or dead_ns ends such a send earlier.
  *
  * `name` may be NULL or have 1 to 255 bytes of any kind; it is read in this call only. If
  * both the send and the receive have a name, the names are compared when the two requests
@@ -343,23 +348,24 @@ TERN_API uint64_t tern_key(const char *name);
  * - -ECANCELED: tern_cancel() was called at either end, or the peer or the context was
  *   freed at this end;
  * - the status of the peer that went down (-ECONNRESET, -ETIMEDOUT, ...), or -ESHUTDOWN
- *   if the peer closed in an orderly way;
+ *   if one of the two ends closed in an orderly way;
+ * - -EACCES: over shm, the receiver could not read the sender's memory;
  * - for GPU memory, -EIO, -ENOTRECOVERABLE and the like: a copy from or to the GPU
  *   failed; the peer stays up;
  * - for GPU memory, -ENOBUFS: the transfer needs a bounce buffer, and the tensor is
  *   larger than the domain's bounce_bytes.
  *
  * Both ends get these statuses for GPU memory, with two exceptions: a send that failed
- * before the peer knew of it, and a receive that failed after the sender was told that
- * its bytes had arrived.
+ * before the peer knew of it, and a receive that failed after the send had ended (a small
+ * one), or after the sender was told that its bytes had arrived.
  *
  * Returns 0 if the request was taken; done() will then run, even if the transfer fails.
  * Otherwise done() does not run:
  *
  * - -EBUSY: the request is posted and has not ended, or holds a buffer or memory that
  *   must be released first;
- * - -EINVAL: shape and bytes disagree, the buffer is outside its memory, `name` is too
- *   long or empty, or a flag is not one of this function;
+ * - -EINVAL: the shape is invalid or does not have buf.bytes bytes, the buffer is outside
+ *   its memory, `name` is too long or empty, or a flag is not one of this function;
  * - -EOVERFLOW: req_bytes is smaller than the struct tern_req that this library needs;
  * - -ENOMEM, -ENOTRECOVERABLE, ...: for the first request on a GPU, the library's own
  *   buffers and streams could not be made.
@@ -426,7 +432,8 @@ struct tern_peer_stats {
 	uint64_t bytes_sent, bytes_received; /* tensor data, in bytes */
 	/* Numbers of transfers, by how the bytes moved: in the first message; by a put
 	 * into the receiver's memory; by a get from the sender's memory; not at all,
-	 * since the receiver read them in place. */
+	 * since the receiver read them in place (the sending end counts these as
+	 * gets). */
 	uint64_t eager_count, put_count, get_count, peek_count;
 	uint64_t reconnect_count;
 	uint64_t credit_stall_count; /* sends that had to wait for a credit */
@@ -436,7 +443,8 @@ struct tern_peer_stats {
 	uint64_t staged_count;
 	/* Transfers of GPU memory that the RDMA device accessed itself. */
 	uint64_t direct_count;
-	/* Transfers of GPU memory copied from GPU to GPU (CUDA IPC). */
+	/* Transfers of the sender's GPU memory that the receiving process copied
+	 * directly (CUDA IPC). */
 	uint64_t ipc_count;
 };
 TERN_API void tern_peer_stats_sized(

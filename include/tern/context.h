@@ -132,8 +132,8 @@ static inline int tern_rdma_devices(
 /*
  * Options of a context. 0 is the default for every field. Where 0 itself would be a
  * useful value, use instead: TERN_NEVER for a duration without limit, 1 for the shortest
- * duration, eager_bytes 1 for no eager transfers, bulk_bytes UINT64_MAX for no bulk
- * connections, no_spin for no spinning.
+ * duration, eager_bytes 1 for no eager transfers of more than one byte, bulk_bytes
+ * UINT64_MAX for no bulk connections, no_spin for no spinning.
  */
 struct tern_context_opts {
 	/* Time without a message from the peer after which it is reported SUSPECT; 0: 1
@@ -149,11 +149,12 @@ struct tern_context_opts {
 	/* Time within which a lost connection must be restored; 0: 500 ms. If
 	 * unreachable_ns is longer, it applies instead when the network path was lost,
 	 * and always at the end that dials, until that end learns that no program listens
-	 * at the peer's address. */
+	 * at the peer's address. The end that accepted waits for up to 4 s if the peer
+	 * had been silent for suspect_ns, and longer while the peer is connecting. */
 	uint64_t reconnect_ns;
 	uint64_t connect_ns; /* time within which tern_connect() must succeed; 0: 5 s */
-	/* Tensors up to this size (at most 64 KiB; the smaller value of the two ends) are
-	 * sent eagerly: the bytes travel inside the first message. 0: the fabric's
+	/* Tensors in host memory up to this size (at most 64 KiB; the smaller value of
+	 * the two ends) are sent eagerly, inside the first message. 0: the fabric's
 	 * default, which was chosen by measurement; over shm it is lower for tensors in
 	 * pools. */
 	uint32_t eager_bytes;
@@ -220,9 +221,10 @@ TERN_API void tern_context_free(struct tern_context *ctx);
 /*
  * Makes all progress that is possible now, without blocking: sends queued messages,
  * receives, calls done() of requests that have ended, and runs timers that are due.
- * Callbacks other than the log function run only inside this function; it must not be
- * called from a callback. Returns the number of events handled (0: nothing to do), or a
- * negative status if the context itself is broken.
+ * Callbacks other than the log function run only inside this function and those that
+ * call it (tern_wait, tern_wait_any, tern_context_free); it must not be called from a
+ * callback. Returns the number of events handled (0: nothing to do), or a negative status
+ * if the context itself is broken.
  */
 TERN_API int tern_progress(struct tern_context *ctx);
 
@@ -261,7 +263,7 @@ TERN_API struct tern_domain *tern_context_domain(struct tern_context *ctx);
  * - -ETIMEDOUT: the request has not ended and continues. Wait again, or call
  *   tern_cancel() and wait, before its memory is used for anything else;
  * - -ENOTSUP: the context runs in the simulator, where a thread cannot wait;
- * - the error of tern_progress().
+ * - the error of tern_progress() or tern_arm().
  */
 TERN_API int tern_wait(
 	struct tern_context *ctx, struct tern_req *req, uint64_t timeout_ns);

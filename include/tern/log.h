@@ -31,9 +31,12 @@ enum tern_log_level {
 	/* In a context's options, this stands for the level of the process; in
 	 * tern_log_set(), for TERN_LOG_WARN. */
 	TERN_LOG_DEFAULT = 0,
-	TERN_LOG_NONE = 1,  /* nothing is logged */
-	TERN_LOG_ERROR = 2, /* failures that no returned status reports */
-	TERN_LOG_WARN = 3,  /* a peer was refused or disconnected, or a device was lost */
+	TERN_LOG_NONE = 1, /* nothing is logged */
+	/* Mistakes of the program or of its setup, and failures that no status reports. */
+	TERN_LOG_ERROR = 2,
+	/* Such as: a peer was refused or cut, a device was lost, or memory must be
+	 * copied. */
+	TERN_LOG_WARN = 3,
 	TERN_LOG_INFO = 4,  /* which transfer path was chosen, and why not a faster one */
 	TERN_LOG_DEBUG = 5, /* every change of a connection's state */
 };

@@ -3,7 +3,7 @@
  * Memory that holds tensors.
  *
  * A tern_mem is a range of memory that was registered once with every fabric (RDMA, TCP,
- * shared memory) in use. Functions take (tern_mem, offset), never a bare pointer, so that
+ * shared memory) in use. Transfers take (tern_mem, offset), never a bare pointer, so that
  * GPU memory can be passed to the same functions (tern_mem_wrap_cuda). A pool allocates
  * tensors in constant time from slabs (large segments of registered memory), so that
  * nothing is registered after warm-up.
@@ -157,9 +157,10 @@ static inline int tern_pool_new(struct tern_domain *domain,
 TERN_API void tern_pool_free(struct tern_pool *pool);
 
 /*
- * Takes a buffer of `bytes` bytes, aligned to 64 bytes, in constant time. The first use
- * of memory for a buffer of 2 MiB or more takes longer, since its huge pages are made
- * then. 0 bytes are allowed and give an empty, valid buffer. -EAGAIN: the pool has no
+ * Takes a buffer of `bytes` bytes, aligned to 64 bytes, in constant time. It takes longer
+ * if a slab must be added, and at the first use of memory for a buffer of 2 MiB or more,
+ * whose huge pages are made then. 0 bytes are allowed and give an empty, valid buffer.
+ * -EAGAIN: the pool has no
  * free block of this size now, and cannot grow; -EMSGSIZE: the buffer would be larger
  * than a slab. After an error *out is cleared.
  */

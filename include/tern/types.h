@@ -60,8 +60,8 @@ TERN_API const char *tern_dtype_name(enum tern_dtype dtype);
 /*
  * Stores the size in bytes of a tensor of this shape in *bytes.
  *
- * -EINVAL: unknown dtype, or rank above TERN_RANK_MAX; -EOVERFLOW: a product of leading
- * dimensions does not fit into 64 bits, even if a later dimension is 0.
+ * -EINVAL: unknown dtype, or rank above TERN_RANK_MAX; -EOVERFLOW: the element size times
+ * all dimensions other than 0 does not fit into 64 bits, even if a dimension is 0.
  */
 TERN_API int tern_shape_bytes(const struct tern_shape *shape, uint64_t *bytes);
 
